@@ -1,0 +1,109 @@
+package idempotency
+
+import "time"
+
+// Claim is what a request brings before a key's record.
+type Claim struct {
+	Key Key
+	// Token is the secret of this claim; the same token again is a retry of
+	// the same claim whose reply was lost.
+	Token       string
+	ExecutionID string
+	// SameRun is the execution ID that the request came in with: another dedup
+	// in front has claimed already. Empty for all others.
+	SameRun     string
+	Fingerprint string
+	Hold        bool
+	Provider    string
+	DeliveryID  string
+	// Lease is how long the claim holds without renewal.
+	Lease time.Duration
+	// Retention is how long the record lives.
+	Retention time.Duration
+	// Waits says that the request wants to be woken when the run that it finds
+	// in flight ends.
+	Waits bool
+}
+
+// Verdict is what a claim may do.
+type Verdict int
+
+const (
+	// Proceed: the key is free; the claim is taken and the request runs.
+	Proceed Verdict = iota + 1
+	// ReplayKept: the key is complete; its response answers the request.
+	ReplayKept
+	// WaitForRun: a run is in flight; the request waits for it or is refused.
+	WaitForRun
+	// RefuseReused: the key was used with another fingerprint.
+	RefuseReused
+	// RefuseHeld: the latest run's end is unknown and its claim holds the key.
+	RefuseHeld
+	// PassSameRun: the request belongs to the run in flight.
+	PassSameRun
+)
+
+var verdictNames = [...]string{"none", "proceed", "replay", "wait", "reused", "held", "same run"}
+
+// String returns the verdict's name for logs and test failures.
+func (v Verdict) String() string { return verdictNames[v] }
+
+// Decide is the claim table: what a claim may do with the record that it finds
+// (nil: none) at a time of the store's clock. It is the only place that knows;
+// a store makes it atomic with the write of [Claim.Record].
+func Decide(found *Record, c Claim, now time.Time) Verdict {
+	switch {
+	case found == nil:
+		return Proceed
+	case found.State == Released:
+		return Proceed
+	case found.State == Held:
+		return RefuseHeld
+	case found.State == InFlight && found.Token == c.Token:
+		return Proceed
+	case found.State == InFlight && c.SameRun != "" && c.SameRun == found.ExecutionID:
+		return PassSameRun
+	case found.Lapsed(now) && found.Hold:
+		return RefuseHeld
+	case found.Lapsed(now):
+		return Proceed
+	case !sameFingerprint(found.Fingerprint, c.Fingerprint):
+		return RefuseReused
+	case found.State == InFlight:
+		return WaitForRun
+	default:
+		return ReplayKept
+	}
+}
+
+// Record returns the record that the claim writes when it may proceed over the
+// one it found (nil: none).
+func (c Claim) Record(found *Record, now time.Time) *Record {
+	attempt := 1
+	if found != nil {
+		attempt = found.Attempt + 1
+		if found.Token == c.Token {
+			attempt = found.Attempt
+		}
+	}
+	return &Record{
+		State:       InFlight,
+		Token:       c.Token,
+		ExecutionID: c.ExecutionID,
+		Attempt:     attempt,
+		Fingerprint: c.Fingerprint,
+		Hold:        c.Hold,
+		Provider:    c.Provider,
+		DeliveryID:  c.DeliveryID,
+		Claimed:     now,
+		LeaseUntil:  now.Add(c.Lease),
+		Expires:     now.Add(c.Life()),
+	}
+}
+
+// Life is how long a record lives from a claim or its renewal. A record
+// outlives its lease even where the retention is shorter: a crash under hold
+// must still be seen.
+func (c Claim) Life() time.Duration {
+	return max(c.Retention, 2*c.Lease)
+}

@@ -1,0 +1,65 @@
+package idempotency
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"strings"
+
+	"github.com/go-json-experiment/json/jsontext"
+)
+
+// FingerprintKind says what of a request's body makes it the same request.
+type FingerprintKind string
+
+const (
+	// FingerprintNone takes no fingerprint: the key alone decides.
+	FingerprintNone FingerprintKind = "none"
+	// FingerprintBody takes the body's bytes.
+	FingerprintBody FingerprintKind = "body"
+	// FingerprintJSON takes the body's canonical form (RFC 8785), and its bytes
+	// where it is not JSON.
+	FingerprintJSON FingerprintKind = "json"
+)
+
+// fingerprintVersion labels the derivation, as [keyVersion] does for keys.
+const fingerprintVersion = "caddy-dedup fingerprint v1"
+
+// Fingerprint hashes what the client asked for: path and query as it sent them,
+// and the body. The kind stands before the hash, so that a changed setting is
+// not taken for a changed request. It is empty for [FingerprintNone].
+func Fingerprint(kind FingerprintKind, path, query string, body []byte) string {
+	if kind == FingerprintNone || kind == "" {
+		return ""
+	}
+	if kind == FingerprintJSON {
+		if canonical, err := CanonicalJSON(body); err == nil {
+			body = canonical
+		}
+	}
+	h := sha256.New()
+	writePart(h, fingerprintVersion)
+	writePart(h, path)
+	writePart(h, query)
+	writePart(h, body)
+	return string(kind) + ":" + hex.EncodeToString(h.Sum(nil))
+}
+
+// CanonicalJSON returns a JSON text in the canonical form of RFC 8785, but for
+// one deviation: integers keep their digits, where the RFC would round those
+// beyond 2^53 to the same double. Duplicate member names, invalid UTF-8 and
+// nesting deeper than 10,000 are errors. The input is left as it is.
+func CanonicalJSON(text []byte) ([]byte, error) {
+	canonical := jsontext.Value(append([]byte(nil), text...))
+	if err := canonical.Canonicalize(jsontext.CanonicalizeRawInts(false)); err != nil {
+		return nil, err
+	}
+	return canonical, nil
+}
+
+// sameFingerprint reports whether two requests may be the same. Fingerprints of
+// different kinds cannot be compared, and a missing one says nothing.
+func sameFingerprint(a, b string) bool {
+	kindA, _, okA := strings.Cut(a, ":")
+	kindB, _, okB := strings.Cut(b, ":")
+	return !okA || !okB || kindA != kindB || a == b
+}

@@ -1,0 +1,76 @@
+package idempotency
+
+import (
+	"crypto/sha256"
+	"encoding/binary"
+	"encoding/hex"
+	"fmt"
+	"hash"
+)
+
+// keyVersion labels the derivation. Changing how a key is derived changes the
+// label, so that old and new keys never meet.
+const keyVersion = "caddy-dedup key v1"
+
+// Key names one record in every store: a SHA-256 over the identity of the
+// operation. It has a fixed size whatever the client sent, and it shows nothing
+// of the credentials that may be part of the scope.
+type Key [sha256.Size]byte
+
+// String returns the key in lower-case hex, the form in which operators see it.
+func (k Key) String() string { return hex.EncodeToString(k[:]) }
+
+// ParseKey reads the form that [Key.String] writes.
+func ParseKey(s string) (Key, error) {
+	var k Key
+	if len(s) != hex.EncodedLen(len(k)) {
+		return Key{}, fmt.Errorf("key %q has %d characters; a key is %d characters of hex", s, len(s), hex.EncodedLen(len(k)))
+	}
+	if _, err := hex.Decode(k[:], []byte(s)); err != nil {
+		return Key{}, fmt.Errorf("key %q is not hex: %w", s, err)
+	}
+	return k, nil
+}
+
+// Identity is everything that makes two requests the same operation.
+type Identity struct {
+	// Namespace separates installations that share a store.
+	Namespace string
+	// Scope separates callers and routes; its parts are ordered.
+	Scope []string
+	// Kind is the kind of source that the ID came from, such as "header".
+	Kind string
+	// Prefix separates providers: two of them may send the same ID.
+	Prefix string
+	// ID is the delivery ID or idempotency key itself.
+	ID string
+}
+
+// Key derives the key. Every part goes in with its length before it, and the
+// scope with its number of parts, so that no two different identities are
+// hashed from the same bytes.
+func (id Identity) Key() Key {
+	h := sha256.New()
+	writePart(h, keyVersion)
+	writePart(h, id.Namespace)
+	writeCount(h, len(id.Scope))
+	for _, part := range id.Scope {
+		writePart(h, part)
+	}
+	writePart(h, id.Kind)
+	writePart(h, id.Prefix)
+	writePart(h, id.ID)
+	return Key(h.Sum(nil))
+}
+
+// writePart hashes a text with its length before it.
+func writePart[T string | []byte](h hash.Hash, part T) {
+	writeCount(h, len(part))
+	h.Write([]byte(part))
+}
+
+func writeCount(h hash.Hash, n int) {
+	var length [8]byte
+	binary.BigEndian.PutUint64(length[:], uint64(n))
+	h.Write(length[:])
+}

@@ -1,0 +1,111 @@
+package idempotency
+
+import "time"
+
+// State is where a key's latest run stands.
+type State string
+
+const (
+	// InFlight: a run holds the claim, or held it when its lease lapsed.
+	InFlight State = "in_flight"
+	// Complete: the response is kept and replayed to duplicates.
+	Complete State = "complete"
+	// Released: the run ended and freed the key; the next request runs.
+	Released State = "released"
+	// Held: the run's end is unknown, and only an operator or the end of the
+	// retention frees the key.
+	Held State = "held"
+)
+
+// Record is what a store knows of a key. Its times are the store's own, to the
+// millisecond; a zero time means that there is none.
+type Record struct {
+	State State `json:"state"`
+	// Token is the secret of whoever claimed last. Only its owner may renew or
+	// settle the claim.
+	Token string `json:"token"`
+	// ExecutionID names the latest run to the upstream and to clients.
+	ExecutionID string `json:"execution_id"`
+	// Attempt counts the runs that may have reached the upstream, with the one
+	// in flight.
+	Attempt int `json:"attempt"`
+	// Fingerprint of the request that claimed; empty if none was taken.
+	Fingerprint string `json:"fingerprint,omitempty"`
+	// Hold is the claim's own choice for an unknown end: hold, not release.
+	Hold bool `json:"hold,omitempty"`
+	// Provider and DeliveryID say to operators where the key came from.
+	Provider   string `json:"provider,omitempty"`
+	DeliveryID string `json:"delivery_id,omitempty"`
+	// Status is that of the run's answer, 0 if it had none.
+	Status int `json:"status,omitempty"`
+	// Claimed and Ended are by the clock of the process that ran.
+	Claimed time.Time `json:"claimed,omitzero"`
+	Ended   time.Time `json:"ended,omitzero"`
+	// LeaseUntil is when a claim in flight lapses; Expires is when the store
+	// forgets the record. Both are by the store's clock.
+	LeaseUntil time.Time `json:"lease_until,omitzero"`
+	Expires    time.Time `json:"expires,omitzero"`
+}
+
+// Lapsed reports whether a claim in flight was not renewed in time: its owner
+// crashed, hangs, or lost the store.
+func (r *Record) Lapsed(now time.Time) bool {
+	return r.State == InFlight && !now.Before(r.LeaseUntil)
+}
+
+// Response is the answer of one run, kept beside its record under the run's
+// token, so that a run that lost its claim can never damage another's.
+type Response struct {
+	Status int `json:"status"`
+	// Header are the header fields to replay, by canonical name. A field with
+	// no values is one that the run removed.
+	Header map[string][]string `json:"header,omitempty"`
+	// Omitted says that the body was larger than was to be kept.
+	Omitted bool `json:"omitted,omitempty"`
+	// Failed says that the run ended without a response of the upstream's:
+	// Status is that of the error which the first client got.
+	Failed bool   `json:"failed,omitempty"`
+	Body   []byte `json:"-"`
+}
+
+// Settlement says what becomes of a claim.
+type Settlement struct {
+	// State is Complete, Released or Held.
+	State State
+	// Counted says whether the run may have reached the upstream.
+	Counted bool
+	// Response is what a later request is answered with (Complete), or what
+	// those who waited get (Released); nil if there is nothing to tell.
+	Response *Response
+	// Retention is how long the record lives from now on.
+	Retention time.Duration
+	// AnswerFor is how long a released run's response is kept for those who
+	// waited on other replicas.
+	AnswerFor time.Duration
+}
+
+// ResponseFor is how long the settlement's response is to be kept.
+func (s Settlement) ResponseFor() time.Duration {
+	if s.State == Complete {
+		return s.Retention
+	}
+	return s.AnswerFor
+}
+
+// Settled returns the record as it stands after the settlement at the given
+// time.
+func (r *Record) Settled(s Settlement, now time.Time) *Record {
+	next := *r
+	next.State = s.State
+	next.Ended = now
+	next.LeaseUntil = time.Time{}
+	next.Expires = now.Add(s.Retention)
+	next.Status = 0
+	if s.Response != nil {
+		next.Status = s.Response.Status
+	}
+	if !s.Counted {
+		next.Attempt--
+	}
+	return &next
+}
