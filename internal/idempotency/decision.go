@@ -1,0 +1,130 @@
+package idempotency
+
+import (
+	"context"
+	"errors"
+	"time"
+)
+
+// Decision is what a request does: [*Run], [Replay], [Refusal] or [SameRun].
+type Decision interface{ decision() }
+
+// Replay answers a request with the response of another's run.
+type Replay struct {
+	Record   *Record
+	Response *Response
+	// Waited says that the run was in flight when the request came.
+	Waited bool
+}
+
+// SameRun lets a request pass: it belongs to the run in flight under its key,
+// which another dedup in front has claimed.
+type SameRun struct{ Record *Record }
+
+// Refusal answers a request with an error of ours.
+type Refusal struct {
+	Reason Reason
+	// ExecutionID is that of the run in the way, empty if none is known.
+	ExecutionID string
+	// Err says more, where the store is the reason.
+	Err error
+}
+
+func (*Run) decision()    {}
+func (Replay) decision()  {}
+func (SameRun) decision() {}
+func (Refusal) decision() {}
+
+// Reason is why a request is refused. It is the `code` of the refusal's problem
+// details.
+type Reason string
+
+// The reasons for which the engine refuses.
+const (
+	ReasonReused      Reason = "idempotency_key_reused"
+	ReasonInFlight    Reason = "request_in_flight"
+	ReasonHeld        Reason = "outcome_unknown"
+	ReasonUnavailable Reason = "store_unavailable"
+	ReasonUnreadable  Reason = "record_unreadable"
+	ReasonOverloaded  Reason = "overloaded"
+)
+
+// follow says what a request does about the run that its flight is, or about
+// the record that the flight found. No decision and no error means that the key
+// may be free by now: ask again.
+func follow(ctx context.Context, f *flight, req Request, limit <-chan time.Time) (Decision, error) {
+	select {
+	case <-f.known:
+	case <-ctx.Done():
+		return nil, context.Cause(ctx)
+	}
+	waited := false
+	if f.run != nil && !f.hasEnded() {
+		if d := besideRun(f.run, req); d != nil {
+			return d, nil
+		}
+		select {
+		case <-f.ended:
+			waited = true
+		case <-limit:
+			return Refusal{Reason: ReasonInFlight, ExecutionID: f.run.ExecutionID}, nil
+		case <-ctx.Done():
+			return nil, context.Cause(ctx)
+		}
+	}
+	return afterwards(f, req, waited), nil
+}
+
+// besideRun decides while the run is in flight; nil means to wait for it. The
+// zero time makes no lease look lapsed: whether one has lapsed is for the store
+// to say.
+func besideRun(run *Record, req Request) Decision {
+	switch Decide(run, req.claim("", ""), time.Time{}) {
+	case RefuseReused:
+		return Refusal{Reason: ReasonReused, ExecutionID: run.ExecutionID}
+	case PassSameRun:
+		return SameRun{Record: run}
+	}
+	if req.Policy.Wait <= 0 {
+		return Refusal{Reason: ReasonInFlight, ExecutionID: run.ExecutionID}
+	}
+	return nil
+}
+
+// afterwards decides by what the flight ended with; nil means to ask again.
+func afterwards(f *flight, req Request, waited bool) Decision {
+	o := f.outcome
+	if o.err != nil {
+		return refusalFor(o.err)
+	}
+	if waited && o.response != nil && o.record.Token == f.run.Token {
+		return Replay{Record: o.record, Response: o.response, Waited: true}
+	}
+	switch Decide(o.record, req.claim("", ""), o.now) {
+	case ReplayKept:
+		return Replay{Record: o.record, Response: o.response, Waited: waited}
+	case RefuseReused:
+		return Refusal{Reason: ReasonReused, ExecutionID: o.record.ExecutionID}
+	case RefuseHeld:
+		return Refusal{Reason: ReasonHeld, ExecutionID: o.record.ExecutionID}
+	case PassSameRun:
+		return SameRun{Record: o.record}
+	case WaitForRun:
+		if req.Policy.Wait <= 0 {
+			return Refusal{Reason: ReasonInFlight, ExecutionID: o.record.ExecutionID}
+		}
+	}
+	return nil
+}
+
+func refusalFor(err error) Refusal {
+	var unreadable *UnreadableError
+	switch {
+	case errors.As(err, &unreadable):
+		return Refusal{Reason: ReasonUnreadable, Err: err}
+	case errors.Is(err, ErrFull):
+		return Refusal{Reason: ReasonOverloaded, Err: err}
+	default:
+		return Refusal{Reason: ReasonUnavailable, Err: err}
+	}
+}

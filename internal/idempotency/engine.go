@@ -1,0 +1,231 @@
+package idempotency
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"go.uber.org/zap"
+)
+
+// Options are what an engine is made of besides its store.
+type Options struct {
+	// Timeout limits one operation of the store.
+	Timeout time.Duration
+	// Logger gets takeovers, releases, and every claim that was lost or could
+	// not be settled.
+	Logger *zap.Logger
+	// NewToken makes an owner token: unguessable, unique over all replicas.
+	NewToken func() string
+	// NewExecutionID makes the public name of a run.
+	NewExecutionID func() string
+}
+
+// Engine owns what one process does around the keys of one store. Of all
+// requests that the process holds for a key at the same time, one asks the
+// store; the others follow what became of it. All methods may be called
+// concurrently.
+type Engine struct {
+	store       Store
+	options     Options
+	log         *zap.Logger
+	unsubscribe func()
+
+	// ctx ends what goes on in the background when the engine is closed.
+	ctx        context.Context
+	cancel     context.CancelFunc
+	background sync.WaitGroup
+
+	mu          sync.Mutex
+	flights     map[Key]*flight
+	withdrawals []withdrawal
+	// busy counts runs, responses still to be stored and claims still to be
+	// withdrawn; idle is closed while there are none.
+	busy int
+	idle chan struct{}
+}
+
+// NewEngine returns an engine over a store. Closing it closes the store.
+func NewEngine(store Store, options Options) *Engine {
+	ctx, cancel := context.WithCancel(context.Background())
+	e := &Engine{
+		store:   store,
+		options: options,
+		log:     options.Logger,
+		ctx:     ctx,
+		cancel:  cancel,
+		flights: make(map[Key]*flight),
+		idle:    make(chan struct{}),
+	}
+	close(e.idle)
+	e.unsubscribe = store.Subscribe(e.wake)
+	return e
+}
+
+// Policy is what a user chose for the requests of one handler.
+type Policy struct {
+	// Lease is how long a claim holds without renewal; it is renewed at a third
+	// of it.
+	Lease time.Duration
+	// Retention is how long a record lives from the end of its run.
+	Retention time.Duration
+	// Wait is how long a duplicate waits for the run in flight; 0 refuses it at
+	// once.
+	Wait time.Duration
+	// Settle says what frees and what holds a key.
+	Settle SettlePolicy
+}
+
+// Request is what the engine has to know of a request.
+type Request struct {
+	Key         Key
+	Fingerprint string
+	// SameRun is the execution ID that the request came in with, if any.
+	SameRun    string
+	Provider   string
+	DeliveryID string
+	Policy     Policy
+}
+
+func (r Request) claim(token, executionID string) Claim {
+	return Claim{
+		Key:         r.Key,
+		Token:       token,
+		ExecutionID: executionID,
+		SameRun:     r.SameRun,
+		Fingerprint: r.Fingerprint,
+		Hold:        r.Policy.Settle.Hold,
+		Provider:    r.Provider,
+		DeliveryID:  r.DeliveryID,
+		Lease:       r.Policy.Lease,
+		Retention:   r.Policy.Retention,
+		Waits:       r.Policy.Wait > 0,
+	}
+}
+
+// Begin decides what a request does. It returns a [*Run], which must be ended,
+// a [Replay], a [Refusal] or a [SameRun]. The error is that of the context: the
+// client is gone and there is nobody to answer.
+func (e *Engine) Begin(ctx context.Context, req Request) (Decision, error) {
+	limit := time.NewTimer(req.Policy.Wait)
+	defer limit.Stop()
+	for {
+		f, first := e.join(req.Key)
+		if first {
+			if run := e.claim(ctx, f, req); run != nil {
+				return run, nil
+			}
+		}
+		decision, err := follow(ctx, f, req, limit.C)
+		e.leave(f)
+		if decision != nil || err != nil {
+			return decision, err
+		}
+	}
+}
+
+// claim asks the store for the first request of a flight. It returns a run if
+// the request may run; else the flight, as it then stands, tells the first
+// request and all others what to do.
+func (e *Engine) claim(ctx context.Context, f *flight, req Request) *Run {
+	told := false
+	defer func() {
+		if !told { // a panic in the store must not leave the others waiting for ever
+			e.finish(f, outcome{err: errors.New("the store failed")})
+		}
+	}()
+	c := req.claim(e.options.NewToken(), e.options.NewExecutionID())
+	got, err := e.ask(ctx, c)
+	told = true
+	switch {
+	case err != nil:
+		e.finish(f, outcome{err: err})
+	case got.Verdict == Proceed:
+		f.inFlight(got.Record)
+		return e.newRun(f, c, req.Policy, got)
+	case got.Verdict == WaitForRun && c.Waits:
+		f.inFlight(got.Record)
+		e.goBackground(func() { e.watch(f, got.Now) })
+	default:
+		e.finish(f, outcome{record: got.Record, response: got.Response, now: got.Now})
+	}
+	return nil
+}
+
+// ask claims in the store, under its own time limit: that the client went away
+// must not leave the claim in doubt. A claim that may have been executed though
+// its reply was lost is withdrawn.
+func (e *Engine) ask(ctx context.Context, c Claim) (Claimed, error) {
+	if !e.mayClaim() {
+		return Claimed{}, fmt.Errorf("%d claims in doubt wait for the store to answer", maxWithdrawals)
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), e.options.Timeout)
+	defer cancel()
+	got, err := e.store.Claim(ctx, c)
+	if err != nil && got.Record != nil {
+		e.withdraw(c, got.Record)
+	}
+	return got, err
+}
+
+// operation returns the context for one operation of the store that goes on
+// without a client.
+func (e *Engine) operation() (context.Context, context.CancelFunc) {
+	return context.WithTimeout(context.Background(), e.options.Timeout)
+}
+
+// Drain waits until no run is in flight and nothing is left to be stored or
+// withdrawn, or until the context ends, whose error it then returns.
+func (e *Engine) Drain(ctx context.Context) error {
+	for {
+		e.mu.Lock()
+		busy, idle := e.busy, e.idle
+		e.mu.Unlock()
+		if busy == 0 {
+			return nil
+		}
+		select {
+		case <-idle:
+		case <-ctx.Done():
+			return fmt.Errorf("%d runs or their responses are unsettled: %w", busy, ctx.Err())
+		}
+	}
+}
+
+// Close ends the background work, without waiting for runs, and closes the
+// store.
+func (e *Engine) Close() error {
+	e.cancel()
+	e.unsubscribe()
+	e.background.Wait()
+	return e.store.Close()
+}
+
+// Store returns the engine's store, for operators' requests.
+func (e *Engine) Store() Store { return e.store }
+
+func (e *Engine) goBackground(f func()) {
+	e.background.Add(1)
+	go func() {
+		defer e.background.Done()
+		f()
+	}()
+}
+
+func (e *Engine) addBusy(n int) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.addBusyLocked(n)
+}
+
+func (e *Engine) addBusyLocked(n int) {
+	if e.busy == 0 && n > 0 {
+		e.idle = make(chan struct{})
+	}
+	e.busy += n
+	if e.busy == 0 {
+		close(e.idle)
+	}
+}

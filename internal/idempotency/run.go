@@ -1,0 +1,180 @@
+package idempotency
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"go.uber.org/zap"
+)
+
+// Run is a request that holds its key's claim. Its owner carries the request
+// out and then calls End, exactly once.
+type Run struct {
+	engine *Engine
+	flight *flight
+	claim  Claim
+	policy Policy
+	record *Record
+	// stop ends the renewal of the lease.
+	stop context.CancelFunc
+}
+
+// Result is what became of a run's claim.
+type Result string
+
+// The results of runs.
+const (
+	ResultKept     Result = "kept"
+	ResultReleased Result = "released"
+	ResultHeld     Result = "held"
+	ResultNotSent  Result = "not_sent"
+	// ResultFenced: another owner took the key over; nothing of ours was stored.
+	ResultFenced Result = "fenced"
+	// ResultLost: the store lost the claim, and there was nothing to store.
+	ResultLost Result = "lost"
+	// ResultPending: the store could not be asked; it goes on being tried.
+	ResultPending Result = "pending"
+)
+
+func (e *Engine) newRun(f *flight, c Claim, p Policy, got Claimed) *Run {
+	ctx, stop := context.WithCancel(e.ctx)
+	r := &Run{engine: e, flight: f, claim: c, policy: p, record: got.Record, stop: stop}
+	if got.Previous != nil && got.Previous.State == InFlight {
+		r.logger().Warn("took over a claim whose lease had lapsed",
+			zap.String("lapsed_execution_id", got.Previous.ExecutionID),
+			zap.Time("lease_until", got.Previous.LeaseUntil))
+	}
+	e.addBusy(1)
+	e.goBackground(func() { r.renew(ctx) })
+	return r
+}
+
+// ExecutionID names the run to the upstream and to clients.
+func (r *Run) ExecutionID() string { return r.record.ExecutionID }
+
+// Attempt is 1 for the first run of a record that may reach the upstream.
+func (r *Run) Attempt() int { return r.record.Attempt }
+
+// renew prolongs the lease until the run ends or has lost its claim.
+func (r *Run) renew(ctx context.Context) {
+	ticker := time.NewTicker(r.claim.Lease / 3)
+	defer ticker.Stop()
+	for {
+		select {
+		case <-ticker.C:
+		case <-ctx.Done():
+			return
+		}
+		err := r.engine.renewOnce(r.claim)
+		if errors.Is(err, ErrGone) && ctx.Err() == nil {
+			err = r.engine.reclaim(r.claim)
+		}
+		switch {
+		case errors.Is(err, ErrFenced):
+			r.logger().Warn("the claim was lost while its run is in flight: another owner took the key over")
+			return
+		case err != nil && ctx.Err() == nil:
+			r.logger().Warn("the lease could not be renewed", zap.Error(err))
+		}
+	}
+}
+
+func (e *Engine) renewOnce(c Claim) error {
+	ctx, cancel := e.operation()
+	defer cancel()
+	return e.store.Renew(ctx, c)
+}
+
+// reclaim writes a claim again that the store has lost. If somebody else has
+// claimed meanwhile, it is ErrFenced.
+func (e *Engine) reclaim(c Claim) error {
+	ctx, cancel := e.operation()
+	defer cancel()
+	c.Waits = false
+	got, err := e.store.Claim(ctx, c)
+	if err == nil && got.Verdict != Proceed {
+		return ErrFenced
+	}
+	return err
+}
+
+// End settles the run's claim by how the run ended. The response is what the
+// run was answered, or, with Failed, the error that its client gets. When End
+// returns, the response is stored, or the result says why it is not; with
+// [ResultPending] the engine goes on trying, and answers its own duplicates.
+func (r *Run) End(end End, response *Response) Result {
+	r.stop()
+	s := r.settlement(end, response)
+	o := outcome{record: r.record.Settled(s, time.Now()), response: s.Response, now: time.Now()}
+	err := r.engine.settle(r, s)
+	switch {
+	case err == nil:
+		r.engine.finish(r.flight, o)
+	case errors.Is(err, ErrGone):
+		r.engine.finish(r.flight, o)
+	case errors.Is(err, ErrFenced):
+		// Those who waited here are to get the answer that all others get.
+		r.engine.finish(r.flight, outcome{})
+	default:
+		r.logger().Error("the run's end could not be stored; trying on",
+			zap.String("state", string(s.State)), zap.Error(err))
+		r.settleLater(s, o)
+		return ResultPending
+	}
+	r.engine.addBusy(-1)
+	return r.report(s, err)
+}
+
+func (r *Run) settlement(end End, response *Response) Settlement {
+	conclusion := Conclude(end, r.policy.Settle)
+	s := Settlement{
+		State:     conclusion.State,
+		Counted:   conclusion.Counted,
+		Retention: r.policy.Retention,
+		AnswerFor: r.policy.Lease,
+	}
+	if s.State != Held {
+		s.Response = response
+	}
+	if s.State == Complete && end.Retention != nil {
+		s.Retention = *end.Retention
+	}
+	return s
+}
+
+// report logs what became of the run, and names it.
+func (r *Run) report(s Settlement, err error) Result {
+	log := r.logger()
+	switch {
+	case errors.Is(err, ErrFenced):
+		log.Warn("the run ended after another owner had taken its key over; its response is not stored")
+		return ResultFenced
+	case errors.Is(err, ErrGone):
+		log.Warn("the run ended after the store had lost its claim")
+		return ResultLost
+	case s.State == Held:
+		log.Warn("held: whether the run was executed is unknown; an operator has to release the key")
+		return ResultHeld
+	case s.State == Released && !s.Counted:
+		log.Info("released: the request was not sent")
+		return ResultNotSent
+	case s.State == Released:
+		status := 0
+		if s.Response != nil {
+			status = s.Response.Status
+		}
+		log.Info("released: the key is free for a retry", zap.Int("status", status))
+		return ResultReleased
+	default:
+		return ResultKept
+	}
+}
+
+func (r *Run) logger() *zap.Logger {
+	return r.engine.log.With(
+		zap.Stringer("key", r.claim.Key),
+		zap.String("execution_id", r.record.ExecutionID),
+		zap.Int("attempt", r.record.Attempt),
+		zap.String("provider", r.claim.Provider))
+}
