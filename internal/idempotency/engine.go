@@ -21,6 +21,10 @@ type Options struct {
 	NewToken func() string
 	// NewExecutionID makes the public name of a run.
 	NewExecutionID func() string
+	// OnBusy and OnIdle are called when the engine begins and ends to have work
+	// that must outlive the requests: runs, responses still to be stored, claims
+	// still to be withdrawn. OnIdle may close the engine. Either may be nil.
+	OnBusy, OnIdle func()
 }
 
 // Engine owns what one process does around the keys of one store. Of all
@@ -71,6 +75,9 @@ type Policy struct {
 	Lease time.Duration
 	// Retention is how long a record lives from the end of its run.
 	Retention time.Duration
+	// Timeout is the limit of one run. A run that is not ended by then (its
+	// client reads a stream no further, say) is no longer renewed. 0: no limit.
+	Timeout time.Duration
 	// Wait is how long a duplicate waits for the run in flight; 0 refuses it at
 	// once.
 	Wait time.Duration
@@ -223,9 +230,14 @@ func (e *Engine) addBusy(n int) {
 func (e *Engine) addBusyLocked(n int) {
 	if e.busy == 0 && n > 0 {
 		e.idle = make(chan struct{})
+		if e.options.OnBusy != nil {
+			e.options.OnBusy()
+		}
 	}
-	e.busy += n
-	if e.busy == 0 {
+	if e.busy += n; e.busy == 0 && n < 0 {
 		close(e.idle)
+		if e.options.OnIdle != nil {
+			go e.options.OnIdle() // it may close the engine, which waits for its callers
+		}
 	}
 }

@@ -60,9 +60,17 @@ func (r *Run) Attempt() int { return r.record.Attempt }
 func (r *Run) renew(ctx context.Context) {
 	ticker := time.NewTicker(r.claim.Lease / 3)
 	defer ticker.Stop()
+	var limit <-chan time.Time
+	if r.policy.Timeout > 0 {
+		limit = time.After(r.policy.Timeout + r.claim.Lease)
+	}
 	for {
 		select {
 		case <-ticker.C:
+		case <-limit:
+			r.logger().Warn("the run has not ended at its time limit; its lease is renewed no more",
+				zap.Duration("timeout", r.policy.Timeout))
+			return
 		case <-ctx.Done():
 			return
 		}

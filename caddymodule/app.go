@@ -1,0 +1,142 @@
+package caddymodule
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/caddyserver/caddy/v2"
+	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
+	"go.uber.org/zap"
+)
+
+func init() {
+	caddy.RegisterModule(new(App))
+}
+
+// App holds what all `dedup` handlers of a configuration share.
+type App struct {
+	// The first part of every key: installations that share a store and must
+	// not share keys have different ones. Default: `default`.
+	Namespace string `json:"namespace,omitempty"`
+
+	// Where claims and responses are kept: `file` (the default), `memory` or
+	// `redis`.
+	StoreRaw json.RawMessage `json:"store,omitempty" caddy:"namespace=dedup.stores inline_key=store"`
+
+	ctx    caddy.Context
+	logger *zap.Logger
+	store  *storeHandle
+
+	mu      sync.Mutex
+	stores  []*storeHandle // those that the configuration's handlers use
+	held    []func()       // gives back what Start has acquired
+	longest time.Duration  // the longest time limit of a run
+}
+
+// CaddyModule returns the Caddy module information.
+func (*App) CaddyModule() caddy.ModuleInfo {
+	return caddy.ModuleInfo{
+		ID:  "dedup",
+		New: func() caddy.Module { return new(App) },
+	}
+}
+
+// Provision finds the store. It opens nothing.
+func (a *App) Provision(ctx caddy.Context) error {
+	a.ctx = ctx
+	a.logger = ctx.Logger()
+	orElse(&a.Namespace, "default")
+	if a.StoreRaw == nil {
+		a.StoreRaw = json.RawMessage(`{"store":"file"}`)
+	}
+	var err error
+	a.store, err = a.loadStore(ctx, a)
+	return err
+}
+
+// loadStore loads the store module in the field StoreRaw of an owner.
+func (a *App) loadStore(ctx caddy.Context, owner any) (*storeHandle, error) {
+	module, err := ctx.LoadModule(owner, "StoreRaw")
+	if err != nil {
+		return nil, fmt.Errorf("loading the store: %w", err)
+	}
+	config, ok := module.(storeModule)
+	if !ok {
+		return nil, fmt.Errorf("the store module %T is not a store of caddy-dedup", module)
+	}
+	return newStoreHandle(config, a.logger), nil
+}
+
+// use notes the store and the time limit of a handler.
+func (a *App) use(handle *storeHandle, limit time.Duration) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.longest = max(a.longest, limit)
+	if !slices.ContainsFunc(a.stores, func(other *storeHandle) bool { return other.key == handle.key }) {
+		a.stores = append(a.stores, handle)
+	}
+}
+
+// Start opens the stores, so that what is wrong with one fails the configuration
+// and not the requests. A server that does not answer is no such failure: it may
+// be back before the first request.
+func (a *App) Start() error {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	for _, handle := range a.stores {
+		_, release, err := handle.acquire()
+		if err != nil {
+			return err
+		}
+		a.held = append(a.held, release)
+		a.logger.Info("the store is open", zap.String("store", handle.describe()))
+	}
+	return nil
+}
+
+// Stop does nothing: requests are still being served, and apps stop in no order.
+func (a *App) Stop() error { return nil }
+
+// Cleanup gives the stores back. When the process exits, it waits for the runs
+// that no server waits for, such as those whose HTTP/2 client has gone.
+func (a *App) Cleanup() error {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if caddy.Exiting() {
+		a.drain()
+	}
+	for _, release := range a.held {
+		release()
+	}
+	a.held = nil
+	return nil
+}
+
+// drain waits for runs, for as long as the servers' grace period, or, without
+// one, for the longest run that is allowed.
+func (a *App) drain() {
+	limit := a.longest
+	if module, err := a.ctx.AppIfConfigured("http"); err == nil {
+		if grace := module.(*caddyhttp.App).GracePeriod; grace > 0 {
+			limit = duration(grace)
+		}
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), limit)
+	defer cancel()
+	for _, handle := range a.stores {
+		if err := handle.drain(ctx); err != nil {
+			a.logger.Error("the process exits with work undone",
+				zap.String("store", handle.describe()), zap.Error(err))
+		}
+	}
+}
+
+var (
+	_ caddy.App          = (*App)(nil)
+	_ caddy.Provisioner  = (*App)(nil)
+	_ caddy.CleanerUpper = (*App)(nil)
+)

@@ -1,0 +1,258 @@
+package caddymodule
+
+import (
+	"maps"
+	"math"
+	"slices"
+	"strconv"
+	"time"
+
+	"github.com/caddyserver/caddy/v2"
+	"github.com/caddyserver/caddy/v2/caddyconfig/caddyfile"
+	"github.com/caddyserver/caddy/v2/caddyconfig/httpcaddyfile"
+	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
+	"github.com/dustin/go-humanize"
+)
+
+func init() {
+	httpcaddyfile.RegisterHandlerDirective("dedup", parseHandler)
+	// After authentication, so that the scope knows the caller; inside encode,
+	// so that responses are kept unencoded; before handle and the like.
+	httpcaddyfile.RegisterDirectiveOrder("dedup", httpcaddyfile.After, "templates")
+}
+
+func parseHandler(h httpcaddyfile.Helper) (caddyhttp.MiddlewareHandler, error) {
+	handler := new(Handler)
+	err := handler.UnmarshalCaddyfile(h.Dispenser)
+	return handler, err
+}
+
+// settingParser reads the arguments of one setting, whose word is the current
+// token.
+type settingParser func(*Settings, *caddyfile.Dispenser) error
+
+// settingParsers are the words of the handler's block.
+var settingParsers = map[string]settingParser{
+	"mode":              word("mode", func(s *Settings) *string { return &s.Mode }),
+	"missing":           word("missing", func(s *Settings) *string { return &s.Missing }),
+	"fingerprint":       word("fingerprint", func(s *Settings) *string { return &s.Fingerprint }),
+	"unknown":           word("unknown", func(s *Settings) *string { return &s.Unknown }),
+	"store_errors":      word("store_errors", func(s *Settings) *string { return &s.StoreErrors }),
+	"methods":           list(func(s *Settings) *[]string { return &s.Methods }, checkMethods),
+	"scope":             list(func(s *Settings) *[]string { return &s.Scope }, nil),
+	"release":           list(func(s *Settings) *[]string { return &s.Release }, checkRelease),
+	"keep_header":       list(func(s *Settings) *[]string { return &s.KeepHeader }, checkKeepHeader),
+	"drop_header":       list(func(s *Settings) *[]string { return &s.DropHeader }, checkDropHeader),
+	"retention":         period("retention", time.Second, func(s *Settings) *caddy.Duration { return &s.Retention }),
+	"lease":             period("lease", shortestLease, func(s *Settings) *caddy.Duration { return &s.Lease }),
+	"timeout":           period("timeout", time.Millisecond, func(s *Settings) *caddy.Duration { return &s.Timeout }),
+	"max_request_body":  size("max_request_body", func(s *Settings) *int64 { return &s.MaxRequestBody }),
+	"max_response_body": size("max_response_body", func(s *Settings) *int64 { return &s.MaxResponseBody }),
+	"max_key_length":    parseMaxKeyLength,
+	"key":               parseKey,
+	"in_flight":         parseInFlight,
+	"replayed_header":   text(func(s *Settings) *string { return &s.ReplayedHeader }, checkReplayedHeader),
+	"docs":              text(func(s *Settings) *string { return &s.Docs }, checkDocs),
+	"store":             parseHandlerStore,
+}
+
+// UnmarshalCaddyfile reads the directive. Syntax: the README and docs/caddyfile.md.
+func (h *Handler) UnmarshalCaddyfile(d *caddyfile.Dispenser) error {
+	d.Next() // the directive's name
+	h.Providers = d.RemainingArgs()
+	if err := checkProviders(h.Providers); err != nil {
+		return d.WrapErr(err)
+	}
+	seen := make(map[string]bool)
+	for d.NextBlock(0) {
+		name := d.Val()
+		parse, ok := settingParsers[name]
+		if !ok {
+			return d.Errf("dedup: unknown word %q; use %s", name, listed(slices.Sorted(maps.Keys(settingParsers))))
+		}
+		if seen[name] && name != "key" {
+			return d.Errf("dedup: %s stands twice; only key may", name)
+		}
+		seen[name] = true
+		if err := parse(&h.Settings, d); err != nil {
+			return err
+		}
+	}
+	if err := checkKeptAndDropped(h.KeepHeader, h.DropHeader); err != nil {
+		return d.WrapErr(err)
+	}
+	return nil
+}
+
+// oneArg reads the only argument of the current word.
+func oneArg(d *caddyfile.Dispenser, what string) (string, error) {
+	name := d.Val()
+	args := d.RemainingArgs()
+	if len(args) != 1 {
+		return "", d.Errf("%s takes one argument, %s; it has %d: %q", name, what, len(args), args)
+	}
+	return args[0], noBlock(d, name)
+}
+
+// noBlock refuses a block behind a word that has none.
+func noBlock(d *caddyfile.Dispenser, name string) error {
+	for nesting := d.Nesting(); d.NextBlock(nesting); {
+		return d.Errf("%s takes no block; it has one with %q", name, d.Val())
+	}
+	return nil
+}
+
+// word parses a setting with a fixed choice of words.
+func word(name string, field func(*Settings) *string) settingParser {
+	return text(field, func(value string) error { return checkWord(name, value) })
+}
+
+// text parses a setting with one argument.
+func text(field func(*Settings) *string, check func(string) error) settingParser {
+	return func(s *Settings, d *caddyfile.Dispenser) error {
+		value, err := oneArg(d, "its value")
+		if err != nil {
+			return err
+		}
+		if err := check(value); err != nil {
+			return d.WrapErr(err)
+		}
+		*field(s) = value
+		return nil
+	}
+}
+
+// list parses a setting with one or more arguments, which replace the default.
+func list(field func(*Settings) *[]string, check func([]string) error) settingParser {
+	return func(s *Settings, d *caddyfile.Dispenser) error {
+		name := d.Val()
+		values := d.RemainingArgs()
+		if len(values) == 0 {
+			return d.Errf("%s takes at least one argument", name)
+		}
+		if err := noBlock(d, name); err != nil {
+			return err
+		}
+		if check != nil {
+			if err := check(values); err != nil {
+				return d.WrapErr(err)
+			}
+		}
+		*field(s) = values
+		return nil
+	}
+}
+
+// period parses a setting that is a duration.
+func period(name string, least time.Duration, field func(*Settings) *caddy.Duration) settingParser {
+	return func(s *Settings, d *caddyfile.Dispenser) error {
+		value, err := oneArg(d, "a duration such as 30s or 7d")
+		if err != nil {
+			return err
+		}
+		*field(s), err = parseDuration(d, name, value, least)
+		return err
+	}
+}
+
+func parseDuration(d *caddyfile.Dispenser, name, value string, least time.Duration) (caddy.Duration, error) {
+	parsed, err := caddy.ParseDuration(value)
+	if err != nil {
+		return 0, d.Errf("%s: %q is not a duration; use one such as 500ms, 30s, 5m or 7d", name, value)
+	}
+	if err := checkDuration(name, caddy.Duration(parsed), least); err != nil {
+		return 0, d.WrapErr(err)
+	}
+	return caddy.Duration(parsed), nil
+}
+
+// size parses a setting that is a number of bytes.
+func size(name string, field func(*Settings) *int64) settingParser {
+	return func(s *Settings, d *caddyfile.Dispenser) error {
+		value, err := oneArg(d, "a size such as 1MiB")
+		if err != nil {
+			return err
+		}
+		n, err := humanize.ParseBytes(value)
+		if err != nil || n == 0 || n > math.MaxInt64/2 {
+			return d.Errf("%s: %q is not a size; use one above 0 such as 64KiB or 1MiB", name, value)
+		}
+		*field(s) = int64(n)
+		return nil
+	}
+}
+
+func parseMaxKeyLength(s *Settings, d *caddyfile.Dispenser) error {
+	value, err := oneArg(d, "a number of bytes")
+	if err != nil {
+		return err
+	}
+	n, err := strconv.Atoi(value)
+	if err != nil || n <= 0 {
+		return d.Errf("max_key_length: %q is not a number of bytes above 0", value)
+	}
+	s.MaxKeyLength = n
+	return nil
+}
+
+func parseKey(s *Settings, d *caddyfile.Dispenser) error {
+	args := d.RemainingArgs()
+	if len(args) == 0 || args[0] != "header" {
+		return d.Errf("key: %q is not accepted; use key header <field> [<prefix>]", args)
+	}
+	if len(args) < 2 || len(args) > 3 {
+		return d.Errf("key header takes the name of a field and, if wanted, a prefix; it has %q", args[1:])
+	}
+	if err := noBlock(d, "key header"); err != nil {
+		return err
+	}
+	if err := checkHeaderNames("key header", args[1:2]); err != nil {
+		return d.WrapErr(err)
+	}
+	source := KeySource{Header: args[1]}
+	if len(args) == 3 {
+		source.Prefix = args[2]
+	}
+	if slices.Contains(s.Keys, source) {
+		return d.Errf("key header %s stands twice with the same prefix", args[1])
+	}
+	s.Keys = append(s.Keys, source)
+	return nil
+}
+
+func parseInFlight(s *Settings, d *caddyfile.Dispenser) error {
+	args := d.RemainingArgs()
+	if len(args) == 0 {
+		return d.Errf("in_flight takes wait [<max>] or reject")
+	}
+	if err := checkWord("in_flight", args[0]); err != nil {
+		return d.WrapErr(err)
+	}
+	if len(args) > 2 || (len(args) == 2 && args[0] == inFlightReject) {
+		return d.Errf("in_flight %s: too many arguments %q; use wait [<max>] or reject", args[0], args[1:])
+	}
+	if err := noBlock(d, "in_flight"); err != nil {
+		return err
+	}
+	s.InFlight = args[0]
+	if len(args) == 2 {
+		var err error
+		s.MaxWait, err = parseDuration(d, "in_flight wait", args[1], time.Millisecond)
+		return err
+	}
+	return nil
+}
+
+func parseHandlerStore(s *Settings, d *caddyfile.Dispenser) error {
+	raw, err := parseStore(d)
+	s.StoreRaw = raw
+	return err
+}
+
+func checkDropHeader(names []string) error { return checkHeaderNames("drop_header", names) }
+
+func checkReplayedHeader(name string) error {
+	return checkHeaderNames("replayed_header", []string{name})
+}
+
+var _ caddyfile.Unmarshaler = (*Handler)(nil)

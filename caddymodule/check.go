@@ -1,0 +1,185 @@
+package caddymodule
+
+import (
+	"errors"
+	"fmt"
+	"net/http"
+	"net/url"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/caddyserver/caddy/v2"
+	"golang.org/x/net/http/httpguts"
+
+	"github.com/caddy-dedup/caddy-dedup/internal/delivery"
+	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
+)
+
+// shortestLease leaves time for three renewals of a tenth of a second each.
+const shortestLease = 300 * time.Millisecond
+
+// The words that settings accept; the first is the default.
+var accepted = map[string][]string{
+	"mode":         {string(delivery.ModeAPI), string(delivery.ModeWebhook)},
+	"missing":      {missingPass, missingReject},
+	"fingerprint":  {string(idempotency.FingerprintBody), string(idempotency.FingerprintJSON), string(idempotency.FingerprintNone)},
+	"in_flight":    {inFlightWait, inFlightReject},
+	"unknown":      {unknownRelease, unknownHold},
+	"store_errors": {storeErrorsReject, storeErrorsPass},
+}
+
+// neverDeduplicated are the safe methods, and CONNECT, which has no response to
+// keep.
+var neverDeduplicated = []string{"GET", "HEAD", "OPTIONS", "TRACE", "CONNECT"}
+
+// check finds what is wrong with the settings, with the defaults filled in. The
+// Caddyfile's parser calls the same functions word by word, to name the line.
+func (s *Settings) check() error {
+	errs := []error{
+		checkWord("mode", s.Mode),
+		checkWord("missing", s.Missing),
+		checkWord("fingerprint", s.Fingerprint),
+		checkWord("in_flight", s.InFlight),
+		checkWord("unknown", s.Unknown),
+		checkWord("store_errors", s.StoreErrors),
+		checkProviders(s.Providers),
+		checkMethods(s.Methods),
+		checkRelease(s.Release),
+		checkDuration("retention", s.Retention, time.Second),
+		checkDuration("lease", s.Lease, shortestLease),
+		checkDuration("timeout", s.Timeout, time.Millisecond),
+		checkDuration("in_flight wait", s.MaxWait, time.Millisecond),
+		checkPositive("max_key_length", int64(s.MaxKeyLength)),
+		checkPositive("max_request_body", s.MaxRequestBody),
+		checkPositive("max_response_body", s.MaxResponseBody),
+		checkKeepHeader(s.KeepHeader),
+		checkHeaderNames("drop_header", s.DropHeader),
+		checkHeaderNames("replayed_header", []string{s.ReplayedHeader}),
+		checkDocs(s.Docs),
+		checkKeptAndDropped(s.KeepHeader, s.DropHeader),
+	}
+	for _, key := range s.Keys {
+		errs = append(errs, checkHeaderNames("key header", []string{key.Header}))
+	}
+	return errors.Join(errs...)
+}
+
+func checkWord(setting, word string) error {
+	if !slices.Contains(accepted[setting], word) {
+		return fmt.Errorf("%s: %q is not accepted; use %s", setting, word, listed(accepted[setting]))
+	}
+	return nil
+}
+
+func checkProviders(names []string) error {
+	for i, name := range names {
+		if _, ok := delivery.ProviderNamed(name); !ok {
+			return fmt.Errorf("%q is not a provider; use %s, or `key header <field>` for any other sender", name, listed(providerNames()))
+		}
+		if slices.Contains(names[:i], name) {
+			return fmt.Errorf("the provider %q is named twice", name)
+		}
+	}
+	return nil
+}
+
+func providerNames() []string {
+	var names []string
+	for _, p := range delivery.Providers() {
+		names = append(names, p.Name)
+	}
+	return names
+}
+
+func checkMethods(methods []string) error {
+	for i, method := range methods {
+		switch {
+		case !httpguts.ValidHeaderFieldName(method) || method != strings.ToUpper(method):
+			return fmt.Errorf("methods: %q is not a method; write it in capitals, such as POST", method)
+		case slices.Contains(neverDeduplicated, method):
+			return fmt.Errorf("methods: %s is never deduplicated; use methods that change something, such as POST, PUT, PATCH, DELETE", method)
+		case slices.Contains(methods[:i], method):
+			return fmt.Errorf("methods: %s is named twice", method)
+		}
+	}
+	return nil
+}
+
+func checkRelease(words []string) error {
+	if slices.Contains(words, releaseOff) {
+		if len(words) > 1 {
+			return fmt.Errorf("release: off stands alone, not with %s", listed(slices.DeleteFunc(slices.Clone(words), isOff)))
+		}
+		return nil
+	}
+	if _, err := idempotency.ParseStatuses(words...); err != nil {
+		return fmt.Errorf("release: %w, nor off", err)
+	}
+	return nil
+}
+
+func isOff(word string) bool { return word == releaseOff }
+
+func checkDuration(setting string, d caddy.Duration, least time.Duration) error {
+	if duration(d) < least {
+		return fmt.Errorf("%s: %s is too short; use at least %s", setting, duration(d), least)
+	}
+	return nil
+}
+
+func checkPositive(setting string, n int64) error {
+	if n <= 0 {
+		return fmt.Errorf("%s: %d is not accepted; use a number above 0", setting, n)
+	}
+	return nil
+}
+
+func checkHeaderNames(setting string, names []string) error {
+	for i, name := range names {
+		if !httpguts.ValidHeaderFieldName(name) {
+			return fmt.Errorf("%s: %q is not the name of a header field", setting, name)
+		}
+		if slices.ContainsFunc(names[:i], func(other string) bool { return strings.EqualFold(other, name) }) {
+			return fmt.Errorf("%s: %s is named twice", setting, name)
+		}
+	}
+	return nil
+}
+
+func checkKeepHeader(names []string) error {
+	for _, name := range names {
+		if connectionOnly(http.CanonicalHeaderKey(name)) {
+			return fmt.Errorf("keep_header: %s speaks of one connection or one request and can never be kept", name)
+		}
+	}
+	return checkHeaderNames("keep_header", names)
+}
+
+func checkKeptAndDropped(keep, drop []string) error {
+	for _, name := range keep {
+		if slices.ContainsFunc(drop, func(other string) bool { return strings.EqualFold(other, name) }) {
+			return fmt.Errorf("%s stands in keep_header and in drop_header; use one of them", name)
+		}
+	}
+	return nil
+}
+
+func checkDocs(docs string) error {
+	if docs == "" {
+		return nil
+	}
+	u, err := url.Parse(docs)
+	if err != nil || !u.IsAbs() || strings.ContainsAny(docs, "<>\" ") {
+		return fmt.Errorf("docs: %q is not an absolute URL, such as https://example.com/docs/idempotency", docs)
+	}
+	return nil
+}
+
+// listed writes the accepted words of an error message.
+func listed(words []string) string {
+	if len(words) < 2 {
+		return strings.Join(words, "")
+	}
+	return strings.Join(words[:len(words)-1], ", ") + " or " + words[len(words)-1]
+}

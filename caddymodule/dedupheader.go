@@ -1,0 +1,94 @@
+package caddymodule
+
+import (
+	"context"
+	"maps"
+	"net/http"
+	"strconv"
+	"strings"
+
+	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
+)
+
+// The header fields between us, upstreams and clients. All begin with a prefix
+// that is ours alone: what clients and upstreams send under it is removed.
+const (
+	dedupHeaderPrefix = "Dedup-"
+	executionIDHeader = "Dedup-Execution-Id"
+	attemptHeader     = "Dedup-Attempt"
+	retentionHeader   = "Dedup-Retention"
+)
+
+// resentHeaders make Go's HTTP transport send a request without a body a second
+// time when a kept-alive connection breaks, though the upstream may have
+// executed it (net/http, Request.isReplayable).
+var resentHeaders = []string{"Idempotency-Key", "X-Idempotency-Key"}
+
+// takeDedupHeaders removes what came in under our prefix and returns the
+// execution ID among it. What another handler of ours in this process has set
+// for its own run stays.
+func takeDedupHeaders(r *http.Request) (executionID string) {
+	executionID = r.Header.Get(executionIDHeader)
+	if executionID != "" && executionID == executionInContext(r.Context()) {
+		return executionID
+	}
+	removeDedupHeaders(r.Header, nil)
+	return executionID
+}
+
+// removeDedupHeaders removes all fields under our prefix but those that are to
+// stay.
+func removeDedupHeaders(header, stay http.Header) {
+	maps.DeleteFunc(header, func(name string, _ []string) bool {
+		_, stays := stay[name]
+		return strings.HasPrefix(http.CanonicalHeaderKey(name), dedupHeaderPrefix) && !stays
+	})
+}
+
+// nameRun tells the upstream which run a request is.
+func nameRun(header http.Header, executionID string, attempt int) {
+	header.Set(executionIDHeader, executionID)
+	header.Set(attemptHeader, strconv.Itoa(attempt))
+}
+
+// nameSameRun does so for a request that belongs to another handler's run.
+func nameSameRun(header http.Header, record *idempotency.Record) {
+	nameRun(header, record.ExecutionID, record.Attempt)
+}
+
+// sentOnce returns the request in a form that no transport of Go's sends twice:
+// the idempotency key stands under its name in lower case, which reaches the
+// upstream all the same.
+func sentOnce(r *http.Request) *http.Request {
+	var header http.Header
+	for _, name := range resentHeaders {
+		values, ok := r.Header[name]
+		if !ok {
+			continue
+		}
+		if header == nil {
+			header = r.Header.Clone()
+		}
+		delete(header, name)
+		lower := strings.ToLower(name)
+		header[lower] = append(header[lower], values...)
+	}
+	if header == nil {
+		return r
+	}
+	once := r.WithContext(r.Context())
+	once.Header = header
+	return once
+}
+
+type executionKey struct{}
+
+// inExecution marks a context as that of a run in this process.
+func inExecution(ctx context.Context, executionID string) context.Context {
+	return context.WithValue(ctx, executionKey{}, executionID)
+}
+
+func executionInContext(ctx context.Context) string {
+	id, _ := ctx.Value(executionKey{}).(string)
+	return id
+}

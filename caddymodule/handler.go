@@ -1,0 +1,145 @@
+package caddymodule
+
+import (
+	"fmt"
+	"net/http"
+	"slices"
+	"strings"
+
+	"github.com/caddyserver/caddy/v2"
+	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
+	"go.uber.org/zap"
+
+	"github.com/caddy-dedup/caddy-dedup/internal/delivery"
+	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
+)
+
+func init() {
+	caddy.RegisterModule(new(Handler))
+}
+
+// Handler makes the handlers behind it idempotent. It takes the delivery ID or
+// idempotency key from a request, claims it in a store, lets exactly one request
+// through, keeps the response and replays it to duplicates. Where the upstream
+// failed, the key is free for a retry.
+//
+// Without providers and keys it serves the `Idempotency-Key` header of an API.
+// With providers it serves their webhooks.
+//
+// Set by the handler are the placeholders `{http.dedup.outcome}`,
+// `{http.dedup.key}`, `{http.dedup.provider}`, `{http.dedup.execution_id}` and
+// `{http.dedup.attempt}`, and the same as fields of the access log, with
+// `dedup_` before the name.
+type Handler struct {
+	Settings
+
+	logger  *zap.Logger
+	sources []delivery.Source
+	release idempotency.StatusSet
+	headers headerRules
+	store   *storeHandle
+	space   string
+}
+
+// CaddyModule returns the Caddy module information.
+func (*Handler) CaddyModule() caddy.ModuleInfo {
+	return caddy.ModuleInfo{
+		ID:  "http.handlers.dedup",
+		New: func() caddy.Module { return new(Handler) },
+	}
+}
+
+// Provision fills in the defaults and finds the store. It opens nothing.
+func (h *Handler) Provision(ctx caddy.Context) error {
+	h.logger = ctx.Logger()
+	h.setDefaults()
+	if err := h.check(); err != nil {
+		return err
+	}
+	h.sources = h.keySources()
+	h.release, _ = idempotency.ParseStatuses(h.releasing()...) // checked above
+	h.headers = newHeaderRules(h.KeepHeader, h.DropHeader)
+
+	module, err := ctx.App("dedup")
+	if err != nil {
+		return fmt.Errorf("loading the dedup app: %w", err)
+	}
+	app := module.(*App)
+	h.space = app.Namespace
+	h.store = app.store
+	if h.StoreRaw != nil {
+		if h.store, err = app.loadStore(ctx, h); err != nil {
+			return err
+		}
+	}
+	app.use(h.store, h.policy().Timeout)
+	return nil
+}
+
+// ServeHTTP finds the request's key and does what the engine decides.
+func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request, next caddyhttp.Handler) error {
+	cameIn := takeDedupHeaders(r)
+	if !h.applies(r) {
+		return next.ServeHTTP(w, sentOnce(r))
+	}
+	x := &exchange{Handler: h, w: w, r: r, next: next}
+	request, refused, err := x.identify()
+	switch {
+	case err != nil:
+		return err
+	case refused != nil:
+		return x.refuse(*refused)
+	case request == nil:
+		return next.ServeHTTP(w, sentOnce(r))
+	}
+	request.SameRun = cameIn
+	decision, err := x.begin(*request)
+	if err != nil {
+		return caddyhttp.Error(statusClientGone, err)
+	}
+	defer x.done()
+	switch d := decision.(type) {
+	case *idempotency.Run:
+		return x.carryOut(d)
+	case idempotency.Replay:
+		return x.replay(d)
+	case idempotency.SameRun:
+		return x.pass(d)
+	case idempotency.Refusal:
+		return x.refuseOrPass(d)
+	default:
+		return fmt.Errorf("the engine decided on %T", d)
+	}
+}
+
+// applies reports whether requests like this one are deduplicated at all.
+func (h *Handler) applies(r *http.Request) bool {
+	if !slices.Contains(h.Methods, r.Method) {
+		return false
+	}
+	return !strings.HasPrefix(strings.ToLower(r.Header.Get("Content-Type")), "application/grpc")
+}
+
+func (h *Handler) mode() delivery.Mode { return delivery.Mode(h.Mode) }
+
+// policy returns the settings that the engine has to know.
+func (h *Handler) policy() idempotency.Policy {
+	policy := idempotency.Policy{
+		Lease:     duration(h.Lease),
+		Retention: duration(h.Retention),
+		Timeout:   duration(h.Timeout),
+		Settle: idempotency.SettlePolicy{
+			Releases: h.release,
+			Hold:     h.Unknown == unknownHold,
+		},
+	}
+	if h.InFlight == inFlightWait {
+		policy.Wait = duration(h.MaxWait)
+	}
+	return policy
+}
+
+var (
+	_ caddy.Provisioner           = (*Handler)(nil)
+	_ caddyhttp.MiddlewareHandler = (*Handler)(nil)
+)

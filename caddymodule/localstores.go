@@ -1,0 +1,89 @@
+package caddymodule
+
+import (
+	"path/filepath"
+	"time"
+
+	"github.com/caddyserver/caddy/v2"
+	"go.uber.org/zap"
+
+	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
+	"github.com/caddy-dedup/caddy-dedup/internal/store/file"
+	"github.com/caddy-dedup/caddy-dedup/internal/store/memory"
+)
+
+func init() {
+	caddy.RegisterModule(new(FileStore))
+	caddy.RegisterModule(new(MemoryStore))
+}
+
+const (
+	defaultFile = "dedup.db"
+	// memoryLimit is how much the memory store holds, in bytes of records and
+	// responses. Full, it refuses new keys: evicting a claim would run it again.
+	memoryLimit = 256 << 20
+	// localTimeout limits one operation of a store in this process. It is long
+	// against a disk that is busy, and short against a client that waits.
+	localTimeout = 5 * time.Second
+)
+
+// FileStore keeps claims and responses in one durable file, which survives
+// crashes. Only one process can use it.
+type FileStore struct {
+	// The file's path. A relative one lies in Caddy's data directory. Default:
+	// `dedup.db`. Placeholders are replaced when the configuration is loaded.
+	Path string `json:"path,omitempty"`
+}
+
+// CaddyModule returns the Caddy module information.
+func (*FileStore) CaddyModule() caddy.ModuleInfo {
+	return caddy.ModuleInfo{
+		ID:  "dedup.stores.file",
+		New: func() caddy.Module { return new(FileStore) },
+	}
+}
+
+// Provision finds the path. It opens nothing.
+func (s *FileStore) Provision(caddy.Context) error {
+	s.Path = caddy.NewReplacer().ReplaceAll(s.Path, "")
+	orElse(&s.Path, defaultFile)
+	if !filepath.IsAbs(s.Path) {
+		s.Path = filepath.Join(caddy.AppDataDir(), s.Path)
+	}
+	s.Path = filepath.Clean(s.Path)
+	return nil
+}
+
+func (s *FileStore) poolKey() string                 { return "file " + s.Path }
+func (s *FileStore) describe() string                { return "file store " + s.Path }
+func (s *FileStore) operationTimeout() time.Duration { return localTimeout }
+
+func (s *FileStore) open(logger *zap.Logger) (idempotency.Store, error) {
+	return file.Open(s.Path, logger)
+}
+
+// MemoryStore keeps claims and responses in this process. They are gone when it
+// exits: it is for trying out.
+type MemoryStore struct{}
+
+// CaddyModule returns the Caddy module information.
+func (*MemoryStore) CaddyModule() caddy.ModuleInfo {
+	return caddy.ModuleInfo{
+		ID:  "dedup.stores.memory",
+		New: func() caddy.Module { return new(MemoryStore) },
+	}
+}
+
+func (s *MemoryStore) poolKey() string                 { return "memory" }
+func (s *MemoryStore) describe() string                { return "memory store, which is gone when the process exits" }
+func (s *MemoryStore) operationTimeout() time.Duration { return localTimeout }
+
+func (s *MemoryStore) open(*zap.Logger) (idempotency.Store, error) {
+	return memory.New(memoryLimit), nil
+}
+
+var (
+	_ caddy.Provisioner = (*FileStore)(nil)
+	_ storeModule       = (*FileStore)(nil)
+	_ storeModule       = (*MemoryStore)(nil)
+)

@@ -1,0 +1,102 @@
+package caddymodule
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"strconv"
+
+	"github.com/caddy-dedup/caddy-dedup/internal/delivery"
+	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
+)
+
+// Reasons for which the handler itself refuses, beside those of the engine.
+const (
+	reasonMissing  idempotency.Reason = "idempotency_key_missing"
+	reasonInvalid  idempotency.Reason = "idempotency_key_invalid"
+	reasonTooLarge idempotency.Reason = "request_too_large"
+	reasonNotKept  idempotency.Reason = "response_not_kept"
+)
+
+// refusalRule is one row of the table of refusals. The titles of the first three
+// statuses are those of draft-ietf-httpapi-idempotency-key-header-07, section
+// 2.7. Webhook senders take most 4xx as a reason to drop an event for good, so
+// that theirs are 503 wherever the same event may pass later.
+type refusalRule struct {
+	title        string
+	api, webhook int
+	retryAfter   int // seconds, 0 for none
+	// apiRetries says that an API's client is told when to retry, too.
+	apiRetries bool
+	outcome    outcome
+}
+
+var refusalRules = map[idempotency.Reason]refusalRule{
+	reasonMissing:                 {"Idempotency-Key is missing", 400, 400, 0, false, outcomeMissing},
+	reasonInvalid:                 {"Idempotency-Key is invalid", 400, 400, 0, false, outcomeInvalid},
+	idempotency.ReasonReused:      {"Idempotency-Key is already used", 422, 422, 0, false, outcomeReused},
+	idempotency.ReasonInFlight:    {"A request is outstanding for this Idempotency-Key", 409, 503, 2, true, outcomeInFlight},
+	idempotency.ReasonHeld:        {"The outcome of an earlier request is unknown", 409, 503, 60, false, outcomeHeld},
+	reasonNotKept:                 {"The response of an earlier request was not kept", 409, 409, 0, false, outcomeNotKept},
+	reasonTooLarge:                {"The request is too large", 413, 413, 0, false, outcomeTooLarge},
+	idempotency.ReasonUnavailable: {"The idempotency store is unavailable", 503, 503, 5, true, outcomeUnavailable},
+	idempotency.ReasonUnreadable:  {"The idempotency record cannot be read", 500, 503, 60, false, outcomeUnreadable},
+	idempotency.ReasonOverloaded:  {"Too much is in progress", 503, 503, 5, true, outcomeOverloaded},
+}
+
+// problem is the body of a refusal (RFC 9457).
+type problem struct {
+	Type        string             `json:"type,omitempty"`
+	Title       string             `json:"title"`
+	Status      int                `json:"status"`
+	Detail      string             `json:"detail"`
+	Code        idempotency.Reason `json:"code"`
+	ExecutionID string             `json:"execution_id,omitempty"`
+
+	retryAfter int
+	docs       string
+}
+
+// newProblem fills a row of the table for one request.
+func newProblem(reason idempotency.Reason, mode delivery.Mode, detail, executionID, docs string) problem {
+	rule := refusalRules[reason]
+	p := problem{
+		Type:        docs,
+		Title:       rule.title,
+		Status:      rule.api,
+		Detail:      detail,
+		Code:        reason,
+		ExecutionID: executionID,
+		docs:        docs,
+	}
+	if mode == delivery.ModeWebhook {
+		p.Status = rule.webhook
+	}
+	if rule.apiRetries || p.Status == http.StatusServiceUnavailable {
+		p.retryAfter = rule.retryAfter
+	}
+	return p
+}
+
+// setHeader sets the fields that a refusal has whoever writes its body.
+func (p problem) setHeader(header http.Header) {
+	if p.retryAfter > 0 {
+		header.Set("Retry-After", strconv.Itoa(p.retryAfter))
+	}
+	if p.docs != "" {
+		header.Add("Link", fmt.Sprintf("<%s>; rel=\"describedby\"", p.docs))
+	}
+}
+
+// write answers with the problem itself.
+func (p problem) write(w http.ResponseWriter) error {
+	body, err := json.Marshal(p)
+	if err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/problem+json")
+	w.Header().Set("Content-Length", strconv.Itoa(len(body)))
+	w.WriteHeader(p.Status)
+	_, err = w.Write(body)
+	return err
+}

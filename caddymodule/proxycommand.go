@@ -1,0 +1,216 @@
+package caddymodule
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net"
+	"net/url"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/caddyserver/caddy/v2"
+	"github.com/caddyserver/caddy/v2/caddyconfig"
+	caddycmd "github.com/caddyserver/caddy/v2/cmd"
+	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
+	"github.com/caddyserver/caddy/v2/modules/caddyhttp/reverseproxy"
+	"github.com/spf13/cobra"
+
+	"github.com/caddy-dedup/caddy-dedup/internal/delivery"
+	"github.com/caddy-dedup/caddy-dedup/internal/store/redis"
+)
+
+func init() {
+	caddycmd.RegisterCommand(caddycmd.Command{
+		Name:  "proxy",
+		Usage: "--from <address> --to <address> [--provider <name>]... [--redis <url>] [--admin <address>|off]",
+		Short: "Makes one service idempotent, without a configuration file",
+		Long: `
+Listens on --from, passes requests on to --to, and lets none of them through
+twice: duplicates get the response of the first.
+
+Without --provider it serves the Idempotency-Key header of an API. With one or
+more it serves their webhooks.
+
+Claims and responses are kept in a durable file in Caddy's data directory, or in
+the Redis server of --redis, which several replicas can share. The password in
+its URL may be a placeholder, such as {env.REDIS_PASSWORD}.
+
+The admin API listens on a unix socket in the data directory, unless --admin
+names another address, or off.`,
+		CobraFunc: func(cmd *cobra.Command) {
+			cmd.Flags().StringP("from", "f", "", "Address to listen on, such as :8080")
+			cmd.Flags().StringP("to", "t", "", "Address of the service, such as localhost:3000 or http://localhost:3000")
+			cmd.Flags().StringArrayP("provider", "p", nil, "A provider whose webhooks arrive, such as github; may be repeated")
+			cmd.Flags().StringP("redis", "r", "", "URL of the Redis server that keeps the state, such as redis://localhost:6379")
+			cmd.Flags().StringP("admin", "a", "", "Address of the admin API, or off")
+			cmd.RunE = caddycmd.WrapCommandFuncForCobra(runProxy)
+		},
+	})
+}
+
+// proxyFlags are the flags of the command.
+type proxyFlags struct {
+	from, to, redis, admin string
+	providers              []string
+}
+
+func runProxy(fs caddycmd.Flags) (int, error) {
+	caddy.TrapSignals()
+	providers, err := fs.GetStringArray("provider")
+	if err != nil {
+		return caddy.ExitCodeFailedStartup, err
+	}
+	flags := proxyFlags{
+		from: fs.String("from"), to: fs.String("to"), redis: fs.String("redis"), admin: fs.String("admin"),
+		providers: providers,
+	}
+	config, err := flags.config()
+	if err != nil {
+		return caddy.ExitCodeFailedStartup, err
+	}
+	if err := makeDataDir(); err != nil {
+		return caddy.ExitCodeFailedStartup, err
+	}
+	if err := caddy.Run(config); err != nil {
+		return caddy.ExitCodeFailedStartup, err
+	}
+	fmt.Println(flags.summary(config))
+	select {}
+}
+
+// config returns the configuration that the flags stand for.
+func (f proxyFlags) config() (*caddy.Config, error) {
+	listen, err := f.listenAddress()
+	if err != nil {
+		return nil, err
+	}
+	upstream, err := f.upstream()
+	if err != nil {
+		return nil, err
+	}
+	if err := checkProviders(f.providers); err != nil {
+		return nil, fmt.Errorf("--provider: %w", err)
+	}
+	store := caddyconfig.JSONModuleObject(new(FileStore), "store", "file", nil)
+	if f.redis != "" {
+		if _, err := redis.ParseURL(f.redis); err != nil && !strings.Contains(f.redis, "{") {
+			return nil, fmt.Errorf("--redis: %w", err)
+		}
+		store = caddyconfig.JSONModuleObject(&RedisStore{URL: f.redis}, "store", "redis", nil)
+	}
+	handler := &Handler{Settings: Settings{Providers: f.providers}}
+	http := caddyhttp.App{Servers: map[string]*caddyhttp.Server{"dedup": {
+		Listen:    []string{listen},
+		AutoHTTPS: &caddyhttp.AutoHTTPSConfig{Disabled: true},
+		Routes: caddyhttp.RouteList{{HandlersRaw: []json.RawMessage{
+			caddyconfig.JSONModuleObject(handler, "handler", "dedup", nil),
+			caddyconfig.JSONModuleObject(upstream, "handler", "reverse_proxy", nil),
+		}}},
+	}}}
+	persist := false
+	return &caddy.Config{
+		Admin: f.adminConfig(listen, &persist),
+		AppsRaw: caddy.ModuleMap{
+			"http":  caddyconfig.JSON(http, nil),
+			"dedup": caddyconfig.JSON(App{StoreRaw: store}, nil),
+		},
+	}, nil
+}
+
+func (f proxyFlags) listenAddress() (string, error) {
+	host, port, err := net.SplitHostPort(f.from)
+	if err != nil || port == "" {
+		return "", fmt.Errorf("--from: %q is not an address to listen on; use one such as :8080 or 127.0.0.1:8080", f.from)
+	}
+	return net.JoinHostPort(host, port), nil
+}
+
+func (f proxyFlags) upstream() (*reverseproxy.Handler, error) {
+	wrong := fmt.Errorf("--to: %q is not the address of a service; use one such as localhost:3000, http://localhost:3000 or https://example.com", f.to)
+	address, secure := f.to, false
+	if strings.Contains(f.to, "://") {
+		u, err := url.Parse(f.to)
+		if err != nil || (u.Scheme != "http" && u.Scheme != "https") || u.Hostname() == "" || strings.Trim(u.Path, "/") != "" || u.RawQuery != "" || u.User != nil {
+			return nil, wrong
+		}
+		secure = u.Scheme == "https"
+		address = u.Host
+		if u.Port() == "" {
+			address = net.JoinHostPort(u.Hostname(), map[bool]string{false: "80", true: "443"}[secure])
+		}
+	}
+	host, port, err := net.SplitHostPort(address)
+	if err != nil || port == "" {
+		return nil, wrong
+	}
+	if host == "" {
+		host = "localhost"
+	}
+	transport := reverseproxy.HTTPTransport{}
+	if secure {
+		transport.TLS = new(reverseproxy.TLSConfig)
+	}
+	return &reverseproxy.Handler{
+		TransportRaw: caddyconfig.JSONModuleObject(transport, "protocol", "http", nil),
+		Upstreams:    reverseproxy.UpstreamPool{{Dial: net.JoinHostPort(host, port)}},
+	}, nil
+}
+
+// adminConfig puts the admin API on a socket that only this user can reach; its
+// name has the port in it, so that several proxies can share a data directory.
+func (f proxyFlags) adminConfig(listen string, persist *bool) *caddy.AdminConfig {
+	config := &caddy.AdminConfig{Config: &caddy.ConfigSettings{Persist: persist}}
+	switch f.admin {
+	case "off":
+		config.Disabled = true
+	case "":
+		_, port, _ := net.SplitHostPort(listen) // it was made by JoinHostPort
+		config.Listen = "unix/" + filepath.Join(caddy.AppDataDir(), "dedup-admin-"+port+".sock") + "|0600"
+	default:
+		config.Listen = f.admin
+	}
+	return config
+}
+
+// summary says what the proxy protects, and where it keeps its state.
+func (f proxyFlags) summary(config *caddy.Config) string {
+	what := "requests with the header " + delivery.IdempotencyKeyHeader
+	if len(f.providers) > 0 {
+		what = "webhooks of " + strings.Join(f.providers, ", ")
+	}
+	state := "the file " + filepath.Join(caddy.AppDataDir(), defaultFile)
+	if f.redis != "" {
+		state = "Redis at " + redactedURL(f.redis)
+	}
+	admin := "off"
+	if !config.Admin.Disabled {
+		admin = strings.TrimSuffix(config.Admin.Listen, "|0600")
+	}
+	return fmt.Sprintf("caddy-dedup protects %s\n  %s (%s) on %s -> %s\n  state: %s\n  admin: %s",
+		f.to, what, strings.Join(protectedMethods(), ", "), f.from, f.to, state, admin)
+}
+
+func protectedMethods() []string {
+	var s Settings
+	s.setDefaults()
+	return s.Methods
+}
+
+// redactedURL hides the password of a URL.
+func redactedURL(text string) string {
+	u, err := url.Parse(text)
+	if err != nil {
+		return "the URL given"
+	}
+	return u.Redacted()
+}
+
+// makeDataDir makes the directory of the admin socket.
+func makeDataDir() error {
+	if err := os.MkdirAll(caddy.AppDataDir(), 0o700); err != nil {
+		return errors.Join(errors.New("the data directory cannot be made; set XDG_DATA_HOME to one that can be written"), err)
+	}
+	return nil
+}

@@ -1,0 +1,76 @@
+package caddymodule
+
+import (
+	"errors"
+	"fmt"
+	"net/http"
+
+	"go.uber.org/zap"
+
+	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
+)
+
+// refuse answers with a refusal of the handler's own.
+func (x *exchange) refuse(r refusal) error {
+	return x.refuseFor(r.reason, "", r.detail)
+}
+
+// refuseOrPass answers with a refusal of the engine's, or lets the request pass
+// unprotected where the store fails and the user chose so.
+func (x *exchange) refuseOrPass(d idempotency.Refusal) error {
+	storeFailed := d.Reason == idempotency.ReasonUnavailable || d.Reason == idempotency.ReasonOverloaded
+	if storeFailed && x.StoreErrors == storeErrorsPass {
+		x.logger.Error("unprotected: the store failed and the request passes without a claim",
+			zap.String("key", x.key), zap.String("provider", x.found.Provider), zap.Error(d.Err))
+		x.report(outcomeUnprotected, "", 0)
+		return x.next.ServeHTTP(x.w, sentOnce(x.r))
+	}
+	if d.Err != nil {
+		x.logger.Error("the store could not be asked about a key",
+			zap.String("key", x.key), zap.String("code", string(d.Reason)), zap.Error(d.Err))
+	}
+	return x.refuseFor(d.Reason, d.ExecutionID, x.detailOf(d))
+}
+
+// detailOf explains a refusal to the client. What the store said stays in the
+// log: it names addresses.
+func (x *exchange) detailOf(d idempotency.Refusal) string {
+	switch d.Reason {
+	case idempotency.ReasonReused:
+		return "the key was used before with a request that differs in path, query or body; use a new key for a new request"
+	case idempotency.ReasonInFlight:
+		return "the first request with this key has not been answered yet; repeat this one later"
+	case idempotency.ReasonHeld:
+		return "an earlier request with this key may or may not have been executed; an operator has to release the key " + x.key
+	case idempotency.ReasonUnreadable:
+		return "the stored record of the key " + x.key + " cannot be read; an operator has to look at it"
+	case idempotency.ReasonOverloaded:
+		return "the request was not executed: the store is full; repeat it later"
+	default:
+		return "the request was not executed: whether it is a duplicate could not be found out; repeat it later"
+	}
+}
+
+func (x *exchange) tooLarge() string {
+	return fmt.Sprintf("the body is larger than max_request_body, %d bytes, and the fingerprint needs all of it", x.MaxRequestBody)
+}
+
+// refuseFor logs a refusal and answers with it, once the rest of the request's
+// body is out of the way.
+func (x *exchange) refuseFor(reason idempotency.Reason, executionID, detail string) error {
+	rule := refusalRules[reason]
+	p := newProblem(reason, x.mode(), detail, executionID, x.Docs)
+	x.report(rule.outcome, executionID, 0)
+	x.logger.Info("refused a request",
+		zap.String("code", string(reason)),
+		zap.Int("status", p.Status),
+		zap.String("key", x.key),
+		zap.String("provider", x.found.Provider),
+		zap.String("execution_id", executionID),
+		zap.String("detail", detail))
+	readOff(x.w, x.r)
+	p.setHeader(x.w.Header())
+	return answerError(x.w, x.r, p.Status, errors.New(string(reason)+": "+detail), func(w http.ResponseWriter) error {
+		return p.write(w)
+	})
+}

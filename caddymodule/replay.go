@@ -1,0 +1,75 @@
+package caddymodule
+
+import (
+	"fmt"
+
+	"strconv"
+
+	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
+	"go.uber.org/zap"
+
+	"github.com/caddy-dedup/caddy-dedup/internal/delivery"
+	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
+)
+
+// replay answers a duplicate with the response of the run that was.
+func (x *exchange) replay(d idempotency.Replay) error {
+	switch {
+	case d.Response.Omitted && x.mode() == delivery.ModeAPI:
+		return x.refuseFor(reasonNotKept, d.Record.ExecutionID,
+			fmt.Sprintf("the request was executed and answered with %d, but the response was larger than is kept (%d bytes)", d.Response.Status, x.MaxResponseBody))
+	case d.Response.Omitted:
+		x.report(outcomeNotKept, d.Record.ExecutionID, d.Record.Attempt)
+	case d.Waited:
+		x.report(outcomeWaited, d.Record.ExecutionID, d.Record.Attempt)
+	default:
+		x.report(outcomeReplayed, d.Record.ExecutionID, d.Record.Attempt)
+	}
+	x.logger.Debug("answered a duplicate",
+		zap.String("key", x.key), zap.String("execution_id", d.Record.ExecutionID), zap.Int("status", d.Response.Status))
+	readOff(x.w, x.r)
+	x.setReplayHeader(d)
+	if d.Response.Failed {
+		// An error is answered by the error routes, as it was for the first client.
+		return caddyhttp.Error(d.Response.Status,
+			fmt.Errorf("the run %s of this request ended in an error", d.Record.ExecutionID))
+	}
+	x.w.WriteHeader(d.Response.Status)
+	if !bodyAllowed(d.Response.Status) || d.Response.Omitted {
+		return nil
+	}
+	_, err := x.w.Write(d.Response.Body)
+	return err
+}
+
+func (x *exchange) setReplayHeader(d idempotency.Replay) {
+	header := x.w.Header()
+	for name, values := range d.Response.Header {
+		switch {
+		case d.Response.Omitted && describesBody(name):
+		case len(values) == 0:
+			header.Del(name)
+		default:
+			header[name] = values
+		}
+	}
+	header.Set(executionIDHeader, d.Record.ExecutionID)
+	header.Set(x.ReplayedHeader, "true")
+	if d.Response.Failed {
+		return
+	}
+	if _, typed := header["Content-Type"]; !typed {
+		header["Content-Type"] = nil // else the server guesses one
+	}
+	if bodyAllowed(d.Response.Status) {
+		header.Set("Content-Length", strconv.Itoa(len(d.Response.Body)))
+	}
+}
+
+// pass lets a request through that belongs to the run of a dedup in front: that
+// one has claimed, and keeps the response.
+func (x *exchange) pass(d idempotency.SameRun) error {
+	x.report(outcomeFresh, d.Record.ExecutionID, d.Record.Attempt)
+	nameSameRun(x.r.Header, d.Record)
+	return x.next.ServeHTTP(x.w, sentOnce(x.r))
+}

@@ -1,0 +1,60 @@
+package caddymodule
+
+import (
+	"net/http"
+
+	"github.com/caddyserver/caddy/v2"
+	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
+	"go.uber.org/zap"
+)
+
+// outcome is what became of a request, for {http.dedup.outcome}, logs and
+// metrics.
+type outcome string
+
+const (
+	outcomeFresh       outcome = "fresh"
+	outcomeReplayed    outcome = "replayed"
+	outcomeWaited      outcome = "waited"
+	outcomeInFlight    outcome = "in_flight"
+	outcomeReused      outcome = "reused"
+	outcomeHeld        outcome = "held"
+	outcomeMissing     outcome = "missing"
+	outcomeInvalid     outcome = "invalid"
+	outcomeTooLarge    outcome = "too_large"
+	outcomeNotKept     outcome = "not_kept"
+	outcomeUnprotected outcome = "unprotected"
+	outcomeOverloaded  outcome = "overloaded"
+	outcomeUnavailable outcome = "store_unavailable"
+	outcomeUnreadable  outcome = "record_unreadable"
+)
+
+// report tells placeholders and the access log about a request, as far as it is
+// known; empty values are left out. It runs in the request's goroutine.
+func report(r *http.Request, o outcome, key, provider, executionID string, attempt int) {
+	repl, _ := r.Context().Value(caddy.ReplacerCtxKey).(*caddy.Replacer)
+	fields, _ := r.Context().Value(caddyhttp.ExtraLogFieldsCtxKey).(*caddyhttp.ExtraLogFields)
+	say := func(name, value string) {
+		if value == "" {
+			return
+		}
+		if repl != nil {
+			repl.Set("http.dedup."+name, value)
+		}
+		if fields != nil {
+			fields.Set(zap.String("dedup_"+name, value))
+		}
+	}
+	say("outcome", string(o))
+	say("key", key)
+	say("provider", provider)
+	say("execution_id", executionID)
+	if attempt > 0 {
+		if repl != nil {
+			repl.Set("http.dedup.attempt", attempt)
+		}
+		if fields != nil {
+			fields.Set(zap.Int("dedup_attempt", attempt))
+		}
+	}
+}

@@ -1,0 +1,97 @@
+package caddymodule
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"io"
+	"net/http"
+	"os"
+	"time"
+
+	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
+)
+
+// Before we answer a request ourselves, what is left of its body is read off:
+// a client that is still sending would see a broken connection instead of the
+// answer. Both limits are generous for a client and cheap for us.
+const (
+	readOffAtMost = 32 << 20
+	readOffFor    = 10 * time.Second
+)
+
+// readBody reads a request's body to its end, or up to a limit, and puts it back
+// for those behind. It reports whether that is all of it. Reading before a claim
+// means that a slow or vanishing client holds no claim.
+func readBody(r *http.Request, limit int64) (body []byte, whole bool, err error) {
+	if r.Body == nil || r.Body == http.NoBody {
+		return nil, true, nil
+	}
+	rest := r.Body
+	var buffer bytes.Buffer
+	if r.ContentLength > 0 && r.ContentLength <= limit {
+		buffer.Grow(int(r.ContentLength) + bytes.MinRead)
+	}
+	n, err := buffer.ReadFrom(io.LimitReader(rest, limit+1))
+	if err != nil {
+		return nil, false, bodyError(r.Context(), err)
+	}
+	// The client was told to continue already: the upstream must not be asked to.
+	r.Header.Del("Expect")
+	body = buffer.Bytes()
+	if n > limit {
+		r.Body = readCloser{io.MultiReader(bytes.NewReader(body), rest), rest}
+		return body, false, nil
+	}
+	r.Body = readCloser{bytes.NewReader(body), rest}
+	if n == 0 {
+		r.Body = http.NoBody
+	}
+	if len(r.Trailer) == 0 {
+		r.ContentLength = n
+		r.TransferEncoding = nil
+	}
+	return body, true, nil
+}
+
+type readCloser struct {
+	io.Reader
+	io.Closer
+}
+
+// bodyError says with which status a request ends whose body could not be read.
+func bodyError(ctx context.Context, err error) error {
+	var handlerError caddyhttp.HandlerError
+	var tooLarge *http.MaxBytesError
+	switch {
+	case errors.As(err, &handlerError):
+		return err
+	case errors.As(err, &tooLarge):
+		return caddyhttp.Error(http.StatusRequestEntityTooLarge, err)
+	case ctx.Err() != nil:
+		return caddyhttp.Error(statusClientGone, err)
+	case errors.Is(err, os.ErrDeadlineExceeded):
+		return caddyhttp.Error(http.StatusRequestTimeout, err)
+	default:
+		return caddyhttp.Error(http.StatusBadRequest, err)
+	}
+}
+
+// statusClientGone is what Caddy's reverse_proxy, too, notes for a client that
+// went away before it was answered.
+const statusClientGone = 499
+
+// readOff reads what is left of a body, within limits. A client that waits to be
+// told to continue has sent none.
+func readOff(w http.ResponseWriter, r *http.Request) {
+	if r.Body == nil || r.Body == http.NoBody || r.Header.Get("Expect") != "" {
+		return
+	}
+	control := http.NewResponseController(w)
+	// Where there is no deadline to be had the server's own timeouts apply.
+	_ = control.SetReadDeadline(time.Now().Add(readOffFor))
+	_, err := io.CopyN(io.Discard, r.Body, readOffAtMost)
+	if err == nil || errors.Is(err, io.EOF) {
+		_ = control.SetReadDeadline(time.Time{})
+	}
+}

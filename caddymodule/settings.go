@@ -1,0 +1,225 @@
+package caddymodule
+
+import (
+	"encoding/json"
+	"slices"
+	"time"
+
+	"github.com/caddyserver/caddy/v2"
+
+	"github.com/caddy-dedup/caddy-dedup/internal/delivery"
+	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
+)
+
+// Settings are what users configure of the handler. In JSON, durations are
+// strings such as `"30s"` or `"7d"`, or nanoseconds, and sizes are bytes.
+type Settings struct {
+	// The providers whose webhooks are deduplicated, such as `github`. They are
+	// tried before the keys, in this order.
+	Providers []string `json:"providers,omitempty"`
+
+	// What the handler serves: `api` (the default), or `webhook` (the default as
+	// soon as a provider is named). It decides on the defaults of `release` and
+	// `fingerprint`, on the default scope, and on the statuses of refusals.
+	Mode string `json:"mode,omitempty"`
+
+	// The methods that are deduplicated. Default: POST and PATCH. GET, HEAD,
+	// OPTIONS and TRACE never are.
+	Methods []string `json:"methods,omitempty"`
+
+	// Where the key comes from; the first source that is present wins. Default,
+	// where no provider is named: the header `Idempotency-Key`.
+	Keys []KeySource `json:"keys,omitempty"`
+
+	// What to do with a request without a key: `pass` it on unprotected (the
+	// default), or `reject` it with 400.
+	Missing string `json:"missing,omitempty"`
+
+	// The longest key that is accepted, in bytes. Default: 255.
+	MaxKeyLength int `json:"max_key_length,omitempty"`
+
+	// What separates equal keys of different routes and callers, in place of the
+	// default scope; texts with placeholders. The default for an API is method,
+	// host, path and caller (the authenticated user's ID, `Authorization`,
+	// `X-Api-Key`, the client certificate's fingerprint, `Remote-User`); for
+	// webhooks host, path and what the provider needs. Clients whose tokens
+	// rotate need a scope of your own: with a new token they are a new caller.
+	// A replay does not ask the upstream for authentication again.
+	Scope []string `json:"scope,omitempty"`
+
+	// What makes a request with the same key the same request: its path, its
+	// query and the bytes of its `body` (the default for an API), its `json` in
+	// canonical form, or `none` (the default for webhooks).
+	Fingerprint string `json:"fingerprint,omitempty"`
+
+	// How long a kept response is replayed, from the end of its run. Default: 7
+	// days. An upstream may choose another for one response, in seconds, with
+	// the header `Dedup-Retention`; 0 frees the key.
+	Retention caddy.Duration `json:"retention,omitempty"`
+
+	// How long a claim holds without renewal; it is renewed at a third of it.
+	// After a crash another replica takes over when it lapses. Default: 30s.
+	Lease caddy.Duration `json:"lease,omitempty"`
+
+	// The limit of one run, also when its client is gone. Default: 5 minutes.
+	Timeout caddy.Duration `json:"timeout,omitempty"`
+
+	// What a duplicate does while the run is in flight: `wait` for its response
+	// (the default), or be refused (`reject`).
+	InFlight string `json:"in_flight,omitempty"`
+
+	// How long it waits at most. Default: 5s.
+	MaxWait caddy.Duration `json:"max_wait,omitempty"`
+
+	// The answers that free the key for a retry: statuses (`409`) and classes
+	// (`5xx`), or only `off`. Default for an API: 5xx 401 403 407 408 409 423 425
+	// 429; for webhooks: 3xx 4xx 5xx. The status that the upstream sent counts
+	// as well as the one that a response handler made of it.
+	Release []string `json:"release,omitempty"`
+
+	// What to do when it is unknown whether the upstream executed a run (timed
+	// out, cut off, crashed): `release` the key, so that a retry runs (at least
+	// once; the default), or `hold` it until an operator decides (at most once).
+	Unknown string `json:"unknown,omitempty"`
+
+	// What to do when the store fails: `reject` with 503 (the default), or
+	// `pass` the request on unprotected, logged.
+	StoreErrors string `json:"store_errors,omitempty"`
+
+	// The largest request body that is read before the claim, in bytes. Default:
+	// 1 MiB. A larger one is 413 if the fingerprint needs it (for webhooks: it
+	// passes as if it had no key), and streams on if not.
+	MaxRequestBody int64 `json:"max_request_body,omitempty"`
+
+	// The largest response body that is kept, in bytes. Default: 1 MiB. Of a
+	// larger response status and header are kept, and duplicates are told so.
+	MaxResponseBody int64 `json:"max_response_body,omitempty"`
+
+	// Header fields to keep with a response though they are dropped by default:
+	// Set-Cookie, Date, Age, Alt-Svc, Server-Timing.
+	KeepHeader []string `json:"keep_header,omitempty"`
+
+	// Header fields not to keep with a response.
+	DropHeader []string `json:"drop_header,omitempty"`
+
+	// The name of the header field that marks a replay, with the value `true`.
+	// Default: Idempotent-Replayed.
+	ReplayedHeader string `json:"replayed_header,omitempty"`
+
+	// The URL of your documentation of idempotency, for the `type` of refusals
+	// and their `Link` with rel="describedby".
+	Docs string `json:"docs,omitempty"`
+
+	// The store of this handler alone. Default: the one of the dedup app.
+	StoreRaw json.RawMessage `json:"store,omitempty" caddy:"namespace=dedup.stores inline_key=store"`
+}
+
+// KeySource says where a key comes from.
+type KeySource struct {
+	// The name of a request header field that carries the key, as a structured
+	// string or bare.
+	Header string `json:"header,omitempty"`
+
+	// What separates equal keys of different sources. Default: the field's name
+	// in lower case.
+	Prefix string `json:"prefix,omitempty"`
+}
+
+const (
+	missingPass   = "pass"
+	missingReject = "reject"
+
+	inFlightWait   = "wait"
+	inFlightReject = "reject"
+
+	unknownRelease = "release"
+	unknownHold    = "hold"
+
+	storeErrorsReject = "reject"
+	storeErrorsPass   = "pass"
+
+	releaseOff = "off"
+)
+
+// The answers that free a key, by mode. An API's list has those after which a
+// client is to repeat the same request; a webhook's has all that a sender takes
+// for a failure.
+var (
+	apiReleases     = []string{"5xx", "401", "403", "407", "408", "409", "423", "425", "429"}
+	webhookReleases = []string{"3xx", "4xx", "5xx"}
+)
+
+func (s *Settings) setDefaults() {
+	if s.Mode == "" {
+		s.Mode = string(delivery.ModeAPI)
+		if len(s.Providers) > 0 {
+			s.Mode = string(delivery.ModeWebhook)
+		}
+	}
+	if s.Fingerprint == "" {
+		s.Fingerprint = string(idempotency.FingerprintBody)
+		if s.Mode == string(delivery.ModeWebhook) {
+			s.Fingerprint = string(idempotency.FingerprintNone)
+		}
+	}
+	if len(s.Methods) == 0 {
+		s.Methods = []string{"POST", "PATCH"}
+	}
+	orElse(&s.Missing, missingPass)
+	orElse(&s.MaxKeyLength, 255)
+	orElse(&s.Retention, caddy.Duration(7*24*time.Hour))
+	orElse(&s.Lease, caddy.Duration(30*time.Second))
+	orElse(&s.Timeout, caddy.Duration(5*time.Minute))
+	orElse(&s.InFlight, inFlightWait)
+	orElse(&s.MaxWait, caddy.Duration(5*time.Second))
+	orElse(&s.Unknown, unknownRelease)
+	orElse(&s.StoreErrors, storeErrorsReject)
+	orElse(&s.MaxRequestBody, 1<<20)
+	orElse(&s.MaxResponseBody, 1<<20)
+	orElse(&s.ReplayedHeader, "Idempotent-Replayed")
+}
+
+func orElse[T comparable](setting *T, fallback T) {
+	var none T
+	if *setting == none {
+		*setting = fallback
+	}
+}
+
+// releasing returns the words of the release list that is in force.
+func (s *Settings) releasing() []string {
+	switch {
+	case slices.Equal(s.Release, []string{releaseOff}):
+		return nil
+	case len(s.Release) > 0:
+		return s.Release
+	case s.Mode == string(delivery.ModeWebhook):
+		return webhookReleases
+	default:
+		return apiReleases
+	}
+}
+
+// keySources returns the sources in the order in which they are tried:
+// providers, then keys.
+func (s *Settings) keySources() []delivery.Source {
+	var sources []delivery.Source
+	for _, name := range s.Providers {
+		if provider, ok := delivery.ProviderNamed(name); ok { // checked before
+			sources = append(sources, provider.Sources...)
+		}
+	}
+	for _, key := range s.Keys {
+		sources = append(sources, headerSource(key.Header, key.Prefix))
+	}
+	if len(sources) == 0 {
+		sources = append(sources, headerSource(delivery.IdempotencyKeyHeader, ""))
+	}
+	return sources
+}
+
+func headerSource(name, prefix string) delivery.Source {
+	return delivery.Source{Kind: delivery.KindHeader, Header: name, Prefix: prefix}
+}
+
+func duration(d caddy.Duration) time.Duration { return time.Duration(d) }

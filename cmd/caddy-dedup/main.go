@@ -1,0 +1,20 @@
+// Command caddy-dedup is Caddy with the dedup handler in it, and the command
+// `proxy`, which puts the handler in front of a service without a file.
+package main
+
+import (
+	_ "time/tzdata" // a container may have no zone files
+
+	"github.com/caddyserver/caddy/v2"
+	caddycmd "github.com/caddyserver/caddy/v2/cmd"
+	_ "github.com/caddyserver/caddy/v2/modules/standard"
+
+	_ "github.com/caddy-dedup/caddy-dedup"
+)
+
+func main() {
+	if caddy.CustomBinaryName == "" {
+		caddy.CustomBinaryName = "caddy-dedup"
+	}
+	caddycmd.Main()
+}
