@@ -1,0 +1,312 @@
+package caddymodule
+
+import (
+	"bufio"
+	"context"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"net/http/httptrace"
+	"net/textproto"
+	"strings"
+	"testing"
+)
+
+// captured is what a capture knew when its run was settled, and what the client
+// had read by then is settledAfter.
+type captured struct {
+	status    int
+	body      string
+	omitted   bool
+	streaming bool
+	whole     bool
+	header    http.Header
+}
+
+// serveCaptured serves one request with a handler behind a capture, on a real
+// server. settle is called where the run would be settled.
+func serveCaptured(t *testing.T, maxBody int64, handler http.HandlerFunc, settle func(captured)) *http.Response {
+	t.Helper()
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Server", "in front")
+		c := newCapture(w, maxBody)
+		handler(c, r)
+		settle(captured{
+			status: c.status, body: string(c.body), omitted: c.omitted, streaming: c.streaming, whole: c.whole(),
+			header: newHeaderRules(nil, nil).kept(c.onset, c.answered),
+		})
+		c.finish()
+	}))
+	t.Cleanup(server.Close)
+	response, err := http.Post(server.URL, "text/plain", strings.NewReader("request"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { response.Body.Close() })
+	return response
+}
+
+func TestCapture(t *testing.T) {
+	long := strings.Repeat("x", 100)
+	tests := map[string]struct {
+		handler http.HandlerFunc
+		want    captured
+		body    string // what the client reads, if it is not what is kept
+	}{
+		"buffered": {
+			handler: func(w http.ResponseWriter, _ *http.Request) {
+				w.Header().Set("X-Own", "1")
+				w.WriteHeader(201)
+				fmt.Fprint(w, "created")
+			},
+			want: captured{status: 201, body: "created", whole: true},
+		},
+		"no status": {
+			handler: func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, "ok") },
+			want:    captured{status: 200, body: "ok", whole: true},
+		},
+		"no body": {
+			handler: func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(204) },
+			want:    captured{status: 204, whole: true},
+		},
+		"second status ignored": {
+			handler: func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(202); w.WriteHeader(500) },
+			want:    captured{status: 202, whole: true},
+		},
+		"io.Copy": {
+			handler: func(w http.ResponseWriter, _ *http.Request) { _, _ = io.Copy(w, strings.NewReader("copied")) },
+			want:    captured{status: 200, body: "copied", whole: true},
+		},
+		"declared and whole": {
+			handler: func(w http.ResponseWriter, _ *http.Request) {
+				w.Header().Set("Content-Length", "5")
+				fmt.Fprint(w, "whole")
+			},
+			want: captured{status: 200, body: "whole", whole: true},
+		},
+		"flushed": {
+			handler: func(w http.ResponseWriter, _ *http.Request) {
+				fmt.Fprint(w, "one,")
+				_ = http.NewResponseController(w).Flush()
+				fmt.Fprint(w, "two")
+			},
+			want: captured{status: 200, body: "one,two", streaming: true, whole: true},
+		},
+		"event stream": {
+			handler: func(w http.ResponseWriter, _ *http.Request) {
+				w.Header().Set("Content-Type", "text/event-stream; charset=utf-8")
+				fmt.Fprint(w, "data: 1\n\n")
+			},
+			want: captured{status: 200, body: "data: 1\n\n", streaming: true, whole: true},
+		},
+		"exactly as large as kept": {
+			handler: func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, long[:50]); fmt.Fprint(w, long[:14]) },
+			want:    captured{status: 200, body: long[:64], whole: true},
+		},
+		"larger than kept": {
+			handler: func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, long[:50]); fmt.Fprint(w, long[:50]) },
+			want:    captured{status: 200, omitted: true, streaming: true, whole: true},
+			body:    long,
+		},
+		"larger than kept, declared, in one write": {
+			handler: func(w http.ResponseWriter, _ *http.Request) {
+				w.Header().Set("Content-Length", "100")
+				fmt.Fprint(w, long)
+			},
+			want: captured{status: 200, omitted: true, streaming: true, whole: true},
+			body: long,
+		},
+		"trailers": {
+			handler: func(w http.ResponseWriter, _ *http.Request) {
+				w.Header().Set("Trailer", "X-Sum")
+				fmt.Fprint(w, "body")
+				w.Header().Set("X-Sum", "42")
+			},
+			want: captured{status: 200, body: "body", whole: true},
+		},
+	}
+	for name, test := range tests {
+		t.Run(name, func(t *testing.T) {
+			var got captured
+			response := serveCaptured(t, 64, test.handler, func(c captured) { got = c })
+			body, err := io.ReadAll(response.Body)
+			if err != nil {
+				t.Fatal(err)
+			}
+			want := test.body
+			if want == "" {
+				want = test.want.body
+			}
+			if string(body) != want || response.StatusCode != test.want.status {
+				t.Errorf("the client got %d %q, want %d %q", response.StatusCode, body, test.want.status, want)
+			}
+			if name == "trailers" && response.Trailer.Get("X-Sum") != "42" {
+				t.Errorf("the client got the trailers %v", response.Trailer)
+			}
+			if _, kept := got.header["Server"]; kept {
+				t.Errorf("a field of a handler in front is kept: %v", got.header)
+			}
+			got.header = nil
+			if fmt.Sprint(got) != fmt.Sprint(test.want) {
+				t.Errorf("captured %+v, want %+v", got, test.want)
+			}
+		})
+	}
+}
+
+// Nothing of a buffered response, and not the last byte of a declared one,
+// reaches the client before the run is settled.
+func TestCaptureHoldsTheEndBack(t *testing.T) {
+	tests := map[string]struct {
+		handler http.HandlerFunc
+		before  string
+		whole   string
+	}{
+		"declared stream": {
+			handler: func(w http.ResponseWriter, _ *http.Request) {
+				w.Header().Set("Content-Length", "6")
+				for _, part := range []string{"abc", "def"} {
+					fmt.Fprint(w, part)
+					_ = http.NewResponseController(w).Flush()
+				}
+			},
+			before: "abcde", whole: "abcdef",
+		},
+		"flushed after all was written": {
+			handler: func(w http.ResponseWriter, _ *http.Request) {
+				w.Header().Set("Content-Length", "6")
+				fmt.Fprint(w, "abcdef")
+				_ = http.NewResponseController(w).Flush()
+			},
+			before: "abcde", whole: "abcdef",
+		},
+		"past the limit": {
+			handler: func(w http.ResponseWriter, _ *http.Request) {
+				w.Header().Set("Content-Length", "100")
+				fmt.Fprint(w, strings.Repeat("a", 60))
+				fmt.Fprint(w, strings.Repeat("b", 40))
+				_ = http.NewResponseController(w).Flush()
+			},
+			before: strings.Repeat("a", 60) + strings.Repeat("b", 39),
+			whole:  strings.Repeat("a", 60) + strings.Repeat("b", 40),
+		},
+	}
+	for name, test := range tests {
+		t.Run(name, func(t *testing.T) {
+			settled := make(chan struct{})
+			response := serveCaptured(t, 64, test.handler, func(captured) { <-settled })
+			before := make([]byte, len(test.before))
+			if _, err := io.ReadFull(response.Body, before); err != nil || string(before) != test.before {
+				t.Fatalf("before the run was settled the client got %q, %v; want %q", before, err, test.before)
+			}
+			close(settled)
+			rest, err := io.ReadAll(response.Body)
+			if err != nil || string(before)+string(rest) != test.whole {
+				t.Errorf("the client got %q then %q, %v", before, rest, err)
+			}
+		})
+	}
+}
+
+// A response that declares more than it has is not whole.
+func TestCaptureNoticesAShortBody(t *testing.T) {
+	c := newCapture(httptest.NewRecorder(), 64)
+	c.Header().Set("Content-Length", "10")
+	if _, err := c.Write([]byte("short")); err != nil {
+		t.Fatal(err)
+	}
+	if c.whole() || !c.broken() {
+		t.Error("5 of 10 bytes count as the whole response")
+	}
+}
+
+// 1xx goes to the client at once and is not the answer.
+func TestCapturePassesEarlyHints(t *testing.T) {
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		c := newCapture(w, 64)
+		c.Header().Set("Link", "</style.css>; rel=preload")
+		c.WriteHeader(http.StatusEarlyHints)
+		c.Header().Del("Link")
+		c.WriteHeader(http.StatusCreated)
+		if c.status != http.StatusCreated || len(c.answered["Link"]) > 0 {
+			t.Errorf("captured %d %v", c.status, c.answered)
+		}
+		c.finish()
+	}))
+	defer server.Close()
+	var hinted string
+	trace := &httptrace.ClientTrace{Got1xxResponse: func(_ int, header textproto.MIMEHeader) error {
+		hinted = header.Get("Link")
+		return nil
+	}}
+	r, err := http.NewRequestWithContext(httptrace.WithClientTrace(context.Background(), trace), http.MethodPost, server.URL, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	response, err := http.DefaultClient.Do(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	response.Body.Close()
+	if hinted == "" || response.StatusCode != http.StatusCreated || response.Header.Get("Link") != "" {
+		t.Errorf("hinted %q, then %d %v", hinted, response.StatusCode, response.Header)
+	}
+}
+
+// A handler behind writes on when the client is gone: the run is captured whole.
+func TestCaptureGoesOnWithoutClient(t *testing.T) {
+	done := make(chan captured, 1)
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		c := newCapture(w, 1<<20)
+		fmt.Fprint(c, "first,")
+		c.Flush()
+		<-r.Context().Done()
+		for range 1000 {
+			if _, err := fmt.Fprint(c, "more"); err != nil {
+				t.Errorf("writing failed: %v", err)
+			}
+			c.Flush()
+		}
+		done <- captured{body: string(c.body), whole: c.whole()}
+	}))
+	defer server.Close()
+	ctx, leave := context.WithCancel(context.Background())
+	r, err := http.NewRequestWithContext(ctx, http.MethodPost, server.URL, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	response, err := http.DefaultClient.Do(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := bufio.NewReader(response.Body).ReadString(','); err != nil {
+		t.Fatal(err)
+	}
+	leave()
+	response.Body.Close()
+	if got := <-done; got.body != "first,"+strings.Repeat("more", 1000) || !got.whole {
+		t.Errorf("captured %d bytes, whole %v", len(got.body), got.whole)
+	}
+}
+
+func TestKeptHeader(t *testing.T) {
+	found := http.Header{"Server": {"Caddy"}, "X-Front": {"1"}, "X-Gone": {"1"}}
+	answered := http.Header{
+		"Server": {"Caddy"}, "X-Front": {"1", "2"}, // the upstream added to it
+		"Content-Type": {"text/plain"}, "Access-Control-Allow-Origin": {"*"}, "X-Two": {"a", "b"},
+		"Connection": {"close, X-Named"}, "X-Named": {"1"}, "Keep-Alive": {"timeout=5"}, "Upgrade": {"h2c"},
+		"Proxy-Authenticate": {"Basic"}, "Transfer-Encoding": {"chunked"}, "Te": {"trailers"}, "Content-Length": {"3"},
+		"Trailer": {"X-Sum"}, "X-Sum": {"1"}, http.TrailerPrefix + "X-Late": {"1"},
+		"Set-Cookie": {"a=b"}, "Date": {"now"}, "Age": {"1"}, "Alt-Svc": {"h3"}, "Server-Timing": {"db"},
+		"Dedup-Execution-Id": {"1"}, "X-Drop": {"1"},
+	}
+	got := newHeaderRules([]string{"set-cookie"}, []string{"x-drop"}).kept(found, answered)
+	want := map[string][]string{
+		"X-Front": {"1", "2"}, "Content-Type": {"text/plain"}, "Access-Control-Allow-Origin": {"*"}, "X-Two": {"a", "b"},
+		"Set-Cookie": {"a=b"}, "X-Gone": nil,
+	}
+	if fmt.Sprint(got) != fmt.Sprint(want) {
+		t.Errorf("kept %v, want %v", got, want)
+	}
+}
