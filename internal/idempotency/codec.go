@@ -6,6 +6,8 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
+	"unicode/utf8"
 
 	"github.com/cespare/xxhash/v2"
 )
@@ -52,7 +54,16 @@ func DecodeRecord(key Key, stored []byte) (*Record, error) {
 
 // EncodeResponse returns the stored form of the response of a run.
 func EncodeResponse(key Key, token string, r *Response) []byte {
-	return encode(responseMagic, responseOwner(key, token), r, r.Body)
+	head := *r
+	head.Header = make(map[string][]string, len(r.Header))
+	for name, values := range r.Header {
+		values = slices.Clone(values)
+		for i := range values {
+			values[i] = bytesToText(values[i])
+		}
+		head.Header[name] = values
+	}
+	return encode(responseMagic, responseOwner(key, token), &head, r.Body)
 }
 
 // DecodeResponse reads what [EncodeResponse] wrote for the same key and token.
@@ -66,8 +77,36 @@ func DecodeResponse(key Key, token string, stored []byte) (*Response, error) {
 	if r.Status < 100 || r.Status > 999 {
 		return nil, fmt.Errorf("its status %d is none of HTTP", r.Status)
 	}
+	for name, values := range r.Header {
+		for i := range values {
+			if values[i], err = textToBytes(values[i]); err != nil {
+				return nil, fmt.Errorf("its header %s: %w", name, err)
+			}
+		}
+	}
 	r.Body = body
 	return r, nil
+}
+
+// Header values are bytes, in no known encoding, and JSON holds only valid
+// UTF-8: so each byte is written as the character of its number.
+func bytesToText(value string) string {
+	text := make([]byte, 0, len(value))
+	for i := range len(value) {
+		text = utf8.AppendRune(text, rune(value[i]))
+	}
+	return string(text)
+}
+
+func textToBytes(text string) (string, error) {
+	value := make([]byte, 0, len(text))
+	for _, character := range text {
+		if character > 0xff {
+			return "", fmt.Errorf("the character %q is no byte", character)
+		}
+		value = append(value, byte(character))
+	}
+	return string(value), nil
 }
 
 func recordOwner(key Key) []byte                 { return key[:] }

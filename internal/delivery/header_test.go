@@ -1,0 +1,202 @@
+package delivery_test
+
+import (
+	"encoding/json"
+	"errors"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/caddy-dedup/caddy-dedup/internal/delivery"
+)
+
+// findKey looks for the Idempotency-Key of a request with these lines.
+func findKey(maxLength int, lines ...string) (delivery.Found, error) {
+	request := delivery.Request{Header: http.Header{"Idempotency-Key": lines}}
+	return delivery.Find([]delivery.Source{keyHeader}, request, maxLength)
+}
+
+func TestValidKeys(t *testing.T) {
+	long := strings.Repeat("k", maxLength)
+	for name, c := range map[string]struct {
+		lines []string
+		want  string
+	}{
+		"bare":                            {[]string{"abc"}, "abc"},
+		"quoted":                          {[]string{`"abc"`}, "abc"},
+		"bare UUID":                       {[]string{"8e03978e-40d5-43e8-bc93-6894a57f9324"}, "8e03978e-40d5-43e8-bc93-6894a57f9324"},
+		"quoted UUID":                     {[]string{`"8e03978e-40d5-43e8-bc93-6894a57f9324"`}, "8e03978e-40d5-43e8-bc93-6894a57f9324"},
+		"quoted with a parameter":         {[]string{`"abc";v=1`}, "abc"},
+		"quoted with several parameters":  {[]string{`"abc"; a; b="c;d";e=?0`}, "abc"},
+		"bare with a semicolon":           {[]string{"abc;v=1"}, "abc;v=1"},
+		"bare with a comma":               {[]string{"a, b"}, "a, b"},
+		"bare with a quote inside":        {[]string{`a"b`}, `a"b`},
+		"bare that ends in a quote":       {[]string{`abc"`}, `abc"`},
+		"bare with a backslash":           {[]string{`a\b`}, `a\b`},
+		"bare in single quotes":           {[]string{"'abc'"}, "'abc'"},
+		"escaped quote":                   {[]string{`"a\"b"`}, `a"b`},
+		"escaped backslash":               {[]string{`"a\\b"`}, `a\b`},
+		"a quoted quote":                  {[]string{`"\""`}, `"`},
+		"looks like an integer":           {[]string{"12345"}, "12345"},
+		"looks like a boolean":            {[]string{"?1"}, "?1"},
+		"looks like a byte sequence":      {[]string{":YWJj:"}, ":YWJj:"},
+		"white space around":              {[]string{" \tabc\t "}, "abc"},
+		"white space around quotes":       {[]string{" \t\"abc\"\t "}, "abc"},
+		"white space within quotes":       {[]string{`" abc "`}, " abc "},
+		"white space alone within quotes": {[]string{`"  "`}, "  "},
+		"white space within":              {[]string{"a b"}, "a b"},
+		"first and last allowed byte":     {[]string{"\"\x20\x7e\""}, "\x20\x7e"},
+		"two lines, the same":             {[]string{"abc", "abc"}, "abc"},
+		"two lines, one of them quoted":   {[]string{"abc", `"abc"`}, "abc"},
+		"two lines, other parameters":     {[]string{`"abc";a=1`, `"abc";a=2`}, "abc"},
+		"the longest":                     {[]string{long}, long},
+		"the longest, quoted":             {[]string{`"` + long + `"`}, long},
+		"the longest, all escapes":        {[]string{`"` + strings.Repeat(`\"`, maxLength) + `"`}, strings.Repeat(`"`, maxLength)},
+		"long parameters do not count":    {[]string{`"abc";p="` + long + `"`}, "abc"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			found, err := findKey(maxLength, c.lines...)
+			if err != nil || found.ID != c.want {
+				t.Fatalf("%q: got %q, %v; want %q", c.lines, found.ID, err, c.want)
+			}
+		})
+	}
+}
+
+func TestInvalidKeys(t *testing.T) {
+	const (
+		empty   = "is empty"
+		quote   = "structured field string"
+		differs = "differs from that of another line"
+	)
+	long := strings.Repeat("k", maxLength+1)
+	for name, c := range map[string]struct {
+		lines  []string
+		reason string
+	}{
+		"empty":                             {[]string{""}, empty},
+		"only white space":                  {[]string{" \t "}, empty},
+		"empty quotes":                      {[]string{`""`}, empty},
+		"empty quotes with a parameter":     {[]string{`"";a=1`}, empty},
+		"one byte too long":                 {[]string{long}, "has 256 bytes"},
+		"one byte too long, quoted":         {[]string{`"` + long + `"`}, "has 256 bytes"},
+		"tab":                               {[]string{"a\tb"}, "byte 0x09 at offset 1"},
+		"newline":                           {[]string{"a\nb"}, "byte 0x0A at offset 1"},
+		"NUL":                               {[]string{"a\x00"}, "byte 0x00 at offset 1"},
+		"DEL":                               {[]string{"\x7f"}, "byte 0x7F at offset 0"},
+		"last byte below":                   {[]string{"\x1f"}, "byte 0x1F at offset 0"},
+		"UTF-8":                             {[]string{"schlüssel"}, "byte 0xC3 at offset 4"},
+		"Latin-1":                           {[]string{"\xe9"}, "byte 0xE9 at offset 0"},
+		"UTF-8 in quotes":                   {[]string{`"schlüssel"`}, quote},
+		"tab in quotes":                     {[]string{"\"a\tb\""}, quote},
+		"DEL in quotes":                     {[]string{"\"\x7f\""}, quote},
+		"a quote alone":                     {[]string{`"`}, quote},
+		"no closing quote":                  {[]string{`"abc`}, quote},
+		"the closing quote is escaped":      {[]string{`"abc\"`}, quote},
+		"unknown escape":                    {[]string{`"a\bc"`}, quote},
+		"text after the string":             {[]string{`"abc"def`}, quote},
+		"a list of strings":                 {[]string{`"k", "k"`}, quote},
+		"a bad parameter":                   {[]string{`"abc";A=1`}, quote},
+		"a parameter without a value":       {[]string{`"abc";a=`}, quote},
+		"a semicolon alone":                 {[]string{`"abc";`}, quote},
+		"a string split over two lines":     {[]string{`"foo`, `bar"`}, quote},
+		"two lines that differ":             {[]string{"abc", "abd"}, differs},
+		"two lines that differ in case":     {[]string{"abc", "ABC"}, differs},
+		"three lines, the last one differs": {[]string{"abc", `"abc"`, "abd"}, differs},
+		"two lines, the second one empty":   {[]string{"abc", ""}, empty},
+		"two lines, the first one empty":    {[]string{"", "abc"}, empty},
+		"two empty lines":                   {[]string{"", ""}, empty},
+	} {
+		t.Run(name, func(t *testing.T) {
+			found, err := findKey(maxLength, c.lines...)
+			var invalid *delivery.InvalidError
+			if !errors.As(err, &invalid) {
+				t.Fatalf("%q: got %+v, %v; want an InvalidError", c.lines, found, err)
+			}
+			if !strings.Contains(invalid.Reason, c.reason) {
+				t.Errorf("%q: the reason is %q; want %q in it", c.lines, invalid.Reason, c.reason)
+			}
+			if found.ID != "" {
+				t.Errorf("%q: found the ID %q beside the error", c.lines, found.ID)
+			}
+		})
+	}
+}
+
+func TestInvalidErrorNamesHeaderValueAndWhatIsRight(t *testing.T) {
+	_, err := findKey(8, "a\tb")
+	want := `header Idempotency-Key: value "a\tb" has the byte 0x09 at offset 1; it must be 1 to 8 characters of printable ASCII, bare or as a string in double quotes`
+	if err == nil || err.Error() != want {
+		t.Errorf("got  %v\nwant %s", err, want)
+	}
+	_, err = findKey(maxLength, strings.Repeat("é", 100_000))
+	if err == nil || len(err.Error()) > 600 {
+		t.Errorf("the message of a long value has %d bytes", len(err.Error()))
+	}
+	for _, c := range []byte(err.Error()) {
+		if c < 0x20 || c > 0x7e {
+			t.Fatalf("the message has the byte 0x%02X: %q", c, err)
+		}
+	}
+}
+
+// The vectors of the HTTP working group that have one line: a value that starts
+// with a double quote is a key where they say that it is a string.
+func TestStructuredFieldVectors(t *testing.T) {
+	folder := os.Getenv("DEDUP_VECTORS")
+	if folder == "" {
+		t.Skip("DEDUP_VECTORS is not set; it names a folder with structured-fields/*.json of httpwg/structured-field-tests")
+	}
+	files, err := filepath.Glob(filepath.Join(folder, "structured-fields", "*.json"))
+	if err != nil || len(files) == 0 {
+		t.Fatalf("DEDUP_VECTORS=%s: no structured-fields/*.json there (%v)", folder, err)
+	}
+	ran := 0
+	for _, file := range files {
+		content, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var vectors []struct {
+			Name     string   `json:"name"`
+			Raw      []string `json:"raw"`
+			Type     string   `json:"header_type"`
+			MustFail bool     `json:"must_fail"`
+			Expected []any    `json:"expected"`
+		}
+		if err := json.Unmarshal(content, &vectors); err != nil {
+			t.Fatalf("%s: %v", file, err)
+		}
+		for _, v := range vectors {
+			if v.Type != "item" || len(v.Raw) != 1 || !strings.HasPrefix(v.Raw[0], `"`) {
+				continue
+			}
+			ran++
+			t.Run(v.Name, func(t *testing.T) {
+				found, err := findKey(1<<20, v.Raw[0])
+				if v.MustFail {
+					if err == nil {
+						t.Fatalf("%q is a string to us: %q", v.Raw[0], found.ID)
+					}
+					return
+				}
+				want := v.Expected[0].(string)
+				if want == "" { // a string, but no key
+					var invalid *delivery.InvalidError
+					if !errors.As(err, &invalid) {
+						t.Fatalf("got %v; want an InvalidError", err)
+					}
+					return
+				}
+				if err != nil || found.ID != want {
+					t.Fatalf("%q: got %q, %v; want %q", v.Raw[0], found.ID, err, want)
+				}
+			})
+		}
+	}
+	if ran < 100 {
+		t.Errorf("only %d vectors were run", ran)
+	}
+}

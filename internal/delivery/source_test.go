@@ -1,0 +1,195 @@
+package delivery_test
+
+import (
+	"errors"
+	"net/http"
+	"reflect"
+	"strings"
+	"testing"
+
+	"github.com/caddy-dedup/caddy-dedup/internal/delivery"
+)
+
+const maxLength = 255
+
+// keyHeader is the source of a handler without arguments.
+var keyHeader = delivery.Source{Kind: delivery.KindHeader, Header: "Idempotency-Key"}
+
+func find(t *testing.T, header http.Header, sources ...delivery.Source) delivery.Found {
+	t.Helper()
+	found, err := delivery.Find(sources, delivery.Request{Header: header}, maxLength)
+	if err != nil {
+		t.Fatalf("Find: %v", err)
+	}
+	return found
+}
+
+func TestFirstPresentSourceWins(t *testing.T) {
+	first := delivery.Source{Kind: delivery.KindHeader, Header: "X-First"}
+	second := delivery.Source{Kind: delivery.KindHeader, Header: "X-Second"}
+	for name, c := range map[string]struct {
+		header  http.Header
+		id      string
+		missing bool
+		invalid string // the header that the error names
+	}{
+		"none":                     {header: http.Header{}, missing: true},
+		"no header at all":         {header: nil, missing: true},
+		"a field without lines":    {header: http.Header{"X-First": {}}, missing: true},
+		"another field":            {header: http.Header{"X-Third": {"c"}}, missing: true},
+		"first":                    {header: http.Header{"X-First": {"a"}}, id: "a"},
+		"second":                   {header: http.Header{"X-Second": {"b"}}, id: "b"},
+		"both":                     {header: http.Header{"X-First": {"a"}, "X-Second": {"b"}}, id: "a"},
+		"first empty":              {header: http.Header{"X-First": {""}, "X-Second": {"b"}}, invalid: "X-First"},
+		"first invalid":            {header: http.Header{"X-First": {"\x7f"}, "X-Second": {"b"}}, invalid: "X-First"},
+		"second invalid, unneeded": {header: http.Header{"X-First": {"a"}, "X-Second": {"\x7f"}}, id: "a"},
+		"second invalid":           {header: http.Header{"X-Second": {"\x7f"}}, invalid: "X-Second"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			found, err := delivery.Find([]delivery.Source{first, second}, delivery.Request{Header: c.header}, maxLength)
+			var invalid *delivery.InvalidError
+			switch {
+			case c.missing:
+				if !errors.Is(err, delivery.ErrMissing) {
+					t.Fatalf("got %+v, %v; want ErrMissing", found, err)
+				}
+			case c.invalid != "":
+				if !errors.As(err, &invalid) || invalid.Header != c.invalid {
+					t.Fatalf("got %+v, %v; want an InvalidError of %s", found, err, c.invalid)
+				}
+			case err != nil || found.ID != c.id:
+				t.Fatalf("got %+v, %v; want the ID %q", found, err, c.id)
+			}
+		})
+	}
+}
+
+func TestNoSourcesIsMissing(t *testing.T) {
+	_, err := delivery.Find(nil, delivery.Request{Header: http.Header{"Idempotency-Key": {"a"}}}, maxLength)
+	if !errors.Is(err, delivery.ErrMissing) {
+		t.Fatalf("got %v; want ErrMissing", err)
+	}
+}
+
+func TestUnknownKindIsAnError(t *testing.T) {
+	source := delivery.Source{Kind: "cookie", Header: "X-Id"}
+	_, err := delivery.Find([]delivery.Source{source}, delivery.Request{Header: http.Header{"X-Id": {"a"}}}, maxLength)
+	if err == nil || !strings.Contains(err.Error(), `"cookie"`) || !strings.Contains(err.Error(), `"header"`) {
+		t.Fatalf("got %v; want an error that names the kind and the right one", err)
+	}
+}
+
+func TestPrefix(t *testing.T) {
+	header := http.Header{"X-Order-Id": {"7"}}
+	for name, c := range map[string]struct {
+		source delivery.Source
+		want   string
+	}{
+		"the header's name in lower case": {delivery.Source{Header: "X-Order-ID"}, "x-order-id"},
+		"what the user wrote":             {delivery.Source{Header: "X-Order-ID", Prefix: "Orders"}, "Orders"},
+		"the provider's name":             {delivery.Source{Header: "X-Order-ID", Provider: "shop"}, "shop"},
+		"the provider's name before all":  {delivery.Source{Header: "X-Order-ID", Provider: "shop", Prefix: "Orders"}, "shop"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			c.source.Kind = delivery.KindHeader
+			found := find(t, header, c.source)
+			if found.Prefix != c.want || found.Kind != delivery.KindHeader || found.Provider != c.source.Provider {
+				t.Fatalf("got %+v; want the prefix %q", found, c.want)
+			}
+		})
+	}
+}
+
+// A field that an outer handler moved to its name in lower case is the same
+// field.
+func TestHeaderUnderItsLowerCaseName(t *testing.T) {
+	for name, header := range map[string]http.Header{
+		"canonical":          {"Idempotency-Key": {"a"}},
+		"lower case":         {"idempotency-key": {"a"}},
+		"both, the same":     {"Idempotency-Key": {"a"}, "idempotency-key": {`"a"`}},
+		"canonical is empty": {"Idempotency-Key": nil, "idempotency-key": {"a"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if found := find(t, header, keyHeader); found.ID != "a" {
+				t.Fatalf("got %+v; want the ID a", found)
+			}
+		})
+	}
+	t.Run("both, different", func(t *testing.T) {
+		header := http.Header{"Idempotency-Key": {"a"}, "idempotency-key": {"b"}}
+		_, err := delivery.Find([]delivery.Source{keyHeader}, delivery.Request{Header: header}, maxLength)
+		var invalid *delivery.InvalidError
+		if !errors.As(err, &invalid) {
+			t.Fatalf("got %v; want an InvalidError", err)
+		}
+	})
+	t.Run("the source's own spelling does not count", func(t *testing.T) {
+		for _, spelling := range []string{"idempotency-key", "IDEMPOTENCY-KEY", "Idempotency-Key"} {
+			found := find(t, http.Header{"Idempotency-Key": {"a"}}, delivery.Source{Kind: delivery.KindHeader, Header: spelling})
+			if found.ID != "a" || found.Prefix != "idempotency-key" {
+				t.Fatalf("a source of %q found %+v", spelling, found)
+			}
+		}
+	})
+	t.Run("a name without letters is not read twice", func(t *testing.T) {
+		source := delivery.Source{Kind: delivery.KindHeader, Header: "1", ScopeHeaders: []string{"2"}}
+		found := find(t, http.Header{"1": {"a"}, "2": {"x"}}, source)
+		if want := []string{"2", "1", "x"}; !reflect.DeepEqual(found.Scope, want) {
+			t.Fatalf("got the scope %q; want %q", found.Scope, want)
+		}
+	})
+}
+
+// Looking a field up under both names must not write into the request's own
+// slice of lines.
+func TestFindLeavesTheRequestAsItIs(t *testing.T) {
+	lines := append(make([]string, 0, 4), "a")
+	header := http.Header{"Idempotency-Key": lines, "idempotency-key": {"a"}}
+	find(t, header, keyHeader)
+	if got := lines[:2][1]; got != "" {
+		t.Fatalf("%q was written behind the request's lines", got)
+	}
+	want := http.Header{"Idempotency-Key": {"a"}, "idempotency-key": {"a"}}
+	if !reflect.DeepEqual(header, want) {
+		t.Fatalf("the header became %v", header)
+	}
+}
+
+func TestScopeOfAPreset(t *testing.T) {
+	source := delivery.Source{Kind: delivery.KindHeader, Header: "X-Id", Provider: "shop", ScopeHeaders: []string{"X-Topic", "X-Shop"}}
+	scopes := map[string][]string{}
+	for name, header := range map[string]http.Header{
+		"none":                      {},
+		"first empty":               {"X-Topic": {""}},
+		"first twice empty":         {"X-Topic": {"", ""}},
+		"second empty":              {"X-Shop": {""}},
+		"first":                     {"X-Topic": {"a"}},
+		"second":                    {"X-Shop": {"a"}},
+		"both":                      {"X-Topic": {"a"}, "X-Shop": {"b"}},
+		"both, exchanged":           {"X-Topic": {"b"}, "X-Shop": {"a"}},
+		"first twice":               {"X-Topic": {"a", "b"}},
+		"first twice, joined":       {"X-Topic": {"a, b"}},
+		"first with second's label": {"X-Topic": {"a", "x-shop", "1", "b"}},
+	} {
+		header.Set("X-Id", "7")
+		scopes[name] = find(t, header, source).Scope
+	}
+	seen := map[string]string{}
+	for name, scope := range scopes {
+		text := strings.Join(scope, "\x00")
+		if other, ok := seen[text]; ok {
+			t.Errorf("%q and %q have the same scope %q", name, other, scope)
+		}
+		seen[text] = name
+	}
+	if want := []string{"x-topic", "1", "a", "x-shop", "1", "b"}; !reflect.DeepEqual(scopes["both"], want) {
+		t.Errorf("got the scope %q; want %q", scopes["both"], want)
+	}
+	moved := http.Header{"X-Id": {"7"}, "x-topic": {"a"}, "x-shop": {"b"}}
+	if got := find(t, moved, source).Scope; !reflect.DeepEqual(got, scopes["both"]) {
+		t.Errorf("under lower-case names the scope is %q; want %q", got, scopes["both"])
+	}
+	if got := find(t, http.Header{"Idempotency-Key": {"a"}, "X-Topic": {"a"}}, keyHeader).Scope; len(got) != 0 {
+		t.Errorf("a source without a preset has the scope %q", got)
+	}
+}

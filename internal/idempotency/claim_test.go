@@ -1,0 +1,256 @@
+package idempotency_test
+
+import (
+	"fmt"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
+)
+
+// claimCase is one point of the claim table's domain, in words.
+type claimCase struct {
+	record      string // none, in flight, complete, released, held
+	lease       string // live, at its end, over; "-" for a record not in flight
+	unknown     string // release, hold: what the record's claim chose; "-" without a record
+	fingerprint string // same, different, other kind, not recorded, not taken, neither
+	token       string // same, other
+	run         string // none, same, other: the execution ID that the request came in with
+	choice      string // release, hold: what the new claim chose
+}
+
+func (c claimCase) String() string {
+	return fmt.Sprintf("record %s, lease %s, unknown %s, fingerprint %s, token %s, run %s, choice %s",
+		c.record, c.lease, c.unknown, c.fingerprint, c.token, c.run, c.choice)
+}
+
+var (
+	records      = []string{"none", "in flight", "complete", "released", "held"}
+	leases       = []string{"live", "at its end", "over"}
+	choices      = []string{"release", "hold"}
+	fingerprints = []string{"same", "different", "other kind", "not recorded", "not taken", "neither"}
+	tokens       = []string{"same", "other"}
+	runs         = []string{"none", "same", "other"}
+)
+
+// claimTable is what the contract says of "the key is …" (section 4), with what
+// it says of lost replies, lapsed leases and a run's own requests. An empty
+// field stands for any value. Every case must be in exactly one row.
+var claimTable = []struct {
+	record, lease, unknown, fingerprint, token, run []string
+	want                                            idempotency.Verdict
+}{
+	// absent, or free again
+	{record: is("none"), want: idempotency.Proceed},
+	{record: is("released"), want: idempotency.Proceed},
+
+	// held: whatever comes, until an operator releases it
+	{record: is("held"), want: idempotency.RefuseHeld},
+
+	// in flight, and the claim is this one: its reply was lost
+	{record: is("in flight"), token: is("same"), want: idempotency.Proceed},
+
+	// in flight, and the request belongs to the run
+	{record: is("in flight"), token: is("other"), run: is("same"), want: idempotency.PassSameRun},
+
+	// in flight, alive
+	{record: is("in flight"), lease: is("live"), token: is("other"), run: is("none", "other"),
+		fingerprint: is("different"), want: idempotency.RefuseReused},
+	{record: is("in flight"), lease: is("live"), token: is("other"), run: is("none", "other"),
+		fingerprint: isNot(fingerprints, "different"), want: idempotency.WaitForRun},
+
+	// in flight, its owner gone: the run's end is unknown, and its own claim's
+	// choice decides
+	{record: is("in flight"), lease: is("at its end", "over"), token: is("other"), run: is("none", "other"),
+		unknown: is("release"), want: idempotency.Proceed},
+	{record: is("in flight"), lease: is("at its end", "over"), token: is("other"), run: is("none", "other"),
+		unknown: is("hold"), want: idempotency.RefuseHeld},
+
+	// complete
+	{record: is("complete"), fingerprint: is("different"), want: idempotency.RefuseReused},
+	{record: is("complete"), fingerprint: isNot(fingerprints, "different"), want: idempotency.ReplayKept},
+}
+
+func is(values ...string) []string { return values }
+
+func isNot(all []string, value string) []string {
+	return slices.DeleteFunc(slices.Clone(all), func(v string) bool { return v == value })
+}
+
+func matches(field []string, value string) bool {
+	return len(field) == 0 || slices.Contains(field, value)
+}
+
+// build makes the record and the claim that a case describes.
+func (c claimCase) build(now time.Time) (*idempotency.Record, idempotency.Claim) {
+	claim := idempotency.Claim{
+		Token: "token-claim", ExecutionID: "run-claim", Fingerprint: "body:1",
+		Hold: c.choice == "hold", Lease: 30 * time.Second, Retention: time.Hour,
+	}
+	found := &idempotency.Record{
+		Token: "token-found", ExecutionID: "run-found", Attempt: 3, Fingerprint: "body:1",
+		Hold: c.unknown == "hold", Expires: now.Add(time.Minute),
+	}
+	found.State = map[string]idempotency.State{
+		"in flight": idempotency.InFlight, "complete": idempotency.Complete,
+		"released": idempotency.Released, "held": idempotency.Held,
+	}[c.record]
+	switch c.lease {
+	case "live":
+		found.LeaseUntil = now.Add(time.Millisecond)
+	case "at its end":
+		found.LeaseUntil = now
+	case "over":
+		found.LeaseUntil = now.Add(-time.Millisecond)
+	}
+	switch c.fingerprint {
+	case "different":
+		claim.Fingerprint = "body:2"
+	case "other kind":
+		claim.Fingerprint = "json:2"
+	case "not recorded":
+		found.Fingerprint = ""
+	case "not taken":
+		claim.Fingerprint = ""
+	case "neither":
+		found.Fingerprint, claim.Fingerprint = "", ""
+	}
+	if c.token == "same" {
+		claim.Token = found.Token
+	}
+	switch c.run {
+	case "same":
+		claim.SameRun = found.ExecutionID
+	case "other":
+		claim.SameRun = "run-other"
+	}
+	if c.record == "none" {
+		return nil, claim
+	}
+	return found, claim
+}
+
+func TestDecideOverItsWholeDomain(t *testing.T) {
+	now := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
+	used := make([]int, len(claimTable))
+	for c := range claimCases {
+		row := -1
+		for i, r := range claimTable {
+			if !matches(r.record, c.record) || !matches(r.lease, c.lease) || !matches(r.unknown, c.unknown) ||
+				!matches(r.fingerprint, c.fingerprint) || !matches(r.token, c.token) || !matches(r.run, c.run) {
+				continue
+			}
+			if row >= 0 {
+				t.Fatalf("%v: rows %d and %d of the table both say what is right", c, row, i)
+			}
+			row = i
+		}
+		if row < 0 {
+			t.Fatalf("%v: no row of the table says what is right", c)
+		}
+		used[row]++
+		found, claim := c.build(now)
+		if got := idempotency.Decide(found, claim, now); got != claimTable[row].want {
+			t.Errorf("%v: got %v; want %v", c, got, claimTable[row].want)
+		}
+	}
+	for row, n := range used {
+		if n == 0 {
+			t.Errorf("no case is in row %d of the table", row)
+		}
+	}
+}
+
+// claimCases yields every case once. What a record that is not in flight, or
+// none, cannot have is left out.
+func claimCases(yield func(claimCase) bool) {
+	for _, record := range records {
+		leases, unknowns := leases, choices
+		if record != "in flight" {
+			leases = []string{"-"}
+		}
+		if record == "none" {
+			unknowns = []string{"-"}
+		}
+		for _, lease := range leases {
+			for _, unknown := range unknowns {
+				for _, fingerprint := range fingerprints {
+					for _, token := range tokens {
+						for _, run := range runs {
+							for _, choice := range choices {
+								if !yield(claimCase{record, lease, unknown, fingerprint, token, run, choice}) {
+									return
+								}
+							}
+						}
+					}
+				}
+			}
+		}
+	}
+}
+
+// A request without an execution ID is no part of a run that has none.
+func TestDecideEmptyExecutionIDIsNoRun(t *testing.T) {
+	now := time.Unix(1000, 0)
+	found := &idempotency.Record{State: idempotency.InFlight, Token: "a", LeaseUntil: now.Add(time.Second)}
+	if got := idempotency.Decide(found, idempotency.Claim{Token: "b"}, now); got != idempotency.WaitForRun {
+		t.Fatalf("got %v; want %v", got, idempotency.WaitForRun)
+	}
+}
+
+func TestClaimRecord(t *testing.T) {
+	now := time.Unix(1000, 0)
+	claim := idempotency.Claim{
+		Key: idempotency.Key{1}, Token: "mine", ExecutionID: "run", SameRun: "outer", Fingerprint: "body:1", Hold: true,
+		Provider: "github", DeliveryID: "72d3162e", Lease: 30 * time.Second, Retention: time.Hour, Waits: true,
+	}
+	want := idempotency.Record{
+		State: idempotency.InFlight, Token: "mine", ExecutionID: "run", Attempt: 1, Fingerprint: "body:1", Hold: true,
+		Provider: "github", DeliveryID: "72d3162e",
+		Claimed: now, LeaseUntil: now.Add(30 * time.Second), Expires: now.Add(time.Hour),
+	}
+	if got := claim.Record(nil, now); *got != want {
+		t.Errorf("over no record:\ngot  %+v\nwant %+v", *got, want)
+	}
+	// Nothing of what was found stays but the count.
+	old := &idempotency.Record{
+		State: idempotency.Released, Token: "theirs", ExecutionID: "old", Attempt: 4, Fingerprint: "json:2",
+		Provider: "stripe", DeliveryID: "evt", Status: 503,
+		Claimed: now.Add(-time.Hour), Ended: now.Add(-time.Minute), Expires: now.Add(time.Minute),
+	}
+	want.Attempt = 5
+	if got := claim.Record(old, now); *got != want {
+		t.Errorf("over a released record:\ngot  %+v\nwant %+v", *got, want)
+	}
+	if old.State != idempotency.Released || old.Attempt != 4 {
+		t.Errorf("the record that was found became %+v", *old)
+	}
+	// The reply to the claim was lost, and it is made again.
+	again := claim.Record(claim.Record(old, now), now)
+	if *again != want {
+		t.Errorf("over the claim's own record:\ngot  %+v\nwant %+v", *again, want)
+	}
+	// Its run ended and freed the key: claiming again is another run.
+	released := claim.Record(old, now).Settled(idempotency.Settlement{State: idempotency.Released, Counted: true}, now)
+	want.Attempt = 6
+	if got := claim.Record(released, now); *got != want {
+		t.Errorf("over the claim's own released record:\ngot  %+v\nwant %+v", *got, want)
+	}
+}
+
+func TestRecordOutlivesItsLease(t *testing.T) {
+	for _, c := range []struct{ lease, retention, want time.Duration }{
+		{30 * time.Second, time.Hour, time.Hour},
+		{30 * time.Second, time.Minute, time.Minute},
+		{30 * time.Second, 59 * time.Second, time.Minute},
+		{30 * time.Second, time.Second, time.Minute},
+		{30 * time.Second, 0, time.Minute},
+	} {
+		claim := idempotency.Claim{Lease: c.lease, Retention: c.retention}
+		if got := claim.Life(); got != c.want {
+			t.Errorf("lease %v, retention %v: a record lives %v; want %v", c.lease, c.retention, got, c.want)
+		}
+	}
+}

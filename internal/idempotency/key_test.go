@@ -1,0 +1,141 @@
+package idempotency_test
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
+)
+
+var someIdentity = idempotency.Identity{
+	Namespace: "default",
+	Scope:     []string{"POST", "example.com", "/payments"},
+	Kind:      "header",
+	Prefix:    "idempotency-key",
+	ID:        "8e03978e",
+}
+
+// The derivation may only change with its label: a running installation would
+// forget all keys. The bytes are written out here once more.
+func TestKeyDerivation(t *testing.T) {
+	const text = "" +
+		"\x00\x00\x00\x00\x00\x00\x00\x12caddy-dedup key v1" +
+		"\x00\x00\x00\x00\x00\x00\x00\x07default" +
+		"\x00\x00\x00\x00\x00\x00\x00\x03" +
+		"\x00\x00\x00\x00\x00\x00\x00\x04POST" +
+		"\x00\x00\x00\x00\x00\x00\x00\x0bexample.com" +
+		"\x00\x00\x00\x00\x00\x00\x00\x09/payments" +
+		"\x00\x00\x00\x00\x00\x00\x00\x06header" +
+		"\x00\x00\x00\x00\x00\x00\x00\x0fidempotency-key" +
+		"\x00\x00\x00\x00\x00\x00\x00\x088e03978e"
+	if got, want := someIdentity.Key(), sha256.Sum256([]byte(text)); got != want {
+		t.Errorf("got %v; want %x", got, want)
+	}
+}
+
+// Each row is a pair of identities whose texts are the same when they are
+// joined without a length or a count.
+func TestKeyKeepsBoundaries(t *testing.T) {
+	type identity = idempotency.Identity
+	for name, pair := range map[string][2]identity{
+		"namespace and scope":        {{Namespace: "ab", Scope: []string{"c"}}, {Namespace: "a", Scope: []string{"bc"}}},
+		"scope and scope":            {{Scope: []string{"ab", "c"}}, {Scope: []string{"a", "bc"}}},
+		"two parts or one":           {{Scope: []string{"a", "b"}}, {Scope: []string{"ab"}}},
+		"no scope or an empty part":  {{}, {Scope: []string{""}}},
+		"one empty part or two":      {{Scope: []string{""}}, {Scope: []string{"", ""}}},
+		"order of the scope":         {{Scope: []string{"a", "b"}}, {Scope: []string{"b", "a"}}},
+		"scope and kind":             {{Scope: []string{"a"}}, {Kind: "a"}},
+		"kind and prefix":            {{Kind: "ab", Prefix: "c"}, {Kind: "a", Prefix: "bc"}},
+		"prefix and ID":              {{Prefix: "ab", ID: "c"}, {Prefix: "a", ID: "bc"}},
+		"prefix or ID":               {{Prefix: "a"}, {ID: "a"}},
+		"namespace or ID":            {{Namespace: "a"}, {ID: "a"}},
+		"a separator of one's own":   {{Prefix: "a:", ID: "b"}, {Prefix: "a", ID: ":b"}},
+		"a length of one's own":      {{Prefix: "a", ID: "b"}, {Prefix: "a\x00\x00\x00\x00\x00\x00\x00\x01b"}},
+		"case":                       {{ID: "a"}, {ID: "A"}},
+		"white space":                {{ID: "a"}, {ID: "a "}},
+		"another provider's same ID": {{Prefix: "github", ID: "1"}, {Prefix: "gitlab", ID: "1"}},
+	} {
+		if pair[0].Key() == pair[1].Key() {
+			t.Errorf("%s: %+v and %+v have the same key", name, pair[0], pair[1])
+		}
+	}
+	if (identity{}).Key() != (identity{Scope: []string{}}).Key() {
+		t.Error("a scope that is nil and one of no parts have different keys")
+	}
+}
+
+// Two identities have one key exactly if they are equal, over short texts of a
+// small alphabet with the bytes of lengths in it.
+func TestDifferentIdentitiesNeverMeet(t *testing.T) {
+	random := rand.New(rand.NewPCG(3, 4))
+	text := func() string {
+		b := make([]byte, random.IntN(3))
+		for i := range b {
+			b[i] = "\x00\x01a"[random.IntN(3)]
+		}
+		return string(b)
+	}
+	keys := map[string]idempotency.Key{}
+	identities := map[idempotency.Key]string{}
+	met := 0
+	for range 100_000 {
+		id := idempotency.Identity{Namespace: text(), Prefix: text(), ID: text()}
+		for range random.IntN(3) {
+			id.Scope = append(id.Scope, text())
+		}
+		key, name := id.Key(), fmt.Sprintf("%q", id)
+		if other, ok := identities[key]; ok && other != name {
+			t.Fatalf("%s and %s have the same key", name, other)
+		}
+		if other, ok := keys[name]; ok {
+			met++
+			if other != key {
+				t.Fatalf("%s has two keys", name)
+			}
+		}
+		keys[name], identities[key] = key, name
+	}
+	if met == 0 || len(keys) < 10_000 {
+		t.Fatalf("%d identities, %d met again: the alphabet is wrong", len(keys), met)
+	}
+}
+
+func TestKeyLeavesTheIdentityAsItIs(t *testing.T) {
+	scope := slices.Clone(someIdentity.Scope)
+	_ = someIdentity.Key()
+	if !slices.Equal(scope, someIdentity.Scope) {
+		t.Fatalf("the scope became %q", someIdentity.Scope)
+	}
+}
+
+func TestParseKey(t *testing.T) {
+	key := someIdentity.Key()
+	text := key.String()
+	if text != hex.EncodeToString(key[:]) {
+		t.Errorf("%v is not the key's hex", key)
+	}
+	if got, err := idempotency.ParseKey(text); err != nil || got != key {
+		t.Errorf("ParseKey(%q) is %v, %v", text, got, err)
+	}
+	for _, wrong := range []string{
+		"", "ab", text[1:], text + "0", text + text, " " + text[1:], "dedup:" + text,
+		"g" + text[1:], text[:63] + "\x00", strings.Repeat("é", 32),
+	} {
+		got, err := idempotency.ParseKey(wrong)
+		if err == nil {
+			t.Errorf("%q was taken for a key", wrong)
+			continue
+		}
+		if !strings.Contains(err.Error(), fmt.Sprintf("%q", wrong)) || !strings.Contains(err.Error(), "hex") {
+			t.Errorf("%q: %q names neither the value nor what is right", wrong, err)
+		}
+		if got != (idempotency.Key{}) {
+			t.Errorf("%q: the key %v came with the error", wrong, got)
+		}
+	}
+}
