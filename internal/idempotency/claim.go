@@ -82,7 +82,7 @@ func (c Claim) Record(found *Record, now time.Time) *Record {
 	attempt := 1
 	if found != nil {
 		attempt = found.Attempt + 1
-		if found.Token == c.Token {
+		if found.State == InFlight && found.Token == c.Token {
 			attempt = found.Attempt
 		}
 	}

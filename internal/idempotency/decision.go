@@ -52,20 +52,21 @@ const (
 // follow says what a request does about the run that its flight is, or about
 // the record that the flight found. No decision and no error means that the key
 // may be free by now: ask again.
-func follow(ctx context.Context, f *flight, req Request, limit <-chan time.Time) (Decision, error) {
+func follow(ctx context.Context, f *flight, late bool, req Request, limit <-chan time.Time) (Decision, error) {
 	select {
 	case <-f.known:
 	case <-ctx.Done():
 		return nil, context.Cause(ctx)
 	}
-	waited := false
-	if f.run != nil && !f.hasEnded() {
+	// Who came before the end waited, even where the end is there already: a
+	// goroutine may be slow to get here.
+	waited := f.run != nil && !late
+	if waited && !f.hasEnded() {
 		if d := besideRun(f.run, req); d != nil {
 			return d, nil
 		}
 		select {
 		case <-f.ended:
-			waited = true
 		case <-limit:
 			return Refusal{Reason: ReasonInFlight, ExecutionID: f.run.ExecutionID}, nil
 		case <-ctx.Done():
@@ -97,12 +98,16 @@ func afterwards(f *flight, req Request, waited bool) Decision {
 	if o.err != nil {
 		return refusalFor(o.err)
 	}
-	if waited && o.response != nil && o.record.Token == f.run.Token {
+	if waited && o.response != nil && o.record.Token == f.run.Token && sameFingerprint(f.run.Fingerprint, req.Fingerprint) {
 		return Replay{Record: o.record, Response: o.response, Waited: true}
 	}
 	switch Decide(o.record, req.claim("", ""), o.now) {
 	case ReplayKept:
-		return Replay{Record: o.record, Response: o.response, Waited: waited}
+		// The store sends the response only to a claim that may replay it: the
+		// flight has none if its first request was refused.
+		if o.response != nil || f.run != nil {
+			return Replay{Record: o.record, Response: o.response, Waited: waited}
+		}
 	case RefuseReused:
 		return Refusal{Reason: ReasonReused, ExecutionID: o.record.ExecutionID}
 	case RefuseHeld:

@@ -41,10 +41,12 @@ type Engine struct {
 	ctx        context.Context
 	cancel     context.CancelFunc
 	background sync.WaitGroup
+	// closing keeps new background work and Close apart.
+	closing sync.Mutex
 
 	mu          sync.Mutex
 	flights     map[Key]*flight
-	withdrawals []withdrawal
+	withdrawals []*withdrawal
 	// busy counts runs, responses still to be stored and claims still to be
 	// withdrawn; idle is closed while there are none.
 	busy int
@@ -119,13 +121,13 @@ func (e *Engine) Begin(ctx context.Context, req Request) (Decision, error) {
 	limit := time.NewTimer(req.Policy.Wait)
 	defer limit.Stop()
 	for {
-		f, first := e.join(req.Key)
+		f, first, late := e.join(req.Key)
 		if first {
 			if run := e.claim(ctx, f, req); run != nil {
 				return run, nil
 			}
 		}
-		decision, err := follow(ctx, f, req, limit.C)
+		decision, err := follow(ctx, f, late, req, limit.C)
 		e.leave(f)
 		if decision != nil || err != nil {
 			return decision, err
@@ -149,6 +151,9 @@ func (e *Engine) claim(ctx context.Context, f *flight, req Request) *Run {
 	switch {
 	case err != nil:
 		e.finish(f, outcome{err: err})
+	case got.Verdict == ReplayKept && got.Response == nil:
+		// Against the contract of stores; asking again and again would never end.
+		e.finish(f, outcome{err: &UnreadableError{Where: c.Key.String(), Err: errors.New("it is complete and has no response")}})
 	case got.Verdict == Proceed:
 		f.inFlight(got.Record)
 		return e.newRun(f, c, req.Policy, got)
@@ -204,7 +209,9 @@ func (e *Engine) Drain(ctx context.Context) error {
 // Close ends the background work, without waiting for runs, and closes the
 // store.
 func (e *Engine) Close() error {
+	e.closing.Lock()
 	e.cancel()
+	e.closing.Unlock()
 	e.unsubscribe()
 	e.background.Wait()
 	return e.store.Close()
@@ -214,11 +221,13 @@ func (e *Engine) Close() error {
 func (e *Engine) Store() Store { return e.store }
 
 func (e *Engine) goBackground(f func()) {
-	e.background.Add(1)
-	go func() {
-		defer e.background.Done()
-		f()
-	}()
+	e.closing.Lock()
+	defer e.closing.Unlock()
+	if e.ctx.Err() != nil {
+		go f() // of a request that outlives the engine: it ends by itself, and Close waits no more
+		return
+	}
+	e.background.Go(f)
 }
 
 func (e *Engine) addBusy(n int) {

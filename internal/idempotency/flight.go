@@ -50,7 +50,8 @@ func (f *flight) hasEnded() bool {
 }
 
 // join adds a request to the key's flight; the first one has to ask the store.
-func (e *Engine) join(key Key) (f *flight, first bool) {
+// A request that is late came when the flight's run had ended.
+func (e *Engine) join(key Key) (f *flight, first, late bool) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	f, ok := e.flights[key]
@@ -65,7 +66,7 @@ func (e *Engine) join(key Key) (f *flight, first bool) {
 		e.flights[key] = f
 	}
 	f.members++
-	return f, !ok
+	return f, !ok, f.over
 }
 
 // leave takes a request out of its flight. With the last one a watched flight

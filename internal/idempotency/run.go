@@ -3,6 +3,7 @@ package idempotency
 import (
 	"context"
 	"errors"
+	"sync/atomic"
 	"time"
 
 	"go.uber.org/zap"
@@ -18,6 +19,8 @@ type Run struct {
 	record *Record
 	// stop ends the renewal of the lease.
 	stop context.CancelFunc
+	// reclaimed says that the renewal may have written the claim anew.
+	reclaimed atomic.Bool
 }
 
 // Result is what became of a run's claim.
@@ -40,7 +43,7 @@ const (
 func (e *Engine) newRun(f *flight, c Claim, p Policy, got Claimed) *Run {
 	ctx, stop := context.WithCancel(e.ctx)
 	r := &Run{engine: e, flight: f, claim: c, policy: p, record: got.Record, stop: stop}
-	if got.Previous != nil && got.Previous.State == InFlight {
+	if got.Previous != nil && got.Previous.State == InFlight && got.Previous.Token != c.Token {
 		r.logger().Warn("took over a claim whose lease had lapsed",
 			zap.String("lapsed_execution_id", got.Previous.ExecutionID),
 			zap.Time("lease_until", got.Previous.LeaseUntil))
@@ -56,7 +59,8 @@ func (r *Run) ExecutionID() string { return r.record.ExecutionID }
 // Attempt is 1 for the first run of a record that may reach the upstream.
 func (r *Run) Attempt() int { return r.record.Attempt }
 
-// renew prolongs the lease until the run ends or has lost its claim.
+// renew prolongs the lease until the run ends or has lost its claim. With the
+// claim it gives up those who wait here: the key is another's, or will be.
 func (r *Run) renew(ctx context.Context) {
 	ticker := time.NewTicker(r.claim.Lease / 3)
 	defer ticker.Stop()
@@ -70,17 +74,23 @@ func (r *Run) renew(ctx context.Context) {
 		case <-limit:
 			r.logger().Warn("the run has not ended at its time limit; its lease is renewed no more",
 				zap.Duration("timeout", r.policy.Timeout))
+			r.engine.finish(r.flight, outcome{})
 			return
 		case <-ctx.Done():
 			return
 		}
 		err := r.engine.renewOnce(r.claim)
-		if errors.Is(err, ErrGone) && ctx.Err() == nil {
+		if errors.Is(err, ErrGone) {
+			r.reclaimed.Store(true) // before looking whether the run has ended: settle looks the other way round
+			if ctx.Err() != nil {
+				return
+			}
 			err = r.engine.reclaim(r.claim)
 		}
 		switch {
 		case errors.Is(err, ErrFenced):
 			r.logger().Warn("the claim was lost while its run is in flight: another owner took the key over")
+			r.engine.finish(r.flight, outcome{})
 			return
 		case err != nil && ctx.Err() == nil:
 			r.logger().Warn("the lease could not be renewed", zap.Error(err))
@@ -113,9 +123,17 @@ func (e *Engine) reclaim(c Claim) error {
 // [ResultPending] the engine goes on trying, and answers its own duplicates.
 func (r *Run) End(end End, response *Response) Result {
 	r.stop()
+	ended := false
+	defer func() {
+		if !ended { // a panic in the store: those who wait here are to ask it
+			r.engine.finish(r.flight, outcome{})
+			r.engine.addBusy(-1)
+		}
+	}()
 	s := r.settlement(end, response)
 	o := outcome{record: r.record.Settled(s, time.Now()), response: s.Response, now: time.Now()}
 	err := r.engine.settle(r, s)
+	ended = true
 	switch {
 	case err == nil:
 		r.engine.finish(r.flight, o)

@@ -8,7 +8,8 @@ import (
 )
 
 // A response that could not be stored is tried again after settleFirst, then at
-// twice the distance each time, up to settleAtMost.
+// twice the distance each time, up to settleAtMost, and to a third of the lease,
+// because its claim is renewed at each try.
 const (
 	settleFirst  = 100 * time.Millisecond
 	settleAtMost = 3 * time.Second
@@ -19,7 +20,15 @@ const (
 // else has claimed: without it the next duplicate would run again.
 func (e *Engine) settle(r *Run, s Settlement) error {
 	err := e.settleOnce(r.claim.Key, r.record, s)
-	if !errors.Is(err, ErrGone) || s.State == Released {
+	if !errors.Is(err, ErrGone) {
+		return err
+	}
+	if s.State == Released {
+		// What the renewal wrote anew, or is writing at this moment, must not
+		// stay without a run.
+		if r.reclaimed.Load() {
+			e.withdraw(r.claim, r.record)
+		}
 		return err
 	}
 	if err := e.reclaim(r.claim); err != nil {
@@ -49,7 +58,7 @@ func (r *Run) settleLater(s Settlement, o outcome) {
 		defer e.addBusy(-1)
 		defer e.remove(r.flight)
 		over := time.Now().Add(s.Retention)
-		for delay := settleFirst; time.Now().Before(over); delay = min(2*delay, settleAtMost) {
+		for delay := settleFirst; time.Now().Before(over); delay = min(2*delay, settleAtMost, r.claim.Lease/3) {
 			if !e.pause(delay) {
 				r.logger().Error("the run's end was never stored: the process stops")
 				return

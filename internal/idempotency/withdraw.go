@@ -2,6 +2,7 @@ package idempotency
 
 import (
 	"errors"
+	"slices"
 	"time"
 
 	"go.uber.org/zap"
@@ -20,6 +21,8 @@ type withdrawal struct {
 	claim  Claim
 	record *Record
 	since  time.Time
+	// The background's own: whether the claim was found, and is over for good.
+	claimed, over bool
 }
 
 func (e *Engine) mayClaim() bool {
@@ -33,7 +36,7 @@ func (e *Engine) withdraw(c Claim, record *Record) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.addBusyLocked(1)
-	e.withdrawals = append(e.withdrawals, withdrawal{claim: c, record: record, since: time.Now()})
+	e.withdrawals = append(e.withdrawals, &withdrawal{claim: c, record: record, since: time.Now()})
 	if len(e.withdrawals) == 1 {
 		e.goBackground(e.withdrawAll)
 	}
@@ -43,63 +46,62 @@ func (e *Engine) withdraw(c Claim, record *Record) {
 func (e *Engine) withdrawAll() {
 	for {
 		e.mu.Lock()
-		round := append([]withdrawal(nil), e.withdrawals...)
+		round := slices.Clone(e.withdrawals)
 		e.mu.Unlock()
-		done := e.withdrawRound(round)
-		e.mu.Lock()
-		left := e.withdrawals[:0]
-		for _, w := range e.withdrawals {
-			if !done[w.claim.Token] {
-				left = append(left, w)
-			}
-		}
-		clear(e.withdrawals[len(left):])
-		e.withdrawals = left
-		e.addBusyLocked(-len(done))
-		empty := len(left) == 0
-		if empty {
-			e.withdrawals = nil
-		}
-		e.mu.Unlock()
-		if empty {
-			return
-		}
-		if !e.pause(withdrawPause) {
+		failed := e.withdrawRound(round)
+		if e.withdrawn(failed) || !e.pause(withdrawPause) {
 			return
 		}
 	}
 }
 
-// withdrawRound tries each claim once and returns the tokens of those that are
-// settled. It ends early when the store cannot be asked.
-func (e *Engine) withdrawRound(round []withdrawal) map[string]bool {
-	done := make(map[string]bool)
+// withdrawRound tries each claim once. It ends early, with the claim at which
+// the store could not be asked.
+func (e *Engine) withdrawRound(round []*withdrawal) (failed *withdrawal) {
 	for _, w := range round {
+		// A claim that is not there may still come, and one that was released may
+		// come again, sent twice by its store: not after its patience.
+		over := time.Since(w.since) > ClaimPatience
 		gone, err := e.withdrawOnce(w)
-		switch {
-		case err != nil:
+		if err != nil {
 			e.log.Warn("a claim in doubt could not be withdrawn yet",
 				zap.Stringer("key", w.claim.Key), zap.Int("in_doubt", len(round)), zap.Error(err))
-			return done
-		// A lost claim that is not there may still come: not after its patience.
-		case !gone || time.Since(w.since) > ClaimPatience+withdrawPause:
-			done[w.claim.Token] = true
+			return w
+		}
+		w.claimed = w.claimed || !gone
+		if w.over = over; over {
 			e.log.Info("withdrew a claim whose reply was lost",
-				zap.Stringer("key", w.claim.Key), zap.String("execution_id", w.claim.ExecutionID), zap.Bool("was_claimed", !gone))
+				zap.Stringer("key", w.claim.Key), zap.String("execution_id", w.claim.ExecutionID), zap.Bool("was_claimed", w.claimed))
 		}
 	}
-	return done
+	return nil
+}
+
+// withdrawn takes those off the list that are over, and reports whether it is
+// empty. The one that failed comes last in the next round: the store may be out
+// of reach for its key alone.
+func (e *Engine) withdrawn(failed *withdrawal) bool {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	before := len(e.withdrawals)
+	e.withdrawals = slices.DeleteFunc(e.withdrawals, func(w *withdrawal) bool { return w.over || w == failed })
+	if failed != nil {
+		e.withdrawals = append(e.withdrawals, failed)
+	}
+	e.addBusyLocked(len(e.withdrawals) - before)
+	return len(e.withdrawals) == 0
 }
 
 // withdrawOnce releases the claim. It reports whether there was nothing to
-// release: the claim was not executed, or not yet.
-func (e *Engine) withdrawOnce(w withdrawal) (gone bool, err error) {
+// release: the claim was not executed, or not yet, or its record is damaged.
+func (e *Engine) withdrawOnce(w *withdrawal) (gone bool, err error) {
 	err = e.settleOnce(w.claim.Key, w.record, Settlement{
 		State:     Released,
 		Retention: w.claim.Retention,
 		AnswerFor: w.claim.Lease,
 	})
-	if errors.Is(err, ErrGone) || errors.Is(err, ErrFenced) {
+	var unreadable *UnreadableError
+	if errors.Is(err, ErrGone) || errors.Is(err, ErrFenced) || errors.As(err, &unreadable) {
 		return true, nil
 	}
 	return false, err

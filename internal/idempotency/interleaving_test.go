@@ -1,0 +1,250 @@
+package idempotency_test
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
+)
+
+// chaos is what the clients and upstreams of a random test saw, and what the
+// shared store was told, against which the promises are checked.
+type chaos struct {
+	idempotency.Store
+	t *testing.T
+
+	mu sync.Mutex
+	// leases are until when the store has promised a run its key.
+	leases map[string]time.Time
+	// running are the runs by key that have not been ended.
+	running map[idempotency.Key]map[string]bool
+	// kept are the runs by key of which End has said that they are kept.
+	kept    map[idempotency.Key]string
+	results map[string]idempotency.Result
+	replays map[string]int
+	waited  int
+}
+
+// Claim implements [idempotency.Store].
+func (c *chaos) Claim(ctx context.Context, claim idempotency.Claim) (idempotency.Claimed, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	got, err := c.Store.Claim(ctx, claim)
+	if err == nil && got.Verdict == idempotency.Proceed {
+		c.leases[claim.ExecutionID] = time.Now().Add(claim.Lease)
+	}
+	return got, err
+}
+
+// Renew implements [idempotency.Store].
+func (c *chaos) Renew(ctx context.Context, claim idempotency.Claim) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	err := c.Store.Renew(ctx, claim)
+	if err == nil {
+		c.leases[claim.ExecutionID] = time.Now().Add(claim.Lease)
+	}
+	return err
+}
+
+func (c *chaos) begins(key idempotency.Key, executionID string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for other := range c.running[key] {
+		if left := time.Until(c.leases[other]); left > 0 {
+			c.t.Errorf("%s runs beside %s, whose lease holds for %v", executionID, other, left)
+		}
+	}
+	if other := c.kept[key]; other != "" {
+		c.t.Errorf("%s runs though the response of %s is kept", executionID, other)
+	}
+	if record, _, err := c.Store.Lookup(context.Background(), key); err != nil || record.ExecutionID != executionID {
+		c.t.Errorf("%s runs and the store says %+v (%v)", executionID, record, err)
+	}
+	if c.running[key] == nil {
+		c.running[key] = make(map[string]bool)
+	}
+	c.running[key][executionID] = true
+}
+
+func (c *chaos) ends(key idempotency.Key, run *idempotency.Run, how idempotency.How, response *idempotency.Response) {
+	c.mu.Lock()
+	delete(c.running[key], run.ExecutionID())
+	c.mu.Unlock()
+	result := run.End(idempotency.End{How: how, Status: response.Status}, response)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.results[run.ExecutionID()] = result
+	if result == idempotency.ResultKept {
+		if other := c.kept[key]; other != "" {
+			c.t.Errorf("%s is kept though %s was", run.ExecutionID(), other)
+		}
+		c.kept[key] = run.ExecutionID()
+	}
+}
+
+func (c *chaos) replayed(replay idempotency.Replay) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if got := string(replay.Response.Body); got != replay.Record.ExecutionID {
+		c.t.Errorf("the replay of %s has the answer of %s", replay.Record.ExecutionID, got)
+	}
+	c.replays[replay.Record.ExecutionID]++
+	if replay.Waited {
+		c.waited++
+	}
+}
+
+// request is one client's: it begins, runs if it may, and ends at random.
+func (c *chaos) request(random *rand.Rand, r *replica, req idempotency.Request) {
+	ctx := context.Background()
+	if random.IntN(10) == 0 {
+		impatient, cancel := context.WithTimeout(ctx, time.Duration(random.IntN(3000))*time.Millisecond)
+		defer cancel()
+		ctx = impatient
+	}
+	d, err := r.Begin(ctx, req)
+	switch d := d.(type) {
+	case *idempotency.Run:
+		c.begins(req.Key, d.ExecutionID())
+		time.Sleep(time.Duration(random.IntN(6000)) * time.Millisecond)
+		response := &idempotency.Response{Status: 500, Body: []byte(d.ExecutionID())}
+		how := idempotency.Answered
+		switch random.IntN(8) {
+		case 0:
+			how = idempotency.Unknown
+		case 1:
+			how = idempotency.NotSent
+		case 2, 3:
+			response.Status = 201
+		}
+		c.ends(req.Key, d, how, response)
+	case idempotency.Replay:
+		c.replayed(d)
+	case idempotency.Refusal:
+		if d.Reason == idempotency.ReasonReused || d.Reason == idempotency.ReasonUnreadable || d.Reason == idempotency.ReasonOverloaded {
+			c.t.Errorf("refused with %q: %v", d.Reason, d.Err)
+		}
+	case nil:
+		if err == nil || ctx.Err() == nil {
+			c.t.Errorf("decided nothing: %v", err)
+		}
+	default:
+		c.t.Errorf("decided %T", d)
+	}
+}
+
+// disturb makes one kind of operation of one replica fail for a while.
+func disturb(random *rand.Rand, r *replica) {
+	operations := []string{"claim", "renew", "settle", "lookup", "response"}
+	operation := operations[random.IntN(len(operations))]
+	faults := []fault{refused, hung, replyLost}
+	if operation == "claim" {
+		faults = append(faults, late, twice)
+	}
+	r.link.fail(faults[random.IntN(len(faults))], operation)
+	time.Sleep(time.Duration(random.IntN(8000)) * time.Millisecond)
+	r.link.fail(works)
+	time.Sleep(time.Duration(random.IntN(8000)) * time.Millisecond)
+}
+
+func TestRandomInterleavings(t *testing.T) {
+	var replays, waited int
+	for seed := range uint64(30) {
+		t.Run(fmt.Sprint("seed ", seed), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				c := interleave(t, seed)
+				waited += c.waited
+				for executionID, n := range c.replays {
+					replays += n
+					switch c.results[executionID] {
+					case idempotency.ResultKept, idempotency.ResultReleased, idempotency.ResultNotSent, idempotency.ResultPending:
+					default:
+						t.Errorf("%s was replayed, and ended %q", executionID, c.results[executionID])
+					}
+				}
+			})
+		})
+	}
+	if replays == 0 || waited == 0 || waited == replays {
+		t.Errorf("of %d replays %d had waited: the interleavings show nothing", replays, waited)
+	}
+}
+
+// interleave runs many requests on two replicas whose ways to the store fail
+// now and then, and returns what was seen when all is over.
+func interleave(t *testing.T, seed uint64) *chaos {
+	c := &chaos{
+		Store:   newShared(t),
+		t:       t,
+		leases:  make(map[string]time.Time),
+		running: make(map[idempotency.Key]map[string]bool),
+		kept:    make(map[idempotency.Key]string),
+		results: make(map[string]idempotency.Result),
+		replays: make(map[string]int),
+	}
+	replicas := []*replica{newReplica(t, c), newReplica(t, c)}
+	request := func(n int) idempotency.Request {
+		req := someRequest()
+		if n%4 == 0 {
+			req = holding()
+		}
+		req.Key = keyed(n).Key
+		req.Policy.Lease = 3 * time.Second
+		req.Policy.Wait = 4 * time.Second
+		return req
+	}
+	const keys = 8
+	var clients, disturbers sync.WaitGroup
+	stop := make(chan struct{})
+	for i := range 60 {
+		random := rand.New(rand.NewPCG(seed, uint64(i)))
+		clients.Go(func() {
+			for range 10 {
+				time.Sleep(time.Duration(random.IntN(4000)) * time.Millisecond)
+				c.request(random, replicas[random.IntN(2)], request(random.IntN(keys)))
+			}
+		})
+	}
+	for i, r := range replicas {
+		random := rand.New(rand.NewPCG(seed, 1000+uint64(i)))
+		disturbers.Go(func() {
+			for {
+				select {
+				case <-stop:
+					return
+				default:
+					disturb(random, r)
+				}
+			}
+		})
+	}
+	clients.Wait()
+	close(stop)
+	disturbers.Wait()
+	time.Sleep(2 * idempotency.ClaimPatience)
+	for _, r := range replicas {
+		r.drain()
+	}
+	// Whatever happened, no key is left in flight without a run.
+	for n := range keys {
+		req := request(n)
+		switch d := replicas[n%2].begin(req).(type) {
+		case *idempotency.Run:
+			c.begins(req.Key, d.ExecutionID())
+			c.ends(req.Key, d, idempotency.Answered, &idempotency.Response{Status: 201, Body: []byte(d.ExecutionID())})
+		case idempotency.Replay:
+			c.replayed(d)
+		case idempotency.Refusal:
+			if d.Reason != idempotency.ReasonHeld || !req.Policy.Settle.Hold {
+				t.Errorf("key %d is left refused with %q of %s", n, d.Reason, d.ExecutionID)
+			}
+		}
+	}
+	return c
+}

@@ -1,0 +1,206 @@
+package storetest
+
+import (
+	"context"
+
+	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
+)
+
+var claimTests = []subtest{
+	{"a fresh key is claimed", freshKey},
+	{"the same token again is the same claim", sameToken},
+	{"a second token waits", secondToken},
+	{"another fingerprint is refused in flight", reusedInFlight},
+	{"another fingerprint is refused on a complete key", reusedComplete},
+	{"a missing fingerprint is not compared", fingerprintMissing},
+	{"a request of the same run passes", sameRun},
+	{"a claim whose context has ended writes nothing", endedContext},
+	{"forget removes a record of any state", forgetAnyState},
+	{"lookup of an unknown key finds nothing", unknownKey},
+	{"callers share no memory with the store", noAliases},
+}
+
+func freshKey(f *fixture) {
+	c := f.newClaim(key("a"))
+	c.Fingerprint, c.Hold = "body:1", true
+	before := f.now()
+	claimed := f.claim(c, idempotency.Proceed)
+	after := f.now()
+	r := claimed.Record
+	want := idempotency.Record{
+		State: idempotency.InFlight, Token: c.Token, ExecutionID: c.ExecutionID, Attempt: 1,
+		Fingerprint: c.Fingerprint, Hold: true, Provider: c.Provider, DeliveryID: c.DeliveryID,
+		Claimed: r.Claimed, LeaseUntil: r.LeaseUntil, Expires: r.Expires,
+	}
+	f.sameRecord("the record", r, &want)
+	f.between("now", claimed.Now, before, after)
+	f.between("the lease's end", r.LeaseUntil, before.Add(c.Lease), after.Add(c.Lease))
+	f.between("the record's end", r.Expires, before.Add(c.Life()), after.Add(c.Life()))
+	if r.Claimed.IsZero() {
+		f.Error("the record does not say when it was claimed")
+	}
+	if claimed.Previous != nil || claimed.Response != nil {
+		f.Errorf("a fresh key had a record %+v, a response %v", claimed.Previous, claimed.Response)
+	}
+	f.sameRecord("lookup", f.lookup(c.Key), r)
+	if response := f.response(c.Key, c.Token); response != nil {
+		f.Errorf("a run in flight has a response: %+v", response)
+	}
+}
+
+func sameToken(f *fixture) {
+	c := f.newClaim(key("a"))
+	first := f.claim(c, idempotency.Proceed)
+	again := f.claim(c, idempotency.Proceed)
+	if again.Record.Attempt != 1 || again.Record.Token != c.Token {
+		f.Errorf("the retried claim: %+v", again.Record)
+	}
+	f.sameRecord("what the retry found", again.Previous, first.Record)
+	f.sameRecord("lookup", f.lookup(c.Key), again.Record)
+
+	lapsing := f.newClaim(key("b"))
+	lapsing.Lease = f.short()
+	f.claim(lapsing, idempotency.Proceed)
+	f.pass(lapsing.Lease)
+	if late := f.claim(lapsing, idempotency.Proceed); late.Record.Attempt != 1 {
+		f.Errorf("retried after its own lease it is attempt %d, want 1", late.Record.Attempt)
+	}
+}
+
+func secondToken(f *fixture) {
+	first := f.claim(f.newClaim(key("a")), idempotency.Proceed)
+	second := f.claimAt(f.peer, f.newClaim(key("a")), idempotency.WaitForRun)
+	f.sameRecord("what the second found", second.Record, first.Record)
+	if second.Previous != nil || second.Response != nil {
+		f.Errorf("a claim that waits got a previous record %+v, a response %v", second.Previous, second.Response)
+	}
+	f.sameRecord("lookup", f.lookup(key("a")), first.Record)
+}
+
+func reusedInFlight(f *fixture) {
+	c := f.newClaim(key("a"))
+	c.Fingerprint = "body:1"
+	first := f.claim(c, idempotency.Proceed)
+	other := f.newClaim(key("a"))
+	other.Fingerprint = "body:2"
+	refused := f.claim(other, idempotency.RefuseReused)
+	f.sameRecord("what the refused claim found", refused.Record, first.Record)
+	f.sameRecord("lookup", f.lookup(key("a")), first.Record)
+}
+
+func reusedComplete(f *fixture) {
+	c := f.newClaim(key("a"))
+	c.Fingerprint = "body:1"
+	first := f.claim(c, idempotency.Proceed)
+	f.settle(c.Key, first.Record, complete("kept"))
+	settled := f.lookup(c.Key)
+	other := f.newClaim(key("a"))
+	other.Fingerprint = "body:2"
+	refused := f.claim(other, idempotency.RefuseReused)
+	if refused.Response != nil {
+		f.Error("a refused claim got the response of another request")
+	}
+	f.sameRecord("lookup", f.lookup(key("a")), settled)
+	same := f.newClaim(key("a"))
+	same.Fingerprint = "body:1"
+	f.claim(same, idempotency.ReplayKept)
+}
+
+func fingerprintMissing(f *fixture) {
+	c := f.newClaim(key("a"))
+	c.Fingerprint = "body:1"
+	f.claim(c, idempotency.Proceed)
+	f.claim(f.newClaim(key("a")), idempotency.WaitForRun)
+	other := f.newClaim(key("a"))
+	other.Fingerprint = "json:2"
+	f.claim(other, idempotency.WaitForRun)
+}
+
+func sameRun(f *fixture) {
+	c := f.newClaim(key("a"))
+	first := f.claim(c, idempotency.Proceed)
+	inner := f.newClaim(key("a"))
+	inner.SameRun = c.ExecutionID
+	f.claimAt(f.peer, inner, idempotency.PassSameRun)
+	f.sameRecord("lookup", f.lookup(key("a")), first.Record)
+	stranger := f.newClaim(key("a"))
+	stranger.SameRun = "another execution"
+	f.claim(stranger, idempotency.WaitForRun)
+}
+
+func endedContext(f *fixture) {
+	ctx, cancel := context.WithCancel(f.ctx)
+	cancel()
+	claimed, err := f.store.Claim(ctx, f.newClaim(key("a")))
+	if err == nil {
+		f.Fatal("a claim with an ended context is no error")
+	}
+	if claimed.Record == nil {
+		f.pass(idempotency.ClaimPatience)
+		f.absent(key("a"))
+	}
+}
+
+func forgetAnyState(f *fixture) {
+	for name, s := range map[string]*idempotency.Settlement{
+		"in flight": nil,
+		"complete":  new(complete("kept")),
+		"released":  new(release(true, "released")),
+		"held":      new(hold()),
+	} {
+		k := key(name)
+		claimed := f.claim(f.newClaim(k), idempotency.Proceed)
+		if s != nil {
+			f.settle(k, claimed.Record, *s)
+		}
+		if found, err := f.store.Forget(f.ctx, k); err != nil || !found {
+			f.Fatalf("forget, %s: %v, %v; want true", name, found, err)
+		}
+		f.absent(k)
+		if response := f.response(k, claimed.Record.Token); response != nil {
+			f.Errorf("forgotten, %s: the response is still there", name)
+		}
+		if found, err := f.store.Forget(f.ctx, k); err != nil || found {
+			f.Fatalf("forget again, %s: %v, %v; want false", name, found, err)
+		}
+		again := f.claim(f.newClaim(k), idempotency.Proceed)
+		if again.Record.Attempt != 1 || again.Previous != nil {
+			f.Errorf("forgotten, %s: claimed as attempt %d over %+v", name, again.Record.Attempt, again.Previous)
+		}
+	}
+}
+
+func unknownKey(f *fixture) {
+	f.absent(key("a"))
+	if response := f.response(key("a"), "token"); response != nil {
+		f.Errorf("an unknown key has a response: %+v", response)
+	}
+	if found, err := f.store.Forget(f.ctx, key("a")); err != nil || found {
+		f.Errorf("forget: %v, %v; want false", found, err)
+	}
+}
+
+func noAliases(f *fixture) {
+	k := key("a")
+	claimed := f.claim(f.newClaim(k), idempotency.Proceed)
+	record := *claimed.Record
+	claimed.Record.State, claimed.Record.Token = idempotency.Held, "scribbled"
+	f.sameRecord("after a caller wrote into its record", f.lookup(k), &record)
+
+	s := complete("kept")
+	want := complete("kept").Response
+	f.settle(k, &record, s)
+	scribble := func(r *idempotency.Response) {
+		r.Body[0] = 'X'
+		r.Header["Content-Type"][0] = "scribbled"
+		r.Header["More"] = []string{"scribbled"}
+	}
+	scribble(s.Response)
+	replayed := f.claim(f.newClaim(k), idempotency.ReplayKept)
+	f.sameResponse("after the settler wrote into its response", replayed.Response, want)
+	scribble(replayed.Response)
+	read := f.response(k, record.Token)
+	f.sameResponse("after a replayer wrote into its response", read, want)
+	scribble(read)
+	f.sameResponse("after a reader wrote into its response", f.response(k, record.Token), want)
+}

@@ -1,0 +1,199 @@
+package storetest
+
+import (
+	"errors"
+	"time"
+
+	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
+)
+
+var leaseTests = []subtest{
+	{"a lapsed lease is taken over", takeover},
+	{"a lapsed claim that holds is refused", lapsedHold},
+	{"a late owner settles while nobody took over", lateButOwner},
+	{"renew prolongs lease and life", renewProlongs},
+	{"renew of a settled claim changes nothing", renewSettled},
+	{"a late owner is fenced", fencedOwner},
+	{"a claim whose record is gone cannot go on", goneRecord},
+	{"a record in flight outlives its lease", outlivesLease},
+	{"retention counts from the settlement", retentionFromSettlement},
+}
+
+func takeover(f *fixture) {
+	c := f.newClaim(key("a"))
+	c.Lease, c.Fingerprint = f.short(), "body:1"
+	first := f.claim(c, idempotency.Proceed)
+	f.pass(c.Lease)
+	late := f.newClaim(key("a"))
+	late.Fingerprint = "body:2"
+	second := f.claimAt(f.peer, late, idempotency.Proceed)
+	if second.Record.Attempt != 2 || second.Record.Token != late.Token || second.Record.ExecutionID != late.ExecutionID {
+		f.Errorf("taken over: %+v", second.Record)
+	}
+	f.sameRecord("what was taken over", second.Previous, first.Record)
+	f.sameRecord("lookup", f.lookup(key("a")), second.Record)
+	f.claim(f.newClaim(key("a")), idempotency.WaitForRun)
+}
+
+func lapsedHold(f *fixture) {
+	c := f.newClaim(key("a"))
+	c.Lease, c.Hold = f.short(), true
+	first := f.claim(c, idempotency.Proceed)
+	f.pass(c.Lease)
+	for range 3 {
+		refused := f.claim(f.newClaim(key("a")), idempotency.RefuseHeld)
+		f.sameRecord("what the refused claim found", refused.Record, first.Record)
+	}
+	f.settle(key("a"), first.Record, complete("late, but its own"))
+	f.claim(f.newClaim(key("a")), idempotency.ReplayKept)
+}
+
+func lateButOwner(f *fixture) {
+	c := f.newClaim(key("a"))
+	c.Lease = f.short()
+	first := f.claim(c, idempotency.Proceed)
+	f.pass(c.Lease)
+	if err := f.store.Renew(f.ctx, c); err != nil {
+		f.Fatalf("renew of a lapsed lease that nobody took: %v", err)
+	}
+	f.settle(key("a"), first.Record, complete("late"))
+	replayed := f.claim(f.newClaim(key("a")), idempotency.ReplayKept)
+	f.sameResponse("the replay", replayed.Response, answer(201, "late"))
+}
+
+func renewProlongs(f *fixture) {
+	c := f.newClaim(key("a"))
+	c.Lease, c.Retention = f.short(), 12*long
+	claimed := f.claim(c, idempotency.Proceed)
+	c.Lease, c.Retention = long, 24*long
+	before := f.now()
+	if err := f.store.Renew(f.ctx, c); err != nil {
+		f.Fatalf("renew: %v", err)
+	}
+	after := f.now()
+	renewed := f.lookup(c.Key)
+	f.between("the lease's end", renewed.LeaseUntil, before.Add(c.Lease), after.Add(c.Lease))
+	f.between("the record's end", renewed.Expires, before.Add(c.Life()), after.Add(c.Life()))
+	want := *claimed.Record
+	want.LeaseUntil, want.Expires = renewed.LeaseUntil, renewed.Expires
+	f.sameRecord("all else", renewed, &want)
+	f.pass(3 * f.short())
+	f.claim(f.newClaim(c.Key), idempotency.WaitForRun)
+}
+
+func renewSettled(f *fixture) {
+	for _, s := range []idempotency.Settlement{complete("kept"), release(true, "released"), hold()} {
+		c := f.newClaim(key(string(s.State)))
+		claimed := f.claim(c, idempotency.Proceed)
+		f.settle(c.Key, claimed.Record, s)
+		settled := f.lookup(c.Key)
+		c.Retention = 48 * long
+		if err := f.store.Renew(f.ctx, c); err != nil {
+			f.Fatalf("renew of a claim that is %s: %v", s.State, err)
+		}
+		f.sameRecord("after renew", f.lookup(c.Key), settled)
+	}
+}
+
+func fencedOwner(f *fixture) {
+	k := key("a")
+	late := f.newClaim(k)
+	late.Lease = f.short()
+	first := f.claim(late, idempotency.Proceed)
+	f.pass(late.Lease)
+	c := f.newClaim(k)
+	second := f.claim(c, idempotency.Proceed)
+
+	refused := func(when string, want *idempotency.Record) {
+		f.Helper()
+		if err := f.store.Renew(f.ctx, late); !errors.Is(err, idempotency.ErrFenced) {
+			f.Fatalf("%s: renew: %v, want ErrFenced", when, err)
+		}
+		for _, s := range []idempotency.Settlement{complete("of the late owner"), release(false, "of the late owner"), hold()} {
+			if err := f.store.Settle(f.ctx, k, first.Record, s); !errors.Is(err, idempotency.ErrFenced) {
+				f.Fatalf("%s: settle as %s: %v, want ErrFenced", when, s.State, err)
+			}
+		}
+		f.sameRecord(when, f.lookup(k), want)
+		if response := f.response(k, late.Token); response != nil {
+			f.Fatalf("%s: the late owner's response was kept", when)
+		}
+	}
+	refused("in flight", second.Record)
+	f.settle(k, second.Record, complete("of the new owner"))
+	refused("complete", f.lookup(k))
+	replayed := f.claim(f.newClaim(k), idempotency.ReplayKept)
+	f.sameResponse("the replay", replayed.Response, answer(201, "of the new owner"))
+}
+
+func goneRecord(f *fixture) {
+	forgotten := f.newClaim(key("forgotten"))
+	first := f.claim(forgotten, idempotency.Proceed)
+	if _, err := f.store.Forget(f.ctx, forgotten.Key); err != nil {
+		f.Fatalf("forget: %v", err)
+	}
+	expired := f.newClaim(key("expired"))
+	expired.Lease, expired.Retention = f.short(), f.short()
+	second := f.claim(expired, idempotency.Proceed)
+	f.pass(expired.Life())
+
+	for _, gone := range []struct {
+		claim  idempotency.Claim
+		record *idempotency.Record
+	}{{forgotten, first.Record}, {expired, second.Record}} {
+		if err := f.store.Renew(f.ctx, gone.claim); !errors.Is(err, idempotency.ErrGone) {
+			f.Errorf("renew: %v, want ErrGone", err)
+		}
+		for _, s := range []idempotency.Settlement{complete("kept"), release(true, "released"), hold()} {
+			if err := f.store.Settle(f.ctx, gone.claim.Key, gone.record, s); !errors.Is(err, idempotency.ErrGone) {
+				f.Errorf("settle as %s: %v, want ErrGone", s.State, err)
+			}
+		}
+		f.absent(gone.claim.Key)
+		if response := f.response(gone.claim.Key, gone.claim.Token); response != nil {
+			f.Error("a settlement of a record that is gone left its response")
+		}
+	}
+}
+
+func outlivesLease(f *fixture) {
+	c := f.newClaim(key("a"))
+	c.Lease, c.Retention, c.Hold = f.short(), time.Millisecond, true
+	claimed := f.claim(c, idempotency.Proceed)
+	if life := claimed.Record.Expires.Sub(claimed.Record.LeaseUntil); life < c.Lease-time.Millisecond {
+		f.Errorf("the record lives %v longer than its lease, want %v", life, c.Lease)
+	}
+	f.pass(c.Life())
+	f.absent(c.Key)
+	if again := f.claim(f.newClaim(c.Key), idempotency.Proceed); again.Record.Attempt != 1 || again.Previous != nil {
+		f.Errorf("an expired key was claimed as attempt %d over %+v", again.Record.Attempt, again.Previous)
+	}
+}
+
+func retentionFromSettlement(f *fixture) {
+	c := f.newClaim(key("long"))
+	claimed := f.claim(c, idempotency.Proceed)
+	s := complete("kept")
+	s.Retention = 2 * long
+	before := f.now()
+	f.settle(c.Key, claimed.Record, s)
+	settled := f.lookup(c.Key)
+	f.between("the record's end", settled.Expires, before.Add(s.Retention), f.now().Add(s.Retention))
+	f.pass(f.short())
+	replayed := f.claim(f.newClaim(c.Key), idempotency.ReplayKept)
+	f.sameRecord("what a replay found", replayed.Record, settled)
+	f.sameRecord("after a replay", f.lookup(c.Key), settled)
+
+	c = f.newClaim(key("short"))
+	claimed = f.claim(c, idempotency.Proceed)
+	s.Retention = f.short()
+	f.settle(c.Key, claimed.Record, s)
+	f.pass(s.Retention)
+	f.absent(c.Key)
+	if response := f.response(c.Key, c.Token); response != nil {
+		f.Error("the response outlived its record")
+	}
+	if again := f.claim(f.newClaim(c.Key), idempotency.Proceed); again.Record.Attempt != 1 {
+		f.Errorf("after the retention it is attempt %d, want 1", again.Record.Attempt)
+	}
+}

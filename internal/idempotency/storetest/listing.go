@@ -1,0 +1,91 @@
+package storetest
+
+import (
+	"fmt"
+
+	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
+)
+
+var listTests = []subtest{
+	{"an empty store lists nothing", listEmpty},
+	{"pages list every key once", listPages},
+	{"a list shows no expired or forgotten keys", listLive},
+}
+
+// pageThrough reads the list to its end.
+func (f *fixture) pageThrough(limit int) map[idempotency.Key]*idempotency.Record {
+	f.Helper()
+	found := make(map[idempotency.Key]*idempotency.Record)
+	cursor := ""
+	for range 100_000 {
+		page, next, err := f.peer.List(f.ctx, cursor, limit)
+		if err != nil {
+			f.Fatalf("list from %q: %v", cursor, err)
+		}
+		if len(page) > limit {
+			f.Fatalf("a page of %d records, asked for %d", len(page), limit)
+		}
+		for _, listed := range page {
+			if listed.Unreadable != nil || listed.Record == nil {
+				f.Fatalf("key %s: record %v, %v", listed.Key, listed.Record, listed.Unreadable)
+			}
+			if found[listed.Key] != nil {
+				f.Fatalf("key %s was listed twice", listed.Key)
+			}
+			found[listed.Key] = listed.Record
+		}
+		if next == "" {
+			return found
+		}
+		cursor = next
+	}
+	f.Fatal("the list has no end")
+	return nil
+}
+
+func listEmpty(f *fixture) {
+	if found := f.pageThrough(10); len(found) != 0 {
+		f.Errorf("%d records", len(found))
+	}
+}
+
+func listPages(f *fixture) {
+	want := make(map[idempotency.Key]*idempotency.Record)
+	settlements := []idempotency.Settlement{complete("kept"), release(true, "busy"), hold()}
+	for i := range 250 {
+		k := key(fmt.Sprint("key ", i))
+		claimed := f.claim(f.newClaim(k), idempotency.Proceed)
+		if i%4 > 0 {
+			f.settle(k, claimed.Record, settlements[i%4-1])
+		}
+		want[k] = f.lookup(k)
+	}
+	for _, limit := range []int{1, 7, 250, 1000} {
+		found := f.pageThrough(limit)
+		if len(found) != len(want) {
+			f.Fatalf("pages of %d: %d records, want %d", limit, len(found), len(want))
+		}
+		for k, record := range want {
+			f.sameRecord(fmt.Sprintf("pages of %d, key %s", limit, k), found[k], record)
+		}
+	}
+}
+
+func listLive(f *fixture) {
+	for _, name := range []string{"stays", "forgotten", "expired"} {
+		claimed := f.claim(f.newClaim(key(name)), idempotency.Proceed)
+		if name == "expired" {
+			s := complete("kept")
+			s.Retention = f.short()
+			f.settle(key(name), claimed.Record, s)
+		}
+	}
+	if _, err := f.store.Forget(f.ctx, key("forgotten")); err != nil {
+		f.Fatalf("forget: %v", err)
+	}
+	f.pass(f.short())
+	found := f.pageThrough(10)
+	if len(found) != 1 || found[key("stays")] == nil {
+		f.Errorf("%d records, want the one that stays", len(found))
+	}
+}

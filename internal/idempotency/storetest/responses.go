@@ -1,0 +1,113 @@
+package storetest
+
+import (
+	"math/rand/v2"
+
+	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
+)
+
+var responseTests = []subtest{
+	{"a response comes back as it was", identicalResponses},
+	{"a released response is there for those who waited", releasedResponse},
+	{"another run leaves the released response alone", releasedResponseBesideNextRun},
+	{"a response belongs to its token", responseOfToken},
+}
+
+// binary is a body of n bytes in which every byte value occurs.
+func binary(n int) []byte {
+	body := make([]byte, n)
+	random := rand.New(rand.NewPCG(1, uint64(n)))
+	for i := range body {
+		body[i] = byte(random.Uint32())
+	}
+	return body
+}
+
+func identicalResponses(f *fixture) {
+	for name, response := range map[string]*idempotency.Response{
+		"no body":   {Status: 204},
+		"one byte":  {Status: 200, Body: []byte{0}},
+		"one page":  {Status: 201, Body: binary(4 << 10)},
+		"big":       {Status: 201, Body: binary(1 << 20)},
+		"no header": {Status: 599, Header: map[string][]string{}, Body: []byte("x")},
+		"headers": {
+			Status: 302,
+			Header: map[string][]string{
+				"Location": {"/a?b=<c>&d=\"é\""},
+				"Link":     {"<a>; rel=b", "", "<c>; rel=d"},
+				"Server":   {}, // removed
+				"X-Latin1": {"caf\xe9 \xff"},
+				"X-Empty":  {""},
+			},
+			Body: []byte("see there"),
+		},
+		"omitted": {Status: 200, Omitted: true, Header: map[string][]string{"Etag": {`"1"`}}},
+		"failed":  {Status: 502, Failed: true},
+	} {
+		for _, s := range []idempotency.Settlement{complete(""), release(true, "")} {
+			k := key(name + string(s.State))
+			s.Response = &idempotency.Response{}
+			*s.Response = *response
+			claimed := f.claim(f.newClaim(k), idempotency.Proceed)
+			f.settle(k, claimed.Record, s)
+			f.sameResponse(name+", by its token", f.response(k, claimed.Record.Token), response)
+			if s.State == idempotency.Complete {
+				replayed := f.claimAt(f.peer, f.newClaim(k), idempotency.ReplayKept)
+				f.sameResponse(name+", replayed", replayed.Response, response)
+			}
+		}
+	}
+}
+
+func releasedResponse(f *fixture) {
+	k := key("a")
+	claimed := f.claim(f.newClaim(k), idempotency.Proceed)
+	s := release(true, "busy")
+	f.settle(k, claimed.Record, s)
+	f.pass(f.short())
+	for _, store := range []idempotency.Store{f.store, f.peer} {
+		response, err := store.Response(f.ctx, k, claimed.Record.Token)
+		if err != nil {
+			f.Fatalf("response: %v", err)
+		}
+		f.sameResponse("of a released run", response, s.Response)
+	}
+
+	k = key("b")
+	claimed = f.claim(f.newClaim(k), idempotency.Proceed)
+	s.AnswerFor = f.short()
+	f.settle(k, claimed.Record, s)
+	f.pass(s.AnswerFor)
+	if response := f.response(k, claimed.Record.Token); response != nil {
+		f.Error("a released response is kept for longer than was asked")
+	}
+	if record := f.lookup(k); record.State != idempotency.Released || record.Status != 503 {
+		f.Errorf("the record went with the response: %+v", record)
+	}
+}
+
+func releasedResponseBesideNextRun(f *fixture) {
+	k := key("a")
+	first := f.claim(f.newClaim(k), idempotency.Proceed)
+	f.settle(k, first.Record, release(true, "first"))
+	second := f.claim(f.newClaim(k), idempotency.Proceed)
+	f.sameResponse("while the next run is in flight", f.response(k, first.Record.Token), answer(503, "first"))
+	f.settle(k, second.Record, release(true, "second"))
+	f.sameResponse("after the next run", f.response(k, first.Record.Token), answer(503, "first"))
+	third := f.claim(f.newClaim(k), idempotency.Proceed)
+	f.settle(k, third.Record, complete("third"))
+	f.sameResponse("after the last run", f.response(k, first.Record.Token), answer(503, "first"))
+	f.sameResponse("of the second run", f.response(k, second.Record.Token), answer(503, "second"))
+}
+
+func responseOfToken(f *fixture) {
+	k := key("a")
+	claimed := f.claim(f.newClaim(k), idempotency.Proceed)
+	f.settle(k, claimed.Record, complete("kept"))
+	if response := f.response(k, "another token"); response != nil {
+		f.Error("another token got the response")
+	}
+	if response := f.response(key("b"), claimed.Record.Token); response != nil {
+		f.Error("another key got the response")
+	}
+}

@@ -1,0 +1,85 @@
+package storetest
+
+import (
+	"bytes"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
+)
+
+// recordDifference says in what two records differ, "" for in nothing.
+func recordDifference(got, want *idempotency.Record) string {
+	if got == nil || want == nil {
+		if got == want {
+			return ""
+		}
+		return fmt.Sprintf("got %+v, want %+v", got, want)
+	}
+	a, b := *got, *want
+	for _, at := range []struct {
+		name string
+		a, b *time.Time
+	}{
+		{"claimed", &a.Claimed, &b.Claimed}, {"ended", &a.Ended, &b.Ended},
+		{"lease until", &a.LeaseUntil, &b.LeaseUntil}, {"expires", &a.Expires, &b.Expires},
+	} {
+		if !at.a.Equal(*at.b) {
+			return fmt.Sprintf("%s: got %v, want %v", at.name, *at.a, *at.b)
+		}
+		*at.a, *at.b = time.Time{}, time.Time{} // equal times may differ in their location
+	}
+	if a != b {
+		return fmt.Sprintf("got %+v, want %+v", a, b)
+	}
+	return ""
+}
+
+// responseDifference says in what two responses differ, "" for in nothing.
+func responseDifference(got, want *idempotency.Response) string {
+	switch {
+	case got == nil || want == nil:
+		if got != want {
+			return fmt.Sprintf("got %v, want %v", got, want)
+		}
+	case got.Status != want.Status:
+		return fmt.Sprintf("status %d, want %d", got.Status, want.Status)
+	case got.Omitted != want.Omitted || got.Failed != want.Failed:
+		return fmt.Sprintf("omitted %v failed %v, want %v %v", got.Omitted, got.Failed, want.Omitted, want.Failed)
+	case len(got.Header) != len(want.Header):
+		return fmt.Sprintf("header %q, want %q", got.Header, want.Header)
+	case !bytes.Equal(got.Body, want.Body):
+		return fmt.Sprintf("a body of %d bytes that is not the one of %d bytes", len(got.Body), len(want.Body))
+	default:
+		for name, values := range want.Header {
+			if found, ok := got.Header[name]; !ok || !slices.Equal(found, values) {
+				return fmt.Sprintf("header %s: %q, want %q", name, found, values)
+			}
+		}
+	}
+	return ""
+}
+
+func (f *fixture) sameRecord(what string, got, want *idempotency.Record) {
+	f.Helper()
+	if d := recordDifference(got, want); d != "" {
+		f.Fatalf("%s: %s", what, d)
+	}
+}
+
+func (f *fixture) sameResponse(what string, got, want *idempotency.Response) {
+	f.Helper()
+	if d := responseDifference(got, want); d != "" {
+		f.Fatalf("%s: %s", what, d)
+	}
+}
+
+// between fails the test where a time is not one of the given span. Stores keep
+// milliseconds; one is forgiven at each end.
+func (f *fixture) between(what string, at, from, to time.Time) {
+	f.Helper()
+	if at.Before(from.Add(-time.Millisecond)) || at.After(to.Add(time.Millisecond)) {
+		f.Fatalf("%s is %v, not between %v and %v", what, at, from, to)
+	}
+}

@@ -1,0 +1,245 @@
+// Package storetest is the conformance suite of [idempotency.Store]: what the
+// interface's comments say, every store is held to by the same tests.
+package storetest
+
+import (
+	"context"
+	"crypto/sha256"
+	"fmt"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
+)
+
+// Options say how time passes for the store under test, and what else the
+// suite may do with it.
+type Options struct {
+	// Around runs the body of every subtest; nil runs it as it is. With
+	// synctest.Test every subtest has a bubble of its own, and open is called
+	// inside it.
+	Around func(t *testing.T, body func(t *testing.T))
+
+	// Advance moves the store's clock: time.Sleep in a bubble, or what a fake
+	// server has for it. Nil says that only real time moves it: the suite then
+	// takes short leases and watches the store's clock until they have passed.
+	Advance func(d time.Duration)
+
+	// Peer opens another store over the same records as the given one, as
+	// another replica would have it. Nil where the records belong to one
+	// process.
+	Peer func(t *testing.T, store idempotency.Store) idempotency.Store
+}
+
+// Run holds a store to the interface's contract. Open returns an empty store;
+// the suite closes it at the end of the subtest.
+func Run(t *testing.T, open func(t *testing.T) idempotency.Store, options Options) {
+	for _, group := range [][]subtest{claimTests, leaseTests, settleTests, responseTests, listTests, wakeTests, concurrencyTests, modelTests} {
+		for _, test := range group {
+			t.Run(test.name, func(t *testing.T) {
+				body := func(t *testing.T) { test.run(newFixture(t, open, options)) }
+				if options.Around != nil {
+					options.Around(t, body)
+				} else {
+					body(t)
+				}
+			})
+		}
+	}
+}
+
+type subtest struct {
+	name string
+	run  func(f *fixture)
+}
+
+// fixture is one subtest's store, its peer, and the suite's way to let time
+// pass.
+type fixture struct {
+	*testing.T
+	ctx     context.Context
+	store   idempotency.Store
+	peer    idempotency.Store // the same store where there is no other
+	options Options
+	tokens  atomic.Int64
+}
+
+func newFixture(t *testing.T, open func(t *testing.T) idempotency.Store, options Options) *fixture {
+	t.Helper()
+	f := &fixture{T: t, ctx: t.Context(), options: options, store: open(t)}
+	f.closeAtEnd(f.store)
+	f.peer = f.store
+	if options.Peer != nil {
+		f.peer = options.Peer(t, f.store)
+		f.closeAtEnd(f.peer)
+	}
+	return f
+}
+
+func (f *fixture) closeAtEnd(store idempotency.Store) {
+	f.Cleanup(func() {
+		if err := store.Close(); err != nil {
+			f.Errorf("close: %v", err)
+		}
+	})
+}
+
+// long is a lease that does not lapse while a subtest runs.
+const long = time.Hour
+
+// short is a lease for tests that let it lapse.
+func (f *fixture) short() time.Duration {
+	if f.options.Advance != nil {
+		return time.Minute
+	}
+	return 300 * time.Millisecond
+}
+
+// clockPatience is how long real time may take to pass.
+const clockPatience = 30 * time.Second
+
+// pass returns when the store's clock has moved by at least d.
+func (f *fixture) pass(d time.Duration) {
+	f.Helper()
+	if f.options.Advance != nil {
+		f.options.Advance(d)
+		return
+	}
+	// A server may expire keys by another clock than it tells the time by.
+	const spread = 20 * time.Millisecond
+	end := f.now().Add(d + spread)
+	tick := time.NewTicker(5 * time.Millisecond)
+	defer tick.Stop()
+	deadline := time.After(d + clockPatience)
+	for f.now().Before(end) {
+		select {
+		case <-tick.C:
+		case <-deadline:
+			f.Fatalf("the store's clock did not move by %v", d)
+		}
+	}
+}
+
+// now is the time of the store's clock.
+func (f *fixture) now() time.Time {
+	f.Helper()
+	_, now, err := f.store.Lookup(f.ctx, key("the clock"))
+	if err != nil {
+		f.Fatalf("lookup: %v", err)
+	}
+	return now
+}
+
+func key(name string) idempotency.Key { return sha256.Sum256([]byte(name)) }
+
+// newClaim is a claim of a token of its own and a long lease.
+func (f *fixture) newClaim(k idempotency.Key) idempotency.Claim {
+	n := f.tokens.Add(1)
+	return idempotency.Claim{
+		Key:         k,
+		Token:       fmt.Sprintf("token-%d", n),
+		ExecutionID: fmt.Sprintf("execution-%d", n),
+		Provider:    "github",
+		DeliveryID:  "delivery \"é\" 1",
+		Lease:       long,
+		Retention:   24 * long,
+	}
+}
+
+// claim asks the store and fails the test on an error or another verdict.
+func (f *fixture) claim(c idempotency.Claim, want idempotency.Verdict) idempotency.Claimed {
+	f.Helper()
+	return f.claimAt(f.store, c, want)
+}
+
+func (f *fixture) claimAt(store idempotency.Store, c idempotency.Claim, want idempotency.Verdict) idempotency.Claimed {
+	f.Helper()
+	claimed, err := store.Claim(f.ctx, c)
+	if err != nil {
+		f.Fatalf("claim %s: %v", c.Token, err)
+	}
+	if claimed.Verdict != want {
+		f.Fatalf("claim %s: verdict %v, want %v; record %+v", c.Token, claimed.Verdict, want, claimed.Record)
+	}
+	if claimed.Record == nil {
+		f.Fatalf("claim %s: verdict %v without a record", c.Token, claimed.Verdict)
+	}
+	if claimed.Now.IsZero() {
+		f.Fatalf("claim %s: verdict %v without the time", c.Token, claimed.Verdict)
+	}
+	return claimed
+}
+
+// settle ends a claim and fails the test on an error.
+func (f *fixture) settle(k idempotency.Key, claimed *idempotency.Record, s idempotency.Settlement) {
+	f.Helper()
+	if err := f.store.Settle(f.ctx, k, claimed, s); err != nil {
+		f.Fatalf("settle %s as %s: %v", claimed.Token, s.State, err)
+	}
+}
+
+// lookup returns the record and fails the test where there is none.
+func (f *fixture) lookup(k idempotency.Key) *idempotency.Record {
+	f.Helper()
+	record, _, err := f.store.Lookup(f.ctx, k)
+	if err != nil {
+		f.Fatalf("lookup: %v", err)
+	}
+	if record == nil {
+		f.Fatal("lookup: no record")
+	}
+	return record
+}
+
+// absent fails the test where the key has a record.
+func (f *fixture) absent(k idempotency.Key) {
+	f.Helper()
+	record, _, err := f.store.Lookup(f.ctx, k)
+	if err != nil {
+		f.Fatalf("lookup: %v", err)
+	}
+	if record != nil {
+		f.Fatalf("there is a record: %+v", record)
+	}
+}
+
+// response returns what is kept for a token, nil for nothing.
+func (f *fixture) response(k idempotency.Key, token string) *idempotency.Response {
+	f.Helper()
+	response, err := f.store.Response(f.ctx, k, token)
+	if err != nil {
+		f.Fatalf("response of %s: %v", token, err)
+	}
+	return response
+}
+
+// complete is a settlement that keeps a response with the given body.
+func complete(body string) idempotency.Settlement {
+	return idempotency.Settlement{
+		State: idempotency.Complete, Counted: true, Retention: 24 * long,
+		Response: answer(201, body),
+	}
+}
+
+// release is a settlement that frees the key and keeps the answer for those
+// who waited.
+func release(counted bool, body string) idempotency.Settlement {
+	return idempotency.Settlement{
+		State: idempotency.Released, Counted: counted, Retention: 24 * long, AnswerFor: long,
+		Response: answer(503, body),
+	}
+}
+
+// hold is a settlement that holds the key.
+func hold() idempotency.Settlement {
+	return idempotency.Settlement{State: idempotency.Held, Counted: true, Retention: 24 * long}
+}
+
+func answer(status int, body string) *idempotency.Response {
+	return &idempotency.Response{
+		Status: status,
+		Header: map[string][]string{"Content-Type": {"text/plain"}},
+		Body:   []byte(body),
+	}
+}

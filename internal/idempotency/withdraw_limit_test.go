@@ -1,0 +1,37 @@
+package idempotency
+
+import (
+	"context"
+	"testing"
+	"time"
+)
+
+// storeWithoutClaims fails a test that claims; it answers nothing else either.
+type storeWithoutClaims struct {
+	Store
+	t *testing.T
+}
+
+func (s storeWithoutClaims) Claim(context.Context, Claim) (Claimed, error) {
+	s.t.Error("the store was asked for a claim")
+	return Claimed{}, ErrFull
+}
+
+func TestTooManyClaimsInDoubt(t *testing.T) {
+	e := &Engine{
+		store:       storeWithoutClaims{t: t},
+		options:     Options{Timeout: time.Second},
+		withdrawals: make([]*withdrawal, maxWithdrawals),
+	}
+	_, err := e.ask(context.Background(), Claim{})
+	if err == nil {
+		t.Fatal("a claim was made with as many in doubt as there may be")
+	}
+	if refused := refusalFor(err); refused.Reason != ReasonUnavailable {
+		t.Errorf("refused with %q, want %q", refused.Reason, ReasonUnavailable)
+	}
+	e.withdrawals = e.withdrawals[1:]
+	if !e.mayClaim() {
+		t.Error("no claim may be made with one in doubt fewer")
+	}
+}
