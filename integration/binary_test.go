@@ -1,0 +1,74 @@
+// Package integration tries the built binary, as a user would run it, before a
+// real upstream and on real stores. It imports nothing of the product: what it
+// holds is what users, their configuration and their clients depend on.
+//
+// DEDUP_BINARY names a binary to try instead of building one. The Redis tests
+// use the redis-server in PATH; see redis_test.go for what happens without one.
+package integration
+
+import (
+	"flag"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"testing"
+	"time"
+)
+
+// binary is the path of the program under test.
+var binary string
+
+var update = flag.Bool("update", false, "write the golden files of testdata/adapt anew")
+
+// patience bounds every wait for something that must happen. It says nothing
+// of how fast that should be.
+const patience = 20 * time.Second
+
+func TestMain(m *testing.M) {
+	os.Exit(buildAndRun(m))
+}
+
+func buildAndRun(m *testing.M) int {
+	flag.Parse()
+	raiseParallelism()
+	if binary = os.Getenv("DEDUP_BINARY"); binary != "" {
+		return m.Run()
+	}
+	dir, err := os.MkdirTemp("", "dedup-binary")
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	defer os.RemoveAll(dir)
+	binary = filepath.Join(dir, "caddy-dedup")
+	build := exec.Command("go", "build", "-o", binary, "../cmd/caddy-dedup")
+	build.Stdout, build.Stderr = os.Stdout, os.Stderr
+	if err := build.Run(); err != nil {
+		fmt.Fprintln(os.Stderr, "building cmd/caddy-dedup:", err)
+		return 1
+	}
+	return m.Run()
+}
+
+// raiseParallelism lets more tests run at once than there are cores: most of
+// them wait for a lease to lapse. A number given on the command line stands.
+func raiseParallelism() {
+	given := false
+	flag.Visit(func(f *flag.Flag) { given = given || f.Name == "test.parallel" })
+	if !given {
+		_ = flag.Set("test.parallel", "8") // the flag exists and takes numbers
+	}
+}
+
+// eventually polls a condition until it holds; the test fails if it never does.
+func eventually(t *testing.T, what string, holds func() bool) {
+	t.Helper()
+	deadline := time.Now().Add(patience)
+	for !holds() {
+		if time.Now().After(deadline) {
+			t.Fatalf("still not so after %s: %s", patience, what)
+		}
+		time.Sleep(5 * time.Millisecond)
+	}
+}

@@ -1,0 +1,292 @@
+package integration
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// conf describes a Caddyfile with one plain HTTP site on a port of its own.
+type conf struct {
+	// store and dedup are lines of the global option `dedup`.
+	store, dedup string
+	// global are further global options.
+	global string
+	// site is the block of the one site; or sites are whole site blocks, in
+	// which PORT stands for the port.
+	site, sites string
+	// dir is the home of an earlier process whose state this one takes on.
+	dir string
+	// port of an earlier process, 0 for a free one.
+	port int
+}
+
+func (c conf) caddyfile(dir string, port int) string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "{\n\tadmin unix/%s\n\tdefault_bind 127.0.0.1\n\tauto_https off\n\tpersist_config off\n", adminSocket(dir))
+	fmt.Fprintln(&b, c.global)
+	if c.store+c.dedup != "" {
+		fmt.Fprintf(&b, "\tdedup {\n%s\n%s\n}\n", c.store, c.dedup)
+	}
+	fmt.Fprintln(&b, "}")
+	if c.sites != "" {
+		b.WriteString(strings.ReplaceAll(c.sites, "PORT", fmt.Sprint(port)))
+	} else {
+		fmt.Fprintf(&b, "http://:%d {\n%s\n}\n", port, c.site)
+	}
+	return b.String()
+}
+
+func adminSocket(dir string) string { return filepath.Join(dir, "admin.sock") }
+
+// caddy is a running process of the binary.
+type caddy struct {
+	conf conf
+	addr string
+	log  *logBook
+
+	cmd    *exec.Cmd
+	exited chan struct{}
+	err    error
+}
+
+// start runs the binary with a configuration and waits until it serves.
+func start(t *testing.T, c conf) *caddy {
+	t.Helper()
+	if c.dir == "" {
+		c.dir = shortTempDir(t)
+	}
+	if c.port == 0 {
+		c.port = freePort(t)
+	}
+	file := filepath.Join(c.dir, "Caddyfile")
+	if err := os.WriteFile(file, []byte(c.caddyfile(c.dir, c.port)), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	p := startProcess(t, c.dir, "run", "--config", file, "--adapter", "caddyfile")
+	p.conf, p.addr = c, fmt.Sprintf("127.0.0.1:%d", c.port)
+	p.awaitLog(t, "serving initial configuration", func(e entry) bool {
+		return e.text("msg") == "serving initial configuration"
+	})
+	return p
+}
+
+// startProcess runs the binary with arguments and a home of its own.
+func startProcess(t *testing.T, dir string, args ...string) *caddy {
+	t.Helper()
+	cmd := exec.Command(binary, args...)
+	cmd.Dir = dir
+	cmd.Env = homeEnv(dir)
+	p := &caddy{cmd: cmd, log: new(logBook), exited: make(chan struct{})}
+	cmd.Stdout, cmd.Stderr = p.log, p.log
+	cmd.WaitDelay = patience
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	go func() {
+		p.err = cmd.Wait()
+		close(p.exited)
+	}()
+	t.Cleanup(func() {
+		p.kill(t)
+		p.log.judge(t)
+	})
+	return p
+}
+
+// homeEnv keeps a process's state and its configuration within a directory.
+func homeEnv(dir string) []string {
+	return append(os.Environ(),
+		"HOME="+dir,
+		"XDG_DATA_HOME="+filepath.Join(dir, "data"),
+		"XDG_CONFIG_HOME="+filepath.Join(dir, "config"),
+		"GOTRACEBACK=all")
+}
+
+// command runs the binary to its end and returns what it printed.
+func command(t *testing.T, dir string, args ...string) (output string, exitCode int) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, binary, args...)
+	cmd.Env = homeEnv(dir)
+	out, err := cmd.CombinedOutput()
+	var exit *exec.ExitError
+	if err != nil && !errors.As(err, &exit) {
+		t.Fatalf("%v: %v\n%s", args, err, out)
+	}
+	return string(out), cmd.ProcessState.ExitCode()
+}
+
+// signal sends a signal to the process.
+func (p *caddy) signal(t *testing.T, s syscall.Signal) {
+	t.Helper()
+	if err := p.cmd.Process.Signal(s); err != nil && !errors.Is(err, os.ErrProcessDone) {
+		t.Fatal(err)
+	}
+}
+
+// kill ends the process as a power cut would.
+func (p *caddy) kill(t *testing.T) {
+	t.Helper()
+	p.signal(t, syscall.SIGKILL)
+	<-p.exited
+}
+
+// terminate asks the process to stop; awaitExit waits for its end.
+func (p *caddy) terminate(t *testing.T) { t.Helper(); p.signal(t, syscall.SIGTERM) }
+
+// awaitExit waits for the process's end and returns its exit code.
+func (p *caddy) awaitExit(t *testing.T) int {
+	t.Helper()
+	select {
+	case <-p.exited:
+		return p.cmd.ProcessState.ExitCode()
+	case <-time.After(patience):
+		t.Fatalf("the process still runs after %s", patience)
+		return 0
+	}
+}
+
+// reload loads another site block into the running process.
+func (p *caddy) reload(t *testing.T, site string) {
+	t.Helper()
+	next := p.conf
+	next.site = site
+	text := next.caddyfile(p.conf.dir, p.conf.port)
+	status, answer := p.askAdmin(t, "POST", "/load", "text/caddyfile", text)
+	if status != http.StatusOK {
+		t.Fatalf("the reload was answered %d: %s", status, answer)
+	}
+	eventually(t, "the port has one listener again", func() bool { return listeners(t, p.conf.port) <= 1 })
+}
+
+// listeners counts those of a port. During a reload Caddy has two, and the
+// kernel resets the connections that wait at the old one when it closes. Where
+// there is no /proc they cannot be counted.
+func listeners(t *testing.T, port int) int {
+	t.Helper()
+	table, err := os.ReadFile("/proc/net/tcp")
+	if err != nil {
+		return 0
+	}
+	const listening = "0A"
+	count := 0
+	for line := range strings.Lines(string(table)) {
+		fields := strings.Fields(line)
+		if len(fields) > 3 && fields[3] == listening && strings.HasSuffix(fields[1], fmt.Sprintf(":%04X", port)) {
+			count++
+		}
+	}
+	return count
+}
+
+func (p *caddy) askAdmin(t *testing.T, method, path, contentType, body string) (int, string) {
+	t.Helper()
+	transport := &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+		return new(net.Dialer).DialContext(ctx, "unix", adminSocket(p.conf.dir))
+	}}
+	defer transport.CloseIdleConnections()
+	r, err := http.NewRequestWithContext(t.Context(), method, "http://127.0.0.1"+path, strings.NewReader(body))
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.Header.Set("Content-Type", contentType)
+	answer, err := (&http.Client{Transport: transport, Timeout: patience}).Do(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer answer.Body.Close()
+	text, err := io.ReadAll(answer.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return answer.StatusCode, string(text)
+}
+
+// awaitWaiting waits until so many requests of the process wait for a run: the
+// goroutine dump shows them blocked inside the package that decides. None of
+// those named may end before.
+func (p *caddy) awaitWaiting(t *testing.T, n int, requests ...*pending) {
+	t.Helper()
+	eventually(t, fmt.Sprintf("%d requests wait for a run", n), func() bool {
+		for _, r := range requests {
+			r.mustWait(t)
+		}
+		_, dump := p.askAdmin(t, "GET", "/debug/pprof/goroutine?debug=2", "", "")
+		waiting := 0
+		for stack := range strings.SplitSeq(dump, "\n\n") {
+			blocked := strings.Contains(stack, "[select") || strings.Contains(stack, "[chan receive")
+			if blocked && strings.Contains(stack, "/internal/idempotency.") && strings.Contains(stack, "caddyhttp.(*Server).ServeHTTP") {
+				waiting++
+			}
+		}
+		return waiting >= n
+	})
+}
+
+// ports hands out ports below those that the system takes for outgoing
+// connections, so that nothing else gets one between its choice and its use.
+var ports struct {
+	sync.Mutex
+	next int
+}
+
+// freePort is the test's own until its end. The UDP port of the same number,
+// which nothing here uses, stands for it: Caddy shares a TCP port with others
+// that do the same, so that two runs of these tests could meet on one.
+func freePort(t *testing.T) int {
+	t.Helper()
+	const first, last = 20000, 32000
+	ports.Lock()
+	defer ports.Unlock()
+	for range last - first {
+		ports.next++
+		port := first + (os.Getpid()*1009+ports.next)%(last-first)
+		claim, err := net.ListenPacket("udp", fmt.Sprintf("127.0.0.1:%d", port))
+		if err != nil {
+			continue
+		}
+		free, err := net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", port))
+		if err != nil {
+			claim.Close()
+			continue
+		}
+		free.Close()
+		t.Cleanup(func() { claim.Close() })
+		return port
+	}
+	t.Fatalf("no free port from %d to %d", first, last)
+	return 0
+}
+
+// shortTempDir is t.TempDir with a path short enough for a Unix socket.
+func shortTempDir(t *testing.T) string {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "dedup")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = os.RemoveAll(dir) })
+	return dir
+}
+
+// lines joins the lines of a Caddyfile block.
+func lines(l ...string) string { return strings.Join(l, "\n") }
+
+// dedupBlock is a dedup directive with these lines.
+func dedupBlock(l ...string) string { return "dedup {\n" + lines(l...) + "\n}" }
+
+// proxyTo is the directive that leads to the upstream.
+func proxyTo(u *upstream) string { return "reverse_proxy " + u.addr }

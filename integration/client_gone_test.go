@@ -1,0 +1,98 @@
+package integration
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"testing"
+	"time"
+)
+
+// longEnough is how long a test watches that something does not happen which
+// would happen at once.
+const longEnough = 300 * time.Millisecond
+
+func TestRunGoesOnWhenTheClientIsGone(t *testing.T) {
+	t.Parallel()
+	clients := map[string]*http.Client{"HTTP1": oneShot, "HTTP2": unencryptedHTTP2()}
+	for name, client := range clients {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			eachStore(t, func(t *testing.T, store string) {
+				gone := make(chan struct{})
+				aborted := make(chan bool, 1)
+				up := startUpstream(t, func(w http.ResponseWriter, r *http.Request, n run) {
+					<-gone
+					select {
+					case <-r.Context().Done():
+						aborted <- true
+					case <-time.After(longEnough):
+						aborted <- false
+					}
+					answers201(w, r, n)
+				})
+				p := start(t, conf{store: store, global: "servers {\nprotocols h1 h2c\n}", site: lines("dedup", proxyTo(up))})
+
+				ctx, leave := context.WithCancel(t.Context())
+				first := sendLater(client, p.newPost("/", "k", "body", within(ctx)))
+				begun := up.awaitRuns(t, "k", 1)
+				leave()
+				if <-first.done; !errors.Is(first.err, context.Canceled) {
+					t.Fatalf("the client did not leave: %v", first.err)
+				}
+				close(gone)
+				got := p.post(t, "/", "k", "body")
+				wantAnswer(t, got, 201, "run 1 of k")
+				if !got.replayed() || got.executionID() != begun.Header.Get("Dedup-Execution-Id") {
+					t.Errorf("got %v, want the replay of execution %s", got.Header, begun.Header.Get("Dedup-Execution-Id"))
+				}
+				if <-aborted {
+					t.Error("the run was aborted with its client")
+				}
+				up.wantRuns(t, "k", 1)
+			})
+		})
+	}
+}
+
+func TestWaiterThatLeavesEndsNothing(t *testing.T) {
+	t.Parallel()
+	g := newGate(t)
+	up := startUpstream(t, g.before(answers201))
+	p := start(t, conf{store: "store memory", site: lines("dedup", proxyTo(up))})
+
+	first := p.postLater("/", "k", "body")
+	up.awaitRuns(t, "k", 1)
+	ctx, leave := context.WithCancel(t.Context())
+	leaver, stayer := p.postLater("/", "k", "body", within(ctx)), p.postLater("/", "k", "body")
+	p.awaitWaiting(t, 2, leaver, stayer)
+	leave()
+	<-leaver.done
+	g.open()
+	wantReplay(t, stayer.reply(t), first.reply(t))
+	up.wantRuns(t, "k", 1)
+}
+
+func TestNothingIsClaimedWhenTheClientLeavesWhileSending(t *testing.T) {
+	t.Parallel()
+	eachStore(t, func(t *testing.T, store string) {
+		up := startUpstream(t, answers201)
+		p := start(t, conf{store: store, site: lines("log", dedupBlock("unknown hold"), proxyTo(up))})
+
+		conn, err := net.Dial("tcp", p.addr)
+		if err != nil {
+			t.Fatal(err)
+		}
+		fmt.Fprintf(conn, "POST / HTTP/1.1\r\nHost: %s\r\nIdempotency-Key: k\r\nContent-Length: 1000\r\n\r\nonly this", p.addr)
+		conn.Close()
+		p.awaitAccess(t, "k")
+		up.wantRuns(t, "k", 0)
+
+		wantFresh(t, p.post(t, "/", "k", "another body"), 201, "run 1 of k")
+		if got := up.runs("k")[0].Header.Get("Dedup-Attempt"); got != "1" {
+			t.Errorf("the run has Dedup-Attempt %q, want 1", got)
+		}
+	})
+}

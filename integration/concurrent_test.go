@@ -1,0 +1,142 @@
+package integration
+
+import (
+	"testing"
+)
+
+func TestConcurrentDuplicatesRunOnce(t *testing.T) {
+	t.Parallel()
+	eachStore(t, func(t *testing.T, store string) {
+		g := newGate(t)
+		up := startUpstream(t, g.before(answers201))
+		p := start(t, conf{store: store, site: lines("dedup", proxyTo(up))})
+
+		all := p.postMany(100, "/", "k", "body")
+		up.awaitRuns(t, "k", 1)
+		p.awaitWaiting(t, 99, all...)
+		g.open()
+		got := replies(t, all)
+		allAlike(t, got)
+		wantAnswer(t, got[0], 201, "run 1 of k")
+		up.wantRuns(t, "k", 1)
+	})
+}
+
+func TestConcurrentDuplicatesOverTwoReplicasRunOnce(t *testing.T) {
+	t.Parallel()
+	g := newGate(t)
+	up := startUpstream(t, g.before(answers201))
+	c := conf{store: redisStore(t), site: lines("dedup", proxyTo(up))}
+	a, b := start(t, c), start(t, c)
+
+	all := append(a.postMany(40, "/", "k", "body"), b.postMany(40, "/", "k", "body")...)
+	up.awaitRuns(t, "k", 1)
+	a.awaitWaiting(t, 39, all...)
+	b.awaitWaiting(t, 39, all...)
+	g.open()
+	got := replies(t, all)
+	allAlike(t, got)
+	wantAnswer(t, got[0], 201, "run 1 of k")
+	up.wantRuns(t, "k", 1)
+
+	// The first answer was stored before its last byte: no replica may still
+	// find the run in flight.
+	for _, p := range []*caddy{a, b} {
+		wantReplay(t, p.post(t, "/", "k", "body"), got[0])
+	}
+}
+
+func TestAnswerIsStoredBeforeItsLastByte(t *testing.T) {
+	t.Parallel()
+	up := startUpstream(t, answers201)
+	c := conf{store: redisStore(t)}
+	c.site = lines(dedupBlock("in_flight reject"), proxyTo(up))
+	a, b := start(t, c), start(t, c)
+	for _, key := range []string{"1", "2", "3", "4", "5", "6", "7", "8", "9", "10"} {
+		first := a.post(t, "/", key, "body")
+		wantFresh(t, first, 201, "run 1 of "+key)
+		wantReplay(t, b.post(t, "/", key, "body"), first)
+	}
+}
+
+func TestWaitersGetAReleasingAnswer(t *testing.T) {
+	t.Parallel()
+	eachStore(t, func(t *testing.T, store string) {
+		g := newGate(t)
+		up := startUpstream(t, inTurn(g.before(answersStatus(500)), answers201))
+		p := start(t, conf{store: store, site: lines("dedup", proxyTo(up))})
+
+		first := p.postLater("/", "k", "body")
+		up.awaitRuns(t, "k", 1)
+		waiters := p.postMany(5, "/", "k", "body")
+		p.awaitWaiting(t, 5, waiters...)
+		g.open()
+		failed := first.reply(t)
+		wantFresh(t, failed, 500, "run 1 of k")
+		for _, got := range replies(t, waiters) {
+			wantReplay(t, got, failed)
+		}
+		up.wantRuns(t, "k", 1)
+
+		wantFresh(t, p.post(t, "/", "k", "body"), 201, "run 2 of k")
+		if got := up.runs("k")[1].Header.Get("Dedup-Attempt"); got != "2" {
+			t.Errorf("the second run has Dedup-Attempt %q, want 2", got)
+		}
+	})
+}
+
+func TestWaitersOnAnotherReplicaGetAReleasingAnswer(t *testing.T) {
+	t.Parallel()
+	g := newGate(t)
+	up := startUpstream(t, inTurn(g.before(answersStatus(503)), answers201))
+	c := conf{store: redisStore(t), site: lines("dedup", proxyTo(up))}
+	a, b := start(t, c), start(t, c)
+
+	first := a.postLater("/", "k", "body")
+	up.awaitRuns(t, "k", 1)
+	waiters := b.postMany(5, "/", "k", "body")
+	b.awaitWaiting(t, 5, waiters...)
+	g.open()
+	failed := first.reply(t)
+	wantFresh(t, failed, 503, "run 1 of k")
+	for _, got := range replies(t, waiters) {
+		wantReplay(t, got, failed)
+	}
+	up.wantRuns(t, "k", 1)
+	wantFresh(t, b.post(t, "/", "k", "body"), 201, "run 2 of k")
+}
+
+func TestDuplicateInFlightIsRefused(t *testing.T) {
+	t.Parallel()
+	for name, how := range map[string]string{"reject": "in_flight reject", "wait past its limit": "in_flight wait 300ms"} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			eachStore(t, func(t *testing.T, store string) {
+				g := newGate(t)
+				up := startUpstream(t, g.before(answers201))
+				p := start(t, conf{store: store, site: lines(
+					"handle /hook {", dedupBlock("mode webhook", how), proxyTo(up), "}",
+					"handle {", dedupBlock(how), proxyTo(up), "}")})
+
+				api, hook := p.postLater("/", "api", ""), p.postLater("/hook", "hook", "")
+				up.awaitRuns(t, "api", 1)
+				up.awaitRuns(t, "hook", 1)
+				refused := p.post(t, "/", "api", "")
+				said := wantProblem(t, refused, 409, "request_in_flight")
+				wantRetryAfter(t, refused)
+				refused = p.post(t, "/hook", "hook", "")
+				wantProblem(t, refused, 503, "request_in_flight")
+				wantRetryAfter(t, refused)
+
+				g.open()
+				first := api.reply(t)
+				wantFresh(t, first, 201, "run 1 of api")
+				if said.ExecutionID != first.executionID() {
+					t.Errorf("the refusal names execution %q, the run was %q", said.ExecutionID, first.executionID())
+				}
+				wantFresh(t, hook.reply(t), 201, "run 1 of hook")
+				wantReplay(t, p.post(t, "/", "api", ""), first)
+			})
+		})
+	}
+}

@@ -1,0 +1,146 @@
+package integration
+
+import (
+	"net/http"
+	"regexp"
+	"strings"
+	"testing"
+)
+
+var (
+	hexKey = regexp.MustCompile(`^[0-9a-f]{64}$`)
+	uuidV7 = regexp.MustCompile(`^[0-9a-f]{8}-[0-9a-f]{4}-7[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}$`)
+)
+
+// shown is a site that shows each placeholder to the client.
+func shown(dedup string, up *upstream) string {
+	return lines("log",
+		"header >X-Outcome {http.dedup.outcome}", "header >X-Key {http.dedup.key}", "header >X-Provider {http.dedup.provider}",
+		"header >X-Execution {http.dedup.execution_id}", "header >X-Attempt {http.dedup.attempt}", dedup, proxyTo(up))
+}
+
+func TestPlaceholdersAndAccessLogAgree(t *testing.T) {
+	t.Parallel()
+	up := startUpstream(t, inTurn(answersStatus(500), answers201))
+	p := start(t, conf{store: "store memory", site: shown(dedupBlock("max_request_body 1KiB", "max_response_body 1KiB"), up)})
+
+	want := func(name string, got reply, outcome, attempt string) {
+		t.Helper()
+		h := got.Header
+		if h.Get("X-Outcome") != outcome || h.Get("X-Attempt") != attempt {
+			t.Errorf("%s: outcome %q and attempt %q, want %q and %q", name, h.Get("X-Outcome"), h.Get("X-Attempt"), outcome, attempt)
+		}
+		if h.Get("X-Execution") != got.executionID() {
+			t.Errorf("%s: {http.dedup.execution_id} is %q, the answer says %q", name, h.Get("X-Execution"), got.executionID())
+		}
+		p.awaitLog(t, "the access log entry of "+name, func(e entry) bool {
+			headers, _ := e["resp_headers"].(map[string]any)
+			outcomes, _ := headers["X-Outcome"].([]any)
+			return len(outcomes) == 1 && outcomes[0] == outcome && e.text("dedup_outcome") == outcome &&
+				e.text("dedup_key") == h.Get("X-Key") && e.text("dedup_execution_id") == h.Get("X-Execution") &&
+				e.text("dedup_attempt") == attempt
+		})
+	}
+	want("a first run", p.post(t, "/", "k", "body"), "fresh", "1")
+	fresh := p.post(t, "/", "k", "body")
+	want("a second run", fresh, "fresh", "2")
+	if !hexKey.MatchString(fresh.Header.Get("X-Key")) || !uuidV7.MatchString(fresh.executionID()) {
+		t.Errorf("key %q or execution %q is of the wrong form", fresh.Header.Get("X-Key"), fresh.executionID())
+	}
+	replayed := p.post(t, "/", "k", "body")
+	want("a duplicate", replayed, "replayed", "2")
+	if replayed.Header.Get("X-Key") != fresh.Header.Get("X-Key") {
+		t.Error("a duplicate has another key")
+	}
+	if got := p.post(t, "/", "k", "another"); got.Header.Get("X-Outcome") != "reused" {
+		t.Errorf("outcome %q, want reused", got.Header.Get("X-Outcome"))
+	}
+	for name, r := range map[string]*http.Request{
+		"missing":   p.newPost("/", "", "body"),
+		"invalid":   p.newPost("/", `"`, "body"),
+		"too_large": p.newPost("/", "large", strings.Repeat("x", 1025)),
+	} {
+		got, err := try(oneShot, r)
+		if err != nil || got.Header.Get("X-Outcome") != name {
+			t.Errorf("outcome %q, %v; want %s", got.Header.Get("X-Outcome"), err, name)
+		}
+	}
+	// What is not deduplicated has no outcome.
+	p.post(t, "/", "passed", "", method("GET"))
+	if passed := p.awaitAccess(t, "passed"); passed.text("dedup_outcome") != "" {
+		t.Errorf("a GET is logged with outcome %q", passed.text("dedup_outcome"))
+	}
+}
+
+func TestProviderIsNamed(t *testing.T) {
+	t.Parallel()
+	up := startUpstream(t, answers201)
+	p := start(t, conf{store: "store memory", site: shown("dedup github", up)})
+	got := p.post(t, "/", "", "{}", header("X-GitHub-Delivery", "1"))
+	if got.Header.Get("X-Provider") != "github" || got.Header.Get("X-Outcome") != "fresh" {
+		t.Errorf("provider %q, outcome %q", got.Header.Get("X-Provider"), got.Header.Get("X-Outcome"))
+	}
+	p.awaitLog(t, "the provider", func(e entry) bool { return e.text("dedup_provider") == "github" })
+}
+
+func TestWaiterIsNamed(t *testing.T) {
+	t.Parallel()
+	g := newGate(t)
+	up := startUpstream(t, g.before(answers201))
+	p := start(t, conf{store: "store memory", site: shown(dedupBlock(), up)})
+	first := p.postLater("/", "k", "")
+	up.awaitRuns(t, "k", 1)
+	waiter := p.postLater("/", "k", "")
+	p.awaitWaiting(t, 1, waiter)
+	g.open()
+	first.reply(t)
+	if got := waiter.reply(t).Header.Get("X-Outcome"); got != "waited" {
+		t.Errorf("outcome %q, want waited", got)
+	}
+}
+
+func TestRefusalsAndReleasesAreLogged(t *testing.T) {
+	t.Parallel()
+	up := startUpstream(t, answersStatus(500))
+	p := start(t, conf{store: "store memory", site: lines("header >X-Key {http.dedup.key}",
+		"handle /hold {", dedupBlock("unknown hold", "release off"), "reverse_proxy "+up.addr+" {", "transport http {", "response_header_timeout 200ms", "}", "}", "}",
+		"handle {", dedupBlock("missing reject"), proxyTo(up), "}")})
+
+	released := p.post(t, "/", "k", "body")
+	p.awaitLog(t, "the release", func(e entry) bool {
+		return strings.Contains(e.text("msg"), "released") && e.text("execution_id") == released.executionID() &&
+			e.text("key") == released.Header.Get("X-Key") && e.text("status") == "500"
+	})
+	p.post(t, "/", "", "body")
+	p.awaitLog(t, "the refusal of a missing key", func(e entry) bool { return e.text("code") == "idempotency_key_missing" })
+
+	first := p.post(t, "/hold", "held", "body")
+	reused := p.post(t, "/hold", "held", "another")
+	wantProblem(t, reused, 422, "idempotency_key_reused")
+	p.awaitLog(t, "the refusal of a reused key", func(e entry) bool {
+		return e.text("code") == "idempotency_key_reused" && e.text("key") == first.Header.Get("X-Key") &&
+			e.text("execution_id") == first.executionID()
+	})
+}
+
+// Records, refusals and logs never show a credential.
+func TestCredentialsAreNotLogged(t *testing.T) {
+	t.Parallel()
+	up := startUpstream(t, inTurn(answersStatus(500), answers201))
+	p := start(t, conf{store: "store file", global: "debug", site: lines("log", "dedup", proxyTo(up))})
+	secret := header("Authorization", "Bearer very-secret-token")
+	apiKey := header("X-Api-Key", "another-secret")
+	for range 3 {
+		p.post(t, "/", "k", "body", secret)
+		p.post(t, "/", "k", "body", apiKey)
+	}
+	p.post(t, "/", "k", "other body", secret)
+	p.awaitLog(t, "the refusal", func(e entry) bool { return e.text("code") == "idempotency_key_reused" })
+	for _, e := range p.log.find(func(e entry) bool { return strings.Contains(e.text("logger"), "dedup") }) {
+		for field := range e {
+			if strings.Contains(e.text(field), "very-secret-token") || strings.Contains(e.text(field), "another-secret") {
+				t.Errorf("logged: %v", e)
+			}
+		}
+	}
+}

@@ -1,0 +1,48 @@
+package integration
+
+import (
+	"fmt"
+	"net/http"
+	"testing"
+
+	"github.com/caddy-dedup/caddy-dedup/internal/store/redis/redistest"
+)
+
+func TestRoundTripsToRedis(t *testing.T) {
+	t.Parallel()
+	server := redistest.Start(t)
+	g := newGate(t)
+	up := startUpstream(t, func(w http.ResponseWriter, r *http.Request, n run) {
+		if n.Key == "slow" {
+			<-g.opened
+		}
+		answers201(w, r, n)
+	})
+	p := start(t, conf{store: storeAt(server.Addr), site: lines("dedup", proxyTo(up))})
+	p.post(t, "/", "warm", "") // a process's first request learns the server's clock
+	m := startMonitor(t, server)
+	want := func(what string, commands ...string) {
+		t.Helper()
+		if got := m.since(t); fmt.Sprint(got) != fmt.Sprint(commands) {
+			t.Errorf("%s cost the commands %v, want %v", what, got, commands)
+		}
+	}
+
+	first := p.post(t, "/", "k", "")
+	want("a first delivery", "evalsha", "evalsha")
+	wantReplay(t, p.post(t, "/", "k", ""), first)
+	want("a duplicate of a kept response", "evalsha")
+
+	owner := p.postLater("/", "slow", "")
+	up.awaitRuns(t, "slow", 1)
+	want("a claim", "evalsha")
+	waiters := p.postMany(10, "/", "slow", "")
+	p.awaitWaiting(t, 10, waiters...)
+	want("ten waiters of a local run")
+	g.open()
+	allAlike(t, append(replies(t, waiters), owner.reply(t)))
+	want("the end of a run with ten local waiters", "evalsha")
+
+	p.post(t, "/", "", "")
+	want("a request without key")
+}

@@ -1,0 +1,185 @@
+package integration
+
+import (
+	"context"
+	"net/http"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/caddy-dedup/caddy-dedup/internal/store/redis/redistest"
+)
+
+// bothModes is a site with a webhook under /hook and an API elsewhere.
+func bothModes(up *upstream, l ...string) string {
+	return lines(
+		"handle /hook {", dedupBlock(append([]string{"mode webhook"}, l...)...), proxyTo(up), "}",
+		"handle {", dedupBlock(l...), proxyTo(up), "}")
+}
+
+func wantUnavailable(t *testing.T, p *caddy, up *upstream, key string) {
+	t.Helper()
+	for _, path := range []string{"/", "/hook"} {
+		before := len(up.runs(key + path))
+		got := p.post(t, path, key+path, "body")
+		wantProblem(t, got, 503, "store_unavailable")
+		wantRetryAfter(t, got)
+		up.wantRuns(t, key+path, before)
+	}
+}
+
+// wantServedAgain waits until a key that was refused runs, for the first time.
+func wantServedAgain(t *testing.T, p *caddy, up *upstream, key string) {
+	t.Helper()
+	for _, path := range []string{"/", "/hook"} {
+		var got reply
+		eventually(t, key+path+" runs", func() bool {
+			got = p.post(t, path, key+path, "body")
+			if got.Status != 503 && got.Status != 201 {
+				t.Fatalf("%s%s got %d %q, want it refused or run", key, path, got.Status, got.Body)
+			}
+			return got.Status == 201
+		})
+		wantFresh(t, got, 201, "run 1 of "+key+path)
+		wantAttempt(t, up, key+path, 1, "1")
+		wantReplay(t, p.post(t, path, key+path, "body"), got)
+	}
+}
+
+func TestRedisRefused(t *testing.T) {
+	t.Parallel()
+	server := redistest.Start(t)
+	up := startUpstream(t, answers201)
+	server.Kill()
+	// It starts though Redis is away.
+	p := start(t, conf{store: storeAt(server.Addr), site: bothModes(up, "unknown hold")})
+	wantUnavailable(t, p, up, "away")
+	if got := p.post(t, "/", "", "body"); got.Status != 201 {
+		t.Errorf("a request without key got %d while the store is away", got.Status)
+	}
+	server.Restart()
+	wantServedAgain(t, p, up, "away")
+	server.Kill()
+	wantUnavailable(t, p, up, "again")
+	server.Restart()
+	wantServedAgain(t, p, up, "again")
+}
+
+// A claim that was sent to a server which stands still may be executed when it
+// goes on; under hold it must not lock the key.
+func TestRedisHung(t *testing.T) {
+	t.Parallel()
+	for _, unknown := range []string{"release", "hold"} {
+		t.Run(unknown, func(t *testing.T) {
+			t.Parallel()
+			server := redistest.Start(t)
+			up := startUpstream(t, answers201)
+			p := start(t, conf{store: storeAt(server.Addr), site: bothModes(up, "unknown "+unknown, "lease 1s")})
+			p.post(t, "/", "warm", "body") // a connection is open
+			server.Signal(syscall.SIGSTOP)
+			wantUnavailable(t, p, up, "lost")
+			server.Signal(syscall.SIGCONT)
+			wantServedAgain(t, p, up, "lost")
+		})
+	}
+}
+
+func TestRedisFull(t *testing.T) {
+	t.Parallel()
+	server := redistest.Start(t)
+	client := redisClient(t, server)
+	set := func(limit string) {
+		t.Helper()
+		if err := client.ConfigSet(context.Background(), "maxmemory", limit).Err(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	g := newGate(t)
+	up := startUpstream(t, func(w http.ResponseWriter, r *http.Request, n run) {
+		if n.Key == "running" {
+			<-g.opened
+		}
+		answers201(w, r, n)
+	})
+	c := conf{store: storeAt(server.Addr), site: bothModes(up)}
+	p, other := start(t, c), start(t, c)
+	options := []option{host("shop.test")}
+
+	kept := p.post(t, "/", "kept", "body", options...)
+	running := p.postLater("/", "running", "body", options...)
+	up.awaitRuns(t, "running", 1)
+	set("1")
+	wantUnavailable(t, p, up, "new")
+	// What is there is still replayed, and what runs is answered.
+	wantReplay(t, p.post(t, "/", "kept", "body", options...), kept)
+	g.open()
+	first := running.reply(t)
+	wantFresh(t, first, 201, "run 1 of running")
+	wantReplay(t, p.post(t, "/", "running", "body", options...), first)
+	set("0")
+	wantServedAgain(t, p, up, "new")
+	wantReplay(t, other.post(t, "/", "running", "body", options...), first)
+	up.wantRuns(t, "running", 1)
+}
+
+func TestRedisAwayWhenTheUpstreamAnswers(t *testing.T) {
+	t.Parallel()
+	ways := map[string]struct {
+		args     []string
+		away     func(*redistest.Server)
+		backPlan func(*redistest.Server)
+	}{
+		"hung": {nil, func(s *redistest.Server) { s.Signal(syscall.SIGSTOP) }, func(s *redistest.Server) { s.Signal(syscall.SIGCONT) }},
+		"killed, with its data on disk": {[]string{"--appendonly", "yes", "--appendfsync", "always"},
+			func(s *redistest.Server) { s.Kill() }, func(s *redistest.Server) { s.Restart() }},
+		"killed, without": {nil, func(s *redistest.Server) { s.Kill() }, func(s *redistest.Server) { s.Restart() }},
+	}
+	for name, way := range ways {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			server := redistest.Start(t, way.args...)
+			g := newGate(t)
+			up := startUpstream(t, g.before(answers201))
+			c := conf{store: storeAt(server.Addr), site: lines(dedupBlock("in_flight wait 10s"), proxyTo(up))}
+			p, other := start(t, c), start(t, c)
+			options := []option{host("shop.test")}
+
+			running := p.postLater("/", "k", "body", options...)
+			up.awaitRuns(t, "k", 1)
+			waiter := p.postLater("/", "k", "body", options...)
+			p.awaitWaiting(t, 1, waiter)
+			way.away(server)
+			g.open()
+			first := running.reply(t)
+			wantFresh(t, first, 201, "run 1 of k")
+			wantReplay(t, waiter.reply(t), first)
+			wantReplay(t, p.post(t, "/", "k", "body", options...), first)
+			wantProblem(t, p.post(t, "/", "k", "another", options...), 422, "idempotency_key_reused")
+
+			way.backPlan(server)
+			p.awaitLog(t, "that the run's end is stored now", func(e entry) bool { return strings.Contains(e.text("msg"), "stored now") })
+			wantReplay(t, other.post(t, "/", "k", "body", options...), first)
+			up.wantRuns(t, "k", 1)
+		})
+	}
+}
+
+func TestStoreErrorsCanPassUnprotected(t *testing.T) {
+	t.Parallel()
+	server := redistest.Start(t)
+	up := startUpstream(t, answers201)
+	server.Kill()
+	p := start(t, conf{store: storeAt(server.Addr), site: lines("log", dedupBlock("store_errors pass"), proxyTo(up))})
+	for n := range 2 {
+		got := p.post(t, "/", "k", "body")
+		if got.Status != 201 || got.replayed() || got.executionID() != "" {
+			t.Errorf("got %d %v, want it passed without protection", got.Status, got.Header)
+		}
+		up.wantRuns(t, "k", n+1)
+	}
+	if got := p.awaitAccess(t, "k").text("dedup_outcome"); got != "unprotected" {
+		t.Errorf("the access log says %q, want unprotected", got)
+	}
+	server.Restart()
+	eventually(t, "requests are protected again", func() bool { return p.post(t, "/", "k2", "body").executionID() != "" })
+}

@@ -1,0 +1,118 @@
+package integration
+
+import (
+	"context"
+	"net/http"
+	"testing"
+)
+
+func TestReloadWithARunInFlight(t *testing.T) {
+	t.Parallel()
+	eachStore(t, func(t *testing.T, store string) {
+		g := newGate(t)
+		up := startUpstream(t, g.before(answers201))
+		p := start(t, conf{store: store, site: lines(`header X-Configuration 1`, "dedup", proxyTo(up))})
+
+		first := p.postLater("/", "k", "body")
+		up.awaitRuns(t, "k", 1)
+		oldWaiter := p.postLater("/", "k", "body")
+		p.awaitWaiting(t, 1, oldWaiter)
+		p.reload(t, lines(`header X-Configuration 2`, "dedup", proxyTo(up)))
+		newWaiter := p.postLater("/", "k", "body")
+		p.awaitWaiting(t, 2, oldWaiter, newWaiter)
+		g.open()
+
+		got := first.reply(t)
+		wantFresh(t, got, 201, "run 1 of k")
+		wantReplay(t, oldWaiter.reply(t), got)
+		across := newWaiter.reply(t)
+		wantReplay(t, across, got)
+		if across.Header.Get("X-Configuration") != "2" {
+			t.Errorf("the duplicate was served by configuration %q, want 2", across.Header.Get("X-Configuration"))
+		}
+		wantReplay(t, p.post(t, "/", "k", "body"), got)
+		up.wantRuns(t, "k", 1)
+
+		// The store lives on with the last configuration that uses it.
+		p.reload(t, lines(`header X-Configuration 3`, "dedup", proxyTo(up)))
+		wantReplay(t, p.post(t, "/", "k", "body"), got)
+	})
+}
+
+func TestRunEndsAfterDedupWasConfiguredAway(t *testing.T) {
+	t.Parallel()
+	eachStore(t, func(t *testing.T, store string) {
+		if store == "store memory" {
+			t.Skip("its records go with the last configuration that uses it")
+		}
+		g := newGate(t)
+		up := startUpstream(t, g.before(answers201))
+		with := lines("dedup", proxyTo(up))
+		p := start(t, conf{store: store, site: with})
+		first := p.postLater("/", "k", "body")
+		up.awaitRuns(t, "k", 1)
+		p.reload(t, proxyTo(up))
+		g.open()
+		got := first.reply(t)
+		wantFresh(t, got, 201, "run 1 of k")
+		p.reload(t, with)
+		wantReplay(t, p.post(t, "/", "k", "body"), got)
+		up.wantRuns(t, "k", 1)
+	})
+}
+
+func TestGracefulStopWithARunInFlight(t *testing.T) {
+	t.Parallel()
+	for _, name := range []string{"client stays", "HTTP2 client leaves"} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			for _, store := range []string{"file", "redis"} {
+				t.Run(store, func(t *testing.T) {
+					t.Parallel()
+					lines := "store file"
+					if store == "redis" {
+						lines = redisStore(t)
+					}
+					stopWithARunInFlight(t, lines, name == "client stays")
+				})
+			}
+		})
+	}
+}
+
+func stopWithARunInFlight(t *testing.T, store string, stays bool) {
+	g := newGate(t)
+	up := startUpstream(t, g.before(answers201))
+	c := conf{store: store, global: "servers {\nprotocols h1 h2c\n}", site: lines("dedup", proxyTo(up))}
+	p := start(t, c)
+
+	ctx, leave := context.WithCancel(t.Context())
+	defer leave()
+	client := unencryptedHTTP2()
+	if stays {
+		client = oneShot
+	}
+	request := p.newPost("/", "k", "body", within(ctx), host("shop.test"))
+	first := sendLater(client, request)
+	begun := up.awaitRuns(t, "k", 1)
+	if !stays {
+		leave()
+		<-first.done
+	}
+	p.terminate(t)
+	p.awaitLog(t, "that it shuts down", func(e entry) bool { return e.text("msg") == "shutting down apps, then terminating" })
+	g.open()
+	if stays {
+		wantFresh(t, first.reply(t), 201, "run 1 of k")
+	}
+	if code := p.awaitExit(t); code != 0 {
+		t.Errorf("the process ended with %d", code)
+	}
+
+	c.dir = p.conf.dir
+	q := start(t, c)
+	got := q.post(t, "/", "k", "body", host("shop.test"))
+	wantReplay(t, got, reply{Status: 201, Body: "run 1 of k", Header: http.Header{
+		"Dedup-Execution-Id": begun.Header["Dedup-Execution-Id"]}})
+	up.wantRuns(t, "k", 1)
+}

@@ -1,0 +1,102 @@
+package integration
+
+import (
+	"strings"
+	"testing"
+)
+
+func TestTwoDedupsOnOnePathRunOnce(t *testing.T) {
+	t.Parallel()
+	for name, inner := range map[string]string{
+		"alike":            "dedup",
+		"with other rules": dedupBlock("fingerprint none", "in_flight reject", "unknown hold", "timeout 1m"),
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			eachStore(t, func(t *testing.T, store string) {
+				up := startUpstream(t, inTurn(answersStatus(500), answers201))
+				p := start(t, conf{store: store, site: lines("route {", "dedup", inner, proxyTo(up), "}")})
+				wantFresh(t, p.post(t, "/", "k", "body"), 500, "run 1 of k")
+				first := p.post(t, "/", "k", "body")
+				wantFresh(t, first, 201, "run 2 of k")
+				wantReplay(t, p.post(t, "/", "k", "body"), first)
+				up.wantRuns(t, "k", 2)
+				if ids := up.runs("k")[1].Header["Dedup-Execution-Id"]; len(ids) != 1 || ids[0] != first.executionID() {
+					t.Errorf("the upstream got the execution IDs %q, the client %q", ids, first.executionID())
+				}
+				wantAttempt(t, up, "k", 2, "2")
+				if ids := first.Header["Dedup-Execution-Id"]; len(ids) != 1 {
+					t.Errorf("the client got the execution IDs %q", ids)
+				}
+			})
+		})
+	}
+}
+
+func TestGatewayAndSidecarOnOneStoreRunOnce(t *testing.T) {
+	t.Parallel()
+	store := redisStore(t)
+	g := newGate(t)
+	up := startUpstream(t, g.before(answers201))
+	sidecar := start(t, conf{store: store, site: lines("dedup", proxyTo(up))})
+	gateway := start(t, conf{store: store, site: lines("dedup", "reverse_proxy "+sidecar.addr)})
+
+	all := append(gateway.postMany(5, "/", "k", "body", host("shop.test")), sidecar.postMany(5, "/", "k", "body", host("shop.test"))...)
+	up.awaitRuns(t, "k", 1)
+	g.open()
+	got := replies(t, all)
+	allAlike(t, got)
+	wantAnswer(t, got[0], 201, "run 1 of k")
+	for _, p := range []*caddy{gateway, sidecar} {
+		wantReplay(t, p.post(t, "/", "k", "body", host("shop.test")), got[0])
+	}
+	up.wantRuns(t, "k", 1)
+	if id := up.runs("k")[0].Header.Get("Dedup-Execution-Id"); id != got[0].executionID() {
+		t.Errorf("the upstream got execution ID %q, the clients %q", id, got[0].executionID())
+	}
+}
+
+func TestClientsCannotSetOurHeaders(t *testing.T) {
+	t.Parallel()
+	up := startUpstream(t, answers201)
+	p := start(t, conf{store: "store memory", site: lines("dedup", proxyTo(up))})
+	forged := []option{
+		header("Dedup-Execution-Id", "00000000-0000-7000-8000-000000000000"), header("Dedup-Attempt", "9"),
+		header("Dedup-Parent-Id", "x"), header("Dedup-Retention", "1"), header("Dedup-Anything", "x"),
+	}
+	requests := map[string][]option{"k": forged, "without key": forged, "GET": append(forged, method("GET"))}
+	for name, options := range requests {
+		key := ""
+		if name == "k" {
+			key = "k"
+		}
+		before := len(up.all())
+		if got := p.post(t, "/", key, "", options...); got.Status != 201 {
+			t.Fatalf("%s: got %d %q", name, got.Status, got.Body)
+		}
+		for field, values := range up.all()[before].Header {
+			if !strings.HasPrefix(strings.ToLower(field), "dedup-") {
+				continue
+			}
+			ours := name == "k" && (field == "Dedup-Execution-Id" || field == "Dedup-Attempt")
+			if !ours || len(values) != 1 || strings.HasPrefix(values[0], "00000000") || values[0] == "9" {
+				t.Errorf("%s: the upstream got %s %q", name, field, values)
+			}
+		}
+	}
+}
+
+func TestForgedExecutionIDDoesNotPassTheClaim(t *testing.T) {
+	t.Parallel()
+	g := newGate(t)
+	up := startUpstream(t, g.before(answers201))
+	p := start(t, conf{store: "store memory", site: lines(dedupBlock("in_flight reject"), proxyTo(up))})
+	first := p.postLater("/", "k", "body")
+	up.awaitRuns(t, "k", 1)
+	wantProblem(t, p.post(t, "/", "k", "body", header("Dedup-Execution-Id", "00000000-0000-7000-8000-000000000000")), 409, "request_in_flight")
+	g.open()
+	done := first.reply(t)
+	// One that has ended is none in flight.
+	wantReplay(t, p.post(t, "/", "k", "body", header("Dedup-Execution-Id", done.executionID())), done)
+	up.wantRuns(t, "k", 1)
+}

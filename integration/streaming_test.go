@@ -1,0 +1,200 @@
+package integration
+
+import (
+	"bufio"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptrace"
+	"net/textproto"
+	"strings"
+	"testing"
+)
+
+func TestEarlyHintsPassAndAreNotKept(t *testing.T) {
+	t.Parallel()
+	up := startUpstream(t, func(w http.ResponseWriter, r *http.Request, n run) {
+		w.Header().Set("Link", "</style.css>; rel=preload")
+		w.WriteHeader(http.StatusEarlyHints)
+		w.Header().Del("Link")
+		answers201(w, r, n)
+	})
+	p := start(t, conf{store: "store memory", site: lines("dedup", proxyTo(up))})
+
+	hints := func(seen *[]int) option {
+		return func(r *http.Request) {
+			*r = *r.WithContext(httptrace.WithClientTrace(r.Context(), &httptrace.ClientTrace{
+				Got1xxResponse: func(code int, _ textproto.MIMEHeader) error { *seen = append(*seen, code); return nil },
+			}))
+		}
+	}
+	var onFirst, onSecond []int
+	first := p.post(t, "/", "k", "", hints(&onFirst))
+	wantFresh(t, first, 201, "run 1 of k")
+	if len(onFirst) != 1 || onFirst[0] != 103 {
+		t.Errorf("the first client saw %v before its answer, want 103", onFirst)
+	}
+	second := p.post(t, "/", "k", "", hints(&onSecond))
+	wantReplay(t, second, first)
+	if len(onSecond) > 0 || second.Header.Get("Link") != "" {
+		t.Errorf("the replay brought %v and Link %q", onSecond, second.Header.Get("Link"))
+	}
+}
+
+func TestStreamReachesTheClientLiveAndIsKeptWhole(t *testing.T) {
+	t.Parallel()
+	eachStore(t, func(t *testing.T, store string) {
+		g := newGate(t)
+		up := startUpstream(t, func(w http.ResponseWriter, _ *http.Request, r run) {
+			w.Header().Set("Content-Type", "text/event-stream")
+			fmt.Fprint(w, "data: first\n\n")
+			w.(http.Flusher).Flush()
+			<-g.opened
+			fmt.Fprintf(w, "data: %s\n\n", r.text())
+		})
+		p := start(t, conf{store: store, site: lines("dedup", proxyTo(up))})
+
+		answer, err := oneShot.Do(p.newPost("/", "k", ""))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer answer.Body.Close()
+		head := make([]byte, len("data: first\n\n"))
+		if _, err := io.ReadFull(answer.Body, head); err != nil {
+			t.Fatalf("the first event did not come while the stream goes on: %v", err)
+		}
+		waiter := p.postLater("/", "k", "")
+		p.awaitWaiting(t, 1, waiter)
+		g.open()
+		rest, err := io.ReadAll(answer.Body)
+		if err != nil {
+			t.Fatal(err)
+		}
+		first := reply{Status: answer.StatusCode, Header: answer.Header, Body: string(head) + string(rest)}
+		wantAnswer(t, first, 200, "data: first\n\ndata: run 1 of k\n\n")
+		for _, got := range []reply{waiter.reply(t), p.post(t, "/", "k", "")} {
+			wantReplay(t, got, first)
+			if kind := got.Header.Get("Content-Type"); kind != "text/event-stream" {
+				t.Errorf("the replay has Content-Type %q", kind)
+			}
+		}
+		up.wantRuns(t, "k", 1)
+	})
+}
+
+func TestOversizeResponseIsNeverRunAgain(t *testing.T) {
+	t.Parallel()
+	large := strings.Repeat("x", 100_000)
+	shapes := map[string]answering{
+		"known length": func(w http.ResponseWriter, _ *http.Request, _ run) {
+			w.Header().Set("Content-Type", "text/csv")
+			w.Header().Set("X-Total", "7")
+			w.Header().Set("Content-Length", fmt.Sprint(len(large)))
+			w.WriteHeader(http.StatusAccepted)
+			fmt.Fprint(w, large)
+		},
+		"streamed": func(w http.ResponseWriter, _ *http.Request, _ run) {
+			w.Header().Set("Content-Type", "text/csv")
+			w.Header().Set("X-Total", "7")
+			w.WriteHeader(http.StatusAccepted)
+			fmt.Fprint(w, large[:1000])
+			w.(http.Flusher).Flush()
+			fmt.Fprint(w, large[1000:])
+		},
+	}
+	for name, answer := range shapes {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			eachStore(t, func(t *testing.T, store string) {
+				up := startUpstream(t, answer)
+				p := start(t, conf{store: store, site: lines(
+					"handle /hook {", dedupBlock("mode webhook", "max_response_body 64KiB"), proxyTo(up), "}",
+					"handle {", dedupBlock("max_response_body 64KiB"), proxyTo(up), "}")})
+
+				first := p.post(t, "/", "k", "")
+				wantFresh(t, first, 202, large)
+				for range 2 {
+					refused := wantProblem(t, p.post(t, "/", "k", ""), 409, "response_not_kept")
+					if refused.ExecutionID != first.executionID() {
+						t.Errorf("the refusal names execution %q, the first was %q", refused.ExecutionID, first.executionID())
+					}
+				}
+				up.wantRuns(t, "k", 1)
+
+				first = p.post(t, "/hook", "hook", "")
+				wantFresh(t, first, 202, large)
+				second := p.post(t, "/hook", "hook", "")
+				first.Body = ""
+				wantReplay(t, second, first)
+				if kind := second.Header.Get("Content-Type"); kind != "" {
+					t.Errorf("the answer without body has Content-Type %q", kind)
+				}
+				if second.Header.Get("X-Total") != "7" {
+					t.Error("the answer without body lost its headers")
+				}
+				up.wantRuns(t, "hook", 1)
+			})
+		})
+	}
+}
+
+func TestResponseOfExactlyTheLimitIsKept(t *testing.T) {
+	t.Parallel()
+	up := startUpstream(t, func(w http.ResponseWriter, _ *http.Request, _ run) { fmt.Fprint(w, strings.Repeat("x", 1024)) })
+	p := start(t, conf{store: "store memory", site: lines(dedupBlock("max_response_body 1KiB"), proxyTo(up))})
+	first := p.post(t, "/", "k", "")
+	wantReplay(t, p.post(t, "/", "k", ""), first)
+}
+
+func TestUpgradeIsNotDeduplicated(t *testing.T) {
+	t.Parallel()
+	up := startUpstream(t, func(w http.ResponseWriter, _ *http.Request, _ run) {
+		conn, buf, err := w.(http.Hijacker).Hijack()
+		if err != nil {
+			panic(err)
+		}
+		defer conn.Close()
+		fmt.Fprint(buf, "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: echo\r\n\r\n")
+		buf.Flush()
+		line, _ := buf.ReadString('\n')
+		fmt.Fprint(buf, "echo "+line)
+		buf.Flush()
+	})
+	p := start(t, conf{store: "store memory", site: lines("dedup", proxyTo(up))})
+
+	for n := range 2 {
+		conn, err := net.Dial("tcp", p.addr)
+		if err != nil {
+			t.Fatal(err)
+		}
+		fmt.Fprintf(conn, "POST / HTTP/1.1\r\nHost: %s\r\nConnection: Upgrade\r\nUpgrade: echo\r\nIdempotency-Key: k\r\nContent-Length: 0\r\n\r\n", p.addr)
+		in := bufio.NewReader(conn)
+		answer, err := http.ReadResponse(in, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if answer.StatusCode != http.StatusSwitchingProtocols {
+			t.Fatalf("got %d, want 101", answer.StatusCode)
+		}
+		fmt.Fprint(conn, "hello\n")
+		if line, err := in.ReadString('\n'); line != "echo hello\n" {
+			t.Errorf("got %q, %v over the upgraded connection", line, err)
+		}
+		conn.Close()
+		up.wantRuns(t, "k", n+1)
+	}
+}
+
+func TestGRPCIsNotDeduplicated(t *testing.T) {
+	t.Parallel()
+	up := startUpstream(t, answers201)
+	p := start(t, conf{store: "store memory", site: lines("dedup", proxyTo(up))})
+	for n, kind := range []string{"application/grpc", "application/grpc+proto", "application/grpc-web"} {
+		got := p.post(t, "/", "k", "", header("Content-Type", kind))
+		if got.Status != 201 || got.replayed() {
+			t.Errorf("%s: got %d %v, want it passed", kind, got.Status, got.Header)
+		}
+		up.wantRuns(t, "k", n+1)
+	}
+}

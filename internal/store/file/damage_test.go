@@ -1,0 +1,250 @@
+package file
+
+import (
+	"bytes"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"go.uber.org/zap"
+
+	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
+)
+
+// storeOf returns the content of a file that keeps n keys.
+func storeOf(t *testing.T, n int) []byte {
+	t.Helper()
+	path := newPath(t)
+	s := reopen(t, path)
+	keepMany(t, s, n)
+	closeStore(t, s)
+	content, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return content
+}
+
+const page = 4096
+
+// kindOf returns the kind of a page of a file, 0 for a page that never was one.
+func kindOf(content []byte, n int) uint16 {
+	return binary.NativeEndian.Uint16(content[n*page+8:])
+}
+
+// damages are ways in which a file goes bad.
+var damages = []func(content []byte, random *rand.Rand) []byte{
+	func(content []byte, random *rand.Rand) []byte { // single bytes anywhere
+		for range 1 + random.IntN(8) {
+			content[random.IntN(len(content))] = byte(random.Uint32())
+		}
+		return content
+	},
+	func(content []byte, random *rand.Rand) []byte { // single bits where pages describe themselves
+		for range 1 + random.IntN(4) {
+			content[random.IntN(len(content)/page)*page+random.IntN(48)] ^= 1 << random.IntN(8)
+		}
+		return content
+	},
+	func(content []byte, random *rand.Rand) []byte { // a sector of zeros
+		clear(content[random.IntN(len(content)/512)*512:][:512])
+		return content
+	},
+	func(content []byte, random *rand.Rand) []byte { // a page in another's place
+		from, to := random.IntN(len(content)/page), random.IntN(len(content)/page)
+		copy(content[to*page:][:page], content[from*page:][:page])
+		return content
+	},
+	func(content []byte, random *rand.Rand) []byte { // a page in another's place that says that it belongs there
+		from, to := 2+random.IntN(len(content)/page-2), 2+random.IntN(len(content)/page-2)
+		copy(content[to*page+8:][:page-8], content[from*page+8:][:page-8])
+		return content
+	},
+	func(content []byte, random *rand.Rand) []byte { // branches and leaves taken for each other
+		at := content[(2+random.IntN(len(content)/page-2))*page+8:]
+		at[0] ^= branchPage ^ leafPage
+		return content
+	},
+	func(content []byte, random *rand.Rand) []byte { // a cut
+		return content[:random.IntN(len(content))]
+	},
+}
+
+// askOnly is [ask] without the write that may follow.
+func askOnly(s *Store, name string) (claimed idempotency.Claimed, err error) {
+	c := claimOf(name)
+	c.Token = "token of a duplicate"
+	err = s.read(func(t *tables) (err error) {
+		claimed, _, err = t.decide(c, clock())
+		return err
+	})
+	return claimed, err
+}
+
+// A damaged file may be refused, and its keys may be unreadable or lost; but the
+// process goes on, and no answer is another than the one that was kept.
+func TestDamagedFileNeverAnswersWrongly(t *testing.T) {
+	const keys, rounds = 1200, 140
+	whole := storeOf(t, keys)
+	path := filepath.Join(t.TempDir(), "keys.db")
+	random := rand.New(rand.NewPCG(11, 12))
+	var refused, unreadable, replayed int
+	for round := range rounds {
+		content := damages[round%len(damages)](bytes.Clone(whole), random)
+		if err := os.WriteFile(path, content, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		s, err := Open(path, zap.NewNop())
+		if err != nil {
+			refused++
+			after, err := os.ReadFile(path)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if !bytes.Equal(after, content) {
+				t.Errorf("round %d: a file that was refused was changed", round)
+			}
+			continue
+		}
+		fresh := 0
+		for i := range keys {
+			name := fmt.Sprint(i)
+			asking := ask
+			if fresh == 5 { // each of them waits for the disk
+				asking = askOnly
+			}
+			claimed, err := asking(s, name)
+			switch {
+			case isUnreadable(err):
+				unreadable++
+			case err != nil:
+				t.Errorf("round %d: key %s: %v", round, name, err)
+			case claimed.Verdict == idempotency.ReplayKept:
+				replayed++
+				response := claimed.Response
+				if response.Status != 201 || string(response.Body) != name || len(response.Header) != 1 || response.Header["Etag"][0] != name {
+					t.Fatalf("round %d: key %s was answered %+v", round, name, response)
+				}
+			case claimed.Verdict == idempotency.Proceed:
+				fresh = min(fresh+1, 5)
+			case claimed.Verdict != idempotency.WaitForRun: // an older page took another's place
+				t.Fatalf("round %d: key %s: verdict %v", round, name, claimed.Verdict)
+			}
+		}
+		for cursor, more := "", true; more; more = cursor != "" {
+			if _, cursor, err = s.List(t.Context(), cursor, 100); err != nil && !isUnreadable(err) {
+				t.Errorf("round %d: list: %v", round, err)
+			}
+		}
+		if _, err := s.Forget(t.Context(), key("1")); err != nil && !isUnreadable(err) {
+			t.Errorf("round %d: forget: %v", round, err)
+		}
+		if err := s.sweepDue(); err != nil && !isUnreadable(err) {
+			t.Errorf("round %d: sweep: %v", round, err)
+		}
+		_ = s.Close() // an error of a damaged file
+	}
+	t.Logf("of %d files %d were refused; %d answers, %d unreadable", rounds, refused, replayed, unreadable)
+	if refused == 0 || unreadable == 0 || replayed == 0 {
+		t.Errorf("the damage was of one kind only: %d refused, %d unreadable, %d answers", refused, unreadable, replayed)
+	}
+}
+
+// A branch that leads back to itself would end the process in a stack overflow.
+func TestBranchThatLeadsBackIsRefused(t *testing.T) {
+	content := storeOf(t, 600)
+	branches := 0
+	for n := 2; n < len(content)/page; n++ {
+		if kindOf(content, n) != branchPage {
+			continue
+		}
+		branches++
+		damaged := bytes.Clone(content)
+		count := int(binary.NativeEndian.Uint16(damaged[n*page+10:]))
+		last := n*page + pageHeaderSize + (count-1)*elementSize + 8
+		binary.NativeEndian.PutUint64(damaged[last:], uint64(n))
+		path := filepath.Join(t.TempDir(), "keys.db")
+		if err := os.WriteFile(path, damaged, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		s, err := Open(path, zap.NewNop())
+		if err != nil {
+			continue
+		}
+		// A branch page that is free now, and so leads nowhere: it is not used.
+		for i := range 600 {
+			kept(t, s, fmt.Sprint(i))
+		}
+		closeStore(t, s)
+		branches--
+	}
+	if branches == 0 {
+		t.Error("no branch in use was found")
+	}
+}
+
+func TestFileCutOffWhileOpen(t *testing.T) {
+	path := newPath(t)
+	s := reopen(t, path)
+	keepMany(t, s, 300)
+	if err := os.Truncate(path, 2*page); err != nil {
+		t.Fatal(err)
+	}
+	for i := range 300 {
+		if claimed, err := ask(s, fmt.Sprint(i)); !isUnreadable(err) {
+			t.Fatalf("claim: verdict %v, %v; want an UnreadableError", claimed.Verdict, err)
+		}
+	}
+	if err := s.Renew(t.Context(), claimOf("1")); !isUnreadable(err) {
+		t.Errorf("renew: %v, want an UnreadableError", err)
+	}
+}
+
+// Damage that only writers meet: the committer goes on, and whoever does not
+// need the damaged page is served.
+func TestDamageMetByTheCommitter(t *testing.T) {
+	path := newPath(t)
+	s := reopen(t, path)
+	keepMany(t, s, 300)
+	file, err := os.OpenFile(path, os.O_RDWR, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer file.Close()
+	content, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	damaged := 0
+	for n := 2; n < len(content)/page; n++ {
+		size := binary.NativeEndian.Uint32(content[n*page+pageHeaderSize+8:]) // of the first key
+		if kindOf(content, n) == leafPage && size >= momentSize+1+uint32(keySize) && bytes.Contains(content[n*page:][:page], marker) {
+			damaged++
+			if _, err := file.WriteAt([]byte{0xff}, int64(n*page+8)); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	if damaged == 0 {
+		t.Fatal("no page of the expiries was found")
+	}
+	b := block(s)
+	<-b.entered
+	first := claimUntil(t.Context(), s, "new")
+	poll(t, "the claim is queued", func() bool { return len(s.queue) == 1 })
+	// In one group with it, and without need of the damaged page.
+	gone := make(chan error, 1)
+	go func() { gone <- s.Renew(t.Context(), claimOf("nobody's")) }()
+	poll(t, "both are queued", func() bool { return len(s.queue) == 2 })
+	b.letGo(t)
+	if r := <-first; !isUnreadable(r.err) {
+		t.Errorf("claim: verdict %v, %v; want an UnreadableError", r.claimed.Verdict, r.err)
+	}
+	if err := <-gone; !errors.Is(err, idempotency.ErrGone) {
+		t.Errorf("renew beside it: %v, want ErrGone", err)
+	}
+}

@@ -1,0 +1,65 @@
+package file
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+
+	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
+)
+
+// List implements [idempotency.Store]. The order is that of the keys, and a
+// cursor is the last key that the page before it looked at.
+func (s *Store) List(ctx context.Context, cursor string, limit int) ([]idempotency.Listed, string, error) {
+	if err := ctx.Err(); err != nil {
+		return nil, "", err
+	}
+	if limit < 1 {
+		return nil, "", fmt.Errorf("a page of %d records; it must be at least 1", limit)
+	}
+	var after []byte
+	if cursor != "" {
+		key, err := idempotency.ParseKey(cursor)
+		if err != nil {
+			return nil, "", fmt.Errorf("cursor: %w", err)
+		}
+		after = key[:]
+	}
+	var page []idempotency.Listed
+	var next string
+	err := s.read(func(t *tables) error {
+		now := clock()
+		c := t.records.Cursor()
+		name, _ := c.Seek(after)
+		if cursor != "" && bytes.Equal(name, after) {
+			name, _ = c.Next()
+		}
+		// Expired records count, so that a page of them takes no longer.
+		for range limit {
+			if name == nil {
+				next = ""
+				return nil
+			}
+			if len(name) != keySize {
+				return &idempotency.UnreadableError{Where: "store file " + s.path, Err: fmt.Errorf("the record name %x is no key", name)}
+			}
+			key := idempotency.Key(name)
+			record, err := t.record(key)
+			if err != nil {
+				page = append(page, idempotency.Listed{Key: key, Unreadable: err})
+			} else if live(record, now) != nil {
+				page = append(page, idempotency.Listed{Key: key, Record: record})
+			}
+			next = key.String()
+			name, _ = c.Next()
+		}
+		if name == nil {
+			next = ""
+		}
+		return nil
+	})
+	if err != nil {
+		return nil, "", err
+	}
+	return page, next, nil
+}

@@ -1,0 +1,144 @@
+package file
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"go.uber.org/zap"
+	"go.uber.org/zap/zaptest"
+
+	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
+)
+
+// childVariable makes the test binary run as one of the child processes: its
+// name, and the store file in the first argument.
+const childVariable = "CADDY_DEDUP_FILE_TEST_CHILD"
+
+var children = map[string]func(path string) error{}
+
+func TestMain(m *testing.M) {
+	if name := os.Getenv(childVariable); name != "" {
+		if err := children[name](os.Args[1]); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+		os.Exit(0)
+	}
+	os.Exit(m.Run())
+}
+
+// child is a process that runs one of the children.
+func child(t *testing.T, name, path string) *exec.Cmd {
+	t.Helper()
+	if children[name] == nil {
+		t.Fatalf("there is no child %q", name)
+	}
+	cmd := exec.CommandContext(t.Context(), os.Args[0], path)
+	cmd.Env = append(os.Environ(), childVariable+"="+name)
+	cmd.Stderr = os.Stderr
+	return cmd
+}
+
+func newPath(t *testing.T) string { return filepath.Join(t.TempDir(), "data", "keys.db") }
+
+func reopen(t *testing.T, path string) *Store {
+	t.Helper()
+	s, err := Open(path, zaptest.NewLogger(t, zaptest.Level(zap.ErrorLevel)))
+	if err != nil {
+		t.Fatalf("open: %v", err)
+	}
+	t.Cleanup(func() { closeStore(t, s) })
+	return s
+}
+
+func closeStore(t *testing.T, s *Store) {
+	t.Helper()
+	if err := s.Close(); err != nil {
+		t.Errorf("close: %v", err)
+	}
+}
+
+func key(name string) idempotency.Key { return idempotency.Identity{ID: name}.Key() }
+
+func claimOf(name string) idempotency.Claim {
+	return idempotency.Claim{
+		Key: key(name), Token: "token of " + name, ExecutionID: "execution of " + name,
+		Lease: time.Minute, Retention: time.Hour,
+	}
+}
+
+func completeAs(body string) idempotency.Settlement {
+	return idempotency.Settlement{
+		State: idempotency.Complete, Counted: true, Retention: time.Hour,
+		Response: &idempotency.Response{Status: 201, Header: map[string][]string{"Etag": {body}}, Body: []byte(body)},
+	}
+}
+
+// keep claims a key and completes it with its own name as the body.
+func keep(ctx context.Context, s *Store, name string) error {
+	claimed, err := s.Claim(ctx, claimOf(name))
+	if err != nil {
+		return fmt.Errorf("claim %s: %w", name, err)
+	}
+	if claimed.Verdict != idempotency.Proceed {
+		return fmt.Errorf("claim %s: verdict %v", name, claimed.Verdict)
+	}
+	if err := s.Settle(ctx, key(name), claimed.Record, completeAs(name)); err != nil {
+		return fmt.Errorf("settle %s: %w", name, err)
+	}
+	return nil
+}
+
+// keepMany keeps keys that are named by their numbers.
+func keepMany(t *testing.T, s *Store, n int) {
+	t.Helper()
+	var next atomic.Int64
+	var done sync.WaitGroup
+	for range 64 {
+		done.Go(func() {
+			for i := next.Add(1) - 1; i < int64(n); i = next.Add(1) - 1 {
+				if err := keep(t.Context(), s, fmt.Sprint(i)); err != nil {
+					t.Error(err)
+				}
+			}
+		})
+	}
+	done.Wait()
+}
+
+// ask claims a key as a duplicate does.
+func ask(s *Store, name string) (idempotency.Claimed, error) {
+	c := claimOf(name)
+	c.Token, c.ExecutionID = "token of a duplicate", "execution of a duplicate"
+	return s.Claim(context.Background(), c)
+}
+
+// kept fails the test where a key does not replay its own name.
+func kept(t *testing.T, s *Store, name string) {
+	t.Helper()
+	claimed, err := ask(s, name)
+	if err != nil || claimed.Verdict != idempotency.ReplayKept || string(claimed.Response.Body) != name {
+		t.Fatalf("key %s: verdict %v, response %v, %v", name, claimed.Verdict, claimed.Response, err)
+	}
+}
+
+const patience = 20 * time.Second
+
+// poll returns when the condition holds.
+func poll(t *testing.T, what string, condition func() bool) {
+	t.Helper()
+	deadline := time.Now().Add(patience)
+	for !condition() {
+		if time.Now().After(deadline) {
+			t.Fatalf("it did not happen within %v: %s", patience, what)
+		}
+		time.Sleep(time.Millisecond)
+	}
+}

@@ -1,0 +1,212 @@
+package file
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"time"
+
+	bolt "go.etcd.io/bbolt"
+	bolterrors "go.etcd.io/bbolt/errors"
+	"go.uber.org/zap"
+)
+
+// lockPatience is how long an opener waits for another process to let go of the
+// file: one that is being replaced ends in the meantime.
+const lockPatience = time.Second
+
+// Open opens the store in the file of that path, and creates the file and its
+// directories where they are missing. It reads no records, whatever their
+// number. A file that another process has open, that belongs to another program
+// or that is damaged is an error that names it, and is left as it is.
+func Open(path string, logger *zap.Logger) (*Store, error) {
+	dir := filepath.Dir(path)
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return nil, fmt.Errorf("directory of store file %s: %w", path, err)
+	}
+	if info, err := os.Stat(path); err == nil && info.Mode().IsRegular() && info.Size() > 0 {
+		if err := inspect(path, info.Size(), logger); err != nil {
+			return nil, err
+		}
+	}
+	db, file, err := openDatabase(path, false)
+	if err != nil {
+		return nil, explain(path, err)
+	}
+	if err := initialise(db); err != nil {
+		closeDatabase(db, file)
+		return nil, fmt.Errorf("store file %s: %w", path, err)
+	}
+	syncDirectory(dir)
+	if err := writeHolder(path); err != nil {
+		// It is only there to tell a second process whom it waits for.
+		logger.Warn("the process is not noted beside its store file", zap.String("path", path), zap.Error(err))
+	}
+	return start(path, db, file, logger), nil
+}
+
+// openDatabase has bbolt open and lock the file. It also returns the file: a
+// panic of bbolt would leave it open.
+func openDatabase(path string, readOnly bool) (db *bolt.DB, file *os.File, err error) {
+	err = guard(func() (err error) {
+		db, err = bolt.Open(path, 0o600, &bolt.Options{
+			Timeout:      lockPatience,
+			ReadOnly:     readOnly,
+			FreelistType: bolt.FreelistMapType, // the other one is slow where many pages are free
+			OpenFile: func(name string, flag int, mode os.FileMode) (*os.File, error) {
+				f, err := os.OpenFile(name, flag, mode)
+				file = f
+				return f, err
+			},
+		})
+		return err
+	})
+	if _, panicked := errors.AsType[*panicError](err); panicked {
+		_ = file.Close() // nothing was written to it
+	}
+	return db, file, err
+}
+
+// closeDatabase closes a file as well as a damaged one can be closed.
+func closeDatabase(db *bolt.DB, file *os.File) error {
+	err := guard(db.Close)
+	if err != nil {
+		_ = file.Close() // it is closed already, unless bbolt panicked
+	}
+	return err
+}
+
+// explain says of a file that bbolt does not open what is wrong and what to do.
+func explain(path string, err error) error {
+	const advice = "it was left as it is: name another path, or move it away"
+	switch {
+	case errors.Is(err, bolterrors.ErrTimeout):
+		return fmt.Errorf("store file %s is in use by %s: a file serves one process; stop that one, give this one a path of its own, or use `store redis`", path, holder(path))
+	case errors.Is(err, bolterrors.ErrInvalid):
+		return fmt.Errorf("file %s is no store of caddy-dedup; %s", path, advice)
+	case errors.Is(err, bolterrors.ErrVersionMismatch):
+		return fmt.Errorf("file %s is a bbolt database of another version; %s", path, advice)
+	case errors.Is(err, bolterrors.ErrChecksum):
+		return damaged(path, "neither of its two meta pages is whole")
+	default:
+		return fmt.Errorf("store file %s: %w", path, err)
+	}
+}
+
+func damaged(path, reason string) error {
+	return fmt.Errorf("store file %s is damaged: %s; it was left as it is: restore it from a backup, or move it away to begin with an empty one", path, reason)
+}
+
+// minimalSize is that of the two pages with which every database begins.
+const minimalSize = 2 * 4096
+
+// inspect looks at an existing file without the means to write to it: whether
+// its structure is sound, before anything walks through it, and its layout this
+// version's.
+func inspect(path string, size int64, logger *zap.Logger) error {
+	if size < minimalSize {
+		return fmt.Errorf("file %s has %d bytes, too few for a store of caddy-dedup: it is damaged or no store; it was left as it is: name another path, or move it away", path, size)
+	}
+	db, file, err := openDatabase(path, true)
+	if err != nil {
+		return explain(path, err)
+	}
+	defer closeDatabase(db, file)
+	var lostMeta bool
+	if err := guard(func() (err error) {
+		lostMeta, err = checkStructure(file, int64(db.Info().PageSize))
+		return err
+	}); err != nil {
+		return damaged(path, err.Error())
+	}
+	if lostMeta {
+		logger.Warn("one of the store file's two meta pages is damaged: what was written last may be lost", zap.String("path", path))
+	}
+	found, err := layout(db)
+	switch {
+	case err != nil:
+		return damaged(path, err.Error())
+	case found == layoutForeign:
+		return fmt.Errorf("file %s is a bbolt database of another program; it was left as it is: name another path", path)
+	case found == layoutIncomplete:
+		return damaged(path, "one of its tables is missing")
+	case found != format && found != layoutNone:
+		return fmt.Errorf("store file %s has format %q, and this version reads format %q; it was left as it is: use the version that wrote it, or name another path", path, found, format)
+	}
+	return nil
+}
+
+// What is found in place of a format's label.
+const (
+	layoutNone       = "none"
+	layoutForeign    = "foreign"
+	layoutIncomplete = "incomplete"
+)
+
+// layout returns the label of the file's format.
+func layout(db *bolt.DB) (found string, err error) {
+	err = guard(func() error {
+		return db.View(func(tx *bolt.Tx) error {
+			first, _ := tx.Cursor().First()
+			meta := tx.Bucket(metaBucket)
+			switch {
+			case first == nil:
+				found = layoutNone
+			case meta == nil:
+				found = layoutForeign
+			case string(meta.Get(formatKey)) != format:
+				found = string(meta.Get(formatKey))
+			case tx.Bucket(recordsBucket) == nil || tx.Bucket(responsesBucket) == nil || tx.Bucket(expiriesBucket) == nil:
+				found = layoutIncomplete
+			default:
+				found = format
+			}
+			return nil
+		})
+	})
+	return found, err
+}
+
+// initialise gives an empty database this version's layout.
+func initialise(db *bolt.DB) error {
+	found, err := layout(db)
+	if err != nil || found != layoutNone {
+		return err
+	}
+	return guard(func() error {
+		return db.Update(func(tx *bolt.Tx) error {
+			for _, name := range [][]byte{recordsBucket, responsesBucket, expiriesBucket} {
+				if _, err := tx.CreateBucket(name); err != nil {
+					return err
+				}
+			}
+			meta, err := tx.CreateBucket(metaBucket)
+			if err != nil {
+				return err
+			}
+			return meta.Put(formatKey, []byte(format))
+		})
+	})
+}
+
+// syncDirectory makes a new file's name durable. Not every system can do that.
+func syncDirectory(dir string) {
+	if d, err := os.Open(dir); err == nil {
+		_ = d.Sync()
+		_ = d.Close()
+	}
+}
+
+// shut ends the sweeper, then the committer with what is queued, then the file.
+func (s *Store) shut() error {
+	close(s.closing)
+	<-s.swept
+	<-s.committed
+	removeHolder(s.path)
+	if s.broken.Load() != nil {
+		// bbolt would wait for its own lock. Closing the file frees the file's.
+		return s.file.Close()
+	}
+	return closeDatabase(s.db, s.file)
+}

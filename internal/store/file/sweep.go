@@ -1,0 +1,106 @@
+package file
+
+import (
+	"bytes"
+	"context"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
+)
+
+// What has expired counts as absent at once; sweeping only frees its space.
+const (
+	sweepEvery = 5 * time.Second
+	// sweepAtOnce bounds how long a sweep holds up the claims that are queued
+	// behind it: each entry may touch pages of its own.
+	sweepAtOnce = 256
+)
+
+// sweepExpired removes what has expired, until Close.
+func (s *Store) sweepExpired() {
+	defer close(s.swept)
+	tick := time.NewTicker(sweepEvery)
+	defer tick.Stop()
+	failing := false
+	for {
+		select {
+		case <-s.closing:
+			return
+		case <-tick.C:
+		}
+		err := s.sweepDue()
+		if err != nil && !failing {
+			s.logger.Warn("expired records stay in the store file", zap.String("path", s.path), zap.Error(err))
+		}
+		failing = err != nil
+	}
+}
+
+// sweepDue removes all that has expired by now.
+func (s *Store) sweepDue() error {
+	for {
+		due := false
+		if err := s.read(func(t *tables) error {
+			first, _ := t.expiries.Cursor().First()
+			due = isDue(first, clock())
+			return nil
+		}); err != nil || !due {
+			return err
+		}
+		op := &operation{apply: func(t *tables) error { return s.sweepSome(t) }}
+		if _, err := s.commit(context.Background(), op); err != nil {
+			return err
+		}
+	}
+}
+
+func isDue(entry []byte, now time.Time) bool {
+	return len(entry) >= momentSize && !now.Before(moment(entry))
+}
+
+// sweepSome removes what the first due entries point to.
+func (s *Store) sweepSome(t *tables) error {
+	now := clock()
+	var due [][]byte
+	cursor := t.expiries.Cursor()
+	for entry, _ := cursor.First(); isDue(entry, now) && len(due) < sweepAtOnce; entry, _ = cursor.Next() {
+		due = append(due, bytes.Clone(entry))
+	}
+	for _, entry := range due {
+		if err := t.delete(t.expiries, entry); err != nil {
+			return err
+		}
+		if len(entry) <= momentSize+keySize {
+			continue
+		}
+		if err := s.sweepEntry(t, entry[momentSize], entry[momentSize+1:], now); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// sweepEntry removes the record or response of that name if it has expired by
+// its own account: an entry may be left over from an earlier one.
+func (s *Store) sweepEntry(t *tables, kind byte, name []byte, now time.Time) error {
+	switch kind {
+	case expiringRecord:
+		key := idempotency.Key(name[:keySize])
+		record, err := t.record(key)
+		if err != nil {
+			// It was written to be forgotten by now.
+			s.logger.Warn("an expired record that cannot be read is removed", zap.Error(err))
+			return t.delete(t.records, key[:])
+		}
+		if record != nil && live(record, now) == nil {
+			return t.delete(t.records, key[:])
+		}
+	case expiringResponse:
+		if stored := t.responses.Get(name); stored != nil && (len(stored) < momentSize || !now.Before(moment(stored))) {
+			return t.delete(t.responses, name)
+		}
+	}
+	return nil
+}

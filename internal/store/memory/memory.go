@@ -1,0 +1,222 @@
+// Package memory is the store that is gone at exit: for trying out, and for
+// tests.
+package memory
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
+	"github.com/caddy-dedup/caddy-dedup/internal/store/wakeup"
+)
+
+// Store keeps records and responses in maps. It refuses what does not fit; it
+// never evicts what has not expired, since a key that was forgotten too early
+// runs twice.
+type Store struct {
+	limit   int64
+	started time.Time
+	waiters wakeup.Subscribers
+
+	mu      sync.Mutex
+	closed  bool
+	size    int64
+	shards  [shards]map[idempotency.Key]*entry
+	expires expiryHeap
+
+	stop    chan struct{}
+	stopped chan struct{}
+}
+
+var _ idempotency.Store = (*Store)(nil)
+
+// shards are by a key's first byte; [Store.List] orders one of them at a time.
+const shards = 256
+
+// entry is what is kept of one key.
+type entry struct {
+	record *item
+	// responses are by the token of their run. They outlive the record's next
+	// claim: whoever waited for a released run gets its answer.
+	responses map[string]*item
+}
+
+// New returns an empty store that takes about limit bytes. [Store.Close] ends
+// its sweeper.
+func New(limit int64) *Store {
+	s := &Store{
+		limit:   limit,
+		started: time.Now(),
+		stop:    make(chan struct{}),
+		stopped: make(chan struct{}),
+	}
+	for i := range s.shards {
+		s.shards[i] = make(map[idempotency.Key]*entry)
+	}
+	go s.sweep()
+	return s
+}
+
+// now is the store's clock. It follows the monotonic clock: no lease lapses
+// because somebody set the wall clock.
+func (s *Store) now() time.Time {
+	return s.started.Add(time.Since(s.started)).UTC().Truncate(time.Millisecond)
+}
+
+// lock takes the lock if the store may still be asked.
+func (s *Store) lock(ctx context.Context) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	s.mu.Lock()
+	if s.closed {
+		s.mu.Unlock()
+		return idempotency.ErrClosed
+	}
+	return nil
+}
+
+// Claim implements [idempotency.Store].
+func (s *Store) Claim(ctx context.Context, c idempotency.Claim) (idempotency.Claimed, error) {
+	if err := s.lock(ctx); err != nil {
+		return idempotency.Claimed{}, err
+	}
+	defer s.mu.Unlock()
+	now := s.now()
+	found := s.record(c.Key, now)
+	claimed := idempotency.Claimed{Verdict: idempotency.Decide(found, c, now), Record: copyRecord(found), Now: now}
+	switch claimed.Verdict {
+	case idempotency.Proceed:
+		record := c.Record(found, now)
+		if err := s.putRecord(c.Key, record, now); err != nil {
+			return idempotency.Claimed{}, err
+		}
+		claimed.Previous, claimed.Record = claimed.Record, copyRecord(record)
+	case idempotency.ReplayKept:
+		response := s.response(c.Key, found.Token, now)
+		if response == nil {
+			return idempotency.Claimed{}, &idempotency.UnreadableError{
+				Where: "memory record " + c.Key.String(), Err: fmt.Errorf("it is complete, but its response is missing"),
+			}
+		}
+		claimed.Response = copyResponse(response)
+	}
+	return claimed, nil
+}
+
+// Renew implements [idempotency.Store].
+func (s *Store) Renew(ctx context.Context, c idempotency.Claim) error {
+	if err := s.lock(ctx); err != nil {
+		return err
+	}
+	defer s.mu.Unlock()
+	now := s.now()
+	found, err := s.owned(c.Key, c.Token, now)
+	if found == nil {
+		return err
+	}
+	next := *found
+	next.LeaseUntil, next.Expires = now.Add(c.Lease), now.Add(c.Life())
+	return s.putRecord(c.Key, &next, now)
+}
+
+// Settle implements [idempotency.Store].
+func (s *Store) Settle(ctx context.Context, key idempotency.Key, claimed *idempotency.Record, settlement idempotency.Settlement) error {
+	settled, err := s.settle(ctx, key, claimed, settlement)
+	if settled {
+		s.waiters.Wake(key)
+	}
+	return err
+}
+
+// settle reports whether a run ended by it.
+func (s *Store) settle(ctx context.Context, key idempotency.Key, claimed *idempotency.Record, settlement idempotency.Settlement) (bool, error) {
+	if err := s.lock(ctx); err != nil {
+		return false, err
+	}
+	defer s.mu.Unlock()
+	now := s.now()
+	found, err := s.owned(key, claimed.Token, now)
+	if found == nil {
+		return false, err
+	}
+	if settlement.Response != nil {
+		response := copyResponse(settlement.Response)
+		if err := s.putResponse(key, claimed.Token, response, now.Add(settlement.ResponseFor()), now); err != nil {
+			return false, err
+		}
+	}
+	// No larger than the record in flight: this always fits.
+	return true, s.putRecord(key, found.Settled(settlement, now), now)
+}
+
+// owned returns the record in flight that the token may change, or the error;
+// neither where the token has settled already.
+func (s *Store) owned(key idempotency.Key, token string, now time.Time) (*idempotency.Record, error) {
+	switch found := s.record(key, now); {
+	case found == nil:
+		return nil, idempotency.ErrGone
+	case found.Token != token:
+		return nil, idempotency.ErrFenced
+	case found.State != idempotency.InFlight:
+		return nil, nil
+	default:
+		return found, nil
+	}
+}
+
+// Lookup implements [idempotency.Store].
+func (s *Store) Lookup(ctx context.Context, key idempotency.Key) (*idempotency.Record, time.Time, error) {
+	if err := s.lock(ctx); err != nil {
+		return nil, time.Time{}, err
+	}
+	defer s.mu.Unlock()
+	now := s.now()
+	return copyRecord(s.record(key, now)), now, nil
+}
+
+// Response implements [idempotency.Store].
+func (s *Store) Response(ctx context.Context, key idempotency.Key, token string) (*idempotency.Response, error) {
+	if err := s.lock(ctx); err != nil {
+		return nil, err
+	}
+	defer s.mu.Unlock()
+	return copyResponse(s.response(key, token, s.now())), nil
+}
+
+// Forget implements [idempotency.Store].
+func (s *Store) Forget(ctx context.Context, key idempotency.Key) (bool, error) {
+	if err := s.lock(ctx); err != nil {
+		return false, err
+	}
+	found := s.record(key, s.now()) != nil
+	if e := s.shard(key)[key]; e != nil {
+		s.remove(e.record)
+		for _, response := range e.responses {
+			s.remove(response)
+		}
+	}
+	s.mu.Unlock()
+	s.waiters.Wake(key)
+	return found, nil
+}
+
+// Subscribe implements [idempotency.Store].
+func (s *Store) Subscribe(wake func(idempotency.Key)) (stop func()) {
+	return s.waiters.Subscribe(wake)
+}
+
+// Close implements [idempotency.Store].
+func (s *Store) Close() error {
+	s.mu.Lock()
+	closed := s.closed
+	s.closed = true
+	s.mu.Unlock()
+	if !closed {
+		close(s.stop)
+	}
+	<-s.stopped
+	return nil
+}

@@ -1,0 +1,163 @@
+package redis
+
+import (
+	"crypto/tls"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+
+	"go.uber.org/zap"
+	"go.uber.org/zap/zaptest/observer"
+
+	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
+	"github.com/caddy-dedup/caddy-dedup/internal/store/redis/redistest"
+)
+
+// useAll uses every operation once.
+func useAll(t *testing.T, s *Store) {
+	t.Helper()
+	woken := make(chan idempotency.Key, 10)
+	defer s.Subscribe(func(key idempotency.Key) { woken <- key })()
+	for name, settlement := range map[string]idempotency.Settlement{
+		"small": kept(small), "large": kept(large), "released": released(),
+	} {
+		c := claimOf(name, "token-of-"+name)
+		claimed := mustClaim(t, s, c, idempotency.Proceed)
+		waiting := claimOf(name, "waiting")
+		waiting.Waits = true
+		mustClaim(t, s, waiting, idempotency.WaitForRun)
+		if err := s.Renew(ctx, c); err != nil {
+			t.Fatalf("renew: %v", err)
+		}
+		mustSettle(t, s, c, claimed.Record, settlement)
+		mustBeWoken(t, woken, c.Key)
+		if response, err := s.Response(ctx, c.Key, c.Token); err != nil || response == nil {
+			t.Fatalf("response: %v, %v", response, err)
+		}
+		if record, _, err := s.Lookup(ctx, c.Key); err != nil || record.State != settlement.State {
+			t.Fatalf("lookup: %+v, %v", record, err)
+		}
+	}
+	mustClaim(t, s, claimOf("large", "again"), idempotency.ReplayKept)
+	again := claimOf("released", "again")
+	mustClaim(t, s, again, idempotency.Proceed)
+	if page, _, err := s.List(ctx, "", 10); err != nil || len(page) != 3 {
+		t.Fatalf("list: %d records, %v; want 3", len(page), err)
+	}
+	for _, name := range []string{"small", "large", "released"} {
+		if there, err := s.Forget(ctx, keyOf(name)); err != nil || !there {
+			t.Fatalf("forget: %v, %v", there, err)
+		}
+	}
+}
+
+// TestAccessRules has a user with exactly the rules that NOPERM's text names.
+func TestAccessRules(t *testing.T) {
+	server := redistest.Start(t)
+	set := []any{"ACL", "SETUSER", "dedup", "on", ">s3cret"}
+	for rule := range strings.FieldsSeq(access) {
+		set = append(set, rule)
+	}
+	command(t, server, set...)
+	s := closeAtEnd(t, openWith(t, Options{
+		Addresses: []string{server.Addr}, Username: "dedup", Password: "s3cret", Timeout: generous,
+	}))
+	useAll(t, s)
+	if left := command(t, server, "DBSIZE"); left != int64(0) {
+		t.Errorf("%v keys left", left)
+	}
+
+	command(t, server, "ACL", "SETUSER", "dedup", "-hset")
+	claimed, err := s.Claim(ctx, claimOf("a", "token"))
+	if err == nil || !strings.Contains(err.Error(), "needs the rules ~dedup:*") {
+		t.Errorf("claim without hset: %v; want the rules that are needed", err)
+	}
+	if claimed.Record != nil {
+		t.Error("a refused claim may have been executed")
+	}
+}
+
+func TestPasswords(t *testing.T) {
+	const right, wrong = "r1ght-password", "wr0ng-password"
+	server := redistest.Start(t, "--requirepass", right)
+	for _, test := range []struct{ username, password, want string }{
+		{"", "", "the server wants a password"},
+		{"", wrong, "does not accept the username and password"},
+		{"somebody", right, "does not accept the username and password"},
+	} {
+		s := openWith(t, Options{Addresses: []string{server.Addr}, Username: test.username, Password: test.password})
+		var err error
+		eventually(t, "the server refuses", func() bool {
+			_, err = s.Claim(ctx, claimOf("a", "token"))
+			return err != nil && strings.Contains(err.Error(), test.want)
+		})
+		if !strings.Contains(err.Error(), server.Addr) {
+			t.Errorf("%v; want the server's address", err)
+		}
+		if strings.Contains(err.Error(), right) || strings.Contains(err.Error(), wrong) {
+			t.Errorf("the error shows the password: %v", err)
+		}
+		if err := s.Close(); err != nil {
+			t.Error(err)
+		}
+	}
+	s := closeAtEnd(t, openWith(t, Options{Addresses: []string{server.Addr}, Password: right, Timeout: generous}))
+	useAll(t, s)
+}
+
+func TestUnixSocketAndDatabase(t *testing.T) {
+	server := redistest.Start(t)
+	o, err := ParseURL(fmt.Sprintf("unix://%s?db=3", server.Socket))
+	if err != nil {
+		t.Fatal(err)
+	}
+	o.Timeout = generous
+	s := closeAtEnd(t, openWith(t, o))
+	mustClaim(t, s, claimOf("a", "token"), idempotency.Proceed)
+	if keyspace := command(t, server, "INFO", "keyspace").(string); !strings.Contains(keyspace, "db3:keys=1") {
+		t.Errorf("the record is not in database 3: %s", keyspace)
+	}
+}
+
+func TestTLS(t *testing.T) {
+	server := redistest.Start(t)
+	web := httptest.NewTLSServer(http.NotFoundHandler()) // for its certificate
+	defer web.Close()
+	certificate := &tls.Config{Certificates: web.TLS.Certificates}
+	p := startProxy(t, tls.NewListener(listen(t), certificate), server.Addr)
+	roots := web.Client().Transport.(*http.Transport).TLSClientConfig.RootCAs
+
+	s := closeAtEnd(t, openWith(t, Options{Addresses: []string{p.addr}, TLS: &tls.Config{RootCAs: roots}, Timeout: generous}))
+	useAll(t, s)
+
+	stranger := closeAtEnd(t, openWith(t, Options{Addresses: []string{p.addr}, TLS: &tls.Config{}, Timeout: generous}))
+	claimed, err := stranger.Claim(ctx, claimOf("a", "token"))
+	if err == nil || !strings.Contains(err.Error(), "certificate") {
+		t.Errorf("a server with an unknown certificate: %v", err)
+	}
+	if claimed.Record != nil {
+		t.Error("a claim without a connection may have been executed")
+	}
+}
+
+func TestEvictionWarning(t *testing.T) {
+	for _, test := range []struct {
+		args []string
+		want int
+	}{
+		{[]string{"--maxmemory", "100mb", "--maxmemory-policy", "allkeys-lru"}, 1},
+		{[]string{"--maxmemory", "100mb", "--maxmemory-policy", "noeviction"}, 0},
+		{[]string{"--maxmemory-policy", "allkeys-lru"}, 0}, // without a limit nothing is evicted
+	} {
+		server := redistest.Start(t, test.args...)
+		core, logs := observer.New(zap.WarnLevel)
+		s := closeAtEnd(t, openWith(t, Options{Addresses: []string{server.Addr}, Timeout: generous, Logger: zap.New(core)}))
+		mustClaim(t, s, claimOf("a", "token"), idempotency.Proceed)
+		mustClaim(t, s, claimOf("b", "token"), idempotency.Proceed)
+		if warned := logs.FilterMessageSnippet("may evict").Len(); warned != test.want {
+			t.Errorf("%v: %d warnings, want %d", test.args, warned, test.want)
+		}
+	}
+}

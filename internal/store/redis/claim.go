@@ -1,0 +1,218 @@
+package redis
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	goredis "github.com/redis/go-redis/v9"
+
+	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
+)
+
+// claimRounds bounds how often a claim comes again because the record changed
+// between its look and its write, or for one of the reasons in [claiming].
+const claimRounds = 8
+
+// claiming is one call of Claim: it goes round until the server has written the
+// claim or the record that it finds tells what to do.
+type claiming struct {
+	store *Store
+	claim idempotency.Claim
+	// called is when the call began: its patience counts from here.
+	called time.Time
+	// previous is what the claim may replace, nil for nothing.
+	previous *found
+	// doubt is the record of an attempt without a reply, which may have been
+	// written or may still be.
+	doubt *idempotency.Record
+	// late says that the server refused the claim as late, once.
+	late bool
+	// listened says that the inbox was open, or could not be, before we asked.
+	listened bool
+	// incomplete is the revision that was found without its response.
+	incomplete string
+}
+
+// Claim implements [idempotency.Store]. Over nothing, and over a run in flight
+// or a small response, it is one round trip; over a record that it may replace,
+// or with a large response to replay, two.
+func (s *Store) Claim(ctx context.Context, c idempotency.Claim) (idempotency.Claimed, error) {
+	ctx, cancel := s.limit(ctx)
+	defer cancel()
+	call := &claiming{store: s, claim: c, called: time.Now()}
+	claimed, err := call.run(ctx)
+	if err != nil {
+		return idempotency.Claimed{Record: call.doubt}, s.fail("claim", err)
+	}
+	return claimed, nil
+}
+
+func (c *claiming) run(ctx context.Context) (idempotency.Claimed, error) {
+	if err := c.store.greet(ctx); err != nil {
+		return idempotency.Claimed{}, err
+	}
+	c.listened = c.claim.Waits && c.store.inbox.open()
+	for range claimRounds {
+		claimed, done, err := c.round(ctx)
+		if done || err != nil {
+			return claimed, err
+		}
+	}
+	return idempotency.Claimed{}, fmt.Errorf("the record changed %d times while it was claimed", claimRounds)
+}
+
+// round asks the server once. It is not done where it has to come again.
+func (c *claiming) round(ctx context.Context) (_ idempotency.Claimed, done bool, err error) {
+	attempt := c.record()
+	answer, err := c.ask(ctx, attempt)
+	if err != nil {
+		return idempotency.Claimed{}, false, err
+	}
+	switch answer.word {
+	case saysClaimed:
+		claimed, err := c.taken(attempt, answer)
+		return claimed, true, err
+	case saysAbsent:
+		c.previous = nil
+		return idempotency.Claimed{}, false, nil
+	case saysLate:
+		if c.late {
+			return idempotency.Claimed{}, false, errors.New("the claim reached the server too late, or its clock jumps")
+		}
+		c.late = true // its reply told the server's time
+		return idempotency.Claimed{}, false, nil
+	case saysFound:
+		f, err := decodeFound(c.claim.Key, answer)
+		if err != nil {
+			return idempotency.Claimed{}, false, err
+		}
+		return c.decide(ctx, f)
+	default:
+		return idempotency.Claimed{}, false, answer.strange(recordKey(c.claim.Key))
+	}
+}
+
+// record returns the record that the claim writes over what it found.
+func (c *claiming) record() *idempotency.Record {
+	if c.previous == nil {
+		return c.claim.Record(nil, processTime())
+	}
+	return c.claim.Record(c.previous.record, processTime())
+}
+
+// ask runs the script, with one retry.
+func (c *claiming) ask(ctx context.Context, attempt *idempotency.Record) (answer reply, err error) {
+	s := c.store
+	channel, repeated := "", ""
+	if c.claim.Waits {
+		channel = s.inbox.name
+	}
+	keys := []string{recordKey(c.claim.Key)}
+	stored := encodeRecord(c.claim.Key, attempt)
+	deadline := s.clock.at(c.called.Add(s.patience))
+	err = try(ctx, func() (err error) {
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		answer, err = s.run(ctx, claimScript, keys, c.claim.Token, stored,
+			toMillis(c.claim.Lease), toMillis(c.claim.Life()), deadline, channel, c.replaces(), repeated)
+		if mayBeExecuted(err) {
+			c.doubt = attempt
+		}
+		repeated = "1"
+		return err
+	})
+	return answer, err
+}
+
+// replaces names what the claim may replace, as claim.lua takes it. Of its own
+// record any revision will do: who else has the token writes the same.
+func (c *claiming) replaces() string {
+	switch {
+	case c.previous == nil:
+		return ""
+	case c.previous.record.State == idempotency.InFlight && c.previous.record.Token == c.claim.Token:
+		return c.claim.Token
+	default:
+		return c.previous.revision
+	}
+}
+
+// taken reads the reply to a claim that holds.
+func (c *claiming) taken(attempt *idempotency.Record, answer reply) (idempotency.Claimed, error) {
+	c.doubt = attempt // it holds, whatever we make of the rest
+	if len(answer.rest) != 2 {
+		return idempotency.Claimed{}, answer.strange(recordKey(c.claim.Key))
+	}
+	lease, ok1 := answer.rest[0].(int64)
+	expiry, ok2 := answer.rest[1].(int64)
+	if !ok1 || !ok2 {
+		return idempotency.Claimed{}, answer.strange(recordKey(c.claim.Key))
+	}
+	attempt.LeaseUntil, attempt.Expires = fromMillis(lease), fromMillis(expiry)
+	claimed := idempotency.Claimed{Verdict: idempotency.Proceed, Record: attempt, Now: fromMillis(answer.now)}
+	if c.previous != nil {
+		claimed.Previous = c.previous.record
+	}
+	return claimed, nil
+}
+
+// decide applies the claim table to what was found.
+func (c *claiming) decide(ctx context.Context, f *found) (_ idempotency.Claimed, done bool, err error) {
+	c.previous = nil
+	claimed := idempotency.Claimed{
+		Verdict: idempotency.Decide(f.record, c.claim, f.now),
+		Record:  f.record,
+		Now:     f.now,
+	}
+	switch claimed.Verdict {
+	case idempotency.Proceed:
+		c.previous = f
+		return idempotency.Claimed{}, false, nil
+	case idempotency.WaitForRun:
+		// The run may have ended before the inbox was open; then it woke nobody.
+		if c.claim.Waits && !c.listened {
+			c.listened = true
+			c.store.inbox.await(ctx)
+			return idempotency.Claimed{}, false, nil
+		}
+		return claimed, true, nil
+	case idempotency.ReplayKept:
+		claimed.Response, err = c.kept(ctx, f)
+		if err != nil || claimed.Response != nil {
+			return claimed, true, err
+		}
+		if c.incomplete == f.revision {
+			return idempotency.Claimed{}, false, unreadable(recordKey(c.claim.Key), "it is complete, but its response %s is gone",
+				responseKey(c.claim.Key, f.record.Token))
+		}
+		// Between our two looks the record may have expired, or be forgotten.
+		c.incomplete = f.revision
+		return idempotency.Claimed{}, false, nil
+	default:
+		return claimed, true, nil
+	}
+}
+
+// kept returns the response of a complete record, nil if it is not there.
+func (c *claiming) kept(ctx context.Context, f *found) (*idempotency.Response, error) {
+	key, token := c.claim.Key, f.record.Token
+	if f.response != nil {
+		return decodeResponse(key, token, recordKey(key), f.response)
+	}
+	var stored []byte
+	err := try(ctx, func() (err error) {
+		stored, err = c.store.client.Get(ctx, responseKey(key, token)).Bytes()
+		return err
+	})
+	switch {
+	case errors.Is(err, goredis.Nil):
+		return nil, nil
+	case err != nil:
+		return nil, typeError(responseKey(key, token), err)
+	default:
+		return decodeResponse(key, token, responseKey(key, token), stored)
+	}
+}

@@ -1,0 +1,45 @@
+package redis
+
+import (
+	"testing"
+	"time"
+
+	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
+	"github.com/caddy-dedup/caddy-dedup/internal/store/redis/redistest"
+)
+
+// TestServerClockJumps has a failover to a server whose clock is elsewhere.
+func TestServerClockJumps(t *testing.T) {
+	server := redistest.Start(t)
+	s := closeAtEnd(t, openAt(t, server.Addr))
+	mustClaim(t, s, claimOf("warm", "warm"), idempotency.Proceed)
+	for name, jump := range map[string]time.Duration{"ahead": time.Hour, "behind": -time.Hour} {
+		// Seen from here, the server's clock has jumped the other way.
+		s.clock.ahead.Add(-jump.Milliseconds())
+		before := calls(t, server)["evalsha"]
+		mustClaim(t, s, claimOf(name, name), idempotency.Proceed)
+		want := 1
+		if jump > 0 {
+			want = 2 // refused as late, then with the time learnt from that
+		}
+		if n := calls(t, server)["evalsha"] - before; n != want {
+			t.Errorf("%s: %d claims sent, want %d", name, n, want)
+		}
+		mustClaim(t, s, claimOf(name+" again", name), idempotency.Proceed)
+		if n := calls(t, server)["evalsha"] - before; n != want+1 {
+			t.Errorf("%s: the next claim was not sent once", name)
+		}
+	}
+}
+
+// TestLateClaim has no patience at all: the server refuses every claim.
+func TestLateClaim(t *testing.T) {
+	server := redistest.Start(t)
+	s := closeAtEnd(t, openAt(t, server.Addr))
+	s.patience = -time.Minute
+	claimed, err := s.Claim(ctx, claimOf("a", "token"))
+	if err == nil || claimed.Record != nil {
+		t.Fatalf("a late claim: %+v, %v; want an error, and nothing in doubt", claimed, err)
+	}
+	mustBeAbsent(t, s, keyOf("a"))
+}

@@ -1,0 +1,36 @@
+// Package redis keeps records and responses in Redis (or Valkey), for replicas
+// that share it.
+//
+// One key has one hash, dedup:<hex>, with short field names because there are
+// many of them:
+//
+//	r  the record, in the form of the idempotency package
+//	t  the token of whoever claimed last
+//	l  the lease's end in ms of the server's clock, 0 when nothing is in flight
+//	v  the revision: one more at every write
+//	w  the inbox channels of those who wait for the run in flight
+//	x  when the record expires, in ms of the server's clock, as its TTL says
+//	b  the response, where it is complete and small
+//	p  the tokens of the latest runs before that were released, up to eight
+//
+// All other responses are strings, {dedup:<hex>}:<token>, in the same slot of a
+// cluster. They carry the run's token in their name, so that a run that lost
+// its claim cannot damage another's, and a released run's answer outlives the
+// next claim. Bodies do not pass through Lua, which is slow with them: a
+// response is written first, under a name that ends in :unsettled and with a
+// short life, and settle.lua in the same round trip gives it its name or
+// removes it. Tokens have no spaces in them.
+//
+// What a claim may do with what it finds is decided in Go, by
+// idempotency.Decide. claim.lua writes where there is nothing, which makes a
+// fresh claim one round trip; else it returns what there is, and a claim that
+// may proceed comes again and replaces exactly that revision.
+//
+// The server's clock is the only one that counts. A claim carries the time
+// after which the server refuses it, so that a claim which waited in the queue
+// of a hung server does not own a key for which nobody runs any more. For this
+// the store knows the server's time from its latest reply; only the very first
+// claim of a process has to ask for it, with a round trip of its own. After a
+// failover to a server whose clock is elsewhere the first claim is refused as
+// late, learns the time from that refusal and comes again.
+package redis

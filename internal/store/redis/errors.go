@@ -1,0 +1,94 @@
+package redis
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"strings"
+
+	goredis "github.com/redis/go-redis/v9"
+
+	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
+)
+
+// access is what a user of a Redis with access control has to be allowed.
+const access = "~dedup:* ~{dedup:* &dedup:inbox:* +evalsha +eval +hmget +hset +hget +hincrby +hdel +exists +del " +
+	"+set +get +rename +pexpire +pexpireat +type +time +info +scan +publish +subscribe +ping +hello +select"
+
+// fail makes the store's error of one that an operation met. It names the
+// server, and what to do where that is known.
+func (s *Store) fail(operation string, err error) error {
+	if errors.Is(err, goredis.ErrClosed) {
+		return idempotency.ErrClosed
+	}
+	var unreadable *idempotency.UnreadableError
+	if errors.As(err, &unreadable) {
+		return err
+	}
+	where := fmt.Sprintf("redis at %s: %s", s.address, operation)
+	switch {
+	case says(err, "OOM"):
+		return fmt.Errorf("%s: %w: maxmemory is reached and nothing can be evicted: %w", where, idempotency.ErrFull, err)
+	case says(err, "NOAUTH"):
+		return fmt.Errorf("%s: the server wants a password: set password, and username if it has users: %w", where, err)
+	case says(err, "WRONGPASS"):
+		return fmt.Errorf("%s: the server does not accept the username and password that are set: %w", where, err)
+	case says(err, "NOPERM"), answered(err) && strings.Contains(err.Error(), "user executing the script can't"):
+		return fmt.Errorf("%s: the user may not do this; it needs the rules %s: %w", where, access, err)
+	case says(err, "READONLY"):
+		return fmt.Errorf("%s: the server is a replica; set the address of the master: %w", where, err)
+	default:
+		return fmt.Errorf("%s: %w", where, err)
+	}
+}
+
+// says reports whether the server answered with an error of this code. Redis
+// before 7 puts the error of a command in a script behind a text of its own.
+func says(err error, code string) bool {
+	var answer goredis.Error
+	if !errors.As(err, &answer) {
+		return false
+	}
+	text := answer.Error()
+	return strings.HasPrefix(text, code+" ") || strings.Contains(text, " "+code+" ") || strings.Contains(text, "-"+code+" ")
+}
+
+// connectionFailed reports whether an operation failed for want of a reply, so
+// that another connection may do better. An answer that does not fit the
+// protocol is none of these.
+func connectionFailed(err error) bool {
+	if answered(err) || errors.Is(err, goredis.ErrPoolTimeout) {
+		return false
+	}
+	var network net.Error
+	return errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) || errors.As(err, &network)
+}
+
+// mayBeExecuted reports whether the server may execute the failed command, now
+// or later.
+func mayBeExecuted(err error) bool {
+	var dial *dialError
+	var unreadable *idempotency.UnreadableError
+	switch {
+	case err == nil, answered(err), errors.As(err, &unreadable), errors.As(err, &dial):
+		return false
+	case errors.Is(err, goredis.ErrPoolTimeout), errors.Is(err, goredis.ErrPoolExhausted), errors.Is(err, goredis.ErrClosed):
+		return false
+	default:
+		return true
+	}
+}
+
+// answered reports whether the error is the server's own answer.
+func answered(err error) bool {
+	var answer goredis.Error
+	return errors.As(err, &answer)
+}
+
+// unreadable names the Redis key that does not hold what we write.
+func unreadable(key, format string, values ...any) error {
+	return &idempotency.UnreadableError{Where: "redis key " + key, Err: fmt.Errorf(format, values...)}
+}
+
+var errNotOurs = errors.New("it has none or only some of the fields that caddy-dedup writes")

@@ -1,0 +1,29 @@
+-- Removes a record, whatever it is, with the responses of its runs.
+-- KEYS: 1 record; 2... responses of the runs with the tokens that the caller saw
+-- ARGV: 1 those tokens, as 'changed' has returned them, or '' for none
+-- Returns {'ok' | 'gone', now} or {'changed', now, tokens as they are now}.
+local key = KEYS[1]
+local time = redis.call('TIME')
+local now = tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000)
+local kind = redis.call('TYPE', key)
+kind = kind.ok or kind
+if kind == 'none' then
+	return {'gone', now}
+end
+local waiting = false
+if kind == 'hash' then
+	local f = redis.call('HMGET', key, 't', 'p', 'w')
+	local tokens = (f[1] or '') .. (f[2] and (' ' .. f[2]) or '')
+	if tokens ~= ARGV[1] then
+		return {'changed', now, tokens}
+	end
+	waiting = f[3]
+end
+redis.call('DEL', unpack(KEYS))
+if waiting then
+	for channel in string.gmatch(waiting, '%S+') do
+		-- Only a hint, as in settle.lua.
+		redis.pcall('PUBLISH', channel, string.sub(key, -64))
+	end
+end
+return {'ok', now}

@@ -1,0 +1,54 @@
+package redis
+
+import (
+	"context"
+	"strings"
+
+	"go.uber.org/zap"
+)
+
+// greet asks a server, once and in one round trip before the first claim, for
+// what the store has to know of it: its time, and whether it may evict records.
+func (s *Store) greet(ctx context.Context) error {
+	if s.greeted.Load() {
+		return nil
+	}
+	return try(ctx, func() error {
+		pipeline := s.client.Pipeline()
+		now := pipeline.Time(ctx)
+		memory := pipeline.Info(ctx, "memory")
+		if _, err := pipeline.Exec(ctx); err != nil && !answered(err) {
+			return err
+		}
+		if now.Err() != nil {
+			return now.Err()
+		}
+		s.clock.learn(now.Val().UnixMilli())
+		// Who may not read it gets no warning.
+		if policy := evicts(memory.Val()); policy != "" && s.greeted.CompareAndSwap(false, true) {
+			s.log.Warn("this redis may evict records, and an evicted key runs again; set maxmemory-policy noeviction",
+				zap.String("address", s.address), zap.String("maxmemory_policy", policy))
+		}
+		s.greeted.Store(true)
+		return nil
+	})
+}
+
+// evicts returns the policy of a server that may evict keys before their time,
+// by what it says of its memory; "" where it may not, or does not say.
+func evicts(info string) string {
+	limit, policy := "", ""
+	for line := range strings.Lines(info) {
+		name, value, _ := strings.Cut(strings.TrimSpace(line), ":")
+		switch name {
+		case "maxmemory":
+			limit = value
+		case "maxmemory_policy":
+			policy = value
+		}
+	}
+	if limit == "" || limit == "0" || policy == "noeviction" {
+		return ""
+	}
+	return policy
+}

@@ -1,0 +1,197 @@
+package redis
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	goredis "github.com/redis/go-redis/v9"
+	"go.uber.org/zap"
+
+	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
+	"github.com/caddy-dedup/caddy-dedup/internal/store/wakeup"
+)
+
+const (
+	// inboxSilence is how long the inbox's connection may be silent before it is
+	// asked whether it is alive, and as long again before it is given up.
+	inboxSilence = 5 * time.Second
+	// A subscription that fails is tried again after inboxFirstPause, then at
+	// twice the distance each time, up to inboxLastPause.
+	inboxFirstPause = 100 * time.Millisecond
+	inboxLastPause  = 3 * time.Second
+)
+
+// inbox is the one channel on which this process hears of runs that ended, and
+// its subscription.
+type inbox struct {
+	name    string
+	client  client
+	timeout time.Duration
+	log     *zap.Logger
+
+	// tried is closed when the first subscription holds, or failed.
+	tried chan struct{}
+	// ctx ends with the store; background is the goroutine that listens.
+	ctx        context.Context
+	cancel     context.CancelFunc
+	background sync.WaitGroup
+
+	mu      sync.Mutex
+	opened  bool
+	closed  bool
+	current *goredis.PubSub
+
+	subscribers wakeup.Subscribers
+}
+
+func newInbox(c client, timeout time.Duration, log *zap.Logger) *inbox {
+	ctx, cancel := context.WithCancel(context.Background())
+	return &inbox{
+		name:    keyPrefix + "inbox:" + rand.Text(),
+		client:  c,
+		timeout: timeout,
+		log:     log,
+		tried:   make(chan struct{}),
+		ctx:     ctx,
+		cancel:  cancel,
+	}
+}
+
+// open begins to listen, at its first call. It reports whether the subscription
+// was there already, or had failed, so that there is nothing to wait for.
+func (i *inbox) open() bool {
+	i.mu.Lock()
+	if !i.opened && !i.closed {
+		i.opened = true
+		i.background.Add(1)
+		go i.run()
+	}
+	i.mu.Unlock()
+	select {
+	case <-i.tried:
+		return true
+	default:
+		return false
+	}
+}
+
+// await waits for the first subscription to hold or to fail, for part of an
+// operation's time.
+func (i *inbox) await(ctx context.Context) {
+	timer := time.NewTimer(i.timeout / 5)
+	defer timer.Stop()
+	select {
+	case <-i.tried:
+	case <-timer.C:
+	case <-ctx.Done():
+	}
+}
+
+// close ends the subscription and returns when nothing listens any more.
+func (i *inbox) close() {
+	i.mu.Lock()
+	i.closed = true
+	current := i.current
+	i.mu.Unlock()
+	i.cancel()
+	if current != nil {
+		_ = current.Close() // run may have closed it already
+	}
+	i.background.Wait()
+}
+
+// run listens until the store is closed, over one connection after another.
+func (i *inbox) run() {
+	defer i.background.Done()
+	var once sync.Once
+	tried := func() { once.Do(func() { close(i.tried) }) }
+	pause := inboxFirstPause
+	for i.ctx.Err() == nil {
+		err := i.listen(func() {
+			tried()
+			pause = inboxFirstPause
+		})
+		tried()
+		if i.ctx.Err() != nil {
+			return
+		}
+		i.log.Warn("not subscribed to the ends of other replicas' runs; who waits for one looks from time to time",
+			zap.Duration("next_try", pause), zap.Error(err))
+		select {
+		case <-time.After(pause):
+		case <-i.ctx.Done():
+			return
+		}
+		pause = min(2*pause, inboxLastPause)
+	}
+}
+
+// listen subscribes, and wakes whoever is called, until the connection fails.
+func (i *inbox) listen(subscribed func()) error {
+	subscription, err := i.connect()
+	if err != nil {
+		return err
+	}
+	defer func() { _ = subscription.Close() }() // close may have done it already
+	asked := false
+	for {
+		message, err := subscription.ReceiveTimeout(i.ctx, inboxSilence)
+		switch {
+		case isTimeout(err) && asked:
+			return fmt.Errorf("the connection is silent: %w", err)
+		case isTimeout(err):
+			asked = true
+			if err := subscription.Ping(i.ctx); err != nil {
+				return err
+			}
+			continue
+		case err != nil:
+			return err
+		}
+		asked = false
+		switch message := message.(type) {
+		case *goredis.Subscription:
+			subscribed()
+		case *goredis.Message:
+			i.wake(message.Payload)
+		}
+	}
+}
+
+// connect makes a subscription that close can end.
+func (i *inbox) connect() (*goredis.PubSub, error) {
+	subscription := i.client.Subscribe(i.ctx) // to nothing yet, so it does not dial
+	i.mu.Lock()
+	i.current = subscription
+	closed := i.closed
+	i.mu.Unlock()
+	if closed {
+		_ = subscription.Close()
+		return nil, idempotency.ErrClosed
+	}
+	ctx, cancel := context.WithTimeout(i.ctx, i.timeout)
+	defer cancel()
+	if err := subscription.Subscribe(ctx, i.name); err != nil {
+		_ = subscription.Close()
+		return nil, err
+	}
+	return subscription, nil
+}
+
+func (i *inbox) wake(payload string) {
+	key, err := idempotency.ParseKey(payload)
+	if err != nil {
+		i.log.Warn("a message in the inbox names no key", zap.String("inbox", i.name), zap.Error(err))
+		return
+	}
+	i.subscribers.Wake(key)
+}
+
+func isTimeout(err error) bool {
+	var timeout interface{ Timeout() bool }
+	return errors.As(err, &timeout) && timeout.Timeout()
+}

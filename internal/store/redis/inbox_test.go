@@ -1,0 +1,110 @@
+package redis
+
+import (
+	"context"
+	"net"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/alicebob/miniredis/v2"
+	goredis "github.com/redis/go-redis/v9"
+
+	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
+	"github.com/caddy-dedup/caddy-dedup/internal/store/redis/redistest"
+)
+
+// TestInboxComesBack kills the subscription's connection.
+func TestInboxComesBack(t *testing.T) {
+	server := redistest.Start(t)
+	s := closeAtEnd(t, openAt(t, server.Addr))
+	woken := make(chan idempotency.Key, 100)
+	defer s.Subscribe(func(key idempotency.Key) { woken <- key })()
+	waitFor := func(name string) {
+		t.Helper()
+		c := claimOf(name, "1")
+		claimed := mustClaim(t, s, c, idempotency.Proceed)
+		waiting := claimOf(name, "2")
+		waiting.Waits = true
+		mustClaim(t, s, waiting, idempotency.WaitForRun)
+		if reply := command(t, server, "PUBSUB", "NUMSUB", s.inbox.name).([]any); reply[1] != int64(1) {
+			t.Fatalf("a claim waits, and the inbox has %v subscribers", reply[1])
+		}
+		mustSettle(t, s, c, claimed.Record, kept(small))
+		mustBeWoken(t, woken, c.Key)
+	}
+	waitFor("a")
+	if killed := command(t, server, "CLIENT", "KILL", "TYPE", "pubsub"); killed != int64(1) {
+		t.Fatalf("%v subscriptions, want 1 for the whole store", killed)
+	}
+	eventually(t, "the store subscribes again", func() bool {
+		reply := command(t, server, "PUBSUB", "NUMSUB", s.inbox.name).([]any)
+		return reply[1] == int64(1)
+	})
+	waitFor("b")
+}
+
+// mutable is a connection that can go silent, as with a peer that vanished.
+type mutable struct {
+	net.Conn
+	muted atomic.Bool
+}
+
+func (m *mutable) Read(b []byte) (int, error) {
+	for {
+		n, err := m.Conn.Read(b)
+		if err != nil || !m.muted.Load() {
+			return n, err
+		}
+	}
+}
+
+func (m *mutable) Write(b []byte) (int, error) {
+	if m.muted.Load() {
+		return len(b), nil
+	}
+	return m.Conn.Write(b)
+}
+
+// TestSilentInbox has all connections go silent, without an end.
+func TestSilentInbox(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		server := miniredis.NewMiniRedis()
+		server.ClockTTL(true)
+		defer server.Close()
+		var mu sync.Mutex
+		var conns []*mutable
+		o := Options{Addresses: []string{"pipe:0"}}.withDefaults()
+		c := clientOptions(o)
+		c.Dialer = func(context.Context, string, string) (net.Conn, error) {
+			pipe, err := server.Dial()
+			if err != nil {
+				return nil, err
+			}
+			mu.Lock()
+			defer mu.Unlock()
+			conns = append(conns, &mutable{Conn: newBufferedPipe(pipe)})
+			return conns[len(conns)-1], nil
+		}
+		s := closeAtEnd(t, newStore(goredis.NewClient(c), o))
+		woken := make(chan idempotency.Key, 10)
+		defer s.Subscribe(func(key idempotency.Key) { woken <- key })()
+
+		run := claimOf("a", "1")
+		claimed := mustClaim(t, s, run, idempotency.Proceed)
+		waiting := claimOf("a", "2")
+		waiting.Waits = true
+		mustClaim(t, s, waiting, idempotency.WaitForRun)
+		mu.Lock()
+		for _, conn := range conns {
+			conn.muted.Store(true)
+		}
+		mu.Unlock()
+		time.Sleep(2*inboxSilence + 2*inboxFirstPause)
+		synctest.Wait()
+		mustSettle(t, s, run, claimed.Record, kept(small))
+		mustBeWoken(t, woken, run.Key)
+	})
+}

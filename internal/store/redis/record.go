@@ -1,0 +1,69 @@
+package redis
+
+import (
+	"strconv"
+	"time"
+
+	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
+)
+
+// found is a record as claim.lua and lookup.lua return it.
+type found struct {
+	record *idempotency.Record
+	now    time.Time
+	// revision names this state of the record: its token and its count.
+	revision string
+	// response is that kept in the record, nil if there is none.
+	response []byte
+}
+
+// decodeFound reads a reply that says what there is.
+func decodeFound(key idempotency.Key, r reply) (*found, error) {
+	name := recordKey(key)
+	if len(r.rest) < 5 || len(r.rest) > 6 { // a nil at the end is not sent
+		return nil, r.strange(name)
+	}
+	record, ok1 := r.rest[0].(string)
+	token, ok2 := r.rest[1].(string)
+	lease, ok3 := r.rest[2].(string)
+	revision, ok4 := r.rest[3].(string)
+	expiry, ok5 := r.rest[4].(string)
+	if !ok1 || !ok2 || !ok3 || !ok4 || !ok5 {
+		return nil, r.strange(name)
+	}
+	f := &found{now: fromMillis(r.now), revision: token + ":" + revision}
+	if len(r.rest) == 6 && r.rest[5] != nil {
+		response, ok := r.rest[5].(string)
+		if !ok {
+			return nil, r.strange(name)
+		}
+		f.response = []byte(response)
+	}
+	leaseUntil, err := strconv.ParseInt(lease, 10, 64)
+	if err != nil || leaseUntil < 0 {
+		return nil, unreadable(name, "its lease's end is %q, which is no time in milliseconds", lease)
+	}
+	expires, err := strconv.ParseInt(expiry, 10, 64)
+	if err != nil || expires <= 0 {
+		return nil, unreadable(name, "its expiry is %q, which is no time in milliseconds", expiry)
+	}
+	if f.record, err = idempotency.DecodeRecord(key, []byte(record)); err != nil {
+		return nil, unreadable(name, "%w", err)
+	}
+	// The script wrote these fields with the record: one without the other is
+	// somebody else's doing.
+	if f.record.Token != token || (f.record.State == idempotency.InFlight) != (leaseUntil > 0) {
+		return nil, unreadable(name, "its record and its other fields do not belong together")
+	}
+	f.record.LeaseUntil = fromMillis(leaseUntil)
+	f.record.Expires = fromMillis(expires)
+	return f, nil
+}
+
+// encodeRecord returns what is written of a record. Its end of lease and its
+// expiry lie in Redis, by the server's clock, and not in here.
+func encodeRecord(key idempotency.Key, r *idempotency.Record) []byte {
+	stored := *r
+	stored.LeaseUntil, stored.Expires = time.Time{}, time.Time{}
+	return idempotency.EncodeRecord(key, &stored)
+}

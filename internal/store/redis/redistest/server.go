@@ -1,0 +1,236 @@
+// Package redistest runs real Redis servers for tests: each a process of its
+// own, with a private directory, on a free loopback port and a unix socket, and
+// gone with its test.
+package redistest
+
+import (
+	"bytes"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// binary is looked for in PATH.
+const binary = "redis-server"
+
+// patience is how long a server may take to start or to stop.
+const patience = 20 * time.Second
+
+// Server is a Redis server of one test.
+type Server struct {
+	// Addr is its host:port on the loopback interface.
+	Addr string
+	// Socket is the path of its unix socket.
+	Socket string
+
+	t       testing.TB
+	dir     string
+	args    []string
+	process *process
+}
+
+// process is one run of the server's binary.
+type process struct {
+	command *exec.Cmd
+	// exited is closed when the process is gone and waited for.
+	exited chan struct{}
+}
+
+// Start starts a server with persistence off. The arguments are Redis's own
+// ("--maxmemory", "2mb") and win over those given here. Without a redis-server
+// in PATH the test is skipped, and fails where the environment has CI=true.
+func Start(t testing.TB, args ...string) *Server {
+	t.Helper()
+	if _, err := exec.LookPath(binary); err != nil {
+		if os.Getenv("CI") == "true" {
+			t.Fatalf("no %s in PATH, and CI=true makes it a must: %v", binary, err)
+		}
+		t.Skipf("no %s in PATH: not tested against a real Redis", binary)
+	}
+	// Not t.TempDir(): with a long test name the socket's path would be too
+	// long for the kernel.
+	dir, err := os.MkdirTemp("", "redistest")
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := &Server{t: t, dir: dir, args: args, Socket: filepath.Join(dir, "redis.sock")}
+	t.Cleanup(func() {
+		s.Kill()
+		if t.Failed() {
+			t.Logf("log of the %s at %s:\n%s", binary, s.Addr, s.log())
+		}
+		_ = os.RemoveAll(dir)
+	})
+	// Another process may take the port between our look and the server's.
+	for try := 1; ; try++ {
+		s.Addr = freeAddr(t)
+		err := s.run()
+		if err == nil {
+			return s
+		}
+		if try == 3 {
+			t.Fatalf("%s does not start: %v\n%s", binary, err, s.log())
+		}
+	}
+}
+
+// Stop ends the server as an operator would: SIGTERM, and it saves what it was
+// told to save. It returns when the process is gone.
+func (s *Server) Stop() {
+	s.t.Helper()
+	if s.process == nil {
+		return
+	}
+	s.Signal(syscall.SIGTERM)
+	select {
+	case <-s.process.exited:
+		s.process = nil
+	case <-time.After(patience):
+		s.t.Fatalf("%s at %s did not stop within %s of SIGTERM", binary, s.Addr, patience)
+	}
+}
+
+// Kill ends the server at once, also where it is stopped by SIGSTOP. It returns
+// when the process is gone.
+func (s *Server) Kill() {
+	if s.process == nil {
+		return
+	}
+	_ = s.process.command.Process.Kill() // it may be gone already
+	<-s.process.exited
+	s.process = nil
+}
+
+// Signal sends a signal to the server, such as SIGSTOP and SIGCONT. After
+// SIGSTOP it returns when the process has stopped.
+func (s *Server) Signal(signal syscall.Signal) {
+	s.t.Helper()
+	if s.process == nil {
+		s.t.Fatalf("%s at %s does not run: it cannot get the signal %s", binary, s.Addr, signal)
+	}
+	if err := s.process.command.Process.Signal(signal); err != nil {
+		s.t.Fatalf("send %s to %s at %s: %v", signal, binary, s.Addr, err)
+	}
+	if signal != syscall.SIGSTOP {
+		return
+	}
+	for deadline := time.Now().Add(patience); !s.stopped(); time.Sleep(time.Millisecond) {
+		if time.Now().After(deadline) {
+			s.t.Fatalf("%s at %s did not stop within %s of SIGSTOP", binary, s.Addr, patience)
+		}
+	}
+}
+
+// Restart starts the server again after [Server.Stop] or [Server.Kill], at the
+// same addresses and with the same directory. It stops one that still runs.
+func (s *Server) Restart() {
+	s.t.Helper()
+	s.Stop()
+	if err := s.run(); err != nil {
+		s.t.Fatalf("%s does not start again at %s: %v\n%s", binary, s.Addr, err, s.log())
+	}
+}
+
+// run starts the process and returns when it answers.
+func (s *Server) run() error {
+	_, port, err := net.SplitHostPort(s.Addr)
+	if err != nil {
+		return err
+	}
+	args := []string{
+		"--port", port, "--bind", "127.0.0.1",
+		"--unixsocket", s.Socket,
+		"--dir", s.dir, "--logfile", filepath.Join(s.dir, "log"),
+		"--save", "", "--appendonly", "no",
+		"--daemonize", "no",
+	}
+	p := &process{command: exec.Command(binary, append(args, s.args...)...), exited: make(chan struct{})}
+	if err := p.command.Start(); err != nil {
+		return err
+	}
+	go func() {
+		_ = p.command.Wait() // how it ended is in its log
+		close(p.exited)
+	}()
+	s.process = p
+	for deadline := time.Now().Add(patience); ; time.Sleep(2 * time.Millisecond) {
+		select {
+		case <-p.exited:
+			s.process = nil
+			return fmt.Errorf("it ended with %s", p.command.ProcessState)
+		default:
+		}
+		err := s.answers()
+		if err == nil {
+			return nil
+		}
+		if time.Now().After(deadline) {
+			s.Kill()
+			return fmt.Errorf("it does not answer within %s: %w", patience, err)
+		}
+	}
+}
+
+// answers asks for a PONG, with the least of the protocol, over the socket: the
+// port could be another server's. A server that wants a password, or TLS on its
+// port, answers here too.
+func (s *Server) answers() error {
+	conn, err := net.DialTimeout("unix", s.Socket, time.Second)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = conn.Close() }()
+	if err := conn.SetDeadline(time.Now().Add(time.Second)); err != nil {
+		return err
+	}
+	if _, err := conn.Write([]byte("PING\r\n")); err != nil {
+		return err
+	}
+	reply := make([]byte, 64)
+	n, err := conn.Read(reply)
+	if err != nil {
+		return err
+	}
+	if !bytes.HasPrefix(reply[:n], []byte("+PONG")) && !bytes.HasPrefix(reply[:n], []byte("-NOAUTH")) {
+		return fmt.Errorf("it says %q", reply[:n])
+	}
+	return nil
+}
+
+// stopped reports whether the process stands still. Without a /proc nothing can
+// be seen, and the signal is taken to work at once.
+func (s *Server) stopped() bool {
+	stat, err := os.ReadFile("/proc/" + strconv.Itoa(s.process.command.Process.Pid) + "/stat")
+	if err != nil {
+		return true
+	}
+	// The state follows the name, which stands in parentheses.
+	_, after, _ := strings.Cut(string(stat), ") ")
+	return strings.HasPrefix(after, "T")
+}
+
+func (s *Server) log() string {
+	text, err := os.ReadFile(filepath.Join(s.dir, "log"))
+	if err != nil {
+		return err.Error()
+	}
+	return string(text)
+}
+
+// freeAddr returns an address on which nobody listens at the moment.
+func freeAddr(t testing.TB) string {
+	t.Helper()
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = listener.Close() }()
+	return listener.Addr().String()
+}

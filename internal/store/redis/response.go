@@ -1,0 +1,71 @@
+package redis
+
+import (
+	"context"
+	"errors"
+
+	goredis "github.com/redis/go-redis/v9"
+
+	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
+)
+
+// Response implements [idempotency.Store]. It looks into the record and beside
+// it in one round trip.
+func (s *Store) Response(ctx context.Context, key idempotency.Key, token string) (*idempotency.Response, error) {
+	ctx, cancel := s.limit(ctx)
+	defer cancel()
+	var inside *goredis.SliceCmd
+	var beside *goredis.StringCmd
+	err := try(ctx, func() error {
+		pipeline := s.client.Pipeline()
+		inside = pipeline.HMGet(ctx, recordKey(key), "t", "b")
+		beside = pipeline.Get(ctx, responseKey(key, token))
+		_, err := pipeline.Exec(ctx)
+		// An answer to one of the two says nothing of the other.
+		if answered(err) {
+			return nil
+		}
+		return err
+	})
+	if err != nil {
+		return nil, s.fail("read a response", err)
+	}
+	stored, err := beside.Bytes()
+	if err == nil {
+		return decodeResponse(key, token, responseKey(key, token), stored)
+	}
+	if !errors.Is(err, goredis.Nil) {
+		return nil, s.fail("read a response", typeError(responseKey(key, token), err))
+	}
+	fields, err := inside.Result()
+	if err != nil {
+		return nil, s.fail("read a response", typeError(recordKey(key), err))
+	}
+	if len(fields) != 2 {
+		return nil, strange(recordKey(key), fields)
+	}
+	owner, _ := fields[0].(string)
+	small, ok := fields[1].(string)
+	if owner != token || !ok {
+		return nil, nil
+	}
+	return decodeResponse(key, token, recordKey(key), []byte(small))
+}
+
+// decodeResponse reads a response that was found in the named Redis key.
+func decodeResponse(key idempotency.Key, token, name string, stored []byte) (*idempotency.Response, error) {
+	response, err := idempotency.DecodeResponse(key, token, stored)
+	if err != nil {
+		return nil, unreadable(name, "its response: %w", err)
+	}
+	return response, nil
+}
+
+// typeError tells a Redis key of another type, which somebody else must have
+// made, from other errors.
+func typeError(name string, err error) error {
+	if says(err, "WRONGTYPE") {
+		return unreadable(name, "it has another type than caddy-dedup gives it")
+	}
+	return err
+}

@@ -1,0 +1,111 @@
+package redis
+
+import (
+	"context"
+	"sync/atomic"
+	"testing"
+
+	goredis "github.com/redis/go-redis/v9"
+
+	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
+	"github.com/caddy-dedup/caddy-dedup/internal/store/redis/redistest"
+)
+
+// trips counts the round trips of a client: a command or a pipeline each.
+type trips struct{ n atomic.Int64 }
+
+func (*trips) DialHook(next goredis.DialHook) goredis.DialHook { return next }
+
+func (h *trips) ProcessHook(next goredis.ProcessHook) goredis.ProcessHook {
+	return func(ctx context.Context, cmd goredis.Cmder) error {
+		h.n.Add(1)
+		return next(ctx, cmd)
+	}
+}
+
+func (h *trips) ProcessPipelineHook(next goredis.ProcessPipelineHook) goredis.ProcessPipelineHook {
+	return func(ctx context.Context, cmds []goredis.Cmder) error {
+		h.n.Add(1)
+		return next(ctx, cmds)
+	}
+}
+
+func TestRoundTrips(t *testing.T) {
+	server := redistest.Start(t)
+	o := Options{Addresses: []string{server.Addr}, Timeout: generous}.withDefaults()
+	client := goredis.NewClient(clientOptions(o))
+	s := closeAtEnd(t, newStore(client, o))
+	for _, warm := range []string{"warm", "warmer"} { // connection, time and scripts
+		c := claimOf(warm, warm)
+		c.Waits = true
+		claimed := mustClaim(t, s, c, idempotency.Proceed)
+		if err := s.Renew(ctx, c); err != nil {
+			t.Fatal(err)
+		}
+		mustSettle(t, s, c, claimed.Record, kept(small))
+	}
+	if _, _, err := s.List(ctx, "", 10); err != nil {
+		t.Fatal(err)
+	}
+	<-s.inbox.tried
+	count := new(trips)
+	client.AddHook(count)
+
+	var claimed idempotency.Claimed
+	claim := func(name, token string, want idempotency.Verdict) func() {
+		return func() {
+			c := claimOf(name, token)
+			c.Waits = true
+			claimed = mustClaim(t, s, c, want)
+		}
+	}
+	settle := func(name, token string, settlement idempotency.Settlement) func() {
+		return func() { mustSettle(t, s, claimOf(name, token), claimed.Record, settlement) }
+	}
+	for _, step := range []struct {
+		what     string
+		do       func()
+		trips    int64
+		evalshas int
+	}{
+		{"claim", claim("a", "1", idempotency.Proceed), 1, 1},
+		{"claim in flight", claim("a", "2", idempotency.WaitForRun), 1, 1},
+		{"renew", func() {
+			if err := s.Renew(ctx, claimOf("a", "1")); err != nil {
+				t.Fatal(err)
+			}
+		}, 1, 1},
+		{"claim b", claim("b", "1", idempotency.Proceed), 1, 1},
+		{"settle small", settle("b", "1", kept(small)), 1, 1},
+		{"replay small", claim("b", "2", idempotency.ReplayKept), 1, 1},
+		{"claim c", claim("c", "1", idempotency.Proceed), 1, 1},
+		{"settle large", settle("c", "1", kept(large)), 1, 1},
+		{"replay large", claim("c", "2", idempotency.ReplayKept), 2, 1},
+		{"claim d", claim("d", "1", idempotency.Proceed), 1, 1},
+		{"release", settle("d", "1", released()), 1, 1},
+		{"claim after release", claim("d", "2", idempotency.Proceed), 2, 2},
+		{"response", func() {
+			if r, err := s.Response(ctx, keyOf("d"), "1"); err != nil || r == nil {
+				t.Fatalf("%v, %v", r, err)
+			}
+		}, 1, 0},
+		{"list", func() {
+			if page, _, err := s.List(ctx, "", 10); err != nil || len(page) != 6 {
+				t.Fatalf("%d records, %v", len(page), err)
+			}
+		}, 2, 6},
+	} {
+		tripsBefore, callsBefore := count.n.Load(), calls(t, server)
+		step.do()
+		callsAfter := calls(t, server)
+		if n := count.n.Load() - tripsBefore; n != step.trips {
+			t.Errorf("%s: %d round trips, want %d", step.what, n, step.trips)
+		}
+		if n := callsAfter["evalsha"] - callsBefore["evalsha"]; n != step.evalshas {
+			t.Errorf("%s: %d EVALSHA, want %d", step.what, n, step.evalshas)
+		}
+		if n := callsAfter["eval"] - callsBefore["eval"]; n != 0 {
+			t.Errorf("%s: %d EVAL, want none", step.what, n)
+		}
+	}
+}

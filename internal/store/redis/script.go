@@ -1,0 +1,108 @@
+package redis
+
+import (
+	"context"
+	_ "embed" // for the scripts
+	"fmt"
+
+	goredis "github.com/redis/go-redis/v9"
+)
+
+var (
+	//go:embed claim.lua
+	claimSource string
+	//go:embed renew.lua
+	renewSource string
+	//go:embed settle.lua
+	settleSource string
+	//go:embed lookup.lua
+	lookupSource string
+	//go:embed forget.lua
+	forgetSource string
+
+	claimScript  = goredis.NewScript(claimSource)
+	renewScript  = goredis.NewScript(renewSource)
+	settleScript = goredis.NewScript(settleSource)
+	lookupScript = goredis.NewScript(lookupSource)
+	forgetScript = goredis.NewScript(forgetSource)
+)
+
+// What the scripts say in the first place of their replies.
+const (
+	saysOK      = "ok"
+	saysClaimed = "claimed"
+	saysFound   = "found"
+	saysAbsent  = "absent"
+	saysLate    = "late"
+	saysSettled = "settled"
+	saysFenced  = "fenced"
+	saysGone    = "gone"
+	saysMissing = "missing"
+	saysChanged = "changed"
+	saysForeign = "foreign"
+)
+
+// reply is what a script says: a word, the server's time in ms, and the rest.
+type reply struct {
+	word string
+	now  int64
+	rest []any
+}
+
+// try has an attempt made, and once more on another connection if it got no
+// reply and time is left. The attempt must be one that may be executed twice.
+func try(ctx context.Context, attempt func() error) error {
+	err := attempt()
+	if connectionFailed(err) && ctx.Err() == nil {
+		err = attempt()
+	}
+	return err
+}
+
+// run runs a script on a record, without a retry.
+func (s *Store) run(ctx context.Context, script *goredis.Script, keys []string, args ...any) (reply, error) {
+	command := script.EvalSha(ctx, s.client, keys, args...)
+	if says(command.Err(), "NOSCRIPT") {
+		// The server restarted, failed over, or was told to forget its scripts.
+		command = script.Eval(ctx, s.client, keys, args...)
+	}
+	return s.read(keys[0], command)
+}
+
+// read takes a script's reply and the server's time with it.
+func (s *Store) read(key string, command *goredis.Cmd) (reply, error) {
+	value, err := command.Result()
+	if says(err, "WRONGTYPE") {
+		return reply{}, unreadable(key, "it is no hash, so it was not written by caddy-dedup")
+	}
+	if err != nil {
+		return reply{}, err
+	}
+	values, _ := value.([]any)
+	if len(values) < 2 {
+		return reply{}, strange(key, value)
+	}
+	word, ok := values[0].(string)
+	now, isTime := values[1].(int64)
+	if !ok || !isTime {
+		return reply{}, strange(key, value)
+	}
+	s.clock.learn(now)
+	if word == saysForeign {
+		return reply{}, unreadable(key, "%w", errNotOurs)
+	}
+	return reply{word: word, now: now, rest: values[2:]}, nil
+}
+
+// strange is for a reply that none of our scripts makes.
+func strange(key string, value any) error {
+	text := fmt.Sprintf("%v", value)
+	if len(text) > 100 {
+		text = text[:100] + "..."
+	}
+	return unreadable(key, "the server answers %q, which no script of caddy-dedup does", text)
+}
+
+func (r reply) strange(key string) error {
+	return strange(key, append([]any{r.word, r.now}, r.rest...))
+}

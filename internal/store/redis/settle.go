@@ -1,0 +1,127 @@
+package redis
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
+)
+
+const (
+	// smallResponse is the size, in bytes of its stored form, up to which the
+	// response of a complete record lies in the record, and comes with it.
+	// Larger ones would have to go through Lua, which is far slower.
+	smallResponse = 8 << 10
+	// unsettledLife is how long a response waits for the script that settles.
+	unsettledLife = time.Minute
+	// responseMargin lets the response of a complete record outlive it, so that
+	// there is no moment in which only the record is left.
+	responseMargin = time.Second
+)
+
+// Renew implements [idempotency.Store].
+func (s *Store) Renew(ctx context.Context, c idempotency.Claim) error {
+	ctx, cancel := s.limit(ctx)
+	defer cancel()
+	keys := []string{recordKey(c.Key)}
+	var answer reply
+	err := try(ctx, func() (err error) {
+		answer, err = s.run(ctx, renewScript, keys, c.Token, toMillis(c.Lease), toMillis(c.Life()))
+		return err
+	})
+	if err != nil {
+		return s.fail("renew", err)
+	}
+	return answer.owned(keys[0])
+}
+
+// Settle implements [idempotency.Store]. It is one round trip.
+func (s *Store) Settle(ctx context.Context, key idempotency.Key, claimed *idempotency.Record, settlement idempotency.Settlement) error {
+	if settlement.State == idempotency.Complete && settlement.Response == nil {
+		return errors.New("settle: a complete record needs its response")
+	}
+	ctx, cancel := s.limit(ctx)
+	defer cancel()
+	call := newSettling(s, key, claimed, settlement)
+	var answer reply
+	err := try(ctx, func() (err error) {
+		answer, err = call.run(ctx)
+		return err
+	})
+	if err == nil && answer.word == saysMissing {
+		err = errors.New("the response that was written just before is gone: the server evicts keys, or hung")
+	}
+	if err != nil {
+		return s.fail("settle", err)
+	}
+	return answer.owned(call.keys[0])
+}
+
+// owned returns what a renewal or a settlement says of the claim.
+func (r reply) owned(key string) error {
+	switch r.word {
+	case saysOK, saysSettled:
+		return nil
+	case saysFenced:
+		return idempotency.ErrFenced
+	case saysGone:
+		return idempotency.ErrGone
+	default:
+		return r.strange(key)
+	}
+}
+
+// settling is one call of Settle.
+type settling struct {
+	store *Store
+	keys  []string
+	args  []any
+	// beside is the response in a key of its own, nil if there is none.
+	beside []byte
+}
+
+func newSettling(s *Store, key idempotency.Key, claimed *idempotency.Record, settlement idempotency.Settlement) *settling {
+	c := &settling{store: s, keys: []string{recordKey(key)}}
+	record := encodeRecord(key, claimed.Settled(settlement, processTime()))
+	var inside []byte
+	life := settlement.ResponseFor()
+	if settlement.Response != nil && life > 0 {
+		stored := idempotency.EncodeResponse(key, claimed.Token, settlement.Response)
+		switch {
+		case settlement.State != idempotency.Complete:
+			c.beside = stored
+		case len(stored) > smallResponse:
+			c.beside, life = stored, life+responseMargin
+		default:
+			inside = stored
+		}
+	}
+	if c.beside != nil {
+		c.keys = append(c.keys, responseKey(key, claimed.Token), unsettledKey(key, claimed.Token))
+	}
+	c.args = []any{claimed.Token, record, toMillis(settlement.Retention), toMillis(life), inside}
+	return c
+}
+
+// run settles, without a retry. A response beside the record goes ahead of the
+// script in the same round trip. The script gives it its name, or removes it.
+func (c *settling) run(ctx context.Context) (reply, error) {
+	s := c.store
+	if c.beside == nil {
+		return s.run(ctx, settleScript, c.keys, c.args...)
+	}
+	pipeline := s.client.Pipeline()
+	set := pipeline.Set(ctx, c.keys[2], c.beside, unsettledLife)
+	script := settleScript.EvalSha(ctx, pipeline, c.keys, c.args...)
+	if _, err := pipeline.Exec(ctx); err != nil && !answered(err) {
+		return reply{}, err
+	}
+	if set.Err() != nil {
+		return reply{}, set.Err()
+	}
+	if says(script.Err(), "NOSCRIPT") {
+		return s.run(ctx, settleScript, c.keys, c.args...)
+	}
+	return s.read(c.keys[0], script)
+}

@@ -1,0 +1,51 @@
+-- Ends a claim and wakes who waits for it.
+-- KEYS: 1 record; where the response is not kept in the record also 2 response
+--       of the run, and 3 where it was put before this
+-- ARGV: 1 token; 2 record to write; 3 life of the record, ms;
+--       4 life of the response in KEYS[2], ms; 5 response to keep in the record, or ''
+-- Returns {'ok' | 'settled' | 'fenced' | 'gone' | 'missing' | 'foreign', now}.
+local key = KEYS[1]
+local time = redis.call('TIME')
+local now = tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000)
+
+local function refuse(word)
+	if KEYS[3] then
+		redis.call('DEL', KEYS[3])
+	end
+	return {word, now}
+end
+
+local f = redis.call('HMGET', key, 't', 'l', 'w')
+local owner, lease, waiting = f[1], f[2], f[3]
+if not owner or not lease then
+	return refuse(redis.call('EXISTS', key) == 0 and 'gone' or 'foreign')
+end
+if owner ~= ARGV[1] then
+	return refuse('fenced')
+end
+if lease == '0' then
+	return refuse('settled')
+end
+if KEYS[3] and redis.call('EXISTS', KEYS[3]) == 0 then
+	return refuse('missing')
+end
+local expiry = string.format('%.0f', now + tonumber(ARGV[3]))
+if ARGV[5] == '' then
+	redis.call('HSET', key, 'r', ARGV[2], 'l', '0', 'x', expiry)
+else
+	redis.call('HSET', key, 'r', ARGV[2], 'l', '0', 'x', expiry, 'b', ARGV[5])
+end
+redis.call('HINCRBY', key, 'v', 1)
+redis.call('HDEL', key, 'w')
+redis.call('PEXPIREAT', key, expiry)
+if KEYS[3] then
+	redis.call('RENAME', KEYS[3], KEYS[2])
+	redis.call('PEXPIRE', KEYS[2], ARGV[4])
+end
+if waiting then
+	for channel in string.gmatch(waiting, '%S+') do
+		-- Only a hint: a user who may not publish still settles.
+		redis.pcall('PUBLISH', channel, string.sub(key, -64))
+	end
+end
+return {'ok', now}

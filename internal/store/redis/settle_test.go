@@ -1,0 +1,91 @@
+package redis
+
+import (
+	"errors"
+	"testing"
+
+	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
+	"github.com/caddy-dedup/caddy-dedup/internal/store/redis/redistest"
+)
+
+// TestRefusedSettlementLeavesNothing counts the keys after settlements that
+// came with a response beside the record and were refused.
+func TestRefusedSettlementLeavesNothing(t *testing.T) {
+	server := redistest.Start(t)
+	s := closeAtEnd(t, openAt(t, server.Addr))
+	keys := func(when string, want int64) {
+		t.Helper()
+		if n := command(t, server, "DBSIZE"); n != want {
+			t.Fatalf("%s: %v keys, want %d: %v", when, n, want, command(t, server, "KEYS", "*"))
+		}
+	}
+	late := claimOf("a", "late")
+	claimed := mustClaim(t, s, late, idempotency.Proceed)
+	mustSettle(t, s, late, claimed.Record, released())
+	keys("released", 2)
+	mustSettle(t, s, late, claimed.Record, kept(large))
+	keys("settled again", 2)
+
+	next := claimOf("a", "next")
+	nextClaimed := mustClaim(t, s, next, idempotency.Proceed)
+	if err := s.Settle(ctx, late.Key, claimed.Record, kept(large)); !errors.Is(err, idempotency.ErrFenced) {
+		t.Fatalf("settle: %v, want ErrFenced", err)
+	}
+	keys("fenced", 2)
+	if answer, err := s.Response(ctx, late.Key, late.Token); err != nil || answer == nil || answer.Status != 503 {
+		t.Errorf("the released answer: %+v, %v", answer, err)
+	}
+
+	if there, err := s.Forget(ctx, late.Key); err != nil || !there {
+		t.Fatalf("forget: %v, %v", there, err)
+	}
+	keys("forgotten", 0)
+	if err := s.Settle(ctx, next.Key, nextClaimed.Record, kept(large)); !errors.Is(err, idempotency.ErrGone) {
+		t.Fatalf("settle: %v, want ErrGone", err)
+	}
+	keys("gone", 0)
+}
+
+// TestSettleWithoutItsResponse has the response evicted before the script runs.
+func TestSettleWithoutItsResponse(t *testing.T) {
+	server := redistest.Start(t)
+	s := closeAtEnd(t, openAt(t, server.Addr))
+	c := claimOf("a", "token")
+	claimed := mustClaim(t, s, c, idempotency.Proceed)
+	call := newSettling(s, c.Key, claimed.Record, kept(large))
+	answer, err := s.run(ctx, settleScript, call.keys, call.args...)
+	if err != nil || answer.word != saysMissing {
+		t.Fatalf("settle: %+v, %v; want %q", answer, err, saysMissing)
+	}
+	if record, _, err := s.Lookup(ctx, c.Key); err != nil || record.State != idempotency.InFlight {
+		t.Errorf("the record: %+v, %v; want it in flight", record, err)
+	}
+}
+
+func TestCompleteNeedsResponse(t *testing.T) {
+	s := closeAtEnd(t, openWith(t, Options{Addresses: []string{"127.0.0.1:1"}}))
+	err := s.Settle(ctx, keyOf("a"), &idempotency.Record{Token: "token"}, idempotency.Settlement{State: idempotency.Complete})
+	if err == nil || errors.Is(err, idempotency.ErrGone) || errors.Is(err, idempotency.ErrFenced) {
+		t.Errorf("complete without a response: %v", err)
+	}
+}
+
+// TestForgetRemovesEarlierAnswers forgets a key that was released more often
+// than a record remembers.
+func TestForgetRemovesEarlierAnswers(t *testing.T) {
+	server := redistest.Start(t)
+	s := closeAtEnd(t, openAt(t, server.Addr))
+	const runs = 12
+	for i := range runs {
+		c := claimOf("a", string(rune('a'+i)))
+		mustSettle(t, s, c, mustClaim(t, s, c, idempotency.Proceed).Record, released())
+	}
+	if there, err := s.Forget(ctx, keyOf("a")); err != nil || !there {
+		t.Fatalf("forget: %v, %v", there, err)
+	}
+	// The last one and eight before it are gone with the record; older answers
+	// expire by themselves.
+	if n := command(t, server, "DBSIZE"); n != int64(runs-9) {
+		t.Errorf("%v keys left, want %d", n, runs-9)
+	}
+}

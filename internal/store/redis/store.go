@@ -1,0 +1,82 @@
+package redis
+
+import (
+	"context"
+	"sync/atomic"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
+)
+
+// Store is an [idempotency.Store] in Redis. Every operation returns within
+// Options.Timeout, whatever the server does.
+type Store struct {
+	client  client
+	address string
+	timeout time.Duration
+	// patience is how long after a call the server may still execute its claim.
+	patience time.Duration
+	clock    serverClock
+	// greeted says that the first claim's questions were answered.
+	greeted atomic.Bool
+	inbox   *inbox
+	log     *zap.Logger
+}
+
+// Open returns a store. It dials nothing: the first operation does. Errors are
+// those of the options.
+func Open(o Options) (*Store, error) {
+	o = o.withDefaults()
+	if err := o.check(); err != nil {
+		return nil, err
+	}
+	return newStore(newClient(o), o), nil
+}
+
+func newStore(c client, o Options) *Store {
+	return &Store{
+		client:   c,
+		address:  o.Addresses[0],
+		timeout:  o.Timeout,
+		patience: idempotency.ClaimPatience,
+		clock:    serverClock{started: time.Now()},
+		inbox:    newInbox(c, o.Timeout, o.Logger),
+		log:      o.Logger,
+	}
+}
+
+// Close implements [idempotency.Store].
+func (s *Store) Close() error {
+	s.inbox.close()
+	return s.client.Close()
+}
+
+// Subscribe implements [idempotency.Store]. The server is not asked before the
+// first claim that waits.
+func (s *Store) Subscribe(wake func(idempotency.Key)) (stop func()) {
+	return s.inbox.subscribers.Subscribe(wake)
+}
+
+// limit bounds one operation with its retry.
+func (s *Store) limit(ctx context.Context) (context.Context, context.CancelFunc) {
+	return context.WithTimeout(ctx, s.timeout)
+}
+
+// keyPrefix is what all records' names begin with.
+const keyPrefix = "dedup:"
+
+// recordKey names the hash of a key's record.
+func recordKey(key idempotency.Key) string { return keyPrefix + key.String() }
+
+// responseKey names the response of one run. The braces put it into the
+// cluster slot of the record.
+func responseKey(key idempotency.Key, token string) string {
+	return "{" + recordKey(key) + "}:" + token
+}
+
+// unsettledKey names that response until the run is settled.
+func unsettledKey(key idempotency.Key, token string) string {
+	return responseKey(key, token) + ":unsettled"
+}
