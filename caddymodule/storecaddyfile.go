@@ -119,6 +119,12 @@ func parseRedisWord(d *caddyfile.Dispenser, store *RedisStore, name string) (err
 	case "address":
 		var address string
 		address, err = oneArg(d, "host:port")
+		if err != nil {
+			return err
+		}
+		if wrong := redis.CheckAddress(address); wrong != nil && !strings.Contains(address, "{") {
+			return d.WrapErr(wrong)
+		}
 		store.Addresses = []string{address}
 	case "username":
 		store.Username, err = oneArg(d, "a user's name")

@@ -29,7 +29,7 @@ func (s *Store) fail(operation string, err error) error {
 	where := fmt.Sprintf("redis at %s: %s", s.address, operation)
 	switch {
 	case says(err, "OOM"):
-		return fmt.Errorf("%s: %w: maxmemory is reached and nothing can be evicted: %w", where, idempotency.ErrFull, err)
+		return fmt.Errorf("%s: maxmemory is reached and nothing can be evicted: %w", where, err)
 	case says(err, "NOAUTH"):
 		return fmt.Errorf("%s: the server wants a password: set password, and username if it has users: %w", where, err)
 	case says(err, "WRONGPASS"):

@@ -49,17 +49,26 @@ func (o Options) check() error {
 	if len(o.Addresses) != 1 {
 		return fmt.Errorf("a redis store takes one address, host:port or the path of a unix socket; it got %d", len(o.Addresses))
 	}
-	if address := o.Addresses[0]; network(address) == "tcp" {
-		host, port, err := net.SplitHostPort(address)
-		if err != nil || host == "" || port == "" {
-			return fmt.Errorf("redis address %q is neither host:port nor the absolute path of a unix socket", address)
-		}
+	if err := CheckAddress(o.Addresses[0]); err != nil {
+		return err
 	}
 	if o.DB < 0 {
 		return fmt.Errorf("redis db %d is negative; databases count from 0", o.DB)
 	}
 	if o.Timeout < 0 {
 		return fmt.Errorf("redis timeout %s is negative; it takes a duration such as %s", o.Timeout, DefaultTimeout)
+	}
+	return nil
+}
+
+// CheckAddress reports whether a text is an address of [Options].
+func CheckAddress(address string) error {
+	if network(address) == "unix" {
+		return nil
+	}
+	host, port, err := net.SplitHostPort(address)
+	if err != nil || host == "" || port == "" {
+		return fmt.Errorf("redis address %q is neither host:port nor the absolute path of a unix socket", address)
 	}
 	return nil
 }
