@@ -23,6 +23,11 @@ type Claim struct {
 	// Waits says that the request wants to be woken when the run that it finds
 	// in flight ends.
 	Waits bool
+	// Force runs again on purpose where a response is kept, which is replaced
+	// only by that of the new run.
+	Force bool
+	// MaxAttempts is how many runs may reach the upstream; 0 is no limit.
+	MaxAttempts int
 }
 
 // Verdict is what a claim may do.
@@ -41,9 +46,12 @@ const (
 	RefuseHeld
 	// PassSameRun: the request belongs to the run in flight.
 	PassSameRun
+	// RefuseExhausted: as many runs as are allowed may have reached the
+	// upstream, and the last one's end is unknown.
+	RefuseExhausted
 )
 
-var verdictNames = [...]string{"none", "proceed", "replay", "wait", "reused", "held", "same run"}
+var verdictNames = [...]string{"none", "proceed", "replay", "wait", "reused", "held", "same run", "exhausted"}
 
 // String returns the verdict's name for logs and test failures.
 func (v Verdict) String() string { return verdictNames[v] }
@@ -55,6 +63,10 @@ func Decide(found *Record, c Claim, now time.Time) Verdict {
 	switch {
 	case found == nil:
 		return Proceed
+	case found.State == Released && found.Token == c.Token:
+		return WaitForRun // a late copy of a claim that was withdrawn
+	case found.State == Released && c.exhausted(found):
+		return RefuseExhausted
 	case found.State == Released:
 		return Proceed
 	case found.State == Held:
@@ -65,7 +77,11 @@ func Decide(found *Record, c Claim, now time.Time) Verdict {
 		return PassSameRun
 	case found.Lapsed(now) && found.Hold:
 		return RefuseHeld
+	case found.Lapsed(now) && c.exhausted(found):
+		return RefuseExhausted
 	case found.Lapsed(now):
+		return Proceed
+	case found.State == Complete && c.Force:
 		return Proceed
 	case !sameFingerprint(found.Fingerprint, c.Fingerprint):
 		return RefuseReused
@@ -76,21 +92,36 @@ func Decide(found *Record, c Claim, now time.Time) Verdict {
 	}
 }
 
+func (c Claim) exhausted(found *Record) bool {
+	return c.MaxAttempts > 0 && found.Attempt >= c.MaxAttempts
+}
+
 // Record returns the record that the claim writes when it may proceed over the
 // one it found (nil: none).
 func (c Claim) Record(found *Record, now time.Time) *Record {
-	attempt := 1
-	if found != nil {
-		attempt = found.Attempt + 1
-		if found.State == InFlight && found.Token == c.Token {
-			attempt = found.Attempt
-		}
+	next := c.first(now)
+	switch {
+	case found == nil:
+	case found.State == InFlight && found.Token == c.Token: // the same claim again
+		next.Attempt, next.ParentID, next.Replaces = found.Attempt, found.ParentID, found.Replaces
+	case found.State == Complete:
+		next.Attempt, next.ParentID, next.Replaces = found.Attempt+1, found.ExecutionID, found
+	default:
+		next.Attempt = found.Attempt + 1
 	}
+	if next.Replaces != nil {
+		next.Expires = later(next.Expires, next.Replaces.Expires)
+	}
+	return next
+}
+
+// first returns the record of a claim that found none.
+func (c Claim) first(now time.Time) *Record {
 	return &Record{
 		State:       InFlight,
 		Token:       c.Token,
 		ExecutionID: c.ExecutionID,
-		Attempt:     attempt,
+		Attempt:     1,
 		Fingerprint: c.Fingerprint,
 		Hold:        c.Hold,
 		Provider:    c.Provider,

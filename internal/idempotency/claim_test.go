@@ -18,11 +18,13 @@ type claimCase struct {
 	token       string // same, other
 	run         string // none, same, other: the execution ID that the request came in with
 	choice      string // release, hold: what the new claim chose
+	force       string // yes, no: the new claim runs again on purpose
+	attempts    string // any, left, used: how many runs the new claim allows, of which 3 are used
 }
 
 func (c claimCase) String() string {
-	return fmt.Sprintf("record %s, lease %s, unknown %s, fingerprint %s, token %s, run %s, choice %s",
-		c.record, c.lease, c.unknown, c.fingerprint, c.token, c.run, c.choice)
+	return fmt.Sprintf("record %s, lease %s, unknown %s, fingerprint %s, token %s, run %s, choice %s, force %s, attempts %s",
+		c.record, c.lease, c.unknown, c.fingerprint, c.token, c.run, c.choice, c.force, c.attempts)
 }
 
 var (
@@ -32,18 +34,24 @@ var (
 	fingerprints = []string{"same", "different", "other kind", "not recorded", "not taken", "neither"}
 	tokens       = []string{"same", "other"}
 	runs         = []string{"none", "same", "other"}
+	forces       = []string{"yes", "no"}
+	attempts     = []string{"any", "left", "used"}
 )
 
 // claimTable is what the contract says of "the key is …" (section 4), with what
 // it says of lost replies, lapsed leases and a run's own requests. An empty
 // field stands for any value. Every case must be in exactly one row.
 var claimTable = []struct {
-	record, lease, unknown, fingerprint, token, run []string
-	want                                            idempotency.Verdict
+	record, lease, unknown, fingerprint, token, run, force, attempts []string
+	want                                                             idempotency.Verdict
 }{
 	// absent, or free again
 	{record: is("none"), want: idempotency.Proceed},
-	{record: is("released"), want: idempotency.Proceed},
+	{record: is("released"), token: is("other"), attempts: is("any", "left"), want: idempotency.Proceed},
+	{record: is("released"), token: is("other"), attempts: is("used"), want: idempotency.RefuseExhausted},
+
+	// free again, and the claim is a late copy of the one that was withdrawn
+	{record: is("released"), token: is("same"), want: idempotency.WaitForRun},
 
 	// held: whatever comes, until an operator releases it
 	{record: is("held"), want: idempotency.RefuseHeld},
@@ -63,13 +71,16 @@ var claimTable = []struct {
 	// in flight, its owner gone: the run's end is unknown, and its own claim's
 	// choice decides
 	{record: is("in flight"), lease: is("at its end", "over"), token: is("other"), run: is("none", "other"),
-		unknown: is("release"), want: idempotency.Proceed},
+		unknown: is("release"), attempts: is("any", "left"), want: idempotency.Proceed},
+	{record: is("in flight"), lease: is("at its end", "over"), token: is("other"), run: is("none", "other"),
+		unknown: is("release"), attempts: is("used"), want: idempotency.RefuseExhausted},
 	{record: is("in flight"), lease: is("at its end", "over"), token: is("other"), run: is("none", "other"),
 		unknown: is("hold"), want: idempotency.RefuseHeld},
 
 	// complete
-	{record: is("complete"), fingerprint: is("different"), want: idempotency.RefuseReused},
-	{record: is("complete"), fingerprint: isNot(fingerprints, "different"), want: idempotency.ReplayKept},
+	{record: is("complete"), force: is("no"), fingerprint: is("different"), want: idempotency.RefuseReused},
+	{record: is("complete"), force: is("no"), fingerprint: isNot(fingerprints, "different"), want: idempotency.ReplayKept},
+	{record: is("complete"), force: is("yes"), want: idempotency.Proceed},
 }
 
 func is(values ...string) []string { return values }
@@ -125,6 +136,8 @@ func (c claimCase) build(now time.Time) (*idempotency.Record, idempotency.Claim)
 	case "other":
 		claim.SameRun = "run-other"
 	}
+	claim.Force = c.force == "yes"
+	claim.MaxAttempts = map[string]int{"any": 0, "left": 4, "used": 3}[c.attempts]
 	if c.record == "none" {
 		return nil, claim
 	}
@@ -138,7 +151,8 @@ func TestDecideOverItsWholeDomain(t *testing.T) {
 		row := -1
 		for i, r := range claimTable {
 			if !matches(r.record, c.record) || !matches(r.lease, c.lease) || !matches(r.unknown, c.unknown) ||
-				!matches(r.fingerprint, c.fingerprint) || !matches(r.token, c.token) || !matches(r.run, c.run) {
+				!matches(r.fingerprint, c.fingerprint) || !matches(r.token, c.token) || !matches(r.run, c.run) ||
+				!matches(r.force, c.force) || !matches(r.attempts, c.attempts) {
 				continue
 			}
 			if row >= 0 {
@@ -179,8 +193,12 @@ func claimCases(yield func(claimCase) bool) {
 					for _, token := range tokens {
 						for _, run := range runs {
 							for _, choice := range choices {
-								if !yield(claimCase{record, lease, unknown, fingerprint, token, run, choice}) {
-									return
+								for _, force := range forces {
+									for _, attempt := range attempts {
+										if !yield(claimCase{record, lease, unknown, fingerprint, token, run, choice, force, attempt}) {
+											return
+										}
+									}
 								}
 							}
 						}

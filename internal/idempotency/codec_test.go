@@ -29,6 +29,8 @@ func fullRecord() *Record {
 		Ended:      time.Date(2026, 1, 2, 3, 4, 6, 0, time.UTC),
 		LeaseUntil: time.Date(2026, 1, 2, 3, 4, 35, 0, time.UTC),
 		Expires:    time.Date(2026, 1, 9, 3, 4, 6, 999_000_000, time.UTC),
+		ParentID:   "0199b8a2-7d1c-7000-8000-000000000000",
+		Replaces:   &Record{State: Complete, Token: "earlier", Attempt: 2},
 	}
 }
 

@@ -47,6 +47,7 @@ const (
 	ReasonUnavailable Reason = "store_unavailable"
 	ReasonUnreadable  Reason = "record_unreadable"
 	ReasonOverloaded  Reason = "overloaded"
+	ReasonExhausted   Reason = "attempts_exhausted"
 )
 
 // follow says what a request does about the run that its flight is, or about
@@ -112,6 +113,8 @@ func afterwards(f *flight, req Request, waited bool) Decision {
 		return Refusal{Reason: ReasonReused, ExecutionID: o.record.ExecutionID}
 	case RefuseHeld:
 		return Refusal{Reason: ReasonHeld, ExecutionID: o.record.ExecutionID}
+	case RefuseExhausted:
+		return Refusal{Reason: ReasonExhausted, ExecutionID: o.record.ExecutionID}
 	case PassSameRun:
 		return SameRun{Record: o.record}
 	case WaitForRun:

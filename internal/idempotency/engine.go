@@ -95,7 +95,9 @@ type Request struct {
 	SameRun    string
 	Provider   string
 	DeliveryID string
-	Policy     Policy
+	// Force runs again on purpose where a response is kept.
+	Force  bool
+	Policy Policy
 }
 
 func (r Request) claim(token, executionID string) Claim {
@@ -111,6 +113,8 @@ func (r Request) claim(token, executionID string) Claim {
 		Lease:       r.Policy.Lease,
 		Retention:   r.Policy.Retention,
 		Waits:       r.Policy.Wait > 0,
+		Force:       r.Force,
+		MaxAttempts: r.Policy.Settle.MaxAttempts,
 	}
 }
 

@@ -38,6 +38,12 @@ type Record struct {
 	DeliveryID string `json:"delivery_id,omitempty"`
 	// Status is that of the run's answer, 0 if it had none.
 	Status int `json:"status,omitempty"`
+	// ParentID is, for a forced run, the execution ID of the run whose response
+	// it is to replace.
+	ParentID string `json:"parent_id,omitempty"`
+	// Replaces is the complete record that a forced run in flight is to replace.
+	// It stands again if that run keeps nothing.
+	Replaces *Record `json:"replaces,omitempty"`
 	// Claimed and Ended are by the clock of the process that ran.
 	Claimed time.Time `json:"claimed,omitzero"`
 	Ended   time.Time `json:"ended,omitzero"`
@@ -51,6 +57,43 @@ type Record struct {
 // crashed, hangs, or lost the store.
 func (r *Record) Lapsed(now time.Time) bool {
 	return r.State == InFlight && !now.Before(r.LeaseUntil)
+}
+
+// Effective returns the record that counts at the given time, nil if there is
+// none: where a forced run's claim has lapsed it is the record that the run was
+// to replace.
+func (r *Record) Effective(now time.Time) *Record {
+	if r == nil || r.Replaces == nil || !r.Lapsed(now) {
+		return r
+	}
+	if !now.Before(r.Replaces.Expires) {
+		return nil
+	}
+	return r.Replaces
+}
+
+// CountedAs returns the record with the attempts that its owner knows of, if
+// those are more: a claim that was written anew, after the store had lost it,
+// counts from 1.
+func (r *Record) CountedAs(claimed *Record) *Record {
+	next := *r
+	next.Attempt = max(r.Attempt, claimed.Attempt)
+	return &next
+}
+
+// Renewed returns the record with the lease prolonged from the given time on.
+func (r *Record) Renewed(c Claim, now time.Time) *Record {
+	next := *r
+	next.LeaseUntil = now.Add(c.Lease)
+	next.Expires = later(r.Expires, now.Add(c.Life()))
+	return &next
+}
+
+func later(a, b time.Time) time.Time {
+	if a.After(b) {
+		return a
+	}
+	return b
 }
 
 // Response is the answer of one run, kept beside its record under the run's
@@ -93,9 +136,18 @@ func (s Settlement) ResponseFor() time.Duration {
 }
 
 // Settled returns the record as it stands after the settlement at the given
-// time.
+// time. A forced run that keeps nothing leaves the record that it was to
+// replace, with its own attempt counted.
 func (r *Record) Settled(s Settlement, now time.Time) *Record {
+	if r.Replaces != nil && s.State != Complete {
+		kept := *r.Replaces
+		if s.Counted {
+			kept.Attempt = r.Attempt
+		}
+		return &kept
+	}
 	next := *r
+	next.Replaces = nil
 	next.State = s.State
 	next.Ended = now
 	next.LeaseUntil = time.Time{}

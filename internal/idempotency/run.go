@@ -56,6 +56,10 @@ func (e *Engine) newRun(f *flight, c Claim, p Policy, got Claimed) *Run {
 // ExecutionID names the run to the upstream and to clients.
 func (r *Run) ExecutionID() string { return r.record.ExecutionID }
 
+// ParentID is, for a forced run, the execution ID of the run whose response it
+// is to replace; empty for all others.
+func (r *Run) ParentID() string { return r.record.ParentID }
+
 // Attempt is 1 for the first run of a record that may reach the upstream.
 func (r *Run) Attempt() int { return r.record.Attempt }
 
@@ -131,7 +135,7 @@ func (r *Run) End(end End, response *Response) Result {
 		}
 	}()
 	s := r.settlement(end, response)
-	o := outcome{record: r.record.Settled(s, time.Now()), response: s.Response, now: time.Now()}
+	o := r.outcome(s, time.Now())
 	err := r.engine.settle(r, s)
 	ended = true
 	switch {
@@ -152,7 +156,19 @@ func (r *Run) End(end End, response *Response) Result {
 	return r.report(s, err)
 }
 
+// outcome is what those are told who wait here, or come before the settlement is
+// stored. A forced run that keeps nothing has still an answer for them, though
+// the record is another's again.
+func (r *Run) outcome(s Settlement, now time.Time) outcome {
+	o := outcome{record: r.record.Settled(s, now), response: s.Response, now: now}
+	if s.State == Released && r.record.Replaces != nil {
+		o.record = r.record
+	}
+	return o
+}
+
 func (r *Run) settlement(end End, response *Response) Settlement {
+	end.Attempt = r.record.Attempt
 	conclusion := Conclude(end, r.policy.Settle)
 	s := Settlement{
 		State:     conclusion.State,
@@ -160,10 +176,13 @@ func (r *Run) settlement(end End, response *Response) Settlement {
 		Retention: r.policy.Retention,
 		AnswerFor: r.policy.Lease,
 	}
+	if s.State == Held && r.record.Replaces != nil {
+		s.State = Released // nothing is held: the response before the forced run stays
+	}
 	if s.State != Held {
 		s.Response = response
 	}
-	if s.State == Complete && end.Retention != nil {
+	if s.State == Complete && end.Retention != nil && *end.Retention > 0 {
 		s.Retention = *end.Retention
 	}
 	return s
@@ -182,6 +201,12 @@ func (r *Run) report(s Settlement, err error) Result {
 	case s.State == Held:
 		log.Warn("held: whether the run was executed is unknown; an operator has to release the key")
 		return ResultHeld
+	case s.State == Released && r.record.Replaces != nil:
+		log.Info("the forced run kept nothing; the response before it stays", zap.Bool("sent", s.Counted))
+		if !s.Counted {
+			return ResultNotSent
+		}
+		return ResultReleased
 	case s.State == Released && !s.Counted:
 		log.Info("released: the request was not sent")
 		return ResultNotSent

@@ -33,6 +33,9 @@ type End struct {
 	// UpstreamStatus is what a proxy says that its upstream answered, where
 	// that may differ from Status; 0 if nobody said.
 	UpstreamStatus int
+	// Attempt is the number of the run among those that may have reached the
+	// upstream.
+	Attempt int
 	// Retention, if set, is the upstream's own wish for this response; 0 is a
 	// wish to release.
 	Retention *time.Duration
@@ -44,6 +47,8 @@ type SettlePolicy struct {
 	Releases StatusSet
 	// Hold holds a key whose run's end is unknown.
 	Hold bool
+	// MaxAttempts is how many runs may reach the upstream; 0 is no limit.
+	MaxAttempts int
 }
 
 // Conclusion is what becomes of a run's claim.
@@ -65,6 +70,8 @@ func Conclude(end End, p SettlePolicy) Conclusion {
 	// A gateway between us and the service answers so when it does not know.
 	case p.Hold && (gatewayLost(end.Status) || gatewayLost(end.UpstreamStatus)):
 		return Conclusion{Held, true}
+	case p.MaxAttempts > 0 && end.Attempt >= p.MaxAttempts:
+		return Conclusion{Complete, true}
 	case end.Retention != nil && *end.Retention <= 0:
 		return Conclusion{Released, true}
 	case p.Releases.Has(end.Status) || p.Releases.Has(end.UpstreamStatus):

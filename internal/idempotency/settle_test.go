@@ -35,22 +35,25 @@ var releases = []release{
 //   - lost: the answer, or what the upstream answered, is 502 or 504
 //   - zero: the upstream sent `Dedup-Retention: 0`
 //   - frees: the answer, or what the upstream answered, is a status that frees
+//   - last: as many runs as `max_attempts` allows may have reached the upstream
 var settleTable = []struct {
-	how                     idempotency.How
-	hold, lost, zero, frees string
-	state                   idempotency.State
-	counted                 bool
+	how                           idempotency.How
+	hold, lost, zero, frees, last string
+	state                         idempotency.State
+	counted                       bool
 }{
-	{idempotency.NotSent, "-", "-", "-", "-", idempotency.Released, false},
-	{idempotency.Unknown, "no", "-", "-", "-", idempotency.Released, true},
-	{idempotency.Unknown, "yes", "-", "-", "-", idempotency.Held, true},
-	{idempotency.Answered, "yes", "yes", "-", "-", idempotency.Held, true},
-	{idempotency.Answered, "yes", "no", "yes", "-", idempotency.Released, true},
-	{idempotency.Answered, "yes", "no", "no", "yes", idempotency.Released, true},
-	{idempotency.Answered, "yes", "no", "no", "no", idempotency.Complete, true},
-	{idempotency.Answered, "no", "-", "yes", "-", idempotency.Released, true},
-	{idempotency.Answered, "no", "-", "no", "yes", idempotency.Released, true},
-	{idempotency.Answered, "no", "-", "no", "no", idempotency.Complete, true},
+	{idempotency.NotSent, "-", "-", "-", "-", "-", idempotency.Released, false},
+	{idempotency.Unknown, "no", "-", "-", "-", "-", idempotency.Released, true},
+	{idempotency.Unknown, "yes", "-", "-", "-", "-", idempotency.Held, true},
+	{idempotency.Answered, "yes", "yes", "-", "-", "-", idempotency.Held, true},
+	{idempotency.Answered, "yes", "no", "-", "-", "yes", idempotency.Complete, true},
+	{idempotency.Answered, "yes", "no", "yes", "-", "no", idempotency.Released, true},
+	{idempotency.Answered, "yes", "no", "no", "yes", "no", idempotency.Released, true},
+	{idempotency.Answered, "yes", "no", "no", "no", "no", idempotency.Complete, true},
+	{idempotency.Answered, "no", "-", "-", "-", "yes", idempotency.Complete, true},
+	{idempotency.Answered, "no", "-", "yes", "-", "no", idempotency.Released, true},
+	{idempotency.Answered, "no", "-", "no", "yes", "no", idempotency.Released, true},
+	{idempotency.Answered, "no", "-", "no", "no", "no", idempotency.Complete, true},
 }
 
 func says(column string, value bool) bool {
@@ -77,16 +80,18 @@ func TestConcludeOverItsWholeDomain(t *testing.T) {
 				t.Fatal(err)
 			}
 			for _, hold := range []bool{false, true} {
-				policy := idempotency.SettlePolicy{Releases: set, Hold: hold}
 				for _, status := range statuses {
 					for _, upstream := range upstreams {
 						for _, retention := range retentions {
-							end := idempotency.End{How: how, Status: status, UpstreamStatus: upstream, Retention: retention}
-							row := settleRow(t, end, hold, release)
-							used[row]++
-							want := idempotency.Conclusion{State: settleTable[row].state, Counted: settleTable[row].counted}
-							if got := idempotency.Conclude(end, policy); got != want {
-								t.Fatalf("%s, hold %v, release %s: got %+v; want %+v", describe(end), hold, release.name, got, want)
+							for _, max := range []int{0, 2, 3, 4} {
+								policy := idempotency.SettlePolicy{Releases: set, Hold: hold, MaxAttempts: max}
+								end := idempotency.End{How: how, Status: status, UpstreamStatus: upstream, Retention: retention, Attempt: 3}
+								row := settleRow(t, end, policy, release)
+								used[row]++
+								want := idempotency.Conclusion{State: settleTable[row].state, Counted: settleTable[row].counted}
+								if got := idempotency.Conclude(end, policy); got != want {
+									t.Fatalf("%s, hold %v, release %s, attempt 3 of %d: got %+v; want %+v", describe(end), hold, release.name, max, got, want)
+								}
 							}
 						}
 					}
@@ -102,14 +107,15 @@ func TestConcludeOverItsWholeDomain(t *testing.T) {
 }
 
 // settleRow returns the one row that says what is right.
-func settleRow(t *testing.T, end idempotency.End, hold bool, release release) int {
+func settleRow(t *testing.T, end idempotency.End, policy idempotency.SettlePolicy, release release) int {
 	t.Helper()
 	lost := end.Status == 502 || end.Status == 504 || end.UpstreamStatus == 502 || end.UpstreamStatus == 504
 	zero := end.Retention != nil && *end.Retention <= 0
+	last := policy.MaxAttempts == 2 || policy.MaxAttempts == 3 // of an end that is the third
 	frees := release.frees(end.Status) || release.frees(end.UpstreamStatus)
 	found := -1
 	for i, r := range settleTable {
-		if r.how != end.How || !says(r.hold, hold) || !says(r.lost, lost) || !says(r.zero, zero) || !says(r.frees, frees) {
+		if r.how != end.How || !says(r.hold, policy.Hold) || !says(r.lost, lost) || !says(r.zero, zero) || !says(r.frees, frees) || !says(r.last, last) {
 			continue
 		}
 		if found >= 0 {

@@ -35,7 +35,7 @@ type Options struct {
 // Run holds a store to the interface's contract. Open returns an empty store;
 // the suite closes it at the end of the subtest.
 func Run(t *testing.T, open func(t *testing.T) idempotency.Store, options Options) {
-	for _, group := range [][]subtest{claimTests, leaseTests, settleTests, responseTests, listTests, wakeTests, concurrencyTests, modelTests} {
+	for _, group := range [][]subtest{claimTests, leaseTests, settleTests, responseTests, listTests, wakeTests, concurrencyTests, modelTests, forcedTests} {
 		for _, test := range group {
 			t.Run(test.name, func(t *testing.T) {
 				body := func(t *testing.T) { test.run(newFixture(t, open, options)) }

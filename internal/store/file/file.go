@@ -106,9 +106,7 @@ func (s *Store) Renew(ctx context.Context, c idempotency.Claim) error {
 		if found == nil {
 			return err
 		}
-		next := *found
-		next.LeaseUntil, next.Expires = now.Add(c.Lease), now.Add(c.Life())
-		return t.putRecord(c.Key, found, &next)
+		return t.putRecord(c.Key, found, found.Renewed(c, now))
 	}}
 	_, err := s.commit(ctx, op)
 	return err
@@ -135,7 +133,7 @@ func (s *Store) Settle(ctx context.Context, key idempotency.Key, claimed *idempo
 					return err
 				}
 			}
-			return t.putRecord(key, found, found.Settled(settlement, now))
+			return t.putRecord(key, found, found.CountedAs(claimed).Settled(settlement, now))
 		},
 		// Not by the caller, which may have given up.
 		applied: func() {
@@ -157,7 +155,7 @@ func (s *Store) Lookup(ctx context.Context, key idempotency.Key) (*idempotency.R
 	var found *idempotency.Record
 	err := s.read(func(t *tables) error {
 		stored, err := t.record(key)
-		found = live(stored, now)
+		found = live(stored, now).Effective(now)
 		return err
 	})
 	return found, now, err

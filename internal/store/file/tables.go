@@ -121,7 +121,7 @@ func (t *tables) decide(c idempotency.Claim, now time.Time) (idempotency.Claimed
 	if err != nil {
 		return idempotency.Claimed{}, nil, err
 	}
-	found := live(stored, now)
+	found := live(stored, now).Effective(now)
 	claimed := idempotency.Claimed{Verdict: idempotency.Decide(found, c, now), Record: found, Now: now}
 	switch claimed.Verdict {
 	case idempotency.Proceed:

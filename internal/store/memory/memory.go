@@ -85,7 +85,7 @@ func (s *Store) Claim(ctx context.Context, c idempotency.Claim) (idempotency.Cla
 	}
 	defer s.mu.Unlock()
 	now := s.now()
-	found := s.record(c.Key, now)
+	found := s.record(c.Key, now).Effective(now)
 	claimed := idempotency.Claimed{Verdict: idempotency.Decide(found, c, now), Record: copyRecord(found), Now: now}
 	switch claimed.Verdict {
 	case idempotency.Proceed:
@@ -117,9 +117,7 @@ func (s *Store) Renew(ctx context.Context, c idempotency.Claim) error {
 	if found == nil {
 		return err
 	}
-	next := *found
-	next.LeaseUntil, next.Expires = now.Add(c.Lease), now.Add(c.Life())
-	return s.putRecord(c.Key, &next, now)
+	return s.putRecord(c.Key, found.Renewed(c, now), now)
 }
 
 // Settle implements [idempotency.Store].
@@ -149,7 +147,7 @@ func (s *Store) settle(ctx context.Context, key idempotency.Key, claimed *idempo
 		}
 	}
 	// No larger than the record in flight: this always fits.
-	return true, s.putRecord(key, found.Settled(settlement, now), now)
+	return true, s.putRecord(key, found.CountedAs(claimed).Settled(settlement, now), now)
 }
 
 // owned returns the record in flight that the token may change, or the error;
@@ -174,7 +172,7 @@ func (s *Store) Lookup(ctx context.Context, key idempotency.Key) (*idempotency.R
 	}
 	defer s.mu.Unlock()
 	now := s.now()
-	return copyRecord(s.record(key, now)), now, nil
+	return copyRecord(s.record(key, now).Effective(now)), now, nil
 }
 
 // Response implements [idempotency.Store].

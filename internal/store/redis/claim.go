@@ -111,13 +111,18 @@ func (c *claiming) ask(ctx context.Context, attempt *idempotency.Record) (answer
 	}
 	keys := []string{recordKey(c.claim.Key)}
 	stored := encodeRecord(c.claim.Key, attempt)
+	keepResponse, notBefore := "", int64(0)
+	if attempt.Replaces != nil {
+		keepResponse, notBefore = "1", attempt.Replaces.Expires.UnixMilli()
+	}
 	deadline := s.clock.at(c.called.Add(s.patience))
 	err = try(ctx, func() (err error) {
 		if err := ctx.Err(); err != nil {
 			return err
 		}
 		answer, err = s.run(ctx, claimScript, keys, c.claim.Token, stored,
-			toMillis(c.claim.Lease), toMillis(c.claim.Life()), deadline, channel, c.replaces(), repeated)
+			toMillis(c.claim.Lease), toMillis(c.claim.Life()), deadline, channel, c.replaces(), repeated,
+			keepResponse, notBefore)
 		if mayBeExecuted(err) {
 			c.doubt = attempt
 		}
@@ -133,7 +138,7 @@ func (c *claiming) replaces() string {
 	switch {
 	case c.previous == nil:
 		return ""
-	case c.previous.record.State == idempotency.InFlight && c.previous.record.Token == c.claim.Token:
+	case c.previous.record != nil && c.previous.record.State == idempotency.InFlight && c.previous.record.Token == c.claim.Token:
 		return c.claim.Token
 	default:
 		return c.previous.revision

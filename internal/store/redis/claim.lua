@@ -5,7 +5,9 @@
 --       6 inbox channel to register with a run in flight, or '';
 --       7 what may be replaced: '<token>:<revision>', the claim's own token for
 --         any revision of its own, or '' for nothing;
---       8 '1' when the same command was sent before and its reply was lost
+--       8 '1' when the same command was sent before and its reply was lost;
+--       9 '1' to keep the response in the record: a forced run may leave it;
+--       10 time before which the record must not expire, ms
 -- Returns {'claimed', now, lease end, expiry}, {'late' | 'absent' | 'foreign',
 -- now}, or {'found', now, record, token, lease end, revision, expiry, response}.
 local key, token = KEYS[1], ARGV[1]
@@ -16,7 +18,7 @@ if now > tonumber(ARGV[5]) then
 end
 
 local function write(revision)
-	local lease_end, expiry = now + tonumber(ARGV[3]), now + tonumber(ARGV[4])
+	local lease_end, expiry = now + tonumber(ARGV[3]), math.max(now + tonumber(ARGV[4]), tonumber(ARGV[10]))
 	redis.call('HSET', key, 'r', ARGV[2], 't', token,
 		'l', string.format('%.0f', lease_end), 'v', string.format('%.0f', revision),
 		'x', string.format('%.0f', expiry))
@@ -50,7 +52,9 @@ elseif ARGV[7] == owner .. ':' .. revision then
 		end
 		redis.call('HSET', key, 'p', earlier)
 	end
-	redis.call('HDEL', key, 'b')
+	if ARGV[9] ~= '1' then
+		redis.call('HDEL', key, 'b')
+	end
 	-- Who waits (w) stays: they wait for the key.
 	return write(tonumber(revision) + 1)
 end

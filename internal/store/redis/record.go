@@ -57,6 +57,7 @@ func decodeFound(key idempotency.Key, r reply) (*found, error) {
 	}
 	f.record.LeaseUntil = fromMillis(leaseUntil)
 	f.record.Expires = fromMillis(expires)
+	f.record = f.record.Effective(f.now)
 	return f, nil
 }
 

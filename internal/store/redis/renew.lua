@@ -5,7 +5,7 @@
 local key = KEYS[1]
 local time = redis.call('TIME')
 local now = tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000)
-local f = redis.call('HMGET', key, 't', 'l')
+local f = redis.call('HMGET', key, 't', 'l', 'x')
 local owner, lease = f[1], f[2]
 if not owner or not lease then
 	return {redis.call('EXISTS', key) == 0 and 'gone' or 'foreign', now}
@@ -16,7 +16,8 @@ end
 if lease == '0' then
 	return {'settled', now}
 end
-local expiry = string.format('%.0f', now + tonumber(ARGV[3]))
+-- The record that a forced run is to replace may live longer.
+local expiry = string.format('%.0f', math.max(now + tonumber(ARGV[3]), tonumber(f[3]) or 0))
 redis.call('HSET', key, 'l', string.format('%.0f', now + tonumber(ARGV[2])), 'x', expiry)
 redis.call('HINCRBY', key, 'v', 1)
 redis.call('PEXPIREAT', key, expiry)

@@ -83,7 +83,7 @@ type settling struct {
 
 func newSettling(s *Store, key idempotency.Key, claimed *idempotency.Record, settlement idempotency.Settlement) *settling {
 	c := &settling{store: s, keys: []string{recordKey(key)}}
-	record := encodeRecord(key, claimed.Settled(settlement, processTime()))
+	settled := claimed.Settled(settlement, processTime())
 	var inside []byte
 	life := settlement.ResponseFor()
 	if settlement.Response != nil && life > 0 {
@@ -100,7 +100,10 @@ func newSettling(s *Store, key idempotency.Key, claimed *idempotency.Record, set
 	if c.beside != nil {
 		c.keys = append(c.keys, responseKey(key, claimed.Token), unsettledKey(key, claimed.Token))
 	}
-	c.args = []any{claimed.Token, record, toMillis(settlement.Retention), toMillis(life), inside}
+	c.args = []any{
+		claimed.Token, encodeRecord(key, settled), toMillis(settlement.Retention), toMillis(life), inside,
+		settled.Token, settled.Expires.UnixMilli(),
+	}
 	return c
 }
 

@@ -2,7 +2,10 @@
 -- KEYS: 1 record; where the response is not kept in the record also 2 response
 --       of the run, and 3 where it was put before this
 -- ARGV: 1 token; 2 record to write; 3 life of the record, ms;
---       4 life of the response in KEYS[2], ms; 5 response to keep in the record, or ''
+--       4 life of the response in KEYS[2], ms; 5 response to keep in the record, or '';
+--       6 token of the record to write: another than 1 where a forced run
+--         leaves the record that it was to replace, with its response;
+--       7 that record's expiry, ms
 -- Returns {'ok' | 'settled' | 'fenced' | 'gone' | 'missing' | 'foreign', now}.
 local key = KEYS[1]
 local time = redis.call('TIME')
@@ -20,8 +23,9 @@ local owner, lease, waiting = f[1], f[2], f[3]
 if not owner or not lease then
 	return refuse(redis.call('EXISTS', key) == 0 and 'gone' or 'foreign')
 end
+local leaves = ARGV[6] ~= ARGV[1]
 if owner ~= ARGV[1] then
-	return refuse('fenced')
+	return refuse((leaves and owner == ARGV[6]) and 'settled' or 'fenced')
 end
 if lease == '0' then
 	return refuse('settled')
@@ -29,11 +33,12 @@ end
 if KEYS[3] and redis.call('EXISTS', KEYS[3]) == 0 then
 	return refuse('missing')
 end
-local expiry = string.format('%.0f', now + tonumber(ARGV[3]))
-if ARGV[5] == '' then
-	redis.call('HSET', key, 'r', ARGV[2], 'l', '0', 'x', expiry)
-else
-	redis.call('HSET', key, 'r', ARGV[2], 'l', '0', 'x', expiry, 'b', ARGV[5])
+local expiry = string.format('%.0f', leaves and tonumber(ARGV[7]) or now + tonumber(ARGV[3]))
+redis.call('HSET', key, 'r', ARGV[2], 't', ARGV[6], 'l', '0', 'x', expiry)
+if ARGV[5] ~= '' then
+	redis.call('HSET', key, 'b', ARGV[5])
+elseif not leaves then
+	redis.call('HDEL', key, 'b')
 end
 redis.call('HINCRBY', key, 'v', 1)
 redis.call('HDEL', key, 'w')

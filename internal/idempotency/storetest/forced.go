@@ -1,0 +1,125 @@
+package storetest
+
+import (
+	"strings"
+
+	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
+)
+
+var forcedTests = []subtest{
+	{"a forced run's response replaces the kept one", forcedReplaces},
+	{"a forced run that keeps nothing leaves the kept response", forcedLeaves},
+	{"a forced run that lapsed leaves the kept response", forcedLapses},
+	{"a forced run over nothing is an ordinary one", forcedOverNothing},
+	{"a claim written anew settles with its owner's attempts", settlesWithOwnersAttempts},
+}
+
+// bodies are those of responses that stores may keep in different places.
+var bodies = map[string]string{"small": "first", "large": strings.Repeat("first ", 20_000)}
+
+// forced completes a key with the body and claims it by force.
+func (f *fixture) forced(name, body string) (idempotency.Claimed, idempotency.Claim) {
+	f.Helper()
+	k := key(name)
+	f.settle(k, f.claim(f.newClaim(k), idempotency.Proceed).Record, complete(body))
+	c := f.newClaim(k)
+	c.Force = true
+	c.Lease = f.short()
+	claimed := f.claim(c, idempotency.Proceed)
+	if claimed.Previous == nil || claimed.Record.ParentID != claimed.Previous.ExecutionID {
+		f.Fatalf("the forced run's record %+v does not name its parent %+v", claimed.Record, claimed.Previous)
+	}
+	f.claimAt(f.peer, f.newClaim(k), idempotency.WaitForRun)
+	return claimed, c
+}
+
+// replays fails the test unless the key replays this body.
+func (f *fixture) replays(name, body string) {
+	f.Helper()
+	got := f.claimAt(f.peer, f.newClaim(key(name)), idempotency.ReplayKept)
+	if got.Response == nil || string(got.Response.Body) != body {
+		f.Fatalf("the key replays %.20q, want %.20q", got.Response.Body, body)
+	}
+}
+
+func forcedReplaces(f *fixture) {
+	for before, body := range bodies {
+		for after, next := range bodies {
+			name := before + " by " + after
+			claimed, c := f.forced(name, body)
+			if err := f.store.Renew(f.ctx, c); err != nil {
+				f.Fatalf("renew: %v", err)
+			}
+			f.settle(key(name), claimed.Record, complete("second "+next))
+			f.replays(name, "second "+next)
+		}
+	}
+}
+
+func forcedLeaves(f *fixture) {
+	for size, body := range bodies {
+		for _, s := range []idempotency.Settlement{release(true, "failed"), release(false, "not sent"), hold()} {
+			name := size + string(s.State)
+			if !s.Counted {
+				name += " not sent"
+			}
+			claimed, _ := f.forced(name, body)
+			before := claimed.Previous
+			f.settle(key(name), claimed.Record, s)
+			f.replays(name, body)
+			left := f.lookup(key(name))
+			if left.Token != before.Token || left.ExecutionID != before.ExecutionID || !left.Expires.Equal(before.Expires) {
+				f.Errorf("%s: it leaves %+v, not %+v", name, left, before)
+			}
+			if s.Response != nil {
+				if got := f.response(key(name), claimed.Record.Token); got == nil || string(got.Body) != string(s.Response.Body) {
+					f.Errorf("%s: who waited for the forced run gets %+v", name, got)
+				}
+			}
+			// It can be forced again, and replaced then.
+			again := f.newClaim(key(name))
+			again.Force = true
+			f.settle(key(name), f.claim(again, idempotency.Proceed).Record, complete("third"))
+			f.replays(name, "third")
+		}
+	}
+}
+
+func forcedLapses(f *fixture) {
+	for size, body := range bodies {
+		claimed, c := f.forced(size, body)
+		f.pass(c.Lease)
+		f.replays(size, body)
+		if left := f.lookup(key(size)); left.State != idempotency.Complete || left.Token != claimed.Previous.Token {
+			f.Errorf("the lapsed forced run leaves %+v", left)
+		}
+		// Nobody has taken over: its late response is kept all the same.
+		f.settle(key(size), claimed.Record, complete("late"))
+		f.replays(size, "late")
+	}
+}
+
+// The store has lost a third attempt's claim, which was then written anew.
+func settlesWithOwnersAttempts(f *fixture) {
+	c := f.newClaim(key("a"))
+	claimed := f.claim(c, idempotency.Proceed).Record
+	third := *claimed
+	third.Attempt = 3
+	f.settle(c.Key, &third, release(true, "failed"))
+	if left := f.lookup(c.Key); left.Attempt != 3 {
+		f.Errorf("it leaves attempt %d, want 3", left.Attempt)
+	}
+}
+
+func forcedOverNothing(f *fixture) {
+	c := f.newClaim(key("a"))
+	c.Force = true
+	claimed := f.claim(c, idempotency.Proceed)
+	if claimed.Record.ParentID != "" || claimed.Record.Attempt != 1 {
+		f.Errorf("it is %+v", claimed.Record)
+	}
+	f.settle(key("a"), claimed.Record, release(true, "failed"))
+	if left := f.lookup(key("a")); left.State != idempotency.Released {
+		f.Errorf("it leaves %+v", left)
+	}
+}
