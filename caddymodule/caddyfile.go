@@ -1,6 +1,7 @@
 package caddymodule
 
 import (
+	"fmt"
 	"maps"
 	"math"
 	"slices"
@@ -37,10 +38,12 @@ var settingParsers = map[string]settingParser{
 	"missing":           word("missing", func(s *Settings) *string { return &s.Missing }),
 	"fingerprint":       word("fingerprint", func(s *Settings) *string { return &s.Fingerprint }),
 	"unknown":           word("unknown", func(s *Settings) *string { return &s.Unknown }),
+	"duplicate":         word("duplicate", func(s *Settings) *string { return &s.Duplicate }),
 	"store_errors":      word("store_errors", func(s *Settings) *string { return &s.StoreErrors }),
 	"methods":           list(func(s *Settings) *[]string { return &s.Methods }, checkMethods),
 	"scope":             list(func(s *Settings) *[]string { return &s.Scope }, nil),
 	"release":           list(func(s *Settings) *[]string { return &s.Release }, checkRelease),
+	"exclude":           list(func(s *Settings) *[]string { return &s.Exclude }, checkExclude),
 	"keep_header":       list(func(s *Settings) *[]string { return &s.KeepHeader }, checkKeepHeader),
 	"drop_header":       list(func(s *Settings) *[]string { return &s.DropHeader }, checkDropHeader),
 	"retention":         period("retention", time.Second, func(s *Settings) *caddy.Duration { return &s.Retention }),
@@ -48,7 +51,9 @@ var settingParsers = map[string]settingParser{
 	"timeout":           period("timeout", time.Millisecond, func(s *Settings) *caddy.Duration { return &s.Timeout }),
 	"max_request_body":  size("max_request_body", func(s *Settings) *int64 { return &s.MaxRequestBody }),
 	"max_response_body": size("max_response_body", func(s *Settings) *int64 { return &s.MaxResponseBody }),
-	"max_key_length":    parseMaxKeyLength,
+	"max_key_length":    count("max_key_length", 1, func(s *Settings) *int { return &s.MaxKeyLength }),
+	"max_attempts":      count("max_attempts", 0, func(s *Settings) *int { return &s.MaxAttempts }),
+	"force":             text(func(s *Settings) *string { return &s.Force }, checkForce),
 	"key":               parseKey,
 	"in_flight":         parseInFlight,
 	"replayed_header":   text(func(s *Settings) *string { return &s.ReplayedHeader }, checkReplayedHeader),
@@ -63,23 +68,23 @@ func (h *Handler) UnmarshalCaddyfile(d *caddyfile.Dispenser) error {
 	if err := checkProviders(h.Providers); err != nil {
 		return d.WrapErr(err)
 	}
-	seen := make(map[string]bool)
+	lines := make(map[string]int)
 	for d.NextBlock(0) {
 		name := d.Val()
 		parse, ok := settingParsers[name]
 		if !ok {
 			return d.Errf("dedup: unknown word %q; use %s", name, listed(slices.Sorted(maps.Keys(settingParsers))))
 		}
-		if seen[name] && name != "key" {
+		if lines[name] > 0 && name != "key" {
 			return d.Errf("dedup: %s stands twice; only key may", name)
 		}
-		seen[name] = true
+		lines[name] = d.Line()
 		if err := parse(&h.Settings, d); err != nil {
 			return err
 		}
 	}
-	if err := checkKeptAndDropped(h.KeepHeader, h.DropHeader); err != nil {
-		return d.WrapErr(err)
+	if word, err := h.checkTogether(); err != nil {
+		return fmt.Errorf("%w, at %s:%d", err, d.File(), lines[word])
 	}
 	return nil
 }
@@ -182,42 +187,20 @@ func size(name string, field func(*Settings) *int64) settingParser {
 	}
 }
 
-func parseMaxKeyLength(s *Settings, d *caddyfile.Dispenser) error {
-	value, err := oneArg(d, "a number of bytes")
-	if err != nil {
-		return err
+// count parses a setting that is a whole number.
+func count(name string, least int, field func(*Settings) *int) settingParser {
+	return func(s *Settings, d *caddyfile.Dispenser) error {
+		value, err := oneArg(d, "a whole number")
+		if err != nil {
+			return err
+		}
+		n, err := strconv.Atoi(value)
+		if err != nil || n < least {
+			return d.Errf("%s: %q is not a whole number of at least %d", name, value, least)
+		}
+		*field(s) = n
+		return nil
 	}
-	n, err := strconv.Atoi(value)
-	if err != nil || n <= 0 {
-		return d.Errf("max_key_length: %q is not a number of bytes above 0", value)
-	}
-	s.MaxKeyLength = n
-	return nil
-}
-
-func parseKey(s *Settings, d *caddyfile.Dispenser) error {
-	args := d.RemainingArgs()
-	if len(args) == 0 || args[0] != "header" {
-		return d.Errf("key: %q is not accepted; use key header <field> [<prefix>]", args)
-	}
-	if len(args) < 2 || len(args) > 3 {
-		return d.Errf("key header takes the name of a field and, if wanted, a prefix; it has %q", args[1:])
-	}
-	if err := noBlock(d, "key header"); err != nil {
-		return err
-	}
-	if err := checkHeaderNames("key header", args[1:2]); err != nil {
-		return d.WrapErr(err)
-	}
-	source := KeySource{Header: args[1]}
-	if len(args) == 3 {
-		source.Prefix = args[2]
-	}
-	if slices.Contains(s.Keys, source) {
-		return d.Errf("key header %s stands twice with the same prefix", args[1])
-	}
-	s.Keys = append(s.Keys, source)
-	return nil
 }
 
 func parseInFlight(s *Settings, d *caddyfile.Dispenser) error {

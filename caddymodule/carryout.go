@@ -19,9 +19,7 @@ import (
 // handlers behind ended. The run stays in the request's goroutine, but not under
 // the client's context: a client that goes away ends nothing.
 func (x *exchange) carryOut(run *idempotency.Run) error {
-	x.report(outcomeFresh, run.ExecutionID(), run.Attempt())
-	x.w.Header().Set(executionIDHeader, run.ExecutionID())
-	nameRun(x.r.Header, run.ExecutionID(), run.Attempt())
+	x.announce(run.Record())
 	repl := x.r.Context().Value(caddy.ReplacerCtxKey).(*caddy.Replacer)
 	forgetUpstream(repl)
 
@@ -85,6 +83,20 @@ func limited(r *http.Request, timeout time.Duration) (context.Context, runLimit)
 		end:  func() { timer.Stop(); cancel() },
 		lift: func() { timer.Stop() },
 	}
+}
+
+// announce tells placeholders, the client and the upstream which run it is.
+func (x *exchange) announce(run *idempotency.Record) {
+	o := outcomeFresh
+	if run.ParentID != "" {
+		o = outcomeForced
+		x.logger.Info("forced: a request that was complete runs again on purpose",
+			zap.String("key", x.key), zap.String("execution_id", run.ExecutionID), zap.String("parent_id", run.ParentID),
+			zap.String("provider", x.found.Provider), zap.String("delivery_id", x.found.ID), zap.String("remote", x.r.RemoteAddr))
+	}
+	x.report(o, run.ExecutionID, run.Attempt)
+	nameExecution(x.w.Header(), run)
+	nameRun(x.r.Header, run)
 }
 
 // forUpstream returns the request as the handlers behind get it. Responses are

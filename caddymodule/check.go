@@ -27,6 +27,7 @@ var accepted = map[string][]string{
 	"in_flight":    {inFlightWait, inFlightReject},
 	"unknown":      {unknownRelease, unknownHold},
 	"store_errors": {storeErrorsReject, storeErrorsPass},
+	"duplicate":    {duplicateReplay, duplicateConflict, duplicateAcknowledge, duplicateSeeOther},
 }
 
 // neverDeduplicated are the safe methods, and CONNECT, which has no response to
@@ -39,14 +40,15 @@ func (s *Settings) check() error {
 	errs := []error{
 		checkWord("mode", s.Mode),
 		checkWord("missing", s.Missing),
-		checkWord("fingerprint", s.Fingerprint),
 		checkWord("in_flight", s.InFlight),
 		checkWord("unknown", s.Unknown),
 		checkWord("store_errors", s.StoreErrors),
+		checkWord("duplicate", s.Duplicate),
 		checkProviders(s.Providers),
 		checkMethods(s.Methods),
 		checkRelease(s.Release),
-		checkDuration("retention", s.Retention, time.Second),
+		checkExclude(s.Exclude),
+		s.checkKeys(),
 		checkDuration("lease", s.Lease, shortestLease),
 		checkDuration("timeout", s.Timeout, time.Millisecond),
 		checkDuration("in_flight wait", s.MaxWait, time.Millisecond),
@@ -57,12 +59,67 @@ func (s *Settings) check() error {
 		checkHeaderNames("drop_header", s.DropHeader),
 		checkHeaderNames("replayed_header", []string{s.ReplayedHeader}),
 		checkDocs(s.Docs),
-		checkKeptAndDropped(s.KeepHeader, s.DropHeader),
 	}
-	for _, key := range s.Keys {
-		errs = append(errs, checkHeaderNames("key header", []string{key.Header}))
+	if s.Fingerprint != "" {
+		errs = append(errs, checkWord("fingerprint", s.Fingerprint))
 	}
-	return errors.Join(errs...)
+	if s.Retention != 0 {
+		errs = append(errs, checkDuration("retention", s.Retention, time.Second))
+	}
+	if s.MaxAttempts < 0 {
+		errs = append(errs, fmt.Errorf("max_attempts: %d is not accepted; use a number above 0, or 0 for no limit", s.MaxAttempts))
+	}
+	if s.Force != "" {
+		errs = append(errs, checkForce(s.Force))
+	}
+	if err := errors.Join(errs...); err != nil {
+		return err
+	}
+	_, err := s.checkTogether()
+	return err
+}
+
+// checkTogether finds settings that exclude each other, and names one of them.
+func (s *Settings) checkTogether() (word string, err error) {
+	if err := checkKeptAndDropped(s.KeepHeader, s.DropHeader); err != nil {
+		return "drop_header", err
+	}
+	content, other := false, false
+	for _, source := range s.deliverySources() {
+		content = content || source.MadeOfContent()
+		other = other || !source.MadeOfContent()
+		if s.Force != "" && strings.EqualFold(source.Header, s.Force) {
+			return "force", fmt.Errorf("force: %s is where the key comes from; use another field", s.Force)
+		}
+	}
+	fingerprint := idempotency.FingerprintKind(s.Fingerprint)
+	taken := s.Fingerprint != "" && fingerprint != idempotency.FingerprintNone
+	if taken && content && !other {
+		return "fingerprint", fmt.Errorf("fingerprint %s and a key that is made of content exclude each other: another content is another key; leave fingerprint out", s.Fingerprint)
+	}
+	if len(s.Exclude) > 0 && !content && fingerprint != idempotency.FingerprintJSON {
+		return "exclude", errors.New("exclude leaves members out of a content key or of a json fingerprint, and here is neither; add `key content` or `fingerprint json`, or leave exclude out")
+	}
+	return "", nil
+}
+
+func checkExclude(pointers []string) error {
+	for i, pointer := range pointers {
+		if err := delivery.CheckExclude(pointer); err != nil {
+			return fmt.Errorf("exclude: %w", err)
+		}
+		if slices.Contains(pointers[:i], pointer) {
+			return fmt.Errorf("exclude: %s is named twice", pointer)
+		}
+	}
+	return nil
+}
+
+func checkForce(name string) error {
+	if strings.HasPrefix(http.CanonicalHeaderKey(name), dedupHeaderPrefix) {
+		return fmt.Errorf("force: fields that begin with %s are removed from requests; use another such as X-Force", dedupHeaderPrefix)
+	}
+	return checkHeaderNames("force", []string{name})
 }
 
 func checkWord(setting, word string) error {
@@ -75,21 +132,22 @@ func checkWord(setting, word string) error {
 func checkProviders(names []string) error {
 	for i, name := range names {
 		if _, ok := delivery.ProviderNamed(name); !ok {
-			return fmt.Errorf("%q is not a provider; use %s, or `key header <field>` for any other sender", name, listed(providerNames()))
+			return unknownProvider(name)
 		}
 		if slices.Contains(names[:i], name) {
 			return fmt.Errorf("the provider %q is named twice", name)
 		}
 	}
-	return nil
+	s := Settings{Providers: names}
+	return delivery.SameMember(s.providers())
 }
 
-func providerNames() []string {
-	var names []string
-	for _, p := range delivery.Providers() {
-		names = append(names, p.Name)
+func unknownProvider(name string) error {
+	const all = "`caddy-dedup providers` lists them all, and `key header <field>` serves any other sender"
+	if near := delivery.NearNames(name); len(near) > 0 {
+		return fmt.Errorf("%q is not a provider; did you mean %s? %s", name, listed(near), all)
 	}
-	return names
+	return fmt.Errorf("%q is not a provider; %s", name, all)
 }
 
 func checkMethods(methods []string) error {

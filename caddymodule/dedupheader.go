@@ -16,6 +16,7 @@ const (
 	dedupHeaderPrefix = "Dedup-"
 	executionIDHeader = "Dedup-Execution-Id"
 	attemptHeader     = "Dedup-Attempt"
+	parentIDHeader    = "Dedup-Parent-Id"
 	retentionHeader   = "Dedup-Retention"
 )
 
@@ -45,15 +46,29 @@ func removeDedupHeaders(header, stay http.Header) {
 	})
 }
 
-// nameRun tells the upstream which run a request is.
-func nameRun(header http.Header, executionID string, attempt int) {
-	header.Set(executionIDHeader, executionID)
-	header.Set(attemptHeader, strconv.Itoa(attempt))
+// nameRun tells the upstream which run a request is, by the run's record.
+func nameRun(header http.Header, record *idempotency.Record) {
+	nameExecution(header, record)
+	header.Set(attemptHeader, strconv.Itoa(record.Attempt))
 }
 
-// nameSameRun does so for a request that belongs to another handler's run.
-func nameSameRun(header http.Header, record *idempotency.Record) {
-	nameRun(header, record.ExecutionID, record.Attempt)
+// nameExecution tells a client, or the upstream, which run it is about.
+func nameExecution(header http.Header, record *idempotency.Record) {
+	header.Set(executionIDHeader, record.ExecutionID)
+	if record.ParentID != "" {
+		header.Set(parentIDHeader, record.ParentID)
+	}
+}
+
+// takeForce removes the header field that asks to run again on purpose, and
+// reports whether it does.
+func (h *Handler) takeForce(r *http.Request) bool {
+	if h.Force == "" {
+		return false
+	}
+	asked := r.Header.Get(h.Force) == "true"
+	r.Header.Del(h.Force)
+	return asked
 }
 
 // sentOnce returns the request in a form that no transport of Go's sends twice:

@@ -2,6 +2,7 @@ package caddymodule
 
 import (
 	"errors"
+	"fmt"
 	"net/http"
 
 	"github.com/caddyserver/caddy/v2"
@@ -34,45 +35,83 @@ type refusal struct {
 // request that passes without a key, and an error for a body that could not be
 // read: then there is nothing to claim.
 func (x *exchange) identify() (*idempotency.Request, *refusal, error) {
-	found, err := delivery.Find(x.sources, delivery.Request{Header: x.r.Header}, x.MaxKeyLength)
+	body := &requestBody{r: x.r, limit: x.MaxRequestBody}
+	repl := x.r.Context().Value(caddy.ReplacerCtxKey).(*caddy.Replacer)
+	request := delivery.Request{
+		Header:  x.r.Header,
+		Body:    body.whole,
+		Replace: func(text string) string { return replaced(repl, text) },
+		Exclude: x.Exclude,
+	}.Remember()
+	if name, ok := delivery.PassThrough(x.passing, request); ok {
+		x.logger.Debug("passed a request that is no delivery", zap.String("provider", name))
+		return x.withoutDelivery()
+	}
+	found, err := delivery.Find(x.sources, request, x.MaxKeyLength)
 	var invalid *delivery.InvalidError
 	switch {
+	case body.failed() != nil:
+		return nil, nil, body.failed()
 	case errors.As(err, &invalid) && x.mode() == delivery.ModeAPI:
 		return nil, &refusal{reasonInvalid, invalid.Error()}, nil
 	case errors.As(err, &invalid):
 		x.logger.Warn("the delivery ID is invalid and counts as missing", zap.Error(invalid))
 		return x.withoutKey("the delivery ID is invalid: " + invalid.Error())
+	case errors.Is(err, delivery.ErrBodyTooLarge):
+		return x.withLargeBody("the key")
 	case err != nil:
+		x.logger.Debug("the request has no key", zap.Error(err))
 		return x.withoutKey(err.Error())
 	}
-	body, whole, err := readBody(x.r, x.MaxRequestBody)
+	fingerprint := x.fingerprintOf(found)
+	content, err := body.whole()
 	switch {
-	case err != nil:
-		return nil, nil, err
-	case whole || !x.needsBody():
-	case x.mode() == delivery.ModeAPI:
-		return nil, &refusal{reasonTooLarge, x.tooLarge()}, nil
-	default:
-		x.logger.Warn("the request counts as one without a key", zap.String("reason", x.tooLarge()))
-		return x.withoutKey(x.tooLarge())
+	case body.failed() != nil:
+		return nil, nil, body.failed()
+	case err != nil && fingerprint != idempotency.FingerprintNone:
+		return x.withLargeBody("the fingerprint")
 	}
-	return x.identified(found, body), nil, nil
+	path, query := asSent(x.r)
+	identified := x.identified(found, repl)
+	identified.Fingerprint = idempotency.Fingerprint(fingerprint, path, query, content, x.Exclude...)
+	return identified, nil, nil
+}
+
+// replaced returns a text with its placeholders replaced, or nothing where one of
+// them is empty.
+func replaced(repl *caddy.Replacer, text string) string {
+	value, err := repl.ReplaceOrErr(text, true, false)
+	if err != nil {
+		return ""
+	}
+	return value
 }
 
 func (x *exchange) withoutKey(reason string) (*idempotency.Request, *refusal, error) {
 	if x.Missing == missingReject {
 		return nil, &refusal{reasonMissing, reason}, nil
 	}
+	return x.withoutDelivery()
+}
+
+// withoutDelivery lets a request pass unclaimed.
+func (x *exchange) withoutDelivery() (*idempotency.Request, *refusal, error) {
 	report(x.r, outcomeMissing, "", "", "", 0)
 	return nil, nil, nil
 }
 
-func (x *exchange) needsBody() bool {
-	return x.Fingerprint != string(idempotency.FingerprintNone)
+// withLargeBody is for a body that something needs whole, and that is larger than
+// may be held.
+func (x *exchange) withLargeBody(needs string) (*idempotency.Request, *refusal, error) {
+	detail := fmt.Sprintf("the body is larger than max_request_body, %d bytes, and %s needs all of it", x.MaxRequestBody, needs)
+	if x.mode() == delivery.ModeAPI {
+		return nil, &refusal{reasonTooLarge, detail}, nil
+	}
+	x.logger.Warn("the request counts as one without a key", zap.String("reason", detail))
+	return x.withoutKey(detail)
 }
 
-func (x *exchange) identified(found delivery.Found, body []byte) *idempotency.Request {
-	repl := x.r.Context().Value(caddy.ReplacerCtxKey).(*caddy.Replacer)
+func (x *exchange) identified(found delivery.Found, repl *caddy.Replacer) *idempotency.Request {
 	key := idempotency.Identity{
 		Namespace: x.space,
 		Scope:     x.scopeOf(x.r, repl, found),
@@ -80,14 +119,12 @@ func (x *exchange) identified(found delivery.Found, body []byte) *idempotency.Re
 		Prefix:    found.Prefix,
 		ID:        found.ID,
 	}.Key()
-	path, query := asSent(x.r)
 	x.found, x.key = found, key.String()
 	return &idempotency.Request{
-		Key:         key,
-		Fingerprint: idempotency.Fingerprint(idempotency.FingerprintKind(x.Fingerprint), path, query, body),
-		Provider:    found.Provider,
-		DeliveryID:  found.ID,
-		Policy:      x.policy(),
+		Key:        key,
+		Provider:   found.Provider,
+		DeliveryID: found.ID,
+		Policy:     x.policy(found.Provider),
 	}
 }
 

@@ -35,6 +35,7 @@ type Handler struct {
 
 	logger  *zap.Logger
 	sources []delivery.Source
+	passing []delivery.Provider // whose handshakes pass
 	release idempotency.StatusSet
 	headers headerRules
 	store   *storeHandle
@@ -56,7 +57,8 @@ func (h *Handler) Provision(ctx caddy.Context) error {
 	if err := h.check(); err != nil {
 		return err
 	}
-	h.sources = h.keySources()
+	h.sources = h.deliverySources()
+	h.passing = h.providers()
 	h.release, _ = idempotency.ParseStatuses(h.releasing()...) // checked above
 	h.headers = newHeaderRules(h.KeepHeader, h.DropHeader)
 
@@ -72,13 +74,13 @@ func (h *Handler) Provision(ctx caddy.Context) error {
 			return err
 		}
 	}
-	app.use(h.store, h.policy().Timeout)
+	app.use(h.store, duration(h.Timeout))
 	return nil
 }
 
 // ServeHTTP finds the request's key and does what the engine decides.
 func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request, next caddyhttp.Handler) error {
-	cameIn := takeDedupHeaders(r)
+	cameIn, forced := takeDedupHeaders(r), h.takeForce(r)
 	if !h.applies(r) {
 		return next.ServeHTTP(w, sentOnce(r))
 	}
@@ -92,7 +94,7 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request, next caddyht
 	case request == nil:
 		return next.ServeHTTP(w, sentOnce(r))
 	}
-	request.SameRun = cameIn
+	request.SameRun, request.Force = cameIn, forced
 	decision, err := x.begin(*request)
 	if err != nil {
 		return caddyhttp.Error(statusClientGone, err)
@@ -122,15 +124,17 @@ func (h *Handler) applies(r *http.Request) bool {
 
 func (h *Handler) mode() delivery.Mode { return delivery.Mode(h.Mode) }
 
-// policy returns the settings that the engine has to know.
-func (h *Handler) policy() idempotency.Policy {
+// policy returns the settings that the engine has to know about a delivery from
+// the given provider, "" for none.
+func (h *Handler) policy(provider string) idempotency.Policy {
 	policy := idempotency.Policy{
 		Lease:     duration(h.Lease),
-		Retention: duration(h.Retention),
+		Retention: h.retentionOf(provider),
 		Timeout:   duration(h.Timeout),
 		Settle: idempotency.SettlePolicy{
-			Releases: h.release,
-			Hold:     h.Unknown == unknownHold,
+			Releases:    h.release,
+			Hold:        h.Unknown == unknownHold,
+			MaxAttempts: h.MaxAttempts,
 		},
 	}
 	if h.InFlight == inFlightWait {

@@ -16,6 +16,7 @@ const (
 	reasonInvalid  idempotency.Reason = "idempotency_key_invalid"
 	reasonTooLarge idempotency.Reason = "request_too_large"
 	reasonNotKept  idempotency.Reason = "response_not_kept"
+	reasonConflict idempotency.Reason = "duplicate_request"
 )
 
 // refusalRule is one row of the table of refusals. The titles of the first three
@@ -37,6 +38,8 @@ var refusalRules = map[idempotency.Reason]refusalRule{
 	idempotency.ReasonReused:      {"Idempotency-Key is already used", 422, 422, 0, false, outcomeReused},
 	idempotency.ReasonInFlight:    {"A request is outstanding for this Idempotency-Key", 409, 503, 2, true, outcomeInFlight},
 	idempotency.ReasonHeld:        {"The outcome of an earlier request is unknown", 409, 503, 60, false, outcomeHeld},
+	idempotency.ReasonExhausted:   {"The allowed attempts are exhausted", 409, 503, 60, false, outcomeExhausted},
+	reasonConflict:                {"The request is a duplicate", 409, 409, 0, false, outcomeConflict},
 	reasonNotKept:                 {"The response of an earlier request was not kept", 409, 409, 0, false, outcomeNotKept},
 	reasonTooLarge:                {"The request is too large", 413, 413, 0, false, outcomeTooLarge},
 	idempotency.ReasonUnavailable: {"The idempotency store is unavailable", 503, 503, 5, true, outcomeUnavailable},
@@ -52,6 +55,11 @@ type problem struct {
 	Detail      string             `json:"detail"`
 	Code        idempotency.Reason `json:"code"`
 	ExecutionID string             `json:"execution_id,omitempty"`
+
+	// Of the first response, for `duplicate conflict`.
+	OriginalStatus   int             `json:"original_status,omitempty"`
+	OriginalLocation string          `json:"original_location,omitempty"`
+	OriginalResponse json.RawMessage `json:"original_response,omitempty"`
 
 	retryAfter int
 	docs       string

@@ -2,7 +2,6 @@ package caddymodule
 
 import (
 	"errors"
-	"fmt"
 	"net/http"
 
 	"go.uber.org/zap"
@@ -42,6 +41,8 @@ func (x *exchange) detailOf(d idempotency.Refusal) string {
 		return "the first request with this key has not been answered yet; repeat this one later"
 	case idempotency.ReasonHeld:
 		return "an earlier request with this key may or may not have been executed; an operator has to release the key " + x.key
+	case idempotency.ReasonExhausted:
+		return "the request was tried as often as is allowed, and the last attempt's outcome is unknown"
 	case idempotency.ReasonUnreadable:
 		return "the stored record of the key " + x.key + " cannot be read; an operator has to look at it"
 	case idempotency.ReasonOverloaded:
@@ -51,26 +52,24 @@ func (x *exchange) detailOf(d idempotency.Refusal) string {
 	}
 }
 
-func (x *exchange) tooLarge() string {
-	return fmt.Sprintf("the body is larger than max_request_body, %d bytes, and the fingerprint needs all of it", x.MaxRequestBody)
-}
-
 // refuseFor logs a refusal and answers with it, once the rest of the request's
 // body is out of the way.
 func (x *exchange) refuseFor(reason idempotency.Reason, executionID, detail string) error {
-	rule := refusalRules[reason]
-	p := newProblem(reason, x.mode(), detail, executionID, x.Docs)
-	x.report(rule.outcome, executionID, 0)
+	return x.answerProblem(newProblem(reason, x.mode(), detail, executionID, x.Docs))
+}
+
+func (x *exchange) answerProblem(p problem) error {
+	x.report(refusalRules[p.Code].outcome, p.ExecutionID, 0)
 	x.logger.Info("refused a request",
-		zap.String("code", string(reason)),
+		zap.String("code", string(p.Code)),
 		zap.Int("status", p.Status),
 		zap.String("key", x.key),
 		zap.String("provider", x.found.Provider),
-		zap.String("execution_id", executionID),
-		zap.String("detail", detail))
+		zap.String("execution_id", p.ExecutionID),
+		zap.String("detail", p.Detail))
 	readOff(x.w, x.r)
 	p.setHeader(x.w.Header())
-	return answerError(x.w, x.r, p.Status, errors.New(string(reason)+": "+detail), func(w http.ResponseWriter) error {
+	return answerError(x.w, x.r, p.Status, errors.New(string(p.Code)+": "+p.Detail), func(w http.ResponseWriter) error {
 		return p.write(w)
 	})
 }

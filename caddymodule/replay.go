@@ -2,7 +2,6 @@ package caddymodule
 
 import (
 	"fmt"
-
 	"strconv"
 
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
@@ -14,17 +13,25 @@ import (
 
 // replay answers a duplicate with the response of the run that was.
 func (x *exchange) replay(d idempotency.Replay) error {
-	switch {
-	case d.Response.Omitted && x.mode() == delivery.ModeAPI:
+	o := outcomeReplayed
+	if d.Waited {
+		o = outcomeWaited
+	} else if x.Duplicate == duplicateConflict && !d.Response.Failed {
+		return x.answerProblem(x.conflict(d))
+	} else if other := x.otherAnswer(d); other != nil {
+		d.Response = other
+		if x.Duplicate == duplicateAcknowledge {
+			o = outcomeAcknowledge
+		}
+	}
+	if d.Response.Omitted && x.mode() == delivery.ModeAPI {
 		return x.refuseFor(reasonNotKept, d.Record.ExecutionID,
 			fmt.Sprintf("the request was executed and answered with %d, but the response was larger than is kept (%d bytes)", d.Response.Status, x.MaxResponseBody))
-	case d.Response.Omitted:
-		x.report(outcomeNotKept, d.Record.ExecutionID, d.Record.Attempt)
-	case d.Waited:
-		x.report(outcomeWaited, d.Record.ExecutionID, d.Record.Attempt)
-	default:
-		x.report(outcomeReplayed, d.Record.ExecutionID, d.Record.Attempt)
 	}
+	if d.Response.Omitted {
+		o = outcomeNotKept
+	}
+	x.report(o, d.Record.ExecutionID, d.Record.Attempt)
 	x.logger.Debug("answered a duplicate",
 		zap.String("key", x.key), zap.String("execution_id", d.Record.ExecutionID), zap.Int("status", d.Response.Status))
 	readOff(x.w, x.r)
@@ -53,7 +60,7 @@ func (x *exchange) setReplayHeader(d idempotency.Replay) {
 			header[name] = values
 		}
 	}
-	header.Set(executionIDHeader, d.Record.ExecutionID)
+	nameExecution(header, d.Record)
 	header.Set(x.ReplayedHeader, "true")
 	if d.Response.Failed {
 		return
@@ -70,6 +77,6 @@ func (x *exchange) setReplayHeader(d idempotency.Replay) {
 // one has claimed, and keeps the response.
 func (x *exchange) pass(d idempotency.SameRun) error {
 	x.report(outcomeFresh, d.Record.ExecutionID, d.Record.Attempt)
-	nameSameRun(x.r.Header, d.Record)
+	nameRun(x.r.Header, d.Record)
 	return x.next.ServeHTTP(x.w, sentOnce(x.r))
 }

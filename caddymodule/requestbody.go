@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
+
+	"github.com/caddy-dedup/caddy-dedup/internal/delivery"
 )
 
 // Before we answer a request ourselves, what is left of its body is read off:
@@ -20,9 +22,40 @@ const (
 	readOffFor    = 10 * time.Second
 )
 
-// readBody reads a request's body to its end, or up to a limit, and puts it back
-// for those behind. It reports whether that is all of it. Reading before a claim
-// means that a slow or vanishing client holds no claim.
+// requestBody reads a request's body to its end, or up to a limit, at most once,
+// and puts it back for those behind. Reading before a claim means that a slow or
+// vanishing client holds no claim.
+type requestBody struct {
+	r     *http.Request
+	limit int64
+
+	read bool
+	body []byte
+	all  bool
+	err  error
+}
+
+// whole returns the body, or [delivery.ErrBodyTooLarge]; then it streams on
+// behind what was read.
+func (b *requestBody) whole() ([]byte, error) {
+	if !b.read {
+		b.read = true
+		b.body, b.all, b.err = readBody(b.r, b.limit)
+	}
+	switch {
+	case b.err != nil:
+		return nil, b.err
+	case !b.all:
+		return nil, delivery.ErrBodyTooLarge
+	default:
+		return b.body, nil
+	}
+}
+
+// failed returns why the body could not be read, nil if it could or was not.
+func (b *requestBody) failed() error { return b.err }
+
+// readBody reads a body and puts it back. It reports whether that is all of it.
 func readBody(r *http.Request, limit int64) (body []byte, whole bool, err error) {
 	if r.Body == nil || r.Body == http.NoBody {
 		return nil, true, nil

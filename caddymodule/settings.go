@@ -35,6 +35,10 @@ type Settings struct {
 	// default), or `reject` it with 400.
 	Missing string `json:"missing,omitempty"`
 
+	// JSON pointers to volatile members, which are left out of a `content` key and
+	// of a `json` fingerprint.
+	Exclude []string `json:"exclude,omitempty"`
+
 	// The longest key that is accepted, in bytes. Default: 255.
 	MaxKeyLength int `json:"max_key_length,omitempty"`
 
@@ -49,11 +53,12 @@ type Settings struct {
 
 	// What makes a request with the same key the same request: its path, its
 	// query and the bytes of its `body` (the default for an API), its `json` in
-	// canonical form, or `none` (the default for webhooks).
+	// canonical form, or `none` (the default for webhooks, and where the key is
+	// made of content).
 	Fingerprint string `json:"fingerprint,omitempty"`
 
 	// How long a kept response is replayed, from the end of its run. Default: 7
-	// days. An upstream may choose another for one response, in seconds, with
+	// days, or longer where a provider retries for longer. An upstream may choose another for one response, in seconds, with
 	// the header `Dedup-Retention`; 0 frees the key.
 	Retention caddy.Duration `json:"retention,omitempty"`
 
@@ -81,6 +86,20 @@ type Settings struct {
 	// out, cut off, crashed): `release` the key, so that a retry runs (at least
 	// once; the default), or `hold` it until an operator decides (at most once).
 	Unknown string `json:"unknown,omitempty"`
+
+	// How many runs may reach the upstream. The last one's answer is kept whatever
+	// its status. Default: 0, no limit.
+	MaxAttempts int `json:"max_attempts,omitempty"`
+
+	// What the duplicate of a complete request gets: the response (`replay`, the
+	// default), 409 that names the first run (`conflict`), an empty 200
+	// (`acknowledge`), or 303 to the first response's Location (`see_other`).
+	Duplicate string `json:"duplicate,omitempty"`
+
+	// The name of a request header field: with the value `true` in it, a complete
+	// request runs again on purpose, and its response replaces the kept one.
+	// Default: none.
+	Force string `json:"force,omitempty"`
 
 	// What to do when the store fails: `reject` with 503 (the default), or
 	// `pass` the request on unprotected, logged.
@@ -114,14 +133,28 @@ type Settings struct {
 	StoreRaw json.RawMessage `json:"store,omitempty" caddy:"namespace=dedup.stores inline_key=store"`
 }
 
-// KeySource says where a key comes from.
+// KeySource says where a key comes from. Exactly one of its members is set,
+// beside the prefix.
 type KeySource struct {
 	// The name of a request header field that carries the key, as a structured
 	// string or bare.
 	Header string `json:"header,omitempty"`
 
+	// The JSON pointer (RFC 6901) to a string or number in the request's body.
+	JSON string `json:"json,omitempty"`
+
+	// A text with placeholders. Where one of them is empty there is no key.
+	Value string `json:"value,omitempty"`
+
+	// Hash the body: its canonical form (RFC 8785) if it is JSON, else its bytes.
+	Content bool `json:"content,omitempty"`
+
+	// Sources that make one key together; all of them must be present. They have
+	// no prefixes of their own.
+	Parts []KeySource `json:"parts,omitempty"`
+
 	// What separates equal keys of different sources. Default: the field's name
-	// in lower case.
+	// in lower case, `json`, `value` or `content`. Parts need one.
 	Prefix string `json:"prefix,omitempty"`
 }
 
@@ -137,6 +170,11 @@ const (
 
 	storeErrorsReject = "reject"
 	storeErrorsPass   = "pass"
+
+	duplicateReplay      = "replay"
+	duplicateConflict    = "conflict"
+	duplicateAcknowledge = "acknowledge"
+	duplicateSeeOther    = "see_other"
 
 	releaseOff = "off"
 )
@@ -156,23 +194,17 @@ func (s *Settings) setDefaults() {
 			s.Mode = string(delivery.ModeWebhook)
 		}
 	}
-	if s.Fingerprint == "" {
-		s.Fingerprint = string(idempotency.FingerprintBody)
-		if s.Mode == string(delivery.ModeWebhook) {
-			s.Fingerprint = string(idempotency.FingerprintNone)
-		}
-	}
 	if len(s.Methods) == 0 {
 		s.Methods = []string{"POST", "PATCH"}
 	}
 	orElse(&s.Missing, missingPass)
 	orElse(&s.MaxKeyLength, 255)
-	orElse(&s.Retention, caddy.Duration(7*24*time.Hour))
 	orElse(&s.Lease, caddy.Duration(30*time.Second))
 	orElse(&s.Timeout, caddy.Duration(5*time.Minute))
 	orElse(&s.InFlight, inFlightWait)
 	orElse(&s.MaxWait, caddy.Duration(5*time.Second))
 	orElse(&s.Unknown, unknownRelease)
+	orElse(&s.Duplicate, duplicateReplay)
 	orElse(&s.StoreErrors, storeErrorsReject)
 	orElse(&s.MaxRequestBody, 1<<20)
 	orElse(&s.MaxResponseBody, 1<<20)
@@ -200,26 +232,29 @@ func (s *Settings) releasing() []string {
 	}
 }
 
-// keySources returns the sources in the order in which they are tried:
-// providers, then keys.
-func (s *Settings) keySources() []delivery.Source {
-	var sources []delivery.Source
-	for _, name := range s.Providers {
-		if provider, ok := delivery.ProviderNamed(name); ok { // checked before
-			sources = append(sources, provider.Sources...)
-		}
+// fingerprintOf returns the fingerprint that is taken beside a key, where the
+// user has not chosen one.
+func (s *Settings) fingerprintOf(found delivery.Found) idempotency.FingerprintKind {
+	switch {
+	case s.Fingerprint != "":
+		return idempotency.FingerprintKind(s.Fingerprint)
+	case s.Mode == string(delivery.ModeWebhook) || found.Content:
+		return idempotency.FingerprintNone
+	default:
+		return idempotency.FingerprintBody
 	}
-	for _, key := range s.Keys {
-		sources = append(sources, headerSource(key.Header, key.Prefix))
-	}
-	if len(sources) == 0 {
-		sources = append(sources, headerSource(delivery.IdempotencyKeyHeader, ""))
-	}
-	return sources
 }
 
-func headerSource(name, prefix string) delivery.Source {
-	return delivery.Source{Kind: delivery.KindHeader, Header: name, Prefix: prefix}
+// retentionOf returns how long a response is kept whose delivery came from the
+// given provider ("" for none), where the user has not chosen.
+func (s *Settings) retentionOf(provider string) time.Duration {
+	if s.Retention != 0 {
+		return duration(s.Retention)
+	}
+	if p, ok := delivery.ProviderNamed(provider); ok && p.Retention != 0 {
+		return p.Retention
+	}
+	return delivery.UsualRetention
 }
 
 func duration(d caddy.Duration) time.Duration { return time.Duration(d) }

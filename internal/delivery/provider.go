@@ -1,8 +1,16 @@
 package delivery
 
-import "slices"
+import (
+	"slices"
+	"time"
+)
 
-// Provider is a sender of webhooks, as the catalogue knows it.
+// UsualRetention is how long a kept response is replayed, unless a provider or
+// the user says otherwise. It is longer than most providers retry.
+const UsualRetention = 7 * 24 * time.Hour
+
+// Provider is a sender of webhooks, as the catalogue knows it. All of them are
+// served in [ModeWebhook].
 type Provider struct {
 	// Name is the word in the configuration, and the prefix of its IDs.
 	Name string
@@ -10,25 +18,19 @@ type Provider struct {
 	Title string
 	// Sources are where its delivery ID stands; the first that is present wins.
 	Sources []Source
-	// Reference is the page of the provider's documentation that says so.
-	Reference string
-}
-
-// catalogue is sorted by name. An entry's sources need only say what they read:
-// the catalogue fills in the provider.
-var catalogue = []Provider{
-	{
-		// The delivery ID names the event, and is the same for every hook and app
-		// that receives it: without the hook's ID the second hook's delivery
-		// would be taken for a duplicate of the first. A redelivery that somebody
-		// asked for by hand keeps the ID.
-		Name:  "github",
-		Title: "GitHub",
-		Sources: []Source{
-			{Kind: KindHeader, Header: "X-GitHub-Delivery", ScopeHeaders: []string{"X-GitHub-Hook-ID"}},
-		},
-		Reference: "https://docs.github.com/en/webhooks/webhook-events-and-payloads#delivery-headers",
-	},
+	// Retention is how long a kept response is replayed, where [UsualRetention]
+	// is wrong: the provider retries for longer, or sends the same body again for
+	// another event. Zero for the usual.
+	Retention time.Duration
+	// Passes are the provider's requests that are no deliveries.
+	Passes []Pass
+	// Verified says that the fact was read in the provider's documentation or
+	// source code. The others are from secondary sources or general knowledge.
+	Verified bool
+	// Fact says where it comes from what identifies a delivery.
+	Fact string
+	// Note is what a user has to know beyond that, in whole sentences.
+	Note string
 }
 
 // ProviderNamed returns the provider with this name, and whether there is one.
@@ -50,13 +52,15 @@ func Providers() []Provider {
 	return all
 }
 
-// complete returns a copy of an entry that the caller may change, with the
-// provider filled in to its sources.
+// complete returns a copy of an entry, with the provider filled in to its
+// sources. The caller may change the sources, but not a list's members.
 func (p Provider) complete() Provider {
 	p.Sources = slices.Clone(p.Sources)
-	for i := range p.Sources {
+	for i, s := range p.Sources {
 		p.Sources[i].Provider = p.Name
-		p.Sources[i].ScopeHeaders = slices.Clone(p.Sources[i].ScopeHeaders)
+		p.Sources[i].Parts = slices.Clone(s.Parts)
+		p.Sources[i].ScopeHeaders = slices.Clone(s.ScopeHeaders)
 	}
+	p.Passes = slices.Clone(p.Passes)
 	return p
 }

@@ -12,35 +12,48 @@ import (
 )
 
 func TestCatalogueIsConsistent(t *testing.T) {
-	name := regexp.MustCompile(`^[a-z][a-z0-9-]*$`)
-	before := ""
-	for _, p := range delivery.Providers() {
+	name := regexp.MustCompile(`^[a-z][a-z0-9_]*$`)
+	before, all := "", delivery.Providers()
+	for _, p := range all {
 		if !name.MatchString(p.Name) || p.Name <= before {
 			t.Errorf("provider %q: its name must be lower case, unique, and in its place of the order", p.Name)
 		}
 		before = p.Name
-		if page, err := url.Parse(p.Reference); err != nil || page.Scheme != "https" || page.Host == "" {
-			t.Errorf("provider %s: reference %q is no page", p.Name, p.Reference)
+		page, err := url.Parse(p.Fact)
+		isPage := err == nil && page.Scheme == "https" && page.Host != ""
+		if isPage != p.Verified {
+			t.Errorf("provider %s: verified is %v, but its fact is %q", p.Name, p.Verified, p.Fact)
 		}
-		if p.Title == "" || len(p.Sources) == 0 {
-			t.Errorf("provider %s: it has no title or no source", p.Name)
+		if p.Title == "" || p.Fact == "" || len(p.Sources) == 0 || p.Retention < 0 {
+			t.Errorf("provider %s: it lacks a title, a fact or a source: %+v", p.Name, p)
 		}
 		for _, s := range p.Sources {
-			if s.Kind != delivery.KindHeader || s.Header == "" || s.Provider != p.Name || s.Prefix != "" {
-				t.Errorf("provider %s: source %+v is incomplete, or has a prefix", p.Name, s)
+			if err := delivery.CheckSource(s); err != nil || s.Provider != p.Name || s.Prefix != "" {
+				t.Errorf("provider %s: source %+v is wrong, or has a prefix: %v", p.Name, s, err)
 			}
-			for _, field := range append([]string{s.Header}, s.ScopeHeaders...) {
-				if strings.Trim(field, " ") == "" || !strings.EqualFold(http.CanonicalHeaderKey(field), field) {
-					t.Errorf("provider %s: %q is no field name", p.Name, field)
+			for _, field := range s.ScopeHeaders {
+				if err := delivery.CheckSource(delivery.Source{Kind: delivery.KindHeader, Header: field}); err != nil {
+					t.Errorf("provider %s: %v", p.Name, err)
 				}
+			}
+			if s.Kind == delivery.KindBatch && !strings.Contains(p.Note, "carries several events") {
+				t.Errorf("provider %s: its note does not say what a batch is", p.Name)
+			}
+			if s.Kind == delivery.KindContent && !strings.Contains(p.Note, "hash of the body") {
+				t.Errorf("provider %s: its note does not say what a hash of the body is", p.Name)
+			}
+		}
+		for _, pass := range p.Passes {
+			if (pass.Header == "") == (pass.Pointer == "") || delivery.CheckPointer(pass.Pointer) != nil {
+				t.Errorf("provider %s: %+v must have a header or a pointer", p.Name, pass)
 			}
 		}
 		if named, ok := delivery.ProviderNamed(p.Name); !ok || !reflect.DeepEqual(named, p) {
 			t.Errorf("ProviderNamed(%q) is %+v, %v", p.Name, named, ok)
 		}
 	}
-	if before == "" {
-		t.Error("the catalogue is empty")
+	if len(all) < 40 {
+		t.Errorf("the catalogue has %d names", len(all))
 	}
 }
 

@@ -1,6 +1,7 @@
 // Package delivery says where a request's key comes from: the sources that a
-// handler is configured with, the rules by which a header field becomes a
-// delivery ID, and the catalogue of webhook providers.
+// handler is configured with, the rules by which a header field, a member of a
+// JSON body, a text or a whole body becomes a delivery ID, and the catalogue of
+// webhook providers.
 //
 // The package knows neither Caddy nor a store. What it finds is hashed into a
 // key by package idempotency, together with the namespace and the scope that
@@ -8,9 +9,7 @@
 package delivery
 
 import (
-	"errors"
-	"fmt"
-	"net/http"
+	"slices"
 	"strings"
 )
 
@@ -28,8 +27,27 @@ const (
 	ModeWebhook Mode = "webhook"
 )
 
-// KindHeader is the kind of a source that reads a header field.
-const KindHeader = "header"
+const (
+	// KindHeader is the kind of a source that reads a header field.
+	KindHeader = "header"
+	// KindJSON reads a string or a number in a JSON body.
+	KindJSON = "json"
+	// KindValue is a text with placeholders.
+	KindValue = "value"
+	// KindContent hashes the body: its canonical form (RFC 8785) if it is JSON,
+	// else its bytes.
+	KindContent = "content"
+	// KindParts is made of several sources of the kinds above, all of which must
+	// be present.
+	KindParts = "parts"
+	// KindBatch is made of the IDs of all elements of an array in a JSON body. It
+	// is for the catalogue alone.
+	KindBatch = "batch"
+)
+
+// kindJSONNumber is the kind of an ID that is a number in a JSON body: 1 and "1"
+// are different IDs.
+const kindJSONNumber = "json number"
 
 // IdempotencyKeyHeader is the field that API clients send
 // (draft-ietf-httpapi-idempotency-key-header-07, section 2.1).
@@ -37,10 +55,19 @@ const IdempotencyKeyHeader = "Idempotency-Key"
 
 // Source is one place where a delivery ID may stand.
 type Source struct {
-	// Kind is [KindHeader].
+	// Kind is [KindHeader], [KindJSON], [KindValue], [KindContent], [KindParts]
+	// or [KindBatch].
 	Kind string
 	// Header is the field that a source of kind header reads, in any case.
 	Header string
+	// Pointer is the JSON pointer (RFC 6901) to what a source of kind json reads.
+	Pointer string
+	// Text is that of a source of kind value, with placeholders.
+	Text string
+	// Parts are those of a source of kind parts, in order.
+	Parts []Source
+	// Batch is the array that a source of kind batch reads.
+	Batch List
 	// Prefix is what the user wrote to keep the source's IDs apart from those
 	// of others; empty for the default, see [Found].
 	Prefix string
@@ -51,61 +78,35 @@ type Source struct {
 	ScopeHeaders []string
 }
 
-// Request is what sources read from.
-type Request struct {
-	// Header is the request's header. A field counts under its canonical name
-	// and under its name in lower case.
-	Header http.Header
+// List is an array in a JSON body whose elements carry IDs.
+type List struct {
+	// Array is the JSON pointer to the array, from the element of the list
+	// around this one, or from the whole body; "" is that itself.
+	Array string
+	// Members are the JSON pointers, from an element, to what makes up its ID.
+	// All of them must be there.
+	Members []string
+	// Lists are further arrays within an element. An element that has them must
+	// have elements in at least one of them.
+	Lists []List
 }
 
-// Found is the delivery ID that a request carries.
-type Found struct {
-	// Provider is that of the source; empty for a source of the user's own.
-	Provider string
-	// Kind is that of the source.
-	Kind string
-	// Prefix is the provider's name, else what the user wrote, else the
-	// header's name in lower case.
-	Prefix string
-	// ID has 1 to the maximum length of bytes. Those of an ID from a header
-	// field are all within 0x20 to 0x7E.
-	ID string
-	// Scope is what the provider's preset adds to the scope: for each of its
-	// fields the name in lower case, the number of lines in decimal, and the
-	// lines. The number keeps an absent field apart from an empty one, and a
-	// line apart from the next field's name.
-	Scope []string
-}
-
-// ErrMissing says that none of the sources is present in the request.
-var ErrMissing = errors.New("the request has no idempotency key or delivery ID")
-
-// Find returns the delivery ID of the first source that is present, with no
-// more than maxLength bytes. The error is [ErrMissing] if no source is present,
-// and an [*InvalidError] if the first one present is not a valid ID; the
-// sources behind it are then not tried.
-func Find(sources []Source, request Request, maxLength int) (Found, error) {
-	for _, source := range sources {
-		if source.Kind != KindHeader {
-			return Found{}, fmt.Errorf("source kind %q is unknown; it must be %q", source.Kind, KindHeader)
-		}
-		lines := headerLines(request.Header, source.Header)
-		if len(lines) == 0 {
-			continue
-		}
-		id, err := headerID(source.Header, lines, maxLength)
-		if err != nil {
-			return Found{}, err
-		}
-		return Found{
-			Provider: source.Provider,
-			Kind:     source.Kind,
-			Prefix:   source.prefix(),
-			ID:       id,
-			Scope:    headerScope(request.Header, source.ScopeHeaders),
-		}, nil
+// NeedsBody reports whether the source reads the request's body.
+func (s Source) NeedsBody() bool {
+	switch s.Kind {
+	case KindJSON, KindContent, KindBatch:
+		return true
+	case KindParts:
+		return slices.ContainsFunc(s.Parts, Source.NeedsBody)
+	default:
+		return false
 	}
-	return Found{}, ErrMissing
+}
+
+// MadeOfContent reports whether the source's ID changes with every change of
+// the body, so that a fingerprint of the body would say nothing more.
+func (s Source) MadeOfContent() bool {
+	return s.Kind == KindContent || slices.ContainsFunc(s.Parts, Source.MadeOfContent)
 }
 
 func (s Source) prefix() string {
@@ -114,7 +115,9 @@ func (s Source) prefix() string {
 		return s.Provider
 	case s.Prefix != "":
 		return s.Prefix
-	default:
+	case s.Kind == KindHeader:
 		return strings.ToLower(s.Header)
+	default:
+		return s.Kind
 	}
 }

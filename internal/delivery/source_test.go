@@ -74,7 +74,7 @@ func TestNoSourcesIsMissing(t *testing.T) {
 func TestUnknownKindIsAnError(t *testing.T) {
 	source := delivery.Source{Kind: "cookie", Header: "X-Id"}
 	_, err := delivery.Find([]delivery.Source{source}, delivery.Request{Header: http.Header{"X-Id": {"a"}}}, maxLength)
-	if err == nil || !strings.Contains(err.Error(), `"cookie"`) || !strings.Contains(err.Error(), `"header"`) {
+	if err == nil || !strings.Contains(err.Error(), `"cookie"`) || !strings.Contains(err.Error(), "header, json, value, content or parts") {
 		t.Fatalf("got %v; want an error that names the kind and the right one", err)
 	}
 }

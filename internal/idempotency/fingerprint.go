@@ -4,8 +4,6 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"strings"
-
-	"github.com/go-json-experiment/json/jsontext"
 )
 
 // FingerprintKind says what of a request's body makes it the same request.
@@ -25,14 +23,16 @@ const (
 const fingerprintVersion = "caddy-dedup fingerprint v1"
 
 // Fingerprint hashes what the client asked for: path and query as it sent them,
-// and the body. The kind stands before the hash, so that a changed setting is
-// not taken for a changed request. It is empty for [FingerprintNone].
-func Fingerprint(kind FingerprintKind, path, query string, body []byte) string {
+// and the body. The members that the JSON pointers in exclude name are left out of
+// [FingerprintJSON], and of nothing else. The kind stands before the hash, so
+// that a changed setting is not taken for a changed request. It is empty for
+// [FingerprintNone].
+func Fingerprint(kind FingerprintKind, path, query string, body []byte, exclude ...string) string {
 	if kind == FingerprintNone || kind == "" {
 		return ""
 	}
 	if kind == FingerprintJSON {
-		if canonical, err := CanonicalJSON(body); err == nil {
+		if canonical, err := CanonicalJSON(body, exclude...); err == nil {
 			body = canonical
 		}
 	}
@@ -42,18 +42,6 @@ func Fingerprint(kind FingerprintKind, path, query string, body []byte) string {
 	writePart(h, query)
 	writePart(h, body)
 	return string(kind) + ":" + hex.EncodeToString(h.Sum(nil))
-}
-
-// CanonicalJSON returns a JSON text in the canonical form of RFC 8785, but for
-// one deviation: integers keep their digits, where the RFC would round those
-// beyond 2^53 to the same double. Duplicate member names, invalid UTF-8 and
-// nesting deeper than 10,000 are errors. The input is left as it is.
-func CanonicalJSON(text []byte) ([]byte, error) {
-	canonical := jsontext.Value(append([]byte(nil), text...))
-	if err := canonical.Canonicalize(jsontext.CanonicalizeRawInts(false)); err != nil {
-		return nil, err
-	}
-	return canonical, nil
 }
 
 // sameFingerprint reports whether two requests may be the same. Fingerprints of

@@ -56,9 +56,11 @@ func (e *Engine) newRun(f *flight, c Claim, p Policy, got Claimed) *Run {
 // ExecutionID names the run to the upstream and to clients.
 func (r *Run) ExecutionID() string { return r.record.ExecutionID }
 
-// ParentID is, for a forced run, the execution ID of the run whose response it
-// is to replace; empty for all others.
-func (r *Run) ParentID() string { return r.record.ParentID }
+// Record returns a copy of the run's record, as it was claimed.
+func (r *Run) Record() *Record {
+	record := *r.record
+	return &record
+}
 
 // Attempt is 1 for the first run of a record that may reach the upstream.
 func (r *Run) Attempt() int { return r.record.Attempt }

@@ -1,0 +1,87 @@
+package caddymodule
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/caddy-dedup/caddy-dedup/internal/delivery"
+)
+
+// deliverySources returns the sources in the order in which they are tried:
+// providers, then keys.
+func (s *Settings) deliverySources() []delivery.Source {
+	var sources []delivery.Source
+	for _, provider := range s.providers() {
+		sources = append(sources, provider.Sources...)
+	}
+	for _, key := range s.Keys {
+		sources = append(sources, key.source())
+	}
+	if len(sources) == 0 {
+		sources = append(sources, KeySource{Header: delivery.IdempotencyKeyHeader}.source())
+	}
+	return sources
+}
+
+// providers returns the entries of the catalogue that are named; an unknown
+// name is left out, which check reports.
+func (s *Settings) providers() []delivery.Provider {
+	var providers []delivery.Provider
+	for _, name := range s.Providers {
+		if provider, ok := delivery.ProviderNamed(name); ok {
+			providers = append(providers, provider)
+		}
+	}
+	return providers
+}
+
+// source returns what package delivery reads the key by.
+func (k KeySource) source() delivery.Source {
+	source := delivery.Source{Prefix: k.Prefix}
+	switch {
+	case k.Header != "":
+		source.Kind, source.Header = delivery.KindHeader, k.Header
+	case k.JSON != "":
+		source.Kind, source.Pointer = delivery.KindJSON, k.JSON
+	case k.Value != "":
+		source.Kind, source.Text = delivery.KindValue, k.Value
+	case k.Content:
+		source.Kind = delivery.KindContent
+	default:
+		source.Kind = delivery.KindParts
+		for _, part := range k.Parts {
+			source.Parts = append(source.Parts, part.source())
+		}
+	}
+	return source
+}
+
+// check finds what is wrong with the source.
+func (k KeySource) check() error {
+	set := 0
+	for _, is := range []bool{k.Header != "", k.JSON != "", k.Value != "", k.Content, len(k.Parts) > 0} {
+		if is {
+			set++
+		}
+	}
+	if set != 1 {
+		return fmt.Errorf("a key source has %d of header, json, value, content and parts; it takes exactly one", set)
+	}
+	for _, part := range k.Parts {
+		if err := part.check(); err != nil {
+			return err
+		}
+	}
+	return delivery.CheckSource(k.source())
+}
+
+// checkKeys finds what is wrong with the sources of a handler together.
+func (s *Settings) checkKeys() error {
+	var errs []error
+	for _, key := range s.Keys {
+		if err := key.check(); err != nil {
+			errs = append(errs, fmt.Errorf("key: %w", err))
+		}
+	}
+	return errors.Join(errs...)
+}

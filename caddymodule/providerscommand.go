@@ -1,0 +1,97 @@
+package caddymodule
+
+import (
+	"cmp"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+	"text/tabwriter"
+
+	"github.com/caddyserver/caddy/v2"
+	caddycmd "github.com/caddyserver/caddy/v2/cmd"
+	"github.com/spf13/cobra"
+
+	"github.com/caddy-dedup/caddy-dedup/internal/delivery"
+)
+
+func init() {
+	caddycmd.RegisterCommand(caddycmd.Command{
+		Name:  "providers",
+		Usage: "[<name>]",
+		Short: "Prints the providers of webhooks that dedup knows by name",
+		Long: `
+Prints the names that the dedup directive and proxy --provider accept, with
+what each provider's key is made of, what it adds to the scope, how long its
+responses are kept, and whether that was read in the provider's documentation.
+
+With a name it prints all that is known of that provider.`,
+		CobraFunc: func(cmd *cobra.Command) {
+			cmd.Args = cobra.MaximumNArgs(1)
+			cmd.RunE = caddycmd.WrapCommandFuncForCobra(runProviders)
+		},
+	})
+}
+
+func runProviders(flags caddycmd.Flags) (int, error) {
+	var err error
+	if flags.NArg() == 0 {
+		err = printProviders(os.Stdout)
+	} else {
+		err = printProvider(os.Stdout, flags.Arg(0))
+	}
+	if err != nil {
+		return caddy.ExitCodeFailedStartup, err
+	}
+	return caddy.ExitCodeSuccess, nil
+}
+
+// printProviders writes the catalogue as a table.
+func printProviders(w io.Writer) error {
+	table := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(table, "NAME\tVERIFIED\tRETENTION\tSCOPE\tKEY") // the key last: some are long
+	for _, p := range delivery.Providers() {
+		verified := "no"
+		if p.Verified {
+			verified = "yes"
+		}
+		scope := cmp.Or(strings.Join(p.Scope(), ", "), "-")
+		fmt.Fprintf(table, "%s\t%s\t%s\t%s\t%s\n", p.Name, verified, p.Kept(), scope, p.Key())
+	}
+	return table.Flush()
+}
+
+// printProvider writes all that the catalogue says of one provider.
+func printProvider(w io.Writer, name string) error {
+	p, ok := delivery.ProviderNamed(name)
+	if !ok {
+		return unknownProvider(name)
+	}
+	var passes []string
+	for _, pass := range p.Passes {
+		passes = append(passes, pass.String())
+	}
+	fact := ""
+	if p.Verified { // else the line before names its origin
+		fact = p.Fact
+	}
+	lines := []struct{ label, text string }{
+		{"name", p.Name},
+		{"title", p.Title},
+		{"mode", string(delivery.ModeWebhook)},
+		{"key", p.Key()},
+		{"scope", strings.Join(append([]string{"host", "path"}, p.Scope()...), ", ")},
+		{"retention", p.Kept()},
+		{"passes", cmp.Or(strings.Join(passes, ", or "), "none of its requests")},
+		{"verified", p.Trust()},
+		{"fact", fact},
+		{"note", p.Note},
+	}
+	table := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	for _, line := range lines {
+		if line.text != "" {
+			fmt.Fprintf(table, "%s\t%s\n", line.label, line.text)
+		}
+	}
+	return table.Flush()
+}

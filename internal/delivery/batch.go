@@ -1,0 +1,96 @@
+package delivery
+
+import (
+	"github.com/go-json-experiment/json/jsontext"
+
+	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
+)
+
+// batchVersion labels the hash of a batch.
+const batchVersion = "caddy-dedup batch v1"
+
+// batch returns the ID that those of all elements make together, in order. It is
+// absent where the array is absent or empty, or where one element has no ID:
+// with a key of the others alone, that element would be lost.
+func (f finder) batch(list List) (item, error) {
+	doc, err := f.request.parsed.document(f.request.Body)
+	if err != nil {
+		return item{}, err
+	}
+	array := elements(doc.Root(), list)
+	if len(array) == 0 {
+		return item{}, absent("the body has no array %q with elements", list.Array)
+	}
+	b := batch{all: newTuple(batchVersion)}
+	if err := b.list(array, list); err != nil {
+		return item{}, err
+	}
+	return item{KindBatch, summary(b.count, "ids", b.first, b.all)}, nil
+}
+
+// batch is a walk over the elements of a list and of the lists within them.
+type batch struct {
+	all   tuple
+	count int
+	first string
+}
+
+// elements returns those of a list, none if it is not there.
+func elements(from idempotency.JSONValue, list List) []idempotency.JSONValue {
+	array, ok := from.At(list.Array)
+	if !ok || array.Kind() != jsontext.KindBeginArray {
+		return nil
+	}
+	var all []idempotency.JSONValue
+	for element := range array.Elements() {
+		all = append(all, element)
+	}
+	return all
+}
+
+func (b *batch) list(array []idempotency.JSONValue, list List) error {
+	b.all.writeCount(len(array))
+	for i, element := range array {
+		if err := b.members(i, element, list); err != nil {
+			return err
+		}
+		if err := b.lists(i, element, list); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (b *batch) members(i int, element idempotency.JSONValue, list List) error {
+	for m, pointer := range list.Members {
+		found, err := member(element, pointer)
+		if err != nil {
+			return absent("element %d of %q: %v", i, list.Array, err)
+		}
+		if b.count == 0 && m == 0 {
+			b.first = found.id
+		}
+		b.all.writeItem(found)
+	}
+	if len(list.Members) > 0 {
+		b.count++
+	}
+	return nil
+}
+
+func (b *batch) lists(i int, element idempotency.JSONValue, list List) error {
+	filled := 0
+	for _, inner := range list.Lists {
+		array := elements(element, inner)
+		if len(array) > 0 {
+			filled++
+		}
+		if err := b.list(array, inner); err != nil {
+			return err
+		}
+	}
+	if len(list.Lists) > 0 && filled == 0 {
+		return absent("element %d of %q has no ID", i, list.Array)
+	}
+	return nil
+}

@@ -1,0 +1,100 @@
+package delivery
+
+import (
+	"github.com/go-json-experiment/json/jsontext"
+
+	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
+)
+
+// contentVersion labels the hash of a content. Changing how it is taken changes
+// the label.
+const contentVersion = "caddy-dedup content v1"
+
+// parsedBody is a request's body, read and parsed at most once.
+type parsedBody struct {
+	read, parsed    bool
+	body            []byte
+	doc             *idempotency.JSONDocument
+	bodyErr, docErr error
+}
+
+// Remember returns the request with a place for its parsed body, which is then
+// read and parsed once for all calls of [Find] and [PassThrough] with it.
+func (r Request) Remember() Request {
+	if r.parsed == nil {
+		r.parsed = new(parsedBody)
+	}
+	return r
+}
+
+// bytes returns the body; an empty one is an absentError.
+func (p *parsedBody) bytes(read func() ([]byte, error)) ([]byte, error) {
+	if !p.read {
+		p.read = true
+		if read != nil {
+			p.body, p.bodyErr = read()
+		}
+		if p.bodyErr == nil && len(p.body) == 0 {
+			p.bodyErr = absentError("the body is empty")
+		}
+	}
+	return p.body, p.bodyErr
+}
+
+// document returns the body as JSON; one that is not JSON is an absentError.
+func (p *parsedBody) document(read func() ([]byte, error)) (*idempotency.JSONDocument, error) {
+	body, err := p.bytes(read)
+	if err != nil {
+		return nil, err
+	}
+	if !p.parsed {
+		p.parsed = true
+		if p.doc, err = idempotency.ParseJSON(body); err != nil {
+			p.docErr = absent("the body is %v", err)
+		}
+	}
+	return p.doc, p.docErr
+}
+
+// member returns the ID at a pointer: a string that is not empty, or a number.
+func member(from idempotency.JSONValue, pointer string) (item, error) {
+	v, ok := from.At(pointer)
+	if !ok {
+		return item{}, absent("%s is not in the body", pointer)
+	}
+	switch v.Kind() {
+	case jsontext.KindString:
+		if text := v.Text(); text != "" {
+			return item{KindJSON, text}, nil
+		}
+		return item{}, absent("%s is an empty string", pointer)
+	case jsontext.KindNumber:
+		number, ok := exactNumber(v.Text())
+		if !ok {
+			return item{}, absent("%s is a number with an exponent that is too large", pointer)
+		}
+		return item{kindJSONNumber, number}, nil
+	default:
+		return item{}, absent("%s is neither a string nor a number", pointer)
+	}
+}
+
+// content returns the hash of the body: of its canonical form without the
+// excluded members if it is JSON, else of its bytes. A body of no bytes is no
+// content: many different requests have none.
+func (f finder) content() (item, error) {
+	content, err := f.request.parsed.bytes(f.request.Body)
+	if err != nil {
+		return item{}, err
+	}
+	form := "bytes"
+	if doc, err := f.request.parsed.document(f.request.Body); err == nil {
+		if canonical, err := doc.Canonical(f.request.Exclude...); err == nil {
+			form, content = "json", canonical
+		}
+	}
+	hash := newTuple(contentVersion)
+	hash.write([]byte(form))
+	hash.write(content)
+	return item{KindContent, hash.sum()}, nil
+}

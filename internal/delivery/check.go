@@ -1,0 +1,102 @@
+package delivery
+
+import (
+	"errors"
+	"fmt"
+	"unicode/utf8"
+
+	"golang.org/x/net/http/httpguts"
+
+	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
+)
+
+// acceptedKinds are those of a user's own sources.
+const acceptedKinds = "header, json, value, content or parts"
+
+// CheckPointer says what is wrong with a JSON pointer (RFC 6901). The empty one
+// is right: it names the whole document.
+func CheckPointer(pointer string) error { return idempotency.CheckPointer(pointer) }
+
+// CheckExclude says what is wrong with a pointer to what is left out of content.
+func CheckExclude(pointer string) error {
+	if pointer == "" {
+		return errors.New(`JSON pointer "" would exclude the whole body; it must name a member, such as /sent_at`)
+	}
+	return CheckPointer(pointer)
+}
+
+// CheckSource says what is wrong with a source, before there is any request.
+func CheckSource(s Source) error {
+	switch s.Kind {
+	case KindHeader:
+		return checkField(s.Header)
+	case KindJSON:
+		return CheckPointer(s.Pointer)
+	case KindValue:
+		return checkText(s.Text)
+	case KindContent:
+		return nil
+	case KindParts:
+		return checkParts(s)
+	case KindBatch:
+		if s.Provider != "" {
+			return checkList(s.Batch)
+		}
+	}
+	return fmt.Errorf("source kind %q is unknown; it must be %s", s.Kind, acceptedKinds)
+}
+
+func checkField(name string) error {
+	if !httpguts.ValidHeaderFieldName(name) {
+		return fmt.Errorf("header %q is not a field name; it must be letters, digits and - such as X-Request-Id", name)
+	}
+	return nil
+}
+
+func checkText(text string) error {
+	switch {
+	case text == "":
+		return errors.New("value is empty; it must be a text with placeholders, such as {http.request.uri.query.id}")
+	case !utf8.ValidString(text):
+		return fmt.Errorf("value %q is not UTF-8", text)
+	}
+	return nil
+}
+
+func checkParts(s Source) error {
+	if s.Provider == "" && s.Prefix == "" {
+		return errors.New("parts have no prefix; it must be a word that keeps their IDs apart, such as orders")
+	}
+	if len(s.Parts) == 0 {
+		return errors.New("parts are empty; they must have one source or more: header, json, value or content")
+	}
+	for i, part := range s.Parts {
+		if part.Kind == KindParts || part.Kind == KindBatch {
+			return fmt.Errorf("part %d is of kind %q; it must be header, json, value or content", i+1, part.Kind)
+		}
+		if part.Prefix != "" {
+			return fmt.Errorf("part %d has the prefix %q; only the parts together have one", i+1, part.Prefix)
+		}
+		if err := CheckSource(part); err != nil {
+			return fmt.Errorf("part %d: %w", i+1, err)
+		}
+	}
+	return nil
+}
+
+func checkList(l List) error {
+	if len(l.Members) == 0 && len(l.Lists) == 0 {
+		return fmt.Errorf("the array %q has no members to make an ID of", l.Array)
+	}
+	for _, pointer := range append([]string{l.Array}, l.Members...) {
+		if err := CheckPointer(pointer); err != nil {
+			return err
+		}
+	}
+	for _, inner := range l.Lists {
+		if err := checkList(inner); err != nil {
+			return err
+		}
+	}
+	return nil
+}

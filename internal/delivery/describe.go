@@ -1,0 +1,101 @@
+package delivery
+
+import (
+	"cmp"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// String names what the source reads, in the configuration's words.
+func (s Source) String() string {
+	switch s.Kind {
+	case KindHeader:
+		return s.Kind + " " + s.Header
+	case KindJSON:
+		return s.Kind + " " + s.Pointer
+	case KindValue:
+		return s.Kind + " " + s.Text
+	case KindParts:
+		return "parts " + joined(s.Parts)
+	case KindBatch:
+		return "batch " + strings.Join(s.Batch.paths(""), " + ")
+	default:
+		return s.Kind
+	}
+}
+
+func joined(parts []Source) string {
+	texts := make([]string, len(parts))
+	for i, part := range parts {
+		texts[i] = part.String()
+	}
+	return strings.Join(texts, " + ")
+}
+
+// paths returns the JSON pointers to what a list reads, with * for each element.
+func (l List) paths(base string) []string {
+	base += l.Array + "/*"
+	var all []string
+	for _, pointer := range l.Members {
+		all = append(all, base+pointer)
+	}
+	for _, inner := range l.Lists {
+		all = append(all, inner.paths(base)...)
+	}
+	return all
+}
+
+// String describes the requests that pass.
+func (p Pass) String() string {
+	where := inHeader(p.Header).String()
+	if p.Pointer != "" {
+		where = inMember(p.Pointer).String()
+	}
+	if len(p.Values) == 0 {
+		return where + " is there"
+	}
+	return where + " is " + strings.Join(p.Values, " or ")
+}
+
+// Key names the provider's sources; the first that is present wins.
+func (p Provider) Key() string {
+	texts := make([]string, len(p.Sources))
+	for i, s := range p.Sources {
+		texts[i] = s.String()
+	}
+	return strings.Join(texts, ", or ")
+}
+
+// Kept says how long the provider's responses are kept, as a configuration
+// writes it.
+func (p Provider) Kept() string {
+	const day = 24 * time.Hour
+	kept := cmp.Or(p.Retention, UsualRetention)
+	if kept%day == 0 {
+		return strconv.Itoa(int(kept/day)) + "d"
+	}
+	return strconv.Itoa(int(kept/time.Minute)) + "m"
+}
+
+// Scope names the fields that the provider adds to the scope.
+func (p Provider) Scope() []string {
+	var all []string
+	for _, s := range p.Sources {
+		for _, field := range s.ScopeHeaders {
+			if !slices.Contains(all, field) {
+				all = append(all, field)
+			}
+		}
+	}
+	return all
+}
+
+// Trust says whether the fact was verified, and if not where it comes from.
+func (p Provider) Trust() string {
+	if p.Verified {
+		return "verified"
+	}
+	return "unverified (" + p.Fact + ")"
+}

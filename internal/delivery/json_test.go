@@ -1,0 +1,261 @@
+package delivery_test
+
+import (
+	"errors"
+	"fmt"
+	"net/http"
+	"strings"
+	"testing"
+
+	"github.com/caddy-dedup/caddy-dedup/internal/delivery"
+)
+
+func inBody(pointer string) delivery.Source {
+	return delivery.Source{Kind: delivery.KindJSON, Pointer: pointer}
+}
+
+// withBody is a request with this body.
+func withBody(body string) delivery.Request {
+	return delivery.Request{Body: func() ([]byte, error) { return []byte(body), nil }}
+}
+
+func TestJSONKeys(t *testing.T) {
+	const text, number = "json", "json number"
+	for name, c := range map[string]struct {
+		body, pointer string
+		kind, id      string
+	}{
+		"string":              {`{"id":"evt_1"}`, "/id", text, "evt_1"},
+		"string of digits":    {`{"id":"7"}`, "/id", text, "7"},
+		"escaped string":      {`{"id":"\u00fc\n\ud83d\ude00"}`, "/id", text, "ü\n😀"},
+		"escaped name":        {`{"\u0069d":"a"}`, "/id", text, "a"},
+		"space":               {`{"id":" "}`, "/id", text, " "},
+		"number":              {`{"id":7}`, "/id", number, "7"},
+		"negative":            {`{"id":-7}`, "/id", number, "-7"},
+		"zero":                {`{"id":0}`, "/id", number, "0"},
+		"big integer":         {`{"id":9007199254740993}`, "/id", number, "9007199254740993"},
+		"bigger integer":      {`{"id":123456789012345678901234567890}`, "/id", number, "123456789012345678901234567890"},
+		"fraction":            {`{"id":1.50}`, "/id", number, "1.5"},
+		"nested":              {`{"a":{"b":[{},{"id":"x"}]}}`, "/a/b/1/id", text, "x"},
+		"the whole document":  {`"x"`, "", text, "x"},
+		"number, whole":       {` 5 `, "", number, "5"},
+		"a name with a slash": {`{"a/b":"x"}`, "/a~1b", text, "x"},
+		"a name with a tilde": {`{"a~b":"x"}`, "/a~0b", text, "x"},
+		"the empty name":      {`{"":"x"}`, "/", text, "x"},
+		"the longest":         {`{"id":"` + strings.Repeat("ü", 127) + `x"}`, "/id", text, strings.Repeat("ü", 127) + "x"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			found, err := delivery.Find([]delivery.Source{inBody(c.pointer)}, withBody(c.body), maxLength)
+			if err != nil || found.Kind != c.kind || found.ID != c.id || found.Prefix != "json" {
+				t.Fatalf("got %+v, %v; want kind %q and ID %q", found, err, c.kind, c.id)
+			}
+		})
+	}
+}
+
+func TestNoJSONKey(t *testing.T) {
+	for name, c := range map[string]struct{ body, reason string }{
+		"empty body":          {``, "the body is empty"},
+		"not JSON":            {`id=7`, "not JSON at byte 0"},
+		"cut off":             {`{"id":"a"`, "not JSON at byte 9"},
+		"more behind it":      {`{"id":"a"}{}`, "more than one JSON value"},
+		"doubled name":        {`{"id":"a","id":"a"}`, "not JSON at byte"},
+		"doubled, escaped":    {`{"id":"a","\u0069d":"b"}`, "not JSON at byte"},
+		"doubled elsewhere":   {`{"id":"a","x":{"y":1,"y":1}}`, "not JSON at byte"},
+		"bad UTF-8":           {"{\"id\":\"a\xff\"}", "not JSON at byte"},
+		"bad UTF-8 elsewhere": {"{\"id\":\"a\",\"x\":\"\xff\"}", "not JSON at byte"},
+		"half a surrogate":    {`{"id":"\ud800"}`, "not JSON at byte"},
+		"too deep":            {`{"id":"a","x":` + strings.Repeat("[", 10_000) + strings.Repeat("]", 10_000) + `}`, "not JSON at byte"},
+		"absent":              {`{"ID":"a"}`, "/id is not in the body"},
+		"not an object":       {`["id"]`, "/id is not in the body"},
+		"null":                {`{"id":null}`, "neither a string nor a number"},
+		"true":                {`{"id":true}`, "neither a string nor a number"},
+		"false":               {`{"id":false}`, "neither a string nor a number"},
+		"object":              {`{"id":{}}`, "neither a string nor a number"},
+		"array":               {`{"id":["a"]}`, "neither a string nor a number"},
+		"empty string":        {`{"id":""}`, "an empty string"},
+		"too long":            {`{"id":"` + strings.Repeat("k", maxLength+1) + `"}`, "has 256 bytes"},
+		"too long a number":   {`{"id":` + strings.Repeat("7", maxLength+1) + `}`, "has 256 bytes"},
+		"endless exponent":    {`{"id":1e99999999999}`, "exponent"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			found, err := delivery.Find([]delivery.Source{inBody("/id")}, withBody(c.body), maxLength)
+			if !errors.Is(err, delivery.ErrMissing) || !strings.Contains(err.Error(), c.reason) || !strings.Contains(err.Error(), "json /id") {
+				t.Fatalf("got %+v, %v; want ErrMissing with %q", found, err, c.reason)
+			}
+			request := withBody(c.body)
+			request.Header = http.Header{"X-Id": {"h"}}
+			found, err = delivery.Find([]delivery.Source{inBody("/id"), {Kind: delivery.KindHeader, Header: "X-Id"}}, request, maxLength)
+			if err != nil || found.ID != "h" {
+				t.Fatalf("the next source gives %+v, %v", found, err)
+			}
+		})
+	}
+}
+
+// Every group is one number, and no two groups are the same number.
+func TestNumbersAreExact(t *testing.T) {
+	ids := map[string]string{}
+	for _, group := range [][]string{
+		{"1", "1.0", "1e0", "1E+0", "10e-1", "0.1e1", "1.000e-0", "100e-2"},
+		{"0", "-0", "0.0", "-0.00e5", "0e99"},
+		{"-1", "-1.0", "-10e-1"},
+		{"10", "1e1", "1.0E1"},
+		{"0.1", "1e-1", "0.10", "10e-2"},
+		{"0.01", "1e-2"}, {"12.5", "125e-1", "1.25e1"}, {"-12.5"}, {"1.25"}, {"0.00125", "125e-5"},
+		{"9007199254740992", "9007199254740992.0"}, {"9007199254740993", "9007199254740993.0", "9.007199254740993e15"},
+		{"0.1000000000000000055511151231257827"}, {"0.1000000000000000055511151231257828"},
+		{"1e400"}, {"1e401", "10e400"}, {"-1e400"}, {"1e-400", "0.1e-399"}, {"1e-401"}, {"1.5e400", "15e399"},
+		{"1e64", "1" + strings.Repeat("0", 64)}, {"1e65", "1" + strings.Repeat("0", 65)}, {"1e-64"}, {"1e-65"},
+	} {
+		first := ""
+		for _, number := range group {
+			found, err := delivery.Find([]delivery.Source{inBody("/id")}, withBody(`{"id":`+number+`}`), maxLength)
+			if err != nil {
+				t.Fatalf("%s: %v", number, err)
+			}
+			if first == "" {
+				first = found.ID
+				if other, ok := ids[first]; ok {
+					t.Errorf("%s and %s are both %q", number, other, first)
+				}
+				ids[first] = number
+			}
+			if found.ID != first {
+				t.Errorf("%s is %q; but %s is %q", number, found.ID, group[0], first)
+			}
+		}
+	}
+}
+
+func TestStringAndNumberAreDifferentKeys(t *testing.T) {
+	source := []delivery.Source{inBody("/id")}
+	text, _ := delivery.Find(source, withBody(`{"id":"1"}`), maxLength)
+	number, _ := delivery.Find(source, withBody(`{"id":1}`), maxLength)
+	if text.ID != "1" || number.ID != "1" || keyOf(text) == keyOf(number) {
+		t.Fatalf("%+v and %+v have the keys %v and %v", text, number, keyOf(text), keyOf(number))
+	}
+}
+
+func TestBodyIsReadAtMostOnceAndOnlyIfNeeded(t *testing.T) {
+	read := 0
+	request := delivery.Request{
+		Header: http.Header{"X-Id": {"h"}},
+		Body: func() ([]byte, error) {
+			read++
+			return []byte(`{"b":"x"}`), nil
+		},
+	}
+	header := delivery.Source{Kind: delivery.KindHeader, Header: "X-Id"}
+	if found, err := delivery.Find([]delivery.Source{header, inBody("/b")}, request, maxLength); err != nil || found.ID != "h" || read != 0 {
+		t.Fatalf("got %+v, %v, and the body was read %d times", found, err, read)
+	}
+	sources := []delivery.Source{inBody("/a"), inBody("/c/d"), {Kind: delivery.KindBatch, Batch: delivery.List{Members: []string{"/a"}}}, inBody("/b"), header}
+	if found, err := delivery.Find(sources, request, maxLength); err != nil || found.ID != "x" || read != 1 {
+		t.Fatalf("got %+v, %v, and the body was read %d times", found, err, read)
+	}
+	slack, _ := delivery.ProviderNamed("slack")
+	request, read = request.Remember(), 0
+	delivery.PassThrough([]delivery.Provider{slack, slack}, request)
+	if found, err := delivery.Find(sources, request, maxLength); err != nil || found.ID != "x" || read != 1 {
+		t.Fatalf("got %+v, %v, and the body was read %d times", found, err, read)
+	}
+}
+
+func TestBodyThatCannotBeHad(t *testing.T) {
+	broken := errors.New("connection lost")
+	header := delivery.Source{Kind: delivery.KindHeader, Header: "X-Id"}
+	for _, bodyErr := range []error{delivery.ErrBodyTooLarge, broken, fmt.Errorf("reading: %w", delivery.ErrBodyTooLarge)} {
+		for _, source := range []delivery.Source{
+			inBody("/id"), {Kind: delivery.KindContent}, {Kind: delivery.KindBatch},
+			{Kind: delivery.KindParts, Parts: []delivery.Source{header, {Kind: delivery.KindContent}}},
+		} {
+			request := delivery.Request{Header: http.Header{"X-Id": {"h"}}, Body: func() ([]byte, error) { return nil, bodyErr }}
+			if !source.NeedsBody() {
+				t.Errorf("%v needs no body", source)
+			}
+			if found, err := delivery.Find([]delivery.Source{source, header}, request, maxLength); !errors.Is(err, bodyErr) || errors.Is(err, delivery.ErrMissing) {
+				t.Errorf("%v: got %+v, %v; want %v", source, found, err, bodyErr)
+			}
+			if found, err := delivery.Find([]delivery.Source{header, source}, request, maxLength); err != nil || found.ID != "h" {
+				t.Errorf("%v unneeded: got %+v, %v", source, found, err)
+			}
+		}
+	}
+	parts := delivery.Source{Kind: delivery.KindParts, Parts: []delivery.Source{header, {Kind: delivery.KindContent}}}
+	_, err := delivery.Find([]delivery.Source{parts}, delivery.Request{Body: func() ([]byte, error) { return nil, delivery.ErrBodyTooLarge }}, maxLength)
+	if !errors.Is(err, delivery.ErrMissing) {
+		t.Errorf("with the first part absent: got %v; want ErrMissing", err)
+	}
+}
+
+func TestValueKeys(t *testing.T) {
+	value := []delivery.Source{{Kind: delivery.KindValue, Text: "{a}-{b}"}}
+	for name, c := range map[string]struct {
+		replaced, id, reason string
+	}{
+		"text":        {"x-y", "x-y", ""},
+		"any UTF-8":   {"ü\x00\n", "ü\x00\n", ""},
+		"empty":       {"", "", "it is empty"},
+		"not UTF-8":   {"a\xff", "", "not UTF-8"},
+		"the longest": {strings.Repeat("k", maxLength), strings.Repeat("k", maxLength), ""},
+		"too long":    {strings.Repeat("k", maxLength+1), "", "has 256 bytes"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			asked := ""
+			request := delivery.Request{Replace: func(text string) string { asked = text; return c.replaced }}
+			found, err := delivery.Find(value, request, maxLength)
+			if asked != "{a}-{b}" {
+				t.Errorf("asked to replace %q", asked)
+			}
+			if c.reason != "" {
+				if !errors.Is(err, delivery.ErrMissing) || !strings.Contains(err.Error(), c.reason) {
+					t.Fatalf("got %+v, %v; want ErrMissing with %q", found, err, c.reason)
+				}
+			} else if err != nil || found.ID != c.id || found.Kind != "value" || found.Prefix != "value" {
+				t.Fatalf("got %+v, %v; want the ID %q", found, err, c.id)
+			}
+		})
+	}
+	if _, err := delivery.Find(value, delivery.Request{}, maxLength); !errors.Is(err, delivery.ErrMissing) {
+		t.Errorf("with nothing to replace placeholders: got %v; want ErrMissing", err)
+	}
+}
+
+// Whatever the body, a key is found or missing; and it is the same again.
+func FuzzJSONKey(f *testing.F) {
+	for _, seed := range []string{
+		`{"id":"a"}`, `{"id":1.0}`, `{"id":-0e5}`, `{"id":123e-7}`, `{"id":null}`, `{"data":[{"id":"x"}]}`, `{"id":"a","id":"b"}`, `[`, ``, "\"\xff\"",
+		`{"id":1e64}`, `{"id":0.0000001}`, `{"id":"\ud83d\ude00"}`, strings.Repeat("[", 100),
+	} {
+		f.Add([]byte(seed), "/id")
+	}
+	f.Add([]byte(`{"data":[{"id":"x"}]}`), "/data/0/id")
+	f.Add([]byte(`{"a/b":{"~":1}}`), "/a~1b/~0")
+	f.Add([]byte(`7`), "")
+	f.Fuzz(func(t *testing.T, body []byte, pointer string) {
+		before := string(body)
+		find := func(body string) (delivery.Found, error) {
+			return delivery.Find([]delivery.Source{inBody(pointer)}, withBody(body), maxLength)
+		}
+		found, err := find(before)
+		if err != nil {
+			if !errors.Is(err, delivery.ErrMissing) {
+				t.Fatalf("%q at %q: %v", body, pointer, err)
+			}
+			return
+		}
+		if found.ID == "" || len(found.ID) > maxLength || delivery.CheckPointer(pointer) != nil {
+			t.Fatalf("%q at %q: found %+v", body, pointer, found)
+		}
+		if found.Kind == "json number" { // its form is a number, and the same one
+			again, err := delivery.Find([]delivery.Source{inBody("")}, withBody(found.ID), maxLength)
+			if err != nil || again.ID != found.ID || again.Kind != found.Kind {
+				t.Fatalf("%q at %q: %q becomes %+v, %v", body, pointer, found.ID, again, err)
+			}
+		}
+		if again, err := find(" " + before + "\n"); err != nil || again.ID != found.ID || again.Kind != found.Kind {
+			t.Fatalf("%q at %q: %+v becomes %+v, %v", body, pointer, found, again, err)
+		}
+	})
+}

@@ -1,0 +1,39 @@
+package delivery
+
+import "strings"
+
+// NearNames returns the names of the catalogue that somebody who wrote this one
+// may have meant, in the catalogue's order.
+func NearNames(name string) []string {
+	name = strings.NewReplacer("-", "_", " ", "_").Replace(strings.ToLower(name))
+	var near []string
+	for _, p := range catalogue {
+		prefix := len(name) >= 3 && strings.HasPrefix(p.Name, name) || strings.HasPrefix(name, p.Name)
+		if prefix || editDistance(name, p.Name) <= min(2, len(p.Name)/3) {
+			near = append(near, p.Name)
+		}
+	}
+	return near
+}
+
+// editDistance is how many bytes have to be inserted, left out or replaced to
+// make one text of the other (Levenshtein's).
+func editDistance(a, b string) int {
+	row := make([]int, len(b)+1)
+	for j := range row {
+		row[j] = j
+	}
+	for i := range len(a) {
+		diagonal := row[0]
+		row[0] = i + 1
+		for j := range len(b) {
+			replaced := diagonal
+			if a[i] != b[j] {
+				replaced++
+			}
+			diagonal = row[j+1]
+			row[j+1] = min(replaced, row[j]+1, row[j+1]+1)
+		}
+	}
+	return row[len(b)]
+}

@@ -1,0 +1,83 @@
+package delivery
+
+import (
+	"cmp"
+	"crypto/sha256"
+	"encoding/binary"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"hash"
+	"unicode/utf8"
+)
+
+// partsVersion labels the hash of parts.
+const partsVersion = "caddy-dedup parts v1"
+
+// shownID is how many bytes of its first ID a summary shows.
+const shownID = 64
+
+// tuple hashes several texts in order, each with its length before it, so that
+// no two different sequences are hashed from the same bytes.
+type tuple struct{ hash hash.Hash }
+
+// newTuple starts a tuple with a label that no other derivation has.
+func newTuple(version string) tuple {
+	t := tuple{sha256.New()}
+	t.write([]byte(version))
+	return t
+}
+
+func (t tuple) write(text []byte) {
+	t.writeCount(len(text))
+	t.hash.Write(text)
+}
+
+func (t tuple) writeCount(n int) {
+	var count [8]byte
+	binary.BigEndian.PutUint64(count[:], uint64(n))
+	t.hash.Write(count[:])
+}
+
+func (t tuple) writeItem(i item) {
+	t.write([]byte(i.kind))
+	t.write([]byte(i.id))
+}
+
+func (t tuple) sum() string { return "sha256:" + hex.EncodeToString(t.hash.Sum(nil)) }
+
+// summary is one ID for several: for operators how many they are and the first
+// of them, and for the key the hash over all.
+func summary(n int, what, first string, all tuple) string {
+	if len(first) > shownID {
+		cut := shownID
+		for !utf8.RuneStart(first[cut]) {
+			cut--
+		}
+		first = first[:cut] + "…"
+	}
+	return fmt.Sprintf("%d %s, first %s, %s", n, what, first, all.sum())
+}
+
+// parts returns the ID that all parts make together. It is absent where one of
+// them is, and invalid where one of them is.
+func (f finder) parts(parts []Source) (item, error) {
+	all := newTuple(partsVersion)
+	all.writeCount(len(parts))
+	var first string
+	for i, part := range parts {
+		found, err := f.find(part)
+		if err != nil {
+			var reason absentError
+			if errors.As(err, &reason) {
+				return item{}, absent("part %d, %s: %s", i+1, part, cmp.Or(string(reason), "it is not there"))
+			}
+			return item{}, err
+		}
+		if i == 0 {
+			first = found.id
+		}
+		all.writeItem(found)
+	}
+	return item{KindParts, summary(len(parts), "parts", first, all)}, nil
+}
