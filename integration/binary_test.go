@@ -1,6 +1,6 @@
 // Package integration tries the built binary, as a user would run it, before a
-// real upstream and on real stores. It imports nothing of the product: what it
-// holds is what users, their configuration and their clients depend on.
+// real upstream and on real stores. It imports none of the product's code: what
+// it holds is what users, their configuration and their clients depend on.
 //
 // DEDUP_BINARY names a binary to try instead of building one. The Redis tests
 // use the redis-server in PATH; see redis_test.go for what happens without one.

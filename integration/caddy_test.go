@@ -11,44 +11,10 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
-	"sync"
 	"syscall"
 	"testing"
 	"time"
 )
-
-// conf describes a Caddyfile with one plain HTTP site on a port of its own.
-type conf struct {
-	// store and dedup are lines of the global option `dedup`.
-	store, dedup string
-	// global are further global options.
-	global string
-	// site is the block of the one site; or sites are whole site blocks, in
-	// which PORT stands for the port.
-	site, sites string
-	// dir is the home of an earlier process whose state this one takes on.
-	dir string
-	// port of an earlier process, 0 for a free one.
-	port int
-}
-
-func (c conf) caddyfile(dir string, port int) string {
-	var b strings.Builder
-	fmt.Fprintf(&b, "{\n\tadmin unix/%s\n\tdefault_bind 127.0.0.1\n\tauto_https off\n\tpersist_config off\n", adminSocket(dir))
-	fmt.Fprintln(&b, c.global)
-	if c.store+c.dedup != "" {
-		fmt.Fprintf(&b, "\tdedup {\n%s\n%s\n}\n", c.store, c.dedup)
-	}
-	fmt.Fprintln(&b, "}")
-	if c.sites != "" {
-		b.WriteString(strings.ReplaceAll(c.sites, "PORT", fmt.Sprint(port)))
-	} else {
-		fmt.Fprintf(&b, "http://:%d {\n%s\n}\n", port, c.site)
-	}
-	return b.String()
-}
-
-func adminSocket(dir string) string { return filepath.Join(dir, "admin.sock") }
 
 // caddy is a running process of the binary.
 type caddy struct {
@@ -172,26 +138,6 @@ func (p *caddy) reload(t *testing.T, site string) {
 	eventually(t, "the port has one listener again", func() bool { return listeners(t, p.conf.port) <= 1 })
 }
 
-// listeners counts those of a port. During a reload Caddy has two, and the
-// kernel resets the connections that wait at the old one when it closes. Where
-// there is no /proc they cannot be counted.
-func listeners(t *testing.T, port int) int {
-	t.Helper()
-	table, err := os.ReadFile("/proc/net/tcp")
-	if err != nil {
-		return 0
-	}
-	const listening = "0A"
-	count := 0
-	for line := range strings.Lines(string(table)) {
-		fields := strings.Fields(line)
-		if len(fields) > 3 && fields[3] == listening && strings.HasSuffix(fields[1], fmt.Sprintf(":%04X", port)) {
-			count++
-		}
-	}
-	return count
-}
-
 func (p *caddy) askAdmin(t *testing.T, method, path, contentType, body string) (int, string) {
 	t.Helper()
 	transport := &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
@@ -216,8 +162,8 @@ func (p *caddy) askAdmin(t *testing.T, method, path, contentType, body string) (
 }
 
 // awaitWaiting waits until so many requests of the process wait for a run: the
-// goroutine dump shows them blocked inside the package that decides. None of
-// those named may end before.
+// goroutine dump shows them blocked in the package that decides itself, not in
+// the store that it asks. None of those named may end before.
 func (p *caddy) awaitWaiting(t *testing.T, n int, requests ...*pending) {
 	t.Helper()
 	eventually(t, fmt.Sprintf("%d requests wait for a run", n), func() bool {
@@ -227,48 +173,15 @@ func (p *caddy) awaitWaiting(t *testing.T, n int, requests ...*pending) {
 		_, dump := p.askAdmin(t, "GET", "/debug/pprof/goroutine?debug=2", "", "")
 		waiting := 0
 		for stack := range strings.SplitSeq(dump, "\n\n") {
-			blocked := strings.Contains(stack, "[select") || strings.Contains(stack, "[chan receive")
-			if blocked && strings.Contains(stack, "/internal/idempotency.") && strings.Contains(stack, "caddyhttp.(*Server).ServeHTTP") {
+			lines := strings.SplitN(stack, "\n", 3)
+			blocked := strings.Contains(lines[0], "[select") || strings.Contains(lines[0], "[chan receive")
+			if blocked && len(lines) == 3 && strings.Contains(lines[1], "/internal/idempotency.") &&
+				strings.Contains(lines[2], "caddyhttp.(*Server).ServeHTTP") {
 				waiting++
 			}
 		}
 		return waiting >= n
 	})
-}
-
-// ports hands out ports below those that the system takes for outgoing
-// connections, so that nothing else gets one between its choice and its use.
-var ports struct {
-	sync.Mutex
-	next int
-}
-
-// freePort is the test's own until its end. The UDP port of the same number,
-// which nothing here uses, stands for it: Caddy shares a TCP port with others
-// that do the same, so that two runs of these tests could meet on one.
-func freePort(t *testing.T) int {
-	t.Helper()
-	const first, last = 20000, 32000
-	ports.Lock()
-	defer ports.Unlock()
-	for range last - first {
-		ports.next++
-		port := first + (os.Getpid()*1009+ports.next)%(last-first)
-		claim, err := net.ListenPacket("udp", fmt.Sprintf("127.0.0.1:%d", port))
-		if err != nil {
-			continue
-		}
-		free, err := net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", port))
-		if err != nil {
-			claim.Close()
-			continue
-		}
-		free.Close()
-		t.Cleanup(func() { claim.Close() })
-		return port
-	}
-	t.Fatalf("no free port from %d to %d", first, last)
-	return 0
 }
 
 // shortTempDir is t.TempDir with a path short enough for a Unix socket.
@@ -281,12 +194,3 @@ func shortTempDir(t *testing.T) string {
 	t.Cleanup(func() { _ = os.RemoveAll(dir) })
 	return dir
 }
-
-// lines joins the lines of a Caddyfile block.
-func lines(l ...string) string { return strings.Join(l, "\n") }
-
-// dedupBlock is a dedup directive with these lines.
-func dedupBlock(l ...string) string { return "dedup {\n" + lines(l...) + "\n}" }
-
-// proxyTo is the directive that leads to the upstream.
-func proxyTo(u *upstream) string { return "reverse_proxy " + u.addr }

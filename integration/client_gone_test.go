@@ -91,7 +91,7 @@ func TestNothingIsClaimedWhenTheClientLeavesWhileSending(t *testing.T) {
 		up.wantRuns(t, "k", 0)
 
 		wantFresh(t, p.post(t, "/", "k", "another body"), 201, "run 1 of k")
-		if got := up.runs("k")[0].Header.Get("Dedup-Attempt"); got != "1" {
+		if got := up.nth(t, "k", 1).Header.Get("Dedup-Attempt"); got != "1" {
 			t.Errorf("the run has Dedup-Attempt %q, want 1", got)
 		}
 	})

@@ -1,7 +1,14 @@
 package integration
 
 import (
+	"fmt"
+	"net/http"
+	"strings"
+	"syscall"
 	"testing"
+	"time"
+
+	"github.com/caddy-dedup/caddy-dedup/internal/store/redis/redistest"
 )
 
 func TestConcurrentDuplicatesRunOnce(t *testing.T) {
@@ -46,16 +53,50 @@ func TestConcurrentDuplicatesOverTwoReplicasRunOnce(t *testing.T) {
 	}
 }
 
+// While the response cannot be stored, no client may have all of it.
 func TestAnswerIsStoredBeforeItsLastByte(t *testing.T) {
 	t.Parallel()
-	up := startUpstream(t, answers201)
-	c := conf{store: redisStore(t)}
-	c.site = lines(dedupBlock("in_flight reject"), proxyTo(up))
-	a, b := start(t, c), start(t, c)
-	for _, key := range []string{"1", "2", "3", "4", "5", "6", "7", "8", "9", "10"} {
-		first := a.post(t, "/", key, "body")
-		wantFresh(t, first, 201, "run 1 of "+key)
-		wantReplay(t, b.post(t, "/", key, "body"), first)
+	large := strings.Repeat("x", 100_000)
+	shapes := map[string]answering{
+		"small": answers201,
+		"large": func(w http.ResponseWriter, _ *http.Request, _ run) { fmt.Fprint(w, large) },
+		"large of known length": func(w http.ResponseWriter, _ *http.Request, _ run) {
+			w.Header().Set("Content-Length", fmt.Sprint(len(large)))
+			fmt.Fprint(w, large)
+		},
+		"stream": func(w http.ResponseWriter, _ *http.Request, _ run) {
+			w.Header().Set("Content-Type", "text/event-stream")
+			fmt.Fprint(w, large)
+		},
+		"stream of known length": func(w http.ResponseWriter, _ *http.Request, _ run) {
+			w.Header().Set("Content-Type", "text/event-stream")
+			w.Header().Set("Content-Length", fmt.Sprint(len(large)))
+			fmt.Fprint(w, large)
+		},
+		"too large to be kept": func(w http.ResponseWriter, _ *http.Request, _ run) { fmt.Fprint(w, large, large) },
+	}
+	for name, answer := range shapes {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			server := redistest.Start(t)
+			g := newGate(t)
+			up := startUpstream(t, g.before(answer))
+			p := start(t, conf{store: lines(storeAt(server.Addr)+" {", "timeout 10s", "}"),
+				site: lines(dedupBlock("max_response_body 150KB"), proxyTo(up))})
+			first := p.postLater("/", "k", "")
+			up.awaitRuns(t, "k", 1)
+			server.Signal(syscall.SIGSTOP)
+			g.open()
+			select {
+			case <-first.done:
+				t.Errorf("the client has its whole answer before that is stored: %d, %v", first.got.Status, first.err)
+			case <-time.After(longEnough):
+			}
+			server.Signal(syscall.SIGCONT)
+			if got := first.reply(t); got.Status >= 300 {
+				t.Errorf("got %d %q", got.Status, got.Body)
+			}
+		})
 	}
 }
 
@@ -79,7 +120,7 @@ func TestWaitersGetAReleasingAnswer(t *testing.T) {
 		up.wantRuns(t, "k", 1)
 
 		wantFresh(t, p.post(t, "/", "k", "body"), 201, "run 2 of k")
-		if got := up.runs("k")[1].Header.Get("Dedup-Attempt"); got != "2" {
+		if got := up.nth(t, "k", 2).Header.Get("Dedup-Attempt"); got != "2" {
 			t.Errorf("the second run has Dedup-Attempt %q, want 2", got)
 		}
 	})

@@ -84,30 +84,31 @@ func TestKilledOwnersOwnRuleDecides(t *testing.T) {
 
 func TestRunLongerThanItsLeaseIsRenewed(t *testing.T) {
 	t.Parallel()
-	eachStore(t, func(t *testing.T, store string) {
-		g := newGate(t)
-		up := startUpstream(t, func(w http.ResponseWriter, r *http.Request, n run) {
-			if n.Key == "k" {
-				<-g.opened
-			}
+	server := redistest.Start(t)
+	g := newGate(t)
+	up := startUpstream(t, func(w http.ResponseWriter, r *http.Request, n run) {
+		if n.Key == "k" {
+			<-g.opened
+		} else {
 			w.Header().Set("Dedup-Retention", "2")
-			answers201(w, r, n)
-		})
-		p := start(t, conf{store: store, site: lines(dedupBlock("lease 500ms", "in_flight wait 300ms"), proxyTo(up))})
-		first := p.postLater("/", "k", "body")
-		up.awaitRuns(t, "k", 1)
-		// Two seconds, by a clock of the store's own: four leases.
-		p.post(t, "/", "clock", "")
-		eventually(t, "two seconds have passed", func() bool {
-			if got := p.post(t, "/", "k", "body"); got.Status != 409 {
-				t.Fatalf("a duplicate of a run longer than its lease got %d %q", got.Status, got.Body)
-			}
-			return !p.post(t, "/", "clock", "").replayed()
-		})
-		g.open()
-		wantFresh(t, first.reply(t), 201, "run 1 of k")
-		up.wantRuns(t, "k", 1)
+		}
+		answers201(w, r, n)
 	})
+	c := conf{store: storeAt(server.Addr), site: lines(dedupBlock("lease 500ms", "in_flight wait 300ms"), proxyTo(up))}
+	owner, other := start(t, c), start(t, c)
+	first := owner.postLater("/", "k", "body", host("shop.test"))
+	up.awaitRuns(t, "k", 1)
+	// Four leases, by the store's own clock: that long a response is kept.
+	other.post(t, "/", "clock", "")
+	eventually(t, "two seconds have passed", func() bool {
+		wantProblem(t, other.post(t, "/", "k", "body", host("shop.test")), 409, "request_in_flight")
+		return !other.post(t, "/", "clock", "").replayed()
+	})
+	g.open()
+	got := first.reply(t)
+	wantFresh(t, got, 201, "run 1 of k")
+	wantReplay(t, other.post(t, "/", "k", "body", host("shop.test")), got)
+	up.wantRuns(t, "k", 1)
 }
 
 func TestPausedOwnersLateResponseIsNotStored(t *testing.T) {

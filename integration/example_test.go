@@ -2,10 +2,13 @@ package integration
 
 import (
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strconv"
 	"strings"
 	"testing"
+
+	"github.com/caddy-dedup/caddy-dedup/k8s"
 )
 
 // The example that the README starts with works as it says.
@@ -37,4 +40,26 @@ func TestExampleCaddyfile(t *testing.T) {
 		t.Errorf("another key got %d %q, want another payment", other.Status, other.Body)
 	}
 	wantProblem(t, p.post(t, "/payments", "order-1", "amount=11"), 422, "idempotency_key_reused")
+}
+
+// The sidecar's configuration is valid with the environment that its pod gives
+// it, and not without.
+func TestSidecarCaddyfile(t *testing.T) {
+	t.Parallel()
+	text, err := k8s.Caddyfile()
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := shortTempDir(t)
+	file := filepath.Join(dir, "Caddyfile")
+	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for url, valid := range map[string]bool{"redis://redis:6379": true, "": false} {
+		cmd := exec.CommandContext(t.Context(), binary, "validate", "--config", file)
+		cmd.Env = append(homeEnv(dir), "REDIS_URL="+url)
+		if output, err := cmd.CombinedOutput(); (err == nil) != valid {
+			t.Errorf("with REDIS_URL=%q: %v\n%s", url, err, output)
+		}
+	}
 }

@@ -41,7 +41,9 @@ func redisStore(t *testing.T) string {
 	t.Helper()
 	if _, err := exec.LookPath("redis-server"); err != nil && os.Getenv("CI") != "true" {
 		t.Log("no redis-server in PATH: this runs against miniredis")
-		return storeAt(miniredis.RunT(t).Addr())
+		server := miniredis.RunT(t)
+		server.ClockTTL(true) // keys expire by the clock
+		return storeAt(server.Addr())
 	}
 	return storeAt(redistest.Start(t).Addr)
 }

@@ -2,8 +2,10 @@ package integration
 
 import (
 	"context"
+	"net"
 	"net/http"
 	"testing"
+	"time"
 )
 
 func TestReloadWithARunInFlight(t *testing.T) {
@@ -86,21 +88,23 @@ func stopWithARunInFlight(t *testing.T, store string, stays bool) {
 	c := conf{store: store, global: "servers {\nprotocols h1 h2c\n}", site: lines("dedup", proxyTo(up))}
 	p := start(t, c)
 
-	ctx, leave := context.WithCancel(t.Context())
-	defer leave()
-	client := unencryptedHTTP2()
-	if stays {
-		client = oneShot
+	client, hangUp := oneShot, func() {}
+	if !stays {
+		client, hangUp = hangingUp(unencryptedHTTP2())
 	}
-	request := p.newPost("/", "k", "body", within(ctx), host("shop.test"))
-	first := sendLater(client, request)
+	first := sendLater(client, p.newPost("/", "k", "body", host("shop.test")))
 	begun := up.awaitRuns(t, "k", 1)
 	if !stays {
-		leave()
+		hangUp()
 		<-first.done
 	}
 	p.terminate(t)
 	p.awaitLog(t, "that it shuts down", func(e entry) bool { return e.text("msg") == "shutting down apps, then terminating" })
+	select {
+	case <-p.exited:
+		t.Fatal("the process ended with a run in flight")
+	case <-time.After(longEnough):
+	}
 	g.open()
 	if stays {
 		wantFresh(t, first.reply(t), 201, "run 1 of k")
@@ -115,4 +119,19 @@ func stopWithARunInFlight(t *testing.T, store string, stays bool) {
 	wantReplay(t, got, reply{Status: 201, Body: "run 1 of k", Header: http.Header{
 		"Dedup-Execution-Id": begun.Header["Dedup-Execution-Id"]}})
 	up.wantRuns(t, "k", 1)
+}
+
+// hangingUp returns the client with a function that closes its connection: a
+// server that stops waits for an open one, and would hide that nobody waits for
+// the run.
+func hangingUp(client *http.Client) (*http.Client, func()) {
+	conns := make(chan net.Conn, 1)
+	client.Transport.(*http.Transport).DialContext = func(ctx context.Context, network, addr string) (net.Conn, error) {
+		conn, err := new(net.Dialer).DialContext(ctx, network, addr)
+		if err == nil {
+			conns <- conn
+		}
+		return conn, err
+	}
+	return client, func() { (<-conns).Close() }
 }

@@ -17,7 +17,7 @@ func TestBodyReachesTheUpstreamByteForByte(t *testing.T) {
 		"limit":  strings.Repeat("x", 1024),
 	} {
 		wantFresh(t, p.post(t, "/", key, body), 201, "run 1 of "+key)
-		if got := up.runs(key)[0].Body; got != body {
+		if got := up.nth(t, key, 1).Body; got != body {
 			t.Errorf("%s: the upstream got %q, want %q", key, got, body)
 		}
 	}
@@ -50,7 +50,7 @@ func TestOversizeRequest(t *testing.T) {
 				t.Errorf("got %d %v, want it passed", got.Status, got.Header)
 			}
 			up.wantRuns(t, "hook", n+1)
-			if body := up.runs("hook")[n].Body; body != large {
+			if body := up.nth(t, "hook", n+1).Body; body != large {
 				t.Errorf("the upstream got %d bytes, want %d", len(body), len(large))
 			}
 		}
@@ -64,7 +64,7 @@ func TestOversizeRequest(t *testing.T) {
 	t.Run("is deduplicated where nothing needs the body", func(t *testing.T) {
 		first := p.post(t, "/none", "none", large)
 		wantFresh(t, first, 201, "run 1 of none")
-		if body := up.runs("none")[0].Body; body != large {
+		if body := up.nth(t, "none", 1).Body; body != large {
 			t.Errorf("the upstream got %d bytes, want %d", len(body), len(large))
 		}
 		wantReplay(t, p.post(t, "/none", "none", large), first)
@@ -102,7 +102,7 @@ func TestExpectationIsAnsweredOnce(t *testing.T) {
 		t.Errorf("got %d", got.Status)
 	}
 	up.awaitRuns(t, "k", 1)
-	if v, ok := up.runs("k")[0].Header["Expect"]; ok {
+	if v, ok := up.nth(t, "k", 1).Header["Expect"]; ok {
 		t.Errorf("the upstream got Expect %q", v)
 	}
 }

@@ -134,7 +134,7 @@ func TestRewritesBeforeDoNotMergeRoutes(t *testing.T) {
 		}
 		wantReplay(t, p.post(t, path, "k", ""), first)
 		up.wantRuns(t, "k", n+1)
-		if got := up.runs("k")[n].URI; got != "/pay" {
+		if got := up.nth(t, "k", n+1).URI; got != "/pay" {
 			t.Errorf("%s: the upstream got %s, want /pay", path, got)
 		}
 	}
@@ -147,7 +147,7 @@ func TestRewritesAfterReachTheUpstream(t *testing.T) {
 		"route {", "dedup", "uri strip_prefix /api", "rewrite /old /new?{query}", proxyTo(up), "}")})
 	first := p.post(t, "/api/old?a=1", "k", "")
 	wantReplay(t, p.post(t, "/api/old?a=1", "k", ""), first)
-	if got := up.runs("k")[0].URI; got != "/new?a=1" {
+	if got := up.nth(t, "k", 1).URI; got != "/new?a=1" {
 		t.Errorf("the upstream got %s, want /new?a=1", got)
 	}
 	wantProblem(t, p.post(t, "/api/old?a=2", "k", ""), 422, "idempotency_key_reused")

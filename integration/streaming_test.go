@@ -174,6 +174,7 @@ func TestUpgradeIsNotDeduplicated(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
+		defer answer.Body.Close()
 		if answer.StatusCode != http.StatusSwitchingProtocols {
 			t.Fatalf("got %d, want 101", answer.StatusCode)
 		}

@@ -158,7 +158,17 @@ func (u *upstream) awaitRuns(t *testing.T, key string, n int) run {
 	eventually(t, fmt.Sprintf("the upstream has begun run %d of %q", n, key), func() bool {
 		return len(u.runs(key)) >= n
 	})
-	return u.runs(key)[n-1]
+	return u.nth(t, key, n)
+}
+
+// nth returns the n-th run of a key, counted from 1.
+func (u *upstream) nth(t *testing.T, key string, n int) run {
+	t.Helper()
+	all := u.runs(key)
+	if len(all) < n {
+		t.Fatalf("the upstream ran %q %d times, want at least %d", key, len(all), n)
+	}
+	return all[n-1]
 }
 
 // wantRuns fails unless the key ran exactly so often.
