@@ -11,6 +11,8 @@ import (
 	"github.com/caddyserver/caddy/v2"
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
 	"go.uber.org/zap"
+
+	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
 )
 
 func init() {
@@ -88,14 +90,24 @@ func (a *App) Start() error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	for _, handle := range a.stores {
-		_, release, err := handle.acquire()
+		engine, release, err := handle.acquire()
 		if err != nil {
 			return err
 		}
 		a.held = append(a.held, release)
-		a.logger.Info("the store is open", zap.String("store", handle.describe()))
+		a.logger.Info("claims and responses are kept", zap.String("store", handle.describe()))
+		go a.probe(engine, handle.describe())
 	}
 	return nil
+}
+
+// probe asks the store once, so that an operator reads at the start, and not with
+// the first refused request, that it does not answer.
+func (a *App) probe(engine *idempotency.Engine, store string) {
+	if _, _, err := engine.Lookup(a.ctx, idempotency.Key{}); err != nil && a.ctx.Err() == nil {
+		a.logger.Error("the store does not answer; requests with a key are refused until it does",
+			zap.String("store", store), zap.Error(err))
+	}
 }
 
 // Stop does nothing: requests are still being served, and apps stop in no order.

@@ -40,12 +40,12 @@ var settingParsers = map[string]settingParser{
 	"unknown":           word("unknown", func(s *Settings) *string { return &s.Unknown }),
 	"duplicate":         word("duplicate", func(s *Settings) *string { return &s.Duplicate }),
 	"store_errors":      word("store_errors", func(s *Settings) *string { return &s.StoreErrors }),
-	"methods":           list(func(s *Settings) *[]string { return &s.Methods }, checkMethods),
-	"scope":             list(func(s *Settings) *[]string { return &s.Scope }, nil),
-	"release":           list(func(s *Settings) *[]string { return &s.Release }, checkRelease),
-	"exclude":           list(func(s *Settings) *[]string { return &s.Exclude }, checkExclude),
-	"keep_header":       list(func(s *Settings) *[]string { return &s.KeepHeader }, checkKeepHeader),
-	"drop_header":       list(func(s *Settings) *[]string { return &s.DropHeader }, checkDropHeader),
+	"methods":           list("methods such as POST PUT", func(s *Settings) *[]string { return &s.Methods }, checkMethods),
+	"scope":             list("texts with placeholders", func(s *Settings) *[]string { return &s.Scope }, checkScope),
+	"release":           list("off, or statuses and classes such as 409 5xx", func(s *Settings) *[]string { return &s.Release }, checkRelease),
+	"exclude":           list("JSON pointers such as /sent_at", func(s *Settings) *[]string { return &s.Exclude }, checkExclude),
+	"keep_header":       list("names of header fields", func(s *Settings) *[]string { return &s.KeepHeader }, checkKeepHeader),
+	"drop_header":       list("names of header fields", func(s *Settings) *[]string { return &s.DropHeader }, checkDropHeader),
 	"retention":         period("retention", time.Second, func(s *Settings) *caddy.Duration { return &s.Retention }),
 	"lease":             period("lease", shortestLease, func(s *Settings) *caddy.Duration { return &s.Lease }),
 	"timeout":           period("timeout", time.Millisecond, func(s *Settings) *caddy.Duration { return &s.Timeout }),
@@ -53,15 +53,15 @@ var settingParsers = map[string]settingParser{
 	"max_response_body": size("max_response_body", func(s *Settings) *int64 { return &s.MaxResponseBody }),
 	"max_key_length":    count("max_key_length", 1, func(s *Settings) *int { return &s.MaxKeyLength }),
 	"max_attempts":      count("max_attempts", 0, func(s *Settings) *int { return &s.MaxAttempts }),
-	"force":             text(func(s *Settings) *string { return &s.Force }, checkForce),
+	"force":             text("the name of a header field", func(s *Settings) *string { return &s.Force }, checkForce),
 	"key":               parseKey,
 	"in_flight":         parseInFlight,
-	"replayed_header":   text(func(s *Settings) *string { return &s.ReplayedHeader }, checkReplayedHeader),
-	"docs":              text(func(s *Settings) *string { return &s.Docs }, checkDocs),
+	"replayed_header":   text("the name of a header field", func(s *Settings) *string { return &s.ReplayedHeader }, checkReplayedHeader),
+	"docs":              text("a URL", func(s *Settings) *string { return &s.Docs }, checkDocs),
 	"store":             parseHandlerStore,
 }
 
-// UnmarshalCaddyfile reads the directive. Syntax: the README and docs/caddyfile.md.
+// UnmarshalCaddyfile reads the directive. Syntax: the README and docs/configuration.md.
 func (h *Handler) UnmarshalCaddyfile(d *caddyfile.Dispenser) error {
 	d.Next() // the directive's name
 	h.Providers = d.RemainingArgs()
@@ -109,13 +109,13 @@ func noBlock(d *caddyfile.Dispenser, name string) error {
 
 // word parses a setting with a fixed choice of words.
 func word(name string, field func(*Settings) *string) settingParser {
-	return text(field, func(value string) error { return checkWord(name, value) })
+	return text(listed(accepted[name]), field, func(value string) error { return checkWord(name, value) })
 }
 
 // text parses a setting with one argument.
-func text(field func(*Settings) *string, check func(string) error) settingParser {
+func text(what string, field func(*Settings) *string, check func(string) error) settingParser {
 	return func(s *Settings, d *caddyfile.Dispenser) error {
-		value, err := oneArg(d, "its value")
+		value, err := oneArg(d, what)
 		if err != nil {
 			return err
 		}
@@ -128,20 +128,18 @@ func text(field func(*Settings) *string, check func(string) error) settingParser
 }
 
 // list parses a setting with one or more arguments, which replace the default.
-func list(field func(*Settings) *[]string, check func([]string) error) settingParser {
+func list(what string, field func(*Settings) *[]string, check func([]string) error) settingParser {
 	return func(s *Settings, d *caddyfile.Dispenser) error {
 		name := d.Val()
 		values := d.RemainingArgs()
 		if len(values) == 0 {
-			return d.Errf("%s takes at least one argument", name)
+			return d.Errf("%s lacks its arguments; it takes %s", name, what)
 		}
 		if err := noBlock(d, name); err != nil {
 			return err
 		}
-		if check != nil {
-			if err := check(values); err != nil {
-				return d.WrapErr(err)
-			}
+		if err := check(values); err != nil {
+			return d.WrapErr(err)
 		}
 		*field(s) = values
 		return nil
@@ -233,9 +231,5 @@ func parseHandlerStore(s *Settings, d *caddyfile.Dispenser) error {
 }
 
 func checkDropHeader(names []string) error { return checkHeaderNames("drop_header", names) }
-
-func checkReplayedHeader(name string) error {
-	return checkHeaderNames("replayed_header", []string{name})
-}
 
 var _ caddyfile.Unmarshaler = (*Handler)(nil)

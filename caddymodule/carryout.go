@@ -43,8 +43,10 @@ func (x *exchange) carryOut(run *idempotency.Run) error {
 	}
 	err := x.next.ServeHTTP(answer, forUpstream(x.r.WithContext(ctx)))
 	end := observe(err, answer, sent, repl)
-	end.Retention = x.wishedRetention(answer)
-	settle(end, statusOf(err))
+	if end.Retention == nil {
+		end.Retention = x.wishedRetention(answer)
+	}
+	settle(end, failedStatus(err, answer))
 	switch {
 	case err != nil:
 		answer.giveUp()
@@ -117,6 +119,9 @@ func observe(err error, answer *capture, sent *sentTrace, repl *caddy.Replacer) 
 		end.How = idempotency.Unknown
 	case err == nil && answer.whole():
 		end.How = idempotency.Answered
+	case err == nil && answer.status == 0 && end.UpstreamStatus != 0:
+		// The upstream answered, and a response handler made nothing of it.
+		end.How, end.Retention = idempotency.Answered, new(time.Duration)
 	case answer.status != 0 || sent.maybeSent(repl):
 		end.How = idempotency.Unknown
 	default:
@@ -131,6 +136,8 @@ func (x *exchange) responseOf(end idempotency.End, answer *capture, failed int) 
 	switch {
 	case answer.upgraded:
 		return &idempotency.Response{Status: failed, Failed: true}
+	case failed == 0:
+		return &idempotency.Response{Status: http.StatusOK} // as the server answers the first client
 	case end.How == idempotency.Answered:
 		return &idempotency.Response{
 			Status:  answer.status,
@@ -145,16 +152,21 @@ func (x *exchange) responseOf(end idempotency.End, answer *capture, failed int) 
 	}
 }
 
-// statusOf returns the status with which Caddy answers an error.
-func statusOf(err error) int {
+// failedStatus returns the status with which Caddy answers an error, 502 for a
+// response that is not whole, and 0 where nothing was answered and nothing
+// failed.
+func failedStatus(err error, answer *capture) int {
 	var handlerError caddyhttp.HandlerError
-	if errors.As(err, &handlerError) && handlerError.StatusCode != 0 {
+	switch {
+	case errors.As(err, &handlerError) && handlerError.StatusCode != 0:
 		return handlerError.StatusCode
-	}
-	if err != nil {
+	case err != nil:
 		return http.StatusInternalServerError
+	case answer.status == 0:
+		return 0
+	default:
+		return http.StatusBadGateway
 	}
-	return http.StatusBadGateway
 }
 
 // wishedRetention reads the upstream's Dedup-Retention. One that is not a number

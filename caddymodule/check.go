@@ -55,9 +55,10 @@ func (s *Settings) check() error {
 		checkPositive("max_key_length", int64(s.MaxKeyLength)),
 		checkPositive("max_request_body", s.MaxRequestBody),
 		checkPositive("max_response_body", s.MaxResponseBody),
+		checkScope(s.Scope),
 		checkKeepHeader(s.KeepHeader),
 		checkHeaderNames("drop_header", s.DropHeader),
-		checkHeaderNames("replayed_header", []string{s.ReplayedHeader}),
+		checkReplayedHeader(s.ReplayedHeader),
 		checkDocs(s.Docs),
 	}
 	if s.Fingerprint != "" {
@@ -203,6 +204,22 @@ func checkHeaderNames(setting string, names []string) error {
 		}
 	}
 	return nil
+}
+
+// checkScope refuses a text that separates nothing from anything.
+func checkScope(texts []string) error {
+	if slices.Contains(texts, "") {
+		return errors.New(`scope: "" separates no callers; use texts with placeholders such as {http.request.host}`)
+	}
+	return nil
+}
+
+func checkReplayedHeader(name string) error {
+	canonical := http.CanonicalHeaderKey(name)
+	if connectionOnly(canonical) || strings.HasPrefix(canonical, "Content-") {
+		return fmt.Errorf("replayed_header: %s has a meaning of its own; use another field such as Idempotent-Replayed", name)
+	}
+	return checkHeaderNames("replayed_header", []string{name})
 }
 
 func checkKeepHeader(names []string) error {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"maps"
 	"net/http"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -37,13 +38,19 @@ func takeDedupHeaders(r *http.Request) (executionID string) {
 	return executionID
 }
 
-// removeDedupHeaders removes all fields under our prefix but those that are to
-// stay.
-func removeDedupHeaders(header, stay http.Header) {
-	maps.DeleteFunc(header, func(name string, _ []string) bool {
-		_, stays := stay[name]
-		return strings.HasPrefix(http.CanonicalHeaderKey(name), dedupHeaderPrefix) && !stays
-	})
+// removeDedupHeaders removes all fields under our prefix, and puts back those
+// that a header had before.
+func removeDedupHeaders(header, before http.Header) {
+	maps.DeleteFunc(header, func(name string, _ []string) bool { return isDedupHeader(name) })
+	for name, values := range before {
+		if isDedupHeader(name) {
+			header[name] = slices.Clone(values)
+		}
+	}
+}
+
+func isDedupHeader(name string) bool {
+	return strings.HasPrefix(http.CanonicalHeaderKey(name), dedupHeaderPrefix)
 }
 
 // nameRun tells the upstream which run a request is, by the run's record.

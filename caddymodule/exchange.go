@@ -39,7 +39,7 @@ func (x *exchange) identify() (*idempotency.Request, *refusal, error) {
 	repl := x.r.Context().Value(caddy.ReplacerCtxKey).(*caddy.Replacer)
 	request := delivery.Request{
 		Header:  x.r.Header,
-		Body:    body.whole,
+		Body:    body.needed,
 		Replace: func(text string) string { return replaced(repl, text) },
 		Exclude: x.Exclude,
 	}.Remember()
@@ -63,8 +63,11 @@ func (x *exchange) identify() (*idempotency.Request, *refusal, error) {
 		x.logger.Debug("the request has no key", zap.Error(err))
 		return x.withoutKey(err.Error())
 	}
-	fingerprint := x.fingerprintOf(found)
-	content, err := body.whole()
+	fingerprint, read := x.fingerprintOf(found), body.needed
+	if fingerprint == idempotency.FingerprintNone {
+		read = body.whole
+	}
+	content, err := read()
 	switch {
 	case body.failed() != nil:
 		return nil, nil, body.failed()
@@ -78,9 +81,9 @@ func (x *exchange) identify() (*idempotency.Request, *refusal, error) {
 }
 
 // replaced returns a text with its placeholders replaced, or nothing where one of
-// them is empty.
+// them is empty or unknown: the rest alone would be one key for many requests.
 func replaced(repl *caddy.Replacer, text string) string {
-	value, err := repl.ReplaceOrErr(text, true, false)
+	value, err := repl.ReplaceOrErr(text, true, true)
 	if err != nil {
 		return ""
 	}

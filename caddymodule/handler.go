@@ -82,7 +82,7 @@ func (h *Handler) Provision(ctx caddy.Context) error {
 func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request, next caddyhttp.Handler) error {
 	cameIn, forced := takeDedupHeaders(r), h.takeForce(r)
 	if !h.applies(r) {
-		return next.ServeHTTP(w, sentOnce(r))
+		return h.passUnclaimed(w, r, next)
 	}
 	x := &exchange{Handler: h, w: w, r: r, next: next}
 	request, refused, err := x.identify()
@@ -92,7 +92,7 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request, next caddyht
 	case refused != nil:
 		return x.refuse(*refused)
 	case request == nil:
-		return next.ServeHTTP(w, sentOnce(r))
+		return h.passUnclaimed(w, r, next)
 	}
 	request.SameRun, request.Force = cameIn, forced
 	decision, err := x.begin(*request)

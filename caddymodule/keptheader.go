@@ -56,7 +56,7 @@ func (rules headerRules) kept(found, answered http.Header) map[string][]string {
 	out := make(map[string][]string)
 	for name, values := range answered {
 		if !connectionOnly(name) && !named[name] && rules.keeps(name) && !slices.Equal(values, found[name]) {
-			out[name] = values
+			out[name] = slices.Clone(values)
 		}
 	}
 	for name := range found {

@@ -1,7 +1,6 @@
 package caddymodule
 
 import (
-	"reflect"
 	"slices"
 
 	"github.com/caddyserver/caddy/v2/caddyconfig/caddyfile"
@@ -29,8 +28,8 @@ func parseKey(s *Settings, d *caddyfile.Dispenser) error {
 	if err := source.check(); err != nil {
 		return d.WrapErr(err)
 	}
-	if slices.ContainsFunc(s.Keys, func(other KeySource) bool { return reflect.DeepEqual(other, source) }) {
-		return d.Errf("key %s stands twice with the same prefix", args[0])
+	if slices.ContainsFunc(s.Keys, source.shadowedBy) {
+		return d.Errf("key %s is read twice; the second line would never be reached", source.source())
 	}
 	s.Keys = append(s.Keys, source)
 	return nil

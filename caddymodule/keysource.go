@@ -3,6 +3,8 @@ package caddymodule
 import (
 	"errors"
 	"fmt"
+	"slices"
+	"strings"
 
 	"github.com/caddy-dedup/caddy-dedup/internal/delivery"
 )
@@ -72,7 +74,35 @@ func (k KeySource) check() error {
 			return err
 		}
 	}
+	if err := k.checkField(); err != nil {
+		return err
+	}
 	return delivery.CheckSource(k.source())
+}
+
+// credentialFields are never a key: the store holds delivery IDs in a form that
+// operators can read.
+var credentialFields = []string{"Authorization", "Proxy-Authorization", "Cookie", "X-Api-Key"}
+
+// checkField refuses fields that carry credentials, and those that never arrive.
+func (k KeySource) checkField() error {
+	for _, field := range credentialFields {
+		placeholder := "{http.request.header." + strings.ToLower(field) + "}"
+		if strings.EqualFold(k.Header, field) || strings.Contains(strings.ToLower(k.Value), placeholder) {
+			return fmt.Errorf("%s carries a credential, and keys are stored readable; callers are kept apart by scope, see its default", field)
+		}
+	}
+	if isDedupHeader(k.Header) || strings.EqualFold(k.Header, "Host") {
+		return fmt.Errorf("header %s never arrives as a field; use a field that the sender chooses", k.Header)
+	}
+	return nil
+}
+
+// shadowedBy reports whether another source reads the same and comes first.
+func (k KeySource) shadowedBy(first KeySource) bool {
+	return len(k.Parts) == 0 && len(first.Parts) == 0 &&
+		strings.EqualFold(k.Header, first.Header) &&
+		k.JSON == first.JSON && k.Value == first.Value && k.Content == first.Content
 }
 
 // checkKeys finds what is wrong with the sources of a handler together.
@@ -81,6 +111,11 @@ func (s *Settings) checkKeys() error {
 	for _, key := range s.Keys {
 		if err := key.check(); err != nil {
 			errs = append(errs, fmt.Errorf("key: %w", err))
+		}
+	}
+	for i, key := range s.Keys {
+		if slices.ContainsFunc(s.Keys[:i], key.shadowedBy) {
+			errs = append(errs, fmt.Errorf("key: %s is read twice; the second line would never be reached", key.source()))
 		}
 	}
 	return errors.Join(errs...)

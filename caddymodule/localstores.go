@@ -1,6 +1,7 @@
 package caddymodule
 
 import (
+	"fmt"
 	"path/filepath"
 	"time"
 
@@ -45,7 +46,13 @@ func (*FileStore) CaddyModule() caddy.ModuleInfo {
 
 // Provision finds the path. It opens nothing.
 func (s *FileStore) Provision(caddy.Context) error {
-	s.Path = caddy.NewReplacer().ReplaceAll(s.Path, "")
+	if s.Path != "" {
+		path := caddy.NewReplacer().ReplaceAll(s.Path, "")
+		if path == "" {
+			return fmt.Errorf("file store: the path %s is empty once its placeholders are replaced", s.Path)
+		}
+		s.Path = path
+	}
 	orElse(&s.Path, defaultFile)
 	if !filepath.IsAbs(s.Path) {
 		s.Path = filepath.Join(caddy.AppDataDir(), s.Path)

@@ -2,12 +2,11 @@ package caddymodule
 
 import (
 	"encoding/json"
-	"errors"
 	"fmt"
 	"net"
 	"net/url"
-	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 
 	"github.com/caddyserver/caddy/v2"
@@ -37,9 +36,13 @@ Claims and responses are kept in a durable file in Caddy's data directory, or in
 the Redis server of --redis, which several replicas can share. The password in
 its URL may be a placeholder, such as {env.REDIS_PASSWORD}.
 
+X-Forwarded-* of clients in private networks is passed on, as a sidecar behind
+an ingress needs it.
+
 The admin API listens on a unix socket in the data directory, unless --admin
 names another address, or off.`,
 		CobraFunc: func(cmd *cobra.Command) {
+			cmd.Args = cobra.NoArgs
 			cmd.Flags().StringP("from", "f", "", "Address to listen on, such as :8080")
 			cmd.Flags().StringP("to", "t", "", "Address of the service, such as localhost:3000 or http://localhost:3000")
 			cmd.Flags().StringArrayP("provider", "p", nil, "A provider whose webhooks arrive, such as github; may be repeated")
@@ -48,6 +51,12 @@ names another address, or off.`,
 			cmd.RunE = caddycmd.WrapCommandFuncForCobra(runProxy)
 		},
 	})
+}
+
+// privateRanges are what Caddy's private_ranges stands for: loopback, and the
+// addresses of private networks (RFC 1918, RFC 4193).
+var privateRanges = []string{
+	"127.0.0.0/8", "::1", "10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "fd00::/8",
 }
 
 // proxyFlags are the flags of the command.
@@ -70,10 +79,12 @@ func runProxy(fs caddycmd.Flags) (int, error) {
 	if err != nil {
 		return caddy.ExitCodeFailedStartup, err
 	}
-	if err := makeDataDir(); err != nil {
+	socket, err := newAdminSocket(config.Admin)
+	if err != nil {
 		return caddy.ExitCodeFailedStartup, err
 	}
 	if err := caddy.Run(config); err != nil {
+		socket.remove()
 		return caddy.ExitCodeFailedStartup, err
 	}
 	fmt.Println(flags.summary(config))
@@ -100,10 +111,14 @@ func (f proxyFlags) config() (*caddy.Config, error) {
 		}
 		store = caddyconfig.JSONModuleObject(&RedisStore{URL: f.redis}, "store", "redis", nil)
 	}
+	// What stands before a sidecar, an ingress or a service mesh, says in
+	// X-Forwarded-* who the client was, and the service goes by it.
+	trusted := caddyhttp.StaticIPRange{Ranges: privateRanges}
 	handler := &Handler{Settings: Settings{Providers: f.providers}}
 	http := caddyhttp.App{Servers: map[string]*caddyhttp.Server{"dedup": {
-		Listen:    []string{listen},
-		AutoHTTPS: &caddyhttp.AutoHTTPSConfig{Disabled: true},
+		Listen:            []string{listen},
+		TrustedProxiesRaw: caddyconfig.JSONModuleObject(trusted, "source", "static", nil),
+		AutoHTTPS:         &caddyhttp.AutoHTTPSConfig{Disabled: true},
 		Routes: caddyhttp.RouteList{{HandlersRaw: []json.RawMessage{
 			caddyconfig.JSONModuleObject(handler, "handler", "dedup", nil),
 			caddyconfig.JSONModuleObject(upstream, "handler", "reverse_proxy", nil),
@@ -121,7 +136,7 @@ func (f proxyFlags) config() (*caddy.Config, error) {
 
 func (f proxyFlags) listenAddress() (string, error) {
 	host, port, err := net.SplitHostPort(f.from)
-	if err != nil || port == "" {
+	if err != nil || !isPort(port) || strings.ContainsAny(host, "/?@ ") {
 		return "", fmt.Errorf("--from: %q is not an address to listen on; use one such as :8080 or 127.0.0.1:8080", f.from)
 	}
 	return net.JoinHostPort(host, port), nil
@@ -142,7 +157,7 @@ func (f proxyFlags) upstream() (*reverseproxy.Handler, error) {
 		}
 	}
 	host, port, err := net.SplitHostPort(address)
-	if err != nil || port == "" {
+	if err != nil || !isPort(port) || strings.ContainsAny(host, "/?@ ") {
 		return nil, wrong
 	}
 	if host == "" {
@@ -158,16 +173,21 @@ func (f proxyFlags) upstream() (*reverseproxy.Handler, error) {
 	}, nil
 }
 
-// adminConfig puts the admin API on a socket that only this user can reach; its
-// name has the port in it, so that several proxies can share a data directory.
+// isPort reports whether a text is the number of a port.
+func isPort(text string) bool {
+	n, err := strconv.ParseUint(text, 10, 16)
+	return err == nil && n > 0
+}
+
+// adminConfig puts the admin API on a socket that only this user can reach. Its
+// name has the address in it: several proxies can share a data directory.
 func (f proxyFlags) adminConfig(listen string, persist *bool) *caddy.AdminConfig {
 	config := &caddy.AdminConfig{Config: &caddy.ConfigSettings{Persist: persist}}
 	switch f.admin {
 	case "off":
 		config.Disabled = true
 	case "":
-		_, port, _ := net.SplitHostPort(listen) // it was made by JoinHostPort
-		config.Listen = "unix/" + filepath.Join(caddy.AppDataDir(), "dedup-admin-"+port+".sock") + "|0600"
+		config.Listen = adminSocketAt(listen)
 	default:
 		config.Listen = f.admin
 	}
@@ -186,7 +206,7 @@ func (f proxyFlags) summary(config *caddy.Config) string {
 	}
 	admin := "off"
 	if !config.Admin.Disabled {
-		admin = strings.TrimSuffix(config.Admin.Listen, "|0600")
+		admin = strings.TrimSuffix(config.Admin.Listen, socketMode)
 	}
 	return fmt.Sprintf("caddy-dedup protects %s\n  %s (%s) on %s -> %s\n  state: %s\n  admin: %s",
 		f.to, what, strings.Join(protectedMethods(), ", "), f.from, f.to, state, admin)
@@ -205,12 +225,4 @@ func redactedURL(text string) string {
 		return "the URL given"
 	}
 	return u.Redacted()
-}
-
-// makeDataDir makes the directory of the admin socket.
-func makeDataDir() error {
-	if err := os.MkdirAll(caddy.AppDataDir(), 0o700); err != nil {
-		return errors.Join(errors.New("the data directory cannot be made; set XDG_DATA_HOME to one that can be written"), err)
-	}
-	return nil
 }

@@ -17,18 +17,13 @@ func (x *exchange) refuse(r refusal) error {
 // refuseOrPass answers with a refusal of the engine's, or lets the request pass
 // unprotected where the store fails and the user chose so.
 func (x *exchange) refuseOrPass(d idempotency.Refusal) error {
-	storeFailed := d.Reason == idempotency.ReasonUnavailable || d.Reason == idempotency.ReasonOverloaded
-	if storeFailed && x.StoreErrors == storeErrorsPass {
+	if d.Reason == idempotency.ReasonUnavailable && x.StoreErrors == storeErrorsPass {
 		x.logger.Error("unprotected: the store failed and the request passes without a claim",
 			zap.String("key", x.key), zap.String("provider", x.found.Provider), zap.Error(d.Err))
 		x.report(outcomeUnprotected, "", 0)
-		return x.next.ServeHTTP(x.w, sentOnce(x.r))
+		return x.passUnclaimed(x.w, x.r, x.next)
 	}
-	if d.Err != nil {
-		x.logger.Error("the store could not be asked about a key",
-			zap.String("key", x.key), zap.String("code", string(d.Reason)), zap.Error(d.Err))
-	}
-	return x.refuseFor(d.Reason, d.ExecutionID, x.detailOf(d))
+	return x.answerProblem(newProblem(d.Reason, x.mode(), x.detailOf(d), d.ExecutionID, x.Docs), d.Err)
 }
 
 // detailOf explains a refusal to the client. What the store said stays in the
@@ -55,18 +50,27 @@ func (x *exchange) detailOf(d idempotency.Refusal) string {
 // refuseFor logs a refusal and answers with it, once the rest of the request's
 // body is out of the way.
 func (x *exchange) refuseFor(reason idempotency.Reason, executionID, detail string) error {
-	return x.answerProblem(newProblem(reason, x.mode(), detail, executionID, x.Docs))
+	return x.answerProblem(newProblem(reason, x.mode(), detail, executionID, x.Docs), nil)
 }
 
-func (x *exchange) answerProblem(p problem) error {
+// answerProblem is refuseFor with a problem that is made already, and with what
+// the store said of it, which goes to the log only.
+func (x *exchange) answerProblem(p problem, storeSaid error) error {
 	x.report(refusalRules[p.Code].outcome, p.ExecutionID, 0)
-	x.logger.Info("refused a request",
+	log := x.logger.Info
+	if storeSaid != nil {
+		log = x.logger.Error
+	}
+	path, _ := asSent(x.r)
+	log("refused a request",
+		zap.String("method", x.r.Method), zap.String("host", x.r.Host), zap.String("path", path),
 		zap.String("code", string(p.Code)),
 		zap.Int("status", p.Status),
 		zap.String("key", x.key),
 		zap.String("provider", x.found.Provider),
 		zap.String("execution_id", p.ExecutionID),
-		zap.String("detail", p.Detail))
+		zap.String("detail", p.Detail),
+		zap.Error(storeSaid))
 	readOff(x.w, x.r)
 	p.setHeader(x.w.Header())
 	return answerError(x.w, x.r, p.Status, errors.New(string(p.Code)+": "+p.Detail), func(w http.ResponseWriter) error {

@@ -2,6 +2,7 @@ package caddymodule
 
 import (
 	"fmt"
+	"slices"
 	"strconv"
 
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
@@ -17,7 +18,7 @@ func (x *exchange) replay(d idempotency.Replay) error {
 	if d.Waited {
 		o = outcomeWaited
 	} else if x.Duplicate == duplicateConflict && !d.Response.Failed {
-		return x.answerProblem(x.conflict(d))
+		return x.answerProblem(x.conflict(d), nil)
 	} else if other := x.otherAnswer(d); other != nil {
 		d.Response = other
 		if x.Duplicate == duplicateAcknowledge {
@@ -57,7 +58,7 @@ func (x *exchange) setReplayHeader(d idempotency.Replay) {
 		case len(values) == 0:
 			header.Del(name)
 		default:
-			header[name] = values
+			header[name] = slices.Clone(values) // handlers in front change theirs
 		}
 	}
 	nameExecution(header, d.Record)

@@ -35,6 +35,15 @@ type requestBody struct {
 	err  error
 }
 
+// needed is whole for somebody who cannot do without it: a body that is declared
+// to be too large is not read at all, and its client not told to send it.
+func (b *requestBody) needed() ([]byte, error) {
+	if !b.read && b.r.ContentLength > b.limit {
+		return nil, delivery.ErrBodyTooLarge
+	}
+	return b.whole()
+}
+
 // whole returns the body, or [delivery.ErrBodyTooLarge]; then it streams on
 // behind what was read.
 func (b *requestBody) whole() ([]byte, error) {

@@ -23,7 +23,7 @@ var callerPlaceholders = []string{"http.auth.user.id", "http.request.tls.client.
 // others. Every part has its label and its number of values before it, so that
 // absent and empty differ. The first part says which rule made the scope.
 func (h *Handler) scopeOf(r *http.Request, repl *caddy.Replacer, found delivery.Found) []string {
-	if h.Scope != nil {
+	if len(h.Scope) > 0 {
 		scope := []string{"text"}
 		for _, text := range h.Scope {
 			scope = append(scope, repl.ReplaceAll(text, ""))

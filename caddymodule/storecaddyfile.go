@@ -19,11 +19,11 @@ func init() {
 
 // parseGlobalOption reads the global option `dedup`.
 func parseGlobalOption(d *caddyfile.Dispenser, existing any) (any, error) {
+	d.Next() // the option's name
 	if existing != nil {
-		return nil, d.Err("the global option dedup stands twice")
+		return nil, d.Err("the global option dedup stands twice; all of it belongs in one block")
 	}
 	app := new(App)
-	d.Next() // the option's name
 	if args := d.RemainingArgs(); len(args) > 0 {
 		return nil, d.Errf("the global option dedup takes a block and no arguments; it has %q", args)
 	}

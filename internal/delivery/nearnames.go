@@ -3,13 +3,21 @@ package delivery
 import "strings"
 
 // NearNames returns the names of the catalogue that somebody who wrote this one
-// may have meant, in the catalogue's order.
+// most likely meant, in the catalogue's order; none if nothing is near.
 func NearNames(name string) []string {
 	name = strings.NewReplacer("-", "_", " ", "_").Replace(strings.ToLower(name))
 	var near []string
+	nearest := 2 // no further
 	for _, p := range catalogue {
-		prefix := len(name) >= 3 && strings.HasPrefix(p.Name, name) || strings.HasPrefix(name, p.Name)
-		if prefix || editDistance(name, p.Name) <= min(2, len(p.Name)/3) {
+		distance := editDistance(name, p.Name)
+		if len(name) >= 3 && strings.HasPrefix(p.Name, name) || strings.HasPrefix(name, p.Name) {
+			distance = min(distance, 1)
+		}
+		switch {
+		case distance > nearest || distance > len(p.Name)/3:
+		case distance < nearest:
+			near, nearest = []string{p.Name}, distance
+		default:
 			near = append(near, p.Name)
 		}
 	}

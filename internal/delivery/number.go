@@ -9,15 +9,18 @@ import (
 // an exponent.
 const maxZeros = 64
 
+// maxExponent bounds what is taken for a number at all.
+const maxExponent = 1_000_000_000
+
 // exactNumber returns one form for each value that a JSON number may have,
 // however it is written: 1, 1.0 and 1e0 are "1". No digit is lost, as it would
-// be in a double. There is no form for an exponent beyond 32 bits.
+// be in a double. There is none for an exponent beyond maxExponent.
 func exactNumber(number string) (form string, ok bool) {
 	mantissa, exponentText, hasExponent := strings.Cut(strings.ToLower(number), "e")
 	exponent := int64(0)
 	if hasExponent {
 		var err error
-		if exponent, err = strconv.ParseInt(exponentText, 10, 32); err != nil {
+		if exponent, err = strconv.ParseInt(exponentText, 10, 64); err != nil {
 			return "", false
 		}
 	}
@@ -27,8 +30,11 @@ func exactNumber(number string) (form string, ok bool) {
 	digits := strings.TrimLeft(whole+fraction, "0")
 	significant := strings.TrimRight(digits, "0")
 	exponent += int64(len(digits) - len(significant))
-	if significant == "" {
+	switch {
+	case significant == "":
 		return "0", true
+	case exponent < -maxExponent || exponent > maxExponent:
+		return "", false
 	}
 	sign := ""
 	if negative {

@@ -28,6 +28,9 @@ type Claim struct {
 	Force bool
 	// MaxAttempts is how many runs may reach the upstream; 0 is no limit.
 	MaxAttempts int
+	// Operator claims on an operator's behalf, to free the key: whatever the
+	// record says, but for a run that is alive.
+	Operator bool
 }
 
 // Verdict is what a claim may do.
@@ -63,6 +66,10 @@ func Decide(found *Record, c Claim, now time.Time) Verdict {
 	switch {
 	case found == nil:
 		return Proceed
+	case c.Operator && (found.State != InFlight || found.Token == c.Token || found.Lapsed(now)):
+		return Proceed
+	case c.Operator:
+		return WaitForRun
 	case found.State == Released && found.Token == c.Token:
 		return WaitForRun // a late copy of a claim that was withdrawn
 	case found.State == Released && c.exhausted(found):
@@ -93,7 +100,7 @@ func Decide(found *Record, c Claim, now time.Time) Verdict {
 }
 
 func (c Claim) exhausted(found *Record) bool {
-	return c.MaxAttempts > 0 && found.Attempt >= c.MaxAttempts
+	return c.MaxAttempts > 0 && found.Attempt-found.FreedAttempts >= c.MaxAttempts
 }
 
 // Record returns the record that the claim writes when it may proceed over the
@@ -104,10 +111,14 @@ func (c Claim) Record(found *Record, now time.Time) *Record {
 	case found == nil:
 	case found.State == InFlight && found.Token == c.Token: // the same claim again
 		next.Attempt, next.ParentID, next.Replaces = found.Attempt, found.ParentID, found.Replaces
+		next.FreedAttempts = found.FreedAttempts
+	case c.Operator:
+		next.Attempt, next.FreedAttempts = found.Attempt+1, found.Attempt
+		next.Expires = later(next.Expires, found.Expires)
 	case found.State == Complete:
 		next.Attempt, next.ParentID, next.Replaces = found.Attempt+1, found.ExecutionID, found
 	default:
-		next.Attempt = found.Attempt + 1
+		next.Attempt, next.FreedAttempts = found.Attempt+1, found.FreedAttempts
 	}
 	if next.Replaces != nil {
 		next.Expires = later(next.Expires, next.Replaces.Expires)

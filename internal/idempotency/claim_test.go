@@ -209,6 +209,22 @@ func claimCases(yield func(claimCase) bool) {
 	}
 }
 
+// An operator's claim takes what no request may, but never a run that is alive.
+func TestDecideForAnOperator(t *testing.T) {
+	now := time.Unix(1000, 0)
+	for c := range claimCases {
+		found, claim := c.build(now)
+		claim.Operator = true
+		want := idempotency.Proceed
+		if c.record == "in flight" && c.lease == "live" && c.token == "other" {
+			want = idempotency.WaitForRun
+		}
+		if got := idempotency.Decide(found, claim, now); got != want {
+			t.Errorf("%v: got %v; want %v", c, got, want)
+		}
+	}
+}
+
 // A request without an execution ID is no part of a run that has none.
 func TestDecideEmptyExecutionIDIsNoRun(t *testing.T) {
 	now := time.Unix(1000, 0)

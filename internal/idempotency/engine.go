@@ -47,10 +47,9 @@ type Engine struct {
 	mu          sync.Mutex
 	flights     map[Key]*flight
 	withdrawals []*withdrawal
-	// busy counts runs, responses still to be stored and claims still to be
-	// withdrawn; idle is closed while there are none.
-	busy int
-	idle chan struct{}
+	// unsettled counts runs and responses still to be stored, busy also claims
+	// still to be withdrawn.
+	unsettled, busy tally
 }
 
 // NewEngine returns an engine over a store. Closing it closes the store.
@@ -63,9 +62,7 @@ func NewEngine(store Store, options Options) *Engine {
 		ctx:     ctx,
 		cancel:  cancel,
 		flights: make(map[Key]*flight),
-		idle:    make(chan struct{}),
 	}
-	close(e.idle)
 	e.unsubscribe = store.Subscribe(e.wake)
 	return e
 }
@@ -192,24 +189,6 @@ func (e *Engine) operation() (context.Context, context.CancelFunc) {
 	return context.WithTimeout(context.Background(), e.options.Timeout)
 }
 
-// Drain waits until no run is in flight and nothing is left to be stored or
-// withdrawn, or until the context ends, whose error it then returns.
-func (e *Engine) Drain(ctx context.Context) error {
-	for {
-		e.mu.Lock()
-		busy, idle := e.busy, e.idle
-		e.mu.Unlock()
-		if busy == 0 {
-			return nil
-		}
-		select {
-		case <-idle:
-		case <-ctx.Done():
-			return fmt.Errorf("%d runs or their responses are unsettled: %w", busy, ctx.Err())
-		}
-	}
-}
-
 // Close ends the background work, without waiting for runs, and closes the
 // store.
 func (e *Engine) Close() error {
@@ -232,25 +211,4 @@ func (e *Engine) goBackground(f func()) {
 		return
 	}
 	e.background.Go(f)
-}
-
-func (e *Engine) addBusy(n int) {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	e.addBusyLocked(n)
-}
-
-func (e *Engine) addBusyLocked(n int) {
-	if e.busy == 0 && n > 0 {
-		e.idle = make(chan struct{})
-		if e.options.OnBusy != nil {
-			e.options.OnBusy()
-		}
-	}
-	if e.busy += n; e.busy == 0 && n < 0 {
-		close(e.idle)
-		if e.options.OnIdle != nil {
-			go e.options.OnIdle() // it may close the engine, which waits for its callers
-		}
-	}
 }

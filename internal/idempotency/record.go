@@ -29,6 +29,9 @@ type Record struct {
 	// Attempt counts the runs that may have reached the upstream, with the one
 	// in flight.
 	Attempt int `json:"attempt"`
+	// FreedAttempts are those that no longer count against a limit, because an
+	// operator has freed the key after them.
+	FreedAttempts int `json:"freed_attempts,omitempty"`
 	// Fingerprint of the request that claimed; empty if none was taken.
 	Fingerprint string `json:"fingerprint,omitempty"`
 	// Hold is the claim's own choice for an unknown end: hold, not release.

@@ -48,7 +48,7 @@ func (e *Engine) newRun(f *flight, c Claim, p Policy, got Claimed) *Run {
 			zap.String("lapsed_execution_id", got.Previous.ExecutionID),
 			zap.Time("lease_until", got.Previous.LeaseUntil))
 	}
-	e.addBusy(1)
+	e.addUnsettled(1)
 	e.goBackground(func() { r.renew(ctx) })
 	return r
 }
@@ -133,7 +133,7 @@ func (r *Run) End(end End, response *Response) Result {
 	defer func() {
 		if !ended { // a panic in the store: those who wait here are to ask it
 			r.engine.finish(r.flight, outcome{})
-			r.engine.addBusy(-1)
+			r.engine.addUnsettled(-1)
 		}
 	}()
 	s := r.settlement(end, response)
@@ -154,7 +154,7 @@ func (r *Run) End(end End, response *Response) Result {
 		r.settleLater(s, o)
 		return ResultPending
 	}
-	r.engine.addBusy(-1)
+	r.engine.addUnsettled(-1)
 	return r.report(s, err)
 }
 
@@ -170,7 +170,7 @@ func (r *Run) outcome(s Settlement, now time.Time) outcome {
 }
 
 func (r *Run) settlement(end End, response *Response) Settlement {
-	end.Attempt = r.record.Attempt
+	end.Attempt = r.record.Attempt - r.record.FreedAttempts
 	conclusion := Conclude(end, r.policy.Settle)
 	s := Settlement{
 		State:     conclusion.State,

@@ -55,7 +55,7 @@ func (r *Run) settleLater(s Settlement, o outcome) {
 		e.linger(r.flight, o)
 	}
 	e.goBackground(func() {
-		defer e.addBusy(-1)
+		defer e.addUnsettled(-1)
 		defer e.remove(r.flight)
 		over := time.Now().Add(s.Retention)
 		for delay := settleFirst; time.Now().Before(over); delay = min(2*delay, settleAtMost, r.claim.Lease/3) {

@@ -97,7 +97,7 @@ func TestDesertedRunIsNotWatched(t *testing.T) {
 		run := a.run(req)
 		ctx, cancel := context.WithCancel(context.Background())
 		all := []*waiter{b.beginLater(ctx, req), b.beginLater(ctx, req)}
-		time.Sleep(3 * time.Second)
+		time.Sleep(2500 * time.Millisecond) // between two looks
 		cancel()
 		for _, w := range all {
 			<-w.done

@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	"go.uber.org/zap"
+	"go.uber.org/zap/zaptest/observer"
 
 	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
 )
@@ -61,7 +62,9 @@ var damages = []func(content []byte, random *rand.Rand) []byte{
 	},
 	func(content []byte, random *rand.Rand) []byte { // a page in another's place that says that it belongs there
 		from, to := 2+random.IntN(len(content)/page-2), 2+random.IntN(len(content)/page-2)
-		copy(content[to*page+8:][:page-8], content[from*page+8:][:page-8])
+		if kindOf(content, from) == kindOf(content, to) {
+			copy(content[to*page+8:][:page-8], content[from*page+8:][:page-8])
+		}
 		return content
 	},
 	func(content []byte, random *rand.Rand) []byte { // branches and leaves taken for each other
@@ -92,7 +95,7 @@ func TestDamagedFileNeverAnswersWrongly(t *testing.T) {
 	whole := storeOf(t, keys)
 	path := filepath.Join(t.TempDir(), "keys.db")
 	random := rand.New(rand.NewPCG(11, 12))
-	var refused, unreadable, replayed int
+	var refused, broken, unreadable, replayed int
 	for round := range rounds {
 		content := damages[round%len(damages)](bytes.Clone(whole), random)
 		if err := os.WriteFile(path, content, 0o600); err != nil {
@@ -146,9 +149,14 @@ func TestDamagedFileNeverAnswersWrongly(t *testing.T) {
 		if err := s.sweepDue(); err != nil && !isUnreadable(err) {
 			t.Errorf("round %d: sweep: %v", round, err)
 		}
-		_ = s.Close() // an error of a damaged file
+		if s.broken.Load() != nil || s.brokenWrites.Load() != nil {
+			broken++
+		}
+		if err := s.Close(); err != nil {
+			t.Errorf("round %d: close: %v", round, err)
+		}
 	}
-	t.Logf("of %d files %d were refused; %d answers, %d unreadable", rounds, refused, replayed, unreadable)
+	t.Logf("of %d files %d were refused, %d broke off; %d answers, %d unreadable", rounds, refused, broken, replayed, unreadable)
 	if refused == 0 || unreadable == 0 || replayed == 0 {
 		t.Errorf("the damage was of one kind only: %d refused, %d unreadable, %d answers", refused, unreadable, replayed)
 	}
@@ -247,4 +255,66 @@ func TestDamageMetByTheCommitter(t *testing.T) {
 	if err := <-gone; !errors.Is(err, idempotency.ErrGone) {
 		t.Errorf("renew beside it: %v, want ErrGone", err)
 	}
+}
+
+// A page in use that is listed as free would be overwritten.
+func TestFreePageInUseIsRefused(t *testing.T) {
+	path := newPath(t)
+	s := reopen(t, path)
+	keepMany(t, s, 600)
+	var used uint64
+	if err := s.read(func(t *tables) error { used = uint64(t.records.Root()); return nil }); err != nil {
+		t.Fatal(err)
+	}
+	closeStore(t, s)
+	content, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, list, _, err := (&structure{file: bytes.NewReader(content), pageSize: page}).readMeta()
+	if err != nil {
+		t.Fatal(err)
+	}
+	at := int(list) * page
+	if count := binary.NativeEndian.Uint16(content[at+10:]); count == 0 {
+		t.Fatal("no page is free")
+	}
+	binary.NativeEndian.PutUint64(content[at+pageHeaderSize:], used)
+	if err := os.WriteFile(path, content, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	refused(t, path, "damaged", fmt.Sprintf("page %d is referred to twice", used))
+}
+
+func TestDamagedMetaPageIsReported(t *testing.T) {
+	path := newPath(t)
+	s := reopen(t, path)
+	keepMany(t, s, 20)
+	closeStore(t, s)
+	content, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for n := range 2 {
+		damaged := bytes.Clone(content)
+		damaged[n*page+pageHeaderSize+20] ^= 1
+		if err := os.WriteFile(path, damaged, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		core, logs := observer.New(zap.WarnLevel)
+		s, err := Open(path, zap.New(core))
+		if err != nil {
+			t.Fatalf("meta page %d: %v", n, err)
+		}
+		closeStore(t, s)
+		if logs.FilterMessageSnippet("meta pages is damaged").Len() != 1 {
+			t.Errorf("meta page %d: the loss was not reported", n)
+		}
+	}
+	content[pageHeaderSize+20] ^= 1
+	content[page+pageHeaderSize+20] ^= 1
+	if err := os.WriteFile(path, content, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	refused(t, path, "damaged", "neither of its two meta pages is whole", "left as it is")
 }

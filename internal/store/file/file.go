@@ -28,9 +28,9 @@ type Store struct {
 	file    *os.File // the one that db holds, and with it the lock
 	logger  *zap.Logger
 	waiters wakeup.Subscribers
-	// broken is set when a damaged file made bbolt panic in a way that left its
-	// locks taken: nothing may be asked any more.
-	broken atomic.Pointer[idempotency.UnreadableError]
+	// These are set when a damaged file made bbolt panic in a way that left its
+	// locks taken: nothing may be written, or asked, any more.
+	brokenWrites, broken atomic.Pointer[idempotency.UnreadableError]
 
 	queue     chan *operation
 	closing   chan struct{}

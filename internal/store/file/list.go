@@ -40,10 +40,12 @@ func (s *Store) List(ctx context.Context, cursor string, limit int) ([]idempoten
 				next = ""
 				return nil
 			}
-			if len(name) != keySize {
-				return &idempotency.UnreadableError{Where: "store file " + s.path, Err: fmt.Errorf("the record name %x is no key", name)}
+			if len(name) != keySize || bytes.Compare(name, after) <= 0 {
+				// Out of order, the pages would have no end.
+				return &idempotency.UnreadableError{Where: "store file " + s.path, Err: fmt.Errorf("the record name %x is no key or out of order", name)}
 			}
 			key := idempotency.Key(name)
+			after = key[:]
 			record, err := t.record(key)
 			if err != nil {
 				page = append(page, idempotency.Listed{Key: key, Unreadable: err})

@@ -63,7 +63,7 @@ func openDatabase(path string, readOnly bool) (db *bolt.DB, file *os.File, err e
 		return err
 	})
 	if _, panicked := errors.AsType[*panicError](err); panicked {
-		_ = file.Close() // nothing was written to it
+		letGo(file)
 	}
 	return db, file, err
 }
@@ -71,10 +71,16 @@ func openDatabase(path string, readOnly bool) (db *bolt.DB, file *os.File, err e
 // closeDatabase closes a file as well as a damaged one can be closed.
 func closeDatabase(db *bolt.DB, file *os.File) error {
 	err := guard(db.Close)
-	if err != nil {
-		_ = file.Close() // it is closed already, unless bbolt panicked
+	if _, panicked := errors.AsType[*panicError](err); panicked {
+		letGo(file)
 	}
 	return err
+}
+
+// letGo frees a file that bbolt cannot close any more, but for its memory map.
+func letGo(file *os.File) {
+	unlock(file)
+	_ = file.Close()
 }
 
 // explain says of a file that bbolt does not open what is wrong and what to do.
@@ -204,9 +210,9 @@ func (s *Store) shut() error {
 	<-s.swept
 	<-s.committed
 	removeHolder(s.path)
-	if s.broken.Load() != nil {
-		// bbolt would wait for its own lock. Closing the file frees the file's.
-		return s.file.Close()
+	if s.broken.Load() != nil || s.brokenWrites.Load() != nil {
+		letGo(s.file) // bbolt would wait for its own locks
+		return nil
 	}
 	return closeDatabase(s.db, s.file)
 }

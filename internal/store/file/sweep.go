@@ -3,6 +3,7 @@ package file
 import (
 	"bytes"
 	"context"
+	"errors"
 	"time"
 
 	"go.uber.org/zap"
@@ -69,6 +70,11 @@ func (s *Store) sweepSome(t *tables) error {
 		due = append(due, bytes.Clone(entry))
 	}
 	for _, entry := range due {
+		if t.expiries.Get(entry) == nil {
+			// Or it would be due for ever.
+			err := &idempotency.UnreadableError{Where: "store file " + s.path, Err: errors.New("its expiries are out of order")}
+			return &abortError{err}
+		}
 		if err := t.delete(t.expiries, entry); err != nil {
 			return err
 		}

@@ -18,7 +18,7 @@ var errUnchanged = errors.New("nothing was changed")
 
 // read runs f in a read transaction.
 func (s *Store) read(f func(t *tables) error) error {
-	return s.transact(s.db.View, func(tx *bolt.Tx) error {
+	return s.transact(false, func(tx *bolt.Tx) error {
 		t, err := s.tables(tx)
 		if err != nil {
 			return err
@@ -29,7 +29,7 @@ func (s *Store) read(f func(t *tables) error) error {
 
 // write runs f in a write transaction and returns when it is on the disk.
 func (s *Store) write(f func(t *tables) error) error {
-	err := s.transact(s.db.Update, func(tx *bolt.Tx) error {
+	err := s.transact(true, func(tx *bolt.Tx) error {
 		t, err := s.tables(tx)
 		if err != nil {
 			return err
@@ -54,24 +54,35 @@ func (s *Store) write(f func(t *tables) error) error {
 // transact runs f in a transaction of bbolt. Pages are read through a memory
 // map without checksums: on a damaged or shortened file bbolt panics, or the
 // processor faults. Both become an error here.
-func (s *Store) transact(run func(func(*bolt.Tx) error) error, f func(*bolt.Tx) error) (err error) {
+func (s *Store) transact(write bool, f func(*bolt.Tx) error) error {
+	run := s.db.View
+	if write {
+		run = s.db.Update
+		if broken := s.brokenWrites.Load(); broken != nil {
+			return broken
+		}
+	}
 	if broken := s.broken.Load(); broken != nil {
 		return broken
 	}
 	var entered *bolt.Tx
-	err = guard(func() error {
+	err := guard(func() error {
 		return run(func(tx *bolt.Tx) error {
 			entered = tx
 			return f(tx)
 		})
 	})
-	var panicked *panicError
-	if errors.As(err, &panicked) {
+	if panicked, ok := errors.AsType[*panicError](err); ok {
 		unreadable := &idempotency.UnreadableError{Where: "store file " + s.path, Err: panicked}
 		s.logger.Error("the store file is damaged", zap.String("path", s.path), zap.Error(panicked), zap.ByteString("stack", panicked.stack))
 		// bbolt rolls back on a panic. Where that failed too, or the panic was
-		// before all that, it still holds locks that the next call would wait for.
-		if entered == nil || entered.DB() != nil {
+		// before all that, it still holds locks that the next call would wait
+		// for: that of the writers at least.
+		switch {
+		case entered != nil && entered.DB() == nil:
+		case entered != nil && write:
+			s.brokenWrites.Store(unreadable)
+		default:
 			s.broken.Store(unreadable)
 		}
 		return unreadable

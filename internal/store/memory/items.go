@@ -113,8 +113,14 @@ func (s *Store) remove(i *item) {
 // of the maps and of the heap.
 const perItem = 512
 
+// recordSize counts the record that a forced run is to replace, too: so that
+// putting it back always fits.
 func recordSize(r *idempotency.Record) int64 {
-	return perItem + int64(len(r.Token)+len(r.ExecutionID)+len(r.Fingerprint)+len(r.Provider)+len(r.DeliveryID))
+	if r == nil {
+		return 0
+	}
+	texts := len(r.Token) + len(r.ExecutionID) + len(r.ParentID) + len(r.Fingerprint) + len(r.Provider) + len(r.DeliveryID)
+	return perItem + int64(texts) + recordSize(r.Replaces)
 }
 
 func responseSize(token string, r *idempotency.Response) int64 {
@@ -132,7 +138,9 @@ func copyRecord(r *idempotency.Record) *idempotency.Record {
 	if r == nil {
 		return nil
 	}
-	return new(*r)
+	next := *r
+	next.Replaces = copyRecord(r.Replaces)
+	return &next
 }
 
 func copyResponse(r *idempotency.Response) *idempotency.Response {

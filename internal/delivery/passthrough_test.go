@@ -1,0 +1,84 @@
+package delivery_test
+
+import (
+	"testing"
+
+	"github.com/caddy-dedup/caddy-dedup/internal/delivery"
+)
+
+func TestPassThrough(t *testing.T) {
+	for name, c := range map[string]struct{ passes, claimed []sample }{
+		"slack": {
+			passes:  []sample{{"", `{"token":"t","challenge":"3eZbrw1a","type":"url_verification"}`}},
+			claimed: []sample{{"", `{"type":"event_callback","event_id":"a"}`}, {"", `{"event":{"type":"url_verification"}}`}, {"", `type=url_verification`}, {"", ``}},
+		},
+		"sns": {
+			passes:  []sample{{"x-amz-sns-message-type: SubscriptionConfirmation", ""}, {"X-Amz-Sns-Message-Type: UnsubscribeConfirmation", ""}},
+			claimed: []sample{{"x-amz-sns-message-type: Notification", ""}, {"", `{"Type":"SubscriptionConfirmation"}`}},
+		},
+		"eventgrid": {
+			passes:  []sample{{"aeg-event-type: SubscriptionValidation", `[{"id":"a","topic":"t","eventType":"Microsoft.EventGrid.SubscriptionValidationEvent"}]`}},
+			claimed: []sample{{"aeg-event-type: Notification", `[]`}, {"", ""}},
+		},
+		"twitch": {
+			passes:  []sample{{"Twitch-Eventsub-Message-Type: webhook_callback_verification", "{}"}},
+			claimed: []sample{{"Twitch-Eventsub-Message-Type: notification", "{}"}, {"Twitch-Eventsub-Message-Type: revocation", "{}"}},
+		},
+		"asana": {
+			passes:  []sample{{"X-Hook-Secret: b537207f", ""}},
+			claimed: []sample{{"X-Hook-Signature: a", `{"events":[]}`}},
+		},
+		"discord": {
+			passes:  []sample{{"", `{"version":1,"application_id":"1","type":0}`}},
+			claimed: []sample{{"", `{"version":1,"application_id":"1","type":1}`}, {"", `{"version":0}`}},
+		},
+		"notion": {
+			passes:  []sample{{"", `{"verification_token":"secret_x"}`}},
+			claimed: []sample{{"", `{"id":"a"}`}, {"", `{"id":"a","verification_token":null}`}},
+		},
+	} {
+		p, _ := delivery.ProviderNamed(name)
+		for _, s := range c.passes {
+			if found, ok := delivery.PassThrough([]delivery.Provider{p}, s.request()); !ok || found != name {
+				t.Errorf("%s: %+v does not pass", name, s)
+			}
+		}
+		for _, s := range c.claimed {
+			if _, ok := delivery.PassThrough([]delivery.Provider{p}, s.request()); ok {
+				t.Errorf("%s: %+v passes", name, s)
+			}
+		}
+	}
+	for _, p := range delivery.Providers() {
+		if passes := p.PassesThrough(everyHandshake.request()) || p.PassesThrough(ping.request()); passes != (len(p.Passes) > 0) {
+			t.Errorf("provider %s has the rules %v, which a test must try", p.Name, p.Passes)
+		}
+	}
+}
+
+// everyHandshake or ping passes through every provider that has such requests.
+var everyHandshake = sample{
+	"x-amz-sns-message-type: SubscriptionConfirmation\naeg-event-type: SubscriptionValidation\nTwitch-Eventsub-Message-Type: webhook_callback_verification\nX-Hook-Secret: a",
+	`{"type":"url_verification","verification_token":"a"}`,
+}
+
+var ping = sample{"", `{"type":0}`}
+
+func TestPassThroughNamesTheProvider(t *testing.T) {
+	var providers []delivery.Provider
+	for _, name := range []string{"github", "slack", "sns"} {
+		p, _ := delivery.ProviderNamed(name)
+		providers = append(providers, p)
+	}
+	if name, ok := delivery.PassThrough(providers, everyHandshake.request()); !ok || name != "slack" {
+		t.Errorf("got %q, %v; want the first that has it pass, slack", name, ok)
+	}
+	large := sample{"x-amz-sns-message-type: SubscriptionConfirmation", ""}.request()
+	large.Body = func() ([]byte, error) { return nil, delivery.ErrBodyTooLarge }
+	if name, ok := delivery.PassThrough(providers, large); !ok || name != "sns" {
+		t.Errorf("with a body that is too large: got %q, %v; want sns, by its header", name, ok)
+	}
+	if name, ok := delivery.PassThrough(nil, everyHandshake.request()); ok {
+		t.Errorf("without providers: got %q", name)
+	}
+}

@@ -1,0 +1,95 @@
+package idempotency
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"go.uber.org/zap"
+)
+
+// ErrInFlight: a run that is alive holds the key; an operator cannot take it.
+var ErrInFlight = errors.New("a run is in flight under the key; wait until it has ended, or its lease has lapsed")
+
+// freeLease bounds how long an operator's claim stands if the process dies
+// between its two steps.
+const freeLease = 10 * time.Second
+
+// Lookup returns a key's record as it counts now, and the time of the store's
+// clock; the record is nil if there is none.
+func (e *Engine) Lookup(ctx context.Context, key Key) (*Record, time.Time, error) {
+	ctx, cancel := context.WithTimeout(ctx, e.options.Timeout)
+	defer cancel()
+	return e.store.Lookup(ctx, key)
+}
+
+// Response returns what is kept of the run whose record this is, nil if nothing
+// is.
+func (e *Engine) Response(ctx context.Context, key Key, record *Record) (*Response, error) {
+	ctx, cancel := context.WithTimeout(ctx, e.options.Timeout)
+	defer cancel()
+	return e.store.Response(ctx, key, record.Token)
+}
+
+// Free lets the key's next request run, on an operator's behalf: a held, a
+// complete or an exhausted one. The record keeps its history. It is a claim and
+// its release, so that it is fenced like any other: the late owner of a lapsed
+// claim can change nothing any more. Errors: [ErrGone] without a record,
+// [ErrInFlight] beside a run that is alive.
+func (e *Engine) Free(ctx context.Context, key Key) error {
+	found, now, err := e.Lookup(ctx, key)
+	if err != nil {
+		return err
+	}
+	if found == nil {
+		return ErrGone
+	}
+	c := Claim{
+		Key:         key,
+		Token:       e.options.NewToken(),
+		ExecutionID: found.ExecutionID,
+		Fingerprint: found.Fingerprint,
+		Provider:    found.Provider,
+		DeliveryID:  found.DeliveryID,
+		Hold:        found.Hold,
+		Lease:       freeLease,
+		Retention:   max(found.Expires.Sub(now), freeLease),
+		Operator:    true,
+	}
+	got, err := e.ask(ctx, c)
+	if err != nil {
+		return err
+	}
+	if got.Verdict != Proceed {
+		return ErrInFlight
+	}
+	err = e.settleOnce(key, got.Record, Settlement{State: Released, Retention: c.Retention})
+	if err != nil {
+		return fmt.Errorf("the key is taken but not freed yet, which it will be in %s at the latest: %w", freeLease, err)
+	}
+	e.log.Warn("an operator freed a key", zap.Stringer("key", key), zap.String("execution_id", found.ExecutionID),
+		zap.String("state", string(found.State)), zap.Int("attempt", found.Attempt))
+	return nil
+}
+
+// Forget removes a key's record and responses, on an operator's behalf. It
+// reports whether there was a record; beside a run that is alive it is
+// [ErrInFlight]. A record that cannot be read is removed, too.
+func (e *Engine) Forget(ctx context.Context, key Key) (bool, error) {
+	found, now, err := e.Lookup(ctx, key)
+	var unreadable *UnreadableError
+	switch {
+	case err != nil && !errors.As(err, &unreadable):
+		return false, err
+	case found != nil && found.State == InFlight && !found.Lapsed(now):
+		return false, ErrInFlight
+	}
+	ctx, cancel := context.WithTimeout(ctx, e.options.Timeout)
+	defer cancel()
+	forgotten, err := e.store.Forget(ctx, key)
+	if err == nil && forgotten {
+		e.log.Warn("an operator removed a key", zap.Stringer("key", key))
+	}
+	return forgotten, err
+}
