@@ -124,9 +124,17 @@ func bodyError(ctx context.Context, err error) error {
 const statusClientGone = 499
 
 // readOff reads what is left of a body, within limits. A client that waits to be
-// told to continue has sent none.
+// told to continue has sent none; it sees our answer only if the connection is
+// closed, because Go's server, which does not know its own body reader behind
+// Caddy's, would wait for a body that never comes.
 func readOff(w http.ResponseWriter, r *http.Request) {
-	if r.Body == nil || r.Body == http.NoBody || r.Header.Get("Expect") != "" {
+	if r.Body == nil || r.Body == http.NoBody {
+		return
+	}
+	if r.Header.Get("Expect") != "" {
+		if r.ProtoMajor == 1 {
+			w.Header().Set("Connection", "close")
+		}
 		return
 	}
 	control := http.NewResponseController(w)

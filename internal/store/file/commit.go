@@ -174,6 +174,10 @@ type abortError struct{ error }
 // Unwrap returns the failure.
 func (e *abortError) Unwrap() error { return e.error }
 
+// ErrNoSpace: there is no room for the file to grow. What is in it can still be
+// read.
+var ErrNoSpace = errors.New("there is no space left for the store file")
+
 // spaceErrors are what a disk, a quota and a limit of the process say when
 // there is no room.
 var spaceErrors = []syscall.Errno{syscall.ENOSPC, syscall.EDQUOT, syscall.EFBIG}
@@ -183,7 +187,7 @@ func (s *Store) failure(err error) error {
 	for _, full := range spaceErrors {
 		// bbolt passes the error of a failed growth on as text.
 		if errors.Is(err, full) || strings.Contains(err.Error(), full.Error()) {
-			return fmt.Errorf("%w: %s: %w", idempotency.ErrFull, s.path, err)
+			return fmt.Errorf("%w: %s: %w", ErrNoSpace, s.path, err)
 		}
 	}
 	return fmt.Errorf("store file %s: %w", s.path, err)

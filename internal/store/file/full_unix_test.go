@@ -49,8 +49,8 @@ func fillDisk(path string) error {
 			taken++
 		}
 	}
-	if !errors.Is(err, idempotency.ErrFull) {
-		return fmt.Errorf("after %d keys: %w; want ErrFull", taken, err)
+	if !errors.Is(err, ErrNoSpace) {
+		return fmt.Errorf("after %d keys: %w; want ErrNoSpace", taken, err)
 	}
 	if taken == 0 {
 		return errors.New("no key fits")
@@ -63,8 +63,8 @@ func fillDisk(path string) error {
 			break
 		}
 	}
-	if !errors.Is(err, idempotency.ErrFull) {
-		return fmt.Errorf("claim: %w; want ErrFull", err)
+	if !errors.Is(err, ErrNoSpace) {
+		return fmt.Errorf("claim: %w; want ErrNoSpace", err)
 	}
 	check := func() error {
 		if record, _, err := s.Lookup(ctx, key(failed)); record != nil || err != nil {

@@ -1,0 +1,128 @@
+package integration
+
+import (
+	"fmt"
+	"net/http"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/caddy-dedup/caddy-dedup/internal/store/redis/redistest"
+)
+
+// A handler in front that replaces parts of a field must not reach the kept
+// response, nor another duplicate's.
+func TestReplaysBehindAReplacingHeader(t *testing.T) {
+	t.Parallel()
+	g := newGate(t)
+	up := startUpstream(t, g.before(func(w http.ResponseWriter, r *http.Request, n run) {
+		w.Header().Set("X-Rep", "a")
+		answers201(w, r, n)
+	}))
+	p := start(t, conf{store: "store memory", site: lines("header >X-Rep a aa", "dedup", proxyTo(up))})
+	all := p.postMany(20, "/", "k", "body")
+	up.awaitRuns(t, "k", 1)
+	g.open()
+	got := replies(t, all)
+	for range 3 {
+		got = append(got, p.post(t, "/", "k", "body"))
+	}
+	for _, reply := range got {
+		if value := reply.Header.Get("X-Rep"); value != "aa" {
+			t.Fatalf("a client got X-Rep %q, want aa", value)
+		}
+	}
+	up.wantRuns(t, "k", 1)
+}
+
+// A store that hangs must not keep a process from stopping when nothing runs.
+func TestStopsWhileTheStoreHangs(t *testing.T) {
+	t.Parallel()
+	server := redistest.Start(t)
+	up := startUpstream(t, answers201)
+	p := start(t, conf{store: storeAt(server.Addr), site: lines("dedup", proxyTo(up))})
+	wantFresh(t, p.post(t, "/", "first", ""), 201, "run 1 of first")
+	server.Signal(syscall.SIGSTOP)
+	wantProblem(t, p.post(t, "/", "k", ""), 503, "store_unavailable")
+	p.terminate(t)
+	if code := p.awaitExit(t); code != 0 {
+		t.Errorf("it ended with %d", code)
+	}
+	server.Signal(syscall.SIGCONT)
+	up.wantRuns(t, "k", 0)
+}
+
+// An empty list of the JSON form is the default, as for every other list.
+func TestEmptyScopeKeepsCallersApart(t *testing.T) {
+	t.Parallel()
+	up := startUpstream(t, answers201)
+	dir, port := shortTempDir(t), freePort(t)
+	config := fmt.Sprintf(`{
+		"admin": {"disabled": true},
+		"apps": {
+			"dedup": {"store": {"store": "memory"}},
+			"http": {"servers": {"s": {"listen": ["127.0.0.1:%d"], "routes": [{"handle": [
+				{"handler": "dedup", "scope": [], "methods": [], "release": [], "keys": [], "keep_header": []},
+				{"handler": "reverse_proxy", "upstreams": [{"dial": %q}]}
+			]}]}}}
+		}
+	}`, port, up.addr)
+	p := startJSON(t, dir, port, config)
+	first := p.post(t, "/", "k", "body", header("Authorization", "alice"))
+	wantFresh(t, first, 201, "run 1 of k")
+	wantFresh(t, p.post(t, "/", "k", "body", header("Authorization", "carol")), 201, "run 2 of k")
+	wantReplay(t, p.post(t, "/", "k", "body", header("Authorization", "alice")), first)
+}
+
+// What an upstream sends under our prefix never reaches a client.
+func TestUpstreamsCannotSetOurHeaders(t *testing.T) {
+	t.Parallel()
+	up := startUpstream(t, func(w http.ResponseWriter, r *http.Request, n run) {
+		w.Header().Set("Dedup-Retention", "60")
+		w.Header().Set("Dedup-Execution-Id", "its own")
+		answers201(w, r, n)
+	})
+	p := start(t, conf{store: "store memory", site: lines("dedup", proxyTo(up))})
+	first := p.post(t, "/", "k", "body")
+	for _, reply := range []reply{first, p.post(t, "/", "k", "body")} {
+		ids := reply.Header["Dedup-Execution-Id"]
+		if len(ids) != 1 || ids[0] == "its own" || ids[0] != first.executionID() {
+			t.Errorf("the client got the execution IDs %q", ids)
+		}
+	}
+	for name, reply := range map[string]reply{
+		"run": first, "replay": p.post(t, "/", "k", "body"), "no key": p.post(t, "/", "", "body"),
+		"GET": p.post(t, "/", "k", "", method(http.MethodGet)),
+	} {
+		if reply.Header.Get("Dedup-Retention") != "" {
+			t.Errorf("%s: the client got Dedup-Retention", name)
+		}
+	}
+}
+
+// A response handler that makes nothing of the upstream's answer leaves nothing
+// to keep, and nothing unknown.
+func TestUpstreamAnswerThatNobodyWrites(t *testing.T) {
+	t.Parallel()
+	up := startUpstream(t, answers201)
+	p := start(t, conf{store: "store memory", site: lines(dedupBlock("unknown hold"),
+		"reverse_proxy "+up.addr+" {", "handle_response {", "vars seen true", "}", "}")})
+	for n := 1; n <= 2; n++ {
+		if got := p.post(t, "/", "k", "body"); got.Status != 200 || got.Body != "" || got.replayed() {
+			t.Errorf("run %d got %d %q %v", n, got.Status, got.Body, got.Header)
+		}
+	}
+	up.wantRuns(t, "k", 2)
+}
+
+// A body that is declared to be too large is refused before the client is told
+// to send it.
+func TestDeclaredBodyOverTheLimitIsRefusedUnread(t *testing.T) {
+	t.Parallel()
+	up := startUpstream(t, answers201)
+	p := start(t, conf{store: "store memory", site: lines(dedupBlock("max_request_body 1KiB"), proxyTo(up))})
+	got := p.sendRaw(t, []byte(strings.Join([]string{
+		"POST / HTTP/1.1", "Host: x", "Idempotency-Key: k", "Content-Length: 2000000", "Expect: 100-continue", "", "",
+	}, "\r\n")))
+	wantProblem(t, got, 413, "request_too_large")
+}
