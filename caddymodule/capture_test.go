@@ -129,7 +129,7 @@ func TestCapture(t *testing.T) {
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
 			var got captured
-			response := serveCaptured(t, 64, test.handler, func(c captured) { got = c })
+			response := serveCaptured(t, 64, test.handler, func(c captured) { got = c }) //nolint:bodyclose // it does, at the end
 			body, err := io.ReadAll(response.Body)
 			if err != nil {
 				t.Fatal(err)
@@ -195,7 +195,7 @@ func TestCaptureHoldsTheEndBack(t *testing.T) {
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
 			settled := make(chan struct{})
-			response := serveCaptured(t, 64, test.handler, func(captured) { <-settled })
+			response := serveCaptured(t, 64, test.handler, func(captured) { <-settled }) //nolint:bodyclose // it does, at the end
 			before := make([]byte, len(test.before))
 			if _, err := io.ReadFull(response.Body, before); err != nil || string(before) != test.before {
 				t.Fatalf("before the run was settled the client got %q, %v; want %q", before, err, test.before)

@@ -136,7 +136,7 @@ func (x *exchange) identified(found delivery.Found, repl *caddy.Replacer) *idemp
 func (x *exchange) begin(request idempotency.Request) (idempotency.Decision, error) {
 	engine, release, err := x.store.acquire()
 	if err != nil {
-		return idempotency.Refusal{Reason: idempotency.ReasonUnavailable, Err: err}, nil
+		return idempotency.Refusal{Reason: idempotency.ReasonUnavailable, Err: err}, nil //nolint:nilerr // it is in the refusal
 	}
 	x.release = release
 	return engine.Begin(x.r.Context(), request)

@@ -4,6 +4,8 @@ import (
 	"context"
 	"crypto/rand"
 	"fmt"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/caddyserver/caddy/v2"
@@ -35,6 +37,7 @@ var engines = caddy.NewUsagePool()
 // pooledEngine is an engine that closes when nobody uses it any more.
 type pooledEngine struct {
 	*idempotency.Engine
+	handle *storeHandle
 	logger *zap.Logger
 }
 
@@ -87,7 +90,20 @@ func (s *storeHandle) open() (caddy.Destructor, error) {
 		OnBusy:         func() { _, _, _ = engines.LoadOrNew(s.key, s.open) }, // it is open: this counts a use
 		OnIdle:         s.giveBack,
 	})
-	return &pooledEngine{Engine: engine, logger: s.logger}, nil
+	return &pooledEngine{Engine: engine, handle: s, logger: s.logger}, nil
+}
+
+// openStores returns the stores that are in use now, in a stable order.
+func openStores() []*storeHandle {
+	var open []*storeHandle
+	engines.Range(func(_, value any) bool {
+		if engine, ok := value.(*pooledEngine); ok { // else it is being opened
+			open = append(open, engine.handle)
+		}
+		return true
+	})
+	slices.SortFunc(open, func(a, b *storeHandle) int { return strings.Compare(a.key, b.key) })
+	return open
 }
 
 // drain waits for the engine's runs, if there is an engine.

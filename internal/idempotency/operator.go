@@ -9,7 +9,7 @@ import (
 	"go.uber.org/zap"
 )
 
-// ErrInFlight: a run that is alive holds the key; an operator cannot take it.
+// ErrInFlight says that a run that is alive holds the key, which an operator cannot take.
 var ErrInFlight = errors.New("a run is in flight under the key; wait until it has ended, or its lease has lapsed")
 
 // freeLease bounds how long an operator's claim stands if the process dies

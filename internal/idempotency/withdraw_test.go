@@ -148,7 +148,7 @@ func TestDamagedRecordDoesNotKeepOthersInDoubt(t *testing.T) {
 				for n := 1; n < 5; n++ {
 					a.wantState(keyed(n), idempotency.Released, 0)
 				}
-				if err == errRefused {
+				if errors.Is(err, errRefused) {
 					a.link.failKey(idempotency.Key{}, nil)
 				}
 				a.drain()

@@ -88,7 +88,9 @@ func forcedLeaves(f *fixture) {
 func forcedLapses(f *fixture) {
 	for size, body := range bodies {
 		claimed, c := f.forced(size, body)
+		f.keptBeside(size, body, claimed)
 		f.pass(c.Lease)
+		f.keptBeside(size, body, claimed)
 		f.replays(size, body)
 		if left := f.lookup(key(size)); left.State != idempotency.Complete || left.Token != claimed.Previous.Token {
 			f.Errorf("the lapsed forced run leaves %+v", left)
@@ -96,6 +98,18 @@ func forcedLapses(f *fixture) {
 		// Nobody has taken over: its late response is kept all the same.
 		f.settle(key(size), claimed.Record, complete("late"))
 		f.replays(size, "late")
+	}
+}
+
+// keptBeside fails the test unless a forced run in flight has no response, and
+// that of the run before it is still there.
+func (f *fixture) keptBeside(name, body string, forced idempotency.Claimed) {
+	f.Helper()
+	if got := f.response(key(name), forced.Record.Token); got != nil {
+		f.Errorf("the forced run in flight has the response %.20q", got.Body)
+	}
+	if got := f.response(key(name), forced.Previous.Token); got == nil || string(got.Body) != body {
+		f.Errorf("the response that it is to replace is %+v", got)
 	}
 }
 

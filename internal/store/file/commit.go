@@ -174,7 +174,7 @@ type abortError struct{ error }
 // Unwrap returns the failure.
 func (e *abortError) Unwrap() error { return e.error }
 
-// ErrNoSpace: there is no room for the file to grow. What is in it can still be
+// ErrNoSpace says that there is no room for the file to grow. What is in it can still be
 // read.
 var ErrNoSpace = errors.New("there is no space left for the store file")
 

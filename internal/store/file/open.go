@@ -35,7 +35,7 @@ func Open(path string, logger *zap.Logger) (*Store, error) {
 		return nil, explain(path, err)
 	}
 	if err := initialise(db); err != nil {
-		closeDatabase(db, file)
+		_ = closeDatabase(db, file) // what failed first is what counts
 		return nil, fmt.Errorf("store file %s: %w", path, err)
 	}
 	syncDirectory(dir)
@@ -118,7 +118,7 @@ func inspect(path string, size int64, logger *zap.Logger) error {
 	if err != nil {
 		return explain(path, err)
 	}
-	defer closeDatabase(db, file)
+	defer func() { _ = closeDatabase(db, file) }() // it was only read
 	var lostMeta bool
 	if err := guard(func() (err error) {
 		lostMeta, err = checkStructure(file, int64(db.Info().PageSize))
@@ -212,7 +212,7 @@ func (s *Store) shut() error {
 	removeHolder(s.path)
 	if s.broken.Load() != nil || s.brokenWrites.Load() != nil {
 		letGo(s.file) // bbolt would wait for its own locks
-		return nil
+		return nil    //nolint:nilerr // those who met the failure were told of it
 	}
 	return closeDatabase(s.db, s.file)
 }

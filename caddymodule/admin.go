@@ -1,0 +1,134 @@
+package caddymodule
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"strings"
+
+	"github.com/caddyserver/caddy/v2"
+
+	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
+)
+
+func init() {
+	caddy.RegisterModule(new(AdminAPI))
+}
+
+// AdminAPI answers operators' requests about keys at Caddy's admin address:
+//
+//	GET    /dedup/keys/<key>          the key's record; with ?body=true its response, too
+//	POST   /dedup/keys/<key>/release  frees a held, complete or exhausted key, and keeps its history
+//	DELETE /dedup/keys/<key>          forgets the key
+type AdminAPI struct{}
+
+// CaddyModule returns the Caddy module information.
+func (*AdminAPI) CaddyModule() caddy.ModuleInfo {
+	return caddy.ModuleInfo{
+		ID:  "admin.api.dedup",
+		New: func() caddy.Module { return new(AdminAPI) },
+	}
+}
+
+const keysPath = "/dedup/keys/"
+
+// Routes implements caddy.AdminRouter.
+func (a *AdminAPI) Routes() []caddy.AdminRoute {
+	return []caddy.AdminRoute{{Pattern: keysPath, Handler: caddy.AdminHandlerFunc(a.serveKey)}}
+}
+
+// serveKey answers a request about one key.
+func (a *AdminAPI) serveKey(w http.ResponseWriter, r *http.Request) error {
+	text, action, _ := strings.Cut(strings.TrimPrefix(r.URL.Path, keysPath), "/")
+	key, err := idempotency.ParseKey(text)
+	if err != nil {
+		return adminError(http.StatusBadRequest, err)
+	}
+	switch {
+	case r.Method == http.MethodGet && action == "":
+		return a.show(w, r, key)
+	case r.Method == http.MethodPost && action == "release":
+		return onKey(w, r, key, func(ctx context.Context, engine *idempotency.Engine) error {
+			return engine.Free(ctx, key)
+		})
+	case r.Method == http.MethodDelete && action == "":
+		return onKey(w, r, key, func(ctx context.Context, engine *idempotency.Engine) error {
+			found, err := engine.Forget(ctx, key)
+			if err == nil && !found {
+				return idempotency.ErrGone
+			}
+			return err
+		})
+	default:
+		return adminError(http.StatusMethodNotAllowed,
+			fmt.Errorf("%s %s is not accepted; use GET or DELETE %s<key>, or POST %s<key>/release", r.Method, r.URL.Path, keysPath, keysPath))
+	}
+}
+
+// show answers with the record that the key has in one of the stores.
+func (a *AdminAPI) show(w http.ResponseWriter, r *http.Request, key idempotency.Key) error {
+	return inStores(key, func(store string, engine *idempotency.Engine) error {
+		record, now, err := engine.Lookup(r.Context(), key)
+		if err != nil {
+			return err
+		}
+		if record == nil {
+			return idempotency.ErrGone
+		}
+		shown := showRecord(store, key, record, now)
+		if r.URL.Query().Get("body") == "true" {
+			response, err := engine.Response(r.Context(), key, record)
+			if err != nil {
+				return err
+			}
+			shown.Response = showResponse(response)
+		}
+		w.Header().Set("Content-Type", "application/json")
+		return json.NewEncoder(w).Encode(shown)
+	})
+}
+
+// onKey does something about a key in the store that has it.
+func onKey(w http.ResponseWriter, r *http.Request, key idempotency.Key, do func(context.Context, *idempotency.Engine) error) error {
+	return inStores(key, func(_ string, engine *idempotency.Engine) error {
+		if err := do(r.Context(), engine); err != nil {
+			return err
+		}
+		w.WriteHeader(http.StatusNoContent)
+		return nil
+	})
+}
+
+// inStores asks the stores that are in use, one after the other, until one of
+// them has the key.
+func inStores(key idempotency.Key, do func(store string, engine *idempotency.Engine) error) error {
+	for _, open := range openStores() {
+		engine, release, err := open.acquire()
+		if err != nil {
+			return adminError(http.StatusServiceUnavailable, err)
+		}
+		err = do(open.describe(), engine)
+		release()
+		var unreadable *idempotency.UnreadableError
+		switch {
+		case errors.Is(err, idempotency.ErrGone):
+			continue
+		case errors.Is(err, idempotency.ErrInFlight):
+			return adminError(http.StatusConflict, err)
+		case errors.As(err, &unreadable):
+			return adminError(http.StatusInternalServerError, err)
+		case err != nil:
+			return adminError(http.StatusServiceUnavailable, err)
+		}
+		return nil
+	}
+	return adminError(http.StatusNotFound, fmt.Errorf("no store has a record of the key %s", key))
+}
+
+func adminError(status int, err error) error {
+	return caddy.APIError{HTTPStatus: status, Err: err}
+}
+
+var _ caddy.AdminRouter = (*AdminAPI)(nil)
