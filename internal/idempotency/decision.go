@@ -130,7 +130,7 @@ func refusalFor(err error) Refusal {
 	switch {
 	case errors.As(err, &unreadable):
 		return Refusal{Reason: ReasonUnreadable, Err: err}
-	case errors.Is(err, ErrFull):
+	case errors.Is(err, ErrFull), errors.Is(err, ErrOverloaded):
 		return Refusal{Reason: ReasonOverloaded, Err: err}
 	default:
 		return Refusal{Reason: ReasonUnavailable, Err: err}

@@ -3,7 +3,6 @@ package idempotency
 import (
 	"context"
 	"errors"
-	"fmt"
 	"sync"
 	"time"
 
@@ -50,6 +49,10 @@ type Engine struct {
 	// unsettled counts runs and responses still to be stored, busy also claims
 	// still to be withdrawn.
 	unsettled, busy tally
+	limits          Limits
+	// waiting counts requests that follow a flight, claiming those that ask the
+	// store.
+	waiting, claiming int
 }
 
 // NewEngine returns an engine over a store. Closing it closes the store.
@@ -122,14 +125,17 @@ func (e *Engine) Begin(ctx context.Context, req Request) (Decision, error) {
 	limit := time.NewTimer(req.Policy.Wait)
 	defer limit.Stop()
 	for {
-		f, first, late := e.join(req.Key)
+		f, first, late, err := e.join(req.Key)
+		if err != nil {
+			return refusalFor(err), nil
+		}
 		if first {
 			if run := e.claim(ctx, f, req); run != nil {
 				return run, nil
 			}
 		}
 		decision, err := follow(ctx, f, late, req, limit.C)
-		e.leave(f)
+		e.leave(f, first)
 		if decision != nil || err != nil {
 			return decision, err
 		}
@@ -171,9 +177,10 @@ func (e *Engine) claim(ctx context.Context, f *flight, req Request) *Run {
 // must not leave the claim in doubt. A claim that may have been executed though
 // its reply was lost is withdrawn.
 func (e *Engine) ask(ctx context.Context, c Claim) (Claimed, error) {
-	if !e.mayClaim() {
-		return Claimed{}, fmt.Errorf("%d claims in doubt wait for the store to answer", maxWithdrawals)
+	if err := e.beginClaim(); err != nil {
+		return Claimed{}, err
 	}
+	defer e.endClaim()
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), e.options.Timeout)
 	defer cancel()
 	got, err := e.store.Claim(ctx, c)

@@ -51,7 +51,8 @@ func (f *flight) hasEnded() bool {
 
 // join adds a request to the key's flight; the first one has to ask the store.
 // A request that is late came when the flight's run had ended.
-func (e *Engine) join(key Key) (f *flight, first, late bool) {
+// The error says that a limit is reached, and that it did not join.
+func (e *Engine) join(key Key) (f *flight, first, late bool, err error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	f, ok := e.flights[key]
@@ -64,16 +65,23 @@ func (e *Engine) join(key Key) (f *flight, first, late bool) {
 			deserted: make(chan struct{}),
 		}
 		e.flights[key] = f
+	} else if err := e.admitLocked(f); err != nil {
+		return nil, false, false, err
+	} else {
+		e.waiting++
 	}
 	f.members++
-	return f, !ok, f.over
+	return f, !ok, f.over, nil
 }
 
 // leave takes a request out of its flight. With the last one a watched flight
 // ends: nobody is left to be told.
-func (e *Engine) leave(f *flight) {
+func (e *Engine) leave(f *flight, first bool) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
+	if !first {
+		e.waiting--
+	}
 	f.members--
 	if f.members == 0 && f.watched && !f.over {
 		f.over = true

@@ -171,7 +171,11 @@ func (r *Run) outcome(s Settlement, now time.Time) outcome {
 
 func (r *Run) settlement(end End, response *Response) Settlement {
 	end.Attempt = r.record.Attempt - r.record.FreedAttempts
-	conclusion := Conclude(end, r.policy.Settle)
+	policy := r.policy.Settle
+	if r.record.Replaces != nil {
+		policy.MaxAttempts = 0 // a forced run's failure need not be kept: there is a response
+	}
+	conclusion := Conclude(end, policy)
 	s := Settlement{
 		State:     conclusion.State,
 		Counted:   conclusion.Counted,

@@ -25,12 +25,6 @@ type withdrawal struct {
 	claimed, over bool
 }
 
-func (e *Engine) mayClaim() bool {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	return len(e.withdrawals) < maxWithdrawals
-}
-
 // withdraw takes a claim back, in the background, by its token.
 func (e *Engine) withdraw(c Claim, record *Record) {
 	e.mu.Lock()

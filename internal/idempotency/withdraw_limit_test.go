@@ -31,7 +31,7 @@ func TestTooManyClaimsInDoubt(t *testing.T) {
 		t.Errorf("refused with %q, want %q", refused.Reason, ReasonUnavailable)
 	}
 	e.withdrawals = e.withdrawals[1:]
-	if !e.mayClaim() {
-		t.Error("no claim may be made with one in doubt fewer")
+	if err := e.beginClaim(); err != nil {
+		t.Errorf("no claim may be made with one in doubt fewer: %v", err)
 	}
 }

@@ -1,0 +1,64 @@
+package idempotency
+
+import (
+	"errors"
+	"fmt"
+)
+
+// Limits bound what one process holds at a time for one store. 0 is no limit.
+type Limits struct {
+	// Waiters are requests that wait for another's run, in all and for one key.
+	Waiters       int
+	WaitersPerKey int
+	// InFlight are runs, and responses still to be stored.
+	InFlight int
+}
+
+// ErrOverloaded says that one of the [Limits] is reached.
+var ErrOverloaded = errors.New("too much is in progress")
+
+func overloaded(limit string, n int) error {
+	return fmt.Errorf("%w: the limit of %d %s is reached", ErrOverloaded, n, limit)
+}
+
+// SetLimits changes the limits from now on.
+func (e *Engine) SetLimits(limits Limits) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.limits = limits
+}
+
+// admitLocked says whether one more request may follow a flight.
+func (e *Engine) admitLocked(f *flight) error {
+	switch {
+	case f.over: // it is answered at once
+		return nil
+	case e.limits.WaitersPerKey > 0 && f.members > e.limits.WaitersPerKey:
+		return overloaded("waiters for one key", e.limits.WaitersPerKey)
+	case e.limits.Waiters > 0 && e.waiting >= e.limits.Waiters:
+		return overloaded("waiters", e.limits.Waiters)
+	default:
+		return nil
+	}
+}
+
+// beginClaim says whether one more claim may be made, and counts it until
+// endClaim.
+func (e *Engine) beginClaim() error {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	switch {
+	case len(e.withdrawals) >= maxWithdrawals:
+		return fmt.Errorf("%d claims in doubt wait for the store to answer", maxWithdrawals)
+	case e.limits.InFlight > 0 && e.unsettled.n+e.claiming >= e.limits.InFlight:
+		return overloaded("runs in flight", e.limits.InFlight)
+	}
+	e.claiming++
+	return nil
+}
+
+func (e *Engine) endClaim() {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.claiming--
+}

@@ -1,0 +1,81 @@
+package idempotency_test
+
+import (
+	"errors"
+	"testing"
+	"testing/synctest"
+
+	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
+)
+
+func wantOverloaded(t *testing.T, d idempotency.Decision) {
+	t.Helper()
+	got := as[idempotency.Refusal](t, d)
+	if got.Reason != idempotency.ReasonOverloaded || !errors.Is(got.Err, idempotency.ErrOverloaded) {
+		t.Errorf("refused with %q (%v), want %q", got.Reason, got.Err, idempotency.ReasonOverloaded)
+	}
+}
+
+func withKey(req idempotency.Request, id string) idempotency.Request {
+	req.Key = idempotency.Identity{ID: id}.Key()
+	return req
+}
+
+func TestLimitOfWaiters(t *testing.T) {
+	onBoth(t, func(t *testing.T, owner, other *replica) {
+		one, two := withKey(someRequest(), "one"), withKey(someRequest(), "two")
+		first, second := owner.run(one), owner.run(two)
+		// On another replica the first of a key's duplicates watches its run.
+		watchers := 0
+		if owner != other {
+			watchers = 1
+		}
+		other.SetLimits(idempotency.Limits{Waiters: 5, WaitersPerKey: 3})
+		waiting := other.waiters(3+watchers, one)
+		synctest.Wait()
+		wantOverloaded(t, other.begin(one))
+		more := other.waiters(2+watchers, two)
+		synctest.Wait()
+		wantOverloaded(t, other.begin(two))
+
+		wantEnd(t, first, created("one"), idempotency.ResultKept)
+		wantEnd(t, second, created("two"), idempotency.ResultKept)
+		for _, w := range waiting {
+			wantReplay(t, w.decision(), first.ExecutionID(), created("one"), true)
+		}
+		for _, w := range more {
+			wantReplay(t, w.decision(), second.ExecutionID(), created("two"), true)
+		}
+		// Those who left make room.
+		third := withKey(someRequest(), "three")
+		run := owner.run(third)
+		again := other.waiters(3+watchers, third)
+		synctest.Wait()
+		wantOverloaded(t, other.begin(third))
+		wantEnd(t, run, created("three"), idempotency.ResultKept)
+		for _, w := range again {
+			wantReplay(t, w.decision(), run.ExecutionID(), created("three"), true)
+		}
+	})
+}
+
+func TestLimitOfRunsInFlight(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newReplica(t, newShared(t))
+		r.SetLimits(idempotency.Limits{InFlight: 2})
+		one := r.run(withKey(someRequest(), "one"))
+		two := r.run(withKey(someRequest(), "two"))
+		wantOverloaded(t, r.begin(withKey(someRequest(), "three")))
+		wantEnd(t, one, created("one"), idempotency.ResultKept)
+
+		// A response that is still to be stored counts: it is held in memory.
+		r.link.fail(refused, "settle")
+		wantEnd(t, two, created("two"), idempotency.ResultPending)
+		three := r.run(withKey(someRequest(), "three"))
+		wantOverloaded(t, r.begin(withKey(someRequest(), "four")))
+		r.link.recover()
+		wantEnd(t, three, created("three"), idempotency.ResultKept)
+		r.drain()
+		wantEnd(t, r.run(withKey(someRequest(), "four")), created("four"), idempotency.ResultKept)
+	})
+}
