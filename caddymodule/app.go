@@ -29,9 +29,13 @@ type App struct {
 	// `redis`.
 	StoreRaw json.RawMessage `json:"store,omitempty" caddy:"namespace=dedup.stores inline_key=store"`
 
+	// What one process holds at a time.
+	Limits Limits `json:"limits,omitzero"`
+
 	ctx    caddy.Context
 	logger *zap.Logger
 	store  *storeHandle
+	buffer *buffer
 
 	mu      sync.Mutex
 	stores  []*storeHandle // those that the configuration's handlers use
@@ -52,6 +56,11 @@ func (a *App) Provision(ctx caddy.Context) error {
 	a.ctx = ctx
 	a.logger = ctx.Logger()
 	orElse(&a.Namespace, "default")
+	a.Limits.setDefaults()
+	if err := a.Limits.check(); err != nil {
+		return err
+	}
+	a.buffer = &buffer{limit: a.Limits.Buffered}
 	if a.StoreRaw == nil {
 		a.StoreRaw = json.RawMessage(`{"store":"file"}`)
 	}
@@ -70,7 +79,7 @@ func (a *App) loadStore(ctx caddy.Context, owner any) (*storeHandle, error) {
 	if !ok {
 		return nil, fmt.Errorf("the store module %T is not a store of caddy-dedup", module)
 	}
-	return newStoreHandle(config, a.logger), nil
+	return newStoreHandle(config, a.logger, a.Limits), nil
 }
 
 // use notes the store and the time limit of a handler.
@@ -95,6 +104,7 @@ func (a *App) Start() error {
 			return err
 		}
 		a.held = append(a.held, release)
+		engine.SetLimits(a.Limits.ofEngine())
 		a.logger.Info("claims and responses are kept", zap.String("store", handle.describe()))
 		go a.probe(engine, handle.describe())
 	}

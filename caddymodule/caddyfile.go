@@ -3,16 +3,13 @@ package caddymodule
 import (
 	"fmt"
 	"maps"
-	"math"
 	"slices"
-	"strconv"
 	"time"
 
 	"github.com/caddyserver/caddy/v2"
 	"github.com/caddyserver/caddy/v2/caddyconfig/caddyfile"
 	"github.com/caddyserver/caddy/v2/caddyconfig/httpcaddyfile"
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
-	"github.com/dustin/go-humanize"
 )
 
 func init() {
@@ -171,33 +168,17 @@ func parseDuration(d *caddyfile.Dispenser, name, value string, least time.Durati
 
 // size parses a setting that is a number of bytes.
 func size(name string, field func(*Settings) *int64) settingParser {
-	return func(s *Settings, d *caddyfile.Dispenser) error {
-		value, err := oneArg(d, "a size such as 1MiB")
-		if err != nil {
-			return err
-		}
-		n, err := humanize.ParseBytes(value)
-		if err != nil || n == 0 || n > math.MaxInt64/2 {
-			return d.Errf("%s: %q is not a size; use one above 0 such as 64KiB or 1MiB", name, value)
-		}
-		*field(s) = int64(n)
-		return nil
+	return func(s *Settings, d *caddyfile.Dispenser) (err error) {
+		*field(s), err = sizeArg(d, name)
+		return err
 	}
 }
 
 // count parses a setting that is a whole number.
 func count(name string, least int, field func(*Settings) *int) settingParser {
-	return func(s *Settings, d *caddyfile.Dispenser) error {
-		value, err := oneArg(d, "a whole number")
-		if err != nil {
-			return err
-		}
-		n, err := strconv.Atoi(value)
-		if err != nil || n < least {
-			return d.Errf("%s: %q is not a whole number of at least %d", name, value, least)
-		}
-		*field(s) = n
-		return nil
+	return func(s *Settings, d *caddyfile.Dispenser) (err error) {
+		*field(s), err = countArg(d, name, least)
+		return err
 	}
 }
 

@@ -20,6 +20,7 @@ import (
 type capture struct {
 	client  http.ResponseWriter
 	maxBody int64
+	held    *share
 
 	// header is the run's own view, so that what the handlers in front have set
 	// can be told from what the run has set.
@@ -42,8 +43,9 @@ type capture struct {
 	onUpgrade  func()
 }
 
-func newCapture(client http.ResponseWriter, maxBody int64) *capture {
+func newCapture(client http.ResponseWriter, maxBody int64, held *share) *capture {
 	return &capture{
+		held:      held,
 		client:    client,
 		maxBody:   maxBody,
 		header:    client.Header().Clone(),
@@ -95,7 +97,7 @@ func (c *capture) Write(p []byte) (int, error) {
 		return 0, http.ErrBodyNotAllowed
 	}
 	c.sniff(p)
-	if !c.omitted && int64(len(c.body)+len(p)) > c.maxBody {
+	if !c.omitted && (int64(len(c.body)+len(p)) > c.maxBody || c.held.take(len(p)) != nil) {
 		c.stream()
 		c.omitted = true
 		c.body = nil

@@ -26,7 +26,7 @@ func (x *exchange) carryOut(run *idempotency.Run) error {
 	ctx, limit := limited(x.r, duration(x.Timeout))
 	defer limit.end()
 	ctx, sent := traced(inExecution(ctx, run.ExecutionID()))
-	answer := newCapture(x.w, x.MaxResponseBody)
+	answer := newCapture(x.w, x.MaxResponseBody, &x.held)
 
 	settled := false
 	settle := func(end idempotency.End, failed int) {

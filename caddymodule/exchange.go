@@ -22,6 +22,7 @@ type exchange struct {
 
 	found   delivery.Found
 	key     string
+	held    share  // of the buffer, for the request's body and its response
 	release func() // gives the store back
 }
 
@@ -35,7 +36,7 @@ type refusal struct {
 // request that passes without a key, and an error for a body that could not be
 // read: then there is nothing to claim.
 func (x *exchange) identify() (*idempotency.Request, *refusal, error) {
-	body := &requestBody{r: x.r, limit: x.MaxRequestBody}
+	body := &requestBody{r: x.r, limit: x.MaxRequestBody, share: &x.held}
 	repl := x.r.Context().Value(caddy.ReplacerCtxKey).(*caddy.Replacer)
 	request := delivery.Request{
 		Header:  x.r.Header,
@@ -51,7 +52,7 @@ func (x *exchange) identify() (*idempotency.Request, *refusal, error) {
 	var invalid *delivery.InvalidError
 	switch {
 	case body.failed() != nil:
-		return nil, nil, body.failed()
+		return unread(body.failed())
 	case errors.As(err, &invalid) && x.mode() == delivery.ModeAPI:
 		return nil, &refusal{reasonInvalid, invalid.Error()}, nil
 	case errors.As(err, &invalid):
@@ -70,7 +71,7 @@ func (x *exchange) identify() (*idempotency.Request, *refusal, error) {
 	content, err := read()
 	switch {
 	case body.failed() != nil:
-		return nil, nil, body.failed()
+		return unread(body.failed())
 	case err != nil && fingerprint != idempotency.FingerprintNone:
 		return x.withLargeBody("the fingerprint")
 	}
@@ -78,6 +79,14 @@ func (x *exchange) identify() (*idempotency.Request, *refusal, error) {
 	identified := x.identified(found, repl)
 	identified.Fingerprint = idempotency.Fingerprint(fingerprint, path, query, content, x.Exclude...)
 	return identified, nil, nil
+}
+
+// unread is for a body that could not be read, or that there is no room for.
+func unread(err error) (*idempotency.Request, *refusal, error) {
+	if full, ok := errors.AsType[errBufferFull](err); ok {
+		return nil, &refusal{idempotency.ReasonOverloaded, full.Error() + "; repeat the request later"}, nil
+	}
+	return nil, nil, err
 }
 
 // replaced returns a text with its placeholders replaced, or nothing where one of
@@ -142,7 +151,9 @@ func (x *exchange) begin(request idempotency.Request) (idempotency.Decision, err
 	return engine.Begin(x.r.Context(), request)
 }
 
+// done gives back what the request held.
 func (x *exchange) done() {
+	x.held.giveBack()
 	if x.release != nil {
 		x.release()
 	}

@@ -39,6 +39,7 @@ type Handler struct {
 	release idempotency.StatusSet
 	headers headerRules
 	store   *storeHandle
+	buffer  *buffer
 	space   string
 }
 
@@ -67,7 +68,7 @@ func (h *Handler) Provision(ctx caddy.Context) error {
 		return fmt.Errorf("loading the dedup app: %w", err)
 	}
 	app := module.(*App)
-	h.space = app.Namespace
+	h.space, h.buffer = app.Namespace, app.buffer
 	h.store = app.store
 	if h.StoreRaw != nil {
 		if h.store, err = app.loadStore(ctx, h); err != nil {
@@ -84,7 +85,8 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request, next caddyht
 	if !h.applies(r) {
 		return h.passUnclaimed(w, r, next)
 	}
-	x := &exchange{Handler: h, w: w, r: r, next: next}
+	x := &exchange{Handler: h, w: w, r: r, next: next, held: share{buffer: h.buffer}}
+	defer x.done()
 	request, refused, err := x.identify()
 	switch {
 	case err != nil:
@@ -99,7 +101,6 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request, next caddyht
 	if err != nil {
 		return caddyhttp.Error(statusClientGone, err)
 	}
-	defer x.done()
 	switch d := decision.(type) {
 	case *idempotency.Run:
 		return x.carryOut(d)

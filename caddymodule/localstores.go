@@ -20,9 +20,6 @@ func init() {
 
 const (
 	defaultFile = "dedup.db"
-	// memoryLimit is how much the memory store holds, in bytes of records and
-	// responses. Full, it refuses new keys: evicting a claim would run it again.
-	memoryLimit = 256 << 20
 	// localTimeout limits one operation of a store in this process. It is long
 	// against a disk that is busy, and short against a client that waits.
 	localTimeout = 5 * time.Second
@@ -65,7 +62,7 @@ func (s *FileStore) poolKey() string                 { return "file " + s.Path }
 func (s *FileStore) describe() string                { return "file store " + s.Path }
 func (s *FileStore) operationTimeout() time.Duration { return localTimeout }
 
-func (s *FileStore) open(logger *zap.Logger) (idempotency.Store, error) {
+func (s *FileStore) open(logger *zap.Logger, _ Limits) (idempotency.Store, error) {
 	return file.Open(s.Path, logger)
 }
 
@@ -85,8 +82,8 @@ func (s *MemoryStore) poolKey() string                 { return "memory" }
 func (s *MemoryStore) describe() string                { return "memory store, which is gone when the process exits" }
 func (s *MemoryStore) operationTimeout() time.Duration { return localTimeout }
 
-func (s *MemoryStore) open(*zap.Logger) (idempotency.Store, error) {
-	return memory.New(memoryLimit), nil
+func (s *MemoryStore) open(_ *zap.Logger, limits Limits) (idempotency.Store, error) {
+	return memory.New(limits.MemoryStore), nil
 }
 
 var (

@@ -25,7 +25,7 @@ type storeModule interface {
 	// operationTimeout limits one operation of the store.
 	operationTimeout() time.Duration
 	// open opens the store.
-	open(logger *zap.Logger) (idempotency.Store, error)
+	open(logger *zap.Logger, limits Limits) (idempotency.Store, error)
 }
 
 // engines holds the engine of every store that is in use, over configuration
@@ -55,10 +55,11 @@ type storeHandle struct {
 	config storeModule
 	key    string
 	logger *zap.Logger
+	limits Limits
 }
 
-func newStoreHandle(config storeModule, logger *zap.Logger) *storeHandle {
-	return &storeHandle{config: config, key: config.poolKey(), logger: logger}
+func newStoreHandle(config storeModule, logger *zap.Logger, limits Limits) *storeHandle {
+	return &storeHandle{config: config, key: config.poolKey(), logger: logger, limits: limits}
 }
 
 func (s *storeHandle) describe() string { return s.config.describe() }
@@ -78,7 +79,7 @@ func (s *storeHandle) giveBack() {
 }
 
 func (s *storeHandle) open() (caddy.Destructor, error) {
-	store, err := s.config.open(s.logger)
+	store, err := s.config.open(s.logger, s.limits)
 	if err != nil {
 		return nil, err
 	}
@@ -90,6 +91,7 @@ func (s *storeHandle) open() (caddy.Destructor, error) {
 		OnBusy:         func() { _, _, _ = engines.LoadOrNew(s.key, s.open) }, // it is open: this counts a use
 		OnIdle:         s.giveBack,
 	})
+	engine.SetLimits(s.limits.ofEngine())
 	return &pooledEngine{Engine: engine, handle: s, logger: s.logger}, nil
 }
 

@@ -28,6 +28,7 @@ const (
 type requestBody struct {
 	r     *http.Request
 	limit int64
+	share *share
 
 	read bool
 	body []byte
@@ -49,7 +50,7 @@ func (b *requestBody) needed() ([]byte, error) {
 func (b *requestBody) whole() ([]byte, error) {
 	if !b.read {
 		b.read = true
-		b.body, b.all, b.err = readBody(b.r, b.limit)
+		b.body, b.all, b.err = readBody(b.r, b.limit, b.share)
 	}
 	switch {
 	case b.err != nil:
@@ -65,7 +66,7 @@ func (b *requestBody) whole() ([]byte, error) {
 func (b *requestBody) failed() error { return b.err }
 
 // readBody reads a body and puts it back. It reports whether that is all of it.
-func readBody(r *http.Request, limit int64) (body []byte, whole bool, err error) {
+func readBody(r *http.Request, limit int64, held *share) (body []byte, whole bool, err error) {
 	if r.Body == nil || r.Body == http.NoBody {
 		return nil, true, nil
 	}
@@ -74,7 +75,15 @@ func readBody(r *http.Request, limit int64) (body []byte, whole bool, err error)
 	if r.ContentLength > 0 && r.ContentLength <= limit {
 		buffer.Grow(int(r.ContentLength) + bytes.MinRead)
 	}
-	n, err := buffer.ReadFrom(io.LimitReader(rest, limit+1))
+	most := limit + 1
+	if r.ContentLength > 0 {
+		most = min(most, r.ContentLength+1) // so that a small body takes a small buffer
+	}
+	n, err := io.Copy(&counted{&buffer, held}, io.LimitReader(rest, most))
+	if full, ok := errors.AsType[errBufferFull](err); ok {
+		r.Body = readCloser{io.MultiReader(bytes.NewReader(buffer.Bytes()), rest), rest}
+		return nil, false, full
+	}
 	if err != nil {
 		return nil, false, bodyError(r.Context(), err)
 	}
@@ -94,6 +103,20 @@ func readBody(r *http.Request, limit int64) (body []byte, whole bool, err error)
 		r.TransferEncoding = nil
 	}
 	return body, true, nil
+}
+
+// counted is a buffer whose bytes count against the limit of all buffers.
+type counted struct {
+	buffer *bytes.Buffer
+	held   *share
+}
+
+// Write implements io.Writer.
+func (c *counted) Write(p []byte) (int, error) {
+	if err := c.held.take(len(p)); err != nil {
+		return 0, err
+	}
+	return c.buffer.Write(p)
 }
 
 type readCloser struct {

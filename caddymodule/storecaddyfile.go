@@ -43,8 +43,10 @@ func parseGlobalOption(d *caddyfile.Dispenser, existing any) (any, error) {
 			}
 		case "store":
 			app.StoreRaw, err = parseStore(d)
+		case "limits":
+			app.Limits, err = parseLimits(d)
 		default:
-			err = d.Errf("dedup: unknown word %q; use namespace or store", name)
+			err = d.Errf("dedup: unknown word %q; use namespace, store or limits", name)
 		}
 		if err != nil {
 			return nil, err

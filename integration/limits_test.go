@@ -1,0 +1,88 @@
+package integration
+
+import (
+	"fmt"
+	"net/http"
+	"strings"
+	"testing"
+)
+
+func limits(l ...string) string { return "limits {\n" + lines(l...) + "\n}" }
+
+func TestWaitersOverTheirLimitAreRefused(t *testing.T) {
+	t.Parallel()
+	g := newGate(t)
+	up := startUpstream(t, g.before(answers201))
+	p := start(t, conf{store: "store memory", dedup: limits("waiters_per_key 2"), site: lines(dedupBlock("in_flight wait 1m"), proxyTo(up))})
+	waiting := p.postMany(3, "/", "k", "body")
+	up.awaitRuns(t, "k", 1)
+	p.awaitWaiting(t, 2)
+	refused := p.post(t, "/", "k", "body")
+	wantProblem(t, refused, 503, "overloaded")
+	if refused.Header.Get("Retry-After") == "" {
+		t.Error("the refusal has no Retry-After")
+	}
+	g.open()
+	allAlike(t, replies(t, waiting))
+	up.wantRuns(t, "k", 1)
+}
+
+func TestRunsOverTheirLimitAreRefused(t *testing.T) {
+	t.Parallel()
+	g := newGate(t)
+	up := startUpstream(t, g.before(answers201))
+	p := start(t, conf{store: "store memory", dedup: limits("in_flight 1"), site: lines(
+		"handle /pass {", dedupBlock("store_errors pass"), proxyTo(up), "}", "handle {", "dedup", proxyTo(up), "}")})
+	first := p.postLater("/", "k", "body")
+	up.awaitRuns(t, "k", 1)
+	wantProblem(t, p.post(t, "/", "other", "body"), 503, "overloaded")
+	// A limit of ours is no failure of the store's: nothing passes unprotected.
+	wantProblem(t, p.post(t, "/pass", "other", "body"), 503, "overloaded")
+	g.open()
+	wantFresh(t, first.reply(t), 201, "run 1 of k")
+	wantFresh(t, p.post(t, "/", "other", "body"), 201, "run 1 of other")
+}
+
+func TestBodiesOverTheBufferAreRefused(t *testing.T) {
+	t.Parallel()
+	up := startUpstream(t, func(w http.ResponseWriter, r *http.Request, n run) {
+		if n.Key == "large" {
+			fmt.Fprint(w, strings.Repeat("x", 4096))
+			return
+		}
+		answers201(w, r, n)
+	})
+	p := start(t, conf{store: "store memory", dedup: limits("buffered 2KiB"), site: lines("dedup", proxyTo(up))})
+	wantProblem(t, p.post(t, "/", "k", strings.Repeat("x", 4096)), 503, "overloaded")
+	up.wantRuns(t, "k", 0)
+	wantFresh(t, p.post(t, "/", "k", "small"), 201, "run 1 of k")
+	if got := p.post(t, "/", "large", "small"); got.Status != 200 || len(got.Body) != 4096 {
+		t.Errorf("got %d and %d bytes", got.Status, len(got.Body))
+	}
+	wantProblem(t, p.post(t, "/", "large", "small"), 409, "response_not_kept")
+	up.wantRuns(t, "large", 1)
+	// What was held is given back.
+	for n := range 50 {
+		key := fmt.Sprint("again ", n)
+		wantFresh(t, p.post(t, "/", key, strings.Repeat("x", 1000)), 201, "run 1 of "+key)
+	}
+}
+
+func TestMemoryStoreOverItsLimitRefuses(t *testing.T) {
+	t.Parallel()
+	up := startUpstream(t, answers201)
+	p := start(t, conf{store: "store memory", dedup: limits("memory_store 64KiB"), site: lines("dedup", proxyTo(up))})
+	first := p.post(t, "/", "0", "body")
+	for n := 1; ; n++ {
+		got := p.post(t, "/", fmt.Sprint(n), "body")
+		if got.Status == 201 {
+			if n > 1000 {
+				t.Fatal("the store takes more than its limit")
+			}
+			continue
+		}
+		wantProblem(t, got, 503, "overloaded")
+		break
+	}
+	wantReplay(t, p.post(t, "/", "0", "body"), first) // nothing is evicted
+}
