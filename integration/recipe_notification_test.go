@@ -8,7 +8,9 @@ import (
 	"net/http"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
+	"time"
 
 	"github.com/caddy-dedup/caddy-dedup/internal/store/redis/redistest"
 )
@@ -121,7 +123,9 @@ func TestRecipeNotificationDeliveryIsTriedFiveTimes(t *testing.T) {
 		before[i] = p.goroutines(t)
 	}
 
-	const workers, tries = 6, 8
+	// A replica that has not yet heard of a run's end gives its answer once more,
+	// so that a worker may need two tries for each run.
+	const workers, tries = 6, 16
 	ids := []string{"ok 1", "ok 2", "no 1", "no 2", "lost 1", "any 1", "any 2", "any 3"}
 	var group sync.WaitGroup
 	last := make(chan reply, workers*len(replicas)*len(ids))
@@ -207,6 +211,80 @@ func (p *caddy) goroutines(t *testing.T) int {
 		t.Fatal("the dump shows no goroutine of the module: is it stripped?")
 	}
 	return n
+}
+
+// Whatever stands still or dies meanwhile: no notification is tried a sixth time,
+// and no two tries are the same attempt.
+func TestRecipeNotificationDeliveryUnderFaults(t *testing.T) {
+	t.Parallel()
+	server := redistest.Start(t)
+	up, service := startDeliveries(t, func(string, int) int { return []int{0, 503, 503}[rand.IntN(3)] })
+	r := readRecipe(t, "notification-delivery.md").before(t, up).on(t, server.Addr).with(t, "lease 10s", "lease 500ms", "in_flight wait 30s", "in_flight wait 2s")
+	a, b := r.start(t), r.start(t)
+	ids := []string{"n1", "n2", "n3", "n4"}
+	done := make(chan struct{})
+	var group sync.WaitGroup
+	for _, id := range ids {
+		for _, p := range []*caddy{a, b, a, b} {
+			group.Go(func() {
+				for {
+					select {
+					case <-done:
+						return
+					default:
+						_, _ = try(oneShot, p.newPost("/notifications", "", notification(id, "mail"))) // what it gets is not the point
+					}
+				}
+			})
+		}
+	}
+	standStill := func(stop, goOn func()) {
+		stop()
+		<-time.After(longEnough) // the time for which it stands still
+		goOn()
+	}
+	for range 3 {
+		standStill(func() { server.Signal(syscall.SIGSTOP) }, func() { server.Signal(syscall.SIGCONT) })
+		standStill(func() { a.signal(t, syscall.SIGSTOP) }, func() { a.signal(t, syscall.SIGCONT) })
+		b.kill(t)
+		b = r.startAs(t, b.conf)
+	}
+	// Every notification is brought to its end.
+	for _, id := range ids {
+		before := ""
+		eventually(t, id+" has its last answer", func() bool {
+			got, err := try(oneShot, b.newPost("/notifications", "", notification(id, "mail")))
+			if err != nil || strings.Contains(got.Body, "attempts_exhausted") {
+				return err == nil
+			}
+			// Who waits for a run gets its answer once; a kept one is there again.
+			kept := got.replayed() && got.executionID() == before
+			before = got.executionID()
+			return kept
+		})
+	}
+	close(done)
+	group.Wait()
+	told := make(map[string]int)
+	for _, ran := range up.all() {
+		var n struct {
+			ID string `json:"notification_id"`
+		}
+		if err := json.Unmarshal([]byte(ran.Body), &n); err != nil {
+			t.Fatal(err)
+		}
+		told[n.ID+" as attempt "+ran.Header.Get("Dedup-Attempt")]++
+	}
+	for what, times := range told {
+		if times > 1 || strings.HasSuffix(what, " 6") {
+			t.Errorf("%s was made %d times", what, times)
+		}
+	}
+	for _, id := range ids {
+		if tries := service.of(id + " by mail"); len(tries) > 5 {
+			t.Errorf("%s was tried %d times: %v", id, len(tries), tries)
+		}
+	}
 }
 
 // A replica that dies in the middle of a delivery has made an attempt.

@@ -47,7 +47,7 @@ func TestRecipeTriggerDispatchReservesFirst(t *testing.T) {
 // goldenTriggerKey is that of the event evt-1 of /triggers/deploy/main on
 // triggers.test, in the page's namespace. If it changes, everybody's records are
 // lost with an update.
-const goldenTriggerKey = "?"
+const goldenTriggerKey = "e7a4113e2cbb89e164d5a9fbc9488a7877ccadc336525d2523083eb359db33d9"
 
 func TestRecipeTriggerDispatchKeysNeverMeet(t *testing.T) {
 	t.Parallel()
@@ -81,7 +81,7 @@ func TestRecipeTriggerDispatchByContent(t *testing.T) {
 	server := redistest.Start(t)
 	up := startUpstream(t, answersStatus(202))
 	p := readRecipe(t, "trigger-dispatch.md").before(t, up).on(t, server.Addr).start(t)
-	for _, same := range [][]string{
+	for n, same := range [][]string{
 		{`{"b": 1, "a": "ü"}`, `{"a":"\u00fc","b":1}`, "\n{ \"b\":1,\"a\":\"ü\" }"},
 		{`{"b": 2, "a": "ü"}`, `{"a":"ü","b":2}`},
 		{"b=1&a=2", "b=1&a=2"},
@@ -95,7 +95,7 @@ func TestRecipeTriggerDispatchByContent(t *testing.T) {
 			wantReplay(t, p.post(t, "/triggers/plain", "", body), first)
 		}
 		// With an ID the same body is another event.
-		if got := p.post(t, "/triggers/plain", "", same[0], event(same[0][:3])); got.Status != 202 || got.replayed() {
+		if got := p.post(t, "/triggers/plain", "", same[0], event(fmt.Sprint(n))); got.Status != 202 || got.replayed() {
 			t.Errorf("%q with an ID: got %d, replayed: %v", same[0], got.Status, got.replayed())
 		}
 	}
@@ -152,10 +152,12 @@ func TestRecipeTriggerDispatchRollbackFails(t *testing.T) {
 				wantProblem(t, refused, 503, "store_unavailable")
 				wantRetryAfter(t, refused)
 				way.back(server)
+				// Until the release is made up for, the store has the run in flight:
+				// who comes meanwhile waits for its end, and gets its answer.
 				var got reply
 				eventually(t, "the event is dispatched again", func() bool {
 					got = p.post(t, "/triggers/x", "", "{}", event("1"))
-					return got.Status != 503 || got.Header.Get("Retry-After") == ""
+					return got.Header.Get("Retry-After") == "" && !got.replayed()
 				})
 				wantFresh(t, got, 202, "run 2 of ")
 				up.wantRuns(t, "", 2)

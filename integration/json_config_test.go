@@ -1,0 +1,49 @@
+package integration
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// What a Caddyfile's parser finds wrong is found in JSON, too, when it is loaded.
+func TestMistakesInJSON(t *testing.T) {
+	t.Parallel()
+	for settings, says := range map[string]string{
+		`"keys": [{}]`: "exactly one",
+		`"keys": [{"header": "X-Id", "json": "/id"}]`:                                         "exactly one",
+		`"keys": [{"content": true, "value": "x"}]`:                                           "exactly one",
+		`"keys": [{"json": "id"}]`:                                                            "must start with a slash",
+		`"keys": [{"header": "X Id"}]`:                                                        "not a field name",
+		`"keys": [{"parts": [{"json": "/id"}]}]`:                                              "no prefix",
+		`"keys": [{"prefix": "p", "parts": [{"prefix": "q", "content": true}]}]`:              "prefix",
+		`"keys": [{"prefix": "p", "parts": [{"prefix": "q", "parts": [{"content": true}]}]}]`: "parts",
+		`"keys": [{"prefix": "p", "parts": [{}]}]`:                                            "exactly one",
+		`"keys": [{"cookie": "id"}]`:                                                          "cookie",
+		`"providers": ["gitub"]`:                                                              "did you mean github",
+		`"providers": ["github", "github"]`:                                                   "named twice",
+		`"providers": ["stripe", "paypal"]`:                                                   "/id",
+		`"providers": ["postmark", "github"]`:                                                 "named last",
+		`"exclude": ["sent_at"], "keys": [{"content": true}]`:                                 "must start with a slash",
+		`"exclude": ["/sent_at"]`:                                                             "content key",
+		`"fingerprint": "json", "keys": [{"content": true}]`:                                  "exclude each other",
+		`"duplicate": "reject"`:                                                               "replay, conflict, acknowledge or see_other",
+		`"force": "Dedup-Force"`:                                                              "begin with Dedup-",
+		`"force": "Idempotency-Key"`:                                                          "where the key comes from",
+		`"max_attempts": -1`:                                                                  "no limit",
+		`"max_attempts": "five"`:                                                              "max_attempts",
+	} {
+		config := fmt.Sprintf(`{"admin": {"disabled": true}, "apps": {"http": {"servers": {"s": {"listen": [":0"], "routes": [{"handle": [{"handler": "dedup", %s}]}]}}}}}`, settings)
+		dir := shortTempDir(t)
+		file := filepath.Join(dir, "caddy.json")
+		if err := os.WriteFile(file, []byte(config), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		out, code := command(t, dir, "validate", "--config", file)
+		if code == 0 || !strings.Contains(out, says) {
+			t.Errorf("%s: validate ended with %d; want a message with %q:\n%s", settings, code, says, out)
+		}
+	}
+}

@@ -1,0 +1,242 @@
+package integration
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/caddy-dedup/caddy-dedup/internal/store/redis/redistest"
+)
+
+// lined is a request with these header lines, "Name: value".
+func lined(body string, headerLines ...string) sent {
+	s := sent{body: body}
+	for _, line := range headerLines {
+		name, value, _ := strings.Cut(line, ": ")
+		s.options = append(s.options, header(name, value))
+	}
+	return s
+}
+
+// deliveriesOf are requests as providers send them: an event with its retry, in
+// which all has changed that may; another event; one without an ID.
+var deliveriesOf = map[string]struct{ event, retry, other, missing sent }{
+	// Known by a header field.
+	"github": {
+		lined(`{"zen":"Design for failure."}`, "X-GitHub-Delivery: 72d3162e-cc78-11e3-81ab-4c9367dc0958", "X-GitHub-Hook-ID: 292430182", "X-GitHub-Event: ping"),
+		lined(`{"zen":"Design for failure."}`, "X-GitHub-Delivery: 72d3162e-cc78-11e3-81ab-4c9367dc0958", "X-GitHub-Hook-ID: 292430182", "X-Hub-Signature-256: sha256=d5"),
+		lined(`{"zen":"Design for failure."}`, "X-GitHub-Delivery: 72d3162e-cc78-11e3-81ab-4c9367dc0958", "X-GitHub-Hook-ID: 292430183", "X-GitHub-Event: ping"),
+		lined(`{"zen":"Design for failure."}`, "X-GitHub-Hook-ID: 292430182"),
+	},
+	"gitlab": {
+		lined(`{"object_kind":"push"}`, "Idempotency-Key: f5e5f430-f57b-4e6e-9fac-d9128cd7232f", "webhook-id: f5e5f430-f57b-4e6e-9fac-d9128cd7232f", "X-Gitlab-Event: Push Hook"),
+		lined(`{"object_kind":"push"}`, "Idempotency-Key: f5e5f430-f57b-4e6e-9fac-d9128cd7232f", "X-Gitlab-Event: Push Hook"),
+		lined(`{"object_kind":"push"}`, "Idempotency-Key: 13792a34-cac6-4fda-95a8-c58e00a3954e"),
+		lined(`{"object_kind":"push"}`, "X-Gitlab-Event: Push Hook"),
+	},
+	"standard_webhooks": {
+		lined(`{"type":"invoice.paid"}`, "webhook-id: msg_2KWPBgLlAfxdpx2AI54pPJ85f4W", "webhook-timestamp: 1674087231"),
+		lined(`{"type":"invoice.paid"}`, "webhook-id: msg_2KWPBgLlAfxdpx2AI54pPJ85f4W", "webhook-timestamp: 1674087299", "webhook-signature: v1,K5oZfzN95Z9UVu1EsfQmfVNQhnkZ2pj9o9NDN"),
+		lined(`{"type":"invoice.paid"}`, "webhook-id: msg_2KWPBgLlAfxdpx2AI54pPJ85f4X", "webhook-timestamp: 1674087231"),
+		lined(`{"type":"invoice.paid"}`, "webhook-timestamp: 1674087231"),
+	},
+	"shopify": {
+		lined(`{"id":820982911946154508}`, "X-Shopify-Event-Id: 98880550", "X-Shopify-Webhook-Id: b54557e4", "X-Shopify-Topic: orders/create", "X-Shopify-Shop-Domain: a.myshopify.com"),
+		lined(`{"id":820982911946154508}`, "X-Shopify-Event-Id: 98880550", "X-Shopify-Webhook-Id: other", "X-Shopify-Topic: orders/create", "X-Shopify-Shop-Domain: a.myshopify.com"),
+		lined(`{"id":820982911946154508}`, "X-Shopify-Event-Id: 98880550", "X-Shopify-Topic: orders/paid", "X-Shopify-Shop-Domain: a.myshopify.com"),
+		lined(`{"id":820982911946154508}`, "X-Shopify-Topic: orders/create", "X-Shopify-Shop-Domain: a.myshopify.com"),
+	},
+	"sns": {
+		lined(`{"Type":"Notification","MessageId":"165545c9"}`, "x-amz-sns-message-type: Notification", "x-amz-sns-message-id: 165545c9-2a5c-472c-8df2-7ff2be2b3b1b"),
+		lined(`{"Type":"Notification","MessageId":"165545c9"}`, "x-amz-sns-message-type: Notification", "x-amz-sns-message-id: 165545c9-2a5c-472c-8df2-7ff2be2b3b1b", "x-amz-sns-rawdelivery: true"),
+		lined(`{"Type":"Notification","MessageId":"165545c9"}`, "x-amz-sns-message-type: Notification", "x-amz-sns-message-id: 0b0c25c9-2a5c-472c-8df2-7ff2be2b3b1b"),
+		lined(`{"Type":"Notification","MessageId":"165545c9"}`, "x-amz-sns-message-type: Notification"),
+	},
+	"twilio": {
+		lined("MessageSid=SM1&MessageStatus=sent", "I-Twilio-Idempotency-Token: 5a4c1d4e", "Content-Type: application/x-www-form-urlencoded"),
+		lined("MessageSid=SM1&MessageStatus=sent", "I-Twilio-Idempotency-Token: 5a4c1d4e", "X-Twilio-Signature: a"),
+		lined("MessageSid=SM1&MessageStatus=delivered", "I-Twilio-Idempotency-Token: 6a4c1d4e"),
+		lined("MessageSid=SM1&MessageStatus=sent"),
+	},
+	// Known by a member of the body.
+	"stripe": {
+		lined(`{"id":"evt_1NG8Du2eZvKYlo2C","object":"event","type":"charge.succeeded","data":{"object":{"id":"ch_1"}}}`, "Stripe-Signature: t=1,v1=a"),
+		lined(`{"id":"evt_1NG8Du2eZvKYlo2C","object":"event","pending_webhooks":0,"type":"charge.succeeded"}`, "Stripe-Signature: t=2,v1=b"),
+		lined(`{"id":"evt_1NG8Du2eZvKYlo2D","object":"event","type":"charge.succeeded","data":{"object":{"id":"ch_1"}}}`),
+		lined(`{"object":"event","type":"charge.succeeded","data":{"object":{"id":"ch_1"}}}`),
+	},
+	"slack": {
+		lined(`{"type":"event_callback","event_id":"Ev08MFMKH6","event":{"type":"app_mention"}}`),
+		lined(`{"type":"event_callback","event_id":"Ev08MFMKH6","event":{"type":"app_mention"}}`, "X-Slack-Retry-Num: 1", "X-Slack-Retry-Reason: http_timeout"),
+		lined(`{"type":"event_callback","event_id":"Ev08MFMKH7","event":{"type":"app_mention"}}`),
+		lined(`{"type":"event_callback","event":{"type":"app_mention"}}`),
+	},
+	"telegram": {
+		lined(`{"update_id":10000,"message":{"message_id":1365,"text":"/start"}}`),
+		lined(`{"message":{"text":"/start","message_id":1365},"update_id":10000}`),
+		lined(`{"update_id":10001,"message":{"message_id":1365,"text":"/start"}}`),
+		lined(`{"message":{"message_id":1365,"text":"/start"}}`),
+	},
+	"box": {
+		lined(`{"type":"webhook_event","id":"eb0c4e06-751f","trigger":"FILE.UPLOADED"}`, "BOX-DELIVERY-ID: f96bb54b"),
+		lined(`{"type":"webhook_event","id":"eb0c4e06-751f","trigger":"FILE.UPLOADED"}`, "BOX-DELIVERY-ID: 11111111"),
+		lined(`{"type":"webhook_event","id":"0b0c4e06-751f","trigger":"FILE.UPLOADED"}`, "BOX-DELIVERY-ID: f96bb54b"),
+		lined(`{"type":"webhook_event","trigger":"FILE.UPLOADED"}`, "BOX-DELIVERY-ID: f96bb54b"),
+	},
+	"mailgun": {
+		lined(`{"signature":{"token":"a8ce"},"event-data":{"id":"CPgfbmQMTCKtHW6uIWtuVe","event":"delivered"}}`),
+		lined(`{"signature":{"token":"b9df"},"event-data":{"id":"CPgfbmQMTCKtHW6uIWtuVe","event":"delivered"}}`),
+		lined(`{"signature":{"token":"a8ce"},"event-data":{"id":"DPgfbmQMTCKtHW6uIWtuVe","event":"delivered"}}`),
+		lined(`{"signature":{"token":"a8ce"},"event-data":{"event":"delivered"}}`),
+	},
+	// Known by several values, or by those of several events.
+	"cloudevents": {
+		lined(`{"n":1}`, "ce-specversion: 1.0", "ce-source: /shop/1", "ce-id: A234"),
+		lined(`{"n":1}`, "ce-specversion: 1.0", "ce-source: /shop/1", "ce-id: A234", "traceparent: 00-1"),
+		lined(`{"n":1}`, "ce-specversion: 1.0", "ce-source: /shop/2", "ce-id: A234"),
+		lined(`{"n":1}`, "ce-specversion: 1.0", "ce-id: A234"),
+	},
+	"pubsub": {
+		lined(`{"message":{"data":"eA==","messageId":"2070443601311540"},"subscription":"projects/p/subscriptions/s"}`),
+		lined(`{"subscription":"projects/p/subscriptions/s","deliveryAttempt":2,"message":{"messageId":"2070443601311540","data":"eA=="}}`),
+		lined(`{"message":{"data":"eA==","messageId":"2070443601311540"},"subscription":"projects/p/subscriptions/other"}`),
+		lined(`{"message":{"data":"eA==","messageId":"2070443601311540"}}`),
+	},
+	"sendgrid": {
+		lined(`[{"email":"a@b.test","event":"open","sg_event_id":"e1"},{"event":"click","sg_event_id":"e2"}]`),
+		lined(`[{"sg_event_id":"e1","email":"a@b.test"},{"sg_event_id":"e2","event":"click"}]`, "X-Twilio-Email-Event-Webhook-Timestamp: 2"),
+		lined(`[{"sg_event_id":"e2"},{"sg_event_id":"e1"}]`),
+		lined(`[{"sg_event_id":"e1"},{"event":"click"}]`),
+	},
+	"eventgrid": {
+		lined(`[{"id":"2d1781af","topic":"/subscriptions/x","eventType":"Blob","data":{}}]`, "aeg-event-type: Notification"),
+		lined(`[{"topic":"/subscriptions/x","id":"2d1781af"}]`, "aeg-event-type: Notification", "aeg-delivery-count: 1"),
+		lined(`[{"id":"2d1781af","topic":"/subscriptions/y","eventType":"Blob","data":{}}]`, "aeg-event-type: Notification"),
+		lined(`[{"id":"2d1781af","eventType":"Blob"}]`, "aeg-event-type: Notification"),
+	},
+	"okta": {
+		lined(`{"eventType":"com.okta.event_hook","eventTime":"1","data":{"events":[{"uuid":"b5a188b9"},{"uuid":"c6b299c0"}]}}`),
+		lined(`{"eventTime":"2","data":{"events":[{"uuid":"b5a188b9","severity":"INFO"},{"uuid":"c6b299c0"}]}}`),
+		lined(`{"data":{"events":[{"uuid":"b5a188b9"}]}}`),
+		lined(`{"data":{"events":[]}}`),
+	},
+	"woocommerce": {
+		lined(`{"id":1,"status":"processing"}`, "X-WC-Webhook-Delivery-ID: 5fe8b7", "X-WC-Webhook-Topic: order.updated"),
+		lined(`{"status":"processing","id":1}`, "X-WC-Webhook-Delivery-ID: 5fe8b7"),
+		lined(`{"id":1,"status":"completed"}`, "X-WC-Webhook-Delivery-ID: 5fe8b7"),
+		lined(`{"id":1,"status":"processing"}`),
+	},
+	// Known by the whole body.
+	"postmark": {
+		lined(`{"RecordType":"Open","MessageID":"00000000","ReceivedAt":"2026-01-02T03:04:05Z"}`),
+		lined(`{"MessageID":"00000000","RecordType":"Open","ReceivedAt":"2026-01-02T03:04:05Z"}`),
+		lined(`{"RecordType":"Open","MessageID":"00000000","ReceivedAt":"2026-01-02T03:04:06Z"}`),
+		lined(``),
+	},
+	"lemon_squeezy": {
+		lined(`{"meta":{"event_name":"order_created"},"data":{"type":"orders","id":"1"}}`, "X-Signature: a"),
+		lined(`{"meta":{"event_name":"order_created"},"data":{"type":"orders","id":"1"}}`, "X-Signature: a", "X-Event-Name: order_created"),
+		lined(`{"meta":{"event_name":"order_created"},"data":{"type":"orders","id":"2"}}`),
+		lined(``),
+	},
+}
+
+// catalogueNames are those that the command prints.
+func catalogueNames(t *testing.T) []string {
+	t.Helper()
+	out, code := command(t, shortTempDir(t), "providers")
+	if code != 0 {
+		t.Fatalf("providers ended with %d: %s", code, out)
+	}
+	var names []string
+	for line := range strings.Lines(out) {
+		if name := strings.Fields(line)[0]; name != "NAME" {
+			names = append(names, name)
+		}
+	}
+	if len(names) < 40 {
+		t.Fatalf("the catalogue has %d names: %v", len(names), names)
+	}
+	return names
+}
+
+// Every name of the catalogue is served, and keeps a path of its own.
+func TestEveryProvider(t *testing.T) {
+	t.Parallel()
+	up := startUpstream(t, answers201)
+	blocks := make(map[string]string)
+	names := catalogueNames(t)
+	known := make(map[string]bool)
+	for _, name := range names {
+		known[name] = true
+		blocks["/p/"+name] = "dedup " + name
+	}
+	p := start(t, conf{store: "store memory", site: lines("header >X-Provider {http.dedup.provider}", onPaths(up, blocks))})
+	for _, name := range names {
+		// No delivery of any provider: nothing is claimed.
+		wantNoKey(t, p, up, "/p/"+name, bodies(""))
+	}
+	for name, c := range deliveriesOf {
+		if !known[name] {
+			t.Errorf("%s is not in the catalogue", name)
+			continue
+		}
+		path := "/p/" + name
+		wantKeys(t, p, path, []sent{c.event, c.retry}, []sent{c.other})
+		wantNoKey(t, p, up, path, []sent{c.missing})
+		if got := p.send(t, path, c.event).Header.Get("X-Provider"); got != name {
+			t.Errorf("a delivery of %s is said to be of %q", name, got)
+		}
+	}
+}
+
+// Several providers share a path and a handler, and not their keys.
+func TestProvidersTogether(t *testing.T) {
+	t.Parallel()
+	up := startUpstream(t, answers201)
+	names := []string{"github", "standard_webhooks", "shopify", "sns", "stripe", "slack", "telegram", "sendgrid"}
+	p := start(t, conf{store: "store memory", site: lines(keyHeader, "dedup "+strings.Join(names, " "), proxyTo(up))})
+	var groups [][]sent
+	for _, name := range names {
+		groups = append(groups, []sent{deliveriesOf[name].event, deliveriesOf[name].retry}, []sent{deliveriesOf[name].other})
+	}
+	wantKeys(t, p, "/", groups...)
+	// One ID of two providers is two keys.
+	keys := make(map[string]bool)
+	for _, s := range []sent{
+		lined("{}", "X-GitHub-Delivery: 1"), lined("{}", "webhook-id: 1"), lined("{}", "x-amz-sns-message-id: 1"),
+		lined("{}", "X-Shopify-Event-Id: 1"), lined(`{"id":"1"}`), lined(`{"event_id":"1"}`), lined(`{"update_id":"1"}`), lined(`{"update_id":1}`),
+	} {
+		keys[p.send(t, "/same", s).Header.Get("X-Key")] = true
+	}
+	if len(keys) != 8 || keys[""] {
+		t.Errorf("8 providers' equal IDs make %d keys", len(keys))
+	}
+}
+
+// A provider's retention is longer where the provider retries for longer.
+func TestRetentionOfProviders(t *testing.T) {
+	t.Parallel()
+	out, _ := command(t, shortTempDir(t), "providers")
+	for name, want := range map[string]string{"adyen": "30d", "github": "7d", "dropbox": "1m"} {
+		found := false
+		for line := range strings.Lines(out) {
+			fields := strings.Fields(line)
+			found = found || fields[0] == name && fields[2] == want
+		}
+		if !found {
+			t.Errorf("providers does not print that %s is kept for %s:\n%s", name, want, out)
+		}
+	}
+	server := redistest.Start(t)
+	up := startUpstream(t, answers201)
+	p := start(t, conf{store: storeAt(server.Addr), site: onPaths(up, map[string]string{"/adyen": "dedup adyen", "/own": lines("dedup adyen {", "retention 1s", "lease 500ms", "}")})})
+	body := `{"live":"false","notificationItems":[{"NotificationRequestItem":{"eventCode":"AUTHORISATION","pspReference":"7914073381342284","success":"true"}}]}`
+	kept := p.post(t, "/adyen", "", body)
+	wantLives(t, redisClient(t, server), 1, 29*day, 30*day)
+	first := p.post(t, "/own", "", body)
+	eventually(t, "the user's own retention wins", func() bool {
+		got := p.post(t, "/own", "", body)
+		return got.executionID() != first.executionID() && !got.replayed()
+	})
+	wantReplay(t, p.post(t, "/adyen", "", body), kept)
+}

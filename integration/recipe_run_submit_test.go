@@ -1,0 +1,198 @@
+package integration
+
+import (
+	"fmt"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// startsNumberedRuns plays a runner whose runs are numbered from 123.
+func startsNumberedRuns(w http.ResponseWriter, r *http.Request, n run) {
+	number := 122 + n.N
+	w.Header().Set("Location", fmt.Sprintf("/runs/%d", number))
+	answersJSON(http.StatusCreated, `{"run_id": %d, "state": "queued"}`, number)(w, r, n)
+}
+
+// answersAnyKey counts runs over all keys: the client makes the key itself.
+func answersAnyKey(up *upstream, answer answering) answering {
+	return func(w http.ResponseWriter, r *http.Request, n run) {
+		n.N = len(up.all())
+		answer(w, r, n)
+	}
+}
+
+func startRunner(t *testing.T, answer answering) *upstream {
+	t.Helper()
+	var up *upstream
+	up = startUpstream(t, func(w http.ResponseWriter, r *http.Request, n run) { answersAnyKey(up, answer)(w, r, n) })
+	return up
+}
+
+// wantConflict fails unless the answer refuses a duplicate and names the first
+// run of it.
+func wantConflict(t *testing.T, got, first reply) {
+	t.Helper()
+	told := wantProblem(t, got, 409, "duplicate_request")
+	if told.ExecutionID != first.executionID() || told.ExecutionID == "" {
+		t.Errorf("the conflict names execution %q, the first was %q", told.ExecutionID, first.executionID())
+	}
+	if status := got.member(t, "original_status"); status != fmt.Sprint(first.Status) {
+		t.Errorf("the conflict says that the first answer was %s, it was %d", status, first.Status)
+	}
+}
+
+func TestRecipeRunSubmit(t *testing.T) {
+	t.Parallel()
+	up := startRunner(t, startsNumberedRuns)
+	r := readRecipe(t, "run-submit.md").before(t, up)
+	p := r.start(t)
+
+	first := p.post(t, "/runs", "k1", `{"image": "a:1", "args": [1, 2], "submitted_at": "now"}`)
+	if first.Status != 201 || first.replayed() || first.member(t, "run_id") != "123" {
+		t.Fatalf("the first submit got %d %q", first.Status, first.Body)
+	}
+	// Another user, later, with the members in another order.
+	again := p.post(t, "/runs", "k1", `{"submitted_by": "eve", "args": [1,2], "image": "a:1"}`, header("Authorization", "Bearer eve"), host("other.test"))
+	wantConflict(t, again, first)
+	if got := again.member(t, "original_response"); got != "map[run_id:123 state:queued]" {
+		t.Errorf("the conflict carries %s", got)
+	}
+	if got := again.member(t, "original_location"); got != "/runs/123" {
+		t.Errorf("the conflict says that the run is at %s", got)
+	}
+	wantProblem(t, p.post(t, "/runs", "k1", `{"image": "a:2"}`), 422, "idempotency_key_reused")
+
+	// Without a key the server makes one of the content.
+	second := p.post(t, "/runs", "", `{"image": "a:1", "args": [1, 2], "submitted_at": "now"}`)
+	if second.Status != 201 || second.member(t, "run_id") != "124" {
+		t.Fatalf("a submit without a key got %d %q", second.Status, second.Body)
+	}
+	wantConflict(t, p.post(t, "/runs", "", `{"args": [1, 2], "image": "a:1", "submitted_at": "later", "submitted_by": "eve"}`), second)
+	third := p.post(t, "/runs", "", `{"image": "a:1", "args": [2, 1]}`)
+	if third.Status != 201 || third.member(t, "run_id") != "125" {
+		t.Errorf("another configuration got %d %q", third.Status, third.Body)
+	}
+
+	p = r.restart(t, p)
+	wantConflict(t, p.post(t, "/runs", "k1", `{"image": "a:1", "args": [1, 2]}`), first)
+	if n := len(up.all()); n != 3 {
+		t.Errorf("the runner ran %d submits, want 3", n)
+	}
+}
+
+// The page names two other answers for a duplicate.
+func TestRecipeRunSubmitAnswersOtherwise(t *testing.T) {
+	t.Parallel()
+	up := startRunner(t, startsNumberedRuns)
+	r := readRecipe(t, "run-submit.md").before(t, up)
+
+	p := r.with(t, "duplicate conflict", "duplicate see_other").start(t)
+	first := p.post(t, "/runs", "k1", "{}")
+	got := p.post(t, "/runs", "k1", "{}")
+	wantReplay(t, got, reply{Status: 303, Header: first.Header})
+	if got.Header.Get("Location") != "/runs/123" {
+		t.Errorf("the duplicate is sent to %q", got.Header.Get("Location"))
+	}
+
+	p = r.with(t, "duplicate conflict", "duplicate replay").start(t)
+	first = p.post(t, "/runs", "k1", "{}")
+	wantReplay(t, p.post(t, "/runs", "k1", "{}"), first)
+	if n := len(up.all()); n != 2 {
+		t.Errorf("the runner ran %d submits, want 2", n)
+	}
+}
+
+func TestRecipeRunSubmitByForce(t *testing.T) {
+	t.Parallel()
+	up := startRunner(t, startsNumberedRuns)
+	p := readRecipe(t, "run-submit.md").before(t, up).start(t)
+	force := header("X-Force", "true")
+	first := p.post(t, "/runs", "k1", "{}")
+	child := p.post(t, "/runs", "k1", "{}", force)
+	if child.Status != 201 || child.replayed() || child.member(t, "run_id") != "124" || child.executionID() == first.executionID() {
+		t.Fatalf("the forced submit got %d %q as %s after %s", child.Status, child.Body, child.executionID(), first.executionID())
+	}
+	ran := up.all()[1].Header
+	if ran.Get("Dedup-Parent-Id") != first.executionID() || child.Header.Get("Dedup-Parent-Id") != first.executionID() {
+		t.Errorf("the runner was told the parent %q, the client %q, want %q",
+			ran.Get("Dedup-Parent-Id"), child.Header.Get("Dedup-Parent-Id"), first.executionID())
+	}
+	if ran.Get("X-Force") != "" {
+		t.Error("the force header reached the runner")
+	}
+	p.awaitLog(t, "the audit line", func(e entry) bool {
+		return strings.HasPrefix(e.text("logger"), "http.handlers.dedup") && strings.HasPrefix(e.text("msg"), "forced") &&
+			e.text("execution_id") == child.executionID() && e.text("parent_id") == first.executionID() &&
+			hexKey.MatchString(e.text("key")) && strings.HasPrefix(e.text("remote"), "127.0.0.1:") && e.text("delivery_id") == "k1"
+	})
+	wantConflict(t, p.post(t, "/runs", "k1", "{}"), child)
+}
+
+func TestRecipeRunSubmitIsForgotten(t *testing.T) {
+	t.Parallel()
+	up := startRunner(t, startsNumberedRuns)
+	p := readRecipe(t, "run-submit.md").before(t, up).with(t, "retention 30d", "retention 1s\nlease 500ms").start(t)
+	first := p.post(t, "/runs", "k1", "{}")
+	wantConflict(t, p.post(t, "/runs", "k1", "{}"), first)
+	eventually(t, "the configuration is new again", func() bool { return p.post(t, "/runs", "k1", "{}").Status == 201 })
+}
+
+// The page's own client says what it should.
+func TestRecipeRunSubmitClient(t *testing.T) {
+	t.Parallel()
+	python, err := exec.LookPath("python3")
+	if err != nil {
+		t.Skip("no python3 in PATH: the page's client is not run")
+	}
+	dir := shortTempDir(t)
+	script := filepath.Join(dir, "submit.py")
+	write := func(name, text string) string {
+		t.Helper()
+		file := filepath.Join(dir, name)
+		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		return file
+	}
+	write("submit.py", recipeBlock(t, "run-submit.md", "python"))
+	up := startRunner(t, startsNumberedRuns)
+	page := readRecipe(t, "run-submit.md").before(t, up)
+	p := page.start(t)
+	replaying := page.with(t, "duplicate conflict", "duplicate replay").start(t)
+
+	submit := func(p *caddy, file string, arguments ...string) string {
+		t.Helper()
+		cmd := exec.CommandContext(t.Context(), python, append([]string{script, "http://" + p.addr + "/runs", file}, arguments...)...)
+		cmd.Env = append(os.Environ(), "NO_PROXY=127.0.0.1", "no_proxy=127.0.0.1")
+		out, err := cmd.CombinedOutput()
+		if err != nil {
+			t.Fatalf("%s: %v\n%s", file, err, out)
+		}
+		return strings.TrimSpace(string(out))
+	}
+	want := func(got, want string) {
+		t.Helper()
+		if got != want {
+			t.Errorf("the client says %q, want %q", got, want)
+		}
+	}
+	a := write("a.json", `{"image": "köln:1", "steps": [{"b": 1, "a": null}], "seed": 9007199254740993, "submitted_at": 1}`)
+	same := write("same.json", `{"seed":9007199254740993,"submitted_by":"eve","steps":[{"a":null,"b":1}],"image":"k\u00f6ln:1"}`)
+	other := write("other.json", `{"seed":9007199254740992,"steps":[{"a":null,"b":1}],"image":"k\u00f6ln:1"}`)
+	want(submit(p, a), "submitted as run 123")
+	want(submit(p, a), "already submitted as run 123")
+	want(submit(p, same), "already submitted as run 123")
+	want(submit(p, other), "submitted as run 124")
+	parent := up.all()[0].Header.Get("Dedup-Execution-Id")
+	want(submit(p, same, "--force"), "submitted again as run 125 after "+parent)
+	want(submit(p, a), "already submitted as run 125")
+	want(submit(replaying, a), "submitted as run 126")
+	want(submit(replaying, same), "already submitted as run 126")
+	if key := up.all()[0].Key; len(key) != 64 {
+		t.Errorf("the client sends the key %q, want a SHA-256 in hex", key)
+	}
+}
