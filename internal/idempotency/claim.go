@@ -16,6 +16,10 @@ type Claim struct {
 	Hold        bool
 	Provider    string
 	DeliveryID  string
+	// SealedBy is the ID of the encryption key with which DeliveryID is sealed.
+	SealedBy string
+	// Sealer seals and opens what is kept of the key; nil seals nothing.
+	Sealer *Sealer
 	// Lease is how long the claim holds without renewal.
 	Lease time.Duration
 	// Retention is how long the record lives.
@@ -137,6 +141,7 @@ func (c Claim) first(now time.Time) *Record {
 		Hold:        c.Hold,
 		Provider:    c.Provider,
 		DeliveryID:  c.DeliveryID,
+		SealedBy:    c.SealedBy,
 		Claimed:     now,
 		LeaseUntil:  now.Add(c.Lease),
 		Expires:     now.Add(c.Life()),

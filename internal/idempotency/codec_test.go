@@ -24,7 +24,7 @@ const (
 func fullRecord() *Record {
 	return &Record{
 		State: Complete, Token: thisToken, ExecutionID: "0199b8a2-7d1c-7000-8000-000000000001", Attempt: 3,
-		Fingerprint: "body:00ff", Hold: true, Provider: "github", DeliveryID: "72d3162e <é>", Status: 201,
+		Fingerprint: "body:00ff", Hold: true, Provider: "github", DeliveryID: "72d3162e <é>", Status: 201, SealedBy: "00ff00ff",
 		Claimed:       time.Date(2026, 1, 2, 3, 4, 5, 6_000_000, time.UTC),
 		Ended:         time.Date(2026, 1, 2, 3, 4, 6, 0, time.UTC),
 		LeaseUntil:    time.Date(2026, 1, 2, 3, 4, 35, 0, time.UTC),
@@ -42,7 +42,8 @@ func fullResponse() *Response {
 			"Content-Type": {"application/json"}, "X-Two": {"a", "b"}, "X-Empty": {""}, "X-Removed": nil,
 			"X-Markup": {`<a href="?b&c">`}, "X-Utf8": {"schlüssel"}, "X-Latin1": {"caf\xe9", "\xff\x80"},
 		},
-		Body: []byte("{\"id\":1}\x00\xff"),
+		SealedBy: "00ff00ff",
+		Body:     []byte("{\"id\":1}\x00\xff"),
 	}
 }
 

@@ -7,7 +7,12 @@ import (
 )
 
 // Decision is what a request does: [*Run], [Replay], [Refusal] or [SameRun].
-type Decision interface{ decision() }
+type Decision interface {
+	decision()
+	// About returns the key that the decision is about: under encryption, while
+	// keys are rotated, it may be another than the request's own.
+	About() Key
+}
 
 // Replay answers a request with the response of another's run.
 type Replay struct {
@@ -15,11 +20,15 @@ type Replay struct {
 	Response *Response
 	// Waited says that the run was in flight when the request came.
 	Waited bool
+	Key    Key
 }
 
 // SameRun lets a request pass: it belongs to the run in flight under its key,
 // which another dedup in front has claimed.
-type SameRun struct{ Record *Record }
+type SameRun struct {
+	Record *Record
+	Key    Key
+}
 
 // Refusal answers a request with an error of ours.
 type Refusal struct {
@@ -28,12 +37,39 @@ type Refusal struct {
 	ExecutionID string
 	// Err says more, where the store is the reason.
 	Err error
+	Key Key
 }
 
 func (*Run) decision()    {}
 func (Replay) decision()  {}
 func (SameRun) decision() {}
 func (Refusal) decision() {}
+
+// About implements [Decision].
+func (d Replay) About() Key { return d.Key }
+
+// About implements [Decision].
+func (d SameRun) About() Key { return d.Key }
+
+// About implements [Decision].
+func (d Refusal) About() Key { return d.Key }
+
+// about names the key in a decision.
+func about(d Decision, key Key) Decision {
+	switch d := d.(type) {
+	case Replay:
+		d.Key = key
+		return d
+	case SameRun:
+		d.Key = key
+		return d
+	case Refusal:
+		d.Key = key
+		return d
+	default:
+		return d
+	}
+}
 
 // Reason is why a request is refused. It is the `code` of the refusal's problem
 // details.
@@ -74,8 +110,17 @@ func follow(ctx context.Context, f *flight, late bool, req Request, limit <-chan
 			return nil, context.Cause(ctx)
 		}
 	}
-	return afterwards(f, req, waited), nil
+	d := afterwards(f, req, waited)
+	if d == nil && late && f.outcome.record != nil && f.outcome.record.State == Complete {
+		// The flight stays until its response is stored: to ask again would lead here
+		// again. It is a forced request, which has to claim.
+		return Refusal{Reason: ReasonUnavailable, ExecutionID: f.run.ExecutionID, Err: errUnsettled}, nil
+	}
+	return d, nil
 }
+
+// errUnsettled refuses what must not go on before a run's end is stored.
+var errUnsettled = errors.New("the response of the run before is not stored yet")
 
 // besideRun decides while the run is in flight; nil means to wait for it. The
 // zero time makes no lease look lapsed: whether one has lapsed is for the store

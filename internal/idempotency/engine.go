@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"go.uber.org/zap"
@@ -53,6 +54,9 @@ type Engine struct {
 	// waiting counts requests that follow a flight, claiming those that ask the
 	// store.
 	waiting, claiming int
+
+	// readers opens what is encrypted for operators' requests.
+	readers atomic.Pointer[Sealer]
 }
 
 // NewEngine returns an engine over a store. Closing it closes the store.
@@ -89,8 +93,13 @@ type Policy struct {
 
 // Request is what the engine has to know of a request.
 type Request struct {
+	// Key and Fingerprint are those of the first of the request's names.
 	Key         Key
 	Fingerprint string
+	// OtherNames are those under which the operation may have a record, too.
+	OtherNames []Name
+	// Sealer seals and opens what is kept of the key; nil seals nothing.
+	Sealer *Sealer
 	// SameRun is the execution ID that the request came in with, if any.
 	SameRun    string
 	Provider   string
@@ -110,6 +119,7 @@ func (r Request) claim(token, executionID string) Claim {
 		Hold:        r.Policy.Settle.Hold,
 		Provider:    r.Provider,
 		DeliveryID:  r.DeliveryID,
+		Sealer:      r.Sealer,
 		Lease:       r.Policy.Lease,
 		Retention:   r.Policy.Retention,
 		Waits:       r.Policy.Wait > 0,
@@ -124,22 +134,27 @@ func (r Request) claim(token, executionID string) Claim {
 func (e *Engine) Begin(ctx context.Context, req Request) (Decision, error) {
 	limit := time.NewTimer(req.Policy.Wait)
 	defer limit.Stop()
-	for {
-		f, first, late, err := e.join(req.Key)
+	at := req
+	for moves := 0; moves < maxMoves; {
+		f, first, late, err := e.join(at.Key)
 		if err != nil {
-			return refusalFor(err), nil
+			return about(refusalFor(err), at.Key), nil
 		}
 		if first {
-			if run := e.claim(ctx, f, req); run != nil {
+			if run := e.claim(ctx, f, at); run != nil {
 				return run, nil
 			}
 		}
-		decision, err := follow(ctx, f, late, req, limit.C)
+		decision, err := follow(ctx, f, late, at, limit.C)
 		e.leave(f, first)
 		if decision != nil || err != nil {
-			return decision, err
+			return about(decision, at.Key), err
+		}
+		if at = req.at(f.outcome.elsewhere); at.Key != req.Key {
+			moves++
 		}
 	}
+	return Refusal{Reason: ReasonInFlight, Key: req.Key}, nil
 }
 
 // claim asks the store for the first request of a flight. It returns a run if
@@ -154,6 +169,10 @@ func (e *Engine) claim(ctx context.Context, f *flight, req Request) *Run {
 	}()
 	c := req.claim(e.options.NewToken(), e.options.NewExecutionID())
 	got, err := e.ask(ctx, c)
+	var elsewhere *Name
+	if err == nil && got.Verdict == Proceed {
+		elsewhere, err = e.elsewhere(c, req, got)
+	}
 	told = true
 	switch {
 	case err != nil:
@@ -161,10 +180,13 @@ func (e *Engine) claim(ctx context.Context, f *flight, req Request) *Run {
 	case got.Verdict == ReplayKept && got.Response == nil:
 		// Against the contract of stores; asking again and again would never end.
 		e.finish(f, outcome{err: &UnreadableError{Where: c.Key.String(), Err: errors.New("it is complete and has no response")}})
+	case elsewhere != nil:
+		e.finish(f, outcome{elsewhere: elsewhere})
 	case got.Verdict == Proceed:
 		f.inFlight(got.Record)
 		return e.newRun(f, c, req.Policy, got)
 	case got.Verdict == WaitForRun && c.Waits:
+		f.sealer = c.Sealer
 		f.inFlight(got.Record)
 		e.goBackground(func() { e.watch(f, got.Now) })
 	default:
@@ -183,7 +205,7 @@ func (e *Engine) ask(ctx context.Context, c Claim) (Claimed, error) {
 	defer e.endClaim()
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), e.options.Timeout)
 	defer cancel()
-	got, err := e.store.Claim(ctx, c)
+	got, err := Sealed(e.store, c.Sealer).Claim(ctx, c)
 	if err != nil && got.Record != nil {
 		e.withdraw(c, got.Record)
 	}
@@ -208,7 +230,11 @@ func (e *Engine) Close() error {
 }
 
 // Store returns the engine's store, for operators' requests.
-func (e *Engine) Store() Store { return e.store }
+func (e *Engine) Store() Store { return Sealed(e.store, e.readers.Load()) }
+
+// ReadWith says with which keys operators' requests read what is encrypted. Other
+// requests bring their own.
+func (e *Engine) ReadWith(sealer *Sealer) { e.readers.Store(sealer) }
 
 func (e *Engine) goBackground(f func()) {
 	e.closing.Lock()

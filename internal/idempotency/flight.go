@@ -16,6 +16,8 @@ type flight struct {
 	// deserted is closed when nobody waits for a watched run any more.
 	deserted chan struct{}
 
+	// sealer opens what is stored of a watched run.
+	sealer *Sealer
 	// run is the record of the run in flight; nil if there was none to wait for.
 	run     *Record
 	outcome outcome
@@ -33,6 +35,8 @@ type outcome struct {
 	response *Response
 	now      time.Time
 	err      error
+	// elsewhere is another name of the operation, under which its requests go on.
+	elsewhere *Name
 }
 
 func (f *flight) inFlight(run *Record) {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"math/rand/v2"
+	"strconv"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -21,10 +22,10 @@ type chaos struct {
 	mu sync.Mutex
 	// leases are until when the store has promised a run its key.
 	leases map[string]time.Time
-	// running are the runs by key that have not been ended.
-	running map[idempotency.Key]map[string]bool
-	// kept are the runs by key of which End has said that they are kept.
-	kept    map[idempotency.Key]string
+	// running are the runs by operation that have not been ended.
+	running map[int]map[string]bool
+	// kept are the runs by operation of which End has said that they are kept.
+	kept    map[int]string
 	results map[string]idempotency.Result
 	replays map[string]int
 	waited  int
@@ -52,39 +53,40 @@ func (c *chaos) Renew(ctx context.Context, claim idempotency.Claim) error {
 	return err
 }
 
-func (c *chaos) begins(key idempotency.Key, executionID string) {
+func (c *chaos) begins(operation int, run *idempotency.Run) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	for other := range c.running[key] {
+	executionID := run.ExecutionID()
+	for other := range c.running[operation] {
 		if left := time.Until(c.leases[other]); left > 0 {
 			c.t.Errorf("%s runs beside %s, whose lease holds for %v", executionID, other, left)
 		}
 	}
-	if other := c.kept[key]; other != "" {
+	if other := c.kept[operation]; other != "" {
 		c.t.Errorf("%s runs though the response of %s is kept", executionID, other)
 	}
-	if record, _, err := c.Store.Lookup(context.Background(), key); err != nil || record.ExecutionID != executionID {
+	if record, _, err := c.Store.Lookup(context.Background(), run.About()); err != nil || record.ExecutionID != executionID {
 		c.t.Errorf("%s runs and the store says %+v (%v)", executionID, record, err)
 	}
-	if c.running[key] == nil {
-		c.running[key] = make(map[string]bool)
+	if c.running[operation] == nil {
+		c.running[operation] = make(map[string]bool)
 	}
-	c.running[key][executionID] = true
+	c.running[operation][executionID] = true
 }
 
-func (c *chaos) ends(key idempotency.Key, run *idempotency.Run, how idempotency.How, response *idempotency.Response) {
+func (c *chaos) ends(operation int, run *idempotency.Run, how idempotency.How, response *idempotency.Response) {
 	c.mu.Lock()
-	delete(c.running[key], run.ExecutionID())
+	delete(c.running[operation], run.ExecutionID())
 	c.mu.Unlock()
 	result := run.End(idempotency.End{How: how, Status: response.Status}, response)
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.results[run.ExecutionID()] = result
 	if result == idempotency.ResultKept {
-		if other := c.kept[key]; other != "" {
+		if other := c.kept[operation]; other != "" {
 			c.t.Errorf("%s is kept though %s was", run.ExecutionID(), other)
 		}
-		c.kept[key] = run.ExecutionID()
+		c.kept[operation] = run.ExecutionID()
 	}
 }
 
@@ -101,7 +103,7 @@ func (c *chaos) replayed(replay idempotency.Replay) {
 }
 
 // request is one client's: it begins, runs if it may, and ends at random.
-func (c *chaos) request(random *rand.Rand, r *replica, req idempotency.Request) {
+func (c *chaos) request(random *rand.Rand, r *replica, operation int, req idempotency.Request) {
 	ctx := context.Background()
 	if random.IntN(10) == 0 {
 		impatient, cancel := context.WithTimeout(ctx, time.Duration(random.IntN(3000))*time.Millisecond)
@@ -111,7 +113,7 @@ func (c *chaos) request(random *rand.Rand, r *replica, req idempotency.Request) 
 	d, err := r.Begin(ctx, req)
 	switch d := d.(type) {
 	case *idempotency.Run:
-		c.begins(req.Key, d.ExecutionID())
+		c.begins(operation, d)
 		time.Sleep(time.Duration(random.IntN(6000)) * time.Millisecond)
 		response := &idempotency.Response{Status: 500, Body: []byte(d.ExecutionID())}
 		how := idempotency.Answered
@@ -123,7 +125,7 @@ func (c *chaos) request(random *rand.Rand, r *replica, req idempotency.Request) 
 		case 2, 3:
 			response.Status = 201
 		}
-		c.ends(req.Key, d, how, response)
+		c.ends(operation, d, how, response)
 	case idempotency.Replay:
 		c.replayed(d)
 	case idempotency.Refusal:
@@ -154,11 +156,28 @@ func disturb(random *rand.Rand, r *replica) {
 }
 
 func TestRandomInterleavings(t *testing.T) {
+	interleavings(t, func(_, n int) idempotency.Request { return keyed(n) })
+}
+
+// The same where the replicas' first encryption keys differ.
+func TestRandomInterleavingsUnderTwoNames(t *testing.T) {
+	interleavings(t, func(replica, n int) idempotency.Request {
+		req := holding()
+		req.Sealer = sealing(t, []string{"ab", "ba"}[replica])
+		name, others := req.Sealer.Names(idempotency.Identity{ID: strconv.Itoa(n)}, req.Fingerprint)
+		req.Key, req.Fingerprint, req.OtherNames = name.Key, name.Fingerprint, others
+		return req
+	})
+}
+
+// interleavings runs many seeds. Named says what an operation is called on a
+// replica.
+func interleavings(t *testing.T, named func(replica, operation int) idempotency.Request) {
 	var replays, waited int
 	for seed := range uint64(30) {
 		t.Run(fmt.Sprint("seed ", seed), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				c := interleave(t, seed)
+				c := interleave(t, seed, named)
 				waited += c.waited
 				for executionID, n := range c.replays {
 					replays += n
@@ -178,23 +197,20 @@ func TestRandomInterleavings(t *testing.T) {
 
 // interleave runs many requests on two replicas whose ways to the store fail
 // now and then, and returns what was seen when all is over.
-func interleave(t *testing.T, seed uint64) *chaos {
+func interleave(t *testing.T, seed uint64, named func(replica, operation int) idempotency.Request) *chaos {
 	c := &chaos{
 		Store:   newShared(t),
 		t:       t,
 		leases:  make(map[string]time.Time),
-		running: make(map[idempotency.Key]map[string]bool),
-		kept:    make(map[idempotency.Key]string),
+		running: make(map[int]map[string]bool),
+		kept:    make(map[int]string),
 		results: make(map[string]idempotency.Result),
 		replays: make(map[string]int),
 	}
 	replicas := []*replica{newReplica(t, c), newReplica(t, c)}
-	request := func(n int) idempotency.Request {
-		req := someRequest()
-		if n%4 == 0 {
-			req = holding()
-		}
-		req.Key = keyed(n).Key
+	request := func(replica, n int) idempotency.Request {
+		req := named(replica, n)
+		req.Policy.Settle.Hold = n%4 == 0
 		req.Policy.Lease = 3 * time.Second
 		req.Policy.Wait = 4 * time.Second
 		return req
@@ -207,7 +223,8 @@ func interleave(t *testing.T, seed uint64) *chaos {
 		clients.Go(func() {
 			for range 10 {
 				time.Sleep(time.Duration(random.IntN(4000)) * time.Millisecond)
-				c.request(random, replicas[random.IntN(2)], request(random.IntN(keys)))
+				replica, operation := random.IntN(2), random.IntN(keys)
+				c.request(random, replicas[replica], operation, request(replica, operation))
 			}
 		})
 	}
@@ -233,11 +250,11 @@ func interleave(t *testing.T, seed uint64) *chaos {
 	}
 	// Whatever happened, no key is left in flight without a run.
 	for n := range keys {
-		req := request(n)
+		req := request(n%2, n)
 		switch d := replicas[n%2].begin(req).(type) {
 		case *idempotency.Run:
-			c.begins(req.Key, d.ExecutionID())
-			c.ends(req.Key, d, idempotency.Answered, &idempotency.Response{Status: 201, Body: []byte(d.ExecutionID())})
+			c.begins(n, d)
+			c.ends(n, d, idempotency.Answered, &idempotency.Response{Status: 201, Body: []byte(d.ExecutionID())})
 		case idempotency.Replay:
 			c.replayed(d)
 		case idempotency.Refusal:

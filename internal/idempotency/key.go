@@ -1,6 +1,7 @@
 package idempotency
 
 import (
+	"bytes"
 	"crypto/sha256"
 	"encoding/binary"
 	"encoding/hex"
@@ -19,6 +20,9 @@ type Key [sha256.Size]byte
 
 // String returns the key in lower-case hex, the form in which operators see it.
 func (k Key) String() string { return hex.EncodeToString(k[:]) }
+
+// before reports whether the key comes first in the order of bytes.
+func (k Key) before(other Key) bool { return bytes.Compare(k[:], other[:]) < 0 }
 
 // ParseKey reads the form that [Key.String] writes.
 func ParseKey(s string) (Key, error) {
@@ -51,6 +55,11 @@ type Identity struct {
 // hashed from the same bytes.
 func (id Identity) Key() Key {
 	h := sha256.New()
+	id.write(h)
+	return Key(h.Sum(nil))
+}
+
+func (id Identity) write(h hash.Hash) {
 	writePart(h, keyVersion)
 	writePart(h, id.Namespace)
 	writeCount(h, len(id.Scope))
@@ -60,7 +69,6 @@ func (id Identity) Key() Key {
 	writePart(h, id.Kind)
 	writePart(h, id.Prefix)
 	writePart(h, id.ID)
-	return Key(h.Sum(nil))
 }
 
 // writePart hashes a text with its length before it.

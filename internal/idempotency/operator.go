@@ -19,9 +19,13 @@ const freeLease = 10 * time.Second
 // Lookup returns a key's record as it counts now, and the time of the store's
 // clock; the record is nil if there is none.
 func (e *Engine) Lookup(ctx context.Context, key Key) (*Record, time.Time, error) {
+	return e.lookup(ctx, e.Store(), key)
+}
+
+func (e *Engine) lookup(ctx context.Context, store Store, key Key) (*Record, time.Time, error) {
 	ctx, cancel := context.WithTimeout(ctx, e.options.Timeout)
 	defer cancel()
-	return e.store.Lookup(ctx, key)
+	return store.Lookup(ctx, key)
 }
 
 // Response returns what is kept of the run whose record this is, nil if nothing
@@ -29,7 +33,7 @@ func (e *Engine) Lookup(ctx context.Context, key Key) (*Record, time.Time, error
 func (e *Engine) Response(ctx context.Context, key Key, record *Record) (*Response, error) {
 	ctx, cancel := context.WithTimeout(ctx, e.options.Timeout)
 	defer cancel()
-	return e.store.Response(ctx, key, record.Token)
+	return e.Store().Response(ctx, key, record.Token)
 }
 
 // Free lets the key's next request run, on an operator's behalf: a held, a
@@ -37,8 +41,9 @@ func (e *Engine) Response(ctx context.Context, key Key, record *Record) (*Respon
 // its release, so that it is fenced like any other: the late owner of a lapsed
 // claim can change nothing any more. Errors: [ErrGone] without a record,
 // [ErrInFlight] beside a run that is alive.
+// What is encrypted stays as it is: no key is needed.
 func (e *Engine) Free(ctx context.Context, key Key) error {
-	found, now, err := e.Lookup(ctx, key)
+	found, now, err := e.lookup(ctx, e.store, key)
 	if err != nil {
 		return err
 	}
@@ -52,6 +57,7 @@ func (e *Engine) Free(ctx context.Context, key Key) error {
 		Fingerprint: found.Fingerprint,
 		Provider:    found.Provider,
 		DeliveryID:  found.DeliveryID,
+		SealedBy:    found.SealedBy,
 		Hold:        found.Hold,
 		Lease:       freeLease,
 		Retention:   max(found.Expires.Sub(now), freeLease),
@@ -64,7 +70,7 @@ func (e *Engine) Free(ctx context.Context, key Key) error {
 	if got.Verdict != Proceed {
 		return ErrInFlight
 	}
-	err = e.settleOnce(key, got.Record, Settlement{State: Released, Retention: c.Retention})
+	err = e.settleOnce(c, got.Record, Settlement{State: Released, Retention: c.Retention})
 	if err != nil {
 		return fmt.Errorf("the key is taken but not freed yet, which it will be in %s at the latest: %w", freeLease, err)
 	}
@@ -77,7 +83,7 @@ func (e *Engine) Free(ctx context.Context, key Key) error {
 // reports whether there was a record; beside a run that is alive it is
 // [ErrInFlight]. A record that cannot be read is removed, too.
 func (e *Engine) Forget(ctx context.Context, key Key) (bool, error) {
-	found, now, err := e.Lookup(ctx, key)
+	found, now, err := e.lookup(ctx, e.store, key)
 	var unreadable *UnreadableError
 	switch {
 	case err != nil && !errors.As(err, &unreadable):

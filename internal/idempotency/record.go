@@ -39,6 +39,9 @@ type Record struct {
 	// Provider and DeliveryID say to operators where the key came from.
 	Provider   string `json:"provider,omitempty"`
 	DeliveryID string `json:"delivery_id,omitempty"`
+	// SealedBy is the ID of the encryption key with which DeliveryID is sealed;
+	// empty where it is readable.
+	SealedBy string `json:"sealed_by,omitempty"`
 	// Status is that of the run's answer, 0 if it had none.
 	Status int `json:"status,omitempty"`
 	// ParentID is, for a forced run, the execution ID of the run whose response
@@ -64,7 +67,7 @@ func (r *Record) Lapsed(now time.Time) bool {
 
 // Effective returns the record that counts at the given time, nil if there is
 // none: where a forced run's claim has lapsed it is the record that the run was
-// to replace.
+// to replace, with the run's own attempt counted.
 func (r *Record) Effective(now time.Time) *Record {
 	if r == nil || r.Replaces == nil || !r.Lapsed(now) {
 		return r
@@ -72,7 +75,9 @@ func (r *Record) Effective(now time.Time) *Record {
 	if !now.Before(r.Replaces.Expires) {
 		return nil
 	}
-	return r.Replaces
+	standing := *r.Replaces
+	standing.Attempt = r.Attempt // it may have reached the upstream
+	return &standing
 }
 
 // CountedAs returns the record with the attempts that its owner knows of, if
@@ -110,8 +115,11 @@ type Response struct {
 	Omitted bool `json:"omitted,omitempty"`
 	// Failed says that the run ended without a response of the upstream's:
 	// Status is that of the error which the first client got.
-	Failed bool   `json:"failed,omitempty"`
-	Body   []byte `json:"-"`
+	Failed bool `json:"failed,omitempty"`
+	// SealedBy is the ID of the encryption key with which a whole response is
+	// sealed in Body; empty where it is readable.
+	SealedBy string `json:"sealed_by,omitempty"`
+	Body     []byte `json:"-"`
 }
 
 // Settlement says what becomes of a claim.

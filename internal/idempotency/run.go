@@ -53,6 +53,9 @@ func (e *Engine) newRun(f *flight, c Claim, p Policy, got Claimed) *Run {
 	return r
 }
 
+// About implements [Decision].
+func (r *Run) About() Key { return r.claim.Key }
+
 // ExecutionID names the run to the upstream and to clients.
 func (r *Run) ExecutionID() string { return r.record.ExecutionID }
 
@@ -107,7 +110,7 @@ func (r *Run) renew(ctx context.Context) {
 func (e *Engine) renewOnce(c Claim) error {
 	ctx, cancel := e.operation()
 	defer cancel()
-	return e.store.Renew(ctx, c)
+	return Sealed(e.store, c.Sealer).Renew(ctx, c)
 }
 
 // reclaim writes a claim again that the store has lost. If somebody else has
@@ -116,7 +119,7 @@ func (e *Engine) reclaim(c Claim) error {
 	ctx, cancel := e.operation()
 	defer cancel()
 	c.Waits = false
-	got, err := e.store.Claim(ctx, c)
+	got, err := Sealed(e.store, c.Sealer).Claim(ctx, c)
 	if err == nil && got.Verdict != Proceed {
 		return ErrFenced
 	}

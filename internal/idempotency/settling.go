@@ -19,7 +19,7 @@ const (
 // lost (a restart without persistence) is stored all the same, unless somebody
 // else has claimed: without it the next duplicate would run again.
 func (e *Engine) settle(r *Run, s Settlement) error {
-	err := e.settleOnce(r.claim.Key, r.record, s)
+	err := e.settleOnce(r.claim, r.record, s)
 	if !errors.Is(err, ErrGone) {
 		return err
 	}
@@ -34,13 +34,13 @@ func (e *Engine) settle(r *Run, s Settlement) error {
 	if err := e.reclaim(r.claim); err != nil {
 		return err
 	}
-	return e.settleOnce(r.claim.Key, r.record, s)
+	return e.settleOnce(r.claim, r.record, s)
 }
 
-func (e *Engine) settleOnce(key Key, claimed *Record, s Settlement) error {
+func (e *Engine) settleOnce(c Claim, claimed *Record, s Settlement) error {
 	ctx, cancel := e.operation()
 	defer cancel()
-	return e.store.Settle(ctx, key, claimed, s)
+	return Sealed(e.store, c.Sealer).Settle(ctx, c.Key, claimed, s)
 }
 
 // settleLater goes on storing a run's end in the background, until it is stored,

@@ -33,7 +33,7 @@ func (e *Engine) watch(f *flight, now time.Time) {
 			e.finish(f, outcome{err: ErrClosed})
 			return
 		}
-		o, ended, err := e.look(f.key, f.run)
+		o, ended, err := e.look(f)
 		var unreadable *UnreadableError
 		switch {
 		case errors.As(err, &unreadable):
@@ -67,10 +67,11 @@ func (e *Engine) watching(f *flight) bool {
 
 // look reports whether a run of another replica has ended, and with what. A run
 // that is in flight comes back with its lease as it is now.
-func (e *Engine) look(key Key, run *Record) (o outcome, ended bool, err error) {
+func (e *Engine) look(f *flight) (o outcome, ended bool, err error) {
 	ctx, cancel := e.operation()
 	defer cancel()
-	record, now, err := e.store.Lookup(ctx, key)
+	key, run, store := f.key, f.run, Sealed(e.store, f.sealer)
+	record, now, err := store.Lookup(ctx, key)
 	if err != nil {
 		return outcome{}, false, err
 	}
@@ -83,7 +84,7 @@ func (e *Engine) look(key Key, run *Record) (o outcome, ended bool, err error) {
 	}
 	// The run's answer is kept under its token whatever happened to the key
 	// since: released and claimed again, or even forgotten.
-	if o.response, err = e.store.Response(ctx, key, run.Token); err != nil {
+	if o.response, err = store.Response(ctx, key, run.Token); err != nil {
 		return outcome{}, false, err
 	}
 	if o.response != nil {

@@ -89,7 +89,7 @@ func (e *Engine) withdrawn(failed *withdrawal) bool {
 // withdrawOnce releases the claim. It reports whether there was nothing to
 // release: the claim was not executed, or not yet, or its record is damaged.
 func (e *Engine) withdrawOnce(w *withdrawal) (gone bool, err error) {
-	err = e.settleOnce(w.claim.Key, w.record, Settlement{
+	err = e.settleOnce(w.claim, w.record, Settlement{
 		State:     Released,
 		Retention: w.claim.Retention,
 		AnswerFor: w.claim.Lease,
