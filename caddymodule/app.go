@@ -29,12 +29,20 @@ type App struct {
 	// `redis`.
 	StoreRaw json.RawMessage `json:"store,omitempty" caddy:"namespace=dedup.stores inline_key=store"`
 
+	// The keys with which stored responses and delivery IDs are encrypted
+	// (AES-256-GCM), and with which what they are stored under is hashed: each 32
+	// random bytes in base64, and here only the placeholder of each, `{env.*}` or
+	// `{file.*}`. The first encrypts, all decrypt. Default: none, nothing is
+	// encrypted.
+	Encrypt []string `json:"encrypt,omitempty"`
+
 	// What one process holds at a time.
 	Limits Limits `json:"limits,omitzero"`
 
 	ctx    caddy.Context
 	logger *zap.Logger
 	store  *storeHandle
+	sealer *idempotency.Sealer // nil without encryption
 	buffer *buffer
 
 	mu      sync.Mutex
@@ -65,6 +73,9 @@ func (a *App) Provision(ctx caddy.Context) error {
 		a.StoreRaw = json.RawMessage(`{"store":"file"}`)
 	}
 	var err error
+	if a.sealer, err = newSealer(a.Encrypt); err != nil {
+		return err
+	}
 	a.store, err = a.loadStore(ctx, a)
 	return err
 }
@@ -105,7 +116,9 @@ func (a *App) Start() error {
 		}
 		a.held = append(a.held, release)
 		engine.SetLimits(a.Limits.ofEngine())
-		a.logger.Info("claims and responses are kept", zap.String("store", handle.describe()))
+		engine.ReadWith(a.sealer)
+		a.logger.Info("claims and responses are kept",
+			zap.String("store", handle.describe()), zap.Strings("encrypted_with", a.sealer.KeyIDs()))
 		go a.probe(engine, handle.describe())
 	}
 	return nil

@@ -94,11 +94,20 @@ func (x *exchange) announce(run *idempotency.Record) {
 		o = outcomeForced
 		x.logger.Info("forced: a request that was complete runs again on purpose",
 			zap.String("key", x.key), zap.String("execution_id", run.ExecutionID), zap.String("parent_id", run.ParentID),
-			zap.String("provider", x.found.Provider), zap.String("delivery_id", x.found.ID), zap.String("remote", x.r.RemoteAddr))
+			zap.String("provider", x.found.Provider), x.loggedID(), zap.String("remote", x.r.RemoteAddr))
 	}
 	x.report(o, run.ExecutionID, run.Attempt)
 	nameExecution(x.w.Header(), run)
 	nameRun(x.r.Header, run)
+}
+
+// loggedID is the delivery ID as a log field. What is encrypted in the store does
+// not stand in the log.
+func (x *exchange) loggedID() zap.Field {
+	if x.sealer != nil {
+		return zap.Skip()
+	}
+	return zap.String("delivery_id", x.found.ID)
 }
 
 // forUpstream returns the request as the handlers behind get it. Responses are

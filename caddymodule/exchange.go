@@ -76,9 +76,8 @@ func (x *exchange) identify() (*idempotency.Request, *refusal, error) {
 		return x.withLargeBody("the fingerprint")
 	}
 	path, query := asSent(x.r)
-	identified := x.identified(found, repl)
-	identified.Fingerprint = idempotency.Fingerprint(fingerprint, path, query, content, x.Exclude...)
-	return identified, nil, nil
+	taken := idempotency.Fingerprint(fingerprint, path, query, content, x.Exclude...)
+	return x.identified(found, repl, taken), nil, nil
 }
 
 // unread is for a body that could not be read, or that there is no room for.
@@ -123,20 +122,23 @@ func (x *exchange) withLargeBody(needs string) (*idempotency.Request, *refusal, 
 	return x.withoutKey(detail)
 }
 
-func (x *exchange) identified(found delivery.Found, repl *caddy.Replacer) *idempotency.Request {
-	key := idempotency.Identity{
+func (x *exchange) identified(found delivery.Found, repl *caddy.Replacer, fingerprint string) *idempotency.Request {
+	name, others := x.sealer.Names(idempotency.Identity{
 		Namespace: x.space,
 		Scope:     x.scopeOf(x.r, repl, found),
 		Kind:      found.Kind,
 		Prefix:    found.Prefix,
 		ID:        found.ID,
-	}.Key()
-	x.found, x.key = found, key.String()
+	}, fingerprint)
+	x.found, x.key = found, name.Key.String()
 	return &idempotency.Request{
-		Key:        key,
-		Provider:   found.Provider,
-		DeliveryID: found.ID,
-		Policy:     x.policy(found.Provider),
+		Key:         name.Key,
+		Fingerprint: name.Fingerprint,
+		OtherNames:  others,
+		Sealer:      x.sealer,
+		Provider:    found.Provider,
+		DeliveryID:  found.ID,
+		Policy:      x.policy(found.Provider),
 	}
 }
 
@@ -148,7 +150,11 @@ func (x *exchange) begin(request idempotency.Request) (idempotency.Decision, err
 		return idempotency.Refusal{Reason: idempotency.ReasonUnavailable, Err: err}, nil //nolint:nilerr // it is in the refusal
 	}
 	x.release = release
-	return engine.Begin(x.r.Context(), request)
+	decision, err := engine.Begin(x.r.Context(), request)
+	if decision != nil {
+		x.key = decision.About().String()
+	}
+	return decision, err
 }
 
 // done gives back what the request held.

@@ -39,6 +39,7 @@ type Handler struct {
 	release idempotency.StatusSet
 	headers headerRules
 	store   *storeHandle
+	sealer  *idempotency.Sealer
 	buffer  *buffer
 	space   string
 }
@@ -69,7 +70,7 @@ func (h *Handler) Provision(ctx caddy.Context) error {
 	}
 	app := module.(*App)
 	h.space, h.buffer = app.Namespace, app.buffer
-	h.store = app.store
+	h.store, h.sealer = app.store, app.sealer
 	if h.StoreRaw != nil {
 		if h.store, err = app.loadStore(ctx, h); err != nil {
 			return err

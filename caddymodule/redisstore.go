@@ -8,7 +8,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"strings"
 	"time"
 
 	"github.com/caddyserver/caddy/v2"
@@ -22,17 +21,24 @@ func init() {
 	caddy.RegisterModule(new(RedisStore))
 }
 
-// RedisStore keeps claims and responses in a Redis server that any number of
-// replicas share. All texts may hold placeholders such as `{env.REDIS_URL}` or
+// RedisStore keeps claims and responses in Redis, which any number of replicas
+// share: in a single server, in the master that sentinels name, or in a cluster.
+// All texts may hold placeholders such as `{env.REDIS_URL}` or
 // `{file./run/secrets/redis}`, which are replaced when the configuration is
 // loaded.
 type RedisStore struct {
 	// The server as a URL: `redis://`, `rediss://` (TLS) or `unix://`, with user,
-	// password and database where needed. It excludes `addresses`.
+	// password and database where needed. It excludes `urls` and `addresses`.
 	URL string `json:"url,omitempty"`
 
-	// The server's address, host:port or the path of a unix socket. Default:
-	// localhost:6379.
+	// Several sentinels, or nodes of a cluster, as URLs that differ in host and
+	// port alone. They exclude `url` and `addresses`.
+	URLs []string `json:"urls,omitempty"`
+
+	// The server's address, host:port or the path of a unix socket. With
+	// `sentinel` these are the addresses of sentinels, host:port; otherwise
+	// several are nodes of a cluster, of which one that answers is enough.
+	// Default: localhost:6379.
 	Addresses []string `json:"addresses,omitempty"`
 
 	// The user's name (ACL), if not the default one.
@@ -41,14 +47,33 @@ type RedisStore struct {
 	// The password.
 	Password string `json:"password,omitempty"`
 
-	// The number of the database. Default: 0.
+	// The number of the database. A cluster has only 0. Default: 0.
 	DB int `json:"db,omitempty"`
 
-	// TLS settings; an empty object uses the system's certificates.
+	// TLS settings; an empty object uses the system's certificates. They are for
+	// sentinels too.
 	TLS *RedisTLS `json:"tls,omitempty"`
+
+	// The name by which sentinels know the master. It excludes `cluster`.
+	Sentinel string `json:"sentinel,omitempty"`
+
+	// The user's name on the sentinels, if not the default one.
+	SentinelUsername string `json:"sentinel_username,omitempty"`
+
+	// The password for the sentinels.
+	SentinelPassword string `json:"sentinel_password,omitempty"`
+
+	// Says that a single address or URL is a node of a cluster; several are
+	// without this.
+	Cluster bool `json:"cluster,omitempty"`
 
 	// The limit of one operation. Default: 500ms.
 	Timeout caddy.Duration `json:"timeout,omitempty"`
+
+	// On how many replicas a kept response is before it is answered. Where that
+	// takes longer than `timeout` it is answered all the same, with a warning in
+	// the log. Default: 0.
+	WaitReplicas int `json:"wait_replicas,omitempty"`
 
 	options redis.Options
 }
@@ -65,7 +90,8 @@ type RedisTLS struct {
 	// A file with the key of the client's certificate, in PEM; needs `cert`.
 	Key string `json:"key,omitempty"`
 
-	// The name in the server's certificate, if it is not the host's.
+	// The name in the servers' certificates, if it is not that of the host which
+	// is dialed.
 	ServerName string `json:"server_name,omitempty"`
 }
 
@@ -80,7 +106,10 @@ func (*RedisStore) CaddyModule() caddy.ModuleInfo {
 // Provision replaces the placeholders and reads the certificates. It dials
 // nothing.
 func (s *RedisStore) Provision(caddy.Context) error {
-	options, err := s.resolve()
+	options, err := s.resolve(func(text string) string { return caddy.NewReplacer().ReplaceAll(text, "") })
+	if err == nil && s.TLS != nil {
+		options.TLS, err = s.TLS.config()
+	}
 	if err != nil {
 		return fmt.Errorf("redis store: %w", err)
 	}
@@ -88,61 +117,95 @@ func (s *RedisStore) Provision(caddy.Context) error {
 	return nil
 }
 
-func (s *RedisStore) resolve() (redis.Options, error) {
-	replace := func(text string) string { return caddy.NewReplacer().ReplaceAll(text, "") }
-	var options redis.Options
-	switch {
-	case s.URL != "" && len(s.Addresses) > 0:
-		return options, errors.New("the server has a URL and an address; use one of them")
-	case s.URL != "":
-		url := replace(s.URL)
-		if url == "" {
-			return options, fmt.Errorf("the URL %s is empty once its placeholders are replaced", s.URL)
-		}
-		parsed, err := redis.ParseURL(url)
-		if err != nil {
-			return options, err
-		}
-		options = parsed
-	case len(s.Addresses) > 0:
-		for _, address := range s.Addresses {
-			if replace(address) == "" {
-				return options, fmt.Errorf("the address %s is empty once its placeholders are replaced", address)
-			}
-			options.Addresses = append(options.Addresses, replace(address))
-		}
-	default:
-		options.Addresses = []string{"localhost:6379"}
+// resolve returns the options with the placeholders replaced, but for those of
+// tls. No error shows a secret.
+func (s *RedisStore) resolve(replace func(string) string) (redis.Options, error) {
+	options, err := s.servers(replace)
+	if err != nil {
+		return options, err
 	}
 	if s.Username != "" {
 		options.Username = replace(s.Username)
 	}
-	if s.Password != "" {
-		if options.Password = replace(s.Password); options.Password == "" {
-			return options, errors.New("the password is empty once its placeholders are replaced")
+	options.SentinelUsername = replace(s.SentinelUsername)
+	for _, secret := range []struct {
+		name, text string
+		field      *string
+	}{
+		{"password", s.Password, &options.Password},
+		{"sentinel_password", s.SentinelPassword, &options.SentinelPassword},
+	} {
+		if secret.text == "" {
+			continue
+		}
+		if *secret.field = replace(secret.text); *secret.field == "" {
+			return options, fmt.Errorf("the %s is empty once its placeholders are replaced", secret.name)
 		}
 	}
 	if s.DB != 0 {
 		options.DB = s.DB
 	}
+	if options.Sentinel = replace(s.Sentinel); options.Sentinel == "" && s.Sentinel != "" {
+		return options, fmt.Errorf("the master's name %s is empty once its placeholders are replaced", s.Sentinel)
+	}
+	options.Cluster = s.Cluster
+	options.WaitReplicas = s.WaitReplicas
 	options.Timeout = duration(s.Timeout)
 	orElse(&options.Timeout, redis.DefaultTimeout)
-	if s.TLS != nil {
-		config, err := s.TLS.config(options.Addresses[0])
-		if err != nil {
-			return options, err
-		}
-		options.TLS = config
-	}
-	return options, nil
+	return options, options.Check()
 }
 
-func (t *RedisTLS) config(address string) (*tls.Config, error) {
-	host, _, _ := strings.Cut(address, ":")
-	config := &tls.Config{ServerName: host, MinVersion: tls.VersionTLS12}
-	if t.ServerName != "" {
-		config.ServerName = t.ServerName
+// servers returns what the URLs or the addresses say.
+func (s *RedisStore) servers(replace func(string) string) (redis.Options, error) {
+	if err := s.checkServers(); err != nil {
+		return redis.Options{}, err
 	}
+	urls := s.URLs
+	if s.URL != "" {
+		urls = []string{s.URL}
+	}
+	if len(urls) > 0 {
+		texts, err := replaceAll(replace, "URL", urls)
+		if err != nil {
+			return redis.Options{}, err
+		}
+		return redis.ParseURLs(texts...)
+	}
+	if len(s.Addresses) == 0 {
+		return redis.Options{Addresses: []string{"localhost:6379"}}, nil
+	}
+	addresses, err := replaceAll(replace, "address", s.Addresses)
+	return redis.Options{Addresses: addresses}, err
+}
+
+func replaceAll(replace func(string) string, what string, texts []string) ([]string, error) {
+	replaced := make([]string, len(texts))
+	for i, text := range texts {
+		if replaced[i] = replace(text); replaced[i] == "" {
+			return nil, fmt.Errorf("the %s %s is empty once its placeholders are replaced", what, text)
+		}
+	}
+	return replaced, nil
+}
+
+// checkServers finds settings that exclude each other whatever else is set.
+func (s *RedisStore) checkServers() error {
+	switch {
+	case s.URL != "" && len(s.URLs) > 0:
+		return errors.New("url and urls exclude each other; use one of them")
+	case (s.URL != "" || len(s.URLs) > 0) && len(s.Addresses) > 0:
+		return errors.New("a URL and address exclude each other; use one of them")
+	case s.Sentinel != "" && s.Cluster:
+		return errors.New("sentinel and cluster exclude each other; use one of them")
+	case s.Cluster && s.DB > 0:
+		return errors.New("cluster and db exclude each other: a cluster has database 0 alone")
+	default:
+		return nil
+	}
+}
+
+func (t *RedisTLS) config() (*tls.Config, error) {
+	config := &tls.Config{ServerName: t.ServerName, MinVersion: tls.VersionTLS12}
 	if t.CA != "" {
 		pem, err := os.ReadFile(t.CA)
 		if err != nil {
@@ -166,18 +229,12 @@ func (t *RedisTLS) config(address string) (*tls.Config, error) {
 	return config, nil
 }
 
-// poolKey hashes the settings: they hold a password.
+// poolKey hashes the settings: they hold passwords.
 func (s *RedisStore) poolKey() string {
-	settings, err := json.Marshal(struct {
-		Addresses          []string
-		Username, Password string
-		DB                 int
-		TLS                *RedisTLS
-		URLWithTLS         bool
-		Timeout            time.Duration
-	}{
-		s.options.Addresses, s.options.Username, s.options.Password, s.options.DB,
-		s.TLS, s.options.TLS != nil, s.options.Timeout,
+	o := s.options
+	settings, err := json.Marshal([]any{
+		o.Addresses, o.Username, o.Password, o.DB, s.TLS, o.TLS != nil,
+		o.Sentinel, o.SentinelUsername, o.SentinelPassword, o.Cluster, o.Timeout, o.WaitReplicas,
 	})
 	if err != nil {
 		panic("caddymodule: settings that JSON cannot hold: " + err.Error()) // impossible by their types
@@ -186,7 +243,7 @@ func (s *RedisStore) poolKey() string {
 }
 
 func (s *RedisStore) describe() string {
-	return fmt.Sprintf("redis store %s, database %d", strings.Join(s.options.Addresses, " "), s.options.DB)
+	return fmt.Sprintf("%s, database %d", s.options, s.options.DB)
 }
 
 func (s *RedisStore) operationTimeout() time.Duration { return s.options.Timeout }

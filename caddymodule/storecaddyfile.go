@@ -2,15 +2,11 @@ package caddymodule
 
 import (
 	"encoding/json"
-	"strconv"
 	"strings"
-	"time"
 
 	"github.com/caddyserver/caddy/v2/caddyconfig"
 	"github.com/caddyserver/caddy/v2/caddyconfig/caddyfile"
 	"github.com/caddyserver/caddy/v2/caddyconfig/httpcaddyfile"
-
-	"github.com/caddy-dedup/caddy-dedup/internal/store/redis"
 )
 
 func init() {
@@ -45,14 +41,28 @@ func parseGlobalOption(d *caddyfile.Dispenser, existing any) (any, error) {
 			app.StoreRaw, err = parseStore(d)
 		case "limits":
 			app.Limits, err = parseLimits(d)
+		case "encrypt":
+			app.Encrypt, err = parseEncrypt(d)
 		default:
-			err = d.Errf("dedup: unknown word %q; use namespace, store or limits", name)
+			err = d.Errf("dedup: unknown word %q; use namespace, store, encrypt or limits", name)
 		}
 		if err != nil {
 			return nil, err
 		}
 	}
 	return httpcaddyfile.App{Name: "dedup", Value: caddyconfig.JSON(app, nil)}, nil
+}
+
+// parseEncrypt reads `encrypt <key>...`, whose first word is the current token.
+func parseEncrypt(d *caddyfile.Dispenser) ([]string, error) {
+	keys := d.RemainingArgs()
+	if len(keys) == 0 {
+		return nil, d.Err("encrypt takes one key or more, such as {env.DEDUP_KEY} or {file./run/secrets/dedup}")
+	}
+	if err := checkEncryptionKeys(keys); err != nil {
+		return nil, d.WrapErr(err)
+	}
+	return keys, noBlock(d, "encrypt")
 }
 
 // parseStore reads `store <kind> …`, whose first word is the current token.
@@ -83,108 +93,4 @@ func parseStore(d *caddyfile.Dispenser) (json.RawMessage, error) {
 	default:
 		return nil, d.Errf("store: %q is not accepted; use file, memory or redis", kind)
 	}
-}
-
-// parseRedis reads the rest of `store redis [<url>] { … }`.
-func parseRedis(d *caddyfile.Dispenser, urls []string) (*RedisStore, error) {
-	store := new(RedisStore)
-	if len(urls) > 1 {
-		return nil, d.Errf("store redis takes one URL; it has %d", len(urls))
-	}
-	if len(urls) == 1 {
-		store.URL = urls[0]
-		if !strings.Contains(store.URL, "{") {
-			if _, err := redis.ParseURL(store.URL); err != nil {
-				return nil, d.WrapErr(err)
-			}
-		}
-	}
-	seen := make(map[string]bool)
-	for nesting := d.Nesting(); d.NextBlock(nesting); {
-		name := d.Val()
-		if seen[name] {
-			return nil, d.Errf("store redis: %s stands twice", name)
-		}
-		seen[name] = true
-		if err := parseRedisWord(d, store, name); err != nil {
-			return nil, err
-		}
-	}
-	if store.URL != "" && len(store.Addresses) > 0 {
-		return nil, d.Err("store redis: a URL and address exclude each other; use one of them")
-	}
-	return store, nil
-}
-
-func parseRedisWord(d *caddyfile.Dispenser, store *RedisStore, name string) (err error) {
-	switch name {
-	case "address":
-		var address string
-		address, err = oneArg(d, "host:port")
-		if err != nil {
-			return err
-		}
-		if wrong := redis.CheckAddress(address); wrong != nil && !strings.Contains(address, "{") {
-			return d.WrapErr(wrong)
-		}
-		store.Addresses = []string{address}
-	case "username":
-		store.Username, err = oneArg(d, "a user's name")
-	case "password":
-		store.Password, err = secretArg(d)
-	case "db":
-		var value string
-		if value, err = oneArg(d, "a number"); err != nil {
-			return err
-		}
-		if store.DB, err = strconv.Atoi(value); err != nil || store.DB < 0 {
-			return d.Errf("db: %q is not the number of a database; use 0 or above", value)
-		}
-	case "timeout":
-		var value string
-		if value, err = oneArg(d, "a duration such as 500ms"); err != nil {
-			return err
-		}
-		store.Timeout, err = parseDuration(d, "timeout", value, 10*time.Millisecond)
-	case "tls":
-		store.TLS, err = parseRedisTLS(d)
-	default:
-		return d.Errf("store redis: unknown word %q; use address, username, password, db, tls or timeout", name)
-	}
-	return err
-}
-
-// secretArg reads one argument that must not be shown in an error.
-func secretArg(d *caddyfile.Dispenser) (string, error) {
-	args := d.RemainingArgs()
-	if len(args) != 1 {
-		return "", d.Errf("password takes one argument, such as {env.REDIS_PASSWORD}; it has %d", len(args))
-	}
-	return args[0], noBlock(d, "password")
-}
-
-func parseRedisTLS(d *caddyfile.Dispenser) (*RedisTLS, error) {
-	if args := d.RemainingArgs(); len(args) > 0 {
-		return nil, d.Errf("tls takes a block and no arguments; it has %q", args)
-	}
-	settings := new(RedisTLS)
-	fields := map[string]*string{
-		"ca": &settings.CA, "cert": &settings.Cert, "key": &settings.Key, "server_name": &settings.ServerName,
-	}
-	for nesting := d.Nesting(); d.NextBlock(nesting); {
-		name := d.Val()
-		field, ok := fields[name]
-		if !ok {
-			return nil, d.Errf("tls: unknown word %q; use ca, cert, key or server_name", name)
-		}
-		if *field != "" {
-			return nil, d.Errf("tls: %s stands twice", name)
-		}
-		value, err := oneArg(d, "its value")
-		if err != nil {
-			return nil, err
-		}
-		*field = value
-	}
-	return settings, nil
 }

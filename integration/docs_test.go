@@ -63,6 +63,8 @@ func fencedBlocks(page, text string) []block {
 // Every Caddyfile in the pages is one that a user can start from.
 func TestCaddyfilesOfThePages(t *testing.T) {
 	t.Parallel()
+	keys := shortTempDir(t)
+	keyFiles(t, keys, "ab")
 	for _, b := range docBlocks(t) {
 		if b.language != "caddyfile" {
 			continue
@@ -72,6 +74,8 @@ func TestCaddyfilesOfThePages(t *testing.T) {
 		text := strings.NewReplacer(
 			"{env.REDIS_URL}", "redis://localhost:6379",
 			"{env.REDIS_PASSWORD}", "secret",
+			"{env.DEDUP_KEY}", "{file."+keys+"/a.key}",
+			"{file./run/secrets/dedup_old}", "{file."+keys+"/b.key}",
 		).Replace(b.text)
 		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
 			t.Fatal(err)

@@ -2,9 +2,11 @@ package redis
 
 import (
 	"crypto/tls"
+	"crypto/x509"
 	"fmt"
 	"net/http"
 	"net/http/httptest"
+	"os"
 	"strings"
 	"testing"
 
@@ -53,16 +55,38 @@ func useAll(t *testing.T, s *Store) {
 	}
 }
 
-// TestAccessRules has a user with exactly the rules that NOPERM's text names.
-func TestAccessRules(t *testing.T) {
-	server := redistest.Start(t)
+// allowed makes a user on every server, with exactly the rules that NOPERM's text
+// names, and returns it.
+func allowed(servers ...*redistest.Server) (username, password string) {
 	set := []any{"ACL", "SETUSER", "dedup", "on", ">s3cret"}
 	for rule := range strings.FieldsSeq(access) {
 		set = append(set, rule)
 	}
-	command(t, server, set...)
+	for _, server := range servers {
+		server.Do(set...)
+	}
+	return "dedup", "s3cret"
+}
+
+// TestAccessRulesOfThePage has the rules where operators look for them.
+func TestAccessRulesOfThePage(t *testing.T) {
+	page, err := os.ReadFile("../../../docs/operations.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, rules := range []string{access, sentinelAccess} {
+		if !strings.Contains(string(page), "\n"+rules+"\n") {
+			t.Errorf("operations.md lacks the line %s", rules)
+		}
+	}
+}
+
+// TestAccessRules has a user with exactly the rules that NOPERM's text names.
+func TestAccessRules(t *testing.T) {
+	server := redistest.Start(t)
+	username, password := allowed(server)
 	s := closeAtEnd(t, openWith(t, Options{
-		Addresses: []string{server.Addr}, Username: "dedup", Password: "s3cret", Timeout: generous,
+		Addresses: []string{server.Addr}, Username: username, Password: password, Timeout: generous,
 	}))
 	useAll(t, s)
 	if left := command(t, server, "DBSIZE"); left != int64(0) {
@@ -139,6 +163,48 @@ func TestTLS(t *testing.T) {
 	}
 	if claimed.Record != nil {
 		t.Error("a claim without a connection may have been executed")
+	}
+}
+
+// TestTLSOfRedis has a server that asks for the client's certificate too.
+func TestTLSOfRedis(t *testing.T) {
+	certificates := redistest.NewCertificates(t)
+	server := redistest.StartTLS(t, certificates)
+	username, password := allowed(server)
+	authority, err := os.ReadFile(certificates.CA)
+	if err != nil {
+		t.Fatal(err)
+	}
+	roots := x509.NewCertPool()
+	roots.AppendCertsFromPEM(authority)
+	pair, err := tls.LoadX509KeyPair(certificates.Cert, certificates.Key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, test := range map[string]struct {
+		config *tls.Config
+		want   string // in the error; "" for none
+	}{
+		"with all it needs":           {&tls.Config{RootCAs: roots, Certificates: []tls.Certificate{pair}}, ""},
+		"by another name":             {&tls.Config{RootCAs: roots, Certificates: []tls.Certificate{pair}, ServerName: "redis.test"}, ""},
+		"by a name of another":        {&tls.Config{RootCAs: roots, Certificates: []tls.Certificate{pair}, ServerName: "other.test"}, "other.test"},
+		"of an unknown authority":     {&tls.Config{Certificates: []tls.Certificate{pair}}, "unknown authority"},
+		"without a certificate of it": {&tls.Config{RootCAs: roots}, server.Addr}, // how it says so depends on timing
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := closeAtEnd(t, openWith(t, Options{
+				Addresses: []string{server.Addr}, TLS: test.config, Username: username, Password: password, Timeout: generous,
+			}))
+			if test.want == "" {
+				useAll(t, s)
+			} else if _, err := s.Claim(ctx, claimOf("a", "token")); err == nil || !strings.Contains(err.Error(), test.want) {
+				t.Errorf("claim: %v; want %q", err, test.want)
+			}
+		})
+	}
+	s := closeAtEnd(t, openWith(t, Options{Addresses: []string{server.Addr}, Timeout: generous}))
+	if _, err := s.Claim(ctx, claimOf("a", "token")); err == nil {
+		t.Error("a server with TLS took a connection in the clear")
 	}
 }
 

@@ -50,9 +50,6 @@ func (s *Store) Claim(ctx context.Context, c idempotency.Claim) (idempotency.Cla
 }
 
 func (c *claiming) run(ctx context.Context) (idempotency.Claimed, error) {
-	if err := c.store.greet(ctx); err != nil {
-		return idempotency.Claimed{}, err
-	}
 	c.listened = c.claim.Waits && c.store.inbox.open()
 	for range claimRounds {
 		claimed, done, err := c.round(ctx)
@@ -115,15 +112,15 @@ func (c *claiming) ask(ctx context.Context, attempt *idempotency.Record) (answer
 	if attempt.Replaces != nil {
 		keepResponse, notBefore = "1", attempt.Replaces.Expires.UnixMilli()
 	}
-	deadline := s.clock.at(c.called.Add(s.patience))
+	late := &deadline{at: c.called.Add(s.patience)}
 	err = try(ctx, func() (err error) {
 		if err := ctx.Err(); err != nil {
 			return err
 		}
 		answer, err = s.run(ctx, claimScript, keys, c.claim.Token, stored,
-			toMillis(c.claim.Lease), toMillis(c.claim.Life()), deadline, channel, c.replaces(), repeated,
+			toMillis(c.claim.Lease), toMillis(c.claim.Life()), late, channel, c.replaces(), repeated,
 			keepResponse, notBefore)
-		if mayBeExecuted(err) {
+		if late.doubt {
 			c.doubt = attempt
 		}
 		repeated = "1"

@@ -19,7 +19,6 @@ type client interface {
 	goredis.Scripter
 	Pipeline() goredis.Pipeliner
 	Get(ctx context.Context, key string) *goredis.StringCmd
-	Scan(ctx context.Context, cursor uint64, match string, count int64) *goredis.ScanCmd
 	Subscribe(ctx context.Context, channels ...string) *goredis.PubSub
 	Close() error
 }
@@ -31,12 +30,27 @@ const (
 	// address or credentials comes through in the end.
 	connectionLife       = 30 * time.Minute
 	connectionLifeSpread = 5 * time.Minute
+	// topologyAge is how old a client's picture of a cluster may be.
+	topologyAge = time.Second
 )
 
 // newClient returns a client that dials when it is first used.
 func newClient(o Options) client {
 	logOnce.Do(func() { goredis.SetLogger(clientLog{o.Logger.Named("client")}) })
-	return goredis.NewClient(clientOptions(o))
+	switch {
+	case o.Sentinel != "":
+		c := goredis.NewFailoverClient(failoverOptions(o))
+		newContact(c, o.Logger)
+		return c
+	case o.clustered():
+		c := goredis.NewClusterClient(clusterOptions(o))
+		c.OnNewNode(func(node *goredis.Client) { newContact(node, o.Logger) })
+		return c
+	default:
+		c := goredis.NewClient(clientOptions(o))
+		newContact(c, o.Logger)
+		return c
+	}
 }
 
 func clientOptions(o Options) *goredis.Options {
@@ -51,8 +65,8 @@ func clientOptions(o Options) *goredis.Options {
 		// Nothing is pushed to us, and RESP2 is what proxies know as well.
 		Protocol:        2,
 		DisableIdentity: true,
-		// Retries are ours (see Store.try): go-redis does not know which
-		// commands may be sent twice.
+		// Retries are ours (see try): go-redis does not know which commands may
+		// be sent twice.
 		MaxRetries:            -1,
 		DialerRetries:         1,
 		ContextTimeoutEnabled: true,
@@ -72,14 +86,81 @@ func clientOptions(o Options) *goredis.Options {
 	}
 }
 
-// dialError is an error before a connection was had: no command was sent.
-type dialError struct{ err error }
+// failoverOptions are for the master that sentinels name.
+func failoverOptions(o Options) *goredis.FailoverOptions {
+	c := clientOptions(o)
+	return &goredis.FailoverOptions{
+		MasterName:       o.Sentinel,
+		SentinelAddrs:    o.Addresses,
+		SentinelUsername: o.SentinelUsername,
+		SentinelPassword: o.SentinelPassword,
+		Username:         c.Username,
+		Password:         c.Password,
+		DB:               c.DB,
+		Dialer:           c.Dialer,
+		Protocol:         c.Protocol,
+		DisableIdentity:  c.DisableIdentity,
 
-func (e *dialError) Error() string { return e.err.Error() }
-func (e *dialError) Unwrap() error { return e.err }
+		MaxRetries:            c.MaxRetries,
+		DialerRetries:         c.DialerRetries,
+		ContextTimeoutEnabled: c.ContextTimeoutEnabled,
+		// To dial is also to ask a sentinel, and, where that one hangs, to give
+		// it up after two tries and to ask the others. Who waits for the
+		// connection does so no longer than its operation may take.
+		DialTimeout:  4 * c.DialTimeout,
+		ReadTimeout:  c.ReadTimeout,
+		WriteTimeout: c.WriteTimeout,
+		PoolTimeout:  c.PoolTimeout,
+		PoolSize:     c.PoolSize,
+
+		PipelinePoolSize:      c.PipelinePoolSize,
+		ConnMaxLifetime:       c.ConnMaxLifetime,
+		ConnMaxLifetimeJitter: c.ConnMaxLifetimeJitter,
+		ReadBufferSize:        c.ReadBufferSize,
+		WriteBufferSize:       c.WriteBufferSize,
+	}
+}
+
+// clusterOptions are for the masters of a cluster, each with a pool of its own.
+// go-redis itself follows redirects, and tries again what got no reply, which
+// the owner's token makes safe for all scripts.
+func clusterOptions(o Options) *goredis.ClusterOptions {
+	c := clientOptions(o)
+	return &goredis.ClusterOptions{
+		Addrs:           o.Addresses,
+		Username:        c.Username,
+		Password:        c.Password,
+		Dialer:          c.Dialer,
+		Protocol:        c.Protocol,
+		DisableIdentity: c.DisableIdentity,
+
+		MaxRetries:            c.MaxRetries,
+		DialerRetries:         c.DialerRetries,
+		ContextTimeoutEnabled: c.ContextTimeoutEnabled,
+		DialTimeout:           c.DialTimeout,
+		ReadTimeout:           c.ReadTimeout,
+		WriteTimeout:          c.WriteTimeout,
+		PoolTimeout:           c.PoolTimeout,
+		PoolSize:              c.PoolSize,
+
+		PipelinePoolSize:      c.PipelinePoolSize,
+		ConnMaxLifetime:       c.ConnMaxLifetime,
+		ConnMaxLifetimeJitter: c.ConnMaxLifetimeJitter,
+		ReadBufferSize:        c.ReadBufferSize,
+		WriteBufferSize:       c.WriteBufferSize,
+
+		// A node that refuses connections does not make go-redis ask who has its
+		// slots now (go-redis #3979); only time does.
+		ClusterStateReloadInterval: topologyAge,
+		// The first command is not to wait for the table of all commands, which
+		// is read under a time limit of go-redis's own. We need none of it.
+		DisableRoutingPolicies:   true,
+		MaintNotificationsConfig: c.MaintNotificationsConfig,
+	}
+}
 
 // dialer does what go-redis's own does, but that the TLS handshake ends with
-// the context as well, and that its errors can be told from later ones.
+// the context as well.
 func dialer(config *tls.Config) func(ctx context.Context, network, address string) (net.Conn, error) {
 	plain := &net.Dialer{KeepAliveConfig: net.KeepAliveConfig{
 		Enable:   true,
@@ -91,13 +172,7 @@ func dialer(config *tls.Config) func(ctx context.Context, network, address strin
 	if config != nil {
 		dial = (&tls.Dialer{NetDialer: plain, Config: config}).DialContext
 	}
-	return func(ctx context.Context, network, address string) (net.Conn, error) {
-		conn, err := dial(ctx, network, address)
-		if err != nil {
-			return nil, &dialError{err}
-		}
-		return conn, nil
-	}
+	return dial
 }
 
 // logOnce: go-redis has one logger for the whole process, and the first store

@@ -4,6 +4,8 @@ import (
 	"testing"
 	"time"
 
+	goredis "github.com/redis/go-redis/v9"
+
 	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
 	"github.com/caddy-dedup/caddy-dedup/internal/store/redis/redistest"
 )
@@ -11,11 +13,14 @@ import (
 // TestServerClockJumps has a failover to a server whose clock is elsewhere.
 func TestServerClockJumps(t *testing.T) {
 	server := redistest.Start(t)
-	s := closeAtEnd(t, openAt(t, server.Addr))
+	o := Options{Addresses: []string{server.Addr}, Timeout: generous}.withDefaults()
+	client := goredis.NewClient(clientOptions(o))
+	watching := newContact(client, o.Logger)
+	s := closeAtEnd(t, newStore(client, o))
 	mustClaim(t, s, claimOf("warm", "warm"), idempotency.Proceed)
 	for name, jump := range map[string]time.Duration{"ahead": time.Hour, "behind": -time.Hour} {
 		// Seen from here, the server's clock has jumped the other way.
-		s.clock.ahead.Add(-jump.Milliseconds())
+		watching.current.Load().clock.ahead.Add(-jump.Milliseconds())
 		before := calls(t, server)["evalsha"]
 		mustClaim(t, s, claimOf(name, name), idempotency.Proceed)
 		want := 1

@@ -2,6 +2,7 @@ package redis
 
 import (
 	"context"
+	"flag"
 	"net"
 	"testing"
 	"testing/synctest"
@@ -16,7 +17,14 @@ import (
 	"github.com/caddy-dedup/caddy-dedup/internal/store/redis/redistest"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) {
+	// The parallel tests wait for most of their time: for leases, failovers and
+	// replicas.
+	if err := flag.Set("test.parallel", "8"); err != nil {
+		panic(err)
+	}
+	goleak.VerifyTestMain(m)
+}
 
 // TestConformanceMiniredis runs the suite in bubbles: time is the bubble's, for
 // the server as for the store.
@@ -35,6 +43,12 @@ func TestConformanceMiniredis(t *testing.T) {
 	})
 }
 
+// watched has a client of the test's own watched as the store's are.
+func watched(c *goredis.Client, o Options) *goredis.Client {
+	newContact(c, o.Logger)
+	return c
+}
+
 // openMini opens a store over a pipe to an in-process server: a bubble takes no
 // sockets.
 func openMini(server *miniredis.Miniredis) *Store {
@@ -47,10 +61,11 @@ func openMini(server *miniredis.Miniredis) *Store {
 		}
 		return newBufferedPipe(conn), nil
 	}
-	return newStore(goredis.NewClient(c), o)
+	return newStore(watched(goredis.NewClient(c), o), o)
 }
 
 func TestConformanceRedis(t *testing.T) {
+	t.Parallel()
 	server := redistest.Start(t)
 	open := func(t *testing.T) idempotency.Store {
 		command(t, server, "FLUSHALL")
@@ -58,5 +73,32 @@ func TestConformanceRedis(t *testing.T) {
 	}
 	storetest.Run(t, open, storetest.Options{
 		Peer: func(t *testing.T, _ idempotency.Store) idempotency.Store { return openAt(t, server.Addr) },
+	})
+}
+
+func TestConformanceSentinel(t *testing.T) {
+	t.Parallel()
+	master := redistest.Start(t)
+	sentinels := redistest.StartSentinels(t, master, 0, 1)
+	o := Options{Addresses: []string{sentinels[0].Addr}, Sentinel: redistest.MasterName, Timeout: generous}
+	open := func(t *testing.T) idempotency.Store {
+		master.Do("FLUSHALL")
+		return openWith(t, o)
+	}
+	storetest.Run(t, open, storetest.Options{
+		Peer: func(t *testing.T, _ idempotency.Store) idempotency.Store { return openWith(t, o) },
+	})
+}
+
+func TestConformanceCluster(t *testing.T) {
+	t.Parallel()
+	cluster := redistest.StartCluster(t, 3, 0)
+	o := Options{Addresses: cluster.Addrs(), Timeout: generous}
+	open := func(t *testing.T) idempotency.Store {
+		cluster.Do("FLUSHALL")
+		return openWith(t, o)
+	}
+	storetest.Run(t, open, storetest.Options{
+		Peer: func(t *testing.T, _ idempotency.Store) idempotency.Store { return openWith(t, o) },
 	})
 }

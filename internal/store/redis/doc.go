@@ -26,11 +26,22 @@
 // fresh claim one round trip; else it returns what there is, and a claim that
 // may proceed comes again and replaces exactly that revision.
 //
-// The server's clock is the only one that counts. A claim carries the time
-// after which the server refuses it, so that a claim which waited in the queue
-// of a hung server does not own a key for which nobody runs any more. For this
-// the store knows the server's time from its latest reply; only the very first
-// claim of a process has to ask for it, with a round trip of its own. After a
+// A server's clock is the only one that counts. A claim carries the time after
+// which the server refuses it, so that a claim which waited in the queue of a
+// hung server does not own a key for which nobody runs any more. For this the
+// store knows each server's time from its latest reply; only the very first
+// claim at a server has to ask for it, with a round trip of its own. After a
 // failover to a server whose clock is elsewhere the first claim is refused as
 // late, learns the time from that refusal and comes again.
+//
+// One server, the master that sentinels name and a cluster differ in the client
+// of go-redis alone (client.go). What go-redis does by itself, dialing the next
+// master, following a redirect, sending again what got no reply, is seen by a
+// hook (contact.go): the error of an operation tells of its last attempt only,
+// and a claim is in doubt if any attempt at it may have been executed.
+//
+// Redis replicates after it has answered. Who wants kept responses on replicas
+// before they are answered pays for a WAIT (replicas.go). It needs no more than
+// one connection to each master, whose mark, {dedup:<hex>}:<token>:mark, lives
+// for a second.
 package redis

@@ -14,7 +14,12 @@ import (
 
 // access is what a user of a Redis with access control has to be allowed.
 const access = "~dedup:* ~{dedup:* &dedup:inbox:* +evalsha +eval +hmget +hset +hget +hincrby +hdel +exists +del " +
-	"+set +get +rename +pexpire +pexpireat +type +time +info +scan +publish +subscribe +ping +hello +select"
+	"+set +get +rename +pexpire +pexpireat +type +time +info +scan +publish +subscribe +ping +hello +select " +
+	"+wait +asking +cluster|slots"
+
+// sentinelAccess is that for a user of sentinels with access control.
+const sentinelAccess = "&+switch-master &+replica-reconf-done " +
+	"+sentinel|get-master-addr-by-name +sentinel|sentinels +subscribe +ping +hello"
 
 // fail makes the store's error of one that an operation met. It names the
 // server, and what to do where that is known.
@@ -26,8 +31,11 @@ func (s *Store) fail(operation string, err error) error {
 	if errors.As(err, &unreadable) {
 		return err
 	}
-	where := fmt.Sprintf("redis at %s: %s", s.address, operation)
+	where := fmt.Sprintf("%s: %s", s.options, operation)
+	var dial *dialError
 	switch {
+	case s.options.Sentinel != "" && errors.As(err, &dial):
+		return fmt.Errorf("%s: %s%w", where, s.sentinelHint(err), err)
 	case says(err, "OOM"):
 		return fmt.Errorf("%s: maxmemory is reached and nothing can be evicted: %w", where, err)
 	case says(err, "NOAUTH"):
@@ -36,12 +44,38 @@ func (s *Store) fail(operation string, err error) error {
 		return fmt.Errorf("%s: the server does not accept the username and password that are set: %w", where, err)
 	case says(err, "NOPERM"), answered(err) && strings.Contains(err.Error(), "user executing the script can't"):
 		return fmt.Errorf("%s: the user may not do this; it needs the rules %s: %w", where, access, err)
+	case says(err, "READONLY") && (s.options.Sentinel != "" || s.options.clustered()):
+		return fmt.Errorf("%s: the server is a replica: a failover is under way, or has just been: %w", where, err)
 	case says(err, "READONLY"):
-		return fmt.Errorf("%s: the server is a replica; set the address of the master: %w", where, err)
+		return fmt.Errorf("%s: the server is a replica; set the address of the master, or let sentinels name it: %w", where, err)
+	case says(err, "MOVED"), says(err, "ASK"):
+		return fmt.Errorf("%s: the server is one of a cluster; set cluster: %w", where, err)
+	case says(err, "CLUSTERDOWN"):
+		return fmt.Errorf("%s: the cluster has no master for this key at the moment: %w", where, err)
+	case s.options.clustered() && answered(err) && strings.Contains(err.Error(), "cluster support disabled"):
+		return fmt.Errorf("%s: the server is not one of a cluster; set one address, without cluster: %w", where, err)
+	case answered(err) && unknownCommand(err):
+		return fmt.Errorf("%s: the server does not know a command that every redis has; it may be a sentinel: set sentinel, with the master's name: %w", where, err)
 	default:
 		return fmt.Errorf("%s: %w", where, err)
 	}
 }
+
+// sentinelHint says what to do about a sentinel's answer, where that is known.
+func (s *Store) sentinelHint(err error) string {
+	switch {
+	case errors.Is(err, goredis.Nil):
+		return fmt.Sprintf("no sentinel knows a master of the name %q; set sentinel to the name in their configuration: ", s.options.Sentinel)
+	case says(err, "NOAUTH"), says(err, "WRONGPASS"), says(err, "NOPERM"), says(err, "AUTH"):
+		return "the sentinel does not let us in: set sentinel_password and sentinel_username; a user of it needs the rules " + sentinelAccess + ": "
+	case unknownCommand(err):
+		return "the server is no sentinel: set its address without sentinel, or the addresses of sentinels: "
+	default:
+		return ""
+	}
+}
+
+func unknownCommand(err error) bool { return strings.Contains(err.Error(), "unknown command") }
 
 // says reports whether the server answered with an error of this code. Redis
 // before 7 puts the error of a command in a script behind a text of its own.
@@ -80,10 +114,12 @@ func mayBeExecuted(err error) bool {
 	}
 }
 
-// answered reports whether the error is the server's own answer.
+// answered reports whether the error is the server's own answer. One of a
+// sentinel's, which is asked while a connection is made, is not.
 func answered(err error) bool {
 	var answer goredis.Error
-	return errors.As(err, &answer)
+	var dial *dialError
+	return errors.As(err, &answer) && !errors.As(err, &dial)
 }
 
 // unreadable names the Redis key that does not hold what we write.

@@ -7,14 +7,11 @@ import (
 	"go.uber.org/zap"
 )
 
-// greet asks a server, once and in one round trip before the first claim, for
+// greet asks a server, once and in one round trip before its first claim, for
 // what the store has to know of it: its time, and whether it may evict records.
-func (s *Store) greet(ctx context.Context) error {
-	if s.greeted.Load() {
-		return nil
-	}
+func (c *contact) greet(ctx context.Context) error {
 	return try(ctx, func() error {
-		pipeline := s.client.Pipeline()
+		pipeline := c.client.Pipeline()
 		now := pipeline.Time(ctx)
 		memory := pipeline.Info(ctx, "memory")
 		if _, err := pipeline.Exec(ctx); err != nil && !answered(err) {
@@ -23,13 +20,13 @@ func (s *Store) greet(ctx context.Context) error {
 		if now.Err() != nil {
 			return now.Err()
 		}
+		s := c.current.Load()
 		s.clock.learn(now.Val().UnixMilli())
 		// Who may not read it gets no warning.
-		if policy := evicts(memory.Val()); policy != "" && s.greeted.CompareAndSwap(false, true) {
-			s.log.Warn("this redis may evict records, and an evicted key runs again; set maxmemory-policy noeviction",
+		if policy := evicts(memory.Val()); s.greeted.CompareAndSwap(false, true) && policy != "" {
+			c.log.Warn("this redis may evict records, and an evicted key runs again; set maxmemory-policy noeviction",
 				zap.String("address", s.address), zap.String("maxmemory_policy", policy))
 		}
-		s.greeted.Store(true)
 		return nil
 	})
 }

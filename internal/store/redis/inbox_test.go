@@ -88,7 +88,7 @@ func TestSilentInbox(t *testing.T) {
 			conns = append(conns, &mutable{Conn: newBufferedPipe(pipe)})
 			return conns[len(conns)-1], nil
 		}
-		s := closeAtEnd(t, newStore(goredis.NewClient(c), o))
+		s := closeAtEnd(t, newStore(watched(goredis.NewClient(c), o), o))
 		woken := make(chan idempotency.Key, 10)
 		defer s.Subscribe(func(key idempotency.Key) { woken <- key })()
 

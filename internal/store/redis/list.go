@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"strconv"
 	"strings"
 
 	goredis "github.com/redis/go-redis/v9"
@@ -22,7 +21,9 @@ const (
 
 // List implements [idempotency.Store]. The order is that of SCAN, with its
 // guarantee: what is there from the first page to the last is listed, possibly
-// twice.
+// twice. In a cluster one master comes after the other, and the list begins
+// anew when the masters change; a slot that moves between two that stay may be
+// missed.
 func (s *Store) List(ctx context.Context, cursor string, limit int) ([]idempotency.Listed, string, error) {
 	at, err := parseCursor(cursor)
 	if err != nil {
@@ -33,7 +34,12 @@ func (s *Store) List(ctx context.Context, cursor string, limit int) ([]idempoten
 	}
 	ctx, cancel := s.limit(ctx)
 	defer cancel()
-	keys, next, err := s.scan(ctx, at.scan, int64(min(max(limit, scanAtLeast), scanAtMost)))
+	all, err := masters(ctx, s.client)
+	if err != nil {
+		return nil, "", s.fail("list", err)
+	}
+	at = at.among(all)
+	keys, next, err := scan(ctx, all[at.master], at.scan, int64(min(max(limit, scanAtLeast), scanAtMost)))
 	if err != nil {
 		return nil, "", s.fail("list", err)
 	}
@@ -49,7 +55,7 @@ func (s *Store) List(ctx context.Context, cursor string, limit int) ([]idempoten
 		keys = keys[:limit]
 		at.after = keys[limit-1]
 	} else {
-		at = listCursor{scan: next}
+		at = at.next(next, len(all))
 	}
 	page, err := s.readAll(ctx, keys)
 	if err != nil {
@@ -58,45 +64,11 @@ func (s *Store) List(ctx context.Context, cursor string, limit int) ([]idempoten
 	return page, at.String(), nil
 }
 
-// listCursor is where a page begins: at a cursor of SCAN, and there behind a
-// key, in hex and in the order of these.
-type listCursor struct {
-	scan  uint64
-	after string
-}
-
-// String returns the form that [parseCursor] reads, "" for the end.
-func (c listCursor) String() string {
-	switch {
-	case c.after != "":
-		return strconv.FormatUint(c.scan, 10) + "," + c.after
-	case c.scan != 0:
-		return strconv.FormatUint(c.scan, 10)
-	default:
-		return ""
-	}
-}
-
-func parseCursor(text string) (listCursor, error) {
-	if text == "" {
-		return listCursor{}, nil
-	}
-	number, after, isWithin := strings.Cut(text, ",")
-	scan, err := strconv.ParseUint(number, 10, 64)
-	if err == nil && isWithin {
-		_, err = idempotency.ParseKey(after)
-	}
-	if err != nil {
-		return listCursor{}, fmt.Errorf("cursor %q is not one that a page came with", text)
-	}
-	return listCursor{scan: scan, after: after}, nil
-}
-
 // scan makes one step and returns the keys in hex, sorted, each once.
-func (s *Store) scan(ctx context.Context, from uint64, count int64) (keys []string, next uint64, err error) {
+func scan(ctx context.Context, master *goredis.Client, from uint64, count int64) (keys []string, next uint64, err error) {
 	var names []string
 	err = try(ctx, func() (err error) {
-		names, next, err = s.client.Scan(ctx, from, keyPrefix+"*", count).Result()
+		names, next, err = master.Scan(ctx, from, keyPrefix+"*", count).Result()
 		return err
 	})
 	for _, name := range names {
@@ -116,31 +88,16 @@ func (s *Store) readAll(ctx context.Context, keys []string) ([]idempotency.Liste
 	if len(keys) == 0 {
 		return nil, nil
 	}
-	var commands []*goredis.Cmd
-	send := func() error {
-		pipeline := s.client.Pipeline()
-		commands = commands[:0]
-		for _, hex := range keys {
-			commands = append(commands, lookupScript.EvalSha(ctx, pipeline, []string{keyPrefix + hex}))
-		}
-		_, err := pipeline.Exec(ctx)
-		if answered(err) {
-			return nil // each command has its own error
-		}
-		return err
-	}
-	err := try(ctx, send)
-	if err == nil && says(commands[0].Err(), "NOSCRIPT") {
-		if err = lookupScript.Load(ctx, s.client).Err(); err == nil {
-			err = try(ctx, send)
-		}
+	commands, err := s.lookUpAll(ctx, keys, lookupScript.EvalSha)
+	if slices.ContainsFunc(commands, func(c *goredis.Cmd) bool { return says(c.Err(), "NOSCRIPT") }) {
+		commands, err = s.lookUpAll(ctx, keys, lookupScript.Eval)
 	}
 	if err != nil {
 		return nil, err
 	}
 	var page []idempotency.Listed
 	for i, hex := range keys {
-		listed, there, err := s.listed(hex, commands[i])
+		listed, there, err := readListed(hex, commands[i])
 		if err != nil {
 			return nil, err
 		}
@@ -151,14 +108,33 @@ func (s *Store) readAll(ctx context.Context, keys []string) ([]idempotency.Liste
 	return page, nil
 }
 
-// listed reads what was found under one key.
-func (s *Store) listed(hex string, command *goredis.Cmd) (_ idempotency.Listed, there bool, err error) {
+// lookUpAll runs the script on all keys in one round trip, by its name or by its
+// text. Each command has its own error where the server answered.
+func (s *Store) lookUpAll(ctx context.Context, keys []string,
+	run func(context.Context, goredis.Scripter, []string, ...any) *goredis.Cmd) (commands []*goredis.Cmd, err error) {
+	err = try(ctx, func() error {
+		pipeline := s.client.Pipeline()
+		commands = commands[:0]
+		for _, hex := range keys {
+			commands = append(commands, run(ctx, pipeline, []string{keyPrefix + hex}))
+		}
+		_, err := pipeline.Exec(ctx)
+		if answered(err) {
+			return nil
+		}
+		return err
+	})
+	return commands, err
+}
+
+// readListed reads what was found under one key.
+func readListed(hex string, command *goredis.Cmd) (_ idempotency.Listed, there bool, err error) {
 	key, err := idempotency.ParseKey(hex)
 	if err != nil {
 		return idempotency.Listed{}, false, err
 	}
 	listed := idempotency.Listed{Key: key}
-	answer, err := s.read(keyPrefix+hex, command)
+	answer, err := read(keyPrefix+hex, command)
 	var f *found
 	if err == nil {
 		f, err = lookedUp(key, answer)

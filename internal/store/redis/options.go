@@ -5,32 +5,43 @@ import (
 	"errors"
 	"fmt"
 	"net"
-	"net/url"
-	"strconv"
 	"strings"
 	"time"
 
-	goredis "github.com/redis/go-redis/v9"
 	"go.uber.org/zap"
 )
 
 // DefaultTimeout limits one operation where Options.Timeout is 0.
 const DefaultTimeout = 500 * time.Millisecond
 
-// Options say which Redis a store is in.
+// Options say which Redis a store is in: a single server, the master that
+// sentinels name, or a cluster.
 type Options struct {
-	// Addresses are host:port, or the absolute path of a unix socket. There must
-	// be exactly one.
+	// Addresses are host:port, or the absolute path of a unix socket. With
+	// Sentinel they are those of sentinels; otherwise several are nodes of a
+	// cluster.
 	Addresses []string
+	// Sentinel is the name by which sentinels know the master; empty without
+	// them.
+	Sentinel string
+	// SentinelUsername and SentinelPassword are for the sentinels, as Username
+	// and Password are for the servers.
+	SentinelUsername string
+	SentinelPassword string
+	// Cluster makes the only address that of a cluster's node.
+	Cluster bool
 	// Username is empty for Redis's default user.
 	Username string
 	Password string
 	// DB is the number of the database.
 	DB int
-	// TLS is nil for a connection in the clear.
+	// TLS is nil for connections in the clear. It is used with sentinels too.
 	TLS *tls.Config
 	// Timeout limits one operation with its retry; 0 is [DefaultTimeout].
 	Timeout time.Duration
+	// WaitReplicas is on how many replicas a kept response is before Settle
+	// returns, as far as Timeout allows.
+	WaitReplicas int
 	// Logger gets what happens in the background; nil logs nothing.
 	Logger *zap.Logger
 }
@@ -45,18 +56,50 @@ func (o Options) withDefaults() Options {
 	return o
 }
 
-func (o Options) check() error {
-	if len(o.Addresses) != 1 {
-		return fmt.Errorf("a redis store takes one address, host:port or the path of a unix socket; it got %d", len(o.Addresses))
+// clustered reports whether the store is in a cluster.
+func (o Options) clustered() bool {
+	return o.Cluster || (o.Sentinel == "" && len(o.Addresses) > 1)
+}
+
+// String names the Redis to people, without a secret.
+func (o Options) String() string {
+	addresses := strings.Join(o.Addresses, ", ")
+	switch {
+	case o.Sentinel != "":
+		return fmt.Sprintf("redis %q by the sentinels at %s", o.Sentinel, addresses)
+	case o.clustered():
+		return "redis cluster at " + addresses
+	default:
+		return "redis at " + addresses
 	}
-	if err := CheckAddress(o.Addresses[0]); err != nil {
-		return err
+}
+
+// Check finds what is wrong with the options.
+func (o Options) Check() error {
+	if len(o.Addresses) == 0 {
+		return errors.New("a redis store needs an address, host:port or the path of a unix socket")
 	}
-	if o.DB < 0 {
+	for _, address := range o.Addresses {
+		if err := CheckAddress(address); err != nil {
+			return err
+		}
+		if network(address) == "unix" && (o.Sentinel != "" || o.clustered()) {
+			return fmt.Errorf("redis address %q is a unix socket; sentinels and nodes of a cluster are host:port", address)
+		}
+	}
+	switch {
+	case o.Sentinel != "" && o.Cluster:
+		return errors.New("redis sentinel and cluster exclude each other; use one of them")
+	case o.Sentinel == "" && (o.SentinelUsername != "" || o.SentinelPassword != ""):
+		return errors.New("redis sentinel_username and sentinel_password need sentinel, with the master's name")
+	case o.DB < 0:
 		return fmt.Errorf("redis db %d is negative; databases count from 0", o.DB)
-	}
-	if o.Timeout < 0 {
+	case o.DB > 0 && o.clustered():
+		return fmt.Errorf("redis db %d is not accepted: a cluster has database 0 alone; several addresses are a cluster", o.DB)
+	case o.Timeout < 0:
 		return fmt.Errorf("redis timeout %s is negative; it takes a duration such as %s", o.Timeout, DefaultTimeout)
+	case o.WaitReplicas < 0:
+		return fmt.Errorf("redis wait_replicas %d is negative; it takes a number of replicas, or 0 to wait for none", o.WaitReplicas)
 	}
 	return nil
 }
@@ -79,56 +122,4 @@ func network(address string) string {
 		return "unix"
 	}
 	return "tcp"
-}
-
-const urlForms = "redis://[user:password@]host[:port][/db], rediss:// for TLS, or unix://[user:password@]/path[?db=n]"
-
-// ParseURL reads a Redis URL. What the scheme, user, host and path say comes
-// out in the options; the only parameter is db. No error shows any part of the
-// URL that could belong to a password.
-func ParseURL(text string) (Options, error) {
-	// The errors of the URL parser and of go-redis quote what they trip over,
-	// which is the password as soon as it has an unescaped / # ? or @ in it.
-	unreadable := errors.New("the redis URL cannot be read; it takes " + urlForms +
-		", with the characters / # ? @ : % of a password percent-encoded")
-	u, err := url.Parse(text)
-	if err != nil {
-		return Options{}, unreadable
-	}
-	switch u.Scheme {
-	case "redis", "rediss", "unix":
-	default:
-		return Options{}, errors.New("the redis URL has another scheme than redis, rediss and unix; it takes " + urlForms)
-	}
-	if u.Fragment != "" || u.Opaque != "" {
-		return Options{}, unreadable
-	}
-	for name := range u.Query() {
-		if name != "db" {
-			return Options{}, errors.New("the redis URL has a parameter other than db; timeouts and TLS are settings of their own")
-		}
-	}
-	if u.Scheme == "unix" && u.Host != "" {
-		return Options{}, errors.New("the redis URL of a unix socket has a host; its path is absolute: unix:///path/to/redis.sock")
-	}
-	if u.Scheme != "unix" && u.Query().Has("db") && strings.Trim(u.Path, "/") != "" {
-		return Options{}, errors.New("the redis URL names the database twice, in its path and as db; one of them is enough")
-	}
-	parsed, err := goredis.ParseURL(text)
-	if err != nil {
-		return Options{}, unreadable
-	}
-	if _, port, err := net.SplitHostPort(parsed.Addr); err == nil && u.Scheme != "unix" {
-		if n, err := strconv.Atoi(port); err != nil || n < 1 || n > 65535 {
-			return Options{}, errors.New("the redis URL has a port that is none from 1 to 65535")
-		}
-	}
-	options := Options{
-		Addresses: []string{parsed.Addr},
-		Username:  parsed.Username,
-		Password:  parsed.Password,
-		DB:        parsed.DB,
-		TLS:       parsed.TLSConfig,
-	}
-	return options, options.check()
 }

@@ -27,8 +27,8 @@ func TestParseURL(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if o.TLS == nil || o.TLS.ServerName != "redis.example.com" || o.TLS.InsecureSkipVerify {
-		t.Errorf("rediss: TLS is %+v, want a check of redis.example.com", o.TLS)
+	if o.TLS == nil || o.TLS.ServerName != "" || o.TLS.InsecureSkipVerify {
+		t.Errorf("rediss: TLS is %+v, want a check of the host that is dialed", o.TLS)
 	}
 }
 
@@ -72,25 +72,66 @@ func TestParseURLErrors(t *testing.T) {
 	}
 }
 
+// TestParseURLs has several URLs of one Redis.
+func TestParseURLs(t *testing.T) {
+	o, err := ParseURLs("redis://u:s3cret@a:1", "redis://u:s3cret@b:2", "redis://u:s3cret@c:3")
+	want := Options{Addresses: []string{"a:1", "b:2", "c:3"}, Username: "u", Password: "s3cret"}
+	if err != nil || !reflect.DeepEqual(o, want) || !o.clustered() {
+		t.Errorf("%+v, %v; want a cluster, %+v", o, err, want)
+	}
+	if o, err := ParseURLs("rediss://a:1", "rediss://b:2"); err != nil || o.TLS == nil {
+		t.Errorf("%+v, %v; want TLS", o, err)
+	}
+	for _, other := range []string{"redis://:s3cret2@b", "rediss://:s3cret@b", "redis://:s3cret@b/1", "redis://u:s3cret@b"} {
+		_, err := ParseURLs("redis://:s3cret@a", other)
+		if err == nil || !strings.Contains(err.Error(), "must be the same") || strings.Contains(err.Error(), "s3cret") {
+			t.Errorf("with %s: %v", other, err)
+		}
+	}
+}
+
 func TestOptionErrors(t *testing.T) {
-	for want, o := range map[string]Options{
-		"got 0":          {},
-		"got 2":          {Addresses: []string{"a:1", "b:1"}},
-		`"localhost"`:    {Addresses: []string{"localhost"}},
-		`"run/redis"`:    {Addresses: []string{"run/redis"}},
-		`":6379"`:        {Addresses: []string{":6379"}},
-		"db -1":          {Addresses: []string{"a:1"}, DB: -1},
-		"timeout -500ms": {Addresses: []string{"a:1"}, Timeout: -DefaultTimeout},
+	several := []string{"a:1", "b:1"}
+	for _, test := range []struct {
+		want string
+		o    Options
+	}{
+		{"needs an address", Options{}},
+		{`"localhost"`, Options{Addresses: []string{"localhost"}}},
+		{`"run/redis"`, Options{Addresses: []string{"run/redis"}}},
+		{`":6379"`, Options{Addresses: []string{":6379"}}},
+		{`"b"`, Options{Addresses: []string{"a:1", "b"}}},
+		{"db -1", Options{Addresses: []string{"a:1"}, DB: -1}},
+		{"timeout -500ms", Options{Addresses: []string{"a:1"}, Timeout: -DefaultTimeout}},
+		{"wait_replicas -1", Options{Addresses: []string{"a:1"}, WaitReplicas: -1}},
+		{"database 0 alone", Options{Addresses: several, DB: 1}},
+		{"database 0 alone", Options{Addresses: several[:1], Cluster: true, DB: 1}},
+		{"exclude each other", Options{Addresses: several, Cluster: true, Sentinel: "main"}},
+		{"need sentinel", Options{Addresses: several[:1], SentinelPassword: "s3cret"}},
+		{"need sentinel", Options{Addresses: several, SentinelUsername: "s3cret"}},
+		{"unix socket", Options{Addresses: []string{"a:1", "/run/redis.sock"}}},
+		{"unix socket", Options{Addresses: []string{"/run/redis.sock"}, Sentinel: "main"}},
+		{"unix socket", Options{Addresses: []string{"/run/redis.sock"}, Cluster: true}},
 	} {
-		if _, err := Open(o); err == nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("%+v: %v; want an error with %q", o, err, want)
+		_, err := Open(test.o)
+		if err == nil || !strings.Contains(err.Error(), test.want) || strings.Contains(err.Error(), "s3cret") {
+			t.Errorf("%+v: %v; want an error with %q", test.o, err, test.want)
+		}
+	}
+	for _, o := range []Options{
+		{Addresses: several, Sentinel: "main", SentinelUsername: "u", SentinelPassword: "p", DB: 2},
+		{Addresses: several, WaitReplicas: 1},
+		{Addresses: several[:1], Cluster: true},
+	} {
+		if err := o.Check(); err != nil {
+			t.Errorf("%+v: %v", o, err)
 		}
 	}
 }
 
 func TestListErrors(t *testing.T) {
 	s := closeAtEnd(t, openWith(t, Options{Addresses: []string{"127.0.0.1:1"}}))
-	for _, cursor := range []string{"x", "-1", "1,", "1,abc", ",", "1," + strings.Repeat("g", 64)} {
+	for _, cursor := range []string{"x", "-1", "1,", "1,abc", ",", "1," + strings.Repeat("g", 64), "1.2", "1.2.x", "g.0.1", "0000000f.-1.1", "1.2.3.4"} {
 		if _, _, err := s.List(ctx, cursor, 10); err == nil || !strings.Contains(err.Error(), cursor) {
 			t.Errorf("cursor %q: %v; want an error that names it", cursor, err)
 		}

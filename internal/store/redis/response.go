@@ -18,7 +18,7 @@ func (s *Store) Response(ctx context.Context, key idempotency.Key, token string)
 	var beside *goredis.StringCmd
 	err := try(ctx, func() error {
 		pipeline := s.client.Pipeline()
-		inside = pipeline.HMGet(ctx, recordKey(key), "t", "b")
+		inside = pipeline.HMGet(ctx, recordKey(key), "t", "b", "l")
 		beside = pipeline.Get(ctx, responseKey(key, token))
 		_, err := pipeline.Exec(ctx)
 		// An answer to one of the two says nothing of the other.
@@ -41,15 +41,27 @@ func (s *Store) Response(ctx context.Context, key idempotency.Key, token string)
 	if err != nil {
 		return nil, s.fail("read a response", typeError(recordKey(key), err))
 	}
-	if len(fields) != 2 {
+	if len(fields) != 3 {
 		return nil, strange(recordKey(key), fields)
 	}
 	owner, _ := fields[0].(string)
 	small, ok := fields[1].(string)
-	if owner != token || !ok {
+	switch {
+	case !ok:
 		return nil, nil
+	case fields[2] != "0":
+		// A forced run is in flight: what lies here is the response of the run
+		// before it, whose token the response itself tells.
+		response, err := idempotency.DecodeResponse(key, token, []byte(small))
+		if err != nil {
+			return nil, nil
+		}
+		return response, nil
+	case owner != token:
+		return nil, nil
+	default:
+		return decodeResponse(key, token, recordKey(key), []byte(small))
 	}
-	return decodeResponse(key, token, recordKey(key), []byte(small))
 }
 
 // decodeResponse reads a response that was found in the named Redis key.

@@ -33,7 +33,7 @@ func (h *trips) ProcessPipelineHook(next goredis.ProcessPipelineHook) goredis.Pr
 func TestRoundTrips(t *testing.T) {
 	server := redistest.Start(t)
 	o := Options{Addresses: []string{server.Addr}, Timeout: generous}.withDefaults()
-	client := goredis.NewClient(clientOptions(o))
+	client := watched(goredis.NewClient(clientOptions(o)), o)
 	s := closeAtEnd(t, newStore(client, o))
 	for _, warm := range []string{"warm", "warmer"} { // connection, time and scripts
 		c := claimOf(warm, warm)

@@ -4,6 +4,7 @@ import (
 	"context"
 	_ "embed" // for the scripts
 	"fmt"
+	"time"
 
 	goredis "github.com/redis/go-redis/v9"
 )
@@ -49,12 +50,27 @@ type reply struct {
 	rest []any
 }
 
+// tryAgainPause lies between two attempts on a cluster's slot that is being
+// moved.
+const tryAgainPause = 10 * time.Millisecond
+
 // try has an attempt made, and once more on another connection if it got no
 // reply and time is left. The attempt must be one that may be executed twice.
+//
+// While a slot is moved from one node to another, neither executes a script
+// whose keys do not all exist there: it is tried until the slot has moved.
 func try(ctx context.Context, attempt func() error) error {
 	err := attempt()
 	if connectionFailed(err) && ctx.Err() == nil {
 		err = attempt()
+	}
+	for says(err, "TRYAGAIN") {
+		select {
+		case <-time.After(tryAgainPause):
+			err = attempt()
+		case <-ctx.Done():
+			return err
+		}
 	}
 	return err
 }
@@ -66,11 +82,11 @@ func (s *Store) run(ctx context.Context, script *goredis.Script, keys []string, 
 		// The server restarted, failed over, or was told to forget its scripts.
 		command = script.Eval(ctx, s.client, keys, args...)
 	}
-	return s.read(keys[0], command)
+	return read(keys[0], command)
 }
 
-// read takes a script's reply and the server's time with it.
-func (s *Store) read(key string, command *goredis.Cmd) (reply, error) {
+// read takes a script's reply.
+func read(key string, command *goredis.Cmd) (reply, error) {
 	value, err := command.Result()
 	if says(err, "WRONGTYPE") {
 		return reply{}, unreadable(key, "it is no hash, so it was not written by caddy-dedup")
@@ -78,20 +94,26 @@ func (s *Store) read(key string, command *goredis.Cmd) (reply, error) {
 	if err != nil {
 		return reply{}, err
 	}
-	values, _ := value.([]any)
-	if len(values) < 2 {
+	word, now, ok := scriptReply(value)
+	if !ok {
 		return reply{}, strange(key, value)
 	}
-	word, ok := values[0].(string)
-	now, isTime := values[1].(int64)
-	if !ok || !isTime {
-		return reply{}, strange(key, value)
-	}
-	s.clock.learn(now)
 	if word == saysForeign {
 		return reply{}, unreadable(key, "%w", errNotOurs)
 	}
-	return reply{word: word, now: now, rest: values[2:]}, nil
+	return reply{word: word, now: now, rest: value.([]any)[2:]}, nil
+}
+
+// scriptReply reads what all replies of the scripts begin with. It is not ok
+// for those of others.
+func scriptReply(value any) (word string, now int64, ok bool) {
+	values, _ := value.([]any)
+	if len(values) < 2 {
+		return "", 0, false
+	}
+	word, isWord := values[0].(string)
+	now, isTime := values[1].(int64)
+	return word, now, isWord && isTime
 }
 
 // strange is for a reply that none of our scripts makes.

@@ -36,13 +36,15 @@ func (s *Store) Renew(ctx context.Context, c idempotency.Claim) error {
 	return answer.owned(keys[0])
 }
 
-// Settle implements [idempotency.Store]. It is one round trip.
+// Settle implements [idempotency.Store]. It is one round trip, and another one
+// where a kept response is to be on replicas.
 func (s *Store) Settle(ctx context.Context, key idempotency.Key, claimed *idempotency.Record, settlement idempotency.Settlement) error {
 	if settlement.State == idempotency.Complete && settlement.Response == nil {
 		return errors.New("settle: a complete record needs its response")
 	}
 	ctx, cancel := s.limit(ctx)
 	defer cancel()
+	ctx, master := withExecutor(ctx)
 	call := newSettling(s, key, claimed, settlement)
 	var answer reply
 	err := try(ctx, func() (err error) {
@@ -55,7 +57,13 @@ func (s *Store) Settle(ctx context.Context, key idempotency.Key, claimed *idempo
 	if err != nil {
 		return s.fail("settle", err)
 	}
-	return answer.owned(call.keys[0])
+	if err := answer.owned(call.keys[0]); err != nil {
+		return err
+	}
+	if s.replicas.wanted > 0 && settlement.State == idempotency.Complete {
+		s.awaitReplicas(ctx, master.client, key, claimed)
+	}
+	return nil
 }
 
 // owned returns what a renewal or a settlement says of the claim.
@@ -126,5 +134,5 @@ func (c *settling) run(ctx context.Context) (reply, error) {
 	if says(script.Err(), "NOSCRIPT") {
 		return s.run(ctx, settleScript, c.keys, c.args...)
 	}
-	return s.read(c.keys[0], script)
+	return read(c.keys[0], script)
 }

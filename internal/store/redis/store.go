@@ -2,7 +2,6 @@ package redis
 
 import (
 	"context"
-	"sync/atomic"
 	"time"
 
 	"go.uber.org/zap"
@@ -13,23 +12,22 @@ import (
 // Store is an [idempotency.Store] in Redis. Every operation returns within
 // Options.Timeout, whatever the server does.
 type Store struct {
-	client  client
-	address string
+	client client
+	// options are those it was opened with, for its errors.
+	options Options
 	timeout time.Duration
 	// patience is how long after a call the server may still execute its claim.
 	patience time.Duration
-	clock    serverClock
-	// greeted says that the first claim's questions were answered.
-	greeted atomic.Bool
-	inbox   *inbox
-	log     *zap.Logger
+	inbox    *inbox
+	replicas *replicas
+	log      *zap.Logger
 }
 
 // Open returns a store. It dials nothing: the first operation does. Errors are
 // those of the options.
 func Open(o Options) (*Store, error) {
 	o = o.withDefaults()
-	if err := o.check(); err != nil {
+	if err := o.Check(); err != nil {
 		return nil, err
 	}
 	return newStore(newClient(o), o), nil
@@ -38,11 +36,11 @@ func Open(o Options) (*Store, error) {
 func newStore(c client, o Options) *Store {
 	return &Store{
 		client:   c,
-		address:  o.Addresses[0],
+		options:  o,
 		timeout:  o.Timeout,
 		patience: idempotency.ClaimPatience,
-		clock:    serverClock{started: time.Now()},
 		inbox:    newInbox(c, o.Timeout, o.Logger),
+		replicas: newReplicas(o.WaitReplicas, o.Timeout),
 		log:      o.Logger,
 	}
 }
@@ -50,7 +48,9 @@ func newStore(c client, o Options) *Store {
 // Close implements [idempotency.Store].
 func (s *Store) Close() error {
 	s.inbox.close()
-	return s.client.Close()
+	err := s.client.Close()
+	s.replicas.background.Wait()
+	return err
 }
 
 // Subscribe implements [idempotency.Store]. The server is not asked before the
@@ -79,4 +79,9 @@ func responseKey(key idempotency.Key, token string) string {
 // unsettledKey names that response until the run is settled.
 func unsettledKey(key idempotency.Key, token string) string {
 	return responseKey(key, token) + ":unsettled"
+}
+
+// markKey names what is written to tell how far replicas are.
+func markKey(key idempotency.Key, token string) string {
+	return responseKey(key, token) + ":mark"
 }

@@ -1,10 +1,11 @@
-// Package redistest runs real Redis servers for tests: each a process of its
-// own, with a private directory, on a free loopback port and a unix socket, and
-// gone with its test.
+// Package redistest runs real Redis servers for tests, alone, with replicas,
+// under sentinels and as clusters: each a process of its own, with a private
+// directory, on a free loopback port and a unix socket, and gone with its test.
 package redistest
 
 import (
 	"bytes"
+	"cmp"
 	"fmt"
 	"net"
 	"os"
@@ -17,8 +18,9 @@ import (
 	"time"
 )
 
-// binary is looked for in PATH.
-const binary = "redis-server"
+// binary is the server's program: that of the environment variable REDIS_SERVER
+// (valkey-server, for one), else redis-server. It is looked for in PATH.
+var binary = cmp.Or(os.Getenv("REDIS_SERVER"), "redis-server")
 
 // patience is how long a server may take to start or to stop.
 const patience = 20 * time.Second
@@ -30,9 +32,13 @@ type Server struct {
 	// Socket is the path of its unix socket.
 	Socket string
 
-	t       testing.TB
-	dir     string
-	args    []string
+	t    testing.TB
+	dir  string
+	args []string
+	// arguments are those of the kind of server, without args.
+	arguments func(s *Server, port string) []string
+	// bus is the address of a cluster node's bus.
+	bus     string
 	process *process
 }
 
@@ -48,6 +54,11 @@ type process struct {
 // in PATH the test is skipped, and fails where the environment has CI=true.
 func Start(t testing.TB, args ...string) *Server {
 	t.Helper()
+	return start(t, (*Server).plain, args)
+}
+
+func start(t testing.TB, arguments func(s *Server, port string) []string, args []string) *Server {
+	t.Helper()
 	if _, err := exec.LookPath(binary); err != nil {
 		if os.Getenv("CI") == "true" {
 			t.Fatalf("no %s in PATH, and CI=true makes it a must: %v", binary, err)
@@ -60,7 +71,7 @@ func Start(t testing.TB, args ...string) *Server {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := &Server{t: t, dir: dir, args: args, Socket: filepath.Join(dir, "redis.sock")}
+	s := &Server{t: t, dir: dir, args: args, arguments: arguments, Socket: filepath.Join(dir, "redis.sock")}
 	t.Cleanup(func() {
 		s.Kill()
 		if t.Failed() {
@@ -144,14 +155,7 @@ func (s *Server) run() error {
 	if err != nil {
 		return err
 	}
-	args := []string{
-		"--port", port, "--bind", "127.0.0.1",
-		"--unixsocket", s.Socket,
-		"--dir", s.dir, "--logfile", filepath.Join(s.dir, "log"),
-		"--save", "", "--appendonly", "no",
-		"--daemonize", "no",
-	}
-	p := &process{command: exec.Command(binary, append(args, s.args...)...), exited: make(chan struct{})}
+	p := &process{command: exec.Command(binary, append(s.arguments(s, port), s.args...)...), exited: make(chan struct{})}
 	if err := p.command.Start(); err != nil {
 		return err
 	}
@@ -175,6 +179,24 @@ func (s *Server) run() error {
 			s.Kill()
 			return fmt.Errorf("it does not answer within %s: %w", patience, err)
 		}
+	}
+}
+
+// plain are the arguments of a server on a port in the clear.
+func (s *Server) plain(port string) []string {
+	return append(s.private(), "--port", port)
+}
+
+// private are the arguments of every server but a sentinel.
+func (s *Server) private() []string {
+	return []string{
+		"--bind", "127.0.0.1",
+		"--unixsocket", s.Socket,
+		"--dir", s.dir, "--logfile", filepath.Join(s.dir, "log"),
+		"--save", "", "--appendonly", "no",
+		"--daemonize", "no",
+		// A replica is not to wait for others to come.
+		"--repl-diskless-sync-delay", "0",
 	}
 }
 

@@ -1,0 +1,148 @@
+package caddymodule
+
+import (
+	"crypto/sha256"
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/caddyserver/caddy/v2"
+	"go.uber.org/zap"
+
+	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
+	"github.com/caddy-dedup/caddy-dedup/internal/store/redis/redistest"
+)
+
+// provisioned is a store of these settings, in JSON.
+func provisioned(t *testing.T, settings string) (*RedisStore, error) {
+	t.Helper()
+	s := new(RedisStore)
+	if err := json.Unmarshal([]byte(settings), s); err != nil {
+		t.Fatal(err)
+	}
+	return s, s.Provision(caddy.Context{})
+}
+
+// claimOnce opens the store and claims a key in it.
+func claimOnce(t *testing.T, s *RedisStore) error {
+	t.Helper()
+	store, err := s.open(zap.NewNop(), Limits{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = store.Close() }()
+	claimed, err := store.Claim(t.Context(), idempotency.Claim{
+		Key: sha256.Sum256([]byte(t.Name())), Token: "token", Lease: 1e9, Retention: 1e9,
+	})
+	if err == nil && claimed.Verdict != idempotency.Proceed {
+		t.Errorf("claimed with %v", claimed.Verdict)
+	}
+	return err
+}
+
+// The passwords of servers and sentinels come from the environment and from
+// files, and are in no text that anybody sees.
+func TestRedisPasswordsFromPlaceholders(t *testing.T) {
+	master := redistest.Start(t)
+	sentinel := redistest.StartSentinels(t, master, 0, 1)[0]
+	sentinel.Do("ACL", "SETUSER", "watcher", "on", ">s3ntinel", "allcommands", "allchannels")
+	sentinel.Do("ACL", "SETUSER", "default", "off")
+	master.Do("ACL", "SETUSER", "dedup", "on", ">s3cret", "allcommands", "allkeys", "allchannels")
+	file := filepath.Join(t.TempDir(), "redis")
+	if err := os.WriteFile(file, []byte("s3cret"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv("TEST_REDIS_USER", "dedup")
+	t.Setenv("TEST_REDIS_PASSWORD", "s3cret")
+	t.Setenv("TEST_SENTINEL_PASSWORD", "s3ntinel")
+	t.Setenv("TEST_WRONG_PASSWORD", "wr0ng")
+	for _, test := range []struct{ settings, want string }{
+		{`{"url": "redis://{env.TEST_REDIS_USER}:{env.TEST_REDIS_PASSWORD}@` + master.Addr + `"}`, ""},
+		{`{"addresses": ["` + master.Addr + `"], "username": "{env.TEST_REDIS_USER}", "password": "{file.` + file + `}"}`, ""},
+		{`{"addresses": ["` + sentinel.Addr + `"], "sentinel": "main", "sentinel_username": "watcher",
+			"sentinel_password": "{env.TEST_SENTINEL_PASSWORD}", "username": "dedup", "password": "{file.` + file + `}"}`, ""},
+		{`{"addresses": ["` + master.Addr + `"], "username": "dedup", "password": "{env.TEST_WRONG_PASSWORD}"}`, "username and password"},
+		{`{"addresses": ["` + sentinel.Addr + `"], "sentinel": "main", "sentinel_username": "watcher",
+			"sentinel_password": "{env.TEST_WRONG_PASSWORD}"}`, "sentinel_password"},
+	} {
+		s, err := provisioned(t, test.settings)
+		if err != nil {
+			t.Errorf("%s: %v", test.settings, err)
+			continue
+		}
+		master.Do("FLUSHALL")
+		if err = claimOnce(t, s); (err == nil) != (test.want == "") || err != nil && !strings.Contains(err.Error(), test.want) {
+			t.Errorf("%s: %v; want %q", test.settings, err, test.want)
+		}
+		texts := s.poolKey() + s.describe()
+		if err != nil {
+			texts += err.Error()
+		}
+		for _, secret := range []string{"s3cret", "s3ntinel", "wr0ng"} {
+			if strings.Contains(texts, secret) {
+				t.Errorf("%s: a text shows a password: %s", test.settings, texts)
+			}
+		}
+	}
+}
+
+// Settings that mean another store have another place in the pool.
+func TestRedisPoolKeys(t *testing.T) {
+	seen := make(map[string]string)
+	for _, settings := range []string{
+		`{}`,
+		`{"addresses": ["a:1"]}`,
+		`{"addresses": ["a:1"], "cluster": true}`,
+		`{"addresses": ["a:1"], "sentinel": "main"}`,
+		`{"addresses": ["a:1"], "sentinel": "other"}`,
+		`{"addresses": ["a:1"], "sentinel": "main", "sentinel_username": "u"}`,
+		`{"addresses": ["a:1"], "sentinel": "main", "sentinel_password": "u"}`,
+		`{"addresses": ["a:1"], "username": "u"}`,
+		`{"addresses": ["a:1"], "password": "u"}`,
+		`{"addresses": ["a:1"], "db": 1}`,
+		`{"addresses": ["a:1"], "tls": {}}`,
+		`{"addresses": ["a:1"], "tls": {"server_name": "a"}}`,
+		`{"addresses": ["a:1"], "timeout": "1s"}`,
+		`{"addresses": ["a:1"], "wait_replicas": 1}`,
+		`{"addresses": ["a:1", "b:2"]}`,
+		`{"addresses": ["b:2", "a:1"]}`,
+	} {
+		s, err := provisioned(t, settings)
+		if err != nil {
+			t.Fatalf("%s: %v", settings, err)
+		}
+		if other, taken := seen[s.poolKey()]; taken {
+			t.Errorf("%s and %s share their place in the pool", settings, other)
+		}
+		seen[s.poolKey()] = settings
+	}
+	one, err := provisioned(t, `{"url": "redis://a:1"}`)
+	if err != nil || seen[one.poolKey()] == "" {
+		t.Errorf("a URL and an address of the same server are two stores: %v", err)
+	}
+}
+
+func TestRedisSettingsThatExcludeEachOther(t *testing.T) {
+	for settings, want := range map[string]string{
+		`{"url": "redis://a", "addresses": ["b:1"]}`:                 "exclude each other",
+		`{"url": "redis://a", "urls": ["redis://b"]}`:                "exclude each other",
+		`{"urls": ["redis://:s3cret@b", "redis://c"]}`:               "must be the same",
+		`{"urls": ["redis://b", "redis://c"], "db": 1}`:              "database 0 alone",
+		`{"urls": ["redis://b/1", "redis://c/1"]}`:                   "database 0 alone",
+		`{"addresses": ["a:1"], "sentinel": "main", "cluster":true}`: "exclude each other",
+		`{"addresses": ["a:1"], "db": 1, "cluster":true}`:            "exclude each other",
+		`{"addresses": ["a:1"], "sentinel_password": "s3cret"}`:      "need sentinel",
+		`{"addresses": ["a:1"], "wait_replicas": -1}`:                "wait_replicas -1",
+		`{"addresses": ["/run/redis.sock"], "cluster":true}`:         "unix socket",
+		`{"addresses": ["{env.TEST_NOT_SET}"]}`:                      "empty once its placeholders",
+		`{"sentinel": "{env.TEST_NOT_SET}"}`:                         "empty once its placeholders",
+		`{"sentinel": "main", "sentinel_password": "{env.TEST_NO}"}`: "sentinel_password is empty",
+		`{"tls": {"cert": "cert.pem"}}`:                              "need each other",
+	} {
+		if _, err := provisioned(t, settings); err == nil || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "s3cret") {
+			t.Errorf("%s: %v; want %q", settings, err, want)
+		}
+	}
+}

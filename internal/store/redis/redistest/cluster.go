@@ -1,0 +1,150 @@
+package redistest
+
+import (
+	"net"
+	"slices"
+	"strconv"
+	"testing"
+)
+
+// Slots is how many hash slots a cluster has.
+const Slots = 16384
+
+// Cluster is a Redis Cluster of one test.
+type Cluster struct {
+	// Masters each have an equal share of the slots, in order.
+	Masters []*Server
+	// Replicas are those of the first masters, one each.
+	Replicas []*Server
+}
+
+// StartCluster starts a cluster of masters, the first ones of which have a
+// replica each, and returns when all nodes agree on it. A node that is silent
+// for a second is taken for failed; the slots of others go on being served.
+func StartCluster(t testing.TB, masters, replicas int, args ...string) *Cluster {
+	t.Helper()
+	c := new(Cluster)
+	var all []*Server
+	for i := range masters + replicas {
+		node := start(t, (*Server).clusterNode, args)
+		node.Do("CLUSTER", "SET-CONFIG-EPOCH", i+1)
+		if i < masters {
+			c.Masters = append(c.Masters, node)
+			node.Do("CLUSTER", "ADDSLOTSRANGE", i*Slots/masters, (i+1)*Slots/masters-1)
+		} else {
+			c.Replicas = append(c.Replicas, node)
+		}
+		// By gossip alone it would take them seconds to meet.
+		_, bus, _ := net.SplitHostPort(node.busAddr())
+		for _, other := range all {
+			other.Do("CLUSTER", "MEET", "127.0.0.1", node.Port(), bus)
+		}
+		all = append(all, node)
+	}
+	for _, node := range all {
+		node.await("it knows the whole cluster", func() bool {
+			info := node.Do("CLUSTER", "INFO")
+			return field(info, "cluster_state") == "ok" && field(info, "cluster_known_nodes") == strconv.Itoa(len(all))
+		})
+	}
+	for i, replica := range c.Replicas {
+		replica.Do("CLUSTER", "REPLICATE", c.Masters[i].Do("CLUSTER", "MYID"))
+		replica.AwaitMaster(c.Masters[i])
+		// A replica that has got nothing yet is not in the reply of CLUSTER SLOTS.
+		c.Masters[i].Do("FLUSHALL")
+	}
+	for _, node := range all {
+		node.await("it knows the replicas", func() bool {
+			ranges, _ := node.Do("CLUSTER", "SLOTS").([]any)
+			nodes := 0
+			for _, r := range ranges {
+				nodes += len(r.([]any)) - 2 // its first and last slot
+			}
+			return nodes == len(all)
+		})
+	}
+	return c
+}
+
+// clusterNode are the arguments of a node. The port of its bus is 10,000 above
+// its own by default, which may be none.
+func (s *Server) clusterNode(port string) []string {
+	_, bus, _ := net.SplitHostPort(s.busAddr())
+	return append(s.private(), "--port", port,
+		"--cluster-enabled", "yes", "--cluster-port", bus,
+		"--cluster-node-timeout", "1000",
+		"--cluster-require-full-coverage", "no",
+		"--cluster-replica-validity-factor", "0")
+}
+
+// Addrs are the addresses of all nodes.
+func (c *Cluster) Addrs() []string {
+	var addrs []string
+	for _, node := range slices.Concat(c.Masters, c.Replicas) {
+		addrs = append(addrs, node.Addr)
+	}
+	return addrs
+}
+
+// Do sends a command to every master.
+func (c *Cluster) Do(args ...any) {
+	for _, master := range c.Masters {
+		master.Do(args...)
+	}
+}
+
+// BeginMove opens a slot for being moved from one master to another.
+func (c *Cluster) BeginMove(slot int, from, to *Server) {
+	from.t.Helper()
+	to.Do("CLUSTER", "SETSLOT", slot, "IMPORTING", from.Do("CLUSTER", "MYID"))
+	from.Do("CLUSTER", "SETSLOT", slot, "MIGRATING", to.Do("CLUSTER", "MYID"))
+}
+
+// EndMove moves the keys of an open slot, and the slot with them.
+func (c *Cluster) EndMove(slot int, from, to *Server) {
+	from.t.Helper()
+	for {
+		keys, _ := from.Do("CLUSTER", "GETKEYSINSLOT", slot, 10).([]any)
+		if len(keys) == 0 {
+			break
+		}
+		from.Do(append([]any{"MIGRATE", "127.0.0.1", to.Port(), "", 0, patience.Milliseconds(), "KEYS"}, keys...)...)
+	}
+	owner := to.Do("CLUSTER", "MYID")
+	to.Do("CLUSTER", "SETSLOT", slot, "NODE", owner)
+	from.Do("CLUSTER", "SETSLOT", slot, "NODE", owner)
+}
+
+// busAddr is where a node's bus listens. It stays the same while nobody else
+// listens there.
+func (s *Server) busAddr() string {
+	if s.bus == "" || s.process == nil && s.busTaken() {
+		s.bus = freeAddr(s.t)
+	}
+	return s.bus
+}
+
+func (s *Server) busTaken() bool {
+	listener, err := net.Listen("tcp", s.bus)
+	if err == nil {
+		_ = listener.Close()
+	}
+	return err != nil
+}
+
+// Slot returns the hash slot of a key without a hash tag: its CRC16 of the
+// XMODEM kind, modulo the number of slots.
+func Slot(key string) int {
+	crc := uint16(0)
+	for i := range len(key) {
+		crc ^= uint16(key[i]) << 8
+		for range 8 {
+			if crc&0x8000 != 0 {
+				crc = crc<<1 ^ 0x1021
+			} else {
+				crc <<= 1
+			}
+		}
+	}
+	return int(crc) % Slots
+}

@@ -1,0 +1,39 @@
+package redistest
+
+import (
+	"strings"
+	"testing"
+)
+
+// StartReplica starts a server that replicates another, and returns when it is
+// in step.
+func StartReplica(t testing.TB, master *Server, args ...string) *Server {
+	t.Helper()
+	replica := Start(t, append([]string{"--replicaof", "127.0.0.1 " + master.Port()}, args...)...)
+	replica.AwaitMaster(master)
+	return replica
+}
+
+// AwaitMaster returns when the server replicates a master, and the master
+// counts it in.
+func (s *Server) AwaitMaster(master *Server) {
+	s.t.Helper()
+	s.await("it replicates "+master.Addr, func() bool {
+		if s.Info("replication", "master_link_status") != "up" || s.Info("replication", "master_port") != master.Port() {
+			return false
+		}
+		replicas, _ := master.Do("INFO", "replication").(string)
+		for line := range strings.Lines(replicas) {
+			if strings.Contains(line, "port="+s.Port()+",state=online") {
+				return true
+			}
+		}
+		return false
+	})
+}
+
+// IsMaster reports whether the server takes itself for a master.
+func (s *Server) IsMaster() bool {
+	s.t.Helper()
+	return s.Info("replication", "role") == "master"
+}

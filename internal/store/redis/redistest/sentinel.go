@@ -1,0 +1,70 @@
+package redistest
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"testing"
+)
+
+// MasterName is what the sentinels of [StartSentinels] call their master.
+const MasterName = "main"
+
+// StartSentinels starts sentinels that watch over a master and its replicas, and
+// returns when they know each other and the replicas. They take a master that
+// is silent for half a second for down. The settings are further lines of their
+// configuration.
+func StartSentinels(t testing.TB, master *Server, replicas, sentinels int, settings ...string) []*Server {
+	t.Helper()
+	quorum := sentinels/2 + 1
+	all := make([]*Server, sentinels)
+	for i := range all {
+		all[i] = start(t, func(s *Server, port string) []string {
+			return s.sentinel(port, master, quorum, settings)
+		}, nil)
+		// Discovery and failover go by periods of many seconds.
+		all[i].Do("SENTINEL", "DEBUG", "INFO-PERIOD", "200", "PUBLISH-PERIOD", "200", "ASK-PERIOD", "100")
+	}
+	for _, s := range all {
+		s.await("it knows the other sentinels and the replicas", func() bool {
+			state := s.masterState()
+			return state["num-other-sentinels"] == fmt.Sprint(sentinels-1) && state["num-slaves"] == fmt.Sprint(replicas)
+		})
+	}
+	return all
+}
+
+// sentinel are the arguments of a sentinel. It keeps its state in its
+// configuration file, so a restarted one has it still.
+func (s *Server) sentinel(port string, master *Server, quorum int, settings []string) []string {
+	path := filepath.Join(s.dir, "sentinel.conf")
+	if _, err := os.Stat(path); err != nil {
+		text := fmt.Sprintf("sentinel monitor %s 127.0.0.1 %s %d\n", MasterName, master.Port(), quorum) +
+			"sentinel down-after-milliseconds " + MasterName + " 500\n" +
+			"sentinel failover-timeout " + MasterName + " 3000\n"
+		for _, line := range settings {
+			text += line + "\n"
+		}
+		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+			s.t.Fatal(err)
+		}
+	}
+	return []string{
+		path, "--sentinel",
+		"--port", port, "--bind", "127.0.0.1",
+		"--unixsocket", s.Socket,
+		"--dir", s.dir, "--logfile", filepath.Join(s.dir, "log"),
+		"--daemonize", "no",
+	}
+}
+
+// masterState is what a sentinel says of its master.
+func (s *Server) masterState() map[string]string {
+	s.t.Helper()
+	reply, _ := s.Do("SENTINEL", "MASTER", MasterName).([]any)
+	state := make(map[string]string)
+	for i := 0; i+1 < len(reply); i += 2 {
+		state[fmt.Sprint(reply[i])] = fmt.Sprint(reply[i+1])
+	}
+	return state
+}

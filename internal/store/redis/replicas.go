@@ -1,0 +1,130 @@
+package redis
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	goredis "github.com/redis/go-redis/v9"
+	"go.uber.org/zap"
+
+	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
+)
+
+// replicas waits until kept responses are on replicas.
+//
+// WAIT occupies its connection for as long as a replica is behind, and counts
+// what that connection wrote. So there is at most one at a time on each master:
+// a round, for all settlements that were written before it began. It writes a
+// mark of its own first, which lies behind them in the stream to the replicas.
+type replicas struct {
+	// wanted is how many replicas are to have a response; 0 waits for none.
+	wanted  int
+	timeout time.Duration
+	// missed counts the settlements that were answered without.
+	missed     atomic.Int64
+	background sync.WaitGroup
+
+	mu sync.Mutex
+	// next are the rounds that have not begun, of masters on which one is under
+	// way; nil if nobody waits for it.
+	next map[*goredis.Client]*round
+}
+
+// round is one WAIT.
+type round struct {
+	// mark is the Redis key that the round writes: one in a slot that the master
+	// has, of any of the settlements.
+	mark string
+	done chan struct{}
+	err  error // when it is done
+}
+
+// markLife is how long the key lives that a round writes.
+const markLife = time.Second
+
+func newReplicas(wanted int, timeout time.Duration) *replicas {
+	return &replicas{wanted: wanted, timeout: timeout, next: make(map[*goredis.Client]*round)}
+}
+
+// Unreplicated returns how many kept responses were answered before they were
+// known to be on as many replicas as Options.WaitReplicas wants.
+func (s *Store) Unreplicated() int64 { return s.replicas.missed.Load() }
+
+// awaitReplicas waits until a kept response is on the replicas of the master that
+// has settled it, or until the operation's time is over. That is no error: the response is kept, and its
+// client is to have it.
+func (s *Store) awaitReplicas(ctx context.Context, master *goredis.Client, key idempotency.Key, claimed *idempotency.Record) {
+	err := s.replicas.await(ctx, master, markKey(key, claimed.Token))
+	if err == nil {
+		return
+	}
+	s.replicas.missed.Add(1)
+	s.log.Warn("a kept response is answered before it is known to be on the replicas; a failover may lose it, and its key then runs again",
+		zap.Stringer("key", key), zap.String("execution_id", claimed.ExecutionID),
+		zap.Int("wait_replicas", s.replicas.wanted), zap.Error(err))
+}
+
+// await joins the next round on a master, which begins at once if none is under
+// way.
+func (r *replicas) await(ctx context.Context, master *goredis.Client, mark string) error {
+	joined := r.join(master, mark)
+	select {
+	case <-joined.done:
+		return joined.err
+	case <-ctx.Done():
+		return fmt.Errorf("not within the time of the operation: %w", ctx.Err())
+	}
+}
+
+func (r *replicas) join(master *goredis.Client, mark string) *round {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	waiting, busy := r.next[master]
+	if waiting == nil {
+		waiting = &round{mark: mark, done: make(chan struct{})}
+	}
+	if busy {
+		r.next[master] = waiting
+		return waiting
+	}
+	r.next[master] = nil
+	r.background.Go(func() { r.run(master, waiting) })
+	return waiting
+}
+
+// run makes rounds on a master until nobody waits for one.
+func (r *replicas) run(master *goredis.Client, now *round) {
+	for now != nil {
+		now.err = r.wait(master, now.mark)
+		close(now.done)
+		r.mu.Lock()
+		now = r.next[master]
+		if now == nil {
+			delete(r.next, master)
+		} else {
+			r.next[master] = nil
+		}
+		r.mu.Unlock()
+	}
+}
+
+// wait writes the mark and waits for the replicas to have it.
+func (r *replicas) wait(master *goredis.Client, mark string) error {
+	ctx, cancel := context.WithTimeout(context.Background(), r.timeout)
+	defer cancel()
+	pipeline := master.WithTimeout(r.timeout).Pipeline()
+	pipeline.Set(ctx, mark, "", markLife)
+	// The reply is to come before our own time is over.
+	had := pipeline.Do(ctx, "WAIT", r.wanted, toMillis(r.timeout*4/5))
+	if _, err := pipeline.Exec(ctx); err != nil {
+		return err
+	}
+	n, err := had.Int()
+	if err == nil && n < r.wanted {
+		err = fmt.Errorf("%d of %d replicas have it", n, r.wanted)
+	}
+	return err
+}
