@@ -102,12 +102,14 @@ func onKey(w http.ResponseWriter, r *http.Request, key idempotency.Key, do func(
 }
 
 // inStores asks the stores that are in use, one after the other, until one of
-// them has the key.
+// them has the key. One that cannot be asked counts only if no other has it.
 func inStores(key idempotency.Key, do func(store string, engine *idempotency.Engine) error) error {
+	var unasked error
 	for _, open := range openStores() {
 		engine, release, err := open.acquire()
 		if err != nil {
-			return adminError(http.StatusServiceUnavailable, err)
+			unasked = errors.Join(unasked, err)
+			continue
 		}
 		err = do(open.describe(), engine)
 		release()
@@ -120,9 +122,13 @@ func inStores(key idempotency.Key, do func(store string, engine *idempotency.Eng
 		case errors.As(err, &unreadable):
 			return adminError(http.StatusInternalServerError, err)
 		case err != nil:
-			return adminError(http.StatusServiceUnavailable, err)
+			unasked = errors.Join(unasked, err)
+			continue
 		}
 		return nil
+	}
+	if unasked != nil {
+		return adminError(http.StatusServiceUnavailable, unasked)
 	}
 	return adminError(http.StatusNotFound, fmt.Errorf("no store has a record of the key %s", key))
 }

@@ -61,8 +61,8 @@ func (x *exchange) carryOut(run *idempotency.Run) error {
 }
 
 // upgradedEnd is the end of a run whose connection became something else than
-// HTTP: there is no response to be kept, and the key is free.
-var upgradedEnd = idempotency.End{How: idempotency.Answered, Retention: new(time.Duration)}
+// HTTP. That is not deduplicated: the key is free, as if nothing had been sent.
+var upgradedEnd = idempotency.End{How: idempotency.NotSent}
 
 // runLimit is the time limit of a run.
 type runLimit struct {

@@ -89,7 +89,7 @@ func (s *Settings) checkTogether() (word string, err error) {
 	for _, source := range s.deliverySources() {
 		content = content || source.MadeOfContent()
 		other = other || !source.MadeOfContent()
-		if s.Force != "" && strings.EqualFold(source.Header, s.Force) {
+		if s.Force != "" && reads(source, s.Force) {
 			return "force", fmt.Errorf("force: %s is where the key comes from; use another field", s.Force)
 		}
 	}
@@ -104,6 +104,22 @@ func (s *Settings) checkTogether() (word string, err error) {
 	return "", nil
 }
 
+// reads reports whether a source reads a header field.
+func reads(source delivery.Source, field string) bool {
+	placeholder := "{http.request.header." + strings.ToLower(field) + "}"
+	return strings.EqualFold(source.Header, field) || strings.Contains(strings.ToLower(source.Text), placeholder) ||
+		slices.ContainsFunc(source.Parts, func(part delivery.Source) bool { return reads(part, field) })
+}
+
+// checkPlaceholders refuses those that read the body: Caddy reads it without a
+// limit, and takes a body that was cut off for a whole one.
+func checkPlaceholders(setting, text string) error {
+	if strings.Contains(text, "{http.request.body") {
+		return fmt.Errorf("%s: %s would read the body without a limit; use key json or key content", setting, text)
+	}
+	return nil
+}
+
 func checkExclude(pointers []string) error {
 	for i, pointer := range pointers {
 		if err := delivery.CheckExclude(pointer); err != nil {
@@ -116,7 +132,14 @@ func checkExclude(pointers []string) error {
 	return nil
 }
 
+// neverForce are fields that mean something else, and that would be removed.
+var neverForce = []string{"Authorization", "Proxy-Authorization", "Cookie", "Host", "Expect"}
+
 func checkForce(name string) error {
+	canonical := http.CanonicalHeaderKey(name)
+	if slices.Contains(neverForce, canonical) || slices.Contains(hopByHop, canonical) || strings.HasPrefix(canonical, "Content-") {
+		return fmt.Errorf("force: %s has a meaning of its own, and the field is removed from requests; use another such as X-Force", name)
+	}
 	if strings.HasPrefix(http.CanonicalHeaderKey(name), dedupHeaderPrefix) {
 		return fmt.Errorf("force: fields that begin with %s are removed from requests; use another such as X-Force", dedupHeaderPrefix)
 	}
@@ -210,6 +233,11 @@ func checkHeaderNames(setting string, names []string) error {
 func checkScope(texts []string) error {
 	if slices.Contains(texts, "") {
 		return errors.New(`scope: "" separates no callers; use texts with placeholders such as {http.request.host}`)
+	}
+	for _, text := range texts {
+		if err := checkPlaceholders("scope", text); err != nil {
+			return err
+		}
 	}
 	return nil
 }

@@ -6,6 +6,7 @@ import (
 	"mime"
 	"net/http"
 	"strings"
+	"unicode/utf8"
 
 	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
 )
@@ -19,7 +20,11 @@ const maxOriginalResponse = 4 << 10
 func (x *exchange) otherAnswer(d idempotency.Replay) *idempotency.Response {
 	switch x.Duplicate {
 	case duplicateAcknowledge:
-		return &idempotency.Response{Status: http.StatusOK}
+		// A kept failure is no success: a sender that took it for one would never
+		// deliver again.
+		if d.Response.Status < 400 {
+			return &idempotency.Response{Status: http.StatusOK}
+		}
 	case duplicateSeeOther:
 		if location := firstOf(d.Response, "Location"); location != "" {
 			return &idempotency.Response{
@@ -39,7 +44,7 @@ func (x *exchange) conflict(d idempotency.Replay) problem {
 		d.Record.ExecutionID, x.Docs)
 	p.OriginalStatus = d.Response.Status
 	p.OriginalLocation = firstOf(d.Response, "Location")
-	if body := d.Response.Body; len(body) <= maxOriginalResponse && isJSON(firstOf(d.Response, "Content-Type")) && json.Valid(body) {
+	if body := d.Response.Body; len(body) <= maxOriginalResponse && isJSON(firstOf(d.Response, "Content-Type")) && utf8.Valid(body) && json.Valid(body) {
 		p.OriginalResponse = body
 	}
 	return p

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"runtime"
 
 	"github.com/caddyserver/caddy/v2"
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
@@ -44,6 +45,12 @@ func (x *exchange) identify() (*idempotency.Request, *refusal, error) {
 		Replace: func(text string) string { return replaced(repl, text) },
 		Exclude: x.Exclude,
 	}.Remember()
+	if x.readsJSON {
+		if _, err := body.whole(); body.failed() != nil { // slow clients must not keep others from their turn
+			return unread(err)
+		}
+		defer takeTurn()()
+	}
 	if name, ok := delivery.PassThrough(x.passing, request); ok {
 		x.logger.Debug("passed a request that is no delivery", zap.String("provider", name))
 		return x.withoutDelivery()
@@ -78,6 +85,17 @@ func (x *exchange) identify() (*idempotency.Request, *refusal, error) {
 	path, query := asSent(x.r)
 	taken := idempotency.Fingerprint(fingerprint, path, query, content, x.Exclude...)
 	return x.identified(found, repl, taken), nil, nil
+}
+
+// turns bounds how many requests are parsed at a time. A parsed body takes many
+// times the room of its bytes, and parsing more than there are processors gains
+// nothing.
+var turns = make(chan struct{}, runtime.GOMAXPROCS(0))
+
+// takeTurn waits for a turn, and returns what ends it.
+func takeTurn() (end func()) {
+	turns <- struct{}{}
+	return func() { <-turns }
 }
 
 // unread is for a body that could not be read, or that there is no room for.

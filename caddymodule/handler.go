@@ -36,12 +36,14 @@ type Handler struct {
 	logger  *zap.Logger
 	sources []delivery.Source
 	passing []delivery.Provider // whose handshakes pass
-	release idempotency.StatusSet
-	headers headerRules
-	store   *storeHandle
-	sealer  *idempotency.Sealer
-	buffer  *buffer
-	space   string
+	// readsJSON says that requests are parsed.
+	readsJSON bool
+	release   idempotency.StatusSet
+	headers   headerRules
+	store     *storeHandle
+	sealer    *idempotency.Sealer
+	buffer    *buffer
+	space     string
 }
 
 // CaddyModule returns the Caddy module information.
@@ -61,6 +63,9 @@ func (h *Handler) Provision(ctx caddy.Context) error {
 	}
 	h.sources = h.deliverySources()
 	h.passing = h.providers()
+	h.readsJSON = h.Fingerprint == string(idempotency.FingerprintJSON) ||
+		slices.ContainsFunc(h.sources, delivery.Source.NeedsBody) ||
+		slices.ContainsFunc(h.passing, delivery.Provider.PassesByBody)
 	h.release, _ = idempotency.ParseStatuses(h.releasing()...) // checked above
 	h.headers = newHeaderRules(h.KeepHeader, h.DropHeader)
 

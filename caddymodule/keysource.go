@@ -1,8 +1,10 @@
 package caddymodule
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
+	"reflect"
 	"slices"
 	"strings"
 
@@ -10,12 +12,17 @@ import (
 )
 
 // deliverySources returns the sources in the order in which they are tried:
-// providers, then keys.
+// providers, then keys. Among the providers those that are known by a header
+// field come first: a member of the body, such as /id, may be there in another
+// provider's deliveries too, and be the same in several of them.
 func (s *Settings) deliverySources() []delivery.Source {
 	var sources []delivery.Source
 	for _, provider := range s.providers() {
 		sources = append(sources, provider.Sources...)
 	}
+	slices.SortStableFunc(sources, func(a, b delivery.Source) int {
+		return cmp.Compare(certainty(a), certainty(b))
+	})
 	for _, key := range s.Keys {
 		sources = append(sources, key.source())
 	}
@@ -23,6 +30,19 @@ func (s *Settings) deliverySources() []delivery.Source {
 		sources = append(sources, KeySource{Header: delivery.IdempotencyKeyHeader}.source())
 	}
 	return sources
+}
+
+// certainty is 0 for a source that only its own provider's requests have, 1 for a
+// member of the body, and 2 for what every request has.
+func certainty(s delivery.Source) int {
+	switch {
+	case s.Kind == delivery.KindHeader, slices.ContainsFunc(s.Parts, func(part delivery.Source) bool { return part.Kind == delivery.KindHeader }):
+		return 0
+	case s.MadeOfContent():
+		return 2
+	default:
+		return 1
+	}
 }
 
 // providers returns the entries of the catalogue that are named; an unknown
@@ -92,6 +112,12 @@ func (k KeySource) checkField() error {
 			return fmt.Errorf("%s carries a credential, and keys are stored readable; callers are kept apart by scope, see its default", field)
 		}
 	}
+	if strings.Contains(k.Value, "{http.request.cookie.") {
+		return fmt.Errorf("value %s: a cookie may be a credential, and keys are stored readable", k.Value)
+	}
+	if err := checkPlaceholders("key value", k.Value); err != nil {
+		return err
+	}
 	if isDedupHeader(k.Header) || strings.EqualFold(k.Header, "Host") {
 		return fmt.Errorf("header %s never arrives as a field; use a field that the sender chooses", k.Header)
 	}
@@ -100,8 +126,7 @@ func (k KeySource) checkField() error {
 
 // shadowedBy reports whether another source reads the same and comes first.
 func (k KeySource) shadowedBy(first KeySource) bool {
-	return len(k.Parts) == 0 && len(first.Parts) == 0 &&
-		strings.EqualFold(k.Header, first.Header) &&
+	return strings.EqualFold(k.Header, first.Header) && reflect.DeepEqual(k.Parts, first.Parts) &&
 		k.JSON == first.JSON && k.Value == first.Value && k.Content == first.Content
 }
 

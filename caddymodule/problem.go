@@ -1,6 +1,7 @@
 package caddymodule
 
 import (
+	"bytes"
 	"encoding/json"
 	"fmt"
 	"net/http"
@@ -88,6 +89,9 @@ func newProblem(reason idempotency.Reason, mode delivery.Mode, detail, execution
 
 // setHeader sets the fields that a refusal has whoever writes its body.
 func (p problem) setHeader(header http.Header) {
+	if p.ExecutionID != "" {
+		header.Set(executionIDHeader, p.ExecutionID)
+	}
 	if p.retryAfter > 0 {
 		header.Set("Retry-After", strconv.Itoa(p.retryAfter))
 	}
@@ -98,13 +102,15 @@ func (p problem) setHeader(header http.Header) {
 
 // write answers with the problem itself.
 func (p problem) write(w http.ResponseWriter) error {
-	body, err := json.Marshal(p)
-	if err != nil {
+	var body bytes.Buffer
+	encoder := json.NewEncoder(&body)
+	encoder.SetEscapeHTML(false) // it is no HTML, and a response within would grow sixfold
+	if err := encoder.Encode(p); err != nil {
 		return err
 	}
 	w.Header().Set("Content-Type", "application/problem+json")
-	w.Header().Set("Content-Length", strconv.Itoa(len(body)))
+	w.Header().Set("Content-Length", strconv.Itoa(body.Len()))
 	w.WriteHeader(p.Status)
-	_, err = w.Write(body)
+	_, err := w.Write(body.Bytes())
 	return err
 }

@@ -41,7 +41,10 @@ func (x *exchange) detailOf(d idempotency.Refusal) string {
 	case idempotency.ReasonUnreadable:
 		return "the stored record of the key " + x.key + " cannot be read; an operator has to look at it"
 	case idempotency.ReasonOverloaded:
-		return "the request was not executed: the store is full; repeat it later"
+		if errors.Is(d.Err, idempotency.ErrFull) {
+			return "the request was not executed: the store is full; repeat it later"
+		}
+		return "the request was not executed: too much is in progress; repeat it later"
 	default:
 		return "the request was not executed: whether it is a duplicate could not be found out; repeat it later"
 	}

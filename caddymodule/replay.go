@@ -21,7 +21,7 @@ func (x *exchange) replay(d idempotency.Replay) error {
 		return x.answerProblem(x.conflict(d), nil)
 	} else if other := x.otherAnswer(d); other != nil {
 		d.Response = other
-		if x.Duplicate == duplicateAcknowledge {
+		if x.Duplicate == duplicateAcknowledge { // else it is see_other, a replay in other words
 			o = outcomeAcknowledge
 		}
 	}

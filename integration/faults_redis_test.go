@@ -25,7 +25,7 @@ func TestRedisOutOfOrderIs503AndRecovers(t *testing.T) {
 		"lost replies":  suffers(lostReplies),
 		"read-only": func(t *testing.T, server *redistest.Server, _ *link) func() {
 			set := func(host, port string) {
-				if err := redisClient(t, server).SlaveOf(context.Background(), host, port).Err(); err != nil {
+				if err := redisClient(t, server).ReplicaOf(context.Background(), host, port).Err(); err != nil {
 					t.Fatal(err)
 				}
 			}

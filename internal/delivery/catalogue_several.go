@@ -68,7 +68,7 @@ var knownBySeveral = []Provider{
 		Name: "meta", Title: "Meta (WhatsApp, Messenger, Instagram)", Fact: secondarySource,
 		Sources: []Source{ofEach(List{
 			Array: "/entry",
-			Lists: []List{whatsAppChange, {Array: "/messaging", Members: []string{"/message/mid"}}},
+			Lists: []List{whatsAppChange, {Array: "/messaging", Members: []string{"/message/mid", "/timestamp"}}},
 		})},
 		Note: "Messages, and the statuses of WhatsApp; what has no ID, such as a receipt or another field's change, passes. " + noteBatch,
 	},

@@ -80,11 +80,13 @@ type item struct{ kind, id string }
 // The error is [ErrMissing] if no source is present; its text says why, where a
 // source could not read the body. It is an [*InvalidError] if the first source
 // present is a header field without a valid ID; the sources behind it are then
-// not tried. It is that of [Request.Body] if the body is needed and cannot be
-// had, [ErrBodyTooLarge] above all.
+// not tried. It is [ErrBodyTooLarge] if a source that needs the body could not
+// have it and no other is present, and that of [Request.Body] if the body could
+// not be read.
 func Find(sources []Source, request Request, maxLength int) (Found, error) {
 	f := finder{request: request.Remember(), maxLength: maxLength}
 	var reasons []string
+	tooLarge := false
 	for _, source := range sources {
 		found, err := f.find(source)
 		var reason absentError
@@ -93,6 +95,9 @@ func Find(sources []Source, request Request, maxLength int) (Found, error) {
 			if reason != "" {
 				reasons = append(reasons, source.String()+": "+string(reason))
 			}
+			continue
+		case errors.Is(err, ErrBodyTooLarge):
+			tooLarge = true // a source behind may need no body
 			continue
 		case err != nil:
 			return Found{}, err
@@ -105,6 +110,9 @@ func Find(sources []Source, request Request, maxLength int) (Found, error) {
 			Scope:    headerScope(request.Header, source.ScopeHeaders),
 			Content:  source.MadeOfContent(),
 		}, nil
+	}
+	if tooLarge {
+		return Found{}, ErrBodyTooLarge
 	}
 	if len(reasons) > 0 {
 		return Found{}, fmt.Errorf("%w: %s", ErrMissing, strings.Join(reasons, "; "))

@@ -174,8 +174,14 @@ func TestBodyThatCannotBeHad(t *testing.T) {
 			if !source.NeedsBody() {
 				t.Errorf("%v needs no body", source)
 			}
-			if found, err := delivery.Find([]delivery.Source{source, header}, request, maxLength); !errors.Is(err, bodyErr) || errors.Is(err, delivery.ErrMissing) {
+			if found, err := delivery.Find([]delivery.Source{source}, request, maxLength); err == nil || !errors.Is(bodyErr, err) || errors.Is(err, delivery.ErrMissing) {
 				t.Errorf("%v: got %+v, %v; want %v", source, found, err, bodyErr)
+			}
+			// A body that is too large says nothing of a source that needs none; one
+			// that is lost ends the request.
+			found, err := delivery.Find([]delivery.Source{source, header}, request, maxLength)
+			if tooLarge := errors.Is(bodyErr, delivery.ErrBodyTooLarge); tooLarge && found.ID != "h" || tooLarge != (err == nil) {
+				t.Errorf("%v before a header: got %+v, %v after %v", source, found, err, bodyErr)
 			}
 			if found, err := delivery.Find([]delivery.Source{header, source}, request, maxLength); err != nil || found.ID != "h" {
 				t.Errorf("%v unneeded: got %+v, %v", source, found, err)

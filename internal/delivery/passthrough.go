@@ -25,6 +25,12 @@ func PassThrough(providers []Provider, request Request) (name string, ok bool) {
 	return "", false
 }
 
+// PassesByBody reports whether the body tells which of the provider's requests
+// are no deliveries.
+func (p Provider) PassesByBody() bool {
+	return slices.ContainsFunc(p.Passes, func(pass Pass) bool { return pass.Pointer != "" })
+}
+
 // PassesThrough reports whether the request is none of the provider's
 // deliveries, and is to reach the upstream without a claim.
 func (p Provider) PassesThrough(request Request) bool {

@@ -110,17 +110,21 @@ func follow(ctx context.Context, f *flight, late bool, req Request, limit <-chan
 			return nil, context.Cause(ctx)
 		}
 	}
-	d := afterwards(f, req, waited)
-	if d == nil && late && f.outcome.record != nil && f.outcome.record.State == Complete {
-		// The flight stays until its response is stored: to ask again would lead here
-		// again. It is a forced request, which has to claim.
-		return Refusal{Reason: ReasonUnavailable, ExecutionID: f.run.ExecutionID, Err: errUnsettled}, nil
-	}
-	return d, nil
+	return afterwards(f, req, waited), nil
 }
 
-// errUnsettled refuses what must not go on before a run's end is stored.
-var errUnsettled = errors.New("the response of the run before is not stored yet")
+// untilGone waits until a flight that lingers is no longer known. It decides if
+// that takes too long.
+func untilGone(ctx context.Context, f *flight, limit <-chan time.Time) (Decision, error) {
+	select {
+	case <-f.gone:
+		return nil, nil
+	case <-limit:
+		return Refusal{Reason: ReasonInFlight, ExecutionID: f.outcome.record.ExecutionID}, nil
+	case <-ctx.Done():
+		return nil, context.Cause(ctx)
+	}
+}
 
 // besideRun decides while the run is in flight; nil means to wait for it. The
 // zero time makes no lease look lapsed: whether one has lapsed is for the store

@@ -150,6 +150,13 @@ func (e *Engine) Begin(ctx context.Context, req Request) (Decision, error) {
 		if decision != nil || err != nil {
 			return about(decision, at.Key), err
 		}
+		if late {
+			// The flight's end is in no store yet, and the request wants another: a
+			// forced one, say. It waits for the store like for a run.
+			if decision, err := untilGone(ctx, f, limit.C); decision != nil || err != nil {
+				return about(decision, at.Key), err
+			}
+		}
 		if at = req.at(f.outcome.elsewhere); at.Key != req.Key {
 			moves++
 		}
@@ -199,10 +206,12 @@ func (e *Engine) claim(ctx context.Context, f *flight, req Request) *Run {
 // must not leave the claim in doubt. A claim that may have been executed though
 // its reply was lost is withdrawn.
 func (e *Engine) ask(ctx context.Context, c Claim) (Claimed, error) {
-	if err := e.beginClaim(); err != nil {
-		return Claimed{}, err
+	if !c.Operator { // who makes room
+		if err := e.beginClaim(); err != nil {
+			return Claimed{}, err
+		}
+		defer e.endClaim()
 	}
-	defer e.endClaim()
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), e.options.Timeout)
 	defer cancel()
 	got, err := Sealed(e.store, c.Sealer).Claim(ctx, c)

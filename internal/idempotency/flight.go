@@ -15,6 +15,8 @@ type flight struct {
 	woken chan struct{}
 	// deserted is closed when nobody waits for a watched run any more.
 	deserted chan struct{}
+	// gone is closed when the flight is no longer known: the store can be asked.
+	gone chan struct{}
 
 	// sealer opens what is stored of a watched run.
 	sealer *Sealer
@@ -67,6 +69,7 @@ func (e *Engine) join(key Key) (f *flight, first, late bool, err error) {
 			ended:    make(chan struct{}),
 			woken:    make(chan struct{}, 1),
 			deserted: make(chan struct{}),
+			gone:     make(chan struct{}),
 		}
 		e.flights[key] = f
 	} else if err := e.admitLocked(f); err != nil {
@@ -132,5 +135,6 @@ func (e *Engine) remove(f *flight) {
 func (e *Engine) removeLocked(f *flight) {
 	if e.flights[f.key] == f {
 		delete(e.flights, f.key)
+		close(f.gone)
 	}
 }

@@ -1,6 +1,7 @@
 package idempotency_test
 
 import (
+	"context"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -142,5 +143,55 @@ func TestMaxAttempts(t *testing.T) {
 		last := a.run(req)
 		last.End(idempotency.End{How: idempotency.Unknown, Status: 504}, &idempotency.Response{Status: 504, Failed: true})
 		wantRefusal(t, b.begin(req), idempotency.ReasonExhausted, last.ExecutionID())
+	})
+}
+
+// A forced request that comes while a response is still to be stored waits for
+// the store, and does not ask again and again meanwhile.
+func TestForcedRequestWaitsForAPendingResponse(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r, req := newReplica(t, newShared(t)), someRequest()
+		first := r.run(req)
+		r.link.fail(refused, "settle", "renew", "claim")
+		wantEnd(t, first, created("first"), idempotency.ResultPending)
+		wantReplay(t, r.begin(req), first.ExecutionID(), created("first"), false)
+
+		impatient := r.beginLater(context.Background(), forcing(req))
+		wantRefusal(t, impatient.decision(), idempotency.ReasonInFlight, first.ExecutionID())
+		if impatient.took != someWait {
+			t.Errorf("it was refused after %v, want %v", impatient.took, someWait)
+		}
+		atOnce := forcing(req)
+		atOnce.Policy.Wait = 0
+		wantRefusal(t, r.begin(atOnce), idempotency.ReasonInFlight, first.ExecutionID())
+		ctx, leave := context.WithCancel(context.Background())
+		left := r.beginLater(ctx, forcing(req))
+		synctest.Wait()
+		leave()
+		if <-left.done; left.err == nil {
+			t.Error("a client that left got a decision")
+		}
+
+		patient := r.beginLater(context.Background(), forcing(req))
+		synctest.Wait()
+		r.link.recover()
+		run := as[*idempotency.Run](t, patient.decision())
+		if run.Record().ParentID != first.ExecutionID() {
+			t.Errorf("the forced run is %+v", run.Record())
+		}
+		wantEnd(t, run, created("second"), idempotency.ResultKept)
+	})
+}
+
+// A forced response of which only status and header would be kept does not
+// replace a whole one.
+func TestForcedResponseWithoutItsBody(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r, req := newReplica(t, newShared(t)), someRequest()
+		first := r.run(req)
+		wantEnd(t, first, created("first"), idempotency.ResultKept)
+		omitted := &idempotency.Response{Status: 201, Omitted: true}
+		wantEnd(t, r.run(forcing(req)), omitted, idempotency.ResultReleased)
+		wantReplay(t, r.begin(req), first.ExecutionID(), created("first"), false)
 	})
 }

@@ -65,6 +65,22 @@ func (r *Run) Record() *Record {
 	return &record
 }
 
+// replaces returns the record that a forced run is to replace; nil for others, and
+// where the store has lost it, with the run's own claim.
+func (r *Run) replaces() *Record {
+	if r.reclaimed.Load() {
+		return nil
+	}
+	return r.record.Replaces
+}
+
+// standing returns the run's record as the store has it, or had it last.
+func (r *Run) standing() *Record {
+	record := r.Record()
+	record.Replaces = r.replaces()
+	return record
+}
+
 // Attempt is 1 for the first run of a record that may reach the upstream.
 func (r *Run) Attempt() int { return r.record.Attempt }
 
@@ -165,8 +181,8 @@ func (r *Run) End(end End, response *Response) Result {
 // stored. A forced run that keeps nothing has still an answer for them, though
 // the record is another's again.
 func (r *Run) outcome(s Settlement, now time.Time) outcome {
-	o := outcome{record: r.record.Settled(s, now), response: s.Response, now: now}
-	if s.State == Released && r.record.Replaces != nil {
+	o := outcome{record: r.standing().Settled(s, now), response: s.Response, now: now}
+	if s.State == Released && r.replaces() != nil {
 		o.record = r.record
 	}
 	return o
@@ -175,7 +191,7 @@ func (r *Run) outcome(s Settlement, now time.Time) outcome {
 func (r *Run) settlement(end End, response *Response) Settlement {
 	end.Attempt = r.record.Attempt - r.record.FreedAttempts
 	policy := r.policy.Settle
-	if r.record.Replaces != nil {
+	if r.replaces() != nil {
 		policy.MaxAttempts = 0 // a forced run's failure need not be kept: there is a response
 	}
 	conclusion := Conclude(end, policy)
@@ -185,8 +201,9 @@ func (r *Run) settlement(end End, response *Response) Settlement {
 		Retention: r.policy.Retention,
 		AnswerFor: r.policy.Lease,
 	}
-	if s.State == Held && r.record.Replaces != nil {
-		s.State = Released // nothing is held: the response before the forced run stays
+	omitted := response != nil && response.Omitted
+	if r.replaces() != nil && (s.State == Held || omitted) {
+		s.State = Released // nothing is held, and no whole response is lost: the one before stays
 	}
 	if s.State != Held {
 		s.Response = response
@@ -210,7 +227,7 @@ func (r *Run) report(s Settlement, err error) Result {
 	case s.State == Held:
 		log.Warn("held: whether the run was executed is unknown; an operator has to release the key")
 		return ResultHeld
-	case s.State == Released && r.record.Replaces != nil:
+	case s.State == Released && r.replaces() != nil:
 		log.Info("the forced run kept nothing; the response before it stays", zap.Bool("sent", s.Counted))
 		if !s.Counted {
 			return ResultNotSent

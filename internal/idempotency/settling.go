@@ -19,7 +19,7 @@ const (
 // lost (a restart without persistence) is stored all the same, unless somebody
 // else has claimed: without it the next duplicate would run again.
 func (e *Engine) settle(r *Run, s Settlement) error {
-	err := e.settleOnce(r.claim, r.record, s)
+	err := e.settleOnce(r.claim, r.standing(), s)
 	if !errors.Is(err, ErrGone) {
 		return err
 	}
@@ -27,14 +27,14 @@ func (e *Engine) settle(r *Run, s Settlement) error {
 		// What the renewal wrote anew, or is writing at this moment, must not
 		// stay without a run.
 		if r.reclaimed.Load() {
-			e.withdraw(r.claim, r.record)
+			e.withdraw(r.claim, r.standing())
 		}
 		return err
 	}
 	if err := e.reclaim(r.claim); err != nil {
 		return err
 	}
-	return e.settleOnce(r.claim, r.record, s)
+	return e.settleOnce(r.claim, r.standing(), s)
 }
 
 func (e *Engine) settleOnce(c Claim, claimed *Record, s Settlement) error {
