@@ -1,0 +1,45 @@
+package integration
+
+import (
+	"testing"
+
+	"github.com/caddy-dedup/caddy-dedup/internal/store/redis/redistest"
+)
+
+// The upstream answered, the store was away, and the process died before it was
+// back: nobody knows of the answer any more, and `unknown` decides.
+func TestKilledBeforeTheAnswerCouldBeStored(t *testing.T) {
+	t.Parallel()
+	for _, unknown := range []string{"release", "hold"} {
+		t.Run(unknown, func(t *testing.T) {
+			t.Parallel()
+			server := redistest.Start(t)
+			way := startLink(t, server.Addr)
+			g := newGate(t)
+			up := startUpstream(t, g.before(answers201))
+			site := lines(dedupBlock("unknown "+unknown, "lease 1s", "in_flight wait 3s"), proxyTo(up))
+			p := start(t, conf{store: storeAt(way.addr), site: site})
+			other := start(t, conf{store: storeAt(server.Addr), site: site})
+
+			running := p.postLater("/", "k", "body", host("shop.test"))
+			up.awaitRuns(t, "k", 1)
+			way.cut()
+			g.open()
+			first := running.reply(t)
+			wantFresh(t, first, 201, "run 1 of k")
+			wantReplay(t, p.post(t, "/", "k", "body", host("shop.test")), first)
+			p.kill(t)
+
+			got := other.post(t, "/", "k", "body", host("shop.test"))
+			if unknown == "hold" {
+				wantProblem(t, got, 409, "outcome_unknown")
+				up.wantRuns(t, "k", 1)
+				return
+			}
+			wantFresh(t, got, 201, "run 2 of k")
+			wantAttempt(t, up, "k", 2, "2")
+			wantReplay(t, other.post(t, "/", "k", "body", host("shop.test")), got)
+			up.wantRuns(t, "k", 2)
+		})
+	}
+}

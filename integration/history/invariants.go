@@ -1,0 +1,118 @@
+package history
+
+import (
+	"fmt"
+	"slices"
+	"time"
+)
+
+// invariants returns what is wrong with a key whatever the order of its events.
+func (k *keyHistory) invariants() []string {
+	var wrong []string
+	add := func(format string, args ...any) { wrong = append(wrong, fmt.Sprintf(format, args...)) }
+	for i, run := range k.runs {
+		if run.ExecutionID == "" {
+			add("a run of the request %s has no execution ID", run.RequestID)
+		}
+		for _, other := range k.runs[:i] {
+			if run.ExecutionID == other.ExecutionID {
+				add("the execution %s ran twice", run.ExecutionID)
+			}
+			if k.whole.Forgetful {
+				continue
+			}
+			if run.ExecutionID != other.ExecutionID && k.together(run, other) && !k.lostBefore(run, other) {
+				add("the runs %s and %s ran at the same time, under live leases", other.ExecutionID, run.ExecutionID)
+			}
+			if a, b := inOrder(other, run); k.holdsAfter(a) && b.Start > a.End && !k.freedBetween(a.End, b.Start) {
+				add("under hold, %s ran after the end of %s had become unknown", b.ExecutionID, a.ExecutionID)
+			}
+		}
+	}
+	for _, r := range k.requests {
+		if err := k.answered(r); err != nil {
+			add("%v", err)
+		}
+	}
+	return wrong
+}
+
+// answered holds an answer against the run that it is of.
+func (k *keyHistory) answered(r *Request) error {
+	switch {
+	case r.Final && k.inTheWay(r):
+		return fmt.Errorf("%s found the key still in the way after all faults: %d %s%s", r.ID, r.Status, r.Code, r.Failure)
+	case r.Failure != "" || r.Code != "":
+		return nil
+	}
+	run := k.run(r.ExecutionID)
+	switch {
+	case run == nil:
+		return fmt.Errorf("%s was answered %d %q by the execution %q, which this key has not", r.ID, r.Status, r.Answer, r.ExecutionID)
+	case !r.Replayed && run.RequestID != r.ID:
+		return fmt.Errorf("%s got the answer of %s, which ran for %s, and it is not marked as replayed", r.ID, run.ExecutionID, run.RequestID)
+	case run.Lost && r.Status != 502:
+		return fmt.Errorf("%s was answered %d %q by %s, which ended without an answer", r.ID, r.Status, r.Answer, run.ExecutionID)
+	case !run.Lost && (r.Status != run.Status || r.Answer != run.Answer):
+		return fmt.Errorf("%s was answered %d %q by %s, which answered %d %q", r.ID, r.Status, r.Answer, run.ExecutionID, run.Status, run.Answer)
+	}
+	return nil
+}
+
+func inOrder(a, b *Run) (first, second *Run) {
+	if b.Start < a.Start {
+		return b, a
+	}
+	return a, b
+}
+
+// together reports whether two runs overlap.
+func (k *keyHistory) together(a, b *Run) bool { return a.Start < b.End && b.Start < a.End }
+
+// lostBefore reports whether one of two runs that overlap may have lost its claim
+// before they did.
+func (k *keyHistory) lostBefore(a, b *Run) bool {
+	overlap := max(a.Start, b.Start)
+	return k.mayLapse(a) <= overlap || k.mayLapse(b) <= overlap
+}
+
+func (k *keyHistory) mayLapse(run *Run) time.Duration {
+	if r := k.request(run.RequestID); r != nil {
+		return k.whole.mayLapse(r)
+	}
+	return never
+}
+
+// holdsAfter reports whether the run's unknown end holds the key. A forced run
+// over a kept response holds nothing.
+func (k *keyHistory) holdsAfter(run *Run) bool {
+	r := k.request(run.RequestID)
+	return r != nil && r.Hold && run.Lost && run.ParentID == ""
+}
+
+// InTheWay reports whether an answer says that something is in the key's way that
+// has to be gone a while after all faults are over.
+func (h *History) InTheWay(r *Request) bool {
+	if r.Code != unknown {
+		return r.Failure != "" || r.Code == inFlight || r.Code == unavailable
+	}
+	for _, k := range h.Of(r.Key).byKey() {
+		return k.inTheWay(r)
+	}
+	return true
+}
+
+func (k *keyHistory) inTheWay(r *Request) bool {
+	if r.Code != unknown {
+		return k.whole.InTheWay(r)
+	}
+	// What never ran holds a key only if its process died before it could withdraw
+	// the claim.
+	return k.run(r.ExecutionID) == nil && !slices.ContainsFunc(k.requests, func(other *Request) bool {
+		return k.unresolved(other) && k.whole.killedSince(other)
+	})
+}
+
+func (k *keyHistory) freedBetween(from, to time.Duration) bool {
+	return slices.ContainsFunc(k.freed, func(f *Freed) bool { return f.End >= from && f.Start <= to })
+}

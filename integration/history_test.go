@@ -1,0 +1,149 @@
+package integration
+
+import (
+	"cmp"
+	"context"
+	"flag"
+	"fmt"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/caddy-dedup/caddy-dedup/integration/history"
+)
+
+var (
+	chaosFor  = flag.Duration("chaos.for", 20*time.Second, "how long the checked histories last")
+	chaosKeys = flag.Int("chaos.keys", 0, "how many keys a checked history must have, within chaos.for; 0 for no such limit")
+	chaosSeed = flag.Uint64("chaos.seed", 0, "the seed of the checked histories; 0 for a new one")
+	chaosKeep = flag.String("chaos.keep", "", "the directory for histories that fail; empty for the system's temporary one")
+)
+
+const (
+	// loadLease is the lease of the claims in a load.
+	loadLease = 2 * time.Second
+	// loadJitter is how late a process may be without a fault.
+	loadJitter = 300 * time.Millisecond
+	// loadShared is how long a process may not know that a run elsewhere has ended:
+	// it looks once a second, and gives each look half a second, twice.
+	loadShared = 2 * time.Second
+)
+
+// loadSite serves keys under both answers to an unknown end.
+func loadSite(upstream string) string {
+	block := func(unknown string) string {
+		return lines("handle /"+unknown+" {", "header >X-Key {http.dedup.key}", dedupBlock("unknown "+unknown, "force X-Force",
+			fmt.Sprintf("lease %s", loadLease), "in_flight wait 1s"), "reverse_proxy "+upstream, "}")
+	}
+	return lines(block("release"), block("hold"))
+}
+
+// Random requests for random keys over three processes and one Redis, which keeps
+// what it has acknowledged, while one after the other of the faults is on.
+func TestHistoriesUnderFaults(t *testing.T) {
+	h := makeHistory(t, loadSize{*chaosFor, *chaosKeys}, lossless, "--appendonly", "yes", "--appendfsync", "always")
+	wantKinds(t, h, "replayed", "run", "run again", "forced", "lost", "request_in_flight", "outcome_unknown", "idempotency_key_reused", "freed")
+	checkHistory(t, h)
+}
+
+// A store that loses what it has acknowledged cannot keep a key from running
+// again. No answer may be a wrong one all the same.
+func TestHistoriesWhereRedisLosesItsData(t *testing.T) {
+	forgetful := []fault{
+		{"Redis killed, with all its data", history.Unreachable, true, func(g *rig, _ int) {
+			g.server.Kill()
+			g.last(50)
+			g.server.Restart()
+		}},
+		{"Redis emptied", history.Unreachable, true, func(g *rig, _ int) {
+			client := redisClient(g.t, g.server)
+			if err := client.FlushAll(g.t.Context()).Err(); err != nil {
+				g.t.Fatal(err)
+			}
+		}},
+	}
+	h := makeHistory(t, loadSize{lasts: min(*chaosFor/2, time.Minute)}, append(forgetful, lossless[:5]...))
+	h.Forgetful = true
+	wantKinds(t, h, "replayed", "run", "run again")
+	checkHistory(t, h)
+}
+
+// loadSize is how long a load lasts at most, and after how many keys it ends; 0
+// for no such end.
+type loadSize struct {
+	lasts time.Duration
+	keys  int
+}
+
+// makeHistory has a load run under faults. A load that does not come to its keys
+// fails the test.
+func makeHistory(t *testing.T, size loadSize, faults []fault, redisArgs ...string) *history.History {
+	t.Helper()
+	seed := *chaosSeed
+	if seed == 0 {
+		seed = uint64(time.Now().UnixNano())
+	}
+	t.Logf("seed: -chaos.seed %d", seed)
+	begun := time.Now()
+	now := func() time.Duration { return time.Since(begun) }
+	up := startWitness(t, seed, now)
+	g := startRig(t, 3, seed, now, loadSite(up.addr), redisArgs...)
+	l := &load{seed: seed, addrs: g.addrs(), now: now}
+
+	endOfWatch, stalls := make(chan struct{}), make(chan []history.Fault, 1)
+	go func() { stalls <- watchMachine(now, endOfWatch) }()
+	ctx, stop := context.WithCancel(t.Context())
+	defer stop()
+	loaded := make(chan struct{})
+	go func() {
+		defer close(loaded)
+		l.run(ctx)
+	}()
+	over := func() bool { return now() > size.lasts || size.keys > 0 && l.keyCount() >= size.keys }
+	g.injectAll(faults, over, func(p *caddy) { l.free(t, p, g.chance) })
+	stop()
+	<-loaded
+	l.lookAtAll(g.faults, up.written)
+	close(endOfWatch)
+
+	h := l.soFar(append(g.faults, <-stalls...), up.written())
+	h.Requests, h.Runs = slices.Clone(h.Requests), slices.Clone(h.Runs)
+	slices.SortFunc(h.Requests, func(a, b history.Request) int { return cmp.Compare(a.End, b.End) })
+	slices.SortFunc(h.Runs, func(a, b history.Run) int { return cmp.Compare(a.Start, b.Start) })
+	slices.SortFunc(h.Faults, func(a, b history.Fault) int { return cmp.Compare(a.Start, b.Start) })
+	t.Logf("%s: %d keys, %d requests, %d runs: %v", now().Round(time.Second), l.keyCount(), len(h.Requests), len(h.Runs), kinds(h))
+	for _, f := range h.Faults {
+		t.Logf("%7d to %7d ms: %s, process %d", f.Start.Milliseconds(), f.End.Milliseconds(), f.Name, f.Proxy)
+	}
+	if l.keyCount() < size.keys {
+		t.Errorf("%d keys within %s, want %d", l.keyCount(), size.lasts, size.keys)
+	}
+	return h
+}
+
+func (l *load) keyCount() int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return len(l.keys)
+}
+
+// checkHistory fails the test for each key whose history is not allowed, and
+// keeps the first few.
+func checkHistory(t *testing.T, h *history.History) {
+	t.Helper()
+	const keep = 5
+	for i, v := range h.Check() {
+		if i == keep {
+			t.Error("there are more")
+			return
+		}
+		path, err := h.Save(*chaosKeep, v)
+		if err != nil {
+			t.Error(err)
+		}
+		t.Errorf("the history of %s is not allowed; it is kept in %s", v.Key, path)
+		for _, wrong := range v.Wrong {
+			t.Errorf("%s: %s", v.Key, wrong)
+		}
+	}
+}
