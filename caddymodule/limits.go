@@ -56,6 +56,8 @@ func (l *Limits) ofEngine() idempotency.Limits {
 type buffer struct {
 	limit int64
 	held  atomic.Int64
+	// refused counts the times that there was no room.
+	refused atomic.Int64
 }
 
 // errBufferFull says that bodies and responses take all the room there is.
@@ -76,6 +78,7 @@ type share struct {
 func (s *share) take(n int) error {
 	if s.buffer.held.Add(int64(n)) > s.buffer.limit {
 		s.buffer.held.Add(-int64(n))
+		s.buffer.refused.Add(1)
 		return errBufferFull{s.buffer.limit}
 	}
 	s.bytes += int64(n)

@@ -182,7 +182,6 @@ func send(ctx context.Context, client *http.Client, base string, r *history.Requ
 // lookAtAll asks each key once more, when all faults are over, until nothing is
 // in its way any more. A key whose patience ends keeps its last answer.
 func (l *load) lookAtAll(faults []history.Fault, runs func() []history.Run) {
-	deadline := time.Now().Add(patience)
 	keys := make(chan *loadKey)
 	var all sync.WaitGroup
 	for n := range askers * len(l.addrs) {
@@ -190,7 +189,7 @@ func (l *load) lookAtAll(faults []history.Fault, runs func() []history.Run) {
 			client := newLoadClient()
 			defer client.CloseIdleConnections()
 			for k := range keys {
-				for {
+				for deadline := time.Now().Add(patience); ; {
 					r := l.request(k, n%len(l.addrs))
 					r.Final = time.Now().After(deadline)
 					got := l.ask(client, k, r, false, nil)

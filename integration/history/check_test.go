@@ -111,6 +111,7 @@ func TestHistoriesThatArePromised(t *testing.T) {
 			told("waited", 5, 35, failedReplay(502, "a", "")).ran("b", 40, 50, 60, 70, attempt(2)),
 		"a lost answer is held": newMade().ran("a", 0, 10, 20, 30, noAnswer, hold).
 			told("d", 40, 50, refusal(unknown, "a"), hold, final),
+		"the last look breaks off": newMade().ran("a", 0, 10, 20, 30, noAnswer, failed, final),
 		"a held key is freed by an operator": newMade().ran("a", 0, 10, 20, 30, noAnswer, hold).
 			freed(40, 50).told("meanwhile", 41, 49, refusal(inFlight, "a"), hold).ran("b", 45, 60, 70, 80, attempt(2), hold),
 		"a kept response is freed by an operator": newMade().ran("a", 0, 10, 20, 30).
@@ -213,7 +214,8 @@ func TestHistoriesThatBreakAPromise(t *testing.T) {
 		"a claim in doubt is held, though its process lives": {newMade().fault(Unreachable, 1, 0, 300).
 			told("doubt", 5, 200, Request{Status: 503, Code: unavailable}, at(1), hold).
 			told("d", 9000, 9001, refusal(unknown, "never ran"), at(2), hold, final), "still in the way"},
-		"named without a run": {newMade().ran("a", 0, 10, 20, 30).told("d", 5, 15, refusal(inFlight, "never ran")), "which never was"},
+		"the last look has no answer": {newMade().told("d", 0, 5, Request{Failure: "timed out"}, final), "still in the way"},
+		"named without a run":         {newMade().ran("a", 0, 10, 20, 30).told("d", 5, 15, refusal(inFlight, "never ran")), "which never was"},
 		"an answer that nothing calls for": {newMade().ran("a", 0, 10, 20, 30).
 			told("d", 40, 50, refusal("record_unreadable", "a")), "nothing in this load calls for"},
 		"a run that nobody asked for": {&made{History{Lease: ms, Runs: []Run{{ExecutionID: "a", RequestID: "?", Key: "k"}}}}, "nobody sent"},

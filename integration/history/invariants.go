@@ -93,24 +93,28 @@ func (k *keyHistory) holdsAfter(run *Run) bool {
 // InTheWay reports whether an answer says that something is in the key's way that
 // has to be gone a while after all faults are over.
 func (h *History) InTheWay(r *Request) bool {
-	if r.Code != unknown {
-		return r.Failure != "" || r.Code == inFlight || r.Code == unavailable
+	part := &keyHistory{whole: h, key: r.Key}
+	if r.Failure != "" || r.Code == unknown {
+		for _, k := range h.Of(r.Key).byKey() {
+			part = k
+		}
 	}
-	for _, k := range h.Of(r.Key).byKey() {
-		return k.inTheWay(r)
-	}
-	return true
+	return part.inTheWay(r)
 }
 
 func (k *keyHistory) inTheWay(r *Request) bool {
-	if r.Code != unknown {
-		return k.whole.InTheWay(r)
+	switch {
+	case r.Failure != "":
+		return !k.ran(r) // a run may break off at any time
+	case r.Code == unknown:
+		// What never ran holds a key only if its process died before it could
+		// withdraw the claim.
+		return k.run(r.ExecutionID) == nil && !slices.ContainsFunc(k.requests, func(other *Request) bool {
+			return k.unresolved(other) && k.whole.killedSince(other)
+		})
+	default:
+		return r.Code == inFlight || r.Code == unavailable
 	}
-	// What never ran holds a key only if its process died before it could withdraw
-	// the claim.
-	return k.run(r.ExecutionID) == nil && !slices.ContainsFunc(k.requests, func(other *Request) bool {
-		return k.unresolved(other) && k.whole.killedSince(other)
-	})
 }
 
 func (k *keyHistory) freedBetween(from, to time.Duration) bool {

@@ -86,10 +86,12 @@ func (k *keyHistory) operations() ([]porcupine.Operation, error) {
 // unresolved reports whether a request may have made a claim of which the
 // upstream saw nothing.
 func (k *keyHistory) unresolved(r *Request) bool {
-	if slices.ContainsFunc(k.runs, func(run *Run) bool { return run.RequestID == r.ID }) {
-		return false
-	}
-	return r.Failure != "" || r.Code == unavailable
+	return (r.Failure != "" || r.Code == unavailable) && !k.ran(r)
+}
+
+// ran reports whether the upstream saw a request.
+func (k *keyHistory) ran(r *Request) bool {
+	return slices.ContainsFunc(k.runs, func(run *Run) bool { return run.RequestID == r.ID })
 }
 
 type builder struct {

@@ -51,6 +51,7 @@ type Engine struct {
 	// still to be withdrawn.
 	unsettled, busy tally
 	limits          Limits
+	overloads       Overloads
 	// waiting counts requests that follow a flight, claiming those that ask the
 	// store.
 	waiting, claiming int

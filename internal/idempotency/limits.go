@@ -14,10 +14,23 @@ type Limits struct {
 	InFlight int
 }
 
+// Overloads counts what was refused because one of the [Limits] was reached.
+type Overloads struct {
+	Waiters, WaitersPerKey, InFlight int64
+}
+
+// Overloads returns the counts since the engine was made.
+func (e *Engine) Overloads() Overloads {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.overloads
+}
+
 // ErrOverloaded says that one of the [Limits] is reached.
 var ErrOverloaded = errors.New("too much is in progress")
 
-func overloaded(limit string, n int) error {
+func overloaded(limit string, n int, count *int64) error {
+	*count++
 	return fmt.Errorf("%w: the limit of %d %s is reached", ErrOverloaded, n, limit)
 }
 
@@ -34,9 +47,9 @@ func (e *Engine) admitLocked(f *flight) error {
 	case f.over: // it is answered at once
 		return nil
 	case e.limits.WaitersPerKey > 0 && f.members > e.limits.WaitersPerKey:
-		return overloaded("waiters for one key", e.limits.WaitersPerKey)
+		return overloaded("waiters for one key", e.limits.WaitersPerKey, &e.overloads.WaitersPerKey)
 	case e.limits.Waiters > 0 && e.waiting >= e.limits.Waiters:
-		return overloaded("waiters", e.limits.Waiters)
+		return overloaded("waiters", e.limits.Waiters, &e.overloads.Waiters)
 	default:
 		return nil
 	}
@@ -51,7 +64,7 @@ func (e *Engine) beginClaim() error {
 	case len(e.withdrawals) >= maxWithdrawals:
 		return fmt.Errorf("%d claims in doubt wait for the store to answer", maxWithdrawals)
 	case e.limits.InFlight > 0 && e.unsettled.n+e.claiming >= e.limits.InFlight:
-		return overloaded("runs in flight", e.limits.InFlight)
+		return overloaded("runs in flight", e.limits.InFlight, &e.overloads.InFlight)
 	}
 	e.claiming++
 	return nil

@@ -46,6 +46,9 @@ func TestLimitOfWaiters(t *testing.T) {
 		for _, w := range more {
 			wantReplay(t, w.decision(), second.ExecutionID(), created("two"), true)
 		}
+		if got := other.Overloads(); got != (idempotency.Overloads{Waiters: 1, WaitersPerKey: 1}) {
+			t.Errorf("it counts %+v", got)
+		}
 		// Those who left make room.
 		third := withKey(someRequest(), "three")
 		run := owner.run(third)
@@ -76,6 +79,9 @@ func TestLimitOfRunsInFlight(t *testing.T) {
 		r.link.recover()
 		wantEnd(t, three, created("three"), idempotency.ResultKept)
 		r.drain()
+		if got := r.Overloads(); got != (idempotency.Overloads{InFlight: 2}) {
+			t.Errorf("it counts %+v", got)
+		}
 		wantEnd(t, r.run(withKey(someRequest(), "four")), created("four"), idempotency.ResultKept)
 	})
 }
