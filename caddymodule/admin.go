@@ -111,6 +111,7 @@ func inStores(key idempotency.Key, do func(store string, engine *idempotency.Eng
 			unasked = errors.Join(unasked, err)
 			continue
 		}
+		engine.ReadWith(activeSealer())
 		err = do(open.describe(), engine)
 		release()
 		var unreadable *idempotency.UnreadableError
@@ -131,6 +132,16 @@ func inStores(key idempotency.Key, do func(store string, engine *idempotency.Eng
 		return adminError(http.StatusServiceUnavailable, unasked)
 	}
 	return adminError(http.StatusNotFound, fmt.Errorf("no store has a record of the key %s", key))
+}
+
+// activeSealer returns what opens encrypted records in the configuration that is
+// running. One that failed to load never becomes it.
+func activeSealer() *idempotency.Sealer {
+	module, err := caddy.ActiveContext().AppIfConfigured("dedup")
+	if err != nil {
+		return nil
+	}
+	return module.(*App).sealer
 }
 
 func adminError(status int, err error) error {

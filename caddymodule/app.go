@@ -115,8 +115,7 @@ func (a *App) Start() error {
 			return err
 		}
 		a.held = append(a.held, release)
-		engine.SetLimits(a.Limits.ofEngine())
-		engine.ReadWith(a.sealer)
+		handle.applyLimits()
 		a.logger.Info("claims and responses are kept",
 			zap.String("store", handle.describe()), zap.Strings("encrypted_with", a.sealer.KeyIDs()))
 		go a.probe(engine, handle.describe())

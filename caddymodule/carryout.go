@@ -32,6 +32,9 @@ func (x *exchange) carryOut(run *idempotency.Run) error {
 	settle := func(end idempotency.End, failed int) {
 		if !settled {
 			settled = true
+			held := x.held // a response that cannot be stored yet is held beyond its request
+			x.held = share{buffer: x.buffer}
+			run.OnSettled(held.giveBack)
 			run.End(end, x.responseOf(end, answer, failed))
 		}
 	}

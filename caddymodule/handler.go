@@ -43,6 +43,7 @@ type Handler struct {
 	store     *storeHandle
 	sealer    *idempotency.Sealer
 	buffer    *buffer
+	limits    Limits
 	space     string
 }
 
@@ -74,7 +75,7 @@ func (h *Handler) Provision(ctx caddy.Context) error {
 		return fmt.Errorf("loading the dedup app: %w", err)
 	}
 	app := module.(*App)
-	h.space, h.buffer = app.Namespace, app.buffer
+	h.space, h.buffer, h.limits = app.Namespace, app.buffer, app.Limits
 	h.store, h.sealer = app.store, app.sealer
 	if h.StoreRaw != nil {
 		if h.store, err = app.loadStore(ctx, h); err != nil {
@@ -143,6 +144,7 @@ func (h *Handler) policy(provider string) idempotency.Policy {
 			Hold:        h.Unknown == unknownHold,
 			MaxAttempts: h.MaxAttempts,
 		},
+		Limits: h.limits.ofEngine(),
 	}
 	if h.InFlight == inFlightWait {
 		policy.Wait = duration(h.MaxWait)

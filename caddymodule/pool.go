@@ -13,6 +13,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
+	"github.com/caddy-dedup/caddy-dedup/internal/store/memory"
 )
 
 // storeModule is what a module in the namespace dedup.stores has to be.
@@ -37,6 +38,7 @@ var engines = caddy.NewUsagePool()
 // pooledEngine is an engine that closes when nobody uses it any more.
 type pooledEngine struct {
 	*idempotency.Engine
+	store  idempotency.Store
 	handle *storeHandle
 	logger *zap.Logger
 }
@@ -91,8 +93,20 @@ func (s *storeHandle) open() (caddy.Destructor, error) {
 		OnBusy:         func() { _, _, _ = engines.LoadOrNew(s.key, s.open) }, // it is open: this counts a use
 		OnIdle:         s.giveBack,
 	})
-	engine.SetLimits(s.limits.ofEngine())
-	return &pooledEngine{Engine: engine, handle: s, logger: s.logger}, nil
+	return &pooledEngine{Engine: engine, store: store, handle: s, logger: s.logger}, nil
+}
+
+// applyLimits gives the configuration's limit to a store that an earlier
+// configuration has opened.
+func (s *storeHandle) applyLimits() {
+	engines.Range(func(key, value any) bool {
+		if pooled, ok := value.(*pooledEngine); ok && key == s.key {
+			if store, ok := pooled.store.(*memory.Store); ok {
+				store.SetLimit(s.limits.MemoryStore)
+			}
+		}
+		return true
+	})
 }
 
 // openStores returns the stores that are in use now, in a stable order.

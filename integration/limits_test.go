@@ -2,6 +2,7 @@ package integration
 
 import (
 	"fmt"
+	"net"
 	"net/http"
 	"strings"
 	"testing"
@@ -85,4 +86,57 @@ func TestMemoryStoreOverItsLimitRefuses(t *testing.T) {
 		break
 	}
 	wantReplay(t, p.post(t, "/", "0", "body"), first) // nothing is evicted
+}
+
+// Responses that could not be stored are held, and count.
+func TestUnstoredResponsesCountAgainstTheBuffer(t *testing.T) {
+	t.Parallel()
+	up := startUpstream(t, func(w http.ResponseWriter, _ *http.Request, _ run) {
+		fmt.Fprint(w, strings.Repeat("x", 100_000))
+	})
+	p := start(t, conf{store: "store memory", dedup: limits("memory_store 200KiB", "buffered 250KB"), site: lines("dedup", proxyTo(up))})
+	held := 0
+	for n := range 20 {
+		p.post(t, "/", fmt.Sprint(n), "body")
+	}
+	for n := range 20 {
+		if got := p.post(t, "/", fmt.Sprint(n), "body"); got.replayed() {
+			held++
+		}
+	}
+	// One or two fit into the store, and two more into the buffer.
+	if held == 0 || held > 4 {
+		t.Errorf("%d responses of 100 kB are held", held)
+	}
+}
+
+// A reload that is refused changes nothing of the limits.
+func TestRefusedReloadLeavesTheLimits(t *testing.T) {
+	t.Parallel()
+	taken, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer taken.Close()
+	g := newGate(t)
+	up := startUpstream(t, g.before(answers201))
+	p := start(t, conf{store: "store memory", site: lines("dedup", proxyTo(up))})
+	for range 6 { // which app starts first is up to chance
+		refused := conf{store: "store memory", dedup: limits("in_flight 1"), sites: fmt.Sprintf(
+			"http://:PORT {\n%s\n}\nhttp://%s {\n%s\n}", lines("dedup", proxyTo(up)), taken.Addr(), lines("dedup", proxyTo(up)))}
+		status, body := p.askAdmin(t, http.MethodPost, "/load", "text/caddyfile", refused.caddyfile(p.conf.dir, p.conf.port))
+		if status == 200 {
+			t.Fatalf("the configuration was loaded: %s", body)
+		}
+	}
+	all := []*pending{p.postLater("/", "one", "body"), p.postLater("/", "two", "body"), p.postLater("/", "three", "body")}
+	for _, key := range []string{"one", "two", "three"} {
+		up.awaitRuns(t, key, 1)
+	}
+	g.open()
+	for _, reply := range replies(t, all) {
+		if reply.Status != 201 {
+			t.Errorf("got %d %s", reply.Status, reply.Body)
+		}
+	}
 }

@@ -50,7 +50,6 @@ type Engine struct {
 	// unsettled counts runs and responses still to be stored, busy also claims
 	// still to be withdrawn.
 	unsettled, busy tally
-	limits          Limits
 	overloads       Overloads
 	// waiting counts requests that follow a flight, claiming those that ask the
 	// store.
@@ -90,6 +89,9 @@ type Policy struct {
 	Wait time.Duration
 	// Settle says what frees and what holds a key.
 	Settle SettlePolicy
+	// Limits are those of the request's configuration: after a reload, requests
+	// of the old one are still held to theirs.
+	Limits Limits
 }
 
 // Request is what the engine has to know of a request.
@@ -137,7 +139,7 @@ func (e *Engine) Begin(ctx context.Context, req Request) (Decision, error) {
 	defer limit.Stop()
 	at := req
 	for moves := 0; moves < maxMoves; {
-		f, first, late, err := e.join(at.Key)
+		f, first, late, err := e.join(at.Key, at.Policy.Limits)
 		if err != nil {
 			return about(refusalFor(err), at.Key), nil
 		}
@@ -176,7 +178,7 @@ func (e *Engine) claim(ctx context.Context, f *flight, req Request) *Run {
 		}
 	}()
 	c := req.claim(e.options.NewToken(), e.options.NewExecutionID())
-	got, err := e.ask(ctx, c)
+	got, err := e.ask(ctx, c, req.Policy.Limits)
 	var elsewhere *Name
 	if err == nil && got.Verdict == Proceed {
 		elsewhere, err = e.elsewhere(c, req, got)
@@ -206,9 +208,9 @@ func (e *Engine) claim(ctx context.Context, f *flight, req Request) *Run {
 // ask claims in the store, under its own time limit: that the client went away
 // must not leave the claim in doubt. A claim that may have been executed though
 // its reply was lost is withdrawn.
-func (e *Engine) ask(ctx context.Context, c Claim) (Claimed, error) {
+func (e *Engine) ask(ctx context.Context, c Claim, limits Limits) (Claimed, error) {
 	if !c.Operator { // who makes room
-		if err := e.beginClaim(); err != nil {
+		if err := e.beginClaim(limits); err != nil {
 			return Claimed{}, err
 		}
 		defer e.endClaim()

@@ -58,7 +58,7 @@ func (f *flight) hasEnded() bool {
 // join adds a request to the key's flight; the first one has to ask the store.
 // A request that is late came when the flight's run had ended.
 // The error says that a limit is reached, and that it did not join.
-func (e *Engine) join(key Key) (f *flight, first, late bool, err error) {
+func (e *Engine) join(key Key, limits Limits) (f *flight, first, late bool, err error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	f, ok := e.flights[key]
@@ -72,7 +72,7 @@ func (e *Engine) join(key Key) (f *flight, first, late bool, err error) {
 			gone:     make(chan struct{}),
 		}
 		e.flights[key] = f
-	} else if err := e.admitLocked(f); err != nil {
+	} else if err := e.admitLocked(f, limits); err != nil {
 		return nil, false, false, err
 	} else {
 		e.waiting++

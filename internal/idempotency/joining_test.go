@@ -29,18 +29,18 @@ func TestRequestThatJoinedBeforeTheEnd(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			e := engineOfFlights()
-			f, first, _, _ := e.join(Key{})
+			f, first, _, _ := e.join(Key{}, Limits{})
 			if !first {
 				t.Fatal("the first request is not the first")
 			}
 			f.inFlight(run)
 			late := false
 			if !test.late {
-				_, _, late, _ = e.join(Key{})
+				_, _, late, _ = e.join(Key{}, Limits{})
 			}
 			e.linger(f, outcome{record: run.Settled(Settlement{State: Released, Response: answer}, time.Now()), response: answer})
 			if test.late {
-				_, _, late, _ = e.join(Key{})
+				_, _, late, _ = e.join(Key{}, Limits{})
 			}
 			if late != test.late {
 				t.Fatalf("late is %v, want %v", late, test.late)
@@ -64,28 +64,28 @@ func TestRequestThatJoinedBeforeTheEnd(t *testing.T) {
 
 func TestFlightThatIsDesertedBeforeItsWatchBegins(t *testing.T) {
 	e := engineOfFlights()
-	f, _, _, _ := e.join(Key{})
+	f, _, _, _ := e.join(Key{}, Limits{})
 	f.inFlight(&Record{State: InFlight})
 	e.leave(f, true)
 	if e.watching(f) {
 		t.Error("a run is watched for nobody")
 	}
-	if next, first, _, _ := e.join(Key{}); !first || next == f {
+	if next, first, _, _ := e.join(Key{}, Limits{}); !first || next == f {
 		t.Error("the next request joins a flight that nobody watches")
 	}
 }
 
 func TestFlightThatEndsTwiceLeavesTheNextAlone(t *testing.T) {
 	e := engineOfFlights()
-	old, _, _, _ := e.join(Key{})
+	old, _, _, _ := e.join(Key{}, Limits{})
 	e.finish(old, outcome{})
-	next, first, _, _ := e.join(Key{})
+	next, first, _, _ := e.join(Key{}, Limits{})
 	if !first {
 		t.Fatal("the flight goes on after its end")
 	}
 	e.finish(old, outcome{})
 	e.remove(old)
-	if f, first, _, _ := e.join(Key{}); first || f != next {
+	if f, first, _, _ := e.join(Key{}, Limits{}); first || f != next {
 		t.Error("the end of an old flight removed the next one")
 	}
 }

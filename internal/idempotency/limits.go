@@ -34,22 +34,15 @@ func overloaded(limit string, n int, count *int64) error {
 	return fmt.Errorf("%w: the limit of %d %s is reached", ErrOverloaded, n, limit)
 }
 
-// SetLimits changes the limits from now on.
-func (e *Engine) SetLimits(limits Limits) {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	e.limits = limits
-}
-
 // admitLocked says whether one more request may follow a flight.
-func (e *Engine) admitLocked(f *flight) error {
+func (e *Engine) admitLocked(f *flight, limits Limits) error {
 	switch {
 	case f.over: // it is answered at once
 		return nil
-	case e.limits.WaitersPerKey > 0 && f.members > e.limits.WaitersPerKey:
-		return overloaded("waiters for one key", e.limits.WaitersPerKey, &e.overloads.WaitersPerKey)
-	case e.limits.Waiters > 0 && e.waiting >= e.limits.Waiters:
-		return overloaded("waiters", e.limits.Waiters, &e.overloads.Waiters)
+	case limits.WaitersPerKey > 0 && f.members > limits.WaitersPerKey:
+		return overloaded("waiters for one key", limits.WaitersPerKey, &e.overloads.WaitersPerKey)
+	case limits.Waiters > 0 && e.waiting >= limits.Waiters:
+		return overloaded("waiters", limits.Waiters, &e.overloads.Waiters)
 	default:
 		return nil
 	}
@@ -57,14 +50,14 @@ func (e *Engine) admitLocked(f *flight) error {
 
 // beginClaim says whether one more claim may be made, and counts it until
 // endClaim.
-func (e *Engine) beginClaim() error {
+func (e *Engine) beginClaim(limits Limits) error {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	switch {
 	case len(e.withdrawals) >= maxWithdrawals:
 		return fmt.Errorf("%d claims in doubt wait for the store to answer", maxWithdrawals)
-	case e.limits.InFlight > 0 && e.unsettled.n+e.claiming >= e.limits.InFlight:
-		return overloaded("runs in flight", e.limits.InFlight, &e.overloads.InFlight)
+	case limits.InFlight > 0 && e.unsettled.n+e.claiming >= limits.InFlight:
+		return overloaded("runs in flight", limits.InFlight, &e.overloads.InFlight)
 	}
 	e.claiming++
 	return nil

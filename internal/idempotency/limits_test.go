@@ -23,14 +23,15 @@ func withKey(req idempotency.Request, id string) idempotency.Request {
 
 func TestLimitOfWaiters(t *testing.T) {
 	onBoth(t, func(t *testing.T, owner, other *replica) {
-		one, two := withKey(someRequest(), "one"), withKey(someRequest(), "two")
+		limited := someRequest()
+		limited.Policy.Limits = idempotency.Limits{Waiters: 5, WaitersPerKey: 3}
+		one, two := withKey(limited, "one"), withKey(limited, "two")
 		first, second := owner.run(one), owner.run(two)
 		// On another replica the first of a key's duplicates watches its run.
 		watchers := 0
 		if owner != other {
 			watchers = 1
 		}
-		other.SetLimits(idempotency.Limits{Waiters: 5, WaitersPerKey: 3})
 		waiting := other.waiters(3+watchers, one)
 		synctest.Wait()
 		wantOverloaded(t, other.begin(one))
@@ -50,7 +51,7 @@ func TestLimitOfWaiters(t *testing.T) {
 			t.Errorf("it counts %+v", got)
 		}
 		// Those who left make room.
-		third := withKey(someRequest(), "three")
+		third := withKey(limited, "three")
 		run := owner.run(third)
 		again := other.waiters(3+watchers, third)
 		synctest.Wait()
@@ -65,23 +66,24 @@ func TestLimitOfWaiters(t *testing.T) {
 func TestLimitOfRunsInFlight(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newReplica(t, newShared(t))
-		r.SetLimits(idempotency.Limits{InFlight: 2})
-		one := r.run(withKey(someRequest(), "one"))
-		two := r.run(withKey(someRequest(), "two"))
-		wantOverloaded(t, r.begin(withKey(someRequest(), "three")))
+		limited := someRequest()
+		limited.Policy.Limits = idempotency.Limits{InFlight: 2}
+		one := r.run(withKey(limited, "one"))
+		two := r.run(withKey(limited, "two"))
+		wantOverloaded(t, r.begin(withKey(limited, "three")))
 		wantEnd(t, one, created("one"), idempotency.ResultKept)
 
 		// A response that is still to be stored counts: it is held in memory.
 		r.link.fail(refused, "settle")
 		wantEnd(t, two, created("two"), idempotency.ResultPending)
-		three := r.run(withKey(someRequest(), "three"))
-		wantOverloaded(t, r.begin(withKey(someRequest(), "four")))
+		three := r.run(withKey(limited, "three"))
+		wantOverloaded(t, r.begin(withKey(limited, "four")))
 		r.link.recover()
 		wantEnd(t, three, created("three"), idempotency.ResultKept)
 		r.drain()
 		if got := r.Overloads(); got != (idempotency.Overloads{InFlight: 2}) {
 			t.Errorf("it counts %+v", got)
 		}
-		wantEnd(t, r.run(withKey(someRequest(), "four")), created("four"), idempotency.ResultKept)
+		wantEnd(t, r.run(withKey(limited, "four")), created("four"), idempotency.ResultKept)
 	})
 }

@@ -63,7 +63,7 @@ func (e *Engine) Free(ctx context.Context, key Key) error {
 		Retention:   max(found.Expires.Sub(now), freeLease),
 		Operator:    true,
 	}
-	got, err := e.ask(ctx, c)
+	got, err := e.ask(ctx, c, Limits{})
 	if err != nil {
 		return err
 	}

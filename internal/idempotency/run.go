@@ -19,6 +19,8 @@ type Run struct {
 	record *Record
 	// stop ends the renewal of the lease.
 	stop context.CancelFunc
+	// settled is called when the run's response is held no more.
+	settled func()
 	// reclaimed says that the renewal may have written the claim anew.
 	reclaimed atomic.Bool
 }
@@ -42,7 +44,7 @@ const (
 
 func (e *Engine) newRun(f *flight, c Claim, p Policy, got Claimed) *Run {
 	ctx, stop := context.WithCancel(e.ctx)
-	r := &Run{engine: e, flight: f, claim: c, policy: p, record: got.Record, stop: stop}
+	r := &Run{engine: e, flight: f, claim: c, policy: p, record: got.Record, stop: stop, settled: func() {}}
 	if got.Previous != nil && got.Previous.State == InFlight && got.Previous.Token != c.Token {
 		r.logger().Warn("took over a claim whose lease had lapsed",
 			zap.String("lapsed_execution_id", got.Previous.ExecutionID),
@@ -142,22 +144,30 @@ func (e *Engine) reclaim(c Claim) error {
 	return err
 }
 
+// OnSettled has a function called, once, when the response given to End need no
+// longer be held: when End returns, or, with [ResultPending], when the end is
+// stored or given up. It is to be called before End.
+func (r *Run) OnSettled(f func()) { r.settled = f }
+
 // End settles the run's claim by how the run ended. The response is what the
 // run was answered, or, with Failed, the error that its client gets. When End
 // returns, the response is stored, or the result says why it is not; with
 // [ResultPending] the engine goes on trying, and answers its own duplicates.
 func (r *Run) End(end End, response *Response) Result {
 	r.stop()
-	ended := false
+	ended, pending := false, false
 	defer func() {
+		if !pending {
+			r.settled()
+		}
 		if !ended { // a panic in the store: those who wait here are to ask it
 			r.engine.finish(r.flight, outcome{})
 			r.engine.addUnsettled(-1)
 		}
 	}()
 	s := r.settlement(end, response)
-	o := r.outcome(s, time.Now())
 	err := r.engine.settle(r, s)
+	o := r.outcome(s, time.Now())
 	ended = true
 	switch {
 	case err == nil:
@@ -170,6 +180,7 @@ func (r *Run) End(end End, response *Response) Result {
 	default:
 		r.logger().Error("the run's end could not be stored; trying on",
 			zap.String("state", string(s.State)), zap.Error(err))
+		pending = true
 		r.settleLater(s, o)
 		return ResultPending
 	}

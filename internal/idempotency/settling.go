@@ -56,6 +56,7 @@ func (r *Run) settleLater(s Settlement, o outcome) {
 	}
 	e.goBackground(func() {
 		defer e.addUnsettled(-1)
+		defer r.settled()
 		defer e.remove(r.flight)
 		over := time.Now().Add(s.Retention)
 		for delay := settleFirst; time.Now().Before(over); delay = min(2*delay, settleAtMost, r.claim.Lease/3) {

@@ -389,3 +389,34 @@ func TestClaimLostToAnotherWhileItIsWrittenAnew(t *testing.T) {
 		})
 	})
 }
+
+// What is held for a response is given back when it is stored, not before.
+func TestResponseIsHeldUntilItIsStored(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r, req := newReplica(t, newShared(t)), someRequest()
+		given := 0
+		first := r.run(req)
+		first.OnSettled(func() { given++ })
+		wantEnd(t, first, created("first"), idempotency.ResultKept)
+		if given != 1 {
+			t.Errorf("given back %d times at once, want 1", given)
+		}
+		other := req
+		other.Key = idempotency.Identity{ID: "other"}.Key()
+		given = 0
+		second := r.run(other)
+		second.OnSettled(func() { given++ })
+		r.link.fail(refused, "settle")
+		wantEnd(t, second, created("second"), idempotency.ResultPending)
+		time.Sleep(time.Minute)
+		if given != 0 {
+			t.Error("given back before the response is stored")
+		}
+		r.link.recover()
+		r.drain()
+		synctest.Wait()
+		if given != 1 {
+			t.Errorf("given back %d times, want 1", given)
+		}
+	})
+}

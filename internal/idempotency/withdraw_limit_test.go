@@ -23,7 +23,7 @@ func TestTooManyClaimsInDoubt(t *testing.T) {
 		options:     Options{Timeout: time.Second},
 		withdrawals: make([]*withdrawal, maxWithdrawals),
 	}
-	_, err := e.ask(context.Background(), Claim{})
+	_, err := e.ask(context.Background(), Claim{}, Limits{})
 	if err == nil {
 		t.Fatal("a claim was made with as many in doubt as there may be")
 	}
@@ -31,7 +31,7 @@ func TestTooManyClaimsInDoubt(t *testing.T) {
 		t.Errorf("refused with %q, want %q", refused.Reason, ReasonUnavailable)
 	}
 	e.withdrawals = e.withdrawals[1:]
-	if err := e.beginClaim(); err != nil {
+	if err := e.beginClaim(Limits{}); err != nil {
 		t.Errorf("no claim may be made with one in doubt fewer: %v", err)
 	}
 }

@@ -59,6 +59,14 @@ func New(limit int64) *Store {
 	return s
 }
 
+// SetLimit changes how many bytes the store takes, about. What it holds already
+// stays, whatever the limit.
+func (s *Store) SetLimit(limit int64) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.limit = limit
+}
+
 // now is the store's clock. It follows the monotonic clock: no lease lapses
 // because somebody set the wall clock.
 func (s *Store) now() time.Time {
