@@ -10,6 +10,7 @@ import (
 
 	"github.com/caddyserver/caddy/v2"
 
+	"github.com/caddy-dedup/caddy-dedup/internal/engine"
 	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
 )
 
@@ -50,11 +51,11 @@ func (a *AdminAPI) serveKey(w http.ResponseWriter, r *http.Request) error {
 	case r.Method == http.MethodGet && action == "":
 		return a.show(w, r, key)
 	case r.Method == http.MethodPost && action == "release":
-		return onKey(w, r, key, func(ctx context.Context, engine *idempotency.Engine) error {
+		return onKey(w, r, key, func(ctx context.Context, engine *engine.Engine) error {
 			return engine.Free(ctx, key)
 		})
 	case r.Method == http.MethodDelete && action == "":
-		return onKey(w, r, key, func(ctx context.Context, engine *idempotency.Engine) error {
+		return onKey(w, r, key, func(ctx context.Context, engine *engine.Engine) error {
 			found, err := engine.Forget(ctx, key)
 			if err == nil && !found {
 				return idempotency.ErrGone
@@ -69,7 +70,7 @@ func (a *AdminAPI) serveKey(w http.ResponseWriter, r *http.Request) error {
 
 // show answers with the record that the key has in one of the stores.
 func (a *AdminAPI) show(w http.ResponseWriter, r *http.Request, key idempotency.Key) error {
-	return inStores(key, func(store string, engine *idempotency.Engine) error {
+	return inStores(key, func(store string, engine *engine.Engine) error {
 		record, now, err := engine.Lookup(r.Context(), key)
 		if err != nil {
 			return err
@@ -91,8 +92,8 @@ func (a *AdminAPI) show(w http.ResponseWriter, r *http.Request, key idempotency.
 }
 
 // onKey does something about a key in the store that has it.
-func onKey(w http.ResponseWriter, r *http.Request, key idempotency.Key, do func(context.Context, *idempotency.Engine) error) error {
-	return inStores(key, func(_ string, engine *idempotency.Engine) error {
+func onKey(w http.ResponseWriter, r *http.Request, key idempotency.Key, do func(context.Context, *engine.Engine) error) error {
+	return inStores(key, func(_ string, engine *engine.Engine) error {
 		if err := do(r.Context(), engine); err != nil {
 			return err
 		}
@@ -103,22 +104,22 @@ func onKey(w http.ResponseWriter, r *http.Request, key idempotency.Key, do func(
 
 // inStores asks the stores that are in use, one after the other, until one of
 // them has the key. One that cannot be asked counts only if no other has it.
-func inStores(key idempotency.Key, do func(store string, engine *idempotency.Engine) error) error {
+func inStores(key idempotency.Key, do func(store string, engine *engine.Engine) error) error {
 	var unasked error
 	for _, open := range openStores() {
-		engine, release, err := open.acquire()
+		keys, release, err := open.acquire()
 		if err != nil {
 			unasked = errors.Join(unasked, err)
 			continue
 		}
-		engine.ReadWith(activeSealer())
-		err = do(open.describe(), engine)
+		keys.ReadWith(activeSealer())
+		err = do(open.describe(), keys)
 		release()
 		var unreadable *idempotency.UnreadableError
 		switch {
 		case errors.Is(err, idempotency.ErrGone):
 			continue
-		case errors.Is(err, idempotency.ErrInFlight):
+		case errors.Is(err, engine.ErrInFlight):
 			return adminError(http.StatusConflict, err)
 		case errors.As(err, &unreadable):
 			return adminError(http.StatusInternalServerError, err)

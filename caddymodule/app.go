@@ -12,6 +12,7 @@ import (
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
 	"go.uber.org/zap"
 
+	"github.com/caddy-dedup/caddy-dedup/internal/engine"
 	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
 )
 
@@ -125,7 +126,7 @@ func (a *App) Start() error {
 
 // probe asks the store once, so that an operator reads at the start, and not with
 // the first refused request, that it does not answer.
-func (a *App) probe(engine *idempotency.Engine, store string) {
+func (a *App) probe(engine *engine.Engine, store string) {
 	if _, _, err := engine.Lookup(a.ctx, idempotency.Key{}); err != nil && a.ctx.Err() == nil {
 		a.logger.Error("the store does not answer; requests with a key are refused until it does",
 			zap.String("store", store), zap.Error(err))

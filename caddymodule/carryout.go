@@ -12,13 +12,14 @@ import (
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
 	"go.uber.org/zap"
 
+	"github.com/caddy-dedup/caddy-dedup/internal/engine"
 	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
 )
 
 // carryOut lets a run's request through and settles its claim by how the
 // handlers behind ended. The run stays in the request's goroutine, but not under
 // the client's context: a client that goes away ends nothing.
-func (x *exchange) carryOut(run *idempotency.Run) error {
+func (x *exchange) carryOut(run *engine.Run) error {
 	x.announce(run.Record())
 	repl := x.r.Context().Value(caddy.ReplacerCtxKey).(*caddy.Replacer)
 	forgetUpstream(repl)

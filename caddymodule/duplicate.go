@@ -8,6 +8,7 @@ import (
 	"strings"
 	"unicode/utf8"
 
+	"github.com/caddy-dedup/caddy-dedup/internal/engine"
 	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
 )
 
@@ -17,7 +18,7 @@ const maxOriginalResponse = 4 << 10
 
 // otherAnswer returns what the duplicate of a complete request gets in place of
 // the kept response, nil where that is what it gets.
-func (x *exchange) otherAnswer(d idempotency.Replay) *idempotency.Response {
+func (x *exchange) otherAnswer(d engine.Replay) *idempotency.Response {
 	switch x.Duplicate {
 	case duplicateAcknowledge:
 		// A kept failure is no success: a sender that took it for one would never
@@ -38,7 +39,7 @@ func (x *exchange) otherAnswer(d idempotency.Replay) *idempotency.Response {
 
 // conflict refuses the duplicate of a complete request, and tells what the first
 // one was answered, so that a client can go on from there.
-func (x *exchange) conflict(d idempotency.Replay) problem {
+func (x *exchange) conflict(d engine.Replay) problem {
 	p := newProblem(reasonConflict, x.mode(),
 		fmt.Sprintf("the request was executed before, as %s, and answered with %d", d.Record.ExecutionID, d.Response.Status),
 		d.Record.ExecutionID, x.Docs)

@@ -11,6 +11,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/caddy-dedup/caddy-dedup/internal/delivery"
+	"github.com/caddy-dedup/caddy-dedup/internal/engine"
 	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
 )
 
@@ -29,14 +30,14 @@ type exchange struct {
 
 // refusal is a refusal of the handler's own.
 type refusal struct {
-	reason idempotency.Reason
+	reason engine.Reason
 	detail string
 }
 
 // identify finds the request's key and reads its body. It returns nothing for a
 // request that passes without a key, and an error for a body that could not be
 // read: then there is nothing to claim.
-func (x *exchange) identify() (*idempotency.Request, *refusal, error) {
+func (x *exchange) identify() (*engine.Request, *refusal, error) {
 	body := &requestBody{r: x.r, limit: x.MaxRequestBody, share: &x.held}
 	repl := x.r.Context().Value(caddy.ReplacerCtxKey).(*caddy.Replacer)
 	request := delivery.Request{
@@ -99,9 +100,9 @@ func takeTurn() (end func()) {
 }
 
 // unread is for a body that could not be read, or that there is no room for.
-func unread(err error) (*idempotency.Request, *refusal, error) {
+func unread(err error) (*engine.Request, *refusal, error) {
 	if full, ok := errors.AsType[errBufferFull](err); ok {
-		return nil, &refusal{idempotency.ReasonOverloaded, full.Error() + "; repeat the request later"}, nil
+		return nil, &refusal{engine.ReasonOverloaded, full.Error() + "; repeat the request later"}, nil
 	}
 	return nil, nil, err
 }
@@ -116,7 +117,7 @@ func replaced(repl *caddy.Replacer, text string) string {
 	return value
 }
 
-func (x *exchange) withoutKey(reason string) (*idempotency.Request, *refusal, error) {
+func (x *exchange) withoutKey(reason string) (*engine.Request, *refusal, error) {
 	if x.Missing == missingReject {
 		return nil, &refusal{reasonMissing, reason}, nil
 	}
@@ -124,14 +125,14 @@ func (x *exchange) withoutKey(reason string) (*idempotency.Request, *refusal, er
 }
 
 // withoutDelivery lets a request pass unclaimed.
-func (x *exchange) withoutDelivery() (*idempotency.Request, *refusal, error) {
+func (x *exchange) withoutDelivery() (*engine.Request, *refusal, error) {
 	report(x.r, outcomeMissing, "", "", "", 0)
 	return nil, nil, nil
 }
 
 // withLargeBody is for a body that something needs whole, and that is larger than
 // may be held.
-func (x *exchange) withLargeBody(needs string) (*idempotency.Request, *refusal, error) {
+func (x *exchange) withLargeBody(needs string) (*engine.Request, *refusal, error) {
 	detail := fmt.Sprintf("the body is larger than max_request_body, %d bytes, and %s needs all of it", x.MaxRequestBody, needs)
 	if x.mode() == delivery.ModeAPI {
 		return nil, &refusal{reasonTooLarge, detail}, nil
@@ -140,7 +141,7 @@ func (x *exchange) withLargeBody(needs string) (*idempotency.Request, *refusal, 
 	return x.withoutKey(detail)
 }
 
-func (x *exchange) identified(found delivery.Found, repl *caddy.Replacer, fingerprint string) *idempotency.Request {
+func (x *exchange) identified(found delivery.Found, repl *caddy.Replacer, fingerprint string) *engine.Request {
 	name, others := x.sealer.Names(idempotency.Identity{
 		Namespace: x.space,
 		Scope:     x.scopeOf(x.r, repl, found),
@@ -149,7 +150,7 @@ func (x *exchange) identified(found delivery.Found, repl *caddy.Replacer, finger
 		ID:        found.ID,
 	}, fingerprint)
 	x.found, x.key = found, name.Key.String()
-	return &idempotency.Request{
+	return &engine.Request{
 		Key:         name.Key,
 		Fingerprint: name.Fingerprint,
 		OtherNames:  others,
@@ -162,13 +163,13 @@ func (x *exchange) identified(found delivery.Found, repl *caddy.Replacer, finger
 
 // begin asks the engine. The store stays open for this request until done: a
 // configuration reload does not wait for requests.
-func (x *exchange) begin(request idempotency.Request) (idempotency.Decision, error) {
-	engine, release, err := x.store.acquire()
+func (x *exchange) begin(request engine.Request) (engine.Decision, error) {
+	keys, release, err := x.store.acquire()
 	if err != nil {
-		return idempotency.Refusal{Reason: idempotency.ReasonUnavailable, Err: err}, nil //nolint:nilerr // it is in the refusal
+		return engine.Refusal{Reason: engine.ReasonUnavailable, Err: err}, nil //nolint:nilerr // it is in the refusal
 	}
 	x.release = release
-	decision, err := engine.Begin(x.r.Context(), request)
+	decision, err := keys.Begin(x.r.Context(), request)
 	if decision != nil {
 		x.key = decision.About().String()
 	}

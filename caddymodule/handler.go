@@ -11,6 +11,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/caddy-dedup/caddy-dedup/internal/delivery"
+	"github.com/caddy-dedup/caddy-dedup/internal/engine"
 	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
 )
 
@@ -109,13 +110,13 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request, next caddyht
 		return caddyhttp.Error(statusClientGone, err)
 	}
 	switch d := decision.(type) {
-	case *idempotency.Run:
+	case *engine.Run:
 		return x.carryOut(d)
-	case idempotency.Replay:
+	case engine.Replay:
 		return x.replay(d)
-	case idempotency.SameRun:
+	case engine.SameRun:
 		return x.pass(d)
-	case idempotency.Refusal:
+	case engine.Refusal:
 		return x.refuseOrPass(d)
 	default:
 		return fmt.Errorf("the engine decided on %T", d)
@@ -134,8 +135,8 @@ func (h *Handler) mode() delivery.Mode { return delivery.Mode(h.Mode) }
 
 // policy returns the settings that the engine has to know about a delivery from
 // the given provider, "" for none.
-func (h *Handler) policy(provider string) idempotency.Policy {
-	policy := idempotency.Policy{
+func (h *Handler) policy(provider string) engine.Policy {
+	policy := engine.Policy{
 		Lease:     duration(h.Lease),
 		Retention: h.retentionOf(provider),
 		Timeout:   duration(h.Timeout),

@@ -5,7 +5,7 @@ import (
 	"fmt"
 	"sync/atomic"
 
-	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
+	"github.com/caddy-dedup/caddy-dedup/internal/engine"
 )
 
 // Limits bound what one process holds at a time. Past one of them, requests with
@@ -47,8 +47,8 @@ func (l *Limits) check() error {
 	)
 }
 
-func (l *Limits) ofEngine() idempotency.Limits {
-	return idempotency.Limits{Waiters: l.Waiters, WaitersPerKey: l.WaitersPerKey, InFlight: l.InFlight}
+func (l *Limits) ofEngine() engine.Limits {
+	return engine.Limits{Waiters: l.Waiters, WaitersPerKey: l.WaitersPerKey, InFlight: l.InFlight}
 }
 
 // buffer counts the bytes that are held of bodies and responses, against a

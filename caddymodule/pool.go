@@ -12,6 +12,7 @@ import (
 	"github.com/google/uuid"
 	"go.uber.org/zap"
 
+	"github.com/caddy-dedup/caddy-dedup/internal/engine"
 	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
 	"github.com/caddy-dedup/caddy-dedup/internal/store/memory"
 )
@@ -37,7 +38,7 @@ var engines = caddy.NewUsagePool()
 
 // pooledEngine is an engine that closes when nobody uses it any more.
 type pooledEngine struct {
-	*idempotency.Engine
+	*engine.Engine
 	store  idempotency.Store
 	handle *storeHandle
 	logger *zap.Logger
@@ -68,7 +69,7 @@ func (s *storeHandle) describe() string { return s.config.describe() }
 
 // acquire returns the store's engine, which it opens if need be, and the
 // function that gives it back.
-func (s *storeHandle) acquire() (*idempotency.Engine, func(), error) {
+func (s *storeHandle) acquire() (*engine.Engine, func(), error) {
 	value, _, err := engines.LoadOrNew(s.key, s.open)
 	if err != nil {
 		return nil, nil, fmt.Errorf("opening the %s: %w", s.describe(), err)
@@ -85,7 +86,7 @@ func (s *storeHandle) open() (caddy.Destructor, error) {
 	if err != nil {
 		return nil, err
 	}
-	engine := idempotency.NewEngine(store, idempotency.Options{
+	engine := engine.New(store, engine.Options{
 		Timeout:        s.config.operationTimeout(),
 		Logger:         s.logger,
 		NewToken:       rand.Text,

@@ -8,16 +8,16 @@ import (
 	"strconv"
 
 	"github.com/caddy-dedup/caddy-dedup/internal/delivery"
-	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
+	"github.com/caddy-dedup/caddy-dedup/internal/engine"
 )
 
 // Reasons for which the handler itself refuses, beside those of the engine.
 const (
-	reasonMissing  idempotency.Reason = "idempotency_key_missing"
-	reasonInvalid  idempotency.Reason = "idempotency_key_invalid"
-	reasonTooLarge idempotency.Reason = "request_too_large"
-	reasonNotKept  idempotency.Reason = "response_not_kept"
-	reasonConflict idempotency.Reason = "duplicate_request"
+	reasonMissing  engine.Reason = "idempotency_key_missing"
+	reasonInvalid  engine.Reason = "idempotency_key_invalid"
+	reasonTooLarge engine.Reason = "request_too_large"
+	reasonNotKept  engine.Reason = "response_not_kept"
+	reasonConflict engine.Reason = "duplicate_request"
 )
 
 // refusalRule is one row of the table of refusals. The titles of the first three
@@ -33,29 +33,29 @@ type refusalRule struct {
 	outcome    outcome
 }
 
-var refusalRules = map[idempotency.Reason]refusalRule{
-	reasonMissing:                 {"Idempotency-Key is missing", 400, 400, 0, false, outcomeMissing},
-	reasonInvalid:                 {"Idempotency-Key is invalid", 400, 400, 0, false, outcomeInvalid},
-	idempotency.ReasonReused:      {"Idempotency-Key is already used", 422, 422, 0, false, outcomeReused},
-	idempotency.ReasonInFlight:    {"A request is outstanding for this Idempotency-Key", 409, 503, 2, true, outcomeInFlight},
-	idempotency.ReasonHeld:        {"The outcome of an earlier request is unknown", 409, 503, 60, false, outcomeHeld},
-	idempotency.ReasonExhausted:   {"The allowed attempts are exhausted", 409, 503, 60, false, outcomeExhausted},
-	reasonConflict:                {"The request is a duplicate", 409, 409, 0, false, outcomeConflict},
-	reasonNotKept:                 {"The response of an earlier request was not kept", 409, 409, 0, false, outcomeNotKept},
-	reasonTooLarge:                {"The request is too large", 413, 413, 0, false, outcomeTooLarge},
-	idempotency.ReasonUnavailable: {"The idempotency store is unavailable", 503, 503, 5, true, outcomeUnavailable},
-	idempotency.ReasonUnreadable:  {"The idempotency record cannot be read", 500, 503, 60, false, outcomeUnreadable},
-	idempotency.ReasonOverloaded:  {"Too much is in progress", 503, 503, 5, true, outcomeOverloaded},
+var refusalRules = map[engine.Reason]refusalRule{
+	reasonMissing:            {"Idempotency-Key is missing", 400, 400, 0, false, outcomeMissing},
+	reasonInvalid:            {"Idempotency-Key is invalid", 400, 400, 0, false, outcomeInvalid},
+	engine.ReasonReused:      {"Idempotency-Key is already used", 422, 422, 0, false, outcomeReused},
+	engine.ReasonInFlight:    {"A request is outstanding for this Idempotency-Key", 409, 503, 2, true, outcomeInFlight},
+	engine.ReasonHeld:        {"The outcome of an earlier request is unknown", 409, 503, 60, false, outcomeHeld},
+	engine.ReasonExhausted:   {"The allowed attempts are exhausted", 409, 503, 60, false, outcomeExhausted},
+	reasonConflict:           {"The request is a duplicate", 409, 409, 0, false, outcomeConflict},
+	reasonNotKept:            {"The response of an earlier request was not kept", 409, 409, 0, false, outcomeNotKept},
+	reasonTooLarge:           {"The request is too large", 413, 413, 0, false, outcomeTooLarge},
+	engine.ReasonUnavailable: {"The idempotency store is unavailable", 503, 503, 5, true, outcomeUnavailable},
+	engine.ReasonUnreadable:  {"The idempotency record cannot be read", 500, 503, 60, false, outcomeUnreadable},
+	engine.ReasonOverloaded:  {"Too much is in progress", 503, 503, 5, true, outcomeOverloaded},
 }
 
 // problem is the body of a refusal (RFC 9457).
 type problem struct {
-	Type        string             `json:"type,omitempty"`
-	Title       string             `json:"title"`
-	Status      int                `json:"status"`
-	Detail      string             `json:"detail"`
-	Code        idempotency.Reason `json:"code"`
-	ExecutionID string             `json:"execution_id,omitempty"`
+	Type        string        `json:"type,omitempty"`
+	Title       string        `json:"title"`
+	Status      int           `json:"status"`
+	Detail      string        `json:"detail"`
+	Code        engine.Reason `json:"code"`
+	ExecutionID string        `json:"execution_id,omitempty"`
 
 	// Of the first response, for `duplicate conflict`.
 	OriginalStatus   int             `json:"original_status,omitempty"`
@@ -67,7 +67,7 @@ type problem struct {
 }
 
 // newProblem fills a row of the table for one request.
-func newProblem(reason idempotency.Reason, mode delivery.Mode, detail, executionID, docs string) problem {
+func newProblem(reason engine.Reason, mode delivery.Mode, detail, executionID, docs string) problem {
 	rule := refusalRules[reason]
 	p := problem{
 		Type:        docs,

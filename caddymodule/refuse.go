@@ -6,6 +6,7 @@ import (
 
 	"go.uber.org/zap"
 
+	"github.com/caddy-dedup/caddy-dedup/internal/engine"
 	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
 )
 
@@ -16,8 +17,8 @@ func (x *exchange) refuse(r refusal) error {
 
 // refuseOrPass answers with a refusal of the engine's, or lets the request pass
 // unprotected where the store fails and the user chose so.
-func (x *exchange) refuseOrPass(d idempotency.Refusal) error {
-	if d.Reason == idempotency.ReasonUnavailable && x.StoreErrors == storeErrorsPass {
+func (x *exchange) refuseOrPass(d engine.Refusal) error {
+	if d.Reason == engine.ReasonUnavailable && x.StoreErrors == storeErrorsPass {
 		x.logger.Error("unprotected: the store failed and the request passes without a claim",
 			zap.String("key", x.key), zap.String("provider", x.found.Provider), zap.Error(d.Err))
 		x.report(outcomeUnprotected, "", 0)
@@ -28,19 +29,19 @@ func (x *exchange) refuseOrPass(d idempotency.Refusal) error {
 
 // detailOf explains a refusal to the client. What the store said stays in the
 // log: it names addresses.
-func (x *exchange) detailOf(d idempotency.Refusal) string {
+func (x *exchange) detailOf(d engine.Refusal) string {
 	switch d.Reason {
-	case idempotency.ReasonReused:
+	case engine.ReasonReused:
 		return "the key was used before with a request that differs in path, query or body; use a new key for a new request"
-	case idempotency.ReasonInFlight:
+	case engine.ReasonInFlight:
 		return "the first request with this key has not been answered yet; repeat this one later"
-	case idempotency.ReasonHeld:
+	case engine.ReasonHeld:
 		return "an earlier request with this key may or may not have been executed; an operator has to release the key " + x.key
-	case idempotency.ReasonExhausted:
+	case engine.ReasonExhausted:
 		return "the request was tried as often as is allowed, and the last attempt's outcome is unknown"
-	case idempotency.ReasonUnreadable:
+	case engine.ReasonUnreadable:
 		return "the stored record of the key " + x.key + " cannot be read; an operator has to look at it"
-	case idempotency.ReasonOverloaded:
+	case engine.ReasonOverloaded:
 		if errors.Is(d.Err, idempotency.ErrFull) {
 			return "the request was not executed: the store is full; repeat it later"
 		}
@@ -52,7 +53,7 @@ func (x *exchange) detailOf(d idempotency.Refusal) string {
 
 // refuseFor logs a refusal and answers with it, once the rest of the request's
 // body is out of the way.
-func (x *exchange) refuseFor(reason idempotency.Reason, executionID, detail string) error {
+func (x *exchange) refuseFor(reason engine.Reason, executionID, detail string) error {
 	return x.answerProblem(newProblem(reason, x.mode(), detail, executionID, x.Docs), nil)
 }
 

@@ -9,11 +9,11 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/caddy-dedup/caddy-dedup/internal/delivery"
-	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
+	"github.com/caddy-dedup/caddy-dedup/internal/engine"
 )
 
 // replay answers a duplicate with the response of the run that was.
-func (x *exchange) replay(d idempotency.Replay) error {
+func (x *exchange) replay(d engine.Replay) error {
 	o := outcomeReplayed
 	if d.Waited {
 		o = outcomeWaited
@@ -50,7 +50,7 @@ func (x *exchange) replay(d idempotency.Replay) error {
 	return err
 }
 
-func (x *exchange) setReplayHeader(d idempotency.Replay) {
+func (x *exchange) setReplayHeader(d engine.Replay) {
 	header := x.w.Header()
 	for name, values := range d.Response.Header {
 		switch {
@@ -76,7 +76,7 @@ func (x *exchange) setReplayHeader(d idempotency.Replay) {
 
 // pass lets a request through that belongs to the run of a dedup in front: that
 // one has claimed, and keeps the response.
-func (x *exchange) pass(d idempotency.SameRun) error {
+func (x *exchange) pass(d engine.SameRun) error {
 	x.report(outcomeFresh, d.Record.ExecutionID, d.Record.Attempt)
 	nameRun(x.r.Header, d.Record)
 	return x.next.ServeHTTP(x.w, sentOnce(x.r))

@@ -7,7 +7,7 @@ import (
 	"syscall"
 	"testing"
 
-	"github.com/caddy-dedup/caddy-dedup/internal/store/redis/redistest"
+	"github.com/caddy-dedup/caddy-dedup/internal/redistest"
 )
 
 // A handler in front that replaces parts of a field must not reach the kept

@@ -5,7 +5,7 @@ import (
 	"fmt"
 	"testing"
 
-	"github.com/caddy-dedup/caddy-dedup/internal/store/redis/redistest"
+	"github.com/caddy-dedup/caddy-dedup/internal/redistest"
 )
 
 func TestLastAttemptsAnswerIsKept(t *testing.T) {

@@ -175,7 +175,7 @@ func (p *caddy) awaitWaiting(t *testing.T, n int, requests ...*pending) {
 		for stack := range strings.SplitSeq(dump, "\n\n") {
 			lines := strings.SplitN(stack, "\n", 3)
 			blocked := strings.Contains(lines[0], "[select") || strings.Contains(lines[0], "[chan receive")
-			if blocked && len(lines) == 3 && strings.Contains(lines[1], "/internal/idempotency.") &&
+			if blocked && len(lines) == 3 && strings.Contains(lines[1], "/internal/engine.") &&
 				strings.Contains(lines[2], "caddyhttp.(*Server).ServeHTTP") {
 				waiting++
 			}

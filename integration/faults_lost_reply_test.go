@@ -5,7 +5,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/caddy-dedup/caddy-dedup/internal/store/redis/redistest"
+	"github.com/caddy-dedup/caddy-dedup/internal/redistest"
 )
 
 // The claim stands in the store, and its process does not know: it refuses the

@@ -3,7 +3,7 @@ package integration
 import (
 	"testing"
 
-	"github.com/caddy-dedup/caddy-dedup/internal/store/redis/redistest"
+	"github.com/caddy-dedup/caddy-dedup/internal/redistest"
 )
 
 // The upstream answered, the store was away, and the process died before it was

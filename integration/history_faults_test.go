@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"github.com/caddy-dedup/caddy-dedup/integration/history"
-	"github.com/caddy-dedup/caddy-dedup/internal/store/redis/redistest"
+	"github.com/caddy-dedup/caddy-dedup/internal/redistest"
 )
 
 // rig is a few processes, each with a link of its own to their common Redis.

@@ -7,7 +7,7 @@ import (
 	"syscall"
 	"testing"
 
-	"github.com/caddy-dedup/caddy-dedup/internal/store/redis/redistest"
+	"github.com/caddy-dedup/caddy-dedup/internal/redistest"
 )
 
 // bothModes is a site with a webhook under /hook and an API elsewhere.

@@ -15,7 +15,7 @@ import (
 	"github.com/alicebob/miniredis/v2"
 	"github.com/redis/go-redis/v9"
 
-	"github.com/caddy-dedup/caddy-dedup/internal/store/redis/redistest"
+	"github.com/caddy-dedup/caddy-dedup/internal/redistest"
 )
 
 // eachStore runs a test with each store.

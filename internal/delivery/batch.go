@@ -1,9 +1,8 @@
 package delivery
 
 import (
+	"github.com/caddy-dedup/caddy-dedup/internal/canonicaljson"
 	"github.com/go-json-experiment/json/jsontext"
-
-	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
 )
 
 // batchVersion labels the hash of a batch.
@@ -36,19 +35,19 @@ type batch struct {
 }
 
 // elements returns those of a list, none if it is not there.
-func elements(from idempotency.JSONValue, list List) []idempotency.JSONValue {
+func elements(from canonicaljson.Value, list List) []canonicaljson.Value {
 	array, ok := from.At(list.Array)
 	if !ok || array.Kind() != jsontext.KindBeginArray {
 		return nil
 	}
-	var all []idempotency.JSONValue
+	var all []canonicaljson.Value
 	for element := range array.Elements() {
 		all = append(all, element)
 	}
 	return all
 }
 
-func (b *batch) list(array []idempotency.JSONValue, list List) error {
+func (b *batch) list(array []canonicaljson.Value, list List) error {
 	b.all.writeCount(len(array))
 	for i, element := range array {
 		if err := b.members(i, element, list); err != nil {
@@ -61,7 +60,7 @@ func (b *batch) list(array []idempotency.JSONValue, list List) error {
 	return nil
 }
 
-func (b *batch) members(i int, element idempotency.JSONValue, list List) error {
+func (b *batch) members(i int, element canonicaljson.Value, list List) error {
 	for m, pointer := range list.Members {
 		found, err := member(element, pointer)
 		if err != nil {
@@ -78,7 +77,7 @@ func (b *batch) members(i int, element idempotency.JSONValue, list List) error {
 	return nil
 }
 
-func (b *batch) lists(i int, element idempotency.JSONValue, list List) error {
+func (b *batch) lists(i int, element canonicaljson.Value, list List) error {
 	filled := 0
 	for _, inner := range list.Lists {
 		array := elements(element, inner)

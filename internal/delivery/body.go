@@ -1,9 +1,8 @@
 package delivery
 
 import (
+	"github.com/caddy-dedup/caddy-dedup/internal/canonicaljson"
 	"github.com/go-json-experiment/json/jsontext"
-
-	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
 )
 
 // contentVersion labels the hash of a content. Changing how it is taken changes
@@ -14,7 +13,7 @@ const contentVersion = "caddy-dedup content v1"
 type parsedBody struct {
 	read, parsed    bool
 	body            []byte
-	doc             *idempotency.JSONDocument
+	doc             *canonicaljson.Document
 	bodyErr, docErr error
 }
 
@@ -42,14 +41,14 @@ func (p *parsedBody) bytes(read func() ([]byte, error)) ([]byte, error) {
 }
 
 // document returns the body as JSON; one that is not JSON is an absentError.
-func (p *parsedBody) document(read func() ([]byte, error)) (*idempotency.JSONDocument, error) {
+func (p *parsedBody) document(read func() ([]byte, error)) (*canonicaljson.Document, error) {
 	body, err := p.bytes(read)
 	if err != nil {
 		return nil, err
 	}
 	if !p.parsed {
 		p.parsed = true
-		if p.doc, err = idempotency.ParseJSON(body); err != nil {
+		if p.doc, err = canonicaljson.Parse(body); err != nil {
 			p.docErr = absent("the body is %v", err)
 		}
 	}
@@ -57,7 +56,7 @@ func (p *parsedBody) document(read func() ([]byte, error)) (*idempotency.JSONDoc
 }
 
 // member returns the ID at a pointer: a string that is not empty, or a number.
-func member(from idempotency.JSONValue, pointer string) (item, error) {
+func member(from canonicaljson.Value, pointer string) (item, error) {
 	v, ok := from.At(pointer)
 	if !ok {
 		return item{}, absent("%s is not in the body", pointer)

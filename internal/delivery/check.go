@@ -5,9 +5,8 @@ import (
 	"fmt"
 	"unicode/utf8"
 
+	"github.com/caddy-dedup/caddy-dedup/internal/canonicaljson"
 	"golang.org/x/net/http/httpguts"
-
-	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
 )
 
 // acceptedKinds are those of a user's own sources.
@@ -15,7 +14,7 @@ const acceptedKinds = "header, json, value, content or parts"
 
 // CheckPointer says what is wrong with a JSON pointer (RFC 6901). The empty one
 // is right: it names the whole document.
-func CheckPointer(pointer string) error { return idempotency.CheckPointer(pointer) }
+func CheckPointer(pointer string) error { return canonicaljson.CheckPointer(pointer) }
 
 // CheckExclude says what is wrong with a pointer to what is left out of content.
 func CheckExclude(pointer string) error {

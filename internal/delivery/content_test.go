@@ -8,8 +8,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/caddy-dedup/caddy-dedup/internal/canonicaljson"
 	"github.com/caddy-dedup/caddy-dedup/internal/delivery"
-	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
 )
 
 var contentSource = delivery.Source{Kind: delivery.KindContent}
@@ -118,7 +118,7 @@ func readFile(t *testing.T, path string) string {
 
 // isCanonicalJSON reports whether a body is hashed in its canonical form.
 func isCanonicalJSON(body []byte) bool {
-	_, err := idempotency.CanonicalJSON(body)
+	_, err := canonicaljson.Canonicalize(body)
 	return err == nil
 }
 

@@ -94,7 +94,7 @@ func Decide(found *Record, c Claim, now time.Time) Verdict {
 		return Proceed
 	case found.State == Complete && c.Force:
 		return Proceed
-	case !sameFingerprint(found.Fingerprint, c.Fingerprint):
+	case !SameFingerprint(found.Fingerprint, c.Fingerprint):
 		return RefuseReused
 	case found.State == InFlight:
 		return WaitForRun

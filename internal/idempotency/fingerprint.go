@@ -4,6 +4,8 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"strings"
+
+	"github.com/caddy-dedup/caddy-dedup/internal/canonicaljson"
 )
 
 // FingerprintKind says what of a request's body makes it the same request.
@@ -32,7 +34,7 @@ func Fingerprint(kind FingerprintKind, path, query string, body []byte, exclude 
 		return ""
 	}
 	if kind == FingerprintJSON {
-		if canonical, err := CanonicalJSON(body, exclude...); err == nil {
+		if canonical, err := canonicaljson.Canonicalize(body, exclude...); err == nil {
 			body = canonical
 		}
 	}
@@ -44,9 +46,9 @@ func Fingerprint(kind FingerprintKind, path, query string, body []byte, exclude 
 	return string(kind) + ":" + hex.EncodeToString(h.Sum(nil))
 }
 
-// sameFingerprint reports whether two requests may be the same. Fingerprints of
+// SameFingerprint reports whether two requests may be the same. Fingerprints of
 // different kinds cannot be compared, and a missing one says nothing.
-func sameFingerprint(a, b string) bool {
+func SameFingerprint(a, b string) bool {
 	kindA, _, okA := strings.Cut(a, ":")
 	kindB, _, okB := strings.Cut(b, ":")
 	return !okA || !okB || kindA != kindB || a == b

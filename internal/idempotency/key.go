@@ -21,8 +21,8 @@ type Key [sha256.Size]byte
 // String returns the key in lower-case hex, the form in which operators see it.
 func (k Key) String() string { return hex.EncodeToString(k[:]) }
 
-// before reports whether the key comes first in the order of bytes.
-func (k Key) before(other Key) bool { return bytes.Compare(k[:], other[:]) < 0 }
+// Before reports whether the key comes first in the order of bytes.
+func (k Key) Before(other Key) bool { return bytes.Compare(k[:], other[:]) < 0 }
 
 // ParseKey reads the form that [Key.String] writes.
 func ParseKey(s string) (Key, error) {

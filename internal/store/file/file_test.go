@@ -13,7 +13,7 @@ import (
 	"go.uber.org/zap/zaptest"
 
 	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
-	"github.com/caddy-dedup/caddy-dedup/internal/idempotency/storetest"
+	"github.com/caddy-dedup/caddy-dedup/internal/store/storetest"
 )
 
 func TestStore(t *testing.T) {

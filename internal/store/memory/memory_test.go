@@ -10,8 +10,8 @@ import (
 	"time"
 
 	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
-	"github.com/caddy-dedup/caddy-dedup/internal/idempotency/storetest"
 	"github.com/caddy-dedup/caddy-dedup/internal/store/memory"
+	"github.com/caddy-dedup/caddy-dedup/internal/store/storetest"
 )
 
 func open(*testing.T) idempotency.Store { return memory.New(64 << 20) }

@@ -7,7 +7,7 @@ import (
 	"testing"
 
 	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
-	"github.com/caddy-dedup/caddy-dedup/internal/store/redis/redistest"
+	"github.com/caddy-dedup/caddy-dedup/internal/redistest"
 )
 
 // BenchmarkClaimAndSettle is what a first request costs: a claim, and a

@@ -13,8 +13,8 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
-	"github.com/caddy-dedup/caddy-dedup/internal/idempotency/storetest"
-	"github.com/caddy-dedup/caddy-dedup/internal/store/redis/redistest"
+	"github.com/caddy-dedup/caddy-dedup/internal/redistest"
+	"github.com/caddy-dedup/caddy-dedup/internal/store/storetest"
 )
 
 func TestMain(m *testing.M) {

@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
-	"github.com/caddy-dedup/caddy-dedup/internal/store/redis/redistest"
+	"github.com/caddy-dedup/caddy-dedup/internal/redistest"
 )
 
 // unhurried is a timeout that a busy machine seldom runs into, and yet one that

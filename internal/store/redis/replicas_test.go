@@ -12,7 +12,7 @@ import (
 	"go.uber.org/zap/zaptest/observer"
 
 	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
-	"github.com/caddy-dedup/caddy-dedup/internal/store/redis/redistest"
+	"github.com/caddy-dedup/caddy-dedup/internal/redistest"
 )
 
 // claimMany claims so many keys.

@@ -10,7 +10,7 @@ import (
 	"testing"
 
 	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
-	"github.com/caddy-dedup/caddy-dedup/internal/store/redis/redistest"
+	"github.com/caddy-dedup/caddy-dedup/internal/redistest"
 )
 
 // movedSlots may be thousands, for a long test.

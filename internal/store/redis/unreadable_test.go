@@ -6,7 +6,7 @@ import (
 	"testing"
 
 	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
-	"github.com/caddy-dedup/caddy-dedup/internal/store/redis/redistest"
+	"github.com/caddy-dedup/caddy-dedup/internal/redistest"
 )
 
 // mustBeUnreadable fails the test unless the error names the Redis key.

@@ -5,7 +5,7 @@ import (
 	"testing"
 
 	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
-	"github.com/caddy-dedup/caddy-dedup/internal/store/redis/redistest"
+	"github.com/caddy-dedup/caddy-dedup/internal/redistest"
 )
 
 // TestWrongKindOfServer has settings for another kind of Redis than is there.

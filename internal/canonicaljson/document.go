@@ -1,0 +1,204 @@
+package canonicaljson
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"iter"
+	"math"
+	"strconv"
+
+	"github.com/go-json-experiment/json/jsontext"
+)
+
+// Document is a JSON text that was read once. It refers to the text, which
+// must not change while the document is in use.
+type Document struct {
+	text  []byte
+	nodes []jsonNode
+}
+
+// jsonNode is one value of a document. The nodes lie in the order of the text,
+// so that a value's members or elements follow it, up to its next.
+type jsonNode struct {
+	kind        jsontext.Kind
+	value, name jsonSpan // value: of a scalar only; name: of a member only
+	next        uint32
+}
+
+// jsonSpan is a piece of the text, as it stands there.
+type jsonSpan struct{ start, end uint32 }
+
+// Parse reads a JSON text (RFC 8259). Duplicate member names, invalid UTF-8,
+// anything behind the value, nesting deeper than 10,000 and a text of 2 GiB or
+// more are errors. Its time and memory grow linearly with the text, whatever
+// that is; the errors quote nothing of it.
+func Parse(text []byte) (*Document, error) {
+	if len(text) > math.MaxInt32 {
+		return nil, fmt.Errorf("the text has %d bytes; it must have at most %d", len(text), math.MaxInt32)
+	}
+	d := jsontext.NewDecoder(bytes.NewBuffer(text))
+	doc := &Document{text: text}
+	var open []uint32 // the objects and arrays around the next value
+	var name jsonSpan // of the next value; empty before the name is read
+	for first := true; first || len(open) > 0; first = false {
+		switch kind := d.PeekKind(); kind {
+		case jsontext.KindBeginObject, jsontext.KindBeginArray:
+			if _, err := d.ReadToken(); err != nil {
+				return nil, jsonError(err)
+			}
+			open = append(open, uint32(len(doc.nodes)))
+			doc.nodes = append(doc.nodes, jsonNode{kind: kind, name: name})
+			name = jsonSpan{}
+		case jsontext.KindEndObject, jsontext.KindEndArray:
+			if _, err := d.ReadToken(); err != nil {
+				return nil, jsonError(err)
+			}
+			doc.nodes[open[len(open)-1]].next = uint32(len(doc.nodes))
+			open = open[:len(open)-1]
+		default:
+			raw, err := d.ReadValue()
+			if err != nil {
+				return nil, jsonError(err)
+			}
+			end := uint32(d.InputOffset())
+			span := jsonSpan{end - uint32(len(raw)), end}
+			inObject := len(open) > 0 && doc.nodes[open[len(open)-1]].kind == jsontext.KindBeginObject
+			if inObject && name == (jsonSpan{}) {
+				name = span
+				continue
+			}
+			next := uint32(len(doc.nodes)) + 1
+			doc.nodes = append(doc.nodes, jsonNode{kind: kind, value: span, name: name, next: next})
+			name = jsonSpan{}
+		}
+	}
+	switch _, err := d.ReadToken(); {
+	case err == nil:
+		return nil, errors.New("more than one JSON value")
+	case !errors.Is(err, io.EOF):
+		return nil, jsonError(err)
+	}
+	return doc, nil
+}
+
+// jsonError leaves out where in the document's own terms an error lies: that
+// would quote member names of any length.
+func jsonError(err error) error {
+	var syntax *jsontext.SyntacticError
+	if errors.As(err, &syntax) {
+		return fmt.Errorf("not JSON at byte %d: %w", syntax.ByteOffset, syntax.Err)
+	}
+	return fmt.Errorf("not JSON: %w", err)
+}
+
+// Value is a value within a document.
+type Value struct {
+	doc  *Document
+	node uint32
+}
+
+// Root returns the whole document.
+func (d *Document) Root() Value { return Value{d, 0} }
+
+// At returns the value that a JSON pointer (RFC 6901) names, starting from this
+// value, and whether there is one. There is none for a text that is no pointer.
+func (v Value) At(pointer string) (Value, bool) {
+	if CheckPointer(pointer) != nil {
+		return Value{}, false
+	}
+	for token := range jsontext.Pointer(pointer).Tokens() {
+		child, ok := v.child(token)
+		if !ok {
+			return Value{}, false
+		}
+		v = child
+	}
+	return v, true
+}
+
+// child returns the member with this name or the element with this index.
+func (v Value) child(token string) (Value, bool) {
+	switch v.Kind() {
+	case jsontext.KindBeginObject:
+		for member := range v.children() {
+			if string(v.doc.unquoted(v.doc.nodes[member.node].name)) == token {
+				return member, true
+			}
+		}
+	case jsontext.KindBeginArray:
+		// RFC 6901, section 4: no leading zeros, and no sign.
+		index, err := strconv.ParseUint(token, 10, 32)
+		if err != nil || token != strconv.FormatUint(index, 10) {
+			return Value{}, false
+		}
+		for element := range v.children() {
+			if index == 0 {
+				return element, true
+			}
+			index--
+		}
+	}
+	return Value{}, false
+}
+
+// Kind returns what the value is.
+func (v Value) Kind() jsontext.Kind { return v.doc.nodes[v.node].kind }
+
+// Text returns the text of a string, and a number, true, false or null as it is
+// written. It is empty for an object or array.
+func (v Value) Text() string {
+	n := v.doc.nodes[v.node]
+	if n.kind == jsontext.KindString {
+		return string(v.doc.unquoted(n.value))
+	}
+	return string(v.doc.text[n.value.start:n.value.end])
+}
+
+// Elements yields the elements of an array, in order; of anything else nothing.
+func (v Value) Elements() iter.Seq[Value] {
+	if v.Kind() != jsontext.KindBeginArray {
+		return func(func(Value) bool) {}
+	}
+	return v.children()
+}
+
+// children yields the members of an object or the elements of an array.
+func (v Value) children() iter.Seq[Value] {
+	return func(yield func(Value) bool) {
+		nodes := v.doc.nodes
+		for i := v.node + 1; i < nodes[v.node].next; i = nodes[i].next {
+			if !yield(Value{v.doc, i}) {
+				return
+			}
+		}
+	}
+}
+
+// unquoted returns the text of a string. It shares the document's memory where
+// nothing is escaped.
+func (d *Document) unquoted(span jsonSpan) []byte {
+	raw := d.text[span.start:span.end]
+	if bytes.IndexByte(raw, '\\') < 0 {
+		return raw[1 : len(raw)-1]
+	}
+	text, err := jsontext.AppendUnquote(nil, raw)
+	if err != nil {
+		panic(fmt.Sprintf("a string that was read is none: %v", err))
+	}
+	return text
+}
+
+// CheckPointer says what is wrong with a JSON pointer (RFC 6901). The empty one
+// is right: it names the whole document.
+func CheckPointer(pointer string) error {
+	switch {
+	case jsontext.Pointer(pointer).IsValid():
+		return nil
+	case pointer[0] != '/':
+		return fmt.Errorf("JSON pointer %q must start with a slash, such as /id or /data/0/id", pointer)
+	default:
+		return fmt.Errorf("JSON pointer %q must be UTF-8, and write ~ in a name as ~0 and / as ~1", pointer)
+	}
+}

@@ -1,0 +1,117 @@
+package canonicaljson_test
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/caddy-dedup/caddy-dedup/internal/canonicaljson"
+)
+
+// The examples of RFC 6901, section 5.
+const pointerExample = `{
+	"foo": ["bar", "baz"],
+	"": 0,
+	"a/b": 1,
+	"c%d": 2,
+	"e^f": 3,
+	"g|h": 4,
+	"i\\j": 5,
+	"k\"l": 6,
+	" ": 7,
+	"m~n": 8
+}`
+
+func TestPointersOfTheRFC(t *testing.T) {
+	doc, err := canonicaljson.Parse([]byte(pointerExample))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for pointer, want := range map[string]string{
+		"/foo/0": "bar", "/foo/1": "baz", "/": "0", "/a~1b": "1", "/c%d": "2", "/e^f": "3",
+		"/g|h": "4", `/i\j`: "5", `/k"l`: "6", "/ ": "7", "/m~0n": "8",
+	} {
+		if v, ok := doc.Root().At(pointer); !ok || v.Text() != want {
+			t.Errorf("%q: got %q, %v; want %q", pointer, v.Text(), ok, want)
+		}
+	}
+	for pointer, kind := range map[string]byte{"": '{', "/foo": '['} {
+		if v, ok := doc.Root().At(pointer); !ok || byte(v.Kind()) != kind || v.Text() != "" {
+			t.Errorf("%q: got %v %q, %v; want a %c", pointer, v.Kind(), v.Text(), ok, kind)
+		}
+	}
+	for _, pointer := range []string{
+		"/Foo", "/foo/2", "/foo/-", "/foo/00", "/foo/01", "/foo/+1", "/foo/-1", "/foo/1.0", "/foo/", "/foo/99999999999999999999",
+		"/foo/0/x", "/a/b", "/m~n", "/m~01n", "//", "foo", "#/foo", "/~", "/foo/~2", "/\xff",
+	} {
+		if v, ok := doc.Root().At(pointer); ok {
+			t.Errorf("%q names %q", pointer, v.Text())
+		}
+	}
+}
+
+// ~01 is the name ~1, and not a slash (RFC 6901, section 4).
+func TestPointerUnescapesInOrder(t *testing.T) {
+	doc, err := canonicaljson.Parse([]byte(`{"~1":"tilde","/":"slash","~01":"both","\u0061":"escaped"}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for pointer, want := range map[string]string{"/~01": "tilde", "/~1": "slash", "/~001": "both", "/a": "escaped"} {
+		if v, ok := doc.Root().At(pointer); !ok || v.Text() != want {
+			t.Errorf("%q: got %q, %v; want %q", pointer, v.Text(), ok, want)
+		}
+	}
+}
+
+func TestCheckPointer(t *testing.T) {
+	for _, right := range []string{"", "/", "/a", "/a/0/b", "/~0~1", "/ü", "/-", "//"} {
+		if err := canonicaljson.CheckPointer(right); err != nil {
+			t.Errorf("%q: %v", right, err)
+		}
+	}
+	for wrong, hint := range map[string]string{
+		"id": "start with a slash", "$.id": "start with a slash", "#/id": "start with a slash",
+		"/a~": "~ in a name as ~0", "/a~2b": "~ in a name as ~0", "/\xff": "UTF-8",
+	} {
+		err := canonicaljson.CheckPointer(wrong)
+		if err == nil || !strings.Contains(err.Error(), hint) || !strings.Contains(err.Error(), fmt.Sprintf("%q", wrong)) {
+			t.Errorf("%q: got %v; want an error that names it, with %q", wrong, err, hint)
+		}
+	}
+}
+
+func TestElementsAndTexts(t *testing.T) {
+	doc, err := canonicaljson.Parse([]byte(` [ "\u00e4\n" , 1.50 , {"a":[1,[2]]} , [ ] , true , null , {} ] `))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got []string
+	for v := range doc.Root().Elements() {
+		got = append(got, fmt.Sprintf("%c%s", byte(v.Kind()), v.Text()))
+		for range v.Elements() {
+			t.Errorf("%v has elements", v.Kind())
+		}
+	}
+	if want := `["\"ä\n" "01.50" "{" "[" "ttrue" "nnull" "{"]`; fmt.Sprintf("%q", got) != want {
+		t.Errorf("got  %q\nwant %s", got, want)
+	}
+	inner, _ := doc.Root().At("/2/a/1/0")
+	if inner.Text() != "2" {
+		t.Errorf("got %q", inner.Text())
+	}
+}
+
+func TestParseJSONErrorsQuoteNothing(t *testing.T) {
+	const secret = "secret"
+	for _, wrong := range []string{
+		`{"secret":1,"secret":2}`, `{"secret":`, `{"secret":1]`, `["secret" "secret"]`, `{"secret":{"secret":tru}}`, `secret`,
+		`{"a":1}{"secret":1}`, `["secret"],`, "[\"secret\xff\"]", `["secret\ud800"]`, `{secret:1}`, `]`, `}`, `{"a":1,}`, `[,]`, `{"a"}`, `{"a":}`, `{1:2}`, ``,
+	} {
+		_, err := canonicaljson.Parse([]byte(wrong))
+		if err == nil {
+			t.Errorf("%q is JSON", wrong)
+		} else if strings.Contains(err.Error(), secret) || len(err.Error()) > 200 {
+			t.Errorf("%q: the error shows the text: %v", wrong, err)
+		}
+	}
+}

@@ -1,0 +1,337 @@
+package engine_test
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/caddy-dedup/caddy-dedup/internal/engine"
+	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
+)
+
+func TestConcurrentDuplicatesAskTheStoreOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a, req := newReplica(t, newShared(t)), someRequest()
+		let := a.link.hold("claim")
+		all := a.waiters(100, req)
+		synctest.Wait()
+		let()
+		synctest.Wait()
+		var run *engine.Run
+		for _, w := range all {
+			if !w.decided() {
+				continue
+			}
+			if run != nil {
+				t.Fatal("two requests were decided on while one runs")
+			}
+			run = as[*engine.Run](t, w.decision())
+		}
+		if run == nil {
+			t.Fatal("no request runs")
+		}
+		if run.Attempt() != 1 {
+			t.Errorf("the first attempt is %d", run.Attempt())
+		}
+		answer := created("paid")
+		wantEnd(t, run, answer, engine.ResultKept)
+		for _, w := range all {
+			if d := w.decision(); d != engine.Decision(run) {
+				wantReplay(t, d, run.ExecutionID(), answer, true)
+			}
+		}
+		for _, operation := range []string{"claim", "settle"} {
+			if n := a.link.count(operation); n != 1 {
+				t.Errorf("the store saw %d of %s, want 1", n, operation)
+			}
+		}
+		if n := a.link.count("lookup") + a.link.count("response"); n != 0 {
+			t.Errorf("the store was asked %d times for a run of this process", n)
+		}
+		wantReplay(t, a.begin(req), run.ExecutionID(), answer, false)
+		a.wantState(req, idempotency.Complete, 1)
+	})
+}
+
+func TestKeysDoNotWaitForEachOther(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a, one, two := newReplica(t, newShared(t)), someRequest(), someRequest()
+		two.Key = idempotency.Identity{ID: "two"}.Key()
+		first := a.run(one)
+		second := a.run(two)
+		wantEnd(t, second, created("two"), engine.ResultKept)
+		wantEnd(t, first, created("one"), engine.ResultKept)
+		wantReplay(t, a.begin(one), first.ExecutionID(), created("one"), false)
+		wantReplay(t, a.begin(two), second.ExecutionID(), created("two"), false)
+	})
+}
+
+func TestOtherFingerprintIsRefused(t *testing.T) {
+	onBoth(t, func(t *testing.T, owner, other *replica) {
+		req := someRequest()
+		reused := req
+		reused.Fingerprint = "body:two"
+		run := owner.run(req)
+		w := other.beginLater(context.Background(), reused)
+		wantRefusal(t, w.decision(), engine.ReasonReused, run.ExecutionID())
+		if w.took != 0 {
+			t.Errorf("the refusal waited %v", w.took)
+		}
+		wantEnd(t, run, created("one"), engine.ResultKept)
+		wantRefusal(t, other.begin(reused), engine.ReasonReused, run.ExecutionID())
+		wantReplay(t, other.begin(req), run.ExecutionID(), created("one"), false)
+	})
+}
+
+// The first request of a flight may be refused for reasons of its own; those
+// that joined it are decided on by theirs.
+func TestDuplicateBesideAReusedKeyIsReplayed(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a, req := newReplica(t, newShared(t)), someRequest()
+		run := a.run(req)
+		wantEnd(t, run, created("one"), engine.ResultKept)
+		reused := req
+		reused.Fingerprint = "body:two"
+		let := a.link.hold("claim")
+		first := a.beginLater(context.Background(), reused)
+		synctest.Wait()
+		second := a.beginLater(context.Background(), req)
+		synctest.Wait()
+		let()
+		wantRefusal(t, first.decision(), engine.ReasonReused, run.ExecutionID())
+		wantReplay(t, second.decision(), run.ExecutionID(), created("one"), false)
+	})
+}
+
+func TestInFlightIsRefusedWithoutWaiting(t *testing.T) {
+	onBoth(t, func(t *testing.T, owner, other *replica) {
+		req := someRequest()
+		req.Policy.Wait = 0
+		run := owner.run(req)
+		w := other.beginLater(context.Background(), req)
+		wantRefusal(t, w.decision(), engine.ReasonInFlight, run.ExecutionID())
+		if w.took != 0 {
+			t.Errorf("the refusal waited %v", w.took)
+		}
+		wantEnd(t, run, created("one"), engine.ResultKept)
+		wantReplay(t, other.begin(req), run.ExecutionID(), created("one"), false)
+	})
+}
+
+// Handlers over one store may differ in whether they wait: the one that does
+// must not be refused because it joined one that does not.
+func TestWaitingBesideOneThatDoesNot(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store, req := newShared(t), someRequest()
+		a, b := newReplica(t, store), newReplica(t, store)
+		run := a.run(req)
+		impatient := req
+		impatient.Policy.Wait = 0
+		let := b.link.hold("claim")
+		first := b.beginLater(context.Background(), impatient)
+		synctest.Wait()
+		second := b.beginLater(context.Background(), req)
+		synctest.Wait()
+		let()
+		wantRefusal(t, first.decision(), engine.ReasonInFlight, run.ExecutionID())
+		synctest.Wait()
+		wantRefusal(t, b.begin(impatient), engine.ReasonInFlight, run.ExecutionID())
+		wantEnd(t, run, created("one"), engine.ResultKept)
+		wantReplay(t, second.decision(), run.ExecutionID(), created("one"), true)
+	})
+}
+
+func TestWaitEndsAtItsLimit(t *testing.T) {
+	onBoth(t, func(t *testing.T, owner, other *replica) {
+		req := someRequest()
+		run := owner.run(req)
+		w := other.beginLater(context.Background(), req)
+		wantRefusal(t, w.decision(), engine.ReasonInFlight, run.ExecutionID())
+		if w.took != someWait {
+			t.Errorf("waited %v, want %v", w.took, someWait)
+		}
+		later := other.beginLater(context.Background(), req)
+		time.Sleep(someWait / 2)
+		wantEnd(t, run, created("one"), engine.ResultKept)
+		wantReplay(t, later.decision(), run.ExecutionID(), created("one"), true)
+	})
+}
+
+func TestWaiterWhoseClientLeft(t *testing.T) {
+	onBoth(t, func(t *testing.T, owner, other *replica) {
+		req := someRequest()
+		run := owner.run(req)
+		ctx, cancel := context.WithCancelCause(context.Background())
+		gone, stays := other.beginLater(ctx, req), other.beginLater(context.Background(), req)
+		time.Sleep(time.Second)
+		left := errors.New("the client left")
+		cancel(left)
+		<-gone.done
+		if !errors.Is(gone.err, left) || gone.d != nil {
+			t.Errorf("decided %v with %v, want nothing with %v", gone.d, gone.err, left)
+		}
+		wantEnd(t, run, created("one"), engine.ResultKept)
+		wantReplay(t, stays.decision(), run.ExecutionID(), created("one"), true)
+	})
+}
+
+func TestClientsThatLeaveWhileTheStoreIsAsked(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a, req := newReplica(t, newShared(t)), someRequest()
+		let := a.link.hold("claim")
+		ctx, cancel := context.WithCancel(context.Background())
+		first := a.beginLater(ctx, req)
+		synctest.Wait()
+		second := a.beginLater(ctx, req)
+		third := a.beginLater(context.Background(), req)
+		synctest.Wait()
+		cancel()
+		synctest.Wait()
+		<-second.done
+		if !errors.Is(second.err, context.Canceled) {
+			t.Errorf("the second request got %v with %v", second.d, second.err)
+		}
+		if first.decided() {
+			t.Fatal("the claim was given up with its client: it is in doubt")
+		}
+		let()
+		run := as[*engine.Run](t, first.decision())
+		wantEnd(t, run, created("one"), engine.ResultKept)
+		wantReplay(t, third.decision(), run.ExecutionID(), created("one"), true)
+	})
+}
+
+func TestSameRunPasses(t *testing.T) {
+	onBoth(t, func(t *testing.T, owner, other *replica) {
+		req := someRequest()
+		run := owner.run(req)
+		inner := req
+		inner.SameRun = run.ExecutionID()
+		inner.Fingerprint = "body:as another handler takes it"
+		w := other.beginLater(context.Background(), inner)
+		if got := as[engine.SameRun](t, w.decision()); got.Record.ExecutionID != run.ExecutionID() {
+			t.Errorf("it belongs to %q, want %q", got.Record.ExecutionID, run.ExecutionID())
+		}
+		if w.took != 0 {
+			t.Errorf("it waited %v for itself", w.took)
+		}
+		wantEnd(t, run, created("one"), engine.ResultKept)
+	})
+}
+
+func TestStoreErrorsRefuseAllWhoJoined(t *testing.T) {
+	damaged := &idempotency.UnreadableError{Where: "dedup:one", Err: errors.New("it is cut off")}
+	for name, test := range map[string]struct {
+		err    error
+		reason engine.Reason
+	}{
+		"down":       {errRefused, engine.ReasonUnavailable},
+		"full":       {idempotency.ErrFull, engine.ReasonOverloaded},
+		"unreadable": {damaged, engine.ReasonUnreadable},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				a, req := newReplica(t, newShared(t)), someRequest()
+				a.link.failWith(test.err, "claim")
+				let := a.link.hold("claim")
+				all := a.waiters(10, req)
+				synctest.Wait()
+				let()
+				for _, w := range all {
+					d := w.decision()
+					wantRefusal(t, d, test.reason, "")
+					if err := d.(engine.Refusal).Err; !errors.Is(err, test.err) {
+						t.Errorf("the refusal's error is %v, want %v", err, test.err)
+					}
+				}
+				if n := a.link.count("claim"); n != 1 {
+					t.Errorf("the store was asked %d times, want 1", n)
+				}
+				a.link.failWith(nil, "claim")
+				wantEnd(t, a.run(req), created("one"), engine.ResultKept)
+			})
+		})
+	}
+}
+
+func TestHungStoreRefusesWithinItsTimeout(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a, req := newReplica(t, newShared(t)), someRequest()
+		a.link.fail(hung)
+		for _, w := range a.waiters(3, req) {
+			wantRefusal(t, w.decision(), engine.ReasonUnavailable, "")
+			if w.took != storeTimeout {
+				t.Errorf("it took %v, want %v", w.took, storeTimeout)
+			}
+		}
+		a.link.fail(works)
+		wantEnd(t, a.run(req), created("one"), engine.ResultKept)
+	})
+}
+
+func TestStoreThatPanicsLeavesNobodyWaiting(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a, req := newReplica(t, newShared(t)), someRequest()
+		a.link.fail(panics, "claim")
+		let := a.link.hold("claim")
+		panicked := make(chan any)
+		go func() {
+			defer func() { panicked <- recover() }()
+			_, _ = a.Begin(context.Background(), req)
+		}()
+		synctest.Wait()
+		all := a.waiters(3, req)
+		synctest.Wait()
+		let()
+		if <-panicked == nil {
+			t.Error("the panic was swallowed")
+		}
+		for _, w := range all {
+			wantRefusal(t, w.decision(), engine.ReasonUnavailable, "")
+		}
+		a.link.fail(works)
+		run := a.run(req)
+
+		// The same for the end of a run: its waiters, and all later requests.
+		waiting := a.beginLater(context.Background(), req)
+		synctest.Wait()
+		a.link.fail(panics, "settle")
+		func() {
+			defer func() {
+				if recover() == nil {
+					t.Error("the panic was swallowed")
+				}
+			}()
+			end(run, created("one"))
+		}()
+		a.link.fail(works)
+		a.drain()
+		time.Sleep(someLease)
+		synctest.Wait()
+		wantRefusal(t, waiting.decision(), engine.ReasonInFlight, run.ExecutionID())
+		if again := a.run(req); again.Attempt() != 2 {
+			t.Errorf("the next attempt is %d, want 2", again.Attempt())
+		}
+	})
+}
+
+// mute is a store that does not send what it keeps.
+type mute struct{ idempotency.Store }
+
+// Claim implements [idempotency.Store].
+func (m mute) Claim(ctx context.Context, c idempotency.Claim) (idempotency.Claimed, error) {
+	got, err := m.Store.Claim(ctx, c)
+	got.Response = nil
+	return got, err
+}
+
+// Asking such a store again and again would never end.
+func TestKeptResponseThatDoesNotCome(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a, req := newReplica(t, mute{newShared(t)}), someRequest()
+		wantEnd(t, a.run(req), created("one"), engine.ResultKept)
+		wantRefusal(t, a.begin(req), engine.ReasonUnreadable, "")
+	})
+}

@@ -1,0 +1,198 @@
+package engine_test
+
+import (
+	"context"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/caddy-dedup/caddy-dedup/internal/engine"
+	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
+)
+
+// failed is the error that the client of a run got when no upstream answered.
+func failed(status int) *idempotency.Response {
+	return &idempotency.Response{Status: status, Failed: true}
+}
+
+func TestWaitersGetTheAnswerThatReleases(t *testing.T) {
+	for name, test := range map[string]struct {
+		end      idempotency.End
+		response *idempotency.Response
+		result   engine.Result
+		next     int // attempt of the next run
+	}{
+		"answered 500": {
+			idempotency.End{How: idempotency.Answered, Status: 500}, broken("out of order"),
+			engine.ResultReleased, 2,
+		},
+		"unknown": {
+			idempotency.End{How: idempotency.Unknown, Status: 504}, failed(504),
+			engine.ResultReleased, 2,
+		},
+		"not sent": {
+			idempotency.End{How: idempotency.NotSent, Status: 502}, failed(502),
+			engine.ResultNotSent, 1,
+		},
+		"asked for by the upstream": {
+			idempotency.End{How: idempotency.Answered, Status: 200, Retention: new(time.Duration)}, created("try again"),
+			engine.ResultReleased, 2,
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				store, req := newShared(t), someRequest()
+				a, b := newReplica(t, store), newReplica(t, store)
+				run := a.run(req)
+				all := append(a.waiters(3, req), b.waiters(3, req)...)
+				synctest.Wait()
+				if got := run.End(test.end, test.response); got != test.result {
+					t.Errorf("the run ended %q, want %q", got, test.result)
+				}
+				for _, w := range all {
+					wantReplay(t, w.decision(), run.ExecutionID(), test.response, true)
+				}
+				a.wantState(req, idempotency.Released, test.next-1)
+				for _, r := range []*replica{b, a} {
+					again := r.run(req)
+					if again.Attempt() != test.next {
+						t.Errorf("the next attempt is %d, want %d", again.Attempt(), test.next)
+					}
+					if again.ExecutionID() == run.ExecutionID() {
+						t.Error("two runs have one execution ID")
+					}
+					again.End(idempotency.End{How: idempotency.NotSent}, failed(502))
+				}
+			})
+		})
+	}
+}
+
+// A request that came while the run was in flight waited for it, however late
+// its goroutine gets to see the run.
+func TestAllWhoCameBeforeTheEndGetTheAnswer(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a, req := newReplica(t, newShared(t)), someRequest()
+		const n = 200
+		let := a.link.hold("claim")
+		ran := make(chan string, n)
+		decided := make(chan engine.Decision, n)
+		for range n {
+			go func() {
+				d, _ := a.Begin(context.Background(), req)
+				if run, ok := d.(*engine.Run); ok {
+					end(run, broken("out of order"))
+					ran <- run.ExecutionID()
+					return
+				}
+				decided <- d
+			}()
+		}
+		synctest.Wait()
+		let()
+		synctest.Wait()
+		if len(ran) != 1 {
+			t.Fatalf("%d requests ran, want 1", len(ran))
+		}
+		executionID := <-ran
+		for range n - 1 {
+			wantReplay(t, <-decided, executionID, broken("out of order"), true)
+		}
+	})
+}
+
+func TestEndThatIsUnknownHoldsTheKey(t *testing.T) {
+	for name, test := range map[string]struct {
+		end      idempotency.End
+		response *idempotency.Response
+	}{
+		"cut off":         {idempotency.End{How: idempotency.Unknown, Status: 502}, failed(502)},
+		"gateway timeout": {idempotency.End{How: idempotency.Answered, Status: 504}, broken("504")},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				store, req := newShared(t), holding()
+				a, b := newReplica(t, store), newReplica(t, store)
+				run := a.run(req)
+				all := append(a.waiters(3, req), b.waiters(3, req)...)
+				synctest.Wait()
+				if got := run.End(test.end, test.response); got != engine.ResultHeld {
+					t.Errorf("the run ended %q", got)
+				}
+				for _, w := range all {
+					wantRefusal(t, w.decision(), engine.ReasonHeld, run.ExecutionID())
+				}
+				for _, r := range []*replica{a, b} {
+					wantRefusal(t, r.begin(req), engine.ReasonHeld, run.ExecutionID())
+					wantRefusal(t, r.begin(someRequest()), engine.ReasonHeld, run.ExecutionID())
+				}
+				a.wantState(req, idempotency.Held, 1)
+			})
+		})
+	}
+}
+
+func TestRetentionCountsFromTheEnd(t *testing.T) {
+	for name, test := range map[string]struct {
+		asked *time.Duration
+		want  time.Duration
+	}{
+		"the handler's":  {nil, 24 * time.Hour},
+		"the upstream's": {new(time.Minute), time.Minute},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				a, req := newReplica(t, newShared(t)), someRequest()
+				run := a.run(req)
+				time.Sleep(3 * time.Minute)
+				run.End(idempotency.End{How: idempotency.Answered, Status: 201, Retention: test.asked}, created("one"))
+				time.Sleep(test.want - time.Millisecond)
+				wantReplay(t, a.begin(req), run.ExecutionID(), created("one"), false)
+				time.Sleep(time.Millisecond)
+				if again := a.run(req); again.Attempt() != 1 {
+					t.Errorf("the attempt after the retention is %d, want 1", again.Attempt())
+				}
+			})
+		})
+	}
+}
+
+func TestLeaseIsRenewedAtAThird(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store, req := newShared(t), someRequest()
+		a, b := newReplica(t, store), newReplica(t, store)
+		start := time.Now()
+		run := a.run(req)
+		time.Sleep(5 * time.Minute)
+		synctest.Wait()
+		for i, at := range a.link.times("renew") {
+			if want := time.Duration(i+1) * someLease / 3; at.Sub(start) != want {
+				t.Errorf("renewal %d was after %v, want %v", i+1, at.Sub(start), want)
+			}
+		}
+		if n := a.link.count("renew"); n != 30 {
+			t.Errorf("renewed %d times in 5 minutes, want 30", n)
+		}
+		wantRefusal(t, b.begin(req), engine.ReasonInFlight, run.ExecutionID())
+		wantEnd(t, run, created("one"), engine.ResultKept)
+		time.Sleep(someLease)
+		if n := a.link.count("renew"); n != 30 {
+			t.Errorf("renewed %d times after the end", n-30)
+		}
+	})
+}
+
+func TestLeaseOutlivesFailedRenewals(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store, req := newShared(t), someRequest()
+		a, b := newReplica(t, store), newReplica(t, store)
+		run := a.run(req)
+		time.Sleep(time.Second)
+		a.link.fail(hung, "renew")
+		time.Sleep(20 * time.Second) // two renewals fail
+		a.link.fail(works)
+		time.Sleep(time.Minute)
+		wantRefusal(t, b.begin(req), engine.ReasonInFlight, run.ExecutionID())
+		wantEnd(t, run, created("one"), engine.ResultKept)
+	})
+}

@@ -1,0 +1,84 @@
+package engine_test
+
+import (
+	"context"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/caddy-dedup/caddy-dedup/internal/engine"
+	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
+)
+
+// The store loses a forced run's claim, and with it the response that the run was
+// to replace. The claim is written anew; what it was to replace must not be.
+func TestForcedRunAfterTheStoreLostWhatItReplaces(t *testing.T) {
+	for _, c := range []struct {
+		name   string
+		end    idempotency.End
+		answer *idempotency.Response
+	}{
+		{"answered 500", idempotency.End{How: idempotency.Answered, Status: 500}, broken("failed")},
+		{"unknown", idempotency.End{How: idempotency.Unknown, Status: 502}, failed(502)},
+		{"not sent", idempotency.End{How: idempotency.NotSent, Status: 502}, failed(502)},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				store, req := newShared(t), someRequest()
+				a, b := newReplica(t, store), newReplica(t, store)
+				wantEnd(t, a.run(req), created("first"), engine.ResultKept)
+				forced := a.run(forcing(req))
+				if ok, err := store.Forget(context.Background(), req.Key); !ok || err != nil {
+					t.Fatalf("forget: %v, %v", ok, err)
+				}
+				time.Sleep(someLease / 2) // the claim is written anew
+				wantRefusal(t, b.begin(impatient(req)), engine.ReasonInFlight, forced.ExecutionID())
+				forced.End(c.end, c.answer)
+				a.drain()
+				wantEnd(t, b.run(req), created("second"), engine.ResultKept)
+			})
+		})
+	}
+}
+
+// Under hold, such a run's unknown end holds the key: there is no response any
+// more that could stay.
+func TestForcedRunUnderHoldAfterTheStoreLostWhatItReplaces(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store, req := newShared(t), holding()
+		a, b := newReplica(t, store), newReplica(t, store)
+		wantEnd(t, a.run(req), created("first"), engine.ResultKept)
+		forced := a.run(forcing(req))
+		if ok, err := store.Forget(context.Background(), req.Key); !ok || err != nil {
+			t.Fatalf("forget: %v, %v", ok, err)
+		}
+		time.Sleep(someLease / 2)
+		if got := forced.End(idempotency.End{How: idempotency.Unknown, Status: 502}, failed(502)); got != engine.ResultHeld {
+			t.Errorf("the run ended %q, want it held", got)
+		}
+		wantRefusal(t, b.begin(req), engine.ReasonHeld, forced.ExecutionID())
+	})
+}
+
+// impatient is a request that does not wait for a run in flight.
+func impatient(req engine.Request) engine.Request {
+	req.Policy.Wait = 0
+	return req
+}
+
+// A forced run whose owner crashed may have reached the upstream, and counts.
+func TestForcedRunOfACrashedOwnerCounts(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store, req := newShared(t), someRequest()
+		a, b := newReplica(t, store), newReplica(t, store)
+		wantEnd(t, a.run(req), created("first"), engine.ResultKept)
+		if n := a.run(forcing(req)).Attempt(); n != 2 {
+			t.Fatalf("the forced run is attempt %d, want 2", n)
+		}
+		_ = a.Close() // it renews no more
+		time.Sleep(someLease)
+		if n := b.run(forcing(req)).Attempt(); n != 3 {
+			t.Errorf("the next forced run is attempt %d, want 3", n)
+		}
+	})
+}

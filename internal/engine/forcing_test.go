@@ -1,0 +1,198 @@
+package engine_test
+
+import (
+	"context"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/caddy-dedup/caddy-dedup/internal/engine"
+	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
+)
+
+// forcing is a request that runs again on purpose.
+func forcing(req engine.Request) engine.Request {
+	req.Force = true
+	return req
+}
+
+// Whoever waits for a forced run gets its answer, kept or not; whoever comes
+// afterwards gets the response that is kept then.
+func TestForcedRun(t *testing.T) {
+	for _, c := range []struct {
+		name   string
+		end    func(t *testing.T, run *engine.Run)
+		waited *idempotency.Response
+		kept   bool
+	}{
+		{"keeps its response", func(t *testing.T, run *engine.Run) {
+			wantEnd(t, run, created("second"), engine.ResultKept)
+		}, created("second"), true},
+		{"fails", func(t *testing.T, run *engine.Run) {
+			wantEnd(t, run, broken("failed"), engine.ResultReleased)
+		}, broken("failed"), false},
+		{"is not sent", func(t *testing.T, run *engine.Run) {
+			failed := &idempotency.Response{Status: 502, Failed: true}
+			if got := run.End(idempotency.End{How: idempotency.NotSent, Status: 502}, failed); got != engine.ResultNotSent {
+				t.Errorf("the run ended %q", got)
+			}
+		}, &idempotency.Response{Status: 502, Failed: true}, false},
+		{"ends unknown under hold", func(t *testing.T, run *engine.Run) {
+			failed := &idempotency.Response{Status: 504, Failed: true}
+			if got := run.End(idempotency.End{How: idempotency.Unknown, Status: 504}, failed); got != engine.ResultReleased {
+				t.Errorf("the run ended %q", got)
+			}
+		}, &idempotency.Response{Status: 504, Failed: true}, false},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			onBoth(t, func(t *testing.T, owner, other *replica) {
+				req := holding()
+				first := owner.run(req)
+				wantEnd(t, first, created("first"), engine.ResultKept)
+				run := owner.run(forcing(req))
+				if run.Record().ParentID != first.ExecutionID() || run.Attempt() != 2 {
+					t.Errorf("the forced run is %+v", run.Record())
+				}
+				plain, forced := other.waiters(3, req), other.waiters(3, forcing(req))
+				synctest.Wait()
+				c.end(t, run)
+				for _, w := range append(plain, forced...) {
+					wantReplay(t, w.decision(), run.ExecutionID(), c.waited, true)
+				}
+				if c.kept {
+					wantReplay(t, other.begin(req), run.ExecutionID(), created("second"), false)
+				} else {
+					wantReplay(t, other.begin(req), first.ExecutionID(), created("first"), false)
+				}
+			})
+		})
+	}
+}
+
+// The owner of a forced run crashes: the kept response counts again, under hold
+// too, and the run can be forced again.
+func TestForcedRunOfACrashedOwner(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store, req := newShared(t), holding()
+		a, b := newReplica(t, store), newReplica(t, store)
+		first := a.run(req)
+		wantEnd(t, first, created("first"), engine.ResultKept)
+		a.run(forcing(req))
+		_ = a.Close() // it renews no more
+		time.Sleep(someLease)
+		wantReplay(t, b.begin(req), first.ExecutionID(), created("first"), false)
+		again := b.run(forcing(req))
+		wantEnd(t, again, created("third"), engine.ResultKept)
+		wantReplay(t, b.begin(req), again.ExecutionID(), created("third"), false)
+	})
+}
+
+// A forced request may differ from the first one; while a run is in flight it is
+// a duplicate like any other, and a held key stays held.
+func TestForcedRequestBesideOthers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a, req := newReplica(t, newShared(t)), holding()
+		other := forcing(req)
+		other.Fingerprint = "body:two"
+		run := a.run(req)
+		wantRefusal(t, a.begin(other), engine.ReasonReused, run.ExecutionID())
+		wantEnd(t, run, created("first"), engine.ResultKept)
+		second := a.run(other)
+		wantEnd(t, second, created("second"), engine.ResultKept)
+		wantRefusal(t, a.begin(req), engine.ReasonReused, second.ExecutionID())
+
+		held := req
+		held.Key = idempotency.Identity{ID: "held"}.Key()
+		lost := a.run(held)
+		lost.End(idempotency.End{How: idempotency.Unknown}, &idempotency.Response{Status: 502, Failed: true})
+		wantRefusal(t, a.begin(forcing(held)), engine.ReasonHeld, lost.ExecutionID())
+	})
+}
+
+// As many runs reach the upstream as are allowed, and no more: the last answer is
+// kept whatever its status, and an unknown last end is exhausted.
+func TestMaxAttempts(t *testing.T) {
+	onBoth(t, func(t *testing.T, a, b *replica) {
+		req := someRequest()
+		req.Policy.Settle.MaxAttempts = 3
+		for n := 1; n <= 3; n++ {
+			unsent := a.run(req)
+			if got := unsent.End(idempotency.End{How: idempotency.NotSent}, &idempotency.Response{Status: 502, Failed: true}); got != engine.ResultNotSent {
+				t.Errorf("the run ended %q", got)
+			}
+			run := b.run(req)
+			if run.Attempt() != n {
+				t.Errorf("run %d is attempt %d", n, run.Attempt())
+			}
+			want := engine.ResultReleased
+			if n == 3 {
+				want = engine.ResultKept
+			}
+			wantEnd(t, run, broken("still"), want)
+		}
+		for range 3 {
+			got := as[engine.Replay](t, a.begin(req))
+			if got.Response.Status != 500 || got.Record.Attempt != 3 {
+				t.Errorf("replayed %d of attempt %d", got.Response.Status, got.Record.Attempt)
+			}
+		}
+
+		req.Key = idempotency.Identity{ID: "unknown"}.Key()
+		for range 2 {
+			wantEnd(t, a.run(req), broken("still"), engine.ResultReleased)
+		}
+		last := a.run(req)
+		last.End(idempotency.End{How: idempotency.Unknown, Status: 504}, &idempotency.Response{Status: 504, Failed: true})
+		wantRefusal(t, b.begin(req), engine.ReasonExhausted, last.ExecutionID())
+	})
+}
+
+// A forced request that comes while a response is still to be stored waits for
+// the store, and does not ask again and again meanwhile.
+func TestForcedRequestWaitsForAPendingResponse(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r, req := newReplica(t, newShared(t)), someRequest()
+		first := r.run(req)
+		r.link.fail(refused, "settle", "renew", "claim")
+		wantEnd(t, first, created("first"), engine.ResultPending)
+		wantReplay(t, r.begin(req), first.ExecutionID(), created("first"), false)
+
+		impatient := r.beginLater(context.Background(), forcing(req))
+		wantRefusal(t, impatient.decision(), engine.ReasonInFlight, first.ExecutionID())
+		if impatient.took != someWait {
+			t.Errorf("it was refused after %v, want %v", impatient.took, someWait)
+		}
+		atOnce := forcing(req)
+		atOnce.Policy.Wait = 0
+		wantRefusal(t, r.begin(atOnce), engine.ReasonInFlight, first.ExecutionID())
+		ctx, leave := context.WithCancel(context.Background())
+		left := r.beginLater(ctx, forcing(req))
+		synctest.Wait()
+		leave()
+		if <-left.done; left.err == nil {
+			t.Error("a client that left got a decision")
+		}
+
+		patient := r.beginLater(context.Background(), forcing(req))
+		synctest.Wait()
+		r.link.recover()
+		run := as[*engine.Run](t, patient.decision())
+		if run.Record().ParentID != first.ExecutionID() {
+			t.Errorf("the forced run is %+v", run.Record())
+		}
+		wantEnd(t, run, created("second"), engine.ResultKept)
+	})
+}
+
+// A forced response of which only status and header would be kept does not
+// replace a whole one.
+func TestForcedResponseWithoutItsBody(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r, req := newReplica(t, newShared(t)), someRequest()
+		first := r.run(req)
+		wantEnd(t, first, created("first"), engine.ResultKept)
+		omitted := &idempotency.Response{Status: 201, Omitted: true}
+		wantEnd(t, r.run(forcing(req)), omitted, engine.ResultReleased)
+		wantReplay(t, r.begin(req), first.ExecutionID(), created("first"), false)
+	})
+}

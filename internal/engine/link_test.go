@@ -1,0 +1,227 @@
+package engine_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
+)
+
+// fault is how one operation on the way to the store fails.
+type fault int
+
+const (
+	works fault = iota
+	// refused: it fails at once and is never executed.
+	refused
+	// hung: it fails when its time is over and is never executed.
+	hung
+	// replyLost: it is executed, and fails when its time is over.
+	replyLost
+	// late: it fails when its time is over, and is executed a second after that.
+	late
+	// twice: it is executed as with replyLost and again as with late.
+	twice
+	// panics: it takes its caller down.
+	panics
+)
+
+const lateBy = time.Second
+
+var (
+	errRefused = errors.New("connection refused")
+	errLost    = errors.New("no reply")
+)
+
+// link is one replica's way to the shared store. It counts the operations and
+// makes them fail as told.
+type link struct {
+	idempotency.Store
+
+	mu     sync.Mutex
+	deaf   bool // wake-ups do not come through
+	faults map[string]fault
+	errs   map[string]error
+	badKey idempotency.Key
+	badErr error // of all settlements of badKey
+	gates  map[string]chan struct{}
+	calls  map[string][]time.Time
+}
+
+func newLink(store idempotency.Store) *link {
+	return &link{
+		Store:  store,
+		faults: make(map[string]fault),
+		errs:   make(map[string]error),
+		gates:  make(map[string]chan struct{}),
+		calls:  make(map[string][]time.Time),
+	}
+}
+
+// fail makes operations fail from now on; without names, all of them.
+func (l *link) fail(how fault, operations ...string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if len(operations) == 0 {
+		operations = []string{"claim", "renew", "settle", "lookup", "response"}
+	}
+	for _, operation := range operations {
+		l.faults[operation] = how
+	}
+}
+
+// failWith makes an operation fail with an error and do nothing; nil ends it.
+func (l *link) failWith(err error, operation string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.errs[operation] = err
+}
+
+// failKey makes the settlements of one key fail; a nil error ends it.
+func (l *link) failKey(key idempotency.Key, err error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.badKey, l.badErr = key, err
+}
+
+// deafen keeps the wake-ups off from now on.
+func (l *link) deafen() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.deaf = true
+}
+
+// holdReply keeps the replies to an operation until let is called.
+func (l *link) holdReply(operation string) (let func()) { return l.hold("reply to " + operation) }
+
+// hold keeps the calls of an operation before the store until let is called.
+func (l *link) hold(operation string) (let func()) {
+	gate := make(chan struct{})
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.gates[operation] = gate
+	return func() {
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		delete(l.gates, operation)
+		close(gate)
+	}
+}
+
+func (l *link) count(operation string) int { return len(l.times(operation)) }
+
+// times returns when the operation was called.
+func (l *link) times(operation string) []time.Time {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.calls[operation]
+}
+
+func (l *link) do(ctx context.Context, operation string, call func(context.Context) error) error {
+	l.mu.Lock()
+	l.calls[operation] = append(l.calls[operation], time.Now())
+	how, err := l.faults[operation], l.errs[operation]
+	gate, gateOfReply := l.gates[operation], l.gates["reply to "+operation]
+	l.mu.Unlock()
+	if gate != nil {
+		<-gate
+	}
+	if err != nil {
+		return err
+	}
+	executeLate := func() {
+		deadline, _ := ctx.Deadline()
+		time.AfterFunc(time.Until(deadline)+lateBy, func() { _ = call(context.Background()) })
+	}
+	switch how {
+	case works:
+		err := call(ctx)
+		if gateOfReply != nil {
+			<-gateOfReply
+		}
+		return err
+	case refused:
+		return errRefused
+	case hung:
+	case replyLost:
+		_ = call(ctx)
+	case late:
+		executeLate()
+	case twice:
+		_ = call(ctx)
+		executeLate()
+	case panics:
+		panic("the store has a bug")
+	}
+	<-ctx.Done()
+	return fmt.Errorf("%w: %w", errLost, ctx.Err())
+}
+
+func (l *link) Claim(ctx context.Context, c idempotency.Claim) (idempotency.Claimed, error) {
+	found, now, _ := l.Store.Lookup(ctx, c.Key)
+	inDoubt := c.Record(found, now)
+	var got idempotency.Claimed
+	err := l.do(ctx, "claim", func(ctx context.Context) error {
+		claimed, err := l.Store.Claim(ctx, c)
+		if _, inTime := ctx.Deadline(); inTime {
+			got = claimed
+		}
+		return err
+	})
+	if errors.Is(err, errLost) {
+		return idempotency.Claimed{Record: inDoubt}, err
+	}
+	return got, err
+}
+
+func (l *link) Renew(ctx context.Context, c idempotency.Claim) error {
+	return l.do(ctx, "renew", func(ctx context.Context) error { return l.Store.Renew(ctx, c) })
+}
+
+func (l *link) Settle(ctx context.Context, key idempotency.Key, claimed *idempotency.Record, s idempotency.Settlement) error {
+	l.mu.Lock()
+	err := l.badErr
+	if key != l.badKey {
+		err = nil
+	}
+	l.mu.Unlock()
+	return l.do(ctx, "settle", func(ctx context.Context) error {
+		if err != nil {
+			return err
+		}
+		return l.Store.Settle(ctx, key, claimed, s)
+	})
+}
+
+func (l *link) Lookup(ctx context.Context, key idempotency.Key) (r *idempotency.Record, now time.Time, err error) {
+	err = l.do(ctx, "lookup", func(ctx context.Context) error {
+		r, now, err = l.Store.Lookup(ctx, key)
+		return err
+	})
+	return r, now, err
+}
+
+func (l *link) Response(ctx context.Context, key idempotency.Key, token string) (r *idempotency.Response, err error) {
+	err = l.do(ctx, "response", func(ctx context.Context) error {
+		r, err = l.Store.Response(ctx, key, token)
+		return err
+	})
+	return r, err
+}
+
+func (l *link) Subscribe(wake func(idempotency.Key)) (stop func()) {
+	return l.Store.Subscribe(func(key idempotency.Key) {
+		l.mu.Lock()
+		deaf := l.deaf
+		l.mu.Unlock()
+		if !deaf {
+			wake(key)
+		}
+	})
+}
+
+// Close leaves the store to the other replicas.
+func (l *link) Close() error { return nil }

@@ -1,0 +1,100 @@
+package engine_test
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/caddy-dedup/caddy-dedup/internal/engine"
+	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
+)
+
+func TestOperatorFreesAKey(t *testing.T) {
+	failed := &idempotency.Response{Status: 504, Failed: true}
+	for name, block := range map[string]func(t *testing.T, r *replica, req engine.Request){
+		"held": func(t *testing.T, r *replica, req engine.Request) {
+			r.run(req).End(idempotency.End{How: idempotency.Unknown}, failed)
+			as[engine.Refusal](t, r.begin(req))
+		},
+		"held since its owner crashed": func(t *testing.T, r *replica, req engine.Request) {
+			gone := newReplica(t, r.link.Store)
+			gone.run(req)
+			_ = gone.Close()
+			time.Sleep(someLease)
+			as[engine.Refusal](t, r.begin(req))
+		},
+		"complete": func(t *testing.T, r *replica, req engine.Request) {
+			wantEnd(t, r.run(req), created("first"), engine.ResultKept)
+		},
+		"complete with the last attempt": func(t *testing.T, r *replica, req engine.Request) {
+			wantEnd(t, r.run(req), broken("last"), engine.ResultKept)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				r, req := newReplica(t, newShared(t)), holding()
+				req.Policy.Settle.MaxAttempts = 1
+				block(t, r, req)
+				before := r.stored(req)
+				if err := r.Free(context.Background(), req.Key); err != nil {
+					t.Fatal(err)
+				}
+				r.wantState(req, idempotency.Released, 1)
+				if after := r.stored(req); after.ExecutionID != before.ExecutionID || after.Token == before.Token {
+					t.Errorf("it left %+v of %+v", after, before)
+				}
+				run := r.run(req)
+				if run.Attempt() != 2 {
+					t.Errorf("the freed key's run is attempt %d, want 2", run.Attempt())
+				}
+				wantEnd(t, run, created("second"), engine.ResultKept)
+				wantReplay(t, r.begin(req), run.ExecutionID(), created("second"), false)
+			})
+		})
+	}
+}
+
+// The owner of a lapsed claim comes back after an operator has freed its key.
+func TestLateOwnerOfAFreedKeyIsFenced(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store, req := newShared(t), holding()
+		a, b := newReplica(t, store), newReplica(t, store)
+		late := a.run(req)
+		a.link.fail(refused, "renew")
+		time.Sleep(2 * someLease)
+		if err := b.Free(context.Background(), req.Key); err != nil {
+			t.Fatal(err)
+		}
+		a.link.recover()
+		wantEnd(t, late, created("late"), engine.ResultFenced)
+		wantEnd(t, b.run(req), created("second"), engine.ResultKept)
+	})
+}
+
+func TestOperatorLeavesALiveRunAlone(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r, req := newReplica(t, newShared(t)), someRequest()
+		if err := r.Free(context.Background(), req.Key); !errors.Is(err, idempotency.ErrGone) {
+			t.Errorf("freeing an unknown key: %v", err)
+		}
+		if found, err := r.Forget(context.Background(), req.Key); found || err != nil {
+			t.Errorf("forgetting an unknown key: %v, %v", found, err)
+		}
+		run := r.run(req)
+		if err := r.Free(context.Background(), req.Key); !errors.Is(err, engine.ErrInFlight) {
+			t.Errorf("freeing a key in flight: %v", err)
+		}
+		if _, err := r.Forget(context.Background(), req.Key); !errors.Is(err, engine.ErrInFlight) {
+			t.Errorf("forgetting a key in flight: %v", err)
+		}
+		wantEnd(t, run, created("first"), engine.ResultKept)
+		if found, err := r.Forget(context.Background(), req.Key); !found || err != nil {
+			t.Errorf("forgetting a complete key: %v, %v", found, err)
+		}
+		if again := r.run(req); again.Attempt() != 1 {
+			t.Errorf("a forgotten key's run is attempt %d", again.Attempt())
+		}
+	})
+}

@@ -1,0 +1,257 @@
+package engine_test
+
+import (
+	"context"
+	"fmt"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/caddy-dedup/caddy-dedup/internal/engine"
+	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
+	"github.com/caddy-dedup/caddy-dedup/internal/store/memory"
+)
+
+// The times of the engine tests, all on the fake clock of testing/synctest.
+const (
+	storeTimeout = 500 * time.Millisecond
+	someLease    = 30 * time.Second
+	someWait     = 5 * time.Second
+)
+
+// newShared returns the store that all replicas of a test share.
+func newShared(t *testing.T) idempotency.Store {
+	store := memory.New(64 << 20)
+	t.Cleanup(func() { _ = store.Close() })
+	return store
+}
+
+// replica is one process: an engine with its own way to the shared store.
+type replica struct {
+	*engine.Engine
+	t    *testing.T
+	link *link
+}
+
+var tokenNumber, runNumber atomic.Int64
+
+func newReplica(t *testing.T, store idempotency.Store) *replica {
+	t.Helper()
+	l := newLink(store)
+	engine := engine.New(l, someOptions())
+	t.Cleanup(func() { _ = engine.Close() })
+	return &replica{Engine: engine, t: t, link: l}
+}
+
+func someOptions() engine.Options {
+	return engine.Options{
+		Timeout:        storeTimeout,
+		Logger:         zap.NewNop(),
+		NewToken:       func() string { return fmt.Sprint("token ", tokenNumber.Add(1)) },
+		NewExecutionID: func() string { return fmt.Sprint("run ", runNumber.Add(1)) },
+	}
+}
+
+// someRequest returns a request as the default settings of an API make it.
+func someRequest() engine.Request {
+	releases, err := idempotency.ParseStatuses("5xx", "409")
+	if err != nil {
+		panic(err)
+	}
+	return engine.Request{
+		Key:         idempotency.Identity{Namespace: "test", Kind: "header", ID: "one"}.Key(),
+		Fingerprint: "body:one",
+		Policy: engine.Policy{
+			Lease:     someLease,
+			Retention: 24 * time.Hour,
+			Wait:      someWait,
+			Settle:    idempotency.SettlePolicy{Releases: releases},
+		},
+	}
+}
+
+// holding is someRequest under `unknown hold`.
+func holding() engine.Request {
+	r := someRequest()
+	r.Policy.Settle.Hold = true
+	return r
+}
+
+// begin returns the decision on a request that has a client.
+func (r *replica) begin(req engine.Request) engine.Decision {
+	r.t.Helper()
+	d, err := r.Begin(context.Background(), req)
+	if err != nil {
+		r.t.Fatalf("begin: %v", err)
+	}
+	return d
+}
+
+// run begins a request that has to run.
+func (r *replica) run(req engine.Request) *engine.Run {
+	r.t.Helper()
+	return as[*engine.Run](r.t, r.begin(req))
+}
+
+// waiter is a request that is being decided on.
+type waiter struct {
+	t    *testing.T
+	done chan struct{}
+	d    engine.Decision
+	err  error
+	// took is how long the decision took on the fake clock.
+	took time.Duration
+}
+
+func (r *replica) beginLater(ctx context.Context, req engine.Request) *waiter {
+	w := &waiter{t: r.t, done: make(chan struct{})}
+	start := time.Now()
+	go func() {
+		defer close(w.done)
+		w.d, w.err = r.Begin(ctx, req)
+		w.took = time.Since(start)
+	}()
+	return w
+}
+
+// waiters begins n requests, each in a goroutine of its own.
+func (r *replica) waiters(n int, req engine.Request) []*waiter {
+	all := make([]*waiter, n)
+	for i := range all {
+		all[i] = r.beginLater(context.Background(), req)
+	}
+	return all
+}
+
+func (w *waiter) decided() bool {
+	select {
+	case <-w.done:
+		return true
+	default:
+		return false
+	}
+}
+
+// decision waits for the decision.
+func (w *waiter) decision() engine.Decision {
+	w.t.Helper()
+	select {
+	case <-w.done:
+	case <-time.After(time.Hour):
+		w.t.Fatal("the request is left waiting")
+	}
+	if w.err != nil {
+		w.t.Fatalf("begin: %v", w.err)
+	}
+	return w.d
+}
+
+// drain waits until all is settled and withdrawn, which it has to be in time.
+func (r *replica) drain() {
+	r.t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), time.Hour)
+	defer cancel()
+	if err := r.Drain(ctx); err != nil {
+		r.t.Fatal(err)
+	}
+}
+
+// as returns a decision as the one that it has to be.
+func as[D engine.Decision](t *testing.T, d engine.Decision) D {
+	t.Helper()
+	got, ok := d.(D)
+	if !ok {
+		t.Fatalf("the decision is %T %+v, want %T", d, d, got)
+	}
+	return got
+}
+
+// wantRefusal checks that a decision is a refusal with a reason and the execution
+// ID of the run in the way.
+func wantRefusal(t *testing.T, d engine.Decision, reason engine.Reason, executionID string) {
+	t.Helper()
+	got := as[engine.Refusal](t, d)
+	if got.Reason != reason || got.ExecutionID != executionID {
+		t.Errorf("refused with %q of %q (%v), want %q of %q", got.Reason, got.ExecutionID, got.Err, reason, executionID)
+	}
+}
+
+// wantReplay checks that a decision is the replay of a run's response.
+func wantReplay(t *testing.T, d engine.Decision, executionID string, response *idempotency.Response, waited bool) {
+	t.Helper()
+	got := as[engine.Replay](t, d)
+	switch {
+	case got.Response == nil:
+		t.Errorf("the replay has no response")
+	case got.Response.Status != response.Status || string(got.Response.Body) != string(response.Body) || got.Response.Failed != response.Failed:
+		t.Errorf("replayed %+v, want %+v", got.Response, response)
+	case got.Record.ExecutionID != executionID:
+		t.Errorf("the replay names %q, want %q", got.Record.ExecutionID, executionID)
+	case got.Waited != waited:
+		t.Errorf("waited is %v, want %v", got.Waited, waited)
+	}
+}
+
+// created is an answer that is kept.
+func created(body string) *idempotency.Response {
+	return &idempotency.Response{Status: 201, Body: []byte(body)}
+}
+
+// broken is an answer that releases the key.
+func broken(body string) *idempotency.Response {
+	return &idempotency.Response{Status: 500, Body: []byte(body)}
+}
+
+// end ends a run with a whole response.
+func end(run *engine.Run, response *idempotency.Response) engine.Result {
+	return run.End(idempotency.End{How: idempotency.Answered, Status: response.Status}, response)
+}
+
+// wantEnd ends a run with a whole response and checks what became of it.
+func wantEnd(t *testing.T, run *engine.Run, response *idempotency.Response, want engine.Result) {
+	t.Helper()
+	if got := end(run, response); got != want {
+		t.Errorf("the run ended %q, want %q", got, want)
+	}
+}
+
+// stored returns the key's record as the shared store has it.
+func (r *replica) stored(req engine.Request) *idempotency.Record {
+	r.t.Helper()
+	record, _, err := r.link.Store.Lookup(context.Background(), req.Key)
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	return record
+}
+
+// wantState checks the state and the attempts of the key's record.
+func (r *replica) wantState(req engine.Request, state idempotency.State, attempt int) {
+	r.t.Helper()
+	switch record := r.stored(req); {
+	case record == nil:
+		r.t.Errorf("the store has no record, want one %s", state)
+	case record.State != state || record.Attempt != attempt:
+		r.t.Errorf("the record is %s with attempt %d, want %s with attempt %d", record.State, record.Attempt, state, attempt)
+	}
+}
+
+// onBoth runs a test with the duplicate on the replica of the run, and on
+// another one.
+func onBoth(t *testing.T, test func(t *testing.T, owner, other *replica)) {
+	t.Run("same replica", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			a := newReplica(t, newShared(t))
+			test(t, a, a)
+		})
+	})
+	t.Run("other replica", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			store := newShared(t)
+			test(t, newReplica(t, store), newReplica(t, store))
+		})
+	})
+}

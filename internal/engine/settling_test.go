@@ -1,0 +1,423 @@
+package engine_test
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/caddy-dedup/caddy-dedup/internal/engine"
+	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
+)
+
+// outages are the ways in which the end of a run does not reach the store.
+var outages = map[string]func(*link){
+	"refused":    func(l *link) { l.fail(refused) },
+	"hung":       func(l *link) { l.fail(hung) },
+	"reply lost": func(l *link) { l.fail(replyLost, "settle"); l.fail(refused, "claim", "renew", "lookup", "response") },
+	"full":       func(l *link) { l.failWith(idempotency.ErrFull, "settle") },
+}
+
+func (l *link) recover() {
+	l.fail(works)
+	l.failWith(nil, "settle")
+}
+
+func TestResponseIsStoredLater(t *testing.T) {
+	for name, outage := range outages {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				store, req := newShared(t), someRequest()
+				a, b := newReplica(t, store), newReplica(t, store)
+				run := a.run(req)
+				waiting := a.waiters(3, req)
+				synctest.Wait()
+				outage(a.link)
+				wantEnd(t, run, created("one"), engine.ResultPending)
+				for _, w := range waiting {
+					wantReplay(t, w.decision(), run.ExecutionID(), created("one"), true)
+				}
+				time.Sleep(10 * time.Second)
+				claims := a.link.count("claim")
+				wantReplay(t, a.begin(req), run.ExecutionID(), created("one"), false)
+				reused := req
+				reused.Fingerprint = "body:two"
+				wantRefusal(t, a.begin(reused), engine.ReasonReused, run.ExecutionID())
+				if n := a.link.count("claim"); n != claims {
+					t.Errorf("the store was asked %d times for what the process knows", n-claims)
+				}
+				ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+				defer cancel()
+				if err := a.Drain(ctx); err == nil {
+					t.Error("drained with a response still to be stored")
+				}
+				a.link.recover()
+				a.drain()
+				a.wantState(req, idempotency.Complete, 1)
+				wantReplay(t, b.begin(req), run.ExecutionID(), created("one"), false)
+				wantReplay(t, a.begin(req), run.ExecutionID(), created("one"), false)
+				if n := a.link.count("claim"); n != claims+1 {
+					t.Error("the process goes on answering for the store")
+				}
+			})
+		})
+	}
+}
+
+func TestHeldEndIsStoredLater(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a, req := newReplica(t, newShared(t)), holding()
+		run := a.run(req)
+		a.link.fail(refused)
+		if got := run.End(idempotency.End{How: idempotency.Unknown}, failed(502)); got != engine.ResultPending {
+			t.Errorf("the run ended %q", got)
+		}
+		wantRefusal(t, a.begin(req), engine.ReasonHeld, run.ExecutionID())
+		a.link.recover()
+		a.drain()
+		a.wantState(req, idempotency.Held, 1)
+	})
+}
+
+func TestStoringIsTriedMoreAndMoreSeldom(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a, req := newReplica(t, newShared(t)), someRequest()
+		run := a.run(req)
+		a.link.fail(refused)
+		wantEnd(t, run, created("one"), engine.ResultPending)
+		time.Sleep(time.Minute)
+		tries := a.link.times("settle")
+		want := []time.Duration{100, 200, 400, 800, 1600, 3000, 3000, 3000}
+		for i := range want {
+			if got := tries[i+1].Sub(tries[i]); got != want[i]*time.Millisecond {
+				t.Errorf("try %d came after %v, want %v", i+2, got, want[i]*time.Millisecond)
+			}
+		}
+		a.link.recover()
+		a.drain()
+	})
+}
+
+// A store may be full for the response and yet take renewals, or fail one
+// operation in two: as long as it takes renewals the claim must not lapse.
+func TestClaimIsRenewedUntilItsResponseIsStored(t *testing.T) {
+	for _, lease := range []time.Duration{2 * time.Second, someLease} {
+		t.Run(lease.String(), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				store, req := newShared(t), someRequest()
+				req.Policy.Lease = lease
+				a, b := newReplica(t, store), newReplica(t, store)
+				run := a.run(req)
+				a.link.failWith(idempotency.ErrFull, "settle")
+				wantEnd(t, run, created("one"), engine.ResultPending)
+				for range 20 {
+					wantRefusal(t, b.begin(req), engine.ReasonInFlight, run.ExecutionID())
+				}
+				a.link.recover()
+				a.drain()
+				wantReplay(t, b.begin(req), run.ExecutionID(), created("one"), false)
+			})
+		})
+	}
+}
+
+func TestStoreThatCameBackEmpty(t *testing.T) {
+	for name, outage := range map[string]fault{"at once": works, "after an outage": refused} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				store, req := newShared(t), someRequest()
+				a, b := newReplica(t, store), newReplica(t, store)
+				run := a.run(req)
+				if _, err := store.Forget(context.Background(), req.Key); err != nil {
+					t.Fatal(err)
+				}
+				a.link.fail(outage)
+				want := engine.ResultKept
+				if outage != works {
+					want = engine.ResultPending
+				}
+				wantEnd(t, run, created("one"), want)
+				time.Sleep(time.Minute)
+				a.link.recover()
+				a.drain()
+				a.wantState(req, idempotency.Complete, 1)
+				wantReplay(t, b.begin(req), run.ExecutionID(), created("one"), false)
+			})
+		})
+	}
+}
+
+func TestSomebodyElseClaimedDuringTheOutage(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store, req := newShared(t), someRequest()
+		a, b := newReplica(t, store), newReplica(t, store)
+		late := a.run(req)
+		a.link.fail(refused)
+		wantEnd(t, late, created("one"), engine.ResultPending)
+		time.Sleep(someLease)
+		run := b.run(req)
+		a.link.recover()
+		a.drain()
+		w := a.beginLater(context.Background(), req)
+		synctest.Wait()
+		wantEnd(t, run, created("two"), engine.ResultKept)
+		wantReplay(t, w.decision(), run.ExecutionID(), created("two"), true)
+		b.wantState(req, idempotency.Complete, 2)
+	})
+}
+
+// The same where the store came back empty: a new claim must not be overwritten.
+func TestSomebodyElseClaimedInTheEmptyStore(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store, req := newShared(t), someRequest()
+		a, b := newReplica(t, store), newReplica(t, store)
+		late := a.run(req)
+		if _, err := store.Forget(context.Background(), req.Key); err != nil {
+			t.Fatal(err)
+		}
+		run := b.run(req)
+		wantEnd(t, late, created("one"), engine.ResultFenced)
+		wantEnd(t, run, created("two"), engine.ResultKept)
+		wantReplay(t, a.begin(req), run.ExecutionID(), created("two"), false)
+	})
+}
+
+func TestReleaseIsStoredLater(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store, req := newShared(t), someRequest()
+		a, b := newReplica(t, store), newReplica(t, store)
+		run := a.run(req)
+		waiting := append(a.waiters(3, req), b.waiters(3, req)...)
+		synctest.Wait()
+		a.link.fail(refused)
+		wantEnd(t, run, broken("out of order"), engine.ResultPending)
+		for _, w := range waiting[:3] {
+			wantReplay(t, w.decision(), run.ExecutionID(), broken("out of order"), true)
+		}
+		// The store cannot say that the key is free.
+		wantRefusal(t, a.begin(req), engine.ReasonUnavailable, "")
+		a.link.recover()
+		// Until the end is stored the store says that it is not.
+		w := a.beginLater(context.Background(), req)
+		for _, w := range append(waiting[3:], w) {
+			wantReplay(t, w.decision(), run.ExecutionID(), broken("out of order"), true)
+		}
+		a.drain()
+		if again := a.run(req); again.Attempt() != 2 {
+			t.Errorf("the next attempt is %d, want 2", again.Attempt())
+		}
+	})
+}
+
+func TestStoringEndsWithTheRetention(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a, req := newReplica(t, newShared(t)), someRequest()
+		run := a.run(req)
+		a.link.fail(refused)
+		start := time.Now()
+		end := idempotency.End{How: idempotency.Answered, Status: 201, Retention: new(time.Minute)}
+		if got := run.End(end, created("one")); got != engine.ResultPending {
+			t.Errorf("the run ended %q", got)
+		}
+		a.drain()
+		if took := time.Since(start); took < time.Minute || took > time.Minute+4*time.Second {
+			t.Errorf("given up after %v, want a minute", took)
+		}
+		wantRefusal(t, a.begin(req), engine.ReasonUnavailable, "")
+	})
+}
+
+func TestLostClaimIsWrittenAnew(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store, req := newShared(t), someRequest()
+		a, b := newReplica(t, store), newReplica(t, store)
+		run := a.run(req)
+		if _, err := store.Forget(context.Background(), req.Key); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(someLease / 3)
+		synctest.Wait()
+		a.wantState(req, idempotency.InFlight, 1)
+		wantRefusal(t, b.begin(req), engine.ReasonInFlight, run.ExecutionID())
+		time.Sleep(5 * time.Minute)
+		wantRefusal(t, b.begin(req), engine.ReasonInFlight, run.ExecutionID())
+		wantEnd(t, run, created("one"), engine.ResultKept)
+		wantReplay(t, b.begin(req), run.ExecutionID(), created("one"), false)
+	})
+}
+
+func TestLostClaimThatReleases(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store, req := newShared(t), someRequest()
+		a := newReplica(t, store)
+		run := a.run(req)
+		w := a.beginLater(context.Background(), req)
+		synctest.Wait()
+		if _, err := store.Forget(context.Background(), req.Key); err != nil {
+			t.Fatal(err)
+		}
+		wantEnd(t, run, broken("out of order"), engine.ResultLost)
+		wantReplay(t, w.decision(), run.ExecutionID(), broken("out of order"), true)
+		a.drain()
+		if record := a.stored(req); record != nil {
+			t.Errorf("the store has %+v, want nothing", record)
+		}
+	})
+}
+
+// The renewal writes a lost claim anew at the moment at which its run ends: the
+// claim must not stay without a run. Under hold it would lock the key.
+func TestLostClaimIsWrittenAnewWhileItsRunReleases(t *testing.T) {
+	for name, how := range map[string]fault{"slow": works, "late": late} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				store, req := newShared(t), holding()
+				a := newReplica(t, store)
+				run := a.run(req)
+				if _, err := store.Forget(context.Background(), req.Key); err != nil {
+					t.Fatal(err)
+				}
+				let := a.link.hold("claim")
+				a.link.fail(how, "claim")
+				time.Sleep(someLease / 3)
+				synctest.Wait() // the renewal claims
+				if got := end(run, broken("out of order")); got != engine.ResultLost {
+					t.Errorf("the run ended %q", got)
+				}
+				let()
+				time.Sleep(2 * idempotency.ClaimPatience)
+				a.link.recover()
+				a.drain()
+				if record := a.stored(req); record != nil && record.State != idempotency.Released {
+					t.Fatalf("the key is %s by a claim without a run", record.State)
+				}
+				if again := a.run(req); again.Attempt() != 1 {
+					t.Errorf("the next attempt is %d", again.Attempt())
+				}
+			})
+		})
+	}
+}
+
+func TestClaimLostToAnotherIsNotRenewed(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store, req := newShared(t), someRequest()
+		a, b := newReplica(t, store), newReplica(t, store)
+		late := a.run(req)
+		if _, err := store.Forget(context.Background(), req.Key); err != nil {
+			t.Fatal(err)
+		}
+		run := b.run(req)
+		time.Sleep(2 * someLease)
+		if n := a.link.count("renew"); n != 1 {
+			t.Errorf("renewed %d times after the claim was lost", n-1)
+		}
+		wantEnd(t, run, created("two"), engine.ResultKept)
+		wantEnd(t, late, created("one"), engine.ResultFenced)
+	})
+}
+
+func TestUnsettledRunIsLeftToItsLeaseAtClose(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store, req := newShared(t), someRequest()
+		a, b := newReplica(t, store), newReplica(t, store)
+		run := a.run(req)
+		a.link.fail(refused)
+		wantEnd(t, run, created("one"), engine.ResultPending)
+		if err := a.Close(); err != nil {
+			t.Fatal(err)
+		}
+		ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+		defer cancel()
+		if err := a.Drain(ctx); errors.Is(err, context.DeadlineExceeded) {
+			t.Error("a closed engine is still busy")
+		}
+		time.Sleep(someLease)
+		if again := b.run(req); again.Attempt() != 2 {
+			t.Errorf("the next attempt is %d, want 2", again.Attempt())
+		}
+	})
+}
+
+// Between the store's word that a claim is gone and its being written anew,
+// another may claim.
+func TestClaimLostToAnotherWhileItIsWrittenAnew(t *testing.T) {
+	forget := func(t *testing.T, store idempotency.Store, req engine.Request) {
+		if _, err := store.Forget(context.Background(), req.Key); err != nil {
+			t.Fatal(err)
+		}
+	}
+	t.Run("by a renewal", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			store, req := newShared(t), someRequest()
+			a, b := newReplica(t, store), newReplica(t, store)
+			late := a.run(req)
+			forget(t, store, req)
+			let := a.link.hold("claim")
+			time.Sleep(someLease / 3)
+			synctest.Wait()
+			run := b.run(req)
+			let()
+			time.Sleep(someLease)
+			if n := a.link.count("renew"); n != 1 {
+				t.Errorf("renewed %d times after the claim was lost", n-1)
+			}
+			wantEnd(t, late, created("one"), engine.ResultFenced)
+			wantEnd(t, run, created("two"), engine.ResultKept)
+		})
+	})
+	t.Run("at the end", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			store, req := newShared(t), someRequest()
+			a, b := newReplica(t, store), newReplica(t, store)
+			late := a.run(req)
+			forget(t, store, req)
+			let := a.link.hold("claim")
+			result := make(chan engine.Result, 1)
+			go func() { result <- end(late, created("one")) }()
+			synctest.Wait()
+			run := b.run(req)
+			let()
+			if got := <-result; got != engine.ResultFenced {
+				t.Errorf("the run ended %q, want %q", got, engine.ResultFenced)
+			}
+			if n := a.link.count("settle"); n != 1 {
+				t.Errorf("settled %d times, want once: the claim is another's", n)
+			}
+			wantEnd(t, run, created("two"), engine.ResultKept)
+			wantReplay(t, a.begin(req), run.ExecutionID(), created("two"), false)
+		})
+	})
+}
+
+// What is held for a response is given back when it is stored, not before.
+func TestResponseIsHeldUntilItIsStored(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r, req := newReplica(t, newShared(t)), someRequest()
+		given := 0
+		first := r.run(req)
+		first.OnSettled(func() { given++ })
+		wantEnd(t, first, created("first"), engine.ResultKept)
+		if given != 1 {
+			t.Errorf("given back %d times at once, want 1", given)
+		}
+		other := req
+		other.Key = idempotency.Identity{ID: "other"}.Key()
+		given = 0
+		second := r.run(other)
+		second.OnSettled(func() { given++ })
+		r.link.fail(refused, "settle")
+		wantEnd(t, second, created("second"), engine.ResultPending)
+		time.Sleep(time.Minute)
+		if given != 0 {
+			t.Error("given back before the response is stored")
+		}
+		r.link.recover()
+		r.drain()
+		synctest.Wait()
+		if given != 1 {
+			t.Errorf("given back %d times, want 1", given)
+		}
+	})
+}

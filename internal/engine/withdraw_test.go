@@ -1,0 +1,159 @@
+package engine_test
+
+import (
+	"errors"
+	"strconv"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/caddy-dedup/caddy-dedup/internal/engine"
+	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
+)
+
+// lost are the ways in which a claim is in doubt.
+var lost = map[string]fault{
+	"never executed":     hung,
+	"executed":           replyLost,
+	"executed late":      late,
+	"executed and again": twice,
+}
+
+func TestClaimInDoubtIsWithdrawn(t *testing.T) {
+	for name, how := range lost {
+		for choice, req := range map[string]engine.Request{"release": someRequest(), "hold": holding()} {
+			t.Run(name+" under "+choice, func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) {
+					a := newReplica(t, newShared(t))
+					a.link.fail(how, "claim")
+					w := a.waiters(3, req)
+					for _, w := range w {
+						wantRefusal(t, w.decision(), engine.ReasonUnavailable, "")
+						if w.took != storeTimeout {
+							t.Errorf("refused after %v", w.took)
+						}
+					}
+					a.link.recover()
+					time.Sleep(2 * idempotency.ClaimPatience)
+					a.drain()
+					if record := a.stored(req); record != nil {
+						a.wantState(req, idempotency.Released, 0)
+					}
+					if run := a.run(req); run.Attempt() != 1 {
+						t.Errorf("the first attempt is %d", run.Attempt())
+					}
+				})
+			})
+		}
+	}
+}
+
+// The retry of the refused client must not fail on the claim in doubt.
+func TestRetryRunsOverAClaimInDoubt(t *testing.T) {
+	for name, how := range lost {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				store, req := newShared(t), holding()
+				a, b := newReplica(t, store), newReplica(t, store)
+				a.link.fail(how, "claim")
+				wantRefusal(t, a.begin(req), engine.ReasonUnavailable, "")
+				a.link.recover()
+				run := b.run(req)
+				time.Sleep(2 * idempotency.ClaimPatience)
+				b.wantState(req, idempotency.InFlight, 1)
+				wantEnd(t, run, created("one"), engine.ResultKept)
+				a.drain()
+				wantReplay(t, a.begin(req), run.ExecutionID(), created("one"), false)
+			})
+		})
+	}
+}
+
+// The retry ends before the lost claim is executed once more.
+func TestLateClaimAfterAReleasedRetry(t *testing.T) {
+	for _, how := range []fault{late, twice} {
+		synctest.Test(t, func(t *testing.T) {
+			store, req := newShared(t), holding()
+			a, b := newReplica(t, store), newReplica(t, store)
+			a.link.fail(how, "claim")
+			wantRefusal(t, a.begin(req), engine.ReasonUnavailable, "")
+			a.link.recover()
+			wantEnd(t, b.run(req), broken("out of order"), engine.ResultReleased)
+			time.Sleep(2 * idempotency.ClaimPatience)
+			a.drain()
+			b.wantState(req, idempotency.Released, 1)
+			if run := b.run(req); run.Attempt() != 2 {
+				t.Errorf("the second attempt is %d", run.Attempt())
+			}
+		})
+	}
+}
+
+func TestTakeoverInDoubtKeepsTheAttempts(t *testing.T) {
+	for name, how := range lost {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				store, req := newShared(t), someRequest()
+				a, b := newReplica(t, store), newReplica(t, store)
+				wantEnd(t, a.run(req), broken("out of order"), engine.ResultReleased)
+				a.run(req)
+				a.crash() // as attempt 2
+				time.Sleep(someLease)
+				b.link.fail(how, "claim")
+				wantRefusal(t, b.begin(req), engine.ReasonUnavailable, "")
+				b.link.recover()
+				time.Sleep(2 * idempotency.ClaimPatience)
+				b.drain()
+				if run := b.run(req); run.Attempt() != 3 {
+					t.Errorf("the next attempt is %d, want 3", run.Attempt())
+				}
+			})
+		})
+	}
+}
+
+func TestWithdrawingWaitsForTheStore(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a, req := newReplica(t, newShared(t)), holding()
+		a.link.fail(hung)
+		a.link.fail(replyLost, "claim")
+		wantRefusal(t, a.begin(req), engine.ReasonUnavailable, "")
+		time.Sleep(time.Hour)
+		a.wantState(req, idempotency.InFlight, 1)
+		a.link.recover()
+		a.drain()
+		a.wantState(req, idempotency.Released, 0)
+	})
+}
+
+// keyed returns a request with a key of its own.
+func keyed(n int) engine.Request {
+	req := holding()
+	req.Key = idempotency.Identity{ID: strconv.Itoa(n)}.Key()
+	return req
+}
+
+func TestDamagedRecordDoesNotKeepOthersInDoubt(t *testing.T) {
+	damaged := &idempotency.UnreadableError{Where: "dedup:0", Err: errors.New("it is cut off")}
+	for name, err := range map[string]error{"damaged": damaged, "out of reach": errRefused} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				a := newReplica(t, newShared(t))
+				a.link.fail(replyLost, "claim")
+				a.link.failKey(keyed(0).Key, err)
+				for n := range 5 {
+					wantRefusal(t, a.begin(keyed(n)), engine.ReasonUnavailable, "")
+				}
+				a.link.recover()
+				time.Sleep(10 * time.Second)
+				for n := 1; n < 5; n++ {
+					a.wantState(keyed(n), idempotency.Released, 0)
+				}
+				if errors.Is(err, errRefused) {
+					a.link.failKey(idempotency.Key{}, nil)
+				}
+				a.drain()
+			})
+		})
+	}
+}

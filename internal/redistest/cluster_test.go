@@ -1,0 +1,42 @@
+package redistest_test
+
+import (
+	"fmt"
+	"testing"
+
+	"github.com/caddy-dedup/caddy-dedup/internal/redistest"
+)
+
+func TestMovedSlotTakesItsKeysAlong(t *testing.T) {
+	cluster := redistest.StartCluster(t, 2, 1)
+	from, to := cluster.Masters[0], cluster.Masters[1]
+	key := "a"
+	for i := 0; redistest.Slot(key) >= redistest.Slots/2; i++ {
+		key = fmt.Sprint(i)
+	}
+	slot := redistest.Slot(key)
+	if want := from.Do("CLUSTER", "KEYSLOT", key); want != int64(slot) {
+		t.Fatalf("key %q: slot %d, but the server says %v", key, slot, want)
+	}
+	from.Do("SET", key, "1")
+	cluster.BeginMove(slot, from, to)
+	cluster.EndMove(slot, from, to)
+	if n := to.Do("EXISTS", key); n != int64(1) {
+		t.Errorf("the key did not come along")
+	}
+	if cluster.Replicas[0].IsMaster() || !from.IsMaster() {
+		t.Error("the replica is a master, or its master is none")
+	}
+}
+
+func TestSentinelsKnowTheMaster(t *testing.T) {
+	master := redistest.Start(t)
+	redistest.StartReplica(t, master)
+	sentinels := redistest.StartSentinels(t, master, 1, 2)
+	for _, sentinel := range sentinels {
+		addr, _ := sentinel.Do("SENTINEL", "GET-MASTER-ADDR-BY-NAME", redistest.MasterName).([]any)
+		if len(addr) != 2 || addr[1] != master.Port() {
+			t.Errorf("the sentinel at %s names %v, want the port %s", sentinel.Addr, addr, master.Port())
+		}
+	}
+}

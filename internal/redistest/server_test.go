@@ -1,0 +1,76 @@
+package redistest_test
+
+import (
+	"bufio"
+	"errors"
+	"net"
+	"os"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/caddy-dedup/caddy-dedup/internal/redistest"
+)
+
+// ask sends one inline command and returns the first line of the reply.
+func ask(t *testing.T, network, addr, command string, wait time.Duration) (string, error) {
+	t.Helper()
+	conn, err := net.DialTimeout(network, addr, wait)
+	if err != nil {
+		return "", err
+	}
+	defer func() { _ = conn.Close() }()
+	if err := conn.SetDeadline(time.Now().Add(wait)); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := conn.Write([]byte(command + "\r\n")); err != nil {
+		return "", err
+	}
+	return bufio.NewReader(conn).ReadString('\n')
+}
+
+func mustAsk(t *testing.T, network, addr, command, want string) {
+	t.Helper()
+	got, err := ask(t, network, addr, command, 10*time.Second)
+	if err != nil {
+		t.Fatalf("%s: %v", command, err)
+	}
+	if got != want+"\r\n" {
+		t.Fatalf("%s answers %q, want %q", command, got, want)
+	}
+}
+
+func TestServerAnswersOnPortAndSocket(t *testing.T) {
+	s := redistest.Start(t)
+	mustAsk(t, "tcp", s.Addr, "SET a 1", "+OK")
+	mustAsk(t, "unix", s.Socket, "STRLEN a", ":1")
+}
+
+func TestSignalStopsAndContinues(t *testing.T) {
+	s := redistest.Start(t)
+	s.Signal(syscall.SIGSTOP)
+	if got, err := ask(t, "tcp", s.Addr, "PING", 100*time.Millisecond); !errors.Is(err, os.ErrDeadlineExceeded) {
+		t.Fatalf("a stopped server answers %q, %v; want a timeout", got, err)
+	}
+	s.Signal(syscall.SIGCONT)
+	mustAsk(t, "tcp", s.Addr, "PING", "+PONG")
+}
+
+func TestRestartKeepsAddressAndSavedData(t *testing.T) {
+	s := redistest.Start(t, "--appendonly", "yes", "--appendfsync", "always")
+	mustAsk(t, "tcp", s.Addr, "SET a 1", "+OK")
+	s.Kill()
+	if _, err := ask(t, "tcp", s.Addr, "PING", time.Second); !errors.Is(err, syscall.ECONNREFUSED) {
+		t.Fatalf("a killed server: %v, want a refused connection", err)
+	}
+	s.Restart()
+	mustAsk(t, "tcp", s.Addr, "STRLEN a", ":1")
+}
+
+func TestKillEndsStoppedServer(t *testing.T) {
+	s := redistest.Start(t)
+	s.Signal(syscall.SIGSTOP)
+	s.Kill()
+	s.Restart()
+	mustAsk(t, "tcp", s.Addr, "PING", "+PONG")
+}

@@ -1,0 +1,113 @@
+package caddydedup_test
+
+import (
+	"os/exec"
+	"slices"
+	"strings"
+	"testing"
+)
+
+const module = "github.com/caddy-dedup/caddy-dedup"
+
+// layers says which packages of this module each package may import, in code and
+// in its tests. An arrow that is not here points the wrong way.
+var layers = map[string]struct{ code, tests []string }{
+	"":                         {code: list("caddymodule")},
+	"cmd/caddy-dedup":          {code: list("")},
+	"caddymodule":              {code: list("internal/delivery", "internal/engine", "internal/idempotency", "internal/store/file", "internal/store/memory", "internal/store/redis"), tests: list("internal/redistest")},
+	"internal/canonicaljson":   {tests: list("internal/idempotency")},
+	"internal/idempotency":     {code: list("internal/canonicaljson")},
+	"internal/delivery":        {code: list("internal/canonicaljson", "internal/idempotency")},
+	"internal/engine":          {code: list("internal/idempotency"), tests: list("internal/store/memory", "internal/store/storetest")},
+	"internal/store/storetest": {code: list("internal/idempotency")},
+	"internal/store/wakeup":    {code: list("internal/idempotency")},
+	"internal/store/memory":    {code: list("internal/idempotency", "internal/store/wakeup"), tests: list("internal/store/storetest")},
+	"internal/store/file":      {code: list("internal/idempotency", "internal/store/wakeup"), tests: list("internal/store/storetest")},
+	"internal/store/redis":     {code: list("internal/idempotency", "internal/store/wakeup"), tests: list("internal/redistest", "internal/store/storetest")},
+	"internal/redistest":       {},
+	"integration":              {tests: list("integration/history", "internal/delivery", "internal/redistest", "k8s")},
+	"integration/history":      {},
+	"k8s":                      {},
+}
+
+// stayOut are the imports that only some packages may reach, over others or by
+// themselves: what is not named here stays usable, and testable, without them.
+var stayOut = []struct {
+	imported string
+	reaching []string
+}{
+	{"github.com/caddyserver/caddy/v2", list("", "cmd/caddy-dedup", "caddymodule")},
+	{"github.com/redis/go-redis/v9", list("", "cmd/caddy-dedup", "caddymodule", "internal/store/redis", "internal/redistest")},
+	{"go.etcd.io/bbolt", list("", "cmd/caddy-dedup", "caddymodule", "internal/store/file")},
+}
+
+func list(packages ...string) []string { return packages }
+
+// goList returns what go list prints about packages, a line each.
+func goList(t *testing.T, arguments ...string) []string {
+	t.Helper()
+	out, err := exec.CommandContext(t.Context(), "go", append([]string{"list"}, arguments...)...).Output()
+	if err != nil {
+		t.Fatalf("go list %s: %v", strings.Join(arguments, " "), err)
+	}
+	return strings.Split(strings.TrimSpace(string(out)), "\n")
+}
+
+// inModule returns the package's path within this module, and whether it is one
+// of it.
+func inModule(path string) (string, bool) {
+	rest, ok := strings.CutPrefix(path, module)
+	return strings.TrimPrefix(rest, "/"), ok
+}
+
+func TestArrowsBetweenPackages(t *testing.T) {
+	seen := 0
+	for _, line := range goList(t, "-f", `{{.ImportPath}}|{{join .Imports " "}}|{{join .TestImports " "}} {{join .XTestImports " "}}`, "./...") {
+		fields := strings.Split(line, "|")
+		name, _ := inModule(fields[0])
+		allowed, known := layers[name]
+		if !known {
+			t.Errorf("the package %q is not in the table of layers", name)
+			continue
+		}
+		seen++
+		inTests := append(slices.Clone(allowed.code), allowed.tests...)
+		for i, may := range [][]string{allowed.code, append(inTests, name)} {
+			for _, imported := range strings.Fields(fields[i+1]) {
+				if other, ours := inModule(imported); ours && !slices.Contains(may, other) {
+					t.Errorf("%q imports %q", name, other)
+				}
+			}
+		}
+	}
+	if seen != len(layers) {
+		t.Errorf("go list named %d of the %d packages in the table of layers", seen, len(layers))
+	}
+}
+
+func TestPackagesStayClearOfCaddyAndOfStores(t *testing.T) {
+	for _, line := range goList(t, "-f", `{{.ImportPath}} {{join .Deps " "}}`, "./...") {
+		fields := strings.Fields(line)
+		name, _ := inModule(fields[0])
+		for _, rule := range stayOut {
+			reaches := slices.ContainsFunc(fields[1:], func(dep string) bool {
+				return dep == rule.imported || strings.HasPrefix(dep, rule.imported+"/")
+			})
+			if reaches && !slices.Contains(rule.reaching, name) {
+				t.Errorf("%q reaches %s", name, rule.imported)
+			}
+		}
+	}
+}
+
+// The rules and the engine know no network. Only their own imports count: the
+// logger brings an HTTP server with it.
+func TestRulesAndEngineImportNoNetwork(t *testing.T) {
+	for _, name := range []string{"idempotency", "engine", "canonicaljson"} {
+		for _, imported := range goList(t, "-f", `{{join .Imports "\n"}}`, "./internal/"+name) {
+			if imported == "net" || strings.HasPrefix(imported, "net/") {
+				t.Errorf("%s imports %s", name, imported)
+			}
+		}
+	}
+}
