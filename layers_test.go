@@ -14,11 +14,12 @@ const module = "github.com/caddy-dedup/caddy-dedup"
 var layers = map[string]struct{ code, tests []string }{
 	"":                         {code: list("caddymodule")},
 	"cmd/caddy-dedup":          {code: list("")},
-	"caddymodule":              {code: list("internal/delivery", "internal/engine", "internal/idempotency", "internal/store/file", "internal/store/memory", "internal/store/redis"), tests: list("internal/redistest")},
+	"caddymodule":              {code: list("internal/delivery", "internal/engine", "internal/idempotency", "internal/seal", "internal/store/file", "internal/store/memory", "internal/store/redis"), tests: list("internal/redistest")},
 	"internal/canonicaljson":   {tests: list("internal/idempotency")},
 	"internal/idempotency":     {code: list("internal/canonicaljson")},
 	"internal/delivery":        {code: list("internal/canonicaljson", "internal/idempotency")},
-	"internal/engine":          {code: list("internal/idempotency"), tests: list("internal/store/memory", "internal/store/storetest")},
+	"internal/engine":          {code: list("internal/idempotency", "internal/seal"), tests: list("internal/store/memory")},
+	"internal/seal":            {code: list("internal/idempotency"), tests: list("internal/store/memory", "internal/store/storetest")},
 	"internal/store/storetest": {code: list("internal/idempotency")},
 	"internal/store/wakeup":    {code: list("internal/idempotency")},
 	"internal/store/memory":    {code: list("internal/idempotency", "internal/store/wakeup"), tests: list("internal/store/storetest")},
@@ -103,7 +104,7 @@ func TestPackagesStayClearOfCaddyAndOfStores(t *testing.T) {
 // The rules and the engine know no network. Only their own imports count: the
 // logger brings an HTTP server with it.
 func TestRulesAndEngineImportNoNetwork(t *testing.T) {
-	for _, name := range []string{"idempotency", "engine", "canonicaljson"} {
+	for _, name := range []string{"idempotency", "engine", "seal", "canonicaljson"} {
 		for _, imported := range goList(t, "-f", `{{join .Imports "\n"}}`, "./internal/"+name) {
 			if imported == "net" || strings.HasPrefix(imported, "net/") {
 				t.Errorf("%s imports %s", name, imported)

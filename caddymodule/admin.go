@@ -51,17 +51,9 @@ func (a *AdminAPI) serveKey(w http.ResponseWriter, r *http.Request) error {
 	case r.Method == http.MethodGet && action == "":
 		return a.show(w, r, key)
 	case r.Method == http.MethodPost && action == "release":
-		return onKey(w, r, key, func(ctx context.Context, engine *engine.Engine) error {
-			return engine.Free(ctx, key)
-		})
+		return onKey(w, r, key, (*engine.Engine).Free)
 	case r.Method == http.MethodDelete && action == "":
-		return onKey(w, r, key, func(ctx context.Context, engine *engine.Engine) error {
-			found, err := engine.Forget(ctx, key)
-			if err == nil && !found {
-				return idempotency.ErrGone
-			}
-			return err
-		})
+		return onKey(w, r, key, (*engine.Engine).Forget)
 	default:
 		return adminError(http.StatusMethodNotAllowed,
 			fmt.Errorf("%s %s is not accepted; use GET or DELETE %s<key>, or POST %s<key>/release", r.Method, r.URL.Path, keysPath, keysPath))
@@ -92,9 +84,9 @@ func (a *AdminAPI) show(w http.ResponseWriter, r *http.Request, key idempotency.
 }
 
 // onKey does something about a key in the store that has it.
-func onKey(w http.ResponseWriter, r *http.Request, key idempotency.Key, do func(context.Context, *engine.Engine) error) error {
-	return inStores(key, func(_ string, engine *engine.Engine) error {
-		if err := do(r.Context(), engine); err != nil {
+func onKey(w http.ResponseWriter, r *http.Request, key idempotency.Key, do func(*engine.Engine, context.Context, idempotency.Key) error) error {
+	return inStores(key, func(_ string, keys *engine.Engine) error {
+		if err := do(keys, r.Context(), key); err != nil {
 			return err
 		}
 		w.WriteHeader(http.StatusNoContent)
@@ -102,24 +94,23 @@ func onKey(w http.ResponseWriter, r *http.Request, key idempotency.Key, do func(
 	})
 }
 
-// inStores asks the stores that are in use, one after the other, until one of
-// them has the key. One that cannot be asked counts only if no other has it.
-func inStores(key idempotency.Key, do func(store string, engine *engine.Engine) error) error {
-	var unasked error
-	for _, open := range openStores() {
-		keys, release, err := open.acquire()
-		if err != nil {
-			unasked = errors.Join(unasked, err)
-			continue
+// inStores asks the stores that are open, one after the other, until one of them
+// has the key. One that cannot be asked counts only if no other has it.
+func inStores(key idempotency.Key, do func(store string, keys *engine.Engine) error) error {
+	open := stores.all()
+	defer func() {
+		for _, store := range open {
+			store.leave()
 		}
-		keys.ReadWith(activeSealer())
-		err = do(open.describe(), keys)
-		release()
+	}()
+	var unasked error
+	for _, store := range open {
+		err := do(store.name, store.Engine)
 		var unreadable *idempotency.UnreadableError
 		switch {
 		case errors.Is(err, idempotency.ErrGone):
 			continue
-		case errors.Is(err, engine.ErrInFlight):
+		case errors.Is(err, idempotency.ErrInFlight):
 			return adminError(http.StatusConflict, err)
 		case errors.As(err, &unreadable):
 			return adminError(http.StatusInternalServerError, err)
@@ -133,16 +124,6 @@ func inStores(key idempotency.Key, do func(store string, engine *engine.Engine) 
 		return adminError(http.StatusServiceUnavailable, unasked)
 	}
 	return adminError(http.StatusNotFound, fmt.Errorf("no store has a record of the key %s", key))
-}
-
-// activeSealer returns what opens encrypted records in the configuration that is
-// running. One that failed to load never becomes it.
-func activeSealer() *idempotency.Sealer {
-	module, err := caddy.ActiveContext().AppIfConfigured("dedup")
-	if err != nil {
-		return nil
-	}
-	return module.(*App).sealer
 }
 
 func adminError(status int, err error) error {

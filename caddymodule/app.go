@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"slices"
 	"sync"
 	"time"
 
@@ -14,6 +13,7 @@ import (
 
 	"github.com/caddy-dedup/caddy-dedup/internal/engine"
 	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
+	"github.com/caddy-dedup/caddy-dedup/internal/seal"
 )
 
 func init() {
@@ -23,17 +23,20 @@ func init() {
 // App holds what all `dedup` handlers of a configuration share.
 type App struct {
 	// The first part of every key: installations that share a store and must
-	// not share keys have different ones. Default: `default`.
+	// not share keys have different ones. It may hold placeholders such as
+	// `{env.DEDUP_NAMESPACE}`, which are replaced when the configuration is loaded;
+	// a secret one makes keys unguessable for who can read the store. Default:
+	// `default`.
 	Namespace string `json:"namespace,omitempty"`
 
 	// Where claims and responses are kept: `file` (the default), `memory` or
 	// `redis`.
 	StoreRaw json.RawMessage `json:"store,omitempty" caddy:"namespace=dedup.stores inline_key=store"`
 
-	// The keys with which stored responses and delivery IDs are encrypted
-	// (AES-256-GCM), and with which what they are stored under is hashed: each 32
-	// random bytes in base64, and here only the placeholder of each, `{env.*}` or
-	// `{file.*}`. The first encrypts, all decrypt. Default: none, nothing is
+	// The keys with which stored responses, delivery IDs and fingerprints are
+	// encrypted (AES-256-GCM): each 32 random bytes in base64, and here only the
+	// placeholder of each, `{env.*}` or `{file.*}`. The first encrypts, all decrypt.
+	// What a key is stored under does not depend on them. Default: none, nothing is
 	// encrypted.
 	Encrypt []string `json:"encrypt,omitempty"`
 
@@ -43,12 +46,12 @@ type App struct {
 	ctx    caddy.Context
 	logger *zap.Logger
 	store  *storeHandle
-	sealer *idempotency.Sealer // nil without encryption
+	sealer *seal.Sealer // nil without encryption
 	buffer *buffer
 
 	mu      sync.Mutex
 	stores  []*storeHandle // those that the configuration's handlers use
-	held    []func()       // gives back what Start has acquired
+	started []*storeHandle // those whose store the configuration has entered
 	longest time.Duration  // the longest time limit of a run
 }
 
@@ -64,7 +67,9 @@ func (*App) CaddyModule() caddy.ModuleInfo {
 func (a *App) Provision(ctx caddy.Context) error {
 	a.ctx = ctx
 	a.logger = ctx.Logger()
-	orElse(&a.Namespace, "default")
+	if err := a.setNamespace(); err != nil {
+		return err
+	}
 	a.Limits.setDefaults()
 	if err := a.Limits.check(); err != nil {
 		return err
@@ -81,6 +86,18 @@ func (a *App) Provision(ctx caddy.Context) error {
 	return err
 }
 
+// setNamespace replaces the placeholders of the namespace. One that is empty would
+// make all installations share their keys, which nobody who wrote it wants.
+func (a *App) setNamespace() error {
+	orElse(&a.Namespace, "default")
+	namespace := caddy.NewReplacer().ReplaceAll(a.Namespace, "")
+	if namespace == "" {
+		return fmt.Errorf("namespace: %s is empty once its placeholders are replaced", a.Namespace)
+	}
+	a.Namespace = namespace
+	return nil
+}
+
 // loadStore loads the store module in the field StoreRaw of an owner.
 func (a *App) loadStore(ctx caddy.Context, owner any) (*storeHandle, error) {
 	module, err := ctx.LoadModule(owner, "StoreRaw")
@@ -91,17 +108,28 @@ func (a *App) loadStore(ctx caddy.Context, owner any) (*storeHandle, error) {
 	if !ok {
 		return nil, fmt.Errorf("the store module %T is not a store of caddy-dedup", module)
 	}
-	return newStoreHandle(config, a.logger, a.Limits), nil
+	return &storeHandle{
+		config:      config,
+		key:         config.poolKey(),
+		logger:      a.logger,
+		settings:    engine.Settings{Limits: a.Limits.ofEngine(), Sealer: a.sealer},
+		memoryLimit: a.Limits.MemoryStore,
+	}, nil
 }
 
-// use notes the store and the time limit of a handler.
-func (a *App) use(handle *storeHandle, limit time.Duration) {
+// use notes the store and the time limit of a handler, and returns the handle by
+// which all handlers of the configuration use that store.
+func (a *App) use(handle *storeHandle, limit time.Duration) *storeHandle {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.longest = max(a.longest, limit)
-	if !slices.ContainsFunc(a.stores, func(other *storeHandle) bool { return other.key == handle.key }) {
-		a.stores = append(a.stores, handle)
+	for _, other := range a.stores {
+		if other.key == handle.key {
+			return other
+		}
 	}
+	a.stores = append(a.stores, handle)
+	return handle
 }
 
 // Start opens the stores, so that what is wrong with one fails the configuration
@@ -111,15 +139,15 @@ func (a *App) Start() error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	for _, handle := range a.stores {
-		engine, release, err := handle.acquire()
+		store, err := handle.enter()
 		if err != nil {
 			return err
 		}
-		a.held = append(a.held, release)
-		handle.applyLimits()
+		store.configure(handle)
+		a.started = append(a.started, handle)
 		a.logger.Info("claims and responses are kept",
 			zap.String("store", handle.describe()), zap.Strings("encrypted_with", a.sealer.KeyIDs()))
-		go a.probe(engine, handle.describe())
+		go a.probe(store.Engine, handle.describe())
 	}
 	return nil
 }
@@ -136,18 +164,25 @@ func (a *App) probe(engine *engine.Engine, store string) {
 // Stop does nothing: requests are still being served, and apps stop in no order.
 func (a *App) Stop() error { return nil }
 
-// Cleanup gives the stores back. When the process exits, it waits for the runs
-// that no server waits for, such as those whose HTTP/2 client has gone.
+// Cleanup leaves the stores, each of which is closed when its last work is done.
+// When the process exits, it waits for the runs that no server waits for, such as
+// those whose HTTP/2 client has gone.
 func (a *App) Cleanup() error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if caddy.Exiting() {
 		a.drain()
 	}
-	for _, release := range a.held {
-		release()
+	for _, handle := range a.started {
+		store := handle.opened.Load()
+		store.forget(handle)
+		if caddy.Exiting() {
+			store.leaveAtExit()
+		} else {
+			store.leave()
+		}
 	}
-	a.held = nil
+	a.started = nil
 	return nil
 }
 
@@ -162,8 +197,8 @@ func (a *App) drain() {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), limit)
 	defer cancel()
-	for _, handle := range a.stores {
-		if err := handle.drain(ctx); err != nil {
+	for _, handle := range a.started {
+		if err := handle.opened.Load().Drain(ctx); err != nil {
 			a.logger.Error("the process exits with work undone",
 				zap.String("store", handle.describe()), zap.Error(err))
 		}

@@ -35,8 +35,9 @@ func (x *exchange) carryOut(run *engine.Run) error {
 			settled = true
 			held := x.held // a response that cannot be stored yet is held beyond its request
 			x.held = share{buffer: x.buffer}
-			run.OnSettled(held.giveBack)
-			run.End(end, x.responseOf(end, answer, failed))
+			run.OnResponseDone(held.giveBack)
+			end.Response = x.responseOf(end, answer, failed)
+			_, _ = run.End(end) // the engine logs what became of it
 		}
 	}
 	// In a panic the run was aborted, or the upstream died in mid-body.
@@ -108,7 +109,7 @@ func (x *exchange) announce(run *idempotency.Record) {
 // loggedID is the delivery ID as a log field. What is encrypted in the store does
 // not stand in the log.
 func (x *exchange) loggedID() zap.Field {
-	if x.sealer != nil {
+	if x.encrypted {
 		return zap.Skip()
 	}
 	return zap.String("delivery_id", x.found.ID)
@@ -125,7 +126,7 @@ func forUpstream(r *http.Request) *http.Request {
 
 // observe says how a run ended.
 func observe(err error, answer *capture, sent *sentTrace, repl *caddy.Replacer) idempotency.End {
-	end := idempotency.End{Status: answer.status, UpstreamStatus: upstreamAnswered(repl)}
+	end := idempotency.End{UpstreamStatus: upstreamAnswered(repl)}
 	switch {
 	case err == nil && answer.status == statusClientGone && end.UpstreamStatus != statusClientGone && sent.maybeSent(repl):
 		// reverse_proxy notes a run that was cancelled so, as if it were an answer.

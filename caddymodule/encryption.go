@@ -8,9 +8,8 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/caddy-dedup/caddy-dedup/internal/seal"
 	"github.com/caddyserver/caddy/v2"
-
-	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
 )
 
 // keyPlaceholder is where an encryption key may come from. A key in the
@@ -41,7 +40,7 @@ func checkEncryptionKeys(texts []string) error {
 }
 
 // newSealer reads the keys. Errors name their placeholders, and never a value.
-func newSealer(texts []string) (*idempotency.Sealer, error) {
+func newSealer(texts []string) (*seal.Sealer, error) {
 	if err := checkEncryptionKeys(texts); err != nil {
 		return nil, err
 	}
@@ -50,11 +49,11 @@ func newSealer(texts []string) (*idempotency.Sealer, error) {
 		key, err := encryptionKey(caddy.NewReplacer().ReplaceAll(text, ""))
 		if err != nil {
 			return nil, fmt.Errorf("encrypt: %s %w; a key is %d random bytes in base64, such as `openssl rand -base64 %[3]d` prints",
-				text, err, idempotency.SealingKeySize)
+				text, err, seal.KeySize)
 		}
 		keys = append(keys, key)
 	}
-	sealer, err := idempotency.NewSealer(keys...)
+	sealer, err := seal.New(keys...)
 	if err != nil {
 		return nil, fmt.Errorf("encrypt: %w", err)
 	}
@@ -73,7 +72,7 @@ func encryptionKey(text string) ([]byte, error) {
 	switch {
 	case err != nil:
 		return nil, fmt.Errorf("has %d characters that are not base64", len(text))
-	case len(key) != idempotency.SealingKeySize:
+	case len(key) != seal.KeySize:
 		return nil, fmt.Errorf("has %d bytes in base64", len(key))
 	}
 	return key, nil

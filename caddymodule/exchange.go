@@ -22,10 +22,10 @@ type exchange struct {
 	r    *http.Request
 	next caddyhttp.Handler
 
-	found   delivery.Found
-	key     string
-	held    share  // of the buffer, for the request's body and its response
-	release func() // gives the store back
+	found      delivery.Found
+	key        string
+	held       share  // of the buffer, for the request's body and its response
+	closeStore func() // leaves the store
 }
 
 // refusal is a refusal of the handler's own.
@@ -142,45 +142,40 @@ func (x *exchange) withLargeBody(needs string) (*engine.Request, *refusal, error
 }
 
 func (x *exchange) identified(found delivery.Found, repl *caddy.Replacer, fingerprint string) *engine.Request {
-	name, others := x.sealer.Names(idempotency.Identity{
+	key := idempotency.Identity{
 		Namespace: x.space,
 		Scope:     x.scopeOf(x.r, repl, found),
 		Kind:      found.Kind,
 		Prefix:    found.Prefix,
 		ID:        found.ID,
-	}, fingerprint)
-	x.found, x.key = found, name.Key.String()
+	}.Key()
+	x.found, x.key = found, key.String()
 	return &engine.Request{
-		Key:         name.Key,
-		Fingerprint: name.Fingerprint,
-		OtherNames:  others,
-		Sealer:      x.sealer,
-		Provider:    found.Provider,
-		DeliveryID:  found.ID,
+		Key:         key,
+		Origin:      idempotency.Origin{Provider: found.Provider, DeliveryID: found.ID},
+		Fingerprint: fingerprint,
 		Policy:      x.policy(found.Provider),
+		Timeout:     duration(x.Timeout),
+		Wait:        x.wait(),
 	}
 }
 
 // begin asks the engine. The store stays open for this request until done: a
 // configuration reload does not wait for requests.
 func (x *exchange) begin(request engine.Request) (engine.Decision, error) {
-	keys, release, err := x.store.acquire()
+	store, err := x.store.enter()
 	if err != nil {
 		return engine.Refusal{Reason: engine.ReasonUnavailable, Err: err}, nil //nolint:nilerr // it is in the refusal
 	}
-	x.release = release
-	decision, err := keys.Begin(x.r.Context(), request)
-	if decision != nil {
-		x.key = decision.About().String()
-	}
-	return decision, err
+	x.closeStore = store.leave
+	return store.Begin(x.r.Context(), request)
 }
 
 // done gives back what the request held.
 func (x *exchange) done() {
 	x.held.giveBack()
-	if x.release != nil {
-		x.release()
+	if x.closeStore != nil {
+		x.closeStore()
 	}
 }
 

@@ -5,6 +5,7 @@ import (
 	"net/http"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/caddyserver/caddy/v2"
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
@@ -39,12 +40,11 @@ type Handler struct {
 	passing []delivery.Provider // whose handshakes pass
 	// readsJSON says that requests are parsed.
 	readsJSON bool
-	release   idempotency.StatusSet
+	releaseOn idempotency.StatusSet
 	headers   headerRules
 	store     *storeHandle
-	sealer    *idempotency.Sealer
+	encrypted bool
 	buffer    *buffer
-	limits    Limits
 	space     string
 }
 
@@ -68,7 +68,7 @@ func (h *Handler) Provision(ctx caddy.Context) error {
 	h.readsJSON = h.Fingerprint == string(idempotency.FingerprintJSON) ||
 		slices.ContainsFunc(h.sources, delivery.Source.NeedsBody) ||
 		slices.ContainsFunc(h.passing, delivery.Provider.PassesByBody)
-	h.release, _ = idempotency.ParseStatuses(h.releasing()...) // checked above
+	h.releaseOn, _ = idempotency.ParseStatuses(h.releasing()...) // checked above
 	h.headers = newHeaderRules(h.KeepHeader, h.DropHeader)
 
 	module, err := ctx.App("dedup")
@@ -76,14 +76,14 @@ func (h *Handler) Provision(ctx caddy.Context) error {
 		return fmt.Errorf("loading the dedup app: %w", err)
 	}
 	app := module.(*App)
-	h.space, h.buffer, h.limits = app.Namespace, app.buffer, app.Limits
-	h.store, h.sealer = app.store, app.sealer
+	h.space, h.buffer = app.Namespace, app.buffer
+	h.store, h.encrypted = app.store, app.sealer != nil
 	if h.StoreRaw != nil {
 		if h.store, err = app.loadStore(ctx, h); err != nil {
 			return err
 		}
 	}
-	app.use(h.store, duration(h.Timeout))
+	h.store = app.use(h.store, duration(h.Timeout))
 	return nil
 }
 
@@ -133,24 +133,26 @@ func (h *Handler) applies(r *http.Request) bool {
 
 func (h *Handler) mode() delivery.Mode { return delivery.Mode(h.Mode) }
 
-// policy returns the settings that the engine has to know about a delivery from
-// the given provider, "" for none.
-func (h *Handler) policy(provider string) engine.Policy {
-	policy := engine.Policy{
-		Lease:     duration(h.Lease),
-		Retention: h.retentionOf(provider),
-		Timeout:   duration(h.Timeout),
-		Settle: idempotency.SettlePolicy{
-			Releases:    h.release,
+// policy returns what the user chose for a delivery from the given provider, "" for
+// none.
+func (h *Handler) policy(provider string) idempotency.Policy {
+	return idempotency.Policy{
+		Terms: idempotency.Terms{
+			Lease:       duration(h.Lease),
+			Retention:   h.retentionOf(provider),
 			Hold:        h.Unknown == unknownHold,
 			MaxAttempts: h.MaxAttempts,
 		},
-		Limits: h.limits.ofEngine(),
+		ReleaseOn: h.releaseOn,
 	}
-	if h.InFlight == inFlightWait {
-		policy.Wait = duration(h.MaxWait)
+}
+
+// wait is how long a duplicate waits, 0 for not at all.
+func (h *Handler) wait() time.Duration {
+	if h.InFlight == inFlightReject {
+		return 0
 	}
-	return policy
+	return duration(h.MaxWait)
 }
 
 var (

@@ -2,6 +2,8 @@ package caddymodule
 
 import (
 	"fmt"
+	"math"
+	"os"
 	"path/filepath"
 	"time"
 
@@ -58,12 +60,32 @@ func (s *FileStore) Provision(caddy.Context) error {
 	return nil
 }
 
-func (s *FileStore) poolKey() string                 { return "file " + s.Path }
+func (s *FileStore) poolKey() string                 { return "file " + realPath(s.Path) }
 func (s *FileStore) describe() string                { return "file store " + s.Path }
 func (s *FileStore) operationTimeout() time.Duration { return localTimeout }
 
-func (s *FileStore) open(logger *zap.Logger, _ Limits) (idempotency.Store, error) {
+func (s *FileStore) open(logger *zap.Logger) (idempotency.Store, error) {
 	return file.Open(s.Path, logger)
+}
+
+// realPath returns a path without symbolic links, as far as it exists: two paths
+// to one store are one store.
+func realPath(path string) string {
+	const mostLinks = 40 // as Linux has it; more of them are a loop
+	for range mostLinks {
+		target, err := os.Readlink(path)
+		if err != nil {
+			break
+		}
+		if !filepath.IsAbs(target) {
+			target = filepath.Join(filepath.Dir(path), target)
+		}
+		path = target
+	}
+	if parent := filepath.Dir(path); parent != path {
+		return filepath.Join(realPath(parent), filepath.Base(path))
+	}
+	return path
 }
 
 // MemoryStore keeps claims and responses in this process. They are gone when it
@@ -82,8 +104,8 @@ func (s *MemoryStore) poolKey() string                 { return "memory" }
 func (s *MemoryStore) describe() string                { return "memory store, which is gone when the process exits" }
 func (s *MemoryStore) operationTimeout() time.Duration { return localTimeout }
 
-func (s *MemoryStore) open(_ *zap.Logger, limits Limits) (idempotency.Store, error) {
-	return memory.New(limits.MemoryStore), nil
+func (s *MemoryStore) open(*zap.Logger) (idempotency.Store, error) {
+	return memory.New(math.MaxInt64), nil // until the limit of a configuration is set
 }
 
 var (

@@ -248,7 +248,7 @@ func (s *RedisStore) describe() string {
 
 func (s *RedisStore) operationTimeout() time.Duration { return s.options.Timeout }
 
-func (s *RedisStore) open(logger *zap.Logger, _ Limits) (idempotency.Store, error) {
+func (s *RedisStore) open(logger *zap.Logger) (idempotency.Store, error) {
 	options := s.options
 	options.Logger = logger
 	return redis.Open(options)

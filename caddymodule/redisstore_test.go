@@ -28,13 +28,13 @@ func provisioned(t *testing.T, settings string) (*RedisStore, error) {
 // claimOnce opens the store and claims a key in it.
 func claimOnce(t *testing.T, s *RedisStore) error {
 	t.Helper()
-	store, err := s.open(zap.NewNop(), Limits{})
+	store, err := s.open(zap.NewNop())
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer func() { _ = store.Close() }()
 	claimed, err := store.Claim(t.Context(), idempotency.Claim{
-		Key: sha256.Sum256([]byte(t.Name())), Token: "token", Lease: 1e9, Retention: 1e9,
+		Key: sha256.Sum256([]byte(t.Name())), Token: "token", Terms: idempotency.Terms{Lease: 1e9, Retention: 1e9},
 	})
 	if err == nil && claimed.Verdict != idempotency.Proceed {
 		t.Errorf("claimed with %v", claimed.Verdict)

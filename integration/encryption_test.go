@@ -245,23 +245,57 @@ func resealed(t *testing.T, stored []byte, key, token string, change func(head, 
 	endian.BigEndian.PutUint64(stored[checksumAt:], sum.Sum64())
 }
 
-// Who has another key, or none, shares nothing with the others, whatever the
-// store: as if the namespace were another.
-func TestAnotherEncryptionKeySharesNothing(t *testing.T) {
+// Who has another key, or none, cannot read what is kept, whatever the store: it
+// neither replays it nor runs it again. Whoever has the key still can.
+func TestAnotherEncryptionKeyReadsNothing(t *testing.T) {
 	t.Parallel()
 	up := startUpstream(t, answers201)
 	store, dir := redisStore(t), shortTempDir(t)
-	seen := make(map[string]bool)
-	for _, keys := range []string{"a", "b", ""} {
-		p := start(t, conf{store: store, dedup: keyFiles(t, dir, keys), site: lines(keyHeader, "dedup", proxyTo(up))})
-		first := p.post(t, "/", "k", "body")
-		if first.replayed() || seen[first.Header.Get("X-Key")] {
-			t.Errorf("keys %q: got %v under %s", keys, first.Header, first.Header.Get("X-Key"))
+	a := start(t, conf{store: store, dedup: keyFiles(t, dir, "a"), site: lines(keyHeader, bothModes(up))})
+	first := a.post(t, "/", "k", "body")
+	for _, keys := range []string{"b", ""} {
+		p := start(t, conf{store: store, dedup: keyFiles(t, dir, keys), site: lines(keyHeader, bothModes(up))})
+		got := p.post(t, "/", "k", "body")
+		wantProblem(t, got, 500, "record_unreadable")
+		if got.Header.Get("X-Key") != first.Header.Get("X-Key") {
+			t.Errorf("keys %q: the key is another one", keys)
 		}
-		seen[first.Header.Get("X-Key")] = true
-		wantReplay(t, p.post(t, "/", "k", "body"), first)
+		p.awaitLog(t, "which key is missing", func(e entry) bool {
+			return e.text("level") == "error" && strings.Contains(e.text("error"), "configured")
+		})
+	}
+	wantReplay(t, a.post(t, "/", "k", "body"), first)
+	up.wantRuns(t, "k", 1)
+}
+
+// A secret namespace, from the environment, names keys as nobody else can.
+func TestNamespaceFromTheEnvironment(t *testing.T) {
+	t.Parallel()
+	up := startUpstream(t, answers201)
+	store, dir := redisStore(t), shortTempDir(t)
+	if err := os.WriteFile(filepath.Join(dir, "namespace"), []byte("s3cret\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	names := make(map[string]string)
+	for _, line := range []string{"namespace {file." + dir + "/namespace}", "namespace s3cret", "namespace other", ""} {
+		p := start(t, conf{store: store, dedup: line, site: lines(keyHeader, "dedup", proxyTo(up))})
+		names[line] = p.post(t, "/", "k", "body").Header.Get("X-Key")
+	}
+	if names["namespace {file."+dir+"/namespace}"] != names["namespace s3cret"] || names["namespace s3cret"] == names["namespace other"] ||
+		names["namespace other"] == names[""] {
+		t.Errorf("the keys are %v", names)
 	}
 	up.wantRuns(t, "k", 3)
+
+	file := filepath.Join(dir, "Caddyfile")
+	text := conf{dedup: "namespace {env.DEDUP_NO_SUCH_NAMESPACE}", site: "dedup"}.caddyfile(dir, 8080)
+	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	out, code := command(t, dir, "validate", "--config", file, "--adapter", "caddyfile")
+	if code == 0 || !strings.Contains(out, "namespace: {env.DEDUP_NO_SUCH_NAMESPACE} is empty") {
+		t.Errorf("validate ended with %d:\n%s", code, out)
+	}
 }
 
 func TestOperatorReadsEncryptedRecords(t *testing.T) {

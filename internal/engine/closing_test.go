@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"sync"
-	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -13,49 +12,38 @@ import (
 	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
 )
 
-// The work that must outlive the requests holds the engine; with its end the
-// engine may be closed.
-func TestBusyAndIdleAreTold(t *testing.T) {
+// Who closes a store waits for all that is left to do, claims in doubt too; a
+// process that exits does so for a while.
+func TestFinishAndDrainWithAClaimInDoubt(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var e *engine.Engine
-		var busy, idle atomic.Int32
-		options := someOptions()
-		options.OnBusy = func() { busy.Add(1) }
-		options.OnIdle = func() {
-			if idle.Add(1) == 3 {
-				if err := e.Close(); err != nil {
-					t.Error(err)
-				}
-			}
+		a := newReplica(t, newShared(t))
+		if err := a.Finish(context.Background()); err != nil {
+			t.Errorf("with nothing to do: %v", err)
 		}
-		e = engine.New(newShared(t), options)
-		want := func(wantBusy, wantIdle int32) {
-			t.Helper()
-			synctest.Wait()
-			if busy.Load() != wantBusy || idle.Load() != wantIdle {
-				t.Errorf("busy %d times and idle %d times, want %d and %d", busy.Load(), idle.Load(), wantBusy, wantIdle)
-			}
+		a.link.fail(hung)
+		a.link.fail(replyLost, "claim")
+		wantRefusal(t, a.begin(holding()), engine.ReasonUnavailable, "")
+		start := time.Now()
+		if err := a.Drain(context.Background()); !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("drained with a claim in doubt: %v", err)
 		}
-		begin := func(n int) *engine.Run {
-			t.Helper()
-			d, err := e.Begin(context.Background(), keyed(n))
-			if err != nil {
-				t.Fatal(err)
-			}
-			return as[*engine.Run](t, d)
+		if took := time.Since(start); took > 10*time.Second {
+			t.Errorf("it drained for %v", took)
 		}
-		want(0, 0)
-		one := begin(1)
-		two := begin(2)
-		want(1, 0)
-		end(one, created("one"))
-		want(1, 0)
-		end(two, created("two"))
-		want(1, 1)
-		end(begin(3), broken("three"))
-		want(2, 2)
-		end(begin(4), created("four"))
-		want(3, 3)
+		finished := make(chan error)
+		go func() { finished <- a.Finish(context.Background()) }()
+		time.Sleep(time.Hour)
+		synctest.Wait()
+		select {
+		case err := <-finished:
+			t.Fatalf("finished with a claim in doubt: %v", err)
+		default:
+		}
+		a.link.recover()
+		if err := <-finished; err != nil {
+			t.Error(err)
+		}
+		a.wantState(holding(), idempotency.Released, 0)
 	})
 }
 
@@ -77,7 +65,7 @@ func TestDrainWaitsForRuns(t *testing.T) {
 			t.Fatalf("drained with a run in flight: %v", err)
 		default:
 		}
-		wantEnd(t, run, created("one"), engine.ResultKept)
+		wantEnd(t, run, created("one"), resultKept)
 		if err := <-drained; err != nil {
 			t.Error(err)
 		}
@@ -101,7 +89,7 @@ func TestCloseEndsTheBackgroundWork(t *testing.T) {
 		a.link.fail(works)
 		pending := a.run(three)
 		a.link.fail(refused)
-		wantEnd(t, pending, created("three"), engine.ResultPending) // goes on storing
+		wantEnd(t, pending, created("three"), resultTrying) // goes on storing
 		for _, r := range []*replica{a, b} {
 			if err := r.Close(); err != nil {
 				t.Error(err)
@@ -111,7 +99,7 @@ func TestCloseEndsTheBackgroundWork(t *testing.T) {
 		// A run that outlives its engine still ends, and its waiters with it.
 		waiting := a.beginLater(context.Background(), req)
 		synctest.Wait()
-		wantEnd(t, run, created("one"), engine.ResultPending)
+		wantEnd(t, run, created("one"), resultTrying)
 		wantReplay(t, waiting.decision(), run.ExecutionID(), created("one"), true)
 	})
 }

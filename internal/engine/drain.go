@@ -14,8 +14,7 @@ type tally struct {
 	zero chan struct{} // closed when n falls to 0; nil while it is 0
 }
 
-// add changes the count, and reports whether it left or reached 0.
-func (t *tally) add(n int) (changed bool) {
+func (t *tally) add(n int) {
 	before := t.n
 	t.n += n
 	switch {
@@ -24,10 +23,7 @@ func (t *tally) add(n int) (changed bool) {
 	case before > 0 && t.n == 0:
 		close(t.zero)
 		t.zero = nil
-	default:
-		return false
 	}
-	return true
 }
 
 // addUnsettled counts runs, and responses still to be stored.
@@ -35,18 +31,6 @@ func (e *Engine) addUnsettled(n int) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.unsettled.add(n)
-	e.addBusyLocked(n)
-}
-
-// addBusyLocked counts all work that must outlive the requests.
-func (e *Engine) addBusyLocked(n int) {
-	switch {
-	case !e.busy.add(n):
-	case n > 0 && e.options.OnBusy != nil:
-		e.options.OnBusy()
-	case n < 0 && e.options.OnIdle != nil:
-		go e.options.OnIdle() // it may close the engine, which waits for its callers
-	}
 }
 
 // Drain waits until no run is in flight and no response is left to be stored, or
@@ -54,18 +38,39 @@ func (e *Engine) addBusyLocked(n int) {
 // the time in which a store that answers lets them be withdrawn: without their
 // process they lapse with their lease.
 func (e *Engine) Drain(ctx context.Context) error {
-	if n, err := e.wait(ctx, &e.unsettled); err != nil {
-		return fmt.Errorf("%d runs or their responses are unsettled: %w", n, err)
+	if err := e.awaitSettled(ctx); err != nil {
+		return err
 	}
 	ctx, cancel := context.WithTimeout(ctx, idempotency.ClaimPatience+withdrawPause+e.options.Timeout)
 	defer cancel()
-	if n, err := e.wait(ctx, &e.busy); err != nil {
+	return e.awaitWithdrawn(ctx)
+}
+
+// Finish waits until nothing at all is left to do: no run, no response to be
+// stored, no claim in doubt; or until the context ends, whose error it then
+// returns.
+func (e *Engine) Finish(ctx context.Context) error {
+	if err := e.awaitSettled(ctx); err != nil {
+		return err
+	}
+	return e.awaitWithdrawn(ctx)
+}
+
+func (e *Engine) awaitSettled(ctx context.Context) error {
+	if n, err := e.await(ctx, &e.unsettled); err != nil {
+		return fmt.Errorf("%d runs or their responses are unsettled: %w", n, err)
+	}
+	return nil
+}
+
+func (e *Engine) awaitWithdrawn(ctx context.Context) error {
+	if n, err := e.await(ctx, &e.inDoubt); err != nil {
 		return fmt.Errorf("%d claims in doubt are not withdrawn: %w", n, err)
 	}
 	return nil
 }
 
-func (e *Engine) wait(ctx context.Context, t *tally) (n int, err error) {
+func (e *Engine) await(ctx context.Context, t *tally) (n int, err error) {
 	for {
 		e.mu.Lock()
 		n, zero := t.n, t.zero

@@ -1,43 +1,49 @@
-// Package engine is what one process does around the keys of one store: of all
+// Package engine is what one process does around the keys of one store. Of all
 // requests that it holds for a key at the same time one asks the store, and the
-// others follow what becomes of it. The rules that it applies are those of package
-// idempotency.
+// others follow what becomes of it: together they are a flight (flight.go). Around
+// that it renews leases (renewals.go), stores the ends of runs, again where a store
+// fails (retry.go), follows the runs of other replicas (watch.go), and takes back
+// claims whose reply was lost (withdraw.go).
+//
+// The rules that it applies are those of package idempotency.
 package engine
 
 import (
 	"context"
 	"errors"
 	"sync"
-	"sync/atomic"
 	"time"
 
-	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
 	"go.uber.org/zap"
+
+	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
+	"github.com/caddy-dedup/caddy-dedup/internal/seal"
 )
 
 // Options are what an engine is made of besides its store.
 type Options struct {
 	// Timeout limits one operation of the store.
 	Timeout time.Duration
-	// Logger gets takeovers, releases, and every claim that was lost or could
-	// not be settled.
+	// Logger gets takeovers, released and held keys, and every claim that was lost
+	// or could not be settled.
 	Logger *zap.Logger
 	// NewToken makes an owner token: unguessable, unique over all replicas.
 	NewToken func() string
 	// NewExecutionID makes the public name of a run.
 	NewExecutionID func() string
-	// OnBusy and OnIdle are called when the engine begins and ends to have work
-	// that must outlive the requests: runs, responses still to be stored, claims
-	// still to be withdrawn. OnIdle may close the engine. Either may be nil.
-	OnBusy, OnIdle func()
 }
 
-// Engine owns what one process does around the keys of one store. Of all
-// requests that the process holds for a key at the same time, one asks the
-// store; the others follow what became of it. All methods may be called
-// concurrently.
+// Settings are what may change while the store is open.
+type Settings struct {
+	Limits Limits
+	// Sealer encrypts what the store keeps; nil encrypts nothing.
+	Sealer *seal.Sealer
+}
+
+// Engine owns what one process does around the keys of one store. All methods may
+// be called concurrently.
 type Engine struct {
-	store       idempotency.Store
+	store       *seal.Store
 	options     Options
 	log         *zap.Logger
 	unsubscribe func()
@@ -50,25 +56,24 @@ type Engine struct {
 	closing sync.Mutex
 
 	mu          sync.Mutex
+	limits      Limits
+	overloads   Overloads
 	flights     map[idempotency.Key]*flight
 	withdrawals []*withdrawal
-	// unsettled counts runs and responses still to be stored, busy also claims
-	// still to be withdrawn.
-	unsettled, busy tally
-	overloads       Overloads
+	// unsettled counts runs and responses still to be stored, inDoubt claims still
+	// to be withdrawn.
+	unsettled, inDoubt tally
 	// waiting counts requests that follow a flight, claiming those that ask the
 	// store.
 	waiting, claiming int
-
-	// readers opens what is encrypted for operators' requests.
-	readers atomic.Pointer[idempotency.Sealer]
 }
 
-// New returns an engine over a store. Closing it closes the store.
+// New returns an engine over a store, without limits and without encryption until
+// [Engine.Configure]. Closing it closes the store.
 func New(store idempotency.Store, options Options) *Engine {
 	ctx, cancel := context.WithCancel(context.Background())
 	e := &Engine{
-		store:   store,
+		store:   seal.Around(store, nil),
 		options: options,
 		log:     options.Logger,
 		ctx:     ctx,
@@ -79,60 +84,45 @@ func New(store idempotency.Store, options Options) *Engine {
 	return e
 }
 
-// Policy is what a user chose for the requests of one handler.
-type Policy struct {
-	// Lease is how long a claim holds without renewal; it is renewed at a third
-	// of it.
-	Lease time.Duration
-	// Retention is how long a record lives from the end of its run.
-	Retention time.Duration
+// Configure changes the settings, for all requests from now on.
+func (e *Engine) Configure(s Settings) {
+	e.mu.Lock()
+	e.limits = s.Limits
+	e.mu.Unlock()
+	e.store.Use(s.Sealer)
+}
+
+// Request is what the engine has to know of a request.
+type Request struct {
+	Key    idempotency.Key
+	Origin idempotency.Origin
+	// Fingerprint is that of [idempotency.Fingerprint], plain; empty if none is
+	// taken.
+	Fingerprint string
+	// SameRun is the execution ID that the request came in with, if any.
+	SameRun string
+	// Force runs again on purpose where a response is kept.
+	Force  bool
+	Policy idempotency.Policy
 	// Timeout is the limit of one run. A run that is not ended by then (its
 	// client reads a stream no further, say) is no longer renewed. 0: no limit.
 	Timeout time.Duration
 	// Wait is how long a duplicate waits for the run in flight; 0 refuses it at
 	// once.
 	Wait time.Duration
-	// Settle says what frees and what holds a key.
-	Settle idempotency.SettlePolicy
-	// Limits are those of the request's configuration: after a reload, requests
-	// of the old one are still held to theirs.
-	Limits Limits
 }
 
-// Request is what the engine has to know of a request.
-type Request struct {
-	// Key and Fingerprint are those of the first of the request's names.
-	Key         idempotency.Key
-	Fingerprint string
-	// OtherNames are those under which the operation may have a record, too.
-	OtherNames []idempotency.Name
-	// Sealer seals and opens what is kept of the key; nil seals nothing.
-	Sealer *idempotency.Sealer
-	// SameRun is the execution ID that the request came in with, if any.
-	SameRun    string
-	Provider   string
-	DeliveryID string
-	// Force runs again on purpose where a response is kept.
-	Force  bool
-	Policy Policy
-}
-
-func (r Request) claim(token, executionID string) idempotency.Claim {
+// claimOf returns the request's claim, but for token and execution ID, which it
+// gets when it asks the store.
+func (e *Engine) claimOf(req Request) idempotency.Claim {
 	return idempotency.Claim{
-		Key:         r.Key,
-		Token:       token,
-		ExecutionID: executionID,
-		SameRun:     r.SameRun,
-		Fingerprint: r.Fingerprint,
-		Hold:        r.Policy.Settle.Hold,
-		Provider:    r.Provider,
-		DeliveryID:  r.DeliveryID,
-		Sealer:      r.Sealer,
-		Lease:       r.Policy.Lease,
-		Retention:   r.Policy.Retention,
-		Waits:       r.Policy.Wait > 0,
-		Force:       r.Force,
-		MaxAttempts: r.Policy.Settle.MaxAttempts,
+		Key:          req.Key,
+		SameRun:      req.SameRun,
+		Fingerprints: e.store.Sealer().Fingerprints(req.Key, req.Fingerprint),
+		Origin:       req.Origin,
+		Terms:        req.Policy.Terms,
+		Waits:        req.Wait > 0,
+		Force:        req.Force,
 	}
 }
 
@@ -140,72 +130,56 @@ func (r Request) claim(token, executionID string) idempotency.Claim {
 // a [Replay], a [Refusal] or a [SameRun]. The error is that of the context: the
 // client is gone and there is nobody to answer.
 func (e *Engine) Begin(ctx context.Context, req Request) (Decision, error) {
-	limit := time.NewTimer(req.Policy.Wait)
+	limit := time.NewTimer(req.Wait)
 	defer limit.Stop()
-	at := req
-	for moves := 0; moves < maxMoves; {
-		f, first, late, err := e.join(at.Key, at.Policy.Limits)
+	c := e.claimOf(req)
+	for {
+		f, part, err := e.join(c.Key)
 		if err != nil {
-			return about(refusalFor(err), at.Key), nil
+			return refusalFor(err), nil
 		}
-		if first {
-			if run := e.claim(ctx, f, at); run != nil {
+		if part == first {
+			if run := e.claim(ctx, f, c, req); run != nil {
 				return run, nil
 			}
 		}
-		decision, err := follow(ctx, f, late, at, limit.C)
-		e.leave(f, first)
+		decision, err := e.follow(ctx, f, part, c, limit.C)
+		e.leave(f, part)
 		if decision != nil || err != nil {
-			return about(decision, at.Key), err
-		}
-		if late {
-			// The flight's end is in no store yet, and the request wants another: a
-			// forced one, say. It waits for the store like for a run.
-			if decision, err := untilGone(ctx, f, limit.C); decision != nil || err != nil {
-				return about(decision, at.Key), err
-			}
-		}
-		if at = req.at(f.outcome.elsewhere); at.Key != req.Key {
-			moves++
+			return decision, err
 		}
 	}
-	return Refusal{Reason: ReasonInFlight, Key: req.Key}, nil
 }
 
 // claim asks the store for the first request of a flight. It returns a run if
 // the request may run; else the flight, as it then stands, tells the first
 // request and all others what to do.
-func (e *Engine) claim(ctx context.Context, f *flight, req Request) *Run {
+func (e *Engine) claim(ctx context.Context, f *flight, c idempotency.Claim, req Request) *Run {
 	told := false
 	defer func() {
 		if !told { // a panic in the store must not leave the others waiting for ever
-			e.finish(f, outcome{err: errors.New("the store failed")})
+			e.end(f, over, idempotency.Claimed{}, errors.New("the store failed"))
 		}
 	}()
-	c := req.claim(e.options.NewToken(), e.options.NewExecutionID())
-	got, err := e.ask(ctx, c, req.Policy.Limits)
-	var elsewhere *idempotency.Name
-	if err == nil && got.Verdict == idempotency.Proceed {
-		elsewhere, err = e.elsewhere(c, req, got)
-	}
+	c.Token, c.ExecutionID = e.options.NewToken(), e.options.NewExecutionID()
+	got, err := e.ask(ctx, c)
 	told = true
 	switch {
 	case err != nil:
-		e.finish(f, outcome{err: err})
+		e.end(f, over, idempotency.Claimed{}, err)
 	case got.Verdict == idempotency.ReplayKept && got.Response == nil:
 		// Against the contract of stores; asking again and again would never end.
-		e.finish(f, outcome{err: &idempotency.UnreadableError{Where: c.Key.String(), Err: errors.New("it is complete and has no response")}})
-	case elsewhere != nil:
-		e.finish(f, outcome{elsewhere: elsewhere})
+		e.end(f, over, idempotency.Claimed{}, &idempotency.UnreadableError{
+			Where: c.Key.String(), Err: errors.New("it is complete and has no response"),
+		})
 	case got.Verdict == idempotency.Proceed:
-		f.inFlight(got.Record)
-		return e.newRun(f, c, req.Policy, got)
+		e.fly(f, got.Record, false)
+		return e.newRun(f, c, req, got)
 	case got.Verdict == idempotency.WaitForRun && c.Waits:
-		f.sealer = c.Sealer
-		f.inFlight(got.Record)
-		e.goBackground(func() { e.watch(f, got.Now) })
+		e.fly(f, got.Record, true)
+		e.goBackground(func() { e.watch(f, got.Record, got.Now) })
 	default:
-		e.finish(f, outcome{record: got.Record, response: got.Response, now: got.Now})
+		e.end(f, over, got, nil)
 	}
 	return nil
 }
@@ -213,26 +187,23 @@ func (e *Engine) claim(ctx context.Context, f *flight, req Request) *Run {
 // ask claims in the store, under its own time limit: that the client went away
 // must not leave the claim in doubt. A claim that may have been executed though
 // its reply was lost is withdrawn.
-func (e *Engine) ask(ctx context.Context, c idempotency.Claim, limits Limits) (idempotency.Claimed, error) {
-	if !c.Operator { // who makes room
-		if err := e.beginClaim(limits); err != nil {
-			return idempotency.Claimed{}, err
-		}
-		defer e.endClaim()
+func (e *Engine) ask(ctx context.Context, c idempotency.Claim) (idempotency.Claimed, error) {
+	if err := e.beginClaim(); err != nil {
+		return idempotency.Claimed{}, err
 	}
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), e.options.Timeout)
+	defer e.endClaim()
+	ctx, cancel := e.operation(context.WithoutCancel(ctx))
 	defer cancel()
-	got, err := idempotency.Sealed(e.store, c.Sealer).Claim(ctx, c)
+	got, err := e.store.Claim(ctx, c)
 	if err != nil && got.Record != nil {
 		e.withdraw(c, got.Record)
 	}
 	return got, err
 }
 
-// operation returns the context for one operation of the store that goes on
-// without a client.
-func (e *Engine) operation() (context.Context, context.CancelFunc) {
-	return context.WithTimeout(context.Background(), e.options.Timeout)
+// operation returns the context for one operation of the store.
+func (e *Engine) operation(ctx context.Context) (context.Context, context.CancelFunc) {
+	return context.WithTimeout(ctx, e.options.Timeout)
 }
 
 // Close ends the background work, without waiting for runs, and closes the
@@ -246,13 +217,6 @@ func (e *Engine) Close() error {
 	return e.store.Close()
 }
 
-// Store returns the engine's store, for operators' requests.
-func (e *Engine) Store() idempotency.Store { return idempotency.Sealed(e.store, e.readers.Load()) }
-
-// ReadWith says with which keys operators' requests read what is encrypted. Other
-// requests bring their own.
-func (e *Engine) ReadWith(sealer *idempotency.Sealer) { e.readers.Store(sealer) }
-
 func (e *Engine) goBackground(f func()) {
 	e.closing.Lock()
 	defer e.closing.Unlock()
@@ -261,4 +225,16 @@ func (e *Engine) goBackground(f func()) {
 		return
 	}
 	e.background.Go(f)
+}
+
+// pause waits, and reports false when the engine is closed.
+func (e *Engine) pause(d time.Duration) bool {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return true
+	case <-e.ctx.Done():
+		return false
+	}
 }

@@ -36,7 +36,7 @@ func TestConcurrentDuplicatesAskTheStoreOnce(t *testing.T) {
 			t.Errorf("the first attempt is %d", run.Attempt())
 		}
 		answer := created("paid")
-		wantEnd(t, run, answer, engine.ResultKept)
+		wantEnd(t, run, answer, resultKept)
 		for _, w := range all {
 			if d := w.decision(); d != engine.Decision(run) {
 				wantReplay(t, d, run.ExecutionID(), answer, true)
@@ -61,8 +61,8 @@ func TestKeysDoNotWaitForEachOther(t *testing.T) {
 		two.Key = idempotency.Identity{ID: "two"}.Key()
 		first := a.run(one)
 		second := a.run(two)
-		wantEnd(t, second, created("two"), engine.ResultKept)
-		wantEnd(t, first, created("one"), engine.ResultKept)
+		wantEnd(t, second, created("two"), resultKept)
+		wantEnd(t, first, created("one"), resultKept)
 		wantReplay(t, a.begin(one), first.ExecutionID(), created("one"), false)
 		wantReplay(t, a.begin(two), second.ExecutionID(), created("two"), false)
 	})
@@ -79,7 +79,7 @@ func TestOtherFingerprintIsRefused(t *testing.T) {
 		if w.took != 0 {
 			t.Errorf("the refusal waited %v", w.took)
 		}
-		wantEnd(t, run, created("one"), engine.ResultKept)
+		wantEnd(t, run, created("one"), resultKept)
 		wantRefusal(t, other.begin(reused), engine.ReasonReused, run.ExecutionID())
 		wantReplay(t, other.begin(req), run.ExecutionID(), created("one"), false)
 	})
@@ -91,7 +91,7 @@ func TestDuplicateBesideAReusedKeyIsReplayed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a, req := newReplica(t, newShared(t)), someRequest()
 		run := a.run(req)
-		wantEnd(t, run, created("one"), engine.ResultKept)
+		wantEnd(t, run, created("one"), resultKept)
 		reused := req
 		reused.Fingerprint = "body:two"
 		let := a.link.hold("claim")
@@ -108,14 +108,14 @@ func TestDuplicateBesideAReusedKeyIsReplayed(t *testing.T) {
 func TestInFlightIsRefusedWithoutWaiting(t *testing.T) {
 	onBoth(t, func(t *testing.T, owner, other *replica) {
 		req := someRequest()
-		req.Policy.Wait = 0
+		req.Wait = 0
 		run := owner.run(req)
 		w := other.beginLater(context.Background(), req)
 		wantRefusal(t, w.decision(), engine.ReasonInFlight, run.ExecutionID())
 		if w.took != 0 {
 			t.Errorf("the refusal waited %v", w.took)
 		}
-		wantEnd(t, run, created("one"), engine.ResultKept)
+		wantEnd(t, run, created("one"), resultKept)
 		wantReplay(t, other.begin(req), run.ExecutionID(), created("one"), false)
 	})
 }
@@ -128,7 +128,7 @@ func TestWaitingBesideOneThatDoesNot(t *testing.T) {
 		a, b := newReplica(t, store), newReplica(t, store)
 		run := a.run(req)
 		impatient := req
-		impatient.Policy.Wait = 0
+		impatient.Wait = 0
 		let := b.link.hold("claim")
 		first := b.beginLater(context.Background(), impatient)
 		synctest.Wait()
@@ -138,7 +138,7 @@ func TestWaitingBesideOneThatDoesNot(t *testing.T) {
 		wantRefusal(t, first.decision(), engine.ReasonInFlight, run.ExecutionID())
 		synctest.Wait()
 		wantRefusal(t, b.begin(impatient), engine.ReasonInFlight, run.ExecutionID())
-		wantEnd(t, run, created("one"), engine.ResultKept)
+		wantEnd(t, run, created("one"), resultKept)
 		wantReplay(t, second.decision(), run.ExecutionID(), created("one"), true)
 	})
 }
@@ -154,7 +154,7 @@ func TestWaitEndsAtItsLimit(t *testing.T) {
 		}
 		later := other.beginLater(context.Background(), req)
 		time.Sleep(someWait / 2)
-		wantEnd(t, run, created("one"), engine.ResultKept)
+		wantEnd(t, run, created("one"), resultKept)
 		wantReplay(t, later.decision(), run.ExecutionID(), created("one"), true)
 	})
 }
@@ -172,7 +172,7 @@ func TestWaiterWhoseClientLeft(t *testing.T) {
 		if !errors.Is(gone.err, left) || gone.d != nil {
 			t.Errorf("decided %v with %v, want nothing with %v", gone.d, gone.err, left)
 		}
-		wantEnd(t, run, created("one"), engine.ResultKept)
+		wantEnd(t, run, created("one"), resultKept)
 		wantReplay(t, stays.decision(), run.ExecutionID(), created("one"), true)
 	})
 }
@@ -198,7 +198,7 @@ func TestClientsThatLeaveWhileTheStoreIsAsked(t *testing.T) {
 		}
 		let()
 		run := as[*engine.Run](t, first.decision())
-		wantEnd(t, run, created("one"), engine.ResultKept)
+		wantEnd(t, run, created("one"), resultKept)
 		wantReplay(t, third.decision(), run.ExecutionID(), created("one"), true)
 	})
 }
@@ -217,7 +217,7 @@ func TestSameRunPasses(t *testing.T) {
 		if w.took != 0 {
 			t.Errorf("it waited %v for itself", w.took)
 		}
-		wantEnd(t, run, created("one"), engine.ResultKept)
+		wantEnd(t, run, created("one"), resultKept)
 	})
 }
 
@@ -250,7 +250,7 @@ func TestStoreErrorsRefuseAllWhoJoined(t *testing.T) {
 					t.Errorf("the store was asked %d times, want 1", n)
 				}
 				a.link.failWith(nil, "claim")
-				wantEnd(t, a.run(req), created("one"), engine.ResultKept)
+				wantEnd(t, a.run(req), created("one"), resultKept)
 			})
 		})
 	}
@@ -267,7 +267,7 @@ func TestHungStoreRefusesWithinItsTimeout(t *testing.T) {
 			}
 		}
 		a.link.fail(works)
-		wantEnd(t, a.run(req), created("one"), engine.ResultKept)
+		wantEnd(t, a.run(req), created("one"), resultKept)
 	})
 }
 
@@ -331,7 +331,7 @@ func (m mute) Claim(ctx context.Context, c idempotency.Claim) (idempotency.Claim
 func TestKeptResponseThatDoesNotCome(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a, req := newReplica(t, mute{newShared(t)}), someRequest()
-		wantEnd(t, a.run(req), created("one"), engine.ResultKept)
+		wantEnd(t, a.run(req), created("one"), resultKept)
 		wantRefusal(t, a.begin(req), engine.ReasonUnreadable, "")
 	})
 }

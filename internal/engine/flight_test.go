@@ -19,24 +19,24 @@ func TestWaitersGetTheAnswerThatReleases(t *testing.T) {
 	for name, test := range map[string]struct {
 		end      idempotency.End
 		response *idempotency.Response
-		result   engine.Result
+		result   result
 		next     int // attempt of the next run
 	}{
 		"answered 500": {
-			idempotency.End{How: idempotency.Answered, Status: 500}, broken("out of order"),
-			engine.ResultReleased, 2,
+			idempotency.End{How: idempotency.Answered}, broken("out of order"),
+			resultReleased, 2,
 		},
 		"unknown": {
-			idempotency.End{How: idempotency.Unknown, Status: 504}, failed(504),
-			engine.ResultReleased, 2,
+			idempotency.End{How: idempotency.Unknown}, failed(504),
+			resultReleased, 2,
 		},
 		"not sent": {
-			idempotency.End{How: idempotency.NotSent, Status: 502}, failed(502),
-			engine.ResultNotSent, 1,
+			idempotency.End{How: idempotency.NotSent}, failed(502),
+			resultNotSent, 1,
 		},
 		"asked for by the upstream": {
-			idempotency.End{How: idempotency.Answered, Status: 200, Retention: new(time.Duration)}, created("try again"),
-			engine.ResultReleased, 2,
+			idempotency.End{How: idempotency.Answered, Retention: new(time.Duration)}, created("try again"),
+			resultReleased, 2,
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -46,7 +46,7 @@ func TestWaitersGetTheAnswerThatReleases(t *testing.T) {
 				run := a.run(req)
 				all := append(a.waiters(3, req), b.waiters(3, req)...)
 				synctest.Wait()
-				if got := run.End(test.end, test.response); got != test.result {
+				if got := ended(run, withResponse(test.end, test.response)); got != test.result {
 					t.Errorf("the run ended %q, want %q", got, test.result)
 				}
 				for _, w := range all {
@@ -61,7 +61,7 @@ func TestWaitersGetTheAnswerThatReleases(t *testing.T) {
 					if again.ExecutionID() == run.ExecutionID() {
 						t.Error("two runs have one execution ID")
 					}
-					again.End(idempotency.End{How: idempotency.NotSent}, failed(502))
+					ended(again, idempotency.End{How: idempotency.NotSent, Response: failed(502)})
 				}
 			})
 		})
@@ -106,8 +106,8 @@ func TestEndThatIsUnknownHoldsTheKey(t *testing.T) {
 		end      idempotency.End
 		response *idempotency.Response
 	}{
-		"cut off":         {idempotency.End{How: idempotency.Unknown, Status: 502}, failed(502)},
-		"gateway timeout": {idempotency.End{How: idempotency.Answered, Status: 504}, broken("504")},
+		"cut off":         {idempotency.End{How: idempotency.Unknown}, failed(502)},
+		"gateway timeout": {idempotency.End{How: idempotency.Answered}, &idempotency.Response{Status: 504}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -116,7 +116,7 @@ func TestEndThatIsUnknownHoldsTheKey(t *testing.T) {
 				run := a.run(req)
 				all := append(a.waiters(3, req), b.waiters(3, req)...)
 				synctest.Wait()
-				if got := run.End(test.end, test.response); got != engine.ResultHeld {
+				if got := ended(run, withResponse(test.end, test.response)); got != resultHeld {
 					t.Errorf("the run ended %q", got)
 				}
 				for _, w := range all {
@@ -145,7 +145,7 @@ func TestRetentionCountsFromTheEnd(t *testing.T) {
 				a, req := newReplica(t, newShared(t)), someRequest()
 				run := a.run(req)
 				time.Sleep(3 * time.Minute)
-				run.End(idempotency.End{How: idempotency.Answered, Status: 201, Retention: test.asked}, created("one"))
+				ended(run, idempotency.End{How: idempotency.Answered, Retention: test.asked, Response: created("one")})
 				time.Sleep(test.want - time.Millisecond)
 				wantReplay(t, a.begin(req), run.ExecutionID(), created("one"), false)
 				time.Sleep(time.Millisecond)
@@ -174,7 +174,7 @@ func TestLeaseIsRenewedAtAThird(t *testing.T) {
 			t.Errorf("renewed %d times in 5 minutes, want 30", n)
 		}
 		wantRefusal(t, b.begin(req), engine.ReasonInFlight, run.ExecutionID())
-		wantEnd(t, run, created("one"), engine.ResultKept)
+		wantEnd(t, run, created("one"), resultKept)
 		time.Sleep(someLease)
 		if n := a.link.count("renew"); n != 30 {
 			t.Errorf("renewed %d times after the end", n-30)
@@ -193,6 +193,6 @@ func TestLeaseOutlivesFailedRenewals(t *testing.T) {
 		a.link.fail(works)
 		time.Sleep(time.Minute)
 		wantRefusal(t, b.begin(req), engine.ReasonInFlight, run.ExecutionID())
-		wantEnd(t, run, created("one"), engine.ResultKept)
+		wantEnd(t, run, created("one"), resultKept)
 	})
 }

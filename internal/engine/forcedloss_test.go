@@ -1,7 +1,6 @@
 package engine_test
 
 import (
-	"context"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -18,24 +17,22 @@ func TestForcedRunAfterTheStoreLostWhatItReplaces(t *testing.T) {
 		end    idempotency.End
 		answer *idempotency.Response
 	}{
-		{"answered 500", idempotency.End{How: idempotency.Answered, Status: 500}, broken("failed")},
-		{"unknown", idempotency.End{How: idempotency.Unknown, Status: 502}, failed(502)},
-		{"not sent", idempotency.End{How: idempotency.NotSent, Status: 502}, failed(502)},
+		{"answered 500", idempotency.End{How: idempotency.Answered}, broken("failed")},
+		{"unknown", idempotency.End{How: idempotency.Unknown}, failed(502)},
+		{"not sent", idempotency.End{How: idempotency.NotSent}, failed(502)},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				store, req := newShared(t), someRequest()
 				a, b := newReplica(t, store), newReplica(t, store)
-				wantEnd(t, a.run(req), created("first"), engine.ResultKept)
+				wantEnd(t, a.run(req), created("first"), resultKept)
 				forced := a.run(forcing(req))
-				if ok, err := store.Forget(context.Background(), req.Key); !ok || err != nil {
-					t.Fatalf("forget: %v, %v", ok, err)
-				}
+				lose(t, store, req)
 				time.Sleep(someLease / 2) // the claim is written anew
 				wantRefusal(t, b.begin(impatient(req)), engine.ReasonInFlight, forced.ExecutionID())
-				forced.End(c.end, c.answer)
+				ended(forced, withResponse(c.end, c.answer))
 				a.drain()
-				wantEnd(t, b.run(req), created("second"), engine.ResultKept)
+				wantEnd(t, b.run(req), created("second"), resultKept)
 			})
 		})
 	}
@@ -47,13 +44,11 @@ func TestForcedRunUnderHoldAfterTheStoreLostWhatItReplaces(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store, req := newShared(t), holding()
 		a, b := newReplica(t, store), newReplica(t, store)
-		wantEnd(t, a.run(req), created("first"), engine.ResultKept)
+		wantEnd(t, a.run(req), created("first"), resultKept)
 		forced := a.run(forcing(req))
-		if ok, err := store.Forget(context.Background(), req.Key); !ok || err != nil {
-			t.Fatalf("forget: %v, %v", ok, err)
-		}
+		lose(t, store, req)
 		time.Sleep(someLease / 2)
-		if got := forced.End(idempotency.End{How: idempotency.Unknown, Status: 502}, failed(502)); got != engine.ResultHeld {
+		if got := ended(forced, idempotency.End{How: idempotency.Unknown, Response: failed(502)}); got != resultHeld {
 			t.Errorf("the run ended %q, want it held", got)
 		}
 		wantRefusal(t, b.begin(req), engine.ReasonHeld, forced.ExecutionID())
@@ -62,7 +57,7 @@ func TestForcedRunUnderHoldAfterTheStoreLostWhatItReplaces(t *testing.T) {
 
 // impatient is a request that does not wait for a run in flight.
 func impatient(req engine.Request) engine.Request {
-	req.Policy.Wait = 0
+	req.Wait = 0
 	return req
 }
 
@@ -71,7 +66,7 @@ func TestForcedRunOfACrashedOwnerCounts(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store, req := newShared(t), someRequest()
 		a, b := newReplica(t, store), newReplica(t, store)
-		wantEnd(t, a.run(req), created("first"), engine.ResultKept)
+		wantEnd(t, a.run(req), created("first"), resultKept)
 		if n := a.run(forcing(req)).Attempt(); n != 2 {
 			t.Fatalf("the forced run is attempt %d, want 2", n)
 		}

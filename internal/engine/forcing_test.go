@@ -26,20 +26,20 @@ func TestForcedRun(t *testing.T) {
 		kept   bool
 	}{
 		{"keeps its response", func(t *testing.T, run *engine.Run) {
-			wantEnd(t, run, created("second"), engine.ResultKept)
+			wantEnd(t, run, created("second"), resultKept)
 		}, created("second"), true},
 		{"fails", func(t *testing.T, run *engine.Run) {
-			wantEnd(t, run, broken("failed"), engine.ResultReleased)
+			wantEnd(t, run, broken("failed"), resultReleased)
 		}, broken("failed"), false},
 		{"is not sent", func(t *testing.T, run *engine.Run) {
 			failed := &idempotency.Response{Status: 502, Failed: true}
-			if got := run.End(idempotency.End{How: idempotency.NotSent, Status: 502}, failed); got != engine.ResultNotSent {
+			if got := ended(run, idempotency.End{How: idempotency.NotSent, Response: failed}); got != resultNotSent {
 				t.Errorf("the run ended %q", got)
 			}
 		}, &idempotency.Response{Status: 502, Failed: true}, false},
 		{"ends unknown under hold", func(t *testing.T, run *engine.Run) {
 			failed := &idempotency.Response{Status: 504, Failed: true}
-			if got := run.End(idempotency.End{How: idempotency.Unknown, Status: 504}, failed); got != engine.ResultReleased {
+			if got := ended(run, idempotency.End{How: idempotency.Unknown, Response: failed}); got != resultReleased {
 				t.Errorf("the run ended %q", got)
 			}
 		}, &idempotency.Response{Status: 504, Failed: true}, false},
@@ -48,7 +48,7 @@ func TestForcedRun(t *testing.T) {
 			onBoth(t, func(t *testing.T, owner, other *replica) {
 				req := holding()
 				first := owner.run(req)
-				wantEnd(t, first, created("first"), engine.ResultKept)
+				wantEnd(t, first, created("first"), resultKept)
 				run := owner.run(forcing(req))
 				if run.Record().ParentID != first.ExecutionID() || run.Attempt() != 2 {
 					t.Errorf("the forced run is %+v", run.Record())
@@ -76,13 +76,13 @@ func TestForcedRunOfACrashedOwner(t *testing.T) {
 		store, req := newShared(t), holding()
 		a, b := newReplica(t, store), newReplica(t, store)
 		first := a.run(req)
-		wantEnd(t, first, created("first"), engine.ResultKept)
+		wantEnd(t, first, created("first"), resultKept)
 		a.run(forcing(req))
 		_ = a.Close() // it renews no more
 		time.Sleep(someLease)
 		wantReplay(t, b.begin(req), first.ExecutionID(), created("first"), false)
 		again := b.run(forcing(req))
-		wantEnd(t, again, created("third"), engine.ResultKept)
+		wantEnd(t, again, created("third"), resultKept)
 		wantReplay(t, b.begin(req), again.ExecutionID(), created("third"), false)
 	})
 }
@@ -96,15 +96,15 @@ func TestForcedRequestBesideOthers(t *testing.T) {
 		other.Fingerprint = "body:two"
 		run := a.run(req)
 		wantRefusal(t, a.begin(other), engine.ReasonReused, run.ExecutionID())
-		wantEnd(t, run, created("first"), engine.ResultKept)
+		wantEnd(t, run, created("first"), resultKept)
 		second := a.run(other)
-		wantEnd(t, second, created("second"), engine.ResultKept)
+		wantEnd(t, second, created("second"), resultKept)
 		wantRefusal(t, a.begin(req), engine.ReasonReused, second.ExecutionID())
 
 		held := req
 		held.Key = idempotency.Identity{ID: "held"}.Key()
 		lost := a.run(held)
-		lost.End(idempotency.End{How: idempotency.Unknown}, &idempotency.Response{Status: 502, Failed: true})
+		ended(lost, idempotency.End{How: idempotency.Unknown, Response: &idempotency.Response{Status: 502, Failed: true}})
 		wantRefusal(t, a.begin(forcing(held)), engine.ReasonHeld, lost.ExecutionID())
 	})
 }
@@ -114,19 +114,19 @@ func TestForcedRequestBesideOthers(t *testing.T) {
 func TestMaxAttempts(t *testing.T) {
 	onBoth(t, func(t *testing.T, a, b *replica) {
 		req := someRequest()
-		req.Policy.Settle.MaxAttempts = 3
+		req.Policy.MaxAttempts = 3
 		for n := 1; n <= 3; n++ {
 			unsent := a.run(req)
-			if got := unsent.End(idempotency.End{How: idempotency.NotSent}, &idempotency.Response{Status: 502, Failed: true}); got != engine.ResultNotSent {
+			if got := ended(unsent, idempotency.End{How: idempotency.NotSent, Response: &idempotency.Response{Status: 502, Failed: true}}); got != resultNotSent {
 				t.Errorf("the run ended %q", got)
 			}
 			run := b.run(req)
 			if run.Attempt() != n {
 				t.Errorf("run %d is attempt %d", n, run.Attempt())
 			}
-			want := engine.ResultReleased
+			want := resultReleased
 			if n == 3 {
-				want = engine.ResultKept
+				want = resultKept
 			}
 			wantEnd(t, run, broken("still"), want)
 		}
@@ -139,10 +139,10 @@ func TestMaxAttempts(t *testing.T) {
 
 		req.Key = idempotency.Identity{ID: "unknown"}.Key()
 		for range 2 {
-			wantEnd(t, a.run(req), broken("still"), engine.ResultReleased)
+			wantEnd(t, a.run(req), broken("still"), resultReleased)
 		}
 		last := a.run(req)
-		last.End(idempotency.End{How: idempotency.Unknown, Status: 504}, &idempotency.Response{Status: 504, Failed: true})
+		ended(last, idempotency.End{How: idempotency.Unknown, Response: &idempotency.Response{Status: 504, Failed: true}})
 		wantRefusal(t, b.begin(req), engine.ReasonExhausted, last.ExecutionID())
 	})
 }
@@ -154,7 +154,7 @@ func TestForcedRequestWaitsForAPendingResponse(t *testing.T) {
 		r, req := newReplica(t, newShared(t)), someRequest()
 		first := r.run(req)
 		r.link.fail(refused, "settle", "renew", "claim")
-		wantEnd(t, first, created("first"), engine.ResultPending)
+		wantEnd(t, first, created("first"), resultTrying)
 		wantReplay(t, r.begin(req), first.ExecutionID(), created("first"), false)
 
 		impatient := r.beginLater(context.Background(), forcing(req))
@@ -163,7 +163,7 @@ func TestForcedRequestWaitsForAPendingResponse(t *testing.T) {
 			t.Errorf("it was refused after %v, want %v", impatient.took, someWait)
 		}
 		atOnce := forcing(req)
-		atOnce.Policy.Wait = 0
+		atOnce.Wait = 0
 		wantRefusal(t, r.begin(atOnce), engine.ReasonInFlight, first.ExecutionID())
 		ctx, leave := context.WithCancel(context.Background())
 		left := r.beginLater(ctx, forcing(req))
@@ -180,7 +180,7 @@ func TestForcedRequestWaitsForAPendingResponse(t *testing.T) {
 		if run.Record().ParentID != first.ExecutionID() {
 			t.Errorf("the forced run is %+v", run.Record())
 		}
-		wantEnd(t, run, created("second"), engine.ResultKept)
+		wantEnd(t, run, created("second"), resultKept)
 	})
 }
 
@@ -190,9 +190,9 @@ func TestForcedResponseWithoutItsBody(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r, req := newReplica(t, newShared(t)), someRequest()
 		first := r.run(req)
-		wantEnd(t, first, created("first"), engine.ResultKept)
+		wantEnd(t, first, created("first"), resultKept)
 		omitted := &idempotency.Response{Status: 201, Omitted: true}
-		wantEnd(t, r.run(forcing(req)), omitted, engine.ResultReleased)
+		wantEnd(t, r.run(forcing(req)), omitted, resultReleased)
 		wantReplay(t, r.begin(req), first.ExecutionID(), created("first"), false)
 	})
 }

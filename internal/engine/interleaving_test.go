@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"math/rand/v2"
-	"strconv"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -27,7 +26,7 @@ type chaos struct {
 	running map[int]map[string]bool
 	// kept are the runs by operation of which End has said that they are kept.
 	kept    map[int]string
-	results map[string]engine.Result
+	results map[string]result
 	replays map[string]int
 	waited  int
 }
@@ -66,7 +65,7 @@ func (c *chaos) begins(operation int, run *engine.Run) {
 	if other := c.kept[operation]; other != "" {
 		c.t.Errorf("%s runs though the response of %s is kept", executionID, other)
 	}
-	if record, _, err := c.Store.Lookup(context.Background(), run.About()); err != nil || record.ExecutionID != executionID {
+	if record, _, err := c.Store.Lookup(context.Background(), keyed(operation).Key); err != nil || record.ExecutionID != executionID {
 		c.t.Errorf("%s runs and the store says %+v (%v)", executionID, record, err)
 	}
 	if c.running[operation] == nil {
@@ -79,11 +78,11 @@ func (c *chaos) ends(operation int, run *engine.Run, how idempotency.How, respon
 	c.mu.Lock()
 	delete(c.running[operation], run.ExecutionID())
 	c.mu.Unlock()
-	result := run.End(idempotency.End{How: how, Status: response.Status}, response)
+	result := ended(run, idempotency.End{How: how, Response: response})
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.results[run.ExecutionID()] = result
-	if result == engine.ResultKept {
+	if result == resultKept {
 		if other := c.kept[operation]; other != "" {
 			c.t.Errorf("%s is kept though %s was", run.ExecutionID(), other)
 		}
@@ -157,33 +156,26 @@ func disturb(random *rand.Rand, r *replica) {
 }
 
 func TestRandomInterleavings(t *testing.T) {
-	interleavings(t, func(_, n int) engine.Request { return keyed(n) })
+	interleavings(t, "", "")
 }
 
-// The same where the replicas' first encryption keys differ.
-func TestRandomInterleavingsUnderTwoNames(t *testing.T) {
-	interleavings(t, func(replica, n int) engine.Request {
-		req := holding()
-		req.Sealer = sealing(t, []string{"ab", "ba"}[replica])
-		name, others := req.Sealer.Names(idempotency.Identity{ID: strconv.Itoa(n)}, req.Fingerprint)
-		req.Key, req.Fingerprint, req.OtherNames = name.Key, name.Fingerprint, others
-		return req
-	})
+// The same where the replicas' encryption keys stand in different orders.
+func TestRandomInterleavingsUnderTwoKeys(t *testing.T) {
+	interleavings(t, "ab", "ba")
 }
 
-// interleavings runs many seeds. Named says what an operation is called on a
-// replica.
-func interleavings(t *testing.T, named func(replica, operation int) engine.Request) {
+// interleavings runs many seeds. Keys are the encryption keys of the replicas.
+func interleavings(t *testing.T, keys ...string) {
 	var replays, waited int
 	for seed := range uint64(30) {
 		t.Run(fmt.Sprint("seed ", seed), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				c := interleave(t, seed, named)
+				c := interleave(t, seed, keys)
 				waited += c.waited
 				for executionID, n := range c.replays {
 					replays += n
 					switch c.results[executionID] {
-					case engine.ResultKept, engine.ResultReleased, engine.ResultNotSent, engine.ResultPending:
+					case resultKept, resultReleased, resultNotSent, resultTrying:
 					default:
 						t.Errorf("%s was replayed, and ended %q", executionID, c.results[executionID])
 					}
@@ -198,22 +190,27 @@ func interleavings(t *testing.T, named func(replica, operation int) engine.Reque
 
 // interleave runs many requests on two replicas whose ways to the store fail
 // now and then, and returns what was seen when all is over.
-func interleave(t *testing.T, seed uint64, named func(replica, operation int) engine.Request) *chaos {
+func interleave(t *testing.T, seed uint64, sealedWith []string) *chaos {
 	c := &chaos{
 		Store:   newShared(t),
 		t:       t,
 		leases:  make(map[string]time.Time),
 		running: make(map[int]map[string]bool),
 		kept:    make(map[int]string),
-		results: make(map[string]engine.Result),
+		results: make(map[string]result),
 		replays: make(map[string]int),
 	}
-	replicas := []*replica{newReplica(t, c), newReplica(t, c)}
-	request := func(replica, n int) engine.Request {
-		req := named(replica, n)
-		req.Policy.Settle.Hold = n%4 == 0
+	var replicas []*replica
+	for _, keys := range sealedWith {
+		r := newReplica(t, c)
+		r.Configure(engine.Settings{Sealer: sealing(t, keys)})
+		replicas = append(replicas, r)
+	}
+	request := func(n int) engine.Request {
+		req := keyed(n)
+		req.Policy.Hold = n%4 == 0
 		req.Policy.Lease = 3 * time.Second
-		req.Policy.Wait = 4 * time.Second
+		req.Wait = 4 * time.Second
 		return req
 	}
 	const keys = 8
@@ -225,7 +222,7 @@ func interleave(t *testing.T, seed uint64, named func(replica, operation int) en
 			for range 10 {
 				time.Sleep(time.Duration(random.IntN(4000)) * time.Millisecond)
 				replica, operation := random.IntN(2), random.IntN(keys)
-				c.request(random, replicas[replica], operation, request(replica, operation))
+				c.request(random, replicas[replica], operation, request(operation))
 			}
 		})
 	}
@@ -251,7 +248,7 @@ func interleave(t *testing.T, seed uint64, named func(replica, operation int) en
 	}
 	// Whatever happened, no key is left in flight without a run.
 	for n := range keys {
-		req := request(n%2, n)
+		req := request(n)
 		switch d := replicas[n%2].begin(req).(type) {
 		case *engine.Run:
 			c.begins(n, d)
@@ -259,7 +256,7 @@ func interleave(t *testing.T, seed uint64, named func(replica, operation int) en
 		case engine.Replay:
 			c.replayed(d)
 		case engine.Refusal:
-			if d.Reason != engine.ReasonHeld || !req.Policy.Settle.Hold {
+			if d.Reason != engine.ReasonHeld || !req.Policy.Hold {
 				t.Errorf("key %d is left refused with %q of %s", n, d.Reason, d.ExecutionID)
 			}
 		}

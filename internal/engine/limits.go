@@ -35,9 +35,10 @@ func overloaded(limit string, n int, count *int64) error {
 }
 
 // admitLocked says whether one more request may follow a flight.
-func (e *Engine) admitLocked(f *flight, limits Limits) error {
+func (e *Engine) admitLocked(f *flight) error {
+	limits := e.limits
 	switch {
-	case f.over: // it is answered at once
+	case f.state == unstored: // it is answered at once
 		return nil
 	case limits.WaitersPerKey > 0 && f.members > limits.WaitersPerKey:
 		return overloaded("waiters for one key", limits.WaitersPerKey, &e.overloads.WaitersPerKey)
@@ -50,14 +51,14 @@ func (e *Engine) admitLocked(f *flight, limits Limits) error {
 
 // beginClaim says whether one more claim may be made, and counts it until
 // endClaim.
-func (e *Engine) beginClaim(limits Limits) error {
+func (e *Engine) beginClaim() error {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	switch {
 	case len(e.withdrawals) >= maxWithdrawals:
 		return fmt.Errorf("%d claims in doubt wait for the store to answer", maxWithdrawals)
-	case limits.InFlight > 0 && e.unsettled.n+e.claiming >= limits.InFlight:
-		return overloaded("runs in flight", limits.InFlight, &e.overloads.InFlight)
+	case e.limits.InFlight > 0 && e.unsettled.n+e.claiming >= e.limits.InFlight:
+		return overloaded("runs in flight", e.limits.InFlight, &e.overloads.InFlight)
 	}
 	e.claiming++
 	return nil

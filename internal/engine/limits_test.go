@@ -25,7 +25,7 @@ func withKey(req engine.Request, id string) engine.Request {
 func TestLimitOfWaiters(t *testing.T) {
 	onBoth(t, func(t *testing.T, owner, other *replica) {
 		limited := someRequest()
-		limited.Policy.Limits = engine.Limits{Waiters: 5, WaitersPerKey: 3}
+		other.Configure(engine.Settings{Limits: engine.Limits{Waiters: 5, WaitersPerKey: 3}})
 		one, two := withKey(limited, "one"), withKey(limited, "two")
 		first, second := owner.run(one), owner.run(two)
 		// On another replica the first of a key's duplicates watches its run.
@@ -40,8 +40,8 @@ func TestLimitOfWaiters(t *testing.T) {
 		synctest.Wait()
 		wantOverloaded(t, other.begin(two))
 
-		wantEnd(t, first, created("one"), engine.ResultKept)
-		wantEnd(t, second, created("two"), engine.ResultKept)
+		wantEnd(t, first, created("one"), resultKept)
+		wantEnd(t, second, created("two"), resultKept)
 		for _, w := range waiting {
 			wantReplay(t, w.decision(), first.ExecutionID(), created("one"), true)
 		}
@@ -57,7 +57,7 @@ func TestLimitOfWaiters(t *testing.T) {
 		again := other.waiters(3+watchers, third)
 		synctest.Wait()
 		wantOverloaded(t, other.begin(third))
-		wantEnd(t, run, created("three"), engine.ResultKept)
+		wantEnd(t, run, created("three"), resultKept)
 		for _, w := range again {
 			wantReplay(t, w.decision(), run.ExecutionID(), created("three"), true)
 		}
@@ -68,23 +68,23 @@ func TestLimitOfRunsInFlight(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newReplica(t, newShared(t))
 		limited := someRequest()
-		limited.Policy.Limits = engine.Limits{InFlight: 2}
+		r.Configure(engine.Settings{Limits: engine.Limits{InFlight: 2}})
 		one := r.run(withKey(limited, "one"))
 		two := r.run(withKey(limited, "two"))
 		wantOverloaded(t, r.begin(withKey(limited, "three")))
-		wantEnd(t, one, created("one"), engine.ResultKept)
+		wantEnd(t, one, created("one"), resultKept)
 
 		// A response that is still to be stored counts: it is held in memory.
 		r.link.fail(refused, "settle")
-		wantEnd(t, two, created("two"), engine.ResultPending)
+		wantEnd(t, two, created("two"), resultTrying)
 		three := r.run(withKey(limited, "three"))
 		wantOverloaded(t, r.begin(withKey(limited, "four")))
 		r.link.recover()
-		wantEnd(t, three, created("three"), engine.ResultKept)
+		wantEnd(t, three, created("three"), resultKept)
 		r.drain()
 		if got := r.Overloads(); got != (engine.Overloads{InFlight: 2}) {
 			t.Errorf("it counts %+v", got)
 		}
-		wantEnd(t, r.run(withKey(limited, "four")), created("four"), engine.ResultKept)
+		wantEnd(t, r.run(withKey(limited, "four")), created("four"), resultKept)
 	})
 }

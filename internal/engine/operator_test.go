@@ -15,7 +15,7 @@ func TestOperatorFreesAKey(t *testing.T) {
 	failed := &idempotency.Response{Status: 504, Failed: true}
 	for name, block := range map[string]func(t *testing.T, r *replica, req engine.Request){
 		"held": func(t *testing.T, r *replica, req engine.Request) {
-			r.run(req).End(idempotency.End{How: idempotency.Unknown}, failed)
+			ended(r.run(req), idempotency.End{How: idempotency.Unknown, Response: failed})
 			as[engine.Refusal](t, r.begin(req))
 		},
 		"held since its owner crashed": func(t *testing.T, r *replica, req engine.Request) {
@@ -26,16 +26,16 @@ func TestOperatorFreesAKey(t *testing.T) {
 			as[engine.Refusal](t, r.begin(req))
 		},
 		"complete": func(t *testing.T, r *replica, req engine.Request) {
-			wantEnd(t, r.run(req), created("first"), engine.ResultKept)
+			wantEnd(t, r.run(req), created("first"), resultKept)
 		},
 		"complete with the last attempt": func(t *testing.T, r *replica, req engine.Request) {
-			wantEnd(t, r.run(req), broken("last"), engine.ResultKept)
+			wantEnd(t, r.run(req), broken("last"), resultKept)
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				r, req := newReplica(t, newShared(t)), holding()
-				req.Policy.Settle.MaxAttempts = 1
+				req.Policy.MaxAttempts = 1
 				block(t, r, req)
 				before := r.stored(req)
 				if err := r.Free(context.Background(), req.Key); err != nil {
@@ -49,7 +49,7 @@ func TestOperatorFreesAKey(t *testing.T) {
 				if run.Attempt() != 2 {
 					t.Errorf("the freed key's run is attempt %d, want 2", run.Attempt())
 				}
-				wantEnd(t, run, created("second"), engine.ResultKept)
+				wantEnd(t, run, created("second"), resultKept)
 				wantReplay(t, r.begin(req), run.ExecutionID(), created("second"), false)
 			})
 		})
@@ -68,8 +68,8 @@ func TestLateOwnerOfAFreedKeyIsFenced(t *testing.T) {
 			t.Fatal(err)
 		}
 		a.link.recover()
-		wantEnd(t, late, created("late"), engine.ResultFenced)
-		wantEnd(t, b.run(req), created("second"), engine.ResultKept)
+		wantEnd(t, late, created("late"), resultFenced)
+		wantEnd(t, b.run(req), created("second"), resultKept)
 	})
 }
 
@@ -79,19 +79,19 @@ func TestOperatorLeavesALiveRunAlone(t *testing.T) {
 		if err := r.Free(context.Background(), req.Key); !errors.Is(err, idempotency.ErrGone) {
 			t.Errorf("freeing an unknown key: %v", err)
 		}
-		if found, err := r.Forget(context.Background(), req.Key); found || err != nil {
-			t.Errorf("forgetting an unknown key: %v, %v", found, err)
+		if err := r.Forget(context.Background(), req.Key); !errors.Is(err, idempotency.ErrGone) {
+			t.Errorf("forgetting an unknown key: %v", err)
 		}
 		run := r.run(req)
-		if err := r.Free(context.Background(), req.Key); !errors.Is(err, engine.ErrInFlight) {
+		if err := r.Free(context.Background(), req.Key); !errors.Is(err, idempotency.ErrInFlight) {
 			t.Errorf("freeing a key in flight: %v", err)
 		}
-		if _, err := r.Forget(context.Background(), req.Key); !errors.Is(err, engine.ErrInFlight) {
+		if err := r.Forget(context.Background(), req.Key); !errors.Is(err, idempotency.ErrInFlight) {
 			t.Errorf("forgetting a key in flight: %v", err)
 		}
-		wantEnd(t, run, created("first"), engine.ResultKept)
-		if found, err := r.Forget(context.Background(), req.Key); !found || err != nil {
-			t.Errorf("forgetting a complete key: %v, %v", found, err)
+		wantEnd(t, run, created("first"), resultKept)
+		if err := r.Forget(context.Background(), req.Key); err != nil {
+			t.Errorf("forgetting a complete key: %v", err)
 		}
 		if again := r.run(req); again.Attempt() != 1 {
 			t.Errorf("a forgotten key's run is attempt %d", again.Attempt())

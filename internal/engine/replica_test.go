@@ -2,6 +2,7 @@ package engine_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"sync/atomic"
 	"testing"
@@ -64,19 +65,35 @@ func someRequest() engine.Request {
 	return engine.Request{
 		Key:         idempotency.Identity{Namespace: "test", Kind: "header", ID: "one"}.Key(),
 		Fingerprint: "body:one",
-		Policy: engine.Policy{
-			Lease:     someLease,
-			Retention: 24 * time.Hour,
-			Wait:      someWait,
-			Settle:    idempotency.SettlePolicy{Releases: releases},
+		Policy: idempotency.Policy{
+			Terms:     idempotency.Terms{Lease: someLease, Retention: 24 * time.Hour},
+			ReleaseOn: releases,
 		},
+		Wait: someWait,
+	}
+}
+
+// lose makes the store forget a key's record and its run, as a server does that
+// comes back without its memory.
+func lose(t *testing.T, store idempotency.Store, req engine.Request) {
+	t.Helper()
+	record, _, err := store.Lookup(context.Background(), req.Key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	// What is kept for no time has expired at once.
+	if err := store.Settle(context.Background(), req.Key, record, idempotency.Settlement{State: idempotency.Complete}); err != nil {
+		t.Fatal(err)
+	}
+	if record, _, err := store.Lookup(context.Background(), req.Key); record != nil || err != nil {
+		t.Fatalf("the store still has %+v, %v", record, err)
 	}
 }
 
 // holding is someRequest under `unknown hold`.
 func holding() engine.Request {
 	r := someRequest()
-	r.Policy.Settle.Hold = true
+	r.Policy.Hold = true
 	return r
 }
 
@@ -205,13 +222,53 @@ func broken(body string) *idempotency.Response {
 	return &idempotency.Response{Status: 500, Body: []byte(body)}
 }
 
+// result is what became of a run, in a word.
+type result string
+
+const (
+	resultKept     result = "kept"
+	resultReleased result = "released"
+	resultHeld     result = "held"
+	resultNotSent  result = "not sent"
+	resultFenced   result = "fenced"
+	resultLost     result = "lost"
+	// resultTrying: the engine goes on trying to store it.
+	resultTrying result = "trying"
+)
+
+// ended ends a run and says what became of it.
+func ended(run *engine.Run, end idempotency.End) result {
+	s, err := run.End(end)
+	switch {
+	case errors.Is(err, idempotency.ErrFenced):
+		return resultFenced
+	case errors.Is(err, idempotency.ErrGone):
+		return resultLost
+	case err != nil:
+		return resultTrying
+	case s.State == idempotency.Complete:
+		return resultKept
+	case s.State == idempotency.Held:
+		return resultHeld
+	case !s.Counted:
+		return resultNotSent
+	default:
+		return resultReleased
+	}
+}
+
+func withResponse(end idempotency.End, response *idempotency.Response) idempotency.End {
+	end.Response = response
+	return end
+}
+
 // end ends a run with a whole response.
-func end(run *engine.Run, response *idempotency.Response) engine.Result {
-	return run.End(idempotency.End{How: idempotency.Answered, Status: response.Status}, response)
+func end(run *engine.Run, response *idempotency.Response) result {
+	return ended(run, idempotency.End{How: idempotency.Answered, Response: response})
 }
 
 // wantEnd ends a run with a whole response and checks what became of it.
-func wantEnd(t *testing.T, run *engine.Run, response *idempotency.Response, want engine.Result) {
+func wantEnd(t *testing.T, run *engine.Run, response *idempotency.Response, want result) {
 	t.Helper()
 	if got := end(run, response); got != want {
 		t.Errorf("the run ended %q, want %q", got, want)

@@ -1,11 +1,13 @@
 package engine
 
 import (
+	"context"
 	"errors"
 	"time"
 
-	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
 	"go.uber.org/zap"
+
+	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
 )
 
 // A watched run is asked for when the store wakes us, when its lease should
@@ -17,99 +19,89 @@ const (
 
 // watch follows a run of another replica for all requests of this process that
 // wait for it, and ends their flight when the run has ended or lapsed.
-func (e *Engine) watch(f *flight, now time.Time) {
-	if !e.watching(f) {
-		return
-	}
-	run := f.run
+func (e *Engine) watch(f *flight, run *idempotency.Record, now time.Time) {
 	timer := time.NewTimer(watchInterval(run, now))
 	defer timer.Stop()
 	for {
+		seen, changed := e.look(f)
+		if seen.state != flying {
+			return // nobody waits any more
+		}
 		select {
+		case <-changed:
+			continue
 		case <-f.woken:
 		case <-timer.C:
-		case <-f.deserted:
-			return
 		case <-e.ctx.Done():
-			e.finish(f, outcome{err: idempotency.ErrClosed})
+			e.end(f, over, idempotency.Claimed{}, idempotency.ErrClosed)
 			return
 		}
-		o, ended, err := e.look(f)
+		found, ended, err := e.lookAt(f.key, run)
 		var unreadable *idempotency.UnreadableError
 		switch {
 		case errors.As(err, &unreadable):
-			e.finish(f, outcome{err: err})
+			e.end(f, over, idempotency.Claimed{}, err)
 			return
 		case err != nil:
 			// The waiters' own limits end this; the store may come back.
 			e.log.Warn("a run on another replica could not be looked up",
-				zap.Stringer("key", f.key), zap.String("execution_id", f.run.ExecutionID), zap.Error(err))
+				zap.Stringer("key", f.key), zap.String("execution_id", run.ExecutionID), zap.Error(err))
 			timer.Reset(watchAtMost)
 		case ended:
-			e.finish(f, o)
+			e.end(f, over, found, nil)
 			return
 		default:
-			timer.Reset(watchInterval(o.record, o.now))
+			timer.Reset(watchInterval(found.Record, found.Now))
 		}
 	}
 }
 
-// watching marks a flight as watched, unless everyone has left it already.
-func (e *Engine) watching(f *flight) bool {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	f.watched = true
-	if f.members == 0 && !f.over {
-		f.over = true
-		e.removeLocked(f)
-	}
-	return !f.over
-}
-
-// look reports whether a run of another replica has ended, and with what. A run
+// lookAt reports whether a run of another replica has ended, and with what. A run
 // that is in flight comes back with its lease as it is now.
-func (e *Engine) look(f *flight) (o outcome, ended bool, err error) {
-	ctx, cancel := e.operation()
+func (e *Engine) lookAt(key idempotency.Key, run *idempotency.Record) (found idempotency.Claimed, ended bool, err error) {
+	ctx, cancel := e.operation(context.Background())
 	defer cancel()
-	key, run, store := f.key, f.run, idempotency.Sealed(e.store, f.sealer)
-	record, now, err := store.Lookup(ctx, key)
+	record, now, err := e.store.Lookup(ctx, key)
 	if err != nil {
-		return outcome{}, false, err
+		return idempotency.Claimed{}, false, err
 	}
-	o = outcome{record: record, now: now}
-	if record != nil && record.Token == run.Token && record.State == idempotency.InFlight && !record.Lapsed(now) {
-		return o, false, nil
-	}
-	if record != nil && record.Token == run.Token && (record.State == idempotency.InFlight || record.State == idempotency.Held) {
-		return o, true, nil
+	found = idempotency.Claimed{Record: record, Now: now}
+	isThisRun := record != nil && record.Token == run.Token
+	switch {
+	case isThisRun && record.State == idempotency.InFlight && !record.Lapsed(now):
+		return found, false, nil
+	case isThisRun && (record.State == idempotency.InFlight || record.State == idempotency.Held):
+		return found, true, nil
 	}
 	// The run's answer is kept under its token whatever happened to the key
 	// since: released and claimed again, or even forgotten.
-	if o.response, err = store.Response(ctx, key, run.Token); err != nil {
-		return outcome{}, false, err
+	if found.Response, err = e.store.Response(ctx, key, run.Token); err != nil {
+		return idempotency.Claimed{}, false, err
 	}
-	if o.response != nil {
-		o.record = run
-		if record != nil && record.Token == run.Token {
-			o.record = record
-		}
-		return o, true, nil
+	if found.Response == nil {
+		// Nothing is known of the run that we waited for: ask for the key again.
+		return idempotency.Claimed{}, true, nil
 	}
-	// Nothing is known of the run that we waited for: ask for the key again.
-	return outcome{}, true, nil
+	if !isThisRun {
+		found.Record = run
+	}
+	return found, true, nil
 }
 
 // wake is called by the store: a run that somebody here waits for has ended.
 func (e *Engine) wake(key idempotency.Key) {
 	e.mu.Lock()
+	defer e.mu.Unlock()
 	f := e.flights[key]
-	e.mu.Unlock()
-	if f == nil {
+	if f == nil || f.state != asking && !f.watched {
 		return
+	}
+	if f.woken == nil {
+		f.woken = make(chan struct{}, 1)
 	}
 	select {
 	case f.woken <- struct{}{}:
-	default:
+	default: // it has been told, and not looked yet
 	}
 }
 

@@ -18,7 +18,7 @@ func TestOtherReplicaIsWoken(t *testing.T) {
 		run := a.run(req)
 		all := b.waiters(10, req)
 		time.Sleep(100 * time.Millisecond)
-		wantEnd(t, run, created("one"), engine.ResultKept)
+		wantEnd(t, run, created("one"), resultKept)
 		for _, w := range all {
 			wantReplay(t, w.decision(), run.ExecutionID(), created("one"), true)
 			if w.took != 100*time.Millisecond {
@@ -42,7 +42,7 @@ func TestWakeUpBeforeTheReply(t *testing.T) {
 		let := b.link.holdReply("claim")
 		w := b.beginLater(context.Background(), req)
 		synctest.Wait()
-		wantEnd(t, run, created("one"), engine.ResultKept)
+		wantEnd(t, run, created("one"), resultKept)
 		let()
 		wantReplay(t, w.decision(), run.ExecutionID(), created("one"), true)
 		if w.took != 0 {
@@ -59,7 +59,7 @@ func TestLostWakeUpIsMadeUpFor(t *testing.T) {
 		run := a.run(req)
 		w := b.beginLater(context.Background(), req)
 		time.Sleep(2300 * time.Millisecond)
-		wantEnd(t, run, created("one"), engine.ResultKept)
+		wantEnd(t, run, created("one"), resultKept)
 		wantReplay(t, w.decision(), run.ExecutionID(), created("one"), true)
 		if w.took > 3300*time.Millisecond {
 			t.Errorf("told %v after the end, want within a second", w.took-2300*time.Millisecond)
@@ -110,14 +110,14 @@ func TestDesertedRunIsNotWatched(t *testing.T) {
 		}
 		later := b.beginLater(context.Background(), req)
 		time.Sleep(time.Second)
-		wantEnd(t, run, created("one"), engine.ResultKept)
+		wantEnd(t, run, created("one"), resultKept)
 		wantReplay(t, later.decision(), run.ExecutionID(), created("one"), true)
 	})
 }
 
 // patient is a request that waits longer than a lease.
 func patient(req engine.Request) engine.Request {
-	req.Policy.Wait = 10 * time.Minute
+	req.Wait = 10 * time.Minute
 	return req
 }
 
@@ -165,14 +165,14 @@ func TestOneWaiterTakesOverFromACrashedOwner(t *testing.T) {
 				t.Errorf("it runs as attempt %d of %q, the crashed one was %q", run.Attempt(), run.ExecutionID(), crashed.ExecutionID())
 			}
 			time.Sleep(2 * someLease)
-			wantEnd(t, run, created("two"), engine.ResultKept)
+			wantEnd(t, run, created("two"), resultKept)
 			for _, w := range all {
 				if d := w.decision(); d != engine.Decision(run) {
 					wantReplay(t, d, run.ExecutionID(), created("two"), true)
 				}
 			}
 			a.link.fail(works)
-			wantEnd(t, crashed, created("one"), engine.ResultFenced)
+			wantEnd(t, crashed, created("one"), resultFenced)
 			wantReplay(t, a.begin(req), run.ExecutionID(), created("two"), false)
 		})
 	}
@@ -204,10 +204,10 @@ func TestLateOwnerIsFenced(t *testing.T) {
 		waiting := a.waiters(3, req)
 		synctest.Wait()
 		a.link.fail(works, "claim", "settle", "lookup", "response")
-		wantEnd(t, late, created("one"), engine.ResultFenced)
+		wantEnd(t, late, created("one"), resultFenced)
 		synctest.Wait()
 		a.wantState(req, idempotency.InFlight, 2)
-		wantEnd(t, run, created("two"), engine.ResultKept)
+		wantEnd(t, run, created("two"), resultKept)
 		for _, w := range waiting {
 			wantReplay(t, w.decision(), run.ExecutionID(), created("two"), true)
 		}
@@ -230,12 +230,12 @@ func TestDuplicatesOfALateOwnerFollowTheNewOne(t *testing.T) {
 		a.link.fail(works)
 		time.Sleep(someLease / 3)
 		synctest.Wait() // the renewal finds out
-		wantEnd(t, run, created("two"), engine.ResultKept)
+		wantEnd(t, run, created("two"), resultKept)
 		for _, w := range waiting {
 			wantReplay(t, w.decision(), run.ExecutionID(), created("two"), true)
 		}
 		wantReplay(t, a.begin(req), run.ExecutionID(), created("two"), false)
-		wantEnd(t, late, created("one"), engine.ResultFenced)
+		wantEnd(t, late, created("one"), resultFenced)
 		wantReplay(t, a.begin(req), run.ExecutionID(), created("two"), false)
 	})
 }
@@ -245,7 +245,7 @@ func TestDuplicatesOfALateOwnerFollowTheNewOne(t *testing.T) {
 func TestRunPastItsTimeLimitIsTakenOver(t *testing.T) {
 	onBoth(t, func(t *testing.T, owner, other *replica) {
 		req := patient(someRequest())
-		req.Policy.Timeout = time.Minute
+		req.Timeout = time.Minute
 		start := time.Now()
 		stuck := owner.run(req)
 		all := other.waiters(5, req)
@@ -270,8 +270,8 @@ func TestRunPastItsTimeLimitIsTakenOver(t *testing.T) {
 		if run == nil {
 			t.Fatalf("nobody took over %v after the claim", time.Since(start))
 		}
-		wantEnd(t, stuck, created("one"), engine.ResultFenced)
-		wantEnd(t, run, created("two"), engine.ResultKept)
+		wantEnd(t, stuck, created("one"), resultFenced)
+		wantEnd(t, run, created("two"), resultKept)
 		for _, w := range all {
 			if d := w.decision(); d != engine.Decision(run) {
 				wantReplay(t, d, run.ExecutionID(), created("two"), true)
@@ -283,11 +283,11 @@ func TestRunPastItsTimeLimitIsTakenOver(t *testing.T) {
 func TestRunEndedPastItsTimeLimitIsKept(t *testing.T) {
 	onBoth(t, func(t *testing.T, owner, other *replica) {
 		req := patient(someRequest())
-		req.Policy.Timeout = time.Minute
+		req.Timeout = time.Minute
 		run := owner.run(req)
 		waiting := other.beginLater(context.Background(), req)
 		time.Sleep(time.Minute + someLease + time.Millisecond)
-		wantEnd(t, run, created("one"), engine.ResultKept)
+		wantEnd(t, run, created("one"), resultKept)
 		wantReplay(t, waiting.decision(), run.ExecutionID(), created("one"), true)
 		wantReplay(t, owner.begin(req), run.ExecutionID(), created("one"), false)
 	})
@@ -301,13 +301,13 @@ func TestWaiterGetsItsRunThoughAThirdRunsAlready(t *testing.T) {
 		first := a.run(req)
 		w := b.beginLater(context.Background(), req)
 		synctest.Wait()
-		wantEnd(t, first, broken("out of order"), engine.ResultReleased)
+		wantEnd(t, first, broken("out of order"), resultReleased)
 		second := c.run(req)
 		if second.Attempt() != 2 {
 			t.Errorf("the second attempt is %d", second.Attempt())
 		}
 		wantReplay(t, w.decision(), first.ExecutionID(), broken("out of order"), true)
-		wantEnd(t, second, created("two"), engine.ResultKept)
+		wantEnd(t, second, created("two"), resultKept)
 		wantReplay(t, b.begin(req), second.ExecutionID(), created("two"), false)
 	})
 }
@@ -321,12 +321,12 @@ func TestWaiterOfARunWithoutAnswerWaitsForTheNext(t *testing.T) {
 		first := a.run(req)
 		w := b.beginLater(context.Background(), req)
 		synctest.Wait()
-		if got := first.End(idempotency.End{How: idempotency.NotSent}, nil); got != engine.ResultNotSent {
+		if got := ended(first, idempotency.End{How: idempotency.NotSent}); got != resultNotSent {
 			t.Errorf("the run ended %q", got)
 		}
 		second := c.run(req)
 		time.Sleep(1500 * time.Millisecond)
-		wantEnd(t, second, created("two"), engine.ResultKept)
+		wantEnd(t, second, created("two"), resultKept)
 		wantReplay(t, w.decision(), second.ExecutionID(), created("two"), true)
 	})
 }
@@ -338,15 +338,13 @@ func TestForgottenRunFreesItsWaiters(t *testing.T) {
 		run := a.run(req)
 		w := b.beginLater(context.Background(), req)
 		synctest.Wait()
-		if _, err := store.Forget(context.Background(), req.Key); err != nil {
-			t.Fatal(err)
-		}
+		lose(t, store, req)
 		again := as[*engine.Run](t, w.decision())
 		if again.Attempt() != 1 {
 			t.Errorf("the attempt of a forgotten key is %d", again.Attempt())
 		}
-		wantEnd(t, run, created("one"), engine.ResultFenced)
-		wantEnd(t, again, created("two"), engine.ResultKept)
+		wantEnd(t, run, created("one"), resultFenced)
+		wantEnd(t, again, created("two"), resultKept)
 		wantReplay(t, a.begin(req), again.ExecutionID(), created("two"), false)
 	})
 }
@@ -360,10 +358,10 @@ func TestWatchingGoesOnOverStoreErrors(t *testing.T) {
 				run := a.run(req)
 				b.link.fail(hung, operation)
 				impatient := req
-				impatient.Policy.Wait = 2 * time.Second
+				impatient.Wait = 2 * time.Second
 				gone, stays := b.beginLater(context.Background(), impatient), b.beginLater(context.Background(), req)
 				synctest.Wait()
-				wantEnd(t, run, created("one"), engine.ResultKept)
+				wantEnd(t, run, created("one"), resultKept)
 				wantRefusal(t, gone.decision(), engine.ReasonInFlight, run.ExecutionID())
 				if gone.took != 2*time.Second {
 					t.Errorf("refused after %v", gone.took)
@@ -384,7 +382,7 @@ func TestUnreadableRecordEndsTheWait(t *testing.T) {
 		b.link.failWith(damaged, "response")
 		all := b.waiters(3, req)
 		synctest.Wait()
-		wantEnd(t, run, created("one"), engine.ResultKept)
+		wantEnd(t, run, created("one"), resultKept)
 		for _, w := range all {
 			wantRefusal(t, w.decision(), engine.ReasonUnreadable, "")
 		}

@@ -22,15 +22,15 @@ type withdrawal struct {
 	claim  idempotency.Claim
 	record *idempotency.Record
 	since  time.Time
-	// The background's own: whether the claim was found, and is over for good.
-	claimed, over bool
+	// The background's own: whether the claim was found, and is done with.
+	claimed, done bool
 }
 
 // withdraw takes a claim back, in the background, by its token.
 func (e *Engine) withdraw(c idempotency.Claim, record *idempotency.Record) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	e.addBusyLocked(1)
+	e.inDoubt.add(1)
 	e.withdrawals = append(e.withdrawals, &withdrawal{claim: c, record: record, since: time.Now()})
 	if len(e.withdrawals) == 1 {
 		e.goBackground(e.withdrawAll)
@@ -56,7 +56,7 @@ func (e *Engine) withdrawRound(round []*withdrawal) (failed *withdrawal) {
 	for _, w := range round {
 		// A claim that is not there may still come, and one that was released may
 		// come again, sent twice by its store: not after its patience.
-		over := time.Since(w.since) > idempotency.ClaimPatience
+		last := time.Since(w.since) > idempotency.ClaimPatience
 		gone, err := e.withdrawOnce(w)
 		if err != nil {
 			e.log.Warn("a claim in doubt could not be withdrawn yet",
@@ -64,7 +64,7 @@ func (e *Engine) withdrawRound(round []*withdrawal) (failed *withdrawal) {
 			return w
 		}
 		w.claimed = w.claimed || !gone
-		if w.over = over; over {
+		if w.done = last; last {
 			e.log.Info("withdrew a claim whose reply was lost",
 				zap.Stringer("key", w.claim.Key), zap.String("execution_id", w.claim.ExecutionID), zap.Bool("was_claimed", w.claimed))
 		}
@@ -72,25 +72,25 @@ func (e *Engine) withdrawRound(round []*withdrawal) (failed *withdrawal) {
 	return nil
 }
 
-// withdrawn takes those off the list that are over, and reports whether it is
+// withdrawn takes those off the list that are done with, and reports whether it is
 // empty. The one that failed comes last in the next round: the store may be out
 // of reach for its key alone.
 func (e *Engine) withdrawn(failed *withdrawal) bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	before := len(e.withdrawals)
-	e.withdrawals = slices.DeleteFunc(e.withdrawals, func(w *withdrawal) bool { return w.over || w == failed })
+	e.withdrawals = slices.DeleteFunc(e.withdrawals, func(w *withdrawal) bool { return w.done || w == failed })
 	if failed != nil {
 		e.withdrawals = append(e.withdrawals, failed)
 	}
-	e.addBusyLocked(len(e.withdrawals) - before)
+	e.inDoubt.add(len(e.withdrawals) - before)
 	return len(e.withdrawals) == 0
 }
 
 // withdrawOnce releases the claim. It reports whether there was nothing to
 // release: the claim was not executed, or not yet, or its record is damaged.
 func (e *Engine) withdrawOnce(w *withdrawal) (gone bool, err error) {
-	err = e.settleOnce(w.claim, w.record, idempotency.Settlement{
+	err = e.settleOnce(w.claim.Key, w.record, idempotency.Settlement{
 		State:     idempotency.Released,
 		Retention: w.claim.Retention,
 		AnswerFor: w.claim.Lease,

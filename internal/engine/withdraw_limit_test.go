@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
+	"github.com/caddy-dedup/caddy-dedup/internal/seal"
 )
 
 // storeWithoutClaims fails a test that claims; it answers nothing else either.
@@ -21,11 +22,11 @@ func (s storeWithoutClaims) Claim(context.Context, idempotency.Claim) (idempoten
 
 func TestTooManyClaimsInDoubt(t *testing.T) {
 	e := &Engine{
-		store:       storeWithoutClaims{t: t},
+		store:       seal.Around(storeWithoutClaims{t: t}, nil),
 		options:     Options{Timeout: time.Second},
 		withdrawals: make([]*withdrawal, maxWithdrawals),
 	}
-	_, err := e.ask(context.Background(), idempotency.Claim{}, Limits{})
+	_, err := e.ask(context.Background(), idempotency.Claim{})
 	if err == nil {
 		t.Fatal("a claim was made with as many in doubt as there may be")
 	}
@@ -33,7 +34,7 @@ func TestTooManyClaimsInDoubt(t *testing.T) {
 		t.Errorf("refused with %q, want %q", refused.Reason, ReasonUnavailable)
 	}
 	e.withdrawals = e.withdrawals[1:]
-	if err := e.beginClaim(Limits{}); err != nil {
+	if err := e.beginClaim(); err != nil {
 		t.Errorf("no claim may be made with one in doubt fewer: %v", err)
 	}
 }

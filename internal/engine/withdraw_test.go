@@ -61,7 +61,7 @@ func TestRetryRunsOverAClaimInDoubt(t *testing.T) {
 				run := b.run(req)
 				time.Sleep(2 * idempotency.ClaimPatience)
 				b.wantState(req, idempotency.InFlight, 1)
-				wantEnd(t, run, created("one"), engine.ResultKept)
+				wantEnd(t, run, created("one"), resultKept)
 				a.drain()
 				wantReplay(t, a.begin(req), run.ExecutionID(), created("one"), false)
 			})
@@ -78,7 +78,7 @@ func TestLateClaimAfterAReleasedRetry(t *testing.T) {
 			a.link.fail(how, "claim")
 			wantRefusal(t, a.begin(req), engine.ReasonUnavailable, "")
 			a.link.recover()
-			wantEnd(t, b.run(req), broken("out of order"), engine.ResultReleased)
+			wantEnd(t, b.run(req), broken("out of order"), resultReleased)
 			time.Sleep(2 * idempotency.ClaimPatience)
 			a.drain()
 			b.wantState(req, idempotency.Released, 1)
@@ -95,7 +95,7 @@ func TestTakeoverInDoubtKeepsTheAttempts(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				store, req := newShared(t), someRequest()
 				a, b := newReplica(t, store), newReplica(t, store)
-				wantEnd(t, a.run(req), broken("out of order"), engine.ResultReleased)
+				wantEnd(t, a.run(req), broken("out of order"), resultReleased)
 				a.run(req)
 				a.crash() // as attempt 2
 				time.Sleep(someLease)

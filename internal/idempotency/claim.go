@@ -2,6 +2,26 @@ package idempotency
 
 import "time"
 
+// Terms are what a claim holds its key under.
+type Terms struct {
+	// Lease is how long the claim holds without renewal; it is renewed at a third
+	// of it.
+	Lease time.Duration
+	// Retention is how long a record lives from the end of its run.
+	Retention time.Duration
+	// Hold holds a key whose run's end is unknown, in place of releasing it.
+	Hold bool
+	// MaxAttempts is how many runs may reach the upstream; 0 is no limit.
+	MaxAttempts int
+}
+
+// Life is how long a record lives from a claim or its renewal. A record
+// outlives its lease even where the retention is shorter: a crash under hold
+// must still be seen.
+func (t Terms) Life() time.Duration {
+	return max(t.Retention, 2*t.Lease)
+}
+
 // Claim is what a request brings before a key's record.
 type Claim struct {
 	Key Key
@@ -11,30 +31,22 @@ type Claim struct {
 	ExecutionID string
 	// SameRun is the execution ID that the request came in with: another dedup
 	// in front has claimed already. Empty for all others.
-	SameRun     string
-	Fingerprint string
-	Hold        bool
-	Provider    string
-	DeliveryID  string
-	// SealedBy is the ID of the encryption key with which DeliveryID is sealed.
+	SameRun string
+	// Fingerprints are the request's fingerprint in all forms in which an earlier
+	// claim may have written it, the one that this claim writes first. Empty where
+	// none is taken.
+	Fingerprints []string
+	Origin
+	// SealedBy is the ID of the encryption key with which DeliveryID is sealed;
+	// empty where it is readable.
 	SealedBy string
-	// Sealer seals and opens what is kept of the key; nil seals nothing.
-	Sealer *Sealer
-	// Lease is how long the claim holds without renewal.
-	Lease time.Duration
-	// Retention is how long the record lives.
-	Retention time.Duration
+	Terms
 	// Waits says that the request wants to be woken when the run that it finds
 	// in flight ends.
 	Waits bool
 	// Force runs again on purpose where a response is kept, which is replaced
 	// only by that of the new run.
 	Force bool
-	// MaxAttempts is how many runs may reach the upstream; 0 is no limit.
-	MaxAttempts int
-	// Operator claims on an operator's behalf, to free the key: whatever the
-	// record says, but for a run that is alive.
-	Operator bool
 }
 
 // Verdict is what a claim may do.
@@ -70,10 +82,6 @@ func Decide(found *Record, c Claim, now time.Time) Verdict {
 	switch {
 	case found == nil:
 		return Proceed
-	case c.Operator && (found.State != InFlight || found.Token == c.Token || found.Lapsed(now)):
-		return Proceed
-	case c.Operator:
-		return WaitForRun
 	case found.State == Released && found.Token == c.Token:
 		return WaitForRun // a late copy of a claim that was withdrawn
 	case found.State == Released && c.exhausted(found):
@@ -94,13 +102,19 @@ func Decide(found *Record, c Claim, now time.Time) Verdict {
 		return Proceed
 	case found.State == Complete && c.Force:
 		return Proceed
-	case !SameFingerprint(found.Fingerprint, c.Fingerprint):
+	case !c.SameRequest(found):
 		return RefuseReused
 	case found.State == InFlight:
 		return WaitForRun
 	default:
 		return ReplayKept
 	}
+}
+
+// SameRequest reports whether the request may be the one that claimed the record:
+// their fingerprints are the same, or cannot be compared.
+func (c Claim) SameRequest(r *Record) bool {
+	return sameFingerprint(r.Fingerprint, c.Fingerprints)
 }
 
 func (c Claim) exhausted(found *Record) bool {
@@ -116,41 +130,33 @@ func (c Claim) Record(found *Record, now time.Time) *Record {
 	case found.State == InFlight && found.Token == c.Token: // the same claim again
 		next.Attempt, next.ParentID, next.Replaces = found.Attempt, found.ParentID, found.Replaces
 		next.FreedAttempts = found.FreedAttempts
-	case c.Operator:
-		next.Attempt, next.FreedAttempts = found.Attempt+1, found.Attempt
-		next.Expires = later(next.Expires, found.Expires)
 	case found.State == Complete:
 		next.Attempt, next.ParentID, next.Replaces = found.Attempt+1, found.ExecutionID, found
 	default:
 		next.Attempt, next.FreedAttempts = found.Attempt+1, found.FreedAttempts
 	}
 	if next.Replaces != nil {
-		next.Expires = later(next.Expires, next.Replaces.Expires)
+		next.Expires = latest(next.Expires, next.Replaces.Expires)
 	}
 	return next
 }
 
 // first returns the record of a claim that found none.
 func (c Claim) first(now time.Time) *Record {
-	return &Record{
+	first := &Record{
 		State:       InFlight,
 		Token:       c.Token,
 		ExecutionID: c.ExecutionID,
 		Attempt:     1,
-		Fingerprint: c.Fingerprint,
 		Hold:        c.Hold,
-		Provider:    c.Provider,
-		DeliveryID:  c.DeliveryID,
+		Origin:      c.Origin,
 		SealedBy:    c.SealedBy,
 		Claimed:     now,
 		LeaseUntil:  now.Add(c.Lease),
 		Expires:     now.Add(c.Life()),
 	}
-}
-
-// Life is how long a record lives from a claim or its renewal. A record
-// outlives its lease even where the retention is shorter: a crash under hold
-// must still be seen.
-func (c Claim) Life() time.Duration {
-	return max(c.Retention, 2*c.Lease)
+	if len(c.Fingerprints) > 0 {
+		first.Fingerprint = c.Fingerprints[0]
+	}
+	return first
 }

@@ -14,7 +14,7 @@ type claimCase struct {
 	record      string // none, in flight, complete, released, held
 	lease       string // live, at its end, over; "-" for a record not in flight
 	unknown     string // release, hold: what the record's claim chose; "-" without a record
-	fingerprint string // same, different, other kind, not recorded, not taken, neither
+	fingerprint string // one of those below
 	token       string // same, other
 	run         string // none, same, other: the execution ID that the request came in with
 	choice      string // release, hold: what the new claim chose
@@ -31,11 +31,16 @@ var (
 	records      = []string{"none", "in flight", "complete", "released", "held"}
 	leases       = []string{"live", "at its end", "over"}
 	choices      = []string{"release", "hold"}
-	fingerprints = []string{"same", "different", "other kind", "not recorded", "not taken", "neither"}
-	tokens       = []string{"same", "other"}
-	runs         = []string{"none", "same", "other"}
-	forces       = []string{"yes", "no"}
-	attempts     = []string{"any", "left", "used"}
+	fingerprints = []string{
+		"same", "different", "other kind", "not recorded", "not taken", "neither",
+		"same in another form", "different in another form", "another key's",
+	}
+	// differing are those that tell two requests apart.
+	differing = is("different", "different in another form")
+	tokens    = []string{"same", "other"}
+	runs      = []string{"none", "same", "other"}
+	forces    = []string{"yes", "no"}
+	attempts  = []string{"any", "left", "used"}
 )
 
 // claimTable is what the contract says of "the key is …" (section 4), with what
@@ -64,9 +69,9 @@ var claimTable = []struct {
 
 	// in flight, alive
 	{record: is("in flight"), lease: is("live"), token: is("other"), run: is("none", "other"),
-		fingerprint: is("different"), want: idempotency.RefuseReused},
+		fingerprint: differing, want: idempotency.RefuseReused},
 	{record: is("in flight"), lease: is("live"), token: is("other"), run: is("none", "other"),
-		fingerprint: isNot(fingerprints, "different"), want: idempotency.WaitForRun},
+		fingerprint: isNot(fingerprints, differing...), want: idempotency.WaitForRun},
 
 	// in flight, its owner gone: the run's end is unknown, and its own claim's
 	// choice decides
@@ -78,15 +83,15 @@ var claimTable = []struct {
 		unknown: is("hold"), want: idempotency.RefuseHeld},
 
 	// complete
-	{record: is("complete"), force: is("no"), fingerprint: is("different"), want: idempotency.RefuseReused},
-	{record: is("complete"), force: is("no"), fingerprint: isNot(fingerprints, "different"), want: idempotency.ReplayKept},
+	{record: is("complete"), force: is("no"), fingerprint: differing, want: idempotency.RefuseReused},
+	{record: is("complete"), force: is("no"), fingerprint: isNot(fingerprints, differing...), want: idempotency.ReplayKept},
 	{record: is("complete"), force: is("yes"), want: idempotency.Proceed},
 }
 
 func is(values ...string) []string { return values }
 
-func isNot(all []string, value string) []string {
-	return slices.DeleteFunc(slices.Clone(all), func(v string) bool { return v == value })
+func isNot(all []string, values ...string) []string {
+	return slices.DeleteFunc(slices.Clone(all), func(v string) bool { return slices.Contains(values, v) })
 }
 
 func matches(field []string, value string) bool {
@@ -96,8 +101,8 @@ func matches(field []string, value string) bool {
 // build makes the record and the claim that a case describes.
 func (c claimCase) build(now time.Time) (*idempotency.Record, idempotency.Claim) {
 	claim := idempotency.Claim{
-		Token: "token-claim", ExecutionID: "run-claim", Fingerprint: "body:1",
-		Hold: c.choice == "hold", Lease: 30 * time.Second, Retention: time.Hour,
+		Token: "token-claim", ExecutionID: "run-claim", Fingerprints: []string{"body:1"},
+		Terms: idempotency.Terms{Hold: c.choice == "hold", Lease: 30 * time.Second, Retention: time.Hour},
 	}
 	found := &idempotency.Record{
 		Token: "token-found", ExecutionID: "run-found", Attempt: 3, Fingerprint: "body:1",
@@ -117,15 +122,21 @@ func (c claimCase) build(now time.Time) (*idempotency.Record, idempotency.Claim)
 	}
 	switch c.fingerprint {
 	case "different":
-		claim.Fingerprint = "body:2"
+		claim.Fingerprints = []string{"body:2"}
+	case "different in another form":
+		found.Fingerprint, claim.Fingerprints = "body/k:1", []string{"body/l:2", "body/k:2", "body:1"}
+	case "same in another form":
+		found.Fingerprint, claim.Fingerprints = "body/k:1", []string{"body/l:2", "body/k:1", "body:2"}
+	case "another key's":
+		found.Fingerprint = "body/k:1"
 	case "other kind":
-		claim.Fingerprint = "json:2"
+		claim.Fingerprints = []string{"json:2"}
 	case "not recorded":
 		found.Fingerprint = ""
 	case "not taken":
-		claim.Fingerprint = ""
+		claim.Fingerprints = nil
 	case "neither":
-		found.Fingerprint, claim.Fingerprint = "", ""
+		found.Fingerprint, claim.Fingerprints = "", nil
 	}
 	if c.token == "same" {
 		claim.Token = found.Token
@@ -209,22 +220,6 @@ func claimCases(yield func(claimCase) bool) {
 	}
 }
 
-// An operator's claim takes what no request may, but never a run that is alive.
-func TestDecideForAnOperator(t *testing.T) {
-	now := time.Unix(1000, 0)
-	for c := range claimCases {
-		found, claim := c.build(now)
-		claim.Operator = true
-		want := idempotency.Proceed
-		if c.record == "in flight" && c.lease == "live" && c.token == "other" {
-			want = idempotency.WaitForRun
-		}
-		if got := idempotency.Decide(found, claim, now); got != want {
-			t.Errorf("%v: got %v; want %v", c, got, want)
-		}
-	}
-}
-
 // A request without an execution ID is no part of a run that has none.
 func TestDecideEmptyExecutionIDIsNoRun(t *testing.T) {
 	now := time.Unix(1000, 0)
@@ -236,13 +231,15 @@ func TestDecideEmptyExecutionIDIsNoRun(t *testing.T) {
 
 func TestClaimRecord(t *testing.T) {
 	now := time.Unix(1000, 0)
+	origin := idempotency.Origin{Provider: "github", DeliveryID: "72d3162e"}
 	claim := idempotency.Claim{
-		Key: idempotency.Key{1}, Token: "mine", ExecutionID: "run", SameRun: "outer", Fingerprint: "body:1", Hold: true,
-		Provider: "github", DeliveryID: "72d3162e", Lease: 30 * time.Second, Retention: time.Hour, Waits: true,
+		Key: idempotency.Key{1}, Token: "mine", ExecutionID: "run", SameRun: "outer",
+		Fingerprints: []string{"body:1", "body/k:2"}, Origin: origin, SealedBy: "k", Waits: true,
+		Terms: idempotency.Terms{Hold: true, Lease: 30 * time.Second, Retention: time.Hour},
 	}
 	want := idempotency.Record{
 		State: idempotency.InFlight, Token: "mine", ExecutionID: "run", Attempt: 1, Fingerprint: "body:1", Hold: true,
-		Provider: "github", DeliveryID: "72d3162e",
+		Origin: origin, SealedBy: "k",
 		Claimed: now, LeaseUntil: now.Add(30 * time.Second), Expires: now.Add(time.Hour),
 	}
 	if got := claim.Record(nil, now); *got != want {
@@ -251,7 +248,7 @@ func TestClaimRecord(t *testing.T) {
 	// Nothing of what was found stays but the count.
 	old := &idempotency.Record{
 		State: idempotency.Released, Token: "theirs", ExecutionID: "old", Attempt: 4, Fingerprint: "json:2",
-		Provider: "stripe", DeliveryID: "evt", Status: 503,
+		Origin: idempotency.Origin{Provider: "stripe", DeliveryID: "evt"}, Status: 503,
 		Claimed: now.Add(-time.Hour), Ended: now.Add(-time.Minute), Expires: now.Add(time.Minute),
 	}
 	want.Attempt = 5
@@ -282,8 +279,8 @@ func TestRecordOutlivesItsLease(t *testing.T) {
 		{30 * time.Second, time.Second, time.Minute},
 		{30 * time.Second, 0, time.Minute},
 	} {
-		claim := idempotency.Claim{Lease: c.lease, Retention: c.retention}
-		if got := claim.Life(); got != c.want {
+		terms := idempotency.Terms{Lease: c.lease, Retention: c.retention}
+		if got := terms.Life(); got != c.want {
 			t.Errorf("lease %v, retention %v: a record lives %v; want %v", c.lease, c.retention, got, c.want)
 		}
 	}

@@ -24,7 +24,7 @@ const (
 func fullRecord() *Record {
 	return &Record{
 		State: Complete, Token: thisToken, ExecutionID: "0199b8a2-7d1c-7000-8000-000000000001", Attempt: 3,
-		Fingerprint: "body:00ff", Hold: true, Provider: "github", DeliveryID: "72d3162e <é>", Status: 201, SealedBy: "00ff00ff",
+		Fingerprint: "body:00ff", Hold: true, Origin: Origin{Provider: "github", DeliveryID: "72d3162e <é>"}, Status: 201, SealedBy: "00ff00ff",
 		Claimed:       time.Date(2026, 1, 2, 3, 4, 5, 6_000_000, time.UTC),
 		Ended:         time.Date(2026, 1, 2, 3, 4, 6, 0, time.UTC),
 		LeaseUntil:    time.Date(2026, 1, 2, 3, 4, 35, 0, time.UTC),

@@ -26,9 +26,9 @@ const fingerprintVersion = "caddy-dedup fingerprint v1"
 
 // Fingerprint hashes what the client asked for: path and query as it sent them,
 // and the body. The members that the JSON pointers in exclude name are left out of
-// [FingerprintJSON], and of nothing else. The kind stands before the hash, so
-// that a changed setting is not taken for a changed request. It is empty for
-// [FingerprintNone].
+// [FingerprintJSON], and of nothing else. The kind stands before the hash, with a
+// colon between them, so that a changed setting is not taken for a changed
+// request. It is empty for [FingerprintNone].
 func Fingerprint(kind FingerprintKind, path, query string, body []byte, exclude ...string) string {
 	if kind == FingerprintNone || kind == "" {
 		return ""
@@ -46,10 +46,19 @@ func Fingerprint(kind FingerprintKind, path, query string, body []byte, exclude 
 	return string(kind) + ":" + hex.EncodeToString(h.Sum(nil))
 }
 
-// SameFingerprint reports whether two requests may be the same. Fingerprints of
-// different kinds cannot be compared, and a missing one says nothing.
-func SameFingerprint(a, b string) bool {
-	kindA, _, okA := strings.Cut(a, ":")
-	kindB, _, okB := strings.Cut(b, ":")
-	return !okA || !okB || kindA != kindB || a == b
+// sameFingerprint reports whether the request that claimed may be the same as one
+// whose fingerprint is given in each of its forms. Only fingerprints of one form
+// can be compared: of one kind, and hashed with the same key. A missing one, or
+// one of another form, says nothing.
+func sameFingerprint(claimed string, forms []string) bool {
+	form, _, taken := strings.Cut(claimed, ":")
+	if !taken {
+		return true
+	}
+	for _, other := range forms {
+		if otherForm, _, _ := strings.Cut(other, ":"); otherForm == form {
+			return other == claimed
+		}
+	}
+	return true
 }

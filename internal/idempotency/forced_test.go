@@ -16,8 +16,8 @@ func TestForcedRecord(t *testing.T) {
 		Status: 201, Expires: now.Add(24 * time.Hour),
 	}
 	claim := idempotency.Claim{
-		Token: "new", ExecutionID: "child", Fingerprint: "body:2", Force: true,
-		Lease: time.Second, Retention: time.Hour,
+		Token: "new", ExecutionID: "child", Fingerprints: []string{"body:2"}, Force: true,
+		Terms: idempotency.Terms{Lease: time.Second, Retention: time.Hour},
 	}
 	run := claim.Record(old, now)
 	if run.State != idempotency.InFlight || run.ParentID != "parent" || run.Attempt != 3 || run.Replaces != old {
@@ -29,7 +29,7 @@ func TestForcedRecord(t *testing.T) {
 	if again := claim.Record(run, now); again.Replaces != old || again.ParentID != "parent" || again.Attempt != 3 {
 		t.Errorf("claimed again with its own token it is %+v", again)
 	}
-	if renewed := run.Renewed(claim, now.Add(time.Second)); !renewed.Expires.Equal(old.Expires) || renewed.Replaces != old {
+	if renewed := run.Renewed(claim.Terms, now.Add(time.Second)); !renewed.Expires.Equal(old.Expires) || renewed.Replaces != old {
 		t.Errorf("renewed it is %+v", renewed)
 	}
 

@@ -1,7 +1,6 @@
 package idempotency
 
 import (
-	"bytes"
 	"crypto/sha256"
 	"encoding/binary"
 	"encoding/hex"
@@ -9,20 +8,25 @@ import (
 	"hash"
 )
 
-// keyVersion labels the derivation. Changing how a key is derived changes the
-// label, so that old and new keys never meet.
-const keyVersion = "caddy-dedup key v1"
+// The labels of the two hashes that a key is made of. Changing how a key is
+// derived changes the label, so that old and new keys never meet.
+const (
+	keyVersion = "caddy-dedup key v1"
+	idVersion  = "caddy-dedup ID v1"
+)
 
-// Key names one record in every store: a SHA-256 over the identity of the
-// operation. It has a fixed size whatever the client sent, and it shows nothing
-// of the credentials that may be part of the scope.
+// idDigest is how many bytes of a key come from the namespace and the ID alone.
+const idDigest = 8
+
+// Key names one record in every store. Its first 8 bytes are of a SHA-256 over
+// namespace and ID alone, so that who knows only a delivery ID finds its keys by
+// their beginning; the other 24 are of one over the whole identity of the
+// operation. It has a fixed size whatever the client sent, and it shows nothing of
+// the credentials that may be part of the scope.
 type Key [sha256.Size]byte
 
 // String returns the key in lower-case hex, the form in which operators see it.
 func (k Key) String() string { return hex.EncodeToString(k[:]) }
-
-// Before reports whether the key comes first in the order of bytes.
-func (k Key) Before(other Key) bool { return bytes.Compare(k[:], other[:]) < 0 }
 
 // ParseKey reads the form that [Key.String] writes.
 func ParseKey(s string) (Key, error) {
@@ -54,21 +58,26 @@ type Identity struct {
 // scope with its number of parts, so that no two different identities are
 // hashed from the same bytes.
 func (id Identity) Key() Key {
-	h := sha256.New()
-	id.write(h)
-	return Key(h.Sum(nil))
-}
-
-func (id Identity) write(h hash.Hash) {
-	writePart(h, keyVersion)
-	writePart(h, id.Namespace)
-	writeCount(h, len(id.Scope))
+	whole := sha256.New()
+	writePart(whole, keyVersion)
+	writePart(whole, id.Namespace)
+	writeCount(whole, len(id.Scope))
 	for _, part := range id.Scope {
-		writePart(h, part)
+		writePart(whole, part)
 	}
-	writePart(h, id.Kind)
-	writePart(h, id.Prefix)
-	writePart(h, id.ID)
+	writePart(whole, id.Kind)
+	writePart(whole, id.Prefix)
+	writePart(whole, id.ID)
+
+	short := sha256.New()
+	writePart(short, idVersion)
+	writePart(short, id.Namespace)
+	writePart(short, id.ID)
+
+	var key Key
+	copy(key[:], short.Sum(nil)[:idDigest])
+	copy(key[idDigest:], whole.Sum(nil))
+	return key
 }
 
 // writePart hashes a text with its length before it.

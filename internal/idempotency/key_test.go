@@ -33,8 +33,42 @@ func TestKeyDerivation(t *testing.T) {
 		"\x00\x00\x00\x00\x00\x00\x00\x06header" +
 		"\x00\x00\x00\x00\x00\x00\x00\x0fidempotency-key" +
 		"\x00\x00\x00\x00\x00\x00\x00\x088e03978e"
-	if got, want := someIdentity.Key(), sha256.Sum256([]byte(text)); got != want {
-		t.Errorf("got %v; want %x", got, want)
+	const alone = "" +
+		"\x00\x00\x00\x00\x00\x00\x00\x11caddy-dedup ID v1" +
+		"\x00\x00\x00\x00\x00\x00\x00\x07default" +
+		"\x00\x00\x00\x00\x00\x00\x00\x088e03978e"
+	want := fmt.Sprintf("%x%x", sha256.Sum256([]byte(alone)), sha256.Sum256([]byte(text)))
+	if got := someIdentity.Key().String(); got != want[:16]+want[64:112] {
+		t.Errorf("got %s; want the first 16 and 48 digits of %s and %s", got, want[:64], want[64:])
+	}
+}
+
+// Who knows only namespace and ID finds all keys of the ID by their beginning, and
+// those of no other.
+func TestKeysOfOneIDBeginAlike(t *testing.T) {
+	beginning := func(change func(*idempotency.Identity)) string {
+		id := someIdentity
+		change(&id)
+		return id.Key().String()[:16]
+	}
+	alike := beginning(func(*idempotency.Identity) {})
+	for name, change := range map[string]func(*idempotency.Identity){
+		"scope":  func(id *idempotency.Identity) { id.Scope = nil },
+		"kind":   func(id *idempotency.Identity) { id.Kind = "json" },
+		"prefix": func(id *idempotency.Identity) { id.Prefix = "github" },
+	} {
+		if beginning(change) != alike {
+			t.Errorf("with another %s the key begins differently", name)
+		}
+	}
+	for name, change := range map[string]func(*idempotency.Identity){
+		"ID":                        func(id *idempotency.Identity) { id.ID += "x" },
+		"namespace":                 func(id *idempotency.Identity) { id.Namespace += "x" },
+		"boundary between the two ": func(id *idempotency.Identity) { id.Namespace, id.ID = "defaul", "t"+id.ID },
+	} {
+		if beginning(change) == alike {
+			t.Errorf("with another %s the key begins alike", name)
+		}
 	}
 }
 

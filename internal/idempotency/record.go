@@ -17,6 +17,14 @@ const (
 	Held State = "held"
 )
 
+// Origin says to operators where a key came from.
+type Origin struct {
+	// Provider is the catalogue's name of the sender, empty for other keys.
+	Provider string `json:"provider,omitempty"`
+	// DeliveryID is the ID as the sender wrote it.
+	DeliveryID string `json:"delivery_id,omitempty"`
+}
+
 // Record is what a store knows of a key. Its times are the store's own, to the
 // millisecond; a zero time means that there is none.
 type Record struct {
@@ -32,13 +40,12 @@ type Record struct {
 	// FreedAttempts are those that no longer count against a limit, because an
 	// operator has freed the key after them.
 	FreedAttempts int `json:"freed_attempts,omitempty"`
-	// Fingerprint of the request that claimed; empty if none was taken.
+	// Fingerprint of the request that claimed, in the form of that claim; empty if
+	// none was taken.
 	Fingerprint string `json:"fingerprint,omitempty"`
 	// Hold is the claim's own choice for an unknown end: hold, not release.
 	Hold bool `json:"hold,omitempty"`
-	// Provider and DeliveryID say to operators where the key came from.
-	Provider   string `json:"provider,omitempty"`
-	DeliveryID string `json:"delivery_id,omitempty"`
+	Origin
 	// SealedBy is the ID of the encryption key with which DeliveryID is sealed;
 	// empty where it is readable.
 	SealedBy string `json:"sealed_by,omitempty"`
@@ -89,15 +96,59 @@ func (r *Record) CountedAs(claimed *Record) *Record {
 	return &next
 }
 
+// Owned says what the owner of a token may do with the record that is found
+// under its key (nil: none). With no error the claim is the owner's, and open says
+// whether it is still to be settled: it is not where this token has settled it
+// already. Errors: [ErrGone] without a record, [ErrFenced] where another owns it.
+func (r *Record) Owned(token string) (open bool, err error) {
+	switch {
+	case r == nil:
+		return false, ErrGone
+	case r.Token != token:
+		return false, ErrFenced
+	default:
+		return r.State == InFlight, nil
+	}
+}
+
 // Renewed returns the record with the lease prolonged from the given time on.
-func (r *Record) Renewed(c Claim, now time.Time) *Record {
+func (r *Record) Renewed(t Terms, now time.Time) *Record {
 	next := *r
-	next.LeaseUntil = now.Add(c.Lease)
-	next.Expires = later(r.Expires, now.Add(c.Life()))
+	next.LeaseUntil = now.Add(t.Lease)
+	next.Expires = latest(r.Expires, now.Add(t.Life()))
 	return &next
 }
 
-func later(a, b time.Time) time.Time {
+// Freed returns the record as an operator's act leaves it: the next request runs,
+// and the allowed attempts begin anew. Its history stays: execution ID, attempts,
+// status and times. The token is a new one, so that the owner of a lapsed claim
+// can change nothing any more. Errors: [ErrGone] without a record (nil),
+// [ErrInFlight] beside a run that is alive.
+func (r *Record) Freed(token string, now time.Time) (*Record, error) {
+	found := r.Effective(now)
+	if err := found.MayBeTaken(now); err != nil {
+		return nil, err
+	}
+	next := *found
+	next.State, next.Token, next.LeaseUntil = Released, token, time.Time{}
+	next.FreedAttempts = found.Attempt
+	return &next, nil
+}
+
+// MayBeTaken says whether an operator may free or forget the record that is found
+// (nil: none). Errors as with [Record.Freed].
+func (r *Record) MayBeTaken(now time.Time) error {
+	switch {
+	case r == nil:
+		return ErrGone
+	case r.State == InFlight && !r.Lapsed(now):
+		return ErrInFlight
+	default:
+		return nil
+	}
+}
+
+func latest(a, b time.Time) time.Time {
 	if a.After(b) {
 		return a
 	}
@@ -120,30 +171,6 @@ type Response struct {
 	// sealed in Body; empty where it is readable.
 	SealedBy string `json:"sealed_by,omitempty"`
 	Body     []byte `json:"-"`
-}
-
-// Settlement says what becomes of a claim.
-type Settlement struct {
-	// State is Complete, Released or Held.
-	State State
-	// Counted says whether the run may have reached the upstream.
-	Counted bool
-	// Response is what a later request is answered with (Complete), or what
-	// those who waited get (Released); nil if there is nothing to tell.
-	Response *Response
-	// Retention is how long the record lives from now on.
-	Retention time.Duration
-	// AnswerFor is how long a released run's response is kept for those who
-	// waited on other replicas.
-	AnswerFor time.Duration
-}
-
-// ResponseFor is how long the settlement's response is to be kept.
-func (s Settlement) ResponseFor() time.Duration {
-	if s.State == Complete {
-		return s.Retention
-	}
-	return s.AnswerFor
 }
 
 // Settled returns the record as it stands after the settlement at the given

@@ -28,57 +28,101 @@ func (h How) String() string { return howNames[h] }
 // End is how a run ended, as it was observed.
 type End struct {
 	How How
-	// Status is what the client got, 0 for nothing.
-	Status int
-	// UpstreamStatus is what a proxy says that its upstream answered, where
-	// that may differ from Status; 0 if nobody said.
+	// Response is what the run was answered; where it has no whole answer, the
+	// error that its client got, with Failed. Nil tells those who wait nothing.
+	Response *Response
+	// UpstreamStatus is what a proxy says that its upstream answered, where that
+	// may differ from the status of Response; 0 if nobody said.
 	UpstreamStatus int
-	// Attempt is the number of the run among those that may have reached the
-	// upstream.
-	Attempt int
 	// Retention, if set, is the upstream's own wish for this response; 0 is a
 	// wish to release.
 	Retention *time.Duration
+	// Attempt is the number of the run among those that count against
+	// [Terms.MaxAttempts], itself included.
+	Attempt int
+	// Replaces says that the run was forced: a kept response stands behind it,
+	// until this run's own is kept.
+	Replaces bool
 }
 
-// SettlePolicy is what a user chose for the ends of runs.
-type SettlePolicy struct {
-	// Releases are the statuses that free the key.
-	Releases StatusSet
-	// Hold holds a key whose run's end is unknown.
-	Hold bool
-	// MaxAttempts is how many runs may reach the upstream; 0 is no limit.
-	MaxAttempts int
+// Policy is what a user chose for the ends of runs.
+type Policy struct {
+	Terms
+	// ReleaseOn are the statuses that free the key.
+	ReleaseOn StatusSet
 }
 
-// Conclusion is what becomes of a run's claim.
-type Conclusion struct {
+// Settlement says what becomes of a claim.
+type Settlement struct {
+	// State is Complete, Released or Held.
 	State State
-	// Counted says that the run counts as an attempt.
+	// Counted says whether the run may have reached the upstream.
 	Counted bool
+	// Response is what a later request is answered with (Complete), or what
+	// those who waited get (Released); nil if there is nothing to tell.
+	Response *Response
+	// Retention is how long the record lives from now on.
+	Retention time.Duration
+	// AnswerFor is how long a released run's response is kept for those who
+	// waited on other replicas.
+	AnswerFor time.Duration
+}
+
+// ResponseFor is how long the settlement's response is to be kept.
+func (s Settlement) ResponseFor() time.Duration {
+	if s.State == Complete {
+		return s.Retention
+	}
+	return s.AnswerFor
 }
 
 // Conclude is the settle table: what becomes of a claim whose run has ended.
-func Conclude(end End, p SettlePolicy) Conclusion {
+func Conclude(end End, p Policy) Settlement {
+	s := Settlement{
+		State:     stateAfter(end, p),
+		Counted:   end.How != NotSent,
+		Response:  end.Response,
+		Retention: p.Retention,
+		AnswerFor: p.Lease,
+	}
+	if end.Replaces && (s.State == Held || end.Response != nil && end.Response.Omitted) {
+		s.State = Released // nothing is held, and no whole response is lost: the one before stays
+	}
+	switch {
+	case s.State == Held:
+		s.Response = nil
+	case s.State == Complete && end.Retention != nil && *end.Retention > 0:
+		s.Retention = *end.Retention
+	}
+	return s
+}
+
+func stateAfter(end End, p Policy) State {
 	switch {
 	case end.How == NotSent:
-		return Conclusion{Released, false}
+		return Released
 	case end.How == Unknown && p.Hold:
-		return Conclusion{Held, true}
+		return Held
 	case end.How == Unknown:
-		return Conclusion{Released, true}
+		return Released
 	// A gateway between us and the service answers so when it does not know.
-	case p.Hold && (gatewayLost(end.Status) || gatewayLost(end.UpstreamStatus)):
-		return Conclusion{Held, true}
-	case p.MaxAttempts > 0 && end.Attempt >= p.MaxAttempts:
-		return Conclusion{Complete, true}
+	case p.Hold && end.hasStatus(gatewayLost):
+		return Held
+	// A forced run's failure need not be kept: there is a response.
+	case p.MaxAttempts > 0 && end.Attempt >= p.MaxAttempts && !end.Replaces:
+		return Complete
 	case end.Retention != nil && *end.Retention <= 0:
-		return Conclusion{Released, true}
-	case p.Releases.Has(end.Status) || p.Releases.Has(end.UpstreamStatus):
-		return Conclusion{Released, true}
+		return Released
+	case end.hasStatus(p.ReleaseOn.Has):
+		return Released
 	default:
-		return Conclusion{Complete, true}
+		return Complete
 	}
+}
+
+// hasStatus reports whether the client's status is such a one, or the upstream's.
+func (e End) hasStatus(is func(status int) bool) bool {
+	return e.Response != nil && is(e.Response.Status) || is(e.UpstreamStatus)
 }
 
 func gatewayLost(status int) bool { return status == 502 || status == 504 }

@@ -31,67 +31,103 @@ var releases = []release{
 // columns are yes, no, or a dash for either; every case must be in exactly one
 // row.
 //
+//   - forced: the run is to replace a kept response
 //   - hold: the policy is `unknown hold`
 //   - lost: the answer, or what the upstream answered, is 502 or 504
 //   - zero: the upstream sent `Dedup-Retention: 0`
 //   - frees: the answer, or what the upstream answered, is a status that frees
 //   - last: as many runs as `max_attempts` allows may have reached the upstream
+//   - omitted: the body was larger than is kept
 var settleTable = []struct {
-	how                           idempotency.How
-	hold, lost, zero, frees, last string
-	state                         idempotency.State
-	counted                       bool
+	how                                            idempotency.How
+	forced, hold, lost, zero, frees, last, omitted string
+	state                                          idempotency.State
+	counted                                        bool
 }{
-	{idempotency.NotSent, "-", "-", "-", "-", "-", idempotency.Released, false},
-	{idempotency.Unknown, "no", "-", "-", "-", "-", idempotency.Released, true},
-	{idempotency.Unknown, "yes", "-", "-", "-", "-", idempotency.Held, true},
-	{idempotency.Answered, "yes", "yes", "-", "-", "-", idempotency.Held, true},
-	{idempotency.Answered, "yes", "no", "-", "-", "yes", idempotency.Complete, true},
-	{idempotency.Answered, "yes", "no", "yes", "-", "no", idempotency.Released, true},
-	{idempotency.Answered, "yes", "no", "no", "yes", "no", idempotency.Released, true},
-	{idempotency.Answered, "yes", "no", "no", "no", "no", idempotency.Complete, true},
-	{idempotency.Answered, "no", "-", "-", "-", "yes", idempotency.Complete, true},
-	{idempotency.Answered, "no", "-", "yes", "-", "no", idempotency.Released, true},
-	{idempotency.Answered, "no", "-", "no", "yes", "no", idempotency.Released, true},
-	{idempotency.Answered, "no", "-", "no", "no", "no", idempotency.Complete, true},
+	{idempotency.NotSent, "-", "-", "-", "-", "-", "-", "-", idempotency.Released, false},
+	{idempotency.Unknown, "-", "no", "-", "-", "-", "-", "-", idempotency.Released, true},
+	{idempotency.Unknown, "no", "yes", "-", "-", "-", "-", "-", idempotency.Held, true},
+	{idempotency.Answered, "no", "yes", "yes", "-", "-", "-", "-", idempotency.Held, true},
+	{idempotency.Answered, "no", "yes", "no", "-", "-", "yes", "-", idempotency.Complete, true},
+	{idempotency.Answered, "no", "yes", "no", "yes", "-", "no", "-", idempotency.Released, true},
+	{idempotency.Answered, "no", "yes", "no", "no", "yes", "no", "-", idempotency.Released, true},
+	{idempotency.Answered, "no", "yes", "no", "no", "no", "no", "-", idempotency.Complete, true},
+	{idempotency.Answered, "no", "no", "-", "-", "-", "yes", "-", idempotency.Complete, true},
+	{idempotency.Answered, "no", "no", "-", "yes", "-", "no", "-", idempotency.Released, true},
+	{idempotency.Answered, "no", "no", "-", "no", "yes", "no", "-", idempotency.Released, true},
+	{idempotency.Answered, "no", "no", "-", "no", "no", "no", "-", idempotency.Complete, true},
+	// A response is kept already, and stays unless a whole one replaces it.
+	{idempotency.Unknown, "yes", "yes", "-", "-", "-", "-", "-", idempotency.Released, true},
+	{idempotency.Answered, "yes", "yes", "yes", "-", "-", "-", "-", idempotency.Released, true},
+	{idempotency.Answered, "yes", "yes", "no", "yes", "-", "-", "-", idempotency.Released, true},
+	{idempotency.Answered, "yes", "yes", "no", "no", "yes", "-", "-", idempotency.Released, true},
+	{idempotency.Answered, "yes", "yes", "no", "no", "no", "-", "yes", idempotency.Released, true},
+	{idempotency.Answered, "yes", "yes", "no", "no", "no", "-", "no", idempotency.Complete, true},
+	{idempotency.Answered, "yes", "no", "-", "yes", "-", "-", "-", idempotency.Released, true},
+	{idempotency.Answered, "yes", "no", "-", "no", "yes", "-", "-", idempotency.Released, true},
+	{idempotency.Answered, "yes", "no", "-", "no", "no", "-", "yes", idempotency.Released, true},
+	{idempotency.Answered, "yes", "no", "-", "no", "no", "-", "no", idempotency.Complete, true},
 }
 
-func says(column string, value bool) bool {
+func fits(column string, value bool) bool {
 	return column == "-" || (column == "yes") == value
 }
 
-func TestConcludeOverItsWholeDomain(t *testing.T) {
+// settleCase is one point of the settle table's domain.
+type settleCase struct {
+	end    idempotency.End
+	policy idempotency.Policy
+	set    release
+}
+
+// status is what the client got, 0 for nothing.
+func (c settleCase) status() int {
+	if c.end.Response == nil {
+		return 0
+	}
+	return c.end.Response.Status
+}
+
+func (c settleCase) String() string {
+	retention := "none"
+	if c.end.Retention != nil {
+		retention = c.end.Retention.String()
+	}
+	return fmt.Sprintf("%v, status %d, upstream %d, retention %s, hold %v, release %s, attempt %d of %d, forced %v",
+		c.end.How, c.status(), c.end.UpstreamStatus, retention, c.policy.Hold, c.set.name, c.end.Attempt, c.policy.MaxAttempts, c.end.Replaces)
+}
+
+// settleCases yields every case once, each with the third attempt.
+func settleCases(t *testing.T, yield func(settleCase)) {
 	seconds := func(n int) *time.Duration { d := time.Duration(n) * time.Second; return &d }
 	retentions := []*time.Duration{nil, seconds(-1), seconds(0), seconds(1), seconds(86400)}
 	upstreams := []int{0, 200, 201, 204, 302, 404, 429, 500, 502, 503, 504}
-	used := make([]int, len(settleTable))
-
 	for _, how := range []idempotency.How{idempotency.Answered, idempotency.NotSent, idempotency.Unknown} {
-		statuses := []int{0} // nothing was written
+		responses := []*idempotency.Response{nil} // nothing was written
 		if how == idempotency.Answered {
-			statuses = nil
+			responses = []*idempotency.Response{{Status: 200, Omitted: true}, {Status: 500, Omitted: true}}
 		}
 		for status := 200; status <= 599; status++ {
-			statuses = append(statuses, status)
+			responses = append(responses, &idempotency.Response{Status: status, Failed: how != idempotency.Answered})
 		}
-		for _, release := range releases {
-			set, err := idempotency.ParseStatuses(strings.Fields(release.words)...)
+		for _, set := range releases {
+			releaseOn, err := idempotency.ParseStatuses(strings.Fields(set.words)...)
 			if err != nil {
 				t.Fatal(err)
 			}
-			for _, hold := range []bool{false, true} {
-				for _, status := range statuses {
-					for _, upstream := range upstreams {
-						for _, retention := range retentions {
-							for _, max := range []int{0, 2, 3, 4} {
-								policy := idempotency.SettlePolicy{Releases: set, Hold: hold, MaxAttempts: max}
-								end := idempotency.End{How: how, Status: status, UpstreamStatus: upstream, Retention: retention, Attempt: 3}
-								row := settleRow(t, end, policy, release)
-								used[row]++
-								want := idempotency.Conclusion{State: settleTable[row].state, Counted: settleTable[row].counted}
-								if got := idempotency.Conclude(end, policy); got != want {
-									t.Fatalf("%s, hold %v, release %s, attempt 3 of %d: got %+v; want %+v", describe(end), hold, release.name, max, got, want)
-								}
+			for _, response := range responses {
+				for _, upstream := range upstreams {
+					for _, retention := range retentions {
+						for flags := range 4 {
+							for _, most := range []int{0, 2, 3, 4} {
+								yield(settleCase{
+									end: idempotency.End{How: how, Response: response, UpstreamStatus: upstream, Retention: retention, Attempt: 3, Replaces: flags&1 != 0},
+									policy: idempotency.Policy{
+										Terms:     idempotency.Terms{Lease: 30 * time.Second, Retention: time.Hour, Hold: flags&2 != 0, MaxAttempts: most},
+										ReleaseOn: releaseOn,
+									},
+									set: set,
+								})
 							}
 						}
 					}
@@ -99,6 +135,27 @@ func TestConcludeOverItsWholeDomain(t *testing.T) {
 			}
 		}
 	}
+}
+
+func TestConcludeOverItsWholeDomain(t *testing.T) {
+	used := make([]int, len(settleTable))
+	settleCases(t, func(c settleCase) {
+		row := settleRow(t, c)
+		used[row]++
+		want := idempotency.Settlement{
+			State: settleTable[row].state, Counted: settleTable[row].counted,
+			Response: c.end.Response, Retention: time.Hour, AnswerFor: 30 * time.Second,
+		}
+		if want.State == idempotency.Held {
+			want.Response = nil
+		}
+		if wish := c.end.Retention; want.State == idempotency.Complete && wish != nil && *wish > 0 {
+			want.Retention = *wish
+		}
+		if got := idempotency.Conclude(c.end, c.policy); got != want {
+			t.Fatalf("%v: got %+v; want %+v", c, got, want)
+		}
+	})
 	for row, n := range used {
 		if n == 0 {
 			t.Errorf("no case is in row %d of the table", row)
@@ -107,34 +164,29 @@ func TestConcludeOverItsWholeDomain(t *testing.T) {
 }
 
 // settleRow returns the one row that says what is right.
-func settleRow(t *testing.T, end idempotency.End, policy idempotency.SettlePolicy, release release) int {
+func settleRow(t *testing.T, c settleCase) int {
 	t.Helper()
-	lost := end.Status == 502 || end.Status == 504 || end.UpstreamStatus == 502 || end.UpstreamStatus == 504
-	zero := end.Retention != nil && *end.Retention <= 0
-	last := policy.MaxAttempts == 2 || policy.MaxAttempts == 3 // of an end that is the third
-	frees := release.frees(end.Status) || release.frees(end.UpstreamStatus)
+	status, upstream := c.status(), c.end.UpstreamStatus
+	lost := status == 502 || status == 504 || upstream == 502 || upstream == 504
+	zero := c.end.Retention != nil && *c.end.Retention <= 0
+	last := c.policy.MaxAttempts == 2 || c.policy.MaxAttempts == 3 // of an end that is the third
+	frees := c.set.frees(status) || c.set.frees(upstream)
+	omitted := c.end.Response != nil && c.end.Response.Omitted
 	found := -1
 	for i, r := range settleTable {
-		if r.how != end.How || !says(r.hold, policy.Hold) || !says(r.lost, lost) || !says(r.zero, zero) || !says(r.frees, frees) || !says(r.last, last) {
+		if r.how != c.end.How || !fits(r.forced, c.end.Replaces) || !fits(r.hold, c.policy.Hold) || !fits(r.lost, lost) ||
+			!fits(r.zero, zero) || !fits(r.frees, frees) || !fits(r.last, last) || !fits(r.omitted, omitted) {
 			continue
 		}
 		if found >= 0 {
-			t.Fatalf("%s: rows %d and %d of the table both say what is right", describe(end), found, i)
+			t.Fatalf("%v: rows %d and %d of the table both say what is right", c, found, i)
 		}
 		found = i
 	}
 	if found < 0 {
-		t.Fatalf("%s: no row of the table says what is right", describe(end))
+		t.Fatalf("%v: no row of the table says what is right", c)
 	}
 	return found
-}
-
-func describe(end idempotency.End) string {
-	retention := "none"
-	if end.Retention != nil {
-		retention = end.Retention.String()
-	}
-	return fmt.Sprintf("%v, status %d, upstream %d, retention %s", end.How, end.Status, end.UpstreamStatus, retention)
 }
 
 func TestParseStatuses(t *testing.T) {

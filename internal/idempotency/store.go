@@ -40,9 +40,16 @@ type Store interface {
 	// is not kept (any more).
 	Response(ctx context.Context, key Key, token string) (*Response, error)
 
-	// Forget removes the key's record, whatever its state, with its responses.
-	// It reports whether there was one.
-	Forget(ctx context.Context, key Key) (bool, error)
+	// Free applies [Record.Freed] to the key's record, on an operator's behalf,
+	// in one atomic step, and returns the record that it found. Those who wait for
+	// the key are woken. Errors: those of Freed, and an [*UnreadableError].
+	Free(ctx context.Context, key Key, token string) (*Record, error)
+
+	// Forget removes the key's record with its responses, in one atomic step, and
+	// wakes those who wait for the key. What cannot be read is removed, too: it is
+	// the operator's way out. Errors: [ErrGone] where there is nothing,
+	// [ErrInFlight] beside a run that is alive.
+	Forget(ctx context.Context, key Key) error
 
 	// List returns up to limit records in an order of the store's own, starting
 	// at a cursor ("" is the beginning), and the cursor of the next page (""
@@ -89,6 +96,8 @@ var (
 	ErrFenced = errors.New("the claim was taken over by another owner")
 	// ErrGone: the store has no record of the key.
 	ErrGone = errors.New("the claim's record is gone")
+	// ErrInFlight: a run that is alive holds the key, which an operator cannot take.
+	ErrInFlight = errors.New("a run is in flight under the key; wait until it has ended, or its lease has lapsed")
 	// ErrFull: the store takes no more records.
 	ErrFull = errors.New("the store is full")
 	// ErrClosed: the store was closed.

@@ -34,11 +34,11 @@ type operation struct {
 	ctx   context.Context
 	state atomic.Int32
 	err   error
-	done  chan outcome // takes one, from the committer
+	done  chan result // takes one, from the committer
 }
 
-// outcome is what the committer says of an operation.
-type outcome struct {
+// result is what the committer says of an operation.
+type result struct {
 	err error
 	// mayBeApplied says of an error that the change may be on the disk all the
 	// same: a flush failed, which does not say what of it was written.
@@ -60,7 +60,7 @@ func (s *Store) commit(ctx context.Context, op *operation) (mayBeApplied bool, e
 	if err := ctx.Err(); err != nil {
 		return false, err
 	}
-	op.ctx, op.done = ctx, make(chan outcome, 1)
+	op.ctx, op.done = ctx, make(chan result, 1)
 	select {
 	case <-s.closing:
 		return false, idempotency.ErrClosed
@@ -120,7 +120,7 @@ func (s *Store) gather(first *operation) []*operation {
 			group = append(group, op)
 			size += op.size
 		} else {
-			op.done <- outcome{err: op.ctx.Err()}
+			op.done <- result{err: op.ctx.Err()}
 		}
 		if size >= groupBytes || len(group) == queued {
 			return group
@@ -157,13 +157,13 @@ func (s *Store) commitGroup(group []*operation) {
 	}
 	for _, op := range group {
 		if err != nil {
-			op.done <- outcome{err, true}
+			op.done <- result{err, true}
 			continue
 		}
 		if op.err == nil && op.applied != nil {
 			op.applied()
 		}
-		op.done <- outcome{err: op.err}
+		op.done <- result{err: op.err}
 	}
 }
 

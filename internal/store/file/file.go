@@ -106,7 +106,7 @@ func (s *Store) Renew(ctx context.Context, c idempotency.Claim) error {
 		if found == nil {
 			return err
 		}
-		return t.putRecord(c.Key, found, found.Renewed(c, now))
+		return t.putRecord(c.Key, found, found.Renewed(c.Terms, now))
 	}}
 	_, err := s.commit(ctx, op)
 	return err
@@ -177,22 +177,48 @@ func (s *Store) Response(ctx context.Context, key idempotency.Key, token string)
 	return found, err
 }
 
-// Forget implements [idempotency.Store]. It removes what cannot be read, too:
-// it is the operator's way out.
-func (s *Store) Forget(ctx context.Context, key idempotency.Key) (bool, error) {
-	found := false
+// Free implements [idempotency.Store].
+func (s *Store) Free(ctx context.Context, key idempotency.Key, token string) (*idempotency.Record, error) {
+	var found *idempotency.Record
 	op := &operation{
 		apply: func(t *tables) error {
+			now := clock()
 			stored, err := t.record(key)
-			found = err != nil || live(stored, clock()) != nil
-			return t.forget(key, stored)
+			if err != nil {
+				return err
+			}
+			freed, err := live(stored, now).Freed(token, now)
+			if err != nil {
+				return err
+			}
+			found = stored.Effective(now)
+			return t.putRecord(key, stored, freed)
 		},
 		applied: func() { s.waiters.Wake(key) },
 	}
 	if _, err := s.commit(ctx, op); err != nil {
-		return false, err
+		return nil, err
 	}
 	return found, nil
+}
+
+// Forget implements [idempotency.Store].
+func (s *Store) Forget(ctx context.Context, key idempotency.Key) error {
+	op := &operation{
+		apply: func(t *tables) error {
+			now := clock()
+			stored, unreadable := t.record(key)
+			if unreadable == nil {
+				if err := live(stored, now).Effective(now).MayBeTaken(now); err != nil {
+					return err
+				}
+			}
+			return t.forget(key, stored)
+		},
+		applied: func() { s.waiters.Wake(key) },
+	}
+	_, err := s.commit(ctx, op)
+	return err
 }
 
 // Subscribe implements [idempotency.Store].

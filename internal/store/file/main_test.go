@@ -70,7 +70,7 @@ func key(name string) idempotency.Key { return idempotency.Identity{ID: name}.Ke
 func claimOf(name string) idempotency.Claim {
 	return idempotency.Claim{
 		Key: key(name), Token: "token of " + name, ExecutionID: "execution of " + name,
-		Lease: time.Minute, Retention: time.Hour,
+		Terms: idempotency.Terms{Lease: time.Minute, Retention: time.Hour},
 	}
 }
 

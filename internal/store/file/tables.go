@@ -146,16 +146,11 @@ func (t *tables) owned(key idempotency.Key, token string, now time.Time) (*idemp
 	if err != nil {
 		return nil, err
 	}
-	switch found := live(stored, now); {
-	case found == nil:
-		return nil, idempotency.ErrGone
-	case found.Token != token:
-		return nil, idempotency.ErrFenced
-	case found.State != idempotency.InFlight:
-		return nil, nil
-	default:
-		return found, nil
+	found := live(stored, now)
+	if open, err := found.Owned(token); !open {
+		return nil, err
 	}
+	return found, nil
 }
 
 // putRecord replaces the key's record, given the stored one (nil: none).

@@ -121,11 +121,11 @@ func (s *Store) Renew(ctx context.Context, c idempotency.Claim) error {
 	}
 	defer s.mu.Unlock()
 	now := s.now()
-	found, err := s.owned(c.Key, c.Token, now)
-	if found == nil {
+	found := s.record(c.Key, now)
+	if open, err := found.Owned(c.Token); !open {
 		return err
 	}
-	return s.putRecord(c.Key, found.Renewed(c, now), now)
+	return s.putRecord(c.Key, found.Renewed(c.Terms, now), now)
 }
 
 // Settle implements [idempotency.Store].
@@ -144,8 +144,8 @@ func (s *Store) settle(ctx context.Context, key idempotency.Key, claimed *idempo
 	}
 	defer s.mu.Unlock()
 	now := s.now()
-	found, err := s.owned(key, claimed.Token, now)
-	if found == nil {
+	found := s.record(key, now)
+	if open, err := found.Owned(claimed.Token); !open {
 		return false, err
 	}
 	if settlement.Response != nil {
@@ -156,21 +156,6 @@ func (s *Store) settle(ctx context.Context, key idempotency.Key, claimed *idempo
 	}
 	// No larger than the record in flight: this always fits.
 	return true, s.putRecord(key, found.CountedAs(claimed).Settled(settlement, now), now)
-}
-
-// owned returns the record in flight that the token may change, or the error;
-// neither where the token has settled already.
-func (s *Store) owned(key idempotency.Key, token string, now time.Time) (*idempotency.Record, error) {
-	switch found := s.record(key, now); {
-	case found == nil:
-		return nil, idempotency.ErrGone
-	case found.Token != token:
-		return nil, idempotency.ErrFenced
-	case found.State != idempotency.InFlight:
-		return nil, nil
-	default:
-		return found, nil
-	}
 }
 
 // Lookup implements [idempotency.Store].
@@ -192,21 +177,53 @@ func (s *Store) Response(ctx context.Context, key idempotency.Key, token string)
 	return copyResponse(s.response(key, token, s.now())), nil
 }
 
-// Forget implements [idempotency.Store].
-func (s *Store) Forget(ctx context.Context, key idempotency.Key) (bool, error) {
+// Free implements [idempotency.Store].
+func (s *Store) Free(ctx context.Context, key idempotency.Key, token string) (*idempotency.Record, error) {
+	found, err := s.free(ctx, key, token)
+	if err == nil {
+		s.waiters.Wake(key)
+	}
+	return found, err
+}
+
+func (s *Store) free(ctx context.Context, key idempotency.Key, token string) (*idempotency.Record, error) {
 	if err := s.lock(ctx); err != nil {
-		return false, err
+		return nil, err
 	}
-	found := s.record(key, s.now()) != nil
-	if e := s.shard(key)[key]; e != nil {
-		s.remove(e.record)
-		for _, response := range e.responses {
-			s.remove(response)
-		}
+	defer s.mu.Unlock()
+	now := s.now()
+	found := s.record(key, now)
+	freed, err := found.Freed(token, now)
+	if err != nil {
+		return nil, err
 	}
-	s.mu.Unlock()
-	s.waiters.Wake(key)
-	return found, nil
+	return copyRecord(found.Effective(now)), s.putRecord(key, freed, now)
+}
+
+// Forget implements [idempotency.Store].
+func (s *Store) Forget(ctx context.Context, key idempotency.Key) error {
+	err := s.forget(ctx, key)
+	if err == nil {
+		s.waiters.Wake(key)
+	}
+	return err
+}
+
+func (s *Store) forget(ctx context.Context, key idempotency.Key) error {
+	if err := s.lock(ctx); err != nil {
+		return err
+	}
+	defer s.mu.Unlock()
+	now := s.now()
+	if err := s.record(key, now).Effective(now).MayBeTaken(now); err != nil {
+		return err
+	}
+	e := s.shard(key)[key]
+	s.remove(e.record)
+	for _, response := range e.responses {
+		s.remove(response)
+	}
+	return nil
 }
 
 // Subscribe implements [idempotency.Store].

@@ -30,8 +30,7 @@ func claim(n int) idempotency.Claim {
 		Key:         idempotency.Identity{ID: fmt.Sprint(n)}.Key(),
 		Token:       fmt.Sprint("token ", n),
 		ExecutionID: fmt.Sprint("execution ", n),
-		Lease:       time.Minute,
-		Retention:   time.Hour,
+		Terms:       idempotency.Terms{Lease: time.Minute, Retention: time.Hour},
 	}
 }
 

@@ -44,13 +44,16 @@ func useAll(t *testing.T, s *Store) {
 	}
 	mustClaim(t, s, claimOf("large", "again"), idempotency.ReplayKept)
 	again := claimOf("released", "again")
-	mustClaim(t, s, again, idempotency.Proceed)
+	mustSettle(t, s, again, mustClaim(t, s, again, idempotency.Proceed).Record, kept(small))
 	if page, _, err := s.List(ctx, "", 10); err != nil || len(page) != 3 {
 		t.Fatalf("list: %d records, %v; want 3", len(page), err)
 	}
 	for _, name := range []string{"small", "large", "released"} {
-		if there, err := s.Forget(ctx, keyOf(name)); err != nil || !there {
-			t.Fatalf("forget: %v, %v", there, err)
+		if found, err := s.Free(ctx, keyOf(name), "operator"); err != nil || found.State != idempotency.Complete {
+			t.Fatalf("free: %+v, %v", found, err)
+		}
+		if err := s.Forget(ctx, keyOf(name)); err != nil {
+			t.Fatalf("forget: %v", err)
 		}
 	}
 }

@@ -20,27 +20,32 @@ var (
 	lookupSource string
 	//go:embed forget.lua
 	forgetSource string
+	//go:embed free.lua
+	freeSource string
 
 	claimScript  = goredis.NewScript(claimSource)
 	renewScript  = goredis.NewScript(renewSource)
 	settleScript = goredis.NewScript(settleSource)
 	lookupScript = goredis.NewScript(lookupSource)
 	forgetScript = goredis.NewScript(forgetSource)
+	freeScript   = goredis.NewScript(freeSource)
 )
 
 // What the scripts say in the first place of their replies.
 const (
-	saysOK      = "ok"
-	saysClaimed = "claimed"
-	saysFound   = "found"
-	saysAbsent  = "absent"
-	saysLate    = "late"
-	saysSettled = "settled"
-	saysFenced  = "fenced"
-	saysGone    = "gone"
-	saysMissing = "missing"
-	saysChanged = "changed"
-	saysForeign = "foreign"
+	saysOK       = "ok"
+	saysClaimed  = "claimed"
+	saysFound    = "found"
+	saysAbsent   = "absent"
+	saysLate     = "late"
+	saysSettled  = "settled"
+	saysFenced   = "fenced"
+	saysGone     = "gone"
+	saysMissing  = "missing"
+	saysChanged  = "changed"
+	saysForeign  = "foreign"
+	saysInFlight = "in flight"
+	saysOverdue  = "overdue"
 )
 
 // reply is what a script says: a word, the server's time in ms, and the rest.

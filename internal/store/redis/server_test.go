@@ -74,7 +74,7 @@ func keyOf(name string) idempotency.Key { return sha256.Sum256([]byte(name)) }
 func claimOf(name, token string) idempotency.Claim {
 	return idempotency.Claim{
 		Key: keyOf(name), Token: token, ExecutionID: "execution of " + token,
-		Lease: time.Hour, Retention: 24 * time.Hour,
+		Terms: idempotency.Terms{Lease: time.Hour, Retention: 24 * time.Hour},
 	}
 }
 

@@ -15,21 +15,20 @@ var claimTests = []subtest{
 	{"a missing fingerprint is not compared", fingerprintMissing},
 	{"a request of the same run passes", sameRun},
 	{"a claim whose context has ended writes nothing", endedContext},
-	{"forget removes a record of any state", forgetAnyState},
 	{"lookup of an unknown key finds nothing", unknownKey},
 	{"callers share no memory with the store", noAliases},
 }
 
 func freshKey(f *fixture) {
 	c := f.newClaim(key("a"))
-	c.Fingerprint, c.Hold = "body:1", true
+	c.Fingerprints, c.Hold = []string{"body:1"}, true
 	before := f.now()
 	claimed := f.claim(c, idempotency.Proceed)
 	after := f.now()
 	r := claimed.Record
 	want := idempotency.Record{
 		State: idempotency.InFlight, Token: c.Token, ExecutionID: c.ExecutionID, Attempt: 1,
-		Fingerprint: c.Fingerprint, Hold: true, Provider: c.Provider, DeliveryID: c.DeliveryID,
+		Fingerprint: "body:1", Hold: true, Origin: c.Origin,
 		Claimed: r.Claimed, LeaseUntil: r.LeaseUntil, Expires: r.Expires,
 	}
 	f.sameRecord("the record", r, &want)
@@ -79,10 +78,10 @@ func secondToken(f *fixture) {
 
 func reusedInFlight(f *fixture) {
 	c := f.newClaim(key("a"))
-	c.Fingerprint = "body:1"
+	c.Fingerprints = []string{"body:1"}
 	first := f.claim(c, idempotency.Proceed)
 	other := f.newClaim(key("a"))
-	other.Fingerprint = "body:2"
+	other.Fingerprints = []string{"body:2"}
 	refused := f.claim(other, idempotency.RefuseReused)
 	f.sameRecord("what the refused claim found", refused.Record, first.Record)
 	f.sameRecord("lookup", f.lookup(key("a")), first.Record)
@@ -90,29 +89,29 @@ func reusedInFlight(f *fixture) {
 
 func reusedComplete(f *fixture) {
 	c := f.newClaim(key("a"))
-	c.Fingerprint = "body:1"
+	c.Fingerprints = []string{"body:1"}
 	first := f.claim(c, idempotency.Proceed)
 	f.settle(c.Key, first.Record, complete("kept"))
 	settled := f.lookup(c.Key)
 	other := f.newClaim(key("a"))
-	other.Fingerprint = "body:2"
+	other.Fingerprints = []string{"body:2"}
 	refused := f.claim(other, idempotency.RefuseReused)
 	if refused.Response != nil {
 		f.Error("a refused claim got the response of another request")
 	}
 	f.sameRecord("lookup", f.lookup(key("a")), settled)
 	same := f.newClaim(key("a"))
-	same.Fingerprint = "body:1"
+	same.Fingerprints = []string{"body:1"}
 	f.claim(same, idempotency.ReplayKept)
 }
 
 func fingerprintMissing(f *fixture) {
 	c := f.newClaim(key("a"))
-	c.Fingerprint = "body:1"
+	c.Fingerprints = []string{"body:1"}
 	f.claim(c, idempotency.Proceed)
 	f.claim(f.newClaim(key("a")), idempotency.WaitForRun)
 	other := f.newClaim(key("a"))
-	other.Fingerprint = "json:2"
+	other.Fingerprints = []string{"json:2"}
 	f.claim(other, idempotency.WaitForRun)
 }
 
@@ -141,42 +140,10 @@ func endedContext(f *fixture) {
 	}
 }
 
-func forgetAnyState(f *fixture) {
-	for name, s := range map[string]*idempotency.Settlement{
-		"in flight": nil,
-		"complete":  new(complete("kept")),
-		"released":  new(release(true, "released")),
-		"held":      new(hold()),
-	} {
-		k := key(name)
-		claimed := f.claim(f.newClaim(k), idempotency.Proceed)
-		if s != nil {
-			f.settle(k, claimed.Record, *s)
-		}
-		if found, err := f.store.Forget(f.ctx, k); err != nil || !found {
-			f.Fatalf("forget, %s: %v, %v; want true", name, found, err)
-		}
-		f.absent(k)
-		if response := f.response(k, claimed.Record.Token); response != nil {
-			f.Errorf("forgotten, %s: the response is still there", name)
-		}
-		if found, err := f.store.Forget(f.ctx, k); err != nil || found {
-			f.Fatalf("forget again, %s: %v, %v; want false", name, found, err)
-		}
-		again := f.claim(f.newClaim(k), idempotency.Proceed)
-		if again.Record.Attempt != 1 || again.Previous != nil {
-			f.Errorf("forgotten, %s: claimed as attempt %d over %+v", name, again.Record.Attempt, again.Previous)
-		}
-	}
-}
-
 func unknownKey(f *fixture) {
 	f.absent(key("a"))
 	if response := f.response(key("a"), "token"); response != nil {
 		f.Errorf("an unknown key has a response: %+v", response)
-	}
-	if found, err := f.store.Forget(f.ctx, key("a")); err != nil || found {
-		f.Errorf("forget: %v, %v; want false", found, err)
 	}
 }
 

@@ -21,11 +21,11 @@ var leaseTests = []subtest{
 
 func takeover(f *fixture) {
 	c := f.newClaim(key("a"))
-	c.Lease, c.Fingerprint = f.short(), "body:1"
+	c.Lease, c.Fingerprints = f.short(), []string{"body:1"}
 	first := f.claim(c, idempotency.Proceed)
 	f.pass(c.Lease)
 	late := f.newClaim(key("a"))
-	late.Fingerprint = "body:2"
+	late.Fingerprints = []string{"body:2"}
 	second := f.claimAt(f.peer, late, idempotency.Proceed)
 	if second.Record.Attempt != 2 || second.Record.Token != late.Token || second.Record.ExecutionID != late.ExecutionID {
 		f.Errorf("taken over: %+v", second.Record)
@@ -128,8 +128,10 @@ func fencedOwner(f *fixture) {
 
 func goneRecord(f *fixture) {
 	forgotten := f.newClaim(key("forgotten"))
+	forgotten.Lease = f.short() // an operator may forget it then, though its run goes on
 	first := f.claim(forgotten, idempotency.Proceed)
-	if _, err := f.store.Forget(f.ctx, forgotten.Key); err != nil {
+	f.pass(forgotten.Lease)
+	if err := f.store.Forget(f.ctx, forgotten.Key); err != nil {
 		f.Fatalf("forget: %v", err)
 	}
 	expired := f.newClaim(key("expired"))

@@ -30,6 +30,10 @@ func recordDifference(got, want *idempotency.Record) string {
 		}
 		*at.a, *at.b = time.Time{}, time.Time{} // equal times may differ in their location
 	}
+	if difference := recordDifference(a.Replaces, b.Replaces); difference != "" {
+		return "the record that it replaces: " + difference
+	}
+	a.Replaces, b.Replaces = nil, nil
 	if a != b {
 		return fmt.Sprintf("got %+v, want %+v", a, b)
 	}

@@ -55,14 +55,14 @@ func completeReplays(f *fixture) {
 func releasedRunsAgain(f *fixture) {
 	k := key("a")
 	c := f.newClaim(k)
-	c.Fingerprint = "body:1"
+	c.Fingerprints = []string{"body:1"}
 	first := f.claim(c, idempotency.Proceed)
 	s := release(true, "busy")
 	before := f.now()
 	f.settle(k, first.Record, s)
 	released := f.ended(k, first.Record, s, before, f.now())
 	again := f.newClaim(k)
-	again.Fingerprint = "body:2"
+	again.Fingerprints = []string{"body:2"}
 	second := f.claimAt(f.peer, again, idempotency.Proceed)
 	f.sameRecord("what the second run found", second.Previous, released)
 	if second.Record.State != idempotency.InFlight || second.Record.Status != 0 || second.Record.Fingerprint != "body:2" {

@@ -35,7 +35,7 @@ type Options struct {
 // Run holds a store to the interface's contract. Open returns an empty store;
 // the suite closes it at the end of the subtest.
 func Run(t *testing.T, open func(t *testing.T) idempotency.Store, options Options) {
-	for _, group := range [][]subtest{claimTests, leaseTests, settleTests, responseTests, listTests, wakeTests, concurrencyTests, modelTests, forcedTests} {
+	for _, group := range [][]subtest{claimTests, leaseTests, settleTests, responseTests, listTests, wakeTests, concurrencyTests, modelTests, forcedTests, operatorTests} {
 		for _, test := range group {
 			t.Run(test.name, func(t *testing.T) {
 				body := func(t *testing.T) { test.run(newFixture(t, open, options)) }
@@ -140,10 +140,8 @@ func (f *fixture) newClaim(k idempotency.Key) idempotency.Claim {
 		Key:         k,
 		Token:       fmt.Sprintf("token-%d", n),
 		ExecutionID: fmt.Sprintf("execution-%d", n),
-		Provider:    "github",
-		DeliveryID:  "delivery \"é\" 1",
-		Lease:       long,
-		Retention:   24 * long,
+		Origin:      idempotency.Origin{Provider: "github", DeliveryID: "delivery \"é\" 1"},
+		Terms:       idempotency.Terms{Lease: long, Retention: 24 * long},
 	}
 }
 

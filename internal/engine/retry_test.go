@@ -34,7 +34,7 @@ func TestResponseIsStoredLater(t *testing.T) {
 				waiting := a.waiters(3, req)
 				synctest.Wait()
 				outage(a.link)
-				wantEnd(t, run, created("one"), engine.ResultPending)
+				wantEnd(t, run, created("one"), resultTrying)
 				for _, w := range waiting {
 					wantReplay(t, w.decision(), run.ExecutionID(), created("one"), true)
 				}
@@ -70,7 +70,7 @@ func TestHeldEndIsStoredLater(t *testing.T) {
 		a, req := newReplica(t, newShared(t)), holding()
 		run := a.run(req)
 		a.link.fail(refused)
-		if got := run.End(idempotency.End{How: idempotency.Unknown}, failed(502)); got != engine.ResultPending {
+		if got := ended(run, idempotency.End{How: idempotency.Unknown, Response: failed(502)}); got != resultTrying {
 			t.Errorf("the run ended %q", got)
 		}
 		wantRefusal(t, a.begin(req), engine.ReasonHeld, run.ExecutionID())
@@ -85,7 +85,7 @@ func TestStoringIsTriedMoreAndMoreSeldom(t *testing.T) {
 		a, req := newReplica(t, newShared(t)), someRequest()
 		run := a.run(req)
 		a.link.fail(refused)
-		wantEnd(t, run, created("one"), engine.ResultPending)
+		wantEnd(t, run, created("one"), resultTrying)
 		time.Sleep(time.Minute)
 		tries := a.link.times("settle")
 		want := []time.Duration{100, 200, 400, 800, 1600, 3000, 3000, 3000}
@@ -110,7 +110,7 @@ func TestClaimIsRenewedUntilItsResponseIsStored(t *testing.T) {
 				a, b := newReplica(t, store), newReplica(t, store)
 				run := a.run(req)
 				a.link.failWith(idempotency.ErrFull, "settle")
-				wantEnd(t, run, created("one"), engine.ResultPending)
+				wantEnd(t, run, created("one"), resultTrying)
 				for range 20 {
 					wantRefusal(t, b.begin(req), engine.ReasonInFlight, run.ExecutionID())
 				}
@@ -129,13 +129,11 @@ func TestStoreThatCameBackEmpty(t *testing.T) {
 				store, req := newShared(t), someRequest()
 				a, b := newReplica(t, store), newReplica(t, store)
 				run := a.run(req)
-				if _, err := store.Forget(context.Background(), req.Key); err != nil {
-					t.Fatal(err)
-				}
+				lose(t, store, req)
 				a.link.fail(outage)
-				want := engine.ResultKept
+				want := resultKept
 				if outage != works {
-					want = engine.ResultPending
+					want = resultTrying
 				}
 				wantEnd(t, run, created("one"), want)
 				time.Sleep(time.Minute)
@@ -154,14 +152,14 @@ func TestSomebodyElseClaimedDuringTheOutage(t *testing.T) {
 		a, b := newReplica(t, store), newReplica(t, store)
 		late := a.run(req)
 		a.link.fail(refused)
-		wantEnd(t, late, created("one"), engine.ResultPending)
+		wantEnd(t, late, created("one"), resultTrying)
 		time.Sleep(someLease)
 		run := b.run(req)
 		a.link.recover()
 		a.drain()
 		w := a.beginLater(context.Background(), req)
 		synctest.Wait()
-		wantEnd(t, run, created("two"), engine.ResultKept)
+		wantEnd(t, run, created("two"), resultKept)
 		wantReplay(t, w.decision(), run.ExecutionID(), created("two"), true)
 		b.wantState(req, idempotency.Complete, 2)
 	})
@@ -173,12 +171,10 @@ func TestSomebodyElseClaimedInTheEmptyStore(t *testing.T) {
 		store, req := newShared(t), someRequest()
 		a, b := newReplica(t, store), newReplica(t, store)
 		late := a.run(req)
-		if _, err := store.Forget(context.Background(), req.Key); err != nil {
-			t.Fatal(err)
-		}
+		lose(t, store, req)
 		run := b.run(req)
-		wantEnd(t, late, created("one"), engine.ResultFenced)
-		wantEnd(t, run, created("two"), engine.ResultKept)
+		wantEnd(t, late, created("one"), resultFenced)
+		wantEnd(t, run, created("two"), resultKept)
 		wantReplay(t, a.begin(req), run.ExecutionID(), created("two"), false)
 	})
 }
@@ -191,7 +187,7 @@ func TestReleaseIsStoredLater(t *testing.T) {
 		waiting := append(a.waiters(3, req), b.waiters(3, req)...)
 		synctest.Wait()
 		a.link.fail(refused)
-		wantEnd(t, run, broken("out of order"), engine.ResultPending)
+		wantEnd(t, run, broken("out of order"), resultTrying)
 		for _, w := range waiting[:3] {
 			wantReplay(t, w.decision(), run.ExecutionID(), broken("out of order"), true)
 		}
@@ -216,8 +212,7 @@ func TestStoringEndsWithTheRetention(t *testing.T) {
 		run := a.run(req)
 		a.link.fail(refused)
 		start := time.Now()
-		end := idempotency.End{How: idempotency.Answered, Status: 201, Retention: new(time.Minute)}
-		if got := run.End(end, created("one")); got != engine.ResultPending {
+		if got := ended(run, idempotency.End{How: idempotency.Answered, Response: created("one"), Retention: new(time.Minute)}); got != resultTrying {
 			t.Errorf("the run ended %q", got)
 		}
 		a.drain()
@@ -233,16 +228,14 @@ func TestLostClaimIsWrittenAnew(t *testing.T) {
 		store, req := newShared(t), someRequest()
 		a, b := newReplica(t, store), newReplica(t, store)
 		run := a.run(req)
-		if _, err := store.Forget(context.Background(), req.Key); err != nil {
-			t.Fatal(err)
-		}
+		lose(t, store, req)
 		time.Sleep(someLease / 3)
 		synctest.Wait()
 		a.wantState(req, idempotency.InFlight, 1)
 		wantRefusal(t, b.begin(req), engine.ReasonInFlight, run.ExecutionID())
 		time.Sleep(5 * time.Minute)
 		wantRefusal(t, b.begin(req), engine.ReasonInFlight, run.ExecutionID())
-		wantEnd(t, run, created("one"), engine.ResultKept)
+		wantEnd(t, run, created("one"), resultKept)
 		wantReplay(t, b.begin(req), run.ExecutionID(), created("one"), false)
 	})
 }
@@ -254,10 +247,8 @@ func TestLostClaimThatReleases(t *testing.T) {
 		run := a.run(req)
 		w := a.beginLater(context.Background(), req)
 		synctest.Wait()
-		if _, err := store.Forget(context.Background(), req.Key); err != nil {
-			t.Fatal(err)
-		}
-		wantEnd(t, run, broken("out of order"), engine.ResultLost)
+		lose(t, store, req)
+		wantEnd(t, run, broken("out of order"), resultLost)
 		wantReplay(t, w.decision(), run.ExecutionID(), broken("out of order"), true)
 		a.drain()
 		if record := a.stored(req); record != nil {
@@ -275,14 +266,12 @@ func TestLostClaimIsWrittenAnewWhileItsRunReleases(t *testing.T) {
 				store, req := newShared(t), holding()
 				a := newReplica(t, store)
 				run := a.run(req)
-				if _, err := store.Forget(context.Background(), req.Key); err != nil {
-					t.Fatal(err)
-				}
+				lose(t, store, req)
 				let := a.link.hold("claim")
 				a.link.fail(how, "claim")
 				time.Sleep(someLease / 3)
 				synctest.Wait() // the renewal claims
-				if got := end(run, broken("out of order")); got != engine.ResultLost {
+				if got := end(run, broken("out of order")); got != resultLost {
 					t.Errorf("the run ended %q", got)
 				}
 				let()
@@ -305,16 +294,14 @@ func TestClaimLostToAnotherIsNotRenewed(t *testing.T) {
 		store, req := newShared(t), someRequest()
 		a, b := newReplica(t, store), newReplica(t, store)
 		late := a.run(req)
-		if _, err := store.Forget(context.Background(), req.Key); err != nil {
-			t.Fatal(err)
-		}
+		lose(t, store, req)
 		run := b.run(req)
 		time.Sleep(2 * someLease)
 		if n := a.link.count("renew"); n != 1 {
 			t.Errorf("renewed %d times after the claim was lost", n-1)
 		}
-		wantEnd(t, run, created("two"), engine.ResultKept)
-		wantEnd(t, late, created("one"), engine.ResultFenced)
+		wantEnd(t, run, created("two"), resultKept)
+		wantEnd(t, late, created("one"), resultFenced)
 	})
 }
 
@@ -324,7 +311,7 @@ func TestUnsettledRunIsLeftToItsLeaseAtClose(t *testing.T) {
 		a, b := newReplica(t, store), newReplica(t, store)
 		run := a.run(req)
 		a.link.fail(refused)
-		wantEnd(t, run, created("one"), engine.ResultPending)
+		wantEnd(t, run, created("one"), resultTrying)
 		if err := a.Close(); err != nil {
 			t.Fatal(err)
 		}
@@ -343,17 +330,12 @@ func TestUnsettledRunIsLeftToItsLeaseAtClose(t *testing.T) {
 // Between the store's word that a claim is gone and its being written anew,
 // another may claim.
 func TestClaimLostToAnotherWhileItIsWrittenAnew(t *testing.T) {
-	forget := func(t *testing.T, store idempotency.Store, req engine.Request) {
-		if _, err := store.Forget(context.Background(), req.Key); err != nil {
-			t.Fatal(err)
-		}
-	}
 	t.Run("by a renewal", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			store, req := newShared(t), someRequest()
 			a, b := newReplica(t, store), newReplica(t, store)
 			late := a.run(req)
-			forget(t, store, req)
+			lose(t, store, req)
 			let := a.link.hold("claim")
 			time.Sleep(someLease / 3)
 			synctest.Wait()
@@ -363,8 +345,8 @@ func TestClaimLostToAnotherWhileItIsWrittenAnew(t *testing.T) {
 			if n := a.link.count("renew"); n != 1 {
 				t.Errorf("renewed %d times after the claim was lost", n-1)
 			}
-			wantEnd(t, late, created("one"), engine.ResultFenced)
-			wantEnd(t, run, created("two"), engine.ResultKept)
+			wantEnd(t, late, created("one"), resultFenced)
+			wantEnd(t, run, created("two"), resultKept)
 		})
 	})
 	t.Run("at the end", func(t *testing.T) {
@@ -372,20 +354,20 @@ func TestClaimLostToAnotherWhileItIsWrittenAnew(t *testing.T) {
 			store, req := newShared(t), someRequest()
 			a, b := newReplica(t, store), newReplica(t, store)
 			late := a.run(req)
-			forget(t, store, req)
+			lose(t, store, req)
 			let := a.link.hold("claim")
-			result := make(chan engine.Result, 1)
+			result := make(chan result, 1)
 			go func() { result <- end(late, created("one")) }()
 			synctest.Wait()
 			run := b.run(req)
 			let()
-			if got := <-result; got != engine.ResultFenced {
-				t.Errorf("the run ended %q, want %q", got, engine.ResultFenced)
+			if got := <-result; got != resultFenced {
+				t.Errorf("the run ended %q, want %q", got, resultFenced)
 			}
 			if n := a.link.count("settle"); n != 1 {
 				t.Errorf("settled %d times, want once: the claim is another's", n)
 			}
-			wantEnd(t, run, created("two"), engine.ResultKept)
+			wantEnd(t, run, created("two"), resultKept)
 			wantReplay(t, a.begin(req), run.ExecutionID(), created("two"), false)
 		})
 	})
@@ -397,8 +379,8 @@ func TestResponseIsHeldUntilItIsStored(t *testing.T) {
 		r, req := newReplica(t, newShared(t)), someRequest()
 		given := 0
 		first := r.run(req)
-		first.OnSettled(func() { given++ })
-		wantEnd(t, first, created("first"), engine.ResultKept)
+		first.OnResponseDone(func() { given++ })
+		wantEnd(t, first, created("first"), resultKept)
 		if given != 1 {
 			t.Errorf("given back %d times at once, want 1", given)
 		}
@@ -406,9 +388,9 @@ func TestResponseIsHeldUntilItIsStored(t *testing.T) {
 		other.Key = idempotency.Identity{ID: "other"}.Key()
 		given = 0
 		second := r.run(other)
-		second.OnSettled(func() { given++ })
+		second.OnResponseDone(func() { given++ })
 		r.link.fail(refused, "settle")
-		wantEnd(t, second, created("second"), engine.ResultPending)
+		wantEnd(t, second, created("second"), resultTrying)
 		time.Sleep(time.Minute)
 		if given != 0 {
 			t.Error("given back before the response is stored")

@@ -1,4 +1,4 @@
-package idempotency
+package seal
 
 import (
 	"bytes"
@@ -8,12 +8,16 @@ import (
 	"encoding/hex"
 	"fmt"
 	"reflect"
+	"slices"
 	"strings"
 	"testing"
+	"time"
+
+	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
 )
 
 // secretOf is a configured key that holds only this byte.
-func secretOf(b byte) []byte { return bytes.Repeat([]byte{b}, SealingKeySize) }
+func secretOf(b byte) []byte { return bytes.Repeat([]byte{b}, KeySize) }
 
 func sealerOf(t testing.TB, keys ...byte) *Sealer {
 	t.Helper()
@@ -21,7 +25,7 @@ func sealerOf(t testing.TB, keys ...byte) *Sealer {
 	for _, b := range keys {
 		all = append(all, secretOf(b))
 	}
-	s, err := NewSealer(all...)
+	s, err := New(all...)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -38,12 +42,12 @@ func TestSealerRefusesKeys(t *testing.T) {
 		"empty":   {[][]byte{{}}, "key 1 has 0 bytes; a key has 32"},
 		"doubled": {[][]byte{secretOf('a'), secretOf('b'), secretOf('a')}, "keys 1 and 3 are the same; each key stands once"},
 	} {
-		s, err := NewSealer(c.keys...)
+		s, err := New(c.keys...)
 		if s != nil || err == nil || err.Error() != c.want {
 			t.Errorf("%s: got %v, want %q", name, err, c.want)
 		}
 	}
-	if s, err := NewSealer(); s != nil || err != nil {
+	if s, err := New(); s != nil || err != nil {
 		t.Errorf("no keys made %v, %v; want nothing that seals", s, err)
 	}
 }
@@ -62,57 +66,98 @@ func TestKeyIDsNameTheKeysInOrder(t *testing.T) {
 	}
 }
 
-// The derivation may only change with its labels: a running installation would
-// forget all keys. It is written out here once more.
-func TestKeyedNameDerivation(t *testing.T) {
-	root, err := hkdf.Extract(sha256.New, secretOf('a'), nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	secret, err := hkdf.Expand(sha256.New, root, "caddy-dedup hash secret v1", 32)
-	if err != nil {
-		t.Fatal(err)
-	}
-	keyed := func(text string) string {
+// The derivation may only change with its label: a running installation would
+// take every duplicate for another request. It is written out here once more.
+func TestFingerprintForms(t *testing.T) {
+	keyed := func(b byte, text string) string {
+		root, err := hkdf.Extract(sha256.New, secretOf(b), nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		secret, err := hkdf.Expand(sha256.New, root, "caddy-dedup fingerprint secret v1", 32)
+		if err != nil {
+			t.Fatal(err)
+		}
 		h := hmac.New(sha256.New, secret)
 		h.Write([]byte(text))
 		return hex.EncodeToString(h.Sum(nil))
 	}
-	id := Identity{Namespace: "n", Scope: []string{"s"}, Kind: "k", Prefix: "p", ID: "i"}
-	const eight = "\x00\x00\x00\x00\x00\x00\x00"
-	name, others := sealerOf(t, 'a', 'b').Names(id, "body:00ff")
-	if want := keyed(eight + "\x12caddy-dedup key v1" + eight + "\x01n" + eight + "\x01" + eight + "\x01s" + eight + "\x01k" + eight + "\x01p" + eight + "\x01i"); name.Key.String() != want {
-		t.Errorf("the key is %s, want %s", name.Key, want)
+	s := sealerOf(t, 'a', 'b')
+	ids := s.KeyIDs()
+	want := []string{
+		"body/" + ids[0] + ":" + keyed('a', string(thisKey[:])+"body:00ff"),
+		"body/" + ids[1] + ":" + keyed('b', string(thisKey[:])+"body:00ff"),
+		"body:00ff",
 	}
-	if want := "body:" + keyed(eight+"\x1acaddy-dedup fingerprint v1"+eight+"\x09body:00ff"); name.Fingerprint != want {
-		t.Errorf("the fingerprint is %s, want %s", name.Fingerprint, want)
+	if got := s.Fingerprints(thisKey, "body:00ff"); !slices.Equal(got, want) {
+		t.Errorf("got  %q\nwant %q", got, want)
 	}
-	mirrored, back := sealerOf(t, 'b', 'a').Names(id, "body:00ff")
-	if len(others) != 1 || len(back) != 1 || mirrored != others[0] || back[0] != name || mirrored == name {
-		t.Errorf("one order makes %v and %v, the other %v and %v", name, others, mirrored, back)
+	if got := s.Fingerprints(otherKey, "body:00ff"); got[0] == want[0] || got[2] != want[2] {
+		t.Errorf("for another record the forms are %q", got)
 	}
-}
-
-func TestNamesWithoutKeys(t *testing.T) {
-	id := Identity{ID: "i"}
 	var none *Sealer
-	name, others := none.Names(id, "body:00ff")
-	if name != (Name{Key: id.Key(), Fingerprint: "body:00ff"}) || len(others) != 0 {
-		t.Errorf("got %v and %v, want the plain hashes", name, others)
+	if got := none.Fingerprints(thisKey, "body:00ff"); !slices.Equal(got, want[2:]) {
+		t.Errorf("without keys the forms are %q", got)
 	}
-	if name, _ := sealerOf(t, 'a').Names(id, ""); name.Fingerprint != "" {
-		t.Errorf("no fingerprint became %q", name.Fingerprint)
+	if got := s.Fingerprints(thisKey, ""); got != nil {
+		t.Errorf("no fingerprint became %q", got)
 	}
 }
 
-func plainResponse() *Response {
-	r := fullResponse()
-	r.SealedBy = ""
-	return r
+// A record is compared under the key that its claim was made with, wherever that
+// key stands now, and unreadable where it is not configured any more.
+func TestFingerprintsOverARotation(t *testing.T) {
+	now := time.Unix(1000, 0)
+	claimOf := func(keys, content string) (*Sealer, idempotency.Claim) {
+		s := sealerOf(t, []byte(keys)...)
+		return s, idempotency.Claim{Key: thisKey, Token: keys, Fingerprints: s.Fingerprints(thisKey, "body:"+content)}
+	}
+	for _, c := range []struct {
+		wrote, asks string
+		readable    bool
+	}{
+		{"", "", true}, {"a", "a", true}, {"ab", "a", true}, {"b", "ab", true}, {"a", "ba", true},
+		{"", "a", true}, {"a", "", false}, {"a", "b", false}, {"ab", "b", false},
+	} {
+		_, first := claimOf(c.wrote, "one")
+		record := first.Record(nil, now).Settled(idempotency.Settlement{State: idempotency.Complete, Counted: true, Retention: time.Hour}, now)
+		asking, same := claimOf(c.asks, "one")
+		_, another := claimOf(c.asks, "two")
+		if err := asking.check(record); (err == nil) != c.readable {
+			t.Errorf("written with %q, read with %q: %v", c.wrote, c.asks, err)
+		}
+		if !c.readable {
+			continue
+		}
+		if got := idempotency.Decide(record, same, now); got != idempotency.ReplayKept {
+			t.Errorf("written with %q, the same with %q: %v", c.wrote, c.asks, got)
+		}
+		if got := idempotency.Decide(record, another, now); got != idempotency.RefuseReused {
+			t.Errorf("written with %q, another with %q: %v", c.wrote, c.asks, got)
+		}
+	}
+}
+
+var (
+	thisKey  = idempotency.Identity{ID: "this"}.Key()
+	otherKey = idempotency.Identity{ID: "other"}.Key()
+)
+
+const (
+	thisToken  = "this run's"
+	otherToken = "another run's"
+)
+
+func plainResponse() *idempotency.Response {
+	return &idempotency.Response{
+		Status: 201,
+		Header: map[string][]string{"Content-Type": {"text/plain"}, "X-Bytes": {"\xff\x00", ""}, "Removed": nil},
+		Body:   []byte("hello, \x00\xff world"),
+	}
 }
 
 func TestSealedResponse(t *testing.T) {
-	for name, want := range map[string]*Response{
+	for name, want := range map[string]*idempotency.Response{
 		"whole":   plainResponse(),
 		"no body": {Status: 204, Body: []byte{}},
 		"failed":  {Status: 502, Failed: true, Body: []byte{}},
@@ -131,7 +176,7 @@ func TestSealedResponse(t *testing.T) {
 				t.Error("its body is readable")
 			}
 			// Through the codec, as a store keeps it.
-			stored, err := DecodeResponse(thisKey, thisToken, EncodeResponse(thisKey, thisToken, sealed))
+			stored, err := idempotency.DecodeResponse(thisKey, thisToken, idempotency.EncodeResponse(thisKey, thisToken, sealed))
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -152,35 +197,45 @@ func TestSealedResponse(t *testing.T) {
 	}
 }
 
+// sealedRecord is a record as a claim with this sealer writes it.
+func sealedRecord(s *Sealer, deliveryID string) *idempotency.Record {
+	r := &idempotency.Record{State: idempotency.InFlight, Token: thisToken, Attempt: 1}
+	r.Provider = "github"
+	r.DeliveryID, r.SealedBy = s.sealID(thisKey, deliveryID)
+	return r
+}
+
 func TestSealedRecord(t *testing.T) {
-	want := fullRecord()
-	want.SealedBy = ""
-	want.Replaces.DeliveryID = "the one before"
-	s := sealerOf(t, 'a')
-	sealed := s.sealRecord(thisKey, want)
-	for _, r := range []*Record{sealed, sealed.Replaces} {
-		if r.SealedBy != s.KeyIDs()[0] || strings.Contains(r.DeliveryID, "72d3162e") || strings.Contains(r.DeliveryID, "before") {
-			t.Errorf("the delivery ID is stored as %q, sealed by %q", r.DeliveryID, r.SealedBy)
+	a, b := sealerOf(t, 'a'), sealerOf(t, 'b')
+	// A forced run whose claim came after the keys were exchanged.
+	sealed := sealedRecord(a, "72d3162e")
+	sealed.Replaces = sealedRecord(b, "the one before")
+	for _, r := range []*idempotency.Record{sealed, sealed.Replaces} {
+		if strings.Contains(r.DeliveryID, "72d3162e") || strings.Contains(r.DeliveryID, "before") {
+			t.Errorf("the delivery ID is stored as %q", r.DeliveryID)
 		}
 	}
-	if want.SealedBy != "" || want.Replaces.SealedBy != "" {
-		t.Fatal("sealing changed the record")
-	}
-	stored, err := DecodeRecord(thisKey, EncodeRecord(thisKey, sealed))
+	stored, err := idempotency.DecodeRecord(thisKey, idempotency.EncodeRecord(thisKey, sealed))
 	if err != nil {
 		t.Fatal(err)
 	}
 	got, err := sealerOf(t, 'b', 'a').openRecord(thisKey, stored)
-	if err != nil || !reflect.DeepEqual(got, want) {
-		t.Errorf("%v\ngot  %+v\nwant %+v", err, got, want)
+	if err != nil || got.DeliveryID != "72d3162e" || got.SealedBy != "" || got.Provider != "github" ||
+		got.Replaces.DeliveryID != "the one before" || got.Replaces.SealedBy != "" {
+		t.Errorf("it opens as %+v, %v", got, err)
 	}
-	if again := s.sealRecord(thisKey, stored); again.DeliveryID != stored.DeliveryID {
-		t.Error("what was sealed is sealed again")
+	if stored.SealedBy != a.KeyIDs()[0] || stored.Replaces.SealedBy != b.KeyIDs()[0] {
+		t.Error("opening changed the stored record")
 	}
-	got, err = sealerOf(t, 'b').openRecord(thisKey, stored)
-	if err == nil || got.DeliveryID != stored.DeliveryID || got.SealedBy != stored.SealedBy {
-		t.Errorf("what does not open came back as %+v, %v", got, err)
+	for name, s := range map[string]*Sealer{"neither key": sealerOf(t, 'c'), "one of the keys": a, "the other": b, "no keys": nil} {
+		if got, err := s.openRecord(thisKey, stored); err == nil {
+			t.Errorf("with %s it opens as %+v", name, got)
+		}
 	}
+}
+
+func withID(id, keyID string) *idempotency.Record {
+	return &idempotency.Record{Origin: idempotency.Origin{DeliveryID: id}, SealedBy: keyID}
 }
 
 func TestUnsealedIsReadUnderEncryption(t *testing.T) {
@@ -189,12 +244,12 @@ func TestUnsealedIsReadUnderEncryption(t *testing.T) {
 	if got, err := s.openResponse(thisKey, thisToken, r); err != nil || !reflect.DeepEqual(got, want) {
 		t.Errorf("got %+v, %v", got, err)
 	}
-	record := &Record{State: Held, Token: "t", DeliveryID: "plain"}
+	record := &idempotency.Record{State: idempotency.Held, Token: "t", Origin: idempotency.Origin{DeliveryID: "plain"}}
 	if got, err := s.openRecord(thisKey, record); err != nil || got.DeliveryID != "plain" {
 		t.Errorf("got %+v, %v", got, err)
 	}
 	var none *Sealer
-	if none.sealResponse(thisKey, thisToken, r) != r || none.sealRecord(thisKey, record) != record {
+	if id, by := none.sealID(thisKey, "plain"); none.sealResponse(thisKey, thisToken, r) != r || id != "plain" || by != "" {
 		t.Error("without keys something is sealed")
 	}
 }
@@ -209,12 +264,12 @@ func TestSealedOpensOnlyInItsPlace(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	asResponse := func(s *Sealer, key Key, token string, r *Response) error {
+	asResponse := func(s *Sealer, key idempotency.Key, token string, r *idempotency.Response) error {
 		_, err := s.openResponse(key, token, r)
 		return err
 	}
-	asRecord := func(s *Sealer, key Key, id, keyID string) error {
-		_, err := s.openRecord(key, &Record{DeliveryID: id, SealedBy: keyID})
+	asRecord := func(s *Sealer, key idempotency.Key, id, keyID string) error {
+		_, err := s.openRecord(key, withID(id, keyID))
 		return err
 	}
 	a, b := s.KeyIDs()[0], sealerOf(t, 'b').KeyIDs()[0]
@@ -232,11 +287,11 @@ func TestSealedOpensOnlyInItsPlace(t *testing.T) {
 		"another key's ID":             {asRecord(sealerOf(t, 'b'), thisKey, id, a), a + `", which is not configured`},
 		"encryption off":               {asResponse(none, thisKey, thisToken, sealed), "no key is configured"},
 		"encryption off, ID":           {asRecord(none, thisKey, id, a), "no key is configured"},
-		"named after another":          {asResponse(sealerOf(t, 'a', 'b'), thisKey, thisToken, &Response{SealedBy: b, Body: sealed.Body}), "does not open"},
-		"a delivery ID as a response":  {asResponse(s, thisKey, "", &Response{SealedBy: a, Body: idSealed}), "does not open"},
+		"named after another":          {asResponse(sealerOf(t, 'a', 'b'), thisKey, thisToken, &idempotency.Response{SealedBy: b, Body: sealed.Body}), "does not open"},
+		"a delivery ID as a response":  {asResponse(s, thisKey, "", &idempotency.Response{SealedBy: a, Body: idSealed}), "does not open"},
 		"an ID that is no base64":      {asRecord(s, thisKey, "%", a), "illegal base64"},
-		"nothing":                      {asResponse(s, thisKey, thisToken, &Response{SealedBy: a}), "does not open"},
-		"shorter than a nonce and tag": {asResponse(s, thisKey, thisToken, &Response{SealedBy: a, Body: sealed.Body[:27]}), "does not open"},
+		"nothing":                      {asResponse(s, thisKey, thisToken, &idempotency.Response{SealedBy: a}), "does not open"},
+		"shorter than a nonce and tag": {asResponse(s, thisKey, thisToken, &idempotency.Response{SealedBy: a, Body: sealed.Body[:27]}), "does not open"},
 	} {
 		if (c.want == "") != (c.err == nil) || !strings.Contains(fmt.Sprint(c.err), c.want) && c.want != "" {
 			t.Errorf("%s: got %v, want %q", name, c.err, c.want)
@@ -252,7 +307,7 @@ func TestAnyChangedByteIsNoticed(t *testing.T) {
 			for flip := 1; flip < 256; flip++ {
 				changed := []byte(stored)
 				changed[at] ^= byte(flip)
-				if got, err := s.openRecord(thisKey, &Record{DeliveryID: string(changed), SealedBy: keyID}); err == nil {
+				if got, err := s.openRecord(thisKey, withID(string(changed), keyID)); err == nil {
 					t.Fatalf("with byte %d changed by %#x it opens as %+v", at, flip, got)
 				}
 			}
@@ -266,12 +321,12 @@ func FuzzSealedIsNotMalleable(f *testing.F) {
 	f.Add(bytes.Repeat([]byte("x"), 300), "é", uint16(299), byte(0xff))
 	s := sealerOf(f, 'a')
 	f.Fuzz(func(t *testing.T, body []byte, deliveryID string, at uint16, flip byte) {
-		sealed := s.sealResponse(thisKey, thisToken, &Response{Status: 200, Body: body})
+		sealed := s.sealResponse(thisKey, thisToken, &idempotency.Response{Status: 200, Body: body})
 		if got, err := s.openResponse(thisKey, thisToken, sealed); err != nil || !bytes.Equal(got.Body, body) {
 			t.Fatalf("it opens as %+v, %v", got, err)
 		}
 		id, keyID := s.sealID(thisKey, deliveryID)
-		if got, err := s.openRecord(thisKey, &Record{DeliveryID: id, SealedBy: keyID}); err != nil || got.DeliveryID != deliveryID {
+		if got, err := s.openRecord(thisKey, withID(id, keyID)); err != nil || got.DeliveryID != deliveryID {
 			t.Fatalf("the ID opens as %+v, %v", got, err)
 		}
 		if flip == 0 {
@@ -283,12 +338,9 @@ func FuzzSealedIsNotMalleable(f *testing.F) {
 		if got, err := s.openResponse(thisKey, thisToken, &damaged); err == nil {
 			t.Fatalf("a changed byte opens as %+v", got)
 		}
-		if keyID == "" {
-			return
-		}
 		changed := []byte(id)
 		changed[int(at)%len(changed)] ^= flip
-		if got, err := s.openRecord(thisKey, &Record{DeliveryID: string(changed), SealedBy: keyID}); err == nil {
+		if got, err := s.openRecord(thisKey, withID(string(changed), keyID)); err == nil {
 			t.Fatalf("a changed ID opens as %+v", got)
 		}
 	})

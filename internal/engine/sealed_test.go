@@ -1,0 +1,237 @@
+package engine_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/caddy-dedup/caddy-dedup/internal/engine"
+	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
+	"github.com/caddy-dedup/caddy-dedup/internal/seal"
+)
+
+// sealing returns a sealer whose keys hold only these bytes each, nil for none.
+func sealing(t *testing.T, keys string) *seal.Sealer {
+	t.Helper()
+	var all [][]byte
+	for _, b := range []byte(keys) {
+		all = append(all, bytes.Repeat([]byte{b}, seal.KeySize))
+	}
+	s, err := seal.New(all...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+// newSealed is newReplica with encryption keys.
+func newSealed(t *testing.T, store idempotency.Store, keys string) *replica {
+	t.Helper()
+	r := newReplica(t, store)
+	r.Configure(engine.Settings{Sealer: sealing(t, keys)})
+	return r
+}
+
+// delivered is someRequest with a delivery ID.
+func delivered() engine.Request {
+	req := someRequest()
+	req.Origin.DeliveryID = "delivery-1"
+	return req
+}
+
+// Whatever is written of a key, in its whole life, shows neither the delivery ID
+// nor an answer.
+func TestStoreHoldsNothingReadable(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := newShared(t)
+		a, req := newSealed(t, store, "a"), delivered()
+		look := func(when string) {
+			t.Helper()
+			record, _, err := store.Lookup(context.Background(), req.Key)
+			if err != nil || record == nil {
+				t.Fatalf("%s: %+v, %v", when, record, err)
+			}
+			response, err := store.Response(context.Background(), req.Key, record.Token)
+			if err != nil {
+				t.Fatal(err)
+			}
+			shown := fmt.Sprintf("%+v", *record)
+			if record.Replaces != nil {
+				shown += fmt.Sprintf("%+v", *record.Replaces)
+			}
+			if response != nil {
+				shown += fmt.Sprintf("%q%s", response.Header, response.Body)
+			}
+			for _, secret := range []string{"delivery-1", "answer", "body:one"} {
+				if strings.Contains(shown, secret) {
+					t.Errorf("%s: the store shows %q: %s", when, secret, shown)
+				}
+			}
+			opened, _, err := a.Lookup(context.Background(), req.Key)
+			if err != nil || opened.DeliveryID != "delivery-1" {
+				t.Errorf("%s: an operator reads %+v, %v", when, opened, err)
+			}
+		}
+		run := a.run(req)
+		look("in flight")
+		time.Sleep(someLease) // renewed
+		look("renewed")
+		wantEnd(t, run, broken("answer 1"), resultReleased)
+		look("released")
+		wantEnd(t, a.run(req), created("answer 2"), resultKept)
+		look("complete")
+		forced := a.run(forcing(req))
+		look("forced")
+		wantEnd(t, forced, broken("answer 3"), resultReleased)
+		look("forced in vain")
+		if err := a.Free(context.Background(), req.Key); err != nil {
+			t.Fatal(err)
+		}
+		look("freed")
+		held := req
+		held.Policy.Hold = true
+		ended(a.run(held), idempotency.End{How: idempotency.Unknown, Response: broken("answer 4")})
+		look("held")
+	})
+}
+
+// A record that this process has no key for is never replayed and never run over.
+func TestRecordOfAnUnknownKey(t *testing.T) {
+	for name, keys := range map[string]string{"another key": "b", "encryption off": ""} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				store, req := newShared(t), delivered()
+				a, b := newSealed(t, store, "a"), newSealed(t, store, keys)
+				run := a.run(req)
+				for _, state := range []idempotency.State{idempotency.InFlight, idempotency.Complete} {
+					refused := as[engine.Refusal](t, b.begin(req))
+					if refused.Reason != engine.ReasonUnreadable || !strings.Contains(fmt.Sprint(refused.Err), "configured") {
+						t.Errorf("%s: refused with %q, %v", state, refused.Reason, refused.Err)
+					}
+					if _, _, err := b.Lookup(context.Background(), req.Key); !isUnreadable(err) {
+						t.Errorf("%s: an operator's look: %v", state, err)
+					}
+					page, _, err := b.List(context.Background(), "", 10)
+					if err != nil || len(page) != 1 || page[0].Record != nil || !isUnreadable(page[0].Unreadable) {
+						t.Errorf("%s: the list is %+v, %v", state, page, err)
+					}
+					if state == idempotency.InFlight {
+						wantEnd(t, run, created("kept"), resultKept)
+					}
+				}
+				wantReplay(t, a.begin(req), run.ExecutionID(), created("kept"), false)
+
+				// An operator needs no key to free it, nor a request to run then.
+				if err := b.Free(context.Background(), req.Key); err != nil {
+					t.Fatal(err)
+				}
+				wantEnd(t, b.run(req), created("again"), resultKept)
+				if err := b.Forget(context.Background(), req.Key); err != nil {
+					t.Errorf("forgotten: %v", err)
+				}
+			})
+		})
+	}
+}
+
+// The keys are exchanged one after the other, on two replicas, while requests go
+// on: nothing that was kept is forgotten, and a body is told from another under
+// every pair of keys.
+func TestKeysAreExchanged(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := newShared(t)
+		replicas := []*replica{newReplica(t, store), newReplica(t, store)}
+		runs := make(map[string]string)
+		for step, keys := range []string{"", "a", "ab", "ba", "ba"} {
+			for i, r := range replicas {
+				r.Configure(engine.Settings{Sealer: sealing(t, keys)})
+				for id, executionID := range runs {
+					req := withKey(delivered(), id)
+					wantReplay(t, r.begin(req), executionID, created(id), false)
+					req.Fingerprint = "body:two"
+					wantRefusal(t, r.begin(req), engine.ReasonReused, executionID)
+				}
+				if step == 2 && i == 0 {
+					continue // what the first claims with "ab" the second, with "a", could not read
+				}
+				id := fmt.Sprintf("step %d at replica %d", step, i)
+				run := r.run(withKey(delivered(), id))
+				wantEnd(t, run, created(id), resultKept)
+				runs[id] = run.ExecutionID()
+			}
+		}
+	})
+}
+
+// The keys change under a run: its end is stored with the new ones, and its
+// request is still told from another.
+func TestKeysChangeUnderARun(t *testing.T) {
+	onBoth(t, func(t *testing.T, owner, other *replica) {
+		req := delivered()
+		configure := func(keys string) {
+			for _, r := range []*replica{owner, other} {
+				r.Configure(engine.Settings{Sealer: sealing(t, keys)})
+			}
+		}
+		configure("a")
+		run := owner.run(req)
+		waiting := other.waiters(2, req)
+		synctest.Wait()
+		configure("ba")
+		waiting = append(waiting, other.waiters(2, req)...)
+		synctest.Wait()
+		another := req
+		another.Fingerprint = "body:two"
+		wantRefusal(t, other.begin(another), engine.ReasonReused, run.ExecutionID())
+		wantEnd(t, run, created("kept"), resultKept)
+		for _, w := range waiting {
+			wantReplay(t, w.decision(), run.ExecutionID(), created("kept"), true)
+		}
+		wantRefusal(t, other.begin(another), engine.ReasonReused, run.ExecutionID())
+		if record, _, err := other.Lookup(context.Background(), req.Key); err != nil || record.DeliveryID != "delivery-1" {
+			t.Errorf("an operator reads %+v, %v", record, err)
+		}
+	})
+}
+
+func isUnreadable(err error) bool {
+	var unreadable *idempotency.UnreadableError
+	return errors.As(err, &unreadable)
+}
+
+// An operator without keys leaves a run alone like any other.
+func TestOperatorWithoutKeysLeavesARunAlone(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store, req := newShared(t), delivered()
+		a, b := newSealed(t, store, "a"), newReplica(t, store)
+		run := a.run(req)
+		if err := b.Free(context.Background(), req.Key); !errors.Is(err, idempotency.ErrInFlight) {
+			t.Errorf("freeing: %v", err)
+		}
+		if err := b.Forget(context.Background(), req.Key); !errors.Is(err, idempotency.ErrInFlight) {
+			t.Errorf("forgetting: %v", err)
+		}
+		wantEnd(t, run, created("kept"), resultKept)
+	})
+}
+
+// Those who wait on another replica get the answer, whichever key comes first
+// there.
+func TestWaitersOpenASealedAnswer(t *testing.T) {
+	onBoth(t, func(t *testing.T, owner, other *replica) {
+		owner.Configure(engine.Settings{Sealer: sealing(t, "ab")})
+		other.Configure(engine.Settings{Sealer: sealing(t, "ba")})
+		run := owner.run(delivered())
+		w := other.waiters(3, delivered())
+		synctest.Wait()
+		wantEnd(t, run, broken("busy"), resultReleased)
+		for _, w := range w {
+			wantReplay(t, w.decision(), run.ExecutionID(), broken("busy"), true)
+		}
+	})
+}

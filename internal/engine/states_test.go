@@ -1,0 +1,174 @@
+package engine
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
+)
+
+// The tests of this file look at single states of a flight, and at moments between
+// two steps of a request, which a test from the outside meets only by chance.
+
+// flightTable says what each event makes of each state. An event that is not named
+// for a state changes nothing.
+var flightTable = map[flightState]map[flightEvent]flightState{
+	asking:   {runFound: flying, over: gone},
+	flying:   {runUnstored: unstored, over: gone, deserted: gone},
+	unstored: {over: gone},
+	gone:     {},
+}
+
+func TestFlightTable(t *testing.T) {
+	for state := asking; state <= gone; state++ {
+		for event := runFound; event <= deserted; event++ {
+			want, changes := flightTable[state][event]
+			if !changes {
+				want = state
+			}
+			if got, changed := state.after(event); got != want || changed != changes {
+				t.Errorf("%v, event %d: %v, changed %v; want %v, %v", state, event, got, changed, want, changes)
+			}
+		}
+	}
+}
+
+func engineOfFlights() *Engine {
+	return &Engine{flights: make(map[idempotency.Key]*flight)}
+}
+
+func (e *Engine) mustJoin(t *testing.T, want membership) *flight {
+	t.Helper()
+	f, part, err := e.join(idempotency.Key{})
+	if err != nil || part != want {
+		t.Fatalf("joined as %d, %v; want %d", part, err, want)
+	}
+	return f
+}
+
+// isTold reports whether a channel is closed.
+func isTold(changed <-chan struct{}) bool {
+	select {
+	case <-changed:
+		return true
+	default:
+		return false
+	}
+}
+
+// Who waits is told of every change, and of nothing else; where nobody waits
+// there is nothing to tell it with.
+func TestFlightTellsOfItsChanges(t *testing.T) {
+	e := engineOfFlights()
+	f := e.mustJoin(t, first)
+	if f.changed != nil {
+		t.Error("there is a broadcast that nobody waits for")
+	}
+	_, changed := e.look(f)
+	if _, again := e.look(f); again != changed {
+		t.Error("two who wait do not wait for the same")
+	}
+	for _, step := range []struct {
+		move func()
+		want flightState
+	}{
+		{func() { e.fly(f, &idempotency.Record{}, false) }, flying},
+		{func() { e.end(f, runUnstored, idempotency.Claimed{}, nil) }, unstored},
+		{func() { e.end(f, over, idempotency.Claimed{}, nil) }, gone},
+	} {
+		_, before := e.look(f)
+		if isTold(before) {
+			t.Fatalf("told before it is %v", step.want)
+		}
+		step.move()
+		if !isTold(before) {
+			t.Errorf("not told that it is %v", step.want)
+		}
+		if f.changed != nil {
+			t.Error("there is a broadcast that nobody waits for")
+		}
+		if seen, _ := e.look(f); seen.state != step.want {
+			t.Errorf("it is %v, want %v", seen.state, step.want)
+		}
+	}
+}
+
+func TestRequestThatJoinedBeforeTheEnd(t *testing.T) {
+	run := &idempotency.Record{State: idempotency.InFlight, Token: "token", ExecutionID: "run", Fingerprint: "body:one"}
+	answer := &idempotency.Response{Status: 500}
+	for name, test := range map[string]struct {
+		fingerprint string
+		part        membership
+		replayed    bool
+	}{
+		"before the end":                       {"body:one", waiter, true},
+		"after the end":                        {"body:one", afterwards, false},
+		"before the end, of another operation": {"body:two", waiter, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			e := engineOfFlights()
+			f := e.mustJoin(t, first)
+			e.fly(f, run, false)
+			if test.part == waiter {
+				e.mustJoin(t, waiter)
+			}
+			record := run.Settled(idempotency.Settlement{State: idempotency.Released, Response: answer}, time.Now())
+			found := idempotency.Claimed{Record: record, Response: answer}
+			e.end(f, runUnstored, found, nil)
+			if test.part == afterwards {
+				e.mustJoin(t, afterwards)
+			}
+			e.end(f, over, idempotency.Claimed{}, nil) // the first end counts
+			c := idempotency.Claim{Fingerprints: []string{test.fingerprint}, Waits: true}
+			d, err := e.follow(context.Background(), f, test.part, c, nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			replay, replayed := d.(Replay)
+			switch {
+			case replayed != test.replayed:
+				t.Errorf("decided %T %+v, want a replay: %v", d, d, test.replayed)
+			case replayed && (replay.Response != answer || !replay.Waited):
+				t.Errorf("replayed %+v", replay)
+			case !replayed && d != nil:
+				t.Errorf("decided %T %+v, want to ask the store", d, d)
+			}
+		})
+	}
+}
+
+// Only a run on another replica is given up when nobody waits for it.
+func TestDesertedFlight(t *testing.T) {
+	for name, watched := range map[string]bool{"watched": true, "our own": false} {
+		e := engineOfFlights()
+		f := e.mustJoin(t, first)
+		e.mustJoin(t, waiter)
+		e.fly(f, &idempotency.Record{State: idempotency.InFlight}, watched)
+		_, changed := e.look(f)
+		e.leave(f, first)
+		if isTold(changed) {
+			t.Errorf("%s: given up with one who waits", name)
+		}
+		e.leave(f, waiter)
+		if isTold(changed) != watched {
+			t.Errorf("%s: given up is %v, want %v", name, !watched, watched)
+		}
+		next := waiter
+		if watched {
+			next = first
+		}
+		e.mustJoin(t, next)
+	}
+}
+
+func TestFlightThatEndsTwiceLeavesTheNextAlone(t *testing.T) {
+	e := engineOfFlights()
+	old := e.mustJoin(t, first)
+	e.end(old, over, idempotency.Claimed{}, nil)
+	next := e.mustJoin(t, first)
+	e.end(old, over, idempotency.Claimed{}, nil)
+	if f := e.mustJoin(t, waiter); f != next {
+		t.Error("the end of an old flight removed the next one")
+	}
+}

@@ -1,0 +1,119 @@
+package seal
+
+import (
+	"context"
+	"sync/atomic"
+	"time"
+
+	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
+)
+
+// Store seals what goes into a store and opens what comes out of it. The store
+// itself knows nothing of that: the rules need neither a response nor a delivery
+// ID, and compare fingerprints without knowing what is in them.
+//
+// A record that was claimed stays as it is stored until an operator asks for it
+// ([Store.Lookup], [Store.List]): its run passes it back to [Store.Settle]
+// unchanged, whatever keys are configured by then.
+//
+// What was stored unsealed is read all the same. What cannot be opened is an
+// [*idempotency.UnreadableError].
+type Store struct {
+	idempotency.Store
+	sealer atomic.Pointer[Sealer]
+}
+
+var _ idempotency.Store = (*Store)(nil)
+
+// Around returns the store with what a sealer seals kept sealed in it; nil seals
+// nothing.
+func Around(store idempotency.Store, sealer *Sealer) *Store {
+	s := &Store{Store: store}
+	s.Use(sealer)
+	return s
+}
+
+// Use changes the keys, for all that is stored and read from now on.
+func (s *Store) Use(sealer *Sealer) { s.sealer.Store(sealer) }
+
+// Sealer returns what seals now, nil for nothing.
+func (s *Store) Sealer() *Sealer { return s.sealer.Load() }
+
+// Claim implements [idempotency.Store]. A claim that stands needs to read nothing
+// of the record before it; any other is decided by what it found, and so needs the
+// key of that.
+func (s *Store) Claim(ctx context.Context, c idempotency.Claim) (idempotency.Claimed, error) {
+	sealer := s.Sealer()
+	if c.SealedBy == "" {
+		c.DeliveryID, c.SealedBy = sealer.sealID(c.Key, c.DeliveryID)
+	}
+	got, err := s.Store.Claim(ctx, c)
+	if err != nil || got.Verdict == idempotency.Proceed {
+		return got, err
+	}
+	if err := sealer.check(got.Record); err != nil {
+		return idempotency.Claimed{}, unreadableRecord(c.Key, err)
+	}
+	if got.Response != nil {
+		if got.Response, err = s.openResponse(c.Key, got.Record.Token, got.Response); err != nil {
+			return idempotency.Claimed{}, err
+		}
+	}
+	return got, nil
+}
+
+// Settle implements [idempotency.Store].
+func (s *Store) Settle(ctx context.Context, key idempotency.Key, claimed *idempotency.Record, settlement idempotency.Settlement) error {
+	settlement.Response = s.Sealer().sealResponse(key, claimed.Token, settlement.Response)
+	return s.Store.Settle(ctx, key, claimed, settlement)
+}
+
+// Lookup implements [idempotency.Store].
+func (s *Store) Lookup(ctx context.Context, key idempotency.Key) (*idempotency.Record, time.Time, error) {
+	found, now, err := s.Store.Lookup(ctx, key)
+	if err != nil {
+		return nil, time.Time{}, err
+	}
+	if found, err = s.Sealer().openRecord(key, found); err != nil {
+		return nil, time.Time{}, unreadableRecord(key, err)
+	}
+	return found, now, nil
+}
+
+// Response implements [idempotency.Store].
+func (s *Store) Response(ctx context.Context, key idempotency.Key, token string) (*idempotency.Response, error) {
+	found, err := s.Store.Response(ctx, key, token)
+	if err != nil {
+		return nil, err
+	}
+	return s.openResponse(key, token, found)
+}
+
+// List implements [idempotency.Store].
+func (s *Store) List(ctx context.Context, cursor string, limit int) ([]idempotency.Listed, string, error) {
+	page, next, err := s.Store.List(ctx, cursor, limit)
+	for i, listed := range page {
+		if listed.Unreadable != nil {
+			continue
+		}
+		record, err := s.Sealer().openRecord(listed.Key, listed.Record)
+		if err != nil {
+			page[i] = idempotency.Listed{Key: listed.Key, Unreadable: unreadableRecord(listed.Key, err)}
+			continue
+		}
+		page[i].Record = record
+	}
+	return page, next, err
+}
+
+func (s *Store) openResponse(key idempotency.Key, token string, r *idempotency.Response) (*idempotency.Response, error) {
+	opened, err := s.Sealer().openResponse(key, token, r)
+	if err != nil {
+		return nil, &idempotency.UnreadableError{Where: "response of the record " + key.String(), Err: err}
+	}
+	return opened, nil
+}
+
+func unreadableRecord(key idempotency.Key, err error) error {
+	return &idempotency.UnreadableError{Where: "record " + key.String(), Err: err}
+}

@@ -1,0 +1,74 @@
+package seal_test
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
+	"github.com/caddy-dedup/caddy-dedup/internal/seal"
+	"github.com/caddy-dedup/caddy-dedup/internal/store/memory"
+	"github.com/caddy-dedup/caddy-dedup/internal/store/storetest"
+)
+
+// sealing returns a sealer whose keys hold only these bytes each, nil for none.
+func sealing(t *testing.T, keys string) *seal.Sealer {
+	t.Helper()
+	var all [][]byte
+	for _, b := range []byte(keys) {
+		all = append(all, bytes.Repeat([]byte{b}, seal.KeySize))
+	}
+	s, err := seal.New(all...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+// opened shows what was claimed as an operator reads it, which is how the suite
+// compares it.
+type opened struct{ *seal.Store }
+
+// Claim implements [idempotency.Store].
+func (o opened) Claim(ctx context.Context, c idempotency.Claim) (idempotency.Claimed, error) {
+	got, err := o.Store.Claim(ctx, c)
+	for _, record := range []**idempotency.Record{&got.Record, &got.Previous} {
+		if *record != nil && err == nil {
+			*record, err = seal.Opened(o.Sealer(), c.Key, *record)
+		}
+	}
+	return got, err
+}
+
+// Free implements [idempotency.Store].
+func (o opened) Free(ctx context.Context, key idempotency.Key, token string) (*idempotency.Record, error) {
+	found, err := o.Store.Free(ctx, key, token)
+	if err != nil {
+		return nil, err
+	}
+	return seal.Opened(o.Sealer(), key, found)
+}
+
+// The suite holds a store that is sealed, and one that is not, to the same
+// contract. The peer is a replica on which the keys stand in another order.
+func TestSealedStore(t *testing.T) {
+	for own, peer := range map[string]string{"a": "a", "ab": "ba", "": ""} {
+		t.Run(fmt.Sprintf("keys %q", own), func(t *testing.T) {
+			var inner idempotency.Store
+			open := func(t *testing.T) idempotency.Store {
+				inner = memory.New(64 << 20)
+				return opened{seal.Around(inner, sealing(t, own))}
+			}
+			storetest.Run(t, open, storetest.Options{
+				Around:  synctest.Test,
+				Advance: time.Sleep,
+				Peer: func(t *testing.T, _ idempotency.Store) idempotency.Store {
+					return opened{seal.Around(inner, sealing(t, peer))}
+				},
+			})
+		})
+	}
+}

@@ -1,0 +1,207 @@
+package storetest
+
+import (
+	"errors"
+	"fmt"
+	"runtime"
+	"sync"
+
+	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
+)
+
+var operatorTests = []subtest{
+	{"free lets a key run again and keeps its history", freeAnyState},
+	{"free after a forced run that lapsed frees the kept response", freeForced},
+	{"the owner of a lapsed claim is fenced once its key is freed", freedOwner},
+	{"forget removes a record of any state but in flight", forgetAnyState},
+	{"a key without a record can be neither freed nor forgotten", operatorWithoutRecord},
+	{"a run that is alive can be neither freed nor forgotten", operatorBesideRun},
+	{"of claims and operators at once no run is lost", operatorsAndClaims},
+}
+
+// ends are the states in which an operator finds a key, with what brings them
+// about; nil leaves the claim to lapse.
+var ends = map[string]*idempotency.Settlement{
+	"lapsed":   nil,
+	"complete": new(complete("kept")),
+	"released": new(release(true, "released")),
+	"held":     new(hold()),
+}
+
+// endedAs leaves a key of that name in one of the states.
+func (f *fixture) endedAs(name string) (idempotency.Claim, *idempotency.Record) {
+	f.Helper()
+	c := f.newClaim(key(name))
+	c.Hold, c.Fingerprints = true, []string{"body:1"}
+	s := ends[name]
+	if s == nil {
+		c.Lease = f.short()
+	}
+	claimed := f.claim(c, idempotency.Proceed)
+	if s == nil {
+		f.pass(c.Lease)
+	} else {
+		f.settle(c.Key, claimed.Record, *s)
+	}
+	return c, f.lookup(c.Key)
+}
+
+func freeAnyState(f *fixture) {
+	for name := range ends {
+		c, before := f.endedAs(name)
+		found, err := f.store.Free(f.ctx, c.Key, "operator")
+		if err != nil {
+			f.Fatalf("free, %s: %v", name, err)
+		}
+		f.sameRecord("found by free, "+name, found, before)
+		want := *before
+		want.State, want.Token, want.FreedAttempts, want.LeaseUntil = idempotency.Released, "operator", before.Attempt, f.lookup(c.Key).LeaseUntil
+		f.sameRecord("freed, "+name, f.lookup(c.Key), &want)
+		if want.LeaseUntil.Sub(f.now()) > 0 {
+			f.Errorf("freed, %s: it has a lease until %v", name, want.LeaseUntil)
+		}
+		if response := f.response(c.Key, "operator"); response != nil {
+			f.Errorf("freed, %s: an operator's act has the response %+v", name, response)
+		}
+		// Freed again it is what it is.
+		if _, err := f.store.Free(f.ctx, c.Key, "operator"); err != nil {
+			f.Fatalf("free again, %s: %v", name, err)
+		}
+		next := f.newClaim(c.Key)
+		next.MaxAttempts = 1 // they begin anew
+		again := f.claimAt(f.peer, next, idempotency.Proceed)
+		if again.Record.Attempt != before.Attempt+1 {
+			f.Errorf("freed, %s: the next attempt is %d, want %d", name, again.Record.Attempt, before.Attempt+1)
+		}
+		f.settle(c.Key, again.Record, complete("second"))
+		f.replays(name, "second")
+	}
+}
+
+func freeForced(f *fixture) {
+	for size, body := range bodies {
+		claimed, c := f.forced(size, body)
+		f.pass(c.Lease)
+		if _, err := f.store.Free(f.ctx, c.Key, "operator"); err != nil {
+			f.Fatalf("free: %v", err)
+		}
+		freed := f.lookup(c.Key)
+		if freed.State != idempotency.Released || freed.ExecutionID != claimed.Previous.ExecutionID || freed.Attempt != 2 || freed.Replaces != nil {
+			f.Errorf("freed it is %+v", freed)
+		}
+		if err := f.store.Settle(f.ctx, c.Key, claimed.Record, complete("late")); !errors.Is(err, idempotency.ErrFenced) {
+			f.Errorf("its late owner settles: %v", err)
+		}
+		f.claimAt(f.peer, f.newClaim(c.Key), idempotency.Proceed)
+	}
+}
+
+func freedOwner(f *fixture) {
+	c, _ := f.endedAs("lapsed")
+	claimed := f.lookup(c.Key)
+	if _, err := f.store.Free(f.ctx, c.Key, "operator"); err != nil {
+		f.Fatalf("free: %v", err)
+	}
+	if err := f.store.Renew(f.ctx, c); !errors.Is(err, idempotency.ErrFenced) {
+		f.Errorf("renew: %v", err)
+	}
+	if err := f.store.Settle(f.ctx, c.Key, claimed, complete("late")); !errors.Is(err, idempotency.ErrFenced) {
+		f.Errorf("settle: %v", err)
+	}
+}
+
+func forgetAnyState(f *fixture) {
+	for name := range ends {
+		c, before := f.endedAs(name)
+		if err := f.store.Forget(f.ctx, c.Key); err != nil {
+			f.Fatalf("forget, %s: %v", name, err)
+		}
+		f.absent(c.Key)
+		if response := f.response(c.Key, before.Token); response != nil {
+			f.Errorf("forgotten, %s: the response is still there", name)
+		}
+		if err := f.store.Forget(f.ctx, c.Key); !errors.Is(err, idempotency.ErrGone) {
+			f.Fatalf("forget again, %s: %v", name, err)
+		}
+		again := f.claim(f.newClaim(c.Key), idempotency.Proceed)
+		if again.Record.Attempt != 1 || again.Previous != nil {
+			f.Errorf("forgotten, %s: claimed as attempt %d over %+v", name, again.Record.Attempt, again.Previous)
+		}
+	}
+}
+
+func operatorWithoutRecord(f *fixture) {
+	if _, err := f.store.Free(f.ctx, key("a"), "operator"); !errors.Is(err, idempotency.ErrGone) {
+		f.Errorf("free: %v", err)
+	}
+	if err := f.store.Forget(f.ctx, key("a")); !errors.Is(err, idempotency.ErrGone) {
+		f.Errorf("forget: %v", err)
+	}
+	f.absent(key("a"))
+}
+
+func operatorBesideRun(f *fixture) {
+	refused := func(k idempotency.Key) {
+		f.Helper()
+		before := f.lookup(k)
+		if _, err := f.peer.Free(f.ctx, k, "operator"); !errors.Is(err, idempotency.ErrInFlight) {
+			f.Errorf("free: %v", err)
+		}
+		if err := f.peer.Forget(f.ctx, k); !errors.Is(err, idempotency.ErrInFlight) {
+			f.Errorf("forget: %v", err)
+		}
+		f.sameRecord("lookup", f.lookup(k), before)
+	}
+	claimed := f.claim(f.newClaim(key("a")), idempotency.Proceed)
+	refused(key("a"))
+	f.settle(key("a"), claimed.Record, complete("kept"))
+	f.replays("a", "kept")
+	forced := f.newClaim(key("a"))
+	forced.Force = true
+	f.claim(forced, idempotency.Proceed)
+	refused(key("a"))
+}
+
+// Operators free and forget one key while requests claim it: whoever may run can
+// still settle, and no two run at once.
+func operatorsAndClaims(f *fixture) {
+	const rounds = 60
+	k := key("a")
+	var running sync.Mutex
+	var done sync.WaitGroup
+	for worker := range 4 {
+		done.Go(func() {
+			for range rounds {
+				claimed, err := f.storeOf(worker).Claim(f.ctx, f.newClaim(k))
+				if err != nil {
+					f.Errorf("claim: %v", err)
+					return
+				}
+				if claimed.Verdict != idempotency.Proceed {
+					continue
+				}
+				if !running.TryLock() {
+					f.Error("two runs at once")
+					return
+				}
+				runtime.Gosched() // others try
+				running.Unlock()
+				if err := f.storeOf(worker).Settle(f.ctx, k, claimed.Record, complete(claimed.Record.Token)); err != nil {
+					f.Errorf("a run that was alive could not be settled: %v", err)
+				}
+			}
+		})
+		done.Go(func() {
+			for round := range rounds {
+				_, err := f.storeOf(worker).Free(f.ctx, k, fmt.Sprintf("operator-%d-%d", worker, round))
+				if worker%2 == 0 {
+					err = f.storeOf(worker).Forget(f.ctx, k)
+				}
+				if err != nil && !errors.Is(err, idempotency.ErrInFlight) && !errors.Is(err, idempotency.ErrGone) {
+					f.Errorf("an operator: %v", err)
+				}
+			}
+		})
+	}
+	done.Wait()
+}
