@@ -1,13 +1,18 @@
 # A static binary and nothing else: no shell, no packages.
 #
-#	docker build -t caddy-dedup .
+#	docker build --build-arg VERSION=v0.1.0 -t caddy-dedup .
+#
+# VERSION is what `caddy-dedup version` says, and may be left out.
 FROM golang:1.26 AS build
 WORKDIR /src
 # The modules change less often than the code: a layer of their own.
 COPY go.mod go.sum ./
 RUN go mod download
 COPY . .
-RUN CGO_ENABLED=0 go build -trimpath -tags nobadger,nomysql,nopgx -ldflags '-w -s' -o /out/caddy-dedup ./cmd/caddy-dedup
+# The repository's history stays outside, and with it what Go would take the
+# version from.
+ARG VERSION=
+RUN CGO_ENABLED=0 go build -trimpath -tags nobadger,nomysql,nopgx -ldflags "-w -s -X main.version=$VERSION" -o /out/caddy-dedup ./cmd/caddy-dedup
 # A place for Caddy's data that its user may write to: the binary cannot make it.
 RUN mkdir -p /out/data
 
