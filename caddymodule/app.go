@@ -2,8 +2,13 @@ package caddymodule
 
 import (
 	"context"
+	"encoding/base64"
 	"encoding/json"
+	"errors"
 	"fmt"
+	"regexp"
+	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -47,7 +52,7 @@ type App struct {
 	logger *zap.Logger
 	store  *storeHandle
 	sealer *seal.Sealer // nil without encryption
-	buffer *buffer
+	budget *budget
 
 	mu      sync.Mutex
 	stores  []*storeHandle // those that the configuration's handlers use
@@ -74,7 +79,7 @@ func (a *App) Provision(ctx caddy.Context) error {
 	if err := a.Limits.check(); err != nil {
 		return err
 	}
-	a.buffer = &buffer{limit: a.Limits.Buffered}
+	a.budget = &budget{limit: a.Limits.Buffered}
 	if a.StoreRaw == nil {
 		a.StoreRaw = json.RawMessage(`{"store":"file"}`)
 	}
@@ -210,3 +215,112 @@ var (
 	_ caddy.Provisioner  = (*App)(nil)
 	_ caddy.CleanerUpper = (*App)(nil)
 )
+
+// Limits bound what one process holds at a time. Past one of them, requests with
+// a key are refused with 503 and `overloaded`.
+type Limits struct {
+	// Request bodies and responses that are held, in bytes. A response that does
+	// not fit is passed on and not kept. Default: 256 MiB.
+	Buffered int64 `json:"buffered,omitempty"`
+
+	// Duplicates that wait for a run. Default: 10000.
+	Waiters int `json:"waiters,omitempty"`
+
+	// Duplicates that wait for the run of one key. Default: 1000.
+	WaitersPerKey int `json:"waiters_per_key,omitempty"`
+
+	// Runs in flight, and responses that could not be stored yet. Default: 10000.
+	InFlight int `json:"in_flight,omitempty"`
+
+	// What the memory store holds, in bytes. Full, it refuses new keys; it never
+	// evicts one. Default: 256 MiB.
+	MemoryStore int64 `json:"memory_store,omitempty"`
+}
+
+func (l *Limits) setDefaults() {
+	orElse(&l.Buffered, 256<<20)
+	orElse(&l.Waiters, 10_000)
+	orElse(&l.WaitersPerKey, 1000)
+	orElse(&l.InFlight, 10_000)
+	orElse(&l.MemoryStore, 256<<20)
+}
+
+func (l *Limits) check() error {
+	return errors.Join(
+		checkPositive("limits: buffered", l.Buffered),
+		checkPositive("limits: waiters", int64(l.Waiters)),
+		checkPositive("limits: waiters_per_key", int64(l.WaitersPerKey)),
+		checkPositive("limits: in_flight", int64(l.InFlight)),
+		checkPositive("limits: memory_store", l.MemoryStore),
+	)
+}
+
+func (l *Limits) ofEngine() engine.Limits {
+	return engine.Limits{Waiters: l.Waiters, WaitersPerKey: l.WaitersPerKey, InFlight: l.InFlight}
+}
+
+// keyPlaceholder is where an encryption key may come from. A key in the
+// configuration itself would lie in its backups, in the admin API's answers and in
+// Caddy's autosave.
+var keyPlaceholder = regexp.MustCompile(`^\{(env|file)\.[^{}]+\}$`)
+
+// checkEncryptionKey refuses what is no placeholder. It does not show it, for it
+// may be a key.
+func checkEncryptionKey(i int, text string) error {
+	if !keyPlaceholder.MatchString(text) {
+		return fmt.Errorf("encrypt: argument %d is not one placeholder {env.NAME} or {file./path}; keys do not stand in the configuration", i+1)
+	}
+	return nil
+}
+
+// checkEncryptionKeys checks the places of all keys.
+func checkEncryptionKeys(texts []string) error {
+	for i, text := range texts {
+		if err := checkEncryptionKey(i, text); err != nil {
+			return err
+		}
+		if slices.Contains(texts[:i], text) {
+			return fmt.Errorf("encrypt: %s stands twice", text)
+		}
+	}
+	return nil
+}
+
+// newSealer reads the keys. Errors name their placeholders, and never a value.
+func newSealer(texts []string) (*seal.Sealer, error) {
+	if err := checkEncryptionKeys(texts); err != nil {
+		return nil, err
+	}
+	var keys [][]byte
+	for _, text := range texts {
+		key, err := encryptionKey(caddy.NewReplacer().ReplaceAll(text, ""))
+		if err != nil {
+			return nil, fmt.Errorf("encrypt: %s %w; a key is %d random bytes in base64, such as `openssl rand -base64 %[3]d` prints",
+				text, err, seal.KeySize)
+		}
+		keys = append(keys, key)
+	}
+	sealer, err := seal.New(keys...)
+	if err != nil {
+		return nil, fmt.Errorf("encrypt: %w", err)
+	}
+	return sealer, nil
+}
+
+// encryptionKey decodes a key. Both alphabets of base64 are accepted (RFC 4648,
+// sections 4 and 5), with padding or without, and white space around it.
+func encryptionKey(text string) ([]byte, error) {
+	text = strings.TrimRight(strings.TrimSpace(text), "=")
+	if text == "" {
+		return nil, errors.New("is empty")
+	}
+	text = strings.NewReplacer("-", "+", "_", "/").Replace(text)
+	key, err := base64.RawStdEncoding.DecodeString(text)
+	switch {
+	case err != nil:
+		return nil, fmt.Errorf("has %d characters that are not base64", len(text))
+	case len(key) != seal.KeySize:
+		return nil, fmt.Errorf("has %d bytes in base64", len(key))
+	}
+	return key, nil
+}

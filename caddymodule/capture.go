@@ -8,6 +8,10 @@ import (
 	"net/http"
 	"strconv"
 	"strings"
+
+	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
+
+	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
 )
 
 // capture is the response writer of a run. It keeps what the run answers, up to
@@ -20,7 +24,8 @@ import (
 type capture struct {
 	client  http.ResponseWriter
 	maxBody int64
-	held    *share
+	taken   *allowance
+	rules   headerRules
 
 	// header is the run's own view, so that what the handlers in front have set
 	// can be told from what the run has set.
@@ -43,9 +48,10 @@ type capture struct {
 	onUpgrade  func()
 }
 
-func newCapture(client http.ResponseWriter, maxBody int64, held *share) *capture {
+func newCapture(client http.ResponseWriter, maxBody int64, rules headerRules, taken *allowance) *capture {
 	return &capture{
-		held:      held,
+		taken:     taken,
+		rules:     rules,
 		client:    client,
 		maxBody:   maxBody,
 		header:    client.Header().Clone(),
@@ -97,7 +103,7 @@ func (c *capture) Write(p []byte) (int, error) {
 		return 0, http.ErrBodyNotAllowed
 	}
 	c.sniff(p)
-	if !c.omitted && (int64(len(c.body)+len(p)) > c.maxBody || c.held.take(len(p)) != nil) {
+	if !c.omitted && (int64(len(c.body)+len(p)) > c.maxBody || c.taken.take(len(p)) != nil) {
 		c.stream()
 		c.omitted = true
 		c.body = nil
@@ -154,6 +160,16 @@ func (c *capture) whole() bool { return c.status != 0 && !c.broken() }
 // broken reports whether fewer or more bytes were written than declared.
 func (c *capture) broken() bool {
 	return c.declared >= 0 && c.declared != c.written && bodyAllowed(c.status)
+}
+
+// response returns what is kept of the answer.
+func (c *capture) response() *idempotency.Response {
+	return &idempotency.Response{
+		Status:  c.status,
+		Header:  c.rules.kept(c.onset, c.answered),
+		Omitted: c.omitted,
+		Body:    c.body,
+	}
 }
 
 // finish sends the client what was held back. It is called after the run is
@@ -284,3 +300,37 @@ var (
 	_ http.Hijacker       = (*capture)(nil)
 	_ io.ReaderFrom       = (*capture)(nil)
 )
+
+// passUnclaimed lets a request through that has no claim, and so no run.
+func (h *Handler) passUnclaimed(w http.ResponseWriter, r *http.Request, next caddyhttp.Handler) error {
+	return next.ServeHTTP(&unclaimed{ResponseWriterWrapper: &caddyhttp.ResponseWriterWrapper{ResponseWriter: w}}, sentOnce(r))
+}
+
+// unclaimed keeps the upstream's word to us, Dedup-Retention, from the client.
+type unclaimed struct {
+	*caddyhttp.ResponseWriterWrapper
+	wrote bool
+}
+
+// WriteHeader implements http.ResponseWriter.
+func (u *unclaimed) WriteHeader(status int) {
+	u.Header().Del(retentionHeader)
+	u.wrote = u.wrote || status >= 200
+	u.ResponseWriterWrapper.WriteHeader(status)
+}
+
+// Write implements http.ResponseWriter.
+func (u *unclaimed) Write(p []byte) (int, error) {
+	if !u.wrote {
+		u.WriteHeader(http.StatusOK)
+	}
+	return u.ResponseWriterWrapper.Write(p)
+}
+
+// ReadFrom implements io.ReaderFrom.
+func (u *unclaimed) ReadFrom(r io.Reader) (int64, error) {
+	if !u.wrote {
+		u.WriteHeader(http.StatusOK)
+	}
+	return u.ResponseWriterWrapper.ReadFrom(r)
+}

@@ -30,7 +30,7 @@ func serveCaptured(t *testing.T, maxBody int64, handler http.HandlerFunc, settle
 	t.Helper()
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Server", "in front")
-		c := newCapture(w, maxBody, room())
+		c := newCapture(w, maxBody, headerRules{}, room())
 		handler(c, r)
 		settle(captured{
 			status: c.status, body: string(c.body), omitted: c.omitted, streaming: c.streaming, whole: c.whole(),
@@ -47,8 +47,8 @@ func serveCaptured(t *testing.T, maxBody int64, handler http.HandlerFunc, settle
 	return response
 }
 
-// room is a share of a buffer that nothing else uses.
-func room() *share { return &share{buffer: &buffer{limit: 1 << 30}} }
+// room is an allowance of a budget that nothing else uses.
+func room() *allowance { return &allowance{budget: &budget{limit: 1 << 30}} }
 
 func TestCapture(t *testing.T) {
 	long := strings.Repeat("x", 100)
@@ -214,7 +214,7 @@ func TestCaptureHoldsTheEndBack(t *testing.T) {
 
 // A response that declares more than it has is not whole.
 func TestCaptureNoticesAShortBody(t *testing.T) {
-	c := newCapture(httptest.NewRecorder(), 64, room())
+	c := newCapture(httptest.NewRecorder(), 64, headerRules{}, room())
 	c.Header().Set("Content-Length", "10")
 	if _, err := c.Write([]byte("short")); err != nil {
 		t.Fatal(err)
@@ -227,7 +227,7 @@ func TestCaptureNoticesAShortBody(t *testing.T) {
 // 1xx goes to the client at once and is not the answer.
 func TestCapturePassesEarlyHints(t *testing.T) {
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-		c := newCapture(w, 64, room())
+		c := newCapture(w, 64, headerRules{}, room())
 		c.Header().Set("Link", "</style.css>; rel=preload")
 		c.WriteHeader(http.StatusEarlyHints)
 		c.Header().Del("Link")
@@ -261,7 +261,7 @@ func TestCapturePassesEarlyHints(t *testing.T) {
 func TestCaptureGoesOnWithoutClient(t *testing.T) {
 	done := make(chan captured, 1)
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		c := newCapture(w, 1<<20, room())
+		c := newCapture(w, 1<<20, headerRules{}, room())
 		fmt.Fprint(c, "first,")
 		c.Flush()
 		<-r.Context().Done()

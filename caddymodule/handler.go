@@ -44,7 +44,7 @@ type Handler struct {
 	headers   headerRules
 	store     *storeHandle
 	encrypted bool
-	buffer    *buffer
+	budget    *budget
 	space     string
 }
 
@@ -76,7 +76,7 @@ func (h *Handler) Provision(ctx caddy.Context) error {
 		return fmt.Errorf("loading the dedup app: %w", err)
 	}
 	app := module.(*App)
-	h.space, h.buffer = app.Namespace, app.buffer
+	h.space, h.budget = app.Namespace, app.budget
 	h.store, h.encrypted = app.store, app.sealer != nil
 	if h.StoreRaw != nil {
 		if h.store, err = app.loadStore(ctx, h); err != nil {
@@ -93,7 +93,7 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request, next caddyht
 	if !h.applies(r) {
 		return h.passUnclaimed(w, r, next)
 	}
-	x := &exchange{Handler: h, w: w, r: r, next: next, held: share{buffer: h.buffer}}
+	x := &exchange{Handler: h, w: w, r: r, next: next, allowance: allowance{budget: h.budget}}
 	defer x.done()
 	request, refused, err := x.identify()
 	switch {
@@ -121,6 +121,49 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request, next caddyht
 	default:
 		return fmt.Errorf("the engine decided on %T", d)
 	}
+}
+
+// exchange is one request on its way through the handler, and its response.
+type exchange struct {
+	*Handler
+	w    http.ResponseWriter
+	r    *http.Request
+	next caddyhttp.Handler
+
+	found      delivery.Found
+	key        string
+	allowance  allowance // of the budget, for the request's body and its response
+	closeStore func()    // leaves the store
+}
+
+// refusal is a refusal of the handler's own.
+type refusal struct {
+	reason engine.Reason
+	detail string
+}
+
+// begin asks the engine. The store stays open for this request until done: a
+// configuration reload does not wait for requests.
+func (x *exchange) begin(request engine.Request) (engine.Decision, error) {
+	store, err := x.store.enter()
+	if err != nil {
+		return engine.Refusal{Reason: engine.ReasonUnavailable, Err: err}, nil //nolint:nilerr // it is in the refusal
+	}
+	x.closeStore = store.leave
+	return store.Begin(x.r.Context(), request)
+}
+
+// done gives back what the request held.
+func (x *exchange) done() {
+	x.allowance.giveBack()
+	if x.closeStore != nil {
+		x.closeStore()
+	}
+}
+
+// report tells placeholders and the access log what became of the request.
+func (x *exchange) report(o outcome, executionID string, attempt int) {
+	report(x.r, o, x.key, x.found.Provider, executionID, attempt)
 }
 
 // applies reports whether requests like this one are deduplicated at all.

@@ -1,21 +1,20 @@
 package caddymodule
 
 import (
-	"context"
-	"crypto/rand"
 	"fmt"
-	"slices"
-	"strings"
-	"sync"
+	"math"
+	"os"
+	"path/filepath"
 	"sync/atomic"
 	"time"
 
-	"github.com/google/uuid"
+	"github.com/caddyserver/caddy/v2"
 	"go.uber.org/zap"
-	"go.uber.org/zap/zapcore"
 
 	"github.com/caddy-dedup/caddy-dedup/internal/engine"
 	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
+	"github.com/caddy-dedup/caddy-dedup/internal/store/file"
+	"github.com/caddy-dedup/caddy-dedup/internal/store/memory"
 )
 
 // storeModule is what a module in the namespace dedup.stores has to be.
@@ -61,245 +60,101 @@ func (h *storeHandle) enter() (*openStore, error) {
 	return store, nil
 }
 
-// openStore is a store that is open in this process, with its engine. All
-// configurations that name the same store share it: a run that an old one has
-// begun and a duplicate under the new one meet in the same engine.
-type openStore struct {
-	*engine.Engine
-	key   string
-	name  string // for people
-	store idempotency.Store
-	log   *movableLog
-
-	// tried is closed when the store is open, or err is set; ended when it is
-	// closed.
-	tried, ended chan struct{}
-	err          error
-
-	mu sync.Mutex
-	// users are the configurations and requests that have entered.
-	users int
-	// configurations are those that use the store, the oldest first. Its settings
-	// count: a new configuration that fails to start has changed nothing.
-	configurations []*storeHandle
-	finishing      bool // somebody waits for the last work, to close the store
-	closed         bool
+func init() {
+	caddy.RegisterModule(new(FileStore))
+	caddy.RegisterModule(new(MemoryStore))
 }
 
-// enter reports false where the store is closed already.
-func (o *openStore) enter() bool {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	if o.closed {
-		return false
-	}
-	o.users++
-	return true
+const (
+	defaultFile = "dedup.db"
+	// localTimeout limits one operation of a store in this process. It is long
+	// against a disk that is busy, and short against a client that waits.
+	localTimeout = 5 * time.Second
+)
+
+// FileStore keeps claims and responses in one durable file, which survives
+// crashes. Only one process can use it.
+type FileStore struct {
+	// The file's path. A relative one lies in Caddy's data directory. Default:
+	// `dedup.db`. Placeholders are replaced when the configuration is loaded.
+	Path string `json:"path,omitempty"`
 }
 
-// leave ends a use of the store. After the last one it is closed, in the
-// background, when nothing is left to do: no run, no response to be stored, no
-// claim to be withdrawn.
-func (o *openStore) leave() {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	o.users--
-	if o.users == 0 && !o.finishing {
-		o.finishing = true
-		go o.finish(context.Background())
+// CaddyModule returns the Caddy module information.
+func (*FileStore) CaddyModule() caddy.ModuleInfo {
+	return caddy.ModuleInfo{
+		ID:  "dedup.stores.file",
+		New: func() caddy.Module { return new(FileStore) },
 	}
 }
 
-// leaveAtExit is leave for a process that exits: it has waited already.
-func (o *openStore) leaveAtExit() {
-	o.mu.Lock()
-	o.users--
-	last := o.users == 0 && !o.finishing
-	o.finishing = o.finishing || last
-	o.mu.Unlock()
-	if last {
-		ctx, cancel := context.WithCancel(context.Background())
-		cancel()
-		o.finish(ctx)
-	}
-}
-
-// finish closes the store when nothing is left to do, or the context ends, unless
-// somebody has entered again by then.
-func (o *openStore) finish(ctx context.Context) {
-	_ = o.Finish(ctx) // what is undone then, Drain has said
-	o.mu.Lock()
-	o.finishing = false
-	o.closed = o.users == 0 && !o.closed
-	closes := o.closed
-	o.mu.Unlock()
-	if !closes {
-		return
-	}
-	if err := o.Close(); err != nil {
-		o.log.logger.Error("closing the store", zap.String("store", o.name), zap.Error(err))
-	}
-	stores.remove(o)
-	close(o.ended)
-}
-
-// configure adds a configuration to those that use the store.
-func (o *openStore) configure(h *storeHandle) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	o.configurations = append(o.configurations, h)
-	o.applyLocked()
-}
-
-// forget takes a configuration out of those that use the store: the next one's
-// settings count from now on.
-func (o *openStore) forget(h *storeHandle) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	o.configurations = slices.DeleteFunc(o.configurations, func(other *storeHandle) bool { return other == h })
-	o.applyLocked()
-}
-
-// applyLocked gives engine, store and log the settings that count.
-func (o *openStore) applyLocked() {
-	if len(o.configurations) == 0 {
-		return
-	}
-	h := o.configurations[0]
-	o.Configure(h.settings)
-	o.log.moveTo(h.logger)
-	if limited, ok := o.store.(interface{ SetLimit(bytes int64) }); ok {
-		limited.SetLimit(h.memoryLimit)
-	}
-}
-
-// storeSet are the stores that are open in this process. It is not Caddy's
-// UsagePool: that one forgets a value before it is closed, so that a store file
-// could be opened while it is still locked; and who looks through it waits for
-// whatever is being opened.
-type storeSet struct {
-	mu   sync.Mutex
-	open map[string]*openStore
-}
-
-var stores = storeSet{open: make(map[string]*openStore)}
-
-// enter returns the store that a handle means, entered, and opens it if need be.
-// Opening one store keeps nobody waiting who wants another.
-func (s *storeSet) enter(h *storeHandle) (*openStore, error) {
-	for {
-		s.mu.Lock()
-		o, ok := s.open[h.key]
-		if !ok {
-			o = &openStore{key: h.key, name: h.describe(), users: 1, tried: make(chan struct{}), ended: make(chan struct{})}
-			s.open[h.key] = o
+// Provision finds the path. It opens nothing.
+func (s *FileStore) Provision(caddy.Context) error {
+	if s.Path != "" {
+		path := caddy.NewReplacer().ReplaceAll(s.Path, "")
+		if path == "" {
+			return fmt.Errorf("file store: the path %s is empty once its placeholders are replaced", s.Path)
 		}
-		s.mu.Unlock()
-		switch {
-		case !ok:
-			s.start(o, h)
-			return o, o.err
-		case o.enter():
-			<-o.tried
-			return o, o.err
+		s.Path = path
+	}
+	orElse(&s.Path, defaultFile)
+	if !filepath.IsAbs(s.Path) {
+		s.Path = filepath.Join(caddy.AppDataDir(), s.Path)
+	}
+	s.Path = filepath.Clean(s.Path)
+	return nil
+}
+
+func (s *FileStore) poolKey() string                 { return "file " + realPath(s.Path) }
+func (s *FileStore) describe() string                { return "file store " + s.Path }
+func (s *FileStore) operationTimeout() time.Duration { return localTimeout }
+
+func (s *FileStore) open(logger *zap.Logger) (idempotency.Store, error) {
+	return file.Open(s.Path, logger)
+}
+
+// realPath returns a path without symbolic links, as far as it exists: two paths
+// to one store are one store.
+func realPath(path string) string {
+	const mostLinks = 40 // as Linux has it; more of them are a loop
+	for range mostLinks {
+		target, err := os.Readlink(path)
+		if err != nil {
+			break
 		}
-		<-o.ended // it is being closed: then it can be opened again
-	}
-}
-
-// start opens a store that others may wait for already.
-func (s *storeSet) start(o *openStore, h *storeHandle) {
-	defer close(o.tried)
-	o.log = newMovableLog(h.logger)
-	if o.store, o.err = h.config.open(o.log.logger); o.err != nil {
-		s.remove(o)
-		return
-	}
-	o.Engine = engine.New(o.store, engine.Options{
-		Timeout:        h.config.operationTimeout(),
-		Logger:         o.log.logger,
-		NewToken:       rand.Text,
-		NewExecutionID: newExecutionID,
-	})
-	o.Configure(h.settings) // until a configuration has started with it
-}
-
-func (s *storeSet) remove(o *openStore) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.open[o.key] == o {
-		delete(s.open, o.key)
-	}
-}
-
-// all returns the stores that are open now, entered, in a stable order.
-func (s *storeSet) all() []*openStore {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	var all []*openStore
-	for _, o := range s.open {
-		select {
-		case <-o.tried:
-			if o.enter() {
-				all = append(all, o)
-			}
-		default: // it is being opened
+		if !filepath.IsAbs(target) {
+			target = filepath.Join(filepath.Dir(path), target)
 		}
+		path = target
 	}
-	slices.SortFunc(all, func(a, b *openStore) int { return strings.Compare(a.key, b.key) })
-	return all
-}
-
-// newExecutionID returns a UUIDv7 (RFC 9562): unique, and in the order of time.
-func newExecutionID() string { return uuid.Must(uuid.NewV7()).String() }
-
-// movableLog is a logger whose entries go to the log of one configuration after
-// the other: a store that stays open over a reload writes to the new log.
-type movableLog struct {
-	logger *zap.Logger
-	target atomic.Pointer[zapcore.Core]
-}
-
-func newMovableLog(target *zap.Logger) *movableLog {
-	l := new(movableLog)
-	l.moveTo(target)
-	l.logger = zap.New(movableCore{log: l}).Named(target.Name())
-	return l
-}
-
-func (l *movableLog) moveTo(target *zap.Logger) {
-	core := target.Core()
-	l.target.Store(&core)
-}
-
-// movableCore is the core of a [movableLog], with the fields that were added.
-type movableCore struct {
-	log    *movableLog
-	fields []zapcore.Field
-}
-
-func (c movableCore) core() zapcore.Core { return (*c.log.target.Load()).With(c.fields) }
-
-// Enabled implements [zapcore.LevelEnabler].
-func (c movableCore) Enabled(level zapcore.Level) bool { return (*c.log.target.Load()).Enabled(level) }
-
-// With implements [zapcore.Core].
-func (c movableCore) With(fields []zapcore.Field) zapcore.Core {
-	return movableCore{c.log, append(slices.Clip(c.fields), fields...)}
-}
-
-// Check implements [zapcore.Core]: the target itself takes the entry.
-func (c movableCore) Check(entry zapcore.Entry, checked *zapcore.CheckedEntry) *zapcore.CheckedEntry {
-	if !c.Enabled(entry.Level) {
-		return checked
+	if parent := filepath.Dir(path); parent != path {
+		return filepath.Join(realPath(parent), filepath.Base(path))
 	}
-	return c.core().Check(entry, checked)
+	return path
 }
 
-// Write implements [zapcore.Core].
-func (c movableCore) Write(entry zapcore.Entry, fields []zapcore.Field) error {
-	return c.core().Write(entry, fields)
+// MemoryStore keeps claims and responses in this process. They are gone when it
+// exits: it is for trying out.
+type MemoryStore struct{}
+
+// CaddyModule returns the Caddy module information.
+func (*MemoryStore) CaddyModule() caddy.ModuleInfo {
+	return caddy.ModuleInfo{
+		ID:  "dedup.stores.memory",
+		New: func() caddy.Module { return new(MemoryStore) },
+	}
 }
 
-// Sync implements [zapcore.Core].
-func (c movableCore) Sync() error { return (*c.log.target.Load()).Sync() }
+func (s *MemoryStore) poolKey() string                 { return "memory" }
+func (s *MemoryStore) describe() string                { return "memory store, which is gone when the process exits" }
+func (s *MemoryStore) operationTimeout() time.Duration { return localTimeout }
+
+func (s *MemoryStore) open(*zap.Logger) (idempotency.Store, error) {
+	return memory.New(math.MaxInt64), nil // until the limit of a configuration is set
+}
+
+var (
+	_ caddy.Provisioner = (*FileStore)(nil)
+	_ storeModule       = (*FileStore)(nil)
+	_ storeModule       = (*MemoryStore)(nil)
+)

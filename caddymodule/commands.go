@@ -1,13 +1,17 @@
 package caddymodule
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
+	"io"
 	"net"
 	"net/url"
+	"os"
 	"path/filepath"
 	"strconv"
 	"strings"
+	"text/tabwriter"
 
 	"github.com/caddyserver/caddy/v2"
 	"github.com/caddyserver/caddy/v2/caddyconfig"
@@ -225,4 +229,134 @@ func redactedURL(text string) string {
 		return "the URL given"
 	}
 	return u.Redacted()
+}
+
+func init() {
+	caddycmd.RegisterCommand(caddycmd.Command{
+		Name:  "providers",
+		Usage: "[<name>]",
+		Short: "Prints the providers of webhooks that dedup knows by name",
+		Long: `
+Prints the names that the dedup directive and proxy --provider accept, with
+what each provider's key is made of, what it adds to the scope, how long its
+responses are kept, and whether that was read in the provider's documentation.
+
+With a name it prints all that is known of that provider.`,
+		CobraFunc: func(cmd *cobra.Command) {
+			cmd.Args = cobra.MaximumNArgs(1)
+			cmd.RunE = caddycmd.WrapCommandFuncForCobra(runProviders)
+		},
+	})
+}
+
+func runProviders(flags caddycmd.Flags) (int, error) {
+	var err error
+	if flags.NArg() == 0 {
+		err = printProviders(os.Stdout)
+	} else {
+		err = printProvider(os.Stdout, flags.Arg(0))
+	}
+	if err != nil {
+		return caddy.ExitCodeFailedStartup, err
+	}
+	return caddy.ExitCodeSuccess, nil
+}
+
+// printProviders writes the catalogue as a table.
+func printProviders(w io.Writer) error {
+	table := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(table, "NAME\tVERIFIED\tRETENTION\tSCOPE\tKEY") // the key last: some are long
+	for _, p := range delivery.Providers() {
+		verified := "no"
+		if p.Verified {
+			verified = "yes"
+		}
+		scope := cmp.Or(strings.Join(p.Scope(), ", "), "-")
+		fmt.Fprintf(table, "%s\t%s\t%s\t%s\t%s\n", p.Name, verified, p.Kept(), scope, p.Key())
+	}
+	return table.Flush()
+}
+
+// printProvider writes all that the catalogue says of one provider.
+func printProvider(w io.Writer, name string) error {
+	p, ok := delivery.ProviderNamed(name)
+	if !ok {
+		return unknownProvider(name)
+	}
+	var passes []string
+	for _, pass := range p.Passes {
+		passes = append(passes, pass.String())
+	}
+	fact := ""
+	if p.Verified { // else the line before names its origin
+		fact = p.Fact
+	}
+	lines := []struct{ label, text string }{
+		{"name", p.Name},
+		{"title", p.Title},
+		{"mode", string(delivery.ModeWebhook)},
+		{"key", p.Key()},
+		{"scope", strings.Join(append([]string{"host", "path"}, p.Scope()...), ", ")},
+		{"retention", p.Kept()},
+		{"passes", cmp.Or(strings.Join(passes, ", or "), "none of its requests")},
+		{"verified", p.Trust()},
+		{"fact", fact},
+		{"note", p.Note},
+	}
+	table := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	for _, line := range lines {
+		if line.text != "" {
+			fmt.Fprintf(table, "%s\t%s\n", line.label, line.text)
+		}
+	}
+	return table.Flush()
+}
+
+const (
+	socketNetwork = "unix/"
+	// socketMode lets only the process's user reach the admin API.
+	socketMode = "|0600"
+	// longestSocket is the length of a path that every system takes for a unix
+	// socket (sun_path in unix(7) has 108 bytes, elsewhere 104, with a NUL).
+	longestSocket = 103
+)
+
+// adminSocketAt returns the address of the admin API of a proxy that listens on
+// the given address.
+func adminSocketAt(listen string) string {
+	name := strings.NewReplacer(":", "-", "[", "", "]", "", "%", "-").Replace(strings.TrimPrefix(listen, ":"))
+	return socketNetwork + filepath.Join(caddy.AppDataDir(), "dedup-admin-"+name+".sock") + socketMode
+}
+
+// adminSocket is the path of a unix socket for the admin API, "" for none.
+type adminSocket string
+
+// newAdminSocket makes room for the admin API's socket, if it is one: its
+// directory is made, and one that an earlier process has left is fine. One that
+// still answers is another proxy's.
+func newAdminSocket(config *caddy.AdminConfig) (adminSocket, error) {
+	address, isSocket := strings.CutPrefix(config.Listen, socketNetwork)
+	if config.Disabled || !isSocket {
+		return "", nil
+	}
+	path, _, _ := strings.Cut(address, "|")
+	if len(path) > longestSocket {
+		return "", fmt.Errorf("the admin API's socket %s has %d bytes in its path, and %d are possible; set XDG_DATA_HOME to a shorter directory, or use --admin off",
+			path, len(path), longestSocket)
+	}
+	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
+		return "", fmt.Errorf("the directory of the admin API's socket cannot be made (%w); set XDG_DATA_HOME to one that can be written, or use --admin off", err)
+	}
+	if conn, err := net.Dial("unix", path); err == nil {
+		conn.Close()
+		return "", fmt.Errorf("another proxy with this address runs: it answers on the admin API's socket %s", path)
+	}
+	return adminSocket(path), nil
+}
+
+// remove removes the socket of a process that did not start.
+func (s adminSocket) remove() {
+	if s != "" {
+		_ = os.Remove(string(s)) // it may not be there yet
+	}
 }

@@ -4,9 +4,11 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"net/http"
 	"os"
+	"sync/atomic"
 	"time"
 
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
@@ -28,7 +30,7 @@ const (
 type requestBody struct {
 	r     *http.Request
 	limit int64
-	share *share
+	taken *allowance
 
 	read bool
 	body []byte
@@ -50,7 +52,7 @@ func (b *requestBody) needed() ([]byte, error) {
 func (b *requestBody) whole() ([]byte, error) {
 	if !b.read {
 		b.read = true
-		b.body, b.all, b.err = readBody(b.r, b.limit, b.share)
+		b.body, b.all, b.err = readBody(b.r, b.limit, b.taken)
 	}
 	switch {
 	case b.err != nil:
@@ -66,7 +68,7 @@ func (b *requestBody) whole() ([]byte, error) {
 func (b *requestBody) failed() error { return b.err }
 
 // readBody reads a body and puts it back. It reports whether that is all of it.
-func readBody(r *http.Request, limit int64, held *share) (body []byte, whole bool, err error) {
+func readBody(r *http.Request, limit int64, taken *allowance) (body []byte, whole bool, err error) {
 	if r.Body == nil || r.Body == http.NoBody {
 		return nil, true, nil
 	}
@@ -79,8 +81,8 @@ func readBody(r *http.Request, limit int64, held *share) (body []byte, whole boo
 	if r.ContentLength > 0 {
 		most = min(most, r.ContentLength+1) // so that a small body takes a small buffer
 	}
-	n, err := io.Copy(&counted{&buffer, held}, io.LimitReader(rest, most))
-	if full, ok := errors.AsType[errBufferFull](err); ok {
+	n, err := io.Copy(&counted{&buffer, taken}, io.LimitReader(rest, most))
+	if full, ok := errors.AsType[errBudgetSpent](err); ok {
 		r.Body = readCloser{io.MultiReader(bytes.NewReader(buffer.Bytes()), rest), rest}
 		return nil, false, full
 	}
@@ -108,12 +110,12 @@ func readBody(r *http.Request, limit int64, held *share) (body []byte, whole boo
 // counted is a buffer whose bytes count against the limit of all buffers.
 type counted struct {
 	buffer *bytes.Buffer
-	held   *share
+	taken  *allowance
 }
 
 // Write implements io.Writer.
 func (c *counted) Write(p []byte) (int, error) {
-	if err := c.held.take(len(p)); err != nil {
+	if err := c.taken.take(len(p)); err != nil {
 		return 0, err
 	}
 	return c.buffer.Write(p)
@@ -167,4 +169,43 @@ func readOff(w http.ResponseWriter, r *http.Request) {
 	if err == nil || errors.Is(err, io.EOF) {
 		_ = control.SetReadDeadline(time.Time{})
 	}
+}
+
+// budget counts the bytes that are held of bodies and responses, against a limit.
+type budget struct {
+	limit int64
+	used  atomic.Int64
+	// refused counts the times that there was no room.
+	refused atomic.Int64
+}
+
+// errBudgetSpent says that bodies and responses take all the room there is.
+type errBudgetSpent struct{ limit int64 }
+
+// Error implements error.
+func (e errBudgetSpent) Error() string {
+	return fmt.Sprintf("the limit of %d buffered bytes is reached", e.limit)
+}
+
+// allowance is what one request has taken of the budget.
+type allowance struct {
+	budget *budget
+	bytes  int64
+}
+
+// take adds to the allowance, or reports that there is no room.
+func (a *allowance) take(n int) error {
+	if a.budget.used.Add(int64(n)) > a.budget.limit {
+		a.budget.used.Add(-int64(n))
+		a.budget.refused.Add(1)
+		return errBudgetSpent{a.budget.limit}
+	}
+	a.bytes += int64(n)
+	return nil
+}
+
+// giveBack ends the allowance.
+func (a *allowance) giveBack() {
+	a.budget.used.Add(-a.bytes)
+	a.bytes = 0
 }

@@ -3,8 +3,11 @@ package caddymodule
 import (
 	"errors"
 	"fmt"
+	"net"
 	"net/http"
 	"runtime"
+	"strconv"
+	"strings"
 
 	"github.com/caddyserver/caddy/v2"
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
@@ -15,30 +18,11 @@ import (
 	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
 )
 
-// exchange is one request on its way through the handler, and its response.
-type exchange struct {
-	*Handler
-	w    http.ResponseWriter
-	r    *http.Request
-	next caddyhttp.Handler
-
-	found      delivery.Found
-	key        string
-	held       share  // of the buffer, for the request's body and its response
-	closeStore func() // leaves the store
-}
-
-// refusal is a refusal of the handler's own.
-type refusal struct {
-	reason engine.Reason
-	detail string
-}
-
 // identify finds the request's key and reads its body. It returns nothing for a
 // request that passes without a key, and an error for a body that could not be
 // read: then there is nothing to claim.
 func (x *exchange) identify() (*engine.Request, *refusal, error) {
-	body := &requestBody{r: x.r, limit: x.MaxRequestBody, share: &x.held}
+	body := &requestBody{r: x.r, limit: x.MaxRequestBody, taken: &x.allowance}
 	repl := x.r.Context().Value(caddy.ReplacerCtxKey).(*caddy.Replacer)
 	request := delivery.Request{
 		Header:  x.r.Header,
@@ -101,7 +85,7 @@ func takeTurn() (end func()) {
 
 // unread is for a body that could not be read, or that there is no room for.
 func unread(err error) (*engine.Request, *refusal, error) {
-	if full, ok := errors.AsType[errBufferFull](err); ok {
+	if full, ok := errors.AsType[errBudgetSpent](err); ok {
 		return nil, &refusal{engine.ReasonOverloaded, full.Error() + "; repeat the request later"}, nil
 	}
 	return nil, nil, err
@@ -160,26 +144,59 @@ func (x *exchange) identified(found delivery.Found, repl *caddy.Replacer, finger
 	}
 }
 
-// begin asks the engine. The store stays open for this request until done: a
-// configuration reload does not wait for requests.
-func (x *exchange) begin(request engine.Request) (engine.Decision, error) {
-	store, err := x.store.enter()
-	if err != nil {
-		return engine.Refusal{Reason: engine.ReasonUnavailable, Err: err}, nil //nolint:nilerr // it is in the refusal
+// callerHeaders are the request's header fields that say who calls. Cookies are
+// not among them: they change without the caller changing.
+var callerHeaders = []string{"Authorization", "X-Api-Key", "Remote-User"}
+
+// callerPlaceholders say who calls where Caddy knows.
+var callerPlaceholders = []string{"http.auth.user.id", "http.request.tls.client.fingerprint"}
+
+// scopeOf returns the parts that separate the key's route and caller from all
+// others. Every part has its label and its number of values before it, so that
+// absent and empty differ. The first part says which rule made the scope.
+func (h *Handler) scopeOf(r *http.Request, repl *caddy.Replacer, found delivery.Found) []string {
+	if len(h.Scope) > 0 {
+		scope := []string{"text"}
+		for _, text := range h.Scope {
+			scope = append(scope, repl.ReplaceAll(text, ""))
+		}
+		return scope
 	}
-	x.closeStore = store.leave
-	return store.Begin(x.r.Context(), request)
+	path, _ := asSent(r)
+	scope := []string{string(h.mode()), "host", hostOf(r), "path", path}
+	if h.mode() == delivery.ModeWebhook {
+		return append(scope, found.Scope...)
+	}
+	scope = append(scope, "method", r.Method)
+	for _, name := range callerPlaceholders {
+		if value, ok := repl.GetString(name); ok && value != "" {
+			scope = append(scope, name, "1", value)
+		}
+	}
+	for _, name := range callerHeaders {
+		if values := r.Header[name]; len(values) > 0 {
+			scope = append(scope, name, strconv.Itoa(len(values)))
+			scope = append(scope, values...)
+		}
+	}
+	return append(scope, found.Scope...)
 }
 
-// done gives back what the request held.
-func (x *exchange) done() {
-	x.held.giveBack()
-	if x.closeStore != nil {
-		x.closeStore()
+// asSent returns path and query as the client sent them, escaped, whatever
+// handlers in front have rewritten.
+func asSent(r *http.Request) (path, query string) {
+	u := r.URL
+	if original, ok := r.Context().Value(caddyhttp.OriginalRequestCtxKey).(http.Request); ok && original.URL != nil {
+		u = original.URL
 	}
+	return u.EscapedPath(), u.RawQuery
 }
 
-// report tells placeholders and the access log what became of the request.
-func (x *exchange) report(o outcome, executionID string, attempt int) {
-	report(x.r, o, x.key, x.found.Provider, executionID, attempt)
+// hostOf returns the host in lower case and without its port.
+func hostOf(r *http.Request) string {
+	host := r.Host
+	if name, _, err := net.SplitHostPort(host); err == nil {
+		host = name
+	}
+	return strings.ToLower(strings.Trim(host, "[]"))
 }

@@ -1,0 +1,309 @@
+package caddymodule
+
+import (
+	"bytes"
+	"encoding/json"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync/atomic"
+	"testing"
+
+	"github.com/caddyserver/caddy/v2"
+	"github.com/caddyserver/caddy/v2/caddyconfig"
+	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
+	_ "github.com/caddyserver/caddy/v2/modules/standard" // reverse_proxy and what else sites are made of
+
+	"github.com/caddy-dedup/caddy-dedup/internal/engine"
+	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
+)
+
+// site is a site of a Caddyfile that is served in this process: Caddy's own routes
+// and handlers, and a memory store of its own.
+type site struct {
+	*httptest.Server
+	t *testing.T
+	// keys is the engine of the site's store.
+	keys *engine.Engine
+}
+
+// serve serves the lines of a site.
+func serve(t *testing.T, lines ...string) *site {
+	t.Helper()
+	return serveWith(t, "", lines...)
+}
+
+// serveWith is serve with lines of the global option dedup.
+func serveWith(t *testing.T, global string, lines ...string) *site {
+	t.Helper()
+	text := "{\n\tdedup {\n\t\tstore memory\n\t\t" + global + "\n\t}\n}\n\nhttp://:80 {\n" + strings.Join(lines, "\n") + "\n}\n"
+	adapted, _, err := caddyconfig.GetAdapter("caddyfile").Adapt([]byte(text), nil)
+	if err != nil {
+		t.Fatalf("%v in\n%s", err, text)
+	}
+	config := new(caddy.Config)
+	if err := json.Unmarshal(adapted, config); err != nil {
+		t.Fatal(err)
+	}
+	config.Admin = &caddy.AdminConfig{Disabled: true}
+	config.Logging = &caddy.Logging{Logs: map[string]*caddy.CustomLog{"default": {BaseLog: caddy.BaseLog{WriterRaw: json.RawMessage(`{"output":"discard"}`)}}}}
+	ctx, err := caddy.ProvisionContext(config)
+	if err != nil {
+		t.Fatalf("%v in\n%s", err, text)
+	}
+	module, err := ctx.App("dedup")
+	if err != nil {
+		t.Fatal(err)
+	}
+	app := module.(*App)
+	if err := app.Start(); err != nil {
+		t.Fatal(err)
+	}
+	web, err := ctx.App("http")
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := &site{t: t, keys: app.started[0].opened.Load().Engine}
+	for _, server := range web.(*caddyhttp.App).Servers {
+		s.Server = httptest.NewServer(server)
+	}
+	store := app.started[0].opened.Load()
+	t.Cleanup(func() {
+		s.Close()
+		if err := app.Cleanup(); err != nil {
+			t.Error(err)
+		}
+		<-store.ended // the process has one memory store for all tests: the next begins anew
+	})
+	return s
+}
+
+// answer is a whole answer as a client got it.
+type answer struct {
+	status int
+	header http.Header
+	body   string
+}
+
+// oneRequest makes a connection for each request: on a reused one Go's client
+// would send a request with an idempotency key again by itself.
+var oneRequest = &http.Client{
+	Transport:     &http.Transport{DisableKeepAlives: true, DisableCompression: true},
+	CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
+}
+
+// post sends a POST with an idempotency key, "" for none. The error is that of a connection
+// that was cut.
+func (s *site) post(key, body string, header ...string) (answer, error) {
+	s.t.Helper()
+	r, err := http.NewRequest(http.MethodPost, s.URL+"/", strings.NewReader(body))
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	if key != "" {
+		r.Header.Set("Idempotency-Key", key)
+	}
+	for i := 0; i < len(header); i += 2 {
+		r.Header.Set(header[i], header[i+1])
+	}
+	got, err := oneRequest.Do(r)
+	if err != nil {
+		return answer{}, err
+	}
+	defer got.Body.Close()
+	text, err := io.ReadAll(got.Body)
+	return answer{got.StatusCode, got.Header, string(text)}, err
+}
+
+// mustPost is post for a request that gets a whole answer.
+func (s *site) mustPost(key, body string, header ...string) answer {
+	s.t.Helper()
+	got, err := s.post(key, body, header...)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	return got
+}
+
+// only returns the record of the site's only key.
+func (s *site) only() *idempotency.Record {
+	s.t.Helper()
+	page, _, err := s.keys.List(s.t.Context(), "", 100)
+	if err != nil || len(page) != 1 {
+		s.t.Fatalf("the site has %d records, %v; want 1", len(page), err)
+	}
+	return page[0].Record
+}
+
+// upstream is a service that counts its runs.
+func upstream(t *testing.T, serve func(w http.ResponseWriter, r *http.Request, n int)) (address string, runs *atomic.Int64) {
+	t.Helper()
+	runs = new(atomic.Int64)
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		n := runs.Add(1)
+		_, _ = io.Copy(io.Discard, r.Body)
+		serve(w, r, int(n))
+	}))
+	t.Cleanup(server.Close)
+	return strings.TrimPrefix(server.URL, "http://"), runs
+}
+
+func answers(status int, body string) func(http.ResponseWriter, *http.Request, int) {
+	return func(w http.ResponseWriter, _ *http.Request, _ int) {
+		w.Header().Set("X-Own", "1")
+		w.WriteHeader(status)
+		_, _ = io.WriteString(w, body)
+	}
+}
+
+func TestHandlerReplays(t *testing.T) {
+	address, runs := upstream(t, answers(201, "created"))
+	s := serve(t, "dedup", "reverse_proxy "+address)
+	first, second := s.mustPost("k", "body"), s.mustPost("k", "body")
+	if first.status != 201 || first.body != "created" || first.header.Get("Idempotent-Replayed") != "" {
+		t.Errorf("the first answer is %+v", first)
+	}
+	if second.status != 201 || second.body != "created" || second.header.Get("Idempotent-Replayed") != "true" || second.header.Get("X-Own") != "1" {
+		t.Errorf("the second answer is %+v", second)
+	}
+	if id := first.header.Get("Dedup-Execution-Id"); id == "" || second.header.Get("Dedup-Execution-Id") != id {
+		t.Errorf("the answers name the executions %q and %q", id, second.header.Get("Dedup-Execution-Id"))
+	}
+	if runs.Load() != 1 {
+		t.Errorf("the upstream ran %d times", runs.Load())
+	}
+}
+
+// A duplicate of a complete request gets what `duplicate` says.
+func TestHandlerAnswersDuplicates(t *testing.T) {
+	for word, want := range map[string]struct {
+		status  int
+		outcome string
+		body    string
+	}{
+		"replay":      {201, "replayed", `{"id":1}`},
+		"conflict":    {409, "conflict", `"original_response":{"id":1}`},
+		"acknowledge": {200, "acknowledged", ""},
+		"see_other":   {303, "replayed", ""},
+	} {
+		t.Run(word, func(t *testing.T) {
+			address, runs := upstream(t, func(w http.ResponseWriter, _ *http.Request, _ int) {
+				w.Header().Set("Content-Type", "application/json")
+				w.Header().Set("Location", "/things/1")
+				w.WriteHeader(201)
+				_, _ = io.WriteString(w, `{"id":1}`)
+			})
+			s := serve(t, "header >X-Outcome {http.dedup.outcome}", "dedup {", "duplicate "+word, "}", "reverse_proxy "+address)
+			s.mustPost("k", "body")
+			got := s.mustPost("k", "body")
+			if got.status != want.status || got.header.Get("X-Outcome") != want.outcome || !strings.Contains(got.body, want.body) {
+				t.Errorf("got %+v, want %+v", got, want)
+			}
+			if word == "see_other" && got.header.Get("Location") != "/things/1" {
+				t.Errorf("it leads to %q", got.header.Get("Location"))
+			}
+			if runs.Load() != 1 {
+				t.Errorf("the upstream ran %d times", runs.Load())
+			}
+		})
+	}
+}
+
+// Every refusal that needs no other replica, in both modes.
+func TestHandlerRefuses(t *testing.T) {
+	large := strings.Repeat("x", 100)
+	for name, c := range map[string]struct {
+		lines        []string
+		before       func(s *site)
+		key, body    string
+		api, webhook int
+		code         string
+	}{
+		"missing": {lines: []string{"missing reject"}, api: 400, webhook: 400, code: "idempotency_key_missing"},
+		"invalid": {key: strings.Repeat("k", 256), api: 400, webhook: 201, code: "idempotency_key_invalid"},
+		"reused":  {lines: []string{"fingerprint body"}, key: "k", body: "another", before: func(s *site) { s.mustPost("k", "body") }, api: 422, webhook: 422, code: "idempotency_key_reused"},
+		"too large": {lines: []string{"fingerprint body", "max_request_body 50"}, key: "k", body: large, api: 413, webhook: 201,
+			code: "request_too_large"},
+		"not kept":  {lines: []string{"max_response_body 3"}, key: "k", body: "body", before: func(s *site) { s.mustPost("k", "body") }, api: 409, webhook: 201, code: "response_not_kept"},
+		"held":      {lines: []string{"unknown hold"}, key: "cut", body: "body", before: func(s *site) { _, _ = s.post("cut", "body") }, api: 409, webhook: 503, code: "outcome_unknown"},
+		"exhausted": {lines: []string{"max_attempts 1"}, key: "cut", body: "body", before: func(s *site) { _, _ = s.post("cut", "body") }, api: 409, webhook: 503, code: "attempts_exhausted"},
+	} {
+		for mode, want := range map[string]int{"api": c.api, "webhook": c.webhook} {
+			t.Run(name+" "+mode, func(t *testing.T) {
+				address, _ := upstream(t, func(w http.ResponseWriter, r *http.Request, n int) {
+					if r.Header.Get("Idempotency-Key") == "cut" {
+						panic(http.ErrAbortHandler)
+					}
+					answers(201, "created")(w, r, n)
+				})
+				block := append([]string{"dedup {", "mode " + mode, "key header Idempotency-Key"}, c.lines...)
+				s := serve(t, append(block, "}", "reverse_proxy "+address)...)
+				if c.before != nil {
+					c.before(s)
+				}
+				got := s.mustPost(c.key, c.body)
+				if got.status != want {
+					t.Fatalf("got %+v, want %d", got, want)
+				}
+				if want < 400 {
+					return
+				}
+				var problem struct {
+					Code   string `json:"code"`
+					Status int    `json:"status"`
+				}
+				if err := json.Unmarshal([]byte(got.body), &problem); err != nil || problem.Code != c.code || problem.Status != want {
+					t.Errorf("the problem is %s, %v; want the code %s", got.body, err, c.code)
+				}
+				if (want == 503) != (got.header.Get("Retry-After") != "") {
+					t.Errorf("Retry-After is %q", got.header.Get("Retry-After"))
+				}
+			})
+		}
+	}
+}
+
+// The request's body reaches the upstream byte for byte, whatever the handler had
+// to read of it.
+func TestHandlerPassesTheBodyOn(t *testing.T) {
+	for name, lines := range map[string][]string{
+		"fingerprinted": {"dedup"},
+		"not read":      {"dedup {", "fingerprint none", "max_request_body 10", "}"},
+		"key in it":     {"dedup {", "key json /id", "}"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			body := []byte(`{"id":"1","text":"` + strings.Repeat("\xff\x00 ", 20_000) + `"}`)
+			if name == "key in it" {
+				body = []byte(`{"id":"1","text":"` + strings.Repeat("é ", 20_000) + `"}`)
+			}
+			var got []byte
+			server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				got, _ = io.ReadAll(r.Body)
+				w.WriteHeader(201)
+			}))
+			defer server.Close()
+			s := serve(t, append(lines, "reverse_proxy "+strings.TrimPrefix(server.URL, "http://"))...)
+			if first := s.mustPost("k", string(body)); first.status != 201 {
+				t.Fatalf("got %+v", first)
+			}
+			if !bytes.Equal(got, body) {
+				t.Errorf("the upstream got %d bytes, %d were sent", len(got), len(body))
+			}
+		})
+	}
+}
+
+// What a request has taken of the budget is given back when it is answered.
+func TestHandlerGivesItsBudgetBack(t *testing.T) {
+	address, _ := upstream(t, answers(201, strings.Repeat("x", 50_000)))
+	s := serveWith(t, "limits {\nbuffered 150KiB\n}", "dedup", "reverse_proxy "+address)
+	for n := range 20 {
+		key := string(rune('a' + n))
+		for range 2 {
+			if got := s.mustPost(key, strings.Repeat("y", 50_000)); got.status != 201 || len(got.body) != 50_000 {
+				t.Fatalf("request %d got %d with %d bytes", n, got.status, len(got.body))
+			}
+		}
+	}
+}

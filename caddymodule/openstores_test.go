@@ -1,0 +1,317 @@
+package caddymodule
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"go.uber.org/zap"
+	"go.uber.org/zap/zapcore"
+	"go.uber.org/zap/zaptest/observer"
+
+	"github.com/caddy-dedup/caddy-dedup/internal/engine"
+	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
+	"github.com/caddy-dedup/caddy-dedup/internal/store/memory"
+)
+
+// countedStore is a memory store that tells what is done with it.
+type countedStore struct {
+	*memory.Store
+	limit  atomic.Int64
+	closed atomic.Bool
+}
+
+func (s *countedStore) SetLimit(bytes int64) {
+	s.limit.Store(bytes)
+	s.Store.SetLimit(bytes)
+}
+
+func (s *countedStore) Close() error {
+	s.closed.Store(true)
+	return s.Store.Close()
+}
+
+// countedModule opens such stores, as the configurations of one test name them.
+type countedModule struct {
+	key string
+	// opens holds each opening until it is closed; nil does not.
+	opens chan struct{}
+	err   error
+
+	opened atomic.Int64
+	store  atomic.Pointer[countedStore]
+}
+
+func (m *countedModule) poolKey() string                 { return m.key }
+func (m *countedModule) describe() string                { return "counted store" }
+func (m *countedModule) operationTimeout() time.Duration { return time.Second }
+
+func (m *countedModule) open(*zap.Logger) (idempotency.Store, error) {
+	m.opened.Add(1)
+	if m.opens != nil {
+		<-m.opens
+	}
+	if m.err != nil {
+		return nil, m.err
+	}
+	s := &countedStore{Store: memory.New(1 << 20)}
+	m.store.Store(s)
+	return s, nil
+}
+
+// handleOf is the handle of one configuration.
+func (m *countedModule) handleOf(limit int, logger *zap.Logger) *storeHandle {
+	return &storeHandle{
+		config: m, key: m.key, logger: logger,
+		settings: engine.Settings{Limits: engine.Limits{InFlight: limit}}, memoryLimit: int64(limit) << 20,
+	}
+}
+
+func mustEnter(t *testing.T, h *storeHandle) *openStore {
+	t.Helper()
+	store, err := h.enter()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return store
+}
+
+// started enters a configuration as its start does.
+func started(t *testing.T, h *storeHandle) *openStore {
+	t.Helper()
+	store := mustEnter(t, h)
+	store.configure(h)
+	return store
+}
+
+// cleanedUp takes a configuration out as its cleanup does.
+func cleanedUp(h *storeHandle) {
+	store := h.opened.Load()
+	store.forget(h)
+	store.leave()
+}
+
+func someKey(id string) engine.Request {
+	return engine.Request{
+		Key:    idempotency.Identity{ID: id}.Key(),
+		Policy: idempotency.Policy{Terms: idempotency.Terms{Lease: time.Minute, Retention: time.Hour}},
+	}
+}
+
+// begin begins a run that must be allowed.
+func begin(t *testing.T, store *openStore, id string) *engine.Run {
+	t.Helper()
+	d, err := store.Begin(t.Context(), someKey(id))
+	run, ok := d.(*engine.Run)
+	if !ok {
+		t.Fatalf("decided %+v, %v", d, err)
+	}
+	return run
+}
+
+func kept(run *engine.Run) {
+	_, _ = run.End(idempotency.End{How: idempotency.Answered, Response: &idempotency.Response{Status: 201}})
+}
+
+// A new configuration's settings count when the old one is gone, and not before: one
+// that fails to start has changed nothing.
+func TestSettingsOfTheOldestConfigurationCount(t *testing.T) {
+	m := &countedModule{key: t.Name()}
+	oldLog, oldLines := observer.New(zapcore.InfoLevel)
+	newLog, newLines := observer.New(zapcore.InfoLevel)
+	first := m.handleOf(1, zap.New(oldLog).Named("dedup"))
+	failing := m.handleOf(2, zap.New(newLog).Named("failing"))
+	next := m.handleOf(3, zap.New(newLog).Named("dedup"))
+
+	store := started(t, first)
+	withField := store.log.logger.With(zap.String("key", "k"))
+	want := func(limit int, lines, others *observer.ObservedLogs) {
+		t.Helper()
+		if got := m.store.Load().limit.Load(); got != int64(limit)<<20 {
+			t.Errorf("the store's limit is %d MiB, want %d", got>>20, limit)
+		}
+		var runs []*engine.Run
+		for n := range limit {
+			runs = append(runs, begin(t, store, string(rune('a'+n))))
+		}
+		d, _ := store.Begin(t.Context(), someKey("one more"))
+		if refused, ok := d.(engine.Refusal); !ok || refused.Reason != engine.ReasonOverloaded {
+			t.Errorf("beside %d runs another got %+v", limit, d)
+		}
+		for _, run := range runs {
+			_, _ = run.End(idempotency.End{How: idempotency.NotSent})
+		}
+		lines.TakeAll()
+		others.TakeAll()
+		withField.Info("a line")
+		got := lines.TakeAll()
+		if len(got) != 1 || got[0].ContextMap()["key"] != "k" || got[0].LoggerName != "dedup" {
+			t.Errorf("the log has %+v", got)
+		}
+		if n := others.Len(); n != 0 {
+			t.Errorf("the other log has %d lines", n)
+		}
+	}
+	want(1, oldLines, newLines)
+	if started(t, failing) != store {
+		t.Error("the same store is opened twice")
+	}
+	want(1, oldLines, newLines)
+	cleanedUp(failing)
+	want(1, oldLines, newLines)
+	started(t, next)
+	want(1, oldLines, newLines)
+	cleanedUp(first)
+	want(3, newLines, oldLines)
+	cleanedUp(next)
+	<-store.ended
+	if n := m.opened.Load(); n != 1 {
+		t.Errorf("opened %d times", n)
+	}
+}
+
+// A store is closed when its last work is done, whoever began it.
+func TestStoreIsClosedAfterItsLastWork(t *testing.T) {
+	m := &countedModule{key: t.Name()}
+	h := m.handleOf(10, zap.NewNop())
+	store := started(t, h)
+	request := mustEnter(t, h) // a request that the configuration does not outlive
+	cleanedUp(h)
+	run := begin(t, request, "k")
+	request.leave()
+	isOpen := func(when string) {
+		t.Helper()
+		select {
+		case <-store.ended:
+			t.Fatalf("closed %s", when)
+		default:
+		}
+		if m.store.Load().closed.Load() {
+			t.Fatalf("closed %s", when)
+		}
+	}
+	isOpen("with a run in flight")
+	// A configuration that comes back meets the run.
+	again := m.handleOf(10, zap.NewNop())
+	if started(t, again) != store {
+		t.Error("a store with work to do is opened twice")
+	}
+	kept(run)
+	d, _ := store.Begin(t.Context(), someKey("k"))
+	if _, ok := d.(engine.Replay); !ok {
+		t.Errorf("the duplicate got %+v", d)
+	}
+	isOpen("under a configuration")
+	cleanedUp(again)
+	<-store.ended
+	if !m.store.Load().closed.Load() {
+		t.Error("it is not closed")
+	}
+	// A request of a configuration that is gone opens it once more.
+	late := mustEnter(t, h)
+	if late == store || m.opened.Load() != 2 {
+		t.Errorf("opened %d times", m.opened.Load())
+	}
+	late.leave()
+	<-late.ended
+}
+
+// Who wants one store does not wait for another that is being opened; who wants
+// the same one does, and it is opened once.
+func TestOpeningAStoreKeepsNobodyElseWaiting(t *testing.T) {
+	slow := &countedModule{key: t.Name() + " slow", opens: make(chan struct{})}
+	other := &countedModule{key: t.Name() + " other"}
+	entered := make(chan *openStore)
+	for range 2 {
+		go func() {
+			store, _ := slow.handleOf(1, zap.NewNop()).enter()
+			entered <- store
+		}()
+	}
+	for slow.opened.Load() == 0 {
+		time.Sleep(time.Millisecond)
+	}
+	store := started(t, other.handleOf(1, zap.NewNop()))
+	for _, open := range stores.all() { // as the admin API does
+		if open.key == slow.key {
+			t.Error("a store that is being opened is looked at")
+		}
+		open.leave()
+	}
+	store.leave()
+	close(slow.opens)
+	one, two := <-entered, <-entered
+	if one != two || slow.opened.Load() != 1 {
+		t.Errorf("opened %d times", slow.opened.Load())
+	}
+	one.leave()
+	two.leave()
+	<-one.ended
+	<-store.ended
+}
+
+func TestStoreThatDoesNotOpen(t *testing.T) {
+	m := &countedModule{key: t.Name(), err: errors.New("it is damaged")}
+	h := m.handleOf(1, zap.NewNop())
+	for range 2 {
+		if _, err := h.enter(); !errors.Is(err, m.err) {
+			t.Errorf("got %v", err)
+		}
+	}
+	m.err = nil
+	store := mustEnter(t, h)
+	store.leave()
+	<-store.ended
+	if n := m.opened.Load(); n != 3 {
+		t.Errorf("opened %d times, want 3: a failure is no reason not to try again", n)
+	}
+}
+
+// A path and its links are one store.
+func TestRealPath(t *testing.T) {
+	dir, err := filepath.EvalSymlinks(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	at := func(elements ...string) string { return filepath.Join(append([]string{dir}, elements...)...) }
+	link := func(target, name string) {
+		t.Helper()
+		if err := os.Symlink(target, name); err != nil {
+			t.Skip("no symbolic links here:", err)
+		}
+	}
+	for _, made := range []string{"data", "other"} {
+		if err := os.Mkdir(at(made), 0o700); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := os.WriteFile(at("data", "dedup.db"), nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	link(at("data"), at("current"))
+	link("data", at("relative"))
+	link(at("data", "dedup.db"), at("other", "linked.db"))
+	link("../data/later.db", at("other", "dangling.db"))
+	link("loop", at("loop"))
+	for path, want := range map[string]string{
+		at("data", "dedup.db"):                   at("data", "dedup.db"),
+		at("current", "dedup.db"):                at("data", "dedup.db"),
+		at("relative", "dedup.db"):               at("data", "dedup.db"),
+		at("other", "linked.db"):                 at("data", "dedup.db"),
+		at("other", "dangling.db"):               at("data", "later.db"),
+		at("current", "not", "there", "x.db"):    at("data", "not", "there", "x.db"),
+		at("other", "..", "current", "dedup.db"): at("data", "dedup.db"),
+		at("loop"):                               at("loop"),
+	} {
+		if got := realPath(path); got != want {
+			t.Errorf("%s is %s, want %s", path, got, want)
+		}
+		one, two := &FileStore{Path: path}, &FileStore{Path: want}
+		if one.poolKey() != two.poolKey() {
+			t.Errorf("%s and %s are two stores", path, want)
+		}
+	}
+}

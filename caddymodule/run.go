@@ -1,0 +1,254 @@
+package caddymodule
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/http/httptrace"
+	"strconv"
+	"sync/atomic"
+	"time"
+
+	"github.com/caddyserver/caddy/v2"
+	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
+	"go.uber.org/zap"
+
+	"github.com/caddy-dedup/caddy-dedup/internal/engine"
+	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
+)
+
+// carryOut lets a run's request through and settles its claim by how the
+// handlers behind ended. The run stays in the request's goroutine, but not under
+// the client's context: a client that goes away ends nothing.
+func (x *exchange) carryOut(run *engine.Run) error {
+	x.announce(run.Record())
+	repl := x.r.Context().Value(caddy.ReplacerCtxKey).(*caddy.Replacer)
+	forgetUpstream(repl)
+
+	ctx, limit := limited(x.r, duration(x.Timeout))
+	defer limit.end()
+	ctx, trace := traced(inExecution(ctx, run.ExecutionID()))
+	answer := newCapture(x.w, x.MaxResponseBody, x.headers, &x.allowance)
+
+	settled := false
+	settle := func(err error) {
+		if !settled {
+			settled = true
+			x.settle(run, err, answer, trace.seen(repl))
+		}
+	}
+	defer func() { settle(errAborted) }() // in a panic; else it was settled before
+	answer.onUpgrade = func() {
+		limit.lift()
+		settle(nil)
+	}
+	err := x.next.ServeHTTP(answer, forUpstream(x.r.WithContext(ctx)))
+	settle(err)
+	switch {
+	case err != nil:
+		answer.giveUp()
+		return err
+	case answer.broken() && answer.streaming:
+		panic(http.ErrAbortHandler) // a cut response must not look whole
+	case answer.broken():
+		return caddyhttp.Error(http.StatusBadGateway, errors.New("the response was cut off"))
+	}
+	answer.finish()
+	return nil
+}
+
+// settle ends the run. What it holds of the budget stays with the response until
+// that is stored, which may be after its request.
+func (x *exchange) settle(run *engine.Run, err error, answer *capture, way upstreamWay) {
+	end := conclude(err, answer, way)
+	if end.Retention == nil {
+		end.Retention = x.wishedRetention(answer)
+	}
+	taken := x.allowance
+	x.allowance = allowance{budget: taken.budget}
+	run.OnResponseDone(taken.giveBack)
+	_, _ = run.End(end) // the engine logs what became of it
+}
+
+// errAborted stands for a panic: the run was aborted, or its upstream died in the
+// middle of a body.
+var errAborted = errors.New("aborted")
+
+// conclude says how a run ended: by the error that the handlers behind returned
+// ([errAborted] if they panicked), by what they wrote, and by what was seen of the
+// way to an upstream. With it comes what those get who wait for the run: its
+// response, or, where there is none, the error that its client gets.
+func conclude(err error, answer *capture, way upstreamWay) idempotency.End {
+	end := idempotency.End{UpstreamStatus: way.status}
+	switch {
+	case answer.upgraded:
+		// What goes on there is no response, and the key is free, as if nothing had
+		// been sent.
+		end.How = idempotency.NotSent
+	case errors.Is(err, errAborted):
+		end.How = idempotency.Unknown
+	case err == nil && answer.status == statusClientGone && way.status != statusClientGone && way.maybeSent:
+		// reverse_proxy notes a run that was cancelled so, as if it were an answer.
+		end.How = idempotency.Unknown
+	case err == nil && answer.whole():
+		end.How = idempotency.Answered
+	case err == nil && answer.status == 0 && way.status != 0:
+		// The upstream answered, and a response handler made nothing of it.
+		end.How, end.Retention = idempotency.Answered, new(time.Duration)
+	case answer.status != 0 || way.maybeSent:
+		end.How = idempotency.Unknown
+	default:
+		end.How = idempotency.NotSent
+	}
+	end.Response = responseOf(end.How, err, answer)
+	return end
+}
+
+// responseOf returns what those get who wait for a run that ended so.
+func responseOf(how idempotency.How, err error, answer *capture) *idempotency.Response {
+	failed := &idempotency.Response{Status: failedStatus(err), Failed: true}
+	switch {
+	case answer.upgraded, how == idempotency.Unknown:
+		return failed
+	case err == nil && answer.status == 0:
+		return &idempotency.Response{Status: http.StatusOK} // as the server answers the first client
+	case how == idempotency.Answered:
+		return answer.response()
+	default:
+		failed.Header = answer.rules.kept(answer.onset, answer.header)
+		return failed
+	}
+}
+
+// failedStatus returns the status with which Caddy answers an error, and 502 for a
+// response that is not whole.
+func failedStatus(err error) int {
+	var handlerError caddyhttp.HandlerError
+	switch {
+	case errors.As(err, &handlerError) && handlerError.StatusCode != 0:
+		return handlerError.StatusCode
+	case err != nil && !errors.Is(err, errAborted):
+		return http.StatusInternalServerError
+	default:
+		return http.StatusBadGateway
+	}
+}
+
+// wishedRetention reads the upstream's Dedup-Retention. One that is not a number
+// of seconds is logged, and the configured retention stays.
+func (x *exchange) wishedRetention(answer *capture) *time.Duration {
+	if answer.retention == "" {
+		return nil
+	}
+	seconds, err := strconv.ParseUint(answer.retention, 10, 31)
+	if err != nil {
+		x.logger.Warn("the upstream's "+retentionHeader+" is not a number of seconds; the configured retention stays",
+			zap.String("value", fmt.Sprintf("%.40q", answer.retention)))
+		return nil
+	}
+	wished := time.Duration(seconds) * time.Second
+	return &wished
+}
+
+// runLimit is the time limit of a run.
+type runLimit struct {
+	end  context.CancelFunc
+	lift func()
+}
+
+// limited returns a context for a run: not the client's, and with a limit of its
+// own. reverse_proxy tells a deadline (504) from a cancelled context (499), but a
+// deadline cannot be lifted, as it must be from a connection that was upgraded.
+func limited(r *http.Request, timeout time.Duration) (context.Context, runLimit) {
+	base := context.WithoutCancel(r.Context())
+	if r.Header.Get("Upgrade") == "" {
+		ctx, cancel := context.WithTimeout(base, timeout)
+		return ctx, runLimit{end: cancel, lift: func() {}}
+	}
+	ctx, cancel := context.WithCancel(base)
+	timer := time.AfterFunc(timeout, cancel)
+	return ctx, runLimit{
+		end:  func() { timer.Stop(); cancel() },
+		lift: func() { timer.Stop() },
+	}
+}
+
+// announce tells placeholders, the client and the upstream which run it is.
+func (x *exchange) announce(run *idempotency.Record) {
+	o := outcomeFresh
+	if run.ParentID != "" {
+		o = outcomeForced
+		x.logger.Info("forced: a request that was complete runs again on purpose",
+			zap.String("key", x.key), zap.String("execution_id", run.ExecutionID), zap.String("parent_id", run.ParentID),
+			zap.String("provider", x.found.Provider), x.loggedID(), zap.String("remote", x.r.RemoteAddr))
+	}
+	x.report(o, run.ExecutionID, run.Attempt)
+	nameExecution(x.w.Header(), run)
+	nameRun(x.r.Header, run)
+}
+
+// loggedID is the delivery ID as a log field. What is encrypted in the store does
+// not stand in the log.
+func (x *exchange) loggedID() zap.Field {
+	if x.encrypted {
+		return zap.Skip()
+	}
+	return zap.String("delivery_id", x.found.ID)
+}
+
+// forUpstream returns the request as the handlers behind get it. Responses are
+// kept unencoded, for clients of all kinds: without Accept-Encoding the upstream
+// has no reason to encode, and Go's transport decodes what it asked for itself.
+func forUpstream(r *http.Request) *http.Request {
+	r.Header = r.Header.Clone()
+	r.Header.Del("Accept-Encoding")
+	return sentOnce(r)
+}
+
+// What Caddy's reverse_proxy says about the request in its placeholders.
+const (
+	upstreamAddress = "http.reverse_proxy.upstream.address"
+	upstreamStatus  = "http.reverse_proxy.status_code"
+)
+
+// forgetUpstream removes what a proxy in front of this handler, such as
+// forward_auth, has left in the placeholders.
+func forgetUpstream(repl *caddy.Replacer) {
+	repl.Delete(upstreamAddress)
+	repl.Delete(upstreamStatus)
+}
+
+// upstreamTrace observes whether a run's request may have reached an upstream, over
+// all the attempts that a proxy makes: the error it returns in the end speaks of
+// the last one only.
+type upstreamTrace struct {
+	sought atomic.Bool // a transport looked for a connection
+	had    atomic.Bool // and had one
+}
+
+// traced returns a context in which a transport's connections are observed.
+func traced(ctx context.Context) (context.Context, *upstreamTrace) {
+	t := new(upstreamTrace)
+	return httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{
+		GetConn: func(string) { t.sought.Store(true) },
+		GotConn: func(httptrace.GotConnInfo) { t.had.Store(true) },
+	}), t
+}
+
+// upstreamWay is what was seen of a request's way to an upstream.
+type upstreamWay struct {
+	// maybeSent says that the request may have reached an upstream. A proxy that
+	// chose an upstream and whose transport shows no connections (FastCGI) cannot
+	// tell.
+	maybeSent bool
+	// status is what a proxy says that its upstream answered, 0 if nobody said.
+	status int
+}
+
+func (t *upstreamTrace) seen(repl *caddy.Replacer) upstreamWay {
+	_, chosen := repl.Get(upstreamAddress)
+	value, _ := repl.Get(upstreamStatus)
+	status, _ := value.(int)
+	return upstreamWay{maybeSent: t.had.Load() || chosen && !t.sought.Load(), status: status}
+}

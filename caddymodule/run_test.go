@@ -1,0 +1,287 @@
+package caddymodule
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
+
+	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
+)
+
+// The ways in which the handlers behind can end: what they return, what they have
+// written by then, and what was seen of the way to an upstream.
+var (
+	returned = map[string]error{
+		"nothing":  nil,
+		"an error": errors.New("no"),
+		"502":      caddyhttp.Error(502, errors.New("connection refused")),
+		"504":      caddyhttp.Error(504, errors.New("timed out")),
+		"a panic":  errAborted,
+	}
+	wrote = map[string]func(c *capture){
+		"nothing": func(*capture) {},
+		"a whole answer": func(c *capture) {
+			c.WriteHeader(201)
+			_, _ = io.WriteString(c, "created")
+		},
+		"no content": func(c *capture) { c.WriteHeader(204) },
+		"a cut answer": func(c *capture) {
+			c.Header().Set("Content-Length", "10")
+			_, _ = io.WriteString(c, "cut")
+		},
+		"499":        func(c *capture) { c.WriteHeader(statusClientGone) },
+		"an upgrade": func(c *capture) { c.WriteHeader(http.StatusSwitchingProtocols) },
+	}
+	ways = map[string]upstreamWay{
+		"none":                    {},
+		"sent":                    {maybeSent: true},
+		"sent, answered 500":      {maybeSent: true, status: 500},
+		"sent, answered 499":      {maybeSent: true, status: 499},
+		"a 503 that was not sent": {status: 503},
+	}
+)
+
+// endTable is what the contract says of "How a run ends" (section 4), for what a
+// handler can see. An empty field stands for any value. Every case must be in
+// exactly one row.
+var endTable = []struct {
+	returned, wrote, way []string
+	how                  idempotency.How
+	status               int // of what those get who wait; 0: that of the error
+	failed, frees        bool
+}{
+	{wrote: of("an upgrade"), how: idempotency.NotSent, failed: true},
+	{returned: of("a panic"), wrote: but("an upgrade"), how: idempotency.Unknown, failed: true},
+
+	// An error: what was written of an answer is none.
+	{returned: of("an error", "502", "504"), wrote: of("nothing"), way: of("none", "a 503 that was not sent"), how: idempotency.NotSent, failed: true},
+	{returned: of("an error", "502", "504"), wrote: of("nothing"), way: of("sent", "sent, answered 500", "sent, answered 499"), how: idempotency.Unknown, failed: true},
+	{returned: of("an error", "502", "504"), wrote: but("nothing", "an upgrade"), how: idempotency.Unknown, failed: true},
+
+	// No error.
+	{returned: of("nothing"), wrote: of("a whole answer"), how: idempotency.Answered, status: 201},
+	{returned: of("nothing"), wrote: of("no content"), how: idempotency.Answered, status: 204},
+	{returned: of("nothing"), wrote: of("a cut answer"), how: idempotency.Unknown, failed: true},
+	{returned: of("nothing"), wrote: of("499"), way: of("sent", "sent, answered 500"), how: idempotency.Unknown, failed: true},
+	{returned: of("nothing"), wrote: of("499"), way: of("none", "a 503 that was not sent", "sent, answered 499"), how: idempotency.Answered, status: 499},
+	{returned: of("nothing"), wrote: of("nothing"), way: of("none"), how: idempotency.NotSent, status: 200},
+	{returned: of("nothing"), wrote: of("nothing"), way: of("sent"), how: idempotency.Unknown, failed: true},
+	{returned: of("nothing"), wrote: of("nothing"), way: of("sent, answered 500", "sent, answered 499", "a 503 that was not sent"), how: idempotency.Answered, status: 200, frees: true},
+}
+
+func of(names ...string) []string { return names }
+
+// but returns all the ways of writing except some.
+func but(names ...string) []string {
+	var others []string
+	for name := range wrote {
+		if !contains(names, name) {
+			others = append(others, name)
+		}
+	}
+	return others
+}
+
+func contains(names []string, name string) bool {
+	for _, n := range names {
+		if n == name {
+			return true
+		}
+	}
+	return false
+}
+
+func fits(names []string, name string) bool { return len(names) == 0 || contains(names, name) }
+
+func TestConcludeOverItsWholeDomain(t *testing.T) {
+	used := make([]int, len(endTable))
+	for what, err := range returned {
+		for how, write := range wrote {
+			for path, way := range ways {
+				name := fmt.Sprintf("returned %s, wrote %s, way %s", what, how, path)
+				row := -1
+				for i, r := range endTable {
+					if !fits(r.returned, what) || !fits(r.wrote, how) || !fits(r.way, path) {
+						continue
+					}
+					if row >= 0 {
+						t.Fatalf("%s: rows %d and %d of the table both say what is right", name, row, i)
+					}
+					row = i
+				}
+				if row < 0 {
+					t.Fatalf("%s: no row of the table says what is right", name)
+				}
+				used[row]++
+				want := endTable[row]
+				answer := newCapture(httptest.NewRecorder(), 1<<20, headerRules{}, room())
+				write(answer)
+				end := conclude(err, answer, way)
+				status := want.status
+				var handlerError caddyhttp.HandlerError
+				switch {
+				case !want.failed:
+				case errors.As(err, &handlerError):
+					status = handlerError.StatusCode
+				case err == nil || errors.Is(err, errAborted):
+					status = 502
+				default:
+					status = 500
+				}
+				if end.How != want.how || end.UpstreamStatus != way.status || end.Response.Status != status || end.Response.Failed != want.failed {
+					t.Errorf("%s: got %+v with %+v; want %v with %d, failed %v", name, end, end.Response, want.how, status, want.failed)
+				}
+				if want.frees != (end.Retention != nil && *end.Retention == 0) {
+					t.Errorf("%s: its retention is %v", name, end.Retention)
+				}
+				if end.How == idempotency.Answered && how == "a whole answer" && string(end.Response.Body) != "created" {
+					t.Errorf("%s: the body is %q", name, end.Response.Body)
+				}
+			}
+		}
+	}
+	for row, n := range used {
+		if n == 0 {
+			t.Errorf("no case is in row %d of the table", row)
+		}
+	}
+}
+
+// refusing is an address at which nothing listens.
+func refusing(t *testing.T) string {
+	t.Helper()
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer listener.Close()
+	return listener.Addr().String()
+}
+
+// Every way in which a chain with a real reverse_proxy ends, and what the store
+// then says, under both settings of `unknown`.
+func TestEndsOfARealChain(t *testing.T) {
+	const complete, released, held = idempotency.Complete, idempotency.Released, idempotency.Held
+	hangs := func(w http.ResponseWriter, r *http.Request, _ int) { <-r.Context().Done() }
+	cut := func(w http.ResponseWriter, _ *http.Request, _ int) {
+		w.Header().Set("Content-Length", "100")
+		_, _ = io.WriteString(w, "cut off")
+		_ = http.NewResponseController(w).Flush()
+		panic(http.ErrAbortHandler)
+	}
+	dies := func(http.ResponseWriter, *http.Request, int) { panic(http.ErrAbortHandler) }
+	for name, c := range map[string]struct {
+		upstream func(http.ResponseWriter, *http.Request, int)
+		lines    []string // in place of reverse_proxy; {to} is the upstream
+		status   int      // that the client gets, 0 for a connection that is cut
+		counted  bool
+		release  idempotency.State
+		hold     idempotency.State
+	}{
+		"answered 201":          {answers(201, "created"), nil, 201, true, complete, complete},
+		"answered 500":          {answers(500, "broken"), nil, 500, true, released, released},
+		"answered 502":          {answers(502, "bad gateway"), nil, 502, true, released, held},
+		"answered 504":          {answers(504, "gateway timeout"), nil, 504, true, released, held},
+		"no content":            {answers(204, ""), nil, 204, true, complete, complete},
+		"refused connection":    {nil, []string{"reverse_proxy {refused}"}, 502, false, released, released},
+		"no upstream":           {nil, []string{"reverse_proxy {", "dynamic a {", "name nothing.invalid", "port 80", "}", "}"}, 503, false, released, released},
+		"no answer":             {dies, nil, 502, true, released, held},
+		"answer too late":       {hangs, []string{"reverse_proxy {to} {", "transport http {", "response_header_timeout 50ms", "}", "}"}, 504, true, released, held},
+		"longer than timeout":   {hangs, nil, 504, true, released, held},
+		"cut in mid-body":       {cut, nil, 0, true, released, held},
+		"masked 500":            {answers(500, "broken"), []string{"reverse_proxy {to} {", "@broken status 500", "handle_response @broken {", "respond masked 200", "}", "}"}, 200, true, released, released},
+		"swallowed 500":         {answers(500, "broken"), []string{"reverse_proxy {to} {", "@broken status 500", "handle_response @broken {", "vars x y", "}", "}"}, 200, true, released, released},
+		"another handler's 401": {answers(201, ""), []string{"error 401", "reverse_proxy {to}"}, 401, false, released, released},
+		"nothing handled it":    {nil, []string{"vars x y"}, 200, false, released, released},
+		"another handler's 200": {nil, []string{"respond done 200"}, 200, true, complete, complete},
+		"aborted before":        {nil, []string{"abort"}, 0, true, released, held},
+		"retried elsewhere":     {answers(201, "created"), []string{"reverse_proxy {refused} {to} {", "lb_policy first", "lb_retries 3", "lb_try_interval 1ms", "fail_duration 1m", "}"}, 201, true, complete, complete},
+		"retried after a death": {dies, []string{"reverse_proxy {to} {refused} {", "lb_policy first", "lb_retries 3", "lb_try_interval 1ms", "fail_duration 1m", "}"}, 502, true, released, held},
+		"upstream wishes no key": {func(w http.ResponseWriter, _ *http.Request, _ int) {
+			w.Header().Set("Dedup-Retention", "0")
+			w.WriteHeader(201)
+		}, nil, 201, true, released, released},
+	} {
+		for unknown, want := range map[string]idempotency.State{"release": c.release, "hold": c.hold} {
+			t.Run(name+" under "+unknown, func(t *testing.T) {
+				address, runs := "", new(atomic.Int64)
+				if c.upstream != nil {
+					address, runs = upstream(t, c.upstream)
+				}
+				behind := c.lines
+				if behind == nil {
+					behind = []string{"reverse_proxy {to}"}
+				}
+				lines := []string{"route {", "header >X-Run {http.dedup.execution_id}", "dedup {", "unknown " + unknown, "timeout 300ms", "}"}
+				for _, line := range behind {
+					line = strings.ReplaceAll(line, "{to}", address)
+					lines = append(lines, strings.ReplaceAll(line, "{refused}", refusing(t)))
+				}
+				s := serve(t, append(lines, "}")...)
+				got, err := s.post("k", "body")
+				if err == nil && got.status != c.status || err != nil && c.status != 0 {
+					t.Fatalf("the client got %+v, %v; want %d", got, err, c.status)
+				}
+				record := s.only()
+				attempt := 0
+				if c.counted {
+					attempt = 1
+				}
+				if record.State != want || record.Attempt != attempt {
+					t.Errorf("the record is %s with attempt %d; want %s with attempt %d", record.State, record.Attempt, want, attempt)
+				}
+				ran := runs.Load()
+				again, err := s.post("k", "body")
+				if want == complete && (err != nil || again.header.Get("Idempotent-Replayed") != "true" || runs.Load() != ran) {
+					t.Errorf("the duplicate of a kept answer got %+v, %v after %d runs", again, err, runs.Load())
+				}
+				if want == held && (again.status != 409 || runs.Load() != ran) {
+					t.Errorf("the duplicate of a held run got %+v, %v after %d runs", again, err, runs.Load())
+				}
+				if want == released && err == nil && again.header.Get("Idempotent-Replayed") != "" {
+					t.Errorf("a released answer was replayed: %+v", again)
+				}
+			})
+		}
+	}
+}
+
+// A client that goes away ends nothing.
+func TestEndWithoutItsClient(t *testing.T) {
+	arrived, leave := make(chan struct{}), make(chan struct{})
+	address, runs := upstream(t, func(w http.ResponseWriter, r *http.Request, _ int) {
+		close(arrived)
+		<-leave
+		_, _ = io.WriteString(w, "done")
+	})
+	s := serve(t, "dedup", "reverse_proxy "+address)
+	conn, err := net.Dial("tcp", s.Listener.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := io.WriteString(conn, "POST / HTTP/1.1\r\nHost: "+s.Listener.Addr().String()+"\r\nIdempotency-Key: k\r\nContent-Length: 4\r\n\r\nbody"); err != nil {
+		t.Fatal(err)
+	}
+	<-arrived
+	conn.Close()
+	close(leave)
+	deadline := time.Now().Add(30 * time.Second)
+	for s.only().State != idempotency.Complete {
+		if time.Now().After(deadline) {
+			t.Fatalf("the run is left as %+v", s.only())
+		}
+		time.Sleep(5 * time.Millisecond)
+	}
+	if got := s.mustPost("k", "body"); got.status != 200 || got.body != "done" || got.header.Get("Idempotent-Replayed") != "true" || runs.Load() != 1 {
+		t.Errorf("the duplicate got %+v after %d runs", got, runs.Load())
+	}
+}
