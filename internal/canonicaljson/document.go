@@ -12,28 +12,31 @@ import (
 	"github.com/go-json-experiment/json/jsontext"
 )
 
-// Document is a JSON text that was read once. It refers to the text, which
-// must not change while the document is in use.
+// Document is a JSON text that has been read. It refers to the bytes of the text,
+// so these must not change while the document is in use.
 type Document struct {
 	text  []byte
 	nodes []jsonNode
 }
 
-// jsonNode is one value of a document. The nodes lie in the order of the text,
-// so that a value's members or elements follow it, up to its next.
+// jsonNode is one value of a document. The nodes lie in the order of the text: the
+// members or elements of a value come right after it, and next is the number of
+// the first node that is not part of it.
 type jsonNode struct {
 	kind        jsontext.Kind
-	value, name jsonSpan // value: of a scalar only; name: of a member only
+	value, name jsonSpan // value: empty for an object or array; name: empty unless it is a member
 	next        uint32
 }
 
-// jsonSpan is a piece of the text, as it stands there.
+// jsonSpan is a piece of the text: a string with its quotes and escapes, for
+// example.
 type jsonSpan struct{ start, end uint32 }
 
-// Parse reads a JSON text (RFC 8259). Duplicate member names, invalid UTF-8,
-// anything behind the value, nesting deeper than 10,000 and a text of 2 GiB or
-// more are errors. Its time and memory grow linearly with the text, whatever
-// that is; the errors quote nothing of it.
+// Parse reads a JSON text (RFC 8259). These are errors: two members of one object
+// with the same name, invalid UTF-8, anything after the value, more than 10,000
+// levels of nesting, a text of 2 GiB or more. Time and memory grow linearly with
+// the text, whatever is in it. No error quotes the text, because it may be secret
+// and errors are logged.
 func Parse(text []byte) (*Document, error) {
 	if len(text) > math.MaxInt32 {
 		return nil, fmt.Errorf("the text has %d bytes; it must have at most %d", len(text), math.MaxInt32)
@@ -41,7 +44,7 @@ func Parse(text []byte) (*Document, error) {
 	d := jsontext.NewDecoder(bytes.NewBuffer(text))
 	doc := &Document{text: text}
 	var open []uint32 // the objects and arrays around the next value
-	var name jsonSpan // of the next value; empty before the name is read
+	var name jsonSpan // the name of the next value; empty until the name is read
 	for first := true; first || len(open) > 0; first = false {
 		switch kind := d.PeekKind(); kind {
 		case jsontext.KindBeginObject, jsontext.KindBeginArray:
@@ -83,8 +86,8 @@ func Parse(text []byte) (*Document, error) {
 	return doc, nil
 }
 
-// jsonError leaves out where in the document's own terms an error lies: that
-// would quote member names of any length.
+// jsonError says at which byte the error is. The library also says at which JSON
+// pointer, but that quotes member names, which may be long or secret.
 func jsonError(err error) error {
 	var syntax *jsontext.SyntacticError
 	if errors.As(err, &syntax) {
@@ -103,7 +106,8 @@ type Value struct {
 func (d *Document) Root() Value { return Value{d, 0} }
 
 // At returns the value that a JSON pointer (RFC 6901) names, starting from this
-// value, and whether there is one. There is none for a text that is no pointer.
+// value, and whether there is one. A text that is not a JSON pointer names no
+// value.
 func (v Value) At(pointer string) (Value, bool) {
 	if CheckPointer(pointer) != nil {
 		return Value{}, false
@@ -143,11 +147,12 @@ func (v Value) child(token string) (Value, bool) {
 	return Value{}, false
 }
 
-// Kind returns what the value is.
+// Kind returns whether the value is an object, an array, a string, a number, true,
+// false or null.
 func (v Value) Kind() jsontext.Kind { return v.doc.nodes[v.node].kind }
 
-// Text returns the text of a string, and a number, true, false or null as it is
-// written. It is empty for an object or array.
+// Text returns a string without its quotes and escapes; a number, true, false or
+// null as the document writes it; and an empty text for an object or array.
 func (v Value) Text() string {
 	n := v.doc.nodes[v.node]
 	if n.kind == jsontext.KindString {
@@ -156,7 +161,8 @@ func (v Value) Text() string {
 	return string(v.doc.text[n.value.start:n.value.end])
 }
 
-// Elements yields the elements of an array, in order; of anything else nothing.
+// Elements yields the elements of an array, in order. For any other value it
+// yields nothing.
 func (v Value) Elements() iter.Seq[Value] {
 	if v.Kind() != jsontext.KindBeginArray {
 		return func(func(Value) bool) {}
@@ -176,8 +182,8 @@ func (v Value) children() iter.Seq[Value] {
 	}
 }
 
-// unquoted returns the text of a string. It shares the document's memory where
-// nothing is escaped.
+// unquoted returns the text of a string. If the string has no escapes, the result
+// is part of the document's text, and must not be changed.
 func (d *Document) unquoted(span jsonSpan) []byte {
 	raw := d.text[span.start:span.end]
 	if bytes.IndexByte(raw, '\\') < 0 {
@@ -185,13 +191,13 @@ func (d *Document) unquoted(span jsonSpan) []byte {
 	}
 	text, err := jsontext.AppendUnquote(nil, raw)
 	if err != nil {
-		panic(fmt.Sprintf("a string that was read is none: %v", err))
+		panic(fmt.Sprintf("a string that was read cannot be unquoted: %v", err))
 	}
 	return text
 }
 
-// CheckPointer says what is wrong with a JSON pointer (RFC 6901). The empty one
-// is right: it names the whole document.
+// CheckPointer says what is wrong with a JSON pointer (RFC 6901); nil means
+// nothing. The empty pointer is valid: it names the whole document.
 func CheckPointer(pointer string) error {
 	switch {
 	case jsontext.Pointer(pointer).IsValid():

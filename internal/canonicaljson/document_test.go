@@ -50,7 +50,8 @@ func TestPointersOfTheRFC(t *testing.T) {
 	}
 }
 
-// ~01 is the name ~1, and not a slash (RFC 6901, section 4).
+// ~01 stands for the name ~1: to read it as ~ and 1, and then as a slash, would be
+// wrong (RFC 6901, section 4).
 func TestPointerUnescapesInOrder(t *testing.T) {
 	doc, err := canonicaljson.Parse([]byte(`{"~1":"tilde","/":"slash","~01":"both","\u0061":"escaped"}`))
 	if err != nil {
