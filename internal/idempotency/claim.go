@@ -2,50 +2,51 @@ package idempotency
 
 import "time"
 
-// Terms are what a claim holds its key under.
+// Terms are the settings under which a request claims its key.
 type Terms struct {
-	// Lease is how long the claim holds without renewal; it is renewed at a third
-	// of it.
+	// Lease is how long the claim lasts without a renewal. The engine renews it when
+	// a third of that time has passed.
 	Lease time.Duration
 	// Retention is how long a record lives from the end of its run.
 	Retention time.Duration
-	// Hold holds a key whose run's end is unknown, in place of releasing it.
+	// Hold says what to do if nobody knows how a run ended: hold the key (true) or
+	// release it (false).
 	Hold bool
-	// MaxAttempts is how many runs may reach the upstream; 0 is no limit.
+	// MaxAttempts is how many runs may reach the upstream; 0 means no limit.
 	MaxAttempts int
 }
 
-// Life is how long a record lives from a claim or its renewal. A record
-// outlives its lease even where the retention is shorter: a crash under hold
-// must still be seen.
+// Life is how long a record lives after a claim or a renewal. It is at least twice
+// the lease, even if the retention is shorter: with Hold, the next request must
+// still find the record of a run whose process crashed.
 func (t Terms) Life() time.Duration {
 	return max(t.Retention, 2*t.Lease)
 }
 
-// Claim is what a request brings before a key's record.
+// Claim is what a request brings to the store in order to run.
 type Claim struct {
 	Key Key
-	// Token is the secret of this claim; the same token again is a retry of
-	// the same claim whose reply was lost.
+	// Token is the secret of this claim. If a store sees the same token again, the
+	// reply to the claim was lost, and the same claim is made once more.
 	Token       string
 	ExecutionID string
-	// SameRun is the execution ID that the request came in with: another dedup
-	// in front has claimed already. Empty for all others.
+	// SameRun is the execution ID that the request came in with. It is set if another
+	// dedup handler, in front of this one, has claimed the key already.
 	SameRun string
-	// Fingerprints are the request's fingerprint in all forms in which an earlier
-	// claim may have written it, the one that this claim writes first. Empty where
-	// none is taken.
+	// Fingerprints are the fingerprint of the request, in every form in which an
+	// earlier claim may have stored it: plain, and under each encryption key. This
+	// claim stores the first one. Empty if no fingerprint is taken.
 	Fingerprints []string
 	Origin
 	// SealedBy is the ID of the encryption key with which DeliveryID is sealed;
-	// empty where it is readable.
+	// empty where DeliveryID is readable.
 	SealedBy string
 	Terms
-	// Waits says that the request wants to be woken when the run that it finds
-	// in flight ends.
+	// Waits says that, if a run is in flight, this process wants to be woken when
+	// that run ends ([Store.Subscribe]).
 	Waits bool
-	// Force runs again on purpose where a response is kept, which is replaced
-	// only by that of the new run.
+	// Force runs again on purpose although a response is kept. That response stays
+	// until the new run has one to keep.
 	Force bool
 }
 
@@ -53,7 +54,7 @@ type Claim struct {
 type Verdict int
 
 const (
-	// Proceed: the key is free; the claim is taken and the request runs.
+	// Proceed: the request may run, and the claim is written.
 	Proceed Verdict = iota + 1
 	// ReplayKept: the key is complete; its response answers the request.
 	ReplayKept
@@ -61,12 +62,13 @@ const (
 	WaitForRun
 	// RefuseReused: the key was used with another fingerprint.
 	RefuseReused
-	// RefuseHeld: the latest run's end is unknown and its claim holds the key.
+	// RefuseHeld: nobody knows how the latest run ended, and its claim was made with
+	// [Terms.Hold].
 	RefuseHeld
-	// PassSameRun: the request belongs to the run in flight.
+	// PassSameRun: the request is part of the run in flight ([Claim.SameRun]).
 	PassSameRun
-	// RefuseExhausted: as many runs as are allowed may have reached the
-	// upstream, and the last one's end is unknown.
+	// RefuseExhausted: [Terms.MaxAttempts] runs may have reached the upstream, and
+	// nobody knows how the last of them ended.
 	RefuseExhausted
 )
 
@@ -75,15 +77,16 @@ var verdictNames = [...]string{"none", "proceed", "replay", "wait", "reused", "h
 // String returns the verdict's name for logs and test failures.
 func (v Verdict) String() string { return verdictNames[v] }
 
-// Decide is the claim table: what a claim may do with the record that it finds
-// (nil: none) at a time of the store's clock. It is the only place that knows;
-// a store makes it atomic with the write of [Claim.Record].
+// Decide is the claim table: it says what a claim may do with the record that the
+// store has for the key (nil: none), at a time by the clock of the store. No other
+// code decides this. A store makes the decision, and the write of [Claim.Record],
+// one atomic step.
 func Decide(found *Record, c Claim, now time.Time) Verdict {
 	switch {
 	case found == nil:
 		return Proceed
 	case found.State == Released && found.Token == c.Token:
-		return WaitForRun // a late copy of a claim that was withdrawn
+		return WaitForRun // the claim was withdrawn, and a delayed copy of it arrives now
 	case found.State == Released && c.exhausted(found):
 		return RefuseExhausted
 	case found.State == Released:
@@ -111,8 +114,8 @@ func Decide(found *Record, c Claim, now time.Time) Verdict {
 	}
 }
 
-// SameRequest reports whether the request may be the one that claimed the record:
-// their fingerprints are the same, or cannot be compared.
+// SameRequest reports whether this request and the one that claimed the record may
+// be the same: their fingerprints are equal, or cannot be compared.
 func (c Claim) SameRequest(r *Record) bool {
 	return sameFingerprint(r.Fingerprint, c.Fingerprints)
 }
@@ -121,8 +124,8 @@ func (c Claim) exhausted(found *Record) bool {
 	return c.MaxAttempts > 0 && found.Attempt-found.FreedAttempts >= c.MaxAttempts
 }
 
-// Record returns the record that the claim writes when it may proceed over the
-// one it found (nil: none).
+// Record returns the record that the claim writes if it may proceed, given the
+// record that it found (nil: none).
 func (c Claim) Record(found *Record, now time.Time) *Record {
 	next := c.first(now)
 	switch {
@@ -141,7 +144,7 @@ func (c Claim) Record(found *Record, now time.Time) *Record {
 	return next
 }
 
-// first returns the record of a claim that found none.
+// first returns the record that the claim writes if it found none.
 func (c Claim) first(now time.Time) *Record {
 	first := &Record{
 		State:       InFlight,

@@ -9,7 +9,7 @@ import (
 	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
 )
 
-// claimCase is one point of the claim table's domain, in words.
+// claimCase is one situation that the claim table must decide, in words.
 type claimCase struct {
 	record      string // none, in flight, complete, released, held
 	lease       string // live, at its end, over; "-" for a record not in flight
@@ -35,7 +35,7 @@ var (
 		"same", "different", "other kind", "not recorded", "not taken", "neither",
 		"same in another form", "different in another form", "another key's",
 	}
-	// differing are those that tell two requests apart.
+	// differing are the fingerprints that show that two requests are not the same.
 	differing = is("different", "different in another form")
 	tokens    = []string{"same", "other"}
 	runs      = []string{"none", "same", "other"}
@@ -43,38 +43,39 @@ var (
 	attempts  = []string{"any", "left", "used"}
 )
 
-// claimTable is what the contract says of "the key is …" (section 4), with what
-// it says of lost replies, lapsed leases and a run's own requests. An empty
-// field stands for any value. Every case must be in exactly one row.
+// claimTable is what the product promises for each state of a key, together with
+// what it promises after a lost reply, after a lapsed lease, and to the requests
+// that are part of a run. An empty field stands for any value. Every case must be
+// in exactly one row.
 var claimTable = []struct {
 	record, lease, unknown, fingerprint, token, run, force, attempts []string
 	want                                                             idempotency.Verdict
 }{
-	// absent, or free again
+	// no record, or released
 	{record: is("none"), want: idempotency.Proceed},
 	{record: is("released"), token: is("other"), attempts: is("any", "left"), want: idempotency.Proceed},
 	{record: is("released"), token: is("other"), attempts: is("used"), want: idempotency.RefuseExhausted},
 
-	// free again, and the claim is a late copy of the one that was withdrawn
+	// released, because the claim was withdrawn, and a delayed copy of it arrives
 	{record: is("released"), token: is("same"), want: idempotency.WaitForRun},
 
-	// held: whatever comes, until an operator releases it
+	// held: whatever comes, until an operator frees the key
 	{record: is("held"), want: idempotency.RefuseHeld},
 
-	// in flight, and the claim is this one: its reply was lost
+	// in flight by this claim: its reply was lost, and the claim is made again
 	{record: is("in flight"), token: is("same"), want: idempotency.Proceed},
 
-	// in flight, and the request belongs to the run
+	// in flight, and the request is part of the run
 	{record: is("in flight"), token: is("other"), run: is("same"), want: idempotency.PassSameRun},
 
-	// in flight, alive
+	// in flight, with a live lease
 	{record: is("in flight"), lease: is("live"), token: is("other"), run: is("none", "other"),
 		fingerprint: differing, want: idempotency.RefuseReused},
 	{record: is("in flight"), lease: is("live"), token: is("other"), run: is("none", "other"),
 		fingerprint: isNot(fingerprints, differing...), want: idempotency.WaitForRun},
 
-	// in flight, its owner gone: the run's end is unknown, and its own claim's
-	// choice decides
+	// in flight, with a lapsed lease: nobody knows how the run ended, and the setting
+	// that the run was claimed under decides
 	{record: is("in flight"), lease: is("at its end", "over"), token: is("other"), run: is("none", "other"),
 		unknown: is("release"), attempts: is("any", "left"), want: idempotency.Proceed},
 	{record: is("in flight"), lease: is("at its end", "over"), token: is("other"), run: is("none", "other"),
@@ -98,7 +99,7 @@ func matches(field []string, value string) bool {
 	return len(field) == 0 || slices.Contains(field, value)
 }
 
-// build makes the record and the claim that a case describes.
+// build returns the record and the claim that a case describes.
 func (c claimCase) build(now time.Time) (*idempotency.Record, idempotency.Claim) {
 	claim := idempotency.Claim{
 		Token: "token-claim", ExecutionID: "run-claim", Fingerprints: []string{"body:1"},
@@ -187,8 +188,8 @@ func TestDecideOverItsWholeDomain(t *testing.T) {
 	}
 }
 
-// claimCases yields every case once. What a record that is not in flight, or
-// none, cannot have is left out.
+// claimCases yields every case once. A record that is not in flight has no lease to
+// vary, and without a record there is no setting that it was claimed under.
 func claimCases(yield func(claimCase) bool) {
 	for _, record := range records {
 		leases, unknowns := leases, choices
@@ -220,7 +221,8 @@ func claimCases(yield func(claimCase) bool) {
 	}
 }
 
-// A request without an execution ID is no part of a run that has none.
+// A request without an execution ID is not part of a run, even if the record has no
+// execution ID either.
 func TestDecideEmptyExecutionIDIsNoRun(t *testing.T) {
 	now := time.Unix(1000, 0)
 	found := &idempotency.Record{State: idempotency.InFlight, Token: "a", LeaseUntil: now.Add(time.Second)}
@@ -245,7 +247,7 @@ func TestClaimRecord(t *testing.T) {
 	if got := claim.Record(nil, now); *got != want {
 		t.Errorf("over no record:\ngot  %+v\nwant %+v", *got, want)
 	}
-	// Nothing of what was found stays but the count.
+	// Of the record that was found, only the number of attempts stays.
 	old := &idempotency.Record{
 		State: idempotency.Released, Token: "theirs", ExecutionID: "old", Attempt: 4, Fingerprint: "json:2",
 		Origin: idempotency.Origin{Provider: "stripe", DeliveryID: "evt"}, Status: 503,
@@ -258,12 +260,12 @@ func TestClaimRecord(t *testing.T) {
 	if old.State != idempotency.Released || old.Attempt != 4 {
 		t.Errorf("the record that was found became %+v", *old)
 	}
-	// The reply to the claim was lost, and it is made again.
+	// The reply to the claim was lost, and the claim is made again.
 	again := claim.Record(claim.Record(old, now), now)
 	if *again != want {
 		t.Errorf("over the claim's own record:\ngot  %+v\nwant %+v", *again, want)
 	}
-	// Its run ended and freed the key: claiming again is another run.
+	// The run ended and the key was released: the next claim is another run.
 	released := claim.Record(old, now).Settled(idempotency.Settlement{State: idempotency.Released, Counted: true}, now)
 	want.Attempt = 6
 	if got := claim.Record(released, now); *got != want {

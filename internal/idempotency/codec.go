@@ -16,9 +16,9 @@ import (
 //
 //	magic and version | checksum, 8 bytes | length of the head, 4 bytes | head, JSON | body
 //
-// The checksum covers all behind it and what the value belongs to, so that a
-// value that was moved to another key, or a response under another run's token,
-// is not taken for its own.
+// The checksum covers everything after it. It also covers the key, and for a
+// response the token of the run: a value that damage has moved to another key or
+// token has a wrong checksum there.
 const (
 	recordMagic   = "dedup-rec\x01"
 	responseMagic = "dedup-rsp\x01"
@@ -88,8 +88,9 @@ func DecodeResponse(key Key, token string, stored []byte) (*Response, error) {
 	return r, nil
 }
 
-// Header values are bytes, in no known encoding, and JSON holds only valid
-// UTF-8: so each byte is written as the character of its number.
+// bytesToText writes each byte as the character with its number. The values of
+// header fields are bytes in an unknown encoding, but JSON can carry only valid
+// UTF-8.
 func bytesToText(value string) string {
 	text := make([]byte, 0, len(value))
 	for i := range len(value) {
@@ -98,6 +99,7 @@ func bytesToText(value string) string {
 	return string(text)
 }
 
+// textToBytes reads what [bytesToText] wrote.
 func textToBytes(text string) (string, error) {
 	value := make([]byte, 0, len(text))
 	for _, character := range text {

@@ -5,8 +5,8 @@ import (
 	"testing"
 )
 
-// A fuzzer hardly finds a checksum. So its bytes are tried as a whole stored
-// value, and again as what a right checksum covers.
+// The fuzzer hardly ever finds bytes with a right checksum. So its bytes are decoded
+// twice: as they are, and again with a right checksum put in front of them.
 
 func FuzzDecodeRecord(f *testing.F) {
 	whole := EncodeRecord(thisKey, fullRecord())

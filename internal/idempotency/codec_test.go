@@ -66,7 +66,7 @@ func TestRecordRoundTrip(t *testing.T) {
 	}
 }
 
-// A field that is added to the structs must be in the round trip above.
+// Whoever adds a field to Record or Response must add it to the round trip above.
 func TestRoundTripHasEveryField(t *testing.T) {
 	for _, full := range []any{*fullRecord(), *fullResponse()} {
 		v := reflect.ValueOf(full)
@@ -103,7 +103,7 @@ func TestResponseRoundTrip(t *testing.T) {
 	}
 }
 
-// decodes is one of the two decoders, without its result.
+// decodes is a stored value with its decoder, of which only the error matters.
 type decodes struct {
 	stored []byte
 	decode func(stored []byte) error
@@ -194,7 +194,7 @@ func TestValueOfAnotherOwnerIsAnError(t *testing.T) {
 
 func second[T any](_ T, err error) error { return err }
 
-// sealed is a stored value with a right checksum around any head and body.
+// sealed returns a stored value with this head and body, and a right checksum.
 func sealed(magic string, owner []byte, head, body string) []byte {
 	content := binary.BigEndian.AppendUint32(nil, uint32(len(head)))
 	content = append(append(content, head...), body...)
@@ -202,7 +202,8 @@ func sealed(magic string, owner []byte, head, body string) []byte {
 	return append(out, content...)
 }
 
-// The checksum is right, and what it covers is not what this version writes.
+// The checksum of these values is right, but this version would not write what is
+// behind it.
 func TestWrongContentIsAnError(t *testing.T) {
 	owner := thisKey[:]
 	records := map[string]string{
@@ -244,7 +245,7 @@ func TestWrongContentIsAnError(t *testing.T) {
 		}
 	}
 
-	// A head that would reach beyond the whole.
+	// A head that would end after the end of the value.
 	content := binary.BigEndian.AppendUint32(nil, 1<<31)
 	long := append(binary.BigEndian.AppendUint64([]byte(recordMagic), checksum(owner, content)), content...)
 	if _, err := DecodeRecord(thisKey, long); err == nil {

@@ -8,16 +8,16 @@ import (
 	"github.com/caddy-dedup/caddy-dedup/internal/canonicaljson"
 )
 
-// FingerprintKind says what of a request's body makes it the same request.
+// FingerprintKind says what two bodies must have in common to be the same request.
 type FingerprintKind string
 
 const (
 	// FingerprintNone takes no fingerprint: the key alone decides.
 	FingerprintNone FingerprintKind = "none"
-	// FingerprintBody takes the body's bytes.
+	// FingerprintBody takes the bytes of the body.
 	FingerprintBody FingerprintKind = "body"
-	// FingerprintJSON takes the body's canonical form (RFC 8785), and its bytes
-	// where it is not JSON.
+	// FingerprintJSON takes the canonical form of the body (RFC 8785), or its bytes
+	// if the body is not JSON.
 	FingerprintJSON FingerprintKind = "json"
 )
 
@@ -25,10 +25,12 @@ const (
 const fingerprintVersion = "caddy-dedup fingerprint v1"
 
 // Fingerprint hashes what the client asked for: path and query as it sent them,
-// and the body. The members that the JSON pointers in exclude name are left out of
-// [FingerprintJSON], and of nothing else. The kind stands before the hash, with a
-// colon between them, so that a changed setting is not taken for a changed
-// request. It is empty for [FingerprintNone].
+// and the body. For [FingerprintJSON], the members that the JSON pointers in
+// exclude name are left out of the body; the other kinds ignore exclude.
+//
+// The result is the kind, a colon and the hash: after a change of the setting,
+// old and new fingerprints are then of different kinds, and a retry is not
+// refused as another request. It is empty for [FingerprintNone].
 func Fingerprint(kind FingerprintKind, path, query string, body []byte, exclude ...string) string {
 	if kind == FingerprintNone || kind == "" {
 		return ""
@@ -46,10 +48,11 @@ func Fingerprint(kind FingerprintKind, path, query string, body []byte, exclude 
 	return string(kind) + ":" + hex.EncodeToString(h.Sum(nil))
 }
 
-// sameFingerprint reports whether the request that claimed may be the same as one
-// whose fingerprint is given in each of its forms. Only fingerprints of one form
-// can be compared: of one kind, and hashed with the same key. A missing one, or
-// one of another form, says nothing.
+// sameFingerprint reports whether a request may be the same as the one that
+// claimed, given the fingerprint of the claim and the forms of the request's own.
+// Fingerprints can be compared only if they have the same form: the same kind, and
+// the same encryption key. If there is no such pair, nothing is known, and the
+// answer is yes.
 func sameFingerprint(claimed string, forms []string) bool {
 	form, _, taken := strings.Cut(claimed, ":")
 	if !taken {

@@ -7,8 +7,8 @@ import (
 	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
 )
 
-// A forced run keeps the record that it is to replace until its own response is
-// kept, whatever becomes of it.
+// Until the response of a forced run is kept, its record carries the record that it
+// is meant to replace.
 func TestForcedRecord(t *testing.T) {
 	now := time.Unix(1000, 0)
 	old := &idempotency.Record{
@@ -52,8 +52,8 @@ func TestForcedRecord(t *testing.T) {
 	}
 }
 
-// Where a forced run's claim has lapsed, the record that it was to replace
-// counts again, and for the others nothing changes.
+// When the claim of a forced run has lapsed, the record that it was meant to replace
+// counts again. Every other record counts as it is.
 func TestEffective(t *testing.T) {
 	now := time.Unix(1000, 0)
 	old := &idempotency.Record{State: idempotency.Complete, Token: "old", Expires: now.Add(time.Hour)}

@@ -8,8 +8,8 @@ import (
 	"hash"
 )
 
-// The labels of the two hashes that a key is made of. Changing how a key is
-// derived changes the label, so that old and new keys never meet.
+// The labels of the two hashes that a key is made of. Whoever changes how a key is
+// derived must change the label too: then a new key is never equal to an old one.
 const (
 	keyVersion = "caddy-dedup key v1"
 	idVersion  = "caddy-dedup ID v1"
@@ -18,11 +18,11 @@ const (
 // idDigest is how many bytes of a key come from the namespace and the ID alone.
 const idDigest = 8
 
-// Key names one record in every store. Its first 8 bytes are of a SHA-256 over
-// namespace and ID alone, so that who knows only a delivery ID finds its keys by
-// their beginning; the other 24 are of one over the whole identity of the
-// operation. It has a fixed size whatever the client sent, and it shows nothing of
-// the credentials that may be part of the scope.
+// Key names one record in every store. Its first 8 bytes are from a SHA-256 over
+// namespace and ID alone, so that an operator who knows only a delivery ID finds
+// its keys by their first bytes. The other 24 bytes are from a SHA-256 over the
+// whole [Identity]. A key has the same size whatever the client sent, and shows
+// nothing of the credentials that may be part of the scope.
 type Key [sha256.Size]byte
 
 // String returns the key in lower-case hex, the form in which operators see it.
@@ -54,9 +54,9 @@ type Identity struct {
 	ID string
 }
 
-// Key derives the key. Every part goes in with its length before it, and the
-// scope with its number of parts, so that no two different identities are
-// hashed from the same bytes.
+// Key derives the key. The length of every part, and the number of parts of the
+// scope, are hashed too. Without them, ("ab", "c") and ("a", "bc") would have the
+// same key.
 func (id Identity) Key() Key {
 	whole := sha256.New()
 	writePart(whole, keyVersion)

@@ -20,8 +20,9 @@ var someIdentity = idempotency.Identity{
 	ID:        "8e03978e",
 }
 
-// The derivation may only change with its label: a running installation would
-// forget all keys. The bytes are written out here once more.
+// If a new version derived keys in another way under the same label, a running
+// installation would forget all its keys. So the bytes that are hashed are written
+// out here once more.
 func TestKeyDerivation(t *testing.T) {
 	const text = "" +
 		"\x00\x00\x00\x00\x00\x00\x00\x12caddy-dedup key v1" +
@@ -43,8 +44,8 @@ func TestKeyDerivation(t *testing.T) {
 	}
 }
 
-// Who knows only namespace and ID finds all keys of the ID by their beginning, and
-// those of no other.
+// Namespace and ID alone are enough to find all keys of the ID by their first bytes,
+// and no keys of another ID.
 func TestKeysOfOneIDBeginAlike(t *testing.T) {
 	beginning := func(change func(*idempotency.Identity)) string {
 		id := someIdentity
@@ -72,8 +73,8 @@ func TestKeysOfOneIDBeginAlike(t *testing.T) {
 	}
 }
 
-// Each row is a pair of identities whose texts are the same when they are
-// joined without a length or a count.
+// Each row is a pair of identities that would be hashed from the same text if
+// lengths and counts were not hashed too.
 func TestKeyKeepsBoundaries(t *testing.T) {
 	type identity = idempotency.Identity
 	for name, pair := range map[string][2]identity{
@@ -103,8 +104,9 @@ func TestKeyKeepsBoundaries(t *testing.T) {
 	}
 }
 
-// Two identities have one key exactly if they are equal, over short texts of a
-// small alphabet with the bytes of lengths in it.
+// Two identities have the same key exactly if they are equal. The texts are short,
+// and of few characters, among them bytes that a length could be mistaken for: so
+// many different identities would be equal once their texts are joined.
 func TestDifferentIdentitiesNeverMeet(t *testing.T) {
 	random := rand.New(rand.NewPCG(3, 4))
 	text := func() string {

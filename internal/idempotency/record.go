@@ -6,14 +6,15 @@ import "time"
 type State string
 
 const (
-	// InFlight: a run holds the claim, or held it when its lease lapsed.
+	// InFlight: a run owns the claim. Its lease may have lapsed ([Record.Lapsed]).
 	InFlight State = "in_flight"
 	// Complete: the response is kept and replayed to duplicates.
 	Complete State = "complete"
-	// Released: the run ended and freed the key; the next request runs.
+	// Released: the run ended without an answer to keep, or an operator freed the
+	// key; the next request runs.
 	Released State = "released"
-	// Held: the run's end is unknown, and only an operator or the end of the
-	// retention frees the key.
+	// Held: nobody knows how the run ended. No request runs until an operator frees
+	// the key or the retention ends.
 	Held State = "held"
 )
 
@@ -25,56 +26,59 @@ type Origin struct {
 	DeliveryID string `json:"delivery_id,omitempty"`
 }
 
-// Record is what a store knows of a key. Its times are the store's own, to the
-// millisecond; a zero time means that there is none.
+// Record is what a store knows of a key. A zero time means that there is none.
 type Record struct {
 	State State `json:"state"`
-	// Token is the secret of whoever claimed last. Only its owner may renew or
-	// settle the claim.
+	// Token is the secret of the latest claim. Only a process that knows it may renew
+	// or settle the claim.
 	Token string `json:"token"`
 	// ExecutionID names the latest run to the upstream and to clients.
 	ExecutionID string `json:"execution_id"`
-	// Attempt counts the runs that may have reached the upstream, with the one
+	// Attempt counts the runs that may have reached the upstream, including the one
 	// in flight.
 	Attempt int `json:"attempt"`
-	// FreedAttempts are those that no longer count against a limit, because an
-	// operator has freed the key after them.
+	// FreedAttempts is how many of these runs came before an operator freed the key.
+	// They no longer count against [Terms.MaxAttempts].
 	FreedAttempts int `json:"freed_attempts,omitempty"`
-	// Fingerprint of the request that claimed, in the form of that claim; empty if
-	// none was taken.
+	// Fingerprint is that of the request that claimed, in the first of its forms
+	// ([Claim.Fingerprints]); empty if none was taken.
 	Fingerprint string `json:"fingerprint,omitempty"`
-	// Hold is the claim's own choice for an unknown end: hold, not release.
+	// Hold is [Terms.Hold] of the claim. It counts also after the setting has changed.
 	Hold bool `json:"hold,omitempty"`
 	Origin
 	// SealedBy is the ID of the encryption key with which DeliveryID is sealed;
-	// empty where it is readable.
+	// empty where DeliveryID is readable.
 	SealedBy string `json:"sealed_by,omitempty"`
-	// Status is that of the run's answer, 0 if it had none.
+	// Status is the HTTP status of the run's answer, 0 if the run had none.
 	Status int `json:"status,omitempty"`
-	// ParentID is, for a forced run, the execution ID of the run whose response
-	// it is to replace.
+	// ParentID is set for a forced run only: the execution ID of the run whose
+	// response it is meant to replace.
 	ParentID string `json:"parent_id,omitempty"`
-	// Replaces is the complete record that a forced run in flight is to replace.
-	// It stands again if that run keeps nothing.
+	// Replaces is set while a forced run is in flight: the complete record that the
+	// run is meant to replace. If the run keeps no response, this record counts
+	// again.
 	Replaces *Record `json:"replaces,omitempty"`
-	// Claimed and Ended are by the clock of the process that ran.
+	// Claimed and Ended are by the clock of the process that ran. They are for
+	// operators; no rule reads them.
 	Claimed time.Time `json:"claimed,omitzero"`
 	Ended   time.Time `json:"ended,omitzero"`
-	// LeaseUntil is when a claim in flight lapses; Expires is when the store
-	// forgets the record. Both are by the store's clock.
+	// LeaseUntil is when the lease of a claim in flight lapses; Expires is when the
+	// store forgets the record. Both are by the clock of the store, to the
+	// millisecond.
 	LeaseUntil time.Time `json:"lease_until,omitzero"`
 	Expires    time.Time `json:"expires,omitzero"`
 }
 
-// Lapsed reports whether a claim in flight was not renewed in time: its owner
-// crashed, hangs, or lost the store.
+// Lapsed reports whether the lease of a claim in flight is over. The owner did not
+// renew it in time: the owner crashed, hangs, or cannot reach the store.
 func (r *Record) Lapsed(now time.Time) bool {
 	return r.State == InFlight && !now.Before(r.LeaseUntil)
 }
 
-// Effective returns the record that counts at the given time, nil if there is
-// none: where a forced run's claim has lapsed it is the record that the run was
-// to replace, with the run's own attempt counted.
+// Effective returns the record that counts at the given time; nil means none. It is
+// the record itself, with one exception: if the claim of a forced run has lapsed,
+// the record that the run was meant to replace counts again. The attempt of that
+// run is counted in it, because the run may have reached the upstream.
 func (r *Record) Effective(now time.Time) *Record {
 	if r == nil || r.Replaces == nil || !r.Lapsed(now) {
 		return r
@@ -82,24 +86,25 @@ func (r *Record) Effective(now time.Time) *Record {
 	if !now.Before(r.Replaces.Expires) {
 		return nil
 	}
-	standing := *r.Replaces
-	standing.Attempt = r.Attempt // it may have reached the upstream
-	return &standing
+	kept := *r.Replaces
+	kept.Attempt = r.Attempt
+	return &kept
 }
 
-// CountedAs returns the record with the attempts that its owner knows of, if
-// those are more: a claim that was written anew, after the store had lost it,
-// counts from 1.
+// CountedAs returns the record with the number of attempts that its owner knows, if
+// that is larger. The numbers differ after the store has lost the claim: the owner
+// then writes the claim again, and the store counts from 1.
 func (r *Record) CountedAs(claimed *Record) *Record {
 	next := *r
 	next.Attempt = max(r.Attempt, claimed.Attempt)
 	return &next
 }
 
-// Owned says what the owner of a token may do with the record that is found
-// under its key (nil: none). With no error the claim is the owner's, and open says
-// whether it is still to be settled: it is not where this token has settled it
-// already. Errors: [ErrGone] without a record, [ErrFenced] where another owns it.
+// Owned says whether the claim with this token may still be renewed and settled,
+// given the record that the store has for the key (nil: none). open is false
+// without an error if a settlement with this token is stored already: then there
+// is nothing left to do. Errors: [ErrGone] if there is no record, [ErrFenced] if
+// the record has another token.
 func (r *Record) Owned(token string) (open bool, err error) {
 	switch {
 	case r == nil:
@@ -111,7 +116,7 @@ func (r *Record) Owned(token string) (open bool, err error) {
 	}
 }
 
-// Renewed returns the record with the lease prolonged from the given time on.
+// Renewed returns the record with a lease that begins again at the given time.
 func (r *Record) Renewed(t Terms, now time.Time) *Record {
 	next := *r
 	next.LeaseUntil = now.Add(t.Lease)
@@ -119,11 +124,11 @@ func (r *Record) Renewed(t Terms, now time.Time) *Record {
 	return &next
 }
 
-// Freed returns the record as an operator's act leaves it: the next request runs,
-// and the allowed attempts begin anew. Its history stays: execution ID, attempts,
-// status and times. The token is a new one, so that the owner of a lapsed claim
-// can change nothing any more. Errors: [ErrGone] without a record (nil),
-// [ErrInFlight] beside a run that is alive.
+// Freed returns the record after an operator has freed the key: the next request
+// runs, and its attempts are counted from 1 again. Execution ID, attempts, status
+// and times stay, for operators to read. The token is a new one, so that a late
+// owner can change nothing any more. Errors: [ErrGone] if there is no record (nil),
+// [ErrInFlight] if a run is in flight and its lease has not lapsed.
 func (r *Record) Freed(token string, now time.Time) (*Record, error) {
 	found := r.Effective(now)
 	if err := found.MayBeTaken(now); err != nil {
@@ -135,8 +140,8 @@ func (r *Record) Freed(token string, now time.Time) (*Record, error) {
 	return &next, nil
 }
 
-// MayBeTaken says whether an operator may free or forget the record that is found
-// (nil: none). Errors as with [Record.Freed].
+// MayBeTaken says whether an operator may free or forget the record (nil: there is
+// none). Its errors are those of [Record.Freed].
 func (r *Record) MayBeTaken(now time.Time) error {
 	switch {
 	case r == nil:
@@ -155,27 +160,27 @@ func latest(a, b time.Time) time.Time {
 	return b
 }
 
-// Response is the answer of one run, kept beside its record under the run's
-// token, so that a run that lost its claim can never damage another's.
+// Response is the answer of one run. Stores keep it under the key and the token of
+// the run: so a run that has lost its claim cannot overwrite the answer of another.
 type Response struct {
 	Status int `json:"status"`
-	// Header are the header fields to replay, by canonical name. A field with
-	// no values is one that the run removed.
+	// Header are the header fields to replay, by canonical name. A field without
+	// values is one that was set before the run, and that the run removed.
 	Header map[string][]string `json:"header,omitempty"`
-	// Omitted says that the body was larger than was to be kept.
+	// Omitted says that the body was larger than the limit, and is not kept.
 	Omitted bool `json:"omitted,omitempty"`
-	// Failed says that the run ended without a response of the upstream's:
-	// Status is that of the error which the first client got.
+	// Failed says that the upstream gave no response: Status is that of the error
+	// which the client of the run got.
 	Failed bool `json:"failed,omitempty"`
-	// SealedBy is the ID of the encryption key with which a whole response is
-	// sealed in Body; empty where it is readable.
+	// SealedBy is the ID of the encryption key, if Body is a whole response in
+	// encrypted form; else it is empty.
 	SealedBy string `json:"sealed_by,omitempty"`
 	Body     []byte `json:"-"`
 }
 
-// Settled returns the record as it stands after the settlement at the given
-// time. A forced run that keeps nothing leaves the record that it was to
-// replace, with its own attempt counted.
+// Settled returns the record after the settlement, at the given time. If a forced
+// run keeps no response, the result is the record that the run was meant to
+// replace, and the attempt of the run is counted in it.
 func (r *Record) Settled(s Settlement, now time.Time) *Record {
 	if r.Replaces != nil && s.State != Complete {
 		kept := *r.Replaces

@@ -95,7 +95,8 @@ func TestOwned(t *testing.T) {
 	}
 }
 
-// What an operator frees keeps its history, and no run that is alive is touched.
+// After an operator has freed a key, its record still says what happened before. A
+// key whose run has a live lease cannot be freed.
 func TestFreed(t *testing.T) {
 	now := time.Unix(1000, 0)
 	complete := idempotency.Record{

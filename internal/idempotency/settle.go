@@ -13,10 +13,11 @@ type How int
 const (
 	// Answered: a whole response was written.
 	Answered How = iota + 1
-	// NotSent: no connection to an upstream was had.
+	// NotSent: there was no connection to an upstream, so the request was certainly
+	// not executed.
 	NotSent
-	// Unknown: the request may have been executed, and there is no whole
-	// response: timed out, cut off, aborted, panicked.
+	// Unknown: the request may have been executed, and there is no whole response:
+	// it timed out or was cut off, or the handler aborted or panicked.
 	Unknown
 )
 
@@ -25,30 +26,32 @@ var howNames = [...]string{"none", "answered", "not sent", "unknown"}
 // String returns the name for logs and test failures.
 func (h How) String() string { return howNames[h] }
 
-// End is how a run ended, as it was observed.
+// End is how a run ended, as far as the handler has seen it.
 type End struct {
 	How How
-	// Response is what the run was answered; where it has no whole answer, the
-	// error that its client got, with Failed. Nil tells those who wait nothing.
+	// Response is the answer of the run. If there was no whole answer, it is the
+	// error that the client got, with Failed set. Nil means that there is nothing to
+	// tell the requests that waited.
 	Response *Response
-	// UpstreamStatus is what a proxy says that its upstream answered, where that
-	// may differ from the status of Response; 0 if nobody said.
+	// UpstreamStatus is the status that the upstream sent, as a proxy reports it. It
+	// can differ from the status of Response, because a handler between may have
+	// changed that. 0 if no proxy has reported one.
 	UpstreamStatus int
-	// Retention, if set, is the upstream's own wish for this response; 0 is a
-	// wish to release.
+	// Retention, if it is set, is what the upstream asked for: how long to keep this
+	// response, or 0 to release the key.
 	Retention *time.Duration
-	// Attempt is the number of the run among those that count against
-	// [Terms.MaxAttempts], itself included.
+	// Attempt is the number of this run, counted as [Terms.MaxAttempts] counts: from
+	// 1, and from 1 again after an operator has freed the key.
 	Attempt int
-	// Replaces says that the run was forced: a kept response stands behind it,
-	// until this run's own is kept.
+	// Replaces says that the run was forced, and that the response which it is meant
+	// to replace is still kept.
 	Replaces bool
 }
 
-// Policy is what a user chose for the ends of runs.
+// Policy is what the user has configured for the end of a run.
 type Policy struct {
 	Terms
-	// ReleaseOn are the statuses that free the key.
+	// ReleaseOn are the statuses after which the key is released.
 	ReleaseOn StatusSet
 }
 
@@ -58,17 +61,17 @@ type Settlement struct {
 	State State
 	// Counted says whether the run may have reached the upstream.
 	Counted bool
-	// Response is what a later request is answered with (Complete), or what
-	// those who waited get (Released); nil if there is nothing to tell.
+	// Response is the answer for later requests (Complete), or for the requests that
+	// waited (Released); nil if there is none.
 	Response *Response
 	// Retention is how long the record lives from now on.
 	Retention time.Duration
-	// AnswerFor is how long a released run's response is kept for those who
-	// waited on other replicas.
+	// AnswerFor is how long the response of a released run is kept, for requests that
+	// waited for the run on other replicas.
 	AnswerFor time.Duration
 }
 
-// ResponseFor is how long the settlement's response is to be kept.
+// ResponseFor is how long the response of the settlement must be kept.
 func (s Settlement) ResponseFor() time.Duration {
 	if s.State == Complete {
 		return s.Retention
@@ -76,7 +79,8 @@ func (s Settlement) ResponseFor() time.Duration {
 	return s.AnswerFor
 }
 
-// Conclude is the settle table: what becomes of a claim whose run has ended.
+// Conclude is the settle table: it says what becomes of a claim when its run has
+// ended. No other code decides this.
 func Conclude(end End, p Policy) Settlement {
 	s := Settlement{
 		State:     stateAfter(end, p),
@@ -86,7 +90,9 @@ func Conclude(end End, p Policy) Settlement {
 		AnswerFor: p.Lease,
 	}
 	if end.Replaces && (s.State == Held || end.Response != nil && end.Response.Omitted) {
-		s.State = Released // nothing is held, and no whole response is lost: the one before stays
+		// The response that was kept before stays: a whole response is worth more
+		// than a held key, or than a response without its body.
+		s.State = Released
 	}
 	switch {
 	case s.State == Held:
@@ -105,10 +111,12 @@ func stateAfter(end End, p Policy) State {
 		return Held
 	case end.How == Unknown:
 		return Released
-	// A gateway between us and the service answers so when it does not know.
+	// A gateway in front of the service answers with 502 or 504 when it does not
+	// know whether the service has executed the request.
 	case p.Hold && end.hasStatus(gatewayLost):
 		return Held
-	// A forced run's failure need not be kept: there is a response.
+	// This was the last run that is allowed, so its answer is kept, whatever it is.
+	// After a forced run there is no need for that: the response before is kept.
 	case p.MaxAttempts > 0 && end.Attempt >= p.MaxAttempts && !end.Replaces:
 		return Complete
 	case end.Retention != nil && *end.Retention <= 0:
@@ -120,7 +128,8 @@ func stateAfter(end End, p Policy) State {
 	}
 }
 
-// hasStatus reports whether the client's status is such a one, or the upstream's.
+// hasStatus asks about both statuses: the one that the client got, and the one that
+// the upstream sent.
 func (e End) hasStatus(is func(status int) bool) bool {
 	return e.Response != nil && is(e.Response.Status) || is(e.UpstreamStatus)
 }

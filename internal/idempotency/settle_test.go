@@ -10,7 +10,8 @@ import (
 	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
 )
 
-// release is a `release` setting, and in the contract's words what it means.
+// release is one value of the `release` setting, with the words that it stands for
+// and, written out once more, the statuses that these words mean.
 type release struct {
 	name  string
 	words string
@@ -27,17 +28,18 @@ var releases = []release{
 	{"201 alone", "201", func(status int) bool { return status == 201 }},
 }
 
-// settleTable is what the contract says of "How a run ends" (section 4). The
+// settleTable is what the product promises for each way in which a run ends. The
 // columns are yes, no, or a dash for either; every case must be in exactly one
 // row.
 //
-//   - forced: the run is to replace a kept response
+//   - forced: the run is meant to replace a kept response
 //   - hold: the policy is `unknown hold`
-//   - lost: the answer, or what the upstream answered, is 502 or 504
+//   - lost: the client got 502 or 504, or the upstream sent it
 //   - zero: the upstream sent `Dedup-Retention: 0`
-//   - frees: the answer, or what the upstream answered, is a status that frees
+//   - frees: the client got a status after which the key is released, or the
+//     upstream sent it
 //   - last: as many runs as `max_attempts` allows may have reached the upstream
-//   - omitted: the body was larger than is kept
+//   - omitted: the body was larger than the limit, and is not kept
 var settleTable = []struct {
 	how                                            idempotency.How
 	forced, hold, lost, zero, frees, last, omitted string
@@ -56,7 +58,7 @@ var settleTable = []struct {
 	{idempotency.Answered, "no", "no", "-", "yes", "-", "no", "-", idempotency.Released, true},
 	{idempotency.Answered, "no", "no", "-", "no", "yes", "no", "-", idempotency.Released, true},
 	{idempotency.Answered, "no", "no", "-", "no", "no", "no", "-", idempotency.Complete, true},
-	// A response is kept already, and stays unless a whole one replaces it.
+	// A response is kept already. Only a whole response replaces it.
 	{idempotency.Unknown, "yes", "yes", "-", "-", "-", "-", "-", idempotency.Released, true},
 	{idempotency.Answered, "yes", "yes", "yes", "-", "-", "-", "-", idempotency.Released, true},
 	{idempotency.Answered, "yes", "yes", "no", "yes", "-", "-", "-", idempotency.Released, true},
@@ -73,14 +75,14 @@ func fits(column string, value bool) bool {
 	return column == "-" || (column == "yes") == value
 }
 
-// settleCase is one point of the settle table's domain.
+// settleCase is one situation that the settle table must decide.
 type settleCase struct {
 	end    idempotency.End
 	policy idempotency.Policy
 	set    release
 }
 
-// status is what the client got, 0 for nothing.
+// status is the status that the client got, 0 if it got no response.
 func (c settleCase) status() int {
 	if c.end.Response == nil {
 		return 0
@@ -97,13 +99,13 @@ func (c settleCase) String() string {
 		c.end.How, c.status(), c.end.UpstreamStatus, retention, c.policy.Hold, c.set.name, c.end.Attempt, c.policy.MaxAttempts, c.end.Replaces)
 }
 
-// settleCases yields every case once, each with the third attempt.
+// settleCases yields every case once. The run is always the third attempt.
 func settleCases(t *testing.T, yield func(settleCase)) {
 	seconds := func(n int) *time.Duration { d := time.Duration(n) * time.Second; return &d }
 	retentions := []*time.Duration{nil, seconds(-1), seconds(0), seconds(1), seconds(86400)}
 	upstreams := []int{0, 200, 201, 204, 302, 404, 429, 500, 502, 503, 504}
 	for _, how := range []idempotency.How{idempotency.Answered, idempotency.NotSent, idempotency.Unknown} {
-		responses := []*idempotency.Response{nil} // nothing was written
+		responses := []*idempotency.Response{nil} // the run wrote no response
 		if how == idempotency.Answered {
 			responses = []*idempotency.Response{{Status: 200, Omitted: true}, {Status: 500, Omitted: true}}
 		}
@@ -163,13 +165,13 @@ func TestConcludeOverItsWholeDomain(t *testing.T) {
 	}
 }
 
-// settleRow returns the one row that says what is right.
+// settleRow returns the one row of the table that the case is in.
 func settleRow(t *testing.T, c settleCase) int {
 	t.Helper()
 	status, upstream := c.status(), c.end.UpstreamStatus
 	lost := status == 502 || status == 504 || upstream == 502 || upstream == 504
 	zero := c.end.Retention != nil && *c.end.Retention <= 0
-	last := c.policy.MaxAttempts == 2 || c.policy.MaxAttempts == 3 // of an end that is the third
+	last := c.policy.MaxAttempts == 2 || c.policy.MaxAttempts == 3 // the run is the third attempt
 	frees := c.set.frees(status) || c.set.frees(upstream)
 	omitted := c.end.Response != nil && c.end.Response.Omitted
 	found := -1

@@ -7,79 +7,84 @@ import (
 	"time"
 )
 
-// Store keeps records and responses, and makes the claim table atomic over all
-// processes that share it. All methods may be called concurrently. Errors other
-// than those named here mean that the store could not be asked.
+// Store keeps records and responses. It applies the rules of this package in atomic
+// steps, for all processes that share it. All methods may be called concurrently.
+// An error that is not named here means that the store could not be asked.
 type Store interface {
 	// Claim applies [Decide] to the key's record and, where it says [Proceed],
 	// writes [Claim.Record], in one atomic step.
 	//
-	// With an error, Claimed.Record is the record that may have been written
-	// all the same, or nil if none was: a command that timed out may still be
-	// executed. It is never executed later than [ClaimPatience] after the call.
-	// A record that cannot be read is an [*UnreadableError]; a store with no
-	// room is [ErrFull].
+	// With an error, Claimed.Record says whether the claim is in doubt: it is the
+	// record that may have been written although the call failed, or nil if nothing
+	// was written. A command that timed out may still be executed, but never later
+	// than [ClaimPatience] after the call. Errors: an [*UnreadableError] for a record
+	// that cannot be read, [ErrFull] if the store takes no more records.
 	Claim(ctx context.Context, c Claim) (Claimed, error)
 
-	// Renew prolongs the lease of the claim, and its record's life, from now
-	// on. It returns nil also where the same token has settled already,
-	// [ErrFenced] where another owns the key, [ErrGone] where there is no
-	// record.
+	// Renew lets the lease of the claim, and the life of its record, begin again now.
+	// If a settlement with the same token is stored already, it does nothing and
+	// returns nil. Errors: [ErrFenced] if the record has another token, [ErrGone] if
+	// there is no record.
 	Renew(ctx context.Context, c Claim) error
 
-	// Settle ends the claim whose record this is. Record and response change
-	// in one atomic step, and those who wait for the key are woken. Settling
-	// again with the same token does nothing. Errors as with Renew.
+	// Settle ends the claim that wrote the given record. It changes record and
+	// response in one atomic step, and wakes the processes that wait for the key. A
+	// second settlement with the same token does nothing. Errors as with Renew.
 	Settle(ctx context.Context, key Key, claimed *Record, s Settlement) error
 
-	// Lookup returns the key's record and the time of the store's clock; the
-	// record is nil if there is none.
+	// Lookup returns the record of the key that counts now ([Record.Effective]), nil
+	// if there is none, and the time by the clock of the store.
 	Lookup(ctx context.Context, key Key) (*Record, time.Time, error)
 
-	// Response returns what the run with this token was answered, nil if that
-	// is not kept (any more).
+	// Response returns the answer of the run with this token, nil if no answer is
+	// kept, or not any more.
 	Response(ctx context.Context, key Key, token string) (*Response, error)
 
-	// Free applies [Record.Freed] to the key's record, on an operator's behalf,
-	// in one atomic step, and returns the record that it found. Those who wait for
-	// the key are woken. Errors: those of Freed, and an [*UnreadableError].
+	// Free applies [Record.Freed] to the record of the key, for an operator. It does
+	// so in one atomic step, wakes the processes that wait for the key, and returns
+	// the record that it found. Errors: those of Freed, and an [*UnreadableError].
 	Free(ctx context.Context, key Key, token string) (*Record, error)
 
-	// Forget removes the key's record with its responses, in one atomic step, and
-	// wakes those who wait for the key. What cannot be read is removed, too: it is
-	// the operator's way out. Errors: [ErrGone] where there is nothing,
-	// [ErrInFlight] beside a run that is alive.
+	// Forget removes the record of the key and its responses, for an operator. It
+	// does so in one atomic step, and wakes the processes that wait for the key. A
+	// record that cannot be read is removed too: otherwise its key could never be
+	// used again. Errors: [ErrGone] if there is no record, [ErrInFlight] if a run is
+	// in flight and its lease has not lapsed.
 	Forget(ctx context.Context, key Key) error
 
-	// List returns up to limit records in an order of the store's own, starting
-	// at a cursor ("" is the beginning), and the cursor of the next page (""
-	// is the end). A page may be empty and have a next one. A record that
-	// cannot be read is listed with Unreadable set.
+	// List returns a page of up to limit records, in an order that the store
+	// chooses. The page begins at the cursor; "" is the beginning. With the page
+	// comes the cursor of the next one; "" is the end. A page may be empty although
+	// another one follows. A record that cannot be read is listed with Unreadable
+	// set.
 	List(ctx context.Context, cursor string, limit int) ([]Listed, string, error)
 
-	// Subscribe has wake called whenever a run ends for which a claim of this
-	// process waits (Claim.Waits). It is a hint that may be lost or come in
-	// vain. wake must not block. The returned function ends it.
+	// Subscribe has the store call wake whenever a run ends for which this process
+	// waits ([Claim.Waits]). The call is a hint: it may be lost, and it may come for
+	// a run that nobody waits for. wake must not block. The returned function ends
+	// the subscription.
 	Subscribe(wake func(Key)) (stop func())
 
-	// Close ends the store. Nothing may be called after it.
+	// Close closes the store. No method may be called afterwards.
 	Close() error
 }
 
-// ClaimPatience is how long after the call a store may still execute a claim
-// whose caller has given up.
+// ClaimPatience is how long after the call a store may still execute a claim whose
+// caller has given up. After that time, a claim in doubt can be withdrawn for good.
 const ClaimPatience = 2 * time.Second
 
-// Claimed is what a store says to a claim.
+// Claimed is what a store answers to a claim.
 type Claimed struct {
 	Verdict Verdict
-	// Record is the one written ([Proceed]) or the one found.
+	// Record is the record that was written, if the verdict is [Proceed]; else the
+	// record that was found.
 	Record *Record
-	// Previous is, with Proceed, the record that was found; nil if there was none.
+	// Previous is set with Proceed only: the record that was found; nil if there was
+	// none.
 	Previous *Record
 	// Response comes with [ReplayKept].
 	Response *Response
-	// Now is the time of the store's clock.
+	// Now is the time by the clock of the store.
 	Now time.Time
 }
 
@@ -96,7 +101,8 @@ var (
 	ErrFenced = errors.New("the claim was taken over by another owner")
 	// ErrGone: the store has no record of the key.
 	ErrGone = errors.New("the claim's record is gone")
-	// ErrInFlight: a run that is alive holds the key, which an operator cannot take.
+	// ErrInFlight: a run is in flight and its lease has not lapsed, so that an
+	// operator may neither free nor forget the key.
 	ErrInFlight = errors.New("a run is in flight under the key; wait until it has ended, or its lease has lapsed")
 	// ErrFull: the store takes no more records.
 	ErrFull = errors.New("the store is full")
@@ -104,10 +110,11 @@ var (
 	ErrClosed = errors.New("the store is closed")
 )
 
-// UnreadableError says that a stored record or response is not what this
-// version wrote: damaged, from another version, or somebody else's.
+// UnreadableError says that a stored record or response cannot be read: it is
+// damaged, or was written by another version or by another program.
 type UnreadableError struct {
-	// Where names it to the one who has to look: the store's own key.
+	// Where says where it is, in the terms of the store, for the operator who has to
+	// look at it.
 	Where string
 	Err   error
 }
