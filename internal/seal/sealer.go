@@ -1,10 +1,11 @@
-// Package seal encrypts what a store need not read of a key: responses, delivery
-// IDs and fingerprints. A [Sealer] has the keys; a [Store] stands around a store
-// and seals what goes into it.
+// Package seal encrypts what a store does not need to read: responses, delivery IDs
+// and fingerprints. A [Sealer] has the encryption keys. A [Store] is put around
+// another store: it encrypts what goes in and decrypts what comes out.
 //
-// A key's name does not depend on encryption. So turning encryption on or off, or
-// replacing a key, forgets nothing; and who must not guess names has a secret
-// namespace.
+// The name of a record ([idempotency.Key]) does not depend on encryption. So
+// turning encryption on or off, or replacing an encryption key, forgets no record.
+// But whoever reads the store, and guesses a delivery ID, can check the guess
+// against the names. A secret namespace prevents that.
 package seal
 
 import (
@@ -25,27 +26,29 @@ import (
 // KeySize is the size of a key that a [Sealer] takes, in bytes: that of AES-256.
 const KeySize = 32
 
-// Sealer encrypts with AES-256-GCM and a random nonce of 96 bits. Every record has
-// a key of its own, derived from the configured one (HKDF, RFC 5869), so that the
-// number of messages after which random nonces would repeat is never reached. The
-// record's key and, for a response, the run's token are bound as additional data:
-// what was moved to another place does not open.
+// Sealer encrypts with AES-256-GCM and a random nonce of 96 bits. Under one key,
+// random nonces could repeat after very many messages. So every record has an
+// encryption key of its own, derived from the configured one (HKDF, RFC 5869),
+// which never encrypts many messages. The name of the record and, for a response,
+// the token of the run are the additional data: a sealed text that was moved to
+// another record or run cannot be opened there.
 //
-// The first of its keys seals; all of them open. A nil Sealer seals nothing, and
-// opens nothing that is sealed.
+// The first configured key seals, and each of them opens what it has sealed. A nil
+// Sealer seals nothing, and cannot open what is sealed.
 type Sealer struct{ keys []key }
 
 // key is one configured key and what is derived from it.
 type key struct {
-	// id names the key beside what it has sealed. It says nothing of the key.
+	// id is stored beside what the key has sealed. It does not disclose the key.
 	id string
-	// root is what the records' own keys are derived from.
+	// root is the secret from which the encryption key of each record is derived.
 	root []byte
 	// fingerprints is the secret with which fingerprints are hashed.
 	fingerprints []byte
 }
 
-// Labels of what is derived and bound. A new form has a new label.
+// Labels for what is derived from a key, and for the additional data. Whoever
+// changes one of these forms must give it a new label.
 const (
 	keyIDLabel          = "caddy-dedup encryption key ID v1"
 	fingerprintLabel    = "caddy-dedup fingerprint secret v1"
@@ -54,12 +57,13 @@ const (
 	sealedResponseLabel = "caddy-dedup response v1"
 )
 
-// keyIDSize is that of a key's ID, in bytes. It need only tell a few keys apart.
+// keyIDSize is the size of a key's ID, in bytes. 8 are enough, because an ID only
+// has to tell a few keys apart.
 const keyIDSize = 8
 
-// New returns a sealer of these keys, nil without any. A key of another size than
-// [KeySize], or one that stands twice, is an error that names its place, counted
-// from 1, and never the key.
+// New returns a sealer with these keys, or nil if there are none. A key that has
+// not [KeySize] bytes is an error, and so is the same key twice. The error names
+// the place of the key, counted from 1, and never the key itself.
 func New(keys ...[]byte) (*Sealer, error) {
 	if len(keys) == 0 {
 		return nil, nil
@@ -101,7 +105,8 @@ func derive(root []byte, label string) []byte {
 	return secret
 }
 
-// KeyIDs name the keys in their order, for logs. They say nothing of the keys.
+// KeyIDs returns the IDs of the keys, in their order, for logs. They do not disclose
+// the keys.
 func (s *Sealer) KeyIDs() []string {
 	var ids []string
 	for _, key := range s.all() {
@@ -117,7 +122,8 @@ func (s *Sealer) all() []key {
 	return s.keys
 }
 
-// keyNamed returns the key with this ID. The error says that it is not configured.
+// keyNamed returns the key with this ID, or an error that says that no such key is
+// configured.
 func (s *Sealer) keyNamed(id string) (key, error) {
 	if len(s.all()) == 0 {
 		return key{}, errors.New("it is encrypted, and no key is configured with encrypt")
@@ -130,11 +136,15 @@ func (s *Sealer) keyNamed(id string) (key, error) {
 	return key{}, fmt.Errorf("it is encrypted with the key %q, which is not configured; those of encrypt are %q", id, s.KeyIDs())
 }
 
-// Fingerprints returns a request's fingerprint in all forms in which an earlier
-// claim of the record may have written it, the one for a new claim first: hashed
-// with the secret of each key (HMAC, RFC 2104) together with the record's key, and
-// plain, as it was before encryption was turned on. A keyed form names its key
-// behind its kind: "body/<key ID>:<hash>". It is empty for an empty fingerprint.
+// Fingerprints returns the fingerprint of a request in every form in which an
+// earlier claim of the record may have stored it. The first form is the one for a
+// new claim.
+//
+// There is one form for each key: a hash (HMAC, RFC 2104) over the name of the
+// record and the fingerprint, with a secret of the key. It begins with the kind of
+// the fingerprint and the ID of the key: "body/<key ID>:<hash>". The last form is
+// the plain fingerprint, which was stored before encryption was turned on. An empty
+// fingerprint has no forms.
 func (s *Sealer) Fingerprints(record idempotency.Key, fingerprint string) []string {
 	if fingerprint == "" {
 		return nil
@@ -143,22 +153,22 @@ func (s *Sealer) Fingerprints(record idempotency.Key, fingerprint string) []stri
 	var forms []string
 	for _, key := range s.all() {
 		h := hmac.New(sha256.New, key.fingerprints)
-		h.Write(record[:]) // of a fixed size: nothing else reads as the same
+		h.Write(record[:]) // its size is fixed, so it cannot run into the fingerprint
 		h.Write([]byte(fingerprint))
 		forms = append(forms, kind+"/"+key.id+":"+hex.EncodeToString(h.Sum(nil)))
 	}
 	return append(forms, fingerprint)
 }
 
-// keyOfFingerprint returns the ID of the key in a fingerprint's form, "" for a
-// plain one.
+// keyOfFingerprint returns the ID of the key that a form of a fingerprint names, ""
+// for the plain form.
 func keyOfFingerprint(fingerprint string) string {
 	form, _, _ := strings.Cut(fingerprint, ":")
 	_, id, _ := strings.Cut(form, "/")
 	return id
 }
 
-// check says why a record cannot be read with these keys.
+// check returns an error if a record needs a key that is not configured.
 func (s *Sealer) check(r *idempotency.Record) error {
 	if r == nil {
 		return nil
@@ -174,7 +184,7 @@ func (s *Sealer) check(r *idempotency.Record) error {
 	return nil
 }
 
-// cipherOf returns the cipher of one record.
+// cipherOf returns the cipher with the encryption key of one record.
 func (k key) cipherOf(record idempotency.Key) cipher.AEAD {
 	block, err := aes.NewCipher(derive(k.root, recordKeyLabel+string(record[:])))
 	if err != nil {
@@ -187,13 +197,14 @@ func (k key) cipherOf(record idempotency.Key) cipher.AEAD {
 	return aead
 }
 
-// binding is the additional data of what is sealed. Labels and record keys are of
-// fixed lengths: nothing else reads as the same.
+// binding returns the additional data for a sealed text. The length of the record's
+// name is fixed, and no label is the beginning of another one, so that two
+// different places never have the same additional data.
 func binding(label string, record idempotency.Key, token string) []byte {
 	return append(append([]byte(label), record[:]...), token...)
 }
 
-// open returns the text that the key with this ID has sealed.
+// open decrypts a text that the key with this ID has sealed.
 func (s *Sealer) open(keyID string, record idempotency.Key, bound, sealed []byte) ([]byte, error) {
 	key, err := s.keyNamed(keyID)
 	if err != nil {
@@ -206,8 +217,8 @@ func (s *Sealer) open(keyID string, record idempotency.Key, bound, sealed []byte
 	return text, nil
 }
 
-// sealResponse returns the response that is stored in place of the given one. Its
-// status stays readable, for operators.
+// sealResponse returns the response to store in place of the given one. Its status
+// stays readable, for operators.
 func (s *Sealer) sealResponse(record idempotency.Key, token string, r *idempotency.Response) *idempotency.Response {
 	if len(s.all()) == 0 || r == nil {
 		return r
@@ -221,8 +232,8 @@ func (s *Sealer) sealResponse(record idempotency.Key, token string, r *idempoten
 	}
 }
 
-// openResponse returns the response that [Sealer.sealResponse] was given; one
-// that is not sealed comes back as it is.
+// openResponse is the reverse of [Sealer.sealResponse]. It returns a response that
+// is not sealed as it is.
 func (s *Sealer) openResponse(record idempotency.Key, token string, r *idempotency.Response) (*idempotency.Response, error) {
 	if r == nil || r.SealedBy == "" {
 		return r, nil
@@ -234,12 +245,12 @@ func (s *Sealer) openResponse(record idempotency.Key, token string, r *idempoten
 	return idempotency.DecodeResponse(record, token, text)
 }
 
-// idEncoding is how a sealed delivery ID is written. It is strict: no two texts
-// are the same ID.
+// idEncoding is how a sealed delivery ID is written. It is strict, so that a changed
+// text is never read as the same sealed ID.
 var idEncoding = base64.RawStdEncoding.Strict()
 
-// sealID returns a delivery ID in the form in which it is stored, and the ID of
-// the key that has sealed it; "" where nothing is sealed.
+// sealID returns the delivery ID as it is to be stored, and the ID of the key that
+// has sealed it, or "" if it is not sealed.
 func (s *Sealer) sealID(record idempotency.Key, deliveryID string) (stored, keyID string) {
 	if len(s.all()) == 0 {
 		return deliveryID, ""
@@ -249,8 +260,8 @@ func (s *Sealer) sealID(record idempotency.Key, deliveryID string) (stored, keyI
 	return idEncoding.EncodeToString(sealed), first.id
 }
 
-// openRecord returns the record as operators read it, with its delivery ID opened,
-// and that of the record which it is to replace.
+// openRecord returns a copy of the record for operators, with a readable delivery
+// ID. It does the same for the record that a forced run is meant to replace.
 func (s *Sealer) openRecord(record idempotency.Key, r *idempotency.Record) (*idempotency.Record, error) {
 	if err := s.check(r); err != nil || r == nil {
 		return nil, err

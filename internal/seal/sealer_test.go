@@ -16,7 +16,7 @@ import (
 	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
 )
 
-// secretOf is a configured key that holds only this byte.
+// secretOf returns a key of which every byte is this one.
 func secretOf(b byte) []byte { return bytes.Repeat([]byte{b}, KeySize) }
 
 func sealerOf(t testing.TB, keys ...byte) *Sealer {
@@ -66,8 +66,9 @@ func TestKeyIDsNameTheKeysInOrder(t *testing.T) {
 	}
 }
 
-// The derivation may only change with its label: a running installation would
-// take every duplicate for another request. It is written out here once more.
+// If a new version derived fingerprints in another way under the same label, a
+// running installation would refuse every duplicate as another request. So the
+// derivation is written out here once more.
 func TestFingerprintForms(t *testing.T) {
 	keyed := func(b byte, text string) string {
 		root, err := hkdf.Extract(sha256.New, secretOf(b), nil)
@@ -104,8 +105,9 @@ func TestFingerprintForms(t *testing.T) {
 	}
 }
 
-// A record is compared under the key that its claim was made with, wherever that
-// key stands now, and unreadable where it is not configured any more.
+// The fingerprint of a record is compared under the key with which it was claimed,
+// even if that key is not the first one any more. If the key is not configured any
+// more, the record is unreadable.
 func TestFingerprintsOverARotation(t *testing.T) {
 	now := time.Unix(1000, 0)
 	claimOf := func(keys, content string) (*Sealer, idempotency.Claim) {
@@ -175,7 +177,7 @@ func TestSealedResponse(t *testing.T) {
 			if len(want.Body) > 8 && bytes.Contains(sealed.Body, want.Body[:8]) {
 				t.Error("its body is readable")
 			}
-			// Through the codec, as a store keeps it.
+			// Encoded and decoded, as a store keeps it.
 			stored, err := idempotency.DecodeResponse(thisKey, thisToken, idempotency.EncodeResponse(thisKey, thisToken, sealed))
 			if err != nil {
 				t.Fatal(err)
@@ -197,7 +199,7 @@ func TestSealedResponse(t *testing.T) {
 	}
 }
 
-// sealedRecord is a record as a claim with this sealer writes it.
+// sealedRecord returns a record as a claim with this sealer writes it.
 func sealedRecord(s *Sealer, deliveryID string) *idempotency.Record {
 	r := &idempotency.Record{State: idempotency.InFlight, Token: thisToken, Attempt: 1}
 	r.Provider = "github"
@@ -207,7 +209,7 @@ func sealedRecord(s *Sealer, deliveryID string) *idempotency.Record {
 
 func TestSealedRecord(t *testing.T) {
 	a, b := sealerOf(t, 'a'), sealerOf(t, 'b')
-	// A forced run whose claim came after the keys were exchanged.
+	// A forced run that was claimed after the first key had changed.
 	sealed := sealedRecord(a, "72d3162e")
 	sealed.Replaces = sealedRecord(b, "the one before")
 	for _, r := range []*idempotency.Record{sealed, sealed.Replaces} {
@@ -254,8 +256,8 @@ func TestUnsealedIsReadUnderEncryption(t *testing.T) {
 	}
 }
 
-// Each row takes what was sealed for one place to another, or reads it with the
-// wrong key.
+// In each row, a text that was sealed for one place is opened in another place, or
+// with the wrong key.
 func TestSealedOpensOnlyInItsPlace(t *testing.T) {
 	s := sealerOf(t, 'a')
 	sealed := s.sealResponse(thisKey, thisToken, plainResponse())
@@ -301,7 +303,7 @@ func TestSealedOpensOnlyInItsPlace(t *testing.T) {
 
 func TestAnyChangedByteIsNoticed(t *testing.T) {
 	s := sealerOf(t, 'a')
-	for _, id := range []string{"1", "12", "123"} { // each leaves other bits over in the encoding
+	for _, id := range []string{"1", "12", "123"} { // lengths at which base64 has 0, 2 or 4 bits to spare
 		stored, keyID := s.sealID(thisKey, id)
 		for at := range len(stored) {
 			for flip := 1; flip < 256; flip++ {

@@ -8,16 +8,16 @@ import (
 	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
 )
 
-// Store seals what goes into a store and opens what comes out of it. The store
-// itself knows nothing of that: the rules need neither a response nor a delivery
-// ID, and compare fingerprints without knowing what is in them.
+// Store seals what goes into a store, and opens what comes out of it. The inner
+// store does not know about encryption, and does not need to: the rules read
+// neither responses nor delivery IDs, and only compare fingerprints.
 //
-// A record that was claimed stays as it is stored until an operator asks for it
-// ([Store.Lookup], [Store.List]): its run passes it back to [Store.Settle]
-// unchanged, whatever keys are configured by then.
+// [Store.Claim] returns a record with its delivery ID still sealed, because the run
+// passes the record back to [Store.Settle], perhaps after the keys have changed.
+// [Store.Lookup] and [Store.List], from which operators read, open it.
 //
-// What was stored unsealed is read all the same. What cannot be opened is an
-// [*idempotency.UnreadableError].
+// A record or response that was stored without encryption can still be read. One
+// that cannot be opened is an [*idempotency.UnreadableError].
 type Store struct {
 	idempotency.Store
 	sealer atomic.Pointer[Sealer]
@@ -25,23 +25,23 @@ type Store struct {
 
 var _ idempotency.Store = (*Store)(nil)
 
-// Around returns the store with what a sealer seals kept sealed in it; nil seals
-// nothing.
+// Around returns a store that seals with this sealer what it puts into the given
+// store. With a nil sealer it seals nothing.
 func Around(store idempotency.Store, sealer *Sealer) *Store {
 	s := &Store{Store: store}
 	s.Use(sealer)
 	return s
 }
 
-// Use changes the keys, for all that is stored and read from now on.
+// Use changes the sealer, for all that is stored and read from now on.
 func (s *Store) Use(sealer *Sealer) { s.sealer.Store(sealer) }
 
-// Sealer returns what seals now, nil for nothing.
+// Sealer returns the sealer that is in use, nil if nothing is sealed.
 func (s *Store) Sealer() *Sealer { return s.sealer.Load() }
 
-// Claim implements [idempotency.Store]. A claim that stands needs to read nothing
-// of the record before it; any other is decided by what it found, and so needs the
-// key of that.
+// Claim implements [idempotency.Store]. If the request may run, nothing of the
+// record before has to be opened. Otherwise the record decides what the request is
+// answered, and so its encryption key must be configured.
 func (s *Store) Claim(ctx context.Context, c idempotency.Claim) (idempotency.Claimed, error) {
 	sealer := s.Sealer()
 	if c.SealedBy == "" {

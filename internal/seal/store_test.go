@@ -14,7 +14,8 @@ import (
 	"github.com/caddy-dedup/caddy-dedup/internal/store/storetest"
 )
 
-// sealing returns a sealer whose keys hold only these bytes each, nil for none.
+// sealing returns a sealer with a key for each of these bytes: every byte of the key
+// is that one. Without bytes it returns nil.
 func sealing(t *testing.T, keys string) *seal.Sealer {
 	t.Helper()
 	var all [][]byte
@@ -28,8 +29,8 @@ func sealing(t *testing.T, keys string) *seal.Sealer {
 	return s
 }
 
-// opened shows what was claimed as an operator reads it, which is how the suite
-// compares it.
+// opened is a sealed store that returns claimed records with readable delivery IDs,
+// because the suite compares those.
 type opened struct{ *seal.Store }
 
 // Claim implements [idempotency.Store].
@@ -52,8 +53,8 @@ func (o opened) Free(ctx context.Context, key idempotency.Key, token string) (*i
 	return seal.Opened(o.Sealer(), key, found)
 }
 
-// The suite holds a store that is sealed, and one that is not, to the same
-// contract. The peer is a replica on which the keys stand in another order.
+// With encryption and without it, a store must pass the same suite. The peer is a
+// replica on which the keys have another order.
 func TestSealedStore(t *testing.T) {
 	for own, peer := range map[string]string{"a": "a", "ab": "ba", "": ""} {
 		t.Run(fmt.Sprintf("keys %q", own), func(t *testing.T) {
