@@ -8,9 +8,10 @@ import (
 // batchVersion labels the hash of a batch.
 const batchVersion = "caddy-dedup batch v1"
 
-// batch returns the ID that those of all elements make together, in order. It is
-// absent where the array is absent or empty, or where one element has no ID:
-// with a key of the others alone, that element would be lost.
+// batch combines the IDs of all elements, in their order, into one ID. There is no
+// ID if the array is absent or empty, or if a single element has no ID: a key made
+// of the other elements alone would not name that element, and a request that has
+// it and one that has not would be the same.
 func (f finder) batch(list List) (item, error) {
 	doc, err := f.request.parsed.document(f.request.Body)
 	if err != nil {
@@ -27,14 +28,14 @@ func (f finder) batch(list List) (item, error) {
 	return item{KindBatch, summary(b.count, "ids", b.first, b.all)}, nil
 }
 
-// batch is a walk over the elements of a list and of the lists within them.
+// batch collects the IDs of the elements of a list and of the lists in them.
 type batch struct {
 	all   tuple
 	count int
 	first string
 }
 
-// elements returns those of a list, none if it is not there.
+// elements returns the elements of a list, none if there is no such array.
 func elements(from canonicaljson.Value, list List) []canonicaljson.Value {
 	array, ok := from.At(list.Array)
 	if !ok || array.Kind() != jsontext.KindBeginArray {

@@ -5,8 +5,8 @@ import (
 	"github.com/go-json-experiment/json/jsontext"
 )
 
-// contentVersion labels the hash of a content. Changing how it is taken changes
-// the label.
+// contentVersion labels the hash of a content. Whoever changes how a content is
+// hashed must change the label too.
 const contentVersion = "caddy-dedup content v1"
 
 // parsedBody is a request's body, read and parsed at most once.
@@ -17,8 +17,8 @@ type parsedBody struct {
 	bodyErr, docErr error
 }
 
-// Remember returns the request with a place for its parsed body, which is then
-// read and parsed once for all calls of [Find] and [PassThrough] with it.
+// Remember returns a request that remembers its body: all calls of [Find] and
+// [PassThrough] with it together read and parse the body only once.
 func (r Request) Remember() Request {
 	if r.parsed == nil {
 		r.parsed = new(parsedBody)
@@ -26,7 +26,7 @@ func (r Request) Remember() Request {
 	return r
 }
 
-// bytes returns the body; an empty one is an absentError.
+// bytes returns the body. If the body is empty, the error is an absentError.
 func (p *parsedBody) bytes(read func() ([]byte, error)) ([]byte, error) {
 	if !p.read {
 		p.read = true
@@ -40,7 +40,8 @@ func (p *parsedBody) bytes(read func() ([]byte, error)) ([]byte, error) {
 	return p.body, p.bodyErr
 }
 
-// document returns the body as JSON; one that is not JSON is an absentError.
+// document returns the body as JSON. If the body is not JSON, the error is an
+// absentError.
 func (p *parsedBody) document(read func() ([]byte, error)) (*canonicaljson.Document, error) {
 	body, err := p.bytes(read)
 	if err != nil {
@@ -78,9 +79,9 @@ func member(from canonicaljson.Value, pointer string) (item, error) {
 	}
 }
 
-// content returns the hash of the body: of its canonical form without the
-// excluded members if it is JSON, else of its bytes. A body of no bytes is no
-// content: many different requests have none.
+// content returns the hash of the body. If the body is JSON, the hash is over its
+// canonical form without the excluded members; else it is over its bytes. An empty
+// body has no ID, because many different requests have an empty body.
 func (f finder) content() (item, error) {
 	content, err := f.request.parsed.bytes(f.request.Body)
 	if err != nil {

@@ -5,11 +5,11 @@ import (
 	"slices"
 )
 
-// catalogue holds every provider, sorted by name. An entry's sources need only
-// say what they read: the provider is filled in for whoever asks.
+// catalogue has every provider, sorted by name. The tables do not set
+// [Source.Provider]: complete does that.
 //
-// The tables behind it are split by where a provider's delivery ID stands. A
-// comment in them says what would go wrong with the next best choice.
+// There is one table for each kind of place where a delivery ID can be. A comment
+// beside an entry says what would go wrong with another source that looks right.
 var catalogue = sortedByName(knownByHeader, knownByMember, knownBySeveral, knownByContent)
 
 func sortedByName(tables ...[]Provider) []Provider {
@@ -18,7 +18,7 @@ func sortedByName(tables ...[]Provider) []Provider {
 	return all
 }
 
-// Where the facts that no documentation confirmed come from.
+// The sources of facts that no documentation has confirmed.
 const (
 	secondarySource  = "secondary source"
 	generalKnowledge = "general knowledge"

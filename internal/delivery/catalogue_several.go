@@ -4,14 +4,14 @@ import "time"
 
 const factCloudEvents = "https://github.com/cloudevents/spec/blob/main/cloudevents/bindings/http-protocol-binding.md"
 
-// cloudEvent is what names an event of CloudEvents: an ID is unique for its
-// source alone.
+// cloudEvent names an event of CloudEvents. Two sources can use the same ID, so the
+// source is part of it.
 func cloudEvent() Source {
 	return together(inHeader("ce-source"), inHeader("ce-id"))
 }
 
-// whatsAppChange is an element of the changes that WhatsApp sends. A status has
-// the ID of its message, so that only both together name it.
+// whatsAppChange is one of the changes that WhatsApp sends. All statuses of a message
+// have the ID of the message, so the status is part of the ID.
 var whatsAppChange = List{
 	Array: "/changes",
 	Lists: []List{

@@ -9,14 +9,14 @@ import (
 	"golang.org/x/net/http/httpguts"
 )
 
-// acceptedKinds are those of a user's own sources.
+// acceptedKinds are the kinds of source that a user can configure.
 const acceptedKinds = "header, json, value, content or parts"
 
-// CheckPointer says what is wrong with a JSON pointer (RFC 6901). The empty one
-// is right: it names the whole document.
+// CheckPointer says what is wrong with a JSON pointer (RFC 6901); nil means nothing.
+// The empty pointer is valid: it names the whole document.
 func CheckPointer(pointer string) error { return canonicaljson.CheckPointer(pointer) }
 
-// CheckExclude says what is wrong with a pointer to what is left out of content.
+// CheckExclude says what is wrong with a JSON pointer in [Request.Exclude].
 func CheckExclude(pointer string) error {
 	if pointer == "" {
 		return errors.New(`JSON pointer "" would exclude the whole body; it must name a member, such as /sent_at`)
@@ -24,7 +24,8 @@ func CheckExclude(pointer string) error {
 	return CheckPointer(pointer)
 }
 
-// CheckSource says what is wrong with a source, before there is any request.
+// CheckSource says what is wrong with a source, so that a user learns of it when the
+// configuration is loaded, and not from requests.
 func CheckSource(s Source) error {
 	switch s.Kind {
 	case KindHeader:

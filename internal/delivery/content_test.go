@@ -14,12 +14,12 @@ import (
 
 var contentSource = delivery.Source{Kind: delivery.KindContent}
 
-// contentID returns the ID that a body has without the excluded members.
+// contentID returns the ID of a body without the excluded members.
 func contentID(t *testing.T, body string, exclude ...string) string {
 	t.Helper()
 	request := withBody(body)
 	request.Exclude = exclude
-	found, err := delivery.Find([]delivery.Source{contentSource}, request, 1) // its length does not count
+	found, err := delivery.Find([]delivery.Source{contentSource}, request, 1) // the limit is not for IDs of this kind
 	if err != nil || found.Kind != "content" || found.Prefix != "content" {
 		t.Fatalf("%q: got %+v, %v", body, found, err)
 	}
@@ -65,8 +65,9 @@ func TestContent(t *testing.T) {
 	}
 }
 
-// The same bytes, once as a canonical form and once as they are: excluding the
-// whole document, which no configuration can, leaves no canonical form.
+// The same bytes are hashed twice: as a canonical form, and as they are. To exclude
+// the whole document is an error, and so that body is hashed as it is. No
+// configuration can do that.
 func TestContentOfBytesIsNotThatOfJSON(t *testing.T) {
 	if asJSON, asBytes := contentID(t, `{"a":1}`), contentID(t, `{"a":1}`, ""); asJSON == asBytes {
 		t.Fatalf("both are %s", asJSON)
@@ -82,8 +83,8 @@ func TestEmptyBodyIsNoContent(t *testing.T) {
 	}
 }
 
-// The vectors of RFC 8785's author: an input and its canonical form are one
-// content, and no two of them are.
+// The test vectors of an author of RFC 8785. An input and its canonical form have the
+// same ID, and two different inputs have different IDs.
 func TestContentVectors(t *testing.T) {
 	folder := os.Getenv("DEDUP_VECTORS")
 	if folder == "" {
@@ -116,14 +117,15 @@ func readFile(t *testing.T, path string) string {
 	return string(text)
 }
 
-// isCanonicalJSON reports whether a body is hashed in its canonical form.
+// isCanonicalJSON reports whether a body is hashed in its canonical form, and not as
+// it is.
 func isCanonicalJSON(body []byte) bool {
 	_, err := canonicaljson.Canonicalize(body)
 	return err == nil
 }
 
-// Every body but the empty one has a content, and white space around JSON does
-// not change it.
+// Every body except the empty one has an ID. White space around JSON does not change
+// the ID.
 func FuzzContent(f *testing.F) {
 	for _, seed := range []string{
 		`{"b":[1,2.50,1E1],"a":"\u0041"}`, `{"a":1,"a":2}`, "a=1", "", "\xff", `"\ud800"`, `[1e400]`, strings.Repeat("[", 10_001), `{"t":1,"a":{"t":[]}}`, "null", `-0`,
@@ -154,7 +156,8 @@ func FuzzContent(f *testing.F) {
 	})
 }
 
-// The time for a byte must not grow with the body, however that is made.
+// The time for one byte must not grow with the length of the body, whatever is in
+// it.
 func BenchmarkFind(b *testing.B) {
 	for name, body := range map[string]func(size int) string{
 		"deep nesting": func(size int) string {

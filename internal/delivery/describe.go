@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// String names what the source reads, in the configuration's words.
+// String says what the source reads, in the words of the configuration.
 func (s Source) String() string {
 	switch s.Kind {
 	case KindHeader:
@@ -47,7 +47,7 @@ func (l List) paths(base string) []string {
 	return all
 }
 
-// String describes the requests that pass.
+// String says which requests pass.
 func (p Pass) String() string {
 	where := inHeader(p.Header).String()
 	if p.Pointer != "" {
@@ -59,7 +59,7 @@ func (p Pass) String() string {
 	return where + " is " + strings.Join(p.Values, " or ")
 }
 
-// Key names the provider's sources; the first that is present wins.
+// Key names the sources of the provider, in the order in which they are tried.
 func (p Provider) Key() string {
 	texts := make([]string, len(p.Sources))
 	for i, s := range p.Sources {
@@ -68,8 +68,8 @@ func (p Provider) Key() string {
 	return strings.Join(texts, ", or ")
 }
 
-// Kept says how long the provider's responses are kept, as a configuration
-// writes it.
+// Kept says how long responses to the provider are kept, as a duration of the
+// configuration, such as 7d.
 func (p Provider) Kept() string {
 	const day = 24 * time.Hour
 	kept := cmp.Or(p.Retention, UsualRetention)
@@ -79,7 +79,7 @@ func (p Provider) Kept() string {
 	return strconv.Itoa(int(kept/time.Minute)) + "m"
 }
 
-// Scope names the fields that the provider adds to the scope.
+// Scope names the header fields that the provider adds to the scope.
 func (p Provider) Scope() []string {
 	var all []string
 	for _, s := range p.Sources {
@@ -92,7 +92,7 @@ func (p Provider) Scope() []string {
 	return all
 }
 
-// Trust says whether the fact was verified, and if not where it comes from.
+// Trust says whether the fact was verified and, if it was not, where it comes from.
 func (p Provider) Trust() string {
 	if p.Verified {
 		return "verified"

@@ -8,20 +8,21 @@ import (
 	"unicode/utf8"
 )
 
-// Request is what sources read from.
+// Request is the part of a request that sources read.
 type Request struct {
-	// Header is the request's header. A field counts under its canonical name
-	// and under its name in lower case.
+	// Header is the header of the request. A field is looked up under its canonical
+	// name and under its name in lower case.
 	Header http.Header
-	// Body returns the whole body, or [ErrBodyTooLarge]. It is called at most
-	// once by [Find], and only if a source that needs the body is tried. A
-	// request without it has an empty body.
+	// Body returns the whole body, or [ErrBodyTooLarge]. [Find] calls it at most
+	// once, and only if it tries a source that needs the body. Nil means that the
+	// body is empty.
 	Body func() ([]byte, error)
-	// Replace returns a text with its placeholders replaced, and an empty one
-	// where a placeholder in it is empty: the rest of the text alone would be one
+	// Replace returns a text with its placeholders replaced. If a placeholder has no
+	// value, it returns an empty text: the rest of the text alone would be the same
 	// ID for many requests.
 	Replace func(text string) (value string)
-	// Exclude are the JSON pointers (RFC 6901) to what is left out of content.
+	// Exclude are JSON pointers (RFC 6901) to the members that a source of kind
+	// content leaves out.
 	Exclude []string
 
 	parsed *parsedBody
@@ -29,39 +30,41 @@ type Request struct {
 
 // Found is the delivery ID that a request carries.
 type Found struct {
-	// Provider is that of the source; empty for a source of the user's own.
+	// Provider is [Source.Provider].
 	Provider string
-	// Kind is that of the source; but a number in a JSON body has one of its own,
-	// so that 1 and "1" are different IDs.
+	// Kind is [Source.Kind], except for a number in a JSON body: 1 and "1" are
+	// different IDs, and so they have different kinds.
 	Kind string
-	// Prefix is the provider's name, else what the user wrote, else the
-	// header's name in lower case, or the kind of a source that reads no header.
+	// Prefix is the first of these that is not empty: the name of the provider, the
+	// word that the user has configured, the name of the header field in lower case,
+	// the kind of the source.
 	Prefix string
-	// ID has 1 to the maximum length of bytes. Those of an ID from a header
-	// field are all within 0x20 to 0x7E; others are UTF-8. The ID of a content is
-	// its hash; that of parts and of a batch says how many IDs it is made of and
-	// what the first one is, and ends in a hash over all of them. These may be
-	// longer than the maximum.
+	// ID has at least 1 byte, and at most as many as [Find] was told. An ID from a
+	// header field has only bytes from 0x20 to 0x7E; other IDs are UTF-8.
+	//
+	// A source of kind content has a hash as its ID. For parts and for a batch, the
+	// ID says how many IDs it is made of and what the first one is, and ends with a
+	// hash over all of them. IDs of these three kinds may be longer than the limit.
 	ID string
-	// Scope is what the provider's preset adds to the scope: for each of its
-	// fields the name in lower case, the number of lines in decimal, and the
-	// lines. The number keeps an absent field apart from an empty one, and a
-	// line apart from the next field's name.
+	// Scope is what the provider adds to the scope. For each of its header fields it
+	// has the name in lower case, the number of lines in decimal, and the lines.
+	// With the number, an absent field is not the same as an empty one, and a line
+	// is not read as the name of the next field.
 	Scope []string
-	// Content says that the ID is made of the body's content.
+	// Content is [Source.MadeOfContent].
 	Content bool
 }
 
 var (
 	// ErrMissing says that none of the sources is present in the request.
 	ErrMissing = errors.New("the request has no idempotency key or delivery ID")
-	// ErrBodyTooLarge is what [Request.Body] returns for a body that is larger
-	// than may be held.
+	// ErrBodyTooLarge is what [Request.Body] returns for a body that is larger than
+	// may be kept in memory.
 	ErrBodyTooLarge = errors.New("the body is larger than max_request_body")
 )
 
-// absentError says why a source has no ID in a request. It is empty for a
-// header field, which simply is not there.
+// absentError says why a source finds no ID in a request. For a header field it is
+// empty: the field is not in the request, and there is no more to say.
 type absentError string
 
 func (e absentError) Error() string { return string(e) }
@@ -70,19 +73,21 @@ func absent(format string, arguments ...any) error {
 	return absentError(fmt.Sprintf(format, arguments...))
 }
 
-// item is an ID that a source has found, before the rules for lengths and
-// prefixes of whole keys.
+// item is an ID that a source has found, with its kind.
 type item struct{ kind, id string }
 
-// Find returns the delivery ID of the first source that is present, with no
-// more than maxLength bytes.
+// Find tries the sources in their order, and returns the delivery ID of the first
+// one that is present in the request. An ID has no more than maxLength bytes.
 //
-// The error is [ErrMissing] if no source is present; its text says why, where a
-// source could not read the body. It is an [*InvalidError] if the first source
-// present is a header field without a valid ID; the sources behind it are then
-// not tried. It is [ErrBodyTooLarge] if a source that needs the body could not
-// have it and no other is present, and that of [Request.Body] if the body could
-// not be read.
+// Errors:
+//   - [ErrMissing] if no source is present. Its text says why a source in the body
+//     is not present.
+//   - An [*InvalidError] if the first source that is present is a header field
+//     without a valid ID. No further source is tried, because the client meant
+//     this field.
+//   - [ErrBodyTooLarge] if a source needs the body, the body is too large, and no
+//     other source is present.
+//   - The error of [Request.Body] if the body could not be read.
 func Find(sources []Source, request Request, maxLength int) (Found, error) {
 	f := finder{request: request.Remember(), maxLength: maxLength}
 	var reasons []string
@@ -97,7 +102,7 @@ func Find(sources []Source, request Request, maxLength int) (Found, error) {
 			}
 			continue
 		case errors.Is(err, ErrBodyTooLarge):
-			tooLarge = true // a source behind may need no body
+			tooLarge = true // but one of the next sources may need no body
 			continue
 		case err != nil:
 			return Found{}, err

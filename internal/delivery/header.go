@@ -12,28 +12,30 @@ import (
 // shownValue is how many bytes of an invalid value an [InvalidError] holds.
 const shownValue = 64
 
-// InvalidError says that the header field which should carry the delivery ID
-// is present but carries none.
+// InvalidError says that the request has the header field for the delivery ID, but
+// no valid ID in it.
 type InvalidError struct {
 	// Header is the field's canonical name.
 	Header string
-	// Value is the value as it was sent, cut off after 64 bytes.
+	// Value is the value as the client sent it, cut off after 64 bytes.
 	Value string
 	// Reason says what is wrong with the value.
 	Reason string
-	// Right says what would be right.
+	// Right says what a valid value looks like.
 	Right string
 }
 
-// Error implements error. It is one line of printable ASCII whatever the value.
+// Error implements error. It is one line of printable ASCII, whatever the client
+// sent.
 func (e *InvalidError) Error() string {
 	return fmt.Sprintf("header %s: value %+q %s; it must be %s", e.Header, e.Value, e.Reason, e.Right)
 }
 
-// headerLines returns the values of all lines of a field. Beside the canonical
-// name it looks under the name in lower case: a handler in front moves an
-// idempotency key there, because Go's transport sends a request a second time
-// that has the key under its canonical name.
+// headerLines returns the values of all lines of a field. It looks under the
+// canonical name and under the name in lower case. The reason: if a request has an
+// Idempotency-Key under its canonical name, Go's http.Transport may send it a
+// second time by itself, so a dedup handler moves the field to lower case. A
+// second dedup handler, behind the first one, then finds it there.
 func headerLines(header http.Header, name string) []string {
 	canonical, lower := http.CanonicalHeaderKey(name), strings.ToLower(name)
 	lines, moved := header[canonical], header[lower]
@@ -43,7 +45,7 @@ func headerLines(header http.Header, name string) []string {
 	return append(lines[:len(lines):len(lines)], moved...)
 }
 
-// headerID returns the one ID that all lines of a field carry.
+// headerID returns the ID in a field. All lines of the field must carry the same ID.
 func headerID(name string, lines []string, maxLength int) (string, error) {
 	invalid := func(value, reason string) error {
 		return &InvalidError{
@@ -70,10 +72,10 @@ func headerID(name string, lines []string, maxLength int) (string, error) {
 	return first, nil
 }
 
-// unquote returns the text of a structured field string (RFC 9651, section
-// 3.3.3), whose parameters say nothing here, and any other value as it is: most
-// clients send a bare ID, which often would not parse as a structured item. The
-// white space around a value is not part of it (RFC 9110, section 5.5).
+// unquote returns the text of a structured field string (RFC 9651, section 3.3.3),
+// without its parameters. It returns a value that does not begin with a quote as it
+// is: most clients send a bare ID, and a bare UUID often is not a valid structured
+// item. White space around a value is not part of it (RFC 9110, section 5.5).
 func unquote(line string) (id string, ok bool) {
 	value := strings.Trim(line, " \t")
 	if !strings.HasPrefix(value, `"`) {
@@ -87,7 +89,7 @@ func unquote(line string) (id string, ok bool) {
 	return id, ok
 }
 
-// wrongWith says why an ID is invalid; it is empty for a valid one.
+// wrongWith says why an ID is invalid. It returns "" for a valid ID.
 func wrongWith(id string, maxLength int) string {
 	switch {
 	case id == "":
@@ -103,8 +105,7 @@ func wrongWith(id string, maxLength int) string {
 	return ""
 }
 
-// headerScope returns the scope that the fields of a preset make, in the form
-// that [Found] describes.
+// headerScope returns what these fields add to the scope, as [Found] describes it.
 func headerScope(header http.Header, names []string) []string {
 	var scope []string
 	for _, name := range names {

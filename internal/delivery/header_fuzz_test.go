@@ -55,7 +55,8 @@ func FuzzFind(f *testing.F) {
 		if again, err := findKey(maxLength, quoted(found.ID)); err != nil || again.ID != found.ID {
 			t.Fatalf("%q in quotes makes %q, %v", found.ID, again.ID, err)
 		}
-		// White space at the ends and a quote in front can only be quoted.
+		// An ID that begins with a quote, or has white space at its ends, cannot be
+		// sent bare.
 		if strings.Trim(found.ID, " ") == found.ID && found.ID[0] != '"' {
 			if again, err := findKey(maxLength, found.ID); err != nil || again.ID != found.ID {
 				t.Fatalf("bare %q makes %q, %v", found.ID, again.ID, err)
@@ -64,7 +65,7 @@ func FuzzFind(f *testing.F) {
 	})
 }
 
-// quoted writes a structured field string as RFC 9651, section 4.1.6, says.
+// quoted writes an ID as a structured field string (RFC 9651, section 4.1.6).
 func quoted(id string) string {
 	return `"` + strings.NewReplacer(`\`, `\\`, `"`, `\"`).Replace(id) + `"`
 }

@@ -12,7 +12,7 @@ import (
 	"github.com/caddy-dedup/caddy-dedup/internal/delivery"
 )
 
-// findKey looks for the Idempotency-Key of a request with these lines.
+// findKey finds the ID of a request with these lines of Idempotency-Key.
 func findKey(maxLength int, lines ...string) (delivery.Found, error) {
 	request := delivery.Request{Header: http.Header{"Idempotency-Key": lines}}
 	return delivery.Find([]delivery.Source{keyHeader}, request, maxLength)
@@ -142,8 +142,9 @@ func TestInvalidErrorNamesHeaderValueAndWhatIsRight(t *testing.T) {
 	}
 }
 
-// The vectors of the HTTP working group that have one line: a value that starts
-// with a double quote is a key where they say that it is a string.
+// The test vectors of the HTTP working group, as far as they have one line. A value
+// that begins with a double quote is a key exactly if the vector says that it is a
+// string.
 func TestStructuredFieldVectors(t *testing.T) {
 	folder := os.Getenv("DEDUP_VECTORS")
 	if folder == "" {
@@ -183,7 +184,7 @@ func TestStructuredFieldVectors(t *testing.T) {
 					return
 				}
 				want := v.Expected[0].(string)
-				if want == "" { // a string, but no key
+				if want == "" { // it is a string, but an empty one is not a key
 					var invalid *delivery.InvalidError
 					if !errors.As(err, &invalid) {
 						t.Fatalf("got %v; want an InvalidError", err)

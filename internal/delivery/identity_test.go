@@ -10,7 +10,7 @@ import (
 	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
 )
 
-// keyOf is the key of what was found, as a handler derives it.
+// keyOf derives the key from what was found, as a handler does.
 func keyOf(found delivery.Found) idempotency.Key {
 	return idempotency.Identity{
 		Namespace: "default",
@@ -21,9 +21,9 @@ func keyOf(found delivery.Found) idempotency.Key {
 	}.Key()
 }
 
-// Requests have the same key exactly if they have the same prefix and the same
-// ID, over short texts from a small alphabet, so that their concatenations
-// often meet.
+// Two requests have the same key exactly if they have the same prefix and the same
+// ID. The texts are short and of few characters, so that different pairs are often
+// equal once their texts are joined.
 func TestDifferentPrefixAndIDNeverMeet(t *testing.T) {
 	random := rand.New(rand.NewPCG(1, 2))
 	text := func() string {

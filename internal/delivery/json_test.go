@@ -14,7 +14,7 @@ func inBody(pointer string) delivery.Source {
 	return delivery.Source{Kind: delivery.KindJSON, Pointer: pointer}
 }
 
-// withBody is a request with this body.
+// withBody returns a request with this body.
 func withBody(body string) delivery.Request {
 	return delivery.Request{Body: func() ([]byte, error) { return []byte(body), nil }}
 }
@@ -93,7 +93,8 @@ func TestNoJSONKey(t *testing.T) {
 	}
 }
 
-// Every group is one number, and no two groups are the same number.
+// All texts of a group are the same number, and different groups are different
+// numbers.
 func TestNumbersAreExact(t *testing.T) {
 	ids := map[string]string{}
 	for _, group := range [][]string{
@@ -177,8 +178,8 @@ func TestBodyThatCannotBeHad(t *testing.T) {
 			if found, err := delivery.Find([]delivery.Source{source}, request, maxLength); err == nil || !errors.Is(bodyErr, err) || errors.Is(err, delivery.ErrMissing) {
 				t.Errorf("%v: got %+v, %v; want %v", source, found, err, bodyErr)
 			}
-			// A body that is too large says nothing of a source that needs none; one
-			// that is lost ends the request.
+			// If the body is too large, a source that needs no body is still tried. If
+			// the body could not be read, nothing more is tried.
 			found, err := delivery.Find([]delivery.Source{source, header}, request, maxLength)
 			if tooLarge := errors.Is(bodyErr, delivery.ErrBodyTooLarge); tooLarge && found.ID != "h" || tooLarge != (err == nil) {
 				t.Errorf("%v before a header: got %+v, %v after %v", source, found, err, bodyErr)
@@ -228,7 +229,8 @@ func TestValueKeys(t *testing.T) {
 	}
 }
 
-// Whatever the body, a key is found or missing; and it is the same again.
+// Whatever the body is, the key is found or missing, and a second look at the same
+// body says the same.
 func FuzzJSONKey(f *testing.F) {
 	for _, seed := range []string{
 		`{"id":"a"}`, `{"id":1.0}`, `{"id":-0e5}`, `{"id":123e-7}`, `{"id":null}`, `{"data":[{"id":"x"}]}`, `{"id":"a","id":"b"}`, `[`, ``, "\"\xff\"",
@@ -254,7 +256,7 @@ func FuzzJSONKey(f *testing.F) {
 		if found.ID == "" || len(found.ID) > maxLength || delivery.CheckPointer(pointer) != nil {
 			t.Fatalf("%q at %q: found %+v", body, pointer, found)
 		}
-		if found.Kind == "json number" { // its form is a number, and the same one
+		if found.Kind == "json number" { // the ID is a number in JSON too, and its ID is the same
 			again, err := delivery.Find([]delivery.Source{inBody("")}, withBody(found.ID), maxLength)
 			if err != nil || again.ID != found.ID || again.Kind != found.Kind {
 				t.Fatalf("%q at %q: %q becomes %+v, %v", body, pointer, found.ID, again, err)

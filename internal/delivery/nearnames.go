@@ -2,12 +2,12 @@ package delivery
 
 import "strings"
 
-// NearNames returns the names of the catalogue that somebody who wrote this one
-// most likely meant, in the catalogue's order; none if nothing is near.
+// NearNames returns the names in the catalogue that a user who wrote this name most
+// likely meant, sorted. It returns none if no name is near.
 func NearNames(name string) []string {
 	name = strings.NewReplacer("-", "_", " ", "_").Replace(strings.ToLower(name))
 	var near []string
-	nearest := 2 // no further
+	nearest := 2 // a name that differs in more than 2 bytes is not near
 	for _, p := range catalogue {
 		distance := editDistance(name, p.Name)
 		if len(name) >= 3 && strings.HasPrefix(p.Name, name) || strings.HasPrefix(name, p.Name) {
@@ -24,8 +24,8 @@ func NearNames(name string) []string {
 	return near
 }
 
-// editDistance is how many bytes have to be inserted, left out or replaced to
-// make one text of the other (Levenshtein's).
+// editDistance is how many bytes must be inserted, deleted or replaced to turn one
+// text into the other (the Levenshtein distance).
 func editDistance(a, b string) int {
 	row := make([]int, len(b)+1)
 	for j := range row {

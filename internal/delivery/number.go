@@ -5,16 +5,17 @@ import (
 	"strings"
 )
 
-// maxZeros is how many zeros a number is written out with; beyond that it gets
-// an exponent.
+// maxZeros is how many zeros a number may need to be written without an exponent.
+// With a larger exponent, a few bytes of JSON would become an endless ID.
 const maxZeros = 64
 
-// maxExponent bounds what is taken for a number at all.
+// maxExponent is the largest exponent for which a number can be an ID, so that no
+// sum of exponents and lengths overflows.
 const maxExponent = 1_000_000_000
 
-// exactNumber returns one form for each value that a JSON number may have,
-// however it is written: 1, 1.0 and 1e0 are "1". No digit is lost, as it would
-// be in a double. There is none for an exponent beyond maxExponent.
+// exactNumber returns the same text for all JSON numbers with the same value: 1, 1.0
+// and 1e0 become "1". It keeps all digits; a double would lose some of them. ok is
+// false if the exponent is beyond maxExponent.
 func exactNumber(number string) (form string, ok bool) {
 	mantissa, exponentText, hasExponent := strings.Cut(strings.ToLower(number), "e")
 	exponent := int64(0)

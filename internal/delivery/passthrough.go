@@ -2,19 +2,23 @@ package delivery
 
 import "slices"
 
-// Pass describes requests that are no deliveries, such as the handshake of a
-// new subscription: they must reach the upstream each time.
+// Pass describes requests of a provider that are not deliveries, such as the
+// handshake of a new subscription. Such a request must reach the upstream each time.
 type Pass struct {
-	// Header is the field that tells, or
+	// Header is the header field by which such a request is known, if Pointer is
+	// empty.
 	Header string
-	// Pointer is the JSON pointer to the string or number that tells.
+	// Pointer is the JSON pointer to a string or number in the body by which such a
+	// request is known.
 	Pointer string
-	// Values are those that tell; without any, the presence does.
+	// Values are the values that such a request has there. If there are none, any
+	// value means that the request passes.
 	Values []string
 }
 
-// PassThrough returns the name of the provider to which the request is no
-// delivery, and whether there is one. A body that cannot be had tells nothing.
+// PassThrough reports whether the request passes without a claim, because it is not
+// a delivery, and returns the name of the provider from which it is. A body that
+// cannot be read never lets a request pass.
 func PassThrough(providers []Provider, request Request) (name string, ok bool) {
 	request = request.Remember()
 	for _, p := range providers {
@@ -25,14 +29,14 @@ func PassThrough(providers []Provider, request Request) (name string, ok bool) {
 	return "", false
 }
 
-// PassesByBody reports whether the body tells which of the provider's requests
-// are no deliveries.
+// PassesByBody reports whether the body must be read to know which requests of the
+// provider are not deliveries.
 func (p Provider) PassesByBody() bool {
 	return slices.ContainsFunc(p.Passes, func(pass Pass) bool { return pass.Pointer != "" })
 }
 
-// PassesThrough reports whether the request is none of the provider's
-// deliveries, and is to reach the upstream without a claim.
+// PassesThrough reports whether the request is from the provider but not a delivery,
+// so that it must reach the upstream without a claim.
 func (p Provider) PassesThrough(request Request) bool {
 	request = request.Remember()
 	return slices.ContainsFunc(p.Passes, func(pass Pass) bool { return pass.matches(request) })

@@ -56,7 +56,9 @@ func TestPassThrough(t *testing.T) {
 	}
 }
 
-// everyHandshake or ping passes through every provider that has such requests.
+// everyHandshake carries the handshakes of all providers at once, and ping is what
+// Discord sends. For every provider that has rules for such requests, one of the two
+// passes through.
 var everyHandshake = sample{
 	"x-amz-sns-message-type: SubscriptionConfirmation\naeg-event-type: SubscriptionValidation\nTwitch-Eventsub-Message-Type: webhook_callback_verification\nX-Hook-Secret: a",
 	`{"type":"url_verification","verification_token":"a"}`,

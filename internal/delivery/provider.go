@@ -9,27 +9,28 @@ import (
 // the user says otherwise. It is longer than most providers retry.
 const UsualRetention = 7 * 24 * time.Hour
 
-// Provider is a sender of webhooks, as the catalogue knows it. All of them are
-// served in [ModeWebhook].
+// Provider is a sender of webhooks in the catalogue. A handler for a provider works
+// in [ModeWebhook].
 type Provider struct {
-	// Name is the word in the configuration, and the prefix of its IDs.
+	// Name is the name in the configuration, and the prefix of the IDs.
 	Name string
-	// Title is the provider's own spelling of its name.
+	// Title is the name as the provider writes it.
 	Title string
-	// Sources are where its delivery ID stands; the first that is present wins.
+	// Sources are the places where the delivery ID can be. The first one that is
+	// present in a request counts.
 	Sources []Source
-	// Retention is how long a kept response is replayed, where [UsualRetention]
-	// is wrong: the provider retries for longer, or sends the same body again for
-	// another event. Zero for the usual.
+	// Retention is how long a kept response is replayed, if [UsualRetention] would
+	// be wrong: the provider retries for longer, or sends the same body again for
+	// another event. Zero means the usual one.
 	Retention time.Duration
-	// Passes are the provider's requests that are no deliveries.
+	// Passes are the requests of the provider that are not deliveries.
 	Passes []Pass
-	// Verified says that the fact was read in the provider's documentation or
-	// source code. The others are from secondary sources or general knowledge.
+	// Verified says that the fact was read in the documentation or the source code
+	// of the provider. Other facts are from secondary sources or general knowledge.
 	Verified bool
-	// Fact says where it comes from what identifies a delivery.
+	// Fact says where the fact is from: what identifies a delivery.
 	Fact string
-	// Note is what a user has to know beyond that, in whole sentences.
+	// Note is what else a user has to know, in whole sentences.
 	Note string
 }
 
@@ -52,8 +53,8 @@ func Providers() []Provider {
 	return all
 }
 
-// complete returns a copy of an entry, with the provider filled in to its
-// sources. The caller may change the sources, but not a list's members.
+// complete returns a copy of an entry, with the name of the provider in all its
+// sources. The caller may change the copy, except for the slices in [Source.Batch].
 func (p Provider) complete() Provider {
 	p.Sources = slices.Clone(p.Sources)
 	for i, s := range p.Sources {

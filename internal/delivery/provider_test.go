@@ -65,7 +65,8 @@ func TestUnknownProvider(t *testing.T) {
 	}
 }
 
-// Whoever changes what the catalogue gave does not change the catalogue.
+// A caller that changes what the catalogue has returned does not change the
+// catalogue.
 func TestCatalogueIsCopied(t *testing.T) {
 	changed, _ := delivery.ProviderNamed("github")
 	changed.Sources[0].Header = "X-Other"

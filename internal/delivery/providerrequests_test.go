@@ -11,8 +11,7 @@ import (
 	"github.com/caddy-dedup/caddy-dedup/internal/delivery"
 )
 
-// sample is a request shaped like one of a provider's. Headers are lines of
-// name and value.
+// sample is a request as a provider sends it. Headers are lines of name and value.
 type sample struct{ header, body string }
 
 func (s sample) request() delivery.Request {
@@ -25,11 +24,12 @@ func (s sample) request() delivery.Request {
 	return request
 }
 
-// providerSample holds, of one provider: a delivery; its retry, which carries
-// what changes between attempts; another event; and one without an ID.
+// providerSample has four requests of one provider: a delivery; its retry, with
+// everything in it that changes from one attempt to the next; a delivery of another
+// event; and a request without an ID.
 type providerSample struct{ first, retry, other, missing sample }
 
-// byHeader makes the requests of a provider that is known by a header field.
+// byHeader returns the requests of a provider whose delivery ID is in a header field.
 func byHeader(name, first, other, volatile, body string) providerSample {
 	return providerSample{
 		first:   sample{name + ": " + first + "\n" + volatile + ": 1", body},
@@ -39,7 +39,7 @@ func byHeader(name, first, other, volatile, body string) providerSample {
 	}
 }
 
-// byBody makes those of a provider that is known by its body alone.
+// byBody returns the requests of a provider whose delivery ID is in the body.
 func byBody(header, first, retry, other, missing string) providerSample {
 	return providerSample{sample{header, first}, sample{header, retry}, sample{header, other}, sample{header, missing}}
 }
@@ -54,7 +54,7 @@ const (
 	cloud    = "ce-specversion: 1.0\nce-type: com.example.created\nContent-Type: application/json\n"
 )
 
-// cloudEvents are the requests of those that send CloudEvents.
+// cloudEvents are the requests of a provider that sends CloudEvents.
 func cloudEvents() providerSample {
 	return providerSample{
 		first:   sample{cloud + "ce-source: /shop/1\nce-id: A234", `{"n":1}`},
@@ -218,7 +218,8 @@ func TestEachProvidersRequests(t *testing.T) {
 	}
 }
 
-// What a delivery carries where the first choice is not sent.
+// Some providers have more than one source. These deliveries do not have the first
+// one.
 func TestSecondSourcesOfProviders(t *testing.T) {
 	for name, samples := range map[string][]sample{
 		"gitlab": {{"Idempotency-Key: a\nwebhook-id: b\nX-Gitlab-Event-UUID: c", ""}, {"webhook-id: b\nX-Gitlab-Event-UUID: c", ""}, {"X-Gitlab-Event-UUID: c", ""}},
@@ -240,8 +241,7 @@ func TestSecondSourcesOfProviders(t *testing.T) {
 	}
 }
 
-// A recorded delivery is one key, whatever else its body carries, and two of
-// them are two.
+// Each recorded delivery has a key, and two different deliveries have different keys.
 func TestGitHubPayloads(t *testing.T) {
 	folder := os.Getenv("DEDUP_VECTORS")
 	if folder == "" {

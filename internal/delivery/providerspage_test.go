@@ -17,7 +17,7 @@ var update = flag.Bool("update", false, "write docs/providers.md anew")
 
 const providersPage = "../../docs/providers.md"
 
-// The page says what the catalogue says.
+// The page of providers in the documentation says what the catalogue says.
 func TestProvidersPage(t *testing.T) {
 	want := renderProviders()
 	if *update {

@@ -5,10 +5,10 @@ import (
 	"slices"
 )
 
-// SameMember says which two providers cannot share a handler, because they read
-// the same member of the body: a delivery of one would be taken for the
-// other's. One that is known by its whole body takes every delivery, so that
-// none can stand behind it.
+// SameMember returns an error if two of the providers cannot share a handler. They
+// cannot if both read the same member of the body: then a delivery of one would be
+// taken for a delivery of the other. A provider that is known by its whole body
+// takes every delivery, so no other provider can come after it.
 func SameMember(providers []Provider) error {
 	for i, first := range providers {
 		for _, second := range providers[i+1:] {
@@ -25,14 +25,15 @@ func SameMember(providers []Provider) error {
 	return nil
 }
 
-// What a provider reads of the body, in the error's words.
+// What a provider reads of the body, in the words of the error.
 const (
 	wholeBody = "the whole body"
 	theMember = "the member "
 )
 
-// members names what a provider reads of the body. A source that needs a header
-// field beside it takes nobody else's deliveries, and so does not count.
+// members names what a provider reads of the body. A source that also needs a header
+// field of the provider cannot take the deliveries of another one, so it does not
+// count.
 func (p Provider) members() []string {
 	var all []string
 	for _, s := range p.Sources {

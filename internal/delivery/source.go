@@ -1,11 +1,11 @@
-// Package delivery says where a request's key comes from: the sources that a
-// handler is configured with, the rules by which a header field, a member of a
-// JSON body, a text or a whole body becomes a delivery ID, and the catalogue of
+// Package delivery says where the key of a request comes from. It has the sources
+// that a handler is configured with, the rules by which a header field, a member of
+// a JSON body, a text or a whole body becomes a delivery ID, and the catalogue of
 // webhook providers.
 //
-// The package knows neither Caddy nor a store. What it finds is hashed into a
-// key by package idempotency, together with the namespace and the scope that
-// the handler adds.
+// The package knows neither Caddy nor a store. The handler adds a namespace and a
+// scope to the delivery ID that is found, and package idempotency hashes all of
+// them into the key.
 package delivery
 
 import (
@@ -13,17 +13,16 @@ import (
 	"strings"
 )
 
-// Mode is whom a handler serves; it decides what happens to a request whose
-// delivery ID is invalid, and which statuses its refusals have.
+// Mode says for which kind of client a handler works. It decides what happens to a
+// request whose delivery ID is invalid, and with which status a request is refused.
 type Mode string
 
 const (
-	// ModeAPI serves clients that send an idempotency key: an invalid one is
-	// refused.
+	// ModeAPI is for clients that send an idempotency key. A request with an invalid
+	// key is refused.
 	ModeAPI Mode = "api"
-	// ModeWebhook serves providers that deliver events: many of them drop an
-	// event that is answered with 400, so that an invalid delivery ID counts as
-	// missing.
+	// ModeWebhook is for providers that deliver events. Many of them drop an event
+	// that is answered with 400; so an invalid delivery ID counts as a missing one.
 	ModeWebhook Mode = "webhook"
 )
 
@@ -32,21 +31,21 @@ const (
 	KindHeader = "header"
 	// KindJSON reads a string or a number in a JSON body.
 	KindJSON = "json"
-	// KindValue is a text with placeholders.
+	// KindValue takes a text from the configuration, with placeholders.
 	KindValue = "value"
 	// KindContent hashes the body: its canonical form (RFC 8785) if it is JSON,
 	// else its bytes.
 	KindContent = "content"
-	// KindParts is made of several sources of the kinds above, all of which must
-	// be present.
+	// KindParts combines several sources of the kinds above, all of which must be
+	// present.
 	KindParts = "parts"
-	// KindBatch is made of the IDs of all elements of an array in a JSON body. It
-	// is for the catalogue alone.
+	// KindBatch combines the IDs of all elements of an array in a JSON body. Only
+	// the catalogue uses it; a user cannot configure it.
 	KindBatch = "batch"
 )
 
-// kindJSONNumber is the kind of an ID that is a number in a JSON body: 1 and "1"
-// are different IDs.
+// kindJSONNumber is the kind of an ID that is a number in a JSON body. It is not
+// [KindJSON], because 1 and "1" are different IDs.
 const kindJSONNumber = "json number"
 
 // IdempotencyKeyHeader is the field that API clients send
@@ -58,36 +57,38 @@ type Source struct {
 	// Kind is [KindHeader], [KindJSON], [KindValue], [KindContent], [KindParts]
 	// or [KindBatch].
 	Kind string
-	// Header is the field that a source of kind header reads, in any case.
+	// Header is the name of the field that a source of kind header reads, in upper
+	// or lower case.
 	Header string
 	// Pointer is the JSON pointer (RFC 6901) to what a source of kind json reads.
 	Pointer string
-	// Text is that of a source of kind value, with placeholders.
+	// Text is the text of a source of kind value, with placeholders.
 	Text string
-	// Parts are those of a source of kind parts, in order.
+	// Parts are the sources that a source of kind parts combines, in order.
 	Parts []Source
 	// Batch is the array that a source of kind batch reads.
 	Batch List
-	// Prefix is what the user wrote to keep the source's IDs apart from those
-	// of others; empty for the default, see [Found].
+	// Prefix is the word with which the user keeps the IDs of this source apart from
+	// those of other sources; empty for the default, see [Found].
 	Prefix string
-	// Provider is the catalogue's name of the provider whose preset this is;
-	// empty for a source of the user's own.
+	// Provider is the name of the provider in the catalogue from which this source
+	// is; empty if the user has configured the source.
 	Provider string
-	// ScopeHeaders are the fields that the provider's preset adds to the scope.
+	// ScopeHeaders are the header fields that the provider adds to the scope.
 	ScopeHeaders []string
 }
 
 // List is an array in a JSON body whose elements carry IDs.
 type List struct {
-	// Array is the JSON pointer to the array, from the element of the list
-	// around this one, or from the whole body; "" is that itself.
+	// Array is the JSON pointer to the array. It starts from the whole body or, for a
+	// list in another one, from an element of that list. "" means that the body, or
+	// the element, is the array itself.
 	Array string
-	// Members are the JSON pointers, from an element, to what makes up its ID.
-	// All of them must be there.
+	// Members are JSON pointers that start from an element. The values there
+	// together are the ID of the element, and all of them must be present.
 	Members []string
-	// Lists are further arrays within an element. An element that has them must
-	// have elements in at least one of them.
+	// Lists are further arrays within each element. At least one of them must have
+	// elements.
 	Lists []List
 }
 
@@ -103,8 +104,8 @@ func (s Source) NeedsBody() bool {
 	}
 }
 
-// MadeOfContent reports whether the source's ID changes with every change of
-// the body, so that a fingerprint of the body would say nothing more.
+// MadeOfContent reports whether the ID changes with every change of the body. If it
+// does, a fingerprint of the body would add nothing.
 func (s Source) MadeOfContent() bool {
 	return s.Kind == KindContent || slices.ContainsFunc(s.Parts, Source.MadeOfContent)
 }

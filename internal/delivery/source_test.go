@@ -12,7 +12,7 @@ import (
 
 const maxLength = 255
 
-// keyHeader is the source of a handler without arguments.
+// keyHeader is the source of a handler for which no source is configured.
 var keyHeader = delivery.Source{Kind: delivery.KindHeader, Header: "Idempotency-Key"}
 
 func find(t *testing.T, header http.Header, sources ...delivery.Source) delivery.Found {
@@ -100,8 +100,8 @@ func TestPrefix(t *testing.T) {
 	}
 }
 
-// A field that an outer handler moved to its name in lower case is the same
-// field.
+// A dedup handler in front moves a field to its name in lower case. It is still the
+// same field.
 func TestHeaderUnderItsLowerCaseName(t *testing.T) {
 	for name, header := range map[string]http.Header{
 		"canonical":          {"Idempotency-Key": {"a"}},
@@ -140,8 +140,8 @@ func TestHeaderUnderItsLowerCaseName(t *testing.T) {
 	})
 }
 
-// Looking a field up under both names must not write into the request's own
-// slice of lines.
+// To look a field up under both names must not change the slice of lines in the
+// request.
 func TestFindLeavesTheRequestAsItIs(t *testing.T) {
 	lines := append(make([]string, 0, 4), "a")
 	header := http.Header{"Idempotency-Key": lines, "idempotency-key": {"a"}}

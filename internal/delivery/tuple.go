@@ -14,14 +14,15 @@ import (
 // partsVersion labels the hash of parts.
 const partsVersion = "caddy-dedup parts v1"
 
-// shownID is how many bytes of its first ID a summary shows.
+// shownID is how many bytes of the first ID a summary shows.
 const shownID = 64
 
-// tuple hashes several texts in order, each with its length before it, so that
-// no two different sequences are hashed from the same bytes.
+// tuple hashes several texts in their order. It hashes the length of each text too:
+// without it, "ab" and "c" would have the same hash as "a" and "bc".
 type tuple struct{ hash hash.Hash }
 
-// newTuple starts a tuple with a label that no other derivation has.
+// newTuple returns a tuple that begins with a label. No other hash of this module
+// has the same label, so that hashes of different kinds are never equal.
 func newTuple(version string) tuple {
 	t := tuple{sha256.New()}
 	t.write([]byte(version))
@@ -46,8 +47,8 @@ func (t tuple) writeItem(i item) {
 
 func (t tuple) sum() string { return "sha256:" + hex.EncodeToString(t.hash.Sum(nil)) }
 
-// summary is one ID for several: for operators how many they are and the first
-// of them, and for the key the hash over all.
+// summary combines several IDs into one. Operators read in it how many there are and
+// the first of them. The hash over all IDs is what tells two summaries apart.
 func summary(n int, what, first string, all tuple) string {
 	if len(first) > shownID {
 		cut := shownID
@@ -59,8 +60,8 @@ func summary(n int, what, first string, all tuple) string {
 	return fmt.Sprintf("%d %s, first %s, %s", n, what, first, all.sum())
 }
 
-// parts returns the ID that all parts make together. It is absent where one of
-// them is, and invalid where one of them is.
+// parts combines the IDs of all parts into one. If one part is absent, so is the
+// whole; if one part is invalid, so is the whole.
 func (f finder) parts(parts []Source) (item, error) {
 	all := newTuple(partsVersion)
 	all.writeCount(len(parts))

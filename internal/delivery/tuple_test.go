@@ -67,7 +67,8 @@ func TestParts(t *testing.T) {
 	}
 }
 
-// The ID that operators read is short and UTF-8, however long the first part is.
+// The ID that operators read is short and valid UTF-8, even if the first part is
+// long.
 func TestPartsShowTheBeginningOfTheFirst(t *testing.T) {
 	found, err := delivery.Find([]delivery.Source{inParts(inBody("/id"))}, withBody(`{"id":"x`+strings.Repeat("ü", 100)+`"}`), maxLength)
 	want := "1 parts, first x" + strings.Repeat("ü", 31) + "…, sha256:"
@@ -76,7 +77,7 @@ func TestPartsShowTheBeginningOfTheFirst(t *testing.T) {
 	}
 }
 
-// two is a list whose elements have two IDs, and inner is within another list.
+// two is a list whose elements have two IDs. inner has lists in its elements.
 var (
 	two   = delivery.List{Array: "/two", Members: []string{"/a", "/b"}}
 	inner = delivery.List{Array: "/outer", Lists: []delivery.List{{Array: "/x", Members: []string{"/a"}}, {Array: "/y", Members: []string{"/a", "/b"}}}}
@@ -119,8 +120,8 @@ func TestBatch(t *testing.T) {
 	}
 }
 
-// All bodies of a grammar, small enough to have them all: two bodies have one
-// key exactly if their IDs stand in the same places.
+// This test makes all bodies of a small grammar. Two bodies have the same key exactly
+// if they have the same IDs in the same places.
 func TestBatchesNeverMeet(t *testing.T) {
 	ids := []string{`"a"`, `"b"`, `"ab"`, `1`, `"1"`}
 	var pairs []string
@@ -143,7 +144,7 @@ func TestBatchesNeverMeet(t *testing.T) {
 	neverMeet(t, inner, `{"outer":%s}`, lists(elements, 2))
 }
 
-// lists returns all arrays of 1 to longest of the elements.
+// lists returns all arrays of these elements, from 1 element to longest.
 func lists(elements []string, longest int) []string {
 	all, last := []string{}, []string{""}
 	for range longest {
@@ -184,10 +185,10 @@ func neverMeet(t *testing.T, list delivery.List, format string, arrays []string)
 	}
 }
 
-// The same for parts: what is in one part never counts as the next one's, and
-// fewer parts are never the same as more.
+// The same for parts: a text in one part is never read as part of the next one, and
+// sources with different numbers of parts never have the same ID.
 func TestPartsNeverMeet(t *testing.T) {
-	texts := []string{"a", "b", "ab", "aba", "1", "json", "ajson", "jsonb"} // with kinds in them, which stand between the IDs
+	texts := []string{"a", "b", "ab", "aba", "1", "json", "ajson", "jsonb"} // some are kinds, because a kind is hashed before each ID
 	seen := map[string]string{}
 	add := func(what string, source delivery.Source, request delivery.Request) {
 		found, err := delivery.Find([]delivery.Source{source}, request, maxLength)
