@@ -16,10 +16,10 @@ import (
 	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
 )
 
-// blocker keeps the committer inside a transaction until it is let go.
+// blocker keeps the committer inside a transaction until letGo is called.
 type blocker struct {
-	entered, release chan struct{}
-	done             chan error
+	entered, leave chan struct{}
+	done           chan error
 }
 
 // block queues a blocker.
@@ -28,7 +28,7 @@ func block(s *Store) *blocker {
 	go func() {
 		_, err := s.commit(context.Background(), &operation{apply: func(*tables) error {
 			close(b.entered)
-			<-b.release
+			<-b.leave
 			return nil
 		}})
 		b.done <- err
@@ -38,7 +38,7 @@ func block(s *Store) *blocker {
 
 func (b *blocker) letGo(t *testing.T) {
 	t.Helper()
-	close(b.release)
+	close(b.leave)
 	if err := <-b.done; err != nil {
 		t.Fatalf("the blocker: %v", err)
 	}
@@ -207,8 +207,8 @@ func TestCloseCommitsWhatIsQueued(t *testing.T) {
 
 func init() { children["keeper"] = keepUntilKilled }
 
-// keepUntilKilled keeps keys in several goroutines and prints each one as soon
-// as it was told that it is kept.
+// keepUntilKilled keeps keys in several goroutines. It prints each key as soon as the
+// store has acknowledged it.
 func keepUntilKilled(path string) error {
 	s, err := Open(path, zap.NewNop())
 	if err != nil {
@@ -248,7 +248,7 @@ func TestKilledProcessLosesNothing(t *testing.T) {
 	for {
 		line, err := lines.ReadString('\n')
 		if err != nil {
-			break // a line that was cut off was not acknowledged
+			break // only a whole line is an acknowledgement
 		}
 		acknowledged = append(acknowledged, strings.TrimSuffix(line, "\n"))
 		if len(acknowledged) == 500 {
@@ -257,7 +257,7 @@ func TestKilledProcessLosesNothing(t *testing.T) {
 			}
 		}
 	}
-	_ = cmd.Wait() // killed
+	_ = cmd.Wait() // its error only says that it was killed
 	if len(acknowledged) < 500 {
 		t.Fatalf("it ended by itself after %d keys", len(acknowledged))
 	}

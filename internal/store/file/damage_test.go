@@ -32,12 +32,12 @@ func storeOf(t *testing.T, n int) []byte {
 
 const page = 4096
 
-// kindOf returns the kind of a page of a file, 0 for a page that never was one.
+// kindOf returns the kind of a page of a file. It is 0 for a page that was never used.
 func kindOf(content []byte, n int) uint16 {
 	return binary.NativeEndian.Uint16(content[n*page+8:])
 }
 
-// damages are ways in which a file goes bad.
+// damages are ways in which a file can be damaged.
 var damages = []func(content []byte, random *rand.Rand) []byte{
 	func(content []byte, random *rand.Rand) []byte { // single bytes anywhere
 		for range 1 + random.IntN(8) {
@@ -55,29 +55,29 @@ var damages = []func(content []byte, random *rand.Rand) []byte{
 		clear(content[random.IntN(len(content)/512)*512:][:512])
 		return content
 	},
-	func(content []byte, random *rand.Rand) []byte { // a page in another's place
+	func(content []byte, random *rand.Rand) []byte { // a copy of one page in the place of another
 		from, to := random.IntN(len(content)/page), random.IntN(len(content)/page)
 		copy(content[to*page:][:page], content[from*page:][:page])
 		return content
 	},
-	func(content []byte, random *rand.Rand) []byte { // a page in another's place that says that it belongs there
+	func(content []byte, random *rand.Rand) []byte { // the same, but the copy has the number of its new place
 		from, to := 2+random.IntN(len(content)/page-2), 2+random.IntN(len(content)/page-2)
 		if kindOf(content, from) == kindOf(content, to) {
 			copy(content[to*page+8:][:page-8], content[from*page+8:][:page-8])
 		}
 		return content
 	},
-	func(content []byte, random *rand.Rand) []byte { // branches and leaves taken for each other
+	func(content []byte, random *rand.Rand) []byte { // a branch page that says it is a leaf page, or the reverse
 		at := content[(2+random.IntN(len(content)/page-2))*page+8:]
 		at[0] ^= branchPage ^ leafPage
 		return content
 	},
-	func(content []byte, random *rand.Rand) []byte { // a cut
+	func(content []byte, random *rand.Rand) []byte { // a file without its end
 		return content[:random.IntN(len(content))]
 	},
 }
 
-// askOnly is [ask] without the write that may follow.
+// askOnly does what [ask] does, but never writes a claim.
 func askOnly(s *Store, name string) (claimed idempotency.Claimed, err error) {
 	c := claimOf(name)
 	c.Token = "token of a duplicate"
@@ -88,8 +88,9 @@ func askOnly(s *Store, name string) (claimed idempotency.Claimed, err error) {
 	return claimed, err
 }
 
-// A damaged file may be refused, and its keys may be unreadable or lost; but the
-// process goes on, and no answer is another than the one that was kept.
+// A damaged file may be refused, and its keys may be unreadable or lost. But the
+// process must go on, and every response that is replayed must be the one that was
+// kept.
 func TestDamagedFileNeverAnswersWrongly(t *testing.T) {
 	const keys, rounds = 1200, 140
 	whole := storeOf(t, keys)
@@ -117,7 +118,7 @@ func TestDamagedFileNeverAnswersWrongly(t *testing.T) {
 		for i := range keys {
 			name := fmt.Sprint(i)
 			asking := ask
-			if fresh == 5 { // each of them waits for the disk
+			if fresh == 5 { // every write waits for the disk, so there are only 5
 				asking = askOnly
 			}
 			claimed, err := asking(s, name)
@@ -134,7 +135,7 @@ func TestDamagedFileNeverAnswersWrongly(t *testing.T) {
 				}
 			case claimed.Verdict == idempotency.Proceed:
 				fresh = min(fresh+1, 5)
-			case claimed.Verdict != idempotency.WaitForRun: // an older page took another's place
+			case claimed.Verdict != idempotency.WaitForRun: // an old page can show a run as in flight
 				t.Fatalf("round %d: key %s: verdict %v", round, name, claimed.Verdict)
 			}
 		}
@@ -162,7 +163,8 @@ func TestDamagedFileNeverAnswersWrongly(t *testing.T) {
 	}
 }
 
-// A branch that leads back to itself would end the process in a stack overflow.
+// With a branch that leads back to itself, bbolt would overflow the stack, and that
+// ends the process.
 func TestBranchThatLeadsBackIsRefused(t *testing.T) {
 	content := storeOf(t, 600)
 	branches := 0
@@ -183,7 +185,7 @@ func TestBranchThatLeadsBackIsRefused(t *testing.T) {
 		if err != nil {
 			continue
 		}
-		// A branch page that is free now, and so leads nowhere: it is not used.
+		// This branch page is free, and so nothing leads to it.
 		for i := range 600 {
 			kept(t, s, fmt.Sprint(i))
 		}
@@ -212,8 +214,8 @@ func TestFileCutOffWhileOpen(t *testing.T) {
 	}
 }
 
-// Damage that only writers meet: the committer goes on, and whoever does not
-// need the damaged page is served.
+// Only writes meet this damage. The committer must go on, and an operation that does
+// not need the damaged page must succeed.
 func TestDamageMetByTheCommitter(t *testing.T) {
 	path := newPath(t)
 	s := reopen(t, path)
@@ -244,7 +246,7 @@ func TestDamageMetByTheCommitter(t *testing.T) {
 	<-b.entered
 	first := claimUntil(t.Context(), s, "new")
 	poll(t, "the claim is queued", func() bool { return len(s.queue) == 1 })
-	// In one group with it, and without need of the damaged page.
+	// This operation is in the same group, and does not need the damaged page.
 	gone := make(chan error, 1)
 	go func() { gone <- s.Renew(t.Context(), claimOf("nobody's")) }()
 	poll(t, "both are queued", func() bool { return len(s.queue) == 2 })
@@ -257,7 +259,7 @@ func TestDamageMetByTheCommitter(t *testing.T) {
 	}
 }
 
-// A page in use that is listed as free would be overwritten.
+// If a page in use is listed as free, bbolt would overwrite it.
 func TestFreePageInUseIsRefused(t *testing.T) {
 	path := newPath(t)
 	s := reopen(t, path)

@@ -1,10 +1,10 @@
-// Package file is the durable store of one process: a single bbolt file. What a
-// call returned is on the disk; a crash of the process or of the machine loses
-// nothing that was answered.
+// Package file is the durable store of one process, in a single bbolt file. When a
+// call returns without an error, its change is on the disk. So a crash of the
+// process or of the machine loses nothing that a client has been told.
 //
-// Reads run in the caller's goroutine. All writes go through one committer,
-// which takes whatever is queued into one transaction and so shares the disk's
-// flush between all callers of the moment (commit.go).
+// Reads run in the goroutine of the caller. Writes run in one goroutine, the
+// committer: it puts all operations that are queued into one transaction, so that
+// they share one flush of the disk (commit.go).
 package file
 
 import (
@@ -25,11 +25,12 @@ import (
 type Store struct {
 	path    string
 	db      *bolt.DB
-	file    *os.File // the one that db holds, and with it the lock
+	file    *os.File // the file that db has open and locked
 	logger  *zap.Logger
 	waiters wakeup.Subscribers
-	// These are set when a damaged file made bbolt panic in a way that left its
-	// locks taken: nothing may be written, or asked, any more.
+	// A damaged file can make bbolt panic before it has unlocked its own locks, and
+	// the next call would wait for them for ever. Once brokenWrites is set, nothing
+	// is written any more. Once broken is set, nothing is read either.
 	brokenWrites, broken atomic.Pointer[idempotency.UnreadableError]
 
 	queue     chan *operation
@@ -59,12 +60,12 @@ func start(path string, db *bolt.DB, file *os.File, logger *zap.Logger) *Store {
 	return s
 }
 
-// clock is the store's clock: other processes' times must be comparable after a
-// restart, so it is the wall clock.
+// clock is the clock of the store. It is the wall clock, because after a restart the
+// times in the file must still be comparable with it.
 func clock() time.Time { return time.Now().UTC().Truncate(time.Millisecond) }
 
-// Claim implements [idempotency.Store]. Where the claim may not proceed it
-// writes nothing and waits for no disk.
+// Claim implements [idempotency.Store]. It reads first: a duplicate, which needs no
+// write, then does not wait for the committer and the disk.
 func (s *Store) Claim(ctx context.Context, c idempotency.Claim) (idempotency.Claimed, error) {
 	if err := ctx.Err(); err != nil {
 		return idempotency.Claimed{}, err
@@ -135,7 +136,7 @@ func (s *Store) Settle(ctx context.Context, key idempotency.Key, claimed *idempo
 			}
 			return t.putRecord(key, found, found.CountedAs(claimed).Settled(settlement, now))
 		},
-		// Not by the caller, which may have given up.
+		// The committer wakes the waiters, because the caller may have given up.
 		applied: func() {
 			if settled {
 				s.waiters.Wake(key)
@@ -226,5 +227,5 @@ func (s *Store) Subscribe(wake func(idempotency.Key)) (stop func()) {
 	return s.waiters.Subscribe(wake)
 }
 
-// Close implements [idempotency.Store]. What is queued is still committed.
+// Close implements [idempotency.Store]. It still commits what is queued.
 func (s *Store) Close() error { return s.close() }

@@ -80,7 +80,7 @@ func TestClosedStore(t *testing.T) {
 	closeStore(t, s)
 }
 
-// tamper changes the stored values behind the store's back.
+// tamper changes stored values while the store is closed.
 func tamper(t *testing.T, path string, change func(tx *bolt.Tx) error) {
 	t.Helper()
 	db, err := bolt.Open(path, 0o600, nil)
@@ -134,7 +134,7 @@ func TestUnreadableValuesAreNeverReplayedNorReplaced(t *testing.T) {
 			closeStore(t, s)
 			tamper(t, path, change)
 			s = reopen(t, path)
-			for range 2 { // the first must not have repaired anything
+			for range 2 { // the first time must not have repaired anything
 				claimed, err := ask(s, "a")
 				var unreadable *idempotency.UnreadableError
 				if !errors.As(err, &unreadable) || claimed.Record != nil || claimed.Response != nil {
@@ -185,7 +185,7 @@ func flip(b *bolt.Bucket, name []byte, at int) error {
 	return b.Put(name, value)
 }
 
-// entries counts what lies in each of the tables.
+// entries counts the entries of each of the tables.
 func entries(t *testing.T, s *Store) (records, responses, expiries int) {
 	t.Helper()
 	if err := s.read(func(t *tables) error {
@@ -207,7 +207,7 @@ func TestSweepRemovesWhatHasExpired(t *testing.T) {
 		if _, err := s.Claim(t.Context(), stays); err != nil {
 			t.Fatal(err)
 		}
-		// Entries of records that were replaced or forgotten do not stay.
+		// The entries of records that were replaced or forgotten are gone.
 		if records, responses, expiries := entries(t, s); records != n+1 || responses != n || expiries != 2*n+1 {
 			t.Fatalf("%d records, %d responses, %d expiries; want %d, %d, %d", records, responses, expiries, n+1, n, 2*n+1)
 		}

@@ -24,8 +24,9 @@ func TestFullDisk(t *testing.T) {
 	}
 }
 
-// fillDisk lets the store run into a limit, which holds for a whole process,
-// and lifts it again.
+// fillDisk sets a limit for the size of files, fills the store until it meets the
+// limit, and lifts the limit again. The limit is for a whole process, so this runs
+// in a child process.
 func fillDisk(path string) error {
 	ctx := context.Background()
 	s, err := Open(path, zap.NewNop())
@@ -55,7 +56,8 @@ func fillDisk(path string) error {
 	if taken == 0 {
 		return errors.New("no key fits")
 	}
-	// The failing operation may have been the settlement; a claim fails now.
+	// The operation that failed may have been a settlement. So claim until a claim
+	// fails.
 	var failed string
 	for i := range 10_000 {
 		failed = fmt.Sprint("more ", i)
@@ -96,7 +98,7 @@ func fillDisk(path string) error {
 	if _, err := os.Stat(path); err != nil {
 		return err
 	}
-	// What is on the disk is what was said.
+	// After reopening, everything that was acknowledged is still there.
 	if s, err = Open(path, zap.NewNop()); err != nil {
 		return err
 	}

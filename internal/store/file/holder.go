@@ -8,8 +8,9 @@ import (
 	"syscall"
 )
 
-// Beside the store file lies one that names the process which has it open:
-// its number and its host. Only the lock decides; this is for messages.
+// holderPath is a small file beside the store file. It names the process that has
+// the store open: its number and its host. Only error messages use it; what keeps a
+// second process out is the lock.
 func holderPath(path string) string { return path + ".pid" }
 
 func writeHolder(path string) error {
@@ -38,7 +39,7 @@ func holder(path string) string {
 	case pid == os.Getpid():
 		return fmt.Sprintf("this process itself (%d)", pid)
 	case !running(pid):
-		return unknown // left over from one that crashed
+		return unknown // the process that wrote the file has crashed
 	default:
 		return fmt.Sprintf("process %d", pid)
 	}

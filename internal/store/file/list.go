@@ -8,8 +8,8 @@ import (
 	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
 )
 
-// List implements [idempotency.Store]. The order is that of the keys, and a
-// cursor is the last key that the page before it looked at.
+// List implements [idempotency.Store]. The order is that of the keys. A cursor is the
+// last key that was looked at for the page before.
 func (s *Store) List(ctx context.Context, cursor string, limit int) ([]idempotency.Listed, string, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, "", err
@@ -34,14 +34,16 @@ func (s *Store) List(ctx context.Context, cursor string, limit int) ([]idempoten
 		if cursor != "" && bytes.Equal(name, after) {
 			name, _ = c.Next()
 		}
-		// Expired records count, so that a page of them takes no longer.
+		// Expired records count against the limit too. Otherwise one page could have
+		// to go through very many of them.
 		for range limit {
 			if name == nil {
 				next = ""
 				return nil
 			}
 			if len(name) != keySize || bytes.Compare(name, after) <= 0 {
-				// Out of order, the pages would have no end.
+				// In a damaged file the names can be out of order. Going on then could
+				// lead round in a circle.
 				return &idempotency.UnreadableError{Where: "store file " + s.path, Err: fmt.Errorf("the record name %x is no key or out of order", name)}
 			}
 			key := idempotency.Key(name)

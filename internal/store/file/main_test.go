@@ -17,8 +17,9 @@ import (
 	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
 )
 
-// childVariable makes the test binary run as one of the child processes: its
-// name, and the store file in the first argument.
+// childVariable is an environment variable. If it has the name of one of the
+// children, the test binary runs that child, with the store file in the first
+// argument, and no tests.
 const childVariable = "CADDY_DEDUP_FILE_TEST_CHILD"
 
 var children = map[string]func(path string) error{}
@@ -34,7 +35,7 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// child is a process that runs one of the children.
+// child returns a command that runs one of the children.
 func child(t *testing.T, name, path string) *exec.Cmd {
 	t.Helper()
 	if children[name] == nil {
@@ -96,7 +97,7 @@ func keep(ctx context.Context, s *Store, name string) error {
 	return nil
 }
 
-// keepMany keeps keys that are named by their numbers.
+// keepMany keeps n keys. The name of a key is its number.
 func keepMany(t *testing.T, s *Store, n int) {
 	t.Helper()
 	var next atomic.Int64
@@ -120,7 +121,7 @@ func ask(s *Store, name string) (idempotency.Claimed, error) {
 	return s.Claim(context.Background(), c)
 }
 
-// kept fails the test where a key does not replay its own name.
+// kept fails the test if the key does not replay its own name.
 func kept(t *testing.T, s *Store, name string) {
 	t.Helper()
 	claimed, err := ask(s, name)
@@ -131,7 +132,7 @@ func kept(t *testing.T, s *Store, name string) {
 
 const patience = 20 * time.Second
 
-// poll returns when the condition holds.
+// poll returns when the condition is true.
 func poll(t *testing.T, what string, condition func() bool) {
 	t.Helper()
 	deadline := time.Now().Add(patience)

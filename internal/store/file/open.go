@@ -12,14 +12,15 @@ import (
 	"go.uber.org/zap"
 )
 
-// lockPatience is how long an opener waits for another process to let go of the
-// file: one that is being replaced ends in the meantime.
+// lockPatience is how long Open waits until another process has closed the file.
+// During a restart, the old process may end a little after the new one begins.
 const lockPatience = time.Second
 
-// Open opens the store in the file of that path, and creates the file and its
-// directories where they are missing. It reads no records, whatever their
-// number. A file that another process has open, that belongs to another program
-// or that is damaged is an error that names it, and is left as it is.
+// Open opens the store in the file with this path. It creates the file and its
+// directories if they are missing. It reads no records, so that it is fast however
+// many there are. If another process has the file open, if the file belongs to
+// another program, or if it is damaged, the error names it and the file is left as
+// it is.
 func Open(path string, logger *zap.Logger) (*Store, error) {
 	dir := filepath.Dir(path)
 	if err := os.MkdirAll(dir, 0o700); err != nil {
@@ -35,25 +36,26 @@ func Open(path string, logger *zap.Logger) (*Store, error) {
 		return nil, explain(path, err)
 	}
 	if err := initialise(db); err != nil {
-		_ = closeDatabase(db, file) // what failed first is what counts
+		_ = closeDatabase(db, file) // the first error is the one to report
 		return nil, fmt.Errorf("store file %s: %w", path, err)
 	}
 	syncDirectory(dir)
 	if err := writeHolder(path); err != nil {
-		// It is only there to tell a second process whom it waits for.
+		// Without it, the error of a second process does not name this one. That is
+		// no reason to fail.
 		logger.Warn("the process is not noted beside its store file", zap.String("path", path), zap.Error(err))
 	}
 	return start(path, db, file, logger), nil
 }
 
-// openDatabase has bbolt open and lock the file. It also returns the file: a
-// panic of bbolt would leave it open.
+// openDatabase lets bbolt open and lock the file. It also returns the file, to be
+// closed if bbolt panics and cannot do that itself.
 func openDatabase(path string, readOnly bool) (db *bolt.DB, file *os.File, err error) {
 	err = guard(func() (err error) {
 		db, err = bolt.Open(path, 0o600, &bolt.Options{
 			Timeout:      lockPatience,
 			ReadOnly:     readOnly,
-			FreelistType: bolt.FreelistMapType, // the other one is slow where many pages are free
+			FreelistType: bolt.FreelistMapType, // the default is slow when many pages are free
 			OpenFile: func(name string, flag int, mode os.FileMode) (*os.File, error) {
 				f, err := os.OpenFile(name, flag, mode)
 				file = f
@@ -68,7 +70,7 @@ func openDatabase(path string, readOnly bool) (db *bolt.DB, file *os.File, err e
 	return db, file, err
 }
 
-// closeDatabase closes a file as well as a damaged one can be closed.
+// closeDatabase closes the file, even if the file is damaged and bbolt panics.
 func closeDatabase(db *bolt.DB, file *os.File) error {
 	err := guard(db.Close)
 	if _, panicked := errors.AsType[*panicError](err); panicked {
@@ -77,13 +79,14 @@ func closeDatabase(db *bolt.DB, file *os.File) error {
 	return err
 }
 
-// letGo frees a file that bbolt cannot close any more, but for its memory map.
+// letGo unlocks and closes a file that bbolt cannot close any more. The memory map
+// of the file stays.
 func letGo(file *os.File) {
 	unlock(file)
 	_ = file.Close()
 }
 
-// explain says of a file that bbolt does not open what is wrong and what to do.
+// explain says why bbolt did not open a file, and what the user can do.
 func explain(path string, err error) error {
 	const advice = "it was left as it is: name another path, or move it away"
 	switch {
@@ -104,12 +107,12 @@ func damaged(path, reason string) error {
 	return fmt.Errorf("store file %s is damaged: %s; it was left as it is: restore it from a backup, or move it away to begin with an empty one", path, reason)
 }
 
-// minimalSize is that of the two pages with which every database begins.
+// minimalSize is the size of the two pages with which every database begins.
 const minimalSize = 2 * 4096
 
-// inspect looks at an existing file without the means to write to it: whether
-// its structure is sound, before anything walks through it, and its layout this
-// version's.
+// inspect checks an existing file: whether its structure is sound, and whether this
+// version knows its layout. It opens the file for reading only, so that a file which
+// is refused has certainly not changed.
 func inspect(path string, size int64, logger *zap.Logger) error {
 	if size < minimalSize {
 		return fmt.Errorf("file %s has %d bytes, too few for a store of caddy-dedup: it is damaged or no store; it was left as it is: name another path, or move it away", path, size)
@@ -118,7 +121,7 @@ func inspect(path string, size int64, logger *zap.Logger) error {
 	if err != nil {
 		return explain(path, err)
 	}
-	defer func() { _ = closeDatabase(db, file) }() // it was only read
+	defer func() { _ = closeDatabase(db, file) }() // nothing was written, so nothing can be lost
 	var lostMeta bool
 	if err := guard(func() (err error) {
 		lostMeta, err = checkStructure(file, int64(db.Info().PageSize))
@@ -143,14 +146,14 @@ func inspect(path string, size int64, logger *zap.Logger) error {
 	return nil
 }
 
-// What is found in place of a format's label.
+// What layout returns if the file has no label of a format.
 const (
 	layoutNone       = "none"
 	layoutForeign    = "foreign"
 	layoutIncomplete = "incomplete"
 )
 
-// layout returns the label of the file's format.
+// layout returns the label of the format of the file.
 func layout(db *bolt.DB) (found string, err error) {
 	err = guard(func() error {
 		return db.View(func(tx *bolt.Tx) error {
@@ -174,7 +177,7 @@ func layout(db *bolt.DB) (found string, err error) {
 	return found, err
 }
 
-// initialise gives an empty database this version's layout.
+// initialise gives an empty database the layout of this version.
 func initialise(db *bolt.DB) error {
 	found, err := layout(db)
 	if err != nil || found != layoutNone {
@@ -196,7 +199,8 @@ func initialise(db *bolt.DB) error {
 	})
 }
 
-// syncDirectory makes a new file's name durable. Not every system can do that.
+// syncDirectory flushes the directory, so that a new file is still there after a crash
+// of the machine. Not every system can do that, so an error is ignored.
 func syncDirectory(dir string) {
 	if d, err := os.Open(dir); err == nil {
 		_ = d.Sync()
@@ -204,15 +208,16 @@ func syncDirectory(dir string) {
 	}
 }
 
-// shut ends the sweeper, then the committer with what is queued, then the file.
+// shut ends the sweeper, lets the committer carry out what is queued, and closes the
+// file.
 func (s *Store) shut() error {
 	close(s.closing)
 	<-s.swept
 	<-s.committed
 	removeHolder(s.path)
 	if s.broken.Load() != nil || s.brokenWrites.Load() != nil {
-		letGo(s.file) // bbolt would wait for its own locks
-		return nil    //nolint:nilerr // those who met the failure were told of it
+		letGo(s.file) // bbolt would wait for its own locks for ever
+		return nil    //nolint:nilerr // the callers that met the damage have its error
 	}
 	return closeDatabase(s.db, s.file)
 }

@@ -15,10 +15,10 @@ import (
 	"go.uber.org/zap"
 )
 
-func init() { children["holder"] = holdOpen }
+func init() { children["opener"] = keepOpen }
 
-// holdOpen opens the store, says so, and closes it when its input ends.
-func holdOpen(path string) error {
+// keepOpen opens the store, says so, and closes it when its input ends.
+func keepOpen(path string) error {
 	s, err := Open(path, zap.NewNop())
 	if err != nil {
 		return err
@@ -30,8 +30,8 @@ func holdOpen(path string) error {
 	return s.Close()
 }
 
-// refused fails the test where the file is opened, where the error does not say
-// all of the given texts, or where the file was changed.
+// refused fails the test if the file can be opened, if one of the texts is not in the
+// error, or if the file was changed.
 func refused(t *testing.T, path string, says ...string) {
 	t.Helper()
 	before, err := os.ReadFile(path)
@@ -59,7 +59,7 @@ func refused(t *testing.T, path string, says ...string) {
 
 func TestFileOfAnotherProcessIsRefused(t *testing.T) {
 	path := newPath(t)
-	cmd := child(t, "holder", path)
+	cmd := child(t, "opener", path)
 	in, err := cmd.StdinPipe()
 	if err != nil {
 		t.Fatal(err)
@@ -72,14 +72,14 @@ func TestFileOfAnotherProcessIsRefused(t *testing.T) {
 		t.Fatal(err)
 	}
 	if line, err := bufio.NewReader(out).ReadString('\n'); line != "open\n" {
-		t.Fatalf("the holder said %q, %v", line, err)
+		t.Fatalf("the child said %q, %v", line, err)
 	}
 	refused(t, path, fmt.Sprintf("in use by process %d:", cmd.Process.Pid), "path of its own", "store redis")
 
 	if err := os.WriteFile(holderPath(path), []byte("4194304 "+hostname(t)+"\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	refused(t, path, "in use by another process:") // no system has that many
+	refused(t, path, "in use by another process:") // there is no process with such a number
 	if err := os.WriteFile(holderPath(path), []byte("7 another-host\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -117,7 +117,7 @@ func TestFileOfThisProcessIsRefused(t *testing.T) {
 	refused(t, path, fmt.Sprintf("in use by this process itself (%d):", os.Getpid()))
 	closeStore(t, s)
 	if _, err := os.Stat(holderPath(path)); !os.IsNotExist(err) {
-		t.Errorf("a closed store is still noted as held: %v", err)
+		t.Errorf("a closed store is still noted as open: %v", err)
 	}
 	reopen(t, path)
 }
@@ -255,7 +255,8 @@ func TestUnusablePath(t *testing.T) {
 }
 
 func TestUninitialisedDatabaseIsInitialised(t *testing.T) {
-	// What is left where a first start was killed before its first transaction.
+	// This is what is left if the first process is killed before its first
+	// transaction.
 	path := filepath.Join(t.TempDir(), "keys.db")
 	db, err := bolt.Open(path, 0o600, nil)
 	if err != nil {

@@ -12,17 +12,24 @@ import (
 	"slices"
 )
 
-// bbolt trusts the pages it finds. Most damage makes it panic, which is caught.
-// But a branch that leads back to itself overflows the stack, which ends the
-// process; and a page in use is overwritten silently where it is listed as free
-// too, where another page's length covers it, or where the first key of a leaf
-// is not the one by which its branch knows it. A damaged key is not found, and
-// runs again. So it is checked, when the file is opened, that every page has one
-// place and that all keys are in order (keys only: what belongs to them has
-// checksums).
+// bbolt trusts the pages of its file. On most damage it panics, and transact turns
+// that into an error. This check is for the damage that no caller could notice:
 //
-// The layout is that of bbolt's internal/common, version 2, in the byte order
-// of the machine.
+//   - A branch page that leads back to itself. bbolt follows it until the stack
+//     overflows, which ends the process; that cannot be caught.
+//   - A page in use that is also listed as free, or that lies within the length of
+//     another page, or a leaf whose first key is not the one that its branch has for
+//     it. bbolt would overwrite such a page silently.
+//   - Keys that are out of order. A key that is there would not be found, and its
+//     request would run again.
+//
+// So Open checks that every page is in use only once and that all keys are in order.
+// It does not check values, because those have checksums. bbolt's own Tx.Check is
+// no help: it calls itself for each page that a branch leads to, so that a branch
+// which leads back to itself would end the process here too.
+//
+// The layout is that of bbolt's internal/common, version 2, in the byte order of
+// the machine.
 const (
 	pageHeaderSize = 16 // id 8, flags 2, count 2, overflow 4
 	// of a branch: position 4, key size 4, page 8;
@@ -39,36 +46,37 @@ const (
 	metaMagic  = 0xED0CDAED
 	noFreelist = ^uint64(0)
 	longestKey = 32768
-	// deepest is more than a file of any size reaches.
+	// deepest is a depth that no tree reaches, however large the file is.
 	deepest = 40
-	// leavesChecked bounds what opening a file may cost: leaves of 256 MiB, read
-	// in the order in which they lie there. The rest is trusted.
+	// leavesChecked is how many leaf pages are read, so that opening a large file
+	// does not take long: 256 MiB of them, in the order of the file. The check trusts
+	// the rest.
 	leavesChecked = 1 << 16
 )
 
-// structure is a file under inspection.
+// structure is a file that is being checked.
 type structure struct {
 	file     io.ReaderAt
 	pageSize int64
-	// end is the first page number that is not in use.
+	// end is the number of the first page after the last one.
 	end uint64
-	// met are the pages whose place is known.
+	// met says of each page whether something refers to it.
 	met []bool
-	// leaves are those that the branches lead to.
+	// leaves are the leaf pages to which branches lead.
 	leaves []leaf
 }
 
-// leaf is a page of keys, as its branch knows it: by its first key, and by the
-// first that is beyond it. Either is nil where no branch says so.
+// leaf is a page as its branch describes it: with the first key in it, and with the
+// first key after it (beyond). Each of them is nil if no branch has it.
 type leaf struct {
 	page          uint64
 	first, beyond []byte
 }
 
-// checkStructure checks a file that bbolt has accepted. It reports whether one
-// of the two meta pages is damaged: bbolt then goes on from the other, which is
-// right after a crash within the last write, and lost that write otherwise. The
-// error says what is wrong, for a sentence that names the file.
+// checkStructure checks a file that bbolt has opened. lostMeta reports whether one of
+// the two meta pages is damaged. bbolt then takes the other one. After a crash
+// during the last write that is right; otherwise the last write is lost. The error
+// says what is wrong; the caller adds the name of the file.
 func checkStructure(file *os.File, pageSize int64) (lostMeta bool, err error) {
 	s := &structure{file: file, pageSize: pageSize}
 	root, freelist, lostMeta, err := s.readMeta()
@@ -94,7 +102,7 @@ func checkStructure(file *os.File, pageSize int64) (lostMeta bool, err error) {
 	return lostMeta, s.readLeaves()
 }
 
-// readMeta chooses the meta page that bbolt chooses: the latest whole one.
+// readMeta reads the meta page that bbolt uses: the latest one with a right checksum.
 func (s *structure) readMeta() (root, freelist uint64, lost bool, err error) {
 	var latest uint64
 	whole := 0
@@ -120,8 +128,8 @@ func (s *structure) readMeta() (root, freelist uint64, lost bool, err error) {
 	return root, freelist, whole == 1, nil
 }
 
-// meet notes a page, and refuses one that was met before: it would be in two
-// places at once.
+// meet notes that something refers to a page. If something else does too, the page
+// is in two places at once, and that is an error.
 func (s *structure) meet(page uint64) error {
 	switch {
 	case page < 2 || page >= s.end:
@@ -133,11 +141,11 @@ func (s *structure) meet(page uint64) error {
 	return nil
 }
 
-// header is how a page begins.
+// header is the beginning of a page.
 type header struct {
 	kind  uint16
 	count int
-	// overflow is how many pages it goes on over.
+	// overflow is how many of the next pages belong to this one.
 	overflow uint64
 }
 
@@ -160,7 +168,7 @@ func (s *structure) header(page uint64) (header, error) {
 	return h, nil
 }
 
-// whole reads a page that must be of the given kind, to its end.
+// whole reads a page of the given kind, with all the pages that belong to it.
 func (s *structure) whole(page uint64, want uint16) (content []byte, h header, err error) {
 	h, err = s.header(page)
 	if err != nil {
@@ -174,7 +182,7 @@ func (s *structure) whole(page uint64, want uint16) (content []byte, h header, e
 	return content, h, err
 }
 
-// meetOverflow notes the pages that a page goes on over.
+// meetOverflow notes the next pages that belong to a page.
 func (s *structure) meetOverflow(page uint64, h header) error {
 	for n := range h.overflow {
 		if err := s.meet(page + 1 + n); err != nil {
@@ -184,7 +192,7 @@ func (s *structure) meetOverflow(page uint64, h header) error {
 	return nil
 }
 
-// readLeaves checks the leaves that the branches lead to.
+// readLeaves checks the leaf pages to which the branches lead.
 func (s *structure) readLeaves() error {
 	slices.SortFunc(s.leaves, func(a, b leaf) int { return cmp.Compare(a.page, b.page) })
 	buffer := make([]byte, s.pageSize)
@@ -252,7 +260,7 @@ func (s *structure) readFreelist(page uint64) error {
 	}
 	count := h.count
 	ids := content[pageHeaderSize:]
-	if count == 0xffff { // too many for two bytes: the number comes first
+	if count == 0xffff { // there are more than two bytes can count; 8 bytes in front say how many
 		count = int(min(binary.NativeEndian.Uint64(ids), uint64(len(content))))
 		ids = ids[8:]
 	}
@@ -267,8 +275,9 @@ func (s *structure) readFreelist(page uint64) error {
 	return nil
 }
 
-// walk meets all pages of a tree, and calls visit, if set, with its leaves. All
-// leaves of a tree are equally deep, so that the first tells where they are.
+// walk meets all pages of a tree, and calls visit, if it is set, with each leaf page.
+// First it goes down to one leaf: all leaves of a tree are equally deep, so this
+// says how deep descend may go, and no circle can keep it.
 func (s *structure) walk(root uint64, visit func(page uint64) error) error {
 	depth := 0
 	for page := root; ; depth++ {
@@ -294,7 +303,7 @@ func (s *structure) walk(root uint64, visit func(page uint64) error) error {
 	return s.descend(leaf{page: root}, depth, visit)
 }
 
-// descend meets the pages below one that its branch knows by those keys.
+// descend meets a page and all pages below it, down to the leaves at this depth.
 func (s *structure) descend(l leaf, depth int, visit func(page uint64) error) error {
 	if err := s.meet(l.page); err != nil {
 		return err
@@ -344,7 +353,7 @@ func (s *structure) descend(l leaf, depth int, visit func(page uint64) error) er
 	return nil
 }
 
-// walkBuckets walks through the trees of the buckets that a leaf names.
+// walkBuckets walks through the tree of each bucket that is named in a leaf page.
 func (s *structure) walkBuckets(page uint64) error {
 	content, h, err := s.whole(page, leafPage)
 	if err != nil {
@@ -368,7 +377,7 @@ func (s *structure) walkBuckets(page uint64) error {
 		if size < bucketSize {
 			return fmt.Errorf("a bucket of leaf page %d has %d bytes", page, size)
 		}
-		// Page 0 stands for a small bucket that lies in the element itself.
+		// A small bucket lies in the element itself, and its page is 0.
 		if root := binary.NativeEndian.Uint64(content[from:]); root != 0 {
 			if err := s.walk(root, nil); err != nil {
 				return err

@@ -9,7 +9,8 @@ import (
 	bolt "go.etcd.io/bbolt"
 )
 
-// What bbolt itself writes must pass, whatever was put in and taken out.
+// The check must pass every file that bbolt itself has written, whatever was put in
+// and taken out.
 func TestSoundFilesPassTheCheck(t *testing.T) {
 	for seed := range uint64(4) {
 		path := filepath.Join(t.TempDir(), "keys.db")

@@ -11,15 +11,15 @@ import (
 	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
 )
 
-// What has expired counts as absent at once; sweeping only frees its space.
+// What has expired counts as absent at once. The sweeper only gives its space back.
 const (
 	sweepEvery = 5 * time.Second
-	// sweepAtOnce bounds how long a sweep holds up the claims that are queued
-	// behind it: each entry may touch pages of its own.
+	// sweepAtOnce is how many entries one transaction removes. Claims that are queued
+	// have to wait for that transaction, and every entry may change pages of its own.
 	sweepAtOnce = 256
 )
 
-// sweepExpired removes what has expired, until Close.
+// sweepExpired is the sweeper: it removes what has expired, until Close.
 func (s *Store) sweepExpired() {
 	defer close(s.swept)
 	tick := time.NewTicker(sweepEvery)
@@ -71,7 +71,8 @@ func (s *Store) sweepSome(t *tables) error {
 	}
 	for _, entry := range due {
 		if t.expiries.Get(entry) == nil {
-			// Or it would be due for ever.
+			// The entry was found by its place and not by its name, so the file is
+			// damaged. It could not be deleted, and would be due for ever.
 			err := &idempotency.UnreadableError{Where: "store file " + s.path, Err: errors.New("its expiries are out of order")}
 			return &abortError{err}
 		}
@@ -88,15 +89,16 @@ func (s *Store) sweepSome(t *tables) error {
 	return nil
 }
 
-// sweepEntry removes the record or response of that name if it has expired by
-// its own account: an entry may be left over from an earlier one.
+// sweepEntry removes the record or response with this name, if it has expired. It
+// looks at the record or response itself, because the entry may be left over from
+// an earlier one with the same name.
 func (s *Store) sweepEntry(t *tables, kind byte, name []byte, now time.Time) error {
 	switch kind {
 	case expiringRecord:
 		key := idempotency.Key(name[:keySize])
 		record, err := t.record(key)
 		if err != nil {
-			// It was written to be forgotten by now.
+			// The entry says that the record was to be forgotten by now.
 			s.logger.Warn("an expired record that cannot be read is removed", zap.Error(err))
 			return t.delete(t.records, key[:])
 		}

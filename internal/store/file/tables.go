@@ -29,10 +29,10 @@ var (
 	formatKey = []byte("format")
 )
 
-// format labels the layout. A file with another label is not touched.
+// format labels the layout. The store does not open a file with another label.
 const format = "1"
 
-// The kinds of an entry in the expiries.
+// The kinds of entries in the expiries.
 const (
 	expiringRecord   = 'k'
 	expiringResponse = 'r'
@@ -43,12 +43,14 @@ const (
 	keySize    = len(idempotency.Key{})
 )
 
-// marker is the value of every expiry. It is not empty: a damaged leaf that is
-// taken for a branch then leads out of the file, which is noticed, and not to
-// the page whose number is the length of a name.
+// marker is the value of every expiry. An empty value would do, but then a damaged
+// leaf page that bbolt takes for a branch page could go unnoticed: bbolt would read
+// the number of the next page from the place where the lengths of name and value
+// are, and an empty value makes that a small number. With one byte it is a page far
+// beyond the end of the file, which is noticed.
 var marker = []byte{1}
 
-// tables are the buckets within one transaction.
+// tables are the buckets of the file within one transaction.
 type tables struct {
 	path                         string
 	records, responses, expiries *bolt.Bucket
@@ -63,7 +65,8 @@ func (s *Store) tables(tx *bolt.Tx) (*tables, error) {
 	if t.records == nil || t.responses == nil || t.expiries == nil {
 		return nil, &idempotency.UnreadableError{Where: "store file " + s.path, Err: errors.New("one of its tables is missing")}
 	}
-	// Its keys come in the order of time, for the most part.
+	// Most new entries come after all others, because they are ordered by time. So
+	// pages can be filled almost completely: few entries come between.
 	t.expiries.FillPercent = 0.9
 	return t, nil
 }
@@ -85,8 +88,8 @@ func (t *tables) record(key idempotency.Key) (*idempotency.Record, error) {
 	return record, nil
 }
 
-// live returns the record unless it has expired: it then counts as absent,
-// swept or not.
+// live returns the record, or nil if it has expired. An expired record counts as
+// absent even before the sweeper has removed it.
 func live(record *idempotency.Record, now time.Time) *idempotency.Record {
 	if record == nil || !now.Before(record.Expires) {
 		return nil
@@ -94,8 +97,8 @@ func live(record *idempotency.Record, now time.Time) *idempotency.Record {
 	return record
 }
 
-// response returns what is kept of the run with the token, expired or not, and
-// when it expires; nil if there is nothing.
+// response returns the response of the run with the token, expired or not, and when
+// it expires; nil if there is none.
 func (t *tables) response(key idempotency.Key, token string) (*idempotency.Response, time.Time, error) {
 	stored := t.responses.Get(append(key[:], token...))
 	if stored == nil {
@@ -105,8 +108,8 @@ func (t *tables) response(key idempotency.Key, token string) (*idempotency.Respo
 		return nil, time.Time{}, t.unreadable("response", key, errors.New("it is cut off"))
 	}
 	until := moment(stored)
-	// The body is a part of what is decoded, and the map's pages are gone after
-	// the transaction.
+	// The body that is returned shares its memory with what is decoded. Memory of
+	// the file's map must not be used after the transaction, so it is copied.
 	response, err := idempotency.DecodeResponse(key, token, bytes.Clone(stored[momentSize:]))
 	if err != nil {
 		return nil, time.Time{}, t.unreadable("response", key, err)
@@ -114,8 +117,8 @@ func (t *tables) response(key idempotency.Key, token string) (*idempotency.Respo
 	return response, until, nil
 }
 
-// decide applies the claim table. It also returns the record that is stored,
-// which may have expired.
+// decide applies the claim table. It also returns the stored record, which may have
+// expired: putRecord needs it to remove its entry from the expiries.
 func (t *tables) decide(c idempotency.Claim, now time.Time) (idempotency.Claimed, *idempotency.Record, error) {
 	stored, err := t.record(c.Key)
 	if err != nil {
@@ -139,8 +142,8 @@ func (t *tables) decide(c idempotency.Claim, now time.Time) (idempotency.Claimed
 	return claimed, stored, nil
 }
 
-// owned returns the record in flight that the token may change, or the error;
-// neither where the token has settled already.
+// owned returns the record in flight that the token may change, or an error. It
+// returns neither if a settlement with the token is stored already.
 func (t *tables) owned(key idempotency.Key, token string, now time.Time) (*idempotency.Record, error) {
 	stored, err := t.record(key)
 	if err != nil {
@@ -153,7 +156,7 @@ func (t *tables) owned(key idempotency.Key, token string, now time.Time) (*idemp
 	return found, nil
 }
 
-// putRecord replaces the key's record, given the stored one (nil: none).
+// putRecord replaces the stored record of the key (nil: none).
 func (t *tables) putRecord(key idempotency.Key, stored, next *idempotency.Record) error {
 	if stored != nil {
 		if err := t.unexpire(stored.Expires, expiringRecord, key, ""); err != nil {
@@ -176,8 +179,9 @@ func (t *tables) putResponse(key idempotency.Key, token string, response []byte,
 	return t.put(t.expiries, expiry(until, expiringResponse, key, token), marker)
 }
 
-// forget removes all of a key, given the stored record (nil: none, or it cannot
-// be read). Entries of the expiries that are left over are swept in their time.
+// forget removes the record of a key and its responses. Stored is the record, nil if
+// there is none or it cannot be read. The entries of its responses in the expiries
+// stay; the sweeper removes them when they are due.
 func (t *tables) forget(key idempotency.Key, stored *idempotency.Record) error {
 	if stored != nil {
 		if err := t.unexpire(stored.Expires, expiringRecord, key, ""); err != nil {
@@ -223,7 +227,7 @@ func (t *tables) delete(bucket *bolt.Bucket, name []byte) error {
 	return nil
 }
 
-// expiry is the name of an entry in the expiries.
+// expiry returns the name of an entry in the expiries.
 func expiry(at time.Time, kind byte, key idempotency.Key, token string) []byte {
 	name := make([]byte, 0, momentSize+1+keySize+len(token))
 	name = append(appendMoment(name, at), kind)

@@ -12,8 +12,8 @@ import (
 	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
 )
 
-// errUnchanged ends a write transaction in which nothing was written, so that
-// nothing is flushed.
+// errUnchanged makes bbolt roll back a write transaction in which nothing has
+// changed: a commit would flush the disk for nothing.
 var errUnchanged = errors.New("nothing was changed")
 
 // read runs f in a read transaction.
@@ -51,9 +51,9 @@ func (s *Store) write(f func(t *tables) error) error {
 	return s.failure(err)
 }
 
-// transact runs f in a transaction of bbolt. Pages are read through a memory
-// map without checksums: on a damaged or shortened file bbolt panics, or the
-// processor faults. Both become an error here.
+// transact runs f in a transaction of bbolt. bbolt reads pages through a memory map,
+// and the pages have no checksums. If the file is damaged, bbolt panics; if the
+// file has become shorter, the processor reports a fault. Both become an error here.
 func (s *Store) transact(write bool, f func(*bolt.Tx) error) error {
 	run := s.db.View
 	if write {
@@ -75,9 +75,10 @@ func (s *Store) transact(write bool, f func(*bolt.Tx) error) error {
 	if panicked, ok := errors.AsType[*panicError](err); ok {
 		unreadable := &idempotency.UnreadableError{Where: "store file " + s.path, Err: panicked}
 		s.logger.Error("the store file is damaged", zap.String("path", s.path), zap.Error(panicked), zap.ByteString("stack", panicked.stack))
-		// bbolt rolls back on a panic. Where that failed too, or the panic was
-		// before all that, it still holds locks that the next call would wait
-		// for: that of the writers at least.
+		// After a panic bbolt rolls back, and a transaction that is rolled back has
+		// no database any more. If the rollback has panicked too, or the panic came
+		// before the transaction began, some locks of bbolt are still locked. The
+		// next call would wait for them for ever.
 		switch {
 		case entered != nil && entered.DB() == nil:
 		case entered != nil && write:
@@ -93,7 +94,7 @@ func (s *Store) transact(write bool, f func(*bolt.Tx) error) error {
 	return err
 }
 
-// panicError is what a damaged file made bbolt, or the processor, say.
+// panicError is a panic of bbolt, or a fault of the processor, as an error.
 type panicError struct {
 	reason any
 	stack  []byte
@@ -104,8 +105,8 @@ func (e *panicError) Error() string {
 	return fmt.Sprintf("it is damaged: %v", e.reason)
 }
 
-// guard runs f and returns its panic, or its fault in mapped memory, as a
-// [panicError].
+// guard runs f. If f panics, or reads mapped memory that the file does not have any
+// more, guard returns a [panicError].
 func guard(f func() error) (err error) {
 	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
 	defer func() {

@@ -7,6 +7,6 @@ import (
 	"syscall"
 )
 
-// unlock frees the lock of a file that bbolt cannot close any more. Closing the
-// file would not do: its memory map keeps it open, and with it the lock.
+// unlock unlocks a file that bbolt cannot close any more. Closing the file is not
+// enough: the memory map keeps the file open, and the file stays locked.
 func unlock(file *os.File) { _ = syscall.Flock(int(file.Fd()), syscall.LOCK_UN) }

@@ -4,5 +4,5 @@ package file
 
 import "os"
 
-// unlock leaves it to the closing of the file: locks are of another kind here.
+// unlock does nothing: on these systems, closing the file unlocks it.
 func unlock(*os.File) {}
