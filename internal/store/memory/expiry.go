@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// expiryHeap has the item that expires first at its head.
+// expiryHeap is a heap with the item that expires first at the top.
 type expiryHeap []*item
 
 // Len implements [heap.Interface].
@@ -39,14 +39,15 @@ func (h *expiryHeap) Pop() any {
 
 var _ heap.Interface = (*expiryHeap)(nil)
 
-// What has expired counts as absent at once; sweeping only frees its memory.
+// What has expired counts as absent at once. The sweeper only gives its memory back.
 const (
 	sweepEvery = 5 * time.Second
-	// sweepAtOnce bounds how long a sweep keeps callers waiting.
+	// sweepAtOnce is how many items the sweeper removes before it unlocks the store
+	// for others.
 	sweepAtOnce = 1000
 )
 
-// sweep removes what has expired, until Close.
+// sweep is the sweeper: it removes what has expired, until Close.
 func (s *Store) sweep() {
 	defer close(s.stopped)
 	tick := time.NewTicker(sweepEvery)
@@ -65,8 +66,8 @@ func (s *Store) sweep() {
 	}
 }
 
-// removeExpired removes up to limit items that have expired, and returns how
-// many.
+// removeExpired removes items that have expired, up to limit of them. It returns how
+// many it has removed.
 func (s *Store) removeExpired(now time.Time, limit int) int {
 	for n := range limit {
 		if len(s.expires) == 0 || now.Before(s.expires[0].expires) {

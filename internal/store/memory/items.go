@@ -20,7 +20,7 @@ type item struct {
 
 func (s *Store) shard(key idempotency.Key) map[idempotency.Key]*entry { return s.shards[key[0]] }
 
-// record returns the key's record if it has not expired.
+// record returns the record of the key, or nil if it has expired or there is none.
 func (s *Store) record(key idempotency.Key, now time.Time) *idempotency.Record {
 	if e := s.shard(key)[key]; e != nil && e.record != nil && now.Before(e.record.expires) {
 		return e.record.record
@@ -28,8 +28,8 @@ func (s *Store) record(key idempotency.Key, now time.Time) *idempotency.Record {
 	return nil
 }
 
-// response returns the response of the run with the token if it has not
-// expired.
+// response returns the response of the run with the token, or nil if it has expired
+// or there is none.
 func (s *Store) response(key idempotency.Key, token string, now time.Time) *idempotency.Response {
 	if e := s.shard(key)[key]; e != nil && e.responses[token] != nil && now.Before(e.responses[token].expires) {
 		return e.responses[token].response
@@ -37,8 +37,8 @@ func (s *Store) response(key idempotency.Key, token string, now time.Time) *idem
 	return nil
 }
 
-// putRecord replaces the key's record, or writes nothing and returns
-// [idempotency.ErrFull].
+// putRecord replaces the record of the key. If there is no room, it changes nothing
+// and returns [idempotency.ErrFull].
 func (s *Store) putRecord(key idempotency.Key, record *idempotency.Record, now time.Time) error {
 	var old *item
 	if e := s.shard(key)[key]; e != nil {
@@ -47,8 +47,8 @@ func (s *Store) putRecord(key idempotency.Key, record *idempotency.Record, now t
 	return s.replace(old, &item{key: key, record: record, expires: record.Expires, size: recordSize(record)}, now)
 }
 
-// putResponse keeps the response of the run with the token, or writes nothing
-// and returns [idempotency.ErrFull].
+// putResponse keeps the response of the run with the token. If there is no room, it
+// changes nothing and returns [idempotency.ErrFull].
 func (s *Store) putResponse(key idempotency.Key, token string, response *idempotency.Response, expires, now time.Time) error {
 	var old *item
 	if e := s.shard(key)[key]; e != nil {
@@ -63,7 +63,7 @@ func (s *Store) replace(old, next *item, now time.Time) error {
 		grows -= old.size
 	}
 	if grows > 0 && s.size+grows > s.limit {
-		// What has expired makes room; the old item may be part of it.
+		// Make room by removing what has expired. That may remove the old item too.
 		s.removeExpired(now, len(s.expires))
 		if old != nil && old.index < 0 {
 			old, grows = nil, next.size
@@ -91,7 +91,7 @@ func (s *Store) replace(old, next *item, now time.Time) error {
 	return nil
 }
 
-// remove takes an item out of everything; nil is none.
+// remove takes an item out of its map and out of the heap. For nil it does nothing.
 func (s *Store) remove(i *item) {
 	if i == nil {
 		return
@@ -109,12 +109,12 @@ func (s *Store) remove(i *item) {
 	s.size -= i.size
 }
 
-// perItem is about what an item takes beside its texts: its structs, its share
-// of the maps and of the heap.
+// perItem is about how many bytes an item takes besides its texts: its structs, and
+// its part of the maps and of the heap.
 const perItem = 512
 
-// recordSize counts the record that a forced run is to replace, too: so that
-// putting it back always fits.
+// recordSize is about how many bytes a record takes. It counts the record that a
+// forced run is meant to replace too, so that there is always room to put it back.
 func recordSize(r *idempotency.Record) int64 {
 	if r == nil {
 		return 0

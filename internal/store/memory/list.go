@@ -9,8 +9,8 @@ import (
 	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
 )
 
-// List implements [idempotency.Store]. The order is that of the keys, and a
-// cursor is the last key of the page before it.
+// List implements [idempotency.Store]. The order is that of the keys. A cursor is the
+// last key of the page before.
 func (s *Store) List(ctx context.Context, cursor string, limit int) ([]idempotency.Listed, string, error) {
 	if limit < 1 {
 		return nil, "", fmt.Errorf("a page of %d records; it must be at least 1", limit)

@@ -1,5 +1,5 @@
-// Package memory is the store that is gone at exit: for trying out, and for
-// tests.
+// Package memory is a store in the memory of the process. It is empty after a
+// restart, so it is for trying caddy-dedup out, and for tests.
 package memory
 
 import (
@@ -12,9 +12,9 @@ import (
 	"github.com/caddy-dedup/caddy-dedup/internal/store/wakeup"
 )
 
-// Store keeps records and responses in maps. It refuses what does not fit; it
-// never evicts what has not expired, since a key that was forgotten too early
-// runs twice.
+// Store keeps records and responses in maps. If there is no room, it refuses what is
+// new. It never drops what has not expired: a request whose key was forgotten too
+// early would run twice.
 type Store struct {
 	limit   int64
 	started time.Time
@@ -32,19 +32,20 @@ type Store struct {
 
 var _ idempotency.Store = (*Store)(nil)
 
-// shards are by a key's first byte; [Store.List] orders one of them at a time.
+// shards is the number of maps: there is one for each first byte of a key, so that
+// [Store.List] sorts the keys of one map at a time, and not all of them.
 const shards = 256
 
 // entry is what is kept of one key.
 type entry struct {
 	record *item
-	// responses are by the token of their run. They outlive the record's next
-	// claim: whoever waited for a released run gets its answer.
+	// responses are by the token of their run. A response stays when the key is
+	// claimed again, for requests that waited for the run before.
 	responses map[string]*item
 }
 
-// New returns an empty store that takes about limit bytes. [Store.Close] ends
-// its sweeper.
+// New returns an empty store that takes about limit bytes. It starts a sweeper, which
+// [Store.Close] ends.
 func New(limit int64) *Store {
 	s := &Store{
 		limit:   limit,
@@ -59,21 +60,22 @@ func New(limit int64) *Store {
 	return s
 }
 
-// SetLimit changes how many bytes the store takes, about. What it holds already
-// stays, whatever the limit.
+// SetLimit changes how many bytes the store takes, about. What it has already stays,
+// even if that is more than the new limit.
 func (s *Store) SetLimit(limit int64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.limit = limit
 }
 
-// now is the store's clock. It follows the monotonic clock: no lease lapses
-// because somebody set the wall clock.
+// now is the clock of the store. It follows the monotonic clock, so that no lease
+// lapses because the wall clock was set.
 func (s *Store) now() time.Time {
 	return s.started.Add(time.Since(s.started)).UTC().Truncate(time.Millisecond)
 }
 
-// lock takes the lock if the store may still be asked.
+// lock locks the store. It returns an error, without the lock, if the context has
+// ended or the store is closed.
 func (s *Store) lock(ctx context.Context) error {
 	if err := ctx.Err(); err != nil {
 		return err
@@ -137,7 +139,7 @@ func (s *Store) Settle(ctx context.Context, key idempotency.Key, claimed *idempo
 	return err
 }
 
-// settle reports whether a run ended by it.
+// settle reports whether it has ended a run, so that the waiters must be woken.
 func (s *Store) settle(ctx context.Context, key idempotency.Key, claimed *idempotency.Record, settlement idempotency.Settlement) (bool, error) {
 	if err := s.lock(ctx); err != nil {
 		return false, err
@@ -154,7 +156,7 @@ func (s *Store) settle(ctx context.Context, key idempotency.Key, claimed *idempo
 			return false, err
 		}
 	}
-	// No larger than the record in flight: this always fits.
+	// The new record is not larger than the one in flight, so it always fits.
 	return true, s.putRecord(key, found.CountedAs(claimed).Settled(settlement, now), now)
 }
 

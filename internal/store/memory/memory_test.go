@@ -20,7 +20,8 @@ func TestStore(t *testing.T) {
 	storetest.Run(t, open, storetest.Options{Around: synctest.Test, Advance: time.Sleep})
 }
 
-// The suite itself must hold where only real time passes, as for a server.
+// The suite is also for stores on servers, where only real time passes. This tries
+// that half of it without a server.
 func TestStoreInRealTime(t *testing.T) {
 	storetest.Run(t, open, storetest.Options{})
 }
@@ -89,15 +90,15 @@ func TestSettleThatDoesNotFit(t *testing.T) {
 		t.Fatalf("after it: %+v, %v; want the run still in flight", record, err)
 	}
 	fill(t, s)
-	free := idempotency.Settlement{State: idempotency.Released, Counted: true, Retention: time.Hour}
-	if err := s.Settle(t.Context(), claim(0).Key, claimed.Record, free); err != nil {
+	release := idempotency.Settlement{State: idempotency.Released, Counted: true, Retention: time.Hour}
+	if err := s.Settle(t.Context(), claim(0).Key, claimed.Record, release); err != nil {
 		t.Errorf("a release without a response in a full store: %v", err)
 	}
 }
 
 func TestExpiredRecordsMakeRoom(t *testing.T) {
 	for name, wait := range map[string]time.Duration{
-		"before a sweep": time.Hour + time.Second, // the hour is a multiple of the sweep's period
+		"before a sweep": time.Hour + time.Second, // the last sweep, at one hour, came before they expired
 		"after a sweep":  2 * time.Hour,
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -1,5 +1,6 @@
-// Package wakeup tells the waiters of one process that a run has ended. It is
-// what the stores have in common whose records belong to one process.
+// Package wakeup tells those who wait, within one process, that a run has ended. All
+// stores use it: the memory store and the file store when they settle a run, the
+// Redis store when its server reports an end.
 package wakeup
 
 import (
@@ -8,15 +9,16 @@ import (
 	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
 )
 
-// Subscribers are those who want to be told. The zero value has none.
+// Subscribers are the functions that are told. The zero value has none.
 type Subscribers struct {
 	mu   sync.RWMutex
 	next int
 	wake map[int]func(idempotency.Key)
 }
 
-// Subscribe has wake called with every key that [Subscribers.Wake] is called
-// with, until stop. Wake must not block, and must not subscribe or stop.
+// Subscribe adds a function: [Subscribers.Wake] calls it with every key until stop is
+// called. The function must not block, and must not call Subscribe or stop, because
+// Wake calls it under a lock.
 func (s *Subscribers) Subscribe(wake func(idempotency.Key)) (stop func()) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -33,9 +35,8 @@ func (s *Subscribers) Subscribe(wake func(idempotency.Key)) (stop func()) {
 	}
 }
 
-// Wake tells all subscribers that the run of a key has ended. All are told of
-// every key: looking up whether one of them waits would cost as much as telling
-// it.
+// Wake tells all subscribers that the run of a key has ended. It does not look up
+// whether a subscriber waits for the key: that would cost as much as telling it.
 func (s *Subscribers) Wake(key idempotency.Key) {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
