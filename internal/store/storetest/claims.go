@@ -61,8 +61,8 @@ func sameToken(f *fixture) {
 	lapsing.Lease = f.short()
 	f.claim(lapsing, idempotency.Proceed)
 	f.pass(lapsing.Lease)
-	if late := f.claim(lapsing, idempotency.Proceed); late.Record.Attempt != 1 {
-		f.Errorf("retried after its own lease it is attempt %d, want 1", late.Record.Attempt)
+	if again := f.claim(lapsing, idempotency.Proceed); again.Record.Attempt != 1 {
+		f.Errorf("retried after its own lease it is attempt %d, want 1", again.Record.Attempt)
 	}
 }
 

@@ -15,13 +15,13 @@ var concurrencyTests = []subtest{
 	{"of many concurrent claims of a lapsed lease one proceeds", oneTakeover},
 	{"of many concurrent claims of a released key one proceeds", oneAfterRelease},
 	{"the same token proceeds however often it is sent at once", oneToken},
-	{"of a late and a new settlement the owner's stays", racingSettlements},
+	{"of the settlements of a late and a new owner the new owner's stays", racingSettlements},
 	{"runs of one key never overlap", exclusiveRuns},
 }
 
 const claimers = 32
 
-// storeOf spreads concurrent callers over the store and its peer.
+// storeOf returns the store for every second caller, and the peer for the others.
 func (f *fixture) storeOf(i int) idempotency.Store {
 	if i%2 == 0 {
 		return f.store
@@ -29,8 +29,8 @@ func (f *fixture) storeOf(i int) idempotency.Store {
 	return f.peer
 }
 
-// claimAtOnce sends the claims together and returns those that may proceed. The
-// others must wait for the one that does.
+// claimAtOnce makes all claims at the same time, and returns those that may proceed.
+// All others must have been told to wait for that run.
 func (f *fixture) claimAtOnce(claims []idempotency.Claim) []idempotency.Claimed {
 	f.Helper()
 	all := make([]idempotency.Claimed, len(claims))
@@ -69,8 +69,8 @@ func (f *fixture) claimAtOnce(claims []idempotency.Claim) []idempotency.Claimed 
 	return proceeding
 }
 
-// oneOf lets many new claims race for a key and returns the only one that may
-// proceed.
+// oneOf makes many new claims of a key at the same time, and returns the only one
+// that may proceed.
 func (f *fixture) oneOf(k idempotency.Key) idempotency.Claimed {
 	f.Helper()
 	claims := make([]idempotency.Claim, claimers)
@@ -156,8 +156,9 @@ func racingSettlements(f *fixture) {
 	f.sameResponse("the replay", replayed.Response, answer(201, "owner"))
 }
 
-// run is what is known of a key's runs to whoever holds its claim: no lock
-// guards it, so the race detector sees two runs that overlap.
+// run is what the workers know of the runs of one key. Only the worker that owns the
+// claim uses attempts, and no lock guards it: if two runs overlap, the race detector
+// reports it.
 type run struct {
 	running  atomic.Int32
 	attempts int
@@ -180,8 +181,8 @@ func exclusiveRuns(f *fixture) {
 	done.Wait()
 }
 
-// randomRun claims a key and, where it may, runs and ends in a random way. It
-// reports with Errorf: it is not the test's own goroutine.
+// randomRun claims a key and, if it may run, ends the run in a random way. It reports
+// with Errorf, because Fatalf is only for the goroutine of the test itself.
 func (f *fixture) randomRun(store idempotency.Store, k idempotency.Key, r *run, random *rand.Rand) {
 	c := f.newClaim(k)
 	keptBefore := r.kept.Load()

@@ -11,13 +11,14 @@ var forcedTests = []subtest{
 	{"a forced run that keeps nothing leaves the kept response", forcedLeaves},
 	{"a forced run that lapsed leaves the kept response", forcedLapses},
 	{"a forced run over nothing is an ordinary one", forcedOverNothing},
-	{"a claim written anew settles with its owner's attempts", settlesWithOwnersAttempts},
+	{"a claim that was written again settles with its owner's attempts", settlesWithOwnersAttempts},
 }
 
-// bodies are those of responses that stores may keep in different places.
+// bodies are a small body and a large one, because a store may keep them in different
+// places.
 var bodies = map[string]string{"small": "first", "large": strings.Repeat("first ", 20_000)}
 
-// forced completes a key with the body and claims it by force.
+// forced keeps a response with this body, and then claims the key with Force.
 func (f *fixture) forced(name, body string) (idempotency.Claimed, idempotency.Claim) {
 	f.Helper()
 	k := key(name)
@@ -33,7 +34,7 @@ func (f *fixture) forced(name, body string) (idempotency.Claimed, idempotency.Cl
 	return claimed, c
 }
 
-// replays fails the test unless the key replays this body.
+// replays fails the test if the key does not replay this body.
 func (f *fixture) replays(name, body string) {
 	f.Helper()
 	got := f.claimAt(f.peer, f.newClaim(key(name)), idempotency.ReplayKept)
@@ -76,7 +77,7 @@ func forcedLeaves(f *fixture) {
 					f.Errorf("%s: who waited for the forced run gets %+v", name, got)
 				}
 			}
-			// It can be forced again, and replaced then.
+			// The next forced run can still replace the response.
 			again := f.newClaim(key(name))
 			again.Force = true
 			f.settle(key(name), f.claim(again, idempotency.Proceed).Record, complete("third"))
@@ -95,14 +96,15 @@ func forcedLapses(f *fixture) {
 		if left := f.lookup(key(size)); left.State != idempotency.Complete || left.Token != claimed.Previous.Token {
 			f.Errorf("the lapsed forced run leaves %+v", left)
 		}
-		// Nobody has taken over: its late response is kept all the same.
+		// Nobody has claimed the key since, so the late owner can still keep its
+		// response.
 		f.settle(key(size), claimed.Record, complete("late"))
 		f.replays(size, "late")
 	}
 }
 
-// keptBeside fails the test unless a forced run in flight has no response, and
-// that of the run before it is still there.
+// keptBeside fails the test if a forced run in flight has a response, or if the
+// response of the run before it is gone.
 func (f *fixture) keptBeside(name, body string, forced idempotency.Claimed) {
 	f.Helper()
 	if got := f.response(key(name), forced.Record.Token); got != nil {
@@ -113,7 +115,8 @@ func (f *fixture) keptBeside(name, body string, forced idempotency.Claimed) {
 	}
 }
 
-// The store has lost a third attempt's claim, which was then written anew.
+// The store has lost the claim of a third attempt, and the owner has written it again.
+// For the store it is then the first attempt.
 func settlesWithOwnersAttempts(f *fixture) {
 	c := f.newClaim(key("a"))
 	claimed := f.claim(c, idempotency.Proceed).Record

@@ -24,10 +24,10 @@ func takeover(f *fixture) {
 	c.Lease, c.Fingerprints = f.short(), []string{"body:1"}
 	first := f.claim(c, idempotency.Proceed)
 	f.pass(c.Lease)
-	late := f.newClaim(key("a"))
-	late.Fingerprints = []string{"body:2"}
-	second := f.claimAt(f.peer, late, idempotency.Proceed)
-	if second.Record.Attempt != 2 || second.Record.Token != late.Token || second.Record.ExecutionID != late.ExecutionID {
+	next := f.newClaim(key("a"))
+	next.Fingerprints = []string{"body:2"}
+	second := f.claimAt(f.peer, next, idempotency.Proceed)
+	if second.Record.Attempt != 2 || second.Record.Token != next.Token || second.Record.ExecutionID != next.ExecutionID {
 		f.Errorf("taken over: %+v", second.Record)
 	}
 	f.sameRecord("what was taken over", second.Previous, first.Record)
@@ -128,7 +128,7 @@ func fencedOwner(f *fixture) {
 
 func goneRecord(f *fixture) {
 	forgotten := f.newClaim(key("forgotten"))
-	forgotten.Lease = f.short() // an operator may forget it then, though its run goes on
+	forgotten.Lease = f.short() // once it has lapsed, an operator may forget the key
 	first := f.claim(forgotten, idempotency.Proceed)
 	f.pass(forgotten.Lease)
 	if err := f.store.Forget(f.ctx, forgotten.Key); err != nil {

@@ -12,7 +12,7 @@ var listTests = []subtest{
 	{"a list shows no expired or forgotten keys", listLive},
 }
 
-// pageThrough reads the list to its end.
+// pageThrough lists all records, page by page.
 func (f *fixture) pageThrough(limit int) map[idempotency.Key]*idempotency.Record {
 	f.Helper()
 	found := make(map[idempotency.Key]*idempotency.Record)

@@ -13,8 +13,8 @@ var modelTests = []subtest{
 	{"random operations agree with the model", agreesWithModel},
 }
 
-// model is the store's contract in its plainest form: two maps and a clock that
-// only the test moves.
+// model is the simplest store that keeps the contract: two maps, and a clock that only
+// the test moves.
 type model struct {
 	now       time.Time
 	records   map[idempotency.Key]*idempotency.Record
@@ -100,9 +100,9 @@ func (m *model) forget(k idempotency.Key) error {
 	return nil
 }
 
-// The durations of the random operations. Time moves by multiples of step, and
-// no lease and no retention ends at such a multiple: so a clock that ticks
-// on its own between two operations changes no outcome.
+// The durations of the random operations. Time moves by multiples of modelStep, and
+// leases and retentions end between two such multiples. So it makes no difference
+// that the clock of the store also moves a little by itself.
 const (
 	modelStep  = 25 * time.Minute
 	modelLease = 60 * time.Minute
@@ -127,7 +127,7 @@ func agreesWithModel(f *fixture) {
 	}
 }
 
-// walk is a run of random operations on a store and on the model.
+// walk makes random operations on a store, and the same ones on the model.
 type walk struct {
 	*fixture
 	model   model
@@ -135,7 +135,7 @@ type walk struct {
 	started time.Time
 	moved   time.Duration
 	step    int
-	// owners are claims that proceeded, the newest last.
+	// owners are the last claims that proceeded, the newest last.
 	owners map[idempotency.Key][]owner
 }
 
@@ -177,7 +177,7 @@ func (w *walk) tryOperator(k idempotency.Key) {
 	if w.random.IntN(2) == 0 {
 		w.sameError("forget", w.store.Forget(w.ctx, k), w.model.forget(k))
 		if w.model.lookup(k) == nil {
-			w.owners[k] = nil // what a store keeps of runs before is its own affair
+			w.owners[k] = nil // responses of earlier runs may stay or go, so they are not compared
 		}
 		return
 	}
@@ -199,7 +199,7 @@ func (w *walk) tryClaim(k idempotency.Key) {
 		case 0:
 			c.SameRun = o.claim.ExecutionID
 		case 1:
-			// The same token is the same claim: nothing else of it changes.
+			// The same token means the same claim, so nothing else in it may differ.
 			if found := w.model.lookup(k); found != nil && found.State == idempotency.InFlight && found.Token == o.claim.Token {
 				c = o.claim
 			}
@@ -244,7 +244,7 @@ func (w *walk) trySettle(k idempotency.Key) {
 	w.sameError("settle", w.store.Settle(w.ctx, k, o.record, s), w.model.settle(k, o.claim.Token, s))
 }
 
-// anyOwner picks a claim that once proceeded, the newest more often than not.
+// anyOwner returns a claim that has proceeded, mostly the newest one.
 func (w *walk) anyOwner(k idempotency.Key) *owner {
 	owners := w.owners[k]
 	if len(owners) == 0 {
@@ -264,9 +264,9 @@ func (w *walk) sameError(what string, got, want error) {
 	}
 }
 
-// agree compares all but the moments: the model's clock stands still between
-// two operations, the store's need not. What is left of a lease or a life is
-// the same to within a step.
+// agree compares a record of the store with that of the model. The clock of the model
+// stands still between two operations, and that of the store need not. So times may
+// differ, but not by more than a part of a step.
 func (w *walk) agree(what string, got, want *idempotency.Record) {
 	w.Helper()
 	what = fmt.Sprintf("step %d: %s", w.step, what)

@@ -19,8 +19,8 @@ var operatorTests = []subtest{
 	{"of claims and operators at once no run is lost", operatorsAndClaims},
 }
 
-// ends are the states in which an operator finds a key, with what brings them
-// about; nil leaves the claim to lapse.
+// ends are the states in which an operator can find a key, each with the settlement
+// after which a key is in that state. Nil means that the lease lapses.
 var ends = map[string]*idempotency.Settlement{
 	"lapsed":   nil,
 	"complete": new(complete("kept")),
@@ -28,7 +28,7 @@ var ends = map[string]*idempotency.Settlement{
 	"held":     new(hold()),
 }
 
-// endedAs leaves a key of that name in one of the states.
+// endedAs brings a key into the state with this name.
 func (f *fixture) endedAs(name string) (idempotency.Claim, *idempotency.Record) {
 	f.Helper()
 	c := f.newClaim(key(name))
@@ -63,12 +63,12 @@ func freeAnyState(f *fixture) {
 		if response := f.response(c.Key, "operator"); response != nil {
 			f.Errorf("freed, %s: an operator's act has the response %+v", name, response)
 		}
-		// Freed again it is what it is.
+		// A second Free is no error.
 		if _, err := f.store.Free(f.ctx, c.Key, "operator"); err != nil {
 			f.Fatalf("free again, %s: %v", name, err)
 		}
 		next := f.newClaim(c.Key)
-		next.MaxAttempts = 1 // they begin anew
+		next.MaxAttempts = 1 // attempts from before Free do not count
 		again := f.claimAt(f.peer, next, idempotency.Proceed)
 		if again.Record.Attempt != before.Attempt+1 {
 			f.Errorf("freed, %s: the next attempt is %d, want %d", name, again.Record.Attempt, before.Attempt+1)
@@ -162,8 +162,8 @@ func operatorBesideRun(f *fixture) {
 	refused(key("a"))
 }
 
-// Operators free and forget one key while requests claim it: whoever may run can
-// still settle, and no two run at once.
+// Operators free and forget a key while requests claim it. A request that may run must
+// still be able to settle, and two requests must never run at the same time.
 func operatorsAndClaims(f *fixture) {
 	const rounds = 60
 	k := key("a")
@@ -184,7 +184,7 @@ func operatorsAndClaims(f *fixture) {
 					f.Error("two runs at once")
 					return
 				}
-				runtime.Gosched() // others try
+				runtime.Gosched() // let the others try
 				running.Unlock()
 				if err := f.storeOf(worker).Settle(f.ctx, k, claimed.Record, complete(claimed.Record.Token)); err != nil {
 					f.Errorf("a run that was alive could not be settled: %v", err)

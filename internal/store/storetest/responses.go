@@ -8,12 +8,12 @@ import (
 
 var responseTests = []subtest{
 	{"a response comes back as it was", identicalResponses},
-	{"a released response is there for those who waited", releasedResponse},
-	{"another run leaves the released response alone", releasedResponseBesideNextRun},
+	{"the response of a released run is there for those who waited", releasedResponse},
+	{"another run leaves the response of a released run alone", releasedResponseBesideNextRun},
 	{"a response belongs to its token", responseOfToken},
 }
 
-// binary is a body of n bytes in which every byte value occurs.
+// binary returns a body of n random bytes, of all values.
 func binary(n int) []byte {
 	body := make([]byte, n)
 	random := rand.New(rand.NewPCG(1, uint64(n)))
@@ -35,7 +35,7 @@ func identicalResponses(f *fixture) {
 			Header: map[string][]string{
 				"Location": {"/a?b=<c>&d=\"é\""},
 				"Link":     {"<a>; rel=b", "", "<c>; rel=d"},
-				"Server":   {}, // removed
+				"Server":   {}, // a field that the run removed
 				"X-Latin1": {"caf\xe9 \xff"},
 				"X-Empty":  {""},
 			},

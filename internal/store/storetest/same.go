@@ -9,7 +9,7 @@ import (
 	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
 )
 
-// recordDifference says in what two records differ, "" for in nothing.
+// recordDifference says how two records differ, "" if they are the same.
 func recordDifference(got, want *idempotency.Record) string {
 	if got == nil || want == nil {
 		if got == want {
@@ -28,7 +28,7 @@ func recordDifference(got, want *idempotency.Record) string {
 		if !at.a.Equal(*at.b) {
 			return fmt.Sprintf("%s: got %v, want %v", at.name, *at.a, *at.b)
 		}
-		*at.a, *at.b = time.Time{}, time.Time{} // equal times may differ in their location
+		*at.a, *at.b = time.Time{}, time.Time{} // times can be equal and yet differ in their time zone
 	}
 	if difference := recordDifference(a.Replaces, b.Replaces); difference != "" {
 		return "the record that it replaces: " + difference
@@ -40,7 +40,7 @@ func recordDifference(got, want *idempotency.Record) string {
 	return ""
 }
 
-// responseDifference says in what two responses differ, "" for in nothing.
+// responseDifference says how two responses differ, "" if they are the same.
 func responseDifference(got, want *idempotency.Response) string {
 	switch {
 	case got == nil || want == nil:
@@ -79,8 +79,8 @@ func (f *fixture) sameResponse(what string, got, want *idempotency.Response) {
 	}
 }
 
-// between fails the test where a time is not one of the given span. Stores keep
-// milliseconds; one is forgiven at each end.
+// between fails the test if a time is before from or after to. Stores keep times in
+// milliseconds, so it may be one millisecond before or after.
 func (f *fixture) between(what string, at, from, to time.Time) {
 	f.Helper()
 	if at.Before(from.Add(-time.Millisecond)) || at.After(to.Add(time.Millisecond)) {

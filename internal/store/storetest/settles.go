@@ -14,7 +14,7 @@ var settleTests = []subtest{
 	{"settling twice does nothing", settleTwice},
 }
 
-// ended checks what a settlement made of a record.
+// ended checks the record of a key after a settlement, and returns it.
 func (f *fixture) ended(k idempotency.Key, claimed *idempotency.Record, s idempotency.Settlement, before, after time.Time) *idempotency.Record {
 	f.Helper()
 	got := f.lookup(k)
@@ -69,7 +69,7 @@ func releasedRunsAgain(f *fixture) {
 		f.Errorf("the second run: %+v", second.Record)
 	}
 
-	// A release without a response keeps none.
+	// A settlement without a response keeps none.
 	s = idempotency.Settlement{State: idempotency.Released, Retention: long, AnswerFor: long}
 	f.settle(k, second.Record, s)
 	if response := f.response(k, again.Token); response != nil {

@@ -1,5 +1,5 @@
-// Package storetest is the conformance suite of [idempotency.Store]: what the
-// interface's comments say, every store is held to by the same tests.
+// Package storetest is the conformance suite of [idempotency.Store]: every store must
+// pass these tests. They check what the comments of the interface promise.
 package storetest
 
 import (
@@ -16,24 +16,22 @@ import (
 // Options say how time passes for the store under test, and what else the
 // suite may do with it.
 type Options struct {
-	// Around runs the body of every subtest; nil runs it as it is. With
-	// synctest.Test every subtest has a bubble of its own, and open is called
-	// inside it.
+	// Around, if it is set, runs the body of every subtest. With synctest.Test, every
+	// subtest has a bubble of its own, and its store is opened inside the bubble.
 	Around func(t *testing.T, body func(t *testing.T))
 
-	// Advance moves the store's clock: time.Sleep in a bubble, or what a fake
-	// server has for it. Nil says that only real time moves it: the suite then
-	// takes short leases and watches the store's clock until they have passed.
+	// Advance moves the clock of the store: time.Sleep in a bubble, or a function of
+	// a fake server. Nil means that only real time moves the clock. The suite then
+	// uses short leases, and waits until the clock of the store has passed them.
 	Advance func(d time.Duration)
 
-	// Peer opens another store over the same records as the given one, as
-	// another replica would have it. Nil where the records belong to one
-	// process.
+	// Peer opens a second store over the same records, as another replica has one.
+	// Nil means that only one process can have the records open.
 	Peer func(t *testing.T, store idempotency.Store) idempotency.Store
 }
 
-// Run holds a store to the interface's contract. Open returns an empty store;
-// the suite closes it at the end of the subtest.
+// Run runs the suite. open returns an empty store, and the suite closes that store at
+// the end of the subtest.
 func Run(t *testing.T, open func(t *testing.T) idempotency.Store, options Options) {
 	for _, group := range [][]subtest{claimTests, leaseTests, settleTests, responseTests, listTests, wakeTests, concurrencyTests, modelTests, forcedTests, operatorTests} {
 		for _, test := range group {
@@ -54,13 +52,12 @@ type subtest struct {
 	run  func(f *fixture)
 }
 
-// fixture is one subtest's store, its peer, and the suite's way to let time
-// pass.
+// fixture has the store of one subtest, its peer, and a way to let time pass.
 type fixture struct {
 	*testing.T
 	ctx     context.Context
 	store   idempotency.Store
-	peer    idempotency.Store // the same store where there is no other
+	peer    idempotency.Store // the store itself if Options has no Peer
 	options Options
 	tokens  atomic.Int64
 }
@@ -96,17 +93,18 @@ func (f *fixture) short() time.Duration {
 	return 300 * time.Millisecond
 }
 
-// clockPatience is how long real time may take to pass.
+// clockPatience is how much longer than expected the clock of a store may take.
 const clockPatience = 30 * time.Second
 
-// pass returns when the store's clock has moved by at least d.
+// pass returns when the clock of the store has moved by at least d.
 func (f *fixture) pass(d time.Duration) {
 	f.Helper()
 	if f.options.Advance != nil {
 		f.options.Advance(d)
 		return
 	}
-	// A server may expire keys by another clock than it tells the time by.
+	// A server may use two clocks that differ a little: one to expire keys, one to say
+	// what time it is.
 	const spread = 20 * time.Millisecond
 	end := f.now().Add(d + spread)
 	tick := time.NewTicker(5 * time.Millisecond)
@@ -121,7 +119,7 @@ func (f *fixture) pass(d time.Duration) {
 	}
 }
 
-// now is the time of the store's clock.
+// now returns the time by the clock of the store.
 func (f *fixture) now() time.Time {
 	f.Helper()
 	_, now, err := f.store.Lookup(f.ctx, key("the clock"))
@@ -133,7 +131,7 @@ func (f *fixture) now() time.Time {
 
 func key(name string) idempotency.Key { return sha256.Sum256([]byte(name)) }
 
-// newClaim is a claim of a token of its own and a long lease.
+// newClaim returns a claim with a new token and a long lease.
 func (f *fixture) newClaim(k idempotency.Key) idempotency.Claim {
 	n := f.tokens.Add(1)
 	return idempotency.Claim{
@@ -145,7 +143,7 @@ func (f *fixture) newClaim(k idempotency.Key) idempotency.Claim {
 	}
 }
 
-// claim asks the store and fails the test on an error or another verdict.
+// claim makes a claim, and fails the test on an error or on another verdict.
 func (f *fixture) claim(c idempotency.Claim, want idempotency.Verdict) idempotency.Claimed {
 	f.Helper()
 	return f.claimAt(f.store, c, want)
@@ -177,7 +175,7 @@ func (f *fixture) settle(k idempotency.Key, claimed *idempotency.Record, s idemp
 	}
 }
 
-// lookup returns the record and fails the test where there is none.
+// lookup returns the record of a key, and fails the test if there is none.
 func (f *fixture) lookup(k idempotency.Key) *idempotency.Record {
 	f.Helper()
 	record, _, err := f.store.Lookup(f.ctx, k)
@@ -190,7 +188,7 @@ func (f *fixture) lookup(k idempotency.Key) *idempotency.Record {
 	return record
 }
 
-// absent fails the test where the key has a record.
+// absent fails the test if the key has a record.
 func (f *fixture) absent(k idempotency.Key) {
 	f.Helper()
 	record, _, err := f.store.Lookup(f.ctx, k)
@@ -202,7 +200,7 @@ func (f *fixture) absent(k idempotency.Key) {
 	}
 }
 
-// response returns what is kept for a token, nil for nothing.
+// response returns the response of the run with this token, nil if there is none.
 func (f *fixture) response(k idempotency.Key, token string) *idempotency.Response {
 	f.Helper()
 	response, err := f.store.Response(f.ctx, k, token)
@@ -212,7 +210,7 @@ func (f *fixture) response(k idempotency.Key, token string) *idempotency.Respons
 	return response
 }
 
-// complete is a settlement that keeps a response with the given body.
+// complete returns a settlement that keeps a response with this body.
 func complete(body string) idempotency.Settlement {
 	return idempotency.Settlement{
 		State: idempotency.Complete, Counted: true, Retention: 24 * long,
@@ -220,8 +218,8 @@ func complete(body string) idempotency.Settlement {
 	}
 }
 
-// release is a settlement that frees the key and keeps the answer for those
-// who waited.
+// release returns a settlement that releases the key, and keeps a response for
+// requests that waited.
 func release(counted bool, body string) idempotency.Settlement {
 	return idempotency.Settlement{
 		State: idempotency.Released, Counted: counted, Retention: 24 * long, AnswerFor: long,
@@ -229,7 +227,7 @@ func release(counted bool, body string) idempotency.Settlement {
 	}
 }
 
-// hold is a settlement that holds the key.
+// hold returns a settlement after which the key is held.
 func hold() idempotency.Settlement {
 	return idempotency.Settlement{State: idempotency.Held, Counted: true, Retention: 24 * long}
 }

@@ -13,12 +13,12 @@ var wakeTests = []subtest{
 	{"an ended subscription is not called", endedSubscription},
 }
 
-// wakePatience bounds the rounds in which a wake-up, which may be lost, has to
-// come once.
+// wakePatience is how long awaitWake tries. A single wake-up may be lost, but not all
+// of them.
 const wakePatience = 20 * time.Second
 
-// awaitWake ends runs that a claim of the peer waits for until its subscription
-// is told of one.
+// awaitWake ends one run after another, each while a claim of the peer waits for it,
+// until a wake-up comes for one of them.
 func (f *fixture) awaitWake(what string, woken <-chan idempotency.Key, s idempotency.Settlement) {
 	f.Helper()
 	deadline := time.Now().Add(wakePatience)
