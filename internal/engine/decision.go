@@ -10,24 +10,25 @@ import (
 // Decision is what a request does: [*Run], [Replay], [Refusal] or [SameRun].
 type Decision interface{ decision() }
 
-// Replay answers a request with the response of another's run.
+// Replay answers a request with the response of the run of another request.
 type Replay struct {
 	Record   *idempotency.Record
 	Response *idempotency.Response
-	// Waited says that the run was in flight when the request came.
+	// Waited says that the run was still in flight when the request came.
 	Waited bool
 }
 
-// SameRun lets a request pass: it belongs to the run in flight under its key,
-// which another dedup in front has claimed.
+// SameRun lets a request pass, because it is part of the run that is in flight under
+// its key: another dedup handler, in front of this one, has claimed the key.
 type SameRun struct{ Record *idempotency.Record }
 
-// Refusal answers a request with an error of ours.
+// Refusal answers a request with an error of this product.
 type Refusal struct {
 	Reason Reason
-	// ExecutionID is that of the run in the way, empty if none is known.
+	// ExecutionID names the run because of which the request is refused; empty if
+	// none is known.
 	ExecutionID string
-	// Err says more, where the store is the reason.
+	// Err is the error, if the store or a limit is the reason.
 	Err error
 }
 
@@ -51,8 +52,9 @@ const (
 	ReasonExhausted   Reason = "attempts_exhausted"
 )
 
-// decideInFlight decides while a run is in flight; nil means to wait for it. The
-// zero time makes no lease look lapsed: only the store knows whether one has.
+// decideInFlight says what a request does while a run is in flight. Nil means that it
+// must wait. Decide gets the zero time, at which no lease has lapsed: only the store
+// knows whether this one has.
 func decideInFlight(run *idempotency.Record, c idempotency.Claim) Decision {
 	switch idempotency.Decide(run, c, time.Time{}) {
 	case idempotency.RefuseReused:
@@ -66,8 +68,8 @@ func decideInFlight(run *idempotency.Record, c idempotency.Claim) Decision {
 	return nil
 }
 
-// decideEnded decides by what a flight ended with; nil means that the store has to
-// be asked.
+// decideEnded says what a request does when the flight has ended. Nil means that the
+// request must ask the store. waited says that the request waited for the run.
 func (v view) decideEnded(waited bool, c idempotency.Claim) Decision {
 	found := v.found
 	switch {
@@ -78,8 +80,8 @@ func (v view) decideEnded(waited bool, c idempotency.Claim) Decision {
 	}
 	switch idempotency.Decide(found.Record, c, found.Now) {
 	case idempotency.ReplayKept:
-		// The store sends the response only to a claim that may replay it: the
-		// flight has none if its first request was refused.
+		// The store sends a response only to a claim that may replay it. If the first
+		// request was refused, the flight has no response for the others.
 		if found.Response != nil || v.run != nil {
 			return Replay{Record: found.Record, Response: found.Response, Waited: waited}
 		}

@@ -7,8 +7,8 @@ import (
 	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
 )
 
-// tally counts work in progress and tells when there is none. It is used under
-// the engine's lock.
+// tally counts work in progress, and tells when none is left. The lock of the engine
+// guards it.
 type tally struct {
 	n    int
 	zero chan struct{} // closed when n falls to 0; nil while it is 0
@@ -26,17 +26,18 @@ func (t *tally) add(n int) {
 	}
 }
 
-// addUnsettled counts runs, and responses still to be stored.
+// addUnsettled changes the count of runs in flight and of ends that are not stored yet.
 func (e *Engine) addUnsettled(n int) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.unsettled.add(n)
 }
 
-// Drain waits until no run is in flight and no response is left to be stored, or
-// until the context ends, whose error it then returns. Claims in doubt it gives
-// the time in which a store that answers lets them be withdrawn: without their
-// process they lapse with their lease.
+// Drain waits until no run is in flight and every end is stored. Then it waits until
+// the claims in doubt are withdrawn, but only as long as that takes with a store
+// that answers: the process is about to end, and then these claims lapse by
+// themselves. If something is left when the time or the context is over, the error
+// says what, and wraps that of the context.
 func (e *Engine) Drain(ctx context.Context) error {
 	if err := e.awaitSettled(ctx); err != nil {
 		return err
@@ -46,9 +47,9 @@ func (e *Engine) Drain(ctx context.Context) error {
 	return e.awaitWithdrawn(ctx)
 }
 
-// Finish waits until nothing at all is left to do: no run, no response to be
-// stored, no claim in doubt; or until the context ends, whose error it then
-// returns.
+// Finish waits until nothing is left to do: no run, no end to be stored, no claim in
+// doubt. If something is left when the context ends, the error says what, and wraps
+// that of the context.
 func (e *Engine) Finish(ctx context.Context) error {
 	if err := e.awaitSettled(ctx); err != nil {
 		return err
@@ -70,6 +71,7 @@ func (e *Engine) awaitWithdrawn(ctx context.Context) error {
 	return nil
 }
 
+// await waits until a tally is 0. With an error, n is what was left.
 func (e *Engine) await(ctx context.Context, t *tally) (n int, err error) {
 	for {
 		e.mu.Lock()

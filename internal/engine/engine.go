@@ -1,11 +1,12 @@
-// Package engine is what one process does around the keys of one store. Of all
-// requests that it holds for a key at the same time one asks the store, and the
-// others follow what becomes of it: together they are a flight (flight.go). Around
-// that it renews leases (renewals.go), stores the ends of runs, again where a store
-// fails (retry.go), follows the runs of other replicas (watch.go), and takes back
-// claims whose reply was lost (withdraw.go).
+// Package engine is what one process does around the keys of one store. If a process
+// has several requests with the same key at the same time, only the first one asks
+// the store, and the others follow what it learns: together they are a flight
+// (flight.go). For a run the engine renews the lease (renewals.go) and stores the
+// end, again and again if the store fails (retry.go). It also watches the runs of
+// other replicas (watch.go), and withdraws claims whose reply was lost
+// (withdraw.go).
 //
-// The rules that it applies are those of package idempotency.
+// Package idempotency has the rules; the engine only applies them.
 package engine
 
 import (
@@ -20,39 +21,41 @@ import (
 	"github.com/caddy-dedup/caddy-dedup/internal/seal"
 )
 
-// Options are what an engine is made of besides its store.
+// Options are what an engine needs besides its store.
 type Options struct {
-	// Timeout limits one operation of the store.
+	// Timeout is the time limit for one operation of the store.
 	Timeout time.Duration
-	// Logger gets takeovers, released and held keys, and every claim that was lost
-	// or could not be settled.
+	// Logger logs each claim that was taken over, lost or not settled, and each key
+	// that was released or is held.
 	Logger *zap.Logger
-	// NewToken makes an owner token: unguessable, unique over all replicas.
+	// NewToken returns the token of a new claim. Nobody can guess it, and no two
+	// replicas ever make the same one.
 	NewToken func() string
-	// NewExecutionID makes the public name of a run.
+	// NewExecutionID returns the public name of a new run.
 	NewExecutionID func() string
 }
 
-// Settings are what may change while the store is open.
+// Settings are what can change while the store is open.
 type Settings struct {
 	Limits Limits
 	// Sealer encrypts what the store keeps; nil encrypts nothing.
 	Sealer *seal.Sealer
 }
 
-// Engine owns what one process does around the keys of one store. All methods may
-// be called concurrently.
+// Engine does what the package comment says, for one store. All methods may be called
+// concurrently.
 type Engine struct {
 	store       *seal.Store
 	options     Options
 	log         *zap.Logger
 	unsubscribe func()
 
-	// ctx ends what goes on in the background when the engine is closed.
+	// ctx ends when the engine is closed, and with it the work in the background.
 	ctx        context.Context
 	cancel     context.CancelFunc
 	background sync.WaitGroup
-	// closing keeps new background work and Close apart.
+	// closing is a lock: no work may be added to background while Close begins to
+	// wait for it.
 	closing sync.Mutex
 
 	mu          sync.Mutex
@@ -60,16 +63,16 @@ type Engine struct {
 	overloads   Overloads
 	flights     map[idempotency.Key]*flight
 	withdrawals []*withdrawal
-	// unsettled counts runs and responses still to be stored, inDoubt claims still
-	// to be withdrawn.
+	// unsettled counts the runs in flight and the ends of runs that are not stored
+	// yet. inDoubt counts the claims that are to be withdrawn.
 	unsettled, inDoubt tally
-	// waiting counts requests that follow a flight, claiming those that ask the
-	// store.
+	// waiting counts the requests that follow a flight, without the first of each.
+	// claiming counts the requests that are asking the store.
 	waiting, claiming int
 }
 
-// New returns an engine over a store, without limits and without encryption until
-// [Engine.Configure]. Closing it closes the store.
+// New returns an engine for a store. It has no limits and no encryption until
+// [Engine.Configure] sets them. [Engine.Close] closes the store too.
 func New(store idempotency.Store, options Options) *Engine {
 	ctx, cancel := context.WithCancel(context.Background())
 	e := &Engine{
@@ -92,28 +95,29 @@ func (e *Engine) Configure(s Settings) {
 	e.store.Use(s.Sealer)
 }
 
-// Request is what the engine has to know of a request.
+// Request is what the engine needs to know about a request.
 type Request struct {
 	Key    idempotency.Key
 	Origin idempotency.Origin
-	// Fingerprint is that of [idempotency.Fingerprint], plain; empty if none is
-	// taken.
+	// Fingerprint is from [idempotency.Fingerprint]; empty if none is taken.
 	Fingerprint string
-	// SameRun is the execution ID that the request came in with, if any.
+	// SameRun is the execution ID that the request came in with: see
+	// [idempotency.Claim].
 	SameRun string
-	// Force runs again on purpose where a response is kept.
+	// Force runs again on purpose although a response is kept.
 	Force  bool
 	Policy idempotency.Policy
-	// Timeout is the limit of one run. A run that is not ended by then (its
-	// client reads a stream no further, say) is no longer renewed. 0: no limit.
+	// Timeout is the time limit of the run, 0 for none. If a run goes on for longer,
+	// for example because its client does not read a stream to the end, its lease is
+	// no longer renewed, and another request can take the key over.
 	Timeout time.Duration
-	// Wait is how long a duplicate waits for the run in flight; 0 refuses it at
-	// once.
+	// Wait is how long the request waits while another one runs. With 0 it is
+	// refused at once.
 	Wait time.Duration
 }
 
-// claimOf returns the request's claim, but for token and execution ID, which it
-// gets when it asks the store.
+// claimOf returns the claim of a request, still without token and execution ID. Only a
+// request that asks the store needs these, and it needs new ones each time.
 func (e *Engine) claimOf(req Request) idempotency.Claim {
 	return idempotency.Claim{
 		Key:          req.Key,
@@ -126,9 +130,10 @@ func (e *Engine) claimOf(req Request) idempotency.Claim {
 	}
 }
 
-// Begin decides what a request does. It returns a [*Run], which must be ended,
-// a [Replay], a [Refusal] or a [SameRun]. The error is that of the context: the
-// client is gone and there is nobody to answer.
+// Begin decides what a request does, and waits if it has to wait for a run. It
+// returns a [*Run], which the caller must end, a [Replay], a [Refusal] or a
+// [SameRun]. The only error is that of the context: the client is gone, and there is
+// nobody to answer.
 func (e *Engine) Begin(ctx context.Context, req Request) (Decision, error) {
 	limit := time.NewTimer(req.Wait)
 	defer limit.Stop()
@@ -151,13 +156,13 @@ func (e *Engine) Begin(ctx context.Context, req Request) (Decision, error) {
 	}
 }
 
-// claim asks the store for the first request of a flight. It returns a run if
-// the request may run; else the flight, as it then stands, tells the first
-// request and all others what to do.
+// claim asks the store, for the first request of a flight. It returns a run if the
+// request may run. Otherwise it returns nil, and the flight tells all its requests,
+// the first one too, what to do.
 func (e *Engine) claim(ctx context.Context, f *flight, c idempotency.Claim, req Request) *Run {
 	told := false
 	defer func() {
-		if !told { // a panic in the store must not leave the others waiting for ever
+		if !told { // the store has panicked: the others must not wait for ever
 			e.end(f, over, idempotency.Claimed{}, errors.New("the store failed"))
 		}
 	}()
@@ -168,7 +173,8 @@ func (e *Engine) claim(ctx context.Context, f *flight, c idempotency.Claim, req 
 	case err != nil:
 		e.end(f, over, idempotency.Claimed{}, err)
 	case got.Verdict == idempotency.ReplayKept && got.Response == nil:
-		// Against the contract of stores; asking again and again would never end.
+		// A store must not answer so. Without this error, the requests would ask it
+		// again and again, for ever.
 		e.end(f, over, idempotency.Claimed{}, &idempotency.UnreadableError{
 			Where: c.Key.String(), Err: errors.New("it is complete and has no response"),
 		})
@@ -184,9 +190,9 @@ func (e *Engine) claim(ctx context.Context, f *flight, c idempotency.Claim, req 
 	return nil
 }
 
-// ask claims in the store, under its own time limit: that the client went away
-// must not leave the claim in doubt. A claim that may have been executed though
-// its reply was lost is withdrawn.
+// ask makes a claim in the store. It has a time limit of its own and does not end with
+// the request: a client that goes away must not leave a claim in doubt. If the
+// reply was lost, and the store may have written the claim, the claim is withdrawn.
 func (e *Engine) ask(ctx context.Context, c idempotency.Claim) (idempotency.Claimed, error) {
 	if err := e.beginClaim(); err != nil {
 		return idempotency.Claimed{}, err
@@ -206,8 +212,8 @@ func (e *Engine) operation(ctx context.Context) (context.Context, context.Cancel
 	return context.WithTimeout(ctx, e.options.Timeout)
 }
 
-// Close ends the background work, without waiting for runs, and closes the
-// store.
+// Close ends the work in the background and closes the store. It does not wait for
+// runs: [Engine.Drain] and [Engine.Finish] do.
 func (e *Engine) Close() error {
 	e.closing.Lock()
 	e.cancel()
@@ -217,17 +223,20 @@ func (e *Engine) Close() error {
 	return e.store.Close()
 }
 
+// goBackground runs f in a goroutine for which Close waits. f must return soon after
+// e.ctx has ended.
 func (e *Engine) goBackground(f func()) {
 	e.closing.Lock()
 	defer e.closing.Unlock()
 	if e.ctx.Err() != nil {
-		go f() // of a request that outlives the engine: it ends by itself, and Close waits no more
+		go f() // the engine is closed and its request is still there; f returns by itself
 		return
 	}
 	e.background.Go(f)
 }
 
-// pause waits, and reports false when the engine is closed.
+// pause waits for d, and returns true. If the engine is closed before that, it returns
+// false at once.
 func (e *Engine) pause(d time.Duration) bool {
 	timer := time.NewTimer(d)
 	defer timer.Stop()

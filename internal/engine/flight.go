@@ -8,41 +8,43 @@ import (
 	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
 )
 
-// flight is what one process knows of a key while any of its requests has to do
-// with it. All of it is under the engine's lock.
+// flight is what one process knows of a key while requests of this process have to do
+// with it. The lock of the engine guards all fields.
 type flight struct {
 	key   idempotency.Key
 	state flightState
-	// run is the record of the run in flight, here or on another replica; nil if
-	// there was none to wait for.
+	// run is the record of the run in flight, here or on another replica; nil if the
+	// flight has found none to wait for.
 	run *idempotency.Record
-	// found is what the flight ended with, as if the store had been asked, and err
-	// why it could not be. A found without a record says that the key may be free.
+	// found and err are how the flight has ended: found is what the store would
+	// answer, or err says why the store could not answer. If found has no record, the
+	// requests must ask the store again.
 	found idempotency.Claimed
 	err   error
 
-	// members are the requests that have joined and not left.
+	// members is how many requests have joined and not left.
 	members int
 	// changed is closed when the state changes; nil while nobody waits for that.
 	changed chan struct{}
-	// watched says that the run is on another replica, and woken takes the store's
-	// hints at its end. They may come before the store's reply to our claim.
+	// watched says that the run is on another replica. woken gets the hints of the
+	// store that the run has ended. A hint may come before the reply to our claim.
 	watched bool
 	woken   chan struct{}
 }
 
-// flightState is where a flight stands.
+// flightState is the state of a flight.
 type flightState int
 
 const (
-	// asking: the first request asks the store.
+	// asking: the first request is asking the store.
 	asking flightState = iota
 	// flying: a run is in flight.
 	flying
-	// unstored: the run has ended, and the store does not know it yet. Who comes
-	// now is told by the flight.
+	// unstored: the run has ended, but the store does not know it yet. The flight
+	// answers requests that come now.
 	unstored
-	// gone: whoever comes later asks the store.
+	// gone: the flight has ended. The next request begins a new one, and asks the
+	// store.
 	gone
 )
 
@@ -50,20 +52,21 @@ const (
 type flightEvent int
 
 const (
-	// runFound: the store says that a run is in flight, or that ours may begin.
+	// runFound: the store says that another run is in flight, or that this request
+	// may run.
 	runFound flightEvent = iota
 	// runUnstored: our run has ended, and its end could not be stored yet.
 	runUnstored
-	// over: what there is to tell is known, and the store knows it too; or it is
-	// not known any more who holds the key.
+	// over: the end is known, and the store knows it too; or this process no longer
+	// knows who owns the key.
 	over
-	// deserted: nobody waits for a run on another replica any more.
+	// deserted: the run is on another replica, and nobody waits for it any more.
 	deserted
 )
 
-// after returns the state after an event, and whether that is another one. An
-// event that comes too late, such as a renewal that finds its claim lost when the
-// run has ended, changes nothing.
+// after returns the state after an event, and whether it differs from the state
+// before. An event that has no meaning in a state changes nothing: for example, a
+// renewal may find that its claim is lost just after the run has ended.
 func (s flightState) after(event flightEvent) (next flightState, changed bool) {
 	switch {
 	case s == asking && event == runFound:
@@ -78,26 +81,26 @@ func (s flightState) after(event flightEvent) (next flightState, changed bool) {
 	return next, next != s
 }
 
-// String returns the state's name for test failures.
+// String returns the name of the state, for test failures.
 func (s flightState) String() string {
 	return [...]string{"asking", "flying", "unstored", "gone"}[s]
 }
 
-// membership is how a request came to its flight.
+// membership says when a request has joined its flight.
 type membership int
 
 const (
-	// first: it asks the store for all.
+	// first: it has begun the flight, and asks the store for all its members.
 	first membership = iota
-	// waiter: it joined before the end. It waited, even where the end is there
-	// when its goroutine gets to see it.
+	// waiter: it joined before the run had ended. It counts as a request that waited
+	// for the run, even if the run ends before its goroutine first looks.
 	waiter
-	// afterwards: it joined after the end of a run that is not stored yet.
+	// afterwards: it joined after the run had ended, and before the end was stored.
 	afterwards
 )
 
-// join adds a request to the key's flight. The error says that a limit is
-// reached, and that it did not join.
+// join adds a request to the flight of the key. With an error it does not join,
+// because a limit is reached.
 func (e *Engine) join(key idempotency.Key) (*flight, membership, error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -131,7 +134,7 @@ func (e *Engine) leave(f *flight, part membership) {
 	}
 }
 
-// fly notes the run that is in flight. One of another replica is watched.
+// fly notes which run is in flight. watched says that the run is on another replica.
 func (e *Engine) fly(f *flight, run *idempotency.Record, watched bool) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -142,8 +145,8 @@ func (e *Engine) fly(f *flight, run *idempotency.Record, watched bool) {
 	e.moveLocked(f, runFound)
 }
 
-// end tells a flight's members what it ended with, by one of the events over and
-// runUnstored. The first end counts.
+// end tells the members of a flight how it has ended. The event is over or
+// runUnstored. If a flight ends twice, the first end counts.
 func (e *Engine) end(f *flight, event flightEvent, found idempotency.Claimed, err error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -153,7 +156,8 @@ func (e *Engine) end(f *flight, event flightEvent, found idempotency.Claimed, er
 	e.moveLocked(f, event)
 }
 
-// moveLocked lets an event happen, and tells those who wait for one.
+// moveLocked applies an event, and wakes those who wait for a change. The lock must be
+// locked.
 func (e *Engine) moveLocked(f *flight, event flightEvent) {
 	next, changed := f.state.after(event)
 	if !changed {
@@ -169,7 +173,7 @@ func (e *Engine) moveLocked(f *flight, event flightEvent) {
 	}
 }
 
-// view is what a member sees of its flight at one moment.
+// view is a copy of what a member needs to know of its flight, at one moment.
 type view struct {
 	state flightState
 	run   *idempotency.Record
@@ -177,8 +181,8 @@ type view struct {
 	err   error
 }
 
-// look returns what there is to see of a flight, and what is closed when that has
-// changed.
+// look returns a view of a flight, and a channel that is closed when the state
+// changes.
 func (e *Engine) look(f *flight) (view, <-chan struct{}) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -188,8 +192,9 @@ func (e *Engine) look(f *flight) (view, <-chan struct{}) {
 	return view{f.state, f.run, f.found, f.err}, f.changed
 }
 
-// follow waits until a flight tells what a request does. No decision and no error
-// means that the key may be free by now: ask the store again.
+// follow waits until a flight tells what a request does. If it returns neither a
+// decision nor an error, the request must ask the store again: the key may be free
+// by now.
 func (e *Engine) follow(ctx context.Context, f *flight, part membership, c idempotency.Claim, limit <-chan time.Time) (Decision, error) {
 	for {
 		seen, changed := e.look(f)
@@ -198,7 +203,7 @@ func (e *Engine) follow(ctx context.Context, f *flight, part membership, c idemp
 		case decision != nil || seen.state == gone:
 			return decision, nil
 		case seen.state == asking:
-			patience = nil // the store's own time limit ends that
+			patience = nil // the operation of the store has a time limit of its own
 		}
 		select {
 		case <-changed:
@@ -210,8 +215,8 @@ func (e *Engine) follow(ctx context.Context, f *flight, part membership, c idemp
 	}
 }
 
-// decide says what a request does by what it sees; nil means to wait, or, where
-// the flight is gone, to ask the store.
+// decide says what a request does, given its view of the flight. Nil means that it
+// must wait, or, if the flight is gone, that it must ask the store.
 func (v view) decide(part membership, c idempotency.Claim) Decision {
 	switch v.state {
 	case asking:
@@ -225,7 +230,7 @@ func (v view) decide(part membership, c idempotency.Claim) Decision {
 	}
 }
 
-// executionID names the run that is in the way.
+// executionID names the run because of which a request has to wait.
 func (v view) executionID() string {
 	if v.state == flying {
 		return v.run.ExecutionID

@@ -5,16 +5,19 @@ import (
 	"fmt"
 )
 
-// Limits bound what one process holds at a time for one store. 0 is no limit.
+// Limits are how much may be in progress at a time, in one process and for one store.
+// 0 means no limit.
 type Limits struct {
-	// Waiters are requests that wait for another's run, in all and for one key.
+	// Waiters is the limit for requests that wait for the run of another request,
+	// WaitersPerKey the same for each key.
 	Waiters       int
 	WaitersPerKey int
-	// InFlight are runs, and responses still to be stored.
+	// InFlight is the limit for runs and for ends of runs that are not stored yet.
 	InFlight int
 }
 
-// Overloads counts what was refused because one of the [Limits] was reached.
+// Overloads counts the requests that were refused because one of the [Limits] was
+// reached.
 type Overloads struct {
 	Waiters, WaitersPerKey, InFlight int64
 }
@@ -34,11 +37,11 @@ func overloaded(limit string, n int, count *int64) error {
 	return fmt.Errorf("%w: the limit of %d %s is reached", ErrOverloaded, n, limit)
 }
 
-// admitLocked says whether one more request may follow a flight.
+// admitLocked returns an error if no more requests may follow the flight.
 func (e *Engine) admitLocked(f *flight) error {
 	limits := e.limits
 	switch {
-	case f.state == unstored: // it is answered at once
+	case f.state == unstored: // the request is answered at once
 		return nil
 	case limits.WaitersPerKey > 0 && f.members > limits.WaitersPerKey:
 		return overloaded("waiters for one key", limits.WaitersPerKey, &e.overloads.WaitersPerKey)
@@ -49,8 +52,8 @@ func (e *Engine) admitLocked(f *flight) error {
 	}
 }
 
-// beginClaim says whether one more claim may be made, and counts it until
-// endClaim.
+// beginClaim returns an error if no more claims may be made. Otherwise it counts the
+// claim until endClaim.
 func (e *Engine) beginClaim() error {
 	e.mu.Lock()
 	defer e.mu.Unlock()

@@ -9,35 +9,35 @@ import (
 	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
 )
 
-// Lookup returns a key's record as it counts now, and the time of the store's
-// clock; the record is nil if there is none.
+// Lookup returns the record of a key that counts now, nil if there is none, and the
+// time by the clock of the store.
 func (e *Engine) Lookup(ctx context.Context, key idempotency.Key) (*idempotency.Record, time.Time, error) {
 	ctx, cancel := e.operation(ctx)
 	defer cancel()
 	return e.store.Lookup(ctx, key)
 }
 
-// Response returns what is kept of the run whose record this is, nil if nothing
-// is.
+// Response returns the response of the run that wrote this record, nil if none is
+// kept.
 func (e *Engine) Response(ctx context.Context, key idempotency.Key, record *idempotency.Record) (*idempotency.Response, error) {
 	ctx, cancel := e.operation(ctx)
 	defer cancel()
 	return e.store.Response(ctx, key, record.Token)
 }
 
-// List returns one page of records, as [idempotency.Store] has it.
+// List returns one page of records: see [idempotency.Store].
 func (e *Engine) List(ctx context.Context, cursor string, limit int) ([]idempotency.Listed, string, error) {
 	ctx, cancel := e.operation(ctx)
 	defer cancel()
 	return e.store.List(ctx, cursor, limit)
 }
 
-// Free lets the key's next request run, on an operator's behalf: a held, a
-// complete or an exhausted one. The record keeps its history, and what is
-// encrypted of it stays as it is. It is one step: the owner of a lapsed claim can
-// change nothing any more, and a run that is alive loses nothing. Errors:
-// [idempotency.ErrGone] without a record, [idempotency.ErrInFlight] beside a run
-// that is alive.
+// Free lets the next request of a key run, for an operator: if the key is held, if it
+// is complete, or if all attempts are used. The record keeps its history, and what
+// is encrypted in it stays encrypted. The store does it in one step: a late owner can
+// change nothing any more, and a run with a live lease loses nothing. Errors:
+// [idempotency.ErrGone] if there is no record, [idempotency.ErrInFlight] if a run is
+// in flight and its lease has not lapsed.
 func (e *Engine) Free(ctx context.Context, key idempotency.Key) error {
 	ctx, cancel := e.operation(ctx)
 	defer cancel()
@@ -50,8 +50,8 @@ func (e *Engine) Free(ctx context.Context, key idempotency.Key) error {
 	return nil
 }
 
-// Forget removes a key's record and responses, on an operator's behalf, also one
-// that cannot be read. Errors as with [Engine.Free].
+// Forget removes the record of a key and its responses, for an operator, even if they
+// cannot be read. Errors as with [Engine.Free].
 func (e *Engine) Forget(ctx context.Context, key idempotency.Key) error {
 	ctx, cancel := e.operation(ctx)
 	defer cancel()

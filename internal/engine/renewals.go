@@ -10,8 +10,9 @@ import (
 	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
 )
 
-// renew prolongs the lease until the run ends or has lost its claim. With the
-// claim it gives up those who wait here: the key is another's, or will be.
+// renew renews the lease until the run ends or has lost its claim. If the claim is
+// lost, another request owns the key, or soon will. So renew ends the flight, and
+// the requests that wait here ask the store again.
 func (r *Run) renew(ctx context.Context) {
 	ticker := time.NewTicker(r.claim.Lease / 3)
 	defer ticker.Stop()
@@ -32,8 +33,11 @@ func (r *Run) renew(ctx context.Context) {
 		}
 		err := r.engine.renewOnce(r.claim)
 		if errors.Is(err, idempotency.ErrGone) {
-			// Noted before we look whether the run has ended: its end looks in the
-			// other order, so that one of the two sees the other.
+			// This order matters: first set reclaimed, then look whether the run has
+			// ended. End does it the other way round: it first stops the renewal,
+			// and then looks at reclaimed. So at least one of them sees what the
+			// other has done, and no claim stays that was written again after the
+			// end.
 			r.reclaimed.Store(true)
 			if ctx.Err() != nil {
 				return
@@ -51,14 +55,15 @@ func (r *Run) renew(ctx context.Context) {
 	}
 }
 
+// renewOnce renews the lease of a claim in the store.
 func (e *Engine) renewOnce(c idempotency.Claim) error {
 	ctx, cancel := e.operation(context.Background())
 	defer cancel()
 	return e.store.Renew(ctx, c)
 }
 
-// reclaim writes a claim again that the store has lost. If somebody else has
-// claimed meanwhile, it is [idempotency.ErrFenced].
+// reclaim writes a claim again that the store has lost. It returns
+// [idempotency.ErrFenced] if another request has claimed the key since.
 func (e *Engine) reclaim(c idempotency.Claim) error {
 	ctx, cancel := e.operation(context.Background())
 	defer cancel()

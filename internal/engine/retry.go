@@ -10,25 +10,26 @@ import (
 	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
 )
 
-// A settlement that could not be stored is tried again after firstRetry, then at
-// twice the distance each time, up to longestRetry, and to a third of the lease,
-// because its claim is renewed at each try.
+// A settlement that could not be stored is tried again after firstRetry. The pause
+// doubles each time, up to longestRetry. It is never longer than a third of the
+// lease, because each try also renews the claim.
 const (
 	firstRetry   = 100 * time.Millisecond
 	longestRetry = 3 * time.Second
 )
 
-// settle stores a run's settlement once. One that keeps or holds, and whose claim
-// the store has lost (a restart without persistence), is stored all the same,
-// unless somebody else has claimed: without it the next duplicate would run again.
+// settle tries once to store the settlement of a run. If the store has lost the claim,
+// for example in a restart without persistence, it first writes the claim again,
+// unless another request has claimed the key since: without a record the next
+// duplicate would run again. A settlement that releases the key needs no record.
 func (e *Engine) settle(r *Run, s idempotency.Settlement) error {
 	err := e.settleOnce(r.claim.Key, r.current(), s)
 	if !errors.Is(err, idempotency.ErrGone) {
 		return err
 	}
 	if s.State == idempotency.Released {
-		// What the renewal wrote anew, or is writing at this moment, must not
-		// stay without a run.
+		// The renewal may have written the claim again, or be about to. Nobody would
+		// ever settle that claim, so it is withdrawn.
 		if r.reclaimed.Load() {
 			e.withdraw(r.claim, r.current())
 		}
@@ -40,16 +41,18 @@ func (e *Engine) settle(r *Run, s idempotency.Settlement) error {
 	return e.settleOnce(r.claim.Key, r.current(), s)
 }
 
+// settleOnce stores a settlement, with no second try.
 func (e *Engine) settleOnce(key idempotency.Key, claimed *idempotency.Record, s idempotency.Settlement) error {
 	ctx, cancel := e.operation(context.Background())
 	defer cancel()
 	return e.store.Settle(ctx, key, claimed, s)
 }
 
-// settleLater goes on storing a run's settlement in the background, until it is
-// stored, the claim is lost, or the retention is over. Meanwhile this process
-// tells its own duplicates what it ended with, but for a released key: that one is
-// free, as far as we know, and the store will say so when it is back.
+// settleLater goes on trying, in the background, to store the settlement of a run: until
+// it is stored, the claim is lost, or the retention is over. Meanwhile the flight
+// answers the duplicates that this process gets. After a release it does not: the
+// key is free, but the store does not know it yet, and only the store can decide
+// which request runs next.
 func (r *Run) settleLater(s idempotency.Settlement, ended idempotency.Claimed) {
 	e := r.engine
 	event := runUnstored
@@ -75,7 +78,7 @@ func (r *Run) settleLater(s idempotency.Settlement, ended idempotency.Claimed) {
 				}
 				return
 			}
-			// The store may be full for a response and yet take a renewal.
+			// The store may have no room for the response and still renew the lease.
 			_ = e.renewOnce(r.claim)
 		}
 		r.logger().Error("the run's end was never stored: its retention is over")

@@ -11,8 +11,8 @@ import (
 	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
 )
 
-// Run is a request that holds its key's claim. Its owner carries the request
-// out and then calls End, exactly once.
+// Run is a request that has claimed its key, and may now be carried out. Whoever has
+// the Run carries the request out, and then calls End, exactly once.
 type Run struct {
 	engine  *Engine
 	flight  *flight
@@ -22,9 +22,10 @@ type Run struct {
 	record  *idempotency.Record
 	// stopRenewing ends the renewal of the lease.
 	stopRenewing context.CancelFunc
-	// responseDone is called when the run's response is held no more.
+	// responseDone is called when the engine no longer needs the response.
 	responseDone func()
-	// reclaimed says that the renewal may have written the claim anew.
+	// reclaimed says that the store had lost the claim, and that the renewal has
+	// written it again, or is about to.
 	reclaimed atomic.Bool
 }
 
@@ -44,7 +45,7 @@ func (e *Engine) newRun(f *flight, c idempotency.Claim, req Request, got idempot
 	return r
 }
 
-// Record returns a copy of the run's record, as it was claimed.
+// Record returns a copy of the record that the claim has written.
 func (r *Run) Record() *idempotency.Record {
 	record := *r.record
 	return &record
@@ -53,11 +54,13 @@ func (r *Run) Record() *idempotency.Record {
 // ExecutionID names the run to the upstream and to clients.
 func (r *Run) ExecutionID() string { return r.record.ExecutionID }
 
-// Attempt is 1 for the first run of a record that may reach the upstream.
+// Attempt says which run of the key this is, counted from 1. Runs that certainly did
+// not reach the upstream are not counted.
 func (r *Run) Attempt() int { return r.record.Attempt }
 
-// replaces returns the record that a forced run is to replace; nil for others, and
-// where the store has lost it, with the run's own claim.
+// replaces returns the record that a forced run is meant to replace. It returns nil
+// for other runs. It also returns nil if the store has lost the claim: then the
+// store has lost that record too.
 func (r *Run) replaces() *idempotency.Record {
 	if r.reclaimed.Load() {
 		return nil
@@ -65,24 +68,28 @@ func (r *Run) replaces() *idempotency.Record {
 	return r.record.Replaces
 }
 
-// current returns the run's record as the store has it, or had it last.
+// current returns the record of the run as the store has it, or had it last.
 func (r *Run) current() *idempotency.Record {
 	record := r.Record()
 	record.Replaces = r.replaces()
 	return record
 }
 
-// OnResponseDone has a function called, once, when the response given to End need
-// no longer be held: when End returns, or, where the store failed, when the end is
-// stored or given up. It is to be called before End.
+// OnResponseDone sets a function that is called once, when the engine no longer needs
+// the response that End was given: the caller can then give the memory back. That is
+// when End returns or, if the store fails, when the end is stored or given up.
+// OnResponseDone must be called before End.
 func (r *Run) OnResponseDone(f func()) { r.responseDone = f }
 
-// End settles the run's claim by how the run ended; of the end, the attempt and
-// what it replaces are the run's own to say. Without an error the settlement is
-// stored. With [idempotency.ErrFenced] another owner took the key over, and
-// nothing was stored; with [idempotency.ErrGone] the store has lost the claim, and
-// there was nothing to store. With any other error the engine goes on trying, and
-// answers its own duplicates.
+// End settles the claim of the run. The caller says how the run ended, except for
+// Attempt and Replaces, which End sets itself. Without an error the settlement is
+// stored. Errors:
+//   - [idempotency.ErrFenced]: another request has taken the key over. Nothing was
+//     stored.
+//   - [idempotency.ErrGone]: the store has lost the claim. The key was to be
+//     released, which needs no record, so nothing was stored.
+//   - Any other error: the engine goes on trying to store the settlement. Until then
+//     it answers the duplicates that this process gets.
 func (r *Run) End(end idempotency.End) (idempotency.Settlement, error) {
 	r.stopRenewing()
 	told, trying := false, false
@@ -90,7 +97,7 @@ func (r *Run) End(end idempotency.End) (idempotency.Settlement, error) {
 		if !trying {
 			r.responseDone()
 		}
-		if !told { // a panic in the store: those who wait here are to ask it
+		if !told { // the store has panicked: the requests that wait must ask it again
 			r.engine.end(r.flight, over, idempotency.Claimed{}, nil)
 			r.engine.addUnsettled(-1)
 		}
@@ -104,7 +111,8 @@ func (r *Run) End(end idempotency.End) (idempotency.Settlement, error) {
 	case err == nil, errors.Is(err, idempotency.ErrGone):
 		r.engine.end(r.flight, over, r.ended(s, time.Now()), nil)
 	case errors.Is(err, idempotency.ErrFenced):
-		// Those who waited here are to get the answer that all others get.
+		// The requests that waited must ask the store, to get the answer of the run
+		// that has taken the key over, as all other requests do.
 		r.engine.end(r.flight, over, idempotency.Claimed{}, nil)
 	default:
 		r.logger().Error("the run's end could not be stored; trying on",
@@ -118,9 +126,10 @@ func (r *Run) End(end idempotency.End) (idempotency.Settlement, error) {
 	return s, err
 }
 
-// ended is what those find who wait here, or come before the settlement is stored.
-// A forced run that keeps nothing has still an answer for them, though the record
-// is another's again.
+// ended returns how the flight has ended: what requests get that waited for the run,
+// or that come before the settlement is stored. A forced run that keeps no response
+// still has an answer for the requests that waited. So it is returned under the
+// record of the run, although the record before counts again in the store.
 func (r *Run) ended(s idempotency.Settlement, now time.Time) idempotency.Claimed {
 	record := r.current().Settled(s, now)
 	if s.State == idempotency.Released && r.replaces() != nil {
@@ -129,7 +138,7 @@ func (r *Run) ended(s idempotency.Settlement, now time.Time) idempotency.Claimed
 	return idempotency.Claimed{Record: record, Response: s.Response, Now: now}
 }
 
-// report logs what became of the run.
+// report logs what has become of the claim of the run.
 func (r *Run) report(s idempotency.Settlement, err error) {
 	log := r.logger()
 	switch {

@@ -10,22 +10,22 @@ import (
 	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
 )
 
-// A watched run is asked for when the store wakes us, when its lease should
-// have lapsed, and from time to time, because a wake-up may be lost.
+// For a watched run, the store is asked when it wakes us, when the lease should have
+// lapsed, and from time to time, because a wake-up may be lost.
 const (
 	watchAtLeast = 500 * time.Millisecond
 	watchAtMost  = time.Second
 )
 
-// watch follows a run of another replica for all requests of this process that
-// wait for it, and ends their flight when the run has ended or lapsed.
+// watch watches a run of another replica, for all requests of this process that wait
+// for it. It ends their flight when the run has ended or its lease has lapsed.
 func (e *Engine) watch(f *flight, run *idempotency.Record, now time.Time) {
 	timer := time.NewTimer(watchInterval(run, now))
 	defer timer.Stop()
 	for {
 		seen, changed := e.look(f)
 		if seen.state != flying {
-			return // nobody waits any more
+			return // the flight has ended, or nobody waits for the run any more
 		}
 		select {
 		case <-changed:
@@ -43,7 +43,8 @@ func (e *Engine) watch(f *flight, run *idempotency.Record, now time.Time) {
 			e.end(f, over, idempotency.Claimed{}, err)
 			return
 		case err != nil:
-			// The waiters' own limits end this; the store may come back.
+			// Go on: the store may come back. Each request gives up when its own
+			// Wait is over.
 			e.log.Warn("a run on another replica could not be looked up",
 				zap.Stringer("key", f.key), zap.String("execution_id", run.ExecutionID), zap.Error(err))
 			timer.Reset(watchAtMost)
@@ -56,8 +57,8 @@ func (e *Engine) watch(f *flight, run *idempotency.Record, now time.Time) {
 	}
 }
 
-// lookAt reports whether a run of another replica has ended, and with what. A run
-// that is in flight comes back with its lease as it is now.
+// lookAt reports whether a run of another replica has ended, and how. If the run is
+// still in flight, found is its record with the lease as it is now.
 func (e *Engine) lookAt(key idempotency.Key, run *idempotency.Record) (found idempotency.Claimed, ended bool, err error) {
 	ctx, cancel := e.operation(context.Background())
 	defer cancel()
@@ -73,13 +74,14 @@ func (e *Engine) lookAt(key idempotency.Key, run *idempotency.Record) (found ide
 	case isThisRun && (record.State == idempotency.InFlight || record.State == idempotency.Held):
 		return found, true, nil
 	}
-	// The run's answer is kept under its token whatever happened to the key
-	// since: released and claimed again, or even forgotten.
+	// The answer of the run is kept under its token, whatever has happened to the key
+	// since: even if the key was released and claimed again.
 	if found.Response, err = e.store.Response(ctx, key, run.Token); err != nil {
 		return idempotency.Claimed{}, false, err
 	}
 	if found.Response == nil {
-		// Nothing is known of the run that we waited for: ask for the key again.
+		// Nothing is known of the run that we waited for. The requests must ask the
+		// store again.
 		return idempotency.Claimed{}, true, nil
 	}
 	if !isThisRun {
@@ -88,7 +90,7 @@ func (e *Engine) lookAt(key idempotency.Key, run *idempotency.Record) (found ide
 	return found, true, nil
 }
 
-// wake is called by the store: a run that somebody here waits for has ended.
+// wake is called by the store when a run may have ended for which this process waits.
 func (e *Engine) wake(key idempotency.Key) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -101,7 +103,7 @@ func (e *Engine) wake(key idempotency.Key) {
 	}
 	select {
 	case f.woken <- struct{}{}:
-	default: // it has been told, and not looked yet
+	default: // there is a hint already that watch has not read yet
 	}
 }
 

@@ -9,24 +9,28 @@ import (
 	"go.uber.org/zap"
 )
 
-// maxWithdrawals bounds the claims in doubt. With more of them no new claim is
-// made until the store has said what became of the old ones.
+// maxWithdrawals is how many claims may be in doubt. When there are so many, no new
+// claim is made until some of them are withdrawn.
 const maxWithdrawals = 100_000
 
-// withdrawPause lies between two rounds over the claims in doubt.
+// withdrawPause is the pause between two rounds over the claims in doubt.
 const withdrawPause = 500 * time.Millisecond
 
-// withdrawal is a claim whose reply was lost. Its request was refused, so the
-// claim must not stand: under hold it would lock the key for ever.
+// withdrawal is a claim in doubt: its reply was lost, and the store may have written it.
+// Its request was refused, so nobody will settle the claim. It must not stay in the
+// store: under `unknown hold` nobody could use the key any more once the lease has
+// lapsed.
 type withdrawal struct {
 	claim  idempotency.Claim
 	record *idempotency.Record
 	since  time.Time
-	// The background's own: whether the claim was found, and is done with.
+	// Only the goroutine of withdrawAll uses these. claimed says that the claim was
+	// found in the store, done that it need not be withdrawn again.
 	claimed, done bool
 }
 
-// withdraw takes a claim back, in the background, by its token.
+// withdraw releases a claim in doubt, in the background. Its token makes sure that no
+// other claim is released.
 func (e *Engine) withdraw(c idempotency.Claim, record *idempotency.Record) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -37,7 +41,8 @@ func (e *Engine) withdraw(c idempotency.Claim, record *idempotency.Record) {
 	}
 }
 
-// withdrawAll goes round the claims in doubt until none is left.
+// withdrawAll tries to withdraw the claims in doubt, round after round, until none is
+// left.
 func (e *Engine) withdrawAll() {
 	for {
 		e.mu.Lock()
@@ -50,12 +55,13 @@ func (e *Engine) withdrawAll() {
 	}
 }
 
-// withdrawRound tries each claim once. It ends early, with the claim at which
-// the store could not be asked.
+// withdrawRound tries to withdraw each claim once. If the store cannot be asked, it
+// ends early, and returns the claim at which that happened.
 func (e *Engine) withdrawRound(round []*withdrawal) (failed *withdrawal) {
 	for _, w := range round {
-		// A claim that is not there may still come, and one that was released may
-		// come again, sent twice by its store: not after its patience.
+		// Within ClaimPatience nothing is final: a claim that is not in the store may
+		// still be executed, and one that was released may be executed again, if the
+		// client of the store has sent it twice.
 		last := time.Since(w.since) > idempotency.ClaimPatience
 		gone, err := e.withdrawOnce(w)
 		if err != nil {
@@ -72,9 +78,9 @@ func (e *Engine) withdrawRound(round []*withdrawal) (failed *withdrawal) {
 	return nil
 }
 
-// withdrawn takes those off the list that are done with, and reports whether it is
-// empty. The one that failed comes last in the next round: the store may be out
-// of reach for its key alone.
+// withdrawn takes the claims that are done off the list, and reports whether the list
+// is empty. The claim that failed comes last in the next round: perhaps only its key
+// cannot be reached, and the others must not wait for it.
 func (e *Engine) withdrawn(failed *withdrawal) bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -87,8 +93,8 @@ func (e *Engine) withdrawn(failed *withdrawal) bool {
 	return len(e.withdrawals) == 0
 }
 
-// withdrawOnce releases the claim. It reports whether there was nothing to
-// release: the claim was not executed, or not yet, or its record is damaged.
+// withdrawOnce releases the claim. gone reports that there was nothing to release: the
+// claim was not executed, or not yet, or the record is damaged.
 func (e *Engine) withdrawOnce(w *withdrawal) (gone bool, err error) {
 	err = e.settleOnce(w.claim.Key, w.record, idempotency.Settlement{
 		State:     idempotency.Released,
