@@ -12,8 +12,8 @@ import (
 	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
 )
 
-// Who closes a store waits for all that is left to do, claims in doubt too; a
-// process that exits does so for a while.
+// Finish waits for claims in doubt for as long as it takes. Drain, for a process that
+// exits, waits for them only for a short time.
 func TestFinishAndDrainWithAClaimInDoubt(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a := newReplica(t, newShared(t))
@@ -72,31 +72,31 @@ func TestDrainWaitsForRuns(t *testing.T) {
 	})
 }
 
-// synctest fails a test that leaves a goroutine behind.
+// This test checks little itself: synctest fails it if a goroutine is left at the end.
 func TestCloseEndsTheBackgroundWork(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store, req := newShared(t), someRequest()
 		a, b := newReplica(t, store), newReplica(t, store)
-		run := a.run(req) // renews
+		run := a.run(req) // its lease is renewed in the background
 		watching := b.beginLater(context.Background(), req)
 		synctest.Wait()
 		two := someRequest()
 		two.Key = idempotency.Identity{ID: "two"}.Key()
 		a.link.fail(replyLost, "claim")
-		wantRefusal(t, a.begin(two), engine.ReasonUnavailable, "") // withdraws
+		wantRefusal(t, a.begin(two), engine.ReasonUnavailable, "") // its claim is withdrawn in the background
 		three := someRequest()
 		three.Key = idempotency.Identity{ID: "three"}.Key()
 		a.link.fail(works)
 		pending := a.run(three)
 		a.link.fail(refused)
-		wantEnd(t, pending, created("three"), resultTrying) // goes on storing
+		wantEnd(t, pending, created("three"), resultTrying) // its end is stored in the background
 		for _, r := range []*replica{a, b} {
 			if err := r.Close(); err != nil {
 				t.Error(err)
 			}
 		}
 		wantRefusal(t, watching.decision(), engine.ReasonUnavailable, "")
-		// A run that outlives its engine still ends, and its waiters with it.
+		// A run can still end after its engine is closed, and its waiters get an answer.
 		waiting := a.beginLater(context.Background(), req)
 		synctest.Wait()
 		wantEnd(t, run, created("one"), resultTrying)
@@ -104,7 +104,8 @@ func TestCloseEndsTheBackgroundWork(t *testing.T) {
 	})
 }
 
-// An exit that has waited long enough closes the engine beside its requests.
+// A process that exits does not wait for ever: it may close the engine while requests
+// are still being decided on.
 func TestCloseBesideRequests(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a := newReplica(t, newShared(t))

@@ -14,10 +14,10 @@ import (
 func TestConcurrentDuplicatesAskTheStoreOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a, req := newReplica(t, newShared(t)), someRequest()
-		let := a.link.hold("claim")
+		resume := a.link.pause("claim")
 		all := a.waiters(100, req)
 		synctest.Wait()
-		let()
+		resume()
 		synctest.Wait()
 		var run *engine.Run
 		for _, w := range all {
@@ -85,8 +85,8 @@ func TestOtherFingerprintIsRefused(t *testing.T) {
 	})
 }
 
-// The first request of a flight may be refused for reasons of its own; those
-// that joined it are decided on by theirs.
+// The first request of a flight may be refused for a reason that does not hold for the
+// others. Each of them gets a decision of its own.
 func TestDuplicateBesideAReusedKeyIsReplayed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a, req := newReplica(t, newShared(t)), someRequest()
@@ -94,12 +94,12 @@ func TestDuplicateBesideAReusedKeyIsReplayed(t *testing.T) {
 		wantEnd(t, run, created("one"), resultKept)
 		reused := req
 		reused.Fingerprint = "body:two"
-		let := a.link.hold("claim")
+		resume := a.link.pause("claim")
 		first := a.beginLater(context.Background(), reused)
 		synctest.Wait()
 		second := a.beginLater(context.Background(), req)
 		synctest.Wait()
-		let()
+		resume()
 		wantRefusal(t, first.decision(), engine.ReasonReused, run.ExecutionID())
 		wantReplay(t, second.decision(), run.ExecutionID(), created("one"), false)
 	})
@@ -120,8 +120,9 @@ func TestInFlightIsRefusedWithoutWaiting(t *testing.T) {
 	})
 }
 
-// Handlers over one store may differ in whether they wait: the one that does
-// must not be refused because it joined one that does not.
+// Two handlers with the same store may differ: with one of them duplicates wait, with
+// the other they do not. A request that waits must not be refused because it has
+// joined the flight of a request that does not.
 func TestWaitingBesideOneThatDoesNot(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store, req := newShared(t), someRequest()
@@ -129,12 +130,12 @@ func TestWaitingBesideOneThatDoesNot(t *testing.T) {
 		run := a.run(req)
 		impatient := req
 		impatient.Wait = 0
-		let := b.link.hold("claim")
+		resume := b.link.pause("claim")
 		first := b.beginLater(context.Background(), impatient)
 		synctest.Wait()
 		second := b.beginLater(context.Background(), req)
 		synctest.Wait()
-		let()
+		resume()
 		wantRefusal(t, first.decision(), engine.ReasonInFlight, run.ExecutionID())
 		synctest.Wait()
 		wantRefusal(t, b.begin(impatient), engine.ReasonInFlight, run.ExecutionID())
@@ -180,7 +181,7 @@ func TestWaiterWhoseClientLeft(t *testing.T) {
 func TestClientsThatLeaveWhileTheStoreIsAsked(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a, req := newReplica(t, newShared(t)), someRequest()
-		let := a.link.hold("claim")
+		resume := a.link.pause("claim")
 		ctx, cancel := context.WithCancel(context.Background())
 		first := a.beginLater(ctx, req)
 		synctest.Wait()
@@ -196,7 +197,7 @@ func TestClientsThatLeaveWhileTheStoreIsAsked(t *testing.T) {
 		if first.decided() {
 			t.Fatal("the claim was given up with its client: it is in doubt")
 		}
-		let()
+		resume()
 		run := as[*engine.Run](t, first.decision())
 		wantEnd(t, run, created("one"), resultKept)
 		wantReplay(t, third.decision(), run.ExecutionID(), created("one"), true)
@@ -235,10 +236,10 @@ func TestStoreErrorsRefuseAllWhoJoined(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				a, req := newReplica(t, newShared(t)), someRequest()
 				a.link.failWith(test.err, "claim")
-				let := a.link.hold("claim")
+				resume := a.link.pause("claim")
 				all := a.waiters(10, req)
 				synctest.Wait()
-				let()
+				resume()
 				for _, w := range all {
 					d := w.decision()
 					wantRefusal(t, d, test.reason, "")
@@ -275,7 +276,7 @@ func TestStoreThatPanicsLeavesNobodyWaiting(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a, req := newReplica(t, newShared(t)), someRequest()
 		a.link.fail(panics, "claim")
-		let := a.link.hold("claim")
+		resume := a.link.pause("claim")
 		panicked := make(chan any)
 		go func() {
 			defer func() { panicked <- recover() }()
@@ -284,7 +285,7 @@ func TestStoreThatPanicsLeavesNobodyWaiting(t *testing.T) {
 		synctest.Wait()
 		all := a.waiters(3, req)
 		synctest.Wait()
-		let()
+		resume()
 		if <-panicked == nil {
 			t.Error("the panic was swallowed")
 		}
@@ -294,7 +295,8 @@ func TestStoreThatPanicsLeavesNobodyWaiting(t *testing.T) {
 		a.link.fail(works)
 		run := a.run(req)
 
-		// The same for the end of a run: its waiters, and all later requests.
+		// The same at the end of a run: neither its waiters nor later requests may wait
+		// for ever.
 		waiting := a.beginLater(context.Background(), req)
 		synctest.Wait()
 		a.link.fail(panics, "settle")
@@ -317,7 +319,7 @@ func TestStoreThatPanicsLeavesNobodyWaiting(t *testing.T) {
 	})
 }
 
-// mute is a store that does not send what it keeps.
+// mute is a store that does not send the response that it keeps.
 type mute struct{ idempotency.Store }
 
 // Claim implements [idempotency.Store].
@@ -327,7 +329,7 @@ func (m mute) Claim(ctx context.Context, c idempotency.Claim) (idempotency.Claim
 	return got, err
 }
 
-// Asking such a store again and again would never end.
+// If the engine asked such a store again, that would never end.
 func TestKeptResponseThatDoesNotCome(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a, req := newReplica(t, mute{newShared(t)}), someRequest()

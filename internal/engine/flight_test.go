@@ -10,7 +10,7 @@ import (
 	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
 )
 
-// failed is the error that the client of a run got when no upstream answered.
+// failed returns the error that the client of a run gets if no upstream has answered.
 func failed(status int) *idempotency.Response {
 	return &idempotency.Response{Status: status, Failed: true}
 }
@@ -20,7 +20,7 @@ func TestWaitersGetTheAnswerThatReleases(t *testing.T) {
 		end      idempotency.End
 		response *idempotency.Response
 		result   result
-		next     int // attempt of the next run
+		next     int // the attempt of the next run
 	}{
 		"answered 500": {
 			idempotency.End{How: idempotency.Answered}, broken("out of order"),
@@ -68,13 +68,13 @@ func TestWaitersGetTheAnswerThatReleases(t *testing.T) {
 	}
 }
 
-// A request that came while the run was in flight waited for it, however late
-// its goroutine gets to see the run.
+// A request that comes while the run is in flight counts as one that waited, even if
+// its goroutine first looks at the flight after the run has ended.
 func TestAllWhoCameBeforeTheEndGetTheAnswer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a, req := newReplica(t, newShared(t)), someRequest()
 		const n = 200
-		let := a.link.hold("claim")
+		resume := a.link.pause("claim")
 		ran := make(chan string, n)
 		decided := make(chan engine.Decision, n)
 		for range n {
@@ -89,7 +89,7 @@ func TestAllWhoCameBeforeTheEndGetTheAnswer(t *testing.T) {
 			}()
 		}
 		synctest.Wait()
-		let()
+		resume()
 		synctest.Wait()
 		if len(ran) != 1 {
 			t.Fatalf("%d requests ran, want 1", len(ran))

@@ -9,8 +9,9 @@ import (
 	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
 )
 
-// The store loses a forced run's claim, and with it the response that the run was
-// to replace. The claim is written anew; what it was to replace must not be.
+// The store loses the claim of a forced run, and with it the response that the run is
+// meant to replace. The claim is written again, but the record with that response
+// must not be.
 func TestForcedRunAfterTheStoreLostWhatItReplaces(t *testing.T) {
 	for _, c := range []struct {
 		name   string
@@ -28,7 +29,7 @@ func TestForcedRunAfterTheStoreLostWhatItReplaces(t *testing.T) {
 				wantEnd(t, a.run(req), created("first"), resultKept)
 				forced := a.run(forcing(req))
 				lose(t, store, req)
-				time.Sleep(someLease / 2) // the claim is written anew
+				time.Sleep(someLease / 2) // until the claim is written again
 				wantRefusal(t, b.begin(impatient(req)), engine.ReasonInFlight, forced.ExecutionID())
 				ended(forced, withResponse(c.end, c.answer))
 				a.drain()
@@ -38,8 +39,8 @@ func TestForcedRunAfterTheStoreLostWhatItReplaces(t *testing.T) {
 	}
 }
 
-// Under hold, such a run's unknown end holds the key: there is no response any
-// more that could stay.
+// If nobody knows how such a run ended, its key is held under `unknown hold`: the
+// response from before is lost, so that it cannot stay in place of holding the key.
 func TestForcedRunUnderHoldAfterTheStoreLostWhatItReplaces(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store, req := newShared(t), holding()
@@ -55,13 +56,14 @@ func TestForcedRunUnderHoldAfterTheStoreLostWhatItReplaces(t *testing.T) {
 	})
 }
 
-// impatient is a request that does not wait for a run in flight.
+// impatient returns a request that does not wait for a run in flight.
 func impatient(req engine.Request) engine.Request {
 	req.Wait = 0
 	return req
 }
 
-// A forced run whose owner crashed may have reached the upstream, and counts.
+// A forced run whose process crashed counts as an attempt, because it may have reached
+// the upstream.
 func TestForcedRunOfACrashedOwnerCounts(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store, req := newShared(t), someRequest()
@@ -70,7 +72,7 @@ func TestForcedRunOfACrashedOwnerCounts(t *testing.T) {
 		if n := a.run(forcing(req)).Attempt(); n != 2 {
 			t.Fatalf("the forced run is attempt %d, want 2", n)
 		}
-		_ = a.Close() // it renews no more
+		_ = a.Close() // so that it does not renew
 		time.Sleep(someLease)
 		if n := b.run(forcing(req)).Attempt(); n != 3 {
 			t.Errorf("the next forced run is attempt %d, want 3", n)

@@ -10,14 +10,14 @@ import (
 	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
 )
 
-// forcing is a request that runs again on purpose.
+// forcing returns a request that runs again on purpose.
 func forcing(req engine.Request) engine.Request {
 	req.Force = true
 	return req
 }
 
-// Whoever waits for a forced run gets its answer, kept or not; whoever comes
-// afterwards gets the response that is kept then.
+// A request that waits for a forced run gets the answer of that run, even if it is not
+// kept. A request that comes after the run gets the response that is kept then.
 func TestForcedRun(t *testing.T) {
 	for _, c := range []struct {
 		name   string
@@ -69,8 +69,8 @@ func TestForcedRun(t *testing.T) {
 	}
 }
 
-// The owner of a forced run crashes: the kept response counts again, under hold
-// too, and the run can be forced again.
+// The process of a forced run crashes. Then the response that was kept before counts
+// again, also under `unknown hold`, and another run can be forced.
 func TestForcedRunOfACrashedOwner(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store, req := newShared(t), holding()
@@ -78,7 +78,7 @@ func TestForcedRunOfACrashedOwner(t *testing.T) {
 		first := a.run(req)
 		wantEnd(t, first, created("first"), resultKept)
 		a.run(forcing(req))
-		_ = a.Close() // it renews no more
+		_ = a.Close() // so that it does not renew
 		time.Sleep(someLease)
 		wantReplay(t, b.begin(req), first.ExecutionID(), created("first"), false)
 		again := b.run(forcing(req))
@@ -87,8 +87,9 @@ func TestForcedRunOfACrashedOwner(t *testing.T) {
 	})
 }
 
-// A forced request may differ from the first one; while a run is in flight it is
-// a duplicate like any other, and a held key stays held.
+// A forced request may differ from the request whose response is kept. But while a run
+// is in flight, it is a duplicate like any other, and it cannot run while its key is
+// held.
 func TestForcedRequestBesideOthers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a, req := newReplica(t, newShared(t)), holding()
@@ -109,8 +110,9 @@ func TestForcedRequestBesideOthers(t *testing.T) {
 	})
 }
 
-// As many runs reach the upstream as are allowed, and no more: the last answer is
-// kept whatever its status, and an unknown last end is exhausted.
+// Not more runs reach the upstream than MaxAttempts allows. The answer of the last one
+// is kept, whatever its status is. If nobody knows how the last one ended, no more
+// requests run.
 func TestMaxAttempts(t *testing.T) {
 	onBoth(t, func(t *testing.T, a, b *replica) {
 		req := someRequest()
@@ -147,8 +149,8 @@ func TestMaxAttempts(t *testing.T) {
 	})
 }
 
-// A forced request that comes while a response is still to be stored waits for
-// the store, and does not ask again and again meanwhile.
+// A forced request comes while a response is not stored yet. It waits until the store
+// has the response, and does not ask the store again and again meanwhile.
 func TestForcedRequestWaitsForAPendingResponse(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r, req := newReplica(t, newShared(t)), someRequest()
@@ -184,8 +186,8 @@ func TestForcedRequestWaitsForAPendingResponse(t *testing.T) {
 	})
 }
 
-// A forced response of which only status and header would be kept does not
-// replace a whole one.
+// If the body of a forced run is too large, only its status and header would be kept.
+// They do not replace a whole response.
 func TestForcedResponseWithoutItsBody(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r, req := newReplica(t, newShared(t)), someRequest()

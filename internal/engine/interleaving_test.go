@@ -13,18 +13,19 @@ import (
 	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
 )
 
-// chaos is what the clients and upstreams of a random test saw, and what the
-// shared store was told, against which the promises are checked.
+// chaos stands before the shared store in a random test. It notes what clients and
+// upstreams have seen and what the store has promised, and fails the test when a
+// promise is broken.
 type chaos struct {
 	idempotency.Store
 	t *testing.T
 
 	mu sync.Mutex
-	// leases are until when the store has promised a run its key.
+	// leases says of each run until when the store has promised it the key.
 	leases map[string]time.Time
-	// running are the runs by operation that have not been ended.
+	// running has, for each operation, the runs that have not ended.
 	running map[int]map[string]bool
-	// kept are the runs by operation of which End has said that they are kept.
+	// kept has, for each operation, the run whose response is kept, as End has said.
 	kept    map[int]string
 	results map[string]result
 	replays map[string]int
@@ -102,7 +103,8 @@ func (c *chaos) replayed(replay engine.Replay) {
 	}
 }
 
-// request is one client's: it begins, runs if it may, and ends at random.
+// request is what one client does: it begins a request, carries it out if it may, and
+// ends the run in a random way.
 func (c *chaos) request(random *rand.Rand, r *replica, operation int, req engine.Request) {
 	ctx := context.Background()
 	if random.IntN(10) == 0 {
@@ -141,13 +143,13 @@ func (c *chaos) request(random *rand.Rand, r *replica, operation int, req engine
 	}
 }
 
-// disturb makes one kind of operation of one replica fail for a while.
+// disturb makes one operation of one replica fail for a while.
 func disturb(random *rand.Rand, r *replica) {
 	operations := []string{"claim", "renew", "settle", "lookup", "response"}
 	operation := operations[random.IntN(len(operations))]
 	faults := []fault{refused, hung, replyLost}
 	if operation == "claim" {
-		faults = append(faults, late, twice)
+		faults = append(faults, executedLater, twice)
 	}
 	r.link.fail(faults[random.IntN(len(faults))], operation)
 	time.Sleep(time.Duration(random.IntN(8000)) * time.Millisecond)
@@ -159,12 +161,13 @@ func TestRandomInterleavings(t *testing.T) {
 	interleavings(t, "", "")
 }
 
-// The same where the replicas' encryption keys stand in different orders.
+// The same, with encryption keys that have a different order on each replica.
 func TestRandomInterleavingsUnderTwoKeys(t *testing.T) {
 	interleavings(t, "ab", "ba")
 }
 
-// interleavings runs many seeds. Keys are the encryption keys of the replicas.
+// interleavings runs many seeds. Each of the keys is for one replica: its encryption
+// keys.
 func interleavings(t *testing.T, keys ...string) {
 	var replays, waited int
 	for seed := range uint64(30) {
@@ -188,8 +191,8 @@ func interleavings(t *testing.T, keys ...string) {
 	}
 }
 
-// interleave runs many requests on two replicas whose ways to the store fail
-// now and then, and returns what was seen when all is over.
+// interleave runs many requests on two replicas. Now and then the way of a replica to
+// the store fails. At the end it returns what was seen.
 func interleave(t *testing.T, seed uint64, sealedWith []string) *chaos {
 	c := &chaos{
 		Store:   newShared(t),
@@ -246,7 +249,7 @@ func interleave(t *testing.T, seed uint64, sealedWith []string) *chaos {
 	for _, r := range replicas {
 		r.drain()
 	}
-	// Whatever happened, no key is left in flight without a run.
+	// Whatever has happened, no key may be left in flight without a run.
 	for n := range keys {
 		req := request(n)
 		switch d := replicas[n%2].begin(req).(type) {

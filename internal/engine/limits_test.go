@@ -28,7 +28,8 @@ func TestLimitOfWaiters(t *testing.T) {
 		other.Configure(engine.Settings{Limits: engine.Limits{Waiters: 5, WaitersPerKey: 3}})
 		one, two := withKey(limited, "one"), withKey(limited, "two")
 		first, second := owner.run(one), owner.run(two)
-		// On another replica the first of a key's duplicates watches its run.
+		// On another replica, the first duplicate of a key watches the run, and does not
+		// count as a waiter.
 		watchers := 0
 		if owner != other {
 			watchers = 1
@@ -51,7 +52,7 @@ func TestLimitOfWaiters(t *testing.T) {
 		if got := other.Overloads(); got != (engine.Overloads{Waiters: 1, WaitersPerKey: 1}) {
 			t.Errorf("it counts %+v", got)
 		}
-		// Those who left make room.
+		// Requests that have left make room for others.
 		third := withKey(limited, "three")
 		run := owner.run(third)
 		again := other.waiters(3+watchers, third)
@@ -74,7 +75,7 @@ func TestLimitOfRunsInFlight(t *testing.T) {
 		wantOverloaded(t, r.begin(withKey(limited, "three")))
 		wantEnd(t, one, created("one"), resultKept)
 
-		// A response that is still to be stored counts: it is held in memory.
+		// A response that is not stored yet counts too, because it takes memory.
 		r.link.fail(refused, "settle")
 		wantEnd(t, two, created("two"), resultTrying)
 		three := r.run(withKey(limited, "three"))

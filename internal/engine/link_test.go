@@ -10,7 +10,7 @@ import (
 	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
 )
 
-// fault is how one operation on the way to the store fails.
+// fault is how an operation fails on its way to the store.
 type fault int
 
 const (
@@ -21,23 +21,25 @@ const (
 	hung
 	// replyLost: it is executed, and fails when its time is over.
 	replyLost
-	// late: it fails when its time is over, and is executed a second after that.
-	late
-	// twice: it is executed as with replyLost and again as with late.
+	// executedLater: it fails when its time is over, and is executed one second after
+	// that.
+	executedLater
+	// twice: it is executed as with replyLost, and again as with executedLater.
 	twice
-	// panics: it takes its caller down.
+	// panics: it panics.
 	panics
 )
 
-const lateBy = time.Second
+// executionDelay is when an operation with the fault executedLater is executed.
+const executionDelay = time.Second
 
 var (
 	errRefused = errors.New("connection refused")
 	errLost    = errors.New("no reply")
 )
 
-// link is one replica's way to the shared store. It counts the operations and
-// makes them fail as told.
+// link is the way of one replica to the shared store. It counts the operations, and
+// makes them fail as the test says.
 type link struct {
 	idempotency.Store
 
@@ -46,7 +48,7 @@ type link struct {
 	faults map[string]fault
 	errs   map[string]error
 	badKey idempotency.Key
-	badErr error // of all settlements of badKey
+	badErr error // the error of all settlements of badKey
 	gates  map[string]chan struct{}
 	calls  map[string][]time.Time
 }
@@ -61,7 +63,8 @@ func newLink(store idempotency.Store) *link {
 	}
 }
 
-// fail makes operations fail from now on; without names, all of them.
+// fail makes the operations with these names fail from now on, or all of them if no
+// names are given.
 func (l *link) fail(how fault, operations ...string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -73,32 +76,34 @@ func (l *link) fail(how fault, operations ...string) {
 	}
 }
 
-// failWith makes an operation fail with an error and do nothing; nil ends it.
+// failWith makes an operation do nothing and fail with this error. With nil it works
+// again.
 func (l *link) failWith(err error, operation string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.errs[operation] = err
 }
 
-// failKey makes the settlements of one key fail; a nil error ends it.
+// failKey makes the settlements of one key fail with this error. With nil they work
+// again.
 func (l *link) failKey(key idempotency.Key, err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.badKey, l.badErr = key, err
 }
 
-// deafen keeps the wake-ups off from now on.
+// deafen makes all wake-ups get lost from now on.
 func (l *link) deafen() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.deaf = true
 }
 
-// holdReply keeps the replies to an operation until let is called.
-func (l *link) holdReply(operation string) (let func()) { return l.hold("reply to " + operation) }
+// pauseReply delays the replies to an operation until resume is called.
+func (l *link) pauseReply(operation string) (resume func()) { return l.pause("reply to " + operation) }
 
-// hold keeps the calls of an operation before the store until let is called.
-func (l *link) hold(operation string) (let func()) {
+// pause delays an operation, before it is executed, until resume is called.
+func (l *link) pause(operation string) (resume func()) {
 	gate := make(chan struct{})
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -113,7 +118,7 @@ func (l *link) hold(operation string) (let func()) {
 
 func (l *link) count(operation string) int { return len(l.times(operation)) }
 
-// times returns when the operation was called.
+// times returns the times at which the operation was called.
 func (l *link) times(operation string) []time.Time {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -132,9 +137,9 @@ func (l *link) do(ctx context.Context, operation string, call func(context.Conte
 	if err != nil {
 		return err
 	}
-	executeLate := func() {
+	executeLater := func() {
 		deadline, _ := ctx.Deadline()
-		time.AfterFunc(time.Until(deadline)+lateBy, func() { _ = call(context.Background()) })
+		time.AfterFunc(time.Until(deadline)+executionDelay, func() { _ = call(context.Background()) })
 	}
 	switch how {
 	case works:
@@ -148,11 +153,11 @@ func (l *link) do(ctx context.Context, operation string, call func(context.Conte
 	case hung:
 	case replyLost:
 		_ = call(ctx)
-	case late:
-		executeLate()
+	case executedLater:
+		executeLater()
 	case twice:
 		_ = call(ctx)
-		executeLate()
+		executeLater()
 	case panics:
 		panic("the store has a bug")
 	}
@@ -223,5 +228,5 @@ func (l *link) Subscribe(wake func(idempotency.Key)) (stop func()) {
 	})
 }
 
-// Close leaves the store to the other replicas.
+// Close does nothing, because other replicas use the store too.
 func (l *link) Close() error { return nil }

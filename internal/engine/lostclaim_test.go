@@ -10,7 +10,7 @@ import (
 	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
 )
 
-func TestLostClaimIsWrittenAnew(t *testing.T) {
+func TestLostClaimIsWrittenAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store, req := newShared(t), someRequest()
 		a, b := newReplica(t, store), newReplica(t, store)
@@ -27,7 +27,7 @@ func TestLostClaimIsWrittenAnew(t *testing.T) {
 	})
 }
 
-func TestLostClaimThatReleases(t *testing.T) {
+func TestLostClaimWhoseRunReleases(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store, req := newShared(t), someRequest()
 		a := newReplica(t, store)
@@ -44,24 +44,24 @@ func TestLostClaimThatReleases(t *testing.T) {
 	})
 }
 
-// The renewal writes a lost claim anew at the moment at which its run ends: the
-// claim must not stay without a run. Under hold it would lock the key.
-func TestLostClaimIsWrittenAnewWhileItsRunReleases(t *testing.T) {
-	for name, how := range map[string]fault{"slow": works, "late": late} {
+// The renewal writes a lost claim again just when the run ends. The claim must not stay
+// in the store without a run: under `unknown hold` nobody could use the key any more.
+func TestLostClaimIsWrittenAgainWhileItsRunReleases(t *testing.T) {
+	for name, how := range map[string]fault{"slow": works, "executed later": executedLater} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				store, req := newShared(t), holding()
 				a := newReplica(t, store)
 				run := a.run(req)
 				lose(t, store, req)
-				let := a.link.hold("claim")
+				resume := a.link.pause("claim")
 				a.link.fail(how, "claim")
 				time.Sleep(someLease / 3)
-				synctest.Wait() // the renewal claims
+				synctest.Wait() // for the renewal, which claims
 				if got := end(run, broken("out of order")); got != resultLost {
 					t.Errorf("the run ended %q", got)
 				}
-				let()
+				resume()
 				time.Sleep(2 * idempotency.ClaimPatience)
 				a.link.recover()
 				a.drain()
@@ -80,7 +80,7 @@ func TestClaimLostToAnotherIsNotRenewed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store, req := newShared(t), someRequest()
 		a, b := newReplica(t, store), newReplica(t, store)
-		late := a.run(req)
+		first := a.run(req)
 		lose(t, store, req)
 		run := b.run(req)
 		time.Sleep(2 * someLease)
@@ -88,29 +88,29 @@ func TestClaimLostToAnotherIsNotRenewed(t *testing.T) {
 			t.Errorf("renewed %d times after the claim was lost", n-1)
 		}
 		wantEnd(t, run, created("two"), resultKept)
-		wantEnd(t, late, created("one"), resultFenced)
+		wantEnd(t, first, created("one"), resultFenced)
 	})
 }
 
-// Between the store's word that a claim is gone and its being written anew,
-// another may claim.
-func TestClaimLostToAnotherWhileItIsWrittenAnew(t *testing.T) {
+// The store says that a claim is gone, and the engine writes it again. In between,
+// another request may claim the key.
+func TestClaimLostToAnotherWhileItIsWrittenAgain(t *testing.T) {
 	t.Run("by a renewal", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			store, req := newShared(t), someRequest()
 			a, b := newReplica(t, store), newReplica(t, store)
-			late := a.run(req)
+			first := a.run(req)
 			lose(t, store, req)
-			let := a.link.hold("claim")
+			resume := a.link.pause("claim")
 			time.Sleep(someLease / 3)
 			synctest.Wait()
 			run := b.run(req)
-			let()
+			resume()
 			time.Sleep(someLease)
 			if n := a.link.count("renew"); n != 1 {
 				t.Errorf("renewed %d times after the claim was lost", n-1)
 			}
-			wantEnd(t, late, created("one"), resultFenced)
+			wantEnd(t, first, created("one"), resultFenced)
 			wantEnd(t, run, created("two"), resultKept)
 		})
 	})
@@ -118,14 +118,14 @@ func TestClaimLostToAnotherWhileItIsWrittenAnew(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			store, req := newShared(t), someRequest()
 			a, b := newReplica(t, store), newReplica(t, store)
-			late := a.run(req)
+			first := a.run(req)
 			lose(t, store, req)
-			let := a.link.hold("claim")
+			resume := a.link.pause("claim")
 			result := make(chan result, 1)
-			go func() { result <- end(late, created("one")) }()
+			go func() { result <- end(first, created("one")) }()
 			synctest.Wait()
 			run := b.run(req)
-			let()
+			resume()
 			if got := <-result; got != resultFenced {
 				t.Errorf("the run ended %q, want %q", got, resultFenced)
 			}

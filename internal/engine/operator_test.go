@@ -56,7 +56,7 @@ func TestOperatorFreesAKey(t *testing.T) {
 	}
 }
 
-// The owner of a lapsed claim comes back after an operator has freed its key.
+// A late owner comes back after an operator has freed its key.
 func TestLateOwnerOfAFreedKeyIsFenced(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store, req := newShared(t), holding()

@@ -16,7 +16,7 @@ import (
 	"github.com/caddy-dedup/caddy-dedup/internal/store/memory"
 )
 
-// The times of the engine tests, all on the fake clock of testing/synctest.
+// The durations of the engine tests, on the fake clock of testing/synctest.
 const (
 	storeTimeout = 500 * time.Millisecond
 	someLease    = 30 * time.Second
@@ -56,7 +56,7 @@ func someOptions() engine.Options {
 	}
 }
 
-// someRequest returns a request as the default settings of an API make it.
+// someRequest returns a request with the default settings of the API mode.
 func someRequest() engine.Request {
 	releases, err := idempotency.ParseStatuses("5xx", "409")
 	if err != nil {
@@ -73,15 +73,15 @@ func someRequest() engine.Request {
 	}
 }
 
-// lose makes the store forget a key's record and its run, as a server does that
-// comes back without its memory.
+// lose makes the store lose the record of a key and its response, as a server does
+// that has no persistence and starts again.
 func lose(t *testing.T, store idempotency.Store, req engine.Request) {
 	t.Helper()
 	record, _, err := store.Lookup(context.Background(), req.Key)
 	if err != nil {
 		t.Fatal(err)
 	}
-	// What is kept for no time has expired at once.
+	// The retention of this settlement is 0, so the record expires at once.
 	if err := store.Settle(context.Background(), req.Key, record, idempotency.Settlement{State: idempotency.Complete}); err != nil {
 		t.Fatal(err)
 	}
@@ -90,14 +90,14 @@ func lose(t *testing.T, store idempotency.Store, req engine.Request) {
 	}
 }
 
-// holding is someRequest under `unknown hold`.
+// holding returns someRequest under `unknown hold`.
 func holding() engine.Request {
 	r := someRequest()
 	r.Policy.Hold = true
 	return r
 }
 
-// begin returns the decision on a request that has a client.
+// begin returns the decision on a request whose client does not go away.
 func (r *replica) begin(req engine.Request) engine.Decision {
 	r.t.Helper()
 	d, err := r.Begin(context.Background(), req)
@@ -107,13 +107,13 @@ func (r *replica) begin(req engine.Request) engine.Decision {
 	return d
 }
 
-// run begins a request that has to run.
+// run begins a request, and fails the test if the request may not run.
 func (r *replica) run(req engine.Request) *engine.Run {
 	r.t.Helper()
 	return as[*engine.Run](r.t, r.begin(req))
 }
 
-// waiter is a request that is being decided on.
+// waiter is a request that waits for its decision in the background.
 type waiter struct {
 	t    *testing.T
 	done chan struct{}
@@ -134,7 +134,7 @@ func (r *replica) beginLater(ctx context.Context, req engine.Request) *waiter {
 	return w
 }
 
-// waiters begins n requests, each in a goroutine of its own.
+// waiters begins n requests in the background.
 func (r *replica) waiters(n int, req engine.Request) []*waiter {
 	all := make([]*waiter, n)
 	for i := range all {
@@ -166,7 +166,8 @@ func (w *waiter) decision() engine.Decision {
 	return w.d
 }
 
-// drain waits until all is settled and withdrawn, which it has to be in time.
+// drain waits until every run is settled and every claim in doubt is withdrawn. It fails
+// the test if that takes more than an hour.
 func (r *replica) drain() {
 	r.t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), time.Hour)
@@ -176,7 +177,7 @@ func (r *replica) drain() {
 	}
 }
 
-// as returns a decision as the one that it has to be.
+// as returns a decision as its concrete type, and fails the test if it has another one.
 func as[D engine.Decision](t *testing.T, d engine.Decision) D {
 	t.Helper()
 	got, ok := d.(D)
@@ -186,8 +187,7 @@ func as[D engine.Decision](t *testing.T, d engine.Decision) D {
 	return got
 }
 
-// wantRefusal checks that a decision is a refusal with a reason and the execution
-// ID of the run in the way.
+// wantRefusal checks that a decision is a refusal with this reason and this execution ID.
 func wantRefusal(t *testing.T, d engine.Decision, reason engine.Reason, executionID string) {
 	t.Helper()
 	got := as[engine.Refusal](t, d)
@@ -196,7 +196,7 @@ func wantRefusal(t *testing.T, d engine.Decision, reason engine.Reason, executio
 	}
 }
 
-// wantReplay checks that a decision is the replay of a run's response.
+// wantReplay checks that a decision is the replay of this response of this run.
 func wantReplay(t *testing.T, d engine.Decision, executionID string, response *idempotency.Response, waited bool) {
 	t.Helper()
 	got := as[engine.Replay](t, d)
@@ -212,17 +212,17 @@ func wantReplay(t *testing.T, d engine.Decision, executionID string, response *i
 	}
 }
 
-// created is an answer that is kept.
+// created returns a response that is kept.
 func created(body string) *idempotency.Response {
 	return &idempotency.Response{Status: 201, Body: []byte(body)}
 }
 
-// broken is an answer that releases the key.
+// broken returns a response after which the key is released.
 func broken(body string) *idempotency.Response {
 	return &idempotency.Response{Status: 500, Body: []byte(body)}
 }
 
-// result is what became of a run, in a word.
+// result is what has become of a run, in one word.
 type result string
 
 const (
@@ -232,11 +232,11 @@ const (
 	resultNotSent  result = "not sent"
 	resultFenced   result = "fenced"
 	resultLost     result = "lost"
-	// resultTrying: the engine goes on trying to store it.
+	// resultTrying: the engine goes on trying to store the end of the run.
 	resultTrying result = "trying"
 )
 
-// ended ends a run and says what became of it.
+// ended ends a run and returns what has become of it.
 func ended(run *engine.Run, end idempotency.End) result {
 	s, err := run.End(end)
 	switch {
@@ -267,7 +267,7 @@ func end(run *engine.Run, response *idempotency.Response) result {
 	return ended(run, idempotency.End{How: idempotency.Answered, Response: response})
 }
 
-// wantEnd ends a run with a whole response and checks what became of it.
+// wantEnd ends a run with a whole response and checks what has become of it.
 func wantEnd(t *testing.T, run *engine.Run, response *idempotency.Response, want result) {
 	t.Helper()
 	if got := end(run, response); got != want {
@@ -275,7 +275,7 @@ func wantEnd(t *testing.T, run *engine.Run, response *idempotency.Response, want
 	}
 }
 
-// stored returns the key's record as the shared store has it.
+// stored returns the record of the key as the shared store has it.
 func (r *replica) stored(req engine.Request) *idempotency.Record {
 	r.t.Helper()
 	record, _, err := r.link.Store.Lookup(context.Background(), req.Key)
@@ -285,7 +285,7 @@ func (r *replica) stored(req engine.Request) *idempotency.Record {
 	return record
 }
 
-// wantState checks the state and the attempts of the key's record.
+// wantState checks state and attempts of the record of the key.
 func (r *replica) wantState(req engine.Request, state idempotency.State, attempt int) {
 	r.t.Helper()
 	switch record := r.stored(req); {
@@ -296,8 +296,8 @@ func (r *replica) wantState(req engine.Request, state idempotency.State, attempt
 	}
 }
 
-// onBoth runs a test with the duplicate on the replica of the run, and on
-// another one.
+// onBoth runs a test twice: once with the duplicates on the replica of the run, and once
+// with the duplicates on another replica.
 func onBoth(t *testing.T, test func(t *testing.T, owner, other *replica)) {
 	t.Run("same replica", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {

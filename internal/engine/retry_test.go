@@ -11,7 +11,7 @@ import (
 	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
 )
 
-// outages are the ways in which the end of a run does not reach the store.
+// outages are the ways in which the end of a run can fail to reach the store.
 var outages = map[string]func(*link){
 	"refused":    func(l *link) { l.fail(refused) },
 	"hung":       func(l *link) { l.fail(hung) },
@@ -99,8 +99,8 @@ func TestStoringIsTriedMoreAndMoreSeldom(t *testing.T) {
 	})
 }
 
-// A store may be full for the response and yet take renewals, or fail one
-// operation in two: as long as it takes renewals the claim must not lapse.
+// A store may have no room for a response and still renew leases. As long as it does,
+// the claim must not lapse.
 func TestClaimIsRenewedUntilItsResponseIsStored(t *testing.T) {
 	for _, lease := range []time.Duration{2 * time.Second, someLease} {
 		t.Run(lease.String(), func(t *testing.T) {
@@ -165,15 +165,15 @@ func TestSomebodyElseClaimedDuringTheOutage(t *testing.T) {
 	})
 }
 
-// The same where the store came back empty: a new claim must not be overwritten.
+// The same, but the store has come back empty: a new claim must not be overwritten.
 func TestSomebodyElseClaimedInTheEmptyStore(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store, req := newShared(t), someRequest()
 		a, b := newReplica(t, store), newReplica(t, store)
-		late := a.run(req)
+		first := a.run(req)
 		lose(t, store, req)
 		run := b.run(req)
-		wantEnd(t, late, created("one"), resultFenced)
+		wantEnd(t, first, created("one"), resultFenced)
 		wantEnd(t, run, created("two"), resultKept)
 		wantReplay(t, a.begin(req), run.ExecutionID(), created("two"), false)
 	})
@@ -194,7 +194,7 @@ func TestReleaseIsStoredLater(t *testing.T) {
 		// The store cannot say that the key is free.
 		wantRefusal(t, a.begin(req), engine.ReasonUnavailable, "")
 		a.link.recover()
-		// Until the end is stored the store says that it is not.
+		// Until the end of the run is stored, the store says that the run is in flight.
 		w := a.beginLater(context.Background(), req)
 		for _, w := range append(waiting[3:], w) {
 			wantReplay(t, w.decision(), run.ExecutionID(), broken("out of order"), true)
@@ -245,8 +245,8 @@ func TestUnsettledRunIsLeftToItsLeaseAtClose(t *testing.T) {
 	})
 }
 
-// What is held for a response is given back when it is stored, not before.
-func TestResponseIsHeldUntilItIsStored(t *testing.T) {
+// The memory of a response is given back when the response is stored, and not before.
+func TestResponseIsGivenBackWhenItIsStored(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r, req := newReplica(t, newShared(t)), someRequest()
 		given := 0

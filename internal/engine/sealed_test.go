@@ -15,7 +15,8 @@ import (
 	"github.com/caddy-dedup/caddy-dedup/internal/seal"
 )
 
-// sealing returns a sealer whose keys hold only these bytes each, nil for none.
+// sealing returns a sealer with a key for each of these bytes: every byte of the key
+// is that one. Without bytes it returns nil.
 func sealing(t *testing.T, keys string) *seal.Sealer {
 	t.Helper()
 	var all [][]byte
@@ -29,7 +30,7 @@ func sealing(t *testing.T, keys string) *seal.Sealer {
 	return s
 }
 
-// newSealed is newReplica with encryption keys.
+// newSealed returns a replica with encryption keys.
 func newSealed(t *testing.T, store idempotency.Store, keys string) *replica {
 	t.Helper()
 	r := newReplica(t, store)
@@ -37,16 +38,16 @@ func newSealed(t *testing.T, store idempotency.Store, keys string) *replica {
 	return r
 }
 
-// delivered is someRequest with a delivery ID.
+// delivered returns someRequest with a delivery ID.
 func delivered() engine.Request {
 	req := someRequest()
 	req.Origin.DeliveryID = "delivery-1"
 	return req
 }
 
-// Whatever is written of a key, in its whole life, shows neither the delivery ID
-// nor an answer.
-func TestStoreHoldsNothingReadable(t *testing.T) {
+// Whatever is written about a key in its whole life shows neither the delivery ID nor an
+// answer.
+func TestStoreGetsNothingReadable(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := newShared(t)
 		a, req := newSealed(t, store, "a"), delivered()
@@ -79,7 +80,7 @@ func TestStoreHoldsNothingReadable(t *testing.T) {
 		}
 		run := a.run(req)
 		look("in flight")
-		time.Sleep(someLease) // renewed
+		time.Sleep(someLease) // so that the lease is renewed
 		look("renewed")
 		wantEnd(t, run, broken("answer 1"), resultReleased)
 		look("released")
@@ -100,7 +101,8 @@ func TestStoreHoldsNothingReadable(t *testing.T) {
 	})
 }
 
-// A record that this process has no key for is never replayed and never run over.
+// If this process does not have the encryption key of a record, it neither replays the
+// record nor runs its request again.
 func TestRecordOfAnUnknownKey(t *testing.T) {
 	for name, keys := range map[string]string{"another key": "b", "encryption off": ""} {
 		t.Run(name, func(t *testing.T) {
@@ -126,7 +128,8 @@ func TestRecordOfAnUnknownKey(t *testing.T) {
 				}
 				wantReplay(t, a.begin(req), run.ExecutionID(), created("kept"), false)
 
-				// An operator needs no key to free it, nor a request to run then.
+				// An operator can free the key without its encryption key, and then a
+				// request can run.
 				if err := b.Free(context.Background(), req.Key); err != nil {
 					t.Fatal(err)
 				}
@@ -139,9 +142,9 @@ func TestRecordOfAnUnknownKey(t *testing.T) {
 	}
 }
 
-// The keys are exchanged one after the other, on two replicas, while requests go
-// on: nothing that was kept is forgotten, and a body is told from another under
-// every pair of keys.
+// Two replicas change their encryption keys, one after the other, while requests go on.
+// No response is forgotten, and two different bodies are told apart under every pair
+// of keys.
 func TestKeysAreExchanged(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := newShared(t)
@@ -165,8 +168,8 @@ func TestKeysAreExchanged(t *testing.T) {
 	})
 }
 
-// The keys change under a run: its end is stored with the new ones, and its
-// request is still told from another.
+// The keys change while a run is in flight. Its end is stored with the new keys, and its
+// request is still told apart from another one.
 func TestKeysChangeUnderARun(t *testing.T) {
 	onBoth(t, func(t *testing.T, owner, other *replica) {
 		req := delivered()
@@ -201,7 +204,7 @@ func isUnreadable(err error) bool {
 	return errors.As(err, &unreadable)
 }
 
-// An operator without keys leaves a run alone like any other.
+// An operator without the encryption keys cannot disturb a run, as no operator can.
 func TestOperatorWithoutKeysLeavesARunAlone(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store, req := newShared(t), delivered()
@@ -217,8 +220,8 @@ func TestOperatorWithoutKeysLeavesARunAlone(t *testing.T) {
 	})
 }
 
-// Those who wait on another replica get the answer, whichever key comes first
-// there.
+// Requests that wait on another replica get the answer, whatever the order of the keys
+// is there.
 func TestWaitersOpenASealedAnswer(t *testing.T) {
 	onBoth(t, func(t *testing.T, owner, other *replica) {
 		owner.Configure(engine.Settings{Sealer: sealing(t, "ab")})

@@ -8,11 +8,11 @@ import (
 	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
 )
 
-// The tests of this file look at single states of a flight, and at moments between
-// two steps of a request, which a test from the outside meets only by chance.
+// The tests in this file look at single states of a flight, and at moments between two
+// steps of a request. A test from outside the package meets these only by chance.
 
-// flightTable says what each event makes of each state. An event that is not named
-// for a state changes nothing.
+// flightTable says which state follows after each event. An event that is not in the
+// row of a state changes nothing.
 var flightTable = map[flightState]map[flightEvent]flightState{
 	asking:   {runFound: flying, over: gone},
 	flying:   {runUnstored: unstored, over: gone, deserted: gone},
@@ -57,8 +57,8 @@ func isTold(changed <-chan struct{}) bool {
 	}
 }
 
-// Who waits is told of every change, and of nothing else; where nobody waits
-// there is nothing to tell it with.
+// Those who wait are told of every change, and of nothing else. While nobody waits,
+// there is no channel to tell them with.
 func TestFlightTellsOfItsChanges(t *testing.T) {
 	e := engineOfFlights()
 	f := e.mustJoin(t, first)
@@ -119,7 +119,7 @@ func TestRequestThatJoinedBeforeTheEnd(t *testing.T) {
 			if test.part == afterwards {
 				e.mustJoin(t, afterwards)
 			}
-			e.end(f, over, idempotency.Claimed{}, nil) // the first end counts
+			e.end(f, over, idempotency.Claimed{}, nil) // of two ends, the first one counts
 			c := idempotency.Claim{Fingerprints: []string{test.fingerprint}, Waits: true}
 			d, err := e.follow(context.Background(), f, test.part, c, nil)
 			if err != nil {
@@ -138,7 +138,8 @@ func TestRequestThatJoinedBeforeTheEnd(t *testing.T) {
 	}
 }
 
-// Only a run on another replica is given up when nobody waits for it.
+// When nobody waits any more, a flight ends if its run is on another replica, and only
+// then.
 func TestDesertedFlight(t *testing.T) {
 	for name, watched := range map[string]bool{"watched": true, "our own": false} {
 		e := engineOfFlights()

@@ -33,17 +33,17 @@ func TestOtherReplicaIsWoken(t *testing.T) {
 	})
 }
 
-// A wake-up may come before the reply to the claim that asked for it.
+// A wake-up can come before the reply to the claim that waits for it.
 func TestWakeUpBeforeTheReply(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store, req := newShared(t), someRequest()
 		a, b := newReplica(t, store), newReplica(t, store)
 		run := a.run(req)
-		let := b.link.holdReply("claim")
+		resume := b.link.pauseReply("claim")
 		w := b.beginLater(context.Background(), req)
 		synctest.Wait()
 		wantEnd(t, run, created("one"), resultKept)
-		let()
+		resume()
 		wantReplay(t, w.decision(), run.ExecutionID(), created("one"), true)
 		if w.took != 0 {
 			t.Errorf("it took %v", w.took)
@@ -98,7 +98,7 @@ func TestDesertedRunIsNotWatched(t *testing.T) {
 		run := a.run(req)
 		ctx, cancel := context.WithCancel(context.Background())
 		all := []*waiter{b.beginLater(ctx, req), b.beginLater(ctx, req)}
-		time.Sleep(2500 * time.Millisecond) // between two looks
+		time.Sleep(2500 * time.Millisecond) // to a moment between two lookups
 		cancel()
 		for _, w := range all {
 			<-w.done
@@ -115,7 +115,7 @@ func TestDesertedRunIsNotWatched(t *testing.T) {
 	})
 }
 
-// patient is a request that waits longer than a lease.
+// patient returns a request that waits longer than a lease.
 func patient(req engine.Request) engine.Request {
 	req.Wait = 10 * time.Minute
 	return req
@@ -153,8 +153,8 @@ func TestOneWaiterTakesOverFromACrashedOwner(t *testing.T) {
 						t.Fatal("two took over")
 					}
 					run = as[*engine.Run](t, w.decision())
-					if late := w.took - someLease; late > 501*time.Millisecond {
-						t.Errorf("taken over %v after the lease's end", late)
+					if delay := w.took - someLease; delay > 501*time.Millisecond {
+						t.Errorf("taken over %v after the lease's end", delay)
 					}
 				}
 			}
@@ -184,7 +184,7 @@ func TestCrashUnderHoldHoldsTheKey(t *testing.T) {
 		a, b, c := newReplica(t, store), newReplica(t, store), newReplica(t, store)
 		crashed := a.run(req)
 		a.crash()
-		releasing := patient(someRequest()) // the claim's own choice decides, not that of the duplicate
+		releasing := patient(someRequest()) // the setting of the run decides, not that of the duplicate
 		all := append(b.waiters(3, req), c.waiters(3, releasing)...)
 		for _, w := range all {
 			wantRefusal(t, w.decision(), engine.ReasonHeld, crashed.ExecutionID())
@@ -198,7 +198,7 @@ func TestLateOwnerIsFenced(t *testing.T) {
 		store, req := newShared(t), patient(someRequest())
 		a, b := newReplica(t, store), newReplica(t, store)
 		late := a.run(req)
-		a.link.fail(refused) // cut off from the store, though alive
+		a.link.fail(refused) // the replica is alive, but cannot reach the store
 		time.Sleep(someLease)
 		run := b.run(req)
 		waiting := a.waiters(3, req)
@@ -216,8 +216,8 @@ func TestLateOwnerIsFenced(t *testing.T) {
 	})
 }
 
-// A run that has lost its claim may go on for minutes; its duplicates on the
-// same replica are not to wait for it, since the key is another's.
+// A run that has lost its claim may go on for minutes. Its duplicates on the same
+// replica must not wait for it, because another request owns the key now.
 func TestDuplicatesOfALateOwnerFollowTheNewOne(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store, req := newShared(t), patient(someRequest())
@@ -229,7 +229,7 @@ func TestDuplicatesOfALateOwnerFollowTheNewOne(t *testing.T) {
 		run := b.run(req)
 		a.link.fail(works)
 		time.Sleep(someLease / 3)
-		synctest.Wait() // the renewal finds out
+		synctest.Wait() // for the renewal, which finds out
 		wantEnd(t, run, created("two"), resultKept)
 		for _, w := range waiting {
 			wantReplay(t, w.decision(), run.ExecutionID(), created("two"), true)
@@ -240,8 +240,9 @@ func TestDuplicatesOfALateOwnerFollowTheNewOne(t *testing.T) {
 	})
 }
 
-// A run that never ends (its client reads a stream no further) is renewed no
-// more after its time limit: its duplicates here and elsewhere take over.
+// After its time limit, the lease of a run is no longer renewed: the run may never end,
+// for example because its client does not read a stream to the end. A duplicate on
+// this or on another replica then takes over.
 func TestRunPastItsTimeLimitIsTakenOver(t *testing.T) {
 	onBoth(t, func(t *testing.T, owner, other *replica) {
 		req := patient(someRequest())
@@ -312,7 +313,7 @@ func TestWaiterGetsItsRunThoughAThirdRunsAlready(t *testing.T) {
 	})
 }
 
-// The same where the run left no answer: the waiter waits for the next one.
+// The same, but the run has left no answer: the waiter waits for the next run.
 func TestWaiterOfARunWithoutAnswerWaitsForTheNext(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store, req := newShared(t), someRequest()
@@ -331,7 +332,7 @@ func TestWaiterOfARunWithoutAnswerWaitsForTheNext(t *testing.T) {
 	})
 }
 
-func TestForgottenRunFreesItsWaiters(t *testing.T) {
+func TestWaitersOfAForgottenRunAskAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store, req := newShared(t), someRequest()
 		a, b := newReplica(t, store), newReplica(t, store)

@@ -9,7 +9,7 @@ import (
 	"github.com/caddy-dedup/caddy-dedup/internal/seal"
 )
 
-// storeWithoutClaims fails a test that claims; it answers nothing else either.
+// storeWithoutClaims fails the test if it is asked for a claim. It has no other methods.
 type storeWithoutClaims struct {
 	idempotency.Store
 	t *testing.T

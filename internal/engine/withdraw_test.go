@@ -11,16 +11,16 @@ import (
 	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
 )
 
-// lost are the ways in which a claim is in doubt.
-var lost = map[string]fault{
-	"never executed":     hung,
-	"executed":           replyLost,
-	"executed late":      late,
-	"executed and again": twice,
+// lostReplies are the ways in which a claim can be in doubt.
+var lostReplies = map[string]fault{
+	"never executed": hung,
+	"executed":       replyLost,
+	"executed later": executedLater,
+	"executed twice": twice,
 }
 
 func TestClaimInDoubtIsWithdrawn(t *testing.T) {
-	for name, how := range lost {
+	for name, how := range lostReplies {
 		for choice, req := range map[string]engine.Request{"release": someRequest(), "hold": holding()} {
 			t.Run(name+" under "+choice, func(t *testing.T) {
 				synctest.Test(t, func(t *testing.T) {
@@ -48,9 +48,10 @@ func TestClaimInDoubtIsWithdrawn(t *testing.T) {
 	}
 }
 
-// The retry of the refused client must not fail on the claim in doubt.
+// The client that was refused sends its request again. The claim in doubt must not
+// keep that request from running.
 func TestRetryRunsOverAClaimInDoubt(t *testing.T) {
-	for name, how := range lost {
+	for name, how := range lostReplies {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				store, req := newShared(t), holding()
@@ -69,9 +70,10 @@ func TestRetryRunsOverAClaimInDoubt(t *testing.T) {
 	}
 }
 
-// The retry ends before the lost claim is executed once more.
-func TestLateClaimAfterAReleasedRetry(t *testing.T) {
-	for _, how := range []fault{late, twice} {
+// A claim whose reply was lost is executed only after a retry of its request has run
+// and has released the key.
+func TestClaimIsExecutedAfterAReleasedRetry(t *testing.T) {
+	for _, how := range []fault{executedLater, twice} {
 		synctest.Test(t, func(t *testing.T) {
 			store, req := newShared(t), holding()
 			a, b := newReplica(t, store), newReplica(t, store)
@@ -90,14 +92,14 @@ func TestLateClaimAfterAReleasedRetry(t *testing.T) {
 }
 
 func TestTakeoverInDoubtKeepsTheAttempts(t *testing.T) {
-	for name, how := range lost {
+	for name, how := range lostReplies {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				store, req := newShared(t), someRequest()
 				a, b := newReplica(t, store), newReplica(t, store)
 				wantEnd(t, a.run(req), broken("out of order"), resultReleased)
 				a.run(req)
-				a.crash() // as attempt 2
+				a.crash() // while attempt 2 is in flight
 				time.Sleep(someLease)
 				b.link.fail(how, "claim")
 				wantRefusal(t, b.begin(req), engine.ReasonUnavailable, "")
@@ -126,7 +128,7 @@ func TestWithdrawingWaitsForTheStore(t *testing.T) {
 	})
 }
 
-// keyed returns a request with a key of its own.
+// keyed returns a request with the key number n.
 func keyed(n int) engine.Request {
 	req := holding()
 	req.Key = idempotency.Identity{ID: strconv.Itoa(n)}.Key()
