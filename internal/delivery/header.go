@@ -9,7 +9,7 @@ import (
 	"github.com/dunglas/httpsfv"
 )
 
-// shownValue is how many bytes of an invalid value an [InvalidError] holds.
+// shownValue is how many bytes of an invalid value an [InvalidError] keeps.
 const shownValue = 64
 
 // InvalidError says that the request has the header field for the delivery ID, but

@@ -1,4 +1,4 @@
-// Package idempotency holds the rules of the product, as pure functions: how a
+// Package idempotency has the rules of the product, as pure functions: how a
 // key is derived (key.go), how two requests with one key are told apart
 // (fingerprint.go), what a record says (record.go), what a request may do with
 // the record that it finds (claim.go), and what becomes of a run that has ended

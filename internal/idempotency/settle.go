@@ -90,8 +90,8 @@ func Conclude(end End, p Policy) Settlement {
 		AnswerFor: p.Lease,
 	}
 	if end.Replaces && (s.State == Held || end.Response != nil && end.Response.Omitted) {
-		// The response that was kept before stays: a whole response is worth more
-		// than a held key, or than a response without its body.
+		// The response that was kept before stays. It is not given up for a held key,
+		// or for a response without its body.
 		s.State = Released
 	}
 	switch {
