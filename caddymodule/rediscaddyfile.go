@@ -42,7 +42,11 @@ func parseRedis(d *caddyfile.Dispenser, urls []string) (*RedisStore, error) {
 	if hasPlaceholder(urls...) || hasPlaceholder(store.Addresses...) {
 		return store, nil // what they are is known when the configuration is loaded
 	}
-	if _, err := store.resolve(func(text string) string { return text }); err != nil {
+	prefix := store.Prefix
+	if hasPlaceholder(prefix) {
+		prefix = "" // the same
+	}
+	if _, err := store.resolve(func(text string) string { return text }, prefix); err != nil {
 		return nil, d.Errf("store redis: %w", err)
 	}
 	return store, nil
@@ -75,6 +79,8 @@ func parseRedisWord(d *caddyfile.Dispenser, store *RedisStore, name string) (err
 			return d.Errf("cluster takes no arguments, the addresses stand behind address; it has %q", args)
 		}
 		store.Cluster, err = true, noBlock(d, name)
+	case "prefix":
+		store.Prefix, err = prefixArg(d)
 	case "timeout":
 		var value string
 		if value, err = oneArg(d, "a duration such as 500ms"); err != nil {
@@ -85,7 +91,7 @@ func parseRedisWord(d *caddyfile.Dispenser, store *RedisStore, name string) (err
 		store.WaitReplicas, err = countArg(d, name, 0)
 	default:
 		return d.Errf("store redis: unknown word %q; use address, username, password, db, tls, sentinel, "+
-			"sentinel_username, sentinel_password, cluster, timeout or wait_replicas", name)
+			"sentinel_username, sentinel_password, cluster, prefix, timeout or wait_replicas", name)
 	}
 	return err
 }
@@ -102,6 +108,23 @@ func addressArgs(d *caddyfile.Dispenser) ([]string, error) {
 		}
 	}
 	return addresses, noBlock(d, "address")
+}
+
+// prefixArg reads the prefix of all names in Redis.
+func prefixArg(d *caddyfile.Dispenser) (string, error) {
+	prefix, err := oneArg(d, "the text that all names in Redis begin with")
+	switch {
+	case err != nil:
+		return "", err
+	case prefix == "":
+		return "", d.Errf("prefix: the text is empty; leave the line out for %s", redis.DefaultPrefix)
+	case hasPlaceholder(prefix):
+		return prefix, nil
+	}
+	if err := redis.CheckPrefix(prefix); err != nil {
+		return "", d.WrapErr(err)
+	}
+	return prefix, nil
 }
 
 // secretArg reads one argument that must not be shown in an error.

@@ -67,6 +67,13 @@ type RedisStore struct {
 	// without this.
 	Cluster bool `json:"cluster,omitempty"`
 
+	// What the names of all keys and channels in Redis begin with, so that one
+	// pattern of an access rule, or of SCAN, covers them. Stores with different
+	// prefixes share nothing, also in one database; all replicas need the same one.
+	// It takes up to 100 bytes of printable characters but space, `{`, `}`, `*`,
+	// `?`, `[`, `]` and `\`. Default: `dedup:`.
+	Prefix string `json:"prefix,omitempty"`
+
 	// The limit of one operation. Default: 500ms.
 	Timeout caddy.Duration `json:"timeout,omitempty"`
 
@@ -106,7 +113,13 @@ func (*RedisStore) CaddyModule() caddy.ModuleInfo {
 // Provision replaces the placeholders and reads the certificates. It dials
 // nothing.
 func (s *RedisStore) Provision(caddy.Context) error {
-	options, err := s.resolve(func(text string) string { return caddy.NewReplacer().ReplaceAll(text, "") })
+	replacer := caddy.NewReplacer()
+	// Without one of its parts it would be another store's prefix.
+	prefix, err := replacer.ReplaceOrErr(s.Prefix, true, true)
+	if err != nil {
+		return fmt.Errorf("redis store: prefix %s: %w", s.Prefix, err)
+	}
+	options, err := s.resolve(func(text string) string { return replacer.ReplaceAll(text, "") }, prefix)
 	if err == nil && s.TLS != nil {
 		options.TLS, err = s.TLS.config()
 	}
@@ -118,8 +131,8 @@ func (s *RedisStore) Provision(caddy.Context) error {
 }
 
 // resolve returns the options with the placeholders replaced, but for those of
-// tls. No error shows a secret.
-func (s *RedisStore) resolve(replace func(string) string) (redis.Options, error) {
+// tls; in the prefix they are already. No error shows a secret.
+func (s *RedisStore) resolve(replace func(string) string, prefix string) (redis.Options, error) {
 	options, err := s.servers(replace)
 	if err != nil {
 		return options, err
@@ -149,6 +162,8 @@ func (s *RedisStore) resolve(replace func(string) string) (redis.Options, error)
 		return options, fmt.Errorf("the master's name %s is empty once its placeholders are replaced", s.Sentinel)
 	}
 	options.Cluster = s.Cluster
+	options.Prefix = prefix
+	orElse(&options.Prefix, redis.DefaultPrefix)
 	options.WaitReplicas = s.WaitReplicas
 	options.Timeout = duration(s.Timeout)
 	orElse(&options.Timeout, redis.DefaultTimeout)
@@ -234,7 +249,7 @@ func (s *RedisStore) poolKey() string {
 	o := s.options
 	settings, err := json.Marshal([]any{
 		o.Addresses, o.Username, o.Password, o.DB, s.TLS, o.TLS != nil,
-		o.Sentinel, o.SentinelUsername, o.SentinelPassword, o.Cluster, o.Timeout, o.WaitReplicas,
+		o.Sentinel, o.SentinelUsername, o.SentinelPassword, o.Cluster, o.Prefix, o.Timeout, o.WaitReplicas,
 	})
 	if err != nil {
 		panic("caddymodule: settings that JSON cannot hold: " + err.Error()) // impossible by their types
@@ -243,7 +258,7 @@ func (s *RedisStore) poolKey() string {
 }
 
 func (s *RedisStore) describe() string {
-	return fmt.Sprintf("%s, database %d", s.options, s.options.DB)
+	return fmt.Sprintf("%s, database %d, prefix %s", s.options, s.options.DB, s.options.Prefix)
 }
 
 func (s *RedisStore) operationTimeout() time.Duration { return s.options.Timeout }

@@ -104,6 +104,8 @@ func TestRedisPoolKeys(t *testing.T) {
 		`{"addresses": ["a:1"], "db": 1}`,
 		`{"addresses": ["a:1"], "tls": {}}`,
 		`{"addresses": ["a:1"], "tls": {"server_name": "a"}}`,
+		`{"addresses": ["a:1"], "prefix": "a"}`,
+		`{"addresses": ["a:1"], "prefix": "b"}`,
 		`{"addresses": ["a:1"], "timeout": "1s"}`,
 		`{"addresses": ["a:1"], "wait_replicas": 1}`,
 		`{"addresses": ["a:1", "b:2"]}`,
@@ -118,9 +120,16 @@ func TestRedisPoolKeys(t *testing.T) {
 		}
 		seen[s.poolKey()] = settings
 	}
-	one, err := provisioned(t, `{"url": "redis://a:1"}`)
-	if err != nil || seen[one.poolKey()] == "" {
-		t.Errorf("a URL and an address of the same server are two stores: %v", err)
+	t.Setenv("TEST_REDIS_PREFIX", "a")
+	for what, settings := range map[string]string{
+		"a URL and an address":                `{"url": "redis://a:1"}`,
+		"the default prefix and the same one": `{"addresses": ["a:1"], "prefix": "dedup:"}`,
+		"a prefix and its placeholder":        `{"addresses": ["a:1"], "prefix": "{env.TEST_REDIS_PREFIX}"}`,
+	} {
+		same, err := provisioned(t, settings)
+		if err != nil || seen[same.poolKey()] == "" {
+			t.Errorf("%s are two stores: %v", what, err)
+		}
 	}
 }
 
@@ -139,6 +148,10 @@ func TestRedisSettingsThatExcludeEachOther(t *testing.T) {
 		`{"addresses": ["{env.TEST_NOT_SET}"]}`:                      "empty once its placeholders",
 		`{"sentinel": "{env.TEST_NOT_SET}"}`:                         "empty once its placeholders",
 		`{"sentinel": "main", "sentinel_password": "{env.TEST_NO}"}`: "sentinel_password is empty",
+		`{"prefix": "a{b}"}`:                                         "prefix a{b}: unrecognized placeholder {b}",
+		`{"prefix": "a{b"}`:                                          `redis prefix "a{b" has a '{' in it`,
+		`{"prefix": "a{env.TEST_NOT_SET}:"}`:                         "prefix a{env.TEST_NOT_SET}:: evaluated placeholder {env.TEST_NOT_SET} is empty",
+		`{"prefix": "a*"}`:                                           `redis prefix "a*" has a '*' in it`,
 		`{"tls": {"cert": "cert.pem"}}`:                              "need each other",
 	} {
 		if _, err := provisioned(t, settings); err == nil || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "s3cret") {

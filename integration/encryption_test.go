@@ -205,10 +205,10 @@ func TestSealedResponseThatDoesNotOpen(t *testing.T) {
 		for _, path := range []string{"/", "/hook"} {
 			id := name + path
 			key := p.post(t, path, id, "body").Header.Get("X-Key")
-			stored := []byte(client.HGet(ctx, "dedup:"+key, "b").Val())
-			token := client.HGet(ctx, "dedup:"+key, "t").Val()
+			stored := []byte(client.HGet(ctx, recordIn(key), "b").Val())
+			token := client.HGet(ctx, recordIn(key), "t").Val()
 			resealed(t, stored, key, token, c.change)
-			if err := client.HSet(ctx, "dedup:"+key, "b", stored).Err(); err != nil {
+			if err := client.HSet(ctx, recordIn(key), "b", stored).Err(); err != nil {
 				t.Fatal(err)
 			}
 			got := p.post(t, path, id, "body")

@@ -21,7 +21,7 @@ func TestRecipeTriggerDispatchReservesFirst(t *testing.T) {
 	client := redisClient(t, server)
 	reserved := make(chan int64, 10)
 	up := startUpstream(t, func(w http.ResponseWriter, r *http.Request, n run) {
-		reserved <- client.Exists(context.Background(), "dedup:"+goldenTriggerKey).Val()
+		reserved <- client.Exists(context.Background(), recordIn(goldenTriggerKey)).Val()
 		answersStatus(202)(w, r, n)
 	})
 	r := readRecipe(t, "trigger-dispatch.md").before(t, up).on(t, server.Addr)
@@ -281,7 +281,7 @@ func TestRecipeTriggerDispatchKeyIsStable(t *testing.T) {
 	for key := range lives(t, redisClient(t, server)) {
 		keys = append(keys, key)
 	}
-	if !slices.Equal(keys, []string{"dedup:" + goldenTriggerKey}) {
-		t.Errorf("Redis has the keys %q, want dedup:%s", keys, goldenTriggerKey)
+	if !slices.Equal(keys, []string{recordIn(goldenTriggerKey)}) {
+		t.Errorf("Redis has the keys %q, want %s", keys, recordIn(goldenTriggerKey))
 	}
 }

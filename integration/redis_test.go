@@ -50,6 +50,9 @@ func redisStore(t *testing.T) string {
 
 func storeAt(addr string) string { return "store redis redis://" + addr }
 
+// recordIn names the record of a key in Redis.
+func recordIn(key string) string { return "dedup:{" + key + "}" }
+
 // redisClient is a connection of the test's own.
 func redisClient(t *testing.T, server *redistest.Server) *redis.Client {
 	t.Helper()

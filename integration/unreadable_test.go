@@ -33,7 +33,7 @@ func TestForeignRedisRecord(t *testing.T) {
 	for name, put := range foreign {
 		for _, path := range []string{"/", "/hook"} {
 			id := name + path
-			key := "dedup:" + p.post(t, path, id, "body").Header.Get("X-Key")
+			key := recordIn(p.post(t, path, id, "body").Header.Get("X-Key"))
 			if n := client.Exists(ctx, key).Val(); n != 1 {
 				t.Fatalf("Redis has no key %q after a request that shows it", key)
 			}
@@ -78,7 +78,7 @@ func TestDamagedRedisRecord(t *testing.T) {
 		"longer":  func(s string) string { return s + "x" },
 	}
 	first := p.post(t, "/", "sample", "body")
-	fields := client.HGetAll(ctx, "dedup:"+first.Header.Get("X-Key")).Val()
+	fields := client.HGetAll(ctx, recordIn(first.Header.Get("X-Key"))).Val()
 	if len(fields) == 0 {
 		t.Fatal("the record has no fields")
 	}
@@ -86,7 +86,7 @@ func TestDamagedRedisRecord(t *testing.T) {
 		for name, damage := range damages {
 			id := field + " " + name
 			first := p.post(t, "/", id, "body")
-			key := "dedup:" + first.Header.Get("X-Key")
+			key := recordIn(first.Header.Get("X-Key"))
 			sound := client.HGet(ctx, key, field).Val()
 			if sound == "" {
 				continue
@@ -111,7 +111,7 @@ func TestDamagedRedisRecord(t *testing.T) {
 
 	// A record that was moved to another key is not taken for its own.
 	a, b := p.post(t, "/", "a", "body"), p.post(t, "/", "b", "body")
-	if err := client.Copy(ctx, "dedup:"+a.Header.Get("X-Key"), "dedup:"+b.Header.Get("X-Key"), 0, true).Err(); err != nil {
+	if err := client.Copy(ctx, recordIn(a.Header.Get("X-Key")), recordIn(b.Header.Get("X-Key")), 0, true).Err(); err != nil {
 		t.Fatal(err)
 	}
 	wantProblem(t, p.post(t, "/", "b", "body"), 500, "record_unreadable")

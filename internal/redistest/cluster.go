@@ -4,6 +4,7 @@ import (
 	"net"
 	"slices"
 	"strconv"
+	"strings"
 	"testing"
 )
 
@@ -132,9 +133,14 @@ func (s *Server) busTaken() bool {
 	return err != nil
 }
 
-// Slot returns the hash slot of a key without a hash tag: its CRC16 of the
-// XMODEM kind, modulo the number of slots.
+// Slot returns the hash slot of a key: the CRC16, of the XMODEM kind, of what
+// stands in its first braces, or of all of it, modulo the number of slots.
 func Slot(key string) int {
+	if _, after, open := strings.Cut(key, "{"); open {
+		if tag, _, closed := strings.Cut(after, "}"); closed && tag != "" {
+			key = tag
+		}
+	}
 	crc := uint16(0)
 	for i := range len(key) {
 		crc ^= uint16(key[i]) << 8

@@ -18,6 +18,11 @@ func TestMovedSlotTakesItsKeysAlong(t *testing.T) {
 	if want := from.Do("CLUSTER", "KEYSLOT", key); want != int64(slot) {
 		t.Fatalf("key %q: slot %d, but the server says %v", key, slot, want)
 	}
+	for _, tagged := range []string{"x{a}", "{a}x", "x{a}{b}", "x{}a", "{", "a}", "x{a", "{}{a}", "{{a}}"} {
+		if want := from.Do("CLUSTER", "KEYSLOT", tagged); want != int64(redistest.Slot(tagged)) {
+			t.Errorf("key %q: slot %d, but the server says %v", tagged, redistest.Slot(tagged), want)
+		}
+	}
 	from.Do("SET", key, "1")
 	cluster.BeginMove(slot, from, to)
 	cluster.EndMove(slot, from, to)

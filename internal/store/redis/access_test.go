@@ -61,14 +61,19 @@ func useAll(t *testing.T, s *Store) {
 // allowed makes a user on every server, with exactly the rules that NOPERM's text
 // names, and returns it.
 func allowed(servers ...*redistest.Server) (username, password string) {
-	set := []any{"ACL", "SETUSER", "dedup", "on", ">s3cret"}
-	for rule := range strings.FieldsSeq(access) {
+	allow(Options{Username: "dedup", Password: "s3cret", Prefix: DefaultPrefix}, servers...)
+	return "dedup", "s3cret"
+}
+
+// allow makes the user of a store, with the rules for its prefix.
+func allow(o Options, servers ...*redistest.Server) {
+	set := []any{"ACL", "SETUSER", o.Username, "on", ">" + o.Password}
+	for rule := range strings.FieldsSeq(access(o.withDefaults().Prefix)) {
 		set = append(set, rule)
 	}
 	for _, server := range servers {
 		server.Do(set...)
 	}
-	return "dedup", "s3cret"
 }
 
 // TestAccessRulesOfThePage has the rules where operators look for them.
@@ -77,7 +82,7 @@ func TestAccessRulesOfThePage(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, rules := range []string{access, sentinelAccess} {
+	for _, rules := range []string{access(DefaultPrefix), sentinelAccess} {
 		if !strings.Contains(string(page), "\n"+rules+"\n") {
 			t.Errorf("operations.md lacks the line %s", rules)
 		}
@@ -98,11 +103,19 @@ func TestAccessRules(t *testing.T) {
 
 	command(t, server, "ACL", "SETUSER", "dedup", "-hset")
 	claimed, err := s.Claim(ctx, claimOf("a", "token"))
-	if err == nil || !strings.Contains(err.Error(), "needs the rules ~dedup:*") {
+	if err == nil || !strings.Contains(err.Error(), "needs the rules ~dedup:* &dedup:* +evalsha") {
 		t.Errorf("claim without hset: %v; want the rules that are needed", err)
 	}
 	if claimed.Record != nil {
 		t.Error("a refused claim may have been executed")
+	}
+	command(t, server, "ACL", "SETUSER", "dedup", "+hset")
+	other := closeAtEnd(t, openWith(t, Options{
+		Addresses: []string{server.Addr}, Username: username, Password: password, Timeout: generous, Prefix: "other:",
+	}))
+	_, err = other.Claim(ctx, claimOf("a", "token"))
+	if err == nil || !strings.Contains(err.Error(), "needs the rules ~other:* &other:* +evalsha") {
+		t.Errorf("claim under another prefix: %v; want the rules for that prefix", err)
 	}
 }
 

@@ -20,6 +20,8 @@ const claimRounds = 8
 type claiming struct {
 	store *Store
 	claim idempotency.Claim
+	// name is that of the key's record.
+	name string
 	// called is when the call began: its patience counts from here.
 	called time.Time
 	// previous is what the claim may replace, nil for nothing.
@@ -41,12 +43,16 @@ type claiming struct {
 func (s *Store) Claim(ctx context.Context, c idempotency.Claim) (idempotency.Claimed, error) {
 	ctx, cancel := s.limit(ctx)
 	defer cancel()
-	call := &claiming{store: s, claim: c, called: time.Now()}
+	call := s.newClaiming(c)
 	claimed, err := call.run(ctx)
 	if err != nil {
 		return idempotency.Claimed{Record: call.doubt}, s.fail("claim", err)
 	}
 	return claimed, nil
+}
+
+func (s *Store) newClaiming(c idempotency.Claim) *claiming {
+	return &claiming{store: s, claim: c, name: s.names.record(c.Key), called: time.Now()}
 }
 
 func (c *claiming) run(ctx context.Context) (idempotency.Claimed, error) {
@@ -81,13 +87,13 @@ func (c *claiming) round(ctx context.Context) (_ idempotency.Claimed, done bool,
 		c.late = true // its reply told the server's time
 		return idempotency.Claimed{}, false, nil
 	case saysFound:
-		f, err := decodeFound(c.claim.Key, answer)
+		f, err := decodeFound(c.claim.Key, c.name, answer)
 		if err != nil {
 			return idempotency.Claimed{}, false, err
 		}
 		return c.decide(ctx, f)
 	default:
-		return idempotency.Claimed{}, false, answer.strange(recordKey(c.claim.Key))
+		return idempotency.Claimed{}, false, answer.strange(c.name)
 	}
 }
 
@@ -106,7 +112,7 @@ func (c *claiming) ask(ctx context.Context, attempt *idempotency.Record) (answer
 	if c.claim.Waits {
 		channel = s.inbox.name
 	}
-	keys := []string{recordKey(c.claim.Key)}
+	keys := []string{c.name}
 	stored := encodeRecord(c.claim.Key, attempt)
 	keepResponse, notBefore := "", int64(0)
 	if attempt.Replaces != nil {
@@ -146,12 +152,12 @@ func (c *claiming) replaces() string {
 func (c *claiming) taken(attempt *idempotency.Record, answer reply) (idempotency.Claimed, error) {
 	c.doubt = attempt // it holds, whatever we make of the rest
 	if len(answer.rest) != 2 {
-		return idempotency.Claimed{}, answer.strange(recordKey(c.claim.Key))
+		return idempotency.Claimed{}, answer.strange(c.name)
 	}
 	lease, ok1 := answer.rest[0].(int64)
 	expiry, ok2 := answer.rest[1].(int64)
 	if !ok1 || !ok2 {
-		return idempotency.Claimed{}, answer.strange(recordKey(c.claim.Key))
+		return idempotency.Claimed{}, answer.strange(c.name)
 	}
 	attempt.LeaseUntil, attempt.Expires = fromMillis(lease), fromMillis(expiry)
 	claimed := idempotency.Claimed{Verdict: idempotency.Proceed, Record: attempt, Now: fromMillis(answer.now)}
@@ -187,8 +193,8 @@ func (c *claiming) decide(ctx context.Context, f *found) (_ idempotency.Claimed,
 			return claimed, true, err
 		}
 		if c.incomplete == f.revision {
-			return idempotency.Claimed{}, false, unreadable(recordKey(c.claim.Key), "it is complete, but its response %s is gone",
-				responseKey(c.claim.Key, f.record.Token))
+			return idempotency.Claimed{}, false, unreadable(c.name, "it is complete, but its response %s is gone",
+				c.store.names.response(c.claim.Key, f.record.Token))
 		}
 		// Between our two looks the record may have expired, or be forgotten.
 		c.incomplete = f.revision
@@ -202,19 +208,20 @@ func (c *claiming) decide(ctx context.Context, f *found) (_ idempotency.Claimed,
 func (c *claiming) kept(ctx context.Context, f *found) (*idempotency.Response, error) {
 	key, token := c.claim.Key, f.record.Token
 	if f.response != nil {
-		return decodeResponse(key, token, recordKey(key), f.response)
+		return decodeResponse(key, token, c.name, f.response)
 	}
+	name := c.store.names.response(key, token)
 	var stored []byte
 	err := try(ctx, func() (err error) {
-		stored, err = c.store.client.Get(ctx, responseKey(key, token)).Bytes()
+		stored, err = c.store.client.Get(ctx, name).Bytes()
 		return err
 	})
 	switch {
 	case errors.Is(err, goredis.Nil):
 		return nil, nil
 	case err != nil:
-		return nil, typeError(responseKey(key, token), err)
+		return nil, typeError(name, err)
 	default:
-		return decodeResponse(key, token, responseKey(key, token), stored)
+		return decodeResponse(key, token, name, stored)
 	}
 }

@@ -15,7 +15,7 @@ import (
 	"github.com/caddy-dedup/caddy-dedup/internal/redistest"
 )
 
-func slotOf(name string) int { return redistest.Slot(recordKey(keyOf(name))) }
+func slotOf(name string) int { return redistest.Slot(named.record(keyOf(name))) }
 
 // namesOn makes fresh names whose keys lie on one of so many masters of a
 // cluster that was just started.

@@ -93,7 +93,7 @@ func TestConformanceSentinel(t *testing.T) {
 func TestConformanceCluster(t *testing.T) {
 	t.Parallel()
 	cluster := redistest.StartCluster(t, 3, 0)
-	o := Options{Addresses: cluster.Addrs(), Timeout: generous}
+	o := Options{Addresses: cluster.Addrs(), Timeout: generous, Prefix: "shop/dedup:"}
 	open := func(t *testing.T) idempotency.Store {
 		cluster.Do("FLUSHALL")
 		return openWith(t, o)

@@ -1,8 +1,8 @@
 // Package redis keeps records and responses in Redis (or Valkey), for replicas
 // that share it.
 //
-// One key has one hash, dedup:<hex>, with short field names because there are
-// many of them:
+// One key has one hash, dedup:{<key>}, with the key in hex, and with short field
+// names because there are many of them:
 //
 //	r  the record, in the form of the idempotency package
 //	t  the token of whoever claimed last
@@ -13,13 +13,16 @@
 //	b  the response, where it is complete and small
 //	p  the tokens of the latest runs before that were released, up to eight
 //
-// All other responses are strings, {dedup:<hex>}:<token>, in the same slot of a
+// All other responses are strings, dedup:{<key>}:<token>, in the same slot of a
 // cluster. They carry the run's token in their name, so that a run that lost
 // its claim cannot damage another's, and a released run's answer outlives the
 // next claim. Bodies do not pass through Lua, which is slow with them: a
 // response is written first, under a name that ends in :unsettled and with a
 // short life, and settle.lua in the same round trip gives it its name or
 // removes it. Tokens have no spaces in them.
+//
+// The channels, dedup:inbox:<random text>, begin with the same prefix as the keys
+// (names.go). Another prefix than dedup: makes another store, in the same Redis.
 //
 // What a claim may do with what it finds is decided in Go, by
 // idempotency.Decide. claim.lua writes where there is nothing, which makes a
@@ -42,6 +45,6 @@
 //
 // Redis replicates after it has answered. Who wants kept responses on replicas
 // before they are answered pays for a WAIT (replicas.go). It needs no more than
-// one connection to each master, whose mark, {dedup:<hex>}:<token>:mark, lives
+// one connection to each master, whose mark, dedup:{<key>}:<token>:mark, lives
 // for a second.
 package redis

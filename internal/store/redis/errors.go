@@ -12,8 +12,12 @@ import (
 	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
 )
 
-// access is what a user of a Redis with access control has to be allowed.
-const access = "~dedup:* ~{dedup:* &dedup:inbox:* +evalsha +eval +hmget +hset +hget +hincrby +hdel +exists +del " +
+// access returns the rules that the user needs at a Redis with access control, for
+// names with this prefix.
+func access(prefix string) string { return "~" + prefix + "* &" + prefix + "* " + commands }
+
+// commands are those of access.
+const commands = "+evalsha +eval +hmget +hset +hget +hincrby +hdel +exists +del " +
 	"+set +get +rename +pexpire +pexpireat +type +time +info +scan +publish +subscribe +ping +hello +select " +
 	"+wait +asking +cluster|slots"
 
@@ -43,7 +47,7 @@ func (s *Store) fail(operation string, err error) error {
 	case says(err, "WRONGPASS"):
 		return fmt.Errorf("%s: the server does not accept the username and password that are set: %w", where, err)
 	case says(err, "NOPERM"), answered(err) && strings.Contains(err.Error(), "user executing the script can't"):
-		return fmt.Errorf("%s: the user may not do this; it needs the rules %s: %w", where, access, err)
+		return fmt.Errorf("%s: the user may not do this; it needs the rules %s: %w", where, access(s.options.Prefix), err)
 	case says(err, "READONLY") && (s.options.Sentinel != "" || s.options.clustered()):
 		return fmt.Errorf("%s: the server is a replica: a failover is under way, or has just been: %w", where, err)
 	case says(err, "READONLY"):

@@ -28,7 +28,7 @@ redis.call('DEL', unpack(KEYS))
 if waiting then
 	for channel in string.gmatch(waiting, '%S+') do
 		-- Only a hint, as in settle.lua.
-		redis.pcall('PUBLISH', channel, string.sub(key, -64))
+		redis.pcall('PUBLISH', channel, string.match(key, '{(%x+)}$'))
 	end
 end
 return {'ok', now}

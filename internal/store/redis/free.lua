@@ -34,7 +34,7 @@ redis.call('PEXPIREAT', key, ARGV[4])
 if waiting then
 	for channel in string.gmatch(waiting, '%S+') do
 		-- Only a hint, as in settle.lua.
-		redis.pcall('PUBLISH', channel, string.sub(key, -64))
+		redis.pcall('PUBLISH', channel, string.match(key, '{(%x+)}$'))
 	end
 end
 return {'ok', now}

@@ -48,10 +48,10 @@ type inbox struct {
 	subscribers wakeup.Subscribers
 }
 
-func newInbox(c client, timeout time.Duration, log *zap.Logger) *inbox {
+func newInbox(c client, n names, timeout time.Duration, log *zap.Logger) *inbox {
 	ctx, cancel := context.WithCancel(context.Background())
 	return &inbox{
-		name:    keyPrefix + "inbox:" + rand.Text(),
+		name:    n.inbox(rand.Text()),
 		client:  c,
 		timeout: timeout,
 		log:     log,

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"strings"
 
 	goredis "github.com/redis/go-redis/v9"
 
@@ -39,7 +38,7 @@ func (s *Store) List(ctx context.Context, cursor string, limit int) ([]idempoten
 		return nil, "", s.fail("list", err)
 	}
 	at = at.among(all)
-	keys, next, err := scan(ctx, all[at.master], at.scan, int64(min(max(limit, scanAtLeast), scanAtMost)))
+	keys, next, err := s.scan(ctx, all[at.master], at.scan, int64(min(max(limit, scanAtLeast), scanAtMost)))
 	if err != nil {
 		return nil, "", s.fail("list", err)
 	}
@@ -65,16 +64,14 @@ func (s *Store) List(ctx context.Context, cursor string, limit int) ([]idempoten
 }
 
 // scan makes one step and returns the keys in hex, sorted, each once.
-func scan(ctx context.Context, master *goredis.Client, from uint64, count int64) (keys []string, next uint64, err error) {
+func (s *Store) scan(ctx context.Context, master *goredis.Client, from uint64, count int64) (keys []string, next uint64, err error) {
 	var names []string
 	err = try(ctx, func() (err error) {
-		names, next, err = master.Scan(ctx, from, keyPrefix+"*", count).Result()
+		names, next, err = master.Scan(ctx, from, s.names.records(), count).Result()
 		return err
 	})
 	for _, name := range names {
-		hex := strings.TrimPrefix(name, keyPrefix)
-		// Other names with our prefix are not ours.
-		if key, err := idempotency.ParseKey(hex); err == nil && key.String() == hex {
+		if hex, ok := s.names.keyIn(name); ok {
 			keys = append(keys, hex)
 		}
 	}
@@ -97,7 +94,7 @@ func (s *Store) readAll(ctx context.Context, keys []string) ([]idempotency.Liste
 	}
 	var page []idempotency.Listed
 	for i, hex := range keys {
-		listed, there, err := readListed(hex, commands[i])
+		listed, there, err := readListed(hex, s.names.recordOf(hex), commands[i])
 		if err != nil {
 			return nil, err
 		}
@@ -116,7 +113,7 @@ func (s *Store) lookUpAll(ctx context.Context, keys []string,
 		pipeline := s.client.Pipeline()
 		commands = commands[:0]
 		for _, hex := range keys {
-			commands = append(commands, run(ctx, pipeline, []string{keyPrefix + hex}))
+			commands = append(commands, run(ctx, pipeline, []string{s.names.recordOf(hex)}))
 		}
 		_, err := pipeline.Exec(ctx)
 		if answered(err) {
@@ -127,17 +124,17 @@ func (s *Store) lookUpAll(ctx context.Context, keys []string,
 	return commands, err
 }
 
-// readListed reads what was found under one key.
-func readListed(hex string, command *goredis.Cmd) (_ idempotency.Listed, there bool, err error) {
+// readListed reads what was found under the name of one key's record.
+func readListed(hex, name string, command *goredis.Cmd) (_ idempotency.Listed, there bool, err error) {
 	key, err := idempotency.ParseKey(hex)
 	if err != nil {
 		return idempotency.Listed{}, false, err
 	}
 	listed := idempotency.Listed{Key: key}
-	answer, err := read(keyPrefix+hex, command)
+	answer, err := read(name, command)
 	var f *found
 	if err == nil {
-		f, err = lookedUp(key, answer)
+		f, err = lookedUp(key, name, answer)
 	}
 	var unreadable *idempotency.UnreadableError
 	switch {

@@ -23,15 +23,16 @@ func (s *Store) Lookup(ctx context.Context, key idempotency.Key) (*idempotency.R
 
 // lookUp reads a record as it stands; without one, only the time is known.
 func (s *Store) lookUp(ctx context.Context, key idempotency.Key) (*found, error) {
+	name := s.names.record(key)
 	var answer reply
 	err := try(ctx, func() (err error) {
-		answer, err = s.run(ctx, lookupScript, []string{recordKey(key)})
+		answer, err = s.run(ctx, lookupScript, []string{name})
 		return err
 	})
 	if err != nil {
 		return nil, s.fail("look up", err)
 	}
-	f, err := lookedUp(key, answer)
+	f, err := lookedUp(key, name, answer)
 	if f == nil && err == nil {
 		f = &found{now: fromMillis(answer.now)}
 	}
@@ -39,14 +40,14 @@ func (s *Store) lookUp(ctx context.Context, key idempotency.Key) (*found, error)
 }
 
 // lookedUp reads a reply of lookup.lua, nil for no record.
-func lookedUp(key idempotency.Key, answer reply) (*found, error) {
+func lookedUp(key idempotency.Key, name string, answer reply) (*found, error) {
 	switch answer.word {
 	case saysAbsent:
 		return nil, nil
 	case saysFound:
-		return decodeFound(key, answer)
+		return decodeFound(key, name, answer)
 	default:
-		return nil, answer.strange(recordKey(key))
+		return nil, answer.strange(name)
 	}
 }
 
@@ -69,7 +70,7 @@ func (s *Store) Free(ctx context.Context, key idempotency.Key, token string) (*i
 		if err != nil {
 			return nil, err
 		}
-		keys := []string{recordKey(key)}
+		keys := []string{s.names.record(key)}
 		var answer reply
 		err = try(ctx, func() (err error) {
 			answer, err = s.run(ctx, freeScript, keys, looked.revision, encodeRecord(key, freed), token,
@@ -102,9 +103,9 @@ func (s *Store) Forget(ctx context.Context, key idempotency.Key) error {
 	tokens := ""     // of the latest run and of earlier ones, once the record told them
 	unreadable := "" // "1" once we know that the record cannot be read
 	for range operatorRounds {
-		keys := []string{recordKey(key)}
+		keys := []string{s.names.record(key)}
 		for token := range strings.FieldsSeq(tokens) {
-			keys = append(keys, responseKey(key, token))
+			keys = append(keys, s.names.response(key, token))
 		}
 		var answer reply
 		err := try(ctx, func() (err error) {
@@ -132,7 +133,7 @@ func (s *Store) Forget(ctx context.Context, key idempotency.Key) error {
 			tokens, ok = answer.rest[0].(string)
 		}
 		if !ok {
-			return answer.strange(recordKey(key))
+			return answer.strange(s.names.record(key))
 		}
 	}
 	return s.fail("forget", errors.New("the record is claimed anew all the time"))

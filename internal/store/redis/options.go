@@ -37,6 +37,9 @@ type Options struct {
 	DB int
 	// TLS is nil for connections in the clear. It is used with sentinels too.
 	TLS *tls.Config
+	// Prefix begins the names of all keys and channels; empty is [DefaultPrefix].
+	// Stores with different prefixes share nothing.
+	Prefix string
 	// Timeout limits one operation with its retry; 0 is [DefaultTimeout].
 	Timeout time.Duration
 	// WaitReplicas is on how many replicas a kept response is before Settle
@@ -47,6 +50,9 @@ type Options struct {
 }
 
 func (o Options) withDefaults() Options {
+	if o.Prefix == "" {
+		o.Prefix = DefaultPrefix
+	}
 	if o.Timeout == 0 {
 		o.Timeout = DefaultTimeout
 	}
@@ -101,7 +107,7 @@ func (o Options) Check() error {
 	case o.WaitReplicas < 0:
 		return fmt.Errorf("redis wait_replicas %d is negative; it takes a number of replicas, or 0 to wait for none", o.WaitReplicas)
 	}
-	return nil
+	return CheckPrefix(o.Prefix)
 }
 
 // CheckAddress reports whether a text is an address of [Options].

@@ -17,9 +17,8 @@ type found struct {
 	response []byte
 }
 
-// decodeFound reads a reply that says what there is.
-func decodeFound(key idempotency.Key, r reply) (*found, error) {
-	name := recordKey(key)
+// decodeFound reads a reply that says what there is under the record's name.
+func decodeFound(key idempotency.Key, name string, r reply) (*found, error) {
 	if len(r.rest) < 5 || len(r.rest) > 6 { // a nil at the end is not sent
 		return nil, r.strange(name)
 	}

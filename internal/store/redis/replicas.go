@@ -57,7 +57,7 @@ func (s *Store) Unreplicated() int64 { return s.replicas.missed.Load() }
 // has settled it, or until the operation's time is over. That is no error: the response is kept, and its
 // client is to have it.
 func (s *Store) awaitReplicas(ctx context.Context, master *goredis.Client, key idempotency.Key, claimed *idempotency.Record) {
-	err := s.replicas.await(ctx, master, markKey(key, claimed.Token))
+	err := s.replicas.await(ctx, master, s.names.mark(key, claimed.Token))
 	if err == nil {
 		return
 	}

@@ -68,7 +68,7 @@ func TestWaitReplicas(t *testing.T) {
 	if err := <-settled; err != nil {
 		t.Fatalf("settle: %v", err)
 	}
-	if v := fmt.Sprint(replica.Do("HGET", recordKey(c.Key), "l")); v != "0" {
+	if v := fmt.Sprint(replica.Do("HGET", named.record(c.Key), "l")); v != "0" {
 		t.Errorf("the replica has a record whose lease ends at %q; want the settled one", v)
 	}
 

@@ -26,7 +26,7 @@ func claimIn(slots []int, fresh func() string) idempotency.Claim {
 	}
 }
 
-func slotIn(c idempotency.Claim) int { return redistest.Slot(recordKey(c.Key)) }
+func slotIn(c idempotency.Claim) int { return redistest.Slot(named.record(c.Key)) }
 
 func withToken(c idempotency.Claim, token string) idempotency.Claim {
 	c.Token, c.ExecutionID = token, "execution of "+token
@@ -71,8 +71,8 @@ func testHalfMovedSlot(t *testing.T, cluster *redistest.Cluster, o Options) {
 	}
 	for _, c := range []idempotency.Claim{old, fresh, bulky} {
 		mustClaim(t, s, withToken(c, "at last"), idempotency.ReplayKept)
-		if n := to.Do("EXISTS", recordKey(c.Key)); n != int64(1) {
-			t.Errorf("%s is not where its slot is", recordKey(c.Key))
+		if n := to.Do("EXISTS", named.record(c.Key)); n != int64(1) {
+			t.Errorf("%s is not where its slot is", named.record(c.Key))
 		}
 	}
 	cluster.BeginMove(slot, to, from)

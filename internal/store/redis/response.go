@@ -18,8 +18,8 @@ func (s *Store) Response(ctx context.Context, key idempotency.Key, token string)
 	var beside *goredis.StringCmd
 	err := try(ctx, func() error {
 		pipeline := s.client.Pipeline()
-		inside = pipeline.HMGet(ctx, recordKey(key), "t", "b", "l")
-		beside = pipeline.Get(ctx, responseKey(key, token))
+		inside = pipeline.HMGet(ctx, s.names.record(key), "t", "b", "l")
+		beside = pipeline.Get(ctx, s.names.response(key, token))
 		_, err := pipeline.Exec(ctx)
 		// An answer to one of the two says nothing of the other.
 		if answered(err) {
@@ -32,17 +32,17 @@ func (s *Store) Response(ctx context.Context, key idempotency.Key, token string)
 	}
 	stored, err := beside.Bytes()
 	if err == nil {
-		return decodeResponse(key, token, responseKey(key, token), stored)
+		return decodeResponse(key, token, s.names.response(key, token), stored)
 	}
 	if !errors.Is(err, goredis.Nil) {
-		return nil, s.fail("read a response", typeError(responseKey(key, token), err))
+		return nil, s.fail("read a response", typeError(s.names.response(key, token), err))
 	}
 	fields, err := inside.Result()
 	if err != nil {
-		return nil, s.fail("read a response", typeError(recordKey(key), err))
+		return nil, s.fail("read a response", typeError(s.names.record(key), err))
 	}
 	if len(fields) != 3 {
-		return nil, strange(recordKey(key), fields)
+		return nil, strange(s.names.record(key), fields)
 	}
 	owner, _ := fields[0].(string)
 	small, ok := fields[1].(string)
@@ -60,7 +60,7 @@ func (s *Store) Response(ctx context.Context, key idempotency.Key, token string)
 	case owner != token:
 		return nil, nil
 	default:
-		return decodeResponse(key, token, recordKey(key), []byte(small))
+		return decodeResponse(key, token, s.names.record(key), []byte(small))
 	}
 }
 

@@ -15,6 +15,9 @@ import (
 	"github.com/caddy-dedup/caddy-dedup/internal/redistest"
 )
 
+// named are the names in Redis of a store without a prefix of its own.
+var named = names{DefaultPrefix}
+
 // generous is a timeout that a busy machine does not run into.
 const generous = 10 * time.Second
 

@@ -24,7 +24,7 @@ const (
 func (s *Store) Renew(ctx context.Context, c idempotency.Claim) error {
 	ctx, cancel := s.limit(ctx)
 	defer cancel()
-	keys := []string{recordKey(c.Key)}
+	keys := []string{s.names.record(c.Key)}
 	var answer reply
 	err := try(ctx, func() (err error) {
 		answer, err = s.run(ctx, renewScript, keys, c.Token, toMillis(c.Lease), toMillis(c.Life()))
@@ -90,7 +90,7 @@ type settling struct {
 }
 
 func newSettling(s *Store, key idempotency.Key, claimed *idempotency.Record, settlement idempotency.Settlement) *settling {
-	c := &settling{store: s, keys: []string{recordKey(key)}}
+	c := &settling{store: s, keys: []string{s.names.record(key)}}
 	settled := claimed.Settled(settlement, processTime())
 	var inside []byte
 	life := settlement.ResponseFor()
@@ -106,7 +106,7 @@ func newSettling(s *Store, key idempotency.Key, claimed *idempotency.Record, set
 		}
 	}
 	if c.beside != nil {
-		c.keys = append(c.keys, responseKey(key, claimed.Token), unsettledKey(key, claimed.Token))
+		c.keys = append(c.keys, s.names.response(key, claimed.Token), s.names.unsettled(key, claimed.Token))
 	}
 	c.args = []any{
 		claimed.Token, encodeRecord(key, settled), toMillis(settlement.Retention), toMillis(life), inside,

@@ -50,7 +50,7 @@ end
 if waiting then
 	for channel in string.gmatch(waiting, '%S+') do
 		-- Only a hint: a user who may not publish still settles.
-		redis.pcall('PUBLISH', channel, string.sub(key, -64))
+		redis.pcall('PUBLISH', channel, string.match(key, '{(%x+)}$'))
 	end
 end
 return {'ok', now}

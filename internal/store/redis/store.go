@@ -18,6 +18,7 @@ type Store struct {
 	timeout time.Duration
 	// patience is how long after a call the server may still execute its claim.
 	patience time.Duration
+	names    names
 	inbox    *inbox
 	replicas *replicas
 	log      *zap.Logger
@@ -34,12 +35,14 @@ func Open(o Options) (*Store, error) {
 }
 
 func newStore(c client, o Options) *Store {
+	n := names{prefix: o.Prefix}
 	return &Store{
 		client:   c,
 		options:  o,
 		timeout:  o.Timeout,
 		patience: idempotency.ClaimPatience,
-		inbox:    newInbox(c, o.Timeout, o.Logger),
+		names:    n,
+		inbox:    newInbox(c, n, o.Timeout, o.Logger),
 		replicas: newReplicas(o.WaitReplicas, o.Timeout),
 		log:      o.Logger,
 	}
@@ -62,26 +65,4 @@ func (s *Store) Subscribe(wake func(idempotency.Key)) (stop func()) {
 // limit bounds one operation with its retry.
 func (s *Store) limit(ctx context.Context) (context.Context, context.CancelFunc) {
 	return context.WithTimeout(ctx, s.timeout)
-}
-
-// keyPrefix is what all records' names begin with.
-const keyPrefix = "dedup:"
-
-// recordKey names the hash of a key's record.
-func recordKey(key idempotency.Key) string { return keyPrefix + key.String() }
-
-// responseKey names the response of one run. The braces put it into the
-// cluster slot of the record.
-func responseKey(key idempotency.Key, token string) string {
-	return "{" + recordKey(key) + "}:" + token
-}
-
-// unsettledKey names that response until the run is settled.
-func unsettledKey(key idempotency.Key, token string) string {
-	return responseKey(key, token) + ":unsettled"
-}
-
-// markKey names what is written to tell how far replicas are.
-func markKey(key idempotency.Key, token string) string {
-	return responseKey(key, token) + ":mark"
 }

@@ -26,7 +26,7 @@ func TestForeignRecords(t *testing.T) {
 	server := redistest.Start(t)
 	s := closeAtEnd(t, openAt(t, server.Addr))
 	key := keyOf("a")
-	name := recordKey(key)
+	name := named.record(key)
 	another := mustClaim(t, s, claimOf("b", "b"), idempotency.Proceed)
 	otherKeysRecord := string(encodeRecord(keyOf("b"), another.Record))
 	heldRecord := string(encodeRecord(key, another.Record.Settled(idempotency.Settlement{State: idempotency.Held}, processTime())))
@@ -78,7 +78,7 @@ func TestForeignRecordIsNotSettled(t *testing.T) {
 	s := closeAtEnd(t, openAt(t, server.Addr))
 	c := claimOf("a", "token")
 	claimed := mustClaim(t, s, c, idempotency.Proceed)
-	name := recordKey(c.Key)
+	name := named.record(c.Key)
 	for _, args := range [][]any{{"SET", name, "1"}, {"HSET", name, "a", "1"}} {
 		command(t, server, "DEL", name)
 		command(t, server, args...)
@@ -95,14 +95,14 @@ func TestForeignResponses(t *testing.T) {
 	for _, size := range []int{small, large} {
 		c := claimOf("a", "token")
 		mustSettle(t, s, c, mustClaim(t, s, c, idempotency.Proceed).Record, kept(size))
-		name := responseKey(c.Key, c.Token)
+		name := named.response(c.Key, c.Token)
 		damage := map[string][]any{
 			"damaged": {"SETRANGE", name, "50", "x"},
 			"a list":  {"RPUSH", name, "1"},
 			"gone":    {"DEL", name},
 		}
 		if size == small {
-			name = recordKey(c.Key)
+			name = named.record(c.Key)
 			damage = map[string][]any{"damaged": {"HSET", name, "b", "x"}, "gone": {"HDEL", name, "b"}}
 		}
 		dump := command(t, server, "DUMP", name)
@@ -113,7 +113,7 @@ func TestForeignResponses(t *testing.T) {
 			command(t, server, args...)
 			claimed, err := s.Claim(ctx, claimOf("a", "again"))
 			if what == "gone" {
-				mustBeUnreadable(t, what+": claim", err, recordKey(c.Key))
+				mustBeUnreadable(t, what+": claim", err, named.record(c.Key))
 			} else {
 				mustBeUnreadable(t, what+": claim", err, name)
 			}

@@ -1,0 +1,83 @@
+package redis
+
+import (
+	"fmt"
+	"strings"
+	"unicode"
+	"unicode/utf8"
+
+	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
+)
+
+// DefaultPrefix begins all names in Redis where Options.Prefix is empty.
+const DefaultPrefix = "dedup:"
+
+// maxPrefix is the length of a prefix, in bytes, that no installation needs more
+// than. It stands in front of every name.
+const maxPrefix = 100
+
+// names makes the names of a store's Redis keys and channels. All begin with one
+// prefix, so that one pattern of an access rule covers the keys, and another one
+// the channels.
+//
+// The braces around a key are what a cluster hashes: the record of a key and all
+// that belongs to it lie in one slot.
+type names struct{ prefix string }
+
+// record names the hash of a key's record.
+func (n names) record(key idempotency.Key) string { return n.recordOf(key.String()) }
+
+// recordOf is record for a key in hex.
+func (n names) recordOf(hex string) string { return n.prefix + "{" + hex + "}" }
+
+// response names the response of one run.
+func (n names) response(key idempotency.Key, token string) string {
+	return n.record(key) + ":" + token
+}
+
+// unsettled names that response until the run is settled.
+func (n names) unsettled(key idempotency.Key, token string) string {
+	return n.response(key, token) + ":unsettled"
+}
+
+// mark names what is written to tell how far replicas are.
+func (n names) mark(key idempotency.Key, token string) string {
+	return n.response(key, token) + ":mark"
+}
+
+// inbox names the channel of one process.
+func (n names) inbox(id string) string { return n.prefix + "inbox:" + id }
+
+// records is a pattern of SCAN for all records, and for none of the responses.
+func (n names) records() string { return n.prefix + "{*}" }
+
+// keyIn returns the key, in hex, of a record of this name. It is not ok for the
+// names of others, which the pattern lets through.
+func (n names) keyIn(name string) (hex string, ok bool) {
+	rest, ours := strings.CutPrefix(name, n.prefix+"{")
+	hex, closed := strings.CutSuffix(rest, "}")
+	if !ours || !closed {
+		return "", false
+	}
+	key, err := idempotency.ParseKey(hex)
+	return hex, err == nil && key.String() == hex
+}
+
+// CheckPrefix reports whether a text is a prefix of [Options]. Braces would change
+// the slots of a cluster, *, ? and the like the patterns, and a space would part a
+// channel in the list that a record has of them.
+func CheckPrefix(prefix string) error {
+	const accepted = "it takes printable characters but space, { } * ? [ ] and \\, such as " + DefaultPrefix
+	switch {
+	case len(prefix) > maxPrefix:
+		return fmt.Errorf("redis prefix %.20q... has %d bytes; it takes up to %d", prefix, len(prefix), maxPrefix)
+	case !utf8.ValidString(prefix):
+		return fmt.Errorf("redis prefix %q is not UTF-8; %s", prefix, accepted)
+	}
+	for _, r := range prefix {
+		if strings.ContainsRune(`{}*?[]\`, r) || unicode.IsSpace(r) || !unicode.IsPrint(r) {
+			return fmt.Errorf("redis prefix %q has a %q in it; %s", prefix, r, accepted)
+		}
+	}
+	return nil
+}
