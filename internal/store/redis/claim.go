@@ -12,12 +12,12 @@ import (
 )
 
 // claimRounds bounds how often a claim comes again because the record changed
-// between its look and its write, or for one of the reasons in [claiming].
+// between its look and its write, or for one of the reasons in [claimCall].
 const claimRounds = 8
 
-// claiming is one call of Claim: it goes round until the server has written the
+// claimCall is one call of Claim: it goes round until the server has written the
 // claim or the record that it finds tells what to do.
-type claiming struct {
+type claimCall struct {
 	store *Store
 	claim idempotency.Claim
 	// name is that of the key's record.
@@ -26,11 +26,11 @@ type claiming struct {
 	called time.Time
 	// previous is what the claim may replace, nil for nothing.
 	previous *found
-	// doubt is the record of an attempt without a reply, which may have been
+	// doubtful is the record of an attempt without a reply, which may have been
 	// written or may still be.
-	doubt *idempotency.Record
-	// late says that the server refused the claim as late, once.
-	late bool
+	doubtful *idempotency.Record
+	// overdue says that the server refused the claim as overdue, once.
+	overdue bool
 	// listened says that the inbox was open, or could not be, before we asked.
 	listened bool
 	// incomplete is the revision that was found without its response.
@@ -41,21 +41,21 @@ type claiming struct {
 // or a small response, it is one round trip; over a record that it may replace,
 // or with a large response to replay, two.
 func (s *Store) Claim(ctx context.Context, c idempotency.Claim) (idempotency.Claimed, error) {
-	ctx, cancel := s.limit(ctx)
+	ctx, cancel := s.withTimeout(ctx)
 	defer cancel()
-	call := s.newClaiming(c)
+	call := s.newClaimCall(c)
 	claimed, err := call.run(ctx)
 	if err != nil {
-		return idempotency.Claimed{Record: call.doubt}, s.fail("claim", err)
+		return idempotency.Claimed{Record: call.doubtful}, s.fail("claim", err)
 	}
 	return claimed, nil
 }
 
-func (s *Store) newClaiming(c idempotency.Claim) *claiming {
-	return &claiming{store: s, claim: c, name: s.names.record(c.Key), called: time.Now()}
+func (s *Store) newClaimCall(c idempotency.Claim) *claimCall {
+	return &claimCall{store: s, claim: c, name: s.names.record(c.Key), called: time.Now()}
 }
 
-func (c *claiming) run(ctx context.Context) (idempotency.Claimed, error) {
+func (c *claimCall) run(ctx context.Context) (idempotency.Claimed, error) {
 	c.listened = c.claim.Waits && c.store.inbox.open()
 	for range claimRounds {
 		claimed, done, err := c.round(ctx)
@@ -67,38 +67,38 @@ func (c *claiming) run(ctx context.Context) (idempotency.Claimed, error) {
 }
 
 // round asks the server once. It is not done where it has to come again.
-func (c *claiming) round(ctx context.Context) (_ idempotency.Claimed, done bool, err error) {
+func (c *claimCall) round(ctx context.Context) (_ idempotency.Claimed, done bool, err error) {
 	attempt := c.record()
 	answer, err := c.ask(ctx, attempt)
 	if err != nil {
 		return idempotency.Claimed{}, false, err
 	}
 	switch answer.word {
-	case saysClaimed:
+	case replyClaimed:
 		claimed, err := c.taken(attempt, answer)
 		return claimed, true, err
-	case saysAbsent:
+	case replyAbsent:
 		c.previous = nil
 		return idempotency.Claimed{}, false, nil
-	case saysLate:
-		if c.late {
+	case replyOverdue:
+		if c.overdue {
 			return idempotency.Claimed{}, false, errors.New("the claim reached the server too late, or its clock jumps")
 		}
-		c.late = true // its reply told the server's time
+		c.overdue = true // its reply told the server's time
 		return idempotency.Claimed{}, false, nil
-	case saysFound:
+	case replyFound:
 		f, err := decodeFound(c.claim.Key, c.name, answer)
 		if err != nil {
 			return idempotency.Claimed{}, false, err
 		}
 		return c.decide(ctx, f)
 	default:
-		return idempotency.Claimed{}, false, answer.strange(c.name)
+		return idempotency.Claimed{}, false, answer.unexpectedReply(c.name)
 	}
 }
 
 // record returns the record that the claim writes over what it found.
-func (c *claiming) record() *idempotency.Record {
+func (c *claimCall) record() *idempotency.Record {
 	if c.previous == nil {
 		return c.claim.Record(nil, processTime())
 	}
@@ -106,7 +106,7 @@ func (c *claiming) record() *idempotency.Record {
 }
 
 // ask runs the script, with one retry.
-func (c *claiming) ask(ctx context.Context, attempt *idempotency.Record) (answer reply, err error) {
+func (c *claimCall) ask(ctx context.Context, attempt *idempotency.Record) (answer reply, err error) {
 	s := c.store
 	channel, repeated := "", ""
 	if c.claim.Waits {
@@ -118,16 +118,16 @@ func (c *claiming) ask(ctx context.Context, attempt *idempotency.Record) (answer
 	if attempt.Replaces != nil {
 		keepResponse, notBefore = "1", attempt.Replaces.Expires.UnixMilli()
 	}
-	late := &deadline{at: c.called.Add(s.patience)}
+	until := &deadline{at: c.called.Add(s.patience)}
 	err = try(ctx, func() (err error) {
 		if err := ctx.Err(); err != nil {
 			return err
 		}
-		answer, err = s.run(ctx, claimScript, keys, c.claim.Token, stored,
-			toMillis(c.claim.Lease), toMillis(c.claim.Life()), late, channel, c.replaces(), repeated,
+		answer, err = s.runScript(ctx, claimScript, keys, c.claim.Token, stored,
+			toMillis(c.claim.Lease), toMillis(c.claim.Life()), until, channel, c.replaces(), repeated,
 			keepResponse, notBefore)
-		if late.doubt {
-			c.doubt = attempt
+		if until.doubt {
+			c.doubtful = attempt
 		}
 		repeated = "1"
 		return err
@@ -137,7 +137,7 @@ func (c *claiming) ask(ctx context.Context, attempt *idempotency.Record) (answer
 
 // replaces names what the claim may replace, as claim.lua takes it. Of its own
 // record any revision will do: who else has the token writes the same.
-func (c *claiming) replaces() string {
+func (c *claimCall) replaces() string {
 	switch {
 	case c.previous == nil:
 		return ""
@@ -149,15 +149,15 @@ func (c *claiming) replaces() string {
 }
 
 // taken reads the reply to a claim that holds.
-func (c *claiming) taken(attempt *idempotency.Record, answer reply) (idempotency.Claimed, error) {
-	c.doubt = attempt // it holds, whatever we make of the rest
+func (c *claimCall) taken(attempt *idempotency.Record, answer reply) (idempotency.Claimed, error) {
+	c.doubtful = attempt // it holds, whatever we make of the rest
 	if len(answer.rest) != 2 {
-		return idempotency.Claimed{}, answer.strange(c.name)
+		return idempotency.Claimed{}, answer.unexpectedReply(c.name)
 	}
 	lease, ok1 := answer.rest[0].(int64)
 	expiry, ok2 := answer.rest[1].(int64)
 	if !ok1 || !ok2 {
-		return idempotency.Claimed{}, answer.strange(c.name)
+		return idempotency.Claimed{}, answer.unexpectedReply(c.name)
 	}
 	attempt.LeaseUntil, attempt.Expires = fromMillis(lease), fromMillis(expiry)
 	claimed := idempotency.Claimed{Verdict: idempotency.Proceed, Record: attempt, Now: fromMillis(answer.now)}
@@ -168,7 +168,7 @@ func (c *claiming) taken(attempt *idempotency.Record, answer reply) (idempotency
 }
 
 // decide applies the claim table to what was found.
-func (c *claiming) decide(ctx context.Context, f *found) (_ idempotency.Claimed, done bool, err error) {
+func (c *claimCall) decide(ctx context.Context, f *found) (_ idempotency.Claimed, done bool, err error) {
 	c.previous = nil
 	claimed := idempotency.Claimed{
 		Verdict: idempotency.Decide(f.record, c.claim, f.now),
@@ -205,7 +205,7 @@ func (c *claiming) decide(ctx context.Context, f *found) (_ idempotency.Claimed,
 }
 
 // kept returns the response of a complete record, nil if it is not there.
-func (c *claiming) kept(ctx context.Context, f *found) (*idempotency.Response, error) {
+func (c *claimCall) kept(ctx context.Context, f *found) (*idempotency.Response, error) {
 	key, token := c.claim.Key, f.record.Token
 	if f.response != nil {
 		return decodeResponse(key, token, c.name, f.response)
@@ -220,7 +220,7 @@ func (c *claiming) kept(ctx context.Context, f *found) (*idempotency.Response, e
 	case errors.Is(err, goredis.Nil):
 		return nil, nil
 	case err != nil:
-		return nil, typeError(name, err)
+		return nil, wrongType(name, err)
 	default:
 		return decodeResponse(key, token, name, stored)
 	}

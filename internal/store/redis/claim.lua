@@ -8,13 +8,13 @@
 --       8 '1' when the same command was sent before and its reply was lost;
 --       9 '1' to keep the response in the record: a forced run may leave it;
 --       10 time before which the record must not expire, ms
--- Returns {'claimed', now, lease end, expiry}, {'late' | 'absent' | 'foreign',
+-- Returns {'claimed', now, lease end, expiry}, {'overdue' | 'absent' | 'foreign',
 -- now}, or {'found', now, record, token, lease end, revision, expiry, response}.
 local key, token = KEYS[1], ARGV[1]
 local time = redis.call('TIME')
 local now = tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000)
 if now > tonumber(ARGV[5]) then
-	return {'late', now}
+	return {'overdue', now}
 end
 
 local function write(revision)

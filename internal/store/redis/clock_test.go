@@ -25,7 +25,7 @@ func TestServerClockJumps(t *testing.T) {
 		mustClaim(t, s, claimOf(name, name), idempotency.Proceed)
 		want := 1
 		if jump > 0 {
-			want = 2 // refused as late, then with the time learnt from that
+			want = 2 // refused as overdue, then with the time learnt from that
 		}
 		if n := calls(t, server)["evalsha"] - before; n != want {
 			t.Errorf("%s: %d claims sent, want %d", name, n, want)
@@ -37,14 +37,14 @@ func TestServerClockJumps(t *testing.T) {
 	}
 }
 
-// TestLateClaim has no patience at all: the server refuses every claim.
-func TestLateClaim(t *testing.T) {
+// TestOverdueClaim has no patience at all: the server refuses every claim.
+func TestOverdueClaim(t *testing.T) {
 	server := redistest.Start(t)
 	s := closeAtEnd(t, openAt(t, server.Addr))
 	s.patience = -time.Minute
 	claimed, err := s.Claim(ctx, claimOf("a", "token"))
 	if err == nil || claimed.Record != nil {
-		t.Fatalf("a late claim: %+v, %v; want an error, and nothing in doubt", claimed, err)
+		t.Fatalf("an overdue claim: %+v, %v; want an error, and nothing in doubt", claimed, err)
 	}
 	mustBeAbsent(t, s, keyOf("a"))
 }

@@ -35,7 +35,7 @@
 // store knows each server's time from its latest reply; only the very first
 // claim at a server has to ask for it, with a round trip of its own. After a
 // failover to a server whose clock is elsewhere the first claim is refused as
-// late, learns the time from that refusal and comes again.
+// overdue, learns the time from that refusal and comes again.
 //
 // One server, the master that sentinels name and a cluster differ in the client
 // of go-redis alone (client.go). What go-redis does by itself, dialing the next

@@ -40,21 +40,21 @@ func (s *Store) fail(operation string, err error) error {
 	switch {
 	case s.options.Sentinel != "" && errors.As(err, &dial):
 		return fmt.Errorf("%s: %s%w", where, s.sentinelHint(err), err)
-	case says(err, "OOM"):
+	case hasCode(err, "OOM"):
 		return fmt.Errorf("%s: maxmemory is reached and nothing can be evicted: %w", where, err)
-	case says(err, "NOAUTH"):
+	case hasCode(err, "NOAUTH"):
 		return fmt.Errorf("%s: the server wants a password: set password, and username if it has users: %w", where, err)
-	case says(err, "WRONGPASS"):
+	case hasCode(err, "WRONGPASS"):
 		return fmt.Errorf("%s: the server does not accept the username and password that are set: %w", where, err)
-	case says(err, "NOPERM"), answered(err) && strings.Contains(err.Error(), "user executing the script can't"):
+	case hasCode(err, "NOPERM"), answered(err) && strings.Contains(err.Error(), "user executing the script can't"):
 		return fmt.Errorf("%s: the user may not do this; it needs the rules %s: %w", where, access(s.options.Prefix), err)
-	case says(err, "READONLY") && (s.options.Sentinel != "" || s.options.clustered()):
+	case hasCode(err, "READONLY") && (s.options.Sentinel != "" || s.options.clustered()):
 		return fmt.Errorf("%s: the server is a replica: a failover is under way, or has just been: %w", where, err)
-	case says(err, "READONLY"):
+	case hasCode(err, "READONLY"):
 		return fmt.Errorf("%s: the server is a replica; set the address of the master, or let sentinels name it: %w", where, err)
-	case says(err, "MOVED"), says(err, "ASK"):
+	case hasCode(err, "MOVED"), hasCode(err, "ASK"):
 		return fmt.Errorf("%s: the server is one of a cluster; set cluster: %w", where, err)
-	case says(err, "CLUSTERDOWN"):
+	case hasCode(err, "CLUSTERDOWN"):
 		return fmt.Errorf("%s: the cluster has no master for this key at the moment: %w", where, err)
 	case s.options.clustered() && answered(err) && strings.Contains(err.Error(), "cluster support disabled"):
 		return fmt.Errorf("%s: the server is not one of a cluster; set one address, without cluster: %w", where, err)
@@ -70,7 +70,7 @@ func (s *Store) sentinelHint(err error) string {
 	switch {
 	case errors.Is(err, goredis.Nil):
 		return fmt.Sprintf("no sentinel knows a master of the name %q; set sentinel to the name in their configuration: ", s.options.Sentinel)
-	case says(err, "NOAUTH"), says(err, "WRONGPASS"), says(err, "NOPERM"), says(err, "AUTH"):
+	case hasCode(err, "NOAUTH"), hasCode(err, "WRONGPASS"), hasCode(err, "NOPERM"), hasCode(err, "AUTH"):
 		return "the sentinel does not let us in: set sentinel_password and sentinel_username; a user of it needs the rules " + sentinelAccess + ": "
 	case unknownCommand(err):
 		return "the server is no sentinel: set its address without sentinel, or the addresses of sentinels: "
@@ -81,9 +81,9 @@ func (s *Store) sentinelHint(err error) string {
 
 func unknownCommand(err error) bool { return strings.Contains(err.Error(), "unknown command") }
 
-// says reports whether the server answered with an error of this code. Redis
+// hasCode reports whether the server answered with an error of this code. Redis
 // before 7 puts the error of a command in a script behind a text of its own.
-func says(err error, code string) bool {
+func hasCode(err error, code string) bool {
 	var answer goredis.Error
 	if !errors.As(err, &answer) {
 		return false

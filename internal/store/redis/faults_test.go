@@ -244,7 +244,7 @@ func TestLostReply(t *testing.T) {
 	}
 
 	// Over a released record the claim goes round twice; the second is lost.
-	c := s.newClaiming(claimOf("a", "second"))
+	c := s.newClaimCall(claimOf("a", "second"))
 	if _, done, err := c.round(ctx); done || err != nil {
 		t.Fatalf("the first round: %v, %v", done, err)
 	}

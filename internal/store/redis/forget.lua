@@ -3,14 +3,14 @@
 -- KEYS: 1 record; 2... responses of the runs with the tokens that the caller saw
 -- ARGV: 1 those tokens, as 'changed' has returned them, or '' for none;
 --       2 '1' for a record that cannot be read: its lease then says nothing
--- Returns {'ok' | 'gone' | 'in flight', now} or {'changed', now, tokens as they are now}.
+-- Returns {'ok' | 'absent' | 'in flight', now} or {'changed', now, tokens as they are now}.
 local key = KEYS[1]
 local time = redis.call('TIME')
 local now = tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000)
 local kind = redis.call('TYPE', key)
 kind = kind.ok or kind
 if kind == 'none' then
-	return {'gone', now}
+	return {'absent', now}
 end
 local waiting = false
 if kind == 'hash' then

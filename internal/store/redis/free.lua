@@ -2,7 +2,7 @@
 -- KEYS: 1 record
 -- ARGV: 1 what is replaced, '<token>:<revision>'; 2 record to write; 3 its token;
 --       4 its expiry, ms; 5 time of this server after which nothing is written, ms
--- Returns {'ok' | 'gone' | 'changed' | 'overdue' | 'foreign', now}.
+-- Returns {'ok' | 'absent' | 'changed' | 'overdue' | 'foreign', now}.
 local key = KEYS[1]
 local time = redis.call('TIME')
 local now = tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000)
@@ -12,7 +12,7 @@ end
 local f = redis.call('HMGET', key, 't', 'v', 'w', 'p')
 local owner, revision, waiting = f[1], f[2], f[3]
 if not owner or not revision then
-	return {redis.call('EXISTS', key) == 0 and 'gone' or 'foreign', now}
+	return {redis.call('EXISTS', key) == 0 and 'absent' or 'foreign', now}
 end
 if owner == ARGV[3] then
 	return {'ok', now} -- the same command again, whose reply was lost

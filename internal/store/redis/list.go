@@ -31,7 +31,7 @@ func (s *Store) List(ctx context.Context, cursor string, limit int) ([]idempoten
 	if limit < 1 {
 		return nil, "", fmt.Errorf("limit %d of a page; it is at least 1", limit)
 	}
-	ctx, cancel := s.limit(ctx)
+	ctx, cancel := s.withTimeout(ctx)
 	defer cancel()
 	all, err := masters(ctx, s.client)
 	if err != nil {
@@ -86,7 +86,7 @@ func (s *Store) readAll(ctx context.Context, keys []string) ([]idempotency.Liste
 		return nil, nil
 	}
 	commands, err := s.lookUpAll(ctx, keys, lookupScript.EvalSha)
-	if slices.ContainsFunc(commands, func(c *goredis.Cmd) bool { return says(c.Err(), "NOSCRIPT") }) {
+	if slices.ContainsFunc(commands, func(c *goredis.Cmd) bool { return hasCode(c.Err(), "NOSCRIPT") }) {
 		commands, err = s.lookUpAll(ctx, keys, lookupScript.Eval)
 	}
 	if err != nil {
@@ -131,7 +131,7 @@ func readListed(hex, name string, command *goredis.Cmd) (_ idempotency.Listed, t
 		return idempotency.Listed{}, false, err
 	}
 	listed := idempotency.Listed{Key: key}
-	answer, err := read(name, command)
+	answer, err := readReply(name, command)
 	var f *found
 	if err == nil {
 		f, err = lookedUp(key, name, answer)

@@ -20,7 +20,7 @@ type found struct {
 // decodeFound reads a reply that says what there is under the record's name.
 func decodeFound(key idempotency.Key, name string, r reply) (*found, error) {
 	if len(r.rest) < 5 || len(r.rest) > 6 { // a nil at the end is not sent
-		return nil, r.strange(name)
+		return nil, r.unexpectedReply(name)
 	}
 	record, ok1 := r.rest[0].(string)
 	token, ok2 := r.rest[1].(string)
@@ -28,13 +28,13 @@ func decodeFound(key idempotency.Key, name string, r reply) (*found, error) {
 	revision, ok4 := r.rest[3].(string)
 	expiry, ok5 := r.rest[4].(string)
 	if !ok1 || !ok2 || !ok3 || !ok4 || !ok5 {
-		return nil, r.strange(name)
+		return nil, r.unexpectedReply(name)
 	}
 	f := &found{now: fromMillis(r.now), revision: token + ":" + revision}
 	if len(r.rest) == 6 && r.rest[5] != nil {
 		response, ok := r.rest[5].(string)
 		if !ok {
-			return nil, r.strange(name)
+			return nil, r.unexpectedReply(name)
 		}
 		f.response = []byte(response)
 	}

@@ -1,14 +1,14 @@
 -- Prolongs the lease of a claim from now on.
 -- KEYS: 1 record
 -- ARGV: 1 token; 2 lease, ms; 3 life of the record, ms
--- Returns {'ok' | 'settled' | 'fenced' | 'gone' | 'foreign', now}.
+-- Returns {'ok' | 'settled' | 'fenced' | 'absent' | 'foreign', now}.
 local key = KEYS[1]
 local time = redis.call('TIME')
 local now = tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000)
 local f = redis.call('HMGET', key, 't', 'l', 'x')
 local owner, lease = f[1], f[2]
 if not owner or not lease then
-	return {redis.call('EXISTS', key) == 0 and 'gone' or 'foreign', now}
+	return {redis.call('EXISTS', key) == 0 and 'absent' or 'foreign', now}
 end
 if owner ~= ARGV[1] then
 	return {'fenced', now}

@@ -12,7 +12,7 @@ import (
 // Response implements [idempotency.Store]. It looks into the record and beside
 // it in one round trip.
 func (s *Store) Response(ctx context.Context, key idempotency.Key, token string) (*idempotency.Response, error) {
-	ctx, cancel := s.limit(ctx)
+	ctx, cancel := s.withTimeout(ctx)
 	defer cancel()
 	var inside *goredis.SliceCmd
 	var beside *goredis.StringCmd
@@ -35,14 +35,14 @@ func (s *Store) Response(ctx context.Context, key idempotency.Key, token string)
 		return decodeResponse(key, token, s.names.response(key, token), stored)
 	}
 	if !errors.Is(err, goredis.Nil) {
-		return nil, s.fail("read a response", typeError(s.names.response(key, token), err))
+		return nil, s.fail("read a response", wrongType(s.names.response(key, token), err))
 	}
 	fields, err := inside.Result()
 	if err != nil {
-		return nil, s.fail("read a response", typeError(s.names.record(key), err))
+		return nil, s.fail("read a response", wrongType(s.names.record(key), err))
 	}
 	if len(fields) != 3 {
-		return nil, strange(s.names.record(key), fields)
+		return nil, unexpectedReply(s.names.record(key), fields)
 	}
 	owner, _ := fields[0].(string)
 	small, ok := fields[1].(string)
@@ -73,10 +73,10 @@ func decodeResponse(key idempotency.Key, token, name string, stored []byte) (*id
 	return response, nil
 }
 
-// typeError tells a Redis key of another type, which somebody else must have
+// wrongType tells a Redis key of another type, which somebody else must have
 // made, from other errors.
-func typeError(name string, err error) error {
-	if says(err, "WRONGTYPE") {
+func wrongType(name string, err error) error {
+	if hasCode(err, "WRONGTYPE") {
 		return unreadable(name, "it has another type than caddy-dedup gives it")
 	}
 	return err

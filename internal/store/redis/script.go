@@ -31,24 +31,22 @@ var (
 	freeScript   = goredis.NewScript(freeSource)
 )
 
-// What the scripts say in the first place of their replies.
+// The words with which the replies of the scripts begin.
 const (
-	saysOK       = "ok"
-	saysClaimed  = "claimed"
-	saysFound    = "found"
-	saysAbsent   = "absent"
-	saysLate     = "late"
-	saysSettled  = "settled"
-	saysFenced   = "fenced"
-	saysGone     = "gone"
-	saysMissing  = "missing"
-	saysChanged  = "changed"
-	saysForeign  = "foreign"
-	saysInFlight = "in flight"
-	saysOverdue  = "overdue"
+	replyOK         = "ok"
+	replyClaimed    = "claimed"
+	replyFound      = "found"
+	replyAbsent     = "absent"
+	replySettled    = "settled"
+	replyFenced     = "fenced"
+	replyNoResponse = "no response"
+	replyChanged    = "changed"
+	replyForeign    = "foreign"
+	replyInFlight   = "in flight"
+	replyOverdue    = "overdue"
 )
 
-// reply is what a script says: a word, the server's time in ms, and the rest.
+// reply is what a script returns: a word, the server's time in ms, and the rest.
 type reply struct {
 	word string
 	now  int64
@@ -69,7 +67,7 @@ func try(ctx context.Context, attempt func() error) error {
 	if connectionFailed(err) && ctx.Err() == nil {
 		err = attempt()
 	}
-	for says(err, "TRYAGAIN") {
+	for hasCode(err, "TRYAGAIN") {
 		select {
 		case <-time.After(tryAgainPause):
 			err = attempt()
@@ -80,20 +78,20 @@ func try(ctx context.Context, attempt func() error) error {
 	return err
 }
 
-// run runs a script on a record, without a retry.
-func (s *Store) run(ctx context.Context, script *goredis.Script, keys []string, args ...any) (reply, error) {
+// runScript runs a script on a record, without a retry.
+func (s *Store) runScript(ctx context.Context, script *goredis.Script, keys []string, args ...any) (reply, error) {
 	command := script.EvalSha(ctx, s.client, keys, args...)
-	if says(command.Err(), "NOSCRIPT") {
+	if hasCode(command.Err(), "NOSCRIPT") {
 		// The server restarted, failed over, or was told to forget its scripts.
 		command = script.Eval(ctx, s.client, keys, args...)
 	}
-	return read(keys[0], command)
+	return readReply(keys[0], command)
 }
 
-// read takes a script's reply.
-func read(key string, command *goredis.Cmd) (reply, error) {
+// readReply takes a script's reply.
+func readReply(key string, command *goredis.Cmd) (reply, error) {
 	value, err := command.Result()
-	if says(err, "WRONGTYPE") {
+	if hasCode(err, "WRONGTYPE") {
 		return reply{}, unreadable(key, "it is no hash, so it was not written by caddy-dedup")
 	}
 	if err != nil {
@@ -101,9 +99,9 @@ func read(key string, command *goredis.Cmd) (reply, error) {
 	}
 	word, now, ok := scriptReply(value)
 	if !ok {
-		return reply{}, strange(key, value)
+		return reply{}, unexpectedReply(key, value)
 	}
-	if word == saysForeign {
+	if word == replyForeign {
 		return reply{}, unreadable(key, "%w", errNotOurs)
 	}
 	return reply{word: word, now: now, rest: value.([]any)[2:]}, nil
@@ -121,8 +119,8 @@ func scriptReply(value any) (word string, now int64, ok bool) {
 	return word, now, isWord && isTime
 }
 
-// strange is for a reply that none of our scripts makes.
-func strange(key string, value any) error {
+// unexpectedReply is the error for a reply that none of our scripts makes.
+func unexpectedReply(key string, value any) error {
 	text := fmt.Sprintf("%v", value)
 	if len(text) > 100 {
 		text = text[:100] + "..."
@@ -130,6 +128,6 @@ func strange(key string, value any) error {
 	return unreadable(key, "the server answers %q, which no script of caddy-dedup does", text)
 }
 
-func (r reply) strange(key string) error {
-	return strange(key, append([]any{r.word, r.now}, r.rest...))
+func (r reply) unexpectedReply(key string) error {
+	return unexpectedReply(key, append([]any{r.word, r.now}, r.rest...))
 }

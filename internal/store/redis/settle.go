@@ -22,12 +22,12 @@ const (
 
 // Renew implements [idempotency.Store].
 func (s *Store) Renew(ctx context.Context, c idempotency.Claim) error {
-	ctx, cancel := s.limit(ctx)
+	ctx, cancel := s.withTimeout(ctx)
 	defer cancel()
 	keys := []string{s.names.record(c.Key)}
 	var answer reply
 	err := try(ctx, func() (err error) {
-		answer, err = s.run(ctx, renewScript, keys, c.Token, toMillis(c.Lease), toMillis(c.Life()))
+		answer, err = s.runScript(ctx, renewScript, keys, c.Token, toMillis(c.Lease), toMillis(c.Life()))
 		return err
 	})
 	if err != nil {
@@ -42,16 +42,16 @@ func (s *Store) Settle(ctx context.Context, key idempotency.Key, claimed *idempo
 	if settlement.State == idempotency.Complete && settlement.Response == nil {
 		return errors.New("settle: a complete record needs its response")
 	}
-	ctx, cancel := s.limit(ctx)
+	ctx, cancel := s.withTimeout(ctx)
 	defer cancel()
 	ctx, master := withExecutor(ctx)
-	call := newSettling(s, key, claimed, settlement)
+	call := newSettleCall(s, key, claimed, settlement)
 	var answer reply
 	err := try(ctx, func() (err error) {
 		answer, err = call.run(ctx)
 		return err
 	})
-	if err == nil && answer.word == saysMissing {
+	if err == nil && answer.word == replyNoResponse {
 		err = errors.New("the response that was written just before is gone: the server evicts keys, or hung")
 	}
 	if err != nil {
@@ -69,19 +69,19 @@ func (s *Store) Settle(ctx context.Context, key idempotency.Key, claimed *idempo
 // owned returns what a renewal or a settlement says of the claim.
 func (r reply) owned(key string) error {
 	switch r.word {
-	case saysOK, saysSettled:
+	case replyOK, replySettled:
 		return nil
-	case saysFenced:
+	case replyFenced:
 		return idempotency.ErrFenced
-	case saysGone:
+	case replyAbsent:
 		return idempotency.ErrGone
 	default:
-		return r.strange(key)
+		return r.unexpectedReply(key)
 	}
 }
 
-// settling is one call of Settle.
-type settling struct {
+// settleCall is one call of Settle.
+type settleCall struct {
 	store *Store
 	keys  []string
 	args  []any
@@ -89,8 +89,8 @@ type settling struct {
 	beside []byte
 }
 
-func newSettling(s *Store, key idempotency.Key, claimed *idempotency.Record, settlement idempotency.Settlement) *settling {
-	c := &settling{store: s, keys: []string{s.names.record(key)}}
+func newSettleCall(s *Store, key idempotency.Key, claimed *idempotency.Record, settlement idempotency.Settlement) *settleCall {
+	c := &settleCall{store: s, keys: []string{s.names.record(key)}}
 	settled := claimed.Settled(settlement, processTime())
 	var inside []byte
 	life := settlement.ResponseFor()
@@ -117,10 +117,10 @@ func newSettling(s *Store, key idempotency.Key, claimed *idempotency.Record, set
 
 // run settles, without a retry. A response beside the record goes ahead of the
 // script in the same round trip. The script gives it its name, or removes it.
-func (c *settling) run(ctx context.Context) (reply, error) {
+func (c *settleCall) run(ctx context.Context) (reply, error) {
 	s := c.store
 	if c.beside == nil {
-		return s.run(ctx, settleScript, c.keys, c.args...)
+		return s.runScript(ctx, settleScript, c.keys, c.args...)
 	}
 	pipeline := s.client.Pipeline()
 	set := pipeline.Set(ctx, c.keys[2], c.beside, unsettledLife)
@@ -131,8 +131,8 @@ func (c *settling) run(ctx context.Context) (reply, error) {
 	if set.Err() != nil {
 		return reply{}, set.Err()
 	}
-	if says(script.Err(), "NOSCRIPT") {
-		return s.run(ctx, settleScript, c.keys, c.args...)
+	if hasCode(script.Err(), "NOSCRIPT") {
+		return s.runScript(ctx, settleScript, c.keys, c.args...)
 	}
-	return read(c.keys[0], script)
+	return readReply(c.keys[0], script)
 }

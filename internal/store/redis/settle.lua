@@ -6,7 +6,7 @@
 --       6 token of the record to write: another than 1 where a forced run
 --         leaves the record that it was to replace, with its response;
 --       7 that record's expiry, ms
--- Returns {'ok' | 'settled' | 'fenced' | 'gone' | 'missing' | 'foreign', now}.
+-- Returns {'ok' | 'settled' | 'fenced' | 'absent' | 'no response' | 'foreign', now}.
 local key = KEYS[1]
 local time = redis.call('TIME')
 local now = tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000)
@@ -21,7 +21,7 @@ end
 local f = redis.call('HMGET', key, 't', 'l', 'w')
 local owner, lease, waiting = f[1], f[2], f[3]
 if not owner or not lease then
-	return refuse(redis.call('EXISTS', key) == 0 and 'gone' or 'foreign')
+	return refuse(redis.call('EXISTS', key) == 0 and 'absent' or 'foreign')
 end
 local leaves = ARGV[6] ~= ARGV[1]
 if owner ~= ARGV[1] then
@@ -31,7 +31,7 @@ if lease == '0' then
 	return refuse('settled')
 end
 if KEYS[3] and redis.call('EXISTS', KEYS[3]) == 0 then
-	return refuse('missing')
+	return refuse('no response')
 end
 local expiry = string.format('%.0f', leaves and tonumber(ARGV[7]) or now + tonumber(ARGV[3]))
 redis.call('HSET', key, 'r', ARGV[2], 't', ARGV[6], 'l', '0', 'x', expiry)

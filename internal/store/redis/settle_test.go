@@ -49,10 +49,10 @@ func TestSettleWithoutItsResponse(t *testing.T) {
 	s := closeAtEnd(t, openAt(t, server.Addr))
 	c := claimOf("a", "token")
 	claimed := mustClaim(t, s, c, idempotency.Proceed)
-	call := newSettling(s, c.Key, claimed.Record, kept(large))
-	answer, err := s.run(ctx, settleScript, call.keys, call.args...)
-	if err != nil || answer.word != saysMissing {
-		t.Fatalf("settle: %+v, %v; want %q", answer, err, saysMissing)
+	call := newSettleCall(s, c.Key, claimed.Record, kept(large))
+	answer, err := s.runScript(ctx, settleScript, call.keys, call.args...)
+	if err != nil || answer.word != replyNoResponse {
+		t.Fatalf("settle: %+v, %v; want %q", answer, err, replyNoResponse)
 	}
 	if record, _, err := s.Lookup(ctx, c.Key); err != nil || record.State != idempotency.InFlight {
 		t.Errorf("the record: %+v, %v; want it in flight", record, err)

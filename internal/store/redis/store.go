@@ -62,7 +62,7 @@ func (s *Store) Subscribe(wake func(idempotency.Key)) (stop func()) {
 	return s.inbox.subscribers.Subscribe(wake)
 }
 
-// limit bounds one operation with its retry.
-func (s *Store) limit(ctx context.Context) (context.Context, context.CancelFunc) {
+// withTimeout bounds one operation with its retry.
+func (s *Store) withTimeout(ctx context.Context) (context.Context, context.CancelFunc) {
 	return context.WithTimeout(ctx, s.timeout)
 }
