@@ -142,7 +142,7 @@ func readListed(hex, name string, command *goredis.Cmd) (_ idempotency.Listed, t
 		listed.Unreadable = err
 	case err != nil:
 		return idempotency.Listed{}, false, err
-	case f == nil:
+	case f == nil || f.record == nil: // it expired, or a forced run lapsed over one that did
 		return idempotency.Listed{}, false, nil
 	default:
 		listed.Record = f.record
