@@ -161,6 +161,10 @@ func TestForgottenScripts(t *testing.T) {
 		t.Fatalf("list: %d records, %v; want 3", len(page), err)
 	}
 	forget()
+	if found, err := s.Free(ctx, keyOf("large"), "operator"); err != nil || found.State != idempotency.Complete {
+		t.Fatalf("free: %+v, %v", found, err)
+	}
+	forget()
 	if err := s.Forget(ctx, keyOf("large")); err != nil {
 		t.Fatalf("forget: %v", err)
 	}

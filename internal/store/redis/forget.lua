@@ -2,8 +2,10 @@
 -- whose run is alive.
 -- KEYS: 1 record; 2... responses of the runs with the tokens that the caller saw
 -- ARGV: 1 those tokens, as 'changed' has returned them, or '' for none;
---       2 '1' for a record that cannot be read: its lease then says nothing
--- Returns {'ok' | 'absent' | 'in flight', now} or {'changed', now, tokens as they are now}.
+--       2 '<token>:<revision>' of a record that was returned with 'in flight' and
+--         cannot be read, or '': the lease of such a one means nothing
+-- Returns {'ok' | 'absent', now}, {'changed', now, tokens as they are now}, or
+-- {'in flight', now, record, token, lease end, revision, expiry}.
 local key = KEYS[1]
 local time = redis.call('TIME')
 local now = tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000)
@@ -14,15 +16,16 @@ if kind == 'none' then
 end
 local waiting = false
 if kind == 'hash' then
-	local f = redis.call('HMGET', key, 't', 'p', 'w', 'l')
-	if ARGV[2] ~= '1' and (tonumber(f[4]) or 0) > now then
-		return {'in flight', now}
+	local f = redis.call('HMGET', key, 'r', 't', 'l', 'v', 'x', 'p', 'w')
+	local owner, revision, earlier = f[2] or '', f[4] or '', f[6]
+	if (tonumber(f[3]) or 0) > now and ARGV[2] ~= owner .. ':' .. revision then
+		return {'in flight', now, f[1], f[2], f[3], f[4], f[5]}
 	end
-	local tokens = (f[1] or '') .. (f[2] and (' ' .. f[2]) or '')
+	local tokens = owner .. (earlier and (' ' .. earlier) or '')
 	if tokens ~= ARGV[1] then
 		return {'changed', now, tokens}
 	end
-	waiting = f[3]
+	waiting = f[7]
 end
 redis.call('DEL', unpack(KEYS))
 if waiting then

@@ -1,33 +1,36 @@
 -- Frees a record on an operator's behalf, as the caller has looked it up.
 -- KEYS: 1 record
 -- ARGV: 1 what is replaced, '<token>:<revision>'; 2 record to write; 3 its token;
---       4 its expiry, ms; 5 time of this server after which nothing is written, ms
+--       4 its expiry, ms; 5 time of this server after which nothing is written, ms;
+--       6 '1' when the same command was sent before and its reply was lost
 -- Returns {'ok' | 'absent' | 'changed' | 'overdue' | 'foreign', now}.
-local key = KEYS[1]
+local key, token = KEYS[1], ARGV[3]
 local time = redis.call('TIME')
 local now = tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000)
-if now > tonumber(ARGV[5]) then
-	return {'overdue', now}
-end
 local f = redis.call('HMGET', key, 't', 'v', 'w', 'p')
-local owner, revision, waiting = f[1], f[2], f[3]
+local owner, revision, waiting, earlier = f[1], f[2], f[3], f[4] or ''
 if not owner or not revision then
 	return {redis.call('EXISTS', key) == 0 and 'absent' or 'foreign', now}
 end
-if owner == ARGV[3] then
-	return {'ok', now} -- the same command again, whose reply was lost
+-- The command whose reply was lost has freed the record, and it still is, or has
+-- been claimed since.
+if owner == token or (ARGV[6] == '1' and string.find(' ' .. earlier .. ' ', ' ' .. token .. ' ', 1, true)) then
+	return {'ok', now}
+end
+if now > tonumber(ARGV[5]) then
+	return {'overdue', now}
 end
 if owner .. ':' .. revision ~= ARGV[1] then
 	return {'changed', now}
 end
--- What the run before left for those who waited is forgotten with the record.
-local earlier = owner
-for other in string.gmatch(f[4] or '', '%S+') do
-	if other ~= owner and select(2, string.gsub(earlier, ' ', '')) < 7 then
-		earlier = earlier .. ' ' .. other
+-- What earlier runs left beside the record is forgotten with it.
+local tokens = owner
+for other in string.gmatch(earlier, '%S+') do
+	if other ~= owner and select(2, string.gsub(tokens, ' ', '')) < 7 then
+		tokens = tokens .. ' ' .. other
 	end
 end
-redis.call('HSET', key, 'r', ARGV[2], 't', ARGV[3], 'l', '0', 'x', ARGV[4], 'p', earlier)
+redis.call('HSET', key, 'r', ARGV[2], 't', token, 'l', '0', 'x', ARGV[4], 'p', tokens)
 redis.call('HINCRBY', key, 'v', 1)
 redis.call('HDEL', key, 'b', 'w')
 redis.call('PEXPIREAT', key, ARGV[4])

@@ -1,7 +1,6 @@
 package redis
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"strings"
@@ -29,13 +28,7 @@ func (s *Store) Free(ctx context.Context, key idempotency.Key, token string) (*i
 		if err != nil {
 			return nil, err
 		}
-		keys := []string{s.names.record(key)}
-		var answer reply
-		err = try(ctx, func() (err error) {
-			answer, err = s.runScript(ctx, freeScript, keys, looked.revision, encodeRecord(key, freed), token,
-				freed.Expires.UnixMilli(), until)
-			return err
-		})
+		answer, err := s.replaceFreed(ctx, key, looked, freed, until)
 		if err != nil {
 			return nil, s.fail("free", err)
 		}
@@ -48,10 +41,40 @@ func (s *Store) Free(ctx context.Context, key idempotency.Key, token string) (*i
 		case replyOverdue:
 			return nil, s.fail("free", errors.New("the command reached the server too late, or its clock jumps"))
 		default:
-			return nil, answer.unexpectedReply(keys[0])
+			return nil, answer.unexpectedReply(s.names.record(key))
 		}
 	}
 	return nil, s.fail("free", errors.New("the record changes all the time"))
+}
+
+// replaceFreed writes the freed record over the one that was looked up.
+func (s *Store) replaceFreed(ctx context.Context, key idempotency.Key, looked *found, freed *idempotency.Record,
+	until *deadline) (answer reply, err error) {
+	keys, stored, repeated := []string{s.names.record(key)}, encodeRecord(key, freed), ""
+	err = try(ctx, func() (err error) {
+		answer, err = s.runScript(ctx, freeScript, keys, looked.revision, stored, freed.Token,
+			freed.Expires.UnixMilli(), until, repeated)
+		if mayBeExecuted(err) {
+			repeated = "1"
+		}
+		return err
+	})
+	return answer, err
+}
+
+// forgetCall is one call of Forget.
+type forgetCall struct {
+	store *Store
+	key   idempotency.Key
+	name  string
+	// tokens are those of the record's latest run and of earlier ones, as the
+	// server has told them.
+	tokens string
+	// unreadable is the token and the revision of a record that claims to be in
+	// flight and cannot be read.
+	unreadable string
+	// lostReply says that an attempt got no reply, and may have removed the record.
+	lostReply bool
 }
 
 // Forget implements [idempotency.Store]. It removes what stands under the key's
@@ -59,41 +82,60 @@ func (s *Store) Free(ctx context.Context, key idempotency.Key, token string) (*i
 func (s *Store) Forget(ctx context.Context, key idempotency.Key) error {
 	ctx, cancel := s.withTimeout(ctx)
 	defer cancel()
-	tokens := ""     // of the latest run and of earlier ones, once the record told them
-	unreadable := "" // "1" once we know that the record cannot be read
+	c := &forgetCall{store: s, key: key, name: s.names.record(key)}
 	for range operatorRounds {
-		keys := []string{s.names.record(key)}
-		for token := range strings.FieldsSeq(tokens) {
-			keys = append(keys, s.names.response(key, token))
-		}
-		var answer reply
-		err := try(ctx, func() (err error) {
-			answer, err = s.runScript(ctx, forgetScript, keys, tokens, unreadable)
-			return err
-		})
+		answer, err := c.ask(ctx)
 		if err != nil {
 			return s.fail("forget", err)
 		}
-		switch answer.word {
-		case replyOK:
-			return nil
-		case replyAbsent:
-			return idempotency.ErrGone
-		case replyInFlight:
-			_, err := s.lookUp(ctx, key)
-			if _, damaged := errors.AsType[*idempotency.UnreadableError](err); !damaged {
-				return cmp.Or(err, idempotency.ErrInFlight)
-			}
-			unreadable = "1"
-			continue
-		}
-		ok := false
-		if answer.word == replyChanged && len(answer.rest) == 1 {
-			tokens, ok = answer.rest[0].(string)
-		}
-		if !ok {
-			return answer.unexpectedReply(s.names.record(key))
+		if done, err := c.understand(answer); done || err != nil {
+			return err
 		}
 	}
 	return s.fail("forget", errors.New("the record is claimed anew all the time"))
+}
+
+// ask sends the script with what is known of the record so far.
+func (c *forgetCall) ask(ctx context.Context) (answer reply, err error) {
+	keys := []string{c.name}
+	for token := range strings.FieldsSeq(c.tokens) {
+		keys = append(keys, c.store.names.response(c.key, token))
+	}
+	err = try(ctx, func() (err error) {
+		answer, err = c.store.runScript(ctx, forgetScript, keys, c.tokens, c.unreadable)
+		if mayBeExecuted(err) {
+			c.lostReply = true
+		}
+		return err
+	})
+	return answer, err
+}
+
+// understand takes a reply. It is not done where the script has to be sent again.
+func (c *forgetCall) understand(answer reply) (done bool, err error) {
+	switch {
+	case answer.word == replyOK:
+		return true, nil
+	case answer.word == replyAbsent && c.lostReply:
+		return true, nil
+	case answer.word == replyAbsent:
+		return true, idempotency.ErrGone
+	case answer.word == replyInFlight && len(answer.rest) == 5:
+		if _, err := decodeFound(c.key, c.name, answer); err == nil {
+			return true, idempotency.ErrInFlight
+		}
+		token, _ := answer.rest[1].(string) // nil where the record has none
+		revision, _ := answer.rest[3].(string)
+		c.unreadable = token + ":" + revision
+		return false, nil
+	case answer.word == replyChanged && len(answer.rest) == 1:
+		tokens, ok := answer.rest[0].(string)
+		if !ok {
+			return true, answer.unexpectedReply(c.name)
+		}
+		c.tokens = tokens
+		return false, nil
+	default:
+		return true, answer.unexpectedReply(c.name)
+	}
 }

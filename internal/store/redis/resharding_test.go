@@ -44,6 +44,8 @@ func testHalfMovedSlot(t *testing.T, cluster *redistest.Cluster, o Options) {
 	old, bulky, fresh := first, claimIn([]int{slot}, next), claimIn([]int{slot}, next)
 	oldRecord := mustClaim(t, s, old, idempotency.Proceed).Record
 	bulkyRecord := mustClaim(t, s, bulky, idempotency.Proceed).Record
+	freed := claimIn([]int{slot}, next)
+	mustSettle(t, s, freed, mustClaim(t, s, freed, idempotency.Proceed).Record, kept(small))
 
 	cluster.BeginMove(slot, from, to)
 	freshRecord := mustClaim(t, s, fresh, idempotency.Proceed).Record
@@ -57,6 +59,15 @@ func testHalfMovedSlot(t *testing.T, cluster *redistest.Cluster, o Options) {
 	mustSettle(t, s, fresh, freshRecord, kept(small))
 	mustClaim(t, s, withToken(old, "again"), idempotency.ReplayKept)
 	mustClaim(t, s, withToken(fresh, "again"), idempotency.ReplayKept)
+	for what, c := range map[string]idempotency.Claim{"old": freed, "fresh": claimIn([]int{slot}, next)} {
+		if what == "fresh" {
+			mustSettle(t, s, c, mustClaim(t, s, c, idempotency.Proceed).Record, kept(small))
+		}
+		if found, err := s.Free(ctx, c.Key, "operator"); err != nil || found.State != idempotency.Complete {
+			t.Errorf("free, %s: %+v, %v", what, found, err)
+		}
+		mustClaim(t, s, withToken(c, "again"), idempotency.Proceed)
+	}
 
 	var settled error
 	var background sync.WaitGroup

@@ -1,0 +1,99 @@
+package redis
+
+import (
+	"context"
+	"errors"
+	"net"
+	"sync/atomic"
+	"syscall"
+	"testing"
+
+	goredis "github.com/redis/go-redis/v9"
+
+	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
+	"github.com/caddy-dedup/caddy-dedup/internal/redistest"
+)
+
+// TestForgetAfterARefusedConnection has no record to forget: the first attempt
+// never came to a server, and so has not removed it.
+func TestForgetAfterARefusedConnection(t *testing.T) {
+	server := redistest.Start(t)
+	o := Options{Addresses: []string{server.Addr}, Timeout: generous}.withDefaults()
+	options := clientOptions(o)
+	var dials atomic.Int64
+	options.Dialer = func(ctx context.Context, network, address string) (net.Conn, error) {
+		if dials.Add(1) == 1 {
+			return nil, &net.OpError{Op: "dial", Net: network, Err: syscall.ECONNREFUSED}
+		}
+		return (&net.Dialer{}).DialContext(ctx, network, address)
+	}
+	s := closeAtEnd(t, newStore(watched(goredis.NewClient(options), o), o))
+	if err := s.Forget(ctx, keyOf("a")); !errors.Is(err, idempotency.ErrGone) {
+		t.Errorf("forget: %v, want ErrGone", err)
+	}
+	if n := dials.Load(); n != 2 {
+		t.Errorf("%d dials, want 2", n)
+	}
+}
+
+// TestForgetUnreadableThatBecomesALiveRun has a record that cannot be read, with a
+// lease, replaced by a run while it is being forgotten.
+func TestForgetUnreadableThatBecomesALiveRun(t *testing.T) {
+	server := redistest.Start(t)
+	other := closeAtEnd(t, openAt(t, server.Addr))
+	c := claimOf("a", "next")
+	for at := 2; at <= 3; at++ {
+		command(t, server, "FLUSHALL")
+		var running *idempotency.Record
+		s := openMeddled(t, server.Addr, generous, forgetScript, map[int]func(){at: func() {
+			if err := other.Forget(ctx, c.Key); err != nil {
+				t.Fatalf("another operator: %v", err)
+			}
+			running = mustClaim(t, other, c, idempotency.Proceed).Record
+		}})
+		command(t, server, "HSET", named.record(c.Key), "r", "not a record", "t", "x", "l", "99999999999999", "v", "1", "x", "99999999999999")
+		if err := s.Forget(ctx, c.Key); !errors.Is(err, idempotency.ErrInFlight) {
+			t.Errorf("forget, with a run from round %d on: %v, want ErrInFlight", at, err)
+		}
+		if running == nil {
+			t.Fatalf("there is no round %d", at)
+		}
+		if err := other.Settle(ctx, c.Key, running, kept(small)); err != nil {
+			t.Errorf("the run that was alive: %v", err)
+		}
+	}
+}
+
+// TestForgetUnreadableWithALease has damaged records whose lease does not end.
+func TestForgetUnreadableWithALease(t *testing.T) {
+	server := redistest.Start(t)
+	s := closeAtEnd(t, openAt(t, server.Addr))
+	for what, damage := range map[string][]any{
+		"a damaged record":    {"HSET", "r", "x"},
+		"no record":           {"HDEL", "r"},
+		"no token":            {"HDEL", "t"},
+		"no revision":         {"HDEL", "v"},
+		"no expiry":           {"HDEL", "x"},
+		"a lease of no time":  {"HSET", "l", "99999999999999.5"},
+		"another run's token": {"HSET", "t", "another"},
+	} {
+		c := claimOf(what, "token")
+		first := mustClaim(t, s, c, idempotency.Proceed)
+		mustSettle(t, s, c, first.Record, released())
+		mustClaim(t, s, withToken(c, "next"), idempotency.Proceed)
+		name := named.record(c.Key)
+		if err := s.Forget(ctx, c.Key); !errors.Is(err, idempotency.ErrInFlight) {
+			t.Fatalf("%s: forget before the damage: %v", what, err)
+		}
+		command(t, server, append([]any{damage[0], name}, damage[1:]...)...)
+		_, _, err := s.Lookup(ctx, c.Key)
+		mustBeUnreadable(t, what, err, name)
+		if err := s.Forget(ctx, c.Key); err != nil {
+			t.Errorf("%s: forget: %v", what, err)
+		}
+		if left := command(t, server, "DBSIZE"); left != int64(0) {
+			t.Errorf("%s: %v keys are left: %v", what, left, command(t, server, "KEYS", "*"))
+		}
+		command(t, server, "FLUSHALL")
+	}
+}

@@ -1,0 +1,339 @@
+package redis
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"syscall"
+	"testing"
+	"time"
+
+	goredis "github.com/redis/go-redis/v9"
+
+	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
+	"github.com/caddy-dedup/caddy-dedup/internal/redistest"
+)
+
+// meddler does something just before a script is sent for the first, the second
+// or a later time.
+type meddler struct {
+	script string // its SHA-1
+	before map[int]func()
+	sent   int
+}
+
+func (*meddler) DialHook(next goredis.DialHook) goredis.DialHook { return next }
+
+func (m *meddler) ProcessHook(next goredis.ProcessHook) goredis.ProcessHook {
+	return func(ctx context.Context, command goredis.Cmder) error {
+		if command.Name() == "evalsha" && command.Args()[1] == m.script {
+			m.sent++
+			if do := m.before[m.sent]; do != nil {
+				do()
+			}
+		}
+		return next(ctx, command)
+	}
+}
+
+func (*meddler) ProcessPipelineHook(next goredis.ProcessPipelineHook) goredis.ProcessPipelineHook {
+	return next
+}
+
+// openMeddled opens a store that is interrupted before it sends a script. The
+// server knows the scripts already.
+func openMeddled(t *testing.T, address string, timeout time.Duration, script *goredis.Script, before map[int]func()) *Store {
+	t.Helper()
+	o := Options{Addresses: []string{address}, Timeout: timeout}.withDefaults()
+	client := goredis.NewClient(clientOptions(o))
+	newContact(client, o.Logger)
+	s := closeAtEnd(t, newStore(client, o))
+	c := claimOf("warm", "warm")
+	mustSettle(t, s, c, mustClaim(t, s, c, idempotency.Proceed).Record, kept(small))
+	if _, err := s.Free(ctx, c.Key, "warm operator"); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Forget(ctx, c.Key); err != nil {
+		t.Fatal(err)
+	}
+	client.AddHook(&meddler{script: script.Hash(), before: before})
+	return s
+}
+
+// mustFind returns a record that is there.
+func mustFind(t *testing.T, s *Store, key idempotency.Key) *idempotency.Record {
+	t.Helper()
+	record, _, err := s.Lookup(ctx, key)
+	if err != nil || record == nil {
+		t.Fatalf("lookup: %+v, %v; want a record", record, err)
+	}
+	return record
+}
+
+// lapsed leaves a key whose claim has lapsed.
+func lapsed(t *testing.T, s *Store, c idempotency.Claim) idempotency.Claimed {
+	t.Helper()
+	c.Lease = time.Millisecond
+	claimed := mustClaim(t, s, c, idempotency.Proceed)
+	eventually(t, "the claim lapses", func() bool {
+		_, now, err := s.Lookup(ctx, c.Key)
+		return err == nil && claimed.Record.Lapsed(now)
+	})
+	return claimed
+}
+
+// TestHungServerFrees stops the server after an operator's look. The command
+// waits in its socket and is executed when the server goes on, unless that is too
+// late: the operator was told of an error, and may have done something else.
+func TestHungServerFrees(t *testing.T) {
+	for name, test := range map[string]struct {
+		patience time.Duration
+		executed bool
+	}{
+		"within its patience the key is freed late": {time.Hour, true},
+		"past its patience nothing is written":      {50 * time.Millisecond, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			server := redistest.Start(t)
+			sent := 0
+			s := openMeddled(t, server.Addr, DefaultTimeout, freeScript, map[int]func(){1: func() {
+				sent = calls(t, server)["evalsha"]
+				server.Signal(syscall.SIGSTOP)
+			}})
+			s.patience = test.patience
+			c := claimOf("a", "token")
+			mustSettle(t, s, c, mustClaim(t, s, c, idempotency.Proceed).Record, kept(small))
+			before := command(t, server, "DUMP", named.record(c.Key))
+
+			if _, err := s.Free(ctx, c.Key, "operator"); err == nil {
+				t.Fatal("a hung server freed the key")
+			}
+			server.Signal(syscall.SIGCONT)
+			eventually(t, "the server executes the command", func() bool { return calls(t, server)["evalsha"] > sent })
+			if after := command(t, server, "DUMP", named.record(c.Key)); (after != before) != test.executed {
+				t.Errorf("the record was changed: %v, want %v", after != before, test.executed)
+			}
+			var record *idempotency.Record
+			eventually(t, "the server answers", func() (ok bool) {
+				var err error
+				record, _, err = s.Lookup(ctx, c.Key)
+				return err == nil
+			})
+			if freed := record.State == idempotency.Released; freed != test.executed {
+				t.Errorf("the record is %+v; want it freed: %v", record, test.executed)
+			}
+		})
+	}
+}
+
+// TestRecordChangesBetweenLookAndFree has others at the key between the look and
+// the command. No run that is alive may lose its claim by that.
+func TestRecordChangesBetweenLookAndFree(t *testing.T) {
+	server := redistest.Start(t)
+	other := closeAtEnd(t, openAt(t, server.Addr))
+	release := func(t *testing.T, c idempotency.Claim) idempotency.Claimed {
+		claimed := mustClaim(t, other, c, idempotency.Proceed)
+		mustSettle(t, other, c, claimed.Record, released())
+		return claimed
+	}
+	for name, test := range map[string]struct {
+		before    func(t *testing.T, c idempotency.Claim) idempotency.Claimed
+		meanwhile func(t *testing.T, c idempotency.Claim, claimed idempotency.Claimed) (running *idempotency.Record)
+		want      error
+	}{
+		"a released key is claimed": {release, func(t *testing.T, c idempotency.Claim, _ idempotency.Claimed) *idempotency.Record {
+			return mustClaim(t, other, withToken(c, "next"), idempotency.Proceed).Record
+		}, idempotency.ErrInFlight},
+		"a lapsed claim is taken over": {func(t *testing.T, c idempotency.Claim) idempotency.Claimed { return lapsed(t, other, c) },
+			func(t *testing.T, c idempotency.Claim, _ idempotency.Claimed) *idempotency.Record {
+				return mustClaim(t, other, withToken(c, "next"), idempotency.Proceed).Record
+			}, idempotency.ErrInFlight},
+		"a lapsed claim is renewed": {func(t *testing.T, c idempotency.Claim) idempotency.Claimed { return lapsed(t, other, c) },
+			func(t *testing.T, c idempotency.Claim, claimed idempotency.Claimed) *idempotency.Record {
+				if err := other.Renew(ctx, c); err != nil {
+					t.Fatalf("renew: %v", err)
+				}
+				return claimed.Record
+			}, idempotency.ErrInFlight},
+		"a lapsed claim is settled": {func(t *testing.T, c idempotency.Claim) idempotency.Claimed { return lapsed(t, other, c) },
+			func(t *testing.T, c idempotency.Claim, claimed idempotency.Claimed) *idempotency.Record {
+				mustSettle(t, other, c, claimed.Record, kept(large))
+				return nil
+			}, nil},
+		"a released key is claimed and settled": {release, func(t *testing.T, c idempotency.Claim, _ idempotency.Claimed) *idempotency.Record {
+			next := withToken(c, "next")
+			mustSettle(t, other, next, mustClaim(t, other, next, idempotency.Proceed).Record, kept(small))
+			return nil
+		}, nil},
+		"it is forgotten": {release, func(t *testing.T, c idempotency.Claim, _ idempotency.Claimed) *idempotency.Record {
+			if err := other.Forget(ctx, c.Key); err != nil {
+				t.Fatalf("forget: %v", err)
+			}
+			return nil
+		}, idempotency.ErrGone},
+		"it is forgotten and claimed": {release, func(t *testing.T, c idempotency.Claim, _ idempotency.Claimed) *idempotency.Record {
+			if err := other.Forget(ctx, c.Key); err != nil {
+				t.Fatalf("forget: %v", err)
+			}
+			return mustClaim(t, other, withToken(c, "next"), idempotency.Proceed).Record
+		}, idempotency.ErrInFlight},
+		"another operator frees it": {release, func(t *testing.T, c idempotency.Claim, _ idempotency.Claimed) *idempotency.Record {
+			if _, err := other.Free(ctx, c.Key, "another operator"); err != nil {
+				t.Fatalf("free: %v", err)
+			}
+			return nil
+		}, nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			c := claimOf(name, "token")
+			claimed := test.before(t, c)
+			var running, changed *idempotency.Record
+			s := openMeddled(t, server.Addr, generous, freeScript, map[int]func(){1: func() {
+				running = test.meanwhile(t, c, claimed)
+				changed, _, _ = other.Lookup(ctx, c.Key)
+			}})
+			found, err := s.Free(ctx, c.Key, "operator")
+			if !errors.Is(err, test.want) {
+				t.Fatalf("free: %v, want %v", err, test.want)
+			}
+			if running != nil {
+				mustSettle(t, other, c, running, kept(small))
+				if left := mustFind(t, other, c.Key); left.State != idempotency.Complete || left.Token != running.Token {
+					t.Errorf("the run that was alive left %+v", left)
+				}
+			}
+			if err == nil {
+				if found.Token != changed.Token {
+					t.Errorf("freed what %s had left, want %s", found.Token, changed.Token)
+				}
+				if left := mustFind(t, other, c.Key); left.State != idempotency.Released || left.Token != "operator" {
+					t.Errorf("freed it is %+v", left)
+				}
+			}
+		})
+	}
+}
+
+// TestFreedRecord looks at what stands in Redis after the fields that are no
+// record: its expiry is as before, and forgetting it leaves nothing.
+func TestFreedRecord(t *testing.T) {
+	server := redistest.Start(t)
+	s := closeAtEnd(t, openAt(t, server.Addr))
+	complete := func(name string, size int) idempotency.Claim {
+		c := claimOf(name, "token")
+		mustSettle(t, s, c, mustClaim(t, s, c, idempotency.Proceed).Record, kept(size))
+		return c
+	}
+	forced := func(name string, size int) idempotency.Claim {
+		c := withToken(complete(name, size), "forced")
+		c.Force = true
+		lapsed(t, s, c)
+		return c
+	}
+	for name, make := range map[string]func(string, int) idempotency.Claim{"complete": complete, "forced": forced} {
+		for _, size := range []int{small, large} {
+			c := make(fmt.Sprint(name, size), size)
+			record := named.record(c.Key)
+			expires := mustFind(t, s, c.Key).Expires
+			command(t, server, "HSET", record, "w", named.inbox("of a waiter"))
+			if _, err := s.Free(ctx, c.Key, "operator"); err != nil {
+				t.Fatalf("%s: free: %v", name, err)
+			}
+			if at := command(t, server, "PEXPIRETIME", record); at != expires.UnixMilli() {
+				t.Errorf("%s: the freed record expires at %v, want %v", name, at, expires.UnixMilli())
+			}
+			if freed := mustFind(t, s, c.Key); !freed.Expires.Equal(expires) {
+				t.Errorf("%s: the freed record says that it expires at %v, want %v", name, freed.Expires, expires)
+			}
+			for _, field := range []string{"b", "w"} {
+				if n := command(t, server, "HEXISTS", record, field); n != int64(0) {
+					t.Errorf("%s: the freed record has the field %s", name, field)
+				}
+			}
+			if err := s.Forget(ctx, c.Key); err != nil {
+				t.Fatalf("%s: forget: %v", name, err)
+			}
+			if n := command(t, server, "DBSIZE"); n != int64(0) {
+				t.Errorf("%s: %v keys are left: %v", name, n, command(t, server, "KEYS", "*"))
+			}
+			command(t, server, "FLUSHALL")
+		}
+	}
+}
+
+// TestFreedOften has a key freed more often than a record remembers tokens.
+func TestFreedOften(t *testing.T) {
+	server := redistest.Start(t)
+	s := closeAtEnd(t, openAt(t, server.Addr))
+	c := claimOf("a", "token")
+	for i := range 12 {
+		c = withToken(c, fmt.Sprint("token", i))
+		mustSettle(t, s, c, mustClaim(t, s, c, idempotency.Proceed).Record, released())
+		if _, err := s.Free(ctx, c.Key, fmt.Sprint("operator", i)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want := "token11 operator10 token10 operator9 token9 operator8 token8 operator7"
+	if got := command(t, server, "HGET", named.record(c.Key), "p"); got != want {
+		t.Errorf("the record remembers %q, want %q", got, want)
+	}
+}
+
+// TestLostReplyToAnOperator loses the reply to a command that was executed. What
+// comes between it and the next attempt is not undone.
+func TestLostReplyToAnOperator(t *testing.T) {
+	server := redistest.Start(t)
+	other := closeAtEnd(t, openAt(t, server.Addr))
+	next := withToken(claimOf("a", ""), "next")
+	claim := func() { mustClaim(t, other, next, idempotency.Proceed) }
+	for name, test := range map[string]struct {
+		meanwhile    func()
+		free, forget error
+	}{
+		"and nothing else":    {func() {}, nil, nil},
+		"and the key claimed": {claim, nil, idempotency.ErrInFlight},
+	} {
+		t.Run(name, func(t *testing.T) {
+			for what, script := range map[string]*goredis.Script{"free": freeScript, "forget": forgetScript} {
+				command(t, server, "FLUSHALL")
+				p := startProxy(t, listen(t), server.Addr)
+				lose, at := func() { p.lose.Store(1) }, map[string]int{"free": 1, "forget": 2}[what]
+				s := openMeddled(t, p.addr, generous, script, map[int]func(){at: lose, at + 1: test.meanwhile})
+				c := claimOf("a", "token")
+				mustSettle(t, s, c, mustClaim(t, s, c, idempotency.Proceed).Record, released())
+				var err error
+				want := test.free
+				if what == "free" {
+					var found *idempotency.Record
+					if found, err = s.Free(ctx, c.Key, "operator"); err == nil && found.Token != c.Token {
+						t.Errorf("freed %+v; want what was there at first", found)
+					}
+				} else {
+					err, want = s.Forget(ctx, c.Key), test.forget
+				}
+				if !errors.Is(err, want) {
+					t.Errorf("%s: %v, want %v", what, err, want)
+				}
+				if left := p.lose.Load(); left != 0 {
+					t.Fatalf("%s: no reply was lost", what)
+				}
+				record, _, err := other.Lookup(ctx, c.Key)
+				if err != nil {
+					t.Fatal(err)
+				}
+				switch {
+				case name == "and the key claimed":
+					if record == nil || record.State != idempotency.InFlight || record.Token != next.Token {
+						t.Errorf("%s: the claim is lost: %+v", what, record)
+					}
+				case what == "free":
+					if record == nil || record.State != idempotency.Released || record.Token != "operator" {
+						t.Errorf("freed it is %+v", record)
+					}
+				case record != nil:
+					t.Errorf("forgotten it is %+v", record)
+				}
+			}
+		})
+	}
+}
