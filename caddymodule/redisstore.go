@@ -85,7 +85,9 @@ type RedisStore struct {
 	options redis.Options
 }
 
-// RedisTLS are the TLS settings of a Redis connection.
+// RedisTLS are the TLS settings of a Redis connection. The files are read when the
+// configuration is loaded, which fails where one is broken, and again for every new
+// connection: certificates that are replaced need no reload.
 type RedisTLS struct {
 	// A file with the certificates of the authorities that are trusted, in PEM.
 	// Default: those of the system.
@@ -110,7 +112,7 @@ func (*RedisStore) CaddyModule() caddy.ModuleInfo {
 	}
 }
 
-// Provision replaces the placeholders and reads the certificates. It dials
+// Provision replaces the placeholders and checks the certificates. It dials
 // nothing.
 func (s *RedisStore) Provision(caddy.Context) error {
 	replacer := caddy.NewReplacer()
@@ -121,7 +123,9 @@ func (s *RedisStore) Provision(caddy.Context) error {
 	}
 	options, err := s.resolve(func(text string) string { return replacer.ReplaceAll(text, "") }, prefix)
 	if err == nil && s.TLS != nil {
-		options.TLS, err = s.TLS.config()
+		// Read now, for whoever loads the configuration, and again at every dial.
+		options.TLS = s.TLS.config
+		_, err = options.TLS()
 	}
 	if err != nil {
 		return fmt.Errorf("redis store: %w", err)
@@ -219,6 +223,7 @@ func (s *RedisStore) checkServers() error {
 	}
 }
 
+// config reads the files as they are now.
 func (t *RedisTLS) config() (*tls.Config, error) {
 	config := &tls.Config{ServerName: t.ServerName, MinVersion: tls.VersionTLS12}
 	if t.CA != "" {

@@ -3,10 +3,12 @@ package caddymodule
 import (
 	"crypto/sha256"
 	"encoding/json"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/caddyserver/caddy/v2"
 	"go.uber.org/zap"
@@ -88,6 +90,72 @@ func TestRedisPasswordsFromPlaceholders(t *testing.T) {
 	}
 }
 
+// Certificates that are replaced in their files reach a store that stays open,
+// with its next connection.
+func TestRedisCertificatesAreReplaced(t *testing.T) {
+	certificates := redistest.NewCertificates(t)
+	server := redistest.StartTLS(t, certificates)
+	s, err := provisioned(t, fmt.Sprintf(`{"addresses": [%q], "timeout": "10s", "tls": {"ca": %q, "cert": %q, "key": %q}}`,
+		server.Addr, certificates.CA, certificates.Cert, certificates.Key))
+	if err != nil {
+		t.Fatal(err)
+	}
+	store, err := s.open(zap.NewNop())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = store.Close() }()
+	look := func() error {
+		_, _, err := store.Lookup(t.Context(), sha256.Sum256([]byte(t.Name())))
+		return err
+	}
+	works := func(when string) {
+		t.Helper()
+		for deadline := time.Now().Add(30 * time.Second); ; time.Sleep(10 * time.Millisecond) {
+			if err = look(); err == nil {
+				return
+			}
+			if time.Now().After(deadline) {
+				t.Fatalf("%s: %v", when, err)
+			}
+		}
+	}
+	works("with the first certificates")
+	certificates.Replace(t)
+	works("on the connection that is there")
+	server.Do("CLIENT", "KILL", "TYPE", "normal")
+	if err = look(); err == nil || !strings.Contains(err.Error(), "unknown authority") {
+		t.Errorf("with another authority than the server's: %v", err)
+	}
+	server.Restart()
+	works("with a server that has the new ones too")
+
+	key, err := os.ReadFile(certificates.Key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, file := range []string{certificates.CA, certificates.Cert, certificates.Key} {
+		if err := os.Rename(file, file+".old"); err != nil {
+			t.Fatal(err)
+		}
+		server.Do("CLIENT", "KILL", "TYPE", "normal")
+		if err := look(); err == nil || !strings.Contains(err.Error(), file) {
+			t.Errorf("without %s: %v; want an error that names it", file, err)
+		}
+		if err := os.Rename(file+".old", file); err != nil {
+			t.Fatal(err)
+		}
+		works("with " + file + " again")
+	}
+	if err := os.WriteFile(certificates.Key, key[:len(key)/2], 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := provisioned(t, fmt.Sprintf(`{"tls": {"cert": %q, "key": %q}}`, certificates.Cert, certificates.Key)); err == nil ||
+		!strings.Contains(err.Error(), certificates.Key) {
+		t.Errorf("loaded with half a key: %v; want an error that names it", err)
+	}
+}
+
 // Settings that mean another store have another place in the pool.
 func TestRedisPoolKeys(t *testing.T) {
 	seen := make(map[string]string)
@@ -152,6 +220,7 @@ func TestRedisSettingsThatExcludeEachOther(t *testing.T) {
 		`{"prefix": "a{b"}`:                                          `redis prefix "a{b" has a '{' in it`,
 		`{"prefix": "a{env.TEST_NOT_SET}:"}`:                         "prefix a{env.TEST_NOT_SET}:: evaluated placeholder {env.TEST_NOT_SET} is empty",
 		`{"prefix": "a*"}`:                                           `redis prefix "a*" has a '*' in it`,
+		`{"tls": {"ca": "/no/such/ca.pem"}}`:                         "/no/such/ca.pem",
 		`{"tls": {"cert": "cert.pem"}}`:                              "need each other",
 	} {
 		if _, err := provisioned(t, settings); err == nil || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "s3cret") {

@@ -25,6 +25,14 @@ type Certificates struct {
 func NewCertificates(t testing.TB) Certificates {
 	t.Helper()
 	dir := t.TempDir()
+	c := Certificates{CA: filepath.Join(dir, "ca.pem"), Cert: filepath.Join(dir, "cert.pem"), Key: filepath.Join(dir, "key.pem")}
+	c.Replace(t)
+	return c
+}
+
+// Replace makes them anew, by another authority, in the same files.
+func (c Certificates) Replace(t testing.TB) {
+	t.Helper()
 	authority, authorityKey := template(1, "the authority"), newKey(t)
 	authority.IsCA = true
 	authority.BasicConstraintsValid = true
@@ -35,7 +43,6 @@ func NewCertificates(t testing.TB) Certificates {
 	leaf.DNSNames = []string{"redis.test"}
 	leaf.IPAddresses = []net.IP{net.IPv4(127, 0, 0, 1)}
 
-	c := Certificates{CA: filepath.Join(dir, "ca.pem"), Cert: filepath.Join(dir, "cert.pem"), Key: filepath.Join(dir, "key.pem")}
 	for path, subject := range map[string]*x509.Certificate{c.CA: authority, c.Cert: leaf} {
 		key := leafKey
 		if subject.IsCA {
@@ -52,7 +59,6 @@ func NewCertificates(t testing.TB) Certificates {
 		t.Fatal(err)
 	}
 	writePEM(t, c.Key, "PRIVATE KEY", der)
-	return c
 }
 
 func template(serial int64, name string) *x509.Certificate {

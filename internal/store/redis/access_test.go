@@ -161,6 +161,11 @@ func TestUnixSocketAndDatabase(t *testing.T) {
 	}
 }
 
+// always is the same for every connection.
+func always(config *tls.Config) func() (*tls.Config, error) {
+	return func() (*tls.Config, error) { return config, nil }
+}
+
 func TestTLS(t *testing.T) {
 	server := redistest.Start(t)
 	web := httptest.NewTLSServer(http.NotFoundHandler()) // for its certificate
@@ -169,10 +174,10 @@ func TestTLS(t *testing.T) {
 	p := startProxy(t, tls.NewListener(listen(t), certificate), server.Addr)
 	roots := web.Client().Transport.(*http.Transport).TLSClientConfig.RootCAs
 
-	s := closeAtEnd(t, openWith(t, Options{Addresses: []string{p.addr}, TLS: &tls.Config{RootCAs: roots}, Timeout: generous}))
+	s := closeAtEnd(t, openWith(t, Options{Addresses: []string{p.addr}, TLS: always(&tls.Config{RootCAs: roots}), Timeout: generous}))
 	useAll(t, s)
 
-	stranger := closeAtEnd(t, openWith(t, Options{Addresses: []string{p.addr}, TLS: &tls.Config{}, Timeout: generous}))
+	stranger := closeAtEnd(t, openWith(t, Options{Addresses: []string{p.addr}, TLS: always(&tls.Config{}), Timeout: generous}))
 	claimed, err := stranger.Claim(ctx, claimOf("a", "token"))
 	if err == nil || !strings.Contains(err.Error(), "certificate") {
 		t.Errorf("a server with an unknown certificate: %v", err)
@@ -209,7 +214,7 @@ func TestTLSOfRedis(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := closeAtEnd(t, openWith(t, Options{
-				Addresses: []string{server.Addr}, TLS: test.config, Username: username, Password: password, Timeout: generous,
+				Addresses: []string{server.Addr}, TLS: always(test.config), Username: username, Password: password, Timeout: generous,
 			}))
 			if test.want == "" {
 				useAll(t, s)

@@ -159,20 +159,25 @@ func clusterOptions(o Options) *goredis.ClusterOptions {
 	}
 }
 
-// dialer does what go-redis's own does, but that the TLS handshake ends with
-// the context as well.
-func dialer(config *tls.Config) func(ctx context.Context, network, address string) (net.Conn, error) {
+// dialer does what go-redis's own does, but that each connection asks for its TLS
+// settings, and that the TLS handshake ends with the context as well.
+func dialer(settings func() (*tls.Config, error)) func(ctx context.Context, network, address string) (net.Conn, error) {
 	plain := &net.Dialer{KeepAliveConfig: net.KeepAliveConfig{
 		Enable:   true,
 		Idle:     15 * time.Second,
 		Interval: 5 * time.Second,
 		Count:    3,
 	}}
-	dial := plain.DialContext
-	if config != nil {
-		dial = (&tls.Dialer{NetDialer: plain, Config: config}).DialContext
+	if settings == nil {
+		return plain.DialContext
 	}
-	return dial
+	return func(ctx context.Context, network, address string) (net.Conn, error) {
+		config, err := settings()
+		if err != nil {
+			return nil, err
+		}
+		return (&tls.Dialer{NetDialer: plain, Config: config}).DialContext(ctx, network, address)
+	}
 }
 
 // logOnce: go-redis has one logger for the whole process, and the first store

@@ -35,8 +35,10 @@ type Options struct {
 	Password string
 	// DB is the number of the database.
 	DB int
-	// TLS is nil for connections in the clear. It is used with sentinels too.
-	TLS *tls.Config
+	// TLS is nil for connections in the clear. Otherwise it is called for every new
+	// connection, those to sentinels too, so that certificates can change while the
+	// store is open. Its error is that of the dial.
+	TLS func() (*tls.Config, error)
 	// Prefix begins the names of all keys and channels; empty is [DefaultPrefix].
 	// Stores with different prefixes share nothing.
 	Prefix string

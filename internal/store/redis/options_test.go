@@ -27,8 +27,11 @@ func TestParseURL(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if o.TLS == nil || o.TLS.ServerName != "" || o.TLS.InsecureSkipVerify {
-		t.Errorf("rediss: TLS is %+v, want a check of the host that is dialed", o.TLS)
+	if o.TLS == nil {
+		t.Fatal("rediss: no TLS")
+	}
+	if config, err := o.TLS(); err != nil || config.ServerName != "" || config.InsecureSkipVerify {
+		t.Errorf("rediss: TLS is %+v, %v; want a check of the host that is dialed", config, err)
 	}
 }
 
@@ -82,7 +85,7 @@ func TestParseURLs(t *testing.T) {
 	if o, err := ParseURLs("rediss://a:1", "rediss://b:2"); err != nil || o.TLS == nil {
 		t.Errorf("%+v, %v; want TLS", o, err)
 	}
-	for _, other := range []string{"redis://:s3cret2@b", "rediss://:s3cret@b", "redis://:s3cret@b/1", "redis://u:s3cret@b"} {
+	for _, other := range []string{"redis://:s3cret2@b", "rediss://:s3cret@b", "redis://:s3cret@b/1", "redis://u:s3cret@b", "unix://:s3cret@/b"} {
 		_, err := ParseURLs("redis://:s3cret@a", other)
 		if err == nil || !strings.Contains(err.Error(), "must be the same") || strings.Contains(err.Error(), "s3cret") {
 			t.Errorf("with %s: %v", other, err)

@@ -1,10 +1,10 @@
 package redis
 
 import (
+	"crypto/tls"
 	"errors"
 	"net"
 	"net/url"
-	"reflect"
 	"strconv"
 	"strings"
 
@@ -27,9 +27,10 @@ func ParseURLs(texts ...string) (Options, error) {
 			all = one
 			continue
 		}
+		same := all.Username == one.Username && all.Password == one.Password && all.DB == one.DB &&
+			(all.TLS == nil) == (one.TLS == nil) && network(all.Addresses[0]) == network(one.Addresses[0])
 		all.Addresses = append(all.Addresses, one.Addresses...)
-		one.Addresses = all.Addresses
-		if !reflect.DeepEqual(all, one) {
+		if !same {
 			return Options{}, errors.New("the redis URLs differ in more than host and port; scheme, user, password and database must be the same in all")
 		}
 	}
@@ -81,12 +82,11 @@ func ParseURL(text string) (Options, error) {
 		Username:  parsed.Username,
 		Password:  parsed.Password,
 		DB:        parsed.DB,
-		TLS:       parsed.TLSConfig,
 	}
-	if options.TLS != nil {
-		// A certificate is to have the name of the host that is dialed, which a
-		// sentinel or another node of a cluster may have named.
-		options.TLS.ServerName = ""
+	if u.Scheme == "rediss" {
+		// Without a name: a certificate is to have that of the host which is dialed,
+		// and which a sentinel or another node of a cluster may have named.
+		options.TLS = func() (*tls.Config, error) { return &tls.Config{MinVersion: tls.VersionTLS12}, nil }
 	}
 	return options, options.Check()
 }
