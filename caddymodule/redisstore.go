@@ -83,6 +83,8 @@ type RedisStore struct {
 	WaitReplicas int `json:"wait_replicas,omitempty"`
 
 	options redis.Options
+	// tls are the settings of TLS with the placeholders replaced.
+	tls *RedisTLS
 }
 
 // RedisTLS are the TLS settings of a Redis connection. The files are read when the
@@ -121,10 +123,14 @@ func (s *RedisStore) Provision(caddy.Context) error {
 	if err != nil {
 		return fmt.Errorf("redis store: prefix %s: %w", s.Prefix, err)
 	}
-	options, err := s.resolve(func(text string) string { return replacer.ReplaceAll(text, "") }, prefix)
+	replace := func(text string) string { return replacer.ReplaceAll(text, "") }
+	options, err := s.resolve(replace, prefix)
+	if err == nil && s.TLS != nil {
+		s.tls, err = s.TLS.resolve(replace)
+	}
 	if err == nil && s.TLS != nil {
 		// Read now, for whoever loads the configuration, and again at every dial.
-		options.TLS = s.TLS.config
+		options.TLS = s.tls.config
 		_, err = options.TLS()
 	}
 	if err != nil {
@@ -223,6 +229,23 @@ func (s *RedisStore) checkServers() error {
 	}
 }
 
+// resolve returns the settings with the placeholders replaced.
+func (t *RedisTLS) resolve(replace func(string) string) (*RedisTLS, error) {
+	resolved := *t
+	for _, setting := range []struct {
+		name  string
+		field *string
+	}{
+		{"ca", &resolved.CA}, {"cert", &resolved.Cert}, {"key", &resolved.Key}, {"server_name", &resolved.ServerName},
+	} {
+		text := *setting.field
+		if *setting.field = replace(text); *setting.field == "" && text != "" {
+			return nil, fmt.Errorf("tls %s: %s is empty once its placeholders are replaced", setting.name, text)
+		}
+	}
+	return &resolved, nil
+}
+
 // config reads the files as they are now.
 func (t *RedisTLS) config() (*tls.Config, error) {
 	config := &tls.Config{ServerName: t.ServerName, MinVersion: tls.VersionTLS12}
@@ -253,7 +276,7 @@ func (t *RedisTLS) config() (*tls.Config, error) {
 func (s *RedisStore) poolKey() string {
 	o := s.options
 	settings, err := json.Marshal([]any{
-		o.Addresses, o.Username, o.Password, o.DB, s.TLS, o.TLS != nil,
+		o.Addresses, o.Username, o.Password, o.DB, s.tls, o.TLS != nil,
 		o.Sentinel, o.SentinelUsername, o.SentinelPassword, o.Cluster, o.Prefix, o.Timeout, o.WaitReplicas,
 	})
 	if err != nil {

@@ -95,8 +95,10 @@ func TestRedisPasswordsFromPlaceholders(t *testing.T) {
 func TestRedisCertificatesAreReplaced(t *testing.T) {
 	certificates := redistest.NewCertificates(t)
 	server := redistest.StartTLS(t, certificates)
-	s, err := provisioned(t, fmt.Sprintf(`{"addresses": [%q], "timeout": "10s", "tls": {"ca": %q, "cert": %q, "key": %q}}`,
-		server.Addr, certificates.CA, certificates.Cert, certificates.Key))
+	t.Setenv("TEST_REDIS_CERTIFICATES", filepath.Dir(certificates.CA))
+	s, err := provisioned(t, fmt.Sprintf(`{"addresses": [%q], "timeout": "10s", "tls": {
+		"ca": "{env.TEST_REDIS_CERTIFICATES}/ca.pem", "cert": %q, "key": %q}}`,
+		server.Addr, certificates.Cert, certificates.Key))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -221,6 +223,7 @@ func TestRedisSettingsThatExcludeEachOther(t *testing.T) {
 		`{"prefix": "a{env.TEST_NOT_SET}:"}`:                         "prefix a{env.TEST_NOT_SET}:: evaluated placeholder {env.TEST_NOT_SET} is empty",
 		`{"prefix": "a*"}`:                                           `redis prefix "a*" has a '*' in it`,
 		`{"tls": {"ca": "/no/such/ca.pem"}}`:                         "/no/such/ca.pem",
+		`{"tls": {"server_name": "{env.TEST_NOT_SET}"}}`:             "tls server_name: {env.TEST_NOT_SET} is empty",
 		`{"tls": {"cert": "cert.pem"}}`:                              "need each other",
 	} {
 		if _, err := provisioned(t, settings); err == nil || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "s3cret") {
