@@ -3,14 +3,11 @@ package redis
 import (
 	"context"
 	"crypto/tls"
-	"fmt"
 	"net"
-	"sync"
 	"time"
 
 	goredis "github.com/redis/go-redis/v9"
 	"github.com/redis/go-redis/v9/maintnotifications"
-	"go.uber.org/zap"
 )
 
 // client is what the store needs of go-redis: clients of one server, of a
@@ -36,7 +33,7 @@ const (
 
 // newClient returns a client that dials when it is first used.
 func newClient(o Options) client {
-	logOnce.Do(func() { goredis.SetLogger(clientLog{o.Logger.Named("client")}) })
+	logTo(o.Logger)
 	switch {
 	case o.Sentinel != "":
 		c := goredis.NewFailoverClient(failoverOptions(o))
@@ -178,14 +175,4 @@ func dialer(settings func() (*tls.Config, error)) func(ctx context.Context, netw
 		}
 		return (&tls.Dialer{NetDialer: plain, Config: config}).DialContext(ctx, network, address)
 	}
-}
-
-// logOnce: go-redis has one logger for the whole process, and the first store
-// gives it one. It reports failed dials, which operations return as well.
-var logOnce sync.Once
-
-type clientLog struct{ log *zap.Logger }
-
-func (l clientLog) Printf(_ context.Context, format string, values ...any) {
-	l.log.Debug(fmt.Sprintf(format, values...))
 }
