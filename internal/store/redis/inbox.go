@@ -27,6 +27,17 @@ const (
 
 // inbox is the one channel on which this process hears of runs that ended, and
 // its subscription.
+//
+// go-redis has PubSub.ChannelWithSubscriptions for this. As of 9.23 (pubsub.go) it
+// is not enough:
+//   - Its health check writes a PING and waits for no answer, and its reads have no
+//     deadline. A peer that vanished is noticed when the kernel gives up sending,
+//     which takes minutes.
+//   - It tries again every 100 ms for ever, and tells nobody that it fails, or why.
+//     Ours makes the pauses longer, logs the reason, and lets those go on who wait
+//     for the first subscription.
+//   - Its two goroutines end some time after Close. Ours has ended when close
+//     returns.
 type inbox struct {
 	name    string
 	client  client
