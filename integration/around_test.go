@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"net/http"
 	"strings"
-	"syscall"
 	"testing"
 
 	"github.com/caddy-dedup/caddy-dedup/internal/redistest"
@@ -42,13 +41,13 @@ func TestStopsWhileTheStoreHangs(t *testing.T) {
 	up := startUpstream(t, answers201)
 	p := start(t, conf{store: storeAt(server.Addr), site: lines("dedup", proxyTo(up))})
 	wantFresh(t, p.post(t, "/", "first", ""), 201, "run 1 of first")
-	server.Signal(syscall.SIGSTOP)
+	server.Pause()
 	wantProblem(t, p.post(t, "/", "k", ""), 503, "store_unavailable")
 	p.terminate(t)
 	if code := p.awaitExit(t); code != 0 {
 		t.Errorf("it ended with %d", code)
 	}
-	server.Signal(syscall.SIGCONT)
+	server.Resume()
 	up.wantRuns(t, "k", 0)
 }
 

@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"net/http"
 	"strings"
-	"syscall"
 	"testing"
 	"time"
 
@@ -85,14 +84,14 @@ func TestAnswerIsStoredBeforeItsLastByte(t *testing.T) {
 				site: lines(dedupBlock("max_response_body 150KB"), proxyTo(up))})
 			first := p.postLater("/", "k", "")
 			up.awaitRuns(t, "k", 1)
-			server.Signal(syscall.SIGSTOP)
+			server.Pause()
 			g.open()
 			select {
 			case <-first.done:
 				t.Errorf("the client has its whole answer before that is stored: %d, %v", first.got.Status, first.err)
 			case <-time.After(longEnough):
 			}
-			server.Signal(syscall.SIGCONT)
+			server.Resume()
 			if got := first.reply(t); got.Status >= 300 {
 				t.Errorf("got %d %q", got.Status, got.Body)
 			}

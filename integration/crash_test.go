@@ -4,7 +4,6 @@ import (
 	"net/http"
 	"strconv"
 	"strings"
-	"syscall"
 	"testing"
 
 	"github.com/caddy-dedup/caddy-dedup/internal/redistest"
@@ -121,13 +120,13 @@ func TestPausedOwnersLateResponseIsNotStored(t *testing.T) {
 
 	late := a.postLater("/", "k", "body")
 	up.awaitRuns(t, "k", 1)
-	a.signal(t, syscall.SIGSTOP)
+	a.pause(t)
 	second := b.post(t, "/", "k", "body")
 	wantFresh(t, second, 201, "run 2 of k")
 	wantAttempt(t, up, "k", 2, "2")
 
 	g.open()
-	a.signal(t, syscall.SIGCONT)
+	a.resume(t)
 	<-late.done
 	if late.err != nil || late.got.Status != 201 {
 		t.Errorf("the late client got %d, %v; want an answer", late.got.Status, late.err)

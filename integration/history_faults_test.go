@@ -3,7 +3,6 @@ package integration
 import (
 	"fmt"
 	"math/rand/v2"
-	"syscall"
 	"testing"
 	"time"
 
@@ -117,19 +116,19 @@ var lossless = []fault{
 	}},
 	{"killed", history.Killed, false, func(g *rig, proxy int) { g.kill(proxy) }},
 	{"stopped beyond the lease", history.Stopped, false, func(g *rig, proxy int) {
-		g.proxies[proxy].signal(g.t, syscall.SIGSTOP)
+		g.proxies[proxy].pause(g.t)
 		g.last(beyondLease)
-		g.proxies[proxy].signal(g.t, syscall.SIGCONT)
+		g.proxies[proxy].resume(g.t)
 	}},
 	{"Redis stopped", history.Unreachable, true, func(g *rig, _ int) {
-		g.server.Signal(syscall.SIGSTOP)
+		g.server.Pause()
 		g.last(200)
-		g.server.Signal(syscall.SIGCONT)
+		g.server.Resume()
 	}},
 	{"Redis stopped beyond the lease", history.Unreachable, true, func(g *rig, _ int) {
-		g.server.Signal(syscall.SIGSTOP)
+		g.server.Pause()
 		g.last(beyondLease)
-		g.server.Signal(syscall.SIGCONT)
+		g.server.Resume()
 	}},
 	{"Redis killed", history.Unreachable, true, func(g *rig, _ int) {
 		g.server.Kill()

@@ -8,7 +8,6 @@ import (
 	"net/http"
 	"strings"
 	"sync"
-	"syscall"
 	"testing"
 	"time"
 
@@ -244,8 +243,8 @@ func TestRecipeNotificationDeliveryUnderFaults(t *testing.T) {
 		goOn()
 	}
 	for range 3 {
-		standStill(func() { server.Signal(syscall.SIGSTOP) }, func() { server.Signal(syscall.SIGCONT) })
-		standStill(func() { a.signal(t, syscall.SIGSTOP) }, func() { a.signal(t, syscall.SIGCONT) })
+		standStill(server.Pause, server.Resume)
+		standStill(func() { a.pause(t) }, func() { a.resume(t) })
 		b.kill(t)
 		b = r.startAs(t, b.conf)
 	}

@@ -6,7 +6,6 @@ import (
 	"net/http"
 	"slices"
 	"strings"
-	"syscall"
 	"testing"
 	"time"
 
@@ -129,8 +128,7 @@ func TestRecipeTriggerDispatchRollbackFails(t *testing.T) {
 	t.Parallel()
 	ways := map[string]struct{ away, back func(*redistest.Server) }{
 		"killed": {(*redistest.Server).Kill, (*redistest.Server).Restart},
-		"hung": {func(s *redistest.Server) { s.Signal(syscall.SIGSTOP) },
-			func(s *redistest.Server) { s.Signal(syscall.SIGCONT) }},
+		"hung":   {(*redistest.Server).Pause, (*redistest.Server).Resume},
 	}
 	for name, way := range ways {
 		for _, status := range []int{500, 503, 404} {

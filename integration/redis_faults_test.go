@@ -4,7 +4,6 @@ import (
 	"context"
 	"net/http"
 	"strings"
-	"syscall"
 	"testing"
 
 	"github.com/caddy-dedup/caddy-dedup/internal/redistest"
@@ -76,9 +75,9 @@ func TestRedisHung(t *testing.T) {
 			up := startUpstream(t, answers201)
 			p := start(t, conf{store: storeAt(server.Addr), site: bothModes(up, "unknown "+unknown, "lease 1s")})
 			p.post(t, "/", "warm", "body") // a connection is open
-			server.Signal(syscall.SIGSTOP)
+			server.Pause()
 			wantUnavailable(t, p, up, "lost")
-			server.Signal(syscall.SIGCONT)
+			server.Resume()
 			wantServedAgain(t, p, up, "lost")
 		})
 	}
@@ -129,7 +128,7 @@ func TestRedisAwayWhenTheUpstreamAnswers(t *testing.T) {
 		away     func(*redistest.Server)
 		backPlan func(*redistest.Server)
 	}{
-		"hung": {nil, func(s *redistest.Server) { s.Signal(syscall.SIGSTOP) }, func(s *redistest.Server) { s.Signal(syscall.SIGCONT) }},
+		"hung": {nil, (*redistest.Server).Pause, (*redistest.Server).Resume},
 		"killed, with its data on disk": {[]string{"--appendonly", "yes", "--appendfsync", "always"},
 			func(s *redistest.Server) { s.Kill() }, func(s *redistest.Server) { s.Restart() }},
 		"killed, without": {nil, func(s *redistest.Server) { s.Kill() }, func(s *redistest.Server) { s.Restart() }},

@@ -6,13 +6,12 @@ package redistest
 import (
 	"bytes"
 	"cmp"
+	"errors"
 	"fmt"
 	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
-	"strconv"
-	"strings"
 	"syscall"
 	"testing"
 	"time"
@@ -99,7 +98,9 @@ func (s *Server) Stop() {
 	if s.process == nil {
 		return
 	}
-	s.Signal(syscall.SIGTERM)
+	if err := s.process.command.Process.Signal(syscall.SIGTERM); err != nil && !errors.Is(err, os.ErrProcessDone) {
+		s.t.Fatalf("send SIGTERM to %s at %s: %v", binary, s.Addr, err)
+	}
 	select {
 	case <-s.process.exited:
 		s.process = nil
@@ -108,8 +109,8 @@ func (s *Server) Stop() {
 	}
 }
 
-// Kill ends the server at once, also where it is stopped by SIGSTOP. It returns
-// when the process is gone.
+// Kill ends the server at once, also a paused one. It returns when the process is
+// gone.
 func (s *Server) Kill() {
 	if s.process == nil {
 		return
@@ -117,26 +118,6 @@ func (s *Server) Kill() {
 	_ = s.process.command.Process.Kill() // it may be gone already
 	<-s.process.exited
 	s.process = nil
-}
-
-// Signal sends a signal to the server, such as SIGSTOP and SIGCONT. After
-// SIGSTOP it returns when the process has stopped.
-func (s *Server) Signal(signal syscall.Signal) {
-	s.t.Helper()
-	if s.process == nil {
-		s.t.Fatalf("%s at %s does not run: it cannot get the signal %s", binary, s.Addr, signal)
-	}
-	if err := s.process.command.Process.Signal(signal); err != nil {
-		s.t.Fatalf("send %s to %s at %s: %v", signal, binary, s.Addr, err)
-	}
-	if signal != syscall.SIGSTOP {
-		return
-	}
-	for deadline := time.Now().Add(patience); !s.stopped(); time.Sleep(time.Millisecond) {
-		if time.Now().After(deadline) {
-			s.t.Fatalf("%s at %s did not stop within %s of SIGSTOP", binary, s.Addr, patience)
-		}
-	}
 }
 
 // Restart starts the server again after [Server.Stop] or [Server.Kill], at the
@@ -224,18 +205,6 @@ func (s *Server) answers() error {
 		return fmt.Errorf("it says %q", reply[:n])
 	}
 	return nil
-}
-
-// stopped reports whether the process stands still. Without a /proc nothing can
-// be seen, and the signal is taken to work at once.
-func (s *Server) stopped() bool {
-	stat, err := os.ReadFile("/proc/" + strconv.Itoa(s.process.command.Process.Pid) + "/stat")
-	if err != nil {
-		return true
-	}
-	// The state follows the name, which stands in parentheses.
-	_, after, _ := strings.Cut(string(stat), ") ")
-	return strings.HasPrefix(after, "T")
 }
 
 func (s *Server) log() string {

@@ -46,13 +46,13 @@ func TestServerAnswersOnPortAndSocket(t *testing.T) {
 	mustAsk(t, "unix", s.Socket, "STRLEN a", ":1")
 }
 
-func TestSignalStopsAndContinues(t *testing.T) {
+func TestPausedServerDoesNotAnswer(t *testing.T) {
 	s := redistest.Start(t)
-	s.Signal(syscall.SIGSTOP)
+	s.Pause()
 	if got, err := ask(t, "tcp", s.Addr, "PING", 100*time.Millisecond); !errors.Is(err, os.ErrDeadlineExceeded) {
 		t.Fatalf("a stopped server answers %q, %v; want a timeout", got, err)
 	}
-	s.Signal(syscall.SIGCONT)
+	s.Resume()
 	mustAsk(t, "tcp", s.Addr, "PING", "+PONG")
 }
 
@@ -69,7 +69,7 @@ func TestRestartKeepsAddressAndSavedData(t *testing.T) {
 
 func TestKillEndsStoppedServer(t *testing.T) {
 	s := redistest.Start(t)
-	s.Signal(syscall.SIGSTOP)
+	s.Pause()
 	s.Kill()
 	s.Restart()
 	mustAsk(t, "tcp", s.Addr, "PING", "+PONG")

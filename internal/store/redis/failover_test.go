@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"sync"
 	"sync/atomic"
-	"syscall"
 	"testing"
 	"time"
 
@@ -95,8 +94,8 @@ var outages = map[string]func(master *redistest.Server) (end func()){
 		return func() {}
 	},
 	"stalled": func(master *redistest.Server) func() {
-		master.Signal(syscall.SIGSTOP)
-		return func() { master.Signal(syscall.SIGCONT) }
+		master.Pause()
+		return master.Resume
 	},
 }
 

@@ -54,7 +54,7 @@ func TestHungServer(t *testing.T) {
 			})
 			before := calls(t, server)["evalsha"]
 
-			server.Signal(syscall.SIGSTOP)
+			server.Pause()
 			c := claimOf("a", "ghost")
 			claimed, err := s.Claim(ctx, c)
 			if err == nil || claimed.Verdict != 0 {
@@ -63,7 +63,7 @@ func TestHungServer(t *testing.T) {
 			if claimed.Record == nil || claimed.Record.Token != c.Token {
 				t.Fatalf("the claim may be executed, but its record is %+v", claimed.Record)
 			}
-			server.Signal(syscall.SIGCONT)
+			server.Resume()
 			eventually(t, "the server executes the claim", func() bool { return calls(t, server)["evalsha"] > before })
 
 			var found *idempotency.Record
@@ -90,7 +90,7 @@ func TestHungServer(t *testing.T) {
 func TestHungServerAnswersAllCallers(t *testing.T) {
 	server := redistest.Start(t)
 	s := closeAtEnd(t, openWith(t, Options{Addresses: []string{server.Addr}, Timeout: 200 * time.Millisecond}))
-	server.Signal(syscall.SIGSTOP)
+	server.Pause()
 	var callers sync.WaitGroup
 	for range 4 * poolSize {
 		callers.Go(func() {
@@ -100,7 +100,7 @@ func TestHungServerAnswersAllCallers(t *testing.T) {
 		})
 	}
 	callers.Wait()
-	server.Signal(syscall.SIGCONT)
+	server.Resume()
 	eventually(t, "the store recovers", func() bool {
 		_, _, err := s.Lookup(ctx, keyOf("a"))
 		return err == nil

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"syscall"
 	"testing"
 	"time"
 
@@ -98,7 +97,7 @@ func TestHungServerFrees(t *testing.T) {
 			sent := 0
 			s := openMeddled(t, server.Addr, DefaultTimeout, freeScript, map[int]func(){1: func() {
 				sent = calls(t, server)["evalsha"]
-				server.Signal(syscall.SIGSTOP)
+				server.Pause()
 			}})
 			s.patience = test.patience
 			c := claimOf("a", "token")
@@ -108,7 +107,7 @@ func TestHungServerFrees(t *testing.T) {
 			if _, err := s.Free(ctx, c.Key, "operator"); err == nil {
 				t.Fatal("a hung server freed the key")
 			}
-			server.Signal(syscall.SIGCONT)
+			server.Resume()
 			eventually(t, "the server executes the command", func() bool { return calls(t, server)["evalsha"] > sent })
 			if after := command(t, server, "DUMP", named.record(c.Key)); (after != before) != test.executed {
 				t.Errorf("the record was changed: %v, want %v", after != before, test.executed)

@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"strings"
 	"sync"
-	"syscall"
 	"testing"
 	"time"
 
@@ -52,7 +51,7 @@ func TestWaitReplicas(t *testing.T) {
 
 	c := claimOf("a", "token")
 	record := mustClaim(t, s, c, idempotency.Proceed).Record
-	replica.Signal(syscall.SIGSTOP)
+	replica.Pause()
 	settled := make(chan error, 1)
 	go func() { settled <- s.Settle(ctx, c.Key, record, kept(small)) }()
 	eventually(t, "the response is kept, and the replica is waited for", func() bool {
@@ -64,7 +63,7 @@ func TestWaitReplicas(t *testing.T) {
 		t.Fatalf("the settlement did not wait for the replica: %v", err)
 	default:
 	}
-	replica.Signal(syscall.SIGCONT)
+	replica.Resume()
 	if err := <-settled; err != nil {
 		t.Fatalf("settle: %v", err)
 	}
@@ -119,7 +118,7 @@ func TestWaitReplicasWithout(t *testing.T) {
 	}
 	mustTake("no replica ")
 	replica := redistest.StartReplica(t, master)
-	replica.Signal(syscall.SIGSTOP)
+	replica.Pause()
 	mustTake("a stalled replica ")
 }
 

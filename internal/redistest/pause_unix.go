@@ -1,0 +1,51 @@
+//go:build unix
+
+package redistest
+
+import (
+	"os"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+)
+
+// Pause stops the server's process (SIGSTOP) and returns when it stands still. Its
+// connections stay open, and nobody answers on them.
+func (s *Server) Pause() {
+	s.t.Helper()
+	s.signal(syscall.SIGSTOP)
+	for deadline := time.Now().Add(patience); !s.paused(); time.Sleep(time.Millisecond) {
+		if time.Now().After(deadline) {
+			s.t.Fatalf("%s at %s did not stand still within %s of SIGSTOP", binary, s.Addr, patience)
+		}
+	}
+}
+
+// Resume has a paused server go on (SIGCONT).
+func (s *Server) Resume() {
+	s.t.Helper()
+	s.signal(syscall.SIGCONT)
+}
+
+func (s *Server) signal(signal syscall.Signal) {
+	s.t.Helper()
+	if s.process == nil {
+		s.t.Fatalf("%s at %s does not run: it cannot get the signal %s", binary, s.Addr, signal)
+	}
+	if err := s.process.command.Process.Signal(signal); err != nil {
+		s.t.Fatalf("send %s to %s at %s: %v", signal, binary, s.Addr, err)
+	}
+}
+
+// paused reports whether the process stands still. Without a /proc nothing can be
+// seen, and the signal is taken to work at once.
+func (s *Server) paused() bool {
+	stat, err := os.ReadFile("/proc/" + strconv.Itoa(s.process.command.Process.Pid) + "/stat")
+	if err != nil {
+		return true
+	}
+	// The state follows the name, which stands in parentheses.
+	_, after, _ := strings.Cut(string(stat), ") ")
+	return strings.HasPrefix(after, "T")
+}
