@@ -91,13 +91,13 @@ func (a *App) Provision(ctx caddy.Context) error {
 	return err
 }
 
-// setNamespace replaces the placeholders of the namespace. One that is empty would
-// make all installations share their keys, which nobody who wrote it wants.
+// setNamespace replaces the placeholders of the namespace. Where one of them is empty
+// or unknown the rest would be another namespace, which others may have too.
 func (a *App) setNamespace() error {
 	orElse(&a.Namespace, "default")
-	namespace := caddy.NewReplacer().ReplaceAll(a.Namespace, "")
-	if namespace == "" {
-		return fmt.Errorf("namespace: %s is empty once its placeholders are replaced", a.Namespace)
+	namespace, err := caddy.NewReplacer().ReplaceOrErr(a.Namespace, true, true)
+	if err != nil {
+		return fmt.Errorf("namespace: %s: %w", a.Namespace, err)
 	}
 	a.Namespace = namespace
 	return nil

@@ -82,20 +82,35 @@ func (o *openStore) leaveAtExit() {
 // finish closes the store when nothing is left to do, or the context ends, unless
 // somebody has entered again by then.
 func (o *openStore) finish(ctx context.Context) {
-	_ = o.Finish(ctx) // what is undone then, Drain has said
-	o.mu.Lock()
-	o.finishing = false
-	o.closed = o.users == 0 && !o.closed
-	closes := o.closed
-	o.mu.Unlock()
-	if !closes {
-		return
+	for !o.mayClose(ctx) {
+		if !o.mustFinish() {
+			return
+		}
+		_ = o.Finish(ctx) // what is undone at the end of the context, Drain has said
 	}
 	if err := o.Close(); err != nil {
 		o.log.logger.Error("closing the store", zap.String("store", o.name), zap.Error(err))
 	}
 	stores.remove(o)
 	close(o.ended)
+}
+
+// mayClose marks the store as closed, so that nobody enters any more, if nobody is in
+// and nothing is left to do.
+func (o *openStore) mayClose(ctx context.Context) bool {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.closed = o.closed || o.users == 0 && (o.Idle() || ctx.Err() != nil)
+	return o.closed
+}
+
+// mustFinish reports whether the store is still without users. Else the next one that
+// leaves as the last finishes it.
+func (o *openStore) mustFinish() bool {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.finishing = o.users == 0
+	return o.finishing
 }
 
 // configure adds a configuration to those that use the store.

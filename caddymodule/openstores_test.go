@@ -1,11 +1,13 @@
 package caddymodule
 
 import (
+	"context"
 	"errors"
 	"os"
 	"path/filepath"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"go.uber.org/zap"
@@ -20,8 +22,17 @@ import (
 // countedStore is a memory store that tells what is done with it.
 type countedStore struct {
 	*memory.Store
-	limit  atomic.Int64
-	closed atomic.Bool
+	limit     atomic.Int64
+	closed    atomic.Bool
+	completed atomic.Int64
+}
+
+func (s *countedStore) Settle(ctx context.Context, key idempotency.Key, claimed *idempotency.Record, settlement idempotency.Settlement) error {
+	err := s.Store.Settle(ctx, key, claimed, settlement)
+	if err == nil && settlement.State == idempotency.Complete {
+		s.completed.Add(1)
+	}
+	return err
 }
 
 func (s *countedStore) SetLimit(bytes int64) {
@@ -314,4 +325,72 @@ func TestRealPath(t *testing.T) {
 			t.Errorf("%s and %s are two stores", path, want)
 		}
 	}
+}
+
+// awayStore is a memory store that can be away for settlements, and that can lose the
+// replies to claims.
+type awayStore struct {
+	*countedStore
+	away, losesReplies atomic.Bool
+}
+
+func (s *awayStore) Claim(ctx context.Context, c idempotency.Claim) (idempotency.Claimed, error) {
+	got, err := s.countedStore.Claim(ctx, c)
+	if s.losesReplies.Load() {
+		return idempotency.Claimed{Record: got.Record}, errors.New("no reply")
+	}
+	return got, err
+}
+
+func (s *awayStore) Settle(ctx context.Context, key idempotency.Key, claimed *idempotency.Record, settlement idempotency.Settlement) error {
+	if s.away.Load() {
+		return errors.New("away")
+	}
+	return s.countedStore.Settle(ctx, key, claimed, settlement)
+}
+
+// awayModule opens one such store.
+type awayModule struct {
+	countedModule
+	away *awayStore
+}
+
+func (m *awayModule) open(*zap.Logger) (idempotency.Store, error) { return m.away, nil }
+
+// While a store waits for a claim in doubt, to be closed then, its configuration comes
+// back, a run's end cannot be stored, and the configuration goes again: the store is
+// closed when that end is stored, and not before.
+func TestStoreIsNotClosedWithAnUnstoredEnd(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := &awayModule{away: &awayStore{countedStore: &countedStore{Store: memory.New(1 << 20)}}}
+		handle := func() *storeHandle {
+			return &storeHandle{config: m, key: t.Name(), logger: zap.NewNop(), memoryLimit: 1 << 20}
+		}
+		first := handle()
+		store := started(t, first)
+		m.away.losesReplies.Store(true)
+		if d, _ := store.Begin(t.Context(), someKey("in doubt")); d.(engine.Refusal).Reason != engine.ReasonUnavailable {
+			t.Fatalf("decided %+v", d)
+		}
+		m.away.losesReplies.Store(false)
+		cleanedUp(first)
+		synctest.Wait() // it waits for the claim in doubt
+
+		second := handle()
+		if started(t, second) != store {
+			t.Fatal("the store was opened twice")
+		}
+		run := begin(t, store, "paid")
+		time.Sleep(1500 * time.Millisecond)
+		m.away.away.Store(true)
+		kept(run)
+		cleanedUp(second)
+		time.Sleep(idempotency.ClaimPatience)
+		m.away.away.Store(false)
+		// The claim in doubt is withdrawn before the end is tried again.
+		<-store.ended
+		if n := m.away.completed.Load(); n != 1 {
+			t.Errorf("the store was closed with %d ends stored, want 1", n)
+		}
+	})
 }

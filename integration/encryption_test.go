@@ -288,13 +288,15 @@ func TestNamespaceFromTheEnvironment(t *testing.T) {
 	up.wantRuns(t, "k", 3)
 
 	file := filepath.Join(dir, "Caddyfile")
-	text := conf{dedup: "namespace {env.DEDUP_NO_SUCH_NAMESPACE}", site: "dedup"}.caddyfile(dir, 8080)
-	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	out, code := command(t, dir, "validate", "--config", file, "--adapter", "caddyfile")
-	if code == 0 || !strings.Contains(out, "namespace: {env.DEDUP_NO_SUCH_NAMESPACE} is empty") {
-		t.Errorf("validate ended with %d:\n%s", code, out)
+	for _, namespace := range []string{"{env.DEDUP_NO_SUCH_NAMESPACE}", "shop-{env.DEDUP_NO_SUCH_NAMESPACE}"} {
+		text := conf{dedup: "namespace " + namespace, site: "dedup"}.caddyfile(dir, 8080)
+		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		out, code := command(t, dir, "validate", "--config", file, "--adapter", "caddyfile")
+		if code == 0 || !strings.Contains(out, "namespace: "+namespace) {
+			t.Errorf("%s: validate ended with %d:\n%s", namespace, code, out)
+		}
 	}
 }
 

@@ -129,3 +129,28 @@ func TestCloseBesideRequests(t *testing.T) {
 		a.drain()
 	})
 }
+
+// A request that is claiming its key may run in a moment: who waits for all runs waits
+// for it.
+func TestDrainWaitsForClaims(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a, req := newReplica(t, newShared(t)), someRequest()
+		resume := a.link.pauseReply("claim")
+		w := a.beginLater(context.Background(), req)
+		synctest.Wait()
+		ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+		defer cancel()
+		if err := a.Drain(ctx); !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("drained while a request claims its key: %v", err)
+		}
+		if a.Idle() {
+			t.Error("idle while a request claims its key")
+		}
+		resume()
+		wantEnd(t, as[*engine.Run](t, w.decision()), created("one"), resultKept)
+		a.drain()
+		if !a.Idle() {
+			t.Error("not idle when all is done")
+		}
+	})
+}

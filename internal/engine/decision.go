@@ -59,6 +59,8 @@ func decideInFlight(run *idempotency.Record, c idempotency.Claim) Decision {
 	switch idempotency.Decide(run, c, time.Time{}) {
 	case idempotency.RefuseReused:
 		return Refusal{Reason: ReasonReused, ExecutionID: run.ExecutionID}
+	case idempotency.RefuseUnreadable:
+		return refuseUnreadable(c.Key, run)
 	case idempotency.PassSameRun:
 		return SameRun{Record: run}
 	}
@@ -87,6 +89,12 @@ func (v view) decideEnded(waited bool, c idempotency.Claim) Decision {
 		}
 	case idempotency.RefuseReused:
 		return Refusal{Reason: ReasonReused, ExecutionID: found.Record.ExecutionID}
+	case idempotency.RefuseUnreadable:
+		// Where the store can be asked, it knows better: the keys may have changed since
+		// this request brought its fingerprints.
+		if v.state != gone {
+			return refuseUnreadable(c.Key, found.Record)
+		}
 	case idempotency.RefuseHeld:
 		return Refusal{Reason: ReasonHeld, ExecutionID: found.Record.ExecutionID}
 	case idempotency.RefuseExhausted:
@@ -99,6 +107,14 @@ func (v view) decideEnded(waited bool, c idempotency.Claim) Decision {
 		}
 	}
 	return nil
+}
+
+// refuseUnreadable refuses a request beside a record whose encryption key the request was not
+// hashed with.
+func refuseUnreadable(key idempotency.Key, record *idempotency.Record) Refusal {
+	return Refusal{Reason: ReasonUnreadable, ExecutionID: record.ExecutionID, Err: &idempotency.UnreadableError{
+		Where: "record " + key.String(), Err: errors.New("it is encrypted with a key that is not configured"),
+	}}
 }
 
 func refusalFor(err error) Refusal {

@@ -57,6 +57,14 @@ func (e *Engine) Finish(ctx context.Context) error {
 	return e.awaitWithdrawn(ctx)
 }
 
+// Idle reports whether nothing at all is left to do. Only where no new request can
+// begin does it stay so.
+func (e *Engine) Idle() bool {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.unsettled.n == 0 && e.inDoubt.n == 0
+}
+
 func (e *Engine) awaitSettled(ctx context.Context) error {
 	if n, err := e.await(ctx, &e.unsettled); err != nil {
 		return fmt.Errorf("%d runs or their responses are unsettled: %w", n, err)

@@ -63,12 +63,12 @@ type Engine struct {
 	overloads   Overloads
 	flights     map[idempotency.Key]*flight
 	withdrawals []*withdrawal
-	// unsettled counts the runs in flight and the ends of runs that are not stored
-	// yet. inDoubt counts the claims that are to be withdrawn.
+	// unsettled counts the requests that are claiming, the runs in flight, and the ends
+	// of runs that are not stored yet. inDoubt counts the claims that are to be
+	// withdrawn.
 	unsettled, inDoubt tally
 	// waiting counts the requests that follow a flight, without the first of each.
-	// claiming counts the requests that are asking the store.
-	waiting, claiming int
+	waiting int
 }
 
 // New returns an engine for a store. It has no limits and no encryption until
@@ -137,8 +137,8 @@ func (e *Engine) claimOf(req Request) idempotency.Claim {
 func (e *Engine) Begin(ctx context.Context, req Request) (Decision, error) {
 	limit := time.NewTimer(req.Wait)
 	defer limit.Stop()
-	c := e.claimOf(req)
 	for {
+		c := e.claimOf(req) // anew in each round: the encryption keys may have changed
 		f, part, err := e.join(c.Key)
 		if err != nil {
 			return refusalFor(err), nil
@@ -160,8 +160,15 @@ func (e *Engine) Begin(ctx context.Context, req Request) (Decision, error) {
 // request may run. Otherwise it returns nil, and the flight tells all its requests,
 // the first one too, what to do.
 func (e *Engine) claim(ctx context.Context, f *flight, c idempotency.Claim, req Request) *Run {
-	told := false
+	if err := e.beginClaim(); err != nil {
+		e.end(f, over, idempotency.Claimed{}, err)
+		return nil
+	}
+	told, runs := false, false
 	defer func() {
+		if !runs {
+			e.addUnsettled(-1)
+		}
 		if !told { // the store has panicked: the others must not wait for ever
 			e.end(f, over, idempotency.Claimed{}, errors.New("the store failed"))
 		}
@@ -179,6 +186,7 @@ func (e *Engine) claim(ctx context.Context, f *flight, c idempotency.Claim, req 
 			Where: c.Key.String(), Err: errors.New("it is complete and has no response"),
 		})
 	case got.Verdict == idempotency.Proceed:
+		runs = true
 		e.fly(f, got.Record, false)
 		return e.newRun(f, c, req, got)
 	case got.Verdict == idempotency.WaitForRun && c.Waits:
@@ -194,10 +202,6 @@ func (e *Engine) claim(ctx context.Context, f *flight, c idempotency.Claim, req 
 // the request: a client that goes away must not leave a claim in doubt. If the
 // reply was lost, and the store may have written the claim, the claim is withdrawn.
 func (e *Engine) ask(ctx context.Context, c idempotency.Claim) (idempotency.Claimed, error) {
-	if err := e.beginClaim(); err != nil {
-		return idempotency.Claimed{}, err
-	}
-	defer e.endClaim()
 	ctx, cancel := e.operation(context.WithoutCancel(ctx))
 	defer cancel()
 	got, err := e.store.Claim(ctx, c)

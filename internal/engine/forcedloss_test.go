@@ -1,6 +1,7 @@
 package engine_test
 
 import (
+	"context"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -77,5 +78,77 @@ func TestForcedRunOfACrashedOwnerCounts(t *testing.T) {
 		if n := b.run(forcing(req)).Attempt(); n != 3 {
 			t.Errorf("the next forced run is attempt %d, want 3", n)
 		}
+	})
+}
+
+// The same where nobody has noticed the loss before the end.
+func TestForcedRunUnderHoldAfterAnUnnoticedLoss(t *testing.T) {
+	for name, outage := range map[string]fault{"at once": works, "after an outage": refused} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				store, req := newShared(t), holding()
+				a, b := newReplica(t, store), newReplica(t, store)
+				wantEnd(t, a.run(req), created("first"), resultKept)
+				forced := a.run(forcing(req))
+				lose(t, store, req)
+				a.link.fail(outage, "settle")
+				want := resultHeld
+				if outage != works {
+					want = resultTrying
+				}
+				if got := ended(forced, idempotency.End{How: idempotency.Unknown, Response: failed(502)}); got != want {
+					t.Errorf("the run ended %q, want %q", got, want)
+				}
+				a.link.fail(works)
+				a.drain()
+				wantRefusal(t, b.begin(req), engine.ReasonHeld, forced.ExecutionID())
+			})
+		})
+	}
+}
+
+// The renewal writes a lost claim again at the moment at which its run ends: it must
+// not force its way over the response that the run itself has kept.
+func TestForcedClaimIsWrittenAgainWhileItsRunEnds(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store, req := newShared(t), someRequest()
+		a, b := newReplica(t, store), newReplica(t, store)
+		wantEnd(t, a.run(req), created("first"), resultKept)
+		forced := a.run(forcing(req))
+		lose(t, store, req)
+		resume := a.link.pause("claim")
+		time.Sleep(someLease / 3)
+		synctest.Wait() // the renewal's claim is under way
+		done := make(chan result, 1)
+		go func() { done <- end(forced, created("second")) }() // and that of the end
+		synctest.Wait()
+		resume()
+		if got := <-done; got != resultKept {
+			t.Errorf("the run ended %q", got)
+		}
+		synctest.Wait()
+		a.wantState(req, idempotency.Complete, 2)
+		wantReplay(t, b.begin(impatient(req)), forced.ExecutionID(), created("second"), false)
+	})
+}
+
+// A forced claim whose command is executed once more, when its run has ended, changes
+// nothing.
+func TestForcedClaimExecutedAgainAfterItsRun(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store, req := newShared(t), someRequest()
+		a := newReplica(t, store)
+		wantEnd(t, a.run(req), created("first"), resultKept)
+		run := a.run(forcing(req))
+		wantEnd(t, run, created("second"), resultKept)
+		got, err := store.Claim(context.Background(), idempotency.Claim{
+			Key: req.Key, Token: run.Record().Token, ExecutionID: run.ExecutionID(),
+			Fingerprints: []string{"body:one"}, Terms: req.Policy.Terms, Force: true,
+		})
+		if err != nil || got.Verdict != idempotency.ReplayKept {
+			t.Errorf("the copy got %v, %v", got.Verdict, err)
+		}
+		a.wantState(req, idempotency.Complete, 2)
+		wantReplay(t, a.begin(req), run.ExecutionID(), created("second"), false)
 	})
 }

@@ -53,22 +53,17 @@ func (e *Engine) admitLocked(f *flight) error {
 }
 
 // beginClaim returns an error if no more claims may be made. Otherwise it counts the
-// claim until endClaim.
+// claim as unsettled. If the claim becomes a run, it stays so until the run is
+// settled: what waits for all to be settled misses nothing in between.
 func (e *Engine) beginClaim() error {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	switch {
 	case len(e.withdrawals) >= maxWithdrawals:
 		return fmt.Errorf("%d claims in doubt wait for the store to answer", maxWithdrawals)
-	case e.limits.InFlight > 0 && e.unsettled.n+e.claiming >= e.limits.InFlight:
+	case e.limits.InFlight > 0 && e.unsettled.n >= e.limits.InFlight:
 		return overloaded("runs in flight", e.limits.InFlight, &e.overloads.InFlight)
 	}
-	e.claiming++
+	e.unsettled.add(1)
 	return nil
-}
-
-func (e *Engine) endClaim() {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	e.claiming--
 }

@@ -14,7 +14,12 @@ import (
 func (e *Engine) Lookup(ctx context.Context, key idempotency.Key) (*idempotency.Record, time.Time, error) {
 	ctx, cancel := e.operation(ctx)
 	defer cancel()
-	return e.store.Lookup(ctx, key)
+	found, now, err := e.store.Lookup(ctx, key)
+	if err != nil {
+		return nil, time.Time{}, err
+	}
+	found, err = e.store.Opened(key, found)
+	return found, now, err
 }
 
 // Response returns the response of the run that wrote this record, nil if none is

@@ -33,12 +33,12 @@ func (r *Run) renew(ctx context.Context) {
 		}
 		err := r.engine.renewOnce(r.claim)
 		if errors.Is(err, idempotency.ErrGone) {
-			// This order matters: first set reclaimed, then look whether the run has
+			// This order matters: first set wasLost, then look whether the run has
 			// ended. End does it the other way round: it first stops the renewal,
-			// and then looks at reclaimed. So at least one of them sees what the
+			// and then looks at wasLost. So at least one of them sees what the
 			// other has done, and no claim stays that was written again after the
 			// end.
-			r.reclaimed.Store(true)
+			r.wasLost.Store(true)
 			if ctx.Err() != nil {
 				return
 			}
@@ -67,7 +67,9 @@ func (e *Engine) renewOnce(c idempotency.Claim) error {
 func (e *Engine) reclaim(c idempotency.Claim) error {
 	ctx, cancel := e.operation(context.Background())
 	defer cancel()
-	c.Waits = false
+	// A response that is kept by now is another run's, or this run's own: it must not be
+	// replaced.
+	c.Waits, c.Force = false, false
 	got, err := e.store.Claim(ctx, c)
 	if err == nil && got.Verdict != idempotency.Proceed {
 		return idempotency.ErrFenced

@@ -30,7 +30,7 @@ func (e *Engine) settle(r *Run, s idempotency.Settlement) error {
 	if s.State == idempotency.Released {
 		// The renewal may have written the claim again, or be about to. Nobody would
 		// ever settle that claim, so it is withdrawn.
-		if r.reclaimed.Load() {
+		if r.wasLost.Load() {
 			e.withdraw(r.claim, r.current())
 		}
 		return err
@@ -53,8 +53,8 @@ func (e *Engine) settleOnce(key idempotency.Key, claimed *idempotency.Record, s 
 // answers the duplicates that this process gets. After a release it does not: the
 // key is free, but the store does not know it yet, and only the store can decide
 // which request runs next.
-func (r *Run) settleLater(s idempotency.Settlement, ended idempotency.Claimed) {
-	e := r.engine
+func (r *Run) settleLater(end idempotency.End, s idempotency.Settlement) {
+	e, ended := r.engine, r.ended(s, time.Now())
 	event := runUnstored
 	if s.State == idempotency.Released {
 		event = over
@@ -70,7 +70,7 @@ func (r *Run) settleLater(s idempotency.Settlement, ended idempotency.Claimed) {
 				r.logger().Error("the run's end was never stored: the process stops")
 				return
 			}
-			err := e.settle(r, s)
+			s, err := r.settle(end)
 			if err == nil || errors.Is(err, idempotency.ErrFenced) || errors.Is(err, idempotency.ErrGone) {
 				r.report(s, err)
 				if err == nil {

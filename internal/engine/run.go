@@ -24,9 +24,9 @@ type Run struct {
 	stopRenewing context.CancelFunc
 	// responseDone is called when the engine no longer needs the response.
 	responseDone func()
-	// reclaimed says that the store had lost the claim, and that the renewal has
-	// written it again, or is about to.
-	reclaimed atomic.Bool
+	// wasLost says that the store has lost the claim once, and with it what the run was
+	// to replace. The claim may have been written again.
+	wasLost atomic.Bool
 }
 
 func (e *Engine) newRun(f *flight, c idempotency.Claim, req Request, got idempotency.Claimed) *Run {
@@ -40,7 +40,6 @@ func (e *Engine) newRun(f *flight, c idempotency.Claim, req Request, got idempot
 			zap.String("lapsed_execution_id", got.Previous.ExecutionID),
 			zap.Time("lease_until", got.Previous.LeaseUntil))
 	}
-	e.addUnsettled(1)
 	e.goBackground(func() { r.renew(ctx) })
 	return r
 }
@@ -62,7 +61,7 @@ func (r *Run) Attempt() int { return r.record.Attempt }
 // for other runs. It also returns nil if the store has lost the claim: then the
 // store has lost that record too.
 func (r *Run) replaces() *idempotency.Record {
-	if r.reclaimed.Load() {
+	if r.wasLost.Load() {
 		return nil
 	}
 	return r.record.Replaces
@@ -102,10 +101,7 @@ func (r *Run) End(end idempotency.End) (idempotency.Settlement, error) {
 			r.engine.addUnsettled(-1)
 		}
 	}()
-	end.Attempt = r.record.Attempt - r.record.FreedAttempts
-	end.Replaces = r.replaces() != nil
-	s := idempotency.Conclude(end, r.policy)
-	err := r.engine.settle(r, s)
+	s, err := r.settle(end)
 	told = true
 	switch {
 	case err == nil, errors.Is(err, idempotency.ErrGone):
@@ -118,12 +114,32 @@ func (r *Run) End(end idempotency.End) (idempotency.Settlement, error) {
 		r.logger().Error("the run's end could not be stored; trying on",
 			zap.String("state", string(s.State)), zap.Error(err))
 		trying = true
-		r.settleLater(s, r.ended(s, time.Now()))
+		r.settleLater(end, s)
 		return s, err
 	}
 	r.engine.addUnsettled(-1)
 	r.report(s, err)
 	return s, err
+}
+
+// settle concludes what becomes of the claim, and stores it, with no second try.
+func (r *Run) settle(end idempotency.End) (idempotency.Settlement, error) {
+	s := r.conclude(end)
+	err := r.engine.settle(r, s)
+	if errors.Is(err, idempotency.ErrGone) && r.replaces() != nil {
+		// With the claim the store has lost the response that stood behind this run:
+		// what is to be held, or kept as the last attempt, has to be stored now.
+		r.wasLost.Store(true)
+		s = r.conclude(end)
+		err = r.engine.settle(r, s)
+	}
+	return s, err
+}
+
+func (r *Run) conclude(end idempotency.End) idempotency.Settlement {
+	end.Attempt = r.record.Attempt - r.record.FreedAttempts
+	end.Replaces = r.replaces() != nil
+	return idempotency.Conclude(end, r.policy)
 }
 
 // ended returns how the flight has ended: what requests get that waited for the run,

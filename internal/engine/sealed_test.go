@@ -235,3 +235,88 @@ func TestWaitersOpenASealedAnswer(t *testing.T) {
 		}
 	})
 }
+
+// A reload takes the key away with which a run in flight was claimed. Whether another
+// request is the same one cannot be told any more: it must not get that run's answer.
+func TestOtherRequestBesideARunOfADroppedKey(t *testing.T) {
+	for name, keys := range map[string]string{"replaced": "b", "off": ""} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				a, req := newSealed(t, newShared(t), "a"), delivered()
+				run := a.run(req)
+				a.Configure(engine.Settings{Sealer: sealing(t, keys)})
+				other := req
+				other.Fingerprint = "body:two"
+				wantRefusal(t, a.begin(other), engine.ReasonUnreadable, run.ExecutionID())
+				unfingerprinted := req
+				unfingerprinted.Fingerprint = ""
+				same := a.beginLater(context.Background(), unfingerprinted)
+				synctest.Wait()
+				a.link.fail(refused, "settle")
+				wantEnd(t, run, created("one"), resultTrying)
+				wantRefusal(t, a.begin(other), engine.ReasonUnreadable, run.ExecutionID())
+				wantReplay(t, same.decision(), run.ExecutionID(), created("one"), true)
+				a.link.fail(works, "settle")
+				a.drain()
+			})
+		})
+	}
+}
+
+// A request that waits over an exchange of keys, and then asks the store, brings its
+// fingerprint under the keys of that moment.
+func TestWaiterOverAnExchangeOfKeys(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store, req := newShared(t), delivered()
+		req.Wait = time.Minute
+		a := newSealed(t, store, "a")
+		late := a.run(req)
+		waiting := a.beginLater(context.Background(), req)
+		synctest.Wait()
+		a.Configure(engine.Settings{Sealer: sealing(t, "ba")})
+		a.link.fail(hung, "renew")
+		time.Sleep(someLease + time.Second)
+		b := newSealed(t, store, "ba")
+		other := req
+		other.Fingerprint = "body:two"
+		run := b.run(other)
+		a.link.fail(works, "renew")
+		time.Sleep(someLease / 2) // the renewal finds that the key is another's
+		wantRefusal(t, waiting.decision(), engine.ReasonReused, run.ExecutionID())
+		wantEnd(t, run, created("two"), resultKept)
+		wantEnd(t, late, created("one"), resultFenced)
+	})
+}
+
+// A record that nobody here can read is forced. Who waits on another replica for that
+// run needs nothing of the record before it, and neither does an operator.
+func TestForcedRunOverARecordOfAnUnknownKey(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store, req := newShared(t), delivered()
+		wantEnd(t, newSealed(t, store, "z").run(req), created("old"), resultKept)
+		a, b := newSealed(t, store, "a"), newSealed(t, store, "a")
+		forced := a.run(forcing(req))
+		waiting := b.beginLater(context.Background(), req)
+		time.Sleep(2 * time.Second)
+		if record, _, err := b.Lookup(context.Background(), req.Key); err != nil || record.DeliveryID != "delivery-1" {
+			t.Errorf("an operator reads %+v, %v", record, err)
+		}
+		wantEnd(t, forced, created("new"), resultKept)
+		wantReplay(t, waiting.decision(), forced.ExecutionID(), created("new"), true)
+	})
+}
+
+// What needs nothing of a record is answered without its key: held stays held.
+func TestHeldRecordOfAnUnknownKey(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store, req := newShared(t), holding()
+		a, b := newSealed(t, store, "a"), newSealed(t, store, "b")
+		run := a.run(req)
+		ended(run, idempotency.End{How: idempotency.Unknown, Response: failed(502)})
+		wantRefusal(t, b.begin(req), engine.ReasonHeld, run.ExecutionID())
+		if err := b.Free(context.Background(), req.Key); err != nil {
+			t.Fatal(err)
+		}
+		wantEnd(t, b.run(req), created("again"), resultKept)
+	})
+}

@@ -24,14 +24,15 @@ func TestTooManyClaimsInDoubt(t *testing.T) {
 	e := &Engine{
 		store:       seal.Around(storeWithoutClaims{t: t}, nil),
 		options:     Options{Timeout: time.Second},
+		flights:     make(map[idempotency.Key]*flight),
 		withdrawals: make([]*withdrawal, maxWithdrawals),
 	}
-	_, err := e.ask(context.Background(), idempotency.Claim{})
-	if err == nil {
-		t.Fatal("a claim was made with as many in doubt as there may be")
+	d, err := e.Begin(context.Background(), Request{})
+	if err != nil {
+		t.Fatal(err)
 	}
-	if refused := refusalFor(err); refused.Reason != ReasonUnavailable {
-		t.Errorf("refused with %q, want %q", refused.Reason, ReasonUnavailable)
+	if refused, ok := d.(Refusal); !ok || refused.Reason != ReasonUnavailable {
+		t.Errorf("decided %+v, want a refusal with %q", d, ReasonUnavailable)
 	}
 	e.withdrawals = e.withdrawals[1:]
 	if err := e.beginClaim(); err != nil {

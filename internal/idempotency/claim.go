@@ -70,9 +70,12 @@ const (
 	// RefuseExhausted: [Terms.MaxAttempts] runs may have reached the upstream, and
 	// nobody knows how the last of them ended.
 	RefuseExhausted
+	// RefuseUnreadable: the record was sealed with an encryption key that this process
+	// does not have, so that nobody can tell whether this is the same request.
+	RefuseUnreadable
 )
 
-var verdictNames = [...]string{"none", "proceed", "replay", "wait", "reused", "held", "same run", "exhausted"}
+var verdictNames = [...]string{"none", "proceed", "replay", "wait", "reused", "held", "same run", "exhausted", "unreadable"}
 
 // String returns the verdict's name for logs and test failures.
 func (v Verdict) String() string { return verdictNames[v] }
@@ -103,10 +106,12 @@ func Decide(found *Record, c Claim, now time.Time) Verdict {
 		return RefuseExhausted
 	case found.Lapsed(now):
 		return Proceed
-	case found.State == Complete && c.Force:
-		return Proceed
-	case !c.SameRequest(found):
+	case found.State == Complete && c.Force && found.Token != c.Token:
+		return Proceed // else a delayed copy of the claim arrives, whose run has ended
+	case c.compare(found) == different:
 		return RefuseReused
+	case c.compare(found) == unknown:
+		return RefuseUnreadable
 	case found.State == InFlight:
 		return WaitForRun
 	default:
@@ -115,9 +120,11 @@ func Decide(found *Record, c Claim, now time.Time) Verdict {
 }
 
 // SameRequest reports whether this request and the one that claimed the record may
-// be the same: their fingerprints are equal, or cannot be compared.
-func (c Claim) SameRequest(r *Record) bool {
-	return sameFingerprint(r.Fingerprint, c.Fingerprints)
+// be the same: nothing tells them apart.
+func (c Claim) SameRequest(r *Record) bool { return c.compare(r) == maybeSame }
+
+func (c Claim) compare(r *Record) sameness {
+	return compareFingerprints(r.Fingerprint, c.Fingerprints)
 }
 
 func (c Claim) exhausted(found *Record) bool {

@@ -37,10 +37,13 @@ var (
 	}
 	// differing are the fingerprints that show that two requests are not the same.
 	differing = is("different", "different in another form")
-	tokens    = []string{"same", "other"}
-	runs      = []string{"none", "same", "other"}
-	forces    = []string{"yes", "no"}
-	attempts  = []string{"any", "left", "used"}
+	// unreadable are those that nobody here can compare.
+	unreadable = is("another key's")
+	alike      = isNot(fingerprints, append(slices.Clone(differing), unreadable...)...)
+	tokens     = []string{"same", "other"}
+	runs       = []string{"none", "same", "other"}
+	forces     = []string{"yes", "no"}
+	attempts   = []string{"any", "left", "used"}
 )
 
 // claimTable is what the product promises for each state of a key, together with
@@ -72,7 +75,9 @@ var claimTable = []struct {
 	{record: is("in flight"), lease: is("live"), token: is("other"), run: is("none", "other"),
 		fingerprint: differing, want: idempotency.RefuseReused},
 	{record: is("in flight"), lease: is("live"), token: is("other"), run: is("none", "other"),
-		fingerprint: isNot(fingerprints, differing...), want: idempotency.WaitForRun},
+		fingerprint: alike, want: idempotency.WaitForRun},
+	{record: is("in flight"), lease: is("live"), token: is("other"), run: is("none", "other"),
+		fingerprint: unreadable, want: idempotency.RefuseUnreadable},
 
 	// in flight, with a lapsed lease: nobody knows how the run ended, and the setting
 	// that the run was claimed under decides
@@ -84,9 +89,15 @@ var claimTable = []struct {
 		unknown: is("hold"), want: idempotency.RefuseHeld},
 
 	// complete
-	{record: is("complete"), force: is("no"), fingerprint: differing, want: idempotency.RefuseReused},
-	{record: is("complete"), force: is("no"), fingerprint: isNot(fingerprints, differing...), want: idempotency.ReplayKept},
-	{record: is("complete"), force: is("yes"), want: idempotency.Proceed},
+	{record: is("complete"), force: is("yes"), token: is("other"), want: idempotency.Proceed},
+	{record: is("complete"), force: is("no"), token: is("other"), fingerprint: differing, want: idempotency.RefuseReused},
+	{record: is("complete"), force: is("no"), token: is("other"), fingerprint: unreadable, want: idempotency.RefuseUnreadable},
+	{record: is("complete"), force: is("no"), token: is("other"), fingerprint: alike, want: idempotency.ReplayKept},
+
+	// complete, and a delayed copy of the claim arrives whose run has ended
+	{record: is("complete"), token: is("same"), fingerprint: differing, want: idempotency.RefuseReused},
+	{record: is("complete"), token: is("same"), fingerprint: unreadable, want: idempotency.RefuseUnreadable},
+	{record: is("complete"), token: is("same"), fingerprint: alike, want: idempotency.ReplayKept},
 }
 
 func is(values ...string) []string { return values }

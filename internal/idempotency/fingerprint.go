@@ -48,20 +48,41 @@ func Fingerprint(kind FingerprintKind, path, query string, body []byte, exclude 
 	return string(kind) + ":" + hex.EncodeToString(h.Sum(nil))
 }
 
-// sameFingerprint reports whether a request may be the same as the one that
-// claimed, given the fingerprint of the claim and the forms of the request's own.
-// Fingerprints can be compared only if they have the same form: the same kind, and
-// the same encryption key. If there is no such pair, nothing is known, and the
-// answer is yes.
-func sameFingerprint(claimed string, forms []string) bool {
+// sameness is what two fingerprints say of their requests.
+type sameness int
+
+const (
+	// maybeSame: nothing tells them apart.
+	maybeSame sameness = iota
+	// different: they are two requests.
+	different
+	// unknown: the one fingerprint was hashed with an encryption key that the other
+	// was not hashed with, so that nobody can tell.
+	unknown
+)
+
+// compareFingerprints compares the fingerprint of a claim with that of a request, which
+// is given in all its forms. Fingerprints can be compared only if they have the same
+// form: the same kind, and the same encryption key. If one of them is missing, or is of
+// another kind, there is nothing to compare, and the requests may be the same.
+func compareFingerprints(claimed string, forms []string) sameness {
 	form, _, taken := strings.Cut(claimed, ":")
 	if !taken {
-		return true
+		return maybeSame
 	}
+	kind, _, keyed := strings.Cut(form, "/")
+	result := maybeSame
 	for _, other := range forms {
-		if otherForm, _, _ := strings.Cut(other, ":"); otherForm == form {
-			return other == claimed
+		otherForm, _, _ := strings.Cut(other, ":")
+		otherKind, _, _ := strings.Cut(otherForm, "/")
+		switch {
+		case otherForm == form && other == claimed:
+			return maybeSame
+		case otherForm == form:
+			return different
+		case keyed && otherKind == kind:
+			result = unknown
 		}
 	}
-	return true
+	return result
 }

@@ -261,27 +261,21 @@ func (s *Sealer) sealID(record idempotency.Key, deliveryID string) (stored, keyI
 }
 
 // openRecord returns a copy of the record for operators, with a readable delivery
-// ID. It does the same for the record that a forced run is meant to replace.
+// ID. The record that a forced run is meant to replace stays sealed: nobody reads
+// that one, and its key need not be configured.
 func (s *Sealer) openRecord(record idempotency.Key, r *idempotency.Record) (*idempotency.Record, error) {
-	if err := s.check(r); err != nil || r == nil {
-		return nil, err
+	if err := s.check(r); err != nil || r == nil || r.SealedBy == "" {
+		return r, err
+	}
+	sealed, err := idEncoding.DecodeString(r.DeliveryID)
+	if err != nil {
+		return nil, fmt.Errorf("its encrypted delivery ID: %w", err)
+	}
+	id, err := s.open(r.SealedBy, record, binding(sealedIDLabel, record, ""), sealed)
+	if err != nil {
+		return nil, fmt.Errorf("its delivery ID: %w", err)
 	}
 	opened := *r
-	if r.SealedBy != "" {
-		sealed, err := idEncoding.DecodeString(r.DeliveryID)
-		if err != nil {
-			return nil, fmt.Errorf("its encrypted delivery ID: %w", err)
-		}
-		id, err := s.open(r.SealedBy, record, binding(sealedIDLabel, record, ""), sealed)
-		if err != nil {
-			return nil, fmt.Errorf("its delivery ID: %w", err)
-		}
-		opened.DeliveryID, opened.SealedBy = string(id), ""
-	}
-	replaced, err := s.openRecord(record, r.Replaces)
-	if err != nil {
-		return nil, fmt.Errorf("the record that it replaces: %w", err)
-	}
-	opened.Replaces = replaced
+	opened.DeliveryID, opened.SealedBy = string(id), ""
 	return &opened, nil
 }

@@ -221,15 +221,17 @@ func TestSealedRecord(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	got, err := sealerOf(t, 'b', 'a').openRecord(thisKey, stored)
-	if err != nil || got.DeliveryID != "72d3162e" || got.SealedBy != "" || got.Provider != "github" ||
-		got.Replaces.DeliveryID != "the one before" || got.Replaces.SealedBy != "" {
-		t.Errorf("it opens as %+v, %v", got, err)
+	// The key of the record that is to be replaced is not needed.
+	for _, s := range []*Sealer{a, sealerOf(t, 'b', 'a')} {
+		got, err := s.openRecord(thisKey, stored)
+		if err != nil || got.DeliveryID != "72d3162e" || got.SealedBy != "" || got.Provider != "github" || got.Replaces != stored.Replaces {
+			t.Errorf("it opens as %+v, %v", got, err)
+		}
 	}
 	if stored.SealedBy != a.KeyIDs()[0] || stored.Replaces.SealedBy != b.KeyIDs()[0] {
 		t.Error("opening changed the stored record")
 	}
-	for name, s := range map[string]*Sealer{"neither key": sealerOf(t, 'c'), "one of the keys": a, "the other": b, "no keys": nil} {
+	for name, s := range map[string]*Sealer{"neither key": sealerOf(t, 'c'), "the other": b, "no keys": nil} {
 		if got, err := s.openRecord(thisKey, stored); err == nil {
 			t.Errorf("with %s it opens as %+v", name, got)
 		}

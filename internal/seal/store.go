@@ -3,7 +3,6 @@ package seal
 import (
 	"context"
 	"sync/atomic"
-	"time"
 
 	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
 )
@@ -14,7 +13,7 @@ import (
 //
 // [Store.Claim] returns a record with its delivery ID still sealed, because the run
 // passes the record back to [Store.Settle], perhaps after the keys have changed.
-// [Store.Lookup] and [Store.List], from which operators read, open it.
+// [Store.Opened] and [Store.List], from which operators read, open it.
 //
 // A record or response that was stored without encryption can still be read. One
 // that cannot be opened is an [*idempotency.UnreadableError].
@@ -39,20 +38,23 @@ func (s *Store) Use(sealer *Sealer) { s.sealer.Store(sealer) }
 // Sealer returns the sealer that is in use, nil if nothing is sealed.
 func (s *Store) Sealer() *Sealer { return s.sealer.Load() }
 
-// Claim implements [idempotency.Store]. If the request may run, nothing of the
-// record before has to be opened. Otherwise the record decides what the request is
-// answered, and so its encryption key must be configured.
+// Claim implements [idempotency.Store]. The encryption key of a record must be
+// configured where the record answers the request: with its response, now or when its
+// run has ended. For all else nothing has to be opened.
 func (s *Store) Claim(ctx context.Context, c idempotency.Claim) (idempotency.Claimed, error) {
 	sealer := s.Sealer()
 	if c.SealedBy == "" {
 		c.DeliveryID, c.SealedBy = sealer.sealID(c.Key, c.DeliveryID)
 	}
 	got, err := s.Store.Claim(ctx, c)
-	if err != nil || got.Verdict == idempotency.Proceed {
+	if err != nil {
 		return got, err
 	}
-	if err := sealer.check(got.Record); err != nil {
-		return idempotency.Claimed{}, unreadableRecord(c.Key, err)
+	switch got.Verdict {
+	case idempotency.WaitForRun, idempotency.ReplayKept, idempotency.RefuseUnreadable:
+		if err := sealer.check(got.Record); err != nil {
+			return idempotency.Claimed{}, unreadableRecord(c.Key, err)
+		}
 	}
 	if got.Response != nil {
 		if got.Response, err = s.openResponse(c.Key, got.Record.Token, got.Response); err != nil {
@@ -68,16 +70,14 @@ func (s *Store) Settle(ctx context.Context, key idempotency.Key, claimed *idempo
 	return s.Store.Settle(ctx, key, claimed, settlement)
 }
 
-// Lookup implements [idempotency.Store].
-func (s *Store) Lookup(ctx context.Context, key idempotency.Key) (*idempotency.Record, time.Time, error) {
-	found, now, err := s.Store.Lookup(ctx, key)
+// Opened returns a record as operators read it, with its delivery ID. The record that
+// a forced run is to replace stays as it is stored.
+func (s *Store) Opened(key idempotency.Key, record *idempotency.Record) (*idempotency.Record, error) {
+	opened, err := s.Sealer().openRecord(key, record)
 	if err != nil {
-		return nil, time.Time{}, err
+		return nil, unreadableRecord(key, err)
 	}
-	if found, err = s.Sealer().openRecord(key, found); err != nil {
-		return nil, time.Time{}, unreadableRecord(key, err)
-	}
-	return found, now, nil
+	return opened, nil
 }
 
 // Response implements [idempotency.Store].
@@ -96,9 +96,9 @@ func (s *Store) List(ctx context.Context, cursor string, limit int) ([]idempoten
 		if listed.Unreadable != nil {
 			continue
 		}
-		record, err := s.Sealer().openRecord(listed.Key, listed.Record)
+		record, err := s.Opened(listed.Key, listed.Record)
 		if err != nil {
-			page[i] = idempotency.Listed{Key: listed.Key, Unreadable: unreadableRecord(listed.Key, err)}
+			page[i] = idempotency.Listed{Key: listed.Key, Unreadable: err}
 			continue
 		}
 		page[i].Record = record

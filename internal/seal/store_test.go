@@ -38,7 +38,7 @@ func (o opened) Claim(ctx context.Context, c idempotency.Claim) (idempotency.Cla
 	got, err := o.Store.Claim(ctx, c)
 	for _, record := range []**idempotency.Record{&got.Record, &got.Previous} {
 		if *record != nil && err == nil {
-			*record, err = seal.Opened(o.Sealer(), c.Key, *record)
+			*record, err = o.Opened(c.Key, *record)
 		}
 	}
 	return got, err
@@ -50,7 +50,17 @@ func (o opened) Free(ctx context.Context, key idempotency.Key, token string) (*i
 	if err != nil {
 		return nil, err
 	}
-	return seal.Opened(o.Sealer(), key, found)
+	return o.Opened(key, found)
+}
+
+// Lookup implements [idempotency.Store].
+func (o opened) Lookup(ctx context.Context, key idempotency.Key) (*idempotency.Record, time.Time, error) {
+	found, now, err := o.Store.Lookup(ctx, key)
+	if err != nil {
+		return nil, time.Time{}, err
+	}
+	found, err = o.Opened(key, found)
+	return found, now, err
 }
 
 // With encryption and without it, a store must pass the same suite. The peer is a

@@ -51,8 +51,8 @@ func (s *Store) List(ctx context.Context, cursor string, limit int) ([]idempoten
 			record, err := t.record(key)
 			if err != nil {
 				page = append(page, idempotency.Listed{Key: key, Unreadable: err})
-			} else if live(record, now) != nil {
-				page = append(page, idempotency.Listed{Key: key, Record: record})
+			} else if counts := live(record, now).Effective(now); counts != nil {
+				page = append(page, idempotency.Listed{Key: key, Record: counts})
 			}
 			next = key.String()
 			name, _ = c.Next()

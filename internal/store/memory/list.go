@@ -38,7 +38,7 @@ func (s *Store) List(ctx context.Context, cursor string, limit int) ([]idempoten
 		}
 		slices.SortFunc(keys, func(a, b idempotency.Key) int { return bytes.Compare(a[:], b[:]) })
 		for _, key := range keys {
-			record := s.record(key, now)
+			record := s.record(key, now).Effective(now)
 			if record == nil {
 				continue
 			}

@@ -128,6 +128,9 @@ func (c *forgetCall) understand(answer reply) (done bool, err error) {
 		revision, _ := answer.rest[3].(string)
 		c.unreadable = token + ":" + revision
 		return false, nil
+	case answer.word == replyChanged && c.lostReply && c.tokens != "":
+		// It may have removed the record already: what stands there now may be another.
+		return true, c.store.fail("forget", errors.New("the reply was lost, and the record has changed since; look at it again"))
 	case answer.word == replyChanged && len(answer.rest) == 1:
 		tokens, ok := answer.rest[0].(string)
 		if !ok {

@@ -96,6 +96,7 @@ func forcedLapses(f *fixture) {
 		if left := f.lookup(key(size)); left.State != idempotency.Complete || left.Token != claimed.Previous.Token {
 			f.Errorf("the lapsed forced run leaves %+v", left)
 		}
+		f.sameRecord("listed", f.pageThrough(10)[key(size)], f.lookup(key(size)))
 		// Nobody has claimed the key since, so the late owner can still keep its
 		// response.
 		f.settle(key(size), claimed.Record, complete("late"))
