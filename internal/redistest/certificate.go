@@ -15,13 +15,14 @@ import (
 	"time"
 )
 
-// Certificates are files in PEM: those of an authority, and a certificate by it
-// for 127.0.0.1 and the name redis.test, which is good for servers and clients.
+// Certificates are files in PEM: the certificate of an authority, and a certificate
+// that it signed, with its key. The latter is for 127.0.0.1 and the name redis.test,
+// and for servers as well as clients.
 type Certificates struct {
 	CA, Cert, Key string
 }
 
-// NewCertificates makes certificates that are good for an hour.
+// NewCertificates makes certificates that are valid for an hour.
 func NewCertificates(t testing.TB) Certificates {
 	t.Helper()
 	dir := t.TempDir()
@@ -30,7 +31,7 @@ func NewCertificates(t testing.TB) Certificates {
 	return c
 }
 
-// Replace makes them anew, by another authority, in the same files.
+// Replace writes new certificates, of another authority, into the same files.
 func (c Certificates) Replace(t testing.TB) {
 	t.Helper()
 	authority, authorityKey := template(1, "the authority"), newKey(t)
@@ -86,7 +87,7 @@ func writePEM(t testing.TB, path, kind string, der []byte) {
 	}
 }
 
-// StartTLS starts a server whose port takes TLS alone, and clients that have a
+// StartTLS starts a server whose port accepts TLS only, and only clients that have a
 // certificate of the same authority.
 func StartTLS(t testing.TB, c Certificates, args ...string) *Server {
 	t.Helper()

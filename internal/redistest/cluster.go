@@ -19,9 +19,9 @@ type Cluster struct {
 	Replicas []*Server
 }
 
-// StartCluster starts a cluster of masters, the first ones of which have a
-// replica each, and returns when all nodes agree on it. A node that is silent
-// for a second is taken for failed; the slots of others go on being served.
+// StartCluster starts a cluster and returns when all nodes know each other. The first
+// masters have a replica each, as many as there are replicas. A node that is silent
+// for a second counts as failed; the others go on to serve their slots.
 func StartCluster(t testing.TB, masters, replicas int, args ...string) *Cluster {
 	t.Helper()
 	c := new(Cluster)
@@ -35,7 +35,7 @@ func StartCluster(t testing.TB, masters, replicas int, args ...string) *Cluster 
 		} else {
 			c.Replicas = append(c.Replicas, node)
 		}
-		// By gossip alone it would take them seconds to meet.
+		// Without this it would take seconds until all nodes have heard of each other.
 		_, bus, _ := net.SplitHostPort(node.busAddr())
 		for _, other := range all {
 			other.Do("CLUSTER", "MEET", "127.0.0.1", node.Port(), bus)
@@ -51,7 +51,7 @@ func StartCluster(t testing.TB, masters, replicas int, args ...string) *Cluster 
 	for i, replica := range c.Replicas {
 		replica.Do("CLUSTER", "REPLICATE", c.Masters[i].Do("CLUSTER", "MYID"))
 		replica.AwaitMaster(c.Masters[i])
-		// A replica that has got nothing yet is not in the reply of CLUSTER SLOTS.
+		// CLUSTER SLOTS leaves out a replica that has received nothing yet.
 		c.Masters[i].Do("FLUSHALL")
 	}
 	for _, node := range all {
@@ -59,7 +59,7 @@ func StartCluster(t testing.TB, masters, replicas int, args ...string) *Cluster 
 			ranges, _ := node.Do("CLUSTER", "SLOTS").([]any)
 			nodes := 0
 			for _, r := range ranges {
-				nodes += len(r.([]any)) - 2 // its first and last slot
+				nodes += len(r.([]any)) - 2 // besides its nodes, a range has its first and last slot
 			}
 			return nodes == len(all)
 		})
@@ -67,8 +67,8 @@ func StartCluster(t testing.TB, masters, replicas int, args ...string) *Cluster 
 	return c
 }
 
-// clusterNode are the arguments of a node. The port of its bus is 10,000 above
-// its own by default, which may be none.
+// clusterNode are the arguments of a node. By default the port of its bus would be its
+// own plus 10,000, and there may be no such port.
 func (s *Server) clusterNode(port string) []string {
 	_, bus, _ := net.SplitHostPort(s.busAddr())
 	return append(s.private(), "--port", port,
@@ -94,14 +94,14 @@ func (c *Cluster) Do(args ...any) {
 	}
 }
 
-// BeginMove opens a slot for being moved from one master to another.
+// BeginMove begins to move a slot from one master to another.
 func (c *Cluster) BeginMove(slot int, from, to *Server) {
 	from.t.Helper()
 	to.Do("CLUSTER", "SETSLOT", slot, "IMPORTING", from.Do("CLUSTER", "MYID"))
 	from.Do("CLUSTER", "SETSLOT", slot, "MIGRATING", to.Do("CLUSTER", "MYID"))
 }
 
-// EndMove moves the keys of an open slot, and the slot with them.
+// EndMove moves the keys of a slot after [Cluster.BeginMove], and then the slot itself.
 func (c *Cluster) EndMove(slot int, from, to *Server) {
 	from.t.Helper()
 	for {
@@ -116,8 +116,8 @@ func (c *Cluster) EndMove(slot int, from, to *Server) {
 	from.Do("CLUSTER", "SETSLOT", slot, "NODE", owner)
 }
 
-// busAddr is where a node's bus listens. It stays the same while nobody else
-// listens there.
+// busAddr is where a node's bus listens. A restarted node has the same one, unless
+// somebody else listens there now.
 func (s *Server) busAddr() string {
 	if s.bus == "" || s.process == nil && s.busTaken() {
 		s.bus = freeAddr(s.t)
@@ -133,8 +133,8 @@ func (s *Server) busTaken() bool {
 	return err != nil
 }
 
-// Slot returns the hash slot of a key: the CRC16, of the XMODEM kind, of what
-// stands in its first braces, or of all of it, modulo the number of slots.
+// Slot returns the hash slot of a key: the CRC16 (XMODEM) of the text in its first
+// braces, or of the whole key if there is none, modulo the number of slots.
 func Slot(key string) int {
 	if _, after, open := strings.Cut(key, "{"); open {
 		if tag, _, closed := strings.Cut(after, "}"); closed && tag != "" {

@@ -10,8 +10,8 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// Do sends a command over the unix socket, where no TLS is asked for, and
-// returns its reply. An error of the server's fails the test.
+// Do sends a command over the unix socket, which needs no TLS, and returns the reply.
+// If the server answers with an error, the test fails.
 func (s *Server) Do(args ...any) any {
 	s.t.Helper()
 	reply, err := s.try(args...)
@@ -52,8 +52,8 @@ func field(reply any, name string) string {
 	return ""
 }
 
-// await returns when a condition holds, and fails the test where it does not
-// within the package's patience.
+// await returns when a condition holds. If it does not within the package's patience,
+// the test fails.
 func (s *Server) await(what string, holds func() bool) {
 	s.t.Helper()
 	for deadline := time.Now().Add(patience); !holds(); time.Sleep(10 * time.Millisecond) {

@@ -5,8 +5,8 @@ import (
 	"testing"
 )
 
-// StartReplica starts a server that replicates another, and returns when it is
-// in step.
+// StartReplica starts a replica of another server, and returns when it has all that
+// its master has.
 func StartReplica(t testing.TB, master *Server, args ...string) *Server {
 	t.Helper()
 	replica := Start(t, append([]string{"--replicaof", "127.0.0.1 " + master.Port()}, args...)...)
@@ -14,8 +14,7 @@ func StartReplica(t testing.TB, master *Server, args ...string) *Server {
 	return replica
 }
 
-// AwaitMaster returns when the server replicates a master, and the master
-// counts it in.
+// AwaitMaster returns when the server replicates a master, and the master says so too.
 func (s *Server) AwaitMaster(master *Server) {
 	s.t.Helper()
 	s.await("it replicates "+master.Addr, func() bool {
@@ -32,7 +31,7 @@ func (s *Server) AwaitMaster(master *Server) {
 	})
 }
 
-// IsMaster reports whether the server takes itself for a master.
+// IsMaster reports whether the server says that it is a master.
 func (s *Server) IsMaster() bool {
 	s.t.Helper()
 	return s.Info("replication", "role") == "master"

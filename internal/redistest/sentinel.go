@@ -10,10 +10,9 @@ import (
 // MasterName is what the sentinels of [StartSentinels] call their master.
 const MasterName = "main"
 
-// StartSentinels starts sentinels that watch over a master and its replicas, and
-// returns when they know each other and the replicas. They take a master that
-// is silent for half a second for down. The settings are further lines of their
-// configuration.
+// StartSentinels starts sentinels that watch a master and its replicas, and returns
+// when they know each other and the replicas. For them, a master that is silent for
+// half a second is down. The settings are further lines of their configuration.
 func StartSentinels(t testing.TB, master *Server, replicas, sentinels int, settings ...string) []*Server {
 	t.Helper()
 	quorum := sentinels/2 + 1
@@ -22,7 +21,7 @@ func StartSentinels(t testing.TB, master *Server, replicas, sentinels int, setti
 		all[i] = start(t, func(s *Server, port string) []string {
 			return s.sentinel(port, master, quorum, settings)
 		}, nil)
-		// Discovery and failover go by periods of many seconds.
+		// By default they look for each other, and for changes, every few seconds only.
 		all[i].Do("SENTINEL", "DEBUG", "INFO-PERIOD", "200", "PUBLISH-PERIOD", "200", "ASK-PERIOD", "100")
 	}
 	for _, s := range all {
@@ -34,8 +33,8 @@ func StartSentinels(t testing.TB, master *Server, replicas, sentinels int, setti
 	return all
 }
 
-// sentinel are the arguments of a sentinel. It keeps its state in its
-// configuration file, so a restarted one has it still.
+// sentinel are the arguments of a sentinel. It keeps its state in its configuration
+// file, which is left as it is when the sentinel is started again.
 func (s *Server) sentinel(port string, master *Server, quorum int, settings []string) []string {
 	path := filepath.Join(s.dir, "sentinel.conf")
 	if _, err := os.Stat(path); err != nil {

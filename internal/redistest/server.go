@@ -1,6 +1,6 @@
-// Package redistest runs real Redis servers for tests, alone, with replicas,
-// under sentinels and as clusters: each a process of its own, with a private
-// directory, on a free loopback port and a unix socket, and gone with its test.
+// Package redistest runs real Redis servers for tests: alone, with replicas, under
+// sentinels, and as clusters. Each is a process of its own, with a private directory,
+// on a free port of the loopback interface and a unix socket. It ends with its test.
 package redistest
 
 import (
@@ -17,8 +17,8 @@ import (
 	"time"
 )
 
-// binary is the server's program: that of the environment variable REDIS_SERVER
-// (valkey-server, for one), else redis-server. It is looked for in PATH.
+// binary is the server's program, looked for in PATH: what the environment variable
+// REDIS_SERVER names (valkey-server, for example), else redis-server.
 var binary = cmp.Or(os.Getenv("REDIS_SERVER"), "redis-server")
 
 // patience is how long a server may take to start or to stop.
@@ -34,7 +34,7 @@ type Server struct {
 	t    testing.TB
 	dir  string
 	args []string
-	// arguments are those of the kind of server, without args.
+	// arguments returns those that this kind of server needs; args come after them.
 	arguments func(s *Server, port string) []string
 	// bus is the address of a cluster node's bus.
 	bus     string
@@ -48,9 +48,9 @@ type process struct {
 	exited chan struct{}
 }
 
-// Start starts a server with persistence off. The arguments are Redis's own
-// ("--maxmemory", "2mb") and win over those given here. Without a redis-server
-// in PATH the test is skipped, and fails where the environment has CI=true.
+// Start starts a server that writes nothing to its disk. The arguments are Redis's own
+// ("--maxmemory", "2mb"), and are stronger than those of this package. Without a
+// redis-server in PATH the test is skipped; with CI=true in the environment it fails.
 func Start(t testing.TB, args ...string) *Server {
 	t.Helper()
 	return start(t, (*Server).plain, args)
@@ -78,7 +78,7 @@ func start(t testing.TB, arguments func(s *Server, port string) []string, args [
 		}
 		_ = os.RemoveAll(dir)
 	})
-	// Another process may take the port between our look and the server's.
+	// Another process may take the free port before the server does.
 	for try := 1; ; try++ {
 		s.Addr = freeAddr(t)
 		err := s.run()
@@ -163,7 +163,7 @@ func (s *Server) run() error {
 	}
 }
 
-// plain are the arguments of a server on a port in the clear.
+// plain are the arguments of a server whose port is without TLS.
 func (s *Server) plain(port string) []string {
 	return append(s.private(), "--port", port)
 }
@@ -176,14 +176,13 @@ func (s *Server) private() []string {
 		"--dir", s.dir, "--logfile", filepath.Join(s.dir, "log"),
 		"--save", "", "--appendonly", "no",
 		"--daemonize", "no",
-		// A replica is not to wait for others to come.
+		// A master is to serve a new replica at once, and not to wait for others.
 		"--repl-diskless-sync-delay", "0",
 	}
 }
 
-// answers asks for a PONG, with the least of the protocol, over the socket: the
-// port could be another server's. A server that wants a password, or TLS on its
-// port, answers here too.
+// answers sends a PING over the socket: on the port there could be another server. A
+// server that wants a password, or TLS on its port, answers here too.
 func (s *Server) answers() error {
 	conn, err := net.DialTimeout("unix", s.Socket, time.Second)
 	if err != nil {

@@ -58,8 +58,8 @@ func useAll(t *testing.T, s *Store) {
 	}
 }
 
-// allowed makes a user on every server, with exactly the rules that NOPERM's text
-// names, and returns it.
+// allowed makes a user on every server and returns it. Its rules are exactly those
+// that the error after a NOPERM names.
 func allowed(servers ...*redistest.Server) (username, password string) {
 	allow(Options{Username: "dedup", Password: "s3cret", Prefix: DefaultPrefix}, servers...)
 	return "dedup", "s3cret"
@@ -76,7 +76,7 @@ func allow(o Options, servers ...*redistest.Server) {
 	}
 }
 
-// TestAccessRulesOfThePage has the rules where operators look for them.
+// TestAccessRulesOfThePage wants the rules on the page where operators look for them.
 func TestAccessRulesOfThePage(t *testing.T) {
 	page, err := os.ReadFile("../../../docs/operations.md")
 	if err != nil {
@@ -89,7 +89,8 @@ func TestAccessRulesOfThePage(t *testing.T) {
 	}
 }
 
-// TestAccessRules has a user with exactly the rules that NOPERM's text names.
+// TestAccessRules has a user with exactly the rules that the error after a NOPERM
+// names.
 func TestAccessRules(t *testing.T) {
 	server := redistest.Start(t)
 	username, password := allowed(server)
@@ -161,7 +162,7 @@ func TestUnixSocketAndDatabase(t *testing.T) {
 	}
 }
 
-// always is the same for every connection.
+// always returns the same settings for every connection.
 func always(config *tls.Config) func() (*tls.Config, error) {
 	return func() (*tls.Config, error) { return config, nil }
 }

@@ -11,29 +11,32 @@ import (
 	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
 )
 
-// claimRounds bounds how often a claim comes again because the record changed
-// between its look and its write, or for one of the reasons in [claimCall].
+// claimRounds limits how often one Claim asks the server. It asks again when the
+// record changed between its look and its write, and in the cases that the fields of
+// [claimCall] name.
 const claimRounds = 8
 
-// claimCall is one call of Claim: it goes round until the server has written the
-// claim or the record that it finds tells what to do.
+// claimCall is one call of Claim. It asks the server again and again until the claim
+// is written, or until the record that is found says what to do.
 type claimCall struct {
 	store *Store
 	claim idempotency.Claim
 	// name is that of the key's record.
 	name string
-	// called is when the call began: its patience counts from here.
+	// called is when the call began. The deadline counts from here.
 	called time.Time
 	// previous is what the claim may replace, nil for nothing.
 	previous *found
-	// doubtful is the record of an attempt without a reply, which may have been
-	// written or may still be.
+	// doubtful is the record of an attempt that got no reply. It may have been
+	// written, or may still be.
 	doubtful *idempotency.Record
-	// overdue says that the server refused the claim as overdue, once.
+	// overdue says that the server has refused the claim once because its deadline had
+	// passed.
 	overdue bool
-	// listened says that the inbox was open, or could not be, before we asked.
+	// listened says that it is no use to wait for the inbox: it was open before the
+	// server was asked, or it could not be opened.
 	listened bool
-	// incomplete is the revision that was found without its response.
+	// incomplete is the revision of a complete record whose response was not found.
 	incomplete string
 }
 
@@ -66,7 +69,7 @@ func (c *claimCall) run(ctx context.Context) (idempotency.Claimed, error) {
 	return idempotency.Claimed{}, fmt.Errorf("the record changed %d times while it was claimed", claimRounds)
 }
 
-// round asks the server once. It is not done where it has to come again.
+// round asks the server once. It is not done where the server has to be asked again.
 func (c *claimCall) round(ctx context.Context) (_ idempotency.Claimed, done bool, err error) {
 	attempt := c.record()
 	answer, err := c.ask(ctx, attempt)
@@ -84,7 +87,7 @@ func (c *claimCall) round(ctx context.Context) (_ idempotency.Claimed, done bool
 		if c.overdue {
 			return idempotency.Claimed{}, false, errors.New("the claim reached the server too late, or its clock jumps")
 		}
-		c.overdue = true // its reply told the server's time
+		c.overdue = true // the refusal has told the server's time
 		return idempotency.Claimed{}, false, nil
 	case replyFound:
 		f, err := decodeFound(c.claim.Key, c.name, answer)
@@ -135,8 +138,8 @@ func (c *claimCall) ask(ctx context.Context, attempt *idempotency.Record) (answe
 	return answer, err
 }
 
-// replaces names what the claim may replace, as claim.lua takes it. Of its own
-// record any revision will do: who else has the token writes the same.
+// replaces names what the claim may replace, in the form of claim.lua. A record with
+// the claim's own token may have any revision: nobody but this call writes it.
 func (c *claimCall) replaces() string {
 	switch {
 	case c.previous == nil:
@@ -150,7 +153,7 @@ func (c *claimCall) replaces() string {
 
 // taken reads the reply to a claim that holds.
 func (c *claimCall) taken(attempt *idempotency.Record, answer reply) (idempotency.Claimed, error) {
-	c.doubtful = attempt // it holds, whatever we make of the rest
+	c.doubtful = attempt // the claim holds, even if the rest of the reply is unexpected
 	if len(answer.rest) != 2 {
 		return idempotency.Claimed{}, answer.unexpectedReply(c.name)
 	}
@@ -180,7 +183,7 @@ func (c *claimCall) decide(ctx context.Context, f *found) (_ idempotency.Claimed
 		c.previous = f
 		return idempotency.Claimed{}, false, nil
 	case idempotency.WaitForRun:
-		// The run may have ended before the inbox was open; then it woke nobody.
+		// The run may have ended before the inbox was open: we were not told then.
 		if c.claim.Waits && !c.listened {
 			c.listened = true
 			c.store.inbox.await(ctx)
@@ -196,7 +199,7 @@ func (c *claimCall) decide(ctx context.Context, f *found) (_ idempotency.Claimed
 			return idempotency.Claimed{}, false, unreadable(c.name, "it is complete, but its response %s is gone",
 				c.store.names.response(c.claim.Key, f.record.Token))
 		}
-		// Between our two looks the record may have expired, or be forgotten.
+		// The record may have expired, or been forgotten, between our two looks.
 		c.incomplete = f.revision
 		return idempotency.Claimed{}, false, nil
 	default:

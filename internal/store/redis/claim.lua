@@ -6,7 +6,8 @@
 --       7 what may be replaced: '<token>:<revision>', the claim's own token for
 --         any revision of its own, or '' for nothing;
 --       8 '1' when the same command was sent before and its reply was lost;
---       9 '1' to keep the response in the record: a forced run may leave it;
+--       9 '1' to keep the response that is in the record: a forced run that keeps
+--         nothing leaves it;
 --       10 time before which the record must not expire, ms
 -- Returns {'claimed', now, lease end, expiry}, {'overdue' | 'absent' | 'foreign',
 -- now}, or {'found', now, record, token, lease end, revision, expiry, response}.
@@ -43,7 +44,7 @@ if owner == token and lease ~= '0' then
 	end
 elseif ARGV[7] == owner .. ':' .. revision then
 	if lease == '0' then
-		-- The run before left its answer to those who waited for it.
+		-- The answer of the run before may still be there, for those who waited for it.
 		local earlier = owner
 		for other in string.gmatch(f[7] or '', '%S+') do
 			if select(2, string.gsub(earlier, ' ', '')) < 7 then
@@ -55,13 +56,13 @@ elseif ARGV[7] == owner .. ':' .. revision then
 	if ARGV[9] ~= '1' then
 		redis.call('HDEL', key, 'b')
 	end
-	-- Who waits (w) stays: they wait for the key.
+	-- The channels of those who wait (w) stay: they wait for the key, not for a run.
 	return write(tonumber(revision) + 1)
 end
 if ARGV[6] ~= '' and (tonumber(lease) or 0) > now then
 	local waiting = redis.call('HGET', key, 'w') or ''
 	if not string.find(' ' .. waiting .. ' ', ' ' .. ARGV[6] .. ' ', 1, true) then
-		-- Only a hint: a server without memory for it still tells what it holds.
+		-- Only a hint: a server that has no memory for it still returns the record.
 		redis.pcall('HSET', key, 'w', waiting == '' and ARGV[6] or (waiting .. ' ' .. ARGV[6]))
 	end
 end

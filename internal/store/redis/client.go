@@ -23,8 +23,8 @@ type client interface {
 const (
 	poolSize   = 16
 	bufferSize = 8 << 10 // larger values bypass the buffers
-	// connectionLife is how long a connection is used, so that a change of
-	// address or credentials comes through in the end.
+	// connectionLife is how long a connection is used. A new one looks up the address
+	// and reads the certificates again.
 	connectionLife       = 30 * time.Minute
 	connectionLifeSpread = 5 * time.Minute
 	// topologyAge is how old a client's picture of a cluster may be.
@@ -59,7 +59,7 @@ func clientOptions(o Options) *goredis.Options {
 		Password: o.Password,
 		DB:       o.DB,
 		Dialer:   dialer(o.TLS),
-		// Nothing is pushed to us, and RESP2 is what proxies know as well.
+		// We need no push messages, and proxies in front of Redis know RESP2 too.
 		Protocol:        2,
 		DisableIdentity: true,
 		// Retries are ours (see try): go-redis does not know which commands may
@@ -73,7 +73,7 @@ func clientOptions(o Options) *goredis.Options {
 		WriteTimeout: 2 * part,
 		PoolTimeout:  part,
 		PoolSize:     poolSize,
-		// No second pool for pipelines: they are as short as all else here.
+		// Pipelines need no pool of their own: they are as short as the other commands.
 		PipelinePoolSize:         -1,
 		ConnMaxLifetime:          connectionLife,
 		ConnMaxLifetimeJitter:    connectionLifeSpread,
@@ -101,9 +101,9 @@ func failoverOptions(o Options) *goredis.FailoverOptions {
 		MaxRetries:            c.MaxRetries,
 		DialerRetries:         c.DialerRetries,
 		ContextTimeoutEnabled: c.ContextTimeoutEnabled,
-		// To dial is also to ask a sentinel, and, where that one hangs, to give
-		// it up after two tries and to ask the others. Who waits for the
-		// connection does so no longer than its operation may take.
+		// A dial asks a sentinel first. If that one hangs, go-redis gives it up after
+		// two tries and asks the others. An operation that waits for the connection
+		// still waits no longer than its own timeout.
 		DialTimeout:  4 * c.DialTimeout,
 		ReadTimeout:  c.ReadTimeout,
 		WriteTimeout: c.WriteTimeout,
@@ -119,8 +119,8 @@ func failoverOptions(o Options) *goredis.FailoverOptions {
 }
 
 // clusterOptions are for the masters of a cluster, each with a pool of its own.
-// go-redis itself follows redirects, and tries again what got no reply, which
-// the owner's token makes safe for all scripts.
+// go-redis follows redirects by itself, and sends a command again that got no reply.
+// All scripts may be executed twice: those that write compare tokens first.
 func clusterOptions(o Options) *goredis.ClusterOptions {
 	c := clientOptions(o)
 	return &goredis.ClusterOptions{
@@ -146,18 +146,18 @@ func clusterOptions(o Options) *goredis.ClusterOptions {
 		ReadBufferSize:        c.ReadBufferSize,
 		WriteBufferSize:       c.WriteBufferSize,
 
-		// A node that refuses connections does not make go-redis ask who has its
-		// slots now (go-redis #3979); only time does.
+		// When a node refuses connections, go-redis does not ask who has its slots now
+		// (go-redis #3979). It asks only after this time.
 		ClusterStateReloadInterval: topologyAge,
-		// The first command is not to wait for the table of all commands, which
-		// is read under a time limit of go-redis's own. We need none of it.
+		// Otherwise the first command waits for the table of all commands, under a
+		// time limit of go-redis's own. We do not need that table.
 		DisableRoutingPolicies:   true,
 		MaintNotificationsConfig: c.MaintNotificationsConfig,
 	}
 }
 
-// dialer does what go-redis's own does, but that each connection asks for its TLS
-// settings, and that the TLS handshake ends with the context as well.
+// dialer does what go-redis's own dialer does, with two differences: each connection
+// asks for its TLS settings, and the TLS handshake ends with the context.
 func dialer(settings func() (*tls.Config, error)) func(ctx context.Context, network, address string) (net.Conn, error) {
 	plain := &net.Dialer{KeepAliveConfig: net.KeepAliveConfig{
 		Enable:   true,

@@ -7,16 +7,16 @@ import (
 
 // serverClock estimates the server's time from its latest reply.
 type serverClock struct {
-	// started is the origin of the local times; only its monotonic part counts.
+	// started is the moment from which local times count, by the monotonic clock.
 	started time.Time
-	// ahead is the server's time in ms at the origin. It means nothing before the
+	// ahead is the server's time, in ms, at that moment. It means nothing before the
 	// first reply.
 	ahead atomic.Int64
 }
 
-// learn takes the server's time in ms from a reply that has just come. The
-// server read its clock somewhat earlier, so the estimate is late by up to the
-// round trip, and a deadline by it is never too long.
+// learn takes the server's time, in ms, from a reply that has just come. The server
+// read its clock a little earlier, so the estimate is behind the server's clock by up
+// to a round trip. A deadline by it is never too late.
 func (c *serverClock) learn(serverNow int64) {
 	c.ahead.Store(serverNow - time.Since(c.started).Milliseconds())
 }
@@ -26,7 +26,7 @@ func (c *serverClock) at(local time.Time) int64 {
 	return c.ahead.Load() + local.Sub(c.started).Milliseconds()
 }
 
-// fromMillis returns a time of the server's, without a time where it has none.
+// fromMillis returns a time of the server's clock; 0 is no time.
 func fromMillis(ms int64) time.Time {
 	if ms == 0 {
 		return time.Time{}
@@ -37,6 +37,6 @@ func fromMillis(ms int64) time.Time {
 // processTime is the clock of this process as records have it.
 func processTime() time.Time { return time.Now().UTC().Truncate(time.Millisecond) }
 
-// toMillis returns a duration for the server, which takes whole milliseconds
-// and forgets at once what lives for none.
+// toMillis returns a duration in whole milliseconds, and at least one: the server
+// would remove at once what is to live for 0 ms.
 func toMillis(d time.Duration) int64 { return max(d.Milliseconds(), 1) }

@@ -10,7 +10,7 @@ import (
 	"github.com/caddy-dedup/caddy-dedup/internal/redistest"
 )
 
-// TestServerClockJumps has a failover to a server whose clock is elsewhere.
+// TestServerClockJumps is what a failover to a server with another time looks like.
 func TestServerClockJumps(t *testing.T) {
 	server := redistest.Start(t)
 	o := Options{Addresses: []string{server.Addr}, Timeout: generous}.withDefaults()
@@ -19,7 +19,7 @@ func TestServerClockJumps(t *testing.T) {
 	s := closeAtEnd(t, newStore(client, o))
 	mustClaim(t, s, claimOf("warm", "warm"), idempotency.Proceed)
 	for name, jump := range map[string]time.Duration{"ahead": time.Hour, "behind": -time.Hour} {
-		// Seen from here, the server's clock has jumped the other way.
+		// When our estimate jumps one way, the server's clock seems to jump the other way.
 		watching.current.Load().clock.ahead.Add(-jump.Milliseconds())
 		before := calls(t, server)["evalsha"]
 		mustClaim(t, s, claimOf(name, name), idempotency.Proceed)

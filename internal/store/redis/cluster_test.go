@@ -17,8 +17,8 @@ import (
 
 func slotOf(name string) int { return redistest.Slot(named.record(keyOf(name))) }
 
-// namesOn makes fresh names whose keys lie on one of so many masters of a
-// cluster that was just started.
+// namesOn makes fresh names whose keys lie on one master of a new cluster, which has
+// that many masters.
 func namesOn(master, masters int, prefix string) func() string {
 	first, end := master*redistest.Slots/masters, (master+1)*redistest.Slots/masters
 	next := counting(prefix)
@@ -91,7 +91,7 @@ func testClusterList(t *testing.T, cluster *redistest.Cluster, o Options) {
 		}
 	}
 
-	// The masters are others than when the cursor was made.
+	// A cursor from before the masters changed.
 	_, cursor, err := s.List(ctx, "", 1)
 	if err != nil {
 		t.Fatal(err)

@@ -18,16 +18,16 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	// The parallel tests wait for most of their time: for leases, failovers and
-	// replicas.
+	// The parallel tests spend most of their time waiting for leases, failovers and
+	// replicas. So more of them may run than there are processors.
 	if err := flag.Set("test.parallel", "8"); err != nil {
 		panic(err)
 	}
 	goleak.VerifyTestMain(m)
 }
 
-// TestConformanceMiniredis runs the suite in bubbles: time is the bubble's, for
-// the server as for the store.
+// TestConformanceMiniredis runs the suite in bubbles of synctest. The server and the
+// store both have the bubble's time.
 func TestConformanceMiniredis(t *testing.T) {
 	var server *miniredis.Miniredis
 	open := func(t *testing.T) idempotency.Store {
@@ -43,14 +43,14 @@ func TestConformanceMiniredis(t *testing.T) {
 	})
 }
 
-// watched has a client of the test's own watched as the store's are.
+// watched adds to a client of the test what newClient adds to those of a store.
 func watched(c *goredis.Client, o Options) *goredis.Client {
 	newContact(c, o.Logger)
 	return c
 }
 
-// openMini opens a store over a pipe to an in-process server: a bubble takes no
-// sockets.
+// openMini opens a store over a pipe to a server in this process: sockets do not work
+// in a bubble.
 func openMini(server *miniredis.Miniredis) *Store {
 	o := Options{Addresses: []string{"pipe:0"}}.withDefaults()
 	c := clientOptions(o)

@@ -12,10 +12,10 @@ import (
 	"go.uber.org/zap"
 )
 
-// contact watches a client that is connected to one server at a time: the only
-// one, the master of the moment, or one node of a cluster. As a hook of that
-// client it sees every attempt, also those that go-redis makes by itself where a
-// cluster redirects or does not answer.
+// contact watches a client that is connected to one server at a time: to the only
+// one, to the present master, or to one node of a cluster. It is a hook of that
+// client, and so it sees every attempt, also those that go-redis makes by itself when
+// a cluster redirects a command or does not answer it.
 type contact struct {
 	client *goredis.Client
 	log    *zap.Logger
@@ -40,7 +40,7 @@ func newContact(client *goredis.Client, log *zap.Logger) *contact {
 	return c
 }
 
-// dialError is an error before a connection was had: no command was sent.
+// dialError says that there was no connection: no command was sent.
 type dialError struct{ err error }
 
 func (e *dialError) Error() string { return e.err.Error() }
@@ -77,14 +77,16 @@ func (c *contact) connected(address string) {
 	c.current.Store(s)
 }
 
-// deadline is the argument of claim.lua after which the server refuses the
-// claim. The contact sets it by the clock of the server that it is sent to.
+// deadline is the time after which a server refuses a command, an argument of
+// claim.lua and free.lua. The contact sets it by the clock of the server to which the
+// command is sent.
 type deadline struct {
-	// at is the deadline by the clock of this process, and server that by the
-	// server's, in ms.
+	// at is the deadline by the clock of this process; server is the same by the
+	// server's clock, in ms.
 	at     time.Time
 	server int64
-	// doubt says that the server of any attempt may execute the claim, or has.
+	// doubt says that a server may have executed the command, or may still do so,
+	// in any of the attempts.
 	doubt bool
 }
 
@@ -93,7 +95,7 @@ func (d *deadline) MarshalBinary() ([]byte, error) {
 	return strconv.AppendInt(nil, d.server, 10), nil
 }
 
-// deadlineOf returns the deadline of a claim, nil for all other commands.
+// deadlineOf returns the deadline of a command, nil if it has none.
 func deadlineOf(command goredis.Cmder) *deadline {
 	if !runsScript(command) {
 		return nil
@@ -143,7 +145,7 @@ func (c *contact) ProcessPipelineHook(next goredis.ProcessPipelineHook) goredis.
 	}
 }
 
-// before sets a claim's deadline.
+// before sets the deadline of a command that has one.
 func (c *contact) before(ctx context.Context, command goredis.Cmder) error {
 	d := deadlineOf(command)
 	if d == nil {
@@ -158,7 +160,8 @@ func (c *contact) before(ctx context.Context, command goredis.Cmder) error {
 	return nil
 }
 
-// after learns what there is to learn of an attempt.
+// after takes from an attempt what it tells: whether the command is in doubt, the
+// server's time, and which server executed it.
 func (c *contact) after(ctx context.Context, command goredis.Cmder, err error) {
 	if d := deadlineOf(command); d != nil && mayBeExecuted(err) {
 		d.doubt = true

@@ -17,11 +17,11 @@ import (
 	"github.com/caddy-dedup/caddy-dedup/internal/redistest"
 )
 
-// TestDoubtOutlivesLaterAttempts has go-redis send a claim several times by
-// itself: the error of the last attempt says nothing of those before.
+// TestDoubtOutlivesLaterAttempts makes several attempts at one claim, as go-redis does
+// by itself. The error of the last attempt says nothing about those before.
 func TestDoubtOutlivesLaterAttempts(t *testing.T) {
 	refused := &dialError{errors.New("refused")}
-	moved := goredis.ErrCrossSlot // any answer of a server's
+	moved := goredis.ErrCrossSlot // stands for any answer of a server
 	for _, test := range []struct {
 		attempts []error
 		doubt    bool
@@ -42,7 +42,7 @@ func TestDoubtOutlivesLaterAttempts(t *testing.T) {
 			if i > 0 {
 				continue
 			}
-			// One redirect sends it in a pipeline.
+			// After an ASK redirect, go-redis sends it in a pipeline.
 			_ = c.ProcessPipelineHook(func(context.Context, []goredis.Cmder) error {
 				command.SetErr(err)
 				return err
@@ -54,8 +54,8 @@ func TestDoubtOutlivesLaterAttempts(t *testing.T) {
 	}
 }
 
-// TestNextServer has another server at the end of the same name, as sentinels or
-// a DNS record do it: it is greeted like the first.
+// TestNextServer puts another server behind the same name, as sentinels or a DNS
+// record do. It is greeted like the first.
 func TestNextServer(t *testing.T) {
 	first := redistest.Start(t, "--maxmemory", "100mb", "--maxmemory-policy", "allkeys-lru")
 	second := redistest.Start(t, "--maxmemory", "100mb", "--maxmemory-policy", "volatile-lru")

@@ -16,17 +16,17 @@ import (
 // names with this prefix.
 func access(prefix string) string { return "~" + prefix + "* &" + prefix + "* " + commands }
 
-// commands are those of access.
+// commands are the rules of access without names.
 const commands = "+evalsha +eval +hmget +hset +hget +hincrby +hdel +exists +del " +
 	"+set +get +rename +pexpire +pexpireat +type +time +info +scan +publish +subscribe +ping +hello +select " +
 	"+wait +asking +cluster|slots"
 
-// sentinelAccess is that for a user of sentinels with access control.
+// sentinelAccess are the rules that a user of sentinels with access control needs.
 const sentinelAccess = "&+switch-master &+replica-reconf-done " +
 	"+sentinel|get-master-addr-by-name +sentinel|sentinels +subscribe +ping +hello"
 
-// fail makes the store's error of one that an operation met. It names the
-// server, and what to do where that is known.
+// fail returns the store's error for one that an operation met. It names the server,
+// and says what to do where that is known.
 func (s *Store) fail(operation string, err error) error {
 	if errors.Is(err, goredis.ErrClosed) {
 		return idempotency.ErrClosed
@@ -65,7 +65,7 @@ func (s *Store) fail(operation string, err error) error {
 	}
 }
 
-// sentinelHint says what to do about a sentinel's answer, where that is known.
+// sentinelHint says what to do about the answer of a sentinel, where that is known.
 func (s *Store) sentinelHint(err error) string {
 	switch {
 	case errors.Is(err, goredis.Nil):
@@ -81,8 +81,8 @@ func (s *Store) sentinelHint(err error) string {
 
 func unknownCommand(err error) bool { return strings.Contains(err.Error(), "unknown command") }
 
-// hasCode reports whether the server answered with an error of this code. Redis
-// before 7 puts the error of a command in a script behind a text of its own.
+// hasCode reports whether the server answered with an error of this code. Before
+// Redis 7, the error of a command in a script stands behind another text.
 func hasCode(err error, code string) bool {
 	var answer goredis.Error
 	if !errors.As(err, &answer) {
@@ -92,9 +92,9 @@ func hasCode(err error, code string) bool {
 	return strings.HasPrefix(text, code+" ") || strings.Contains(text, " "+code+" ") || strings.Contains(text, "-"+code+" ")
 }
 
-// connectionFailed reports whether an operation failed for want of a reply, so
-// that another connection may do better. An answer that does not fit the
-// protocol is none of these.
+// connectionFailed reports whether an operation failed because there was no reply,
+// so that another connection may help. It would not help against a reply that breaks
+// the protocol.
 func connectionFailed(err error) bool {
 	if answered(err) || errors.Is(err, goredis.ErrPoolTimeout) {
 		return false
@@ -118,8 +118,8 @@ func mayBeExecuted(err error) bool {
 	}
 }
 
-// answered reports whether the error is the server's own answer. One of a
-// sentinel's, which is asked while a connection is made, is not.
+// answered reports whether the error is the server's own answer. The answer of a
+// sentinel, which is asked while a connection is made, does not count.
 func answered(err error) bool {
 	var answer goredis.Error
 	var dial *dialError

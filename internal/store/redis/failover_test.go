@@ -11,17 +11,17 @@ import (
 	"github.com/caddy-dedup/caddy-dedup/internal/redistest"
 )
 
-// unhurried is a timeout that a busy machine seldom runs into, and yet one that
-// ends before a hanging operation does.
+// unhurried is a timeout that operations on a busy machine seldom reach, and that is
+// still much shorter than an operation that hangs.
 const unhurried = 2 * time.Second
 
 // overtime is how much longer than its timeout an operation may take on a busy
 // machine. One that hangs takes seconds more.
 const overtime = 2 * time.Second
 
-// mustRecover claims fresh keys, with several callers, until each has got one. It
-// fails where an operation takes longer than the store's timeout, or where a
-// fresh key is answered with anything but a claim.
+// mustRecover has several callers claim fresh keys until each has got one. It fails
+// if an operation takes longer than the store's timeout, or if a fresh key is answered
+// with anything but a claim.
 func mustRecover(t *testing.T, s *Store, freshKey func() string) {
 	t.Helper()
 	var callers sync.WaitGroup
@@ -86,7 +86,7 @@ func counting(prefix string) func() string {
 	return func() string { return fmt.Sprintf("%s %d", prefix, n.Add(1)) }
 }
 
-// The ways in which a master goes away: at once, or hanging. A hung one comes
+// The ways in which a master goes away: it dies, or it hangs. One that hangs comes
 // back when another has taken its place.
 var outages = map[string]func(master *redistest.Server) (end func()){
 	"killed": func(master *redistest.Server) func() {
@@ -100,7 +100,7 @@ var outages = map[string]func(master *redistest.Server) (end func()){
 }
 
 // TestSentinelFailover loses the master together with the only sentinel that the
-// store was told of, as where both run on one machine.
+// store was told of. That happens when both run on one machine.
 func TestSentinelFailover(t *testing.T) {
 	t.Parallel()
 	for name, lose := range outages {

@@ -247,7 +247,7 @@ func TestLostReply(t *testing.T) {
 		t.Fatalf("the released answer: %+v, %v", answer, err)
 	}
 
-	// Over a released record the claim goes round twice; the second is lost.
+	// Over a released record a claim takes two rounds; the reply to the second is lost.
 	c := s.newClaimCall(claimOf("a", "second"))
 	if _, done, err := c.round(ctx); done || err != nil {
 		t.Fatalf("the first round: %v, %v", done, err)
@@ -265,7 +265,7 @@ func TestLostReply(t *testing.T) {
 		t.Errorf("replayed %d bytes of attempt %d", len(replayed.Response.Body), replayed.Record.Attempt)
 	}
 
-	// With both replies lost nobody knows.
+	// With both replies lost, nobody knows whether the claim was written.
 	b := claimOf("b", "in doubt")
 	losing(2, "claim twice", func() {
 		claimed, err = s.Claim(ctx, b)
@@ -277,7 +277,7 @@ func TestLostReply(t *testing.T) {
 	mustClaim(t, s, claimOf("b", "next"), idempotency.Proceed)
 }
 
-// TestForeignServers are some that accept a connection and are no Redis.
+// TestForeignServers has servers that accept connections and are no Redis.
 func TestForeignServers(t *testing.T) {
 	for name, answer := range map[string]string{
 		"silent":         "",
@@ -318,7 +318,7 @@ func TestForeignServers(t *testing.T) {
 	}
 }
 
-// answerAll gives the same answer to whatever comes.
+// answerAll gives the same answer to everything that comes.
 func answerAll(conn net.Conn, answer string) {
 	defer func() { _ = conn.Close() }()
 	buffer := make([]byte, 4096)

@@ -36,8 +36,8 @@ func TestForgetAfterARefusedConnection(t *testing.T) {
 	}
 }
 
-// TestForgetUnreadableThatBecomesALiveRun has a record that cannot be read, with a
-// lease, replaced by a run while it is being forgotten.
+// TestForgetUnreadableThatBecomesALiveRun forgets a record with a lease that cannot be
+// read. Meanwhile another operator forgets it too, and a run claims the key.
 func TestForgetUnreadableThatBecomesALiveRun(t *testing.T) {
 	server := redistest.Start(t)
 	other := closeAtEnd(t, openAt(t, server.Addr))
@@ -64,7 +64,8 @@ func TestForgetUnreadableThatBecomesALiveRun(t *testing.T) {
 	}
 }
 
-// TestForgetUnreadableWithALease has damaged records whose lease does not end.
+// TestForgetUnreadableWithALease damages records in flight. Their lease means nothing
+// then.
 func TestForgetUnreadableWithALease(t *testing.T) {
 	server := redistest.Start(t)
 	s := closeAtEnd(t, openAt(t, server.Addr))

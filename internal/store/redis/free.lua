@@ -12,7 +12,7 @@ local owner, revision, waiting, earlier = f[1], f[2], f[3], f[4] or ''
 if not owner or not revision then
 	return {redis.call('EXISTS', key) == 0 and 'absent' or 'foreign', now}
 end
--- The command whose reply was lost has freed the record, and it still is, or has
+-- This command was executed before: the record is still as it left it, or it has
 -- been claimed since.
 if owner == token or (ARGV[6] == '1' and string.find(' ' .. earlier .. ' ', ' ' .. token .. ' ', 1, true)) then
 	return {'ok', now}
@@ -23,7 +23,7 @@ end
 if owner .. ':' .. revision ~= ARGV[1] then
 	return {'changed', now}
 end
--- What earlier runs left beside the record is forgotten with it.
+-- With these tokens, forget.lua finds the responses of earlier runs.
 local tokens = owner
 for other in string.gmatch(earlier, '%S+') do
 	if other ~= owner and select(2, string.gsub(tokens, ' ', '')) < 7 then

@@ -7,8 +7,8 @@ import (
 	"go.uber.org/zap"
 )
 
-// greet asks a server, once and in one round trip before its first claim, for
-// what the store has to know of it: its time, and whether it may evict records.
+// greet asks a server what the store has to know of it: its time, and whether it may
+// evict records. It does so once, before the first claim, in one round trip.
 func (c *contact) greet(ctx context.Context) error {
 	return try(ctx, func() error {
 		pipeline := c.client.Pipeline()
@@ -22,7 +22,7 @@ func (c *contact) greet(ctx context.Context) error {
 		}
 		s := c.current.Load()
 		s.clock.learn(now.Val().UnixMilli())
-		// Who may not read it gets no warning.
+		// A user that may not read this gets no warning.
 		if policy := evicts(memory.Val()); s.greeted.CompareAndSwap(false, true) && policy != "" {
 			c.log.Warn("this redis may evict records, and an evicted key runs again; set maxmemory-policy noeviction",
 				zap.String("address", s.address), zap.String("maxmemory_policy", policy))
@@ -31,8 +31,8 @@ func (c *contact) greet(ctx context.Context) error {
 	})
 }
 
-// evicts returns the policy of a server that may evict keys before their time,
-// by what it says of its memory; "" where it may not, or does not say.
+// evicts reads the memory section of INFO. It returns the policy of a server that may
+// evict keys before their time, "" where it may not, or where that is not known.
 func evicts(info string) string {
 	limit, policy := "", ""
 	for line := range strings.Lines(info) {

@@ -19,8 +19,8 @@ const (
 	// inboxSilence is how long the inbox's connection may be silent before it is
 	// asked whether it is alive, and as long again before it is given up.
 	inboxSilence = 5 * time.Second
-	// A subscription that fails is tried again after inboxFirstPause, then at
-	// twice the distance each time, up to inboxLastPause.
+	// A subscription that fails is tried again after inboxFirstPause. Each pause is
+	// twice as long as the one before, up to inboxLastPause.
 	inboxFirstPause = 100 * time.Millisecond
 	inboxLastPause  = 3 * time.Second
 )
@@ -44,7 +44,7 @@ type inbox struct {
 	timeout time.Duration
 	log     *zap.Logger
 
-	// tried is closed when the first subscription holds, or failed.
+	// tried is closed when the first subscription is there, or has failed.
 	tried chan struct{}
 	// ctx ends with the store; background is the goroutine that listens.
 	ctx        context.Context
@@ -72,8 +72,8 @@ func newInbox(c client, n names, timeout time.Duration, log *zap.Logger) *inbox 
 	}
 }
 
-// open begins to listen, at its first call. It reports whether the subscription
-// was there already, or had failed, so that there is nothing to wait for.
+// open begins to listen when it is called first. It reports whether there is nothing
+// to wait for: the subscription is there already, or has failed.
 func (i *inbox) open() bool {
 	i.mu.Lock()
 	if !i.opened && !i.closed {
@@ -90,8 +90,8 @@ func (i *inbox) open() bool {
 	}
 }
 
-// await waits for the first subscription to hold or to fail, for part of an
-// operation's time.
+// await waits until the first subscription is there or has failed, for a part of the
+// time of an operation.
 func (i *inbox) await(ctx context.Context) {
 	timer := time.NewTimer(i.timeout / 5)
 	defer timer.Stop()
@@ -141,7 +141,8 @@ func (i *inbox) run() {
 	}
 }
 
-// listen subscribes, and wakes whoever is called, until the connection fails.
+// listen subscribes, and wakes those for whom messages come, until the connection
+// fails.
 func (i *inbox) listen(subscribed func()) error {
 	subscription, err := i.connect()
 	if err != nil {

@@ -46,7 +46,7 @@ func TestInboxComesBack(t *testing.T) {
 	waitFor("b")
 }
 
-// mutable is a connection that can go silent, as with a peer that vanished.
+// mutable is a connection that can go silent, as if the other side had vanished.
 type mutable struct {
 	net.Conn
 	muted atomic.Bool
@@ -68,7 +68,7 @@ func (m *mutable) Write(b []byte) (int, error) {
 	return m.Conn.Write(b)
 }
 
-// TestSilentInbox has all connections go silent, without an end.
+// TestSilentInbox has all connections go silent without being closed.
 func TestSilentInbox(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		server := miniredis.NewMiniRedis()

@@ -11,17 +11,17 @@ import (
 	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
 )
 
-// scanAtLeast and scanAtMost bound how many Redis keys the server looks at for
-// one page. Those of responses, and of others, count too.
+// scanAtLeast and scanAtMost limit how many Redis keys the server looks at for one
+// page. The keys of responses, and those of other programs, count too.
 const (
 	scanAtLeast = 100
 	scanAtMost  = 1000
 )
 
-// List implements [idempotency.Store]. The order is that of SCAN, with its
-// guarantee: what is there from the first page to the last is listed, possibly
-// twice. In a cluster one master comes after the other, and the list begins
-// anew when the masters change; a slot that moves between two that stay may be
+// List implements [idempotency.Store]. The order and the guarantee are those of SCAN:
+// what is there from the first page to the last is listed, possibly twice. In a
+// cluster one master comes after the other. When the masters change, the list begins
+// anew. The keys of a slot that moves from one master to another meanwhile may be
 // missed.
 func (s *Store) List(ctx context.Context, cursor string, limit int) ([]idempotency.Listed, string, error) {
 	at, err := parseCursor(cursor)
@@ -50,7 +50,8 @@ func (s *Store) List(ctx context.Context, cursor string, limit int) ([]idempoten
 		keys = keys[i:]
 	}
 	if len(keys) > limit {
-		// SCAN knows no such limit: the same step again, behind this key.
+		// One step of SCAN returned more than a page takes. The next page makes the
+		// same step, and begins behind this key.
 		keys = keys[:limit]
 		at.after = keys[limit-1]
 	} else {
@@ -63,7 +64,7 @@ func (s *Store) List(ctx context.Context, cursor string, limit int) ([]idempoten
 	return page, at.String(), nil
 }
 
-// scan makes one step and returns the keys in hex, sorted, each once.
+// scan makes one step of SCAN and returns the keys in hex, sorted, each once.
 func (s *Store) scan(ctx context.Context, master *goredis.Client, from uint64, count int64) (keys []string, next uint64, err error) {
 	var names []string
 	err = try(ctx, func() (err error) {
@@ -79,7 +80,7 @@ func (s *Store) scan(ctx context.Context, master *goredis.Client, from uint64, c
 	return slices.Compact(keys), next, err
 }
 
-// readAll looks all keys up in one round trip. Those that have expired since
+// readAll looks up all keys in one round trip. Those that have expired since the SCAN
 // are left out.
 func (s *Store) readAll(ctx context.Context, keys []string) ([]idempotency.Listed, error) {
 	if len(keys) == 0 {
@@ -105,8 +106,8 @@ func (s *Store) readAll(ctx context.Context, keys []string) ([]idempotency.Liste
 	return page, nil
 }
 
-// lookUpAll runs the script on all keys in one round trip, by its name or by its
-// text. Each command has its own error where the server answered.
+// lookUpAll runs the script on all keys in one round trip, by its hash or by its
+// text. Where the server answered with errors, each command has its own.
 func (s *Store) lookUpAll(ctx context.Context, keys []string,
 	run func(context.Context, goredis.Scripter, []string, ...any) *goredis.Cmd) (commands []*goredis.Cmd, err error) {
 	err = try(ctx, func() error {

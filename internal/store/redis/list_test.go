@@ -11,7 +11,8 @@ import (
 	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
 )
 
-// TestLapsedForcedRunOverAnExpiredRecord leaves a hash in Redis, and no record.
+// TestLapsedForcedRunOverAnExpiredRecord has a hash in Redis under a key that has no
+// record: a forced run lapsed, and what it was to replace has expired.
 func TestLapsedForcedRunOverAnExpiredRecord(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		server := miniredis.NewMiniRedis()

@@ -11,19 +11,19 @@ import (
 	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
 )
 
-// listCursor is where a page begins: on a master, at a cursor of SCAN, and there
-// behind a key, in hex and in the order of these.
+// listCursor is where a page begins: on a master, at a cursor of SCAN, and behind one
+// of the keys that this step of SCAN returns, in hex, when they are sorted.
 type listCursor struct {
-	// masters names the set of masters that master is an index into; both are
-	// zero where there is only one.
+	// masters is a hash of the addresses of all masters, and master an index into
+	// them. Both are zero where there is only one master.
 	masters uint32
 	master  int
 	scan    uint64
 	after   string
 }
 
-// among returns the cursor for the masters as they are now: itself, or the
-// beginning where they are others than before.
+// among returns the cursor for the masters as they are now: the same, or the
+// beginning if the masters have changed.
 func (c listCursor) among(all []*goredis.Client) listCursor {
 	name := uint32(0)
 	if len(all) > 1 {
@@ -39,8 +39,8 @@ func (c listCursor) among(all []*goredis.Client) listCursor {
 	return c
 }
 
-// next returns the cursor behind a step of SCAN that returned its own next one,
-// on one of so many masters. It is zero at the end.
+// next returns the cursor behind a step of SCAN, which returned the given cursor of
+// its own. masters is how many there are. It is zero at the end.
 func (c listCursor) next(scan uint64, masters int) listCursor {
 	switch {
 	case scan != 0:

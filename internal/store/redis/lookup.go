@@ -36,7 +36,7 @@ func (s *Store) lookUp(ctx context.Context, key idempotency.Key) (*found, error)
 	return f, err
 }
 
-// lookedUp reads a reply of lookup.lua, nil for no record.
+// lookedUp reads a reply of lookup.lua. It returns nil if there is no record.
 func lookedUp(key idempotency.Key, name string, answer reply) (*found, error) {
 	switch answer.word {
 	case replyAbsent:

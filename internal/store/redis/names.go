@@ -12,8 +12,8 @@ import (
 // DefaultPrefix begins all names in Redis where Options.Prefix is empty.
 const DefaultPrefix = "dedup:"
 
-// maxPrefix is the length of a prefix, in bytes, that no installation needs more
-// than. It stands in front of every name.
+// maxPrefix is how many bytes a prefix may have. Every name in Redis begins with it,
+// and so it costs memory for each.
 const maxPrefix = 100
 
 // names makes the names of a store's Redis keys and channels. All begin with one

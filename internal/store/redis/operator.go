@@ -9,8 +9,8 @@ import (
 	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
 )
 
-// operatorRounds bounds how often a record is looked at for an operator because
-// it changed in between.
+// operatorRounds limits how often Free and Forget look at a record that changes
+// between their look and their write.
 const operatorRounds = 8
 
 // Free implements [idempotency.Store]. It looks the record up and replaces exactly

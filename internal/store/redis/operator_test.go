@@ -81,9 +81,9 @@ func lapsed(t *testing.T, s *Store, c idempotency.Claim) idempotency.Claimed {
 	return claimed
 }
 
-// TestHungServerFrees stops the server after an operator's look. The command
-// waits in its socket and is executed when the server goes on, unless that is too
-// late: the operator was told of an error, and may have done something else.
+// TestHungServerFrees pauses the server between an operator's look and the command.
+// The command waits in its socket, and is executed when the server goes on, unless its
+// deadline has passed: the operator got an error, and may have done something else.
 func TestHungServerFrees(t *testing.T) {
 	for name, test := range map[string]struct {
 		patience time.Duration
@@ -213,8 +213,8 @@ func TestRecordChangesBetweenLookAndFree(t *testing.T) {
 	}
 }
 
-// TestFreedRecord looks at what stands in Redis after the fields that are no
-// record: its expiry is as before, and forgetting it leaves nothing.
+// TestFreedRecord looks at what is in Redis for a freed key: it expires as before, and
+// forgetting it leaves nothing.
 func TestFreedRecord(t *testing.T) {
 	server := redistest.Start(t)
 	s := closeAtEnd(t, openAt(t, server.Addr))
@@ -278,8 +278,8 @@ func TestFreedOften(t *testing.T) {
 	}
 }
 
-// TestLostReplyToAnOperator loses the reply to a command that was executed. What
-// comes between it and the next attempt is not undone.
+// TestLostReplyToAnOperator loses the reply to a command that was executed. A claim
+// between it and the next attempt is not lost.
 func TestLostReplyToAnOperator(t *testing.T) {
 	server := redistest.Start(t)
 	other := closeAtEnd(t, openAt(t, server.Addr))

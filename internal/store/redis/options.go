@@ -28,7 +28,7 @@ type Options struct {
 	// and Password are for the servers.
 	SentinelUsername string
 	SentinelPassword string
-	// Cluster makes the only address that of a cluster's node.
+	// Cluster says that a single address is that of a node of a cluster.
 	Cluster bool
 	// Username is empty for Redis's default user.
 	Username string

@@ -35,7 +35,8 @@ func TestParseURL(t *testing.T) {
 	}
 }
 
-// TestParseURLErrors has the word s3cret wherever a password may stray to.
+// TestParseURLErrors has the word s3cret wherever a password may end up in a wrong
+// URL.
 func TestParseURLErrors(t *testing.T) {
 	for text, want := range map[string]string{
 		"":                                       "another scheme",

@@ -10,8 +10,8 @@ import (
 // proxy stands between a store and a server and can lose replies.
 type proxy struct {
 	addr string
-	// lose is how many replies are still to be lost: what comes next from the
-	// server is dropped, and the connection with it.
+	// lose is how many replies are still to be lost: the next thing that comes from
+	// the server is dropped, and the connection is closed.
 	lose atomic.Int64
 
 	listener net.Listener

@@ -11,7 +11,7 @@ import (
 type found struct {
 	record *idempotency.Record
 	now    time.Time
-	// revision names this state of the record: its token and its count.
+	// revision names this state of the record: its token and its revision count.
 	revision string
 	// response is that kept in the record, nil if there is none.
 	response []byte
@@ -49,8 +49,8 @@ func decodeFound(key idempotency.Key, name string, r reply) (*found, error) {
 	if f.record, err = idempotency.DecodeRecord(key, []byte(record)); err != nil {
 		return nil, unreadable(name, "%w", err)
 	}
-	// The script wrote these fields with the record: one without the other is
-	// somebody else's doing.
+	// The scripts write the record and these fields together. If they do not fit each
+	// other, somebody else has changed them.
 	if f.record.Token != token || (f.record.State == idempotency.InFlight) != (leaseUntil > 0) {
 		return nil, unreadable(name, "its record and its other fields do not belong together")
 	}
@@ -60,8 +60,8 @@ func decodeFound(key idempotency.Key, name string, r reply) (*found, error) {
 	return f, nil
 }
 
-// encodeRecord returns what is written of a record. Its end of lease and its
-// expiry lie in Redis, by the server's clock, and not in here.
+// encodeRecord returns what is written of a record. The end of its lease and its
+// expiry are left out: they are fields of their own, by the server's clock.
 func encodeRecord(key idempotency.Key, r *idempotency.Record) []byte {
 	stored := *r
 	stored.LeaseUntil, stored.Expires = time.Time{}, time.Time{}

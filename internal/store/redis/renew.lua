@@ -16,7 +16,7 @@ end
 if lease == '0' then
 	return {'settled', now}
 end
--- The record that a forced run is to replace may live longer.
+-- In a forced run, the record that it is to replace may live longer.
 local expiry = string.format('%.0f', math.max(now + tonumber(ARGV[3]), tonumber(f[3]) or 0))
 redis.call('HSET', key, 'l', string.format('%.0f', now + tonumber(ARGV[2])), 'x', expiry)
 redis.call('HINCRBY', key, 'v', 1)

@@ -15,28 +15,29 @@ import (
 
 // replicas waits until kept responses are on replicas.
 //
-// WAIT occupies its connection for as long as a replica is behind, and counts
-// what that connection wrote. So there is at most one at a time on each master:
-// a round, for all settlements that were written before it began. It writes a
-// mark of its own first, which lies behind them in the stream to the replicas.
+// WAIT blocks its connection while a replica is behind, and it counts only what that
+// connection wrote. So there is at most one WAIT at a time on each master. It is a
+// round for all settlements that were written before it began. The round writes a
+// mark first. The mark follows those settlements in the stream to the replicas: a
+// replica that has the mark has them too.
 type replicas struct {
 	// wanted is how many replicas are to have a response; 0 waits for none.
 	wanted  int
 	timeout time.Duration
-	// missed counts the settlements that were answered without.
+	// missed counts the settlements that were answered without their replicas.
 	missed     atomic.Int64
 	background sync.WaitGroup
 
 	mu sync.Mutex
-	// next are the rounds that have not begun, of masters on which one is under
-	// way; nil if nobody waits for it.
+	// next has an entry for each master on which a round is under way: the round
+	// after it, or nil where nobody waits for one.
 	next map[*goredis.Client]*round
 }
 
 // round is one WAIT.
 type round struct {
-	// mark is the Redis key that the round writes: one in a slot that the master
-	// has, of any of the settlements.
+	// mark is the Redis key that the round writes. It belongs to one of the
+	// settlements, so that it lies in a slot of this master.
 	mark string
 	done chan struct{}
 	err  error // when it is done
@@ -54,8 +55,8 @@ func newReplicas(wanted int, timeout time.Duration) *replicas {
 func (s *Store) Unreplicated() int64 { return s.replicas.missed.Load() }
 
 // awaitReplicas waits until a kept response is on the replicas of the master that
-// has settled it, or until the operation's time is over. That is no error: the response is kept, and its
-// client is to have it.
+// has settled it, or until the time of the operation is over. The latter is no error:
+// the response is kept, and its client is to have it.
 func (s *Store) awaitReplicas(ctx context.Context, master *goredis.Client, key idempotency.Key, claimed *idempotency.Record) {
 	err := s.replicas.await(ctx, master, s.names.mark(key, claimed.Token))
 	if err == nil {
@@ -117,7 +118,7 @@ func (r *replicas) wait(master *goredis.Client, mark string) error {
 	defer cancel()
 	pipeline := master.WithTimeout(r.timeout).Pipeline()
 	pipeline.Set(ctx, mark, "", markLife)
-	// The reply is to come before our own time is over.
+	// WAIT has less time than we have, so that its reply still comes.
 	had := pipeline.Do(ctx, "WAIT", r.wanted, toMillis(r.timeout*4/5))
 	if _, err := pipeline.Exec(ctx); err != nil {
 		return err

@@ -14,7 +14,7 @@ import (
 	"github.com/caddy-dedup/caddy-dedup/internal/redistest"
 )
 
-// claimMany claims so many keys.
+// claimMany claims n keys.
 func claimMany(t *testing.T, s *Store, prefix string, n int) map[string]*idempotency.Record {
 	t.Helper()
 	records := make(map[string]*idempotency.Record)
@@ -41,8 +41,8 @@ func settleMany(t *testing.T, s *Store, records map[string]*idempotency.Record) 
 	return time.Since(begun)
 }
 
-// TestWaitReplicas has the replica's link delayed, so that it has nothing but
-// what was waited for.
+// TestWaitReplicas pauses the replica, so that it has a response only if Settle waited
+// for it.
 func TestWaitReplicas(t *testing.T) {
 	t.Parallel()
 	master := redistest.Start(t)
@@ -75,7 +75,7 @@ func TestWaitReplicas(t *testing.T) {
 	if n := s.Unreplicated(); n != 0 {
 		t.Errorf("%d responses were answered without their replica", n)
 	}
-	// What keeps nothing does not wait.
+	// A settlement that keeps no response does not wait.
 	waits := calls(t, master)["wait"]
 	d := claimOf("released", "token")
 	mustSettle(t, s, d, mustClaim(t, s, d, idempotency.Proceed).Record, released())

@@ -13,7 +13,7 @@ import (
 	"github.com/caddy-dedup/caddy-dedup/internal/redistest"
 )
 
-// movedSlots may be thousands, for a long test.
+// movedSlots is small by default; a long test sets thousands.
 var movedSlots = flag.Int("redis.slots", 30, "how many slots of a cluster are moved under load, there and back, up to 5000")
 
 // claimIn is a claim of a fresh key in one of the slots.
@@ -33,8 +33,8 @@ func withToken(c idempotency.Claim, token string) idempotency.Claim {
 	return c
 }
 
-// testHalfMovedSlot has operations on a slot of which neither master has all:
-// those on one Redis key go on, and the others wait for the slot.
+// testHalfMovedSlot uses a slot of which each of two masters has a part. Operations on
+// one Redis key go on, and those on several wait until the slot has moved.
 func testHalfMovedSlot(t *testing.T, cluster *redistest.Cluster, o Options) {
 	s := closeAtEnd(t, openWith(t, o))
 	from, to := cluster.Masters[0], cluster.Masters[2]

@@ -21,7 +21,7 @@ func (s *Store) Response(ctx context.Context, key idempotency.Key, token string)
 		inside = pipeline.HMGet(ctx, s.names.record(key), "t", "b", "l")
 		beside = pipeline.Get(ctx, s.names.response(key, token))
 		_, err := pipeline.Exec(ctx)
-		// An answer to one of the two says nothing of the other.
+		// An error that answers one of the two says nothing about the other.
 		if answered(err) {
 			return nil
 		}
@@ -50,8 +50,8 @@ func (s *Store) Response(ctx context.Context, key idempotency.Key, token string)
 	case !ok:
 		return nil, nil
 	case fields[2] != "0":
-		// A forced run is in flight: what lies here is the response of the run
-		// before it, whose token the response itself tells.
+		// A forced run is in flight. What is here is the response of the run before
+		// it; decoding fails if that is not the run with this token.
 		response, err := idempotency.DecodeResponse(key, token, []byte(small))
 		if err != nil {
 			return nil, nil
@@ -73,8 +73,8 @@ func decodeResponse(key idempotency.Key, token, name string, stored []byte) (*id
 	return response, nil
 }
 
-// wrongType tells a Redis key of another type, which somebody else must have
-// made, from other errors.
+// wrongType returns the error for a Redis key of another type than ours, which
+// somebody else must have written. Other errors it returns as they are.
 func wrongType(name string, err error) error {
 	if hasCode(err, "WRONGTYPE") {
 		return unreadable(name, "it has another type than caddy-dedup gives it")

@@ -35,7 +35,7 @@ func TestRoundTrips(t *testing.T) {
 	o := Options{Addresses: []string{server.Addr}, Timeout: generous}.withDefaults()
 	client := watched(goredis.NewClient(clientOptions(o)), o)
 	s := closeAtEnd(t, newStore(client, o))
-	for _, warm := range []string{"warm", "warmer"} { // connection, time and scripts
+	for _, warm := range []string{"warm", "warmer"} { // the connection is made, and the time and the scripts are known
 		c := claimOf(warm, warm)
 		c.Waits = true
 		claimed := mustClaim(t, s, c, idempotency.Proceed)

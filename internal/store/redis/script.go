@@ -53,15 +53,15 @@ type reply struct {
 	rest []any
 }
 
-// tryAgainPause lies between two attempts on a cluster's slot that is being
-// moved.
+// tryAgainPause is the time between two attempts while the slot of the keys moves to
+// another node of a cluster.
 const tryAgainPause = 10 * time.Millisecond
 
-// try has an attempt made, and once more on another connection if it got no
-// reply and time is left. The attempt must be one that may be executed twice.
+// try makes an attempt. If that got no reply and there is time left, it makes a second
+// one, on another connection. So the command must be one that may be executed twice.
 //
-// While a slot is moved from one node to another, neither executes a script
-// whose keys do not all exist there: it is tried until the slot has moved.
+// While a slot moves from one node to another, a node executes a script only if it has
+// all of its keys. Where neither has, the attempts go on until the slot has moved.
 func try(ctx context.Context, attempt func() error) error {
 	err := attempt()
 	if connectionFailed(err) && ctx.Err() == nil {
@@ -107,8 +107,8 @@ func readReply(key string, command *goredis.Cmd) (reply, error) {
 	return reply{word: word, now: now, rest: value.([]any)[2:]}, nil
 }
 
-// scriptReply reads what all replies of the scripts begin with. It is not ok
-// for those of others.
+// scriptReply reads what all replies of our scripts begin with. It is not ok for
+// other replies.
 func scriptReply(value any) (word string, now int64, ok bool) {
 	values, _ := value.([]any)
 	if len(values) < 2 {
@@ -119,7 +119,7 @@ func scriptReply(value any) (word string, now int64, ok bool) {
 	return word, now, isWord && isTime
 }
 
-// unexpectedReply is the error for a reply that none of our scripts makes.
+// unexpectedReply returns the error for a reply that none of our scripts makes.
 func unexpectedReply(key string, value any) error {
 	text := fmt.Sprintf("%v", value)
 	if len(text) > 100 {

@@ -36,8 +36,8 @@ func (s *Store) Renew(ctx context.Context, c idempotency.Claim) error {
 	return answer.owned(keys[0])
 }
 
-// Settle implements [idempotency.Store]. It is one round trip, and another one
-// where a kept response is to be on replicas.
+// Settle implements [idempotency.Store]. It takes one round trip, and another one
+// where it waits for replicas.
 func (s *Store) Settle(ctx context.Context, key idempotency.Key, claimed *idempotency.Record, settlement idempotency.Settlement) error {
 	if settlement.State == idempotency.Complete && settlement.Response == nil {
 		return errors.New("settle: a complete record needs its response")
@@ -66,7 +66,7 @@ func (s *Store) Settle(ctx context.Context, key idempotency.Key, claimed *idempo
 	return nil
 }
 
-// owned returns what a renewal or a settlement says of the claim.
+// owned returns what the reply to a renewal or a settlement says about the claim.
 func (r reply) owned(key string) error {
 	switch r.word {
 	case replyOK, replySettled:
@@ -115,8 +115,8 @@ func newSettleCall(s *Store, key idempotency.Key, claimed *idempotency.Record, s
 	return c
 }
 
-// run settles, without a retry. A response beside the record goes ahead of the
-// script in the same round trip. The script gives it its name, or removes it.
+// run settles, without a retry. A response beside the record is written first, in the
+// same round trip. The script then gives it its name, or removes it.
 func (c *settleCall) run(ctx context.Context) (reply, error) {
 	s := c.store
 	if c.beside == nil {

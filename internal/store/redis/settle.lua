@@ -3,8 +3,8 @@
 --       of the run, and 3 where it was put before this
 -- ARGV: 1 token; 2 record to write; 3 life of the record, ms;
 --       4 life of the response in KEYS[2], ms; 5 response to keep in the record, or '';
---       6 token of the record to write: another than 1 where a forced run
---         leaves the record that it was to replace, with its response;
+--       6 token of the record to write. It is not that of 1 where a forced run
+--         keeps nothing: it leaves the record that it was to replace;
 --       7 that record's expiry, ms
 -- Returns {'ok' | 'settled' | 'fenced' | 'absent' | 'no response' | 'foreign', now}.
 local key = KEYS[1]
@@ -49,7 +49,7 @@ if KEYS[3] then
 end
 if waiting then
 	for channel in string.gmatch(waiting, '%S+') do
-		-- Only a hint: a user who may not publish still settles.
+		-- Only a hint: without the right to publish, the claim is settled all the same.
 		redis.pcall('PUBLISH', channel, string.match(key, '{(%x+)}$'))
 	end
 end

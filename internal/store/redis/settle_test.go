@@ -36,14 +36,15 @@ func TestRefusedSettlementLeavesNothing(t *testing.T) {
 		t.Errorf("the released answer: %+v, %v", answer, err)
 	}
 
-	command(t, server, "FLUSHALL") // the server has lost all
+	command(t, server, "FLUSHALL") // the server loses everything
 	if err := s.Settle(ctx, next.Key, nextClaimed.Record, kept(large)); !errors.Is(err, idempotency.ErrGone) {
 		t.Fatalf("settle: %v, want ErrGone", err)
 	}
 	keys("gone", 0)
 }
 
-// TestSettleWithoutItsResponse has the response evicted before the script runs.
+// TestSettleWithoutItsResponse runs the script without the response, as if that had
+// been evicted.
 func TestSettleWithoutItsResponse(t *testing.T) {
 	server := redistest.Start(t)
 	s := closeAtEnd(t, openAt(t, server.Addr))

@@ -13,10 +13,11 @@ import (
 // Options.Timeout, whatever the server does.
 type Store struct {
 	client client
-	// options are those it was opened with, for its errors.
+	// options are those that the store was opened with. Its errors name them.
 	options Options
 	timeout time.Duration
-	// patience is how long after a call the server may still execute its claim.
+	// patience is how long after a call the server may still execute a claim, or free
+	// a record.
 	patience time.Duration
 	names    names
 	inbox    *inbox

@@ -11,8 +11,8 @@ import (
 	goredis "github.com/redis/go-redis/v9"
 )
 
-// masters returns the clients of all servers that have records, in the order of
-// their addresses.
+// masters returns a client for each server that has records, in the order of their
+// addresses.
 func masters(ctx context.Context, c client) ([]*goredis.Client, error) {
 	if only, ok := c.(*goredis.Client); ok {
 		return []*goredis.Client{only}, nil

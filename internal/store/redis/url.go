@@ -41,8 +41,8 @@ func ParseURLs(texts ...string) (Options, error) {
 // out in the options; the only parameter is db. No error shows any part of the
 // URL that could belong to a password.
 func ParseURL(text string) (Options, error) {
-	// The errors of the URL parser and of go-redis quote what they trip over,
-	// which is the password as soon as it has an unescaped / # ? or @ in it.
+	// The errors of the URL parser and of go-redis quote what they cannot read. With
+	// an unescaped / # ? or @ in the password, that is the password.
 	unreadable := errors.New("the redis URL cannot be read; it takes " + urlForms +
 		", with the characters / # ? @ : % of a password percent-encoded")
 	u, err := url.Parse(text)

@@ -8,7 +8,8 @@ import (
 	"github.com/caddy-dedup/caddy-dedup/internal/redistest"
 )
 
-// TestWrongKindOfServer has settings for another kind of Redis than is there.
+// TestWrongKindOfServer has settings for another kind of Redis than the one that is
+// there.
 func TestWrongKindOfServer(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
@@ -27,7 +28,7 @@ func TestWrongKindOfServer(t *testing.T) {
 		o := test.o
 		o.Timeout = generous
 		s := closeAtEnd(t, openWith(t, o))
-		// Any slot but those of one master.
+		// Slots of two masters, so that one at least is not of the server that is asked.
 		for _, key := range []string{namesOn(0, 3, name)(), namesOn(2, 3, name)()} {
 			claimed, err := s.Claim(ctx, claimOf(key, "token"))
 			if err == nil && name == "a node of a cluster" {
