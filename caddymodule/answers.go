@@ -40,7 +40,7 @@ func (x *exchange) replay(d engine.Replay) error {
 	}
 	x.report(o, d.Record.ExecutionID, d.Record.Attempt)
 	x.logger.Debug("answered a duplicate",
-		zap.String("key", x.key), zap.String("execution_id", d.Record.ExecutionID), zap.Int("status", d.Response.Status))
+		zap.String("key", x.keyText()), zap.String("execution_id", d.Record.ExecutionID), zap.Int("status", d.Response.Status))
 	readOff(x.w, x.r)
 	x.setReplayHeader(d)
 	if d.Response.Failed {
@@ -85,7 +85,10 @@ func (x *exchange) setReplayHeader(d engine.Replay) {
 func (x *exchange) pass(d engine.SameRun) error {
 	x.report(outcomeFresh, d.Record.ExecutionID, d.Record.Attempt)
 	nameRun(x.r.Header, d.Record)
-	return x.next.ServeHTTP(x.w, sentOnce(x.r))
+	r := x.r.WithContext(x.r.Context())
+	r.Header = r.Header.Clone()
+	r.Header.Set(claimHeader, x.proofOf(d.Record))
+	return x.next.ServeHTTP(x.w, sentOnce(r))
 }
 
 // maxOriginalResponse is the size up to which a conflict carries the first

@@ -245,6 +245,9 @@ func (c *capture) sendTrailers() {
 		}
 	}
 	for name, values := range c.header {
+		if isDedupHeader(strings.TrimPrefix(name, http.TrailerPrefix)) {
+			continue
+		}
 		if announced[name] || strings.HasPrefix(name, http.TrailerPrefix) {
 			c.client.Header()[name] = values
 		}

@@ -89,7 +89,7 @@ func (h *Handler) Provision(ctx caddy.Context) error {
 
 // ServeHTTP finds the request's key and does what the engine decides.
 func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request, next caddyhttp.Handler) error {
-	cameIn, forced := takeDedupHeaders(r), h.takeForce(r)
+	proof, forced := takeDedupHeaders(r), h.takeForce(r)
 	if !h.applies(r) {
 		return h.passUnclaimed(w, r, next)
 	}
@@ -104,7 +104,7 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request, next caddyht
 	case request == nil:
 		return h.passUnclaimed(w, r, next)
 	}
-	request.SameRun, request.Force = cameIn, forced
+	request.Proof, request.Force = proof, forced
 	decision, err := x.begin(*request)
 	if err != nil {
 		return caddyhttp.Error(statusClientGone, err)
@@ -131,7 +131,7 @@ type exchange struct {
 	next caddyhttp.Handler
 
 	found      delivery.Found
-	key        string
+	key        idempotency.Key
 	allowance  allowance // of the budget, for the request's body and its response
 	closeStore func()    // leaves the store
 }
@@ -161,9 +161,17 @@ func (x *exchange) done() {
 	}
 }
 
+// keyText is the key as people see it, "" where there is none yet.
+func (x *exchange) keyText() string {
+	if x.key == (idempotency.Key{}) {
+		return ""
+	}
+	return x.key.String()
+}
+
 // report tells placeholders and the access log what became of the request.
 func (x *exchange) report(o outcome, executionID string, attempt int) {
-	report(x.r, o, x.key, x.found.Provider, executionID, attempt)
+	report(x.r, o, x.keyText(), x.found.Provider, executionID, attempt)
 }
 
 // applies reports whether requests like this one are deduplicated at all.

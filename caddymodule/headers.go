@@ -2,6 +2,7 @@ package caddymodule
 
 import (
 	"context"
+	"io"
 	"maps"
 	"net/http"
 	"slices"
@@ -19,6 +20,9 @@ const (
 	attemptHeader     = "Dedup-Attempt"
 	parentIDHeader    = "Dedup-Parent-Id"
 	retentionHeader   = "Dedup-Retention"
+	// claimHeader is for upstreams only: a dedup handler there knows by it that the
+	// request belongs to the run in flight under its key.
+	claimHeader = "Dedup-Claim"
 )
 
 // resentHeaders make Go's HTTP transport send a request without a body a second
@@ -26,16 +30,66 @@ const (
 // executed it (net/http, Request.isReplayable).
 var resentHeaders = []string{"Idempotency-Key", "X-Idempotency-Key"}
 
-// takeDedupHeaders removes what came in under our prefix and returns the
-// execution ID among it. What another handler of ours in this process has set
-// for its own run stays.
-func takeDedupHeaders(r *http.Request) (executionID string) {
-	executionID = r.Header.Get(executionIDHeader)
-	if executionID != "" && executionID == executionInContext(r.Context()) {
-		return executionID
+// takeDedupHeaders removes what came in under our prefix and returns the proof
+// among it. What another handler of ours in this process has set for its own run
+// stays.
+func takeDedupHeaders(r *http.Request) (proof string) {
+	proof = r.Header.Get(claimHeader)
+	protectTrailers(r)
+	protectFromConnection(r.Header)
+	if id := r.Header.Get(executionIDHeader); id != "" && id == executionInContext(r.Context()) {
+		return proof
 	}
 	removeDedupHeaders(r.Header, nil)
-	return executionID
+	return proof
+}
+
+// protectTrailers removes our fields from a request's trailers: from those that are
+// announced, and from all others when they have come with the end of the body.
+func protectTrailers(r *http.Request) {
+	if r.Trailer == nil || r.Body == nil {
+		return // only announced ones are passed on
+	}
+	removeDedupHeaders(r.Trailer, nil)
+	r.Body = bodyBeforeTrailers{r.Body, r.Trailer}
+}
+
+// bodyBeforeTrailers is a body whose trailers are cleared of ours at its end.
+type bodyBeforeTrailers struct {
+	io.ReadCloser
+	trailers http.Header
+}
+
+// Read implements [io.Reader].
+func (b bodyBeforeTrailers) Read(p []byte) (int, error) {
+	n, err := b.ReadCloser.Read(p)
+	if err != nil {
+		removeDedupHeaders(b.trailers, nil)
+	}
+	return n, err
+}
+
+// protectFromConnection takes our fields out of those that Connection names: a
+// proxy removes all of these from what it sends on (RFC 9110, section 7.6.1), and
+// the upstream would not learn which run it is.
+func protectFromConnection(header http.Header) {
+	var kept []string
+	removed := false
+	for _, line := range header["Connection"] {
+		for name := range strings.SplitSeq(line, ",") {
+			if name = strings.TrimSpace(name); isDedupHeader(name) {
+				removed = true
+			} else if name != "" {
+				kept = append(kept, name)
+			}
+		}
+	}
+	switch {
+	case removed && len(kept) == 0:
+		delete(header, "Connection")
+	case removed:
+		header["Connection"] = []string{strings.Join(kept, ", ")}
+	}
 }
 
 // removeDedupHeaders removes all fields under our prefix, and puts back those
@@ -78,10 +132,13 @@ func (h *Handler) takeForce(r *http.Request) bool {
 	return asked
 }
 
-// sentOnce returns the request in a form that no transport of Go's sends twice:
-// the idempotency key stands under its name in lower case, which reaches the
-// upstream all the same.
+// sentOnce returns the request in a form that no transport of Go's sends twice. One
+// with a body is none that it would. In one without, the idempotency key stands
+// under its name in lower case, which reaches the upstream all the same.
 func sentOnce(r *http.Request) *http.Request {
+	if r.ContentLength != 0 {
+		return r
+	}
 	var header http.Header
 	for _, name := range resentHeaders {
 		values, ok := r.Header[name]

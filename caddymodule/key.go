@@ -133,7 +133,7 @@ func (x *exchange) identified(found delivery.Found, repl *caddy.Replacer, finger
 		Prefix:    found.Prefix,
 		ID:        found.ID,
 	}.Key()
-	x.found, x.key = found, key.String()
+	x.found, x.key = found, key
 	return &engine.Request{
 		Key:         key,
 		Origin:      idempotency.Origin{Provider: found.Provider, DeliveryID: found.ID},
@@ -183,20 +183,30 @@ func (h *Handler) scopeOf(r *http.Request, repl *caddy.Replacer, found delivery.
 }
 
 // asSent returns path and query as the client sent them, escaped, whatever
-// handlers in front have rewritten.
+// handlers in front have rewritten. A target without a path counts whole: of
+// `POST shop:transfer` the path would be empty, as of `POST shop:refund`.
 func asSent(r *http.Request) (path, query string) {
-	u := r.URL
+	u, target := r.URL, r.RequestURI
 	if original, ok := r.Context().Value(caddyhttp.OriginalRequestCtxKey).(http.Request); ok && original.URL != nil {
-		u = original.URL
+		u, target = original.URL, original.RequestURI
 	}
-	return u.EscapedPath(), u.RawQuery
+	if path = u.EscapedPath(); path == "" {
+		return target, ""
+	}
+	return path, u.RawQuery
 }
 
-// hostOf returns the host in lower case and without its port.
+// hostOf returns the host as the client sent it, in lower case, with its port
+// unless that is the default one of the scheme: two sites on two ports are two.
 func hostOf(r *http.Request) string {
-	host := r.Host
-	if name, _, err := net.SplitHostPort(host); err == nil {
-		host = name
+	host, port := strings.ToLower(r.Host), "80"
+	if r.TLS != nil {
+		port = "443"
 	}
-	return strings.ToLower(strings.Trim(host, "[]"))
+	if name, own, err := net.SplitHostPort(host); err == nil && (own == port || own == "") {
+		return strings.Trim(name, "[]")
+	} else if err == nil {
+		return host
+	}
+	return strings.Trim(host, "[]")
 }

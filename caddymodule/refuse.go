@@ -27,7 +27,7 @@ func (x *exchange) refuse(r refusal) error {
 func (x *exchange) refuseOrPass(d engine.Refusal) error {
 	if d.Reason == engine.ReasonUnavailable && x.StoreErrors == storeErrorsPass {
 		x.logger.Error("unprotected: the store failed and the request passes without a claim",
-			zap.String("key", x.key), zap.String("provider", x.found.Provider), zap.Error(d.Err))
+			zap.String("key", x.keyText()), zap.String("provider", x.found.Provider), zap.Error(d.Err))
 		x.report(outcomeUnprotected, "", 0)
 		return x.passUnclaimed(x.w, x.r, x.next)
 	}
@@ -43,11 +43,11 @@ func (x *exchange) detailOf(d engine.Refusal) string {
 	case engine.ReasonInFlight:
 		return "the first request with this key has not been answered yet; repeat this one later"
 	case engine.ReasonHeld:
-		return "an earlier request with this key may or may not have been executed; an operator has to release the key " + x.key
+		return "an earlier request with this key may or may not have been executed; an operator has to release the key " + x.keyText()
 	case engine.ReasonExhausted:
 		return "the request was tried as often as is allowed, and the last attempt's outcome is unknown"
 	case engine.ReasonUnreadable:
-		return "the stored record of the key " + x.key + " cannot be read; an operator has to look at it"
+		return "the stored record of the key " + x.keyText() + " cannot be read; an operator has to look at it"
 	case engine.ReasonOverloaded:
 		if errors.Is(d.Err, idempotency.ErrFull) {
 			return "the request was not executed: the store is full; repeat it later"
@@ -77,7 +77,7 @@ func (x *exchange) answerProblem(p problem, storeSaid error) error {
 		zap.String("method", x.r.Method), zap.String("host", x.r.Host), zap.String("path", path),
 		zap.String("code", string(p.Code)),
 		zap.Int("status", p.Status),
-		zap.String("key", x.key),
+		zap.String("key", x.keyText()),
 		zap.String("provider", x.found.Provider),
 		zap.String("execution_id", p.ExecutionID),
 		zap.String("detail", p.Detail),

@@ -43,7 +43,7 @@ func (x *exchange) carryOut(run *engine.Run) error {
 		limit.lift()
 		settle(nil)
 	}
-	err := x.next.ServeHTTP(answer, forUpstream(x.r.WithContext(ctx)))
+	err := x.next.ServeHTTP(answer, forUpstream(x.r.WithContext(ctx), x.proofOf(run.Record())))
 	settle(err)
 	switch {
 	case err != nil:
@@ -180,7 +180,7 @@ func (x *exchange) announce(run *idempotency.Record) {
 	if run.ParentID != "" {
 		o = outcomeForced
 		x.logger.Info("forced: a request that was complete runs again on purpose",
-			zap.String("key", x.key), zap.String("execution_id", run.ExecutionID), zap.String("parent_id", run.ParentID),
+			zap.String("key", x.keyText()), zap.String("execution_id", run.ExecutionID), zap.String("parent_id", run.ParentID),
 			zap.String("provider", x.found.Provider), x.loggedID(), zap.String("remote", x.r.RemoteAddr))
 	}
 	x.report(o, run.ExecutionID, run.Attempt)
@@ -200,10 +200,20 @@ func (x *exchange) loggedID() zap.Field {
 // forUpstream returns the request as the handlers behind get it. Responses are
 // kept unencoded, for clients of all kinds: without Accept-Encoding the upstream
 // has no reason to encode, and Go's transport decodes what it asked for itself.
-func forUpstream(r *http.Request) *http.Request {
+//
+// The proof of the claim is in this request alone, which no log and no error route
+// gets to see.
+func forUpstream(r *http.Request, proof string) *http.Request {
 	r.Header = r.Header.Clone()
 	r.Header.Del("Accept-Encoding")
+	r.Header.Set(claimHeader, proof)
 	return sentOnce(r)
+}
+
+// proofOf is what shows to a dedup handler behind this one that a request belongs
+// to the run.
+func (x *exchange) proofOf(run *idempotency.Record) string {
+	return idempotency.Proof(x.key, run.Token)
 }
 
 // What Caddy's reverse_proxy says about the request in its placeholders.

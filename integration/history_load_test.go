@@ -146,7 +146,8 @@ func send(ctx context.Context, client *http.Client, base string, r *history.Requ
 	if err != nil {
 		return "", err
 	}
-	request.GetBody = nil // else the client would send it again by itself
+	request.Host = "dedup.test" // the same for all processes
+	request.GetBody = nil       // else the client would send it again by itself
 	request.Header.Set("Idempotency-Key", r.Key)
 	request.Header.Set(requestHeader, r.ID)
 	if r.Force {

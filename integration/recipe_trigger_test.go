@@ -46,7 +46,7 @@ func TestRecipeTriggerDispatchReservesFirst(t *testing.T) {
 // goldenTriggerKey is that of the event evt-1 of /triggers/deploy/main on
 // triggers.test, in the page's namespace. If it changes, everybody's records are
 // lost with an update.
-const goldenTriggerKey = "e90d22880fa6920ce7a4113e2cbb89e164d5a9fbc9488a7877ccadc336525d25"
+const goldenTriggerKey = "e90d22880fa6920cc359482321275b5e706ad618dee534c0e29176fda8e35f54"
 
 func TestRecipeTriggerDispatchKeysNeverMeet(t *testing.T) {
 	t.Parallel()

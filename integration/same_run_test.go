@@ -82,7 +82,7 @@ func TestClientsCannotSetOurHeaders(t *testing.T) {
 			if !strings.HasPrefix(strings.ToLower(field), "dedup-") {
 				continue
 			}
-			ours := name == "k" && (field == "Dedup-Execution-Id" || field == "Dedup-Attempt")
+			ours := name == "k" && (field == "Dedup-Execution-Id" || field == "Dedup-Attempt" || field == "Dedup-Claim")
 			if !ours || len(values) != 1 || strings.HasPrefix(values[0], "00000000") || values[0] == "9" {
 				t.Errorf("%s: the upstream got %s %q", name, field, values)
 			}

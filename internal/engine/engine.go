@@ -101,9 +101,9 @@ type Request struct {
 	Origin idempotency.Origin
 	// Fingerprint is from [idempotency.Fingerprint]; empty if none is taken.
 	Fingerprint string
-	// SameRun is the execution ID that the request came in with: see
-	// [idempotency.Claim].
-	SameRun string
+	// Proof is what the request came in with to show that it belongs to a run
+	// ([idempotency.Proof]); empty for most.
+	Proof string
 	// Force runs again on purpose although a response is kept.
 	Force  bool
 	Policy idempotency.Policy
@@ -121,7 +121,7 @@ type Request struct {
 func (e *Engine) claimOf(req Request) idempotency.Claim {
 	return idempotency.Claim{
 		Key:          req.Key,
-		SameRun:      req.SameRun,
+		Proof:        req.Proof,
 		Fingerprints: e.store.Sealer().Fingerprints(req.Key, req.Fingerprint),
 		Origin:       req.Origin,
 		Terms:        req.Policy.Terms,

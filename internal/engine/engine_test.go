@@ -209,8 +209,8 @@ func TestSameRunPasses(t *testing.T) {
 		req := someRequest()
 		run := owner.run(req)
 		inner := req
-		inner.SameRun = run.ExecutionID()
-		inner.Fingerprint = "body:as another handler takes it"
+		inner.Proof = idempotency.Proof(req.Key, run.Record().Token)
+		inner.Fingerprint = "json:as another handler takes it"
 		w := other.beginLater(context.Background(), inner)
 		if got := as[engine.SameRun](t, w.decision()); got.Record.ExecutionID != run.ExecutionID() {
 			t.Errorf("it belongs to %q, want %q", got.Record.ExecutionID, run.ExecutionID())
@@ -218,7 +218,66 @@ func TestSameRunPasses(t *testing.T) {
 		if w.took != 0 {
 			t.Errorf("it waited %v for itself", w.took)
 		}
+		// Everybody may see an execution ID, and the proof is good for this request.
+		inner.Proof = run.ExecutionID()
+		inner.Wait = 0
+		wantRefusal(t, other.begin(inner), engine.ReasonInFlight, run.ExecutionID())
+		inner.Proof = idempotency.Proof(req.Key, run.Record().Token)
+		inner.Fingerprint = "body:two"
+		wantRefusal(t, other.begin(inner), engine.ReasonReused, run.ExecutionID())
 		wantEnd(t, run, created("one"), resultKept)
+	})
+}
+
+// An answer about the caller is that caller's alone. Those who waited claim anew,
+// one after the other, on all replicas; what a forgery leaves is soon gone.
+func TestAnswerAboutTheCallerIsNotShared(t *testing.T) {
+	for _, status := range []int{401, 403, 407} {
+		onBoth(t, func(t *testing.T, owner, other *replica) {
+			req := someRequest()
+			req.Policy.ReleaseOn, _ = idempotency.ParseStatuses("5xx", "401", "403", "407")
+			req.Wait = time.Minute
+			forged := owner.run(req)
+			genuine := other.waiters(3, req)
+			synctest.Wait()
+			if got := end(forged, &idempotency.Response{Status: status}); got != resultReleased {
+				t.Errorf("%d: the run ended %q", status, got)
+			}
+			var run *engine.Run
+			time.Sleep(2 * time.Second) // the other replica looks
+			synctest.Wait()
+			for _, w := range genuine {
+				if w.decided() {
+					if run != nil {
+						t.Fatalf("%d: two run at once", status)
+					}
+					run = as[*engine.Run](t, w.decision())
+				}
+			}
+			if run == nil {
+				t.Fatalf("%d: nobody runs", status)
+			}
+			wantEnd(t, run, created("one"), resultKept)
+			for _, w := range genuine {
+				if d := w.decision(); d != engine.Decision(run) {
+					wantReplay(t, d, run.ExecutionID(), created("one"), true)
+				}
+			}
+		})
+	}
+	synctest.Test(t, func(t *testing.T) {
+		a, req := newReplica(t, newShared(t)), someRequest()
+		req.Policy.ReleaseOn, _ = idempotency.ParseStatuses("401")
+		end(a.run(req), &idempotency.Response{Status: 401})
+		time.Sleep(someLease)
+		if record := a.stored(req); record != nil {
+			t.Errorf("after a lease there is still %+v", record)
+		}
+		// Where attempts are counted, a forgery counts as long as any other.
+		req.Policy.MaxAttempts = 5
+		end(a.run(req), &idempotency.Response{Status: 401})
+		time.Sleep(10 * someLease)
+		a.wantState(req, idempotency.Released, 1)
 	})
 }
 

@@ -1,6 +1,11 @@
 package idempotency
 
-import "time"
+import (
+	"crypto/sha256"
+	"crypto/subtle"
+	"encoding/hex"
+	"time"
+)
 
 // Terms are the settings under which a request claims its key.
 type Terms struct {
@@ -30,9 +35,9 @@ type Claim struct {
 	// reply to the claim was lost, and the same claim is made once more.
 	Token       string
 	ExecutionID string
-	// SameRun is the execution ID that the request came in with. It is set if another
-	// dedup handler, in front of this one, has claimed the key already.
-	SameRun string
+	// Proof is what the request came in with to show that it belongs to a run: another
+	// dedup handler, in front of this one, has claimed the key already ([Proof]).
+	Proof string
 	// Fingerprints are the fingerprint of the request, in every form in which an
 	// earlier claim may have stored it: plain, and under each encryption key. This
 	// claim stores the first one. Empty if no fingerprint is taken.
@@ -65,7 +70,7 @@ const (
 	// RefuseHeld: nobody knows how the latest run ended, and its claim was made with
 	// [Terms.Hold].
 	RefuseHeld
-	// PassSameRun: the request is part of the run in flight ([Claim.SameRun]).
+	// PassSameRun: the request is part of the run in flight ([Claim.Proof]).
 	PassSameRun
 	// RefuseExhausted: [Terms.MaxAttempts] runs may have reached the upstream, and
 	// nobody knows how the last of them ended.
@@ -98,7 +103,7 @@ func Decide(found *Record, c Claim, now time.Time) Verdict {
 		return RefuseHeld
 	case found.State == InFlight && found.Token == c.Token:
 		return Proceed
-	case found.State == InFlight && c.SameRun != "" && c.SameRun == found.ExecutionID:
+	case found.State == InFlight && c.proves(found) && c.compare(found) != different:
 		return PassSameRun
 	case found.Lapsed(now) && found.Hold:
 		return RefuseHeld
@@ -117,6 +122,25 @@ func Decide(found *Record, c Claim, now time.Time) Verdict {
 	default:
 		return ReplayKept
 	}
+}
+
+// Proof returns what shows that a request belongs to the run whose claim has this
+// token: a hash, so that who sees it does not have the token. It goes to upstreams
+// only. An execution ID proves nothing: clients get to see it.
+func Proof(key Key, token string) string {
+	h := sha256.New()
+	writePart(h, proofVersion)
+	writePart(h, key[:])
+	writePart(h, token)
+	return hex.EncodeToString(h.Sum(nil))
+}
+
+// proofVersion labels the derivation, as [keyVersion] does for keys.
+const proofVersion = "caddy-dedup proof of a claim v1"
+
+// proves reports whether the request belongs to the run of a record.
+func (c Claim) proves(found *Record) bool {
+	return c.Proof != "" && subtle.ConstantTimeCompare([]byte(c.Proof), []byte(Proof(c.Key, found.Token))) == 1
 }
 
 // SameRequest reports whether this request and the one that claimed the record may

@@ -16,7 +16,7 @@ type claimCase struct {
 	unknown     string // release, hold: what the record's claim chose; "-" without a record
 	fingerprint string // one of those below
 	token       string // same, other
-	run         string // none, same, other: the execution ID that the request came in with
+	run         string // none, same, other: whose proof the request came in with
 	choice      string // release, hold: what the new claim chose
 	force       string // yes, no: the new claim runs again on purpose
 	attempts    string // any, left, used: how many runs the new claim allows, of which 3 are used
@@ -69,7 +69,17 @@ var claimTable = []struct {
 	{record: is("in flight"), token: is("same"), want: idempotency.Proceed},
 
 	// in flight, and the request is part of the run
-	{record: is("in flight"), token: is("other"), run: is("same"), want: idempotency.PassSameRun},
+	{record: is("in flight"), token: is("other"), run: is("same"), fingerprint: isNot(fingerprints, differing...), want: idempotency.PassSameRun},
+
+	// in flight, and the request has the run's proof, but is another request: as if it
+	// had none
+	{record: is("in flight"), lease: is("live"), token: is("other"), run: is("same"), fingerprint: differing, want: idempotency.RefuseReused},
+	{record: is("in flight"), lease: is("at its end", "over"), token: is("other"), run: is("same"), fingerprint: differing,
+		unknown: is("release"), attempts: is("any", "left"), want: idempotency.Proceed},
+	{record: is("in flight"), lease: is("at its end", "over"), token: is("other"), run: is("same"), fingerprint: differing,
+		unknown: is("release"), attempts: is("used"), want: idempotency.RefuseExhausted},
+	{record: is("in flight"), lease: is("at its end", "over"), token: is("other"), run: is("same"), fingerprint: differing,
+		unknown: is("hold"), want: idempotency.RefuseHeld},
 
 	// in flight, with a live lease
 	{record: is("in flight"), lease: is("live"), token: is("other"), run: is("none", "other"),
@@ -155,9 +165,9 @@ func (c claimCase) build(now time.Time) (*idempotency.Record, idempotency.Claim)
 	}
 	switch c.run {
 	case "same":
-		claim.SameRun = found.ExecutionID
+		claim.Proof = idempotency.Proof(claim.Key, found.Token)
 	case "other":
-		claim.SameRun = "run-other"
+		claim.Proof = idempotency.Proof(claim.Key, found.ExecutionID) // which everybody may see
 	}
 	claim.Force = c.force == "yes"
 	claim.MaxAttempts = map[string]int{"any": 0, "left": 4, "used": 3}[c.attempts]
@@ -246,7 +256,7 @@ func TestClaimRecord(t *testing.T) {
 	now := time.Unix(1000, 0)
 	origin := idempotency.Origin{Provider: "github", DeliveryID: "72d3162e"}
 	claim := idempotency.Claim{
-		Key: idempotency.Key{1}, Token: "mine", ExecutionID: "run", SameRun: "outer",
+		Key: idempotency.Key{1}, Token: "mine", ExecutionID: "run", Proof: "outer",
 		Fingerprints: []string{"body:1", "body/k:2"}, Origin: origin, SealedBy: "k", Waits: true,
 		Terms: idempotency.Terms{Hold: true, Lease: 30 * time.Second, Retention: time.Hour},
 	}

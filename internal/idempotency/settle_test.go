@@ -103,7 +103,7 @@ func (c settleCase) String() string {
 func settleCases(t *testing.T, yield func(settleCase)) {
 	seconds := func(n int) *time.Duration { d := time.Duration(n) * time.Second; return &d }
 	retentions := []*time.Duration{nil, seconds(-1), seconds(0), seconds(1), seconds(86400)}
-	upstreams := []int{0, 200, 201, 204, 302, 404, 429, 500, 502, 503, 504}
+	upstreams := []int{0, 200, 201, 302, 401, 403, 407, 429, 500, 502, 503, 504}
 	for _, how := range []idempotency.How{idempotency.Answered, idempotency.NotSent, idempotency.Unknown} {
 		responses := []*idempotency.Response{nil} // the run wrote no response
 		if how == idempotency.Answered {
@@ -150,6 +150,13 @@ func TestConcludeOverItsWholeDomain(t *testing.T) {
 		}
 		if want.State == idempotency.Held {
 			want.Response = nil
+		}
+		aboutCaller := slices.Contains([]int{401, 403, 407}, c.status()) || slices.Contains([]int{401, 403, 407}, c.end.UpstreamStatus)
+		if want.State == idempotency.Released && aboutCaller {
+			want.Response = nil
+			if c.policy.MaxAttempts == 0 {
+				want.Retention = 30 * time.Second
+			}
 		}
 		if wish := c.end.Retention; want.State == idempotency.Complete && wish != nil && *wish > 0 {
 			want.Retention = *wish

@@ -119,11 +119,11 @@ func sameRun(f *fixture) {
 	c := f.newClaim(key("a"))
 	first := f.claim(c, idempotency.Proceed)
 	inner := f.newClaim(key("a"))
-	inner.SameRun = c.ExecutionID
+	inner.Proof = idempotency.Proof(c.Key, c.Token)
 	f.claimAt(f.peer, inner, idempotency.PassSameRun)
 	f.sameRecord("lookup", f.lookup(key("a")), first.Record)
 	stranger := f.newClaim(key("a"))
-	stranger.SameRun = "another execution"
+	stranger.Proof = idempotency.Proof(c.Key, c.ExecutionID)
 	f.claim(stranger, idempotency.WaitForRun)
 }
 

@@ -197,7 +197,7 @@ func (w *walk) tryClaim(k idempotency.Key) {
 	if o := w.anyOwner(k); o != nil {
 		switch w.random.IntN(5) {
 		case 0:
-			c.SameRun = o.claim.ExecutionID
+			c.Proof = idempotency.Proof(k, o.claim.Token)
 		case 1:
 			// The same token means the same claim, so nothing else in it may differ.
 			if found := w.model.lookup(k); found != nil && found.State == idempotency.InFlight && found.Token == o.claim.Token {

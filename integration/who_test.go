@@ -1,0 +1,237 @@
+package integration
+
+import (
+	"fmt"
+	"io"
+	"net/http"
+	"strings"
+	"testing"
+)
+
+// Whoever got a refusal knows the execution ID of the run in flight. It opens
+// nothing: no second run, under hold neither.
+func TestEchoedExecutionIDOpensNothing(t *testing.T) {
+	t.Parallel()
+	for _, unknown := range []string{"release", "hold"} {
+		g := newGate(t)
+		up := startUpstream(t, g.before(answers201))
+		p := start(t, conf{store: "store memory", site: lines(dedupBlock("in_flight reject", "unknown "+unknown), proxyTo(up))})
+		first := p.postLater("/", "k", "body")
+		up.awaitRuns(t, "k", 1)
+		refused := p.post(t, "/", "k", "body")
+		wantProblem(t, refused, 409, "request_in_flight")
+		id := refused.executionID()
+		if id == "" || refused.Header.Get("Dedup-Claim") != "" {
+			t.Fatalf("the refusal has %v", refused.Header)
+		}
+		for _, forged := range [][]option{
+			{header("Dedup-Execution-Id", id)},
+			{header("Dedup-Execution-Id", id), header("Dedup-Claim", id)},
+			{header("Dedup-Execution-Id", id), header("Dedup-Claim", "")},
+		} {
+			wantProblem(t, p.post(t, "/", "k", "body", forged...), 409, "request_in_flight")
+		}
+		g.open()
+		done := first.reply(t)
+		wantFresh(t, done, 201, "run 1 of k")
+		wantReplay(t, p.post(t, "/", "k", "body", header("Dedup-Execution-Id", id)), done)
+		up.wantRuns(t, "k", 1)
+	}
+}
+
+// The proof of a claim goes to the upstream, and to nobody else, whatever the
+// upstream does with it; and with it only the same request passes.
+func TestProofOfAClaimGoesToTheUpstreamAlone(t *testing.T) {
+	t.Parallel()
+	proofs := make(chan string, 10)
+	var sidecar *caddy
+	up := startUpstream(t, func(w http.ResponseWriter, r *http.Request, n run) {
+		proof := r.Header.Get("Dedup-Claim")
+		proofs <- proof
+		w.Header().Set("Dedup-Claim", proof)
+		w.Header().Set("Trailer", "Dedup-Claim, X-Fine")
+		w.Header().Set(http.TrailerPrefix+"Dedup-Claim", proof)
+		answers201(w, r, n)
+		w.Header().Set("X-Fine", "1")
+		// Whoever has the proof and another request is refused like everybody.
+		got := sidecar.post(t, "/", n.Key, "another", header("Dedup-Claim", proof), header("Dedup-Execution-Id", r.Header.Get("Dedup-Execution-Id")))
+		wantProblem(t, got, 422, "idempotency_key_reused")
+	})
+	store := redisStore(t)
+	site := lines("log", "dedup", proxyTo(up))
+	gateway := start(t, conf{store: store, site: site})
+	sidecar = start(t, conf{store: store, site: site})
+	got := gateway.post(t, "/", "k", "body")
+	wantFresh(t, got, 201, "run 1 of k")
+	proof := <-proofs
+	if len(proof) != 64 {
+		t.Fatalf("the upstream got the proof %q", proof)
+	}
+	if seen := fmt.Sprint(got.Header, got.Trailer, got.Body); strings.Contains(seen, proof) {
+		t.Errorf("the client got the proof: %s", seen)
+	}
+	if strings.Contains(gateway.log.String(), proof) {
+		t.Error("it stands in the log")
+	}
+	replayed := sidecar.post(t, "/", "k", "body")
+	wantReplay(t, replayed, got)
+	if seen := fmt.Sprint(replayed.Header, replayed.Trailer); strings.Contains(seen, proof) {
+		t.Errorf("the replay has the proof: %s", seen)
+	}
+	if record := gateway.operator(t, "GET", keyOf(t, gateway, "k")+"?body=true", 200); strings.Contains(fmt.Sprint(record), proof) {
+		t.Errorf("the operator is shown the proof: %v", record)
+	}
+	up.wantRuns(t, "k", 1)
+}
+
+// keyOf is the key that a request was found under, as its log line names it.
+func keyOf(t *testing.T, p *caddy, id string) string {
+	t.Helper()
+	return p.awaitAccess(t, id).text("dedup_key")
+}
+
+// A client's Connection must not take our fields from what goes to the upstream,
+// and its trailers must not bring any.
+func TestClientsCannotStripOrForgeOurFields(t *testing.T) {
+	t.Parallel()
+	trailers := make(chan http.Header, 1)
+	up := startUpstream(t, func(w http.ResponseWriter, r *http.Request, n run) {
+		_, _ = io.Copy(io.Discard, r.Body)
+		trailers <- r.Trailer.Clone()
+		answers201(w, r, n)
+	})
+	for name, site := range map[string]string{
+		"buffered": lines("dedup", proxyTo(up)),
+		"streamed": lines(dedupBlock("fingerprint none", "max_request_body 1"), proxyTo(up)),
+		"no key":   lines(dedupBlock("key header X-Absent"), proxyTo(up)),
+	} {
+		p := start(t, conf{store: "store memory", site: site})
+		before := len(up.all())
+		request := "POST / HTTP/1.1\r\nHost: raw.test\r\nIdempotency-Key: k\r\nTransfer-Encoding: chunked\r\n" +
+			"Connection: close, Dedup-Execution-Id, dedup-attempt\r\nConnection: DEDUP-CLAIM\r\n" +
+			"Trailer: Dedup-Claim, Dedup-Execution-Id, X-Fine\r\n\r\n" +
+			"4\r\nbody\r\n0\r\nDedup-Claim: forged\r\nDedup-Execution-Id: forged\r\nX-Fine: 1\r\n\r\n"
+		if got := p.sendRaw(t, []byte(request)); got.Status != 201 {
+			t.Fatalf("%s: got %d %q", name, got.Status, got.Body)
+		}
+		ran := up.all()[before:]
+		if len(ran) != 1 {
+			t.Fatalf("%s: the upstream ran it %d times", name, len(ran))
+		}
+		for _, field := range []string{"Dedup-Execution-Id", "Dedup-Attempt", "Dedup-Claim"} {
+			if got := ran[0].Header.Get(field); (got == "") != (name == "no key") || got == "forged" {
+				t.Errorf("%s: the upstream got %s %q", name, field, got)
+			}
+		}
+		for field, values := range <-trailers {
+			if strings.HasPrefix(field, "Dedup-") {
+				t.Errorf("%s: the upstream got the trailer %s %q", name, field, values)
+			}
+		}
+	}
+}
+
+// Two sites on two ports are two, and so are two targets without a path.
+func TestHostsWithPortsAndTargetsWithoutPaths(t *testing.T) {
+	t.Parallel()
+	// No proxy: not every upstream takes a target without a path.
+	p := start(t, conf{store: "store memory", site: lines("route {", keyHeader, "dedup", "respond done 201", "}")})
+	key := func(target, host string) string {
+		t.Helper()
+		request := fmt.Sprintf("POST %s HTTP/1.1\r\nHost: %s\r\nConnection: close\r\nIdempotency-Key: k\r\nContent-Length: 4\r\n\r\nbody", target, host)
+		got := p.sendRaw(t, []byte(request))
+		if got.Header.Get("X-Key") == "" {
+			t.Fatalf("%s of %s got %d %v", target, host, got.Status, got.Header)
+		}
+		return got.Header.Get("X-Key")
+	}
+	same := [][2][2]string{
+		{{"/", "Shop.test"}, {"/", "shop.test:80"}},
+		{{"/", "[::1]:80"}, {"/", "[::1]"}},
+	}
+	for _, pair := range same {
+		if key(pair[0][0], pair[0][1]) != key(pair[1][0], pair[1][1]) {
+			t.Errorf("%q are two", pair)
+		}
+	}
+	seen := make(map[string]string)
+	for _, request := range [][2]string{
+		{"/", "shop.test"}, {"/", "shop.test:8080"}, {"/", "shop.test:443"}, {"/", "[::1]:8080"},
+		{"shop:transfer", "shop.test"}, {"shop:refund", "shop.test"}, {"bank:refund", "shop.test"},
+	} {
+		k := key(request[0], request[1])
+		if other, ok := seen[k]; ok {
+			t.Errorf("%q and %s are one", request, other)
+		}
+		seen[k] = fmt.Sprint(request)
+	}
+}
+
+// A forged delivery that the upstream refuses answers nobody else: the genuine one
+// that waited beside it runs.
+func TestForgedDeliveryDoesNotAnswerTheGenuineOne(t *testing.T) {
+	t.Parallel()
+	eachStore(t, func(t *testing.T, store string) {
+		for _, status := range []int{401, 403} {
+			forgedCame := newGate(t)
+			up := startUpstream(t, func(w http.ResponseWriter, r *http.Request, n run) {
+				if r.Header.Get("X-Signature") != "genuine" {
+					<-forgedCame.opened
+					w.WriteHeader(status)
+					return
+				}
+				answers201(w, r, n)
+			})
+			site := lines(dedupBlock("mode webhook", "key header Idempotency-Key"), proxyTo(up))
+			p := start(t, conf{store: store, site: site})
+			q := p
+			if strings.Contains(store, "redis") {
+				q = start(t, conf{store: store, site: site})
+			}
+			id := fmt.Sprint("event ", status)
+			forged := p.postLater("/", id, "body", header("X-Signature", "forged"))
+			up.awaitRuns(t, id, 1)
+			genuine := append(p.postMany(2, "/", id, "body", header("X-Signature", "genuine")),
+				q.postMany(2, "/", id, "body", header("X-Signature", "genuine"))...)
+			q.awaitWaiting(t, 2, genuine...)
+			forgedCame.open()
+			if got := forged.reply(t); got.Status != status {
+				t.Errorf("the forged delivery got %d", got.Status)
+			}
+			got := replies(t, genuine)
+			allAlike(t, got)
+			wantAnswer(t, got[0], 201, "run 2 of "+id)
+			up.wantRuns(t, id, 2)
+		}
+	})
+}
+
+// Handlers behind can see the idempotency key and remove it, as ever.
+func TestHandlersBehindRemoveTheKey(t *testing.T) {
+	t.Parallel()
+	up := startUpstream(t, answers201)
+	p := start(t, conf{store: "store memory", site: lines(
+		"handle /removed {", "route {", "dedup", "request_header -Idempotency-Key", proxyTo(up), "}", "}",
+		"handle /seen {", "route {", "dedup", "@keyed header Idempotency-Key k*", "request_header @keyed X-Seen {http.request.header.Idempotency-Key}", proxyTo(up), "}", "}")})
+	p.post(t, "/removed", "k1", "body")
+	if got := up.all()[0].Header["Idempotency-Key"]; got != nil {
+		t.Errorf("the upstream got the key %q, which was removed", got)
+	}
+	first := p.post(t, "/seen", "k2", "body")
+	if got := up.nth(t, "k2", 1).Header.Get("X-Seen"); got != "k2" {
+		t.Errorf("a handler behind saw the key %q", got)
+	}
+	wantReplay(t, p.post(t, "/seen", "k2", "body"), first)
+}
+
+// The same in a request without a body, where the key stands under its name in lower
+// case: documented.
+func TestHandlersBehindRemoveTheKeyOfAnEmptyRequest(t *testing.T) {
+	t.Parallel()
+	up := startUpstream(t, answers201)
+	p := start(t, conf{store: "store memory", site: lines("route {", "dedup", "request_header -Idempotency-Key*", proxyTo(up), "}")})
+	p.post(t, "/", "k1", "")
+	if got := up.all()[0].Header["Idempotency-Key"]; got != nil {
+		t.Errorf("the upstream got the key %q, which was removed", got)
+	}
+}
