@@ -2,6 +2,7 @@ package caddymodule
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"mime"
 	"net/http"
@@ -38,6 +39,9 @@ func (x *exchange) replay(d engine.Replay) error {
 	if d.Response.Omitted {
 		o = outcomeNotKept
 	}
+	if err := x.makeRoom(&d); err != nil {
+		return err
+	}
 	x.report(o, d.Record.ExecutionID, d.Record.Attempt)
 	x.logger.Debug("answered a duplicate",
 		zap.String("key", x.keyText()), zap.String("execution_id", d.Record.ExecutionID), zap.Int("status", d.Response.Status))
@@ -52,8 +56,72 @@ func (x *exchange) replay(d engine.Replay) error {
 	if !bodyAllowed(d.Response.Status) || d.Response.Omitted {
 		return nil
 	}
-	_, err := x.w.Write(d.Response.Body)
-	return err
+	x.leaveStore() // the client's pace is its own affair
+	to := newClientWriter(x.w, x.r, duration(x.ClientIdle))
+	defer to.done()
+	return to.write(d.Response.Body)
+}
+
+// makeRoom takes room in the budget for a response that is to be replayed. Where there
+// is none, the response is let go, and read again when there is: what waits holds
+// nothing. One that several wait for is held once, by the run.
+func (x *exchange) makeRoom(d *engine.Replay) error {
+	if d.Waited || x.allowance.tryTake(len(d.Response.Body)) {
+		return nil
+	}
+	size := len(d.Response.Body)
+	d.Response = nil
+	if err := x.allowance.take(x.r.Context(), size); err != nil {
+		return caddyhttp.Error(statusClientGone, err)
+	}
+	response, err := x.store.opened.Load().Response(x.r.Context(), x.key, d.Record)
+	if err == nil && response == nil {
+		err = errors.New("it is gone by now")
+	}
+	if err != nil {
+		return x.refuseOrPass(engine.Refusal{Reason: engine.ReasonUnavailable, ExecutionID: d.Record.ExecutionID, Err: err})
+	}
+	d.Response = response
+	return nil
+}
+
+// live is a response that is still coming, for the duplicates that follow it.
+type live struct {
+	record *recording
+	// head is status and header, as they are replayed.
+	head *idempotency.Response
+}
+
+// live returns what duplicates follow: nothing of an answer about the caller, which is
+// nobody else's.
+func (c *capture) live() any {
+	if idempotency.AboutCaller(c.status) {
+		return nil
+	}
+	return &live{record: c.record, head: &idempotency.Response{Status: c.status, Header: c.rules.kept(c.onset, c.answered)}}
+}
+
+// follow answers a duplicate with the stream that its run is answering, from the first
+// byte and then as it comes. An end by error is its end too.
+func (x *exchange) follow(d engine.Follow) error {
+	stream := d.Live.(*live)
+	defer stream.record.drop()
+	x.report(outcomeWaited, d.Record.ExecutionID, d.Record.Attempt)
+	readOff(x.w, x.r)
+	x.setReplayHeader(engine.Replay{Record: d.Record, Response: stream.head})
+	header := x.w.Header()
+	delete(header, "Content-Length")
+	if stream.record.declared >= 0 {
+		header.Set("Content-Length", strconv.FormatInt(stream.record.declared, 10))
+	}
+	x.w.WriteHeader(stream.head.Status)
+	to := newClientWriter(x.w, x.r, duration(x.ClientIdle))
+	defer to.done()
+	to.flushes = true
+	if to.flush() != nil || to.follow(x.r.Context(), stream.record, func(int64) {}) != whole {
+		panic(http.ErrAbortHandler) // a cut response must not look whole
+	}
+	return nil
 }
 
 func (x *exchange) setReplayHeader(d engine.Replay) {

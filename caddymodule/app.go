@@ -52,7 +52,6 @@ type App struct {
 	logger *zap.Logger
 	store  *storeHandle
 	sealer *seal.Sealer // nil without encryption
-	budget *budget
 
 	mu      sync.Mutex
 	stores  []*storeHandle // those that the configuration's handlers use
@@ -79,7 +78,6 @@ func (a *App) Provision(ctx caddy.Context) error {
 	if err := a.Limits.check(); err != nil {
 		return err
 	}
-	a.budget = &budget{limit: a.Limits.Buffered}
 	if a.StoreRaw == nil {
 		a.StoreRaw = json.RawMessage(`{"store":"file"}`)
 	}
@@ -143,6 +141,7 @@ func (a *App) use(handle *storeHandle, limit time.Duration) *storeHandle {
 func (a *App) Start() error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
+	budgeted.add(a)
 	for _, handle := range a.stores {
 		store, err := handle.enter()
 		if err != nil {
@@ -178,6 +177,7 @@ func (a *App) Cleanup() error {
 	if caddy.Exiting() {
 		a.drain()
 	}
+	budgeted.remove(a)
 	for _, handle := range a.started {
 		store := handle.opened.Load()
 		store.forget(handle)
@@ -219,8 +219,11 @@ var (
 // Limits bound what one process holds at a time. Past one of them, requests with
 // a key are refused with 503 and `overloaded`.
 type Limits struct {
-	// Request bodies and responses that are held, in bytes. A response that does
-	// not fit is passed on and not kept. Default: 256 MiB.
+	// All that is held for requests, in bytes: bodies as they arrive, responses and
+	// replays until the client has them. While nine tenths of it are taken, requests
+	// that would begin are refused; what is in flight goes on, and waits for room where
+	// it must. Default: a quarter of the memory limit (GOMEMLIMIT, which is set by the
+	// container's limit), at most 256 MiB.
 	Buffered int64 `json:"buffered,omitempty"`
 
 	// Duplicates that wait for a run. Default: 10000.
@@ -238,7 +241,7 @@ type Limits struct {
 }
 
 func (l *Limits) setDefaults() {
-	orElse(&l.Buffered, 256<<20)
+	orElse(&l.Buffered, defaultBuffered())
 	orElse(&l.Waiters, 10_000)
 	orElse(&l.WaitersPerKey, 1000)
 	orElse(&l.InFlight, 10_000)

@@ -4,11 +4,9 @@ import (
 	"bytes"
 	"context"
 	"errors"
-	"fmt"
 	"io"
 	"net/http"
 	"os"
-	"sync/atomic"
 	"time"
 
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
@@ -73,10 +71,7 @@ func readBody(r *http.Request, limit int64, taken *allowance) (body []byte, whol
 		return nil, true, nil
 	}
 	rest := r.Body
-	var buffer bytes.Buffer
-	if r.ContentLength > 0 && r.ContentLength <= limit {
-		buffer.Grow(int(r.ContentLength) + bytes.MinRead)
-	}
+	var buffer bytes.Buffer // it grows as the body comes: a declared length costs its sender nothing
 	most := limit + 1
 	if r.ContentLength > 0 {
 		most = min(most, r.ContentLength+1) // so that a small body takes a small buffer
@@ -115,7 +110,7 @@ type counted struct {
 
 // Write implements io.Writer.
 func (c *counted) Write(p []byte) (int, error) {
-	if err := c.taken.take(len(p)); err != nil {
+	if err := c.taken.admit(len(p)); err != nil {
 		return 0, err
 	}
 	return c.buffer.Write(p)
@@ -169,43 +164,4 @@ func readOff(w http.ResponseWriter, r *http.Request) {
 	if err == nil || errors.Is(err, io.EOF) {
 		_ = control.SetReadDeadline(time.Time{})
 	}
-}
-
-// budget counts the bytes that are held of bodies and responses, against a limit.
-type budget struct {
-	limit int64
-	used  atomic.Int64
-	// refused counts the times that there was no room.
-	refused atomic.Int64
-}
-
-// errBudgetSpent says that bodies and responses take all the room there is.
-type errBudgetSpent struct{ limit int64 }
-
-// Error implements error.
-func (e errBudgetSpent) Error() string {
-	return fmt.Sprintf("the limit of %d buffered bytes is reached", e.limit)
-}
-
-// allowance is what one request has taken of the budget.
-type allowance struct {
-	budget *budget
-	bytes  int64
-}
-
-// take adds to the allowance, or reports that there is no room.
-func (a *allowance) take(n int) error {
-	if a.budget.used.Add(int64(n)) > a.budget.limit {
-		a.budget.used.Add(-int64(n))
-		a.budget.refused.Add(1)
-		return errBudgetSpent{a.budget.limit}
-	}
-	a.bytes += int64(n)
-	return nil
-}
-
-// giveBack ends the allowance.
-func (a *allowance) giveBack() {
-	a.budget.used.Add(-a.bytes)
-	a.bytes = 0
 }

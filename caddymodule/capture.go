@@ -2,6 +2,8 @@ package caddymodule
 
 import (
 	"bufio"
+	"context"
+	"fmt"
 	"io"
 	"maps"
 	"net"
@@ -14,18 +16,23 @@ import (
 	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
 )
 
-// capture is the response writer of a run. It keeps what the run answers, up to
-// a limit, and holds back the end of it from the client until the run is
-// settled: the client must not know of a response that is not stored.
+// capture is the response writer of a run. What the handlers behind write goes into a
+// recording, at their pace, up to a limit; the client reads it at its own. The end of it
+// is held back until the run is settled: the client must not know of a response that is
+// not stored.
 //
-// A response is buffered whole, unless it is a stream: then it goes to the
-// client as it comes, but for its last byte where its length was declared. To
-// the handlers behind, writing never fails: the run goes on without its client.
+// A response is recorded whole before the client gets any of it, unless it is a stream:
+// then the client gets it as it comes. A body that is larger than is kept becomes a
+// stream, and is settled there. To the handlers behind, writing does not fail: the run
+// goes on without its client, but for a body that is not kept.
 type capture struct {
-	client  http.ResponseWriter
-	maxBody int64
-	taken   *allowance
-	rules   headerRules
+	client   http.ResponseWriter
+	toClient *clientWriter
+	record   *recording
+	maxBody  int64
+	rules    headerRules
+	// ctx is the run's: it limits how long the run waits for room in the budget.
+	ctx context.Context
 
 	// header is the run's own view, so that what the handlers in front have set
 	// can be told from what the run has set.
@@ -37,27 +44,35 @@ type capture struct {
 	declared int64       // Content-Length, -1 if there was none
 	// retention is the upstream's own wish, as it wrote it.
 	retention string
-	body      []byte
 	written   int64
 	omitted   bool // the body is too large to be kept
 
-	streaming  bool // the header went to the client already
-	heldBack   []byte
-	clientGone bool
-	upgraded   bool // 101, or the connection was taken over
-	onUpgrade  func()
+	// streaming says that the client gets the response as it comes; delivered is closed
+	// when it has all that it gets.
+	streaming bool
+	delivered chan struct{}
+	panicked  any  // what the client's writer panicked with
+	upgraded  bool // 101, or the connection was taken over
+
+	onUpgrade, onStream, onOmitted func()
 }
 
-func newCapture(client http.ResponseWriter, maxBody int64, rules headerRules, taken *allowance) *capture {
+// newCapture returns the writer for a run's response, which takes its room from the
+// allowance.
+func newCapture(ctx context.Context, to *clientWriter, maxBody int64, rules headerRules, taken *allowance) *capture {
 	return &capture{
-		taken:     taken,
+		ctx:       ctx,
 		rules:     rules,
-		client:    client,
+		client:    to.client,
+		toClient:  to,
+		record:    newRecording(taken),
 		maxBody:   maxBody,
-		header:    client.Header().Clone(),
-		onset:     client.Header().Clone(),
+		header:    to.client.Header().Clone(),
+		onset:     to.client.Header().Clone(),
 		declared:  -1,
 		onUpgrade: func() {},
+		onStream:  func() {},
+		onOmitted: func() {},
 	}
 }
 
@@ -87,6 +102,7 @@ func (c *capture) WriteHeader(status int) {
 		c.retention = c.header.Get(retentionHeader)
 		removeDedupHeaders(c.header, c.onset)
 		c.declared = declaredLength(c.header)
+		c.record.declared = c.declared
 		c.answered = c.header.Clone()
 		if strings.HasPrefix(strings.ToLower(c.header.Get("Content-Type")), "text/event-stream") {
 			c.stream()
@@ -94,7 +110,8 @@ func (c *capture) WriteHeader(status int) {
 	}
 }
 
-// Write keeps the bytes, or passes them on where the response is a stream.
+// Write records the bytes. It waits where there is no room for them, and, of a body that
+// is not kept, for the client.
 func (c *capture) Write(p []byte) (int, error) {
 	if c.status == 0 {
 		c.WriteHeader(http.StatusOK)
@@ -103,18 +120,22 @@ func (c *capture) Write(p []byte) (int, error) {
 		return 0, http.ErrBodyNotAllowed
 	}
 	c.sniff(p)
-	if !c.omitted && (int64(len(c.body)+len(p)) > c.maxBody || c.taken.take(len(p)) != nil) {
-		c.stream()
-		c.omitted = true
-		c.body = nil
-	}
 	c.written += int64(len(p))
-	if !c.omitted {
-		c.body = append(c.body, p...)
+	if !c.omitted && c.written > c.maxBody {
+		c.omitted = true
+		c.stream()
+		c.onOmitted()
 	}
-	if c.streaming {
-		c.send(p)
+	if c.omitted {
+		if err := c.record.pass(p); err != nil {
+			return 0, err
+		}
+		return len(p), nil
 	}
+	if err := c.record.taken.take(c.ctx, len(p)); err != nil {
+		return 0, fmt.Errorf("waiting for room for the response: %w", err)
+	}
+	c.record.add(p)
 	return len(p), nil
 }
 
@@ -125,17 +146,16 @@ func (c *capture) ReadFrom(r io.Reader) (int64, error) {
 
 type writerOnly struct{ io.Writer }
 
-// FlushError makes the response a stream: its upstream wants the client to see
-// what there is.
+// FlushError makes the response a stream: its upstream wants the client to see what
+// there is. A response without a body is none: its client sees it when it is stored.
 func (c *capture) FlushError() error {
 	if c.status == 0 {
 		c.WriteHeader(http.StatusOK)
 	}
-	c.stream()
-	if c.clientGone {
-		return nil
+	if c.declared != 0 && bodyAllowed(c.status) {
+		c.stream()
 	}
-	return http.NewResponseController(c.client).Flush()
+	return nil
 }
 
 // Flush implements http.Flusher.
@@ -143,8 +163,11 @@ func (c *capture) Flush() { _ = c.FlushError() }
 
 // Hijack hands the connection over: what happens on it is no response.
 func (c *capture) Hijack() (net.Conn, *bufio.ReadWriter, error) {
-	c.upgrade()
-	return http.NewResponseController(c.client).Hijack()
+	conn, buffer, err := http.NewResponseController(c.client).Hijack()
+	if err == nil {
+		c.upgrade()
+	}
+	return conn, buffer, err
 }
 
 func (c *capture) upgrade() {
@@ -162,31 +185,55 @@ func (c *capture) broken() bool {
 	return c.declared >= 0 && c.declared != c.written && bodyAllowed(c.status)
 }
 
+// endsWithConnection reports whether the body's only end is that of the upstream's
+// connection, as far as a proxy tells: an answer of HTTP/1.0 without a length. One that
+// is cut off looks like a whole one.
+func (c *capture) endsWithConnection() bool {
+	via := c.answered["Via"]
+	return c.declared < 0 && bodyAllowed(c.status) && len(via) > len(c.onset["Via"]) && strings.HasPrefix(via[len(via)-1], "1.0 ")
+}
+
 // response returns what is kept of the answer.
 func (c *capture) response() *idempotency.Response {
-	return &idempotency.Response{
+	r := &idempotency.Response{
 		Status:  c.status,
 		Header:  c.rules.kept(c.onset, c.answered),
 		Omitted: c.omitted,
-		Body:    c.body,
 	}
+	if !c.omitted {
+		r.Body = c.record.body // nobody writes any more
+	}
+	return r
 }
 
-// finish sends the client what was held back. It is called after the run is
-// settled.
+// finish gives the client what it does not have yet, and returns when it has it, or is
+// gone. It is called after the run is settled.
 func (c *capture) finish() {
 	if c.upgraded || c.status == 0 {
 		return
 	}
-	if !c.streaming {
+	c.record.end(whole)
+	if c.streaming {
+		<-c.delivered
+	} else {
 		if c.declared < 0 && bodyAllowed(c.status) && !hasTrailers(c.header) {
 			c.answered.Set("Content-Length", strconv.FormatInt(c.written, 10))
 		}
-		c.sendHeader()
-		c.sendNow(c.body)
+		c.deliver()
 	}
-	c.sendNow(c.heldBack)
-	c.sendTrailers()
+	c.toClient.done()
+	if c.panicked != nil {
+		panic(c.panicked)
+	}
+}
+
+// cut ends a stream whose end is missing. It returns when the client has what there is,
+// or was let go.
+func (c *capture) cut() {
+	c.record.end(cut)
+	if c.streaming {
+		<-c.delivered
+	}
 }
 
 // giveUp leaves the header as the run set it to whoever answers instead: an
@@ -197,15 +244,32 @@ func (c *capture) giveUp() {
 	}
 }
 
-// stream sends the header and what was kept so far, and makes all that follows
-// go to the client as it comes.
+// stream gives the client what was recorded so far and all that follows, as it comes and
+// at its own pace.
 func (c *capture) stream() {
 	if c.streaming {
 		return
 	}
-	c.streaming = true
+	c.streaming, c.toClient.flushes = true, true
+	c.delivered = make(chan struct{})
+	go func() {
+		defer close(c.delivered)
+		defer func() { c.panicked = recover() }() // for the request's own goroutine
+		c.deliver()
+	}()
+	c.onStream()
+}
+
+// deliver writes header, body and trailers to the client.
+func (c *capture) deliver() {
+	defer c.record.leave()
 	c.sendHeader()
-	c.send(c.body)
+	if c.toClient.flushes && c.toClient.flush() != nil {
+		return
+	}
+	if c.toClient.follow(context.Background(), c.record, c.record.took) == whole {
+		c.sendTrailers()
+	}
 }
 
 func (c *capture) sendHeader() {
@@ -215,25 +279,6 @@ func (c *capture) sendHeader() {
 	}
 	c.replaceHeader(header)
 	c.client.WriteHeader(c.status)
-}
-
-// send passes body bytes on, but for the last one of a declared length.
-func (c *capture) send(p []byte) {
-	if c.declared >= 0 && c.written >= c.declared && len(p) > 0 && c.heldBack == nil {
-		last := len(p) - 1
-		c.heldBack = []byte{p[last]}
-		p = p[:last]
-	}
-	c.sendNow(p)
-}
-
-func (c *capture) sendNow(p []byte) {
-	if len(p) == 0 || c.clientGone {
-		return
-	}
-	if _, err := c.client.Write(p); err != nil {
-		c.clientGone = true
-	}
 }
 
 // sendTrailers passes on what was added to the header after the status.

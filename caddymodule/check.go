@@ -51,6 +51,7 @@ func (s *Settings) check() error {
 		s.checkKeys(),
 		checkDuration("lease", s.Lease, shortestLease),
 		checkDuration("timeout", s.Timeout, time.Millisecond),
+		checkDuration("client_idle", s.ClientIdle, time.Second),
 		checkDuration("in_flight wait", s.MaxWait, time.Millisecond),
 		checkPositive("max_key_length", int64(s.MaxKeyLength)),
 		checkPositive("max_request_body", s.MaxRequestBody),

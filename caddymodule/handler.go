@@ -44,7 +44,6 @@ type Handler struct {
 	headers   headerRules
 	store     *storeHandle
 	encrypted bool
-	budget    *budget
 	space     string
 }
 
@@ -76,7 +75,7 @@ func (h *Handler) Provision(ctx caddy.Context) error {
 		return fmt.Errorf("loading the dedup app: %w", err)
 	}
 	app := module.(*App)
-	h.space, h.budget = app.Namespace, app.budget
+	h.space = app.Namespace
 	h.store, h.encrypted = app.store, app.sealer != nil
 	if h.StoreRaw != nil {
 		if h.store, err = app.loadStore(ctx, h); err != nil {
@@ -93,7 +92,7 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request, next caddyht
 	if !h.applies(r) {
 		return h.passUnclaimed(w, r, next)
 	}
-	x := &exchange{Handler: h, w: w, r: r, next: next, allowance: allowance{budget: h.budget}}
+	x := &exchange{Handler: h, w: w, r: r, next: next, allowance: allowance{budget: &buffered}}
 	defer x.done()
 	request, refused, err := x.identify()
 	switch {
@@ -114,6 +113,8 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request, next caddyht
 		return x.carryOut(d)
 	case engine.Replay:
 		return x.replay(d)
+	case engine.Follow:
+		return x.follow(d)
 	case engine.SameRun:
 		return x.pass(d)
 	case engine.Refusal:
@@ -142,7 +143,7 @@ type refusal struct {
 	detail string
 }
 
-// begin asks the engine. The store stays open for this request until done: a
+// begin asks the engine. The store stays open for this request until it is left: a
 // configuration reload does not wait for requests.
 func (x *exchange) begin(request engine.Request) (engine.Decision, error) {
 	store, err := x.store.enter()
@@ -150,15 +151,27 @@ func (x *exchange) begin(request engine.Request) (engine.Decision, error) {
 		return engine.Refusal{Reason: engine.ReasonUnavailable, Err: err}, nil //nolint:nilerr // it is in the refusal
 	}
 	x.closeStore = store.leave
-	return store.Begin(x.r.Context(), request)
+	for {
+		decision, err := store.Begin(x.r.Context(), request)
+		if f, ok := decision.(engine.Follow); ok && !f.Live.(*live).record.hold() {
+			continue // the stream has ended in this moment: its run is settled
+		}
+		return decision, err
+	}
+}
+
+// leaveStore says that the request needs the store no more.
+func (x *exchange) leaveStore() {
+	if x.closeStore != nil {
+		x.closeStore()
+		x.closeStore = nil
+	}
 }
 
 // done gives back what the request held.
 func (x *exchange) done() {
-	x.allowance.giveBack()
-	if x.closeStore != nil {
-		x.closeStore()
-	}
+	x.allowance.giveAllBack()
+	x.leaveStore()
 }
 
 // keyText is the key as people see it, "" where there is none yet.

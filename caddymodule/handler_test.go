@@ -297,7 +297,7 @@ func TestHandlerPassesTheBodyOn(t *testing.T) {
 // What a request has taken of the budget is given back when it is answered.
 func TestHandlerGivesItsBudgetBack(t *testing.T) {
 	address, _ := upstream(t, answers(201, strings.Repeat("x", 50_000)))
-	s := serveWith(t, "limits {\nbuffered 150KiB\n}", "dedup", "reverse_proxy "+address)
+	s := serveWith(t, "limits {\nbuffered 400KiB\n}", "dedup", "reverse_proxy "+address)
 	for n := range 20 {
 		key := string(rune('a' + n))
 		for range 2 {

@@ -29,7 +29,8 @@ func (x *exchange) carryOut(run *engine.Run) error {
 	ctx, limit := limited(x.r, duration(x.Timeout))
 	defer limit.end()
 	ctx, trace := traced(inExecution(ctx, run.ExecutionID()))
-	answer := newCapture(x.w, x.MaxResponseBody, x.headers, &x.allowance)
+	answer := newCapture(ctx, newClientWriter(x.w, x.r, duration(x.ClientIdle)), x.MaxResponseBody, x.headers, &allowance{budget: x.allowance.budget})
+	defer answer.record.drop()
 
 	settled := false
 	settle := func(err error) {
@@ -38,19 +39,27 @@ func (x *exchange) carryOut(run *engine.Run) error {
 			x.settle(run, err, answer, trace.seen(repl))
 		}
 	}
-	defer func() { settle(errAborted) }() // in a panic; else it was settled before
-	answer.onUpgrade = func() {
-		limit.lift()
-		settle(nil)
-	}
+	ended := false
+	defer func() {
+		if !ended { // a panic
+			settle(errAborted)
+			answer.cut()
+		}
+	}()
+	answer.onUpgrade = func() { limit.lift(); settle(nil) }
+	answer.onOmitted = func() { limit.lift(); settle(nil) }
+	answer.onStream = func() { run.Stream(answer.live()) }
 	err := x.next.ServeHTTP(answer, forUpstream(x.r.WithContext(ctx), x.proofOf(run.Record())))
+	ended = true
 	settle(err)
+	x.allowance.giveAllBack() // the request's body has done its part
 	switch {
+	case answer.streaming && (err != nil || answer.broken()):
+		answer.cut()
+		panic(http.ErrAbortHandler) // a cut response must not look whole
 	case err != nil:
 		answer.giveUp()
 		return err
-	case answer.broken() && answer.streaming:
-		panic(http.ErrAbortHandler) // a cut response must not look whole
 	case answer.broken():
 		return caddyhttp.Error(http.StatusBadGateway, errors.New("the response was cut off"))
 	}
@@ -58,16 +67,18 @@ func (x *exchange) carryOut(run *engine.Run) error {
 	return nil
 }
 
-// settle ends the run. What it holds of the budget stays with the response until
-// that is stored, which may be after its request.
+// settle ends the run. The room that its response takes is needed until that is stored,
+// which may be after its request.
 func (x *exchange) settle(run *engine.Run, err error, answer *capture, way upstreamWay) {
 	end := conclude(err, answer, way)
+	if end.How == idempotency.Answered && x.Unknown == unknownHold && answer.endsWithConnection() {
+		end.How = idempotency.Unknown // whether it is whole nobody can tell
+	}
 	if end.Retention == nil {
 		end.Retention = x.wishedRetention(answer)
 	}
-	taken := x.allowance
-	x.allowance = allowance{budget: taken.budget}
-	run.OnResponseDone(taken.giveBack)
+	answer.record.hold()
+	run.OnResponseDone(answer.record.drop)
 	_, _ = run.End(end) // the engine logs what became of it
 }
 
@@ -86,6 +97,9 @@ func conclude(err error, answer *capture, way upstreamWay) idempotency.End {
 		// What goes on there is no response, and the key is free, as if nothing had
 		// been sent.
 		end.How = idempotency.NotSent
+	case answer.omitted:
+		// It is settled where it outgrows what is kept, whatever comes behind.
+		end.How = idempotency.Answered
 	case errors.Is(err, errAborted):
 		end.How = idempotency.Unknown
 	case err == nil && answer.status == statusClientGone && way.status != statusClientGone && way.maybeSent:
@@ -153,23 +167,18 @@ func (x *exchange) wishedRetention(answer *capture) *time.Duration {
 
 // runLimit is the time limit of a run.
 type runLimit struct {
-	end  context.CancelFunc
+	end  func()
 	lift func()
 }
 
-// limited returns a context for a run: not the client's, and with a limit of its
-// own. reverse_proxy tells a deadline (504) from a cancelled context (499), but a
-// deadline cannot be lifted, as it must be from a connection that was upgraded.
+// limited returns a context for a run: not the client's, and with a limit of its own,
+// which can be lifted. Its cause is that of a deadline: reverse_proxy tells one (504)
+// from a request that was given up (499).
 func limited(r *http.Request, timeout time.Duration) (context.Context, runLimit) {
-	base := context.WithoutCancel(r.Context())
-	if r.Header.Get("Upgrade") == "" {
-		ctx, cancel := context.WithTimeout(base, timeout)
-		return ctx, runLimit{end: cancel, lift: func() {}}
-	}
-	ctx, cancel := context.WithCancel(base)
-	timer := time.AfterFunc(timeout, cancel)
+	ctx, cancel := context.WithCancelCause(context.WithoutCancel(r.Context()))
+	timer := time.AfterFunc(timeout, func() { cancel(context.DeadlineExceeded) })
 	return ctx, runLimit{
-		end:  func() { timer.Stop(); cancel() },
+		end:  func() { timer.Stop(); cancel(nil) },
 		lift: func() { timer.Stop() },
 	}
 }

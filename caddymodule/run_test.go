@@ -123,7 +123,7 @@ func TestConcludeOverItsWholeDomain(t *testing.T) {
 				}
 				used[row]++
 				want := endTable[row]
-				answer := newCapture(httptest.NewRecorder(), 1<<20, headerRules{}, room())
+				answer := captureOn(httptest.NewRecorder(), 1<<20)
 				write(answer)
 				end := conclude(err, answer, way)
 				status := want.status

@@ -114,6 +114,11 @@ type Settings struct {
 	// larger response status and header are kept, and duplicates are told so.
 	MaxResponseBody int64 `json:"max_response_body,omitempty"`
 
+	// How long a client may take nothing of its answer before it is let go. That ends
+	// nothing but its own answer. Default: 1 minute. A server's own `timeouts write`
+	// comes before it.
+	ClientIdle caddy.Duration `json:"client_idle,omitempty"`
+
 	// Header fields to keep with a response though they are dropped by default:
 	// Set-Cookie, Date, Age, Alt-Svc, Server-Timing.
 	KeepHeader []string `json:"keep_header,omitempty"`
@@ -201,6 +206,7 @@ func (s *Settings) setDefaults() {
 	orElse(&s.MaxKeyLength, 255)
 	orElse(&s.Lease, caddy.Duration(30*time.Second))
 	orElse(&s.Timeout, caddy.Duration(5*time.Minute))
+	orElse(&s.ClientIdle, caddy.Duration(time.Minute))
 	orElse(&s.InFlight, inFlightWait)
 	orElse(&s.MaxWait, caddy.Duration(5*time.Second))
 	orElse(&s.Unknown, unknownRelease)

@@ -64,8 +64,15 @@ func TestStreamReachesTheClientLiveAndIsKeptWhole(t *testing.T) {
 		if _, err := io.ReadFull(answer.Body, head); err != nil {
 			t.Fatalf("the first event did not come while the stream goes on: %v", err)
 		}
-		waiter := p.postLater("/", "k", "")
-		p.awaitWaiting(t, 1, waiter)
+		// A duplicate follows the stream from its first byte.
+		follower, err := oneShot.Do(p.newPost("/", "k", ""))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer follower.Body.Close()
+		if _, err := io.ReadFull(follower.Body, head); err != nil {
+			t.Fatalf("the first event did not come to the follower: %v", err)
+		}
 		g.open()
 		rest, err := io.ReadAll(answer.Body)
 		if err != nil {
@@ -73,7 +80,12 @@ func TestStreamReachesTheClientLiveAndIsKeptWhole(t *testing.T) {
 		}
 		first := reply{Status: answer.StatusCode, Header: answer.Header, Body: string(head) + string(rest)}
 		wantAnswer(t, first, 200, "data: first\n\ndata: run 1 of k\n\n")
-		for _, got := range []reply{waiter.reply(t), p.post(t, "/", "k", "")} {
+		rest, err = io.ReadAll(follower.Body)
+		if err != nil {
+			t.Fatal(err)
+		}
+		followed := reply{Status: follower.StatusCode, Header: follower.Header, Body: string(head) + string(rest)}
+		for _, got := range []reply{followed, p.post(t, "/", "k", "")} {
 			wantReplay(t, got, first)
 			if kind := got.Header.Get("Content-Type"); kind != "text/event-stream" {
 				t.Errorf("the replay has Content-Type %q", kind)

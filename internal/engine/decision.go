@@ -22,6 +22,13 @@ type Replay struct {
 // its key: another dedup handler, in front of this one, has claimed the key.
 type SameRun struct{ Record *idempotency.Record }
 
+// Follow answers a request with the response that its run is giving at this moment.
+type Follow struct {
+	Record *idempotency.Record
+	// Live is what the run was given with [Run.Stream].
+	Live any
+}
+
 // Refusal answers a request with an error of this product.
 type Refusal struct {
 	Reason Reason
@@ -34,6 +41,7 @@ type Refusal struct {
 
 func (*Run) decision()    {}
 func (Replay) decision()  {}
+func (Follow) decision()  {}
 func (SameRun) decision() {}
 func (Refusal) decision() {}
 
@@ -55,7 +63,7 @@ const (
 // decideInFlight says what a request does while a run is in flight. Nil means that it
 // must wait. Decide gets the zero time, at which no lease has lapsed: only the store
 // knows whether this one has.
-func decideInFlight(run *idempotency.Record, c idempotency.Claim) Decision {
+func decideInFlight(run *idempotency.Record, live any, c idempotency.Claim) Decision {
 	switch idempotency.Decide(run, c, time.Time{}) {
 	case idempotency.RefuseReused:
 		return Refusal{Reason: ReasonReused, ExecutionID: run.ExecutionID}
@@ -64,10 +72,14 @@ func decideInFlight(run *idempotency.Record, c idempotency.Claim) Decision {
 	case idempotency.PassSameRun:
 		return SameRun{Record: run}
 	}
-	if !c.Waits {
+	switch {
+	case !c.Waits:
 		return Refusal{Reason: ReasonInFlight, ExecutionID: run.ExecutionID}
+	case live != nil:
+		return Follow{Record: run, Live: live}
+	default:
+		return nil
 	}
-	return nil
 }
 
 // decideEnded says what a request does when the flight has ended. Nil means that the

@@ -16,6 +16,9 @@ type flight struct {
 	// run is the record of the run in flight, here or on another replica; nil if the
 	// flight has found none to wait for.
 	run *idempotency.Record
+	// live is the response that the run is giving, if duplicates can follow it as it
+	// comes; nil if not.
+	live any
 	// found and err are how the flight has ended: found is what the store would
 	// answer, or err says why the store could not answer. If found has no record, the
 	// requests must ask the store again.
@@ -164,12 +167,17 @@ func (e *Engine) moveLocked(f *flight, event flightEvent) {
 		return
 	}
 	f.state = next
+	f.tellLocked()
+	if next == gone && e.flights[f.key] == f {
+		delete(e.flights, f.key)
+	}
+}
+
+// tellLocked tells those who wait that there is something new to see.
+func (f *flight) tellLocked() {
 	if f.changed != nil {
 		close(f.changed)
 		f.changed = nil
-	}
-	if next == gone && e.flights[f.key] == f {
-		delete(e.flights, f.key)
 	}
 }
 
@@ -177,6 +185,7 @@ func (e *Engine) moveLocked(f *flight, event flightEvent) {
 type view struct {
 	state flightState
 	run   *idempotency.Record
+	live  any
 	found idempotency.Claimed
 	err   error
 }
@@ -189,7 +198,7 @@ func (e *Engine) look(f *flight) (view, <-chan struct{}) {
 	if f.changed == nil && f.state != gone {
 		f.changed = make(chan struct{})
 	}
-	return view{f.state, f.run, f.found, f.err}, f.changed
+	return view{f.state, f.run, f.live, f.found, f.err}, f.changed
 }
 
 // follow waits until a flight tells what a request does. If it returns neither a
@@ -222,7 +231,7 @@ func (v view) decide(part membership, c idempotency.Claim) Decision {
 	case asking:
 		return nil
 	case flying:
-		return decideInFlight(v.run, c)
+		return decideInFlight(v.run, v.live, c)
 	case unstored, gone:
 		return v.decideEnded(v.run != nil && part != afterwards, c)
 	default:

@@ -74,6 +74,16 @@ func (r *Run) current() *idempotency.Record {
 	return record
 }
 
+// Stream says that the response of the run is coming, and that duplicates in this
+// process can follow it as it comes: they get a [Follow] with live. Nil is nothing to
+// follow.
+func (r *Run) Stream(live any) {
+	r.engine.mu.Lock()
+	defer r.engine.mu.Unlock()
+	r.flight.live = live
+	r.flight.tellLocked()
+}
+
 // OnResponseDone sets a function that is called once, when the engine no longer needs
 // the response that End was given: the caller can then give the memory back. That is
 // when End returns or, if the store fails, when the end is stored or given up.

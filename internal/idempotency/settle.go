@@ -97,7 +97,7 @@ func Conclude(end End, p Policy) Settlement {
 	switch {
 	case s.State == Held:
 		s.Response = nil
-	case s.State == Released && end.hasStatus(aboutCaller):
+	case s.State == Released && end.hasStatus(AboutCaller):
 		// It answers this caller, and nobody else: a forged delivery that was refused
 		// must not answer the genuine one beside it, nor fill the store.
 		s.Response = nil
@@ -141,9 +141,9 @@ func (e End) hasStatus(is func(status int) bool) bool {
 	return e.Response != nil && is(e.Response.Status) || is(e.UpstreamStatus)
 }
 
-// aboutCaller reports whether a status says something of who asks, and not of what is
+// AboutCaller reports whether a status says something of who asks, and not of what is
 // asked for (RFC 9110, sections 15.5.2, 15.5.4 and 15.5.8).
-func aboutCaller(status int) bool { return status == 401 || status == 403 || status == 407 }
+func AboutCaller(status int) bool { return status == 401 || status == 403 || status == 407 }
 
 func gatewayLost(status int) bool { return status == 502 || status == 504 }
 

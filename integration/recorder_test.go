@@ -1,0 +1,264 @@
+package integration
+
+import (
+	"bufio"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+)
+
+// stalled sends a request and reads nothing of the answer, as a phone does that has
+// lost its network.
+func stalled(t *testing.T, p *caddy, key string) net.Conn {
+	t.Helper()
+	conn, err := net.Dial("tcp", p.addr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { conn.Close() })
+	if err := conn.(*net.TCPConn).SetReadBuffer(4 << 10); err != nil {
+		t.Fatal(err)
+	}
+	request := "POST / HTTP/1.1\r\nHost: dedup.test\r\nIdempotency-Key: " + key + "\r\nContent-Length: 4\r\n\r\nbody"
+	if _, err := io.WriteString(conn, request); err != nil {
+		t.Fatal(err)
+	}
+	return conn
+}
+
+// answersLarge answers with so many bytes, in pieces that are flushed.
+func answersLarge(size int) answering {
+	return func(w http.ResponseWriter, _ *http.Request, n run) {
+		line := n.text() + strings.Repeat(".", 1024-len(n.text()))
+		for range size / 1024 {
+			if _, err := io.WriteString(w, line); err != nil {
+				return
+			}
+			w.(http.Flusher).Flush()
+		}
+	}
+}
+
+// A client that takes nothing decides nothing: the run ends with its upstream, and its
+// duplicates are answered while that client stalls.
+func TestStalledClientHoldsUpNobody(t *testing.T) {
+	t.Parallel()
+	const size = 8 << 20 // more than the kernel's buffers take
+	for name, c := range map[string]struct {
+		settings []string
+		want     func(t *testing.T, p *caddy, key string)
+	}{
+		"kept": {[]string{"max_response_body 16MiB"}, func(t *testing.T, p *caddy, key string) {
+			if got := p.post(t, "/", key, "body"); got.Status != 200 || len(got.Body) != size || !got.replayed() {
+				t.Errorf("the duplicate got %d with %d bytes, replayed: %v", got.Status, len(got.Body), got.replayed())
+			}
+		}},
+		"not kept": {[]string{"timeout 1s", "lease 2s", "unknown hold"}, func(t *testing.T, p *caddy, key string) {
+			eventually(t, "the duplicate is told so", func() bool {
+				// One that follows the response while it is sent is cut with it.
+				got, err := try(oneShot, p.newPost("/", key, "body"))
+				return err == nil && got.Status == 409 && strings.Contains(got.Body, "response_not_kept")
+			})
+			// Long after timeout and lease it is neither run again nor held.
+			deadline := time.Now().Add(4 * time.Second)
+			for time.Now().Before(deadline) {
+				wantProblem(t, p.post(t, "/", key, "body"), 409, "response_not_kept")
+			}
+		}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			eachStore(t, func(t *testing.T, store string) {
+				up := startUpstream(t, answersLarge(size))
+				p := start(t, conf{store: store, dedup: limits("memory_store 64MiB"), site: lines(dedupBlock(c.settings...), proxyTo(up))})
+				stalled(t, p, "k")
+				up.awaitRuns(t, "k", 1)
+				c.want(t, p, "k")
+				up.wantRuns(t, "k", 1)
+			})
+		})
+	}
+}
+
+// A client that takes nothing is let go after client_idle.
+func TestStalledClientIsLetGo(t *testing.T) {
+	t.Parallel()
+	up := startUpstream(t, answersLarge(8<<20))
+	p := start(t, conf{store: "store memory", site: lines(dedupBlock("client_idle 1s"), proxyTo(up))})
+	stalled(t, p, "k")
+	up.awaitRuns(t, "k", 1)
+	eventually(t, "nobody writes to it any more", func() bool {
+		_, dump := p.askAdmin(t, "GET", "/debug/pprof/goroutine?debug=2", "", "")
+		return !strings.Contains(dump, "caddymodule.(*capture).deliver")
+	})
+	up.wantRuns(t, "k", 1)
+}
+
+// A download that is larger than is kept goes on for longer than the run's time limit.
+func TestLongDownloadIsNotCut(t *testing.T) {
+	t.Parallel()
+	const pieces = 30
+	up := startUpstream(t, func(w http.ResponseWriter, _ *http.Request, n run) {
+		for range pieces {
+			if _, err := io.WriteString(w, strings.Repeat("x", 64<<10)); err != nil {
+				return
+			}
+			w.(http.Flusher).Flush()
+			time.Sleep(100 * time.Millisecond) // the pace of the upstream
+		}
+	})
+	p := start(t, conf{store: "store memory", dedup: limits("in_flight 1"), site: lines(dedupBlock("max_response_body 100KiB", "timeout 1s", "lease 1s"), proxyTo(up))})
+	download := p.postLater("/", "k", "body")
+	up.awaitRuns(t, "k", 1)
+	eventually(t, "its place is free", func() bool { return p.post(t, "/", "other", "").Status == 200 })
+	got := download.reply(t)
+	if len(got.Body) != pieces*(64<<10) {
+		t.Errorf("the client got %d of %d bytes", len(got.Body), pieces*(64<<10))
+	}
+	wantProblem(t, p.post(t, "/", "k", "body"), 409, "response_not_kept")
+	up.wantRuns(t, "k", 1)
+}
+
+// The end of a stream that its upstream cuts is the followers' end too, and they see
+// that it is no whole one.
+func TestFollowersSeeACutStream(t *testing.T) {
+	t.Parallel()
+	g := newGate(t)
+	up := startUpstream(t, func(w http.ResponseWriter, _ *http.Request, n run) {
+		w.Header().Set("Content-Type", "text/event-stream")
+		fmt.Fprint(w, "data: first\n\n")
+		w.(http.Flusher).Flush()
+		<-g.opened
+		panic(http.ErrAbortHandler)
+	})
+	p := start(t, conf{store: "store memory", site: lines("dedup", proxyTo(up))})
+	var bodies []io.ReadCloser
+	for range 5 {
+		answer, err := oneShot.Do(p.newPost("/", "k", ""))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer answer.Body.Close()
+		line, err := bufio.NewReader(io.LimitReader(answer.Body, 6)).ReadString(':')
+		if err != nil || line != "data:" {
+			t.Fatalf("got %q, %v", line, err)
+		}
+		bodies = append(bodies, answer.Body)
+	}
+	up.wantRuns(t, "k", 1)
+	g.open()
+	for _, body := range bodies {
+		if _, err := io.ReadAll(body); !errors.Is(err, io.ErrUnexpectedEOF) {
+			t.Errorf("the stream ended with %v, want it cut", err)
+		}
+	}
+}
+
+// A follower that reads nothing holds up neither the run nor the others.
+func TestStalledFollowerHoldsUpNobody(t *testing.T) {
+	t.Parallel()
+	g := newGate(t)
+	const size = 6 << 20
+	up := startUpstream(t, func(w http.ResponseWriter, r *http.Request, n run) {
+		fmt.Fprint(w, "begun:")
+		w.(http.Flusher).Flush()
+		<-g.opened
+		answersLarge(size)(w, r, n)
+	})
+	p := start(t, conf{store: "store memory", site: lines(dedupBlock("max_response_body 16MiB"), proxyTo(up))})
+	first := p.postLater("/", "k", "body")
+	up.awaitRuns(t, "k", 1)
+	for range 20 {
+		stalled(t, p, "k")
+	}
+	reading := p.postMany(3, "/", "k", "body")
+	g.open()
+	for _, got := range append(replies(t, reading), first.reply(t)) {
+		if len(got.Body) != size+len("begun:") {
+			t.Errorf("got %d bytes", len(got.Body))
+		}
+	}
+	up.wantRuns(t, "k", 1)
+}
+
+// What is declared and never sent costs nothing, and many who do so hold up nobody.
+func TestDeclaredBodiesThatNeverComeTakeNoRoom(t *testing.T) {
+	t.Parallel()
+	up := startUpstream(t, answers201)
+	p := start(t, conf{store: "store memory", dedup: limits("buffered 2MiB"), site: lines("dedup", proxyTo(up))})
+	for n := range 200 {
+		conn, err := net.Dial("tcp", p.addr)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer conn.Close()
+		fmt.Fprintf(conn, "POST / HTTP/1.1\r\nHost: dedup.test\r\nIdempotency-Key: never %d\r\nContent-Length: 1000000\r\n\r\n", n)
+	}
+	for n := range 20 {
+		key := fmt.Sprint("k", n)
+		wantFresh(t, p.post(t, "/", key, strings.Repeat("x", 100_000)), 201, "run 1 of "+key)
+	}
+}
+
+// While there is little room, responses wait for it: all of them are kept.
+func TestResponsesAreKeptUnderPressure(t *testing.T) {
+	t.Parallel()
+	g := newGate(t)
+	up := startUpstream(t, g.before(answersLarge(600<<10)))
+	p := start(t, conf{store: "store memory", dedup: limits("buffered 1MiB"), site: lines("dedup", proxyTo(up))})
+	var all []*pending
+	for n := range 12 {
+		all = append(all, p.postLater("/", fmt.Sprint("k", n), "body"))
+	}
+	for n := range 12 {
+		up.awaitRuns(t, fmt.Sprint("k", n), 1)
+	}
+	g.open()
+	for n, got := range replies(t, all) {
+		if got.Status != 200 || len(got.Body) != 600<<10 {
+			t.Fatalf("request %d got %d with %d bytes", n, got.Status, len(got.Body))
+		}
+	}
+	for n := range 12 {
+		if got := p.post(t, "/", fmt.Sprint("k", n), "body"); got.Status != 200 || len(got.Body) != 600<<10 || !got.replayed() {
+			t.Errorf("the duplicate %d got %d with %d bytes, replayed: %v", n, got.Status, len(got.Body), got.replayed())
+		}
+	}
+}
+
+// An answer of HTTP/1.0 without a length looks whole when it is cut off: where that
+// matters, its end is unknown.
+func TestAnswerWithoutAnEndOfItsOwn(t *testing.T) {
+	t.Parallel()
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer listener.Close()
+	go func() {
+		for {
+			conn, err := listener.Accept()
+			if err != nil {
+				return
+			}
+			if _, err := http.ReadRequest(bufio.NewReader(conn)); err == nil {
+				fmt.Fprint(conn, "HTTP/1.0 200 OK\r\nContent-Type: text/plain\r\n\r\nmaybe all")
+			}
+			conn.Close()
+		}
+	}()
+	for unknown, again := range map[string]func(got reply, p *caddy){
+		"release": func(first reply, p *caddy) { wantReplay(t, p.post(t, "/", "k", "body"), first) },
+		"hold":    func(_ reply, p *caddy) { wantProblem(t, p.post(t, "/", "k", "body"), 409, "outcome_unknown") },
+	} {
+		p := start(t, conf{store: "store memory", site: lines(dedupBlock("unknown "+unknown), "reverse_proxy "+listener.Addr().String())})
+		got := p.post(t, "/", "k", "body")
+		wantFresh(t, got, 200, "maybe all")
+		again(got, p)
+	}
+}
