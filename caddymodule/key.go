@@ -31,7 +31,7 @@ func (x *exchange) identify() (*engine.Request, *refusal, error) {
 		Exclude: x.Exclude,
 	}.Remember()
 	if x.readsJSON {
-		if _, err := body.whole(); body.failed() != nil { // slow clients must not keep others from their turn
+		if _, err := body.needed(); body.failed() != nil { // slow clients must not keep others from their turn
 			return unread(err)
 		}
 		defer takeTurn()()
