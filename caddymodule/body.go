@@ -76,7 +76,7 @@ func readBody(r *http.Request, limit int64, taken *allowance) (body []byte, whol
 	if r.ContentLength > 0 {
 		most = min(most, r.ContentLength+1) // so that a small body takes a small buffer
 	}
-	n, err := io.Copy(&counted{&buffer, taken}, io.LimitReader(rest, most))
+	n, err := io.Copy(&counted{&buffer, taken, most}, io.LimitReader(rest, most))
 	if full, ok := errors.AsType[errBudgetSpent](err); ok {
 		r.Body = readCloser{io.MultiReader(bytes.NewReader(buffer.Bytes()), rest), rest}
 		return nil, false, full
@@ -106,12 +106,20 @@ func readBody(r *http.Request, limit int64, taken *allowance) (body []byte, whol
 type counted struct {
 	buffer *bytes.Buffer
 	taken  *allowance
+	most   int64 // how many bytes may come
 }
 
 // Write implements io.Writer.
 func (c *counted) Write(p []byte) (int, error) {
 	if err := c.taken.admit(len(p)); err != nil {
 		return 0, err
+	}
+	// At most doubled, as bytes come, and never beyond what can come.
+	if c.buffer.Available() < len(p) {
+		had := int64(c.buffer.Len())
+		grown := bytes.NewBuffer(make([]byte, 0, max(min(2*had, c.most), had+int64(len(p)))))
+		grown.Write(c.buffer.Bytes())
+		*c.buffer = *grown
 	}
 	return c.buffer.Write(p)
 }

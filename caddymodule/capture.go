@@ -135,7 +135,7 @@ func (c *capture) Write(p []byte) (int, error) {
 	if err := c.record.taken.take(c.ctx, len(p)); err != nil {
 		return 0, fmt.Errorf("waiting for room for the response: %w", err)
 	}
-	c.record.add(p)
+	c.record.add(p, c.maxBody)
 	return len(p), nil
 }
 

@@ -73,10 +73,13 @@ func (r *recording) waitLocked() <-chan struct{} {
 	return r.changed
 }
 
-// add appends bytes that are kept.
-func (r *recording) add(p []byte) {
+// add appends bytes that are kept, of a body of which that many are at most.
+func (r *recording) add(p []byte, most int64) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	if r.body == nil && r.declared > int64(len(p)) {
+		r.body = make([]byte, 0, min(r.declared, most)) // the upstream's word is trusted
+	}
 	r.body = append(r.body, p...)
 	r.changedLocked()
 }
