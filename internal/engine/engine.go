@@ -174,6 +174,7 @@ func (e *Engine) claim(ctx context.Context, f *flight, c idempotency.Claim, req 
 		}
 	}()
 	c.Token, c.ExecutionID = e.options.NewToken(), e.options.NewExecutionID()
+	asked := time.Now()
 	got, err := e.ask(ctx, c)
 	told = true
 	switch {
@@ -188,7 +189,7 @@ func (e *Engine) claim(ctx context.Context, f *flight, c idempotency.Claim, req 
 	case got.Verdict == idempotency.Proceed:
 		runs = true
 		e.fly(f, got.Record, false)
-		return e.newRun(f, c, req, got)
+		return e.newRun(f, c, req, got, asked)
 	case got.Verdict == idempotency.WaitForRun && c.Waits:
 		e.fly(f, got.Record, true)
 		e.goBackground(func() { e.watch(f, got.Record, got.Now) })

@@ -13,16 +13,20 @@ import (
 // renew renews the lease until the run ends or has lost its claim. If the claim is
 // lost, another request owns the key, or soon will. So renew ends the flight, and
 // the requests that wait here ask the store again.
-func (r *Run) renew(ctx context.Context) {
-	ticker := time.NewTicker(r.claim.Lease / 3)
-	defer ticker.Stop()
+//
+// Each third of the lease counts from when the claim, or the renewal before, was asked
+// for: the store has begun the lease at some time between that and its reply, and the
+// reply may take long.
+func (r *Run) renew(ctx context.Context, asked time.Time) {
+	due := time.NewTimer(time.Until(asked.Add(r.claim.Lease / 3)))
+	defer due.Stop()
 	var limit <-chan time.Time
 	if r.timeout > 0 {
 		limit = time.After(r.timeout + r.claim.Lease)
 	}
 	for {
 		select {
-		case <-ticker.C:
+		case <-due.C:
 		case <-limit:
 			r.logger().Warn("the run has not ended at its time limit; its lease is renewed no more",
 				zap.Duration("timeout", r.timeout))
@@ -31,6 +35,7 @@ func (r *Run) renew(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		}
+		asked = time.Now()
 		err := r.engine.renewOnce(r.claim)
 		if errors.Is(err, idempotency.ErrGone) {
 			// This order matters: first set wasLost, then look whether the run has
@@ -52,12 +57,14 @@ func (r *Run) renew(ctx context.Context) {
 		case err != nil && ctx.Err() == nil:
 			r.logger().Warn("the lease could not be renewed", zap.Error(err))
 		}
+		due.Reset(time.Until(asked.Add(r.claim.Lease / 3)))
 	}
 }
 
-// renewOnce renews the lease of a claim in the store.
+// renewOnce renews the lease of a claim in the store. It takes no longer than a third
+// of the lease, so that one renewal that hangs does not keep the next one waiting.
 func (e *Engine) renewOnce(c idempotency.Claim) error {
-	ctx, cancel := e.operation(context.Background())
+	ctx, cancel := context.WithTimeout(context.Background(), min(e.options.Timeout, c.Lease/3))
 	defer cancel()
 	return e.store.Renew(ctx, c)
 }

@@ -70,6 +70,9 @@ func (r *Run) settleLater(end idempotency.End, s idempotency.Settlement) {
 				r.logger().Error("the run's end was never stored: the process stops")
 				return
 			}
+			// The store may have no room for the response and still renew the lease. This
+			// comes first: a settlement that hangs again may outlast what is left of it.
+			_ = e.renewOnce(r.claim)
 			s, err := r.settle(end)
 			if err == nil || errors.Is(err, idempotency.ErrFenced) || errors.Is(err, idempotency.ErrGone) {
 				r.report(s, err)
@@ -78,8 +81,6 @@ func (r *Run) settleLater(end idempotency.End, s idempotency.Settlement) {
 				}
 				return
 			}
-			// The store may have no room for the response and still renew the lease.
-			_ = e.renewOnce(r.claim)
 		}
 		r.logger().Error("the run's end was never stored: its retention is over")
 	})

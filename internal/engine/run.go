@@ -29,7 +29,8 @@ type Run struct {
 	wasLost atomic.Bool
 }
 
-func (e *Engine) newRun(f *flight, c idempotency.Claim, req Request, got idempotency.Claimed) *Run {
+// newRun returns the run of a claim that was asked for at the given time.
+func (e *Engine) newRun(f *flight, c idempotency.Claim, req Request, got idempotency.Claimed, asked time.Time) *Run {
 	ctx, stop := context.WithCancel(e.ctx)
 	r := &Run{
 		engine: e, flight: f, claim: c, policy: req.Policy, timeout: req.Timeout, record: got.Record,
@@ -40,7 +41,7 @@ func (e *Engine) newRun(f *flight, c idempotency.Claim, req Request, got idempot
 			zap.String("lapsed_execution_id", got.Previous.ExecutionID),
 			zap.Time("lease_until", got.Previous.LeaseUntil))
 	}
-	e.goBackground(func() { r.renew(ctx) })
+	e.goBackground(func() { r.renew(ctx, asked) })
 	return r
 }
 
