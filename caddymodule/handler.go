@@ -83,7 +83,7 @@ func (h *Handler) Provision(ctx caddy.Context) error {
 		}
 	}
 	h.store = app.use(h.store, duration(h.Timeout))
-	return nil
+	return h.store.checkLease(duration(h.Lease))
 }
 
 // ServeHTTP finds the request's key and does what the engine decides.

@@ -59,6 +59,7 @@ type countedModule struct {
 func (m *countedModule) poolKey() string                 { return m.key }
 func (m *countedModule) describe() string                { return "counted store" }
 func (m *countedModule) operationTimeout() time.Duration { return time.Second }
+func (m *countedModule) shared() bool                    { return false }
 
 func (m *countedModule) open(*zap.Logger) (idempotency.Store, error) {
 	m.opened.Add(1)

@@ -74,7 +74,8 @@ type RedisStore struct {
 	// `?`, `[`, `]` and `\`. Default: `dedup:`.
 	Prefix string `json:"prefix,omitempty"`
 
-	// The limit of one operation. Default: 500ms.
+	// The limit of one operation. Default: 500ms. A handler's `lease` is at least
+	// three times as long.
 	Timeout caddy.Duration `json:"timeout,omitempty"`
 
 	// On how many replicas a kept response is before it is answered. Where that
@@ -290,6 +291,8 @@ func (s *RedisStore) describe() string {
 }
 
 func (s *RedisStore) operationTimeout() time.Duration { return s.options.Timeout }
+
+func (s *RedisStore) shared() bool { return true }
 
 func (s *RedisStore) open(logger *zap.Logger) (idempotency.Store, error) {
 	options := s.options

@@ -63,7 +63,8 @@ type Settings struct {
 	Retention caddy.Duration `json:"retention,omitempty"`
 
 	// How long a claim holds without renewal; it is renewed at a third of it.
-	// After a crash another replica takes over when it lapses. Default: 30s.
+	// After a crash another replica takes over when it lapses. At least 300ms, and in
+	// Redis three times the store's `timeout`. Default: 30s.
 	Lease caddy.Duration `json:"lease,omitempty"`
 
 	// The limit of one run, also when its client is gone. Default: 5 minutes.

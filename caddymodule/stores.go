@@ -26,6 +26,9 @@ type storeModule interface {
 	describe() string
 	// operationTimeout limits one operation of the store.
 	operationTimeout() time.Duration
+	// shared says that other processes may use the store too. They can take over what
+	// this one is slow to renew.
+	shared() bool
 	// open opens the store.
 	open(logger *zap.Logger) (idempotency.Store, error)
 }
@@ -43,6 +46,22 @@ type storeHandle struct {
 }
 
 func (h *storeHandle) describe() string { return h.config.describe() }
+
+// leasePerTimeout is how many timeouts a lease has at least: one for the claim, of
+// which nobody knows when in this time the store began the lease, one for a renewal
+// that fails, and one for the renewal after it.
+const leasePerTimeout = 3
+
+// checkLease refuses a lease that could lapse while its own claim or renewals are under
+// way. In a store of this process alone nobody can take over meanwhile.
+func (h *storeHandle) checkLease(lease time.Duration) error {
+	timeout := h.config.operationTimeout()
+	if !h.config.shared() || timeout <= lease/leasePerTimeout {
+		return nil
+	}
+	return fmt.Errorf("lease: %s is too short for the %s: one operation may take its timeout of %s, and a lease is at least three times as long; use a lease of at least %s, or a timeout of at most %s",
+		lease, h.describe(), timeout, leasePerTimeout*min(timeout, math.MaxInt64/leasePerTimeout), lease/leasePerTimeout)
+}
 
 // enter returns the store, which it opens if need be. Who has entered keeps it
 // open until it leaves. The handle's configuration is in from its start to its
@@ -68,7 +87,8 @@ func init() {
 const (
 	defaultFile = "dedup.db"
 	// localTimeout limits one operation of a store in this process. It is long
-	// against a disk that is busy, and short against a client that waits.
+	// against a disk that is busy, and short against a client that waits. Leases may
+	// be shorter ([storeHandle.checkLease]).
 	localTimeout = 5 * time.Second
 )
 
@@ -108,6 +128,7 @@ func (s *FileStore) Provision(caddy.Context) error {
 func (s *FileStore) poolKey() string                 { return "file " + realPath(s.Path) }
 func (s *FileStore) describe() string                { return "file store " + s.Path }
 func (s *FileStore) operationTimeout() time.Duration { return localTimeout }
+func (s *FileStore) shared() bool                    { return false }
 
 func (s *FileStore) open(logger *zap.Logger) (idempotency.Store, error) {
 	return file.Open(s.Path, logger)
@@ -148,6 +169,7 @@ func (*MemoryStore) CaddyModule() caddy.ModuleInfo {
 func (s *MemoryStore) poolKey() string                 { return "memory" }
 func (s *MemoryStore) describe() string                { return "memory store, which is gone when the process exits" }
 func (s *MemoryStore) operationTimeout() time.Duration { return localTimeout }
+func (s *MemoryStore) shared() bool                    { return false }
 
 func (s *MemoryStore) open(*zap.Logger) (idempotency.Store, error) {
 	return memory.New(math.MaxInt64), nil // until the limit of a configuration is set

@@ -162,7 +162,7 @@ func TestOwnerDiesInTheLastAttempt(t *testing.T) {
 			t.Parallel()
 			server := redistest.Start(t)
 			up := startUpstream(t, inTurn(answersStatus(500), untilGone))
-			c := conf{store: storeAt(server.Addr), site: lines(dedupBlock("max_attempts 2", "lease 500ms", "unknown "+unknown), proxyTo(up))}
+			c := conf{store: storeAt(server.Addr), site: lines(dedupBlock("max_attempts 2", "lease 1500ms", "unknown "+unknown), proxyTo(up))}
 			a, b := start(t, c), start(t, c)
 			a.post(t, "/", "k", "body", host("shop.test"))
 			dying := a.postLater("/", "k", "body", host("shop.test"))
@@ -185,7 +185,7 @@ func TestAttemptsAreForgottenWithTheRecord(t *testing.T) {
 	server := redistest.Start(t)
 	client := redisClient(t, server)
 	up := startUpstream(t, answersStatus(500))
-	p := start(t, conf{store: storeAt(server.Addr), site: lines(dedupBlock("max_attempts 2", "retention 1s", "lease 500ms"), proxyTo(up))})
+	p := start(t, conf{store: storeAt(server.Addr), site: lines(dedupBlock("max_attempts 2", "retention 1s", "lease 1500ms"), proxyTo(up))})
 	for n := range 2 {
 		p.post(t, "/", "k", "body")
 		wantAttempt(t, up, "k", n+1, fmt.Sprint(n+1))

@@ -48,7 +48,7 @@ func TestKilledOwnerIsHeld(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
 	up := startUpstream(t, inTurn(untilGone, answers201))
-	c := conf{store: storeAt(server.Addr), site: lines(dedupBlock("lease 1s", "unknown hold"), proxyTo(up))}
+	c := conf{store: storeAt(server.Addr), site: lines(dedupBlock("lease 1500ms", "unknown hold"), proxyTo(up))}
 	a, b := start(t, c), start(t, c)
 
 	first := a.postLater("/", "k", "body")
@@ -69,9 +69,9 @@ func TestKilledOwnersOwnRuleDecides(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
 	up := startUpstream(t, inTurn(untilGone, answers201))
-	c := conf{store: storeAt(server.Addr), site: lines(dedupBlock("lease 1s", "unknown hold"), proxyTo(up))}
+	c := conf{store: storeAt(server.Addr), site: lines(dedupBlock("lease 1500ms", "unknown hold"), proxyTo(up))}
 	a := start(t, c)
-	c.site = lines(dedupBlock("lease 1s"), proxyTo(up))
+	c.site = lines(dedupBlock("lease 1500ms"), proxyTo(up))
 	b := start(t, c)
 	first := a.postLater("/", "k", "body")
 	up.awaitRuns(t, "k", 1)
@@ -89,17 +89,17 @@ func TestRunLongerThanItsLeaseIsRenewed(t *testing.T) {
 		if n.Key == "k" {
 			<-g.opened
 		} else {
-			w.Header().Set("Dedup-Retention", "2")
+			w.Header().Set("Dedup-Retention", "6")
 		}
 		answers201(w, r, n)
 	})
-	c := conf{store: storeAt(server.Addr), site: lines(dedupBlock("lease 500ms", "in_flight wait 300ms"), proxyTo(up))}
+	c := conf{store: storeAt(server.Addr), site: lines(dedupBlock("lease 1500ms", "in_flight wait 300ms"), proxyTo(up))}
 	owner, other := start(t, c), start(t, c)
 	first := owner.postLater("/", "k", "body", host("shop.test"))
 	up.awaitRuns(t, "k", 1)
 	// Four leases, by the store's own clock: that long a response is kept.
 	other.post(t, "/", "clock", "")
-	eventually(t, "two seconds have passed", func() bool {
+	eventually(t, "six seconds have passed", func() bool {
 		wantProblem(t, other.post(t, "/", "k", "body", host("shop.test")), 409, "request_in_flight")
 		return !other.post(t, "/", "clock", "").replayed()
 	})
@@ -115,7 +115,7 @@ func TestPausedOwnersLateResponseIsNotStored(t *testing.T) {
 	server := redistest.Start(t)
 	g := newGate(t)
 	up := startUpstream(t, inTurn(g.before(answers201), answers201))
-	c := conf{store: storeAt(server.Addr), site: lines(dedupBlock("lease 1s"), proxyTo(up))}
+	c := conf{store: storeAt(server.Addr), site: lines(dedupBlock("lease 1500ms"), proxyTo(up))}
 	a, b := start(t, c), start(t, c)
 
 	late := a.postLater("/", "k", "body")

@@ -21,7 +21,7 @@ func TestForcedRunFailsAfterRedisLostWhatItReplaces(t *testing.T) {
 			client := redisClient(t, server)
 			g := newGate(t)
 			up := startUpstream(t, inTurn(answersText(strings.Repeat("x", size)), g.before(answersStatus(500)), answers201))
-			p := start(t, conf{store: storeAt(server.Addr), site: lines(dedupBlock("force X-Force", "lease 600ms"), proxyTo(up))})
+			p := start(t, conf{store: storeAt(server.Addr), site: lines(dedupBlock("force X-Force", "lease 1500ms"), proxyTo(up))})
 			p.post(t, "/", "k", "body")
 			forced := p.postLater("/", "k", "body", header("X-Force", "true"))
 			up.awaitRuns(t, "k", 2)

@@ -17,7 +17,7 @@ func TestKilledBeforeTheAnswerCouldBeStored(t *testing.T) {
 			way := startLink(t, server.Addr)
 			g := newGate(t)
 			up := startUpstream(t, g.before(answers201))
-			site := lines(dedupBlock("unknown "+unknown, "lease 1s", "in_flight wait 3s"), proxyTo(up))
+			site := lines(dedupBlock("unknown "+unknown, "lease 1500ms", "in_flight wait 3s"), proxyTo(up))
 			p := start(t, conf{store: storeAt(way.addr), site: site})
 			other := start(t, conf{store: storeAt(server.Addr), site: site})
 

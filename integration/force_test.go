@@ -265,7 +265,7 @@ func TestForcedRunThatDiesLeavesTheOldResponse(t *testing.T) {
 			t.Parallel()
 			server := redistest.Start(t)
 			up := startUpstream(t, inTurn(answers201, untilGone, answers201))
-			c := conf{store: storeAt(server.Addr), site: lines(dedupBlock("force X-Force", "lease 500ms", "unknown "+unknown), proxyTo(up))}
+			c := conf{store: storeAt(server.Addr), site: lines(dedupBlock("force X-Force", "lease 1500ms", "unknown "+unknown), proxyTo(up))}
 			a, b := start(t, c), start(t, c)
 			first := a.post(t, "/", "k", "body", host("shop.test"))
 			dying := a.postLater("/", "k", "body", host("shop.test"), byForce)

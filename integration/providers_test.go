@@ -229,7 +229,7 @@ func TestRetentionOfProviders(t *testing.T) {
 	}
 	server := redistest.Start(t)
 	up := startUpstream(t, answers201)
-	p := start(t, conf{store: storeAt(server.Addr), site: onPaths(up, map[string]string{"/adyen": "dedup adyen", "/own": lines("dedup adyen {", "retention 1s", "lease 500ms", "}")})})
+	p := start(t, conf{store: storeAt(server.Addr), site: onPaths(up, map[string]string{"/adyen": "dedup adyen", "/own": lines("dedup adyen {", "retention 1s", "lease 1500ms", "}")})})
 	body := `{"live":"false","notificationItems":[{"NotificationRequestItem":{"eventCode":"AUTHORISATION","pspReference":"7914073381342284","success":"true"}}]}`
 	kept := p.post(t, "/adyen", "", body)
 	wantLives(t, redisClient(t, server), 1, 29*day, 30*day)

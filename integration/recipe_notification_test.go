@@ -218,7 +218,7 @@ func TestRecipeNotificationDeliveryUnderFaults(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
 	up, service := startDeliveries(t, func(string, int) int { return []int{0, 503, 503}[rand.IntN(3)] })
-	r := readRecipe(t, "notification-delivery.md").before(t, up).on(t, server.Addr).with(t, "lease 10s", "lease 500ms", "in_flight wait 30s", "in_flight wait 2s")
+	r := readRecipe(t, "notification-delivery.md").before(t, up).on(t, server.Addr).with(t, "lease 10s", "lease 1500ms", "in_flight wait 30s", "in_flight wait 2s")
 	a, b := r.start(t), r.start(t)
 	ids := []string{"n1", "n2", "n3", "n4"}
 	done := make(chan struct{})
@@ -308,7 +308,7 @@ func TestRecipeNotificationDeliveryByAReplicaThatDies(t *testing.T) {
 				}
 				answersStatus(500)(w, r, n)
 			})
-			r := readRecipe(t, "notification-delivery.md").before(t, up).on(t, server.Addr).with(t, "lease 10s", "lease 500ms")
+			r := readRecipe(t, "notification-delivery.md").before(t, up).on(t, server.Addr).with(t, "lease 10s", "lease 1500ms")
 			a, b := r.start(t), r.start(t)
 			for n := 1; n <= 5; n++ {
 				if dies(n) {
@@ -341,7 +341,7 @@ func TestRecipeNotificationDeliveryLeavesOneRecord(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
 	up, _ := startDeliveries(t, func(string, int) int { return 503 })
-	p := readRecipe(t, "notification-delivery.md").before(t, up).on(t, server.Addr).with(t, "lease 10s", "lease 300ms").start(t)
+	p := readRecipe(t, "notification-delivery.md").before(t, up).on(t, server.Addr).with(t, "lease 10s", "lease 1500ms").start(t)
 	for range 7 {
 		if got := p.post(t, "/notifications", "", notification("n", "mail")); got.Status != 503 {
 			t.Fatalf("got %d %q", got.Status, got.Body)

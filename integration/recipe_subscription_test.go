@@ -54,7 +54,7 @@ func TestRecipeSubscriptionWindowCloses(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
 	up := startUpstream(t, answersStatus(202))
-	r := readRecipe(t, "subscription-window.md").before(t, up).on(t, server.Addr).with(t, "retention 300s", "retention 1s\nlease 500ms")
+	r := readRecipe(t, "subscription-window.md").before(t, up).on(t, server.Addr).with(t, "retention 300s", "retention 1s\nlease 1500ms")
 	a, b := r.start(t), r.start(t)
 	first := a.post(t, "/subscriptions/orders", "", "m", message("4711"))
 	// Duplicates do not prolong the window: otherwise this would never end.

@@ -73,7 +73,7 @@ func TestRedisHung(t *testing.T) {
 			t.Parallel()
 			server := redistest.Start(t)
 			up := startUpstream(t, answers201)
-			p := start(t, conf{store: storeAt(server.Addr), site: bothModes(up, "unknown "+unknown, "lease 1s")})
+			p := start(t, conf{store: storeAt(server.Addr), site: bothModes(up, "unknown "+unknown, "lease 1500ms")})
 			p.post(t, "/", "warm", "body") // a connection is open
 			server.Pause()
 			wantUnavailable(t, p, up, "lost")

@@ -16,8 +16,8 @@ func TestKeptResponseIsForgottenAfterItsRetention(t *testing.T) {
 			answers201(w, r, n)
 		})
 		p := start(t, conf{store: store, site: lines(
-			"handle /short {", dedupBlock("retention 1s", "lease 1s"), proxyTo(up), "}",
-			"handle {", dedupBlock("lease 1s"), proxyTo(up), "}")})
+			"handle /short {", dedupBlock("retention 1s", "lease 1500ms"), proxyTo(up), "}",
+			"handle {", dedupBlock("lease 1500ms"), proxyTo(up), "}")})
 
 		lengthened := p.post(t, "/short?retention=3600", "lengthened", "")
 		short := p.post(t, "/short", "short", "")

@@ -1,0 +1,47 @@
+package caddymodule
+
+import (
+	"strings"
+	"testing"
+	"time"
+)
+
+// A lease outlasts three operations of a store that others share, and no word says
+// anything of stores that one process has to itself.
+func TestLeaseAndTheTimeoutOfItsStore(t *testing.T) {
+	redis := func(settings string) storeModule {
+		t.Helper()
+		s, err := provisioned(t, settings)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return s
+	}
+	for _, test := range []struct {
+		store storeModule
+		lease time.Duration
+		says  []string
+	}{
+		{new(FileStore), shortestLease, nil},
+		{new(MemoryStore), shortestLease, nil},
+		{redis(`{}`), 30 * time.Second, nil},
+		{redis(`{}`), 1500 * time.Millisecond, nil},
+		{redis(`{}`), 1499 * time.Millisecond, []string{"lease: 1.499s", "redis at localhost:6379", "timeout of 500ms", "at least 1.5s", "at most 499.666666ms"}},
+		{redis(`{}`), time.Second, []string{"lease: 1s", "at least 1.5s"}},
+		{redis(`{"timeout": "100ms"}`), 300 * time.Millisecond, nil},
+		{redis(`{"timeout": "10s"}`), 30 * time.Second, nil},
+		{redis(`{"timeout": "11s"}`), 30 * time.Second, []string{"lease: 30s", "timeout of 11s", "at least 33s", "at most 10s"}},
+		{redis(`{"timeout": "2562047h"}`), 30 * time.Second, []string{"lease: 30s", "at most 10s"}},
+	} {
+		err := (&storeHandle{config: test.store}).checkLease(test.lease)
+		if (err == nil) != (test.says == nil) {
+			t.Errorf("%s with a lease of %s: %v", test.store.describe(), test.lease, err)
+			continue
+		}
+		for _, part := range test.says {
+			if !strings.Contains(err.Error(), part) {
+				t.Errorf("%q is not in %q", part, err)
+			}
+		}
+	}
+}
