@@ -91,6 +91,32 @@ func TestMemoryStoreOverItsLimitRefuses(t *testing.T) {
 	wantReplay(t, p.post(t, "/", "0", "body"), first) // nothing is evicted
 }
 
+// The limit of runs refuses runs: not what is kept, and not a key that is used for
+// something else.
+func TestLimitOfRunsLeavesReplays(t *testing.T) {
+	t.Parallel()
+	eachStore(t, func(t *testing.T, store string) {
+		g := newGate(t)
+		up := startUpstream(t, func(w http.ResponseWriter, r *http.Request, n run) {
+			if n.Key == "busy" {
+				<-g.opened
+			}
+			answers201(w, r, n)
+		})
+		p := start(t, conf{store: store, dedup: limits("in_flight 1"), site: lines("dedup", proxyTo(up))})
+		kept := p.post(t, "/", "kept", "body")
+		busy := p.postLater("/", "busy", "body")
+		up.awaitRuns(t, "busy", 1)
+		wantProblem(t, p.post(t, "/", "new", "body"), 503, "overloaded")
+		wantReplay(t, p.post(t, "/", "kept", "body"), kept)
+		wantProblem(t, p.post(t, "/", "kept", "another"), 422, "idempotency_key_reused")
+		wantProblem(t, p.post(t, "/", "busy", "another"), 422, "idempotency_key_reused")
+		g.open()
+		wantFresh(t, busy.reply(t), 201, "run 1 of busy")
+		wantFresh(t, p.post(t, "/", "new", "body"), 201, "run 1 of new")
+	})
+}
+
 // Responses that could not be stored are held, and count.
 func TestUnstoredResponsesCountAgainstTheBuffer(t *testing.T) {
 	t.Parallel()

@@ -86,13 +86,14 @@ func decideInFlight(run *idempotency.Record, live any, c idempotency.Claim) Deci
 // request must ask the store. waited says that the request waited for the run.
 func (v view) decideEnded(waited bool, c idempotency.Claim) Decision {
 	found := v.found
+	verdict := idempotency.Decide(found.Record, c, found.Now)
 	switch {
-	case v.err != nil:
+	case v.err != nil && verdict == idempotency.Proceed: // so it is where nothing was found
 		return refusalFor(v.err)
 	case waited && found.Response != nil && found.Record.Token == v.run.Token && c.SameRequest(v.run):
 		return Replay{Record: found.Record, Response: found.Response, Waited: true}
 	}
-	switch idempotency.Decide(found.Record, c, found.Now) {
+	switch verdict {
 	case idempotency.ReplayKept:
 		// The store sends a response only to a claim that may replay it. If the first
 		// request was refused, the flight has no response for the others.

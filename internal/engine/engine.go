@@ -160,19 +160,25 @@ func (e *Engine) Begin(ctx context.Context, req Request) (Decision, error) {
 // request may run. Otherwise it returns nil, and the flight tells all its requests,
 // the first one too, what to do.
 func (e *Engine) claim(ctx context.Context, f *flight, c idempotency.Claim, req Request) *Run {
-	if err := e.beginClaim(); err != nil {
-		e.end(f, over, idempotency.Claimed{}, err)
-		return nil
-	}
-	told, runs := false, false
+	counted, told := false, false
 	defer func() {
-		if !runs {
+		if counted {
 			e.addUnsettled(-1)
 		}
 		if !told { // the store has panicked: the others must not wait for ever
 			e.end(f, over, idempotency.Claimed{}, errors.New("the store failed"))
 		}
 	}()
+	// The time limit is the store's own: a client that goes away must not leave a claim
+	// in doubt.
+	ctx, cancel := e.operation(context.WithoutCancel(ctx))
+	defer cancel()
+	if found, err := e.beginClaim(ctx, c); err != nil {
+		told = true
+		e.end(f, over, found, err)
+		return nil
+	}
+	counted = true
 	c.Token, c.ExecutionID = e.options.NewToken(), e.options.NewExecutionID()
 	asked := time.Now()
 	got, err := e.ask(ctx, c)
@@ -187,7 +193,7 @@ func (e *Engine) claim(ctx context.Context, f *flight, c idempotency.Claim, req 
 			Where: c.Key.String(), Err: errors.New("it is complete and has no response"),
 		})
 	case got.Verdict == idempotency.Proceed:
-		runs = true
+		counted = false // from now on the run is
 		e.fly(f, got.Record, false)
 		return e.newRun(f, c, req, got, asked)
 	case got.Verdict == idempotency.WaitForRun && c.Waits:
@@ -199,12 +205,9 @@ func (e *Engine) claim(ctx context.Context, f *flight, c idempotency.Claim, req 
 	return nil
 }
 
-// ask makes a claim in the store. It has a time limit of its own and does not end with
-// the request: a client that goes away must not leave a claim in doubt. If the
-// reply was lost, and the store may have written the claim, the claim is withdrawn.
+// ask makes a claim in the store. If the reply was lost, and the store may have written
+// the claim, the claim is withdrawn.
 func (e *Engine) ask(ctx context.Context, c idempotency.Claim) (idempotency.Claimed, error) {
-	ctx, cancel := e.operation(context.WithoutCancel(ctx))
-	defer cancel()
 	got, err := e.store.Claim(ctx, c)
 	if err != nil && got.Record != nil {
 		e.withdraw(c, got.Record)

@@ -21,7 +21,8 @@ type flight struct {
 	live any
 	// found and err are how the flight has ended: found is what the store would
 	// answer, or err says why the store could not answer. If found has no record, the
-	// requests must ask the store again.
+	// requests must ask the store again. With both, err is for those that would run: no
+	// more runs may begin.
 	found idempotency.Claimed
 	err   error
 

@@ -1,8 +1,11 @@
 package engine
 
 import (
+	"context"
 	"errors"
 	"fmt"
+
+	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
 )
 
 // Limits are how much may be in progress at a time, in one process and for one store.
@@ -52,18 +55,44 @@ func (e *Engine) admitLocked(f *flight) error {
 	}
 }
 
-// beginClaim returns an error if no more claims may be made. Otherwise it counts the
-// claim as unsettled. If the claim becomes a run, it stays so until the run is
-// settled: what waits for all to be settled misses nothing in between.
-func (e *Engine) beginClaim() error {
+// beginClaim counts a claim as unsettled. If the claim becomes a run, it stays so until
+// the run is settled: what waits for all to be settled misses nothing in between. With
+// an error the claim is not made, and not counted; found is then what the store has,
+// as far as it was asked.
+//
+// The limit of runs refuses nothing but runs. When it is reached, the store is asked
+// first whether this request would run. Between that and the claim the answer may
+// change, so for a moment there may be a run more than the limit allows.
+func (e *Engine) beginClaim(ctx context.Context, c idempotency.Claim) (found idempotency.Claimed, err error) {
+	full, err := e.countClaim(false)
+	if !full {
+		return idempotency.Claimed{}, err
+	}
+	found.Record, found.Now, err = e.store.Lookup(ctx, c.Key)
+	if err != nil {
+		return idempotency.Claimed{}, err
+	}
+	if idempotency.Decide(found.Record, c, found.Now) == idempotency.Proceed {
+		e.mu.Lock()
+		defer e.mu.Unlock()
+		return found, overloaded("runs in flight", e.limits.InFlight, &e.overloads.InFlight)
+	}
+	_, err = e.countClaim(true)
+	return idempotency.Claimed{}, err
+}
+
+// countClaim counts a claim as unsettled, unless it returns an error, or full, which
+// says that the limit of runs is reached. Beyond that limit it counts those that are
+// known not to run.
+func (e *Engine) countClaim(beyond bool) (full bool, err error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	switch {
 	case len(e.withdrawals) >= maxWithdrawals:
-		return fmt.Errorf("%d claims in doubt wait for the store to answer", maxWithdrawals)
-	case e.limits.InFlight > 0 && e.unsettled.n >= e.limits.InFlight:
-		return overloaded("runs in flight", e.limits.InFlight, &e.overloads.InFlight)
+		return false, fmt.Errorf("%d claims in doubt wait for the store to answer", maxWithdrawals)
+	case !beyond && e.limits.InFlight > 0 && e.unsettled.n >= e.limits.InFlight:
+		return true, nil
 	}
 	e.unsettled.add(1)
-	return nil
+	return false, nil
 }

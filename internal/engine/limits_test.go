@@ -1,6 +1,7 @@
 package engine_test
 
 import (
+	"context"
 	"errors"
 	"testing"
 	"testing/synctest"
@@ -87,5 +88,118 @@ func TestLimitOfRunsInFlight(t *testing.T) {
 			t.Errorf("it counts %+v", got)
 		}
 		wantEnd(t, r.run(withKey(limited, "four")), created("four"), resultKept)
+	})
+}
+
+// The limit of runs refuses what would run, and nothing else: least of all an answer
+// that is kept.
+func TestLimitOfRunsRefusesOnlyRuns(t *testing.T) {
+	onBoth(t, func(t *testing.T, owner, other *replica) {
+		req := someRequest()
+		kept, held, busy := withKey(req, "kept"), withKey(holding(), "held"), withKey(req, "busy")
+		first := owner.run(kept)
+		wantEnd(t, first, created("kept"), resultKept)
+		lost := owner.run(held)
+		if got := ended(lost, idempotency.End{How: idempotency.Unknown}); got != resultHeld {
+			t.Fatalf("the run ended %q", got)
+		}
+		run := owner.run(busy)
+		other.Configure(engine.Settings{Limits: engine.Limits{InFlight: 1}})
+		if other != owner {
+			filling := other.run(withKey(req, "filling"))
+			defer func() { wantEnd(t, filling, created("filling"), resultKept) }()
+		}
+		wantOverloaded(t, other.begin(withKey(req, "new")))
+
+		wantReplay(t, other.begin(kept), first.ExecutionID(), created("kept"), false)
+		reused := kept
+		reused.Fingerprint = "body:two"
+		wantRefusal(t, other.begin(reused), engine.ReasonReused, first.ExecutionID())
+		wantRefusal(t, other.begin(held), engine.ReasonHeld, lost.ExecutionID())
+		reused = busy
+		reused.Fingerprint = "body:two"
+		wantRefusal(t, other.begin(reused), engine.ReasonReused, run.ExecutionID())
+		inner := busy
+		inner.Proof = idempotency.Proof(busy.Key, run.Record().Token)
+		as[engine.SameRun](t, other.begin(inner))
+		forced := kept
+		forced.Force = true
+		wantOverloaded(t, other.begin(forced))
+
+		waiting := other.waiters(3, busy)
+		synctest.Wait()
+		wantEnd(t, run, created("busy"), resultKept)
+		for _, w := range waiting {
+			wantReplay(t, w.decision(), run.ExecutionID(), created("busy"), true)
+		}
+		if got := other.Overloads().InFlight; got != 2 {
+			t.Errorf("it counts %d refusals, want 2", got)
+		}
+	})
+}
+
+// The first request of a flight may be refused because of the limit while another one
+// beside it is a replay.
+func TestReplayBesideARunThatIsRefused(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r, req := newReplica(t, newShared(t)), someRequest()
+		kept := r.run(withKey(req, "kept"))
+		wantEnd(t, kept, created("kept"), resultKept)
+		run := r.run(withKey(req, "busy"))
+		r.Configure(engine.Settings{Limits: engine.Limits{InFlight: 1}})
+		forced := withKey(req, "kept")
+		forced.Force = true
+		resume := r.link.pause("lookup")
+		first := r.beginLater(context.Background(), forced)
+		synctest.Wait()
+		others := r.waiters(3, withKey(req, "kept"))
+		synctest.Wait()
+		resume()
+		wantOverloaded(t, first.decision())
+		for _, w := range others {
+			wantReplay(t, w.decision(), kept.ExecutionID(), created("kept"), false)
+		}
+		// Those beside it that would run too are refused with it, in one look.
+		looks := r.link.count("lookup")
+		resume = r.link.pause("lookup")
+		all := r.waiters(5, withKey(req, "new"))
+		synctest.Wait()
+		resume()
+		for _, w := range all {
+			wantOverloaded(t, w.decision())
+		}
+		if n := r.link.count("lookup"); n != looks+1 {
+			t.Errorf("the store was asked %d times, want once", n-looks)
+		}
+		wantEnd(t, run, created("busy"), resultKept)
+	})
+}
+
+// A store that does not answer is unavailable, and within its timeout, also when the
+// limit is reached.
+func TestLimitOfRunsAndAStoreThatHangs(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r, req := newReplica(t, newShared(t)), someRequest()
+		run := r.run(req)
+		r.Configure(engine.Settings{Limits: engine.Limits{InFlight: 1}})
+		r.link.fail(hung)
+		w := r.beginLater(context.Background(), withKey(req, "new"))
+		wantRefusal(t, w.decision(), engine.ReasonUnavailable, "")
+		if w.took != storeTimeout {
+			t.Errorf("it took %v, want %v", w.took, storeTimeout)
+		}
+		r.link.fail(panics, "lookup")
+		panicked := func() (reason any) {
+			defer func() { reason = recover() }()
+			_, _ = r.Begin(context.Background(), withKey(req, "new"))
+			return nil
+		}()
+		if panicked == nil {
+			t.Error("the panic was swallowed")
+		}
+		r.link.fail(works)
+		wantOverloaded(t, r.begin(withKey(req, "new")))
+		wantEnd(t, run, created("one"), resultKept)
+		r.drain()
 	})
 }

@@ -35,7 +35,7 @@ func TestTooManyClaimsInDoubt(t *testing.T) {
 		t.Errorf("decided %+v, want a refusal with %q", d, ReasonUnavailable)
 	}
 	e.withdrawals = e.withdrawals[1:]
-	if err := e.beginClaim(); err != nil {
+	if _, err := e.countClaim(false); err != nil {
 		t.Errorf("no claim may be made with one in doubt fewer: %v", err)
 	}
 }
