@@ -67,7 +67,7 @@ type Engine struct {
 	// of runs that are not stored yet. inDoubt counts the claims that are to be
 	// withdrawn.
 	unsettled, inDoubt tally
-	// waiting counts the requests that follow a flight, without the first of each.
+	// waiting counts the requests that wait for a run, here or on another replica.
 	waiting int
 }
 
@@ -139,17 +139,14 @@ func (e *Engine) Begin(ctx context.Context, req Request) (Decision, error) {
 	defer limit.Stop()
 	for {
 		c := e.claimOf(req) // anew in each round: the encryption keys may have changed
-		f, part, err := e.join(c.Key)
-		if err != nil {
-			return refusalFor(err), nil
-		}
-		if part == first {
-			if run := e.claim(ctx, f, c, req); run != nil {
+		m := e.join(c.Key)
+		if m.part == first {
+			if run := e.claim(ctx, m.flight, c, req); run != nil {
 				return run, nil
 			}
 		}
-		decision, err := e.follow(ctx, f, part, c, limit.C)
-		e.leave(f, part)
+		decision, err := e.follow(ctx, m, c, limit.C)
+		e.leave(m)
 		if decision != nil || err != nil {
 			return decision, err
 		}

@@ -26,8 +26,9 @@ type flight struct {
 	found idempotency.Claimed
 	err   error
 
-	// members is how many requests have joined and not left.
-	members int
+	// members is how many requests have joined and not left; waiting is how many of
+	// them count as waiters.
+	members, waiting int
 	// changed is closed when the state changes; nil while nobody waits for that.
 	changed chan struct{}
 	// watched says that the run is on another replica. woken gets the hints of the
@@ -103,34 +104,38 @@ const (
 	afterwards
 )
 
-// join adds a request to the flight of the key. With an error it does not join,
-// because a limit is reached.
-func (e *Engine) join(key idempotency.Key) (*flight, membership, error) {
+// member is a request that has joined a flight.
+type member struct {
+	flight *flight
+	part   membership
+	// counted says that it counts as a waiter. Only its own goroutine sets this.
+	counted bool
+}
+
+// join adds a request to the flight of the key.
+func (e *Engine) join(key idempotency.Key) *member {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	f, ok := e.flights[key]
-	if !ok {
-		f = &flight{key: key, members: 1}
+	f, part := e.flights[key], waiter
+	switch {
+	case f == nil:
+		f, part = &flight{key: key}, first
 		e.flights[key] = f
-		return f, first, nil
+	case f.state == unstored:
+		part = afterwards
 	}
-	if err := e.admitLocked(f); err != nil {
-		return nil, 0, err
-	}
-	e.waiting++
 	f.members++
-	if f.state == unstored {
-		return f, afterwards, nil
-	}
-	return f, waiter, nil
+	return &member{flight: f, part: part}
 }
 
 // leave takes a request out of its flight.
-func (e *Engine) leave(f *flight, part membership) {
+func (e *Engine) leave(m *member) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if part != first {
+	f := m.flight
+	if m.counted {
 		e.waiting--
+		f.waiting--
 	}
 	f.members--
 	if f.members == 0 && f.watched {
@@ -205,15 +210,19 @@ func (e *Engine) look(f *flight) (view, <-chan struct{}) {
 // follow waits until a flight tells what a request does. If it returns neither a
 // decision nor an error, the request must ask the store again: the key may be free
 // by now.
-func (e *Engine) follow(ctx context.Context, f *flight, part membership, c idempotency.Claim, limit <-chan time.Time) (Decision, error) {
+func (e *Engine) follow(ctx context.Context, m *member, c idempotency.Claim, limit <-chan time.Time) (Decision, error) {
 	for {
-		seen, changed := e.look(f)
-		decision, patience := seen.decide(part, c), limit
+		seen, changed := e.look(m.flight)
+		decision, patience := seen.decide(m, c), limit
 		switch {
 		case decision != nil || seen.state == gone:
 			return decision, nil
 		case seen.state == asking:
 			patience = nil // the operation of the store has a time limit of its own
+		default:
+			if err := e.wait(m, seen.state); err != nil {
+				return refusalFor(err), nil
+			}
 		}
 		select {
 		case <-changed:
@@ -227,14 +236,14 @@ func (e *Engine) follow(ctx context.Context, f *flight, part membership, c idemp
 
 // decide says what a request does, given its view of the flight. Nil means that it
 // must wait, or, if the flight is gone, that it must ask the store.
-func (v view) decide(part membership, c idempotency.Claim) Decision {
+func (v view) decide(m *member, c idempotency.Claim) Decision {
 	switch v.state {
 	case asking:
 		return nil
 	case flying:
 		return decideInFlight(v.run, v.live, c)
 	case unstored, gone:
-		return v.decideEnded(v.run != nil && part != afterwards, c)
+		return v.decideEnded(v.run != nil && m.part != afterwards, c)
 	default:
 		panic(fmt.Sprintf("engine: a flight in the state %d", v.state))
 	}

@@ -11,8 +11,8 @@ import (
 // Limits are how much may be in progress at a time, in one process and for one store.
 // 0 means no limit.
 type Limits struct {
-	// Waiters is the limit for requests that wait for the run of another request,
-	// WaitersPerKey the same for each key.
+	// Waiters is the limit for requests that wait for the run of another request, in
+	// this process or on another replica; WaitersPerKey is the same for each key.
 	Waiters       int
 	WaitersPerKey int
 	// InFlight is the limit for runs and for ends of runs that are not stored yet.
@@ -40,19 +40,26 @@ func overloaded(limit string, n int, count *int64) error {
 	return fmt.Errorf("%w: the limit of %d %s is reached", ErrOverloaded, n, limit)
 }
 
-// admitLocked returns an error if no more requests may follow the flight.
-func (e *Engine) admitLocked(f *flight) error {
-	limits := e.limits
+// wait counts a request as one that waits for the run of its flight, unless it returns
+// an error because a limit is reached. Who only waits for the store to say what there
+// is does not count: it may be a replay. The state is the one in which the request has
+// seen its flight; in another one there may be nothing to wait for any more.
+func (e *Engine) wait(m *member, seen flightState) error {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	f, limits := m.flight, e.limits
 	switch {
-	case f.state == unstored: // the request is answered at once
+	case m.counted || f.state != seen:
 		return nil
-	case limits.WaitersPerKey > 0 && f.members > limits.WaitersPerKey:
+	case limits.WaitersPerKey > 0 && f.waiting >= limits.WaitersPerKey:
 		return overloaded("waiters for one key", limits.WaitersPerKey, &e.overloads.WaitersPerKey)
 	case limits.Waiters > 0 && e.waiting >= limits.Waiters:
 		return overloaded("waiters", limits.Waiters, &e.overloads.Waiters)
-	default:
-		return nil
 	}
+	m.counted = true
+	e.waiting++
+	f.waiting++
+	return nil
 }
 
 // beginClaim counts a claim as unsettled. If the claim becomes a run, it stays so until

@@ -29,16 +29,12 @@ func TestLimitOfWaiters(t *testing.T) {
 		other.Configure(engine.Settings{Limits: engine.Limits{Waiters: 5, WaitersPerKey: 3}})
 		one, two := withKey(limited, "one"), withKey(limited, "two")
 		first, second := owner.run(one), owner.run(two)
-		// On another replica, the first duplicate of a key watches the run, and does not
-		// count as a waiter.
-		watchers := 0
-		if owner != other {
-			watchers = 1
-		}
-		waiting := other.waiters(3+watchers, one)
+		// On another replica, the first duplicate of a key watches the run. It waits as all
+		// others do, and counts.
+		waiting := other.waiters(3, one)
 		synctest.Wait()
 		wantOverloaded(t, other.begin(one))
-		more := other.waiters(2+watchers, two)
+		more := other.waiters(2, two)
 		synctest.Wait()
 		wantOverloaded(t, other.begin(two))
 
@@ -56,7 +52,7 @@ func TestLimitOfWaiters(t *testing.T) {
 		// Requests that have left make room for others.
 		third := withKey(limited, "three")
 		run := owner.run(third)
-		again := other.waiters(3+watchers, third)
+		again := other.waiters(3, third)
 		synctest.Wait()
 		wantOverloaded(t, other.begin(third))
 		wantEnd(t, run, created("three"), resultKept)
@@ -202,4 +198,81 @@ func TestLimitOfRunsAndAStoreThatHangs(t *testing.T) {
 		wantEnd(t, run, created("one"), resultKept)
 		r.drain()
 	})
+}
+
+// Beyond the limits of waiters, who does not have to wait is not refused.
+func TestLimitOfWaitersRefusesOnlyWaiters(t *testing.T) {
+	onBoth(t, func(t *testing.T, owner, other *replica) {
+		req := someRequest()
+		kept, busy := withKey(req, "kept"), withKey(req, "busy")
+		first := owner.run(kept)
+		wantEnd(t, first, created("kept"), resultKept)
+		run := owner.run(busy)
+		other.Configure(engine.Settings{Limits: engine.Limits{Waiters: 1, WaitersPerKey: 1}})
+		waiting := other.beginLater(context.Background(), busy)
+		synctest.Wait()
+		wantOverloaded(t, other.begin(busy))
+
+		reused := busy
+		reused.Fingerprint = "body:two"
+		wantRefusal(t, other.begin(reused), engine.ReasonReused, run.ExecutionID())
+		inner := busy
+		inner.Proof = idempotency.Proof(busy.Key, run.Record().Token)
+		as[engine.SameRun](t, other.begin(inner))
+		impatient := busy
+		impatient.Wait = 0
+		wantRefusal(t, other.begin(impatient), engine.ReasonInFlight, run.ExecutionID())
+		// Duplicates that join while the store is asked turn out to be replays.
+		resume := other.link.pause("claim")
+		all := other.waiters(5, kept)
+		synctest.Wait()
+		resume()
+		for _, w := range all {
+			wantReplay(t, w.decision(), first.ExecutionID(), created("kept"), false)
+		}
+		wantEnd(t, run, created("busy"), resultKept)
+		wantReplay(t, waiting.decision(), run.ExecutionID(), created("busy"), true)
+	})
+}
+
+// Of those who joined while the store was asked, so many wait as may, and the first one
+// has no place of its own.
+func TestLimitOfWaitersThatJoinedTogether(t *testing.T) {
+	for _, limits := range []engine.Limits{{Waiters: 4}, {WaitersPerKey: 4}} {
+		synctest.Test(t, func(t *testing.T) {
+			store, req := newShared(t), someRequest()
+			a, b := newReplica(t, store), newReplica(t, store)
+			b.Configure(engine.Settings{Limits: limits})
+			run := a.run(req)
+			resume := b.link.pause("claim")
+			all := b.waiters(10, req)
+			synctest.Wait()
+			resume()
+			synctest.Wait()
+			refused := 0
+			for _, w := range all {
+				if w.decided() {
+					wantOverloaded(t, w.decision())
+					refused++
+				}
+			}
+			if refused != 6 {
+				t.Errorf("%+v: %d of 10 were refused, want 6", limits, refused)
+			}
+			wantEnd(t, run, created("one"), resultKept)
+			for _, w := range all {
+				if _, ok := w.decision().(engine.Refusal); !ok {
+					wantReplay(t, w.decision(), run.ExecutionID(), created("one"), true)
+				}
+			}
+			// All have left, and there is room again.
+			again := a.run(withKey(req, "two"))
+			more := b.waiters(4, withKey(req, "two"))
+			synctest.Wait()
+			wantEnd(t, again, created("two"), resultKept)
+			for _, w := range more {
+				wantReplay(t, w.decision(), again.ExecutionID(), created("two"), true)
+			}
+		})
+	}
 }

@@ -38,13 +38,13 @@ func engineOfFlights() *Engine {
 	return &Engine{flights: make(map[idempotency.Key]*flight)}
 }
 
-func (e *Engine) mustJoin(t *testing.T, want membership) *flight {
+func (e *Engine) mustJoin(t *testing.T, want membership) *member {
 	t.Helper()
-	f, part, err := e.join(idempotency.Key{})
-	if err != nil || part != want {
-		t.Fatalf("joined as %d, %v; want %d", part, err, want)
+	m := e.join(idempotency.Key{})
+	if m.part != want {
+		t.Fatalf("joined as %d, want %d", m.part, want)
 	}
-	return f
+	return m
 }
 
 // isTold reports whether a channel is closed.
@@ -61,7 +61,7 @@ func isTold(changed <-chan struct{}) bool {
 // there is no channel to tell them with.
 func TestFlightTellsOfItsChanges(t *testing.T) {
 	e := engineOfFlights()
-	f := e.mustJoin(t, first)
+	f := e.mustJoin(t, first).flight
 	if f.changed != nil {
 		t.Error("there is a broadcast that nobody waits for")
 	}
@@ -108,20 +108,21 @@ func TestRequestThatJoinedBeforeTheEnd(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			e := engineOfFlights()
-			f := e.mustJoin(t, first)
+			f := e.mustJoin(t, first).flight
 			e.fly(f, run, false)
+			var m *member
 			if test.part == waiter {
-				e.mustJoin(t, waiter)
+				m = e.mustJoin(t, waiter)
 			}
 			record := run.Settled(idempotency.Settlement{State: idempotency.Released, Response: answer}, time.Now())
 			found := idempotency.Claimed{Record: record, Response: answer}
 			e.end(f, runUnstored, found, nil)
 			if test.part == afterwards {
-				e.mustJoin(t, afterwards)
+				m = e.mustJoin(t, afterwards)
 			}
 			e.end(f, over, idempotency.Claimed{}, nil) // of two ends, the first one counts
 			c := idempotency.Claim{Fingerprints: []string{test.fingerprint}, Waits: true}
-			d, err := e.follow(context.Background(), f, test.part, c, nil)
+			d, err := e.follow(context.Background(), m, c, nil)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -143,15 +144,15 @@ func TestRequestThatJoinedBeforeTheEnd(t *testing.T) {
 func TestDesertedFlight(t *testing.T) {
 	for name, watched := range map[string]bool{"watched": true, "our own": false} {
 		e := engineOfFlights()
-		f := e.mustJoin(t, first)
-		e.mustJoin(t, waiter)
+		one, two := e.mustJoin(t, first), e.mustJoin(t, waiter)
+		f := one.flight
 		e.fly(f, &idempotency.Record{State: idempotency.InFlight}, watched)
 		_, changed := e.look(f)
-		e.leave(f, first)
+		e.leave(one)
 		if isTold(changed) {
 			t.Errorf("%s: given up with one who waits", name)
 		}
-		e.leave(f, waiter)
+		e.leave(two)
 		if isTold(changed) != watched {
 			t.Errorf("%s: given up is %v, want %v", name, !watched, watched)
 		}
@@ -165,11 +166,11 @@ func TestDesertedFlight(t *testing.T) {
 
 func TestFlightThatEndsTwiceLeavesTheNextAlone(t *testing.T) {
 	e := engineOfFlights()
-	old := e.mustJoin(t, first)
+	old := e.mustJoin(t, first).flight
 	e.end(old, over, idempotency.Claimed{}, nil)
-	next := e.mustJoin(t, first)
+	next := e.mustJoin(t, first).flight
 	e.end(old, over, idempotency.Claimed{}, nil)
-	if f := e.mustJoin(t, waiter); f != next {
+	if m := e.mustJoin(t, waiter); m.flight != next {
 		t.Error("the end of an old flight removed the next one")
 	}
 }
