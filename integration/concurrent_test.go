@@ -146,6 +146,29 @@ func TestWaitersOnAnotherReplicaGetAReleasingAnswer(t *testing.T) {
 	wantFresh(t, b.post(t, "/", "k", "body"), 201, "run 2 of k")
 }
 
+// A retry that follows an answer which freed the key runs, also on a replica that has
+// not been told of the run's end and on which somebody still waits for it.
+func TestRetryOnAnotherReplicaRuns(t *testing.T) {
+	t.Parallel()
+	server := redistest.Start(t)
+	server.Do("ACL", "SETUSER", "default", "-publish") // nobody is told
+	g := newGate(t)
+	up := startUpstream(t, inTurn(g.before(answersStatus(503)), answers201))
+	c := conf{store: storeAt(server.Addr), site: lines("dedup", proxyTo(up))}
+	a, b := start(t, c), start(t, c)
+
+	first := a.postLater("/", "k", "body")
+	up.awaitRuns(t, "k", 1)
+	waiter := b.postLater("/", "k", "body")
+	b.awaitWaiting(t, 1, waiter)
+	g.open()
+	failed := first.reply(t)
+	wantFresh(t, failed, 503, "run 1 of k")
+	wantFresh(t, b.post(t, "/", "k", "body"), 201, "run 2 of k")
+	wantReplay(t, waiter.reply(t), failed)
+	up.wantRuns(t, "k", 2)
+}
+
 func TestDuplicateInFlightIsRefused(t *testing.T) {
 	t.Parallel()
 	for name, how := range map[string]string{"reject": "in_flight reject", "wait past its limit": "in_flight wait 300ms"} {

@@ -24,9 +24,10 @@ const (
 	loadLease = 2 * time.Second
 	// loadJitter is how late a process may be without a fault.
 	loadJitter = 300 * time.Millisecond
-	// loadShared is how long a process may not know that a run elsewhere has ended:
-	// it looks once a second, and gives each look half a second, twice.
-	loadShared = 2 * time.Second
+	// loadShared is how long a process may not know that a run elsewhere has ended: it
+	// looks for each request that comes, or has begun to look before, and gives each
+	// look half a second, twice.
+	loadShared = time.Second
 )
 
 // loadSite serves keys under both answers to an unknown end.

@@ -83,14 +83,14 @@ func decideInFlight(run *idempotency.Record, live any, c idempotency.Claim) Deci
 }
 
 // decideEnded says what a request does when the flight has ended. Nil means that the
-// request must ask the store. waited says that the request waited for the run.
-func (v view) decideEnded(waited bool, c idempotency.Claim) Decision {
-	found := v.found
+// request must ask the store.
+func (v view) decideEnded(m *member, c idempotency.Claim) Decision {
+	found, waited := v.found, v.run != nil && m.part != afterwards
 	verdict := idempotency.Decide(found.Record, c, found.Now)
 	switch {
 	case v.err != nil && verdict == idempotency.Proceed: // so it is where nothing was found
 		return refusalFor(v.err)
-	case waited && found.Response != nil && found.Record.Token == v.run.Token && c.SameRequest(v.run):
+	case v.cameBeforeTheEnd(m) && found.Response != nil && found.Record.Token == v.run.Token && c.SameRequest(v.run):
 		return Replay{Record: found.Record, Response: found.Response, Waited: true}
 	}
 	switch verdict {
@@ -120,6 +120,14 @@ func (v view) decideEnded(waited bool, c idempotency.Claim) Decision {
 		}
 	}
 	return nil
+}
+
+// cameBeforeTheEnd reports whether a request is known to have come before the run of its
+// flight had ended. Only then does it get an answer that has freed the key: a retry
+// that follows such an answer has to run. Of a run on another replica this is known
+// where a look at the store that began after the request had come saw it in flight.
+func (v view) cameBeforeTheEnd(m *member) bool {
+	return v.run != nil && m.part != afterwards && (!v.watched || v.sawRun > m.looks)
 }
 
 // refuseUnreadable refuses a request beside a record whose encryption key the request was not

@@ -178,6 +178,7 @@ func (e *Engine) claim(ctx context.Context, f *flight, c idempotency.Claim, req 
 	counted = true
 	c.Token, c.ExecutionID = e.options.NewToken(), e.options.NewExecutionID()
 	asked := time.Now()
+	e.beginLook(f)
 	got, err := e.ask(ctx, c)
 	told = true
 	switch {

@@ -31,10 +31,15 @@ type flight struct {
 	members, waiting int
 	// changed is closed when the state changes; nil while nobody waits for that.
 	changed chan struct{}
-	// watched says that the run is on another replica. woken gets the hints of the
-	// store that the run has ended. A hint may come before the reply to our claim.
+	// watched says that the run is on another replica. woken gets hints to look at the
+	// store: it says that the run has ended, or requests have begun to wait since the
+	// latest look. A hint may come before the reply to our claim.
 	watched bool
 	woken   chan struct{}
+	// looks is how many looks at the store have begun, the claim of the first request
+	// included. sawRun is the number of the latest one that saw the watched run in
+	// flight.
+	looks, sawRun int
 }
 
 // flightState is the state of a flight.
@@ -108,6 +113,8 @@ const (
 type member struct {
 	flight *flight
 	part   membership
+	// looks is how many looks at the store had begun when it joined.
+	looks int
 	// counted says that it counts as a waiter. Only its own goroutine sets this.
 	counted bool
 }
@@ -125,7 +132,7 @@ func (e *Engine) join(key idempotency.Key) *member {
 		part = afterwards
 	}
 	f.members++
-	return &member{flight: f, part: part}
+	return &member{flight: f, part: part, looks: f.looks}
 }
 
 // leave takes a request out of its flight.
@@ -148,8 +155,11 @@ func (e *Engine) fly(f *flight, run *idempotency.Record, watched bool) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	f.run, f.watched = run, watched
-	if watched && f.woken == nil {
-		f.woken = make(chan struct{}, 1)
+	if watched {
+		f.sawRun = f.looks
+		if f.woken == nil {
+			f.woken = make(chan struct{}, 1)
+		}
 	}
 	e.moveLocked(f, runFound)
 }
@@ -189,22 +199,24 @@ func (f *flight) tellLocked() {
 
 // view is a copy of what a member needs to know of its flight, at one moment.
 type view struct {
-	state flightState
-	run   *idempotency.Record
-	live  any
-	found idempotency.Claimed
-	err   error
+	state   flightState
+	run     *idempotency.Record
+	live    any
+	found   idempotency.Claimed
+	err     error
+	watched bool
+	sawRun  int
 }
 
-// look returns a view of a flight, and a channel that is closed when the state
+// view returns a view of a flight, and a channel that is closed when the state
 // changes.
-func (e *Engine) look(f *flight) (view, <-chan struct{}) {
+func (e *Engine) view(f *flight) (view, <-chan struct{}) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if f.changed == nil && f.state != gone {
 		f.changed = make(chan struct{})
 	}
-	return view{f.state, f.run, f.live, f.found, f.err}, f.changed
+	return view{f.state, f.run, f.live, f.found, f.err, f.watched, f.sawRun}, f.changed
 }
 
 // follow waits until a flight tells what a request does. If it returns neither a
@@ -212,7 +224,7 @@ func (e *Engine) look(f *flight) (view, <-chan struct{}) {
 // by now.
 func (e *Engine) follow(ctx context.Context, m *member, c idempotency.Claim, limit <-chan time.Time) (Decision, error) {
 	for {
-		seen, changed := e.look(m.flight)
+		seen, changed := e.view(m.flight)
 		decision, patience := seen.decide(m, c), limit
 		switch {
 		case decision != nil || seen.state == gone:
@@ -243,7 +255,7 @@ func (v view) decide(m *member, c idempotency.Claim) Decision {
 	case flying:
 		return decideInFlight(v.run, v.live, c)
 	case unstored, gone:
-		return v.decideEnded(v.run != nil && m.part != afterwards, c)
+		return v.decideEnded(m, c)
 	default:
 		panic(fmt.Sprintf("engine: a flight in the state %d", v.state))
 	}

@@ -59,6 +59,9 @@ func (e *Engine) wait(m *member, seen flightState) error {
 	m.counted = true
 	e.waiting++
 	f.waiting++
+	if f.watched && f.looks == m.looks {
+		f.hintLocked() // a look that begins now tells whether it came before the run's end
+	}
 	return nil
 }
 

@@ -65,8 +65,8 @@ func TestFlightTellsOfItsChanges(t *testing.T) {
 	if f.changed != nil {
 		t.Error("there is a broadcast that nobody waits for")
 	}
-	_, changed := e.look(f)
-	if _, again := e.look(f); again != changed {
+	_, changed := e.view(f)
+	if _, again := e.view(f); again != changed {
 		t.Error("two who wait do not wait for the same")
 	}
 	for _, step := range []struct {
@@ -77,7 +77,7 @@ func TestFlightTellsOfItsChanges(t *testing.T) {
 		{func() { e.end(f, runUnstored, idempotency.Claimed{}, nil) }, unstored},
 		{func() { e.end(f, over, idempotency.Claimed{}, nil) }, gone},
 	} {
-		_, before := e.look(f)
+		_, before := e.view(f)
 		if isTold(before) {
 			t.Fatalf("told before it is %v", step.want)
 		}
@@ -88,7 +88,7 @@ func TestFlightTellsOfItsChanges(t *testing.T) {
 		if f.changed != nil {
 			t.Error("there is a broadcast that nobody waits for")
 		}
-		if seen, _ := e.look(f); seen.state != step.want {
+		if seen, _ := e.view(f); seen.state != step.want {
 			t.Errorf("it is %v, want %v", seen.state, step.want)
 		}
 	}
@@ -147,7 +147,7 @@ func TestDesertedFlight(t *testing.T) {
 		one, two := e.mustJoin(t, first), e.mustJoin(t, waiter)
 		f := one.flight
 		e.fly(f, &idempotency.Record{State: idempotency.InFlight}, watched)
-		_, changed := e.look(f)
+		_, changed := e.view(f)
 		e.leave(one)
 		if isTold(changed) {
 			t.Errorf("%s: given up with one who waits", name)

@@ -11,7 +11,9 @@ import (
 )
 
 // For a watched run, the store is asked when it wakes us, when the lease should have
-// lapsed, and from time to time, because a wake-up may be lost.
+// lapsed, and from time to time, because a wake-up may be lost. It is also asked when
+// requests have begun to wait since the latest look began: one look for all who came
+// during the one before, and never two at a time.
 const (
 	watchAtLeast = 500 * time.Millisecond
 	watchAtMost  = time.Second
@@ -23,7 +25,7 @@ func (e *Engine) watch(f *flight, run *idempotency.Record, now time.Time) {
 	timer := time.NewTimer(watchInterval(run, now))
 	defer timer.Stop()
 	for {
-		seen, changed := e.look(f)
+		seen, changed := e.view(f)
 		if seen.state != flying {
 			return // the flight has ended, or nobody waits for the run any more
 		}
@@ -36,6 +38,7 @@ func (e *Engine) watch(f *flight, run *idempotency.Record, now time.Time) {
 			e.end(f, over, idempotency.Claimed{}, idempotency.ErrClosed)
 			return
 		}
+		number := e.beginLook(f)
 		found, ended, err := e.lookAt(f.key, run)
 		var unreadable *idempotency.UnreadableError
 		switch {
@@ -52,6 +55,7 @@ func (e *Engine) watch(f *flight, run *idempotency.Record, now time.Time) {
 			e.end(f, over, found, nil)
 			return
 		default:
+			e.sawInFlight(f, number)
 			timer.Reset(watchInterval(found.Record, found.Now))
 		}
 	}
@@ -98,6 +102,11 @@ func (e *Engine) wake(key idempotency.Key) {
 	if f == nil || f.state != asking && !f.watched {
 		return
 	}
+	f.hintLocked()
+}
+
+// hintLocked makes watch look at the store soon.
+func (f *flight) hintLocked() {
 	if f.woken == nil {
 		f.woken = make(chan struct{}, 1)
 	}
@@ -105,6 +114,22 @@ func (e *Engine) wake(key idempotency.Key) {
 	case f.woken <- struct{}{}:
 	default: // there is a hint already that watch has not read yet
 	}
+}
+
+// beginLook returns the number of a look at the store that begins now.
+func (e *Engine) beginLook(f *flight) int {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	f.looks++
+	return f.looks
+}
+
+// sawInFlight notes that a look has seen the run in flight: all who joined before the
+// look began have come before the run's end.
+func (e *Engine) sawInFlight(f *flight, number int) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	f.sawRun = number
 }
 
 func watchInterval(run *idempotency.Record, now time.Time) time.Duration {

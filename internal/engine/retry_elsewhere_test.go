@@ -1,0 +1,143 @@
+package engine_test
+
+import (
+	"context"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/caddy-dedup/caddy-dedup/internal/engine"
+	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
+)
+
+// A run on replica a frees its key, and replica b, where one waits for it, is not told.
+// What comes to b after the end runs; the answer is for those who came before it.
+func TestRetryElsewhereRuns(t *testing.T) {
+	for _, pause := range []time.Duration{0, time.Millisecond, 400 * time.Millisecond} {
+		t.Run(pause.String(), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				store, req := newShared(t), someRequest()
+				a, b := newReplica(t, store), newReplica(t, store)
+				b.link.deafen()
+				run := a.run(req)
+				early := b.beginLater(context.Background(), req)
+				time.Sleep(2300 * time.Millisecond) // to a moment between two looks
+				late := b.waiters(3, req)
+				synctest.Wait() // b looks
+				wantEnd(t, run, broken("out of order"), resultReleased)
+				time.Sleep(pause)
+				retry := as[*engine.Run](t, b.begin(req))
+				if retry.Attempt() != 2 {
+					t.Errorf("the retry is attempt %d, want 2", retry.Attempt())
+				}
+				for _, w := range append(late, early) {
+					wantReplay(t, w.decision(), run.ExecutionID(), broken("out of order"), true)
+				}
+				wantEnd(t, retry, created("two"), resultKept)
+			})
+		})
+	}
+}
+
+// The look that finds the end may have begun before a retry came.
+func TestRetryThatComesDuringTheLook(t *testing.T) {
+	for name, paused := range map[string]string{"before it": "lookup", "after it": "reply to lookup", "its response": "response"} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				store, req := newShared(t), someRequest()
+				a, b := newReplica(t, store), newReplica(t, store)
+				run := a.run(req)
+				early := b.beginLater(context.Background(), req)
+				synctest.Wait()
+				resume := b.link.pause(paused)
+				wantEnd(t, run, broken("out of order"), resultReleased)
+				synctest.Wait() // b is told, and looks
+				retry := b.beginLater(context.Background(), req)
+				synctest.Wait()
+				resume()
+				again := as[*engine.Run](t, retry.decision())
+				wantReplay(t, early.decision(), run.ExecutionID(), broken("out of order"), true)
+				wantEnd(t, again, created("two"), resultKept)
+			})
+		})
+	}
+}
+
+// A retry that comes while the claim of another request is under way, which still finds
+// the run in flight.
+func TestRetryThatComesDuringTheClaim(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store, req := newShared(t), someRequest()
+		a, b := newReplica(t, store), newReplica(t, store)
+		b.link.deafen()
+		run := a.run(req)
+		resume := b.link.pauseReply("claim")
+		early := b.beginLater(context.Background(), req)
+		synctest.Wait()
+		wantEnd(t, run, broken("out of order"), resultReleased)
+		retry := b.beginLater(context.Background(), req)
+		synctest.Wait()
+		resume()
+		again := as[*engine.Run](t, retry.decision())
+		wantReplay(t, early.decision(), run.ExecutionID(), broken("out of order"), true)
+		wantEnd(t, again, created("two"), resultKept)
+	})
+}
+
+// An answer that is kept is for all, whenever they came.
+func TestKeptAnswerIsForLateOnesToo(t *testing.T) {
+	for name, forced := range map[string]bool{"first run": false, "forced run": true} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				store, req := newShared(t), someRequest()
+				a, b := newReplica(t, store), newReplica(t, store)
+				b.link.deafen()
+				begun := req
+				if begun.Force = forced; forced {
+					wantEnd(t, a.run(req), created("zero"), resultKept)
+				}
+				run := a.run(begun)
+				early := b.beginLater(context.Background(), req)
+				time.Sleep(2300 * time.Millisecond)
+				wantEnd(t, run, created("one"), resultKept)
+				wantReplay(t, b.begin(req), run.ExecutionID(), created("one"), true)
+				wantReplay(t, early.decision(), run.ExecutionID(), created("one"), true)
+			})
+		})
+	}
+}
+
+// Many that come together, or while a look is under way, cost one look more, and those
+// who are refused at once cost none.
+func TestWaitersShareTheirLooks(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store, req := newShared(t), someRequest()
+		a, b := newReplica(t, store), newReplica(t, store)
+		run := a.run(req)
+		all := b.waiters(1, req)
+		synctest.Wait()
+		resume := b.link.pause("lookup")
+		for range 5 {
+			all = append(all, b.waiters(20, req)...)
+			synctest.Wait()
+		}
+		resume()
+		synctest.Wait()
+		if n := b.link.count("lookup"); n != 2 {
+			t.Errorf("101 waiters made %d looks, want 2", n)
+		}
+		reused := req
+		reused.Fingerprint = "body:two"
+		wantRefusal(t, b.begin(reused), engine.ReasonReused, run.ExecutionID())
+		synctest.Wait()
+		if n := b.link.count("lookup"); n != 2 {
+			t.Errorf("a refusal made %d looks", n-2)
+		}
+		if got := ended(run, idempotency.End{How: idempotency.Unknown, Response: failed(502)}); got != resultReleased {
+			t.Errorf("the run ended %q", got)
+		}
+		for _, w := range all {
+			wantReplay(t, w.decision(), run.ExecutionID(), failed(502), true)
+		}
+	})
+}
