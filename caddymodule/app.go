@@ -115,20 +115,25 @@ func (a *App) loadStore(ctx caddy.Context, owner any) (*storeHandle, error) {
 		config:      config,
 		key:         config.poolKey(),
 		logger:      a.logger,
-		settings:    engine.Settings{Limits: a.Limits.ofEngine(), Sealer: a.sealer},
+		settings:    engine.Settings{Limits: a.Limits.ofEngine(), Timeout: config.operationTimeout(), Sealer: a.sealer},
 		memoryLimit: a.Limits.MemoryStore,
 	}, nil
 }
 
 // use notes the store and the time limit of a handler, and returns the handle by
-// which all handlers of the configuration use that store.
+// which all handlers of the configuration use that store. Handlers that use one store
+// under different settings have it open once for each of these.
 func (a *App) use(handle *storeHandle, limit time.Duration) *storeHandle {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.longest = max(a.longest, limit)
 	for _, other := range a.stores {
-		if other.key == handle.key {
+		switch {
+		case other.key != handle.key:
+		case other == handle, other.config.tuning() == handle.config.tuning():
 			return other
+		default:
+			handle.key += ", once more" // those with this key come later in the list
 		}
 	}
 	a.stores = append(a.stores, handle)

@@ -138,6 +138,11 @@ func (o *openStore) applyLocked() {
 	h := o.configurations[0]
 	o.Configure(h.settings)
 	o.log.moveTo(h.logger)
+	if tuned, ok := o.store.(*tunedStore); ok {
+		if err := tuned.tune(h.config, o.log.logger); err != nil {
+			o.log.logger.Error("the store does not open with its new settings, and goes on with the old ones", zap.String("store", o.name), zap.Error(err))
+		}
+	}
 	if limited, ok := o.store.(interface{ SetLimit(bytes int64) }); ok {
 		limited.SetLimit(h.memoryLimit)
 	}
@@ -181,7 +186,7 @@ func (s *storeSet) enter(h *storeHandle) (*openStore, error) {
 func (s *storeSet) start(o *openStore, h *storeHandle) {
 	defer close(o.tried)
 	o.log = newMovableLog(h.logger)
-	if o.store, o.err = h.config.open(o.log.logger); o.err != nil {
+	if o.store, o.err = openStoreOf(h.config, o.log.logger); o.err != nil {
 		s.remove(o)
 		return
 	}

@@ -57,6 +57,7 @@ type countedModule struct {
 }
 
 func (m *countedModule) poolKey() string                 { return m.key }
+func (m *countedModule) tuning() any                     { return nil }
 func (m *countedModule) describe() string                { return "counted store" }
 func (m *countedModule) operationTimeout() time.Duration { return time.Second }
 func (m *countedModule) shared() bool                    { return false }

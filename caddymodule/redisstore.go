@@ -278,13 +278,22 @@ func (s *RedisStore) poolKey() string {
 	o := s.options
 	settings, err := json.Marshal([]any{
 		o.Addresses, o.Username, o.Password, o.DB, s.tls, o.TLS != nil,
-		o.Sentinel, o.SentinelUsername, o.SentinelPassword, o.Cluster, o.Prefix, o.Timeout, o.WaitReplicas,
+		o.Sentinel, o.SentinelUsername, o.SentinelPassword, o.Cluster, o.Prefix,
 	})
 	if err != nil {
 		panic("caddymodule: settings that JSON cannot hold: " + err.Error()) // impossible by their types
 	}
 	return fmt.Sprintf("redis %x", sha256.Sum256(settings))
 }
+
+// redisTuning are the settings of a Redis store that say how it is used, and not which
+// one it is.
+type redisTuning struct {
+	timeout      time.Duration
+	waitReplicas int
+}
+
+func (s *RedisStore) tuning() any { return redisTuning{s.options.Timeout, s.options.WaitReplicas} }
 
 func (s *RedisStore) describe() string {
 	return fmt.Sprintf("%s, database %d, prefix %s", s.options, s.options.DB, s.options.Prefix)

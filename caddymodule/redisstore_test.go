@@ -176,8 +176,6 @@ func TestRedisPoolKeys(t *testing.T) {
 		`{"addresses": ["a:1"], "tls": {"server_name": "a"}}`,
 		`{"addresses": ["a:1"], "prefix": "a"}`,
 		`{"addresses": ["a:1"], "prefix": "b"}`,
-		`{"addresses": ["a:1"], "timeout": "1s"}`,
-		`{"addresses": ["a:1"], "wait_replicas": 1}`,
 		`{"addresses": ["a:1", "b:2"]}`,
 		`{"addresses": ["b:2", "a:1"]}`,
 	} {
@@ -195,6 +193,8 @@ func TestRedisPoolKeys(t *testing.T) {
 		"a URL and an address":                `{"url": "redis://a:1"}`,
 		"the default prefix and the same one": `{"addresses": ["a:1"], "prefix": "dedup:"}`,
 		"a prefix and its placeholder":        `{"addresses": ["a:1"], "prefix": "{env.TEST_REDIS_PREFIX}"}`,
+		"another timeout and the default one": `{"addresses": ["a:1"], "timeout": "1s"}`,
+		"a number of replicas and none":       `{"addresses": ["a:1"], "wait_replicas": 1}`,
 	} {
 		same, err := provisioned(t, settings)
 		if err != nil || seen[same.poolKey()] == "" {

@@ -22,6 +22,9 @@ type storeModule interface {
 	// poolKey is the same for settings that mean the same store. It shows no
 	// secret.
 	poolKey() string
+	// tuning are the settings that can change while the store is open; they are not
+	// part of poolKey. It can be compared, and is nil for a store that has none.
+	tuning() any
 	// describe says to people which store it is.
 	describe() string
 	// operationTimeout limits one operation of the store.
@@ -126,6 +129,7 @@ func (s *FileStore) Provision(caddy.Context) error {
 }
 
 func (s *FileStore) poolKey() string                 { return "file " + realPath(s.Path) }
+func (s *FileStore) tuning() any                     { return nil }
 func (s *FileStore) describe() string                { return "file store " + s.Path }
 func (s *FileStore) operationTimeout() time.Duration { return localTimeout }
 func (s *FileStore) shared() bool                    { return false }
@@ -167,6 +171,7 @@ func (*MemoryStore) CaddyModule() caddy.ModuleInfo {
 }
 
 func (s *MemoryStore) poolKey() string                 { return "memory" }
+func (s *MemoryStore) tuning() any                     { return nil }
 func (s *MemoryStore) describe() string                { return "memory store, which is gone when the process exits" }
 func (s *MemoryStore) operationTimeout() time.Duration { return localTimeout }
 func (s *MemoryStore) shared() bool                    { return false }

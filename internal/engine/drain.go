@@ -42,7 +42,7 @@ func (e *Engine) Drain(ctx context.Context) error {
 	if err := e.awaitSettled(ctx); err != nil {
 		return err
 	}
-	ctx, cancel := context.WithTimeout(ctx, idempotency.ClaimPatience+withdrawPause+e.options.Timeout)
+	ctx, cancel := context.WithTimeout(ctx, idempotency.ClaimPatience+withdrawPause+e.storeTimeout())
 	defer cancel()
 	return e.awaitWithdrawn(ctx)
 }

@@ -13,6 +13,7 @@ import (
 	"context"
 	"errors"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"go.uber.org/zap"
@@ -23,7 +24,8 @@ import (
 
 // Options are what an engine needs besides its store.
 type Options struct {
-	// Timeout is the time limit for one operation of the store.
+	// Timeout is the time limit for one operation of the store, until
+	// [Settings.Timeout] is set.
 	Timeout time.Duration
 	// Logger logs each claim that was taken over, lost or not settled, and each key
 	// that was released or is held.
@@ -38,6 +40,8 @@ type Options struct {
 // Settings are what can change while the store is open.
 type Settings struct {
 	Limits Limits
+	// Timeout is the time limit for one operation of the store; 0 leaves it as it is.
+	Timeout time.Duration
 	// Sealer encrypts what the store keeps; nil encrypts nothing.
 	Sealer *seal.Sealer
 }
@@ -49,6 +53,7 @@ type Engine struct {
 	options     Options
 	log         *zap.Logger
 	unsubscribe func()
+	timeout     atomic.Int64 // a time.Duration
 
 	// ctx ends when the engine is closed, and with it the work in the background.
 	ctx        context.Context
@@ -83,6 +88,7 @@ func New(store idempotency.Store, options Options) *Engine {
 		cancel:  cancel,
 		flights: make(map[idempotency.Key]*flight),
 	}
+	e.timeout.Store(int64(options.Timeout))
 	e.unsubscribe = store.Subscribe(e.wake)
 	return e
 }
@@ -92,6 +98,9 @@ func (e *Engine) Configure(s Settings) {
 	e.mu.Lock()
 	e.limits = s.Limits
 	e.mu.Unlock()
+	if s.Timeout > 0 {
+		e.timeout.Store(int64(s.Timeout))
+	}
 	e.store.Use(s.Sealer)
 }
 
@@ -215,8 +224,11 @@ func (e *Engine) ask(ctx context.Context, c idempotency.Claim) (idempotency.Clai
 
 // operation returns the context for one operation of the store.
 func (e *Engine) operation(ctx context.Context) (context.Context, context.CancelFunc) {
-	return context.WithTimeout(ctx, e.options.Timeout)
+	return context.WithTimeout(ctx, e.storeTimeout())
 }
+
+// storeTimeout is the time limit for one operation of the store.
+func (e *Engine) storeTimeout() time.Duration { return time.Duration(e.timeout.Load()) }
 
 // Close ends the work in the background and closes the store. It does not wait for
 // runs: [Engine.Drain] and [Engine.Finish] do.

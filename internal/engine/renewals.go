@@ -64,7 +64,7 @@ func (r *Run) renew(ctx context.Context, asked time.Time) {
 // renewOnce renews the lease of a claim in the store. It takes no longer than a third
 // of the lease, so that one renewal that hangs does not keep the next one waiting.
 func (e *Engine) renewOnce(c idempotency.Claim) error {
-	ctx, cancel := context.WithTimeout(context.Background(), min(e.options.Timeout, c.Lease/3))
+	ctx, cancel := context.WithTimeout(context.Background(), min(e.storeTimeout(), c.Lease/3))
 	defer cancel()
 	return e.store.Renew(ctx, c)
 }

@@ -1,0 +1,155 @@
+package caddymodule
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
+	"github.com/caddy-dedup/caddy-dedup/internal/store/wakeup"
+)
+
+// tunedStore is a store that is used under other settings from one operation to the
+// next, such as with another timeout ([storeModule.tuning]). It opens the store anew,
+// and closes the one before when its last operation has ended. All that a process has
+// still to write lies in the engine, which stays. A store that is in this process must
+// not be opened twice, and has no such settings.
+type tunedStore struct {
+	subscribers wakeup.Subscribers
+
+	// mu is locked for writing while current changes, for reading while an operation
+	// begins.
+	mu      sync.RWMutex
+	current *tuned
+	closing sync.WaitGroup // of those that were current before
+}
+
+// tuned is the store under one tuning.
+type tuned struct {
+	idempotency.Store
+	tuning      any
+	operations  sync.WaitGroup
+	unsubscribe func()
+}
+
+var _ idempotency.Store = (*tunedStore)(nil)
+
+// openStoreOf opens the store of a configuration.
+func openStoreOf(config storeModule, logger *zap.Logger) (idempotency.Store, error) {
+	if config.tuning() == nil {
+		return config.open(logger)
+	}
+	s := new(tunedStore)
+	return s, s.tune(config, logger)
+}
+
+// tune uses the store under the tuning of a configuration from now on.
+func (s *tunedStore) tune(config storeModule, logger *zap.Logger) error {
+	s.mu.RLock()
+	before := s.current
+	s.mu.RUnlock()
+	if before != nil && before.tuning == config.tuning() {
+		return nil
+	}
+	store, err := config.open(logger)
+	if err != nil {
+		return err
+	}
+	next := &tuned{Store: store, tuning: config.tuning(), unsubscribe: store.Subscribe(s.subscribers.Wake)}
+	s.mu.Lock()
+	s.current = next
+	s.mu.Unlock()
+	if before != nil {
+		s.closing.Go(func() {
+			before.operations.Wait()
+			if err := before.close(); err != nil {
+				logger.Error("closing the store", zap.String("store", config.describe()), zap.Error(err))
+			}
+		})
+	}
+	return nil
+}
+
+func (t *tuned) close() error {
+	t.unsubscribe()
+	return t.Store.Close()
+}
+
+// begin returns the store for one operation, which is to call operations.Done.
+func (s *tunedStore) begin() *tuned {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	s.current.operations.Add(1)
+	return s.current
+}
+
+// Claim implements [idempotency.Store].
+func (s *tunedStore) Claim(ctx context.Context, c idempotency.Claim) (idempotency.Claimed, error) {
+	t := s.begin()
+	defer t.operations.Done()
+	return t.Store.Claim(ctx, c)
+}
+
+// Renew implements [idempotency.Store].
+func (s *tunedStore) Renew(ctx context.Context, c idempotency.Claim) error {
+	t := s.begin()
+	defer t.operations.Done()
+	return t.Store.Renew(ctx, c)
+}
+
+// Settle implements [idempotency.Store].
+func (s *tunedStore) Settle(ctx context.Context, key idempotency.Key, claimed *idempotency.Record, settlement idempotency.Settlement) error {
+	t := s.begin()
+	defer t.operations.Done()
+	return t.Store.Settle(ctx, key, claimed, settlement)
+}
+
+// Lookup implements [idempotency.Store].
+func (s *tunedStore) Lookup(ctx context.Context, key idempotency.Key) (*idempotency.Record, time.Time, error) {
+	t := s.begin()
+	defer t.operations.Done()
+	return t.Store.Lookup(ctx, key)
+}
+
+// Response implements [idempotency.Store].
+func (s *tunedStore) Response(ctx context.Context, key idempotency.Key, token string) (*idempotency.Response, error) {
+	t := s.begin()
+	defer t.operations.Done()
+	return t.Store.Response(ctx, key, token)
+}
+
+// Free implements [idempotency.Store].
+func (s *tunedStore) Free(ctx context.Context, key idempotency.Key, token string) (*idempotency.Record, error) {
+	t := s.begin()
+	defer t.operations.Done()
+	return t.Store.Free(ctx, key, token)
+}
+
+// Forget implements [idempotency.Store].
+func (s *tunedStore) Forget(ctx context.Context, key idempotency.Key) error {
+	t := s.begin()
+	defer t.operations.Done()
+	return t.Store.Forget(ctx, key)
+}
+
+// List implements [idempotency.Store].
+func (s *tunedStore) List(ctx context.Context, cursor string, limit int) ([]idempotency.Listed, string, error) {
+	t := s.begin()
+	defer t.operations.Done()
+	return t.Store.List(ctx, cursor, limit)
+}
+
+// Subscribe implements [idempotency.Store].
+func (s *tunedStore) Subscribe(wake func(idempotency.Key)) (stop func()) {
+	return s.subscribers.Subscribe(wake)
+}
+
+// Close implements [idempotency.Store].
+func (s *tunedStore) Close() error {
+	s.closing.Wait()
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	return s.current.close()
+}

@@ -1,0 +1,208 @@
+package caddymodule
+
+import (
+	"context"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/caddy-dedup/caddy-dedup/internal/engine"
+	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
+	"github.com/caddy-dedup/caddy-dedup/internal/store/memory"
+)
+
+// server is a memory store that many connections share, each with a timeout.
+type server struct {
+	*memory.Store
+	// slow is how long it takes for one operation.
+	slow   time.Duration
+	opened []*connection
+}
+
+type connection struct {
+	idempotency.Store
+	server  *server
+	timeout time.Duration
+	closed  atomic.Bool
+}
+
+func (c *connection) Claim(ctx context.Context, claim idempotency.Claim) (idempotency.Claimed, error) {
+	time.Sleep(min(c.server.slow, c.timeout))
+	if c.closed.Load() {
+		return idempotency.Claimed{}, idempotency.ErrClosed
+	}
+	if ctx.Err() != nil || c.timeout < c.server.slow {
+		return idempotency.Claimed{}, context.DeadlineExceeded
+	}
+	return c.Store.Claim(ctx, claim)
+}
+
+func (c *connection) Close() error {
+	c.closed.Store(true)
+	return nil
+}
+
+// tunedModule opens such connections.
+type tunedModule struct {
+	countedModule
+	server  *server
+	timeout time.Duration
+}
+
+func (m *tunedModule) tuning() any                     { return m.timeout }
+func (m *tunedModule) operationTimeout() time.Duration { return m.timeout }
+
+func (m *tunedModule) open(*zap.Logger) (idempotency.Store, error) {
+	c := &connection{Store: m.server, server: m.server, timeout: m.timeout}
+	m.server.opened = append(m.server.opened, c)
+	return c, nil
+}
+
+// A configuration with another timeout keeps the open store, its engine and its runs,
+// and its timeout counts when the old one is gone.
+func TestTimeoutOfAnOpenStoreChanges(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		shared := &server{Store: memory.New(1 << 20)}
+		defer func() { _ = shared.Store.Close() }()
+		handle := func(timeout time.Duration) *storeHandle {
+			m := &tunedModule{server: shared, timeout: timeout}
+			return &storeHandle{config: m, key: t.Name(), logger: zap.NewNop(), settings: engine.Settings{Timeout: timeout}}
+		}
+		impatient, patient := handle(time.Second), handle(3*time.Second)
+		store := started(t, impatient)
+		run := begin(t, store, "in flight")
+		claims := func(id string, want bool) {
+			t.Helper()
+			d, err := store.Begin(t.Context(), someKey(id))
+			got, claimed := d.(*engine.Run)
+			if err != nil || claimed != want {
+				t.Errorf("%s: decided %+v, %v; want a run: %v", id, d, err, want)
+			}
+			if claimed {
+				kept(got)
+			}
+		}
+		shared.slow = 2 * time.Second
+		claims("under the old timeout", false)
+		if started(t, patient) != store {
+			t.Fatal("it is another store")
+		}
+		claims("beside the old configuration", false)
+
+		// A claim that is under way goes on where it began.
+		shared.slow = 500 * time.Millisecond
+		under := make(chan engine.Decision)
+		go func() {
+			d, _ := store.Begin(t.Context(), someKey("under way"))
+			under <- d
+		}()
+		synctest.Wait()
+		cleanedUp(impatient)
+		synctest.Wait()
+		if shared.opened[0].closed.Load() {
+			t.Error("the store is closed under an operation")
+		}
+		old, ok := (<-under).(*engine.Run)
+		if !ok {
+			t.Fatal("the claim under way failed")
+		}
+		synctest.Wait()
+		if len(shared.opened) != 2 || !shared.opened[0].closed.Load() {
+			t.Errorf("%d were opened, and the old one is closed: %v", len(shared.opened), shared.opened[0].closed.Load())
+		}
+		shared.slow = 2 * time.Second
+		claims("under the new timeout", true)
+
+		waiting := make(chan engine.Decision)
+		go func() {
+			req := someKey("in flight")
+			req.Wait = time.Minute
+			d, _ := store.Begin(t.Context(), req)
+			waiting <- d
+		}()
+		synctest.Wait()
+		kept(run)
+		kept(old)
+		if d, ok := (<-waiting).(engine.Replay); !ok {
+			t.Errorf("the duplicate got %+v", d)
+		}
+		// The same settings once more open nothing.
+		same := handle(3 * time.Second)
+		started(t, same)
+		cleanedUp(patient)
+		cleanedUp(same)
+		<-store.ended
+		if n := len(shared.opened); n != 2 || !shared.opened[1].closed.Load() {
+			t.Errorf("%d were opened, and the last one is closed: %v", n, shared.opened[1].closed.Load())
+		}
+	})
+}
+
+// Those who wait are woken by the store that is in use.
+func TestTunedStoreWakes(t *testing.T) {
+	shared := &server{Store: memory.New(1 << 20)}
+	defer func() { _ = shared.Store.Close() }()
+	module := func(timeout time.Duration) *tunedModule { return &tunedModule{server: shared, timeout: timeout} }
+	store, err := openStoreOf(module(time.Second), zap.NewNop())
+	if err != nil {
+		t.Fatal(err)
+	}
+	woken := 0
+	stop := store.Subscribe(func(idempotency.Key) { woken++ })
+	settle := func(id string) {
+		t.Helper()
+		c := idempotency.Claim{Key: idempotency.Identity{ID: id}.Key(), Token: id, Terms: someKey(id).Policy.Terms}
+		claimed, err := store.Claim(t.Context(), c)
+		if err == nil {
+			err = store.Settle(t.Context(), c.Key, claimed.Record, idempotency.Settlement{State: idempotency.Released, Retention: time.Hour})
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	settle("one")
+	if err := store.(*tunedStore).tune(module(2*time.Second), zap.NewNop()); err != nil {
+		t.Fatal(err)
+	}
+	store.(*tunedStore).closing.Wait()
+	settle("two")
+	if woken != 2 {
+		t.Errorf("woken %d times, want 2", woken)
+	}
+	stop()
+	settle("three")
+	if woken != 2 {
+		t.Error("woken after it stopped")
+	}
+	if err := store.Close(); err != nil {
+		t.Error(err)
+	}
+}
+
+// Two handlers of one configuration may use one Redis under different settings: each
+// has it open in its own way, and after a reload again.
+func TestOneRedisUnderTwoTunings(t *testing.T) {
+	keys := func(settings ...string) (keys []string) {
+		app := new(App)
+		for _, text := range settings {
+			config, err := provisioned(t, text)
+			if err != nil {
+				t.Fatal(err)
+			}
+			handle := app.use(&storeHandle{config: config, key: config.poolKey()}, 0)
+			keys = append(keys, app.use(handle, 0).key)
+		}
+		return keys
+	}
+	const plain, safe, slow = `{}`, `{"wait_replicas": 1}`, `{"timeout": "2s"}`
+	got := keys(plain, safe, plain, slow, safe)
+	if got[0] != got[2] || got[1] != got[4] || got[0] == got[1] || got[1] == got[3] || got[0] == got[3] {
+		t.Errorf("the keys are %q", got)
+	}
+	if again := keys(slow, plain, safe); again[0] != got[0] || again[1] != got[1] || again[2] != got[3] {
+		t.Errorf("after a reload the keys are %q, want %q", again, got)
+	}
+}
