@@ -56,6 +56,7 @@ func (x *exchange) identify() (*engine.Request, *refusal, error) {
 		x.logger.Debug("the request has no key", zap.Error(err))
 		return x.withoutKey(err.Error())
 	}
+	x.know(found, repl)
 	fingerprint, read := x.fingerprintOf(found), body.needed
 	if fingerprint == idempotency.FingerprintNone {
 		read = body.whole
@@ -69,7 +70,7 @@ func (x *exchange) identify() (*engine.Request, *refusal, error) {
 	}
 	path, query := asSent(x.r)
 	taken := idempotency.Fingerprint(fingerprint, path, query, content, x.Exclude...)
-	return x.identified(found, repl, taken), nil, nil
+	return x.claimable(taken), nil, nil
 }
 
 // turns bounds how many requests are parsed at a time. A parsed body takes many
@@ -125,20 +126,25 @@ func (x *exchange) withLargeBody(needs string) (*engine.Request, *refusal, error
 	return x.withoutKey(detail)
 }
 
-func (x *exchange) identified(found delivery.Found, repl *caddy.Replacer, fingerprint string) *engine.Request {
-	key := idempotency.Identity{
+// know notes the delivery and its key, which logs and refusals name from here on.
+func (x *exchange) know(found delivery.Found, repl *caddy.Replacer) {
+	x.found = found
+	x.key = idempotency.Identity{
 		Namespace: x.space,
 		Scope:     x.scopeOf(x.r, repl, found),
 		Kind:      found.Kind,
 		Prefix:    found.Prefix,
 		ID:        found.ID,
 	}.Key()
-	x.found, x.key = found, key
+}
+
+// claimable is what the engine needs to know of a request whose key is known.
+func (x *exchange) claimable(fingerprint string) *engine.Request {
 	return &engine.Request{
-		Key:         key,
-		Origin:      idempotency.Origin{Provider: found.Provider, DeliveryID: found.ID},
+		Key:         x.key,
+		Origin:      idempotency.Origin{Provider: x.found.Provider, DeliveryID: x.found.ID},
 		Fingerprint: fingerprint,
-		Policy:      x.policy(found.Provider),
+		Policy:      x.policy(x.found.Provider),
 		Timeout:     duration(x.Timeout),
 		Wait:        x.wait(),
 	}

@@ -67,6 +67,7 @@ func (x *exchange) refuseFor(reason engine.Reason, executionID, detail string) e
 // answerProblem is refuseFor with a problem that is made already, and with what
 // the store said of it, which goes to the log only.
 func (x *exchange) answerProblem(p problem, storeSaid error) error {
+	p.Key = x.keyText()
 	x.report(refusalRules[p.Code].outcome, p.ExecutionID, 0)
 	log := x.logger.Info
 	if storeSaid != nil {
@@ -77,7 +78,7 @@ func (x *exchange) answerProblem(p problem, storeSaid error) error {
 		zap.String("method", x.r.Method), zap.String("host", x.r.Host), zap.String("path", path),
 		zap.String("code", string(p.Code)),
 		zap.Int("status", p.Status),
-		zap.String("key", x.keyText()),
+		zap.String("key", p.Key),
 		zap.String("provider", x.found.Provider),
 		zap.String("execution_id", p.ExecutionID),
 		zap.String("detail", p.Detail),
@@ -133,6 +134,7 @@ type problem struct {
 	Status      int           `json:"status"`
 	Detail      string        `json:"detail"`
 	Code        engine.Reason `json:"code"`
+	Key         string        `json:"key,omitempty"`
 	ExecutionID string        `json:"execution_id,omitempty"`
 
 	// Of the first response, for `duplicate conflict`.

@@ -47,7 +47,13 @@ type problem struct {
 	Status      int    `json:"status"`
 	Detail      string `json:"detail"`
 	Code        string `json:"code"`
+	Key         string `json:"key"`
 	ExecutionID string `json:"execution_id"`
+}
+
+// keyless are the refusals that may come before the key is known.
+var keyless = map[string]bool{
+	"idempotency_key_missing": true, "idempotency_key_invalid": true, "request_too_large": true, "overloaded": true,
 }
 
 // wantProblem fails unless the answer is a whole refusal with this status and code.
@@ -65,6 +71,9 @@ func wantProblem(t *testing.T, got reply, status int, code string) problem {
 	}
 	if p.Title == "" || p.Detail == "" {
 		t.Errorf("the problem says too little: %+v", p)
+	}
+	if !hexKey.MatchString(p.Key) && (p.Key != "" || !keyless[code]) {
+		t.Errorf("the problem %s names the key %q", code, p.Key)
 	}
 	if got.replayed() {
 		t.Error("a refusal is marked as a replay")

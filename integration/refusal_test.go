@@ -35,6 +35,27 @@ func TestRefusalSaysWhatItIs(t *testing.T) {
 	}
 }
 
+// Who is refused can name the key to an operator.
+func TestRefusalNamesTheKey(t *testing.T) {
+	t.Parallel()
+	up := startUpstream(t, answers201)
+	p := start(t, conf{store: "store memory", site: lines("header >X-Key {http.dedup.key}",
+		dedupBlock("max_request_body 1KiB", "missing reject"), proxyTo(up))})
+	wantKey := func(got reply, code string) {
+		t.Helper()
+		said := wantProblem(t, got, got.Status, code)
+		if said.Key == "" || said.Key != got.Header.Get("X-Key") {
+			t.Errorf("%s: the problem names the key %q, the placeholder %q", code, said.Key, got.Header.Get("X-Key"))
+		}
+	}
+	p.post(t, "/", "k", "body")
+	wantKey(p.post(t, "/", "k", "another"), "idempotency_key_reused")
+	wantKey(p.post(t, "/", "large", strings.Repeat("x", 1025)), "request_too_large")
+	if said := wantProblem(t, p.post(t, "/", "", "body"), 400, "idempotency_key_missing"); said.Key != "" {
+		t.Errorf("a request without a key is told the key %q", said.Key)
+	}
+}
+
 // Error routes belong to the server: a site without any must not lose its
 // answers to those of another site on its port.
 func TestRefusalsOfTwoSitesOnOnePort(t *testing.T) {
