@@ -44,7 +44,7 @@ func (x *exchange) replay(d engine.Replay) error {
 	}
 	x.report(o, d.Record.ExecutionID, d.Record.Attempt)
 	x.logger.Debug("answered a duplicate",
-		zap.String("key", x.keyText()), zap.String("execution_id", d.Record.ExecutionID), zap.Int("status", d.Response.Status))
+		zap.String("key", x.keyText()), x.loggedID(), zap.String("execution_id", d.Record.ExecutionID), zap.Int("status", d.Response.Status))
 	readOff(x.w, x.r)
 	x.setReplayHeader(d)
 	if d.Response.Failed {

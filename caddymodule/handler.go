@@ -29,9 +29,9 @@ func init() {
 // With providers it serves their webhooks.
 //
 // Set by the handler are the placeholders `{http.dedup.outcome}`,
-// `{http.dedup.key}`, `{http.dedup.provider}`, `{http.dedup.execution_id}` and
-// `{http.dedup.attempt}`, and the same as fields of the access log, with
-// `dedup_` before the name.
+// `{http.dedup.key}`, `{http.dedup.provider}`, `{http.dedup.delivery_id}` (not
+// under `encrypt`), `{http.dedup.execution_id}` and `{http.dedup.attempt}`, and the
+// same as fields of the access log, with `dedup_` before the name.
 type Handler struct {
 	Settings
 
@@ -180,11 +180,6 @@ func (x *exchange) keyText() string {
 		return ""
 	}
 	return x.key.String()
-}
-
-// report tells placeholders and the access log what became of the request.
-func (x *exchange) report(o outcome, executionID string, attempt int) {
-	report(x.r, o, x.keyText(), x.found.Provider, executionID, attempt)
 }
 
 // applies reports whether requests like this one are deduplicated at all.

@@ -111,7 +111,8 @@ func (x *exchange) withoutKey(reason string) (*engine.Request, *refusal, error) 
 
 // withoutDelivery lets a request pass unclaimed.
 func (x *exchange) withoutDelivery() (*engine.Request, *refusal, error) {
-	report(x.r, outcomeMissing, "", "", "", 0)
+	x.found, x.key = delivery.Found{}, idempotency.Key{} // of a body too large, they do not count
+	x.report(outcomeMissing, "", 0)
 	return nil, nil, nil
 }
 

@@ -1,8 +1,6 @@
 package caddymodule
 
 import (
-	"net/http"
-
 	"github.com/caddyserver/caddy/v2"
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
 	"go.uber.org/zap"
@@ -33,9 +31,10 @@ const (
 	outcomeUnreadable  outcome = "record_unreadable"
 )
 
-// report tells placeholders and the access log about a request, as far as it is
-// known; empty values are left out. It runs in the request's goroutine.
-func report(r *http.Request, o outcome, key, provider, executionID string, attempt int) {
+// report tells placeholders and the access log what became of the request, as far
+// as it is known; empty values are left out. It runs in the request's goroutine.
+func (x *exchange) report(o outcome, executionID string, attempt int) {
+	r := x.r
 	repl, _ := r.Context().Value(caddy.ReplacerCtxKey).(*caddy.Replacer)
 	fields, _ := r.Context().Value(caddyhttp.ExtraLogFieldsCtxKey).(*caddyhttp.ExtraLogFields)
 	say := func(name, value string) {
@@ -50,8 +49,11 @@ func report(r *http.Request, o outcome, key, provider, executionID string, attem
 		}
 	}
 	say("outcome", string(o))
-	say("key", key)
-	say("provider", provider)
+	say("key", x.keyText())
+	say("provider", x.found.Provider)
+	if !x.encrypted {
+		say("delivery_id", x.found.ID)
+	}
 	say("execution_id", executionID)
 	if attempt > 0 {
 		if repl != nil {

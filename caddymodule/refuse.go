@@ -27,7 +27,7 @@ func (x *exchange) refuse(r refusal) error {
 func (x *exchange) refuseOrPass(d engine.Refusal) error {
 	if d.Reason == engine.ReasonUnavailable && x.StoreErrors == storeErrorsPass {
 		x.logger.Error("unprotected: the store failed and the request passes without a claim",
-			zap.String("key", x.keyText()), zap.String("provider", x.found.Provider), zap.Error(d.Err))
+			zap.String("key", x.keyText()), zap.String("provider", x.found.Provider), x.loggedID(), zap.Error(d.Err))
 		x.report(outcomeUnprotected, "", 0)
 		return x.passUnclaimed(x.w, x.r, x.next)
 	}
@@ -80,6 +80,7 @@ func (x *exchange) answerProblem(p problem, storeSaid error) error {
 		zap.Int("status", p.Status),
 		zap.String("key", p.Key),
 		zap.String("provider", x.found.Provider),
+		x.loggedID(),
 		zap.String("execution_id", p.ExecutionID),
 		zap.String("detail", p.Detail),
 		zap.Error(storeSaid))

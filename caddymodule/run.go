@@ -200,7 +200,7 @@ func (x *exchange) announce(run *idempotency.Record) {
 // loggedID is the delivery ID as a log field. What is encrypted in the store does
 // not stand in the log.
 func (x *exchange) loggedID() zap.Field {
-	if x.encrypted {
+	if x.encrypted || x.found.ID == "" {
 		return zap.Skip()
 	}
 	return zap.String("delivery_id", x.found.ID)

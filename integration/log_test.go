@@ -16,7 +16,7 @@ var (
 func shown(dedup string, up *upstream) string {
 	return lines("log",
 		"header >X-Outcome {http.dedup.outcome}", "header >X-Key {http.dedup.key}", "header >X-Provider {http.dedup.provider}",
-		"header >X-Execution {http.dedup.execution_id}", "header >X-Attempt {http.dedup.attempt}", dedup, proxyTo(up))
+		"header >X-Delivery {http.dedup.delivery_id}", "header >X-Execution {http.dedup.execution_id}", "header >X-Attempt {http.dedup.attempt}", dedup, proxyTo(up))
 }
 
 func TestPlaceholdersAndAccessLogAgree(t *testing.T) {
@@ -37,7 +37,7 @@ func TestPlaceholdersAndAccessLogAgree(t *testing.T) {
 			headers, _ := e["resp_headers"].(map[string]any)
 			outcomes, _ := headers["X-Outcome"].([]any)
 			return len(outcomes) == 1 && outcomes[0] == outcome && e.text("dedup_outcome") == outcome &&
-				e.text("dedup_key") == h.Get("X-Key") && e.text("dedup_execution_id") == h.Get("X-Execution") &&
+				e.text("dedup_key") == h.Get("X-Key") && e.text("dedup_delivery_id") == "k" && h.Get("X-Delivery") == "k" && e.text("dedup_execution_id") == h.Get("X-Execution") &&
 				e.text("dedup_attempt") == attempt
 		})
 	}
@@ -121,6 +121,40 @@ func TestRefusalsAndReleasesAreLogged(t *testing.T) {
 		return e.text("code") == "idempotency_key_reused" && e.text("key") == first.Header.Get("X-Key") &&
 			e.text("execution_id") == first.executionID()
 	})
+}
+
+// An operator who has a delivery ID from its sender finds all lines about it.
+func TestLinesAboutAKeyNameTheDelivery(t *testing.T) {
+	t.Parallel()
+	up := startUpstream(t, func(w http.ResponseWriter, r *http.Request, n run) {
+		switch r.URL.Path {
+		case "/free":
+			answersStatus(500)(w, r, n)
+		case "/held":
+			noAnswer(w, r, n)
+		default:
+			answers201(w, r, n)
+		}
+	})
+	p := start(t, conf{store: "store memory", site: lines(dedupBlock("unknown hold", "force X-Force"), proxyTo(up))})
+	p.post(t, "/free", "delivery-free", "body")
+	p.post(t, "/kept", "delivery-kept", "body")
+	p.post(t, "/kept", "delivery-kept", "another")
+	p.post(t, "/kept", "delivery-kept", "body", header("X-Force", "true"))
+	p.post(t, "/held", "delivery-held", "body")
+	held := wantProblem(t, p.post(t, "/held", "delivery-held", "body"), 409, "outcome_unknown")
+	p.operator(t, http.MethodPost, held.Key+"/release", 204)
+	for id, messages := range map[string][]string{
+		"delivery-free": {"released: "},
+		"delivery-kept": {"refused a request", "forced: "},
+		"delivery-held": {"held: ", "refused a request", "an operator freed a key"},
+	} {
+		for _, message := range messages {
+			p.awaitLog(t, "the line "+message+" of "+id, func(e entry) bool {
+				return strings.HasPrefix(e.text("msg"), message) && e.text("delivery_id") == id
+			})
+		}
+	}
 }
 
 // Records, refusals and logs never show a credential.

@@ -50,8 +50,8 @@ func (e *Engine) Free(ctx context.Context, key idempotency.Key) error {
 	if err != nil {
 		return err
 	}
-	e.log.Warn("an operator freed a key", zap.Stringer("key", key), zap.String("execution_id", found.ExecutionID),
-		zap.String("state", string(found.State)), zap.Int("attempt", found.Attempt))
+	e.log.Warn("an operator freed a key", zap.Stringer("key", key), e.loggedID(found.DeliveryID, found.SealedBy),
+		zap.String("execution_id", found.ExecutionID), zap.String("state", string(found.State)), zap.Int("attempt", found.Attempt))
 	return nil
 }
 

@@ -193,5 +193,15 @@ func (r *Run) logger() *zap.Logger {
 		zap.Stringer("key", r.claim.Key),
 		zap.String("execution_id", r.record.ExecutionID),
 		zap.Int("attempt", r.record.Attempt),
-		zap.String("provider", r.claim.Provider))
+		zap.String("provider", r.claim.Provider),
+		r.engine.loggedID(r.claim.DeliveryID, r.claim.SealedBy))
+}
+
+// loggedID returns a delivery ID as a field of a log line, unless it is sealed. What
+// the store encrypts does not stand in the log either.
+func (e *Engine) loggedID(deliveryID, sealedBy string) zap.Field {
+	if e.store.Sealer() != nil || sealedBy != "" {
+		return zap.Skip()
+	}
+	return zap.String("delivery_id", deliveryID)
 }

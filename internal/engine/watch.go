@@ -49,7 +49,8 @@ func (e *Engine) watch(f *flight, run *idempotency.Record, now time.Time) {
 			// Go on: the store may come back. Each request gives up when its own
 			// Wait is over.
 			e.log.Warn("a run on another replica could not be looked up",
-				zap.Stringer("key", f.key), zap.String("execution_id", run.ExecutionID), zap.Error(err))
+				zap.Stringer("key", f.key), e.loggedID(run.DeliveryID, run.SealedBy),
+				zap.String("execution_id", run.ExecutionID), zap.Error(err))
 			timer.Reset(watchAtMost)
 		case ended:
 			e.end(f, over, found, nil)

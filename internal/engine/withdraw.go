@@ -66,13 +66,13 @@ func (e *Engine) withdrawRound(round []*withdrawal) (failed *withdrawal) {
 		gone, err := e.withdrawOnce(w)
 		if err != nil {
 			e.log.Warn("a claim in doubt could not be withdrawn yet",
-				zap.Stringer("key", w.claim.Key), zap.Int("in_doubt", len(round)), zap.Error(err))
+				zap.Stringer("key", w.claim.Key), e.loggedID(w.claim.DeliveryID, w.claim.SealedBy), zap.Int("in_doubt", len(round)), zap.Error(err))
 			return w
 		}
 		w.claimed = w.claimed || !gone
 		if w.done = last; last {
 			e.log.Info("withdrew a claim whose reply was lost",
-				zap.Stringer("key", w.claim.Key), zap.String("execution_id", w.claim.ExecutionID), zap.Bool("was_claimed", w.claimed))
+				zap.Stringer("key", w.claim.Key), e.loggedID(w.claim.DeliveryID, w.claim.SealedBy), zap.String("execution_id", w.claim.ExecutionID), zap.Bool("was_claimed", w.claimed))
 		}
 	}
 	return nil
