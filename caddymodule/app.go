@@ -255,11 +255,11 @@ func (l *Limits) setDefaults() {
 
 func (l *Limits) check() error {
 	return errors.Join(
-		checkPositive("limits: buffered", l.Buffered),
-		checkPositive("limits: waiters", int64(l.Waiters)),
-		checkPositive("limits: waiters_per_key", int64(l.WaitersPerKey)),
-		checkPositive("limits: in_flight", int64(l.InFlight)),
-		checkPositive("limits: memory_store", l.MemoryStore),
+		checkSize("limits: buffered", l.Buffered),
+		checkCount("limits: waiters", l.Waiters, 1),
+		checkCount("limits: waiters_per_key", l.WaitersPerKey, 1),
+		checkCount("limits: in_flight", l.InFlight, 1),
+		checkSize("limits: memory_store", l.MemoryStore),
 	)
 }
 

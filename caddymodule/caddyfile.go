@@ -10,6 +10,8 @@ import (
 	"github.com/caddyserver/caddy/v2/caddyconfig/caddyfile"
 	"github.com/caddyserver/caddy/v2/caddyconfig/httpcaddyfile"
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
+
+	"github.com/caddy-dedup/caddy-dedup/internal/delivery"
 )
 
 func init() {
@@ -71,7 +73,7 @@ func (h *Handler) UnmarshalCaddyfile(d *caddyfile.Dispenser) error {
 		name := d.Val()
 		parse, ok := settingParsers[name]
 		if !ok {
-			return d.Errf("dedup: unknown word %q; use %s", name, listed(slices.Sorted(maps.Keys(settingParsers))))
+			return unknownWord(d, "dedup", slices.Sorted(maps.Keys(settingParsers)))
 		}
 		if lines[name] > 0 && name != "key" {
 			return d.Errf("dedup: %s stands twice; only key may", name)
@@ -85,6 +87,15 @@ func (h *Handler) UnmarshalCaddyfile(d *caddyfile.Dispenser) error {
 		return fmt.Errorf("%w, at %s:%d", err, d.File(), lines[word])
 	}
 	return nil
+}
+
+// unknownWord refuses the current word of a block.
+func unknownWord(d *caddyfile.Dispenser, block string, words []string) error {
+	meant := ""
+	if near := delivery.Nearest(d.Val(), words); len(near) > 0 {
+		meant = "did you mean " + listed(near) + "? "
+	}
+	return d.Errf("%s: unknown word %q; %suse %s", block, d.Val(), meant, listed(words))
 }
 
 // oneArg reads the only argument of the current word.
@@ -294,6 +305,9 @@ func parseParts(d *caddyfile.Dispenser, args []string) (KeySource, error) {
 		}
 		if part.Prefix != "" {
 			return KeySource{}, d.Errf("key parts: %s has the prefix %q; only the parts together have one", line[0], part.Prefix)
+		}
+		if err := part.check(); err != nil {
+			return KeySource{}, d.WrapErr(err)
 		}
 		source.Parts = append(source.Parts, part)
 	}

@@ -3,6 +3,7 @@ package caddymodule
 import (
 	"errors"
 	"fmt"
+	"math"
 	"net/http"
 	"net/url"
 	"slices"
@@ -34,8 +35,9 @@ var accepted = map[string][]string{
 // keep.
 var neverDeduplicated = []string{"GET", "HEAD", "OPTIONS", "TRACE", "CONNECT"}
 
-// check finds what is wrong with the settings, with the defaults filled in. The
-// Caddyfile's parser calls the same functions word by word, to name the line.
+// check finds what is wrong with the settings, with the defaults filled in. It names
+// them as in JSON: the Caddyfile's parser calls the same functions word by word, with
+// its own words, to name the line too.
 func (s *Settings) check() error {
 	errs := []error{
 		checkWord("mode", s.Mode),
@@ -44,7 +46,7 @@ func (s *Settings) check() error {
 		checkWord("unknown", s.Unknown),
 		checkWord("store_errors", s.StoreErrors),
 		checkWord("duplicate", s.Duplicate),
-		checkProviders(s.Providers),
+		checkNamed("providers", checkProviders(s.Providers)),
 		checkMethods(s.Methods),
 		checkRelease(s.Release),
 		checkExclude(s.Exclude),
@@ -52,10 +54,11 @@ func (s *Settings) check() error {
 		checkDuration("lease", s.Lease, shortestLease),
 		checkDuration("timeout", s.Timeout, time.Millisecond),
 		checkDuration("client_idle", s.ClientIdle, time.Second),
-		checkDuration("in_flight wait", s.MaxWait, time.Millisecond),
-		checkPositive("max_key_length", int64(s.MaxKeyLength)),
-		checkPositive("max_request_body", s.MaxRequestBody),
-		checkPositive("max_response_body", s.MaxResponseBody),
+		checkDuration("max_wait", s.MaxWait, time.Millisecond),
+		checkCount("max_key_length", s.MaxKeyLength, 1),
+		checkCount("max_attempts", s.MaxAttempts, 0),
+		checkSize("max_request_body", s.MaxRequestBody),
+		checkSize("max_response_body", s.MaxResponseBody),
 		checkScope(s.Scope),
 		checkKeepHeader(s.KeepHeader),
 		checkHeaderNames("drop_header", s.DropHeader),
@@ -67,9 +70,6 @@ func (s *Settings) check() error {
 	}
 	if s.Retention != 0 {
 		errs = append(errs, checkDuration("retention", s.Retention, time.Second))
-	}
-	if s.MaxAttempts < 0 {
-		errs = append(errs, fmt.Errorf("max_attempts: %d is not accepted; use a number above 0, or 0 for no limit", s.MaxAttempts))
 	}
 	if s.Force != "" {
 		errs = append(errs, checkForce(s.Force))
@@ -100,9 +100,17 @@ func (s *Settings) checkTogether() (word string, err error) {
 		return "fingerprint", fmt.Errorf("fingerprint %s and a key that is made of content exclude each other: another content is another key; leave fingerprint out", s.Fingerprint)
 	}
 	if len(s.Exclude) > 0 && !content && fingerprint != idempotency.FingerprintJSON {
-		return "exclude", errors.New("exclude leaves members out of a content key or of a json fingerprint, and here is neither; add `key content` or `fingerprint json`, or leave exclude out")
+		return "exclude", errors.New("exclude leaves members out of a content key or of a json fingerprint, and here is neither; add a key of content or the fingerprint json, or leave exclude out")
 	}
 	return "", nil
+}
+
+// checkNamed puts the name of a setting before an error that does not have it.
+func checkNamed(setting string, err error) error {
+	if err == nil {
+		return nil
+	}
+	return fmt.Errorf("%s: %w", setting, err)
 }
 
 // reads reports whether a source reads a header field.
@@ -110,15 +118,6 @@ func reads(source delivery.Source, field string) bool {
 	placeholder := "{http.request.header." + strings.ToLower(field) + "}"
 	return strings.EqualFold(source.Header, field) || strings.Contains(strings.ToLower(source.Text), placeholder) ||
 		slices.ContainsFunc(source.Parts, func(part delivery.Source) bool { return reads(part, field) })
-}
-
-// checkPlaceholders refuses those that read the body: Caddy reads it without a
-// limit, and takes a body that was cut off for a whole one.
-func checkPlaceholders(setting, text string) error {
-	if strings.Contains(text, "{http.request.body") {
-		return fmt.Errorf("%s: %s would read the body without a limit; use key json or key content", setting, text)
-	}
-	return nil
 }
 
 func checkExclude(pointers []string) error {
@@ -204,16 +203,34 @@ func checkRelease(words []string) error {
 
 func isOff(word string) bool { return word == releaseOff }
 
+// What settings accept at most. What is added to them, or multiplied with, must not
+// overflow.
+const (
+	longestDuration = 36500 * 24 * time.Hour
+	mostBytes       = 1 << 50
+	highestCount    = math.MaxInt32
+)
+
 func checkDuration(setting string, d caddy.Duration, least time.Duration) error {
-	if duration(d) < least {
+	switch {
+	case duration(d) < least:
 		return fmt.Errorf("%s: %s is too short; use at least %s", setting, duration(d), least)
+	case duration(d) > longestDuration:
+		return fmt.Errorf("%s: %s is too long; use at most 36500d", setting, duration(d))
 	}
 	return nil
 }
 
-func checkPositive(setting string, n int64) error {
-	if n <= 0 {
-		return fmt.Errorf("%s: %d is not accepted; use a number above 0", setting, n)
+func checkSize(setting string, n int64) error {
+	if n <= 0 || n > mostBytes {
+		return fmt.Errorf("%s: %d is not accepted; use a number of bytes from 1 to %d, which is 1 PiB", setting, n, int64(mostBytes))
+	}
+	return nil
+}
+
+func checkCount(setting string, n, least int) error {
+	if n < least || n > highestCount {
+		return fmt.Errorf("%s: %d is not accepted; use a whole number from %d to %d", setting, n, least, highestCount)
 	}
 	return nil
 }

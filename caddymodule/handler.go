@@ -45,6 +45,7 @@ type Handler struct {
 	store     *storeHandle
 	encrypted bool
 	space     string
+	unknown   unknownPlaceholders
 }
 
 // CaddyModule returns the Caddy module information.

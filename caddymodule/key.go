@@ -27,7 +27,7 @@ func (x *exchange) identify() (*engine.Request, *refusal, error) {
 	request := delivery.Request{
 		Header:  x.r.Header,
 		Body:    body.needed,
-		Replace: func(text string) string { return replaced(repl, text) },
+		Replace: func(text string) string { return x.replaced(repl, text) },
 		Exclude: x.Exclude,
 	}.Remember()
 	if x.readsJSON {
@@ -94,9 +94,10 @@ func unread(err error) (*engine.Request, *refusal, error) {
 
 // replaced returns a text with its placeholders replaced, or nothing where one of
 // them is empty or unknown: the rest alone would be one key for many requests.
-func replaced(repl *caddy.Replacer, text string) string {
+func (h *Handler) replaced(repl *caddy.Replacer, text string) string {
 	value, err := repl.ReplaceOrErr(text, true, true)
 	if err != nil {
+		h.unknown.warnOf(text, repl, h.logger)
 		return ""
 	}
 	return value
@@ -165,7 +166,12 @@ func (h *Handler) scopeOf(r *http.Request, repl *caddy.Replacer, found delivery.
 	if len(h.Scope) > 0 {
 		scope := []string{"text"}
 		for _, text := range h.Scope {
-			scope = append(scope, repl.ReplaceAll(text, ""))
+			value, err := repl.ReplaceOrErr(text, false, true)
+			if err != nil {
+				h.unknown.warnOf(text, repl, h.logger)
+				value = repl.ReplaceAll(text, "")
+			}
+			scope = append(scope, value)
 		}
 		return scope
 	}

@@ -7,7 +7,10 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"net/url"
 	"os"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/caddyserver/caddy/v2"
@@ -21,6 +24,9 @@ func init() {
 	caddy.RegisterModule(new(RedisStore))
 }
 
+// shortestRedisTimeout leaves time for one round trip.
+const shortestRedisTimeout = 10 * time.Millisecond
+
 // RedisStore keeps claims and responses in Redis, which any number of replicas
 // share: in a single server, in the master that sentinels name, or in a cluster.
 // All texts may hold placeholders such as `{env.REDIS_URL}` or
@@ -28,7 +34,9 @@ func init() {
 // loaded.
 type RedisStore struct {
 	// The server as a URL: `redis://`, `rediss://` (TLS) or `unix://`, with user,
-	// password and database where needed. It excludes `urls` and `addresses`.
+	// password and database where needed. It excludes `urls` and `addresses`. What
+	// it says must not be set again: `username`, `password`, `db`, and `tls` beside
+	// `rediss://`.
 	URL string `json:"url,omitempty"`
 
 	// Several sentinels, or nodes of a cluster, as URLs that differ in host and
@@ -176,6 +184,11 @@ func (s *RedisStore) resolve(replace func(string) string, prefix string) (redis.
 	options.Prefix = prefix
 	orElse(&options.Prefix, redis.DefaultPrefix)
 	options.WaitReplicas = s.WaitReplicas
+	if s.Timeout != 0 {
+		if err := checkDuration("timeout", s.Timeout, shortestRedisTimeout); err != nil {
+			return options, err
+		}
+	}
 	options.Timeout = duration(s.Timeout)
 	orElse(&options.Timeout, redis.DefaultTimeout)
 	return options, options.Check()
@@ -195,7 +208,11 @@ func (s *RedisStore) servers(replace func(string) string) (redis.Options, error)
 		if err != nil {
 			return redis.Options{}, err
 		}
-		return redis.ParseURLs(texts...)
+		options, err := redis.ParseURLs(texts...)
+		if err != nil {
+			return options, err
+		}
+		return options, s.checkTwice(options, slices.ContainsFunc(texts, namesDatabase))
 	}
 	if len(s.Addresses) == 0 {
 		return redis.Options{Addresses: []string{"localhost:6379"}}, nil
@@ -220,7 +237,7 @@ func (s *RedisStore) checkServers() error {
 	case s.URL != "" && len(s.URLs) > 0:
 		return errors.New("url and urls exclude each other; use one of them")
 	case (s.URL != "" || len(s.URLs) > 0) && len(s.Addresses) > 0:
-		return errors.New("a URL and address exclude each other; use one of them")
+		return errors.New("url (or urls) and addresses exclude each other; use one of them")
 	case s.Sentinel != "" && s.Cluster:
 		return errors.New("sentinel and cluster exclude each other; use one of them")
 	case s.Cluster && s.DB > 0:
@@ -228,6 +245,28 @@ func (s *RedisStore) checkServers() error {
 	default:
 		return nil
 	}
+}
+
+// checkTwice finds what a URL and a setting both say. No error shows a secret.
+func (s *RedisStore) checkTwice(url redis.Options, database bool) error {
+	switch {
+	case s.Username != "" && url.Username != "":
+		return errors.New("the URL has a user's name, and username says one too; use one of them")
+	case s.Password != "" && url.Password != "":
+		return errors.New("the URL has a password, and password says one too; use one of them")
+	case s.DB != 0 && database:
+		return errors.New("the URL names a database, and db does too; use one of them")
+	case s.TLS != nil && url.TLS != nil:
+		return errors.New("the URL begins with rediss://, and there is tls too; beside tls write redis://")
+	default:
+		return nil
+	}
+}
+
+// namesDatabase reports whether a Redis URL that can be read says which database.
+func namesDatabase(text string) bool {
+	u, err := url.Parse(text)
+	return err == nil && (u.Query().Has("db") || u.Scheme != "unix" && strings.Trim(u.Path, "/") != "")
 }
 
 // resolve returns the settings with the placeholders replaced.

@@ -149,7 +149,8 @@ type KeySource struct {
 	// The JSON pointer (RFC 6901) to a string or number in the request's body.
 	JSON string `json:"json,omitempty"`
 
-	// A text with placeholders. Where one of them is empty there is no key.
+	// A text with at least one placeholder. Where one of them is empty or unknown
+	// there is no key.
 	Value string `json:"value,omitempty"`
 
 	// Hash the body: its canonical form (RFC 8785) if it is JSON, else its bytes.

@@ -115,8 +115,10 @@ func (k KeySource) checkField() error {
 	if strings.Contains(k.Value, "{http.request.cookie.") {
 		return fmt.Errorf("value %s: a cookie may be a credential, and keys are stored readable", k.Value)
 	}
-	if err := checkPlaceholders("key value", k.Value); err != nil {
-		return err
+	if k.Value != "" {
+		if err := checkKeyText(k.Value); err != nil {
+			return err
+		}
 	}
 	if isDedupHeader(k.Header) || strings.EqualFold(k.Header, "Host") {
 		return fmt.Errorf("header %s never arrives as a field; use a field that the sender chooses", k.Header)
@@ -133,14 +135,11 @@ func (k KeySource) shadowedBy(first KeySource) bool {
 // checkKeys finds what is wrong with the sources of a handler together.
 func (s *Settings) checkKeys() error {
 	var errs []error
-	for _, key := range s.Keys {
-		if err := key.check(); err != nil {
-			errs = append(errs, fmt.Errorf("key: %w", err))
-		}
-	}
 	for i, key := range s.Keys {
+		name := fmt.Sprintf("keys[%d]", i)
+		errs = append(errs, checkNamed(name, key.check()))
 		if slices.ContainsFunc(s.Keys[:i], key.shadowedBy) {
-			errs = append(errs, fmt.Errorf("key: %s is read twice; the second line would never be reached", key.source()))
+			errs = append(errs, fmt.Errorf("%s: %s is read twice; the second one would never be reached", name, key.source()))
 		}
 	}
 	return errors.Join(errs...)

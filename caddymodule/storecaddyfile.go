@@ -2,10 +2,10 @@ package caddymodule
 
 import (
 	"encoding/json"
-	"math"
+	"errors"
+	"slices"
 	"strconv"
 	"strings"
-	"time"
 
 	"github.com/caddyserver/caddy/v2/caddyconfig"
 	"github.com/caddyserver/caddy/v2/caddyconfig/caddyfile"
@@ -50,7 +50,7 @@ func parseGlobalOption(d *caddyfile.Dispenser, existing any) (any, error) {
 		case "encrypt":
 			app.Encrypt, err = parseEncrypt(d)
 		default:
-			err = d.Errf("dedup: unknown word %q; use namespace, store, encrypt or limits", name)
+			err = unknownWord(d, "the global option dedup", []string{"namespace", "store", "encrypt", "limits"})
 		}
 		if err != nil {
 			return nil, err
@@ -127,7 +127,7 @@ func parseRedis(d *caddyfile.Dispenser, urls []string) (*RedisStore, error) {
 			return nil, err
 		}
 		// The second of two words that exclude each other is on this line.
-		if err := store.checkServers(); err != nil {
+		if err := store.checkWords(urls, seen); err != nil {
 			return nil, d.Errf("store redis: %w", err)
 		}
 	}
@@ -144,7 +144,27 @@ func parseRedis(d *caddyfile.Dispenser, urls []string) (*RedisStore, error) {
 	return store, nil
 }
 
+// checkWords finds words that exclude each other, as far as they are read.
+func (s *RedisStore) checkWords(urls []string, seen map[string]bool) error {
+	switch {
+	case len(urls) > 0 && seen["address"]:
+		return errors.New("a URL and address exclude each other; use one of them")
+	case hasPlaceholder(urls...):
+		return s.checkServers()
+	case seen["db"] && slices.ContainsFunc(urls, namesDatabase): // also where it is database 0
+		return errors.New("the URL names a database, and db does too; use one of them")
+	}
+	_, err := s.servers(func(text string) string { return text })
+	return err
+}
+
 func hasPlaceholder(texts ...string) bool { return strings.Contains(strings.Join(texts, " "), "{") }
+
+// redisWords are the words of a block of `store redis`.
+var redisWords = []string{
+	"address", "username", "password", "db", "tls", "sentinel", "sentinel_username", "sentinel_password",
+	"cluster", "prefix", "timeout", "wait_replicas",
+}
 
 func parseRedisWord(d *caddyfile.Dispenser, store *RedisStore, name string) (err error) {
 	switch name {
@@ -178,12 +198,11 @@ func parseRedisWord(d *caddyfile.Dispenser, store *RedisStore, name string) (err
 		if value, err = oneArg(d, "a duration such as 500ms"); err != nil {
 			return err
 		}
-		store.Timeout, err = parseDuration(d, "timeout", value, 10*time.Millisecond)
+		store.Timeout, err = parseDuration(d, "timeout", value, shortestRedisTimeout)
 	case "wait_replicas":
 		store.WaitReplicas, err = countArg(d, name, 0)
 	default:
-		return d.Errf("store redis: unknown word %q; use address, username, password, db, tls, sentinel, "+
-			"sentinel_username, sentinel_password, cluster, prefix, timeout or wait_replicas", name)
+		return unknownWord(d, "store redis", redisWords)
 	}
 	return err
 }
@@ -241,7 +260,7 @@ func parseRedisTLS(d *caddyfile.Dispenser) (*RedisTLS, error) {
 		name := d.Val()
 		field, ok := fields[name]
 		if !ok {
-			return nil, d.Errf("tls: unknown word %q; use ca, cert, key or server_name", name)
+			return nil, unknownWord(d, "tls", []string{"ca", "cert", "key", "server_name"})
 		}
 		if *field != "" {
 			return nil, d.Errf("tls: %s stands twice", name)
@@ -276,7 +295,7 @@ func parseLimits(d *caddyfile.Dispenser) (Limits, error) {
 		} else if field, ok := counts[name]; ok {
 			*field, err = countArg(d, name, 1)
 		} else {
-			err = d.Errf("limits: unknown word %q; use buffered, waiters, waiters_per_key, in_flight or memory_store", name)
+			err = unknownWord(d, "limits", []string{"buffered", "waiters", "waiters_per_key", "in_flight", "memory_store"})
 		}
 		if err != nil {
 			return limits, err
@@ -292,8 +311,8 @@ func sizeArg(d *caddyfile.Dispenser, name string) (int64, error) {
 		return 0, err
 	}
 	n, err := humanize.ParseBytes(value)
-	if err != nil || n == 0 || n > math.MaxInt64/2 {
-		return 0, d.Errf("%s: %q is not a size; use one above 0 such as 64KiB or 1MiB", name, value)
+	if err != nil || n == 0 || n > mostBytes {
+		return 0, d.Errf("%s: %q is not a size; use one above 0 such as 64KiB or 1MiB, and at most 1PiB", name, value)
 	}
 	return int64(n), nil
 }
@@ -305,8 +324,8 @@ func countArg(d *caddyfile.Dispenser, name string, least int) (int, error) {
 		return 0, err
 	}
 	n, err := strconv.Atoi(value)
-	if err != nil || n < least {
-		return 0, d.Errf("%s: %q is not a whole number of at least %d", name, value, least)
+	if err != nil || n < least || n > highestCount {
+		return 0, d.Errf("%s: %q is not a whole number from %d to %d", name, value, least, highestCount)
 	}
 	return n, nil
 }

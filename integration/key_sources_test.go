@@ -70,7 +70,7 @@ func TestKeyOfAText(t *testing.T) {
 	p := start(t, conf{store: "store memory", site: onPaths(up, map[string]string{
 		"/id":     dedupBlock("key value {http.request.uri.query.id}"),
 		"/two":    dedupBlock("key value {http.request.uri.query.a}-{http.request.uri.query.b}", "fingerprint none"),
-		"/fixed":  dedupBlock("key value always"),
+		"/scope":  dedupBlock("scope {no.such.scope} {http.request.host}"),
 		"/reject": dedupBlock("key value {http.request.uri.query.id}", "missing reject"),
 		"/bogus":  dedupBlock("key value x{http.request.uri.query.id}{no.such.placeholder}"),
 	})})
@@ -85,8 +85,19 @@ func TestKeyOfAText(t *testing.T) {
 
 	wantKeys(t, p, "/two", queries("a=1&b=2", "b=2&a=1"), queries("a=2&b=1"), queries("a=-&b=-"))
 	wantNoKey(t, p, up, "/two", queries("", "a=1", "b=2", "a=&b=2", "a=1&b="))
-	wantKeys(t, p, "/fixed", queries(""))
-	wantNoKey(t, p, up, "/bogus", queries("id=1"))
+	wantNoKey(t, p, up, "/bogus", queries("id=1", "id=2"))
+	p.post(t, "/scope", "k", "body")
+	p.post(t, "/scope", "l", "body")
+	for _, name := range []string{"{no.such.placeholder}", "{no.such.scope}"} {
+		unknown := func(e entry) bool { return e.text("level") == "warn" && e.text("placeholder") == name }
+		p.awaitLog(t, "the unknown placeholder "+name, unknown)
+		if n := len(p.log.find(unknown)); n != 1 {
+			t.Errorf("%s is warned of %d times, want once", name, n)
+		}
+	}
+	if known := p.log.find(func(e entry) bool { return strings.Contains(e.text("placeholder"), "query") }); len(known) > 0 {
+		t.Errorf("warned of a placeholder that Caddy knows: %v", known)
+	}
 }
 
 func TestKeyOfParts(t *testing.T) {

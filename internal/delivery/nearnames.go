@@ -5,20 +5,30 @@ import "strings"
 // NearNames returns the names in the catalogue that a user who wrote this name most
 // likely meant, sorted. It returns none if no name is near.
 func NearNames(name string) []string {
+	names := make([]string, len(catalogue))
+	for i, p := range catalogue {
+		names[i] = p.Name
+	}
+	return Nearest(name, names)
+}
+
+// Nearest returns those of the right names that a user who wrote this name most
+// likely meant, in their order. It returns none if no name is near.
+func Nearest(name string, right []string) []string {
 	name = strings.NewReplacer("-", "_", " ", "_").Replace(strings.ToLower(name))
 	var near []string
 	nearest := 2 // a name that differs in more than 2 bytes is not near
-	for _, p := range catalogue {
-		distance := editDistance(name, p.Name)
-		if len(name) >= 3 && strings.HasPrefix(p.Name, name) || strings.HasPrefix(name, p.Name) {
+	for _, other := range right {
+		distance := editDistance(name, other)
+		if len(name) >= 3 && strings.HasPrefix(other, name) || strings.HasPrefix(name, other) {
 			distance = min(distance, 1)
 		}
 		switch {
-		case distance > nearest || distance > len(p.Name)/3:
+		case distance > nearest || distance > len(other)/3:
 		case distance < nearest:
-			near, nearest = []string{p.Name}, distance
+			near, nearest = []string{other}, distance
 		default:
-			near = append(near, p.Name)
+			near = append(near, other)
 		}
 	}
 	return near

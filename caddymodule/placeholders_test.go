@@ -1,0 +1,21 @@
+package caddymodule
+
+import (
+	"strings"
+	"testing"
+)
+
+func TestPlaceholdersIn(t *testing.T) {
+	for text, want := range map[string]string{
+		"": "", "plain": "", "{a}": "a", "x{a}-{b.c}y": "a b.c", `\{a}`: "", `\{a\}{b}`: "b", "}{a}": "a", `{a\}b}`: `a\}b`,
+		"{a": "unclosed", "{a}{b": "a unclosed", "{a{b}": "a{b", `\{a`: "", `{a\}`: "unclosed",
+	} {
+		names, unclosed := placeholdersIn(text)
+		if unclosed {
+			names = append(names, "unclosed")
+		}
+		if got := strings.Join(names, " "); got != want {
+			t.Errorf("%q: got %q, want %q", text, got, want)
+		}
+	}
+}
