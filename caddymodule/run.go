@@ -79,6 +79,7 @@ func (x *exchange) settle(run *engine.Run, err error, answer *capture, way upstr
 	}
 	answer.record.hold()
 	run.OnResponseDone(answer.record.drop)
+	run.Explain(x.happened(err, end)...)
 	_, _ = run.End(end) // the engine logs what became of it
 }
 

@@ -157,6 +157,38 @@ func TestLinesAboutAKeyNameTheDelivery(t *testing.T) {
 	}
 }
 
+// Who has to decide on a held key reads in the log what happened to the request.
+func TestHeldLineSaysWhatHappened(t *testing.T) {
+	t.Parallel()
+	ends := map[string]struct {
+		answer answering
+		says   string
+	}{
+		"/no-answer":   {noAnswer, "EOF"},
+		"/too-slow":    {untilGone, "deadline exceeded"},
+		"/cut-body":    {cutBody, "cut off"},
+		"/bad-gateway": {answersStatus(502), "answered with 502"},
+	}
+	up := startUpstream(t, func(w http.ResponseWriter, r *http.Request, n run) { ends[r.URL.Path].answer(w, r, n) })
+	p := start(t, conf{store: "store memory", site: lines(dedupBlock("unknown hold", "timeout 300ms"), proxyTo(up))})
+	for path, end := range ends {
+		_, _ = try(oneShot, p.newPost(path+"?token=secret", path, "body", host("shop.test"))) // it may be cut off
+		held := p.awaitLog(t, "that the key of "+path+" is held", func(e entry) bool {
+			return strings.HasPrefix(e.text("msg"), "held: ") && e.text("delivery_id") == path
+		})
+		for field, want := range map[string]string{
+			"method": "POST", "host": "shop.test", "path": path, "upstream": up.addr, "execution_id": "", "attempt": "1",
+		} {
+			if got := held.text(field); got == "" || want != "" && got != want {
+				t.Errorf("%s: the line's %s is %q, want %q", path, field, got, want)
+			}
+		}
+		if !strings.Contains(held.text("error"), end.says) {
+			t.Errorf("%s: the line's error is %q, want one with %q", path, held.text("error"), end.says)
+		}
+	}
+}
+
 // Records, refusals and logs never show a credential.
 func TestCredentialsAreNotLogged(t *testing.T) {
 	t.Parallel()

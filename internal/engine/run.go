@@ -22,6 +22,8 @@ type Run struct {
 	record  *idempotency.Record
 	// stopRenewing ends the renewal of the lease.
 	stopRenewing context.CancelFunc
+	// facts are what the caller knows of the run's end, for the log.
+	facts []zap.Field
 	// responseDone is called when the engine no longer needs the response.
 	responseDone func()
 	// wasLost says that the store has lost the claim once, and with it what the run was
@@ -90,6 +92,10 @@ func (r *Run) Stream(live any) {
 // when End returns or, if the store fails, when the end is stored or given up.
 // OnResponseDone must be called before End.
 func (r *Run) OnResponseDone(f func()) { r.responseDone = f }
+
+// Explain sets what the caller knows of the run and its end, for the log line that says
+// what has become of the claim. Explain must be called before End.
+func (r *Run) Explain(facts ...zap.Field) { r.facts = facts }
 
 // End settles the claim of the run. The caller says how the run ended, except for
 // Attempt and Replaces, which End sets itself. Without an error the settlement is
@@ -167,7 +173,7 @@ func (r *Run) ended(s idempotency.Settlement, now time.Time) idempotency.Claimed
 
 // report logs what has become of the claim of the run.
 func (r *Run) report(s idempotency.Settlement, err error) {
-	log := r.logger()
+	log := r.logger().With(r.facts...)
 	switch {
 	case errors.Is(err, idempotency.ErrFenced):
 		log.Warn("the run ended after another owner had taken its key over; its response is not stored")
