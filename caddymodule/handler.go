@@ -46,6 +46,7 @@ type Handler struct {
 	encrypted bool
 	space     string
 	unknown   unknownPlaceholders
+	missed    oneASecond
 }
 
 // CaddyModule returns the Caddy module information.

@@ -49,12 +49,14 @@ func (x *exchange) identify() (*engine.Request, *refusal, error) {
 		return nil, &refusal{reasonInvalid, invalid.Error()}, nil
 	case errors.As(err, &invalid):
 		x.logger.Warn("the delivery ID is invalid and counts as missing", zap.Error(invalid))
-		return x.withoutKey("the delivery ID is invalid: " + invalid.Error())
+		return x.withoutKey(fmt.Errorf("the delivery ID is invalid: %w", invalid))
 	case errors.Is(err, delivery.ErrBodyTooLarge):
 		return x.withLargeBody("the key")
 	case err != nil:
-		x.logger.Debug("the request has no key", zap.Error(err))
-		return x.withoutKey(err.Error())
+		if x.Missing == missingPass {
+			x.noteMissing(err)
+		}
+		return x.withoutKey(err)
 	}
 	x.know(found, repl)
 	fingerprint, read := x.fingerprintOf(found), body.needed
@@ -103,9 +105,9 @@ func (h *Handler) replaced(repl *caddy.Replacer, text string) string {
 	return value
 }
 
-func (x *exchange) withoutKey(reason string) (*engine.Request, *refusal, error) {
+func (x *exchange) withoutKey(reason error) (*engine.Request, *refusal, error) {
 	if x.Missing == missingReject {
-		return nil, &refusal{reasonMissing, reason}, nil
+		return nil, &refusal{reasonMissing, reason.Error()}, nil
 	}
 	return x.withoutDelivery()
 }
@@ -125,7 +127,7 @@ func (x *exchange) withLargeBody(needs string) (*engine.Request, *refusal, error
 		return nil, &refusal{reasonTooLarge, detail}, nil
 	}
 	x.logger.Warn("the request counts as one without a key", zap.String("reason", detail))
-	return x.withoutKey(detail)
+	return x.withoutKey(errors.New(detail))
 }
 
 // know notes the delivery and its key, which logs and refusals name from here on.

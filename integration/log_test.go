@@ -5,6 +5,7 @@ import (
 	"regexp"
 	"strings"
 	"testing"
+	"time"
 )
 
 var (
@@ -154,6 +155,37 @@ func TestLinesAboutAKeyNameTheDelivery(t *testing.T) {
 				return strings.HasPrefix(e.text("msg"), message) && e.text("delivery_id") == id
 			})
 		}
+	}
+}
+
+// A provider that was named wrongly shows in the log, without debug logs and without a
+// flood.
+func TestMissingWebhookIDIsLogged(t *testing.T) {
+	t.Parallel()
+	up := startUpstream(t, answers201)
+	p := start(t, conf{store: "store memory", site: lines(
+		"handle /api {", "dedup", proxyTo(up), "}",
+		"handle /rejected {", dedupBlock("mode webhook", "key header X-Id", "missing reject"), proxyTo(up), "}",
+		"handle {", "dedup github gitlab", proxyTo(up), "}")})
+	missing := func(e entry) bool { return strings.HasPrefix(e.text("msg"), "missing: ") }
+	p.post(t, "/api", "", "{}")
+	p.post(t, "/rejected", "", "{}")
+	p.post(t, "/hook?token=secret", "", "{}")
+	first := p.awaitLog(t, "the missing delivery ID", missing)
+	if first.text("level") != "info" || first.text("provider") != "github, gitlab" || first.text("path") != "/hook" ||
+		!strings.Contains(first.text("reason"), "no idempotency key or delivery ID") || first.text("left_out") != "0" {
+		t.Errorf("the line is %v", first)
+	}
+	sent := 1
+	counted := func(e entry) bool { return missing(e) && e.text("left_out") != "0" }
+	for deadline := time.Now().Add(patience); len(p.log.find(counted)) == 0; sent++ {
+		if time.Now().After(deadline) {
+			t.Fatal("no line counts those that are left out")
+		}
+		p.post(t, "/hook", "", "{}")
+	}
+	if n := len(p.log.find(missing)); n >= sent {
+		t.Errorf("%d requests have left %d lines", sent, n)
 	}
 }
 
