@@ -53,10 +53,11 @@ type App struct {
 	store  *storeHandle
 	sealer *seal.Sealer // nil without encryption
 
-	mu      sync.Mutex
-	stores  []*storeHandle // those that the configuration's handlers use
-	started []*storeHandle // those whose store the configuration has entered
-	longest time.Duration  // the longest time limit of a run
+	mu       sync.Mutex
+	handlers []*Handler
+	stores   []*storeHandle // those that the configuration's handlers use
+	started  []*storeHandle // those whose store the configuration has entered
+	longest  time.Duration  // the longest time limit of a run
 }
 
 // CaddyModule returns the Caddy module information.
@@ -158,6 +159,7 @@ func (a *App) Start() error {
 			zap.String("store", handle.describe()), zap.Strings("encrypted_with", a.sealer.KeyIDs()))
 		go a.probe(store.Engine, handle.describe())
 	}
+	a.warn()
 	return nil
 }
 

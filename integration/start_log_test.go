@@ -1,0 +1,48 @@
+package integration
+
+import (
+	"strings"
+	"testing"
+)
+
+// Who chose that requests pass without protection is reminded where, before the store
+// fails.
+func TestPassingWhenTheStoreFailsIsToldAtStart(t *testing.T) {
+	t.Parallel()
+	up := startUpstream(t, answers201)
+	p := start(t, conf{store: "store memory", sites: lines(
+		"http://shop.test:PORT {",
+		"handle /hooks/* {", "dedup github {", "store_errors pass", "}", proxyTo(up), "}",
+		"handle /api/* {", dedupBlock("store_errors reject"), proxyTo(up), "}",
+		"}")})
+	told := func(e entry) bool { return strings.HasPrefix(e.text("msg"), "store_errors pass: ") }
+	line := p.awaitLog(t, "that requests pass", told)
+	for field, want := range map[string]string{
+		"level": "warn", "logger": "dedup", "host": "[shop.test]", "path": "[/hooks/*]", "listen": "[",
+		"providers": "[github]", "store": "memory store",
+	} {
+		if !strings.HasPrefix(line.text(field), want) {
+			t.Errorf("%s is %q, want %q", field, line.text(field), want)
+		}
+	}
+	if n := len(p.log.find(told)); n != 1 {
+		t.Errorf("the start tells %d times that requests pass, want once", n)
+	}
+}
+
+// Two directives do not choose between two senders: both run.
+func TestTwoDedupsOnOneRouteAreToldAtStart(t *testing.T) {
+	t.Parallel()
+	up := startUpstream(t, answers201)
+	p := start(t, conf{store: "store memory", sites: lines(
+		"http://twice.test:PORT {", "@hooks path /hooks", "dedup @hooks github", "dedup @hooks stripe", proxyTo(up), "}",
+		"http://apart.test:PORT {", "dedup /github github", "dedup /stripe stripe", "handle /api {", "dedup", proxyTo(up), "}", proxyTo(up), "}")})
+	told := func(e entry) bool { return strings.HasPrefix(e.text("msg"), "two dedup handlers") }
+	line := p.awaitLog(t, "the two dedups", told)
+	if line.text("level") != "warn" || line.text("host") != "[twice.test]" || line.text("path") != "[/hooks]" || line.text("providers") != "[stripe]" {
+		t.Errorf("the line is %v", line)
+	}
+	if n := len(p.log.find(told)); n != 1 {
+		t.Errorf("the start tells %d times of two dedups, want once", n)
+	}
+}
