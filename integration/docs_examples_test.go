@@ -1,0 +1,60 @@
+package integration
+
+import (
+	"encoding/json"
+	"strings"
+	"testing"
+)
+
+// startExample runs the Caddyfile of a page that has these words in it, before an
+// upstream of the test's own.
+func startExample(t *testing.T, page, words string, up *upstream) *caddy {
+	t.Helper()
+	for _, b := range docBlocks(t) {
+		if b.page == page && b.language == "caddyfile" && strings.Contains(b.text, words) {
+			return start(t, conf{store: "store memory", sites: strings.NewReplacer(
+				"api.example.com {", "http://:PORT {", "localhost:3000", up.addr).Replace(b.text)})
+		}
+	}
+	t.Fatalf("%s has no Caddyfile with %q", page, words)
+	return nil
+}
+
+// A client that looks for an error in the body, and not at the status, finds one.
+func TestExampleOfAnErrorMember(t *testing.T) {
+	t.Parallel()
+	up := startUpstream(t, answers201)
+	p := startExample(t, "behaviour.md", "handle_errors", up)
+	wantFresh(t, p.post(t, "/", "k", `a "quoted" body`), 201, "run 1 of k")
+	got := p.post(t, "/", "k", "another")
+	var said struct {
+		Error struct{ Type, Code, Message string }
+	}
+	if err := json.Unmarshal([]byte(got.Body), &said); err != nil || got.Status != 422 {
+		t.Fatalf("got %d %q: %v", got.Status, got.Body, err)
+	}
+	if said.Error.Code != "reused" || said.Error.Type == "" || said.Error.Message == "" {
+		t.Errorf("the error is %+v", said.Error)
+	}
+	if kind := got.Header.Get("Content-Type"); kind != "application/json" {
+		t.Errorf("the content type is %q", kind)
+	}
+}
+
+// The outcome is known only when the response is written, and a header of a handler
+// in front is every client's own.
+func TestExampleOfHeaders(t *testing.T) {
+	t.Parallel()
+	up := startUpstream(t, answers201)
+	p := startExample(t, "operations.md", "header >X-Dedup", up)
+	first := p.post(t, "/", "k", "body")
+	again := p.post(t, "/", "k", "body")
+	for outcome, got := range map[string]reply{"fresh": first, "replayed": again} {
+		if got.Header.Get("X-Dedup") != outcome {
+			t.Errorf("X-Dedup is %q, want %q", got.Header.Get("X-Dedup"), outcome)
+		}
+	}
+	if a, b := first.Header.Get("X-Request-Id"), again.Header.Get("X-Request-Id"); a == "" || b == "" || a == b {
+		t.Errorf("two requests have the IDs %q and %q", a, b)
+	}
+}
