@@ -27,7 +27,7 @@ func TestPrintProviders(t *testing.T) {
 		}
 	}
 	for _, want := range []string{
-		"github             yes       7d         X-GitHub-Hook-ID", "adyen              yes       30d        -", "stripe             no        7d         -",
+		"github             yes       7d         X-GitHub-Hook-ID", "adyen              yes       30d        -", "stripe             yes       7d         -",
 	} {
 		if !strings.Contains(out.String(), "\n"+want) {
 			t.Errorf("no line starts with %q:\n%s", want, out.String())
@@ -38,7 +38,7 @@ func TestPrintProviders(t *testing.T) {
 func TestPrintProvider(t *testing.T) {
 	for name, want := range map[string][]string{
 		"github": {"title      GitHub\n", "mode       webhook\n", "key        header X-GitHub-Delivery\n", "scope      host, path, X-GitHub-Hook-ID\n", "retention  7d\n", "passes     none of its requests\n", "verified   verified\n", "fact       https://docs.github.com/"},
-		"slack":  {"passes     json /type is url_verification\n", "verified   unverified (secondary source)\n"},
+		"slack":  {"passes     json /type is url_verification\n", "verified   unverified (api.slack.com/types/event, read on 2026-11-22,"},
 		"gitlab": {"key        header Idempotency-Key, or header webhook-id, or header X-Gitlab-Event-UUID\n"},
 	} {
 		var out bytes.Buffer

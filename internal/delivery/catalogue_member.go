@@ -44,19 +44,21 @@ var knownByMember = []Provider{
 		Sources: []Source{inMember("/id")},
 	},
 	{
-		Name: "slack", Title: "Slack Events API", Fact: secondarySource,
+		Name: "slack", Title: "Slack Events API",
+		Fact:    "api.slack.com/types/event, read on 2026-11-22, says that event_id is unique, and nothing about retries",
 		Sources: []Source{inMember("/event_id")},
 		Passes:  []Pass{{Pointer: "/type", Values: []string{"url_verification"}}},
-		Note:    "It waits for 3 seconds: answer first and work afterwards, or its retries wait for the first run.",
+		Note:    "It waits for 3 seconds: answer first and work afterwards, or its retries wait for the first run. In 2025 it sent one message as several events, each with an ID of its own; they are several deliveries here (https://github.com/slackapi/node-slack-sdk/issues/2141).",
 	},
 	{
 		Name: "square", Title: "Square", Fact: secondarySource,
 		Sources: []Source{inMember("/event_id")},
 	},
 	{
-		Name: "stripe", Title: "Stripe", Fact: secondarySource,
+		Name: "stripe", Title: "Stripe", Verified: true,
+		Fact:    "https://docs.stripe.com/webhooks",
 		Sources: []Source{inMember("/id")},
-		Note:    noteRoute,
+		Note:    noteRoute + " It retries for 3 days (read on 2026-11-21). Two events about one change have two IDs, and both run.",
 	},
 	{
 		Name: "telegram", Title: "Telegram Bot API", Fact: secondarySource,
