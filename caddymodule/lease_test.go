@@ -31,7 +31,7 @@ func TestLeaseAndTheTimeoutOfItsStore(t *testing.T) {
 		{redis(`{"timeout": "100ms"}`), 300 * time.Millisecond, nil},
 		{redis(`{"timeout": "10s"}`), 30 * time.Second, nil},
 		{redis(`{"timeout": "11s"}`), 30 * time.Second, []string{"lease: 30s", "timeout of 11s", "at least 33s", "at most 10s"}},
-		{redis(`{"timeout": "2562047h"}`), 30 * time.Second, []string{"lease: 30s", "at most 10s"}},
+		{redis(`{"timeout": "36500d"}`), 30 * time.Second, []string{"lease: 30s", "at most 10s"}},
 	} {
 		err := (&storeHandle{config: test.store}).checkLease(test.lease)
 		if (err == nil) != (test.says == nil) {
