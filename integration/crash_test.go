@@ -113,27 +113,31 @@ func TestRunLongerThanItsLeaseIsRenewed(t *testing.T) {
 func TestPausedOwnersLateResponseIsNotStored(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
-	g := newGate(t)
-	up := startUpstream(t, inTurn(g.before(answers201), answers201))
+	first, next := newGate(t), newGate(t)
+	up := startUpstream(t, inTurn(first.before(answers201), next.before(answers201)))
 	c := conf{store: storeAt(server.Addr), site: lines(dedupBlock("lease 1500ms"), proxyTo(up))}
 	a, b := start(t, c), start(t, c)
 
 	late := a.postLater("/", "k", "body")
 	up.awaitRuns(t, "k", 1)
 	a.pause(t)
-	second := b.post(t, "/", "k", "body")
-	wantFresh(t, second, 201, "run 2 of k")
-	wantAttempt(t, up, "k", 2, "2")
+	takenOver := b.postLater("/", "k", "body")
+	up.awaitRuns(t, "k", 2)
 
-	g.open()
+	// The late one ends while the one that took over runs.
+	first.open()
 	a.resume(t)
 	<-late.done
 	if late.err != nil || late.got.Status != 201 {
 		t.Errorf("the late client got %d, %v; want an answer", late.got.Status, late.err)
 	}
 	a.awaitLog(t, "that the late response is not stored", func(e entry) bool {
-		return strings.HasPrefix(e.text("logger"), "dedup") && e.text("level") == "warn" && strings.Contains(e.text("msg"), "another owner")
+		return strings.HasPrefix(e.text("logger"), "dedup") && e.text("level") == "warn" && strings.Contains(e.text("msg"), "response is not stored")
 	})
+	next.open()
+	second := takenOver.reply(t)
+	wantFresh(t, second, 201, "run 2 of k")
+	wantAttempt(t, up, "k", 2, "2")
 	for _, p := range []*caddy{a, b, a} {
 		wantReplay(t, p.post(t, "/", "k", "body"), second)
 	}
