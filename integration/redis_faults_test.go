@@ -139,7 +139,7 @@ func TestRedisAwayWhenTheUpstreamAnswers(t *testing.T) {
 			server := redistest.Start(t, way.args...)
 			g := newGate(t)
 			up := startUpstream(t, g.before(answers201))
-			c := conf{store: storeAt(server.Addr), site: lines(dedupBlock("in_flight wait 10s"), proxyTo(up))}
+			c := conf{store: storeAt(server.Addr), site: lines("header >X-Key {http.dedup.key}", dedupBlock("in_flight wait 10s"), proxyTo(up))}
 			p, other := start(t, c), start(t, c)
 			options := []option{host("shop.test")}
 
@@ -159,6 +159,11 @@ func TestRedisAwayWhenTheUpstreamAnswers(t *testing.T) {
 			p.awaitLog(t, "that the run's end is stored now", func(e entry) bool { return strings.Contains(e.text("msg"), "stored now") })
 			wantReplay(t, other.post(t, "/", "k", "body", options...), first)
 			up.wantRuns(t, "k", 1)
+
+			// From now on the store knows better than the process.
+			other.operator(t, http.MethodPost, first.Header.Get("X-Key")+"/release", 204)
+			eventually(t, "the process asks the store", func() bool { return !p.post(t, "/", "k", "body", options...).replayed() })
+			up.wantRuns(t, "k", 2)
 		})
 	}
 }
