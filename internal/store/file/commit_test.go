@@ -9,6 +9,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	bolt "go.etcd.io/bbolt"
 	"go.uber.org/zap"
@@ -178,8 +179,13 @@ func TestSettlementGivenUpInTheCommitWakes(t *testing.T) {
 		t.Errorf("settle: %v, want canceled", err)
 	}
 	second.letGo(t)
-	if k := <-woken; k != key("a") {
-		t.Errorf("woken for %s", k)
+	select {
+	case k := <-woken:
+		if k != key("a") {
+			t.Errorf("woken for %s", k)
+		}
+	case <-time.After(patience):
+		t.Error("nobody was woken")
 	}
 }
 
