@@ -10,6 +10,7 @@ import (
 
 var wakeTests = []subtest{
 	{"whoever waits is woken when the run ends", wokenAtEnd},
+	{"whoever waits is woken when an operator frees or removes the key", wokenByOperator},
 	{"an ended subscription is not called", endedSubscription},
 }
 
@@ -21,14 +22,22 @@ const wakePatience = 20 * time.Second
 // until a wake-up comes for one of them.
 func (f *fixture) awaitWake(what string, woken <-chan idempotency.Key, s idempotency.Settlement) {
 	f.Helper()
+	f.awaitWakeBy(what, woken, long, func(claimed idempotency.Claimed, k idempotency.Key) { f.settle(k, claimed.Record, s) })
+}
+
+// awaitWakeBy is awaitWake for any way to end a run, and for runs with any lease.
+func (f *fixture) awaitWakeBy(what string, woken <-chan idempotency.Key, lease time.Duration, end func(idempotency.Claimed, idempotency.Key)) {
+	f.Helper()
 	deadline := time.Now().Add(wakePatience)
 	for round := 0; time.Now().Before(deadline); round++ {
 		k := key(fmt.Sprint(what, " ", round))
-		claimed := f.claim(f.newClaim(k), idempotency.Proceed)
+		c := f.newClaim(k)
+		c.Lease = lease
+		claimed := f.claim(c, idempotency.Proceed)
 		waiting := f.newClaim(k)
 		waiting.Waits = true
 		f.claimAt(f.peer, waiting, idempotency.WaitForRun)
-		f.settle(k, claimed.Record, s)
+		end(claimed, k)
 		timeout := time.After(time.Second)
 		for waits := true; waits; {
 			select {
@@ -44,17 +53,40 @@ func (f *fixture) awaitWake(what string, woken <-chan idempotency.Key, s idempot
 	f.Fatalf("%s: nobody was woken", what)
 }
 
-func wokenAtEnd(f *fixture) {
-	woken := make(chan idempotency.Key, 1024)
-	stop := f.peer.Subscribe(func(k idempotency.Key) {
+// wakeUps subscribes to the peer.
+func (f *fixture) wakeUps() (woken <-chan idempotency.Key, stop func()) {
+	keys := make(chan idempotency.Key, 1024)
+	stop = f.peer.Subscribe(func(k idempotency.Key) {
 		select {
-		case woken <- k:
+		case keys <- k:
 		default:
 		}
 	})
+	return keys, stop
+}
+
+func wokenAtEnd(f *fixture) {
+	woken, stop := f.wakeUps()
 	defer stop()
 	for _, s := range []idempotency.Settlement{complete("kept"), release(true, "busy"), release(false, ""), hold()} {
 		f.awaitWake(fmt.Sprint(s.State, " ", s.Counted), woken, s)
+	}
+}
+
+// An operator can take a key only from a run whose lease has lapsed.
+func wokenByOperator(f *fixture) {
+	woken, stop := f.wakeUps()
+	defer stop()
+	for name, take := range map[string]func(idempotency.Key) error{
+		"free":   func(k idempotency.Key) error { _, err := f.store.Free(f.ctx, k, "operator"); return err },
+		"forget": func(k idempotency.Key) error { return f.store.Forget(f.ctx, k) },
+	} {
+		f.awaitWakeBy(name, woken, f.short(), func(_ idempotency.Claimed, k idempotency.Key) {
+			f.pass(f.short())
+			if err := take(k); err != nil {
+				f.Fatalf("%s: %v", name, err)
+			}
+		})
 	}
 }
 
@@ -67,13 +99,7 @@ func endedSubscription(f *fixture) {
 	})
 	stop()
 	ended.Store(true)
-	woken := make(chan idempotency.Key, 1024)
-	stopOther := f.peer.Subscribe(func(k idempotency.Key) {
-		select {
-		case woken <- k:
-		default:
-		}
-	})
+	woken, stopOther := f.wakeUps()
 	defer stopOther()
 	f.awaitWake("the other subscription", woken, complete("kept"))
 }
