@@ -132,6 +132,28 @@ func TestForcedClaimIsWrittenAgainWhileItsRunEnds(t *testing.T) {
 	})
 }
 
+// The store loses a forced claim, and another request runs and keeps its response:
+// the claim that is written again must not force its way over that one.
+func TestForcedClaimIsNeverForcedAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store, req := newShared(t), someRequest()
+		a, b := newReplica(t, store), newReplica(t, store)
+		wantEnd(t, a.run(req), created("first"), resultKept)
+		forced := a.run(forcing(req))
+		lose(t, store, req)
+		resume := a.link.pause("claim")
+		time.Sleep(someLease / 3)
+		synctest.Wait() // the renewal's claim is under way
+		other := b.run(req)
+		wantEnd(t, other, created("other"), resultKept)
+		resume()
+		synctest.Wait()
+		b.wantState(req, idempotency.Complete, 1)
+		wantEnd(t, forced, created("second"), resultFenced)
+		wantReplay(t, a.begin(req), other.ExecutionID(), created("other"), false)
+	})
+}
+
 // A forced claim whose command is executed once more, when its run has ended, changes
 // nothing.
 func TestForcedClaimExecutedAgainAfterItsRun(t *testing.T) {

@@ -104,11 +104,16 @@ func TestStoreGetsNothingReadable(t *testing.T) {
 // If this process does not have the encryption key of a record, it neither replays the
 // record nor runs its request again.
 func TestRecordOfAnUnknownKey(t *testing.T) {
-	for name, keys := range map[string]string{"another key": "b", "encryption off": ""} {
+	for name, with := range map[string]struct{ keys, fingerprint string }{
+		"another key":                 {"b", "body:one"},
+		"another key, no fingerprint": {"b", ""},
+		"encryption off":              {"", "body:one"},
+	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				store, req := newShared(t), delivered()
-				a, b := newSealed(t, store, "a"), newSealed(t, store, keys)
+				req.Fingerprint = with.fingerprint
+				a, b := newSealed(t, store, "a"), newSealed(t, store, with.keys)
 				run := a.run(req)
 				for _, state := range []idempotency.State{idempotency.InFlight, idempotency.Complete} {
 					refused := as[engine.Refusal](t, b.begin(req))
