@@ -34,6 +34,7 @@ type Run struct {
 // newRun returns the run of a claim that was asked for at the given time.
 func (e *Engine) newRun(f *flight, c idempotency.Claim, req Request, got idempotency.Claimed, asked time.Time) *Run {
 	ctx, stop := context.WithCancel(e.ctx)
+	c.Follows = got.Record.Follows
 	r := &Run{
 		engine: e, flight: f, claim: c, policy: req.Policy, timeout: req.Timeout, record: got.Record,
 		stopRenewing: stop, responseDone: func() {},

@@ -35,6 +35,9 @@ type Claim struct {
 	// reply to the claim was lost, and the same claim is made once more.
 	Token       string
 	ExecutionID string
+	// Follows is the [Record.Follows] of the record that this claim has written. It is
+	// for [Store.Renew].
+	Follows string
 	// Proof is what the request came in with to show that it belongs to a run: another
 	// dedup handler, in front of this one, has claimed the key already ([Proof]).
 	Proof string
@@ -163,11 +166,11 @@ func (c Claim) Record(found *Record, now time.Time) *Record {
 	case found == nil:
 	case found.State == InFlight && found.Token == c.Token: // the same claim again
 		next.Attempt, next.ParentID, next.Replaces = found.Attempt, found.ParentID, found.Replaces
-		next.FreedAttempts = found.FreedAttempts
+		next.FreedAttempts, next.Follows = found.FreedAttempts, found.Follows
 	case found.State == Complete:
 		next.Attempt, next.ParentID, next.Replaces = found.Attempt+1, found.ExecutionID, found
 	default:
-		next.Attempt, next.FreedAttempts = found.Attempt+1, found.FreedAttempts
+		next.Attempt, next.FreedAttempts, next.Follows = found.Attempt+1, found.FreedAttempts, found.Token
 	}
 	if next.Replaces != nil {
 		next.Expires = latest(next.Expires, next.Replaces.Expires)

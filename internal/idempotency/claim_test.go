@@ -268,13 +268,14 @@ func TestClaimRecord(t *testing.T) {
 	if got := claim.Record(nil, now); *got != want {
 		t.Errorf("over no record:\ngot  %+v\nwant %+v", *got, want)
 	}
-	// Of the record that was found, only the number of attempts stays.
+	// Of the record that was found, the number of attempts stays, and its token, by which
+	// it is known again.
 	old := &idempotency.Record{
 		State: idempotency.Released, Token: "theirs", ExecutionID: "old", Attempt: 4, Fingerprint: "json:2",
 		Origin: idempotency.Origin{Provider: "stripe", DeliveryID: "evt"}, Status: 503,
 		Claimed: now.Add(-time.Hour), Ended: now.Add(-time.Minute), Expires: now.Add(time.Minute),
 	}
-	want.Attempt = 5
+	want.Attempt, want.Follows = 5, "theirs"
 	if got := claim.Record(old, now); *got != want {
 		t.Errorf("over a released record:\ngot  %+v\nwant %+v", *got, want)
 	}
@@ -288,7 +289,7 @@ func TestClaimRecord(t *testing.T) {
 	}
 	// The run ended and the key was released: the next claim is another run.
 	released := claim.Record(old, now).Settled(idempotency.Settlement{State: idempotency.Released, Counted: true}, now)
-	want.Attempt = 6
+	want.Attempt, want.Follows = 6, "mine"
 	if got := claim.Record(released, now); *got != want {
 		t.Errorf("over the claim's own released record:\ngot  %+v\nwant %+v", *got, want)
 	}

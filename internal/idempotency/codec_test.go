@@ -32,6 +32,7 @@ func fullRecord() *Record {
 		FreedAttempts: 1,
 		ParentID:      "0199b8a2-7d1c-7000-8000-000000000000",
 		Replaces:      &Record{State: Complete, Token: "earlier", Attempt: 2},
+		Follows:       "earlier",
 	}
 }
 

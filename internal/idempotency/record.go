@@ -58,6 +58,10 @@ type Record struct {
 	// run is meant to replace. If the run keeps no response, this record counts
 	// again.
 	Replaces *Record `json:"replaces,omitempty"`
+	// Follows is set while a run is in flight that has claimed the key over the record
+	// of an earlier run, released or lapsed: the token of that record. If the store has
+	// that record again, it has lost this one ([Record.Owned]).
+	Follows string `json:"follows,omitempty"`
 	// Claimed and Ended are by the clock of the process that ran. They are for
 	// operators; no rule reads them.
 	Claimed time.Time `json:"claimed,omitzero"`
@@ -101,18 +105,23 @@ func (r *Record) CountedAs(claimed *Record) *Record {
 }
 
 // Owned says whether the claim with this token may still be renewed and settled,
-// given the record that the store has for the key (nil: none). open is false
+// given the record that the store has for the key (nil: none). follows is the token of
+// the record over which the claim was written ([Record.Follows]). open is false
 // without an error if a settlement with this token is stored already: then there
-// is nothing left to do. Errors: [ErrGone] if there is no record, [ErrFenced] if
-// the record has another token.
-func (r *Record) Owned(token string) (open bool, err error) {
+// is nothing left to do. Errors: [ErrGone] if the store has lost the claim: there is no
+// record, or again the one that the claim was written over, as where a server comes up
+// with older data. No run has the token of that record any more, so nobody has claimed
+// the key since. [ErrFenced] if the record has another token.
+func (r *Record) Owned(token, follows string) (open bool, err error) {
 	switch {
 	case r == nil:
 		return false, ErrGone
-	case r.Token != token:
-		return false, ErrFenced
-	default:
+	case r.Token == token:
 		return r.State == InFlight, nil
+	case follows != "" && r.Token == follows:
+		return false, ErrGone
+	default:
+		return false, ErrFenced
 	}
 }
 
@@ -135,7 +144,7 @@ func (r *Record) Freed(token string, now time.Time) (*Record, error) {
 		return nil, err
 	}
 	next := *found
-	next.State, next.Token, next.LeaseUntil = Released, token, time.Time{}
+	next.State, next.Token, next.Follows, next.LeaseUntil = Released, token, "", time.Time{}
 	next.FreedAttempts = found.Attempt
 	return &next, nil
 }
@@ -190,7 +199,7 @@ func (r *Record) Settled(s Settlement, now time.Time) *Record {
 		return &kept
 	}
 	next := *r
-	next.Replaces = nil
+	next.Replaces, next.Follows = nil, ""
 	next.State = s.State
 	next.Ended = now
 	next.LeaseUntil = time.Time{}

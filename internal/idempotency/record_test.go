@@ -79,19 +79,64 @@ func TestLapsed(t *testing.T) {
 	}
 }
 
+// Whether a claim may go on, over all records that a store can have.
 func TestOwned(t *testing.T) {
-	for _, state := range []idempotency.State{idempotency.InFlight, idempotency.Complete, idempotency.Released, idempotency.Held} {
-		r := &idempotency.Record{State: state, Token: "mine"}
-		if open, err := r.Owned("mine"); err != nil || open != (state == idempotency.InFlight) {
-			t.Errorf("%s: its owner gets %v, %v", state, open, err)
-		}
-		if _, err := r.Owned("another"); !errors.Is(err, idempotency.ErrFenced) {
-			t.Errorf("%s: another gets %v", state, err)
+	lost := idempotency.ErrGone
+	for _, c := range []struct {
+		found, follows string // the tokens of the record that is found, and of that before the claim
+		err            error
+	}{
+		{"mine", "", nil},
+		{"mine", "earlier", nil},
+		{"another", "", idempotency.ErrFenced},
+		{"another", "earlier", idempotency.ErrFenced},
+		// The record that our claim was written over: nothing has been written since.
+		{"earlier", "earlier", lost},
+		// A record that somebody wrote before or after: nobody can tell.
+		{"earlier", "", idempotency.ErrFenced},
+	} {
+		for _, state := range []idempotency.State{idempotency.InFlight, idempotency.Complete, idempotency.Released, idempotency.Held} {
+			r := &idempotency.Record{State: state, Token: c.found}
+			open, err := r.Owned("mine", c.follows)
+			if !errors.Is(err, c.err) || open != (c.err == nil && state == idempotency.InFlight) {
+				t.Errorf("%+v, %s: %v, %v", c, state, open, err)
+			}
 		}
 	}
 	var none *idempotency.Record
-	if _, err := none.Owned("mine"); !errors.Is(err, idempotency.ErrGone) {
-		t.Errorf("without a record: %v", err)
+	for _, follows := range []string{"", "earlier"} {
+		if _, err := none.Owned("mine", follows); !errors.Is(err, idempotency.ErrGone) {
+			t.Errorf("without a record: %v", err)
+		}
+	}
+}
+
+// A claim knows which record it was written over, until it is settled or freed.
+func TestFollows(t *testing.T) {
+	now := time.Unix(1000, 0)
+	mine := idempotency.Claim{Token: "mine"}
+	complete := &idempotency.Record{State: idempotency.Complete, Token: "earlier", Expires: now.Add(time.Hour)}
+	for name, c := range map[string]struct {
+		found *idempotency.Record
+		want  string
+	}{
+		"nothing":             {nil, ""},
+		"released":            {&idempotency.Record{State: idempotency.Released, Token: "earlier"}, "earlier"},
+		"lapsed":              {&idempotency.Record{State: idempotency.InFlight, Token: "earlier"}, "earlier"},
+		"the same claim":      {&idempotency.Record{State: idempotency.InFlight, Token: "mine", Follows: "earlier"}, "earlier"},
+		"complete, if forced": {complete, ""},
+	} {
+		record := mine.Record(c.found, now)
+		if record.Follows != c.want {
+			t.Errorf("over %s it follows %q, want %q", name, record.Follows, c.want)
+		}
+		if settled := record.Settled(idempotency.Settlement{State: idempotency.Complete, Response: &idempotency.Response{}}, now); settled.Follows != "" {
+			t.Errorf("over %s, settled, it follows %q", name, settled.Follows)
+		}
+		record.LeaseUntil = now
+		if freed, err := record.Freed("operator", now); err != nil || freed.Follows != "" {
+			t.Errorf("over %s, freed, it follows %q, %v", name, freed.Follows, err)
+		}
 	}
 }
 

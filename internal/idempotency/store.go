@@ -23,8 +23,7 @@ type Store interface {
 
 	// Renew lets the lease of the claim, and the life of its record, begin again now.
 	// If a settlement with the same token is stored already, it does nothing and
-	// returns nil. Errors: [ErrFenced] if the record has another token, [ErrGone] if
-	// there is no record.
+	// returns nil. Errors: those of [Record.Owned].
 	Renew(ctx context.Context, c Claim) error
 
 	// Settle ends the claim that wrote the given record. It changes record and
@@ -99,7 +98,7 @@ type Listed struct {
 var (
 	// ErrFenced: another claim owns the key now.
 	ErrFenced = errors.New("the claim was taken over by another owner")
-	// ErrGone: the store has no record of the key.
+	// ErrGone: the store has no record of the key, or of the claim: it has lost it.
 	ErrGone = errors.New("the claim's record is gone")
 	// ErrInFlight: a run is in flight and its lease has not lapsed, so that an
 	// operator may neither free nor forget the key.

@@ -103,7 +103,7 @@ func (s *Store) Claim(ctx context.Context, c idempotency.Claim) (idempotency.Cla
 func (s *Store) Renew(ctx context.Context, c idempotency.Claim) error {
 	op := &operation{apply: func(t *tables) error {
 		now := clock()
-		found, err := t.owned(c.Key, c.Token, now)
+		found, err := t.owned(c.Key, c.Token, c.Follows, now)
 		if found == nil {
 			return err
 		}
@@ -124,7 +124,7 @@ func (s *Store) Settle(ctx context.Context, key idempotency.Key, claimed *idempo
 		size: len(response),
 		apply: func(t *tables) error {
 			now := clock()
-			found, err := t.owned(key, claimed.Token, now)
+			found, err := t.owned(key, claimed.Token, claimed.Follows, now)
 			settled = found != nil
 			if found == nil {
 				return err

@@ -142,15 +142,15 @@ func (t *tables) decide(c idempotency.Claim, now time.Time) (idempotency.Claimed
 	return claimed, stored, nil
 }
 
-// owned returns the record in flight that the token may change, or an error. It
+// owned returns the record in flight that a claim may change, or an error. It
 // returns neither if a settlement with the token is stored already.
-func (t *tables) owned(key idempotency.Key, token string, now time.Time) (*idempotency.Record, error) {
+func (t *tables) owned(key idempotency.Key, token, follows string, now time.Time) (*idempotency.Record, error) {
 	stored, err := t.record(key)
 	if err != nil {
 		return nil, err
 	}
 	found := live(stored, now)
-	if open, err := found.Owned(token); !open {
+	if open, err := found.Owned(token, follows); !open {
 		return nil, err
 	}
 	return found, nil

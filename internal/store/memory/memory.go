@@ -124,7 +124,7 @@ func (s *Store) Renew(ctx context.Context, c idempotency.Claim) error {
 	defer s.mu.Unlock()
 	now := s.now()
 	found := s.record(c.Key, now)
-	if open, err := found.Owned(c.Token); !open {
+	if open, err := found.Owned(c.Token, c.Follows); !open {
 		return err
 	}
 	return s.putRecord(c.Key, found.Renewed(c.Terms, now), now)
@@ -147,7 +147,7 @@ func (s *Store) settle(ctx context.Context, key idempotency.Key, claimed *idempo
 	defer s.mu.Unlock()
 	now := s.now()
 	found := s.record(key, now)
-	if open, err := found.Owned(claimed.Token); !open {
+	if open, err := found.Owned(claimed.Token, claimed.Follows); !open {
 		return false, err
 	}
 	if settlement.Response != nil {

@@ -1,6 +1,7 @@
 -- Prolongs the lease of a claim from now on.
 -- KEYS: 1 record
--- ARGV: 1 token; 2 lease, ms; 3 life of the record, ms
+-- ARGV: 1 token; 2 lease, ms; 3 life of the record, ms;
+--       4 token of the record that the claim was written over, or ''
 -- Returns {'ok' | 'settled' | 'fenced' | 'absent' | 'foreign', now}.
 local key = KEYS[1]
 local time = redis.call('TIME')
@@ -11,7 +12,8 @@ if not owner or not lease then
 	return {redis.call('EXISTS', key) == 0 and 'absent' or 'foreign', now}
 end
 if owner ~= ARGV[1] then
-	return {'fenced', now}
+	-- With the record from before the claim, the server has lost the claim.
+	return {owner == ARGV[4] and 'absent' or 'fenced', now}
 end
 if lease == '0' then
 	return {'settled', now}

@@ -27,7 +27,7 @@ func (s *Store) Renew(ctx context.Context, c idempotency.Claim) error {
 	keys := []string{s.names.record(c.Key)}
 	var answer reply
 	err := try(ctx, func() (err error) {
-		answer, err = s.runScript(ctx, renewScript, keys, c.Token, toMillis(c.Lease), toMillis(c.Life()))
+		answer, err = s.runScript(ctx, renewScript, keys, c.Token, toMillis(c.Lease), toMillis(c.Life()), c.Follows)
 		return err
 	})
 	if err != nil {
@@ -110,7 +110,7 @@ func newSettleCall(s *Store, key idempotency.Key, claimed *idempotency.Record, s
 	}
 	c.args = []any{
 		claimed.Token, encodeRecord(key, settled), toMillis(settlement.Retention), toMillis(life), inside,
-		settled.Token, settled.Expires.UnixMilli(),
+		settled.Token, settled.Expires.UnixMilli(), claimed.Follows,
 	}
 	return c
 }

@@ -5,7 +5,8 @@
 --       4 life of the response in KEYS[2], ms; 5 response to keep in the record, or '';
 --       6 token of the record to write. It is not that of 1 where a forced run
 --         keeps nothing: it leaves the record that it was to replace;
---       7 that record's expiry, ms
+--       7 that record's expiry, ms;
+--       8 token of the record that the claim was written over, or ''
 -- Returns {'ok' | 'settled' | 'fenced' | 'absent' | 'no response' | 'foreign', now}.
 local key = KEYS[1]
 local time = redis.call('TIME')
@@ -24,6 +25,9 @@ if not owner or not lease then
 	return refuse(redis.call('EXISTS', key) == 0 and 'absent' or 'foreign')
 end
 local leaves = ARGV[6] ~= ARGV[1]
+if owner ~= ARGV[1] and owner == ARGV[8] then
+	return refuse('absent') -- as in renew.lua
+end
 if owner ~= ARGV[1] then
 	return refuse((leaves and owner == ARGV[6]) and 'settled' or 'fenced')
 end

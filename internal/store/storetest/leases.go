@@ -2,6 +2,8 @@ package storetest
 
 import (
 	"errors"
+	"fmt"
+	"strings"
 	"time"
 
 	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
@@ -15,6 +17,7 @@ var leaseTests = []subtest{
 	{"renew of a settled claim changes nothing", renewSettled},
 	{"a late owner is fenced", fencedOwner},
 	{"a claim whose record is gone cannot go on", goneRecord},
+	{"a claim that the store lost over an earlier record is gone", wentBack},
 	{"a record in flight outlives its lease", outlivesLease},
 	{"retention counts from the settlement", retentionFromSettlement},
 }
@@ -156,6 +159,82 @@ func goneRecord(f *fixture) {
 			f.Error("a settlement of a record that is gone left its response")
 		}
 	}
+}
+
+// A server that comes up with older data, or a replica that was behind and is promoted,
+// has the record again over which a claim was written. Its owner may claim the key
+// again, as after a loss of the record. That is so until another one claims the key.
+func wentBack(f *fixture) {
+	for _, settlement := range []idempotency.Settlement{release(true, "busy"), release(false, "not sent")} {
+		f.goneBack(fmt.Sprint("released ", settlement.Counted), func(k idempotency.Key) string {
+			c := f.newClaim(k)
+			f.settle(k, f.claim(c, idempotency.Proceed).Record, settlement)
+			return c.Token
+		})
+	}
+	f.goneBack("lapsed", func(k idempotency.Key) string {
+		c := f.newClaim(k)
+		c.Lease = f.short()
+		f.claim(c, idempotency.Proceed)
+		f.pass(c.Lease)
+		return c.Token
+	})
+	f.goneBack("freed", func(k idempotency.Key) string {
+		f.settle(k, f.claim(f.newClaim(k), idempotency.Proceed).Record, complete("kept"))
+		if _, err := f.store.Free(f.ctx, k, "operator"); err != nil {
+			f.Fatalf("free: %v", err)
+		}
+		return "operator"
+	})
+}
+
+// goneBack tries a claim that the store does not have, over the record with the token
+// that before has left.
+func (f *fixture) goneBack(name string, before func(k idempotency.Key) string) {
+	f.Helper()
+	k := key(name)
+	lost := f.newClaim(k)
+	lost.Follows = before(k)
+	old := f.lookup(k)
+	record := lost.Record(old, f.now())
+	if record.Follows != lost.Follows {
+		f.Fatalf("%s: the claim follows %q, want %q", name, record.Follows, lost.Follows)
+	}
+	want := func(when string, want error) {
+		f.Helper()
+		stands := f.lookup(k)
+		if err := f.store.Renew(f.ctx, lost); !errors.Is(err, want) {
+			f.Errorf("%s, %s: renew: %v, want %v", name, when, err, want)
+		}
+		for _, s := range []idempotency.Settlement{complete("lost"), complete(strings.Repeat("lost ", 20_000)), release(true, "lost"), hold()} {
+			if err := f.store.Settle(f.ctx, k, record, s); !errors.Is(err, want) {
+				f.Errorf("%s, %s: settle as %s: %v, want %v", name, when, s.State, err, want)
+			}
+		}
+		f.sameRecord(name+", "+when, f.lookup(k), stands)
+		if response := f.response(k, lost.Token); response != nil {
+			f.Errorf("%s, %s: the response of the lost claim was kept", name, when)
+		}
+	}
+	want("with the old record", idempotency.ErrGone)
+	next := f.claimAt(f.peer, f.newClaim(k), idempotency.Proceed)
+	want("with another in flight", idempotency.ErrFenced)
+	f.settle(k, next.Record, release(false, "another"))
+	want("with another that is released", idempotency.ErrFenced)
+
+	// Over an old record that nobody has claimed, the claim is made again and settled.
+	k = key(name + " again")
+	lost = f.newClaim(k)
+	lost.Follows = before(k)
+	again := f.claim(lost, idempotency.Proceed)
+	if again.Record.Follows != lost.Follows || again.Record.Token != lost.Token {
+		f.Errorf("%s: it is claimed again as %+v", name, again.Record)
+	}
+	if err := f.store.Renew(f.ctx, lost); err != nil {
+		f.Errorf("%s: renew: %v", name, err)
+	}
+	f.settle(k, again.Record, complete("again"))
+	f.replays(name+" again", "again")
 }
 
 func outlivesLease(f *fixture) {

@@ -58,7 +58,7 @@ func (m *model) claim(c idempotency.Claim) idempotency.Claimed {
 
 func (m *model) renew(c idempotency.Claim) error {
 	found := m.lookup(c.Key)
-	if open, err := found.Owned(c.Token); !open {
+	if open, err := found.Owned(c.Token, c.Follows); !open {
 		return err
 	}
 	next := *found
@@ -69,7 +69,8 @@ func (m *model) renew(c idempotency.Claim) error {
 
 func (m *model) settle(k idempotency.Key, token string, s idempotency.Settlement) error {
 	found := m.lookup(k)
-	if open, err := found.Owned(token); !open {
+	// No claim is lost here, so it makes no difference which record it follows.
+	if open, err := found.Owned(token, ""); !open {
 		return err
 	}
 	m.records[k] = found.Settled(s, m.now)
