@@ -141,3 +141,22 @@ func TestWaitersShareTheirLooks(t *testing.T) {
 		}
 	})
 }
+
+// The wake-up is lost, and the lease is over before the next look: the answer is there
+// all the same.
+func TestAnswerOutlivesAShortLease(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store, req := newShared(t), someRequest()
+		req.Policy.Lease = 300 * time.Millisecond
+		a, b := newReplica(t, store), newReplica(t, store)
+		b.link.deafen()
+		run := a.run(req)
+		w := b.beginLater(context.Background(), req)
+		synctest.Wait()
+		wantEnd(t, run, broken("out of order"), resultReleased)
+		b.link.fail(refused, "lookup")
+		time.Sleep(3 * time.Second)
+		b.link.fail(works)
+		wantReplay(t, w.decision(), run.ExecutionID(), broken("out of order"), true)
+	})
+}

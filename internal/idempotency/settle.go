@@ -67,9 +67,14 @@ type Settlement struct {
 	// Retention is how long the record lives from now on.
 	Retention time.Duration
 	// AnswerFor is how long the response of a released run is kept, for requests that
-	// waited for the run on other replicas.
+	// waited for the run on other replicas: one lease, and at least leastAnswer.
 	AnswerFor time.Duration
 }
+
+// leastAnswer leaves those who wait on other replicas time to fetch the answer, also
+// where the lease is short: a lost message costs them a second, and a store that does
+// not answer its timeout.
+const leastAnswer = 5 * time.Second
 
 // ResponseFor is how long the response of the settlement must be kept.
 func (s Settlement) ResponseFor() time.Duration {
@@ -87,7 +92,7 @@ func Conclude(end End, p Policy) Settlement {
 		Counted:   end.How != NotSent,
 		Response:  end.Response,
 		Retention: p.Retention,
-		AnswerFor: p.Lease,
+		AnswerFor: max(p.Lease, leastAnswer),
 	}
 	if end.Replaces && (s.State == Held || end.Response != nil && end.Response.Omitted) {
 		// The response that was kept before stays. It is not given up for a held key,

@@ -242,3 +242,18 @@ func TestParseStatusesNamesTheWrongWord(t *testing.T) {
 		}
 	}
 }
+
+// Those who waited on other replicas have a lease, and at least 5 s, to fetch the answer.
+func TestAnswerIsKeptForThoseWhoWaited(t *testing.T) {
+	for lease, want := range map[time.Duration]time.Duration{
+		300 * time.Millisecond: 5 * time.Second,
+		5 * time.Second:        5 * time.Second,
+		30 * time.Second:       30 * time.Second,
+	} {
+		p := idempotency.Policy{Terms: idempotency.Terms{Lease: lease, Retention: time.Second}}
+		s := idempotency.Conclude(idempotency.End{How: idempotency.NotSent, Response: &idempotency.Response{Status: 502}}, p)
+		if s.State != idempotency.Released || s.ResponseFor() != want {
+			t.Errorf("with a lease of %v the answer of a run that is %s is kept %v, want %v", lease, s.State, s.ResponseFor(), want)
+		}
+	}
+}
