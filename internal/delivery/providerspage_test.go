@@ -38,7 +38,7 @@ const pageHead = `# Providers
 
 <!-- Generated from the catalogue in internal/delivery by go generate. Change that. -->
 
-Name the senders of your webhooks, and their retries reach your service once:
+Write the names of the senders of your webhooks. Then each delivery reaches your service once, also when the sender repeats it:
 
 %[1]scaddyfile
 :8080 {
@@ -47,13 +47,15 @@ Name the senders of your webhooks, and their retries reach your service once:
 }
 %[1]s
 
-Every provider is served in webhook mode. Its name is the prefix of its keys, so that two providers never share one; host and path are in the scope of all of them, and what the column *scope* names joins them. ` + "`caddy-dedup providers`" + ` prints this catalogue, and ` + "`caddy-dedup providers <name>`" + ` one entry of it.
+All providers are served in webhook mode. The name of the provider is the prefix of its keys, so two providers never share a key. The scope has the host and the path, and what the column *scope* names. ` + "`caddy-dedup providers`" + ` prints this catalogue, and ` + "`caddy-dedup providers <name>`" + ` prints one entry of it.
 
-- **key**: what identifies a delivery; the first that is present wins. ` + "`header`" + ` is a header field, ` + "`json`" + ` a JSON pointer (RFC 6901) into the body. A request without it has no key, and passes.
-- **retention**: how long a response is kept for duplicates, unless the directive says otherwise. Seven days are longer than most retry; where it is another time, the notes say why.
-- **verified**: read in the provider's documentation or source code, which is linked below. What is *unverified* comes from elsewhere: watch a retry of your own before you rely on it, and tell us what you saw.
+- **key**: what identifies a delivery. The first one that is present wins. ` + "`header`" + ` is a header field, and ` + "`json`" + ` is a JSON pointer (RFC 6901) into the body. A request without any of them has no key, and passes.
+- **retention**: how long a response is kept for duplicates, unless the directive says otherwise. Most senders stop their retries within seven days. If the retention is another one, the notes say why.
+- **verified**: we have read it in the provider's documentation or source code, which is linked below. An *unverified* entry comes from elsewhere. Watch a retry of your own before you rely on it, and tell us what you saw.
 
-Several names may stand on one handler, but not two that read the same member of the body: a delivery of one would be taken for the other's. A provider that is known by its whole body takes every delivery, and so comes last.
+Only POST and PATCH requests are deduplicated. If a provider uses another method, write it into ` + "`methods`" + `.
+
+One handler can have several names. But it cannot have two that read the same member of the body, because a delivery of one would count as a delivery of the other. A provider that is known by the whole body takes every delivery. So it comes last.
 
 | name | sender | key | scope | retention | fact |
 |---|---|---|---|---|---|
@@ -62,15 +64,15 @@ Several names may stand on one handler, but not two that read the same member of
 const pageTail = `
 ## Batches
 
-A key marked *batch* is made of the IDs of all elements, in order, where ` + "`*`" + ` stands for each element of an array. A retry of the same request is a duplicate. The same events in another order, or cut into other requests, are another request and run: look at the IDs in your service if that matters. A request in which one element has no ID has no key at all, and passes: with a key of the others, that element could be lost.
+A key marked *batch* is made of the IDs of all elements, in their order. ` + "`*`" + ` means each element of an array. If the provider sends the same request again, it is a duplicate. If it sends the same events in another order, or in other groups, they are a new request and run. If that matters, compare the IDs in your service too. If one element has no ID, the request has no key at all, and passes. Otherwise this element could be lost.
 
 ## Keys made of content
 
-A provider that sends no ID is known by the hash of the body: of its canonical form (RFC 8785) if it is JSON, so that white space and the order of members do not count, else of its bytes. Where a retry carries a member that changes each time, such as an attempt's number, name it with ` + "`exclude`" + `; otherwise the retry is a request of its own, and runs. Two events with the very same body are one: the second is not seen until the retention has ended.
+If a provider sends no ID, the key is a hash of the body. If the body is JSON, its canonical form (RFC 8785) is hashed, so white space and the order of members do not count. Otherwise its bytes are hashed. Some senders change a member with each retry, such as the number of the attempt. Name this member with ` + "`exclude`" + `, or each retry is a new request and runs. Two events with exactly the same body count as one: until the retention ends, the second one does not reach your service.
 
 ## Any other sender
 
-Write where its ID stands with ` + "`key`" + ` lines, such as ` + "`key header X-Event-Id`" + ` or ` + "`key json /event/id orders`" + `; they may stand beside names, and are tried after them. A second line ` + "`key content`" + ` is for requests without the ID.
+Say with ` + "`key`" + ` lines where its ID is, such as ` + "`key header X-Event-Id`" + ` or ` + "`key json /event/id orders`" + `. They can stand beside names, and are tried after them. A second line ` + "`key content`" + ` is for requests without the ID.
 `
 
 func renderProviders() []byte {
