@@ -161,7 +161,8 @@ func (c *capture) FlushError() error {
 // Flush implements http.Flusher.
 func (c *capture) Flush() { _ = c.FlushError() }
 
-// Hijack hands the connection over: what happens on it is no response.
+// Hijack hands the connection over: what happens on it is no response. Without the
+// connection the run goes on, and may still answer.
 func (c *capture) Hijack() (net.Conn, *bufio.ReadWriter, error) {
 	conn, buffer, err := http.NewResponseController(c.client).Hijack()
 	if err == nil {
