@@ -1,6 +1,7 @@
 package storetest
 
 import (
+	"errors"
 	"strings"
 
 	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
@@ -10,6 +11,8 @@ var forcedTests = []subtest{
 	{"a forced run's response replaces the kept one", forcedReplaces},
 	{"a forced run that keeps nothing leaves the kept response", forcedLeaves},
 	{"a forced run that lapsed leaves the kept response", forcedLapses},
+	{"a forced run that lapsed over an expired response leaves nothing", forcedLapsesOverExpired},
+	{"a delayed copy of a claim does not run again", delayedCopies},
 	{"a forced run over nothing is an ordinary one", forcedOverNothing},
 	{"a claim that was written again settles with its owner's attempts", settlesWithOwnersAttempts},
 }
@@ -101,6 +104,63 @@ func forcedLapses(f *fixture) {
 		// response.
 		f.settle(key(size), claimed.Record, complete("late"))
 		f.replays(size, "late")
+	}
+}
+
+// Whoever asks is told the same: there is no record.
+func forcedLapsesOverExpired(f *fixture) {
+	for name, body := range bodies {
+		k, s := key(name), complete(body)
+		s.Retention = 2 * f.short()
+		f.settle(k, f.claim(f.newClaim(k), idempotency.Proceed).Record, s)
+		c := f.newClaim(k)
+		c.Force, c.Lease = true, f.short()
+		f.claim(c, idempotency.Proceed)
+		f.pass(s.Retention)
+		f.absent(k)
+		if listed := f.pageThrough(10)[k]; listed != nil {
+			f.Errorf("%s: it is listed as %+v", name, listed)
+		}
+		if _, err := f.store.Free(f.ctx, k, "operator"); !errors.Is(err, idempotency.ErrGone) {
+			f.Errorf("%s: free: %v, want ErrGone", name, err)
+		}
+		f.absent(k)
+		next := f.claimAt(f.peer, f.newClaim(k), idempotency.Proceed)
+		if next.Record.Attempt != 1 || next.Previous != nil {
+			f.Errorf("%s: it is claimed as attempt %d over %+v", name, next.Record.Attempt, next.Previous)
+		}
+	}
+}
+
+// A claim may arrive once more when its run has ended, for example where a client of the
+// server has sent it twice. Nobody would carry that run out or settle it.
+func delayedCopies(f *fixture) {
+	for name, c := range map[string]struct {
+		end  idempotency.Settlement
+		want idempotency.Verdict
+	}{
+		"complete":            {complete("kept"), idempotency.ReplayKept},
+		"complete, and large": {complete(strings.Repeat("kept ", 20_000)), idempotency.ReplayKept},
+		"released":            {release(true, "busy"), idempotency.WaitForRun},
+		"held":                {hold(), idempotency.RefuseHeld},
+	} {
+		for _, forced := range []bool{false, true} {
+			over := map[bool]string{false: "nothing", true: "a kept response"}[forced]
+			if forced && c.end.State != idempotency.Complete {
+				continue // it leaves the response before, of another claim
+			}
+			claim := f.newClaim(key(name + " over " + over))
+			if forced {
+				f.settle(claim.Key, f.claim(f.newClaim(claim.Key), idempotency.Proceed).Record, complete("before"))
+			}
+			claim.Force = forced
+			f.settle(claim.Key, f.claim(claim, idempotency.Proceed).Record, c.end)
+			ended := f.lookup(claim.Key)
+			for _, claim.Force = range []bool{false, true} {
+				f.claimAt(f.peer, claim, c.want)
+				f.sameRecord(name+" over "+over, f.lookup(claim.Key), ended)
+			}
+		}
 	}
 }
 
