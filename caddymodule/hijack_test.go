@@ -12,7 +12,7 @@ import (
 func TestRunIsUpgradedWhenItHasTheConnection(t *testing.T) {
 	upgrades := 0
 	watched := func(w http.ResponseWriter) *capture {
-		c := newCapture(w, 1000, headerRules{}, room())
+		c := captureOn(w, 1000)
 		c.onUpgrade = func() { upgrades++ }
 		return c
 	}

@@ -231,7 +231,7 @@ func TestRecipeTriggerDispatchWithAnAnswerOfNoStore(t *testing.T) {
 			up := startUpstream(t, answersStatus(202))
 			p := readRecipe(t, "trigger-dispatch.md").before(t, up).on(t, startFakeRedis(t, c.answer, c.manners)).
 				with(t, "store redis ", "store redis {\ntimeout 5m\naddress ", "redis://", "", "\n\t}\n}\n\n(", "\n}\n\t}\n}\n\n(",
-				"mode webhook", "mode webhook\nlease 15m").start(t)
+					"mode webhook", "mode webhook\nlease 15m").start(t)
 			for range 2 {
 				got := p.post(t, "/triggers/x", "", "{}", event("1"))
 				var code string
