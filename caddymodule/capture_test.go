@@ -320,3 +320,28 @@ func TestKeptHeader(t *testing.T) {
 		t.Errorf("kept %v, want %v", got, want)
 	}
 }
+
+// A response without a body that was flushed is no stream: its client gets it, like any
+// other, after it is stored.
+func TestFlushedResponseWithoutABodyIsHeldBack(t *testing.T) {
+	for name, write := range map[string]func(c *capture){
+		"no content":        func(c *capture) { c.WriteHeader(http.StatusNoContent) },
+		"not modified":      func(c *capture) { c.WriteHeader(http.StatusNotModified) },
+		"declared as empty": func(c *capture) { c.Header().Set("Content-Length", "0") },
+	} {
+		t.Run(name, func(t *testing.T) {
+			client := httptest.NewRecorder()
+			client.Code = 0
+			c := captureOn(client, 64)
+			write(c)
+			c.Flush()
+			if c.streaming || client.Flushed || client.Code != 0 {
+				t.Fatalf("before the run was settled the client got %d, flushed: %v", client.Code, client.Flushed)
+			}
+			c.finish()
+			if client.Code != c.status {
+				t.Errorf("the client got %d, want %d", client.Code, c.status)
+			}
+		})
+	}
+}
