@@ -87,8 +87,8 @@ type RedisStore struct {
 	Timeout caddy.Duration `json:"timeout,omitempty"`
 
 	// On how many replicas a kept response is before it is answered. Where that
-	// takes longer than `timeout` it is answered all the same, with a warning in
-	// the log. Default: 0.
+	// takes longer than `timeout`, or fewer replicas are connected, it is answered
+	// all the same, with a warning in the log. Default: 0.
 	WaitReplicas int `json:"wait_replicas,omitempty"`
 
 	options redis.Options

@@ -31,6 +31,8 @@ type server struct {
 	address string
 	clock   serverClock
 	greeted atomic.Bool
+	// replica says that the server was one when it was last asked.
+	replica atomic.Bool
 }
 
 // newContact begins to watch a client, which must not have been used before.
@@ -147,16 +149,23 @@ func (c *contact) ProcessPipelineHook(next goredis.ProcessPipelineHook) goredis.
 
 // before sets the deadline of a command that has one.
 func (c *contact) before(ctx context.Context, command goredis.Cmder) error {
-	d := deadlineOf(command)
-	if d == nil {
+	if !runsScript(command) {
 		return nil
 	}
-	if s := c.current.Load(); s == nil || !s.greeted.Load() {
+	d := deadlineOf(command)
+	if s := c.current.Load(); s == nil || !s.greeted.Load() || d != nil && s.replica.Load() {
 		if err := c.greet(ctx); err != nil {
 			return err
 		}
 	}
-	d.server = c.current.Load().clock.at(d.at)
+	if d == nil {
+		return nil
+	}
+	s := c.current.Load()
+	if s.replica.Load() {
+		return errReplica
+	}
+	d.server = s.clock.at(d.at)
 	return nil
 }
 

@@ -35,7 +35,7 @@
 // clock, after which the server refuses it: a claim that waited in the queue of a
 // hung server must not own a key for which nobody runs any more. To set the deadline,
 // the store estimates the time of each server from its latest reply; only before the
-// first claim it has to ask, which is one more round trip. After a failover the new
+// first command it has to ask, which is one more round trip. After a failover the new
 // server's clock may differ. If it is ahead, the first claim is refused as overdue;
 // the refusal tells the time, and the claim is sent again.
 //

@@ -37,6 +37,7 @@ func (s *Store) fail(operation string, err error) error {
 	}
 	where := fmt.Sprintf("%s: %s", s.options, operation)
 	var dial *dialError
+	isReplica := hasCode(err, "READONLY") || errors.Is(err, errReplica)
 	switch {
 	case s.options.Sentinel != "" && errors.As(err, &dial):
 		return fmt.Errorf("%s: %s%w", where, s.sentinelHint(err), err)
@@ -48,9 +49,9 @@ func (s *Store) fail(operation string, err error) error {
 		return fmt.Errorf("%s: the server does not accept the username and password that are set: %w", where, err)
 	case hasCode(err, "NOPERM"), answered(err) && strings.Contains(err.Error(), "user executing the script can't"):
 		return fmt.Errorf("%s: the user may not do this; it needs the rules %s: %w", where, access(s.options.Prefix), err)
-	case hasCode(err, "READONLY") && (s.options.Sentinel != "" || s.options.clustered()):
+	case isReplica && (s.options.Sentinel != "" || s.options.clustered()):
 		return fmt.Errorf("%s: the server is a replica: a failover is under way, or has just been: %w", where, err)
-	case hasCode(err, "READONLY"):
+	case isReplica:
 		return fmt.Errorf("%s: the server is a replica; set the address of the master, or let sentinels name it: %w", where, err)
 	case hasCode(err, "MOVED"), hasCode(err, "ASK"):
 		return fmt.Errorf("%s: the server is one of a cluster; set cluster: %w", where, err)
@@ -109,7 +110,7 @@ func mayBeExecuted(err error) bool {
 	var dial *dialError
 	var unreadable *idempotency.UnreadableError
 	switch {
-	case err == nil, answered(err), errors.As(err, &unreadable), errors.As(err, &dial):
+	case err == nil, answered(err), errors.As(err, &unreadable), errors.As(err, &dial), errors.Is(err, errReplica):
 		return false
 	case errors.Is(err, goredis.ErrPoolTimeout), errors.Is(err, goredis.ErrPoolExhausted), errors.Is(err, goredis.ErrClosed):
 		return false
@@ -130,5 +131,8 @@ func answered(err error) bool {
 func unreadable(key, format string, values ...any) error {
 	return &idempotency.UnreadableError{Where: "redis key " + key, Err: fmt.Errorf(format, values...)}
 }
+
+// errReplica keeps a claim from a replica. One that takes writes would lose it.
+var errReplica = errors.New("it says that it is a replica")
 
 var errNotOurs = errors.New("it has none or only some of the fields that caddy-dedup writes")

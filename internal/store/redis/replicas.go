@@ -2,7 +2,9 @@ package redis
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -20,10 +22,14 @@ import (
 // round for all settlements that were written before it began. The round writes a
 // mark first. The mark follows those settlements in the stream to the replicas: a
 // replica that has the mark has them too.
+//
+// With fewer replicas connected than are wanted, WAIT would only cost time. Then a round
+// asks for their number instead, until there are enough.
 type replicas struct {
 	// wanted is how many replicas are to have a response; 0 waits for none.
 	wanted  int
 	timeout time.Duration
+	log     *zap.Logger
 	// missed counts the settlements that were answered without their replicas.
 	missed     atomic.Int64
 	background sync.WaitGroup
@@ -32,7 +38,12 @@ type replicas struct {
 	// next has an entry for each master on which a round is under way: the round
 	// after it, or nil where nobody waits for one.
 	next map[*goredis.Client]*round
+	// connected has the number of replicas that each master last said to have.
+	connected map[*goredis.Client]int
 }
+
+// errTooFew says that a round has not waited.
+var errTooFew = errors.New("fewer replicas are connected than are wanted")
 
 // round is one WAIT.
 type round struct {
@@ -46,8 +57,11 @@ type round struct {
 // markLife is how long the key lives that a round writes.
 const markLife = time.Second
 
-func newReplicas(wanted int, timeout time.Duration) *replicas {
-	return &replicas{wanted: wanted, timeout: timeout, next: make(map[*goredis.Client]*round)}
+func newReplicas(o Options) *replicas {
+	return &replicas{
+		wanted: o.WaitReplicas, timeout: o.Timeout, log: o.Logger,
+		next: make(map[*goredis.Client]*round), connected: make(map[*goredis.Client]int),
+	}
 }
 
 // Unreplicated returns how many kept responses were answered before they were
@@ -63,6 +77,9 @@ func (s *Store) awaitReplicas(ctx context.Context, master *goredis.Client, key i
 		return
 	}
 	s.replicas.missed.Add(1)
+	if errors.Is(err, errTooFew) {
+		return // it was logged when their number changed
+	}
 	s.log.Warn("a kept response is answered before it is known to be on the replicas; a failover may lose it, and its key then runs again",
 		zap.Stringer("key", key), zap.String("execution_id", claimed.ExecutionID),
 		zap.Int("wait_replicas", s.replicas.wanted), zap.Error(err))
@@ -116,6 +133,9 @@ func (r *replicas) run(master *goredis.Client, now *round) {
 func (r *replicas) wait(master *goredis.Client, mark string) error {
 	ctx, cancel := context.WithTimeout(context.Background(), r.timeout)
 	defer cancel()
+	if r.tooFew(ctx, master) {
+		return errTooFew
+	}
 	pipeline := master.WithTimeout(r.timeout).Pipeline()
 	pipeline.Set(ctx, mark, "", markLife)
 	// WAIT has less time than we have, so that its reply still comes.
@@ -125,7 +145,50 @@ func (r *replicas) wait(master *goredis.Client, mark string) error {
 	}
 	n, err := had.Int()
 	if err == nil && n < r.wanted {
+		r.count(ctx, master)
 		err = fmt.Errorf("%d of %d replicas have it", n, r.wanted)
 	}
 	return err
+}
+
+// tooFew reports whether fewer replicas are connected to a master than are wanted. It
+// asks the master where that was so before, or is not known.
+func (r *replicas) tooFew(ctx context.Context, master *goredis.Client) bool {
+	r.mu.Lock()
+	n, known := r.connected[master]
+	r.mu.Unlock()
+	if !known || n < r.wanted {
+		n = r.count(ctx, master)
+	}
+	return n < r.wanted
+}
+
+// count returns how many replicas are connected to a master, and logs where enough of
+// them become too few, or another number of too few. A master that does not say, for
+// example because the user may not ask, counts as one that has enough.
+func (r *replicas) count(ctx context.Context, master *goredis.Client) int {
+	info, err := master.Info(ctx, "replication").Result()
+	if err != nil || infoField(info, "role") != "master" {
+		return r.wanted
+	}
+	n := 0
+	for line := range strings.Lines(info) {
+		if strings.HasPrefix(line, "slave") && strings.Contains(line, ",state=online") {
+			n++
+		}
+	}
+	r.mu.Lock()
+	before, known := r.connected[master]
+	r.connected[master] = n
+	r.mu.Unlock()
+	fields := []zap.Field{
+		zap.String("address", master.Options().Addr), zap.Int("connected", n), zap.Int("wait_replicas", r.wanted),
+	}
+	switch {
+	case n < r.wanted && (!known || n != before):
+		r.log.Warn("fewer replicas are connected than wait_replicas wants; kept responses are answered without waiting for any, and a failover may lose them", fields...)
+	case n >= r.wanted && known && before < r.wanted:
+		r.log.Info("enough replicas are connected again", fields...)
+	}
+	return n
 }

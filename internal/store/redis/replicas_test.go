@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	goredis "github.com/redis/go-redis/v9"
 	"go.uber.org/zap"
 	"go.uber.org/zap/zaptest/observer"
 
@@ -84,42 +85,125 @@ func TestWaitReplicas(t *testing.T) {
 	}
 }
 
-// TestWaitReplicasWithout has no replica at all, and then one that hangs. More
-// settle at once than there are connections, and claims go on meanwhile.
-func TestWaitReplicasWithout(t *testing.T) {
+// TestWaitReplicasStalled has a replica that hangs. More settle at once than there are
+// connections, and claims go on meanwhile.
+func TestWaitReplicasStalled(t *testing.T) {
 	t.Parallel()
 	master := redistest.Start(t)
+	replica := redistest.StartReplica(t, master)
 	core, logs := observer.New(zap.WarnLevel)
 	s := closeAtEnd(t, openWith(t, Options{
 		Addresses: []string{master.Addr}, WaitReplicas: 1, Timeout: 2 * time.Second, Logger: zap.New(core),
 	}))
 	const settlements = 3 * poolSize
-	mustTake := func(what string) {
+	replica.Pause()
+	records := claimMany(t, s, "stalled ", settlements)
+	took := make(chan time.Duration, 1)
+	go func() { took <- settleMany(t, s, records) }()
+	eventually(t, "replicas are waited for", func() bool { return master.Info("clients", "blocked_clients") == "1" })
+	claimMany(t, s, "meanwhile ", 20)
+	if took := <-took; took > s.timeout+overtime {
+		t.Errorf("it took %s; an operation's timeout is %s", took, s.timeout)
+	}
+	if n := s.Unreplicated(); n != settlements {
+		t.Errorf("%d of %d responses are counted", n, settlements)
+	}
+	if n := logs.FilterMessageSnippet("before it is known to be on the replicas").Len(); n != settlements {
+		t.Errorf("%d of %d responses are logged", n, settlements)
+	}
+	for name := range records {
+		mustClaim(t, s, claimOf(name, "again"), idempotency.ReplayKept)
+	}
+}
+
+// TestWaitReplicasTooFew has fewer replicas than are wanted: nothing waits for them, and
+// the log says so once, and when that changes.
+func TestWaitReplicasTooFew(t *testing.T) {
+	t.Parallel()
+	master := redistest.Start(t)
+	core, logs := observer.New(zap.InfoLevel)
+	s := closeAtEnd(t, openWith(t, Options{
+		Addresses: []string{master.Addr}, WaitReplicas: 2, Timeout: generous, Logger: zap.New(core),
+	}))
+	keeps := func(what string, waits bool, told ...string) {
 		t.Helper()
-		before := s.Unreplicated()
-		records := claimMany(t, s, what, settlements)
-		took := make(chan time.Duration, 1)
-		go func() { took <- settleMany(t, s, records) }()
-		eventually(t, "replicas are waited for", func() bool { return master.Info("clients", "blocked_clients") == "1" })
-		claimMany(t, s, "meanwhile, "+what, 20)
-		if took := <-took; took > s.timeout+overtime {
-			t.Errorf("%s: it took %s; an operation's timeout is %s", what, took, s.timeout)
+		const settlements = 5
+		missed, waited := s.Unreplicated(), calls(t, master)["wait"]
+		for name, record := range claimMany(t, s, what, settlements) {
+			mustSettle(t, s, claimOf(name, "token"), record, kept(small))
 		}
-		if n := s.Unreplicated() - before; n != settlements {
-			t.Errorf("%s: %d of %d responses are counted", what, n, settlements)
+		missed, waited = s.Unreplicated()-missed, calls(t, master)["wait"]-waited
+		if waits && (missed != 0 || waited == 0) || !waits && (missed != settlements || waited != 0) {
+			t.Errorf("%s: %d of %d responses did not wait, in %d calls", what, missed, settlements, waited)
 		}
-		if n := logs.FilterMessageSnippet("before it is known to be on the replicas").Len(); n != settlements {
-			t.Errorf("%s: %d of %d responses are logged", what, n, settlements)
+		var said []string
+		for _, entry := range logs.TakeAll() {
+			said = append(said, fmt.Sprint(entry.Level, " ", entry.ContextMap()["connected"]))
 		}
-		logs.TakeAll()
-		for name := range records {
-			mustClaim(t, s, claimOf(name, "again"), idempotency.ReplayKept)
+		if fmt.Sprint(said) != fmt.Sprint(told) {
+			t.Errorf("%s: the log says %v, want %v", what, said, told)
 		}
 	}
-	mustTake("no replica ")
-	replica := redistest.StartReplica(t, master)
-	replica.Pause()
-	mustTake("a stalled replica ")
+	keeps("none", false, "warn 0")
+	keeps("none still", false)
+	one := redistest.StartReplica(t, master)
+	keeps("one", false, "warn 1")
+	two := redistest.StartReplica(t, master)
+	keeps("two", true, "info 2")
+	keeps("two still", true)
+	one.Kill()
+	two.Kill()
+	eventually(t, "the master has lost its replicas", func() bool { return master.Info("replication", "connected_slaves") == "0" })
+	// The first one waits in vain.
+	s.replicas.count(ctx, s.client.(*goredis.Client))
+	keeps("none again", false, "warn 0")
+}
+
+// TestWaitReplicasUnknown has a user who may not ask how many replicas there are.
+func TestWaitReplicasUnknown(t *testing.T) {
+	t.Parallel()
+	master := redistest.Start(t)
+	redistest.StartReplica(t, master)
+	master.Do("ACL", "SETUSER", "dedup", "on", ">secret", "~*", "&*", "+@all", "-info")
+	s := closeAtEnd(t, openWith(t, Options{
+		Addresses: []string{master.Addr}, Username: "dedup", Password: "secret", WaitReplicas: 1, Timeout: generous,
+	}))
+	settleMany(t, s, claimMany(t, s, "unknown ", 5))
+	if waits := calls(t, master)["wait"]; waits == 0 || s.Unreplicated() != 0 {
+		t.Errorf("%d calls of wait, and %d responses did not wait", waits, s.Unreplicated())
+	}
+}
+
+// TestReplicaIsSaidAtTheFirstContact has the address of a replica, which takes writes or
+// does not. Neither takes a claim.
+func TestReplicaIsSaidAtTheFirstContact(t *testing.T) {
+	t.Parallel()
+	for readOnly, args := range map[bool][]string{true: nil, false: {"--replica-read-only", "no"}} {
+		master := redistest.Start(t)
+		replica := redistest.StartReplica(t, master, args...)
+		core, logs := observer.New(zap.ErrorLevel)
+		s := closeAtEnd(t, openWith(t, Options{Addresses: []string{replica.Addr}, Timeout: generous, Logger: zap.New(core)}))
+		if _, _, err := s.Lookup(ctx, keyOf("a")); err != nil {
+			t.Errorf("read only %v: lookup: %v", readOnly, err)
+		}
+		said := func() int {
+			return logs.FilterMessageSnippet("is a replica").FilterField(zap.String("address", replica.Addr)).Len()
+		}
+		if said() != 1 {
+			t.Errorf("read only %v: after the first contact the log has %+v", readOnly, logs.All())
+		}
+		for range 3 {
+			claimed, err := s.Claim(ctx, claimOf("a", "token"))
+			if err == nil || !strings.Contains(err.Error(), "the server is a replica; set the address of the master") || claimed.Record != nil {
+				t.Errorf("read only %v: claimed %+v, %v", readOnly, claimed.Record, err)
+			}
+		}
+		replica.Do("REPLICAOF", "NO", "ONE")
+		mustClaim(t, s, claimOf("a", "token"), idempotency.Proceed)
+		if said() != 1 {
+			t.Errorf("read only %v: it is said %d times", readOnly, said())
+		}
+	}
 }
 
 // TestReadOnlyReplica has the address of a replica, which then becomes a master.

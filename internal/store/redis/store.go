@@ -44,7 +44,7 @@ func newStore(c client, o Options) *Store {
 		patience: idempotency.ClaimPatience,
 		names:    n,
 		inbox:    newInbox(c, n, o.Timeout, o.Logger),
-		replicas: newReplicas(o.WaitReplicas, o.Timeout),
+		replicas: newReplicas(o),
 		log:      o.Logger,
 	}
 }
