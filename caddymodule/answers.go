@@ -56,6 +56,7 @@ func (x *exchange) replay(d engine.Replay) error {
 	if !bodyAllowed(d.Response.Status) || d.Response.Omitted {
 		return nil
 	}
+	x.allowance.complete()
 	x.leaveStore() // the client's pace is its own affair
 	to := newClientWriter(x.w, x.r, duration(x.ClientIdle))
 	defer to.done()
@@ -71,6 +72,7 @@ func (x *exchange) makeRoom(d *engine.Replay) error {
 	}
 	size := len(d.Response.Body)
 	d.Response = nil
+	x.allowance.giveAllBack() // else those who wait would wait for each other
 	if err := x.allowance.take(x.r.Context(), size); err != nil {
 		return caddyhttp.Error(statusClientGone, err)
 	}

@@ -122,7 +122,7 @@ func (a *allowance) tryTake(n int) bool {
 func (a *allowance) takeLocked(n int) bool {
 	b := a.budget
 	switch {
-	case b.used+int64(n) <= b.limit:
+	case n == 0 || b.used+int64(n) <= b.limit:
 	case b.overdrawing == nil, b.overdrawing == a:
 		b.overdrawing = a
 	default:
@@ -153,6 +153,18 @@ func (a *allowance) take(ctx context.Context, n int) error {
 		}
 	}
 	return nil
+}
+
+// complete says that the holder takes no more. How long it keeps what it has is up to a
+// client, and another may have to go over the limit meanwhile.
+func (a *allowance) complete() {
+	b := a.budget
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.overdrawing == a {
+		b.overdrawing = nil
+		b.changedLocked()
+	}
 }
 
 // giveBack gives some of the room back, at most what was taken.

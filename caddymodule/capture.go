@@ -258,7 +258,9 @@ func (c *capture) stream() {
 		defer func() { c.panicked = recover() }() // for the request's own goroutine
 		c.deliver()
 	}()
-	c.onStream()
+	if !c.omitted { // nobody follows what is not kept
+		c.onStream()
+	}
 }
 
 // deliver writes header, body and trailers to the client.
@@ -302,7 +304,7 @@ func (c *capture) sendTrailers() {
 
 func (c *capture) replaceHeader(header http.Header) {
 	clear(c.client.Header())
-	maps.Copy(c.client.Header(), header)
+	maps.Copy(c.client.Header(), header.Clone()) // handlers in front change theirs
 }
 
 // sniff does what Go's server would do with a response that names no type, so

@@ -112,6 +112,7 @@ func (r *recording) end(state recordingState) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.state = state
+	r.taken.complete()
 	r.changedLocked()
 }
 
@@ -147,7 +148,10 @@ func (r *recording) took(offset int64) {
 		return
 	}
 	n := offset - r.dropped
-	r.body, r.dropped = append([]byte(nil), r.body[n:]...), offset
+	r.body, r.dropped = r.body[n:], offset
+	if len(r.body) <= window { // so that what is left of a large one is copied once
+		r.body = append(make([]byte, 0, len(r.body)), r.body...)
+	}
 	r.taken.giveBack(n)
 	r.changedLocked()
 }
@@ -257,6 +261,7 @@ func (d *clientWriter) follow(ctx context.Context, r *recording, took func(offse
 		if state == whole || state == cut {
 			return state
 		}
+		d.done() // HTTP/2 resets a stream whose deadline passes, even if nothing is written
 		select {
 		case <-changed:
 		case <-ctx.Done():

@@ -47,7 +47,11 @@ func (x *exchange) carryOut(run *engine.Run) error {
 		}
 	}()
 	answer.onUpgrade = func() { limit.lift(); settle(nil) }
-	answer.onOmitted = func() { limit.lift(); settle(nil) }
+	answer.onOmitted = func() {
+		limit.lift()
+		settle(nil)
+		context.AfterFunc(x.r.Context(), limit.end) // nobody else needs the rest
+	}
 	answer.onStream = func() { run.Stream(answer.live()) }
 	err := x.next.ServeHTTP(answer, forUpstream(x.r.WithContext(ctx), x.proofOf(run.Record())))
 	ended = true

@@ -7,6 +7,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -122,6 +123,35 @@ func TestLongDownloadIsNotCut(t *testing.T) {
 	}
 	wantProblem(t, p.post(t, "/", "k", "body"), 409, "response_not_kept")
 	up.wantRuns(t, "k", 1)
+}
+
+// Whoever waits for a response that turns out to be larger than is kept does not follow
+// it: it could not get the whole.
+func TestWaitersOfALargeResponseAreToldSo(t *testing.T) {
+	t.Parallel()
+	g := newGate(t)
+	up := startUpstream(t, g.before(func(w http.ResponseWriter, _ *http.Request, _ run) {
+		w.Header().Set("Content-Length", strconv.Itoa(3<<20)) // else the proxy makes it a stream
+		_, _ = io.WriteString(w, strings.Repeat("x", 3<<20))
+	}))
+	p := start(t, conf{store: "store file", site: lines("dedup", proxyTo(up))})
+	first := p.postLater("/", "k", "body")
+	up.awaitRuns(t, "k", 1)
+	var waiting []*pending
+	for range 5 {
+		waiting = append(waiting, p.postLater("/", "k", "body"))
+	}
+	eventually(t, "they wait", func() bool {
+		_, dump := p.askAdmin(t, "GET", "/debug/pprof/goroutine?debug=2", "", "")
+		return strings.Count(dump, "engine.(*Engine).follow(") == len(waiting)
+	})
+	g.open()
+	if got := first.reply(t); got.Status != 200 || len(got.Body) != 3<<20 {
+		t.Errorf("the client got %d with %d bytes", got.Status, len(got.Body))
+	}
+	for _, got := range replies(t, waiting) {
+		wantProblem(t, got, 409, "response_not_kept")
+	}
 }
 
 // The end of a stream that its upstream cuts is the followers' end too, and they see
