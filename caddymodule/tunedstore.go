@@ -3,12 +3,12 @@ package caddymodule
 import (
 	"context"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"go.uber.org/zap"
 
 	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
-	"github.com/caddy-dedup/caddy-dedup/internal/store/wakeup"
 )
 
 // tunedStore is a store that is used under other settings from one operation to the
@@ -17,7 +17,8 @@ import (
 // still to write lies in the engine, which stays. A store that is in this process must
 // not be opened twice, and has no such settings.
 type tunedStore struct {
-	subscribers wakeup.Subscribers
+	// wake is that of the one subscriber, the engine; nil without it.
+	wake atomic.Pointer[func(idempotency.Key)]
 
 	// mu is locked for writing while current changes, for reading while an operation
 	// begins.
@@ -57,7 +58,7 @@ func (s *tunedStore) tune(config storeModule, logger *zap.Logger) error {
 	if err != nil {
 		return err
 	}
-	next := &tuned{Store: store, tuning: config.tuning(), unsubscribe: store.Subscribe(s.subscribers.Wake)}
+	next := &tuned{Store: store, tuning: config.tuning(), unsubscribe: store.Subscribe(s.tell)}
 	s.mu.Lock()
 	s.current = next
 	s.mu.Unlock()
@@ -141,9 +142,17 @@ func (s *tunedStore) List(ctx context.Context, cursor string, limit int) ([]idem
 	return t.Store.List(ctx, cursor, limit)
 }
 
-// Subscribe implements [idempotency.Store].
+// Subscribe implements [idempotency.Store], for one subscriber.
 func (s *tunedStore) Subscribe(wake func(idempotency.Key)) (stop func()) {
-	return s.subscribers.Subscribe(wake)
+	s.wake.Store(&wake)
+	return func() { s.wake.Store(nil) }
+}
+
+// tell passes a hint of the store on, whichever is current.
+func (s *tunedStore) tell(key idempotency.Key) {
+	if wake := s.wake.Load(); wake != nil {
+		(*wake)(key)
+	}
 }
 
 // Close implements [idempotency.Store].
