@@ -279,6 +279,7 @@ func TestCaptureGoesOnWithoutClient(t *testing.T) {
 			c.Flush()
 		}
 		done <- captured{body: string(c.response().Body), whole: c.whole()}
+		c.finish() // the server must have its writer back for itself
 	}))
 	defer server.Close()
 	ctx, leave := context.WithCancel(context.Background())
