@@ -1,9 +1,10 @@
 package caddymodule
 
 import (
+	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
+	"io"
 	"mime"
 	"net/http"
 	"slices"
@@ -39,9 +40,6 @@ func (x *exchange) replay(d engine.Replay) error {
 	if d.Response.Omitted {
 		o = outcomeNotKept
 	}
-	if err := x.makeRoom(&d); err != nil {
-		return err
-	}
 	x.report(o, d.Record.ExecutionID, d.Record.Attempt)
 	x.logger.Debug("answered a duplicate",
 		zap.String("key", x.keyText()), x.loggedID(), zap.String("execution_id", d.Record.ExecutionID), zap.Int("status", d.Response.Status))
@@ -56,7 +54,6 @@ func (x *exchange) replay(d engine.Replay) error {
 	if !bodyAllowed(d.Response.Status) || d.Response.Omitted {
 		return nil
 	}
-	x.allowance.complete()
 	x.leaveStore() // the client's pace is its own affair
 	to := newClientWriter(x.w, x.r, duration(x.ClientIdle))
 	defer to.done()
@@ -65,26 +62,34 @@ func (x *exchange) replay(d engine.Replay) error {
 
 // makeRoom takes room in the budget for a response that is to be replayed. Where there
 // is none, the response is let go, and read again when there is: what waits holds
-// nothing. One that several wait for is held once, by the run.
-func (x *exchange) makeRoom(d *engine.Replay) error {
-	if d.Waited || x.allowance.tryTake(len(d.Response.Body)) {
-		return nil
+// nothing. It returns nothing where it is not kept any more.
+func (x *exchange) makeRoom(store *openStore, d engine.Replay) (engine.Decision, error) {
+	if d.Waited {
+		x.unshare = x.allowance.budget.share(d.Response)
+		return d, nil
 	}
 	size := len(d.Response.Body)
+	if x.allowance.tryTakeReplay(size) {
+		return d, nil
+	}
 	d.Response = nil
-	x.allowance.giveAllBack() // else those who wait would wait for each other
-	if err := x.allowance.take(x.r.Context(), size); err != nil {
-		return caddyhttp.Error(statusClientGone, err)
+	readOff(x.w, x.r) // else those who wait would wait for each other's bodies
+	x.allowance.giveAllBack()
+	if err := x.allowance.takeReplay(x.r.Context(), size); err != nil {
+		return nil, err
 	}
-	response, err := x.store.opened.Load().Response(x.r.Context(), x.key, d.Record)
-	if err == nil && response == nil {
-		err = errors.New("it is gone by now")
-	}
-	if err != nil {
-		return x.refuseOrPass(engine.Refusal{Reason: engine.ReasonUnavailable, ExecutionID: d.Record.ExecutionID, Err: err})
+	response, err := store.Response(x.r.Context(), x.key, d.Record)
+	switch {
+	case x.r.Context().Err() != nil:
+		return nil, context.Cause(x.r.Context())
+	case err != nil:
+		return engine.Refusal{Reason: engine.ReasonUnavailable, ExecutionID: d.Record.ExecutionID, Err: err}, nil //nolint:nilerr // it is in the refusal
+	case response == nil:
+		x.allowance.giveAllBack()
+		return nil, nil
 	}
 	d.Response = response
-	return nil
+	return d, nil
 }
 
 // live is a response that is still coming, for the duplicates that follow it.
@@ -107,7 +112,7 @@ func (c *capture) live() any {
 // byte and then as it comes. An end by error is its end too.
 func (x *exchange) follow(d engine.Follow) error {
 	stream := d.Live.(*live)
-	defer stream.record.drop()
+	x.leaveStore() // the client's pace is its own affair
 	x.report(outcomeWaited, d.Record.ExecutionID, d.Record.Attempt)
 	readOff(x.w, x.r)
 	x.setReplayHeader(engine.Replay{Record: d.Record, Response: stream.head})
@@ -120,7 +125,7 @@ func (x *exchange) follow(d engine.Follow) error {
 	to := newClientWriter(x.w, x.r, duration(x.ClientIdle))
 	defer to.done()
 	to.flushes = true
-	if to.flush() != nil || to.follow(x.r.Context(), stream.record, func(int64) {}) != whole {
+	if to.flush() != nil || to.follow(x.r.Context(), x.following) != whole {
 		panic(http.ErrAbortHandler) // a cut response must not look whole
 	}
 	return nil
@@ -212,4 +217,38 @@ func firstOf(r *idempotency.Response, field string) string {
 func isJSON(contentType string) bool {
 	media, _, err := mime.ParseMediaType(contentType)
 	return err == nil && (media == "application/json" || strings.HasSuffix(media, "+json"))
+}
+
+// passUnclaimed lets a request through that has no claim, and so no run.
+func (h *Handler) passUnclaimed(w http.ResponseWriter, r *http.Request, next caddyhttp.Handler) error {
+	return next.ServeHTTP(&unclaimed{ResponseWriterWrapper: &caddyhttp.ResponseWriterWrapper{ResponseWriter: w}}, sentOnce(r))
+}
+
+// unclaimed keeps the upstream's word to us, Dedup-Retention, from the client.
+type unclaimed struct {
+	*caddyhttp.ResponseWriterWrapper
+	wrote bool
+}
+
+// WriteHeader implements http.ResponseWriter.
+func (u *unclaimed) WriteHeader(status int) {
+	u.Header().Del(retentionHeader)
+	u.wrote = u.wrote || status >= 200
+	u.ResponseWriterWrapper.WriteHeader(status)
+}
+
+// Write implements http.ResponseWriter.
+func (u *unclaimed) Write(p []byte) (int, error) {
+	if !u.wrote {
+		u.WriteHeader(http.StatusOK)
+	}
+	return u.ResponseWriterWrapper.Write(p)
+}
+
+// ReadFrom implements io.ReaderFrom.
+func (u *unclaimed) ReadFrom(r io.Reader) (int64, error) {
+	if !u.wrote {
+		u.WriteHeader(http.StatusOK)
+	}
+	return u.ResponseWriterWrapper.ReadFrom(r)
 }

@@ -7,6 +7,7 @@ import (
 	"io"
 	"net/http"
 	"os"
+	"sync"
 	"time"
 
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
@@ -78,7 +79,7 @@ func readBody(r *http.Request, limit int64, taken *allowance) (body []byte, whol
 	}
 	n, err := io.Copy(&counted{&buffer, taken, most}, io.LimitReader(rest, most))
 	if full, ok := errors.AsType[errBudgetSpent](err); ok {
-		r.Body = readCloser{io.MultiReader(bytes.NewReader(buffer.Bytes()), rest), rest}
+		r.Body = &heldBody{Closer: rest, held: buffer.Bytes(), rest: rest, taken: taken}
 		return nil, false, full
 	}
 	if err != nil {
@@ -88,10 +89,10 @@ func readBody(r *http.Request, limit int64, taken *allowance) (body []byte, whol
 	r.Header.Del("Expect")
 	body = buffer.Bytes()
 	if n > limit {
-		r.Body = readCloser{io.MultiReader(bytes.NewReader(body), rest), rest}
+		r.Body = &heldBody{Closer: rest, held: body, rest: rest, taken: taken}
 		return body, false, nil
 	}
-	r.Body = readCloser{bytes.NewReader(body), rest}
+	r.Body = &heldBody{Closer: rest, held: body, rest: http.NoBody, taken: taken}
 	if n == 0 {
 		r.Body = http.NoBody
 	}
@@ -124,9 +125,55 @@ func (c *counted) Write(p []byte) (int, error) {
 	return c.buffer.Write(p)
 }
 
-type readCloser struct {
-	io.Reader
-	io.Closer
+// heldBody is a body that was read, for those behind. When they have it, its buffer and
+// its room in the budget are given back.
+type heldBody struct {
+	io.Closer // of the body as it came
+	rest      io.Reader
+	taken     *allowance
+
+	mu   sync.Mutex // a transport may close the body while it is being read
+	held []byte
+	read int // how much of it
+}
+
+// Read implements io.Reader.
+func (b *heldBody) Read(p []byte) (int, error) {
+	if n := b.readHeld(p); n > 0 || len(p) == 0 {
+		return n, nil
+	}
+	return b.rest.Read(p)
+}
+
+func (b *heldBody) readHeld(p []byte) int {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	n := copy(p, b.held[b.read:])
+	b.read += n
+	if b.read == len(b.held) {
+		b.letGoLocked()
+	}
+	return n
+}
+
+func (b *heldBody) letGoLocked() {
+	b.taken.giveBack(int64(len(b.held)))
+	b.held, b.read = nil, 0
+}
+
+// Close implements io.Closer.
+func (b *heldBody) Close() error {
+	letGo(b)
+	return b.Closer.Close()
+}
+
+// letGo gives back what a body holds, if it is one of ours.
+func letGo(body io.ReadCloser) {
+	if b, ok := body.(*heldBody); ok {
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		b.letGoLocked()
+	}
 }
 
 // bodyError says with which status a request ends whose body could not be read.

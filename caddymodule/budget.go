@@ -8,11 +8,15 @@ import (
 	"slices"
 	"sync"
 	"sync/atomic"
+	"time"
+
+	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
 )
 
 // budget counts the bytes that are held for requests, against a limit: bodies as they
 // arrive, responses and replays until their clients have them. The last tenth is for
-// what is in flight: while it is reached, no new request is admitted.
+// the responses of runs in flight: while it is reached, no new request is admitted, and
+// replays wait.
 type budget struct {
 	// refused counts the requests for which there was no room.
 	refused atomic.Int64
@@ -22,9 +26,20 @@ type budget struct {
 	used  int64
 	// changed is closed when room was given back; nil while nobody waits for some.
 	changed chan struct{}
-	// overdrawing is the one that may go over the limit. Without it, those in flight
+	// overdrawing is the run that may go over the limit. Without it, those in flight
 	// could wait for each other's room for ever.
 	overdrawing *allowance
+	// replays counts the replays that hold room. One alone may go beyond nine tenths: else
+	// one that is larger than that would wait for ever.
+	replays int
+	// shared are the responses that several requests are answered with.
+	shared map[*idempotency.Response]*sharedResponse
+}
+
+// sharedResponse is a response that is held once for all who waited for its run.
+type sharedResponse struct {
+	holders int
+	taken   allowance
 }
 
 // buffered is the budget of this process. A configuration sets its limit.
@@ -43,6 +58,13 @@ func (b *budget) changedLocked() {
 		close(b.changed)
 		b.changed = nil
 	}
+}
+
+func (b *budget) waitLocked() <-chan struct{} {
+	if b.changed == nil {
+		b.changed = make(chan struct{})
+	}
+	return b.changed
 }
 
 // budgeted are the configurations that run, the oldest first. The limit of that one
@@ -94,8 +116,29 @@ func (e errBudgetSpent) Error() string {
 // allowance is what one holder has taken of a budget.
 type allowance struct {
 	budget *budget
-	bytes  int64 // under the budget's lock
+	bytes  int64 // under the budget's lock, like what follows
+	// impatient says that the holder has waited for long enough.
+	impatient bool
+	// replays says that the holder counts as a replay.
+	replays bool
 }
+
+// busy returns an error while there is no room for new runs.
+func (b *budget) busy() error {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.used <= b.mostForNewLocked() {
+		return nil
+	}
+	return errBudgetSpent{b.limit}
+}
+
+func (b *budget) mostForNewLocked() int64 { return b.limit - b.limit/10 }
+
+// smallBody is the size up to which a request is admitted always, in bytes: its
+// connection alone takes as much, and it may be a duplicate. If it would run, the engine
+// refuses it.
+const smallBody = 4 << 10
 
 // admit takes room for a request that is not in flight yet, or reports that there is
 // none.
@@ -103,46 +146,104 @@ func (a *allowance) admit(n int) error {
 	b := a.budget
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if b.used+int64(n) > b.limit-b.limit/10 {
+	if b.used+int64(n) > b.mostForNewLocked() && a.bytes+int64(n) > smallBody {
 		b.refused.Add(1)
 		return errBudgetSpent{b.limit}
 	}
-	b.used += int64(n)
-	a.bytes += int64(n)
+	a.addLocked(int64(n))
 	return nil
 }
 
-// tryTake takes room for what is in flight, and reports whether there was some.
+func (a *allowance) addLocked(n int64) {
+	a.budget.used += n
+	a.bytes += n
+}
+
+// count takes room for what is held already, whether there is some or not.
+func (a *allowance) count(n int) {
+	a.budget.mu.Lock()
+	defer a.budget.mu.Unlock()
+	a.addLocked(int64(n))
+}
+
+// roomPatience is how long a run waits for room in all. Longer, and its upstream might
+// give up on a client that reads nothing: then a request that was executed would run
+// again.
+const roomPatience = 5 * time.Second
+
+// tryTake takes room for the response of a run, and reports whether there was some.
 func (a *allowance) tryTake(n int) bool {
 	a.budget.mu.Lock()
 	defer a.budget.mu.Unlock()
-	return a.takeLocked(n)
+	return a.takeLocked(int64(n))
 }
 
-func (a *allowance) takeLocked(n int) bool {
+func (a *allowance) takeLocked(n int64) bool {
 	b := a.budget
 	switch {
-	case n == 0 || b.used+int64(n) <= b.limit:
+	case n == 0, a.impatient, b.used+n <= b.limit:
 	case b.overdrawing == nil, b.overdrawing == a:
 		b.overdrawing = a
 	default:
 		return false
 	}
-	b.used += int64(n)
-	a.bytes += int64(n)
+	a.addLocked(n)
 	return true
 }
 
-// take is tryTake that waits for room, until the context ends.
-func (a *allowance) take(ctx context.Context, n int) error {
+// take is tryTake that waits for room, but not for ever: nothing that others hold makes
+// a response one that is not kept.
+func (a *allowance) take(n int) {
 	b := a.budget
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	for !a.takeLocked(n) {
-		if b.changed == nil {
-			b.changed = make(chan struct{})
+	patience := time.NewTimer(roomPatience)
+	defer patience.Stop()
+	for !a.takeLocked(int64(n)) {
+		changed := b.waitLocked()
+		b.mu.Unlock()
+		select {
+		case <-changed:
+			b.mu.Lock()
+		case <-patience.C:
+			b.mu.Lock()
+			a.impatient = true
 		}
-		changed := b.changed
+	}
+}
+
+// smallReplay is the size up to which a replay never waits for room, in bytes: its
+// connection alone takes as much.
+const smallReplay = 16 << 10
+
+// tryTakeReplay takes room for a replay, and reports whether there was some.
+func (a *allowance) tryTakeReplay(n int) bool {
+	a.budget.mu.Lock()
+	defer a.budget.mu.Unlock()
+	return a.takeReplayLocked(int64(n))
+}
+
+func (a *allowance) takeReplayLocked(n int64) bool {
+	b := a.budget
+	switch {
+	case n <= smallReplay:
+	case b.used+n <= b.mostForNewLocked(), b.replays == 0:
+		a.replays = true
+		b.replays++
+	default:
+		return false
+	}
+	a.addLocked(n)
+	return true
+}
+
+// takeReplay is tryTakeReplay that waits for room, until the context ends.
+func (a *allowance) takeReplay(ctx context.Context, n int) error {
+	b := a.budget
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for !a.takeReplayLocked(int64(n)) {
+		changed := b.waitLocked()
 		b.mu.Unlock()
 		select {
 		case <-changed:
@@ -169,17 +270,50 @@ func (a *allowance) complete() {
 
 // giveBack gives some of the room back, at most what was taken.
 func (a *allowance) giveBack(n int64) {
+	a.budget.mu.Lock()
+	defer a.budget.mu.Unlock()
+	a.giveBackLocked(n)
+}
+
+func (a *allowance) giveBackLocked(n int64) {
 	b := a.budget
-	b.mu.Lock()
-	defer b.mu.Unlock()
 	n = min(n, a.bytes)
 	a.bytes -= n
 	b.used -= n
 	if a.bytes == 0 && b.overdrawing == a {
 		b.overdrawing = nil
 	}
+	if a.bytes == 0 && a.replays {
+		a.replays = false
+		b.replays--
+	}
 	b.changedLocked()
 }
 
 // giveAllBack ends the allowance.
 func (a *allowance) giveAllBack() { a.giveBack(math.MaxInt64) }
+
+// share counts a response that a request is answered with, once for all requests that
+// hold the same one. They have it already: there is nothing to wait for.
+func (b *budget) share(response *idempotency.Response) (done func()) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	s := b.shared[response]
+	if s == nil {
+		s = &sharedResponse{taken: allowance{budget: b}}
+		s.taken.addLocked(int64(len(response.Body)))
+		if b.shared == nil {
+			b.shared = make(map[*idempotency.Response]*sharedResponse)
+		}
+		b.shared[response] = s
+	}
+	s.holders++
+	return sync.OnceFunc(func() {
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		if s.holders--; s.holders == 0 {
+			delete(b.shared, response)
+			s.taken.giveBackLocked(math.MaxInt64)
+		}
+	})
+}

@@ -3,15 +3,13 @@ package caddymodule
 import (
 	"bufio"
 	"context"
-	"fmt"
 	"io"
 	"maps"
 	"net"
 	"net/http"
 	"strconv"
 	"strings"
-
-	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
+	"time"
 
 	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
 )
@@ -29,10 +27,9 @@ type capture struct {
 	client   http.ResponseWriter
 	toClient *clientWriter
 	record   *recording
+	own      *reader // the client's
 	maxBody  int64
 	rules    headerRules
-	// ctx is the run's: it limits how long the run waits for room in the budget.
-	ctx context.Context
 
 	// header is the run's own view, so that what the handlers in front have set
 	// can be told from what the run has set.
@@ -55,17 +52,21 @@ type capture struct {
 	upgraded  bool // 101, or the connection was taken over
 
 	onUpgrade, onStream, onOmitted func()
+	// onWait is called when the run has to wait for room in the budget, and what it
+	// returns when the run goes on.
+	onWait func() (goOn func())
 }
 
 // newCapture returns the writer for a run's response, which takes its room from the
 // allowance.
-func newCapture(ctx context.Context, to *clientWriter, maxBody int64, rules headerRules, taken *allowance) *capture {
+func newCapture(to *clientWriter, maxBody int64, rules headerRules, taken *allowance) *capture {
+	record := newRecording(taken)
 	return &capture{
-		ctx:       ctx,
 		rules:     rules,
 		client:    to.client,
 		toClient:  to,
-		record:    newRecording(taken),
+		record:    record,
+		own:       record.reader(),
 		maxBody:   maxBody,
 		header:    to.client.Header().Clone(),
 		onset:     to.client.Header().Clone(),
@@ -73,14 +74,19 @@ func newCapture(ctx context.Context, to *clientWriter, maxBody int64, rules head
 		onUpgrade: func() {},
 		onStream:  func() {},
 		onOmitted: func() {},
+		onWait:    func() func() { return func() {} },
 	}
 }
 
 // Header returns the run's view of the header.
 func (c *capture) Header() http.Header { return c.header }
 
-// Unwrap lets http.ResponseController reach deadlines and full duplex.
+// Unwrap lets http.ResponseController reach the read deadline and full duplex.
 func (c *capture) Unwrap() http.ResponseWriter { return c.client }
+
+// SetWriteDeadline keeps handlers behind from the client's deadline: they write to the
+// recording, at a pace of their own.
+func (c *capture) SetWriteDeadline(time.Time) error { return http.ErrNotSupported }
 
 // WriteHeader passes 1xx on and notes the final status. It may be called from a
 // transport's goroutine for 1xx, while the handler waits for that transport.
@@ -95,7 +101,9 @@ func (c *capture) WriteHeader(status int) {
 	case status < 200:
 		before := c.client.Header().Clone()
 		c.replaceHeader(c.header)
+		c.toClient.setDeadline(c.toClient.idle) // it is sent at once
 		c.client.WriteHeader(status)
+		c.toClient.done()
 		c.replaceHeader(before)
 	default:
 		c.status = status
@@ -132,8 +140,10 @@ func (c *capture) Write(p []byte) (int, error) {
 		}
 		return len(p), nil
 	}
-	if err := c.record.taken.take(c.ctx, len(p)); err != nil {
-		return 0, fmt.Errorf("waiting for room for the response: %w", err)
+	if !c.record.taken.tryTake(len(p)) {
+		goOn := c.onWait()
+		c.record.taken.take(len(p))
+		goOn()
 	}
 	c.record.add(p, c.maxBody)
 	return len(p), nil
@@ -220,6 +230,7 @@ func (c *capture) finish() {
 		if c.declared < 0 && bodyAllowed(c.status) && !hasTrailers(c.header) {
 			c.answered.Set("Content-Length", strconv.FormatInt(c.written, 10))
 		}
+		c.sendHeader()
 		c.deliver()
 	}
 	c.toClient.done()
@@ -237,6 +248,12 @@ func (c *capture) cut() {
 	}
 }
 
+// close lets the recording go, however the run has ended.
+func (c *capture) close() {
+	c.record.end(cut)
+	c.own.leave()
+}
+
 // giveUp leaves the header as the run set it to whoever answers instead: an
 // error route shows WWW-Authenticate of an inner handler.
 func (c *capture) giveUp() {
@@ -246,13 +263,15 @@ func (c *capture) giveUp() {
 }
 
 // stream gives the client what was recorded so far and all that follows, as it comes and
-// at its own pace.
+// at its own pace. The header is written here, which waits for no client: handlers in
+// front may look at what handlers behind are changing meanwhile.
 func (c *capture) stream() {
 	if c.streaming {
 		return
 	}
-	c.streaming, c.toClient.flushes = true, true
-	c.delivered = make(chan struct{})
+	c.toClient.flushes = true
+	c.sendHeader()
+	c.streaming, c.delivered = true, make(chan struct{})
 	go func() {
 		defer close(c.delivered)
 		defer func() { c.panicked = recover() }() // for the request's own goroutine
@@ -263,14 +282,13 @@ func (c *capture) stream() {
 	}
 }
 
-// deliver writes header, body and trailers to the client.
+// deliver writes body and trailers to the client.
 func (c *capture) deliver() {
-	defer c.record.leave()
-	c.sendHeader()
+	defer c.own.leave()
 	if c.toClient.flushes && c.toClient.flush() != nil {
 		return
 	}
-	if c.toClient.follow(context.Background(), c.record, c.record.took) == whole {
+	if c.toClient.follow(context.Background(), c.own) == whole {
 		c.sendTrailers()
 	}
 }
@@ -351,37 +369,3 @@ var (
 	_ http.Hijacker       = (*capture)(nil)
 	_ io.ReaderFrom       = (*capture)(nil)
 )
-
-// passUnclaimed lets a request through that has no claim, and so no run.
-func (h *Handler) passUnclaimed(w http.ResponseWriter, r *http.Request, next caddyhttp.Handler) error {
-	return next.ServeHTTP(&unclaimed{ResponseWriterWrapper: &caddyhttp.ResponseWriterWrapper{ResponseWriter: w}}, sentOnce(r))
-}
-
-// unclaimed keeps the upstream's word to us, Dedup-Retention, from the client.
-type unclaimed struct {
-	*caddyhttp.ResponseWriterWrapper
-	wrote bool
-}
-
-// WriteHeader implements http.ResponseWriter.
-func (u *unclaimed) WriteHeader(status int) {
-	u.Header().Del(retentionHeader)
-	u.wrote = u.wrote || status >= 200
-	u.ResponseWriterWrapper.WriteHeader(status)
-}
-
-// Write implements http.ResponseWriter.
-func (u *unclaimed) Write(p []byte) (int, error) {
-	if !u.wrote {
-		u.WriteHeader(http.StatusOK)
-	}
-	return u.ResponseWriterWrapper.Write(p)
-}
-
-// ReadFrom implements io.ReaderFrom.
-func (u *unclaimed) ReadFrom(r io.Reader) (int64, error) {
-	if !u.wrote {
-		u.WriteHeader(http.StatusOK)
-	}
-	return u.ResponseWriterWrapper.ReadFrom(r)
-}

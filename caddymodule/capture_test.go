@@ -50,7 +50,7 @@ func serveCaptured(t *testing.T, maxBody int64, handler http.HandlerFunc, settle
 // captureOn is a capture for a client that may take as long as it likes.
 func captureOn(w http.ResponseWriter, maxBody int64) *capture {
 	to := &clientWriter{client: w, control: http.NewResponseController(w)}
-	return newCapture(context.Background(), to, maxBody, headerRules{}, room())
+	return newCapture(to, maxBody, headerRules{}, room())
 }
 
 // room is an allowance of a budget that nothing else uses.

@@ -138,6 +138,8 @@ type exchange struct {
 	key        idempotency.Key
 	allowance  allowance // of the budget, for the request's body and its response
 	closeStore func()    // leaves the store
+	following  *reader   // of the stream that the request is answered with
+	unshare    func()    // lets a response go that others are answered with, too
 }
 
 // refusal is a refusal of the handler's own.
@@ -156,8 +158,17 @@ func (x *exchange) begin(request engine.Request) (engine.Decision, error) {
 	x.closeStore = store.leave
 	for {
 		decision, err := store.Begin(x.r.Context(), request)
-		if f, ok := decision.(engine.Follow); ok && !f.Live.(*live).record.hold() {
-			continue // the stream has ended in this moment: its run is settled
+		switch d := decision.(type) {
+		case engine.Follow:
+			x.following = d.Live.(*live).record.reader()
+			if x.following == nil {
+				continue // the stream has ended in this moment: its run is settled
+			}
+		case engine.Replay:
+			decision, err = x.makeRoom(store, d)
+			if decision == nil && err == nil {
+				continue // the response is gone by now
+			}
 		}
 		return decision, err
 	}
@@ -173,6 +184,12 @@ func (x *exchange) leaveStore() {
 
 // done gives back what the request held.
 func (x *exchange) done() {
+	if x.following != nil {
+		x.following.leave()
+	}
+	if x.unshare != nil {
+		x.unshare()
+	}
 	x.allowance.giveAllBack()
 	x.leaveStore()
 }

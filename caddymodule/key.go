@@ -149,7 +149,7 @@ func (x *exchange) claimable(fingerprint string) *engine.Request {
 		Origin:      idempotency.Origin{Provider: x.found.Provider, DeliveryID: x.found.ID},
 		Fingerprint: fingerprint,
 		Policy:      x.policy(x.found.Provider),
-		Timeout:     duration(x.Timeout),
+		Timeout:     duration(x.Timeout) + roomPatience,
 		Wait:        x.wait(),
 	}
 }

@@ -1,9 +1,11 @@
 package caddymodule
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"net/http"
+	"slices"
 	"sync"
 	"time"
 
@@ -20,6 +22,9 @@ type recording struct {
 	// response that is not stored.
 	declared int64
 	taken    *allowance
+	// abandoned is called when a body is passing and its last reader has left: nobody
+	// needs the rest.
+	abandoned func()
 
 	mu sync.Mutex
 	// changed is closed at the next change; nil while nobody waits for one.
@@ -28,11 +33,10 @@ type recording struct {
 	body    []byte
 	dropped int64
 	state   recordingState
-	// holders are those who need the bytes: the run's client, followers, and the
-	// engine until the response is stored.
-	holders int
-	// clientGone says that the client of the run reads no more.
-	clientGone bool
+	readers []*reader
+	// kept says how many others need the bytes: the engine, until the response is
+	// stored.
+	kept int
 }
 
 // recordingState is how far a recording has come.
@@ -41,8 +45,8 @@ type recordingState int
 const (
 	// growing: bytes come, and all are kept.
 	growing recordingState = iota
-	// passing: the body is larger than is kept. What the client has is dropped, and the
-	// upstream is read at the client's pace.
+	// passing: the body is larger than is kept. What all readers have is dropped, and
+	// the upstream is read at the pace of the slowest.
 	passing
 	// whole: all bytes have come, and the run is settled.
 	whole
@@ -50,13 +54,18 @@ const (
 	cut
 )
 
-// window is how many bytes of a passing body wait for its client, in bytes.
-const window = 64 << 10
+const (
+	// window is how many bytes of a passing body wait for its readers, in bytes.
+	window = 64 << 10
+	// readerPatience is how long a reader of a passing body may take nothing while
+	// another one waits for more: then it is cut, and the others go on.
+	readerPatience = 5 * time.Second
+)
 
-var errClientGone = errors.New("the client takes no more of the response")
+var errNoReaders = errors.New("nobody takes the rest of the response")
 
 func newRecording(taken *allowance) *recording {
-	return &recording{declared: -1, taken: taken, holders: 1}
+	return &recording{declared: -1, taken: taken, abandoned: func() {}}
 }
 
 func (r *recording) changedLocked() {
@@ -84,97 +93,153 @@ func (r *recording) add(p []byte, most int64) {
 	r.changedLocked()
 }
 
-// pass appends bytes of a body that is larger than is kept. It waits until the client
-// has taken what came before.
+// pass appends bytes of a body that is larger than is kept. It waits until its readers
+// have taken what came before.
 func (r *recording) pass(p []byte) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.state == growing {
 		r.state = passing
-		r.changedLocked()
+		r.taken.complete()
+		r.dropLocked()
 	}
-	for len(r.body) >= window && !r.clientGone {
-		changed := r.waitLocked()
-		r.mu.Unlock()
-		<-changed // the client reads on, or is given up after client_idle
-		r.mu.Lock()
+	for len(r.body) >= window && len(r.readers) > 0 {
+		r.awaitReadersLocked()
 	}
-	if r.clientGone {
-		return errClientGone
+	if len(r.readers) == 0 {
+		return errNoReaders
 	}
 	r.body = append(r.body, p...)
+	r.taken.count(len(p))
 	r.changedLocked()
 	return nil
 }
 
-// end says that no more bytes come.
+// awaitReadersLocked waits until something changes. Readers that take nothing although
+// others wait for more are cut.
+func (r *recording) awaitReadersLocked() {
+	behind, total := r.dropped, r.dropped+int64(len(r.body))
+	var patience <-chan time.Time // a client alone is given up after client_idle
+	if slices.ContainsFunc(r.readers, func(rd *reader) bool { return rd.offset == total }) {
+		timer := time.NewTimer(readerPatience)
+		defer timer.Stop()
+		patience = timer.C
+	}
+	changed := r.waitLocked()
+	r.mu.Unlock()
+	select {
+	case <-changed:
+		r.mu.Lock()
+	case <-patience:
+		r.mu.Lock()
+		r.readers = slices.DeleteFunc(r.readers, func(rd *reader) bool { return rd.offset == behind })
+		r.dropLocked()
+	}
+}
+
+// end says that no more bytes come. Only its first call counts.
 func (r *recording) end(state recordingState) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.state = state
-	r.taken.complete()
-	r.changedLocked()
-}
-
-// leave says that the client of the run reads no more.
-func (r *recording) leave() {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.clientGone = true
-	r.changedLocked()
-}
-
-// next returns the bytes from an offset on that may be shown, how far the recording is,
-// and what is closed when that has changed.
-func (r *recording) next(offset int64) ([]byte, recordingState, <-chan struct{}) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if offset < r.dropped {
-		return nil, cut, nil // a follower of a body that is not kept
+	if r.state == growing || r.state == passing {
+		r.state = state
 	}
-	shown := r.body[offset-r.dropped:]
+	r.taken.complete()
+	r.dropLocked()
+}
+
+// keep keeps the bytes until unkeep is called.
+func (r *recording) keep() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.kept++
+}
+
+func (r *recording) unkeep() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.kept--
+	r.dropLocked()
+}
+
+// dropLocked drops what nobody needs any more, and gives its room back.
+func (r *recording) dropLocked() {
+	switch {
+	case len(r.readers) == 0 && (r.state == passing || r.state != growing && r.kept == 0):
+		r.body = nil
+		r.taken.giveAllBack()
+	case r.state == passing && len(r.readers) > 0:
+		needed := slices.MinFunc(r.readers, func(a, b *reader) int { return cmp.Compare(a.offset, b.offset) }).offset
+		if n := needed - r.dropped; n > 0 {
+			r.body, r.dropped = r.body[n:], needed
+			if len(r.body) <= window { // so that what is left of a large one is copied once
+				r.body = append(make([]byte, 0, len(r.body)), r.body...)
+			}
+			r.taken.giveBack(n)
+		}
+	}
+	r.changedLocked()
+}
+
+// reader follows a recording from its first byte.
+type reader struct {
+	of     *recording
+	offset int64 // under the recording's lock, like the list of readers
+}
+
+// reader returns a new reader, or nil where the first bytes are gone.
+func (r *recording) reader() *reader {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.state == passing || r.dropped > 0 || r.state != growing && len(r.readers) == 0 && r.kept == 0 {
+		return nil
+	}
+	rd := &reader{of: r}
+	r.readers = append(r.readers, rd)
+	return rd
+}
+
+// next returns bytes that may be shown and were not taken yet, how far the recording is,
+// and what is closed when that has changed. To a reader that was left behind the
+// recording is cut.
+func (rd *reader) next() ([]byte, recordingState, <-chan struct{}) {
+	r := rd.of
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if !slices.Contains(r.readers, rd) {
+		return nil, cut, nil
+	}
+	shown := r.body[rd.offset-r.dropped:]
 	if total := r.dropped + int64(len(r.body)); r.state == growing && r.declared > 0 && total >= r.declared {
 		shown = shown[:max(0, int64(len(shown))-(total-r.declared+1))]
 	}
 	return shown, r.state, r.waitLocked()
 }
 
-// took says that the run's client has all up to an offset. Of a passing body these are
-// dropped, and their room is given back.
-func (r *recording) took(offset int64) {
+// took says that the reader has taken that many bytes more.
+func (rd *reader) took(n int) {
+	r := rd.of
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.state != passing || offset == r.dropped {
+	rd.offset += int64(n)
+	if r.state == passing {
+		r.dropLocked()
+	}
+}
+
+// leave says that the reader takes no more. It may be called again.
+func (rd *reader) leave() {
+	r := rd.of
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	had := len(r.readers)
+	r.readers = slices.DeleteFunc(r.readers, func(other *reader) bool { return other == rd })
+	if len(r.readers) == had {
 		return
 	}
-	n := offset - r.dropped
-	r.body, r.dropped = r.body[n:], offset
-	if len(r.body) <= window { // so that what is left of a large one is copied once
-		r.body = append(make([]byte, 0, len(r.body)), r.body...)
-	}
-	r.taken.giveBack(n)
-	r.changedLocked()
-}
-
-// hold keeps the bytes for one more. It reports false where they are gone.
-func (r *recording) hold() bool {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if r.holders == 0 {
-		return false
-	}
-	r.holders++
-	return true
-}
-
-// drop is for a holder that needs the bytes no more.
-func (r *recording) drop() {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.holders--
-	if r.holders == 0 {
-		r.body = nil
-		r.taken.giveAllBack()
+	r.dropLocked()
+	if r.state == passing && len(r.readers) == 0 {
+		r.abandoned()
 	}
 }
 
@@ -243,19 +308,16 @@ func (d *clientWriter) done() {
 }
 
 // follow writes a recording from its first byte to its end. It reports how that was:
-// whole, or cut for whatever reason. took is told, again and again, how far the client
-// is.
-func (d *clientWriter) follow(ctx context.Context, r *recording, took func(offset int64)) recordingState {
-	var offset int64
+// whole, or cut for whatever reason.
+func (d *clientWriter) follow(ctx context.Context, rd *reader) recordingState {
 	for {
-		took(offset)
-		shown, state, changed := r.next(offset)
+		shown, state, changed := rd.next()
 		if len(shown) > 0 {
 			shown = shown[:min(len(shown), piece)]
 			if err := d.write(shown); err != nil {
 				return cut
 			}
-			offset += int64(len(shown))
+			rd.took(len(shown))
 			continue
 		}
 		if state == whole || state == cut {

@@ -23,9 +23,10 @@ func (x *exchange) refuse(r refusal) error {
 }
 
 // refuseOrPass answers with a refusal of the engine's, or lets the request pass
-// unprotected where the store fails and the user chose so.
+// unprotected where the store fails and the user chose so. What is known to have been
+// executed never passes.
 func (x *exchange) refuseOrPass(d engine.Refusal) error {
-	if d.Reason == engine.ReasonUnavailable && x.StoreErrors == storeErrorsPass {
+	if d.Reason == engine.ReasonUnavailable && d.ExecutionID == "" && x.StoreErrors == storeErrorsPass {
 		x.logger.Error("unprotected: the store failed and the request passes without a claim",
 			zap.String("key", x.keyText()), zap.String("provider", x.found.Provider), x.loggedID(), zap.Error(d.Err))
 		x.report(outcomeUnprotected, "", 0)
@@ -53,6 +54,11 @@ func (x *exchange) detailOf(d engine.Refusal) string {
 			return "the request was not executed: the store is full; repeat it later"
 		}
 		return "the request was not executed: too much is in progress; repeat it later"
+	case engine.ReasonUnavailable:
+		if d.ExecutionID != "" {
+			return "the request was executed, and its response cannot be read now; repeat the request later"
+		}
+		fallthrough
 	default:
 		return "the request was not executed: whether it is a duplicate could not be found out; repeat it later"
 	}

@@ -29,8 +29,10 @@ func (x *exchange) carryOut(run *engine.Run) error {
 	ctx, limit := limited(x.r, duration(x.Timeout))
 	defer limit.end()
 	ctx, trace := traced(inExecution(ctx, run.ExecutionID()))
-	answer := newCapture(ctx, newClientWriter(x.w, x.r, duration(x.ClientIdle)), x.MaxResponseBody, x.headers, &allowance{budget: x.allowance.budget})
-	defer answer.record.drop()
+	answer := newCapture(newClientWriter(x.w, x.r, duration(x.ClientIdle)), x.MaxResponseBody, x.headers, &allowance{budget: x.allowance.budget})
+	defer answer.close()
+	answer.onWait = limit.pause
+	answer.record.abandoned = limit.end
 
 	settled := false
 	settle := func(err error) {
@@ -50,13 +52,14 @@ func (x *exchange) carryOut(run *engine.Run) error {
 	answer.onOmitted = func() {
 		limit.lift()
 		settle(nil)
-		context.AfterFunc(x.r.Context(), limit.end) // nobody else needs the rest
+		x.leaveStore()
+		context.AfterFunc(x.r.Context(), answer.own.leave) // it may be the last who needs the rest
 	}
 	answer.onStream = func() { run.Stream(answer.live()) }
 	err := x.next.ServeHTTP(answer, forUpstream(x.r.WithContext(ctx), x.proofOf(run.Record())))
 	ended = true
 	settle(err)
-	x.allowance.giveAllBack() // the request's body has done its part
+	x.leaveStore() // what is left is the client's own affair
 	switch {
 	case answer.streaming && (err != nil || answer.broken()):
 		answer.cut()
@@ -67,6 +70,7 @@ func (x *exchange) carryOut(run *engine.Run) error {
 	case answer.broken():
 		return caddyhttp.Error(http.StatusBadGateway, errors.New("the response was cut off"))
 	}
+	letGo(x.r.Body) // it has done its part
 	answer.finish()
 	return nil
 }
@@ -81,8 +85,8 @@ func (x *exchange) settle(run *engine.Run, err error, answer *capture, way upstr
 	if end.Retention == nil {
 		end.Retention = x.wishedRetention(answer)
 	}
-	answer.record.hold()
-	run.OnResponseDone(answer.record.drop)
+	answer.record.keep()
+	run.OnResponseDone(answer.record.unkeep)
 	run.Explain(x.happened(err, end)...)
 	_, _ = run.End(end) // the engine logs what became of it
 }
@@ -174,6 +178,8 @@ func (x *exchange) wishedRetention(answer *capture) *time.Duration {
 type runLimit struct {
 	end  func()
 	lift func()
+	// pause stops the time until what it returns is called.
+	pause func() (resume func())
 }
 
 // limited returns a context for a run: not the client's, and with a limit of its own,
@@ -181,10 +187,21 @@ type runLimit struct {
 // from a request that was given up (499).
 func limited(r *http.Request, timeout time.Duration) (context.Context, runLimit) {
 	ctx, cancel := context.WithCancelCause(context.WithoutCancel(r.Context()))
+	ends := time.Now().Add(timeout)
 	timer := time.AfterFunc(timeout, func() { cancel(context.DeadlineExceeded) })
 	return ctx, runLimit{
 		end:  func() { timer.Stop(); cancel(nil) },
 		lift: func() { timer.Stop() },
+		pause: func() func() {
+			paused := time.Now()
+			if !timer.Stop() {
+				return func() {}
+			}
+			return func() {
+				ends = ends.Add(time.Since(paused))
+				timer.Reset(time.Until(ends))
+			}
+		},
 	}
 }
 

@@ -61,7 +61,7 @@ func TestStalledClientHoldsUpNobody(t *testing.T) {
 		}},
 		"not kept": {[]string{"timeout 1s", "lease 2s", "unknown hold"}, func(t *testing.T, p *caddy, key string) {
 			eventually(t, "the duplicate is told so", func() bool {
-				// One that follows the response while it is sent is cut with it.
+				// One that follows the response from its beginning is sent all of it.
 				got, err := try(oneShot, p.newPost("/", key, "body"))
 				return err == nil && got.Status == 409 && strings.Contains(got.Body, "response_not_kept")
 			})

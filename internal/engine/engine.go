@@ -35,6 +35,9 @@ type Options struct {
 	NewToken func() string
 	// NewExecutionID returns the public name of a new run.
 	NewExecutionID func() string
+	// Room returns an error while no new run may begin because there is no room for what
+	// it would hold; nil for no such limit. It must not call the engine.
+	Room func() error
 }
 
 // Settings are what can change while the store is open.

@@ -23,6 +23,8 @@ type Limits struct {
 // reached.
 type Overloads struct {
 	Waiters, WaitersPerKey, InFlight int64
+	// Room counts the runs for which [Options.Room] had no room.
+	Room int64
 }
 
 // Overloads returns the counts since the engine was made.
@@ -70,13 +72,19 @@ func (e *Engine) wait(m *member, seen flightState) error {
 // an error the claim is not made, and not counted; found is then what the store has,
 // as far as it was asked.
 //
-// The limit of runs refuses nothing but runs. When it is reached, the store is asked
-// first whether this request would run. Between that and the claim the answer may
-// change, so for a moment there may be a run more than the limit allows.
+// The limits of runs and of their room refuse nothing but runs. When one is reached, the
+// store is asked first whether this request would run. Between that and the claim the
+// answer may change, so for a moment there may be a run more than the limit allows.
 func (e *Engine) beginClaim(ctx context.Context, c idempotency.Claim) (found idempotency.Claimed, err error) {
-	full, err := e.countClaim(false)
+	var noRoom error
+	if e.options.Room != nil {
+		noRoom = e.options.Room()
+	}
+	full := noRoom != nil
 	if !full {
-		return idempotency.Claimed{}, err
+		if full, err = e.countClaim(false); !full {
+			return idempotency.Claimed{}, err
+		}
 	}
 	found.Record, found.Now, err = e.store.Lookup(ctx, c.Key)
 	if err != nil {
@@ -85,6 +93,10 @@ func (e *Engine) beginClaim(ctx context.Context, c idempotency.Claim) (found ide
 	if idempotency.Decide(found.Record, c, found.Now) == idempotency.Proceed {
 		e.mu.Lock()
 		defer e.mu.Unlock()
+		if noRoom != nil {
+			e.overloads.Room++
+			return found, fmt.Errorf("%w: %w", ErrOverloaded, noRoom)
+		}
 		return found, overloaded("runs in flight", e.limits.InFlight, &e.overloads.InFlight)
 	}
 	_, err = e.countClaim(true)

@@ -276,3 +276,31 @@ func TestLimitOfWaitersThatJoinedTogether(t *testing.T) {
 		})
 	}
 }
+
+// Where there is no room, no run begins: all else goes on.
+func TestNoRoomRefusesRuns(t *testing.T) {
+	onBoth(t, func(t *testing.T, owner, other *replica) {
+		full := errors.New("full")
+		kept, busy := withKey(someRequest(), "kept"), withKey(someRequest(), "busy")
+		done, run := owner.run(kept), owner.run(busy)
+		wantEnd(t, done, created("kept"), resultKept)
+		other.setRoom(full)
+		wantReplay(t, other.begin(kept), done.ExecutionID(), created("kept"), false)
+		waiting := other.waiters(2, busy)
+		synctest.Wait()
+		got := other.begin(withKey(someRequest(), "new"))
+		wantOverloaded(t, got)
+		if err := as[engine.Refusal](t, got).Err; !errors.Is(err, full) {
+			t.Errorf("refused because of %v", err)
+		}
+		if got := other.Overloads(); got != (engine.Overloads{Room: 1}) {
+			t.Errorf("it counts %+v", got)
+		}
+		wantEnd(t, run, created("busy"), resultKept)
+		for _, w := range waiting {
+			wantReplay(t, w.decision(), run.ExecutionID(), created("busy"), true)
+		}
+		other.setRoom(nil)
+		other.run(withKey(someRequest(), "new"))
+	})
+}

@@ -35,16 +35,23 @@ type replica struct {
 	*engine.Engine
 	t    *testing.T
 	link *link
+	room atomic.Pointer[error]
 }
+
+// setRoom says whether the replica has room for new runs: nil if it has.
+func (r *replica) setRoom(err error) { r.room.Store(&err) }
 
 var tokenNumber, runNumber atomic.Int64
 
 func newReplica(t *testing.T, store idempotency.Store) *replica {
 	t.Helper()
-	l := newLink(store)
-	engine := engine.New(l, someOptions())
-	t.Cleanup(func() { _ = engine.Close() })
-	return &replica{Engine: engine, t: t, link: l}
+	r := &replica{t: t, link: newLink(store)}
+	r.setRoom(nil)
+	options := someOptions()
+	options.Room = func() error { return *r.room.Load() }
+	r.Engine = engine.New(r.link, options)
+	t.Cleanup(func() { _ = r.Engine.Close() })
+	return r
 }
 
 func someOptions() engine.Options {

@@ -1,0 +1,224 @@
+package integration
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/caddy-dedup/caddy-dedup/internal/redistest"
+)
+
+// Tests of responses that are larger than is kept, while duplicates follow them.
+
+const largeSize = 8 << 20 // more than is kept, and than the kernel's buffers take
+
+// begunLarge is an upstream that begins a stream, and goes on with a body that is larger
+// than is kept when the gate opens.
+func begunLarge(t *testing.T, g *gate) *upstream {
+	return startUpstream(t, func(w http.ResponseWriter, r *http.Request, n run) {
+		fmt.Fprint(w, "begun:")
+		w.(http.Flusher).Flush()
+		<-g.opened
+		answersLarge(largeSize)(w, r, n)
+	})
+}
+
+// following sends a duplicate, and returns its answer when it has begun to come.
+func following(t *testing.T, p *caddy, key string) io.ReadCloser {
+	t.Helper()
+	answer, err := oneShot.Do(p.newPost("/", key, "body"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { answer.Body.Close() })
+	begin := make([]byte, len("begun:"))
+	if _, err := io.ReadFull(answer.Body, begin); err != nil || string(begin) != "begun:" {
+		t.Fatalf("the stream begins with %q, %v", begin, err)
+	}
+	return answer.Body
+}
+
+func wantRest(t *testing.T, who string, body io.Reader) {
+	t.Helper()
+	n, err := io.Copy(io.Discard, body)
+	if err != nil || n != largeSize {
+		t.Errorf("%s got %d of %d bytes more, %v", who, n, largeSize, err)
+	}
+}
+
+// awaitCall waits until one of the process's goroutines is in a function.
+func (p *caddy) awaitCall(t *testing.T, function string) {
+	t.Helper()
+	eventually(t, "something is in "+function, func() bool {
+		_, dump := p.askAdmin(t, "GET", "/debug/pprof/goroutine?debug=2", "", "")
+		return strings.Contains(dump, function)
+	})
+}
+
+// Who has begun to follow a response gets all of it, even if it turns out to be larger
+// than is kept. Who comes after that is told so.
+func TestFollowersOfALargeResponseGetAllOfIt(t *testing.T) {
+	t.Parallel()
+	g := newGate(t)
+	up := begunLarge(t, g)
+	p := start(t, conf{store: "store file", site: lines("dedup", proxyTo(up))})
+	all := []io.Reader{following(t, p, "k"), following(t, p, "k"), following(t, p, "k")}
+	g.open()
+	done := make(chan struct{})
+	for n, body := range all {
+		go func() {
+			wantRest(t, fmt.Sprint("reader ", n), body)
+			done <- struct{}{}
+		}()
+	}
+	for range all {
+		<-done
+	}
+	wantProblem(t, p.post(t, "/", "k", "body"), 409, "response_not_kept")
+	up.wantRuns(t, "k", 1)
+}
+
+// The client that began the run loses its network, or hangs up: who follows gets all.
+func TestFollowerOfALargeResponseGoesOnAlone(t *testing.T) {
+	t.Parallel()
+	for name, lose := range map[string]func(t *testing.T, p *caddy){
+		"stalls":  func(t *testing.T, p *caddy) { stalled(t, p, "k") },
+		"hang up": func(t *testing.T, p *caddy) { _ = stalled(t, p, "k").Close() },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			g := newGate(t)
+			up := begunLarge(t, g)
+			p := start(t, conf{store: "store memory", site: lines("dedup", proxyTo(up))})
+			lose(t, p)
+			up.awaitRuns(t, "k", 1)
+			body := following(t, p, "k")
+			g.open()
+			wantRest(t, "the follower", body)
+			up.wantRuns(t, "k", 1)
+		})
+	}
+}
+
+// A download that is not kept, and that nobody reads any more, ends at the upstream too,
+// even while that one sends nothing.
+func TestDownloadEndsWithItsLastReader(t *testing.T) {
+	t.Parallel()
+	for name, client := range map[string]*http.Client{"HTTP1": oneShot, "HTTP2": unencryptedHTTP2()} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			ended := make(chan struct{})
+			up := startUpstream(t, func(w http.ResponseWriter, r *http.Request, n run) {
+				answersLarge(2<<20)(w, r, n)
+				<-r.Context().Done() // it waits for something
+				close(ended)
+			})
+			p := start(t, conf{store: "store memory", global: "servers {\nprotocols h1 h2c\n}", site: lines("dedup", proxyTo(up))})
+			ctx, leave := context.WithCancel(t.Context())
+			defer leave()
+			answer, err := client.Do(p.newPost("/", "k", "body", within(ctx)))
+			if err != nil {
+				t.Fatal(err)
+			}
+			if _, err := io.CopyN(io.Discard, answer.Body, 2<<20); err != nil {
+				t.Fatal(err)
+			}
+			wantProblem(t, p.post(t, "/", "k", "body"), 409, "response_not_kept")
+			leave()
+			answer.Body.Close()
+			select {
+			case <-ended:
+			case <-time.After(patience):
+				t.Error("the upstream's request goes on")
+			}
+		})
+	}
+}
+
+// A stream may pause for longer than its client may take nothing: it is the upstream
+// that says nothing.
+func TestPauseOfAStreamIsNotItsClients(t *testing.T) {
+	t.Parallel()
+	for name, client := range map[string]*http.Client{"HTTP1": oneShot, "HTTP2": unencryptedHTTP2()} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			up := startUpstream(t, func(w http.ResponseWriter, _ *http.Request, _ run) {
+				for n := range 2 {
+					fmt.Fprintf(w, "part %d\n", n)
+					w.(http.Flusher).Flush()
+					time.Sleep(2 * time.Second) // twice client_idle
+				}
+				fmt.Fprint(w, "end\n")
+			})
+			p := start(t, conf{store: "store memory", global: "servers {\nprotocols h1 h2c\n}", site: lines(dedupBlock("client_idle 1s"), proxyTo(up))})
+			first := sendLater(client, p.newPost("/", "k", ""))
+			up.awaitRuns(t, "k", 1)
+			second := sendLater(client, p.newPost("/", "k", ""))
+			for _, w := range []*pending{first, second} {
+				if got := w.reply(t); got.Body != "part 0\npart 1\nend\n" {
+					t.Errorf("got %q", got.Body)
+				}
+			}
+			up.wantRuns(t, "k", 1)
+		})
+	}
+}
+
+// Responses that nobody reads take the room of duplicates, not that of runs: a run that
+// has begun ends and is kept, and new ones are refused, with a body or without.
+func TestStalledReplaysLeaveRoomForRuns(t *testing.T) {
+	t.Parallel()
+	g := newGate(t)
+	up := startUpstream(t, func(w http.ResponseWriter, r *http.Request, n run) {
+		if n.Key == "kept" {
+			answersLarge(largeSize)(w, r, n)
+			return
+		}
+		<-g.opened
+		answersLarge(1<<20)(w, r, n)
+	})
+	site := lines(dedupBlock("timeout 10s", "max_response_body 16MiB"), proxyTo(up))
+	p := start(t, conf{store: "store memory", dedup: limits("buffered 8500KiB"), site: site})
+	p.post(t, "/", "kept", "body")
+	late := p.postLater("/", "late", "")
+	up.awaitRuns(t, "late", 1)
+	for range 10 {
+		stalled(t, p, "kept")
+	}
+	p.awaitCall(t, "(*clientWriter).write(")
+	wantProblem(t, p.post(t, "/", "new", ""), 503, "overloaded")
+	wantProblem(t, p.post(t, "/", "new", "body"), 503, "overloaded")
+	g.open()
+	if got := late.reply(t); got.Status != 200 || len(got.Body) != 1<<20 {
+		t.Fatalf("the run in flight was answered with %d and %d bytes", got.Status, len(got.Body))
+	}
+	up.wantRuns(t, "late", 1)
+	up.wantRuns(t, "new", 0)
+}
+
+// What is known to have been executed does not pass when its response cannot be read,
+// even where requests pass without a store.
+func TestWaitingReplayNeverRuns(t *testing.T) {
+	t.Parallel()
+	server := redistest.Start(t)
+	up := startUpstream(t, answersLarge(largeSize))
+	site := lines(dedupBlock("store_errors pass", "max_response_body 16MiB"), proxyTo(up))
+	p := start(t, conf{store: storeAt(server.Addr) + " {\ntimeout 2s\n}", dedup: limits("buffered 8500KiB"), site: site})
+	p.post(t, "/", "k", "body")
+	holding := stalled(t, p, "k")
+	p.awaitCall(t, "(*clientWriter).write(")
+	waiting := p.postLater("/", "k", "body")
+	p.awaitCall(t, "(*allowance).takeReplay(")
+	server.Stop()
+	holding.Close()
+	got := waiting.reply(t)
+	wantProblem(t, got, 503, "store_unavailable")
+	if got.executionID() == "" {
+		t.Error("the refusal does not name the execution")
+	}
+	up.wantRuns(t, "k", 1)
+}
