@@ -145,10 +145,11 @@ func TestLinesAboutAKeyNameTheDelivery(t *testing.T) {
 	p.post(t, "/held", "delivery-held", "body")
 	held := wantProblem(t, p.post(t, "/held", "delivery-held", "body"), 409, "outcome_unknown")
 	p.operator(t, http.MethodPost, held.Key+"/release", 204)
+	p.operator(t, http.MethodDelete, held.Key, 204)
 	for id, messages := range map[string][]string{
 		"delivery-free": {"released: "},
 		"delivery-kept": {"refused a request", "forced: "},
-		"delivery-held": {"held: ", "refused a request", "an operator freed a key"},
+		"delivery-held": {"held: ", "refused a request", "an operator freed a key", "an operator removed a key"},
 	} {
 		for _, message := range messages {
 			p.awaitLog(t, "the line "+message+" of "+id, func(e entry) bool {

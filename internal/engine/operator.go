@@ -60,9 +60,14 @@ func (e *Engine) Free(ctx context.Context, key idempotency.Key) error {
 func (e *Engine) Forget(ctx context.Context, key idempotency.Key) error {
 	ctx, cancel := e.operation(ctx)
 	defer cancel()
+	said := []zap.Field{zap.Stringer("key", key)}
+	if found, _, err := e.store.Lookup(ctx, key); err == nil && found != nil { // for the log: later it is gone
+		said = append(said, e.loggedID(found.DeliveryID, found.SealedBy), zap.String("provider", found.Provider),
+			zap.String("execution_id", found.ExecutionID), zap.String("state", string(found.State)))
+	}
 	err := e.store.Forget(ctx, key)
 	if err == nil {
-		e.log.Warn("an operator removed a key", zap.Stringer("key", key))
+		e.log.Warn("an operator removed a key", said...)
 	}
 	return err
 }
