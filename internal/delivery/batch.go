@@ -72,10 +72,25 @@ func (b *batch) members(i int, element canonicaljson.Value, list List) error {
 		}
 		b.all.writeItem(found)
 	}
+	for _, pointer := range list.Optional {
+		b.optional(element, pointer)
+	}
 	if len(list.Members) > 0 {
 		b.count++
 	}
 	return nil
+}
+
+// optional adds a value if it is there. It counts too that none is: else the value of
+// the one pointer could stand for that of the next.
+func (b *batch) optional(element canonicaljson.Value, pointer string) {
+	found, err := member(element, pointer)
+	if err != nil {
+		b.all.writeCount(0)
+		return
+	}
+	b.all.writeCount(1)
+	b.all.writeItem(found)
 }
 
 func (b *batch) lists(i int, element canonicaljson.Value, list List) error {

@@ -3,6 +3,7 @@ package delivery
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"unicode/utf8"
 
 	"github.com/caddy-dedup/caddy-dedup/internal/canonicaljson"
@@ -88,7 +89,7 @@ func checkList(l List) error {
 	if len(l.Members) == 0 && len(l.Lists) == 0 {
 		return fmt.Errorf("the array %q has no members to make an ID of", l.Array)
 	}
-	for _, pointer := range append([]string{l.Array}, l.Members...) {
+	for _, pointer := range slices.Concat([]string{l.Array}, l.Members, l.Optional) {
 		if err := CheckPointer(pointer); err != nil {
 			return err
 		}

@@ -41,6 +41,9 @@ func (l List) paths(base string) []string {
 	for _, pointer := range l.Members {
 		all = append(all, base+pointer)
 	}
+	for _, pointer := range l.Optional {
+		all = append(all, base+pointer+" if present")
+	}
 	for _, inner := range l.Lists {
 		all = append(all, inner.paths(base)...)
 	}

@@ -87,6 +87,9 @@ type List struct {
 	// Members are JSON pointers that start from an element. The values there
 	// together are the ID of the element, and all of them must be present.
 	Members []string
+	// Optional are JSON pointers like Members, to values that not every element has.
+	// Those that are there are part of the element's ID too.
+	Optional []string
 	// Lists are further arrays within each element. At least one of them must have
 	// elements.
 	Lists []List
