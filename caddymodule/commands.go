@@ -291,11 +291,16 @@ func printProvider(w io.Writer, name string) error {
 	if p.Verified { // else the line before names its origin
 		fact = p.Fact
 	}
+	claims := ""
+	if signs := p.Signs.String(); signs != "" {
+		claims = "requests " + signs
+	}
 	lines := []struct{ label, text string }{
 		{"name", p.Name},
 		{"title", p.Title},
 		{"mode", string(delivery.ModeWebhook)},
 		{"key", p.Key()},
+		{"claims", claims},
 		{"scope", strings.Join(append([]string{"host", "path"}, p.Scope()...), ", ")},
 		{"retention", p.Kept()},
 		{"passes", cmp.Or(strings.Join(passes, ", or "), "none of its requests")},

@@ -36,7 +36,7 @@ func (s *Settings) deliverySources() []delivery.Source {
 // member of the body, and 2 for what every request has.
 func certainty(s delivery.Source) int {
 	switch {
-	case s.Kind == delivery.KindHeader, slices.ContainsFunc(s.Parts, func(part delivery.Source) bool { return part.Kind == delivery.KindHeader }):
+	case s.OfOneSender():
 		return 0
 	case s.MadeOfContent():
 		return 2

@@ -30,7 +30,7 @@ var deliveriesOf = map[string]struct{ event, retry, other, missing sent }{
 	"gitlab": {
 		lined(`{"object_kind":"push"}`, "Idempotency-Key: f5e5f430-f57b-4e6e-9fac-d9128cd7232f", "webhook-id: f5e5f430-f57b-4e6e-9fac-d9128cd7232f", "X-Gitlab-Event: Push Hook"),
 		lined(`{"object_kind":"push"}`, "Idempotency-Key: f5e5f430-f57b-4e6e-9fac-d9128cd7232f", "X-Gitlab-Event: Push Hook"),
-		lined(`{"object_kind":"push"}`, "Idempotency-Key: 13792a34-cac6-4fda-95a8-c58e00a3954e"),
+		lined(`{"object_kind":"push"}`, "Idempotency-Key: 13792a34-cac6-4fda-95a8-c58e00a3954e", "X-Gitlab-Event: Push Hook"),
 		lined(`{"object_kind":"push"}`, "X-Gitlab-Event: Push Hook"),
 	},
 	"standard_webhooks": {
@@ -41,8 +41,8 @@ var deliveriesOf = map[string]struct{ event, retry, other, missing sent }{
 	},
 	"shopify": {
 		lined(`{"id":820982911946154508}`, "X-Shopify-Event-Id: 98880550", "X-Shopify-Webhook-Id: b54557e4", "X-Shopify-Topic: orders/create", "X-Shopify-Shop-Domain: a.myshopify.com"),
-		lined(`{"id":820982911946154508}`, "X-Shopify-Event-Id: 98880550", "X-Shopify-Webhook-Id: other", "X-Shopify-Topic: orders/create", "X-Shopify-Shop-Domain: a.myshopify.com"),
-		lined(`{"id":820982911946154508}`, "X-Shopify-Event-Id: 98880550", "X-Shopify-Topic: orders/paid", "X-Shopify-Shop-Domain: a.myshopify.com"),
+		lined(`{"id":820982911946154508}`, "X-Shopify-Event-Id: 98880550", "X-Shopify-Webhook-Id: b54557e4", "X-Shopify-Topic: orders/create", "X-Shopify-Shop-Domain: a.myshopify.com", "X-Shopify-Triggered-At: 2"),
+		lined(`{"id":820982911946154508}`, "X-Shopify-Event-Id: 98880550", "X-Shopify-Webhook-Id: b54557e4", "X-Shopify-Topic: orders/paid", "X-Shopify-Shop-Domain: a.myshopify.com"),
 		lined(`{"id":820982911946154508}`, "X-Shopify-Topic: orders/create", "X-Shopify-Shop-Domain: a.myshopify.com"),
 	},
 	"sns": {
@@ -83,9 +83,9 @@ var deliveriesOf = map[string]struct{ event, retry, other, missing sent }{
 		lined(`{"type":"webhook_event","trigger":"FILE.UPLOADED"}`, "BOX-DELIVERY-ID: f96bb54b"),
 	},
 	"mailgun": {
-		lined(`{"signature":{"token":"a8ce"},"event-data":{"id":"CPgfbmQMTCKtHW6uIWtuVe","event":"delivered"}}`),
-		lined(`{"signature":{"token":"b9df"},"event-data":{"id":"CPgfbmQMTCKtHW6uIWtuVe","event":"delivered"}}`),
-		lined(`{"signature":{"token":"a8ce"},"event-data":{"id":"DPgfbmQMTCKtHW6uIWtuVe","event":"delivered"}}`),
+		lined(`{"signature":{"token":"a8ce"},"event-data":{"id":"CPgfbmQMTCKtHW6uIWtuVe","timestamp":1521472262.908181,"event":"delivered"}}`),
+		lined(`{"signature":{"token":"b9df"},"event-data":{"id":"CPgfbmQMTCKtHW6uIWtuVe","timestamp":1521472262.908181,"event":"delivered"}}`),
+		lined(`{"signature":{"token":"a8ce"},"event-data":{"id":"DPgfbmQMTCKtHW6uIWtuVe","timestamp":1521472262.908181,"event":"delivered"}}`),
 		lined(`{"signature":{"token":"a8ce"},"event-data":{"event":"delivered"}}`),
 	},
 	// Known by several values, or by those of several events.
@@ -125,7 +125,37 @@ var deliveriesOf = map[string]struct{ event, retry, other, missing sent }{
 		lined(`{"id":1,"status":"completed"}`, "X-WC-Webhook-Delivery-ID: 5fe8b7"),
 		lined(`{"id":1,"status":"processing"}`),
 	},
+	"adyen": {
+		lined(adyenItem),
+		lined(strings.Replace(adyenItem, `"amount"`, `"additionalData":{"hmacSignature":"b="},"amount"`, 1)),
+		lined(strings.Replace(adyenItem, "2026-01-02", "2026-01-03", 1)),
+		lined(strings.Replace(adyenItem, "pspReference", "merchantReference", 1)),
+	},
+	"whatsapp": {
+		lined(groupStatus, "X-Hub-Signature-256: sha256=1"),
+		lined(groupStatus, "X-Hub-Signature-256: sha256=2"),
+		lined(strings.Replace(groupStatus, "15550001", "15550002", 1)),
+		lined(`{"object":"whatsapp_business_account","entry":[{"id":"1022","changes":[{"field":"account_update","value":{"event":"VERIFIED_ACCOUNT"}}]}]}`),
+	},
+	"eventarc": {
+		lined(cloudEvent, structuredMode),
+		lined(cloudEvent, structuredMode, "traceparent: 00-1"),
+		lined(cloudEvents, batchedMode),
+		lined(cloudEvent, "Content-Type: application/json"),
+	},
+	"line": {
+		lined(`{"destination":"U1","events":[{"type":"message","webhookEventId":"01FZ74A0","deliveryContext":{"isRedelivery":false}}]}`, "X-Line-Signature: a"),
+		lined(`{"destination":"U1","events":[{"type":"message","webhookEventId":"01FZ74A0","deliveryContext":{"isRedelivery":true}}]}`, "X-Line-Signature: b"),
+		lined(`{"destination":"U1","events":[{"type":"message","webhookEventId":"01FZ74A1"}]}`),
+		lined(`{"destination":"U1","events":[]}`),
+	},
 	// Known by the whole body.
+	"sentry": {
+		lined(`{"action":"resolved","data":{"issue":{"id":"1"}}}`, "Sentry-Hook-Resource: issue", "Request-ID: a", "Sentry-Hook-Timestamp: 1"),
+		lined(`{"action":"resolved","data":{"issue":{"id":"1"}}}`, "Sentry-Hook-Resource: issue", "Request-ID: b", "Sentry-Hook-Timestamp: 2"),
+		lined(`{"action":"resolved","data":{"issue":{"id":"2"}}}`, "Sentry-Hook-Resource: issue", "Request-ID: a", "Sentry-Hook-Timestamp: 1"),
+		lined(`{"action":"resolved","data":{"issue":{"id":"1"}}}`, "Request-ID: a", "Sentry-Hook-Timestamp: 1"),
+	},
 	"postmark": {
 		lined(`{"RecordType":"Open","MessageID":"00000000","ReceivedAt":"2026-01-02T03:04:05Z"}`),
 		lined(`{"MessageID":"00000000","RecordType":"Open","ReceivedAt":"2026-01-02T03:04:05Z"}`),
@@ -203,8 +233,8 @@ func TestProvidersTogether(t *testing.T) {
 	// One ID of two providers is two keys.
 	keys := make(map[string]bool)
 	for _, s := range []sent{
-		lined("{}", "X-GitHub-Delivery: 1"), lined("{}", "webhook-id: 1"), lined("{}", "x-amz-sns-message-id: 1"),
-		lined("{}", "X-Shopify-Event-Id: 1"), lined(`{"id":"1"}`), lined(`{"event_id":"1"}`), lined(`{"update_id":"1"}`), lined(`{"update_id":1}`),
+		lined("{}", "X-GitHub-Delivery: 1"), lined("{}", "webhook-id: 1", "webhook-timestamp: 1"), lined("{}", "x-amz-sns-message-id: 1"),
+		lined("{}", "X-Shopify-Event-Id: 1", "X-Shopify-Webhook-Id: 1"), lined(`{"id":"1"}`), lined(`{"event_id":"1"}`), lined(`{"update_id":"1"}`), lined(`{"update_id":1}`),
 	} {
 		keys[p.send(t, "/same", s).Header.Get("X-Key")] = true
 	}
@@ -217,7 +247,7 @@ func TestProvidersTogether(t *testing.T) {
 func TestRetentionOfProviders(t *testing.T) {
 	t.Parallel()
 	out, _ := command(t, shortTempDir(t), "providers")
-	for name, want := range map[string]string{"adyen": "30d", "github": "7d", "dropbox": "1m"} {
+	for name, want := range map[string]string{"adyen": "30d", "whatsapp": "8d", "github": "7d", "sentry": "20m", "dropbox": "10m"} {
 		found := false
 		for line := range strings.Lines(out) {
 			fields := strings.Fields(line)

@@ -35,7 +35,9 @@ func TestRecipeOrchestrationSubmit(t *testing.T) {
 
 	gitHub := func(id string) option { return header("X-GitHub-Delivery", id) }
 	other := func(id string) option { return header("X-Delivery-Id", id) }
-	gitLab := func(id string) option { return header("Idempotency-Key", id) }
+	gitLab := func(id string) []option {
+		return []option{header("Idempotency-Key", id), header("X-Gitlab-Event", "Push Hook")}
+	}
 
 	first := a.post(t, submitTo("shop", "deploy"), "", `{"input": 1}`, gitHub("d1"))
 	wantFresh(t, first, 201, first.Body)
@@ -57,7 +59,7 @@ func TestRecipeOrchestrationSubmit(t *testing.T) {
 		"another orchestration":          b.post(t, submitTo("shop", "build"), "", "{}", gitHub("d1")),
 		"the same letters, cut apart":    b.post(t, submitTo("sho", "pdeploy"), "", "{}", gitHub("d1")),
 		"another sender":                 b.post(t, submitTo("shop", "deploy"), "", "{}", other("d1")),
-		"a third sender":                 b.post(t, submitTo("shop", "deploy"), "", "{}", gitLab("d1")),
+		"a third sender":                 b.post(t, submitTo("shop", "deploy"), "", "{}", gitLab("d1")...),
 		"another delivery":               b.post(t, submitTo("shop", "deploy"), "", "{}", gitHub("d2")),
 		"a delivery of the other sender": b.post(t, submitTo("shop", "deploy"), "", "{}", other("d2")),
 	} {

@@ -22,7 +22,10 @@ var handshakes = map[string][]sent{
 		options: []option{header("Twitch-Eventsub-Message-Type", "webhook_callback_verification"), header("Twitch-Eventsub-Message-Id", "befa7b53")},
 	}},
 	"asana":   {{options: []option{header("X-Hook-Secret", "b537207f20cbfa02357cf448134da559e8bd39d61597dcd5631b8012eae53e81")}}},
-	"discord": bodies(`{"version":1,"application_id":"1234560123453231555","type":0}`),
+	"discord": {lined(`{"version":1,"application_id":"1234560123453231555","type":0}`, "X-Signature-Ed25519: a")},
+	"zoom":    {lined(`{"event":"endpoint.url_validation","event_ts":1654503849680,"payload":{"plainToken":"qgg8vlvZRS6UYooatFL8Aw"}}`, "x-zm-signature: v0=a")},
+	"gusto":   bodies(`{"verification_token":"a","webhook_subscription_uuid":"b"}`),
+	"line":    bodies(`{"destination":"U1","events":[]}`),
 	"notion":  bodies(`{"verification_token":"secret_tMrlL1qK5vuQAh1b6cZGhFChZTSYJlce98V0pYn7yBl"}`),
 }
 

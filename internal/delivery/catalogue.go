@@ -28,6 +28,12 @@ func inHeader(name string, scope ...string) Source {
 	return Source{Kind: KindHeader, Header: name, ScopeHeaders: scope}
 }
 
+// inScope is a source with header fields that the provider adds to the scope.
+func inScope(s Source, fields ...string) Source {
+	s.ScopeHeaders = fields
+	return s
+}
+
 func inMember(pointer string) Source {
 	return Source{Kind: KindJSON, Pointer: pointer}
 }
@@ -47,8 +53,10 @@ const (
 	noteRoute = "Every endpoint of the provider gets the same ID, so that host and path must stay in the scope."
 	noteBatch = "A request carries several events; its key is made of all their IDs, in order. " +
 		"The same events cut into other requests are not recognised."
-	noteContent = "The deliveries have no ID; the key is a hash of the body."
-	noteRepeats = "A body says only that something changed, and the next change may send the very same bytes: " +
-		"so the retention is a minute, within which a second change goes unseen. " +
-		"Leave this provider out where that hurts more than a duplicate."
+	noteCloudEvents = "binary, structured, and batched. A structured or batched event is known by the type application/cloudevents of the content. " + noteBatch
+	noteMeta        = "It retries for up to seven days, and the retention is longer than that. "
+	noteContent     = "The deliveries have no ID; the key is a hash of the body."
+	noteRepeats     = "A body says only that something changed, and the next change may send the very same bytes: " +
+		"within the retention, a second change goes unseen. " +
+		"Set a shorter retention, or leave this provider out, where that hurts more than a duplicate."
 )

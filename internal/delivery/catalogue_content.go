@@ -2,25 +2,33 @@ package delivery
 
 import "time"
 
-// knownByContent are the providers that send no delivery ID at all.
+// knownByContent are the providers that send no delivery ID at all, or one that
+// changes with each attempt.
 var knownByContent = []Provider{
 	{
-		Name: "asana", Title: "Asana", Fact: generalKnowledge,
+		Name: "asana", Title: "Asana",
+		Fact:    "developers.asana.com/docs/webhooks-guide, read on 2026-11-22, says how long it retries, and nothing about what a retry carries",
 		Sources: []Source{inContent()},
-		Passes:  []Pass{{Header: "X-Hook-Secret"}},
-		Note:    noteContent + " Its heartbeats have no events and are all the same: their duplicates get the first one's answer.",
+		// The handshake carries the secret and no signature yet.
+		Signs:  signedBy("X-Hook-Signature", "X-Hook-Secret"),
+		Passes: []Pass{{Header: "X-Hook-Secret"}, {Pointer: "/events", Empty: true}},
+		Note:   noteContent + " It retries for 24 hours. A heartbeat has no events.",
 	},
 	{
-		Name: "discord", Title: "Discord webhook events", Fact: generalKnowledge,
+		Name: "discord", Title: "Discord webhook events", Verified: true,
 		Sources: []Source{inContent()},
+		Signs:   signedBy("X-Signature-Ed25519"),
 		Passes:  []Pass{{Pointer: "/type", Values: []string{"0"}}},
-		Note:    noteContent,
+		Fact:    "https://docs.discord.com/developers/events/webhook-events",
+		Note:    noteContent + " Each event has its time in it, to the microsecond.",
 	},
 	{
-		Name: "dropbox", Title: "Dropbox", Fact: generalKnowledge,
+		Name: "dropbox", Title: "Dropbox", Verified: true,
 		Sources:   []Source{inContent()},
-		Retention: time.Minute,
-		Note:      noteContent + " " + noteRepeats,
+		Signs:     signedBy("X-Dropbox-Signature"),
+		Retention: 10 * time.Minute,
+		Fact:      "https://www.dropbox.com/developers/reference/webhooks",
+		Note:      noteContent + " It retries for about ten minutes. " + noteRepeats,
 	},
 	{
 		Name: "lemon_squeezy", Title: "Lemon Squeezy", Fact: generalKnowledge,
@@ -28,10 +36,14 @@ var knownByContent = []Provider{
 		Note:    noteContent,
 	},
 	{
-		Name: "plaid", Title: "Plaid", Fact: generalKnowledge,
-		Sources:   []Source{inContent()},
-		Retention: time.Minute,
-		Note:      noteContent + " " + noteRepeats,
+		Name: "plaid", Title: "Plaid", Verified: true,
+		Sources: []Source{inContent()},
+		Signs:   signedBy("Plaid-Verification"),
+		// 30 s, 2 min and 8 min between the first four attempts.
+		Retention: 11 * time.Minute,
+		Fact:      "https://plaid.com/docs/api/webhooks",
+		Note: noteContent + " It retries after 30 seconds and then after four times as long each, for 24 hours; " +
+			"the retention covers the first three retries, because bodies repeat within a day. " + noteRepeats,
 	},
 	{
 		Name: "postmark", Title: "Postmark", Fact: secondarySource,
@@ -39,5 +51,24 @@ var knownByContent = []Provider{
 		// RecordType.
 		Sources: []Source{inContent()},
 		Note:    noteContent,
+	},
+	{
+		Name: "sentry", Title: "Sentry", Verified: true,
+		// Request-ID is made anew for each attempt.
+		Sources:   []Source{inContent()},
+		Signs:     signedBy("Sentry-Hook-Resource"),
+		Retention: 20 * time.Minute,
+		Fact:      "https://github.com/getsentry/sentry/blob/master/src/sentry/sentry_apps/tasks/sentry_apps.py",
+		Note: "Request-ID changes with each attempt, so that the key is a hash of the body. It tries three times, five minutes apart, and makes the body anew: " +
+			"a retry is not recognised if the issue has changed between. Equal changes of one issue without an event between them count as one until the retention ends.",
+	},
+	{
+		Name: "zoom", Title: "Zoom",
+		Fact:    "developers.zoom.us/docs/api/webhooks, read on 2026-11-22, names the signature and the validation, and says nothing about what a retry carries",
+		Sources: []Source{inContent()},
+		Signs:   signedBy("x-zm-signature"),
+		// Each time another token, every 72 hours.
+		Passes: []Pass{{Pointer: "/event", Values: []string{"endpoint.url_validation"}}},
+		Note:   noteContent + " Each event has its time in it, to the millisecond.",
 	},
 }

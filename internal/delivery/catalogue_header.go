@@ -1,16 +1,34 @@
 package delivery
 
+// ofStandardWebhooks are the signs of every sender that follows Standard Webhooks:
+// webhook-id alone is the name of other senders' fields too.
+var ofStandardWebhooks = signedBy("webhook-signature", "webhook-timestamp")
+
+// shopifyScope tells deliveries to several subscriptions of one event apart.
+var shopifyScope = []string{"X-Shopify-Topic", "X-Shopify-Shop-Domain"}
+
 // knownByHeader are the providers that send the delivery ID in a header field.
 var knownByHeader = []Provider{
 	{
-		Name: "bitbucket", Title: "Bitbucket Cloud", Fact: generalKnowledge,
+		Name: "bitbucket", Title: "Bitbucket Cloud",
+		Fact: "support.atlassian.com/bitbucket-cloud/docs/event-payloads, read on 2026-11-22, names the fields, and not whether a retry keeps the request's UUID",
 		// X-Hook-UUID names the hook: it is the same in every delivery.
 		Sources: []Source{inHeader("X-Request-UUID")},
+		Signs:   signedBy("X-Hook-UUID", "X-Event-Key"),
+		Note:    "It repeats a delivery twice after a 5xx. Bitbucket Data Center sends X-Request-Id instead, new for each request: it is not covered.",
 	},
 	{
 		Name: "clerk", Title: "Clerk", Verified: true,
 		Sources: []Source{inHeader("svix-id")},
 		Fact:    "https://clerk.com/docs/webhooks/overview",
+	},
+	{
+		Name: "contentful", Title: "Contentful", Verified: true,
+		// The page speaks of very recent requests with the same key: whether it comes
+		// again for a later action, it does not say.
+		Sources: []Source{inScope(together(inHeader("X-Contentful-Idempotency-Key"), inContent()), "X-Contentful-Topic", "X-Contentful-Webhook-Name")},
+		Fact:    "https://www.contentful.com/developers/changelog/idempotency-key-headers-for-webhook-requests/",
+		Note:    "Its page does not say that the idempotency key is never used again, so that the key is made of it and a hash of the body.",
 	},
 	{
 		Name: "convoy", Title: "Convoy", Verified: true,
@@ -21,31 +39,37 @@ var knownByHeader = []Provider{
 		Name: "forgejo", Title: "Forgejo", Verified: true,
 		Sources: []Source{inHeader("X-Gitea-Delivery")},
 		Fact:    "https://forgejo.org/docs/latest/user/webhooks/",
-		Note:    "It sends the same ID as X-GitHub-Delivery too: on one handler with github, name forgejo first. A replay by hand is a new delivery.",
+		Note:    "It sends the same ID as X-GitHub-Delivery too; github leaves such a request to forgejo. A replay by hand is a new delivery.",
 	},
 	{
 		Name: "gitea", Title: "Gitea", Verified: true,
 		Sources: []Source{inHeader("X-Gitea-Delivery")},
 		Fact:    "https://docs.gitea.com/usage/webhooks",
-		Note:    "It sends the same ID as X-GitHub-Delivery too: on one handler with github, name gitea first. A replay by hand is a new delivery.",
+		Note:    "It sends the same ID as X-GitHub-Delivery too; github leaves such a request to gitea. A replay by hand is a new delivery.",
 	},
 	{
 		Name: "github", Title: "GitHub", Verified: true,
 		// The ID names the event: without the hook's own, the second hook's
 		// delivery would be taken for a duplicate of the first.
 		Sources: []Source{inHeader("X-GitHub-Delivery", "X-GitHub-Hook-ID")},
+		Signs:   Signs{NoneOf: []Sign{{Header: "X-Gitea-Delivery"}, {Header: "X-Gogs-Delivery"}}},
 		Fact:    "https://docs.github.com/en/webhooks/webhook-events-and-payloads#delivery-headers",
 		Note:    "A redelivery by hand keeps the ID: release its key first to have it run again.",
 	},
 	{
 		Name: "gitlab", Title: "GitLab", Verified: true,
-		Sources: []Source{inHeader("Idempotency-Key"), inHeader("webhook-id"), inHeader("X-Gitlab-Event-UUID")},
+		// A webhook that leads to another one hands X-Gitlab-Event-UUID on to it.
+		Sources: []Source{inHeader("Idempotency-Key"), inHeader("webhook-id"), together(inHeader("X-Gitlab-Event-UUID"), inContent())},
+		Signs:   signedBy("X-Gitlab-Event"),
 		Fact:    "https://docs.gitlab.com/user/project/integrations/webhooks/",
-		Note:    "Idempotency-Key and webhook-id are the same ID; older versions send X-Gitlab-Event-UUID alone. A request sent again by hand keeps it.",
+		Note: "Idempotency-Key and webhook-id are the same ID, and a request sent again by hand keeps it. Older versions send X-Gitlab-Event-UUID alone; " +
+			"several events of one cause can share it, so that a hash of the body joins it.",
 	},
 	{
 		Name: "hugging_face", Title: "Hugging Face", Verified: true,
-		Sources: []Source{inHeader("Webhook-Id")},
+		// The body's member is in all of its deliveries, and in no other sender's that
+		// has the field too.
+		Sources: []Source{together(inHeader("Webhook-Id"), inMember("/webhook/id"))},
 		Fact:    "https://huggingface.co/docs/hub/webhooks",
 		Note:    "A replay by hand keeps the ID: release its key first to have it run again.",
 	},
@@ -60,6 +84,7 @@ var knownByHeader = []Provider{
 	{
 		Name: "openai", Title: "OpenAI", Verified: true,
 		Sources: []Source{inHeader("webhook-id")},
+		Signs:   ofStandardWebhooks,
 		Fact:    "https://platform.openai.com/docs/guides/webhooks",
 	},
 	{
@@ -70,16 +95,35 @@ var knownByHeader = []Provider{
 	{
 		Name: "pagerduty", Title: "PagerDuty", Verified: true,
 		Sources: []Source{inHeader("X-Webhook-Id")},
-		Fact:    "https://developer.pagerduty.com/docs/webhooks-overview",
-		Note:    "It drops a delivery that is answered with 4xx other than 429.",
+		Signs: Signs{AnyOf: []Sign{
+			{Header: "X-PagerDuty-Signature"}, {Header: "X-Webhook-Subscription"}, {Header: "User-Agent", Begins: "PagerDuty-Webhook/"},
+		}},
+		Fact: "https://github.com/PagerDuty/developer-docs/blob/main/docs/webhooks/02-Behavior.md",
+		Note: "It drops a delivery that is answered with 4xx other than 429.",
 	},
 	{
-		Name: "razorpay", Title: "Razorpay", Fact: secondarySource,
+		Name: "pandadoc", Title: "PandaDoc", Verified: true,
+		Sources: []Source{inHeader("X-PandaDoc-Webhook-Event-Id")},
+		Fact:    "https://developers.pandadoc.com/changelog/2026-07-20-webhooks-deduplicate",
+		Note:    "A retry by hand keeps the ID: release its key first to have it run again.",
+	},
+	{
+		Name: "prolific", Title: "Prolific", Verified: true,
+		Sources: []Source{inHeader("X-Event-ID")},
+		Signs:   signedBy("X-Prolific-Request-Signature", "X-Prolific-Request-Timestamp"),
+		Fact:    "https://docs.prolific.com/api-reference/webhooks/idempotency-and-the-x-event-id-header",
+		Note:    "It retries for 24 hours.",
+	},
+	{
+		Name: "razorpay", Title: "Razorpay", Verified: true,
 		Sources: []Source{inHeader("X-Razorpay-Event-Id")},
+		Fact:    "https://razorpay.com/docs/payments/payment-gateway/s2s-integration/test-s2s/best-practices/webhooks-and-fetch-apis",
+		Note:    "It retries for 24 hours; events that it has no 2xx for can be sent again by hand for seven days.",
 	},
 	{
 		Name: "replicate", Title: "Replicate", Verified: true,
 		Sources: []Source{inHeader("webhook-id")},
+		Signs:   ofStandardWebhooks,
 		Fact:    "https://replicate.com/docs/topics/webhooks/verify-webhook",
 	},
 	{
@@ -88,17 +132,18 @@ var knownByHeader = []Provider{
 		Fact:    "https://resend.com/docs/dashboard/webhooks/introduction",
 	},
 	{
-		Name: "sentry", Title: "Sentry", Fact: generalKnowledge,
-		Sources: []Source{inHeader("Request-ID")},
-	},
-	{
 		Name: "shopify", Title: "Shopify", Verified: true,
-		// One event goes to several subscriptions with the same event ID.
+		// One page says that the event's ID marks a duplicate, another that the
+		// webhook's does. Together they differ wherever one of them does.
 		Sources: []Source{
-			inHeader("X-Shopify-Event-Id", "X-Shopify-Topic", "X-Shopify-Shop-Domain"),
-			inHeader("X-Shopify-Webhook-Id", "X-Shopify-Topic", "X-Shopify-Shop-Domain"),
+			inScope(together(inHeader("X-Shopify-Event-Id"), inHeader("X-Shopify-Webhook-Id")), shopifyScope...),
+			inScope(together(inHeader("X-Shopify-Event-Id"), inContent()), shopifyScope...),
+			inScope(together(inHeader("X-Shopify-Webhook-Id"), inContent()), shopifyScope...),
+			inHeader("Shopify-Webhook-Id", "Shopify-Topic", "Shopify-Shop-Domain"),
 		},
-		Fact: "https://shopify.dev/docs/apps/build/webhooks/best-practices",
+		Fact: "https://shopify.dev/docs/apps/build/webhooks/verify-deliveries",
+		Note: "Its pages contradict each other on which of the two IDs marks a duplicate, so that the key is made of both; with one of them alone, a hash of the body joins it. " +
+			"Shopify-Webhook-Id is what its newer Events send (https://shopify.dev/docs/apps/build/events/verify-deliveries). It tries eight times within four hours.",
 	},
 	{
 		Name: "sns", Title: "Amazon SNS", Verified: true,
@@ -112,8 +157,9 @@ var knownByHeader = []Provider{
 	{
 		Name: "standard_webhooks", Title: "Standard Webhooks", Verified: true,
 		Sources: []Source{inHeader("webhook-id")},
+		Signs:   ofStandardWebhooks,
 		Fact:    "https://github.com/standard-webhooks/standard-webhooks/blob/main/spec/standard-webhooks.md",
-		Note:    "For every sender that follows the specification and has no name of its own here.",
+		Note:    "For every sender that follows the specification and has no name of its own here, such as Codat and 360Learning. Beside gitlab, name gitlab first.",
 	},
 	{
 		Name: "svix", Title: "Svix", Verified: true,
@@ -122,19 +168,24 @@ var knownByHeader = []Provider{
 		Note:    "For every sender that uses Svix and has no name of its own here.",
 	},
 	{
-		Name: "twilio", Title: "Twilio", Fact: secondarySource,
+		Name: "twilio", Title: "Twilio", Verified: true,
 		// A message's or call's SID is that of all events about it.
 		Sources: []Source{inHeader("I-Twilio-Idempotency-Token")},
-		Note:    "A duplicate needs the TwiML of the first answer: leave duplicate at replay, and max_response_body large enough.",
+		Fact:    "https://github.com/twilio/twilio-agent-connect-python",
+		Note: "A duplicate needs the TwiML of the first answer: leave duplicate at replay, and max_response_body large enough. " +
+			"Where you have set a webhook to GET, its requests pass: choose POST.",
 	},
 	{
-		Name: "twitch", Title: "Twitch EventSub", Fact: secondarySource,
+		Name: "twitch", Title: "Twitch EventSub", Verified: true,
 		Sources: []Source{inHeader("Twitch-Eventsub-Message-Id")},
 		Passes:  []Pass{{Header: "Twitch-Eventsub-Message-Type", Values: []string{"webhook_callback_verification"}}},
+		Fact:    "https://dev.twitch.tv/docs/eventsub/",
 	},
 	{
-		Name: "zendesk", Title: "Zendesk", Fact: secondarySource,
+		Name: "zendesk", Title: "Zendesk",
+		Fact: "developer.zendesk.com/documentation/webhooks/anatomy-of-a-webhook-request, read on 2026-11-22, names the field, and not whether a retry keeps it",
 		// X-Zendesk-Webhook-Id names the hook: it is the same in every delivery.
 		Sources: []Source{inHeader("X-Zendesk-Webhook-Invocation-Id")},
+		Note:    "A trigger or an automation can be set to PUT or DELETE: then name these in methods, such as `methods POST PATCH PUT DELETE`. Set to GET, its requests pass.",
 	},
 }

@@ -2,23 +2,39 @@ package delivery
 
 import "time"
 
-const factCloudEvents = "https://github.com/cloudevents/spec/blob/main/cloudevents/bindings/http-protocol-binding.md"
+const (
+	factCloudEvents = "https://github.com/cloudevents/spec/blob/main/cloudevents/bindings/http-protocol-binding.md"
+	factMeta        = "Meta's page on statuses, read on 2026-11-21, says what they consist of; that a message keeps its ID over retries, and for how long these go on, is from a secondary source"
+)
 
-// cloudEvent names an event of CloudEvents. Two sources can use the same ID, so the
-// source is part of it.
-func cloudEvent() Source {
-	return together(inHeader("ce-source"), inHeader("ce-id"))
+// ofCloudEvents are the sources of a sender of CloudEvents, in the three modes of the
+// HTTP binding. Two event sources can use the same ID, so the source is part of it.
+func ofCloudEvents() []Source {
+	structured := together(inMember("/source"), inMember("/id"))
+	batched := ofEach(List{Array: "", Members: []string{"/source", "/id"}})
+	// The binding tells the modes apart by this type, before + and -batch+.
+	structured.Signs = Signs{AnyOf: []Sign{{Header: "Content-Type", Begins: "application/cloudevents"}}}
+	batched.Signs = structured.Signs
+	return []Source{together(inHeader("ce-source"), inHeader("ce-id")), structured, batched}
 }
 
 // whatsAppChange is one of the changes that WhatsApp sends. All statuses of a message
-// have the ID of the message, so the status is part of the ID.
+// have the ID of the message, and those of a message to a group have one time and
+// another participant each: a phone number or, where there is none, a user ID.
 var whatsAppChange = List{
 	Array: "/changes",
 	Lists: []List{
 		{Array: "/value/messages", Members: []string{"/id"}},
-		{Array: "/value/statuses", Members: []string{"/id", "/status"}},
+		{
+			Array:    "/value/statuses",
+			Members:  []string{"/id", "/status", "/timestamp"},
+			Optional: []string{"/recipient_participant_id", "/recipient_participant_user_id"},
+		},
 	},
 }
+
+// whatsAppRetention is longer than Meta retries.
+const whatsAppRetention = 8 * 24 * time.Hour
 
 // knownBySeveral are the providers that need several values for one delivery
 // ID, and those that send several events in one request.
@@ -32,45 +48,64 @@ var knownBySeveral = []Provider{
 				"/NotificationRequestItem/pspReference",
 				"/NotificationRequestItem/success",
 			},
+			// What a corrected item differs in. A retry repeats the item as it is.
+			Optional: []string{
+				"/NotificationRequestItem/eventDate",
+				"/NotificationRequestItem/reason",
+				"/NotificationRequestItem/amount/value",
+				"/NotificationRequestItem/amount/currency",
+			},
 		})},
 		Retention: 30 * 24 * time.Hour,
 		Fact:      "https://docs.adyen.com/development-resources/webhooks/handle-webhook-events/",
-		Note:      "There is no event ID; event code, PSP reference and success name an event. It retries for up to 30 days, and so long is the retention. " + noteBatch,
+		Note: "There is no event ID; event code, PSP reference and success name an event. " +
+			"The same event can come again with a later date or with other details, of which Adyen wants the latest used: with another date, reason or amount it runs. " +
+			"It retries for up to 30 days, and so long is the retention. " + noteBatch,
 	},
 	{
 		Name: "cloudevents", Title: "CloudEvents", Verified: true,
-		Sources: []Source{cloudEvent()},
+		Sources: ofCloudEvents(),
 		Fact:    factCloudEvents,
-		Note:    "In the binary mode of the HTTP binding. For the structured mode add `key parts cloudevents` with `json /source` and `json /id`.",
+		Note:    "In each mode of the HTTP binding: " + noteCloudEvents,
 	},
 	{
 		Name: "eventarc", Title: "Google Eventarc", Verified: true,
-		Sources: []Source{cloudEvent()},
+		Sources: ofCloudEvents(),
 		Fact:    "https://cloud.google.com/eventarc/docs/cloudevents",
+		Note:    "In each mode of the HTTP binding: " + noteCloudEvents,
 	},
 	{
 		Name: "eventgrid", Title: "Azure Event Grid", Verified: true,
-		Sources: []Source{
-			ofEach(List{Array: "", Members: []string{"/id", "/topic"}}),
-			cloudEvent(),
-		},
+		Sources: append(
+			[]Source{ofEach(List{Array: "", Members: []string{"/id", "/topic"}})},
+			ofCloudEvents()...,
+		),
 		Passes: []Pass{{Header: "aeg-event-type", Values: []string{"SubscriptionValidation"}}},
 		Fact:   "https://learn.microsoft.com/en-us/azure/event-grid/delivery-and-retry",
-		Note:   "In its own schema or as CloudEvents. " + noteBatch,
+		Note:   "In its own schema, and as CloudEvents: " + noteCloudEvents,
 	},
 	{
 		Name: "knative", Title: "Knative Eventing", Verified: true,
-		Sources: []Source{cloudEvent()},
+		Sources: ofCloudEvents(),
 		Fact:    "https://knative.dev/docs/eventing/event-delivery/",
-		Note:    "The body of an answer is an event too: a duplicate's sender gets that of the first run once more, with the same ID.",
+		Note:    "The body of an answer is an event too: a duplicate's sender gets that of the first run once more, with the same ID. In each mode of the HTTP binding: " + noteCloudEvents,
 	},
 	{
-		Name: "meta", Title: "Meta (WhatsApp, Messenger, Instagram)", Fact: secondarySource,
+		Name: "line", Title: "LINE Messaging API", Verified: true,
+		// deliveryContext changes with a redelivery.
+		Sources: []Source{ofEach(List{Array: "/events", Members: []string{"/webhookEventId"}})},
+		Fact:    "https://github.com/line/line-openapi/blob/main/webhook.yml",
+		Passes:  []Pass{{Pointer: "/events", Empty: true}},
+		Note:    "The check of a webhook has no events. " + noteBatch,
+	},
+	{
+		Name: "meta", Title: "Meta (WhatsApp, Messenger, Instagram)", Fact: factMeta,
 		Sources: []Source{ofEach(List{
 			Array: "/entry",
 			Lists: []List{whatsAppChange, {Array: "/messaging", Members: []string{"/message/mid", "/timestamp"}}},
 		})},
-		Note: "Messages, and the statuses of WhatsApp; what has no ID, such as a receipt or another field's change, passes. " + noteBatch,
+		Retention: whatsAppRetention,
+		Note:      "Messages, and the statuses of WhatsApp; what has no ID, such as a receipt or another field's change, passes. " + noteMeta + noteBatch,
 	},
 	{
 		Name: "okta", Title: "Okta", Verified: true,
@@ -79,19 +114,22 @@ var knownBySeveral = []Provider{
 		Note:    "The verification of a new hook is a GET and passes. " + noteBatch,
 	},
 	{
-		Name: "pubsub", Title: "Google Cloud Pub/Sub", Fact: generalKnowledge,
+		Name: "pubsub", Title: "Google Cloud Pub/Sub", Verified: true,
 		Sources: []Source{together(inMember("/subscription"), inMember("/message/messageId"))},
-		Note:    "For push subscriptions with the wrapped payload.",
+		Fact:    "https://cloud.google.com/python/docs/reference/pubsub/1.5.0/google.cloud.pubsub_v1.types.PublishResponse",
+		Note:    "For push subscriptions with the wrapped payload. A message that its publisher sends twice has two IDs, and both run.",
 	},
 	{
-		Name: "sendgrid", Title: "Twilio SendGrid", Fact: secondarySource,
+		Name: "sendgrid", Title: "Twilio SendGrid", Verified: true,
 		Sources: []Source{ofEach(List{Array: "", Members: []string{"/sg_event_id"}})},
-		Note:    noteBatch,
+		Fact:    "https://docs.sendgrid.com/for-developers/tracking-events/troubleshooting",
+		Note:    "Not every event has the ID; a request with such an event passes. It retries for 24 hours. " + noteBatch,
 	},
 	{
-		Name: "whatsapp", Title: "WhatsApp Business Platform", Fact: secondarySource,
-		Sources: []Source{ofEach(List{Array: "/entry", Lists: []List{whatsAppChange}})},
-		Note:    "Messages and statuses; a change of another field passes. " + noteBatch,
+		Name: "whatsapp", Title: "WhatsApp Business Platform", Fact: factMeta,
+		Sources:   []Source{ofEach(List{Array: "/entry", Lists: []List{whatsAppChange}})},
+		Retention: whatsAppRetention,
+		Note:      "Messages and statuses; a change of another field passes. " + noteMeta + noteBatch,
 	},
 	{
 		Name: "woocommerce", Title: "WooCommerce", Verified: true,

@@ -56,6 +56,9 @@ func (p Pass) String() string {
 	if p.Pointer != "" {
 		where = inMember(p.Pointer).String()
 	}
+	if p.Empty {
+		return where + " is empty"
+	}
 	if len(p.Values) == 0 {
 		return where + " is there"
 	}

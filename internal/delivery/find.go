@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"slices"
 	"strings"
 	"unicode/utf8"
 )
@@ -81,7 +82,7 @@ type item struct{ kind, id string }
 //
 // Errors:
 //   - [ErrMissing] if no source is present. Its text says why a source in the body
-//     is not present.
+//     is not present, and why the request is not from a source's provider.
 //   - An [*InvalidError] if the first source that is present is a header field
 //     without a valid ID. No further source is tried, because the client meant
 //     this field.
@@ -93,6 +94,13 @@ func Find(sources []Source, request Request, maxLength int) (Found, error) {
 	var reasons []string
 	tooLarge := false
 	for _, source := range sources {
+		if reason := source.Signs.whyNot(request.Header); reason != "" {
+			reason = "not from " + source.Provider + ": " + reason
+			if !slices.Contains(reasons, reason) {
+				reasons = append(reasons, reason)
+			}
+			continue
+		}
 		found, err := f.find(source)
 		var reason absentError
 		switch {

@@ -1,6 +1,11 @@
 package delivery
 
-import "slices"
+import (
+	"slices"
+
+	"github.com/caddy-dedup/caddy-dedup/internal/canonicaljson"
+	"github.com/go-json-experiment/json/jsontext"
+)
 
 // Pass describes requests of a provider that are not deliveries, such as the
 // handshake of a new subscription. Such a request must reach the upstream each time.
@@ -14,6 +19,9 @@ type Pass struct {
 	// Values are the values that such a request has there. If there are none, any
 	// value means that the request passes.
 	Values []string
+	// Empty says that Pointer is to an array, and that in such a request it has no
+	// elements: the sender tries whether somebody listens.
+	Empty bool
 }
 
 // PassThrough reports whether the request passes without a claim, because it is not
@@ -38,6 +46,9 @@ func (p Provider) PassesByBody() bool {
 // PassesThrough reports whether the request is from the provider but not a delivery,
 // so that it must reach the upstream without a claim.
 func (p Provider) PassesThrough(request Request) bool {
+	if p.Signs.whyNot(request.Header) != "" {
+		return false
+	}
 	request = request.Remember()
 	return slices.ContainsFunc(p.Passes, func(pass Pass) bool { return pass.matches(request) })
 }
@@ -49,6 +60,9 @@ func (p Pass) matches(request Request) bool {
 		if err != nil {
 			return false
 		}
+		if p.Empty {
+			return isEmptyArray(doc.Root(), p.Pointer)
+		}
 		found, err := member(doc.Root(), p.Pointer)
 		if err != nil {
 			return false
@@ -59,4 +73,15 @@ func (p Pass) matches(request Request) bool {
 		return len(told) > 0
 	}
 	return slices.ContainsFunc(told, func(value string) bool { return slices.Contains(p.Values, value) })
+}
+
+func isEmptyArray(from canonicaljson.Value, pointer string) bool {
+	array, ok := from.At(pointer)
+	if !ok || array.Kind() != jsontext.KindBeginArray {
+		return false
+	}
+	for range array.Elements() {
+		return false
+	}
+	return true
 }

@@ -25,12 +25,24 @@ func TestPassThrough(t *testing.T) {
 			claimed: []sample{{"Twitch-Eventsub-Message-Type: notification", "{}"}, {"Twitch-Eventsub-Message-Type: revocation", "{}"}},
 		},
 		"asana": {
-			passes:  []sample{{"X-Hook-Secret: b537207f", ""}},
-			claimed: []sample{{"X-Hook-Signature: a", `{"events":[]}`}},
+			passes:  []sample{{"X-Hook-Secret: b537207f", ""}, {"X-Hook-Signature: a", `{"events":[]}`}},
+			claimed: []sample{{"X-Hook-Signature: a", `{"events":[{}]}`}, {"X-Hook-Signature: a", `{"events":{}}`}, {"X-Hook-Signature: a", `{}`}, {"", `{"events":[]}`}},
 		},
 		"discord": {
-			passes:  []sample{{"", `{"version":1,"application_id":"1","type":0}`}},
-			claimed: []sample{{"", `{"version":1,"application_id":"1","type":1}`}, {"", `{"version":0}`}},
+			passes:  []sample{{"X-Signature-Ed25519: a", `{"version":1,"application_id":"1","type":0}`}},
+			claimed: []sample{{"X-Signature-Ed25519: a", `{"version":1,"application_id":"1","type":1}`}, {"X-Signature-Ed25519: a", `{"version":0}`}, {"", `{"type":0}`}},
+		},
+		"line": {
+			passes:  []sample{{"", `{"destination":"U1","events":[]}`}, {"", `{"events": [ ]}`}},
+			claimed: []sample{{"", `{"events":[{"webhookEventId":"a"}]}`}, {"", `{"events":[null]}`}, {"", `{"events":null}`}, {"", `{"events":""}`}, {"", `{}`}, {"", `[]`}, {"", ""}},
+		},
+		"gusto": {
+			passes:  []sample{{"", `{"verification_token":"a","webhook_subscription_uuid":"b"}`}},
+			claimed: []sample{{"", `{"uuid":"a"}`}},
+		},
+		"zoom": {
+			passes:  []sample{{"x-zm-signature: v0=a", `{"event":"endpoint.url_validation","event_ts":1,"payload":{"plainToken":"q"}}`}},
+			claimed: []sample{{"x-zm-signature: v0=a", `{"event":"meeting.started"}`}, {"", `{"event":"endpoint.url_validation"}`}},
 		},
 		"notion": {
 			passes:  []sample{{"", `{"verification_token":"secret_x"}`}},
@@ -60,11 +72,11 @@ func TestPassThrough(t *testing.T) {
 // Discord sends. For every provider that has rules for such requests, one of the two
 // passes through.
 var everyHandshake = sample{
-	"x-amz-sns-message-type: SubscriptionConfirmation\naeg-event-type: SubscriptionValidation\nTwitch-Eventsub-Message-Type: webhook_callback_verification\nX-Hook-Secret: a",
-	`{"type":"url_verification","verification_token":"a"}`,
+	"x-amz-sns-message-type: SubscriptionConfirmation\naeg-event-type: SubscriptionValidation\nTwitch-Eventsub-Message-Type: webhook_callback_verification\nX-Hook-Secret: a\nx-zm-signature: a",
+	`{"type":"url_verification","verification_token":"a","event":"endpoint.url_validation","events":[]}`,
 }
 
-var ping = sample{"", `{"type":0}`}
+var ping = sample{"X-Signature-Ed25519: a", `{"type":0}`}
 
 func TestPassThroughNamesTheProvider(t *testing.T) {
 	var providers []delivery.Provider

@@ -19,6 +19,9 @@ type Provider struct {
 	// Sources are the places where the delivery ID can be. The first one that is
 	// present in a request counts.
 	Sources []Source
+	// Signs say which requests may be from the provider. They hold for every source
+	// that has none of its own, and for Passes.
+	Signs Signs
 	// Retention is how long a kept response is replayed, if [UsualRetention] would
 	// be wrong: the provider retries for longer, or sends the same body again for
 	// another event. Zero means the usual one.
@@ -61,7 +64,12 @@ func (p Provider) complete() Provider {
 		p.Sources[i].Provider = p.Name
 		p.Sources[i].Parts = slices.Clone(s.Parts)
 		p.Sources[i].ScopeHeaders = slices.Clone(s.ScopeHeaders)
+		if s.Signs.isZero() {
+			s.Signs = p.Signs
+		}
+		p.Sources[i].Signs = s.Signs.clone()
 	}
+	p.Signs = p.Signs.clone()
 	p.Passes = slices.Clone(p.Passes)
 	return p
 }

@@ -5,6 +5,7 @@ import (
 	"net/url"
 	"reflect"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 
@@ -43,6 +44,11 @@ func TestCatalogueIsConsistent(t *testing.T) {
 				t.Errorf("provider %s: its note does not say what a hash of the body is", p.Name)
 			}
 		}
+		for _, sign := range slices.Concat(p.Signs.AnyOf, p.Signs.NoneOf) {
+			if err := delivery.CheckSource(delivery.Source{Kind: delivery.KindHeader, Header: sign.Header}); err != nil {
+				t.Errorf("provider %s: %v", p.Name, err)
+			}
+		}
 		for _, pass := range p.Passes {
 			if (pass.Header == "") == (pass.Pointer == "") || delivery.CheckPointer(pass.Pointer) != nil {
 				t.Errorf("provider %s: %+v must have a header or a pointer", p.Name, pass)
@@ -71,7 +77,9 @@ func TestCatalogueIsCopied(t *testing.T) {
 	changed, _ := delivery.ProviderNamed("github")
 	changed.Sources[0].Header = "X-Other"
 	changed.Sources[0].ScopeHeaders[0] = "X-Other"
-	if again, _ := delivery.ProviderNamed("github"); again.Sources[0].Header == "X-Other" || again.Sources[0].ScopeHeaders[0] == "X-Other" {
+	changed.Signs.NoneOf[0].Header, changed.Sources[0].Signs.NoneOf[0].Header = "X-Other", "X-Other"
+	if again, _ := delivery.ProviderNamed("github"); again.Sources[0].Header == "X-Other" || again.Sources[0].ScopeHeaders[0] == "X-Other" ||
+		again.Signs.NoneOf[0].Header == "X-Other" || again.Sources[0].Signs.NoneOf[0].Header == "X-Other" {
 		t.Fatalf("the catalogue became %+v", again)
 	}
 }

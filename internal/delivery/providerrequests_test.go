@@ -31,11 +31,16 @@ type providerSample struct{ first, retry, other, missing sample }
 
 // byHeader returns the requests of a provider whose delivery ID is in a header field.
 func byHeader(name, first, other, volatile, body string) providerSample {
+	return signedByHeader("", name, first, other, volatile, body)
+}
+
+// signedByHeader returns such requests, all of which have further lines in the header.
+func signedByHeader(lines, name, first, other, volatile, body string) providerSample {
 	return providerSample{
-		first:   sample{name + ": " + first + "\n" + volatile + ": 1", body},
-		retry:   sample{name + ": " + first + "\n" + volatile + ": 2", body},
-		other:   sample{name + ": " + other + "\n" + volatile + ": 1", body},
-		missing: sample{volatile + ": 1", body},
+		first:   sample{lines + name + ": " + first + "\n" + volatile + ": 1", body},
+		retry:   sample{lines + name + ": " + first + "\n" + volatile + ": 2", body},
+		other:   sample{lines + name + ": " + other + "\n" + volatile + ": 1", body},
+		missing: sample{lines + volatile + ": 1", body},
 	}
 }
 
@@ -73,7 +78,7 @@ var providerSamples = map[string]providerSample{
 	"bigcommerce": byBody("", `{"scope":"store/order/created","store_id":"1025646","data":{"type":"order","id":250},"hash":"dd70c0976e06b67aaf671e73f49dcb79230ebf9d","created_at":1561479335,"producer":"stores/x"}`,
 		`{"hash":"dd70c0976e06b67aaf671e73f49dcb79230ebf9d","scope":"store/order/created","data":{"type":"order","id":250}}`,
 		`{"scope":"store/order/created","data":{"type":"order","id":250},"hash":"0e7c1b"}`, `{"scope":"store/order/created"}`),
-	"bitbucket": byHeader("X-Request-UUID", someUUID, otherUUID, "X-Attempt-Number", `{"push":{"changes":[]}}`),
+	"bitbucket": signedByHeader("X-Hook-UUID: 7\nX-Event-Key: repo:push\n", "X-Request-UUID", someUUID, otherUUID, "X-Attempt-Number", `{"push":{"changes":[]}}`),
 	"box": {
 		sample{"BOX-DELIVERY-ID: f96bb54b\nBOX-DELIVERY-TIMESTAMP: 2026-01-02T03:04:05-07:00", `{"type":"webhook_event","id":"eb0c4e06-751f","trigger":"FILE.UPLOADED","source":{"id":"9"}}`},
 		sample{"BOX-DELIVERY-ID: 11111111\nBOX-DELIVERY-TIMESTAMP: 2026-01-02T03:09:05-07:00", `{"type":"webhook_event","id":"eb0c4e06-751f","trigger":"FILE.UPLOADED","source":{"id":"9"}}`},
@@ -85,7 +90,7 @@ var providerSamples = map[string]providerSample{
 	"clerk":       byHeader("svix-id", "msg_2Lh9KRb", "msg_2Lh9KRc", "svix-timestamp", `{"type":"user.created","data":{"id":"user_1"}}`),
 	"cloudevents": cloudEvents(),
 	"convoy":      byHeader("X-Convoy-EventDelivery-ID", "01HZX1", "01HZX2", "X-Convoy-Signature", `{"id":"x"}`),
-	"discord": byBody("X-Signature-Timestamp: 1", `{"version":1,"application_id":"1234560123453231555","type":1,"event":{"type":"APPLICATION_AUTHORIZED","timestamp":"2026-10-18T14:42:53.064834","data":{"user":{"id":"1"}}}}`,
+	"discord": byBody("X-Signature-Timestamp: 1\nX-Signature-Ed25519: a", `{"version":1,"application_id":"1234560123453231555","type":1,"event":{"type":"APPLICATION_AUTHORIZED","timestamp":"2026-10-18T14:42:53.064834","data":{"user":{"id":"1"}}}}`,
 		`{"version":1,"application_id":"1234560123453231555","type":1,"event":{"type":"APPLICATION_AUTHORIZED","timestamp":"2026-10-18T14:42:53.064834","data":{"user":{"id":"1"}}}}`,
 		`{"version":1,"application_id":"1234560123453231555","type":1,"event":{"type":"APPLICATION_AUTHORIZED","timestamp":"2026-10-18T14:42:54.064834","data":{"user":{"id":"1"}}}}`, ``),
 	"dropbox": byBody("X-Dropbox-Signature: aa", `{"list_folder":{"accounts":["dbid:AAH4f99"]},"delta":{"users":[12345678]}}`,
@@ -101,8 +106,8 @@ var providerSamples = map[string]providerSample{
 		sample{"X-GitHub-Delivery: " + someUUID + "\nX-GitHub-Hook-ID: 292430183\nX-GitHub-Event: ping", `{"zen":"Design for failure."}`},
 		sample{"X-GitHub-Hook-ID: 292430182\nX-GitHub-Event: ping", `{"zen":"Design for failure."}`},
 	},
-	"gitlab":       byHeader("Idempotency-Key", someUUID, otherUUID, "webhook-timestamp", `{"object_kind":"push"}`),
-	"hugging_face": byHeader("Webhook-Id", someUUID, otherUUID, "X-Webhook-Secret", `{"event":{"action":"update","scope":"repo.content"}}`),
+	"gitlab":       signedByHeader("X-Gitlab-Event: Push Hook\n", "Idempotency-Key", someUUID, otherUUID, "webhook-timestamp", `{"object_kind":"push"}`),
+	"hugging_face": byHeader("Webhook-Id", someUUID, otherUUID, "X-Webhook-Secret", `{"event":{"action":"update","scope":"repo.content"},"webhook":{"id":"6390e855e30d9209411de93b","version":3}}`),
 	"intercom": byBody("X-Hub-Signature: sha1=1", `{"type":"notification_event","topic":"user.created","id":"notif_05d4fa90","delivery_attempts":1,"first_sent_at":1392731331,"data":{"item":{"id":"u1"}}}`,
 		`{"type":"notification_event","topic":"user.created","id":"notif_05d4fa90","delivery_attempts":2,"first_sent_at":1392731331,"data":{"item":{"id":"u1"}}}`,
 		`{"type":"notification_event","id":"notif_05d4fa91","delivery_attempts":1,"data":{"item":{"id":"u1"}}}`, `{"type":"notification_event","topic":"ping","id":null}`),
@@ -114,7 +119,7 @@ var providerSamples = map[string]providerSample{
 	"linear": byHeader("Linear-Delivery", someUUID, otherUUID, "Linear-Signature", `{"action":"create","type":"Comment","webhookTimestamp":1}`),
 	"mailgun": byBody("", `{"signature":{"timestamp":"1529006854","token":"a8ce0edb","signature":"d2271d12"},"event-data":{"event":"opened","timestamp":1529006854.329574,"id":"DACSsAdVSeGpLid7TN03WA"}}`,
 		`{"signature":{"timestamp":"1529007854","token":"b9df1fec","signature":"e3382e23"},"event-data":{"event":"opened","timestamp":1529006854.329574,"id":"DACSsAdVSeGpLid7TN03WA"}}`,
-		`{"signature":{"token":"a8ce0edb"},"event-data":{"event":"opened","id":"DACSsAdVSeGpLid7TN03WB"}}`, `{"signature":{"token":"a8ce0edb"},"event-data":{"event":"opened"}}`),
+		`{"signature":{"token":"a8ce0edb"},"event-data":{"event":"opened","timestamp":1529093254.329574,"id":"DACSsAdVSeGpLid7TN03WA"}}`, `{"signature":{"token":"a8ce0edb"},"event-data":{"event":"opened"}}`),
 	"meta": byBody("X-Hub-Signature-256: sha256=1", `{"object":"page","entry":[{"id":"1","time":1,"messaging":[{"sender":{"id":"2"},"timestamp":7,"message":{"mid":"m_1","text":"hi"}}]}]}`,
 		`{"object":"page","entry":[{"id":"1","time":2,"messaging":[{"sender":{"id":"2"},"timestamp":7,"message":{"mid":"m_1","text":"hi"}}]}]}`, messages,
 		`{"object":"page","entry":[{"id":"1","time":1,"messaging":[{"sender":{"id":"2"},"read":{"watermark":1}}]}]}`),
@@ -143,11 +148,16 @@ var providerSamples = map[string]providerSample{
 	"sendgrid": byBody("", `[{"email":"a@example.com","event":"processed","sg_event_id":"ZGVsaXZlcmVk","sg_message_id":"14c5"},{"event":"open","sg_event_id":"b3Blbg=="}]`,
 		`[{"email":"a@example.com","event":"processed","sg_event_id":"ZGVsaXZlcmVk","sg_message_id":"14c5"},{"event":"open","sg_event_id":"b3Blbg=="}]`,
 		`[{"email":"a@example.com","event":"processed","sg_event_id":"ZGVsaXZlcmVk","sg_message_id":"14c5"}]`, `[{"event":"processed","sg_event_id":"ZGVsaXZlcmVk"},{"event":"open"}]`),
-	"sentry": byHeader("Request-ID", someUUID, otherUUID, "Sentry-Hook-Timestamp", `{"action":"created","data":{}}`),
+	"sentry": {
+		sample{"Request-ID: a\nSentry-Hook-Timestamp: 1\nSentry-Hook-Resource: issue", `{"action":"resolved","installation":{"uuid":"7"},"data":{"issue":{"id":"1","count":"1"}}}`},
+		sample{"Request-ID: b\nSentry-Hook-Timestamp: 2\nSentry-Hook-Resource: issue", `{"action":"resolved","installation":{"uuid":"7"},"data":{"issue":{"id":"1","count":"1"}}}`},
+		sample{"Request-ID: a\nSentry-Hook-Timestamp: 1\nSentry-Hook-Resource: issue", `{"action":"unresolved","installation":{"uuid":"7"},"data":{"issue":{"id":"1","count":"1"}}}`},
+		sample{"Request-ID: a\nSentry-Hook-Timestamp: 1", `{"action":"resolved","installation":{"uuid":"7"}}`},
+	},
 	"shopify": {
 		sample{"X-Shopify-Event-Id: 98880550\nX-Shopify-Webhook-Id: b54557e4\nX-Shopify-Topic: orders/create\nX-Shopify-Shop-Domain: a.myshopify.com", `{"id":820982911946154508}`},
 		sample{"X-Shopify-Event-Id: 98880550\nX-Shopify-Webhook-Id: b54557e4\nX-Shopify-Topic: orders/create\nX-Shopify-Shop-Domain: a.myshopify.com\nX-Shopify-Triggered-At: 2", `{"id":820982911946154508}`},
-		sample{"X-Shopify-Event-Id: 98880550\nX-Shopify-Webhook-Id: b54557e5\nX-Shopify-Topic: orders/paid\nX-Shopify-Shop-Domain: a.myshopify.com", `{"id":820982911946154508}`},
+		sample{"X-Shopify-Event-Id: 98880550\nX-Shopify-Webhook-Id: b54557e5\nX-Shopify-Topic: orders/create\nX-Shopify-Shop-Domain: a.myshopify.com", `{"id":820982911946154508}`},
 		sample{"X-Shopify-Topic: orders/create\nX-Shopify-Shop-Domain: a.myshopify.com", `{"id":820982911946154508}`},
 	},
 	"slack": byBody("X-Slack-Signature: v0=1", `{"token":"t","team_id":"T1","event":{"type":"app_mention","ts":"1.0"},"type":"event_callback","event_id":"Ev9UQ52YNA","event_time":1234567890}`,
@@ -170,7 +180,18 @@ var providerSamples = map[string]providerSample{
 		sample{"X-WC-Webhook-Delivery-ID: 5f4d", `{"id":728,"status":"processing"}`},
 		sample{"X-WC-Webhook-Signature: a", `{"id":727,"status":"processing"}`},
 	},
-	"zendesk": byHeader("X-Zendesk-Webhook-Invocation-Id", someUUID, otherUUID, "X-Zendesk-Webhook-Signature-Timestamp", `{"id":"x"}`),
+	"asaas":      byBody("", `{"id":"evt_05b7&368604920","event":"PAYMENT_CREATED","payment":{"id":"pay_1"}}`, `{"event":"PAYMENT_CREATED","id":"evt_05b7&368604920"}`, `{"id":"evt_05b8&368604920","payment":{"id":"pay_1"}}`, `{"payment":{"id":"pay_1"}}`),
+	"chargebee":  byBody("", `{"id":"ev_16BHbh","occurred_at":1702578601,"event_type":"invoice_updated","webhook_status":"scheduled"}`, `{"id":"ev_16BHbh","occurred_at":1702578601,"event_type":"invoice_updated","webhook_status":"re_scheduled"}`, `{"id":"ev_16BHbi","event_type":"invoice_updated"}`, `{"event_type":"invoice_updated"}`),
+	"contentful": signedByHeader("X-Contentful-Topic: ContentManagement.Entry.publish\n", "X-Contentful-Idempotency-Key", "a1b2", "a1b3", "X-Contentful-Signature", `{"sys":{"id":"e1"}}`),
+	"fourthwall": byBody("X-Fourthwall-Hmac-SHA256: a", `{"testMode":false,"id":"weve_a","webhookId":"wcon_1","type":"ORDER_PLACED"}`, `{"webhookId":"wcon_1","id":"weve_a","type":"ORDER_PLACED"}`, `{"id":"weve_b","webhookId":"wcon_1"}`, `{"webhookId":"wcon_1"}`),
+	"gusto":      byBody("X-Gusto-Signature: a", `{"event_type":"company.updated","resource_uuid":"7779b433","timestamp":1707506458,"uuid":"03ffbf0c"}`, `{"uuid":"03ffbf0c","event_type":"company.updated"}`, `{"uuid":"03ffbf0d","resource_uuid":"7779b433"}`, `{"verification_token":"a","webhook_subscription_uuid":"b"}`),
+	"line":       byBody("X-Line-Signature: a", `{"destination":"U1","events":[{"type":"message","webhookEventId":"01FZ74A0","deliveryContext":{"isRedelivery":false}}]}`, `{"destination":"U1","events":[{"type":"message","webhookEventId":"01FZ74A0","deliveryContext":{"isRedelivery":true}}]}`, `{"destination":"U1","events":[{"webhookEventId":"01FZ74A1"}]}`, `{"destination":"U1","events":[]}`),
+	"nylas":      byBody("X-Nylas-Signature: a", `{"specversion":"1.0","type":"message.created","source":"/google/emails/realtime","id":"5da3ec1e","webhook_delivery_attempt":1}`, `{"specversion":"1.0","type":"message.created","source":"/google/emails/realtime","id":"5da3ec1e","webhook_delivery_attempt":2}`, `{"source":"/google/emails/realtime","id":"5da3ec1f"}`, `{"source":"/google/emails/realtime"}`),
+	"pandadoc":   byHeader("X-PandaDoc-Webhook-Event-Id", someUUID, otherUUID, "X-PandaDoc-Signature", `[{"event":"document_state_changed"}]`),
+	"prolific":   signedByHeader("X-Prolific-Request-Signature: a\n", "X-Event-ID", someUUID, otherUUID, "X-Prolific-Request-Timestamp", `{"event_type":"study.status.change"}`),
+	"sevalla":    byBody("svl-signature: whsec_1", `{"webhook_id":"d5f8","event_id":"a1b2","event_delivery_id":"f1e2","type":"APP_DEPLOY"}`, `{"webhook_id":"d5f8","event_id":"a1b2","event_delivery_id":"f1e3","type":"APP_DEPLOY"}`, `{"webhook_id":"d5f8","event_id":"a1b3","event_delivery_id":"f1e2"}`, `{"webhook_id":"d5f8","event_delivery_id":"f1e2"}`),
+	"zoom":       byBody("x-zm-signature: v0=a", `{"event":"meeting.started","event_ts":1739923528546,"payload":{"object":{"id":"1"}}}`, `{"event_ts":1739923528546,"event":"meeting.started","payload":{"object":{"id":"1"}}}`, `{"event":"meeting.started","event_ts":1739923528547,"payload":{"object":{"id":"1"}}}`, ``),
+	"zendesk":    byHeader("X-Zendesk-Webhook-Invocation-Id", someUUID, otherUUID, "X-Zendesk-Webhook-Signature-Timestamp", `{"id":"x"}`),
 }
 
 func TestEachProvidersRequests(t *testing.T) {
@@ -221,10 +242,20 @@ func TestEachProvidersRequests(t *testing.T) {
 // Some providers have more than one source. These deliveries do not have the first
 // one.
 func TestSecondSourcesOfProviders(t *testing.T) {
+	const gitlabs, structured = "X-Gitlab-Event: Push Hook\n", "Content-Type: application/cloudevents+json"
 	for name, samples := range map[string][]sample{
-		"gitlab": {{"Idempotency-Key: a\nwebhook-id: b\nX-Gitlab-Event-UUID: c", ""}, {"webhook-id: b\nX-Gitlab-Event-UUID: c", ""}, {"X-Gitlab-Event-UUID: c", ""}},
-		"shopify": {{"X-Shopify-Event-Id: a\nX-Shopify-Webhook-Id: b", "{}"}, {"X-Shopify-Webhook-Id: b", "{}"}, {"X-Shopify-Webhook-Id: b\nX-Shopify-Topic: orders/create", "{}"},
-			{"X-Shopify-Webhook-Id: b\nX-Shopify-Shop-Domain: a.myshopify.com", "{}"}},
+		"gitlab": {
+			{gitlabs + "Idempotency-Key: a\nwebhook-id: b\nX-Gitlab-Event-UUID: c", "{}"}, {gitlabs + "webhook-id: b\nX-Gitlab-Event-UUID: c", "{}"},
+			{gitlabs + "X-Gitlab-Event-UUID: c", "{}"}, {gitlabs + "X-Gitlab-Event-UUID: c", `{"object_kind":"issue"}`}, {gitlabs + "X-Gitlab-Event-UUID: d", "{}"},
+		},
+		"shopify": {
+			{"X-Shopify-Event-Id: a\nX-Shopify-Webhook-Id: b", "{}"}, {"X-Shopify-Event-Id: a", "{}"}, {"X-Shopify-Webhook-Id: b", "{}"}, {"X-Shopify-Webhook-Id: b\nX-Shopify-Topic: orders/create", "{}"},
+			{"X-Shopify-Webhook-Id: b\nX-Shopify-Shop-Domain: a.myshopify.com", "{}"}, {"Shopify-Webhook-Id: b", "{}"}, {"Shopify-Webhook-Id: b\nShopify-Topic: product", "{}"},
+		},
+		"cloudevents": {
+			{"ce-source: t\nce-id: a", "{}"}, {structured, `{"source":"t","id":"a"}`}, {structured, `[{"source":"t","id":"a"}]`}, {structured, `[{"source":"t","id":"a"},{"source":"t","id":"b"}]`},
+			{"Content-Type: APPLICATION/CloudEvents-Batch+JSON; charset=utf-8", `[{"source":"u","id":"a"}]`},
+		},
 		"eventgrid": {{"", `[{"id":"a","topic":"t"}]`}, {"ce-source: t\nce-id: a", `{}`}, {"ce-source: t\nce-id: a", `[{"id":"a","topic":"t"},{"id":"b","topic":"t"}]`}},
 		"whatsapp":  {{"", messages}, {"", read}, {"", strings.Replace(read, `"read"`, `"delivered"`, 1)}},
 		"meta":      {{"", messages}, {"", read}},

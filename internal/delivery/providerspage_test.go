@@ -50,12 +50,13 @@ Write the names of the senders of your webhooks. Then each delivery reaches your
 All providers are served in webhook mode. The name of the provider is the prefix of its keys, so two providers never share a key. The scope has the host and the path, and what the column *scope* names. ` + "`caddy-dedup providers`" + ` prints this catalogue, and ` + "`caddy-dedup providers <name>`" + ` prints one entry of it.
 
 - **key**: what identifies a delivery. The first one that is present wins. ` + "`header`" + ` is a header field, and ` + "`json`" + ` is a JSON pointer (RFC 6901) into the body. A request without any of them has no key, and passes.
-- **retention**: how long a response is kept for duplicates, unless the directive says otherwise. Most senders stop their retries within seven days. If the retention is another one, the notes say why.
+- **retention**: how long a response is kept for duplicates, unless the directive says otherwise. It counts from the end of the run. Most senders stop their retries within seven days. If the retention is another one, the notes say why. A retention below the time of the retries leaves the last ones unrecognised.
+- **claims**, in the notes: the header fields by which the sender's requests are known. A request without them is another sender's, whatever it carries, and falls through to the next source: the ` + "`Idempotency-Key: 42`" + ` of a scheduler on the same route is not GitLab's. If a proxy in front of yours removes such a field, deliveries pass without a key, and the log says why.
 - **verified**: we have read it in the provider's documentation or source code, which is linked below. An *unverified* entry comes from elsewhere. Watch a retry of your own before you rely on it, and tell us what you saw.
 
 Only POST and PATCH requests are deduplicated. If a provider uses another method, write it into ` + "`methods`" + `.
 
-One handler can have several names. But it cannot have two that read the same member of the body, because a delivery of one would count as a delivery of the other. A provider that is known by the whole body takes every delivery. So it comes last.
+One handler can have several names. But it cannot have two that read the same member of the body, because a delivery of one would count as a delivery of the other. A provider that is known by the whole body, and by no header field, takes every delivery. So it comes last. A provider that is known by a member of the body takes every request that has this member, such as ` + "`/id`" + `: give other requests with a body of that shape a route of their own.
 
 | name | sender | key | scope | retention | fact |
 |---|---|---|---|---|---|
@@ -69,6 +70,12 @@ A key marked *batch* is made of the IDs of all elements, in their order. ` + "`*
 ## Keys made of content
 
 If a provider sends no ID, the key is a hash of the body. If the body is JSON, its canonical form (RFC 8785) is hashed, so white space and the order of members do not count. Otherwise its bytes are hashed. Some senders change a member with each retry, such as the number of the attempt. Name this member with ` + "`exclude`" + `, or each retry is a new request and runs. Two events with exactly the same body count as one: until the retention ends, the second one does not reach your service.
+
+## Senders without a name here
+
+- **HubSpot** sends arrays of events. Their ` + "`eventId`" + ` is not promised to be unique, and ` + "`attemptNumber`" + ` changes with each try, so that even ` + "`key content`" + ` does not recognise a retry. Where each request has one event, ` + "`key content`" + ` with ` + "`exclude /0/attemptNumber`" + ` does.
+- **Microsoft Graph** sends change notifications whose ID is optional. Two equal ones may be a retry or two changes: a ` + "`key content`" + ` with a short ` + "`retention`" + ` loses the second change, so leave its route without ` + "`dedup`" + ` where that hurts. The check of a new subscription, a POST with ` + "`?validationToken=`" + ` and an empty body, passes under ` + "`key content`" + `; do not make a key of the query.
+- **Bitbucket Data Center** sends ` + "`X-Request-Id`" + `, a new one for each request: there is nothing to recognise.
 
 ## Any other sender
 
@@ -92,6 +99,9 @@ func renderProviders() []byte {
 			fmt.Fprintf(&b, "From <%s>.", p.Fact)
 		} else {
 			fmt.Fprintf(&b, "*Unverified*: %s.", p.Fact)
+		}
+		if claims := p.Signs.String(); claims != "" {
+			fmt.Fprintf(&b, " Claims only requests %s.", claims)
 		}
 		if p.Note != "" {
 			b.WriteString(" " + p.Note)

@@ -31,13 +31,14 @@ const (
 	theMember = "the member "
 )
 
-// members names what a provider reads of the body. A source that also needs a header
-// field of the provider cannot take the deliveries of another one, so it does not
-// count.
+// members names what a provider reads of the body. A source that only the provider's
+// own requests have cannot take the deliveries of another one, so it does not count.
 func (p Provider) members() []string {
 	var all []string
 	for _, s := range p.Sources {
-		all = append(all, s.members()...)
+		if !s.OfOneSender() {
+			all = append(all, s.members()...)
+		}
 	}
 	return all
 }
@@ -57,9 +58,6 @@ func (s Source) members() []string {
 	case KindParts:
 		var all []string
 		for _, part := range s.Parts {
-			if part.Kind == KindHeader {
-				return nil
-			}
 			all = append(all, part.members()...)
 		}
 		return all

@@ -24,9 +24,17 @@ func TestSameMember(t *testing.T) {
 		"paddle github typeform":       {"paddle", "typeform", "/event_id"},
 		"meta whatsapp":                {"meta", "whatsapp", "/entry/*/changes/*/value/messages/*/id"},
 		"postmark asana":               {"postmark", "asana", "the whole body"},
-		"github discord slack":         {"discord", "slack", "the whole body", "last"},
 		"lemon_squeezy github":         {"lemon_squeezy", "github", "last"},
 		"github lemon_squeezy dropbox": {"lemon_squeezy", "dropbox", "the whole body"},
+		"lemon_squeezy postmark":       {"lemon_squeezy", "postmark", "the whole body"},
+		"chargebee asaas":              {"chargebee", "asaas", "/id"},
+		"nylas stripe":                 {"nylas", "stripe", "/id"},
+		// Signs keep these apart.
+		"discord slack dropbox plaid":     nil,
+		"sentry zoom asana lemon_squeezy": nil,
+		"sevalla slack":                   nil,
+		"cloudevents knative nylas":       nil,
+		"hugging_face stripe":             nil,
 	} {
 		var providers []delivery.Provider
 		for name := range strings.FieldsSeq(names) {

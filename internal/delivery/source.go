@@ -74,6 +74,9 @@ type Source struct {
 	// Provider is the name of the provider in the catalogue from which this source
 	// is; empty if the user has configured the source.
 	Provider string
+	// Signs say which requests may be from the provider. In all others the source is
+	// absent, whatever they carry: a field such as Idempotency-Key is many senders'.
+	Signs Signs
 	// ScopeHeaders are the header fields that the provider adds to the scope.
 	ScopeHeaders []string
 }
@@ -105,6 +108,14 @@ func (s Source) NeedsBody() bool {
 	default:
 		return false
 	}
+}
+
+// OfOneSender reports whether only requests of the source's own provider can have it:
+// it is, or is made with, a header field of theirs, or reads requests with their signs
+// alone.
+func (s Source) OfOneSender() bool {
+	return s.Kind == KindHeader || len(s.Signs.AnyOf) > 0 ||
+		slices.ContainsFunc(s.Parts, func(part Source) bool { return part.Kind == KindHeader })
 }
 
 // MadeOfContent reports whether the ID changes with every change of the body. If it

@@ -1,0 +1,119 @@
+package delivery_test
+
+import (
+	"errors"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/caddy-dedup/caddy-dedup/internal/delivery"
+)
+
+// sharedFields are the header fields with which more than one sender names a delivery.
+// What has no further sign of the provider is not the provider's.
+var sharedFields = []string{"Idempotency-Key", "webhook-id", "X-Webhook-Id", "X-Request-UUID", "X-Request-Id", "Request-ID", "X-Event-ID", "X-Hook-UUID-Of-Another"}
+
+func TestSharedFieldsAreNoProvidersAlone(t *testing.T) {
+	for _, p := range delivery.Providers() {
+		for _, field := range sharedFields {
+			for _, body := range []string{"", "42", `{"order":42}`, `{"webhook":"42"}`} {
+				s := sample{field + ": 42", body}
+				found, err := delivery.Find(p.Sources, s.request(), maxLength)
+				wholeBody := body != "" && (p.Name == "lemon_squeezy" || p.Name == "postmark") // they have no sign, as the page says
+				if (err == nil) != wholeBody || err != nil && !errors.Is(err, delivery.ErrMissing) {
+					t.Errorf("provider %s: %q with the body %q: found %+v, %v", p.Name, s.header, body, found, err)
+				}
+			}
+		}
+	}
+}
+
+func TestSigns(t *testing.T) {
+	const key = "Idempotency-Key: 42\nwebhook-id: 42\nX-Webhook-Id: 42\nX-GitHub-Delivery: 42\nX-Event-ID: 42\nX-Request-UUID: 42\n"
+	for name, c := range map[string]struct {
+		provider, header string
+		claimed          bool
+		reason           string // in the error, where it is not claimed
+	}{
+		"gitlab, by its event":             {"gitlab", "X-Gitlab-Event: Push Hook", true, ""},
+		"gitlab, by its event, moved":      {"gitlab", "x-gitlab-event: Push Hook", true, ""},
+		"gitlab, nothing":                  {"gitlab", "X-Other: 1", false, "not from gitlab: the request has no X-Gitlab-Event"},
+		"gitlab, another field of its own": {"gitlab", "X-Gitlab-Token: t", false, "no X-Gitlab-Event"},
+		"pagerduty, by signature":          {"pagerduty", "X-PagerDuty-Signature: v1=a", true, ""},
+		"pagerduty, by subscription":       {"pagerduty", "X-Webhook-Subscription: P1", true, ""},
+		"pagerduty, by its agent":          {"pagerduty", "User-Agent: PagerDuty-Webhook/V3.0", true, ""},
+		"pagerduty, by an agent in small":  {"pagerduty", "User-Agent: pagerduty-webhook/v2.0", true, ""},
+		"pagerduty, another agent":         {"pagerduty", "User-Agent: curl/8.0 PagerDuty-Webhook/V3.0", false, "X-PagerDuty-Signature or X-Webhook-Subscription or User-Agent that begins with PagerDuty-Webhook/"},
+		"pagerduty, a short agent":         {"pagerduty", "User-Agent: Pager", false, "not from pagerduty"},
+		"standard webhooks, by signature":  {"standard_webhooks", "webhook-signature: v1,a", true, ""},
+		"standard webhooks, by time":       {"standard_webhooks", "webhook-timestamp: 1", true, ""},
+		"standard webhooks, nothing":       {"standard_webhooks", "X-Other: 1", false, "webhook-signature or webhook-timestamp"},
+		"bitbucket, by its hook":           {"bitbucket", "X-Hook-UUID: 1", true, ""},
+		"bitbucket, by its event":          {"bitbucket", "X-Event-Key: repo:push", true, ""},
+		"bitbucket, nothing":               {"bitbucket", "X-Other: 1", false, "X-Hook-UUID or X-Event-Key"},
+		"prolific, by signature":           {"prolific", "X-Prolific-Request-Signature: a", true, ""},
+		"prolific, nothing":                {"prolific", "X-Other: 1", false, "X-Prolific-Request-Signature"},
+		"github":                           {"github", "X-Other: 1", true, ""},
+		"github, of gitea":                 {"github", "X-Gitea-Delivery: 42", false, "not from github: the request has X-Gitea-Delivery"},
+		"github, of gogs":                  {"github", "X-Gogs-Delivery: 42", false, "X-Gogs-Delivery"},
+		"gitea":                            {"gitea", "X-Gitea-Delivery: 42", true, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			p, _ := delivery.ProviderNamed(c.provider)
+			found, err := delivery.Find(p.Sources, sample{key + c.header, `{}`}.request(), maxLength)
+			switch {
+			case c.claimed && (err != nil || found.ID != "42"):
+				t.Errorf("found %+v, %v; want the ID 42", found, err)
+			case !c.claimed && (!errors.Is(err, delivery.ErrMissing) || strings.Count(err.Error(), c.reason) != 1):
+				t.Errorf("found %+v, %v; want %q in the error, once", found, err, c.reason)
+			}
+		})
+	}
+}
+
+// A request of another sender falls through to what comes after the provider, and an
+// ID of theirs that would be invalid is none of the provider's business.
+func TestForeignRequestFallsThrough(t *testing.T) {
+	gitlab, _ := delivery.ProviderNamed("gitlab")
+	sources := append(slices.Clone(gitlab.Sources), keyHeader)
+	own := sample{"Idempotency-Key: 42\nX-Gitlab-Event: Push Hook", "{}"}
+	for name, c := range map[string]struct {
+		s        sample
+		provider string
+		id       string
+	}{
+		"gitlab":              {own, "gitlab", "42"},
+		"a scheduler":         {sample{"Idempotency-Key: 42", "{}"}, "", "42"},
+		"a scheduler, quoted": {sample{`Idempotency-Key: "42"`, "{}"}, "", "42"},
+	} {
+		found, err := delivery.Find(sources, c.s.request(), maxLength)
+		if err != nil || found.Provider != c.provider || found.ID != c.id {
+			t.Errorf("%s: found %+v, %v", name, found, err)
+		}
+		if gitlabs, _ := delivery.Find(sources, own.request(), maxLength); (keyOf(gitlabs) == keyOf(found)) != (c.provider == "gitlab") {
+			t.Errorf("%s: its key is GitLab's", name)
+		}
+	}
+	invalid := sample{"Idempotency-Key: \xff", "{}"}
+	if found, err := delivery.Find(gitlab.Sources, invalid.request(), maxLength); !errors.Is(err, delivery.ErrMissing) {
+		t.Errorf("an invalid key of a scheduler: found %+v, %v; want ErrMissing", found, err)
+	}
+}
+
+func TestSignsInWords(t *testing.T) {
+	for name, want := range map[string]string{
+		"gitlab":    "with X-Gitlab-Event",
+		"github":    "without X-Gitea-Delivery or X-Gogs-Delivery",
+		"openai":    "with webhook-signature or webhook-timestamp",
+		"pagerduty": "with X-PagerDuty-Signature or X-Webhook-Subscription or User-Agent that begins with PagerDuty-Webhook/",
+		"stripe":    "",
+	} {
+		if p, _ := delivery.ProviderNamed(name); p.Signs.String() != want {
+			t.Errorf("%s: got %q; want %q", name, p.Signs.String(), want)
+		}
+	}
+	both := delivery.Signs{AnyOf: []delivery.Sign{{Header: "A"}}, NoneOf: []delivery.Sign{{Header: "B"}}}
+	if got := both.String(); got != "with A and without B" {
+		t.Errorf("got %q", got)
+	}
+}
