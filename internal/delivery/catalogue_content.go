@@ -59,8 +59,8 @@ var knownByContent = []Provider{
 		Signs:     signedBy("Sentry-Hook-Resource"),
 		Retention: 20 * time.Minute,
 		Fact:      "https://github.com/getsentry/sentry/blob/master/src/sentry/sentry_apps/tasks/sentry_apps.py",
-		Note: "Request-ID changes with each attempt, so that the key is a hash of the body. It tries three times, five minutes apart, and makes the body anew: " +
-			"a retry is not recognised if the issue has changed between. Equal changes of one issue without an event between them count as one until the retention ends.",
+		Note: "Request-ID changes with each attempt, so that the key is a hash of the body. It retries three times, five minutes apart, and makes an alert's body anew each time: " +
+			"it is recognised as long as it says the same. Equal changes of one issue without an event between them count as one until the retention ends.",
 	},
 	{
 		Name: "zoom", Title: "Zoom",
