@@ -33,9 +33,15 @@ var eventsOf = map[string][]twoEvents{
 		oneEventChanged("the reason in a correction", `"reason":""`, `"reason":"refused"`, adyenItem),
 		oneEventChanged("the amount in a correction", `"value":1130`, `"value":1131`, adyenItem),
 	},
-	"asaas":       {oneEventChanged("the event", "evt_05b7", "evt_05b8", `{"id":"evt_05b7&368604920","event":"PAYMENT_CREATED","payment":{"id":"pay_1"}}`)},
-	"asana":       {oneEventChanged("the time", "03:04:05.001Z", "03:04:05.002Z", `{"events":[{"user":{"gid":"1"},"created_at":"2026-01-02T03:04:05.001Z","action":"changed","resource":{"gid":"7"}}]}`, "X-Hook-Signature: a")},
-	"bigcommerce": {oneEventChanged("the event", "dd70c0", "dd70c1", `{"scope":"store/order/updated","store_id":"1","data":{"type":"order","id":250},"hash":"dd70c0"}`)},
+	"asaas": {oneEventChanged("the event", "evt_05b7", "evt_05b8", `{"id":"evt_05b7&368604920","event":"PAYMENT_CREATED","payment":{"id":"pay_1"}}`)},
+	"asana": {oneEventChanged("the time", "03:04:05.001Z", "03:04:05.002Z", `{"events":[{"user":{"gid":"1"},"created_at":"2026-01-02T03:04:05.001Z","action":"changed","resource":{"gid":"7"}}]}`, "X-Hook-Signature: a")},
+	"bigcommerce": {
+		// The hash is one over the data, which names the order only.
+		oneEventChanged("the hash", "dd70c0", "dd70c1", bigCommerceUpdate),
+		oneEventChanged("the time of the next change", "1561479335", "1561479336", bigCommerceUpdate),
+		oneEventChanged("the kind of change", "order/updated", "order/statusUpdated", bigCommerceUpdate),
+		oneEventChanged("the store", "stores/x", "stores/y", bigCommerceUpdate),
+	},
 	"bitbucket":   {oneEventChanged("the request", "9a1b", "9a1c", `{"push":{"changes":[]}}`, "X-Request-UUID: 9a1b", "X-Hook-UUID: 7", "X-Event-Key: repo:push", "X-Attempt-Number: 1")},
 	"box":         {oneEventChanged("the event", "eb0c4e06", "eb0c4e07", `{"type":"webhook_event","id":"eb0c4e06","trigger":"FILE.UPLOADED","source":{"id":"9"}}`, "BOX-DELIVERY-ID: f96bb54b")},
 	"chargebee":   {oneEventChanged("the event", "ev_16BHbh", "ev_16BHbi", `{"id":"ev_16BHbh","occurred_at":1702578601,"event_type":"invoice_updated","webhook_status":"scheduled","content":{"invoice":{"id":"1"}}}`)},
@@ -48,12 +54,17 @@ var eventsOf = map[string][]twoEvents{
 		oneEventChanged("the topic", "Entry.publish", "Entry.archive", `{"sys":{"id":"e1"}}`, "X-Contentful-Idempotency-Key: a1b2", "X-Contentful-Topic: ContentManagement.Entry.publish"),
 		oneEventChanged("the webhook", "site", "search", `{"sys":{"id":"e1"}}`, "X-Contentful-Idempotency-Key: a1b2", "X-Contentful-Webhook-Name: site"),
 	},
-	"convoy":    {oneEventChanged("the delivery", "01HZX1", "01HZX2", `{}`, "X-Convoy-EventDelivery-ID: 01HZX1")},
-	"discord":   {oneEventChanged("the time", "53.064834", "53.064835", `{"type":1,"application_id":"1","event":{"type":"APPLICATION_AUTHORIZED","timestamp":"2026-10-18T14:42:53.064834"}}`, "X-Signature-Ed25519: a")},
-	"dropbox":   {oneEventChanged("the account", "dbid:AAH4f99", "dbid:AAH4f98", `{"list_folder":{"accounts":["dbid:AAH4f99"]},"delta":{"users":[12345678]}}`, "X-Dropbox-Signature: a")},
-	"eventarc":  cloudEventsThatDiffer,
-	"eventgrid": append([]twoEvents{oneEventChanged("the event", "2d1781af", "2d1781b0", `[{"id":"2d1781af","topic":"/subscriptions/x","eventType":"Blob"}]`, "aeg-event-type: Notification"), oneEventChanged("the topic", "/subscriptions/x", "/subscriptions/y", `[{"id":"2d1781af","topic":"/subscriptions/x","eventType":"Blob"}]`, "aeg-event-type: Notification")}, cloudEventsThatDiffer...),
-	"forgejo":   {oneEventChanged("the delivery", "72d3", "72d4", `{"ref":"refs/heads/main"}`, "X-Gitea-Delivery: 72d3", "X-GitHub-Delivery: 72d3")},
+	"convoy":   {oneEventChanged("the delivery", "01HZX1", "01HZX2", `{}`, "X-Convoy-EventDelivery-ID: 01HZX1")},
+	"discord":  {oneEventChanged("the time", "53.064834", "53.064835", `{"type":1,"application_id":"1","event":{"type":"APPLICATION_AUTHORIZED","timestamp":"2026-10-18T14:42:53.064834"}}`, "X-Signature-Ed25519: a")},
+	"dropbox":  {oneEventChanged("the account", "dbid:AAH4f99", "dbid:AAH4f98", `{"list_folder":{"accounts":["dbid:AAH4f99"]},"delta":{"users":[12345678]}}`, "X-Dropbox-Signature: a")},
+	"eventarc": cloudEventsThatDiffer,
+	"eventgrid": append([]twoEvents{
+		oneEventChanged("the event", "2d1781af", "2d1781b0", eventGridEvents, "aeg-event-type: Notification"),
+		oneEventChanged("the topic", "/subscriptions/x", "/subscriptions/y", eventGridEvents, "aeg-event-type: Notification"),
+		oneEventChanged("the subscription", "BILLING", "AUDIT", eventGridEvents, "aeg-subscription-name: BILLING"),
+		oneEventChanged("the subscription, structured", "BILLING", "AUDIT", cloudEvent, structuredMode, "aeg-subscription-name: BILLING"),
+	}, cloudEventsThatDiffer...),
+	"forgejo": {oneEventChanged("the delivery", "72d3", "72d4", `{"ref":"refs/heads/main"}`, "X-Gitea-Delivery: 72d3", "X-GitHub-Delivery: 72d3")},
 	"fourthwall": {
 		oneEventChanged("the event", "weve_a", "weve_b", `{"testMode":false,"id":"weve_a","webhookId":"wcon_1","type":"ORDER_UPDATED"}`),
 		oneEventChanged("the webhook", "wcon_1", "wcon_2", `{"testMode":false,"id":"weve_a","webhookId":"wcon_1","type":"ORDER_UPDATED"}`),
@@ -139,7 +150,11 @@ var eventsOf = map[string][]twoEvents{
 	"zoom":    {oneEventChanged("the time", "1739923528546", "1739923528547", `{"event":"meeting.started","event_ts":1739923528546,"payload":{"object":{"id":"1"}}}`, "x-zm-signature: v0=a")},
 }
 
+const bigCommerceUpdate = `{"scope":"store/order/updated","store_id":"1","data":{"type":"order","id":250},"hash":"dd70c0","created_at":1561479335,"producer":"stores/x"}`
+
 const adyenItem = `{"live":"false","notificationItems":[{"NotificationRequestItem":{"amount":{"value":1130,"currency":"EUR"},"eventCode":"AUTHORISATION","eventDate":"2026-01-02T03:04:05+01:00","pspReference":"7914073381342284","reason":"","success":"true"}}]}`
+
+const eventGridEvents = `[{"id":"2d1781af","topic":"/subscriptions/x","eventType":"Blob"}]`
 
 const (
 	structuredMode = "Content-Type: application/cloudevents+json; charset=utf-8"

@@ -76,6 +76,7 @@ var knownByHeader = []Provider{
 	{
 		Name: "jira", Title: "Jira Cloud", Fact: secondarySource,
 		Sources: []Source{inHeader("X-Atlassian-Webhook-Identifier")},
+		Note:    "The identifier is unique within a site: give each site a path of its own.",
 	},
 	{
 		Name: "linear", Title: "Linear", Fact: secondarySource,

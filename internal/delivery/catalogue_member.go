@@ -11,8 +11,10 @@ var knownByMember = []Provider{
 	},
 	{
 		Name: "bigcommerce", Title: "BigCommerce", Verified: true,
-		Sources: []Source{inMember("/hash")},
+		// The hash is one over the data, which names what was changed, and not when.
+		Sources: []Source{together(inMember("/scope"), inMember("/producer"), inMember("/hash"), inMember("/created_at"))},
 		Fact:    "https://developer.bigcommerce.com/docs/integrations/webhooks",
+		Note:    "There is no event ID; its hash is one over the data, which is the same for each update of one order. So scope, store and time are part of the key.",
 	},
 	{
 		Name: "box", Title: "Box", Verified: true,

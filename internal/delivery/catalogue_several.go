@@ -18,6 +18,16 @@ func ofCloudEvents() []Source {
 	return []Source{together(inHeader("ce-source"), inHeader("ce-id")), structured, batched}
 }
 
+// ofEventGrid are the sources of Event Grid's own schema and of CloudEvents. Two event
+// subscriptions can lead to one address, and each delivers the event.
+func ofEventGrid() []Source {
+	sources := append([]Source{ofEach(List{Array: "", Members: []string{"/id", "/topic"}})}, ofCloudEvents()...)
+	for i, s := range sources {
+		sources[i] = inScope(s, "aeg-subscription-name")
+	}
+	return sources
+}
+
 // whatsAppChange is one of the changes that WhatsApp sends. All statuses of a message
 // have the ID of the message, and those of a message to a group have one time and
 // another participant each: a phone number or, where there is none, a user ID.
@@ -76,13 +86,10 @@ var knownBySeveral = []Provider{
 	},
 	{
 		Name: "eventgrid", Title: "Azure Event Grid", Verified: true,
-		Sources: append(
-			[]Source{ofEach(List{Array: "", Members: []string{"/id", "/topic"}})},
-			ofCloudEvents()...,
-		),
-		Passes: []Pass{{Header: "aeg-event-type", Values: []string{"SubscriptionValidation"}}},
-		Fact:   "https://learn.microsoft.com/en-us/azure/event-grid/delivery-and-retry",
-		Note:   "In its own schema, and as CloudEvents: " + noteCloudEvents,
+		Sources: ofEventGrid(),
+		Passes:  []Pass{{Header: "aeg-event-type", Values: []string{"SubscriptionValidation"}}},
+		Fact:    "https://learn.microsoft.com/en-us/azure/event-grid/delivery-and-retry",
+		Note:    "In its own schema, and as CloudEvents: " + noteCloudEvents,
 	},
 	{
 		Name: "knative", Title: "Knative Eventing", Verified: true,

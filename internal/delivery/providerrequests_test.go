@@ -75,9 +75,9 @@ var providerSamples = map[string]providerSample{
 		`{"events":[{"user":{"gid":"1"},"created_at":"2026-01-02T03:04:05Z","action":"changed","resource":{"gid":"7"}}]}`,
 		`{"events": [{"action":"changed","user":{"gid":"1"},"created_at":"2026-01-02T03:04:05Z","resource":{"gid":"7"}}]}`,
 		`{"events":[{"user":{"gid":"1"},"created_at":"2026-01-02T03:04:06Z","action":"changed","resource":{"gid":"7"}}]}`, ``),
-	"bigcommerce": byBody("", `{"scope":"store/order/created","store_id":"1025646","data":{"type":"order","id":250},"hash":"dd70c0976e06b67aaf671e73f49dcb79230ebf9d","created_at":1561479335,"producer":"stores/x"}`,
-		`{"hash":"dd70c0976e06b67aaf671e73f49dcb79230ebf9d","scope":"store/order/created","data":{"type":"order","id":250}}`,
-		`{"scope":"store/order/created","data":{"type":"order","id":250},"hash":"0e7c1b"}`, `{"scope":"store/order/created"}`),
+	"bigcommerce": byBody("", `{"scope":"store/order/updated","store_id":"1025646","data":{"type":"order","id":250},"hash":"dd70c0976e06b67aaf671e73f49dcb79230ebf9d","created_at":1561479335,"producer":"stores/x"}`,
+		`{"hash":"dd70c0976e06b67aaf671e73f49dcb79230ebf9d","scope":"store/order/updated","data":{"type":"order","id":250},"created_at":1561479335,"producer":"stores/x"}`,
+		`{"scope":"store/order/updated","data":{"type":"order","id":250},"hash":"dd70c0976e06b67aaf671e73f49dcb79230ebf9d","created_at":1561479395,"producer":"stores/x"}`, `{"scope":"store/order/created","producer":"stores/x"}`),
 	"bitbucket": signedByHeader("X-Hook-UUID: 7\nX-Event-Key: repo:push\n", "X-Request-UUID", someUUID, otherUUID, "X-Attempt-Number", `{"push":{"changes":[]}}`),
 	"box": {
 		sample{"BOX-DELIVERY-ID: f96bb54b\nBOX-DELIVERY-TIMESTAMP: 2026-01-02T03:04:05-07:00", `{"type":"webhook_event","id":"eb0c4e06-751f","trigger":"FILE.UPLOADED","source":{"id":"9"}}`},
