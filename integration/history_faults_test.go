@@ -10,26 +10,42 @@ import (
 	"github.com/caddy-dedup/caddy-dedup/internal/redistest"
 )
 
-// rig is a few processes, each with a link of its own to their common Redis.
+// rig is what a load is for: a few processes, and what they need.
 type rig struct {
 	t       *testing.T
-	server  *redistest.Server
-	links   []*link
+	site    string
 	proxies []*caddy
 	chance  *rand.Rand
 	now     func() time.Duration
 	faults  []history.Fault
+	reloads int
+	// Where the store is Redis, each process has a link of its own to it.
+	server *redistest.Server
+	links  []*link
 }
 
-func startRig(t *testing.T, proxies int, seed uint64, now func() time.Duration, site string, redisArgs ...string) *rig {
-	t.Helper()
-	g := &rig{t: t, server: redistest.Start(t, redisArgs...), chance: rand.New(rand.NewPCG(seed, 1<<32)), now: now}
-	for range proxies {
-		l := startLink(t, g.server.Addr)
-		g.links = append(g.links, l)
-		g.proxies = append(g.proxies, start(t, conf{store: storeAt(l.addr), site: site}))
+func newRig(t *testing.T, seed uint64, now func() time.Duration, site string) *rig {
+	return &rig{t: t, site: site, chance: rand.New(rand.NewPCG(seed, 1<<32)), now: now}
+}
+
+// rigging starts the processes of a rig.
+type rigging func(*rig)
+
+// threeOverRedis are three processes with one Redis.
+func threeOverRedis(redisArgs ...string) rigging {
+	return func(g *rig) {
+		g.server = redistest.Start(g.t, redisArgs...)
+		for range 3 {
+			l := startLink(g.t, g.server.Addr)
+			g.links = append(g.links, l)
+			g.proxies = append(g.proxies, start(g.t, conf{store: storeAt(l.addr), site: g.site}))
+		}
 	}
-	return g
+}
+
+// oneWithAFile is one process with a store file.
+func oneWithAFile(g *rig) {
+	g.proxies = []*caddy{start(g.t, conf{store: "store file", site: g.site})}
 }
 
 func (g *rig) addrs() []string {
@@ -97,6 +113,20 @@ func (g *rig) kill(proxy int) {
 	})
 }
 
+// reload loads another configuration into a process, one that says no more than
+// which it is.
+func (g *rig) reload(proxy int) {
+	g.reloads++
+	g.proxies[proxy].reload(g.t, lines(fmt.Sprintf("header X-Configuration %d", g.reloads), g.site))
+}
+
+// stop has a process stand still for longer than a lease.
+func (g *rig) stop(proxy int) {
+	g.proxies[proxy].pause(g.t)
+	g.last(beyondLease)
+	g.proxies[proxy].resume(g.t)
+}
+
 const beyondLease = int(loadLease/time.Millisecond) * 13 / 10
 
 // lossless are the faults in which a store that keeps what it has acknowledged
@@ -114,12 +144,9 @@ var lossless = []fault{
 		g.kill(proxy)
 		g.links[proxy].mend(g.t)
 	}},
-	{"killed", history.Killed, false, func(g *rig, proxy int) { g.kill(proxy) }},
-	{"stopped beyond the lease", history.Stopped, false, func(g *rig, proxy int) {
-		g.proxies[proxy].pause(g.t)
-		g.last(beyondLease)
-		g.proxies[proxy].resume(g.t)
-	}},
+	{"killed", history.Killed, false, (*rig).kill},
+	{"stopped beyond the lease", history.Stopped, false, (*rig).stop},
+	{"reloaded", history.Reloaded, false, (*rig).reload},
 	{"Redis stopped", history.Unreachable, true, func(g *rig, _ int) {
 		g.server.Pause()
 		g.last(200)
@@ -135,6 +162,16 @@ var lossless = []fault{
 		g.last(50)
 		g.server.Restart()
 	}},
+}
+
+// faultsOfTheFile are those of a process with a store file. Some stand there twice,
+// to come more often.
+var faultsOfTheFile = []fault{
+	{"killed", history.Killed, false, (*rig).kill},
+	{"reloaded", history.Reloaded, false, (*rig).reload},
+	{"killed", history.Killed, false, (*rig).kill},
+	{"reloaded", history.Reloaded, false, (*rig).reload},
+	{"stopped beyond the lease", history.Stopped, false, (*rig).stop},
 }
 
 // injectAll goes through the faults in random order, again and again, until the

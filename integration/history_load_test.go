@@ -45,7 +45,7 @@ type load struct {
 
 type loadKey struct {
 	name  string
-	hold  bool
+	terms loadTerms
 	asked int
 	// hash is what operators call the key; empty before its first answer.
 	hash string
@@ -94,7 +94,7 @@ func (l *load) next(proxy int, chance *rand.Rand) (*loadKey, history.Request) {
 		k = l.keys[len(l.keys)-1-back]
 	}
 	if k == nil || k.asked >= askedAtMost {
-		k = &loadKey{name: fmt.Sprintf("key-%d", len(l.keys)), hold: chance.IntN(3) == 0}
+		k = &loadKey{name: fmt.Sprintf("key-%d", len(l.keys)), terms: allTerms[chance.IntN(len(allTerms))]}
 		l.keys = append(l.keys, k)
 	}
 	r := l.requestLocked(k, proxy)
@@ -108,7 +108,8 @@ func (l *load) next(proxy int, chance *rand.Rand) (*loadKey, history.Request) {
 func (l *load) requestLocked(k *loadKey, proxy int) history.Request {
 	l.sent++
 	k.asked++
-	return history.Request{ID: strconv.Itoa(l.sent), Key: k.name, Hold: k.hold, Proxy: proxy, Body: "body"}
+	return history.Request{ID: strconv.Itoa(l.sent), Key: k.name, Hold: k.terms == underHold, MaxAttempts: k.terms.maxAttempts(),
+		Proxy: proxy, Body: "body"}
 }
 
 // ask sends a request and writes down what became of it. A client that hangs up
@@ -121,7 +122,7 @@ func (l *load) ask(client *http.Client, k *loadKey, r history.Request, hangsUp b
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
 	r.Start = l.now()
-	hash, err := send(ctx, client, "http://"+l.addrs[r.Proxy], &r)
+	hash, err := send(ctx, client, "http://"+l.addrs[r.Proxy]+"/"+string(k.terms), &r)
 	r.End = l.now()
 	if err != nil {
 		r.Failure, r.Status, r.Code, r.ExecutionID, r.Replayed, r.Answer = err.Error(), 0, "", "", false, ""
@@ -132,17 +133,13 @@ func (l *load) ask(client *http.Client, k *loadKey, r history.Request, hangsUp b
 	if k.hash == "" {
 		k.hash = hash
 	}
-	k.refused = r.Code == "outcome_unknown"
+	k.refused = r.Code == "outcome_unknown" || r.Code == "attempts_exhausted"
 	return r
 }
 
 // send fills in the answer, and returns what operators call the key.
-func send(ctx context.Context, client *http.Client, base string, r *history.Request) (hash string, err error) {
-	path := "/release"
-	if r.Hold {
-		path = "/hold"
-	}
-	request, err := http.NewRequestWithContext(ctx, "POST", base+path, strings.NewReader(r.Body))
+func send(ctx context.Context, client *http.Client, url string, r *history.Request) (hash string, err error) {
+	request, err := http.NewRequestWithContext(ctx, "POST", url, strings.NewReader(r.Body))
 	if err != nil {
 		return "", err
 	}
@@ -218,14 +215,17 @@ func (l *load) request(k *loadKey, proxy int) history.Request {
 func (l *load) soFar(faults []history.Fault, runs []history.Run) *history.History {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return &history.History{Seed: l.seed, Lease: loadLease, Jitter: loadJitter, Shared: loadShared,
+	return &history.History{Seed: l.seed, Lease: loadLease, Jitter: loadJitter, Shared: loadShared, Retry: loadRetry,
 		Requests: l.requests, Runs: runs, Freed: l.freed, Faults: faults}
 }
 
 // kinds counts the answers by what they are.
 func kinds(h *history.History) map[string]int {
-	count := map[string]int{}
+	count, replayed := map[string]int{}, map[string]time.Duration{}
 	for _, r := range h.Requests {
+		if r.Replayed {
+			replayed[r.ExecutionID] = max(replayed[r.ExecutionID], r.Start)
+		}
 		switch {
 		case r.Failure != "":
 			count["no answer"]++
@@ -247,6 +247,9 @@ func kinds(h *history.History) map[string]int {
 		}
 		if run.Lost {
 			count["lost"]++
+		}
+		if run.Status >= 500 && replayed[run.ExecutionID] > run.End+loadRetry { // not to one who waited
+			count["failure kept"]++
 		}
 	}
 	return count

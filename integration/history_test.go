@@ -28,22 +28,53 @@ const (
 	// looks for each request that comes, or has begun to look before, and gives each
 	// look half a second, twice.
 	loadShared = time.Second
+	// loadRetry is how long a process may need to store what it could not: it pauses
+	// for up to a third of the lease, and a try asks the store up to four times, half
+	// a second each. The rest is for new connections.
+	loadRetry = 4 * time.Second
 )
 
-// loadSite serves keys under both answers to an unknown end.
+// loadTerms is what a key of the load is served under, and its path.
+type loadTerms string
+
+const (
+	underRelease loadTerms = "release"
+	underHold    loadTerms = "hold"
+	onceAtMost   loadTerms = "once"
+	twiceAtMost  loadTerms = "twice"
+)
+
+var allTerms = []loadTerms{underRelease, underHold, onceAtMost, twiceAtMost}
+
+// maxAttempts is the limit of attempts, 0 for none.
+func (l loadTerms) maxAttempts() int {
+	return map[loadTerms]int{onceAtMost: 1, twiceAtMost: 2}[l]
+}
+
+// loadSite serves keys under both answers to an unknown end, and with limits of
+// their attempts.
 func loadSite(upstream string) string {
-	block := func(unknown string) string {
-		return lines("handle /"+unknown+" {", "header >X-Key {http.dedup.key}", dedupBlock("unknown "+unknown, "force X-Force",
-			fmt.Sprintf("lease %s", loadLease), "in_flight wait 1s"), "reverse_proxy "+upstream, "}")
+	block := func(terms loadTerms, words ...string) string {
+		words = append(words, "force X-Force", fmt.Sprintf("lease %s", loadLease), "in_flight wait 1s")
+		return lines("handle /"+string(terms)+" {", "header >X-Key {http.dedup.key}", dedupBlock(words...), "reverse_proxy "+upstream, "}")
 	}
-	return lines(block("release"), block("hold"))
+	return lines(block(underRelease, "unknown release"), block(underHold, "unknown hold"),
+		block(onceAtMost, "max_attempts 1"), block(twiceAtMost, "max_attempts 2"))
 }
 
 // Random requests for random keys over three processes and one Redis, which keeps
 // what it has acknowledged, while one after the other of the faults is on.
 func TestHistoriesUnderFaults(t *testing.T) {
-	h := makeHistory(t, loadSize{*chaosFor, *chaosKeys}, lossless, "--appendonly", "yes", "--appendfsync", "always")
-	wantKinds(t, h, "replayed", "run", "run again", "forced", "lost", "request_in_flight", "outcome_unknown", "idempotency_key_reused", "freed")
+	h := makeHistory(t, loadSize{*chaosFor, *chaosKeys}, threeOverRedis("--appendonly", "yes", "--appendfsync", "always"), lossless)
+	wantKinds(t, h, "replayed", "run", "run again", "forced", "lost", "request_in_flight", "outcome_unknown", "idempotency_key_reused",
+		"attempts_exhausted", "failure kept", "freed")
+	checkHistory(t, h)
+}
+
+// The same over one process with a file, which is killed and started again.
+func TestHistoriesOfTheFileStore(t *testing.T) {
+	h := makeHistory(t, loadSize{lasts: *chaosFor / 4}, oneWithAFile, faultsOfTheFile)
+	wantKinds(t, h, "replayed", "run", "run again", "lost")
 	checkHistory(t, h)
 }
 
@@ -63,7 +94,7 @@ func TestHistoriesWhereRedisLosesItsData(t *testing.T) {
 			}
 		}},
 	}
-	h := makeHistory(t, loadSize{lasts: min(*chaosFor/2, time.Minute)}, append(forgetful, lossless[:5]...))
+	h := makeHistory(t, loadSize{lasts: min(*chaosFor/4, time.Minute)}, threeOverRedis(), append(forgetful, lossless[:5]...))
 	h.Forgetful = true
 	wantKinds(t, h, "replayed", "run", "run again")
 	checkHistory(t, h)
@@ -78,7 +109,7 @@ type loadSize struct {
 
 // makeHistory has a load run under faults. A load that does not come to its keys
 // fails the test.
-func makeHistory(t *testing.T, size loadSize, faults []fault, redisArgs ...string) *history.History {
+func makeHistory(t *testing.T, size loadSize, start rigging, faults []fault) *history.History {
 	t.Helper()
 	seed := *chaosSeed
 	if seed == 0 {
@@ -88,7 +119,8 @@ func makeHistory(t *testing.T, size loadSize, faults []fault, redisArgs ...strin
 	begun := time.Now()
 	now := func() time.Duration { return time.Since(begun) }
 	up := startWitness(t, seed, now)
-	g := startRig(t, 3, seed, now, loadSite(up.addr), redisArgs...)
+	g := newRig(t, seed, now, loadSite(up.addr))
+	start(g)
 	l := &load{seed: seed, addrs: g.addrs(), now: now}
 
 	endOfWatch, stalls := make(chan struct{}), make(chan []history.Fault, 1)

@@ -16,7 +16,7 @@ const ms = time.Millisecond
 type made struct{ History }
 
 func newMade() *made {
-	return &made{History{Seed: 1, Lease: 1500 * ms, Jitter: 100 * ms, Shared: 200 * ms}}
+	return &made{History{Seed: 1, Lease: 1500 * ms, Jitter: 100 * ms, Shared: 200 * ms, Retry: 400 * ms}}
 }
 
 // change alters a request or run before it is added.
@@ -25,6 +25,9 @@ type change func(*Request, *Run)
 func hold(r *Request, _ *Run)  { r.Hold = true }
 func force(r *Request, _ *Run) { r.Force = true }
 func final(r *Request, _ *Run) { r.Final = true }
+
+// twice is a key with a limit of two attempts.
+func twice(r *Request, _ *Run) { r.MaxAttempts = 2 }
 
 func at(proxy int) change { return func(r *Request, _ *Run) { r.Proxy = proxy } }
 
@@ -139,6 +142,32 @@ func TestHistoriesThatArePromised(t *testing.T) {
 		"its own process remembers what it could not store": newMade().fault(Unreachable, 1, 15, 5000).
 			ran("a", 0, 10, 20, 30, at(1)).ran("b", 100, 1600, 1700, 1800, attempt(2), at(2)).
 			told("d", 3100, 3110, replayOf("a"), at(1)),
+		"its own process remembers it until it is stored": newMade().fault(Unreachable, 1, 15, 1800).
+			ran("a", 0, 10, 20, 30, at(1)).ran("b", 100, 1600, 1700, 1750, attempt(2), at(2)).
+			told("d", 2150, 2160, replayOf("a"), at(1)),
+		"another process replays what was stored late": newMade().fault(Unreachable, 1, 15, 1800).
+			ran("a", 0, 10, 20, 30, at(1)).told("d", 100, 2100, replayOf("a"), at(2)).told("d2", 3000, 3010, replayOf("a"), at(1)),
+		"a claim that nobody knows of takes over and is withdrawn": newMade().fault(Unreachable, Everyone, 15, 1800).
+			ran("a", 0, 10, 20, 30, at(1)).told("doubt", 1600, 1700, Request{Status: 503, Code: unavailable}, at(2)).
+			ran("b", 3000, 3010, 3020, 3030, attempt(2), at(2)),
+		"a replay by a process that was killed and came back": newMade().fault(Killed, 1, 35, 500).
+			ran("a", 0, 10, 20, 30, at(1)).told("d", 600, 610, replayOf("a"), at(1)),
+		"a request comes to a process while that starts again": newMade().fault(Killed, 1, 15, 500).fault(Unreachable, 1, 490, 2000).
+			ran("a", 485, 490, 492, 495, at(1)).told("d", 600, 610, replayOf("a"), at(1)).
+			ran("b", 700, 2100, 2110, 2120, attempt(2), at(2)),
+		"the last attempt's failure is kept": newMade().ran("a", 0, 10, 20, 30, answering(500), twice).
+			ran("b", 40, 50, 60, 70, attempt(2), answering(500), twice).told("d", 80, 90, failedReplay(500, "b", "answer of b"), twice),
+		"the last attempt has no answer": newMade().ran("a", 0, 10, 20, 30, answering(500), twice).
+			ran("b", 40, 50, 60, 70, attempt(2), noAnswer, twice).told("d", 80, 90, refusal(exhausted, "b"), twice, final),
+		"the last attempt's owner is killed": newMade().fault(Killed, 1, 55, 500).ran("a", 0, 10, 20, 30, answering(500), twice).
+			ran("b", 40, 50, 60, 60, attempt(2), failed, twice, at(1)).told("d", 100, 1600, refusal(exhausted, "b"), twice),
+		"an operator gives the attempts back": newMade().ran("a", 0, 10, 20, 30, noAnswer, twice).
+			ran("b", 40, 50, 60, 70, attempt(2), noAnswer, twice).freed(80, 90).ran("c", 100, 110, 120, 130, attempt(3), answering(500), twice).
+			ran("d", 140, 150, 160, 170, attempt(4), answering(500), twice).told("e", 180, 190, failedReplay(500, "d", "answer of d"), twice),
+		"a forced run beyond the last attempt": newMade().ran("a", 0, 10, 20, 30, answering(500), twice).
+			ran("b", 40, 50, 60, 70, attempt(2), twice).ran("c", 80, 90, 100, 110, attempt(3), replacing("b"), answering(500), twice).
+			told("d", 120, 130, replayOf("b"), twice),
+		"a reload beside a run": newMade().fault(Reloaded, 1, 15, 500).ran("a", 0, 10, 400, 410, at(1)).told("d", 100, 420, replayOf("a"), at(1)),
 		"a claim in doubt is in the way": newMade().fault(Unreachable, 1, 0, 300).
 			told("doubt", 5, 200, Request{Status: 503, Code: unavailable}, at(1)).
 			told("d", 210, 220, refusal(inFlight, "never ran"), at(2)).
@@ -218,6 +247,45 @@ func TestHistoriesThatBreakAPromise(t *testing.T) {
 		"named without a run":         {newMade().ran("a", 0, 10, 20, 30).told("d", 5, 15, refusal(inFlight, "never ran")), "which never was"},
 		"an answer that nothing calls for": {newMade().ran("a", 0, 10, 20, 30).
 			told("d", 40, 50, refusal("record_unreadable", "a")), "nothing in this load calls for"},
+		"a response is never stored": {newMade().fault(Unreachable, 1, 15, 1800).
+			ran("a", 0, 10, 20, 30, at(1)).ran("b", 3000, 3010, 3020, 3030, attempt(2), at(2)), noOrder},
+		"a response that could not be stored is remembered for ever": {newMade().fault(Unreachable, 1, 15, 1800).
+			ran("a", 0, 10, 20, 30, at(1)).ran("b", 100, 1600, 1700, 1750, attempt(2), at(2)).
+			told("d", 9000, 9010, replayOf("a"), at(1)), noOrder},
+		"a run is in flight long after its end": {newMade().ran("a", 0, 10, 20, 5, failed).
+			told("d", 5000, 5010, refusal(inFlight, "a"), at(2)), noOrder},
+		"a killed process remembers": {newMade().fault(Unreachable, 1, 15, 1800).fault(Killed, 1, 500, 600).
+			ran("a", 0, 10, 20, 30, at(1)).ran("b", 700, 1650, 1700, 1750, attempt(2), at(2)).
+			told("d", 1900, 1910, replayOf("a"), at(1)), noOrder},
+		"what another process has replayed runs again": {newMade().fault(Killed, 1, 15, 500).ran("a", 0, 10, 20, 20, at(1), failed).
+			told("d", 600, 610, replayOf("a"), at(2)).ran("b", 700, 1700, 1710, 1720, attempt(2), at(2)), noOrder},
+		"what its process replays after it was killed runs again": {newMade().fault(Killed, 1, 15, 500).ran("a", 0, 10, 20, 20, at(1), failed).
+			told("d", 600, 610, replayOf("a"), at(1)).ran("b", 700, 1700, 1710, 1720, attempt(2), at(1)), noOrder},
+		"a late failure is told by another process, and still in flight": {newMade().fault(Unreachable, 1, 15, 1200).
+			ran("a", 0, 10, 20, 30, answering(500), at(1)).told("d", 25, 100, failedReplay(500, "a", "answer of a"), at(2)).
+			told("d2", 150, 160, refusal(inFlight, "a"), at(3)), noOrder},
+		"a replay before the run's end": {newMade().ran("a", 0, 10, 200, 210, at(1)).told("d", 20, 30, replayOf("a"), at(2)), "before that had ended"},
+		"a store file forgets at a kill": {newMade().fault(Killed, 0, 200, 500).
+			ran("a", 0, 10, 20, 30).ran("b", 600, 610, 620, 630, attempt(2)), noOrder},
+		"a reload ends a claim": {newMade().fault(Reloaded, 1, 15, 3000).
+			ran("a", 0, 10, 2000, 3010, at(1)).ran("b", 100, 1600, 1700, 1800, attempt(2), at(2)), "at the same time"},
+		"a reload forgets": {newMade().fault(Reloaded, 0, 25, 500).
+			ran("a", 0, 10, 20, 30).ran("b", 600, 610, 620, 630, attempt(2)), noOrder},
+		"an attempt too many": {newMade().ran("a", 0, 10, 20, 30, answering(500), twice).ran("b", 40, 50, 60, 70, attempt(2), noAnswer, twice).
+			ran("c", 80, 90, 100, 110, attempt(3), twice), noOrder},
+		"a lapsed attempt too many": {newMade().fault(Killed, 1, 55, 500).ran("a", 0, 10, 20, 30, answering(500), twice).
+			ran("b", 40, 50, 60, 60, attempt(2), failed, twice, at(1)).ran("c", 100, 1600, 1610, 1620, attempt(3), twice), noOrder},
+		"the last attempt's failure runs again": {newMade().ran("a", 0, 10, 20, 30, answering(500), twice).
+			ran("b", 40, 50, 60, 70, attempt(2), answering(500), twice).ran("c", 80, 90, 100, 110, attempt(3), twice), noOrder},
+		"the last attempt's failure is not kept": {newMade().ran("a", 0, 10, 20, 30, answering(500), twice).
+			ran("b", 40, 50, 60, 70, attempt(2), answering(500), twice).told("d", 80, 90, refusal(exhausted, "b"), twice), noOrder},
+		"a failure is kept with attempts left": {newMade().ran("a", 0, 10, 20, 30, answering(500), twice).
+			told("d", 40, 50, failedReplay(500, "a", "answer of a"), twice), noOrder},
+		"exhausted with attempts left": {newMade().ran("a", 0, 10, 20, 30, noAnswer, twice).
+			told("d", 40, 50, refusal(exhausted, "a"), twice), noOrder},
+		"exhausted without a limit": {newMade().ran("a", 0, 10, 20, 30, noAnswer).told("d", 40, 50, refusal(exhausted, "a")), noOrder},
+		"exhausted after an operator gave the attempts back": {newMade().ran("a", 0, 10, 20, 30, noAnswer, twice).
+			ran("b", 40, 50, 60, 70, attempt(2), noAnswer, twice).freed(80, 90).told("d", 100, 110, refusal(exhausted, "b"), twice), noOrder},
 		"a run that nobody asked for": {&made{History{Lease: ms, Runs: []Run{{ExecutionID: "a", RequestID: "?", Key: "k"}}}}, "nobody sent"},
 	} {
 		t.Run(name, func(t *testing.T) {

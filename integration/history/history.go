@@ -22,6 +22,11 @@ type History struct {
 	// end, while there is no fault: all that ask it for the key meanwhile share what
 	// it knows.
 	Shared time.Duration `json:"shared"`
+	// Retry is how long it takes at most, from the end of all faults on, until a
+	// process has stored a run's end that it could not store before, with all the
+	// pauses and time limits of its tries. It is also how long a process may need to
+	// store an end of which no client was told.
+	Retry time.Duration `json:"retry"`
 	// Forgetful says that the store lost what it had acknowledged. Then a key may
 	// run again at any time, and all that is left to hold are the answers.
 	Forgetful bool      `json:"forgetful,omitempty"`
@@ -40,6 +45,9 @@ type Request struct {
 	// Hold says that the key is one under `unknown hold`; the same for all
 	// requests of a key.
 	Hold bool `json:"hold,omitempty"`
+	// MaxAttempts is how many runs of the key may reach the upstream, 0 for no
+	// limit; the same for all requests of a key.
+	MaxAttempts int `json:"max_attempts,omitempty"`
 	// Force asks to run again on purpose.
 	Force bool `json:"force,omitempty"`
 	// Body stands for the fingerprint.
@@ -75,7 +83,8 @@ type Run struct {
 	Answer string `json:"answer,omitempty"`
 }
 
-// Kept reports whether the run's answer is one that is kept.
+// Kept reports whether the run's answer is one that is kept, also where attempts
+// are left.
 func (r *Run) Kept() bool { return !r.Lost && r.Status < 500 }
 
 // Freed is a key's release by an operator.
@@ -113,9 +122,14 @@ const (
 	Stopped FaultKind = "stopped"
 	// Unreachable: the store could not be asked, or not well.
 	Unreachable FaultKind = "unreachable"
+	// Reloaded: the process got another configuration. That excuses nothing.
+	Reloaded FaultKind = "reloaded"
 )
 
-func (f *Fault) concerns(proxy int) bool { return f.Proxy == Everyone || f.Proxy == proxy }
+// concerns reports whether the fault may keep a process from doing what it has to.
+func (f *Fault) concerns(proxy int) bool {
+	return f.Kind != Reloaded && (f.Proxy == Everyone || f.Proxy == proxy)
+}
 
 // overlaps reports whether the fault was on at any time from one to the other.
 func (f *Fault) overlaps(from, to time.Duration) bool { return f.Start <= to && from <= f.End }
@@ -126,4 +140,5 @@ const (
 	unknown     = "outcome_unknown"
 	reused      = "idempotency_key_reused"
 	unavailable = "store_unavailable"
+	exhausted   = "attempts_exhausted"
 )

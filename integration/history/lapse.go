@@ -66,14 +66,50 @@ func (h *History) settledLate(claimant *Request, run *Run) bool {
 	})
 }
 
-// maybeNotSettled reports whether a run's end may never have been stored: its
-// process was killed before, or its claim was lost before.
-func (h *History) maybeNotSettled(claimant *Request, run *Run) bool {
-	if h.mayLapse(claimant) < never && h.settledLate(claimant, run) {
-		return true
+// settledBy returns the time by which a run's end is stored, if its process lives
+// so long: with its client's answer, or, if it is late, when there was no fault for
+// as long as the tries take. A process that was killed stores nothing afterwards
+// but what was on its way.
+func (h *History) settledBy(claimant *Request, run *Run) time.Duration {
+	last := max(claimant.End, run.End)
+	if !h.settledLate(claimant, run) {
+		return last
 	}
+	for grown := true; grown; {
+		grown = false
+		for _, f := range h.Faults {
+			if f.concerns(claimant.Proxy) && f.End > last && f.Start <= last+h.Retry {
+				last, grown = f.End, true
+			}
+		}
+	}
+	return min(last, h.diesAfter(claimant)) + h.Retry
+}
+
+// knownUntil returns the time until which the process that carried a run out may
+// answer by what it remembers of it: until the end is stored, or the process dies.
+func (h *History) knownUntil(claimant *Request, run *Run) time.Duration {
+	return min(h.settledBy(claimant, run)+h.Jitter, h.diesAfter(claimant))
+}
+
+// diesAfter returns when the process that a request came to has certainly been
+// replaced, because it was killed since; a time after all others if it was not. A
+// request that came during a kill may have come to the new process.
+func (h *History) diesAfter(r *Request) time.Duration {
+	first := never - h.Retry
+	for _, f := range h.Faults {
+		if f.Kind == Killed && f.concerns(r.Proxy) && f.Start >= r.Start {
+			first = min(first, f.End)
+		}
+	}
+	return first
+}
+
+// killedWithin reports whether the process of a request may have died after it
+// came, and before a time.
+func (h *History) killedWithin(r *Request, before time.Duration) bool {
 	return slices.ContainsFunc(h.Faults, func(f Fault) bool {
-		return f.Kind == Killed && f.concerns(claimant.Proxy) && f.overlaps(claimant.Start, claimant.End)
+		return f.Kind == Killed && f.concerns(r.Proxy) && f.overlaps(r.Start, before)
 	})
 }
 

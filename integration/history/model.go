@@ -28,6 +28,9 @@ type state struct {
 	under string
 	// attempt is the number of the latest run.
 	attempt int
+	// freed is what attempt was when an operator freed the key: those before do not
+	// count against the limit.
+	freed int
 }
 
 // complete returns the run whose response is replayed in this state, "" if none
@@ -58,8 +61,15 @@ type execution struct {
 	// result is the state to which its end leads; kept is its response's only if
 	// it keeps one.
 	result phase
-	// maybeLost says that its end may not have been stored.
-	maybeLost bool
+	// failed says that it answered so that the key is released, but by the last of
+	// the attempts that limit allows; 0 is no limit. With uncertain, nobody knows
+	// how many attempts count.
+	failed    bool
+	limit     int
+	uncertain bool
+	// maybeLost says that its end may not have been stored; proven, that it was:
+	// a process that does not know it from the run itself has told it.
+	maybeLost, proven bool
 	// unseen says that the upstream never saw it: a claim was made, and its
 	// process died, or its reply was lost. Nothing is known of it but its name.
 	unseen bool
@@ -78,6 +88,7 @@ const (
 	busy    act = "is in flight, says a refusal"
 	holds   act = "is held, says a refusal"
 	differs act = "had another fingerprint, says a refusal"
+	tired   act = "was the last attempt, says a refusal"
 )
 
 // step is one operation of the model: an act of an execution, or of a request
@@ -168,8 +179,10 @@ func (s step) claim(now state) []state {
 		return nil
 	case complete == "" && now.phase == lapsed && e.hold:
 		return nil
+	case complete == "" && !e.uncertain && e.limit > 0 && now.attempt-now.freed >= e.limit:
+		return nil
 	}
-	next := state{phase: running, execution: e.id, under: complete, attempt: e.attempt}
+	next := state{phase: running, execution: e.id, under: complete, attempt: e.attempt, freed: now.freed}
 	switch {
 	case e.unseen:
 		next.attempt = now.attempt
@@ -182,17 +195,26 @@ func (s step) claim(now state) []state {
 // settle changes the state only of a claim that stands.
 func (e *execution) settle(now state) []state {
 	if !now.alive(e.id) {
+		if e.proven {
+			return nil
+		}
 		return []state{now}
 	}
-	next := state{phase: e.result, execution: e.id, attempt: now.attempt}
+	next := state{phase: e.result, execution: e.id, attempt: now.attempt, freed: now.freed}
+	states := []state{next}
 	switch {
 	case e.result != kept && now.under != "":
-		next.phase, next.execution = kept, now.under
+		states[0].phase, states[0].execution = kept, now.under
+	case e.failed && e.uncertain:
+		next.phase = kept
+		states = append(states, next)
+	case e.failed && e.limit > 0 && e.attempt-now.freed >= e.limit:
+		states[0].phase = kept
 	}
-	if e.maybeLost {
-		return []state{next, now}
+	if e.maybeLost && !e.proven {
+		states = append(states, now)
 	}
-	return []state{next}
+	return states
 }
 
 // take is possible for an operator but beside a run that is alive.
@@ -221,7 +243,7 @@ func (s step) free(now state) []state {
 		return nil
 	}
 	next := now
-	next.phase = free
+	next.phase, next.freed = free, now.attempt
 	if !s.unsure {
 		return []state{next}
 	}
@@ -242,6 +264,9 @@ func (s step) told(now state) bool {
 		return now.alive(e.id) || now.phase == taken && now.execution == e.id
 	case holds:
 		return e.hold && now.execution == e.id && (now.phase == held || now.phase == lapsed && now.under == "")
+	case tired:
+		ended := now.phase == free || now.phase == lapsed && now.under == ""
+		return ended && now.execution == e.id && (e.uncertain || !s.strict || e.limit > 0 && now.attempt-now.freed >= e.limit)
 	case differs:
 		return (now.alive(e.id) || now.complete() == e.id) && (e.unseen || e.body != s.request.Body)
 	default:

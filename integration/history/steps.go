@@ -67,6 +67,7 @@ func (k *keyHistory) run(executionID string) *Run {
 // no model could explain.
 func (k *keyHistory) operations() ([]porcupine.Operation, error) {
 	b := &builder{keyHistory: k, executions: map[string]*execution{}, strict: !slices.ContainsFunc(k.requests, k.unresolved)}
+	b.uncertain = !b.strict && len(k.freed) > 0
 	for _, run := range k.runs {
 		if err := b.addRun(run); err != nil {
 			return nil, err
@@ -98,6 +99,9 @@ type builder struct {
 	*keyHistory
 	executions map[string]*execution
 	strict     bool
+	// uncertain says that nobody knows how many attempts count: some may have been
+	// made that the upstream never saw, before an operator freed the key.
+	uncertain  bool
 	operations []porcupine.Operation
 }
 
@@ -117,25 +121,58 @@ func (b *builder) addRun(run *Run) error {
 	if r == nil {
 		return fmt.Errorf("the run %s came with the request %q, which nobody sent", run.ExecutionID, run.RequestID)
 	}
+	settled := b.whole.settledBy(r, run)
 	e := &execution{
 		id: run.ExecutionID, parent: run.ParentID, attempt: run.Attempt, body: r.Body, hold: r.Hold, forced: r.Force,
-		result: free, maybeLost: b.whole.maybeNotSettled(r, run),
+		result: free, limit: r.MaxAttempts, uncertain: b.uncertain, maybeLost: b.maybeNotSettled(r, run, settled),
 	}
 	switch {
 	case run.Kept():
 		e.result = kept
 	case run.Lost && r.Hold:
 		e.result = held
+	case !run.Lost:
+		e.failed = true
+	}
+	if proof := b.proofOf(r, run); proof != nil {
+		if proof.End < run.End {
+			return fmt.Errorf("%s was answered by the run %s before that had ended", proof.ID, run.ExecutionID)
+		}
+		e.proven, settled = true, min(settled, proof.End)
 	}
 	b.executions[e.id] = e
 	b.add(step{act: claims, execution: e}, r.Start, run.Start)
-	end := r.End
-	if b.whole.settledLate(r, run) {
-		end = never
-	}
-	b.add(step{act: settles, execution: e}, run.End, max(end, run.End))
+	b.add(step{act: settles, execution: e}, run.End, settled)
 	b.addLapse(e, b.whole.mayLapse(r))
 	return nil
+}
+
+// maybeNotSettled reports whether a run's end may never have been stored: its
+// process was killed before, or its claim was lost to one of which nobody knows,
+// which may have been withdrawn since.
+func (b *builder) maybeNotSettled(r *Request, run *Run, settled time.Duration) bool {
+	if !b.whole.settledLate(r, run) {
+		return false
+	}
+	return b.whole.killedWithin(r, settled) || b.whole.mayLapse(r) <= settled && slices.ContainsFunc(b.requests, func(other *Request) bool {
+		return b.unresolved(other) && other.Start <= settled
+	})
+}
+
+// proofOf returns the first replay of a run by a process that can know it from the
+// store alone: another one, or one that has started since.
+func (b *builder) proofOf(claimant *Request, run *Run) *Request {
+	var first *Request
+	for _, r := range b.requests {
+		if !r.Replayed || r.ExecutionID != run.ExecutionID {
+			continue
+		}
+		learned := r.Proxy != claimant.Proxy || r.Start > b.whole.diesAfter(claimant)
+		if learned && (first == nil || r.End < first.End) {
+			first = r
+		}
+	}
+	return first
 }
 
 // addLapse adds the end of a lease. It may come at any time from then on, and it
@@ -170,6 +207,8 @@ func (b *builder) addAnswer(r *Request) error {
 		told = holds
 	case r.Code == reused:
 		told = differs
+	case r.Code == exhausted:
+		told = tired
 	case r.Code != "":
 		return fmt.Errorf("%s was refused with %d %s, which nothing in this load calls for", r.ID, r.Status, r.Code)
 	default:
@@ -223,7 +262,7 @@ func (b *builder) named(r *Request) (*execution, error) {
 	if from == never || r.Replayed {
 		return nil, fmt.Errorf("%s was told (%d %s) of the execution %q, which never was", r.ID, r.Status, r.Code, r.ExecutionID)
 	}
-	e := &execution{id: r.ExecutionID, hold: r.Hold, forced: forced, result: free, maybeLost: true, unseen: true}
+	e := &execution{id: r.ExecutionID, hold: r.Hold, forced: forced, result: free, limit: r.MaxAttempts, uncertain: b.uncertain, maybeLost: true, unseen: true}
 	b.executions[e.id] = e
 	b.add(step{act: claims, execution: e}, from, r.End)
 	b.add(step{act: settles, execution: e}, from, never)
@@ -240,7 +279,7 @@ func (b *builder) ownAnswer(r *Request, e *execution) bool {
 		return false
 	}
 	owner := b.request(run.RequestID)
-	if owner.Proxy != r.Proxy || r.End < owner.Start {
+	if owner.Proxy != r.Proxy || r.End < owner.Start || r.Start > b.whole.knownUntil(owner, run) {
 		return false
 	}
 	if r.Code == inFlight && b.whole.mayLapse(owner) < r.End {
