@@ -37,8 +37,7 @@ func (e *Engine) Overloads() Overloads {
 // ErrOverloaded says that one of the [Limits] is reached.
 var ErrOverloaded = errors.New("too much is in progress")
 
-func overloaded(limit string, n int, count *int64) error {
-	*count++
+func overloaded(limit string, n int) error {
 	return fmt.Errorf("%w: the limit of %d %s is reached", ErrOverloaded, n, limit)
 }
 
@@ -54,9 +53,11 @@ func (e *Engine) wait(m *member, seen flightState) error {
 	case m.counted || f.state != seen:
 		return nil
 	case limits.WaitersPerKey > 0 && f.waiting >= limits.WaitersPerKey:
-		return overloaded("waiters for one key", limits.WaitersPerKey, &e.overloads.WaitersPerKey)
+		e.overloads.WaitersPerKey++
+		return overloaded("waiters for one key", limits.WaitersPerKey)
 	case limits.Waiters > 0 && e.waiting >= limits.Waiters:
-		return overloaded("waiters", limits.Waiters, &e.overloads.Waiters)
+		e.overloads.Waiters++
+		return overloaded("waiters", limits.Waiters)
 	}
 	m.counted = true
 	e.waiting++
@@ -72,49 +73,46 @@ func (e *Engine) wait(m *member, seen flightState) error {
 // an error the claim is not made, and not counted; found is then what the store has,
 // as far as it was asked.
 //
-// The limits of runs and of their room refuse nothing but runs. When one is reached, the
-// store is asked first whether this request would run. Between that and the claim the
-// answer may change, so for a moment there may be a run more than the limit allows.
+// A limit refuses nothing but runs. When one is reached, the store is asked first
+// whether this request would run. Between that and the claim the answer may change, so
+// for a moment there may be a run more than the limit allows.
 func (e *Engine) beginClaim(ctx context.Context, c idempotency.Claim) (found idempotency.Claimed, err error) {
-	var noRoom error
-	if e.options.Room != nil {
-		noRoom = e.options.Room()
-	}
-	full := noRoom != nil
-	if !full {
-		if full, err = e.countClaim(false); !full {
-			return idempotency.Claimed{}, err
-		}
+	refused, full := e.countClaim()
+	if full == nil {
+		return idempotency.Claimed{}, nil
 	}
 	found.Record, found.Now, err = e.store.Lookup(ctx, c.Key)
 	if err != nil {
 		return idempotency.Claimed{}, err
 	}
+	e.mu.Lock()
+	defer e.mu.Unlock()
 	if idempotency.Decide(found.Record, c, found.Now) == idempotency.Proceed {
-		e.mu.Lock()
-		defer e.mu.Unlock()
-		if noRoom != nil {
-			e.overloads.Room++
-			return found, fmt.Errorf("%w: %w", ErrOverloaded, noRoom)
-		}
-		return found, overloaded("runs in flight", e.limits.InFlight, &e.overloads.InFlight)
+		*refused++
+		return found, full
 	}
-	_, err = e.countClaim(true)
-	return idempotency.Claimed{}, err
+	e.unsettled.add(1)
+	return idempotency.Claimed{}, nil
 }
 
-// countClaim counts a claim as unsettled, unless it returns an error, or full, which
-// says that the limit of runs is reached. Beyond that limit it counts those that are
-// known not to run.
-func (e *Engine) countClaim(beyond bool) (full bool, err error) {
+// countClaim counts a claim as unsettled, unless full says that no more runs may begin.
+// refused is then the counter, guarded by the lock, of the requests that are refused
+// because of that.
+func (e *Engine) countClaim() (refused *int64, full error) {
+	var noRoom error
+	if e.options.Room != nil {
+		noRoom = e.options.Room()
+	}
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	switch {
-	case len(e.withdrawals) >= maxWithdrawals:
-		return false, fmt.Errorf("%d claims in doubt wait for the store to answer", maxWithdrawals)
-	case !beyond && e.limits.InFlight > 0 && e.unsettled.n >= e.limits.InFlight:
-		return true, nil
+	case noRoom != nil:
+		return &e.overloads.Room, fmt.Errorf("%w: %w", ErrOverloaded, noRoom)
+	case len(e.withdrawals) >= maxWithdrawals: // no limit of ours: the store does not answer
+		return new(int64), fmt.Errorf("%d claims in doubt wait for the store to answer", maxWithdrawals)
+	case e.limits.InFlight > 0 && e.unsettled.n >= e.limits.InFlight:
+		return &e.overloads.InFlight, overloaded("runs in flight", e.limits.InFlight)
 	}
 	e.unsettled.add(1)
-	return false, nil
+	return nil, nil
 }

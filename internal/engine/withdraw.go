@@ -9,8 +9,8 @@ import (
 	"go.uber.org/zap"
 )
 
-// maxWithdrawals is how many claims may be in doubt. When there are so many, no new
-// claim is made until some of them are withdrawn.
+// maxWithdrawals is how many claims may be in doubt. When there are so many, no more
+// runs begin until some of the claims are withdrawn.
 const maxWithdrawals = 100_000
 
 // withdrawPause is the pause between two rounds over the claims in doubt.

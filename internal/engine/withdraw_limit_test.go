@@ -9,33 +9,60 @@ import (
 	"github.com/caddy-dedup/caddy-dedup/internal/seal"
 )
 
-// storeWithoutClaims fails the test if it is asked for a claim. It has no other methods.
-type storeWithoutClaims struct {
+// storeOfOne has a record, nil for none, with the same answer for all keys, and fails
+// the test if it is asked for a claim that would run. It has no other methods.
+type storeOfOne struct {
 	idempotency.Store
-	t *testing.T
+	t      *testing.T
+	record *idempotency.Record
 }
 
-func (s storeWithoutClaims) Claim(context.Context, idempotency.Claim) (idempotency.Claimed, error) {
-	s.t.Error("the store was asked for a claim")
-	return idempotency.Claimed{}, idempotency.ErrFull
+func (s storeOfOne) Lookup(context.Context, idempotency.Key) (*idempotency.Record, time.Time, error) {
+	return s.record, time.Now(), nil
 }
 
+func (s storeOfOne) Claim(_ context.Context, c idempotency.Claim) (idempotency.Claimed, error) {
+	verdict := idempotency.Decide(s.record, c, time.Now())
+	if verdict == idempotency.Proceed {
+		s.t.Error("the store was asked for a claim that would run")
+	}
+	return idempotency.Claimed{Verdict: verdict, Record: s.record, Response: &idempotency.Response{Status: 201}, Now: time.Now()}, nil
+}
+
+// With too many claims in doubt nothing runs, because each new claim may come to be in
+// doubt too. What does not run is answered all the same.
 func TestTooManyClaimsInDoubt(t *testing.T) {
-	e := &Engine{
-		store:       seal.Around(storeWithoutClaims{t: t}, nil),
-		options:     Options{Timeout: time.Second},
-		flights:     make(map[idempotency.Key]*flight),
-		withdrawals: make([]*withdrawal, maxWithdrawals),
+	decide := func(record *idempotency.Record) Decision {
+		t.Helper()
+		e := &Engine{
+			store:       seal.Around(storeOfOne{t: t, record: record}, nil),
+			options:     Options{NewToken: func() string { return "token" }, NewExecutionID: func() string { return "execution" }},
+			flights:     make(map[idempotency.Key]*flight),
+			withdrawals: make([]*withdrawal, maxWithdrawals),
+		}
+		e.timeout.Store(int64(time.Second))
+		d, err := e.Begin(context.Background(), Request{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if e.unsettled.n != 0 {
+			t.Errorf("%d claims count as unsettled", e.unsettled.n)
+		}
+		e.withdrawals = e.withdrawals[1:]
+		if _, full := e.countClaim(); full != nil {
+			t.Errorf("no claim may be made with one in doubt fewer: %v", full)
+		}
+		return d
 	}
-	d, err := e.Begin(context.Background(), Request{})
-	if err != nil {
-		t.Fatal(err)
+	if refused, ok := decide(nil).(Refusal); !ok || refused.Reason != ReasonUnavailable {
+		t.Errorf("a run: %+v, want a refusal with %q", refused, ReasonUnavailable)
 	}
-	if refused, ok := d.(Refusal); !ok || refused.Reason != ReasonUnavailable {
-		t.Errorf("decided %+v, want a refusal with %q", d, ReasonUnavailable)
+	kept := &idempotency.Record{State: idempotency.Complete, ExecutionID: "kept"}
+	if replay, ok := decide(kept).(Replay); !ok || replay.Record.ExecutionID != "kept" {
+		t.Errorf("a replay: %+v", replay)
 	}
-	e.withdrawals = e.withdrawals[1:]
-	if _, err := e.countClaim(false); err != nil {
-		t.Errorf("no claim may be made with one in doubt fewer: %v", err)
+	held := &idempotency.Record{State: idempotency.Held, ExecutionID: "held"}
+	if refused, ok := decide(held).(Refusal); !ok || refused.Reason != ReasonHeld {
+		t.Errorf("a held key: %+v, want a refusal with %q", refused, ReasonHeld)
 	}
 }
