@@ -92,6 +92,10 @@ func (v view) decideEnded(m *member, c idempotency.Claim) Decision {
 		return refusalFor(v.err)
 	case v.cameBeforeTheEnd(m) && found.Response != nil && found.Record.Token == v.run.Token && c.SameRequest(v.run):
 		return Replay{Record: found.Record, Response: found.Response, Waited: true}
+	case found.Response != nil && found.Record.State == idempotency.InFlight:
+		// The record is that of the run from when it was in flight. The store has
+		// another one by now, and only that one says what the others do.
+		return nil
 	}
 	switch verdict {
 	case idempotency.ReplayKept:
@@ -127,7 +131,7 @@ func (v view) decideEnded(m *member, c idempotency.Claim) Decision {
 // that follows such an answer has to run. Of a run on another replica this is known
 // where a look at the store that began after the request had come saw it in flight.
 func (v view) cameBeforeTheEnd(m *member) bool {
-	return v.run != nil && m.part != afterwards && (!v.watched || v.sawRun > m.looks)
+	return v.run != nil && m.part != afterwards && m.part != whileStoring && (!v.watched || v.sawRun > m.looks)
 }
 
 // refuseUnreadable refuses a request beside a record whose encryption key the request was not

@@ -19,6 +19,9 @@ type flight struct {
 	// live is the response that the run is giving, if duplicates can follow it as it
 	// comes; nil if not.
 	live any
+	// storing says that the run of this process has ended, and that its end is being
+	// stored for the first time. The state is still flying.
+	storing bool
 	// found and err are how the flight has ended: found is what the store would
 	// answer, or err says why the store could not answer. If found has no record, the
 	// requests must ask the store again. With both, err is for those that would run: no
@@ -105,6 +108,11 @@ const (
 	// waiter: it joined before the run had ended. It counts as a request that waited
 	// for the run, even if the run ends before its goroutine first looks.
 	waiter
+	// whileStoring: it joined after the run had ended, while its end was being stored.
+	// For the store the run was perhaps in flight, so it counts as one that waited, too.
+	// But it may be a retry that follows the answer: who waited elsewhere, and was told by
+	// the store, may have the answer before this process has the store's reply.
+	whileStoring
 	// afterwards: it joined after the run had ended, and before the end was stored.
 	afterwards
 )
@@ -130,6 +138,8 @@ func (e *Engine) join(key idempotency.Key) *member {
 		e.flights[key] = f
 	case f.state == unstored:
 		part = afterwards
+	case f.storing:
+		part = whileStoring
 	}
 	f.members++
 	return &member{flight: f, part: part, looks: f.looks}
@@ -162,6 +172,13 @@ func (e *Engine) fly(f *flight, run *idempotency.Record, watched bool) {
 		}
 	}
 	e.moveLocked(f, runFound)
+}
+
+// beginStoring notes that the run of this process has ended.
+func (e *Engine) beginStoring(f *flight) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	f.storing = true
 }
 
 // end tells the members of a flight how it has ended. The event is over or
@@ -253,7 +270,11 @@ func (v view) decide(m *member, c idempotency.Claim) Decision {
 	case asking:
 		return nil
 	case flying:
-		return decideInFlight(v.run, v.live, c)
+		live := v.live
+		if m.part == whileStoring {
+			live = nil // its status may free the key, and then this request has to run
+		}
+		return decideInFlight(v.run, live, c)
 	case unstored, gone:
 		return v.decideEnded(m, c)
 	default:

@@ -109,6 +109,7 @@ func (r *Run) Explain(facts ...zap.Field) { r.facts = facts }
 //     it answers the duplicates that this process gets.
 func (r *Run) End(end idempotency.End) (idempotency.Settlement, error) {
 	r.stopRenewing()
+	r.engine.beginStoring(r.flight)
 	told, trying := false, false
 	defer func() {
 		if !trying {

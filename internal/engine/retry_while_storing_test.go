@@ -1,0 +1,121 @@
+package engine_test
+
+import (
+	"context"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/caddy-dedup/caddy-dedup/internal/engine"
+)
+
+// A run has ended, and its end is being stored, or is stored and the reply is under way.
+// Those who wait elsewhere may have the answer already, so what comes now can be a retry
+// that follows it: an answer that frees the key is not for it.
+func TestRetryThatComesWhileTheEndIsStored(t *testing.T) {
+	for name, paused := range map[string]string{"before it": "settle", "after it": "reply to settle"} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				store, req := newShared(t), someRequest()
+				a, b := newReplica(t, store), newReplica(t, store)
+				run := a.run(req)
+				early := []*waiter{a.beginLater(context.Background(), req), b.beginLater(context.Background(), req)}
+				synctest.Wait()
+				resume := a.link.pause(paused)
+				stored := make(chan result)
+				go func() { stored <- end(run, broken("out of order")) }()
+				synctest.Wait()
+				if paused != "settle" {
+					wantReplay(t, early[1].decision(), run.ExecutionID(), broken("out of order"), true)
+				}
+				retry := a.beginLater(context.Background(), req)
+				synctest.Wait()
+				resume()
+				if got := <-stored; got != resultReleased {
+					t.Errorf("the run ended %q", got)
+				}
+				again := as[*engine.Run](t, retry.decision())
+				for _, w := range early {
+					wantReplay(t, w.decision(), run.ExecutionID(), broken("out of order"), true)
+				}
+				wantEnd(t, again, created("two"), resultKept)
+			})
+		})
+	}
+}
+
+// An answer that is kept is for what comes while it is stored, too. A stream is not
+// followed any more: its status may be one that frees the key.
+func TestDuplicateThatComesWhileTheAnswerIsStored(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a, req := newReplica(t, newShared(t)), someRequest()
+		run := a.run(req)
+		run.Stream("the stream")
+		resume := a.link.pause("settle")
+		stored := make(chan result)
+		go func() { stored <- end(run, created("one")) }()
+		synctest.Wait()
+		w := a.beginLater(context.Background(), req)
+		reused := req
+		reused.Fingerprint = "body:two"
+		wantRefusal(t, a.begin(reused), engine.ReasonReused, run.ExecutionID())
+		synctest.Wait()
+		if w.decided() {
+			t.Errorf("decided %+v before the end is stored", w.decision())
+		}
+		resume()
+		wantReplay(t, w.decision(), run.ExecutionID(), created("one"), true)
+		if got := <-stored; got != resultKept {
+			t.Errorf("the run ended %q", got)
+		}
+	})
+}
+
+// A forced run has gone on for longer than its first lease, and keeps nothing. What
+// comes while that is stored gets the response before it, which counts again.
+func TestDuplicateThatComesWhileAForcedRunLeavesTheResponse(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a, req := newReplica(t, newShared(t)), holding()
+		kept := a.run(req)
+		wantEnd(t, kept, created("one"), resultKept)
+		run := a.run(forcing(req))
+		time.Sleep(3 * someLease)
+		resume := a.link.pause("settle")
+		stored := make(chan result)
+		go func() { stored <- end(run, broken("out of order")) }()
+		synctest.Wait()
+		w := a.beginLater(context.Background(), req)
+		synctest.Wait()
+		resume()
+		<-stored
+		wantReplay(t, w.decision(), kept.ExecutionID(), created("one"), false)
+	})
+}
+
+// A run elsewhere has gone on for longer than its first lease, and frees its key, which
+// is claimed again before a look finds the end. Who came during that look waits for the
+// second run: the first one is over, and its key is not held.
+func TestDuplicateThatComesDuringTheLookAndAfterTheNextClaim(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store, req := newShared(t), holding()
+		req.Wait = time.Hour
+		a, b := newReplica(t, store), newReplica(t, store)
+		run := a.run(req)
+		early := b.beginLater(context.Background(), req)
+		time.Sleep(3 * someLease)
+		resume := b.link.pause("lookup")
+		time.Sleep(2 * time.Second) // b looks
+		wantEnd(t, run, broken("out of order"), resultReleased)
+		second := a.run(req)
+		late := b.beginLater(context.Background(), req)
+		synctest.Wait()
+		resume()
+		wantReplay(t, early.decision(), run.ExecutionID(), broken("out of order"), true)
+		synctest.Wait()
+		if late.decided() {
+			t.Errorf("decided %+v beside a run in flight", late.decision())
+		}
+		wantEnd(t, second, created("two"), resultKept)
+		wantReplay(t, late.decision(), second.ExecutionID(), created("two"), true)
+	})
+}
