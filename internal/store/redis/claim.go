@@ -11,13 +11,10 @@ import (
 	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
 )
 
-// claimRounds limits how often one Claim asks the server. It asks again when the
-// record changed between its look and its write, and in the cases that the fields of
-// [claimCall] name.
-const claimRounds = 8
-
 // claimCall is one call of Claim. It asks the server again and again until the claim
-// is written, or until the record that is found says what to do.
+// is written, or until the record that is found says what to do. Only its time limits how
+// often: whenever the record has changed between a look and the write, another caller has
+// got its way, and on a busy key that can happen to one caller many times in a row.
 type claimCall struct {
 	store *Store
 	claim idempotency.Claim
@@ -60,13 +57,13 @@ func (s *Store) newClaimCall(c idempotency.Claim) *claimCall {
 
 func (c *claimCall) run(ctx context.Context) (idempotency.Claimed, error) {
 	c.listened = c.claim.Waits && c.store.inbox.open()
-	for range claimRounds {
+	for ctx.Err() == nil {
 		claimed, done, err := c.round(ctx)
 		if done || err != nil {
 			return claimed, err
 		}
 	}
-	return idempotency.Claimed{}, fmt.Errorf("the record changed %d times while it was claimed", claimRounds)
+	return idempotency.Claimed{}, fmt.Errorf("the record changed again and again while it was claimed: %w", ctx.Err())
 }
 
 // round asks the server once. It is not done where the server has to be asked again.

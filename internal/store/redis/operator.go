@@ -3,23 +3,20 @@ package redis
 import (
 	"context"
 	"errors"
+	"fmt"
 	"strings"
 	"time"
 
 	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
 )
 
-// operatorRounds limits how often Free and Forget look at a record that changes
-// between their look and their write.
-const operatorRounds = 8
-
 // Free implements [idempotency.Store]. It looks the record up and replaces exactly
-// what it saw.
+// what it saw. While that changes in between, it tries again, as a claim does.
 func (s *Store) Free(ctx context.Context, key idempotency.Key, token string) (*idempotency.Record, error) {
 	ctx, cancel := s.withTimeout(ctx)
 	defer cancel()
 	until := &deadline{at: time.Now().Add(s.patience)}
-	for range operatorRounds {
+	for ctx.Err() == nil {
 		looked, err := s.lookUp(ctx, key)
 		if err != nil {
 			return nil, err
@@ -44,7 +41,7 @@ func (s *Store) Free(ctx context.Context, key idempotency.Key, token string) (*i
 			return nil, answer.unexpectedReply(s.names.record(key))
 		}
 	}
-	return nil, s.fail("free", errors.New("the record changes all the time"))
+	return nil, s.fail("free", fmt.Errorf("the record changes again and again: %w", ctx.Err()))
 }
 
 // replaceFreed writes the freed record over the one that was looked up.
@@ -83,7 +80,7 @@ func (s *Store) Forget(ctx context.Context, key idempotency.Key) error {
 	ctx, cancel := s.withTimeout(ctx)
 	defer cancel()
 	c := &forgetCall{store: s, key: key, name: s.names.record(key)}
-	for range operatorRounds {
+	for ctx.Err() == nil {
 		answer, err := c.ask(ctx)
 		if err != nil {
 			return s.fail("forget", err)
@@ -92,7 +89,7 @@ func (s *Store) Forget(ctx context.Context, key idempotency.Key) error {
 			return err
 		}
 	}
-	return s.fail("forget", errors.New("the record is claimed anew all the time"))
+	return s.fail("forget", fmt.Errorf("the record changes again and again: %w", ctx.Err()))
 }
 
 // ask sends the script with what is known of the record so far.
