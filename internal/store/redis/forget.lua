@@ -4,8 +4,9 @@
 -- ARGV: 1 those tokens, as 'changed' has returned them, or '' for none;
 --       2 '<token>:<revision>' of a record that was returned with 'in flight' and
 --         cannot be read, or '': the lease of such a one means nothing
--- Returns {'ok' | 'absent', now}, {'changed', now, tokens as they are now}, or
--- {'in flight', now, record, token, lease end, revision, expiry}.
+-- Returns {'ok' | 'absent', now}, {'in flight', now, record, token, lease end,
+-- revision, expiry}, or {'changed', now, record, token, lease end, revision, expiry,
+-- tokens as they are now}.
 local key = KEYS[1]
 local time = redis.call('TIME')
 local now = tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000)
@@ -23,7 +24,7 @@ if kind == 'hash' then
 	end
 	local tokens = owner .. (earlier and (' ' .. earlier) or '')
 	if tokens ~= ARGV[1] then
-		return {'changed', now, tokens}
+		return {'changed', now, f[1], f[2], f[3], f[4], f[5], tokens}
 	end
 	waiting = f[7]
 end

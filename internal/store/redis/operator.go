@@ -128,10 +128,14 @@ func (c *forgetCall) understand(answer reply) (done bool, err error) {
 	case answer.word == replyChanged && c.lostReply && c.tokens != "":
 		// It may have removed the record already: what stands there now may be another.
 		return true, c.store.fail("forget", errors.New("the reply was lost, and the record has changed since; look at it again"))
-	case answer.word == replyChanged && len(answer.rest) == 1:
-		tokens, ok := answer.rest[0].(string)
+	case answer.word == replyChanged && len(answer.rest) == 6:
+		tokens, ok := answer.rest[5].(string)
 		if !ok {
 			return true, answer.unexpectedReply(c.name)
+		}
+		answer.rest = answer.rest[:5]
+		if f, err := decodeFound(c.key, c.name, answer); err == nil && f.record == nil {
+			return true, idempotency.ErrGone // what is there counts no longer, and expires by itself
 		}
 		c.tokens = tokens
 		return false, nil

@@ -124,6 +124,9 @@ func forcedLapsesOverExpired(f *fixture) {
 		if _, err := f.store.Free(f.ctx, k, "operator"); !errors.Is(err, idempotency.ErrGone) {
 			f.Errorf("%s: free: %v, want ErrGone", name, err)
 		}
+		if err := f.store.Forget(f.ctx, k); !errors.Is(err, idempotency.ErrGone) {
+			f.Errorf("%s: forget: %v, want ErrGone", name, err)
+		}
 		f.absent(k)
 		next := f.claimAt(f.peer, f.newClaim(k), idempotency.Proceed)
 		if next.Record.Attempt != 1 || next.Previous != nil {
