@@ -182,17 +182,22 @@ func (c *contact) after(ctx context.Context, command goredis.Cmder, err error) {
 	if _, now, ok := scriptReply(script.Val()); ok {
 		c.current.Load().clock.learn(now)
 		if e, ok := ctx.Value(executorKey{}).(*executor); ok {
-			e.client = c.client
+			*e = executor{client: c.client, address: c.current.Load().address}
 		}
 	}
 }
 
-// executor is told which client's server has executed a script.
-type executor struct{ client *goredis.Client }
+// executor is a server that has executed a script, and the client that is connected to
+// it. After a failover the same client has another server.
+type executor struct {
+	client  *goredis.Client
+	address string
+}
 
 type executorKey struct{}
 
-// withExecutor returns a context for one operation that wants to know.
+// withExecutor returns a context for one operation that wants to know what has executed
+// its script.
 func withExecutor(ctx context.Context) (context.Context, *executor) {
 	e := new(executor)
 	return context.WithValue(ctx, executorKey{}, e), e

@@ -9,7 +9,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	goredis "github.com/redis/go-redis/v9"
 	"go.uber.org/zap"
 
 	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
@@ -37,9 +36,9 @@ type replicas struct {
 	mu sync.Mutex
 	// next has an entry for each master on which a round is under way: the round
 	// after it, or nil where nobody waits for one.
-	next map[*goredis.Client]*round
+	next map[executor]*round
 	// connected has the number of replicas that each master last said to have.
-	connected map[*goredis.Client]int
+	connected map[executor]int
 }
 
 // errTooFew says that a round has not waited.
@@ -60,7 +59,7 @@ const markLife = time.Second
 func newReplicas(o Options) *replicas {
 	return &replicas{
 		wanted: o.WaitReplicas, timeout: o.Timeout, log: o.Logger,
-		next: make(map[*goredis.Client]*round), connected: make(map[*goredis.Client]int),
+		next: make(map[executor]*round), connected: make(map[executor]int),
 	}
 }
 
@@ -71,7 +70,7 @@ func (s *Store) Unreplicated() int64 { return s.replicas.missed.Load() }
 // awaitReplicas waits until a kept response is on the replicas of the master that
 // has settled it, or until the time of the operation is over. The latter is no error:
 // the response is kept, and its client is to have it.
-func (s *Store) awaitReplicas(ctx context.Context, master *goredis.Client, key idempotency.Key, claimed *idempotency.Record) {
+func (s *Store) awaitReplicas(ctx context.Context, master executor, key idempotency.Key, claimed *idempotency.Record) {
 	err := s.replicas.await(ctx, master, s.names.mark(key, claimed.Token))
 	if err == nil {
 		return
@@ -87,7 +86,7 @@ func (s *Store) awaitReplicas(ctx context.Context, master *goredis.Client, key i
 
 // await joins the next round on a master, which begins at once if none is under
 // way.
-func (r *replicas) await(ctx context.Context, master *goredis.Client, mark string) error {
+func (r *replicas) await(ctx context.Context, master executor, mark string) error {
 	joined := r.join(master, mark)
 	select {
 	case <-joined.done:
@@ -97,7 +96,7 @@ func (r *replicas) await(ctx context.Context, master *goredis.Client, mark strin
 	}
 }
 
-func (r *replicas) join(master *goredis.Client, mark string) *round {
+func (r *replicas) join(master executor, mark string) *round {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	waiting, busy := r.next[master]
@@ -114,7 +113,7 @@ func (r *replicas) join(master *goredis.Client, mark string) *round {
 }
 
 // run makes rounds on a master until nobody waits for one.
-func (r *replicas) run(master *goredis.Client, now *round) {
+func (r *replicas) run(master executor, now *round) {
 	for now != nil {
 		now.err = r.wait(master, now.mark)
 		close(now.done)
@@ -130,13 +129,13 @@ func (r *replicas) run(master *goredis.Client, now *round) {
 }
 
 // wait writes the mark and waits for the replicas to have it.
-func (r *replicas) wait(master *goredis.Client, mark string) error {
+func (r *replicas) wait(master executor, mark string) error {
 	ctx, cancel := context.WithTimeout(context.Background(), r.timeout)
 	defer cancel()
 	if r.tooFew(ctx, master) {
 		return errTooFew
 	}
-	pipeline := master.WithTimeout(r.timeout).Pipeline()
+	pipeline := master.client.WithTimeout(r.timeout).Pipeline()
 	pipeline.Set(ctx, mark, "", markLife)
 	// WAIT has less time than we have, so that its reply still comes.
 	had := pipeline.Do(ctx, "WAIT", r.wanted, toMillis(r.timeout*4/5))
@@ -153,7 +152,7 @@ func (r *replicas) wait(master *goredis.Client, mark string) error {
 
 // tooFew reports whether fewer replicas are connected to a master than are wanted. It
 // asks the master where that was so before, or is not known.
-func (r *replicas) tooFew(ctx context.Context, master *goredis.Client) bool {
+func (r *replicas) tooFew(ctx context.Context, master executor) bool {
 	r.mu.Lock()
 	n, known := r.connected[master]
 	r.mu.Unlock()
@@ -166,8 +165,8 @@ func (r *replicas) tooFew(ctx context.Context, master *goredis.Client) bool {
 // count returns how many replicas are connected to a master, and logs where enough of
 // them become too few, or another number of too few. A master that does not say, for
 // example because the user may not ask, counts as one that has enough.
-func (r *replicas) count(ctx context.Context, master *goredis.Client) int {
-	info, err := master.Info(ctx, "replication").Result()
+func (r *replicas) count(ctx context.Context, master executor) int {
+	info, err := master.client.Info(ctx, "replication").Result()
 	if err != nil || infoField(info, "role") != "master" {
 		return r.wanted
 	}
@@ -182,7 +181,7 @@ func (r *replicas) count(ctx context.Context, master *goredis.Client) int {
 	r.connected[master] = n
 	r.mu.Unlock()
 	fields := []zap.Field{
-		zap.String("address", master.Options().Addr), zap.Int("connected", n), zap.Int("wait_replicas", r.wanted),
+		zap.String("address", master.address), zap.Int("connected", n), zap.Int("wait_replicas", r.wanted),
 	}
 	switch {
 	case n < r.wanted && (!known || n != before):

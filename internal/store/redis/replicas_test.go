@@ -155,8 +155,41 @@ func TestWaitReplicasTooFew(t *testing.T) {
 	two.Kill()
 	eventually(t, "the master has lost its replicas", func() bool { return master.Info("replication", "connected_slaves") == "0" })
 	// The first one waits in vain.
-	s.replicas.count(ctx, s.client.(*goredis.Client))
+	s.replicas.count(ctx, executor{s.client.(*goredis.Client), master.Addr})
 	keeps("none again", false, "warn 0")
+}
+
+// TestWaitReplicasSaysWhichMaster has sentinels, which name another master after a
+// failover. The log names the one that has too few replicas.
+func TestWaitReplicasSaysWhichMaster(t *testing.T) {
+	t.Parallel()
+	master := redistest.Start(t)
+	replica := redistest.StartReplica(t, master)
+	sentinels := redistest.StartSentinels(t, master, 1, 1)
+	core, logs := observer.New(zap.WarnLevel)
+	s := closeAtEnd(t, openWith(t, Options{
+		Addresses: []string{sentinels[0].Addr}, Sentinel: redistest.MasterName,
+		WaitReplicas: 2, Timeout: generous, Logger: zap.New(core),
+	}))
+	said := func(n int, address string) {
+		t.Helper()
+		lines := logs.FilterMessageSnippet("fewer replicas are connected").All()
+		if len(lines) != n || lines[n-1].ContextMap()["address"] != address {
+			t.Errorf("the log has %+v; want %d lines, the last one of %s", lines, n, address)
+		}
+	}
+	settleMany(t, s, claimMany(t, s, "before ", 2))
+	said(1, master.Addr)
+	master.Kill()
+	eventually(t, "the replica is the master", replica.IsMaster)
+	var record *idempotency.Record
+	eventually(t, "the store has the new master", func() bool {
+		claimed, err := s.Claim(ctx, claimOf("after", "token"))
+		record = claimed.Record
+		return err == nil
+	})
+	mustSettle(t, s, claimOf("after", "token"), record, kept(small))
+	said(2, replica.Addr)
 }
 
 // TestWaitReplicasUnknown has a user who may not ask how many replicas there are.

@@ -61,7 +61,7 @@ func (s *Store) Settle(ctx context.Context, key idempotency.Key, claimed *idempo
 		return err
 	}
 	if s.replicas.wanted > 0 && settlement.State == idempotency.Complete {
-		s.awaitReplicas(ctx, master.client, key, claimed)
+		s.awaitReplicas(ctx, *master, key, claimed)
 	}
 	return nil
 }
