@@ -90,6 +90,27 @@ func (i *inbox) open() bool {
 	}
 }
 
+// succeed gives an inbox that was not used yet the name of an earlier one of this
+// process. So it also hears of the runs for which somebody has waited since then.
+func (i *inbox) succeed(earlier *inbox) { i.name = earlier.name }
+
+// takeOver begins to listen if the earlier inbox does. It waits until it is subscribed
+// or has failed to, for no longer than an operation may take.
+func (i *inbox) takeOver(earlier *inbox) {
+	earlier.mu.Lock()
+	listens := earlier.opened
+	earlier.mu.Unlock()
+	if !listens || i.open() {
+		return
+	}
+	ctx, cancel := context.WithTimeout(i.ctx, i.timeout)
+	defer cancel()
+	select {
+	case <-i.tried:
+	case <-ctx.Done():
+	}
+}
+
 // await waits until the first subscription is there or has failed, for a part of the
 // time of an operation.
 func (i *inbox) await(ctx context.Context) {

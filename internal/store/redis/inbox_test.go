@@ -46,6 +46,38 @@ func TestInboxComesBack(t *testing.T) {
 	waitFor("b")
 }
 
+// TestInboxIsTakenOver has another store take the place of one through which somebody
+// waits. If nobody does, nothing is subscribed.
+func TestInboxIsTakenOver(t *testing.T) {
+	server := redistest.Start(t)
+	owner := closeAtEnd(t, openAt(t, server.Addr))
+	for name, waits := range map[string]bool{"somebody waits": true, "nobody waits": false} {
+		t.Run(name, func(t *testing.T) {
+			earlier, s := openAt(t, server.Addr), closeAtEnd(t, openAt(t, server.Addr))
+			woken := make(chan idempotency.Key, 10)
+			defer s.Subscribe(func(key idempotency.Key) { woken <- key })()
+			run := claimOf(name, "1")
+			claimed := mustClaim(t, owner, run, idempotency.Proceed)
+			waiting := claimOf(name, "2")
+			waiting.Waits = waits
+			takeOver := s.Succeed(earlier)
+			mustClaim(t, earlier, waiting, idempotency.WaitForRun)
+			takeOver()
+			if err := earlier.Close(); err != nil {
+				t.Fatal(err)
+			}
+			if !waits {
+				if listening := command(t, server, "PUBSUB", "NUMSUB", s.inbox.name).([]any)[1]; listening != int64(0) {
+					t.Errorf("%v listen", listening)
+				}
+				return
+			}
+			mustSettle(t, owner, run, claimed.Record, kept(small))
+			mustBeWoken(t, woken, run.Key)
+		})
+	}
+}
+
 // mutable is a connection that can go silent, as if the other side had vanished.
 type mutable struct {
 	net.Conn

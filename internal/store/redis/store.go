@@ -63,6 +63,19 @@ func (s *Store) Subscribe(wake func(idempotency.Key)) (stop func()) {
 	return s.inbox.subscribers.Subscribe(wake)
 }
 
+// Succeed has a store that was not used yet wake also those who wait for a run since a
+// time when another store was in use in this process, over the same Redis and under
+// other options. When nobody uses the earlier one any more, and before it is closed,
+// takeOver is called: it returns when nothing that the server tells can be missed.
+func (s *Store) Succeed(earlier idempotency.Store) (takeOver func()) {
+	before, ok := earlier.(*Store)
+	if !ok {
+		return func() {}
+	}
+	s.inbox.succeed(before.inbox)
+	return func() { s.inbox.takeOver(before.inbox) }
+}
+
 // withTimeout bounds one operation with its retry.
 func (s *Store) withTimeout(ctx context.Context) (context.Context, context.CancelFunc) {
 	return context.WithTimeout(ctx, s.timeout)
