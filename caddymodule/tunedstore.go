@@ -2,6 +2,7 @@ package caddymodule
 
 import (
 	"context"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -24,7 +25,11 @@ type tunedStore struct {
 	// begins.
 	mu      sync.RWMutex
 	current *tuned
-	closing sync.WaitGroup // of those that were current before
+	// open are those that are not closed yet, the current one among them, and
+	// unreplicated is what those had counted that are.
+	open         []*tuned
+	unreplicated int64
+	closing      sync.WaitGroup // of those that were current before
 }
 
 // tuned is the store under one tuning.
@@ -33,7 +38,19 @@ type tuned struct {
 	tuning      any
 	operations  sync.WaitGroup
 	unsubscribe func()
+	// only is closed when the one before is closed. They are closed one after the
+	// other, because each hands over to the next who waits.
+	only chan struct{}
 }
+
+// successor is a store that wakes also those who began to wait through the store that
+// was open before it.
+type successor interface {
+	Succeed(earlier idempotency.Store) (takeOver func())
+}
+
+// replicating is a store that counts what it could not replicate in time.
+type replicating interface{ Unreplicated() int64 }
 
 var _ idempotency.Store = (*tunedStore)(nil)
 
@@ -58,19 +75,58 @@ func (s *tunedStore) tune(config storeModule, logger *zap.Logger) error {
 	if err != nil {
 		return err
 	}
-	next := &tuned{Store: store, tuning: config.tuning(), unsubscribe: store.Subscribe(s.tell)}
+	next := &tuned{Store: store, tuning: config.tuning(), only: make(chan struct{})}
+	takeOver := func() {}
+	if heir, ok := store.(successor); ok && before != nil {
+		takeOver = heir.Succeed(before.Store)
+	}
+	next.unsubscribe = store.Subscribe(s.tell)
 	s.mu.Lock()
 	s.current = next
+	s.open = append(s.open, next)
 	s.mu.Unlock()
-	if before != nil {
-		s.closing.Go(func() {
-			before.operations.Wait()
-			if err := before.close(); err != nil {
-				logger.Error("closing the store", zap.String("store", config.describe()), zap.Error(err))
-			}
-		})
+	if before == nil {
+		close(next.only)
+		return nil
 	}
+	s.closing.Go(func() {
+		defer close(next.only)
+		<-before.only
+		before.operations.Wait()
+		takeOver()
+		if err := before.close(); err != nil {
+			logger.Error("closing the store", zap.String("store", config.describe()), zap.Error(err))
+		}
+		s.forget(before)
+	})
 	return nil
+}
+
+// forget takes a closed one out of those that are open.
+func (s *tunedStore) forget(t *tuned) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.open = slices.DeleteFunc(s.open, func(other *tuned) bool { return other == t })
+	s.unreplicated += t.unreplicated()
+}
+
+// Unreplicated returns how many kept responses were answered before they were on as
+// many replicas as were wanted at the time. It never goes back.
+func (s *tunedStore) Unreplicated() int64 {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	n := s.unreplicated
+	for _, t := range s.open {
+		n += t.unreplicated()
+	}
+	return n
+}
+
+func (t *tuned) unreplicated() int64 {
+	if counts, ok := t.Store.(replicating); ok {
+		return counts.Unreplicated()
+	}
+	return 0
 }
 
 func (t *tuned) close() error {

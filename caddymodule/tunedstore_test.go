@@ -11,6 +11,7 @@ import (
 
 	"github.com/caddy-dedup/caddy-dedup/internal/engine"
 	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
+	"github.com/caddy-dedup/caddy-dedup/internal/redistest"
 	"github.com/caddy-dedup/caddy-dedup/internal/store/memory"
 )
 
@@ -27,7 +28,10 @@ type connection struct {
 	server  *server
 	timeout time.Duration
 	closed  atomic.Bool
+	missed  int64
 }
+
+func (c *connection) Unreplicated() int64 { return c.missed }
 
 func (c *connection) Claim(ctx context.Context, claim idempotency.Claim) (idempotency.Claimed, error) {
 	time.Sleep(min(c.server.slow, c.timeout))
@@ -179,6 +183,99 @@ func TestTunedStoreWakes(t *testing.T) {
 	}
 	if err := store.Close(); err != nil {
 		t.Error(err)
+	}
+}
+
+// What a store could not replicate in time is counted over all its tunings, whether
+// they are closed or not.
+func TestTunedStoreCountsWhatIsNotReplicated(t *testing.T) {
+	shared := &server{Store: memory.New(1 << 20)}
+	defer func() { _ = shared.Store.Close() }()
+	opened, err := openStoreOf(&tunedModule{server: shared, timeout: time.Second}, zap.NewNop())
+	if err != nil {
+		t.Fatal(err)
+	}
+	store := opened.(*tunedStore)
+	counts := func(want int64) {
+		t.Helper()
+		if n := store.Unreplicated(); n != want {
+			t.Errorf("%d are counted, want %d", n, want)
+		}
+	}
+	shared.opened[0].missed = 2
+	counts(2)
+	under := store.begin() // an operation keeps the first one open
+	if err := store.tune(&tunedModule{server: shared, timeout: 2 * time.Second}, zap.NewNop()); err != nil {
+		t.Fatal(err)
+	}
+	shared.opened[1].missed = 10
+	counts(12)
+	shared.opened[0].missed = 3
+	under.operations.Done()
+	store.closing.Wait()
+	counts(13)
+	if err := store.Close(); err != nil {
+		t.Error(err)
+	}
+	counts(13)
+}
+
+// Somebody waits for a run elsewhere while Redis is opened with another timeout, and
+// again with another one before the first is closed. The end of the run still wakes.
+func TestTunedRedisWakesWhoWaitedBefore(t *testing.T) {
+	redis := redistest.Start(t)
+	open := func(timeout string) *tunedStore {
+		config, err := provisioned(t, `{"addresses": ["`+redis.Addr+`"], "timeout": "`+timeout+`"}`)
+		if err != nil {
+			t.Fatal(err)
+		}
+		store, err := openStoreOf(config, zap.NewNop())
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() {
+			if err := store.Close(); err != nil {
+				t.Error(err)
+			}
+		})
+		return store.(*tunedStore)
+	}
+	owner, store := open("10s"), open("10s")
+	woken := make(chan idempotency.Key, 10)
+	defer store.Subscribe(func(key idempotency.Key) { woken <- key })()
+	claim := idempotency.Claim{Key: idempotency.Identity{ID: "a"}.Key(), Token: "1", Terms: someKey("a").Policy.Terms}
+	run, err := owner.Claim(t.Context(), claim)
+	if err != nil {
+		t.Fatal(err)
+	}
+	waiting := claim
+	waiting.Token, waiting.Waits = "2", true
+	if found, err := store.Claim(t.Context(), waiting); err != nil || found.Verdict != idempotency.WaitForRun {
+		t.Fatalf("the second claim: %+v, %v", found, err)
+	}
+	under := store.begin() // an operation keeps the first one open
+	for _, timeout := range []string{"11s", "12s"} {
+		config, err := provisioned(t, `{"addresses": ["`+redis.Addr+`"], "timeout": "`+timeout+`"}`)
+		if err == nil {
+			err = store.tune(config, zap.NewNop())
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	under.operations.Done()
+	store.closing.Wait()
+	end := idempotency.Settlement{State: idempotency.Released, Retention: time.Hour}
+	if err := owner.Settle(t.Context(), claim.Key, run.Record, end); err != nil {
+		t.Fatal(err)
+	}
+	select {
+	case key := <-woken:
+		if key != claim.Key {
+			t.Errorf("woken for %s", key)
+		}
+	case <-time.After(30 * time.Second):
+		t.Error("not woken")
 	}
 }
 
