@@ -107,8 +107,8 @@ const (
 )
 
 // refusalRule is one row of the table of refusals. The titles of the first three
-// statuses are those of draft-ietf-httpapi-idempotency-key-header-07, section
-// 2.7. Webhook senders take most 4xx as a reason to drop an event for good, so
+// statuses say what those of draft-ietf-httpapi-idempotency-key-header-07, section
+// 2.7, say, but name no header field: many keys are in none. Webhook senders take most 4xx as a reason to drop an event for good, so
 // that theirs are 503 wherever the same event may pass later.
 type refusalRule struct {
 	title        string
@@ -120,10 +120,10 @@ type refusalRule struct {
 }
 
 var refusalRules = map[engine.Reason]refusalRule{
-	reasonMissing:            {"Idempotency-Key is missing", 400, 400, 0, false, outcomeMissing},
-	reasonInvalid:            {"Idempotency-Key is invalid", 400, 400, 0, false, outcomeInvalid},
-	engine.ReasonReused:      {"Idempotency-Key is already used", 422, 422, 0, false, outcomeReused},
-	engine.ReasonInFlight:    {"A request is outstanding for this Idempotency-Key", 409, 503, 2, true, outcomeInFlight},
+	reasonMissing:            {"The idempotency key is missing", 400, 400, 0, false, outcomeMissing},
+	reasonInvalid:            {"The idempotency key is invalid", 400, 400, 0, false, outcomeInvalid},
+	engine.ReasonReused:      {"The idempotency key is already used", 422, 422, 0, false, outcomeReused},
+	engine.ReasonInFlight:    {"A request with this idempotency key is outstanding", 409, 503, 2, true, outcomeInFlight},
 	engine.ReasonHeld:        {"The outcome of an earlier request is unknown", 409, 503, 60, false, outcomeHeld},
 	engine.ReasonExhausted:   {"The allowed attempts are exhausted", 409, 503, 60, false, outcomeExhausted},
 	reasonConflict:           {"The request is a duplicate", 409, 409, 0, false, outcomeConflict},
