@@ -1,6 +1,7 @@
 package idempotency
 
 import (
+	"cmp"
 	"crypto/sha256"
 	"encoding/binary"
 	"encoding/hex"
@@ -50,8 +51,12 @@ type Identity struct {
 	Kind string
 	// Prefix separates providers: two of them may send the same ID.
 	Prefix string
-	// ID is the delivery ID or idempotency key itself.
+	// ID is the delivery ID or idempotency key itself, as people know it.
 	ID string
+	// Tuple is set where the ID is several values that are joined for people, so that
+	// other values may have the same ID. It tells them apart: it stands in the hash
+	// over the whole identity in place of the ID.
+	Tuple string
 }
 
 // Key derives the key. The length of every part, and the number of parts of the
@@ -67,7 +72,7 @@ func (id Identity) Key() Key {
 	}
 	writePart(whole, id.Kind)
 	writePart(whole, id.Prefix)
-	writePart(whole, id.ID)
+	writePart(whole, cmp.Or(id.Tuple, id.ID))
 
 	short := sha256.New()
 	writePart(short, idVersion)

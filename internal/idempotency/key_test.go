@@ -44,6 +44,22 @@ func TestKeyDerivation(t *testing.T) {
 	}
 }
 
+// A tuple stands in the place of the ID where keys are kept apart, and not where they
+// are found: there it is the ID that people know.
+func TestKeyOfATuple(t *testing.T) {
+	one, other, plain := someIdentity, someIdentity, someIdentity
+	one.Tuple, other.Tuple, plain.ID = "sha256:1", "sha256:2", "sha256:1"
+	if one.Key() == other.Key() || one.Key() == someIdentity.Key() {
+		t.Error("two tuples with one ID have the same key")
+	}
+	if one.Key().String()[:16] != someIdentity.Key().String()[:16] {
+		t.Error("a tuple changes how the key begins")
+	}
+	if one.Key().String()[16:] != plain.Key().String()[16:] {
+		t.Error("the tuple does not stand in place of the ID")
+	}
+}
+
 // Namespace and ID alone are enough to find all keys of the ID by their first bytes,
 // and no keys of another ID.
 func TestKeysOfOneIDBeginAlike(t *testing.T) {
