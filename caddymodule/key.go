@@ -139,6 +139,7 @@ func (x *exchange) know(found delivery.Found, repl *caddy.Replacer) {
 		Kind:      found.Kind,
 		Prefix:    found.Prefix,
 		ID:        found.ID,
+		Tuple:     found.Tuple,
 	}.Key()
 }
 

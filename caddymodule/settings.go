@@ -156,9 +156,19 @@ type KeySource struct {
 	// Hash the body: its canonical form (RFC 8785) if it is JSON, else its bytes.
 	Content bool `json:"content,omitempty"`
 
-	// Sources that make one key together; all of them must be present. They have
-	// no prefixes of their own.
+	// Sources that make one key together. All of them must be present, except for
+	// those that are `optional`; at least one is not. They have no prefixes of their
+	// own. The ID that logs, placeholders and records show, and by which a key is
+	// looked up, is the values joined by `:`; the key itself keeps them apart.
 	Parts []KeySource `json:"parts,omitempty"`
+
+	// Of one of several `parts`: it may be absent. The key is then another one than
+	// with any value of this part. Absent are a header field that is not there, an
+	// empty placeholder, and of a member null, an empty string, and a body that is
+	// not JSON or is larger than `max_request_body`. What is there and can be no ID,
+	// such as an object, or a text longer than `max_key_length`, leaves the request
+	// without a key.
+	Optional bool `json:"optional,omitempty"`
 
 	// What separates equal keys of different sources. Default: the field's name
 	// in lower case, `json`, `value` or `content`. Parts need one.

@@ -59,7 +59,7 @@ func (s *Settings) providers() []delivery.Provider {
 
 // source returns what package delivery reads the key by.
 func (k KeySource) source() delivery.Source {
-	source := delivery.Source{Prefix: k.Prefix}
+	source := delivery.Source{Prefix: k.Prefix, Optional: k.Optional}
 	switch {
 	case k.Header != "":
 		source.Kind, source.Header = delivery.KindHeader, k.Header
@@ -90,6 +90,7 @@ func (k KeySource) check() error {
 		return fmt.Errorf("a key source has %d of header, json, value, content and parts; it takes exactly one", set)
 	}
 	for _, part := range k.Parts {
+		part.Optional = false // which parts alone may be
 		if err := part.check(); err != nil {
 			return err
 		}

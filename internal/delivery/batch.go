@@ -25,7 +25,7 @@ func (f finder) batch(list List) (item, error) {
 	if err := b.list(array, list); err != nil {
 		return item{}, err
 	}
-	return item{KindBatch, summary(b.count, "ids", b.first, b.all)}, nil
+	return item{kind: KindBatch, id: summary(b.count, "ids", b.first, b.all)}, nil
 }
 
 // batch collects the IDs of the elements of a list and of the lists in them.

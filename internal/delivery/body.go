@@ -65,17 +65,19 @@ func member(from canonicaljson.Value, pointer string) (item, error) {
 	switch v.Kind() {
 	case jsontext.KindString:
 		if text := v.Text(); text != "" {
-			return item{KindJSON, text}, nil
+			return item{kind: KindJSON, id: text}, nil
 		}
 		return item{}, absent("%s is an empty string", pointer)
 	case jsontext.KindNumber:
 		number, ok := exactNumber(v.Text())
 		if !ok {
-			return item{}, absent("%s is a number with an exponent that is too large", pointer)
+			return item{}, unusable("%s is a number with an exponent that is too large", pointer)
 		}
-		return item{kindJSONNumber, number}, nil
+		return item{kind: kindJSONNumber, id: number}, nil
+	case jsontext.KindNull:
+		return item{}, absent("%s is null, neither a string nor a number", pointer)
 	default:
-		return item{}, absent("%s is neither a string nor a number", pointer)
+		return item{}, unusable("%s is neither a string nor a number", pointer)
 	}
 }
 
@@ -96,5 +98,5 @@ func (f finder) content() (item, error) {
 	hash := newTuple(contentVersion)
 	hash.write([]byte(form))
 	hash.write(content)
-	return item{KindContent, hash.sum()}, nil
+	return item{kind: KindContent, id: hash.sum()}, nil
 }

@@ -28,6 +28,9 @@ func CheckExclude(pointer string) error {
 // CheckSource says what is wrong with a source, so that a user learns of it when the
 // configuration is loaded, and not from requests.
 func CheckSource(s Source) error {
+	if s.Optional {
+		return errors.New("optional is for one of several parts; a source of its own may be absent anyway, and then the next one is tried")
+	}
 	switch s.Kind {
 	case KindHeader:
 		return checkField(s.Header)
@@ -78,12 +81,18 @@ func checkParts(s Source) error {
 		if part.Prefix != "" {
 			return fmt.Errorf("part %d has the prefix %q; only the parts together have one", i+1, part.Prefix)
 		}
+		part.Optional = false // which only a part may be
 		if err := CheckSource(part); err != nil {
 			return fmt.Errorf("part %d: %w", i+1, err)
 		}
 	}
+	if !slices.ContainsFunc(s.Parts, mandatory) {
+		return fmt.Errorf("all parts of %q are optional; at least one must always be there, such as the delivery ID: the others alone may be the same in many requests", s.Prefix)
+	}
 	return nil
 }
+
+func mandatory(s Source) bool { return !s.Optional }
 
 func checkList(l List) error {
 	if len(l.Members) == 0 && len(l.Lists) == 0 {

@@ -10,6 +10,10 @@ import (
 
 // String says what the source reads, in the words of the configuration.
 func (s Source) String() string {
+	if s.Optional {
+		s.Optional = false
+		return s.String() + " optional"
+	}
 	switch s.Kind {
 	case KindHeader:
 		return s.Kind + " " + s.Header

@@ -43,10 +43,14 @@ type Found struct {
 	// ID has at least 1 byte, and at most as many as [Find] was told. An ID from a
 	// header field has only bytes from 0x20 to 0x7E; other IDs are UTF-8.
 	//
-	// A source of kind content has a hash as its ID. For parts and for a batch, the
-	// ID says how many IDs it is made of and what the first one is, and ends with a
-	// hash over all of them. IDs of these three kinds may be longer than the limit.
+	// A source of kind content has a hash as its ID. For parts, the ID is the values
+	// of those that are present, joined by colons. For a batch, the ID says how many
+	// IDs it is made of and what the first one is, and ends with a hash over all of
+	// them. IDs of these three kinds may be longer than the limit.
 	ID string
+	// Tuple is a hash that tells the values of parts apart, where their IDs may be
+	// equal: a:b and c have the same ID as a and b:c. Empty for other kinds.
+	Tuple string
 	// Scope is what the provider adds to the scope. For each of its header fields it
 	// has the name in lower case, the number of lines in decimal, and the lines.
 	// With the number, an absent field is not the same as an empty one, and a line
@@ -64,8 +68,8 @@ var (
 	ErrBodyTooLarge = errors.New("the body is larger than max_request_body")
 )
 
-// absentError says why a source finds no ID in a request. For a header field it is
-// empty: the field is not in the request, and there is no more to say.
+// absentError says that what a source reads is not in the request, and why. For a
+// header field it is empty: there is no more to say.
 type absentError string
 
 func (e absentError) Error() string { return string(e) }
@@ -74,8 +78,29 @@ func absent(format string, arguments ...any) error {
 	return absentError(fmt.Sprintf(format, arguments...))
 }
 
+// unusableError says that what a source reads is in the request, and why it is no
+// ID. A source on its own is as good as absent then. An optional part is not: other
+// requests, with other values there, would have the same key.
+type unusableError string
+
+func (e unusableError) Error() string { return string(e) }
+
+func unusable(format string, arguments ...any) error {
+	return unusableError(fmt.Sprintf(format, arguments...))
+}
+
+// isMissing reports whether an error says that a source has no ID for a request.
+func isMissing(err error) bool {
+	var reason absentError
+	var why unusableError
+	return errors.As(err, &reason) || errors.As(err, &why)
+}
+
 // item is an ID that a source has found, with its kind.
-type item struct{ kind, id string }
+type item struct {
+	kind, id string
+	tuple    string // as [Found.Tuple]
+}
 
 // Find tries the sources in their order, and returns the delivery ID of the first
 // one that is present in the request. An ID has no more than maxLength bytes.
@@ -102,11 +127,10 @@ func Find(sources []Source, request Request, maxLength int) (Found, error) {
 			continue
 		}
 		found, err := f.find(source)
-		var reason absentError
 		switch {
-		case errors.As(err, &reason):
-			if reason != "" {
-				reasons = append(reasons, source.String()+": "+string(reason))
+		case isMissing(err):
+			if reason := err.Error(); reason != "" {
+				reasons = append(reasons, source.String()+": "+reason)
 			}
 			continue
 		case errors.Is(err, ErrBodyTooLarge):
@@ -120,6 +144,7 @@ func Find(sources []Source, request Request, maxLength int) (Found, error) {
 			Kind:     found.kind,
 			Prefix:   source.prefix(),
 			ID:       found.id,
+			Tuple:    found.tuple,
 			Scope:    headerScope(request.Header, source.ScopeHeaders),
 			Content:  source.MadeOfContent(),
 		}, nil
@@ -164,7 +189,7 @@ func (f finder) header(name string) (item, error) {
 		return item{}, absentError("")
 	}
 	id, err := headerID(name, lines, f.maxLength)
-	return item{KindHeader, id}, err
+	return item{kind: KindHeader, id: id}, err
 }
 
 func (f finder) json(pointer string) (item, error) {
@@ -188,14 +213,14 @@ func (f finder) value(text string) (item, error) {
 	case id == "":
 		return item{}, absent("it is empty")
 	case !utf8.ValidString(id):
-		return item{}, absent("it is not UTF-8")
+		return item{}, unusable("it is not UTF-8")
 	}
-	return item{KindValue, id}, f.checkLength(id)
+	return item{kind: KindValue, id: id}, f.checkLength(id)
 }
 
 func (f finder) checkLength(id string) error {
 	if len(id) > f.maxLength {
-		return absent("it has %d bytes; an ID has at most %d", len(id), f.maxLength)
+		return unusable("it has %d bytes; an ID has at most %d", len(id), f.maxLength)
 	}
 	return nil
 }

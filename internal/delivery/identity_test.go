@@ -18,6 +18,7 @@ func keyOf(found delivery.Found) idempotency.Key {
 		Kind:      found.Kind,
 		Prefix:    found.Prefix,
 		ID:        found.ID,
+		Tuple:     found.Tuple,
 	}.Key()
 }
 

@@ -56,3 +56,19 @@ func TestSameMember(t *testing.T) {
 		}
 	}
 }
+
+// A field that deliveries may lack does not keep the deliveries of another provider
+// away.
+func TestOptionalFieldKeepsNobodyApart(t *testing.T) {
+	field := delivery.Source{Kind: delivery.KindHeader, Header: "X-Shop"}
+	other := delivery.Provider{Name: "other", Sources: []delivery.Source{inBody("/id")}}
+	for _, c := range []struct {
+		field delivery.Source
+		apart bool
+	}{{field, true}, {optional(field), false}} {
+		shop := delivery.Provider{Name: "shop", Sources: []delivery.Source{inParts(c.field, inBody("/id"))}}
+		if err := delivery.SameMember([]delivery.Provider{shop, other}); (err == nil) != c.apart {
+			t.Errorf("%s: got %v", c.field, err)
+		}
+	}
+}

@@ -36,8 +36,8 @@ const (
 	// KindContent hashes the body: its canonical form (RFC 8785) if it is JSON,
 	// else its bytes.
 	KindContent = "content"
-	// KindParts combines several sources of the kinds above, all of which must be
-	// present.
+	// KindParts combines several sources of the kinds above. All of them must be
+	// present, except for those that are optional.
 	KindParts = "parts"
 	// KindBatch combines the IDs of all elements of an array in a JSON body. Only
 	// the catalogue uses it; a user cannot configure it.
@@ -66,6 +66,9 @@ type Source struct {
 	Text string
 	// Parts are the sources that a source of kind parts combines, in order.
 	Parts []Source
+	// Optional says of a part that it may be absent. The ID of the parts is then
+	// another one than with any value of this part.
+	Optional bool
 	// Batch is the array that a source of kind batch reads.
 	Batch List
 	// Prefix is the word with which the user keeps the IDs of this source apart from
@@ -115,7 +118,7 @@ func (s Source) NeedsBody() bool {
 // alone.
 func (s Source) OfOneSender() bool {
 	return s.Kind == KindHeader || len(s.Signs.AnyOf) > 0 ||
-		slices.ContainsFunc(s.Parts, func(part Source) bool { return part.Kind == KindHeader })
+		slices.ContainsFunc(s.Parts, func(part Source) bool { return part.Kind == KindHeader && !part.Optional })
 }
 
 // MadeOfContent reports whether the ID changes with every change of the body. If it

@@ -1,18 +1,13 @@
 package delivery
 
 import (
-	"cmp"
 	"crypto/sha256"
 	"encoding/binary"
 	"encoding/hex"
-	"errors"
 	"fmt"
 	"hash"
 	"unicode/utf8"
 )
-
-// partsVersion labels the hash of parts.
-const partsVersion = "caddy-dedup parts v1"
 
 // shownID is how many bytes of the first ID a summary shows.
 const shownID = 64
@@ -58,27 +53,4 @@ func summary(n int, what, first string, all tuple) string {
 		first = first[:cut] + "…"
 	}
 	return fmt.Sprintf("%d %s, first %s, %s", n, what, first, all.sum())
-}
-
-// parts combines the IDs of all parts into one. If one part is absent, so is the
-// whole; if one part is invalid, so is the whole.
-func (f finder) parts(parts []Source) (item, error) {
-	all := newTuple(partsVersion)
-	all.writeCount(len(parts))
-	var first string
-	for i, part := range parts {
-		found, err := f.find(part)
-		if err != nil {
-			var reason absentError
-			if errors.As(err, &reason) {
-				return item{}, absent("part %d, %s: %s", i+1, part, cmp.Or(string(reason), "it is not there"))
-			}
-			return item{}, err
-		}
-		if i == 0 {
-			first = found.id
-		}
-		all.writeItem(found)
-	}
-	return item{KindParts, summary(len(parts), "parts", first, all)}, nil
 }

@@ -1,0 +1,59 @@
+package delivery
+
+import (
+	"cmp"
+	"errors"
+	"strings"
+)
+
+// partsVersion labels the hash of parts.
+const partsVersion = "caddy-dedup parts v1"
+
+// kindAbsent is what is hashed as the kind of an optional part that is absent. No
+// source has this kind, so that no value is taken for an absent one.
+const kindAbsent = "absent"
+
+// parts combines the IDs of all parts into one. If a part is absent that is not
+// optional, so is the whole; if one part is invalid or unusable, so is the whole.
+//
+// The kind of an absent part is hashed in its place, so that the parts behind it are
+// not read as those before. Whether a part is optional is not hashed: a part that
+// becomes optional in a new configuration leaves all keys as they are.
+func (f finder) parts(parts []Source) (item, error) {
+	all := newTuple(partsVersion)
+	all.writeCount(len(parts))
+	var values []string
+	for i, part := range parts {
+		found, err := f.part(part)
+		if isMissing(err) {
+			return item{}, unusable("part %d, %s: %s", i+1, part, cmp.Or(err.Error(), "it is not there"))
+		}
+		if err != nil {
+			return item{}, err
+		}
+		all.writeItem(found)
+		if found.kind != kindAbsent {
+			values = append(values, found.id)
+		}
+	}
+	if len(values) == 0 {
+		return item{}, absent("all of its parts are absent")
+	}
+	return item{kind: KindParts, id: strings.Join(values, ":"), tuple: all.sum()}, nil
+}
+
+// part finds the ID of one part. A member of a body that cannot be read is absent if
+// the part is optional, as it is in a body that is not JSON: a request must not go
+// unprotected because of what it need not have. The content of such a body is there,
+// and is not left out of the key.
+func (f finder) part(part Source) (item, error) {
+	found, err := f.find(part)
+	if !part.Optional || err == nil {
+		return found, err
+	}
+	var absent absentError
+	if errors.As(err, &absent) || part.Kind == KindJSON && errors.Is(err, ErrBodyTooLarge) {
+		return item{kind: kindAbsent}, nil
+	}
+	return item{}, err
+}

@@ -1,0 +1,302 @@
+package delivery_test
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"net/http"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/caddy-dedup/caddy-dedup/internal/delivery"
+	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
+)
+
+func inParts(parts ...delivery.Source) delivery.Source {
+	return delivery.Source{Kind: delivery.KindParts, Prefix: "orders", Parts: parts}
+}
+
+func TestParts(t *testing.T) {
+	sources := []delivery.Source{inParts(
+		delivery.Source{Kind: delivery.KindHeader, Header: "X-Shop"}, inBody("/id"),
+		delivery.Source{Kind: delivery.KindValue, Text: "{q}"}, contentSource,
+	)}
+	ask := func(shop, q, body string) (delivery.Found, error) {
+		request := withBody(body)
+		request.Replace = func(string) string { return q }
+		if shop != "absent" {
+			request.Header = http.Header{"X-Shop": {shop}}
+		}
+		return delivery.Find(sources, request, maxLength)
+	}
+	found, err := ask("s1", "x", `{"id":"7"}`)
+	if err != nil || found.Kind != "parts" || found.Prefix != "orders" || !strings.HasPrefix(found.ID, "s1:7:x:sha256:") {
+		t.Fatalf("got %+v, %v", found, err)
+	}
+	for name, c := range map[string]struct {
+		shop, q, body string
+		same          bool
+	}{
+		"the same":            {"s1", "x", `{ "id": "7" }`, true},
+		"quoted header":       {`"s1"`, "x", `{"id":"7"}`, true},
+		"another header":      {"s2", "x", `{"id":"7"}`, false},
+		"another value":       {"s1", "y", `{"id":"7"}`, false},
+		"another member":      {"s1", "x", `{"id":"8"}`, false},
+		"a number":            {"s1", "x", `{"id":7}`, false},
+		"another content":     {"s1", "x", `{"id":"7","n":1}`, false},
+		"moved over the edge": {"s", "1x", `{"id":"7"}`, false},
+	} {
+		other, err := ask(c.shop, c.q, c.body)
+		if err != nil || (keyOf(other) == keyOf(found)) != c.same {
+			t.Errorf("%s: got %+v, %v; the same: want %v", name, other, err, c.same)
+		}
+	}
+	for name, c := range map[string]struct{ shop, q, body, reason string }{
+		"no header":   {"absent", "x", `{"id":"7"}`, "part 1, header X-Shop: it is not there"},
+		"no member":   {"s1", "x", `{}`, "part 2, json /id: /id is not in the body"},
+		"not JSON":    {"s1", "x", `id=7`, "part 2, json /id: the body is not JSON"},
+		"empty value": {"s1", "", `{"id":"7"}`, "part 3, value {q}: it is empty"},
+		"long member": {"s1", "x", `{"id":"` + strings.Repeat("k", 256) + `"}`, "has 256 bytes"},
+		"no body":     {"s1", "x", ``, "the body is empty"},
+	} {
+		if found, err := ask(c.shop, c.q, c.body); !errors.Is(err, delivery.ErrMissing) || !strings.Contains(err.Error(), c.reason) {
+			t.Errorf("%s: got %+v, %v; want ErrMissing with %q", name, found, err, c.reason)
+		}
+	}
+	var invalid *delivery.InvalidError
+	if found, err := ask("\x7f", "x", `{"id":"7"}`); !errors.As(err, &invalid) || invalid.Header != "X-Shop" {
+		t.Errorf("an invalid part: got %+v, %v; want an InvalidError", found, err)
+	}
+}
+
+// The ID that people see is the values joined by colons, as they know them: also of
+// one part alone, and without those that are absent. Different values may have the
+// same ID, and different keys that begin alike all the same.
+func TestIDOfParts(t *testing.T) {
+	sources := []delivery.Source{inParts(inBody("/uid"), optional(inBody("/namespace")), inBody("/channel"))}
+	first := map[string]idempotency.Key{}
+	for body, id := range map[string]string{
+		`{"uid":"u","channel":"c"}`:                                "u:c",
+		`{"uid":"u","channel":"c","namespace":""}`:                 "u:c",
+		`{"uid":"u","channel":"c","namespace":null}`:               "u:c",
+		`{"uid":"u","channel":"c","namespace":"n"}`:                "u:n:c",
+		`{"uid":"u:n","channel":"c"}`:                              "u:n:c",
+		`{"uid":"u","channel":"n:c"}`:                              "u:n:c",
+		`{"uid":"u","channel":"n","namespace":":"}`:                "u:::n",
+		`{"uid":"u:","channel":":n"}`:                              "u:::n",
+		`{"uid":7,"channel":"c"}`:                                  "7:c",
+		`{"uid":"7","channel":"c"}`:                                "7:c",
+		`{"uid":"` + strings.Repeat("ü", 100) + `","channel":"c"}`: strings.Repeat("ü", 100) + ":c",
+	} {
+		found, err := delivery.Find(sources, withBody(body), maxLength)
+		if err != nil || found.ID != id {
+			t.Errorf("%s: got %+v, %v; want the ID %q", body, found, err, id)
+			continue
+		}
+		known := idempotency.Identity{Namespace: "default", ID: id}.Key().String()[:16]
+		if key := keyOf(found).String(); key[:16] != known {
+			t.Errorf("%s: the key %s does not begin with %s, as the ID %q says", body, key, known, id)
+		}
+		first[body] = keyOf(found)
+	}
+	same := []string{`{"uid":"u","channel":"c"}`, `{"uid":"u","channel":"c","namespace":""}`, `{"uid":"u","channel":"c","namespace":null}`}
+	for a, one := range first {
+		for b, other := range first {
+			if want := a == b || slices.Contains(same, a) && slices.Contains(same, b); (one == other) != want {
+				t.Errorf("%s and %s: the same key: %v, want %v", a, b, one == other, want)
+			}
+		}
+	}
+}
+
+func optional(s delivery.Source) delivery.Source {
+	s.Optional = true
+	return s
+}
+
+// What each kind of optional part is with each thing that a request may have there:
+// a value, absent, or nothing that a key could be made of. In that last case the
+// request has no key, as if the part were not optional.
+func TestOptionalParts(t *testing.T) {
+	long := strings.Repeat("k", maxLength+1)
+	must := delivery.Source{Kind: delivery.KindHeader, Header: "X-Must"}
+	header := delivery.Source{Kind: delivery.KindHeader, Header: "X-May"}
+	value := delivery.Source{Kind: delivery.KindValue, Text: "{a}"}
+	const there, gone, missing, invalid, large = "there", "gone", "missing", "invalid", "large"
+	tooLarge := delivery.Request{Body: func() ([]byte, error) { return nil, delivery.ErrBodyTooLarge }}
+	inHeader := func(lines ...string) delivery.Request { return delivery.Request{Header: http.Header{"X-May": lines}} }
+	replaced := func(text string) delivery.Request {
+		return delivery.Request{Replace: func(string) string { return text }}
+	}
+	for _, c := range []struct {
+		name    string
+		part    delivery.Source
+		request delivery.Request
+		want    string
+	}{
+		{"header", header, inHeader("v"), there},
+		{"header, twice the same", header, inHeader("v", `"v"`), there},
+		{"no header", header, inHeader(), gone},
+		{"an empty header", header, inHeader(""), invalid},
+		{"a long header", header, inHeader(long), invalid},
+		{"headers that differ", header, inHeader("v", "w"), invalid},
+		{"a string", inBody("/a"), withBody(`{"a":"v"}`), there},
+		{"a number", inBody("/a"), withBody(`{"a":0}`), there},
+		{"an empty string", inBody("/a"), withBody(`{"a":""}`), gone},
+		{"null", inBody("/a"), withBody(`{"a":null}`), gone},
+		{"no member", inBody("/a"), withBody(`{}`), gone},
+		{"no object on the way", inBody("/a/b"), withBody(`{"a":"v"}`), gone},
+		{"no JSON", inBody("/a"), withBody(`a=v`), gone},
+		{"a name that stands twice", inBody("/a"), withBody(`{"a":"v","a":"w"}`), gone},
+		{"no body", inBody("/a"), withBody(``), gone},
+		{"a body too large", inBody("/a"), tooLarge, gone},
+		{"an object", inBody("/a"), withBody(`{"a":{}}`), missing},
+		{"an array", inBody("/a"), withBody(`{"a":[]}`), missing},
+		{"true", inBody("/a"), withBody(`{"a":true}`), missing},
+		{"a long string", inBody("/a"), withBody(`{"a":"` + long + `"}`), missing},
+		{"a number without end", inBody("/a"), withBody(`{"a":1e9999999999}`), missing},
+		{"value", value, replaced("v"), there},
+		{"an empty value", value, replaced(""), gone},
+		{"a long value", value, replaced(long), missing},
+		{"a value not UTF-8", value, replaced("\xff"), missing},
+		{"content", contentSource, withBody(`x`), there},
+		{"no content", contentSource, withBody(``), gone},
+		{"content too large", contentSource, tooLarge, large},
+	} {
+		find := func(parts ...delivery.Source) (delivery.Found, error) {
+			request := c.request
+			request.Header = maps.Clone(request.Header)
+			if request.Header == nil {
+				request.Header = http.Header{}
+			}
+			request.Header["X-Must"] = []string{"m"}
+			return delivery.Find([]delivery.Source{inParts(parts...)}, request, maxLength)
+		}
+		found, err := find(must, optional(c.part))
+		alone, err2 := find(must)
+		if err2 != nil {
+			t.Fatal(err2)
+		}
+		var wrong *delivery.InvalidError
+		switch c.want {
+		case there:
+			all, errAll := find(must, c.part)
+			if err != nil || errAll != nil || keyOf(found) != keyOf(all) || found.ID == "m" {
+				t.Errorf("%s: got %+v, %v; want the key of %+v, %v: the part is there", c.name, found, err, all, errAll)
+			}
+		case gone:
+			if err != nil || found.ID != "m" || keyOf(found) == keyOf(alone) {
+				t.Errorf("%s: got %+v, %v; want the ID m, and another key than without such a part", c.name, found, err)
+			}
+		case missing:
+			if !errors.Is(err, delivery.ErrMissing) || !strings.Contains(err.Error(), "part 2, "+c.part.String()+" optional: ") {
+				t.Errorf("%s: got %+v, %v; want ErrMissing that names the part", c.name, found, err)
+			}
+		case invalid:
+			if !errors.As(err, &wrong) {
+				t.Errorf("%s: got %+v, %v; want an InvalidError", c.name, found, err)
+			}
+		case large:
+			if !errors.Is(err, delivery.ErrBodyTooLarge) {
+				t.Errorf("%s: got %+v, %v; want ErrBodyTooLarge", c.name, found, err)
+			}
+		}
+	}
+	failed := errors.New("reset by peer")
+	broken := delivery.Request{Header: http.Header{"X-Must": {"m"}}, Body: func() ([]byte, error) { return nil, failed }}
+	if found, err := delivery.Find([]delivery.Source{inParts(must, optional(inBody("/a")))}, broken, maxLength); !errors.Is(err, failed) {
+		t.Errorf("a body that failed: got %+v, %v", found, err)
+	}
+	if found, err := delivery.Find([]delivery.Source{inParts(optional(header), optional(value))}, delivery.Request{}, maxLength); !errors.Is(err, delivery.ErrMissing) {
+		t.Errorf("nothing at all: got %+v, %v; want ErrMissing", found, err)
+	}
+}
+
+// Each of three parts has one of a few values, or is absent: no two requests that
+// differ have one key. The values are such that joined they often are the same text.
+func TestOptionalPartsNeverMeet(t *testing.T) {
+	values := []string{"", `"a"`, `"b"`, `"ab"`, `"a:b"`, `":"`, `":a"`, `"1"`, `1`, `"absent"`, `"json"`}
+	source := inParts(optional(inBody("/a")), optional(inBody("/b")), optional(inBody("/c")))
+	seen, ids := map[idempotency.Key]string{}, map[string]int{}
+	for _, a := range values {
+		for _, b := range values {
+			for _, c := range values {
+				body := "{" + strings.Join(slices.DeleteFunc([]string{member("a", a), member("b", b), member("c", c)}, func(m string) bool { return m == "" }), ",") + "}"
+				found, err := delivery.Find([]delivery.Source{source}, withBody(body), maxLength)
+				if body == "{}" {
+					if !errors.Is(err, delivery.ErrMissing) {
+						t.Errorf("all absent: got %+v, %v; want ErrMissing", found, err)
+					}
+					continue
+				}
+				if err != nil {
+					t.Fatalf("%s: %v", body, err)
+				}
+				if other, ok := seen[keyOf(found)]; ok {
+					t.Fatalf("%s and %s have one key", body, other)
+				}
+				seen[keyOf(found)] = body
+				ids[found.ID]++
+			}
+		}
+	}
+	if len(seen) != len(values)*len(values)*len(values)-1 || len(ids) > len(seen)*2/3 {
+		t.Fatalf("%d keys of %d IDs: the values are wrong", len(seen), len(ids))
+	}
+}
+
+func member(name, value string) string {
+	if value == "" {
+		return ""
+	}
+	return fmt.Sprintf("%q:%s", name, value)
+}
+
+// The same for parts: a text in one part is never read as part of the next one, and
+// sources with different numbers of parts never have the same ID.
+func TestPartsNeverMeet(t *testing.T) {
+	texts := []string{"a", "b", "ab", "aba", "1", "json", "ajson", "jsonb"} // some are kinds, because a kind is hashed before each ID
+	seen := map[string]string{}
+	add := func(what string, source delivery.Source, request delivery.Request) {
+		found, err := delivery.Find([]delivery.Source{source}, request, maxLength)
+		if err != nil {
+			t.Fatalf("%s: %v", what, err)
+		}
+		if other, ok := seen[keyOf(found).String()]; ok {
+			t.Fatalf("%s and %s have one key", what, other)
+		}
+		seen[keyOf(found).String()] = what
+		if again, err := delivery.Find([]delivery.Source{source}, request, maxLength); err != nil || keyOf(again) != keyOf(found) {
+			t.Fatalf("%s has two keys (%v)", what, err)
+		}
+	}
+	header := delivery.Source{Kind: delivery.KindHeader, Header: "X-A"}
+	value := delivery.Source{Kind: delivery.KindValue, Text: "{a}"}
+	for _, a := range texts {
+		request := withBody(fmt.Sprintf(`{"a":%q}`, a))
+		request.Header = http.Header{"X-A": {a}}
+		request.Replace = func(string) string { return a }
+		add("header "+a, inParts(header), request)
+		add("value "+a, inParts(value), request)
+		add("json "+a, inParts(inBody("/a")), request)
+		add("the header's own "+a, header, request)
+		for _, b := range texts {
+			for _, c := range append(texts, "") {
+				body := fmt.Sprintf(`{"a":%q,"b":%q,"c":%q}`, a, b, c)
+				parts := []delivery.Source{inBody("/a"), inBody("/b")}
+				if c != "" {
+					parts = append(parts, inBody("/c"))
+				}
+				add(body, inParts(parts...), withBody(body))
+				request := withBody(body)
+				request.Header = http.Header{"X-A": {a}}
+				parts[0] = header
+				add("header and "+body, inParts(parts...), request)
+			}
+		}
+	}
+	if len(seen) < 1000 {
+		t.Fatalf("only %d were tried", len(seen))
+	}
+}
