@@ -31,7 +31,9 @@ func init() {
 // Set by the handler are the placeholders `{http.dedup.outcome}`,
 // `{http.dedup.key}`, `{http.dedup.provider}`, `{http.dedup.delivery_id}` (not
 // under `encrypt`), `{http.dedup.execution_id}` and `{http.dedup.attempt}`, and the
-// same as fields of the access log, with `dedup_` before the name.
+// same as fields of the access log, with `dedup_` before the name. A placeholder is
+// empty where there is nothing to say. The key is the same in every attempt and on
+// every replica, and can be handed on to a service behind.
 type Handler struct {
 	Settings
 
@@ -91,6 +93,7 @@ func (h *Handler) Provision(ctx caddy.Context) error {
 
 // ServeHTTP finds the request's key and does what the engine decides.
 func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request, next caddyhttp.Handler) error {
+	introducePlaceholders(r)
 	proof, forced := takeDedupHeaders(r), h.takeForce(r)
 	if !h.applies(r) {
 		return h.passUnclaimed(w, r, next)

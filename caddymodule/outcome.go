@@ -1,6 +1,10 @@
 package caddymodule
 
 import (
+	"net/http"
+	"slices"
+	"strings"
+
 	"github.com/caddyserver/caddy/v2"
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
 	"go.uber.org/zap"
@@ -31,6 +35,26 @@ const (
 	outcomeUnreadable  outcome = "record_unreadable"
 )
 
+// placeholderPrefix is what the names of our placeholders begin with.
+const placeholderPrefix = "http.dedup."
+
+// placeholderNames are our placeholders, without their prefix.
+var placeholderNames = []string{"outcome", "key", "provider", "delivery_id", "execution_id", "attempt"}
+
+// introducePlaceholders makes our placeholders empty until they have a value. Caddy
+// leaves the text of one that it does not know as it stands: handed on to a service,
+// `{http.dedup.key}` itself would be one key for all requests without one.
+func introducePlaceholders(r *http.Request) {
+	repl, ok := r.Context().Value(caddy.ReplacerCtxKey).(*caddy.Replacer)
+	if !ok {
+		return
+	}
+	repl.Map(func(name string) (any, bool) { // it is asked behind what has been set
+		name, ours := strings.CutPrefix(name, placeholderPrefix)
+		return "", ours && slices.Contains(placeholderNames, name)
+	})
+}
+
 // report tells placeholders and the access log what became of the request, as far
 // as it is known; empty values are left out. It runs in the request's goroutine.
 func (x *exchange) report(o outcome, executionID string, attempt int) {
@@ -42,7 +66,7 @@ func (x *exchange) report(o outcome, executionID string, attempt int) {
 			return
 		}
 		if repl != nil {
-			repl.Set("http.dedup."+name, value)
+			repl.Set(placeholderPrefix+name, value)
 		}
 		if fields != nil {
 			fields.Set(zap.String("dedup_"+name, value))
@@ -57,7 +81,7 @@ func (x *exchange) report(o outcome, executionID string, attempt int) {
 	say("execution_id", executionID)
 	if attempt > 0 {
 		if repl != nil {
-			repl.Set("http.dedup.attempt", attempt)
+			repl.Set(placeholderPrefix+"attempt", attempt)
 		}
 		if fields != nil {
 			fields.Set(zap.Int("dedup_attempt", attempt))

@@ -58,3 +58,29 @@ func TestExampleOfHeaders(t *testing.T) {
 		t.Errorf("two requests have the IDs %q and %q", a, b)
 	}
 }
+
+// The service behind gets one key for all attempts of an event, also of one without an
+// ID, and another for each other event.
+func TestExampleOfHandingTheKeyOn(t *testing.T) {
+	t.Parallel()
+	up := startUpstream(t, answersStatus(503))
+	p := startExample(t, "behaviour.md", "header_up Idempotency-Key", up)
+	for _, event := range []sent{{body: "a"}, {body: "b"}, {body: "a", options: []option{header("X-Event-Id", "1")}}} {
+		for _, name := range []string{"a.test", "b.test"} {
+			event.options = append(event.options, host(name))
+			p.send(t, "/events", event)
+		}
+	}
+	keys := map[string]int{}
+	for _, ran := range up.all() {
+		keys[ran.Header.Get("Idempotency-Key")]++
+	}
+	for key, n := range keys {
+		if !hexKey.MatchString(key) || n != 2 {
+			t.Errorf("the service got the key %q %d times, want each twice", key, n)
+		}
+	}
+	if len(keys) != 3 {
+		t.Errorf("the service got the keys %v, want 3", keys)
+	}
+}

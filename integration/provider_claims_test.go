@@ -64,7 +64,7 @@ func TestProvidersClaimTheirOwnRequestsOnly(t *testing.T) {
 }
 
 // noProvider is what the placeholder leaves of a request that is no provider's.
-const noProvider = "{http.dedup.provider}"
+const noProvider = ""
 
 // wantProvider fails unless a request that was here before is said to be of a provider.
 func wantProvider(t *testing.T, p *caddy, path string, s sent, want string) {
