@@ -46,6 +46,7 @@ var settingParsers = map[string]settingParser{
 	"keep_header":       list("names of header fields", func(s *Settings) *[]string { return &s.KeepHeader }, checkKeepHeader),
 	"drop_header":       list("names of header fields", func(s *Settings) *[]string { return &s.DropHeader }, checkDropHeader),
 	"retention":         period("retention", time.Second, func(s *Settings) *caddy.Duration { return &s.Retention }),
+	"retention_from":    parseRetentionFrom,
 	"lease":             period("lease", shortestLease, func(s *Settings) *caddy.Duration { return &s.Lease }),
 	"timeout":           period("timeout", time.Millisecond, func(s *Settings) *caddy.Duration { return &s.Timeout }),
 	"client_idle":       period("client_idle", time.Second, func(s *Settings) *caddy.Duration { return &s.ClientIdle }),

@@ -71,6 +71,9 @@ func (s *Settings) check() error {
 	if s.Retention != 0 {
 		errs = append(errs, checkDuration("retention", s.Retention, time.Second))
 	}
+	if s.RetentionFrom != nil {
+		errs = append(errs, s.RetentionFrom.check())
+	}
 	if s.Force != "" {
 		errs = append(errs, checkForce(s.Force))
 	}
@@ -93,6 +96,9 @@ func (s *Settings) checkTogether() (word string, err error) {
 		if s.Force != "" && reads(source, s.Force) {
 			return "force", fmt.Errorf("force: %s is where the key comes from; use another field", s.Force)
 		}
+	}
+	if s.Force != "" && s.RetentionFrom != nil && reads(s.RetentionFrom.source(), s.Force) {
+		return "force", fmt.Errorf("force: %s is where the retention comes from; use another field", s.Force)
 	}
 	fingerprint := idempotency.FingerprintKind(s.Fingerprint)
 	taken := s.Fingerprint != "" && fingerprint != idempotency.FingerprintNone

@@ -59,6 +59,7 @@ func (x *exchange) identify() (*engine.Request, *refusal, error) {
 		return x.withoutKey(err)
 	}
 	x.know(found, repl)
+	retention := x.askedRetention(request, body)
 	fingerprint, read := x.fingerprintOf(found), body.needed
 	if fingerprint == idempotency.FingerprintNone {
 		read = body.whole
@@ -72,7 +73,11 @@ func (x *exchange) identify() (*engine.Request, *refusal, error) {
 	}
 	path, query := asSent(x.r)
 	taken := idempotency.Fingerprint(fingerprint, path, query, content, x.Exclude...)
-	return x.claimable(taken), nil, nil
+	claimable := x.claimable(taken)
+	if retention != 0 {
+		claimable.Policy.Retention = retention
+	}
+	return claimable, nil, nil
 }
 
 // turns bounds how many requests are parsed at a time. A parsed body takes many

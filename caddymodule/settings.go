@@ -58,9 +58,17 @@ type Settings struct {
 	Fingerprint string `json:"fingerprint,omitempty"`
 
 	// How long a kept response is replayed, from the end of its run. Default: 7
-	// days, or longer where a provider retries for longer. An upstream may choose another for one response, in seconds, with
-	// the header `Dedup-Retention`; 0 frees the key.
+	// days, or longer where a provider retries for longer. An upstream may choose
+	// another for one response, in seconds, with the header `Dedup-Retention`; 0 frees
+	// the key.
 	Retention caddy.Duration `json:"retention,omitempty"`
+
+	// Where a request asks for its own retention, in seconds, in place of `retention`.
+	// It counts for all that is remembered of the key: the response, the number of
+	// attempts, and that a key is held. That of the request that runs counts, not those
+	// of its duplicates. `Dedup-Retention` of the upstream counts before it. Default:
+	// none.
+	RetentionFrom *RetentionSource `json:"retention_from,omitempty"`
 
 	// How long a claim holds without renewal; it is renewed at a third of it.
 	// After a crash another replica takes over when it lapses. At least 300ms, and in
@@ -227,6 +235,9 @@ func (s *Settings) setDefaults() {
 	orElse(&s.MaxRequestBody, 1<<20)
 	orElse(&s.MaxResponseBody, 1<<20)
 	orElse(&s.ReplayedHeader, "Idempotent-Replayed")
+	if s.RetentionFrom != nil {
+		orElse(&s.RetentionFrom.Most, caddy.Duration(usualMost))
+	}
 }
 
 func orElse[T comparable](setting *T, fallback T) {

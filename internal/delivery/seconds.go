@@ -1,0 +1,103 @@
+package delivery
+
+import (
+	"errors"
+	"fmt"
+	"math"
+	"regexp"
+	"slices"
+	"strconv"
+	"time"
+
+	"github.com/go-json-experiment/json/jsontext"
+)
+
+// NotSecondsError says that a request has something where it may ask for a number of
+// seconds, and that it is no such number.
+type NotSecondsError struct {
+	// Value is what the request has there, cut off after 64 bytes; for an object or
+	// an array in JSON it is the kind.
+	Value string
+	// Reason says what is wrong with the value.
+	Reason string
+}
+
+// Error implements error. It is one line of printable ASCII, whatever the client sent.
+func (e *NotSecondsError) Error() string {
+	return fmt.Sprintf("value %+q %s; it must be a number of seconds that is more than 0", e.Value, e.Reason)
+}
+
+// Seconds returns the number of seconds that a request asks for in a source of kind
+// header or json, as a duration; 0 if it asks for none. A fraction of a second counts
+// as a whole one, so that nobody gets less than was asked for. A number that no
+// duration can hold is the longest duration.
+//
+// A request asks for none if the field or member is absent, empty or null, or the body
+// is not JSON. Errors:
+//   - A [*NotSecondsError] for anything else that is no number, and for a number that
+//     is 0 or negative.
+//   - [ErrBodyTooLarge], or the error of [Request.Body], if the source needs the body.
+func Seconds(source Source, request Request) (time.Duration, error) {
+	text, err := asked(source, request.Remember())
+	var absent absentError
+	switch {
+	case errors.As(err, &absent):
+		return 0, nil
+	case err != nil:
+		return 0, err
+	}
+	return parseSeconds(text)
+}
+
+// asked returns what a request has at the source, or an absentError.
+func asked(source Source, request Request) (text string, err error) {
+	if source.Kind == KindHeader {
+		lines := headerLines(request.Header, source.Header)
+		switch {
+		case len(lines) == 0 || lines[0] == "" && len(lines) == 1:
+			return "", absentError("")
+		case slices.ContainsFunc(lines, func(line string) bool { return line != lines[0] }):
+			return "", notSeconds(lines[0], "stands on one of several lines that differ")
+		}
+		return lines[0], nil
+	}
+	doc, err := request.parsed.document(request.Body)
+	if err != nil {
+		return "", err
+	}
+	v, ok := doc.Root().At(source.Pointer)
+	switch {
+	case !ok, v.Kind() == jsontext.KindNull, v.Kind() == jsontext.KindString && v.Text() == "":
+		return "", absent("%s is not in the body", source.Pointer)
+	case v.Kind() == jsontext.KindBeginObject:
+		return "", notSeconds("{", "is an object")
+	case v.Kind() == jsontext.KindBeginArray:
+		return "", notSeconds("[", "is an array")
+	}
+	return v.Text(), nil // true and false are no numbers
+}
+
+// decimal is a number as JSON writes it; leading zeros do no harm.
+var decimal = regexp.MustCompile(`^-?[0-9]+(\.[0-9]+)?([eE][+-]?[0-9]+)?$`)
+
+func parseSeconds(text string) (time.Duration, error) {
+	if !decimal.MatchString(text) {
+		return 0, notSeconds(text, "is not a number")
+	}
+	seconds, err := strconv.ParseFloat(text, 64)
+	switch {
+	case err != nil && !errors.Is(err, strconv.ErrRange): // then it is infinite
+		return 0, notSeconds(text, "is not a number")
+	case seconds == 0:
+		return 0, notSeconds(text, "is zero")
+	case seconds < 0:
+		return 0, notSeconds(text, "is negative")
+	case seconds >= float64(math.MaxInt64/time.Second):
+		return math.MaxInt64, nil
+	}
+	return time.Duration(math.Ceil(seconds)) * time.Second, nil
+}
+
+func notSeconds(value, reason string) error {
+	return &NotSecondsError{Value: value[:min(len(value), shownValue)], Reason: reason}
+}
