@@ -163,18 +163,27 @@ type shownResponse struct {
 	Base64 []byte `json:"base64,omitempty"`
 }
 
-// showRecord shows a record at the time of its store's clock. A claim that has
-// lapsed is shown as what it means: held, or lapsed and free to be taken over.
-func showRecord(store string, key idempotency.Key, r *idempotency.Record, now time.Time) shownRecord {
-	state := string(r.State)
-	if r.Lapsed(now) {
-		state = "lapsed"
-		if r.Hold {
-			state = string(idempotency.Held)
-		}
+// stateLapsed is what operators see of a claim that is stored as in flight, and whose
+// lease was not renewed: the next request takes it over.
+const stateLapsed = "lapsed"
+
+// shownState is the state of a record at the time of its store's clock. A claim that
+// has lapsed is shown as what it means: held, or free to be taken over.
+func shownState(r *idempotency.Record, now time.Time) string {
+	switch {
+	case r.Lapsed(now) && r.Hold:
+		return string(idempotency.Held)
+	case r.Lapsed(now):
+		return stateLapsed
+	default:
+		return string(r.State)
 	}
+}
+
+// showRecord shows a record at the time of its store's clock.
+func showRecord(store string, key idempotency.Key, r *idempotency.Record, now time.Time) shownRecord {
 	return shownRecord{
-		Key: key.String(), Store: store, State: state,
+		Key: key.String(), Store: store, State: shownState(r, now),
 		Provider: r.Provider, DeliveryID: r.DeliveryID,
 		ExecutionID: r.ExecutionID, ParentID: r.ParentID,
 		Attempt: r.Attempt, Status: r.Status,

@@ -40,7 +40,7 @@ func (e *Engine) newRun(f *flight, c idempotency.Claim, req Request, got idempot
 		stopRenewing: stop, responseDone: func() {},
 	}
 	if got.Previous != nil && got.Previous.State == idempotency.InFlight && got.Previous.Token != c.Token {
-		r.logger().Warn("took over a claim whose lease had lapsed",
+		r.logger().Warn("lapsed: took over a claim whose lease was not renewed",
 			zap.String("lapsed_execution_id", got.Previous.ExecutionID),
 			zap.Time("lease_until", got.Previous.LeaseUntil))
 	}
