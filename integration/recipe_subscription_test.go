@@ -2,68 +2,96 @@ package integration
 
 import (
 	"context"
+	"encoding/json"
+	"fmt"
+	"math/rand/v2"
+	"net/http"
 	"testing"
 	"time"
 
 	"github.com/caddy-dedup/caddy-dedup/internal/redistest"
 )
 
-func message(id string) option { return header("X-Message-Id", id) }
+// execution is the body of a call: of a subscription ("" for none named), with a key (""
+// if it does not opt in) and a window in seconds.
+func execution(subscription, key string, window int) string {
+	call := map[string]any{"payload": rand.Int()}
+	if subscription != "" {
+		call["subscription"] = subscription
+	}
+	if key != "" {
+		call["dedup"] = map[string]any{"key": key, "window_secs": window}
+	}
+	body, err := json.Marshal(call)
+	if err != nil {
+		panic(err)
+	}
+	return string(body)
+}
+
+// executes plays the service: it answers with the ID of the execution.
+func executes(w http.ResponseWriter, r *http.Request, n run) {
+	answersJSON(http.StatusAccepted, `{"execution_id": "ex-%d"}`, n.N)(w, r, n)
+}
+
+const executePath = "/api/execute"
 
 func TestRecipeSubscriptionWindow(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
-	up := startUpstream(t, answersStatus(202))
+	up := startUpstream(t, executes)
 	r := readRecipe(t, "subscription-window.md").before(t, up).on(t, server.Addr)
 	a, b := r.start(t), r.start(t)
 
-	first := a.post(t, "/subscriptions/orders", "", "m", message("4711"))
-	wantFresh(t, first, 202, "run 1 of ")
+	first := a.post(t, executePath, "", execution("orders", "4711", 300), host("a.test"))
+	wantFresh(t, first, 202, `{"execution_id": "ex-1"}`)
 	told := up.all()[0].Header
 	if !uuidV7.MatchString(first.executionID()) || told.Get("Dedup-Execution-Id") != first.executionID() || told.Get("Dedup-Attempt") != "1" {
-		t.Errorf("the subscriber was told %v, the broker %q", told, first.executionID())
+		t.Errorf("the service was told %v, the caller %q", told, first.executionID())
 	}
+	// Whatever else is in the body, whoever asks, and at whichever replica.
 	for _, p := range []*caddy{a, b} {
-		again := p.post(t, "/subscriptions/orders", "", "m", message("4711"))
-		wantReplay(t, again, reply{Status: 200, Header: first.Header})
+		wantReplay(t, p.post(t, executePath, "", execution("orders", "4711", 300), host("b.test"), header("Authorization", "Bearer x")), first)
 	}
-	// Each subscription has its own messages.
-	wantFresh(t, b.post(t, "/subscriptions/payments", "", "m", message("4711")), 202, "run 2 of ")
-	wantFresh(t, b.post(t, "/subscriptions/orders", "", "m", message("4712")), 202, "run 3 of ")
-	wantLives(t, redisClient(t, server), 3, 4*time.Minute, 300*time.Second)
+	// Each subscription has its own keys, wherever it is named.
+	for n, got := range []reply{
+		b.post(t, executePath, "", execution("payments", "4711", 300)),
+		b.post(t, executePath, "", execution("", "4711", 300)),
+		b.post(t, executePath, "", execution("", "4711", 300), header("X-Subscription-Id", "orders")),
+		b.post(t, executePath, "", execution("orders", "4712", 300)),
+	} {
+		wantFresh(t, got, 202, fmt.Sprintf(`{"execution_id": "ex-%d"}`, n+2))
+	}
+	wantLives(t, redisClient(t, server), 5, 4*time.Minute, 300*time.Second)
 
-	// The others have not opted in, and no message has to have an ID.
+	// The others have not opted in.
 	for n := range 2 {
-		for path, id := range map[string]string{"/subscriptions/mail": "4711", "/subscriptions/orders": ""} {
-			options := []option{message(id)}
-			if id == "" {
-				options = nil
-			}
-			got := a.post(t, path, "", "m", options...)
+		for path, body := range map[string]string{executePath: execution("orders", "", 0), "/api/other": execution("orders", "4711", 300), executePath + "?": "no JSON"} {
+			got := a.post(t, path, "", body)
 			if got.Status != 202 || got.replayed() || got.executionID() != "" {
-				t.Errorf("push %d to %s got %d %v, want it passed", n, path, got.Status, got.Header)
+				t.Errorf("call %d to %s got %d %v, want it passed", n, path, got.Status, got.Header)
 			}
 		}
 	}
-	if n := len(up.all()); n != 7 {
-		t.Errorf("the subscribers ran %d times, want 7", n)
+	if n := len(up.all()); n != 11 {
+		t.Errorf("the service executed %d calls, want 11", n)
 	}
 }
 
 func TestRecipeSubscriptionWindowCloses(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
-	up := startUpstream(t, answersStatus(202))
-	r := readRecipe(t, "subscription-window.md").before(t, up).on(t, server.Addr).with(t, "retention 300s", "retention 1s\nlease 1500ms")
+	up := startUpstream(t, executes)
+	r := readRecipe(t, "subscription-window.md").before(t, up).on(t, server.Addr).with(t, "retention 300s", "retention 300s\nlease 1500ms")
 	a, b := r.start(t), r.start(t)
-	first := a.post(t, "/subscriptions/orders", "", "m", message("4711"))
+	first := a.post(t, executePath, "", execution("orders", "4711", 1))
 	// Duplicates do not prolong the window: otherwise this would never end.
 	var got reply
-	eventually(t, "the message is new again", func() bool {
-		got = b.post(t, "/subscriptions/orders", "", "m", message("4711"))
+	eventually(t, "the key is new again", func() bool {
+		got = b.post(t, executePath, "", execution("orders", "4711", 1))
 		return !got.replayed()
 	})
-	wantFresh(t, got, 202, "run 2 of ")
+	wantFresh(t, got, 202, `{"execution_id": "ex-2"}`)
 	if got.executionID() == first.executionID() {
 		t.Error("the second run has the ID of the first")
 	}
@@ -71,44 +99,64 @@ func TestRecipeSubscriptionWindowCloses(t *testing.T) {
 	eventually(t, "the store is empty", func() bool { return client.DBSize(context.Background()).Val() == 0 })
 }
 
+// The window is what the call asks for, within bounds; one that makes no sense is the
+// page's.
+func TestRecipeSubscriptionWindowIsBounded(t *testing.T) {
+	t.Parallel()
+	for asked, want := range map[string]time.Duration{
+		"60": time.Minute, `"60"`: time.Minute, "86400": day, "864000": day, "-1": 300 * time.Second, `"soon"`: 300 * time.Second, "null": 300 * time.Second,
+	} {
+		t.Run(asked, func(t *testing.T) {
+			t.Parallel()
+			server := redistest.Start(t)
+			up := startUpstream(t, executes)
+			p := readRecipe(t, "subscription-window.md").before(t, up).on(t, server.Addr).start(t)
+			body := fmt.Sprintf(`{"subscription": "orders", "dedup": {"key": "4711", "window_secs": %s}}`, asked)
+			wantFresh(t, p.post(t, executePath, "", body), 202, `{"execution_id": "ex-1"}`)
+			wantLives(t, redisClient(t, server), 1, want-30*time.Second, want)
+		})
+	}
+}
+
 func TestRecipeSubscriptionWindowHasOneWinner(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
 	g := newGate(t)
-	up := startUpstream(t, g.before(answersStatus(202)))
+	up := startUpstream(t, g.before(executes))
 	r := readRecipe(t, "subscription-window.md").before(t, up).on(t, server.Addr)
 	a, b := r.start(t), r.start(t)
 	impatient := r.with(t, "retention 300s", "retention 300s\nin_flight reject").start(t)
 
-	all := append(a.postMany(10, "/subscriptions/orders", "", "m", message("4711")),
-		b.postMany(10, "/subscriptions/orders", "", "m", message("4711"))...)
+	body := execution("orders", "4711", 300)
+	all := append(a.postMany(10, executePath, "", body), b.postMany(10, executePath, "", body)...)
 	winner := up.awaitRuns(t, "", 1).Header.Get("Dedup-Execution-Id")
 	a.awaitWaiting(t, 9, all...)
 	b.awaitWaiting(t, 9, all...)
-	refused := impatient.post(t, "/subscriptions/orders", "", "m", message("4711"))
+	refused := impatient.post(t, executePath, "", body)
 	wantRetryAfter(t, refused)
-	if told := wantProblem(t, refused, 503, "request_in_flight"); told.ExecutionID != winner || winner == "" {
+	if told := wantProblem(t, refused, 409, "request_in_flight"); told.ExecutionID != winner || winner == "" {
 		t.Errorf("the refusal names execution %q, the winner is %q", told.ExecutionID, winner)
 	}
 	g.open()
 	got := replies(t, all)
 	allAlike(t, got)
-	wantAnswer(t, got[0], 202, "run 1 of ")
+	wantAnswer(t, got[0], 202, `{"execution_id": "ex-1"}`)
 	if got[0].executionID() != winner {
 		t.Errorf("the answers name execution %q, the winner is %q", got[0].executionID(), winner)
 	}
 	up.wantRuns(t, "", 1)
 }
 
-// A subscriber that fails gets the message again.
+// An execution that failed opens no window.
 func TestRecipeSubscriptionWindowFails(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
-	up := startUpstream(t, inTurn(answersStatus(500), answersStatus(400), answersStatus(202)))
+	up := startUpstream(t, inTurn(answersStatus(500), answersStatus(400), executes))
 	p := readRecipe(t, "subscription-window.md").before(t, up).on(t, server.Addr).start(t)
-	wantFresh(t, p.post(t, "/subscriptions/orders", "", "m", message("1")), 500, "run 1 of ")
-	wantFresh(t, p.post(t, "/subscriptions/orders", "", "m", message("1")), 400, "run 2 of ")
-	third := p.post(t, "/subscriptions/orders", "", "m", message("1"))
-	wantFresh(t, third, 202, "run 3 of ")
-	wantReplay(t, p.post(t, "/subscriptions/orders", "", "m", message("1")), reply{Status: 200, Header: third.Header})
+	body := execution("orders", "1", 300)
+	wantFresh(t, p.post(t, executePath, "", body), 500, "run 1 of ")
+	wantFresh(t, p.post(t, executePath, "", body), 400, "run 2 of ")
+	third := p.post(t, executePath, "", body)
+	wantFresh(t, third, 202, `{"execution_id": "ex-3"}`)
+	wantReplay(t, p.post(t, executePath, "", body), third)
 }

@@ -35,18 +35,35 @@ func TestRecipeTriggerDispatchReservesFirst(t *testing.T) {
 		t.Error("the dispatch began before the event was reserved under its key")
 	}
 	wantReplay(t, fire(b, "/triggers/deploy/main", "{}", event("evt-1")), first)
-	// Nothing but the ID counts, and nothing but the event and its place.
-	wantReplay(t, fire(b, "/triggers/deploy/main?x=1", "other", event("evt-1"), header("Authorization", "x")), first)
+	// Nothing but the ID counts, and nothing but the event and its subscription: not the
+	// body, the caller, or the name of the replica.
+	wantReplay(t, b.post(t, "/triggers/deploy/main", "", "other", event("evt-1"), header("Authorization", "x"), host("replica-b.test")), first)
 	a, b = r.restart(t, a), r.restart(t, b)
 	wantReplay(t, fire(b, "/triggers/deploy/main", "{}", event("evt-1")), first)
 	wantReplay(t, fire(a, "/triggers/deploy/main", "{}", event(`"evt-1"`)), first)
 	up.wantRuns(t, "", 1)
 }
 
-// goldenTriggerKey is that of the event evt-1 of /triggers/deploy/main on
-// triggers.test, in the page's namespace. If it changes, everybody's records are
+// goldenTriggerKey is that of the event evt-1 of /triggers/deploy/main, in the page's
+// namespace. If it changes, everybody's records are
 // lost with an update.
-const goldenTriggerKey = "e90d22880fa6920cc359482321275b5e706ad618dee534c0e29176fda8e35f54"
+const goldenTriggerKey = "e90d22880fa6920c0ed9f6984aa6eb8ef14fe9a043900f95b73e6f8468f74a9d"
+
+// The service that starts the run gets a key that is the same for each attempt, on each
+// replica.
+func TestRecipeTriggerDispatchHandsTheKeyOn(t *testing.T) {
+	t.Parallel()
+	server := redistest.Start(t)
+	up := startUpstream(t, answersStatus(503))
+	r := readRecipe(t, "trigger-dispatch.md").before(t, up).on(t, server.Addr)
+	for n, p := range []*caddy{r.start(t), r.start(t)} {
+		got := p.post(t, "/triggers/deploy/main", "", "{}", event("evt-1"), host(fmt.Sprintf("replica-%d.test", n)))
+		wantFresh(t, got, 503, fmt.Sprintf("run %d of ", n+1))
+		if key := up.all()[n].Header.Get("X-Run-Key"); key != goldenTriggerKey {
+			t.Errorf("the run was started with the key %q, want %q", key, goldenTriggerKey)
+		}
+	}
+}
 
 func TestRecipeTriggerDispatchKeysNeverMeet(t *testing.T) {
 	t.Parallel()
@@ -59,7 +76,8 @@ func TestRecipeTriggerDispatchKeysNeverMeet(t *testing.T) {
 		p.newPost("/triggers/ab", "", "x", event("c")),
 		p.newPost("/triggers/a/b", "", "x", event("c")),
 		p.newPost("/triggers/a%2Fb", "", "x", event("c")),
-		p.newPost("/triggers/a", "", "x", event("bc"), host("other.test")),
+		p.newPost("/triggers/a?subscription=1", "", "x", event("bc")),
+		p.newPost("/triggers/a?subscription=2", "", "x", event("bc")),
 		p.newPost("/triggers/a", "", "x", event("BC")),
 		p.newPost("/triggers/a", "", "bc"),
 		p.newPost("/triggers/a", "", "x"),
