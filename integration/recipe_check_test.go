@@ -15,7 +15,22 @@ import (
 // checks are the commands with which a page ends, and what its reader sees.
 type checks struct {
 	start string
-	run   []struct{ commands, shows string }
+	run   []check
+}
+
+type check struct{ commands, shows string }
+
+// recipePages are the names of the recipes' pages.
+func recipePages(t *testing.T) []string {
+	t.Helper()
+	pages, err := filepath.Glob("../docs/recipes/*.md")
+	if err != nil || len(pages) == 0 {
+		t.Fatalf("no recipes: %v", err)
+	}
+	for i, page := range pages {
+		pages[i] = filepath.Base(page)
+	}
+	return pages
 }
 
 // readChecks reads the last section of a page: how the recipe is started, and then three
@@ -37,7 +52,7 @@ func readChecks(t *testing.T, page string) checks {
 		case i == 0 && b.language == "sh":
 			c.start = b.text
 		case i%2 == 1 && b.language == "sh" && i+1 < len(blocks) && blocks[i+1].language == "text":
-			c.run = append(c.run, struct{ commands, shows string }{b.text, blocks[i+1].text})
+			c.run = append(c.run, check{b.text, blocks[i+1].text})
 		case i%2 == 0 && b.language == "text":
 		default:
 			t.Fatalf("%s: block %d of the checks is %q", page, i+1, b.language)
@@ -62,12 +77,7 @@ func TestChecksOfTheRecipes(t *testing.T) {
 		}
 		t.Skipf("the checks are not run: %v", err)
 	}
-	pages, err := filepath.Glob("../docs/recipes/*.md")
-	if err != nil || len(pages) == 0 {
-		t.Fatalf("no recipes: %v", err)
-	}
-	for _, path := range pages {
-		page := filepath.Base(path)
+	for _, page := range recipePages(t) {
 		t.Run(page, func(t *testing.T) {
 			t.Parallel()
 			c := readChecks(t, page)
