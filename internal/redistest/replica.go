@@ -31,8 +31,10 @@ func (s *Server) AwaitMaster(master *Server) {
 	})
 }
 
-// IsMaster reports whether the server says that it is a master.
+// IsMaster reports whether the server says that it is a master. While a sentinel changes
+// its role, the server closes the connections of its clients, and says nothing.
 func (s *Server) IsMaster() bool {
 	s.t.Helper()
-	return s.Info("replication", "role") == "master"
+	reply, err := s.try("INFO", "replication")
+	return err == nil && field(reply, "role") == "master"
 }
