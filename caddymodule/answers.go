@@ -64,12 +64,14 @@ func (x *exchange) replay(d engine.Replay) error {
 // is none, the response is let go, and read again when there is: what waits holds
 // nothing. It returns nothing where it is not kept any more.
 func (x *exchange) makeRoom(store *openStore, d engine.Replay) (engine.Decision, error) {
-	if d.Waited {
+	size := len(d.Response.Body)
+	switch {
+	case d.Waited:
 		x.unshare = x.allowance.budget.share(d.Response)
 		return d, nil
-	}
-	size := len(d.Response.Body)
-	if x.allowance.tryTakeReplay(size) {
+	case x.Duplicate == duplicateConflict, x.otherAnswer(d) != nil: // the body is not sent
+		return d, nil
+	case x.allowance.tryTakeReplay(size):
 		return d, nil
 	}
 	d.Response = nil
@@ -159,6 +161,7 @@ func (x *exchange) setReplayHeader(d engine.Replay) {
 // one has claimed, and keeps the response.
 func (x *exchange) pass(d engine.SameRun) error {
 	x.report(outcomeFresh, d.Record.ExecutionID, d.Record.Attempt)
+	x.leaveStore() // the one in front settles
 	nameRun(x.r.Header, d.Record)
 	r := x.r.WithContext(x.r.Context())
 	r.Header = r.Header.Clone()

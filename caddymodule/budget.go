@@ -24,8 +24,9 @@ type budget struct {
 	mu    sync.Mutex
 	limit int64
 	used  int64
-	// changed is closed when room was given back; nil while nobody waits for some.
-	changed chan struct{}
+	// changed is closed when room was given back, and changedForReplays when there may be
+	// some for replays; nil while nobody waits.
+	changed, changedForReplays chan struct{}
 	// overdrawing is the run that may go over the limit. Without it, those in flight
 	// could wait for each other's room for ever.
 	overdrawing *allowance
@@ -54,17 +55,26 @@ func (b *budget) setLimit(bytes int64) {
 }
 
 func (b *budget) changedLocked() {
-	if b.changed != nil {
-		close(b.changed)
-		b.changed = nil
+	wakeAll(&b.changed)
+	if b.used <= b.mostForNewLocked() || b.replays == 0 { // else all that wait would wake for nothing
+		wakeAll(&b.changedForReplays)
 	}
 }
 
-func (b *budget) waitLocked() <-chan struct{} {
-	if b.changed == nil {
-		b.changed = make(chan struct{})
+// wakeAll closes a channel on which somebody may wait.
+func wakeAll(waiting *chan struct{}) {
+	if *waiting != nil {
+		close(*waiting)
+		*waiting = nil
 	}
-	return b.changed
+}
+
+// awaited returns a channel that [wakeAll] closes.
+func awaited(waiting *chan struct{}) <-chan struct{} {
+	if *waiting == nil {
+		*waiting = make(chan struct{})
+	}
+	return *waiting
 }
 
 // budgeted are the configurations that run, the oldest first. The limit of that one
@@ -117,8 +127,9 @@ func (e errBudgetSpent) Error() string {
 type allowance struct {
 	budget *budget
 	bytes  int64 // under the budget's lock, like what follows
-	// impatient says that the holder has waited for long enough.
+	// impatient says that the holder has waited for long enough, and waited for how long.
 	impatient bool
+	waited    time.Duration
 	// replays says that the holder counts as a replay.
 	replays bool
 }
@@ -169,7 +180,7 @@ func (a *allowance) count(n int) {
 // roomPatience is how long a run waits for room in all. Longer, and its upstream might
 // give up on a client that reads nothing: then a request that was executed would run
 // again.
-const roomPatience = 5 * time.Second
+const roomPatience = 30 * time.Second
 
 // tryTake takes room for the response of a run, and reports whether there was some.
 func (a *allowance) tryTake(n int) bool {
@@ -197,10 +208,12 @@ func (a *allowance) take(n int) {
 	b := a.budget
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	patience := time.NewTimer(roomPatience)
+	patience := time.NewTimer(roomPatience - a.waited)
 	defer patience.Stop()
+	begun := time.Now()
+	defer func() { a.waited += time.Since(begun) }() // before the lock is given back
 	for !a.takeLocked(int64(n)) {
-		changed := b.waitLocked()
+		changed := awaited(&b.changed)
 		b.mu.Unlock()
 		select {
 		case <-changed:
@@ -243,7 +256,7 @@ func (a *allowance) takeReplay(ctx context.Context, n int) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	for !a.takeReplayLocked(int64(n)) {
-		changed := b.waitLocked()
+		changed := awaited(&b.changedForReplays)
 		b.mu.Unlock()
 		select {
 		case <-changed:

@@ -129,6 +129,29 @@ func TestRunWaitsForRoom(t *testing.T) {
 	})
 }
 
+// A run waits for roomPatience in all, not for each piece of its response.
+func TestRunWaitsForRoomOnceInAll(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b, next := budgetOf(100)
+		b.overdrawing = next()
+		holder, run := next(), next()
+		holder.count(100)
+		go func() {
+			for range 3 { // replays that end, one after the other
+				time.Sleep(roomPatience / 3)
+				holder.giveBack(11)
+			}
+		}()
+		begun := time.Now()
+		for range 9 {
+			run.take(11)
+		}
+		if waited := time.Since(begun); waited != roomPatience {
+			t.Errorf("it waited for %v in all, want %v", waited, roomPatience)
+		}
+	})
+}
+
 // Replays wait until there is room or their client is gone. A small one never waits, and
 // one that is larger than nine tenths is sent alone.
 func TestReplayWaitsForRoom(t *testing.T) {

@@ -48,8 +48,9 @@ type capture struct {
 	// when it has all that it gets.
 	streaming bool
 	delivered chan struct{}
-	panicked  any  // what the client's writer panicked with
-	upgraded  bool // 101, or the connection was taken over
+	got       recordingState // how far the client came
+	panicked  any            // what the client's writer panicked with
+	upgraded  bool           // 101, or the connection was taken over
 
 	onUpgrade, onStream, onOmitted func()
 	// onWait is called when the run has to wait for room in the budget, and what it
@@ -112,7 +113,7 @@ func (c *capture) WriteHeader(status int) {
 		c.declared = declaredLength(c.header)
 		c.record.declared = c.declared
 		c.answered = c.header.Clone()
-		if strings.HasPrefix(strings.ToLower(c.header.Get("Content-Type")), "text/event-stream") {
+		if strings.HasPrefix(strings.ToLower(c.header.Get("Content-Type")), "text/event-stream") && c.declared != 0 && bodyAllowed(status) {
 			c.stream()
 		}
 	}
@@ -140,12 +141,12 @@ func (c *capture) Write(p []byte) (int, error) {
 		}
 		return len(p), nil
 	}
-	if !c.record.taken.tryTake(len(p)) {
+	if need := c.record.needs(len(p), c.written, c.maxBody); !c.record.taken.tryTake(need) {
 		goOn := c.onWait()
-		c.record.taken.take(len(p))
+		c.record.taken.take(need)
 		goOn()
 	}
-	c.record.add(p, c.maxBody)
+	c.record.add(p)
 	return len(p), nil
 }
 
@@ -234,6 +235,9 @@ func (c *capture) finish() {
 		c.deliver()
 	}
 	c.toClient.done()
+	if c.streaming && c.got != whole && c.panicked == nil {
+		c.panicked = http.ErrAbortHandler // a cut response must not look whole
+	}
 	if c.panicked != nil {
 		panic(c.panicked)
 	}
@@ -288,7 +292,7 @@ func (c *capture) deliver() {
 	if c.toClient.flushes && c.toClient.flush() != nil {
 		return
 	}
-	if c.toClient.follow(context.Background(), c.own) == whole {
+	if c.got = c.toClient.follow(context.Background(), c.own); c.got == whole {
 		c.sendTrailers()
 	}
 }

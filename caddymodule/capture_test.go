@@ -329,6 +329,15 @@ func TestFlushedResponseWithoutABodyIsHeldBack(t *testing.T) {
 		"no content":        func(c *capture) { c.WriteHeader(http.StatusNoContent) },
 		"not modified":      func(c *capture) { c.WriteHeader(http.StatusNotModified) },
 		"declared as empty": func(c *capture) { c.Header().Set("Content-Length", "0") },
+		"no events": func(c *capture) {
+			c.Header().Set("Content-Type", "text/event-stream")
+			c.WriteHeader(http.StatusNoContent)
+		},
+		"events declared as empty": func(c *capture) {
+			c.Header().Set("Content-Type", "text/event-stream")
+			c.Header().Set("Content-Length", "0")
+			c.WriteHeader(http.StatusOK)
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			client := httptest.NewRecorder()

@@ -88,6 +88,7 @@ func (h *Handler) Provision(ctx caddy.Context) error {
 	}
 	h.store = app.use(h.store, duration(h.Timeout))
 	app.know(h)
+	keepConns(ctx)
 	return h.store.checkLease(duration(h.Lease))
 }
 

@@ -2,14 +2,10 @@ package caddymodule
 
 import (
 	"cmp"
-	"context"
 	"errors"
-	"net/http"
 	"slices"
 	"sync"
 	"time"
-
-	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
 )
 
 // recording is the body of one response, as it comes from the upstream, at the
@@ -22,6 +18,8 @@ type recording struct {
 	// response that is not stored.
 	declared int64
 	taken    *allowance
+	// room is how many bytes were taken of the budget before they came.
+	room int64
 	// abandoned is called when a body is passing and its last reader has left: nobody
 	// needs the rest.
 	abandoned func()
@@ -68,26 +66,28 @@ func newRecording(taken *allowance) *recording {
 	return &recording{declared: -1, taken: taken, abandoned: func() {}}
 }
 
-func (r *recording) changedLocked() {
-	if r.changed != nil {
-		close(r.changed)
-		r.changed = nil
+func (r *recording) changedLocked() { wakeAll(&r.changed) }
+
+// needs returns how many bytes have to be taken of the budget before n more are added, of
+// a body of which that many are kept at most. written counts them all.
+func (r *recording) needs(n int, written, most int64) int {
+	switch {
+	case written == int64(n) && r.declared > written:
+		r.room = min(r.declared, most) // the upstream's word is trusted, and counts
+		return int(r.room)
+	case written <= r.room:
+		return 0
+	default:
+		return n
 	}
 }
 
-func (r *recording) waitLocked() <-chan struct{} {
-	if r.changed == nil {
-		r.changed = make(chan struct{})
-	}
-	return r.changed
-}
-
-// add appends bytes that are kept, of a body of which that many are at most.
-func (r *recording) add(p []byte, most int64) {
+// add appends bytes that are kept.
+func (r *recording) add(p []byte) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.body == nil && r.declared > int64(len(p)) {
-		r.body = make([]byte, 0, min(r.declared, most)) // the upstream's word is trusted
+	if r.body == nil && r.room > 0 {
+		r.body = make([]byte, 0, r.room)
 	}
 	r.body = append(r.body, p...)
 	r.changedLocked()
@@ -101,6 +101,7 @@ func (r *recording) pass(p []byte) error {
 	if r.state == growing {
 		r.state = passing
 		r.taken.complete()
+		r.taken.giveBack(max(0, r.room-int64(len(r.body))))
 		r.dropLocked()
 	}
 	for len(r.body) >= window && len(r.readers) > 0 {
@@ -125,7 +126,7 @@ func (r *recording) awaitReadersLocked() {
 		defer timer.Stop()
 		patience = timer.C
 	}
-	changed := r.waitLocked()
+	changed := awaited(&r.changed)
 	r.mu.Unlock()
 	select {
 	case <-changed:
@@ -166,6 +167,7 @@ func (r *recording) unkeep() {
 func (r *recording) dropLocked() {
 	switch {
 	case len(r.readers) == 0 && (r.state == passing || r.state != growing && r.kept == 0):
+		r.dropped += int64(len(r.body))
 		r.body = nil
 		r.taken.giveAllBack()
 	case r.state == passing && len(r.readers) > 0:
@@ -213,7 +215,7 @@ func (rd *reader) next() ([]byte, recordingState, <-chan struct{}) {
 	if total := r.dropped + int64(len(r.body)); r.state == growing && r.declared > 0 && total >= r.declared {
 		shown = shown[:max(0, int64(len(shown))-(total-r.declared+1))]
 	}
-	return shown, r.state, r.waitLocked()
+	return shown, r.state, awaited(&r.changed)
 }
 
 // took says that the reader has taken that many bytes more.
@@ -240,94 +242,5 @@ func (rd *reader) leave() {
 	r.dropLocked()
 	if r.state == passing && len(r.readers) == 0 {
 		r.abandoned()
-	}
-}
-
-// clientWriter writes a recording to one client, at that client's pace.
-type clientWriter struct {
-	client  http.ResponseWriter
-	control *http.ResponseController
-	// idle is how long the client may take nothing; 0 leaves that to the server's own
-	// timeouts.
-	idle time.Duration
-	// flushes says that each piece is to reach the client at once.
-	flushes bool
-}
-
-// newClientWriter returns a delivery to a client. Where the server has a limit of its own for
-// writing, that one counts.
-func newClientWriter(w http.ResponseWriter, r *http.Request, idle time.Duration) *clientWriter {
-	server, _ := r.Context().Value(caddyhttp.ServerCtxKey).(*caddyhttp.Server)
-	if server != nil && server.WriteTimeout > 0 {
-		idle = 0
-	}
-	return &clientWriter{client: w, control: http.NewResponseController(w), idle: idle}
-}
-
-// piece is how much is written at a time: what the client has to take within idle.
-const piece = 32 << 10
-
-// write writes bytes. The error says that the client is gone, or took nothing for too
-// long.
-func (d *clientWriter) write(p []byte) error {
-	for len(p) > 0 {
-		n := min(len(p), piece)
-		d.setDeadline(d.idle)
-		if _, err := d.client.Write(p[:n]); err != nil {
-			return err
-		}
-		p = p[n:]
-	}
-	if d.flushes {
-		return d.flush()
-	}
-	return nil
-}
-
-func (d *clientWriter) flush() error {
-	d.setDeadline(d.idle)
-	if err := d.control.Flush(); err != nil && !errors.Is(err, http.ErrNotSupported) {
-		return err
-	}
-	return nil
-}
-
-// setDeadline limits the next write. Where none can be set the server's own timeouts
-// apply.
-func (d *clientWriter) setDeadline(after time.Duration) {
-	if d.idle > 0 {
-		_ = d.control.SetWriteDeadline(time.Now().Add(after))
-	}
-}
-
-// done leaves the connection without a deadline of ours, for the next request on it.
-func (d *clientWriter) done() {
-	if d.idle > 0 {
-		_ = d.control.SetWriteDeadline(time.Time{})
-	}
-}
-
-// follow writes a recording from its first byte to its end. It reports how that was:
-// whole, or cut for whatever reason.
-func (d *clientWriter) follow(ctx context.Context, rd *reader) recordingState {
-	for {
-		shown, state, changed := rd.next()
-		if len(shown) > 0 {
-			shown = shown[:min(len(shown), piece)]
-			if err := d.write(shown); err != nil {
-				return cut
-			}
-			rd.took(len(shown))
-			continue
-		}
-		if state == whole || state == cut {
-			return state
-		}
-		d.done() // HTTP/2 resets a stream whose deadline passes, even if nothing is written
-		select {
-		case <-changed:
-		case <-ctx.Done():
-			return cut
-		}
 	}
 }

@@ -42,7 +42,7 @@ func TestPassingBodyReachesAllItsReaders(t *testing.T) {
 		r := newRecording(next())
 		readers := []*reader{r.reader(), r.reader(), r.reader()}
 		r.taken.count(100)
-		r.add(make([]byte, 100), 100)
+		r.add(make([]byte, 100))
 		const pieces = 50
 		total := 100 + pieces*window/2
 		done := make(chan int, len(readers))
@@ -139,7 +139,7 @@ func TestKeptBodyNeedsNoReaders(t *testing.T) {
 	r := newRecording(next())
 	r.reader().leave()
 	r.taken.count(4)
-	r.add([]byte("body"), 10)
+	r.add([]byte("body"))
 	r.keep()
 	late := r.reader()
 	r.end(whole)
@@ -255,5 +255,64 @@ func TestHandlersBehindHaveNoWriteDeadline(t *testing.T) {
 	defer answer.Body.Close()
 	if body, err := io.ReadAll(answer.Body); string(body) != "all" || err != nil {
 		t.Errorf("the client got %q, %v", body, err)
+	}
+}
+
+// Whose first bytes are gone nobody can begin to follow, also while the engine still
+// tries to store that the response is not kept.
+func TestNobodyBeginsBehindDroppedBytes(t *testing.T) {
+	r := newRecording(room())
+	own := r.reader()
+	r.add([]byte("begun"))
+	r.keep() // the store is down: the settlement is still to be stored
+	passed(t, r, 10)
+	own.leave()
+	r.end(whole)
+	if rd := r.reader(); rd != nil {
+		got, state := rd.readAll(t)
+		t.Errorf("a reader gets %q, and takes it for whole: %v", got, state == whole)
+	}
+}
+
+// What a response declares is taken of the budget before it is allocated, and what was
+// taken too much is given back.
+func TestDeclaredResponsesAreCounted(t *testing.T) {
+	for name, c := range map[string]struct {
+		declared, most int64
+		pieces         []int
+		takes          []int
+	}{
+		"declared":          {100, 1000, []int{30, 30, 40}, []int{100, 0, 0}},
+		"at once":           {100, 1000, []int{100}, []int{100}},
+		"not declared":      {-1, 1000, []int{30, 30}, []int{30, 30}},
+		"larger than kept":  {5000, 1000, []int{300, 700}, []int{1000, 0}},
+		"more than it says": {100, 1000, []int{60, 60}, []int{100, 60}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := newRecording(room())
+			r.declared = c.declared
+			var written int64
+			for i, n := range c.pieces {
+				written += int64(n)
+				if got := r.needs(n, written, c.most); got != c.takes[i] {
+					t.Errorf("piece %d needs %d bytes, want %d", i, got, c.takes[i])
+				}
+				r.taken.count(c.takes[i])
+				r.add(make([]byte, n))
+				if int64(cap(r.body)) > max(2*r.taken.bytes, 64) {
+					t.Errorf("%d bytes are allocated, %d counted", cap(r.body), r.taken.bytes)
+				}
+			}
+			own := r.reader()
+			if err := r.pass([]byte("x")); err != nil {
+				t.Fatal(err)
+			}
+			if held := int64(len(r.body)); r.taken.bytes > held+int64(c.takes[len(c.takes)-1]) {
+				t.Errorf("%d bytes are held, %d counted", held, r.taken.bytes)
+			}
+			own.readAll(t)
+			own.leave()
+			wantUsed(t, r.taken.budget, 0)
+		})
 	}
 }

@@ -30,6 +30,7 @@ func (x *exchange) refuseOrPass(d engine.Refusal) error {
 		x.logger.Error("unprotected: the store failed and the request passes without a claim",
 			zap.String("key", x.keyText()), zap.String("provider", x.found.Provider), x.loggedID(), zap.Error(d.Err))
 		x.report(outcomeUnprotected, "", 0)
+		x.leaveStore()
 		return x.passUnclaimed(x.w, x.r, x.next)
 	}
 	return x.answerProblem(newProblem(d.Reason, x.mode(), x.detailOf(d), d.ExecutionID, x.Docs), d.Err)

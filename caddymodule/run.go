@@ -39,6 +39,7 @@ func (x *exchange) carryOut(run *engine.Run) error {
 		if !settled {
 			settled = true
 			x.settle(run, err, answer, trace.seen(repl))
+			x.leaveStore() // what is left is the client's own affair
 		}
 	}
 	ended := false
@@ -52,14 +53,12 @@ func (x *exchange) carryOut(run *engine.Run) error {
 	answer.onOmitted = func() {
 		limit.lift()
 		settle(nil)
-		x.leaveStore()
 		context.AfterFunc(x.r.Context(), answer.own.leave) // it may be the last who needs the rest
 	}
 	answer.onStream = func() { run.Stream(answer.live()) }
 	err := x.next.ServeHTTP(answer, forUpstream(x.r.WithContext(ctx), x.proofOf(run.Record())))
 	ended = true
 	settle(err)
-	x.leaveStore() // what is left is the client's own affair
 	switch {
 	case answer.streaming && (err != nil || answer.broken()):
 		answer.cut()
@@ -87,6 +86,11 @@ func (x *exchange) settle(run *engine.Run, err error, answer *capture, way upstr
 	}
 	answer.record.keep()
 	run.OnResponseDone(answer.record.unkeep)
+	if end.Response != nil {
+		copied := len(end.Response.Body) // as it is stored
+		answer.record.taken.count(copied)
+		defer answer.record.taken.giveBack(int64(copied))
+	}
 	run.Explain(x.happened(err, end)...)
 	_, _ = run.End(end) // the engine logs what became of it
 }

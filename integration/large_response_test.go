@@ -1,6 +1,7 @@
 package integration
 
 import (
+	"bufio"
 	"context"
 	"fmt"
 	"io"
@@ -102,6 +103,75 @@ func TestFollowerOfALargeResponseGoesOnAlone(t *testing.T) {
 			up.wantRuns(t, "k", 1)
 		})
 	}
+}
+
+// The client that began the run stalls while another one follows, is left behind, and
+// comes back: it sees that its answer is cut.
+func TestClientThatIsLeftBehindSeesIt(t *testing.T) {
+	t.Parallel()
+	g := newGate(t)
+	up := begunLarge(t, g)
+	p := start(t, conf{store: "store memory", site: lines("dedup", proxyTo(up))})
+	conn := stalled(t, p, "k")
+	up.awaitRuns(t, "k", 1)
+	body := following(t, p, "k")
+	g.open()
+	wantRest(t, "the follower", body)
+	answer, err := http.ReadResponse(bufio.NewReader(conn), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer answer.Body.Close()
+	if n, err := io.Copy(io.Discard, answer.Body); err == nil {
+		t.Errorf("%d of %d bytes look like a whole answer", n, largeSize)
+	}
+}
+
+// A client that takes little at a time, but steadily, is not one that takes nothing:
+// neither alone nor beside a faster one.
+func TestSteadyReaderIsNotCut(t *testing.T) {
+	t.Parallel()
+	const size = largeSize
+	read := func(t *testing.T, body io.Reader) {
+		t.Helper()
+		buffer, total := make([]byte, 10<<10), 0
+		for begun := time.Now(); time.Since(begun) < 8*time.Second; time.Sleep(50 * time.Millisecond) { // its pace
+			n, err := io.ReadFull(body, buffer)
+			if total += n; err != nil {
+				t.Fatalf("it got %d of %d bytes: %v", total, size, err)
+			}
+		}
+		n, err := io.Copy(io.Discard, body)
+		if total += int(n); total < size || err != nil {
+			t.Errorf("it got %d of %d bytes: %v", total, size, err)
+		}
+	}
+	up := startUpstream(t, answersLarge(size))
+	p := start(t, conf{store: "store memory", site: lines(dedupBlock("client_idle 2s", "max_response_body 100KiB"), proxyTo(up))})
+	for _, others := range []int{0, 1} {
+		key := fmt.Sprint("k", others)
+		answer, err := (&http.Client{}).Do(p.newPost("/", key, "body"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for range others {
+			p.postLater("/", key, "body")
+		}
+		defer answer.Body.Close()
+		read(t, answer.Body)
+	}
+}
+
+// Two dedups on one path: the inner one holds no second copy of what the outer one holds
+// already, and refuses no run that is in flight.
+func TestSameRunIsNotRefusedForRoom(t *testing.T) {
+	t.Parallel()
+	up := startUpstream(t, answers201)
+	p := start(t, conf{store: "store memory", dedup: limits("buffered 1MiB"), site: "route {\n" + lines("dedup", "dedup", proxyTo(up)) + "\n}"})
+	if got := p.post(t, "/", "k", strings.Repeat("x", 600<<10)); got.Status != 201 {
+		t.Errorf("the only request is answered with %d: %s", got.Status, got.Body)
+	}
+	up.wantRuns(t, "k", 1)
 }
 
 // A download that is not kept, and that nobody reads any more, ends at the upstream too,

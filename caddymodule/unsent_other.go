@@ -1,0 +1,8 @@
+//go:build !linux
+
+package caddymodule
+
+import "net"
+
+// limitUnsent does nothing: what waits in the kernel is up to it.
+func limitUnsent(net.Conn) {}
