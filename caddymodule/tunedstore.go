@@ -198,6 +198,13 @@ func (s *tunedStore) List(ctx context.Context, cursor string, limit int) ([]idem
 	return t.Store.List(ctx, cursor, limit)
 }
 
+// Find implements [idempotency.Store].
+func (s *tunedStore) Find(ctx context.Context, of []idempotency.Beginning, cursor string, limit int) ([]idempotency.Listed, string, error) {
+	t := s.begin()
+	defer t.operations.Done()
+	return t.Store.Find(ctx, of, cursor, limit)
+}
+
 // Subscribe implements [idempotency.Store], for one subscriber.
 func (s *tunedStore) Subscribe(wake func(idempotency.Key)) (stop func()) {
 	s.wake.Store(&wake)

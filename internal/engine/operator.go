@@ -37,6 +37,14 @@ func (e *Engine) List(ctx context.Context, cursor string, limit int) ([]idempote
 	return e.store.List(ctx, cursor, limit)
 }
 
+// Find returns one page of the records whose key begins in one of these ways: see
+// [idempotency.Store].
+func (e *Engine) Find(ctx context.Context, of []idempotency.Beginning, cursor string, limit int) ([]idempotency.Listed, string, error) {
+	ctx, cancel := e.operation(ctx)
+	defer cancel()
+	return e.store.Find(ctx, of, cursor, limit)
+}
+
 // Free lets the next request of a key run, for an operator: if the key is held, if it
 // is complete, or if all attempts are used. The record keeps its history, and what
 // is encrypted in it stays encrypted. The store does it in one step: a late owner can

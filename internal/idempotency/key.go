@@ -74,13 +74,9 @@ func (id Identity) Key() Key {
 	writePart(whole, id.Prefix)
 	writePart(whole, cmp.Or(id.Tuple, id.ID))
 
-	short := sha256.New()
-	writePart(short, idVersion)
-	writePart(short, id.Namespace)
-	writePart(short, id.ID)
-
 	var key Key
-	copy(key[:], short.Sum(nil)[:idDigest])
+	begins := BeginningOf(id.Namespace, id.ID)
+	copy(key[:], begins[:])
 	copy(key[idDigest:], whole.Sum(nil))
 	return key
 }

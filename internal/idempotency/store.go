@@ -51,12 +51,18 @@ type Store interface {
 	// in flight and its lease has not lapsed.
 	Forget(ctx context.Context, key Key) error
 
-	// List returns a page of up to limit records, in an order that the store
-	// chooses. The page begins at the cursor; "" is the beginning. With the page
-	// comes the cursor of the next one; "" is the end. A page may be empty although
-	// another one follows. A record that cannot be read is listed with Unreadable
-	// set.
+	// List returns a page of up to limit records. The page begins at the cursor; "" is
+	// the beginning. With the page comes the cursor of the next one; "" is the end. A
+	// page may be empty although another one follows: the work for one page is
+	// bounded. Within a page the records are in the order of their keys; the order of
+	// the pages is the store's choice. A record that cannot be read is listed with
+	// Unreadable set. Errors: [ErrCursor].
 	List(ctx context.Context, cursor string, limit int) ([]Listed, string, error)
+
+	// Find returns pages as List does, but only of the records whose key begins in one
+	// of these ways. It does not go through all records where the store has them in
+	// order.
+	Find(ctx context.Context, of []Beginning, cursor string, limit int) ([]Listed, string, error)
 
 	// Subscribe has the store call wake whenever a run ends for which this process
 	// waits ([Claim.Waits]). The call is a hint: it may be lost, and it may come for
@@ -93,6 +99,8 @@ type Listed struct {
 	Record *Record
 	// Unreadable says why the record could not be read; Record is then nil.
 	Unreadable error
+	// Now is the time by the clock of the store when the record was read.
+	Now time.Time
 }
 
 var (
@@ -103,6 +111,8 @@ var (
 	// ErrInFlight: a run is in flight and its lease has not lapsed, so that an
 	// operator may neither free nor forget the key.
 	ErrInFlight = errors.New("a run is in flight under the key; wait until it has ended, or its lease has lapsed")
+	// ErrCursor: the cursor is not one that a page came with.
+	ErrCursor = errors.New("the cursor is not one that a page came with")
 	// ErrFull: the store takes no more records.
 	ErrFull = errors.New("the store is full")
 	// ErrClosed: the store was closed.

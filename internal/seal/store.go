@@ -13,7 +13,7 @@ import (
 //
 // [Store.Claim] returns a record with its delivery ID still sealed, because the run
 // passes the record back to [Store.Settle], perhaps after the keys have changed.
-// [Store.Opened] and [Store.List], from which operators read, open it.
+// [Store.Opened], [Store.List] and [Store.Find], from which operators read, open it.
 //
 // A record or response that was stored without encryption can still be read. One
 // that cannot be opened is an [*idempotency.UnreadableError].
@@ -92,18 +92,25 @@ func (s *Store) Response(ctx context.Context, key idempotency.Key, token string)
 // List implements [idempotency.Store].
 func (s *Store) List(ctx context.Context, cursor string, limit int) ([]idempotency.Listed, string, error) {
 	page, next, err := s.Store.List(ctx, cursor, limit)
-	for i, listed := range page {
-		if listed.Unreadable != nil {
-			continue
-		}
-		record, err := s.Opened(listed.Key, listed.Record)
-		if err != nil {
-			page[i] = idempotency.Listed{Key: listed.Key, Unreadable: err}
-			continue
-		}
-		page[i].Record = record
-	}
+	s.openAll(page)
 	return page, next, err
+}
+
+// Find implements [idempotency.Store].
+func (s *Store) Find(ctx context.Context, of []idempotency.Beginning, cursor string, limit int) ([]idempotency.Listed, string, error) {
+	page, next, err := s.Store.Find(ctx, of, cursor, limit)
+	s.openAll(page)
+	return page, next, err
+}
+
+// openAll opens the records of a page. One that does not open is unreadable.
+func (s *Store) openAll(page []idempotency.Listed) {
+	for i := range page {
+		listed := &page[i]
+		if listed.Unreadable == nil {
+			listed.Record, listed.Unreadable = s.Opened(listed.Key, listed.Record)
+		}
+	}
 }
 
 func (s *Store) openResponse(key idempotency.Key, token string, r *idempotency.Response) (*idempotency.Response, error) {

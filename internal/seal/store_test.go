@@ -3,6 +3,7 @@ package seal_test
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"testing"
 	"testing/synctest"
@@ -81,5 +82,34 @@ func TestSealedStore(t *testing.T) {
 				},
 			})
 		})
+	}
+}
+
+// An operator finds a sealed record by its delivery ID and reads the ID. Without the
+// encryption key the record is found too, and it is said why it cannot be read.
+func TestSealedRecordsAreFound(t *testing.T) {
+	inner := memory.New(1 << 20)
+	defer inner.Close()
+	key := idempotency.Identity{Namespace: "default", ID: "7"}.Key()
+	claim := idempotency.Claim{
+		Key: key, Token: "token", Origin: idempotency.Origin{DeliveryID: "7"},
+		Terms: idempotency.Terms{Lease: time.Minute, Retention: time.Hour},
+	}
+	if _, err := seal.Around(inner, sealing(t, "a")).Claim(t.Context(), claim); err != nil {
+		t.Fatal(err)
+	}
+	of := []idempotency.Beginning{idempotency.BeginningOf("default", "7")}
+	for keys, readable := range map[string]bool{"a": true, "ba": true, "b": false, "": false} {
+		page, _, err := seal.Around(inner, sealing(t, keys)).Find(t.Context(), of, "", 10)
+		if err != nil || len(page) != 1 || page[0].Key != key {
+			t.Fatalf("with the keys %q: %+v, %v; want the record", keys, page, err)
+		}
+		var unreadable *idempotency.UnreadableError
+		switch found := page[0]; {
+		case readable && (found.Record == nil || found.Record.DeliveryID != "7"):
+			t.Errorf("with the keys %q it is %+v, want a readable delivery ID", keys, found)
+		case !readable && (found.Record != nil || !errors.As(found.Unreadable, &unreadable)):
+			t.Errorf("with the keys %q it is %+v, want it unreadable", keys, found)
+		}
 	}
 }

@@ -23,7 +23,16 @@ func TestStore(t *testing.T) {
 			t.Fatalf("open: %v", err)
 		}
 		return s
-	}, storetest.Options{Around: synctest.Test, Advance: time.Sleep})
+	}, storetest.Options{Around: synctest.Test, Advance: time.Sleep, Damage: damage})
+}
+
+// damage overwrites what is stored of a record.
+func damage(t *testing.T, store idempotency.Store, key idempotency.Key) {
+	if err := store.(*Store).write(func(tables *tables) error {
+		return tables.put(tables.records, key[:], []byte("damaged"))
+	}); err != nil {
+		t.Fatal(err)
+	}
 }
 
 func TestReopenedStoreKnowsItsKeys(t *testing.T) {

@@ -26,6 +26,14 @@ func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(m)
 }
 
+// damage overwrites what is stored of a record.
+func damage(t *testing.T, store idempotency.Store, key idempotency.Key) {
+	s := store.(*Store)
+	if err := s.client.(goredis.Cmdable).HSet(t.Context(), s.names.record(key), "r", "damaged").Err(); err != nil {
+		t.Fatal(err)
+	}
+}
+
 // TestConformanceMiniredis runs the suite in bubbles of synctest. The server and the
 // store both have the bubble's time.
 func TestConformanceMiniredis(t *testing.T) {
@@ -40,6 +48,7 @@ func TestConformanceMiniredis(t *testing.T) {
 		Around:  synctest.Test,
 		Advance: time.Sleep,
 		Peer:    func(*testing.T, idempotency.Store) idempotency.Store { return openMini(server) },
+		Damage:  damage,
 	})
 }
 
@@ -72,7 +81,8 @@ func TestConformanceRedis(t *testing.T) {
 		return openAt(t, server.Addr)
 	}
 	storetest.Run(t, open, storetest.Options{
-		Peer: func(t *testing.T, _ idempotency.Store) idempotency.Store { return openAt(t, server.Addr) },
+		Peer:   func(t *testing.T, _ idempotency.Store) idempotency.Store { return openAt(t, server.Addr) },
+		Damage: damage,
 	})
 }
 
@@ -86,7 +96,8 @@ func TestConformanceSentinel(t *testing.T) {
 		return openWith(t, o)
 	}
 	storetest.Run(t, open, storetest.Options{
-		Peer: func(t *testing.T, _ idempotency.Store) idempotency.Store { return openWith(t, o) },
+		Peer:   func(t *testing.T, _ idempotency.Store) idempotency.Store { return openWith(t, o) },
+		Damage: damage,
 	})
 }
 
@@ -99,6 +110,7 @@ func TestConformanceCluster(t *testing.T) {
 		return openWith(t, o)
 	}
 	storetest.Run(t, open, storetest.Options{
-		Peer: func(t *testing.T, _ idempotency.Store) idempotency.Store { return openWith(t, o) },
+		Peer:   func(t *testing.T, _ idempotency.Store) idempotency.Store { return openWith(t, o) },
+		Damage: damage,
 	})
 }

@@ -12,11 +12,16 @@ import (
 )
 
 // scanAtLeast and scanAtMost limit how many Redis keys the server looks at for one
-// page. The keys of responses, and those of other programs, count too.
+// page of all records. The keys of responses, and those of other programs, count too.
 const (
 	scanAtLeast = 100
 	scanAtMost  = 1000
 )
+
+// findAtOnce is that limit where few of the keys are wanted: the server only looks at
+// their names. It takes 2 to 5 milliseconds for these, and who else asks it waits for
+// so long: a million keys take 200 steps.
+const findAtOnce = 5000
 
 // List implements [idempotency.Store]. The order and the guarantee are those of SCAN:
 // what is there from the first page to the last is listed, possibly twice. In a
@@ -24,6 +29,39 @@ const (
 // anew. The keys of a slot that moves from one master to another meanwhile may be
 // missed.
 func (s *Store) List(ctx context.Context, cursor string, limit int) ([]idempotency.Listed, string, error) {
+	return s.page(ctx, cursor, limit, scanned{pattern: s.names.records(), count: min(max(limit, scanAtLeast), scanAtMost)})
+}
+
+// Find implements [idempotency.Store], as List does. The server goes through the names
+// of all its keys, in steps, and sends those of the one beginning. There is no pattern
+// for several: then it sends those of all records.
+func (s *Store) Find(ctx context.Context, of []idempotency.Beginning, cursor string, limit int) ([]idempotency.Listed, string, error) {
+	of = idempotency.SortBeginnings(of)
+	what := scanned{pattern: s.names.records(), count: findAtOnce, of: make(map[string]bool, len(of))}
+	for _, begins := range of {
+		what.of[begins.String()] = true
+	}
+	if len(of) == 1 {
+		what.pattern = s.names.beginning(of[0])
+	}
+	return s.page(ctx, cursor, limit, what)
+}
+
+// scanned is what SCAN is to return.
+type scanned struct {
+	pattern string
+	// count is how many Redis keys the server looks at in one step.
+	count int
+	// of are the beginnings of the wanted keys, in hex; nil for all keys.
+	of map[string]bool
+}
+
+func (w scanned) wants(hex string) bool {
+	return w.of == nil || w.of[hex[:len(idempotency.Beginning{}.String())]]
+}
+
+// page makes one step of SCAN, and looks up the records that it has found.
+func (s *Store) page(ctx context.Context, cursor string, limit int, what scanned) ([]idempotency.Listed, string, error) {
 	at, err := parseCursor(cursor)
 	if err != nil {
 		return nil, "", err
@@ -38,7 +76,7 @@ func (s *Store) List(ctx context.Context, cursor string, limit int) ([]idempoten
 		return nil, "", s.fail("list", err)
 	}
 	at = at.among(all)
-	keys, next, err := s.scan(ctx, all[at.master], at.scan, int64(min(max(limit, scanAtLeast), scanAtMost)))
+	keys, next, err := s.scan(ctx, all[at.master], at.scan, what)
 	if err != nil {
 		return nil, "", s.fail("list", err)
 	}
@@ -65,14 +103,14 @@ func (s *Store) List(ctx context.Context, cursor string, limit int) ([]idempoten
 }
 
 // scan makes one step of SCAN and returns the keys in hex, sorted, each once.
-func (s *Store) scan(ctx context.Context, master *goredis.Client, from uint64, count int64) (keys []string, next uint64, err error) {
+func (s *Store) scan(ctx context.Context, master *goredis.Client, from uint64, what scanned) (keys []string, next uint64, err error) {
 	var names []string
 	err = try(ctx, func() (err error) {
-		names, next, err = master.Scan(ctx, from, s.names.records(), count).Result()
+		names, next, err = master.Scan(ctx, from, what.pattern, int64(what.count)).Result()
 		return err
 	})
 	for _, name := range names {
-		if hex, ok := s.names.keyIn(name); ok {
+		if hex, ok := s.names.keyIn(name); ok && what.wants(hex) {
 			keys = append(keys, hex)
 		}
 	}
@@ -131,8 +169,8 @@ func readListed(hex, name string, command *goredis.Cmd) (_ idempotency.Listed, t
 	if err != nil {
 		return idempotency.Listed{}, false, err
 	}
-	listed := idempotency.Listed{Key: key}
 	answer, err := readReply(name, command)
+	listed := idempotency.Listed{Key: key}
 	var f *found
 	if err == nil {
 		f, err = lookedUp(key, name, answer)
@@ -146,7 +184,7 @@ func readListed(hex, name string, command *goredis.Cmd) (_ idempotency.Listed, t
 	case f == nil || f.record == nil: // it expired, or a forced run lapsed over one that did
 		return idempotency.Listed{}, false, nil
 	default:
-		listed.Record = f.record
+		listed.Record, listed.Now = f.record, f.now
 	}
 	return listed, true, nil
 }

@@ -2,6 +2,7 @@ package redis
 
 import (
 	"errors"
+	"fmt"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -9,6 +10,7 @@ import (
 	"github.com/alicebob/miniredis/v2"
 
 	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
+	"github.com/caddy-dedup/caddy-dedup/internal/redistest"
 )
 
 // TestLapsedForcedRunOverAnExpiredRecord has a hash in Redis under a key that has no
@@ -39,4 +41,49 @@ func TestLapsedForcedRunOverAnExpiredRecord(t *testing.T) {
 		}
 		mustClaim(t, s, withToken(c, "next"), idempotency.Proceed)
 	})
+}
+
+// TestFindAsksInSteps looks for one record among very many keys: no command takes the
+// server long, and none asks about the others.
+func TestFindAsksInSteps(t *testing.T) {
+	server := redistest.Start(t)
+	s := closeAtEnd(t, openAt(t, server.Addr))
+	const others = 4 * findAtOnce
+	command(t, server, "EVAL", `
+		for i = 1, tonumber(ARGV[1]) do
+			local half = redis.sha1hex(i)
+			redis.call('HSET', 'dedup:{' .. half .. string.sub(half, 1, 24) .. '}', 'r', '1')
+		end
+		return 1`, 0, others)
+	c := claimOf("wanted", "token")
+	mustClaim(t, s, c, idempotency.Proceed)
+	for name, of := range map[string][]idempotency.Beginning{
+		"one":  {c.Key.Beginning()},
+		"many": {c.Key.Beginning(), keyOf("missing").Beginning()},
+	} {
+		before := calls(t, server)
+		var found []idempotency.Listed
+		steps := 0
+		for cursor := ""; steps == 0 || cursor != ""; steps++ {
+			page, next, err := s.Find(ctx, of, cursor, 10)
+			if err != nil {
+				t.Fatal(err)
+			}
+			found, cursor = append(found, page...), next
+		}
+		if len(found) != 1 || found[0].Key != c.Key {
+			t.Errorf("%s: found %+v, want the record", name, found)
+		}
+		after := calls(t, server)
+		// SCAN may look at a few more than it was asked for.
+		if scans := after["scan"] - before["scan"]; scans != steps || scans < 3 || scans > 6 {
+			t.Errorf("%s: %d SCAN in %d steps for %d keys", name, scans, steps, others)
+		}
+		if scripts := after["evalsha"] + after["eval"] - before["evalsha"] - before["eval"]; scripts > 2 {
+			t.Errorf("%s: %d records were looked up for one", name, scripts)
+		}
+	}
+	if pattern, want := named.beginning(c.Key.Beginning()), fmt.Sprintf("dedup:{%.16s*}", c.Key); pattern != want {
+		t.Errorf("the pattern is %q, want %q", pattern, want)
+	}
 }

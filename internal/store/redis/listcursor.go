@@ -71,7 +71,7 @@ func parseCursor(text string) (listCursor, error) {
 	if text == "" {
 		return listCursor{}, nil
 	}
-	wrong := fmt.Errorf("cursor %q is not one that a page came with", text)
+	wrong := fmt.Errorf("%w: %q", idempotency.ErrCursor, text)
 	where, after, isWithin := strings.Cut(text, ",")
 	if _, err := idempotency.ParseKey(after); isWithin && err != nil {
 		return listCursor{}, wrong

@@ -51,6 +51,9 @@ func (n names) inbox(id string) string { return n.prefix + "inbox:" + id }
 // records is a pattern of SCAN for all records, and for none of the responses.
 func (n names) records() string { return n.prefix + "{*}" }
 
+// beginning is a pattern of SCAN for the records whose keys begin in this way.
+func (n names) beginning(b idempotency.Beginning) string { return n.prefix + "{" + b.String() + "*}" }
+
 // keyIn returns the key, in hex, of a record of this name. It is not ok for the
 // names of others, which the pattern lets through.
 func (n names) keyIn(name string) (hex string, ok bool) {

@@ -28,12 +28,16 @@ type Options struct {
 	// Peer opens a second store over the same records, as another replica has one.
 	// Nil means that only one process can have the records open.
 	Peer func(t *testing.T, store idempotency.Store) idempotency.Store
+
+	// Damage makes what is stored of the key's record unreadable. Nil for a store that
+	// has nothing to read, because it keeps the record itself.
+	Damage func(t *testing.T, store idempotency.Store, key idempotency.Key)
 }
 
 // Run runs the suite. open returns an empty store, and the suite closes that store at
 // the end of the subtest.
 func Run(t *testing.T, open func(t *testing.T) idempotency.Store, options Options) {
-	for _, group := range [][]subtest{claimTests, leaseTests, settleTests, responseTests, listTests, wakeTests, concurrencyTests, modelTests, forcedTests, operatorTests} {
+	for _, group := range [][]subtest{claimTests, leaseTests, settleTests, responseTests, listTests, findTests, wakeTests, concurrencyTests, modelTests, forcedTests, operatorTests} {
 		for _, test := range group {
 			t.Run(test.name, func(t *testing.T) {
 				body := func(t *testing.T) { test.run(newFixture(t, open, options)) }
