@@ -2,7 +2,6 @@ package caddymodule
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"net/http"
@@ -22,9 +21,12 @@ func init() {
 
 // AdminAPI answers operators' requests about keys at Caddy's admin address:
 //
+//	GET    /dedup/keys                records, by state, delivery ID and more, in pages
+//	POST   /dedup/lookup              the records of many delivery IDs
 //	GET    /dedup/keys/<key>          the key's record; with ?body=true its response, too
 //	POST   /dedup/keys/<key>/release  frees a held, complete or exhausted key, and keeps its history
 //	DELETE /dedup/keys/<key>          forgets the key
+//	GET    /dedup/ready               whether the stores answer
 type AdminAPI struct{}
 
 // CaddyModule returns the Caddy module information.
@@ -35,11 +37,22 @@ func (*AdminAPI) CaddyModule() caddy.ModuleInfo {
 	}
 }
 
-const keysPath = "/dedup/keys/"
+// The paths of the admin API.
+const (
+	listPath   = "/dedup/keys"
+	keysPath   = listPath + "/"
+	lookupPath = "/dedup/lookup"
+	readyPath  = "/dedup/ready"
+)
 
 // Routes implements caddy.AdminRouter.
 func (a *AdminAPI) Routes() []caddy.AdminRoute {
-	return []caddy.AdminRoute{{Pattern: keysPath, Handler: caddy.AdminHandlerFunc(a.serveKey)}}
+	return []caddy.AdminRoute{
+		{Pattern: listPath, Handler: explained(a.serveList)},
+		{Pattern: keysPath, Handler: explained(a.serveKey)},
+		{Pattern: lookupPath, Handler: explained(a.serveLookup)},
+		{Pattern: readyPath, Handler: explained(a.serveReady)},
+	}
 }
 
 // serveKey answers a request about one key.
@@ -57,15 +70,21 @@ func (a *AdminAPI) serveKey(w http.ResponseWriter, r *http.Request) error {
 	case r.Method == http.MethodDelete && action == "":
 		return onKey(w, r, key, (*engine.Engine).Forget)
 	default:
-		return adminError(http.StatusMethodNotAllowed,
-			fmt.Errorf("%s %s is not accepted; use GET or DELETE %s<key>, or POST %s<key>/release", r.Method, r.URL.Path, keysPath, keysPath))
+		return wrongMethod(r, "GET or DELETE "+keysPath+"<key>, or POST "+keysPath+"<key>/release")
 	}
 }
 
 // show answers with the record that the key has in one of the stores.
 func (a *AdminAPI) show(w http.ResponseWriter, r *http.Request, key idempotency.Key) error {
+	withBody, err := wantsBody(r)
+	if err != nil {
+		return err
+	}
 	return inStores(key, func(store string, engine *engine.Engine) error {
 		record, now, err := engine.Lookup(r.Context(), key)
+		if unreadable, ok := errors.AsType[*idempotency.UnreadableError](err); ok {
+			return answerJSON(w, http.StatusOK, showListed(store, idempotency.Listed{Key: key, Unreadable: unreadable}))
+		}
 		if err != nil {
 			return err
 		}
@@ -73,20 +92,22 @@ func (a *AdminAPI) show(w http.ResponseWriter, r *http.Request, key idempotency.
 			return idempotency.ErrGone
 		}
 		shown := showRecord(store, key, record, now)
-		if r.URL.Query().Get("body") == "true" {
+		if withBody {
 			response, err := engine.Response(r.Context(), key, record)
 			if err != nil {
 				return err
 			}
 			shown.Response = showResponse(response)
 		}
-		w.Header().Set("Content-Type", "application/json")
-		return json.NewEncoder(w).Encode(shown)
+		return answerJSON(w, http.StatusOK, shown)
 	})
 }
 
 // onKey does something about a key in the store that has it.
 func onKey(w http.ResponseWriter, r *http.Request, key idempotency.Key, do func(*engine.Engine, context.Context, idempotency.Key) error) error {
+	if _, err := queryOf(r); err != nil {
+		return err
+	}
 	return inStores(key, func(_ string, keys *engine.Engine) error {
 		if err := do(keys, r.Context(), key); err != nil {
 			return err
@@ -100,11 +121,7 @@ func onKey(w http.ResponseWriter, r *http.Request, key idempotency.Key, do func(
 // has the key. One that cannot be asked counts only if no other has it.
 func inStores(key idempotency.Key, do func(store string, keys *engine.Engine) error) error {
 	open := stores.all()
-	defer func() {
-		for _, store := range open {
-			store.leave()
-		}
-	}()
+	defer leaveAll(open)
 	var unasked error
 	for _, store := range open {
 		err := do(store.name, store.Engine)
@@ -117,7 +134,7 @@ func inStores(key idempotency.Key, do func(store string, keys *engine.Engine) er
 		case errors.As(err, &unreadable):
 			return adminError(http.StatusInternalServerError, err)
 		case err != nil:
-			unasked = errors.Join(unasked, err)
+			unasked = errors.Join(unasked, fmt.Errorf("%s: %w", store.name, err))
 			continue
 		}
 		return nil
@@ -126,10 +143,6 @@ func inStores(key idempotency.Key, do func(store string, keys *engine.Engine) er
 		return adminError(http.StatusServiceUnavailable, unasked)
 	}
 	return adminError(http.StatusNotFound, fmt.Errorf("no store has a record of the key %s", key))
-}
-
-func adminError(status int, err error) error {
-	return caddy.APIError{HTTPStatus: status, Err: err}
 }
 
 var _ caddy.AdminRouter = (*AdminAPI)(nil)
@@ -142,15 +155,17 @@ type shownRecord struct {
 	State       string         `json:"state"`
 	Provider    string         `json:"provider,omitempty"`
 	DeliveryID  string         `json:"delivery_id,omitempty"`
-	ExecutionID string         `json:"execution_id"`
+	ExecutionID string         `json:"execution_id,omitempty"`
 	ParentID    string         `json:"parent_id,omitempty"`
-	Attempt     int            `json:"attempt"`
+	Attempt     int            `json:"attempt,omitempty"`
 	Status      int            `json:"status,omitempty"`
 	Claimed     time.Time      `json:"claimed,omitzero"`
 	Ended       time.Time      `json:"ended,omitzero"`
 	LeaseUntil  time.Time      `json:"lease_until,omitzero"`
 	Expires     time.Time      `json:"expires,omitzero"`
 	Response    *shownResponse `json:"response,omitempty"`
+	// Unreadable says why the record cannot be read; then little is known of it.
+	Unreadable string `json:"unreadable,omitempty"`
 }
 
 // shownResponse is a kept response, for an operator who asked for it.

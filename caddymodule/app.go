@@ -116,6 +116,7 @@ func (a *App) loadStore(ctx caddy.Context, owner any) (*storeHandle, error) {
 		config:      config,
 		key:         config.poolKey(),
 		logger:      a.logger,
+		namespace:   a.Namespace,
 		settings:    engine.Settings{Limits: a.Limits.ofEngine(), Timeout: config.operationTimeout(), Sealer: a.sealer},
 		memoryLimit: a.Limits.MemoryStore,
 	}, nil

@@ -130,6 +130,20 @@ func (o *openStore) forget(h *storeHandle) {
 	o.applyLocked()
 }
 
+// namespaces returns those of the configurations that use the store: what the keys of a
+// delivery ID begin with depends on them.
+func (o *openStore) namespaces() []string {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	var names []string
+	for _, h := range o.configurations {
+		if !slices.Contains(names, h.namespace) {
+			names = append(names, h.namespace)
+		}
+	}
+	return names
+}
+
 // applyLocked gives engine, store and log the settings that count.
 func (o *openStore) applyLocked() {
 	if len(o.configurations) == 0 {
@@ -224,6 +238,13 @@ func (s *storeSet) all() []*openStore {
 	}
 	slices.SortFunc(all, func(a, b *openStore) int { return strings.Compare(a.key, b.key) })
 	return all
+}
+
+// leaveAll ends a use of each of the stores.
+func leaveAll(open []*openStore) {
+	for _, store := range open {
+		store.leave()
+	}
 }
 
 // newExecutionID returns a UUIDv7 (RFC 9562): unique, and in the order of time.

@@ -42,6 +42,8 @@ type storeHandle struct {
 	key      string
 	logger   *zap.Logger
 	settings engine.Settings
+	// namespace is that of the configuration's keys.
+	namespace string
 	// memoryLimit is that of a memory store, in bytes.
 	memoryLimit int64
 

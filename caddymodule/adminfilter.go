@@ -1,0 +1,130 @@
+package caddymodule
+
+import (
+	"fmt"
+	"net/http"
+	"net/url"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/caddyserver/caddy/v2"
+
+	"github.com/caddy-dedup/caddy-dedup/internal/delivery"
+	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
+)
+
+// The parameters of a list.
+const (
+	paramState       = "state"
+	paramProvider    = "provider"
+	paramDeliveryID  = "delivery_id"
+	paramExecutionID = "execution_id"
+	paramOlderThan   = "older_than"
+	paramNewerThan   = "newer_than"
+	paramLimit       = "limit"
+	paramCursor      = "cursor"
+)
+
+var listParameters = []string{
+	paramState, paramProvider, paramDeliveryID, paramExecutionID, paramOlderThan, paramNewerThan, paramLimit, paramCursor,
+}
+
+// stateUnreadable is what operators see of a record that cannot be read.
+const stateUnreadable = "unreadable"
+
+// shownStates are the states of records as operators see them.
+var shownStates = []string{
+	string(idempotency.InFlight), stateLapsed, string(idempotency.Complete),
+	string(idempotency.Released), string(idempotency.Held), stateUnreadable,
+}
+
+const (
+	defaultKeys = 100
+	mostKeys    = 1000
+)
+
+// keyFilter says which records an operator wants to see. What is empty wants all.
+type keyFilter struct {
+	states               []string
+	provider             string
+	deliveryID           string
+	executionID          string
+	olderThan, newerThan time.Duration // since the claim
+}
+
+// filterOf reads the parameters of a list, but for its cursor.
+func filterOf(query url.Values) (filter keyFilter, limit int, err error) {
+	filter = keyFilter{
+		states: query[paramState], provider: query.Get(paramProvider),
+		deliveryID: query.Get(paramDeliveryID), executionID: query.Get(paramExecutionID),
+	}
+	for _, state := range filter.states {
+		if !slices.Contains(shownStates, state) {
+			return keyFilter{}, 0, wrongRequest("state=%q is not a state; accepted are %s", state, strings.Join(shownStates, ", "))
+		}
+	}
+	if err := checkProviderFilter(filter.provider); err != nil {
+		return keyFilter{}, 0, err
+	}
+	if filter.olderThan, err = durationIn(query, paramOlderThan); err != nil {
+		return keyFilter{}, 0, err
+	}
+	if filter.newerThan, err = durationIn(query, paramNewerThan); err != nil {
+		return keyFilter{}, 0, err
+	}
+	if filter.newerThan > 0 && filter.newerThan <= filter.olderThan {
+		return keyFilter{}, 0, wrongRequest("no key is older than %s and newer than %s; %s is to be the longer one",
+			filter.olderThan, filter.newerThan, paramNewerThan)
+	}
+	limit = defaultKeys
+	if text := query.Get(paramLimit); text != "" {
+		if limit, err = strconv.Atoi(text); err != nil || limit < 1 || limit > mostKeys {
+			return keyFilter{}, 0, wrongRequest("limit=%q is not accepted; it is a number from 1 to %d", text, mostKeys)
+		}
+	}
+	return filter, limit, nil
+}
+
+// checkProviderFilter refuses a name that no record has.
+func checkProviderFilter(name string) error {
+	if _, known := delivery.ProviderNamed(name); name != "" && !known {
+		return adminError(http.StatusBadRequest, fmt.Errorf("provider: %w", unknownProvider(name)))
+	}
+	return nil
+}
+
+func durationIn(query url.Values, name string) (time.Duration, error) {
+	text := query.Get(name)
+	if text == "" {
+		return 0, nil
+	}
+	d, err := caddy.ParseDuration(text)
+	if err != nil || d <= 0 {
+		return 0, wrongRequest("%s=%q is not accepted; it is a duration of more than 0, such as 90s, 15m or 7d", name, text)
+	}
+	return d, nil
+}
+
+// wants reports whether a record that was read at the given time is one of them. Of a
+// record that cannot be read only the state is known, and that it may be one of the
+// delivery ID by which it was found: then nothing excludes it.
+func (f keyFilter) wants(r shownRecord, now time.Time) bool {
+	if len(f.states) > 0 && !slices.Contains(f.states, r.State) {
+		return false
+	}
+	if r.State == stateUnreadable {
+		return f.deliveryID != "" || f.provider == "" && f.executionID == "" && f.olderThan == 0 && f.newerThan == 0
+	}
+	age := now.Sub(r.Claimed)
+	switch {
+	case f.provider != "" && r.Provider != f.provider,
+		f.deliveryID != "" && r.DeliveryID != f.deliveryID,
+		f.executionID != "" && r.ExecutionID != f.executionID,
+		f.olderThan > 0 && age <= f.olderThan,
+		f.newerThan > 0 && age >= f.newerThan:
+		return false
+	}
+	return true
+}

@@ -1,0 +1,234 @@
+package caddymodule
+
+import (
+	"fmt"
+	"net/url"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
+)
+
+func TestListByFilters(t *testing.T) {
+	o := operate(t, "one", "default")
+	for _, c := range []claimed{
+		{provider: "github", id: "running"},
+		{provider: "github", id: "gone", lease: -time.Hour},
+		{provider: "github", id: "done", state: idempotency.Complete},
+		{provider: "stripe", id: "done", state: idempotency.Complete, route: "/other"},
+		{id: "failed", state: idempotency.Released},
+		{id: "unknown", state: idempotency.Held},
+	} {
+		o.put(t, c)
+	}
+	o.damaged[o.put(t, claimed{provider: "github", id: "broken"})] = true
+	for query, want := range map[string][]string{
+		"":                                  {"", "done", "done", "failed", "gone", "running", "unknown"},
+		"state=in_flight":                   {"running"},
+		"state=lapsed":                      {"gone"},
+		"state=complete":                    {"done", "done"},
+		"state=released&state=held":         {"failed", "unknown"},
+		"state=unreadable":                  {""},
+		"provider=github":                   {"done", "gone", "running"},
+		"provider=github&state=complete":    {"done"},
+		"provider=shopify":                  {},
+		"delivery_id=done":                  {"done", "done"},
+		"delivery_id=done&provider=stripe":  {"done"},
+		"delivery_id=done&state=held":       {},
+		"delivery_id=don":                   {},
+		"delivery_id=broken":                {"broken"},
+		"delivery_id=broken&provider=slack": {"broken"}, // nobody knows
+		"execution_id=execution+of+failed":  {"failed"},
+		"execution_id=execution":            {},
+		"older_than=1h":                     {},
+		"newer_than=1h&state=held":          {"unknown"},
+		"newer_than=1d&older_than=1h":       {},
+	} {
+		if got := wantAsked(t, "GET", "/dedup/keys?"+query, "", 200); !slices.Equal(got.ids(), want) || got.Next != "" {
+			t.Errorf("%q lists %q with next %q, want %q", query, got.ids(), got.Next, want)
+		}
+	}
+	broken := wantAsked(t, "GET", "/dedup/keys?delivery_id=broken", "", 200).Keys[0]
+	if broken.State != "unreadable" || !strings.Contains(broken.Unreadable, "it is damaged") {
+		t.Errorf("a record that cannot be read is shown as %+v", broken)
+	}
+	if again := askAdmin(t, "GET", "/dedup/keys/"+broken.Key, ""); again.status != 200 || !strings.Contains(again.text, "it is damaged") {
+		t.Errorf("asked for by its key it is %d %s", again.status, again.text)
+	}
+}
+
+func TestFilterByAge(t *testing.T) {
+	now := time.Now()
+	for _, c := range []struct {
+		filter keyFilter
+		age    time.Duration
+		want   bool
+	}{
+		{keyFilter{olderThan: time.Hour}, time.Hour, false},
+		{keyFilter{olderThan: time.Hour}, time.Hour + 1, true},
+		{keyFilter{newerThan: time.Hour}, time.Hour - 1, true},
+		{keyFilter{newerThan: time.Hour}, time.Hour, false},
+		{keyFilter{olderThan: time.Minute, newerThan: time.Hour}, 30 * time.Minute, true},
+		{keyFilter{olderThan: time.Minute, newerThan: time.Hour}, 2 * time.Hour, false},
+	} {
+		if got := c.filter.wants(shownRecord{State: "held", Claimed: now.Add(-c.age)}, now); got != c.want {
+			t.Errorf("%+v takes a record of %s: %v", c.filter, c.age, got)
+		}
+	}
+}
+
+// walk follows the pages of a list to its end.
+func walk(t *testing.T, query string) (all []string, pages int) {
+	t.Helper()
+	cursor := ""
+	for pages = 1; pages < 10_000; pages++ {
+		target := "/dedup/keys?" + query
+		if cursor != "" {
+			target += "&cursor=" + url.QueryEscape(cursor)
+		}
+		page := wantAsked(t, "GET", target, "", 200)
+		for _, one := range page.Keys {
+			all = append(all, one.Key)
+		}
+		if cursor = page.Next; cursor == "" {
+			return all, pages
+		}
+	}
+	t.Fatal("the list has no end")
+	return nil, 0
+}
+
+func TestListPagesOverAllStores(t *testing.T) {
+	a, b := operate(t, "a", "default"), operate(t, "b", "default")
+	want := make(map[string]bool)
+	for i := range 120 {
+		o := a
+		if i%3 == 0 {
+			o = b
+		}
+		c := claimed{id: "same", route: fmt.Sprint(i)}
+		if i%2 == 0 {
+			c.state = idempotency.Held
+		}
+		want[o.put(t, c).String()] = c.state == idempotency.Held
+	}
+	for _, limit := range []int{1, 7, 40, 120, 1000} {
+		for query, half := range map[string]bool{"": false, "&delivery_id=same": false, "&state=held": true} {
+			all, _ := walk(t, fmt.Sprintf("limit=%d%s", limit, query))
+			seen := make(map[string]bool)
+			for _, key := range all {
+				if held, known := want[key]; seen[key] || !known || half && !held {
+					t.Fatalf("limit=%d%s: %s is wrong, or twice", limit, query, key)
+				}
+				seen[key] = true
+			}
+			if n := len(want); half && len(seen) != n/2 || !half && len(seen) != n {
+				t.Errorf("limit=%d%s: %d of %d keys", limit, query, len(seen), n)
+			}
+		}
+	}
+}
+
+// A list of which few records are wanted stops when its time is over, and says where to
+// go on.
+func TestListThatIsOutOfTimeSaysWhereToGoOn(t *testing.T) {
+	o := operate(t, "a", "default")
+	for i := range listBatch + 10 {
+		o.put(t, claimed{id: fmt.Sprint(i)})
+	}
+	o.put(t, claimed{id: "wanted", state: idempotency.Held})
+	open := stores.all()
+	defer leaveAll(open)
+	var found []shownRecord
+	from, pages := listCursor{}, 0
+	for more := true; more; pages++ {
+		l := listing{keyFilter: keyFilter{states: []string{"held"}}, limit: 10} // its time is over
+		page, err := l.page(t.Context(), open, from)
+		if err != nil {
+			t.Fatal(err)
+		}
+		found = append(found, page.Keys...)
+		if more = page.Next != ""; more {
+			if from, err = parseListCursor(page.Next); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	if len(found) != 1 || pages != 2 {
+		t.Errorf("%d records in %d pages, want 1 in 2", len(found), pages)
+	}
+}
+
+// A delivery ID is found in the namespaces of all configurations that run.
+func TestFindInAllNamespaces(t *testing.T) {
+	o := operate(t, "a", "old", "new", "new")
+	for _, namespace := range []string{"old", "new", "of others"} {
+		o.put(t, claimed{namespace: namespace, id: "7"})
+	}
+	if got := wantAsked(t, "GET", "/dedup/keys?delivery_id=7", "", 200); len(got.Keys) != 2 {
+		t.Errorf("found %+v, want those of two namespaces", got.Keys)
+	}
+	if got := wantAsked(t, "POST", "/dedup/lookup", `{"ids":["7"]}`, 200); len(got.Keys) != 2 {
+		t.Errorf("looked up %+v, want those of two namespaces", got.Keys)
+	}
+}
+
+func TestListWhileAStoreIsAway(t *testing.T) {
+	a, b := operate(t, "a", "default"), operate(t, "b", "default")
+	a.put(t, claimed{id: "in a"})
+	key := b.put(t, claimed{id: "in b", state: idempotency.Held})
+	a.away.Store(true)
+	if got := wantAsked(t, "GET", "/dedup/keys", "", 200); !slices.Equal(got.ids(), []string{"in b"}) ||
+		len(got.Unasked) != 1 || !strings.HasSuffix(got.Unasked[0].Store, " a") || got.Unasked[0].Error != errAway.Error() {
+		t.Errorf("listed %s", got.text)
+	}
+	wantAsked(t, "GET", "/dedup/keys/"+key.String(), "", 200)
+	for _, request := range [][3]string{
+		{"GET", "/dedup/keys?delivery_id=in+a"},
+		{"GET", "/dedup/keys?state=complete"},
+		{"POST", "/dedup/lookup", `{"ids":["in b"]}`}, // what is missing, nobody knows
+		{"GET", "/dedup/keys/" + strings.Repeat("0", 64)},
+		{"DELETE", "/dedup/keys/" + strings.Repeat("0", 64)},
+		{"GET", "/dedup/ready"},
+	} {
+		got := wantAsked(t, request[0], request[1], request[2], 503)
+		if got.kind != "application/problem+json" || got.Code != "store_unavailable" || got.Status != 503 ||
+			!strings.Contains(got.Detail, "a: "+errAway.Error()) {
+			t.Errorf("%s %s: %s %s", request[0], request[1], got.kind, got.text)
+		}
+	}
+	if got := askAdmin(t, "GET", "/dedup/ready", ""); len(got.Stores) != 2 || got.Stores[0].Ready || !got.Stores[1].Ready {
+		t.Errorf("of the stores it says %+v", got.Stores)
+	}
+	a.away.Store(false)
+	if got := wantAsked(t, "GET", "/dedup/ready", "", 200); len(got.Stores) != 2 || !got.Stores[0].Ready {
+		t.Errorf("of the stores it says %+v", got.Stores)
+	}
+}
+
+func TestReadyWithoutAStore(t *testing.T) {
+	if got := wantAsked(t, "GET", "/dedup/ready", "", 503); !strings.Contains(got.Detail, "no store is open") {
+		t.Errorf("it says %s", got.text)
+	}
+}
+
+func TestLookupOfManyIDs(t *testing.T) {
+	o := operate(t, "a", "default")
+	o.put(t, claimed{provider: "github", id: "1", state: idempotency.Complete})
+	o.put(t, claimed{provider: "stripe", id: "1", route: "/other"})
+	o.put(t, claimed{provider: "stripe", id: "2"})
+	o.damaged[o.put(t, claimed{provider: "github", id: "3"})] = true
+	for body, want := range map[string][2][]string{
+		`{"ids":["1","4","2","1","4"]}`:            {{"1", "1", "2"}, {"4"}},
+		`{"ids":["2","1"],"provider":"github"}`:    {{"1"}, {"2"}},
+		`{"ids":["3"],"provider":"github"}`:        {{"3"}, {}},
+		`{"ids":["<b>","\u0007"],"provider":null}`: {{}, {"<b>", "\a"}},
+	} {
+		got := wantAsked(t, "POST", "/dedup/lookup", body, 200)
+		if !slices.Equal(got.ids(), want[0]) || !slices.Equal(got.Missing, want[1]) {
+			t.Errorf("%s: found %q, missing %q; want %q", body, got.ids(), got.Missing, want)
+		}
+	}
+}

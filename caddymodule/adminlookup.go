@@ -1,0 +1,153 @@
+package caddymodule
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"io"
+	"net/http"
+	"time"
+
+	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
+)
+
+const (
+	// mostIDs is how many delivery IDs one lookup takes, and mostFound how many records
+	// it answers with: one ID may have a record on each of many routes.
+	mostIDs   = 1000
+	mostFound = 10_000
+	// mostLookup is the size of its body: that of the longest IDs, escaped.
+	mostLookup = 4 << 20
+)
+
+// lookupRequest asks for the records of many delivery IDs.
+type lookupRequest struct {
+	Provider string   `json:"provider"`
+	IDs      []string `json:"ids"`
+}
+
+// lookupAnswer has the records, and the IDs of which there are none.
+type lookupAnswer struct {
+	Keys    []shownRecord `json:"keys"`
+	Missing []string      `json:"missing"`
+}
+
+// serveLookup answers with the records of many delivery IDs. All stores have to answer:
+// else nobody knows what is missing.
+func (a *AdminAPI) serveLookup(w http.ResponseWriter, r *http.Request) error {
+	if r.Method != http.MethodPost {
+		return wrongMethod(r, "POST "+lookupPath)
+	}
+	if _, err := queryOf(r); err != nil {
+		return err
+	}
+	asked, err := parseLookup(http.MaxBytesReader(w, r.Body, mostLookup))
+	if err != nil {
+		return err
+	}
+	open := stores.all()
+	defer leaveAll(open)
+	ctx, cancel := context.WithTimeout(r.Context(), findFor)
+	defer cancel()
+	l := lookup{lookupRequest: asked, found: make(map[string]bool), seen: make(map[string]bool)}
+	var unasked []storeReadiness
+	for _, store := range open {
+		err := l.in(ctx, store)
+		if _, isProblem := errors.AsType[*adminProblem](err); isProblem {
+			return err
+		}
+		if err != nil {
+			unasked = append(unasked, storeReadiness{Store: store.name, Error: err.Error()})
+		}
+	}
+	if len(unasked) > 0 {
+		return unaskedProblem(unasked)
+	}
+	return answerJSON(w, http.StatusOK, l.answer())
+}
+
+func parseLookup(body io.Reader) (lookupRequest, error) {
+	const accepted = `it is {"provider": "github", "ids": ["…"]}, the provider optional`
+	var asked lookupRequest
+	decoder := json.NewDecoder(body)
+	decoder.DisallowUnknownFields()
+	if err := decoder.Decode(&asked); err != nil {
+		return lookupRequest{}, wrongRequest("the body cannot be read: %w; %s", err, accepted)
+	}
+	if _, err := decoder.Token(); !errors.Is(err, io.EOF) {
+		return lookupRequest{}, wrongRequest("the body has more than one value; %s", accepted)
+	}
+	if len(asked.IDs) == 0 || len(asked.IDs) > mostIDs {
+		return lookupRequest{}, wrongRequest("the body has %d ids; from 1 to %d are accepted", len(asked.IDs), mostIDs)
+	}
+	for i, id := range asked.IDs {
+		if id == "" {
+			return lookupRequest{}, wrongRequest("id %d of the body is empty; a delivery ID has at least 1 character", i+1)
+		}
+	}
+	return asked, checkProviderFilter(asked.Provider)
+}
+
+// lookup gathers records of delivery IDs.
+type lookup struct {
+	lookupRequest
+	keys  []shownRecord
+	found map[string]bool // delivery IDs
+	seen  map[string]bool // a store may list a key twice
+}
+
+// in looks at all records of one store that can be of these IDs.
+func (l *lookup) in(ctx context.Context, store *openStore) error {
+	ids := make(map[idempotency.Beginning]string)
+	for _, id := range l.IDs {
+		for _, begins := range store.beginningsOf(id) {
+			ids[begins] = id
+		}
+	}
+	of := store.beginningsOf(l.IDs...)
+	for cursor, first := "", true; first || cursor != ""; first = false {
+		page, next, err := store.Find(ctx, of, cursor, listBatch)
+		if err == nil {
+			err = ctx.Err()
+		}
+		if err != nil {
+			return err
+		}
+		for _, listed := range page {
+			l.look(store, listed, ids[listed.Key.Beginning()])
+		}
+		if len(l.keys) > mostFound {
+			return wrongRequest("these ids have more than %d records; ask for fewer, or page through one with GET %s?%s=", mostFound, listPath, paramDeliveryID)
+		}
+		cursor = next
+	}
+	return nil
+}
+
+// look takes a record whose key begins as those of this ID.
+func (l *lookup) look(store *openStore, listed idempotency.Listed, id string) {
+	shown := showListed(store.name, listed)
+	if shown.State == stateUnreadable {
+		shown.DeliveryID = id
+	}
+	name := store.key + " " + shown.Key
+	if !(keyFilter{provider: l.Provider, deliveryID: id}).wants(shown, time.Time{}) || l.seen[name] {
+		return
+	}
+	l.seen[name], l.found[id] = true, true
+	l.keys = append(l.keys, shown)
+}
+
+func (l *lookup) answer() lookupAnswer {
+	answer := lookupAnswer{Keys: l.keys, Missing: []string{}}
+	if answer.Keys == nil {
+		answer.Keys = []shownRecord{}
+	}
+	for _, id := range l.IDs {
+		if !l.found[id] {
+			l.found[id] = true // one that is asked for twice is missing once
+			answer.Missing = append(answer.Missing, id)
+		}
+	}
+	return answer
+}

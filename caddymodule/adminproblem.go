@@ -1,0 +1,120 @@
+package caddymodule
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/url"
+	"slices"
+	"strings"
+
+	"github.com/caddyserver/caddy/v2"
+
+	"github.com/caddy-dedup/caddy-dedup/internal/engine"
+)
+
+// adminProblem is why an operator's request was not answered (RFC 9457).
+type adminProblem struct {
+	Title  string        `json:"title"`
+	Status int           `json:"status"`
+	Detail string        `json:"detail"`
+	Code   engine.Reason `json:"code,omitempty"`
+	// Stores is what each store said, where that was the question.
+	Stores []storeReadiness `json:"stores,omitempty"`
+}
+
+// Error implements error.
+func (p *adminProblem) Error() string { return p.Title + ": " + p.Detail }
+
+// adminProblems are the statuses of the admin API's problems. Some have the code that
+// clients get for the same reason.
+var adminProblems = map[int]struct {
+	title string
+	code  engine.Reason
+}{
+	http.StatusBadRequest:          {"The request is wrong", ""},
+	http.StatusNotFound:            {"There is no such key", ""},
+	http.StatusMethodNotAllowed:    {"The method is wrong", ""},
+	http.StatusConflict:            {"A run is in flight", engine.ReasonInFlight},
+	http.StatusInternalServerError: {"The record cannot be read", engine.ReasonUnreadable},
+	http.StatusServiceUnavailable:  {"A store cannot be asked", engine.ReasonUnavailable},
+}
+
+// adminError is a problem with this status.
+func adminError(status int, err error) error {
+	kind := adminProblems[status]
+	return &adminProblem{Title: kind.title, Status: status, Detail: err.Error(), Code: kind.code}
+}
+
+// wrongRequest is an error in what the operator sent.
+func wrongRequest(format string, arguments ...any) error {
+	return adminError(http.StatusBadRequest, fmt.Errorf(format, arguments...))
+}
+
+func wrongMethod(r *http.Request, accepted string) error {
+	return adminError(http.StatusMethodNotAllowed, fmt.Errorf("%s %s is not accepted; use %s", r.Method, r.URL.Path, accepted))
+}
+
+// explained has a handler's problems answered as such. Caddy would answer them in a
+// form of its own.
+func explained(serve func(http.ResponseWriter, *http.Request) error) caddy.AdminHandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) error {
+		err := serve(w, r)
+		if p, ok := errors.AsType[*adminProblem](err); ok {
+			return answerAs(w, p.Status, "application/problem+json", p)
+		}
+		return err
+	}
+}
+
+func answerJSON(w http.ResponseWriter, status int, value any) error {
+	return answerAs(w, status, "application/json", value)
+}
+
+func answerAs(w http.ResponseWriter, status int, contentType string, value any) error {
+	w.Header().Set("Content-Type", contentType)
+	w.Header().Set("Cache-Control", "no-store")
+	w.WriteHeader(status)
+	encoder := json.NewEncoder(w)
+	encoder.SetEscapeHTML(false) // it is no HTML, and IDs are to be read as they are
+	return encoder.Encode(value)
+}
+
+// queryOf returns the parameters of a request, which are some of the accepted ones. A
+// misspelt filter would else list everything.
+func queryOf(r *http.Request, accepted ...string) (url.Values, error) {
+	query, err := url.ParseQuery(r.URL.RawQuery)
+	if err != nil {
+		return nil, wrongRequest("the query %q cannot be read: %w", r.URL.RawQuery, err)
+	}
+	for name, values := range query {
+		switch {
+		case len(accepted) == 0:
+			return nil, wrongRequest("the parameter %q is unknown; this request takes none", name)
+		case !slices.Contains(accepted, name):
+			return nil, wrongRequest("the parameter %q is unknown; accepted are %s", name, strings.Join(accepted, ", "))
+		case len(values) > 1 && name != paramState:
+			return nil, wrongRequest("the parameter %s stands %d times; only %s may repeat", name, len(values), paramState)
+		case slices.Contains(values, ""):
+			return nil, wrongRequest("the parameter %s is empty; leave it out, or give it a value", name)
+		}
+	}
+	return query, nil
+}
+
+// wantsBody reports whether the kept response is asked for, too.
+func wantsBody(r *http.Request) (bool, error) {
+	query, err := queryOf(r, "body")
+	if err != nil {
+		return false, err
+	}
+	switch text := query.Get("body"); text {
+	case "true":
+		return true, nil
+	case "", "false":
+		return false, nil
+	default:
+		return false, wrongRequest("body=%q is not accepted; it is true or false", text)
+	}
+}

@@ -1,0 +1,76 @@
+package caddymodule
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
+)
+
+func TestAdminMistakes(t *testing.T) {
+	o := operate(t, "a", "default")
+	running := o.put(t, claimed{id: "running"}).String()
+	broken := o.put(t, claimed{id: "broken", state: idempotency.Held})
+	unknown := strings.Repeat("0", 64)
+	_, storesOwn, err := o.List(t.Context(), "", 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	open := stores.all()
+	defer leaveAll(open)
+	many := `{"ids":["` + strings.Repeat(`a","`, mostIDs) + `a"]}`
+	for _, c := range []struct {
+		method, target, body string
+		status               int
+		says                 []string
+	}{
+		{"GET", "/dedup/keys?stat=held", "", 400, []string{`"stat"`, "state, provider, delivery_id, execution_id, older_than, newer_than, limit, cursor"}},
+		{"GET", "/dedup/keys?state=helt", "", 400, []string{`"helt"`, "in_flight, lapsed, complete, released, held, unreadable"}},
+		{"GET", "/dedup/keys?state=", "", 400, []string{"state is empty"}},
+		{"GET", "/dedup/keys?provider=gitbuh", "", 400, []string{`"gitbuh"`, "github"}},
+		{"GET", "/dedup/keys?provider=github&provider=slack", "", 400, []string{"provider stands 2 times", "state"}},
+		{"GET", "/dedup/keys?older_than=yesterday", "", 400, []string{"older_than", `"yesterday"`, "7d"}},
+		{"GET", "/dedup/keys?newer_than=-1h", "", 400, []string{"newer_than", `"-1h"`}},
+		{"GET", "/dedup/keys?older_than=2h&newer_than=1h", "", 400, []string{"2h", "1h", "longer"}},
+		{"GET", "/dedup/keys?limit=0", "", 400, []string{`"0"`, "1 to 1000"}},
+		{"GET", "/dedup/keys?limit=1001", "", 400, []string{`"1001"`}},
+		{"GET", "/dedup/keys?limit=ten", "", 400, []string{`"ten"`}},
+		{"GET", "/dedup/keys?cursor=next", "", 400, []string{`"next"`, "next of the page before"}},
+		{"GET", "/dedup/keys?cursor=" + storesOwn, "", 400, []string{"cursor="}},
+		{"GET", "/dedup/keys?cursor=" + listCursor{Store: "closed"}.String(), "", 400, []string{"not open any more"}},
+		{"GET", "/dedup/keys?cursor=" + listCursor{Store: open[0].cursorName(), At: "x"}.String(), "", 400, []string{"cursor="}},
+		{"GET", "/dedup/keys?state=%zz", "", 400, []string{"%zz"}},
+		{"PUT", "/dedup/keys", "", 405, []string{"GET /dedup/keys"}},
+		{"GET", "/dedup/keys/abc", "", 400, []string{`"abc"`, "64"}},
+		{"GET", "/dedup/keys/" + unknown, "", 404, []string{unknown}},
+		{"GET", "/dedup/keys/" + running + "?body=yes", "", 400, []string{`"yes"`, "true or false"}},
+		{"GET", "/dedup/keys/" + running + "?boddy=true", "", 400, []string{`"boddy"`, "body"}},
+		{"DELETE", "/dedup/keys/" + running + "?force=true", "", 400, []string{`"force"`, "none"}},
+		{"POST", "/dedup/keys/" + running, "", 405, []string{"/release"}},
+		{"POST", "/dedup/keys/" + running + "/release", "", 409, []string{"in flight"}},
+		{"DELETE", "/dedup/keys/" + running, "", 409, []string{"in flight"}},
+		{"GET", "/dedup/lookup", "", 405, []string{"POST /dedup/lookup"}},
+		{"POST", "/dedup/lookup", ``, 400, []string{`{"provider": "github", "ids": ["…"]}`}},
+		{"POST", "/dedup/lookup", `{"ids":[]}`, 400, []string{"0 ids", "1000"}},
+		{"POST", "/dedup/lookup", many, 400, []string{"1001 ids", "1000"}},
+		{"POST", "/dedup/lookup", `{"ids":["a",""]}`, 400, []string{"id 2"}},
+		{"POST", "/dedup/lookup", `{"id":["a"]}`, 400, []string{`"id"`}},
+		{"POST", "/dedup/lookup", `{"ids":["a"]}{}`, 400, []string{"more than one"}},
+		{"POST", "/dedup/lookup", `{"ids":["a"],"provider":"gitbuh"}`, 400, []string{`"gitbuh"`, "github"}},
+		{"POST", "/dedup/lookup?provider=github", `{"ids":["a"]}`, 400, []string{`"provider"`}},
+		{"POST", "/dedup/ready", "", 405, []string{"GET /dedup/ready"}},
+		{"GET", "/dedup/ready?verbose", "", 400, []string{`"verbose"`}},
+	} {
+		got := askAdmin(t, c.method, c.target, c.body)
+		if got.status != c.status || got.Status != c.status || got.kind != "application/problem+json" {
+			t.Errorf("%s %s %.40s: got %d %s %s, want %d", c.method, c.target, c.body, got.status, got.kind, got.text, c.status)
+		}
+		for _, word := range c.says {
+			if !strings.Contains(got.Detail, word) {
+				t.Errorf("%s %s %.40s: %q does not say %q", c.method, c.target, c.body, got.Detail, word)
+			}
+		}
+	}
+	wantAsked(t, "POST", "/dedup/keys/"+broken.String()+"/release", "", 204)
+	wantAsked(t, "DELETE", "/dedup/keys/"+broken.String(), "", 204)
+}

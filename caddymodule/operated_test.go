@@ -1,0 +1,192 @@
+package caddymodule
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"net/http"
+	"net/http/httptest"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/caddy-dedup/caddy-dedup/internal/engine"
+	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
+	"github.com/caddy-dedup/caddy-dedup/internal/store/memory"
+)
+
+// operated is a memory store that an operator asks, its module, and its handle.
+type operated struct {
+	idempotency.Store
+	name    string
+	away    atomic.Bool
+	damaged map[idempotency.Key]bool
+}
+
+var errAway = errors.New("the store is away")
+
+func (o *operated) poolKey() string                             { return o.name }
+func (o *operated) tuning() any                                 { return nil }
+func (o *operated) describe() string                            { return "store " + o.name }
+func (o *operated) operationTimeout() time.Duration             { return time.Second }
+func (o *operated) shared() bool                                { return false }
+func (o *operated) open(*zap.Logger) (idempotency.Store, error) { return o, nil }
+
+func (o *operated) Lookup(ctx context.Context, key idempotency.Key) (*idempotency.Record, time.Time, error) {
+	if o.away.Load() {
+		return nil, time.Time{}, errAway
+	}
+	if o.damaged[key] {
+		return nil, time.Time{}, damage(key)
+	}
+	return o.Store.Lookup(ctx, key)
+}
+
+func (o *operated) Forget(ctx context.Context, key idempotency.Key) error {
+	if o.away.Load() {
+		return errAway
+	}
+	return o.Store.Forget(ctx, key)
+}
+
+func damage(key idempotency.Key) error {
+	return &idempotency.UnreadableError{Where: "record " + key.String(), Err: errors.New("it is damaged")}
+}
+
+func (o *operated) listed(page []idempotency.Listed, next string, err error) ([]idempotency.Listed, string, error) {
+	if o.away.Load() {
+		return nil, "", errAway
+	}
+	for i, listed := range page {
+		if o.damaged[listed.Key] {
+			page[i] = idempotency.Listed{Key: listed.Key, Unreadable: damage(listed.Key)}
+		}
+	}
+	return page, next, err
+}
+
+func (o *operated) List(ctx context.Context, cursor string, limit int) ([]idempotency.Listed, string, error) {
+	return o.listed(o.Store.List(ctx, cursor, limit))
+}
+
+func (o *operated) Find(ctx context.Context, of []idempotency.Beginning, cursor string, limit int) ([]idempotency.Listed, string, error) {
+	return o.listed(o.Store.Find(ctx, of, cursor, limit))
+}
+
+// operate opens a store of this name, with these namespaces, each of a configuration
+// that runs.
+func operate(t *testing.T, name string, namespaces ...string) *operated {
+	t.Helper()
+	o := &operated{Store: memory.New(64 << 20), name: t.Name() + " " + name, damaged: make(map[idempotency.Key]bool)}
+	for _, namespace := range namespaces {
+		h := &storeHandle{
+			config: o, key: o.name, logger: zap.NewNop(), namespace: namespace,
+			settings: engine.Settings{Limits: engine.Limits{InFlight: 10}}, memoryLimit: 64 << 20,
+		}
+		store := started(t, h)
+		t.Cleanup(func() {
+			cleanedUp(h)
+			if len(store.namespaces()) == 0 {
+				<-store.ended // the next test finds no store open
+			}
+		})
+	}
+	return o
+}
+
+// claimed is what was claimed of a key, and how its run ended: "" for not at all.
+type claimed struct {
+	namespace, provider, id, route string
+	state                          idempotency.State
+	lease                          time.Duration
+}
+
+func (o *operated) put(t *testing.T, c claimed) idempotency.Key {
+	t.Helper()
+	if c.namespace == "" {
+		c.namespace = "default"
+	}
+	if c.lease == 0 {
+		c.lease = time.Hour
+	}
+	key := idempotency.Identity{Namespace: c.namespace, Scope: []string{c.route}, Prefix: c.provider, ID: c.id}.Key()
+	got, err := o.Claim(t.Context(), idempotency.Claim{
+		Key: key, Token: "secret-token", ExecutionID: "execution of " + c.id + c.route,
+		Origin: idempotency.Origin{Provider: c.provider, DeliveryID: c.id},
+		Terms:  idempotency.Terms{Lease: c.lease, Retention: time.Hour},
+	})
+	if err != nil || got.Verdict != idempotency.Proceed {
+		t.Fatalf("claim of %+v: %v, %v", c, got.Verdict, err)
+	}
+	if c.state != "" {
+		settlement := idempotency.Settlement{State: c.state, Counted: true, Retention: time.Hour}
+		if c.state == idempotency.Complete {
+			settlement.Response = &idempotency.Response{Status: 201, Body: []byte("kept")}
+		}
+		if err := o.Settle(t.Context(), key, got.Record, settlement); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return key
+}
+
+// asked is the answer of the admin API.
+type asked struct {
+	status  int
+	kind    string
+	text    string
+	Keys    []shownRecord    `json:"keys"`
+	Next    string           `json:"next"`
+	Missing []string         `json:"missing"`
+	Detail  string           `json:"detail"`
+	Code    string           `json:"code"`
+	Status  int              `json:"status"`
+	Stores  []storeReadiness `json:"stores"`
+	Unasked []storeReadiness `json:"unasked"`
+}
+
+func (a asked) ids() []string {
+	ids := make([]string, 0, len(a.Keys))
+	for _, one := range a.Keys {
+		ids = append(ids, one.DeliveryID)
+	}
+	slices.Sort(ids)
+	return ids
+}
+
+func askAdmin(t *testing.T, method, target, body string) asked {
+	t.Helper()
+	mux := http.NewServeMux()
+	for _, route := range new(AdminAPI).Routes() {
+		mux.HandleFunc(route.Pattern, func(w http.ResponseWriter, r *http.Request) {
+			if err := route.Handler.ServeHTTP(w, r); err != nil {
+				t.Errorf("%s %s: %v is not answered as a problem", method, target, err)
+			}
+		})
+	}
+	w := httptest.NewRecorder()
+	mux.ServeHTTP(w, httptest.NewRequest(method, target, strings.NewReader(body)))
+	a := asked{status: w.Code, kind: w.Header().Get("Content-Type"), text: w.Body.String()}
+	if w.Code != http.StatusNoContent {
+		if err := json.Unmarshal(w.Body.Bytes(), &a); err != nil {
+			t.Fatalf("%s %s: %v in %q", method, target, err, a.text)
+		}
+	}
+	if strings.Contains(a.text, "secret-token") {
+		t.Errorf("%s %s shows the owner's token", method, target)
+	}
+	return a
+}
+
+func wantAsked(t *testing.T, method, target, body string, status int) asked {
+	t.Helper()
+	a := askAdmin(t, method, target, body)
+	if a.status != status {
+		t.Fatalf("%s %s %s: got %d %s, want %d", method, target, body, a.status, a.text, status)
+	}
+	return a
+}
