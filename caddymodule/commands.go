@@ -319,6 +319,9 @@ func printProvider(w io.Writer, name string) error {
 
 const (
 	socketNetwork = "unix/"
+	// What the name of a proxy's socket begins and ends with.
+	adminSocketPrefix = "dedup-admin-"
+	adminSocketSuffix = ".sock"
 	// socketMode lets only the process's user reach the admin API.
 	socketMode = "|0600"
 	// longestSocket is the length of a path that every system takes for a unix
@@ -330,7 +333,7 @@ const (
 // the given address.
 func adminSocketAt(listen string) string {
 	name := strings.NewReplacer(":", "-", "[", "", "]", "", "%", "-").Replace(strings.TrimPrefix(listen, ":"))
-	return socketNetwork + filepath.Join(caddy.AppDataDir(), "dedup-admin-"+name+".sock") + socketMode
+	return socketNetwork + filepath.Join(caddy.AppDataDir(), adminSocketPrefix+name+adminSocketSuffix) + socketMode
 }
 
 // adminSocket is the path of a unix socket for the admin API, "" for none.

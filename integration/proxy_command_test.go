@@ -11,7 +11,12 @@ import (
 // startProxyCommand runs `caddy-dedup proxy` before an upstream.
 func startProxyCommand(t *testing.T, up *upstream, args ...string) *caddy {
 	t.Helper()
-	dir := shortTempDir(t)
+	return startProxyIn(t, shortTempDir(t), up, args...)
+}
+
+// startProxyIn is startProxyCommand with a directory for its data.
+func startProxyIn(t *testing.T, dir string, up *upstream, args ...string) *caddy {
+	t.Helper()
 	addr := fmt.Sprintf("127.0.0.1:%d", freePort(t))
 	p := startProcess(t, dir, append([]string{"proxy", "--from", addr, "--to", up.addr}, args...)...)
 	p.addr, p.conf.dir = addr, dir

@@ -1,0 +1,237 @@
+package caddymodule
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/url"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/caddyserver/caddy/v2"
+)
+
+const (
+	// dialFor and answerFor limit the wait for the admin API. It answers within
+	// [findFor], and a little.
+	dialFor   = 5 * time.Second
+	answerFor = findFor + 15*time.Second
+	// mostAnswer is the size of an answer: a page of a thousand records, or a response.
+	mostAnswer = 256 << 20
+)
+
+// adminClient asks the admin API at one address.
+type adminClient struct {
+	address string // for people
+	base    string // of its URLs
+	socket  bool
+	http    *http.Client
+}
+
+func newAdminClient(address string) (*adminClient, error) {
+	at, err := caddy.ParseNetworkAddressWithDefaults(address, "tcp", 2019)
+	if err != nil || at.PortRangeSize() > 1 || at.IsFdNetwork() {
+		return nil, wrongUsage("--address %q is not an address; use one such as localhost:2019 or unix//run/caddy/admin.sock", address)
+	}
+	base := "http://" + at.JoinHostPort(0)
+	if at.IsUnixNetwork() {
+		base = "http://127.0.0.1" // a host that the admin API takes on a socket
+		at.Host, _, _ = strings.Cut(at.Host, "|")
+	}
+	dialer := net.Dialer{Timeout: dialFor}
+	return &adminClient{address: address, base: base, socket: at.IsUnixNetwork(), http: &http.Client{
+		Timeout: answerFor,
+		Transport: &http.Transport{
+			DisableKeepAlives: true,
+			DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+				return dialer.DialContext(ctx, at.Network, at.JoinHostPort(0))
+			},
+		},
+	}}, nil
+}
+
+// findAdmin returns a client of the admin API at the address, or, without one, where
+// the environment says, where Caddy's is by default, or where a proxy's is.
+func findAdmin(ctx context.Context, address string) (*adminClient, error) {
+	if address != "" {
+		return newAdminClient(address)
+	}
+	if os.Getenv("CADDY_ADMIN") != "" {
+		return newAdminClient(caddy.DefaultAdminListen) // it has that value
+	}
+	client, err := newAdminClient(caddy.DefaultAdminListen)
+	if err != nil {
+		return nil, err
+	}
+	tried := client.isOurs(ctx)
+	if tried == nil {
+		return client, nil
+	}
+	sockets, err := filepath.Glob(filepath.Join(escapedGlob(caddy.AppDataDir()), adminSocketPrefix+"*"+adminSocketSuffix))
+	if err != nil {
+		return nil, err
+	}
+	var found []*adminClient
+	for _, socket := range sockets {
+		client, err := newAdminClient(socketNetwork + socket)
+		if err != nil {
+			return nil, err
+		}
+		if err := client.isOurs(ctx); err != nil {
+			tried = errors.Join(tried, err)
+			continue
+		}
+		found = append(found, client)
+	}
+	switch len(found) {
+	case 0:
+		return nil, exitError{exitNoAnswer, fmt.Errorf("no admin API of caddy-dedup answers, at %s or at a socket %s*%s in %s; name it with --address\n%w",
+			caddy.DefaultAdminListen, adminSocketPrefix, adminSocketSuffix, caddy.AppDataDir(), tried)}
+	case 1:
+		return found[0], nil
+	default:
+		var addresses []string
+		for _, client := range found {
+			addresses = append(addresses, client.address)
+		}
+		return nil, wrongUsage("several proxies run here; choose one with --address:\n%s", strings.Join(addresses, "\n"))
+	}
+}
+
+// escapedGlob is a pattern for exactly this path.
+func escapedGlob(path string) string {
+	return strings.NewReplacer(`\`, `\\`, `*`, `\*`, `?`, `\?`, `[`, `\[`).Replace(path)
+}
+
+// isOurs returns nil if the admin API of a caddy-dedup answers. It makes a mistake on
+// purpose, for which no store has to be asked.
+func (c *adminClient) isOurs(ctx context.Context) error {
+	err := c.do(ctx, http.MethodGet, keysPath, nil)
+	if p, ok := errors.AsType[*adminProblem](err); ok && p.Status == http.StatusBadRequest {
+		return nil
+	}
+	return err
+}
+
+// do asks, and decodes the answer. An error has the status with which a command ends.
+func (c *adminClient) do(ctx context.Context, method, target string, into any) error {
+	r, err := http.NewRequestWithContext(ctx, method, c.base+target, http.NoBody)
+	if err != nil {
+		return err
+	}
+	if !c.socket { // where the admin API accepts none
+		r.Header.Set("Origin", c.base)
+	}
+	answer, err := c.http.Do(r)
+	if err != nil {
+		return exitError{exitNoAnswer, fmt.Errorf("%s does not answer: %w", c.address, err)}
+	}
+	defer answer.Body.Close()
+	kind := answer.Header.Get("Content-Type")
+	body := io.LimitReader(answer.Body, mostAnswer)
+	switch {
+	case kind == "application/problem+json":
+		p := new(adminProblem)
+		if err := json.NewDecoder(body).Decode(p); err != nil {
+			return c.notOurs(fmt.Errorf("a problem that cannot be read: %w", err))
+		}
+		return exitError{exitOf(p.Status), p}
+	case answer.StatusCode == http.StatusNoContent && into == nil:
+		return nil
+	case answer.StatusCode == http.StatusOK && kind == "application/json" && into != nil:
+		if err := json.NewDecoder(body).Decode(into); err != nil {
+			return c.notOurs(err)
+		}
+		return nil
+	default:
+		said, _ := io.ReadAll(io.LimitReader(body, 200)) // what there is of it
+		return c.notOurs(fmt.Errorf("%s: %.200q", answer.Status, said))
+	}
+}
+
+func (c *adminClient) notOurs(err error) error {
+	return exitError{exitNoAnswer, fmt.Errorf("%s does not answer as the admin API of a caddy-dedup of this version: %w", c.address, err)}
+}
+
+// exitOf is the exit status for a problem: who asked wrongly, what is not there or
+// cannot be done, or a store that does not answer.
+func exitOf(status int) int {
+	switch status {
+	case http.StatusBadRequest, http.StatusMethodNotAllowed:
+		return exitUsage
+	case http.StatusServiceUnavailable:
+		return exitNoAnswer
+	default:
+		return exitNotFound
+	}
+}
+
+// list gives the records of a list to see, up to limit of them, and returns where the
+// list goes on, "" for its end.
+func (c *adminClient) list(ctx context.Context, query url.Values, limit int, see func(shownRecord)) (next string, err error) {
+	unasked := make(map[string]error)
+	for limit > 0 {
+		query.Set(paramLimit, strconv.Itoa(min(limit, mostKeys)))
+		var page shownPage
+		if err := c.do(ctx, http.MethodGet, listPath+"?"+query.Encode(), &page); err != nil {
+			return query.Get(paramCursor), err
+		}
+		for _, record := range page.Keys {
+			see(record)
+		}
+		for _, store := range page.Unasked {
+			unasked[store.Store] = fmt.Errorf("%s could not be asked: %s", store.Store, store.Error)
+		}
+		limit -= len(page.Keys)
+		if next = page.Next; next == "" {
+			break
+		}
+		query.Set(paramCursor, next)
+	}
+	if len(unasked) > 0 {
+		var all []error
+		for _, err := range unasked {
+			all = append(all, err)
+		}
+		slices.SortFunc(all, func(a, b error) int { return strings.Compare(a.Error(), b.Error()) })
+		return next, exitError{exitNoAnswer, errors.Join(all...)}
+	}
+	return next, nil
+}
+
+// show returns the record of a key, with the kept response if that is wanted.
+func (c *adminClient) show(ctx context.Context, key string, withBody bool) (record shownRecord, err error) {
+	target := keysPath + key
+	if withBody {
+		target += "?body=true"
+	}
+	return record, c.do(ctx, http.MethodGet, target, &record)
+}
+
+// find returns the records that an argument names: a key, or all keys of a delivery ID.
+// A delivery ID may look like a key: some senders use hashes.
+func (c *adminClient) find(ctx context.Context, arg, provider string) (found []shownRecord, err error) {
+	if isKey(arg) {
+		record, err := c.show(ctx, arg, false)
+		if err == nil {
+			return []shownRecord{record}, nil
+		}
+		if p, ok := errors.AsType[*adminProblem](err); !ok || p.Status != http.StatusNotFound {
+			return nil, err
+		}
+	}
+	query := url.Values{paramDeliveryID: {arg}}
+	if provider != "" {
+		query.Set(paramProvider, provider)
+	}
+	_, err = c.list(ctx, query, mostFound, func(record shownRecord) { found = append(found, record) })
+	return found, err
+}

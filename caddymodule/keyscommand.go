@@ -1,0 +1,341 @@
+package caddymodule
+
+import (
+	"bufio"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/url"
+	"strconv"
+	"strings"
+
+	caddycmd "github.com/caddyserver/caddy/v2/cmd"
+	"github.com/spf13/cobra"
+
+	"github.com/caddy-dedup/caddy-dedup/internal/delivery"
+	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
+)
+
+func init() {
+	caddycmd.RegisterCommand(caddycmd.Command{
+		Name:  "keys",
+		Usage: "list|show|release|forget",
+		Short: "Lists and shows keys, frees and forgets them",
+		Long: `
+Asks a running caddy-dedup about its keys, by its admin API. A key is named by
+its 64 hex digits, as in the log, or by the delivery ID that the sender knows.
+
+The admin API is that of --address, else of $CADDY_ADMIN, else at Caddy's
+default, localhost:2019, else at the socket in the data directory where
+'caddy-dedup proxy' puts it.
+
+Exit status: 0 done; 1 not found, or refused because a run is in flight;
+2 wrong usage, or not confirmed; 3 no answer, from the admin API or a store.`,
+		CobraFunc: func(cmd *cobra.Command) {
+			cmd.Args = cobra.ArbitraryArgs // else Cobra's own error would end with status 1
+			cmd.RunE = ending(func(c *keysCommand) error {
+				if len(c.args) == 0 {
+					return c.Help()
+				}
+				return wrongUsage("%q is no command; accepted are list, show, release and forget", c.args[0])
+			})
+			cmd.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
+				return ending(func(*keysCommand) error { return wrongUsage("%w", err) })(cmd, nil)
+			})
+			cmd.PersistentFlags().String("address", "", "Address of the admin API, such as localhost:2019 or unix//run/caddy/admin.sock")
+			cmd.PersistentFlags().Bool("json", false, "Print one JSON object a line")
+			cmd.AddCommand(listCommand(), showCommand(),
+				changeCommand("release", "Frees keys: the next request runs", "released", http.MethodPost, "/release", `
+Frees a held, complete or exhausted key: its next request runs. The record
+keeps its history, and the allowed attempts begin anew.`),
+				changeCommand("forget", "Forgets keys", "forgotten", http.MethodDelete, "", `
+Removes a key and its kept response, also where they cannot be read. Its next
+request is a first one.`))
+		},
+	})
+}
+
+// The exit statuses of the command, for scripts.
+const (
+	exitNotFound = 1
+	exitUsage    = 2
+	exitNoAnswer = 3
+)
+
+// exitError is an error with the exit status that it means.
+type exitError struct {
+	status int
+	error
+}
+
+// Unwrap returns the error itself.
+func (e exitError) Unwrap() error { return e.error }
+
+func wrongUsage(format string, arguments ...any) error {
+	return exitError{exitUsage, fmt.Errorf(format, arguments...)}
+}
+
+// keysCommand is one call of a command.
+type keysCommand struct {
+	*cobra.Command
+	args []string
+}
+
+// ending makes a command end with the status of its error. Caddy's own way would log
+// the error, and would end a status of 1 with it.
+func ending(run func(*keysCommand) error) func(*cobra.Command, []string) error {
+	return func(cmd *cobra.Command, args []string) error {
+		err := run(&keysCommand{cmd, args})
+		if err == nil {
+			return nil
+		}
+		cmd.SilenceErrors = true
+		fmt.Fprintln(cmd.ErrOrStderr(), "Error:", printableLines(err.Error()))
+		exit, ok := errors.AsType[exitError](err)
+		if !ok || exit.status == exitNotFound {
+			return err
+		}
+		return caddycmd.WrapCommandFuncForCobra(func(caddycmd.Flags) (int, error) { return exit.status, nil })(cmd, args)
+	}
+}
+
+func (c *keysCommand) text(flag string) string {
+	text, _ := c.Flags().GetString(flag) // it is defined
+	return text
+}
+
+func (c *keysCommand) is(flag string) bool {
+	is, _ := c.Flags().GetBool(flag) // it is defined
+	return is
+}
+
+func (c *keysCommand) client() (*adminClient, error) {
+	return findAdmin(c.Context(), c.text("address"))
+}
+
+// listFlags are the filters of the admin API, as flags.
+var listFlags = []struct{ name, parameter, usage string }{
+	{"provider", paramProvider, "Only keys of this provider, such as github"},
+	{"delivery-id", paramDeliveryID, "Only keys of this delivery ID"},
+	{"execution-id", paramExecutionID, "Only the key of this execution"},
+	{"older-than", paramOlderThan, "Only keys that were claimed longer ago than this, such as 15m or 7d"},
+	{"newer-than", paramNewerThan, "Only keys that were claimed since"},
+	{"cursor", paramCursor, "Where to go on, as a list before has said"},
+}
+
+func listCommand() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "list",
+		Short: "Lists keys",
+		Long:  "\nLists keys with their state, by all filters that are given.",
+		Args:  cobra.ArbitraryArgs,
+		RunE:  ending((*keysCommand).list),
+	}
+	cmd.Flags().StringArray("state", nil, "Only keys in this state: "+strings.Join(shownStates, ", ")+"; may be repeated")
+	for _, flag := range listFlags {
+		cmd.Flags().String(flag.name, "", flag.usage)
+	}
+	cmd.Flags().Int("limit", defaultKeys, "How many keys to list at most")
+	complete(cmd, "state", shownStates)
+	complete(cmd, "provider", providerNames())
+	return cmd
+}
+
+// complete offers the values of a flag to the shell.
+func complete(cmd *cobra.Command, flag string, values []string) {
+	if err := cmd.RegisterFlagCompletionFunc(flag, cobra.FixedCompletions(values, cobra.ShellCompDirectiveNoFileComp)); err != nil {
+		panic("caddymodule: completing a flag that is not defined: " + err.Error())
+	}
+}
+
+func providerNames() []string {
+	var names []string
+	for _, p := range delivery.Providers() {
+		names = append(names, p.Name)
+	}
+	return names
+}
+
+func (c *keysCommand) list() error {
+	if len(c.args) > 0 {
+		return wrongUsage("list takes no argument such as %q; `keys show` shows one key", c.args[0])
+	}
+	limit, err := c.Flags().GetInt("limit")
+	if err != nil || limit < 1 {
+		return wrongUsage("--limit %d is not accepted; it is a number from 1 on", limit)
+	}
+	states, err := c.Flags().GetStringArray("state")
+	if err != nil {
+		return err
+	}
+	query := url.Values{paramState: states}
+	for _, flag := range listFlags {
+		switch text := c.text(flag.name); {
+		case text != "":
+			query.Set(flag.parameter, text)
+		case c.Flags().Changed(flag.name):
+			return wrongUsage("--%s is empty; leave it out, or give it a value", flag.name)
+		}
+	}
+	client, err := c.client()
+	if err != nil {
+		return err
+	}
+	print := c.printer()
+	next, err := client.list(c.Context(), query, limit, print.row)
+	print.done()
+	if next != "" {
+		fmt.Fprintf(c.ErrOrStderr(), "There are more; go on with --cursor %s\n", next)
+	}
+	return err
+}
+
+func showCommand() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "show <key or delivery ID>...",
+		Short: "Shows all that is known of keys",
+		Args:  cobra.ArbitraryArgs,
+		RunE:  ending((*keysCommand).show),
+	}
+	cmd.Flags().Bool("body", false, "Show the kept responses, too")
+	addProviderFlag(cmd)
+	return cmd
+}
+
+func addProviderFlag(cmd *cobra.Command) {
+	cmd.Flags().String("provider", "", "Only delivery IDs of this provider, such as github")
+	complete(cmd, "provider", providerNames())
+}
+
+func (c *keysCommand) show() error {
+	client, found, missing, err := c.named()
+	if err != nil {
+		return err
+	}
+	print := c.printer()
+	for _, record := range found {
+		if c.is("body") {
+			if record, err = client.show(c.Context(), record.Key, true); err != nil {
+				return err
+			}
+		}
+		print.whole(record)
+	}
+	return missing
+}
+
+// named finds the records that the arguments name. The error missing names those of
+// which there is none.
+func (c *keysCommand) named() (client *adminClient, found []shownRecord, missing, err error) {
+	if len(c.args) == 0 {
+		return nil, nil, nil, wrongUsage("%s takes keys or delivery IDs, and there are none", c.Name())
+	}
+	for i, arg := range c.args {
+		if arg == "" {
+			return nil, nil, nil, wrongUsage("argument %d is empty; it is a key or a delivery ID", i+1)
+		}
+	}
+	if client, err = c.client(); err != nil {
+		return nil, nil, nil, err
+	}
+	seen := make(map[string]bool)
+	var unknown []string
+	for _, arg := range c.args {
+		records, err := client.find(c.Context(), arg, c.text("provider"))
+		if err != nil {
+			return nil, nil, nil, err
+		}
+		if len(records) == 0 {
+			unknown = append(unknown, strconv.Quote(arg))
+		}
+		for _, record := range records {
+			if !seen[record.Key] {
+				seen[record.Key] = true
+				found = append(found, record)
+			}
+		}
+	}
+	if len(unknown) > 0 {
+		missing = exitError{exitNotFound, fmt.Errorf("there is no key and no delivery ID %s", strings.Join(unknown, ", "))}
+	}
+	return client, found, missing, nil
+}
+
+// changeCommand is a command that does something to each key.
+func changeCommand(name, short, done, method, action, long string) *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   name + " <key or delivery ID>...",
+		Short: short,
+		Long:  long + "\n\nIt is refused while a run is in flight under the key. More than one key are\nchanged only with --yes, or after a question.",
+		Args:  cobra.ArbitraryArgs,
+		RunE: ending(func(c *keysCommand) error {
+			return c.change(done, func(client *adminClient, key string) error {
+				return client.do(c.Context(), method, keysPath+key+action, nil)
+			})
+		}),
+	}
+	cmd.Flags().BoolP("yes", "y", false, "Do not ask before more than one key is changed")
+	addProviderFlag(cmd)
+	return cmd
+}
+
+func (c *keysCommand) change(done string, change func(*adminClient, string) error) error {
+	client, found, missing, err := c.named()
+	if err != nil {
+		return err
+	}
+	if len(found) > 1 && !c.is("yes") {
+		if err := c.confirm(found); err != nil {
+			return err
+		}
+	}
+	print := c.printer()
+	failed := missing
+	for _, record := range found {
+		if err := change(client, record.Key); err != nil {
+			failed = errors.Join(failed, fmt.Errorf("%s: %w", record.Key, err))
+			continue
+		}
+		print.changed(done, record)
+	}
+	return worst(failed)
+}
+
+// worst gives several errors the highest of their statuses.
+func worst(err error) error {
+	joined, ok := err.(interface{ Unwrap() []error })
+	if !ok {
+		return err
+	}
+	status := exitNotFound
+	for _, one := range joined.Unwrap() {
+		if exit, ok := errors.AsType[exitError](worst(one)); ok {
+			status = max(status, exit.status)
+		}
+	}
+	return exitError{status, err}
+}
+
+// confirm asks whether all these keys are meant.
+func (c *keysCommand) confirm(found []shownRecord) error {
+	table := newTable(c.ErrOrStderr())
+	for _, record := range found {
+		table.row(record)
+	}
+	table.done()
+	fmt.Fprintf(c.ErrOrStderr(), "%s these %d keys? [y/N] ", c.Name(), len(found))
+	line, _ := bufio.NewReader(c.InOrStdin()).ReadString('\n') // at its end nobody has said yes
+	switch strings.ToLower(strings.TrimSpace(line)) {
+	case "y", "yes":
+		return nil
+	default:
+		fmt.Fprintln(c.ErrOrStderr())
+		return wrongUsage("%d keys are named and nothing was changed; --yes changes them all", len(found))
+	}
+}
+
+// isKey reports whether an argument is a key in hex.
+func isKey(text string) bool {
+	_, err := idempotency.ParseKey(text)
+	return err == nil
+}

@@ -1,0 +1,197 @@
+package caddymodule
+
+import (
+	"cmp"
+	"encoding/json"
+	"fmt"
+	"io"
+	"slices"
+	"strconv"
+	"strings"
+	"text/tabwriter"
+	"time"
+	"unicode"
+	"unicode/utf16"
+)
+
+// keysPrinter prints records, for people or for programs.
+type keysPrinter interface {
+	// row prints a record as one of many.
+	row(shownRecord)
+	// whole prints all that is known of a record.
+	whole(shownRecord)
+	// changed says what was done to a key.
+	changed(done string, before shownRecord)
+	// done prints what is left.
+	done()
+}
+
+func (c *keysCommand) printer() keysPrinter {
+	if c.is("json") {
+		return jsonLines{c.OutOrStdout()}
+	}
+	return newTable(c.OutOrStdout())
+}
+
+// jsonLines prints one JSON object a line.
+type jsonLines struct{ out io.Writer }
+
+func (j jsonLines) row(r shownRecord)   { j.print(r) }
+func (j jsonLines) whole(r shownRecord) { j.print(r) }
+func (j jsonLines) done()               {}
+
+func (j jsonLines) changed(done string, before shownRecord) {
+	j.print(struct {
+		Result     string `json:"result"`
+		Key        string `json:"key"`
+		Provider   string `json:"provider,omitempty"`
+		DeliveryID string `json:"delivery_id,omitempty"`
+		StateWas   string `json:"state_was"`
+	}{done, before.Key, before.Provider, before.DeliveryID, before.State})
+}
+
+func (j jsonLines) print(value any) {
+	var line strings.Builder
+	encoder := json.NewEncoder(&line)
+	encoder.SetEscapeHTML(false) // it is no HTML, and IDs are to be read as they are
+	if err := encoder.Encode(value); err != nil {
+		panic("caddymodule: a record that JSON cannot hold: " + err.Error()) // it came as JSON
+	}
+	fmt.Fprintln(j.out, escaped(strings.TrimSuffix(line.String(), "\n")))
+}
+
+// escaped writes characters that a terminal could obey, and that JSON lets through, as
+// JSON's escapes: they stand in texts only.
+func escaped(text string) string {
+	var out strings.Builder
+	for _, r := range text {
+		if r <= unicode.MaxASCII || unicode.IsPrint(r) {
+			out.WriteRune(r)
+			continue
+		}
+		for _, unit := range utf16.Encode([]rune{r}) {
+			fmt.Fprintf(&out, `\u%04x`, unit)
+		}
+	}
+	return out.String()
+}
+
+// table prints records in columns.
+type table struct {
+	out     io.Writer
+	columns *tabwriter.Writer
+	rows    int
+	wholes  int
+}
+
+func newTable(out io.Writer) *table {
+	return &table{out: out, columns: tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)}
+}
+
+func (t *table) row(r shownRecord) {
+	if t.rows == 0 {
+		fmt.Fprintln(t.columns, "STATE\tPROVIDER\tATTEMPT\tSTATUS\tCLAIMED\tKEY\tDELIVERY ID") // the ID last: some are long
+	}
+	t.rows++
+	fmt.Fprintf(t.columns, "%s\t%s\t%s\t%s\t%s\t%s\t%s\n", printable(r.State), orDash(r.Provider), orDash(number(r.Attempt)),
+		orDash(number(r.Status)), orDash(moment(r.Claimed)), printable(r.Key), orDash(r.DeliveryID))
+}
+
+func (t *table) done() {
+	_ = t.columns.Flush() // whoever reads it has gone
+}
+
+func (t *table) whole(r shownRecord) {
+	if t.wholes++; t.wholes > 1 {
+		fmt.Fprintln(t.out)
+	}
+	for _, line := range []struct{ label, text string }{
+		{"key", r.Key},
+		{"state", r.State},
+		{"unreadable", r.Unreadable},
+		{"provider", r.Provider},
+		{"delivery ID", r.DeliveryID},
+		{"execution ID", r.ExecutionID},
+		{"parent ID", r.ParentID},
+		{"attempt", number(r.Attempt)},
+		{"status", number(r.Status)},
+		{"claimed", moment(r.Claimed)},
+		{"ended", moment(r.Ended)},
+		{"lease until", moment(r.LeaseUntil)},
+		{"expires", moment(r.Expires)},
+		{"store", r.Store},
+	} {
+		if line.text != "" {
+			fmt.Fprintf(t.columns, "%s\t%s\n", line.label, printable(line.text))
+		}
+	}
+	t.response(r.Response)
+	t.done()
+}
+
+func (t *table) response(r *shownResponse) {
+	if r == nil {
+		return
+	}
+	fmt.Fprintf(t.columns, "response\t%d\n", r.Status)
+	var names []string
+	for name := range r.Header {
+		names = append(names, name)
+	}
+	slices.Sort(names)
+	for _, name := range names {
+		for _, value := range r.Header[name] {
+			fmt.Fprintf(t.columns, "\t%s\n", printable(name+": "+value))
+		}
+	}
+	t.done()
+	switch {
+	case r.Omitted:
+		fmt.Fprintln(t.out, "the body was too large, and is not kept")
+	case len(r.Base64) > 0:
+		fmt.Fprintf(t.out, "the body is %d bytes that are no text; --json has them in base64\n", len(r.Base64))
+	case r.Body != "":
+		fmt.Fprintf(t.out, "\n%s\n", printableLines(r.Body))
+	}
+}
+
+func (t *table) changed(done string, before shownRecord) {
+	fmt.Fprintf(t.out, "%s %s %s (was %s)\n", done, printable(before.Key), orDash(before.DeliveryID), printable(before.State))
+}
+
+func number(n int) string {
+	if n == 0 {
+		return ""
+	}
+	return strconv.Itoa(n)
+}
+
+func moment(at time.Time) string {
+	if at.IsZero() {
+		return ""
+	}
+	return at.UTC().Format(time.RFC3339)
+}
+
+func orDash(text string) string { return cmp.Or(printable(text), "-") }
+
+// printable returns a text that came from outside, quoted if there is anything in it
+// that a terminal could obey.
+func printable(text string) string {
+	for _, r := range text {
+		if !unicode.IsPrint(r) || r == unicode.ReplacementChar {
+			return strconv.Quote(text)
+		}
+	}
+	return text
+}
+
+// printableLines is printable for each line of a text.
+func printableLines(text string) string {
+	lines := strings.Split(strings.TrimSuffix(text, "\n"), "\n")
+	for i, line := range lines {
+		indented := strings.TrimLeft(line, "\t")
+		lines[i] = line[:len(line)-len(indented)] + printable(indented)
+	}
+	return strings.Join(lines, "\n")
+}

@@ -1,0 +1,238 @@
+package integration
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// keys runs `caddy-dedup keys` with the admin API of the process.
+func (p *caddy) keys(t *testing.T, want int, args ...string) string {
+	t.Helper()
+	output, code := command(t, p.conf.dir, append([]string{"keys", "--address", "unix/" + adminSocket(p.conf.dir)}, args...)...)
+	if code != want {
+		t.Fatalf("keys %q ended with %d, want %d:\n%s", args, code, want, output)
+	}
+	return output
+}
+
+// objects are those of an output with one JSON object a line.
+func objects(t *testing.T, output string) []map[string]any {
+	t.Helper()
+	var all []map[string]any
+	for line := range strings.Lines(output) {
+		var one map[string]any
+		if err := json.Unmarshal([]byte(line), &one); err != nil {
+			t.Fatalf("%v in the line %q", err, line)
+		}
+		all = append(all, one)
+	}
+	return all
+}
+
+func mustSay(t *testing.T, output string, words ...string) {
+	t.Helper()
+	for _, word := range words {
+		if !strings.Contains(output, word) {
+			t.Errorf("it does not say %q:\n%s", word, output)
+		}
+	}
+}
+
+// A delivery that was cut off is found by its ID, freed, redelivered, and forgotten.
+func TestKeysCommand(t *testing.T) {
+	t.Parallel()
+	eachStore(t, func(t *testing.T, store string) {
+		up := startUpstream(t, func(w http.ResponseWriter, r *http.Request, n run) {
+			if n.N == 1 && r.Header.Get("Idempotency-Key") == "cut" {
+				noAnswer(w, r, n)
+				return
+			}
+			answers201(w, r, n)
+		})
+		p := start(t, conf{store: store, site: lines(dedupBlock("unknown hold"), proxyTo(up))})
+		wantFresh(t, p.post(t, "/", "whole", "body"), 201, "run 1 of whole")
+		p.post(t, "/", "cut", "body")
+		wantProblem(t, p.post(t, "/", "cut", "body"), 409, "outcome_unknown")
+
+		mustSay(t, p.keys(t, 0, "list"), "STATE", "complete", "held", "whole", "cut")
+		held := objects(t, p.keys(t, 0, "list", "--json", "--state", "held", "--newer-than", "1h"))
+		if len(held) != 1 || held[0]["delivery_id"] != "cut" {
+			t.Fatalf("held are %v", held)
+		}
+		key := held[0]["key"].(string)
+		for _, name := range []string{key, "cut"} {
+			if shown := objects(t, p.keys(t, 0, "show", "--json", name)); len(shown) != 1 || shown[0]["key"] != key {
+				t.Errorf("%s is shown as %v", name, shown)
+			}
+			mustSay(t, p.keys(t, 0, "show", name), "state", "held", "delivery ID", "cut", key, "expires")
+		}
+		mustSay(t, p.keys(t, 0, "show", "--body", "whole"), "response", "201", "run 1 of whole")
+		mustSay(t, p.keys(t, 0, "release", "cut"), "released", key, "cut", "was held")
+		wantFresh(t, p.post(t, "/", "cut", "body"), 201, "run 2 of cut")
+
+		mustSay(t, p.keys(t, 2, "forget", "cut", "whole"), "2 keys", "nothing was changed", "--yes")
+		if left := objects(t, p.keys(t, 0, "list", "--json")); len(left) != 2 {
+			t.Errorf("without --yes it left %v", left)
+		}
+		gone := objects(t, p.keys(t, 0, "forget", "--json", "--yes", "cut", "whole"))
+		if len(gone) != 2 || gone[0]["result"] != "forgotten" || gone[0]["key"] != key || gone[0]["state_was"] != "complete" {
+			t.Errorf("it says of what it forgot %v", gone)
+		}
+		mustSay(t, p.keys(t, 1, "show", "cut"), `no delivery ID "cut"`)
+		wantFresh(t, p.post(t, "/", "whole", "body"), 201, "run 2 of whole")
+	})
+}
+
+func TestKeysCommandPages(t *testing.T) {
+	t.Parallel()
+	up := startUpstream(t, answers201)
+	p := start(t, conf{store: "store file", site: lines("dedup", proxyTo(up))})
+	for i := range 5 {
+		p.post(t, "/", fmt.Sprint("k", i), "body")
+	}
+	output := p.keys(t, 0, "list", "--limit", "3")
+	mustSay(t, output, "There are more")
+	_, cursor, _ := strings.Cut(strings.TrimSpace(output), "--cursor ")
+	rest := p.keys(t, 0, "list", "--json", "--limit", "3", "--cursor", cursor)
+	if n := len(objects(t, rest)); n != 2 {
+		t.Errorf("the second page has %d keys, want 2", n)
+	}
+}
+
+// What a sender writes is text in the terminal, whatever it is.
+func TestKeysCommandPrintsNoControlCharacters(t *testing.T) {
+	t.Parallel()
+	up := startUpstream(t, answers201)
+	p := start(t, conf{store: "store memory", site: lines(dedupBlock("key json /id", "methods POST"), proxyTo(up))})
+	const id = "\x1b[31m<b>\u009b2J\u202e\nSTATE"
+	body, err := json.Marshal(map[string]string{"id": id})
+	if err != nil {
+		t.Fatal(err)
+	}
+	p.post(t, "/", "", string(body))
+	for _, args := range [][]string{{"list"}, {"list", "--json"}, {"show", id}, {"show", "--json", id}, {"forget", id}, {"show", id}} {
+		want := 0
+		if args[0] == "show" && len(objects(t, p.keys(t, 0, "list", "--json"))) == 0 {
+			want = 1
+		}
+		output := p.keys(t, want, args...)
+		if strings.ContainsAny(output, "\x1b\u009b\u202e") {
+			t.Errorf("%q prints %q", args, output)
+		}
+		if strings.Contains(output, "\nSTATE") {
+			t.Errorf("%q has a line of the sender's: %q", args, output)
+		}
+		mustSay(t, output, "<b>")
+	}
+}
+
+func TestKeysCommandMistakes(t *testing.T) {
+	t.Parallel()
+	g := newGate(t)
+	up := startUpstream(t, g.before(answers201))
+	p := start(t, conf{store: "store memory", site: lines("dedup", proxyTo(up))})
+	running := p.postLater("/", "running", "body")
+	up.awaitRuns(t, "running", 1)
+	for _, c := range []struct {
+		args []string
+		code int
+		says []string
+	}{
+		{[]string{"free", "k"}, 2, []string{`"free"`, "list, show, release and forget"}},
+		{[]string{"list", "k"}, 2, []string{`"k"`, "keys show"}},
+		{[]string{"list", "--stat", "held"}, 2, []string{"--stat"}},
+		{[]string{"list", "--state", "helt"}, 2, []string{`"helt"`, "in_flight, lapsed, complete, released, held, unreadable"}},
+		{[]string{"list", "--provider", "gitbuh"}, 2, []string{`"gitbuh"`, "github"}},
+		{[]string{"list", "--provider", ""}, 2, []string{"--provider"}},
+		{[]string{"list", "--older-than", "yesterday"}, 2, []string{`"yesterday"`, "7d"}},
+		{[]string{"list", "--limit", "0"}, 2, []string{"--limit 0"}},
+		{[]string{"list", "--limit", "ten"}, 2, []string{`"ten"`}},
+		{[]string{"list", "--cursor", "next"}, 2, []string{`"next"`}},
+		{[]string{"show"}, 2, []string{"keys or delivery IDs"}},
+		{[]string{"show", ""}, 2, []string{"argument 1 is empty"}},
+		{[]string{"show", unknownKey}, 1, []string{unknownKey}},
+		{[]string{"show", "running", "missing"}, 1, []string{"in_flight", `"missing"`}},
+		{[]string{"release", "missing"}, 1, []string{`"missing"`}},
+		{[]string{"release", "running"}, 1, []string{"in flight"}},
+		{[]string{"forget", "--yes", "running", "missing"}, 1, []string{"in flight", `"missing"`}},
+		{[]string{"list", "--address", "unix/" + p.conf.dir + "/none.sock"}, 3, []string{"none.sock", "does not answer"}},
+		{[]string{"list", "--address", "a b:c"}, 2, []string{`"a b:c"`, "localhost:2019"}},
+		{nil, 0, []string{"list", "show", "release", "forget", "Exit status"}},
+	} {
+		mustSay(t, p.keys(t, c.code, c.args...), c.says...)
+	}
+	g.open()
+	wantFresh(t, running.reply(t), 201, "run 1 of running")
+}
+
+// A server that is no caddy-dedup is not mistaken for one.
+func TestKeysCommandAsksAnotherServer(t *testing.T) {
+	t.Parallel()
+	other := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Type", "application/json")
+		fmt.Fprint(w, `"hello`)
+	}))
+	defer other.Close()
+	output, code := command(t, shortTempDir(t), "keys", "list", "--address", strings.TrimPrefix(other.URL, "http://"))
+	if code != 3 {
+		t.Errorf("it ended with %d", code)
+	}
+	mustSay(t, output, "does not answer as the admin API")
+}
+
+// Without an address the command finds the socket of a proxy in the data directory.
+func TestKeysCommandFindsTheProxy(t *testing.T) {
+	t.Parallel()
+	if conn, err := net.Dial("tcp", "localhost:2019"); err == nil {
+		conn.Close()
+		t.Skip("something listens at Caddy's default admin address; the command would ask it")
+	}
+	dir := shortTempDir(t)
+	output, code := command(t, dir, "keys", "list")
+	if code != 3 {
+		t.Errorf("without a proxy it ended with %d", code)
+	}
+	mustSay(t, output, "localhost:2019", filepath.Join(dir, "data"), "--address")
+
+	up := startUpstream(t, answers201)
+	p := startProxyCommand(t, up)
+	p.post(t, "/", "k", "body")
+	output, code = command(t, p.conf.dir, "keys", "show", "k")
+	if code != 0 {
+		t.Fatalf("it ended with %d:\n%s", code, output)
+	}
+	mustSay(t, output, "complete", "201")
+
+	second := startProxyIn(t, p.conf.dir, up, "--redis", strings.TrimPrefix(redisStore(t), "store redis "))
+	output, code = command(t, p.conf.dir, "keys", "list")
+	if code != 2 {
+		t.Errorf("with two proxies it ended with %d", code)
+	}
+	mustSay(t, output, "--address", "unix/"+p.conf.dir)
+	second.terminate(t)
+}
+
+// The environment says where the admin API is, as it does to Caddy.
+func TestKeysCommandFindsTheAddressInTheEnvironment(t *testing.T) {
+	t.Parallel()
+	up := startUpstream(t, answers201)
+	p := start(t, conf{store: "store memory", site: lines("dedup", proxyTo(up))})
+	p.post(t, "/", "k", "body")
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, binary, "keys", "show", "k")
+	cmd.Env = append(homeEnv(shortTempDir(t)), "CADDY_ADMIN=unix/"+adminSocket(p.conf.dir)+"|0600")
+	output, err := cmd.CombinedOutput()
+	if err != nil {
+		t.Errorf("it ended with %v", err)
+	}
+	mustSay(t, string(output), "complete", "201")
+}
