@@ -84,3 +84,33 @@ func TestExampleOfHandingTheKeyOn(t *testing.T) {
 		t.Errorf("the service got the keys %v, want 3", keys)
 	}
 }
+
+// The commands of the page, in their order, about a delivery whose run was cut off.
+func TestKeysCommandsOfThePage(t *testing.T) {
+	t.Parallel()
+	up := startUpstream(t, noAnswer)
+	p := start(t, conf{store: "store memory", site: lines("dedup github {\nunknown hold\n}", proxyTo(up))})
+	p.post(t, "/", "", "{}", header("X-GitHub-Delivery", "72d3162e-cc78-11e3-81ab-4c9367dc0958"), header("X-GitHub-Hook-ID", "7"))
+	said := map[string]string{"keys show": "held", "keys release": "was held", "keys forget": "was released"}
+	ran := 0
+	for _, b := range docBlocks(t) {
+		for line := range strings.Lines(b.text) {
+			line, _, _ = strings.Cut(strings.TrimSpace(line), " #")
+			args, ours := strings.CutPrefix(line, "caddy-dedup keys ")
+			if b.page != "operations.md" || b.language != "sh" || !ours {
+				continue
+			}
+			ran++
+			output := p.keys(t, 0, strings.Fields(args)...)
+			for what, word := range said {
+				if strings.HasPrefix(line, "caddy-dedup "+what) && !strings.Contains(output, word) {
+					t.Errorf("%s does not say %q:\n%s", line, word, output)
+				}
+			}
+		}
+	}
+	if ran != 7 {
+		t.Errorf("the page has %d commands, want 7", ran)
+	}
+	p.keys(t, 1, "show", "72d3162e-cc78-11e3-81ab-4c9367dc0958")
+}
