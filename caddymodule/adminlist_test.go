@@ -59,6 +59,16 @@ func TestListByFilters(t *testing.T) {
 	}
 }
 
+// Keys of two delivery IDs can begin alike, by chance: then the ID itself decides.
+func TestFilterByTheIDItself(t *testing.T) {
+	filter := keyFilter{deliveryID: "1"}
+	for id, want := range map[string]bool{"1": true, "2": false} {
+		if got := filter.wants(shownRecord{State: "held", DeliveryID: id}, time.Now()); got != want {
+			t.Errorf("looking for 1 it takes %s: %v", id, got)
+		}
+	}
+}
+
 func TestFilterByAge(t *testing.T) {
 	now := time.Now()
 	for _, c := range []struct {
@@ -80,24 +90,27 @@ func TestFilterByAge(t *testing.T) {
 }
 
 // walk follows the pages of a list to its end.
-func walk(t *testing.T, query string) (all []string, pages int) {
+func walk(t *testing.T, limit int, query string) (all []string) {
 	t.Helper()
 	cursor := ""
-	for pages = 1; pages < 10_000; pages++ {
-		target := "/dedup/keys?" + query
+	for range 10_000 {
+		target := fmt.Sprintf("/dedup/keys?limit=%d%s", limit, query)
 		if cursor != "" {
 			target += "&cursor=" + url.QueryEscape(cursor)
 		}
 		page := wantAsked(t, "GET", target, "", 200)
+		if len(page.Keys) > limit {
+			t.Fatalf("%s: a page of %d keys", target, len(page.Keys))
+		}
 		for _, one := range page.Keys {
 			all = append(all, one.Key)
 		}
 		if cursor = page.Next; cursor == "" {
-			return all, pages
+			return all
 		}
 	}
 	t.Fatal("the list has no end")
-	return nil, 0
+	return nil
 }
 
 func TestListPagesOverAllStores(t *testing.T) {
@@ -116,7 +129,7 @@ func TestListPagesOverAllStores(t *testing.T) {
 	}
 	for _, limit := range []int{1, 7, 40, 120, 1000} {
 		for query, half := range map[string]bool{"": false, "&delivery_id=same": false, "&state=held": true} {
-			all, _ := walk(t, fmt.Sprintf("limit=%d%s", limit, query))
+			all := walk(t, limit, query)
 			seen := make(map[string]bool)
 			for _, key := range all {
 				if held, known := want[key]; seen[key] || !known || half && !held {
