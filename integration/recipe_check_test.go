@@ -140,7 +140,7 @@ func runChecks(t *testing.T, bash, page string, c checks) []string {
 	defer cancel()
 	cmd := exec.CommandContext(ctx, bash, "checks.sh")
 	cmd.Dir = dir
-	cmd.Env = append(homeEnv(dir), "PATH="+dir+string(os.PathListSeparator)+os.Getenv("PATH"), "NO_PROXY=127.0.0.1", "no_proxy=127.0.0.1")
+	cmd.Env = append(homeEnv(dir), "CADDY_ADMIN=unix/"+adminSocket(dir), "PATH="+dir+string(os.PathListSeparator)+os.Getenv("PATH"), "NO_PROXY=127.0.0.1", "no_proxy=127.0.0.1")
 	var said strings.Builder
 	cmd.Stderr = &said
 	cmd.Cancel = func() error { return cmd.Process.Signal(os.Interrupt) } // so that it ends what it has started
