@@ -75,6 +75,9 @@ func readBody(r *http.Request, limit int64, taken *allowance) (body []byte, whol
 		return b.held, true, nil // another handler of ours in front holds it, and counts it
 	}
 	rest := r.Body
+	if n := r.ContentLength; 0 < n && n <= min(limit, smallBody) && len(r.Trailer) == 0 {
+		return readSmall(r, int(n), taken)
+	}
 	var buffer bytes.Buffer // it grows as the body comes: a declared length costs its sender nothing
 	most := limit + 1
 	if r.ContentLength > 0 {
@@ -103,6 +106,20 @@ func readBody(r *http.Request, limit int64, taken *allowance) (body []byte, whol
 		r.ContentLength = n
 		r.TransferEncoding = nil
 	}
+	return body, true, nil
+}
+
+// readSmall is readBody for a body that is declared and small: it gets a buffer at once.
+func readSmall(r *http.Request, n int, taken *allowance) (body []byte, whole bool, err error) {
+	if err := taken.admit(n); err != nil {
+		return nil, false, err
+	}
+	body = make([]byte, n)
+	if _, err := io.ReadFull(r.Body, body); err != nil {
+		return nil, false, bodyError(r.Context(), err)
+	}
+	r.Header.Del("Expect")
+	r.Body = &heldBody{Closer: r.Body, held: body, rest: http.NoBody, taken: taken}
 	return body, true, nil
 }
 

@@ -94,12 +94,12 @@ func (h *Handler) Provision(ctx caddy.Context) error {
 
 // ServeHTTP finds the request's key and does what the engine decides.
 func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request, next caddyhttp.Handler) error {
-	introducePlaceholders(r)
+	said := saying(r)
 	proof, forced := takeDedupHeaders(r), h.takeForce(r)
 	if !h.applies(r) {
 		return h.passUnclaimed(w, r, next)
 	}
-	x := &exchange{Handler: h, w: w, r: r, next: next, allowance: allowance{budget: &buffered}}
+	x := &exchange{Handler: h, w: w, r: r, next: next, said: said, allowance: allowance{budget: &buffered}}
 	defer x.done()
 	request, refused, err := x.identify()
 	switch {
@@ -137,6 +137,7 @@ type exchange struct {
 	w    http.ResponseWriter
 	r    *http.Request
 	next caddyhttp.Handler
+	said *said
 
 	found      delivery.Found
 	key        idempotency.Key

@@ -23,7 +23,7 @@ import (
 // and handlers, and a memory store of its own.
 type site struct {
 	*httptest.Server
-	t *testing.T
+	t testing.TB
 	// keys is the engine of the site's store.
 	keys *engine.Engine
 }
@@ -35,7 +35,7 @@ func serve(t *testing.T, lines ...string) *site {
 }
 
 // serveWith is serve with lines of the global option dedup.
-func serveWith(t *testing.T, global string, lines ...string) *site {
+func serveWith(t testing.TB, global string, lines ...string) *site {
 	t.Helper()
 	text := "{\n\tdedup {\n\t\tstore memory\n\t\t" + global + "\n\t}\n}\n\nhttp://:80 {\n" + strings.Join(lines, "\n") + "\n}\n"
 	adapted, _, err := caddyconfig.GetAdapter("caddyfile").Adapt([]byte(text), nil)

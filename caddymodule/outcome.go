@@ -1,13 +1,16 @@
 package caddymodule
 
 import (
+	"cmp"
 	"net/http"
-	"slices"
 	"strings"
 
 	"github.com/caddyserver/caddy/v2"
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
 	"go.uber.org/zap"
+	"go.uber.org/zap/zapcore"
+
+	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
 )
 
 // outcome is what became of a request, for {http.dedup.outcome}, logs and
@@ -38,53 +41,111 @@ const (
 // placeholderPrefix is what the names of our placeholders begin with.
 const placeholderPrefix = "http.dedup."
 
-// placeholderNames are our placeholders, without their prefix.
-var placeholderNames = []string{"outcome", "key", "provider", "delivery_id", "execution_id", "attempt"}
+// logPrefix is what the names of our fields in the access log begin with.
+const logPrefix = "dedup_"
 
-// introducePlaceholders makes our placeholders empty until they have a value. Caddy
-// leaves the text of one that it does not know as it stands: handed on to a service,
-// `{http.dedup.key}` itself would be one key for all requests without one.
-func introducePlaceholders(r *http.Request) {
-	repl, ok := r.Context().Value(caddy.ReplacerCtxKey).(*caddy.Replacer)
-	if !ok {
-		return
+// said is what is known of a request and its key, for placeholders and the access log.
+// One request has one, however many handlers of ours it passes: who speaks last counts.
+// What is not known stays as it was.
+type said struct {
+	outcome              outcome
+	key                  idempotency.Key
+	provider, deliveryID string
+	executionID          string
+	attempt              int
+	logged               bool // the access log will ask
+}
+
+// saidVar is where a request has what is said of it.
+const saidVar = "caddy-dedup"
+
+// saying returns what is said of a request so far, and makes our placeholders known to
+// it. Those that have no value are empty: Caddy leaves the text of one that it does not
+// know as it stands, and `{http.dedup.key}` itself, handed on to a service, would be one
+// key for all requests without one.
+func saying(r *http.Request) *said {
+	if s, ok := caddyhttp.GetVar(r.Context(), saidVar).(*said); ok {
+		return s
 	}
-	repl.Map(func(name string) (any, bool) { // it is asked behind what has been set
-		name, ours := strings.CutPrefix(name, placeholderPrefix)
-		return "", ours && slices.Contains(placeholderNames, name)
-	})
+	s := new(said)
+	caddyhttp.SetVar(r.Context(), saidVar, s)
+	if repl, ok := r.Context().Value(caddy.ReplacerCtxKey).(*caddy.Replacer); ok {
+		repl.Map(func(name string) (any, bool) {
+			name, ours := strings.CutPrefix(name, placeholderPrefix)
+			if !ours {
+				return nil, false
+			}
+			return s.value(name)
+		})
+	}
+	return s
+}
+
+// sayables are the names of what is said, as placeholders and fields of the access log.
+var sayables = []string{"outcome", "key", "provider", "delivery_id", "execution_id", "attempt"}
+
+// value returns what is said under a name, and whether the name is ours. What has no
+// value is an empty text.
+func (s *said) value(name string) (value any, ours bool) {
+	switch name {
+	case "outcome":
+		return string(s.outcome), true
+	case "key":
+		if s.key == (idempotency.Key{}) {
+			return "", true
+		}
+		return s.key.String(), true
+	case "provider":
+		return s.provider, true
+	case "delivery_id":
+		return s.deliveryID, true
+	case "execution_id":
+		return s.executionID, true
+	case "attempt":
+		if s.attempt == 0 {
+			return "", true
+		}
+		return s.attempt, true
+	default:
+		return nil, false
+	}
+}
+
+// MarshalLogObject implements [zapcore.ObjectMarshaler]: the access log asks when the
+// request is over.
+func (s *said) MarshalLogObject(to zapcore.ObjectEncoder) error {
+	for _, name := range sayables {
+		switch value, _ := s.value(name); value := value.(type) {
+		case string:
+			if value != "" {
+				to.AddString(logPrefix+name, value)
+			}
+		case int:
+			to.AddInt(logPrefix+name, value)
+		}
+	}
+	return nil
 }
 
 // report tells placeholders and the access log what became of the request, as far
-// as it is known; empty values are left out. It runs in the request's goroutine.
+// as it is known. It runs in the request's goroutine.
 func (x *exchange) report(o outcome, executionID string, attempt int) {
-	r := x.r
-	repl, _ := r.Context().Value(caddy.ReplacerCtxKey).(*caddy.Replacer)
-	fields, _ := r.Context().Value(caddyhttp.ExtraLogFieldsCtxKey).(*caddyhttp.ExtraLogFields)
-	say := func(name, value string) {
-		if value == "" {
-			return
-		}
-		if repl != nil {
-			repl.Set(placeholderPrefix+name, value)
-		}
-		if fields != nil {
-			fields.Set(zap.String("dedup_"+name, value))
-		}
+	s := x.said
+	s.outcome = o
+	if x.key != (idempotency.Key{}) {
+		s.key = x.key
 	}
-	say("outcome", string(o))
-	say("key", x.keyText())
-	say("provider", x.found.Provider)
+	s.provider = cmp.Or(x.found.Provider, s.provider)
 	if !x.encrypted {
-		say("delivery_id", x.found.ID)
+		s.deliveryID = cmp.Or(x.found.ID, s.deliveryID)
 	}
-	say("execution_id", executionID)
-	if attempt > 0 {
-		if repl != nil {
-			repl.Set(placeholderPrefix+"attempt", attempt)
-		}
-		if fields != nil {
-			fields.Set(zap.Int("dedup_attempt", attempt))
-		}
+	s.executionID = cmp.Or(executionID, s.executionID)
+	s.attempt = cmp.Or(attempt, s.attempt)
+	if s.logged {
+		return
+	}
+	s.logged = true
+	if fields, ok := x.r.Context().Value(caddyhttp.ExtraLogFieldsCtxKey).(*caddyhttp.ExtraLogFields); ok {
+		fields.Add(zap.Inline(s))
 	}
 }

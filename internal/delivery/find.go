@@ -91,6 +91,9 @@ func unusable(format string, arguments ...any) error {
 
 // isMissing reports whether an error says that a source has no ID for a request.
 func isMissing(err error) bool {
+	if err == nil {
+		return false
+	}
 	var reason absentError
 	var why unusableError
 	return errors.As(err, &reason) || errors.As(err, &why)

@@ -147,8 +147,8 @@ func (e *Engine) claimOf(req Request) idempotency.Claim {
 // [SameRun]. The only error is that of the context: the client is gone, and there is
 // nobody to answer.
 func (e *Engine) Begin(ctx context.Context, req Request) (Decision, error) {
-	limit := time.NewTimer(req.Wait)
-	defer limit.Stop()
+	limit := waitLimit{after: req.Wait, begun: time.Now()}
+	defer limit.stop()
 	for {
 		c := e.claimOf(req) // anew in each round: the encryption keys may have changed
 		m := e.join(c.Key)
@@ -157,7 +157,7 @@ func (e *Engine) Begin(ctx context.Context, req Request) (Decision, error) {
 				return run, nil
 			}
 		}
-		decision, err := e.follow(ctx, m, c, limit.C)
+		decision, err := e.follow(ctx, m, c, &limit)
 		e.leave(m)
 		if decision != nil || err != nil {
 			return decision, err

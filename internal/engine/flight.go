@@ -236,22 +236,43 @@ func (e *Engine) view(f *flight) (view, <-chan struct{}) {
 	return view{f.state, f.run, f.live, f.found, f.err, f.watched, f.sawRun}, f.changed
 }
 
+// waitLimit is how long a request waits for runs. Most requests wait for none, and need no
+// timer.
+type waitLimit struct {
+	after time.Duration
+	begun time.Time
+	timer *time.Timer
+}
+
+func (l *waitLimit) over() <-chan time.Time {
+	if l.timer == nil {
+		l.timer = time.NewTimer(time.Until(l.begun.Add(l.after)))
+	}
+	return l.timer.C
+}
+
+func (l *waitLimit) stop() {
+	if l.timer != nil {
+		l.timer.Stop()
+	}
+}
+
 // follow waits until a flight tells what a request does. If it returns neither a
 // decision nor an error, the request must ask the store again: the key may be free
 // by now.
-func (e *Engine) follow(ctx context.Context, m *member, c idempotency.Claim, limit <-chan time.Time) (Decision, error) {
+func (e *Engine) follow(ctx context.Context, m *member, c idempotency.Claim, limit *waitLimit) (Decision, error) {
 	for {
 		seen, changed := e.view(m.flight)
-		decision, patience := seen.decide(m, c), limit
-		switch {
-		case decision != nil || seen.state == gone:
+		decision := seen.decide(m, c)
+		if decision != nil || seen.state == gone {
 			return decision, nil
-		case seen.state == asking:
-			patience = nil // the operation of the store has a time limit of its own
-		default:
+		}
+		var patience <-chan time.Time // an operation of the store has a time limit of its own
+		if seen.state != asking {
 			if err := e.wait(m, seen.state); err != nil {
 				return refusalFor(err), nil
 			}
+			patience = limit.over()
 		}
 		select {
 		case <-changed:

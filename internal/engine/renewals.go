@@ -3,6 +3,7 @@ package engine
 import (
 	"context"
 	"errors"
+	"sync"
 	"time"
 
 	"go.uber.org/zap"
@@ -10,55 +11,90 @@ import (
 	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
 )
 
-// renew renews the lease until the run ends or has lost its claim. If the claim is
-// lost, another request owns the key, or soon will. So renew ends the flight, and
-// the requests that wait here ask the store again.
+// renewal is what renews the lease of a run. Between two renewals it is a timer, and no
+// goroutine.
+type renewal struct {
+	mu    sync.Mutex
+	timer *time.Timer
+	ended bool
+	// until is when a run that has not ended is given up; zero for never.
+	until time.Time
+}
+
+// renewFrom has the lease renewed until the run ends or has lost its claim.
 //
 // Each third of the lease counts from when the claim, or the renewal before, was asked
 // for: the store has begun the lease at some time between that and its reply, and the
 // reply may take long.
-func (r *Run) renew(ctx context.Context, asked time.Time) {
-	due := time.NewTimer(time.Until(asked.Add(r.claim.Lease / 3)))
-	defer due.Stop()
-	var limit <-chan time.Time
-	if r.timeout > 0 {
-		limit = time.After(r.timeout + r.claim.Lease)
+func (r *Run) renewFrom(asked time.Time) {
+	n := &r.renewal
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.ended {
+		return
 	}
-	for {
-		select {
-		case <-due.C:
-		case <-limit:
-			r.logger().Warn("the run has not ended at its time limit; its lease is renewed no more",
-				zap.Duration("timeout", r.timeout))
-			r.engine.end(r.flight, over, idempotency.Claimed{}, nil)
-			return
-		case <-ctx.Done():
-			return
-		}
-		asked = time.Now()
-		err := r.engine.renewOnce(r.claim)
-		if errors.Is(err, idempotency.ErrGone) {
-			// This order matters: first set wasLost, then look whether the run has
-			// ended. End does it the other way round: it first stops the renewal,
-			// and then looks at wasLost. So at least one of them sees what the
-			// other has done, and no claim stays that was written again after the
-			// end.
-			r.wasLost.Store(true)
-			if ctx.Err() != nil {
-				return
-			}
-			err = r.engine.reclaim(r.claim)
-		}
-		switch {
-		case errors.Is(err, idempotency.ErrFenced):
-			r.logger().Warn("the claim was lost while its run is in flight: another owner took the key over")
-			r.engine.end(r.flight, over, idempotency.Claimed{}, nil)
-			return
-		case err != nil && ctx.Err() == nil:
-			r.logger().Warn("the lease could not be renewed", zap.Error(err))
-		}
-		due.Reset(time.Until(asked.Add(r.claim.Lease / 3)))
+	due := asked.Add(r.claim.Lease / 3)
+	if !n.until.IsZero() && due.After(n.until) {
+		due = n.until
 	}
+	if n.timer == nil {
+		n.timer = time.AfterFunc(time.Until(due), func() { r.engine.goBackground(r.renew) })
+	} else {
+		n.timer.Reset(time.Until(due))
+	}
+}
+
+// stopRenewing ends the renewal of the lease.
+func (r *Run) stopRenewing() {
+	r.renewal.mu.Lock()
+	defer r.renewal.mu.Unlock()
+	r.renewal.ended = true
+	r.renewal.timer.Stop()
+}
+
+// renewingEnded reports whether nobody needs the lease any more.
+func (r *Run) renewingEnded() bool {
+	r.renewal.mu.Lock()
+	defer r.renewal.mu.Unlock()
+	return r.renewal.ended || r.engine.ctx.Err() != nil
+}
+
+// renew renews the lease once. If the claim is lost, another request owns the key, or
+// soon will. So renew ends the flight, and the requests that wait here ask the store
+// again.
+func (r *Run) renew() {
+	if r.renewingEnded() {
+		return
+	}
+	asked := time.Now()
+	if until := r.renewal.until; !until.IsZero() && !asked.Before(until) {
+		r.logger().Warn("the run has not ended at its time limit; its lease is renewed no more",
+			zap.Duration("timeout", r.timeout))
+		r.engine.end(r.flight, over, idempotency.Claimed{}, nil)
+		return
+	}
+	err := r.engine.renewOnce(r.claim)
+	if errors.Is(err, idempotency.ErrGone) {
+		// This order matters: first set wasLost, then look whether the run has
+		// ended. End does it the other way round: it first stops the renewal,
+		// and then looks at wasLost. So at least one of them sees what the
+		// other has done, and no claim stays that was written again after the
+		// end.
+		r.wasLost.Store(true)
+		if r.renewingEnded() {
+			return
+		}
+		err = r.engine.reclaim(r.claim)
+	}
+	switch {
+	case errors.Is(err, idempotency.ErrFenced):
+		r.logger().Warn("the claim was lost while its run is in flight: another owner took the key over")
+		r.engine.end(r.flight, over, idempotency.Claimed{}, nil)
+		return
+	case err != nil && !r.renewingEnded():
+		r.logger().Warn("the lease could not be renewed", zap.Error(err))
+	}
+	r.renewFrom(asked)
 }
 
 // renewOnce renews the lease of a claim in the store. It takes no longer than a third

@@ -1,7 +1,6 @@
 package engine
 
 import (
-	"context"
 	"errors"
 	"sync/atomic"
 	"time"
@@ -20,8 +19,7 @@ type Run struct {
 	policy  idempotency.Policy
 	timeout time.Duration
 	record  *idempotency.Record
-	// stopRenewing ends the renewal of the lease.
-	stopRenewing context.CancelFunc
+	renewal renewal
 	// facts are what the caller knows of the run's end, for the log.
 	facts []zap.Field
 	// responseDone is called when the engine no longer needs the response.
@@ -33,18 +31,20 @@ type Run struct {
 
 // newRun returns the run of a claim that was asked for at the given time.
 func (e *Engine) newRun(f *flight, c idempotency.Claim, req Request, got idempotency.Claimed, asked time.Time) *Run {
-	ctx, stop := context.WithCancel(e.ctx)
 	c.Follows = got.Record.Follows
 	r := &Run{
 		engine: e, flight: f, claim: c, policy: req.Policy, timeout: req.Timeout, record: got.Record,
-		stopRenewing: stop, responseDone: func() {},
+		responseDone: func() {},
 	}
 	if got.Previous != nil && got.Previous.State == idempotency.InFlight && got.Previous.Token != c.Token {
 		r.logger().Warn("lapsed: took over a claim whose lease was not renewed",
 			zap.String("lapsed_execution_id", got.Previous.ExecutionID),
 			zap.Time("lease_until", got.Previous.LeaseUntil))
 	}
-	e.goBackground(func() { r.renew(ctx, asked) })
+	if r.timeout > 0 {
+		r.renewal.until = time.Now().Add(r.timeout + c.Lease)
+	}
+	r.renewFrom(asked)
 	return r
 }
 
@@ -175,6 +175,9 @@ func (r *Run) ended(s idempotency.Settlement, now time.Time) idempotency.Claimed
 
 // report logs what has become of the claim of the run.
 func (r *Run) report(s idempotency.Settlement, err error) {
+	if err == nil && s.State == idempotency.Complete {
+		return
+	}
 	log := r.logger().With(r.facts...)
 	switch {
 	case errors.Is(err, idempotency.ErrFenced):

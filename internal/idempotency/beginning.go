@@ -14,11 +14,12 @@ type Beginning [idDigest]byte
 // BeginningOf returns the beginning of the keys of an [Identity] with this namespace
 // and this ID, whatever else is in it.
 func BeginningOf(namespace, id string) Beginning {
-	h := sha256.New()
-	writePart(h, idVersion)
-	writePart(h, namespace)
-	writePart(h, id)
-	return Beginning(h.Sum(nil)[:idDigest])
+	parts := make([]byte, 0, mostOnStack)
+	parts = appendPart(parts, idVersion)
+	parts = appendPart(parts, namespace)
+	parts = appendPart(parts, id)
+	digest := sha256.Sum256(parts)
+	return Beginning(digest[:idDigest])
 }
 
 // Beginning returns how the key begins.

@@ -131,11 +131,12 @@ func Decide(found *Record, c Claim, now time.Time) Verdict {
 // token: a hash, so that who sees it does not have the token. It goes to upstreams
 // only. An execution ID proves nothing: clients get to see it.
 func Proof(key Key, token string) string {
-	h := sha256.New()
-	writePart(h, proofVersion)
-	writePart(h, key[:])
-	writePart(h, token)
-	return hex.EncodeToString(h.Sum(nil))
+	parts := make([]byte, 0, mostOnStack)
+	parts = appendPart(parts, proofVersion)
+	parts = appendPart(parts, key[:])
+	parts = appendPart(parts, token)
+	digest := sha256.Sum256(parts)
+	return hex.EncodeToString(digest[:])
 }
 
 // proofVersion labels the derivation, as [keyVersion] does for keys.

@@ -1,6 +1,7 @@
 package idempotency
 
 import (
+	"bytes"
 	"crypto/sha256"
 	"encoding/hex"
 	"strings"
@@ -40,12 +41,23 @@ func Fingerprint(kind FingerprintKind, path, query string, body []byte, exclude 
 			body = canonical
 		}
 	}
-	h := sha256.New()
-	writePart(h, fingerprintVersion)
-	writePart(h, path)
-	writePart(h, query)
-	writePart(h, body)
-	return string(kind) + ":" + hex.EncodeToString(h.Sum(nil))
+	parts := make([]byte, 0, mostOnStack)
+	parts = appendPart(parts, fingerprintVersion)
+	parts = appendPart(parts, path)
+	parts = appendPart(parts, query)
+	parts = appendCount(parts, len(body))
+	var digest [sha256.Size]byte
+	if len(parts)+len(body) <= mostOnStack {
+		digest = sha256.Sum256(append(parts, body...))
+	} else { // a large body is not copied
+		h := sha256.New()
+		h.Write(bytes.Clone(parts))
+		h.Write(body)
+		h.Sum(digest[:0])
+	}
+	text := make([]byte, 0, len(kind)+1+hex.EncodedLen(len(digest)))
+	text = append(append(text, kind...), ':')
+	return string(hex.AppendEncode(text, digest[:]))
 }
 
 // sameness is what two fingerprints say of their requests.

@@ -6,7 +6,6 @@ import (
 	"encoding/binary"
 	"encoding/hex"
 	"fmt"
-	"hash"
 )
 
 // The labels of the two hashes that a key is made of. Whoever changes how a key is
@@ -63,32 +62,32 @@ type Identity struct {
 // scope, are hashed too. Without them, ("ab", "c") and ("a", "bc") would have the
 // same key.
 func (id Identity) Key() Key {
-	whole := sha256.New()
-	writePart(whole, keyVersion)
-	writePart(whole, id.Namespace)
-	writeCount(whole, len(id.Scope))
+	whole := make([]byte, 0, mostOnStack)
+	whole = appendPart(whole, keyVersion)
+	whole = appendPart(whole, id.Namespace)
+	whole = appendCount(whole, len(id.Scope))
 	for _, part := range id.Scope {
-		writePart(whole, part)
+		whole = appendPart(whole, part)
 	}
-	writePart(whole, id.Kind)
-	writePart(whole, id.Prefix)
-	writePart(whole, cmp.Or(id.Tuple, id.ID))
+	whole = appendPart(whole, id.Kind)
+	whole = appendPart(whole, id.Prefix)
+	whole = appendPart(whole, cmp.Or(id.Tuple, id.ID))
 
-	var key Key
-	begins := BeginningOf(id.Namespace, id.ID)
+	key, begins := Key{}, BeginningOf(id.Namespace, id.ID)
+	digest := sha256.Sum256(whole)
 	copy(key[:], begins[:])
-	copy(key[idDigest:], whole.Sum(nil))
+	copy(key[idDigest:], digest[:])
 	return key
 }
 
-// writePart hashes a text with its length before it.
-func writePart[T string | []byte](h hash.Hash, part T) {
-	writeCount(h, len(part))
-	h.Write([]byte(part))
+// mostOnStack is how many bytes are gathered to be hashed without an allocation.
+const mostOnStack = 1 << 10
+
+// appendPart appends a text with its length before it, to be hashed.
+func appendPart[T string | []byte](to []byte, part T) []byte {
+	return append(appendCount(to, len(part)), part...)
 }
 
-func writeCount(h hash.Hash, n int) {
-	var length [8]byte
-	binary.BigEndian.PutUint64(length[:], uint64(n))
-	h.Write(length[:])
+func appendCount(to []byte, n int) []byte {
+	return binary.BigEndian.AppendUint64(to, uint64(n))
 }

@@ -1,0 +1,50 @@
+package caddymodule
+
+import (
+	"net/http"
+	"net/http/httptest"
+	"strconv"
+	"strings"
+	"testing"
+)
+
+// benchmarked returns a site's server, and what a request costs it without its client and
+// its upstream: the site answers by itself.
+func benchmarked(b *testing.B, lines ...string) http.Handler {
+	b.Helper()
+	s := serveWith(b, "limits {\nmemory_store 8GiB\n}", append(lines, `respond "`+strings.Repeat("x", 512)+`" 201`)...)
+	return s.Config.Handler
+}
+
+func post(handler http.Handler, key string) {
+	r := httptest.NewRequest(http.MethodPost, "http://bench.test/payments", strings.NewReader(`{"amount": 10}`))
+	if key != "" {
+		r.Header.Set("Idempotency-Key", key)
+	}
+	handler.ServeHTTP(httptest.NewRecorder(), r)
+}
+
+// BenchmarkRequests compares what one request costs the process: with the handler or
+// without it, for the first time or again. The difference of the allocations is the
+// handler's, the engine's and the store's.
+func BenchmarkRequests(b *testing.B) {
+	for name, c := range map[string]struct {
+		lines []string
+		key   func(n int) string
+	}{
+		"plain":          {[]string{"dedup /elsewhere"}, func(int) string { return "" }},
+		"without a key":  {[]string{"dedup"}, func(int) string { return "" }},
+		"first delivery": {[]string{"dedup"}, strconv.Itoa},
+		"duplicate":      {[]string{"dedup"}, func(int) string { return "k" }},
+	} {
+		b.Run(name, func(b *testing.B) {
+			handler := benchmarked(b, c.lines...)
+			b.ReportAllocs()
+			n := 0
+			for b.Loop() {
+				n++
+				post(handler, c.key(n))
+			}
+		})
+	}
+}
