@@ -102,7 +102,7 @@ func (c *capture) WriteHeader(status int) {
 	case status < 200:
 		before := c.client.Header().Clone()
 		c.replaceHeader(c.header)
-		c.toClient.setDeadline(c.toClient.idle) // it is sent at once
+		c.toClient.setDeadline() // it is sent at once
 		c.client.WriteHeader(status)
 		c.toClient.done()
 		c.replaceHeader(before)

@@ -22,6 +22,8 @@ type clientWriter struct {
 	// conn is the client's connection, nil where nobody says, or when it was seen to.
 	conn net.Conn
 	sent int
+	// limited says that the connection has a deadline of ours.
+	limited bool
 }
 
 // connKey is where the context of a request has its connection.
@@ -55,6 +57,10 @@ func newClientWriter(w http.ResponseWriter, r *http.Request, idle time.Duration)
 // piece is how much is written at a time: what the client has to take within idle.
 const piece = 32 << 10
 
+// mostUnlimited is how much is written without a deadline, in bytes: no more than Go's
+// server holds back until the handler has returned.
+const mostUnlimited = 2 << 10
+
 // write writes bytes. The error says that the client is gone, or took nothing for too
 // long.
 func (d *clientWriter) write(p []byte) error {
@@ -64,7 +70,9 @@ func (d *clientWriter) write(p []byte) error {
 			limitUnsent(d.conn)
 			d.conn = nil
 		}
-		d.setDeadline(d.idle)
+		if d.flushes || d.sent > mostUnlimited {
+			d.setDeadline()
+		}
 		if _, err := d.client.Write(p[:n]); err != nil {
 			return err
 		}
@@ -77,7 +85,7 @@ func (d *clientWriter) write(p []byte) error {
 }
 
 func (d *clientWriter) flush() error {
-	d.setDeadline(d.idle)
+	d.setDeadline()
 	if err := d.control.Flush(); err != nil && !errors.Is(err, http.ErrNotSupported) {
 		return err
 	}
@@ -86,15 +94,17 @@ func (d *clientWriter) flush() error {
 
 // setDeadline limits the next write. Where none can be set the server's own timeouts
 // apply.
-func (d *clientWriter) setDeadline(after time.Duration) {
+func (d *clientWriter) setDeadline() {
 	if d.idle > 0 {
-		_ = d.control.SetWriteDeadline(time.Now().Add(after))
+		d.limited = true
+		_ = d.control.SetWriteDeadline(time.Now().Add(d.idle))
 	}
 }
 
 // done leaves the connection without a deadline of ours, for the next request on it.
 func (d *clientWriter) done() {
-	if d.idle > 0 {
+	if d.limited {
+		d.limited = false
 		_ = d.control.SetWriteDeadline(time.Time{})
 	}
 }

@@ -180,32 +180,41 @@ func (x *exchange) wishedRetention(answer *capture) *time.Duration {
 
 // runLimit is the time limit of a run.
 type runLimit struct {
-	end  func()
-	lift func()
-	// pause stops the time until what it returns is called.
-	pause func() (resume func())
+	cancel context.CancelCauseFunc
+	timer  *time.Timer
+	ends   time.Time
 }
 
 // limited returns a context for a run: not the client's, and with a limit of its own,
 // which can be lifted. Its cause is that of a deadline: reverse_proxy tells one (504)
 // from a request that was given up (499).
-func limited(r *http.Request, timeout time.Duration) (context.Context, runLimit) {
+func limited(r *http.Request, timeout time.Duration) (context.Context, *runLimit) {
 	ctx, cancel := context.WithCancelCause(context.WithoutCancel(r.Context()))
-	ends := time.Now().Add(timeout)
-	timer := time.AfterFunc(timeout, func() { cancel(context.DeadlineExceeded) })
-	return ctx, runLimit{
-		end:  func() { timer.Stop(); cancel(nil) },
-		lift: func() { timer.Stop() },
-		pause: func() func() {
-			paused := time.Now()
-			if !timer.Stop() {
-				return func() {}
-			}
-			return func() {
-				ends = ends.Add(time.Since(paused))
-				timer.Reset(time.Until(ends))
-			}
-		},
+	return ctx, &runLimit{
+		cancel: cancel,
+		timer:  time.AfterFunc(timeout, func() { cancel(context.DeadlineExceeded) }),
+		ends:   time.Now().Add(timeout),
+	}
+}
+
+// end ends the run's context.
+func (l *runLimit) end() {
+	l.timer.Stop()
+	l.cancel(nil)
+}
+
+// lift removes the limit.
+func (l *runLimit) lift() { l.timer.Stop() }
+
+// pause stops the time until what it returns is called.
+func (l *runLimit) pause() (resume func()) {
+	if !l.timer.Stop() { // it is lifted, or over
+		return func() {}
+	}
+	paused := time.Now()
+	return func() {
+		l.ends = l.ends.Add(time.Since(paused))
+		l.timer.Reset(time.Until(l.ends))
 	}
 }
 
