@@ -127,7 +127,7 @@ var deliveriesOf = map[string]struct{ event, retry, other, missing sent }{
 	},
 	"adyen": {
 		lined(adyenItem),
-		lined(strings.Replace(adyenItem, `"amount"`, `"additionalData":{"hmacSignature":"b="},"amount"`, 1)),
+		lined(strings.Replace(adyenItem, `"amount":`, `"amount": `, 1)),
 		lined(strings.Replace(adyenItem, "2026-01-02", "2026-01-03", 1)),
 		lined(strings.Replace(adyenItem, "pspReference", "merchantReference", 1)),
 	},

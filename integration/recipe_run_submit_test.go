@@ -258,6 +258,8 @@ func TestRecipeRunSubmitClientSurvivesEveryAnswer(t *testing.T) {
 		"too large":          {200, "application/json", `{"id": "r1", "log": "` + strings.Repeat("x", 5000) + `"}`, "submitted as run r1", "already submitted as run of execution", false, false},
 		"refused":            {402, "application/json", `{"error": "no credit"}`, "not submitted, 402: no credit", "not submitted, 402: no credit", true, true},
 		"refused in silence": {400, "", "", "not submitted, 400: no reason given", "not submitted, 400: no reason given", true, true},
+		"elsewhere":          {303, "", "", "not submitted, 303: no reason given", "not submitted, 303: no reason given", true, true},
+		"no number yet":      {202, "application/json", `{"run_id": null, "id": 5}`, "submitted as run 5", "already submitted as run 5", false, false},
 		"out of order":       {503, "text/html", "<h1>later</h1>", "not submitted, 503: <h1>later</h1>", "not submitted, 503: <h1>later</h1>", true, true},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -283,9 +285,14 @@ func TestRecipeRunSubmitClientSurvivesEveryAnswer(t *testing.T) {
 			}
 		})
 	}
-	cmd := exec.CommandContext(t.Context(), python, "submit.py", fmt.Sprintf("http://127.0.0.1:%d", freePort(t)), "run.json")
-	cmd.Dir = dir
-	if out, err := cmd.CombinedOutput(); err == nil || !strings.HasPrefix(string(out), "no answer: ") {
-		t.Errorf("without a server the client says %q, %v", out, err)
+	for name, server := range map[string]string{
+		"no server":    fmt.Sprintf("127.0.0.1:%d", freePort(t)),
+		"a cut answer": startUpstream(t, cutBody).addr,
+	} {
+		cmd := exec.CommandContext(t.Context(), python, "submit.py", "http://"+server+runsPath, "run.json")
+		cmd.Dir, cmd.Env = dir, append(os.Environ(), "NO_PROXY=127.0.0.1", "no_proxy=127.0.0.1")
+		if out, err := cmd.CombinedOutput(); err == nil || !strings.HasPrefix(string(out), "no whole answer: ") {
+			t.Errorf("with %s the client says %q, %v", name, out, err)
+		}
 	}
 }

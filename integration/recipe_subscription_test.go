@@ -49,9 +49,9 @@ func TestRecipeSubscriptionWindow(t *testing.T) {
 	if !uuidV7.MatchString(first.executionID()) || told.Get("Dedup-Execution-Id") != first.executionID() || told.Get("Dedup-Attempt") != "1" {
 		t.Errorf("the service was told %v, the caller %q", told, first.executionID())
 	}
-	// Whatever else is in the body, whoever asks, and at whichever replica.
+	// Whatever else is in the body, and at whichever replica.
 	for _, p := range []*caddy{a, b} {
-		wantReplay(t, p.post(t, executePath, "", execution("orders", "4711", 300), host("b.test"), header("Authorization", "Bearer x")), first)
+		wantReplay(t, p.post(t, executePath, "", execution("orders", "4711", 300), host("b.test")), first)
 	}
 	// Each subscription has its own keys, wherever it is named.
 	for n, got := range []reply{
@@ -59,10 +59,12 @@ func TestRecipeSubscriptionWindow(t *testing.T) {
 		b.post(t, executePath, "", execution("", "4711", 300)),
 		b.post(t, executePath, "", execution("", "4711", 300), header("X-Subscription-Id", "orders")),
 		b.post(t, executePath, "", execution("orders", "4712", 300)),
+		b.post(t, executePath, "", execution("orders", "4711", 300), header("Authorization", "Bearer other")),
+		b.post(t, executePath+"?subscription=orders", "", execution("", "4711", 300)),
 	} {
 		wantFresh(t, got, 202, fmt.Sprintf(`{"execution_id": "ex-%d"}`, n+2))
 	}
-	wantLives(t, redisClient(t, server), 5, 4*time.Minute, 300*time.Second)
+	wantLives(t, redisClient(t, server), 7, 4*time.Minute, 300*time.Second)
 
 	// The others have not opted in.
 	for n := range 2 {
@@ -73,8 +75,8 @@ func TestRecipeSubscriptionWindow(t *testing.T) {
 			}
 		}
 	}
-	if n := len(up.all()); n != 11 {
-		t.Errorf("the service executed %d calls, want 11", n)
+	if n := len(up.all()); n != 13 {
+		t.Errorf("the service executed %d calls, want 13", n)
 	}
 }
 

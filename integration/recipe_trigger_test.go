@@ -116,6 +116,12 @@ func TestRecipeTriggerDispatchByContent(t *testing.T) {
 			t.Errorf("%q with an ID: got %d, replayed: %v", same[0], got.Status, got.replayed())
 		}
 	}
+	// An ID that is none does not stand in the way of the body.
+	for _, id := range []string{"", "café", strings.Repeat("x", 300)} {
+		body := fmt.Sprintf(`{"unusable": %q}`, id)
+		first := p.post(t, "/triggers/plain", "", body, event(id))
+		wantReplay(t, p.post(t, "/triggers/plain", "", body, event(id)), first)
+	}
 	// An empty body says nothing about the event.
 	for range 2 {
 		if got := p.post(t, "/triggers/plain", "", ""); got.Status != 202 || got.executionID() != "" {

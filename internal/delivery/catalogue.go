@@ -50,7 +50,7 @@ func ofEach(list List) Source {
 
 // Notes that several entries share.
 const (
-	noteRoute = "Every endpoint of the provider gets the same ID, so that host and path must stay in the scope."
+	noteRoute = "Every endpoint of the provider gets the same ID, so that host and path must stay in the scope. The query is no part of it: give each endpoint a path of its own, or write `scope` with `{http.request.orig_uri}`."
 	noteBatch = "A request carries several events; its key is made of all their IDs, in order. " +
 		"The same events cut into other requests are not recognised."
 	noteCloudEvents = "binary, structured, and batched. A structured or batched event is known by the type application/cloudevents of the content. " + noteBatch

@@ -59,9 +59,13 @@ var knownByHeader = []Provider{
 	{
 		Name: "gitlab", Title: "GitLab", Verified: true,
 		// A webhook that leads to another one hands X-Gitlab-Event-UUID on to it.
-		Sources: []Source{inHeader("Idempotency-Key"), inHeader("webhook-id"), together(inHeader("X-Gitlab-Event-UUID"), inContent())},
-		Signs:   signedBy("X-Gitlab-Event"),
-		Fact:    "https://docs.gitlab.com/user/project/integrations/webhooks/",
+		// Two hooks that lead to one address are told apart by their own UUID.
+		Sources: []Source{
+			inHeader("Idempotency-Key", "X-Gitlab-Webhook-UUID"), inHeader("webhook-id", "X-Gitlab-Webhook-UUID"),
+			inScope(together(inHeader("X-Gitlab-Event-UUID"), inContent()), "X-Gitlab-Webhook-UUID"),
+		},
+		Signs: signedBy("X-Gitlab-Event"),
+		Fact:  "https://docs.gitlab.com/user/project/integrations/webhooks/",
 		Note: "Idempotency-Key and webhook-id are the same ID, and a request sent again by hand keeps it. Older versions send X-Gitlab-Event-UUID alone; " +
 			"several events of one cause can share it, so that a hash of the body joins it.",
 	},

@@ -114,9 +114,9 @@ var knownByMember = []Provider{
 	},
 	{
 		Name: "telegram", Title: "Telegram Bot API", Verified: true,
-		Sources: []Source{inMember("/update_id")},
+		Sources: []Source{inScope(inMember("/update_id"), "X-Telegram-Bot-Api-Secret-Token")},
 		Fact:    "https://core.telegram.org/bots/api",
-		Note:    "Every bot counts for itself: give each a path of its own, and leave the path in the scope. Updates are kept for 24 hours.",
+		Note:    "Every bot counts for itself: give each a path or a secret token of its own, and leave the path in the scope. Updates are kept for 24 hours.",
 	},
 	{
 		Name: "typeform", Title: "Typeform",

@@ -51,26 +51,18 @@ const whatsAppRetention = 8 * 24 * time.Hour
 var knownBySeveral = []Provider{
 	{
 		Name: "adyen", Title: "Adyen", Verified: true,
-		Sources: []Source{ofEach(List{
-			Array: "/notificationItems",
-			Members: []string{
-				"/NotificationRequestItem/eventCode",
-				"/NotificationRequestItem/pspReference",
-				"/NotificationRequestItem/success",
-			},
-			// What a corrected item differs in. A retry repeats the item as it is.
-			Optional: []string{
-				"/NotificationRequestItem/eventDate",
-				"/NotificationRequestItem/reason",
-				"/NotificationRequestItem/amount/value",
-				"/NotificationRequestItem/amount/currency",
-			},
-		})},
+		// A corrected item may differ in any member, and a retry repeats the item as it is.
+		// A JSON webhook carries one item.
+		Sources: []Source{together(
+			inMember("/notificationItems/0/NotificationRequestItem/eventCode"),
+			inMember("/notificationItems/0/NotificationRequestItem/pspReference"),
+			inContent(),
+		)},
 		Retention: 30 * 24 * time.Hour,
 		Fact:      "https://docs.adyen.com/development-resources/webhooks/handle-webhook-events/",
-		Note: "There is no event ID; event code, PSP reference and success name an event. " +
-			"The same event can come again with a later date or with other details, of which Adyen wants the latest used: with another date, reason or amount it runs. " +
-			"It retries for up to 30 days, and so long is the retention. " + noteBatch,
+		Note: "There is no event ID. Event code, PSP reference and a hash of the body name an event: " +
+			"the same event can come again with a later date or with other details, of which Adyen wants the latest used, and then it runs. " +
+			"It retries for up to 30 days, and so long is the retention.",
 	},
 	{
 		Name: "cloudevents", Title: "CloudEvents", Verified: true,

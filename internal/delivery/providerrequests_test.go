@@ -70,7 +70,7 @@ func cloudEvents() providerSample {
 }
 
 var providerSamples = map[string]providerSample{
-	"adyen": byBody("", adyen, strings.Replace(adyen, "a=", "b=", 1), strings.Replace(adyen, "AUTHORISATION", "CAPTURE", 1), strings.Replace(adyen, "pspReference", "psp", 1)),
+	"adyen": byBody("", adyen, strings.Replace(adyen, `"live":"false",`, `"live": "false", `, 1), strings.Replace(adyen, "AUTHORISATION", "CAPTURE", 1), strings.Replace(adyen, "pspReference", "psp", 1)),
 	"asana": byBody("X-Hook-Signature: aa",
 		`{"events":[{"user":{"gid":"1"},"created_at":"2026-01-02T03:04:05Z","action":"changed","resource":{"gid":"7"}}]}`,
 		`{"events": [{"action":"changed","user":{"gid":"1"},"created_at":"2026-01-02T03:04:05Z","resource":{"gid":"7"}}]}`,
