@@ -29,7 +29,6 @@ func (x *exchange) identify() (*engine.Request, *refusal, error) {
 		Body:    body.needed,
 		Replace: func(text string) string { return x.replaced(repl, text) },
 		Exclude: x.Exclude,
-		Invalid: x.invalid(),
 	}.Remember()
 	if x.readsJSON {
 		if _, err := body.needed(); body.failed() != nil { // slow clients must not keep others from their turn
@@ -46,8 +45,11 @@ func (x *exchange) identify() (*engine.Request, *refusal, error) {
 	switch {
 	case body.failed() != nil:
 		return unread(body.failed())
-	case errors.As(err, &invalid):
+	case errors.As(err, &invalid) && x.mode() == delivery.ModeAPI:
 		return nil, &refusal{reasonInvalid, invalid.Error()}, nil
+	case errors.As(err, &invalid):
+		x.logger.Warn("the delivery ID is invalid and counts as missing", zap.Error(invalid))
+		return x.withoutKey(fmt.Errorf("the delivery ID is invalid: %w", invalid))
 	case errors.Is(err, delivery.ErrBodyTooLarge):
 		return x.withLargeBody("the key")
 	case err != nil:
@@ -76,17 +78,6 @@ func (x *exchange) identify() (*engine.Request, *refusal, error) {
 		claimable.Policy.Retention = retention
 	}
 	return claimable, nil, nil
-}
-
-// invalid returns what is done about a delivery ID that is none. In an API it is nil: that
-// is an error, of which the client learns. A webhook counts as one without this ID.
-func (x *exchange) invalid() func(*delivery.InvalidError) {
-	if x.mode() == delivery.ModeAPI {
-		return nil
-	}
-	return func(err *delivery.InvalidError) {
-		x.logger.Warn("the delivery ID is invalid and counts as missing", zap.Error(err))
-	}
 }
 
 // turns bounds how many requests are parsed at a time. A parsed body takes many

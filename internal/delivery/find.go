@@ -22,9 +22,6 @@ type Request struct {
 	// value, it returns an empty text: the rest of the text alone would be the same
 	// ID for many requests.
 	Replace func(text string) (value string)
-	// Invalid is told of a header field without a valid ID, which then counts as absent:
-	// the next source is tried. If it is nil, such a field is an error.
-	Invalid func(*InvalidError)
 	// Exclude are JSON pointers (RFC 6901) to the members that a source of kind
 	// content leaves out.
 	Exclude []string
@@ -115,8 +112,8 @@ type item struct {
 //   - [ErrMissing] if no source is present. Its text says why a source in the body
 //     is not present, and why the request is not from a source's provider.
 //   - An [*InvalidError] if the first source that is present is a header field
-//     without a valid ID, and [Request.Invalid] is nil. No further source is tried,
-//     because the client meant this field.
+//     without a valid ID. No further source is tried, because the client meant
+//     this field.
 //   - [ErrBodyTooLarge] if a source needs the body, the body is too large, and no
 //     other source is present.
 //   - The error of [Request.Body] if the body could not be read.
@@ -133,12 +130,7 @@ func Find(sources []Source, request Request, maxLength int) (Found, error) {
 			continue
 		}
 		found, err := f.find(source)
-		var invalid *InvalidError
 		switch {
-		case err != nil && request.Invalid != nil && errors.As(err, &invalid):
-			request.Invalid(invalid)
-			reasons = append(reasons, invalid.Error())
-			continue
 		case isMissing(err):
 			if reason := err.Error(); reason != "" {
 				reasons = append(reasons, source.String()+": "+reason)
