@@ -39,7 +39,7 @@ var stayOut = []struct {
 }{
 	{"github.com/caddyserver/caddy/v2", list("", "cmd/caddy-dedup", "caddymodule")},
 	{"github.com/redis/go-redis/v9", list("", "cmd/caddy-dedup", "caddymodule", "internal/store/redis", "internal/redistest")},
-	{"go.etcd.io/bbolt", list("", "cmd/caddy-dedup", "caddymodule", "internal/store/file")},
+	{"github.com/cockroachdb/pebble", list("", "cmd/caddy-dedup", "caddymodule", "internal/store/file")},
 }
 
 func list(packages ...string) []string { return packages }

@@ -36,7 +36,7 @@ twice: duplicates get the response of the first.
 Without --provider it serves the Idempotency-Key header of an API. With one or
 more it serves their webhooks.
 
-Claims and responses are kept in a durable file in Caddy's data directory, or in
+Claims and responses are kept durably in Caddy's data directory, or in
 the Redis server of --redis, which several replicas can share. The password in
 its URL may be a placeholder, such as {env.REDIS_PASSWORD}.
 
@@ -204,7 +204,7 @@ func (f proxyFlags) summary(config *caddy.Config) string {
 	if len(f.providers) > 0 {
 		what = "webhooks of " + strings.Join(f.providers, ", ")
 	}
-	state := "the file " + filepath.Join(caddy.AppDataDir(), defaultFile)
+	state := "the directory " + filepath.Join(caddy.AppDataDir(), defaultDirectory)
 	if f.redis != "" {
 		state = "Redis at " + redactedURL(f.redis)
 	}

@@ -163,8 +163,8 @@ func (o *openStore) applyLocked() {
 }
 
 // storeSet are the stores that are open in this process. It is not Caddy's
-// UsagePool: that one forgets a value before it is closed, so that a store file
-// could be opened while it is still locked; and who looks through it waits for
+// UsagePool: that one forgets a value before it is closed, so that a store's
+// directory could be opened while it is still locked; and who looks through it waits for
 // whatever is being opened.
 type storeSet struct {
 	mu   sync.Mutex

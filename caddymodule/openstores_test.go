@@ -301,23 +301,23 @@ func TestRealPath(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if err := os.WriteFile(at("data", "dedup.db"), nil, 0o600); err != nil {
+	if err := os.Mkdir(at("data", "dedup"), 0o700); err != nil {
 		t.Fatal(err)
 	}
 	link(at("data"), at("current"))
 	link("data", at("relative"))
-	link(at("data", "dedup.db"), at("other", "linked.db"))
-	link("../data/later.db", at("other", "dangling.db"))
+	link(at("data", "dedup"), at("other", "linked"))
+	link("../data/later", at("other", "dangling"))
 	link("loop", at("loop"))
 	for path, want := range map[string]string{
-		at("data", "dedup.db"):                   at("data", "dedup.db"),
-		at("current", "dedup.db"):                at("data", "dedup.db"),
-		at("relative", "dedup.db"):               at("data", "dedup.db"),
-		at("other", "linked.db"):                 at("data", "dedup.db"),
-		at("other", "dangling.db"):               at("data", "later.db"),
-		at("current", "not", "there", "x.db"):    at("data", "not", "there", "x.db"),
-		at("other", "..", "current", "dedup.db"): at("data", "dedup.db"),
-		at("loop"):                               at("loop"),
+		at("data", "dedup"):                   at("data", "dedup"),
+		at("current", "dedup"):                at("data", "dedup"),
+		at("relative", "dedup"):               at("data", "dedup"),
+		at("other", "linked"):                 at("data", "dedup"),
+		at("other", "dangling"):               at("data", "later"),
+		at("current", "not", "there", "x"):    at("data", "not", "there", "x"),
+		at("other", "..", "current", "dedup"): at("data", "dedup"),
+		at("loop"):                            at("loop"),
 	} {
 		if got := realPath(path); got != want {
 			t.Errorf("%s is %s, want %s", path, got, want)

@@ -90,18 +90,18 @@ func init() {
 }
 
 const (
-	defaultFile = "dedup.db"
+	defaultDirectory = "dedup"
 	// localTimeout limits one operation of a store in this process. It is long
 	// against a disk that is busy, and short against a client that waits. Leases may
 	// be shorter ([storeHandle.checkLease]).
 	localTimeout = 5 * time.Second
 )
 
-// FileStore keeps claims and responses in one durable file, which survives
-// crashes. Only one process can use it.
+// FileStore keeps claims and responses durably in the files of one directory, which
+// survive crashes. Only one process can use it.
 type FileStore struct {
-	// The file's path. A relative one lies in Caddy's data directory. Default:
-	// `dedup.db`. Placeholders are replaced when the configuration is loaded.
+	// The directory's path. A relative one lies in Caddy's data directory. Default:
+	// `dedup`. Placeholders are replaced when the configuration is loaded.
 	Path string `json:"path,omitempty"`
 }
 
@@ -122,7 +122,7 @@ func (s *FileStore) Provision(caddy.Context) error {
 		}
 		s.Path = path
 	}
-	orElse(&s.Path, defaultFile)
+	orElse(&s.Path, defaultDirectory)
 	if !filepath.IsAbs(s.Path) {
 		s.Path = filepath.Join(caddy.AppDataDir(), s.Path)
 	}

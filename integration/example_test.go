@@ -41,10 +41,10 @@ func TestExampleCaddyfile(t *testing.T) {
 	}
 	wantProblem(t, p.post(t, "/payments", "order-1", "amount=11"), 422, "idempotency_key_reused")
 
-	// The log names the file; without it all begins anew.
+	// The log names the directory; without it all begins anew.
 	kept := p.awaitLog(t, "where the state is", func(e entry) bool { return e.text("msg") == "claims and responses are kept" })
 	state, found := strings.CutPrefix(kept.text("store"), "file store ")
-	if !found || filepath.Base(state) != "dedup.db" {
+	if !found || filepath.Base(state) != "dedup" {
 		t.Fatalf("the log says that the state is in %q", kept.text("store"))
 	}
 	p.terminate(t)
@@ -56,7 +56,7 @@ func TestExampleCaddyfile(t *testing.T) {
 	q.addr = p.addr
 	q.awaitLog(t, "serving initial configuration", func(e entry) bool { return e.text("msg") == "serving initial configuration" })
 	if again := q.post(t, "/payments", "order-1", "amount=10"); again.Status != 201 || again.replayed() || again.Body == first.Body {
-		t.Errorf("without the file got %d %q, want another payment", again.Status, again.Body)
+		t.Errorf("without the directory got %d %q, want another payment", again.Status, again.Body)
 	}
 }
 

@@ -1,8 +1,8 @@
 package integration
 
 import (
-	"bytes"
 	"fmt"
+	"maps"
 	"net/http"
 	"os"
 	"os/exec"
@@ -34,18 +34,22 @@ func TestFileStoreOnAFullDisk(t *testing.T) {
 		}
 		answers201(w, r, n)
 	})
-	file := filepath.Join(shortTempDir(t), "dedup.db")
-	c := conf{store: "store file " + file, site: lines(dedupBlock(), proxyTo(up))}
+	dir := filepath.Join(shortTempDir(t), "dedup")
+	c := conf{store: "store file " + dir, site: lines(dedupBlock(), proxyTo(up))}
 	p := start(t, c)
 	kept := p.post(t, "/", "kept", "body", host("shop.test"))
 	running := p.postLater("/", "running", "body", host("shop.test"))
 	up.awaitRuns(t, "running", 1)
 
-	stat, err := os.Stat(file)
+	logs, err := filepath.Glob(filepath.Join(dir, "*.log"))
+	if err != nil || len(logs) != 1 {
+		t.Fatalf("logs of the store: %v, %v", logs, err)
+	}
+	stat, err := os.Stat(logs[0])
 	if err != nil {
 		t.Fatal(err)
 	}
-	limitFiles(t, p, fmt.Sprint(stat.Size()))
+	limitFiles(t, p, fmt.Sprint(stat.Size()+32<<10))
 	var taken []reply
 	refused := ""
 	for n := 0; refused == ""; n++ {
@@ -91,36 +95,34 @@ func TestFileStoreOnAFullDisk(t *testing.T) {
 	}
 }
 
-// A file that lost its end, as a disk may leave it after a power cut: either only
-// room that was not used is lost, and all keys are known, or the process says so
-// at start, by the file's name, and leaves it as it is.
+// A log that lost its end, as a disk may leave it after a power cut: either only what
+// was never acknowledged is lost, and all keys are known, or the process says so at
+// start, by the directory's name, and leaves it as it is.
 func TestFileStoreWithATornTail(t *testing.T) {
 	t.Parallel()
 	up := startUpstream(t, answers201)
-	file := filepath.Join(shortTempDir(t), "dedup.db")
-	c := conf{store: "store file " + file, site: lines("dedup", proxyTo(up))}
-	p := start(t, c)
+	sound := filepath.Join(shortTempDir(t), "dedup")
+	p := start(t, conf{store: "store file " + sound, site: lines("dedup", proxyTo(up))})
 	const keys = 50
 	var kept []reply
 	for n := range keys {
 		kept = append(kept, p.post(t, "/", strconv.Itoa(n), "body", host("shop.test")))
 	}
 	p.kill(t)
-	whole, err := os.ReadFile(file)
-	if err != nil {
-		t.Fatal(err)
-	}
 	refused := 0
-	for cut := len(whole) - 4096; cut > 0; cut -= len(whole) / 8 {
-		c.dir, c.port = shortTempDir(t), freePort(t)
-		if err := os.WriteFile(file, whole[:cut], 0o600); err != nil {
+	for part := 8; part > 0; part-- {
+		dir := shortTempDir(t)
+		path := filepath.Join(dir, "dedup")
+		if err := damagedStore(sound, ".log", func(whole []byte) []byte { return whole[:len(whole)*part/8] })(path); err != nil {
 			t.Fatal(err)
 		}
-		caddyfile := filepath.Join(c.dir, "Caddyfile")
-		if err := os.WriteFile(caddyfile, []byte(c.caddyfile(c.dir, c.port)), 0o600); err != nil {
+		before := filesIn(t, path)
+		c := conf{store: "store file " + path, site: lines("dedup", proxyTo(up)), dir: dir, port: freePort(t)}
+		caddyfile := filepath.Join(dir, "Caddyfile")
+		if err := os.WriteFile(caddyfile, []byte(c.caddyfile(dir, c.port)), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		q := startProcess(t, c.dir, "run", "--config", caddyfile, "--adapter", "caddyfile")
+		q := startProcess(t, dir, "run", "--config", caddyfile, "--adapter", "caddyfile")
 		q.addr = fmt.Sprintf("127.0.0.1:%d", c.port)
 		serves := false
 		eventually(t, "the process serves, or has ended", func() bool {
@@ -141,14 +143,38 @@ func TestFileStoreWithATornTail(t *testing.T) {
 			continue
 		}
 		refused++
-		if !strings.Contains(q.log.String(), file) || q.cmd.ProcessState.ExitCode() <= 0 {
-			t.Errorf("cut at %d of %d bytes: the process ended with %d; want a failure that names %s", cut, len(whole), q.cmd.ProcessState.ExitCode(), file)
+		if !strings.Contains(q.log.String(), path) || q.cmd.ProcessState.ExitCode() <= 0 {
+			t.Errorf("cut to %d eighths: the process ended with %d; want a failure that names %s", part, q.cmd.ProcessState.ExitCode(), path)
 		}
-		if after, err := os.ReadFile(file); err != nil || !bytes.Equal(after, whole[:cut]) {
-			t.Errorf("cut at %d of %d bytes: the file was changed: %v", cut, len(whole), err)
+		if !maps.Equal(filesIn(t, path), before) {
+			t.Errorf("cut to %d eighths: what was there was changed", part)
 		}
 	}
-	if refused == 0 {
-		t.Error("no cut was refused: none was in what is used")
+	if refused < 6 {
+		t.Errorf("only %d cuts were refused", refused)
+	}
+}
+
+// A directory that is removed under the process: requests get 503, and not a second
+// store that knows no key.
+func TestFileStoreWhoseDirectoryVanishes(t *testing.T) {
+	t.Parallel()
+	up := startUpstream(t, answers201)
+	dir := filepath.Join(shortTempDir(t), "dedup")
+	p := start(t, conf{store: "store file " + dir, site: lines("dedup", proxyTo(up))})
+	p.post(t, "/", "kept", "body", host("shop.test"))
+	if err := os.RemoveAll(dir); err != nil {
+		t.Fatal(err)
+	}
+	p.awaitLog(t, "the store failed", func(e entry) bool {
+		return strings.Contains(e.text("msg"), "the store failed") && e.text("path") == dir
+	})
+	for _, key := range []string{"kept", "new"} {
+		wantProblem(t, p.post(t, "/", key, "body", host("shop.test")), 503, "store_unavailable")
+	}
+	up.wantRuns(t, "kept", 1)
+	up.wantRuns(t, "new", 0)
+	if _, err := os.Stat(dir); !os.IsNotExist(err) {
+		t.Errorf("there is something in its place: %v", err)
 	}
 }

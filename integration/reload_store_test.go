@@ -107,7 +107,7 @@ func TestReloadReadsEncryptionKeysAgain(t *testing.T) {
 	})
 }
 
-// Two sites that name one store file by two paths share it, and so do two
+// Two sites that name one store's directory by two paths share it, and so do two
 // configurations.
 func TestStoreFileBehindALink(t *testing.T) {
 	t.Parallel()
@@ -119,7 +119,7 @@ func TestStoreFileBehindALink(t *testing.T) {
 		t.Skip("no symbolic links here:", err)
 	}
 	up := startUpstream(t, answers201)
-	shared := "dedup {\nscope shared\nstore file %s/%s/dedup.db\n}\nreverse_proxy %s\n"
+	shared := "dedup {\nscope shared\nstore file %s/%s/dedup\n}\nreverse_proxy %s\n"
 	p := start(t, conf{sites: "http://a.test:PORT {\n" + fmt.Sprintf(shared, dir, "real", up.addr) + "}\nhttp://b.test:PORT {\n" +
 		fmt.Sprintf(shared, dir, "link", up.addr) + "}\n"})
 	first := p.post(t, "/", "k", "body", host("a.test"))
@@ -134,7 +134,7 @@ func TestReloadToAStoreThatDoesNotOpen(t *testing.T) {
 	t.Parallel()
 	up := startUpstream(t, answers201)
 	dir := shortTempDir(t)
-	taken := filepath.Join(dir, "taken.db")
+	taken := filepath.Join(dir, "taken")
 	start(t, conf{store: "store file " + taken, site: lines("dedup", proxyTo(up))})
 	p := start(t, conf{store: "store file", site: lines("dedup", proxyTo(up))})
 	first := p.post(t, "/", "k", "body")

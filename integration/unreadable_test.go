@@ -1,8 +1,9 @@
 package integration
 
 import (
-	"bytes"
 	"context"
+	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -118,75 +119,111 @@ func TestDamagedRedisRecord(t *testing.T) {
 	up.wantRuns(t, "b", 1)
 }
 
-func TestSecondProcessOnOneFile(t *testing.T) {
+func TestSecondProcessOnOneStore(t *testing.T) {
 	t.Parallel()
 	up := startUpstream(t, answers201)
-	file := filepath.Join(shortTempDir(t), "state", "dedup.db")
-	c := conf{store: "store file " + file, site: lines("dedup", proxyTo(up))}
+	dir := filepath.Join(shortTempDir(t), "state", "dedup")
+	c := conf{store: "store file " + dir, site: lines("dedup", proxyTo(up))}
 	p := start(t, c)
 	first := p.post(t, "/", "k", "body")
 
-	dir := shortTempDir(t)
-	text := c.caddyfile(dir, freePort(t))
-	caddyfile := filepath.Join(dir, "Caddyfile")
+	second := shortTempDir(t)
+	text := c.caddyfile(second, freePort(t))
+	caddyfile := filepath.Join(second, "Caddyfile")
 	if err := os.WriteFile(caddyfile, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	output, code := command(t, dir, "run", "--config", caddyfile, "--adapter", "caddyfile")
+	output, code := command(t, second, "run", "--config", caddyfile, "--adapter", "caddyfile")
 	pid := strconv.Itoa(p.cmd.Process.Pid)
-	if code == 0 || !strings.Contains(output, file) || !strings.Contains(output, pid) {
-		t.Errorf("the second process ended with %d; want a failure that names %s and process %s:\n%s", code, file, pid, output)
+	if code == 0 || !strings.Contains(output, dir) || !strings.Contains(output, pid) {
+		t.Errorf("the second process ended with %d; want a failure that names %s and process %s:\n%s", code, dir, pid, output)
 	}
 	// Validation opens nothing.
-	if output, code := command(t, dir, "validate", "--config", caddyfile, "--adapter", "caddyfile"); code != 0 {
+	if output, code := command(t, second, "validate", "--config", caddyfile, "--adapter", "caddyfile"); code != 0 {
 		t.Errorf("validate ended with %d:\n%s", code, output)
 	}
 	wantReplay(t, p.post(t, "/", "k", "body"), first)
 }
 
-func TestFileThatIsNoStore(t *testing.T) {
+// What lies where a store is to be, and is none, or a damaged one.
+func TestDirectoryThatIsNoStore(t *testing.T) {
 	t.Parallel()
 	up := startUpstream(t, answers201)
-	sound := filepath.Join(shortTempDir(t), "sound.db")
+	sound := filepath.Join(shortTempDir(t), "sound")
 	p := start(t, conf{store: "store file " + sound, site: lines("dedup", proxyTo(up))})
 	for n := range 20 {
 		p.post(t, "/", strconv.Itoa(n), "body")
 	}
-	p.terminate(t)
-	p.awaitExit(t)
-	stored, err := os.ReadFile(sound)
-	if err != nil {
-		t.Fatal(err)
-	}
-	damaged := bytes.Clone(stored)
-	for i := range 4096 * 2 { // both of its meta pages
-		damaged[i] ^= 0xff
-	}
-	for name, content := range map[string][]byte{
-		"foreign": []byte(strings.Repeat("This is a letter, not a store.\n", 1000)),
-		"small":   []byte("x"),
-		"cut":     stored[:len(stored)/2],
-		"damaged": damaged,
+	p.kill(t)
+	for name, make := range map[string]func(path string) error{
+		"foreign file":      func(path string) error { return os.WriteFile(path, []byte("This is a letter, not a store.\n"), 0o600) },
+		"foreign directory": func(path string) error { return os.CopyFS(path, os.DirFS("testdata")) },
+		"cut log":           damagedStore(sound, ".log", func(content []byte) []byte { return content[:len(content)/2] }),
+		"damaged log":       damagedStore(sound, ".log", func(content []byte) []byte { content[len(content)/3] ^= 1; return content }),
+		"damaged manifest":  damagedStore(sound, "", func(content []byte) []byte { return content[:len(content)/2] }),
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			dir := shortTempDir(t)
-			file := filepath.Join(dir, name+".db")
-			if err := os.WriteFile(file, content, 0o600); err != nil {
+			path := filepath.Join(dir, "state")
+			if err := make(path); err != nil {
 				t.Fatal(err)
 			}
+			before := filesIn(t, path)
 			caddyfile := filepath.Join(dir, "Caddyfile")
-			text := conf{store: "store file " + file, site: lines("dedup", proxyTo(up))}.caddyfile(dir, freePort(t))
+			text := conf{store: "store file " + path, site: lines("dedup", proxyTo(up))}.caddyfile(dir, freePort(t))
 			if err := os.WriteFile(caddyfile, []byte(text), 0o600); err != nil {
 				t.Fatal(err)
 			}
 			output, code := command(t, dir, "run", "--config", caddyfile, "--adapter", "caddyfile")
-			if code == 0 || !strings.Contains(output, file) || strings.Contains(output, "goroutine ") {
-				t.Errorf("the process ended with %d; want a plain failure that names %s:\n%s", code, file, output)
+			if code == 0 || !strings.Contains(output, path) || strings.Contains(output, "goroutine ") {
+				t.Errorf("the process ended with %d; want a plain failure that names %s:\n%s", code, path, output)
 			}
-			if after, err := os.ReadFile(file); err != nil || !bytes.Equal(after, content) {
-				t.Errorf("the file was changed: %v", err)
+			if !maps.Equal(filesIn(t, path), before) {
+				t.Error("what was there was changed")
 			}
 		})
 	}
+}
+
+// damagedStore copies a store, and damages its file with this ending, or its manifest.
+func damagedStore(store, ending string, damage func([]byte) []byte) func(path string) error {
+	return func(path string) error {
+		if err := os.CopyFS(path, os.DirFS(store)); err != nil {
+			return err
+		}
+		pattern := "MANIFEST-*"
+		if ending != "" {
+			pattern = "*" + ending
+		}
+		found, err := filepath.Glob(filepath.Join(path, pattern))
+		if err != nil || len(found) != 1 {
+			return fmt.Errorf("%s: %v, %w", pattern, found, err)
+		}
+		content, err := os.ReadFile(found[0])
+		if err != nil {
+			return err
+		}
+		// The copy was made of the files of a process that was killed.
+		_ = os.Remove(filepath.Join(path, "caddy-dedup.pid"))
+		return os.WriteFile(found[0], damage(content), 0o600)
+	}
+}
+
+// filesIn returns the files at a path and below it, by their names.
+func filesIn(t *testing.T, path string) map[string]string {
+	t.Helper()
+	found := make(map[string]string)
+	err := filepath.WalkDir(path, func(name string, entry os.DirEntry, err error) error {
+		if err != nil || !entry.Type().IsRegular() {
+			return err
+		}
+		content, err := os.ReadFile(name)
+		found[name] = string(content)
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return found
 }

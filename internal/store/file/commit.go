@@ -2,205 +2,172 @@ package file
 
 import (
 	"context"
-	"errors"
-	"fmt"
-	"strings"
 	"sync/atomic"
-	"syscall"
+	"time"
+
+	"github.com/cockroachdb/pebble/v2"
 
 	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
 )
 
-// bbolt has a group commit of its own, DB.Batch. It is not used, for these reasons:
-//
-//   - It waits for more operations before it begins: 10 ms, by default. With a
-//     shorter wait, operations that come one by one get a transaction each, because
-//     the next group does not gather while the one before is flushed. The committer
-//     waits for nothing, and what comes during a flush is the next group.
-//   - It takes no context. A caller that gives up could not say whether its change
-//     will be made, and the claim would always be in doubt.
-//   - If one function returns an error, such as [idempotency.ErrFenced], DB.Batch
-//     rolls back, and begins again for all the others.
-const (
-	// queued is how many operations fit into the queue. With more of them, callers
-	// wait for room.
-	queued = 1024
-	// groupBytes is how many bytes of responses go into one transaction. Beyond
-	// that, to share the flush saves little time, but costs memory.
-	groupBytes = 8 << 20
-)
+// queued is how many operations fit into each of the queues. With more of them, callers
+// wait for room.
+const queued = 1024
 
-// operation is one write, applied in a transaction that it shares with others.
+// operation is one write. Two goroutines carry it out, because pebble's calls take no
+// context, and a disk may hang: the writer hands its batch to pebble, and the confirmer
+// waits until it is flushed. What pebble gets while it flushes, its next flush has: so
+// concurrent operations share flushes, and none waits for others to come.
 type operation struct {
-	// apply makes the change. An error goes to the caller, and apply must then have
-	// changed nothing, because the other operations are still committed. Only an
-	// [abortError] ends the whole transaction. apply may be called again: if one
-	// operation meets damage, the others are repeated without it.
-	apply func(t *tables) error
-	// applied, if it is set, is called after the commit.
-	applied func()
-	// size is about how many bytes of responses it writes.
-	size int
+	batch *pebble.Batch
+	// durable says that the operation is to survive a crash of the machine. Without it,
+	// it survives one of the process.
+	durable bool
+	// ended is called when the operation was carried out, or will not be.
+	ended func(applied bool)
 
-	ctx   context.Context
 	state atomic.Int32
-	err   error
-	done  chan result // has room for the one result that the committer sends
+	done  chan error // has room for the one result
 }
 
-// result is what the committer tells the caller of an operation.
-type result struct {
-	err error
-	// mayBeApplied says that the change may be on the disk although there is an
-	// error. When a flush fails, nobody knows how much of it was written.
-	mayBeApplied bool
-}
-
-// The states of an operation. From waiting, either the committer begins it or its
-// caller gives it up, never both.
+// The states of an operation. From waiting, either the writer begins it or its caller
+// gives it up, never both.
 const (
 	waiting int32 = iota
 	begun
 	givenUp
 )
 
-// commit passes an operation to the committer, and returns when the change is on the
-// disk. With an error, mayBeApplied says whether the change may have been made all
+// commit carries out a change, and returns when it is written, and flushed if it is to
+// be durable. With an error, mayBeApplied says whether the change may have been made all
 // the same, or may still be made.
-func (s *Store) commit(ctx context.Context, op *operation) (mayBeApplied bool, err error) {
-	if err := ctx.Err(); err != nil {
-		return false, err
+func (d *database) commit(ctx context.Context, op *operation) (mayBeApplied bool, err error) {
+	op.done = make(chan error, 1)
+	trouble, worse := d.disk.trouble()
+	if trouble == nil {
+		trouble = ctx.Err()
 	}
-	op.ctx, op.done = ctx, make(chan result, 1)
-	select {
-	case <-s.closing:
-		return false, idempotency.ErrClosed
-	default:
+	if trouble != nil {
+		op.end(false)
+		return false, d.writeError(trouble)
 	}
 	select {
-	case s.queue <- op:
-	case <-s.closing:
-		return false, idempotency.ErrClosed
+	case d.queue <- op:
 	case <-ctx.Done():
+		op.end(false)
 		return false, ctx.Err()
+	case <-worse:
+		op.end(false)
+		trouble, _ = d.disk.trouble()
+		return false, d.writeError(trouble)
 	}
-	select {
-	case out := <-op.done:
-		return out.mayBeApplied, out.err
-	case <-ctx.Done():
-		return !op.state.CompareAndSwap(waiting, givenUp), ctx.Err()
-	case <-s.committed:
-		// The committer has carried it out just before it ended, or it was queued
-		// after that.
-		select {
-		case out := <-op.done:
-			return out.mayBeApplied, out.err
-		default:
-			return false, idempotency.ErrClosed
-		}
-	}
-}
-
-// commitQueued is the committer. It waits for the first operation of a group, and for
-// nothing else: while one group is flushed, the next one gathers in the queue.
-func (s *Store) commitQueued() {
-	defer close(s.committed)
 	for {
 		select {
-		case op := <-s.queue:
-			s.commitGroup(s.gather(op))
-		case <-s.closing:
-			for {
-				select {
-				case op := <-s.queue:
-					s.commitGroup(s.gather(op))
-				default:
-					return
-				}
+		case err := <-op.done:
+			return err != nil, d.writeError(err)
+		case <-ctx.Done():
+			return !op.state.CompareAndSwap(waiting, givenUp), ctx.Err()
+		case <-worse:
+			if trouble, worse = d.disk.trouble(); trouble != nil {
+				return !op.state.CompareAndSwap(waiting, givenUp), d.writeError(trouble)
 			}
 		}
 	}
 }
 
-// gather takes operations from the queue until it is empty or the group is large
-// enough. It leaves out those whose callers have given up.
-func (s *Store) gather(first *operation) []*operation {
-	var group []*operation
-	size := 0
-	for op := first; ; {
-		if op.ctx.Err() == nil && op.state.CompareAndSwap(waiting, begun) {
-			group = append(group, op)
-			size += op.size
-		} else {
-			op.done <- result{err: op.ctx.Err()}
-		}
-		if size >= groupBytes || len(group) == queued {
-			return group
-		}
-		select {
-		case op = <-s.queue:
-		default:
-			return group
-		}
-	}
+// end lets go of what the operation holds.
+func (op *operation) end(applied bool) {
+	_ = op.batch.Close() // it only gives memory back
+	op.ended(applied)
 }
 
-// commitGroup carries out a group in one transaction and tells the callers. If one
-// operation meets damage in the file, every operation is carried out again in a
-// transaction of its own, so that the others can succeed.
-func (s *Store) commitGroup(group []*operation) {
-	if len(group) == 0 {
-		return
-	}
-	err := s.write(func(t *tables) error {
-		for _, op := range group {
-			op.err = op.apply(t)
-			if abort, ok := errors.AsType[*abortError](op.err); ok {
-				return abort
-			}
-		}
-		return nil
-	})
-	if _, damaged := errors.AsType[*idempotency.UnreadableError](err); damaged && len(group) > 1 {
-		for i := range group {
-			s.commitGroup(group[i : i+1])
-		}
-		return
-	}
-	for _, op := range group {
-		if err != nil {
-			op.done <- result{err, true}
+// writeQueued is the writer.
+func (d *database) writeQueued() {
+	defer close(d.written)
+	defer d.contain()
+	for op := range d.queue {
+		if !op.state.CompareAndSwap(waiting, begun) {
+			op.end(false)
 			continue
 		}
-		if op.err == nil && op.applied != nil {
-			op.applied()
+		if op.durable {
+			d.disk.durable.Add(1)
 		}
-		op.done <- result{err: op.err}
+		if err := d.db.ApplyNoSyncWait(op.batch, pebble.Sync); err != nil {
+			d.disk.fail(err)
+			op.done <- err
+			return
+		}
+		d.written <- op
 	}
 }
 
-// abortError says that a change of the tables failed. The transaction may be half
-// changed, so it must not be committed.
-type abortError struct{ error }
+// confirmWritten is the confirmer.
+func (d *database) confirmWritten() {
+	defer close(d.confirmed)
+	defer d.contain()
+	for op := range d.written {
+		err := op.batch.SyncWait()
+		if op.durable {
+			d.disk.durable.Add(-1)
+		}
+		if err != nil {
+			d.disk.fail(err)
+			op.done <- err
+			return
+		}
+		op.end(true)
+		op.done <- nil
+	}
+}
 
-// Unwrap returns the failure.
-func (e *abortError) Unwrap() error { return e.error }
+// contain turns a panic of pebble into a failure of this database: pebble panics if
+// something is broken that it must not go on with. Its locks may still be locked, so the
+// database is given up.
+func (d *database) contain() {
+	if reason := recover(); reason != nil {
+		d.disk.fail(&panicError{reason})
+	}
+}
 
-// ErrNoSpace says that the file cannot grow, because there is no room. What is in the
-// file can still be read.
-var ErrNoSpace = errors.New("there is no space left for the store file")
+// writeError explains why something was not written.
+func (d *database) writeError(err error) error {
+	if err == nil {
+		return nil
+	}
+	return &storeError{d.path, err}
+}
 
-// spaceErrors are the errors of a full disk, of a quota, and of the limit of a process
-// for the size of its files.
-var spaceErrors = []syscall.Errno{syscall.ENOSPC, syscall.EDQUOT, syscall.EFBIG}
+// change returns a new, empty change.
+func (d *database) change() change { return change{d.db.NewBatch()} }
 
-// failure turns the error of a transaction into the error for the caller.
-func (s *Store) failure(err error) error {
-	for _, full := range spaceErrors {
-		// If the file cannot grow, bbolt keeps only the text of the error.
-		if errors.Is(err, full) || strings.Contains(err.Error(), full.Error()) {
-			return fmt.Errorf("%w: %s: %w", ErrNoSpace, s.path, err)
+// lock locks a key for an operation. Whoever reads locks it too: what was written but
+// not flushed can already be read, and nobody must act on what a crash could undo.
+func (d *database) lock(ctx context.Context, key idempotency.Key) error {
+	if d.locks.tryLock(key) {
+		return nil
+	}
+	trouble, worse := d.disk.trouble()
+	if trouble != nil {
+		// Who holds it may wait for room on the disk, and so for ever.
+		short, stop := context.WithTimeout(ctx, busyPatience)
+		defer stop()
+		if d.locks.lock(short, key, nil) {
+			return nil
 		}
 	}
-	return fmt.Errorf("store file %s: %w", s.path, err)
+	for trouble == nil && ctx.Err() == nil {
+		if d.locks.lock(ctx, key, worse) {
+			return nil
+		}
+		trouble, worse = d.disk.trouble()
+	}
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	return d.writeError(trouble)
 }
+
+// busyPatience is how long an operation waits for another one of the same key while the
+// disk is full.
+const busyPatience = 100 * time.Millisecond

@@ -1,100 +1,193 @@
 package file
 
 import (
-	"bufio"
 	"context"
 	"errors"
 	"fmt"
-	"os"
+	"path"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
-	bolt "go.etcd.io/bbolt"
-	"go.uber.org/zap"
+	"github.com/cockroachdb/pebble/v2/vfs"
+	"github.com/cockroachdb/pebble/v2/vfs/errorfs"
 
 	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
 )
 
-// blocker keeps the committer inside a transaction until letGo is called.
-type blocker struct {
-	entered, leave chan struct{}
-	done           chan error
+// logWatch is a disk in memory that counts what is done with the log of the database,
+// and can hold up its flushes.
+type logWatch struct {
+	vfs.FS
+	writes, flushes atomic.Int64
+	mu              sync.RWMutex // locked while flushes are held up
+	held            atomic.Int64 // flushes that are held up
 }
 
-// block queues a blocker.
-func block(s *Store) *blocker {
-	b := &blocker{make(chan struct{}), make(chan struct{}), make(chan error, 1)}
-	go func() {
-		_, err := s.commit(context.Background(), &operation{apply: func(*tables) error {
-			close(b.entered)
-			<-b.leave
-			return nil
-		}})
-		b.done <- err
-	}()
-	return b
+func newLogWatch() *logWatch {
+	w := new(logWatch)
+	w.FS = errorfs.Wrap(vfs.NewMem(), errorfs.InjectorFunc(func(op errorfs.Op) error {
+		switch {
+		case !strings.HasSuffix(op.Path, ".log"):
+		case op.Kind == errorfs.OpFileWrite:
+			w.writes.Add(1)
+		case op.Kind == errorfs.OpFileSync || op.Kind == errorfs.OpFileSyncData:
+			w.held.Add(1)
+			w.mu.RLock()
+			defer w.mu.RUnlock()
+			w.held.Add(-1)
+			w.flushes.Add(1)
+		}
+		return nil
+	}))
+	return w
 }
 
-func (b *blocker) letGo(t *testing.T) {
-	t.Helper()
-	close(b.leave)
-	if err := <-b.done; err != nil {
-		t.Fatalf("the blocker: %v", err)
-	}
+// counted is a claim that has to survive a crash of the machine.
+func counted(name string) idempotency.Claim {
+	c := claimOf(name)
+	c.Hold = true
+	return c
 }
 
-// transactions is how many write transactions were committed.
-func transactions(t *testing.T, s *Store) (n int) {
-	t.Helper()
-	if err := s.db.View(func(tx *bolt.Tx) error { n = tx.ID(); return nil }); err != nil {
-		t.Fatal(err)
-	}
-	return n
-}
-
-func TestConcurrentClaimsShareTransactions(t *testing.T) {
-	s := reopen(t, newPath(t))
-	before := transactions(t, s)
-	b := block(s)
-	<-b.entered
-	const claims = 64
+func TestConcurrentOperationsShareFlushes(t *testing.T) {
+	fs := newLogWatch()
+	s := reopenIn(t, fs, "/data/keys")
+	fs.mu.Lock()
 	var done sync.WaitGroup
-	for i := range claims {
+	claim := func(name string) {
 		done.Go(func() {
-			if _, err := s.Claim(context.Background(), claimOf(fmt.Sprint(i))); err != nil {
+			if _, err := s.Claim(context.Background(), counted(name)); err != nil {
 				t.Errorf("claim: %v", err)
 			}
 		})
 	}
-	poll(t, "all claims are queued", func() bool { return len(s.queue) == claims })
-	b.letGo(t)
+	claim("first")
+	poll(t, "the first is being flushed", func() bool { return fs.held.Load() == 1 })
+	before := fs.flushes.Load()
+	const claims = 64
+	for i := range claims {
+		claim(fmt.Sprint(i))
+	}
+	d := s.database
+	poll(t, "all claims are with pebble", func() bool {
+		for i := range claims {
+			if record, err := d.record(key(fmt.Sprint(i))); record == nil || err != nil {
+				return false
+			}
+		}
+		return true
+	})
+	fs.mu.Unlock()
 	done.Wait()
-	if n := transactions(t, s) - before; n != 1 {
-		t.Errorf("%d claims that were queued together took %d transactions, want 1", claims, n)
+	if n := fs.flushes.Load() - before; n != 2 {
+		t.Errorf("the first claim and %d that came while it was flushed took %d flushes, want 2", claims, n)
 	}
 }
 
+// Without hold and without a limit of attempts, a claim is given to the system, and does
+// not wait until the disk has it.
+func TestClaimWaitsForItsFlushWhereItCounts(t *testing.T) {
+	fs := newLogWatch()
+	s := reopenIn(t, fs, "/data/keys")
+	fs.mu.Lock()
+	before := fs.writes.Load()
+	if _, err := s.Claim(t.Context(), claimOf("released")); err != nil {
+		t.Fatal(err)
+	}
+	if fs.writes.Load() == before {
+		t.Error("a claim was acknowledged that the system does not know yet")
+	}
+	limited := claimOf("limited")
+	limited.MaxAttempts = 1
+	for _, c := range []idempotency.Claim{counted("held"), limited} {
+		ctx, cancel := context.WithCancel(t.Context())
+		result := make(chan error, 1)
+		go func() {
+			_, err := s.Claim(ctx, c)
+			result <- err
+		}()
+		poll(t, "it is with pebble", func() bool {
+			record, err := s.database.record(c.Key)
+			return record != nil && err == nil
+		})
+		cancel()
+		if err := <-result; !errors.Is(err, context.Canceled) {
+			t.Errorf("a claim that counts was acknowledged while its flush was held up: %v", err)
+		}
+	}
+	fs.mu.Unlock()
+}
+
 func TestDuplicatesWriteNothing(t *testing.T) {
-	s := reopen(t, newPath(t))
+	fs := newLogWatch()
+	s := reopenIn(t, fs, "/data/keys")
 	if err := keep(t.Context(), s, "a"); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := s.Claim(t.Context(), claimOf("b")); err != nil {
+	if _, err := s.Claim(t.Context(), counted("b")); err != nil {
 		t.Fatal(err)
 	}
-	before := transactions(t, s)
-	kept(t, s, "a")
+	before := fs.writes.Load()
+	replays(t, s, "a")
 	if claimed, err := ask(s, "b"); err != nil || claimed.Verdict != idempotency.WaitForRun {
 		t.Fatalf("verdict %v, %v", claimed.Verdict, err)
 	}
 	if err := s.Settle(t.Context(), key("c"), &idempotency.Record{Token: "nobody"}, completeAs("c")); !errors.Is(err, idempotency.ErrGone) {
 		t.Fatalf("settle: %v, want ErrGone", err)
 	}
-	if n := transactions(t, s) - before; n != 0 {
-		t.Errorf("they took %d write transactions, want 0", n)
+	if n := fs.writes.Load() - before; n != 0 {
+		t.Errorf("they wrote %d times to the log, want 0", n)
 	}
+}
+
+// What is not flushed yet can be undone by a crash, so nobody gets to see it.
+func TestNobodySeesWhatIsNotFlushed(t *testing.T) {
+	fs := newLogWatch()
+	s := reopenIn(t, fs, "/data/keys")
+	claimed, err := s.Claim(t.Context(), counted("a"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	fs.mu.Lock()
+	settled := make(chan error, 1)
+	go func() { settled <- s.Settle(context.Background(), key("a"), claimed.Record, completeAs("a")) }()
+	poll(t, "the settlement is being flushed", func() bool { return fs.held.Load() == 1 })
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
+	defer cancel()
+	if got, err := s.Claim(ctx, claimOf("a")); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("a duplicate got verdict %v, %v", got.Verdict, err)
+	}
+	if record, _, err := s.Lookup(ctx, key("a")); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("lookup: %+v, %v", record, err)
+	}
+	fs.mu.Unlock()
+	if err := <-settled; err != nil {
+		t.Fatal(err)
+	}
+	replays(t, s, "a")
+}
+
+// paused returns a store whose writer has not begun.
+func paused(t *testing.T) (s *Store, begin func()) {
+	t.Helper()
+	s = reopenIn(t, vfs.NewMem(), "/data/keys")
+	d, err := openDatabase("/data/other", vfs.NewMem(), true, s.logger)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.using.Lock()
+	running := s.database
+	s.database = d
+	s.using.Unlock()
+	if err := running.close(); err != nil {
+		t.Fatal(err)
+	}
+	begin = sync.OnceFunc(d.run)
+	t.Cleanup(begin) // else closing would wait for ever
+	return s, begin
 }
 
 type claimResult struct {
@@ -106,25 +199,23 @@ type claimResult struct {
 func claimUntil(ctx context.Context, s *Store, name string) <-chan claimResult {
 	result := make(chan claimResult, 1)
 	go func() {
-		claimed, err := s.Claim(ctx, claimOf(name))
+		claimed, err := s.Claim(ctx, counted(name))
 		result <- claimResult{claimed, err}
 	}()
 	return result
 }
 
 func TestClaimGivenUpInTheQueueIsNotApplied(t *testing.T) {
-	s := reopen(t, newPath(t))
-	b := block(s)
-	<-b.entered
+	s, begin := paused(t)
 	ctx, cancel := context.WithCancel(t.Context())
 	result := claimUntil(ctx, s, "a")
-	poll(t, "the claim is queued", func() bool { return len(s.queue) == 1 })
+	poll(t, "the claim is queued", func() bool { return len(s.database.queue) == 1 })
 	cancel()
 	r := <-result
 	if !errors.Is(r.err, context.Canceled) || r.claimed.Record != nil {
 		t.Errorf("claim: %+v, %v; want canceled and no record", r.claimed, r.err)
 	}
-	b.letGo(t)
+	begin()
 	if err := keep(t.Context(), s, "behind it"); err != nil {
 		t.Fatal(err)
 	}
@@ -133,52 +224,44 @@ func TestClaimGivenUpInTheQueueIsNotApplied(t *testing.T) {
 	}
 }
 
-func TestClaimGivenUpInTheCommitMayBeApplied(t *testing.T) {
-	s := reopen(t, newPath(t))
-	first := block(s)
-	<-first.entered
-	second := block(s)
-	poll(t, "the second blocker is queued", func() bool { return len(s.queue) == 1 })
+func TestClaimGivenUpInTheFlushMayBeApplied(t *testing.T) {
+	fs := newLogWatch()
+	s := reopenIn(t, fs, "/data/keys")
+	fs.mu.Lock()
 	ctx, cancel := context.WithCancel(t.Context())
 	result := claimUntil(ctx, s, "a")
-	poll(t, "the claim is queued", func() bool { return len(s.queue) == 2 })
-	first.letGo(t)
-	<-second.entered
+	poll(t, "it is being flushed", func() bool { return fs.held.Load() == 1 })
 	cancel()
 	r := <-result
 	if !errors.Is(r.err, context.Canceled) || r.claimed.Record == nil || r.claimed.Record.Token != claimOf("a").Token {
 		t.Errorf("claim: %+v, %v; want canceled and the record that may be written", r.claimed, r.err)
 	}
-	second.letGo(t)
+	fs.mu.Unlock()
 	record, _, err := s.Lookup(t.Context(), key("a"))
 	if err != nil || record == nil || record.Token != claimOf("a").Token {
-		t.Errorf("the group was committed without it: %+v, %v", record, err)
+		t.Errorf("it was flushed without its caller: %+v, %v", record, err)
 	}
 }
 
-func TestSettlementGivenUpInTheCommitWakes(t *testing.T) {
-	s := reopen(t, newPath(t))
-	claimed, err := s.Claim(t.Context(), claimOf("a"))
+func TestSettlementGivenUpInTheFlushWakes(t *testing.T) {
+	fs := newLogWatch()
+	s := reopenIn(t, fs, "/data/keys")
+	claimed, err := s.Claim(t.Context(), counted("a"))
 	if err != nil {
 		t.Fatal(err)
 	}
 	woken := make(chan idempotency.Key, 1)
 	defer s.Subscribe(func(k idempotency.Key) { woken <- k })()
-	first := block(s)
-	<-first.entered
-	second := block(s)
-	poll(t, "the second blocker is queued", func() bool { return len(s.queue) == 1 })
+	fs.mu.Lock()
 	ctx, cancel := context.WithCancel(t.Context())
 	settled := make(chan error, 1)
 	go func() { settled <- s.Settle(ctx, key("a"), claimed.Record, completeAs("a")) }()
-	poll(t, "the settlement is queued", func() bool { return len(s.queue) == 2 })
-	first.letGo(t)
-	<-second.entered
+	poll(t, "it is being flushed", func() bool { return fs.held.Load() == 1 })
 	cancel()
 	if err := <-settled; !errors.Is(err, context.Canceled) {
 		t.Errorf("settle: %v, want canceled", err)
 	}
-	second.letGo(t)
+	fs.mu.Unlock()
 	select {
 	case k := <-woken:
 		if k != key("a") {
@@ -189,89 +272,25 @@ func TestSettlementGivenUpInTheCommitWakes(t *testing.T) {
 	}
 }
 
-func TestCloseCommitsWhatIsQueued(t *testing.T) {
-	path := newPath(t)
-	s := reopen(t, path)
-	b := block(s)
-	<-b.entered
+func TestCloseWritesWhatIsQueued(t *testing.T) {
+	s, begin := paused(t)
+	fs := s.database.disk.FS
 	result := claimUntil(context.Background(), s, "a")
-	poll(t, "the claim is queued", func() bool { return len(s.queue) == 1 })
+	poll(t, "the claim is queued", func() bool { return len(s.database.queue) == 1 })
 	closed := make(chan error, 1)
 	go func() { closed <- s.Close() }()
 	<-s.closing
-	b.letGo(t)
+	begin()
 	if r := <-result; r.err != nil {
 		t.Errorf("claim: %v", r.err)
 	}
 	if err := <-closed; err != nil {
 		t.Errorf("close: %v", err)
 	}
-	if claimed, err := ask(reopen(t, path), "a"); err != nil || claimed.Verdict != idempotency.WaitForRun {
+	if err := writeFile(fs, path.Join("/data/other", labelName), label); err != nil {
+		t.Fatal(err)
+	}
+	if claimed, err := ask(reopenIn(t, fs, "/data/other"), "a"); err != nil || claimed.Verdict != idempotency.WaitForRun {
 		t.Errorf("reopened: verdict %v, %v", claimed.Verdict, err)
-	}
-}
-
-func init() { children["keeper"] = keepUntilKilled }
-
-// keepUntilKilled keeps keys in several goroutines. It prints each key as soon as the
-// store has acknowledged it.
-func keepUntilKilled(path string) error {
-	s, err := Open(path, zap.NewNop())
-	if err != nil {
-		return err
-	}
-	errs := make(chan error)
-	for worker := range 8 {
-		go func() {
-			for i := 0; ; i++ {
-				name := fmt.Sprintf("key %d of worker %d", i, worker)
-				if err := keep(context.Background(), s, name); err != nil {
-					errs <- err
-					return
-				}
-				if _, err := fmt.Println(name); err != nil {
-					errs <- err
-					return
-				}
-			}
-		}()
-	}
-	return <-errs
-}
-
-func TestKilledProcessLosesNothing(t *testing.T) {
-	path := newPath(t)
-	cmd := child(t, "keeper", path)
-	out, err := cmd.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
-	var acknowledged []string
-	lines := bufio.NewReader(out)
-	for {
-		line, err := lines.ReadString('\n')
-		if err != nil {
-			break // only a whole line is an acknowledgement
-		}
-		acknowledged = append(acknowledged, strings.TrimSuffix(line, "\n"))
-		if len(acknowledged) == 500 {
-			if err := cmd.Process.Kill(); err != nil {
-				t.Fatal(err)
-			}
-		}
-	}
-	_ = cmd.Wait() // its error only says that it was killed
-	if len(acknowledged) < 500 {
-		t.Fatalf("it ended by itself after %d keys", len(acknowledged))
-	}
-	if _, err := os.Stat(holderPath(path)); err != nil {
-		t.Errorf("the killed process left no note of itself: %v", err)
-	}
-	s := reopen(t, path)
-	for _, name := range acknowledged {
-		kept(t, s, name)
 	}
 }

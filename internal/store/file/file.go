@@ -1,224 +1,264 @@
-// Package file is the durable store of one process, in a single bbolt file. When a
-// call returns without an error, its change is on the disk. So a crash of the
-// process or of the machine loses nothing that a client has been told.
+// Package file is the durable store of one process, in a directory. When a call returns
+// without an error, its change is on the disk, or, for a claim that need not survive a
+// crash of the machine, handed to the system. So a crash of the process loses nothing
+// that a client has been told.
 //
-// Reads run in the goroutine of the caller. Writes run in one goroutine, the
-// committer: it puts all operations that are queued into one transaction, so that
-// they share one flush of the disk (commit.go).
+// The directory is a database of pebble, and this package is what pebble leaves to its
+// users: the atomic steps of each key (keylocks.go, commit.go), what is stored under
+// which name (layout.go), the removal of what has expired (sweep.go), and disks that are
+// full, fail, or vanish (disk.go, watch.go).
 package file
 
 import (
 	"context"
-	"os"
+	"errors"
 	"sync"
-	"sync/atomic"
 	"time"
 
-	bolt "go.etcd.io/bbolt"
+	"github.com/cockroachdb/pebble/v2/vfs"
 	"go.uber.org/zap"
 
 	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
 	"github.com/caddy-dedup/caddy-dedup/internal/store/wakeup"
 )
 
-// Store keeps records and responses in one file. [Open] returns one.
+// Store keeps records and responses in one directory. [Open] returns one.
 type Store struct {
 	path    string
-	db      *bolt.DB
-	file    *os.File // the file that db has open and locked
+	fs      vfs.FS
+	place   *place
 	logger  *zap.Logger
 	waiters wakeup.Subscribers
-	// A damaged file can make bbolt panic before it has unlocked its own locks, and
-	// the next call would wait for them for ever. Once brokenWrites is set, nothing
-	// is written any more. Once broken is set, nothing is read either.
-	brokenWrites, broken atomic.Pointer[idempotency.UnreadableError]
 
-	queue     chan *operation
-	closing   chan struct{}
-	committed chan struct{} // closed when the committer has ended
-	swept     chan struct{} // closed when the sweeper has ended
-	close     func() error
+	// using is read-locked while an operation uses the database.
+	using    sync.RWMutex
+	database *database // nil once the store is closed
+
+	closing chan struct{}
+	ended   sync.WaitGroup // the watch and the sweeper
+	close   func() error
 }
 
 var _ idempotency.Store = (*Store)(nil)
 
-// start runs the store over an opened file.
-func start(path string, db *bolt.DB, file *os.File, logger *zap.Logger) *Store {
-	s := &Store{
-		path:      path,
-		db:        db,
-		file:      file,
-		logger:    logger,
-		queue:     make(chan *operation, queued),
-		closing:   make(chan struct{}),
-		committed: make(chan struct{}),
-		swept:     make(chan struct{}),
-	}
+// start runs the store over an opened database.
+func start(s *Store) *Store {
+	s.closing = make(chan struct{})
 	s.close = sync.OnceValue(s.shut)
-	go s.commitQueued()
-	go s.sweepExpired()
+	s.database.run()
+	s.ended.Go(s.watch)
+	s.ended.Go(s.sweepExpired)
 	return s
 }
 
 // clock is the clock of the store. It is the wall clock, because after a restart the
-// times in the file must still be comparable with it.
+// times in the store must still be comparable with it.
 func clock() time.Time { return time.Now().UTC().Truncate(time.Millisecond) }
 
-// Claim implements [idempotency.Store]. It reads first: a duplicate, which needs no
-// write, then does not wait for the committer and the disk.
-func (s *Store) Claim(ctx context.Context, c idempotency.Claim) (idempotency.Claimed, error) {
+// enter returns the database, for as long as leave has not been called.
+func (s *Store) enter(ctx context.Context) (d *database, leave func(), err error) {
 	if err := ctx.Err(); err != nil {
-		return idempotency.Claimed{}, err
+		return nil, nil, err
 	}
-	var claimed idempotency.Claimed
-	err := s.read(func(t *tables) (err error) {
-		claimed, _, err = t.decide(c, clock())
-		return err
-	})
+	s.using.RLock()
+	d = s.database
+	if d == nil {
+		s.using.RUnlock()
+		return nil, nil, idempotency.ErrClosed
+	}
+	if failure := d.disk.failed(); failure != nil {
+		s.using.RUnlock()
+		return nil, nil, d.writeError(failure)
+	}
+	return d, s.using.RUnlock, nil
+}
+
+// enterKey is enter, with a key locked. Whoever passes the key's unlocking on, to an
+// operation, does not unlock it.
+func (s *Store) enterKey(ctx context.Context, key idempotency.Key) (d *database, leave func(), err error) {
+	d, leave, err = s.enter(ctx)
+	if err != nil {
+		return nil, nil, err
+	}
+	if err := d.lock(ctx, key); err != nil {
+		leave()
+		return nil, nil, err
+	}
+	return d, leave, nil
+}
+
+// write carries out a change of one key, which is locked, and unlocks it, and wakes
+// those who wait for the key if wake is set.
+func (s *Store) write(ctx context.Context, d *database, key idempotency.Key, c change, durable, wake bool) (mayBeApplied bool, err error) {
+	return d.commit(ctx, &operation{batch: c.Batch, durable: durable, ended: func(applied bool) {
+		d.locks.unlock(key)
+		if applied && wake {
+			// Not the caller does that, because it may have given up.
+			s.waiters.Wake(key)
+		}
+	}})
+}
+
+// Claim implements [idempotency.Store].
+func (s *Store) Claim(ctx context.Context, c idempotency.Claim) (idempotency.Claimed, error) {
+	d, leave, err := s.enterKey(ctx, c.Key)
 	if err != nil {
 		return idempotency.Claimed{}, err
 	}
-	if claimed.Verdict != idempotency.Proceed {
-		return claimed, nil
+	defer leave()
+	claimed, stored, err := d.decide(c, clock())
+	if err != nil || claimed.Verdict != idempotency.Proceed {
+		d.locks.unlock(c.Key)
+		return claimed, err
 	}
-	intended := claimed.Record
-	op := &operation{apply: func(t *tables) (err error) {
-		var stored *idempotency.Record
-		claimed, stored, err = t.decide(c, clock())
-		if err != nil || claimed.Verdict != idempotency.Proceed {
-			return err
-		}
-		return t.putRecord(c.Key, stored, claimed.Record)
-	}}
-	if mayBeApplied, err := s.commit(ctx, op); err != nil {
+	change := d.change()
+	if err := change.putRecord(c.Key, stored, claimed.Record); err != nil {
+		d.locks.unlock(c.Key)
+		return idempotency.Claimed{}, err
+	}
+	// Where an attempt counts for ever, a crash of the machine must not undo it. Else it
+	// frees the keys that were in flight, and so the claim need not wait for a flush.
+	durable := c.Hold || c.MaxAttempts > 0
+	if mayBeApplied, err := s.write(ctx, d, c.Key, change, durable, false); err != nil {
 		if mayBeApplied {
-			return idempotency.Claimed{Record: intended}, err
+			return idempotency.Claimed{Record: claimed.Record}, err
 		}
 		return idempotency.Claimed{}, err
 	}
 	return claimed, nil
 }
 
-// Renew implements [idempotency.Store].
+// Renew implements [idempotency.Store]. A renewal is not flushed: after a crash of the
+// machine, nobody is left who would go on with the run.
 func (s *Store) Renew(ctx context.Context, c idempotency.Claim) error {
-	op := &operation{apply: func(t *tables) error {
-		now := clock()
-		found, err := t.owned(c.Key, c.Token, c.Follows, now)
-		if found == nil {
-			return err
-		}
-		return t.putRecord(c.Key, found, found.Renewed(c.Terms, now))
-	}}
-	_, err := s.commit(ctx, op)
+	d, leave, err := s.enterKey(ctx, c.Key)
+	if err != nil {
+		return err
+	}
+	defer leave()
+	now := clock()
+	found, err := d.owned(c.Key, c.Token, c.Follows, now)
+	if found == nil {
+		d.locks.unlock(c.Key)
+		return err
+	}
+	change := d.change()
+	if err := change.putRecord(c.Key, found, found.Renewed(c.Terms, now)); err != nil {
+		d.locks.unlock(c.Key)
+		return err
+	}
+	_, err = s.write(ctx, d, c.Key, change, false, false)
 	return err
 }
 
 // Settle implements [idempotency.Store].
 func (s *Store) Settle(ctx context.Context, key idempotency.Key, claimed *idempotency.Record, settlement idempotency.Settlement) error {
-	var response []byte
+	d, leave, err := s.enterKey(ctx, key)
+	if err != nil {
+		return err
+	}
+	defer leave()
+	now := clock()
+	found, err := d.owned(key, claimed.Token, claimed.Follows, now)
+	if found == nil {
+		d.locks.unlock(key)
+		return err
+	}
+	change := d.change()
 	if settlement.Response != nil {
-		response = idempotency.EncodeResponse(key, claimed.Token, settlement.Response)
+		err = change.putResponse(key, claimed.Token, settlement.Response, now.Add(settlement.ResponseFor()), settlement.State == idempotency.Complete)
 	}
-	settled := false
-	op := &operation{
-		size: len(response),
-		apply: func(t *tables) error {
-			now := clock()
-			found, err := t.owned(key, claimed.Token, claimed.Follows, now)
-			settled = found != nil
-			if found == nil {
-				return err
-			}
-			if response != nil {
-				if err := t.putResponse(key, claimed.Token, response, now.Add(settlement.ResponseFor())); err != nil {
-					return err
-				}
-			}
-			return t.putRecord(key, found, found.CountedAs(claimed).Settled(settlement, now))
-		},
-		// The committer wakes the waiters, because the caller may have given up.
-		applied: func() {
-			if settled {
-				s.waiters.Wake(key)
-			}
-		},
+	if err == nil {
+		err = change.putRecord(key, found, found.CountedAs(claimed).Settled(settlement, now))
 	}
-	_, err := s.commit(ctx, op)
+	if err != nil {
+		d.locks.unlock(key)
+		return err
+	}
+	_, err = s.write(ctx, d, key, change, true, true)
 	return err
 }
 
 // Lookup implements [idempotency.Store].
 func (s *Store) Lookup(ctx context.Context, key idempotency.Key) (*idempotency.Record, time.Time, error) {
-	if err := ctx.Err(); err != nil {
-		return nil, time.Time{}, err
-	}
 	now := clock()
-	var found *idempotency.Record
-	err := s.read(func(t *tables) error {
-		stored, err := t.record(key)
-		found = live(stored, now).Effective(now)
-		return err
-	})
-	return found, now, err
+	d, leave, err := s.enterKey(ctx, key)
+	if err != nil {
+		return nil, now, err
+	}
+	defer leave()
+	defer d.locks.unlock(key)
+	stored, err := d.record(key)
+	now = clock()
+	return live(stored, now).Effective(now), now, err
 }
 
 // Response implements [idempotency.Store].
 func (s *Store) Response(ctx context.Context, key idempotency.Key, token string) (*idempotency.Response, error) {
-	if err := ctx.Err(); err != nil {
+	d, leave, err := s.enterKey(ctx, key)
+	if err != nil {
 		return nil, err
 	}
-	var found *idempotency.Response
-	err := s.read(func(t *tables) error {
-		response, until, err := t.response(key, token)
-		if clock().Before(until) {
-			found = response
-		}
-		return err
-	})
-	return found, err
+	defer leave()
+	defer d.locks.unlock(key)
+	response, until, err := d.response(key, token)
+	if err != nil || !clock().Before(until) {
+		return nil, err
+	}
+	return response, nil
 }
 
 // Free implements [idempotency.Store].
 func (s *Store) Free(ctx context.Context, key idempotency.Key, token string) (*idempotency.Record, error) {
-	var found *idempotency.Record
-	op := &operation{
-		apply: func(t *tables) error {
-			now := clock()
-			stored, err := t.record(key)
-			if err != nil {
-				return err
-			}
-			freed, err := live(stored, now).Freed(token, now)
-			if err != nil {
-				return err
-			}
-			found = stored.Effective(now)
-			return t.putRecord(key, stored, freed)
-		},
-		applied: func() { s.waiters.Wake(key) },
-	}
-	if _, err := s.commit(ctx, op); err != nil {
+	d, leave, err := s.enterKey(ctx, key)
+	if err != nil {
 		return nil, err
 	}
-	return found, nil
+	defer leave()
+	now := clock()
+	var freed *idempotency.Record
+	stored, err := d.record(key)
+	if err == nil {
+		freed, err = live(stored, now).Freed(token, now)
+	}
+	if err != nil {
+		d.locks.unlock(key)
+		return nil, err
+	}
+	change := d.change()
+	if err := change.putRecord(key, stored, freed); err != nil {
+		d.locks.unlock(key)
+		return nil, err
+	}
+	if _, err := s.write(ctx, d, key, change, true, true); err != nil {
+		return nil, err
+	}
+	return stored.Effective(now), nil
 }
 
 // Forget implements [idempotency.Store].
 func (s *Store) Forget(ctx context.Context, key idempotency.Key) error {
-	op := &operation{
-		apply: func(t *tables) error {
-			now := clock()
-			stored, unreadable := t.record(key)
-			if unreadable == nil {
-				if err := live(stored, now).Effective(now).MayBeTaken(now); err != nil {
-					return err
-				}
-			}
-			return t.forget(key, stored)
-		},
-		applied: func() { s.waiters.Wake(key) },
+	d, leave, err := s.enterKey(ctx, key)
+	if err != nil {
+		return err
 	}
-	_, err := s.commit(ctx, op)
+	defer leave()
+	now := clock()
+	stored, unreadable := d.record(key)
+	if _, damaged := errors.AsType[*idempotency.UnreadableError](unreadable); !damaged {
+		if err = unreadable; err == nil {
+			err = live(stored, now).Effective(now).MayBeTaken(now)
+		}
+	}
+	change := d.change()
+	if err == nil {
+		err = change.forget(key, stored)
+	}
+	if err != nil {
+		d.locks.unlock(key)
+		return err
+	}
+	_, err = s.write(ctx, d, key, change, true, true)
 	return err
 }
 
@@ -227,5 +267,17 @@ func (s *Store) Subscribe(wake func(idempotency.Key)) (stop func()) {
 	return s.waiters.Subscribe(wake)
 }
 
-// Close implements [idempotency.Store]. It still commits what is queued.
+// Close implements [idempotency.Store]. It still writes what is queued.
 func (s *Store) Close() error { return s.close() }
+
+func (s *Store) shut() error {
+	close(s.closing)
+	s.ended.Wait()
+	s.using.Lock() // waits for those who use the database
+	defer s.using.Unlock()
+	d := s.database
+	s.database = nil
+	err := d.close()
+	s.place.leave()
+	return err
+}

@@ -9,7 +9,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	bolt "go.etcd.io/bbolt"
+	"github.com/cockroachdb/pebble/v2"
 	"go.uber.org/zap/zaptest"
 
 	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
@@ -28,9 +28,7 @@ func TestStore(t *testing.T) {
 
 // damage overwrites what is stored of a record.
 func damage(t *testing.T, store idempotency.Store, key idempotency.Key) {
-	if err := store.(*Store).write(func(tables *tables) error {
-		return tables.put(tables.records, key[:], []byte("damaged"))
-	}); err != nil {
+	if err := store.(*Store).database.db.Set(recordName(key), []byte("damaged"), pebble.Sync); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -46,34 +44,42 @@ func TestReopenedStoreKnowsItsKeys(t *testing.T) {
 	}
 	closeStore(t, s)
 	s = reopen(t, path)
-	kept(t, s, "a")
+	replays(t, s, "a")
 	if claimed, err := ask(s, "b"); err != nil || claimed.Verdict != idempotency.WaitForRun {
 		t.Errorf("a key that was in flight: verdict %v, %v", claimed.Verdict, err)
 	}
 }
 
-func TestNewFileIsPrivate(t *testing.T) {
-	path := newPath(t)
-	reopen(t, path)
-	for name, want := range map[string]os.FileMode{path: 0o600, filepath.Dir(path): 0o700 | os.ModeDir} {
-		info, err := os.Stat(name)
+// The files are private, also those in a directory that is not.
+func TestNewFilesArePrivate(t *testing.T) {
+	made, given := newPath(t), t.TempDir()
+	if err := os.Chmod(given, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	for _, path := range []string{made, given} {
+		s := reopen(t, path)
+		keepMany(t, s, 10)
+		if err := s.database.db.Flush(); err != nil {
+			t.Fatal(err)
+		}
+		files, err := os.ReadDir(path)
 		if err != nil {
 			t.Fatal(err)
 		}
-		if info.Mode() != want {
-			t.Errorf("%s has mode %v, want %v", name, info.Mode(), want)
+		for _, file := range files {
+			info, err := file.Info()
+			if err != nil {
+				t.Fatal(err)
+			}
+			if info.Mode() != 0o600 && info.Size() > 0 {
+				t.Errorf("%s has mode %v, want 0600", file.Name(), info.Mode())
+			}
 		}
 	}
-}
-
-func TestEmptyFileIsInitialised(t *testing.T) {
-	path := filepath.Join(t.TempDir(), "keys.db")
-	if err := os.WriteFile(path, nil, 0o600); err != nil {
-		t.Fatal(err)
-	}
-	s := reopen(t, path)
-	if err := keep(t.Context(), s, "a"); err != nil {
-		t.Fatal(err)
+	for _, dir := range []string{made, filepath.Dir(made)} {
+		if info, err := os.Stat(dir); err != nil || info.Mode() != 0o700|os.ModeDir {
+			t.Errorf("%s: %v, %v; want mode 0700", dir, info.Mode(), err)
+		}
 	}
 }
 
@@ -90,13 +96,13 @@ func TestClosedStore(t *testing.T) {
 }
 
 // tamper changes stored values while the store is closed.
-func tamper(t *testing.T, path string, change func(tx *bolt.Tx) error) {
+func tamper(t *testing.T, path string, change func(db *pebble.DB) error) {
 	t.Helper()
-	db, err := bolt.Open(path, 0o600, nil)
+	db, err := pebble.Open(path, &pebble.Options{FormatMajorVersion: formatVersion, Logger: &says{}})
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := db.Update(change); err != nil {
+	if err := change(db); err != nil {
 		t.Fatal(err)
 	}
 	if err := db.Close(); err != nil {
@@ -106,31 +112,22 @@ func tamper(t *testing.T, path string, change func(tx *bolt.Tx) error) {
 
 func TestUnreadableValuesAreNeverReplayedNorReplaced(t *testing.T) {
 	k := key("a")
-	responseName := append(k[:], claimOf("a").Token...)
-	other := key("b")
-	for name, change := range map[string]func(tx *bolt.Tx) error{
-		"a flipped record": func(tx *bolt.Tx) error {
-			return flip(tx.Bucket(recordsBucket), k[:], -3)
+	recordOfA, responseOfA := recordName(k), responseName(k, claimOf("a").Token)
+	for name, change := range map[string]func(db *pebble.DB) error{
+		"a flipped record":            func(db *pebble.DB) error { return flip(db, recordOfA, -3) },
+		"a record of another version": func(db *pebble.DB) error { return flip(db, recordOfA, len("dedup-rec")) },
+		"an empty record":             func(db *pebble.DB) error { return db.Set(recordOfA, nil, pebble.Sync) },
+		"the record of another key": func(db *pebble.DB) error {
+			value, closer, err := db.Get(recordName(key("b")))
+			if err != nil {
+				return err
+			}
+			defer closer.Close()
+			return db.Set(recordOfA, value, pebble.Sync)
 		},
-		"a record of another version": func(tx *bolt.Tx) error {
-			return flip(tx.Bucket(recordsBucket), k[:], len("dedup-rec"))
-		},
-		"an empty record": func(tx *bolt.Tx) error {
-			return tx.Bucket(recordsBucket).Put(k[:], []byte{})
-		},
-		"the record of another key": func(tx *bolt.Tx) error {
-			b := tx.Bucket(recordsBucket)
-			return b.Put(k[:], b.Get(other[:]))
-		},
-		"a flipped response": func(tx *bolt.Tx) error {
-			return flip(tx.Bucket(responsesBucket), responseName, -1)
-		},
-		"a short response": func(tx *bolt.Tx) error {
-			return tx.Bucket(responsesBucket).Put(responseName, []byte("short"))
-		},
-		"a missing response": func(tx *bolt.Tx) error {
-			return tx.Bucket(responsesBucket).Delete(responseName)
-		},
+		"a flipped response": func(db *pebble.DB) error { return flip(db, responseOfA, -1) },
+		"a short response":   func(db *pebble.DB) error { return db.Set(responseOfA, []byte("short"), pebble.Sync) },
+		"a missing response": func(db *pebble.DB) error { return db.Delete(responseOfA, pebble.Sync) },
 	} {
 		t.Run(name, func(t *testing.T) {
 			path := newPath(t)
@@ -150,10 +147,10 @@ func TestUnreadableValuesAreNeverReplayedNorReplaced(t *testing.T) {
 					t.Fatalf("claim: %+v, %v; want an UnreadableError", claimed, err)
 				}
 				if !strings.Contains(unreadable.Where, path) || !strings.Contains(unreadable.Where, k.String()) {
-					t.Errorf("it names %q, want the file and the key", unreadable.Where)
+					t.Errorf("it names %q, want the directory and the key", unreadable.Where)
 				}
 			}
-			kept(t, s, "b")
+			replays(t, s, "b")
 			page, _, err := s.List(t.Context(), "", 10)
 			if err != nil || len(page) != 2 {
 				t.Fatalf("list: %+v, %v; want both keys", page, err)
@@ -185,71 +182,18 @@ func isUnreadable(err error) bool {
 }
 
 // flip changes one byte of a value; a negative position counts from its end.
-func flip(b *bolt.Bucket, name []byte, at int) error {
-	value := append([]byte(nil), b.Get(name)...)
+func flip(db *pebble.DB, name []byte, at int) error {
+	value, closer, err := db.Get(name)
+	if err != nil {
+		return err
+	}
+	value = append([]byte(nil), value...)
+	if err := closer.Close(); err != nil {
+		return err
+	}
 	if at < 0 {
 		at += len(value)
 	}
 	value[at] ^= 0x11
-	return b.Put(name, value)
-}
-
-// entries counts the entries of each of the tables.
-func entries(t *testing.T, s *Store) (records, responses, expiries int) {
-	t.Helper()
-	if err := s.read(func(t *tables) error {
-		records, responses, expiries = t.records.Stats().KeyN, t.responses.Stats().KeyN, t.expiries.Stats().KeyN
-		return nil
-	}); err != nil {
-		t.Fatal(err)
-	}
-	return records, responses, expiries
-}
-
-func TestSweepRemovesWhatHasExpired(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		s := reopen(t, newPath(t))
-		const n = 2*sweepAtOnce + 10
-		keepMany(t, s, n)
-		stays := claimOf("stays")
-		stays.Retention = 24 * time.Hour
-		if _, err := s.Claim(t.Context(), stays); err != nil {
-			t.Fatal(err)
-		}
-		// The entries of records that were replaced or forgotten are gone.
-		if records, responses, expiries := entries(t, s); records != n+1 || responses != n || expiries != 2*n+1 {
-			t.Fatalf("%d records, %d responses, %d expiries; want %d, %d, %d", records, responses, expiries, n+1, n, 2*n+1)
-		}
-		time.Sleep(time.Hour + 2*sweepEvery)
-		synctest.Wait()
-		if records, responses, expiries := entries(t, s); records != 1 || responses != 0 || expiries != 1 {
-			t.Errorf("after the retention: %d records, %d responses, %d expiries; want 1, 0, 1", records, responses, expiries)
-		}
-	})
-}
-
-func TestSweepLeavesWhatWasPutBack(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		path := newPath(t)
-		s := reopen(t, path)
-		if err := keep(t.Context(), s, "a"); err != nil {
-			t.Fatal(err)
-		}
-		k := key("a")
-		closeStore(t, s)
-		tamper(t, path, func(tx *bolt.Tx) error {
-			early := time.Now().Add(time.Minute)
-			if err := tx.Bucket(expiriesBucket).Put(expiry(early, expiringRecord, k, ""), marker); err != nil {
-				return err
-			}
-			return tx.Bucket(expiriesBucket).Put(expiry(early, expiringResponse, k, claimOf("a").Token), marker)
-		})
-		s = reopen(t, path)
-		time.Sleep(time.Minute + 2*sweepEvery)
-		synctest.Wait()
-		if _, _, expiries := entries(t, s); expiries != 2 {
-			t.Errorf("%d expiries, want the two that are right", expiries)
-		}
-		kept(t, s, "a")
-	})
+	return db.Set(name, value, pebble.Sync)
 }

@@ -10,6 +10,7 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	"go.uber.org/zap"
 
@@ -39,7 +40,7 @@ func fillDisk(path string) error {
 		return err
 	}
 	low := limit
-	low.Cur = 256 << 10
+	low.Cur = 1 << 20
 	if err := syscall.Setrlimit(syscall.RLIMIT_FSIZE, &low); err != nil {
 		return err
 	}
@@ -89,7 +90,13 @@ func fillDisk(path string) error {
 	if err := check(); err != nil {
 		return err
 	}
-	if err := keep(ctx, s, failed); err != nil {
+	for { // it is a moment until the store has noticed
+		if err = keep(ctx, s, failed); !errors.Is(err, ErrNoSpace) {
+			break
+		}
+		time.Sleep(time.Millisecond)
+	}
+	if err != nil {
 		return fmt.Errorf("with room again: %w", err)
 	}
 	if err := s.Close(); err != nil {

@@ -6,24 +6,22 @@ import (
 	"strconv"
 	"strings"
 	"syscall"
+
+	"github.com/cockroachdb/pebble/v2/vfs"
 )
 
-// holderPath is a small file beside the store file. It names the process that has
-// the store open: its number and its host. Only error messages use it; what keeps a
-// second process out is the lock.
-func holderPath(path string) string { return path + ".pid" }
-
-func writeHolder(path string) error {
+// writeHolder writes a small file that names the process which has the store open: its
+// number and its host. Only error messages use it; what keeps a second process out is
+// the lock.
+func writeHolder(name string, fs vfs.FS) error {
 	host, _ := os.Hostname() // empty where the system has none
-	return os.WriteFile(holderPath(path), fmt.Appendf(nil, "%d %s\n", os.Getpid(), host), 0o600)
+	return writeFile(fs, name, fmt.Sprintf("%d %s\n", os.Getpid(), host))
 }
 
-func removeHolder(path string) { _ = os.Remove(holderPath(path)) }
-
-// holder describes the process that has the file open, as far as it is known.
-func holder(path string) string {
+// holder describes the process that has the store open, as far as it is known.
+func holder(name string, fs vfs.FS) string {
 	const unknown = "another process"
-	text, err := os.ReadFile(holderPath(path))
+	text, err := readFile(fs, name)
 	if err != nil {
 		return unknown
 	}
@@ -39,7 +37,7 @@ func holder(path string) string {
 	case pid == os.Getpid():
 		return fmt.Sprintf("this process itself (%d)", pid)
 	case !running(pid):
-		return unknown // the process that wrote the file has crashed
+		return unknown // the process that wrote it has crashed
 	default:
 		return fmt.Sprintf("process %d", pid)
 	}

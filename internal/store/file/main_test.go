@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/cockroachdb/pebble/v2/vfs"
 	"go.uber.org/zap"
 	"go.uber.org/zap/zaptest"
 
@@ -18,7 +19,7 @@ import (
 )
 
 // childVariable is an environment variable. If it has the name of one of the
-// children, the test binary runs that child, with the store file in the first
+// children, the test binary runs that child, with the store's path in the first
 // argument, and no tests.
 const childVariable = "CADDY_DEDUP_FILE_TEST_CHILD"
 
@@ -47,11 +48,16 @@ func child(t *testing.T, name, path string) *exec.Cmd {
 	return cmd
 }
 
-func newPath(t *testing.T) string { return filepath.Join(t.TempDir(), "data", "keys.db") }
+func newPath(t *testing.T) string { return filepath.Join(t.TempDir(), "data", "keys") }
 
 func reopen(t *testing.T, path string) *Store {
 	t.Helper()
-	s, err := Open(path, zaptest.NewLogger(t, zaptest.Level(zap.ErrorLevel)))
+	return reopenIn(t, vfs.Default, path)
+}
+
+func reopenIn(t *testing.T, fs vfs.FS, path string) *Store {
+	t.Helper()
+	s, err := openIn(fs, path, zaptest.NewLogger(t, zaptest.Level(zap.ErrorLevel)))
 	if err != nil {
 		t.Fatalf("open: %v", err)
 	}
@@ -100,7 +106,14 @@ func keep(ctx context.Context, s *Store, name string) error {
 // keepMany keeps n keys. The name of a key is its number.
 func keepMany(t *testing.T, s *Store, n int) {
 	t.Helper()
+	keepFrom(t, s, 0, n)
+}
+
+// keepFrom keeps the keys with these numbers.
+func keepFrom(t *testing.T, s *Store, from, n int) {
+	t.Helper()
 	var next atomic.Int64
+	next.Store(int64(from))
 	var done sync.WaitGroup
 	for range 64 {
 		done.Go(func() {
@@ -121,8 +134,8 @@ func ask(s *Store, name string) (idempotency.Claimed, error) {
 	return s.Claim(context.Background(), c)
 }
 
-// kept fails the test if the key does not replay its own name.
-func kept(t *testing.T, s *Store, name string) {
+// replays fails the test if the key does not replay its own name.
+func replays(t *testing.T, s *Store, name string) {
 	t.Helper()
 	claimed, err := ask(s, name)
 	if err != nil || claimed.Verdict != idempotency.ReplayKept || string(claimed.Response.Body) != name {
@@ -142,4 +155,19 @@ func poll(t *testing.T, what string, condition func() bool) {
 		}
 		time.Sleep(time.Millisecond)
 	}
+}
+
+// askOnly does what [ask] does, but never writes a claim.
+func askOnly(s *Store, name string) (idempotency.Claimed, error) {
+	c := claimOf(name)
+	c.Token = "token of a duplicate"
+	claimed, _, err := s.database.decide(c, clock())
+	return claimed, err
+}
+
+// releasedFor releases a key, and keeps its answer for those who waited.
+func releasedFor(retention, answer time.Duration) idempotency.Settlement {
+	s := completeAs("busy")
+	s.State, s.Retention, s.AnswerFor = idempotency.Released, retention, answer
+	return s
 }

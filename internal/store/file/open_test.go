@@ -3,15 +3,15 @@ package file
 import (
 	"bufio"
 	"bytes"
-	"context"
+	"encoding/binary"
 	"fmt"
 	"io"
+	"maps"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 
-	bolt "go.etcd.io/bbolt"
 	"go.uber.org/zap"
 )
 
@@ -30,14 +30,29 @@ func keepOpen(path string) error {
 	return s.Close()
 }
 
-// refused fails the test if the file can be opened, if one of the texts is not in the
-// error, or if the file was changed.
-func refused(t *testing.T, path string, says ...string) {
+// contents returns what is at a path and below it.
+func contents(t *testing.T, path string) map[string]string {
 	t.Helper()
-	before, err := os.ReadFile(path)
+	found := make(map[string]string)
+	err := filepath.WalkDir(path, func(name string, entry os.DirEntry, err error) error {
+		if err != nil || !entry.Type().IsRegular() {
+			return err
+		}
+		content, err := os.ReadFile(name)
+		found[name] = string(content)
+		return err
+	})
 	if err != nil {
 		t.Fatal(err)
 	}
+	return found
+}
+
+// refused fails the test if the store can be opened, if one of the texts is not in the
+// error, or if anything was changed.
+func refused(t *testing.T, path string, says ...string) {
+	t.Helper()
+	before := contents(t, path)
 	s, err := Open(path, zap.NewNop())
 	if err == nil {
 		s.Close()
@@ -48,16 +63,16 @@ func refused(t *testing.T, path string, says ...string) {
 			t.Errorf("the error %q does not say %q", err, text)
 		}
 	}
-	after, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
+	after := contents(t, path)
+	if _, was := before[filepath.Join(path, lockName)]; !was {
+		delete(after, filepath.Join(path, lockName)) // whoever looks locks
 	}
-	if !bytes.Equal(before, after) {
-		t.Error("the file was changed")
+	if !maps.Equal(before, after) {
+		t.Errorf("it was changed: %d files before, %d after", len(before), len(after))
 	}
 }
 
-func TestFileOfAnotherProcessIsRefused(t *testing.T) {
+func TestStoreOfAnotherProcessIsRefused(t *testing.T) {
 	path := newPath(t)
 	cmd := child(t, "opener", path)
 	in, err := cmd.StdinPipe()
@@ -74,21 +89,20 @@ func TestFileOfAnotherProcessIsRefused(t *testing.T) {
 	if line, err := bufio.NewReader(out).ReadString('\n'); line != "open\n" {
 		t.Fatalf("the child said %q, %v", line, err)
 	}
+	note := filepath.Join(path, holderName)
 	refused(t, path, fmt.Sprintf("in use by process %d:", cmd.Process.Pid), "path of its own", "store redis")
 
-	if err := os.WriteFile(holderPath(path), []byte("4194304 "+hostname(t)+"\n"), 0o600); err != nil {
-		t.Fatal(err)
+	for text, says := range map[string]string{
+		"4194304 " + hostname(t) + "\n": "in use by another process:", // there is no process with such a number
+		"7 another-host\n":              "in use by process 7 on host another-host:",
+		"nonsense":                      "in use by another process:",
+	} {
+		if err := os.WriteFile(note, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		refused(t, path, says)
 	}
-	refused(t, path, "in use by another process:") // there is no process with such a number
-	if err := os.WriteFile(holderPath(path), []byte("7 another-host\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	refused(t, path, "in use by process 7 on host another-host:")
-	if err := os.WriteFile(holderPath(path), []byte("nonsense"), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	refused(t, path, "in use by another process:")
-	if err := os.Remove(holderPath(path)); err != nil {
+	if err := os.Remove(note); err != nil {
 		t.Fatal(err)
 	}
 	refused(t, path, "in use by another process:")
@@ -111,30 +125,35 @@ func hostname(t *testing.T) string {
 	return host
 }
 
-func TestFileOfThisProcessIsRefused(t *testing.T) {
+func TestStoreOfThisProcessIsRefused(t *testing.T) {
 	path := newPath(t)
 	s := reopen(t, path)
 	refused(t, path, fmt.Sprintf("in use by this process itself (%d):", os.Getpid()))
 	closeStore(t, s)
-	if _, err := os.Stat(holderPath(path)); !os.IsNotExist(err) {
+	if _, err := os.Stat(filepath.Join(path, holderName)); !os.IsNotExist(err) {
 		t.Errorf("a closed store is still noted as open: %v", err)
 	}
 	reopen(t, path)
 }
 
-func TestForeignFileIsRefused(t *testing.T) {
+// boltFile begins as a file of bbolt does.
+func boltFile() []byte {
+	content := make([]byte, 8192)
+	binary.NativeEndian.PutUint32(content[16:], 0xED0CDAED)
+	return content
+}
+
+func TestFileInTheStoresPlaceIsRefused(t *testing.T) {
 	for name, test := range map[string]struct {
 		content []byte
 		says    string
 	}{
-		"one byte":     {[]byte("x"), "has 1 bytes, too few"},
-		"text":         {bytes.Repeat([]byte("some other file\n"), 10_000), "no store of caddy-dedup"},
-		"zeros":        {make([]byte, 64<<10), "no store of caddy-dedup"},
-		"sqlite":       {append([]byte("SQLite format 3\x00"), make([]byte, 8192)...), "no store of caddy-dedup"},
-		"a short text": {bytes.Repeat([]byte("x"), 5000), "has 5000 bytes, too few"},
+		"nothing": {nil, "is a file, and a store is a directory"},
+		"text":    {bytes.Repeat([]byte("some other file\n"), 1000), "is a file, and a store is a directory"},
+		"bbolt":   {boltFile(), "bbolt"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			path := filepath.Join(t.TempDir(), "keys.db")
+			path := filepath.Join(t.TempDir(), "keys")
 			if err := os.WriteFile(path, test.content, 0o600); err != nil {
 				t.Fatal(err)
 			}
@@ -143,96 +162,96 @@ func TestForeignFileIsRefused(t *testing.T) {
 	}
 }
 
-func TestForeignDatabaseIsRefused(t *testing.T) {
-	for name, options := range map[string]*bolt.Options{
-		"with a list of free pages":    nil,
-		"without a list of free pages": {NoFreelistSync: true},
-	} {
-		t.Run(name, func(t *testing.T) {
-			path := filepath.Join(t.TempDir(), "keys.db")
-			db, err := bolt.Open(path, 0o600, options)
-			if err != nil {
-				t.Fatal(err)
-			}
-			if err := db.Update(func(tx *bolt.Tx) error {
-				_, err := tx.CreateBucket(recordsBucket)
-				return err
-			}); err != nil {
-				t.Fatal(err)
-			}
-			if err := db.Close(); err != nil {
-				t.Fatal(err)
-			}
-			refused(t, path, "of another program", "left as it is")
-		})
-	}
-}
-
-func TestOtherLayoutIsRefused(t *testing.T) {
-	for name, test := range map[string]struct {
-		change func(tx *bolt.Tx) error
-		says   string
-	}{
-		"a newer format": {
-			func(tx *bolt.Tx) error { return tx.Bucket(metaBucket).Put(formatKey, []byte("2")) },
-			`has format "2", and this version reads format "1"`,
-		},
-		"no format": {
-			func(tx *bolt.Tx) error { return tx.Bucket(metaBucket).Delete(formatKey) },
-			`has format ""`,
-		},
-		"a missing table": {
-			func(tx *bolt.Tx) error { return tx.DeleteBucket(responsesBucket) },
-			"damaged: one of its tables is missing",
-		},
-	} {
-		t.Run(name, func(t *testing.T) {
-			path := newPath(t)
-			closeStore(t, reopen(t, path))
-			tamper(t, path, test.change)
-			refused(t, path, test.says, "left as it is")
-		})
-	}
-}
-
-func TestCutOffFileIsRefused(t *testing.T) {
+// An earlier version kept its keys in a file beside: whoever comes from it must not find
+// all keys forgotten.
+func TestFileOfAnEarlierVersionIsRefused(t *testing.T) {
 	path := newPath(t)
-	s := reopen(t, path)
-	keepMany(t, s, 300)
-	closeStore(t, s)
-	whole, err := os.ReadFile(path)
-	if err != nil {
+	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
 		t.Fatal(err)
 	}
-	var used int
-	db, err := bolt.Open(path, 0o600, nil)
-	if err != nil {
+	if err := os.WriteFile(path+".db", boltFile(), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if err := db.View(func(tx *bolt.Tx) error { used = int(tx.Size()); return nil }); err != nil {
+	if s, err := Open(path, zap.NewNop()); err == nil {
+		s.Close()
+		t.Fatal("it was opened")
+	} else if !strings.Contains(err.Error(), path+".db") || !strings.Contains(err.Error(), "move it away") {
+		t.Errorf("the error is %v", err)
+	}
+	if _, err := os.Stat(path); !os.IsNotExist(err) {
+		t.Errorf("a directory was made all the same: %v", err)
+	}
+	if err := os.WriteFile(path+".db", []byte("something else"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if err := db.Close(); err != nil {
+	reopen(t, path)
+}
+
+func TestForeignDirectoryIsRefused(t *testing.T) {
+	path := t.TempDir()
+	if err := os.WriteFile(filepath.Join(path, "letter.txt"), []byte("Dear Sir"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	for size, says := range map[int]string{
-		used - 1:    "cut off",
-		used / 2:    "damaged",
-		3 * 4096:    "damaged",
-		2*4096 - 1:  "damaged",
-		4096:        "damaged",
-		4096 - 1:    "left as it is",
-		4096 + 2048: "damaged",
+	refused(t, path, "no store of caddy-dedup", "letter.txt", "left as it is", "another path")
+	if _, err := os.Stat(filepath.Join(path, lockName)); !os.IsNotExist(err) {
+		t.Errorf("a lock was left in it: %v", err)
+	}
+}
+
+// The database of another program, which uses pebble too.
+func TestForeignDatabaseIsRefused(t *testing.T) {
+	path := newPath(t)
+	closeStore(t, reopen(t, path))
+	if err := os.Remove(filepath.Join(path, labelName)); err != nil {
+		t.Fatal(err)
+	}
+	refused(t, path, "no store of caddy-dedup", "left as it is")
+}
+
+func TestOtherFormatIsRefused(t *testing.T) {
+	path := newPath(t)
+	closeStore(t, reopen(t, path))
+	for text, says := range map[string]string{
+		format + "2\n": `has format "2", and this version reads format "1"`,
+		"":             "damaged",
+		"a letter":     "damaged",
 	} {
-		if err := os.WriteFile(path, whole[:size], 0o600); err != nil {
+		if err := os.WriteFile(filepath.Join(path, labelName), []byte(text), 0o600); err != nil {
 			t.Fatal(err)
 		}
 		refused(t, path, says, "left as it is")
 	}
-	if err := os.WriteFile(path, whole[:used], 0o600); err != nil {
+}
+
+// A store that has lost a file is damaged, and nothing is begun anew in its place.
+func TestStoreThatLostAFileIsRefused(t *testing.T) {
+	whole := newPath(t)
+	s := reopen(t, whole)
+	keepMany(t, s, 100)
+	if err := s.database.db.Flush(); err != nil {
 		t.Fatal(err)
 	}
-	kept(t, reopen(t, path), "7")
+	closeStore(t, s)
+	lost := 0
+	for name := range contents(t, whole) {
+		base := filepath.Base(name)
+		isTable := strings.HasSuffix(base, ".sst") || strings.HasSuffix(base, ".blob")
+		if !isTable && !strings.HasPrefix(base, "MANIFEST") && !strings.HasPrefix(base, "marker.manifest") {
+			continue
+		}
+		path := newPath(t)
+		if err := os.CopyFS(path, os.DirFS(whole)); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.Remove(filepath.Join(path, base)); err != nil {
+			t.Fatal(err)
+		}
+		lost++
+		t.Run(base, func(t *testing.T) { refused(t, path, "damaged", "left as it is") })
+	}
+	if lost < 3 {
+		t.Errorf("only %d kinds of files were tried", lost)
+	}
 }
 
 func TestUnusablePath(t *testing.T) {
@@ -241,9 +260,8 @@ func TestUnusablePath(t *testing.T) {
 		t.Fatal(err)
 	}
 	for name, path := range map[string]string{
-		"a directory":         dir,
-		"below a file":        filepath.Join(dir, "a file", "keys.db"),
-		"directory is a file": filepath.Join(dir, "a file", "more", "keys.db"),
+		"below a file":        filepath.Join(dir, "a file", "keys"),
+		"directory is a file": filepath.Join(dir, "a file", "more", "keys"),
 	} {
 		if s, err := Open(path, zap.NewNop()); err == nil {
 			s.Close()
@@ -251,21 +269,5 @@ func TestUnusablePath(t *testing.T) {
 		} else if !strings.Contains(err.Error(), path) {
 			t.Errorf("%s: the error %q does not name %s", name, err, path)
 		}
-	}
-}
-
-func TestUninitialisedDatabaseIsInitialised(t *testing.T) {
-	// This is what is left if the first process is killed before its first
-	// transaction.
-	path := filepath.Join(t.TempDir(), "keys.db")
-	db, err := bolt.Open(path, 0o600, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := db.Close(); err != nil {
-		t.Fatal(err)
-	}
-	if err := keep(context.Background(), reopen(t, path), "a"); err != nil {
-		t.Fatal(err)
 	}
 }

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"time"
 
+	"github.com/cockroachdb/pebble/v2"
 	"go.uber.org/zap"
 
 	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
@@ -14,14 +15,19 @@ import (
 // What has expired counts as absent at once. The sweeper only gives its space back.
 const (
 	sweepEvery = 5 * time.Second
-	// sweepAtOnce is how many entries one transaction removes. Claims that are queued
-	// have to wait for that transaction, and every entry may change pages of its own.
+	// sweepDelay is how long an entry of the expiries is due before the sweeper comes to
+	// it. No operation is under way for so long, so no entry is made among those that
+	// it removes.
+	sweepDelay = 10 * time.Second
+	// sweepAtOnce is how many entries one step removes. Their keys are locked meanwhile.
 	sweepAtOnce = 256
+	// sweepRest is how long the sweeper rests after a step, as a multiple of the time
+	// that the step took: requests come first.
+	sweepRest = 3
 )
 
 // sweepExpired is the sweeper: it removes what has expired, until Close.
 func (s *Store) sweepExpired() {
-	defer close(s.swept)
 	tick := time.NewTicker(sweepEvery)
 	defer tick.Stop()
 	failing := false
@@ -33,7 +39,7 @@ func (s *Store) sweepExpired() {
 		}
 		err := s.sweepDue()
 		if err != nil && !failing {
-			s.logger.Warn("expired records stay in the store file", zap.String("path", s.path), zap.Error(err))
+			s.logger.Warn("expired records stay in the store", zap.String("path", s.path), zap.Error(err))
 		}
 		failing = err != nil
 	}
@@ -41,74 +47,133 @@ func (s *Store) sweepExpired() {
 
 // sweepDue removes all that has expired by now.
 func (s *Store) sweepDue() error {
-	for {
-		due := false
-		if err := s.read(func(t *tables) error {
-			first, _ := t.expiries.Cursor().First()
-			due = isDue(first, clock())
-			return nil
-		}); err != nil || !due {
+	w := &sweep{from: []byte{expiryTable}, now: clock()}
+	for !w.ended {
+		began := time.Now()
+		if err := s.sweepSome(w); err != nil {
 			return err
 		}
-		op := &operation{apply: func(t *tables) error { return s.sweepSome(t) }}
-		if _, err := s.commit(context.Background(), op); err != nil {
-			return err
+		rest := time.NewTimer(max(sweepRest*time.Since(began), time.Millisecond))
+		select {
+		case <-s.closing:
+			w.ended = true
+		case <-rest.C:
+		}
+		rest.Stop()
+	}
+	return nil
+}
+
+// sweep is one way through the entries that are due.
+type sweep struct {
+	from  []byte // where the next step begins
+	now   time.Time
+	ended bool
+}
+
+// sweepSome removes what the next entries point to, and the entries.
+func (s *Store) sweepSome(w *sweep) error {
+	d, leave, err := s.enter(context.Background())
+	if err != nil {
+		return err
+	}
+	defer leave()
+	due, err := d.due(w)
+	if err != nil || len(due) == 0 {
+		return err
+	}
+	change := d.change()
+	locked := make(map[idempotency.Key]bool)
+	unlock := func() {
+		for key := range locked {
+			d.locks.unlock(key)
 		}
 	}
-}
-
-func isDue(entry []byte, now time.Time) bool {
-	return len(entry) >= momentSize && !now.Before(moment(entry))
-}
-
-// sweepSome removes what the first due entries point to.
-func (s *Store) sweepSome(t *tables) error {
-	now := clock()
-	var due [][]byte
-	cursor := t.expiries.Cursor()
-	for entry, _ := cursor.First(); isDue(entry, now) && len(due) < sweepAtOnce; entry, _ = cursor.Next() {
-		due = append(due, bytes.Clone(entry))
-	}
+	swept := 0
 	for _, entry := range due {
-		if t.expiries.Get(entry) == nil {
-			// The entry was found by its place and not by its name, so the file is
-			// damaged. It could not be deleted, and would be due for ever.
-			err := &idempotency.UnreadableError{Where: "store file " + s.path, Err: errors.New("its expiries are out of order")}
-			return &abortError{err}
+		_, key, token, ok := parseExpiry(entry)
+		if ok && !locked[key] {
+			if !d.locks.tryLock(key) {
+				break // the key is in use: it comes first in the next step
+			}
+			locked[key] = true
 		}
-		if err := t.delete(t.expiries, entry); err != nil {
-			return err
+		if ok {
+			if err := s.sweepEntry(d, change, key, token, w.now); err != nil {
+				unlock()
+				return err
+			}
 		}
-		if len(entry) <= momentSize+keySize {
-			continue
-		}
-		if err := s.sweepEntry(t, entry[momentSize], entry[momentSize+1:], now); err != nil {
-			return err
-		}
+		swept++
 	}
-	return nil
+	w.ended = w.ended && swept == len(due)
+	if swept == 0 {
+		w.ended = true // until the next time
+		return change.Close()
+	}
+	// One tombstone for all the entries: those who look for the first entry later need
+	// not go over each.
+	after := append(bytes.Clone(due[swept-1]), 0)
+	if err := change.DeleteRange(due[0], after, nil); err != nil {
+		unlock()
+		return err
+	}
+	w.from = after
+	_, err = d.commit(context.Background(), &operation{batch: change.Batch, ended: func(bool) { unlock() }})
+	return err
 }
 
-// sweepEntry removes the record or response with this name, if it has expired. It
-// looks at the record or response itself, because the entry may be left over from
-// an earlier one with the same name.
-func (s *Store) sweepEntry(t *tables, kind byte, name []byte, now time.Time) error {
-	switch kind {
-	case expiringRecord:
-		key := idempotency.Key(name[:keySize])
-		record, err := t.record(key)
-		if err != nil {
-			// The entry says that the record was to be forgotten by now.
-			s.logger.Warn("an expired record that cannot be read is removed", zap.Error(err))
-			return t.delete(t.records, key[:])
+// due returns the next entries that are due, and notes whether they are the last.
+func (d *database) due(w *sweep) (due [][]byte, err error) {
+	end := appendMoment([]byte{expiryTable}, w.now.Add(-sweepDelay))
+	if bytes.Compare(w.from, end) >= 0 {
+		w.ended = true
+		return nil, nil
+	}
+	it, err := d.db.NewIter(&pebble.IterOptions{LowerBound: w.from, UpperBound: end})
+	if err != nil {
+		return nil, d.listError(err)
+	}
+	for valid := it.First(); valid && len(due) < sweepAtOnce; valid = it.Next() {
+		due = append(due, bytes.Clone(it.Key()))
+	}
+	w.ended = len(due) < sweepAtOnce
+	if err := it.Close(); err != nil {
+		return nil, d.listError(err)
+	}
+	return due, nil
+}
+
+// sweepEntry removes the record of a key (no token) or the response of a run, if it has
+// expired. It looks at the record or response itself, because the entry may be left over
+// from an earlier one of the same key.
+func (s *Store) sweepEntry(d *database, c change, key idempotency.Key, token string, now time.Time) error {
+	if token != "" {
+		_, until, err := d.response(key, token)
+		if _, damaged := errors.AsType[*idempotency.UnreadableError](err); err != nil && !damaged {
+			return err
 		}
-		if record != nil && live(record, now) == nil {
-			return t.delete(t.records, key[:])
+		if now.Before(until) {
+			return nil
 		}
-	case expiringResponse:
-		if stored := t.responses.Get(name); stored != nil && (len(stored) < momentSize || !now.Before(moment(stored))) {
-			return t.delete(t.responses, name)
+		return c.Delete(responseName(key, token), nil)
+	}
+	record, err := d.record(key)
+	_, damaged := errors.AsType[*idempotency.UnreadableError](err)
+	switch {
+	case damaged:
+		// The entry says that the record was to be forgotten by now.
+		s.logger.Warn("an expired record that cannot be read is removed", zap.Error(err))
+		return c.forget(key, nil)
+	case err != nil:
+		return err
+	case record == nil || live(record, now) != nil:
+		return nil
+	}
+	if expired := kept(record); expired != nil {
+		if err := c.Delete(responseName(key, expired.Token), nil); err != nil {
+			return err
 		}
 	}
-	return nil
+	return c.Delete(recordName(key), nil)
 }

@@ -1,0 +1,266 @@
+package file
+
+import (
+	"bytes"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/cockroachdb/pebble/v2"
+
+	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
+)
+
+// The names in the database, and what is under them:
+//
+//	d key 0          the key's record, as the codec writes it
+//	d key 1 token    when the response expires, then the response, as the codec writes it
+//	x when key       nothing: the record of the key expires before that moment
+//	x when key token nothing: and so does this response
+//
+// Moments are milliseconds since 1970, 8 bytes, big-endian.
+//
+// The moments of the expiries are rounded up, to whole multiples of sweepStep. So the
+// entry that was made for a claim is mostly also the one for the record of its end, and
+// need not be replaced; and within one step, the sweeper comes to the keys in their
+// order, so that it finds together on the disk what it removes together.
+//
+// A response that expires together with its record has no entry of its own: the
+// sweeper removes it with the record (see [kept]).
+const (
+	dataTable   = 'd'
+	expiryTable = 'x'
+
+	ofRecord   = 0
+	ofResponse = 1
+)
+
+const (
+	momentSize = 8
+	keySize    = len(idempotency.Key{})
+	sweepStep  = time.Minute
+)
+
+func recordName(key idempotency.Key) []byte {
+	name := make([]byte, 0, 1+keySize+1)
+	name = append(name, dataTable)
+	name = append(name, key[:]...)
+	return append(name, ofRecord)
+}
+
+func responseName(key idempotency.Key, token string) []byte {
+	name := make([]byte, 0, 1+keySize+1+len(token))
+	name = append(name, dataTable)
+	name = append(name, key[:]...)
+	name = append(name, ofResponse)
+	return append(name, token...)
+}
+
+// expiryName returns the name of the entry for a record (no token) or for a response.
+func expiryName(at time.Time, key idempotency.Key, token string) []byte {
+	at = at.Truncate(sweepStep).Add(sweepStep)
+	name := make([]byte, 0, 1+momentSize+keySize+len(token))
+	name = append(appendMoment(append(name, expiryTable), at), key[:]...)
+	return append(name, token...)
+}
+
+// parseExpiry reads what expiryName wrote.
+func parseExpiry(name []byte) (at time.Time, key idempotency.Key, token string, ok bool) {
+	if len(name) < 1+momentSize+keySize {
+		return time.Time{}, idempotency.Key{}, "", false
+	}
+	at, name = moment(name[1:]), name[1+momentSize:]
+	return at, idempotency.Key(name[:keySize]), string(name[keySize:]), true
+}
+
+func appendMoment(b []byte, at time.Time) []byte {
+	return binary.BigEndian.AppendUint64(b, uint64(at.UnixMilli()))
+}
+
+func moment(b []byte) time.Time {
+	return time.UnixMilli(int64(binary.BigEndian.Uint64(b))).UTC()
+}
+
+// get returns a copy of what is stored under a name, nil if there is nothing.
+func (d *database) get(name []byte) ([]byte, error) {
+	value, closer, err := d.db.Get(name)
+	if errors.Is(err, pebble.ErrNotFound) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	value = append(make([]byte, 0, len(value)), value...)
+	return value, closer.Close()
+}
+
+// record returns the key's record, expired or not, nil if there is none.
+func (d *database) record(key idempotency.Key) (*idempotency.Record, error) {
+	stored, err := d.get(recordName(key))
+	if err != nil {
+		return nil, d.readError("record", key, err)
+	}
+	if stored == nil {
+		return nil, nil
+	}
+	record, err := idempotency.DecodeRecord(key, stored)
+	if err != nil {
+		return nil, d.unreadable("record", key, err)
+	}
+	return record, nil
+}
+
+// response returns the response of the run with the token, expired or not, and when it
+// expires; nil if there is none.
+func (d *database) response(key idempotency.Key, token string) (*idempotency.Response, time.Time, error) {
+	stored, err := d.get(responseName(key, token))
+	switch {
+	case err != nil:
+		return nil, time.Time{}, d.readError("response", key, err)
+	case stored == nil:
+		return nil, time.Time{}, nil
+	case len(stored) < momentSize:
+		return nil, time.Time{}, d.unreadable("response", key, errors.New("it is cut off"))
+	}
+	response, err := idempotency.DecodeResponse(key, token, stored[momentSize:])
+	if err != nil {
+		return nil, time.Time{}, d.unreadable("response", key, err)
+	}
+	return response, moment(stored), nil
+}
+
+func (d *database) unreadable(what string, key idempotency.Key, err error) error {
+	return &idempotency.UnreadableError{Where: fmt.Sprintf("%s %s in the store directory %s", what, key, d.path), Err: err}
+}
+
+// readError tells what is damaged from what could not be read this time.
+func (d *database) readError(what string, key idempotency.Key, err error) error {
+	if pebble.IsCorruptionError(err) {
+		return d.unreadable(what, key, err)
+	}
+	return fmt.Errorf("store directory %s: %w", d.path, err)
+}
+
+// live returns the record, or nil if it has expired. An expired record counts as absent
+// even before the sweeper has removed it.
+func live(record *idempotency.Record, now time.Time) *idempotency.Record {
+	if record == nil || !now.Before(record.Expires) {
+		return nil
+	}
+	return record
+}
+
+// decide applies the claim table. It also returns the stored record, which may have
+// expired: putRecord needs it.
+func (d *database) decide(c idempotency.Claim, now time.Time) (idempotency.Claimed, *idempotency.Record, error) {
+	stored, err := d.record(c.Key)
+	if err != nil {
+		return idempotency.Claimed{}, nil, err
+	}
+	found := live(stored, now).Effective(now)
+	claimed := idempotency.Claimed{Verdict: idempotency.Decide(found, c, now), Record: found, Now: now}
+	switch claimed.Verdict {
+	case idempotency.Proceed:
+		claimed.Previous = found
+		claimed.Record = c.Record(found, now)
+	case idempotency.ReplayKept:
+		claimed.Response, _, err = d.response(c.Key, found.Token)
+		if err == nil && claimed.Response == nil {
+			err = d.unreadable("record", c.Key, errors.New("it is complete, but its response is missing"))
+		}
+		if err != nil {
+			return idempotency.Claimed{}, nil, err
+		}
+	}
+	return claimed, stored, nil
+}
+
+// owned returns the record in flight that a claim may change, or an error. It returns
+// neither if a settlement with the token is stored already.
+func (d *database) owned(key idempotency.Key, token, follows string, now time.Time) (*idempotency.Record, error) {
+	stored, err := d.record(key)
+	if err != nil {
+		return nil, err
+	}
+	found := live(stored, now)
+	if open, err := found.Owned(token, follows); !open {
+		return nil, err
+	}
+	return found, nil
+}
+
+// kept are the complete records in a record, whose responses expire with it: itself, or
+// the one that a forced run is meant to replace.
+func kept(r *idempotency.Record) *idempotency.Record {
+	switch {
+	case r == nil:
+		return nil
+	case r.State == idempotency.Complete:
+		return r
+	default:
+		return r.Replaces
+	}
+}
+
+// change is what one operation writes, in one step.
+type change struct{ *pebble.Batch }
+
+// putRecord replaces the stored record of the key (nil: none).
+func (c change) putRecord(key idempotency.Key, stored, next *idempotency.Record) error {
+	expiry := expiryName(next.Expires, key, "")
+	var old []byte
+	if stored != nil {
+		old = expiryName(stored.Expires, key, "")
+	}
+	if !bytes.Equal(old, expiry) {
+		if old != nil {
+			if err := c.Delete(old, nil); err != nil {
+				return err
+			}
+		}
+		if err := c.Set(expiry, nil, nil); err != nil {
+			return err
+		}
+	}
+	// A response that the next record does not know any more stays until it expires,
+	// for those who still ask for it by its token.
+	if before, after := kept(stored), kept(next); before != nil && (after == nil || after.Token != before.Token) {
+		if err := c.Set(expiryName(before.Expires, key, before.Token), nil, nil); err != nil {
+			return err
+		}
+	}
+	return c.Set(recordName(key), idempotency.EncodeRecord(key, next), nil)
+}
+
+// putResponse keeps a response until the given time. withRecord says that it expires
+// together with the record that is complete by it.
+func (c change) putResponse(key idempotency.Key, token string, r *idempotency.Response, until time.Time, withRecord bool) error {
+	encoded := idempotency.EncodeResponse(key, token, r)
+	name := responseName(key, token)
+	op := c.SetDeferred(len(name), momentSize+len(encoded))
+	copy(op.Key, name)
+	copy(appendMoment(op.Value[:0], until)[momentSize:momentSize+len(encoded)], encoded)
+	if err := op.Finish(); err != nil || withRecord {
+		return err
+	}
+	return c.Set(expiryName(until, key, token), nil, nil)
+}
+
+// forget removes the record of a key and its responses. Stored is the record, nil if
+// there is none or it cannot be read; its entry in the expiries then stays, as do those
+// of its responses: the sweeper removes them when they are due.
+func (c change) forget(key idempotency.Key, stored *idempotency.Record) error {
+	if stored != nil {
+		if err := c.Delete(expiryName(stored.Expires, key, ""), nil); err != nil {
+			return err
+		}
+	}
+	if err := c.Delete(recordName(key), nil); err != nil {
+		return err
+	}
+	first := responseName(key, "")
+	last := bytes.Clone(first)
+	last[len(last)-1]++
+	return c.DeleteRange(first, last, nil)
+}

@@ -1,0 +1,269 @@
+package file
+
+import (
+	"bytes"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/cockroachdb/pebble/v2/vfs"
+	"go.uber.org/zap"
+)
+
+// The files in the directory that are not pebble's. The label says that the directory is
+// a store, and in which format. While a store is being created, the label says that it
+// is unfinished: until then nothing was acknowledged, and all can be made anew. After
+// that, a database that is not there is one that was lost.
+const (
+	labelName  = "caddy-dedup.format"
+	newLabel   = labelName + ".new"
+	holderName = "caddy-dedup.pid"
+	lockName   = "LOCK"
+
+	format     = "caddy-dedup store, format "
+	label      = format + "1\n"
+	unfinished = format + "1, unfinished\n"
+)
+
+// lockPatience is how long Open waits until another process has closed the store. During
+// a restart, the old process may end a little after the new one begins.
+const lockPatience = time.Second
+
+// place is the directory of a store, locked by this process.
+type place struct {
+	path  string
+	fs    vfs.FS
+	lock  io.Closer
+	fresh bool // no store is in it yet
+	// self are the directory and its label as they were when the store was opened.
+	// Other ones at the same path are not this store.
+	self, label os.FileInfo
+}
+
+// takePlace locks the directory with this path for this process, and creates it if there
+// is none. If another process has it, or it is no place for a store, the error says so,
+// and all is left as it is.
+func takePlace(path string, fs vfs.FS, logger *zap.Logger) (*place, error) {
+	if err := refuseFile(path, fs); err != nil {
+		return nil, err
+	}
+	if err := refuseForeign(path, fs); err != nil {
+		return nil, err
+	}
+	if err := makeDirectory(path, fs); err != nil {
+		return nil, fmt.Errorf("store directory %s: %w", path, err)
+	}
+	p := &place{path: path, fs: fs}
+	var err error
+	if p.lock, err = lockDirectory(p.file(lockName), fs); err != nil {
+		if _, create := errors.AsType[*os.PathError](err); create {
+			return nil, fmt.Errorf("locking store directory %s: %w", path, err)
+		}
+		return nil, fmt.Errorf("store directory %s is in use by %s: a directory serves one process; stop that one, give this one a path of its own, or use `store redis`", path, holder(p.file(holderName), fs))
+	}
+	if err := p.prepare(); err != nil {
+		_ = p.lock.Close()
+		return nil, err
+	}
+	if err := writeHolder(p.file(holderName), fs); err != nil {
+		// Without it, the error of a second process does not name this one. That is
+		// no reason to fail.
+		logger.Warn("the process is not noted in its store's directory", zap.String("path", path), zap.Error(err))
+	}
+	return p, nil
+}
+
+// lockDirectory locks, and waits a little for another process.
+func lockDirectory(name string, fs vfs.FS) (lock io.Closer, err error) {
+	for deadline := time.Now().Add(lockPatience); ; time.Sleep(lockPatience / 50) {
+		if lock, err = fs.Lock(name); err == nil || !time.Now().Before(deadline) {
+			return lock, err
+		}
+	}
+}
+
+func (p *place) file(name string) string { return p.fs.PathJoin(p.path, name) }
+
+// leave gives the directory up.
+func (p *place) leave() {
+	_ = p.fs.Remove(p.file(holderName))
+	_ = p.lock.Close()
+}
+
+const leftAlone = "it was left as it is: name another path, or move it away"
+
+// refuseFile refuses a path that is a file. Once a store was one.
+func refuseFile(path string, fs vfs.FS) error {
+	for _, old := range []string{path, path + ".db"} {
+		info, err := fs.Stat(old)
+		switch {
+		case err != nil || !info.Mode().IsRegular():
+		case isBolt(old, fs):
+			return fmt.Errorf("%s is a file of an earlier version of caddy-dedup, which kept its store in a bbolt file; this version keeps it in a directory and cannot read that; %s", old, leftAlone)
+		case old == path:
+			return fmt.Errorf("%s is a file, and a store is a directory; %s", path, leftAlone)
+		}
+	}
+	return nil
+}
+
+// isBolt reports whether a file begins as those of bbolt do.
+func isBolt(name string, fs vfs.FS) bool {
+	const magicAt, magic = 16, 0xED0CDAED
+	f, err := fs.Open(name)
+	if err != nil {
+		return false
+	}
+	defer f.Close()
+	var head [magicAt + 4]byte
+	if _, err := io.ReadFull(f, head[:]); err != nil {
+		return false
+	}
+	return binary.NativeEndian.Uint32(head[magicAt:]) == magic
+}
+
+// refuseForeign refuses a directory that has files, but not the label of a store in the
+// format of this version.
+func refuseForeign(path string, fs vfs.FS) error {
+	names, err := fs.List(path)
+	switch {
+	case errors.Is(err, os.ErrNotExist):
+		return nil
+	case err != nil:
+		return fmt.Errorf("store directory %s: %w", path, err)
+	}
+	found, err := readFile(fs, fs.PathJoin(path, labelName))
+	switch {
+	case errors.Is(err, os.ErrNotExist):
+		for _, name := range names {
+			if !slices.Contains([]string{newLabel, holderName, lockName}, name) {
+				return fmt.Errorf("directory %s is no store of caddy-dedup: it has files, such as %s, and no %s; %s", path, name, labelName, leftAlone)
+			}
+		}
+		return nil
+	case err != nil:
+		return fmt.Errorf("store directory %s: %w", path, err)
+	case string(found) == label, string(found) == unfinished:
+		return nil
+	case bytes.HasPrefix(found, []byte(format)):
+		return fmt.Errorf("store directory %s has format %q, and this version reads format %q; it was left as it is: use the version that wrote it, or name another path",
+			path, strings.TrimSpace(string(found[len(format):])), strings.TrimSpace(label[len(format):]))
+	default:
+		return damaged(path, fmt.Errorf("its file %s does not say which format it has", labelName))
+	}
+}
+
+func damaged(path string, reason error) error {
+	return fmt.Errorf("store directory %s is damaged: %w; it was left as it is: restore it from a backup, or move it away to begin with an empty one", path, reason)
+}
+
+// prepare labels a new directory, and finds out whether there is a store in it.
+func (p *place) prepare() error {
+	if err := refuseForeign(p.path, p.fs); err != nil {
+		return err // what it was before it was locked may be over
+	}
+	found, err := readFile(p.fs, p.file(labelName))
+	switch {
+	case err != nil && !errors.Is(err, os.ErrNotExist):
+		return fmt.Errorf("store directory %s: %w", p.path, err)
+	case string(found) == label:
+		return p.remember()
+	}
+	p.fresh = true
+	if err := p.removeUnfinished(); err != nil {
+		return fmt.Errorf("store directory %s: %w", p.path, err)
+	}
+	return p.writeLabel(unfinished)
+}
+
+// removeUnfinished removes what is left of a store whose creation was cut off.
+func (p *place) removeUnfinished() error {
+	names, err := p.fs.List(p.path)
+	if err != nil {
+		return err
+	}
+	for _, name := range names {
+		kind, _, _ := strings.Cut(name, "-")
+		kind, _, _ = strings.Cut(kind, ".")
+		ours := kind == "MANIFEST" || kind == "OPTIONS" || kind == "marker" || kind == "temporary" || strings.HasSuffix(name, ".log") || name == markName
+		if !ours {
+			continue
+		}
+		if err := p.fs.Remove(p.file(name)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// finish says that the store has been created.
+func (p *place) finish() error {
+	if !p.fresh {
+		return nil
+	}
+	if err := p.writeLabel(label); err != nil {
+		return err
+	}
+	p.fresh = false
+	return p.remember()
+}
+
+func (p *place) writeLabel(text string) error {
+	err := writeFile(p.fs, p.file(newLabel), text)
+	if err == nil {
+		err = p.fs.Rename(p.file(newLabel), p.file(labelName))
+	}
+	if err == nil {
+		syncDirectory(p.path, p.fs)
+		return nil
+	}
+	return fmt.Errorf("store directory %s: %w", p.path, err)
+}
+
+// remember notes which directory it is.
+func (p *place) remember() (err error) {
+	if p.fs != vfs.Default {
+		return nil
+	}
+	if p.self, err = os.Stat(p.path); err == nil {
+		p.label, err = os.Stat(p.file(labelName))
+	}
+	return err
+}
+
+// check says what has become of the directory, if it is not there any more.
+func (p *place) check() error {
+	if p.self == nil {
+		return nil
+	}
+	const advice = "put it back, or restart to begin with what is there now"
+	self, err := os.Stat(p.path)
+	if err == nil && !os.SameFile(self, p.self) {
+		err = errors.New("another directory is in its place")
+	}
+	if err != nil {
+		return fmt.Errorf("the directory was removed or replaced: %w; %s", err, advice)
+	}
+	label, err := os.Stat(p.file(labelName))
+	if err == nil && !os.SameFile(label, p.label) {
+		err = fmt.Errorf("another %s is in its place", labelName)
+	}
+	if err != nil {
+		return fmt.Errorf("what was in the directory was removed or replaced: %w; %s", err, advice)
+	}
+	return nil
+}
+
+// probe tries whether the disk can be written to.
+func (p *place) probe() error {
+	name := p.file(newLabel)
+	if err := writeFile(p.fs, name, unfinished); err != nil {
+		return err
+	}
+	return p.fs.Remove(name)
+}

@@ -1,0 +1,103 @@
+package file
+
+import (
+	"time"
+
+	"go.uber.org/zap"
+)
+
+const (
+	// watchEvery is how often the directory is looked after, and probeEvery how often it
+	// is tried, after a failure, whether its disk can be written to again.
+	watchEvery = 3 * time.Second
+	probeEvery = 500 * time.Millisecond
+	// When a database is given up, what it had in memory stays there. So a disk that can
+	// be written to and yet fails again and again is opened less and less often: after
+	// leastPause, and twice as long each time up to mostPause. A database that has worked
+	// for mostPause counts as sound.
+	leastPause = 100 * time.Millisecond
+	mostPause  = time.Minute
+)
+
+// watch looks after the directory until Close. It gives the database up if the directory
+// is gone, and opens it anew after a failure.
+func (s *Store) watch() {
+	w := &watch{Store: s, pause: leastPause}
+	for wait := watchEvery; ; {
+		d := s.database // nobody else changes it before Close, which waits for this
+		gone := d.disk.gone
+		if w.failed {
+			gone = nil
+		}
+		timer := time.NewTimer(wait)
+		select {
+		case <-s.closing:
+			timer.Stop()
+			return
+		case <-gone:
+		case <-timer.C:
+		}
+		timer.Stop()
+		wait = w.look(d)
+	}
+}
+
+// watch is what is known of the failures of a store.
+type watch struct {
+	*Store
+	failed bool
+	said   string        // of the last attempt to open it again
+	opened time.Time     // when it was opened after a failure
+	pause  time.Duration // that has to pass after that
+}
+
+// look looks after the store once, and says when to do so again.
+func (w *watch) look(d *database) time.Duration {
+	if d.disk.failed() == nil {
+		if err := w.place.check(); err != nil {
+			d.disk.fail(err)
+		}
+	}
+	failure := d.disk.failed()
+	if failure == nil {
+		return watchEvery
+	}
+	if !w.failed {
+		w.failed, w.said = true, ""
+		w.logger.Error("the store failed: it is unavailable until its disk can be written to again", zap.String("path", w.path), zap.Error(failure))
+		if time.Since(w.opened) > mostPause {
+			w.pause = leastPause
+		}
+	}
+	if rest := w.pause - time.Since(w.opened); rest > 0 {
+		return min(rest, probeEvery)
+	}
+	if w.place.check() != nil || w.place.probe() != nil {
+		return probeEvery
+	}
+	w.opened, w.pause = time.Now(), min(2*w.pause, mostPause)
+	if err := w.reopen(d); err != nil {
+		if err.Error() != w.said {
+			w.said = err.Error()
+			w.logger.Error("the store does not open again", zap.String("path", w.path), zap.Error(err))
+		}
+		return probeEvery
+	}
+	w.failed = false
+	w.logger.Info("the store is available again", zap.String("path", w.path))
+	return watchEvery
+}
+
+// reopen puts a new database in the place of one that was given up.
+func (s *Store) reopen(old *database) error {
+	old.disk.fence()
+	next, err := s.openDatabase()
+	if err != nil {
+		return err
+	}
+	next.run()
+	s.using.Lock()
+	defer s.using.Unlock()
+	s.database = next
+	return nil
+}

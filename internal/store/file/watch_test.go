@@ -1,0 +1,84 @@
+package file
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"go.uber.org/zap"
+	"go.uber.org/zap/zaptest/observer"
+
+	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
+)
+
+// A directory that is gone, or not the same any more, is noticed, and no second store is
+// made in its place: its keys would all be forgotten.
+func TestDirectoryThatVanishes(t *testing.T) {
+	for name, vanish := range map[string]func(path string) error{
+		"removed": os.RemoveAll,
+		"moved":   func(path string) error { return os.Rename(path, path+".moved") },
+		"replaced": func(path string) error {
+			if err := os.Rename(path, path+".moved"); err != nil {
+				return err
+			}
+			return os.Mkdir(path, 0o700)
+		},
+		"emptied": func(path string) error {
+			files, err := os.ReadDir(path)
+			for _, file := range files {
+				if err == nil {
+					err = os.Remove(filepath.Join(path, file.Name()))
+				}
+			}
+			return err
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			path := newPath(t)
+			core, logged := observer.New(zap.ErrorLevel)
+			s, err := Open(path, zap.New(core))
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(func() { _ = s.Close() }) // it cannot be closed, only given up
+			if err := keep(t.Context(), s, "a"); err != nil {
+				t.Fatal(err)
+			}
+			if err := vanish(path); err != nil {
+				t.Fatal(err)
+			}
+			poll(t, "it is noticed", func() bool { return logged.FilterMessageSnippet("the store failed").Len() == 1 })
+			if said := logged.All()[0].ContextMap(); said["path"] != path || !strings.Contains(said["error"].(string), "removed or replaced") {
+				t.Errorf("the log says %v", said)
+			}
+			for range 3 {
+				if got, err := ask(s, "a"); err == nil || !strings.Contains(err.Error(), path) || isUnreadable(err) {
+					t.Errorf("verdict %v, %v; want an error that names %s", got.Verdict, err, path)
+				}
+				if got, err := s.Claim(t.Context(), claimOf("b")); err == nil || got.Record != nil {
+					t.Errorf("claim: %+v, %v", got, err)
+				}
+			}
+			if name == "removed" || name == "emptied" {
+				if left, _ := os.ReadDir(path); len(left) > 0 {
+					t.Errorf("there is something in its place: %v", left)
+				}
+			}
+			if name != "moved" {
+				return
+			}
+			if err := os.Rename(path+".moved", path); err != nil {
+				t.Fatal(err)
+			}
+			poll(t, "it is back", func() bool {
+				got, err := ask(s, "a")
+				return err == nil && got.Verdict == idempotency.ReplayKept
+			})
+			if err := keep(t.Context(), s, "afterwards"); err != nil {
+				t.Fatal(err)
+			}
+		})
+	}
+}
