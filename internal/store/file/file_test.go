@@ -1,6 +1,7 @@
 package file
 
 import (
+	"bytes"
 	"errors"
 	"os"
 	"path/filepath"
@@ -80,6 +81,29 @@ func TestNewFilesArePrivate(t *testing.T) {
 		if info, err := os.Stat(dir); err != nil || info.Mode() != 0o700|os.ModeDir {
 			t.Errorf("%s: %v, %v; want mode 0700", dir, info.Mode(), err)
 		}
+	}
+}
+
+// A response that is larger than the tables in memory.
+func TestLargeResponse(t *testing.T) {
+	path := newPath(t)
+	s := reopen(t, path)
+	claimed, err := s.Claim(t.Context(), claimOf("a"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	large := completeAs("a")
+	large.Response.Body = bytes.Repeat([]byte("0123456789abcdef"), 2*memTableBytes/16)
+	if err := s.Settle(t.Context(), key("a"), claimed.Record, large); err != nil {
+		t.Fatal(err)
+	}
+	for range 2 {
+		got, err := ask(s, "a")
+		if err != nil || got.Verdict != idempotency.ReplayKept || !bytes.Equal(got.Response.Body, large.Response.Body) {
+			t.Fatalf("verdict %v, %v", got.Verdict, err)
+		}
+		closeStore(t, s)
+		s = reopen(t, path)
 	}
 }
 

@@ -24,7 +24,7 @@ const (
 func (s *Store) watch() {
 	w := &watch{Store: s, pause: leastPause}
 	for wait := watchEvery; ; {
-		d := s.database // nobody else changes it before Close, which waits for this
+		d := s.current()
 		gone := d.disk.gone
 		if w.failed {
 			gone = nil
@@ -86,6 +86,12 @@ func (w *watch) look(d *database) time.Duration {
 	w.failed = false
 	w.logger.Info("the store is available again", zap.String("path", w.path))
 	return watchEvery
+}
+
+func (s *Store) current() *database {
+	s.using.RLock()
+	defer s.using.RUnlock()
+	return s.database
 }
 
 // reopen puts a new database in the place of one that was given up.
