@@ -117,8 +117,8 @@ func TestFlushThatFailsInTheBackground(t *testing.T) {
 		return nil
 	})
 	claimed, err := s.Claim(t.Context(), claimOf("a"))
-	if err != nil {
-		t.Fatal(err)
+	if err != nil && (!errors.Is(err, syscall.EIO) || claimed.Record == nil) {
+		t.Fatalf("%+v, %v; want the claim, or that it is in doubt", claimed, err) // the flush may fail first
 	}
 	if err := s.Settle(t.Context(), key("a"), claimed.Record, completeAs("a")); !errors.Is(err, syscall.EIO) {
 		t.Errorf("settle: %v; want the error of the flush", err)

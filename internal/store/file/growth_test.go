@@ -3,6 +3,7 @@ package file
 import (
 	"flag"
 	"fmt"
+	"math/rand/v2"
 	"os"
 	"path/filepath"
 	"sync"
@@ -44,16 +45,21 @@ func TestGrowth(t *testing.T) {
 	}
 	defer closeStore(t, s)
 	run := func(what string, n int, retention time.Duration) {
-		settlement := smallResponse()
-		settlement.Retention = retention
 		began, cpu := time.Now(), cpuTime()
 		var done sync.WaitGroup
 		for worker := range 32 {
 			done.Go(func() {
+				// What cannot be compressed takes the most room.
+				random := rand.New(rand.NewPCG(uint64(worker), uint64(n)))
 				for i := worker; i < n; i += 32 {
 					name := fmt.Sprint(what, i)
 					c := claimOf(name)
 					c.Retention = retention
+					settlement := smallResponse()
+					settlement.Retention = retention
+					for i := range settlement.Response.Body {
+						settlement.Response.Body[i] = byte(random.Uint32())
+					}
 					claimed, err := s.Claim(t.Context(), c)
 					if err == nil {
 						err = s.Settle(t.Context(), c.Key, claimed.Record, settlement)

@@ -9,6 +9,7 @@ import (
 	"os"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/cockroachdb/pebble/v2/vfs"
@@ -59,15 +60,20 @@ func takePlace(path string, fs vfs.FS, logger *zap.Logger) (*place, error) {
 		return nil, fmt.Errorf("store directory %s: %w", path, err)
 	}
 	p := &place{path: path, fs: fs}
+	if err := p.enter(); err != nil {
+		return nil, err
+	}
 	var err error
 	if p.lock, err = lockDirectory(p.file(lockName), fs); err != nil {
+		places.leave(p)
 		if _, create := errors.AsType[*os.PathError](err); create {
 			return nil, fmt.Errorf("locking store directory %s: %w", path, err)
 		}
-		return nil, fmt.Errorf("store directory %s is in use by %s: a directory serves one process; stop that one, give this one a path of its own, or use `store redis`", path, holder(p.file(holderName), fs))
+		return nil, inUse(path, holder(p.file(holderName), fs))
 	}
 	if err := p.prepare(); err != nil {
 		_ = p.lock.Close()
+		places.leave(p)
 		return nil, err
 	}
 	if err := writeHolder(p.file(holderName), fs); err != nil {
@@ -76,6 +82,48 @@ func takePlace(path string, fs vfs.FS, logger *zap.Logger) (*place, error) {
 		logger.Warn("the process is not noted in its store's directory", zap.String("path", path), zap.Error(err))
 	}
 	return p, nil
+}
+
+func inUse(path, by string) error {
+	return fmt.Errorf("store directory %s is in use by %s: a directory serves one process; stop that one, give this one a path of its own, or use `store redis`", path, by)
+}
+
+// places are those that this process has. The system's lock keeps other processes out,
+// but not this one where a directory has two paths; and to open and close the locked
+// file would let go of the lock.
+var places placeSet
+
+type placeSet struct {
+	mu  sync.Mutex
+	own map[*place]bool
+}
+
+// enter adds the place to those of this process.
+func (p *place) enter() (err error) {
+	if p.fs != vfs.Default {
+		return nil
+	}
+	if p.self, err = os.Stat(p.path); err != nil {
+		return fmt.Errorf("store directory %s: %w", p.path, err)
+	}
+	places.mu.Lock()
+	defer places.mu.Unlock()
+	for other := range places.own {
+		if os.SameFile(other.self, p.self) {
+			return inUse(p.path, fmt.Sprintf("this process itself (%d)", os.Getpid()))
+		}
+	}
+	if places.own == nil {
+		places.own = make(map[*place]bool)
+	}
+	places.own[p] = true
+	return nil
+}
+
+func (s *placeSet) leave(p *place) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.own, p)
 }
 
 // lockDirectory locks, and waits a little for another process.
@@ -93,6 +141,7 @@ func (p *place) file(name string) string { return p.fs.PathJoin(p.path, name) }
 func (p *place) leave() {
 	_ = p.fs.Remove(p.file(holderName))
 	_ = p.lock.Close()
+	places.leave(p)
 }
 
 const leftAlone = "it was left as it is: name another path, or move it away"
@@ -225,20 +274,18 @@ func (p *place) writeLabel(text string) error {
 	return fmt.Errorf("store directory %s: %w", p.path, err)
 }
 
-// remember notes which directory it is.
+// remember notes which label the directory has.
 func (p *place) remember() (err error) {
 	if p.fs != vfs.Default {
 		return nil
 	}
-	if p.self, err = os.Stat(p.path); err == nil {
-		p.label, err = os.Stat(p.file(labelName))
-	}
+	p.label, err = os.Stat(p.file(labelName))
 	return err
 }
 
 // check says what has become of the directory, if it is not there any more.
 func (p *place) check() error {
-	if p.self == nil {
+	if p.label == nil {
 		return nil
 	}
 	const advice = "put it back, or restart to begin with what is there now"
