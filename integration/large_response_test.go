@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"strings"
 	"testing"
@@ -148,9 +149,18 @@ func TestSteadyReaderIsNotCut(t *testing.T) {
 	}
 	up := startUpstream(t, answersLarge(size))
 	p := start(t, conf{store: "store memory", site: lines(dedupBlock("client_idle 2s", "max_response_body 100KiB"), proxyTo(up))})
+	// Its kernel takes in as little as it does: else that would take megabytes at once, and
+	// then nothing for longer than client_idle.
+	slowly := &http.Client{Transport: &http.Transport{DialContext: func(ctx context.Context, network, addr string) (net.Conn, error) {
+		conn, err := new(net.Dialer).DialContext(ctx, network, addr)
+		if err != nil {
+			return nil, err
+		}
+		return conn, conn.(*net.TCPConn).SetReadBuffer(256 << 10)
+	}}}
 	for _, others := range []int{0, 1} {
 		key := fmt.Sprint("k", others)
-		answer, err := (&http.Client{}).Do(p.newPost("/", key, "body"))
+		answer, err := slowly.Do(p.newPost("/", key, "body"))
 		if err != nil {
 			t.Fatal(err)
 		}
