@@ -3,6 +3,8 @@ package caddymodule
 import (
 	"context"
 	"errors"
+	"net/http"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -200,5 +202,23 @@ func TestSharedResponseCountsOnce(t *testing.T) {
 	wantUsed(t, b, 0)
 	if len(b.shared) != 0 {
 		t.Errorf("%d responses are remembered", len(b.shared))
+	}
+}
+
+// While a run waits for room its own time stands still: what others hold does not cut an
+// answer that the upstream has given.
+func TestWaitingForRoomCostsNoTimeout(t *testing.T) {
+	others := &allowance{budget: &buffered}
+	address, runs := upstream(t, func(w http.ResponseWriter, r *http.Request, n int) {
+		buffered.mu.Lock() // from here on there is no room, and somebody else goes over the limit
+		buffered.overdrawing = others
+		others.addLocked(buffered.limit - buffered.used)
+		buffered.mu.Unlock()
+		time.AfterFunc(2*time.Second, others.giveAllBack)
+		answers(201, strings.Repeat("x", 50_000))(w, r, n)
+	})
+	s := serveWith(t, "limits {\nbuffered 400KiB\n}", "dedup {\ntimeout 1s\n}", "reverse_proxy "+address)
+	if got := s.mustPost("k", ""); got.status != 201 || len(got.body) != 50_000 || runs.Load() != 1 {
+		t.Errorf("got %d with %d bytes after %d runs", got.status, len(got.body), runs.Load())
 	}
 }
