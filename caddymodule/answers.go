@@ -18,6 +18,7 @@ import (
 	"github.com/caddy-dedup/caddy-dedup/internal/delivery"
 	"github.com/caddy-dedup/caddy-dedup/internal/engine"
 	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
+	"github.com/caddy-dedup/caddy-dedup/internal/recording"
 )
 
 // replay answers a duplicate with the response of the run that was.
@@ -55,9 +56,9 @@ func (x *exchange) replay(d engine.Replay) error {
 		return nil
 	}
 	x.leaveStore() // the client's pace is its own affair
-	to := newClientWriter(x.w, x.r, duration(x.ClientIdle))
-	defer to.done()
-	return to.write(d.Response.Body)
+	to := x.toClient()
+	defer to.Done()
+	return to.Send(d.Response.Body)
 }
 
 // makeRoom takes room in the budget for a response that is to be replayed. Where there
@@ -67,17 +68,17 @@ func (x *exchange) makeRoom(store *openStore, d engine.Replay) (engine.Decision,
 	size := len(d.Response.Body)
 	switch {
 	case d.Waited:
-		x.unshare = x.allowance.budget.share(d.Response)
+		x.unshare = x.allowance.Budget.Share(d.Response)
 		return d, nil
 	case x.Duplicate == duplicateConflict, x.otherAnswer(d) != nil: // the body is not sent
 		return d, nil
-	case x.allowance.tryTakeReplay(size):
+	case x.allowance.TryTakeReplay(size):
 		return d, nil
 	}
 	d.Response = nil
 	readOff(x.w, x.r) // else those who wait would wait for each other's bodies
-	x.allowance.giveAllBack()
-	if err := x.allowance.takeReplay(x.r.Context(), size); err != nil {
+	x.allowance.GiveAllBack()
+	if err := x.allowance.TakeReplay(x.r.Context(), size); err != nil {
 		return nil, err
 	}
 	response, err := store.Response(x.r.Context(), x.key, d.Record)
@@ -87,7 +88,7 @@ func (x *exchange) makeRoom(store *openStore, d engine.Replay) (engine.Decision,
 	case err != nil:
 		return engine.Refusal{Reason: engine.ReasonUnavailable, ExecutionID: d.Record.ExecutionID, Err: err}, nil //nolint:nilerr // it is in the refusal
 	case response == nil:
-		x.allowance.giveAllBack()
+		x.allowance.GiveAllBack()
 		return nil, nil
 	}
 	d.Response = response
@@ -96,7 +97,7 @@ func (x *exchange) makeRoom(store *openStore, d engine.Replay) (engine.Decision,
 
 // live is a response that is still coming, for the duplicates that follow it.
 type live struct {
-	record *recording
+	record *recording.Recording
 	// head is status and header, as they are replayed.
 	head *idempotency.Response
 }
@@ -120,14 +121,14 @@ func (x *exchange) follow(d engine.Follow) error {
 	x.setReplayHeader(engine.Replay{Record: d.Record, Response: stream.head})
 	header := x.w.Header()
 	delete(header, "Content-Length")
-	if stream.record.declared >= 0 {
-		header.Set("Content-Length", strconv.FormatInt(stream.record.declared, 10))
+	if stream.record.Declared >= 0 {
+		header.Set("Content-Length", strconv.FormatInt(stream.record.Declared, 10))
 	}
 	x.w.WriteHeader(stream.head.Status)
-	to := newClientWriter(x.w, x.r, duration(x.ClientIdle))
-	defer to.done()
-	to.flushes = true
-	if to.flush() != nil || to.follow(x.r.Context(), x.following) != whole {
+	to := x.toClient()
+	defer to.Done()
+	to.Flushes = true
+	if to.Flush() != nil || to.Follow(x.r.Context(), x.following) != recording.Whole {
 		panic(http.ErrAbortHandler) // a cut response must not look whole
 	}
 	return nil

@@ -6,7 +6,9 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"math"
 	"regexp"
+	"runtime/debug"
 	"slices"
 	"strings"
 	"sync"
@@ -18,6 +20,7 @@ import (
 
 	"github.com/caddy-dedup/caddy-dedup/internal/engine"
 	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
+	"github.com/caddy-dedup/caddy-dedup/internal/recording"
 	"github.com/caddy-dedup/caddy-dedup/internal/seal"
 )
 
@@ -268,6 +271,47 @@ func (l *Limits) check() error {
 
 func (l *Limits) ofEngine() engine.Limits {
 	return engine.Limits{Waiters: l.Waiters, WaitersPerKey: l.WaitersPerKey, InFlight: l.InFlight}
+}
+
+// buffered is the budget of this process. A configuration sets its limit.
+var buffered = recording.NewBudget(math.MaxInt64)
+
+// budgeted are the configurations that run, the oldest first. The limit of that one
+// counts, as with the settings of a store.
+var budgeted configurations
+
+type configurations struct {
+	mu   sync.Mutex
+	apps []*App
+}
+
+func (c *configurations) add(app *App) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.apps = append(c.apps, app)
+	buffered.SetLimit(c.apps[0].Limits.Buffered)
+}
+
+func (c *configurations) remove(app *App) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.apps = slices.DeleteFunc(c.apps, func(other *App) bool { return other == app })
+	if len(c.apps) > 0 {
+		buffered.SetLimit(c.apps[0].Limits.Buffered)
+	}
+}
+
+// mostBuffered is the largest limit that is chosen by itself.
+const mostBuffered = 256 << 20
+
+// defaultBuffered is a quarter of the memory limit (GOMEMLIMIT, which Caddy sets by the
+// container's), at most mostBuffered.
+func defaultBuffered() int64 {
+	limit := debug.SetMemoryLimit(-1)
+	if limit == math.MaxInt64 {
+		return mostBuffered
+	}
+	return min(limit/4, mostBuffered)
 }
 
 // keyPlaceholder is where an encryption key may come from. A key in the

@@ -13,6 +13,7 @@ import (
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
 
 	"github.com/caddy-dedup/caddy-dedup/internal/delivery"
+	"github.com/caddy-dedup/caddy-dedup/internal/recording"
 )
 
 // Before we answer a request ourselves, what is left of its body is read off:
@@ -29,7 +30,7 @@ const (
 type requestBody struct {
 	r     *http.Request
 	limit int64
-	taken *allowance
+	taken *recording.Allowance
 
 	read bool
 	body []byte
@@ -67,7 +68,7 @@ func (b *requestBody) whole() ([]byte, error) {
 func (b *requestBody) failed() error { return b.err }
 
 // readBody reads a body and puts it back. It reports whether that is all of it.
-func readBody(r *http.Request, limit int64, taken *allowance) (body []byte, whole bool, err error) {
+func readBody(r *http.Request, limit int64, taken *recording.Allowance) (body []byte, whole bool, err error) {
 	if r.Body == nil || r.Body == http.NoBody {
 		return nil, true, nil
 	}
@@ -75,7 +76,7 @@ func readBody(r *http.Request, limit int64, taken *allowance) (body []byte, whol
 		return b.held, true, nil // another handler of ours in front holds it, and counts it
 	}
 	rest := r.Body
-	if n := r.ContentLength; 0 < n && n <= min(limit, smallBody) && len(r.Trailer) == 0 {
+	if n := r.ContentLength; 0 < n && n <= min(limit, recording.SmallBody) && len(r.Trailer) == 0 {
 		return readSmall(r, int(n), taken)
 	}
 	var buffer bytes.Buffer // it grows as the body comes: a declared length costs its sender nothing
@@ -84,7 +85,7 @@ func readBody(r *http.Request, limit int64, taken *allowance) (body []byte, whol
 		most = min(most, r.ContentLength+1) // so that a small body takes a small buffer
 	}
 	n, err := io.Copy(&counted{&buffer, taken, most}, io.LimitReader(rest, most))
-	if full, ok := errors.AsType[errBudgetSpent](err); ok {
+	if full, ok := errors.AsType[recording.SpentError](err); ok {
 		r.Body = &heldBody{Closer: rest, held: buffer.Bytes(), rest: rest, taken: taken}
 		return nil, false, full
 	}
@@ -110,8 +111,8 @@ func readBody(r *http.Request, limit int64, taken *allowance) (body []byte, whol
 }
 
 // readSmall is readBody for a body that is declared and small: it gets a buffer at once.
-func readSmall(r *http.Request, n int, taken *allowance) (body []byte, whole bool, err error) {
-	if err := taken.admit(n); err != nil {
+func readSmall(r *http.Request, n int, taken *recording.Allowance) (body []byte, whole bool, err error) {
+	if err := taken.Admit(n); err != nil {
 		return nil, false, err
 	}
 	body = make([]byte, n)
@@ -126,13 +127,13 @@ func readSmall(r *http.Request, n int, taken *allowance) (body []byte, whole boo
 // counted is a buffer whose bytes count against the limit of all buffers.
 type counted struct {
 	buffer *bytes.Buffer
-	taken  *allowance
+	taken  *recording.Allowance
 	most   int64 // how many bytes may come
 }
 
 // Write implements io.Writer.
 func (c *counted) Write(p []byte) (int, error) {
-	if err := c.taken.admit(len(p)); err != nil {
+	if err := c.taken.Admit(len(p)); err != nil {
 		return 0, err
 	}
 	// At most doubled, as bytes come, and never beyond what can come.
@@ -150,7 +151,7 @@ func (c *counted) Write(p []byte) (int, error) {
 type heldBody struct {
 	io.Closer // of the body as it came
 	rest      io.Reader
-	taken     *allowance
+	taken     *recording.Allowance
 
 	mu   sync.Mutex // a transport may close the body while it is being read
 	held []byte
@@ -177,7 +178,7 @@ func (b *heldBody) readHeld(p []byte) int {
 }
 
 func (b *heldBody) letGoLocked() {
-	b.taken.giveBack(int64(len(b.held)))
+	b.taken.GiveBack(int64(len(b.held)))
 	b.held, b.read = nil, 0
 }
 

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
+	"github.com/caddy-dedup/caddy-dedup/internal/recording"
 )
 
 // capture is the response writer of a run. What the handlers behind write goes into a
@@ -25,9 +26,9 @@ import (
 // goes on without its client, but for a body that is not kept.
 type capture struct {
 	client   http.ResponseWriter
-	toClient *clientWriter
-	record   *recording
-	own      *reader // the client's
+	toClient *recording.ClientWriter
+	record   *recording.Recording
+	own      *recording.Reader // the client's
 	maxBody  int64
 	rules    headerRules
 
@@ -48,9 +49,9 @@ type capture struct {
 	// when it has all that it gets.
 	streaming bool
 	delivered chan struct{}
-	got       recordingState // how far the client came
-	panicked  any            // what the client's writer panicked with
-	upgraded  bool           // 101, or the connection was taken over
+	got       recording.State // how far the client came
+	panicked  any             // what the client's writer panicked with
+	upgraded  bool            // 101, or the connection was taken over
 
 	onUpgrade, onStream, onOmitted func()
 	// onWait is called when the run has to wait for room in the budget, and what it
@@ -60,17 +61,17 @@ type capture struct {
 
 // newCapture returns the writer for a run's response, which takes its room from the
 // allowance.
-func newCapture(to *clientWriter, maxBody int64, rules headerRules, taken *allowance) *capture {
-	record := newRecording(taken)
+func newCapture(to *recording.ClientWriter, maxBody int64, rules headerRules, taken *recording.Allowance) *capture {
+	record := recording.New(taken)
 	return &capture{
 		rules:     rules,
-		client:    to.client,
+		client:    to.Client,
 		toClient:  to,
 		record:    record,
-		own:       record.reader(),
+		own:       record.NewReader(),
 		maxBody:   maxBody,
-		header:    to.client.Header().Clone(),
-		onset:     to.client.Header().Clone(),
+		header:    to.Client.Header().Clone(),
+		onset:     to.Client.Header().Clone(),
 		declared:  -1,
 		onUpgrade: func() {},
 		onStream:  func() {},
@@ -102,16 +103,16 @@ func (c *capture) WriteHeader(status int) {
 	case status < 200:
 		before := c.client.Header().Clone()
 		c.replaceHeader(c.header)
-		c.toClient.setDeadline() // it is sent at once
+		c.toClient.SetDeadline() // it is sent at once
 		c.client.WriteHeader(status)
-		c.toClient.done()
+		c.toClient.Done()
 		c.replaceHeader(before)
 	default:
 		c.status = status
 		c.retention = c.header.Get(retentionHeader)
 		removeDedupHeaders(c.header, c.onset)
 		c.declared = declaredLength(c.header)
-		c.record.declared = c.declared
+		c.record.Declared = c.declared
 		c.answered = c.header.Clone()
 		if strings.HasPrefix(strings.ToLower(c.header.Get("Content-Type")), "text/event-stream") && c.declared != 0 && bodyAllowed(status) {
 			c.stream()
@@ -136,17 +137,17 @@ func (c *capture) Write(p []byte) (int, error) {
 		c.onOmitted()
 	}
 	if c.omitted {
-		if err := c.record.pass(p); err != nil {
+		if err := c.record.Pass(p); err != nil {
 			return 0, err
 		}
 		return len(p), nil
 	}
-	if need := c.record.needs(len(p), c.written, c.maxBody); !c.record.taken.tryTake(need) {
+	if need := c.record.Needs(len(p), c.written, c.maxBody); !c.record.Taken.TryTake(need) {
 		goOn := c.onWait()
-		c.record.taken.take(need)
+		c.record.Taken.Take(need)
 		goOn()
 	}
-	c.record.add(p)
+	c.record.Add(p)
 	return len(p), nil
 }
 
@@ -213,7 +214,7 @@ func (c *capture) response() *idempotency.Response {
 		Omitted: c.omitted,
 	}
 	if !c.omitted {
-		r.Body = c.record.body // nobody writes any more
+		r.Body = c.record.Bytes() // nobody writes any more
 	}
 	return r
 }
@@ -224,7 +225,7 @@ func (c *capture) finish() {
 	if c.upgraded || c.status == 0 {
 		return
 	}
-	c.record.end(whole)
+	c.record.End(recording.Whole)
 	if c.streaming {
 		<-c.delivered
 	} else {
@@ -234,8 +235,8 @@ func (c *capture) finish() {
 		c.sendHeader()
 		c.deliver()
 	}
-	c.toClient.done()
-	if c.streaming && c.got != whole && c.panicked == nil {
+	c.toClient.Done()
+	if c.streaming && c.got != recording.Whole && c.panicked == nil {
 		c.panicked = http.ErrAbortHandler // a cut response must not look whole
 	}
 	if c.panicked != nil {
@@ -246,7 +247,7 @@ func (c *capture) finish() {
 // cut ends a stream whose end is missing. It returns when the client has what there is,
 // or was let go.
 func (c *capture) cut() {
-	c.record.end(cut)
+	c.record.End(recording.Cut)
 	if c.streaming {
 		<-c.delivered
 	}
@@ -254,8 +255,8 @@ func (c *capture) cut() {
 
 // close lets the recording go, however the run has ended.
 func (c *capture) close() {
-	c.record.end(cut)
-	c.own.leave()
+	c.record.End(recording.Cut)
+	c.own.Leave()
 }
 
 // giveUp leaves the header as the run set it to whoever answers instead: an
@@ -273,7 +274,7 @@ func (c *capture) stream() {
 	if c.streaming {
 		return
 	}
-	c.toClient.flushes = true
+	c.toClient.Flushes = true
 	c.sendHeader()
 	c.streaming, c.delivered = true, make(chan struct{})
 	go func() {
@@ -288,11 +289,11 @@ func (c *capture) stream() {
 
 // deliver writes body and trailers to the client.
 func (c *capture) deliver() {
-	defer c.own.leave()
-	if c.toClient.flushes && c.toClient.flush() != nil {
+	defer c.own.Leave()
+	if c.toClient.Flushes && c.toClient.Flush() != nil {
 		return
 	}
-	if c.got = c.toClient.follow(context.Background(), c.own); c.got == whole {
+	if c.got = c.toClient.Follow(context.Background(), c.own); c.got == recording.Whole {
 		c.sendTrailers()
 	}
 }

@@ -3,6 +3,7 @@ package caddymodule
 import (
 	"bufio"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -11,6 +12,9 @@ import (
 	"net/textproto"
 	"strings"
 	"testing"
+	"time"
+
+	"github.com/caddy-dedup/caddy-dedup/internal/recording"
 )
 
 // captured is what a capture knew when its run was settled, and what the client
@@ -49,12 +53,11 @@ func serveCaptured(t *testing.T, maxBody int64, handler http.HandlerFunc, settle
 
 // captureOn is a capture for a client that may take as long as it likes.
 func captureOn(w http.ResponseWriter, maxBody int64) *capture {
-	to := &clientWriter{client: w, control: http.NewResponseController(w)}
-	return newCapture(to, maxBody, headerRules{}, room())
+	return newCapture(recording.NewClientWriter(w, nil, 0), maxBody, headerRules{}, room())
 }
 
 // room is an allowance of a budget that nothing else uses.
-func room() *allowance { return &allowance{budget: &budget{limit: 1 << 30}} }
+func room() *recording.Allowance { return &recording.Allowance{Budget: recording.NewBudget(1 << 30)} }
 
 func TestCapture(t *testing.T) {
 	long := strings.Repeat("x", 100)
@@ -301,27 +304,6 @@ func TestCaptureGoesOnWithoutClient(t *testing.T) {
 	}
 }
 
-func TestKeptHeader(t *testing.T) {
-	found := http.Header{"Server": {"Caddy"}, "X-Front": {"1"}, "X-Gone": {"1"}}
-	answered := http.Header{
-		"Server": {"Caddy"}, "X-Front": {"1", "2"}, // the upstream added to it
-		"Content-Type": {"text/plain"}, "Access-Control-Allow-Origin": {"*"}, "X-Two": {"a", "b"},
-		"Connection": {"close, X-Named"}, "X-Named": {"1"}, "Keep-Alive": {"timeout=5"}, "Upgrade": {"h2c"},
-		"Proxy-Authenticate": {"Basic"}, "Transfer-Encoding": {"chunked"}, "Te": {"trailers"}, "Content-Length": {"3"},
-		"Trailer": {"X-Sum"}, "X-Sum": {"1"}, http.TrailerPrefix + "X-Late": {"1"},
-		"Set-Cookie": {"a=b"}, "Date": {"now"}, "Age": {"1"}, "Alt-Svc": {"h3"}, "Server-Timing": {"db"},
-		"Dedup-Execution-Id": {"1"}, "X-Drop": {"1"},
-	}
-	got := newHeaderRules([]string{"set-cookie"}, []string{"x-drop"}).kept(found, answered)
-	want := map[string][]string{
-		"X-Front": {"1", "2"}, "Content-Type": {"text/plain"}, "Access-Control-Allow-Origin": {"*"}, "X-Two": {"a", "b"},
-		"Set-Cookie": {"a=b"}, "X-Gone": nil,
-	}
-	if fmt.Sprint(got) != fmt.Sprint(want) {
-		t.Errorf("kept %v, want %v", got, want)
-	}
-}
-
 // A response without a body that was flushed is no stream: its client gets it, like any
 // other, after it is stored.
 func TestFlushedResponseWithoutABodyIsHeldBack(t *testing.T) {
@@ -353,5 +335,55 @@ func TestFlushedResponseWithoutABodyIsHeldBack(t *testing.T) {
 				t.Errorf("the client got %d, want %d", client.Code, c.status)
 			}
 		})
+	}
+}
+
+// lookingWriter is a handler in front that looks at the request when it is answered.
+type lookingWriter struct {
+	http.ResponseWriter
+	look func()
+}
+
+func (w lookingWriter) WriteHeader(status int) {
+	w.look()
+	w.ResponseWriter.WriteHeader(status)
+}
+
+func (w lookingWriter) Unwrap() http.ResponseWriter { return w.ResponseWriter }
+
+// While a stream goes to its client, handlers behind go on: what handlers in front do
+// with the status, they do before.
+func TestHandlersInFrontSeeTheStatusInTheRequestsGoroutine(t *testing.T) {
+	variables := make(map[string]int)
+	client := lookingWriter{httptest.NewRecorder(), func() { _ = variables["written"] }}
+	c := captureOn(client, 1<<20)
+	fmt.Fprint(c, "first,")
+	c.Flush()
+	variables["written"]++ // the race detector sees who reads it
+	fmt.Fprint(c, "second")
+	c.finish()
+	if got := client.ResponseWriter.(*httptest.ResponseRecorder).Body.String(); got != "first,second" {
+		t.Errorf("the client got %q", got)
+	}
+}
+
+// Who writes to the recording has no client whose pace could be limited.
+func TestHandlersBehindHaveNoWriteDeadline(t *testing.T) {
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		c := captureOn(w, 1<<20)
+		if err := http.NewResponseController(c).SetWriteDeadline(time.Now()); !errors.Is(err, http.ErrNotSupported) {
+			t.Errorf("got %v", err)
+		}
+		fmt.Fprint(c, "all")
+		c.finish()
+	}))
+	defer server.Close()
+	answer, err := http.Get(server.URL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer answer.Body.Close()
+	if body, err := io.ReadAll(answer.Body); string(body) != "all" || err != nil {
+		t.Errorf("the client got %q, %v", body, err)
 	}
 }

@@ -1,7 +1,9 @@
 package caddymodule
 
 import (
+	"context"
 	"fmt"
+	"net"
 	"net/http"
 	"slices"
 	"strings"
@@ -14,6 +16,7 @@ import (
 	"github.com/caddy-dedup/caddy-dedup/internal/delivery"
 	"github.com/caddy-dedup/caddy-dedup/internal/engine"
 	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
+	"github.com/caddy-dedup/caddy-dedup/internal/recording"
 )
 
 func init() {
@@ -99,7 +102,7 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request, next caddyht
 	if !h.applies(r) {
 		return h.passUnclaimed(w, r, next)
 	}
-	x := &exchange{Handler: h, w: w, r: r, next: next, said: said, allowance: allowance{budget: &buffered}}
+	x := &exchange{Handler: h, w: w, r: r, next: next, said: said, allowance: recording.Allowance{Budget: buffered}}
 	defer x.done()
 	request, refused, err := x.identify()
 	switch {
@@ -141,10 +144,39 @@ type exchange struct {
 
 	found      delivery.Found
 	key        idempotency.Key
-	allowance  allowance // of the budget, for the request's body and its response
-	closeStore func()    // leaves the store
-	following  *reader   // of the stream that the request is answered with
-	unshare    func()    // lets a response go that others are answered with, too
+	allowance  recording.Allowance // of the budget, for the request's body and its response
+	closeStore func()              // leaves the store
+	following  *recording.Reader   // of the stream that the request is answered with
+	unshare    func()              // lets a response go that others are answered with, too
+}
+
+// connKey is where the context of a request has its connection.
+type connKey struct{}
+
+// keepConns has a server tell the handlers of its requests which connection they came on.
+func keepConns(ctx context.Context) {
+	server, ok := ctx.Value(caddyhttp.ServerCtxKey).(*caddyhttp.Server)
+	if !ok {
+		return
+	}
+	server.RegisterConnContext(func(ctx context.Context, conn net.Conn) context.Context {
+		if ctx.Value(connKey{}) != nil { // by another handler
+			return ctx
+		}
+		return context.WithValue(ctx, connKey{}, conn)
+	})
+}
+
+// toClient returns a writer to the request's client. Where the server has a limit of its
+// own for writing, that one counts.
+func (x *exchange) toClient() *recording.ClientWriter {
+	idle := duration(x.ClientIdle)
+	server, _ := x.r.Context().Value(caddyhttp.ServerCtxKey).(*caddyhttp.Server)
+	if server != nil && server.WriteTimeout > 0 {
+		idle = 0
+	}
+	conn, _ := x.r.Context().Value(connKey{}).(net.Conn)
+	return recording.NewClientWriter(x.w, conn, idle)
 }
 
 // refusal is a refusal of the handler's own.
@@ -165,7 +197,7 @@ func (x *exchange) begin(request engine.Request) (engine.Decision, error) {
 		decision, err := store.Begin(x.r.Context(), request)
 		switch d := decision.(type) {
 		case engine.Follow:
-			x.following = d.Live.(*live).record.reader()
+			x.following = d.Live.(*live).record.NewReader()
 			if x.following == nil {
 				continue // the stream has ended in this moment: its run is settled
 			}
@@ -190,12 +222,12 @@ func (x *exchange) leaveStore() {
 // done gives back what the request held.
 func (x *exchange) done() {
 	if x.following != nil {
-		x.following.leave()
+		x.following.Leave()
 	}
 	if x.unshare != nil {
 		x.unshare()
 	}
-	x.allowance.giveAllBack()
+	x.allowance.GiveAllBack()
 	x.leaveStore()
 }
 

@@ -3,12 +3,15 @@ package caddymodule
 import (
 	"bytes"
 	"encoding/json"
+	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"strings"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/caddyserver/caddy/v2"
 	"github.com/caddyserver/caddy/v2/caddyconfig"
@@ -305,5 +308,58 @@ func TestHandlerGivesItsBudgetBack(t *testing.T) {
 				t.Fatalf("request %d got %d with %d bytes", n, got.status, len(got.body))
 			}
 		}
+	}
+}
+
+// largeAnswers answers with more than the kernel's buffers take.
+func largeAnswers(w http.ResponseWriter, _ *http.Request, _ int) {
+	for range 8 << 10 {
+		if _, err := io.WriteString(w, strings.Repeat("x", 1024)); err != nil {
+			return
+		}
+	}
+}
+
+// A client that reads nothing keeps no store open, whatever it is answered with: the
+// response of its own run, that of another one, or what does not fit.
+func TestSlowClientKeepsNoStoreOpen(t *testing.T) {
+	for name, setting := range map[string]string{
+		"kept":     "max_response_body 16MiB",
+		"not kept": "max_response_body 1MiB",
+	} {
+		t.Run(name, func(t *testing.T) {
+			address, runs := upstream(t, largeAnswers)
+			s := serve(t, "dedup {\n"+setting+"\n}", "reverse_proxy "+address)
+			var clients []net.Conn
+			for range 3 {
+				conn, err := net.Dial("tcp", s.Listener.Addr().String())
+				if err != nil {
+					t.Fatal(err)
+				}
+				clients = append(clients, conn)
+				fmt.Fprint(conn, "POST / HTTP/1.1\r\nHost: dedup.test\r\nIdempotency-Key: k\r\nContent-Length: 0\r\n\r\n")
+			}
+			defer func() {
+				for _, conn := range clients {
+					conn.Close()
+				}
+			}()
+			for deadline := time.Now().Add(10 * time.Second); ; time.Sleep(10 * time.Millisecond) {
+				stores.mu.Lock()
+				users := 0
+				for _, o := range stores.open {
+					o.mu.Lock()
+					users += o.users
+					o.mu.Unlock()
+				}
+				stores.mu.Unlock()
+				if runs.Load() == 1 && users == 1 { // the configuration
+					return
+				}
+				if time.Now().After(deadline) {
+					t.Fatalf("the store has %d users, the upstream had %d runs", users, runs.Load())
+				}
+			}
+		})
 	}
 }

@@ -16,6 +16,7 @@ import (
 	"github.com/caddy-dedup/caddy-dedup/internal/delivery"
 	"github.com/caddy-dedup/caddy-dedup/internal/engine"
 	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
+	"github.com/caddy-dedup/caddy-dedup/internal/recording"
 )
 
 // identify finds the request's key and reads its body. It returns nothing for a
@@ -93,7 +94,7 @@ func takeTurn() (end func()) {
 
 // unread is for a body that could not be read, or that there is no room for.
 func unread(err error) (*engine.Request, *refusal, error) {
-	if full, ok := errors.AsType[errBudgetSpent](err); ok {
+	if full, ok := errors.AsType[recording.SpentError](err); ok {
 		return nil, &refusal{engine.ReasonOverloaded, full.Error() + "; repeat the request later"}, nil
 	}
 	return nil, nil, err
@@ -155,7 +156,7 @@ func (x *exchange) claimable(fingerprint string) *engine.Request {
 		Origin:      idempotency.Origin{Provider: x.found.Provider, DeliveryID: x.found.ID},
 		Fingerprint: fingerprint,
 		Policy:      x.policy(x.found.Provider),
-		Timeout:     duration(x.Timeout) + roomPatience,
+		Timeout:     duration(x.Timeout) + recording.RoomPatience,
 		Wait:        x.wait(),
 	}
 }

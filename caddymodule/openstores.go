@@ -209,7 +209,7 @@ func (s *storeSet) start(o *openStore, h *storeHandle) {
 		Logger:         o.log.logger,
 		NewToken:       rand.Text,
 		NewExecutionID: newExecutionID,
-		Room:           buffered.busy,
+		Room:           buffered.Busy,
 	})
 	o.Configure(h.settings) // until a configuration has started with it
 }

@@ -16,6 +16,7 @@ import (
 
 	"github.com/caddy-dedup/caddy-dedup/internal/engine"
 	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
+	"github.com/caddy-dedup/caddy-dedup/internal/recording"
 )
 
 // carryOut lets a run's request through and settles its claim by how the
@@ -29,10 +30,10 @@ func (x *exchange) carryOut(run *engine.Run) error {
 	ctx, limit := limited(x.r, duration(x.Timeout))
 	defer limit.end()
 	ctx, trace := traced(inExecution(ctx, run.ExecutionID()))
-	answer := newCapture(newClientWriter(x.w, x.r, duration(x.ClientIdle)), x.MaxResponseBody, x.headers, &allowance{budget: x.allowance.budget})
+	answer := newCapture(x.toClient(), x.MaxResponseBody, x.headers, &recording.Allowance{Budget: x.allowance.Budget})
 	defer answer.close()
 	answer.onWait = limit.pause
-	answer.record.abandoned = limit.end
+	answer.record.Abandoned = limit.end
 
 	settled := false
 	settle := func(err error) {
@@ -53,7 +54,7 @@ func (x *exchange) carryOut(run *engine.Run) error {
 	answer.onOmitted = func() {
 		limit.lift()
 		settle(nil)
-		context.AfterFunc(x.r.Context(), answer.own.leave) // it may be the last who needs the rest
+		context.AfterFunc(x.r.Context(), answer.own.Leave) // it may be the last who needs the rest
 	}
 	answer.onStream = func() { run.Stream(answer.live()) }
 	err := x.next.ServeHTTP(answer, forUpstream(x.r.WithContext(ctx), x.proofOf(run.Record())))
@@ -84,12 +85,12 @@ func (x *exchange) settle(run *engine.Run, err error, answer *capture, way upstr
 	if end.Retention == nil {
 		end.Retention = x.wishedRetention(answer)
 	}
-	answer.record.keep()
-	run.OnResponseDone(answer.record.unkeep)
+	answer.record.Keep()
+	run.OnResponseDone(answer.record.Unkeep)
 	if end.Response != nil {
 		copied := len(end.Response.Body) // as it is stored
-		answer.record.taken.count(copied)
-		defer answer.record.taken.giveBack(int64(copied))
+		answer.record.Taken.Count(copied)
+		defer answer.record.Taken.GiveBack(int64(copied))
 	}
 	run.Explain(x.happened(err, end)...)
 	_, _ = run.End(end) // the engine logs what became of it

@@ -15,6 +15,7 @@ import (
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
 
 	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
+	"github.com/caddy-dedup/caddy-dedup/internal/recording"
 )
 
 // The ways in which the handlers behind can end: what they return, what they have
@@ -283,5 +284,21 @@ func TestEndWithoutItsClient(t *testing.T) {
 	}
 	if got := s.mustPost("k", "body"); got.status != 200 || got.body != "done" || got.header.Get("Idempotent-Replayed") != "true" || runs.Load() != 1 {
 		t.Errorf("the duplicate got %+v after %d runs", got, runs.Load())
+	}
+}
+
+// While a run waits for room its own time stands still: what others hold does not cut an
+// answer that the upstream has given.
+func TestWaitingForRoomCostsNoTimeout(t *testing.T) {
+	others := &recording.Allowance{Budget: buffered}
+	address, runs := upstream(t, func(w http.ResponseWriter, r *http.Request, n int) {
+		others.Count(400 << 10) // from here on there is no room, and somebody else goes over the limit
+		others.TryTake(1)
+		time.AfterFunc(2*time.Second, others.GiveAllBack)
+		answers(201, strings.Repeat("x", 50_000))(w, r, n)
+	})
+	s := serveWith(t, "limits {\nbuffered 400KiB\n}", "dedup {\ntimeout 1s\n}", "reverse_proxy "+address)
+	if got := s.mustPost("k", ""); got.status != 201 || len(got.body) != 50_000 || runs.Load() != 1 {
+		t.Errorf("got %d with %d bytes after %d runs", got.status, len(got.body), runs.Load())
 	}
 }

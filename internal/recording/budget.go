@@ -1,11 +1,9 @@
-package caddymodule
+package recording
 
 import (
 	"context"
 	"fmt"
 	"math"
-	"runtime/debug"
-	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -13,13 +11,13 @@ import (
 	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
 )
 
-// budget counts the bytes that are held for requests, against a limit: bodies as they
+// Budget counts the bytes that are held for requests, against a limit: bodies as they
 // arrive, responses and replays until their clients have them. The last tenth is for
 // the responses of runs in flight: while it is reached, no new request is admitted, and
 // replays wait.
-type budget struct {
-	// refused counts the requests for which there was no room.
-	refused atomic.Int64
+type Budget struct {
+	// Refused counts the requests for which there was no room.
+	Refused atomic.Int64
 
 	mu    sync.Mutex
 	limit int64
@@ -29,7 +27,7 @@ type budget struct {
 	changed, changedForReplays chan struct{}
 	// overdrawing is the run that may go over the limit. Without it, those in flight
 	// could wait for each other's room for ever.
-	overdrawing *allowance
+	overdrawing *Allowance
 	// replays counts the replays that hold room. One alone may go beyond nine tenths: else
 	// one that is larger than that would wait for ever.
 	replays int
@@ -40,21 +38,21 @@ type budget struct {
 // sharedResponse is a response that is held once for all who waited for its run.
 type sharedResponse struct {
 	holders int
-	taken   allowance
+	taken   Allowance
 }
 
-// buffered is the budget of this process. A configuration sets its limit.
-var buffered = budget{limit: math.MaxInt64}
+// NewBudget returns a budget with this limit, in bytes.
+func NewBudget(limit int64) *Budget { return &Budget{limit: limit} }
 
-// setLimit changes the limit, in bytes. What is held already stays.
-func (b *budget) setLimit(bytes int64) {
+// SetLimit changes the limit, in bytes. What is held already stays.
+func (b *Budget) SetLimit(bytes int64) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.limit = bytes
 	b.changedLocked()
 }
 
-func (b *budget) changedLocked() {
+func (b *Budget) changedLocked() {
 	wakeAll(&b.changed)
 	if b.used <= b.mostForNewLocked() || b.replays == 0 { // else all that wait would wake for nothing
 		wakeAll(&b.changedForReplays)
@@ -77,55 +75,18 @@ func awaited(waiting *chan struct{}) <-chan struct{} {
 	return *waiting
 }
 
-// budgeted are the configurations that run, the oldest first. The limit of that one
-// counts, as with the settings of a store.
-var budgeted configurations
-
-type configurations struct {
-	mu   sync.Mutex
-	apps []*App
-}
-
-func (c *configurations) add(app *App) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.apps = append(c.apps, app)
-	buffered.setLimit(c.apps[0].Limits.Buffered)
-}
-
-func (c *configurations) remove(app *App) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.apps = slices.DeleteFunc(c.apps, func(other *App) bool { return other == app })
-	if len(c.apps) > 0 {
-		buffered.setLimit(c.apps[0].Limits.Buffered)
-	}
-}
-
-// mostBuffered is the largest limit that is chosen by itself.
-const mostBuffered = 256 << 20
-
-// defaultBuffered is a quarter of the memory limit (GOMEMLIMIT, which Caddy sets by the
-// container's), at most mostBuffered.
-func defaultBuffered() int64 {
-	limit := debug.SetMemoryLimit(-1)
-	if limit == math.MaxInt64 {
-		return mostBuffered
-	}
-	return min(limit/4, mostBuffered)
-}
-
-// errBudgetSpent says that what is held takes all the room there is.
-type errBudgetSpent struct{ limit int64 }
+// SpentError says that what is held takes all the room there is.
+type SpentError struct{ limit int64 }
 
 // Error implements error.
-func (e errBudgetSpent) Error() string {
+func (e SpentError) Error() string {
 	return fmt.Sprintf("the limit of %d buffered bytes is reached", e.limit)
 }
 
-// allowance is what one holder has taken of a budget.
-type allowance struct {
-	budget *budget
+// Allowance is what one holder has taken of a budget.
+type Allowance struct {
+	// Budget is what the room is taken of.
+	Budget *Budget
 	bytes  int64 // under the budget's lock, like what follows
 	// impatient says that the holder has waited for long enough, and waited for how long.
 	impatient bool
@@ -134,63 +95,63 @@ type allowance struct {
 	replays bool
 }
 
-// busy returns an error while there is no room for new runs.
-func (b *budget) busy() error {
+// Busy returns a [SpentError] while there is no room for new runs.
+func (b *Budget) Busy() error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.used <= b.mostForNewLocked() {
 		return nil
 	}
-	return errBudgetSpent{b.limit}
+	return SpentError{b.limit}
 }
 
-func (b *budget) mostForNewLocked() int64 { return b.limit - b.limit/10 }
+func (b *Budget) mostForNewLocked() int64 { return b.limit - b.limit/10 }
 
-// smallBody is the size up to which a request is admitted always, in bytes: its
+// SmallBody is the size up to which a request is admitted always, in bytes: its
 // connection alone takes as much, and it may be a duplicate. If it would run, the engine
 // refuses it.
-const smallBody = 4 << 10
+const SmallBody = 4 << 10
 
-// admit takes room for a request that is not in flight yet, or reports that there is
-// none.
-func (a *allowance) admit(n int) error {
-	b := a.budget
+// Admit takes room for a request that is not in flight yet, in bytes. The error is a
+// [SpentError] where there is none.
+func (a *Allowance) Admit(n int) error {
+	b := a.Budget
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if b.used+int64(n) > b.mostForNewLocked() && a.bytes+int64(n) > smallBody {
-		b.refused.Add(1)
-		return errBudgetSpent{b.limit}
+	if b.used+int64(n) > b.mostForNewLocked() && a.bytes+int64(n) > SmallBody {
+		b.Refused.Add(1)
+		return SpentError{b.limit}
 	}
 	a.addLocked(int64(n))
 	return nil
 }
 
-func (a *allowance) addLocked(n int64) {
-	a.budget.used += n
+func (a *Allowance) addLocked(n int64) {
+	a.Budget.used += n
 	a.bytes += n
 }
 
-// count takes room for what is held already, whether there is some or not.
-func (a *allowance) count(n int) {
-	a.budget.mu.Lock()
-	defer a.budget.mu.Unlock()
+// Count takes room for what is held already, whether there is some or not.
+func (a *Allowance) Count(n int) {
+	a.Budget.mu.Lock()
+	defer a.Budget.mu.Unlock()
 	a.addLocked(int64(n))
 }
 
-// roomPatience is how long a run waits for room in all. Longer, and its upstream might
+// RoomPatience is how long a run waits for room in all. Longer, and its upstream might
 // give up on a client that reads nothing: then a request that was executed would run
 // again.
-const roomPatience = 30 * time.Second
+const RoomPatience = 30 * time.Second
 
-// tryTake takes room for the response of a run, and reports whether there was some.
-func (a *allowance) tryTake(n int) bool {
-	a.budget.mu.Lock()
-	defer a.budget.mu.Unlock()
+// TryTake takes room for the response of a run, and reports whether there was some.
+func (a *Allowance) TryTake(n int) bool {
+	a.Budget.mu.Lock()
+	defer a.Budget.mu.Unlock()
 	return a.takeLocked(int64(n))
 }
 
-func (a *allowance) takeLocked(n int64) bool {
-	b := a.budget
+func (a *Allowance) takeLocked(n int64) bool {
+	b := a.Budget
 	switch {
 	case n == 0, a.impatient, b.used+n <= b.limit:
 	case b.overdrawing == nil, b.overdrawing == a:
@@ -202,13 +163,13 @@ func (a *allowance) takeLocked(n int64) bool {
 	return true
 }
 
-// take is tryTake that waits for room, but not for ever: nothing that others hold makes
+// Take is [Allowance.TryTake] that waits for room, but not for ever: nothing that others hold makes
 // a response one that is not kept.
-func (a *allowance) take(n int) {
-	b := a.budget
+func (a *Allowance) Take(n int) {
+	b := a.Budget
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	patience := time.NewTimer(roomPatience - a.waited)
+	patience := time.NewTimer(RoomPatience - a.waited)
 	defer patience.Stop()
 	begun := time.Now()
 	defer func() { a.waited += time.Since(begun) }() // before the lock is given back
@@ -229,15 +190,15 @@ func (a *allowance) take(n int) {
 // connection alone takes as much.
 const smallReplay = 16 << 10
 
-// tryTakeReplay takes room for a replay, and reports whether there was some.
-func (a *allowance) tryTakeReplay(n int) bool {
-	a.budget.mu.Lock()
-	defer a.budget.mu.Unlock()
+// TryTakeReplay takes room for a replay, and reports whether there was some.
+func (a *Allowance) TryTakeReplay(n int) bool {
+	a.Budget.mu.Lock()
+	defer a.Budget.mu.Unlock()
 	return a.takeReplayLocked(int64(n))
 }
 
-func (a *allowance) takeReplayLocked(n int64) bool {
-	b := a.budget
+func (a *Allowance) takeReplayLocked(n int64) bool {
+	b := a.Budget
 	switch {
 	case n <= smallReplay:
 	case b.used+n <= b.mostForNewLocked(), b.replays == 0:
@@ -250,9 +211,10 @@ func (a *allowance) takeReplayLocked(n int64) bool {
 	return true
 }
 
-// takeReplay is tryTakeReplay that waits for room, until the context ends.
-func (a *allowance) takeReplay(ctx context.Context, n int) error {
-	b := a.budget
+// TakeReplay is [Allowance.TryTakeReplay] that waits for room, until the context ends. The
+// error is why it has ended.
+func (a *Allowance) TakeReplay(ctx context.Context, n int) error {
+	b := a.Budget
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	for !a.takeReplayLocked(int64(n)) {
@@ -271,8 +233,8 @@ func (a *allowance) takeReplay(ctx context.Context, n int) error {
 
 // complete says that the holder takes no more. How long it keeps what it has is up to a
 // client, and another may have to go over the limit meanwhile.
-func (a *allowance) complete() {
-	b := a.budget
+func (a *Allowance) complete() {
+	b := a.Budget
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.overdrawing == a {
@@ -281,15 +243,15 @@ func (a *allowance) complete() {
 	}
 }
 
-// giveBack gives some of the room back, at most what was taken.
-func (a *allowance) giveBack(n int64) {
-	a.budget.mu.Lock()
-	defer a.budget.mu.Unlock()
+// GiveBack gives some of the room back, at most what was taken.
+func (a *Allowance) GiveBack(n int64) {
+	a.Budget.mu.Lock()
+	defer a.Budget.mu.Unlock()
 	a.giveBackLocked(n)
 }
 
-func (a *allowance) giveBackLocked(n int64) {
-	b := a.budget
+func (a *Allowance) giveBackLocked(n int64) {
+	b := a.Budget
 	n = min(n, a.bytes)
 	a.bytes -= n
 	b.used -= n
@@ -303,17 +265,17 @@ func (a *allowance) giveBackLocked(n int64) {
 	b.changedLocked()
 }
 
-// giveAllBack ends the allowance.
-func (a *allowance) giveAllBack() { a.giveBack(math.MaxInt64) }
+// GiveAllBack ends the allowance.
+func (a *Allowance) GiveAllBack() { a.GiveBack(math.MaxInt64) }
 
-// share counts a response that a request is answered with, once for all requests that
+// Share counts a response that a request is answered with, once for all requests that
 // hold the same one. They have it already: there is nothing to wait for.
-func (b *budget) share(response *idempotency.Response) (done func()) {
+func (b *Budget) Share(response *idempotency.Response) (done func()) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	s := b.shared[response]
 	if s == nil {
-		s = &sharedResponse{taken: allowance{budget: b}}
+		s = &sharedResponse{taken: Allowance{Budget: b}}
 		s.taken.addLocked(int64(len(response.Body)))
 		if b.shared == nil {
 			b.shared = make(map[*idempotency.Response]*sharedResponse)

@@ -1,0 +1,260 @@
+// Package recording has what a response is recorded into, the budget that counts all
+// bytes that are held for requests, and how a recording is written to one client. It
+// knows net/http, and nothing of Caddy.
+package recording
+
+import (
+	"cmp"
+	"errors"
+	"slices"
+	"sync"
+	"time"
+)
+
+// Recording is the body of one response, as it comes from the upstream, at the
+// upstream's pace. Any number of readers follow it, each at its own: the client of the
+// run, and the duplicates that follow a stream. What a reader does changes nothing for
+// the run or for other readers.
+type Recording struct {
+	// Declared is the length that the response promises, -1 for none. The last byte of
+	// such a response is not shown before it is whole: a client must not know of a
+	// response that is not stored.
+	Declared int64
+	// Taken is the room that the bytes take of the budget.
+	Taken *Allowance
+	// room is how many bytes were taken of the budget before they came.
+	room int64
+	// Abandoned is called when a body is passing and its last reader has left: nobody
+	// needs the rest.
+	Abandoned func()
+
+	mu sync.Mutex
+	// changed is closed at the next change; nil while nobody waits for one.
+	changed chan struct{}
+	// body begins behind the bytes that were dropped.
+	body    []byte
+	dropped int64
+	state   State
+	readers []*Reader
+	// kept says how many others need the bytes: the engine, until the response is
+	// stored.
+	kept int
+}
+
+// State is how far a recording has come.
+type State int
+
+const (
+	// Growing: bytes come, and all are kept.
+	Growing State = iota
+	// Passing: the body is larger than is kept. What all readers have is dropped, and
+	// the upstream is read at the pace of the slowest.
+	Passing
+	// Whole: all bytes have come, and the run is settled.
+	Whole
+	// Cut: no more bytes come, and some are missing.
+	Cut
+)
+
+const (
+	// window is how many bytes of a passing body wait for its readers, in bytes.
+	window = 64 << 10
+	// readerPatience is how long a reader of a passing body may take nothing while
+	// another one waits for more: then it is cut, and the others go on.
+	readerPatience = 5 * time.Second
+)
+
+var errNoReaders = errors.New("nobody takes the rest of the response")
+
+// New returns a recording without any bytes, which takes its room from the allowance.
+func New(taken *Allowance) *Recording {
+	return &Recording{Declared: -1, Taken: taken, Abandoned: func() {}}
+}
+
+func (r *Recording) changedLocked() { wakeAll(&r.changed) }
+
+// Needs returns how many bytes have to be taken of the budget before n more are added, of
+// a body of which most are kept. written counts all bytes, the n among them.
+func (r *Recording) Needs(n int, written, most int64) int {
+	switch {
+	case written == int64(n) && r.Declared > written:
+		r.room = min(r.Declared, most) // the upstream's word is trusted, and counts
+		return int(r.room)
+	case written <= r.room:
+		return 0
+	default:
+		return n
+	}
+}
+
+// Add appends bytes that are kept.
+func (r *Recording) Add(p []byte) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.body == nil && r.room > 0 {
+		r.body = make([]byte, 0, r.room)
+	}
+	r.body = append(r.body, p...)
+	r.changedLocked()
+}
+
+// Pass appends bytes of a body that is larger than is kept. It waits until its readers
+// have taken what came before. The error says that there are none.
+func (r *Recording) Pass(p []byte) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.state == Growing {
+		r.state = Passing
+		r.Taken.complete()
+		r.Taken.GiveBack(max(0, r.room-int64(len(r.body))))
+		r.dropLocked()
+	}
+	for len(r.body) >= window && len(r.readers) > 0 {
+		r.awaitReadersLocked()
+	}
+	if len(r.readers) == 0 {
+		return errNoReaders
+	}
+	r.body = append(r.body, p...)
+	r.Taken.Count(len(p))
+	r.changedLocked()
+	return nil
+}
+
+// awaitReadersLocked waits until something changes. Readers that take nothing although
+// others wait for more are cut.
+func (r *Recording) awaitReadersLocked() {
+	behind, total := r.dropped, r.dropped+int64(len(r.body))
+	var patience <-chan time.Time // a client alone is given up after client_idle
+	if slices.ContainsFunc(r.readers, func(rd *Reader) bool { return rd.offset == total }) {
+		timer := time.NewTimer(readerPatience)
+		defer timer.Stop()
+		patience = timer.C
+	}
+	changed := awaited(&r.changed)
+	r.mu.Unlock()
+	select {
+	case <-changed:
+		r.mu.Lock()
+	case <-patience:
+		r.mu.Lock()
+		r.readers = slices.DeleteFunc(r.readers, func(rd *Reader) bool { return rd.offset == behind })
+		r.dropLocked()
+	}
+}
+
+// End says that no more bytes come. Only its first call counts.
+func (r *Recording) End(state State) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.state == Growing || r.state == Passing {
+		r.state = state
+	}
+	r.Taken.complete()
+	r.dropLocked()
+}
+
+// Bytes returns the bytes that are held. They change no more when the recording has
+// ended, and are there until the last who needs them lets go.
+func (r *Recording) Bytes() []byte {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.body
+}
+
+// Keep keeps the bytes until [Recording.Unkeep] is called.
+func (r *Recording) Keep() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.kept++
+}
+
+// Unkeep ends one [Recording.Keep].
+func (r *Recording) Unkeep() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.kept--
+	r.dropLocked()
+}
+
+// dropLocked drops what nobody needs any more, and gives its room back.
+func (r *Recording) dropLocked() {
+	switch {
+	case len(r.readers) == 0 && (r.state == Passing || r.state != Growing && r.kept == 0):
+		r.dropped += int64(len(r.body))
+		r.body = nil
+		r.Taken.GiveAllBack()
+	case r.state == Passing && len(r.readers) > 0:
+		needed := slices.MinFunc(r.readers, func(a, b *Reader) int { return cmp.Compare(a.offset, b.offset) }).offset
+		if n := needed - r.dropped; n > 0 {
+			r.body, r.dropped = r.body[n:], needed
+			if len(r.body) <= window { // so that what is left of a large one is copied once
+				r.body = append(make([]byte, 0, len(r.body)), r.body...)
+			}
+			r.Taken.GiveBack(n)
+		}
+	}
+	r.changedLocked()
+}
+
+// Reader follows a recording from its first byte.
+type Reader struct {
+	of     *Recording
+	offset int64 // under the recording's lock, like the list of readers
+}
+
+// NewReader returns a new reader, or nil where the first bytes are gone.
+func (r *Recording) NewReader() *Reader {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.state == Passing || r.dropped > 0 || r.state != Growing && len(r.readers) == 0 && r.kept == 0 {
+		return nil
+	}
+	rd := &Reader{of: r}
+	r.readers = append(r.readers, rd)
+	return rd
+}
+
+// next returns bytes that may be shown and were not taken yet, how far the recording is,
+// and what is closed when that has changed. To a reader that was left behind the
+// recording is cut.
+func (rd *Reader) next() ([]byte, State, <-chan struct{}) {
+	r := rd.of
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if !slices.Contains(r.readers, rd) {
+		return nil, Cut, nil
+	}
+	shown := r.body[rd.offset-r.dropped:]
+	if total := r.dropped + int64(len(r.body)); r.state == Growing && r.Declared > 0 && total >= r.Declared {
+		shown = shown[:max(0, int64(len(shown))-(total-r.Declared+1))]
+	}
+	return shown, r.state, awaited(&r.changed)
+}
+
+// took says that the reader has taken that many bytes more.
+func (rd *Reader) took(n int) {
+	r := rd.of
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	rd.offset += int64(n)
+	if r.state == Passing {
+		r.dropLocked()
+	}
+}
+
+// Leave says that the reader takes no more. It may be called again.
+func (rd *Reader) Leave() {
+	r := rd.of
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	had := len(r.readers)
+	r.readers = slices.DeleteFunc(r.readers, func(other *Reader) bool { return other == rd })
+	if len(r.readers) == had {
+		return
+	}
+	r.dropLocked()
+	if r.state == Passing && len(r.readers) == 0 {
+		r.Abandoned()
+	}
+}

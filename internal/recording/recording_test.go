@@ -1,0 +1,210 @@
+package recording
+
+import (
+	"errors"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+// readAll reads what a reader can have now, and returns how far the recording is.
+func (rd *Reader) readAll(t *testing.T) (string, State) {
+	t.Helper()
+	var got strings.Builder
+	for {
+		shown, state, _ := rd.next()
+		if len(shown) == 0 {
+			return got.String(), state
+		}
+		got.Write(shown)
+		rd.took(len(shown))
+	}
+}
+
+func passed(t *testing.T, r *Recording, n int) {
+	t.Helper()
+	if err := r.Pass(make([]byte, n)); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// A body that is larger than is kept reaches all who have begun to read it, and what
+// they have is held no longer.
+func TestPassingBodyReachesAllItsReaders(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b, next := budgetOf(1 << 30)
+		r := New(next())
+		readers := []*Reader{r.NewReader(), r.NewReader(), r.NewReader()}
+		r.Taken.Count(100)
+		r.Add(make([]byte, 100))
+		const pieces = 50
+		total := 100 + pieces*window/2
+		done := make(chan int, len(readers))
+		for n, rd := range readers {
+			go func() {
+				got := 0
+				for {
+					shown, state, changed := rd.next()
+					if len(shown) == 0 && state != Growing && state != Passing {
+						done <- got
+						return
+					}
+					if len(shown) == 0 {
+						<-changed
+						continue
+					}
+					time.Sleep(time.Duration(n) * time.Second) // each at its own pace
+					n := min(len(shown), piece)
+					got += n
+					rd.took(n)
+				}
+			}()
+		}
+		for range pieces {
+			passed(t, r, window/2)
+			if held := len(r.body); held > 2*window {
+				t.Fatalf("%d bytes are held", held)
+			}
+		}
+		if r.NewReader() != nil {
+			t.Error("a reader can begin although the first bytes are gone")
+		}
+		r.End(Whole)
+		for range readers {
+			if got := <-done; got != total {
+				t.Errorf("a reader got %d of %d bytes", got, total)
+			}
+		}
+		for _, rd := range readers {
+			rd.Leave()
+			rd.Leave()
+		}
+		wantUsed(t, b, 0)
+	})
+}
+
+// A reader that takes nothing is cut when another one waits for more, and the upstream
+// goes on.
+func TestStalledReaderOfAPassingBodyIsLeftBehind(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		_, next := budgetOf(1 << 30)
+		r := New(next())
+		stalled, alive := r.NewReader(), r.NewReader()
+		passed(t, r, window)
+		alive.readAll(t)
+		begun := time.Now()
+		passed(t, r, 1)
+		if waited := time.Since(begun); waited != readerPatience {
+			t.Errorf("the upstream waited for %v, want %v", waited, readerPatience)
+		}
+		if _, state := alive.readAll(t); state != Passing {
+			t.Errorf("the one that reads sees the state %d", state)
+		}
+		if shown, state, _ := stalled.next(); state != Cut || len(shown) > 0 {
+			t.Errorf("the one that stalled sees the state %d and %d bytes", state, len(shown))
+		}
+	})
+}
+
+// When the last reader of a passing body is gone, nobody needs the rest.
+func TestPassingBodyWithoutReadersIsAbandoned(t *testing.T) {
+	_, next := budgetOf(1 << 30)
+	r := New(next())
+	abandoned := 0
+	r.Abandoned = func() { abandoned++ }
+	first, second := r.NewReader(), r.NewReader()
+	passed(t, r, 1)
+	first.Leave()
+	if abandoned != 0 {
+		t.Error("it was abandoned with a reader")
+	}
+	second.Leave()
+	if abandoned != 1 {
+		t.Errorf("it was abandoned %d times", abandoned)
+	}
+	if err := r.Pass([]byte("more")); !errors.Is(err, errNoReaders) {
+		t.Errorf("more was taken: %v", err)
+	}
+}
+
+// A body that is kept goes on without readers, and is held until it is stored.
+func TestKeptBodyNeedsNoReaders(t *testing.T) {
+	b, next := budgetOf(1 << 30)
+	r := New(next())
+	r.NewReader().Leave()
+	r.Taken.Count(4)
+	r.Add([]byte("body"))
+	r.Keep()
+	late := r.NewReader()
+	r.End(Whole)
+	if got, state := late.readAll(t); got != "body" || state != Whole {
+		t.Errorf("a late reader got %q, state %d", got, state)
+	}
+	late.Leave()
+	wantUsed(t, b, 4)
+	r.Unkeep()
+	wantUsed(t, b, 0)
+	if r.NewReader() != nil {
+		t.Error("a reader can begin although the bytes are gone")
+	}
+}
+
+// Whose first bytes are gone nobody can begin to follow, also while the engine still
+// tries to store that the response is not kept.
+func TestNobodyBeginsBehindDroppedBytes(t *testing.T) {
+	r := New(room())
+	own := r.NewReader()
+	r.Add([]byte("begun"))
+	r.Keep() // the store is down: the settlement is still to be stored
+	passed(t, r, 10)
+	own.Leave()
+	r.End(Whole)
+	if rd := r.NewReader(); rd != nil {
+		got, state := rd.readAll(t)
+		t.Errorf("a reader gets %q, and takes it for whole: %v", got, state == Whole)
+	}
+}
+
+// What a response declares is taken of the budget before it is allocated, and what was
+// taken too much is given back.
+func TestDeclaredResponsesAreCounted(t *testing.T) {
+	for name, c := range map[string]struct {
+		declared, most int64
+		pieces         []int
+		takes          []int
+	}{
+		"declared":          {100, 1000, []int{30, 30, 40}, []int{100, 0, 0}},
+		"at once":           {100, 1000, []int{100}, []int{100}},
+		"not declared":      {-1, 1000, []int{30, 30}, []int{30, 30}},
+		"larger than kept":  {5000, 1000, []int{300, 700}, []int{1000, 0}},
+		"more than it says": {100, 1000, []int{60, 60}, []int{100, 60}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := New(room())
+			r.Declared = c.declared
+			var written int64
+			for i, n := range c.pieces {
+				written += int64(n)
+				if got := r.Needs(n, written, c.most); got != c.takes[i] {
+					t.Errorf("piece %d needs %d bytes, want %d", i, got, c.takes[i])
+				}
+				r.Taken.Count(c.takes[i])
+				r.Add(make([]byte, n))
+				if int64(cap(r.body)) > max(2*r.Taken.bytes, 64) {
+					t.Errorf("%d bytes are allocated, %d counted", cap(r.body), r.Taken.bytes)
+				}
+			}
+			own := r.NewReader()
+			if err := r.Pass([]byte("x")); err != nil {
+				t.Fatal(err)
+			}
+			if held := int64(len(r.body)); r.Taken.bytes > held+int64(c.takes[len(c.takes)-1]) {
+				t.Errorf("%d bytes are held, %d counted", held, r.Taken.bytes)
+			}
+			own.readAll(t)
+			own.Leave()
+			wantUsed(t, r.Taken.Budget, 0)
+		})
+	}
+}
