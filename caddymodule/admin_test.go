@@ -1,31 +1,33 @@
 package caddymodule
 
 import (
+	"net/http"
+	"net/http/httptest"
+	"strings"
 	"testing"
-	"time"
-
-	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
 )
 
-// Each state has one word, which operators see in records and in the log.
-func TestShownStates(t *testing.T) {
-	now := time.Now()
-	for _, state := range []idempotency.State{idempotency.InFlight, idempotency.Complete, idempotency.Released, idempotency.Held} {
-		for _, left := range []time.Duration{time.Second, 0, -time.Hour} {
-			for _, hold := range []bool{false, true} {
-				want := map[idempotency.State]string{
-					idempotency.InFlight: "in_flight", idempotency.Complete: "complete", idempotency.Released: "released", idempotency.Held: "held",
-				}[state]
-				switch {
-				case state == idempotency.InFlight && left <= 0 && hold:
-					want = "held"
-				case state == idempotency.InFlight && left <= 0:
-					want = "lapsed"
-				}
-				if got := shownState(&idempotency.Record{State: state, Hold: hold, LeaseUntil: now.Add(left)}, now); got != want {
-					t.Errorf("%s with a lease of another %s, hold %v: shown as %q, want %q", state, left, hold, got, want)
-				}
+// Operators see the stores of the configurations that run, with their keys.
+func TestAdminAPISeesTheOpenStores(t *testing.T) {
+	address, _ := upstream(t, answers(201, "made"))
+	s := serve(t, "dedup", "reverse_proxy "+address)
+	s.mustPost("operated", "")
+	mux := http.NewServeMux()
+	for _, route := range new(AdminAPI).Routes() {
+		mux.HandleFunc(route.Pattern, func(w http.ResponseWriter, r *http.Request) {
+			if err := route.Handler.ServeHTTP(w, r); err != nil {
+				t.Error(err)
 			}
+		})
+	}
+	for target, want := range map[string]string{
+		"/dedup/ready": `"ready":true`,
+		"/dedup/keys?delivery_id=operated&newer_than=1d": `"status":201`,
+	} {
+		w := httptest.NewRecorder()
+		mux.ServeHTTP(w, httptest.NewRequest(http.MethodGet, target, nil))
+		if w.Code != http.StatusOK || !strings.Contains(w.Body.String(), want) {
+			t.Errorf("%s: got %d %s, want %s in it", target, w.Code, w.Body.String(), want)
 		}
 	}
 }

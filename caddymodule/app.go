@@ -195,7 +195,7 @@ func (a *App) Cleanup() error {
 		if caddy.Exiting() {
 			store.leaveAtExit()
 		} else {
-			store.leave()
+			store.Leave()
 		}
 	}
 	a.started = nil

@@ -94,9 +94,9 @@ func (h *Handler) UnmarshalCaddyfile(d *caddyfile.Dispenser) error {
 func unknownWord(d *caddyfile.Dispenser, block string, words []string) error {
 	meant := ""
 	if near := delivery.Nearest(d.Val(), words); len(near) > 0 {
-		meant = "did you mean " + listed(near) + "? "
+		meant = "did you mean " + delivery.Alternatives(near) + "? "
 	}
-	return d.Errf("%s: unknown word %q; %suse %s", block, d.Val(), meant, listed(words))
+	return d.Errf("%s: unknown word %q; %suse %s", block, d.Val(), meant, delivery.Alternatives(words))
 }
 
 // oneArg reads the only argument of the current word.
@@ -119,7 +119,7 @@ func noBlock(d *caddyfile.Dispenser, name string) error {
 
 // word parses a setting with a fixed choice of words.
 func word(name string, field func(*Settings) *string) settingParser {
-	return text(listed(accepted[name]), field, func(value string) error { return checkWord(name, value) })
+	return text(delivery.Alternatives(accepted[name]), field, func(value string) error { return checkWord(name, value) })
 }
 
 // text parses a setting with one argument.

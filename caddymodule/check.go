@@ -154,7 +154,7 @@ func checkForce(name string) error {
 
 func checkWord(setting, word string) error {
 	if !slices.Contains(accepted[setting], word) {
-		return fmt.Errorf("%s: %q is not accepted; use %s", setting, word, listed(accepted[setting]))
+		return fmt.Errorf("%s: %q is not accepted; use %s", setting, word, delivery.Alternatives(accepted[setting]))
 	}
 	return nil
 }
@@ -162,7 +162,7 @@ func checkWord(setting, word string) error {
 func checkProviders(names []string) error {
 	for i, name := range names {
 		if _, ok := delivery.ProviderNamed(name); !ok {
-			return unknownProvider(name)
+			return delivery.UnknownProvider(name)
 		}
 		if slices.Contains(names[:i], name) {
 			return fmt.Errorf("the provider %q is named twice", name)
@@ -170,14 +170,6 @@ func checkProviders(names []string) error {
 	}
 	s := Settings{Providers: names}
 	return delivery.SameMember(s.providers())
-}
-
-func unknownProvider(name string) error {
-	const all = "`caddy-dedup providers` lists them all, and `key header <field>` serves any other sender"
-	if near := delivery.NearNames(name); len(near) > 0 {
-		return fmt.Errorf("%q is not a provider; did you mean %s? %s", name, listed(near), all)
-	}
-	return fmt.Errorf("%q is not a provider; %s", name, all)
 }
 
 func checkMethods(methods []string) error {
@@ -197,7 +189,7 @@ func checkMethods(methods []string) error {
 func checkRelease(words []string) error {
 	if slices.Contains(words, releaseOff) {
 		if len(words) > 1 {
-			return fmt.Errorf("release: off stands alone, not with %s", listed(slices.DeleteFunc(slices.Clone(words), isOff)))
+			return fmt.Errorf("release: off stands alone, not with %s", delivery.Alternatives(slices.DeleteFunc(slices.Clone(words), isOff)))
 		}
 		return nil
 	}
@@ -301,12 +293,4 @@ func checkDocs(docs string) error {
 		return fmt.Errorf("docs: %q is not an absolute URL, such as https://example.com/docs/idempotency", docs)
 	}
 	return nil
-}
-
-// listed writes the accepted words of an error message.
-func listed(words []string) string {
-	if len(words) < 2 {
-		return strings.Join(words, "")
-	}
-	return strings.Join(words[:len(words)-1], ", ") + " or " + words[len(words)-1]
 }

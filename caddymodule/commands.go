@@ -281,7 +281,7 @@ func printProviders(w io.Writer) error {
 func printProvider(w io.Writer, name string) error {
 	p, ok := delivery.ProviderNamed(name)
 	if !ok {
-		return unknownProvider(name)
+		return delivery.UnknownProvider(name)
 	}
 	var passes []string
 	for _, pass := range p.Passes {

@@ -192,7 +192,7 @@ func (x *exchange) begin(request engine.Request) (engine.Decision, error) {
 	if err != nil {
 		return engine.Refusal{Reason: engine.ReasonUnavailable, Err: err}, nil //nolint:nilerr // it is in the refusal
 	}
-	x.closeStore = store.leave
+	x.closeStore = store.Leave
 	for {
 		decision, err := store.Begin(x.r.Context(), request)
 		switch d := decision.(type) {

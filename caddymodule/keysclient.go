@@ -17,13 +17,15 @@ import (
 	"time"
 
 	"github.com/caddyserver/caddy/v2"
+
+	"github.com/caddy-dedup/caddy-dedup/internal/admin"
 )
 
 const (
 	// dialFor and answerFor limit the wait for the admin API. It answers within
 	// [findFor], and a little.
 	dialFor   = 5 * time.Second
-	answerFor = findFor + 15*time.Second
+	answerFor = admin.FindFor + 15*time.Second
 	// mostAnswer is the size of an answer: a page of a thousand records, or a response.
 	mostAnswer = 256 << 20
 )
@@ -114,8 +116,8 @@ func escapedGlob(path string) string {
 // isOurs returns nil if the admin API of a caddy-dedup answers. It makes a mistake on
 // purpose, for which no store has to be asked.
 func (c *adminClient) isOurs(ctx context.Context) error {
-	err := c.do(ctx, http.MethodGet, keysPath, nil)
-	if p, ok := errors.AsType[*adminProblem](err); ok && p.Status == http.StatusBadRequest {
+	err := c.do(ctx, http.MethodGet, admin.KeysPath, nil)
+	if p, ok := errors.AsType[*admin.Problem](err); ok && p.Status == http.StatusBadRequest {
 		return nil
 	}
 	return err
@@ -139,7 +141,7 @@ func (c *adminClient) do(ctx context.Context, method, target string, into any) e
 	body := io.LimitReader(answer.Body, mostAnswer)
 	switch {
 	case kind == "application/problem+json":
-		p := new(adminProblem)
+		p := new(admin.Problem)
 		if err := json.NewDecoder(body).Decode(p); err != nil {
 			return c.notOurs(fmt.Errorf("a problem that cannot be read: %w", err))
 		}
@@ -176,13 +178,13 @@ func exitOf(status int) int {
 
 // list gives the records of a list to see, up to limit of them, and returns where the
 // list goes on, "" for its end.
-func (c *adminClient) list(ctx context.Context, query url.Values, limit int, see func(shownRecord)) (next string, err error) {
+func (c *adminClient) list(ctx context.Context, query url.Values, limit int, see func(admin.Record)) (next string, err error) {
 	unasked := make(map[string]error)
 	for limit > 0 {
-		query.Set(paramLimit, strconv.Itoa(min(limit, mostKeys)))
-		var page shownPage
-		if err := c.do(ctx, http.MethodGet, listPath+"?"+query.Encode(), &page); err != nil {
-			return query.Get(paramCursor), err
+		query.Set(admin.ParamLimit, strconv.Itoa(min(limit, admin.MostKeys)))
+		var page admin.Page
+		if err := c.do(ctx, http.MethodGet, admin.ListPath+"?"+query.Encode(), &page); err != nil {
+			return query.Get(admin.ParamCursor), err
 		}
 		for _, record := range page.Keys {
 			see(record)
@@ -194,7 +196,7 @@ func (c *adminClient) list(ctx context.Context, query url.Values, limit int, see
 		if next = page.Next; next == "" {
 			break
 		}
-		query.Set(paramCursor, next)
+		query.Set(admin.ParamCursor, next)
 	}
 	if len(unasked) > 0 {
 		var all []error
@@ -208,8 +210,8 @@ func (c *adminClient) list(ctx context.Context, query url.Values, limit int, see
 }
 
 // show returns the record of a key, with the kept response if that is wanted.
-func (c *adminClient) show(ctx context.Context, key string, withBody bool) (record shownRecord, err error) {
-	target := keysPath + key
+func (c *adminClient) show(ctx context.Context, key string, withBody bool) (record admin.Record, err error) {
+	target := admin.KeysPath + key
 	if withBody {
 		target += "?body=true"
 	}
@@ -218,20 +220,20 @@ func (c *adminClient) show(ctx context.Context, key string, withBody bool) (reco
 
 // find returns the records that an argument names: a key, or all keys of a delivery ID.
 // A delivery ID may look like a key: some senders use hashes.
-func (c *adminClient) find(ctx context.Context, arg, provider string) (found []shownRecord, err error) {
+func (c *adminClient) find(ctx context.Context, arg, provider string) (found []admin.Record, err error) {
 	if isKey(arg) {
 		record, err := c.show(ctx, arg, false)
 		if err == nil {
-			return []shownRecord{record}, nil
+			return []admin.Record{record}, nil
 		}
-		if p, ok := errors.AsType[*adminProblem](err); !ok || p.Status != http.StatusNotFound {
+		if p, ok := errors.AsType[*admin.Problem](err); !ok || p.Status != http.StatusNotFound {
 			return nil, err
 		}
 	}
-	query := url.Values{paramDeliveryID: {arg}}
+	query := url.Values{admin.ParamDeliveryID: {arg}}
 	if provider != "" {
-		query.Set(paramProvider, provider)
+		query.Set(admin.ParamProvider, provider)
 	}
-	_, err = c.list(ctx, query, mostFound, func(record shownRecord) { found = append(found, record) })
+	_, err = c.list(ctx, query, admin.MostFound, func(record admin.Record) { found = append(found, record) })
 	return found, err
 }

@@ -12,6 +12,7 @@ import (
 	caddycmd "github.com/caddyserver/caddy/v2/cmd"
 	"github.com/spf13/cobra"
 
+	"github.com/caddy-dedup/caddy-dedup/internal/admin"
 	"github.com/caddy-dedup/caddy-dedup/internal/delivery"
 	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
 )
@@ -115,12 +116,12 @@ func (c *keysCommand) client() (*adminClient, error) {
 
 // listFlags are the filters of the admin API, as flags.
 var listFlags = []struct{ name, parameter, usage string }{
-	{"provider", paramProvider, "Only keys of this provider, such as github"},
-	{"delivery-id", paramDeliveryID, "Only keys of this delivery ID"},
-	{"execution-id", paramExecutionID, "Only the key of this execution"},
-	{"older-than", paramOlderThan, "Only keys that were claimed longer ago than this, such as 15m or 7d"},
-	{"newer-than", paramNewerThan, "Only keys that were claimed since"},
-	{"cursor", paramCursor, "Where to go on, as a list before has said"},
+	{"provider", admin.ParamProvider, "Only keys of this provider, such as github"},
+	{"delivery-id", admin.ParamDeliveryID, "Only keys of this delivery ID"},
+	{"execution-id", admin.ParamExecutionID, "Only the key of this execution"},
+	{"older-than", admin.ParamOlderThan, "Only keys that were claimed longer ago than this, such as 15m or 7d"},
+	{"newer-than", admin.ParamNewerThan, "Only keys that were claimed since"},
+	{"cursor", admin.ParamCursor, "Where to go on, as a list before has said"},
 }
 
 func listCommand() *cobra.Command {
@@ -131,12 +132,12 @@ func listCommand() *cobra.Command {
 		Args:  cobra.ArbitraryArgs,
 		RunE:  ending((*keysCommand).list),
 	}
-	cmd.Flags().StringArray("state", nil, "Only keys in this state: "+strings.Join(shownStates, ", ")+"; may be repeated")
+	cmd.Flags().StringArray("state", nil, "Only keys in this state: "+strings.Join(admin.States, ", ")+"; may be repeated")
 	for _, flag := range listFlags {
 		cmd.Flags().String(flag.name, "", flag.usage)
 	}
-	cmd.Flags().Int("limit", defaultKeys, "How many keys to list at most")
-	complete(cmd, "state", shownStates)
+	cmd.Flags().Int("limit", admin.DefaultKeys, "How many keys to list at most")
+	complete(cmd, "state", admin.States)
 	complete(cmd, "provider", providerNames())
 	return cmd
 }
@@ -168,7 +169,7 @@ func (c *keysCommand) list() error {
 	if err != nil {
 		return err
 	}
-	query := url.Values{paramState: states}
+	query := url.Values{admin.ParamState: states}
 	for _, flag := range listFlags {
 		switch text := c.text(flag.name); {
 		case text != "":
@@ -226,7 +227,7 @@ func (c *keysCommand) show() error {
 
 // named finds the records that the arguments name. The error missing names those of
 // which there is none.
-func (c *keysCommand) named() (client *adminClient, found []shownRecord, missing, err error) {
+func (c *keysCommand) named() (client *adminClient, found []admin.Record, missing, err error) {
 	if len(c.args) == 0 {
 		return nil, nil, nil, wrongUsage("%s takes keys or delivery IDs, and there are none", c.Name())
 	}
@@ -270,7 +271,7 @@ func changeCommand(name, short, done, method, action, long string) *cobra.Comman
 		Args:  cobra.ArbitraryArgs,
 		RunE: ending(func(c *keysCommand) error {
 			return c.change(done, func(client *adminClient, key string) error {
-				return client.do(c.Context(), method, keysPath+key+action, nil)
+				return client.do(c.Context(), method, admin.KeysPath+key+action, nil)
 			})
 		}),
 	}
@@ -317,7 +318,7 @@ func worst(err error) error {
 }
 
 // confirm asks whether all these keys are meant.
-func (c *keysCommand) confirm(found []shownRecord) error {
+func (c *keysCommand) confirm(found []admin.Record) error {
 	table := newTable(c.ErrOrStderr())
 	for _, record := range found {
 		table.row(record)

@@ -12,16 +12,18 @@ import (
 	"time"
 	"unicode"
 	"unicode/utf16"
+
+	"github.com/caddy-dedup/caddy-dedup/internal/admin"
 )
 
 // keysPrinter prints records, for people or for programs.
 type keysPrinter interface {
 	// row prints a record as one of many.
-	row(shownRecord)
+	row(admin.Record)
 	// whole prints all that is known of a record.
-	whole(shownRecord)
+	whole(admin.Record)
 	// changed says what was done to a key.
-	changed(done string, before shownRecord)
+	changed(done string, before admin.Record)
 	// done prints what is left.
 	done()
 }
@@ -36,11 +38,11 @@ func (c *keysCommand) printer() keysPrinter {
 // jsonLines prints one JSON object a line.
 type jsonLines struct{ out io.Writer }
 
-func (j jsonLines) row(r shownRecord)   { j.print(r) }
-func (j jsonLines) whole(r shownRecord) { j.print(r) }
-func (j jsonLines) done()               {}
+func (j jsonLines) row(r admin.Record)   { j.print(r) }
+func (j jsonLines) whole(r admin.Record) { j.print(r) }
+func (j jsonLines) done()                {}
 
-func (j jsonLines) changed(done string, before shownRecord) {
+func (j jsonLines) changed(done string, before admin.Record) {
 	j.print(struct {
 		Result     string `json:"result"`
 		Key        string `json:"key"`
@@ -88,7 +90,7 @@ func newTable(out io.Writer) *table {
 	return &table{out: out, columns: tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)}
 }
 
-func (t *table) row(r shownRecord) {
+func (t *table) row(r admin.Record) {
 	if t.rows == 0 {
 		fmt.Fprintln(t.columns, "STATE\tPROVIDER\tATTEMPT\tSTATUS\tCLAIMED\tKEY\tDELIVERY ID") // the ID last: some are long
 	}
@@ -101,7 +103,7 @@ func (t *table) done() {
 	_ = t.columns.Flush() // whoever reads it has gone
 }
 
-func (t *table) whole(r shownRecord) {
+func (t *table) whole(r admin.Record) {
 	if t.wholes++; t.wholes > 1 {
 		fmt.Fprintln(t.out)
 	}
@@ -129,7 +131,7 @@ func (t *table) whole(r shownRecord) {
 	t.done()
 }
 
-func (t *table) response(r *shownResponse) {
+func (t *table) response(r *admin.Response) {
 	if r == nil {
 		return
 	}
@@ -155,7 +157,7 @@ func (t *table) response(r *shownResponse) {
 	}
 }
 
-func (t *table) changed(done string, before shownRecord) {
+func (t *table) changed(done string, before admin.Record) {
 	fmt.Fprintf(t.out, "%s %s %s (was %s)\n", done, printable(before.Key), orDash(before.DeliveryID), printable(before.State))
 }
 

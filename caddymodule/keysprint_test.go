@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+
+	"github.com/caddy-dedup/caddy-dedup/internal/admin"
 )
 
 // What may stand in an ID, a header field or a body of others, and what is printed.
@@ -36,10 +38,10 @@ func TestPrintable(t *testing.T) {
 	}
 }
 
-var someShown = []shownRecord{
+var someShown = []admin.Record{
 	{
 		Key: strings.Repeat("a", 64), Store: "file store", State: "complete", Provider: "github", DeliveryID: "1",
-		ExecutionID: "e1", Attempt: 2, Status: 201, Claimed: time.Unix(0, 0), Response: &shownResponse{
+		ExecutionID: "e1", Attempt: 2, Status: 201, Claimed: time.Unix(0, 0), Response: &admin.Response{
 			Status: 201, Header: map[string][]string{"Content-Type": {"text/plain"}, "A": {"1", "2"}}, Body: "line 1\nline 2",
 		},
 	},

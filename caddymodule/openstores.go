@@ -41,6 +41,12 @@ type openStore struct {
 	closed         bool
 }
 
+// Key returns the store's key, which is the same for settings that mean the same store.
+func (o *openStore) Key() string { return o.key }
+
+// Name says to people which store it is.
+func (o *openStore) Name() string { return o.name }
+
 // enter reports false where the store is closed already.
 func (o *openStore) enter() bool {
 	o.mu.Lock()
@@ -52,10 +58,10 @@ func (o *openStore) enter() bool {
 	return true
 }
 
-// leave ends a use of the store. After the last one it is closed, in the
+// Leave ends a use of the store. After the last one it is closed, in the
 // background, when nothing is left to do: no run, no response to be stored, no
 // claim to be withdrawn.
-func (o *openStore) leave() {
+func (o *openStore) Leave() {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	o.users--
@@ -65,7 +71,7 @@ func (o *openStore) leave() {
 	}
 }
 
-// leaveAtExit is leave for a process that exits: it has waited already.
+// leaveAtExit is [openStore.Leave] for a process that exits: it has waited already.
 func (o *openStore) leaveAtExit() {
 	o.mu.Lock()
 	o.users--
@@ -130,9 +136,9 @@ func (o *openStore) forget(h *storeHandle) {
 	o.applyLocked()
 }
 
-// namespaces returns those of the configurations that use the store: what the keys of a
+// Namespaces returns those of the configurations that use the store: what the keys of a
 // delivery ID begin with depends on them.
-func (o *openStore) namespaces() []string {
+func (o *openStore) Namespaces() []string {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	var names []string
@@ -238,13 +244,6 @@ func (s *storeSet) all() []*openStore {
 	}
 	slices.SortFunc(all, func(a, b *openStore) int { return strings.Compare(a.key, b.key) })
 	return all
-}
-
-// leaveAll ends a use of each of the stores.
-func leaveAll(open []*openStore) {
-	for _, store := range open {
-		store.leave()
-	}
 }
 
 // newExecutionID returns a UUIDv7 (RFC 9562): unique, and in the order of time.

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"slices"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -104,7 +105,7 @@ func started(t *testing.T, h *storeHandle) *openStore {
 func cleanedUp(h *storeHandle) {
 	store := h.opened.Load()
 	store.forget(h)
-	store.leave()
+	store.Leave()
 }
 
 func someKey(id string) engine.Request {
@@ -186,6 +187,28 @@ func TestSettingsOfTheOldestConfigurationCount(t *testing.T) {
 	}
 }
 
+// Keys of a delivery ID are looked for in the namespaces of all configurations that run.
+func TestNamespacesOfAllConfigurations(t *testing.T) {
+	m := &countedModule{key: t.Name()}
+	var store *openStore
+	var handles []*storeHandle
+	for _, namespace := range []string{"old", "new", "new"} {
+		h := m.handleOf(1, zap.NewNop())
+		h.namespace = namespace
+		store = started(t, h)
+		handles = append(handles, h)
+	}
+	for i, want := range [][]string{{"old", "new"}, {"new"}, {"new"}, nil} {
+		if got := store.Namespaces(); !slices.Equal(got, want) {
+			t.Errorf("with %d configurations they are %q, want %q", len(handles)-i, got, want)
+		}
+		if i < len(handles) {
+			cleanedUp(handles[i])
+		}
+	}
+	<-store.ended
+}
+
 // A store is closed when its last work is done, whoever began it.
 func TestStoreIsClosedAfterItsLastWork(t *testing.T) {
 	m := &countedModule{key: t.Name()}
@@ -194,7 +217,7 @@ func TestStoreIsClosedAfterItsLastWork(t *testing.T) {
 	request := mustEnter(t, h) // a request that the configuration does not outlive
 	cleanedUp(h)
 	run := begin(t, request, "k")
-	request.leave()
+	request.Leave()
 	isOpen := func(when string) {
 		t.Helper()
 		select {
@@ -228,7 +251,7 @@ func TestStoreIsClosedAfterItsLastWork(t *testing.T) {
 	if late == store || m.opened.Load() != 2 {
 		t.Errorf("opened %d times", m.opened.Load())
 	}
-	late.leave()
+	late.Leave()
 	<-late.ended
 }
 
@@ -252,16 +275,16 @@ func TestOpeningAStoreKeepsNobodyElseWaiting(t *testing.T) {
 		if open.key == slow.key {
 			t.Error("a store that is being opened is looked at")
 		}
-		open.leave()
+		open.Leave()
 	}
-	store.leave()
+	store.Leave()
 	close(slow.opens)
 	one, two := <-entered, <-entered
 	if one != two || slow.opened.Load() != 1 {
 		t.Errorf("opened %d times", slow.opened.Load())
 	}
-	one.leave()
-	two.leave()
+	one.Leave()
+	two.Leave()
 	<-one.ended
 	<-store.ended
 }
@@ -276,7 +299,7 @@ func TestStoreThatDoesNotOpen(t *testing.T) {
 	}
 	m.err = nil
 	store := mustEnter(t, h)
-	store.leave()
+	store.Leave()
 	<-store.ended
 	if n := m.opened.Load(); n != 3 {
 		t.Errorf("opened %d times, want 3: a failure is no reason not to try again", n)

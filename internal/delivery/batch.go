@@ -1,8 +1,9 @@
 package delivery
 
 import (
-	"github.com/caddy-dedup/caddy-dedup/internal/canonicaljson"
 	"github.com/go-json-experiment/json/jsontext"
+
+	"github.com/caddy-dedup/caddy-dedup/internal/canonicaljson"
 )
 
 // batchVersion labels the hash of a batch.

@@ -1,8 +1,9 @@
 package delivery
 
 import (
-	"github.com/caddy-dedup/caddy-dedup/internal/canonicaljson"
 	"github.com/go-json-experiment/json/jsontext"
+
+	"github.com/caddy-dedup/caddy-dedup/internal/canonicaljson"
 )
 
 // contentVersion labels the hash of a content. Whoever changes how a content is

@@ -6,8 +6,9 @@ import (
 	"slices"
 	"unicode/utf8"
 
-	"github.com/caddy-dedup/caddy-dedup/internal/canonicaljson"
 	"golang.org/x/net/http/httpguts"
+
+	"github.com/caddy-dedup/caddy-dedup/internal/canonicaljson"
 )
 
 // acceptedKinds are the kinds of source that a user can configure.

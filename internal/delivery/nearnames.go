@@ -1,6 +1,9 @@
 package delivery
 
-import "strings"
+import (
+	"fmt"
+	"strings"
+)
 
 // NearNames returns the names in the catalogue that a user who wrote this name most
 // likely meant, sorted. It returns none if no name is near.
@@ -10,6 +13,24 @@ func NearNames(name string) []string {
 		names[i] = p.Name
 	}
 	return Nearest(name, names)
+}
+
+// UnknownProvider is the error about a name that is not in the catalogue, with the names
+// that may be meant.
+func UnknownProvider(name string) error {
+	const all = "`caddy-dedup providers` lists them all, and `key header <field>` serves any other sender"
+	if near := NearNames(name); len(near) > 0 {
+		return fmt.Errorf("%q is not a provider; did you mean %s? %s", name, Alternatives(near), all)
+	}
+	return fmt.Errorf("%q is not a provider; %s", name, all)
+}
+
+// Alternatives writes the accepted words of an error message, as "a, b or c".
+func Alternatives(words []string) string {
+	if len(words) < 2 {
+		return strings.Join(words, "")
+	}
+	return strings.Join(words[:len(words)-1], ", ") + " or " + words[len(words)-1]
 }
 
 // Nearest returns those of the right names that a user who wrote this name most

@@ -1,4 +1,4 @@
-package caddymodule
+package admin
 
 import (
 	"fmt"
@@ -9,40 +9,39 @@ import (
 	"strings"
 	"time"
 
-	"github.com/caddyserver/caddy/v2"
-
 	"github.com/caddy-dedup/caddy-dedup/internal/delivery"
 	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
 )
 
-// The parameters of a list.
+// The parameters of a list, in the query.
 const (
-	paramState       = "state"
-	paramProvider    = "provider"
-	paramDeliveryID  = "delivery_id"
-	paramExecutionID = "execution_id"
-	paramOlderThan   = "older_than"
-	paramNewerThan   = "newer_than"
-	paramLimit       = "limit"
-	paramCursor      = "cursor"
+	ParamState       = "state"
+	ParamProvider    = "provider"
+	ParamDeliveryID  = "delivery_id"
+	ParamExecutionID = "execution_id"
+	ParamOlderThan   = "older_than"
+	ParamNewerThan   = "newer_than"
+	ParamLimit       = "limit"
+	ParamCursor      = "cursor"
 )
 
 var listParameters = []string{
-	paramState, paramProvider, paramDeliveryID, paramExecutionID, paramOlderThan, paramNewerThan, paramLimit, paramCursor,
+	ParamState, ParamProvider, ParamDeliveryID, ParamExecutionID, ParamOlderThan, ParamNewerThan, ParamLimit, ParamCursor,
 }
 
 // stateUnreadable is what operators see of a record that cannot be read.
 const stateUnreadable = "unreadable"
 
-// shownStates are the states of records as operators see them.
-var shownStates = []string{
+// States are the states of records as operators see them.
+var States = []string{
 	string(idempotency.InFlight), stateLapsed, string(idempotency.Complete),
 	string(idempotency.Released), string(idempotency.Held), stateUnreadable,
 }
 
 const (
-	defaultKeys = 100
-	mostKeys    = 1000
+	// DefaultKeys and MostKeys are how many records a page has, at most.
+	DefaultKeys = 100
+	MostKeys    = 1000
 )
 
 // keyFilter says which records an operator wants to see. What is empty wants all.
@@ -55,33 +54,33 @@ type keyFilter struct {
 }
 
 // filterOf reads the parameters of a list, but for its cursor.
-func filterOf(query url.Values) (filter keyFilter, limit int, err error) {
+func (a *API) filterOf(query url.Values) (filter keyFilter, limit int, err error) {
 	filter = keyFilter{
-		states: query[paramState], provider: query.Get(paramProvider),
-		deliveryID: query.Get(paramDeliveryID), executionID: query.Get(paramExecutionID),
+		states: query[ParamState], provider: query.Get(ParamProvider),
+		deliveryID: query.Get(ParamDeliveryID), executionID: query.Get(ParamExecutionID),
 	}
 	for _, state := range filter.states {
-		if !slices.Contains(shownStates, state) {
-			return keyFilter{}, 0, wrongRequest("state=%q is not a state; accepted are %s", state, strings.Join(shownStates, ", "))
+		if !slices.Contains(States, state) {
+			return keyFilter{}, 0, wrongRequest("state=%q is not a state; accepted are %s", state, strings.Join(States, ", "))
 		}
 	}
 	if err := checkProviderFilter(filter.provider); err != nil {
 		return keyFilter{}, 0, err
 	}
-	if filter.olderThan, err = durationIn(query, paramOlderThan); err != nil {
+	if filter.olderThan, err = a.durationIn(query, ParamOlderThan); err != nil {
 		return keyFilter{}, 0, err
 	}
-	if filter.newerThan, err = durationIn(query, paramNewerThan); err != nil {
+	if filter.newerThan, err = a.durationIn(query, ParamNewerThan); err != nil {
 		return keyFilter{}, 0, err
 	}
 	if filter.newerThan > 0 && filter.newerThan <= filter.olderThan {
 		return keyFilter{}, 0, wrongRequest("no key is older than %s and newer than %s; %s is to be the longer one",
-			filter.olderThan, filter.newerThan, paramNewerThan)
+			filter.olderThan, filter.newerThan, ParamNewerThan)
 	}
-	limit = defaultKeys
-	if text := query.Get(paramLimit); text != "" {
-		if limit, err = strconv.Atoi(text); err != nil || limit < 1 || limit > mostKeys {
-			return keyFilter{}, 0, wrongRequest("limit=%q is not accepted; it is a number from 1 to %d", text, mostKeys)
+	limit = DefaultKeys
+	if text := query.Get(ParamLimit); text != "" {
+		if limit, err = strconv.Atoi(text); err != nil || limit < 1 || limit > MostKeys {
+			return keyFilter{}, 0, wrongRequest("limit=%q is not accepted; it is a number from 1 to %d", text, MostKeys)
 		}
 	}
 	return filter, limit, nil
@@ -90,17 +89,17 @@ func filterOf(query url.Values) (filter keyFilter, limit int, err error) {
 // checkProviderFilter refuses a name that no record has.
 func checkProviderFilter(name string) error {
 	if _, known := delivery.ProviderNamed(name); name != "" && !known {
-		return adminError(http.StatusBadRequest, fmt.Errorf("provider: %w", unknownProvider(name)))
+		return problemOf(http.StatusBadRequest, fmt.Errorf("provider: %w", delivery.UnknownProvider(name)))
 	}
 	return nil
 }
 
-func durationIn(query url.Values, name string) (time.Duration, error) {
+func (a *API) durationIn(query url.Values, name string) (time.Duration, error) {
 	text := query.Get(name)
 	if text == "" {
 		return 0, nil
 	}
-	d, err := caddy.ParseDuration(text)
+	d, err := a.ParseDuration(text)
 	if err != nil || d <= 0 {
 		return 0, wrongRequest("%s=%q is not accepted; it is a duration of more than 0, such as 90s, 15m or 7d", name, text)
 	}
@@ -110,7 +109,7 @@ func durationIn(query url.Values, name string) (time.Duration, error) {
 // wants reports whether a record that was read at the given time is one of them. Of a
 // record that cannot be read only the state is known, and that it may be one of the
 // delivery ID by which it was found: then nothing excludes it.
-func (f keyFilter) wants(r shownRecord, now time.Time) bool {
+func (f keyFilter) wants(r Record, now time.Time) bool {
 	if len(f.states) > 0 && !slices.Contains(f.states, r.State) {
 		return false
 	}

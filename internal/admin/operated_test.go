@@ -1,7 +1,8 @@
-package caddymodule
+package admin
 
 import (
 	"context"
+	"crypto/rand"
 	"encoding/json"
 	"errors"
 	"net/http"
@@ -14,12 +15,14 @@ import (
 
 	"go.uber.org/zap"
 
+	"github.com/caddyserver/caddy/v2"
+
 	"github.com/caddy-dedup/caddy-dedup/internal/engine"
 	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
 	"github.com/caddy-dedup/caddy-dedup/internal/store/memory"
 )
 
-// operated is a memory store that an operator asks, its module, and its handle.
+// operated is a memory store that an operator asks, by an engine of its own.
 type operated struct {
 	idempotency.Store
 	name    string
@@ -28,13 +31,6 @@ type operated struct {
 }
 
 var errAway = errors.New("the store is away")
-
-func (o *operated) poolKey() string                             { return o.name }
-func (o *operated) tuning() any                                 { return nil }
-func (o *operated) describe() string                            { return "store " + o.name }
-func (o *operated) operationTimeout() time.Duration             { return time.Second }
-func (o *operated) shared() bool                                { return false }
-func (o *operated) open(*zap.Logger) (idempotency.Store, error) { return o, nil }
 
 func (o *operated) Lookup(ctx context.Context, key idempotency.Key) (*idempotency.Record, time.Time, error) {
 	if o.away.Load() {
@@ -77,24 +73,49 @@ func (o *operated) Find(ctx context.Context, of []idempotency.Beginning, cursor 
 	return o.listed(o.Store.Find(ctx, of, cursor, limit))
 }
 
-// operate opens a store of this name, with these namespaces, each of a configuration
-// that runs.
+// opened is such a store as the API gets it.
+type opened struct {
+	*engine.Engine
+	name       string
+	namespaces []string
+	users      int
+}
+
+func (o *opened) Key() string          { return o.name }
+func (o *opened) Name() string         { return "store " + o.name }
+func (o *opened) Namespaces() []string { return o.namespaces }
+func (o *opened) Leave()               { o.users-- }
+
+// open are the stores that a test has opened.
+var open []*opened
+
+// enterAll returns them as the API gets them.
+func enterAll() (all []Store) {
+	for _, o := range open {
+		o.users++
+		all = append(all, o)
+	}
+	return all
+}
+
+// operate opens a store of this name, whose keys are in these namespaces, until the test
+// ends.
 func operate(t *testing.T, name string, namespaces ...string) *operated {
 	t.Helper()
 	o := &operated{Store: memory.New(64 << 20), name: t.Name() + " " + name, damaged: make(map[idempotency.Key]bool)}
-	for _, namespace := range namespaces {
-		h := &storeHandle{
-			config: o, key: o.name, logger: zap.NewNop(), namespace: namespace,
-			settings: engine.Settings{Limits: engine.Limits{InFlight: 10}}, memoryLimit: 64 << 20,
-		}
-		store := started(t, h)
-		t.Cleanup(func() {
-			cleanedUp(h)
-			if len(store.namespaces()) == 0 {
-				<-store.ended // the next test finds no store open
-			}
-		})
+	of := &opened{
+		Engine: engine.New(o, engine.Options{Timeout: time.Second, Logger: zap.NewNop(), NewToken: rand.Text}), name: o.name, namespaces: namespaces,
 	}
+	open = append(open, of)
+	t.Cleanup(func() {
+		open = slices.DeleteFunc(open, func(other *opened) bool { return other == of })
+		if of.users != 0 {
+			t.Errorf("%s was entered %d times more than it was left", of.name, of.users)
+		}
+		if err := of.Close(); err != nil {
+			t.Error(err)
+		}
+	})
 	return o
 }
 
@@ -139,14 +160,14 @@ type asked struct {
 	status  int
 	kind    string
 	text    string
-	Keys    []shownRecord    `json:"keys"`
-	Next    string           `json:"next"`
-	Missing []string         `json:"missing"`
-	Detail  string           `json:"detail"`
-	Code    string           `json:"code"`
-	Status  int              `json:"status"`
-	Stores  []storeReadiness `json:"stores"`
-	Unasked []storeReadiness `json:"unasked"`
+	Keys    []Record    `json:"keys"`
+	Next    string      `json:"next"`
+	Missing []string    `json:"missing"`
+	Detail  string      `json:"detail"`
+	Code    string      `json:"code"`
+	Status  int         `json:"status"`
+	Stores  []Readiness `json:"stores"`
+	Unasked []Readiness `json:"unasked"`
 }
 
 func (a asked) ids() []string {
@@ -161,9 +182,10 @@ func (a asked) ids() []string {
 func askAdmin(t *testing.T, method, target, body string) asked {
 	t.Helper()
 	mux := http.NewServeMux()
-	for _, route := range new(AdminAPI).Routes() {
+	api := &API{Open: enterAll, ParseDuration: caddy.ParseDuration}
+	for _, route := range api.Routes() {
 		mux.HandleFunc(route.Pattern, func(w http.ResponseWriter, r *http.Request) {
-			if err := route.Handler.ServeHTTP(w, r); err != nil {
+			if err := route.Serve(w, r); err != nil {
 				t.Errorf("%s %s: %v is not answered as a problem", method, target, err)
 			}
 		})

@@ -1,4 +1,4 @@
-package caddymodule
+package admin
 
 import (
 	"fmt"
@@ -63,7 +63,7 @@ func TestListByFilters(t *testing.T) {
 func TestFilterByTheIDItself(t *testing.T) {
 	filter := keyFilter{deliveryID: "1"}
 	for id, want := range map[string]bool{"1": true, "2": false} {
-		if got := filter.wants(shownRecord{State: "held", DeliveryID: id}, time.Now()); got != want {
+		if got := filter.wants(Record{State: "held", DeliveryID: id}, time.Now()); got != want {
 			t.Errorf("looking for 1 it takes %s: %v", id, got)
 		}
 	}
@@ -83,7 +83,7 @@ func TestFilterByAge(t *testing.T) {
 		{keyFilter{olderThan: time.Minute, newerThan: time.Hour}, 30 * time.Minute, true},
 		{keyFilter{olderThan: time.Minute, newerThan: time.Hour}, 2 * time.Hour, false},
 	} {
-		if got := c.filter.wants(shownRecord{State: "held", Claimed: now.Add(-c.age)}, now); got != c.want {
+		if got := c.filter.wants(Record{State: "held", Claimed: now.Add(-c.age)}, now); got != c.want {
 			t.Errorf("%+v takes a record of %s: %v", c.filter, c.age, got)
 		}
 	}
@@ -152,13 +152,13 @@ func TestListThatIsOutOfTimeSaysWhereToGoOn(t *testing.T) {
 		o.put(t, claimed{id: fmt.Sprint(i)})
 	}
 	o.put(t, claimed{id: "wanted", state: idempotency.Held})
-	open := stores.all()
-	defer leaveAll(open)
-	var found []shownRecord
+	entered := enterAll()
+	defer leaveAll(entered)
+	var found []Record
 	from, pages := listCursor{}, 0
 	for more := true; more; pages++ {
 		l := listing{keyFilter: keyFilter{states: []string{"held"}}, limit: 10} // its time is over
-		page, err := l.page(t.Context(), open, from)
+		page, err := l.page(t.Context(), entered, from)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -176,7 +176,7 @@ func TestListThatIsOutOfTimeSaysWhereToGoOn(t *testing.T) {
 
 // A delivery ID is found in the namespaces of all configurations that run.
 func TestFindInAllNamespaces(t *testing.T) {
-	o := operate(t, "a", "old", "new", "new")
+	o := operate(t, "a", "old", "new")
 	for _, namespace := range []string{"old", "new", "of others"} {
 		o.put(t, claimed{namespace: namespace, id: "7"})
 	}

@@ -1,4 +1,4 @@
-package caddymodule
+package admin
 
 import (
 	"encoding/json"
@@ -9,27 +9,25 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/caddyserver/caddy/v2"
-
 	"github.com/caddy-dedup/caddy-dedup/internal/engine"
 )
 
-// adminProblem is why an operator's request was not answered (RFC 9457).
-type adminProblem struct {
+// Problem is why an operator's request was not answered (RFC 9457).
+type Problem struct {
 	Title  string        `json:"title"`
 	Status int           `json:"status"`
 	Detail string        `json:"detail"`
 	Code   engine.Reason `json:"code,omitempty"`
 	// Stores is what each store said, where that was the question.
-	Stores []storeReadiness `json:"stores,omitempty"`
+	Stores []Readiness `json:"stores,omitempty"`
 }
 
 // Error implements error.
-func (p *adminProblem) Error() string { return p.Title + ": " + p.Detail }
+func (p *Problem) Error() string { return p.Title + ": " + p.Detail }
 
-// adminProblems are the statuses of the admin API's problems. Some have the code that
+// problems are the statuses of the admin API's problems. Some have the code that
 // clients get for the same reason.
-var adminProblems = map[int]struct {
+var problems = map[int]struct {
 	title string
 	code  engine.Reason
 }{
@@ -41,27 +39,27 @@ var adminProblems = map[int]struct {
 	http.StatusServiceUnavailable:  {"A store cannot be asked", engine.ReasonUnavailable},
 }
 
-// adminError is a problem with this status.
-func adminError(status int, err error) error {
-	kind := adminProblems[status]
-	return &adminProblem{Title: kind.title, Status: status, Detail: err.Error(), Code: kind.code}
+// problemOf is a problem with this status.
+func problemOf(status int, err error) error {
+	kind := problems[status]
+	return &Problem{Title: kind.title, Status: status, Detail: err.Error(), Code: kind.code}
 }
 
 // wrongRequest is an error in what the operator sent.
 func wrongRequest(format string, arguments ...any) error {
-	return adminError(http.StatusBadRequest, fmt.Errorf(format, arguments...))
+	return problemOf(http.StatusBadRequest, fmt.Errorf(format, arguments...))
 }
 
 func wrongMethod(r *http.Request, accepted string) error {
-	return adminError(http.StatusMethodNotAllowed, fmt.Errorf("%s %s is not accepted; use %s", r.Method, r.URL.Path, accepted))
+	return problemOf(http.StatusMethodNotAllowed, fmt.Errorf("%s %s is not accepted; use %s", r.Method, r.URL.Path, accepted))
 }
 
-// explained has a handler's problems answered as such. Caddy would answer them in a
-// form of its own.
-func explained(serve func(http.ResponseWriter, *http.Request) error) caddy.AdminHandlerFunc {
+// explained has a handler's problems answered as such. Other errors are those of
+// writing an answer.
+func explained(serve func(http.ResponseWriter, *http.Request) error) func(http.ResponseWriter, *http.Request) error {
 	return func(w http.ResponseWriter, r *http.Request) error {
 		err := serve(w, r)
-		if p, ok := errors.AsType[*adminProblem](err); ok {
+		if p, ok := errors.AsType[*Problem](err); ok {
 			return answerAs(w, p.Status, "application/problem+json", p)
 		}
 		return err
@@ -94,8 +92,8 @@ func queryOf(r *http.Request, accepted ...string) (url.Values, error) {
 			return nil, wrongRequest("the parameter %q is unknown; this request takes none", name)
 		case !slices.Contains(accepted, name):
 			return nil, wrongRequest("the parameter %q is unknown; accepted are %s", name, strings.Join(accepted, ", "))
-		case len(values) > 1 && name != paramState:
-			return nil, wrongRequest("the parameter %s stands %d times; only %s may repeat", name, len(values), paramState)
+		case len(values) > 1 && name != ParamState:
+			return nil, wrongRequest("the parameter %s stands %d times; only %s may repeat", name, len(values), ParamState)
 		case slices.Contains(values, ""):
 			return nil, wrongRequest("the parameter %s is empty; leave it out, or give it a value", name)
 		}

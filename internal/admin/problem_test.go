@@ -1,4 +1,4 @@
-package caddymodule
+package admin
 
 import (
 	"strings"
@@ -16,8 +16,8 @@ func TestAdminMistakes(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	open := stores.all()
-	defer leaveAll(open)
+	entered := enterAll()
+	defer leaveAll(entered)
 	many := `{"ids":["` + strings.Repeat(`a","`, mostIDs) + `a"]}`
 	for _, c := range []struct {
 		method, target, body string
@@ -38,7 +38,7 @@ func TestAdminMistakes(t *testing.T) {
 		{"GET", "/dedup/keys?cursor=next", "", 400, []string{`"next"`, "next of the page before"}},
 		{"GET", "/dedup/keys?cursor=" + storesOwn, "", 400, []string{"cursor="}},
 		{"GET", "/dedup/keys?cursor=" + listCursor{Store: "closed"}.String(), "", 400, []string{"not open any more"}},
-		{"GET", "/dedup/keys?cursor=" + listCursor{Store: open[0].cursorName(), At: "x"}.String(), "", 400, []string{"cursor="}},
+		{"GET", "/dedup/keys?cursor=" + listCursor{Store: cursorName(entered[0]), At: "x"}.String(), "", 400, []string{"cursor="}},
 		{"GET", "/dedup/keys?state=%zz", "", 400, []string{"%zz"}},
 		{"PUT", "/dedup/keys", "", 405, []string{"GET /dedup/keys"}},
 		{"GET", "/dedup/keys/abc", "", 400, []string{`"abc"`, "64"}},

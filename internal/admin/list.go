@@ -1,4 +1,4 @@
-package caddymodule
+package admin
 
 import (
 	"context"
@@ -18,43 +18,43 @@ const (
 	// listFor is how long one request goes through records of which few are wanted. Then
 	// it answers with what it has found, and with where to go on.
 	listFor = 3 * time.Second
-	// findFor is that for a delivery ID, of which one request is to find all: a Redis of
+	// FindFor is that for a delivery ID, of which one request is to find all: a Redis of
 	// a million keys takes a second, one of ten million ten.
-	findFor = 30 * time.Second
+	FindFor = 30 * time.Second
 	// listBatch is how many records a store is asked for at a time.
 	listBatch = 500
 )
 
-// shownPage is a page of records.
-type shownPage struct {
-	Keys []shownRecord `json:"keys"`
-	Next string        `json:"next,omitempty"`
+// Page is a page of records.
+type Page struct {
+	Keys []Record `json:"keys"`
+	Next string   `json:"next,omitempty"`
 	// Unasked are the stores that could not be asked, where others could.
-	Unasked []storeReadiness `json:"unasked,omitempty"`
+	Unasked []Readiness `json:"unasked,omitempty"`
 }
 
 // serveList answers with a page of the records that the query asks for.
-func (a *AdminAPI) serveList(w http.ResponseWriter, r *http.Request) error {
+func (a *API) serveList(w http.ResponseWriter, r *http.Request) error {
 	if r.Method != http.MethodGet {
-		return wrongMethod(r, "GET "+listPath)
+		return wrongMethod(r, "GET "+ListPath)
 	}
 	query, err := queryOf(r, listParameters...)
 	if err != nil {
 		return err
 	}
-	filter, limit, err := filterOf(query)
+	filter, limit, err := a.filterOf(query)
 	if err != nil {
 		return err
 	}
-	from, err := parseListCursor(query.Get(paramCursor))
+	from, err := parseListCursor(query.Get(ParamCursor))
 	if err != nil {
 		return err
 	}
-	open := stores.all()
+	open := a.Open()
 	defer leaveAll(open)
 	l := listing{keyFilter: filter, limit: limit, until: time.Now().Add(listFor)}
 	if filter.deliveryID != "" {
-		l.until = time.Now().Add(findFor)
+		l.until = time.Now().Add(FindFor)
 	}
 	page, err := l.page(r.Context(), open, from)
 	if err != nil {
@@ -74,7 +74,7 @@ type listCursor struct {
 func (c listCursor) String() string {
 	text, err := json.Marshal(c)
 	if err != nil {
-		panic("caddymodule: a cursor that JSON cannot hold: " + err.Error()) // impossible by its type
+		panic("admin: a cursor that JSON cannot hold: " + err.Error()) // impossible by its type
 	}
 	return base64.RawURLEncoding.EncodeToString(text)
 }
@@ -102,8 +102,8 @@ func wrongCursor(text string) error {
 }
 
 // cursorName names a store in a cursor.
-func (o *openStore) cursorName() string {
-	sum := sha256.Sum256([]byte(o.key))
+func cursorName(store Store) string {
+	sum := sha256.Sum256([]byte(store.Key()))
 	return hex.EncodeToString(sum[:6])
 }
 
@@ -113,22 +113,22 @@ type listing struct {
 	limit int
 	until time.Time
 
-	found   []shownRecord
+	found   []Record
 	seen    map[string]bool // a store may list a key twice
-	unasked []storeReadiness
+	unasked []Readiness
 }
 
 // page returns the records from a place on.
-func (l *listing) page(ctx context.Context, open []*openStore, from listCursor) (shownPage, error) {
+func (l *listing) page(ctx context.Context, open []Store, from listCursor) (Page, error) {
 	first := 0
 	if from.Store != "" {
-		first = slices.IndexFunc(open, func(o *openStore) bool { return o.cursorName() == from.Store })
+		first = slices.IndexFunc(open, func(o Store) bool { return cursorName(o) == from.Store })
 		if first < 0 {
-			return shownPage{}, wrongRequest("cursor=%q is of a store that is not open any more; begin the list anew", from)
+			return Page{}, wrongRequest("cursor=%q is of a store that is not open any more; begin the list anew", from)
 		}
 	}
 	for i, store := range open[first:] {
-		at := &listCursor{Store: store.cursorName()}
+		at := &listCursor{Store: cursorName(store)}
 		if i == 0 && from.Store != "" {
 			at = &from
 		}
@@ -137,11 +137,11 @@ func (l *listing) page(ctx context.Context, open []*openStore, from listCursor) 
 			next, err := l.step(ctx, store, *at)
 			switch {
 			case errors.Is(err, idempotency.ErrCursor):
-				return shownPage{}, wrongCursor(from.String())
+				return Page{}, wrongCursor(from.String())
 			case err != nil && len(l.found) > before:
 				return l.upTo(at), nil // whoever goes on from here is told
 			case err != nil:
-				l.unasked = append(l.unasked, storeReadiness{Store: store.name, Error: err.Error()})
+				l.unasked = append(l.unasked, Readiness{Store: store.Name(), Error: err.Error()})
 				next = nil
 			}
 			at = next
@@ -149,22 +149,22 @@ func (l *listing) page(ctx context.Context, open []*openStore, from listCursor) 
 				continue
 			}
 			if rest := open[first+i+1:]; at == nil && len(rest) > 0 {
-				at = &listCursor{Store: rest[0].cursorName()}
+				at = &listCursor{Store: cursorName(rest[0])}
 			}
 			return l.upTo(at), nil
 		}
 	}
 	if len(l.found) == 0 && len(l.unasked) > 0 {
-		return shownPage{}, unaskedProblem(l.unasked)
+		return Page{}, unaskedProblem(l.unasked)
 	}
 	return l.upTo(nil), nil
 }
 
 // upTo is the page of what was found, with where the next one begins, nil for nowhere.
-func (l *listing) upTo(next *listCursor) shownPage {
-	p := shownPage{Keys: l.found, Unasked: l.unasked}
+func (l *listing) upTo(next *listCursor) Page {
+	p := Page{Keys: l.found, Unasked: l.unasked}
 	if p.Keys == nil {
-		p.Keys = []shownRecord{} // in JSON it is a list
+		p.Keys = []Record{} // in JSON it is a list
 	}
 	if next != nil {
 		p.Next = next.String()
@@ -174,7 +174,7 @@ func (l *listing) upTo(next *listCursor) shownPage {
 
 // step looks at some records of a store. It returns where the next step begins, nil at
 // the end of the store.
-func (l *listing) step(ctx context.Context, store *openStore, at listCursor) (*listCursor, error) {
+func (l *listing) step(ctx context.Context, store Store, at listCursor) (*listCursor, error) {
 	batch, next, err := l.ask(ctx, store, at.At)
 	if err != nil {
 		return nil, err
@@ -194,17 +194,17 @@ func (l *listing) step(ctx context.Context, store *openStore, at listCursor) (*l
 	return &listCursor{Store: at.Store, At: next}, nil
 }
 
-func (l *listing) ask(ctx context.Context, store *openStore, at string) ([]idempotency.Listed, string, error) {
+func (l *listing) ask(ctx context.Context, store Store, at string) ([]idempotency.Listed, string, error) {
 	if l.deliveryID == "" {
 		return store.List(ctx, at, listBatch)
 	}
-	return store.Find(ctx, store.beginningsOf(l.deliveryID), at, listBatch)
+	return store.Find(ctx, beginningsOf(store, l.deliveryID), at, listBatch)
 }
 
 // beginningsOf returns how the keys of delivery IDs begin in this store.
-func (o *openStore) beginningsOf(ids ...string) []idempotency.Beginning {
+func beginningsOf(store Store, ids ...string) []idempotency.Beginning {
 	var of []idempotency.Beginning
-	for _, namespace := range o.namespaces() {
+	for _, namespace := range store.Namespaces() {
 		for _, id := range ids {
 			of = append(of, idempotency.BeginningOf(namespace, id))
 		}
@@ -213,12 +213,12 @@ func (o *openStore) beginningsOf(ids ...string) []idempotency.Beginning {
 }
 
 // look takes a record that is wanted.
-func (l *listing) look(store *openStore, listed idempotency.Listed) {
-	shown := showListed(store.name, listed)
+func (l *listing) look(store Store, listed idempotency.Listed) {
+	shown := showListed(store.Name(), listed)
 	if l.deliveryID != "" && shown.State == stateUnreadable {
 		shown.DeliveryID = l.deliveryID // its key begins so
 	}
-	name := store.key + " " + shown.Key
+	name := store.Key() + " " + shown.Key
 	if !l.wants(shown, listed.Now) || l.seen[name] {
 		return
 	}
@@ -230,9 +230,9 @@ func (l *listing) look(store *openStore, listed idempotency.Listed) {
 }
 
 // showListed shows a record of a page, also one that cannot be read.
-func showListed(store string, listed idempotency.Listed) shownRecord {
+func showListed(store string, listed idempotency.Listed) Record {
 	if listed.Unreadable != nil {
-		return shownRecord{Key: listed.Key.String(), Store: store, State: stateUnreadable, Unreadable: listed.Unreadable.Error()}
+		return Record{Key: listed.Key.String(), Store: store, State: stateUnreadable, Unreadable: listed.Unreadable.Error()}
 	}
 	return showRecord(store, listed.Key, listed.Record, listed.Now)
 }

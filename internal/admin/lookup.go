@@ -1,4 +1,4 @@
-package caddymodule
+package admin
 
 import (
 	"context"
@@ -12,10 +12,10 @@ import (
 )
 
 const (
-	// mostIDs is how many delivery IDs one lookup takes, and mostFound how many records
+	// mostIDs is how many delivery IDs one lookup takes, and MostFound how many records
 	// it answers with: one ID may have a record on each of many routes.
 	mostIDs   = 1000
-	mostFound = 10_000
+	MostFound = 10_000
 	// mostLookup is the size of its body: that of the longest IDs, escaped.
 	mostLookup = 4 << 20
 )
@@ -28,13 +28,13 @@ type lookupRequest struct {
 
 // lookupAnswer has the records, and the IDs of which there are none.
 type lookupAnswer struct {
-	Keys    []shownRecord `json:"keys"`
-	Missing []string      `json:"missing"`
+	Keys    []Record `json:"keys"`
+	Missing []string `json:"missing"`
 }
 
 // serveLookup answers with the records of many delivery IDs. All stores have to answer:
 // else nobody knows what is missing.
-func (a *AdminAPI) serveLookup(w http.ResponseWriter, r *http.Request) error {
+func (a *API) serveLookup(w http.ResponseWriter, r *http.Request) error {
 	if r.Method != http.MethodPost {
 		return wrongMethod(r, "POST "+lookupPath)
 	}
@@ -45,19 +45,19 @@ func (a *AdminAPI) serveLookup(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	open := stores.all()
+	open := a.Open()
 	defer leaveAll(open)
-	ctx, cancel := context.WithTimeout(r.Context(), findFor)
+	ctx, cancel := context.WithTimeout(r.Context(), FindFor)
 	defer cancel()
 	l := lookup{lookupRequest: asked, found: make(map[string]bool), seen: make(map[string]bool)}
-	var unasked []storeReadiness
+	var unasked []Readiness
 	for _, store := range open {
 		err := l.in(ctx, store)
-		if _, isProblem := errors.AsType[*adminProblem](err); isProblem {
+		if _, isProblem := errors.AsType[*Problem](err); isProblem {
 			return err
 		}
 		if err != nil {
-			unasked = append(unasked, storeReadiness{Store: store.name, Error: err.Error()})
+			unasked = append(unasked, Readiness{Store: store.Name(), Error: err.Error()})
 		}
 	}
 	if len(unasked) > 0 {
@@ -91,20 +91,20 @@ func parseLookup(body io.Reader) (lookupRequest, error) {
 // lookup gathers records of delivery IDs.
 type lookup struct {
 	lookupRequest
-	keys  []shownRecord
+	keys  []Record
 	found map[string]bool // delivery IDs
 	seen  map[string]bool // a store may list a key twice
 }
 
 // in looks at all records of one store that can be of these IDs.
-func (l *lookup) in(ctx context.Context, store *openStore) error {
+func (l *lookup) in(ctx context.Context, store Store) error {
 	ids := make(map[idempotency.Beginning]string)
 	for _, id := range l.IDs {
-		for _, begins := range store.beginningsOf(id) {
+		for _, begins := range beginningsOf(store, id) {
 			ids[begins] = id
 		}
 	}
-	of := store.beginningsOf(l.IDs...)
+	of := beginningsOf(store, l.IDs...)
 	for cursor, first := "", true; first || cursor != ""; first = false {
 		page, next, err := store.Find(ctx, of, cursor, listBatch)
 		if err == nil {
@@ -116,8 +116,8 @@ func (l *lookup) in(ctx context.Context, store *openStore) error {
 		for _, listed := range page {
 			l.look(store, listed, ids[listed.Key.Beginning()])
 		}
-		if len(l.keys) > mostFound {
-			return wrongRequest("these ids have more than %d records; ask for fewer, or page through one with GET %s?%s=", mostFound, listPath, paramDeliveryID)
+		if len(l.keys) > MostFound {
+			return wrongRequest("these ids have more than %d records; ask for fewer, or page through one with GET %s?%s=", MostFound, ListPath, ParamDeliveryID)
 		}
 		cursor = next
 	}
@@ -125,12 +125,12 @@ func (l *lookup) in(ctx context.Context, store *openStore) error {
 }
 
 // look takes a record whose key begins as those of this ID.
-func (l *lookup) look(store *openStore, listed idempotency.Listed, id string) {
-	shown := showListed(store.name, listed)
+func (l *lookup) look(store Store, listed idempotency.Listed, id string) {
+	shown := showListed(store.Name(), listed)
 	if shown.State == stateUnreadable {
 		shown.DeliveryID = id
 	}
-	name := store.key + " " + shown.Key
+	name := store.Key() + " " + shown.Key
 	if !(keyFilter{provider: l.Provider, deliveryID: id}).wants(shown, time.Time{}) || l.seen[name] {
 		return
 	}
@@ -141,7 +141,7 @@ func (l *lookup) look(store *openStore, listed idempotency.Listed, id string) {
 func (l *lookup) answer() lookupAnswer {
 	answer := lookupAnswer{Keys: l.keys, Missing: []string{}}
 	if answer.Keys == nil {
-		answer.Keys = []shownRecord{}
+		answer.Keys = []Record{}
 	}
 	for _, id := range l.IDs {
 		if !l.found[id] {

@@ -1,0 +1,80 @@
+package admin
+
+import (
+	"time"
+	"unicode/utf8"
+
+	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
+)
+
+// Record is a record as operators see it. The owner's token, which is a
+// secret, is not part of it.
+type Record struct {
+	Key         string    `json:"key"`
+	Store       string    `json:"store"`
+	State       string    `json:"state"`
+	Provider    string    `json:"provider,omitempty"`
+	DeliveryID  string    `json:"delivery_id,omitempty"`
+	ExecutionID string    `json:"execution_id,omitempty"`
+	ParentID    string    `json:"parent_id,omitempty"`
+	Attempt     int       `json:"attempt,omitempty"`
+	Status      int       `json:"status,omitempty"`
+	Claimed     time.Time `json:"claimed,omitzero"`
+	Ended       time.Time `json:"ended,omitzero"`
+	LeaseUntil  time.Time `json:"lease_until,omitzero"`
+	Expires     time.Time `json:"expires,omitzero"`
+	Response    *Response `json:"response,omitempty"`
+	// Unreadable says why the record cannot be read; then little is known of it.
+	Unreadable string `json:"unreadable,omitempty"`
+}
+
+// Response is a kept response, for an operator who asked for it.
+type Response struct {
+	Status  int                 `json:"status"`
+	Header  map[string][]string `json:"header,omitempty"`
+	Omitted bool                `json:"omitted,omitempty"`
+	// Body is the body if it is UTF-8; else Base64 is.
+	Body   string `json:"body,omitempty"`
+	Base64 []byte `json:"base64,omitempty"`
+}
+
+// stateLapsed is what operators see of a claim that is stored as in flight, and whose
+// lease was not renewed: the next request takes it over.
+const stateLapsed = "lapsed"
+
+// shownState is the state of a record at the time of its store's clock. A claim that
+// has lapsed is shown as what it means: held, or free to be taken over.
+func shownState(r *idempotency.Record, now time.Time) string {
+	switch {
+	case r.Lapsed(now) && r.Hold:
+		return string(idempotency.Held)
+	case r.Lapsed(now):
+		return stateLapsed
+	default:
+		return string(r.State)
+	}
+}
+
+// showRecord shows a record at the time of its store's clock.
+func showRecord(store string, key idempotency.Key, r *idempotency.Record, now time.Time) Record {
+	return Record{
+		Key: key.String(), Store: store, State: shownState(r, now),
+		Provider: r.Provider, DeliveryID: r.DeliveryID,
+		ExecutionID: r.ExecutionID, ParentID: r.ParentID,
+		Attempt: r.Attempt, Status: r.Status,
+		Claimed: r.Claimed, Ended: r.Ended, LeaseUntil: r.LeaseUntil, Expires: r.Expires,
+	}
+}
+
+func showResponse(r *idempotency.Response) *Response {
+	if r == nil {
+		return nil
+	}
+	shown := &Response{Status: r.Status, Header: r.Header, Omitted: r.Omitted}
+	if utf8.Valid(r.Body) {
+		shown.Body = string(r.Body)
+	} else {
+		shown.Base64 = r.Body
+	}
+	return shown
+}
