@@ -20,7 +20,9 @@ import (
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp/reverseproxy"
 	"github.com/spf13/cobra"
 
+	"github.com/caddy-dedup/caddy-dedup/internal/admin"
 	"github.com/caddy-dedup/caddy-dedup/internal/delivery"
+	"github.com/caddy-dedup/caddy-dedup/internal/keyscommand"
 	"github.com/caddy-dedup/caddy-dedup/internal/store/redis"
 )
 
@@ -83,12 +85,14 @@ func runProxy(fs caddycmd.Flags) (int, error) {
 	if err != nil {
 		return caddy.ExitCodeFailedStartup, err
 	}
-	socket, err := newAdminSocket(config.Admin)
-	if err != nil {
-		return caddy.ExitCodeFailedStartup, err
+	var socket admin.Socket
+	if !config.Admin.Disabled {
+		if socket, err = admin.NewSocket(config.Admin.Listen); err != nil {
+			return caddy.ExitCodeFailedStartup, err
+		}
 	}
 	if err := caddy.Run(config); err != nil {
-		socket.remove()
+		socket.Remove()
 		return caddy.ExitCodeFailedStartup, err
 	}
 	fmt.Println(flags.summary(config))
@@ -191,7 +195,7 @@ func (f proxyFlags) adminConfig(listen string, persist *bool) *caddy.AdminConfig
 	case "off":
 		config.Disabled = true
 	case "":
-		config.Listen = adminSocketAt(listen)
+		config.Listen = admin.SocketAt(caddy.AppDataDir(), listen)
 	default:
 		config.Listen = f.admin
 	}
@@ -208,12 +212,12 @@ func (f proxyFlags) summary(config *caddy.Config) string {
 	if f.redis != "" {
 		state = "Redis at " + redactedURL(f.redis)
 	}
-	admin := "off"
+	api := "off"
 	if !config.Admin.Disabled {
-		admin = strings.TrimSuffix(config.Admin.Listen, socketMode)
+		api = strings.TrimSuffix(config.Admin.Listen, admin.SocketMode)
 	}
 	return fmt.Sprintf("caddy-dedup protects %s\n  %s (%s) on %s -> %s\n  state: %s\n  admin: %s",
-		f.to, what, strings.Join(protectedMethods(), ", "), f.from, f.to, state, admin)
+		f.to, what, strings.Join(protectedMethods(), ", "), f.from, f.to, state, api)
 }
 
 func protectedMethods() []string {
@@ -317,54 +321,37 @@ func printProvider(w io.Writer, name string) error {
 	return table.Flush()
 }
 
-const (
-	socketNetwork = "unix/"
-	// What the name of a proxy's socket begins and ends with.
-	adminSocketPrefix = "dedup-admin-"
-	adminSocketSuffix = ".sock"
-	// socketMode lets only the process's user reach the admin API.
-	socketMode = "|0600"
-	// longestSocket is the length of a path that every system takes for a unix
-	// socket (sun_path in unix(7) has 108 bytes, elsewhere 104, with a NUL).
-	longestSocket = 103
-)
-
-// adminSocketAt returns the address of the admin API of a proxy that listens on
-// the given address.
-func adminSocketAt(listen string) string {
-	name := strings.NewReplacer(":", "-", "[", "", "]", "", "%", "-").Replace(strings.TrimPrefix(listen, ":"))
-	return socketNetwork + filepath.Join(caddy.AppDataDir(), adminSocketPrefix+name+adminSocketSuffix) + socketMode
+func init() {
+	caddycmd.RegisterCommand(caddycmd.Command{
+		Name:  "keys",
+		Usage: keyscommand.Usage,
+		Short: keyscommand.Short,
+		Long:  keyscommand.Long,
+		CobraFunc: keyscommand.Program{
+			DefaultAddress: func() string { return caddy.DefaultAdminListen }, // that of $CADDY_ADMIN, where it is set
+			Directory:      caddy.AppDataDir,
+			ParseAddress:   parseAdminAddress,
+			Exit:           exitQuietly,
+		}.SetUp,
+	})
 }
 
-// adminSocket is the path of a unix socket for the admin API, "" for none.
-type adminSocket string
-
-// newAdminSocket makes room for the admin API's socket, if it is one: its
-// directory is made, and one that an earlier process has left is fine. One that
-// still answers is another proxy's.
-func newAdminSocket(config *caddy.AdminConfig) (adminSocket, error) {
-	address, isSocket := strings.CutPrefix(config.Listen, socketNetwork)
-	if config.Disabled || !isSocket {
-		return "", nil
+// parseAdminAddress reads an address as Caddy's admin API has them.
+func parseAdminAddress(text string) (keyscommand.Address, error) {
+	at, err := caddy.ParseNetworkAddressWithDefaults(text, "tcp", 2019)
+	if err != nil {
+		return keyscommand.Address{}, err
 	}
-	path, _, _ := strings.Cut(address, "|")
-	if len(path) > longestSocket {
-		return "", fmt.Errorf("the admin API's socket %s has %d bytes in its path, and %d are possible; set XDG_DATA_HOME to a shorter directory, or use --admin off",
-			path, len(path), longestSocket)
+	if at.PortRangeSize() > 1 || at.IsFdNetwork() {
+		return keyscommand.Address{}, fmt.Errorf("%s is not one address that can be dialled", text)
 	}
-	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
-		return "", fmt.Errorf("the directory of the admin API's socket cannot be made (%w); set XDG_DATA_HOME to one that can be written, or use --admin off", err)
+	if at.IsUnixNetwork() {
+		at.Host, _, _ = strings.Cut(at.Host, "|")
 	}
-	if conn, err := net.Dial("unix", path); err == nil {
-		conn.Close()
-		return "", fmt.Errorf("another proxy with this address runs: it answers on the admin API's socket %s", path)
-	}
-	return adminSocket(path), nil
+	return keyscommand.Address{Network: at.Network, Address: at.JoinHostPort(0), Socket: at.IsUnixNetwork()}, nil
 }
 
-// remove removes the socket of a process that did not start.
-func (s adminSocket) remove() {
-	if s != "" {
-		_ = os.Remove(string(s)) // it may not be there yet
-	}
+// exitQuietly ends a command with a status of more than 1, without a word of Caddy's.
+func exitQuietly(cmd *cobra.Command, status int) error {
+	return caddycmd.WrapCommandFuncForCobra(func(caddycmd.Flags) (int, error) { return status, nil })(cmd, nil)
 }

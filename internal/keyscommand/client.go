@@ -1,4 +1,4 @@
-package caddymodule
+package keyscommand
 
 import (
 	"context"
@@ -10,20 +10,17 @@ import (
 	"net/http"
 	"net/url"
 	"os"
-	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
 	"time"
-
-	"github.com/caddyserver/caddy/v2"
 
 	"github.com/caddy-dedup/caddy-dedup/internal/admin"
 )
 
 const (
 	// dialFor and answerFor limit the wait for the admin API. It answers within
-	// [findFor], and a little.
+	// [admin.FindFor], and a little.
 	dialFor   = 5 * time.Second
 	answerFor = admin.FindFor + 15*time.Second
 	// mostAnswer is the size of an answer: a page of a thousand records, or a response.
@@ -38,23 +35,22 @@ type adminClient struct {
 	http    *http.Client
 }
 
-func newAdminClient(address string) (*adminClient, error) {
-	at, err := caddy.ParseNetworkAddressWithDefaults(address, "tcp", 2019)
-	if err != nil || at.PortRangeSize() > 1 || at.IsFdNetwork() {
+func (p Program) newClient(address string) (*adminClient, error) {
+	at, err := p.ParseAddress(address)
+	if err != nil {
 		return nil, wrongUsage("--address %q is not an address; use one such as localhost:2019 or unix//run/caddy/admin.sock", address)
 	}
-	base := "http://" + at.JoinHostPort(0)
-	if at.IsUnixNetwork() {
+	base := "http://" + at.Address
+	if at.Socket {
 		base = "http://127.0.0.1" // a host that the admin API takes on a socket
-		at.Host, _, _ = strings.Cut(at.Host, "|")
 	}
 	dialer := net.Dialer{Timeout: dialFor}
-	return &adminClient{address: address, base: base, socket: at.IsUnixNetwork(), http: &http.Client{
+	return &adminClient{address: address, base: base, socket: at.Socket, http: &http.Client{
 		Timeout: answerFor,
 		Transport: &http.Transport{
 			DisableKeepAlives: true,
 			DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
-				return dialer.DialContext(ctx, at.Network, at.JoinHostPort(0))
+				return dialer.DialContext(ctx, at.Network, at.Address)
 			},
 		},
 	}}, nil
@@ -62,14 +58,14 @@ func newAdminClient(address string) (*adminClient, error) {
 
 // findAdmin returns a client of the admin API at the address, or, without one, where
 // the environment says, where Caddy's is by default, or where a proxy's is.
-func findAdmin(ctx context.Context, address string) (*adminClient, error) {
+func (p Program) findAdmin(ctx context.Context, address string) (*adminClient, error) {
 	if address != "" {
-		return newAdminClient(address)
+		return p.newClient(address)
 	}
 	if os.Getenv("CADDY_ADMIN") != "" {
-		return newAdminClient(caddy.DefaultAdminListen) // it has that value
+		return p.newClient(p.DefaultAddress()) // it has that value
 	}
-	client, err := newAdminClient(caddy.DefaultAdminListen)
+	client, err := p.newClient(p.DefaultAddress())
 	if err != nil {
 		return nil, err
 	}
@@ -77,13 +73,13 @@ func findAdmin(ctx context.Context, address string) (*adminClient, error) {
 	if tried == nil {
 		return client, nil
 	}
-	sockets, err := filepath.Glob(filepath.Join(escapedGlob(caddy.AppDataDir()), adminSocketPrefix+"*"+adminSocketSuffix))
+	sockets, err := admin.Sockets(p.Directory())
 	if err != nil {
 		return nil, err
 	}
 	var found []*adminClient
 	for _, socket := range sockets {
-		client, err := newAdminClient(socketNetwork + socket)
+		client, err := p.newClient(socket)
 		if err != nil {
 			return nil, err
 		}
@@ -95,8 +91,8 @@ func findAdmin(ctx context.Context, address string) (*adminClient, error) {
 	}
 	switch len(found) {
 	case 0:
-		return nil, exitError{exitNoAnswer, fmt.Errorf("no admin API of caddy-dedup answers, at %s or at a socket %s*%s in %s; name it with --address\n%w",
-			caddy.DefaultAdminListen, adminSocketPrefix, adminSocketSuffix, caddy.AppDataDir(), tried)}
+		return nil, exitError{exitNoAnswer, fmt.Errorf("no admin API of caddy-dedup answers, at %s or at a socket %s in %s; name it with --address\n%w",
+			p.DefaultAddress(), admin.SocketNames, p.Directory(), tried)}
 	case 1:
 		return found[0], nil
 	default:
@@ -106,11 +102,6 @@ func findAdmin(ctx context.Context, address string) (*adminClient, error) {
 		}
 		return nil, wrongUsage("several proxies run here; choose one with --address:\n%s", strings.Join(addresses, "\n"))
 	}
-}
-
-// escapedGlob is a pattern for exactly this path.
-func escapedGlob(path string) string {
-	return strings.NewReplacer(`\`, `\\`, `*`, `\*`, `?`, `\?`, `[`, `\[`).Replace(path)
 }
 
 // isOurs returns nil if the admin API of a caddy-dedup answers. It makes a mistake on

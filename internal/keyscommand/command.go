@@ -1,4 +1,6 @@
-package caddymodule
+// Package keyscommand is the command with which operators list and show keys, free and
+// forget them, by the admin API of a running caddy-dedup. It knows nothing of Caddy.
+package keyscommand
 
 import (
 	"bufio"
@@ -9,7 +11,6 @@ import (
 	"strconv"
 	"strings"
 
-	caddycmd "github.com/caddyserver/caddy/v2/cmd"
 	"github.com/spf13/cobra"
 
 	"github.com/caddy-dedup/caddy-dedup/internal/admin"
@@ -17,12 +18,11 @@ import (
 	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
 )
 
-func init() {
-	caddycmd.RegisterCommand(caddycmd.Command{
-		Name:  "keys",
-		Usage: "list|show|release|forget",
-		Short: "Lists and shows keys, frees and forgets them",
-		Long: `
+// What the command says of itself.
+const (
+	Usage = "list|show|release|forget"
+	Short = "Lists and shows keys, frees and forgets them"
+	Long  = `
 Asks a running caddy-dedup about its keys, by its admin API. A key is named by
 its 64 hex digits, as in the log, or by the delivery ID that the sender knows.
 
@@ -31,29 +31,51 @@ default, localhost:2019, else at the socket in the data directory where
 'caddy-dedup proxy' puts it.
 
 Exit status: 0 done; 1 not found, or refused because a run is in flight;
-2 wrong usage, or not confirmed; 3 no answer, from the admin API or a store.`,
-		CobraFunc: func(cmd *cobra.Command) {
-			cmd.Args = cobra.ArbitraryArgs // else Cobra's own error would end with status 1
-			cmd.RunE = ending(func(c *keysCommand) error {
-				if len(c.args) == 0 {
-					return c.Help()
-				}
-				return wrongUsage("%q is no command; accepted are list, show, release and forget", c.args[0])
-			})
-			cmd.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
-				return ending(func(*keysCommand) error { return wrongUsage("%w", err) })(cmd, nil)
-			})
-			cmd.PersistentFlags().String("address", "", "Address of the admin API, such as localhost:2019 or unix//run/caddy/admin.sock")
-			cmd.PersistentFlags().Bool("json", false, "Print one JSON object a line")
-			cmd.AddCommand(listCommand(), showCommand(),
-				changeCommand("release", "Frees keys: the next request runs", "released", http.MethodPost, "/release", `
+2 wrong usage, or not confirmed; 3 no answer, from the admin API or a store.`
+)
+
+// Program is what the command is told of the program that it is part of.
+type Program struct {
+	// DefaultAddress is where the admin API listens if --address does not say otherwise.
+	// It is that of $CADDY_ADMIN, if that is set.
+	DefaultAddress func() string
+	// Directory is where proxies have the sockets of their admin APIs.
+	Directory func() string
+	// ParseAddress reads the address of an admin API.
+	ParseAddress func(text string) (Address, error)
+	// Exit returns the error with which a command ends with a status of more than 1, when
+	// all is said.
+	Exit func(cmd *cobra.Command, status int) error
+}
+
+// Address is where an admin API listens, as [net.Dial] takes it.
+type Address struct {
+	Network, Address string
+	// Socket says that it is a unix socket.
+	Socket bool
+}
+
+// SetUp makes a command the one for keys, with commands of its own.
+func (p Program) SetUp(cmd *cobra.Command) {
+	cmd.Args = cobra.ArbitraryArgs // else Cobra's own error would end with status 1
+	cmd.RunE = p.ending(func(c *call) error {
+		if len(c.args) == 0 {
+			return c.Help()
+		}
+		return wrongUsage("%q is no command; accepted are list, show, release and forget", c.args[0])
+	})
+	cmd.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
+		return p.ending(func(*call) error { return wrongUsage("%w", err) })(cmd, nil)
+	})
+	cmd.PersistentFlags().String("address", "", "Address of the admin API, such as localhost:2019 or unix//run/caddy/admin.sock")
+	cmd.PersistentFlags().Bool("json", false, "Print one JSON object a line")
+	cmd.AddCommand(p.listCommand(), p.showCommand(),
+		p.changeCommand("release", "Frees keys: the next request runs", "released", http.MethodPost, "/release", `
 Frees a held, complete or exhausted key: its next request runs. The record
 keeps its history, and the allowed attempts begin anew.`),
-				changeCommand("forget", "Forgets keys", "forgotten", http.MethodDelete, "", `
+		p.changeCommand("forget", "Forgets keys", "forgotten", http.MethodDelete, "", `
 Removes a key and its kept response, also where they cannot be read. Its next
 request is a first one.`))
-		},
-	})
 }
 
 // The exit statuses of the command, for scripts.
@@ -76,17 +98,18 @@ func wrongUsage(format string, arguments ...any) error {
 	return exitError{exitUsage, fmt.Errorf(format, arguments...)}
 }
 
-// keysCommand is one call of a command.
-type keysCommand struct {
+// call is one call of a command.
+type call struct {
 	*cobra.Command
-	args []string
+	program Program
+	args    []string
 }
 
 // ending makes a command end with the status of its error. Caddy's own way would log
 // the error, and would end a status of 1 with it.
-func ending(run func(*keysCommand) error) func(*cobra.Command, []string) error {
+func (p Program) ending(run func(*call) error) func(*cobra.Command, []string) error {
 	return func(cmd *cobra.Command, args []string) error {
-		err := run(&keysCommand{cmd, args})
+		err := run(&call{cmd, p, args})
 		if err == nil {
 			return nil
 		}
@@ -96,22 +119,22 @@ func ending(run func(*keysCommand) error) func(*cobra.Command, []string) error {
 		if !ok || exit.status == exitNotFound {
 			return err
 		}
-		return caddycmd.WrapCommandFuncForCobra(func(caddycmd.Flags) (int, error) { return exit.status, nil })(cmd, args)
+		return p.Exit(cmd, exit.status)
 	}
 }
 
-func (c *keysCommand) text(flag string) string {
+func (c *call) text(flag string) string {
 	text, _ := c.Flags().GetString(flag) // it is defined
 	return text
 }
 
-func (c *keysCommand) is(flag string) bool {
+func (c *call) is(flag string) bool {
 	is, _ := c.Flags().GetBool(flag) // it is defined
 	return is
 }
 
-func (c *keysCommand) client() (*adminClient, error) {
-	return findAdmin(c.Context(), c.text("address"))
+func (c *call) client() (*adminClient, error) {
+	return c.program.findAdmin(c.Context(), c.text("address"))
 }
 
 // listFlags are the filters of the admin API, as flags.
@@ -124,13 +147,13 @@ var listFlags = []struct{ name, parameter, usage string }{
 	{"cursor", admin.ParamCursor, "Where to go on, as a list before has said"},
 }
 
-func listCommand() *cobra.Command {
+func (p Program) listCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "list",
 		Short: "Lists keys",
 		Long:  "\nLists keys with their state, by all filters that are given.",
 		Args:  cobra.ArbitraryArgs,
-		RunE:  ending((*keysCommand).list),
+		RunE:  p.ending((*call).list),
 	}
 	cmd.Flags().StringArray("state", nil, "Only keys in this state: "+strings.Join(admin.States, ", ")+"; may be repeated")
 	for _, flag := range listFlags {
@@ -145,7 +168,7 @@ func listCommand() *cobra.Command {
 // complete offers the values of a flag to the shell.
 func complete(cmd *cobra.Command, flag string, values []string) {
 	if err := cmd.RegisterFlagCompletionFunc(flag, cobra.FixedCompletions(values, cobra.ShellCompDirectiveNoFileComp)); err != nil {
-		panic("caddymodule: completing a flag that is not defined: " + err.Error())
+		panic("keyscommand: completing a flag that is not defined: " + err.Error())
 	}
 }
 
@@ -157,7 +180,7 @@ func providerNames() []string {
 	return names
 }
 
-func (c *keysCommand) list() error {
+func (c *call) list() error {
 	if len(c.args) > 0 {
 		return wrongUsage("list takes no argument such as %q; `keys show` shows one key", c.args[0])
 	}
@@ -191,12 +214,12 @@ func (c *keysCommand) list() error {
 	return err
 }
 
-func showCommand() *cobra.Command {
+func (p Program) showCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "show <key or delivery ID>...",
 		Short: "Shows all that is known of keys",
 		Args:  cobra.ArbitraryArgs,
-		RunE:  ending((*keysCommand).show),
+		RunE:  p.ending((*call).show),
 	}
 	cmd.Flags().Bool("body", false, "Show the kept responses, too")
 	addProviderFlag(cmd)
@@ -208,7 +231,7 @@ func addProviderFlag(cmd *cobra.Command) {
 	complete(cmd, "provider", providerNames())
 }
 
-func (c *keysCommand) show() error {
+func (c *call) show() error {
 	client, found, missing, err := c.named()
 	if err != nil {
 		return err
@@ -227,7 +250,7 @@ func (c *keysCommand) show() error {
 
 // named finds the records that the arguments name. The error missing names those of
 // which there is none.
-func (c *keysCommand) named() (client *adminClient, found []admin.Record, missing, err error) {
+func (c *call) named() (client *adminClient, found []admin.Record, missing, err error) {
 	if len(c.args) == 0 {
 		return nil, nil, nil, wrongUsage("%s takes keys or delivery IDs, and there are none", c.Name())
 	}
@@ -263,13 +286,13 @@ func (c *keysCommand) named() (client *adminClient, found []admin.Record, missin
 }
 
 // changeCommand is a command that does something to each key.
-func changeCommand(name, short, done, method, action, long string) *cobra.Command {
+func (p Program) changeCommand(name, short, done, method, action, long string) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   name + " <key or delivery ID>...",
 		Short: short,
 		Long:  long + "\n\nIt is refused while a run is in flight under the key. More than one key are\nchanged only with --yes, or after a question.",
 		Args:  cobra.ArbitraryArgs,
-		RunE: ending(func(c *keysCommand) error {
+		RunE: p.ending(func(c *call) error {
 			return c.change(done, func(client *adminClient, key string) error {
 				return client.do(c.Context(), method, admin.KeysPath+key+action, nil)
 			})
@@ -280,7 +303,7 @@ func changeCommand(name, short, done, method, action, long string) *cobra.Comman
 	return cmd
 }
 
-func (c *keysCommand) change(done string, change func(*adminClient, string) error) error {
+func (c *call) change(done string, change func(*adminClient, string) error) error {
 	client, found, missing, err := c.named()
 	if err != nil {
 		return err
@@ -318,7 +341,7 @@ func worst(err error) error {
 }
 
 // confirm asks whether all these keys are meant.
-func (c *keysCommand) confirm(found []admin.Record) error {
+func (c *call) confirm(found []admin.Record) error {
 	table := newTable(c.ErrOrStderr())
 	for _, record := range found {
 		table.row(record)

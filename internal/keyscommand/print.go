@@ -1,4 +1,4 @@
-package caddymodule
+package keyscommand
 
 import (
 	"cmp"
@@ -16,8 +16,8 @@ import (
 	"github.com/caddy-dedup/caddy-dedup/internal/admin"
 )
 
-// keysPrinter prints records, for people or for programs.
-type keysPrinter interface {
+// printer prints records, for people or for programs.
+type printer interface {
 	// row prints a record as one of many.
 	row(admin.Record)
 	// whole prints all that is known of a record.
@@ -28,7 +28,7 @@ type keysPrinter interface {
 	done()
 }
 
-func (c *keysCommand) printer() keysPrinter {
+func (c *call) printer() printer {
 	if c.is("json") {
 		return jsonLines{c.OutOrStdout()}
 	}
@@ -57,7 +57,7 @@ func (j jsonLines) print(value any) {
 	encoder := json.NewEncoder(&line)
 	encoder.SetEscapeHTML(false) // it is no HTML, and IDs are to be read as they are
 	if err := encoder.Encode(value); err != nil {
-		panic("caddymodule: a record that JSON cannot hold: " + err.Error()) // it came as JSON
+		panic("keyscommand: a record that JSON cannot hold: " + err.Error()) // it came as JSON
 	}
 	fmt.Fprintln(j.out, escaped(strings.TrimSuffix(line.String(), "\n")))
 }

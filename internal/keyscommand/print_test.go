@@ -1,4 +1,4 @@
-package caddymodule
+package keyscommand
 
 import (
 	"bytes"
@@ -100,7 +100,7 @@ func TestConfirm(t *testing.T) {
 		"y\n": true, "yes": true, "Y\r\n": true, "": false, "\n": false, "n\n": false, "yeah\n": false, " \ny\n": false,
 	} {
 		var asked bytes.Buffer
-		c := &keysCommand{Command: &cobra.Command{Use: "forget <key>"}}
+		c := &call{Command: &cobra.Command{Use: "forget <key>"}}
 		c.SetIn(strings.NewReader(said))
 		c.SetErr(&asked)
 		err := c.confirm(someShown)

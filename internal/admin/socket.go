@@ -1,0 +1,82 @@
+package admin
+
+import (
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+)
+
+const (
+	socketNetwork = "unix/"
+	// What the name of a proxy's socket begins and ends with.
+	socketPrefix = "dedup-admin-"
+	socketSuffix = ".sock"
+	// SocketNames is the pattern of these names.
+	SocketNames = socketPrefix + "*" + socketSuffix
+	// SocketMode, behind the address of a socket, lets only the process's user reach the
+	// admin API.
+	SocketMode = "|0600"
+	// longestSocket is the length of a path that every system takes for a unix
+	// socket (sun_path in unix(7) has 108 bytes, elsewhere 104, with a NUL).
+	longestSocket = 103
+)
+
+// SocketAt returns the address of the admin API of a proxy that listens on the given
+// address: a socket in this directory.
+func SocketAt(directory, listen string) string {
+	name := strings.NewReplacer(":", "-", "[", "", "]", "", "%", "-").Replace(strings.TrimPrefix(listen, ":"))
+	return socketNetwork + filepath.Join(directory, socketPrefix+name+socketSuffix) + SocketMode
+}
+
+// Sockets returns the addresses of the sockets that proxies have, or have left, in this
+// directory.
+func Sockets(directory string) ([]string, error) {
+	sockets, err := filepath.Glob(filepath.Join(escapedGlob(directory), SocketNames))
+	if err != nil {
+		return nil, err
+	}
+	for i, socket := range sockets {
+		sockets[i] = socketNetwork + socket
+	}
+	return sockets, nil
+}
+
+// escapedGlob is a pattern for exactly this path.
+func escapedGlob(path string) string {
+	return strings.NewReplacer(`\`, `\\`, `*`, `\*`, `?`, `\?`, `[`, `\[`).Replace(path)
+}
+
+// Socket is the path of a unix socket for the admin API, "" for none.
+type Socket string
+
+// NewSocket makes room for the admin API's socket, if its address is one: its directory
+// is made, and one that an earlier process has left is fine. One that still answers is
+// another proxy's, and an error.
+func NewSocket(address string) (Socket, error) {
+	address, isSocket := strings.CutPrefix(address, socketNetwork)
+	if !isSocket {
+		return "", nil
+	}
+	path, _, _ := strings.Cut(address, "|")
+	if len(path) > longestSocket {
+		return "", fmt.Errorf("the admin API's socket %s has %d bytes in its path, and %d are possible; set XDG_DATA_HOME to a shorter directory, or use --admin off",
+			path, len(path), longestSocket)
+	}
+	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
+		return "", fmt.Errorf("the directory of the admin API's socket cannot be made (%w); set XDG_DATA_HOME to one that can be written, or use --admin off", err)
+	}
+	if conn, err := net.Dial("unix", path); err == nil {
+		conn.Close()
+		return "", fmt.Errorf("another proxy with this address runs: it answers on the admin API's socket %s", path)
+	}
+	return Socket(path), nil
+}
+
+// Remove removes the socket of a process that did not start.
+func (s Socket) Remove() {
+	if s != "" {
+		_ = os.Remove(string(s)) // it may not be there yet
+	}
+}
