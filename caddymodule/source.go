@@ -7,6 +7,11 @@ import (
 	"reflect"
 	"slices"
 	"strings"
+	"time"
+
+	"github.com/caddyserver/caddy/v2"
+	"github.com/caddyserver/caddy/v2/caddyconfig/caddyfile"
+	"go.uber.org/zap"
 
 	"github.com/caddy-dedup/caddy-dedup/internal/delivery"
 )
@@ -144,4 +149,137 @@ func (s *Settings) checkKeys() error {
 		}
 	}
 	return errors.Join(errs...)
+}
+
+// RetentionSource says where a request asks for its retention: a number of seconds, in
+// a header field or in a member of the body. Exactly one of the two is set. Without
+// such a number in the request `retention` counts.
+//
+// A JSON number and a text of digits are both fine; a fraction is rounded up to whole
+// seconds. What is more than `most` gets `most`. What is no number, zero or negative is
+// ignored: it does not turn the protection off. Both are a line in the log, and never
+// an error to the sender.
+type RetentionSource struct {
+	// The name of a request header field.
+	Header string `json:"header,omitempty"`
+
+	// The JSON pointer (RFC 6901) to a number, or to a text of digits, in the
+	// request's body. In a body that is not JSON there is none, and none in one that
+	// is larger than `max_request_body`, which is logged.
+	JSON string `json:"json,omitempty"`
+
+	// The longest retention that a request can get. Default: 30 days.
+	Most caddy.Duration `json:"most,omitempty"`
+
+	noted oneASecond
+}
+
+// usualMost is the longest retention that a request can get, where the user has not
+// chosen.
+const usualMost = 30 * 24 * time.Hour
+
+// source returns what package delivery reads the number by.
+func (r *RetentionSource) source() delivery.Source {
+	if r.Header != "" {
+		return delivery.Source{Kind: delivery.KindHeader, Header: r.Header}
+	}
+	return delivery.Source{Kind: delivery.KindJSON, Pointer: r.JSON}
+}
+
+// check finds what is wrong with the source; with no limit the default one counts.
+func (r *RetentionSource) check() error {
+	switch {
+	case (r.Header == "") == (r.JSON == ""):
+		return errors.New("retention_from takes exactly one of header and json")
+	case isDedupHeader(r.Header) || strings.EqualFold(r.Header, "Host"):
+		return fmt.Errorf("retention_from: header %s never arrives as a field; use a field that the sender chooses", r.Header)
+	case slices.ContainsFunc(credentialFields, func(field string) bool { return strings.EqualFold(field, r.Header) }):
+		return fmt.Errorf("retention_from: header %s carries a credential, and what is no number is logged; use a field of its own, such as X-Retention", r.Header)
+	}
+	if err := delivery.CheckSource(r.source()); err != nil {
+		return fmt.Errorf("retention_from: %w", err)
+	}
+	if r.Most == 0 {
+		return nil
+	}
+	return checkDuration("retention_from: most", r.Most, time.Second)
+}
+
+// askedRetention returns the retention that a request asks for, no longer than it may;
+// 0 if it asks for none that counts. What is wrong is logged, and never the sender's to
+// mend: its event would be lost.
+func (x *exchange) askedRetention(request delivery.Request, body *requestBody) time.Duration {
+	from := x.RetentionFrom
+	if from == nil {
+		return 0
+	}
+	source := from.source()
+	if source.NeedsBody() && !x.readsJSON {
+		_, _ = body.needed() // what fails shows below; slow clients must not keep others from their turn
+		defer takeTurn()()
+	}
+	asked, err := delivery.Seconds(source, request)
+	most := duration(from.Most)
+	switch {
+	case body.failed() != nil:
+		return 0 // who reads the body next ends the request
+	case err != nil:
+		x.noteRetention("the request's own retention is ignored, and the configured one stays", zap.NamedError("reason", err))
+		return 0
+	case asked > most:
+		x.noteRetention("the request asks for a longer retention than it may, and gets the most", zap.Stringer("asked", asked), zap.Stringer("most", most))
+		return most
+	}
+	return asked
+}
+
+// noteRetention logs that a request does not get the retention that it asks for, at
+// most once a second: what senders write must not fill the log.
+func (x *exchange) noteRetention(message string, facts ...zap.Field) {
+	if leftOut, ok := x.RetentionFrom.noted.allow(time.Since(start)); ok {
+		x.logger.With(facts...).Warn(message,
+			zap.Stringer("source", x.RetentionFrom.source()), zap.String("key", x.keyText()),
+			zap.String("provider", x.found.Provider), x.loggedID(), zap.Int64("left_out", leftOut))
+	}
+}
+
+// retentionForms are what may stand behind retention_from.
+const retentionForms = "header <field> [<most>] or json <JSON pointer> [<most>]"
+
+// parseRetentionFrom reads `retention_from header <field>|json <JSON pointer> [<most>]`.
+func parseRetentionFrom(s *Settings, d *caddyfile.Dispenser) error {
+	const name = "retention_from"
+	args := d.RemainingArgs()
+	if len(args) == 0 {
+		return d.Errf("%s lacks its source; use %s", name, retentionForms)
+	}
+	from := new(RetentionSource)
+	if args[0] != delivery.KindHeader && args[0] != delivery.KindJSON {
+		return d.Errf("%s: %q is not accepted; use %s", name, args[0], retentionForms)
+	}
+	if len(args) < 2 || len(args) > 3 {
+		return d.Errf("%s %s has the wrong number of arguments, %q; use %s", name, args[0], args[1:], retentionForms)
+	}
+	if args[1] == "" {
+		return d.Errf("%s %s is empty; use %s", name, args[0], retentionForms)
+	}
+	if args[0] == delivery.KindHeader {
+		from.Header = args[1]
+	} else {
+		from.JSON = args[1]
+	}
+	if len(args) == 3 {
+		var err error
+		if from.Most, err = parseDuration(d, name+": most", args[2], time.Second); err != nil {
+			return err
+		}
+	}
+	if err := noBlock(d, name); err != nil {
+		return err
+	}
+	if err := from.check(); err != nil {
+		return d.WrapErr(err)
+	}
+	s.RetentionFrom = from
+	return nil
 }

@@ -2,9 +2,13 @@ package caddymodule
 
 import (
 	"fmt"
+	"net/http"
+	"strings"
 	"testing"
+	"time"
 
 	"github.com/caddy-dedup/caddy-dedup/internal/delivery"
+	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
 )
 
 // Whatever the order in which providers are named, those that are known by a
@@ -68,5 +72,198 @@ func TestKeySourcesThatAreMistakes(t *testing.T) {
 		if err := s.check(); err == nil {
 			t.Errorf("%s is accepted", fmt.Sprintf("%+v", s))
 		}
+	}
+}
+
+// kept is how long the site's only record is kept, from the end of its run.
+func (s *site) kept() time.Duration {
+	s.t.Helper()
+	record := s.only()
+	return record.Expires.Sub(record.Ended).Round(time.Second)
+}
+
+// How long the record of a run is kept whose request asks for something, in either
+// mode. The configured retention is an hour, the most a day.
+func TestRetentionThatARequestAsksFor(t *testing.T) {
+	const hour, day = time.Hour, 24 * time.Hour
+	address, _ := upstream(t, func(w http.ResponseWriter, _ *http.Request, _ int) { w.WriteHeader(201) })
+	for _, c := range []struct {
+		asked, body string // the header field ("-": absent), and the body
+		header      time.Duration
+		json        time.Duration
+	}{
+		{"-", `{}`, hour, hour},
+		{"300", `{"window":300}`, 300 * time.Second, 300 * time.Second},
+		{"1", `{"window":"1"}`, time.Second, time.Second},
+		{"0.2", `{"window":0.2}`, time.Second, time.Second},
+		{"7200", `{"window":7200}`, 2 * hour, 2 * hour},
+		{"86400", `{"window":86400}`, day, day},
+		{"86401", `{"window":86401}`, day, day},
+		{"1e300", `{"window":1e300}`, day, day},
+		{"0", `{"window":0}`, hour, hour},
+		{"-5", `{"window":"-5"}`, hour, hour},
+		{"soon", `{"window":"soon"}`, hour, hour},
+		{"", `{"window":null}`, hour, hour},
+		{"300", `window=300`, 300 * time.Second, hour},
+		{"300", ``, 300 * time.Second, hour},
+		{"300", `{"window":300,"x":"` + strings.Repeat("x", 2000) + `"}`, 300 * time.Second, hour},
+	} {
+		for _, mode := range []string{"api", "webhook"} {
+			for from, want := range map[string]time.Duration{"header X-Window 1d": c.header, "json /window 1d": c.json} {
+				t.Run(fmt.Sprintf("%s, %s, %s, %.20s", mode, from, c.asked, c.body), func(t *testing.T) {
+					s := serve(t, "dedup {", "mode "+mode, "key header Idempotency-Key", "fingerprint none", "max_request_body 1KiB", "retention 1h", "retention_from "+from, "}", "reverse_proxy "+address)
+					var header []string
+					if c.asked != "-" {
+						header = []string{"X-Window", c.asked}
+					}
+					if got := s.mustPost("k", c.body, header...); got.status != 201 {
+						t.Fatalf("got %d %s", got.status, got.body)
+					}
+					if got := s.kept(); got != want {
+						t.Errorf("the record is kept for %s, want %s", got, want)
+					}
+				})
+			}
+		}
+	}
+}
+
+// The most is 30 days where the user says nothing; a number in the body is read before
+// the claim also by a handler that needs the body for nothing else, and beside a
+// provider's own retention.
+func TestRetentionFromDefaults(t *testing.T) {
+	address, _ := upstream(t, func(w http.ResponseWriter, _ *http.Request, _ int) { w.WriteHeader(200) })
+	for _, from := range []string{"header X-Window", "json /window"} {
+		t.Run(from, func(t *testing.T) {
+			s := serve(t, "dedup github {", "retention_from "+from, "}", "reverse_proxy "+address)
+			s.mustPost("", `{"window":9999999}`, "X-GitHub-Delivery", "1", "X-Window", "9999999")
+			if got := s.kept(); got != usualMost {
+				t.Errorf("kept for %s, want %s", got, usualMost)
+			}
+		})
+	}
+}
+
+// The retention of a request is that of its own run, however that ends: of the response,
+// of the attempts, of a held key. Its duplicates change nothing, and the upstream's own
+// word counts before it.
+func TestRetentionOfARequestAndOfItsRun(t *testing.T) {
+	answers := map[string]func(w http.ResponseWriter){
+		"kept":       func(w http.ResponseWriter) { w.WriteHeader(201) },
+		"lengthened": func(w http.ResponseWriter) { w.Header().Set("Dedup-Retention", "7200"); w.WriteHeader(201) },
+		"released":   func(w http.ResponseWriter) { w.WriteHeader(500) },
+		"freed":      func(w http.ResponseWriter) { w.Header().Set("Dedup-Retention", "0"); w.WriteHeader(201) },
+		"held":       func(http.ResponseWriter) { panic(http.ErrAbortHandler) },
+	}
+	for _, c := range []struct {
+		name  string
+		end   string
+		state idempotency.State
+		kept  time.Duration
+	}{
+		{"kept", "kept", idempotency.Complete, 600 * time.Second},
+		{"the upstream's own", "lengthened", idempotency.Complete, 7200 * time.Second},
+		{"released", "released", idempotency.Released, 600 * time.Second},
+		{"released by the upstream", "freed", idempotency.Released, 600 * time.Second},
+		{"held", "held", idempotency.Held, 600 * time.Second},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			address, _ := upstream(t, func(w http.ResponseWriter, r *http.Request, _ int) { answers[r.Header.Get("X-End")](w) })
+			s := serve(t, "dedup {", "retention_from header X-Window", "unknown hold", "max_attempts 9", "}", "reverse_proxy "+address)
+			s.mustPost("k", "body", "X-End", c.end, "X-Window", "600")
+			if record := s.only(); record.State != c.state || s.kept() != c.kept {
+				t.Errorf("the record is %s and kept for %s; want %s, %s", record.State, s.kept(), c.state, c.kept)
+			}
+			before := s.only().Expires
+			if c.state == idempotency.Released {
+				s.mustPost("k", "body", "X-End", c.end, "X-Window", "60") // a run of its own
+				if got := s.kept(); got != time.Minute || s.only().Attempt != 2 {
+					t.Errorf("the second attempt is number %d and kept for %s", s.only().Attempt, got)
+				}
+				return
+			}
+			s.mustPost("k", "body", "X-End", c.end, "X-Window", "60")
+			if after := s.only().Expires; !after.Equal(before) {
+				t.Errorf("a duplicate has moved the end from %s to %s", before, after)
+			}
+		})
+	}
+}
+
+// A forced run has the retention that its own request asks for, once its response
+// replaces the one before.
+func TestRetentionOfAForcedRun(t *testing.T) {
+	address, _ := upstream(t, func(w http.ResponseWriter, r *http.Request, _ int) {
+		if r.Header.Get("X-Fails") != "" {
+			w.WriteHeader(500)
+			return
+		}
+		w.WriteHeader(201)
+	})
+	s := serve(t, "dedup {", "force X-Force", "retention_from header X-Window", "}", "reverse_proxy "+address)
+	s.mustPost("k", "body", "X-Window", "600")
+	before := s.only().Expires
+	s.mustPost("k", "body", "X-Window", "60", "X-Force", "true", "X-Fails", "true")
+	if after := s.only().Expires; !after.Equal(before) {
+		t.Errorf("a forced run that failed has moved the end from %s to %s", before, after)
+	}
+	s.mustPost("k", "body", "X-Window", "60", "X-Force", "true")
+	if got := s.kept(); got != time.Minute {
+		t.Errorf("after the forced run the record is kept for %s", got)
+	}
+}
+
+// A body is read for its retention only where the request has a key, only once, and
+// never makes a request fail that would not fail without it.
+func TestRetentionReadsTheBodyAsAKeyDoes(t *testing.T) {
+	var got string
+	address, runs := upstream(t, func(w http.ResponseWriter, r *http.Request, _ int) {
+		got = r.Header.Get("X-Length")
+		w.WriteHeader(201)
+	})
+	s := serve(t, "dedup {", "fingerprint none", "max_request_body 1KiB", "retention_from json /window", "}",
+		"request_header X-Length {http.request.header.Content-Length}", "reverse_proxy "+address)
+	large := `{"window":300,"x":"` + strings.Repeat("x", 2000) + `"}`
+	for i, key := range []string{"", "k", ""} {
+		if answer := s.mustPost(key, large); answer.status != 201 || runs.Load() != int64(i+1) {
+			t.Fatalf("got %d %s after %d runs", answer.status, answer.body, runs.Load())
+		}
+		if got != fmt.Sprint(len(large)) {
+			t.Errorf("the upstream was sent %s bytes, want %d", got, len(large))
+		}
+	}
+	if again := s.mustPost("k", large); again.header.Get("Idempotent-Replayed") != "true" {
+		t.Errorf("the duplicate got %d %v", again.status, again.header)
+	}
+}
+
+func TestRetentionSourcesThatAreMistakes(t *testing.T) {
+	for _, c := range []struct {
+		from *RetentionSource
+		says string
+	}{
+		{&RetentionSource{}, "exactly one"},
+		{&RetentionSource{Header: "X-Window", JSON: "/window"}, "exactly one"},
+		{&RetentionSource{Header: "X Window"}, "not a field name"},
+		{&RetentionSource{Header: "dedup-retention"}, "never arrives"},
+		{&RetentionSource{Header: "Host"}, "never arrives"},
+		{&RetentionSource{Header: "authorization"}, "credential"},
+		{&RetentionSource{Header: "Cookie"}, "credential"},
+		{&RetentionSource{JSON: "window"}, "must start with a slash"},
+		{&RetentionSource{JSON: "/~window"}, "~0"},
+		{&RetentionSource{JSON: "/window", Most: -1}, "too short"},
+		{&RetentionSource{JSON: "/window", Most: 1}, "too short"},
+		{&RetentionSource{JSON: "/window", Most: 1 << 62}, "too long"},
+	} {
+		s := Settings{RetentionFrom: c.from}
+		s.setDefaults()
+		if err := s.check(); err == nil || !strings.Contains(err.Error(), "retention_from") || !strings.Contains(err.Error(), c.says) {
+			t.Errorf("%q %q %d: got %v; want an error with %q", c.from.Header, c.from.JSON, c.from.Most, err, c.says)
+		}
+	}
+	s := Settings{Force: "x-window", RetentionFrom: &RetentionSource{Header: "X-Window"}}
+	s.setDefaults()
+	if err := s.check(); err == nil || !strings.Contains(err.Error(), "where the retention comes from") {
+		t.Errorf("force and retention_from of one field: got %v", err)
 	}
 }
