@@ -14,7 +14,7 @@ const module = "github.com/caddy-dedup/caddy-dedup"
 var layers = map[string]struct{ code, tests []string }{
 	"":                         {code: list("caddymodule")},
 	"cmd/caddy-dedup":          {code: list("")},
-	"caddymodule":              {code: list("internal/admin", "internal/delivery", "internal/engine", "internal/idempotency", "internal/keyscommand", "internal/recording", "internal/seal", "internal/store/file", "internal/store/memory", "internal/store/redis"), tests: list("internal/redistest")},
+	"caddymodule":              {code: list("internal/admin", "internal/delivery", "internal/engine", "internal/idempotency", "internal/keyscommand", "internal/openstores", "internal/recording", "internal/seal", "internal/store/file", "internal/store/memory", "internal/store/redis"), tests: list("internal/redistest")},
 	"internal/admin":           {code: list("internal/delivery", "internal/engine", "internal/idempotency"), tests: list("internal/store/memory")},
 	"internal/canonicaljson":   {tests: list("internal/idempotency")},
 	"internal/idempotency":     {code: list("internal/canonicaljson")},
@@ -27,6 +27,7 @@ var layers = map[string]struct{ code, tests []string }{
 	"internal/store/file":      {code: list("internal/idempotency", "internal/store/wakeup"), tests: list("internal/store/storetest")},
 	"internal/store/redis":     {code: list("internal/idempotency", "internal/store/wakeup"), tests: list("internal/redistest", "internal/store/storetest")},
 	"internal/keyscommand":     {code: list("internal/admin", "internal/delivery", "internal/idempotency")},
+	"internal/openstores":      {code: list("internal/engine", "internal/idempotency"), tests: list("internal/redistest", "internal/store/memory", "internal/store/redis")},
 	"internal/recording":       {code: list("internal/idempotency")},
 	"internal/redistest":       {},
 	"integration":              {tests: list("integration/history", "internal/delivery", "internal/redistest", "k8s")},

@@ -41,7 +41,7 @@ func (*AdminAPI) Routes() []caddy.AdminRoute {
 // openToOperators returns the stores that are open in this process, entered.
 func openToOperators() []admin.Store {
 	var open []admin.Store
-	for _, store := range stores.all() {
+	for _, store := range stores.All() {
 		open = append(open, store)
 	}
 	return open

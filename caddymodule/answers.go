@@ -18,6 +18,7 @@ import (
 	"github.com/caddy-dedup/caddy-dedup/internal/delivery"
 	"github.com/caddy-dedup/caddy-dedup/internal/engine"
 	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
+	"github.com/caddy-dedup/caddy-dedup/internal/openstores"
 	"github.com/caddy-dedup/caddy-dedup/internal/recording"
 )
 
@@ -64,7 +65,7 @@ func (x *exchange) replay(d engine.Replay) error {
 // makeRoom takes room in the budget for a response that is to be replayed. Where there
 // is none, the response is let go, and read again when there is: what waits holds
 // nothing. It returns nothing where it is not kept any more.
-func (x *exchange) makeRoom(store *openStore, d engine.Replay) (engine.Decision, error) {
+func (x *exchange) makeRoom(store *openstores.Store, d engine.Replay) (engine.Decision, error) {
 	size := len(d.Response.Body)
 	switch {
 	case d.Waited:

@@ -20,6 +20,7 @@ import (
 
 	"github.com/caddy-dedup/caddy-dedup/internal/engine"
 	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
+	"github.com/caddy-dedup/caddy-dedup/internal/openstores"
 	"github.com/caddy-dedup/caddy-dedup/internal/recording"
 	"github.com/caddy-dedup/caddy-dedup/internal/seal"
 )
@@ -53,14 +54,14 @@ type App struct {
 
 	ctx    caddy.Context
 	logger *zap.Logger
-	store  *storeHandle
+	store  *openstores.Handle
 	sealer *seal.Sealer // nil without encryption
 
 	mu       sync.Mutex
 	handlers []*Handler
-	stores   []*storeHandle // those that the configuration's handlers use
-	started  []*storeHandle // those whose store the configuration has entered
-	longest  time.Duration  // the longest time limit of a run
+	stores   []*openstores.Handle // those that the configuration's handlers use
+	started  []*openstores.Handle // those whose store the configuration has entered
+	longest  time.Duration        // the longest time limit of a run
 }
 
 // CaddyModule returns the Caddy module information.
@@ -106,39 +107,40 @@ func (a *App) setNamespace() error {
 }
 
 // loadStore loads the store module in the field StoreRaw of an owner.
-func (a *App) loadStore(ctx caddy.Context, owner any) (*storeHandle, error) {
+func (a *App) loadStore(ctx caddy.Context, owner any) (*openstores.Handle, error) {
 	module, err := ctx.LoadModule(owner, "StoreRaw")
 	if err != nil {
 		return nil, fmt.Errorf("loading the store: %w", err)
 	}
-	config, ok := module.(storeModule)
+	config, ok := module.(openstores.Config)
 	if !ok {
 		return nil, fmt.Errorf("the store module %T is not a store of caddy-dedup", module)
 	}
-	return &storeHandle{
-		config:      config,
-		key:         config.poolKey(),
-		logger:      a.logger,
-		namespace:   a.Namespace,
-		settings:    engine.Settings{Limits: a.Limits.ofEngine(), Timeout: config.operationTimeout(), Sealer: a.sealer},
-		memoryLimit: a.Limits.MemoryStore,
+	return &openstores.Handle{
+		Stores:      stores,
+		Config:      config,
+		Key:         config.PoolKey(),
+		Logger:      a.logger,
+		Namespace:   a.Namespace,
+		Settings:    engine.Settings{Limits: a.Limits.ofEngine(), Timeout: config.OperationTimeout(), Sealer: a.sealer},
+		MemoryLimit: a.Limits.MemoryStore,
 	}, nil
 }
 
 // use notes the store and the time limit of a handler, and returns the handle by
 // which all handlers of the configuration use that store. Handlers that use one store
 // under different settings have it open once for each of these.
-func (a *App) use(handle *storeHandle, limit time.Duration) *storeHandle {
+func (a *App) use(handle *openstores.Handle, limit time.Duration) *openstores.Handle {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.longest = max(a.longest, limit)
 	for _, other := range a.stores {
 		switch {
-		case other.key != handle.key:
-		case other == handle, other.config.tuning() == handle.config.tuning():
+		case other.Key != handle.Key:
+		case other == handle, other.Config.Tuning() == handle.Config.Tuning():
 			return other
 		default:
-			handle.key += ", once more" // those with this key come later in the list
+			handle.Key += ", once more" // those with this key come later in the list
 		}
 	}
 	a.stores = append(a.stores, handle)
@@ -153,15 +155,15 @@ func (a *App) Start() error {
 	defer a.mu.Unlock()
 	budgeted.add(a)
 	for _, handle := range a.stores {
-		store, err := handle.enter()
+		store, err := handle.Enter()
 		if err != nil {
 			return err
 		}
-		store.configure(handle)
+		store.AddConfiguration(handle)
 		a.started = append(a.started, handle)
 		a.logger.Info("claims and responses are kept",
-			zap.String("store", handle.describe()), zap.Strings("encrypted_with", a.sealer.KeyIDs()))
-		go a.probe(store.Engine, handle.describe())
+			zap.String("store", handle.Describe()), zap.Strings("encrypted_with", a.sealer.KeyIDs()))
+		go a.probe(store.Engine, handle.Describe())
 	}
 	a.warn()
 	return nil
@@ -190,10 +192,10 @@ func (a *App) Cleanup() error {
 	}
 	budgeted.remove(a)
 	for _, handle := range a.started {
-		store := handle.opened.Load()
-		store.forget(handle)
+		store := handle.Store()
+		store.RemoveConfiguration(handle)
 		if caddy.Exiting() {
-			store.leaveAtExit()
+			store.LeaveAtExit()
 		} else {
 			store.Leave()
 		}
@@ -214,9 +216,9 @@ func (a *App) drain() {
 	ctx, cancel := context.WithTimeout(context.Background(), limit)
 	defer cancel()
 	for _, handle := range a.started {
-		if err := handle.opened.Load().Drain(ctx); err != nil {
+		if err := handle.Store().Drain(ctx); err != nil {
 			a.logger.Error("the process exits with work undone",
-				zap.String("store", handle.describe()), zap.Error(err))
+				zap.String("store", handle.Describe()), zap.Error(err))
 		}
 	}
 }

@@ -16,6 +16,7 @@ import (
 	"github.com/caddy-dedup/caddy-dedup/internal/delivery"
 	"github.com/caddy-dedup/caddy-dedup/internal/engine"
 	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
+	"github.com/caddy-dedup/caddy-dedup/internal/openstores"
 	"github.com/caddy-dedup/caddy-dedup/internal/recording"
 )
 
@@ -47,7 +48,7 @@ type Handler struct {
 	readsJSON bool
 	releaseOn idempotency.StatusSet
 	headers   headerRules
-	store     *storeHandle
+	store     *openstores.Handle
 	encrypted bool
 	space     string
 	unknown   unknownPlaceholders
@@ -92,7 +93,7 @@ func (h *Handler) Provision(ctx caddy.Context) error {
 	h.store = app.use(h.store, duration(h.Timeout))
 	app.know(h)
 	keepConns(ctx)
-	return h.store.checkLease(duration(h.Lease))
+	return checkLease(h.store.Config, duration(h.Lease))
 }
 
 // ServeHTTP finds the request's key and does what the engine decides.
@@ -188,7 +189,7 @@ type refusal struct {
 // begin asks the engine. The store stays open for this request until it is left: a
 // configuration reload does not wait for requests.
 func (x *exchange) begin(request engine.Request) (engine.Decision, error) {
-	store, err := x.store.enter()
+	store, err := x.store.Enter()
 	if err != nil {
 		return engine.Refusal{Reason: engine.ReasonUnavailable, Err: err}, nil //nolint:nilerr // it is in the refusal
 	}

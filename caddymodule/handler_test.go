@@ -67,17 +67,17 @@ func serveWith(t testing.TB, global string, lines ...string) *site {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := &site{t: t, keys: app.started[0].opened.Load().Engine}
+	s := &site{t: t, keys: app.started[0].Store().Engine}
 	for _, server := range web.(*caddyhttp.App).Servers {
 		s.Server = httptest.NewServer(server)
 	}
-	store := app.started[0].opened.Load()
+	store := app.started[0].Store()
 	t.Cleanup(func() {
 		s.Close()
 		if err := app.Cleanup(); err != nil {
 			t.Error(err)
 		}
-		<-store.ended // the process has one memory store for all tests: the next begins anew
+		<-store.Gone() // the process has one memory store for all tests: the next begins anew
 	})
 	return s
 }
@@ -345,14 +345,11 @@ func TestSlowClientKeepsNoStoreOpen(t *testing.T) {
 				}
 			}()
 			for deadline := time.Now().Add(10 * time.Second); ; time.Sleep(10 * time.Millisecond) {
-				stores.mu.Lock()
 				users := 0
-				for _, o := range stores.open {
-					o.mu.Lock()
-					users += o.users
-					o.mu.Unlock()
+				for _, store := range stores.All() {
+					users += store.UsedBy() - 1 // it is in itself
+					store.Leave()
 				}
-				stores.mu.Unlock()
 				if runs.Load() == 1 && users == 1 { // the configuration
 					return
 				}

@@ -4,12 +4,14 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/caddy-dedup/caddy-dedup/internal/openstores"
 )
 
 // A lease outlasts three operations of a store that others share, and no word says
 // anything of stores that one process has to itself.
 func TestLeaseAndTheTimeoutOfItsStore(t *testing.T) {
-	redis := func(settings string) storeModule {
+	redis := func(settings string) openstores.Config {
 		t.Helper()
 		s, err := provisioned(t, settings)
 		if err != nil {
@@ -18,7 +20,7 @@ func TestLeaseAndTheTimeoutOfItsStore(t *testing.T) {
 		return s
 	}
 	for _, test := range []struct {
-		store storeModule
+		store openstores.Config
 		lease time.Duration
 		says  []string
 	}{
@@ -33,9 +35,9 @@ func TestLeaseAndTheTimeoutOfItsStore(t *testing.T) {
 		{redis(`{"timeout": "11s"}`), 30 * time.Second, []string{"lease: 30s", "timeout of 11s", "at least 33s", "at most 10s"}},
 		{redis(`{"timeout": "36500d"}`), 30 * time.Second, []string{"lease: 30s", "at most 10s"}},
 	} {
-		err := (&storeHandle{config: test.store}).checkLease(test.lease)
+		err := checkLease(test.store, test.lease)
 		if (err == nil) != (test.says == nil) {
-			t.Errorf("%s with a lease of %s: %v", test.store.describe(), test.lease, err)
+			t.Errorf("%s with a lease of %s: %v", test.store.Describe(), test.lease, err)
 			continue
 		}
 		for _, part := range test.says {

@@ -17,6 +17,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
+	"github.com/caddy-dedup/caddy-dedup/internal/openstores"
 	"github.com/caddy-dedup/caddy-dedup/internal/store/redis"
 )
 
@@ -313,7 +314,7 @@ func (t *RedisTLS) config() (*tls.Config, error) {
 }
 
 // poolKey hashes the settings: they hold passwords.
-func (s *RedisStore) poolKey() string {
+func (s *RedisStore) PoolKey() string {
 	o := s.options
 	settings, err := json.Marshal([]any{
 		o.Addresses, o.Username, o.Password, o.DB, s.tls, o.TLS != nil,
@@ -332,17 +333,22 @@ type redisTuning struct {
 	waitReplicas int
 }
 
-func (s *RedisStore) tuning() any { return redisTuning{s.options.Timeout, s.options.WaitReplicas} }
+// Tuning implements [openstores.Config].
+func (s *RedisStore) Tuning() any { return redisTuning{s.options.Timeout, s.options.WaitReplicas} }
 
-func (s *RedisStore) describe() string {
+// Describe implements [openstores.Config].
+func (s *RedisStore) Describe() string {
 	return fmt.Sprintf("%s, database %d, prefix %s", s.options, s.options.DB, s.options.Prefix)
 }
 
-func (s *RedisStore) operationTimeout() time.Duration { return s.options.Timeout }
+// OperationTimeout implements [openstores.Config].
+func (s *RedisStore) OperationTimeout() time.Duration { return s.options.Timeout }
 
-func (s *RedisStore) shared() bool { return true }
+// Shared implements [openstores.Config].
+func (s *RedisStore) Shared() bool { return true }
 
-func (s *RedisStore) open(logger *zap.Logger) (idempotency.Store, error) {
+// Open implements [openstores.Config].
+func (s *RedisStore) Open(logger *zap.Logger) (idempotency.Store, error) {
 	options := s.options
 	options.Logger = logger
 	return redis.Open(options)
@@ -350,5 +356,5 @@ func (s *RedisStore) open(logger *zap.Logger) (idempotency.Store, error) {
 
 var (
 	_ caddy.Provisioner = (*RedisStore)(nil)
-	_ storeModule       = (*RedisStore)(nil)
+	_ openstores.Config = (*RedisStore)(nil)
 )

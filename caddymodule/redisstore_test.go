@@ -14,6 +14,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
+	"github.com/caddy-dedup/caddy-dedup/internal/openstores"
 	"github.com/caddy-dedup/caddy-dedup/internal/redistest"
 )
 
@@ -30,7 +31,7 @@ func provisioned(t *testing.T, settings string) (*RedisStore, error) {
 // claimOnce opens the store and claims a key in it.
 func claimOnce(t *testing.T, s *RedisStore) error {
 	t.Helper()
-	store, err := s.open(zap.NewNop())
+	store, err := s.Open(zap.NewNop())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -78,7 +79,7 @@ func TestRedisPasswordsFromPlaceholders(t *testing.T) {
 		if err = claimOnce(t, s); (err == nil) != (test.want == "") || err != nil && !strings.Contains(err.Error(), test.want) {
 			t.Errorf("%s: %v; want %q", test.settings, err, test.want)
 		}
-		texts := s.poolKey() + s.describe()
+		texts := s.PoolKey() + s.Describe()
 		if err != nil {
 			texts += err.Error()
 		}
@@ -102,7 +103,7 @@ func TestRedisCertificatesAreReplaced(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	store, err := s.open(zap.NewNop())
+	store, err := s.Open(zap.NewNop())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -183,10 +184,10 @@ func TestRedisPoolKeys(t *testing.T) {
 		if err != nil {
 			t.Fatalf("%s: %v", settings, err)
 		}
-		if other, taken := seen[s.poolKey()]; taken {
+		if other, taken := seen[s.PoolKey()]; taken {
 			t.Errorf("%s and %s share their place in the pool", settings, other)
 		}
-		seen[s.poolKey()] = settings
+		seen[s.PoolKey()] = settings
 	}
 	t.Setenv("TEST_REDIS_PREFIX", "a")
 	for what, settings := range map[string]string{
@@ -197,7 +198,7 @@ func TestRedisPoolKeys(t *testing.T) {
 		"a number of replicas and none":       `{"addresses": ["a:1"], "wait_replicas": 1}`,
 	} {
 		same, err := provisioned(t, settings)
-		if err != nil || seen[same.poolKey()] == "" {
+		if err != nil || seen[same.PoolKey()] == "" {
 			t.Errorf("%s are two stores: %v", what, err)
 		}
 	}
@@ -229,5 +230,30 @@ func TestRedisSettingsThatExcludeEachOther(t *testing.T) {
 		if _, err := provisioned(t, settings); err == nil || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "s3cret") {
 			t.Errorf("%s: %v; want %q", settings, err, want)
 		}
+	}
+}
+
+// Two handlers of one configuration may use one Redis under different settings: each
+// has it open in its own way, and after a reload again.
+func TestOneRedisUnderTwoTunings(t *testing.T) {
+	keys := func(settings ...string) (keys []string) {
+		app := new(App)
+		for _, text := range settings {
+			config, err := provisioned(t, text)
+			if err != nil {
+				t.Fatal(err)
+			}
+			handle := app.use(&openstores.Handle{Config: config, Key: config.PoolKey()}, 0)
+			keys = append(keys, app.use(handle, 0).Key)
+		}
+		return keys
+	}
+	const plain, safe, slow = `{}`, `{"wait_replicas": 1}`, `{"timeout": "2s"}`
+	got := keys(plain, safe, plain, slow, safe)
+	if got[0] != got[2] || got[1] != got[4] || got[0] == got[1] || got[1] == got[3] || got[0] == got[3] {
+		t.Errorf("the keys are %q", got)
+	}
+	if again := keys(slow, plain, safe); again[0] != got[0] || again[1] != got[1] || again[2] != got[3] {
+		t.Errorf("after a reload the keys are %q, want %q", again, got)
 	}
 }

@@ -33,7 +33,7 @@ func (a *App) warn() {
 		}
 		if h.StoreErrors == storeErrorsPass {
 			a.logger.Warn("store_errors pass: while the store fails, requests pass unprotected and duplicates run",
-				append(facts, zap.String("store", h.store.describe()))...)
+				append(facts, zap.String("store", h.store.Describe()))...)
 		}
 		if at.behindOther {
 			a.logger.Warn("two dedup handlers follow each other on one route: each request passes both, and the first "+

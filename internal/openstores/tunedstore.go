@@ -1,4 +1,4 @@
-package caddymodule
+package openstores
 
 import (
 	"context"
@@ -13,7 +13,7 @@ import (
 )
 
 // tunedStore is a store that is used under other settings from one operation to the
-// next, such as with another timeout ([storeModule.tuning]). It opens the store anew,
+// next, such as with another timeout ([Config.Tuning]). It opens the store anew,
 // and closes the one before when its last operation has ended. All that a process has
 // still to write lies in the engine, which stays. A store that is in this process must
 // not be opened twice, and has no such settings.
@@ -55,27 +55,27 @@ type replicating interface{ Unreplicated() int64 }
 var _ idempotency.Store = (*tunedStore)(nil)
 
 // openStoreOf opens the store of a configuration.
-func openStoreOf(config storeModule, logger *zap.Logger) (idempotency.Store, error) {
-	if config.tuning() == nil {
-		return config.open(logger)
+func openStoreOf(config Config, logger *zap.Logger) (idempotency.Store, error) {
+	if config.Tuning() == nil {
+		return config.Open(logger)
 	}
 	s := new(tunedStore)
 	return s, s.tune(config, logger)
 }
 
 // tune uses the store under the tuning of a configuration from now on.
-func (s *tunedStore) tune(config storeModule, logger *zap.Logger) error {
+func (s *tunedStore) tune(config Config, logger *zap.Logger) error {
 	s.mu.RLock()
 	before := s.current
 	s.mu.RUnlock()
-	if before != nil && before.tuning == config.tuning() {
+	if before != nil && before.tuning == config.Tuning() {
 		return nil
 	}
-	store, err := config.open(logger)
+	store, err := config.Open(logger)
 	if err != nil {
 		return err
 	}
-	next := &tuned{Store: store, tuning: config.tuning(), only: make(chan struct{})}
+	next := &tuned{Store: store, tuning: config.Tuning(), only: make(chan struct{})}
 	takeOver := func() {}
 	if heir, ok := store.(successor); ok && before != nil {
 		takeOver = heir.Succeed(before.Store)
@@ -95,7 +95,7 @@ func (s *tunedStore) tune(config storeModule, logger *zap.Logger) error {
 		before.operations.Wait()
 		takeOver()
 		if err := before.close(); err != nil {
-			logger.Error("closing the store", zap.String("store", config.describe()), zap.Error(err))
+			logger.Error("closing the store", zap.String("store", config.Describe()), zap.Error(err))
 		}
 		s.forget(before)
 	})

@@ -1,4 +1,4 @@
-package caddymodule
+package openstores
 
 import (
 	"context"
@@ -13,6 +13,7 @@ import (
 	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
 	"github.com/caddy-dedup/caddy-dedup/internal/redistest"
 	"github.com/caddy-dedup/caddy-dedup/internal/store/memory"
+	"github.com/caddy-dedup/caddy-dedup/internal/store/redis"
 )
 
 // server is a memory store that many connections share, each with a timeout.
@@ -56,10 +57,10 @@ type tunedModule struct {
 	timeout time.Duration
 }
 
-func (m *tunedModule) tuning() any                     { return m.timeout }
-func (m *tunedModule) operationTimeout() time.Duration { return m.timeout }
+func (m *tunedModule) Tuning() any                     { return m.timeout }
+func (m *tunedModule) OperationTimeout() time.Duration { return m.timeout }
 
-func (m *tunedModule) open(*zap.Logger) (idempotency.Store, error) {
+func (m *tunedModule) Open(*zap.Logger) (idempotency.Store, error) {
 	c := &connection{Store: m.server, server: m.server, timeout: m.timeout}
 	m.server.opened = append(m.server.opened, c)
 	return c, nil
@@ -71,9 +72,9 @@ func TestTimeoutOfAnOpenStoreChanges(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		shared := &server{Store: memory.New(1 << 20)}
 		defer func() { _ = shared.Store.Close() }()
-		handle := func(timeout time.Duration) *storeHandle {
+		handle := func(timeout time.Duration) *Handle {
 			m := &tunedModule{server: shared, timeout: timeout}
-			return &storeHandle{config: m, key: t.Name(), logger: zap.NewNop(), settings: engine.Settings{Timeout: timeout}}
+			return &Handle{Stores: stores, Config: m, Key: t.Name(), Logger: zap.NewNop(), Settings: engine.Settings{Timeout: timeout}}
 		}
 		impatient, patient := handle(time.Second), handle(3*time.Second)
 		store := started(t, impatient)
@@ -220,16 +221,26 @@ func TestTunedStoreCountsWhatIsNotReplicated(t *testing.T) {
 	counts(13)
 }
 
+// redisModule opens a Redis store with a timeout.
+type redisModule struct {
+	countedModule
+	address string
+	timeout time.Duration
+}
+
+func (m *redisModule) Tuning() any                     { return m.timeout }
+func (m *redisModule) OperationTimeout() time.Duration { return m.timeout }
+
+func (m *redisModule) Open(logger *zap.Logger) (idempotency.Store, error) {
+	return redis.Open(redis.Options{Addresses: []string{m.address}, Prefix: redis.DefaultPrefix, Timeout: m.timeout, Logger: logger})
+}
+
 // Somebody waits for a run elsewhere while Redis is opened with another timeout, and
 // again with another one before the first is closed. The end of the run still wakes.
 func TestTunedRedisWakesWhoWaitedBefore(t *testing.T) {
-	redis := redistest.Start(t)
-	open := func(timeout string) *tunedStore {
-		config, err := provisioned(t, `{"addresses": ["`+redis.Addr+`"], "timeout": "`+timeout+`"}`)
-		if err != nil {
-			t.Fatal(err)
-		}
-		store, err := openStoreOf(config, zap.NewNop())
+	server := redistest.Start(t)
+	open := func(timeout time.Duration) *tunedStore {
+		store, err := openStoreOf(&redisModule{address: server.Addr, timeout: timeout}, zap.NewNop())
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -240,7 +251,7 @@ func TestTunedRedisWakesWhoWaitedBefore(t *testing.T) {
 		})
 		return store.(*tunedStore)
 	}
-	owner, store := open("10s"), open("10s")
+	owner, store := open(10*time.Second), open(10*time.Second)
 	woken := make(chan idempotency.Key, 10)
 	defer store.Subscribe(func(key idempotency.Key) { woken <- key })()
 	claim := idempotency.Claim{Key: idempotency.Identity{ID: "a"}.Key(), Token: "1", Terms: someKey("a").Policy.Terms}
@@ -254,12 +265,8 @@ func TestTunedRedisWakesWhoWaitedBefore(t *testing.T) {
 		t.Fatalf("the second claim: %+v, %v", found, err)
 	}
 	under := store.begin() // an operation keeps the first one open
-	for _, timeout := range []string{"11s", "12s"} {
-		config, err := provisioned(t, `{"addresses": ["`+redis.Addr+`"], "timeout": "`+timeout+`"}`)
-		if err == nil {
-			err = store.tune(config, zap.NewNop())
-		}
-		if err != nil {
+	for _, timeout := range []time.Duration{11 * time.Second, 12 * time.Second} {
+		if err := store.tune(&redisModule{address: server.Addr, timeout: timeout}, zap.NewNop()); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -276,30 +283,5 @@ func TestTunedRedisWakesWhoWaitedBefore(t *testing.T) {
 		}
 	case <-time.After(30 * time.Second):
 		t.Error("not woken")
-	}
-}
-
-// Two handlers of one configuration may use one Redis under different settings: each
-// has it open in its own way, and after a reload again.
-func TestOneRedisUnderTwoTunings(t *testing.T) {
-	keys := func(settings ...string) (keys []string) {
-		app := new(App)
-		for _, text := range settings {
-			config, err := provisioned(t, text)
-			if err != nil {
-				t.Fatal(err)
-			}
-			handle := app.use(&storeHandle{config: config, key: config.poolKey()}, 0)
-			keys = append(keys, app.use(handle, 0).key)
-		}
-		return keys
-	}
-	const plain, safe, slow = `{}`, `{"wait_replicas": 1}`, `{"timeout": "2s"}`
-	got := keys(plain, safe, plain, slow, safe)
-	if got[0] != got[2] || got[1] != got[4] || got[0] == got[1] || got[1] == got[3] || got[0] == got[3] {
-		t.Errorf("the keys are %q", got)
-	}
-	if again := keys(slow, plain, safe); again[0] != got[0] || again[1] != got[1] || again[2] != got[3] {
-		t.Errorf("after a reload the keys are %q, want %q", again, got)
 	}
 }

@@ -1,10 +1,8 @@
-package caddymodule
+package openstores
 
 import (
 	"context"
 	"errors"
-	"os"
-	"path/filepath"
 	"slices"
 	"sync/atomic"
 	"testing"
@@ -19,6 +17,9 @@ import (
 	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
 	"github.com/caddy-dedup/caddy-dedup/internal/store/memory"
 )
+
+// stores are the stores that tests open.
+var stores = NewSet(func() error { return nil })
 
 // countedStore is a memory store that tells what is done with it.
 type countedStore struct {
@@ -57,13 +58,13 @@ type countedModule struct {
 	store  atomic.Pointer[countedStore]
 }
 
-func (m *countedModule) poolKey() string                 { return m.key }
-func (m *countedModule) tuning() any                     { return nil }
-func (m *countedModule) describe() string                { return "counted store" }
-func (m *countedModule) operationTimeout() time.Duration { return time.Second }
-func (m *countedModule) shared() bool                    { return false }
+func (m *countedModule) PoolKey() string                 { return m.key }
+func (m *countedModule) Tuning() any                     { return nil }
+func (m *countedModule) Describe() string                { return "counted store" }
+func (m *countedModule) OperationTimeout() time.Duration { return time.Second }
+func (m *countedModule) Shared() bool                    { return false }
 
-func (m *countedModule) open(*zap.Logger) (idempotency.Store, error) {
+func (m *countedModule) Open(*zap.Logger) (idempotency.Store, error) {
 	m.opened.Add(1)
 	if m.opens != nil {
 		<-m.opens
@@ -77,16 +78,16 @@ func (m *countedModule) open(*zap.Logger) (idempotency.Store, error) {
 }
 
 // handleOf is the handle of one configuration.
-func (m *countedModule) handleOf(limit int, logger *zap.Logger) *storeHandle {
-	return &storeHandle{
-		config: m, key: m.key, logger: logger,
-		settings: engine.Settings{Limits: engine.Limits{InFlight: limit}}, memoryLimit: int64(limit) << 20,
+func (m *countedModule) handleOf(limit int, logger *zap.Logger) *Handle {
+	return &Handle{
+		Stores: stores, Config: m, Key: m.key, Logger: logger,
+		Settings: engine.Settings{Limits: engine.Limits{InFlight: limit}}, MemoryLimit: int64(limit) << 20,
 	}
 }
 
-func mustEnter(t *testing.T, h *storeHandle) *openStore {
+func mustEnter(t *testing.T, h *Handle) *Store {
 	t.Helper()
-	store, err := h.enter()
+	store, err := h.Enter()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -94,17 +95,17 @@ func mustEnter(t *testing.T, h *storeHandle) *openStore {
 }
 
 // started enters a configuration as its start does.
-func started(t *testing.T, h *storeHandle) *openStore {
+func started(t *testing.T, h *Handle) *Store {
 	t.Helper()
 	store := mustEnter(t, h)
-	store.configure(h)
+	store.AddConfiguration(h)
 	return store
 }
 
 // cleanedUp takes a configuration out as its cleanup does.
-func cleanedUp(h *storeHandle) {
+func cleanedUp(h *Handle) {
 	store := h.opened.Load()
-	store.forget(h)
+	store.RemoveConfiguration(h)
 	store.Leave()
 }
 
@@ -116,7 +117,7 @@ func someKey(id string) engine.Request {
 }
 
 // begin begins a run that must be allowed.
-func begin(t *testing.T, store *openStore, id string) *engine.Run {
+func begin(t *testing.T, store *Store, id string) *engine.Run {
 	t.Helper()
 	d, err := store.Begin(t.Context(), someKey(id))
 	run, ok := d.(*engine.Run)
@@ -190,11 +191,11 @@ func TestSettingsOfTheOldestConfigurationCount(t *testing.T) {
 // Keys of a delivery ID are looked for in the namespaces of all configurations that run.
 func TestNamespacesOfAllConfigurations(t *testing.T) {
 	m := &countedModule{key: t.Name()}
-	var store *openStore
-	var handles []*storeHandle
+	var store *Store
+	var handles []*Handle
 	for _, namespace := range []string{"old", "new", "new"} {
 		h := m.handleOf(1, zap.NewNop())
-		h.namespace = namespace
+		h.Namespace = namespace
 		store = started(t, h)
 		handles = append(handles, h)
 	}
@@ -260,10 +261,10 @@ func TestStoreIsClosedAfterItsLastWork(t *testing.T) {
 func TestOpeningAStoreKeepsNobodyElseWaiting(t *testing.T) {
 	slow := &countedModule{key: t.Name() + " slow", opens: make(chan struct{})}
 	other := &countedModule{key: t.Name() + " other"}
-	entered := make(chan *openStore)
+	entered := make(chan *Store)
 	for range 2 {
 		go func() {
-			store, _ := slow.handleOf(1, zap.NewNop()).enter()
+			store, _ := slow.handleOf(1, zap.NewNop()).Enter()
 			entered <- store
 		}()
 	}
@@ -271,7 +272,7 @@ func TestOpeningAStoreKeepsNobodyElseWaiting(t *testing.T) {
 		time.Sleep(time.Millisecond)
 	}
 	store := started(t, other.handleOf(1, zap.NewNop()))
-	for _, open := range stores.all() { // as the admin API does
+	for _, open := range stores.All() { // as the admin API does
 		if open.key == slow.key {
 			t.Error("a store that is being opened is looked at")
 		}
@@ -293,7 +294,7 @@ func TestStoreThatDoesNotOpen(t *testing.T) {
 	m := &countedModule{key: t.Name(), err: errors.New("it is damaged")}
 	h := m.handleOf(1, zap.NewNop())
 	for range 2 {
-		if _, err := h.enter(); !errors.Is(err, m.err) {
+		if _, err := h.Enter(); !errors.Is(err, m.err) {
 			t.Errorf("got %v", err)
 		}
 	}
@@ -303,52 +304,6 @@ func TestStoreThatDoesNotOpen(t *testing.T) {
 	<-store.ended
 	if n := m.opened.Load(); n != 3 {
 		t.Errorf("opened %d times, want 3: a failure is no reason not to try again", n)
-	}
-}
-
-// A path and its links are one store.
-func TestRealPath(t *testing.T) {
-	dir, err := filepath.EvalSymlinks(t.TempDir())
-	if err != nil {
-		t.Fatal(err)
-	}
-	at := func(elements ...string) string { return filepath.Join(append([]string{dir}, elements...)...) }
-	link := func(target, name string) {
-		t.Helper()
-		if err := os.Symlink(target, name); err != nil {
-			t.Skip("no symbolic links here:", err)
-		}
-	}
-	for _, made := range []string{"data", "other"} {
-		if err := os.Mkdir(at(made), 0o700); err != nil {
-			t.Fatal(err)
-		}
-	}
-	if err := os.Mkdir(at("data", "dedup"), 0o700); err != nil {
-		t.Fatal(err)
-	}
-	link(at("data"), at("current"))
-	link("data", at("relative"))
-	link(at("data", "dedup"), at("other", "linked"))
-	link("../data/later", at("other", "dangling"))
-	link("loop", at("loop"))
-	for path, want := range map[string]string{
-		at("data", "dedup"):                   at("data", "dedup"),
-		at("current", "dedup"):                at("data", "dedup"),
-		at("relative", "dedup"):               at("data", "dedup"),
-		at("other", "linked"):                 at("data", "dedup"),
-		at("other", "dangling"):               at("data", "later"),
-		at("current", "not", "there", "x"):    at("data", "not", "there", "x"),
-		at("other", "..", "current", "dedup"): at("data", "dedup"),
-		at("loop"):                            at("loop"),
-	} {
-		if got := realPath(path); got != want {
-			t.Errorf("%s is %s, want %s", path, got, want)
-		}
-		one, two := &FileStore{Path: path}, &FileStore{Path: want}
-		if one.poolKey() != two.poolKey() {
-			t.Errorf("%s and %s are two stores", path, want)
-		}
 	}
 }
 
@@ -380,7 +335,7 @@ type awayModule struct {
 	away *awayStore
 }
 
-func (m *awayModule) open(*zap.Logger) (idempotency.Store, error) { return m.away, nil }
+func (m *awayModule) Open(*zap.Logger) (idempotency.Store, error) { return m.away, nil }
 
 // While a store waits for a claim in doubt, to be closed then, its configuration comes
 // back, a run's end cannot be stored, and the configuration goes again: the store is
@@ -388,8 +343,8 @@ func (m *awayModule) open(*zap.Logger) (idempotency.Store, error) { return m.awa
 func TestStoreIsNotClosedWithAnUnstoredEnd(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := &awayModule{away: &awayStore{countedStore: &countedStore{Store: memory.New(1 << 20)}}}
-		handle := func() *storeHandle {
-			return &storeHandle{config: m, key: t.Name(), logger: zap.NewNop(), memoryLimit: 1 << 20}
+		handle := func() *Handle {
+			return &Handle{Stores: stores, Config: m, Key: t.Name(), Logger: zap.NewNop(), MemoryLimit: 1 << 20}
 		}
 		first := handle()
 		store := started(t, first)

@@ -1,4 +1,6 @@
-package caddymodule
+// Package openstores has the stores that are open in a process, each with its engine, for
+// as long as a configuration or a request uses it. It knows nothing of Caddy.
+package openstores
 
 import (
 	"context"
@@ -16,11 +18,12 @@ import (
 	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
 )
 
-// openStore is a store that is open in this process, with its engine. All
+// Store is a store that is open in this process, with its engine. All
 // configurations that name the same store share it: a run that an old one has
 // begun and a duplicate under the new one meet in the same engine.
-type openStore struct {
+type Store struct {
 	*engine.Engine
+	set   *Set
 	key   string
 	name  string // for people
 	store idempotency.Store
@@ -36,19 +39,19 @@ type openStore struct {
 	users int
 	// configurations are those that use the store, the oldest first. Its settings
 	// count: a new configuration that fails to start has changed nothing.
-	configurations []*storeHandle
+	configurations []*Handle
 	finishing      bool // somebody waits for the last work, to close the store
 	closed         bool
 }
 
 // Key returns the store's key, which is the same for settings that mean the same store.
-func (o *openStore) Key() string { return o.key }
+func (o *Store) Key() string { return o.key }
 
 // Name says to people which store it is.
-func (o *openStore) Name() string { return o.name }
+func (o *Store) Name() string { return o.name }
 
 // enter reports false where the store is closed already.
-func (o *openStore) enter() bool {
+func (o *Store) enter() bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if o.closed {
@@ -61,7 +64,7 @@ func (o *openStore) enter() bool {
 // Leave ends a use of the store. After the last one it is closed, in the
 // background, when nothing is left to do: no run, no response to be stored, no
 // claim to be withdrawn.
-func (o *openStore) Leave() {
+func (o *Store) Leave() {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	o.users--
@@ -71,8 +74,8 @@ func (o *openStore) Leave() {
 	}
 }
 
-// leaveAtExit is [openStore.Leave] for a process that exits: it has waited already.
-func (o *openStore) leaveAtExit() {
+// LeaveAtExit is [Store.Leave] for a process that exits: it has waited already.
+func (o *Store) LeaveAtExit() {
 	o.mu.Lock()
 	o.users--
 	last := o.users == 0 && !o.finishing
@@ -85,9 +88,19 @@ func (o *openStore) leaveAtExit() {
 	}
 }
 
+// UsedBy returns how many configurations and requests have entered and not left.
+func (o *Store) UsedBy() int {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.users
+}
+
+// Gone is closed when the store is.
+func (o *Store) Gone() <-chan struct{} { return o.ended }
+
 // finish closes the store when nothing is left to do, or the context ends, unless
 // somebody has entered again by then.
-func (o *openStore) finish(ctx context.Context) {
+func (o *Store) finish(ctx context.Context) {
 	for !o.mayClose(ctx) {
 		if !o.mustFinish() {
 			return
@@ -97,13 +110,13 @@ func (o *openStore) finish(ctx context.Context) {
 	if err := o.Close(); err != nil {
 		o.log.logger.Error("closing the store", zap.String("store", o.name), zap.Error(err))
 	}
-	stores.remove(o)
+	o.set.remove(o)
 	close(o.ended)
 }
 
 // mayClose marks the store as closed, so that nobody enters any more, if nobody is in
 // and nothing is left to do.
-func (o *openStore) mayClose(ctx context.Context) bool {
+func (o *Store) mayClose(ctx context.Context) bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	o.closed = o.closed || o.users == 0 && (o.Idle() || ctx.Err() != nil)
@@ -112,82 +125,88 @@ func (o *openStore) mayClose(ctx context.Context) bool {
 
 // mustFinish reports whether the store is still without users. Else the next one that
 // leaves as the last finishes it.
-func (o *openStore) mustFinish() bool {
+func (o *Store) mustFinish() bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	o.finishing = o.users == 0
 	return o.finishing
 }
 
-// configure adds a configuration to those that use the store.
-func (o *openStore) configure(h *storeHandle) {
+// AddConfiguration adds a configuration to those that use the store.
+func (o *Store) AddConfiguration(h *Handle) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	o.configurations = append(o.configurations, h)
 	o.applyLocked()
 }
 
-// forget takes a configuration out of those that use the store: the next one's
+// RemoveConfiguration takes a configuration out of those that use the store: the next one's
 // settings count from now on.
-func (o *openStore) forget(h *storeHandle) {
+func (o *Store) RemoveConfiguration(h *Handle) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	o.configurations = slices.DeleteFunc(o.configurations, func(other *storeHandle) bool { return other == h })
+	o.configurations = slices.DeleteFunc(o.configurations, func(other *Handle) bool { return other == h })
 	o.applyLocked()
 }
 
 // Namespaces returns those of the configurations that use the store: what the keys of a
 // delivery ID begin with depends on them.
-func (o *openStore) Namespaces() []string {
+func (o *Store) Namespaces() []string {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	var names []string
 	for _, h := range o.configurations {
-		if !slices.Contains(names, h.namespace) {
-			names = append(names, h.namespace)
+		if !slices.Contains(names, h.Namespace) {
+			names = append(names, h.Namespace)
 		}
 	}
 	return names
 }
 
 // applyLocked gives engine, store and log the settings that count.
-func (o *openStore) applyLocked() {
+func (o *Store) applyLocked() {
 	if len(o.configurations) == 0 {
 		return
 	}
 	h := o.configurations[0]
-	o.Configure(h.settings)
-	o.log.moveTo(h.logger)
+	o.Configure(h.Settings)
+	o.log.moveTo(h.Logger)
 	if tuned, ok := o.store.(*tunedStore); ok {
-		if err := tuned.tune(h.config, o.log.logger); err != nil {
+		if err := tuned.tune(h.Config, o.log.logger); err != nil {
 			o.log.logger.Error("the store does not open with its new settings, and goes on with the old ones", zap.String("store", o.name), zap.Error(err))
 		}
 	}
 	if limited, ok := o.store.(interface{ SetLimit(bytes int64) }); ok {
-		limited.SetLimit(h.memoryLimit)
+		limited.SetLimit(h.MemoryLimit)
 	}
 }
 
-// storeSet are the stores that are open in this process. It is not Caddy's
+// Set are the stores that are open in this process. It is not Caddy's
 // UsagePool: that one forgets a value before it is closed, so that a store's
 // directory could be opened while it is still locked; and who looks through it waits for
 // whatever is being opened.
-type storeSet struct {
+type Set struct {
+	room func() error
+
 	mu   sync.Mutex
-	open map[string]*openStore
+	open map[string]*Store
 }
 
-var stores = storeSet{open: make(map[string]*openStore)}
+// NewSet returns a set without a store. room returns an error while nothing is to
+// begin, as [engine.Options] has it.
+func NewSet(room func() error) *Set {
+	return &Set{room: room, open: make(map[string]*Store)}
+}
 
 // enter returns the store that a handle means, entered, and opens it if need be.
 // Opening one store keeps nobody waiting who wants another.
-func (s *storeSet) enter(h *storeHandle) (*openStore, error) {
+func (s *Set) enter(h *Handle) (*Store, error) {
 	for {
 		s.mu.Lock()
-		o, ok := s.open[h.key]
+		o, ok := s.open[h.Key]
 		if !ok {
-			o = &openStore{key: h.key, name: h.describe(), users: 1, tried: make(chan struct{}), ended: make(chan struct{})}
-			s.open[h.key] = o
+			o = &Store{set: s, key: h.Key, name: h.Describe(), users: 1, tried: make(chan struct{}), ended: make(chan struct{})}
+			s.open[h.Key] = o
 		}
 		s.mu.Unlock()
 		switch {
@@ -203,24 +222,24 @@ func (s *storeSet) enter(h *storeHandle) (*openStore, error) {
 }
 
 // start opens a store that others may wait for already.
-func (s *storeSet) start(o *openStore, h *storeHandle) {
+func (s *Set) start(o *Store, h *Handle) {
 	defer close(o.tried)
-	o.log = newMovableLog(h.logger)
-	if o.store, o.err = openStoreOf(h.config, o.log.logger); o.err != nil {
+	o.log = newMovableLog(h.Logger)
+	if o.store, o.err = openStoreOf(h.Config, o.log.logger); o.err != nil {
 		s.remove(o)
 		return
 	}
 	o.Engine = engine.New(o.store, engine.Options{
-		Timeout:        h.config.operationTimeout(),
+		Timeout:        h.Config.OperationTimeout(),
 		Logger:         o.log.logger,
 		NewToken:       rand.Text,
 		NewExecutionID: newExecutionID,
-		Room:           buffered.Busy,
+		Room:           s.room,
 	})
-	o.Configure(h.settings) // until a configuration has started with it
+	o.Configure(h.Settings) // until a configuration has started with it
 }
 
-func (s *storeSet) remove(o *openStore) {
+func (s *Set) remove(o *Store) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.open[o.key] == o {
@@ -228,11 +247,11 @@ func (s *storeSet) remove(o *openStore) {
 	}
 }
 
-// all returns the stores that are open now, entered, in a stable order.
-func (s *storeSet) all() []*openStore {
+// All returns the stores that are open now, entered, in a stable order.
+func (s *Set) All() []*Store {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	var all []*openStore
+	var all []*Store
 	for _, o := range s.open {
 		select {
 		case <-o.tried:
@@ -242,7 +261,7 @@ func (s *storeSet) all() []*openStore {
 		default: // it is being opened
 		}
 	}
-	slices.SortFunc(all, func(a, b *openStore) int { return strings.Compare(a.key, b.key) })
+	slices.SortFunc(all, func(a, b *Store) int { return strings.Compare(a.key, b.key) })
 	return all
 }
 

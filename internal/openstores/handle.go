@@ -1,0 +1,71 @@
+package openstores
+
+import (
+	"fmt"
+	"sync/atomic"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/caddy-dedup/caddy-dedup/internal/engine"
+	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
+)
+
+// Config is what opens a store, as a configuration has it.
+type Config interface {
+	// PoolKey is the same for settings that mean the same store. It shows no
+	// secret.
+	PoolKey() string
+	// Tuning are the settings that can change while the store is open; they are not
+	// part of PoolKey. It can be compared, and is nil for a store that has none.
+	Tuning() any
+	// Describe says to people which store it is.
+	Describe() string
+	// OperationTimeout limits one operation of the store.
+	OperationTimeout() time.Duration
+	// Shared says that other processes may use the store too. They can take over what
+	// this one is slow to renew.
+	Shared() bool
+	// Open opens the store.
+	Open(logger *zap.Logger) (idempotency.Store, error)
+}
+
+// Handle gives one configuration and its requests access to a store.
+type Handle struct {
+	// Stores are those among which the store is, and Config opens it.
+	Stores *Set
+	Config Config
+	// Key is the same for handles that mean the same store.
+	Key    string
+	Logger *zap.Logger
+	// Settings are those of the store's engine.
+	Settings engine.Settings
+	// Namespace is that of the configuration's keys.
+	Namespace string
+	// MemoryLimit is that of a memory store, in bytes.
+	MemoryLimit int64
+
+	opened atomic.Pointer[Store]
+}
+
+// Describe says to people which store it is.
+func (h *Handle) Describe() string { return h.Config.Describe() }
+
+// Store returns the store that was entered last, nil before the first time.
+func (h *Handle) Store() *Store { return h.opened.Load() }
+
+// Enter returns the store, which it opens if need be; the error is that of opening it. Who has entered keeps it
+// open until it leaves. The handle's configuration is in from its start to its
+// cleanup, so that a request finds it open; a request of a configuration that is
+// gone already may open it once more.
+func (h *Handle) Enter() (*Store, error) {
+	if store := h.opened.Load(); store != nil && store.enter() {
+		return store, nil
+	}
+	store, err := h.Stores.enter(h)
+	if err != nil {
+		return nil, fmt.Errorf("opening the %s: %w", h.Describe(), err)
+	}
+	h.opened.Store(store)
+	return store, nil
+}
