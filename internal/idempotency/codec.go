@@ -1,163 +1,164 @@
 package idempotency
 
 import (
-	"bytes"
 	"encoding/binary"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"slices"
-	"unicode/utf8"
 
 	"github.com/cespare/xxhash/v2"
 )
 
-// The form of a stored record or response, the same in every store:
+// The stored form of records and responses, the same in every store. A record is
 //
-//	magic and version | checksum, 8 bytes | length of the head, 4 bytes | head, JSON | body
+//	magic and version, 4 bytes | checksum, 8 bytes | fields
 //
-// The checksum covers everything after it. It also covers the key, and for a
-// response the token of the run: a value that damage has moved to another key or
-// token has a wrong checksum there.
+// and a response
+//
+//	magic and version, 4 bytes | checksum, 8 bytes | length of the fields, 4 bytes | fields | body
+//
+// The checksum covers what follows it, without the body. The last of a response's
+// fields are the length and the checksum of its body, so that a store can keep the
+// body elsewhere. The checksum also covers the key, and for a response the token of
+// the run: a value that damage has moved to another key or token has a wrong checksum
+// there.
+//
+// Numbers of a fixed size are big-endian. All other numbers are varints, as
+// encoding/binary writes them.
 const (
-	recordMagic   = "dedup-rec\x01"
-	responseMagic = "dedup-rsp\x01"
+	recordMagic   = "ddr\x02"
+	responseMagic = "dda\x02"
 )
 
 const (
-	checksumSize   = 8
-	headLengthSize = 4
+	magicSize    = len(recordMagic)
+	checksumSize = 8
+	frameSize    = magicSize + checksumSize
+	lengthSize   = 4
 )
 
-// EncodeRecord returns the stored form of a key's record.
-func EncodeRecord(key Key, r *Record) []byte {
-	return encode(recordMagic, recordOwner(key), r, nil)
+var errCutOff = errors.New("it is cut off")
+
+// beginFrame appends magic and room for the checksum.
+func beginFrame(dst []byte, magic string) []byte {
+	dst = append(dst, magic...)
+	return append(dst, make([]byte, checksumSize)...)
 }
 
-// DecodeRecord reads what [EncodeRecord] wrote for the same key.
-func DecodeRecord(key Key, stored []byte) (*Record, error) {
-	r := new(Record)
-	body, err := decode(recordMagic, recordOwner(key), stored, r)
-	if err != nil {
-		return nil, err
-	}
+// endFrame writes the checksum of a frame that beginFrame has begun.
+func endFrame(frame []byte, key *Key, token string) {
+	binary.BigEndian.PutUint64(frame[magicSize:], checksum(key, token, frame[frameSize:]))
+}
+
+// checkMagic returns an error for what does not begin as a stored value with this
+// magic does.
+func checkMagic(magic string, stored []byte) error {
+	const version = magicSize - 1
 	switch {
-	case len(body) > 0:
-		return nil, fmt.Errorf("%d bytes follow the record", len(body))
-	case r.Token == "":
-		return nil, errors.New("it has no token")
-	case r.State != InFlight && r.State != Complete && r.State != Released && r.State != Held:
-		return nil, fmt.Errorf("its state %q is unknown", r.State)
-	}
-	return r, nil
-}
-
-// EncodeResponse returns the stored form of the response of a run.
-func EncodeResponse(key Key, token string, r *Response) []byte {
-	head := *r
-	head.Header = make(map[string][]string, len(r.Header))
-	for name, values := range r.Header {
-		values = slices.Clone(values)
-		for i := range values {
-			values[i] = bytesToText(values[i])
-		}
-		head.Header[name] = values
-	}
-	return encode(responseMagic, responseOwner(key, token), &head, r.Body)
-}
-
-// DecodeResponse reads what [EncodeResponse] wrote for the same key and token.
-// The body is part of the stored value, not a copy.
-func DecodeResponse(key Key, token string, stored []byte) (*Response, error) {
-	r := new(Response)
-	body, err := decode(responseMagic, responseOwner(key, token), stored, r)
-	if err != nil {
-		return nil, err
-	}
-	if r.Status < 100 || r.Status > 999 {
-		return nil, fmt.Errorf("its status %d is none of HTTP", r.Status)
-	}
-	for name, values := range r.Header {
-		for i := range values {
-			if values[i], err = textToBytes(values[i]); err != nil {
-				return nil, fmt.Errorf("its header %s: %w", name, err)
-			}
-		}
-	}
-	r.Body = body
-	return r, nil
-}
-
-// bytesToText writes each byte as the character with its number. The values of
-// header fields are bytes in an unknown encoding, but JSON can carry only valid
-// UTF-8.
-func bytesToText(value string) string {
-	text := make([]byte, 0, len(value))
-	for i := range len(value) {
-		text = utf8.AppendRune(text, rune(value[i]))
-	}
-	return string(text)
-}
-
-// textToBytes reads what [bytesToText] wrote.
-func textToBytes(text string) (string, error) {
-	value := make([]byte, 0, len(text))
-	for _, character := range text {
-		if character > 0xff {
-			return "", fmt.Errorf("the character %q is no byte", character)
-		}
-		value = append(value, byte(character))
-	}
-	return string(value), nil
-}
-
-func recordOwner(key Key) []byte                 { return key[:] }
-func responseOwner(key Key, token string) []byte { return append(key[:], token...) }
-
-func encode(magic string, owner []byte, head any, body []byte) []byte {
-	text, err := json.Marshal(head)
-	if err != nil {
-		panic("idempotency: a record that JSON cannot hold: " + err.Error()) // impossible by its types
-	}
-	at := len(magic) + checksumSize
-	out := make([]byte, at, at+headLengthSize+len(text)+len(body))
-	copy(out, magic)
-	out = binary.BigEndian.AppendUint32(out, uint32(len(text)))
-	out = append(out, text...)
-	out = append(out, body...)
-	binary.BigEndian.PutUint64(out[len(magic):], checksum(owner, out[at:]))
-	return out
-}
-
-func decode(magic string, owner, stored []byte, head any) (body []byte, err error) {
-	at := len(magic) + checksumSize
-	version := len(magic) - 1
-	switch {
-	case len(stored) < len(magic) || string(stored[:version]) != magic[:version]:
-		return nil, errors.New("it was not written by caddy-dedup")
+	case len(stored) < magicSize || string(stored[:version]) != magic[:version]:
+		return errors.New("it was not written by caddy-dedup")
 	case stored[version] != magic[version]:
-		return nil, fmt.Errorf("it has format %d; this version reads format %d", stored[version], magic[version])
-	case len(stored) < at+headLengthSize:
-		return nil, errors.New("it is cut off")
-	case binary.BigEndian.Uint64(stored[len(magic):at]) != checksum(owner, stored[at:]):
+		return fmt.Errorf("it has format %d; this version reads format %d", stored[version], magic[version])
+	case len(stored) < frameSize:
+		return errCutOff
+	default:
+		return nil
+	}
+}
+
+// openFrame returns what is behind the checksum, if the checksum is right.
+func openFrame(stored []byte, key *Key, token string) ([]byte, error) {
+	content := stored[frameSize:]
+	if binary.BigEndian.Uint64(stored[magicSize:]) != checksum(key, token, content) {
 		return nil, errors.New("its checksum is wrong: it is damaged or belongs to another key")
 	}
-	length := int(binary.BigEndian.Uint32(stored[at:]))
-	rest := stored[at+headLengthSize:]
-	if length > len(rest) {
-		return nil, errors.New("its head is longer than the whole")
-	}
-	decoder := json.NewDecoder(bytes.NewReader(rest[:length]))
-	decoder.DisallowUnknownFields()
-	if err := decoder.Decode(head); err != nil {
-		return nil, fmt.Errorf("its head: %w", err)
-	}
-	return rest[length:], nil
+	return content, nil
 }
 
-func checksum(owner, content []byte) uint64 {
-	d := xxhash.New()
-	_, _ = d.Write(owner) // a hash never fails
+func checksum(key *Key, token string, content []byte) uint64 {
+	var d xxhash.Digest
+	d.Reset()
+	_, _ = d.Write(key[:]) // a hash never fails
+	_, _ = d.WriteString(token)
 	_, _ = d.Write(content)
 	return d.Sum64()
+}
+
+// fields reads numbers and lengths. After an error, which stays, all that it reads is
+// zero.
+type fields struct {
+	rest []byte
+	err  error
+}
+
+func (f *fields) fail(err error) {
+	if f.err == nil {
+		f.err = err
+	}
+	f.rest = nil
+}
+
+// bytes reads n bytes, which are part of what is read, not a copy.
+func (f *fields) bytes(n int) []byte {
+	if n > len(f.rest) {
+		f.fail(errCutOff)
+		return nil
+	}
+	read := f.rest[:n:n]
+	f.rest = f.rest[n:]
+	return read
+}
+
+// fixed reads a number of 4 or 8 bytes.
+func (f *fields) fixed(size int) uint64 {
+	var n uint64
+	for _, b := range f.bytes(size) {
+		n = n<<8 | uint64(b)
+	}
+	return n
+}
+
+func (f *fields) byte() byte { return byte(f.fixed(1)) }
+
+func (f *fields) uvarint() uint64 {
+	n, size := binary.Uvarint(f.rest)
+	if size <= 0 {
+		f.fail(errCutOff)
+		return 0
+	}
+	f.rest = f.rest[size:]
+	return n
+}
+
+// int reads a number that can be negative.
+func (f *fields) int() int {
+	n, size := binary.Varint(f.rest)
+	switch {
+	case size <= 0:
+		f.fail(errCutOff)
+		return 0
+	case int64(int(n)) != n:
+		f.fail(fmt.Errorf("the number %d in it is too large", n))
+		return 0
+	}
+	f.rest = f.rest[size:]
+	return int(n)
+}
+
+// count reads how many things follow, each of which takes at least so many bytes. So
+// no damaged number makes a reader allocate much more than there is to read.
+func (f *fields) count(each int) int {
+	n := f.uvarint()
+	if n > uint64(len(f.rest)/each) {
+		f.fail(errCutOff)
+		return 0
+	}
+	return int(n)
+}
+
+// end returns the first error. What is left unread is an error too.
+func (f *fields) end(what string) error {
+	if f.err == nil && len(f.rest) > 0 {
+		f.fail(fmt.Errorf("%d bytes follow %s", len(f.rest), what))
+	}
+	return f.err
 }

@@ -21,56 +21,56 @@ const (
 // Origin says to operators where a key came from.
 type Origin struct {
 	// Provider is the catalogue's name of the sender, empty for other keys.
-	Provider string `json:"provider,omitempty"`
+	Provider string
 	// DeliveryID is the ID as the sender wrote it.
-	DeliveryID string `json:"delivery_id,omitempty"`
+	DeliveryID string
 }
 
 // Record is what a store knows of a key. A zero time means that there is none.
 type Record struct {
-	State State `json:"state"`
+	State State
 	// Token is the secret of the latest claim. Only a process that knows it may renew
 	// or settle the claim.
-	Token string `json:"token"`
+	Token string
 	// ExecutionID names the latest run to the upstream and to clients.
-	ExecutionID string `json:"execution_id"`
+	ExecutionID string
 	// Attempt counts the runs that may have reached the upstream, including the one
 	// in flight.
-	Attempt int `json:"attempt"`
+	Attempt int
 	// FreedAttempts is how many of these runs came before an operator freed the key.
 	// They no longer count against [Terms.MaxAttempts].
-	FreedAttempts int `json:"freed_attempts,omitempty"`
+	FreedAttempts int
 	// Fingerprint is that of the request that claimed, in the first of its forms
 	// ([Claim.Fingerprints]); empty if none was taken.
-	Fingerprint string `json:"fingerprint,omitempty"`
+	Fingerprint string
 	// Hold is [Terms.Hold] of the claim. It counts also after the setting has changed.
-	Hold bool `json:"hold,omitempty"`
+	Hold bool
 	Origin
 	// SealedBy is the ID of the encryption key with which DeliveryID is sealed;
 	// empty where DeliveryID is readable.
-	SealedBy string `json:"sealed_by,omitempty"`
+	SealedBy string
 	// Status is the HTTP status of the run's answer, 0 if the run had none.
-	Status int `json:"status,omitempty"`
+	Status int
 	// ParentID is set for a forced run only: the execution ID of the run whose
 	// response it is meant to replace.
-	ParentID string `json:"parent_id,omitempty"`
+	ParentID string
 	// Replaces is set while a forced run is in flight: the complete record that the
 	// run is meant to replace. If the run keeps no response, this record counts
 	// again.
-	Replaces *Record `json:"replaces,omitempty"`
+	Replaces *Record
 	// Follows is set while a run is in flight that has claimed the key over the record
 	// of an earlier run, released or lapsed: the token of that record. If the store has
 	// that record again, it has lost this one ([Record.Owned]).
-	Follows string `json:"follows,omitempty"`
-	// Claimed and Ended are by the clock of the process that ran. They are for
-	// operators; no rule reads them.
-	Claimed time.Time `json:"claimed,omitzero"`
-	Ended   time.Time `json:"ended,omitzero"`
+	Follows string
+	// Claimed and Ended are by the clock of the process that ran, to the millisecond.
+	// They are for operators; no rule reads them.
+	Claimed time.Time
+	Ended   time.Time
 	// LeaseUntil is when the lease of a claim in flight lapses; Expires is when the
 	// store forgets the record. Both are by the clock of the store, to the
 	// millisecond.
-	LeaseUntil time.Time `json:"lease_until,omitzero"`
-	Expires    time.Time `json:"expires,omitzero"`
+	LeaseUntil time.Time
+	Expires    time.Time
 }
 
 // Lapsed reports whether the lease of a claim in flight is over. The owner did not
@@ -172,19 +172,19 @@ func latest(a, b time.Time) time.Time {
 // Response is the answer of one run. Stores keep it under the key and the token of
 // the run: so a run that has lost its claim cannot overwrite the answer of another.
 type Response struct {
-	Status int `json:"status"`
+	Status int
 	// Header are the header fields to replay, by canonical name. A field without
 	// values is one that was set before the run, and that the run removed.
-	Header map[string][]string `json:"header,omitempty"`
+	Header map[string][]string
 	// Omitted says that the body was larger than the limit, and is not kept.
-	Omitted bool `json:"omitted,omitempty"`
+	Omitted bool
 	// Failed says that the upstream gave no response: Status is that of the error
 	// which the client of the run got.
-	Failed bool `json:"failed,omitempty"`
+	Failed bool
 	// SealedBy is the ID of the encryption key, if Body is a whole response in
 	// encrypted form; else it is empty.
-	SealedBy string `json:"sealed_by,omitempty"`
-	Body     []byte `json:"-"`
+	SealedBy string
+	Body     []byte
 }
 
 // Settled returns the record after the settlement, at the given time. If a forced

@@ -224,7 +224,7 @@ func (s *Sealer) sealResponse(record idempotency.Key, token string, r *idempoten
 		return r
 	}
 	first := s.keys[0]
-	text := idempotency.EncodeResponse(record, token, r)
+	text := idempotency.AppendResponse(nil, record, token, r)
 	return &idempotency.Response{
 		Status:   r.Status,
 		SealedBy: first.id,

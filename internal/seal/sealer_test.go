@@ -178,7 +178,7 @@ func TestSealedResponse(t *testing.T) {
 				t.Error("its body is readable")
 			}
 			// Encoded and decoded, as a store keeps it.
-			stored, err := idempotency.DecodeResponse(thisKey, thisToken, idempotency.EncodeResponse(thisKey, thisToken, sealed))
+			stored, err := idempotency.DecodeResponse(thisKey, thisToken, idempotency.AppendResponse(nil, thisKey, thisToken, sealed))
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -217,7 +217,7 @@ func TestSealedRecord(t *testing.T) {
 			t.Errorf("the delivery ID is stored as %q", r.DeliveryID)
 		}
 	}
-	stored, err := idempotency.DecodeRecord(thisKey, idempotency.EncodeRecord(thisKey, sealed))
+	stored, err := idempotency.DecodeRecord(thisKey, idempotency.AppendRecord(nil, thisKey, sealed))
 	if err != nil {
 		t.Fatal(err)
 	}

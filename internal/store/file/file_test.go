@@ -140,7 +140,7 @@ func TestUnreadableValuesAreNeverReplayedNorReplaced(t *testing.T) {
 	recordOfA, responseOfA := recordName(k), responseName(k, claimOf("a").Token)
 	for name, change := range map[string]func(db *pebble.DB) error{
 		"a flipped record":            func(db *pebble.DB) error { return flip(db, recordOfA, -3) },
-		"a record of another version": func(db *pebble.DB) error { return flip(db, recordOfA, len("dedup-rec")) },
+		"a record of another version": func(db *pebble.DB) error { return flip(db, recordOfA, len("ddr")) },
 		"an empty record":             func(db *pebble.DB) error { return db.Set(recordOfA, nil, pebble.Sync) },
 		"the record of another key": func(db *pebble.DB) error {
 			value, closer, err := db.Get(recordName(key("b")))

@@ -230,13 +230,13 @@ func (c change) putRecord(key idempotency.Key, stored, next *idempotency.Record)
 			return err
 		}
 	}
-	return c.Set(recordName(key), idempotency.EncodeRecord(key, next), nil)
+	return c.Set(recordName(key), idempotency.AppendRecord(nil, key, next), nil)
 }
 
 // putResponse keeps a response until the given time. withRecord says that it expires
 // together with the record that is complete by it.
 func (c change) putResponse(key idempotency.Key, token string, r *idempotency.Response, until time.Time, withRecord bool) error {
-	encoded := idempotency.EncodeResponse(key, token, r)
+	encoded := idempotency.AppendResponse(nil, key, token, r)
 	name := responseName(key, token)
 	op := c.SetDeferred(len(name), momentSize+len(encoded))
 	copy(op.Key, name)

@@ -65,5 +65,5 @@ func decodeFound(key idempotency.Key, name string, r reply) (*found, error) {
 func encodeRecord(key idempotency.Key, r *idempotency.Record) []byte {
 	stored := *r
 	stored.LeaseUntil, stored.Expires = time.Time{}, time.Time{}
-	return idempotency.EncodeRecord(key, &stored)
+	return idempotency.AppendRecord(nil, key, &stored)
 }

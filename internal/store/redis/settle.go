@@ -95,7 +95,7 @@ func newSettleCall(s *Store, key idempotency.Key, claimed *idempotency.Record, s
 	var inside []byte
 	life := settlement.ResponseFor()
 	if settlement.Response != nil && life > 0 {
-		stored := idempotency.EncodeResponse(key, claimed.Token, settlement.Response)
+		stored := idempotency.AppendResponse(nil, key, claimed.Token, settlement.Response)
 		switch {
 		case settlement.State != idempotency.Complete:
 			c.beside = stored
