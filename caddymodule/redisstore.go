@@ -313,7 +313,7 @@ func (t *RedisTLS) config() (*tls.Config, error) {
 	return config, nil
 }
 
-// poolKey hashes the settings: they hold passwords.
+// PoolKey hashes the settings: they hold passwords.
 func (s *RedisStore) PoolKey() string {
 	o := s.options
 	settings, err := json.Marshal([]any{

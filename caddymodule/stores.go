@@ -82,19 +82,19 @@ func (s *FileStore) Provision(caddy.Context) error {
 }
 
 // PoolKey implements [openstores.Config].
-func (s *FileStore) PoolKey() string                 { return "file " + realPath(s.Path) }
+func (s *FileStore) PoolKey() string { return "file " + realPath(s.Path) }
 
 // Tuning implements [openstores.Config].
-func (s *FileStore) Tuning() any                     { return nil }
+func (s *FileStore) Tuning() any { return nil }
 
 // Describe implements [openstores.Config].
-func (s *FileStore) Describe() string                { return "file store " + s.Path }
+func (s *FileStore) Describe() string { return "file store " + s.Path }
 
 // OperationTimeout implements [openstores.Config].
 func (s *FileStore) OperationTimeout() time.Duration { return localTimeout }
 
 // Shared implements [openstores.Config].
-func (s *FileStore) Shared() bool                    { return false }
+func (s *FileStore) Shared() bool { return false }
 
 // Open implements [openstores.Config].
 func (s *FileStore) Open(logger *zap.Logger) (idempotency.Store, error) {
@@ -134,19 +134,19 @@ func (*MemoryStore) CaddyModule() caddy.ModuleInfo {
 }
 
 // PoolKey implements [openstores.Config].
-func (s *MemoryStore) PoolKey() string                 { return "memory" }
+func (s *MemoryStore) PoolKey() string { return "memory" }
 
 // Tuning implements [openstores.Config].
-func (s *MemoryStore) Tuning() any                     { return nil }
+func (s *MemoryStore) Tuning() any { return nil }
 
 // Describe implements [openstores.Config].
-func (s *MemoryStore) Describe() string                { return "memory store, which is gone when the process exits" }
+func (s *MemoryStore) Describe() string { return "memory store, which is gone when the process exits" }
 
 // OperationTimeout implements [openstores.Config].
 func (s *MemoryStore) OperationTimeout() time.Duration { return localTimeout }
 
 // Shared implements [openstores.Config].
-func (s *MemoryStore) Shared() bool                    { return false }
+func (s *MemoryStore) Shared() bool { return false }
 
 // Open implements [openstores.Config].
 func (s *MemoryStore) Open(*zap.Logger) (idempotency.Store, error) {
