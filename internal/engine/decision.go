@@ -109,7 +109,7 @@ func (v view) decideEnded(m *member, c idempotency.Claim) Decision {
 	case idempotency.RefuseUnreadable:
 		// Where the store can be asked, it knows better: the keys may have changed since
 		// this request brought its fingerprints.
-		if v.state != gone {
+		if v.state != gone || v.err != nil {
 			return refuseUnreadable(c.Key, found.Record)
 		}
 	case idempotency.RefuseHeld:

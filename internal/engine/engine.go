@@ -4,7 +4,8 @@
 // (flight.go). For a run the engine renews the lease (renewals.go) and stores the
 // end, again and again if the store fails (retry.go). It also watches the runs of
 // other replicas (watch.go), and withdraws claims whose reply was lost
-// (withdraw.go).
+// (withdraw.go). What it knows to be complete it answers from local copies
+// (copies.go).
 //
 // Package idempotency has the rules; the engine only applies them.
 package engine
@@ -12,6 +13,7 @@ package engine
 import (
 	"context"
 	"errors"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -38,6 +40,9 @@ type Options struct {
 	// Room returns an error while no new run may begin because there is no room for what
 	// it would hold; nil for no such limit. It must not call the engine.
 	Room func() error
+	// Copies are the local copies of this process; nil for none. What an engine has put
+	// there is gone when it is closed.
+	Copies *Copies
 }
 
 // Settings are what can change while the store is open.
@@ -56,6 +61,7 @@ type Engine struct {
 	options     Options
 	log         *zap.Logger
 	unsubscribe func()
+	copies      *ownCopies
 	timeout     atomic.Int64 // a time.Duration
 
 	// ctx ends when the engine is closed, and with it the work in the background.
@@ -83,8 +89,12 @@ type Engine struct {
 // [Engine.Configure] sets them. [Engine.Close] closes the store too.
 func New(store idempotency.Store, options Options) *Engine {
 	ctx, cancel := context.WithCancel(context.Background())
+	if options.Copies == nil {
+		options.Copies = NewCopies(0)
+	}
 	e := &Engine{
 		store:   seal.Around(store, nil),
+		copies:  &ownCopies{all: options.Copies},
 		options: options,
 		log:     options.Logger,
 		ctx:     ctx,
@@ -104,7 +114,11 @@ func (e *Engine) Configure(s Settings) {
 	if s.Timeout > 0 {
 		e.timeout.Store(int64(s.Timeout))
 	}
+	before := e.store.Sealer()
 	e.store.Use(s.Sealer)
+	if !slices.Equal(before.KeyIDs(), s.Sealer.KeyIDs()) {
+		e.copies.dropAll() // what was opened with a key that is gone is not shown any more
+	}
 }
 
 // Request is what the engine needs to know about a request.
@@ -151,6 +165,9 @@ func (e *Engine) Begin(ctx context.Context, req Request) (Decision, error) {
 	defer limit.stop()
 	for {
 		c := e.claimOf(req) // anew in each round: the encryption keys may have changed
+		if decision := e.decideByCopy(c); decision != nil {
+			return decision, nil
+		}
 		m := e.join(c.Key)
 		if m.part == first {
 			if run := e.claim(ctx, m.flight, c, req); run != nil {
@@ -189,13 +206,14 @@ func (e *Engine) claim(ctx context.Context, f *flight, c idempotency.Claim, req 
 	}
 	counted = true
 	c.Token, c.ExecutionID = e.options.NewToken(), e.options.NewExecutionID()
-	asked := time.Now()
+	read := e.copies.begin(c.Key)
 	e.beginLook(f)
 	got, err := e.ask(ctx, c)
 	told = true
+	e.copyClaimed(read, got, err)
 	switch {
 	case err != nil:
-		e.end(f, over, idempotency.Claimed{}, err)
+		e.end(f, over, e.copyWhileAway(c.Key, err), err)
 	case got.Verdict == idempotency.ReplayKept && got.Response == nil:
 		// A store must not answer so. Without this error, the requests would ask it
 		// again and again, for ever.
@@ -205,7 +223,7 @@ func (e *Engine) claim(ctx context.Context, f *flight, c idempotency.Claim, req 
 	case got.Verdict == idempotency.Proceed:
 		counted = false // from now on the run is
 		e.fly(f, got.Record, false)
-		return e.newRun(f, c, req, got, asked)
+		return e.newRun(f, c, req, got, read.asked)
 	case got.Verdict == idempotency.WaitForRun && c.Waits:
 		e.fly(f, got.Record, true)
 		e.goBackground(func() { e.watch(f, got.Record, got.Now) })
@@ -241,6 +259,7 @@ func (e *Engine) Close() error {
 	e.closing.Unlock()
 	e.unsubscribe()
 	e.background.Wait()
+	e.copies.close()
 	return e.store.Close()
 }
 

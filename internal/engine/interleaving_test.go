@@ -158,22 +158,27 @@ func disturb(random *rand.Rand, r *replica) {
 }
 
 func TestRandomInterleavings(t *testing.T) {
-	interleavings(t, "", "")
+	interleavings(t, 0, "", "")
+}
+
+// The same, where each replica has local copies.
+func TestRandomInterleavingsWithCopies(t *testing.T) {
+	interleavings(t, someCopies, "", "")
 }
 
 // The same, with encryption keys that have a different order on each replica.
 func TestRandomInterleavingsUnderTwoKeys(t *testing.T) {
-	interleavings(t, "ab", "ba")
+	interleavings(t, someCopies, "ab", "ba")
 }
 
 // interleavings runs many seeds. Each of the keys is for one replica: its encryption
-// keys.
-func interleavings(t *testing.T, keys ...string) {
+// keys. copies is the limit of each replica's local copies.
+func interleavings(t *testing.T, copies int64, keys ...string) {
 	var replays, waited int
 	for seed := range uint64(30) {
 		t.Run(fmt.Sprint("seed ", seed), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				c := interleave(t, seed, keys)
+				c := interleave(t, seed, copies, keys)
 				waited += c.waited
 				for executionID, n := range c.replays {
 					replays += n
@@ -193,7 +198,7 @@ func interleavings(t *testing.T, keys ...string) {
 
 // interleave runs many requests on two replicas. Now and then the way of a replica to
 // the store fails. At the end it returns what was seen.
-func interleave(t *testing.T, seed uint64, sealedWith []string) *chaos {
+func interleave(t *testing.T, seed uint64, copies int64, sealedWith []string) *chaos {
 	c := &chaos{
 		Store:   newShared(t),
 		t:       t,
@@ -205,7 +210,7 @@ func interleave(t *testing.T, seed uint64, sealedWith []string) *chaos {
 	}
 	var replicas []*replica
 	for _, keys := range sealedWith {
-		r := newReplica(t, c)
+		r := newCopying(t, c, engine.NewCopies(copies))
 		r.Configure(engine.Settings{Sealer: sealing(t, keys)})
 		replicas = append(replicas, r)
 	}

@@ -83,7 +83,7 @@ func (e *Engine) beginClaim(ctx context.Context, c idempotency.Claim) (found ide
 	}
 	found.Record, found.Now, err = e.store.Lookup(ctx, c.Key)
 	if err != nil {
-		return idempotency.Claimed{}, err
+		return e.copyWhileAway(c.Key, err), err
 	}
 	e.mu.Lock()
 	defer e.mu.Unlock()

@@ -30,6 +30,15 @@ func (e *Engine) Response(ctx context.Context, key idempotency.Key, record *idem
 	return e.store.Response(ctx, key, record.Token)
 }
 
+// KeptResponse is Response for a request that is answered with the response: a local copy
+// of this run counts too, however old it is.
+func (e *Engine) KeptResponse(ctx context.Context, key idempotency.Key, record *idempotency.Record) (*idempotency.Response, error) {
+	if found, _ := e.copies.find(key); found != nil && found.record.Token == record.Token {
+		return found.response, nil
+	}
+	return e.Response(ctx, key, record)
+}
+
 // List returns one page of records: see [idempotency.Store].
 func (e *Engine) List(ctx context.Context, cursor string, limit int) ([]idempotency.Listed, string, error) {
 	ctx, cancel := e.operation(ctx)
@@ -54,6 +63,7 @@ func (e *Engine) Find(ctx context.Context, of []idempotency.Beginning, cursor st
 func (e *Engine) Free(ctx context.Context, key idempotency.Key) error {
 	ctx, cancel := e.operation(ctx)
 	defer cancel()
+	defer e.copies.drop(key) // also with an error: perhaps it was done
 	found, err := e.store.Free(ctx, key, e.options.NewToken())
 	if err != nil {
 		return err
@@ -73,6 +83,7 @@ func (e *Engine) Forget(ctx context.Context, key idempotency.Key) error {
 		said = append(said, e.loggedID(found.DeliveryID, found.SealedBy), zap.String("provider", found.Provider),
 			zap.String("execution_id", found.ExecutionID), zap.String("state", string(found.State)))
 	}
+	defer e.copies.drop(key) // also with an error: perhaps it was done
 	err := e.store.Forget(ctx, key)
 	if err == nil {
 		e.log.Warn("an operator removed a key", said...)

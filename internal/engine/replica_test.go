@@ -43,12 +43,20 @@ func (r *replica) setRoom(err error) { r.room.Store(&err) }
 
 var tokenNumber, runNumber atomic.Int64
 
+// newReplica returns a replica that asks the store about each request.
 func newReplica(t *testing.T, store idempotency.Store) *replica {
+	t.Helper()
+	return newCopying(t, store, nil)
+}
+
+// newCopying returns a replica with local copies.
+func newCopying(t *testing.T, store idempotency.Store, copies *engine.Copies) *replica {
 	t.Helper()
 	r := &replica{t: t, link: newLink(store)}
 	r.setRoom(nil)
 	options := someOptions()
 	options.Room = func() error { return *r.room.Load() }
+	options.Copies = copies
 	r.Engine = engine.New(r.link, options)
 	t.Cleanup(func() { _ = r.Engine.Close() })
 	return r

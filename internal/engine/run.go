@@ -27,6 +27,9 @@ type Run struct {
 	// wasLost says that the store has lost the claim once, and with it what the run was
 	// to replace. The claim may have been written again.
 	wasLost atomic.Bool
+	// settling is when the end of the run was first to be stored. Its retention counts from
+	// then, or from later.
+	settling time.Time
 }
 
 // newRun returns the run of a claim that was asked for at the given time.
@@ -89,9 +92,10 @@ func (r *Run) Stream(live any) {
 }
 
 // OnResponseDone sets a function that is called once, when the engine no longer needs
-// the response that End was given: the caller can then give the memory back. That is
-// when End returns or, if the store fails, when the end is stored or given up.
-// OnResponseDone must be called before End.
+// the response that End was given: the caller can then give its room back. That is when
+// End returns or, if the store fails, when the end is stored or given up. A local copy may
+// keep the response for longer, under a limit of its own, so its bytes must never be used
+// again for something else. OnResponseDone must be called before End.
 func (r *Run) OnResponseDone(f func()) { r.responseDone = f }
 
 // Explain sets what the caller knows of the run and its end, for the log line that says
@@ -120,11 +124,17 @@ func (r *Run) End(end idempotency.End) (idempotency.Settlement, error) {
 			r.engine.addUnsettled(-1)
 		}
 	}()
+	read := r.engine.copies.begin(r.claim.Key)
+	r.settling = read.asked
 	s, err := r.settle(end)
 	told = true
 	switch {
 	case err == nil, errors.Is(err, idempotency.ErrGone):
-		r.engine.end(r.flight, over, r.ended(s, time.Now()), nil)
+		ended := r.ended(s, time.Now())
+		if err == nil {
+			r.copyKept(read, s, ended)
+		}
+		r.engine.end(r.flight, over, ended, nil)
 	case errors.Is(err, idempotency.ErrFenced):
 		// The requests that waited must ask the store, to get the answer of the run
 		// that has taken the key over, as all other requests do.

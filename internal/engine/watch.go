@@ -38,7 +38,7 @@ func (e *Engine) watch(f *flight, run *idempotency.Record, now time.Time) {
 			e.end(f, over, idempotency.Claimed{}, idempotency.ErrClosed)
 			return
 		}
-		number := e.beginLook(f)
+		number, read := e.beginLook(f), e.copies.begin(f.key)
 		found, ended, err := e.lookAt(f.key, run)
 		var unreadable *idempotency.UnreadableError
 		switch {
@@ -53,6 +53,7 @@ func (e *Engine) watch(f *flight, run *idempotency.Record, now time.Time) {
 				zap.String("execution_id", run.ExecutionID), zap.Error(err))
 			timer.Reset(watchAtMost)
 		case ended:
+			e.copyFound(read, found)
 			e.end(f, over, found, nil)
 			return
 		default:
@@ -95,11 +96,15 @@ func (e *Engine) lookAt(key idempotency.Key, run *idempotency.Record) (found ide
 	return found, true, nil
 }
 
-// wake is called by the store when a run may have ended for which this process waits.
+// wake is called by the store when a run may have ended for which this process waits, or
+// when the key is no longer what a local copy says.
 func (e *Engine) wake(key idempotency.Key) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	f := e.flights[key]
+	if f == nil || !f.storing { // else it is the end of our own run that the store tells us of
+		e.copies.drop(key)
+	}
 	if f == nil || f.state != asking && !f.watched {
 		return
 	}

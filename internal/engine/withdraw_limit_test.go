@@ -37,6 +37,7 @@ func TestTooManyClaimsInDoubt(t *testing.T) {
 		e := &Engine{
 			store:       seal.Around(storeOfOne{t: t, record: record}, nil),
 			options:     Options{NewToken: func() string { return "token" }, NewExecutionID: func() string { return "execution" }},
+			copies:      &ownCopies{all: NewCopies(0)},
 			flights:     make(map[idempotency.Key]*flight),
 			withdrawals: make([]*withdrawal, maxWithdrawals),
 		}

@@ -70,6 +70,10 @@ func (s *Store) Settle(ctx context.Context, key idempotency.Key, claimed *idempo
 	return s.Store.Settle(ctx, key, claimed, settlement)
 }
 
+// Readable reports whether the encryption keys of a record are configured, so that its
+// response may be shown.
+func (s *Store) Readable(record *idempotency.Record) bool { return s.Sealer().check(record) == nil }
+
 // Opened returns a record as operators read it, with its delivery ID. The record that
 // a forced run is to replace stays as it is stored.
 func (s *Store) Opened(key idempotency.Key, record *idempotency.Record) (*idempotency.Record, error) {

@@ -1,0 +1,296 @@
+package engine
+
+import (
+	"container/list"
+	"encoding/binary"
+	"sync"
+	"time"
+
+	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
+)
+
+// CopyBound is how long a copy answers duplicates by itself after the store has last
+// confirmed it. So it is also the time within which all replicas see what an operator
+// has freed or forgotten on another one, or what a forced run has replaced there.
+const CopyBound = 5 * time.Second
+
+// Copies are complete records of this process with their responses, so that a duplicate
+// is answered without asking the store. All engines of a process share them, and their
+// limit. They are let go in the order in which they were last used.
+//
+// It is written by hand because libraries that count bytes (otter, ristretto) admit by
+// frequency: nearly all keys are asked for once or twice, and soon after their run, and so
+// most of their duplicates would find that the copy was not admitted. The numbers of drops
+// need one lock with the entries, too.
+type Copies struct {
+	mu      sync.Mutex
+	most    int64 // bytes; 0 keeps none
+	held    int64
+	entries map[copyOf]*list.Element // of *copied
+	recent  list.List                // the one that was used last comes first
+}
+
+// NewCopies returns copies of at most so many bytes; with 0 there are none.
+func NewCopies(most int64) *Copies {
+	return &Copies{most: max(most, 0), entries: make(map[copyOf]*list.Element)}
+}
+
+// SetLimit changes how many bytes there are at most. What is over it is let go at once;
+// with 0 that is everything.
+func (c *Copies) SetLimit(most int64) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.most = max(most, 0)
+	c.shrinkLocked()
+	if c.most == 0 {
+		c.entries = make(map[copyOf]*list.Element) // a map does not become smaller
+	}
+}
+
+// Bytes returns how many bytes the copies take.
+func (c *Copies) Bytes() int64 {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.held
+}
+
+func (c *Copies) shrinkLocked() {
+	for c.held > c.most {
+		c.removeLocked(c.recent.Back())
+	}
+}
+
+func (c *Copies) removeLocked(element *list.Element) {
+	gone := c.recent.Remove(element).(*copied)
+	delete(c.entries, gone.of)
+	c.held -= gone.size
+}
+
+// copyOf is whose copy it is. Two stores may have a record of the same key.
+type copyOf struct {
+	owner *ownCopies
+	key   idempotency.Key
+}
+
+// copied is a record with its response, as the store had it when it was asked. It is not
+// changed.
+type copied struct {
+	of       copyOf
+	record   *idempotency.Record
+	response *idempotency.Response
+	// asked is when the store was asked that said so.
+	asked time.Time
+	// life is how much of the retention was left then. It is rather too short than too
+	// long: the store's clock was read later.
+	life time.Duration
+	size int64
+}
+
+// now is the time by the clock of the store, when the copy has this age.
+func (c *copied) now(age time.Duration) time.Time { return c.record.Expires.Add(age - c.life) }
+
+// ageSince returns the time that has passed. Go's monotonic clock may stand still while the
+// machine sleeps, and the wall clock may be set back.
+func ageSince(then time.Time) time.Duration {
+	now := time.Now()
+	return max(now.Sub(then), now.Round(0).Sub(then.Round(0)))
+}
+
+// What the parts of a copy take besides their texts, in bytes: rather too much than too
+// little. TestCopiesTakeWhatTheySay compares it with the heap.
+const (
+	sizeOfCopy  = 900 // copied, Record, Response, list.Element, slots of the map
+	sizeOfField = 96  // name and values in a map
+	sizeOfValue = 16
+)
+
+// sizeOf returns how many bytes a copy takes in memory.
+func sizeOf(record *idempotency.Record, response *idempotency.Response) int64 {
+	n := sizeOfCopy + cap(response.Body) +
+		len(record.Token) + len(record.ExecutionID) + len(record.ParentID) + len(record.Fingerprint) +
+		len(record.DeliveryID) + len(record.SealedBy)
+	for name, values := range response.Header {
+		n += sizeOfField + len(name) + sizeOfValue*cap(values)
+		for _, value := range values {
+			n += len(value)
+		}
+	}
+	return int64(n)
+}
+
+// ownCopies are the copies of one engine. The lock of the Copies guards them.
+type ownCopies struct {
+	all    *Copies
+	closed bool
+	// drops counts how often a copy was dropped, of all keys that share a place. What was
+	// read before a drop must not become a copy after it.
+	drops [places]uint32
+}
+
+// reading is a time at which the store is asked about a key.
+type reading struct {
+	of    copyOf
+	drops uint32
+	asked time.Time
+}
+
+// begin notes that the store is about to be asked.
+func (o *ownCopies) begin(key idempotency.Key) reading {
+	o.all.mu.Lock()
+	defer o.all.mu.Unlock()
+	return reading{of: copyOf{o, key}, drops: o.drops[placeOf(key)], asked: time.Now()}
+}
+
+// places is how many counts of drops there are. With more of them, fewer responses are not
+// copied because another key was dropped.
+const places = 4096
+
+// placeOf returns the place of a key in the counts of drops. A key is a hash.
+func placeOf(key idempotency.Key) int {
+	return int(binary.LittleEndian.Uint16(key[len(key)-2:])) % places
+}
+
+// keep makes a copy of what was read, or settled: a complete record, which had so much of
+// its retention left when the store was asked. It does nothing if a copy of the key was
+// dropped since.
+func (o *ownCopies) keep(read reading, record *idempotency.Record, response *idempotency.Response, life time.Duration) {
+	size := sizeOf(record, response)
+	c := o.all
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if o.closed || size > c.most || read.drops != o.drops[placeOf(read.of.key)] {
+		return
+	}
+	next := &copied{of: read.of, record: record, response: response, asked: read.asked, life: life, size: size}
+	if element := c.entries[read.of]; element != nil {
+		c.held += size - element.Value.(*copied).size
+		element.Value = next
+		c.recent.MoveToFront(element)
+	} else {
+		c.held += size
+		c.entries[read.of] = c.recent.PushFront(next)
+	}
+	c.shrinkLocked()
+}
+
+// find returns the copy of a key, nil if there is none, and its age. One whose retention is
+// over is there no more.
+func (o *ownCopies) find(key idempotency.Key) (found *copied, age time.Duration) {
+	c := o.all
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	element := c.entries[copyOf{o, key}]
+	if element == nil {
+		return nil, 0
+	}
+	found = element.Value.(*copied)
+	if age = ageSince(found.asked); age >= found.life {
+		c.removeLocked(element)
+		return nil, 0
+	}
+	c.recent.MoveToFront(element)
+	return found, age
+}
+
+// is reports whether the copy of a key is that of this record.
+func (o *ownCopies) is(key idempotency.Key, record *idempotency.Record) bool {
+	found, _ := o.find(key)
+	return found != nil && record.State == idempotency.Complete && record.Token == found.record.Token
+}
+
+// drop lets the copy of a key go, and keeps what was read before from becoming one.
+func (o *ownCopies) drop(key idempotency.Key) {
+	c := o.all
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	o.drops[placeOf(key)]++
+	if element := c.entries[copyOf{o, key}]; element != nil {
+		c.removeLocked(element)
+	}
+}
+
+// dropAll drops the copies of all keys.
+func (o *ownCopies) dropAll() {
+	c := o.all
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for place := range o.drops {
+		o.drops[place]++
+	}
+	for of, element := range c.entries {
+		if of.owner == o {
+			c.removeLocked(element)
+		}
+	}
+}
+
+// close drops all, for ever.
+func (o *ownCopies) close() {
+	o.all.mu.Lock()
+	o.closed = true
+	o.all.mu.Unlock()
+	o.dropAll()
+}
+
+// decideByCopy answers a request from a copy that the store has confirmed not long ago. Nil
+// means that the store must be asked.
+func (e *Engine) decideByCopy(c idempotency.Claim) Decision {
+	found, age := e.copies.find(c.Key)
+	if found == nil || age >= CopyBound {
+		return nil
+	}
+	switch idempotency.Decide(found.record, c, found.now(age)) {
+	case idempotency.ReplayKept:
+		return Replay{Record: found.record, Response: found.response}
+	case idempotency.RefuseReused:
+		return Refusal{Reason: ReasonReused, ExecutionID: found.record.ExecutionID}
+	default:
+		return nil
+	}
+}
+
+// copyWhileAway returns the copy of a key, however old it is, if the store could not be
+// asked. It says nothing to a request that would run.
+func (e *Engine) copyWhileAway(key idempotency.Key, err error) idempotency.Claimed {
+	if !away(err) {
+		return idempotency.Claimed{}
+	}
+	found, age := e.copies.find(key)
+	if found == nil {
+		return idempotency.Claimed{}
+	}
+	return idempotency.Claimed{Record: found.record, Response: found.response, Now: found.now(age)}
+}
+
+// away reports whether an error says nothing of the key: the store could not be asked.
+func away(err error) bool { return refusalFor(err).Reason == ReasonUnavailable }
+
+// copyClaimed notes what the store has answered to a claim: the copy of the key is that, or
+// there is none any more.
+func (e *Engine) copyClaimed(read reading, got idempotency.Claimed, err error) {
+	switch {
+	case err != nil && away(err):
+	case err == nil && got.Verdict == idempotency.ReplayKept:
+		e.copyFound(read, got)
+	case err == nil && got.Verdict == idempotency.RefuseReused && e.copies.is(read.of.key, got.Record):
+	default:
+		e.copies.drop(read.of.key)
+	}
+}
+
+// copyFound keeps a copy of what the store has answered, if that is complete.
+func (e *Engine) copyFound(read reading, found idempotency.Claimed) {
+	if found.Record == nil || found.Record.State != idempotency.Complete || found.Response == nil {
+		return
+	}
+	if e.store.Readable(found.Record) {
+		e.copies.keep(read, found.Record, found.Response, found.Record.Expires.Sub(found.Now))
+	}
+}
+
+// copyKept keeps a copy of the response of a run, which is stored now.
+func (r *Run) copyKept(read reading, s idempotency.Settlement, ended idempotency.Claimed) {
+	if s.State == idempotency.Complete && s.Response != nil && r.engine.store.Readable(ended.Record) {
+		r.engine.copies.keep(read, ended.Record, s.Response, s.Retention-read.asked.Sub(r.settling))
+	}
+}

@@ -1,0 +1,454 @@
+package engine_test
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/caddy-dedup/caddy-dedup/internal/engine"
+	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
+)
+
+const someCopies = 1 << 20
+
+// withCopies runs a test with two replicas, each with local copies of its own.
+func withCopies(t *testing.T, test func(t *testing.T, a, b *replica)) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		store := newShared(t)
+		test(t, newCopying(t, store, engine.NewCopies(someCopies)), newCopying(t, store, engine.NewCopies(someCopies)))
+	})
+}
+
+// wantAsked checks how often a replica has made a claim in the store.
+func (r *replica) wantAsked(when string, claims int) {
+	r.t.Helper()
+	if n := r.link.count("claim"); n != claims {
+		r.t.Errorf("%s: the store was asked %d times, want %d", when, n, claims)
+	}
+}
+
+func TestDuplicateIsAnsweredFromACopy(t *testing.T) {
+	omitted := &idempotency.Response{Status: 200, Omitted: true}
+	for name, response := range map[string]*idempotency.Response{"kept": created("paid"), "omitted": omitted} {
+		t.Run(name, func(t *testing.T) {
+			withCopies(t, func(t *testing.T, a, b *replica) {
+				req := someRequest()
+				run := a.run(req)
+				wantEnd(t, run, response, resultKept)
+				for range 3 {
+					wantReplay(t, a.begin(req), run.ExecutionID(), response, false)
+				}
+				a.wantAsked("after the run", 1)
+				for range 3 {
+					got := as[engine.Replay](t, b.begin(req))
+					if got.Response.Omitted != response.Omitted {
+						t.Errorf("replayed %+v", got.Response)
+					}
+				}
+				b.wantAsked("after the replay", 1)
+			})
+		})
+	}
+}
+
+func TestReplicaThatWaitedHasACopy(t *testing.T) {
+	withCopies(t, func(t *testing.T, a, b *replica) {
+		req := someRequest()
+		run := a.run(req)
+		w := b.beginLater(context.Background(), req)
+		synctest.Wait()
+		wantEnd(t, run, created("paid"), resultKept)
+		wantReplay(t, w.decision(), run.ExecutionID(), created("paid"), true)
+		asked := b.link.count("claim")
+		wantReplay(t, b.begin(req), run.ExecutionID(), created("paid"), false)
+		b.wantAsked("after it waited", asked)
+	})
+}
+
+func TestCopyIsNoAnswerToAnotherRequest(t *testing.T) {
+	withCopies(t, func(t *testing.T, a, _ *replica) {
+		req := someRequest()
+		run := a.run(req)
+		wantEnd(t, run, created("paid"), resultKept)
+		other := req
+		other.Fingerprint = "body:two"
+		wantRefusal(t, a.begin(other), engine.ReasonReused, run.ExecutionID())
+		a.wantAsked("another fingerprint", 1)
+		elsewhere := req
+		elsewhere.Key = idempotency.Identity{ID: "elsewhere"}.Key()
+		as[*engine.Run](t, a.begin(elsewhere))
+		a.wantAsked("another key", 2)
+		forced := as[*engine.Run](t, a.begin(forcing(req)))
+		a.wantAsked("forced", 3)
+		wantEnd(t, forced, created("again"), resultKept)
+		wantReplay(t, a.begin(req), forced.ExecutionID(), created("again"), false)
+		a.wantAsked("the forced run's response", 3)
+	})
+}
+
+// What is not complete is no copy, and what is not stored yet neither.
+func TestOnlyWhatIsStoredAndCompleteIsCopied(t *testing.T) {
+	ends := map[string]func(t *testing.T, a *replica, run *engine.Run){
+		"released": func(t *testing.T, _ *replica, run *engine.Run) {
+			wantEnd(t, run, broken("no"), resultReleased)
+		},
+		"not sent": func(_ *testing.T, _ *replica, run *engine.Run) {
+			ended(run, idempotency.End{How: idempotency.NotSent, Response: broken("no")})
+		},
+		"held": func(_ *testing.T, _ *replica, run *engine.Run) {
+			ended(run, idempotency.End{How: idempotency.Unknown})
+		},
+		"unstored": func(t *testing.T, a *replica, run *engine.Run) {
+			a.link.fail(refused, "settle")
+			wantEnd(t, run, created("paid"), resultTrying)
+		},
+		"fenced": func(t *testing.T, a *replica, run *engine.Run) {
+			a.link.failWith(idempotency.ErrFenced, "settle")
+			wantEnd(t, run, created("paid"), resultFenced)
+		},
+	}
+	for name, end := range ends {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				copies := engine.NewCopies(someCopies)
+				a := newCopying(t, newShared(t), copies)
+				end(t, a, a.run(holding()))
+				if n := copies.Bytes(); n != 0 {
+					t.Errorf("the copies take %d bytes", n)
+				}
+			})
+		})
+	}
+}
+
+func TestResponseIsCopiedWhenItIsStoredLater(t *testing.T) {
+	withCopies(t, func(t *testing.T, a, _ *replica) {
+		req := someRequest()
+		run := a.run(req)
+		a.link.fail(refused, "settle")
+		wantEnd(t, run, created("paid"), resultTrying)
+		a.link.fail(works, "settle")
+		a.drain()
+		wantReplay(t, a.begin(req), run.ExecutionID(), created("paid"), false)
+		a.wantAsked("stored", 1)
+	})
+}
+
+// What happens to a key on one replica is seen by the other one at once where the store
+// tells, and within the bound where its message is lost. Before that, a copy answers.
+func TestCopiesFollowWhatHappensElsewhere(t *testing.T) {
+	happens := map[string]func(t *testing.T, b *replica, req engine.Request){
+		"freed": func(t *testing.T, b *replica, req engine.Request) {
+			if err := b.Free(context.Background(), req.Key); err != nil {
+				t.Fatal(err)
+			}
+		},
+		"forgotten": func(t *testing.T, b *replica, req engine.Request) {
+			if err := b.Forget(context.Background(), req.Key); err != nil {
+				t.Fatal(err)
+			}
+		},
+		"forced": func(t *testing.T, b *replica, req engine.Request) {
+			wantEnd(t, b.run(forcing(req)), created("new"), resultKept)
+		},
+	}
+	for name, happen := range happens {
+		for _, how := range []string{"here", "told", "not told"} {
+			t.Run(name+" "+how, func(t *testing.T) {
+				withCopies(t, func(t *testing.T, a, b *replica) {
+					req := someRequest()
+					run := a.run(req)
+					wantEnd(t, run, created("old"), resultKept)
+					switch how {
+					case "here":
+						happen(t, a, req)
+					case "told":
+						happen(t, b, req)
+					case "not told":
+						a.link.deafen()
+						happen(t, b, req)
+						time.Sleep(engine.CopyBound - time.Millisecond)
+						wantReplay(t, a.begin(req), run.ExecutionID(), created("old"), false)
+						time.Sleep(time.Millisecond)
+					}
+					switch d := a.begin(req).(type) {
+					case *engine.Run:
+						if name == "forced" {
+							t.Error("a duplicate of a forced run runs")
+						}
+					case engine.Replay:
+						if name != "forced" || string(d.Response.Body) != "new" {
+							t.Errorf("replayed %q after the key was %s", d.Response.Body, name)
+						}
+					default:
+						t.Errorf("decided %T", d)
+					}
+				})
+			})
+		}
+	}
+}
+
+// While a forced run is in flight, duplicates in its process wait for it.
+func TestNoCopyBesideAForcedRun(t *testing.T) {
+	withCopies(t, func(t *testing.T, a, _ *replica) {
+		req := someRequest()
+		wantEnd(t, a.run(req), created("old"), resultKept)
+		forced := a.run(forcing(req))
+		w := a.beginLater(context.Background(), req)
+		synctest.Wait()
+		if w.decided() {
+			t.Fatalf("decided %+v", w.d)
+		}
+		wantEnd(t, forced, created("new"), resultKept)
+		wantReplay(t, w.decision(), forced.ExecutionID(), created("new"), true)
+	})
+}
+
+// What the store has answered before a key was freed must not become a copy after that.
+func TestAnswerFromBeforeADropIsNoCopy(t *testing.T) {
+	t.Run("of a claim", func(t *testing.T) {
+		for _, freedBy := range []string{"this replica", "another"} {
+			withCopies(t, func(t *testing.T, a, b *replica) {
+				req := someRequest()
+				run := a.run(req)
+				wantEnd(t, run, created("old"), resultKept)
+				resume := b.link.pauseReply("claim")
+				w := b.beginLater(context.Background(), req)
+				synctest.Wait()
+				by := map[string]*replica{"this replica": b, "another": a}[freedBy]
+				if err := by.Free(context.Background(), req.Key); err != nil {
+					t.Fatal(err)
+				}
+				resume()
+				wantReplay(t, w.decision(), run.ExecutionID(), created("old"), false)
+				as[*engine.Run](t, b.begin(req))
+			})
+		}
+	})
+	t.Run("of a look", func(t *testing.T) {
+		withCopies(t, func(t *testing.T, a, b *replica) {
+			req := someRequest()
+			run := a.run(req)
+			w := b.beginLater(context.Background(), req)
+			synctest.Wait()
+			resume := b.link.pauseReply("response")
+			wantEnd(t, run, created("old"), resultKept)
+			synctest.Wait()
+			if err := a.Free(context.Background(), req.Key); err != nil {
+				t.Fatal(err)
+			}
+			resume()
+			wantReplay(t, w.decision(), run.ExecutionID(), created("old"), true)
+			as[*engine.Run](t, b.begin(req))
+		})
+	})
+	t.Run("of a settlement", func(t *testing.T) {
+		withCopies(t, func(t *testing.T, a, _ *replica) {
+			req := someRequest()
+			run := a.run(req)
+			resume := a.link.pauseReply("settle")
+			done := make(chan struct{})
+			go func() {
+				defer close(done)
+				wantEnd(t, run, created("old"), resultKept)
+			}()
+			synctest.Wait()
+			if err := a.Free(context.Background(), req.Key); err != nil {
+				t.Fatal(err)
+			}
+			resume()
+			<-done
+			as[*engine.Run](t, a.begin(req))
+		})
+	})
+}
+
+// A claim that finds something else than what was copied drops the copy: here the store
+// has lost the record.
+func TestCopyThatTheStoreContradicts(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store, copies := newShared(t), engine.NewCopies(someCopies)
+		a, req := newCopying(t, store, copies), someRequest()
+		wantEnd(t, a.run(req), created("old"), resultKept)
+		if err := store.Forget(context.Background(), req.Key); err != nil {
+			t.Fatal(err)
+		}
+		// The store has told: a copy comes to be again only from what it says.
+		run := a.run(req)
+		if n := copies.Bytes(); n != 0 {
+			t.Errorf("beside a run the copies take %d bytes", n)
+		}
+		wantEnd(t, run, created("new"), resultKept)
+		a.link.deafen()
+		if err := store.Forget(context.Background(), req.Key); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(engine.CopyBound)
+		a.run(req)
+		if n := copies.Bytes(); n != 0 {
+			t.Errorf("after the contradiction the copies take %d bytes", n)
+		}
+	})
+}
+
+// If the store cannot be asked, a copy answers for as long as its retention lasts, and
+// nothing runs.
+func TestCopiesAnswerWhileTheStoreIsAway(t *testing.T) {
+	for name, away := range map[string]fault{"refuses": refused, "hangs": hung} {
+		t.Run(name, func(t *testing.T) {
+			withCopies(t, func(t *testing.T, a, _ *replica) {
+				req := someRequest()
+				req.Policy.Retention = time.Hour
+				begun := time.Now()
+				run := a.run(req)
+				wantEnd(t, run, created("paid"), resultKept)
+				a.link.fail(away)
+				time.Sleep(30 * time.Minute)
+				asked := a.link.count("claim")
+				for _, w := range a.waiters(3, req) {
+					wantReplay(t, w.decision(), run.ExecutionID(), created("paid"), false)
+				}
+				if a.link.count("claim") == asked {
+					t.Error("the store was not asked again")
+				}
+				other := req
+				other.Fingerprint = "body:two"
+				wantRefusal(t, a.begin(other), engine.ReasonReused, run.ExecutionID())
+				wantReplay(t, a.begin(req), run.ExecutionID(), created("paid"), false)
+				wantRefusal(t, a.begin(forcing(req)), engine.ReasonUnavailable, "")
+				unknown := req
+				unknown.Key = idempotency.Identity{ID: "unknown"}.Key()
+				wantRefusal(t, a.begin(unknown), engine.ReasonUnavailable, "")
+				// Over the limit of runs the store is asked in another way.
+				a.Configure(engine.Settings{Limits: engine.Limits{InFlight: 1}})
+				a.link.fail(works)
+				a.drain()
+				second := a.run(unknown)
+				a.link.fail(away)
+				wantReplay(t, a.begin(req), run.ExecutionID(), created("paid"), false)
+				time.Sleep(time.Until(begun.Add(time.Hour)))
+				wantRefusal(t, a.begin(req), engine.ReasonUnavailable, "")
+				a.link.fail(works)
+				wantEnd(t, second, created("later"), resultKept)
+			})
+		})
+	}
+}
+
+// A store that says something of the key is not away.
+func TestCopyIsNoAnswerWhereTheStoreHasOne(t *testing.T) {
+	for name, c := range map[string]struct {
+		err    error
+		reason engine.Reason
+	}{
+		"unreadable": {&idempotency.UnreadableError{Where: "record", Err: errors.New("damaged")}, engine.ReasonUnreadable},
+		"full":       {idempotency.ErrFull, engine.ReasonOverloaded},
+	} {
+		t.Run(name, func(t *testing.T) {
+			withCopies(t, func(t *testing.T, a, _ *replica) {
+				req := someRequest()
+				wantEnd(t, a.run(req), created("paid"), resultKept)
+				time.Sleep(engine.CopyBound)
+				a.link.failWith(c.err, "claim")
+				wantRefusal(t, a.begin(req), c.reason, "")
+				a.link.failWith(nil, "claim")
+				a.link.fail(refused)
+				wantRefusal(t, a.begin(req), engine.ReasonUnavailable, "") // there is no copy any more
+			})
+		})
+	}
+}
+
+// A copy that another request was refused for is still one.
+func TestReusedKeyLeavesTheCopy(t *testing.T) {
+	withCopies(t, func(t *testing.T, a, _ *replica) {
+		req := someRequest()
+		run := a.run(req)
+		wantEnd(t, run, created("paid"), resultKept)
+		time.Sleep(engine.CopyBound)
+		other := req
+		other.Fingerprint = "body:two"
+		wantRefusal(t, a.begin(other), engine.ReasonReused, run.ExecutionID())
+		a.wantAsked("an old copy", 2)
+		a.link.fail(refused)
+		wantReplay(t, a.begin(req), run.ExecutionID(), created("paid"), false)
+	})
+}
+
+// No copy outlives the record in the store.
+func TestCopiesEndWithTheRetention(t *testing.T) {
+	const retention = 3 * time.Second
+	for name, c := range map[string]struct {
+		delay  time.Duration // of what the copy is made of
+		settle fault
+		copies func(a, b *replica) *replica
+	}{
+		"after a run":              {copies: func(a, _ *replica) *replica { return a }},
+		"after a replay":           {delay: time.Second, copies: func(_, b *replica) *replica { return b }},
+		"after a reply was lost":   {settle: replyLost, copies: func(a, _ *replica) *replica { return a }},
+		"after a replay of a late": {delay: retention - time.Millisecond, copies: func(_, b *replica) *replica { return b }},
+	} {
+		t.Run(name, func(t *testing.T) {
+			withCopies(t, func(t *testing.T, a, b *replica) {
+				req := someRequest()
+				req.Policy.Retention, req.Policy.Lease = retention, time.Second
+				run := a.run(req)
+				begun := time.Now()
+				a.link.fail(c.settle, "settle")
+				_ = end(run, created("paid"))
+				a.link.fail(works, "settle")
+				a.drain()
+				time.Sleep(time.Until(begun.Add(c.delay)))
+				r := c.copies(a, b)
+				wantReplay(t, r.begin(req), run.ExecutionID(), created("paid"), false)
+				time.Sleep(time.Until(begun.Add(retention - time.Millisecond)))
+				asked := r.link.count("claim")
+				wantReplay(t, r.begin(req), run.ExecutionID(), created("paid"), false)
+				r.wantAsked("before the end", asked)
+				time.Sleep(time.Millisecond)
+				as[*engine.Run](t, r.begin(req))
+			})
+		})
+	}
+}
+
+func TestCopiesAndEncryption(t *testing.T) {
+	withCopies(t, func(t *testing.T, a, _ *replica) {
+		req := delivered()
+		a.Configure(engine.Settings{Sealer: sealing(t, "a")})
+		run := a.run(req)
+		wantEnd(t, run, created("paid"), resultKept)
+		a.Configure(engine.Settings{Sealer: sealing(t, "a")}) // a reload that changes nothing
+		wantReplay(t, a.begin(req), run.ExecutionID(), created("paid"), false)
+		a.wantAsked("the same keys", 1)
+		reused := req
+		reused.Fingerprint = "body:two"
+		wantRefusal(t, a.begin(reused), engine.ReasonReused, run.ExecutionID())
+		a.Configure(engine.Settings{Sealer: sealing(t, "ba")})
+		wantReplay(t, a.begin(req), run.ExecutionID(), created("paid"), false)
+		a.Configure(engine.Settings{Sealer: sealing(t, "b")})
+		if refused := as[engine.Refusal](t, a.begin(req)); refused.Reason != engine.ReasonUnreadable {
+			t.Errorf("without its key: %+v", refused)
+		}
+		a.link.fail(refused)
+		wantRefusal(t, a.begin(req), engine.ReasonUnavailable, "")
+	})
+}
+
+// A run that was claimed under a key that is gone by its end is stored, and not copied.
+func TestRunThatOutlivesItsEncryptionKey(t *testing.T) {
+	withCopies(t, func(t *testing.T, a, _ *replica) {
+		req := delivered()
+		a.Configure(engine.Settings{Sealer: sealing(t, "a")})
+		run := a.run(req)
+		a.Configure(engine.Settings{Sealer: sealing(t, "b")})
+		wantEnd(t, run, created("paid"), resultKept)
+		if refused := as[engine.Refusal](t, a.begin(req)); refused.Reason != engine.ReasonUnreadable {
+			t.Errorf("without its key: %+v", refused)
+		}
+	})
+}
