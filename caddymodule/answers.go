@@ -82,7 +82,7 @@ func (x *exchange) makeRoom(store *openstores.Store, d engine.Replay) (engine.De
 	if err := x.allowance.TakeReplay(x.r.Context(), size); err != nil {
 		return nil, err
 	}
-	response, err := store.Response(x.r.Context(), x.key, d.Record)
+	response, err := store.KeptResponse(x.r.Context(), x.key, d.Record)
 	switch {
 	case x.r.Context().Err() != nil:
 		return nil, context.Cause(x.r.Context())

@@ -42,6 +42,11 @@ type App struct {
 	// `redis`.
 	StoreRaw json.RawMessage `json:"store,omitempty" caddy:"namespace=dedup.stores inline_key=store"`
 
+	// How many bytes of kept responses this process holds, so that it answers their
+	// duplicates without asking the store, and also while the store is away. 0 holds
+	// none: it is `off` in a Caddyfile. Default: 16 MiB.
+	LocalCopies *int64 `json:"local_copies,omitempty"`
+
 	// The keys with which stored responses, delivery IDs and fingerprints are
 	// encrypted (AES-256-GCM): each 32 random bytes in base64, and here only the
 	// placeholder of each, `{env.*}` or `{file.*}`. The first encrypts, all decrypt.
@@ -82,6 +87,11 @@ func (a *App) Provision(ctx caddy.Context) error {
 	a.Limits.setDefaults()
 	if err := a.Limits.check(); err != nil {
 		return err
+	}
+	if a.LocalCopies != nil && *a.LocalCopies != 0 {
+		if err := checkSize("local_copies", *a.LocalCopies); err != nil {
+			return fmt.Errorf("%w, or 0 for none", err)
+		}
 	}
 	if a.StoreRaw == nil {
 		a.StoreRaw = json.RawMessage(`{"store":"file"}`)
@@ -291,7 +301,7 @@ func (c *configurations) add(app *App) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.apps = append(c.apps, app)
-	buffered.SetLimit(c.apps[0].Limits.Buffered)
+	c.applyLocked()
 }
 
 func (c *configurations) remove(app *App) {
@@ -299,8 +309,28 @@ func (c *configurations) remove(app *App) {
 	defer c.mu.Unlock()
 	c.apps = slices.DeleteFunc(c.apps, func(other *App) bool { return other == app })
 	if len(c.apps) > 0 {
-		buffered.SetLimit(c.apps[0].Limits.Buffered)
+		c.applyLocked()
 	}
+}
+
+func (c *configurations) applyLocked() {
+	app := c.apps[0]
+	buffered.SetLimit(app.Limits.Buffered)
+	localCopies.SetLimit(app.localCopies())
+}
+
+// localCopies are the copies of kept responses in this process. A configuration sets
+// their limit.
+var localCopies = engine.NewCopies(0)
+
+// defaultLocalCopies is the limit of the local copies where none is configured, in bytes.
+const defaultLocalCopies = 16 << 20
+
+func (a *App) localCopies() int64 {
+	if a.LocalCopies == nil {
+		return defaultLocalCopies
+	}
+	return *a.LocalCopies
 }
 
 // mostBuffered is the largest limit that is chosen by itself.

@@ -45,18 +45,38 @@ func parseGlobalOption(d *caddyfile.Dispenser, existing any) (any, error) {
 			}
 		case "store":
 			app.StoreRaw, err = parseStore(d)
+		case "local_copies":
+			app.LocalCopies, err = parseLocalCopies(d)
 		case "limits":
 			app.Limits, err = parseLimits(d)
 		case "encrypt":
 			app.Encrypt, err = parseEncrypt(d)
 		default:
-			err = unknownWord(d, "the global option dedup", []string{"namespace", "store", "encrypt", "limits"})
+			err = unknownWord(d, "the global option dedup", []string{"namespace", "store", "local_copies", "encrypt", "limits"})
 		}
 		if err != nil {
 			return nil, err
 		}
 	}
 	return httpcaddyfile.App{Name: "dedup", Value: caddyconfig.JSON(app, nil)}, nil
+}
+
+// parseLocalCopies reads `local_copies <size>|off`, whose first word is the current token.
+// Off is a size of 0.
+func parseLocalCopies(d *caddyfile.Dispenser) (*int64, error) {
+	const name = "local_copies"
+	value, err := oneArg(d, "a size such as 16MiB, or off")
+	switch {
+	case err != nil:
+		return nil, err
+	case value == "off":
+		return new(int64), nil
+	}
+	n, ok := parseSize(value)
+	if !ok {
+		return nil, d.Errf("%s: %q is neither a size nor off; use one above 0 such as 16MiB, and at most 1PiB, or off", name, value)
+	}
+	return &n, nil
 }
 
 // parseEncrypt reads `encrypt <key>...`, whose first word is the current token.
@@ -310,11 +330,17 @@ func sizeArg(d *caddyfile.Dispenser, name string) (int64, error) {
 	if err != nil {
 		return 0, err
 	}
-	n, err := humanize.ParseBytes(value)
-	if err != nil || n == 0 || n > mostBytes {
+	n, ok := parseSize(value)
+	if !ok {
 		return 0, d.Errf("%s: %q is not a size; use one above 0 such as 64KiB or 1MiB, and at most 1PiB", name, value)
 	}
-	return int64(n), nil
+	return n, nil
+}
+
+// parseSize reads a number of bytes above 0 with its unit.
+func parseSize(value string) (n int64, ok bool) {
+	bytes, err := humanize.ParseBytes(value)
+	return int64(bytes), err == nil && bytes > 0 && bytes <= mostBytes //nolint:gosec // it is far below
 }
 
 // countArg reads the only argument of the current word, a whole number.

@@ -17,7 +17,7 @@ import (
 )
 
 // stores are the stores that are open in this process.
-var stores = openstores.NewSet(buffered.Busy)
+var stores = openstores.NewSet(buffered.Busy, localCopies)
 
 // leasePerTimeout is how many timeouts a lease has at least: one for the claim, of
 // which nobody knows when in this time the store began the lease, one for a renewal

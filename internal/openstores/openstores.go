@@ -187,6 +187,8 @@ func (o *Store) applyLocked() {
 // whatever is being opened.
 type Set struct {
 	room func() error
+	// copies are those of all stores together.
+	copies *engine.Copies
 
 	mu   sync.Mutex
 	open map[string]*Store
@@ -194,8 +196,8 @@ type Set struct {
 
 // NewSet returns a set without a store. room returns an error while nothing is to
 // begin, as [engine.Options] has it.
-func NewSet(room func() error) *Set {
-	return &Set{room: room, open: make(map[string]*Store)}
+func NewSet(room func() error, copies *engine.Copies) *Set {
+	return &Set{room: room, copies: copies, open: make(map[string]*Store)}
 }
 
 // enter returns the store that a handle means, entered, and opens it if need be.
@@ -235,6 +237,7 @@ func (s *Set) start(o *Store, h *Handle) {
 		NewToken:       rand.Text,
 		NewExecutionID: newExecutionID,
 		Room:           s.room,
+		Copies:         s.copies,
 	})
 	o.Configure(h.Settings) // until a configuration has started with it
 }

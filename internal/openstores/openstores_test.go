@@ -19,7 +19,7 @@ import (
 )
 
 // stores are the stores that tests open.
-var stores = NewSet(func() error { return nil })
+var stores = NewSet(func() error { return nil }, nil)
 
 // countedStore is a memory store that tells what is done with it.
 type countedStore struct {
