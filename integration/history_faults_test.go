@@ -31,19 +31,21 @@ func newRig(t *testing.T, seed uint64, now func() time.Duration, site string) *r
 // rigging starts the processes of a rig.
 type rigging func(*rig)
 
-// threeOverRedis are three processes with one Redis.
+// threeOverRedis are three processes with one Redis. They ask it about each request: with
+// local copies, what is freed or forced on one of them reaches the others a little later.
 func threeOverRedis(redisArgs ...string) rigging {
 	return func(g *rig) {
 		g.server = redistest.Start(g.t, redisArgs...)
 		for range 3 {
 			l := startLink(g.t, g.server.Addr)
 			g.links = append(g.links, l)
-			g.proxies = append(g.proxies, start(g.t, conf{store: storeAt(l.addr), site: g.site}))
+			g.proxies = append(g.proxies, start(g.t, conf{store: lines(storeAt(l.addr), "local_copies off"), site: g.site}))
 		}
 	}
 }
 
-// oneWithAFile is one process with a store file.
+// oneWithAFile is one process with a store file, and with local copies, which never are
+// behind there.
 func oneWithAFile(g *rig) {
 	g.proxies = []*caddy{start(g.t, conf{store: "store file", site: g.site})}
 }

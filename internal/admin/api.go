@@ -10,6 +10,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/caddy-dedup/caddy-dedup/internal/engine"
 	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
 )
 
@@ -66,6 +67,10 @@ const (
 	lookupPath = "/dedup/lookup"
 	readyPath  = "/dedup/ready"
 )
+
+// CopiesHeader says in an answer to a release or a DELETE within which time other replicas
+// answer no more from their local copies: a duration such as 5s.
+const CopiesHeader = "Dedup-Copies-Gone-Within"
 
 // Route is a path of the API, as a pattern of [http.ServeMux], and who answers it. An
 // error is one of writing the answer: mistakes and failures are answered as problems.
@@ -141,6 +146,7 @@ func (a *API) onKey(w http.ResponseWriter, r *http.Request, key idempotency.Key,
 		if err := do(store, r.Context(), key); err != nil {
 			return err
 		}
+		w.Header().Set(CopiesHeader, engine.CopyBound.String())
 		w.WriteHeader(http.StatusNoContent)
 		return nil
 	})

@@ -1,0 +1,186 @@
+package integration
+
+import (
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/caddy-dedup/caddy-dedup/internal/redistest"
+)
+
+// copyBound is the published time within which all replicas see what an operator or a
+// forced run has changed on another one.
+const copyBound = 5 * time.Second
+
+// copying is a site whose answers show their key, and that may be forced.
+func copying(up *upstream) string {
+	return lines("header >X-Key {http.dedup.key}", dedupBlock("force X-Force"), proxyTo(up))
+}
+
+func TestStoreAwayServesDuplicatesFromCopies(t *testing.T) {
+	t.Parallel()
+	for name, dedup := range map[string]string{"by default": "", "encrypted": "encrypt", "passing": "pass"} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			server := redistest.Start(t)
+			way := startLink(t, server.Addr)
+			up := startUpstream(t, answers201)
+			c := conf{store: storeAt(way.addr), site: copying(up)}
+			switch dedup {
+			case "encrypt":
+				c.dedup = keyFiles(t, t.TempDir(), "a")
+			case "pass":
+				c.site = lines(dedupBlock("store_errors pass"), proxyTo(up))
+			}
+			p := start(t, c)
+			other := start(t, c)
+			first := p.post(t, "/", "k", "body", host("shop.test"))
+			wantFresh(t, first, 201, "run 1 of k")
+			wantReplay(t, other.post(t, "/", "k", "body", host("shop.test")), first)
+			way.cut()
+
+			for until := time.Now().Add(copyBound + time.Second); time.Now().Before(until); time.Sleep(250 * time.Millisecond) { // young copies, and old ones
+				for _, replica := range []*caddy{p, other} {
+					wantReplay(t, replica.post(t, "/", "k", "body", host("shop.test")), first)
+				}
+			}
+			wantProblem(t, p.post(t, "/", "k", "another body", host("shop.test")), 422, "idempotency_key_reused")
+			up.wantRuns(t, "k", 1)
+			if dedup == "pass" {
+				return
+			}
+			wantProblem(t, p.post(t, "/", "k", "body", host("shop.test"), byForce), 503, "store_unavailable")
+			wantProblem(t, p.post(t, "/", "new", "body", host("shop.test")), 503, "store_unavailable")
+			wantProblem(t, p.post(t, "/elsewhere", "k", "body", host("shop.test")), 503, "store_unavailable")
+			up.wantRuns(t, "k", 1)
+			up.wantRuns(t, "new", 0)
+		})
+	}
+}
+
+// Without local copies, a store that is away answers nothing.
+func TestStoreAwayWithoutCopies(t *testing.T) {
+	t.Parallel()
+	server := redistest.Start(t)
+	way := startLink(t, server.Addr)
+	up := startUpstream(t, answers201)
+	p := start(t, conf{store: storeAt(way.addr), site: copying(up)})
+	first := p.post(t, "/", "k", "body")
+	p.reloadAs(t, func(c *conf) { c.dedup = "local_copies off" })
+	way.cut()
+	wantProblem(t, p.post(t, "/", "k", "body"), 503, "store_unavailable")
+	way.mend(t)
+	eventually(t, "the store answers again", func() bool { return p.post(t, "/", "k", "body").Status == first.Status })
+	up.wantRuns(t, "k", 1)
+}
+
+// What is changed on one replica is seen by the others within the published time.
+func TestOtherReplicasCopiesAreGoneWithinTheBound(t *testing.T) {
+	t.Parallel()
+	for name, change := range map[string]func(t *testing.T, p *caddy, key string){
+		"released":  func(t *testing.T, p *caddy, key string) { p.operator(t, http.MethodPost, key+"/release", 204) },
+		"forgotten": func(t *testing.T, p *caddy, key string) { p.operator(t, http.MethodDelete, key, 204) },
+		"forced": func(t *testing.T, p *caddy, _ string) {
+			if got := p.post(t, "/", "k", "body", host("shop.test"), byForce); got.Status != 201 || got.replayed() {
+				t.Errorf("forced: %d %s", got.Status, got.Body)
+			}
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			store := redisStore(t)
+			up := startUpstream(t, answers201)
+			p := start(t, conf{store: store, site: copying(up)})
+			other := start(t, conf{store: store, site: copying(up)})
+			first := p.post(t, "/", "k", "body", host("shop.test"))
+			wantReplay(t, other.post(t, "/", "k", "body", host("shop.test")), first)
+
+			changed := time.Now()
+			change(t, p, first.Header.Get("X-Key"))
+			second := p.post(t, "/", "k", "body", host("shop.test"))
+			wantAnswer(t, second, 201, "run 2 of k") // here it is seen at once
+			const slack = 5 * time.Second            // of a machine that has other things to do
+			for {
+				asked := time.Now()
+				got := other.post(t, "/", "k", "body", host("shop.test"))
+				if got.Body == second.Body {
+					break
+				}
+				wantReplay(t, got, first)
+				if asked.Sub(changed) > copyBound+slack {
+					t.Fatalf("%s after the change a replica answers with what was before it", asked.Sub(changed))
+				}
+				time.Sleep(50 * time.Millisecond)
+			}
+			wantReplay(t, other.post(t, "/", "k", "body", host("shop.test")), second)
+			up.wantRuns(t, "k", 2)
+		})
+	}
+}
+
+// A copy answers what the store would answer, and for no longer.
+func TestCopiesAnswerAsTheStoreDoes(t *testing.T) {
+	t.Parallel()
+	eachStore(t, func(t *testing.T, store string) {
+		up := startUpstream(t, answers201)
+		p := start(t, conf{store: store, sites: lines(
+			"http://one.test:PORT {", copying(up), "}",
+			"http://two.test:PORT {", lines("header >X-Key {http.dedup.key}", dedupBlock("retention 2s"), proxyTo(up)), "}",
+			"http://three.test:PORT {", lines(dedupBlock("duplicate conflict"), proxyTo(up)), "}")})
+		one := p.post(t, "/", "k", "body", host("one.test"))
+		two := p.post(t, "/", "k", "body", host("two.test"))
+		begun := time.Now()
+		wantFresh(t, one, 201, "run 1 of k")
+		wantFresh(t, two, 201, "run 2 of k")
+		wantFresh(t, p.post(t, "/", "k", "body", host("three.test")), 201, "run 3 of k")
+		for range 2 {
+			wantReplay(t, p.post(t, "/", "k", "body", host("one.test")), one)
+			wantProblem(t, p.post(t, "/", "k", "other", host("one.test")), 422, "idempotency_key_reused")
+			wantProblem(t, p.post(t, "/", "k", "body", host("three.test")), 409, "duplicate_request")
+		}
+		up.wantRuns(t, "k", 3)
+		eventually(t, "the retention of 2s is over", func() bool {
+			return p.post(t, "/", "k", "body", host("two.test")).Body == "run 4 of k"
+		})
+		if took := time.Since(begun); took < time.Second {
+			t.Errorf("a retention of 2s was over after %s", took)
+		}
+		p.operator(t, http.MethodDelete, one.Header.Get("X-Key"), 204)
+		wantFresh(t, p.post(t, "/", "k", "body", host("one.test")), 201, "run 5 of k")
+	})
+}
+
+// Copies are of one process. What is stored is not: after a restart it is replayed.
+func TestCopiesEndWithTheProcess(t *testing.T) {
+	t.Parallel()
+	up := startUpstream(t, answers201)
+	c := conf{store: "store file", site: copying(up)}
+	p := start(t, c)
+	first := p.post(t, "/", "k", "body")
+	wantReplay(t, p.post(t, "/", "k", "body"), first)
+	p.kill(t)
+	c.dir, c.port = p.conf.dir, p.conf.port
+	p = start(t, c)
+	for range 2 {
+		wantReplay(t, p.post(t, "/", "k", "body"), first)
+	}
+	up.wantRuns(t, "k", 1)
+}
+
+// A key that is configured no more opens no copy either.
+func TestCopiesUnderAnEncryptionKeyThatIsGone(t *testing.T) {
+	t.Parallel()
+	up := startUpstream(t, answers201)
+	a, b := keyFiles(t, t.TempDir(), "a"), keyFiles(t, t.TempDir(), "b")
+	p := start(t, conf{store: redisStore(t), dedup: a, site: copying(up)})
+	first := p.post(t, "/", "k", "body")
+	wantReplay(t, p.post(t, "/", "k", "body"), first)
+	p.reloadAs(t, func(c *conf) { c.dedup = b })
+	wantProblem(t, p.post(t, "/", "k", "body"), 500, "record_unreadable")
+	p.reloadAs(t, func(c *conf) {
+		c.dedup = a + strings.TrimPrefix(b, "encrypt")
+	})
+	wantReplay(t, p.post(t, "/", "k", "body"), first)
+	up.wantRuns(t, "k", 1)
+}
