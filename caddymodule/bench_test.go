@@ -8,11 +8,11 @@ import (
 	"testing"
 )
 
-// benchmarked returns a site's server, and what a request costs it without its client and
-// its upstream: the site answers by itself.
-func benchmarked(b *testing.B, lines ...string) http.Handler {
+// benchmarked returns a site's server with a line of the global option, and what a request
+// costs it without its client and its upstream: the site answers by itself.
+func benchmarked(b *testing.B, global string, lines ...string) http.Handler {
 	b.Helper()
-	s := serveWith(b, "limits {\nmemory_store 8GiB\n}", append(lines, `respond "`+strings.Repeat("x", 512)+`" 201`)...)
+	s := serveWith(b, "limits {\nmemory_store 8GiB\n}\n"+global, append(lines, `respond "`+strings.Repeat("x", 512)+`" 201`)...)
 	return s.Config.Handler
 }
 
@@ -29,16 +29,19 @@ func post(handler http.Handler, key string) {
 // handler's, the engine's and the store's.
 func BenchmarkRequests(b *testing.B) {
 	for name, c := range map[string]struct {
-		lines []string
-		key   func(n int) string
+		lines  []string
+		key    func(n int) string
+		global string
 	}{
-		"plain":          {[]string{"dedup /elsewhere"}, func(int) string { return "" }},
-		"without a key":  {[]string{"dedup"}, func(int) string { return "" }},
-		"first delivery": {[]string{"dedup"}, strconv.Itoa},
-		"duplicate":      {[]string{"dedup"}, func(int) string { return "k" }},
+		"plain":                         {[]string{"dedup /elsewhere"}, func(int) string { return "" }, ""},
+		"without a key":                 {[]string{"dedup"}, func(int) string { return "" }, ""},
+		"first delivery":                {[]string{"dedup"}, strconv.Itoa, ""},
+		"first delivery without copies": {[]string{"dedup"}, strconv.Itoa, "local_copies off"},
+		"duplicate":                     {[]string{"dedup"}, func(int) string { return "k" }, ""},
+		"duplicate without copies":      {[]string{"dedup"}, func(int) string { return "k" }, "local_copies off"},
 	} {
 		b.Run(name, func(b *testing.B) {
-			handler := benchmarked(b, c.lines...)
+			handler := benchmarked(b, c.global, c.lines...)
 			b.ReportAllocs()
 			n := 0
 			for b.Loop() {

@@ -188,7 +188,7 @@ func TestSealedResponseThatDoesNotOpen(t *testing.T) {
 	server := redistest.Start(t)
 	client, ctx := redisClient(t, server), context.Background()
 	up := startUpstream(t, answers201)
-	p := start(t, conf{store: storeAt(server.Addr), dedup: keyFiles(t, shortTempDir(t), "a"),
+	p := start(t, conf{store: storeAt(server.Addr), dedup: lines(keyFiles(t, shortTempDir(t), "a"), "local_copies off"),
 		site: lines(keyHeader, bothModes(up))})
 	sealedBy := regexp.MustCompile(`"sealed_by":"[0-9a-f]{16}"`)
 	for name, c := range map[string]struct {

@@ -161,7 +161,7 @@ func TestFileStoreWhoseDirectoryVanishes(t *testing.T) {
 	t.Parallel()
 	up := startUpstream(t, answers201)
 	dir := filepath.Join(shortTempDir(t), "dedup")
-	p := start(t, conf{store: "store file " + dir, site: lines("dedup", proxyTo(up))})
+	p := start(t, conf{store: "store file " + dir, dedup: "local_copies off", site: lines("dedup", proxyTo(up))})
 	p.post(t, "/", "kept", "body", host("shop.test"))
 	if err := os.RemoveAll(dir); err != nil {
 		t.Fatal(err)

@@ -22,8 +22,8 @@ const (
 	floodGrowth = 1000 << 10
 )
 
-// However many keys come, nothing of them stays in the process: they are in the
-// store. The memory store is bounded by its own limit.
+// However many keys come, nothing of them stays in the process but local copies, which
+// have a limit of their own: they are in the store. The memory store is bounded by its own limit.
 func TestFloodOfUniqueKeysLeavesNothingInTheProcess(t *testing.T) {
 	up := startUpstream(t, nil)
 	up.answer = func(w http.ResponseWriter, r *http.Request, n run) {
@@ -38,7 +38,7 @@ func TestFloodOfUniqueKeysLeavesNothingInTheProcess(t *testing.T) {
 	}
 	for name, store := range map[string]string{"redis": redisStore(t), "file": "store file"} {
 		t.Run(name, func(t *testing.T) {
-			p := start(t, conf{store: store, site: lines(dedupBlock("retention 1m"), proxyTo(up)), global: "log {\nexclude http.handlers.dedup dedup\n}"})
+			p := start(t, conf{store: store, dedup: "local_copies off", site: lines(dedupBlock("retention 1m"), proxyTo(up)), global: "log {\nexclude http.handlers.dedup dedup\n}"})
 			flood(t, p, "first")
 			before, routines := p.liveMemory(t), p.ownGoroutines(t)
 			begun := time.Now()

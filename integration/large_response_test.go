@@ -269,7 +269,7 @@ func TestStalledReplaysLeaveRoomForRuns(t *testing.T) {
 	for range 10 {
 		stalled(t, p, "kept")
 	}
-	p.awaitCall(t, "(*clientWriter).write(")
+	p.awaitCall(t, "(*ClientWriter).Send(")
 	wantProblem(t, p.post(t, "/", "new", ""), 503, "overloaded")
 	wantProblem(t, p.post(t, "/", "new", "body"), 503, "overloaded")
 	g.open()
@@ -281,24 +281,38 @@ func TestStalledReplaysLeaveRoomForRuns(t *testing.T) {
 }
 
 // What is known to have been executed does not pass when its response cannot be read,
-// even where requests pass without a store.
+// even where requests pass without a store. From a local copy it can be read.
 func TestWaitingReplayNeverRuns(t *testing.T) {
 	t.Parallel()
+	for _, copies := range []string{"local_copies off", "local_copies 64MiB"} {
+		t.Run(copies, func(t *testing.T) {
+			t.Parallel()
+			waitingReplay(t, copies)
+		})
+	}
+}
+
+func waitingReplay(t *testing.T, copies string) {
+	t.Helper()
 	server := redistest.Start(t)
 	up := startUpstream(t, answersLarge(largeSize))
 	site := lines(dedupBlock("store_errors pass", "max_response_body 16MiB"), proxyTo(up))
-	p := start(t, conf{store: storeAt(server.Addr) + " {\ntimeout 2s\n}", dedup: limits("buffered 8500KiB"), site: site})
-	p.post(t, "/", "k", "body")
+	p := start(t, conf{store: storeAt(server.Addr) + " {\ntimeout 2s\n}", dedup: lines(limits("buffered 8500KiB"), copies), site: site})
+	first := p.post(t, "/", "k", "body")
 	holding := stalled(t, p, "k")
-	p.awaitCall(t, "(*clientWriter).write(")
+	p.awaitCall(t, "(*ClientWriter).Send(")
 	waiting := p.postLater("/", "k", "body")
-	p.awaitCall(t, "(*allowance).takeReplay(")
+	p.awaitCall(t, "(*Allowance).TakeReplay(")
 	server.Stop()
 	holding.Close()
 	got := waiting.reply(t)
+	up.wantRuns(t, "k", 1)
+	if copies != "local_copies off" {
+		wantReplay(t, got, first)
+		return
+	}
 	wantProblem(t, got, 503, "store_unavailable")
 	if got.executionID() == "" {
 		t.Error("the refusal does not name the execution")
 	}
-	up.wantRuns(t, "k", 1)
 }

@@ -282,7 +282,7 @@ func TestRecipeTriggerDispatchWithAForeignKey(t *testing.T) {
 	server := redistest.Start(t)
 	client := redisClient(t, server)
 	up := startUpstream(t, answersStatus(202))
-	p := readRecipe(t, "trigger-dispatch.md").before(t, up).on(t, server.Addr).start(t)
+	p := readRecipe(t, "trigger-dispatch.md").before(t, up).on(t, server.Addr).with(t, "store redis ", "local_copies off\n\t\tstore redis ").start(t)
 	p.post(t, "/triggers/x", "", "{}", event("1"))
 	for key := range lives(t, client) {
 		if err := client.Set(context.Background(), key, "1", 0).Err(); err != nil {

@@ -18,8 +18,10 @@ func TestRoundTripsToRedis(t *testing.T) {
 		}
 		answers201(w, r, n)
 	})
-	p := start(t, conf{store: storeAt(server.Addr), site: lines("dedup", proxyTo(up))})
+	p := start(t, conf{store: storeAt(server.Addr), dedup: "local_copies off", site: lines("dedup", proxyTo(up))})
+	copying := start(t, conf{store: storeAt(server.Addr), site: lines("dedup", proxyTo(up))})
 	p.post(t, "/", "warm", "") // a process's first request learns the server's clock
+	copying.post(t, "/", "warm too", "")
 	m := startMonitor(t, server)
 	want := func(what string, commands ...string) {
 		t.Helper()
@@ -45,4 +47,9 @@ func TestRoundTripsToRedis(t *testing.T) {
 
 	p.post(t, "/", "", "")
 	want("a request without key")
+
+	copied := copying.post(t, "/", "copied", "")
+	want("a first delivery with local copies", "evalsha", "evalsha")
+	wantReplay(t, copying.post(t, "/", "copied", ""), copied)
+	want("a duplicate that a local copy answers")
 }

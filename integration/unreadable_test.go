@@ -22,7 +22,7 @@ func TestForeignRedisRecord(t *testing.T) {
 	client := redisClient(t, server)
 	ctx := context.Background()
 	up := startUpstream(t, answers201)
-	p := start(t, conf{store: storeAt(server.Addr), site: lines(keyHeader, bothModes(up))})
+	p := start(t, conf{store: storeAt(server.Addr), dedup: "local_copies off", site: lines(keyHeader, bothModes(up))})
 	foreign := map[string]func(key string) error{
 		"a string": func(key string) error { return client.Set(ctx, key, "not ours", 0).Err() },
 		"a list":   func(key string) error { return client.RPush(ctx, key, "not ours").Err() },
@@ -71,7 +71,7 @@ func TestDamagedRedisRecord(t *testing.T) {
 	client := redisClient(t, server)
 	ctx := context.Background()
 	up := startUpstream(t, answers201)
-	p := start(t, conf{store: storeAt(server.Addr), site: lines(keyHeader, "dedup", proxyTo(up))})
+	p := start(t, conf{store: storeAt(server.Addr), dedup: "local_copies off", site: lines(keyHeader, "dedup", proxyTo(up))})
 	refused := 0
 	damages := map[string]func(string) string{
 		"flipped": func(s string) string { b := []byte(s); b[len(b)/2] ^= 1; return string(b) },

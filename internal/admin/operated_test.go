@@ -193,7 +193,11 @@ func askAdmin(t *testing.T, method, target, body string) asked {
 	w := httptest.NewRecorder()
 	mux.ServeHTTP(w, httptest.NewRequest(method, target, strings.NewReader(body)))
 	a := asked{status: w.Code, kind: w.Header().Get("Content-Type"), text: w.Body.String()}
-	if w.Code != http.StatusNoContent {
+	if w.Code == http.StatusNoContent {
+		if within := w.Header().Get(CopiesHeader); within != "5s" {
+			t.Errorf("%s %s says that copies are gone within %q", method, target, within)
+		}
+	} else {
 		if err := json.Unmarshal(w.Body.Bytes(), &a); err != nil {
 			t.Fatalf("%s %s: %v in %q", method, target, err, a.text)
 		}
