@@ -195,7 +195,7 @@ type Set struct {
 }
 
 // NewSet returns a set without a store. room returns an error while nothing is to
-// begin, as [engine.Options] has it.
+// begin, and copies are those of the process, as [engine.Options] has them.
 func NewSet(room func() error, copies *engine.Copies) *Set {
 	return &Set{room: room, copies: copies, open: make(map[string]*Store)}
 }
