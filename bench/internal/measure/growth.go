@@ -1,0 +1,259 @@
+package measure
+
+import (
+	"fmt"
+	"math"
+	"net/http"
+	"strconv"
+	"time"
+
+	"github.com/caddy-dedup/caddy-dedup/bench/internal/load"
+	"github.com/caddy-dedup/caddy-dedup/bench/internal/process"
+	"github.com/caddy-dedup/caddy-dedup/bench/internal/report"
+	"github.com/caddy-dedup/caddy-dedup/bench/internal/servers"
+	"github.com/caddy-dedup/caddy-dedup/bench/internal/stats"
+)
+
+const (
+	// sweepLate is how long after its end a key's room is given back at the earliest: the
+	// file store's sweeper lets so much time pass.
+	sweepLate = 10 * time.Second
+	// mostInMemory bounds the memory store's keys: what it costs is a figure of one key.
+	mostInMemory = 100_000
+)
+
+// growing is one store on its way to all its keys.
+type growing struct {
+	b          *Bench
+	what       string
+	s, plain   *subject
+	base, full int
+	turn       load.Until
+
+	rate  report.Series // requests per second over thousands of keys
+	fades report.Series // of plain over seconds, while keys expire
+}
+
+// growth measures what becomes of a store with many keys, and while they expire.
+func (b *Bench) growth() error {
+	g := report.Group{Name: "growth", Title: "Many keys", Columns: []report.Column{
+		{Key: "cost", Title: "CPU of the proxy for a request, against few keys", Digits: 2, Spread: true},
+		{Key: "few", Title: "few"},
+		{Key: "keys", Title: "many"},
+		{Key: "expiring", Title: "speed while they expire, of before", Digits: 2, Spread: true},
+		{Key: "anonymous", Title: "anonymous memory over plain, MB"},
+		{Key: "heap", Title: "bytes of heap for a key"},
+		{Key: "disk", Title: "disk, MB"},
+		{Key: "disk-after", Title: "disk after, MB"},
+	}}
+	rates := report.Plot{Name: "growth", Title: "Requests per second while a store fills", X: "thousands of keys", Y: "requests/s"}
+	fades := report.Plot{Name: "expiry", Title: "Requests per second while all keys expire, plain Caddy = 1", X: "seconds", Y: "of plain"}
+	for _, c := range []struct{ store, what, goal string }{{"file", "file", "1.25"}, {"redis", "Redis", ""}, {"memory", "memory", ""}} {
+		if !b.wants("growth/" + c.store) {
+			continue
+		}
+		grown, row, err := b.grow(c.store, c.what)
+		if err != nil {
+			return err
+		}
+		row.Goal = c.goal
+		g.Rows = append(g.Rows, row)
+		rates.Series = append(rates.Series, grown.rate)
+		if len(grown.fades.Points) > 0 {
+			fades.Series = append(fades.Series, grown.fades)
+		}
+	}
+	b.add(g)
+	for _, p := range []report.Plot{rates, fades} {
+		if len(p.Series) > 0 {
+			b.result.Plots = append(b.result.Plots, p)
+		}
+	}
+	return nil
+}
+
+func (b *Bench) grow(store, what string) (*growing, report.Row, error) {
+	row := report.Row{Name: "growth/" + store, What: what, Cells: make(map[string]stats.Spread)}
+	g := &growing{b: b, what: what, full: b.Keys}
+	if store == "memory" {
+		g.full = min(g.full, mostInMemory)
+	}
+	g.base = min(10_000, max(g.full/10, 1))
+	// All turns together add half of the first keys at most.
+	g.turn = load.Until{Requests: int64(max(g.base/2/b.Rounds, 100))}
+	g.rate.Name, g.fades.Name = what, what
+	var err error
+	if g.plain, err = b.own("plain"); err != nil {
+		return g, row, err
+	}
+	if g.s, err = b.own(store); err != nil {
+		return g, row, err
+	}
+	if err := g.fillAndMeasure(store, &row); err != nil {
+		return g, row, err
+	}
+	if err := b.stop(g.s); err != nil {
+		return g, row, err
+	}
+	return g, row, b.stop(g.plain)
+}
+
+func (g *growing) fillAndMeasure(store string, row *report.Row) error {
+	cells := row.Cells
+	heap, err := g.s.caddies[0].LiveHeap()
+	if err != nil {
+		return err
+	}
+	began := time.Now()
+	if err := g.fill(0, g.base, time.Time{}); err != nil {
+		return err
+	}
+	perSecond := float64(g.base) / time.Since(began).Seconds()
+	few, err := g.turns()
+	if err != nil {
+		return err
+	}
+	// Half as much time again as it takes at this rate, and that of the turns.
+	lives := time.Duration(1.5*float64(g.full+g.base)/perSecond*float64(time.Second)) + 5*time.Second
+	end := time.Now().Add(lives)
+	if err := g.fill(g.base, g.full, end); err != nil {
+		return err
+	}
+	many, err := g.turns()
+	if err != nil {
+		return err
+	}
+	// Both are against plain, so that a machine that has become slower does not count.
+	base := paired(few.grown, few.plain, cpuRatio).Median
+	cells["cost"] = paired(many.grown, many.plain, func(a, b slice) float64 { return cpuRatio(a, b) / base })
+	cells["few"], cells["keys"] = report.Single(float64(g.base)), report.Single(float64(g.full))
+	if err := g.room(store, heap, cells); err != nil {
+		return err
+	}
+	if store == "memory" {
+		return nil // it is measured for what a key costs
+	}
+	if time.Now().After(end) {
+		g.b.note("%s: keys began to expire before all were there; the figures of many keys are of fewer.", g.what)
+	}
+	return g.expire(end, ratios(many.grown, many.plain).Median, cells)
+}
+
+func cpuRatio(a, b slice) float64 { return a.proxyCPU / b.proxyCPU }
+
+// fill adds keys. If end is set, they all live until then. A refused key is followed by
+// another one.
+func (g *growing) fill(from, to int, end time.Time) error {
+	chunk := max(g.full/40, 500)
+	refused, said := 0, time.Now()
+	for at := from; at < to; {
+		r := g.b.fresh(g.s, servers.Small)
+		if !end.IsZero() {
+			seconds := max(math.Ceil(time.Until(end).Seconds()), 5)
+			r.Header = func() http.Header {
+				return http.Header{servers.RetentionField: {strconv.Itoa(int(seconds))}}
+			}
+		}
+		got := load.Closed(g.b.ctx, r, g.b.Connections, load.Until{Requests: int64(min(chunk, to-at))})
+		if g.b.ctx.Err() != nil {
+			return g.b.ctx.Err()
+		}
+		at += got.Good()
+		refused += got.Refused()
+		if err := got.Err(); err != nil || refused > to-from {
+			return g.b.blame(g.s, fmt.Errorf("%d keys kept, %d refused: %w", at, refused, err))
+		}
+		g.rate.Points = append(g.rate.Points, report.Point{X: float64(at) / 1000, Y: got.PerSecond()})
+		if time.Since(said) > 10*time.Second {
+			g.b.say("%s: %d of %d keys, %.0f/s", g.what, at, g.full, got.PerSecond())
+			said = time.Now()
+		}
+	}
+	if refused > 0 {
+		g.b.note("%s: %d requests were refused while the store filled with %d keys.", g.what, refused, to-from)
+	}
+	return nil
+}
+
+// pair are turns of a store and of plain, in rounds.
+type pair struct{ grown, plain []slice }
+
+func (g *growing) turns() (p pair, err error) {
+	for range g.b.Rounds {
+		if err := g.round(&p, g.turn); err != nil {
+			return p, err
+		}
+	}
+	return p, nil
+}
+
+func (g *growing) round(p *pair, until load.Until) error {
+	for _, c := range []struct {
+		s  *subject
+		to *[]slice
+	}{{g.plain, &p.plain}, {g.s, &p.grown}} {
+		got, err := g.b.measure(c.s, g.b.fresh(c.s, servers.Small), until, allRun)
+		if err != nil {
+			return err
+		}
+		*c.to = append(*c.to, got)
+	}
+	return nil
+}
+
+// room notes what the keys take.
+func (g *growing) room(store string, heapBefore float64, cells map[string]stats.Spread) error {
+	grown, err := process.MemoryOf(g.s.proxies[0].PID)
+	if err != nil {
+		return err
+	}
+	plain, err := process.MemoryOf(g.plain.proxies[0].PID)
+	if err != nil {
+		return err
+	}
+	cells["anonymous"] = report.Single(float64(grown.Anonymous-plain.Anonymous) / 1e6)
+	switch store {
+	case "file":
+		cells["disk"] = report.Single(float64(servers.DiskUse(g.s.caddies[0].Dir)) / 1e6)
+	case "memory":
+		heap, err := g.s.caddies[0].LiveHeap()
+		if err != nil {
+			return err
+		}
+		keys := float64(g.full) + float64(g.turn.Requests)*float64(2*g.b.Rounds)
+		cells["heap"] = report.Single((heap - heapBefore) / keys)
+	}
+	return nil
+}
+
+// expire measures while all keys expire, against plain at the same time, and both against
+// how it was before.
+func (g *growing) expire(end time.Time, before float64, cells map[string]stats.Spread) error {
+	g.b.say("%s: the keys expire in %s", g.what, time.Until(end).Round(time.Second))
+	if wait := time.Until(end); wait > 0 {
+		select {
+		case <-g.b.ctx.Done():
+			return g.b.ctx.Err()
+		case <-time.After(wait):
+		}
+	}
+	// A sweeper that gives back 20,000 keys a second is through by then.
+	lasts := sweepLate + time.Duration(g.full/20_000)*time.Second
+	if g.b.Short {
+		lasts = 2 * time.Second
+	}
+	turn := load.Until{For: min(max(g.b.For/2, minTurn), time.Second)}
+	var p pair
+	for time.Since(end) < lasts {
+		if err := g.round(&p, turn); err != nil {
+			return err
+		}
+		last := len(p.grown) - 1
+		g.fades.Points = append(g.fades.Points, report.Point{X: time.Since(end).Seconds(), Y: p.grown[last].perSecond / p.plain[last].perSecond})
+	}
+	cells["expiring"] = paired(p.grown, p.plain, func(a, b slice) float64 { return a.perSecond / b.perSecond / before })
+	if _, onDisk := cells["disk"]; onDisk {
+		cells["disk-after"] = report.Single(float64(servers.DiskUse(g.s.caddies[0].Dir)) / 1e6)
+	}
+	return nil
+}

@@ -1,0 +1,112 @@
+package report
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+)
+
+// A page has each part of a result between two comments, which name it:
+//
+//	<!-- bench:requests -->
+//	...
+//	<!-- /bench -->
+const (
+	markBegin = "<!-- bench:"
+	markEnd   = "<!-- /bench -->"
+)
+
+// WritePage brings a page up to date: each part that it has a place for and that was
+// measured, and the pictures in the directory of the page's name. What was not measured
+// stays as it was.
+func (r *Result) WritePage(path string) error {
+	page, err := os.ReadFile(path)
+	if err != nil {
+		return err
+	}
+	pictures := strings.TrimSuffix(path, filepath.Ext(path))
+	text, err := fill(string(page), r.parts(filepath.Base(pictures)))
+	if err != nil {
+		return fmt.Errorf("%s: %w", path, err)
+	}
+	if err := os.MkdirAll(pictures, 0o755); err != nil {
+		return err
+	}
+	for _, p := range r.Pictures() {
+		if err := os.WriteFile(filepath.Join(pictures, p.Name+".svg"), []byte(p.Text), 0o644); err != nil {
+			return err
+		}
+	}
+	return os.WriteFile(path, []byte(text), 0o644)
+}
+
+// parts are the texts of a page by their names.
+func (r *Result) parts(pictures string) map[string]string {
+	parts := map[string]string{"run": r.about()}
+	// Measured together, shown together: each table says of which run it is.
+	for _, g := range r.Groups {
+		parts[g.Name] = g.Markdown() + "\n" + r.origin() + "\n"
+	}
+	for _, p := range r.Pictures() {
+		parts["picture-"+p.Name] = fmt.Sprintf("![%s](%s/%s.svg)\n", p.Alt, pictures, p.Name)
+	}
+	return parts
+}
+
+func (r *Result) origin() string {
+	text := fmt.Sprintf("Commit %s, %s.", r.Commit, r.Date.UTC().Format("2006-01-02"))
+	if r.Short {
+		text += " **A short run: it shows that the cases work, and says nothing of speed.**"
+	}
+	return text
+}
+
+// about says where, when and with what the run was.
+func (r *Result) about() string {
+	var b strings.Builder
+	line := func(name, text string) { fmt.Fprintf(&b, "| %s | %s |\n", name, strings.ReplaceAll(text, "|", `\|`)) }
+	b.WriteString("| | |\n|---|---|\n")
+	line("machine", fmt.Sprintf("%s, %d cores, %.0f GiB of memory", r.Machine.CPU, r.Machine.Cores, float64(r.Machine.Memory)/(1<<30)))
+	line("kernel", r.Machine.Kernel)
+	for _, v := range r.Versions {
+		line(v.Name, v.Text)
+	}
+	line("commit", r.Commit)
+	line("date", r.Date.UTC().Format("2006-01-02 15:04 UTC"))
+	line("command", "`go -C bench run . "+strings.Join(r.Settings, " ")+"`")
+	for _, note := range r.Notes {
+		fmt.Fprintf(&b, "\n%s\n", note)
+	}
+	if r.Short {
+		b.WriteString("\n**A short run: it shows that the cases work, and says nothing of speed.**\n")
+	}
+	return b.String()
+}
+
+// fill puts the parts in their places.
+func fill(page string, parts map[string]string) (string, error) {
+	var b strings.Builder
+	for {
+		before, rest, found := strings.Cut(page, markBegin)
+		b.WriteString(before)
+		if !found {
+			return b.String(), nil
+		}
+		name, rest, closed := strings.Cut(rest, " -->\n")
+		old, after, ended := strings.Cut(rest, markEnd)
+		if !closed || !ended || strings.Contains(old, markBegin) {
+			return "", fmt.Errorf("%s%s has no end; it is %s", markBegin, firstLine(name), markEnd)
+		}
+		if text, measured := parts[name]; measured {
+			old = "\n" + text + "\n"
+		}
+		b.WriteString(markBegin + name + " -->\n" + old + markEnd)
+		page = after
+	}
+}
+
+func firstLine(text string) string {
+	line, _, _ := strings.Cut(text, "\n")
+	return line
+}

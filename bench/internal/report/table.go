@@ -1,0 +1,114 @@
+package report
+
+import (
+	"fmt"
+	"io"
+	"strings"
+	"text/tabwriter"
+
+	"github.com/caddy-dedup/caddy-dedup/bench/internal/stats"
+)
+
+// cell shows a figure: the median of the rounds and, where there was more than one and the
+// column asks for it, the least and the greatest.
+func (c Column) cell(row Row) string {
+	s, known := row.Cells[c.Key]
+	if !known || s.Rounds == 0 {
+		return ""
+	}
+	if c.Spread && s.Rounds > 1 {
+		return fmt.Sprintf("%s (%s to %s)", c.number(s.Median), c.number(s.Min), c.number(s.Max))
+	}
+	return c.number(s.Median)
+}
+
+func (c Column) number(v float64) string {
+	if v == 0 { // and never "-0"
+		v = 0
+	}
+	text := fmt.Sprintf("%.*f", c.Digits, v)
+	if c.Digits > 0 {
+		return text
+	}
+	// 1000000 is harder to read than 1,000,000.
+	sign := strings.TrimRight(text, "0123456789")
+	text = text[len(sign):]
+	for at := len(text) - 3; at > 0; at -= 3 {
+		text = text[:at] + "," + text[at:]
+	}
+	return sign + text
+}
+
+// used are the columns that at least one row has a figure in.
+func (g Group) used() (columns []Column) {
+	for _, c := range g.Columns {
+		for _, row := range g.Rows {
+			if c.cell(row) != "" {
+				columns = append(columns, c)
+				break
+			}
+		}
+	}
+	return columns
+}
+
+// cells are the lines of the table, the first one its head.
+func (g Group) cells() [][]string {
+	columns := g.used()
+	goals := false
+	for _, row := range g.Rows {
+		goals = goals || row.Goal != ""
+	}
+	head := []string{"case"}
+	for i, c := range columns {
+		if head = append(head, c.Title); i == 0 && goals {
+			head = append(head, "goal")
+		}
+	}
+	lines := [][]string{head}
+	for _, row := range g.Rows {
+		line := []string{row.What}
+		for i, c := range columns {
+			if line = append(line, c.cell(row)); i == 0 && goals {
+				line = append(line, row.Goal)
+			}
+		}
+		lines = append(lines, line)
+	}
+	return lines
+}
+
+// WriteText writes all tables for a terminal.
+func (r *Result) WriteText(to io.Writer) error {
+	w := tabwriter.NewWriter(to, 0, 0, 2, ' ', 0)
+	for _, g := range r.Groups {
+		fmt.Fprintf(w, "\n%s\n", g.Title)
+		for _, line := range g.cells() {
+			fmt.Fprintln(w, "  "+strings.Join(line, "\t"))
+		}
+	}
+	fmt.Fprintln(w)
+	for _, note := range r.Notes {
+		fmt.Fprintln(w, note)
+	}
+	return w.Flush()
+}
+
+// Markdown is the table in Markdown.
+func (g Group) Markdown() string {
+	var b strings.Builder
+	for i, line := range g.cells() {
+		b.WriteString("|")
+		for _, cell := range line {
+			b.WriteString(" " + strings.ReplaceAll(cell, "|", `\|`) + " |")
+		}
+		b.WriteString("\n")
+		if i == 0 {
+			b.WriteString("|---|" + strings.Repeat("---:|", len(line)-1) + "\n")
+		}
+	}
+	return b.String()
+}
+
+// Single is a figure that was taken once.
+func Single(v float64) stats.Spread { return stats.Of(v) }

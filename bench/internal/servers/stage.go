@@ -1,0 +1,108 @@
+// Package servers has what stands on the stage of the benchmark: the upstream, the proxies
+// in front of it, and their stores. All of them listen on loopback, on free ports, and
+// have directories of their own.
+package servers
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"github.com/caddy-dedup/caddy-dedup/bench/internal/process"
+)
+
+// startPatience is how long a server may take until it serves.
+const startPatience = 30 * time.Second
+
+// Stage is where the servers of a run are started.
+type Stage struct {
+	set *process.Set
+	ctx context.Context
+	// dir is the run's own directory, which is removed at its end.
+	dir string
+	// project is the directory of caddy-dedup's source.
+	project string
+	// binary is caddy-dedup, built from it.
+	binary string
+	made   atomic.Int64
+}
+
+// NewStage returns a stage without servers. The directory must be the run's own.
+func NewStage(ctx context.Context, set *process.Set, dir, project string) *Stage {
+	return &Stage{set: set, ctx: ctx, dir: dir, project: project, binary: filepath.Join(dir, "caddy-dedup")}
+}
+
+// Build builds a program of the module in a directory, without symbols, and returns its
+// size in bytes.
+func (s *Stage) Build(output, module, pkg string) (size int64, err error) {
+	command := exec.CommandContext(s.ctx, "go", "build", "-C", module, "-ldflags", "-s -w", "-o", output, pkg)
+	if said, err := command.CombinedOutput(); err != nil {
+		if s.ctx.Err() != nil {
+			return 0, context.Cause(s.ctx)
+		}
+		return 0, fmt.Errorf("go build %s in %s: %w\n%s", pkg, module, err, said)
+	}
+	info, err := os.Stat(output)
+	if err != nil {
+		return 0, err
+	}
+	return info.Size(), nil
+}
+
+// BuildProduct builds caddy-dedup, which the proxies of the stage are from then on.
+func (s *Stage) BuildProduct() (size int64, err error) {
+	return s.Build(s.binary, s.project, "./cmd/caddy-dedup")
+}
+
+// BuildCaddy builds Caddy without the handler, from the same requirements.
+func (s *Stage) BuildCaddy() (size int64, err error) {
+	return s.Build(filepath.Join(s.dir, "caddy"), s.project, "github.com/caddyserver/caddy/v2/cmd/caddy")
+}
+
+// Dir makes a new directory for one server.
+func (s *Stage) Dir() (string, error) {
+	dir := filepath.Join(s.dir, fmt.Sprint("d", s.made.Add(1)))
+	return dir, os.Mkdir(dir, 0o700)
+}
+
+// Remove removes a directory of the stage, to give room on the disk back.
+func (s *Stage) Remove(dir string) error { return os.RemoveAll(dir) }
+
+// Output runs a program and returns what it prints, in one line.
+func Output(ctx context.Context, program string, arguments ...string) (string, error) {
+	out, err := exec.CommandContext(ctx, program, arguments...).Output()
+	if err != nil {
+		return "", fmt.Errorf("%s %s: %w", program, strings.Join(arguments, " "), err)
+	}
+	return strings.Join(strings.Fields(string(out)), " "), nil
+}
+
+// freeAddr returns an address of the loopback interface on which nobody listens now.
+func freeAddr() (string, error) {
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return "", err
+	}
+	defer listener.Close()
+	return listener.Addr().String(), nil
+}
+
+// DiskUse returns how many bytes of the disk the files of a directory take.
+func DiskUse(dir string) (size int64) {
+	_ = filepath.WalkDir(dir, func(_ string, entry os.DirEntry, err error) error {
+		if err != nil || !entry.Type().IsRegular() {
+			return nil // what a store removes meanwhile takes no room
+		}
+		if info, err := entry.Info(); err == nil {
+			size += blocksOf(info)
+		}
+		return nil
+	})
+	return size
+}
