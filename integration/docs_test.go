@@ -179,6 +179,7 @@ var commandsRunBy = map[string]string{
 	"xcaddy build --with github.com/caddy-dedup/caddy-dedup":                                    "tools/build, which builds by xcaddy's own builder",
 	"go build ./cmd/caddy-dedup":                                                                "TestMain",
 	"go test ./...":                                                                             "this very run",
+	"go -C bench run . -write ../docs/performance.md":                                           "TestSmallestRun in bench, and .ci/run long",
 }
 
 func TestCommandsOfThePagesAreRun(t *testing.T) {
