@@ -17,6 +17,7 @@ import (
 	"os/exec"
 	"os/signal"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -52,7 +53,12 @@ type command struct {
 	write   string
 	from    string
 	within  time.Duration
+	// settings are the flags that say what is measured, as a reader would give them again.
+	settings []string
 }
+
+// aside are the flags that change no figure.
+var aside = []string{"json", "write", "from", "dir", "project", "within"}
 
 // expression is a flag with a regular expression.
 type expression struct{ to **regexp.Regexp }
@@ -109,9 +115,10 @@ func parse(arguments []string, said io.Writer) (*command, error) {
 	if flags.NArg() > 0 {
 		return nil, fmt.Errorf("unexpected argument %q; -help says what is accepted", flags.Arg(0))
 	}
+	given := make(map[string]bool)
+	flags.Visit(func(f *flag.Flag) { given[f.Name] = true })
+	c.settings = settingsIn(arguments)
 	if o.Short {
-		given := make(map[string]bool)
-		flags.Visit(func(f *flag.Flag) { given[f.Name] = true })
 		for name, value := range short {
 			if given[name] {
 				continue
@@ -129,12 +136,25 @@ func parse(arguments []string, said io.Writer) (*command, error) {
 	return c, nil
 }
 
+// settingsIn leaves out the flags that change no figure.
+func settingsIn(arguments []string) (settings []string) {
+	for i := 0; i < len(arguments); i++ {
+		name, _, with := strings.Cut(strings.TrimLeft(arguments[i], "-"), "=")
+		if !slices.Contains(aside, name) {
+			settings = append(settings, arguments[i])
+		} else if !with {
+			i++ // its value
+		}
+	}
+	return settings
+}
+
 func run(ctx context.Context, arguments []string, out, progress io.Writer) error {
 	c, err := parse(arguments, progress)
 	if err != nil {
 		return err
 	}
-	result, err := c.result(ctx, arguments, progress)
+	result, err := c.result(ctx, progress)
 	if err != nil {
 		return err
 	}
@@ -152,7 +172,7 @@ func run(ctx context.Context, arguments []string, out, progress io.Writer) error
 	return nil
 }
 
-func (c *command) result(ctx context.Context, arguments []string, progress io.Writer) (*report.Result, error) {
+func (c *command) result(ctx context.Context, progress io.Writer) (*report.Result, error) {
 	if c.from != "" {
 		return report.ReadJSON(c.from)
 	}
@@ -170,6 +190,6 @@ func (c *command) result(ctx context.Context, arguments []string, progress io.Wr
 	if err != nil {
 		return nil, err
 	}
-	result.Settings = arguments
+	result.Settings = c.settings
 	return result, nil
 }

@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -143,6 +144,14 @@ func TestFlags(t *testing.T) {
 		if c, err := parse(bad, io.Discard); err == nil {
 			t.Errorf("%q is taken for %+v", bad, c.options)
 		}
+	}
+}
+
+// The page has the flags that a reader needs, and no paths of the machine.
+func TestSettingsOfTheRun(t *testing.T) {
+	c, err := parse([]string{"-short", "-json", "/tmp/a", "-rounds=3", "--write=b.md", "-cases", "^first/", "-dir", "/disk"}, io.Discard)
+	if want := []string{"-short", "-rounds=3", "-cases", "^first/"}; err != nil || !slices.Equal(c.settings, want) {
+		t.Errorf("the settings are %q, %v; want %q", c.settings, err, want)
 	}
 }
 

@@ -90,7 +90,7 @@ func TestWrongAnswersAreFailures(t *testing.T) {
 			w.WriteHeader(503)
 			_, _ = io.WriteString(w, `{"status":503,"code":"store_unavailable"}`)
 		}, nil, "503 Service Unavailable: store_unavailable"},
-		"an error without a code": {func(w http.ResponseWriter, _ *http.Request) { http.Error(w, "no upstream", 502) }, nil, "502 Bad Gateway: no upstream"},
+		"an error without a code": {func(w http.ResponseWriter, _ *http.Request) { http.Error(w, "no upstream", http.StatusBadGateway) }, nil, "502 Bad Gateway: no upstream"},
 		"another size":            {func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(201); _, _ = io.WriteString(w, "five5") }, nil, "5 bytes, not 4"},
 		"a cut body": {func(w http.ResponseWriter, _ *http.Request) {
 			w.Header().Set("Content-Length", "4")

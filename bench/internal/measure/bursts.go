@@ -124,5 +124,5 @@ func (b *Bench) oneBurst(c burst, s *subject) (load.Result, error) {
 	if b.ctx.Err() != nil {
 		return got, b.ctx.Err()
 	}
-	return got, b.quiet(s)
+	return got, b.quiet(s, time.Second)
 }

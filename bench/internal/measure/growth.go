@@ -24,11 +24,14 @@ const (
 
 // growing is one store on its way to all its keys.
 type growing struct {
-	b          *Bench
+	b *Bench
+	// kept are all keys that the store has kept, those of the turns too.
+	kept       int
 	what       string
 	s, plain   *subject
 	base, full int
-	turn       load.Until
+	// fewTurn and manyTurn are the turns with few keys, which must stay few, and with many.
+	fewTurn, manyTurn load.Until
 
 	rate  report.Series // requests per second over thousands of keys
 	fades report.Series // of plain over seconds, while keys expire
@@ -79,8 +82,9 @@ func (b *Bench) grow(store, what string) (*growing, report.Row, error) {
 		g.full = min(g.full, mostInMemory)
 	}
 	g.base = min(10_000, max(g.full/10, 1))
-	// All turns together add half of the first keys at most.
-	g.turn = load.Until{Requests: int64(max(g.base/2/b.Rounds, 100))}
+	// All of the first turns together do no more than double the keys.
+	g.fewTurn = load.Until{Requests: int64(max(g.base/b.Rounds, 100))}
+	g.manyTurn = load.Until{For: b.For, Requests: int64(g.full)}
 	g.rate.Name, g.fades.Name = what, what
 	var err error
 	if g.plain, err = b.own("plain"); err != nil {
@@ -109,17 +113,21 @@ func (g *growing) fillAndMeasure(store string, row *report.Row) error {
 		return err
 	}
 	perSecond := float64(g.base) / time.Since(began).Seconds()
-	few, err := g.turns()
+	few, err := g.turns(g.fewTurn)
 	if err != nil {
 		return err
 	}
 	// Half as much time again as it takes at this rate, and that of the turns.
-	lives := time.Duration(1.5*float64(g.full+g.base)/perSecond*float64(time.Second)) + 5*time.Second
+	lives := time.Duration(1.5*float64(g.full)/perSecond*float64(time.Second)) + 5*time.Second + 3*time.Duration(g.b.Rounds)*g.b.For
 	end := time.Now().Add(lives)
 	if err := g.fill(g.base, g.full, end); err != nil {
 		return err
 	}
-	many, err := g.turns()
+	// What the store still has to do for those keys is no cost of the next requests.
+	if err := g.b.quiet(g.s, time.Minute); err != nil {
+		return err
+	}
+	many, err := g.turns(g.manyTurn)
 	if err != nil {
 		return err
 	}
@@ -159,11 +167,14 @@ func (g *growing) fill(from, to int, end time.Time) error {
 			return g.b.ctx.Err()
 		}
 		at += got.Good()
+		g.kept += got.Good()
 		refused += got.Refused()
 		if err := got.Err(); err != nil || refused > to-from {
 			return g.b.blame(g.s, fmt.Errorf("%d keys kept, %d refused: %w", at, refused, err))
 		}
-		g.rate.Points = append(g.rate.Points, report.Point{X: float64(at) / 1000, Y: got.PerSecond()})
+		if got.Good() >= chunk/2 { // the rest of a chunk is too short for a rate
+			g.rate.Points = append(g.rate.Points, report.Point{X: float64(at) / 1000, Y: got.PerSecond()})
+		}
 		if time.Since(said) > 10*time.Second {
 			g.b.say("%s: %d of %d keys, %.0f/s", g.what, at, g.full, got.PerSecond())
 			said = time.Now()
@@ -178,9 +189,9 @@ func (g *growing) fill(from, to int, end time.Time) error {
 // pair are turns of a store and of plain, in rounds.
 type pair struct{ grown, plain []slice }
 
-func (g *growing) turns() (p pair, err error) {
+func (g *growing) turns(until load.Until) (p pair, err error) {
 	for range g.b.Rounds {
-		if err := g.round(&p, g.turn); err != nil {
+		if err := g.round(&p, until); err != nil {
 			return p, err
 		}
 	}
@@ -197,6 +208,9 @@ func (g *growing) round(p *pair, until load.Until) error {
 			return err
 		}
 		*c.to = append(*c.to, got)
+		if c.s == g.s {
+			g.kept += got.answers
+		}
 	}
 	return nil
 }
@@ -220,7 +234,7 @@ func (g *growing) room(store string, heapBefore float64, cells map[string]stats.
 		if err != nil {
 			return err
 		}
-		keys := float64(g.full) + float64(g.turn.Requests)*float64(2*g.b.Rounds)
+		keys := float64(g.kept)
 		cells["heap"] = report.Single((heap - heapBefore) / keys)
 	}
 	return nil

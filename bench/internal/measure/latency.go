@@ -73,7 +73,7 @@ func (b *Bench) openTurn(c requestCase, arrivals []time.Duration, to *latencies)
 	to.p999 = append(to.p999, milliseconds(stats.Quantile(got.Latencies, 0.999)))
 	to.max = append(to.max, milliseconds(stats.Quantile(got.Latencies, 1)))
 	to.missing = append(to.missing, 100*float64(missing)/float64(max(len(arrivals), 1)))
-	return b.quiet(s)
+	return b.quiet(s, time.Second)
 }
 
 func (b *Bench) addLatency(cases []requestCase, measured map[string]*latencies) {

@@ -99,7 +99,7 @@ func TestSlicesAreOfOneRequest(t *testing.T) {
 	}
 	want := slice{
 		perSecond: 2, p50: 2, p99: 10, proxyCPU: 100, redisCPU: 10, allCPU: 200,
-		allocations: 100, commands: 3, reads: 2, in: 100, out: 20, refused: 20,
+		allocations: 100, commands: 3, reads: 2, in: 100, out: 20, refused: 20, answers: 4,
 	}
 	if s := sliceOf(got, before, after); s != want {
 		t.Errorf("the slice is %+v, want %+v", s, want)

@@ -20,6 +20,7 @@ type slice struct {
 	allocations              float64
 	commands, reads, in, out float64
 	refused                  float64 // percent
+	answers                  int     // that were no refusals
 }
 
 // usage is what a subject, and all that works with it, has taken so far.
@@ -71,12 +72,12 @@ func (s *subject) cpu() (proxy, redis time.Duration, err error) {
 	return proxy, redis, err
 }
 
-// quiet waits until the subject has nothing left to do, for a second at most. What it does
+// quiet waits until the subject has nothing left to do, for a time at most. What it does
 // after its last answer belongs to its requests, not to those of the next case.
-func (b *Bench) quiet(s *subject) error {
+func (b *Bench) quiet(s *subject, most time.Duration) error {
 	const look, idle = 50 * time.Millisecond, 10 * time.Millisecond
 	before := time.Duration(-1)
-	for range 20 {
+	for range most / look {
 		proxy, redis, err := s.cpu()
 		if err != nil {
 			return err
@@ -117,7 +118,7 @@ func (b *Bench) measure(s *subject, r load.Request, until load.Until, which runs
 	if err := got.Err(); err != nil {
 		return slice{}, b.blame(s, err)
 	}
-	if err := b.quiet(s); err != nil {
+	if err := b.quiet(s, time.Second); err != nil {
 		return slice{}, err
 	}
 	after, err := b.usage(s)
@@ -147,6 +148,7 @@ func sliceOf(got load.Result, before, after usage) slice {
 		allCPU:      microseconds(proxy + redis + after.others - before.others),
 		allocations: (after.allocations - before.allocations) / each,
 		commands:    work.Commands / each, reads: work.Reads / each, in: work.In / each, out: work.Out / each,
+		answers: got.Good(),
 		refused: 100 * float64(got.Refused()) / float64(got.Good()+got.Refused()),
 	}
 }

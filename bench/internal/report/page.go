@@ -74,7 +74,7 @@ func (r *Result) about() string {
 	}
 	line("commit", r.Commit)
 	line("date", r.Date.UTC().Format("2006-01-02 15:04 UTC"))
-	line("command", "`go -C bench run . "+strings.Join(r.Settings, " ")+"`")
+	line("command", "`"+strings.Join(append([]string{"go -C bench run ."}, r.Settings...), " ")+"`")
 	for _, note := range r.Notes {
 		fmt.Fprintf(&b, "\n%s\n", note)
 	}

@@ -67,7 +67,7 @@ func open(b *strings.Builder, title string, width, height float64) {
 
 // bars draws one bar for each row that has the figure, with its spread.
 func bars(g Group, key string) string {
-	const left, top, step, wide = 250.0, 40.0, 22.0, 400.0
+	const left, top, step, wide = 290.0, 40.0, 22.0, 400.0
 	var rows []Row
 	most := 1.0
 	for _, row := range g.Rows {
@@ -90,7 +90,7 @@ func bars(g Group, key string) string {
 	}
 	for i, row := range rows {
 		s, y := row.Cells[key], top+step*float64(i)
-		fmt.Fprintf(&b, `<text x="%.1f" y="%.1f" text-anchor="end">%s</text>`, left-8, y+12, escape(row.What))
+		fmt.Fprintf(&b, `<text x="%.1f" y="%.1f" text-anchor="end">%s</text>`, left-8, y+12, escape(strings.ReplaceAll(row.What, "`", "")))
 		fmt.Fprintf(&b, `<rect x="%.1f" y="%.1f" width="%.1f" height="15" rx="2" fill="%s"/>`, left, y, x(s.Median)-left, colours[0])
 		fmt.Fprintf(&b, `<path class="spread" d="M%.1f %.1fH%.1f"/>`, x(s.Min), y+7.5, x(s.Max))
 		fmt.Fprintf(&b, `<text class="small" x="%.1f" y="%.1f">%.2f</text>`+"\n", x(s.Max)+6, y+12, s.Median)
@@ -135,7 +135,7 @@ func lines(p Plot) string {
 			fmt.Fprintf(&b, `<circle cx="%.1f" cy="%.1f" r="2.5" fill="%s"/>`, x(point.X), y(point.Y), colour)
 		}
 		fmt.Fprintf(&b, `<path class="line" stroke="%s" d="%s"/>`, colour, path.String())
-		atX, atY := left+float64(i%2)*wide/2, legend+18*float64(i/2)
+		atX, atY := 10+float64(i%2)*(right-10)/2, legend+18*float64(i/2)
 		fmt.Fprintf(&b, `<path class="line" stroke="%s" d="M%.1f %.1fh18"/><text x="%.1f" y="%.1f">%s</text>`+"\n", colour, atX, atY-4, atX+24, atY, escape(s.Name))
 	}
 	b.WriteString("</svg>\n")

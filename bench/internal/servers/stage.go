@@ -95,12 +95,12 @@ func freeAddr() (string, error) {
 
 // DiskUse returns how many bytes of the disk the files of a directory take.
 func DiskUse(dir string) (size int64) {
+	// What a store removes meanwhile takes no room, and is passed over.
 	_ = filepath.WalkDir(dir, func(_ string, entry os.DirEntry, err error) error {
-		if err != nil || !entry.Type().IsRegular() {
-			return nil // what a store removes meanwhile takes no room
-		}
-		if info, err := entry.Info(); err == nil {
-			size += blocksOf(info)
+		if err == nil && entry.Type().IsRegular() {
+			if info, err := entry.Info(); err == nil {
+				size += blocksOf(info)
+			}
 		}
 		return nil
 	})
