@@ -131,10 +131,16 @@ func (b *Bench) again(s *subject) (load.Request, error) {
 		s.known = b.keys.some(duplicates)
 	}
 	r := s.request(servers.Small, s.known)
-	// Once through all of them: those that are new run, and local copies are fresh. Few at a
-	// time, since none may be refused.
-	if err := load.Closed(b.ctx, r, 8, load.Until{Requests: duplicates}).Strict(); err != nil {
-		return r, b.blame(s, err)
+	// Through all of them: those that are new run, and local copies are fresh. Few at a time,
+	// and again if one was refused: the store must have each of them.
+	for try := 1; ; try++ {
+		err := load.Closed(b.ctx, r, 8, load.Until{Requests: duplicates}).Strict()
+		if err == nil {
+			break
+		}
+		if try == 5 || b.ctx.Err() != nil {
+			return r, b.blame(s, err)
+		}
 	}
 	if s.marks {
 		yes := true
