@@ -57,8 +57,8 @@ func TestChosenCasesBringTheirBaselines(t *testing.T) {
 	}{
 		{"^first/file$", "", false, []string{"plain", "first/file"}},
 		{"^fiber/first$", "", false, []string{"fiber/no-key", "fiber/first"}},
-		{"^duplicate/", "redis", false, []string{"plain", "duplicate/memory", "duplicate/file"}},
-		{"^duplicate/redis", "", true, []string{"plain", "duplicate/redis/copy", "duplicate/redis"}},
+		{"^duplicate/", "redis", false, []string{"plain", "respond", "duplicate/memory", "duplicate/file"}},
+		{"^duplicate/redis", "", true, []string{"plain", "respond", "duplicate/redis/copy", "duplicate/redis"}},
 		{"^growth", "", true, nil},
 	} {
 		b := &Bench{Options: Options{Cases: regexp.MustCompile(c.cases)}, copies: c.copies}

@@ -65,6 +65,7 @@ func (b *Bench) chosen() (cases []requestCase) {
 	for _, c := range b.requestCases() {
 		if b.wants(c.name) {
 			needed[c.name], needed[c.baseline] = true, true
+			needed["respond"] = needed["respond"] || c.kind == duplicate && c.subject != "fiber"
 		}
 	}
 	for _, c := range b.requestCases() {
