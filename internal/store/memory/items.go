@@ -1,159 +1,246 @@
 package memory
 
 import (
-	"container/heap"
+	"bytes"
+	"errors"
+	"hash/maphash"
 	"time"
 
 	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
 )
 
-// item is one record or one response, with the moment at which it expires.
+// item is one record or one response: where its bytes lie, and when it expires. It
+// refers to other items by their numbers in the table.
 type item struct {
-	key      idempotency.Key
-	token    string // of a response
-	record   *idempotency.Record
-	response *idempotency.Response
-	expires  time.Time
-	size     int64
-	index    int // in the heap
+	// at is the place of the key and the encoded record, or of the encoded response.
+	at place
+	// size is how many of the bytes there are in use.
+	size uint32
+	// record is the item of the record to which a response belongs; 0 for a record.
+	record uint32
+	// before and after are the neighbours in the list of what expires in the same second.
+	before, after uint32
+	// later and earlier are the neighbours among the responses of the same key. For a
+	// record, earlier is the latest response.
+	later, earlier uint32
+	// expires is a Unix time in milliseconds.
+	expires int64
+	// token is a hash of the token of the response's run.
+	token uint64
 }
 
-func (s *Store) shard(key idempotency.Key) map[idempotency.Key]*entry { return s.shards[key[0]] }
+// settleRoom is how much larger than that of a claim the record of its end can be: it
+// has its end and a status, and can have a larger number of attempts.
+const settleRoom = 16
 
-// record returns the record of the key, or nil if it has expired or there is none.
-func (s *Store) record(key idempotency.Key, now time.Time) *idempotency.Record {
-	if e := s.shard(key)[key]; e != nil && e.record != nil && now.Before(e.record.expires) {
-		return e.record.record
-	}
-	return nil
+// keyOf returns the key of a record's item, where it lies.
+func (s *Store) keyOf(record uint32) *idempotency.Key {
+	return (*idempotency.Key)(s.log.room(s.items.at(record).at))
 }
 
-// response returns the response of the run with the token, or nil if it has expired
-// or there is none.
-func (s *Store) response(key idempotency.Key, token string, now time.Time) *idempotency.Response {
-	if e := s.shard(key)[key]; e != nil && e.responses[token] != nil && now.Before(e.responses[token].expires) {
-		return e.responses[token].response
+// find returns the record of the key, and its item. The record is nil if it has expired
+// or there is none; the item is 0 if nothing of the key is left, and it stays as long as
+// the key has responses.
+func (s *Store) find(key idempotency.Key, now time.Time) (*idempotency.Record, uint32, error) {
+	n := s.index.find(&key)
+	if n == 0 {
+		return nil, 0, nil
 	}
-	return nil
+	i := s.items.at(n)
+	if i.size == uint32(keySize) || now.UnixMilli() >= i.expires {
+		return nil, n, nil
+	}
+	record, err := idempotency.DecodeRecord(key, s.log.room(i.at)[keySize:i.size])
+	if err != nil {
+		return nil, n, unreadable("record", key, err)
+	}
+	return record, n, nil
 }
 
-// putRecord replaces the record of the key. If there is no room, it changes nothing
-// and returns [idempotency.ErrFull].
-func (s *Store) putRecord(key idempotency.Key, record *idempotency.Record, now time.Time) error {
-	var old *item
-	if e := s.shard(key)[key]; e != nil {
-		old = e.record
-	}
-	return s.replace(old, &item{key: key, record: record, expires: record.Expires, size: recordSize(record)}, now)
+func unreadable(what string, key idempotency.Key, err error) error {
+	return &idempotency.UnreadableError{Where: "memory " + what + " " + key.String(), Err: err}
 }
 
-// putResponse keeps the response of the run with the token. If there is no room, it
-// changes nothing and returns [idempotency.ErrFull].
-func (s *Store) putResponse(key idempotency.Key, token string, response *idempotency.Response, expires, now time.Time) error {
-	var old *item
-	if e := s.shard(key)[key]; e != nil {
-		old = e.responses[token]
-	}
-	return s.replace(old, &item{key: key, token: token, response: response, expires: expires, size: responseSize(token, response)}, now)
-}
+// stored is an encoded response. It can be read without the lock of the store.
+type stored struct{ head, body []byte }
 
-func (s *Store) replace(old, next *item, now time.Time) error {
-	grows := next.size
-	if old != nil {
-		grows -= old.size
+var errNoResponse = errors.New("it is complete, but its response is missing")
+
+// response returns the response of the run with the token, none if it has expired or
+// there is none. record is the item of the key's record.
+func (s *Store) response(record uint32, token string, now time.Time) (stored, bool) {
+	if record == 0 {
+		return stored{}, false
 	}
-	if grows > 0 && s.size+grows > s.limit {
-		// Make room by removing what has expired. That may remove the old item too.
-		s.removeExpired(now, len(s.expires))
-		if old != nil && old.index < 0 {
-			old, grows = nil, next.size
+	hash := maphash.String(s.seed, token)
+	for n := s.items.at(record).earlier; n != 0; {
+		i := s.items.at(n)
+		if i.token != hash {
+			n = i.earlier
+			continue
 		}
-		if s.size+grows > s.limit {
-			return idempotency.ErrFull
+		if now.UnixMilli() >= i.expires {
+			break
 		}
+		whole := s.log.room(i.at)[:i.size]
+		if body, own := s.log.body(i.at); own {
+			return stored{whole, body}, true
+		}
+		return stored{head: bytes.Clone(whole)}, true
 	}
-	s.remove(old)
-	e := s.shard(next.key)[next.key]
-	if e == nil {
-		e = new(entry)
-		s.shard(next.key)[next.key] = e
-	}
-	switch {
-	case next.record != nil:
-		e.record = next
-	case e.responses == nil:
-		e.responses = map[string]*item{next.token: next}
-	default:
-		e.responses[next.token] = next
-	}
-	heap.Push(&s.expires, next)
-	s.size += next.size
-	return nil
+	return stored{}, false
 }
 
-// remove takes an item out of its map and out of the heap. For nil it does nothing.
-func (s *Store) remove(i *item) {
-	if i == nil {
-		return
-	}
-	e := s.shard(i.key)[i.key]
-	if i.record != nil {
-		e.record = nil
+func (r stored) decode(key idempotency.Key, token string) (*idempotency.Response, error) {
+	var response *idempotency.Response
+	var err error
+	if r.body != nil {
+		response, err = idempotency.DecodeResponseParts(key, token, r.head, r.body)
 	} else {
-		delete(e.responses, i.token)
+		response, err = idempotency.DecodeResponse(key, token, r.head)
 	}
-	if e.record == nil && len(e.responses) == 0 {
-		delete(s.shard(i.key), i.key)
+	if err != nil {
+		return nil, unreadable("response", key, err)
 	}
-	heap.Remove(&s.expires, i.index)
-	s.size -= i.size
+	return response, nil
 }
 
-// perItem is about how many bytes an item takes besides its texts: its structs, and
-// its part of the maps and of the heap.
-const perItem = 512
-
-// recordSize is about how many bytes a record takes. It counts the record that a
-// forced run is meant to replace too, so that there is always room to put it back.
-func recordSize(r *idempotency.Record) int64 {
-	if r == nil {
-		return 0
-	}
-	texts := len(r.Token) + len(r.ExecutionID) + len(r.ParentID) + len(r.Fingerprint) + len(r.Provider) + len(r.DeliveryID)
-	return perItem + int64(texts) + recordSize(r.Replaces)
-}
-
-func responseSize(token string, r *idempotency.Response) int64 {
-	size := perItem + len(token) + len(r.Body)
-	for name, values := range r.Header {
-		size += 64 + len(name)
-		for _, value := range values {
-			size += 16 + len(value)
+// toStore is a response that is to be stored, encoded. Its bytes may be used again when
+// it has been stored, unless it has a body beside its head.
+func toStore(room []byte, key idempotency.Key, token string, r *idempotency.Response) stored {
+	if len(r.Body) <= largest/2 {
+		if whole := idempotency.AppendResponse(room, key, token, r); len(whole) <= largest {
+			return stored{head: whole}
 		}
 	}
-	return int64(size)
+	body := make([]byte, len(r.Body))
+	copy(body, r.Body)
+	return stored{bytes.Clone(idempotency.AppendResponseHead(room, key, token, r)), body}
 }
 
-func copyRecord(r *idempotency.Record) *idempotency.Record {
-	if r == nil {
-		return nil
-	}
-	next := *r
-	next.Replaces = copyRecord(r.Replaces)
-	return &next
+// putRecord replaces the record of the key. If there is no room, it changes nothing and
+// returns [idempotency.ErrFull].
+func (s *Store) putRecord(key idempotency.Key, record *idempotency.Record, now time.Time) error {
+	return s.put(key, record, "", stored{}, time.Time{}, now)
 }
 
-func copyResponse(r *idempotency.Response) *idempotency.Response {
-	if r == nil {
-		return nil
+// put replaces the record of the key and keeps a response, if it has a head, until the
+// given time. If there is no room, it changes nothing and returns [idempotency.ErrFull].
+func (s *Store) put(key idempotency.Key, record *idempotency.Record, token string, response stored, until, now time.Time) error {
+	s.scratch = idempotency.AppendRecord(append(s.scratch[:0], key[:]...), key, record)
+	defer s.keepScratch()
+	room := len(s.scratch)
+	if record.State == idempotency.InFlight {
+		room += settleRoom
 	}
-	next := *r
-	next.Body = append([]byte(nil), r.Body...)
-	if r.Header != nil {
-		next.Header = make(map[string][]string, len(r.Header))
-		for name, values := range r.Header {
-			next.Header[name] = append([]string(nil), values...)
+	n, err := s.makeRoom(&key, room, response, now)
+	if err != nil {
+		return err
+	}
+	if n == 0 {
+		n = s.items.add()
+		s.items.at(n).at = s.putBytes(n, room)
+		copy(s.log.room(s.items.at(n).at), key[:])
+		s.index.insert(&key, n)
+	} else {
+		s.expiry.unlink(n)
+		if s.tooSmall(n, len(s.scratch)) {
+			old := s.items.at(n).at
+			s.items.at(n).at = s.putBytes(n, room)
+			s.log.remove(old)
 		}
 	}
-	return &next
+	i := s.items.at(n)
+	copy(s.log.room(i.at), s.scratch)
+	i.size = uint32(len(s.scratch))
+	s.expiry.link(n, record.Expires, now)
+	if response.head != nil {
+		s.putResponse(n, token, response, until, now)
+	}
+	return nil
+}
+
+// keepScratch drops the buffer for records if an unusual record has made it large.
+func (s *Store) keepScratch() {
+	if cap(s.scratch) > largest {
+		s.scratch = nil
+	}
+}
+
+// tooSmall reports whether the slot of an item has not so much room.
+func (s *Store) tooSmall(n uint32, size int) bool {
+	return len(s.log.room(s.items.at(n).at)) < size
+}
+
+// putBytes returns a place with so much room. The room was reserved.
+func (s *Store) putBytes(n uint32, room int) place {
+	if room > largest {
+		return s.log.putOwn(make([]byte, room), nil)
+	}
+	return s.log.put(n, room)
+}
+
+func (s *Store) putResponse(record uint32, token string, response stored, until, now time.Time) {
+	n := s.items.add()
+	i := s.items.at(n)
+	if response.body != nil {
+		i.at = s.log.putOwn(response.head, response.body)
+	} else {
+		i.at = s.log.put(n, len(response.head))
+		copy(s.log.room(i.at), response.head)
+	}
+	i.size = uint32(len(response.head))
+	i.token = maphash.String(s.seed, token)
+	i.record = record
+	of := s.items.at(record)
+	if i.earlier = of.earlier; i.earlier != 0 {
+		s.items.at(i.earlier).later = n
+	}
+	of.earlier = n
+	s.expiry.link(n, until, now)
+}
+
+// remove takes out an item that has expired. A key whose responses have not expired yet
+// keeps its item, without the record.
+func (s *Store) remove(n uint32) {
+	i := s.items.at(n)
+	switch {
+	case i.record != 0:
+		s.removeResponse(n)
+	case i.earlier != 0:
+		s.expiry.unlink(n)
+		i.size = uint32(keySize)
+		// It is looked at again when the latest response has expired, and not before
+		// the next second, because it is this one's list that is gone through now.
+		i.expires = max(s.items.at(i.earlier).expires, (s.expiry.due+1)*1000)
+		s.expiry.relink(n)
+	default:
+		s.expiry.unlink(n)
+		s.index.remove(s.keyOf(n))
+		s.log.remove(i.at)
+		s.items.remove(n)
+	}
+}
+
+func (s *Store) removeResponse(n uint32) {
+	i := s.items.at(n)
+	if i.later != 0 {
+		s.items.at(i.later).earlier = i.earlier
+	} else {
+		s.items.at(i.record).earlier = i.earlier
+	}
+	if i.earlier != 0 {
+		s.items.at(i.earlier).later = i.later
+	}
+	s.expiry.unlink(n)
+	s.log.remove(i.at)
+	s.items.remove(n)
+}
+
+// removeKey takes out all that is kept of a key.
+func (s *Store) removeKey(n uint32) {
+	for s.items.at(n).earlier != 0 {
+		s.removeResponse(s.items.at(n).earlier)
+	}
+	s.remove(n)
 }

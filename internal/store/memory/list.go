@@ -15,11 +15,11 @@ func (s *Store) List(ctx context.Context, cursor string, limit int) ([]idempoten
 	return s.page(ctx, cursor, limit, func(byte) bool { return true }, func(idempotency.Key) bool { return true })
 }
 
-// Find implements [idempotency.Store]. It goes through the keys of those maps in which
+// Find implements [idempotency.Store]. It goes through the keys of those trees in which
 // they can be: one of 256, for one beginning.
 func (s *Store) Find(ctx context.Context, of []idempotency.Beginning, cursor string, limit int) ([]idempotency.Listed, string, error) {
 	wanted := make(map[idempotency.Beginning]bool, len(of))
-	var firsts [shards]bool
+	var firsts [trees]bool
 	for _, begins := range of {
 		wanted[begins] = true
 		firsts[begins[0]] = true
@@ -29,7 +29,7 @@ func (s *Store) Find(ctx context.Context, of []idempotency.Beginning, cursor str
 		func(key idempotency.Key) bool { return wanted[key.Beginning()] })
 }
 
-// page returns a page of the keys that are wanted, from those maps that may have one.
+// page returns a page of the keys that are wanted, from those trees that may have one.
 func (s *Store) page(ctx context.Context, cursor string, limit int,
 	mayHave func(first byte) bool, wanted func(idempotency.Key) bool) ([]idempotency.Listed, string, error) {
 	if limit < 1 {
@@ -44,11 +44,11 @@ func (s *Store) page(ctx context.Context, cursor string, limit int,
 		after = key
 	}
 	var page []idempotency.Listed
-	for first := int(after[0]); first < shards; first++ {
+	for first := int(after[0]); first < trees; first++ {
 		if !mayHave(byte(first)) {
 			continue
 		}
-		more, err := s.listShard(ctx, first, limit+1-len(page), func(key idempotency.Key) bool {
+		more, err := s.listTree(ctx, first, limit+1-len(page), func(key idempotency.Key) bool {
 			return wanted(key) && (cursor == "" || bytes.Compare(key[:], after[:]) > 0)
 		})
 		if err != nil {
@@ -61,20 +61,20 @@ func (s *Store) page(ctx context.Context, cursor string, limit int,
 	return page, "", nil
 }
 
-// listShard returns up to limit records of one map, those with the first keys that are
-// wanted. Only for one map at a time is the store locked: it is not to keep requests
+// listTree returns up to limit records of one tree, those with the first keys that are
+// wanted. Only for one tree at a time is the store locked: it is not to keep requests
 // waiting for as long as all the keys take.
-func (s *Store) listShard(ctx context.Context, shard, limit int, wanted func(idempotency.Key) bool) ([]idempotency.Listed, error) {
+func (s *Store) listTree(ctx context.Context, first, limit int, wanted func(idempotency.Key) bool) ([]idempotency.Listed, error) {
 	if err := s.lock(ctx); err != nil {
 		return nil, err
 	}
 	defer s.mu.Unlock()
 	var keys []idempotency.Key
-	for key := range s.shards[shard] {
-		if wanted(key) {
+	s.index.each(byte(first), func(n uint32) {
+		if key := *s.keyOf(n); wanted(key) {
 			keys = append(keys, key)
 		}
-	}
+	})
 	slices.SortFunc(keys, func(a, b idempotency.Key) int { return bytes.Compare(a[:], b[:]) })
 	now := s.now()
 	var found []idempotency.Listed
@@ -82,8 +82,9 @@ func (s *Store) listShard(ctx context.Context, shard, limit int, wanted func(ide
 		if len(found) == limit {
 			break
 		}
-		if record := s.record(key, now).Effective(now); record != nil {
-			found = append(found, idempotency.Listed{Key: key, Record: copyRecord(record), Now: now})
+		record, _, err := s.find(key, now)
+		if record = record.Effective(now); record != nil || err != nil {
+			found = append(found, idempotency.Listed{Key: key, Record: record, Unreadable: err, Now: now})
 		}
 	}
 	return found, nil

@@ -4,7 +4,7 @@ package memory
 
 import (
 	"context"
-	"fmt"
+	"hash/maphash"
 	"sync"
 	"time"
 
@@ -12,19 +12,25 @@ import (
 	"github.com/caddy-dedup/caddy-dedup/internal/store/wakeup"
 )
 
-// Store keeps records and responses in maps. If there is no room, it refuses what is
-// new. It never drops what has not expired: a request whose key was forgotten too
-// early would run twice.
+// Store keeps records and responses as bytes, in chunks and pages without pointers, so
+// that the garbage collector has nothing to do with what is kept. If there is no room, it
+// refuses what is new. It never drops what has not expired: a request whose key was
+// forgotten too early would run twice.
 type Store struct {
 	limit   int64
 	started time.Time
 	waiters wakeup.Subscribers
+	seed    maphash.Seed
+	// encoded has buffers to encode small responses in, before the store is locked.
+	encoded sync.Pool
 
 	mu      sync.Mutex
 	closed  bool
-	size    int64
-	shards  [shards]map[idempotency.Key]*entry
-	expires expiryHeap
+	items   table[item]
+	index   index
+	log     byteLog
+	expiry  expiry
+	scratch []byte // a record, while it is written
 
 	stop    chan struct{}
 	stopped chan struct{}
@@ -32,35 +38,25 @@ type Store struct {
 
 var _ idempotency.Store = (*Store)(nil)
 
-// shards is the number of maps: there is one for each first byte of a key, so that
-// [Store.List] sorts the keys of one map at a time, and not all of them.
-const shards = 256
-
-// entry is what is kept of one key.
-type entry struct {
-	record *item
-	// responses are by the token of their run. A response stays when the key is
-	// claimed again, for requests that waited for the run before.
-	responses map[string]*item
-}
-
-// New returns an empty store that takes about limit bytes. It starts a sweeper, which
-// [Store.Close] ends.
+// New returns an empty store that takes up to limit bytes of the heap. It starts a
+// sweeper, which [Store.Close] ends.
 func New(limit int64) *Store {
 	s := &Store{
 		limit:   limit,
 		started: time.Now(),
+		seed:    maphash.MakeSeed(),
+		encoded: sync.Pool{New: func() any { return new([]byte) }},
 		stop:    make(chan struct{}),
 		stopped: make(chan struct{}),
 	}
-	for i := range s.shards {
-		s.shards[i] = make(map[idempotency.Key]*entry)
-	}
+	s.index.keyOf = s.keyOf
+	s.log = newByteLog(func(n uint32, to place) { s.items.at(n).at = to })
+	s.expiry.items, s.expiry.due = &s.items, s.started.Unix()
 	go s.sweep()
 	return s
 }
 
-// SetLimit changes how many bytes the store takes, about. What it has already stays,
+// SetLimit changes how many bytes of the heap the store takes. What it has already stays,
 // even if that is more than the new limit.
 func (s *Store) SetLimit(limit int64) {
 	s.mu.Lock()
@@ -90,30 +86,40 @@ func (s *Store) lock(ctx context.Context) error {
 
 // Claim implements [idempotency.Store].
 func (s *Store) Claim(ctx context.Context, c idempotency.Claim) (idempotency.Claimed, error) {
-	if err := s.lock(ctx); err != nil {
+	claimed, response, err := s.claim(ctx, c)
+	if err == nil && claimed.Verdict == idempotency.ReplayKept {
+		claimed.Response, err = response.decode(c.Key, claimed.Record.Token)
+	}
+	if err != nil {
 		return idempotency.Claimed{}, err
+	}
+	return claimed, nil
+}
+
+// claim returns a response to replay as it is stored.
+func (s *Store) claim(ctx context.Context, c idempotency.Claim) (claimed idempotency.Claimed, response stored, err error) {
+	if err := s.lock(ctx); err != nil {
+		return claimed, response, err
 	}
 	defer s.mu.Unlock()
 	now := s.now()
-	found := s.record(c.Key, now).Effective(now)
-	claimed := idempotency.Claimed{Verdict: idempotency.Decide(found, c, now), Record: copyRecord(found), Now: now}
+	found, n, err := s.find(c.Key, now)
+	if err != nil {
+		return claimed, response, err
+	}
+	found = found.Effective(now)
+	claimed = idempotency.Claimed{Verdict: idempotency.Decide(found, c, now), Record: found, Now: now}
 	switch claimed.Verdict {
 	case idempotency.Proceed:
-		record := c.Record(found, now)
-		if err := s.putRecord(c.Key, record, now); err != nil {
-			return idempotency.Claimed{}, err
-		}
-		claimed.Previous, claimed.Record = claimed.Record, copyRecord(record)
+		claimed.Previous, claimed.Record = found, c.Record(found, now)
+		err = s.putRecord(c.Key, claimed.Record, now)
 	case idempotency.ReplayKept:
-		response := s.response(c.Key, found.Token, now)
-		if response == nil {
-			return idempotency.Claimed{}, &idempotency.UnreadableError{
-				Where: "memory record " + c.Key.String(), Err: fmt.Errorf("it is complete, but its response is missing"),
-			}
+		var kept bool
+		if response, kept = s.response(n, found.Token, now); !kept {
+			err = unreadable("record", c.Key, errNoResponse)
 		}
-		claimed.Response = copyResponse(response)
 	}
-	return claimed, nil
+	return claimed, response, err
 }
 
 // Renew implements [idempotency.Store].
@@ -123,16 +129,38 @@ func (s *Store) Renew(ctx context.Context, c idempotency.Claim) error {
 	}
 	defer s.mu.Unlock()
 	now := s.now()
-	found := s.record(c.Key, now)
-	if open, err := found.Owned(c.Token, c.Follows); !open {
+	found, err := s.owned(c.Key, c.Token, c.Follows, now)
+	if found == nil {
 		return err
 	}
 	return s.putRecord(c.Key, found.Renewed(c.Terms, now), now)
 }
 
+// owned returns the record in flight that a claim may change, or an error. It returns
+// neither if a settlement with the token is stored already.
+func (s *Store) owned(key idempotency.Key, token, follows string, now time.Time) (*idempotency.Record, error) {
+	found, _, err := s.find(key, now)
+	if err != nil {
+		return nil, err
+	}
+	if open, err := found.Owned(token, follows); !open {
+		return nil, err
+	}
+	return found, nil
+}
+
 // Settle implements [idempotency.Store].
 func (s *Store) Settle(ctx context.Context, key idempotency.Key, claimed *idempotency.Record, settlement idempotency.Settlement) error {
-	settled, err := s.settle(ctx, key, claimed, settlement)
+	room := s.encoded.Get().(*[]byte)
+	defer s.encoded.Put(room)
+	var response stored
+	if settlement.Response != nil {
+		response = toStore((*room)[:0], key, claimed.Token, settlement.Response)
+		if response.body == nil {
+			*room = response.head
+		}
+	}
+	settled, err := s.settle(ctx, key, claimed, settlement, response)
 	if settled {
 		s.waiters.Wake(key)
 	}
@@ -140,24 +168,21 @@ func (s *Store) Settle(ctx context.Context, key idempotency.Key, claimed *idempo
 }
 
 // settle reports whether it has ended a run, so that the waiters must be woken.
-func (s *Store) settle(ctx context.Context, key idempotency.Key, claimed *idempotency.Record, settlement idempotency.Settlement) (bool, error) {
+func (s *Store) settle(ctx context.Context, key idempotency.Key, claimed *idempotency.Record, settlement idempotency.Settlement, response stored) (bool, error) {
 	if err := s.lock(ctx); err != nil {
 		return false, err
 	}
 	defer s.mu.Unlock()
 	now := s.now()
-	found := s.record(key, now)
-	if open, err := found.Owned(claimed.Token, claimed.Follows); !open {
+	found, err := s.owned(key, claimed.Token, claimed.Follows, now)
+	if found == nil {
 		return false, err
 	}
-	if settlement.Response != nil {
-		response := copyResponse(settlement.Response)
-		if err := s.putResponse(key, claimed.Token, response, now.Add(settlement.ResponseFor()), now); err != nil {
-			return false, err
-		}
+	next := found.CountedAs(claimed).Settled(settlement, now)
+	if err := s.put(key, next, claimed.Token, response, now.Add(settlement.ResponseFor()), now); err != nil {
+		return false, err
 	}
-	// The new record is not larger than the one in flight, so it always fits.
-	return true, s.putRecord(key, found.CountedAs(claimed).Settled(settlement, now), now)
+	return true, nil
 }
 
 // Lookup implements [idempotency.Store].
@@ -167,7 +192,11 @@ func (s *Store) Lookup(ctx context.Context, key idempotency.Key) (*idempotency.R
 	}
 	defer s.mu.Unlock()
 	now := s.now()
-	return copyRecord(s.record(key, now).Effective(now)), now, nil
+	found, _, err := s.find(key, now)
+	if err != nil {
+		return nil, time.Time{}, err
+	}
+	return found.Effective(now), now, nil
 }
 
 // Response implements [idempotency.Store].
@@ -175,8 +204,12 @@ func (s *Store) Response(ctx context.Context, key idempotency.Key, token string)
 	if err := s.lock(ctx); err != nil {
 		return nil, err
 	}
-	defer s.mu.Unlock()
-	return copyResponse(s.response(key, token, s.now())), nil
+	response, kept := s.response(s.index.find(&key), token, s.now())
+	s.mu.Unlock()
+	if !kept {
+		return nil, nil
+	}
+	return response.decode(key, token)
 }
 
 // Free implements [idempotency.Store].
@@ -194,12 +227,15 @@ func (s *Store) free(ctx context.Context, key idempotency.Key, token string) (*i
 	}
 	defer s.mu.Unlock()
 	now := s.now()
-	found := s.record(key, now)
+	found, _, err := s.find(key, now)
+	if err != nil {
+		return nil, err
+	}
 	freed, err := found.Freed(token, now)
 	if err != nil {
 		return nil, err
 	}
-	return copyRecord(found.Effective(now)), s.putRecord(key, freed, now)
+	return found.Effective(now), s.putRecord(key, freed, now)
 }
 
 // Forget implements [idempotency.Store].
@@ -217,14 +253,13 @@ func (s *Store) forget(ctx context.Context, key idempotency.Key) error {
 	}
 	defer s.mu.Unlock()
 	now := s.now()
-	if err := s.record(key, now).Effective(now).MayBeTaken(now); err != nil {
-		return err
+	found, n, err := s.find(key, now)
+	if err == nil { // what cannot be read is removed
+		if err := found.Effective(now).MayBeTaken(now); err != nil {
+			return err
+		}
 	}
-	e := s.shard(key)[key]
-	s.remove(e.record)
-	for _, response := range e.responses {
-		s.remove(response)
-	}
+	s.removeKey(n)
 	return nil
 }
 

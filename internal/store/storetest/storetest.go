@@ -29,8 +29,8 @@ type Options struct {
 	// Nil means that only one process can have the records open.
 	Peer func(t *testing.T, store idempotency.Store) idempotency.Store
 
-	// Damage makes what is stored of the key's record unreadable. Nil for a store that
-	// has nothing to read, because it keeps the record itself.
+	// Damage makes what is stored of the key's record unreadable. Nil for a store of
+	// which nothing can be damaged.
 	Damage func(t *testing.T, store idempotency.Store, key idempotency.Key)
 }
 

@@ -1,0 +1,132 @@
+package memory_test
+
+import (
+	"context"
+	"crypto/rand"
+	"fmt"
+	"runtime"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
+	"github.com/caddy-dedup/caddy-dedup/internal/store/memory"
+)
+
+// delivery is a claim as a webhook makes it.
+func delivery(n int) idempotency.Claim {
+	id := fmt.Sprintf("72d3162e-cc78-11e3-81ab-%012x", n)
+	return idempotency.Claim{
+		Key:          idempotency.Identity{Prefix: "github", ID: id}.Key(),
+		Token:        rand.Text(),
+		ExecutionID:  fmt.Sprintf("0199b8a2-7d1c-7000-8000-%012x", n),
+		Fingerprints: []string{"body:" + strings.Repeat("00ff", 16)},
+		Origin:       idempotency.Origin{Provider: "github", DeliveryID: id},
+		Terms:        idempotency.Terms{Lease: 30 * time.Second, Retention: 24 * time.Hour},
+	}
+}
+
+// kept is a settlement that keeps a response with a body of so many bytes.
+func kept(size int) idempotency.Settlement {
+	return idempotency.Settlement{
+		State: idempotency.Complete, Counted: true, Retention: 24 * time.Hour,
+		Response: &idempotency.Response{
+			Status: 201,
+			Header: map[string][]string{"Content-Type": {"application/json"}},
+			Body:   []byte(strings.Repeat("x", size)),
+		},
+	}
+}
+
+// deliver is the work of one first delivery.
+func deliver(s *memory.Store, c idempotency.Claim, settlement idempotency.Settlement) error {
+	claimed, err := s.Claim(context.Background(), c)
+	if err != nil {
+		return err
+	}
+	return s.Settle(context.Background(), c.Key, claimed.Record, settlement)
+}
+
+func heap() int64 {
+	var m runtime.MemStats
+	runtime.GC()
+	runtime.GC() // the first one moves what pools have to where the second finds it
+	runtime.ReadMemStats(&m)
+	return int64(m.HeapAlloc)
+}
+
+// BenchmarkFirstDelivery claims keys and keeps a response for each, in a store that has
+// so many keys already. What is large is forgotten again.
+func BenchmarkFirstDelivery(b *testing.B) {
+	for _, c := range []struct{ keys, size int }{{0, 512}, {100_000, 512}, {0, 1 << 20}} {
+		b.Run(fmt.Sprintf("keys=%d/body=%d", c.keys, c.size), func(b *testing.B) {
+			s := memory.New(4 << 30)
+			defer s.Close()
+			settlement := kept(c.size)
+			for n := range c.keys {
+				if err := deliver(s, delivery(-n), settlement); err != nil {
+					b.Fatal(err)
+				}
+			}
+			claims := make([]idempotency.Claim, b.N)
+			for n := range claims {
+				claims[n] = delivery(n)
+			}
+			b.ReportAllocs()
+			b.ResetTimer()
+			for _, claim := range claims {
+				if err := deliver(s, claim, settlement); err != nil {
+					b.Fatal(err)
+				}
+				if c.size > 64<<10 {
+					if err := s.Forget(b.Context(), claim.Key); err != nil {
+						b.Fatal(err)
+					}
+				}
+			}
+		})
+	}
+}
+
+func BenchmarkReplay(b *testing.B) {
+	for _, size := range []int{512, 1 << 20} {
+		b.Run(fmt.Sprint(size), func(b *testing.B) {
+			s := memory.New(4 << 30)
+			defer s.Close()
+			if err := deliver(s, delivery(0), kept(size)); err != nil {
+				b.Fatal(err)
+			}
+			duplicate := delivery(0)
+			b.ReportAllocs()
+			for b.Loop() {
+				if _, err := s.Claim(b.Context(), duplicate); err != nil {
+					b.Fatal(err)
+				}
+			}
+		})
+	}
+}
+
+// What is kept of a delivery with a response of 512 bytes is about 760 bytes. With all
+// that it takes to find it and to forget it in time, it costs less than 1 kB.
+func TestBytesPerKey(t *testing.T) {
+	const keys = 20_000
+	s := memory.New(64 << 20)
+	defer s.Close()
+	settlement := kept(512)
+	if err := deliver(s, delivery(keys), settlement); err != nil {
+		t.Fatal(err)
+	}
+	before := heap()
+	for n := range keys {
+		if err := deliver(s, delivery(n), settlement); err != nil {
+			t.Fatal(err)
+		}
+	}
+	each := (heap() - before) / keys
+	t.Logf("%d bytes of heap for each key", each)
+	if each > 1000 {
+		t.Errorf("a kept response of 512 bytes costs %d bytes of heap, want at most 1000", each)
+	}
+	runtime.KeepAlive(s)
+}

@@ -1,0 +1,69 @@
+package memory
+
+import (
+	"time"
+	"unsafe"
+
+	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
+)
+
+// taken is what the store takes of the heap, in bytes: all chunks and pages, however
+// much of them is in use, and what does not depend on what is kept.
+func (s *Store) taken() int64 {
+	return int64(unsafe.Sizeof(*s)) + s.items.bytes + s.index.nodes.bytes + s.log.bytes + s.log.own
+}
+
+func (s *Store) budget() int64 { return s.limit - s.taken() }
+
+// reclaimAtOnce is how many items one request looks at, at most, to make room. The
+// sweeper removes more.
+const reclaimAtOnce = 4096
+
+// makeRoom makes sure that there is room for the record of a key, of so many bytes where
+// it needs a new place, and for a response. It returns the item of the key, 0 if there
+// is none. Where there is no room, what has expired makes some.
+func (s *Store) makeRoom(key *idempotency.Key, room int, response stored, now time.Time) (uint32, error) {
+	for looked := 0; ; {
+		n := s.index.find(key) // what has expired may go, and be this one
+		if s.reserve(key, n, room, response) {
+			return n, nil
+		}
+		some := 0
+		if looked < reclaimAtOnce {
+			some = s.removeExpired(now, 64)
+			looked += some
+		}
+		if some == 0 && !s.log.condense() {
+			return 0, idempotency.ErrFull
+		}
+	}
+}
+
+func (s *Store) reserve(key *idempotency.Key, n uint32, room int, response stored) bool {
+	items, nodes, bytes, slots, own := 0, 0, 0, 0, int64(0)
+	if n == 0 {
+		items, nodes = 1, s.index.nodesFor(key)
+	}
+	if n == 0 || s.tooSmall(n, len(s.scratch)) {
+		if room > largest {
+			own += ownBytes(room, 0)
+		} else {
+			bytes, slots = room, 1
+		}
+	}
+	if response.head != nil {
+		items++
+		if response.body != nil {
+			own += ownBytes(cap(response.head), cap(response.body))
+		} else {
+			bytes, slots = bytes+len(response.head), slots+1
+		}
+	}
+	if !s.items.reserve(items, s.budget()) || !s.index.nodes.reserve(nodes, s.budget()) {
+		return false
+	}
+	if slots > 0 && !s.log.reserve(bytes, slots, s.budget()-own) {
+		return false
+	}
+	return own == 0 || own <= s.budget()
+}
