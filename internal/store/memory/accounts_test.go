@@ -68,6 +68,11 @@ func (s *Store) check(t *testing.T) {
 	if links != len(found) {
 		t.Fatalf("%d items, %d of them in the order of their expiry", len(found), links)
 	}
+	for n := range found {
+		if i := s.items.at(n); i.expires/1000 < s.expiry.due {
+			t.Fatalf("all of second %d has been removed, and item %d is still there: %+v", s.expiry.due-1, n, *i)
+		}
+	}
 	checkTable(t, "items", &s.items, len(found))
 	checkTable(t, "nodes", &s.index.nodes, nodes)
 	s.log.check(t, len(found), func(n uint32, at place) bool { return found[n] && s.items.at(n).at == at })
@@ -91,16 +96,21 @@ func (s *Store) countNodes(ref uint32) int {
 
 func checkTable[T any](t *testing.T, name string, of *table[T], used int) {
 	t.Helper()
-	pages, free := 0, 0
+	pages, free, empty := 0, 0, 0
 	for _, p := range of.pages {
 		if p.slots != nil {
-			pages++
+			if pages++; p.used == 0 {
+				empty++
+			}
 			free += pageSlots - p.used
 		}
 	}
 	if of.bytes != int64(pages)*of.pageBytes() || of.free != free || pages*pageSlots-free != used {
 		t.Fatalf("%s: %d pages with %d free slots and %d in use are accounted as %d bytes with %d free slots, %d in use are known",
 			name, pages, free, pages*pageSlots-free, of.bytes, of.free, used)
+	}
+	if empty > 2 { // one that stays, and one that was reserved
+		t.Fatalf("%s: %d pages are empty", name, empty)
 	}
 }
 
@@ -139,109 +149,6 @@ func (l *byteLog) check(t *testing.T, items int, knows func(item uint32, at plac
 	}
 	if slots != items || bytes != l.bytes || free != l.free || own != l.own {
 		t.Fatalf("%d slots for %d items; bytes %d, free %d, own %d are accounted as %d, %d, %d", slots, items, bytes, free, own, l.bytes, l.free, l.own)
-	}
-}
-
-// The log against a map: strings of all sizes come and go in a bounded room.
-func TestLogAgainstAMap(t *testing.T) {
-	const limit = 300 << 10
-	for seed := range uint64(20) {
-		random := rand.New(rand.NewPCG(seed, 1))
-		places, strings := make(map[uint32]place), make(map[uint32][]byte)
-		l := newByteLog(func(n uint32, to place) { places[n] = to })
-		refused, last := 0, uint32(0)
-		for step := range 4000 {
-			switch op := random.IntN(10); {
-			case op < 5 || len(strings) == 0:
-				size := random.IntN(1 << (2 + random.IntN(13)))
-				if !l.reserve(size, 1, limit-l.bytes) {
-					refused++
-					continue
-				}
-				last++
-				value := make([]byte, size)
-				for i := range value {
-					value[i] = byte(random.Uint32())
-				}
-				places[last] = l.put(last, size)
-				copy(l.room(places[last]), value)
-				strings[last] = value
-			case op < 9:
-				for n := range strings { // any of them
-					l.remove(places[n])
-					delete(strings, n)
-					delete(places, n)
-					break
-				}
-			default:
-				l.condense()
-			}
-			if l.bytes > limit {
-				t.Fatalf("seed %d, step %d: it takes %d bytes of %d", seed, step, l.bytes, limit)
-			}
-			if step%50 != 0 {
-				continue
-			}
-			l.check(t, len(strings), func(n uint32, at place) bool { return places[n] == at })
-			for n, value := range strings {
-				if string(l.room(places[n])) != string(value) {
-					t.Fatalf("seed %d, step %d: string %d has changed", seed, step, n)
-				}
-			}
-		}
-		if refused == 0 {
-			t.Errorf("seed %d: nothing was ever refused", seed)
-		}
-		for n := range strings {
-			l.remove(places[n])
-		}
-		if l.check(t, 0, nil); l.bytes > chunkSize+mostChunk {
-			t.Errorf("seed %d: empty, it takes %d bytes", seed, l.bytes)
-		}
-	}
-}
-
-// The index against a map, with keys that have much in common.
-func TestIndexAgainstAMap(t *testing.T) {
-	random := rand.New(rand.NewPCG(1, 2))
-	keys := make(map[uint32]*idempotency.Key)
-	x := index{keyOf: func(n uint32) *idempotency.Key { return keys[n] }}
-	numbers := make(map[idempotency.Key]uint32)
-	for step := range uint32(20_000) {
-		var key idempotency.Key
-		for _, at := range []int{0, scopeFrom, scopeFrom + 1, keySize - 1, 1, scopeFrom - 1} {
-			key[at] = byte(random.IntN(3))
-			if random.IntN(3) == 0 {
-				key[at] <<= 4
-			}
-		}
-		n := numbers[key]
-		if got := x.find(&key); got != n {
-			t.Fatalf("step %d: key %s is item %d, want %d", step, key, got, n)
-		}
-		if n != 0 {
-			x.remove(&key)
-			delete(numbers, key)
-			continue
-		}
-		n = step + 1
-		needs := x.nodesFor(&key)
-		if !x.nodes.reserve(needs, 1<<30) {
-			t.Fatal("no room")
-		}
-		free := x.nodes.free
-		keys[n], numbers[key] = &key, n
-		x.insert(&key, n)
-		if free-x.nodes.free != needs {
-			t.Fatalf("step %d: %d nodes were said to be needed, and %d are taken", step, needs, free-x.nodes.free)
-		}
-	}
-	for key := range numbers {
-		x.remove(&key)
-	}
-	checkTable(t, "nodes", &x.nodes, 0)
-	if x.roots != [trees]uint32{} {
-		t.Error("empty, it still has references")
 	}
 }
 
@@ -319,40 +226,68 @@ func randomWork(t *testing.T, random *rand.Rand) {
 	}
 }
 
-// What is left of many keys lies scattered over all chunks. Then new keys still find
-// room, in the gaps.
+// keepUntilFull claims keys from a number on, each with a response of so many bytes (none
+// for less than 0), until the store is full. It returns how many it took.
+func keepUntilFull(t *testing.T, s *Store, from, body int, retention func(n int) time.Duration) int {
+	t.Helper()
+	for n := from; ; n++ {
+		c := idempotency.Claim{Key: idempotency.Identity{ID: fmt.Sprint(n)}.Key(), Token: "t", Terms: idempotency.Terms{Lease: time.Second, Retention: retention(n)}}
+		claimed, err := s.Claim(t.Context(), c)
+		if err == nil && body >= 0 {
+			err = s.Settle(t.Context(), c.Key, claimed.Record, idempotency.Settlement{
+				State: idempotency.Complete, Retention: retention(n), Response: &idempotency.Response{Status: 200, Body: make([]byte, body)},
+			})
+		}
+		if errors.Is(err, idempotency.ErrFull) {
+			return n - from
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+func anHour(int) time.Duration { return time.Hour }
+
+// oneInTenStays is a retention after which what is left lies scattered over all chunks.
+func oneInTenStays(n int) time.Duration {
+	if n%10 == 0 {
+		return 100 * time.Hour
+	}
+	return time.Hour
+}
+
+// What has expired makes room for other keys in the gaps that it leaves, and where it is
+// other things that are kept now, also for these.
 func TestFragmentedStoreTakesNewKeys(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := New(1 << 20)
 		defer s.Close()
-		fill := func(from int, retention func(n int) time.Duration) int {
-			for n := from; ; n++ {
-				c := idempotency.Claim{Key: idempotency.Identity{ID: fmt.Sprint(n)}.Key(), Token: "t", Terms: idempotency.Terms{Lease: time.Second, Retention: retention(n)}}
-				claimed, err := s.Claim(t.Context(), c)
-				if err == nil {
-					err = s.Settle(t.Context(), c.Key, claimed.Record, idempotency.Settlement{
-						State: idempotency.Complete, Retention: retention(n), Response: &idempotency.Response{Status: 200, Body: make([]byte, 500)},
-					})
-				}
-				if err != nil {
-					return n - from
-				}
-			}
-		}
-		first := fill(0, func(n int) time.Duration {
-			if n%10 == 0 {
-				return 100 * time.Hour
-			}
-			return time.Hour
-		})
+		first := keepUntilFull(t, s, 0, 500, oneInTenStays)
 		time.Sleep(2 * time.Hour)
 		s.check(t)
 		if s.takes() > s.limit/3 {
 			t.Errorf("a tenth of the keys is left, and takes %d bytes of %d", s.takes(), s.limit)
 		}
-		again := fill(first, func(int) time.Duration { return time.Hour })
-		if again < first*85/100 {
+		if again := keepUntilFull(t, s, first, 500, anHour); again < first*85/100 {
 			t.Errorf("%d keys fitted, and when nine of ten had expired, %d", first, again)
+		}
+		s.check(t)
+	})
+}
+
+func TestRoomOfResponsesBecomesRoomOfRecords(t *testing.T) {
+	most := New(1 << 20)
+	defer most.Close()
+	records := keepUntilFull(t, most, 0, -1, anHour)
+	synctest.Test(t, func(t *testing.T) {
+		s := New(1 << 20)
+		defer s.Close()
+		time.Sleep(500 * time.Millisecond)
+		first := keepUntilFull(t, s, 0, 500, oneInTenStays)
+		time.Sleep(time.Hour + time.Second) // the last sweep, at one hour, came before they expired
+		if again := keepUntilFull(t, s, first, -1, anHour); again < records*3/4 {
+			t.Errorf("%d records fit into an empty store, and %d when nine of ten responses have expired", records, again)
 		}
 		s.check(t)
 	})

@@ -108,7 +108,7 @@ func (s *Store) sweep() {
 func (s *Store) sweepSome() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.removeExpired(s.now(), sweepAtOnce) > 0 || s.log.condense()
+	return s.removeExpired(s.now(), sweepAtOnce) > 0 || s.log.condense(halfFree)
 }
 
 // removeExpired looks at up to limit items, and removes those that have expired. It

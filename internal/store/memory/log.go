@@ -281,13 +281,14 @@ func (l *byteLog) unlink(number uint32) {
 }
 
 // condense empties the chunk with the most free room into the others, and reports
-// whether it could give it back. It does that only where half of all is free.
-func (l *byteLog) condense() bool {
-	if l.free*2 < l.bytes {
+// whether it could give it back. It does that only where so many parts of roomClasses
+// of all are free.
+func (l *byteLog) condense(parts int) bool {
+	if l.free*roomClasses < l.bytes*int64(parts) {
 		return false
 	}
 	sparse := uint32(0)
-	for class := roomClasses; class >= halfFree && sparse == 0; class-- {
+	for class := roomClasses; class >= parts && sparse == 0; class-- {
 		if sparse = l.roomy[class]; sparse != 0 && sparse == l.head {
 			sparse = l.chunks[sparse].after
 		}

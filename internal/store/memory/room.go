@@ -19,6 +19,10 @@ func (s *Store) budget() int64 { return s.limit - s.taken() }
 // sweeper removes more.
 const reclaimAtOnce = 4096
 
+// fewFree is how much of the chunks must be free, in parts of roomClasses, for a request
+// to turn their room into room for something else.
+const fewFree = 2
+
 // makeRoom makes sure that there is room for the record of a key, of so many bytes where
 // it needs a new place, and for a response. It returns the item of the key, 0 if there
 // is none. Where there is no room, what has expired makes some.
@@ -33,7 +37,7 @@ func (s *Store) makeRoom(key *idempotency.Key, room int, response stored, now ti
 			some = s.removeExpired(now, 64)
 			looked += some
 		}
-		if some == 0 && !s.log.condense() {
+		if some == 0 && !s.log.condense(fewFree) {
 			return 0, idempotency.ErrFull
 		}
 	}
