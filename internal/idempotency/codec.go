@@ -38,6 +38,15 @@ const (
 
 var errCutOff = errors.New("it is cut off")
 
+// grow returns the same bytes with room for n more. Unlike slices.Grow, it takes no more
+// than that, and one allocation at most in every build.
+func grow(dst []byte, n int) []byte {
+	if cap(dst)-len(dst) >= n {
+		return dst
+	}
+	return append(make([]byte, 0, len(dst)+n), dst...)
+}
+
 // beginFrame appends magic and room for the checksum.
 func beginFrame(dst []byte, magic string) []byte {
 	dst = append(dst, magic...)

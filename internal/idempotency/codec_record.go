@@ -54,7 +54,7 @@ func AppendRecord(dst []byte, key Key, r *Record) []byte {
 	if r.Replaces != nil {
 		room += r.Replaces.room()
 	}
-	dst = slices.Grow(dst, room)
+	dst = grow(dst, room)
 	at := len(dst)
 	dst = r.append(beginFrame(dst, recordMagic), r.Replaces)
 	endFrame(dst[at:], &key, "")

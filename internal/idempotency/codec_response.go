@@ -28,7 +28,7 @@ const (
 // AppendResponse appends the stored form of the response of a run: what
 // [AppendResponseHead] writes, and then the body.
 func AppendResponse(dst []byte, key Key, token string, r *Response) []byte {
-	dst = slices.Grow(dst, r.headRoom()+len(r.Body))
+	dst = grow(dst, r.headRoom()+len(r.Body))
 	dst = AppendResponseHead(dst, key, token, r)
 	return append(dst, r.Body...)
 }
@@ -36,7 +36,7 @@ func AppendResponse(dst []byte, key Key, token string, r *Response) []byte {
 // AppendResponseHead appends the stored form of a response without its body, for a
 // store that keeps the body beside it. [DecodeResponseParts] reads both.
 func AppendResponseHead(dst []byte, key Key, token string, r *Response) []byte {
-	dst = slices.Grow(dst, r.headRoom())
+	dst = grow(dst, r.headRoom())
 	at := len(dst)
 	dst = append(beginFrame(dst, responseMagic), make([]byte, lengthSize)...)
 	dst = r.appendFields(dst)
