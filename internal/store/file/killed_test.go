@@ -3,97 +3,290 @@ package file
 import (
 	"bufio"
 	"context"
+	"encoding/gob"
+	"errors"
+	"flag"
 	"fmt"
+	"io"
+	"math/rand/v2"
 	"os"
 	"path/filepath"
-	"strings"
+	"sync"
 	"testing"
+	"time"
 
 	"go.uber.org/zap"
 
 	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
+	"github.com/caddy-dedup/caddy-dedup/internal/store/storetest"
 )
 
-func init() { children["keeper"] = keepUntilKilled }
+var (
+	killedFor  = flag.Duration("killed.for", 0, "how long TestKilledProcessAgreesWithTheModel goes on; 0: a few rounds")
+	killedSeed = flag.Uint64("killed.seed", 0, "the operations of an earlier TestKilledProcessAgreesWithTheModel; 0: new ones")
+)
 
-// keepUntilKilled claims keys in several goroutines, and keeps a response for two of
-// three. It prints what the store has acknowledged as soon as it has.
-func keepUntilKilled(path string) error {
+func init() { children["served"] = serve }
+
+// asked is one operation that the parent wants from the process that it is going to kill.
+type asked struct {
+	ID         uint64
+	What       string
+	Key        idempotency.Key
+	Token      string
+	Claim      idempotency.Claim
+	Record     *idempotency.Record
+	Settlement idempotency.Settlement
+}
+
+// answered is how it ended. It comes only after the store has acknowledged it.
+type answered struct {
+	ID       uint64
+	Claimed  idempotency.Claimed
+	Record   *idempotency.Record
+	Response *idempotency.Response
+	Err      string
+}
+
+// ruleErrors are the errors that say what a rule has decided.
+var ruleErrors = []error{idempotency.ErrGone, idempotency.ErrFenced, idempotency.ErrInFlight}
+
+// serve carries out what it is asked for, each in a goroutine, until it is killed.
+func serve(path string) error {
 	s, err := Open(path, zap.NewNop())
 	if err != nil {
 		return err
 	}
-	errs := make(chan error)
-	for worker := range 8 {
-		go func() {
-			for i := 0; ; i++ {
-				if err := keepOrClaim(s, fmt.Sprintf("%d/%d/%d", os.Getpid(), worker, i), i%3 == 0); err != nil {
-					errs <- err
-					return
-				}
-			}
-		}()
-	}
-	return <-errs
-}
-
-func keepOrClaim(s *Store, name string, claimOnly bool) error {
-	if claimOnly {
-		if _, err := s.Claim(context.Background(), claimOf(name)); err != nil {
+	var mu sync.Mutex
+	out := gob.NewEncoder(os.Stdout)
+	in := gob.NewDecoder(bufio.NewReader(os.Stdin))
+	for {
+		var a asked
+		if err := in.Decode(&a); err != nil {
 			return err
 		}
-		_, err := fmt.Println("claimed", name)
-		return err
+		go func() {
+			result := carryOut(s, a)
+			mu.Lock()
+			defer mu.Unlock()
+			_ = out.Encode(result) // whoever does not hear of it does not count on it
+		}()
 	}
-	if err := keep(context.Background(), s, name); err != nil {
-		return err
+}
+
+func carryOut(s *Store, a asked) answered {
+	ctx := context.Background()
+	result := answered{ID: a.ID}
+	var err error
+	switch a.What {
+	case "claim":
+		result.Claimed, err = s.Claim(ctx, a.Claim)
+	case "renew":
+		err = s.Renew(ctx, a.Claim)
+	case "settle":
+		err = s.Settle(ctx, a.Key, a.Record, a.Settlement)
+	case "lookup":
+		result.Record, _, err = s.Lookup(ctx, a.Key)
+	case "response":
+		result.Response, err = s.Response(ctx, a.Key, a.Token)
+	case "free":
+		result.Record, err = s.Free(ctx, a.Key, a.Token)
+	case "forget":
+		err = s.Forget(ctx, a.Key)
+	default:
+		err = fmt.Errorf("there is no operation %q", a.What)
 	}
-	_, err := fmt.Println("kept", name)
+	if err != nil {
+		result.Err = err.Error()
+	}
+	return result
+}
+
+// served is the store of another process.
+type served struct {
+	idempotency.Store // what is not asked for here
+	mu                sync.Mutex
+	out               *gob.Encoder
+	last              uint64
+	waiting           map[uint64]chan answered // nil when the process has ended
+}
+
+var errKilled = errors.New("the process was killed")
+
+func newServed(in io.Writer, out io.Reader) *served {
+	s := &served{out: gob.NewEncoder(in), waiting: make(map[uint64]chan answered)}
+	go func() {
+		decoder := gob.NewDecoder(bufio.NewReader(out))
+		for {
+			var a answered
+			err := decoder.Decode(&a)
+			s.mu.Lock()
+			if err != nil { // an answer that is not whole is none
+				for _, waiting := range s.waiting {
+					close(waiting)
+				}
+				s.waiting = nil
+				s.mu.Unlock()
+				return
+			}
+			s.waiting[a.ID] <- a
+			delete(s.waiting, a.ID)
+			s.mu.Unlock()
+		}
+	}()
+	return s
+}
+
+func (s *served) ask(a asked) (answered, error) {
+	s.mu.Lock()
+	if s.waiting == nil {
+		s.mu.Unlock()
+		return answered{}, errKilled
+	}
+	s.last++
+	a.ID = s.last
+	result := make(chan answered, 1)
+	s.waiting[a.ID] = result
+	_ = s.out.Encode(a) // an error comes when the process has ended, which the reader notices
+	s.mu.Unlock()
+	r, ok := <-result
+	if !ok {
+		return answered{}, errKilled
+	}
+	for _, err := range ruleErrors {
+		if r.Err == err.Error() {
+			return r, err
+		}
+	}
+	if r.Err != "" {
+		return r, errors.New(r.Err)
+	}
+	return r, nil
+}
+
+// Claim implements [idempotency.Store], as do the others.
+func (s *served) Claim(_ context.Context, c idempotency.Claim) (idempotency.Claimed, error) {
+	r, err := s.ask(asked{What: "claim", Claim: c})
+	return r.Claimed, err
+}
+
+func (s *served) Renew(_ context.Context, c idempotency.Claim) error {
+	_, err := s.ask(asked{What: "renew", Claim: c})
 	return err
 }
 
-// A process that is killed, again and again, loses nothing that it has acknowledged:
-// neither a response, nor a claim that was not flushed.
-func TestKilledProcessLosesNothing(t *testing.T) {
+func (s *served) Settle(_ context.Context, key idempotency.Key, claimed *idempotency.Record, settlement idempotency.Settlement) error {
+	_, err := s.ask(asked{What: "settle", Key: key, Record: claimed, Settlement: settlement})
+	return err
+}
+
+func (s *served) Lookup(_ context.Context, key idempotency.Key) (*idempotency.Record, time.Time, error) {
+	r, err := s.ask(asked{What: "lookup", Key: key})
+	return r.Record, time.Time{}, err
+}
+
+func (s *served) Response(_ context.Context, key idempotency.Key, token string) (*idempotency.Response, error) {
+	r, err := s.ask(asked{What: "response", Key: key, Token: token})
+	return r.Response, err
+}
+
+func (s *served) Free(_ context.Context, key idempotency.Key, token string) (*idempotency.Record, error) {
+	r, err := s.ask(asked{What: "free", Key: key, Token: token})
+	return r.Record, err
+}
+
+func (s *served) Forget(_ context.Context, key idempotency.Key) error {
+	_, err := s.ask(asked{What: "forget", Key: key})
+	return err
+}
+
+// A process that is killed (kill -9), again and again, loses nothing that it has
+// acknowledged, a claim that was not flushed included. What it was asked for and has not
+// answered is done as a whole or not at all, and the rest is as the model has it.
+func TestKilledProcessAgreesWithTheModel(t *testing.T) {
+	seed := *killedSeed
+	if seed == 0 {
+		seed = rand.Uint64()
+	}
+	t.Logf("-killed.seed %d", seed)
+	random := rand.New(rand.NewPCG(seed, 0))
+	// Responses of up to 32 KiB, so that tables leave the memory in the long form, and in
+	// the short one too.
+	walks := make([]*storetest.Walk, 32)
+	for i := range walks {
+		walks[i] = storetest.NewWalk(fmt.Sprintf("walk %d", i), random.Uint64(), 10, 32<<10)
+	}
 	path := newPath(t)
-	var acknowledged []string
-	for round := range 6 {
-		cmd := child(t, "keeper", path)
-		out, err := cmd.StdoutPipe()
-		if err != nil {
-			t.Fatal(err)
+	operations, began := 0, time.Now()
+	for round := 0; round < 6 || time.Since(began) < *killedFor; round++ {
+		operations += walkUntilKilled(t, path, walks, 500+random.IntN(3000))
+		if _, err := os.Stat(filepath.Join(path, holderName)); err != nil {
+			t.Errorf("the killed process left no note of itself: %v", err)
 		}
-		if err := cmd.Start(); err != nil {
-			t.Fatal(err)
-		}
-		lines := bufio.NewReader(out)
-		for said := 0; ; said++ {
-			line, err := lines.ReadString('\n')
-			if err != nil {
-				if said < 300 {
-					t.Fatalf("it ended by itself after %d keys", said)
-				}
-				break // only a whole line is an acknowledgement
+		s := reopen(t, path)
+		for _, walk := range walks {
+			if err := walk.Check(t.Context(), s); err != nil {
+				t.Fatalf("after round %d: %v", round, err)
 			}
-			acknowledged = append(acknowledged, strings.TrimSuffix(line, "\n"))
-			if said == 300+97*round {
+		}
+		closeStore(t, s)
+	}
+	t.Logf("%d operations in %v", operations, time.Since(began).Round(time.Second))
+}
+
+// walkUntilKilled walks over the store of another process, which is killed when it has
+// answered so many operations, and returns how many it has.
+func walkUntilKilled(t *testing.T, path string, walks []*storetest.Walk, most int) int {
+	t.Helper()
+	cmd := child(t, "served", path)
+	in, err := cmd.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	s := newServed(in, out)
+	var done sync.WaitGroup
+	answers := make(chan struct{})
+	for _, walk := range walks {
+		done.Go(func() {
+			for {
+				err := walk.Operate(t.Context(), s)
+				if err == nil {
+					answers <- struct{}{}
+					continue
+				}
+				if !errors.Is(err, errKilled) {
+					t.Error(err)
+				}
+				return
+			}
+		})
+	}
+	all := make(chan struct{})
+	go func() {
+		done.Wait()
+		close(all)
+	}()
+	for n := 0; ; {
+		select {
+		case <-answers:
+			if n++; n == most {
 				if err := cmd.Process.Kill(); err != nil {
 					t.Fatal(err)
 				}
 			}
-		}
-		_ = cmd.Wait() // its error only says that it was killed
-		if _, err := os.Stat(filepath.Join(path, holderName)); err != nil {
-			t.Errorf("the killed process left no note of itself: %v", err)
-		}
-	}
-	s := reopen(t, path)
-	for _, line := range acknowledged {
-		is, name, _ := strings.Cut(line, " ")
-		if is == "kept" {
-			replays(t, s, name)
-		} else if claimed, err := ask(s, name); err != nil || claimed.Verdict != idempotency.WaitForRun {
-			t.Errorf("a claim that was acknowledged: verdict %v, %v", claimed.Verdict, err)
+		case <-all:
+			_ = cmd.Wait() // its error only says that it was killed
+			if n < most {
+				t.Fatalf("it ended by itself after %d operations", n)
+			}
+			return n
 		}
 	}
 }

@@ -1,0 +1,311 @@
+package storetest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"time"
+
+	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
+)
+
+var modelTests = []subtest{
+	{"random operations agree with the model", agreesWithModel},
+}
+
+// The durations of the random operations. Time moves by multiples of modelStep, and
+// leases and retentions end between two such multiples. So it makes no difference
+// that the clock of the store also moves a little by itself.
+const (
+	modelStep  = 25 * time.Minute
+	modelLease = 60 * time.Minute
+	modelLife  = 310 * time.Minute
+)
+
+func agreesWithModel(f *fixture) {
+	started, moved := f.now(), time.Duration(0)
+	w := NewWalk("", 3, 5, 0)
+	w.clock = func() time.Time { return started.Add(moved) }
+	for range 1500 {
+		if f.options.Advance != nil && w.random.IntN(10) == 0 {
+			d := time.Duration(1+w.random.IntN(4)) * modelStep
+			f.options.Advance(d)
+			moved += d
+		}
+		k := w.anyKey()
+		err := w.operate(f.ctx, f.store, k)
+		if err == nil {
+			err = w.compare(f.ctx, f.peer, k)
+		}
+		if err != nil {
+			f.Fatalf("step %d: %v", w.step, err)
+		}
+	}
+}
+
+// Walk makes random operations on keys of its own, and the same ones on a model, which
+// it compares with what the store answers. It is one caller; several can share a store.
+type Walk struct {
+	model  model
+	random *rand.Rand
+	clock  func() time.Time
+	keys   []idempotency.Key
+	name   string
+	body   int // the most bytes that make a response larger
+	step   int
+	// owners are the last claims of a key that proceeded, the newest last.
+	owners map[idempotency.Key][]owner
+	doubt  *doubt
+}
+
+type owner struct {
+	claim  idempotency.Claim
+	record *idempotency.Record
+}
+
+// doubt is an operation that was asked for and not answered.
+type doubt struct {
+	key   idempotency.Key
+	apply func() // does it to the model
+}
+
+// NewWalk returns a walk over so many keys, which the name tells from those of other
+// walks. Bodies of responses are larger than a few bytes by up to so many.
+func NewWalk(name string, seed uint64, keys, body int) *Walk {
+	w := &Walk{
+		random: rand.New(rand.NewPCG(seed, 14)), clock: time.Now, name: name, body: body,
+		owners: make(map[idempotency.Key][]owner),
+		model: model{
+			records:   make(map[idempotency.Key]*idempotency.Record),
+			responses: make(map[string]keptResponse),
+		},
+	}
+	for i := range keys {
+		w.keys = append(w.keys, key(fmt.Sprintf("%s key %d", w.name, i)))
+	}
+	return w
+}
+
+// AwayError says that the store could not be asked.
+type AwayError struct{ Err error }
+
+// Error implements error.
+func (e *AwayError) Error() string { return "the store could not be asked: " + e.Err.Error() }
+
+// Unwrap returns the reason.
+func (e *AwayError) Unwrap() error { return e.Err }
+
+// Operate makes one operation. Errors: an [*AwayError], after which the operation may
+// have been carried out or not, until [Walk.Check] has found out; any other says in what
+// the store contradicts the model.
+func (w *Walk) Operate(ctx context.Context, store idempotency.Store) error {
+	k := w.anyKey()
+	if err := w.operate(ctx, store, k); err != nil {
+		return err
+	}
+	return w.compare(ctx, store, k)
+}
+
+// Check compares all that the store has of the walk's keys with the model. An operation
+// that was not answered may have been carried out, and nothing else. The error says in
+// what the store contradicts the model.
+func (w *Walk) Check(ctx context.Context, store idempotency.Store) error {
+	w.model.now = w.clock()
+	doubt := w.doubt
+	w.doubt = nil
+	for _, k := range w.keys {
+		err := w.compare(ctx, store, k)
+		if err != nil && doubt != nil && doubt.key == k {
+			doubt.apply()
+			if again := w.compare(ctx, store, k); again == nil {
+				err = nil
+			} else {
+				err = fmt.Errorf("without the operation that was not answered: %w; and with it: %w", err, again)
+			}
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (w *Walk) anyKey() idempotency.Key { return w.keys[w.random.IntN(len(w.keys))] }
+
+func (w *Walk) operate(ctx context.Context, store idempotency.Store, k idempotency.Key) error {
+	w.step++
+	w.model.now = w.clock()
+	switch op := w.random.IntN(18); {
+	case op < 7:
+		return w.tryClaim(ctx, store, k)
+	case op < 9:
+		return w.tryRenew(ctx, store, k)
+	case op < 14:
+		return w.trySettle(ctx, store, k)
+	case op < 15:
+		return w.tryOperator(ctx, store, k)
+	default:
+		return nil // it is only looked at
+	}
+}
+
+// compare compares what there is of a key.
+func (w *Walk) compare(ctx context.Context, store idempotency.Store, k idempotency.Key) error {
+	record, _, err := store.Lookup(ctx, k)
+	if err != nil {
+		return &AwayError{err}
+	}
+	if err := agree("lookup", record, w.model.lookup(k)); err != nil {
+		return err
+	}
+	for _, o := range w.owners[k] {
+		response, err := store.Response(ctx, k, o.claim.Token)
+		if err != nil {
+			return &AwayError{err}
+		}
+		if d := responseDifference(response, w.model.response(k, o.claim.Token)); d != "" {
+			return fmt.Errorf("response of %s: %s", o.claim.Token, d)
+		}
+	}
+	return nil
+}
+
+// ended compares how an operation ended in the store with what it does to the model.
+func (w *Walk) ended(what string, k idempotency.Key, got error, apply func() error) error {
+	if got != nil && !errors.Is(got, idempotency.ErrGone) && !errors.Is(got, idempotency.ErrFenced) && !errors.Is(got, idempotency.ErrInFlight) {
+		w.doubt = &doubt{k, func() { _ = apply() }}
+		return &AwayError{fmt.Errorf("%s: %w", what, got)}
+	}
+	if want := apply(); !errors.Is(got, want) {
+		return fmt.Errorf("%s: %w, want %w", what, got, want)
+	}
+	return nil
+}
+
+// tryOperator frees or forgets a key. Responses of earlier runs may then stay or go, so
+// they are not compared.
+func (w *Walk) tryOperator(ctx context.Context, store idempotency.Store, k idempotency.Key) error {
+	if w.random.IntN(2) == 0 {
+		return w.ended("forget", k, store.Forget(ctx, k), func() error {
+			err := w.model.forget(k)
+			if w.model.lookup(k) == nil {
+				w.owners[k] = nil
+			}
+			return err
+		})
+	}
+	token := fmt.Sprintf("operator-%s-%d", w.name, w.step)
+	_, err := store.Free(ctx, k, token)
+	return w.ended("free", k, err, func() error {
+		err := w.model.free(k, token)
+		if err == nil {
+			w.owners[k] = nil
+		}
+		return err
+	})
+}
+
+func (w *Walk) tryClaim(ctx context.Context, store idempotency.Store, k idempotency.Key) error {
+	c := w.newClaim(k)
+	got, err := store.Claim(ctx, c)
+	var want idempotency.Claimed
+	apply := func() error {
+		if want = w.model.claim(c); want.Verdict == idempotency.Proceed {
+			owners := append(w.owners[k], owner{c, want.Record})
+			w.owners[k] = owners[max(0, len(owners)-4):]
+		}
+		return nil
+	}
+	if err := w.ended("claim", k, err, apply); err != nil {
+		return err
+	}
+	if got.Verdict != want.Verdict {
+		return fmt.Errorf("claim: verdict %v, want %v", got.Verdict, want.Verdict)
+	}
+	if d := responseDifference(got.Response, want.Response); d != "" {
+		return fmt.Errorf("claim: replay: %s", d)
+	}
+	return errors.Join(agree("claim", got.Record, want.Record), agree("claim: previous", got.Previous, want.Previous))
+}
+
+// newClaim returns a claim by a new request, by one of an earlier run, or one that is
+// made again.
+func (w *Walk) newClaim(k idempotency.Key) idempotency.Claim {
+	c := idempotency.Claim{
+		Key: k, Token: fmt.Sprintf("token-%s-%d", w.name, w.step), ExecutionID: fmt.Sprintf("execution-%s-%d", w.name, w.step),
+		Origin: idempotency.Origin{Provider: "github", DeliveryID: "delivery \"é\" 1"},
+		Terms:  idempotency.Terms{Lease: modelLease, Retention: modelLife, Hold: w.random.IntN(6) == 0},
+	}
+	c.Fingerprints = [...][]string{nil, {"body:1"}, {"body:1"}, {"body:2"}}[w.random.IntN(4)]
+	if o := w.anyOwner(k); o != nil {
+		switch w.random.IntN(5) {
+		case 0:
+			c.Proof = idempotency.Proof(k, o.claim.Token)
+		case 1:
+			// The same token means the same claim, so nothing else in it may differ.
+			if found := w.model.lookup(k); found != nil && found.State == idempotency.InFlight && found.Token == o.claim.Token {
+				c = o.claim
+			}
+		}
+	}
+	return c
+}
+
+func (w *Walk) tryRenew(ctx context.Context, store idempotency.Store, k idempotency.Key) error {
+	o := w.anyOwner(k)
+	if o == nil {
+		return nil
+	}
+	return w.ended("renew", k, store.Renew(ctx, o.claim), func() error { return w.model.renew(o.claim) })
+}
+
+func (w *Walk) trySettle(ctx context.Context, store idempotency.Store, k idempotency.Key) error {
+	o := w.anyOwner(k)
+	if o == nil {
+		return nil
+	}
+	s := idempotency.Settlement{
+		State:     [...]idempotency.State{idempotency.Complete, idempotency.Released, idempotency.Released, idempotency.Held}[w.random.IntN(4)],
+		Retention: modelLife, AnswerFor: modelLease,
+	}
+	s.Counted = s.State != idempotency.Released || w.random.IntN(2) == 0
+	if s.State == idempotency.Complete || w.random.IntN(2) == 0 {
+		s.Response = answer(200+w.step%100, fmt.Sprintf("step %d %0*d", w.step, w.random.IntN(w.body+1), w.random.Uint32()))
+	}
+	return w.ended("settle", k, store.Settle(ctx, k, o.record, s), func() error { return w.model.settle(k, o.claim.Token, s) })
+}
+
+// anyOwner returns a claim that has proceeded, mostly the newest one.
+func (w *Walk) anyOwner(k idempotency.Key) *owner {
+	owners := w.owners[k]
+	if len(owners) == 0 {
+		return nil
+	}
+	n := len(owners) - 1
+	if w.random.IntN(3) == 0 {
+		n = w.random.IntN(len(owners))
+	}
+	o := owners[n]
+	return &o
+}
+
+// agree compares a record of the store with that of the model. The clock of the model
+// stands still during an operation, and that of the store need not. So times may differ,
+// but not by more than a part of a step.
+func agree(what string, got, want *idempotency.Record) error {
+	if got != nil && want != nil {
+		for _, at := range [][2]time.Time{{got.LeaseUntil, want.LeaseUntil}, {got.Expires, want.Expires}} {
+			if at[0].IsZero() != at[1].IsZero() || at[0].Sub(at[1]).Abs() > modelStep/5 {
+				return fmt.Errorf("%s: ends at %v, want %v", what, at[0], at[1])
+			}
+		}
+		same := *got
+		same.Claimed, same.Ended, same.LeaseUntil, same.Expires = want.Claimed, want.Ended, want.LeaseUntil, want.Expires
+		got = &same
+	}
+	if d := recordDifference(got, want); d != "" {
+		return fmt.Errorf("%s: %s", what, d)
+	}
+	return nil
+}
