@@ -11,16 +11,38 @@ import (
 	"go.uber.org/zap"
 )
 
-// What pebble may hold in memory: the tables in which it gathers what is written, and
-// the blocks that it has read. docs/operations.md tells these bounds.
+// What pebble may hold in memory. docs/operations.md tells these bounds.
 const (
+	// memoryBytes bounds the tables in which pebble gathers what is written and the blocks
+	// that it has read, together: pebble takes the tables off the room for blocks. So it
+	// has to be much more than the tables: else no block is kept, and each look for a
+	// key reads the disk.
+	memoryBytes = 24 << 20
 	// memTableBytes is the size of one table in memory, of which there are up to
-	// memTables. A claim whose run ends before its table is full never leaves it.
-	memTableBytes = 16 << 20
+	// memTables. A claim whose run ends before its table is full never leaves it. Larger
+	// ones make little difference to the work on the disk, and each byte of them costs
+	// two, because the collector counts them where there is no cgo.
+	memTableBytes = 4 << 20
 	memTables     = 3
-	cacheBytes    = 16 << 20
 	openFiles     = 256
 	compactions   = 2
+)
+
+// How tables are merged. Keys are random, so that whatever is merged into a level meets
+// all of it. What is merged at once has therefore to be much, and the levels small. The
+// responses beside the tables do not take part.
+const (
+	// mergedAtOnce is twice the number of tables one above the other, each as one table
+	// in memory was written to the disk, that are merged into the first level. A look for
+	// a key asks the filter of each.
+	mergedAtOnce = 24
+	// stopsWrites is with how many of them writes wait.
+	stopsWrites = 48
+	// firstLevelBytes is how large the first level is, with the responses beside it.
+	firstLevelBytes = 64 << 20
+	// responseFiles is how many files with responses a table may refer to before a merge
+	// copies the responses together.
+	responseFiles = 40
 )
 
 // formatVersion is pebble's version of its files. It is not "the newest", because a
@@ -115,8 +137,11 @@ func pebbleOptions(path string, disk *disk, logger *zap.Logger) *pebble.Options 
 		FormatMajorVersion:          formatVersion,
 		MemTableSize:                memTableBytes,
 		MemTableStopWritesThreshold: memTables,
-		CacheSize:                   cacheBytes,
+		CacheSize:                   memoryBytes,
 		MaxOpenFiles:                openFiles,
+		L0CompactionThreshold:       mergedAtOnce,
+		L0StopWritesThreshold:       stopsWrites,
+		LBaseMaxBytes:               firstLevelBytes,
 		CompactionConcurrencyRange:  func() (int, int) { return 1, compactions },
 		Logger:                      &says{path: path, disk: disk, logger: logger},
 		EventListener:               events(path, logger),
@@ -129,7 +154,7 @@ func pebbleOptions(path string, disk *disk, logger *zap.Logger) *pebble.Options 
 		return pebble.ValueSeparationPolicy{
 			Enabled:               true,
 			MinimumSize:           separatedBytes,
-			MaxBlobReferenceDepth: 10,
+			MaxBlobReferenceDepth: responseFiles,
 			RewriteMinimumAge:     time.Minute,
 			TargetGarbageRatio:    0.3,
 		}
@@ -138,8 +163,8 @@ func pebbleOptions(path string, disk *disk, logger *zap.Logger) *pebble.Options 
 }
 
 // separatedBytes is from which size on a response is put beside the tables, so that it
-// need not be copied whenever they are merged.
-const separatedBytes = 256
+// need not be copied whenever they are merged. A record is smaller than that.
+const separatedBytes = 384
 
 // errNotClosed says that a database was given up instead of closed.
 var errNotClosed = errors.New("it was given up with a write under way; all that was acknowledged is on the disk")
