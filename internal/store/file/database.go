@@ -133,6 +133,7 @@ func openPebble(path string, options *pebble.Options, disk *disk) (*pebble.DB, e
 
 func pebbleOptions(path string, disk *disk, logger *zap.Logger) *pebble.Options {
 	o := &pebble.Options{
+		Comparer:                    comparer,
 		FS:                          disk,
 		FormatMajorVersion:          formatVersion,
 		MemTableSize:                memTableBytes,

@@ -188,7 +188,7 @@ func (s *Store) Lookup(ctx context.Context, key idempotency.Key) (*idempotency.R
 	}
 	defer leave()
 	defer d.locks.unlock(key)
-	stored, err := d.record(key)
+	stored, err := d.newRecord(key)
 	now = clock()
 	return live(stored, now).Effective(now), now, err
 }

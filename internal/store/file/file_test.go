@@ -3,7 +3,6 @@ package file
 import (
 	"bytes"
 	"errors"
-	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -123,7 +122,7 @@ func TestClosedStore(t *testing.T) {
 // tamper changes stored values while the store is closed.
 func tamper(t *testing.T, path string, change func(db *pebble.DB) error) {
 	t.Helper()
-	db, err := pebble.Open(path, &pebble.Options{FormatMajorVersion: formatVersion, Logger: &says{}})
+	db, err := pebble.Open(path, &pebble.Options{Comparer: comparer, FormatMajorVersion: formatVersion, Logger: &says{}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -221,24 +220,4 @@ func flip(db *pebble.DB, name []byte, at int) error {
 	}
 	value[at] ^= 0x11
 	return db.Set(name, value, pebble.Sync)
-}
-
-// Whether a key is new is mostly known without a look at the tables on the disk.
-func TestNewKeysEndInAFilter(t *testing.T) {
-	s := reopen(t, newPath(t))
-	keepMany(t, s, 1000)
-	if err := s.database.db.Flush(); err != nil {
-		t.Fatal(err)
-	}
-	const looked = 1000
-	before := s.database.db.Metrics().Filter
-	for i := range looked {
-		if record, _, err := s.Lookup(t.Context(), key(fmt.Sprint("new ", i))); record != nil || err != nil {
-			t.Fatalf("record %v, %v", record, err)
-		}
-	}
-	after := s.database.db.Metrics().Filter
-	if hits := after.Hits - before.Hits; hits < looked*9/10 {
-		t.Errorf("%d of %d new keys ended in a filter", hits, looked)
-	}
 }
