@@ -20,10 +20,10 @@ const (
 	// it removes.
 	sweepDelay = 10 * time.Second
 	// sweepAtOnce is how many entries one step removes. Their keys are locked meanwhile.
-	sweepAtOnce = 256
+	sweepAtOnce = 512
 	// sweepRest is how long the sweeper rests after a step, as a multiple of the time
 	// that the step took: requests come first.
-	sweepRest = 3
+	sweepRest = 2
 )
 
 // sweepExpired is the sweeper: it removes what has expired, until Close.
