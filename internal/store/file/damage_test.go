@@ -97,6 +97,9 @@ func TestDamagedStoreNeverAnswersWrongly(t *testing.T) {
 			if !strings.Contains(err.Error(), path) {
 				t.Errorf("round %d: the error does not name the directory: %v", round, err)
 			}
+			if !strings.Contains(err.Error(), hit) {
+				t.Errorf("round %d: the error does not name the file %s: %v", round, hit, err)
+			}
 			if !maps.Equal(contents(t, path), before) {
 				t.Errorf("round %d: a store that was refused was changed", round)
 			}

@@ -3,6 +3,7 @@ package file
 import (
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/cockroachdb/pebble/v2"
@@ -101,9 +102,35 @@ func inspect(path string, fs vfs.FS, logger *zap.Logger) error {
 	options.ReadOnly = true
 	db, err := openPebble(path, options, readOnly)
 	if err != nil {
+		if named := checkOptions(path, fs, options); named != nil {
+			return named
+		}
 		return err
 	}
 	return db.Close()
+}
+
+// checkOptions says which file with the options of a database cannot be read. pebble's
+// error does not.
+func checkOptions(path string, fs vfs.FS, options *pebble.Options) error {
+	names, err := fs.List(path)
+	if err != nil {
+		return err
+	}
+	options.EnsureDefaults()
+	for _, name := range names {
+		if !strings.HasPrefix(name, "OPTIONS-") {
+			continue
+		}
+		content, err := readFile(fs, fs.PathJoin(path, name))
+		if err == nil {
+			err = options.CheckCompatibility(path, string(content))
+		}
+		if err != nil {
+			return fmt.Errorf("its file %s: %w", name, err)
+		}
+	}
+	return nil
 }
 
 // openPebble opens a database. It does not wait for pebble if its disk fails: pebble

@@ -8,13 +8,16 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs"
 )
 
+// mostOfAFile is more than the files have that are read as a whole.
+const mostOfAFile = 64 << 10
+
 func readFile(fs vfs.FS, name string) ([]byte, error) {
 	f, err := fs.Open(name)
 	if err != nil {
 		return nil, err
 	}
 	defer f.Close()
-	return io.ReadAll(io.LimitReader(f, 4096))
+	return io.ReadAll(io.LimitReader(f, mostOfAFile))
 }
 
 // writeFile writes and flushes a file of this package.
