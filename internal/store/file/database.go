@@ -18,7 +18,7 @@ const (
 	// that it has read, together: pebble takes the tables off the room for blocks. So it
 	// has to be much more than the tables: else no block is kept, and each look for a
 	// key reads the disk.
-	memoryBytes = 24 << 20
+	memoryBytes = 16 << 20
 	// memTableBytes is the size of one table in memory, of which there are up to
 	// memTables. A claim whose run ends before its table is full never leaves it. Larger
 	// ones make little difference to the work on the disk, and each byte of them costs
