@@ -11,16 +11,11 @@ import (
 // guards it.
 type tally struct {
 	n    int
-	zero chan struct{} // closed when n falls to 0; nil while it is 0
+	zero chan struct{} // closed when n falls to 0; nil while nobody waits for that
 }
 
 func (t *tally) add(n int) {
-	before := t.n
-	t.n += n
-	switch {
-	case before == 0 && t.n > 0:
-		t.zero = make(chan struct{})
-	case before > 0 && t.n == 0:
+	if t.n += n; t.n == 0 && t.zero != nil {
 		close(t.zero)
 		t.zero = nil
 	}
@@ -82,9 +77,7 @@ func (e *Engine) awaitWithdrawn(ctx context.Context) error {
 // await waits until a tally is 0. With an error, n is what was left.
 func (e *Engine) await(ctx context.Context, t *tally) (n int, err error) {
 	for {
-		e.mu.Lock()
-		n, zero := t.n, t.zero
-		e.mu.Unlock()
+		n, zero := e.left(t)
 		if n == 0 {
 			return 0, nil
 		}
@@ -94,4 +87,14 @@ func (e *Engine) await(ctx context.Context, t *tally) (n int, err error) {
 			return n, ctx.Err()
 		}
 	}
+}
+
+// left returns what a tally counts now, and what is closed when that is 0.
+func (e *Engine) left(t *tally) (n int, zero <-chan struct{}) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if t.n > 0 && t.zero == nil {
+		t.zero = make(chan struct{})
+	}
+	return t.n, t.zero
 }

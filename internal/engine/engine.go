@@ -174,8 +174,8 @@ func (e *Engine) Begin(ctx context.Context, req Request) (Decision, error) {
 				return run, nil
 			}
 		}
-		decision, err := e.follow(ctx, m, c, &limit)
-		e.leave(m)
+		decision, err := e.follow(ctx, &m, c, &limit)
+		e.leave(&m)
 		if decision != nil || err != nil {
 			return decision, err
 		}
@@ -195,11 +195,9 @@ func (e *Engine) claim(ctx context.Context, f *flight, c idempotency.Claim, req 
 			e.end(f, over, idempotency.Claimed{}, errors.New("the store failed"))
 		}
 	}()
-	// The time limit is the store's own: a client that goes away must not leave a claim
-	// in doubt.
-	ctx, cancel := e.operation(context.WithoutCancel(ctx))
-	defer cancel()
-	if found, err := e.beginClaim(ctx, c); err != nil {
+	op := e.operation(ctx)
+	defer op.end()
+	if found, err := e.beginClaim(op, c); err != nil {
 		told = true
 		e.end(f, over, found, err)
 		return nil
@@ -208,7 +206,7 @@ func (e *Engine) claim(ctx context.Context, f *flight, c idempotency.Claim, req 
 	c.Token, c.ExecutionID = e.options.NewToken(), e.options.NewExecutionID()
 	read := e.copies.begin(c.Key)
 	e.beginLook(f)
-	got, err := e.ask(ctx, c)
+	got, err := e.ask(op, c)
 	told = true
 	e.copyClaimed(read, got, err)
 	switch {
@@ -241,11 +239,6 @@ func (e *Engine) ask(ctx context.Context, c idempotency.Claim) (idempotency.Clai
 		e.withdraw(c, got.Record)
 	}
 	return got, err
-}
-
-// operation returns the context for one operation of the store.
-func (e *Engine) operation(ctx context.Context) (context.Context, context.CancelFunc) {
-	return context.WithTimeout(ctx, e.storeTimeout())
 }
 
 // storeTimeout is the time limit for one operation of the store.

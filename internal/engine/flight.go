@@ -128,7 +128,7 @@ type member struct {
 }
 
 // join adds a request to the flight of the key.
-func (e *Engine) join(key idempotency.Key) *member {
+func (e *Engine) join(key idempotency.Key) member {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	f, part := e.flights[key], waiter
@@ -142,7 +142,7 @@ func (e *Engine) join(key idempotency.Key) *member {
 		part = whileStoring
 	}
 	f.members++
-	return &member{flight: f, part: part, looks: f.looks}
+	return member{flight: f, part: part, looks: f.looks}
 }
 
 // leave takes a request out of its flight.

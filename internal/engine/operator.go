@@ -12,7 +12,7 @@ import (
 // Lookup returns the record of a key that counts now, nil if there is none, and the
 // time by the clock of the store.
 func (e *Engine) Lookup(ctx context.Context, key idempotency.Key) (*idempotency.Record, time.Time, error) {
-	ctx, cancel := e.operation(ctx)
+	ctx, cancel := context.WithTimeout(ctx, e.storeTimeout())
 	defer cancel()
 	found, now, err := e.store.Lookup(ctx, key)
 	if err != nil {
@@ -25,7 +25,7 @@ func (e *Engine) Lookup(ctx context.Context, key idempotency.Key) (*idempotency.
 // Response returns the response of the run that wrote this record, nil if none is
 // kept.
 func (e *Engine) Response(ctx context.Context, key idempotency.Key, record *idempotency.Record) (*idempotency.Response, error) {
-	ctx, cancel := e.operation(ctx)
+	ctx, cancel := context.WithTimeout(ctx, e.storeTimeout())
 	defer cancel()
 	return e.store.Response(ctx, key, record.Token)
 }
@@ -41,7 +41,7 @@ func (e *Engine) KeptResponse(ctx context.Context, key idempotency.Key, record *
 
 // List returns one page of records: see [idempotency.Store].
 func (e *Engine) List(ctx context.Context, cursor string, limit int) ([]idempotency.Listed, string, error) {
-	ctx, cancel := e.operation(ctx)
+	ctx, cancel := context.WithTimeout(ctx, e.storeTimeout())
 	defer cancel()
 	return e.store.List(ctx, cursor, limit)
 }
@@ -49,7 +49,7 @@ func (e *Engine) List(ctx context.Context, cursor string, limit int) ([]idempote
 // Find returns one page of the records whose key begins in one of these ways: see
 // [idempotency.Store].
 func (e *Engine) Find(ctx context.Context, of []idempotency.Beginning, cursor string, limit int) ([]idempotency.Listed, string, error) {
-	ctx, cancel := e.operation(ctx)
+	ctx, cancel := context.WithTimeout(ctx, e.storeTimeout())
 	defer cancel()
 	return e.store.Find(ctx, of, cursor, limit)
 }
@@ -61,7 +61,7 @@ func (e *Engine) Find(ctx context.Context, of []idempotency.Beginning, cursor st
 // [idempotency.ErrGone] if there is no record, [idempotency.ErrInFlight] if a run is
 // in flight and its lease has not lapsed.
 func (e *Engine) Free(ctx context.Context, key idempotency.Key) error {
-	ctx, cancel := e.operation(ctx)
+	ctx, cancel := context.WithTimeout(ctx, e.storeTimeout())
 	defer cancel()
 	defer e.copies.drop(key) // also with an error: perhaps it was done
 	found, err := e.store.Free(ctx, key, e.options.NewToken())
@@ -76,7 +76,7 @@ func (e *Engine) Free(ctx context.Context, key idempotency.Key) error {
 // Forget removes the record of a key and its responses, for an operator, even if they
 // cannot be read. Errors as with [Engine.Free].
 func (e *Engine) Forget(ctx context.Context, key idempotency.Key) error {
-	ctx, cancel := e.operation(ctx)
+	ctx, cancel := context.WithTimeout(ctx, e.storeTimeout())
 	defer cancel()
 	said := []zap.Field{zap.Stringer("key", key)}
 	if found, _, err := e.store.Lookup(ctx, key); err == nil && found != nil { // for the log: later it is gone

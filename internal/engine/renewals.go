@@ -108,12 +108,12 @@ func (e *Engine) renewOnce(c idempotency.Claim) error {
 // reclaim writes a claim again that the store has lost. It returns
 // [idempotency.ErrFenced] if another request has claimed the key since.
 func (e *Engine) reclaim(c idempotency.Claim) error {
-	ctx, cancel := e.operation(context.Background())
-	defer cancel()
+	op := e.operation(context.Background())
+	defer op.end()
 	// A response that is kept by now is another run's, or this run's own: it must not be
 	// replaced.
 	c.Waits, c.Force = false, false
-	got, err := e.store.Claim(ctx, c)
+	got, err := e.store.Claim(op, c)
 	if err == nil && got.Verdict != idempotency.Proceed {
 		return idempotency.ErrFenced
 	}

@@ -74,10 +74,15 @@ func (r *Run) replaces() *idempotency.Record {
 	return r.record.Replaces
 }
 
-// current returns the record of the run as the store has it, or had it last.
+// current returns the record of the run as the store has it, or had it last. Nobody may
+// change it.
 func (r *Run) current() *idempotency.Record {
+	replaces := r.replaces()
+	if replaces == r.record.Replaces {
+		return r.record
+	}
 	record := r.Record()
-	record.Replaces = r.replaces()
+	record.Replaces = replaces
 	return record
 }
 

@@ -44,7 +44,7 @@ func (e *Engine) mustJoin(t *testing.T, want membership) *member {
 	if m.part != want {
 		t.Fatalf("joined as %d, want %d", m.part, want)
 	}
-	return m
+	return &m
 }
 
 // isTold reports whether a channel is closed.
