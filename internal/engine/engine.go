@@ -72,6 +72,8 @@ type Engine struct {
 	// wait for it.
 	closing sync.Mutex
 
+	renewals schedule
+
 	mu          sync.Mutex
 	limits      Limits
 	overloads   Overloads

@@ -3,7 +3,6 @@ package engine
 import (
 	"context"
 	"errors"
-	"sync"
 	"time"
 
 	"go.uber.org/zap"
@@ -11,63 +10,28 @@ import (
 	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
 )
 
-// renewal is what renews the lease of a run. Between two renewals it is a timer, and no
-// goroutine.
-type renewal struct {
-	mu    sync.Mutex
-	timer *time.Timer
-	ended bool
-	// until is when a run that has not ended is given up; zero for never.
-	until time.Time
-}
-
 // renewFrom has the lease renewed until the run ends or has lost its claim.
 //
 // Each third of the lease counts from when the claim, or the renewal before, was asked
 // for: the store has begun the lease at some time between that and its reply, and the
 // reply may take long.
 func (r *Run) renewFrom(asked time.Time) {
-	n := &r.renewal
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	if n.ended {
-		return
-	}
 	due := asked.Add(r.claim.Lease / 3)
-	if !n.until.IsZero() && due.After(n.until) {
-		due = n.until
+	if !r.givenUpAt.IsZero() && due.After(r.givenUpAt) {
+		due = r.givenUpAt
 	}
-	if n.timer == nil {
-		n.timer = time.AfterFunc(time.Until(due), func() { r.engine.goBackground(r.renew) })
-	} else {
-		n.timer.Reset(time.Until(due))
-	}
-}
-
-// stopRenewing ends the renewal of the lease.
-func (r *Run) stopRenewing() {
-	r.renewal.mu.Lock()
-	defer r.renewal.mu.Unlock()
-	r.renewal.ended = true
-	r.renewal.timer.Stop()
-}
-
-// renewingEnded reports whether nobody needs the lease any more.
-func (r *Run) renewingEnded() bool {
-	r.renewal.mu.Lock()
-	defer r.renewal.mu.Unlock()
-	return r.renewal.ended || r.engine.ctx.Err() != nil
+	r.engine.renewAt(r, due)
 }
 
 // renew renews the lease once. If the claim is lost, another request owns the key, or
 // soon will. So renew ends the flight, and the requests that wait here ask the store
 // again.
 func (r *Run) renew() {
-	if r.renewingEnded() {
+	if r.engine.needsNoLease(r) {
 		return
 	}
 	asked := time.Now()
-	if until := r.renewal.until; !until.IsZero() && !asked.Before(until) {
+	if !r.givenUpAt.IsZero() && !asked.Before(r.givenUpAt) {
 		r.logger().Warn("the run has not ended at its time limit; its lease is renewed no more",
 			zap.Duration("timeout", r.timeout))
 		r.engine.end(r.flight, over, idempotency.Claimed{}, nil)
@@ -81,7 +45,7 @@ func (r *Run) renew() {
 		// other has done, and no claim stays that was written again after the
 		// end.
 		r.wasLost.Store(true)
-		if r.renewingEnded() {
+		if r.engine.needsNoLease(r) {
 			return
 		}
 		err = r.engine.reclaim(r.claim)
@@ -91,7 +55,7 @@ func (r *Run) renew() {
 		r.logger().Warn("the claim was lost while its run is in flight: another owner took the key over")
 		r.engine.end(r.flight, over, idempotency.Claimed{}, nil)
 		return
-	case err != nil && !r.renewingEnded():
+	case err != nil && !r.engine.needsNoLease(r):
 		r.logger().Warn("the lease could not be renewed", zap.Error(err))
 	}
 	r.renewFrom(asked)

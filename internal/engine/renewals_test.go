@@ -2,6 +2,12 @@ package engine_test
 
 import (
 	"context"
+	"maps"
+	"math/rand/v2"
+	"runtime"
+	"slices"
+	"strconv"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -104,4 +110,73 @@ func TestClaimOutlastsAnEndThatHangs(t *testing.T) {
 		a.drain()
 		wantReplay(t, b.begin(req), run.ExecutionID(), created("one"), false)
 	})
+}
+
+// notedRenewals notes when the claim of each key was renewed.
+type notedRenewals struct {
+	idempotency.Store
+	begun time.Time
+
+	mu sync.Mutex
+	of map[idempotency.Key][]time.Duration
+}
+
+func (n *notedRenewals) Renew(ctx context.Context, c idempotency.Claim) error {
+	n.mu.Lock()
+	n.of[c.Key] = append(n.of[c.Key], time.Since(n.begun))
+	n.mu.Unlock()
+	return n.Store.Renew(ctx, c)
+}
+
+// Whatever other runs there are, with leases of whatever length, beginning and ending in
+// whatever order: a lease is renewed when a third of it has passed, and until its run has
+// ended.
+func TestRenewalsOfManyRuns(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := &notedRenewals{Store: newShared(t), begun: time.Now(), of: make(map[idempotency.Key][]time.Duration)}
+		a := newReplica(t, store)
+		const runs = 100
+		random := rand.New(rand.NewPCG(1, 2))
+		want := make(map[idempotency.Key][]time.Duration)
+		var all sync.WaitGroup
+		for i := range runs {
+			req := someRequest()
+			req.Key = idempotency.Identity{ID: strconv.Itoa(i)}.Key()
+			req.Policy.Lease = shortLease * time.Duration(1+random.IntN(5))
+			begins := time.Duration(random.IntN(20_000))*time.Millisecond + time.Duration(i)*time.Microsecond
+			lasts := time.Duration(random.IntN(60_000))*time.Millisecond + 500*time.Microsecond
+			for at := req.Policy.Lease / 3; at < lasts; at += req.Policy.Lease / 3 {
+				want[req.Key] = append(want[req.Key], begins+at)
+			}
+			all.Go(func() {
+				time.Sleep(begins)
+				run := a.run(req)
+				time.Sleep(lasts)
+				wantEnd(t, run, created("one"), resultKept)
+			})
+		}
+		all.Wait()
+		time.Sleep(time.Hour)
+		if !maps.EqualFunc(store.of, want, slices.Equal) {
+			t.Errorf("renewed at %v;\nwant %v", store.of, want)
+		}
+	})
+}
+
+// A run that is in flight holds no goroutine.
+func TestRunHoldsNoGoroutine(t *testing.T) {
+	a := newReplica(t, newShared(t))
+	before := runtime.NumGoroutine()
+	var runs []*engine.Run
+	for i := range 1000 {
+		req := someRequest()
+		req.Key = idempotency.Identity{ID: strconv.Itoa(i)}.Key()
+		runs = append(runs, a.run(req))
+	}
+	if n := runtime.NumGoroutine() - before; n > 10 { // those of other tests may come and go
+		t.Errorf("%d runs hold %d goroutines", len(runs), n)
+	}
+	for _, run := range runs {
+		wantEnd(t, run, created("one"), resultKept)
+	}
 }

@@ -19,7 +19,10 @@ type Run struct {
 	policy  idempotency.Policy
 	timeout time.Duration
 	record  *idempotency.Record
-	renewal renewal
+	renewal scheduled
+	// givenUpAt is when the lease is renewed no more, though the run has not ended; zero
+	// for never.
+	givenUpAt time.Time
 	// facts are what the caller knows of the run's end, for the log.
 	facts []zap.Field
 	// responseDone is called when the engine no longer needs the response.
@@ -37,7 +40,7 @@ func (e *Engine) newRun(f *flight, c idempotency.Claim, req Request, got idempot
 	c.Follows = got.Record.Follows
 	r := &Run{
 		engine: e, flight: f, claim: c, policy: req.Policy, timeout: req.Timeout, record: got.Record,
-		responseDone: func() {},
+		responseDone: func() {}, renewal: scheduled{place: -1},
 	}
 	if got.Previous != nil && got.Previous.State == idempotency.InFlight && got.Previous.Token != c.Token {
 		r.logger().Warn("lapsed: took over a claim whose lease was not renewed",
@@ -45,7 +48,7 @@ func (e *Engine) newRun(f *flight, c idempotency.Claim, req Request, got idempot
 			zap.Time("lease_until", got.Previous.LeaseUntil))
 	}
 	if r.timeout > 0 {
-		r.renewal.until = time.Now().Add(r.timeout + c.Lease)
+		r.givenUpAt = time.Now().Add(r.timeout + c.Lease)
 	}
 	r.renewFrom(asked)
 	return r
@@ -117,7 +120,7 @@ func (r *Run) Explain(facts ...zap.Field) { r.facts = facts }
 //   - Any other error: the engine goes on trying to store the settlement. Until then
 //     it answers the duplicates that this process gets.
 func (r *Run) End(end idempotency.End) (idempotency.Settlement, error) {
-	r.stopRenewing()
+	r.engine.renewNoMore(r)
 	r.engine.beginStoring(r.flight)
 	told, trying := false, false
 	defer func() {
