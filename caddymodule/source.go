@@ -34,6 +34,9 @@ func (s *Settings) deliverySources() []delivery.Source {
 	if len(sources) == 0 {
 		sources = append(sources, KeySource{Header: delivery.IdempotencyKeyHeader}.source())
 	}
+	for i := range sources {
+		sources[i] = sources[i].WithPrefix()
+	}
 	return sources
 }
 

@@ -94,9 +94,9 @@ func isMissing(err error) bool {
 	if err == nil {
 		return false
 	}
-	var reason absentError
-	var why unusableError
-	return errors.As(err, &reason) || errors.As(err, &why)
+	_, absent := errors.AsType[absentError](err)
+	_, unusable := errors.AsType[unusableError](err)
+	return absent || unusable
 }
 
 // item is an ID that a source has found, with its kind.

@@ -37,12 +37,25 @@ func (e *InvalidError) Error() string {
 // second time by itself, so a dedup handler moves the field to lower case. A
 // second dedup handler, behind the first one, then finds it there.
 func headerLines(header http.Header, name string) []string {
-	canonical, lower := http.CanonicalHeaderKey(name), strings.ToLower(name)
-	lines, moved := header[canonical], header[lower]
-	if len(moved) == 0 || lower == canonical {
+	canonical := http.CanonicalHeaderKey(name)
+	lower := appendLower(make([]byte, 0, 64), name) // on the stack: this is asked of every request
+	lines, moved := header[canonical], header[string(lower)]
+	if len(moved) == 0 || string(lower) == canonical {
 		return lines
 	}
 	return append(lines[:len(lines):len(lines)], moved...)
+}
+
+// appendLower appends the name of a field in lower case.
+func appendLower(to []byte, name string) []byte {
+	for i := range len(name) {
+		c := name[i]
+		if 'A' <= c && c <= 'Z' {
+			c += 'a' - 'A'
+		}
+		to = append(to, c)
+	}
+	return to
 }
 
 // headerID returns the ID in a field. All lines of the field must carry the same ID.

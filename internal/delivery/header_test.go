@@ -201,3 +201,24 @@ func TestStructuredFieldVectors(t *testing.T) {
 		t.Errorf("only %d vectors were run", ran)
 	}
 }
+
+// What is looked for in every request costs nothing where it is not there, and a key
+// that is there costs nothing but to be read.
+func TestHeaderKeysAllocateNothing(t *testing.T) {
+	sources := []delivery.Source{{Kind: delivery.KindHeader, Header: "X-Request-Key"}, keyHeader}
+	for i := range sources {
+		sources[i] = sources[i].WithPrefix()
+	}
+	with := delivery.Request{Header: http.Header{"Idempotency-Key": {"8e03978e-40d5-43e8-bc93-6894a57f9324"}}}
+	without := delivery.Request{Header: http.Header{"Accept": {"*/*"}}}
+	if n := testing.AllocsPerRun(100, func() {
+		if found, err := delivery.Find(sources, with, maxLength); err != nil || found.Prefix != "idempotency-key" {
+			t.Errorf("found %+v, %v", found, err)
+		}
+		if _, err := delivery.Find(sources, without, maxLength); !errors.Is(err, delivery.ErrMissing) {
+			t.Error(err)
+		}
+	}); n > 2 { // each remembers its body, should it be asked for
+		t.Errorf("%v allocations", n)
+	}
+}

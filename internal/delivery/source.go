@@ -127,6 +127,13 @@ func (s Source) MadeOfContent() bool {
 	return s.Kind == KindContent || slices.ContainsFunc(s.Parts, Source.MadeOfContent)
 }
 
+// WithPrefix returns the source with the prefix in it that its IDs have ([Found]): a
+// source that reads many requests then works it out once.
+func (s Source) WithPrefix() Source {
+	s.Prefix = s.prefix()
+	return s
+}
+
 func (s Source) prefix() string {
 	switch {
 	case s.Provider != "":

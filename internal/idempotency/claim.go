@@ -136,7 +136,7 @@ func Proof(key Key, token string) string {
 	parts = appendPart(parts, key[:])
 	parts = appendPart(parts, token)
 	digest := sha256.Sum256(parts)
-	return hex.EncodeToString(digest[:])
+	return string(hex.AppendEncode(make([]byte, 0, 2*len(digest)), digest[:]))
 }
 
 // proofVersion labels the derivation, as [keyVersion] does for keys.

@@ -55,7 +55,7 @@ func Fingerprint(kind FingerprintKind, path, query string, body []byte, exclude 
 		h.Write(body)
 		h.Sum(digest[:0])
 	}
-	text := make([]byte, 0, len(kind)+1+hex.EncodedLen(len(digest)))
+	text := make([]byte, 0, len(FingerprintBody)+1+2*len(digest)) // on the stack
 	text = append(append(text, kind...), ':')
 	return string(hex.AppendEncode(text, digest[:]))
 }

@@ -150,14 +150,19 @@ func (s *Sealer) Fingerprints(record idempotency.Key, fingerprint string) []stri
 		return nil
 	}
 	kind, _, _ := strings.Cut(fingerprint, ":")
-	var forms []string
+	forms := make([]string, 0, len(s.all())+1)
 	for _, key := range s.all() {
-		h := hmac.New(sha256.New, key.fingerprints)
-		h.Write(record[:]) // its size is fixed, so it cannot run into the fingerprint
-		h.Write([]byte(fingerprint))
-		forms = append(forms, kind+"/"+key.id+":"+hex.EncodeToString(h.Sum(nil)))
+		forms = append(forms, kind+"/"+key.id+":"+key.fingerprint(record, fingerprint))
 	}
 	return append(forms, fingerprint)
+}
+
+// fingerprint returns the hash of a fingerprint under the key, in hex.
+func (k key) fingerprint(record idempotency.Key, fingerprint string) string {
+	h := hmac.New(sha256.New, k.fingerprints)
+	h.Write(record[:]) // its size is fixed, so it cannot run into the fingerprint
+	h.Write([]byte(fingerprint))
+	return hex.EncodeToString(h.Sum(nil))
 }
 
 // keyOfFingerprint returns the ID of the key that a form of a fingerprint names, ""
