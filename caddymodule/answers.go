@@ -109,7 +109,7 @@ func (c *capture) live() any {
 	if idempotency.AboutCaller(c.status) {
 		return nil
 	}
-	return &live{record: c.record, head: &idempotency.Response{Status: c.status, Header: c.rules.kept(c.onset, c.answered)}}
+	return &live{record: &c.record, head: &idempotency.Response{Status: c.status, Header: c.keptHeader()}}
 }
 
 // follow answers a duplicate with the stream that its run is answering, from the first
@@ -226,12 +226,12 @@ func isJSON(contentType string) bool {
 
 // passUnclaimed lets a request through that has no claim, and so no run.
 func (h *Handler) passUnclaimed(w http.ResponseWriter, r *http.Request, next caddyhttp.Handler) error {
-	return next.ServeHTTP(&unclaimed{ResponseWriterWrapper: &caddyhttp.ResponseWriterWrapper{ResponseWriter: w}}, sentOnce(r))
+	return next.ServeHTTP(&unclaimed{ResponseWriterWrapper: caddyhttp.ResponseWriterWrapper{ResponseWriter: w}}, sentOnce(r))
 }
 
 // unclaimed keeps the upstream's word to us, Dedup-Retention, from the client.
 type unclaimed struct {
-	*caddyhttp.ResponseWriterWrapper
+	caddyhttp.ResponseWriterWrapper
 	wrote bool
 }
 

@@ -26,24 +26,30 @@ import (
 // goes on without its client, but for a body that is not kept.
 type capture struct {
 	client   http.ResponseWriter
-	toClient *recording.ClientWriter
-	record   *recording.Recording
-	own      *recording.Reader // the client's
+	toClient recording.ClientWriter
+	taken    recording.Allowance
+	record   recording.Recording
+	own      recording.Reader // the client's
 	maxBody  int64
 	rules    headerRules
+	run      capturedRun
 
-	// header is the run's own view, so that what the handlers in front have set
-	// can be told from what the run has set.
+	// header is the run's own view, so that what the handlers in front have set can be
+	// told from what the run has set: until the client's header is sent, that one is as
+	// the run found it.
 	header http.Header
-	onset  http.Header
 
 	status   int
 	answered http.Header // as it was when the status was written
 	declared int64       // Content-Length, -1 if there was none
+	// kept is what is kept of answered, once somebody has asked.
+	kept map[string][]string
 	// retention is the upstream's own wish, as it wrote it.
 	retention string
-	written   int64
-	omitted   bool // the body is too large to be kept
+	// endless says that the upstream's proxy tells of no end but that of its connection.
+	endless bool
+	written int64
+	omitted bool // the body is too large to be kept
 
 	// streaming says that the client gets the response as it comes; delivered is closed
 	// when it has all that it gets.
@@ -52,32 +58,29 @@ type capture struct {
 	got       recording.State // how far the client came
 	panicked  any             // what the client's writer panicked with
 	upgraded  bool            // 101, or the connection was taken over
-
-	onUpgrade, onStream, onOmitted func()
-	// onWait is called when the run has to wait for room in the budget, and what it
-	// returns when the run goes on.
-	onWait func() (goOn func())
 }
 
-// newCapture returns the writer for a run's response, which takes its room from the
-// allowance.
-func newCapture(to *recording.ClientWriter, maxBody int64, rules headerRules, taken *recording.Allowance) *capture {
-	record := recording.New(taken)
-	return &capture{
-		rules:     rules,
-		client:    to.Client,
-		toClient:  to,
-		record:    record,
-		own:       record.NewReader(),
-		maxBody:   maxBody,
-		header:    to.Client.Header().Clone(),
-		onset:     to.Client.Header().Clone(),
-		declared:  -1,
-		onUpgrade: func() {},
-		onStream:  func() {},
-		onOmitted: func() {},
-		onWait:    func() func() { return func() {} },
-	}
+// capturedRun is the run whose response is captured. It is told what its response turns out
+// to be.
+type capturedRun interface {
+	// upgraded: the connection is another protocol's from here on.
+	upgraded()
+	// streams: the client gets the response as it comes.
+	streams()
+	// outgrown: the body is larger than is kept.
+	outgrown()
+	// waits: the run has to wait for room in the budget, until goOn is called.
+	waits() (goOn func())
+}
+
+// begin makes a capture of a zero one, for the run of a client, which takes its room from
+// a budget.
+func (c *capture) begin(run capturedRun, to recording.ClientWriter, maxBody int64, rules headerRules, budget *recording.Budget) {
+	c.run, c.client, c.toClient, c.maxBody, c.rules = run, to.Client, to, maxBody, rules
+	c.taken.Budget = budget
+	c.record.Init(&c.taken)
+	c.own.Begin(&c.record)
+	c.header, c.declared = to.Client.Header().Clone(), -1
 }
 
 // Header returns the run's view of the header.
@@ -102,7 +105,7 @@ func (c *capture) WriteHeader(status int) {
 		c.sendHeader()
 	case status < 200:
 		before := c.client.Header().Clone()
-		c.replaceHeader(c.header)
+		c.replaceHeader(c.header.Clone())
 		c.toClient.SetDeadline() // it is sent at once
 		c.client.WriteHeader(status)
 		c.toClient.Done()
@@ -110,9 +113,10 @@ func (c *capture) WriteHeader(status int) {
 	default:
 		c.status = status
 		c.retention = c.header.Get(retentionHeader)
-		removeDedupHeaders(c.header, c.onset)
+		removeDedupHeaders(c.header, c.client.Header())
 		c.declared = declaredLength(c.header)
 		c.record.Declared = c.declared
+		c.endless = c.endsWithConnection()
 		c.answered = c.header.Clone()
 		if strings.HasPrefix(strings.ToLower(c.header.Get("Content-Type")), "text/event-stream") && c.declared != 0 && bodyAllowed(status) {
 			c.stream()
@@ -134,7 +138,7 @@ func (c *capture) Write(p []byte) (int, error) {
 	if !c.omitted && c.written > c.maxBody {
 		c.omitted = true
 		c.stream()
-		c.onOmitted()
+		c.run.outgrown()
 	}
 	if c.omitted {
 		if err := c.record.Pass(p); err != nil {
@@ -142,9 +146,9 @@ func (c *capture) Write(p []byte) (int, error) {
 		}
 		return len(p), nil
 	}
-	if need := c.record.Needs(len(p), c.written, c.maxBody); !c.record.Taken.TryTake(need) {
-		goOn := c.onWait()
-		c.record.Taken.Take(need)
+	if need := c.record.Needs(len(p), c.written, c.maxBody); !c.taken.TryTake(need) {
+		goOn := c.run.waits()
+		c.taken.Take(need)
 		goOn()
 	}
 	c.record.Add(p)
@@ -186,7 +190,7 @@ func (c *capture) Hijack() (net.Conn, *bufio.ReadWriter, error) {
 func (c *capture) upgrade() {
 	if !c.upgraded {
 		c.upgraded = true
-		c.onUpgrade()
+		c.run.upgraded()
 	}
 }
 
@@ -202,21 +206,30 @@ func (c *capture) broken() bool {
 // connection, as far as a proxy tells: an answer of HTTP/1.0 without a length. One that
 // is cut off looks like a whole one.
 func (c *capture) endsWithConnection() bool {
-	via := c.answered["Via"]
-	return c.declared < 0 && bodyAllowed(c.status) && len(via) > len(c.onset["Via"]) && strings.HasPrefix(via[len(via)-1], "1.0 ")
+	via := c.header["Via"]
+	return c.declared < 0 && bodyAllowed(c.status) && len(via) > len(c.client.Header()["Via"]) && strings.HasPrefix(via[len(via)-1], "1.0 ")
 }
 
 // response returns what is kept of the answer.
 func (c *capture) response() *idempotency.Response {
 	r := &idempotency.Response{
 		Status:  c.status,
-		Header:  c.rules.kept(c.onset, c.answered),
+		Header:  c.keptHeader(),
 		Omitted: c.omitted,
 	}
 	if !c.omitted {
 		r.Body = c.record.Bytes() // nobody writes any more
 	}
 	return r
+}
+
+// keptHeader returns what is kept of the answer's header. It is asked for before the
+// client's header is sent, at the latest: then nobody knows any more what the run found.
+func (c *capture) keptHeader() map[string][]string {
+	if c.kept == nil {
+		c.kept = c.rules.kept(c.client.Header(), c.answered)
+	}
+	return c.kept
 }
 
 // finish gives the client what it does not have yet, and returns when it has it, or is
@@ -283,7 +296,7 @@ func (c *capture) stream() {
 		c.deliver()
 	}()
 	if !c.omitted { // nobody follows what is not kept
-		c.onStream()
+		c.run.streams()
 	}
 }
 
@@ -293,17 +306,18 @@ func (c *capture) deliver() {
 	if c.toClient.Flushes && c.toClient.Flush() != nil {
 		return
 	}
-	if c.got = c.toClient.Follow(context.Background(), c.own); c.got == recording.Whole {
+	if c.got = c.toClient.Follow(context.Background(), &c.own); c.got == recording.Whole {
 		c.sendTrailers()
 	}
 }
 
+// sendHeader sends status and header. From here on the header is the client's.
 func (c *capture) sendHeader() {
-	header := c.answered
-	if header == nil {
-		header = c.header
+	if c.answered == nil { // the connection is taken over
+		c.answered = c.header.Clone()
 	}
-	c.replaceHeader(header)
+	c.keptHeader()
+	c.replaceHeader(c.answered)
 	c.client.WriteHeader(c.status)
 }
 
@@ -325,9 +339,12 @@ func (c *capture) sendTrailers() {
 	}
 }
 
+// replaceHeader gives the client a header whose values nobody else has: handlers in front
+// change theirs.
 func (c *capture) replaceHeader(header http.Header) {
-	clear(c.client.Header())
-	maps.Copy(c.client.Header(), header.Clone()) // handlers in front change theirs
+	of := c.client.Header()
+	clear(of)
+	maps.Copy(of, header)
 }
 
 // sniff does what Go's server would do with a response that names no type, so
@@ -355,7 +372,11 @@ func hasTrailers(header http.Header) bool {
 }
 
 func declaredLength(header http.Header) int64 {
-	n, err := strconv.ParseInt(header.Get("Content-Length"), 10, 64)
+	text := header.Get("Content-Length")
+	if text == "" { // the error would be made for nothing
+		return -1
+	}
+	n, err := strconv.ParseInt(text, 10, 64)
 	if err != nil || n < 0 {
 		return -1
 	}

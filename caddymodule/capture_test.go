@@ -38,7 +38,7 @@ func serveCaptured(t *testing.T, maxBody int64, handler http.HandlerFunc, settle
 		handler(c, r)
 		settle(captured{
 			status: c.status, body: string(c.response().Body), omitted: c.omitted, streaming: c.streaming, whole: c.whole(),
-			header: newHeaderRules(nil, nil).kept(c.onset, c.answered),
+			header: c.response().Header,
 		})
 		c.finish()
 	}))
@@ -53,11 +53,18 @@ func serveCaptured(t *testing.T, maxBody int64, handler http.HandlerFunc, settle
 
 // captureOn is a capture for a client that may take as long as it likes.
 func captureOn(w http.ResponseWriter, maxBody int64) *capture {
-	return newCapture(recording.NewClientWriter(w, nil, 0), maxBody, headerRules{}, room())
+	c := new(capture)
+	c.begin(new(watchedRun), recording.NewClientWriter(w, nil, 0), maxBody, headerRules{}, recording.NewBudget(1<<30))
+	return c
 }
 
-// room is an allowance of a budget that nothing else uses.
-func room() *recording.Allowance { return &recording.Allowance{Budget: recording.NewBudget(1 << 30)} }
+// watchedRun counts what it is told of its response.
+type watchedRun struct{ upgrades int }
+
+func (w *watchedRun) upgraded()          { w.upgrades++ }
+func (*watchedRun) streams()             {}
+func (*watchedRun) outgrown()            {}
+func (*watchedRun) waits() (goOn func()) { return func() {} }
 
 func TestCapture(t *testing.T) {
 	long := strings.Repeat("x", 100)

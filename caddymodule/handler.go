@@ -170,7 +170,7 @@ func keepConns(ctx context.Context) {
 
 // toClient returns a writer to the request's client. Where the server has a limit of its
 // own for writing, that one counts.
-func (x *exchange) toClient() *recording.ClientWriter {
+func (x *exchange) toClient() recording.ClientWriter {
 	idle := duration(x.ClientIdle)
 	server, _ := x.r.Context().Value(caddyhttp.ServerCtxKey).(*caddyhttp.Server)
 	if server != nil && server.WriteTimeout > 0 {
@@ -230,6 +230,11 @@ func (x *exchange) done() {
 	}
 	x.allowance.GiveAllBack()
 	x.leaveStore()
+}
+
+// repl returns the placeholders of the request.
+func (x *exchange) repl() *caddy.Replacer {
+	return x.r.Context().Value(caddy.ReplacerCtxKey).(*caddy.Replacer)
 }
 
 // keyText is the key as people see it, "" where there is none yet.

@@ -95,16 +95,19 @@ func protectFromConnection(header http.Header) {
 // removeDedupHeaders removes all fields under our prefix, and puts back those
 // that a header had before.
 func removeDedupHeaders(header, before http.Header) {
-	maps.DeleteFunc(header, func(name string, _ []string) bool { return isDedupHeader(name) })
+	maps.DeleteFunc(header, func(name string, values []string) bool {
+		had, is := before[name]
+		return isDedupHeader(name) && !(is && slices.Equal(values, had))
+	})
 	for name, values := range before {
-		if isDedupHeader(name) {
+		if _, still := header[name]; !still && isDedupHeader(name) {
 			header[name] = slices.Clone(values)
 		}
 	}
 }
 
 func isDedupHeader(name string) bool {
-	return strings.HasPrefix(http.CanonicalHeaderKey(name), dedupHeaderPrefix)
+	return len(name) >= len(dedupHeaderPrefix) && strings.EqualFold(name[:len(dedupHeaderPrefix)], dedupHeaderPrefix)
 }
 
 // nameRun tells the upstream which run a request is, by the run's record.
@@ -136,37 +139,30 @@ func (h *Handler) takeForce(r *http.Request) bool {
 // with a body is none that it would. In one without, the idempotency key stands
 // under its name in lower case, which reaches the upstream all the same.
 func sentOnce(r *http.Request) *http.Request {
-	if r.ContentLength != 0 {
-		return r
-	}
-	var header http.Header
-	for _, name := range resentHeaders {
-		values, ok := r.Header[name]
-		if !ok {
-			continue
-		}
-		if header == nil {
-			header = r.Header.Clone()
-		}
-		delete(header, name)
-		lower := strings.ToLower(name)
-		header[lower] = append(header[lower], values...)
-	}
-	if header == nil {
+	if r.ContentLength != 0 || !slices.ContainsFunc(resentHeaders, func(name string) bool { _, ok := r.Header[name]; return ok }) {
 		return r
 	}
 	once := r.WithContext(r.Context())
-	once.Header = header
+	once.Header = r.Header.Clone()
+	lowerResent(once.Header)
 	return once
+}
+
+// lowerResent moves the fields of a header because of which a request may be sent twice.
+func lowerResent(header http.Header) {
+	for _, name := range resentHeaders {
+		if values, ok := header[name]; ok {
+			delete(header, name)
+			lower := strings.ToLower(name)
+			header[lower] = append(header[lower], values...)
+		}
+	}
 }
 
 type executionKey struct{}
 
-// inExecution marks a context as that of a run in this process.
-func inExecution(ctx context.Context, executionID string) context.Context {
-	return context.WithValue(ctx, executionKey{}, executionID)
-}
-
+// executionInContext returns the execution ID of the run in this process whose context
+// it is, "" for none.
 func executionInContext(ctx context.Context) string {
 	id, _ := ctx.Value(executionKey{}).(string)
 	return id
@@ -209,20 +205,27 @@ func connectionOnly(name string) bool {
 // no values.
 func (rules headerRules) kept(found, answered http.Header) map[string][]string {
 	named := make(map[string]bool)
-	for _, line := range answered["Connection"] {
-		for name := range strings.SplitSeq(line, ",") {
-			named[http.CanonicalHeaderKey(strings.TrimSpace(name))] = true
+	for _, field := range []string{"Connection", "Trailer"} {
+		for _, line := range answered[field] {
+			for name := range strings.SplitSeq(line, ",") {
+				named[http.CanonicalHeaderKey(strings.TrimSpace(name))] = true
+			}
 		}
 	}
-	for _, line := range answered["Trailer"] {
-		for name := range strings.SplitSeq(line, ",") {
-			named[http.CanonicalHeaderKey(strings.TrimSpace(name))] = true
-		}
+	isKept := func(name string, values []string) bool {
+		return !connectionOnly(name) && !named[name] && rules.keeps(name) && !slices.Equal(values, found[name])
 	}
-	out := make(map[string][]string)
+	fields, lines := 0, 0
 	for name, values := range answered {
-		if !connectionOnly(name) && !named[name] && rules.keeps(name) && !slices.Equal(values, found[name]) {
-			out[name] = slices.Clone(values)
+		if isKept(name, values) {
+			fields, lines = fields+1, lines+len(values)
+		}
+	}
+	out, own := make(map[string][]string, fields), make([]string, 0, lines)
+	for name, values := range answered {
+		if isKept(name, values) {
+			own = append(own, values...)
+			out[name] = own[len(own)-len(values) : len(own) : len(own)]
 		}
 	}
 	for name := range found {

@@ -16,63 +16,92 @@ import (
 
 	"github.com/caddy-dedup/caddy-dedup/internal/engine"
 	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
-	"github.com/caddy-dedup/caddy-dedup/internal/recording"
 )
+
+// execution is a run on its way through the handlers behind, with all that only a run
+// needs: its context, its time limit, what is seen of its way to an upstream, and its
+// response. It is one object, because every first delivery needs all of it.
+type execution struct {
+	*exchange
+	run     *engine.Run
+	settled bool
+
+	context runContext
+	limit   runLimit
+	trace   upstreamTrace
+	answer  capture
+}
 
 // carryOut lets a run's request through and settles its claim by how the
 // handlers behind ended. The run stays in the request's goroutine, but not under
 // the client's context: a client that goes away ends nothing.
 func (x *exchange) carryOut(run *engine.Run) error {
 	x.announce(run.Record())
-	repl := x.r.Context().Value(caddy.ReplacerCtxKey).(*caddy.Replacer)
-	forgetUpstream(repl)
+	e := &execution{exchange: x, run: run}
+	forgetUpstream(x.repl())
+	ctx := e.begin()
+	defer e.limit.end()
+	e.answer.begin(e, x.toClient(), x.MaxResponseBody, x.headers, x.allowance.Budget)
+	defer e.answer.close()
 
-	ctx, limit := limited(x.r, duration(x.Timeout))
-	defer limit.end()
-	ctx, trace := traced(inExecution(ctx, run.ExecutionID()))
-	answer := newCapture(x.toClient(), x.MaxResponseBody, x.headers, &recording.Allowance{Budget: x.allowance.Budget})
-	defer answer.close()
-	answer.onWait = limit.pause
-	answer.record.Abandoned = limit.end
-
-	settled := false
-	settle := func(err error) {
-		if !settled {
-			settled = true
-			x.settle(run, err, answer, trace.seen(repl))
-			x.leaveStore() // what is left is the client's own affair
-		}
-	}
 	ended := false
 	defer func() {
 		if !ended { // a panic
-			settle(errAborted)
-			answer.cut()
+			e.settle(errAborted)
+			e.answer.cut()
 		}
 	}()
-	answer.onUpgrade = func() { limit.lift(); settle(nil) }
-	answer.onOmitted = func() {
-		limit.lift()
-		settle(nil)
-		context.AfterFunc(x.r.Context(), answer.own.Leave) // it may be the last who needs the rest
-	}
-	answer.onStream = func() { run.Stream(answer.live()) }
-	err := x.next.ServeHTTP(answer, forUpstream(x.r.WithContext(ctx), x.proofOf(run.Record())))
+	err := x.next.ServeHTTP(&e.answer, forUpstream(x.r.WithContext(ctx), x.proofOf(run.Record())))
 	ended = true
-	settle(err)
+	e.settle(err)
+	return e.deliver(err)
+}
+
+// deliver gives the client of a run that has ended what it does not have yet.
+func (e *execution) deliver(err error) error {
 	switch {
-	case answer.streaming && (err != nil || answer.broken()):
-		answer.cut()
+	case e.answer.streaming && (err != nil || e.answer.broken()):
+		e.answer.cut()
 		panic(http.ErrAbortHandler) // a cut response must not look whole
 	case err != nil:
-		answer.giveUp()
+		e.answer.giveUp()
 		return err
-	case answer.broken():
+	case e.answer.broken():
 		return caddyhttp.Error(http.StatusBadGateway, errors.New("the response was cut off"))
 	}
-	letGo(x.r.Body) // it has done its part
-	answer.finish()
+	letGo(e.r.Body) // it has done its part
+	e.answer.finish()
 	return nil
+}
+
+// upgraded implements [capturedRun].
+func (e *execution) upgraded() {
+	e.limit.lift()
+	e.settle(nil)
+}
+
+// streams implements [capturedRun].
+func (e *execution) streams() { e.run.Stream(e.answer.live()) }
+
+// outgrown implements [capturedRun].
+func (e *execution) outgrown() {
+	e.answer.record.Abandoned = e.limit.end
+	e.limit.lift()
+	e.settle(nil)
+	context.AfterFunc(e.r.Context(), e.answer.own.Leave) // it may be the last who needs the rest
+}
+
+// waits implements [capturedRun].
+func (e *execution) waits() (goOn func()) { return e.limit.pause() }
+
+// settle ends the run, if it has not ended yet.
+func (e *execution) settle(err error) {
+	if e.settled {
+		return
+	}
+	e.settled = true
+	e.exchange.settle(e.run, err, &e.answer, e.trace.seen(e.repl()))
+	e.leaveStore() // what is left is the client's own affair
 }
 
 // settle ends the run. The room that its response takes is needed until that is stored,
@@ -89,8 +118,8 @@ func (x *exchange) settle(run *engine.Run, err error, answer *capture, way upstr
 	run.OnResponseDone(answer.record.Unkeep)
 	if end.Response != nil {
 		copied := len(end.Response.Body) // as it is stored
-		answer.record.Taken.Count(copied)
-		defer answer.record.Taken.GiveBack(int64(copied))
+		answer.taken.Count(copied)
+		defer answer.taken.GiveBack(int64(copied))
 	}
 	run.Explain(x.happened(err, end)...)
 	_, _ = run.End(end) // the engine logs what became of it
@@ -135,17 +164,18 @@ func conclude(err error, answer *capture, way upstreamWay) idempotency.End {
 
 // responseOf returns what those get who wait for a run that ended so.
 func responseOf(how idempotency.How, err error, answer *capture) *idempotency.Response {
-	failed := &idempotency.Response{Status: failedStatus(err), Failed: true}
 	switch {
 	case answer.upgraded, how == idempotency.Unknown:
-		return failed
+		return &idempotency.Response{Status: failedStatus(err), Failed: true}
 	case err == nil && answer.status == 0:
 		return &idempotency.Response{Status: http.StatusOK} // as the server answers the first client
 	case how == idempotency.Answered:
 		return answer.response()
 	default:
-		failed.Header = answer.rules.kept(answer.onset, answer.header)
-		return failed
+		return &idempotency.Response{
+			Status: failedStatus(err), Failed: true,
+			Header: answer.rules.kept(answer.client.Header(), answer.header),
+		}
 	}
 }
 
@@ -179,24 +209,55 @@ func (x *exchange) wishedRetention(answer *capture) *time.Duration {
 	return &wished
 }
 
-// runLimit is the time limit of a run.
+// runContext is what the context of a run is made from. It has the values of the client's
+// context, and does not end with it, like that of [context.WithoutCancel]. It also says
+// which run it is.
+type runContext struct {
+	client      context.Context
+	executionID string
+}
+
+// Deadline implements [context.Context].
+func (*runContext) Deadline() (time.Time, bool) { return time.Time{}, false }
+
+// Done implements [context.Context].
+func (*runContext) Done() <-chan struct{} { return nil }
+
+// Err implements [context.Context].
+func (*runContext) Err() error { return nil }
+
+// Value implements [context.Context].
+func (c *runContext) Value(key any) any {
+	if key == (executionKey{}) {
+		return c.executionID
+	}
+	return c.client.Value(key)
+}
+
+// begin returns the context for the run: not the client's, and with a limit of its own,
+// which can be lifted. A transport's connections are observed in it.
+func (e *execution) begin() context.Context {
+	e.context = runContext{client: e.r.Context(), executionID: e.run.ExecutionID()}
+	return e.limit.begin(e.trace.observe(&e.context), duration(e.Timeout))
+}
+
+// runLimit is the time limit of a run. The cause of its end is that of a deadline:
+// reverse_proxy tells one (504) from a request that was given up (499).
 type runLimit struct {
 	cancel context.CancelCauseFunc
 	timer  *time.Timer
 	ends   time.Time
 }
 
-// limited returns a context for a run: not the client's, and with a limit of its own,
-// which can be lifted. Its cause is that of a deadline: reverse_proxy tells one (504)
-// from a request that was given up (499).
-func limited(r *http.Request, timeout time.Duration) (context.Context, *runLimit) {
-	ctx, cancel := context.WithCancelCause(context.WithoutCancel(r.Context()))
-	return ctx, &runLimit{
-		cancel: cancel,
-		timer:  time.AfterFunc(timeout, func() { cancel(context.DeadlineExceeded) }),
-		ends:   time.Now().Add(timeout),
-	}
+// begin returns a context that ends with the limit.
+func (l *runLimit) begin(ctx context.Context, timeout time.Duration) context.Context {
+	ctx, l.cancel = context.WithCancelCause(ctx)
+	l.ends = time.Now().Add(timeout)
+	l.timer = time.AfterFunc(timeout, l.exceed)
+	return ctx
 }
+
+func (l *runLimit) exceed() { l.cancel(context.DeadlineExceeded) }
 
 // end ends the run's context.
 func (l *runLimit) end() {
@@ -242,9 +303,10 @@ func (x *exchange) loggedID() zap.Field {
 	return zap.String("delivery_id", x.found.ID)
 }
 
-// forUpstream returns the request as the handlers behind get it. Responses are
-// kept unencoded, for clients of all kinds: without Accept-Encoding the upstream
-// has no reason to encode, and Go's transport decodes what it asked for itself.
+// forUpstream makes the request, which is the caller's own, the one that the handlers
+// behind get. Responses are kept unencoded, for clients of all kinds: without
+// Accept-Encoding the upstream has no reason to encode, and Go's transport decodes what
+// it asked for itself.
 //
 // The proof of the claim is in this request alone, which no log and no error route
 // gets to see.
@@ -252,7 +314,10 @@ func forUpstream(r *http.Request, proof string) *http.Request {
 	r.Header = r.Header.Clone()
 	r.Header.Del("Accept-Encoding")
 	r.Header.Set(claimHeader, proof)
-	return sentOnce(r)
+	if r.ContentLength == 0 {
+		lowerResent(r.Header) // else a transport would send it twice ([sentOnce])
+	}
+	return r
 }
 
 // proofOf is what shows to a dedup handler behind this one that a request belongs
@@ -278,18 +343,19 @@ func forgetUpstream(repl *caddy.Replacer) {
 // all the attempts that a proxy makes: the error it returns in the end speaks of
 // the last one only.
 type upstreamTrace struct {
+	hooks  httptrace.ClientTrace
 	sought atomic.Bool // a transport looked for a connection
 	had    atomic.Bool // and had one
 }
 
-// traced returns a context in which a transport's connections are observed.
-func traced(ctx context.Context) (context.Context, *upstreamTrace) {
-	t := new(upstreamTrace)
-	return httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{
-		GetConn: func(string) { t.sought.Store(true) },
-		GotConn: func(httptrace.GotConnInfo) { t.had.Store(true) },
-	}), t
+// observe returns a context in which a transport's connections are observed.
+func (t *upstreamTrace) observe(ctx context.Context) context.Context {
+	t.hooks = httptrace.ClientTrace{GetConn: t.getConn, GotConn: t.gotConn}
+	return httptrace.WithClientTrace(ctx, &t.hooks)
 }
+
+func (t *upstreamTrace) getConn(string)                { t.sought.Store(true) }
+func (t *upstreamTrace) gotConn(httptrace.GotConnInfo) { t.had.Store(true) }
 
 // upstreamWay is what was seen of a request's way to an upstream.
 type upstreamWay struct {

@@ -27,7 +27,8 @@ func TestWaysToAnUpstream(t *testing.T) {
 			if way.chosen {
 				repl.Set(upstreamAddress, "127.0.0.1:9000")
 			}
-			ctx, trace := traced(t.Context())
+			trace := new(upstreamTrace)
+			ctx := trace.observe(t.Context())
 			shown := httptrace.ContextClientTrace(ctx)
 			if way.sought {
 				shown.GetConn("127.0.0.1:9000")

@@ -12,7 +12,7 @@ import (
 type ClientWriter struct {
 	// Client is what it writes to.
 	Client  http.ResponseWriter
-	control *http.ResponseController
+	control http.ResponseController
 	// idle is how long the client may take nothing; 0 leaves that to the server's own
 	// timeouts.
 	idle time.Duration
@@ -28,8 +28,8 @@ type ClientWriter struct {
 // NewClientWriter returns a writer to a client, which may take nothing for as long as
 // idle; 0 leaves that to the server's own timeouts. conn is the client's connection, nil
 // where nobody says.
-func NewClientWriter(w http.ResponseWriter, conn net.Conn, idle time.Duration) *ClientWriter {
-	return &ClientWriter{Client: w, control: http.NewResponseController(w), idle: idle, conn: conn}
+func NewClientWriter(w http.ResponseWriter, conn net.Conn, idle time.Duration) ClientWriter {
+	return ClientWriter{Client: w, control: *http.NewResponseController(w), idle: idle, conn: conn}
 }
 
 // piece is how much is written at a time: what the client has to take within idle.

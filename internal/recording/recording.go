@@ -36,6 +36,8 @@ type Recording struct {
 	dropped int64
 	state   State
 	readers []*Reader
+	// place is where readers begins to lie: most recordings have one alone.
+	place [1]*Reader
 	// kept says how many others need the bytes: the engine, until the response is
 	// stored.
 	kept int
@@ -68,7 +70,15 @@ var errNoReaders = errors.New("nobody takes the rest of the response")
 
 // New returns a recording without any bytes, which takes its room from the allowance.
 func New(taken *Allowance) *Recording {
-	return &Recording{Declared: -1, Taken: taken, Abandoned: func() {}}
+	r := new(Recording)
+	r.Init(taken)
+	return r
+}
+
+// Init makes a recording of a zero one: see [New].
+func (r *Recording) Init(taken *Allowance) {
+	r.Declared, r.Taken, r.Abandoned = -1, taken, func() {}
+	r.readers = r.place[:0]
 }
 
 func (r *Recording) changedLocked() { wakeAll(&r.changed) }
@@ -205,19 +215,29 @@ type Reader struct {
 
 // NewReader returns a new reader, or nil where the first bytes are gone.
 func (r *Recording) NewReader() *Reader {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if r.state == Passing || r.dropped > 0 || r.state != Growing && len(r.readers) == 0 && r.kept == 0 {
+	rd := new(Reader)
+	if !rd.Begin(r) {
 		return nil
 	}
-	rd := &Reader{of: r}
-	r.readers = append(r.readers, rd)
 	return rd
 }
 
+// Begin makes a reader of a recording of a zero one, and reports whether it can: see
+// [Recording.NewReader].
+func (rd *Reader) Begin(r *Recording) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.state == Passing || r.dropped > 0 || r.state != Growing && len(r.readers) == 0 && r.kept == 0 {
+		return false
+	}
+	rd.of = r
+	r.readers = append(r.readers, rd)
+	return true
+}
+
 // next returns bytes that may be shown and were not taken yet, how far the recording is,
-// and what is closed when that has changed. To a reader that was left behind the
-// recording is cut.
+// and, where there is nothing to show yet, what is closed when that has changed. To a
+// reader that was left behind the recording is cut.
 func (rd *Reader) next() ([]byte, State, <-chan struct{}) {
 	r := rd.of
 	r.mu.Lock()
@@ -229,7 +249,10 @@ func (rd *Reader) next() ([]byte, State, <-chan struct{}) {
 	if total := r.dropped + int64(len(r.body)); r.state == Growing && r.Declared > 0 && total >= r.Declared {
 		shown = shown[:max(0, int64(len(shown))-(total-r.Declared+1))]
 	}
-	return shown, r.state, awaited(&r.changed)
+	if len(shown) > 0 || r.state == Whole || r.state == Cut {
+		return shown, r.state, nil
+	}
+	return nil, r.state, awaited(&r.changed)
 }
 
 // took says that the reader has taken that many bytes more.
