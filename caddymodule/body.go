@@ -36,6 +36,7 @@ type requestBody struct {
 	body []byte
 	all  bool
 	err  error
+	held heldBody // what the request has in place of its body
 }
 
 // needed is whole for somebody who cannot do without it: a body that is declared
@@ -52,7 +53,7 @@ func (b *requestBody) needed() ([]byte, error) {
 func (b *requestBody) whole() ([]byte, error) {
 	if !b.read {
 		b.read = true
-		b.body, b.all, b.err = readBody(b.r, b.limit, b.taken)
+		b.body, b.all, b.err = b.readBody()
 	}
 	switch {
 	case b.err != nil:
@@ -68,16 +69,17 @@ func (b *requestBody) whole() ([]byte, error) {
 func (b *requestBody) failed() error { return b.err }
 
 // readBody reads a body and puts it back. It reports whether that is all of it.
-func readBody(r *http.Request, limit int64, taken *recording.Allowance) (body []byte, whole bool, err error) {
+func (b *requestBody) readBody() (body []byte, whole bool, err error) {
+	r, limit, taken := b.r, b.limit, b.taken
 	if r.Body == nil || r.Body == http.NoBody {
 		return nil, true, nil
 	}
-	if b, ok := r.Body.(*heldBody); ok && b.rest == http.NoBody && b.read == 0 && int64(len(b.held)) <= limit {
-		return b.held, true, nil // another handler of ours in front holds it, and counts it
+	if front, ok := r.Body.(*heldBody); ok && front.rest == http.NoBody && front.read == 0 && int64(len(front.held)) <= limit {
+		return front.held, true, nil // another handler of ours in front holds it, and counts it
 	}
 	rest := r.Body
 	if n := r.ContentLength; 0 < n && n <= min(limit, recording.SmallBody) && len(r.Trailer) == 0 {
-		return readSmall(r, int(n), taken)
+		return b.readSmall(int(n))
 	}
 	var buffer bytes.Buffer // it grows as the body comes: a declared length costs its sender nothing
 	most := limit + 1
@@ -86,7 +88,7 @@ func readBody(r *http.Request, limit int64, taken *recording.Allowance) (body []
 	}
 	n, err := io.Copy(&counted{&buffer, taken, most}, io.LimitReader(rest, most))
 	if full, ok := errors.AsType[recording.SpentError](err); ok {
-		r.Body = &heldBody{Closer: rest, held: buffer.Bytes(), rest: rest, taken: taken}
+		b.putBack(buffer.Bytes(), rest)
 		return nil, false, full
 	}
 	if err != nil {
@@ -96,10 +98,10 @@ func readBody(r *http.Request, limit int64, taken *recording.Allowance) (body []
 	r.Header.Del("Expect")
 	body = buffer.Bytes()
 	if n > limit {
-		r.Body = &heldBody{Closer: rest, held: body, rest: rest, taken: taken}
+		b.putBack(body, rest)
 		return body, false, nil
 	}
-	r.Body = &heldBody{Closer: rest, held: body, rest: http.NoBody, taken: taken}
+	b.putBack(body, http.NoBody)
 	if n == 0 {
 		r.Body = http.NoBody
 	}
@@ -111,17 +113,23 @@ func readBody(r *http.Request, limit int64, taken *recording.Allowance) (body []
 }
 
 // readSmall is readBody for a body that is declared and small: it gets a buffer at once.
-func readSmall(r *http.Request, n int, taken *recording.Allowance) (body []byte, whole bool, err error) {
-	if err := taken.Admit(n); err != nil {
+func (b *requestBody) readSmall(n int) (body []byte, whole bool, err error) {
+	if err := b.taken.Admit(n); err != nil {
 		return nil, false, err
 	}
 	body = make([]byte, n)
-	if _, err := io.ReadFull(r.Body, body); err != nil {
-		return nil, false, bodyError(r.Context(), err)
+	if _, err := io.ReadFull(b.r.Body, body); err != nil {
+		return nil, false, bodyError(b.r.Context(), err)
 	}
-	r.Header.Del("Expect")
-	r.Body = &heldBody{Closer: r.Body, held: body, rest: http.NoBody, taken: taken}
+	b.r.Header.Del("Expect")
+	b.putBack(body, http.NoBody)
 	return body, true, nil
+}
+
+// putBack gives the request what was read of its body, and the rest behind that.
+func (b *requestBody) putBack(read []byte, rest io.Reader) {
+	b.held = heldBody{Closer: b.r.Body, held: read, rest: rest, taken: b.taken}
+	b.r.Body = &b.held
 }
 
 // counted is a buffer whose bytes count against the limit of all buffers.

@@ -48,6 +48,7 @@ type Handler struct {
 	readsJSON bool
 	releaseOn idempotency.StatusSet
 	headers   headerRules
+	policies  map[string]idempotency.Policy // by provider, "" for none
 	store     *openstores.Handle
 	encrypted bool
 	space     string
@@ -77,6 +78,10 @@ func (h *Handler) Provision(ctx caddy.Context) error {
 		slices.ContainsFunc(h.passing, delivery.Provider.PassesByBody)
 	h.releaseOn, _ = idempotency.ParseStatuses(h.releasing()...) // checked above
 	h.headers = newHeaderRules(h.KeepHeader, h.DropHeader)
+	h.policies = map[string]idempotency.Policy{"": h.policyFor("")}
+	for _, provider := range h.passing {
+		h.policies[provider.Name] = h.policyFor(provider.Name)
+	}
 
 	module, err := ctx.App("dedup")
 	if err != nil {
@@ -104,6 +109,7 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request, next caddyht
 		return h.passUnclaimed(w, r, next)
 	}
 	x := &exchange{Handler: h, w: w, r: r, next: next, said: said, allowance: recording.Allowance{Budget: buffered}}
+	x.body = requestBody{r: r, limit: h.MaxRequestBody, taken: &x.allowance}
 	defer x.done()
 	request, refused, err := x.identify()
 	switch {
@@ -115,7 +121,7 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request, next caddyht
 		return h.passUnclaimed(w, r, next)
 	}
 	request.Proof, request.Force = proof, forced
-	decision, err := x.begin(*request)
+	decision, err := x.begin(request)
 	if err != nil {
 		return caddyhttp.Error(statusClientGone, err)
 	}
@@ -143,12 +149,14 @@ type exchange struct {
 	next caddyhttp.Handler
 	said *said
 
-	found      delivery.Found
-	key        idempotency.Key
-	allowance  recording.Allowance // of the budget, for the request's body and its response
-	closeStore func()              // leaves the store
-	following  *recording.Reader   // of the stream that the request is answered with
-	unshare    func()              // lets a response go that others are answered with, too
+	found     delivery.Found
+	key       idempotency.Key
+	allowance recording.Allowance // of the budget, for the request's body and its response
+	body      requestBody
+	request   engine.Request
+	entered   *openstores.Store        // until it is left
+	following *recording.Reader // of the stream that the request is answered with
+	unshare   func()            // lets a response go that others are answered with, too
 }
 
 // connKey is where the context of a request has its connection.
@@ -188,14 +196,14 @@ type refusal struct {
 
 // begin asks the engine. The store stays open for this request until it is left: a
 // configuration reload does not wait for requests.
-func (x *exchange) begin(request engine.Request) (engine.Decision, error) {
+func (x *exchange) begin(request *engine.Request) (engine.Decision, error) {
 	store, err := x.store.Enter()
 	if err != nil {
 		return engine.Refusal{Reason: engine.ReasonUnavailable, Err: err}, nil //nolint:nilerr // it is in the refusal
 	}
-	x.closeStore = store.Leave
+	x.entered = store
 	for {
-		decision, err := store.Begin(x.r.Context(), request)
+		decision, err := store.Begin(x.r.Context(), *request)
 		switch d := decision.(type) {
 		case engine.Follow:
 			x.following = d.Live.(*live).record.NewReader()
@@ -214,9 +222,9 @@ func (x *exchange) begin(request engine.Request) (engine.Decision, error) {
 
 // leaveStore says that the request needs the store no more.
 func (x *exchange) leaveStore() {
-	if x.closeStore != nil {
-		x.closeStore()
-		x.closeStore = nil
+	if x.entered != nil {
+		x.entered.Leave()
+		x.entered = nil
 	}
 }
 
@@ -255,9 +263,9 @@ func (h *Handler) applies(r *http.Request) bool {
 
 func (h *Handler) mode() delivery.Mode { return delivery.Mode(h.Mode) }
 
-// policy returns what the user chose for a delivery from the given provider, "" for
+// policyFor returns what the user chose for a delivery from the given provider, "" for
 // none.
-func (h *Handler) policy(provider string) idempotency.Policy {
+func (h *Handler) policyFor(provider string) idempotency.Policy {
 	return idempotency.Policy{
 		Terms: idempotency.Terms{
 			Lease:       duration(h.Lease),

@@ -124,6 +124,15 @@ func nameExecution(header http.Header, record *idempotency.Record) {
 	}
 }
 
+// oneValue is the place of a field's only value, for those who have one: a header then
+// needs none made for it. Who appends to the field gets another place.
+type oneValue [1]string
+
+func (v *oneValue) set(header http.Header, name, value string) {
+	v[0] = value
+	header[name] = v[:]
+}
+
 // takeForce removes the header field that asks to run again on purpose, and
 // reports whether it does.
 func (h *Handler) takeForce(r *http.Request) bool {

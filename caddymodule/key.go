@@ -23,8 +23,7 @@ import (
 // request that passes without a key, and an error for a body that could not be
 // read: then there is nothing to claim.
 func (x *exchange) identify() (*engine.Request, *refusal, error) {
-	body := &requestBody{r: x.r, limit: x.MaxRequestBody, taken: &x.allowance}
-	repl := x.r.Context().Value(caddy.ReplacerCtxKey).(*caddy.Replacer)
+	body, repl := &x.body, x.repl()
 	request := delivery.Request{
 		Header:  x.r.Header,
 		Body:    body.needed,
@@ -42,13 +41,13 @@ func (x *exchange) identify() (*engine.Request, *refusal, error) {
 		return x.withoutDelivery()
 	}
 	found, err := delivery.Find(x.sources, request, x.MaxKeyLength)
-	var invalid *delivery.InvalidError
+	invalid, isInvalid := errors.AsType[*delivery.InvalidError](err)
 	switch {
 	case body.failed() != nil:
 		return unread(body.failed())
-	case errors.As(err, &invalid) && x.mode() == delivery.ModeAPI:
+	case isInvalid && x.mode() == delivery.ModeAPI:
 		return nil, &refusal{reasonInvalid, invalid.Error()}, nil
-	case errors.As(err, &invalid):
+	case isInvalid:
 		x.logger.Warn("the delivery ID is invalid and counts as missing", zap.Error(invalid))
 		return x.withoutKey(fmt.Errorf("the delivery ID is invalid: %w", invalid))
 	case errors.Is(err, delivery.ErrBodyTooLarge):
@@ -139,9 +138,10 @@ func (x *exchange) withLargeBody(needs string) (*engine.Request, *refusal, error
 // know notes the delivery and its key, which logs and refusals name from here on.
 func (x *exchange) know(found delivery.Found, repl *caddy.Replacer) {
 	x.found = found
+	room := make([]string, 0, 16) // on the stack
 	x.key = idempotency.Identity{
 		Namespace: x.space,
-		Scope:     x.scopeOf(x.r, repl, found),
+		Scope:     x.appendScope(room, x.r, repl, found),
 		Kind:      found.Kind,
 		Prefix:    found.Prefix,
 		ID:        found.ID,
@@ -151,14 +151,15 @@ func (x *exchange) know(found delivery.Found, repl *caddy.Replacer) {
 
 // claimable is what the engine needs to know of a request whose key is known.
 func (x *exchange) claimable(fingerprint string) *engine.Request {
-	return &engine.Request{
+	x.request = engine.Request{
 		Key:         x.key,
 		Origin:      idempotency.Origin{Provider: x.found.Provider, DeliveryID: x.found.ID},
 		Fingerprint: fingerprint,
-		Policy:      x.policy(x.found.Provider),
+		Policy:      x.policies[x.found.Provider],
 		Timeout:     duration(x.Timeout) + recording.RoomPatience,
 		Wait:        x.wait(),
 	}
+	return &x.request
 }
 
 // callerHeaders are the request's header fields that say who calls. Cookies are
@@ -168,12 +169,12 @@ var callerHeaders = []string{"Authorization", "X-Api-Key", "Remote-User"}
 // callerPlaceholders say who calls where Caddy knows.
 var callerPlaceholders = []string{"http.auth.user.id", "http.request.tls.client.fingerprint"}
 
-// scopeOf returns the parts that separate the key's route and caller from all
+// appendScope appends the parts that separate the key's route and caller from all
 // others. Every part has its label and its number of values before it, so that
 // absent and empty differ. The first part says which rule made the scope.
-func (h *Handler) scopeOf(r *http.Request, repl *caddy.Replacer, found delivery.Found) []string {
+func (h *Handler) appendScope(scope []string, r *http.Request, repl *caddy.Replacer, found delivery.Found) []string {
 	if len(h.Scope) > 0 {
-		scope := []string{"text"}
+		scope = append(scope, "text")
 		for _, text := range h.Scope {
 			value, err := repl.ReplaceOrErr(text, false, true)
 			if err != nil {
@@ -185,12 +186,15 @@ func (h *Handler) scopeOf(r *http.Request, repl *caddy.Replacer, found delivery.
 		return scope
 	}
 	path, _ := asSent(r)
-	scope := []string{string(h.mode()), "host", hostOf(r), "path", path}
+	scope = append(scope, string(h.mode()), "host", hostOf(r), "path", path)
 	if h.mode() == delivery.ModeWebhook {
 		return append(scope, found.Scope...)
 	}
 	scope = append(scope, "method", r.Method)
 	for _, name := range callerPlaceholders {
+		if r.TLS == nil && strings.HasPrefix(name, "http.request.tls.") {
+			continue // there is none, and to ask for it is dear
+		}
 		if value, ok := repl.GetString(name); ok && value != "" {
 			scope = append(scope, name, "1", value)
 		}
@@ -224,6 +228,9 @@ func hostOf(r *http.Request) string {
 	host, port := strings.ToLower(r.Host), "80"
 	if r.TLS != nil {
 		port = "443"
+	}
+	if !strings.Contains(host, ":") {
+		return strings.Trim(host, "[]")
 	}
 	if name, own, err := net.SplitHostPort(host); err == nil && (own == port || own == "") {
 		return strings.Trim(name, "[]")

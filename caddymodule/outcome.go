@@ -147,6 +147,9 @@ func (x *exchange) report(o outcome, executionID string, attempt int) {
 		return
 	}
 	s.logged = true
+	if server, ok := x.r.Context().Value(caddyhttp.ServerCtxKey).(*caddyhttp.Server); ok && server.Logs == nil {
+		return // there is no access log
+	}
 	if fields, ok := x.r.Context().Value(caddyhttp.ExtraLogFieldsCtxKey).(*caddyhttp.ExtraLogFields); ok {
 		fields.Add(zap.Inline(s))
 	}

@@ -30,14 +30,15 @@ type execution struct {
 	limit   runLimit
 	trace   upstreamTrace
 	answer  capture
+	named   struct{ toClient, toUpstream, attempt, proof oneValue }
 }
 
 // carryOut lets a run's request through and settles its claim by how the
 // handlers behind ended. The run stays in the request's goroutine, but not under
 // the client's context: a client that goes away ends nothing.
 func (x *exchange) carryOut(run *engine.Run) error {
-	x.announce(run.Record())
 	e := &execution{exchange: x, run: run}
+	e.announce(run.Record())
 	forgetUpstream(x.repl())
 	ctx := e.begin()
 	defer e.limit.end()
@@ -51,7 +52,7 @@ func (x *exchange) carryOut(run *engine.Run) error {
 			e.answer.cut()
 		}
 	}()
-	err := x.next.ServeHTTP(&e.answer, forUpstream(x.r.WithContext(ctx), x.proofOf(run.Record())))
+	err := x.next.ServeHTTP(&e.answer, e.forUpstream(x.r.WithContext(ctx)))
 	ended = true
 	e.settle(err)
 	return e.deliver(err)
@@ -281,17 +282,20 @@ func (l *runLimit) pause() (resume func()) {
 }
 
 // announce tells placeholders, the client and the upstream which run it is.
-func (x *exchange) announce(run *idempotency.Record) {
-	o := outcomeFresh
+func (e *execution) announce(run *idempotency.Record) {
+	x, o := e.exchange, outcomeFresh
 	if run.ParentID != "" {
 		o = outcomeForced
+		x.w.Header().Set(parentIDHeader, run.ParentID)
+		x.r.Header.Set(parentIDHeader, run.ParentID)
 		x.logger.Info("forced: a request that was complete runs again on purpose",
 			zap.String("key", x.keyText()), zap.String("execution_id", run.ExecutionID), zap.String("parent_id", run.ParentID),
 			zap.String("provider", x.found.Provider), x.loggedID(), zap.String("remote", x.r.RemoteAddr))
 	}
 	x.report(o, run.ExecutionID, run.Attempt)
-	nameExecution(x.w.Header(), run)
-	nameRun(x.r.Header, run)
+	e.named.toClient.set(x.w.Header(), executionIDHeader, run.ExecutionID)
+	e.named.toUpstream.set(x.r.Header, executionIDHeader, run.ExecutionID)
+	e.named.attempt.set(x.r.Header, attemptHeader, strconv.Itoa(run.Attempt))
 }
 
 // loggedID is the delivery ID as a log field. What is encrypted in the store does
@@ -310,10 +314,10 @@ func (x *exchange) loggedID() zap.Field {
 //
 // The proof of the claim is in this request alone, which no log and no error route
 // gets to see.
-func forUpstream(r *http.Request, proof string) *http.Request {
+func (e *execution) forUpstream(r *http.Request) *http.Request {
 	r.Header = r.Header.Clone()
 	r.Header.Del("Accept-Encoding")
-	r.Header.Set(claimHeader, proof)
+	e.named.proof.set(r.Header, claimHeader, e.proofOf(e.run.Record()))
 	if r.ContentLength == 0 {
 		lowerResent(r.Header) // else a transport would send it twice ([sentOnce])
 	}

@@ -197,7 +197,8 @@ func (e *Engine) claim(ctx context.Context, f *flight, c idempotency.Claim, req 
 			e.end(f, over, idempotency.Claimed{}, errors.New("the store failed"))
 		}
 	}()
-	op := e.operation(ctx)
+	op := &f.claiming
+	op.begin(ctx, e.storeTimeout())
 	defer op.end()
 	if found, err := e.beginClaim(op, c); err != nil {
 		told = true

@@ -29,7 +29,14 @@ var _ context.Context = (*operation)(nil)
 
 // operation returns the context for one operation of the store, which is to be ended.
 func (e *Engine) operation(values context.Context) *operation {
-	return &operation{values: values, deadline: time.Now().Add(e.storeTimeout())}
+	o := new(operation)
+	o.begin(values, e.storeTimeout())
+	return o
+}
+
+// begin makes an operation of a zero one.
+func (o *operation) begin(values context.Context, timeout time.Duration) {
+	o.values, o.deadline = values, time.Now().Add(timeout)
 }
 
 // end says that the operation is over.
