@@ -7,7 +7,6 @@ import (
 	"io"
 	"mime"
 	"net/http"
-	"slices"
 	"strconv"
 	"strings"
 	"unicode/utf8"
@@ -43,8 +42,9 @@ func (x *exchange) replay(d engine.Replay) error {
 		o = outcomeNotKept
 	}
 	x.report(o, d.Record.ExecutionID, d.Record.Attempt)
-	x.logger.Debug("answered a duplicate",
-		zap.String("key", x.keyText()), x.loggedID(), zap.String("execution_id", d.Record.ExecutionID), zap.Int("status", d.Response.Status))
+	if entry := x.logger.Check(zap.DebugLevel, "answered a duplicate"); entry != nil {
+		entry.Write(zap.String("key", x.keyText()), x.loggedID(), zap.String("execution_id", d.Record.ExecutionID), zap.Int("status", d.Response.Status))
+	}
 	readOff(x.w, x.r)
 	x.setReplayHeader(d)
 	if d.Response.Failed {
@@ -65,16 +65,16 @@ func (x *exchange) replay(d engine.Replay) error {
 // makeRoom takes room in the budget for a response that is to be replayed. Where there
 // is none, the response is let go, and read again when there is: what waits holds
 // nothing. It returns nothing where it is not kept any more.
-func (x *exchange) makeRoom(store *openstores.Store, d engine.Replay) (engine.Decision, error) {
+func (x *exchange) makeRoom(store *openstores.Store, decision engine.Decision, d engine.Replay) (engine.Decision, error) {
 	size := len(d.Response.Body)
 	switch {
 	case d.Waited:
 		x.unshare = x.allowance.Budget.Share(d.Response)
-		return d, nil
+		return decision, nil
 	case x.Duplicate == duplicateConflict, x.otherAnswer(d) != nil: // the body is not sent
-		return d, nil
+		return decision, nil
 	case x.allowance.TryTakeReplay(size):
-		return d, nil
+		return decision, nil
 	}
 	d.Response = nil
 	readOff(x.w, x.r) // else those who wait would wait for each other's bodies
@@ -137,17 +137,29 @@ func (x *exchange) follow(d engine.Follow) error {
 
 func (x *exchange) setReplayHeader(d engine.Replay) {
 	header := x.w.Header()
+	lines := 3 // of our own
+	for _, values := range d.Response.Header {
+		lines += len(values)
+	}
+	own := make([]string, 0, lines) // handlers in front change theirs
+	set := func(name string, values ...string) {
+		own = append(own, values...)
+		header[name] = own[len(own)-len(values) : len(own) : len(own)]
+	}
 	for name, values := range d.Response.Header {
 		switch {
 		case d.Response.Omitted && describesBody(name):
 		case len(values) == 0:
 			header.Del(name)
 		default:
-			header[name] = slices.Clone(values) // handlers in front change theirs
+			set(name, values...)
 		}
 	}
-	nameExecution(header, d.Record)
-	header.Set(x.ReplayedHeader, "true")
+	if d.Record.ParentID != "" {
+		header.Set(parentIDHeader, d.Record.ParentID)
+	}
+	set(executionIDHeader, d.Record.ExecutionID)
+	set(http.CanonicalHeaderKey(x.ReplayedHeader), "true")
 	if d.Response.Failed {
 		return
 	}
@@ -155,7 +167,7 @@ func (x *exchange) setReplayHeader(d engine.Replay) {
 		header["Content-Type"] = nil // else the server guesses one
 	}
 	if bodyAllowed(d.Response.Status) {
-		header.Set("Content-Length", strconv.Itoa(len(d.Response.Body)))
+		set("Content-Length", strconv.Itoa(len(d.Response.Body)))
 	}
 }
 

@@ -235,6 +235,10 @@ func readOff(w http.ResponseWriter, r *http.Request) {
 	if r.Body == nil || r.Body == http.NoBody {
 		return
 	}
+	if body, ok := r.Body.(*heldBody); ok && body.rest == http.NoBody { // it was read to its end
+		letGo(body)
+		return
+	}
 	if r.Header.Get("Expect") != "" {
 		if r.ProtoMajor == 1 {
 			w.Header().Set("Connection", "close")

@@ -154,7 +154,7 @@ type exchange struct {
 	allowance recording.Allowance // of the budget, for the request's body and its response
 	body      requestBody
 	request   engine.Request
-	entered   *openstores.Store        // until it is left
+	entered   *openstores.Store // until it is left
 	following *recording.Reader // of the stream that the request is answered with
 	unshare   func()            // lets a response go that others are answered with, too
 }
@@ -211,7 +211,7 @@ func (x *exchange) begin(request *engine.Request) (engine.Decision, error) {
 				continue // the stream has ended in this moment: its run is settled
 			}
 		case engine.Replay:
-			decision, err = x.makeRoom(store, d)
+			decision, err = x.makeRoom(store, decision, d)
 			if decision == nil && err == nil {
 				continue // the response is gone by now
 			}
