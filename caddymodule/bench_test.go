@@ -16,8 +16,11 @@ func benchmarked(b *testing.B, global string, lines ...string) http.Handler {
 	return s.Config.Handler
 }
 
+// posted is the body of [post].
+const posted = `{"amount": 10}`
+
 func post(handler http.Handler, key string) {
-	r := httptest.NewRequest(http.MethodPost, "http://bench.test/payments", strings.NewReader(`{"amount": 10}`))
+	r := httptest.NewRequest(http.MethodPost, "http://bench.test/payments", strings.NewReader(posted))
 	if key != "" {
 		r.Header.Set("Idempotency-Key", key)
 	}
