@@ -116,7 +116,7 @@ func (x *exchange) settle(run *engine.Run, err error, answer *capture, way upstr
 		end.Retention = x.wishedRetention(answer)
 	}
 	answer.record.Keep()
-	run.OnResponseDone(answer.record.Unkeep)
+	run.HeldBy(&answer.record)
 	if end.Response != nil {
 		copied := len(end.Response.Body) // as it is stored
 		answer.taken.Count(copied)

@@ -251,7 +251,7 @@ func TestResponseIsGivenBackWhenItIsStored(t *testing.T) {
 		r, req := newReplica(t, newShared(t)), someRequest()
 		given := 0
 		first := r.run(req)
-		first.OnResponseDone(func() { given++ })
+		first.HeldBy(counter{&given})
 		wantEnd(t, first, created("first"), resultKept)
 		if given != 1 {
 			t.Errorf("given back %d times at once, want 1", given)
@@ -260,7 +260,7 @@ func TestResponseIsGivenBackWhenItIsStored(t *testing.T) {
 		other.Key = idempotency.Identity{ID: "other"}.Key()
 		given = 0
 		second := r.run(other)
-		second.OnResponseDone(func() { given++ })
+		second.HeldBy(counter{&given})
 		r.link.fail(refused, "settle")
 		wantEnd(t, second, created("second"), resultTrying)
 		time.Sleep(time.Minute)
@@ -275,3 +275,8 @@ func TestResponseIsGivenBackWhenItIsStored(t *testing.T) {
 		}
 	})
 }
+
+// counter counts how often it is told that a response is needed no longer.
+type counter struct{ n *int }
+
+func (c counter) Unkeep() { *c.n++ }

@@ -25,8 +25,8 @@ type Run struct {
 	givenUpAt time.Time
 	// facts are what the caller knows of the run's end, for the log.
 	facts []zap.Field
-	// responseDone is called when the engine no longer needs the response.
-	responseDone func()
+	// holder holds the room of the response until the engine no longer needs it.
+	holder Holder
 	// wasLost says that the store has lost the claim once, and with it what the run was
 	// to replace. The claim may have been written again.
 	wasLost atomic.Bool
@@ -40,7 +40,7 @@ func (e *Engine) newRun(f *flight, c idempotency.Claim, req Request, got idempot
 	c.Follows = got.Record.Follows
 	r := &Run{
 		engine: e, flight: f, claim: c, policy: req.Policy, timeout: req.Timeout, record: got.Record,
-		responseDone: func() {}, renewal: scheduled{place: -1},
+		renewal: scheduled{place: -1},
 	}
 	if got.Previous != nil && got.Previous.State == idempotency.InFlight && got.Previous.Token != c.Token {
 		r.logger().Warn("lapsed: took over a claim whose lease was not renewed",
@@ -99,12 +99,24 @@ func (r *Run) Stream(live any) {
 	r.flight.tellLocked()
 }
 
-// OnResponseDone sets a function that is called once, when the engine no longer needs
-// the response that End was given: the caller can then give its room back. That is when
-// End returns or, if the store fails, when the end is stored or given up. A local copy may
-// keep the response for longer, under a limit of its own, so its bytes must never be used
-// again for something else. OnResponseDone must be called before End.
-func (r *Run) OnResponseDone(f func()) { r.responseDone = f }
+// Holder holds the room of a response.
+type Holder interface {
+	// Unkeep says that one who needed the response no longer does.
+	Unkeep()
+}
+
+// HeldBy sets whom to tell, once, when the engine no longer needs the response that End
+// was given: the caller can then give its room back. That is when End returns or, if the
+// store fails, when the end is stored or given up. A local copy may keep the response for
+// longer, under a limit of its own, so its bytes must never be used again for something
+// else. HeldBy must be called before End.
+func (r *Run) HeldBy(holder Holder) { r.holder = holder }
+
+func (r *Run) responseDone() {
+	if r.holder != nil {
+		r.holder.Unkeep()
+	}
+}
 
 // Explain sets what the caller knows of the run and its end, for the log line that says
 // what has become of the claim. Explain must be called before End.
