@@ -95,35 +95,31 @@ func (e *execution) outgrown() {
 // waits implements [capturedRun].
 func (e *execution) waits() (goOn func()) { return e.limit.pause() }
 
-// settle ends the run, if it has not ended yet.
+// settle ends the run, if it has not ended yet. The room that its response takes is
+// needed until that is stored, which may be after its request.
 func (e *execution) settle(err error) {
 	if e.settled {
 		return
 	}
 	e.settled = true
-	e.exchange.settle(e.run, err, &e.answer, e.trace.seen(e.repl()))
-	e.leaveStore() // what is left is the client's own affair
-}
-
-// settle ends the run. The room that its response takes is needed until that is stored,
-// which may be after its request.
-func (x *exchange) settle(run *engine.Run, err error, answer *capture, way upstreamWay) {
-	end := conclude(err, answer, way)
-	if end.How == idempotency.Answered && x.Unknown == unknownHold && answer.endsWithConnection() {
+	answer := &e.answer
+	end := conclude(err, answer, e.trace.seen(e.repl()))
+	if end.How == idempotency.Answered && e.Unknown == unknownHold && answer.endless {
 		end.How = idempotency.Unknown // whether it is whole nobody can tell
 	}
 	if end.Retention == nil {
-		end.Retention = x.wishedRetention(answer)
+		end.Retention = e.wishedRetention(answer)
 	}
 	answer.record.Keep()
-	run.HeldBy(&answer.record)
+	e.run.HeldBy(&answer.record)
 	if end.Response != nil {
 		copied := len(end.Response.Body) // as it is stored
 		answer.taken.Count(copied)
 		defer answer.taken.GiveBack(int64(copied))
 	}
-	run.Explain(x.happened(err, end)...)
-	_, _ = run.End(end) // the engine logs what became of it
+	e.run.Explain(e.happened(err, end)...)
+	_, _ = e.run.End(end) // the engine logs what became of it
+	e.leaveStore()        // what is left is the client's own affair
 }
 
 // errAborted stands for a panic: the run was aborted, or its upstream died in the
