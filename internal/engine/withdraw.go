@@ -100,6 +100,7 @@ func (e *Engine) withdrawOnce(w *withdrawal) (gone bool, err error) {
 		State:     idempotency.Released,
 		Retention: w.claim.Retention,
 		AnswerFor: w.claim.Lease,
+		Withdraws: true,
 	})
 	var unreadable *idempotency.UnreadableError
 	if errors.Is(err, idempotency.ErrGone) || errors.Is(err, idempotency.ErrFenced) || errors.As(err, &unreadable) {

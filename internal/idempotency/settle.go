@@ -69,6 +69,9 @@ type Settlement struct {
 	// AnswerFor is how long the response of a released run is kept, for requests that
 	// waited for the run on other replicas: one lease, and at least leastAnswer.
 	AnswerFor time.Duration
+	// Withdraws says that the claim is in doubt, and that nobody runs under it: it was
+	// perhaps never executed, and a copy of it may still come ([Store.Settle]).
+	Withdraws bool
 }
 
 // leastAnswer leaves those who wait on other replicas time to fetch the answer, also

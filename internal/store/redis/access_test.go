@@ -102,15 +102,15 @@ func TestAccessRules(t *testing.T) {
 		t.Errorf("%v keys left", left)
 	}
 
-	command(t, server, "ACL", "SETUSER", "dedup", "-hset")
+	command(t, server, "ACL", "SETUSER", "dedup", "-set")
 	claimed, err := s.Claim(ctx, claimOf("a", "token"))
 	if err == nil || !strings.Contains(err.Error(), "needs the rules ~dedup:* &dedup:* +evalsha") {
-		t.Errorf("claim without hset: %v; want the rules that are needed", err)
+		t.Errorf("claim without set: %v; want the rules that are needed", err)
 	}
 	if claimed.Record != nil {
 		t.Error("a refused claim may have been executed")
 	}
-	command(t, server, "ACL", "SETUSER", "dedup", "+hset")
+	command(t, server, "ACL", "SETUSER", "dedup", "+set")
 	other := closeAtEnd(t, openWith(t, Options{
 		Addresses: []string{server.Addr}, Username: username, Password: password, Timeout: generous, Prefix: "other:",
 	}))

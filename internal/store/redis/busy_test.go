@@ -4,8 +4,6 @@ import (
 	"fmt"
 	"testing"
 
-	goredis "github.com/redis/go-redis/v9"
-
 	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
 	"github.com/caddy-dedup/caddy-dedup/internal/redistest"
 )
@@ -17,7 +15,7 @@ func TestRecordThatChangesManyTimes(t *testing.T) {
 	server := redistest.Start(t)
 	other := closeAtEnd(t, openAt(t, server.Addr))
 	for name, test := range map[string]struct {
-		script *goredis.Script
+		script *script
 		do     func(s *Store, c idempotency.Claim) error
 	}{
 		"claimed": {claimScript, func(s *Store, c idempotency.Claim) error {

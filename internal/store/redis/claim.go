@@ -20,8 +20,13 @@ type claimCall struct {
 	claim idempotency.Claim
 	// name is that of the key's record.
 	name string
-	// called is when the call began. The deadline counts from here.
+	// called is when the call began. The deadline of a script counts from here.
 	called time.Time
+	// light says that the next question is a plain SET: all that a fresh key needs.
+	light bool
+	// own says that the claim is written, with times that are not those of the server's
+	// clock.
+	own bool
 	// previous is what the claim may replace, nil for nothing.
 	previous *found
 	// doubtful is the record of an attempt that got no reply. It may have been
@@ -37,8 +42,8 @@ type claimCall struct {
 	incomplete string
 }
 
-// Claim implements [idempotency.Store]. Over nothing, and over a run in flight
-// or a small response, it is one round trip; over a record that it may replace,
+// Claim implements [idempotency.Store]. Over nothing and over a small response it is one
+// round trip; over a run in flight that it waits for, over a record that it may replace,
 // or with a large response to replay, two.
 func (s *Store) Claim(ctx context.Context, c idempotency.Claim) (idempotency.Claimed, error) {
 	ctx, cancel := s.withTimeout(ctx)
@@ -51,14 +56,26 @@ func (s *Store) Claim(ctx context.Context, c idempotency.Claim) (idempotency.Cla
 	return claimed, nil
 }
 
+// newClaimCall returns a call that begins with a plain SET, unless the claim needs a
+// deadline at the server. A SET that arrives late locks a key until its lease ends, but
+// no longer. Under Hold it would do so until an operator comes, and under MaxAttempts an
+// attempt would count that never ran.
 func (s *Store) newClaimCall(c idempotency.Claim) *claimCall {
-	return &claimCall{store: s, claim: c, name: s.names.record(c.Key), called: time.Now()}
+	return &claimCall{
+		store: s, claim: c, name: s.names.record(c.Key), called: time.Now(),
+		light: !c.Hold && c.MaxAttempts == 0 && !c.Force,
+	}
 }
 
 func (c *claimCall) run(ctx context.Context) (idempotency.Claimed, error) {
+	c.store.inbox.use()
 	c.listened = c.claim.Waits && c.store.inbox.open()
 	for ctx.Err() == nil {
-		claimed, done, err := c.round(ctx)
+		ask := c.round
+		if c.light {
+			ask = c.lightRound
+		}
+		claimed, done, err := ask(ctx)
 		if done || err != nil {
 			return claimed, err
 		}
@@ -66,7 +83,77 @@ func (c *claimCall) run(ctx context.Context) (idempotency.Claimed, error) {
 	return idempotency.Claimed{}, fmt.Errorf("the record changed again and again while it was claimed: %w", ctx.Err())
 }
 
-// round asks the server once. It is not done where the server has to be asked again.
+// lightRound asks the server once, without a script. Whatever it does not answer is left
+// to scripts.
+func (c *claimCall) lightRound(ctx context.Context) (_ idempotency.Claimed, done bool, err error) {
+	c.light = false
+	attempt := c.claim.Record(nil, processTime())
+	value, err := encodeValue(c.claim.Key, attempt, 0)
+	if err != nil {
+		return idempotency.Claimed{}, false, err
+	}
+	var sent *request
+	var repeated bool
+	err = try(ctx, func() (err error) {
+		var doubt bool
+		next := newRequest(ctx, "set", c.name, value, "nx", "get", "px", toMillis(c.claim.Life()))
+		next.claims, next.value, next.lease, next.life = true, value, c.claim.Lease, c.claim.Life()
+		sent, doubt, err = c.store.send(ctx, c.name, next, nil)
+		if doubt {
+			c.doubtful, repeated = attempt, true
+		}
+		return err
+	})
+	switch {
+	case isNil(err):
+		c.doubtful = attempt // the claim holds, whatever comes
+		return c.takenAt(attempt, value, sent.now)
+	case err != nil && c.store.leftToScripts(err):
+		return idempotency.Claimed{}, false, nil
+	case err != nil:
+		return idempotency.Claimed{}, false, readError(c.name, err)
+	}
+	stored, ok := sent.Val().(string)
+	if !ok {
+		return idempotency.Claimed{}, false, unexpectedReply(c.name, sent.Val())
+	}
+	f, err := decodeFound(c.claim.Key, c.name, []byte(stored), sent.now)
+	if err != nil {
+		return idempotency.Claimed{}, false, err
+	}
+	if repeated && f.record != nil && f.record.Token == c.claim.Token && f.sameRecord(value) {
+		return c.takenAt(attempt, []byte(stored), sent.now) // by the attempt before
+	}
+	return c.decide(ctx, f, false)
+}
+
+// leftToScripts reports whether a script may do what a SET may not: without room, or
+// without the replicas that the server wants, a script still reads. In a cluster, other
+// ways lead to the server that has the key.
+func (s *Store) leftToScripts(err error) bool {
+	return s.elsewhere(err) || hasCode(err, "OOM") || hasCode(err, "MISCONF") || hasCode(err, "NOREPLICAS")
+}
+
+// takenAt takes a claim that holds, with the times in its value. They were set by an
+// estimate of the server's clock. If the server's time says that this was wrong by more
+// than a part of the lease, a script writes them once more, by that clock itself: the
+// clock was set, or this process was suspended.
+func (c *claimCall) takenAt(attempt *idempotency.Record, value []byte, now int64) (_ idempotency.Claimed, done bool, err error) {
+	p, err := splitValue(value)
+	if err != nil {
+		return idempotency.Claimed{}, false, unreadable(c.name, "%w", err)
+	}
+	lease := toMillis(c.claim.Lease)
+	if wrong := p.lease - now - lease; wrong > lease/4 || wrong < -lease/4 {
+		c.own = true
+		return idempotency.Claimed{}, false, nil
+	}
+	attempt.LeaseUntil, attempt.Expires = fromMillis(p.lease), fromMillis(p.expiry)
+	return idempotency.Claimed{Verdict: idempotency.Proceed, Record: attempt, Now: fromMillis(now)}, true, nil
+}
+
+// round asks the server once, by the script. It is not done where the server has to be
+// asked again.
 func (c *claimCall) round(ctx context.Context) (_ idempotency.Claimed, done bool, err error) {
 	attempt := c.record()
 	answer, err := c.ask(ctx, attempt)
@@ -78,7 +165,7 @@ func (c *claimCall) round(ctx context.Context) (_ idempotency.Claimed, done bool
 		claimed, err := c.taken(attempt, answer)
 		return claimed, true, err
 	case replyAbsent:
-		c.previous = nil
+		c.previous, c.own = nil, false
 		return idempotency.Claimed{}, false, nil
 	case replyOverdue:
 		if c.overdue {
@@ -87,11 +174,16 @@ func (c *claimCall) round(ctx context.Context) (_ idempotency.Claimed, done bool
 		c.overdue = true // the refusal has told the server's time
 		return idempotency.Claimed{}, false, nil
 	case replyFound:
-		f, err := decodeFound(c.claim.Key, c.name, answer)
+		value, ok := answer.value(1)
+		if !ok {
+			return idempotency.Claimed{}, false, answer.unexpectedReply(c.name)
+		}
+		f, err := decodeFound(c.claim.Key, c.name, value, answer.now)
 		if err != nil {
 			return idempotency.Claimed{}, false, err
 		}
-		return c.decide(ctx, f)
+		c.own = false
+		return c.decide(ctx, f, true)
 	default:
 		return idempotency.Claimed{}, false, answer.unexpectedReply(c.name)
 	}
@@ -112,21 +204,20 @@ func (c *claimCall) ask(ctx context.Context, attempt *idempotency.Record) (answe
 	if c.claim.Waits {
 		channel = s.inbox.name
 	}
-	keys := []string{c.name}
-	stored := encodeRecord(c.claim.Key, attempt)
+	stored, revision := encodeRecord(c.claim.Key, attempt), newRevision()
 	keepResponse, notBefore := "", int64(0)
 	if attempt.Replaces != nil {
 		keepResponse, notBefore = "1", attempt.Replaces.Expires.UnixMilli()
 	}
-	until := &deadline{at: c.called.Add(s.patience)}
+	const deadlineArg = 4 + 5 // after the name, the hash, the number of keys and the key
+	arm := func(to *request) {
+		to.claims, to.until, to.deadlineArg = true, c.called.Add(s.patience), deadlineArg
+	}
 	err = try(ctx, func() (err error) {
-		if err := ctx.Err(); err != nil {
-			return err
-		}
-		answer, err = s.runScript(ctx, claimScript, keys, c.claim.Token, stored,
-			toMillis(c.claim.Lease), toMillis(c.claim.Life()), until, channel, c.replaces(), repeated,
-			keepResponse, notBefore)
-		if until.doubt {
+		var doubt bool
+		answer, _, doubt, err = s.runScript(ctx, claimScript, []string{c.name}, arm, c.claim.Token, stored, revision[:],
+			toMillis(c.claim.Lease), toMillis(c.claim.Life()), nil, channel, c.replaces(), repeated, keepResponse, notBefore)
+		if doubt {
 			c.doubtful = attempt
 		}
 		repeated = "1"
@@ -139,6 +230,8 @@ func (c *claimCall) ask(ctx context.Context, attempt *idempotency.Record) (answe
 // the claim's own token may have any revision: nobody but this call writes it.
 func (c *claimCall) replaces() string {
 	switch {
+	case c.own:
+		return c.claim.Token
 	case c.previous == nil:
 		return ""
 	case c.previous.record != nil && c.previous.record.State == idempotency.InFlight && c.previous.record.Token == c.claim.Token:
@@ -167,8 +260,9 @@ func (c *claimCall) taken(attempt *idempotency.Record, answer reply) (idempotenc
 	return claimed, nil
 }
 
-// decide applies the claim table to what was found.
-func (c *claimCall) decide(ctx context.Context, f *found) (_ idempotency.Claimed, done bool, err error) {
+// decide applies the claim table to what was found. registered says that who waits was
+// registered in the same step.
+func (c *claimCall) decide(ctx context.Context, f *found, registered bool) (_ idempotency.Claimed, done bool, err error) {
 	c.previous = nil
 	claimed := idempotency.Claimed{
 		Verdict: idempotency.Decide(f.record, c.claim, f.now),
@@ -180,6 +274,9 @@ func (c *claimCall) decide(ctx context.Context, f *found) (_ idempotency.Claimed
 		c.previous = f
 		return idempotency.Claimed{}, false, nil
 	case idempotency.WaitForRun:
+		if c.claim.Waits && !registered && f.record.State == idempotency.InFlight {
+			return idempotency.Claimed{}, false, nil // by the script
+		}
 		// The run may have ended before the inbox was open: we were not told then.
 		if c.claim.Waits && !c.listened {
 			c.listened = true
@@ -207,17 +304,20 @@ func (c *claimCall) decide(ctx context.Context, f *found) (_ idempotency.Claimed
 // kept returns the response of a complete record, nil if it is not there.
 func (c *claimCall) kept(ctx context.Context, f *found) (*idempotency.Response, error) {
 	key, token := c.claim.Key, f.record.Token
-	if f.response != nil {
+	if f.response != nil && !f.beside {
 		return decodeResponse(key, token, c.name, f.response)
 	}
 	name := c.store.names.response(key, token)
 	var stored []byte
 	err := try(ctx, func() (err error) {
-		stored, err = c.store.client.Get(ctx, name).Bytes()
+		get := goredis.NewStringCmd(ctx, "get", name)
+		if err = c.store.client.Process(ctx, get); err == nil {
+			stored, err = get.Bytes()
+		}
 		return err
 	})
 	switch {
-	case errors.Is(err, goredis.Nil):
+	case isNil(err):
 		return nil, nil
 	case err != nil:
 		return nil, wrongType(name, err)

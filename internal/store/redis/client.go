@@ -13,8 +13,8 @@ import (
 // client is what the store needs of go-redis: clients of one server, of a
 // sentinel's master and of a cluster all have it.
 type client interface {
-	goredis.Scripter
 	Pipeline() goredis.Pipeliner
+	Process(ctx context.Context, command goredis.Cmder) error
 	Get(ctx context.Context, key string) *goredis.StringCmd
 	Subscribe(ctx context.Context, channels ...string) *goredis.PubSub
 	Close() error
@@ -71,8 +71,9 @@ func clientOptions(o Options) *goredis.Options {
 		DialTimeout:  2 * part,
 		ReadTimeout:  2 * part,
 		WriteTimeout: 2 * part,
-		PoolTimeout:  part,
-		PoolSize:     poolSize,
+		// Nothing but its own time limits how long an operation waits for a connection.
+		PoolTimeout: o.Timeout,
+		PoolSize:    poolSize,
 		// Pipelines need no pool of their own: they are as short as the other commands.
 		PipelinePoolSize:         -1,
 		ConnMaxLifetime:          connectionLife,

@@ -17,34 +17,68 @@ func TestServerClockJumps(t *testing.T) {
 	client := goredis.NewClient(clientOptions(o))
 	watching := newContact(client, o.Logger)
 	s := closeAtEnd(t, newStore(client, o))
-	mustClaim(t, s, claimOf("warm", "warm"), idempotency.Proceed)
+	held := func(name string) idempotency.Claim {
+		c := claimOf(name, name)
+		c.Hold = true
+		return c
+	}
+	mustClaim(t, s, held("warm"), idempotency.Proceed)
+	sent := func(c idempotency.Claim) (sets, scripts int) {
+		before := calls(t, server)
+		claimed := mustClaim(t, s, c, idempotency.Proceed)
+		after := calls(t, server)
+		found, now, err := s.Lookup(ctx, c.Key)
+		if err != nil || !found.LeaseUntil.Equal(claimed.Record.LeaseUntil) {
+			t.Fatalf("the lease ends at %v, claimed until %v; %v", found.LeaseUntil, claimed.Record.LeaseUntil, err)
+		}
+		if left := found.LeaseUntil.Sub(now); left < c.Lease*3/4 || left > c.Lease*5/4 {
+			t.Errorf("a lease of %v lasts %v from now on", c.Lease, left)
+		}
+		if claimed.Previous != nil || claimed.Record.Attempt != 1 {
+			t.Errorf("claimed as attempt %d over %+v", claimed.Record.Attempt, claimed.Previous)
+		}
+		// A SET is counted also where a script makes it.
+		scripts = after["evalsha"] - before["evalsha"]
+		return after["set"] - before["set"], scripts
+	}
 	for name, jump := range map[string]time.Duration{"ahead": time.Hour, "behind": -time.Hour} {
 		// When our estimate jumps one way, the server's clock seems to jump the other way.
-		watching.current.Load().clock.ahead.Add(-jump.Milliseconds())
-		before := calls(t, server)["evalsha"]
-		mustClaim(t, s, claimOf(name, name), idempotency.Proceed)
+		estimate := &watching.current.Load().clock.ahead
+		estimate.Add(-jump.Milliseconds())
 		want := 1
 		if jump > 0 {
 			want = 2 // refused as overdue, then with the time learnt from that
 		}
-		if n := calls(t, server)["evalsha"] - before; n != want {
-			t.Errorf("%s: %d claims sent, want %d", name, n, want)
+		if _, scripts := sent(held(name + ", held")); scripts != want {
+			t.Errorf("%s: %d claims sent, want %d", name, scripts, want)
 		}
-		mustClaim(t, s, claimOf(name+" again", name), idempotency.Proceed)
-		if n := calls(t, server)["evalsha"] - before; n != want+1 {
+		if _, scripts := sent(held(name + ", held again")); scripts != 1 {
 			t.Errorf("%s: the next claim was not sent once", name)
+		}
+		// A plain SET has wrong times then, and is written once more by the script.
+		estimate.Add(-jump.Milliseconds())
+		if sets, scripts := sent(claimOf(name, name)); sets != 2 || scripts != 1 {
+			t.Errorf("%s: %d SET, %d of them by a script; want one and another one by the script", name, sets, scripts)
+		}
+		if sets, scripts := sent(claimOf(name+" again", name)); sets != 1 || scripts != 0 {
+			t.Errorf("%s: the next claim took %d SET and %d scripts, want one SET", name, sets, scripts)
 		}
 	}
 }
 
-// TestOverdueClaim has no patience at all: the server refuses every claim.
+// TestOverdueClaim has no patience at all: the server refuses every claim that has a
+// deadline.
 func TestOverdueClaim(t *testing.T) {
 	server := redistest.Start(t)
 	s := closeAtEnd(t, openAt(t, server.Addr))
 	s.patience = -time.Minute
-	claimed, err := s.Claim(ctx, claimOf("a", "token"))
-	if err == nil || claimed.Record != nil {
-		t.Fatalf("an overdue claim: %+v, %v; want an error, and nothing in doubt", claimed, err)
+	held, counted, forced := claimOf("held", "token"), claimOf("counted", "token"), claimOf("forced", "token")
+	held.Hold, counted.MaxAttempts, forced.Force = true, 1, true
+	for _, c := range []idempotency.Claim{held, counted, forced} {
+		claimed, err := s.Claim(ctx, c)
+		if err == nil || claimed.Record != nil {
+			t.Fatalf("an overdue claim: %+v, %v; want an error, and nothing in doubt", claimed, err)
+		}
+		mustBeAbsent(t, s, c.Key)
 	}
-	mustBeAbsent(t, s, keyOf("a"))
 }

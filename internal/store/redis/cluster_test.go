@@ -189,7 +189,9 @@ func testClusterClocks(t *testing.T, cluster *redistest.Cluster, o Options) {
 	claim := func(master int) (sent int) {
 		before := calls(t, cluster.Masters[master])["evalsha"]
 		name := namesOn(master, 3, fmt.Sprint("clock ", time.Now().UnixNano()))()
-		mustClaim(t, s, claimOf(name, name), idempotency.Proceed)
+		c := claimOf(name, name)
+		c.Hold = true // so that it has a deadline
+		mustClaim(t, s, c, idempotency.Proceed)
 		return calls(t, cluster.Masters[master])["evalsha"] - before
 	}
 	for master := range cluster.Masters {

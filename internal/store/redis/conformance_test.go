@@ -29,7 +29,14 @@ func TestMain(m *testing.M) {
 // damage overwrites what is stored of a record.
 func damage(t *testing.T, store idempotency.Store, key idempotency.Key) {
 	s := store.(*Store)
-	if err := s.client.(goredis.Cmdable).HSet(t.Context(), s.names.record(key), "r", "damaged").Err(); err != nil {
+	client, name := s.client.(goredis.Cmdable), s.names.record(key)
+	value, err := client.Get(t.Context(), name).Result()
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := readWritable(t, value)
+	p.record = "damaged"
+	if err := client.Set(t.Context(), name, p.String(), goredis.KeepTTL).Err(); err != nil {
 		t.Fatal(err)
 	}
 }

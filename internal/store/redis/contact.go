@@ -2,8 +2,8 @@ package redis
 
 import (
 	"context"
+	"io"
 	"net"
-	"strconv"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -79,126 +79,121 @@ func (c *contact) connected(address string) {
 	c.current.Store(s)
 }
 
-// deadline is the time after which a server refuses a command, an argument of
-// claim.lua and free.lua. The contact sets it by the clock of the server to which the
-// command is sent.
-type deadline struct {
-	// at is the deadline by the clock of this process; server is the same by the
-	// server's clock, in ms.
-	at     time.Time
-	server int64
-	// doubt says that a server may have executed the command, or may still do so,
-	// in any of the attempts.
-	doubt bool
-}
-
-// MarshalBinary implements [encoding.BinaryMarshaler], for go-redis.
-func (d *deadline) MarshalBinary() ([]byte, error) {
-	return strconv.AppendInt(nil, d.server, 10), nil
-}
-
-// deadlineOf returns the deadline of a command, nil if it has none.
-func deadlineOf(command goredis.Cmder) *deadline {
-	if !runsScript(command) {
-		return nil
-	}
-	for _, arg := range command.Args() {
-		if d, ok := arg.(*deadline); ok {
-			return d
-		}
-	}
-	return nil
-}
-
-func runsScript(command goredis.Cmder) bool {
-	name := command.Name()
-	return name == "evalsha" || name == "eval"
-}
-
 // ProcessHook implements [goredis.Hook].
 func (c *contact) ProcessHook(next goredis.ProcessHook) goredis.ProcessHook {
-	return func(ctx context.Context, command goredis.Cmder) error {
-		if err := c.before(ctx, command); err != nil {
-			command.SetErr(err)
+	return func(ctx context.Context, cmd goredis.Cmder) error {
+		ours, ok := cmd.(*request)
+		if !ok {
+			return next(ctx, cmd)
+		}
+		s, err := c.meet(ctx, ours.claims)
+		if err == nil && ours.claims && s.replica.Load() {
+			err = errReplica
+		}
+		if err != nil {
+			cmd.SetErr(err)
 			return err
 		}
-		err := next(ctx, command)
-		c.after(ctx, command, err)
+		ours.aim(s)
+		err = next(ctx, cmd)
+		c.after(ours, err)
+		if answer, ok := scriptReply(ours.Val()); ok && err == nil && answer.now != 0 {
+			c.current.Load().clock.learn(answer.now)
+		}
 		return err
 	}
 }
 
 // ProcessPipelineHook implements [goredis.Hook].
 func (c *contact) ProcessPipelineHook(next goredis.ProcessPipelineHook) goredis.ProcessPipelineHook {
-	return func(ctx context.Context, commands []goredis.Cmder) error {
-		for _, command := range commands {
-			if err := c.before(ctx, command); err != nil {
-				for _, command := range commands {
-					command.SetErr(err)
-				}
-				return err
+	return func(ctx context.Context, cmds []goredis.Cmder) error {
+		ours, claims := false, false
+		for _, cmd := range cmds {
+			if cmd, ok := cmd.(*request); ok {
+				ours, claims = true, claims || cmd.claims
 			}
 		}
-		err := next(ctx, commands)
-		for _, command := range commands {
-			c.after(ctx, command, command.Err())
+		if !ours {
+			return next(ctx, cmds)
 		}
+		s, err := c.meet(ctx, claims)
+		if err != nil {
+			for _, cmd := range cmds {
+				cmd.SetErr(err)
+			}
+			return err
+		}
+		if claims && s.replica.Load() {
+			cmds = withoutClaims(cmds)
+		}
+		for _, cmd := range cmds {
+			if cmd, ok := cmd.(*request); ok {
+				cmd.aim(s)
+			}
+		}
+		err = next(ctx, cmds)
+		c.afterAll(cmds, err)
 		return err
 	}
 }
 
-// before sets the deadline of a command that has one.
-func (c *contact) before(ctx context.Context, command goredis.Cmder) error {
-	if !runsScript(command) {
-		return nil
-	}
-	d := deadlineOf(command)
-	if s := c.current.Load(); s == nil || !s.greeted.Load() || d != nil && s.replica.Load() {
-		if err := c.greet(ctx); err != nil {
-			return err
+// withoutClaims returns the commands that a replica may execute. The others fail.
+func withoutClaims(cmds []goredis.Cmder) []goredis.Cmder {
+	var others []goredis.Cmder
+	for _, cmd := range cmds {
+		if ours, ok := cmd.(*request); ok && ours.claims {
+			cmd.SetErr(errReplica)
+		} else {
+			others = append(others, cmd)
 		}
 	}
-	if d == nil {
-		return nil
-	}
+	return others
+}
+
+// meet returns the server that commands are about to go to. It greets one that it does
+// not know, and before a claim also one that was a replica.
+func (c *contact) meet(ctx context.Context, claims bool) (*server, error) {
 	s := c.current.Load()
-	if s.replica.Load() {
-		return errReplica
+	if s != nil && s.greeted.Load() && !(claims && s.replica.Load()) {
+		return s, nil
 	}
-	d.server = s.clock.at(d.at)
-	return nil
+	if err := c.greet(ctx); err != nil {
+		return nil, err
+	}
+	return c.current.Load(), nil
 }
 
-// after takes from an attempt what it tells: whether the command is in doubt, the
-// server's time, and which server executed it.
-func (c *contact) after(ctx context.Context, command goredis.Cmder, err error) {
-	if d := deadlineOf(command); d != nil && mayBeExecuted(err) {
-		d.doubt = true
-	}
-	script, ok := command.(*goredis.Cmd)
-	if !ok || err != nil || !runsScript(command) {
-		return
-	}
-	if _, now, ok := scriptReply(script.Val()); ok {
-		c.current.Load().clock.learn(now)
-		if e, ok := ctx.Value(executorKey{}).(*executor); ok {
-			*e = executor{client: c.client, address: c.current.Load().address}
+// afterAll takes from a flush what it tells, and the error with which it ended.
+func (c *contact) afterAll(cmds []goredis.Cmder, failed error) {
+	var now int64
+	for _, cmd := range cmds {
+		switch cmd := cmd.(type) {
+		case *goredis.TimeCmd:
+			if cmd.Err() == nil {
+				now = cmd.Val().UnixMilli()
+				c.current.Load().clock.learn(now)
+			}
+		case *request:
+			if cmd.Err() == nil && cmd.Val() == nil {
+				// None of our commands has such a reply: it was not sent. go-redis tells the
+				// commands of a pipeline nothing of a connection that the server refuses.
+				if cmd.SetErr(failed); failed == nil {
+					cmd.SetErr(io.ErrUnexpectedEOF)
+				}
+			}
+			cmd.now = now
+			c.after(cmd, cmd.Err())
 		}
 	}
 }
 
-// executor is a server that has executed a script, and the client that is connected to
-// it. After a failover the same client has another server.
-type executor struct {
-	client  *goredis.Client
-	address string
-}
-
-type executorKey struct{}
-
-// withExecutor returns a context for one operation that wants to know what has executed
-// its script.
-func withExecutor(ctx context.Context) (context.Context, *executor) {
-	e := new(executor)
-	return context.WithValue(ctx, executorKey{}, e), e
+// after takes from an attempt what it tells: whether the command is in doubt, and which
+// server executed it.
+func (c *contact) after(cmd *request, err error) {
+	if mayBeExecuted(err) {
+		cmd.doubt = true
+	}
+	if err == nil {
+		cmd.by = executor{client: c.client, address: c.current.Load().address}
+	}
 }

@@ -7,7 +7,6 @@ import (
 	"net"
 	"sync/atomic"
 	"testing"
-	"time"
 
 	goredis "github.com/redis/go-redis/v9"
 	"go.uber.org/zap"
@@ -35,18 +34,17 @@ func TestDoubtOutlivesLaterAttempts(t *testing.T) {
 		c := &contact{servers: make(map[string]*server), log: zap.NewNop()}
 		c.connected("a:1")
 		c.current.Load().greeted.Store(true)
-		claim := &deadline{at: time.Now()}
-		command := goredis.NewCmd(ctx, "evalsha", "sha", 1, "key", claim)
+		claim := newScript(ctx, claimScript, false, []string{"key"}, "token")
 		for i, err := range test.attempts {
-			_ = c.ProcessHook(func(context.Context, goredis.Cmder) error { return err })(ctx, command)
+			_ = c.ProcessHook(func(context.Context, goredis.Cmder) error { return err })(ctx, claim)
 			if i > 0 {
 				continue
 			}
 			// After an ASK redirect, go-redis sends it in a pipeline.
 			_ = c.ProcessPipelineHook(func(context.Context, []goredis.Cmder) error {
-				command.SetErr(err)
+				claim.SetErr(err)
 				return err
-			})(ctx, []goredis.Cmder{goredis.NewCmd(ctx, "asking"), command})
+			})(ctx, []goredis.Cmder{goredis.NewCmd(ctx, "asking"), claim})
 		}
 		if claim.doubt != test.doubt {
 			t.Errorf("after %v: in doubt %v, want %v", test.attempts, claim.doubt, test.doubt)

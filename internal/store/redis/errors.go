@@ -17,9 +17,8 @@ import (
 func access(prefix string) string { return "~" + prefix + "* &" + prefix + "* " + commands }
 
 // commands are the rules of access without names.
-const commands = "+evalsha +eval +hmget +hset +hget +hincrby +hdel +exists +del " +
-	"+set +get +rename +pexpire +pexpireat +type +time +info +scan +publish +subscribe +ping +hello +select " +
-	"+wait +asking +cluster|slots"
+const commands = "+evalsha +eval +set +get +getrange +setrange +exists +del +rename +pexpire +pexpireat " +
+	"+type +time +info +scan +publish +subscribe +ping +hello +select +wait +asking +cluster|slots"
 
 // sentinelAccess are the rules that a user of sentinels with access control needs.
 const sentinelAccess = "&+switch-master &+replica-reconf-done " +
@@ -108,9 +107,12 @@ func connectionFailed(err error) bool {
 // or later.
 func mayBeExecuted(err error) bool {
 	var dial *dialError
+	var unsent *unsentError
 	var unreadable *idempotency.UnreadableError
 	switch {
 	case err == nil, answered(err), errors.As(err, &unreadable), errors.As(err, &dial), errors.Is(err, errReplica):
+		return false
+	case errors.As(err, &unsent):
 		return false
 	case errors.Is(err, goredis.ErrPoolTimeout), errors.Is(err, goredis.ErrPoolExhausted), errors.Is(err, goredis.ErrClosed):
 		return false
@@ -127,6 +129,10 @@ func answered(err error) bool {
 	return errors.As(err, &answer) && !errors.As(err, &dial)
 }
 
+// isNil reports whether the server answered that there is nothing. A sentinel that knows
+// no master says the same while a connection is made.
+func isNil(err error) bool { return answered(err) && errors.Is(err, goredis.Nil) }
+
 // unreadable names the Redis key that does not hold what we write.
 func unreadable(key, format string, values ...any) error {
 	return &idempotency.UnreadableError{Where: "redis key " + key, Err: fmt.Errorf(format, values...)}
@@ -134,5 +140,3 @@ func unreadable(key, format string, values ...any) error {
 
 // errReplica keeps a claim from a replica. One that takes writes would lose it.
 var errReplica = errors.New("it says that it is a replica")
-
-var errNotOurs = errors.New("it has none or only some of the fields that caddy-dedup writes")

@@ -38,24 +38,30 @@ func mustBeAbsent(t *testing.T, s *Store, key idempotency.Key) {
 func TestHungServer(t *testing.T) {
 	for _, test := range []struct {
 		name     string
+		hold     bool
 		patience time.Duration
 		executed bool
 	}{
-		{"within its patience the claim is executed late", time.Hour, true},
-		{"past its patience the claim is refused", 50 * time.Millisecond, false},
+		{"within its patience a claim under hold is executed late", true, time.Hour, true},
+		{"past its patience a claim under hold is refused", true, 50 * time.Millisecond, false},
+		{"any other claim is executed late", false, 50 * time.Millisecond, true},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			server := redistest.Start(t)
 			s := closeAtEnd(t, openWith(t, Options{Addresses: []string{server.Addr}}))
 			s.patience = test.patience
 			eventually(t, "a first claim", func() bool {
-				_, err := s.Claim(ctx, claimOf("warm", "warm"))
+				warm := claimOf("warm", "warm")
+				warm.Hold = test.hold
+				_, err := s.Claim(ctx, warm)
 				return err == nil
 			})
-			before := calls(t, server)["evalsha"]
+			c := claimOf("a", "ghost")
+			c.Hold = test.hold
+			by := map[bool]string{true: "evalsha", false: "set"}[test.hold]
+			before := calls(t, server)
 
 			server.Pause()
-			c := claimOf("a", "ghost")
 			claimed, err := s.Claim(ctx, c)
 			if err == nil || claimed.Verdict != 0 {
 				t.Fatalf("a claim of a hung server: %v, %v; want an error", claimed.Verdict, err)
@@ -64,7 +70,10 @@ func TestHungServer(t *testing.T) {
 				t.Fatalf("the claim may be executed, but its record is %+v", claimed.Record)
 			}
 			server.Resume()
-			eventually(t, "the server executes the claim", func() bool { return calls(t, server)["evalsha"] > before })
+			eventually(t, "the server executes the claim", func() bool {
+				now := calls(t, server)
+				return now[by] > before[by]
+			})
 
 			var found *idempotency.Record
 			eventually(t, "the server answers", func() bool {
@@ -228,12 +237,12 @@ func TestLostReply(t *testing.T) {
 
 	a := claimOf("a", "first")
 	var claimed idempotency.Claimed
-	before := calls(t, server)["evalsha"]
+	before := calls(t, server)["set"]
 	losing(1, "claim", func() { claimed = mustClaim(t, s, a, idempotency.Proceed) })
 	if claimed.Record.Attempt != 1 || claimed.Previous != nil {
 		t.Errorf("claimed as attempt %d over %+v", claimed.Record.Attempt, claimed.Previous)
 	}
-	if sent := calls(t, server)["evalsha"] - before; sent != 2 {
+	if sent := calls(t, server)["set"] - before; sent != 2 {
 		t.Errorf("the server executed %d claims, want both", sent)
 	}
 	losing(1, "renew", func() {
@@ -249,7 +258,7 @@ func TestLostReply(t *testing.T) {
 
 	// Over a released record a claim takes two rounds; the reply to the second is lost.
 	c := s.newClaimCall(claimOf("a", "second"))
-	if _, done, err := c.round(ctx); done || err != nil {
+	if _, done, err := c.lightRound(ctx); done || err != nil {
 		t.Fatalf("the first round: %v, %v", done, err)
 	}
 	losing(1, "takeover", func() {

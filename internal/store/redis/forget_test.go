@@ -51,7 +51,9 @@ func TestForgetUnreadableThatBecomesALiveRun(t *testing.T) {
 			}
 			running = mustClaim(t, other, c, idempotency.Proceed).Record
 		}})
-		command(t, server, "HSET", named.record(c.Key), "r", "not a record", "t", "x", "l", "99999999999999", "v", "1", "x", "99999999999999")
+		command(t, server, "SET", named.record(c.Key), writable{
+			form: valueForm, state: "f", revision: "0123456789", lease: "9999999999999", expiry: "9999999999999", token: "x", record: "not a record",
+		}.String())
 		if err := s.Forget(ctx, c.Key); !errors.Is(err, idempotency.ErrInFlight) {
 			t.Errorf("forget, with a run from round %d on: %v, want ErrInFlight", at, err)
 		}
@@ -69,14 +71,14 @@ func TestForgetUnreadableThatBecomesALiveRun(t *testing.T) {
 func TestForgetUnreadableWithALease(t *testing.T) {
 	server := redistest.Start(t)
 	s := closeAtEnd(t, openAt(t, server.Addr))
-	for what, damage := range map[string][]any{
-		"a damaged record":    {"HSET", "r", "x"},
-		"no record":           {"HDEL", "r"},
-		"no token":            {"HDEL", "t"},
-		"no revision":         {"HDEL", "v"},
-		"no expiry":           {"HDEL", "x"},
-		"a lease of no time":  {"HSET", "l", "99999999999999.5"},
-		"another run's token": {"HSET", "t", "another"},
+	for what, damage := range map[string]func(*writable){
+		"a damaged record":    func(p *writable) { p.record = "x" },
+		"no record":           func(p *writable) { p.record = "" },
+		"no token":            func(p *writable) { p.token = "" },
+		"no expiry":           func(p *writable) { p.expiry = "0000000000000" },
+		"a lease of no time":  func(p *writable) { p.lease = "9999999999.e9" },
+		"a lease cut short":   func(p *writable) { p.lease = "99999999999.5" },
+		"another run's token": func(p *writable) { p.token = "another" },
 	} {
 		c := claimOf(what, "token")
 		first := mustClaim(t, s, c, idempotency.Proceed)
@@ -86,7 +88,7 @@ func TestForgetUnreadableWithALease(t *testing.T) {
 		if err := s.Forget(ctx, c.Key); !errors.Is(err, idempotency.ErrInFlight) {
 			t.Fatalf("%s: forget before the damage: %v", what, err)
 		}
-		command(t, server, append([]any{damage[0], name}, damage[1:]...)...)
+		rewrite(t, server, c.Key, damage)
 		_, _, err := s.Lookup(ctx, c.Key)
 		mustBeUnreadable(t, what, err, name)
 		if err := s.Forget(ctx, c.Key); err != nil {

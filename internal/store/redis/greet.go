@@ -16,11 +16,14 @@ func (c *contact) greet(ctx context.Context) error {
 		now := pipeline.Time(ctx)
 		memory := pipeline.Info(ctx, "memory")
 		replication := pipeline.Info(ctx, "replication")
-		if _, err := pipeline.Exec(ctx); err != nil && !answered(err) {
+		_, err := pipeline.Exec(ctx)
+		switch {
+		case err != nil && !answered(err):
 			return err
-		}
-		if now.Err() != nil {
+		case now.Err() != nil:
 			return now.Err()
+		case now.Val().IsZero(): // see afterAll
+			return err
 		}
 		s := c.current.Load()
 		s.clock.learn(now.Val().UnixMilli())

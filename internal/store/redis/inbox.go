@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	goredis "github.com/redis/go-redis/v9"
@@ -39,7 +40,10 @@ const (
 //   - Its two goroutines end some time after Close. Ours has ended when close
 //     returns.
 type inbox struct {
-	name    string
+	name string
+	// copies is the channel that all stores share, for what nobody may have a copy of
+	// any more.
+	copies  string
 	client  client
 	timeout time.Duration
 	log     *zap.Logger
@@ -51,6 +55,7 @@ type inbox struct {
 	cancel     context.CancelFunc
 	background sync.WaitGroup
 
+	used    atomic.Bool
 	mu      sync.Mutex
 	opened  bool
 	closed  bool
@@ -63,12 +68,21 @@ func newInbox(c client, n names, timeout time.Duration, log *zap.Logger) *inbox 
 	ctx, cancel := context.WithCancel(context.Background())
 	return &inbox{
 		name:    n.inbox(rand.Text()),
+		copies:  n.copies(),
 		client:  c,
 		timeout: timeout,
 		log:     log,
 		tried:   make(chan struct{}),
 		ctx:     ctx,
 		cancel:  cancel,
+	}
+}
+
+// use begins to listen when the store is first used, if there is anybody to tell.
+func (i *inbox) use() {
+	if !i.used.Load() && i.subscribers.Any() {
+		i.used.Store(true)
+		i.open()
 	}
 }
 
@@ -208,7 +222,7 @@ func (i *inbox) connect() (*goredis.PubSub, error) {
 	}
 	ctx, cancel := context.WithTimeout(i.ctx, i.timeout)
 	defer cancel()
-	if err := subscription.Subscribe(ctx, i.name); err != nil {
+	if err := subscription.Subscribe(ctx, i.name, i.copies); err != nil {
 		_ = subscription.Close()
 		return nil, err
 	}

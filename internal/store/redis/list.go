@@ -124,9 +124,9 @@ func (s *Store) readAll(ctx context.Context, keys []string) ([]idempotency.Liste
 	if len(keys) == 0 {
 		return nil, nil
 	}
-	commands, err := s.lookUpAll(ctx, keys, lookupScript.EvalSha)
-	if slices.ContainsFunc(commands, func(c *goredis.Cmd) bool { return hasCode(c.Err(), "NOSCRIPT") }) {
-		commands, err = s.lookUpAll(ctx, keys, lookupScript.Eval)
+	commands, err := s.lookUpAll(ctx, keys, false)
+	if slices.ContainsFunc(commands, func(c *request) bool { return hasCode(c.Err(), "NOSCRIPT") }) {
+		commands, err = s.lookUpAll(ctx, keys, true)
 	}
 	if err != nil {
 		return nil, err
@@ -146,13 +146,14 @@ func (s *Store) readAll(ctx context.Context, keys []string) ([]idempotency.Liste
 
 // lookUpAll runs the script on all keys in one round trip, by its hash or by its
 // text. Where the server answered with errors, each command has its own.
-func (s *Store) lookUpAll(ctx context.Context, keys []string,
-	run func(context.Context, goredis.Scripter, []string, ...any) *goredis.Cmd) (commands []*goredis.Cmd, err error) {
+func (s *Store) lookUpAll(ctx context.Context, keys []string, byText bool) (commands []*request, err error) {
 	err = try(ctx, func() error {
 		pipeline := s.client.Pipeline()
 		commands = commands[:0]
 		for _, hex := range keys {
-			commands = append(commands, run(ctx, pipeline, []string{s.names.recordOf(hex)}))
+			look := newScript(ctx, lookupScript, byText, []string{s.names.recordOf(hex)})
+			_ = pipeline.Process(ctx, look) // it is only queued here
+			commands = append(commands, look)
 		}
 		_, err := pipeline.Exec(ctx)
 		if answered(err) {
@@ -164,12 +165,12 @@ func (s *Store) lookUpAll(ctx context.Context, keys []string,
 }
 
 // readListed reads what was found under the name of one key's record.
-func readListed(hex, name string, command *goredis.Cmd) (_ idempotency.Listed, there bool, err error) {
+func readListed(hex, name string, command *request) (_ idempotency.Listed, there bool, err error) {
 	key, err := idempotency.ParseKey(hex)
 	if err != nil {
 		return idempotency.Listed{}, false, err
 	}
-	answer, err := readReply(name, command)
+	answer, err := readReply(name, command.Cmd)
 	listed := idempotency.Listed{Key: key}
 	var f *found
 	if err == nil {
@@ -181,7 +182,7 @@ func readListed(hex, name string, command *goredis.Cmd) (_ idempotency.Listed, t
 		listed.Unreadable = err
 	case err != nil:
 		return idempotency.Listed{}, false, err
-	case f == nil || f.record == nil: // it expired, or a forced run lapsed over one that did
+	case f == nil || f.record == nil || f.withdrawn: // it expired, or a forced run lapsed over one that did, or nobody has claimed it
 		return idempotency.Listed{}, false, nil
 	default:
 		listed.Record, listed.Now = f.record, f.now

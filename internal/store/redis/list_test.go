@@ -13,7 +13,7 @@ import (
 	"github.com/caddy-dedup/caddy-dedup/internal/redistest"
 )
 
-// TestLapsedForcedRunOverAnExpiredRecord has a hash in Redis under a key that has no
+// TestLapsedForcedRunOverAnExpiredRecord has a value in Redis under a key that has no
 // record: a forced run lapsed, and what it was to replace has expired.
 func TestLapsedForcedRunOverAnExpiredRecord(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -30,7 +30,7 @@ func TestLapsedForcedRunOverAnExpiredRecord(t *testing.T) {
 		mustClaim(t, s, forced, idempotency.Proceed)
 		time.Sleep(2 * time.Minute)
 		if !server.Exists(named.record(c.Key)) {
-			t.Fatal("the hash has expired with the record that was to be replaced")
+			t.Fatal("the value has expired with the record that was to be replaced")
 		}
 		mustBeAbsent(t, s, c.Key)
 		if page, _, err := s.List(ctx, "", 10); err != nil || len(page) != 0 {
@@ -52,7 +52,7 @@ func TestFindAsksInSteps(t *testing.T) {
 	command(t, server, "EVAL", `
 		for i = 1, tonumber(ARGV[1]) do
 			local half = redis.sha1hex(i)
-			redis.call('HSET', 'dedup:{' .. half .. string.sub(half, 1, 24) .. '}', 'r', '1')
+			redis.call('SET', 'dedup:{' .. half .. string.sub(half, 1, 24) .. '}', '1')
 		end
 		return 1`, 0, others)
 	c := claimOf("wanted", "token")

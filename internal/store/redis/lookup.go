@@ -23,13 +23,16 @@ func (s *Store) lookUp(ctx context.Context, key idempotency.Key) (*found, error)
 	name := s.names.record(key)
 	var answer reply
 	err := try(ctx, func() (err error) {
-		answer, err = s.runScript(ctx, lookupScript, []string{name})
+		answer, _, _, err = s.runScript(ctx, lookupScript, []string{name}, nil)
 		return err
 	})
 	if err != nil {
 		return nil, s.fail("look up", err)
 	}
 	f, err := lookedUp(key, name, answer)
+	if f != nil && f.withdrawn {
+		f = nil // nobody has claimed the key
+	}
 	if f == nil && err == nil {
 		f = &found{now: fromMillis(answer.now)}
 	}
@@ -42,8 +45,9 @@ func lookedUp(key idempotency.Key, name string, answer reply) (*found, error) {
 	case replyAbsent:
 		return nil, nil
 	case replyFound:
-		return decodeFound(key, name, answer)
-	default:
-		return nil, answer.unexpectedReply(name)
+		if value, ok := answer.value(1); ok {
+			return decodeFound(key, name, value, answer.now)
+		}
 	}
+	return nil, answer.unexpectedReply(name)
 }

@@ -24,7 +24,7 @@ const maxPrefix = 100
 // that belongs to it lie in one slot.
 type names struct{ prefix string }
 
-// record names the hash of a key's record.
+// record names the value of a key.
 func (n names) record(key idempotency.Key) string { return n.recordOf(key.String()) }
 
 // recordOf is record for a key in hex.
@@ -47,6 +47,10 @@ func (n names) mark(key idempotency.Key, token string) string {
 
 // inbox names the channel of one process.
 func (n names) inbox(id string) string { return n.prefix + "inbox:" + id }
+
+// copies names the channel on which all stores hear of the keys whose responses are kept
+// no more, or replaced.
+func (n names) copies() string { return n.prefix + "copies" }
 
 // records is a pattern of SCAN for all records, and for none of the responses.
 func (n names) records() string { return n.prefix + "{*}" }

@@ -15,7 +15,7 @@ import (
 func (s *Store) Free(ctx context.Context, key idempotency.Key, token string) (*idempotency.Record, error) {
 	ctx, cancel := s.withTimeout(ctx)
 	defer cancel()
-	until := &deadline{at: time.Now().Add(s.patience)}
+	until := time.Now().Add(s.patience)
 	for ctx.Err() == nil {
 		looked, err := s.lookUp(ctx, key)
 		if err != nil {
@@ -46,12 +46,15 @@ func (s *Store) Free(ctx context.Context, key idempotency.Key, token string) (*i
 
 // replaceFreed writes the freed record over the one that was looked up.
 func (s *Store) replaceFreed(ctx context.Context, key idempotency.Key, looked *found, freed *idempotency.Record,
-	until *deadline) (answer reply, err error) {
-	keys, stored, repeated := []string{s.names.record(key)}, encodeRecord(key, freed), ""
+	until time.Time) (answer reply, err error) {
+	keys, stored, revision, repeated := []string{s.names.record(key)}, encodeRecord(key, freed), newRevision(), ""
+	const deadlineArg = 4 + 5 // as in [claimCall.ask]
+	arm := func(to *request) { to.until, to.deadlineArg = until, deadlineArg }
 	err = try(ctx, func() (err error) {
-		answer, err = s.runScript(ctx, freeScript, keys, looked.revision, stored, freed.Token,
-			freed.Expires.UnixMilli(), until, repeated)
-		if mayBeExecuted(err) {
+		var doubt bool
+		answer, _, doubt, err = s.runScript(ctx, freeScript, keys, arm, looked.revision, stored, freed.Token, revision[:],
+			freed.Expires.UnixMilli(), nil, repeated, s.names.copies())
+		if doubt {
 			repeated = "1"
 		}
 		return err
@@ -99,8 +102,9 @@ func (c *forgetCall) ask(ctx context.Context) (answer reply, err error) {
 		keys = append(keys, c.store.names.response(c.key, token))
 	}
 	err = try(ctx, func() (err error) {
-		answer, err = c.store.runScript(ctx, forgetScript, keys, c.tokens, c.unreadable)
-		if mayBeExecuted(err) {
+		var doubt bool
+		answer, _, doubt, err = c.store.runScript(ctx, forgetScript, keys, nil, c.tokens, c.unreadable, c.store.names.copies())
+		if doubt {
 			c.lostReply = true
 		}
 		return err
@@ -117,24 +121,27 @@ func (c *forgetCall) understand(answer reply) (done bool, err error) {
 		return true, nil
 	case answer.word == replyAbsent:
 		return true, idempotency.ErrGone
-	case answer.word == replyInFlight && len(answer.rest) == 5:
-		if _, err := decodeFound(c.key, c.name, answer); err == nil {
+	case answer.word == replyInFlight && len(answer.rest) == 2:
+		value, _ := answer.value(2)
+		revision, ok := answer.rest[1].(string)
+		if !ok {
+			return true, answer.unexpectedReply(c.name)
+		}
+		if _, err := decodeFound(c.key, c.name, value, answer.now); err == nil {
 			return true, idempotency.ErrInFlight
 		}
-		token, _ := answer.rest[1].(string) // nil where the record has none
-		revision, _ := answer.rest[3].(string)
-		c.unreadable = token + ":" + revision
+		c.unreadable = revision
 		return false, nil
 	case answer.word == replyChanged && c.lostReply && c.tokens != "":
 		// It may have removed the record already: what stands there now may be another.
 		return true, c.store.fail("forget", errors.New("the reply was lost, and the record has changed since; look at it again"))
-	case answer.word == replyChanged && len(answer.rest) == 6:
-		tokens, ok := answer.rest[5].(string)
+	case answer.word == replyChanged && len(answer.rest) == 2:
+		value, _ := answer.value(2)
+		tokens, ok := answer.rest[1].(string)
 		if !ok {
 			return true, answer.unexpectedReply(c.name)
 		}
-		answer.rest = answer.rest[:5]
-		if f, err := decodeFound(c.key, c.name, answer); err == nil && f.record == nil {
+		if f, err := decodeFound(c.key, c.name, value, answer.now); err == nil && (f.record == nil || f.withdrawn) {
 			return true, idempotency.ErrGone // what is there counts no longer, and expires by itself
 		}
 		c.tokens = tokens

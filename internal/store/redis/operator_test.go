@@ -23,25 +23,25 @@ type meddler struct {
 
 func (*meddler) DialHook(next goredis.DialHook) goredis.DialHook { return next }
 
-func (m *meddler) ProcessHook(next goredis.ProcessHook) goredis.ProcessHook {
-	return func(ctx context.Context, command goredis.Cmder) error {
-		if command.Name() == "evalsha" && command.Args()[1] == m.script {
-			m.sent++
-			if do := m.before[m.sent]; do != nil {
-				do()
+func (*meddler) ProcessHook(next goredis.ProcessHook) goredis.ProcessHook { return next }
+
+func (m *meddler) ProcessPipelineHook(next goredis.ProcessPipelineHook) goredis.ProcessPipelineHook {
+	return func(ctx context.Context, commands []goredis.Cmder) error {
+		for _, command := range commands {
+			if command.Name() == "evalsha" && command.Args()[1] == m.script {
+				m.sent++
+				if do := m.before[m.sent]; do != nil {
+					do()
+				}
 			}
 		}
-		return next(ctx, command)
+		return next(ctx, commands)
 	}
-}
-
-func (*meddler) ProcessPipelineHook(next goredis.ProcessPipelineHook) goredis.ProcessPipelineHook {
-	return next
 }
 
 // openMeddled opens a store that is interrupted before it sends a script. The
 // server knows the scripts already.
-func openMeddled(t *testing.T, address string, timeout time.Duration, script *goredis.Script, before map[int]func()) *Store {
+func openMeddled(t *testing.T, address string, timeout time.Duration, script *script, before map[int]func()) *Store {
 	t.Helper()
 	o := Options{Addresses: []string{address}, Timeout: timeout}.withDefaults()
 	client := goredis.NewClient(clientOptions(o))
@@ -55,7 +55,7 @@ func openMeddled(t *testing.T, address string, timeout time.Duration, script *go
 	if err := s.Forget(ctx, c.Key); err != nil {
 		t.Fatal(err)
 	}
-	client.AddHook(&meddler{script: script.Hash(), before: before})
+	client.AddHook(&meddler{script: script.hash, before: before})
 	return s
 }
 
@@ -234,7 +234,7 @@ func TestFreedRecord(t *testing.T) {
 			c := make(fmt.Sprint(name, size), size)
 			record := named.record(c.Key)
 			expires := mustFind(t, s, c.Key).Expires
-			command(t, server, "HSET", record, "w", named.inbox("of a waiter"))
+			rewrite(t, server, c.Key, func(p *writable) { p.channels = named.inbox("of a waiter") })
 			if _, err := s.Free(ctx, c.Key, "operator"); err != nil {
 				t.Fatalf("%s: free: %v", name, err)
 			}
@@ -244,10 +244,8 @@ func TestFreedRecord(t *testing.T) {
 			if freed := mustFind(t, s, c.Key); !freed.Expires.Equal(expires) {
 				t.Errorf("%s: the freed record says that it expires at %v, want %v", name, freed.Expires, expires)
 			}
-			for _, field := range []string{"b", "w"} {
-				if n := command(t, server, "HEXISTS", record, field); n != int64(0) {
-					t.Errorf("%s: the freed record has the field %s", name, field)
-				}
+			if left := valueOf(t, server, c.Key); left.channels != "" || left.response != "" {
+				t.Errorf("%s: the freed record has the channels %q and the response %q", name, left.channels, left.response)
 			}
 			if err := s.Forget(ctx, c.Key); err != nil {
 				t.Fatalf("%s: forget: %v", name, err)
@@ -273,7 +271,7 @@ func TestFreedOften(t *testing.T) {
 		}
 	}
 	want := "token11 operator10 token10 operator9 token9 operator8 token8 operator7"
-	if got := command(t, server, "HGET", named.record(c.Key), "p"); got != want {
+	if got := valueOf(t, server, c.Key).earlier; got != want {
 		t.Errorf("the record remembers %q, want %q", got, want)
 	}
 }
@@ -293,7 +291,7 @@ func TestLostReplyToAnOperator(t *testing.T) {
 		"and the key claimed": {claim, nil, idempotency.ErrInFlight},
 	} {
 		t.Run(name, func(t *testing.T) {
-			for what, script := range map[string]*goredis.Script{"free": freeScript, "forget": forgetScript} {
+			for what, script := range map[string]*script{"free": freeScript, "forget": forgetScript} {
 				command(t, server, "FLUSHALL")
 				p := startProxy(t, listen(t), server.Addr)
 				lose, at := func() { p.lose.Store(1) }, map[string]int{"free": 1, "forget": 2}[what]

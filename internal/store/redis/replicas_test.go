@@ -68,8 +68,8 @@ func TestWaitReplicas(t *testing.T) {
 	if err := <-settled; err != nil {
 		t.Fatalf("settle: %v", err)
 	}
-	if v := fmt.Sprint(replica.Do("HGET", named.record(c.Key), "l")); v != "0" {
-		t.Errorf("the replica has a record whose lease ends at %q; want the settled one", v)
+	if p := valueOf(t, replica, c.Key); p.state != string(rune(ended)) {
+		t.Errorf("the replica has a record %+v; want the settled one", p)
 	}
 
 	settleMany(t, s, claimMany(t, s, "many ", 50))

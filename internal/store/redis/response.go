@@ -2,24 +2,22 @@ package redis
 
 import (
 	"context"
-	"errors"
 
 	goredis "github.com/redis/go-redis/v9"
 
 	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
 )
 
-// Response implements [idempotency.Store]. It looks into the record and beside
-// it in one round trip.
+// Response implements [idempotency.Store]. It looks into the value and beside it in one
+// round trip.
 func (s *Store) Response(ctx context.Context, key idempotency.Key, token string) (*idempotency.Response, error) {
 	ctx, cancel := s.withTimeout(ctx)
 	defer cancel()
-	var inside *goredis.SliceCmd
-	var beside *goredis.StringCmd
+	name, besideName := s.names.record(key), s.names.response(key, token)
+	var inside, beside *goredis.StringCmd
 	err := try(ctx, func() error {
 		pipeline := s.client.Pipeline()
-		inside = pipeline.HMGet(ctx, s.names.record(key), "t", "b", "l")
-		beside = pipeline.Get(ctx, s.names.response(key, token))
+		inside, beside = pipeline.Get(ctx, name), pipeline.Get(ctx, besideName)
 		_, err := pipeline.Exec(ctx)
 		// An error that answers one of the two says nothing about the other.
 		if answered(err) {
@@ -32,36 +30,42 @@ func (s *Store) Response(ctx context.Context, key idempotency.Key, token string)
 	}
 	stored, err := beside.Bytes()
 	if err == nil {
-		return decodeResponse(key, token, s.names.response(key, token), stored)
+		return decodeResponse(key, token, besideName, stored)
 	}
-	if !errors.Is(err, goredis.Nil) {
-		return nil, s.fail("read a response", wrongType(s.names.response(key, token), err))
+	if !isNil(err) {
+		return nil, s.fail("read a response", wrongType(besideName, err))
 	}
-	fields, err := inside.Result()
-	if err != nil {
-		return nil, s.fail("read a response", wrongType(s.names.record(key), err))
-	}
-	if len(fields) != 3 {
-		return nil, unexpectedReply(s.names.record(key), fields)
-	}
-	owner, _ := fields[0].(string)
-	small, ok := fields[1].(string)
+	value, err := inside.Bytes()
 	switch {
-	case !ok:
+	case isNil(err):
 		return nil, nil
-	case fields[2] != "0":
+	case err != nil:
+		return nil, s.fail("read a response", wrongType(name, err))
+	}
+	p, err := splitValue(value)
+	if err != nil {
+		return nil, unreadable(name, "%w", err)
+	}
+	small, isBeside, err := p.kept()
+	if err != nil {
+		return nil, unreadable(name, "%w", err)
+	}
+	if small == nil || isBeside {
+		return nil, nil
+	}
+	if p.state == inFlight {
 		// A forced run is in flight. What is here is the response of the run before
 		// it; decoding fails if that is not the run with this token.
-		response, err := idempotency.DecodeResponse(key, token, []byte(small))
+		response, err := idempotency.DecodeResponse(key, token, small)
 		if err != nil {
 			return nil, nil
 		}
 		return response, nil
-	case owner != token:
-		return nil, nil
-	default:
-		return decodeResponse(key, token, s.names.record(key), []byte(small))
 	}
+	if string(p.token) != token {
+		return nil, nil
+	}
+	return decodeResponse(key, token, name, small)
 }
 
 // decodeResponse reads a response that was found in the named Redis key.

@@ -62,6 +62,49 @@ func calls(t testing.TB, server *redistest.Server) map[string]int {
 	return counts
 }
 
+// writable are the parts of a value, for tests that look at one or change it.
+type writable struct {
+	form, state, revision, lease, expiry, token, channels, earlier, record, response string
+}
+
+// valueOf returns what Redis has of a key.
+func valueOf(t testing.TB, server *redistest.Server, key idempotency.Key) writable {
+	t.Helper()
+	return readWritable(t, command(t, server, "GET", named.record(key)).(string))
+}
+
+func readWritable(t testing.TB, v string) writable {
+	t.Helper()
+	p := writable{form: v[:2], state: v[2:3], revision: v[3:13], lease: v[13:26], expiry: v[26:39]}
+	rest := v[56:]
+	for _, part := range []struct {
+		to     *string
+		length string
+	}{{&p.token, v[39:42]}, {&p.channels, v[42:47]}, {&p.earlier, v[47:50]}, {&p.record, v[50:56]}} {
+		n, err := strconv.Atoi(part.length)
+		if err != nil || n > len(rest) {
+			t.Fatalf("a value %q", v)
+		}
+		*part.to, rest = rest[:n], rest[n:]
+	}
+	p.response = rest
+	return p
+}
+
+func (p writable) String() string {
+	return p.form + p.state + p.revision + p.lease + p.expiry +
+		fmt.Sprintf("%03d%05d%03d%06d", len(p.token), len(p.channels), len(p.earlier), len(p.record)) +
+		p.token + p.channels + p.earlier + p.record + p.response
+}
+
+// rewrite changes what Redis has of a key.
+func rewrite(t testing.TB, server *redistest.Server, key idempotency.Key, change func(*writable)) {
+	t.Helper()
+	p := valueOf(t, server, key)
+	change(&p)
+	command(t, server, "SET", named.record(key), p.String(), "KEEPTTL")
+}
+
 // eventually waits until a condition holds.
 func eventually(t testing.TB, what string, holds func() bool) {
 	t.Helper()

@@ -24,10 +24,10 @@ const (
 func (s *Store) Renew(ctx context.Context, c idempotency.Claim) error {
 	ctx, cancel := s.withTimeout(ctx)
 	defer cancel()
-	keys := []string{s.names.record(c.Key)}
+	keys, revision := []string{s.names.record(c.Key)}, newRevision()
 	var answer reply
 	err := try(ctx, func() (err error) {
-		answer, err = s.runScript(ctx, renewScript, keys, c.Token, toMillis(c.Lease), toMillis(c.Life()), c.Follows)
+		answer, _, _, err = s.runScript(ctx, renewScript, keys, nil, c.Token, toMillis(c.Lease), toMillis(c.Life()), c.Follows, revision[:])
 		return err
 	})
 	if err != nil {
@@ -44,11 +44,14 @@ func (s *Store) Settle(ctx context.Context, key idempotency.Key, claimed *idempo
 	}
 	ctx, cancel := s.withTimeout(ctx)
 	defer cancel()
-	ctx, master := withExecutor(ctx)
-	call := newSettleCall(s, key, claimed, settlement)
+	call, err := newSettleCall(s, key, claimed, settlement)
+	if err != nil {
+		return s.fail("settle", err)
+	}
 	var answer reply
-	err := try(ctx, func() (err error) {
-		answer, err = call.run(ctx)
+	var master executor
+	err = try(ctx, func() (err error) {
+		answer, master, err = call.run(ctx)
 		return err
 	})
 	if err == nil && answer.word == replyNoResponse {
@@ -61,7 +64,7 @@ func (s *Store) Settle(ctx context.Context, key idempotency.Key, claimed *idempo
 		return err
 	}
 	if s.replicas.wanted > 0 && settlement.State == idempotency.Complete {
-		s.awaitReplicas(ctx, *master, key, claimed)
+		s.awaitReplicas(ctx, master, key, claimed)
 	}
 	return nil
 }
@@ -85,54 +88,111 @@ type settleCall struct {
 	store *Store
 	keys  []string
 	args  []any
-	// beside is the response in a key of its own, nil if there is none.
-	beside []byte
+	// value is what is written of the record, and life how long it lives. A value that
+	// is left by a forced run has its expiry already, and no life.
+	value []byte
+	life  time.Duration
+	// body is what is put beside the record before the script runs, nil for nothing.
+	body []byte
 }
 
-func newSettleCall(s *Store, key idempotency.Key, claimed *idempotency.Record, settlement idempotency.Settlement) *settleCall {
-	c := &settleCall{store: s, keys: []string{s.names.record(key)}}
+func newSettleCall(s *Store, key idempotency.Key, claimed *idempotency.Record, settlement idempotency.Settlement) (*settleCall, error) {
+	c := &settleCall{store: s, keys: []string{s.names.record(key)}, life: settlement.Retention}
 	settled := claimed.Settled(settlement, processTime())
-	var inside []byte
-	life := settlement.ResponseFor()
-	if settlement.Response != nil && life > 0 {
+	var inside, beside []byte
+	besideLife := settlement.ResponseFor()
+	if settlement.Response != nil && besideLife > 0 {
 		stored := idempotency.AppendResponse(nil, key, claimed.Token, settlement.Response)
 		switch {
+		case settlement.State != idempotency.Complete && len(stored) <= smallResponse:
+			beside = stored
 		case settlement.State != idempotency.Complete:
-			c.beside = stored
+			c.body = stored
 		case len(stored) > smallResponse:
-			c.beside, life = stored, life+responseMargin
+			c.body, besideLife = stored, besideLife+responseMargin
 		default:
 			inside = stored
 		}
 	}
-	if c.beside != nil {
-		c.keys = append(c.keys, s.names.response(key, claimed.Token), s.names.unsettled(key, claimed.Token))
+	value, err := encodeValue(key, settled, 1+len(inside))
+	if err != nil {
+		return nil, err
 	}
-	c.args = []any{
-		claimed.Token, encodeRecord(key, settled), toMillis(settlement.Retention), toMillis(life), inside,
-		settled.Token, settled.Expires.UnixMilli(), claimed.Follows,
+	if inside != nil {
+		value = append(append(value, responseInside), inside...)
 	}
-	return c
+	leaves := settled.Token != claimed.Token
+	c.value, c.args = value, []any{claimed.Token, value, "px", toMillis(c.life), claimed.Follows}
+	if leaves {
+		c.life = 0
+		putDigits(value[atExpiry:atToken], settled.Expires.UnixMilli())
+		c.args[2], c.args[3] = "pxat", settled.Expires.UnixMilli()
+	}
+	var more [5]any // the arguments from the sixth on: see settle.lua
+	if beside != nil || c.body != nil {
+		c.keys = append(c.keys, s.names.response(key, claimed.Token))
+		more[0] = toMillis(besideLife)
+	}
+	if c.body != nil {
+		c.keys = append(c.keys, s.names.unsettled(key, claimed.Token))
+	}
+	if beside != nil {
+		more[1] = beside
+	}
+	if leaves {
+		more[2] = settled.Token
+	}
+	if settlement.Withdraws && !leaves {
+		more[3] = toMillis(settlement.AnswerFor)
+	}
+	if claimed.Replaces != nil && !leaves {
+		more[4] = s.names.copies()
+	}
+	for last := len(more); last > 0; last-- {
+		if more[last-1] == nil {
+			continue
+		}
+		for _, arg := range more[:last] {
+			if arg == nil {
+				arg = ""
+			}
+			c.args = append(c.args, arg)
+		}
+		break
+	}
+	return c, nil
 }
 
-// run settles, without a retry. A response beside the record is written first, in the
-// same round trip. The script then gives it its name, or removes it.
-func (c *settleCall) run(ctx context.Context) (reply, error) {
+// run settles, without a retry. A large response is put beside the record first, in the
+// same round trip, but in no flush together with others, who would have to wait for it.
+// The script then gives it its name, or removes it.
+func (c *settleCall) run(ctx context.Context) (answer reply, by executor, err error) {
 	s := c.store
-	if c.beside == nil {
-		return s.runScript(ctx, settleScript, c.keys, c.args...)
+	arm := func(to *request) {
+		if c.life > 0 {
+			to.value, to.life = c.value, c.life
+		}
 	}
-	pipeline := s.client.Pipeline()
-	set := pipeline.Set(ctx, c.keys[2], c.beside, unsettledLife)
-	script := settleScript.EvalSha(ctx, pipeline, c.keys, c.args...)
-	if _, err := pipeline.Exec(ctx); err != nil && !answered(err) {
-		return reply{}, err
+	if c.body != nil {
+		pipeline := s.client.Pipeline()
+		set := pipeline.Set(ctx, c.keys[2], c.body, unsettledLife)
+		settle := newScript(ctx, settleScript, false, c.keys, c.args...)
+		arm(settle)
+		_ = pipeline.Process(ctx, settle) // it is only queued here
+		if _, err := pipeline.Exec(ctx); err != nil && !answered(err) {
+			return reply{}, executor{}, err
+		}
+		if set.Err() != nil {
+			return reply{}, executor{}, set.Err()
+		}
+		if !hasCode(settle.Err(), "NOSCRIPT") {
+			answer, err = readReply(c.keys[0], settle.Cmd)
+			return answer, settle.by, err
+		}
 	}
-	if set.Err() != nil {
-		return reply{}, set.Err()
+	answer, sent, _, err := s.runScript(ctx, settleScript, c.keys, arm, c.args...)
+	if err != nil {
+		return reply{}, executor{}, err
 	}
-	if hasCode(script.Err(), "NOSCRIPT") {
-		return s.runScript(ctx, settleScript, c.keys, c.args...)
-	}
-	return readReply(c.keys[0], script)
+	return answer, sent.by, nil
 }

@@ -1,60 +1,71 @@
--- Ends a claim and wakes who waits for it.
--- KEYS: 1 record; where the response is not kept in the record also 2 response
---       of the run, and 3 where it was put before this
--- ARGV: 1 token; 2 record to write; 3 life of the record, ms;
---       4 life of the response in KEYS[2], ms; 5 response to keep in the record, or '';
---       6 token of the record to write. It is not that of 1 where a forced run
---         keeps nothing: it leaves the record that it was to replace;
---       7 that record's expiry, ms;
---       8 token of the record that the claim was written over, or ''
--- Returns {'ok' | 'settled' | 'fenced' | 'absent' | 'no response' | 'foreign', now}.
-local key = KEYS[1]
-local time = redis.call('TIME')
-local now = tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000)
+-- Ends a claim and wakes who waits for it. On the common way it compares the token and
+-- writes the value; so it does not begin with head.lua, but knows its offsets.
+-- KEYS: 1 record; where a response lies beside it also 2 its name, and where that is
+--       large 3 the name under which it was put before this
+-- ARGV: 1 token; 2 value to write, with nobody who waits and no earlier tokens;
+--       3 'PX' or 'PXAT'; 4 its argument, ms;
+--       5 token of the record that the claim was written over, or '';
+--       what follows is left out on the common way:
+--       6 life of the response in KEYS[2], ms; 7 that response, where KEYS[3] is not given;
+--       8 token of the value to write where a forced run keeps nothing: it leaves the
+--         record that it was to replace, with the response that is in the value;
+--       9 for a claim that is withdrawn, how long the value is left where there is none, ms:
+--         it says to a copy of the claim that comes late that nobody runs under it;
+--       10 channel for those who have a copy of the response that is replaced
+-- Returns 'ok' | 'settled' | 'fenced' | 'absent' | 'no response' | 'foreign'.
+local key, token = KEYS[1], ARGV[1]
+local head = redis.call('GETRANGE', key, 0, 55 + #token)
 
-local function refuse(word)
+if string.sub(head, 1, 3) ~= 'D1f' or tonumber(string.sub(head, 40, 42)) ~= #token or string.sub(head, 57) ~= token then
 	if KEYS[3] then
 		redis.call('DEL', KEYS[3])
 	end
-	return {word, now}
+	if head == '' and redis.call('EXISTS', key) == 0 then
+		if (ARGV[9] or '') ~= '' then
+			redis.call('SET', key, 'D1w' .. string.sub(ARGV[2], 4), 'PX', ARGV[9])
+		end
+		return 'absent'
+	end
+	local length = tonumber(string.sub(head, 40, 42))
+	if string.sub(head, 1, 2) ~= 'D1' or not length then
+		return 'foreign'
+	end
+	local owner = redis.call('GETRANGE', key, 56, 55 + length)
+	if owner == token then
+		return string.sub(head, 3, 3) == 'w' and 'absent' or 'settled'
+	end
+	if owner == ARGV[5] then
+		return 'absent' -- as in renew.lua
+	end
+	return owner == ARGV[8] and 'settled' or 'fenced'
 end
 
-local f = redis.call('HMGET', key, 't', 'l', 'w')
-local owner, lease, waiting = f[1], f[2], f[3]
-if not owner or not lease then
-	return refuse(redis.call('EXISTS', key) == 0 and 'absent' or 'foreign')
-end
-local leaves = ARGV[6] ~= ARGV[1]
-if owner ~= ARGV[1] and owner == ARGV[8] then
-	return refuse('absent') -- as in renew.lua
-end
-if owner ~= ARGV[1] then
-	return refuse((leaves and owner == ARGV[6]) and 'settled' or 'fenced')
-end
-if lease == '0' then
-	return refuse('settled')
-end
 if KEYS[3] and redis.call('EXISTS', KEYS[3]) == 0 then
-	return refuse('no response')
+	return 'no response'
 end
-local expiry = string.format('%.0f', leaves and tonumber(ARGV[7]) or now + tonumber(ARGV[3]))
-redis.call('HSET', key, 'r', ARGV[2], 't', ARGV[6], 'l', '0', 'x', expiry)
-if ARGV[5] ~= '' then
-	redis.call('HSET', key, 'b', ARGV[5])
-elseif not leaves then
-	redis.call('HDEL', key, 'b')
+local value, at = ARGV[2], 56 + #token
+local channels, earlier = tonumber(string.sub(head, 43, 47)), tonumber(string.sub(head, 48, 50))
+local waiting = channels > 0 and redis.call('GETRANGE', key, at, at + channels - 1) or ''
+if earlier > 0 then
+	local after = 56 + tonumber(string.sub(value, 40, 42))
+	value = string.sub(value, 1, 47) .. string.sub(head, 48, 50) .. string.sub(value, 51, after) ..
+		redis.call('GETRANGE', key, at + channels, at + channels + earlier - 1) .. string.sub(value, after + 1)
 end
-redis.call('HINCRBY', key, 'v', 1)
-redis.call('HDEL', key, 'w')
-redis.call('PEXPIREAT', key, expiry)
+if (ARGV[8] or '') ~= '' then
+	value = value .. redis.call('GETRANGE', key, at + channels + earlier + tonumber(string.sub(head, 51, 56)), -1)
+end
+redis.call('SET', key, value, ARGV[3], ARGV[4])
 if KEYS[3] then
 	redis.call('RENAME', KEYS[3], KEYS[2])
-	redis.call('PEXPIRE', KEYS[2], ARGV[4])
+	redis.call('PEXPIRE', KEYS[2], ARGV[6])
+elseif KEYS[2] then
+	redis.call('SET', KEYS[2], ARGV[7], 'PX', ARGV[6])
 end
-if waiting then
-	for channel in string.gmatch(waiting, '%S+') do
-		-- Only a hint: without the right to publish, the claim is settled all the same.
-		redis.pcall('PUBLISH', channel, string.match(key, '{(%x+)}$'))
-	end
+if (ARGV[10] or '') ~= '' then
+	waiting = waiting .. ' ' .. ARGV[10]
 end
-return {'ok', now}
+for channel in string.gmatch(waiting, '%S+') do
+	-- Only a hint: without the right to publish, the claim is settled all the same.
+	redis.pcall('PUBLISH', channel, string.match(key, '{(%x+)}$'))
+end
+return 'ok'

@@ -50,8 +50,11 @@ func TestSettleWithoutItsResponse(t *testing.T) {
 	s := closeAtEnd(t, openAt(t, server.Addr))
 	c := claimOf("a", "token")
 	claimed := mustClaim(t, s, c, idempotency.Proceed)
-	call := newSettleCall(s, c.Key, claimed.Record, kept(large))
-	answer, err := s.runScript(ctx, settleScript, call.keys, call.args...)
+	call, err := newSettleCall(s, c.Key, claimed.Record, kept(large))
+	if err != nil {
+		t.Fatal(err)
+	}
+	answer, _, _, err := s.runScript(ctx, settleScript, call.keys, nil, call.args...)
 	if err != nil || answer.word != replyNoResponse {
 		t.Fatalf("settle: %+v, %v; want %q", answer, err, replyNoResponse)
 	}

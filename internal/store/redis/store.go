@@ -20,6 +20,7 @@ type Store struct {
 	// a record.
 	patience time.Duration
 	names    names
+	flushes  *flushes
 	inbox    *inbox
 	replicas *replicas
 	log      *zap.Logger
@@ -43,6 +44,7 @@ func newStore(c client, o Options) *Store {
 		timeout:  o.Timeout,
 		patience: idempotency.ClaimPatience,
 		names:    n,
+		flushes:  newFlushes(o.Timeout),
 		inbox:    newInbox(c, n, o.Timeout, o.Logger),
 		replicas: newReplicas(o),
 		log:      o.Logger,
@@ -52,7 +54,9 @@ func newStore(c client, o Options) *Store {
 // Close implements [idempotency.Store].
 func (s *Store) Close() error {
 	s.inbox.close()
+	s.flushes.close()
 	err := s.client.Close()
+	s.flushes.wait()
 	s.replicas.background.Wait()
 	return err
 }

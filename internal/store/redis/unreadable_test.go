@@ -28,20 +28,35 @@ func TestForeignRecords(t *testing.T) {
 	key := keyOf("a")
 	name := named.record(key)
 	another := mustClaim(t, s, claimOf("b", "b"), idempotency.Proceed)
-	otherKeysRecord := string(encodeRecord(keyOf("b"), another.Record))
-	heldRecord := string(encodeRecord(key, another.Record.Settled(idempotency.Settlement{State: idempotency.Held}, processTime())))
+	held := another.Record.Settled(idempotency.Settlement{State: idempotency.Held}, processTime())
+	const later = "9999999999999"
+	in := func(change func(*writable)) string {
+		p := writable{
+			form: valueForm, state: "e", revision: "0123456789", lease: "0000000000000", expiry: later,
+			token: "b", record: string(encodeRecord(key, held)),
+		}
+		change(&p)
+		return p.String()
+	}
 
 	for what, args := range map[string][]any{
-		"a string":              {"SET", name, "1"},
-		"a list":                {"RPUSH", name, "1"},
-		"an unknown hash":       {"HSET", name, "a", "1"},
-		"a hash without expiry": {"HSET", name, "r", "1", "t", "1", "l", "0", "v", "1"},
-		"a damaged record":      {"HSET", name, "r", "dedup", "t", "1", "l", "0", "v", "1", "x", "1"},
-		"another key's record":  {"HSET", name, "r", otherKeysRecord, "t", "b", "l", "9999999999999", "v", "1", "x", "9999999999999"},
-		"another token":         {"HSET", name, "r", heldRecord, "t", "c", "l", "0", "v", "1", "x", "9999999999999"},
-		"a lease on a held run": {"HSET", name, "r", heldRecord, "t", "b", "l", "9999999999999", "v", "1", "x", "9999999999999"},
-		"a lease of no time":    {"HSET", name, "r", heldRecord, "t", "b", "l", "soon", "v", "1", "x", "9999999999999"},
-		"an expiry of no time":  {"HSET", name, "r", heldRecord, "t", "b", "l", "0", "v", "1", "x", "later"},
+		"a string":         {"SET", name, "1"},
+		"a list":           {"RPUSH", name, "1"},
+		"a hash":           {"HSET", name, "r", "1", "t", "1", "l", "0", "v", "1", "x", "1"},
+		"an empty string":  {"SET", name, ""},
+		"half a head":      {"SET", name, in(func(*writable) {})[:20]},
+		"half a record":    {"SET", name, in(func(*writable) {})[:headSize+5]},
+		"another form":     {"SET", name, in(func(p *writable) { p.form = "D2" })},
+		"a damaged record": {"SET", name, in(func(p *writable) { p.record = "dedup" })},
+		"another key's record": {"SET", name, in(func(p *writable) {
+			p.state, p.lease, p.record = "f", later, string(encodeRecord(keyOf("b"), another.Record))
+		})},
+		"another token":         {"SET", name, in(func(p *writable) { p.token = "c" })},
+		"a lease on a held run": {"SET", name, in(func(p *writable) { p.lease = later })},
+		"a held run in flight":  {"SET", name, in(func(p *writable) { p.state, p.lease = "f", later })},
+		"an unknown state":      {"SET", name, in(func(p *writable) { p.state = "x" })},
+		"a lease of no time":    {"SET", name, in(func(p *writable) { p.lease = "soon         " })},
+		"an expiry of no time":  {"SET", name, in(func(p *writable) { p.expiry = "later        " })},
 	} {
 		t.Run(what, func(t *testing.T) {
 			command(t, server, "DEL", name)
@@ -103,7 +118,12 @@ func TestForeignResponses(t *testing.T) {
 		}
 		if size == small {
 			name = named.record(c.Key)
-			damage = map[string][]any{"damaged": {"HSET", name, "b", "x"}, "gone": {"HDEL", name, "b"}}
+			whole := valueOf(t, server, c.Key)
+			damaged, unknown, gone := whole, whole, whole
+			damaged.response, unknown.response, gone.response = "ix", "?"+whole.response, ""
+			damage = map[string][]any{
+				"damaged": {"SET", name, damaged.String()}, "of an unknown kind": {"SET", name, unknown.String()}, "gone": {"SET", name, gone.String()},
+			}
 		}
 		dump := command(t, server, "DUMP", name)
 		for what, args := range damage {

@@ -44,3 +44,10 @@ func (s *Subscribers) Wake(key idempotency.Key) {
 		wake(key)
 	}
 }
+
+// Any reports whether anybody is told.
+func (s *Subscribers) Any() bool {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	return len(s.wake) > 0
+}

@@ -1,0 +1,199 @@
+package redis
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	goredis "github.com/redis/go-redis/v9"
+)
+
+const (
+	// flushers is how many flushes to one server may be under way. With two, the
+	// commands of one are on their way while the replies to the other come.
+	flushers = 2
+	// mostInFlush is how many commands go out in one flush.
+	mostInFlush = 512
+)
+
+// flushes sends commands that wait at the same time together, in one flush over one
+// connection: each costs client and server far less then. Those for different servers
+// wait in different queues, so that a slow server delays its own alone.
+//
+// A command waits until a flush can take it or until its caller gives up, and for
+// nothing else. A flush has a time limit of its own, and does not end with any of
+// the callers.
+type flushes struct {
+	timeout time.Duration
+	// ctx ends when the store is closed.
+	ctx     context.Context
+	cancel  context.CancelFunc
+	running sync.WaitGroup
+
+	mu     sync.Mutex
+	queues map[*goredis.Client]*queue
+	closed bool
+	// count is how many flushes there were, for tests.
+	count atomic.Int64
+}
+
+// queue are the commands for one server.
+type queue struct {
+	waiting []*request
+	// running is how many goroutines send what waits. They end when nothing does.
+	running int
+}
+
+func newFlushes(timeout time.Duration) *flushes {
+	ctx, cancel := context.WithCancel(context.Background())
+	return &flushes{timeout: timeout, ctx: ctx, cancel: cancel, queues: make(map[*goredis.Client]*queue)}
+}
+
+// unsentError says that a command waited until its caller gave up, and was not sent.
+type unsentError struct{ err error }
+
+func (e *unsentError) Error() string {
+	return fmt.Sprintf("the command was not sent: %v", e.err)
+}
+func (e *unsentError) Unwrap() error { return e.err }
+
+// send sends a command in the next flush to a server and waits for the reply, or until
+// the context ends. doubt says that a server may have executed the command, or may
+// still do so. With an error of the context, the caller must not look at the command
+// any more.
+func (f *flushes) send(ctx context.Context, to *goredis.Client, c *request) (doubt bool, err error) {
+	if err := ctx.Err(); err != nil {
+		return false, &unsentError{err}
+	}
+	c.done = make(chan struct{})
+	if !f.add(to, c) {
+		return false, goredis.ErrClosed
+	}
+	select {
+	case <-c.done:
+		return c.doubt, c.Err()
+	case <-ctx.Done():
+	}
+	if c.taken.CompareAndSwap(false, true) {
+		return false, &unsentError{ctx.Err()}
+	}
+	return true, ctx.Err()
+}
+
+// add puts a command into the queue of a server. It reports false once the store is
+// closed.
+func (f *flushes) add(to *goredis.Client, c *request) bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.closed {
+		return false
+	}
+	q := f.queues[to]
+	if q == nil {
+		// The nodes of a cluster come and go.
+		for node, q := range f.queues {
+			if q.running == 0 {
+				delete(f.queues, node)
+			}
+		}
+		q = new(queue)
+		f.queues[to] = q
+	}
+	q.waiting = append(q.waiting, c)
+	if q.running < flushers {
+		q.running++
+		f.running.Go(func() { f.run(to, q) })
+	}
+	return true
+}
+
+// run makes flushes until nothing waits.
+func (f *flushes) run(to *goredis.Client, q *queue) {
+	var batch []*request
+	for f.waits(q) {
+		err := f.connect(to)
+		batch = f.take(q, batch[:0])
+		switch {
+		case err != nil:
+			for _, c := range batch {
+				c.SetErr(err)
+				close(c.done)
+			}
+		case len(batch) > 0:
+			f.flush(to, batch)
+		}
+		clear(batch)
+	}
+}
+
+// waits reports whether anything waits. If nothing does, its caller must end.
+func (f *flushes) waits(q *queue) bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if len(q.waiting) == 0 {
+		q.running--
+	}
+	return len(q.waiting) > 0
+}
+
+// connect makes a connection if none is at hand. This comes before anything is taken out
+// of the queue: while it is still there, a caller that gives up knows that its command is
+// not sent.
+func (f *flushes) connect(to *goredis.Client) error {
+	if to.PoolStats().IdleConns > 0 {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(f.ctx, f.timeout)
+	defer cancel()
+	return to.Process(ctx, goredis.NewTimeCmd(ctx, "time"))
+}
+
+// take takes what waits and has not been given up.
+func (f *flushes) take(q *queue, batch []*request) []*request {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	n := 0
+	for _, c := range q.waiting {
+		if len(batch) == mostInFlush {
+			break
+		}
+		n++
+		if c.taken.CompareAndSwap(false, true) {
+			batch = append(batch, c)
+		}
+	}
+	left := copy(q.waiting, q.waiting[n:])
+	clear(q.waiting[left:])
+	q.waiting = q.waiting[:left]
+	return batch
+}
+
+// flush sends commands together and hands out the replies. In front of them the server
+// is asked for its time, which contact takes.
+func (f *flushes) flush(to *goredis.Client, batch []*request) {
+	f.count.Add(1)
+	ctx, cancel := context.WithTimeout(f.ctx, f.timeout)
+	defer cancel()
+	pipeline := to.Pipeline()
+	pipeline.Time(ctx)
+	for _, c := range batch {
+		_ = pipeline.Process(ctx, c) // it is only queued here
+	}
+	_, _ = pipeline.Exec(ctx) // each command has its own error
+	for _, c := range batch {
+		close(c.done)
+	}
+}
+
+// close ends the flushes. What is under way fails when the connections are closed,
+// and wait returns then.
+func (f *flushes) close() {
+	f.mu.Lock()
+	f.closed = true
+	f.mu.Unlock()
+	f.cancel()
+}
+
+func (f *flushes) wait() { f.running.Wait() }

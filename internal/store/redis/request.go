@@ -1,0 +1,86 @@
+package redis
+
+import (
+	"context"
+	"sync/atomic"
+	"time"
+
+	goredis "github.com/redis/go-redis/v9"
+)
+
+// request is one command on a record. The hook of a connection (contact.go) sees it at
+// each attempt: there it gets its times, by the clock of the server that it goes to,
+// and what the attempt tells is noted in it.
+//
+// Until done is closed, these belong to the goroutine that sends it: no caller that
+// has given up may look at them.
+type request struct {
+	*goredis.Cmd
+	// claims says that the command could make a run: a replica must not execute it.
+	claims bool
+	// until is the time, by the clock of this process, after which a server refuses the
+	// command, which has that time as the argument deadlineArg. Zero for none.
+	until       time.Time
+	deadlineArg int
+	// value, if it is set, gets its expiry, and the end of its lease unless lease is 0.
+	value       []byte
+	lease, life time.Duration
+
+	// attempts is how often the command was sent.
+	attempts int
+	// doubt says that a server may have executed the command, or may still do so,
+	// in any of the attempts.
+	doubt bool
+	// aimed is the server's time, in ms, as it was estimated for the last attempt, and
+	// now what the server then said, 0 where it was not asked.
+	aimed, now int64
+	// by is the server that executed the command.
+	by executor
+
+	// For flushes: whether the command is sent, or its caller has given up before, and
+	// when there is a reply.
+	taken atomic.Bool
+	done  chan struct{}
+}
+
+func newRequest(ctx context.Context, args ...any) *request {
+	return &request{Cmd: goredis.NewCmd(ctx, args...)}
+}
+
+// newScript returns a command that runs a script by its hash, or by its text.
+func newScript(ctx context.Context, script *script, byText bool, keys []string, args ...any) *request {
+	all := make([]any, 3, 3+len(keys)+len(args))
+	all[0], all[1], all[2] = "evalsha", script.hash, len(keys)
+	if byText {
+		all[0], all[1] = "eval", script.source
+	}
+	for _, key := range keys {
+		all = append(all, key)
+	}
+	c := newRequest(ctx, append(all, args...)...)
+	c.SetFirstKeyPos(3)
+	return c
+}
+
+// aim writes the times into the command, by the clock of a server.
+func (c *request) aim(to *server) {
+	c.attempts++
+	c.aimed = to.clock.at(time.Now())
+	if c.deadlineArg > 0 {
+		c.Args()[c.deadlineArg] = to.clock.at(c.until)
+	}
+	if c.value == nil {
+		return
+	}
+	if c.lease > 0 {
+		putDigits(c.value[atLease:atExpiry], c.aimed+toMillis(c.lease))
+	}
+	putDigits(c.value[atExpiry:atToken], c.aimed+toMillis(c.life))
+}
+
+// executor is a server that has executed a script, and the client that is connected to
+// it. After a failover the same client has another server.
+type executor struct {
+	client  *goredis.Client
+	address string
+}
