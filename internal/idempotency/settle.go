@@ -69,8 +69,8 @@ type Settlement struct {
 	// AnswerFor is how long the response of a released run is kept, for requests that
 	// waited for the run on other replicas: one lease, and at least leastAnswer.
 	AnswerFor time.Duration
-	// Withdraws says that the claim is in doubt, and that nobody runs under it: it was
-	// perhaps never executed, and a copy of it may still come ([Store.Settle]).
+	// Withdraws says that the claim is in doubt, and that nobody runs under it. It was
+	// perhaps not executed yet ([Store.Settle]); AnswerFor is how long that may last.
 	Withdraws bool
 }
 

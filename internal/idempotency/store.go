@@ -16,9 +16,13 @@ type Store interface {
 	//
 	// With an error, Claimed.Record says whether the claim is in doubt: it is the
 	// record that may have been written although the call failed, or nil if nothing
-	// was written. A command that timed out may still be executed, but never later
-	// than [ClaimPatience] after the call. Errors: an [*UnreadableError] for a record
-	// that cannot be read, [ErrFull] if the store takes no more records.
+	// was written. A command that timed out may still be executed. With [Terms.Hold],
+	// [Terms.MaxAttempts] or Force, and over any record, that is never later than
+	// [ClaimPatience] after the call. Otherwise it may be later, but the lease counts
+	// from the call: it keeps others from the key until then at most, and a
+	// settlement that withdraws the claim also prevents that. Errors: an
+	// [*UnreadableError] for a record that cannot be read, [ErrFull] if the store takes
+	// no more records.
 	Claim(ctx context.Context, c Claim) (Claimed, error)
 
 	// Renew lets the lease of the claim, and the life of its record, begin again now.
@@ -28,7 +32,10 @@ type Store interface {
 
 	// Settle ends the claim that wrote the given record. It changes record and
 	// response in one atomic step, and wakes the processes that wait for the key. A
-	// second settlement with the same token does nothing. Errors as with Renew.
+	// second settlement with the same token does nothing. With [Settlement.Withdraws]
+	// and without a record, a store in which the claim may still be executed makes sure
+	// that it finds itself withdrawn: [Decide] then says [WaitForRun]. Errors as with
+	// Renew.
 	Settle(ctx context.Context, key Key, claimed *Record, s Settlement) error
 
 	// Lookup returns the record of the key that counts now ([Record.Effective]), nil
@@ -74,8 +81,9 @@ type Store interface {
 	Close() error
 }
 
-// ClaimPatience is how long after the call a store may still execute a claim whose
-// caller has given up. After that time, a claim in doubt can be withdrawn for good.
+// ClaimPatience is how long after the call a claim whose caller has given up may still
+// be executed so that it matters ([Store.Claim]). After that time, a claim in doubt can
+// be withdrawn for good.
 const ClaimPatience = 2 * time.Second
 
 // Claimed is what a store answers to a claim.

@@ -254,7 +254,7 @@ func (c *claimCall) taken(attempt *idempotency.Record, answer reply) (idempotenc
 	}
 	attempt.LeaseUntil, attempt.Expires = fromMillis(lease), fromMillis(expiry)
 	claimed := idempotency.Claimed{Verdict: idempotency.Proceed, Record: attempt, Now: fromMillis(answer.now)}
-	if c.previous != nil {
+	if c.previous != nil && !c.previous.withdrawn {
 		claimed.Previous = c.previous.record
 	}
 	return claimed, nil

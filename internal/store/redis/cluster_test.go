@@ -43,6 +43,7 @@ func TestCluster(t *testing.T) {
 	for name, test := range map[string]func(*testing.T, *redistest.Cluster, Options){
 		"lists all masters":                testClusterList,
 		"forgets scripts":                  testClusterScripts,
+		"has one master that stands still": testSlowMaster,
 		"warns of each master that evicts": testClusterEviction,
 		"has a clock for each master":      testClusterClocks,
 		"goes on while slots move":         testClusterResharding,

@@ -58,6 +58,8 @@ func (s *Store) fail(operation string, err error) error {
 		return fmt.Errorf("%s: the cluster has no master for this key at the moment: %w", where, err)
 	case s.options.clustered() && answered(err) && strings.Contains(err.Error(), "cluster support disabled"):
 		return fmt.Errorf("%s: the server is not one of a cluster; set one address, without cluster: %w", where, err)
+	case answered(err) && strings.Contains(err.Error(), "syntax error"):
+		return fmt.Errorf("%s: the server does not know SET with NX and GET; caddy-dedup needs Redis %d.0 or newer, or Valkey: %w", where, oldestRedis, err)
 	case answered(err) && unknownCommand(err):
 		return fmt.Errorf("%s: the server does not know a command that every redis has; it may be a sentinel: set sentinel, with the master's name: %w", where, err)
 	default:
@@ -108,11 +110,12 @@ func connectionFailed(err error) bool {
 func mayBeExecuted(err error) bool {
 	var dial *dialError
 	var unsent *unsentError
+	var old *tooOldError
 	var unreadable *idempotency.UnreadableError
 	switch {
 	case err == nil, answered(err), errors.As(err, &unreadable), errors.As(err, &dial), errors.Is(err, errReplica):
 		return false
-	case errors.As(err, &unsent):
+	case errors.As(err, &unsent), errors.As(err, &old):
 		return false
 	case errors.Is(err, goredis.ErrPoolTimeout), errors.Is(err, goredis.ErrPoolExhausted), errors.Is(err, goredis.ErrClosed):
 		return false

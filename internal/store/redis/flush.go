@@ -35,8 +35,9 @@ type flushes struct {
 	mu     sync.Mutex
 	queues map[*goredis.Client]*queue
 	closed bool
-	// count is how many flushes there were, for tests.
-	count atomic.Int64
+	// count is how many flushes there were, and sent how many commands in them, for
+	// tests.
+	count, sent atomic.Int64
 }
 
 // queue are the commands for one server.
@@ -173,6 +174,7 @@ func (f *flushes) take(q *queue, batch []*request) []*request {
 // flush sends commands together and hands out the replies. In front of them the server
 // is asked for its time, which contact takes.
 func (f *flushes) flush(to *goredis.Client, batch []*request) {
+	f.sent.Add(int64(len(batch)))
 	f.count.Add(1)
 	ctx, cancel := context.WithTimeout(f.ctx, f.timeout)
 	defer cancel()

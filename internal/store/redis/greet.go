@@ -2,18 +2,21 @@ package redis
 
 import (
 	"context"
+	"fmt"
+	"strconv"
 	"strings"
 
 	"go.uber.org/zap"
 )
 
-// greet asks a server what the store has to know of it: its time, whether it is a
+// greet asks a server what the store has to know of it: its time, its version, whether it is a
 // replica, and whether it may evict records. It does so once, before the first command,
 // in one round trip. A replica is asked again before each claim.
 func (c *contact) greet(ctx context.Context) error {
 	return try(ctx, func() error {
 		pipeline := c.client.Pipeline()
 		now := pipeline.Time(ctx)
+		about := pipeline.Info(ctx, "server")
 		memory := pipeline.Info(ctx, "memory")
 		replication := pipeline.Info(ctx, "replication")
 		_, err := pipeline.Exec(ctx)
@@ -24,6 +27,9 @@ func (c *contact) greet(ctx context.Context) error {
 			return now.Err()
 		case now.Val().IsZero(): // see afterAll
 			return err
+		}
+		if err := oldServer(about.Val()); err != nil {
+			return err // and ask again: it may be replaced by a newer one
 		}
 		s := c.current.Load()
 		s.clock.learn(now.Val().UnixMilli())
@@ -40,6 +46,30 @@ func (c *contact) greet(ctx context.Context) error {
 		}
 		return nil
 	})
+}
+
+// oldestRedis is the first version in which SET takes both NX and GET.
+const oldestRedis = 7
+
+// oldServer reads the server section of INFO. It returns an error for a server that is
+// too old. One that does not say what it is may try: its own errors tell the rest.
+func oldServer(info string) error {
+	version := infoField(info, "redis_version")
+	if infoField(info, "valkey_version") != "" || infoField(info, "dragonfly_version") != "" {
+		return nil // they took over a version of Redis for those who ask
+	}
+	major, _, _ := strings.Cut(version, ".")
+	if n, err := strconv.Atoi(major); err == nil && n < oldestRedis {
+		return &tooOldError{version}
+	}
+	return nil
+}
+
+// tooOldError says that a server lacks what the store needs. No command was sent.
+type tooOldError struct{ version string }
+
+func (e *tooOldError) Error() string {
+	return fmt.Sprintf("the server is Redis %s; caddy-dedup needs Redis %d.0 or newer, or Valkey", e.version, oldestRedis)
 }
 
 // evicts reads the memory section of INFO. It returns the policy of a server that may

@@ -1,6 +1,7 @@
 package storetest
 
 import (
+	"errors"
 	"time"
 
 	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
@@ -12,6 +13,7 @@ var settleTests = []subtest{
 	{"the attempt counter outlives a release", attemptCounter},
 	{"a held key stays held", heldStays},
 	{"settling twice does nothing", settleTwice},
+	{"a withdrawn claim that nobody has seen leaves nothing", withdrawsNothing},
 }
 
 // ended checks the record of a key after a settlement, and returns it.
@@ -129,4 +131,51 @@ func settleTwice(f *fixture) {
 			f.sameResponse("settled again as "+string(second.State), f.response(k, claimed.Record.Token), kept)
 		}
 	}
+}
+
+// A claim in doubt is withdrawn again and again, because it may still come. Until then,
+// the key is as free as one that was never claimed.
+func withdrawsNothing(f *fixture) {
+	k := key("a")
+	c := f.newClaim(k)
+	s := idempotency.Settlement{State: idempotency.Released, Retention: long, AnswerFor: c.Lease, Withdraws: true}
+	record := c.Record(nil, f.now())
+	nothing := func(when string) {
+		f.Helper()
+		f.absent(k)
+		if page, _, err := f.store.List(f.ctx, "", 10); err != nil || len(page) != 0 {
+			f.Errorf("%s: %d records are listed, %v", when, len(page), err)
+		}
+		if err := f.peer.Renew(f.ctx, c); !errors.Is(err, idempotency.ErrGone) {
+			f.Errorf("%s: renew: %v, want ErrGone", when, err)
+		}
+		if _, err := f.peer.Free(f.ctx, k, "operator"); !errors.Is(err, idempotency.ErrGone) {
+			f.Errorf("%s: free: %v, want ErrGone", when, err)
+		}
+		if err := f.peer.Forget(f.ctx, k); !errors.Is(err, idempotency.ErrGone) {
+			f.Errorf("%s: forget: %v, want ErrGone", when, err)
+		}
+		if response := f.response(k, c.Token); response != nil {
+			f.Errorf("%s: there is a response %+v", when, response)
+		}
+	}
+	nothing("before")
+	for range 3 {
+		if err := f.store.Settle(f.ctx, k, record, s); !errors.Is(err, idempotency.ErrGone) {
+			f.Fatalf("withdraw: %v, want ErrGone", err)
+		}
+		nothing("withdrawn")
+	}
+	limited := f.newClaim(k)
+	limited.MaxAttempts = 1
+	next := f.claimAt(f.peer, limited, idempotency.Proceed)
+	if next.Record.Attempt != 1 || next.Previous != nil {
+		f.Errorf("the next claim is attempt %d over %+v", next.Record.Attempt, next.Previous)
+	}
+	if err := f.store.Settle(f.ctx, k, record, s); !errors.Is(err, idempotency.ErrFenced) && !errors.Is(err, idempotency.ErrGone) {
+		f.Errorf("withdraw beside the next run: %v", err)
+	}
+	f.sameRecord("after another withdrawal", f.lookup(k), next.Record)
+	f.settle(k, next.Record, complete("next"))
+	f.replays("a", "next")
 }
