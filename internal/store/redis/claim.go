@@ -322,6 +322,6 @@ func (c *claimCall) kept(ctx context.Context, f *found) (*idempotency.Response, 
 	case err != nil:
 		return nil, wrongType(name, err)
 	default:
-		return decodeResponse(key, token, name, stored)
+		return decodeParts(key, token, name, f.response, stored)
 	}
 }

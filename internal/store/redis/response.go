@@ -28,44 +28,64 @@ func (s *Store) Response(ctx context.Context, key idempotency.Key, token string)
 	if err != nil {
 		return nil, s.fail("read a response", err)
 	}
-	stored, err := beside.Bytes()
-	if err == nil {
-		return decodeResponse(key, token, besideName, stored)
-	}
-	if !isNil(err) {
-		return nil, s.fail("read a response", wrongType(besideName, err))
-	}
-	value, err := inside.Bytes()
-	switch {
-	case isNil(err):
-		return nil, nil
-	case err != nil:
-		return nil, s.fail("read a response", wrongType(name, err))
-	}
-	p, err := splitValue(value)
+	value, hasValue, err := got(inside, name)
 	if err != nil {
-		return nil, unreadable(name, "%w", err)
+		return nil, s.fail("read a response", err)
 	}
-	small, isBeside, err := p.kept()
+	body, hasBody, err := got(beside, besideName)
 	if err != nil {
-		return nil, unreadable(name, "%w", err)
+		return nil, s.fail("read a response", err)
 	}
-	if small == nil || isBeside {
-		return nil, nil
-	}
-	if p.state == inFlight {
-		// A forced run is in flight. What is here is the response of the run before
-		// it; decoding fails if that is not the run with this token.
-		response, err := idempotency.DecodeResponse(key, token, small)
+	if hasValue {
+		p, err := splitValue(value)
 		if err != nil {
-			return nil, nil
+			return nil, unreadable(name, "%w", err)
 		}
-		return response, nil
+		kept, isBeside, err := p.kept()
+		if err != nil {
+			return nil, unreadable(name, "%w", err)
+		}
+		// While a forced run is in flight, what the value keeps is the response of the run
+		// before it: decoding fails if that is not the run with this token.
+		forced := p.state == inFlight
+		if kept != nil && (forced || string(p.token) == token) && (hasBody || !isBeside) {
+			response, err := decodeResponse(key, token, name, kept)
+			if isBeside {
+				response, err = decodeParts(key, token, besideName, kept, body)
+			}
+			if err == nil || !forced {
+				return response, err
+			}
+		}
 	}
-	if string(p.token) != token {
+	if !hasBody {
 		return nil, nil
 	}
-	return decodeResponse(key, token, name, small)
+	// The answer of a released run lies there as a whole. It can also be the body of a
+	// response that is kept no more, and that is as good as gone.
+	response, err := idempotency.DecodeResponse(key, token, body)
+	if err != nil {
+		return nil, nil
+	}
+	return response, nil
+}
+
+// got returns what a GET has found under a name, if there is anything.
+func got(get *goredis.StringCmd, name string) (value []byte, ok bool, err error) {
+	value, err = get.Bytes()
+	if isNil(err) {
+		return nil, false, nil
+	}
+	return value, err == nil, wrongType(name, err)
+}
+
+// decodeParts reads a response whose body was found in the named Redis key.
+func decodeParts(key idempotency.Key, token, name string, head, body []byte) (*idempotency.Response, error) {
+	response, err := idempotency.DecodeResponseParts(key, token, head, body)
+	if err != nil {
+		return nil, unreadable(name, "its response: %w", err)
+	}
+	return response, nil
 }
 
 // decodeResponse reads a response that was found in the named Redis key.

@@ -92,34 +92,32 @@ type settleCall struct {
 	// is left by a forced run has its expiry already, and no life.
 	value []byte
 	life  time.Duration
-	// body is what is put beside the record before the script runs, nil for nothing.
+	// body is what is put beside the record before the script runs, nil for nothing: the
+	// body of a complete record, or the whole answer of a released run.
 	body []byte
 }
 
 func newSettleCall(s *Store, key idempotency.Key, claimed *idempotency.Record, settlement idempotency.Settlement) (*settleCall, error) {
 	c := &settleCall{store: s, keys: []string{s.names.record(key)}, life: settlement.Retention}
 	settled := claimed.Settled(settlement, processTime())
-	var inside, beside []byte
-	besideLife := settlement.ResponseFor()
-	if settlement.Response != nil && besideLife > 0 {
-		stored := idempotency.AppendResponse(nil, key, claimed.Token, settlement.Response)
-		switch {
-		case settlement.State != idempotency.Complete && len(stored) <= smallResponse:
-			beside = stored
-		case settlement.State != idempotency.Complete:
-			c.body = stored
-		case len(stored) > smallResponse:
-			c.body, besideLife = stored, besideLife+responseMargin
-		default:
-			inside = stored
-		}
-	}
-	value, err := encodeValue(key, settled, 1+len(inside))
+	value, err := encodeValue(key, settled, roomFor(settlement))
 	if err != nil {
 		return nil, err
 	}
-	if inside != nil {
-		value = append(append(value, responseInside), inside...)
+	var answer []byte // beside the record, and small
+	besideLife := settlement.ResponseFor()
+	switch response := settlement.Response; {
+	case response == nil || besideLife <= 0:
+	case settlement.State != idempotency.Complete:
+		// The next claim replaces the value, and this is for those who have waited.
+		answer = idempotency.AppendResponse(nil, key, claimed.Token, response)
+		if len(answer) > smallResponse {
+			c.body, answer = answer, nil
+		}
+	default:
+		if value, c.body = appendKept(value, key, claimed.Token, response); c.body != nil {
+			besideLife += responseMargin
+		}
 	}
 	leaves := settled.Token != claimed.Token
 	c.value, c.args = value, []any{claimed.Token, value, "px", toMillis(c.life), claimed.Follows}
@@ -129,15 +127,15 @@ func newSettleCall(s *Store, key idempotency.Key, claimed *idempotency.Record, s
 		c.args[2], c.args[3] = "pxat", settled.Expires.UnixMilli()
 	}
 	var more [5]any // the arguments from the sixth on: see settle.lua
-	if beside != nil || c.body != nil {
+	if answer != nil || c.body != nil {
 		c.keys = append(c.keys, s.names.response(key, claimed.Token))
 		more[0] = toMillis(besideLife)
 	}
 	if c.body != nil {
 		c.keys = append(c.keys, s.names.unsettled(key, claimed.Token))
 	}
-	if beside != nil {
-		more[1] = beside
+	if answer != nil {
+		more[1] = answer
 	}
 	if leaves {
 		more[2] = settled.Token
@@ -161,6 +159,32 @@ func newSettleCall(s *Store, key idempotency.Key, claimed *idempotency.Record, s
 		break
 	}
 	return c, nil
+}
+
+// roomFor is how many bytes appendKept appends at most, or a little less.
+func roomFor(s idempotency.Settlement) int {
+	const head = 512
+	if s.State != idempotency.Complete || len(s.Response.Body) > smallResponse {
+		return head
+	}
+	return head + len(s.Response.Body)
+}
+
+// appendKept appends the response of a complete record to its value. Of a large one it
+// appends the head alone, and returns the body, which is not copied: it must lie beside.
+func appendKept(value []byte, key idempotency.Key, token string, r *idempotency.Response) (_, body []byte) {
+	at := len(value)
+	if len(r.Body) <= smallResponse {
+		value = idempotency.AppendResponse(append(value, responseInside), key, token, r)
+		if len(value)-at <= 1+smallResponse {
+			return value, nil
+		}
+	}
+	value = idempotency.AppendResponseHead(append(value[:at], responseBeside), key, token, r)
+	if r.Body == nil {
+		return value, []byte{}
+	}
+	return value, r.Body
 }
 
 // run settles, without a retry. A large response is put beside the record first, in the
