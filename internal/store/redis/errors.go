@@ -86,6 +86,9 @@ func unknownCommand(err error) bool { return strings.Contains(err.Error(), "unkn
 // hasCode reports whether the server answered with an error of this code. Before
 // Redis 7, the error of a command in a script stands behind another text.
 func hasCode(err error, code string) bool {
+	if common(err) {
+		return false
+	}
 	var answer goredis.Error
 	if !errors.As(err, &answer) {
 		return false
@@ -98,7 +101,7 @@ func hasCode(err error, code string) bool {
 // so that another connection may help. It would not help against a reply that breaks
 // the protocol.
 func connectionFailed(err error) bool {
-	if answered(err) || errors.Is(err, goredis.ErrPoolTimeout) {
+	if common(err) || answered(err) || errors.Is(err, goredis.ErrPoolTimeout) {
 		return false
 	}
 	var network net.Error
@@ -108,12 +111,15 @@ func connectionFailed(err error) bool {
 // mayBeExecuted reports whether the server may execute the failed command, now
 // or later.
 func mayBeExecuted(err error) bool {
+	if common(err) {
+		return false
+	}
 	var dial *dialError
 	var unsent *unsentError
 	var old *tooOldError
 	var unreadable *idempotency.UnreadableError
 	switch {
-	case err == nil, answered(err), errors.As(err, &unreadable), errors.As(err, &dial), errors.Is(err, errReplica):
+	case answered(err), errors.As(err, &unreadable), errors.As(err, &dial), errors.Is(err, errReplica):
 		return false
 	case errors.As(err, &unsent), errors.As(err, &old):
 		return false
@@ -127,6 +133,9 @@ func mayBeExecuted(err error) bool {
 // answered reports whether the error is the server's own answer. The answer of a
 // sentinel, which is asked while a connection is made, does not count.
 func answered(err error) bool {
+	if common(err) {
+		return err != nil
+	}
 	var answer goredis.Error
 	var dial *dialError
 	return errors.As(err, &answer) && !errors.As(err, &dial)
@@ -135,6 +144,12 @@ func answered(err error) bool {
 // isNil reports whether the server answered that there is nothing. A sentinel that knows
 // no master says the same while a connection is made.
 func isNil(err error) bool { return answered(err) && errors.Is(err, goredis.Nil) }
+
+// common reports whether an error is one of the two that most commands have: none, or
+// that there is nothing. To look at others takes room on the heap.
+func common(err error) bool {
+	return err == nil || err == goredis.Nil //nolint:errorlint // a wrapped one is another
+}
 
 // unreadable names the Redis key that does not hold what we write.
 func unreadable(key, format string, values ...any) error {

@@ -43,8 +43,10 @@ type flushes struct {
 // queue are the commands for one server.
 type queue struct {
 	waiting []*request
-	// running is how many goroutines send what waits. They end when nothing does.
-	running int
+	// running is how many goroutines send what waits; idle of them wait for something to
+	// send. Each gets a token of wake then, or the channel is closed when they are to end.
+	running, idle int
+	wake          chan struct{}
 }
 
 func newFlushes(timeout time.Duration) *flushes {
@@ -95,25 +97,30 @@ func (f *flushes) add(to *goredis.Client, c *request) bool {
 	if q == nil {
 		// The nodes of a cluster come and go.
 		for node, q := range f.queues {
-			if q.running == 0 {
+			if q.running == q.idle {
+				close(q.wake)
 				delete(f.queues, node)
 			}
 		}
-		q = new(queue)
+		q = &queue{wake: make(chan struct{}, flushers)}
 		f.queues[to] = q
 	}
 	q.waiting = append(q.waiting, c)
-	if q.running < flushers {
+	switch {
+	case q.idle > 0:
+		q.idle--
+		q.wake <- struct{}{} // there is room for all of them
+	case q.running < flushers:
 		q.running++
 		f.running.Go(func() { f.run(to, q) })
 	}
 	return true
 }
 
-// run makes flushes until nothing waits.
+// run makes flushes until the store is closed, or the server is not used any more.
 func (f *flushes) run(to *goredis.Client, q *queue) {
 	var batch []*request
-	for f.waits(q) {
+	for f.await(q) {
 		err := f.connect(to)
 		batch = f.take(q, batch[:0])
 		switch {
@@ -129,14 +136,21 @@ func (f *flushes) run(to *goredis.Client, q *queue) {
 	}
 }
 
-// waits reports whether anything waits. If nothing does, its caller must end.
-func (f *flushes) waits(q *queue) bool {
+// await returns when something waits, or false when its caller must end.
+func (f *flushes) await(q *queue) bool {
 	f.mu.Lock()
-	defer f.mu.Unlock()
-	if len(q.waiting) == 0 {
-		q.running--
+	if len(q.waiting) > 0 {
+		f.mu.Unlock()
+		return true
 	}
-	return len(q.waiting) > 0
+	if f.closed {
+		f.mu.Unlock()
+		return false
+	}
+	q.idle++
+	f.mu.Unlock()
+	_, open := <-q.wake
+	return open
 }
 
 // connect makes a connection if none is at hand. This comes before anything is taken out
@@ -194,6 +208,9 @@ func (f *flushes) flush(to *goredis.Client, batch []*request) {
 func (f *flushes) close() {
 	f.mu.Lock()
 	f.closed = true
+	for _, q := range f.queues {
+		close(q.wake)
+	}
 	f.mu.Unlock()
 	f.cancel()
 }

@@ -1,6 +1,7 @@
 package redis
 
 import (
+	"encoding/hex"
 	"fmt"
 	"strings"
 	"unicode"
@@ -25,7 +26,11 @@ const maxPrefix = 100
 type names struct{ prefix string }
 
 // record names the value of a key.
-func (n names) record(key idempotency.Key) string { return n.recordOf(key.String()) }
+func (n names) record(key idempotency.Key) string {
+	name := make([]byte, 0, maxPrefix+2+2*len(key)) // on the stack
+	name = append(append(name, n.prefix...), '{')
+	return string(append(hex.AppendEncode(name, key[:]), '}'))
+}
 
 // recordOf is record for a key in hex.
 func (n names) recordOf(hex string) string { return n.prefix + "{" + hex + "}" }
