@@ -4,20 +4,17 @@ import (
 	"bytes"
 	"context"
 	"encoding/base64"
-	endian "encoding/binary"
-	"encoding/hex"
 	"fmt"
 	"io/fs"
 	"net/http"
 	"os"
 	"path/filepath"
-	"regexp"
 	"strings"
 	"testing"
 
-	"github.com/cespare/xxhash/v2"
 	"github.com/redis/go-redis/v9"
 
+	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
 	"github.com/caddy-dedup/caddy-dedup/internal/redistest"
 )
 
@@ -62,10 +59,6 @@ func redisContents(t *testing.T, client *redis.Client) string {
 	for _, name := range client.Keys(ctx, "*").Val() {
 		all.WriteString(name)
 		switch kind := client.Type(ctx, name).Val(); kind {
-		case "hash":
-			for field, value := range client.HGetAll(ctx, name).Val() {
-				all.WriteString(field + value)
-			}
 		case "string":
 			all.WriteString(client.Get(ctx, name).Val())
 		default:
@@ -190,26 +183,25 @@ func TestSealedResponseThatDoesNotOpen(t *testing.T) {
 	up := startUpstream(t, answers201)
 	p := start(t, conf{store: storeAt(server.Addr), dedup: lines(keyFiles(t, shortTempDir(t), "a"), "local_copies off"),
 		site: lines(keyHeader, bothModes(up))})
-	sealedBy := regexp.MustCompile(`"sealed_by":"[0-9a-f]{16}"`)
+	body := func(at func(body []byte) int) func(*idempotency.Response) {
+		return func(r *idempotency.Response) { r.Body[at(r.Body)] ^= 1 }
+	}
 	for name, c := range map[string]struct {
-		change func(head, body []byte)
+		change func(*idempotency.Response)
 		log    string
 	}{
-		"another key": {func(head, _ []byte) {
-			at := sealedBy.FindIndex(head)
-			copy(head[at[1]-17:], "0123456789abcdef")
-		}, `"0123456789abcdef", which is not configured`},
-		"one bit": {func(_, body []byte) { body[len(body)/2] ^= 1 }, "does not open"},
-		"nonce":   {func(_, body []byte) { body[0] ^= 1 }, "does not open"},
-		"tag":     {func(_, body []byte) { body[len(body)-1] ^= 1 }, "does not open"},
+		"another key": {func(r *idempotency.Response) { r.SealedBy = "0123456789abcdef" }, `"0123456789abcdef", which is not configured`},
+		"one bit":     {body(func(b []byte) int { return len(b) / 2 }), "does not open"},
+		"nonce":       {body(func([]byte) int { return 0 }), "does not open"},
+		"tag":         {body(func(b []byte) int { return len(b) - 1 }), "does not open"},
 	} {
 		for _, path := range []string{"/", "/hook"} {
 			id := name + path
 			key := p.post(t, path, id, "body").Header.Get("X-Key")
-			stored := []byte(client.HGet(ctx, recordIn(key), "b").Val())
-			token := client.HGet(ctx, recordIn(key), "t").Val()
-			resealed(t, stored, key, token, c.change)
-			if err := client.HSet(ctx, recordIn(key), "b", stored).Err(); err != nil {
+			value := []byte(client.Get(ctx, recordIn(key)).Val())
+			token, at := responseIn(t, string(value))
+			value = append(value[:at:at], resealed(t, value[at:], key, token, c.change)...)
+			if err := client.Set(ctx, recordIn(key), value, redis.KeepTTL).Err(); err != nil {
 				t.Fatal(err)
 			}
 			got := p.post(t, path, id, "body")
@@ -227,23 +219,19 @@ func TestSealedResponseThatDoesNotOpen(t *testing.T) {
 	}
 }
 
-// resealed changes a stored response in place, and makes its checksum right.
-func resealed(t *testing.T, stored []byte, key, token string, change func(head, body []byte)) {
+// resealed changes a stored response, and makes its checksums right.
+func resealed(t *testing.T, stored []byte, key, token string, change func(*idempotency.Response)) []byte {
 	t.Helper()
-	const checksumAt, headLengthAt, headAt = 10, 18, 22
-	if len(stored) < headAt {
-		t.Fatalf("%d bytes are no stored response", len(stored))
-	}
-	length := int(endian.BigEndian.Uint32(stored[headLengthAt:]))
-	change(stored[headAt:headAt+length], stored[headAt+length:])
-	owner, err := hex.DecodeString(key)
+	owner, err := idempotency.ParseKey(key)
 	if err != nil {
 		t.Fatal(err)
 	}
-	sum := xxhash.New()
-	_, _ = sum.Write(append(owner, token...)) // a hash never fails
-	_, _ = sum.Write(stored[headLengthAt:])
-	endian.BigEndian.PutUint64(stored[checksumAt:], sum.Sum64())
+	response, err := idempotency.DecodeResponse(owner, token, bytes.Clone(stored))
+	if err != nil {
+		t.Fatal(err)
+	}
+	change(response)
+	return idempotency.AppendResponse(nil, owner, token, response)
 }
 
 // Who has another key, or none, cannot read what is kept, whatever the store: it

@@ -35,7 +35,7 @@ func TestRunInFlightWhileAStaleReplicaIsPromoted(t *testing.T) {
 			wantFresh(t, released, 503, "run 1 of k")
 			record, client := recordIn(released.Header.Get("X-Key")), redisClient(t, replica)
 			eventually(t, "the replica has the released record", func() bool {
-				return client.HGet(t.Context(), record, "l").Val() == "0"
+				return client.Exists(t.Context(), record).Val() == 1 && !runsIn(t, client, record)
 			})
 			replica.Do("REPLICAOF", "NO", "ONE")
 			running := p.postLater("/", "k", "body", host("shop.test"))
@@ -43,7 +43,7 @@ func TestRunInFlightWhileAStaleReplicaIsPromoted(t *testing.T) {
 			way.leadTo(t, replica.Addr)
 			if lease == "lease 1500ms" {
 				eventually(t, "the claim is written anew", func() bool {
-					return client.HGet(t.Context(), record, "l").Val() != "0"
+					return runsIn(t, client, record)
 				})
 				wantProblem(t, other.post(t, "/", "k", "body", host("shop.test")), 409, "request_in_flight")
 			}

@@ -23,6 +23,7 @@ func TestRoundTripsToRedis(t *testing.T) {
 	p.post(t, "/", "warm", "") // a process's first request learns the server's clock
 	copying.post(t, "/", "warm too", "")
 	m := startMonitor(t, server)
+	// Each flush asks for the time first.
 	want := func(what string, commands ...string) {
 		t.Helper()
 		if got := m.since(t); fmt.Sprint(got) != fmt.Sprint(commands) {
@@ -31,19 +32,19 @@ func TestRoundTripsToRedis(t *testing.T) {
 	}
 
 	first := p.post(t, "/", "k", "")
-	want("a first delivery", "evalsha", "evalsha")
+	want("a first delivery", "time", "set", "time", "evalsha")
 	wantReplay(t, p.post(t, "/", "k", ""), first)
-	want("a duplicate of a kept response", "evalsha")
+	want("a duplicate of a kept response", "time", "set")
 
 	owner := p.postLater("/", "slow", "")
 	up.awaitRuns(t, "slow", 1)
-	want("a claim", "evalsha")
+	want("a claim", "time", "set")
 	waiters := p.postMany(10, "/", "slow", "")
 	p.awaitWaiting(t, 10, waiters...)
 	want("ten waiters of a local run")
 	g.open()
 	allAlike(t, append(replies(t, waiters), owner.reply(t)))
-	want("the end of a run with ten local waiters", "evalsha")
+	want("the end of a run with ten local waiters", "time", "evalsha")
 
 	p.post(t, "/", "", "")
 	want("a request without key")

@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	"github.com/caddy-dedup/caddy-dedup/internal/redistest"
+	"github.com/redis/go-redis/v9"
 )
 
 // keyHeader shows the key of each request to its client.
@@ -28,7 +29,8 @@ func TestForeignRedisRecord(t *testing.T) {
 		"a list":   func(key string) error { return client.RPush(ctx, key, "not ours").Err() },
 		"a hash":   func(key string) error { return client.HSet(ctx, key, "name", "not ours").Err() },
 		"an empty record": func(key string) error {
-			return client.HSet(ctx, key, "r", "", "t", "x", "l", "0", "v", "1").Err()
+			const head = "D1e0123456789" + "0000000000000" + "9999999999999" + "001" + "00000" + "000" + "000000"
+			return client.Set(ctx, key, head+"x", 0).Err()
 		},
 	}
 	for name, put := range foreign {
@@ -73,41 +75,39 @@ func TestDamagedRedisRecord(t *testing.T) {
 	up := startUpstream(t, answers201)
 	p := start(t, conf{store: storeAt(server.Addr), dedup: "local_copies off", site: lines(keyHeader, "dedup", proxyTo(up))})
 	refused := 0
-	damages := map[string]func(string) string{
-		"flipped": func(s string) string { b := []byte(s); b[len(b)/2] ^= 1; return string(b) },
-		"cut":     func(s string) string { return s[:len(s)/2] },
-		"longer":  func(s string) string { return s + "x" },
-	}
-	first := p.post(t, "/", "sample", "body")
-	fields := client.HGetAll(ctx, recordIn(first.Header.Get("X-Key"))).Val()
-	if len(fields) == 0 {
-		t.Fatal("the record has no fields")
-	}
-	for field := range fields {
-		for name, damage := range damages {
-			id := field + " " + name
-			first := p.post(t, "/", id, "body")
-			key := recordIn(first.Header.Get("X-Key"))
-			sound := client.HGet(ctx, key, field).Val()
-			if sound == "" {
-				continue
-			}
-			if err := client.HSet(ctx, key, field, damage(sound)).Err(); err != nil {
-				t.Fatal(err)
-			}
-			got := p.post(t, "/", id, "body")
-			switch {
-			case got.Status == 500:
-				wantProblem(t, got, 500, "record_unreadable")
-				refused++
-			default:
-				wantReplay(t, got, first)
-			}
-			up.wantRuns(t, id, 1)
+	damage := func(id string, change func(string) string) {
+		first := p.post(t, "/", id, "body")
+		key := recordIn(first.Header.Get("X-Key"))
+		if err := client.Set(ctx, key, change(client.Get(ctx, key).Val()), redis.KeepTTL).Err(); err != nil {
+			t.Fatal(err)
 		}
+		got := p.post(t, "/", id, "body")
+		switch {
+		case got.Status == 500:
+			wantProblem(t, got, 500, "record_unreadable")
+			refused++
+		default:
+			wantReplay(t, got, first)
+		}
+		up.wantRuns(t, id, 1)
 	}
-	if refused < len(damages) {
-		t.Errorf("%d damaged records were refused, want at least those of the record itself", refused)
+	damage("longer", func(s string) string { return s + "x" })
+	const step = 5 // bytes
+	size := len(client.Get(ctx, recordIn(p.post(t, "/", "sample", "body").Header.Get("X-Key"))).Val())
+	for at := 0; at < size; at += step {
+		damage(fmt.Sprint("flipped at ", at), func(s string) string {
+			b := []byte(s)
+			if at < len(b) {
+				b[at] ^= 1
+			}
+			return string(b)
+		})
+		damage(fmt.Sprint("cut at ", at), func(s string) string { return s[:min(at, len(s))] })
+	}
+	// Most of what is left when the end of a lease or the expiry is another one can be
+	// replayed, and so can what is the same after the change.
+	if want := 2*size/step - 20; refused < want {
+		t.Errorf("%d damaged records were refused, want at least %d", refused, want)
 	}
 
 	// A record that was moved to another key is not taken for its own.

@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// serverClock estimates the server's time from its latest reply.
+// serverClock estimates the server's time from its replies.
 type serverClock struct {
 	// started is the moment from which local times count, by the monotonic clock.
 	started time.Time
@@ -14,11 +14,18 @@ type serverClock struct {
 	ahead atomic.Int64
 }
 
-// learn takes the server's time, in ms, from a reply that has just come. The server
-// read its clock a little earlier, so the estimate is behind the server's clock by up
-// to a round trip. A deadline by it is never too late.
-func (c *serverClock) learn(serverNow int64) {
-	c.ahead.Store(serverNow - time.Since(c.started).Milliseconds())
+// learn takes the server's time, in ms, from a reply that has just come to what was sent
+// at a local time. The server read its clock between the two. Where the estimate lies
+// between them too, it stays; otherwise it moves to the nearer end. So it is behind the
+// server's clock by no more than the quickest reply took: a deadline or a lease by it is
+// never too late, and hardly too early.
+func (c *serverClock) learn(serverNow int64, sent time.Time) {
+	least := serverNow - time.Since(c.started).Milliseconds()
+	most := serverNow + 1 - sent.Sub(c.started).Milliseconds()
+	estimate := c.ahead.Load()
+	if moved := min(max(estimate, least), most); moved != estimate {
+		c.ahead.Store(moved)
+	}
 }
 
 // at returns the server's time, in ms, at a local time.

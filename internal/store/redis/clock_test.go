@@ -2,6 +2,7 @@ package redis
 
 import (
 	"testing"
+	"testing/synctest"
 	"time"
 
 	goredis "github.com/redis/go-redis/v9"
@@ -81,4 +82,36 @@ func TestOverdueClaim(t *testing.T) {
 		}
 		mustBeAbsent(t, s, c.Key)
 	}
+}
+
+// TestEstimateIsThatOfTheQuickestReply has slow replies, and a clock that is set.
+func TestEstimateIsThatOfTheQuickestReply(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := &serverClock{started: time.Now()}
+		ahead := time.Hour // of the server's clock, before ours
+		reply := func(there, back time.Duration) (behind time.Duration) {
+			sent := time.Now()
+			time.Sleep(there)
+			now := time.Now().Add(ahead).UnixMilli()
+			time.Sleep(back)
+			c.learn(now, sent)
+			return time.Now().Add(ahead).Sub(time.UnixMilli(c.at(time.Now())))
+		}
+		for i, step := range []struct {
+			set         time.Duration // the server's clock, before the reply
+			there, back time.Duration
+			least, most time.Duration // how far the estimate is behind then
+		}{
+			{0, time.Millisecond, 50 * time.Millisecond, 50 * time.Millisecond, 52 * time.Millisecond},
+			{0, 300 * time.Millisecond, 3 * time.Millisecond, 3 * time.Millisecond, 5 * time.Millisecond},
+			{0, time.Millisecond, 700 * time.Millisecond, 3 * time.Millisecond, 5 * time.Millisecond},
+			{time.Minute, time.Millisecond, 40 * time.Millisecond, 40 * time.Millisecond, 42 * time.Millisecond},
+			{-2 * time.Minute, 20 * time.Millisecond, 10 * time.Millisecond, -22 * time.Millisecond, 12 * time.Millisecond},
+		} {
+			ahead += step.set
+			if behind := reply(step.there, step.back); behind < step.least || behind > step.most {
+				t.Errorf("reply %d: the estimate is behind by %v, want %v to %v", i, behind, step.least, step.most)
+			}
+		}
+	})
 }

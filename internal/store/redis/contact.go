@@ -95,10 +95,11 @@ func (c *contact) ProcessHook(next goredis.ProcessHook) goredis.ProcessHook {
 			return err
 		}
 		ours.aim(s)
+		sent := time.Now()
 		err = next(ctx, cmd)
 		c.after(ours, err)
 		if answer, ok := scriptReply(ours.Val()); ok && err == nil && answer.now != 0 {
-			c.current.Load().clock.learn(answer.now)
+			c.current.Load().clock.learn(answer.now, sent)
 		}
 		return err
 	}
@@ -131,8 +132,9 @@ func (c *contact) ProcessPipelineHook(next goredis.ProcessPipelineHook) goredis.
 				cmd.aim(s)
 			}
 		}
+		sent := time.Now()
 		err = next(ctx, cmds)
-		c.afterAll(cmds, err)
+		c.afterAll(cmds, err, sent)
 		return err
 	}
 }
@@ -163,15 +165,16 @@ func (c *contact) meet(ctx context.Context, claims bool) (*server, error) {
 	return c.current.Load(), nil
 }
 
-// afterAll takes from a flush what it tells, and the error with which it ended.
-func (c *contact) afterAll(cmds []goredis.Cmder, failed error) {
+// afterAll takes from a flush that was sent at a local time what it tells, and the error
+// with which it ended.
+func (c *contact) afterAll(cmds []goredis.Cmder, failed error, sent time.Time) {
 	var now int64
 	for _, cmd := range cmds {
 		switch cmd := cmd.(type) {
 		case *goredis.TimeCmd:
 			if cmd.Err() == nil {
 				now = cmd.Val().UnixMilli()
-				c.current.Load().clock.learn(now)
+				c.current.Load().clock.learn(now, sent)
 			}
 		case *request:
 			if cmd.Err() == nil && cmd.Val() == nil {

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"strconv"
 	"strings"
+	"time"
 
 	"go.uber.org/zap"
 )
@@ -14,6 +15,7 @@ import (
 // in one round trip. A replica is asked again before each claim.
 func (c *contact) greet(ctx context.Context) error {
 	return try(ctx, func() error {
+		sent := time.Now()
 		pipeline := c.client.Pipeline()
 		now := pipeline.Time(ctx)
 		about := pipeline.Info(ctx, "server")
@@ -32,7 +34,7 @@ func (c *contact) greet(ctx context.Context) error {
 			return err // and ask again: it may be replaced by a newer one
 		}
 		s := c.current.Load()
-		s.clock.learn(now.Val().UnixMilli())
+		s.clock.learn(now.Val().UnixMilli(), sent)
 		// A user that may not read these gets no warning. A replica that takes writes
 		// loses them when it next follows its master.
 		wasReplica := s.replica.Swap(infoField(replication.Val(), "role") == "slave")
