@@ -50,7 +50,7 @@ func TestRoundTripsToRedis(t *testing.T) {
 	want("a request without key")
 
 	copied := copying.post(t, "/", "copied", "")
-	want("a first delivery with local copies", "evalsha", "evalsha")
+	want("a first delivery with local copies", "time", "set", "time", "evalsha")
 	wantReplay(t, copying.post(t, "/", "copied", ""), copied)
 	want("a duplicate that a local copy answers")
 }

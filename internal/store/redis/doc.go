@@ -1,43 +1,45 @@
 // Package redis keeps records and responses in Redis (or Valkey), for replicas
 // that share it.
 //
-// Each key has one hash, dedup:{<key>}, with the key in hex. The names of its fields
-// are short because there are many such hashes:
+// Each key has one string, dedup:{<key>}, with the key in hex: a head that scripts read,
+// the record, and the response where the record is complete and the response is small
+// (value.go). What does not fit it is dedup:{<key>}:<token>: the body of a large response,
+// or the answer of a released run. The braces put both into one slot of a cluster. The
+// token in the name is that of the run: a run that lost its claim cannot damage the
+// response of another, and the answer of a released run is still there after the next
+// claim. Tokens have no spaces in them.
 //
-//	r  the record, in the form of the idempotency package
-//	t  the token of whoever claimed last
-//	l  the end of the lease in ms of the server's clock, 0 when nothing is in flight
-//	v  the revision: one more at every write
-//	w  the inbox channels of those who wait for the run in flight
-//	x  when the record expires, in ms of the server's clock, as its TTL says
-//	b  the response, where the record is complete and the response is small
-//	p  the tokens of up to eight earlier runs, whose responses may still be there
+// A fresh claim is one SET with NX and GET; its end is a short script, settle.lua, that
+// compares the token and writes the value. All else is off the common way, and is done
+// by scripts: to take a key over, to register who waits, forced runs, what an operator
+// does. The channels of those who wait lie in the value too, and not in a key of their
+// own: while a slot moves to another node, a script on one key goes on.
 //
-// All other responses are strings of their own, dedup:{<key>}:<token>. The braces
-// put them into the slot of the hash, in a cluster. The token in the name is that of
-// the run: a run that lost its claim cannot damage the response of another, and the
-// answer of a released run is still there after the next claim. Tokens have no
-// spaces in them.
+// What waits to be sent goes out together (flush.go), over few connections to each
+// server. Large bodies do not, and they do not pass through Lua, which is slow with them.
+// In one round trip, a body is written under a name that ends in :unsettled, with a
+// short life, and then settle.lua either gives it its name or removes it. Under its final
+// name at once, a settlement that is made twice, or too late, would damage what is kept.
 //
-// Lua is slow with large values, and so these responses do not pass through it. In
-// one round trip, the response is written under a name that ends in :unsettled, with
-// a short life, and then settle.lua either gives it its name or removes it.
-//
-// The channels, dedup:inbox:<random text>, begin with the same prefix as the keys
-// (names.go). Another prefix than dedup: makes another store, in the same Redis.
+// The channels, dedup:inbox:<random text> and dedup:copies, begin with the same prefix as
+// the keys (names.go). Another prefix than dedup: makes another store, in the same Redis.
 //
 // What a claim may do with the record that it finds is decided in Go, by
-// idempotency.Decide. claim.lua writes a record only where there is none. So a fresh
-// claim takes one round trip. Otherwise the script returns the record, and a claim
-// that may proceed is sent again, to replace exactly the revision that was returned.
+// idempotency.Decide. SET and claim.lua write a record only where there is none.
+// Otherwise they return it, and a claim that may proceed is sent by the script, to
+// replace exactly the revision that was returned.
 //
-// The only clock that counts is the server's. A claim carries a deadline, by that
-// clock, after which the server refuses it: a claim that waited in the queue of a
-// hung server must not own a key for which nobody runs any more. To set the deadline,
-// the store estimates the time of each server from its latest reply; only before the
-// first command it has to ask, which is one more round trip. After a failover the new
-// server's clock may differ. If it is ahead, the first claim is refused as overdue;
-// the refusal tells the time, and the claim is sent again.
+// The only clock that counts is the server's. Each flush asks for it, and the store
+// estimates the time of each server from the replies (clock.go); only before the first
+// command it has to ask, which is one more round trip. A SET carries the end of its
+// lease by that estimate. If the time in the reply says that it was wrong, claim.lua
+// writes the claim once more. A SET that arrives late locks its key until that end and no
+// longer, and a claim that was withdrawn finds a record which says so. Where that is not
+// enough, under Hold and MaxAttempts, and over other records, claim.lua has a deadline,
+// after which the server refuses it: a claim that waited in the queue of a hung server
+// must not own a key for which nobody runs any more. After a failover the new server's
+// clock may differ. If it is ahead, the first such claim is refused as overdue; the
+// refusal tells the time, and the claim is sent again.
 //
 // For one server, for a master that sentinels name and for a cluster the code is the
 // same but for the client of go-redis (client.go). go-redis does things by itself: it

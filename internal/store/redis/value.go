@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
-	"strconv"
 	"time"
 
 	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
@@ -233,6 +232,3 @@ func (f *found) sameRecord(value []byte) bool {
 
 // errNotOurs says that a value has not the form that caddy-dedup gives it.
 var errNotOurs = errors.New("it does not begin as what caddy-dedup writes, or is cut off")
-
-// formatMillis is for arguments of scripts.
-func formatMillis(at time.Time) string { return strconv.FormatInt(at.UnixMilli(), 10) }
