@@ -4,17 +4,20 @@ import (
 	"bytes"
 	"context"
 	"encoding/base64"
+	endian "encoding/binary"
+	"encoding/hex"
 	"fmt"
 	"io/fs"
 	"net/http"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 
+	"github.com/cespare/xxhash/v2"
 	"github.com/redis/go-redis/v9"
 
-	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
 	"github.com/caddy-dedup/caddy-dedup/internal/redistest"
 )
 
@@ -183,24 +186,25 @@ func TestSealedResponseThatDoesNotOpen(t *testing.T) {
 	up := startUpstream(t, answers201)
 	p := start(t, conf{store: storeAt(server.Addr), dedup: lines(keyFiles(t, shortTempDir(t), "a"), "local_copies off"),
 		site: lines(keyHeader, bothModes(up))})
-	body := func(at func(body []byte) int) func(*idempotency.Response) {
-		return func(r *idempotency.Response) { r.Body[at(r.Body)] ^= 1 }
-	}
+	sealedBy := regexp.MustCompile(`[0-9a-f]{16}`)
 	for name, c := range map[string]struct {
-		change func(*idempotency.Response)
+		change func(head, body []byte)
 		log    string
 	}{
-		"another key": {func(r *idempotency.Response) { r.SealedBy = "0123456789abcdef" }, `"0123456789abcdef", which is not configured`},
-		"one bit":     {body(func(b []byte) int { return len(b) / 2 }), "does not open"},
-		"nonce":       {body(func([]byte) int { return 0 }), "does not open"},
-		"tag":         {body(func(b []byte) int { return len(b) - 1 }), "does not open"},
+		"another key": {func(head, _ []byte) {
+			at := sealedBy.FindIndex(head)
+			copy(head[at[0]:at[1]], "0123456789abcdef")
+		}, `"0123456789abcdef", which is not configured`},
+		"one bit": {func(_, body []byte) { body[len(body)/2] ^= 1 }, "does not open"},
+		"nonce":   {func(_, body []byte) { body[0] ^= 1 }, "does not open"},
+		"tag":     {func(_, body []byte) { body[len(body)-1] ^= 1 }, "does not open"},
 	} {
 		for _, path := range []string{"/", "/hook"} {
 			id := name + path
 			key := p.post(t, path, id, "body").Header.Get("X-Key")
 			value := []byte(client.Get(ctx, recordIn(key)).Val())
 			token, at := responseIn(t, string(value))
-			value = append(value[:at:at], resealed(t, value[at:], key, token, c.change)...)
+			resealed(t, value[at:], key, token, c.change)
 			if err := client.Set(ctx, recordIn(key), value, redis.KeepTTL).Err(); err != nil {
 				t.Fatal(err)
 			}
@@ -219,19 +223,25 @@ func TestSealedResponseThatDoesNotOpen(t *testing.T) {
 	}
 }
 
-// resealed changes a stored response, and makes its checksums right.
-func resealed(t *testing.T, stored []byte, key, token string, change func(*idempotency.Response)) []byte {
+// resealed changes a stored response in place, and makes its checksums right: that of the
+// body, with which the head ends, and that of the head.
+func resealed(t *testing.T, stored []byte, key, token string, change func(head, body []byte)) {
 	t.Helper()
-	owner, err := idempotency.ParseKey(key)
+	const checksumAt, headLengthAt, headAt = 4, 12, 16
+	if len(stored) < headAt {
+		t.Fatalf("%d bytes are no stored response", len(stored))
+	}
+	end := headAt + int(endian.BigEndian.Uint32(stored[headLengthAt:]))
+	change(stored[headAt:end], stored[end:])
+	endian.BigEndian.PutUint64(stored[end-8:end], xxhash.Sum64(stored[end:]))
+	owner, err := hex.DecodeString(key)
 	if err != nil {
 		t.Fatal(err)
 	}
-	response, err := idempotency.DecodeResponse(owner, token, bytes.Clone(stored))
-	if err != nil {
-		t.Fatal(err)
-	}
-	change(response)
-	return idempotency.AppendResponse(nil, owner, token, response)
+	sum := xxhash.New()
+	_, _ = sum.Write(append(owner, token...)) // a hash never fails
+	_, _ = sum.Write(stored[headLengthAt:end])
+	endian.BigEndian.PutUint64(stored[checksumAt:], sum.Sum64())
 }
 
 // Who has another key, or none, cannot read what is kept, whatever the store: it
