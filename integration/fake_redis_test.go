@@ -11,8 +11,8 @@ import (
 	"time"
 )
 
-// startFakeRedis listens where a Redis is expected, and answers each script with
-// the given bytes and all else as Redis would. With no manners it gives those
+// startFakeRedis listens where a Redis is expected, and answers each script and
+// each SET with the given bytes and all else as Redis would. With no manners it gives those
 // bytes to whatever comes.
 func startFakeRedis(t *testing.T, answer string, manners bool) (addr string) {
 	t.Helper()
@@ -43,7 +43,9 @@ func answerAsRedis(conn net.Conn, answer string, manners bool) {
 			return
 		}
 		said := answer
-		if manners && !strings.HasPrefix(command, "eval") {
+		// A SET that finds nothing has claimed the key: only a script can say so in vain.
+		asked := strings.HasPrefix(command, "eval") || command == "set" && answer != "$-1\r\n"
+		if manners && !asked {
 			said = "+OK\r\n"
 			switch command {
 			case "hello":
