@@ -34,6 +34,24 @@ func (e *Engine) Overloads() Overloads {
 	return e.overloads
 }
 
+// InProgress returns how many runs of this process are in flight, or are not stored yet,
+// and how many requests wait for a run.
+func (e *Engine) InProgress() (runs, waiting int) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.unsettled.n, e.waiting
+}
+
+// WaitingFor returns how many requests of this process wait for the run of a key.
+func (e *Engine) WaitingFor(key idempotency.Key) int {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if f, ok := e.flights[key]; ok {
+		return f.waiting
+	}
+	return 0
+}
+
 // ErrOverloaded says that one of the [Limits] is reached.
 var ErrOverloaded = errors.New("too much is in progress")
 

@@ -36,6 +36,12 @@ func TestLimitOfWaiters(t *testing.T) {
 		wantOverloaded(t, other.begin(one))
 		more := other.waiters(2, two)
 		synctest.Wait()
+		if runs, n := owner.InProgress(); runs != 2 || n != 0 && owner != other {
+			t.Errorf("in progress are %d runs and %d who wait", runs, n)
+		}
+		if _, n := other.InProgress(); n != 5 || other.WaitingFor(one.Key) != 3 || other.WaitingFor(two.Key) != 2 || other.WaitingFor(idempotency.Key{}) != 0 {
+			t.Errorf("%d wait: %d and %d", n, other.WaitingFor(one.Key), other.WaitingFor(two.Key))
+		}
 		wantOverloaded(t, other.begin(two))
 
 		wantEnd(t, first, created("one"), resultKept)

@@ -33,6 +33,8 @@ type Run struct {
 	// settling is when the end of the run was first to be stored. Its retention counts from
 	// then, or from later.
 	settling time.Time
+	// tookOver says that the run before had let its lease lapse.
+	tookOver bool
 }
 
 // newRun returns the run of a claim that was asked for at the given time.
@@ -43,6 +45,7 @@ func (e *Engine) newRun(f *flight, c idempotency.Claim, req Request, got idempot
 		renewal: scheduled{place: -1},
 	}
 	if got.Previous != nil && got.Previous.State == idempotency.InFlight && got.Previous.Token != c.Token {
+		r.tookOver = true
 		r.logger().Warn("lapsed: took over a claim whose lease was not renewed",
 			zap.String("lapsed_execution_id", got.Previous.ExecutionID),
 			zap.Time("lease_until", got.Previous.LeaseUntil))
@@ -66,6 +69,9 @@ func (r *Run) ExecutionID() string { return r.record.ExecutionID }
 // Attempt says which run of the key this is, counted from 1. Runs that certainly did
 // not reach the upstream are not counted.
 func (r *Run) Attempt() int { return r.record.Attempt }
+
+// TookOver reports whether the run took over a claim whose lease was not renewed.
+func (r *Run) TookOver() bool { return r.tookOver }
 
 // replaces returns the record that a forced run is meant to replace. It returns nil
 // for other runs. It also returns nil if the store has lost the claim: then the

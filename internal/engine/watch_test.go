@@ -275,6 +275,9 @@ func TestRunPastItsTimeLimitIsTakenOver(t *testing.T) {
 		if run == nil {
 			t.Fatalf("nobody took over %v after the claim", time.Since(start))
 		}
+		if stuck.TookOver() || !run.TookOver() {
+			t.Errorf("the first took over: %v, the second: %v", stuck.TookOver(), run.TookOver())
+		}
 		wantEnd(t, stuck, created("one"), resultFenced)
 		wantEnd(t, run, created("two"), resultKept)
 		for _, w := range all {
