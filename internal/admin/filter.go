@@ -29,13 +29,13 @@ var listParameters = []string{
 	ParamState, ParamProvider, ParamDeliveryID, ParamExecutionID, ParamOlderThan, ParamNewerThan, ParamLimit, ParamCursor,
 }
 
-// stateUnreadable is what operators see of a record that cannot be read.
-const stateUnreadable = "unreadable"
+// StateUnreadable is what operators see of a record that cannot be read.
+const StateUnreadable = "unreadable"
 
 // States are the states of records as operators see them.
 var States = []string{
-	string(idempotency.InFlight), stateLapsed, string(idempotency.Complete),
-	string(idempotency.Released), string(idempotency.Held), stateUnreadable,
+	string(idempotency.InFlight), StateLapsed, string(idempotency.Complete),
+	string(idempotency.Released), string(idempotency.Held), StateUnreadable,
 }
 
 const (
@@ -113,7 +113,7 @@ func (f keyFilter) wants(r Record, now time.Time) bool {
 	if len(f.states) > 0 && !slices.Contains(f.states, r.State) {
 		return false
 	}
-	if r.State == stateUnreadable {
+	if r.State == StateUnreadable {
 		return f.deliveryID != "" || f.provider == "" && f.executionID == "" && f.olderThan == 0 && f.newerThan == 0
 	}
 	age := now.Sub(r.Claimed)

@@ -215,7 +215,7 @@ func beginningsOf(store Store, ids ...string) []idempotency.Beginning {
 // look takes a record that is wanted.
 func (l *listing) look(store Store, listed idempotency.Listed) {
 	shown := showListed(store.Name(), listed)
-	if l.deliveryID != "" && shown.State == stateUnreadable {
+	if l.deliveryID != "" && shown.State == StateUnreadable {
 		shown.DeliveryID = l.deliveryID // its key begins so
 	}
 	name := store.Key() + " " + shown.Key
@@ -232,7 +232,7 @@ func (l *listing) look(store Store, listed idempotency.Listed) {
 // showListed shows a record of a page, also one that cannot be read.
 func showListed(store string, listed idempotency.Listed) Record {
 	if listed.Unreadable != nil {
-		return Record{Key: listed.Key.String(), Store: store, State: stateUnreadable, Unreadable: listed.Unreadable.Error()}
+		return Record{Key: listed.Key.String(), Store: store, State: StateUnreadable, Unreadable: listed.Unreadable.Error()}
 	}
 	return showRecord(store, listed.Key, listed.Record, listed.Now)
 }

@@ -127,7 +127,7 @@ func (l *lookup) in(ctx context.Context, store Store) error {
 // look takes a record whose key begins as those of this ID.
 func (l *lookup) look(store Store, listed idempotency.Listed, id string) {
 	shown := showListed(store.Name(), listed)
-	if shown.State == stateUnreadable {
+	if shown.State == StateUnreadable {
 		shown.DeliveryID = id
 	}
 	name := store.Key() + " " + shown.Key

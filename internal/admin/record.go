@@ -38,18 +38,18 @@ type Response struct {
 	Base64 []byte `json:"base64,omitempty"`
 }
 
-// stateLapsed is what operators see of a claim that is stored as in flight, and whose
+// StateLapsed is what operators see of a claim that is stored as in flight, and whose
 // lease was not renewed: the next request takes it over.
-const stateLapsed = "lapsed"
+const StateLapsed = "lapsed"
 
-// shownState is the state of a record at the time of its store's clock. A claim that
+// StateOf is the state of a record at the time of its store's clock. A claim that
 // has lapsed is shown as what it means: held, or free to be taken over.
-func shownState(r *idempotency.Record, now time.Time) string {
+func StateOf(r *idempotency.Record, now time.Time) string {
 	switch {
 	case r.Lapsed(now) && r.Hold:
 		return string(idempotency.Held)
 	case r.Lapsed(now):
-		return stateLapsed
+		return StateLapsed
 	default:
 		return string(r.State)
 	}
@@ -58,7 +58,7 @@ func shownState(r *idempotency.Record, now time.Time) string {
 // showRecord shows a record at the time of its store's clock.
 func showRecord(store string, key idempotency.Key, r *idempotency.Record, now time.Time) Record {
 	return Record{
-		Key: key.String(), Store: store, State: shownState(r, now),
+		Key: key.String(), Store: store, State: StateOf(r, now),
 		Provider: r.Provider, DeliveryID: r.DeliveryID,
 		ExecutionID: r.ExecutionID, ParentID: r.ParentID,
 		Attempt: r.Attempt, Status: r.Status,

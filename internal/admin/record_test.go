@@ -22,7 +22,7 @@ func TestShownStates(t *testing.T) {
 				case state == idempotency.InFlight && left <= 0:
 					want = "lapsed"
 				}
-				if got := shownState(&idempotency.Record{State: state, Hold: hold, LeaseUntil: now.Add(left)}, now); got != want {
+				if got := StateOf(&idempotency.Record{State: state, Hold: hold, LeaseUntil: now.Add(left)}, now); got != want {
 					t.Errorf("%s with a lease of another %s, hold %v: shown as %q, want %q", state, left, hold, got, want)
 				}
 			}
