@@ -14,8 +14,9 @@ const module = "github.com/caddy-dedup/caddy-dedup"
 var layers = map[string]struct{ code, tests []string }{
 	"":                         {code: list("caddymodule")},
 	"cmd/caddy-dedup":          {code: list("")},
-	"caddymodule":              {code: list("internal/admin", "internal/delivery", "internal/engine", "internal/idempotency", "internal/keyscommand", "internal/openstores", "internal/recording", "internal/seal", "internal/store/file", "internal/store/memory", "internal/store/redis"), tests: list("internal/redistest")},
+	"caddymodule":              {code: list("internal/admin", "internal/dashboard", "internal/delivery", "internal/engine", "internal/idempotency", "internal/keyscommand", "internal/openstores", "internal/recording", "internal/seal", "internal/store/file", "internal/store/memory", "internal/store/redis"), tests: list("internal/redistest")},
 	"internal/admin":           {code: list("internal/delivery", "internal/engine", "internal/idempotency"), tests: list("internal/store/memory")},
+	"internal/dashboard":       {code: list("internal/admin", "internal/idempotency"), tests: list("internal/engine", "internal/store/memory")},
 	"internal/canonicaljson":   {tests: list("internal/idempotency")},
 	"internal/idempotency":     {code: list("internal/canonicaljson")},
 	"internal/delivery":        {code: list("internal/canonicaljson", "internal/idempotency")},

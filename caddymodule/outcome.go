@@ -12,8 +12,16 @@ import (
 	"go.uber.org/zap"
 	"go.uber.org/zap/zapcore"
 
+	"github.com/caddy-dedup/caddy-dedup/internal/dashboard"
 	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
 )
+
+// outcomes are all outcomes.
+var outcomes = []outcome{
+	outcomeFresh, outcomeReplayed, outcomeWaited, outcomeInFlight, outcomeReused, outcomeHeld, outcomeExhausted, outcomeForced,
+	outcomeConflict, outcomeAcknowledge, outcomeMissing, outcomeInvalid, outcomeTooLarge, outcomeNotKept, outcomeUnprotected,
+	outcomeOverloaded, outcomeUnavailable, outcomeUnreadable,
+}
 
 // outcome is what became of a request, for {http.dedup.outcome}, logs and
 // metrics.
@@ -132,6 +140,8 @@ func (s *said) MarshalLogObject(to zapcore.ObjectEncoder) error {
 // report tells placeholders and the access log what became of the request, as far
 // as it is known. It runs in the request's goroutine.
 func (x *exchange) report(o outcome, executionID string, attempt int) {
+	tallied.count(string(o))
+	x.note(dashboard.Note{What: string(o), ExecutionID: executionID, Attempt: attempt})
 	s := x.said
 	s.outcome = o
 	if x.key != (idempotency.Key{}) {

@@ -14,6 +14,7 @@ import (
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
 	"go.uber.org/zap"
 
+	"github.com/caddy-dedup/caddy-dedup/internal/dashboard"
 	"github.com/caddy-dedup/caddy-dedup/internal/engine"
 	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
 )
@@ -39,6 +40,9 @@ type execution struct {
 func (x *exchange) carryOut(run *engine.Run) error {
 	e := &execution{exchange: x, run: run}
 	e.announce(run.Record())
+	if run.TookOver() {
+		x.note(dashboard.Note{What: dashboard.TookOver, ExecutionID: run.ExecutionID(), Attempt: run.Attempt()})
+	}
 	forgetUpstream(x.repl())
 	ctx := e.begin()
 	defer e.limit.end()
@@ -118,8 +122,9 @@ func (e *execution) settle(err error) {
 		defer answer.taken.GiveBack(int64(copied))
 	}
 	e.run.Explain(e.happened(err, end)...)
-	_, _ = e.run.End(end) // the engine logs what became of it
-	e.leaveStore()        // what is left is the client's own affair
+	settlement, err := e.run.End(end) // the engine logs what became of it
+	e.noteEnd(e.run, settlement, err)
+	e.leaveStore() // what is left is the client's own affair
 }
 
 // errAborted stands for a panic: the run was aborted, or its upstream died in the

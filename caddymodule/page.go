@@ -1,0 +1,122 @@
+package caddymodule
+
+import (
+	"net/http"
+
+	"github.com/caddyserver/caddy/v2"
+	"github.com/caddyserver/caddy/v2/caddyconfig/caddyfile"
+	"github.com/caddyserver/caddy/v2/caddyconfig/httpcaddyfile"
+	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
+	"go.uber.org/zap"
+
+	"github.com/caddy-dedup/caddy-dedup/internal/dashboard"
+	"github.com/caddy-dedup/caddy-dedup/internal/engine"
+	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
+)
+
+func init() {
+	caddy.RegisterModule(new(Dashboard))
+	httpcaddyfile.RegisterHandlerDirective("dedup_dashboard", parseDashboard)
+	// As the other directives that answer by themselves: after authentication.
+	httpcaddyfile.RegisterDirectiveOrder("dedup_dashboard", httpcaddyfile.Before, "respond")
+}
+
+// Dashboard is a page for operators: what became of the deliveries, one delivery by its
+// ID, and buttons that free or forget its key. It shows the keys of all stores that are
+// open in the process. It asks nobody for a password: put it behind authentication.
+//
+// It answers every request that reaches it, whatever its path.
+type Dashboard struct {
+	// Shows the kept responses, too, headers and bodies. Default: false.
+	Bodies bool `json:"bodies,omitempty"`
+
+	logger  *zap.Logger
+	page    *dashboard.Page
+	entered bool
+}
+
+// CaddyModule returns the Caddy module information.
+func (*Dashboard) CaddyModule() caddy.ModuleInfo {
+	return caddy.ModuleInfo{
+		ID:  "http.handlers.dedup_dashboard",
+		New: func() caddy.Module { return new(Dashboard) },
+	}
+}
+
+// Provision begins to keep what the page shows of the past.
+func (d *Dashboard) Provision(ctx caddy.Context) error {
+	d.logger = ctx.Logger()
+	d.entered = true
+	history, journal := watched.enter()
+	d.page = dashboard.New(openToPages, history, journal)
+	d.page.Bodies = d.Bodies
+	d.page.Who = whoAsks
+	d.page.CopiesGone = engine.CopyBound
+	d.page.Acted = func(what string, key idempotency.Key, who string) {
+		d.logger.Warn("an operator used the dashboard", zap.String("did", what), zap.Stringer("key", key), zap.String("who", who))
+	}
+	return nil
+}
+
+// Cleanup ends what Provision has begun, with the last page of the process.
+func (d *Dashboard) Cleanup() error {
+	if d.entered {
+		d.entered = false
+		watched.leave()
+	}
+	return nil
+}
+
+// ServeHTTP answers with the page.
+func (d *Dashboard) ServeHTTP(w http.ResponseWriter, r *http.Request, _ caddyhttp.Handler) error {
+	d.page.ServeHTTP(w, r)
+	return nil
+}
+
+// openToPages returns the stores that are open in this process, entered.
+func openToPages() []dashboard.Store {
+	var open []dashboard.Store
+	for _, store := range stores.All() {
+		open = append(open, store)
+	}
+	return open
+}
+
+// whoAsks says who sent a request: the user that a handler in front has authenticated,
+// and the address.
+func whoAsks(r *http.Request) string {
+	if repl, ok := r.Context().Value(caddy.ReplacerCtxKey).(*caddy.Replacer); ok {
+		if user, _ := repl.GetString("http.auth.user.id"); user != "" {
+			return user + " from " + r.RemoteAddr
+		}
+	}
+	return r.RemoteAddr
+}
+
+func parseDashboard(h httpcaddyfile.Helper) (caddyhttp.MiddlewareHandler, error) {
+	page := new(Dashboard)
+	err := page.UnmarshalCaddyfile(h.Dispenser)
+	return page, err
+}
+
+// UnmarshalCaddyfile reads the directive: dedup_dashboard [<matcher>] [bodies].
+func (d *Dashboard) UnmarshalCaddyfile(of *caddyfile.Dispenser) error {
+	of.Next() // the directive's name
+	for _, word := range of.RemainingArgs() {
+		switch {
+		case word != "bodies":
+			return of.Errf("dedup_dashboard: unknown word %q; it takes bodies, or nothing", word)
+		case d.Bodies:
+			return of.Errf("dedup_dashboard: bodies stands twice")
+		}
+		d.Bodies = true
+	}
+	return noBlock(of, "dedup_dashboard")
+}
+
+var (
+	_ caddy.Provisioner           = (*Dashboard)(nil)
+	_ caddy.CleanerUpper          = (*Dashboard)(nil)
+	_ caddyhttp.MiddlewareHandler = (*Dashboard)(nil)
+	_ caddyfile.Unmarshaler       = (*Dashboard)(nil)
+)

@@ -1,0 +1,164 @@
+package dashboard
+
+import (
+	"net/http"
+	"net/http/httptest"
+	"net/url"
+	"strings"
+	"testing"
+
+	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
+)
+
+func (r *rig) stateOf(key idempotency.Key) idempotency.State {
+	record, _, err := r.store.Store.Lookup(r.t.Context(), key)
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	if record == nil {
+		return "none"
+	}
+	return record.State
+}
+
+func TestFreeAndForgetByForms(t *testing.T) {
+	r := newRig(t)
+	for _, c := range []struct {
+		do, word string
+		after    idempotency.State
+		status   int
+	}{
+		{"Free…", "The key is free.", idempotency.Released, 200},
+		{"Forget…", "The record is gone.", "none", 200},
+	} {
+		r.acted = nil
+		key := r.store.put(t, put{id: "held " + c.do, state: idempotency.Held})
+		found := r.want(http.StatusOK, url.Values{"q": {"held " + c.do}, "state": {"held"}}.Encode())
+		asks := r.want(http.StatusOK, found.link(c.do))
+		if got := r.stateOf(key); got != idempotency.Held {
+			t.Fatalf("a GET has made it %s", got)
+		}
+		// Without this a browser names no origin where it has no Sec-Fetch-Site either.
+		if !strings.Contains(asks.text, `<meta name="referrer" content="same-origin">`) {
+			t.Error("the page that asks lets no form name its origin")
+		}
+		done := r.confirmed(asks, nil)
+		location := done.Result().Header.Get("Location")
+		if done.Code != http.StatusSeeOther || !strings.HasPrefix(location, "?") {
+			t.Fatalf("got %d to %q: %s", done.Code, location, done.text)
+		}
+		if got := r.stateOf(key); got != c.after {
+			t.Errorf("%s: it is %s, want %s", c.do, got, c.after)
+		}
+		if len(r.acted) != 1 || !strings.HasSuffix(r.acted[0], key.String()+" by alice from 10.0.0.7") {
+			t.Errorf("logged is %q", r.acted)
+		}
+		location, _, _ = strings.Cut(location, "#")
+		a := r.want(c.status, strings.TrimPrefix(location, "?"))
+		if !strings.Contains(a.words("said"), c.word) || !strings.Contains(a.words("delivery"), "By alice from 10.0.0.7.") {
+			t.Errorf("%s: then the page says %q and %q", c.do, a.words("said"), a.words("delivery"))
+		}
+	}
+}
+
+// What another site can make a browser send changes nothing.
+func TestForgedRequestsChangeNothing(t *testing.T) {
+	r := newRig(t)
+	key := r.store.put(t, put{id: "held", state: idempotency.Held})
+	other := r.store.put(t, put{id: "other", state: idempotency.Held})
+	asks := r.want(http.StatusOK, "key="+key.String()+"&do=free")
+	for name, change := range map[string]func(*http.Request, url.Values){
+		"another site":          func(q *http.Request, _ url.Values) { q.Header.Set("Sec-Fetch-Site", "cross-site") },
+		"a sibling of the site": func(q *http.Request, _ url.Values) { q.Header.Set("Sec-Fetch-Site", "same-site") },
+		"another origin": func(q *http.Request, _ url.Values) {
+			q.Header.Del("Sec-Fetch-Site")
+			q.Header.Set("Origin", "https://evil.test")
+		},
+		"no origin at all":    func(q *http.Request, _ url.Values) { q.Header.Del("Sec-Fetch-Site"); q.Header.Set("Origin", "null") },
+		"no token":            func(_ *http.Request, v url.Values) { v.Del("token") },
+		"an empty token":      func(_ *http.Request, v url.Values) { v.Set("token", "") },
+		"no cookie":           func(q *http.Request, _ url.Values) { q.Header.Del("Cookie") },
+		"a cookie of another": func(q *http.Request, _ url.Values) { q.Header.Set("Cookie", secretCookie+"="+strings.Repeat("A", 26)) },
+		"an empty cookie": func(q *http.Request, v url.Values) {
+			q.Header.Set("Cookie", secretCookie+"=")
+			v.Set("token", tokenFor("", "free", key.String()))
+		},
+		"a token of another key": func(_ *http.Request, v url.Values) { v.Set("key", other.String()) },
+		"a token of another act": func(_ *http.Request, v url.Values) { v.Set("do", "forget") },
+	} {
+		if a := r.confirmed(asks, change); a.Code != http.StatusForbidden {
+			t.Errorf("%s: got %d", name, a.Code)
+		}
+	}
+	for name, change := range map[string]func(*http.Request, url.Values){
+		"another act": func(_ *http.Request, v url.Values) { v.Set("do", "burn") },
+		"no key":      func(_ *http.Request, v url.Values) { v.Del("key") },
+		"a long form": func(_ *http.Request, v url.Values) { v.Set("more", strings.Repeat("x", mostForm)) },
+	} {
+		if a := r.confirmed(asks, change); a.Code != http.StatusBadRequest {
+			t.Errorf("%s: got %d", name, a.Code)
+		}
+	}
+	for _, target := range []string{"/?key=" + key.String() + "&do=free&token=x", "/?do=forget&key=" + key.String()} {
+		r.ask(httptest.NewRequest(http.MethodGet, target, nil))
+	}
+	if r.stateOf(key) != idempotency.Held || r.stateOf(other) != idempotency.Held || len(r.acted) > 0 {
+		t.Errorf("they are %s and %s; %q", r.stateOf(key), r.stateOf(other), r.acted)
+	}
+	if a := r.confirmed(asks, nil); a.Code != http.StatusSeeOther { // the form itself was right
+		t.Errorf("got %d", a.Code)
+	}
+}
+
+func TestCookieOfTheForms(t *testing.T) {
+	r := newRig(t)
+	key := r.store.put(t, put{id: "held", state: idempotency.Held})
+	if got := r.want(http.StatusOK, "key="+key.String()).Result().Cookies(); len(got) != 0 {
+		t.Errorf("looking sets %v", got)
+	}
+	cookies := r.want(http.StatusOK, "key="+key.String()+"&do=free").Result().Cookies()
+	if len(cookies) != 1 || !cookies[0].HttpOnly || cookies[0].SameSite != http.SameSiteStrictMode || cookies[0].Path != "" || cookies[0].Secure {
+		t.Errorf("the cookie is %v", cookies)
+	}
+	secure := httptest.NewRequest(http.MethodGet, "https://example.com/?key="+key.String()+"&do=free", nil)
+	if cookies := r.ask(secure).Result().Cookies(); len(cookies) != 1 || !cookies[0].Secure {
+		t.Errorf("under TLS the cookie is %v", cookies)
+	}
+}
+
+func TestActsThatCannotBe(t *testing.T) {
+	r := newRig(t)
+	for name, c := range map[string]struct {
+		before func(idempotency.Key)
+		status int
+		says   string
+	}{
+		"a run has begun": {func(key idempotency.Key) {
+			_ = r.store.Forget(t.Context(), key)
+			r.store.put(t, put{id: "k"})
+		}, 409, "A run is in flight"},
+		"it is gone":        {func(key idempotency.Key) { _ = r.store.Forget(t.Context(), key) }, 404, "any more"},
+		"the store is away": {func(idempotency.Key) { r.store.away.Store(true) }, 503, "the <store> is away"},
+	} {
+		key := r.store.put(t, put{id: "k", state: idempotency.Held})
+		asks := r.want(http.StatusOK, "key="+key.String()+"&do=free")
+		c.before(key)
+		a := r.confirmed(asks, nil)
+		if a.Code != c.status || !strings.Contains(a.words("main"), c.says) {
+			t.Errorf("%s: got %d %q", name, a.Code, a.words("main"))
+		}
+		r.store.away.Store(false)
+		r.page.ones.forget()
+		o := r.store.Store
+		if record, _, _ := o.Lookup(t.Context(), key); record != nil && record.State == idempotency.InFlight {
+			if err := o.Settle(t.Context(), key, record, idempotency.Settlement{State: idempotency.Released}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		_ = o.Forget(t.Context(), key)
+	}
+	running := r.store.put(t, put{id: "running"})
+	if a := r.want(http.StatusOK, "key="+running.String()+"&do=free"); a.byID("confirm") != nil || a.link("Free…") != "" || a.link("Forget…") != "" {
+		t.Error("a run in flight may be freed")
+	}
+}

@@ -1,0 +1,124 @@
+package dashboard
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/caddy-dedup/caddy-dedup/internal/admin"
+	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
+)
+
+// need says why a record needs somebody's attention.
+type need string
+
+const (
+	needsDecision need = "held"      // nobody knows whether it was executed
+	needsAttempts need = "exhausted" // no more attempts will be made by themselves
+	needsMending  need = "failing"   // each attempt fails
+	needsRetry    need = "lapsed"    // its process has gone
+	needsReading  need = "unreadable"
+)
+
+// needs are in the order of their urgency.
+var needs = []need{needsDecision, needsAttempts, needsMending, needsRetry, needsReading}
+
+// needOf says whether a record needs attention, and why. refused is when a request was
+// refused here because no attempt was left, zero if none was.
+func needOf(s seen, refused time.Time) (kind need, needy bool) {
+	r := s.record
+	switch s.state {
+	case admin.StateUnreadable:
+		return needsReading, true
+	case string(idempotency.Held):
+		return needsDecision, true
+	case admin.StateLapsed:
+		if !refused.IsZero() && !refused.Before(r.Claimed) {
+			return needsAttempts, true
+		}
+		return needsRetry, true
+	case string(idempotency.Released):
+		switch {
+		case r.Attempt > 0 && r.FreedAttempts >= r.Attempt, r.Ended.IsZero():
+			return "", false // freed by an operator, and waiting for its sender
+		case !refused.IsZero() && !refused.Before(r.Claimed):
+			return needsAttempts, true
+		}
+		return needsMending, true
+	case string(idempotency.Complete):
+		// A failure that is kept: nobody will try again, and duplicates get it.
+		return needsAttempts, r.Status >= 500
+	}
+	return "", false
+}
+
+// judge notes in each record what it needs, and since when.
+func judge(records []seen, exhausted map[idempotency.Key]time.Time) {
+	for i := range records {
+		s := &records[i]
+		if kind, needy := needOf(*s, exhausted[s.key]); needy {
+			s.kind, s.since = kind, firstSet(s.record.Ended, s.record.LeaseUntil, s.record.Claimed)
+		}
+	}
+}
+
+// concernsOf returns the records that need attention, the most urgent kind first, and of
+// each kind the oldest first.
+func concernsOf(records []seen) []seen {
+	var all []seen
+	for _, s := range records {
+		if s.kind != "" {
+			all = append(all, s)
+		}
+	}
+	slices.SortStableFunc(all, func(a, b seen) int {
+		return cmp.Or(cmp.Compare(slices.Index(needs, a.kind), slices.Index(needs, b.kind)), a.since.Compare(b.since))
+	})
+	return all
+}
+
+// firstSet returns the first time that is set.
+func firstSet(times ...time.Time) time.Time {
+	for _, at := range times {
+		if !at.IsZero() {
+			return at
+		}
+	}
+	return time.Time{}
+}
+
+// advice says what an operator can do about a record.
+func advice(s seen) string {
+	r := s.record
+	switch s.kind {
+	case needsDecision:
+		return "Nobody knows whether it was executed. Look in the service. If it was not, free the key and have it sent again. If it was, leave it."
+	case needsAttempts:
+		if s.state == string(idempotency.Complete) {
+			return fmt.Sprintf("The answer that is kept is a failure (%d), and duplicates get it. Mend the service, then free the key and have it sent again.", r.Status)
+		}
+		return "No attempt is left. Mend the service, then free the key: the attempts begin anew."
+	case needsRetry:
+		return "Its process died, hangs, or cannot reach the store. The next delivery takes it over: have it sent again."
+	case needsReading:
+		return "The record cannot be read. Its reason is in the record. If nothing mends it, forget the key."
+	case needsMending:
+		return failureAdvice(r)
+	}
+	return ""
+}
+
+// failureAdvice is what to do about a run that failed and whose key is free.
+func failureAdvice(r *idempotency.Record) string {
+	switch {
+	case r.Attempt == 0:
+		return "The service was not reached. Once it is back, the next delivery runs."
+	case r.Status >= 500:
+		return fmt.Sprintf("The service fails (%d). Look at its log. The next delivery runs.", r.Status)
+	case r.Status >= 300:
+		return fmt.Sprintf("The service does not take it (%d). Look at its log. The next delivery runs.", r.Status)
+	default:
+		return "The service gave no answer, or refused the caller (401, 403). Look at its log, and at the sender's secret. The next delivery runs."
+	}
+}

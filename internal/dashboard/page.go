@@ -1,0 +1,237 @@
+// Package dashboard is a page on which operators see what became of deliveries, find one
+// by its ID, and free or forget its key. It is rendered on the server and works without
+// its script, which only keeps it up to date. All its links are relative, and are queries
+// only, so that it works under any path. It knows nothing of Caddy.
+package dashboard
+
+import (
+	"bytes"
+	"context"
+	"embed"
+	"errors"
+	"html/template"
+	"net/http"
+	"path"
+	"strconv"
+	"time"
+
+	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
+)
+
+// Page is the page. All its requests are for one path, whatever it is.
+type Page struct {
+	// Open returns the stores that are open now, in a stable order. The page leaves each
+	// when it has answered.
+	Open func() []Store
+	// History and Journal are what this process knows.
+	History *History
+	Journal *Journal
+	// Bodies says that kept responses are shown.
+	Bodies bool
+	// Who says who sent a request, for the log and for other operators.
+	Who func(*http.Request) string
+	// CopiesGone is within which time other replicas answer no more from their local copies
+	// of a key that was freed or forgotten.
+	CopiesGone time.Duration
+	// Acted is told what an operator did: what is [Freed] or [Forgotten].
+	Acted func(what string, key idempotency.Key, who string)
+
+	guard    http.CrossOriginProtection
+	windows  sharing[*window]
+	searches sharing[found]
+	ones     sharing[*one]
+}
+
+// New returns a page without its optional parts.
+func New(open func() []Store, history *History, journal *Journal) *Page {
+	return &Page{
+		Open: open, History: history, Journal: journal,
+		Who:      func(r *http.Request) string { return r.RemoteAddr },
+		Acted:    func(string, idempotency.Key, string) {},
+		windows:  sharing[*window]{most: 4},
+		searches: sharing[found]{most: 8},
+		ones:     sharing[*one]{most: 64},
+	}
+}
+
+//go:embed assets
+var assets embed.FS
+
+var templates = template.Must(template.ParseFS(assets, "assets/*.html"))
+
+// files are what the page loads beside itself, and their types.
+var files = map[string]string{
+	"page.css": "text/css; charset=utf-8",
+	"page.js":  "text/javascript; charset=utf-8",
+	"icon.svg": "image/svg+xml",
+}
+
+// The policy lets the page load what it brings along, and nothing else.
+const policy = "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self' data:; " +
+	"form-action 'self'; frame-ancestors 'none'; base-uri 'none'"
+
+// ServeHTTP implements [http.Handler].
+func (p *Page) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	header := w.Header()
+	header.Set("Content-Security-Policy", policy)
+	header.Set("X-Content-Type-Options", "nosniff")
+	header.Set("Cache-Control", "no-store")
+	header.Set("Referrer-Policy", "no-referrer")
+	switch {
+	case r.Method == http.MethodPost:
+		p.act(w, r)
+	case r.Method != http.MethodGet && r.Method != http.MethodHead:
+		header.Set("Allow", "GET, HEAD, POST")
+		p.refuse(w, r, http.StatusMethodNotAllowed, "The page knows GET, HEAD and POST.")
+	case r.URL.Query().Has("file"):
+		p.serveFile(w, r, r.URL.Query().Get("file"))
+	default:
+		p.show(w, r)
+	}
+}
+
+func (p *Page) serveFile(w http.ResponseWriter, r *http.Request, name string) {
+	kind, known := files[name]
+	if !known {
+		p.refuse(w, r, http.StatusNotFound, "The page has no such file.")
+		return
+	}
+	content, err := assets.ReadFile(path.Join("assets", name))
+	if err != nil {
+		panic("dashboard: " + err.Error()) // it is embedded
+	}
+	write(w, r, http.StatusOK, kind, content)
+}
+
+// show answers with the page that the query asks for.
+func (p *Page) show(w http.ResponseWriter, r *http.Request) {
+	a := addressOf(r.URL.Query())
+	open := p.Open()
+	defer leave(open)
+	v := &view{address: a, now: time.Now(), status: http.StatusOK, Process: len(open) > 0, Bodies: p.Bodies}
+	v.measure(p.History, open)
+	listed, err := p.window(r.Context(), open, a.From)
+	v.list(listed, err)
+	p.search(r.Context(), open, v)
+	p.open(w, r, open, v)
+	name := "page"
+	if r.URL.Query().Get("part") == "live" {
+		name = "live"
+	}
+	p.render(w, r, name, v)
+}
+
+// window returns the records from a place on.
+func (p *Page) window(ctx context.Context, open []Store, place string) (*window, error) {
+	return p.windows.ask(ctx, place, func(ctx context.Context) (*window, time.Duration, error) {
+		began := time.Now()
+		w, err := look(ctx, open, place, p.Journal.exhausted())
+		if err != nil {
+			return nil, 0, err
+		}
+		return w, w.rest(time.Since(began)), nil
+	})
+}
+
+// search looks for what stands in the search field: a key, a delivery ID, or the ID of an
+// execution among the records that were looked at.
+func (p *Page) search(ctx context.Context, open []Store, v *view) {
+	if v.Q == "" {
+		return
+	}
+	if key, err := idempotency.ParseKey(v.Q); err == nil {
+		v.Key = key.String()
+		return
+	}
+	f, err := p.searches.ask(ctx, v.Q, func(ctx context.Context) (found, time.Duration, error) {
+		began := time.Now()
+		f := find(ctx, open, v.Q)
+		return f, max(foundHolds, min(restTimes*time.Since(began), mostRest)), nil
+	})
+	if err != nil {
+		v.fail(err)
+		return
+	}
+	if len(f.records) == 0 {
+		f.records = v.executed(v.Q)
+	}
+	judge(f.records, p.Journal.exhausted())
+	v.foundBy(f)
+}
+
+// open shows one delivery, and asks whether to do something about it.
+func (p *Page) open(w http.ResponseWriter, r *http.Request, open []Store, v *view) {
+	if v.Key == "" {
+		return
+	}
+	key, err := idempotency.ParseKey(v.Key)
+	if err != nil {
+		v.problem(http.StatusBadRequest, "That is no key: a key is 64 characters of hex.")
+		return
+	}
+	query := r.URL.Query()
+	o, err := p.ones.ask(r.Context(), key.String(), func(ctx context.Context) (*one, time.Duration, error) {
+		o, err := lookUp(ctx, open, key, p.Bodies)
+		return o, foundHolds, err
+	})
+	if errors.Is(err, errNone) {
+		notes := p.Journal.of(key)
+		if query.Get("done") == Forgotten {
+			v.Notice = "The record is gone. The next request with the key runs as if none had come before." + p.elsewhere()
+		} else {
+			v.problem(http.StatusNotFound, "No store has a record of this key. It was never claimed, or its retention is over, or it was forgotten.")
+		}
+		v.gone(key, notes)
+		return
+	}
+	if err != nil {
+		v.fail(err)
+		return
+	}
+	shown := *o // the answer is shared
+	judged := []seen{shown.seen}
+	judge(judged, p.Journal.exhausted())
+	shown.seen = judged[0]
+	v.opened(shown, p.Journal.of(key))
+	if query.Get("done") == Freed && v.Opened.State.Name == "freed" {
+		v.Notice = "The key is free. Its next request runs: have it sent again." + p.elsewhere()
+	}
+	if act, known := acts[query.Get("do")]; known && v.Opened.May(query.Get("do")) {
+		v.Confirm = &confirm{act: act, Do: query.Get("do"), Key: key.String(), Token: tokenFor(secretOf(w, r), query.Get("do"), key.String())}
+	}
+}
+
+// elsewhere says from when on what was done counts on other replicas, too.
+func (p *Page) elsewhere() string {
+	if p.CopiesGone == 0 {
+		return ""
+	}
+	return " Other replicas follow within " + span(p.CopiesGone) + "."
+}
+
+// refuse answers with a page that says why nothing was done.
+func (p *Page) refuse(w http.ResponseWriter, r *http.Request, status int, why string) {
+	v := &view{now: time.Now()}
+	v.problem(status, why)
+	p.render(w, r, "refusal", v)
+}
+
+func (p *Page) render(w http.ResponseWriter, r *http.Request, name string, v *view) {
+	var out bytes.Buffer
+	if err := templates.ExecuteTemplate(&out, name, v); err != nil {
+		panic("dashboard: " + err.Error()) // a view that the templates do not fit
+	}
+	if v.status == http.StatusServiceUnavailable {
+		w.Header().Set("Retry-After", "2")
+	}
+	write(w, r, v.status, "text/html; charset=utf-8", out.Bytes())
+}
+
+func write(w http.ResponseWriter, r *http.Request, status int, kind string, content []byte) {
+	w.Header().Set("Content-Type", kind)
+	w.Header().Set("Content-Length", strconv.Itoa(len(content)))
+	w.WriteHeader(status)
+	if r.Method != http.MethodHead {
+		_, _ = w.Write(content) // the client may have gone
+	}
+}

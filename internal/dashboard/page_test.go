@@ -1,0 +1,309 @@
+package dashboard
+
+import (
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/net/html"
+
+	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
+)
+
+// filled is a page with a record of each sort.
+func filled(t *testing.T) *rig {
+	r := newRig(t)
+	for _, p := range []put{
+		{provider: "github", id: "running"},
+		{provider: "github", id: "gone", lease: -time.Second},
+		{provider: "github", id: "lost", lease: -time.Second, hold: true},
+		{provider: "github", id: "done", state: idempotency.Complete, status: 201, body: "kept"},
+		{provider: "stripe", id: "kept failure", state: idempotency.Complete, status: 502},
+		{id: "failed", state: idempotency.Released, status: 500},
+		{id: "unknown", state: idempotency.Held},
+	} {
+		r.store.put(t, p)
+	}
+	r.store.damaged[r.store.put(t, put{id: "broken"})] = true
+	r.count["fresh"], r.count["replayed"], r.count[RunFailed] = 7, 3, 1
+	return r
+}
+
+func TestOrderOfThePage(t *testing.T) {
+	a := filled(t).want(http.StatusOK, "")
+	var order []string
+	focused := ""
+	a.each(func(n *html.Node) {
+		if n.Data == "form" && attribute(n, "role") == "search" || n.Data == "section" {
+			order = append(order, attribute(n, "role")+attribute(n, "id"))
+		}
+		for _, at := range n.Attr {
+			if at.Key == "autofocus" {
+				focused += attribute(n, "id")
+			}
+		}
+	})
+	if got := strings.Join(order, " "); got != "search numbers attention chart deliveries" {
+		t.Errorf("the page has %s", got)
+	}
+	if focused != "q" {
+		t.Errorf("the focus is on %q, want the search field", focused)
+	}
+	for _, want := range []string{"Deliveries 10", "Duplicates absorbed 3", "Failing 2", "Held 2"} {
+		if !strings.Contains(a.words("numbers"), want) {
+			t.Errorf("the numbers are %q, want %q", a.words("numbers"), want)
+		}
+	}
+	var rows []string
+	for _, n := range a.has("attention", "a") {
+		if strings.Contains(attribute(n, "href"), "key=") {
+			rows = append(rows, textOf(n))
+		}
+	}
+	if got := strings.Join(rows, ", "); !regexp.MustCompile(`^(lost, unknown|unknown, lost), kept failure, failed, gone, key [0-9a-f]{16}…$`).MatchString(got) {
+		t.Errorf("needs attention: %s", got)
+	}
+}
+
+// What assistive technology goes by: landmarks, headings, labels, names of tables, no ID twice,
+// and no reference to nothing.
+func TestStructureForAssistiveTechnology(t *testing.T) {
+	r := filled(t)
+	held := r.store.put(t, put{id: "asked about", state: idempotency.Held})
+	for _, query := range []string{"", "q=done", "q=nothing", "key=" + held.String() + "&do=free", "state=held&range=day"} {
+		a := r.get(query)
+		ids, refs := map[string]int{}, map[string]bool{}
+		level := 0
+		a.each(func(n *html.Node) {
+			if id := attribute(n, "id"); id != "" {
+				ids[id]++
+			}
+			for _, name := range []string{"for", "aria-labelledby"} {
+				if ref := attribute(n, name); ref != "" {
+					refs[ref] = true
+				}
+			}
+			if href := attribute(n, "href"); strings.HasPrefix(href, "#") {
+				refs[href[1:]] = true
+			}
+			switch n.Data {
+			case "h1", "h2", "h3", "h4":
+				if now := int(n.Data[1] - '0'); now > level+1 {
+					t.Errorf("?%s: %s %q comes after a heading of level %d", query, n.Data, textOf(n), level)
+				} else {
+					level = now
+				}
+			case "table":
+				if n.FirstChild == nil || len(captions(n)) != 1 {
+					t.Errorf("?%s: a table without a caption", query)
+				}
+			case "th":
+				if attribute(n, "scope") == "" {
+					t.Errorf("?%s: the header %q of a table has no scope", query, textOf(n))
+				}
+			case "svg":
+				if attribute(n, "aria-hidden") != "true" {
+					t.Errorf("?%s: a picture that is read out", query)
+				}
+			case "input", "select":
+				if attribute(n, "type") != "hidden" && attribute(n, "id") == "" {
+					t.Errorf("?%s: a field without a label", query)
+				}
+			}
+		})
+		for id, n := range ids {
+			if n > 1 {
+				t.Errorf("?%s: the ID %s is there %d times", query, id, n)
+			}
+		}
+		for ref := range refs {
+			if ids[ref] == 0 {
+				t.Errorf("?%s: nothing has the ID %s", query, ref)
+			}
+		}
+		for name, want := range map[string]int{"main": 1, "header": 1, "footer": 1, "h1": 1} {
+			if n := len(a.has("", name)); n != want {
+				t.Errorf("?%s: %d times %s, want %d", query, n, name, want)
+			}
+		}
+	}
+}
+
+func captions(n *html.Node) (all []*html.Node) {
+	for c := range n.ChildNodes() {
+		if c.Type == html.ElementNode && c.Data == "caption" {
+			all = append(all, c)
+		}
+	}
+	return all
+}
+
+// What senders write stays text, and nothing on the page needs more than its policy lets it do.
+func TestHostileTextsStayText(t *testing.T) {
+	r := newRig(t)
+	r.page.Bodies = true
+	hostile := []string{
+		`<script>alert(1)</script>`, `"><img src=x onerror=alert(1)>`, `javascript:alert(1)`, `{{.}}`, `</title><b>`, `?key=1&do=free`,
+		"a\x00b\x1b[2Jc", "abc\u202edcba", `' onmouseover='alert(1)`,
+	}
+	queries := []string{"", "state=attention", "q=" + strings.Repeat("%22%3E%3Cb%3E", 9), "provider=%3Cscript%3E", "key=%3Cb%3E", "state=%3Cb%3E", "from=%3Cb%3E", "page=%3Cb%3E"}
+	for i, text := range hostile {
+		for _, state := range []idempotency.State{idempotency.Complete, idempotency.Held, idempotency.Released} {
+			key := r.store.put(t, put{
+				provider: text, id: text, route: fmt.Sprint(i, state), state: state, status: 200, body: text,
+				header: map[string][]string{"X-Evil": {text}},
+			})
+			r.page.Journal.Add(Note{At: time.Now(), Key: key, What: Freed, Who: text})
+			queries = append(queries, "key="+key.String(), "key="+key.String()+"&do=free")
+		}
+	}
+	r.store.damaged[r.store.put(t, put{id: "broken"})] = true
+	for _, query := range queries {
+		a := r.get(query)
+		scripts := 0
+		a.each(func(n *html.Node) {
+			for _, at := range n.Attr {
+				if strings.HasPrefix(at.Key, "on") || at.Key == "style" || at.Key == "srcdoc" {
+					t.Errorf("?%s: <%s %s=%q>", query, n.Data, at.Key, at.Val)
+				}
+			}
+			switch n.Data {
+			case "script":
+				if scripts++; attribute(n, "src") != "?file=page.js" || n.FirstChild != nil {
+					t.Errorf("?%s: a script %q", query, attribute(n, "src"))
+				}
+			case "img", "iframe", "style", "object", "embed", "base":
+				t.Errorf("?%s: <%s>", query, n.Data)
+			}
+		})
+		if scripts != 1 {
+			t.Errorf("?%s: %d scripts", query, scripts)
+		}
+		if strings.ContainsAny(a.text, "\x00\x1b\u202e") {
+			t.Errorf("?%s: a character that a browser obeys", query)
+		}
+	}
+	a := r.want(http.StatusOK, "q="+"%3Cscript%3Ealert(1)%3C%2Fscript%3E")
+	if !strings.Contains(a.words("deliveries"), `<script>alert(1)</script>`) {
+		t.Errorf("the ID is not shown as it is: %s", a.words("deliveries"))
+	}
+}
+
+// Whatever path the page is under, all that it links to is the page itself.
+func TestLinksAreQueriesOnly(t *testing.T) {
+	r := filled(t)
+	for range 200 {
+		r.store.put(t, put{id: fmt.Sprint(time.Now().UnixNano()), state: idempotency.Complete, status: 200})
+	}
+	key := r.store.put(t, put{id: "one", state: idempotency.Held})
+	links := 0
+	for _, query := range []string{"", "page=2", "q=one", "key=" + key.String() + "&do=forget", "key=zz"} {
+		a := r.get(query)
+		a.each(func(n *html.Node) {
+			for _, at := range n.Attr {
+				switch at.Key {
+				case "href", "src", "action", "formaction", "poster", "data":
+					links++
+					if !strings.HasPrefix(at.Val, "?") && !strings.HasPrefix(at.Val, "#") {
+						t.Errorf("?%s: <%s %s=%q>", query, n.Data, at.Key, at.Val)
+					}
+				}
+			}
+		})
+	}
+	if links < 100 {
+		t.Errorf("only %d links", links)
+	}
+	for name := range files {
+		content, err := assets.ReadFile("assets/" + name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		outside := regexp.MustCompile(`(?i)(https?:)?//[a-z]|@import|url\([^#]`)
+		for line := range strings.Lines(string(content)) {
+			if outside.MatchString(strings.ReplaceAll(line, "http://www.w3.org/2000/svg", "")) {
+				t.Errorf("%s loads something: %s", name, line)
+			}
+		}
+	}
+}
+
+func TestHeadersOfAllAnswers(t *testing.T) {
+	r := filled(t)
+	for target, want := range map[string]struct {
+		status int
+		kind   string
+	}{
+		"GET /?":                               {200, "text/html; charset=utf-8"},
+		"HEAD /?":                              {200, "text/html; charset=utf-8"},
+		"GET /?part=live":                      {200, "text/html; charset=utf-8"},
+		"GET /?file=page.css":                  {200, "text/css; charset=utf-8"},
+		"GET /?file=page.js":                   {200, "text/javascript; charset=utf-8"},
+		"GET /?file=icon.svg":                  {200, "image/svg+xml"},
+		"GET /?file=page.html":                 {404, "text/html; charset=utf-8"},
+		"GET /?file=../page.go":                {404, "text/html; charset=utf-8"},
+		"PUT /?":                               {405, "text/html; charset=utf-8"},
+		"POST /?":                              {400, "text/html; charset=utf-8"},
+		"GET /?key=1":                          {400, "text/html; charset=utf-8"},
+		"GET /?from=1.1":                       {400, "text/html; charset=utf-8"},
+		"GET /?state=odd":                      {400, "text/html; charset=utf-8"},
+		"GET /?key=" + strings.Repeat("0", 64): {404, "text/html; charset=utf-8"},
+	} {
+		method, path, _ := strings.Cut(target, " ")
+		a := r.ask(httptest.NewRequest(method, path, nil))
+		header := a.Result().Header
+		if a.Code != want.status || header.Get("Content-Type") != want.kind {
+			t.Errorf("%s: got %d %s", target, a.Code, header.Get("Content-Type"))
+		}
+		if header.Get("Content-Security-Policy") != policy || header.Get("X-Content-Type-Options") != "nosniff" ||
+			header.Get("Cache-Control") != "no-store" || header.Get("Referrer-Policy") != "no-referrer" {
+			t.Errorf("%s: headers %v", target, header)
+		}
+		if (method == http.MethodHead) != (a.text == "") {
+			t.Errorf("%s: a body of %d bytes", target, len(a.text))
+		}
+	}
+	if got := r.ask(httptest.NewRequest("PUT", "/", nil)).Result().Header.Get("Allow"); got != "GET, HEAD, POST" {
+		t.Errorf("allowed are %q", got)
+	}
+}
+
+// The script never makes elements of a text.
+func TestScriptTakesNoTextForHTML(t *testing.T) {
+	script, err := assets.ReadFile("assets/page.js")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, word := range []string{"innerHTML", "outerHTML", "insertAdjacentHTML", "document.write", "eval(", "new Function", ".style", "setHTML"} {
+		if strings.Contains(string(script), word) {
+			t.Errorf("the script has %s", word)
+		}
+	}
+}
+
+// Without bodies the page never asks a store for one.
+func TestResponsesOnlyWithBodies(t *testing.T) {
+	for _, bodies := range []bool{false, true} {
+		r := newRig(t)
+		r.page.Bodies = bodies
+		for body, want := range map[string]string{
+			"a <b>text</b>\r\nof two lines": "a <b>text</b> of two lines",
+			"\xff\x00\x01":                  "The body is not text. In hex: ff 00 01",
+			"":                              "The body is empty.",
+			strings.Repeat("0123456789abcdé", 10_000): "Only the first 64 KiB are shown.",
+		} {
+			key := r.store.put(t, put{id: body[:min(9, len(body))], state: idempotency.Complete, status: 201, body: body, header: map[string][]string{"X-Kept": {"value"}}})
+			a := r.want(http.StatusOK, "key="+key.String())
+			if got := a.words("delivery"); strings.Contains(got, want) != bodies || strings.Contains(got, "X-Kept value") != bodies {
+				t.Errorf("bodies %v: the response %.20q is shown as %.2000s", bodies, body, got)
+			}
+			if len(a.text) > 200<<10 {
+				t.Errorf("a page of %d bytes", len(a.text))
+			}
+		}
+	}
+}
