@@ -81,6 +81,9 @@ func (*App) CaddyModule() caddy.ModuleInfo {
 func (a *App) Provision(ctx caddy.Context) error {
 	a.ctx = ctx
 	a.logger = ctx.Logger()
+	if err := processMetrics.register(ctx.GetMetricsRegistry()); err != nil {
+		return err
+	}
 	if err := a.setNamespace(); err != nil {
 		return err
 	}

@@ -223,6 +223,15 @@ func bodyError(ctx context.Context, err error) error {
 	}
 }
 
+// unreadOutcome is what becomes of a request whose body could not be read.
+func unreadOutcome(err error) outcome {
+	var handlerError caddyhttp.HandlerError
+	if errors.As(err, &handlerError) && handlerError.StatusCode == http.StatusRequestEntityTooLarge {
+		return outcomeTooLarge
+	}
+	return outcomeInvalid
+}
+
 // statusClientGone is what Caddy's reverse_proxy, too, notes for a client that
 // went away before it was answered.
 const statusClientGone = 499

@@ -53,6 +53,7 @@ type Handler struct {
 	encrypted bool
 	space     string
 	unknown   unknownPlaceholders
+	counts    requestCounts
 	missed    oneASecond
 }
 
@@ -97,6 +98,7 @@ func (h *Handler) Provision(ctx caddy.Context) error {
 	}
 	h.store = app.use(h.store, duration(h.Timeout))
 	app.know(h)
+	h.counts = processMetrics.requestsOf(h)
 	keepConns(ctx)
 	return checkLease(h.store.Config, duration(h.Lease))
 }
@@ -114,6 +116,7 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request, next caddyht
 	request, refused, err := x.identify()
 	switch {
 	case err != nil:
+		x.report(unreadOutcome(err), "", 0)
 		return err
 	case refused != nil:
 		return x.refuse(*refused)
@@ -123,6 +126,7 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request, next caddyht
 	request.Proof, request.Force = proof, forced
 	decision, err := x.begin(request)
 	if err != nil {
+		x.report(outcomeInFlight, "", 0) // it waited, and its client has left
 		return caddyhttp.Error(statusClientGone, err)
 	}
 	switch d := decision.(type) {
@@ -149,6 +153,7 @@ type exchange struct {
 	next caddyhttp.Handler
 	said *said
 
+	counted   bool // it is in the metrics
 	found     delivery.Found
 	key       idempotency.Key
 	allowance recording.Allowance // of the budget, for the request's body and its response
@@ -230,6 +235,7 @@ func (x *exchange) leaveStore() {
 
 // done gives back what the request held.
 func (x *exchange) done() {
+	x.count(outcomeUnavailable) // who has said nothing until now has panicked, over a store
 	if x.following != nil {
 		x.following.Leave()
 	}

@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -29,7 +30,13 @@ type site struct {
 	t testing.TB
 	// keys is the engine of the site's store.
 	keys *engine.Engine
+	app  *App
+	// stop ends the site before its test does.
+	stop func()
 }
+
+// handler is the site's first dedup handler.
+func (s *site) handler() *Handler { return s.app.handlers[0] }
 
 // serve serves the lines of a site.
 func serve(t *testing.T, lines ...string) *site {
@@ -67,18 +74,19 @@ func serveWith(t testing.TB, global string, lines ...string) *site {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := &site{t: t, keys: app.started[0].Store().Engine}
+	s := &site{t: t, app: app, keys: app.started[0].Store().Engine}
 	for _, server := range web.(*caddyhttp.App).Servers {
 		s.Server = httptest.NewServer(server)
 	}
 	store := app.started[0].Store()
-	t.Cleanup(func() {
+	s.stop = sync.OnceFunc(func() {
 		s.Close()
 		if err := app.Cleanup(); err != nil {
 			t.Error(err)
 		}
 		<-store.Gone() // the process has one memory store for all tests: the next begins anew
 	})
+	t.Cleanup(s.stop)
 	return s
 }
 

@@ -94,6 +94,7 @@ func takeTurn() (end func()) {
 // unread is for a body that could not be read, or that there is no room for.
 func unread(err error) (*engine.Request, *refusal, error) {
 	if full, ok := errors.AsType[recording.SpentError](err); ok {
+		processMetrics.Overloaded(engine.LimitBuffered)
 		return nil, &refusal{engine.ReasonOverloaded, full.Error() + "; repeat the request later"}, nil
 	}
 	return nil, nil, err

@@ -43,6 +43,8 @@ type Options struct {
 	// Copies are the local copies of this process; nil for none. What an engine has put
 	// there is gone when it is closed.
 	Copies *Copies
+	// Observer is told what the engine does; nil for nobody.
+	Observer Observer
 }
 
 // Settings are what can change while the store is open.
@@ -90,12 +92,15 @@ type Engine struct {
 // New returns an engine for a store. It has no limits and no encryption until
 // [Engine.Configure] sets them. [Engine.Close] closes the store too.
 func New(store idempotency.Store, options Options) *Engine {
+	if options.Observer == nil {
+		options.Observer = nobody{}
+	}
 	ctx, cancel := context.WithCancel(context.Background())
 	if options.Copies == nil {
 		options.Copies = NewCopies(0)
 	}
 	e := &Engine{
-		store:   seal.Around(store, nil),
+		store:   seal.Around(observedStore{store, options.Observer}, nil),
 		copies:  &ownCopies{all: options.Copies},
 		options: options,
 		log:     options.Logger,

@@ -72,9 +72,11 @@ func (e *Engine) wait(m *member, seen flightState) error {
 		return nil
 	case limits.WaitersPerKey > 0 && f.waiting >= limits.WaitersPerKey:
 		e.overloads.WaitersPerKey++
+		e.options.Observer.Overloaded(LimitWaitersPerKey)
 		return overloaded("waiters for one key", limits.WaitersPerKey)
 	case limits.Waiters > 0 && e.waiting >= limits.Waiters:
 		e.overloads.Waiters++
+		e.options.Observer.Overloaded(LimitWaiters)
 		return overloaded("waiters", limits.Waiters)
 	}
 	m.counted = true
@@ -107,6 +109,12 @@ func (e *Engine) beginClaim(ctx context.Context, c idempotency.Claim) (found ide
 	defer e.mu.Unlock()
 	if idempotency.Decide(found.Record, c, found.Now) == idempotency.Proceed {
 		*refused++
+		switch refused {
+		case &e.overloads.Room:
+			e.options.Observer.Overloaded(LimitBuffered)
+		case &e.overloads.InFlight:
+			e.options.Observer.Overloaded(LimitInFlight)
+		}
 		return found, full
 	}
 	e.unsettled.add(1)

@@ -36,6 +36,7 @@ type replica struct {
 	t    *testing.T
 	link *link
 	room atomic.Pointer[error]
+	seen observed
 }
 
 // setRoom says whether the replica has room for new runs: nil if it has.
@@ -57,6 +58,7 @@ func newCopying(t *testing.T, store idempotency.Store, copies *engine.Copies) *r
 	options := someOptions()
 	options.Room = func() error { return *r.room.Load() }
 	options.Copies = copies
+	options.Observer = &r.seen
 	r.Engine = engine.New(r.link, options)
 	t.Cleanup(func() { _ = r.Engine.Close() })
 	return r

@@ -67,6 +67,7 @@ func (r *Run) settleLater(end idempotency.End, s idempotency.Settlement) {
 		deadline := time.Now().Add(s.Retention)
 		for delay := firstRetry; time.Now().Before(deadline); delay = min(2*delay, longestRetry, r.claim.Lease/3) {
 			if !e.pause(delay) {
+				e.options.Observer.RunEnded(ResultLost)
 				r.logger().Error("the run's end was never stored: the process stops")
 				return
 			}
@@ -86,6 +87,7 @@ func (r *Run) settleLater(end idempotency.End, s idempotency.Settlement) {
 				return
 			}
 		}
+		e.options.Observer.RunEnded(ResultLost)
 		r.logger().Error("the run's end was never stored: its retention is over")
 	})
 }

@@ -23,6 +23,8 @@ type Run struct {
 	// givenUpAt is when the lease is renewed no more, though the run has not ended; zero
 	// for never.
 	givenUpAt time.Time
+	// lapsed names the run whose claim this one has taken over, "" for none.
+	lapsed string
 	// facts are what the caller knows of the run's end, for the log.
 	facts []zap.Field
 	// holder holds the room of the response until the engine no longer needs it.
@@ -33,8 +35,6 @@ type Run struct {
 	// settling is when the end of the run was first to be stored. Its retention counts from
 	// then, or from later.
 	settling time.Time
-	// tookOver says that the run before had let its lease lapse.
-	tookOver bool
 }
 
 // newRun returns the run of a claim that was asked for at the given time.
@@ -45,7 +45,8 @@ func (e *Engine) newRun(f *flight, c idempotency.Claim, req Request, got idempot
 		renewal: scheduled{place: -1},
 	}
 	if got.Previous != nil && got.Previous.State == idempotency.InFlight && got.Previous.Token != c.Token {
-		r.tookOver = true
+		r.lapsed = got.Previous.ExecutionID
+		e.options.Observer.TookOver()
 		r.logger().Warn("lapsed: took over a claim whose lease was not renewed",
 			zap.String("lapsed_execution_id", got.Previous.ExecutionID),
 			zap.Time("lease_until", got.Previous.LeaseUntil))
@@ -66,12 +67,16 @@ func (r *Run) Record() *idempotency.Record {
 // ExecutionID names the run to the upstream and to clients.
 func (r *Run) ExecutionID() string { return r.record.ExecutionID }
 
+// Lapsed names the run whose claim this one has taken over, because its lease was not
+// renewed; "" for none.
+func (r *Run) Lapsed() string { return r.lapsed }
+
 // Attempt says which run of the key this is, counted from 1. Runs that certainly did
 // not reach the upstream are not counted.
 func (r *Run) Attempt() int { return r.record.Attempt }
 
 // TookOver reports whether the run took over a claim whose lease was not renewed.
-func (r *Run) TookOver() bool { return r.tookOver }
+func (r *Run) TookOver() bool { return r.lapsed != "" }
 
 // replaces returns the record that a forced run is meant to replace. It returns nil
 // for other runs. It also returns nil if the store has lost the claim: then the
@@ -148,6 +153,7 @@ func (r *Run) End(end idempotency.End) (idempotency.Settlement, error) {
 		if !told { // the store has panicked: the requests that wait must ask it again
 			r.engine.end(r.flight, over, idempotency.Claimed{}, nil)
 			r.engine.addUnsettled(-1)
+			r.engine.options.Observer.RunEnded(ResultLost)
 		}
 	}()
 	read := r.engine.copies.begin(r.claim.Key)
@@ -209,8 +215,9 @@ func (r *Run) ended(s idempotency.Settlement, now time.Time) idempotency.Claimed
 	return idempotency.Claimed{Record: record, Response: s.Response, Now: now}
 }
 
-// report logs what has become of the claim of the run.
+// report counts and logs what has become of the claim of the run.
 func (r *Run) report(s idempotency.Settlement, err error) {
+	r.engine.options.Observer.RunEnded(resultOf(s, err))
 	if err == nil && s.State == idempotency.Complete {
 		return
 	}

@@ -186,12 +186,18 @@ func (o *Store) applyLocked() {
 // directory could be opened while it is still locked; and who looks through it waits for
 // whatever is being opened.
 type Set struct {
+	// Observer is told what the engines do, as [engine.Options] has it; nil is nobody. It is
+	// set before the first store is opened.
+	Observer engine.Observer
+
 	room func() error
 	// copies are those of all stores together.
 	copies *engine.Copies
 
 	mu   sync.Mutex
 	open map[string]*Store
+	// unreplicated is what the stores had counted that are closed.
+	unreplicated int64
 }
 
 // NewSet returns a set without a store. room returns an error while nothing is to
@@ -238,6 +244,7 @@ func (s *Set) start(o *Store, h *Handle) {
 		NewExecutionID: newExecutionID,
 		Room:           s.room,
 		Copies:         s.copies,
+		Observer:       s.Observer,
 	})
 	o.Configure(h.Settings) // until a configuration has started with it
 }
@@ -247,7 +254,48 @@ func (s *Set) remove(o *Store) {
 	defer s.mu.Unlock()
 	if s.open[o.key] == o {
 		delete(s.open, o.key)
+		s.unreplicated += o.unreplicated()
 	}
+}
+
+// unreplicated returns how many kept responses the store answered before they were on as
+// many replicas as were wanted.
+func (o *Store) unreplicated() int64 {
+	if counts, ok := o.store.(replicating); ok {
+		return counts.Unreplicated()
+	}
+	return 0
+}
+
+// InProgress is what goes on in the stores of a process, and what they have counted.
+type InProgress struct {
+	// InFlight are the runs, and the ends of runs that are not stored yet; Waiting are
+	// the requests that wait for a run.
+	InFlight, Waiting int
+	// Unreplicated are the kept responses that were answered before they were on as many
+	// replicas as were wanted, in the stores that are closed, too. It never goes back.
+	Unreplicated int64
+}
+
+// InProgress returns what goes on in all stores now. It asks no store.
+func (s *Set) InProgress() InProgress {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	sum := InProgress{Unreplicated: s.unreplicated}
+	for _, o := range s.open {
+		select {
+		case <-o.tried:
+			if o.err != nil {
+				continue
+			}
+			inFlight, waiting := o.Engine.InProgress()
+			sum.InFlight += inFlight
+			sum.Waiting += waiting
+			sum.Unreplicated += o.unreplicated()
+		default: // it is being opened
+		}
+	}
+	return sum
 }
 
 // All returns the stores that are open now, entered, in a stable order.

@@ -44,6 +44,13 @@ type sharedResponse struct {
 // NewBudget returns a budget with this limit, in bytes.
 func NewBudget(limit int64) *Budget { return &Budget{limit: limit} }
 
+// Used returns how many bytes are taken.
+func (b *Budget) Used() int64 {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.used
+}
+
 // SetLimit changes the limit, in bytes. What is held already stays.
 func (b *Budget) SetLimit(bytes int64) {
 	b.mu.Lock()
