@@ -30,7 +30,7 @@ func (*AdminAPI) CaddyModule() caddy.ModuleInfo {
 
 // Routes implements [caddy.AdminRouter].
 func (*AdminAPI) Routes() []caddy.AdminRoute {
-	api := &admin.API{Open: openToOperators, ParseDuration: caddy.ParseDuration}
+	api := &admin.API{Open: openToOperators, ParseDuration: caddy.ParseDuration, User: userOf}
 	var routes []caddy.AdminRoute
 	for _, route := range api.Routes() {
 		routes = append(routes, caddy.AdminRoute{Pattern: route.Pattern, Handler: caddy.AdminHandlerFunc(route.Serve)})
@@ -42,7 +42,7 @@ func (*AdminAPI) Routes() []caddy.AdminRoute {
 func openToOperators() []admin.Store {
 	var open []admin.Store
 	for _, store := range stores.All() {
-		open = append(open, store)
+		open = append(open, operated{store})
 	}
 	return open
 }

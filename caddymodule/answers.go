@@ -36,13 +36,16 @@ func (x *exchange) replay(d engine.Replay) error {
 		}
 	}
 	if d.Response.Omitted && x.mode() == delivery.ModeAPI {
-		return x.refuseFor(reasonNotKept, d.Record.ExecutionID,
-			fmt.Sprintf("the request was executed and answered with %d, but the response was larger than is kept (%d bytes)", d.Response.Status, x.MaxResponseBody))
+		p := newProblem(reasonNotKept, x.mode(), fmt.Sprintf("the request was executed and answered with %d, but the response was larger than is kept (%d bytes)",
+			d.Response.Status, x.MaxResponseBody), d.Record.ExecutionID, x.Docs)
+		p.attempt = d.Record.Attempt
+		return x.answerProblem(p, nil)
 	}
 	if d.Response.Omitted {
 		o = outcomeNotKept
 	}
 	x.report(o, d.Record.ExecutionID, d.Record.Attempt)
+	x.traceEvent(spanReplay)
 	if entry := x.logger.Check(zap.DebugLevel, "answered a duplicate"); entry != nil {
 		entry.Write(zap.String("key", x.keyText()), x.loggedID(), zap.String("execution_id", d.Record.ExecutionID), zap.Int("status", d.Response.Status))
 	}
@@ -119,6 +122,7 @@ func (x *exchange) follow(d engine.Follow) error {
 	stream := d.Live.(*live)
 	x.leaveStore() // the client's pace is its own affair
 	x.report(outcomeWaited, d.Record.ExecutionID, d.Record.Attempt)
+	x.traceEvent(spanReplay)
 	readOff(x.w, x.r)
 	x.setReplayHeader(engine.Replay{Record: d.Record, Response: stream.head})
 	header := x.w.Header()
@@ -215,6 +219,7 @@ func (x *exchange) conflict(d engine.Replay) problem {
 	p := newProblem(reasonConflict, x.mode(),
 		fmt.Sprintf("the request was executed before, as %s, and answered with %d", d.Record.ExecutionID, d.Response.Status),
 		d.Record.ExecutionID, x.Docs)
+	p.attempt = d.Record.Attempt
 	p.OriginalStatus = d.Response.Status
 	p.OriginalLocation = firstOf(d.Response, "Location")
 	if body := d.Response.Body; len(body) <= maxOriginalResponse && isJSON(firstOf(d.Response, "Content-Type")) && utf8.Valid(body) && json.Valid(body) {

@@ -54,6 +54,7 @@ type Handler struct {
 	space     string
 	unknown   unknownPlaceholders
 	counts    requestCounts
+	events    events
 	missed    oneASecond
 }
 
@@ -99,6 +100,9 @@ func (h *Handler) Provision(ctx caddy.Context) error {
 	h.store = app.use(h.store, duration(h.Timeout))
 	app.know(h)
 	h.counts = processMetrics.requestsOf(h)
+	if h.events, err = eventsOf(ctx); err != nil {
+		return err
+	}
 	keepConns(ctx)
 	return checkLease(h.store.Config, duration(h.Lease))
 }
@@ -123,7 +127,7 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request, next caddyht
 	case request == nil:
 		return h.passUnclaimed(w, r, next)
 	}
-	request.Proof, request.Force = proof, forced
+	request.Proof, request.Force, request.OnWait = proof, forced, x.tracedWait()
 	decision, err := x.begin(request)
 	if err != nil {
 		x.report(outcomeInFlight, "", 0) // it waited, and its client has left

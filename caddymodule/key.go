@@ -48,7 +48,8 @@ func (x *exchange) identify() (*engine.Request, *refusal, error) {
 	case isInvalid && x.mode() == delivery.ModeAPI:
 		return nil, &refusal{reasonInvalid, invalid.Error()}, nil
 	case isInvalid:
-		x.logger.Warn("the delivery ID is invalid and counts as missing", zap.Error(invalid))
+		x.logger.Warn("the delivery ID is invalid and counts as missing",
+			zap.Inline(x), zap.String("provider", strings.Join(x.Providers, ", ")), zap.Error(invalid))
 		return x.withoutKey(fmt.Errorf("the delivery ID is invalid: %w", invalid))
 	case errors.Is(err, delivery.ErrBodyTooLarge):
 		return x.withLargeBody("the key")
@@ -132,7 +133,8 @@ func (x *exchange) withLargeBody(needs string) (*engine.Request, *refusal, error
 	if x.mode() == delivery.ModeAPI {
 		return nil, &refusal{reasonTooLarge, detail}, nil
 	}
-	x.logger.Warn("the request counts as one without a key", zap.String("reason", detail))
+	x.logger.Warn("the request counts as one without a key",
+		zap.Inline(x), zap.String("provider", strings.Join(x.Providers, ", ")), zap.String("reason", detail))
 	return x.withoutKey(errors.New(detail))
 }
 

@@ -154,6 +154,7 @@ func (x *exchange) report(o outcome, executionID string, attempt int) {
 	}
 	s.executionID = cmp.Or(executionID, s.executionID)
 	s.attempt = cmp.Or(attempt, s.attempt)
+	x.trace()
 	if s.logged {
 		return
 	}
@@ -173,7 +174,7 @@ func (x *exchange) happened(err error, end idempotency.End) []zap.Field {
 	if end.How == idempotency.Answered && end.Response != nil && end.Response.Status < 300 && end.UpstreamStatus < 300 {
 		return nil
 	}
-	path, _ := asSent(x.r) // without the query, which may have a token
+	path, _ := asSent(x.r) // now: the line may come long after the request
 	facts := []zap.Field{zap.String("method", x.r.Method), zap.String("host", x.r.Host), zap.String("path", path)}
 	if repl, ok := x.r.Context().Value(caddy.ReplacerCtxKey).(*caddy.Replacer); ok {
 		if _, chosen := repl.Get(upstreamAddress); chosen {
@@ -182,6 +183,16 @@ func (x *exchange) happened(err error, end idempotency.End) []zap.Field {
 		}
 	}
 	return append(facts, zap.NamedError("error", causeOf(err, end)))
+}
+
+// MarshalLogObject implements [zapcore.ObjectMarshaler]: it says which request it is. The
+// path comes without the query, which may have a token.
+func (x *exchange) MarshalLogObject(to zapcore.ObjectEncoder) error {
+	path, _ := asSent(x.r)
+	to.AddString("method", x.r.Method)
+	to.AddString("host", x.r.Host)
+	to.AddString("path", path)
+	return nil
 }
 
 // causeOf says why a run ended otherwise than with a whole response, nil if it did not.

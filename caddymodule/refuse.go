@@ -14,6 +14,7 @@ import (
 
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
 	"go.uber.org/zap"
+	"go.uber.org/zap/zapcore"
 
 	"github.com/caddy-dedup/caddy-dedup/internal/delivery"
 	"github.com/caddy-dedup/caddy-dedup/internal/engine"
@@ -31,12 +32,14 @@ func (x *exchange) refuse(r refusal) error {
 func (x *exchange) refuseOrPass(d engine.Refusal) error {
 	if d.Reason == engine.ReasonUnavailable && d.ExecutionID == "" && x.StoreErrors == storeErrorsPass {
 		x.logger.Error("unprotected: the store failed and the request passes without a claim",
-			zap.String("key", x.keyText()), zap.String("provider", x.found.Provider), x.loggedID(), zap.Error(d.Err))
+			zap.Inline(x), zap.String("key", x.keyText()), zap.String("provider", x.found.Provider), x.loggedID(), zap.Error(d.Err))
 		x.report(outcomeUnprotected, "", 0)
 		x.leaveStore()
 		return x.passUnclaimed(x.w, x.r, x.next)
 	}
-	return x.answerProblem(newProblem(d.Reason, x.mode(), x.detailOf(d), d.ExecutionID, x.Docs), d.Err)
+	p := newProblem(d.Reason, x.mode(), x.detailOf(d), d.ExecutionID, x.Docs)
+	p.attempt = d.Attempt
+	return x.answerProblem(p, d.Err)
 }
 
 // detailOf explains a refusal to the client. What the store said stays in the
@@ -78,20 +81,16 @@ func (x *exchange) refuseFor(reason engine.Reason, executionID, detail string) e
 // the store said of it, which goes to the log only.
 func (x *exchange) answerProblem(p problem, storeSaid error) error {
 	p.Key = x.keyText()
-	x.report(refusalRules[p.Code].outcome, p.ExecutionID, 0)
-	log := x.logger.Info
-	if storeSaid != nil {
-		log = x.logger.Error
-	}
-	path, _ := asSent(x.r)
-	log("refused a request",
-		zap.String("method", x.r.Method), zap.String("host", x.r.Host), zap.String("path", path),
+	rule := refusalRules[p.Code]
+	x.report(rule.outcome, p.ExecutionID, p.attempt)
+	x.logger.Log(rule.level, "refused a request", zap.Inline(x),
 		zap.String("code", string(p.Code)),
 		zap.Int("status", p.Status),
 		zap.String("key", p.Key),
 		zap.String("provider", x.found.Provider),
 		x.loggedID(),
 		zap.String("execution_id", p.ExecutionID),
+		zap.Int("attempt", p.attempt),
 		zap.String("detail", p.Detail),
 		zap.Error(storeSaid))
 	readOff(x.w, x.r)
@@ -121,21 +120,24 @@ type refusalRule struct {
 	// apiRetries says that an API's client is told when to retry, too.
 	apiRetries bool
 	outcome    outcome
+	// level is that of the line in the log: a client's own affair, something that an
+	// operator has to look at, or a store that fails.
+	level zapcore.Level
 }
 
 var refusalRules = map[engine.Reason]refusalRule{
-	reasonMissing:            {"The idempotency key is missing", 400, 400, 0, false, outcomeMissing},
-	reasonInvalid:            {"The idempotency key is invalid", 400, 400, 0, false, outcomeInvalid},
-	engine.ReasonReused:      {"The idempotency key is already used", 422, 422, 0, false, outcomeReused},
-	engine.ReasonInFlight:    {"A request with this idempotency key is outstanding", 409, 503, 2, true, outcomeInFlight},
-	engine.ReasonHeld:        {"The outcome of an earlier request is unknown", 409, 503, 60, false, outcomeHeld},
-	engine.ReasonExhausted:   {"The allowed attempts are exhausted", 409, 503, 60, false, outcomeExhausted},
-	reasonConflict:           {"The request is a duplicate", 409, 409, 0, false, outcomeConflict},
-	reasonNotKept:            {"The response of an earlier request was not kept", 409, 409, 0, false, outcomeNotKept},
-	reasonTooLarge:           {"The request is too large", 413, 413, 0, false, outcomeTooLarge},
-	engine.ReasonUnavailable: {"The idempotency store is unavailable", 503, 503, 5, true, outcomeUnavailable},
-	engine.ReasonUnreadable:  {"The idempotency record cannot be read", 500, 503, 60, false, outcomeUnreadable},
-	engine.ReasonOverloaded:  {"Too much is in progress", 503, 503, 5, true, outcomeOverloaded},
+	reasonMissing:            {"The idempotency key is missing", 400, 400, 0, false, outcomeMissing, zapcore.InfoLevel},
+	reasonInvalid:            {"The idempotency key is invalid", 400, 400, 0, false, outcomeInvalid, zapcore.InfoLevel},
+	engine.ReasonReused:      {"The idempotency key is already used", 422, 422, 0, false, outcomeReused, zapcore.InfoLevel},
+	engine.ReasonInFlight:    {"A request with this idempotency key is outstanding", 409, 503, 2, true, outcomeInFlight, zapcore.InfoLevel},
+	engine.ReasonHeld:        {"The outcome of an earlier request is unknown", 409, 503, 60, false, outcomeHeld, zapcore.WarnLevel},
+	engine.ReasonExhausted:   {"The allowed attempts are exhausted", 409, 503, 60, false, outcomeExhausted, zapcore.WarnLevel},
+	reasonConflict:           {"The request is a duplicate", 409, 409, 0, false, outcomeConflict, zapcore.InfoLevel},
+	reasonNotKept:            {"The response of an earlier request was not kept", 409, 409, 0, false, outcomeNotKept, zapcore.InfoLevel},
+	reasonTooLarge:           {"The request is too large", 413, 413, 0, false, outcomeTooLarge, zapcore.InfoLevel},
+	engine.ReasonUnavailable: {"The idempotency store is unavailable", 503, 503, 5, true, outcomeUnavailable, zapcore.ErrorLevel},
+	engine.ReasonUnreadable:  {"The idempotency record cannot be read", 500, 503, 60, false, outcomeUnreadable, zapcore.ErrorLevel},
+	engine.ReasonOverloaded:  {"Too much is in progress", 503, 503, 5, true, outcomeOverloaded, zapcore.WarnLevel},
 }
 
 // problem is the body of a refusal (RFC 9457).
@@ -153,6 +155,7 @@ type problem struct {
 	OriginalLocation string          `json:"original_location,omitempty"`
 	OriginalResponse json.RawMessage `json:"original_response,omitempty"`
 
+	attempt    int // of the run because of which the request is refused; 0 for none
 	retryAfter int
 	docs       string
 }
@@ -286,10 +289,8 @@ func (e *emptyAnswer) ReadFrom(r io.Reader) (int64, error) {
 func (x *exchange) noteMissing(reason error) {
 	if x.mode() == delivery.ModeWebhook {
 		if leftOut, ok := x.missed.allow(time.Since(start)); ok {
-			path, _ := asSent(x.r)
 			x.logger.Info("missing: a request has no key and passes unprotected",
-				zap.String("provider", strings.Join(x.Providers, ", ")),
-				zap.String("method", x.r.Method), zap.String("host", x.r.Host), zap.String("path", path),
+				zap.String("provider", strings.Join(x.Providers, ", ")), zap.Inline(x),
 				zap.NamedError("reason", reason),
 				zap.Int64("left_out", leftOut))
 			return

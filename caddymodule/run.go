@@ -40,6 +40,7 @@ type execution struct {
 func (x *exchange) carryOut(run *engine.Run) error {
 	e := &execution{exchange: x, run: run}
 	e.announce(run.Record())
+	x.tellTakeover(run)
 	if run.TookOver() {
 		x.note(dashboard.Note{What: dashboard.TookOver, ExecutionID: run.ExecutionID(), Attempt: run.Attempt()})
 	}
@@ -124,6 +125,9 @@ func (e *execution) settle(err error) {
 	e.run.Explain(e.happened(err, end)...)
 	settlement, err := e.run.End(end) // the engine logs what became of it
 	e.noteEnd(e.run, settlement, err)
+	if settlement.State == idempotency.Held {
+		e.emit(eventHeld, e.run.Record())
+	}
 	e.leaveStore() // what is left is the client's own affair
 }
 
@@ -291,7 +295,8 @@ func (e *execution) announce(run *idempotency.Record) {
 		x.r.Header.Set(parentIDHeader, run.ParentID)
 		x.logger.Info("forced: a request that was complete runs again on purpose",
 			zap.String("key", x.keyText()), zap.String("execution_id", run.ExecutionID), zap.String("parent_id", run.ParentID),
-			zap.String("provider", x.found.Provider), x.loggedID(), zap.String("remote", x.r.RemoteAddr))
+			zap.Int("attempt", run.Attempt), zap.String("provider", x.found.Provider), x.loggedID(),
+			zap.Inline(x), zap.String("remote", x.r.RemoteAddr), userField(x.r))
 	}
 	x.report(o, run.ExecutionID, run.Attempt)
 	e.named.toClient.set(x.w.Header(), executionIDHeader, run.ExecutionID)

@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"net/http"
 	"strings"
 	"time"
@@ -28,6 +29,8 @@ type API struct {
 	Open func() []Store
 	// ParseDuration reads a duration as the configuration has them, such as 90s or 7d.
 	ParseDuration func(text string) (time.Duration, error)
+	// User names the user who asks, "" if nobody knows; nil for that.
+	User func(r *http.Request) string
 }
 
 // Store is a store that is open, as operators ask for it.
@@ -142,14 +145,30 @@ func (a *API) onKey(w http.ResponseWriter, r *http.Request, key idempotency.Key,
 	if _, err := queryOf(r); err != nil {
 		return err
 	}
+	ctx := engine.ByOperator(r.Context(), a.operator(r))
 	return a.inStores(key, func(store Store) error {
-		if err := do(store, r.Context(), key); err != nil {
+		if err := do(store, ctx, key); err != nil {
 			return err
 		}
 		w.Header().Set(CopiesHeader, engine.CopyBound.String())
 		w.WriteHeader(http.StatusNoContent)
 		return nil
 	})
+}
+
+// operator says who asks.
+func (a *API) operator(r *http.Request) engine.Operator {
+	who := engine.Operator{Remote: r.RemoteAddr}
+	if local, ok := r.Context().Value(http.LocalAddrContextKey).(net.Addr); ok && local.Network() == "unix" {
+		who.Remote = "unix socket " + local.String() // the other end of a socket has no address
+	}
+	if a.User != nil {
+		who.User = a.User(r)
+	}
+	if who.User == "" && r.TLS != nil && len(r.TLS.PeerCertificates) > 0 {
+		who.User = r.TLS.PeerCertificates[0].Subject.String()
+	}
+	return who
 }
 
 // inStores asks the stores that are open, one after the other, until one of them

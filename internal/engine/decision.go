@@ -35,6 +35,8 @@ type Refusal struct {
 	// ExecutionID names the run because of which the request is refused; empty if
 	// none is known.
 	ExecutionID string
+	// Attempt says which run of the key that was, 0 if none is known.
+	Attempt int
 	// Err is the error, if the store or a limit is the reason.
 	Err error
 }
@@ -66,7 +68,7 @@ const (
 func decideInFlight(run *idempotency.Record, live any, c idempotency.Claim) Decision {
 	switch idempotency.Decide(run, c, time.Time{}) {
 	case idempotency.RefuseReused:
-		return Refusal{Reason: ReasonReused, ExecutionID: run.ExecutionID}
+		return refusalBeside(ReasonReused, run)
 	case idempotency.RefuseUnreadable:
 		return refuseUnreadable(c.Key, run)
 	case idempotency.PassSameRun:
@@ -74,7 +76,7 @@ func decideInFlight(run *idempotency.Record, live any, c idempotency.Claim) Deci
 	}
 	switch {
 	case !c.Waits:
-		return Refusal{Reason: ReasonInFlight, ExecutionID: run.ExecutionID}
+		return refusalBeside(ReasonInFlight, run)
 	case live != nil:
 		return Follow{Record: run, Live: live}
 	default:
@@ -105,7 +107,7 @@ func (v view) decideEnded(m *member, c idempotency.Claim) Decision {
 			return Replay{Record: found.Record, Response: found.Response, Waited: waited}
 		}
 	case idempotency.RefuseReused:
-		return Refusal{Reason: ReasonReused, ExecutionID: found.Record.ExecutionID}
+		return refusalBeside(ReasonReused, found.Record)
 	case idempotency.RefuseUnreadable:
 		// Where the store can be asked, it knows better: the keys may have changed since
 		// this request brought its fingerprints.
@@ -113,14 +115,14 @@ func (v view) decideEnded(m *member, c idempotency.Claim) Decision {
 			return refuseUnreadable(c.Key, found.Record)
 		}
 	case idempotency.RefuseHeld:
-		return Refusal{Reason: ReasonHeld, ExecutionID: found.Record.ExecutionID}
+		return refusalBeside(ReasonHeld, found.Record)
 	case idempotency.RefuseExhausted:
-		return Refusal{Reason: ReasonExhausted, ExecutionID: found.Record.ExecutionID}
+		return refusalBeside(ReasonExhausted, found.Record)
 	case idempotency.PassSameRun:
 		return SameRun{Record: found.Record}
 	case idempotency.WaitForRun:
 		if !c.Waits {
-			return Refusal{Reason: ReasonInFlight, ExecutionID: found.Record.ExecutionID}
+			return refusalBeside(ReasonInFlight, found.Record)
 		}
 	}
 	return nil
@@ -134,12 +136,19 @@ func (v view) cameBeforeTheEnd(m *member) bool {
 	return v.run != nil && m.part != afterwards && m.part != whileStoring && (!v.watched || v.sawRun > m.looks)
 }
 
+// refusalBeside is a refusal because of the run that wrote this record.
+func refusalBeside(reason Reason, record *idempotency.Record) Refusal {
+	return Refusal{Reason: reason, ExecutionID: record.ExecutionID, Attempt: record.Attempt}
+}
+
 // refuseUnreadable refuses a request beside a record whose encryption key the request was not
 // hashed with.
 func refuseUnreadable(key idempotency.Key, record *idempotency.Record) Refusal {
-	return Refusal{Reason: ReasonUnreadable, ExecutionID: record.ExecutionID, Err: &idempotency.UnreadableError{
+	refusal := refusalBeside(ReasonUnreadable, record)
+	refusal.Err = &idempotency.UnreadableError{
 		Where: "record " + key.String(), Err: errors.New("it is encrypted with a key that is not configured"),
-	}}
+	}
+	return refusal
 }
 
 func refusalFor(err error) Refusal {

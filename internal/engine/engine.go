@@ -147,6 +147,9 @@ type Request struct {
 	// Wait is how long the request waits while another one runs. With 0 it is
 	// refused at once.
 	Wait time.Duration
+	// OnWait is called once when the request begins to wait for a run; nil for nobody. It
+	// must not block.
+	OnWait func()
 }
 
 // claimOf returns the claim of a request, still without token and execution ID. Only a
@@ -168,7 +171,7 @@ func (e *Engine) claimOf(req Request) idempotency.Claim {
 // [SameRun]. The only error is that of the context: the client is gone, and there is
 // nobody to answer.
 func (e *Engine) Begin(ctx context.Context, req Request) (Decision, error) {
-	limit := waitLimit{after: req.Wait, begun: time.Now()}
+	limit := waitLimit{after: req.Wait, begun: time.Now(), begins: req.OnWait}
 	defer limit.stop()
 	for {
 		c := e.claimOf(req) // anew in each round: the encryption keys may have changed

@@ -244,7 +244,9 @@ func (e *Engine) view(f *flight) (view, <-chan struct{}) {
 type waitLimit struct {
 	after time.Duration
 	begun time.Time
-	timer *time.Timer
+	// begins is called when the request begins to wait for a run; nil for nobody.
+	begins func()
+	timer  *time.Timer
 }
 
 func (l *waitLimit) over() <-chan time.Time {
@@ -252,6 +254,14 @@ func (l *waitLimit) over() <-chan time.Time {
 		l.timer = time.NewTimer(time.Until(l.begun.Add(l.after)))
 	}
 	return l.timer.C
+}
+
+// tell tells, once, that the request waits.
+func (l *waitLimit) tell() {
+	if l.begins != nil {
+		l.begins()
+		l.begins = nil
+	}
 }
 
 func (l *waitLimit) stop() {
@@ -276,11 +286,12 @@ func (e *Engine) follow(ctx context.Context, m *member, c idempotency.Claim, lim
 				return refusalFor(err), nil
 			}
 			patience = limit.over()
+			limit.tell()
 		}
 		select {
 		case <-changed:
 		case <-patience:
-			return Refusal{Reason: ReasonInFlight, ExecutionID: seen.executionID()}, nil
+			return refusalBeside(ReasonInFlight, seen.record()), nil
 		case <-ctx.Done():
 			return nil, context.Cause(ctx)
 		}
@@ -306,10 +317,10 @@ func (v view) decide(m *member, c idempotency.Claim) Decision {
 	}
 }
 
-// executionID names the run because of which a request has to wait.
-func (v view) executionID() string {
+// record is that of the run because of which a request has to wait.
+func (v view) record() *idempotency.Record {
 	if v.state == flying {
-		return v.run.ExecutionID
+		return v.run
 	}
-	return v.found.Record.ExecutionID
+	return v.found.Record
 }

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"go.uber.org/zap"
+	"go.uber.org/zap/zapcore"
 
 	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
 )
@@ -54,6 +55,38 @@ func (e *Engine) Find(ctx context.Context, of []idempotency.Beginning, cursor st
 	return e.store.Find(ctx, of, cursor, limit)
 }
 
+// Operator is who acts on a key, for the log.
+type Operator struct {
+	// Remote is where the request came from, User the name of the user; "" if nobody
+	// knows.
+	Remote, User string
+}
+
+type operatorKey struct{}
+
+// ByOperator returns a context for what an operator does.
+func ByOperator(ctx context.Context, operator Operator) context.Context {
+	return context.WithValue(ctx, operatorKey{}, operator)
+}
+
+// OperatorOf returns who acts in a context.
+func OperatorOf(ctx context.Context) Operator {
+	operator, _ := ctx.Value(operatorKey{}).(Operator)
+	return operator
+}
+
+// who says who acts, as fields of a log line.
+func who(ctx context.Context) zap.Field {
+	operator := OperatorOf(ctx)
+	return zap.Inline(zapcore.ObjectMarshalerFunc(func(to zapcore.ObjectEncoder) error {
+		to.AddString("remote", operator.Remote)
+		if operator.User != "" {
+			to.AddString("user", operator.User)
+		}
+		return nil
+	}))
+}
+
 // Free lets the next request of a key run, for an operator: if the key is held, if it
 // is complete, or if all attempts are used. The record keeps its history, and what
 // is encrypted in it stays encrypted. The store does it in one step: a late owner can
@@ -69,7 +102,8 @@ func (e *Engine) Free(ctx context.Context, key idempotency.Key) error {
 		return err
 	}
 	e.log.Warn("an operator freed a key", zap.Stringer("key", key), e.loggedID(found.DeliveryID, found.SealedBy),
-		zap.String("execution_id", found.ExecutionID), zap.String("state", string(found.State)), zap.Int("attempt", found.Attempt))
+		zap.String("provider", found.Provider), zap.String("execution_id", found.ExecutionID),
+		zap.String("state", string(found.State)), zap.Int("attempt", found.Attempt), who(ctx))
 	return nil
 }
 
@@ -78,10 +112,10 @@ func (e *Engine) Free(ctx context.Context, key idempotency.Key) error {
 func (e *Engine) Forget(ctx context.Context, key idempotency.Key) error {
 	ctx, cancel := context.WithTimeout(ctx, e.storeTimeout())
 	defer cancel()
-	said := []zap.Field{zap.Stringer("key", key)}
+	said := []zap.Field{zap.Stringer("key", key), who(ctx)}
 	if found, _, err := e.store.Lookup(ctx, key); err == nil && found != nil { // for the log: later it is gone
 		said = append(said, e.loggedID(found.DeliveryID, found.SealedBy), zap.String("provider", found.Provider),
-			zap.String("execution_id", found.ExecutionID), zap.String("state", string(found.State)))
+			zap.String("execution_id", found.ExecutionID), zap.String("state", string(found.State)), zap.Int("attempt", found.Attempt))
 	}
 	defer e.copies.drop(key) // also with an error: perhaps it was done
 	err := e.store.Forget(ctx, key)
