@@ -25,19 +25,22 @@ func (a *API) serveReady(w http.ResponseWriter, r *http.Request) error {
 	if _, err := queryOf(r); err != nil {
 		return err
 	}
-	all, err := a.readiness(r.Context())
+	all, err := readiness(r.Context(), a.Open())
 	if err != nil {
 		return err
 	}
+	return answerReady(w, all)
+}
+
+func answerReady(w http.ResponseWriter, all []Readiness) error {
 	return answerJSON(w, http.StatusOK, struct {
 		Stores []Readiness `json:"stores"`
 	}{all})
 }
 
-// readiness asks all stores at once, each within its timeout. The error is a problem
-// that names those that do not answer.
-func (a *API) readiness(ctx context.Context) ([]Readiness, error) {
-	open := a.Open()
+// readiness asks all stores at once, each within its timeout, and leaves them. The error
+// is a problem that names those that do not answer.
+func readiness(ctx context.Context, open []Store) ([]Readiness, error) {
 	defer leaveAll(open)
 	if len(open) == 0 {
 		return nil, problemOf(http.StatusServiceUnavailable, errors.New("no store is open: no configuration with dedup has started"))

@@ -213,3 +213,6 @@ func (s observedStore) Find(ctx context.Context, of []idempotency.Beginning, cur
 	s.asked(ctx, OperationList, began, err)
 	return page, next, err
 }
+
+// Timeout is the time limit for one operation of the store.
+func (e *Engine) Timeout() time.Duration { return e.storeTimeout() }

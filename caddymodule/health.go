@@ -1,0 +1,118 @@
+package caddymodule
+
+import (
+	"fmt"
+	"net/http"
+	"time"
+
+	"github.com/caddyserver/caddy/v2"
+	"github.com/caddyserver/caddy/v2/caddyconfig/caddyfile"
+	"github.com/caddyserver/caddy/v2/caddyconfig/httpcaddyfile"
+	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
+
+	"github.com/caddy-dedup/caddy-dedup/internal/admin"
+)
+
+func init() {
+	caddy.RegisterModule(new(Health))
+	httpcaddyfile.RegisterHandlerDirective("dedup_health", parseHealth)
+	// Where dedup is. Of the two it comes first: Caddy puts what is registered later nearer
+	// to templates, and files are initialized in the order of their names.
+	httpcaddyfile.RegisterDirectiveOrder("dedup_health", httpcaddyfile.After, "templates")
+}
+
+// What a probe can ask.
+const (
+	probeReady = "ready"
+	probeLive  = "live"
+)
+
+// health answers the probes of all handlers: the stores are the process's.
+var health = &admin.Health{Open: inUse}
+
+// Health answers probes, such as those of Kubernetes: `live` is answered with 200 while
+// the process serves, `ready` with 200 if every store that requests use answers within
+// its timeout, else with 503 and the reason. Probes share what they find out for half a
+// second, so that they cost the stores next to nothing.
+type Health struct {
+	// What is asked: `ready` or `live`. Default: `ready`.
+	Probe string `json:"probe,omitempty"`
+}
+
+// CaddyModule returns the Caddy module information.
+func (*Health) CaddyModule() caddy.ModuleInfo {
+	return caddy.ModuleInfo{
+		ID:  "http.handlers.dedup_health",
+		New: func() caddy.Module { return new(Health) },
+	}
+}
+
+// Provision fills in the default.
+func (h *Health) Provision(caddy.Context) error {
+	orElse(&h.Probe, probeReady)
+	return nil
+}
+
+// Validate implements [caddy.Validator].
+func (h *Health) Validate() error { return checkProbe(h.Probe) }
+
+func checkProbe(probe string) error {
+	if probe != probeReady && probe != probeLive {
+		return fmt.Errorf("dedup_health: unknown probe %q; use ready or live", probe)
+	}
+	return nil
+}
+
+// ServeHTTP answers a probe.
+func (h *Health) ServeHTTP(w http.ResponseWriter, r *http.Request, _ caddyhttp.Handler) error {
+	if h.Probe == probeLive {
+		return health.ServeLive(w, r)
+	}
+	return health.ServeReady(w, r)
+}
+
+// inUse returns the stores of the configurations that run, entered, and the longest of
+// their timeouts. One that is only open for what an earlier configuration has begun does
+// not count: no request comes to it.
+func inUse() (open []admin.Store, timeout time.Duration) {
+	for _, store := range stores.All() {
+		if len(store.Namespaces()) == 0 {
+			store.Leave()
+			continue
+		}
+		open = append(open, store)
+		timeout = max(timeout, store.Timeout())
+	}
+	return open, timeout + time.Second/10 // so that a store says itself what is wrong with it
+}
+
+func parseHealth(h httpcaddyfile.Helper) (caddyhttp.MiddlewareHandler, error) {
+	handler := new(Health)
+	err := handler.UnmarshalCaddyfile(h.Dispenser)
+	return handler, err
+}
+
+// UnmarshalCaddyfile reads the directive. Syntax:
+//
+//	dedup_health [<matcher>] [ready|live]
+func (h *Health) UnmarshalCaddyfile(d *caddyfile.Dispenser) error {
+	d.Next() // the directive's name
+	switch args := d.RemainingArgs(); len(args) {
+	case 0:
+	case 1:
+		if err := checkProbe(args[0]); err != nil {
+			return d.WrapErr(err)
+		}
+		h.Probe = args[0]
+	default:
+		return d.Errf("dedup_health takes one argument, ready or live; it has %d: %q", len(args), args)
+	}
+	return noBlock(d, "dedup_health")
+}
+
+var (
+	_ caddy.Provisioner           = (*Health)(nil)
+	_ caddy.Validator             = (*Health)(nil)
+	_ caddyfile.Unmarshaler       = (*Health)(nil)
+	_ caddyhttp.MiddlewareHandler = (*Health)(nil)
+)
