@@ -1,6 +1,7 @@
 package k8s
 
 import (
+	"fmt"
 	"path"
 	"reflect"
 	"regexp"
@@ -62,15 +63,48 @@ func TestSidecarIsNativeAndConfined(t *testing.T) {
 			t.Errorf("%v is %v; want %v", c.path, got, c.want)
 		}
 	}
-	for _, probe := range []string{"startupProbe", "readinessProbe", "livenessProbe"} {
-		if got := at(container, probe, "tcpSocket", "port"); got != at(container, "ports", 0, "name") {
-			t.Errorf("%s asks port %v", probe, got)
-		}
-	}
 	for _, amount := range []string{"requests", "limits"} {
 		if at(container, "resources", amount, "memory") == nil {
 			t.Errorf("the sidecar has no memory among its %s", amount)
 		}
+	}
+}
+
+// The kubelet asks the sidecar itself, at a port that no Service has, and only readiness
+// depends on the store.
+func TestProbesAskTheSidecar(t *testing.T) {
+	_, container := pod(t)
+	caddyfile, err := Caddyfile()
+	if err != nil {
+		t.Fatal(err)
+	}
+	port, name := at(container, "ports", 1, "containerPort"), at(container, "ports", 1, "name")
+	_, site, found := strings.Cut(caddyfile, fmt.Sprintf(":%v {", port))
+	if !found || port == at(sidecarDocuments(t)["Service"], "spec", "ports", 0, "targetPort") {
+		t.Fatalf("the probes ask port %v, which the Caddyfile does not serve, or which the Service has", port)
+	}
+	for probe, want := range map[string][]string{
+		"startupProbe":   {"/live", "dedup_health /live live\n"},
+		"readinessProbe": {"/ready", "dedup_health /ready\n"},
+		"livenessProbe":  {"/live", "dedup_health /live live\n"},
+	} {
+		get := at(container, probe, "httpGet")
+		if at(get, "port") != name || at(get, "path") != want[0] || !strings.Contains(site, want[1]) {
+			t.Errorf("%s asks %v; want %s at %v, and %q in the Caddyfile", probe, get, want[0], name, want[1])
+		}
+	}
+}
+
+// caddy-dedup keys finds the admin API of the Caddyfile in the pod without a flag.
+func TestKeysCommandFindsTheAdminAPI(t *testing.T) {
+	_, container := pod(t)
+	caddyfile, err := Caddyfile()
+	if err != nil {
+		t.Fatal(err)
+	}
+	address := variables(container)["CADDY_ADMIN"]
+	if !strings.Contains(caddyfile, "admin "+address+"\n") {
+		t.Errorf("CADDY_ADMIN is %q, which the Caddyfile does not have", address)
 	}
 }
 
