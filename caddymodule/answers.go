@@ -91,7 +91,7 @@ func (x *exchange) makeRoom(store *openstores.Store, decision engine.Decision, d
 	case x.r.Context().Err() != nil:
 		return nil, context.Cause(x.r.Context())
 	case err != nil:
-		return engine.Refusal{Reason: engine.ReasonUnavailable, ExecutionID: d.Record.ExecutionID, Err: err}, nil //nolint:nilerr // it is in the refusal
+		return engine.Refusal{Reason: engine.ReasonUnavailable, ExecutionID: d.Record.ExecutionID, Attempt: d.Record.Attempt, Err: err}, nil //nolint:nilerr // it is in the refusal
 	case response == nil:
 		x.allowance.GiveAllBack()
 		return nil, nil

@@ -186,7 +186,7 @@ func (x *exchange) count(o outcome) {
 }
 
 // gauges are what is read when somebody asks for the metrics.
-type gauges struct{ inFlight, waiting, unreplicated, buffered *prometheus.Desc }
+type gauges struct{ inFlight, waiting, unreplicated, buffered, localCopies *prometheus.Desc }
 
 func newDesc(name, help string) *prometheus.Desc {
 	return prometheus.NewDesc(prometheus.BuildFQName("caddy", "dedup", name), help, nil, nil)
@@ -197,11 +197,12 @@ var processGauges = gauges{
 	waiting:      newDesc("waiting", "Requests that wait for a run."),
 	unreplicated: newDesc("unreplicated_total", "Kept responses that were answered before they were on as many replicas as are wanted."),
 	buffered:     newDesc("buffered_bytes", "Bytes that are held for requests: bodies, responses and replays."),
+	localCopies:  newDesc("local_copies_bytes", "Bytes of the kept responses of which this process has copies."),
 }
 
 // Describe implements [prometheus.Collector].
 func (g gauges) Describe(to chan<- *prometheus.Desc) {
-	for _, desc := range []*prometheus.Desc{g.inFlight, g.waiting, g.unreplicated, g.buffered} {
+	for _, desc := range []*prometheus.Desc{g.inFlight, g.waiting, g.unreplicated, g.buffered, g.localCopies} {
 		to <- desc
 	}
 }
@@ -215,6 +216,7 @@ func (g gauges) Collect(to chan<- prometheus.Metric) {
 	gauge(g.inFlight, float64(now.InFlight))
 	gauge(g.waiting, float64(now.Waiting))
 	gauge(g.buffered, float64(buffered.Used()))
+	gauge(g.localCopies, float64(localCopies.Bytes()))
 	to <- prometheus.MustNewConstMetric(g.unreplicated, prometheus.CounterValue, float64(now.Unreplicated))
 }
 

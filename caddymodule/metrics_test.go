@@ -81,7 +81,7 @@ func TestSeriesAreBounded(t *testing.T) {
 	for _, name := range []string{
 		"caddy_dedup_requests_total", "caddy_dedup_runs_total", "caddy_dedup_store_duration_seconds", "caddy_dedup_store_errors_total",
 		"caddy_dedup_in_flight", "caddy_dedup_waiting", "caddy_dedup_takeovers_total", "caddy_dedup_overloads_total",
-		"caddy_dedup_unreplicated_total", "caddy_dedup_buffered_bytes",
+		"caddy_dedup_unreplicated_total", "caddy_dedup_buffered_bytes", "caddy_dedup_local_copies_bytes",
 	} {
 		if series[name] == 0 {
 			t.Errorf("there is no %s", name)

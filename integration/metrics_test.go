@@ -65,7 +65,7 @@ type scene struct {
 	g       *gate
 }
 
-func startScene(t *testing.T) *scene {
+func startScene(t *testing.T, copies string) *scene {
 	t.Helper()
 	s := &scene{records: redistest.Start(t), g: newGate(t)}
 	s.up = startUpstream(t, func(w http.ResponseWriter, r *http.Request, n run) {
@@ -82,7 +82,7 @@ func startScene(t *testing.T) *scene {
 		}
 	})
 	down := storeAt(fmt.Sprint("127.0.0.1:", freePort(t)))
-	s.caddy = start(t, conf{store: "store memory", dedup: "limits {\nwaiters_per_key 1\n}", site: lines(
+	s.caddy = start(t, conf{store: "store memory", dedup: "local_copies " + copies + "\nlimits {\nwaiters_per_key 1\n}", site: lines(
 		keyHeader,
 		s.route("/api", dedupBlock("force X-Force", "max_request_body 1KiB", "max_response_body 1KiB", "missing reject")),
 		s.route("/open", "dedup"),
@@ -119,22 +119,21 @@ type told struct {
 	code      string
 }
 
-// steps are the outcomes, one after the other. Each is one request, after those that
-// prepare it.
-func (s *scene) steps(t *testing.T) map[string]struct {
+// step is one request after what prepares it, and what it changes.
+type step struct {
 	prepare, do func(id string)
 	want        told
-} {
+}
+
+// steps are the outcomes, one after the other. Each is one request, after those that
+// prepare it.
+func (s *scene) steps(t *testing.T) map[string]step {
 	t.Helper()
 	post := func(path, body string, options ...option) func(string) {
 		return func(id string) { _, _ = try(oneShot, s.newPost(path, id, body, options...)) }
 	}
 	keyless := func(path string) func(string) {
 		return func(string) { s.post(t, path, "", "body") }
-	}
-	type step = struct {
-		prepare, do func(id string)
-		want        told
 	}
 	refused := func(provider, outcome, level, code string, execution bool, attempt string) told {
 		return told{
@@ -193,8 +192,21 @@ func (s *scene) steps(t *testing.T) map[string]struct {
 // one line in the log with all that is known.
 func TestEveryOutcomeIsCountedAndLogged(t *testing.T) {
 	t.Parallel()
-	s := startScene(t)
-	steps := s.steps(t)
+	for _, copies := range []string{"off", "1MiB"} {
+		t.Run("local copies "+copies, func(t *testing.T) {
+			t.Parallel()
+			s := startScene(t, copies)
+			steps := s.steps(t)
+			if copies != "off" {
+				delete(steps, "unreadable") // its copy is read
+			}
+			s.playAll(t, steps)
+		})
+	}
+}
+
+func (s *scene) playAll(t *testing.T, steps map[string]step) {
+	t.Helper()
 	for _, name := range slices.Sorted(maps.Keys(steps)) {
 		step := steps[name]
 		id := strings.ReplaceAll(step.want.id+" "+name, " ", "-")
@@ -250,7 +262,7 @@ func eventuallyEqual(t *testing.T, name string, want series, get func() series) 
 
 func TestRequestsInFlightAreMeasured(t *testing.T) {
 	t.Parallel()
-	s := startScene(t)
+	s := startScene(t, "off")
 	before := s.scrape(t)
 	first := s.postLater("/api", "slow", "body")
 	s.up.awaitRuns(t, "slow", 1)
@@ -289,21 +301,25 @@ func TestCountersGoOnOverAReload(t *testing.T) {
 	up := startUpstream(t, inTurn(answers201, cutStream))
 	site := lines(dedupBlock("force X-Force"), proxyTo(up))
 	p := start(t, conf{store: "store file", site: site})
+	before := p.scrape(t)["caddy_dedup_local_copies_bytes"]
 	p.post(t, "/", "k", "body")
 	p.post(t, "/", "k", "body")
+	if now := p.scrape(t)["caddy_dedup_local_copies_bytes"]; before != 0 || now < 64 {
+		t.Errorf("local copies have %v bytes, and %v before there was one", now, before)
+	}
 	eventually(t, "both are counted", func() bool {
 		now := p.scrape(t)
 		return now[requests("api", "fresh")] == 1 && now[requests("api", "replayed")] == 1 && now[runs("kept")] == 1
 	})
 	p.reload(t, lines("header X-New 1", site))
-	before := p.scrape(t)
-	if before[requests("api", "fresh")] != 1 || before[requests("api", "replayed")] != 1 {
-		t.Errorf("after a reload the counters are %v", before)
+	reloaded := p.scrape(t)
+	if reloaded[requests("api", "fresh")] != 1 || reloaded[requests("api", "replayed")] != 1 {
+		t.Errorf("after a reload the counters are %v", reloaded)
 	}
 	p.post(t, "/", "k", "body")
 	_, _ = try(oneShot, p.newPost("/", "k", "body", header("X-Force", "true"))) // its response is cut off
 	eventuallyEqual(t, "two more requests", series{requests("api", "replayed"): 1, requests("api", "forced"): 1, runs("released"): 1},
-		func() series { return p.scrape(t).since(before) })
+		func() series { return p.scrape(t).since(reloaded) })
 }
 
 // Two handlers on one path count a request each: documented.

@@ -243,7 +243,7 @@ func (e *Engine) decideByCopy(c idempotency.Claim) Decision {
 	case idempotency.ReplayKept:
 		return Replay{Record: found.record, Response: found.response}
 	case idempotency.RefuseReused:
-		return Refusal{Reason: ReasonReused, ExecutionID: found.record.ExecutionID}
+		return refusalBeside(ReasonReused, found.record)
 	default:
 		return nil
 	}
