@@ -39,7 +39,7 @@ func wantSpan(t *testing.T, got tracetest.SpanStub, want map[string]string, even
 	t.Helper()
 	attributes := make(map[string]string)
 	for _, a := range got.Attributes {
-		attributes[string(a.Key)] = a.Value.Emit()
+		attributes[string(a.Key)] = a.Value.String()
 	}
 	for name, value := range want {
 		if attributes[name] != value {
