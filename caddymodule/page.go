@@ -69,7 +69,8 @@ func (d *Dashboard) Cleanup() error {
 
 // ServeHTTP answers with the page.
 func (d *Dashboard) ServeHTTP(w http.ResponseWriter, r *http.Request, _ caddyhttp.Handler) error {
-	d.page.ServeHTTP(w, r)
+	by := engine.Operator{Remote: r.RemoteAddr, User: userOf(r)}
+	d.page.ServeHTTP(w, r.WithContext(engine.ByOperator(r.Context(), by)))
 	return nil
 }
 
@@ -77,7 +78,7 @@ func (d *Dashboard) ServeHTTP(w http.ResponseWriter, r *http.Request, _ caddyhtt
 func openToPages() []dashboard.Store {
 	var open []dashboard.Store
 	for _, store := range stores.All() {
-		open = append(open, store)
+		open = append(open, operated{store})
 	}
 	return open
 }

@@ -183,7 +183,7 @@ func TestDashboardFindsAndFreesADelivery(t *testing.T) {
 
 // Counting costs a request no memory, with a page and without one.
 func TestCountingAllocatesNothing(t *testing.T) {
-	x := &exchange{Handler: &Handler{}, said: &said{logged: true}}
+	x := &exchange{Handler: &Handler{}, r: httptest.NewRequest(http.MethodPost, "/", nil), said: &said{logged: true}}
 	x.key[0] = 1
 	for range 2 {
 		if n := testing.AllocsPerRun(10_000, func() { x.report(outcomeFresh, "execution", 1) }); n != 0 {

@@ -118,6 +118,9 @@ func TestDashboard(t *testing.T) {
 		if status != 200 || !strings.Contains(freed, "The key is free.") || !strings.Contains(freed, "By operator from 127.0.0.1:") {
 			t.Errorf("freed, it says %d %s", status, freed)
 		}
+		p.awaitLog(t, "the store's line about the freed key", func(e entry) bool {
+			return e.text("msg") == "an operator freed a key" && e.text("user") == "operator" && strings.HasPrefix(e.text("remote"), "127.0.0.1:")
+		})
 		p.awaitLog(t, "who has freed the key", func(e entry) bool {
 			return e.text("did") == "freed" && e.text("key") == form.Get("key") && strings.HasPrefix(e.text("who"), "operator from 127.0.0.1:")
 		})
