@@ -1,3 +1,7 @@
+//go:build !race
+
+// The race detector makes each allocation larger.
+
 package caddymodule
 
 import (

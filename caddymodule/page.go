@@ -11,7 +11,6 @@ import (
 
 	"github.com/caddy-dedup/caddy-dedup/internal/dashboard"
 	"github.com/caddy-dedup/caddy-dedup/internal/engine"
-	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
 )
 
 func init() {
@@ -52,9 +51,6 @@ func (d *Dashboard) Provision(ctx caddy.Context) error {
 	d.page.Bodies = d.Bodies
 	d.page.Who = whoAsks
 	d.page.CopiesGone = engine.CopyBound
-	d.page.Acted = func(what string, key idempotency.Key, who string) {
-		d.logger.Warn("an operator used the dashboard", zap.String("did", what), zap.Stringer("key", key), zap.String("who", who))
-	}
 	return nil
 }
 

@@ -122,7 +122,8 @@ func TestDashboard(t *testing.T) {
 			return e.text("msg") == "an operator freed a key" && e.text("user") == "operator" && strings.HasPrefix(e.text("remote"), "127.0.0.1:")
 		})
 		p.awaitLog(t, "who has freed the key", func(e entry) bool {
-			return e.text("did") == "freed" && e.text("key") == form.Get("key") && strings.HasPrefix(e.text("who"), "operator from 127.0.0.1:")
+			return e.text("msg") == "an operator freed a key" && e.text("key") == form.Get("key") &&
+				e.text("user") == "operator" && strings.HasPrefix(e.text("remote"), "127.0.0.1:")
 		})
 
 		if got := deliver(); got.Status != 201 || got.Header.Get("Idempotent-Replayed") != "" {

@@ -86,9 +86,7 @@ func (p *Page) carryOut(w http.ResponseWriter, r *http.Request, act act, key ide
 		p.refuse(w, r, http.StatusServiceUnavailable, "The store did not say that it was done: "+plain(err.Error()))
 		return
 	}
-	who := p.Who(r)
-	p.Journal.Add(Note{At: time.Now(), Key: key, What: act.done, Who: who})
-	p.Acted(act.done, key, who)
+	p.Journal.Add(Note{At: time.Now(), Key: key, What: act.done, Who: p.Who(r)})
 	p.windows.forget()
 	p.searches.forget()
 	p.ones.forget()

@@ -31,7 +31,6 @@ func TestFreeAndForgetByForms(t *testing.T) {
 		{"Free…", "The key is free.", idempotency.Released, 200},
 		{"Forget…", "The record is gone.", "none", 200},
 	} {
-		r.acted = nil
 		key := r.store.put(t, put{id: "held " + c.do, state: idempotency.Held})
 		found := r.want(http.StatusOK, url.Values{"q": {"held " + c.do}, "state": {"held"}}.Encode())
 		asks := r.want(http.StatusOK, found.link(c.do))
@@ -50,8 +49,8 @@ func TestFreeAndForgetByForms(t *testing.T) {
 		if got := r.stateOf(key); got != c.after {
 			t.Errorf("%s: it is %s, want %s", c.do, got, c.after)
 		}
-		if len(r.acted) != 1 || !strings.HasSuffix(r.acted[0], key.String()+" by alice from 10.0.0.7") {
-			t.Errorf("logged is %q", r.acted)
+		if notes := r.page.Journal.of(key); len(notes) != 1 || notes[0].Who != "alice from 10.0.0.7" {
+			t.Errorf("noted is %v", notes)
 		}
 		location, _, _ = strings.Cut(location, "#")
 		a := r.want(c.status, strings.TrimPrefix(location, "?"))
@@ -102,8 +101,8 @@ func TestForgedRequestsChangeNothing(t *testing.T) {
 	for _, target := range []string{"/?key=" + key.String() + "&do=free&token=x", "/?do=forget&key=" + key.String()} {
 		r.ask(httptest.NewRequest(http.MethodGet, target, nil))
 	}
-	if r.stateOf(key) != idempotency.Held || r.stateOf(other) != idempotency.Held || len(r.acted) > 0 {
-		t.Errorf("they are %s and %s; %q", r.stateOf(key), r.stateOf(other), r.acted)
+	if r.stateOf(key) != idempotency.Held || r.stateOf(other) != idempotency.Held || len(r.page.Journal.of(key)) > 0 {
+		t.Errorf("they are %s and %s; %v", r.stateOf(key), r.stateOf(other), r.page.Journal.of(key))
 	}
 	if a := r.confirmed(asks, nil); a.Code != http.StatusSeeOther { // the form itself was right
 		t.Errorf("got %d", a.Code)

@@ -100,7 +100,6 @@ type rig struct {
 	store *shown // the first of the stores
 	all   []*opened
 	count counts
-	acted []string
 }
 
 // counts is a counter that a test sets.
@@ -120,9 +119,6 @@ func newRig(t *testing.T) *rig {
 	r.store = r.open("store one")
 	r.page = New(r.enter, NewHistory(r.count), NewJournal())
 	r.page.Who = func(*http.Request) string { return "alice from 10.0.0.7" }
-	r.page.Acted = func(what string, key idempotency.Key, who string) {
-		r.acted = append(r.acted, what+" "+key.String()+" by "+who)
-	}
 	return r
 }
 

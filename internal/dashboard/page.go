@@ -33,8 +33,6 @@ type Page struct {
 	// CopiesGone is within which time other replicas answer no more from their local copies
 	// of a key that was freed or forgotten.
 	CopiesGone time.Duration
-	// Acted is told what an operator did: what is [Freed] or [Forgotten].
-	Acted func(what string, key idempotency.Key, who string)
 
 	guard    http.CrossOriginProtection
 	windows  sharing[*window]
@@ -47,7 +45,6 @@ func New(open func() []Store, history *History, journal *Journal) *Page {
 	return &Page{
 		Open: open, History: history, Journal: journal,
 		Who:      func(r *http.Request) string { return r.RemoteAddr },
-		Acted:    func(string, idempotency.Key, string) {},
 		windows:  sharing[*window]{most: 4},
 		searches: sharing[found]{most: 8},
 		ones:     sharing[*one]{most: 64},
