@@ -17,9 +17,10 @@
 //
 // What waits to be sent goes out together (flush.go), over few connections to each
 // server. Large bodies do not, and they do not pass through Lua, which is slow with them.
-// In one round trip, a body is written under a name that ends in :unsettled, with a
-// short life, and then settle.lua either gives it its name or removes it. Under its final
-// name at once, a settlement that is made twice, or too late, would damage what is kept.
+// In one round trip, a body is written under a name that ends in :unsettled and that only
+// this settlement uses, with a short life, and then settle.lua either gives it its name or
+// removes it. Under its final name at once, a settlement that is made twice, or too late,
+// would damage what is kept.
 //
 // The channels, dedup:inbox:<random text> and dedup:copies, begin with the same prefix as
 // the keys (names.go). Another prefix than dedup: makes another store, in the same Redis.

@@ -40,9 +40,11 @@ func (n names) response(key idempotency.Key, token string) string {
 	return n.record(key) + ":" + token
 }
 
-// unsettled names that response until the run is settled.
-func (n names) unsettled(key idempotency.Key, token string) string {
-	return n.response(key, token) + ":unsettled"
+// unsettled names that response until the run is settled. Each settlement has a revision
+// of its own: what comes late of an earlier one, perhaps sealed with another nonce, must
+// not take the place of its body.
+func (n names) unsettled(key idempotency.Key, token string, revision []byte) string {
+	return n.response(key, token) + ":" + string(revision) + ":unsettled"
 }
 
 // mark names what is written to tell how far replicas are.

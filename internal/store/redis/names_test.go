@@ -125,7 +125,7 @@ func TestListTransfersRecordsOnly(t *testing.T) {
 		c := claimOf(name, "token")
 		mustSettle(t, s, c, mustClaim(t, s, c, idempotency.Proceed).Record, settlement)
 	}
-	server.Do("SET", s.names.unsettled(keyOf("large"), "token"), "")
+	server.Do("SET", s.names.unsettled(keyOf("large"), "token", []byte("revision")), "")
 	server.Do("SET", s.names.mark(keyOf("large"), "token"), "")
 	server.Do("SET", DefaultPrefix+"another's", "")
 	server.Do("SET", DefaultPrefix+"{another's}", "")

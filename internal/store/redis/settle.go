@@ -132,7 +132,7 @@ func newSettleCall(s *Store, key idempotency.Key, claimed *idempotency.Record, s
 		more[0] = toMillis(besideLife)
 	}
 	if c.body != nil {
-		c.keys = append(c.keys, s.names.unsettled(key, claimed.Token))
+		c.keys = append(c.keys, s.names.unsettled(key, claimed.Token, value[atRevision:atLease]))
 	}
 	if answer != nil {
 		more[1] = answer

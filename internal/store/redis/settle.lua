@@ -54,7 +54,13 @@ end
 if (ARGV[8] or '') ~= '' then
 	value = value .. redis.call('GETRANGE', key, at + channels + earlier + tonumber(string.sub(head, 51, 56)), -1)
 end
-redis.call('SET', key, value, ARGV[3], ARGV[4])
+local written = redis.pcall('SET', key, value, ARGV[3], ARGV[4])
+if written.err then
+	if KEYS[3] then
+		redis.call('DEL', KEYS[3]) -- the next attempt puts it under another name
+	end
+	return written
+end
 if KEYS[3] then
 	redis.call('RENAME', KEYS[3], KEYS[2])
 	redis.call('PEXPIRE', KEYS[2], ARGV[6])

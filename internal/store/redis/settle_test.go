@@ -1,8 +1,11 @@
 package redis
 
 import (
+	"context"
 	"errors"
 	"testing"
+
+	goredis "github.com/redis/go-redis/v9"
 
 	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
 	"github.com/caddy-dedup/caddy-dedup/internal/redistest"
@@ -88,5 +91,33 @@ func TestForgetRemovesEarlierAnswers(t *testing.T) {
 	// expire by themselves.
 	if n := command(t, server, "DBSIZE"); n != int64(runs-9) {
 		t.Errorf("%v keys left, want %d", n, runs-9)
+	}
+}
+
+// TestSettlementWithoutRoomLeavesNothing has room for a body, and then none for the
+// record: each attempt would leave a body under another name.
+func TestSettlementWithoutRoomLeavesNothing(t *testing.T) {
+	server := redistest.Start(t)
+	s := closeAtEnd(t, openAt(t, server.Addr))
+	c := claimOf("a", "token")
+	claimed := mustClaim(t, s, c, idempotency.Proceed)
+	s.client.(*goredis.Client).AddHook(pipelines(func(ctx context.Context, commands []goredis.Cmder, next goredis.ProcessPipelineHook) error {
+		if commands[0].Name() != "set" {
+			return next(ctx, commands)
+		}
+		if err := next(ctx, commands[:1]); err != nil {
+			return err
+		}
+		command(t, server, "CONFIG", "SET", "maxmemory", "1")
+		return next(ctx, commands[1:])
+	}))
+	for range 2 {
+		if err := s.Settle(ctx, c.Key, claimed.Record, kept(large)); !hasCode(err, "OOM") {
+			t.Errorf("settle: %v, want OOM", err)
+		}
+		if n := command(t, server, "DBSIZE"); n != int64(1) {
+			t.Errorf("%v keys, want the record alone: %v", n, command(t, server, "KEYS", "*"))
+		}
+		command(t, server, "CONFIG", "SET", "maxmemory", "0")
 	}
 }
