@@ -113,6 +113,9 @@ func (c *claimCall) lightRound(ctx context.Context) (_ idempotency.Claimed, done
 	case err != nil:
 		return idempotency.Claimed{}, false, readError(c.name, err)
 	}
+	if sent.now == 0 {
+		return idempotency.Claimed{}, false, nil // by the script, which has its own time
+	}
 	stored, ok := sent.Val().(string)
 	if !ok {
 		return idempotency.Claimed{}, false, unexpectedReply(c.name, sent.Val())
