@@ -2,7 +2,9 @@ package redis
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -16,6 +18,8 @@ const (
 	flushers = 2
 	// mostInFlush is how many commands go out in one flush.
 	mostInFlush = 512
+	// unusedAtMost is how long a queue is left that nobody uses.
+	unusedAtMost = time.Minute
 )
 
 // flushes sends commands that wait at the same time together, in one flush over one
@@ -47,6 +51,8 @@ type queue struct {
 	// send. Each gets a token of wake then, or the channel is closed when they are to end.
 	running, idle int
 	wake          chan struct{}
+	// used is when a command was last put into the queue.
+	used time.Time
 }
 
 func newFlushes(timeout time.Duration) *flushes {
@@ -97,7 +103,7 @@ func (f *flushes) add(to *goredis.Client, c *request) bool {
 	if q == nil {
 		// The nodes of a cluster come and go.
 		for node, q := range f.queues {
-			if q.running == q.idle {
+			if q.running == q.idle && time.Since(q.used) > unusedAtMost {
 				close(q.wake)
 				delete(f.queues, node)
 			}
@@ -105,6 +111,7 @@ func (f *flushes) add(to *goredis.Client, c *request) bool {
 		q = &queue{wake: make(chan struct{}, flushers)}
 		f.queues[to] = q
 	}
+	q.used = time.Now()
 	q.waiting = append(q.waiting, c)
 	switch {
 	case q.idle > 0:
@@ -122,6 +129,10 @@ func (f *flushes) run(to *goredis.Client, q *queue) {
 	var batch []*request
 	for f.await(q) {
 		err := f.connect(to)
+		if errors.Is(err, errNoConnection) {
+			f.forget(q)
+			continue
+		}
 		batch = f.take(q, batch[:0])
 		switch {
 		case err != nil:
@@ -162,7 +173,23 @@ func (f *flushes) connect(to *goredis.Client) error {
 	}
 	ctx, cancel := context.WithTimeout(f.ctx, f.timeout)
 	defer cancel()
-	return to.Process(ctx, goredis.NewTimeCmd(ctx, "time"))
+	err := to.Process(ctx, goredis.NewTimeCmd(ctx, "time"))
+	if f.ctx.Err() == nil && (ctx.Err() != nil || errors.Is(err, goredis.ErrPoolTimeout)) {
+		return errNoConnection
+	}
+	return err
+}
+
+// errNoConnection says that others had all connections for as long as an operation may
+// take. The commands go on waiting, each for as long as its own caller does: the last of
+// them has only just come.
+var errNoConnection = errors.New("no connection was free")
+
+// forget takes what has been given up out of the queue.
+func (f *flushes) forget(q *queue) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	q.waiting = slices.DeleteFunc(q.waiting, func(c *request) bool { return c.taken.Load() })
 }
 
 // take takes what waits and has not been given up.
