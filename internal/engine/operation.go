@@ -4,6 +4,8 @@ import (
 	"context"
 	"sync"
 	"time"
+
+	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
 )
 
 // operation is the context of one operation of the store. It has a time limit of its
@@ -25,7 +27,7 @@ type operation struct {
 	cancel context.CancelFunc
 }
 
-var _ context.Context = (*operation)(nil)
+var _ idempotency.TimedContext = (*operation)(nil)
 
 // operation returns the context for one operation of the store, which is to be ended.
 func (e *Engine) operation(values context.Context) *operation {
@@ -48,6 +50,10 @@ func (o *operation) end() {
 		o.cancel()
 	}
 }
+
+// EndsByTimeAlone implements [idempotency.TimedContext]: end is called when the store has
+// returned.
+func (o *operation) EndsByTimeAlone() {}
 
 // Deadline implements [context.Context].
 func (o *operation) Deadline() (time.Time, bool) { return o.deadline, true }

@@ -81,6 +81,14 @@ type Store interface {
 	Close() error
 }
 
+// TimedContext is a context that ends at its deadline, and never before. With it, a store
+// may wait for a reply in the caller's own goroutine, which nobody has to call back.
+type TimedContext interface {
+	context.Context
+	// EndsByTimeAlone does nothing.
+	EndsByTimeAlone()
+}
+
 // ClaimPatience is how long after the call a claim whose caller has given up may still
 // be executed so that it matters ([Store.Claim]). After that time, a claim in doubt can
 // be withdrawn for good.

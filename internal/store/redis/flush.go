@@ -10,6 +10,8 @@ import (
 	"time"
 
 	goredis "github.com/redis/go-redis/v9"
+
+	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
 )
 
 const (
@@ -20,6 +22,9 @@ const (
 	mostInFlush = 512
 	// unusedAtMost is how long a queue is left that nobody uses.
 	unusedAtMost = time.Minute
+	// timeAtLeast is how often a server is asked for its time, where the commands do not
+	// need it themselves.
+	timeAtLeast = time.Second
 )
 
 // flushes sends commands that wait at the same time together, in one flush over one
@@ -29,6 +34,9 @@ const (
 // A command waits until a flush can take it or until its caller gives up, and for
 // nothing else. A flush has a time limit of its own, and does not end with any of
 // the callers.
+//
+// A command that comes while nothing is under way to its server goes out alone, from its
+// caller's own goroutine: to hand it over, and the reply back, would take as long again.
 type flushes struct {
 	timeout time.Duration
 	// ctx ends when the store is closed.
@@ -51,8 +59,11 @@ type queue struct {
 	// send. Each gets a token of wake then, or the channel is closed when they are to end.
 	running, idle int
 	wake          chan struct{}
-	// used is when a command was last put into the queue.
-	used time.Time
+	// alone says that a caller makes a flush for its own command.
+	alone bool
+	// used is when the queue was last used, and timed when the server was last asked for
+	// its time.
+	used, timed time.Time
 }
 
 func newFlushes(timeout time.Duration) *flushes {
@@ -75,6 +86,11 @@ func (e *unsentError) Unwrap() error { return e.err }
 func (f *flushes) send(ctx context.Context, to *goredis.Client, c *request) (doubt bool, err error) {
 	if err := ctx.Err(); err != nil {
 		return false, &unsentError{err}
+	}
+	if q, withTime := f.beginAlone(ctx, to, c); q != nil {
+		f.exec(ctx, to, []*request{c}, withTime)
+		f.endAlone(to, q)
+		return c.doubt, c.Err()
 	}
 	c.done = make(chan struct{})
 	if !f.add(to, c) {
@@ -103,7 +119,7 @@ func (f *flushes) add(to *goredis.Client, c *request) bool {
 	if q == nil {
 		// The nodes of a cluster come and go.
 		for node, q := range f.queues {
-			if q.running == q.idle && time.Since(q.used) > unusedAtMost {
+			if q.underWay() == 0 && time.Since(q.used) > unusedAtMost {
 				close(q.wake)
 				delete(f.queues, node)
 			}
@@ -113,27 +129,89 @@ func (f *flushes) add(to *goredis.Client, c *request) bool {
 	}
 	q.used = time.Now()
 	q.waiting = append(q.waiting, c)
+	f.wakeOne(to, q)
+	return true
+}
+
+// wakeOne has one more goroutine send what waits, if it may.
+func (f *flushes) wakeOne(to *goredis.Client, q *queue) {
 	switch {
+	case q.underWay() >= flushers:
 	case q.idle > 0:
 		q.idle--
 		q.wake <- struct{}{} // there is room for all of them
-	case q.running < flushers:
+	default:
 		q.running++
 		f.running.Go(func() { f.run(to, q) })
 	}
+}
+
+// underWay returns how many flushes there are, or are about to be.
+func (q *queue) underWay() int {
+	n := q.running - q.idle
+	if q.alone {
+		n++
+	}
+	return n
+}
+
+// beginAlone returns the queue of a server, and whether it is to be asked for its time,
+// if a command may go out alone: nothing is under way or waits, there is a connection,
+// and the caller will not give up before the reply comes or its time is over.
+func (f *flushes) beginAlone(ctx context.Context, to *goredis.Client, c *request) (q *queue, withTime bool) {
+	if !endsByTimeAlone(ctx) || to.PoolStats().IdleConns == 0 {
+		return nil, false
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	q = f.queues[to]
+	if f.closed || q == nil || q.underWay() > 0 || len(q.waiting) > 0 {
+		return nil, false
+	}
+	q.alone, q.used = true, time.Now()
+	return q, q.needsTime(c)
+}
+
+// endAlone lets others have the place of a flush that one caller has made. If commands
+// wait, somebody sends them already; this may take a part of them off him.
+func (f *flushes) endAlone(to *goredis.Client, q *queue) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	q.alone = false
+	if len(q.waiting) > 0 && !f.closed {
+		f.wakeOne(to, q)
+	}
+}
+
+// endsByTimeAlone reports whether a context cannot end before its deadline.
+func endsByTimeAlone(ctx context.Context) bool {
+	_, timed := ctx.(idempotency.TimedContext)
+	return timed
+}
+
+// needsTime reports whether the server is to be asked for its time, together with these
+// commands: where the reply decides whether the times in a command are right, and now and
+// then, so that the estimate of its clock stays good.
+func (q *queue) needsTime(batch ...*request) bool {
+	now := time.Now()
+	if now.Sub(q.timed) < timeAtLeast && !slices.ContainsFunc(batch, (*request).needsTime) {
+		return false
+	}
+	q.timed = now
 	return true
 }
 
 // run makes flushes until the store is closed, or the server is not used any more.
 func (f *flushes) run(to *goredis.Client, q *queue) {
 	var batch []*request
+	var withTime bool
 	for f.await(q) {
 		err := f.connect(to)
 		if errors.Is(err, errNoConnection) {
 			f.forget(q)
 			continue
 		}
-		batch = f.take(q, batch[:0])
+		batch, withTime = f.take(q, batch[:0])
 		switch {
 		case err != nil:
 			for _, c := range batch {
@@ -141,7 +219,7 @@ func (f *flushes) run(to *goredis.Client, q *queue) {
 				close(c.done)
 			}
 		case len(batch) > 0:
-			f.flush(to, batch)
+			f.flush(to, batch, withTime)
 		}
 		clear(batch)
 	}
@@ -192,8 +270,9 @@ func (f *flushes) forget(q *queue) {
 	q.waiting = slices.DeleteFunc(q.waiting, func(c *request) bool { return c.taken.Load() })
 }
 
-// take takes what waits and has not been given up.
-func (f *flushes) take(q *queue, batch []*request) []*request {
+// take takes what waits and has not been given up, and says whether the server is to be
+// asked for its time with it.
+func (f *flushes) take(q *queue, batch []*request) (_ []*request, withTime bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	n := 0
@@ -209,25 +288,32 @@ func (f *flushes) take(q *queue, batch []*request) []*request {
 	left := copy(q.waiting, q.waiting[n:])
 	clear(q.waiting[left:])
 	q.waiting = q.waiting[:left]
-	return batch
+	return batch, q.needsTime(batch...)
 }
 
-// flush sends commands together and hands out the replies. In front of them the server
-// is asked for its time, which contact takes.
-func (f *flushes) flush(to *goredis.Client, batch []*request) {
-	f.sent.Add(int64(len(batch)))
-	f.count.Add(1)
+// flush sends commands together and hands out the replies.
+func (f *flushes) flush(to *goredis.Client, batch []*request, withTime bool) {
 	ctx, cancel := context.WithTimeout(f.ctx, f.timeout)
 	defer cancel()
+	f.exec(ctx, to, batch, withTime)
+	for _, c := range batch {
+		close(c.done)
+	}
+}
+
+// exec sends commands together, and has the replies when it returns. In front of them
+// the server may be asked for its time, which contact takes.
+func (f *flushes) exec(ctx context.Context, to *goredis.Client, batch []*request, withTime bool) {
+	f.sent.Add(int64(len(batch)))
+	f.count.Add(1)
 	pipeline := to.Pipeline()
-	pipeline.Time(ctx)
+	if withTime {
+		pipeline.Time(ctx)
+	}
 	for _, c := range batch {
 		_ = pipeline.Process(ctx, c) // it is only queued here
 	}
 	_, _ = pipeline.Exec(ctx) // each command has its own error
-	for _, c := range batch {
-		close(c.done)
-	}
 }
 
 // close ends the flushes. What is under way fails when the connections are closed,

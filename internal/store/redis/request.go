@@ -78,6 +78,10 @@ func (c *request) aim(to *server) {
 	putDigits(c.value[atExpiry:atToken], c.aimed+toMillis(c.life))
 }
 
+// needsTime reports whether the server's time must come with the reply: without it,
+// nobody knows whether the lease or the deadline in the command was right.
+func (c *request) needsTime() bool { return c.lease > 0 || c.deadlineArg > 0 }
+
 // executor is a server that has executed a script, and the client that is connected to
 // it. After a failover the same client has another server.
 type executor struct {

@@ -82,5 +82,8 @@ func (s *Store) Succeed(earlier idempotency.Store) (takeOver func()) {
 
 // withTimeout bounds one operation with its retry.
 func (s *Store) withTimeout(ctx context.Context) (context.Context, context.CancelFunc) {
+	if deadline, ok := ctx.Deadline(); ok && time.Until(deadline) <= s.timeout {
+		return ctx, func() {}
+	}
 	return context.WithTimeout(ctx, s.timeout)
 }
