@@ -3,6 +3,7 @@ package engine
 import (
 	"errors"
 	"slices"
+	"sync"
 	"time"
 
 	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
@@ -16,6 +17,11 @@ const maxWithdrawals = 100_000
 // withdrawPause is the pause between two rounds over the claims in doubt.
 const withdrawPause = 500 * time.Millisecond
 
+// withdrawAtOnce is how many claims are withdrawn at the same time. One reply that is lost
+// can leave some hundred claims in doubt, for which a store that is far away would need
+// many seconds, one after the other. All that time they keep their keys from others.
+const withdrawAtOnce = 32
+
 // withdrawal is a claim in doubt: its reply was lost, and the store may have written it.
 // Its request was refused, so nobody will settle the claim. It must not stay in the
 // store: under `unknown hold` nobody could use the key any more once the lease has
@@ -24,7 +30,7 @@ type withdrawal struct {
 	claim  idempotency.Claim
 	record *idempotency.Record
 	since  time.Time
-	// Only the goroutine of withdrawAll uses these. claimed says that the claim was
+	// Only the goroutine that withdraws it uses these, one in each round. claimed says that the claim was
 	// found in the store, done that it need not be withdrawn again.
 	claimed, done bool
 }
@@ -56,24 +62,52 @@ func (e *Engine) withdrawAll() {
 }
 
 // withdrawRound tries to withdraw each claim once. If the store cannot be asked, it
-// ends early, and returns the claim at which that happened.
+// ends early, and returns the first claim at which that happened.
 func (e *Engine) withdrawRound(round []*withdrawal) (failed *withdrawal) {
-	for _, w := range round {
-		// Within ClaimPatience nothing is final: a claim that is not in the store may
-		// still be executed, and one that was released may be executed again, if the
-		// client of the store has sent it twice.
-		last := time.Since(w.since) > idempotency.ClaimPatience
-		gone, err := e.withdrawOnce(w)
-		if err != nil {
+	inDoubt := len(round)
+	var mu sync.Mutex
+	var workers sync.WaitGroup
+	next := func(err error, last *withdrawal) *withdrawal {
+		mu.Lock()
+		defer mu.Unlock()
+		if err != nil && failed == nil {
+			failed = last
 			e.log.Warn("a claim in doubt could not be withdrawn yet",
-				zap.Stringer("key", w.claim.Key), e.loggedID(w.claim.DeliveryID, w.claim.SealedBy), zap.Int("in_doubt", len(round)), zap.Error(err))
-			return w
+				zap.Stringer("key", last.claim.Key), e.loggedID(last.claim.DeliveryID, last.claim.SealedBy), zap.Int("in_doubt", inDoubt), zap.Error(err))
 		}
-		w.claimed = w.claimed || !gone
-		if w.done = last; last {
-			e.log.Info("withdrew a claim whose reply was lost",
-				zap.Stringer("key", w.claim.Key), e.loggedID(w.claim.DeliveryID, w.claim.SealedBy), zap.String("execution_id", w.claim.ExecutionID), zap.Bool("was_claimed", w.claimed))
+		if failed != nil || len(round) == 0 {
+			return nil
 		}
+		w := round[0]
+		round = round[1:]
+		return w
+	}
+	for range min(withdrawAtOnce, len(round)) {
+		workers.Go(func() {
+			var err error
+			for w := next(nil, nil); w != nil; w = next(err, w) {
+				err = e.withdrawAgain(w)
+			}
+		})
+	}
+	workers.Wait()
+	return failed
+}
+
+// withdrawAgain tries to withdraw a claim, and notes whether that was final.
+func (e *Engine) withdrawAgain(w *withdrawal) error {
+	// Within ClaimPatience nothing is final: a claim that is not in the store may still
+	// be executed, and one that was released may be executed again, if the client of
+	// the store has sent it twice.
+	last := time.Since(w.since) > idempotency.ClaimPatience
+	gone, err := e.withdrawOnce(w)
+	if err != nil {
+		return err
+	}
+	w.claimed = w.claimed || !gone
+	if w.done = last; last {
+		e.log.Info("withdrew a claim whose reply was lost",
+			zap.Stringer("key", w.claim.Key), e.loggedID(w.claim.DeliveryID, w.claim.SealedBy), zap.String("execution_id", w.claim.ExecutionID), zap.Bool("was_claimed", w.claimed))
 	}
 	return nil
 }

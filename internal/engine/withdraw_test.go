@@ -159,3 +159,32 @@ func TestDamagedRecordDoesNotKeepOthersInDoubt(t *testing.T) {
 		})
 	}
 }
+
+// One flush whose reply is lost leaves many claims in doubt at once. They do not wait for
+// each other, as far as the store does not have to take too many at the same time.
+func TestManyClaimsAreWithdrawnTogether(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a := newReplica(t, newShared(t))
+		a.link.fail(replyLost, "claim")
+		const claims = 100
+		for n := range claims {
+			go a.begin(keyed(n))
+		}
+		a.link.failWith(errRefused, "settle")
+		time.Sleep(2 * storeTimeout)
+		before := a.link.count("settle")
+		resume := a.link.pause("settle")
+		a.link.failWith(nil, "settle")
+		time.Sleep(time.Second)
+		if n := a.link.count("settle") - before; n < 10 || n > claims/2 {
+			t.Errorf("%d of %d claims are being withdrawn, want some at the same time, and not all", n, claims)
+		}
+		resume()
+		a.link.recover()
+		time.Sleep(time.Second)
+		for n := range claims {
+			a.wantState(keyed(n), idempotency.Released, 0)
+		}
+		a.drain()
+	})
+}
