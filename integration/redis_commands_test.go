@@ -2,6 +2,7 @@ package integration
 
 import (
 	"fmt"
+	"slices"
 	"net/http"
 	"testing"
 
@@ -28,16 +29,22 @@ func TestRoundTripsToRedis(t *testing.T) {
 		return n == 2
 	})
 	m := startMonitor(t, server)
-	// Each flush asks for the time first.
+	// Each flush with a claim asks for the time first, and others do so once a second.
 	want := func(what string, commands ...string) {
 		t.Helper()
-		if got := m.since(t); fmt.Sprint(got) != fmt.Sprint(commands) {
+		got := m.since(t)
+		for i := len(got) - 1; i > 0; i-- {
+			if got[i-1] == "time" && got[i] == "evalsha" {
+				got = slices.Delete(got, i-1, i)
+			}
+		}
+		if fmt.Sprint(got) != fmt.Sprint(commands) {
 			t.Errorf("%s cost the commands %v, want %v", what, got, commands)
 		}
 	}
 
 	first := p.post(t, "/", "k", "")
-	want("a first delivery", "time", "set", "time", "evalsha")
+	want("a first delivery", "time", "set", "evalsha")
 	wantReplay(t, p.post(t, "/", "k", ""), first)
 	want("a duplicate of a kept response", "time", "set")
 
@@ -49,13 +56,13 @@ func TestRoundTripsToRedis(t *testing.T) {
 	want("ten waiters of a local run")
 	g.open()
 	allAlike(t, append(replies(t, waiters), owner.reply(t)))
-	want("the end of a run with ten local waiters", "time", "evalsha")
+	want("the end of a run with ten local waiters", "evalsha")
 
 	p.post(t, "/", "", "")
 	want("a request without key")
 
 	copied := copying.post(t, "/", "copied", "")
-	want("a first delivery with local copies", "time", "set", "time", "evalsha")
+	want("a first delivery with local copies", "time", "set", "evalsha")
 	wantReplay(t, copying.post(t, "/", "copied", ""), copied)
 	want("a duplicate that a local copy answers")
 }

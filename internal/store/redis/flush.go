@@ -260,7 +260,7 @@ func (f *flushes) connect(to *goredis.Client) error {
 
 // errNoConnection says that others had all connections for as long as an operation may
 // take. The commands go on waiting, each for as long as its own caller does: the last of
-// them has only just come.
+// them may have only just come.
 var errNoConnection = errors.New("no connection was free")
 
 // forget takes what has been given up out of the queue.
