@@ -2,8 +2,8 @@ package integration
 
 import (
 	"fmt"
-	"slices"
 	"net/http"
+	"slices"
 	"testing"
 
 	"github.com/caddy-dedup/caddy-dedup/internal/redistest"
