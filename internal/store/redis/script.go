@@ -28,12 +28,15 @@ var (
 	//go:embed free.lua
 	freeSource string
 
-	claimScript  = scriptOf(headSource + claimSource)
-	renewScript  = scriptOf(headSource + renewSource)
-	settleScript = scriptOf(settleSource)
-	lookupScript = scriptOf(headSource + lookupSource)
-	forgetScript = scriptOf(headSource + forgetSource)
-	freeScript   = scriptOf(headSource + freeSource)
+	claimScript = scriptOf(headSource + claimSource)
+	renewScript = scriptOf(headSource + renewSource)
+	// renewFullScript does the same on a server without room: a renewal takes none. Not
+	// every server that speaks the protocol of Redis knows the first line.
+	renewFullScript = scriptOf("#!lua flags=allow-oom\n" + headSource + renewSource)
+	settleScript    = scriptOf(settleSource)
+	lookupScript    = scriptOf(headSource + lookupSource)
+	forgetScript    = scriptOf(headSource + forgetSource)
+	freeScript      = scriptOf(headSource + freeSource)
 )
 
 // script is the text of a script and its SHA-1 in hex, by which the server knows it.

@@ -26,10 +26,18 @@ func (s *Store) Renew(ctx context.Context, c idempotency.Claim) error {
 	defer cancel()
 	keys, revision := []string{s.names.record(c.Key)}, newRevision()
 	var answer reply
-	err := try(ctx, func() (err error) {
-		answer, _, _, err = s.runScript(ctx, renewScript, keys, nil, c.Token, toMillis(c.Lease), toMillis(c.Life()), c.Follows, revision[:])
-		return err
-	})
+	run := func(by *script) error {
+		return try(ctx, func() (err error) {
+			answer, _, _, err = s.runScript(ctx, by, keys, nil, c.Token, toMillis(c.Lease), toMillis(c.Life()), c.Follows, revision[:])
+			return err
+		})
+	}
+	err := run(renewScript)
+	if hasCode(err, "OOM") {
+		if again := run(renewFullScript); again == nil || !answered(again) {
+			err = again
+		}
+	}
 	if err != nil {
 		return s.fail("renew", err)
 	}

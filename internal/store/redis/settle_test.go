@@ -121,3 +121,27 @@ func TestSettlementWithoutRoomLeavesNothing(t *testing.T) {
 		command(t, server, "CONFIG", "SET", "maxmemory", "0")
 	}
 }
+
+// TestRenewalWithoutRoom has a server that is full. A run in flight keeps its lease:
+// otherwise another one would begin beside it as soon as there is room.
+func TestRenewalWithoutRoom(t *testing.T) {
+	server := redistest.Start(t)
+	s := closeAtEnd(t, openAt(t, server.Addr))
+	c := claimOf("a", "token")
+	claimed := mustClaim(t, s, c, idempotency.Proceed)
+	command(t, server, "CONFIG", "SET", "maxmemory", "1")
+	longer := c
+	longer.Lease *= 2
+	if err := s.Renew(ctx, longer); err != nil {
+		t.Fatal(err)
+	}
+	if found := mustFind(t, s, c.Key); found.LeaseUntil.Sub(claimed.Record.LeaseUntil) < c.Lease/2 {
+		t.Errorf("the lease ends at %v, after it was renewed for %v; it ended at %v", found.LeaseUntil, longer.Lease, claimed.Record.LeaseUntil)
+	}
+	if err := s.Renew(ctx, withToken(c, "another")); !errors.Is(err, idempotency.ErrFenced) {
+		t.Errorf("with another token: %v, want ErrFenced", err)
+	}
+	if _, err := s.Claim(ctx, claimOf("b", "token")); !hasCode(err, "OOM") {
+		t.Errorf("a new claim: %v, want OOM", err)
+	}
+}
