@@ -31,10 +31,13 @@ func (x *exchange) identify() (*engine.Request, *refusal, error) {
 		Exclude: x.Exclude,
 	}.Remember()
 	if x.readsJSON {
-		if _, err := body.needed(); body.failed() != nil { // slow clients must not keep others from their turn
+		_, err := body.needed() // before the turn: slow clients must not keep others from theirs
+		switch {
+		case body.failed() != nil:
 			return unread(err)
+		case err == nil: // a body too large is parsed by nobody, and may still have to be read
+			defer takeTurn()()
 		}
-		defer takeTurn()()
 	}
 	if name, ok := delivery.PassThrough(x.passing, request); ok {
 		x.logger.Debug("passed a request that is no delivery", zap.String("provider", name))
