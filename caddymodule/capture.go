@@ -104,8 +104,9 @@ func (c *capture) WriteHeader(status int) {
 		c.upgrade()
 		c.sendHeader()
 	case status < 200:
-		before := c.client.Header().Clone()
-		c.replaceHeader(c.header.Clone())
+		before, early := c.client.Header().Clone(), c.header.Clone()
+		removeDedupHeaders(early, before)
+		c.replaceHeader(early)
 		c.toClient.SetDeadline() // it is sent at once
 		c.client.WriteHeader(status)
 		c.toClient.Done()

@@ -3,6 +3,8 @@ package integration
 import (
 	"fmt"
 	"net/http"
+	"net/http/httptrace"
+	"net/textproto"
 	"strings"
 	"testing"
 
@@ -96,6 +98,32 @@ func TestUpstreamsCannotSetOurHeaders(t *testing.T) {
 		if reply.Header.Get("Dedup-Retention") != "" {
 			t.Errorf("%s: the client got Dedup-Retention", name)
 		}
+	}
+}
+
+// Nor does it in what comes before the answer.
+func TestUpstreamsCannotSetOurHeadersInEarlyHints(t *testing.T) {
+	t.Parallel()
+	up := startUpstream(t, func(w http.ResponseWriter, r *http.Request, n run) {
+		w.Header().Set("Link", "</style.css>; rel=preload")
+		w.Header().Set("Dedup-Retention", "60")
+		w.Header().Set("Dedup-Execution-Id", "its own")
+		w.WriteHeader(http.StatusEarlyHints)
+		clear(w.Header())
+		answers201(w, r, n)
+	})
+	p := start(t, conf{store: "store memory", site: lines("dedup", proxyTo(up))})
+	var hinted textproto.MIMEHeader
+	answer := p.post(t, "/", "k", "body", func(r *http.Request) {
+		*r = *r.WithContext(httptrace.WithClientTrace(r.Context(), &httptrace.ClientTrace{
+			Got1xxResponse: func(_ int, header textproto.MIMEHeader) error { hinted = header; return nil },
+		}))
+	})
+	if hinted.Get("Link") == "" || hinted.Get("Dedup-Retention") != "" {
+		t.Errorf("the hints are %v", hinted)
+	}
+	if ids := hinted["Dedup-Execution-Id"]; len(ids) != 1 || ids[0] != answer.executionID() {
+		t.Errorf("the hints name the executions %q, the answer %s", ids, answer.executionID())
 	}
 }
 
