@@ -92,6 +92,8 @@ func (v view) decideEnded(m *member, c idempotency.Claim) Decision {
 	switch {
 	case v.err != nil && verdict == idempotency.Proceed: // so it is where nothing was found
 		return refusalFor(v.err)
+	case v.err != nil && c.Proof != "" && found.Response != nil: // a copy: see decideByCopy
+		return refusalFor(v.err)
 	case v.cameBeforeTheEnd(m) && found.Response != nil && found.Record.Token == v.run.Token && c.SameRequest(v.run):
 		return Replay{Record: found.Record, Response: found.Response, Waited: true}
 	case found.Response != nil && found.Record.State == idempotency.InFlight:
