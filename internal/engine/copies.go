@@ -104,6 +104,20 @@ const (
 	sizeOfValue = 16
 )
 
+// sizeOfRead is sizeOf for what a store has read. Of a response that was stored in one piece,
+// the body is part of all of it: the header's texts are then there once more. Both pieces
+// are as large as the allocator makes them, which is up to an eighth more, or some pages.
+func sizeOfRead(record *idempotency.Record, response *idempotency.Response) int64 {
+	head := 0
+	for name, values := range response.Header {
+		head += len(name)
+		for _, value := range values {
+			head += len(value)
+		}
+	}
+	return sizeOf(record, response) + int64(head+min((2*head+cap(response.Body))/8, 16<<10))
+}
+
 // sizeOf returns how many bytes a copy takes in memory.
 func sizeOf(record *idempotency.Record, response *idempotency.Response) int64 {
 	n := sizeOfCopy + cap(response.Body) +
@@ -151,10 +165,9 @@ func placeOf(key idempotency.Key) int {
 }
 
 // keep makes a copy of what was read, or settled: a complete record, which had so much of
-// its retention left when the store was asked. It does nothing if a copy of the key was
-// dropped since.
-func (o *ownCopies) keep(read reading, record *idempotency.Record, response *idempotency.Response, life time.Duration) {
-	size := sizeOf(record, response)
+// its retention left when the store was asked. The copy takes so many bytes. It does nothing
+// if a copy of the key was dropped since.
+func (o *ownCopies) keep(read reading, record *idempotency.Record, response *idempotency.Response, life time.Duration, size int64) {
 	c := o.all
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -289,13 +302,13 @@ func (e *Engine) copyFound(read reading, found idempotency.Claimed) {
 		return
 	}
 	if e.store.Readable(found.Record) {
-		e.copies.keep(read, found.Record, found.Response, found.Record.Expires.Sub(found.Now))
+		e.copies.keep(read, found.Record, found.Response, found.Record.Expires.Sub(found.Now), sizeOfRead(found.Record, found.Response))
 	}
 }
 
 // copyKept keeps a copy of the response of a run, which is stored now.
 func (r *Run) copyKept(read reading, s idempotency.Settlement, ended idempotency.Claimed) {
 	if s.State == idempotency.Complete && s.Response != nil && r.engine.store.Readable(ended.Record) {
-		r.engine.copies.keep(read, ended.Record, s.Response, s.Retention-read.asked.Sub(r.settling))
+		r.engine.copies.keep(read, ended.Record, s.Response, s.Retention-read.asked.Sub(r.settling), sizeOf(ended.Record, s.Response))
 	}
 }

@@ -151,6 +151,36 @@ func TestCopiesTakeWhatTheySay(t *testing.T) {
 	}
 }
 
+// The same of copies of what the store has answered, whose body may be part of all that the
+// store had read.
+func TestCopiesOfWhatWasReadTakeWhatTheySay(t *testing.T) {
+	const n = 500
+	response := &idempotency.Response{Status: 201, Header: map[string][]string{}, Body: make([]byte, 512)}
+	for n := range 12 {
+		response.Header[fmt.Sprint("X-Field-", n)] = []string{strings.Repeat("v", 300)}
+	}
+	store, copies := newShared(t), engine.NewCopies(1<<30)
+	first, again := newCopying(t, store, nil), newCopying(t, store, copies)
+	for i := range n {
+		wantEnd(t, first.run(numbered(i)), response, resultKept)
+	}
+	grown := func(r *replica) int64 {
+		before := heap()
+		for i := range n {
+			as[engine.Replay](t, r.begin(numbered(i)))
+		}
+		return heap() - before
+	}
+	without := grown(first)
+	took, said := grown(again)-without, copies.Bytes()
+	t.Logf("a copy takes %d bytes of heap, and %d by its own account", took/n, said/n)
+	if took > said || said > 2*took {
+		t.Errorf("%d copies take %d bytes of heap, and %d by their own account", n, took, said)
+	}
+	runtime.KeepAlive(first)
+	runtime.KeepAlive(again)
+}
+
 // forgetful is a store that keeps nothing of what is settled.
 type forgetful struct{ idempotency.Store }
 
