@@ -49,6 +49,7 @@ func (x *exchange) replay(d engine.Replay) error {
 	if entry := x.logger.Check(zap.DebugLevel, "answered a duplicate"); entry != nil {
 		entry.Write(zap.String("key", x.keyText()), x.loggedID(), zap.String("execution_id", d.Record.ExecutionID), zap.Int("status", d.Response.Status))
 	}
+	x.leaveStore() // the client's pace is its own affair
 	readOff(x.w, x.r)
 	x.setReplayHeader(d)
 	if d.Response.Failed {
@@ -60,7 +61,6 @@ func (x *exchange) replay(d engine.Replay) error {
 	if !bodyAllowed(d.Response.Status) || d.Response.Omitted {
 		return nil
 	}
-	x.leaveStore() // the client's pace is its own affair
 	to := x.toClient()
 	defer to.Done()
 	return to.Send(d.Response.Body)

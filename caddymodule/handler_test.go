@@ -329,15 +329,17 @@ func largeAnswers(w http.ResponseWriter, _ *http.Request, _ int) {
 }
 
 // A client that reads nothing keeps no store open, whatever it is answered with: the
-// response of its own run, that of another one, or what does not fit.
+// response of its own run, that of another one, what does not fit, or an error page.
 func TestSlowClientKeepsNoStoreOpen(t *testing.T) {
-	for name, setting := range map[string]string{
-		"kept":     "max_response_body 16MiB",
-		"not kept": "max_response_body 1MiB",
+	pages, _ := upstream(t, largeAnswers)
+	for name, site := range map[string][]string{
+		"kept":       {"dedup {", "max_response_body 16MiB", "}"},
+		"not kept":   {"dedup {", "max_response_body 1MiB", "}"},
+		"error page": {"dedup {", "max_response_body 16MiB", "duplicate conflict", "in_flight reject", "}", "handle_errors {", "reverse_proxy " + pages, "}"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			address, runs := upstream(t, largeAnswers)
-			s := serve(t, "dedup {\n"+setting+"\n}", "reverse_proxy "+address)
+			s := serve(t, append(site, "reverse_proxy "+address)...)
 			var clients []net.Conn
 			for range 3 {
 				conn, err := net.Dial("tcp", s.Listener.Addr().String())

@@ -80,6 +80,7 @@ func (x *exchange) refuseFor(reason engine.Reason, executionID, detail string) e
 // answerProblem is refuseFor with a problem that is made already, and with what
 // the store said of it, which goes to the log only.
 func (x *exchange) answerProblem(p problem, storeSaid error) error {
+	x.leaveStore() // neither the client's pace nor that of an error route is its affair
 	p.Key = x.keyText()
 	rule := refusalRules[p.Code]
 	x.report(rule.outcome, p.ExecutionID, p.attempt)
