@@ -184,7 +184,9 @@ type Response struct {
 	// SealedBy is the ID of the encryption key, if Body is a whole response in
 	// encrypted form; else it is empty.
 	SealedBy string
-	Body     []byte
+	// Body is not written to by anybody, and neither is the room behind it: a store, local
+	// copies and those who are answered with it may all have the same bytes.
+	Body []byte
 }
 
 // Settled returns the record after the settlement, at the given time. If a forced

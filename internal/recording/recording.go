@@ -31,10 +31,9 @@ type Recording struct {
 	mu sync.Mutex
 	// changed is closed at the next change; nil while nobody waits for one.
 	changed chan struct{}
-	// body begins behind the bytes that were dropped.
-	body    []byte
-	dropped int64
-	state   State
+	// body has the bytes, but for those that were dropped.
+	body  Pieces
+	state State
 	readers []*Reader
 	// place is where readers begins to lie: most recordings have one alone.
 	place [1]*Reader
@@ -101,10 +100,10 @@ func (r *Recording) Needs(n int, written, most int64) int {
 func (r *Recording) Add(p []byte) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.body == nil && r.room > 0 {
-		r.body = make([]byte, 0, r.room)
+	if r.body.end == 0 && r.room > 0 && r.room == r.Declared { // else it is larger than is kept
+		r.body.Reserve(int(r.room))
 	}
-	r.body = append(r.body, p...)
+	r.body.Append(p)
 	r.changedLocked()
 }
 
@@ -116,16 +115,16 @@ func (r *Recording) Pass(p []byte) error {
 	if r.state == Growing {
 		r.state = Passing
 		r.Taken.complete()
-		r.Taken.GiveBack(max(0, r.room-int64(len(r.body))))
+		r.Taken.GiveBack(max(0, r.room-int64(r.body.Len())))
 		r.dropLocked()
 	}
-	for len(r.body) >= window && len(r.readers) > 0 {
+	for r.body.Len() >= window && len(r.readers) > 0 {
 		r.awaitReadersLocked()
 	}
 	if len(r.readers) == 0 {
 		return errNoReaders
 	}
-	r.body = append(r.body, p...)
+	r.body.Append(p)
 	r.Taken.Count(len(p))
 	r.changedLocked()
 	return nil
@@ -134,7 +133,7 @@ func (r *Recording) Pass(p []byte) error {
 // awaitReadersLocked waits until something changes. Readers that take nothing although
 // others wait for more are cut.
 func (r *Recording) awaitReadersLocked() {
-	behind, total := r.dropped, r.dropped+int64(len(r.body))
+	behind, total := r.body.begin, r.body.end
 	var patience <-chan time.Time // a client alone is given up after client_idle
 	if slices.ContainsFunc(r.readers, func(rd *Reader) bool { return rd.offset == total }) {
 		timer := time.NewTimer(readerPatience)
@@ -164,12 +163,16 @@ func (r *Recording) End(state State) {
 	r.dropLocked()
 }
 
-// Bytes returns the bytes that are held. They change no more when the recording has
-// ended, and are there until the last who needs them lets go.
+// Bytes returns the bytes that are held, when no more come. They are there until the last
+// who needs them lets go.
 func (r *Recording) Bytes() []byte {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return r.body
+	if joined := r.body.Len(); len(r.body.more) > 0 { // they are there twice meanwhile
+		r.Taken.Count(joined)
+		defer r.Taken.GiveBack(int64(joined))
+	}
+	return r.body.Joined()
 }
 
 // Keep keeps the bytes until [Recording.Unkeep] is called.
@@ -191,16 +194,12 @@ func (r *Recording) Unkeep() {
 func (r *Recording) dropLocked() {
 	switch {
 	case len(r.readers) == 0 && (r.state == Passing || r.state != Growing && r.kept == 0):
-		r.dropped += int64(len(r.body))
-		r.body = nil
+		r.body.Drop()
 		r.Taken.GiveAllBack()
 	case r.state == Passing && len(r.readers) > 0:
 		needed := slices.MinFunc(r.readers, func(a, b *Reader) int { return cmp.Compare(a.offset, b.offset) }).offset
-		if n := needed - r.dropped; n > 0 {
-			r.body, r.dropped = r.body[n:], needed
-			if len(r.body) <= window { // so that what is left of a large one is copied once
-				r.body = append(make([]byte, 0, len(r.body)), r.body...)
-			}
+		if n := needed - r.body.begin; n > 0 {
+			r.body.dropTo(needed)
 			r.Taken.GiveBack(n)
 		}
 	}
@@ -227,7 +226,7 @@ func (r *Recording) NewReader() *Reader {
 func (rd *Reader) Begin(r *Recording) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.state == Passing || r.dropped > 0 || r.state != Growing && len(r.readers) == 0 && r.kept == 0 {
+	if r.state == Passing || r.body.begin > 0 || r.state != Growing && len(r.readers) == 0 && r.kept == 0 {
 		return false
 	}
 	rd.of = r
@@ -245,9 +244,9 @@ func (rd *Reader) next() ([]byte, State, <-chan struct{}) {
 	if !slices.Contains(r.readers, rd) {
 		return nil, Cut, nil
 	}
-	shown := r.body[rd.offset-r.dropped:]
-	if total := r.dropped + int64(len(r.body)); r.state == Growing && r.Declared > 0 && total >= r.Declared {
-		shown = shown[:max(0, int64(len(shown))-(total-r.Declared+1))]
+	shown := r.body.from(rd.offset)
+	if r.state == Growing && r.Declared > 0 { // the last byte comes with the end
+		shown = shown[:max(0, min(int64(len(shown)), r.Declared-1-rd.offset))]
 	}
 	if len(shown) > 0 || r.state == Whole || r.state == Cut {
 		return shown, r.state, nil

@@ -141,6 +141,18 @@ func (d *database) writeError(err error) error {
 // change returns a new, empty change.
 func (d *database) change() change { return change{d.db.NewBatch()} }
 
+// changeOf returns a new, empty change with room for a response with such a body.
+func (d *database) changeOf(r *idempotency.Response) change {
+	if r == nil || len(r.Body) <= headRoom {
+		return d.change()
+	}
+	return change{d.db.NewBatch(pebble.WithInitialSizeBytes(len(r.Body) + roomBeside))}
+}
+
+// roomBeside is at least what a change mostly has beside a body: pebble doubles the room
+// of a batch that is too small, and copies it.
+const roomBeside = 2 << 10
+
 // lock locks a key for an operation. Whoever reads locks it too: what was written but
 // not flushed can already be read, and nobody must act on what a crash could undo.
 func (d *database) lock(ctx context.Context, key idempotency.Key) error {

@@ -164,7 +164,7 @@ func (s *Store) Settle(ctx context.Context, key idempotency.Key, claimed *idempo
 		d.locks.unlock(key)
 		return err
 	}
-	change := d.change()
+	change := d.changeOf(settlement.Response)
 	if settlement.Response != nil {
 		err = change.putResponse(key, claimed.Token, settlement.Response, now.Add(settlement.ResponseFor()), settlement.State == idempotency.Complete)
 	}

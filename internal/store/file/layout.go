@@ -238,6 +238,9 @@ func kept(r *idempotency.Record) *idempotency.Record {
 // change is what one operation writes, in one step.
 type change struct{ *pebble.Batch }
 
+// headRoom is as large as the stored form of most responses is without the body.
+const headRoom = 512
+
 // putRecord replaces the stored record of the key (nil: none).
 func (c change) putRecord(key idempotency.Key, stored, next *idempotency.Record) error {
 	expiry := expiryName(next.Expires, key, "")
@@ -268,11 +271,13 @@ func (c change) putRecord(key idempotency.Key, stored, next *idempotency.Record)
 // putResponse keeps a response until the given time. withRecord says that it expires
 // together with the record that is complete by it.
 func (c change) putResponse(key idempotency.Key, token string, r *idempotency.Response, until time.Time, withRecord bool) error {
-	encoded := idempotency.AppendResponse(nil, key, token, r)
+	var room [headRoom]byte // on the stack
+	head := idempotency.AppendResponseHead(room[:0], key, token, r)
 	name := responseName(key, token)
-	op := c.SetDeferred(len(name), momentSize+len(encoded))
+	op := c.SetDeferred(len(name), momentSize+len(head)+len(r.Body))
 	copy(op.Key, name)
-	copy(appendMoment(op.Value[:0], until)[momentSize:momentSize+len(encoded)], encoded)
+	value := append(appendMoment(op.Value[:0], until), head...)
+	copy(op.Value[len(value):], r.Body) // the only time that it is copied here
 	if err := op.Finish(); err != nil || withRecord {
 		return err
 	}

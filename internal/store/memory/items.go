@@ -106,15 +106,18 @@ func (r stored) decode(key idempotency.Key, token string) (*idempotency.Response
 }
 
 // toStore is a response that is to be stored, encoded. Its bytes may be used again when
-// it has been stored, unless it has a body beside its head.
+// it has been stored, unless it has a body beside its head. That body is not copied,
+// unless it has much more room than bytes.
 func toStore(room []byte, key idempotency.Key, token string, r *idempotency.Response) stored {
 	if len(r.Body) <= largest/2 {
 		if whole := idempotency.AppendResponse(room, key, token, r); len(whole) <= largest {
 			return stored{head: whole}
 		}
 	}
-	body := make([]byte, len(r.Body))
-	copy(body, r.Body)
+	body := r.Body
+	if cap(body)-len(body) > len(body)/8 {
+		body = append(make([]byte, 0, len(body)), body...)
+	}
 	return stored{bytes.Clone(idempotency.AppendResponseHead(room, key, token, r)), body}
 }
 
