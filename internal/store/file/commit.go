@@ -139,19 +139,18 @@ func (d *database) writeError(err error) error {
 }
 
 // change returns a new, empty change.
-func (d *database) change() change { return change{d.db.NewBatch()} }
+func (d *database) change() change { return d.changeOf(nil) }
 
-// changeOf returns a new, empty change with room for a response with such a body.
+// changeOf returns a new, empty change with room for a response, nil for none. Where pebble
+// does not know how much is to come it doubles the room, and copies. It uses its batches
+// again, and so each has to say how large it is.
 func (d *database) changeOf(r *idempotency.Response) change {
-	if r == nil || len(r.Body) <= headRoom {
-		return d.change()
+	room := 1 << 10
+	if r != nil {
+		room += headRoom + len(r.Body)
 	}
-	return change{d.db.NewBatch(pebble.WithInitialSizeBytes(len(r.Body) + roomBeside))}
+	return change{d.db.NewBatch(pebble.WithInitialSizeBytes(room))}
 }
-
-// roomBeside is at least what a change mostly has beside a body: pebble doubles the room
-// of a batch that is too small, and copies it.
-const roomBeside = 2 << 10
 
 // lock locks a key for an operation. Whoever reads locks it too: what was written but
 // not flushed can already be read, and nobody must act on what a crash could undo.
