@@ -1,7 +1,6 @@
 package caddymodule
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"io"
@@ -13,6 +12,7 @@ import (
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
 
 	"github.com/caddy-dedup/caddy-dedup/internal/delivery"
+	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
 	"github.com/caddy-dedup/caddy-dedup/internal/recording"
 )
 
@@ -33,75 +33,77 @@ type requestBody struct {
 	taken *recording.Allowance
 
 	read bool
-	body []byte
 	all  bool
 	err  error
-	held heldBody // what the request has in place of its body
+	held heldBody // what was read, and what the request has in place of its body
 }
 
 // needed is whole for somebody who cannot do without it: a body that is declared
 // to be too large is not read at all, and its client not told to send it.
-func (b *requestBody) needed() ([]byte, error) {
+func (b *requestBody) needed() error {
 	if !b.read && b.r.ContentLength > b.limit {
-		return nil, delivery.ErrBodyTooLarge
+		return delivery.ErrBodyTooLarge
 	}
 	return b.whole()
 }
 
-// whole returns the body, or [delivery.ErrBodyTooLarge]; then it streams on
-// behind what was read.
-func (b *requestBody) whole() ([]byte, error) {
+// joined is needed for somebody who needs the bytes in one piece.
+func (b *requestBody) joined() ([]byte, error) {
+	if err := b.needed(); err != nil {
+		return nil, err
+	}
+	return b.held.join(), nil
+}
+
+// whole reads the body. [delivery.ErrBodyTooLarge] says that it streams on behind what
+// was read.
+func (b *requestBody) whole() error {
 	if !b.read {
 		b.read = true
-		b.body, b.all, b.err = b.readBody()
+		b.all, b.err = b.readBody()
 	}
-	switch {
-	case b.err != nil:
-		return nil, b.err
-	case !b.all:
-		return nil, delivery.ErrBodyTooLarge
-	default:
-		return b.body, nil
+	if b.err == nil && !b.all {
+		return delivery.ErrBodyTooLarge
 	}
+	return b.err
 }
 
 // failed returns why the body could not be read, nil if it could or was not.
 func (b *requestBody) failed() error { return b.err }
 
 // readBody reads a body and puts it back. It reports whether that is all of it.
-func (b *requestBody) readBody() (body []byte, whole bool, err error) {
-	r, limit, taken := b.r, b.limit, b.taken
+func (b *requestBody) readBody() (whole bool, err error) {
+	r, limit := b.r, b.limit
 	if r.Body == nil || r.Body == http.NoBody {
-		return nil, true, nil
+		return true, nil
 	}
-	if front, ok := r.Body.(*heldBody); ok && front.rest == http.NoBody && front.read == 0 && int64(len(front.held)) <= limit {
-		return front.held, true, nil // another handler of ours in front holds it, and counts it
+	if front, ok := r.Body.(*heldBody); ok && front.shareWith(&b.held, limit) {
+		return true, nil // another handler of ours in front holds it, and counts it
 	}
-	rest := r.Body
-	if n := r.ContentLength; 0 < n && n <= min(limit, recording.SmallBody) && len(r.Trailer) == 0 {
-		return b.readSmall(int(n))
-	}
-	var buffer bytes.Buffer // it grows as the body comes: a declared length costs its sender nothing
-	most := limit + 1
+	rest, most := r.Body, limit+1
 	if r.ContentLength > 0 {
 		most = min(most, r.ContentLength+1) // so that a small body takes a small buffer
 	}
-	n, err := io.Copy(&counted{&buffer, taken, most}, io.LimitReader(rest, most))
+	if n := r.ContentLength; 0 < n && n <= min(limit, recording.SmallBody) && len(r.Trailer) == 0 {
+		err = b.readSmall(int(n))
+	} else {
+		err = b.readPieces(most)
+	}
 	if full, ok := errors.AsType[recording.SpentError](err); ok {
-		b.putBack(buffer.Bytes(), rest)
-		return nil, false, full
+		b.putBack(rest)
+		return false, full
 	}
 	if err != nil {
-		return nil, false, bodyError(r.Context(), err)
+		return false, bodyError(r.Context(), err)
 	}
 	// The client was told to continue already: the upstream must not be asked to.
 	r.Header.Del("Expect")
-	body = buffer.Bytes()
+	n := int64(b.held.bytes.Len())
 	if n > limit {
-		b.putBack(body, rest)
-		return body, false, nil
+		b.putBack(rest)
+		return false, nil
 	}
-	b.putBack(body, http.NoBody)
+	b.putBack(http.NoBody)
 	if n == 0 {
 		r.Body = http.NoBody
 	}
@@ -109,61 +111,90 @@ func (b *requestBody) readBody() (body []byte, whole bool, err error) {
 		r.ContentLength = n
 		r.TransferEncoding = nil
 	}
-	return body, true, nil
+	return true, nil
 }
 
-// readSmall is readBody for a body that is declared and small: it gets a buffer at once.
-func (b *requestBody) readSmall(n int) (body []byte, whole bool, err error) {
+// readSmall reads a body that is declared and small: it gets its buffer at once.
+func (b *requestBody) readSmall(n int) error {
 	if err := b.taken.Admit(n); err != nil {
-		return nil, false, err
+		return err
 	}
-	body = make([]byte, n)
-	if _, err := io.ReadFull(b.r.Body, body); err != nil {
-		return nil, false, bodyError(b.r.Context(), err)
+	if _, err := io.ReadFull(b.r.Body, b.held.bytes.Room(int64(n))); err != nil {
+		return err
 	}
-	b.r.Header.Del("Expect")
-	b.putBack(body, http.NoBody)
-	return body, true, nil
+	b.held.bytes.Grow(n)
+	return nil
+}
+
+// readPieces reads a body to its end, or as much of it. Its buffers grow as it comes: a
+// declared length costs its sender nothing.
+func (b *requestBody) readPieces(most int64) error {
+	pieces := &b.held.bytes
+	for int64(pieces.Len()) < most {
+		n, err := b.r.Body.Read(pieces.Room(most - int64(pieces.Len())))
+		if n > 0 {
+			if full := b.taken.Admit(n); full != nil {
+				return full
+			}
+			pieces.Grow(n)
+		}
+		if errors.Is(err, io.EOF) {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // putBack gives the request what was read of its body, and the rest behind that.
-func (b *requestBody) putBack(read []byte, rest io.Reader) {
-	b.held = heldBody{Closer: b.r.Body, held: read, rest: rest, taken: b.taken}
+func (b *requestBody) putBack(rest io.Reader) {
+	b.held.Closer, b.held.rest, b.held.taken = b.r.Body, rest, b.taken
 	b.r.Body = &b.held
 }
 
-// counted is a buffer whose bytes count against the limit of all buffers.
-type counted struct {
-	buffer *bytes.Buffer
-	taken  *recording.Allowance
-	most   int64 // how many bytes may come
+// fingerprint returns the fingerprint of the request, whose body was read.
+func (b *requestBody) fingerprint(kind idempotency.FingerprintKind, exclude []string) string {
+	path, query := asSent(b.r)
+	if pieces := &b.held.bytes; kind == idempotency.FingerprintBody && pieces.Len() > recording.SmallBody {
+		return idempotency.FingerprintPieces(path, query, pieces.Len(), pieces.All())
+	}
+	if kind == idempotency.FingerprintNone {
+		return ""
+	}
+	return idempotency.Fingerprint(kind, path, query, b.held.join(), exclude...)
 }
 
-// Write implements io.Writer.
-func (c *counted) Write(p []byte) (int, error) {
-	if err := c.taken.Admit(len(p)); err != nil {
-		return 0, err
-	}
-	// At most doubled, as bytes come, and never beyond what can come.
-	if c.buffer.Available() < len(p) {
-		had := int64(c.buffer.Len())
-		grown := bytes.NewBuffer(make([]byte, 0, max(min(2*had, c.most), had+int64(len(p)))))
-		grown.Write(c.buffer.Bytes())
-		*c.buffer = *grown
-	}
-	return c.buffer.Write(p)
-}
-
-// heldBody is a body that was read, for those behind. When they have it, its buffer and
-// its room in the budget are given back.
+// heldBody is a body that was read, for those behind. What they have is held no more, and
+// its room in the budget is given back.
 type heldBody struct {
 	io.Closer // of the body as it came
 	rest      io.Reader
 	taken     *recording.Allowance
 
-	mu   sync.Mutex // a transport may close the body while it is being read
-	held []byte
-	read int // how much of it
+	mu    sync.Mutex // a transport may close the body while it is being read
+	bytes recording.Pieces
+	begun bool // to be read by those behind
+}
+
+// shareWith gives another handler the bytes, if they are a whole body, of which nothing was
+// read yet, and not too large.
+func (b *heldBody) shareWith(other *heldBody, limit int64) bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.rest != http.NoBody || b.begun || int64(b.bytes.Len()) > limit {
+		return false
+	}
+	other.bytes = b.bytes.Share()
+	return true
+}
+
+// join returns the bytes in one piece.
+func (b *heldBody) join() []byte {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.bytes.Joined()
 }
 
 // Read implements io.Reader.
@@ -177,17 +208,16 @@ func (b *heldBody) Read(p []byte) (int, error) {
 func (b *heldBody) readHeld(p []byte) int {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	n := copy(p, b.held[b.read:])
-	b.read += n
-	if b.read == len(b.held) {
-		b.letGoLocked()
-	}
+	n := b.bytes.Take(p)
+	b.taken.GiveBack(int64(n))
+	b.begun = b.bytes.Len() > 0
 	return n
 }
 
 func (b *heldBody) letGoLocked() {
-	b.taken.GiveBack(int64(len(b.held)))
-	b.held, b.read = nil, 0
+	b.taken.GiveBack(int64(b.bytes.Len()))
+	b.bytes.Drop()
+	b.begun = false
 }
 
 // Close implements io.Closer.

@@ -26,12 +26,12 @@ func (x *exchange) identify() (*engine.Request, *refusal, error) {
 	body, repl := &x.body, x.repl()
 	request := delivery.Request{
 		Header:  x.r.Header,
-		Body:    body.needed,
+		Body:    body.joined,
 		Replace: func(text string) string { return x.replaced(repl, text) },
 		Exclude: x.Exclude,
 	}.Remember()
 	if x.readsJSON {
-		_, err := body.needed() // before the turn: slow clients must not keep others from theirs
+		err := body.needed() // before the turn: slow clients must not keep others from theirs
 		switch {
 		case body.failed() != nil:
 			return unread(err)
@@ -68,16 +68,14 @@ func (x *exchange) identify() (*engine.Request, *refusal, error) {
 	if fingerprint == idempotency.FingerprintNone {
 		read = body.whole
 	}
-	content, err := read()
+	err = read()
 	switch {
 	case body.failed() != nil:
 		return unread(body.failed())
 	case err != nil && fingerprint != idempotency.FingerprintNone:
 		return x.withLargeBody("the fingerprint")
 	}
-	path, query := asSent(x.r)
-	taken := idempotency.Fingerprint(fingerprint, path, query, content, x.Exclude...)
-	claimable := x.claimable(taken)
+	claimable := x.claimable(body.fingerprint(fingerprint, x.Exclude))
 	if retention != 0 {
 		claimable.Policy.Retention = retention
 	}

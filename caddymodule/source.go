@@ -218,7 +218,7 @@ func (x *exchange) askedRetention(request delivery.Request, body *requestBody) t
 	}
 	source := from.source()
 	if source.NeedsBody() && !x.readsJSON {
-		_, _ = body.needed() // what fails shows below; slow clients must not keep others from their turn
+		_ = body.needed() // what fails shows below; slow clients must not keep others from their turn
 		defer takeTurn()()
 	}
 	asked, err := delivery.Seconds(source, request)

@@ -1,9 +1,9 @@
 package idempotency
 
 import (
-	"bytes"
 	"crypto/sha256"
 	"encoding/hex"
+	"iter"
 	"strings"
 
 	"github.com/caddy-dedup/caddy-dedup/internal/canonicaljson"
@@ -41,20 +41,37 @@ func Fingerprint(kind FingerprintKind, path, query string, body []byte, exclude 
 			body = canonical
 		}
 	}
-	parts := make([]byte, 0, mostOnStack)
-	parts = appendPart(parts, fingerprintVersion)
-	parts = appendPart(parts, path)
-	parts = appendPart(parts, query)
-	parts = appendCount(parts, len(body))
-	var digest [sha256.Size]byte
-	if len(parts)+len(body) <= mostOnStack {
-		digest = sha256.Sum256(append(parts, body...))
-	} else { // a large body is not copied
-		h := sha256.New()
-		h.Write(bytes.Clone(parts))
-		h.Write(body)
-		h.Sum(digest[:0])
+	if len(body) <= mostOnStack {
+		parts := appendFingerprinted(make([]byte, 0, 2*mostOnStack), path, query, len(body))
+		return fingerprintText(kind, sha256.Sum256(append(parts, body...)))
 	}
+	return fingerprintPieces(kind, path, query, len(body), func(yield func([]byte) bool) { yield(body) })
+}
+
+// FingerprintPieces returns what [Fingerprint] does for [FingerprintBody]. The body, of that
+// many bytes, lies in pieces.
+func FingerprintPieces(path, query string, size int, pieces iter.Seq[[]byte]) string {
+	return fingerprintPieces(FingerprintBody, path, query, size, pieces)
+}
+
+func fingerprintPieces(kind FingerprintKind, path, query string, size int, pieces iter.Seq[[]byte]) string {
+	h := sha256.New()
+	h.Write(appendFingerprinted(nil, path, query, size))
+	for piece := range pieces {
+		h.Write(piece)
+	}
+	return fingerprintText(kind, [sha256.Size]byte(h.Sum(nil)))
+}
+
+// appendFingerprinted appends what is hashed before a body of that size.
+func appendFingerprinted(to []byte, path, query string, size int) []byte {
+	to = appendPart(to, fingerprintVersion)
+	to = appendPart(to, path)
+	to = appendPart(to, query)
+	return appendCount(to, size)
+}
+
+func fingerprintText(kind FingerprintKind, digest [sha256.Size]byte) string {
 	text := make([]byte, 0, len(FingerprintBody)+1+2*len(digest)) // on the stack
 	text = append(append(text, kind...), ':')
 	return string(hex.AppendEncode(text, digest[:]))

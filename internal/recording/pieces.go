@@ -2,6 +2,7 @@ package recording
 
 import (
 	"iter"
+	"slices"
 	"sort"
 	"sync"
 )
@@ -128,7 +129,9 @@ func (p *Pieces) Joined() []byte {
 // Share returns the same bytes once more, for somebody who adds none.
 func (p *Pieces) Share() Pieces {
 	p.lent = true
-	return *p
+	shared := *p
+	shared.more = slices.Clone(p.more) // each drops its own
+	return shared
 }
 
 // from returns bytes from the offset on, as many as lie in one piece.

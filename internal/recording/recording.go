@@ -32,8 +32,8 @@ type Recording struct {
 	// changed is closed at the next change; nil while nobody waits for one.
 	changed chan struct{}
 	// body has the bytes, but for those that were dropped.
-	body  Pieces
-	state State
+	body    Pieces
+	state   State
 	readers []*Reader
 	// place is where readers begins to lie: most recordings have one alone.
 	place [1]*Reader
