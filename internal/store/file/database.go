@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/cockroachdb/pebble/v2"
@@ -57,6 +58,7 @@ type database struct {
 	db    *pebble.DB
 	disk  *disk
 	locks keyLocks
+	large sync.Pool // of empty batches with room for a large response
 
 	queue, written chan *operation
 	confirmed      chan struct{} // closed when nothing more is written

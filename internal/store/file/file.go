@@ -90,7 +90,7 @@ func (s *Store) enterKey(ctx context.Context, key idempotency.Key) (d *database,
 // write carries out a change of one key, which is locked, and unlocks it, and wakes
 // those who wait for the key if wake is set.
 func (s *Store) write(ctx context.Context, d *database, key idempotency.Key, c change, durable, wake bool) (mayBeApplied bool, err error) {
-	return d.commit(ctx, &operation{batch: c.Batch, durable: durable, ended: func(applied bool) {
+	return d.commit(ctx, &operation{batch: c.Batch, durable: durable, large: &d.large, ended: func(applied bool) {
 		d.locks.unlock(key)
 		if applied && wake {
 			// Not the caller does that, because it may have given up.

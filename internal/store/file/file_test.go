@@ -3,9 +3,11 @@ package file
 import (
 	"bytes"
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -101,6 +103,53 @@ func TestLargeResponse(t *testing.T) {
 		got, err := ask(s, "a")
 		if err != nil || got.Verdict != idempotency.ReplayKept || !bytes.Equal(got.Response.Body, large.Response.Body) {
 			t.Fatalf("verdict %v, %v", got.Verdict, err)
+		}
+		closeStore(t, s)
+		s = reopen(t, path)
+	}
+}
+
+// The room in which a large response was written is used again. Each key has its own
+// response all the same, before and after a restart.
+func TestLargeResponsesShareNothing(t *testing.T) {
+	const writers, each = 4, 8
+	path := newPath(t)
+	s := reopen(t, path)
+	settlement := func(writer, n int) (name string, s idempotency.Settlement) {
+		name = fmt.Sprint(writer, " ", n)
+		s = completeAs(name)
+		size := largeBatch*(1+(writer+n)%3) + n // one grows, and one becomes smaller
+		if n == each-1 {
+			size = memTableBytes/2 + writer // pebble takes the bytes of such a batch
+		}
+		s.Response.Body = bytes.Repeat([]byte(name), size/len(name))
+		return name, s
+	}
+	var writing sync.WaitGroup
+	for writer := range writers {
+		writing.Go(func() {
+			for n := range each {
+				name, settlement := settlement(writer, n)
+				claimed, err := s.Claim(t.Context(), claimOf(name))
+				if err == nil {
+					err = s.Settle(t.Context(), key(name), claimed.Record, settlement)
+				}
+				if err != nil {
+					t.Errorf("%s: %v", name, err)
+				}
+			}
+		})
+	}
+	writing.Wait()
+	for range 2 {
+		for writer := range writers {
+			for n := range each {
+				name, settlement := settlement(writer, n)
+				got, err := ask(s, name)
+				if err != nil || got.Verdict != idempotency.ReplayKept || !bytes.Equal(got.Response.Body, settlement.Response.Body) {
+					t.Errorf("%s: verdict %v, %v, or another response", name, got.Verdict, err)
+				}
+			}
 		}
 		closeStore(t, s)
 		s = reopen(t, path)
