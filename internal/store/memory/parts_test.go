@@ -165,3 +165,44 @@ func TestExpiryAgainstAMap(t *testing.T) {
 		}
 	}
 }
+
+// A large body is kept where it lies, unless that would keep much more than the body.
+func TestLargeBodyIsKeptWhereItLies(t *testing.T) {
+	for name, c := range map[string]struct {
+		room  int
+		where bool
+	}{
+		"exact":    {1 << 20, true},
+		"slack":    {1<<20 + 1<<16, true},
+		"wasteful": {1 << 21, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := New(64 << 20)
+			defer s.Close()
+			claimed, err := s.Claim(t.Context(), idempotency.Claim{Token: "token", Terms: idempotency.Terms{Lease: time.Minute, Retention: time.Hour}})
+			if err != nil {
+				t.Fatal(err)
+			}
+			body := make([]byte, 1<<20, c.room)
+			before := s.taken()
+			settlement := idempotency.Settlement{State: idempotency.Complete, Counted: true, Retention: time.Hour, Response: &idempotency.Response{Status: 200, Body: body}}
+			if err := s.Settle(t.Context(), idempotency.Key{}, claimed.Record, settlement); err != nil {
+				t.Fatal(err)
+			}
+			got, err := s.Response(t.Context(), idempotency.Key{}, "token")
+			if err != nil || len(got.Body) != len(body) {
+				t.Fatalf("%v, %v", got, err)
+			}
+			if where := &got.Body[0] == &body[0]; where != c.where {
+				t.Errorf("it lies where it lay: %v", where)
+			}
+			want := int64(len(body))
+			if c.where {
+				want = int64(c.room)
+			}
+			if took := s.taken() - before; took < want || took > want+want/10 {
+				t.Errorf("it takes %d bytes of the limit, want about %d", took, want)
+			}
+		})
+	}
+}
