@@ -73,7 +73,7 @@ func (p *Pieces) room(n int) []byte {
 		}
 		last.at = p.end
 		if n < mostPiece {
-			last.bytes = append([]byte(nil), make([]byte, n)...)[:0] // all that is allocated for so many
+			last.bytes = make([]byte, 0, n)
 		} else {
 			last.bytes = unused.Get().(*[mostPiece]byte)[:0]
 		}
