@@ -1,6 +1,7 @@
 package engine_test
 
 import (
+	"context"
 	"errors"
 	"strconv"
 	"testing"
@@ -168,7 +169,7 @@ func TestManyClaimsAreWithdrawnTogether(t *testing.T) {
 		a.link.fail(replyLost, "claim")
 		const claims = 100
 		for n := range claims {
-			go a.begin(keyed(n))
+			a.beginLater(context.Background(), keyed(n))
 		}
 		a.link.failWith(errRefused, "settle")
 		time.Sleep(2 * storeTimeout)
