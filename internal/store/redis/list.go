@@ -19,13 +19,13 @@ const (
 )
 
 // findAtOnce is that limit where few of the keys are wanted: the server only looks at
-// their names. It takes 2 to 5 milliseconds for these, and who else asks it waits for
-// so long: a million keys take 200 steps.
-const findAtOnce = 5000
+// their names. It takes 2 milliseconds for these, and who else asks it waits for so long:
+// a million keys take 500 steps.
+const findAtOnce = 2000
 
 // findSeveralAtOnce is that limit where there are several beginnings: the server sends
 // the name of each record, which takes four times as long as to look at it.
-const findSeveralAtOnce = 1000
+const findSeveralAtOnce = 500
 
 // List implements [idempotency.Store]. The order and the guarantee are those of SCAN:
 // what is there from the first page to the last is listed, possibly twice. In a

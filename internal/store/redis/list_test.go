@@ -48,7 +48,7 @@ func TestLapsedForcedRunOverAnExpiredRecord(t *testing.T) {
 func TestFindAsksInSteps(t *testing.T) {
 	server := redistest.Start(t)
 	s := closeAtEnd(t, openAt(t, server.Addr))
-	const others = 4 * findAtOnce
+	const others = 10 * findAtOnce
 	command(t, server, "EVAL", `
 		for i = 1, tonumber(ARGV[1]) do
 			local half = redis.sha1hex(i)
