@@ -70,7 +70,12 @@ func showResponse(r *idempotency.Response) *Response {
 	if r == nil {
 		return nil
 	}
-	shown := &Response{Status: r.Status, Header: r.Header, Omitted: r.Omitted}
+	shown := &Response{Status: r.Status, Header: make(map[string][]string), Omitted: r.Omitted}
+	for name, values := range r.Header {
+		if len(values) > 0 { // the others keep a server from adding a field of its own
+			shown.Header[name] = values
+		}
+	}
 	if utf8.Valid(r.Body) {
 		shown.Body = string(r.Body)
 	} else {

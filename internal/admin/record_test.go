@@ -1,6 +1,8 @@
 package admin
 
 import (
+	"net/http"
+	"reflect"
 	"testing"
 	"time"
 
@@ -27,5 +29,17 @@ func TestShownStates(t *testing.T) {
 				}
 			}
 		}
+	}
+}
+
+// A field without a value is in a response so that no server adds one of its own. It is
+// none that a client has seen.
+func TestShownResponseHasFieldsWithValues(t *testing.T) {
+	shown := showResponse(&idempotency.Response{Status: 200, Header: http.Header{"Server": nil, "Via": {"1.1 Caddy"}}, Body: []byte("\xff")})
+	if want := map[string][]string{"Via": {"1.1 Caddy"}}; !reflect.DeepEqual(shown.Header, want) {
+		t.Errorf("the header is shown as %v, want %v", shown.Header, want)
+	}
+	if shown.Body != "" || string(shown.Base64) != "\xff" {
+		t.Errorf("a body that is no text is shown as %q and %q", shown.Body, shown.Base64)
 	}
 }
