@@ -54,6 +54,9 @@ names another address, or off.`,
 			cmd.Flags().StringArrayP("provider", "p", nil, "A provider whose webhooks arrive, such as github; may be repeated")
 			cmd.Flags().StringP("redis", "r", "", "URL of the Redis server that keeps the state, such as redis://localhost:6379")
 			cmd.Flags().StringP("admin", "a", "", "Address of the admin API, or off")
+			if err := cmd.RegisterFlagCompletionFunc("provider", completeProviders); err != nil {
+				panic("caddymodule: completing a flag that is not defined: " + err.Error())
+			}
 			cmd.RunE = caddycmd.WrapCommandFuncForCobra(runProxy)
 		},
 	})
@@ -248,9 +251,19 @@ responses are kept, and whether that was read in the provider's documentation.
 With a name it prints all that is known of that provider.`,
 		CobraFunc: func(cmd *cobra.Command) {
 			cmd.Args = cobra.MaximumNArgs(1)
+			cmd.ValidArgsFunction = completeProviders
 			cmd.RunE = caddycmd.WrapCommandFuncForCobra(runProviders)
 		},
 	})
+}
+
+// completeProviders offers the names of providers to the shell, with their titles.
+func completeProviders(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
+	var names []string
+	for _, p := range delivery.Providers() {
+		names = append(names, cobra.CompletionWithDesc(p.Name, p.Title))
+	}
+	return names, cobra.ShellCompDirectiveNoFileComp
 }
 
 func runProviders(flags caddycmd.Flags) (int, error) {

@@ -236,3 +236,105 @@ func TestKeysCommandFindsTheAddressInTheEnvironment(t *testing.T) {
 	}
 	mustSay(t, string(output), "complete", "201")
 }
+
+// Before it changes more than one key the command asks, and only yes is yes.
+func TestKeysCommandAsks(t *testing.T) {
+	t.Parallel()
+	up := startUpstream(t, answers201)
+	p := start(t, conf{store: "store memory", site: lines("dedup", proxyTo(up))})
+	for _, c := range []struct {
+		says string
+		code int
+	}{
+		{"", 2}, {"\n", 2}, {"n\n", 2}, {"yesterday\n", 2}, {"no\nyes\n", 2}, {"y", 0}, {"YES\n", 0}, {" y \r\n", 0},
+	} {
+		p.post(t, "/", "a", "body")
+		p.post(t, "/", "b", "body")
+		ctx, cancel := context.WithTimeout(t.Context(), patience)
+		cmd := exec.CommandContext(ctx, binary, "keys", "--address", "unix/"+adminSocket(p.conf.dir), "forget", "a", "b")
+		cmd.Env, cmd.Stdin = homeEnv(p.conf.dir), strings.NewReader(c.says)
+		output, _ := cmd.CombinedOutput()
+		cancel()
+		mustSay(t, string(output), "forget these 2 keys? [y/N]")
+		left := 2
+		if c.code == 0 {
+			left = 0
+		}
+		if code := cmd.ProcessState.ExitCode(); code != c.code || len(objects(t, p.keys(t, 0, "list", "--json"))) != left {
+			t.Errorf("%q: it ended with %d, want %d and %d keys left:\n%s", c.says, code, c.code, left, output)
+		}
+	}
+	// One key is changed without a question.
+	p.post(t, "/", "a", "body")
+	if output := p.keys(t, 0, "forget", "a"); strings.Contains(output, "[y/N]") {
+		t.Errorf("it asks about one key:\n%s", output)
+	}
+}
+
+// In a pod there is no shell, no other program, and nothing to write to.
+func TestKeysCommandNeedsNothing(t *testing.T) {
+	t.Parallel()
+	up := startUpstream(t, noAnswer)
+	p := start(t, conf{store: "store memory", site: lines(dedupBlock("unknown hold"), proxyTo(up))})
+	p.post(t, "/", "k", "body")
+	home := shortTempDir(t)
+	for _, args := range [][]string{{"list"}, {"show", "k"}, {"release", "k"}, {"forget", "k"}} {
+		ctx, cancel := context.WithTimeout(t.Context(), patience)
+		cmd := exec.CommandContext(ctx, binary, append([]string{"keys"}, args...)...)
+		cmd.Dir = home
+		cmd.Env = []string{"PATH=", "HOME=" + home, "XDG_DATA_HOME=" + home + "/data", "XDG_CONFIG_HOME=" + home + "/config", "CADDY_ADMIN=unix/" + adminSocket(p.conf.dir)}
+		output, err := cmd.CombinedOutput()
+		cancel()
+		if err != nil {
+			t.Errorf("%v: %v", args, err)
+		}
+		mustSay(t, string(output), " k")
+	}
+	if files := filesIn(t, home); len(files) > 0 {
+		t.Errorf("the commands have written %v", files)
+	}
+}
+
+func TestShellCompletion(t *testing.T) {
+	t.Parallel()
+	up := startUpstream(t, answers201)
+	p := startProxyCommand(t, up)
+	for _, c := range []struct {
+		args []string
+		has  []string
+	}{
+		{[]string{"keys", ""}, []string{"forget\t", "list\t", "release\t", "show\t"}},
+		{[]string{"keys", "list", "--"}, []string{"--state\t", "--older-than\t", "--json\t", "--address\t"}},
+		{[]string{"keys", "list", "--state", ""}, []string{"in_flight", "lapsed", "complete", "released", "held", "unreadable"}},
+		{[]string{"keys", "list", "--provider", ""}, []string{"github", "stripe"}},
+		{[]string{"keys", "release", "--provider", ""}, []string{"github", "stripe"}},
+		{[]string{"keys", "list", "--newer-than", ""}, []string{"15m"}},
+		{[]string{"keys", "list", "--limit", ""}, nil},
+		{[]string{"keys", "list", ""}, nil},
+		{[]string{"keys", "show", ""}, nil},
+		{[]string{"keys", "release", ""}, nil},
+		{[]string{"keys", "forget", ""}, nil},
+		{[]string{"keys", "show", "--address", ""}, []string{"localhost:2019", "unix/" + p.conf.dir}},
+		{[]string{"providers", ""}, []string{"github\tGitHub"}},
+		{[]string{"proxy", "--provider", ""}, []string{"github\tGitHub"}},
+	} {
+		output, code := command(t, p.conf.dir, append([]string{"__complete"}, c.args...)...)
+		offered, directive, _ := strings.Cut("\n"+output, "\n:")
+		if code != 0 || !strings.HasPrefix(directive, "4\n") { // no names of files
+			t.Errorf("%q ended with %d and the directive %q", c.args, code, directive)
+		}
+		for _, word := range c.has {
+			if !strings.Contains(offered, "\n"+word) {
+				t.Errorf("%q does not offer %q:\n%s", c.args, word, output)
+			}
+		}
+		if len(c.has) == 0 && offered != "" {
+			t.Errorf("%q offers %q", c.args, offered)
+		}
+	}
+	for _, shell := range []string{"bash", "zsh", "fish", "powershell"} {
+		if output, code := command(t, p.conf.dir, "completion", shell); code != 0 || !strings.Contains(output, "__complete") {
+			t.Errorf("completion %s ended with %d:\n%.200s", shell, code, output)
+		}
+	}
+}

@@ -69,6 +69,7 @@ func (p Program) SetUp(cmd *cobra.Command) {
 	})
 	cmd.PersistentFlags().String("address", "", "Address of the admin API, such as localhost:2019 or unix//run/caddy/admin.sock")
 	cmd.PersistentFlags().Bool("json", false, "Print one JSON object a line")
+	completeBy(cmd, "address", p.completeAddress)
 	cmd.AddCommand(p.listCommand(), p.showCommand(),
 		p.changeCommand("release", "Frees keys: the next request runs", "released", http.MethodPost, "/release", `
 Frees a held, complete or exhausted key: its next request runs. The record
@@ -138,13 +139,16 @@ func (c *call) client() (*adminClient, error) {
 }
 
 // listFlags are the filters of the admin API, as flags.
-var listFlags = []struct{ name, parameter, usage string }{
-	{"provider", admin.ParamProvider, "Only keys of this provider, such as github"},
-	{"delivery-id", admin.ParamDeliveryID, "Only keys of this delivery ID"},
-	{"execution-id", admin.ParamExecutionID, "Only the key of this execution"},
-	{"older-than", admin.ParamOlderThan, "Only keys that were claimed longer ago than this, such as 15m or 7d"},
-	{"newer-than", admin.ParamNewerThan, "Only keys that were claimed since"},
-	{"cursor", admin.ParamCursor, "Where to go on, as a list before has said"},
+var listFlags = []struct {
+	name, parameter, usage string
+	values                 func() []string // that are offered to the shell
+}{
+	{"provider", admin.ParamProvider, "Only keys of this provider, such as github", providerNames},
+	{"delivery-id", admin.ParamDeliveryID, "Only keys of this delivery ID", nothing},
+	{"execution-id", admin.ParamExecutionID, "Only the key of this execution", nothing},
+	{"older-than", admin.ParamOlderThan, "Only keys that were claimed longer ago than this, such as 15m or 7d", durations},
+	{"newer-than", admin.ParamNewerThan, "Only keys that were claimed since", durations},
+	{"cursor", admin.ParamCursor, "Where to go on, as a list before has said", nothing},
 }
 
 func (p Program) listCommand() *cobra.Command {
@@ -154,23 +158,41 @@ func (p Program) listCommand() *cobra.Command {
 		Long:  "\nLists keys with their state, by all filters that are given.",
 		Args:  cobra.ArbitraryArgs,
 		RunE:  p.ending((*call).list),
+
+		ValidArgsFunction: cobra.NoFileCompletions,
 	}
 	cmd.Flags().StringArray("state", nil, "Only keys in this state: "+strings.Join(admin.States, ", ")+"; may be repeated")
 	for _, flag := range listFlags {
 		cmd.Flags().String(flag.name, "", flag.usage)
+		complete(cmd, flag.name, flag.values())
 	}
 	cmd.Flags().Int("limit", admin.DefaultKeys, "How many keys to list at most")
+	complete(cmd, "limit", nil)
 	complete(cmd, "state", admin.States)
-	complete(cmd, "provider", providerNames())
 	return cmd
 }
 
-// complete offers the values of a flag to the shell.
+// complete offers the values of a flag to the shell, and never the names of files.
 func complete(cmd *cobra.Command, flag string, values []string) {
-	if err := cmd.RegisterFlagCompletionFunc(flag, cobra.FixedCompletions(values, cobra.ShellCompDirectiveNoFileComp)); err != nil {
+	completeBy(cmd, flag, cobra.FixedCompletions(values, cobra.ShellCompDirectiveNoFileComp))
+}
+
+func completeBy(cmd *cobra.Command, flag string, by cobra.CompletionFunc) {
+	if err := cmd.RegisterFlagCompletionFunc(flag, by); err != nil {
 		panic("keyscommand: completing a flag that is not defined: " + err.Error())
 	}
 }
+
+// completeAddress offers where the admin API is by default, and the sockets of proxies.
+func (p Program) completeAddress(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
+	sockets, _ := admin.Sockets(p.Directory()) // without them there is still the default
+	return append([]string{p.DefaultAddress()}, sockets...), cobra.ShellCompDirectiveNoFileComp
+}
+
+func nothing() []string { return nil }
+
+// durations are some, for the shell.
+func durations() []string { return []string{"1m", "15m", "1h", "1d", "7d"} }
 
 func providerNames() []string {
 	var names []string
@@ -220,6 +242,8 @@ func (p Program) showCommand() *cobra.Command {
 		Short: "Shows all that is known of keys",
 		Args:  cobra.ArbitraryArgs,
 		RunE:  p.ending((*call).show),
+
+		ValidArgsFunction: cobra.NoFileCompletions,
 	}
 	cmd.Flags().Bool("body", false, "Show the kept responses, too")
 	addProviderFlag(cmd)
@@ -297,6 +321,8 @@ func (p Program) changeCommand(name, short, done, method, action, long string) *
 				return client.do(c.Context(), method, admin.KeysPath+key+action, nil)
 			})
 		}),
+
+		ValidArgsFunction: cobra.NoFileCompletions,
 	}
 	cmd.Flags().BoolP("yes", "y", false, "Do not ask before more than one key is changed")
 	addProviderFlag(cmd)
