@@ -109,8 +109,8 @@ func TestKeysCommandsOfThePage(t *testing.T) {
 			}
 		}
 	}
-	if ran != 7 {
-		t.Errorf("the page has %d commands, want 7", ran)
+	if ran != 4 {
+		t.Errorf("the page has %d commands, want 4", ran)
 	}
 	p.keys(t, 1, "show", "72d3162e-cc78-11e3-81ab-4c9367dc0958")
 }

@@ -5,6 +5,8 @@ import (
 	"os"
 	"path/filepath"
 	"reflect"
+	"regexp"
+	"slices"
 	"strings"
 	"testing"
 )
@@ -17,10 +19,9 @@ type block struct {
 	text     string
 }
 
-// docBlocks returns the fenced blocks of all pages, in their order.
-func docBlocks(t *testing.T) []block {
+// docPages returns the paths of all pages.
+func docPages(t *testing.T) (pages []string) {
 	t.Helper()
-	var pages []string
 	for _, pattern := range []string{"../*.md", "../docs/*.md", "../docs/*/*.md"} {
 		found, err := filepath.Glob(pattern)
 		if err != nil {
@@ -28,8 +29,14 @@ func docBlocks(t *testing.T) []block {
 		}
 		pages = append(pages, found...)
 	}
+	return pages
+}
+
+// docBlocks returns the fenced blocks of all pages, in their order.
+func docBlocks(t *testing.T) []block {
+	t.Helper()
 	var blocks []block
-	for _, page := range pages {
+	for _, page := range docPages(t) {
 		text, err := os.ReadFile(page)
 		if err != nil {
 			t.Fatal(err)
@@ -173,14 +180,14 @@ var commandsRunBy = map[string]string{
 	"caddy-dedup keys show --body 72d3162e-cc78-11e3-81ab-4c9367dc0958":                         "TestKeysCommandsOfThePage",
 	"caddy-dedup keys release 72d3162e-cc78-11e3-81ab-4c9367dc0958":                             "TestKeysCommandsOfThePage",
 	"caddy-dedup keys forget 72d3162e-cc78-11e3-81ab-4c9367dc0958":                              "TestKeysCommandsOfThePage",
-	"caddy-dedup keys list --state held --state lapsed":                                         "TestKeysCommandsOfThePage",
-	"caddy-dedup keys list --provider github --newer-than 1h --limit 20":                        "TestKeysCommandsOfThePage",
-	"caddy-dedup keys list --state released --older-than 15m --json":                            "TestKeysCommandsOfThePage",
 	"xcaddy build --with github.com/caddy-dedup/caddy-dedup":                                    "tools/build, which builds by xcaddy's own builder",
 	"go build ./cmd/caddy-dedup":                                                                "TestMain",
 	"go test ./...":                                                                             "this very run",
 	"go -C bench run . -write ../docs/performance.md":                                           "TestSmallestRun in bench, and .ci/run long",
 }
+
+// pagesOfExamples are the pages of which a test runs every command, whatever it is.
+var pagesOfExamples = []string{"admin.md", "troubleshooting.md"}
 
 func TestCommandsOfThePagesAreRun(t *testing.T) {
 	t.Parallel()
@@ -194,7 +201,7 @@ func TestCommandsOfThePagesAreRun(t *testing.T) {
 		}
 	}
 	for _, b := range docBlocks(t) {
-		if b.language != "sh" {
+		if b.language != "sh" || slices.Contains(pagesOfExamples, b.page) {
 			continue
 		}
 		for _, line := range strings.Split(strings.TrimSpace(b.text), "\n") {
@@ -206,5 +213,66 @@ func TestCommandsOfThePagesAreRun(t *testing.T) {
 				t.Errorf("%s:%d: no test is named that runs %q", b.page, b.line, command)
 			}
 		}
+	}
+}
+
+var (
+	linkInAPage = regexp.MustCompile(`\]\(([^)\s]+)\)`)
+	noAnchor    = regexp.MustCompile(`[^\p{L}\p{N} _-]`)
+)
+
+// anchors are the headings of a page, as links name them.
+func anchors(text string) map[string]bool {
+	all := make(map[string]bool)
+	fenced := false
+	for line := range strings.SplitSeq(text, "\n") {
+		if strings.HasPrefix(line, "```") {
+			fenced = !fenced
+		}
+		if name, ok := strings.CutPrefix(strings.TrimLeft(line, "#"), " "); ok && strings.HasPrefix(line, "#") && !fenced {
+			all[strings.ReplaceAll(noAnchor.ReplaceAllString(strings.ToLower(name), ""), " ", "-")] = true
+		}
+	}
+	return all
+}
+
+// Every link from one page to another, or within one, leads to something.
+func TestLinksOfThePages(t *testing.T) {
+	t.Parallel()
+	links := 0
+	for _, page := range docPages(t) {
+		text, err := os.ReadFile(page)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, link := range linkInAPage.FindAllStringSubmatch(string(text), -1) {
+			file, anchor, _ := strings.Cut(link[1], "#")
+			if strings.Contains(link[1], "://") {
+				continue
+			}
+			links++
+			target := page
+			if file != "" {
+				target = filepath.Join(filepath.Dir(page), file)
+			}
+			there, err := os.Stat(target)
+			if err != nil {
+				t.Errorf("%s: the link %s leads nowhere", page, link[1])
+				continue
+			}
+			if anchor == "" || there.IsDir() || filepath.Ext(target) != ".md" {
+				continue
+			}
+			whole, err := os.ReadFile(target)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if !anchors(string(whole))[anchor] {
+				t.Errorf("%s: the link %s leads to no heading", page, link[1])
+			}
+		}
+	}
+	if links < 100 {
+		t.Errorf("the pages have %d links: are they looked for where they are?", links)
 	}
 }

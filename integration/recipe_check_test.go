@@ -67,16 +67,7 @@ func readChecks(t *testing.T, page string) checks {
 // The commands at the end of each recipe show what the page says.
 func TestChecksOfTheRecipes(t *testing.T) {
 	t.Parallel()
-	bash, err := exec.LookPath("bash")
-	if err == nil {
-		_, err = exec.LookPath("curl")
-	}
-	if err != nil {
-		if os.Getenv("CI") == "true" {
-			t.Fatal(err)
-		}
-		t.Skipf("the checks are not run: %v", err)
-	}
+	bash := bashWithCurl(t)
 	for _, page := range recipePages(t) {
 		t.Run(page, func(t *testing.T) {
 			t.Parallel()
@@ -91,6 +82,22 @@ func TestChecksOfTheRecipes(t *testing.T) {
 			}
 		})
 	}
+}
+
+// bashWithCurl is the shell for the commands of pages, most of which use curl.
+func bashWithCurl(t *testing.T) string {
+	t.Helper()
+	bash, err := exec.LookPath("bash")
+	if err == nil {
+		_, err = exec.LookPath("curl")
+	}
+	if err != nil {
+		if os.Getenv("CI") == "true" {
+			t.Fatal(err)
+		}
+		t.Skipf("the commands are not run: %v", err)
+	}
+	return bash
 }
 
 // runChecks runs a page's commands as its reader would, on ports of the test's own, and
