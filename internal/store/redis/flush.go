@@ -18,8 +18,9 @@ const (
 	// flushers is how many flushes to one server may be under way. With two, the
 	// commands of one are on their way while the replies to the other come.
 	flushers = 2
-	// mostInFlush is how many commands go out in one flush.
-	mostInFlush = 512
+	// mostInFlush is how many commands go out in one flush. Each may bring a small
+	// response: also over a slow network, all replies must come within the time limit.
+	mostInFlush = 128
 	// unusedAtMost is how long a queue is left that nobody uses.
 	unusedAtMost = time.Minute
 	// timeAtLeast is how often a server is asked for its time, where the commands do not
