@@ -115,3 +115,26 @@ func TestEstimateIsThatOfTheQuickestReply(t *testing.T) {
 		}
 	})
 }
+
+// TestLookupTellsTheTime has an estimate that is behind, as it is when all replies that
+// told the time were slow. A look at a record tells it too: what is written after that
+// is not written for an earlier moment.
+func TestLookupTellsTheTime(t *testing.T) {
+	server := redistest.Start(t)
+	o := Options{Addresses: []string{server.Addr}, Timeout: generous}.withDefaults()
+	client := goredis.NewClient(clientOptions(o))
+	watching := newContact(client, o.Logger)
+	s := closeAtEnd(t, newStore(client, o))
+	c := claimOf("a", "token")
+	record := mustClaim(t, s, c, idempotency.Proceed).Record
+	watching.current.Load().clock.ahead.Add(-time.Minute.Milliseconds())
+	_, now, err := s.Lookup(ctx, c.Key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	settlement := kept(small)
+	mustSettle(t, s, c, record, settlement)
+	if ends, least := mustFind(t, s, c.Key).Expires, now.Add(settlement.Retention-time.Millisecond); ends.Before(least) {
+		t.Errorf("the record ends at %v, want %v or later", ends, least)
+	}
+}

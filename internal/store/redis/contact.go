@@ -98,9 +98,7 @@ func (c *contact) ProcessHook(next goredis.ProcessHook) goredis.ProcessHook {
 		sent := time.Now()
 		err = next(ctx, cmd)
 		c.after(ours, err)
-		if answer, ok := scriptReply(ours.Val()); ok && err == nil && answer.now != 0 {
-			c.current.Load().clock.learn(answer.now, sent)
-		}
+		c.learnFrom(ours, sent)
 		return err
 	}
 }
@@ -186,7 +184,20 @@ func (c *contact) afterAll(cmds []goredis.Cmder, failed error, sent time.Time) {
 			}
 			cmd.now = now
 			c.after(cmd, cmd.Err())
+			c.learnFrom(cmd, sent)
 		}
+	}
+}
+
+// learnFrom takes the server's time from the reply of a script that tells it. Whoever
+// reads that time from the reply, and then writes by the estimate, must not write an
+// earlier one.
+func (c *contact) learnFrom(cmd *request, sent time.Time) {
+	if cmd.Err() != nil {
+		return
+	}
+	if answer, ok := scriptReply(cmd.Val()); ok && answer.now != 0 {
+		c.current.Load().clock.learn(answer.now, sent)
 	}
 }
 
