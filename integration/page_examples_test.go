@@ -225,7 +225,7 @@ func (s *stage) learn(shown, got string) string {
 }
 
 // shownFields are those of an answer that pages show.
-var shownFields = regexp.MustCompile(`(?i)^(HTTP/|Content-Type:|Cache-Control:|Dedup-)`)
+var shownFields = regexp.MustCompile(`(?i)^(HTTP/|Allow:|Content-Type:|Cache-Control:|Dedup-)`)
 
 // normalized is an output as the pages have it: JSON on several lines, and of an answer
 // the fields that say something.

@@ -92,6 +92,9 @@ func (a *API) Routes() []Route {
 	}
 }
 
+// allowedOnKey are the methods under a key, by what follows it. Other paths take none.
+var allowedOnKey = map[string]string{"": "GET, DELETE", "release": "POST"}
+
 // serveKey answers a request about one key.
 func (a *API) serveKey(w http.ResponseWriter, r *http.Request) error {
 	text, action, _ := strings.Cut(strings.TrimPrefix(r.URL.Path, KeysPath), "/")
@@ -107,7 +110,7 @@ func (a *API) serveKey(w http.ResponseWriter, r *http.Request) error {
 	case r.Method == http.MethodDelete && action == "":
 		return a.onKey(w, r, key, Store.Forget)
 	default:
-		return wrongMethod(r, "GET or DELETE "+KeysPath+"<key>, or POST "+KeysPath+"<key>/release")
+		return wrongMethod(w, r, allowedOnKey[action], "GET or DELETE "+KeysPath+"<key>, or POST "+KeysPath+"<key>/release")
 	}
 }
 

@@ -62,8 +62,7 @@ func onlyRead(w http.ResponseWriter, r *http.Request) error {
 	if r.Method == http.MethodGet || r.Method == http.MethodHead {
 		return nil
 	}
-	w.Header().Set("Allow", "GET, HEAD")
-	return wrongMethod(r, "GET or HEAD")
+	return wrongMethod(w, r, "GET, HEAD", "GET or HEAD")
 }
 
 // ready waits for what a look at the stores finds.

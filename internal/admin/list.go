@@ -36,7 +36,7 @@ type Page struct {
 // serveList answers with a page of the records that the query asks for.
 func (a *API) serveList(w http.ResponseWriter, r *http.Request) error {
 	if r.Method != http.MethodGet {
-		return wrongMethod(r, "GET "+ListPath)
+		return wrongMethod(w, r, "GET", "GET "+ListPath)
 	}
 	query, err := queryOf(r, listParameters...)
 	if err != nil {

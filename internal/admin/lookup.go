@@ -36,7 +36,7 @@ type lookupAnswer struct {
 // else nobody knows what is missing.
 func (a *API) serveLookup(w http.ResponseWriter, r *http.Request) error {
 	if r.Method != http.MethodPost {
-		return wrongMethod(r, "POST "+lookupPath)
+		return wrongMethod(w, r, "POST", "POST "+lookupPath)
 	}
 	if _, err := queryOf(r); err != nil {
 		return err

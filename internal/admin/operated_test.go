@@ -159,6 +159,7 @@ func (o *operated) put(t *testing.T, c claimed) idempotency.Key {
 type asked struct {
 	status  int
 	kind    string
+	allow   []string // as it stands in the header; nil without one
 	text    string
 	Keys    []Record    `json:"keys"`
 	Next    string      `json:"next"`
@@ -192,7 +193,7 @@ func askAdmin(t *testing.T, method, target, body string) asked {
 	}
 	w := httptest.NewRecorder()
 	mux.ServeHTTP(w, httptest.NewRequest(method, target, strings.NewReader(body)))
-	a := asked{status: w.Code, kind: w.Header().Get("Content-Type"), text: w.Body.String()}
+	a := asked{status: w.Code, kind: w.Header().Get("Content-Type"), allow: w.Header()["Allow"], text: w.Body.String()}
 	if w.Code == http.StatusNoContent {
 		if within := w.Header().Get(CopiesHeader); within != "5s" {
 			t.Errorf("%s %s says that copies are gone within %q", method, target, within)

@@ -50,7 +50,10 @@ func wrongRequest(format string, arguments ...any) error {
 	return problemOf(http.StatusBadRequest, fmt.Errorf(format, arguments...))
 }
 
-func wrongMethod(r *http.Request, accepted string) error {
+// wrongMethod is a request whose method the path does not take. allowed are those that it
+// does, as the header Allow has them (RFC 9110, section 15.5.6); accepted says it in words.
+func wrongMethod(w http.ResponseWriter, r *http.Request, allowed, accepted string) error {
+	w.Header().Set("Allow", allowed)
 	return problemOf(http.StatusMethodNotAllowed, fmt.Errorf("%s %s is not accepted; use %s", r.Method, r.URL.Path, accepted))
 }
 

@@ -1,6 +1,7 @@
 package admin
 
 import (
+	"slices"
 	"strings"
 	"testing"
 
@@ -73,4 +74,30 @@ func TestAdminMistakes(t *testing.T) {
 	}
 	wantAsked(t, "POST", "/dedup/keys/"+broken.String()+"/release", "", 204)
 	wantAsked(t, "DELETE", "/dedup/keys/"+broken.String(), "", 204)
+}
+
+// A 405 says which methods its path takes (RFC 9110, section 15.5.6), and no other mistake does.
+func TestWrongMethodNamesTheRightOnes(t *testing.T) {
+	o := operate(t, "a")
+	key := o.put(t, claimed{id: "held", state: idempotency.Held}).String()
+	for _, c := range []struct {
+		method, target, allow string
+	}{
+		{"POST", "/dedup/keys", "GET"},
+		{"HEAD", "/dedup/keys/" + key + "/release", "POST"},
+		{"POST", "/dedup/keys/" + key, "GET, DELETE"},
+		{"GET", "/dedup/keys/" + key + "/release", "POST"},
+		{"DELETE", "/dedup/keys/" + key + "/release", "POST"},
+		{"GET", "/dedup/keys/" + key + "/other", ""}, // nothing is there for any method
+		{"GET", "/dedup/lookup", "POST"},
+		{"DELETE", "/dedup/ready", "GET, HEAD"},
+	} {
+		got := askAdmin(t, c.method, c.target, "")
+		if got.status != 405 || !slices.Equal(got.allow, []string{c.allow}) {
+			t.Errorf("%s %s: got %d with Allow %q, want 405 with %q", c.method, c.target, got.status, got.allow, c.allow)
+		}
+	}
+	if got := askAdmin(t, "GET", "/dedup/keys?stat=held", ""); got.status != 400 || got.allow != nil {
+		t.Errorf("another mistake: got %d with Allow %q", got.status, got.allow)
+	}
 }
