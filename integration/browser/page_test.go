@@ -36,6 +36,11 @@ func TestPageInABrowser(t *testing.T) {
 	for name, scripts := range map[string]bool{"with JavaScript": true, "without JavaScript": false} {
 		t.Run(name, func(t *testing.T) {
 			b := openTab(t, scripts)
+			defer func() { // also where that is why the page does not do what it should
+				for _, complaint := range b.heard() {
+					t.Error(complaint)
+				}
+			}()
 			var runs atomic.Int32
 			up := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 				if runs.Add(1) == 1 {
@@ -82,9 +87,6 @@ func TestPageInABrowser(t *testing.T) {
 			}
 			if err := b.shows("#attention", "Nothing."); err != nil {
 				t.Error(err)
-			}
-			for _, complaint := range b.heard() {
-				t.Error(complaint)
 			}
 		})
 	}
