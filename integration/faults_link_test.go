@@ -2,6 +2,7 @@ package integration
 
 import (
 	"context"
+	"fmt"
 	"strings"
 	"testing"
 
@@ -32,8 +33,9 @@ const (
 
 func startLink(t *testing.T, to string) *link {
 	t.Helper()
+	// A port that no connection is given: when the link is cut, it must stay free.
 	server := toxiproxy.NewServer(toxiproxy.NewMetricsContainer(nil), zerolog.Nop())
-	l := &link{proxy: toxiproxy.NewProxy(server, t.Name(), "127.0.0.1:0", to)}
+	l := &link{proxy: toxiproxy.NewProxy(server, t.Name(), fmt.Sprintf("127.0.0.1:%d", freePort(t)), to)}
 	l.mend(t)
 	l.addr = l.proxy.Listen
 	t.Cleanup(l.proxy.Stop)

@@ -99,6 +99,10 @@ func startScene(t *testing.T, copies string) *scene {
 		s.route("/custom", dedupBlock("mode webhook", "key header Idempotency-Key")),
 		"handle /unreached {", "dedup", fmt.Sprint("reverse_proxy 127.0.0.1:", freePort(t)), "}",
 	)})
+	// Each store is looked at once at the start. One is down, which counts.
+	s.awaitLog(t, "the look at the store that is down", func(e entry) bool {
+		return strings.HasPrefix(e.text("msg"), "the store does not answer")
+	})
 	return s
 }
 
