@@ -127,6 +127,9 @@ func TestListPagesOverAllStores(t *testing.T) {
 		}
 		want[o.put(t, c).String()] = c.state == idempotency.Held
 	}
+	if page := wantAsked(t, "GET", "/dedup/keys", "", 200); len(page.Keys) != 100 || page.Next == "" {
+		t.Errorf("without a limit a page has %d keys, and %q is next; want 100, and a next one", len(page.Keys), page.Next)
+	}
 	for _, limit := range []int{1, 7, 40, 120, 1000} {
 		for query, half := range map[string]bool{"": false, "&delivery_id=same": false, "&state=held": true} {
 			all := walk(t, limit, query)
