@@ -1,9 +1,17 @@
 package caddymodule
 
 import (
+	"context"
+	"net/http"
+
 	"github.com/caddyserver/caddy/v2"
+	"github.com/caddyserver/caddy/v2/modules/caddyevents"
+	"go.uber.org/zap"
 
 	"github.com/caddy-dedup/caddy-dedup/internal/admin"
+	"github.com/caddy-dedup/caddy-dedup/internal/engine"
+	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
+	"github.com/caddy-dedup/caddy-dedup/internal/openstores"
 )
 
 func init() {
@@ -30,7 +38,8 @@ func (*AdminAPI) CaddyModule() caddy.ModuleInfo {
 
 // Routes implements [caddy.AdminRouter].
 func (*AdminAPI) Routes() []caddy.AdminRoute {
-	api := &admin.API{Open: openToOperators, ParseDuration: caddy.ParseDuration, User: userOf}
+	open := openTo(func(store operated) admin.Store { return store })
+	api := &admin.API{Open: open, ParseDuration: caddy.ParseDuration, User: userOf}
 	var routes []caddy.AdminRoute
 	for _, route := range api.Routes() {
 		routes = append(routes, caddy.AdminRoute{Pattern: route.Pattern, Handler: caddy.AdminHandlerFunc(route.Serve)})
@@ -38,13 +47,64 @@ func (*AdminAPI) Routes() []caddy.AdminRoute {
 	return routes
 }
 
-// openToOperators returns the stores that are open in this process, entered.
-func openToOperators() []admin.Store {
-	var open []admin.Store
-	for _, store := range stores.All() {
-		open = append(open, operated{store})
+// operated is a store whose keys an operator frees and forgets.
+type operated struct{ *openstores.Store }
+
+// Free implements [admin.Store].
+func (o operated) Free(ctx context.Context, key idempotency.Key) error {
+	return acted(ctx, eventFreed, key, o.Store.Free)
+}
+
+// Forget implements [admin.Store].
+func (o operated) Forget(ctx context.Context, key idempotency.Key) error {
+	return acted(ctx, eventForgotten, key, o.Store.Forget)
+}
+
+// openTo returns what says which stores are open in this process, and enters them, for
+// a tool of operators that knows them as something of its own.
+func openTo[S any](as func(operated) S) func() []S {
+	return func() (open []S) {
+		for _, store := range stores.All() {
+			open = append(open, as(operated{store}))
+		}
+		return open
 	}
-	return open
+}
+
+// acted does something about a key, and tells of it. The stores are those of the process:
+// the configuration that runs is told.
+func acted(ctx context.Context, name string, key idempotency.Key, do func(context.Context, idempotency.Key) error) error {
+	if err := do(ctx, key); err != nil {
+		return err
+	}
+	active := caddy.ActiveContext()
+	app, err := active.AppIfConfigured("events")
+	if err != nil {
+		return nil //nolint:nilerr // nobody has subscribed
+	}
+	events{app.(*caddyevents.App), active}.emit(name, func() map[string]any {
+		by := engine.OperatorOf(ctx)
+		return map[string]any{"key": key.String(), "remote": by.Remote, "user": by.User}
+	})
+	return nil
+}
+
+// userOf names the user whom a handler in front has authenticated, "" for nobody.
+func userOf(r *http.Request) string {
+	repl, ok := r.Context().Value(caddy.ReplacerCtxKey).(*caddy.Replacer)
+	if !ok {
+		return "" // the admin API has none
+	}
+	user, _ := repl.GetString("http.auth.user.id")
+	return user
+}
+
+// userField is the user as a log field, if there is one.
+func userField(r *http.Request) zap.Field {
+	if user := userOf(r); user != "" {
+		return zap.String("user", user)
+	}
+	return zap.Skip()
 }
 
 var _ caddy.AdminRouter = (*AdminAPI)(nil)

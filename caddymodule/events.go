@@ -1,17 +1,13 @@
 package caddymodule
 
 import (
-	"context"
 	"fmt"
-	"net/http"
 
 	"github.com/caddyserver/caddy/v2"
 	"github.com/caddyserver/caddy/v2/modules/caddyevents"
-	"go.uber.org/zap"
 
 	"github.com/caddy-dedup/caddy-dedup/internal/engine"
 	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
-	"github.com/caddy-dedup/caddy-dedup/internal/openstores"
 )
 
 // The events that Caddy's events app is told of.
@@ -65,53 +61,4 @@ func (x *exchange) tellTakeover(run *engine.Run) {
 	}
 	x.traceEvent(spanTakeover)
 	x.emit(eventTakeover, run.Record())
-}
-
-// operated is a store whose keys an operator frees and forgets.
-type operated struct{ *openstores.Store }
-
-// Free implements [admin.Store].
-func (o operated) Free(ctx context.Context, key idempotency.Key) error {
-	return acted(ctx, eventFreed, key, o.Store.Free)
-}
-
-// Forget implements [admin.Store].
-func (o operated) Forget(ctx context.Context, key idempotency.Key) error {
-	return acted(ctx, eventForgotten, key, o.Store.Forget)
-}
-
-// acted does something about a key, and tells of it. The stores are those of the process:
-// the configuration that runs is told.
-func acted(ctx context.Context, name string, key idempotency.Key, do func(context.Context, idempotency.Key) error) error {
-	if err := do(ctx, key); err != nil {
-		return err
-	}
-	active := caddy.ActiveContext()
-	app, err := active.AppIfConfigured("events")
-	if err != nil {
-		return nil //nolint:nilerr // nobody has subscribed
-	}
-	events{app.(*caddyevents.App), active}.emit(name, func() map[string]any {
-		by := engine.OperatorOf(ctx)
-		return map[string]any{"key": key.String(), "remote": by.Remote, "user": by.User}
-	})
-	return nil
-}
-
-// userOf names the user whom a handler in front has authenticated, "" for nobody.
-func userOf(r *http.Request) string {
-	repl, ok := r.Context().Value(caddy.ReplacerCtxKey).(*caddy.Replacer)
-	if !ok {
-		return "" // the admin API has none
-	}
-	user, _ := repl.GetString("http.auth.user.id")
-	return user
-}
-
-// userField is the user as a log field, if there is one.
-func userField(r *http.Request) zap.Field {
-	if user := userOf(r); user != "" {
-		return zap.String("user", user)
-	}
-	return zap.Skip()
 }

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	dto "github.com/prometheus/client_model/go"
 
 	"github.com/caddy-dedup/caddy-dedup/internal/delivery"
 	"github.com/caddy-dedup/caddy-dedup/internal/engine"
@@ -141,6 +142,22 @@ func (m *metrics) provider(name string) outcomeCounts {
 		counts[o] = m.requests.WithLabelValues(name, string(o))
 	}
 	m.providers[name] = counts
+	return counts
+}
+
+// byOutcome returns how many requests had which outcome, those of all providers together.
+func (m *metrics) byOutcome() map[string]uint64 {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	counts := make(map[string]uint64, len(outcomes))
+	for _, provider := range m.providers {
+		for o, counter := range provider {
+			var now dto.Metric
+			if err := counter.Write(&now); err == nil { // it never fails
+				counts[string(o)] += uint64(now.GetCounter().GetValue())
+			}
+		}
+	}
 	return counts
 }
 

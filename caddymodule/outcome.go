@@ -141,7 +141,6 @@ func (s *said) MarshalLogObject(to zapcore.ObjectEncoder) error {
 // as it is known. It runs in the request's goroutine.
 func (x *exchange) report(o outcome, executionID string, attempt int) {
 	x.count(o)
-	tallied.count(string(o))
 	x.note(dashboard.Note{What: string(o), ExecutionID: executionID, Attempt: attempt})
 	s := x.said
 	s.outcome = o

@@ -7,7 +7,6 @@ import (
 	"github.com/caddyserver/caddy/v2/caddyconfig/caddyfile"
 	"github.com/caddyserver/caddy/v2/caddyconfig/httpcaddyfile"
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
-	"go.uber.org/zap"
 
 	"github.com/caddy-dedup/caddy-dedup/internal/dashboard"
 	"github.com/caddy-dedup/caddy-dedup/internal/engine"
@@ -29,7 +28,6 @@ type Dashboard struct {
 	// Shows the kept responses, too, headers and bodies. Default: false.
 	Bodies bool `json:"bodies,omitempty"`
 
-	logger  *zap.Logger
 	page    *dashboard.Page
 	entered bool
 }
@@ -43,11 +41,10 @@ func (*Dashboard) CaddyModule() caddy.ModuleInfo {
 }
 
 // Provision begins to keep what the page shows of the past.
-func (d *Dashboard) Provision(ctx caddy.Context) error {
-	d.logger = ctx.Logger()
+func (d *Dashboard) Provision(caddy.Context) error {
 	d.entered = true
 	history, journal := watched.enter()
-	d.page = dashboard.New(openToPages, history, journal)
+	d.page = dashboard.New(openTo(func(store operated) dashboard.Store { return store }), history, journal)
 	d.page.Bodies = d.Bodies
 	d.page.Who = whoAsks
 	d.page.CopiesGone = engine.CopyBound
@@ -70,22 +67,11 @@ func (d *Dashboard) ServeHTTP(w http.ResponseWriter, r *http.Request, _ caddyhtt
 	return nil
 }
 
-// openToPages returns the stores that are open in this process, entered.
-func openToPages() []dashboard.Store {
-	var open []dashboard.Store
-	for _, store := range stores.All() {
-		open = append(open, operated{store})
-	}
-	return open
-}
-
 // whoAsks says who sent a request: the user that a handler in front has authenticated,
 // and the address.
 func whoAsks(r *http.Request) string {
-	if repl, ok := r.Context().Value(caddy.ReplacerCtxKey).(*caddy.Replacer); ok {
-		if user, _ := repl.GetString("http.auth.user.id"); user != "" {
-			return user + " from " + r.RemoteAddr
-		}
+	if user := userOf(r); user != "" {
+		return user + " from " + r.RemoteAddr
 	}
 	return r.RemoteAddr
 }

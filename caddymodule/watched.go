@@ -31,7 +31,7 @@ func (w *watching) enter() (*dashboard.History, *dashboard.Journal) {
 	defer w.mu.Unlock()
 	w.pages++
 	if w.pages == 1 {
-		w.history = dashboard.NewHistory(tallied)
+		w.history = dashboard.NewHistory(&ends)
 		w.journal.Store(dashboard.NewJournal())
 		ctx, end := context.WithCancel(context.Background())
 		ended := make(chan struct{})
@@ -57,39 +57,25 @@ func (w *watching) leave() {
 	w.journal.Store(nil)
 }
 
-// tallied counts what becomes of requests and runs in this process.
-var tallied = newTallies()
+// ends counts for the pages how runs have ended in this process. How many requests had
+// which outcome is counted for the metrics.
+var ends endCounts
 
-// tallies are counters by name.
-type tallies map[string]*atomic.Uint64
-
-func newTallies() tallies {
-	t := tallies{dashboard.RunFailed: {}, dashboard.RunHeld: {}, dashboard.SavedMillis: {}}
-	for _, o := range outcomes {
-		t[string(o)] = new(atomic.Uint64)
-	}
-	return t
-}
-
-func (t tallies) count(name string) {
-	if counter, known := t[name]; known {
-		counter.Add(1)
-	}
-}
+type endCounts struct{ failed, held, savedMillis atomic.Uint64 }
 
 // spare counts the time of a run whose answer a duplicate gets.
-func (t tallies) spare(r *idempotency.Record) {
+func (c *endCounts) spare(r *idempotency.Record) {
 	if took := r.Ended.Sub(r.Claimed); !r.Claimed.IsZero() && took > 0 {
-		t[dashboard.SavedMillis].Add(uint64(took.Milliseconds()))
+		c.savedMillis.Add(uint64(took.Milliseconds()))
 	}
 }
 
 // Counts implements [dashboard.Counter].
-func (t tallies) Counts() map[string]uint64 {
-	counts := make(map[string]uint64, len(t))
-	for name, counter := range t {
-		counts[name] = counter.Load()
-	}
+func (c *endCounts) Counts() map[string]uint64 {
+	counts := processMetrics.byOutcome()
+	counts[dashboard.RunFailed] = c.failed.Load()
+	counts[dashboard.RunHeld] = c.held.Load()
+	counts[dashboard.SavedMillis] = c.savedMillis.Load()
 	return counts
 }
 
@@ -111,10 +97,10 @@ func (x *exchange) noteEnd(run *engine.Run, s idempotency.Settlement, err error)
 		return // another run has the key, and its end counts
 	case s.State == idempotency.Held:
 		n.What = dashboard.Unknown
-		tallied.count(dashboard.RunHeld)
+		ends.held.Add(1)
 	case s.State == idempotency.Released:
 		n.What = dashboard.Failed
-		tallied.count(dashboard.RunFailed)
+		ends.failed.Add(1)
 	}
 	if s.Response != nil {
 		n.Status = s.Response.Status

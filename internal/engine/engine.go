@@ -78,7 +78,6 @@ type Engine struct {
 
 	mu          sync.Mutex
 	limits      Limits
-	overloads   Overloads
 	flights     map[idempotency.Key]*flight
 	withdrawals []*withdrawal
 	// unsettled counts the requests that are claiming, the runs in flight, and the ends

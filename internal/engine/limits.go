@@ -19,21 +19,6 @@ type Limits struct {
 	InFlight int
 }
 
-// Overloads counts the requests that were refused because one of the [Limits] was
-// reached.
-type Overloads struct {
-	Waiters, WaitersPerKey, InFlight int64
-	// Room counts the runs for which [Options.Room] had no room.
-	Room int64
-}
-
-// Overloads returns the counts since the engine was made.
-func (e *Engine) Overloads() Overloads {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	return e.overloads
-}
-
 // InProgress returns how many runs of this process are in flight, or are not stored yet,
 // and how many requests wait for a run.
 func (e *Engine) InProgress() (runs, waiting int) {
@@ -71,11 +56,9 @@ func (e *Engine) wait(m *member, seen flightState) error {
 	case m.counted || f.state != seen:
 		return nil
 	case limits.WaitersPerKey > 0 && f.waiting >= limits.WaitersPerKey:
-		e.overloads.WaitersPerKey++
 		e.options.Observer.Overloaded(LimitWaitersPerKey)
 		return overloaded("waiters for one key", limits.WaitersPerKey)
 	case limits.Waiters > 0 && e.waiting >= limits.Waiters:
-		e.overloads.Waiters++
 		e.options.Observer.Overloaded(LimitWaiters)
 		return overloaded("waiters", limits.Waiters)
 	}
@@ -97,7 +80,7 @@ func (e *Engine) wait(m *member, seen flightState) error {
 // whether this request would run. Between that and the claim the answer may change, so
 // for a moment there may be a run more than the limit allows.
 func (e *Engine) beginClaim(ctx context.Context, c idempotency.Claim) (found idempotency.Claimed, err error) {
-	refused, full := e.countClaim()
+	reached, full := e.countClaim()
 	if full == nil {
 		return idempotency.Claimed{}, nil
 	}
@@ -108,12 +91,8 @@ func (e *Engine) beginClaim(ctx context.Context, c idempotency.Claim) (found ide
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if idempotency.Decide(found.Record, c, found.Now) == idempotency.Proceed {
-		*refused++
-		switch refused {
-		case &e.overloads.Room:
-			e.options.Observer.Overloaded(LimitBuffered)
-		case &e.overloads.InFlight:
-			e.options.Observer.Overloaded(LimitInFlight)
+		if reached != "" {
+			e.options.Observer.Overloaded(reached)
 		}
 		return found, full
 	}
@@ -122,9 +101,8 @@ func (e *Engine) beginClaim(ctx context.Context, c idempotency.Claim) (found ide
 }
 
 // countClaim counts a claim as unsettled, unless full says that no more runs may begin.
-// refused is then the counter, guarded by the lock, of the requests that are refused
-// because of that.
-func (e *Engine) countClaim() (refused *int64, full error) {
+// reached is then the limit because of which, if it is one of ours.
+func (e *Engine) countClaim() (reached Limit, full error) {
 	var noRoom error
 	if e.options.Room != nil {
 		noRoom = e.options.Room()
@@ -133,12 +111,12 @@ func (e *Engine) countClaim() (refused *int64, full error) {
 	defer e.mu.Unlock()
 	switch {
 	case noRoom != nil:
-		return &e.overloads.Room, fmt.Errorf("%w: %w", ErrOverloaded, noRoom)
+		return LimitBuffered, fmt.Errorf("%w: %w", ErrOverloaded, noRoom)
 	case len(e.withdrawals) >= maxWithdrawals: // no limit of ours: the store does not answer
-		return new(int64), fmt.Errorf("%d claims in doubt wait for the store to answer", maxWithdrawals)
+		return "", fmt.Errorf("%d claims in doubt wait for the store to answer", maxWithdrawals)
 	case e.limits.InFlight > 0 && e.unsettled.n >= e.limits.InFlight:
-		return &e.overloads.InFlight, overloaded("runs in flight", e.limits.InFlight)
+		return LimitInFlight, overloaded("runs in flight", e.limits.InFlight)
 	}
 	e.unsettled.add(1)
-	return nil, nil
+	return "", nil
 }

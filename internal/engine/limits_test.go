@@ -52,9 +52,7 @@ func TestLimitOfWaiters(t *testing.T) {
 		for _, w := range more {
 			wantReplay(t, w.decision(), second.ExecutionID(), created("two"), true)
 		}
-		if got := other.Overloads(); got != (engine.Overloads{Waiters: 1, WaitersPerKey: 1}) {
-			t.Errorf("it counts %+v", got)
-		}
+		wantCounts(t, other.seen.overloads(), map[string]int{"limit waiters": 1, "limit waiters_per_key": 1})
 		// Requests that have left make room for others.
 		third := withKey(limited, "three")
 		run := owner.run(third)
@@ -86,9 +84,7 @@ func TestLimitOfRunsInFlight(t *testing.T) {
 		r.link.recover()
 		wantEnd(t, three, created("three"), resultKept)
 		r.drain()
-		if got := r.Overloads(); got != (engine.Overloads{InFlight: 2}) {
-			t.Errorf("it counts %+v", got)
-		}
+		wantCounts(t, r.seen.overloads(), map[string]int{"limit in_flight": 2})
 		wantEnd(t, r.run(withKey(limited, "four")), created("four"), resultKept)
 	})
 }
@@ -134,9 +130,7 @@ func TestLimitOfRunsRefusesOnlyRuns(t *testing.T) {
 		for _, w := range waiting {
 			wantReplay(t, w.decision(), run.ExecutionID(), created("busy"), true)
 		}
-		if got := other.Overloads().InFlight; got != 2 {
-			t.Errorf("it counts %d refusals, want 2", got)
-		}
+		wantCounts(t, other.seen.of("limit in_flight"), map[string]int{"limit in_flight": 2})
 	})
 }
 
@@ -299,9 +293,7 @@ func TestNoRoomRefusesRuns(t *testing.T) {
 		if err := as[engine.Refusal](t, got).Err; !errors.Is(err, full) {
 			t.Errorf("refused because of %v", err)
 		}
-		if got := other.Overloads(); got != (engine.Overloads{Room: 1}) {
-			t.Errorf("it counts %+v", got)
-		}
+		wantCounts(t, other.seen.overloads(), map[string]int{"limit buffered": 1})
 		wantEnd(t, run, created("busy"), resultKept)
 		for _, w := range waiting {
 			wantReplay(t, w.decision(), run.ExecutionID(), created("busy"), true)

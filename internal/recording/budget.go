@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"math"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
@@ -16,9 +15,6 @@ import (
 // the responses of runs in flight: while it is reached, no new request is admitted, and
 // replays wait.
 type Budget struct {
-	// Refused counts the requests for which there was no room.
-	Refused atomic.Int64
-
 	mu    sync.Mutex
 	limit int64
 	used  int64
@@ -82,6 +78,20 @@ func awaited(waiting *chan struct{}) <-chan struct{} {
 	return *waiting
 }
 
+// awaitLocked gives the lock back until [wakeAll] is called for those who wait, or until
+// there is something to receive from stop. It reports whether it was that.
+func awaitLocked[T any](mu *sync.Mutex, waiting *chan struct{}, stop <-chan T) (stopped bool) {
+	changed := awaited(waiting)
+	mu.Unlock()
+	defer mu.Lock()
+	select {
+	case <-changed:
+		return false
+	case <-stop:
+		return true
+	}
+}
+
 // SpentError says that what is held takes all the room there is.
 type SpentError struct{ limit int64 }
 
@@ -126,7 +136,6 @@ func (a *Allowance) Admit(n int) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.used+int64(n) > b.mostForNewLocked() && a.bytes+int64(n) > SmallBody {
-		b.Refused.Add(1)
 		return SpentError{b.limit}
 	}
 	a.addLocked(int64(n))
@@ -181,13 +190,7 @@ func (a *Allowance) Take(n int) {
 	begun := time.Now()
 	defer func() { a.waited += time.Since(begun) }() // before the lock is given back
 	for !a.takeLocked(int64(n)) {
-		changed := awaited(&b.changed)
-		b.mu.Unlock()
-		select {
-		case <-changed:
-			b.mu.Lock()
-		case <-patience.C:
-			b.mu.Lock()
+		if awaitLocked(&b.mu, &b.changed, patience.C) {
 			a.impatient = true
 		}
 	}
@@ -225,13 +228,7 @@ func (a *Allowance) TakeReplay(ctx context.Context, n int) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	for !a.takeReplayLocked(int64(n)) {
-		changed := awaited(&b.changedForReplays)
-		b.mu.Unlock()
-		select {
-		case <-changed:
-			b.mu.Lock()
-		case <-ctx.Done():
-			b.mu.Lock()
+		if awaitLocked(&b.mu, &b.changedForReplays, ctx.Done()) {
 			return context.Cause(ctx)
 		}
 	}

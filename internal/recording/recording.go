@@ -67,14 +67,8 @@ const (
 
 var errNoReaders = errors.New("nobody takes the rest of the response")
 
-// New returns a recording without any bytes, which takes its room from the allowance.
-func New(taken *Allowance) *Recording {
-	r := new(Recording)
-	r.Init(taken)
-	return r
-}
-
-// Init makes a recording of a zero one: see [New].
+// Init makes a zero recording one without any bytes, which takes its room from the
+// allowance.
 func (r *Recording) Init(taken *Allowance) {
 	r.Declared, r.Taken, r.Abandoned = -1, taken, func() {}
 	r.readers = r.place[:0]
@@ -140,13 +134,7 @@ func (r *Recording) awaitReadersLocked() {
 		defer timer.Stop()
 		patience = timer.C
 	}
-	changed := awaited(&r.changed)
-	r.mu.Unlock()
-	select {
-	case <-changed:
-		r.mu.Lock()
-	case <-patience:
-		r.mu.Lock()
+	if awaitLocked(&r.mu, &r.changed, patience) {
 		r.readers = slices.DeleteFunc(r.readers, func(rd *Reader) bool { return rd.offset == behind })
 		r.dropLocked()
 	}

@@ -8,6 +8,13 @@ import (
 	"time"
 )
 
+// begun returns a recording without any bytes.
+func begun(taken *Allowance) *Recording {
+	r := new(Recording)
+	r.Init(taken)
+	return r
+}
+
 // readAll reads what a reader can have now, and returns how far the recording is.
 func (rd *Reader) readAll(t *testing.T) (string, State) {
 	t.Helper()
@@ -34,7 +41,7 @@ func passed(t *testing.T, r *Recording, n int) {
 func TestPassingBodyReachesAllItsReaders(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b, next := budgetOf(1 << 30)
-		r := New(next())
+		r := begun(next())
 		readers := []*Reader{r.NewReader(), r.NewReader(), r.NewReader()}
 		r.Taken.Count(100)
 		r.Add(make([]byte, 100))
@@ -89,7 +96,7 @@ func TestPassingBodyReachesAllItsReaders(t *testing.T) {
 func TestStalledReaderOfAPassingBodyIsLeftBehind(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		_, next := budgetOf(1 << 30)
-		r := New(next())
+		r := begun(next())
 		stalled, alive := r.NewReader(), r.NewReader()
 		passed(t, r, window)
 		alive.readAll(t)
@@ -110,7 +117,7 @@ func TestStalledReaderOfAPassingBodyIsLeftBehind(t *testing.T) {
 // When the last reader of a passing body is gone, nobody needs the rest.
 func TestPassingBodyWithoutReadersIsAbandoned(t *testing.T) {
 	_, next := budgetOf(1 << 30)
-	r := New(next())
+	r := begun(next())
 	abandoned := 0
 	r.Abandoned = func() { abandoned++ }
 	first, second := r.NewReader(), r.NewReader()
@@ -131,7 +138,7 @@ func TestPassingBodyWithoutReadersIsAbandoned(t *testing.T) {
 // A body that is kept goes on without readers, and is held until it is stored.
 func TestKeptBodyNeedsNoReaders(t *testing.T) {
 	b, next := budgetOf(1 << 30)
-	r := New(next())
+	r := begun(next())
 	r.NewReader().Leave()
 	r.Taken.Count(4)
 	r.Add([]byte("body"))
@@ -153,7 +160,7 @@ func TestKeptBodyNeedsNoReaders(t *testing.T) {
 // Whose first bytes are gone nobody can begin to follow, also while the engine still
 // tries to store that the response is not kept.
 func TestNobodyBeginsBehindDroppedBytes(t *testing.T) {
-	r := New(room())
+	r := begun(room())
 	own := r.NewReader()
 	r.Add([]byte("begun"))
 	r.Keep() // the store is down: the settlement is still to be stored
@@ -181,7 +188,7 @@ func TestDeclaredResponsesAreCounted(t *testing.T) {
 		"more than it says": {100, 1000, []int{60, 60}, []int{100, 60}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			r := New(room())
+			r := begun(room())
 			r.Declared = c.declared
 			var written int64
 			for i, n := range c.pieces {

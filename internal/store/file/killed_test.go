@@ -238,18 +238,7 @@ func TestKilledProcessAgreesWithTheModel(t *testing.T) {
 // answered so many operations, and returns how many it has.
 func walkUntilKilled(t *testing.T, path string, walks []*storetest.Walk, most int) int {
 	t.Helper()
-	cmd := child(t, "served", path)
-	in, err := cmd.StdinPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	out, err := cmd.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
+	cmd, in, out := startChild(t, "served", path)
 	s := newServed(in, out)
 	var done sync.WaitGroup
 	answers := make(chan struct{})

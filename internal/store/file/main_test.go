@@ -3,6 +3,7 @@ package file
 import (
 	"context"
 	"fmt"
+	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -46,6 +47,24 @@ func child(t *testing.T, name, path string) *exec.Cmd {
 	cmd.Env = append(os.Environ(), childVariable+"="+name)
 	cmd.Stderr = os.Stderr
 	return cmd
+}
+
+// startChild starts a child with which the test speaks.
+func startChild(t *testing.T, name, path string) (cmd *exec.Cmd, in io.WriteCloser, out io.Reader) {
+	t.Helper()
+	cmd = child(t, name, path)
+	in, err := cmd.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	out, err = cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	return cmd, in, out
 }
 
 func newPath(t *testing.T) string { return filepath.Join(t.TempDir(), "data", "keys") }

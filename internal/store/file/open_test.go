@@ -71,18 +71,7 @@ func refused(t *testing.T, path string, says ...string) {
 
 func TestStoreOfAnotherProcessIsRefused(t *testing.T) {
 	path := newPath(t)
-	cmd := child(t, "opener", path)
-	in, err := cmd.StdinPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	out, err := cmd.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
+	cmd, in, out := startChild(t, "opener", path)
 	if line, err := bufio.NewReader(out).ReadString('\n'); line != "open\n" {
 		t.Fatalf("the child said %q, %v", line, err)
 	}
