@@ -14,7 +14,6 @@ import (
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
 	"go.uber.org/zap"
 
-	"github.com/caddy-dedup/caddy-dedup/internal/dashboard"
 	"github.com/caddy-dedup/caddy-dedup/internal/engine"
 	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
 )
@@ -41,9 +40,6 @@ func (x *exchange) carryOut(run *engine.Run) error {
 	e := &execution{exchange: x, run: run}
 	e.announce(run.Record())
 	x.tellTakeover(run)
-	if run.TookOver() {
-		x.note(dashboard.Note{What: dashboard.TookOver, ExecutionID: run.ExecutionID(), Attempt: run.Attempt()})
-	}
 	forgetUpstream(x.repl())
 	ctx := e.begin()
 	defer e.limit.end()

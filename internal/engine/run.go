@@ -75,9 +75,6 @@ func (r *Run) Lapsed() string { return r.lapsed }
 // not reach the upstream are not counted.
 func (r *Run) Attempt() int { return r.record.Attempt }
 
-// TookOver reports whether the run took over a claim whose lease was not renewed.
-func (r *Run) TookOver() bool { return r.lapsed != "" }
-
 // replaces returns the record that a forced run is meant to replace. It returns nil
 // for other runs. It also returns nil if the store has lost the claim: then the
 // store has lost that record too.

@@ -275,8 +275,8 @@ func TestRunPastItsTimeLimitIsTakenOver(t *testing.T) {
 		if run == nil {
 			t.Fatalf("nobody took over %v after the claim", time.Since(start))
 		}
-		if stuck.TookOver() || !run.TookOver() {
-			t.Errorf("the first took over: %v, the second: %v", stuck.TookOver(), run.TookOver())
+		if stuck.Lapsed() != "" || run.Lapsed() != stuck.ExecutionID() {
+			t.Errorf("the first took over %q, the second %q", stuck.Lapsed(), run.Lapsed())
 		}
 		wantEnd(t, stuck, created("one"), resultFenced)
 		wantEnd(t, run, created("two"), resultKept)
