@@ -6,6 +6,7 @@ import (
 	"net"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"time"
 
 	goredis "github.com/redis/go-redis/v9"
@@ -48,12 +49,32 @@ type dialError struct{ err error }
 func (e *dialError) Error() string { return e.err.Error() }
 func (e *dialError) Unwrap() error { return e.err }
 
+// failedConn stands for a connection that could not be made: the first use of it fails
+// with the reason. go-redis counts dials that fail, and when a pool has had as many as
+// it may have connections, it tries only one a second: a store that is away for a blink
+// would be away for a second more, which can be all that a lease has left.
+type failedConn struct{ err *dialError }
+
+func (c failedConn) Read([]byte) (int, error)         { return 0, c.err }
+func (c failedConn) Write([]byte) (int, error)        { return 0, c.err }
+func (c failedConn) Close() error                     { return nil }
+func (c failedConn) LocalAddr() net.Addr              { return &net.TCPAddr{} }
+func (c failedConn) RemoteAddr() net.Addr             { return &net.TCPAddr{} }
+func (c failedConn) SetDeadline(time.Time) error      { return nil }
+func (c failedConn) SetReadDeadline(time.Time) error  { return nil }
+func (c failedConn) SetWriteDeadline(time.Time) error { return nil }
+
+// SyscallConn implements [syscall.Conn]. go-redis asks for it before it uses a connection
+// that waits in a pool, and drops one that has none: whoever dialed it may have given up.
+func (c failedConn) SyscallConn() (syscall.RawConn, error) { return nil, c.err }
+
 // DialHook implements [goredis.Hook].
 func (c *contact) DialHook(next goredis.DialHook) goredis.DialHook {
 	return func(ctx context.Context, network, address string) (net.Conn, error) {
 		conn, err := next(ctx, network, address)
 		if err != nil {
-			return nil, &dialError{err}
+			// Twice: go-redis takes one off, where it meets the error before the first command.
+			return failedConn{&dialError{&dialError{err}}}, nil
 		}
 		c.connected(conn.RemoteAddr().String())
 		return conn, nil

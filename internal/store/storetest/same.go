@@ -80,10 +80,12 @@ func (f *fixture) sameResponse(what string, got, want *idempotency.Response) {
 }
 
 // between fails the test if a time is before from or after to. Stores keep times in
-// milliseconds, so it may be one millisecond before or after.
+// milliseconds, so it may be one millisecond before or after. One that estimates the clock
+// of a server is behind it by no more than the quickest reply took, and so by no more than
+// any call took.
 func (f *fixture) between(what string, at, from, to time.Time) {
 	f.Helper()
-	if at.Before(from.Add(-time.Millisecond)) || at.After(to.Add(time.Millisecond)) {
+	if at.Before(from.Add(-time.Millisecond-time.Duration(f.slowest.Load()))) || at.After(to.Add(time.Millisecond)) {
 		f.Fatalf("%s is %v, not between %v and %v", what, at, from, to)
 	}
 }

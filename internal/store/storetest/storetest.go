@@ -64,6 +64,9 @@ type fixture struct {
 	peer    idempotency.Store // the store itself if Options has no Peer
 	options Options
 	tokens  atomic.Int64
+	// slowest is how long, in ns, the slowest claim took that got a server's time; 0 where
+	// the clock is a bubble's.
+	slowest atomic.Int64
 }
 
 func newFixture(t *testing.T, open func(t *testing.T) idempotency.Store, options Options) *fixture {
@@ -155,10 +158,12 @@ func (f *fixture) claim(c idempotency.Claim, want idempotency.Verdict) idempoten
 
 func (f *fixture) claimAt(store idempotency.Store, c idempotency.Claim, want idempotency.Verdict) idempotency.Claimed {
 	f.Helper()
+	begun := time.Now()
 	claimed, err := store.Claim(f.ctx, c)
 	if err != nil {
 		f.Fatalf("claim %s: %v", c.Token, err)
 	}
+	f.slowest.Store(max(f.slowest.Load(), int64(time.Since(begun))))
 	if claimed.Verdict != want {
 		f.Fatalf("claim %s: verdict %v, want %v; record %+v", c.Token, claimed.Verdict, want, claimed.Record)
 	}
