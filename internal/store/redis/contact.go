@@ -74,7 +74,7 @@ func (c *contact) DialHook(next goredis.DialHook) goredis.DialHook {
 		conn, err := next(ctx, network, address)
 		if err != nil {
 			// Twice: go-redis takes one off, where it meets the error before the first command.
-			return failedConn{&dialError{&dialError{err}}}, nil
+			return failedConn{&dialError{&dialError{err}}}, nil //nolint:nilerr // the connection has it
 		}
 		c.connected(conn.RemoteAddr().String())
 		return conn, nil
