@@ -9,6 +9,7 @@
 package caddydedup
 
 import (
-	// Registers Caddy's modules.
+	// Registers Caddy's modules, and the commands providers, keys and proxy.
 	_ "github.com/caddy-dedup/caddy-dedup/caddymodule"
+	_ "github.com/caddy-dedup/caddy-dedup/internal/proxycommand"
 )

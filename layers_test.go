@@ -12,7 +12,7 @@ const module = "github.com/caddy-dedup/caddy-dedup"
 // layers says which packages of this module each package may import, in code and
 // in its tests. An arrow that is not here points the wrong way.
 var layers = map[string]struct{ code, tests []string }{
-	"":                         {code: list("caddymodule")},
+	"":                         {code: list("caddymodule", "internal/proxycommand")},
 	"cmd/caddy-dedup":          {code: list("")},
 	"caddymodule":              {code: list("internal/admin", "internal/dashboard", "internal/delivery", "internal/engine", "internal/idempotency", "internal/keyscommand", "internal/openstores", "internal/recording", "internal/seal", "internal/store/file", "internal/store/memory", "internal/store/redis"), tests: list("internal/redistest")},
 	"internal/admin":           {code: list("internal/delivery", "internal/engine", "internal/idempotency"), tests: list("internal/store/memory")},
@@ -28,6 +28,7 @@ var layers = map[string]struct{ code, tests []string }{
 	"internal/store/file":      {code: list("internal/idempotency", "internal/store/wakeup"), tests: list("internal/store/storetest")},
 	"internal/store/redis":     {code: list("internal/idempotency", "internal/store/wakeup"), tests: list("internal/redistest", "internal/store/storetest")},
 	"internal/keyscommand":     {code: list("internal/admin", "internal/delivery", "internal/idempotency")},
+	"internal/proxycommand":    {code: list("caddymodule", "internal/admin", "internal/delivery")},
 	"internal/openstores":      {code: list("internal/engine", "internal/idempotency"), tests: list("internal/redistest", "internal/store/memory", "internal/store/redis")},
 	"internal/recording":       {code: list("internal/idempotency")},
 	"internal/redistest":       {},
@@ -42,9 +43,9 @@ var stayOut = []struct {
 	imported string
 	reaching []string
 }{
-	{"github.com/caddyserver/caddy/v2", list("", "cmd/caddy-dedup", "caddymodule")},
-	{"github.com/redis/go-redis/v9", list("", "cmd/caddy-dedup", "caddymodule", "internal/store/redis", "internal/redistest")},
-	{"github.com/cockroachdb/pebble", list("", "cmd/caddy-dedup", "caddymodule", "internal/store/file")},
+	{"github.com/caddyserver/caddy/v2", list("", "cmd/caddy-dedup", "internal/proxycommand", "caddymodule")},
+	{"github.com/redis/go-redis/v9", list("", "cmd/caddy-dedup", "internal/proxycommand", "caddymodule", "internal/store/redis", "internal/redistest")},
+	{"github.com/cockroachdb/pebble", list("", "cmd/caddy-dedup", "internal/proxycommand", "caddymodule", "internal/store/file")},
 }
 
 func list(packages ...string) []string { return packages }

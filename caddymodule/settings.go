@@ -212,6 +212,9 @@ var (
 	webhookReleases = []string{"3xx", "4xx", "5xx"}
 )
 
+// DefaultMethods returns the methods whose requests are deduplicated where none are set.
+func DefaultMethods() []string { return []string{"POST", "PATCH"} }
+
 func (s *Settings) setDefaults() {
 	if s.Mode == "" {
 		s.Mode = string(delivery.ModeAPI)
@@ -220,7 +223,7 @@ func (s *Settings) setDefaults() {
 		}
 	}
 	if len(s.Methods) == 0 {
-		s.Methods = []string{"POST", "PATCH"}
+		s.Methods = DefaultMethods()
 	}
 	orElse(&s.Missing, missingPass)
 	orElse(&s.MaxKeyLength, 255)

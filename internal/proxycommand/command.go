@@ -1,0 +1,210 @@
+// Package proxycommand is the command `caddy-dedup proxy`: it writes the Caddyfile that
+// its flags stand for, and runs that.
+package proxycommand
+
+import (
+	"cmp"
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/caddyserver/caddy/v2"
+	"github.com/caddyserver/caddy/v2/caddyconfig"
+	caddycmd "github.com/caddyserver/caddy/v2/cmd"
+	"github.com/spf13/cobra"
+
+	"github.com/caddy-dedup/caddy-dedup/caddymodule"
+	"github.com/caddy-dedup/caddy-dedup/internal/admin"
+	"github.com/caddy-dedup/caddy-dedup/internal/delivery"
+)
+
+func init() {
+	caddycmd.RegisterCommand(caddycmd.Command{
+		Name:  "proxy",
+		Usage: "--from <address> --to <address>... [--provider <name>]... [--redis <url> | --file <directory>] [--dedup <line>]... [--print]",
+		Short: "Makes one service idempotent, without a configuration file",
+		Long: `
+Listens on --from, passes requests on to --to, and lets none of them through
+twice: duplicates get the response of the first. With several --to, each request
+goes to one of them.
+
+Without --provider it serves the Idempotency-Key header of an API. With one or
+more it serves their webhooks.
+
+--from is a port (:8080) or an address of this machine (127.0.0.1:8080), served
+over HTTP, or a name (example.com), served over HTTPS with a certificate that is
+got by itself, unless it begins with http://.
+
+Claims and responses are kept durably in the directory dedup-<port> in Caddy's
+data directory, or in that of --file, or in the Redis server of --redis, which
+several replicas can share. The password in its URL may be a placeholder, such
+as {env.REDIS_PASSWORD}. Several --redis are nodes of one cluster.
+
+--dedup takes any line of the dedup directive, such as 'retention 30d'. --print
+shows the Caddyfile that the flags stand for, and exits: save it to go on from
+there with 'caddy-dedup run'.
+
+X-Forwarded-* of clients in private networks is passed on, as a sidecar behind
+an ingress needs it.
+
+Each request that does not end well has a line in the log; with --access-log
+every request has one.
+
+The admin API listens on a unix socket in the data directory, where
+'caddy-dedup keys' finds it, unless --admin names another address, or off.
+--health serves /live, /ready and /metrics, for probes, on an address of its own.`,
+		CobraFunc: func(cmd *cobra.Command) {
+			f := new(flags)
+			cmd.Args = cobra.NoArgs
+			f.define(cmd)
+			cmd.RunE = caddycmd.WrapCommandFuncForCobra(func(caddycmd.Flags) (int, error) { return f.run() })
+		},
+	})
+}
+
+// flags are what the command was given.
+type flags struct {
+	from, file, admin, health once
+	to, providers, redis      []string
+	lines                     []string // of the directive
+	headerUp, headerDown      []string
+
+	changeHost, insecure, internalCerts, disableRedirects bool
+	accessLog, debug, print                               bool
+}
+
+func (f *flags) define(cmd *cobra.Command) {
+	set := cmd.Flags()
+	f.from.text = "localhost"
+	set.VarP(&f.from, "from", "f", "Address to listen on: a port such as :8080, or a name for HTTPS")
+	set.StringSliceVarP(&f.to, "to", "t", nil, "Address of the service, such as localhost:3000 or https://example.com; may be repeated")
+	set.StringArrayVarP(&f.providers, "provider", "p", nil, "A provider whose webhooks arrive, such as github; may be repeated")
+	set.StringArrayVar(&f.redis, "redis", nil, "URL of the Redis server that keeps the state, such as redis://localhost:6379; several are a cluster")
+	set.Var(&f.file, "file", "Directory that keeps the state (default: dedup-<port> in Caddy's data directory)")
+	set.StringArrayVar(&f.lines, "dedup", nil, "A line of the dedup directive, such as 'retention 30d'; may be repeated")
+	set.BoolVar(&f.print, "print", false, "Show the Caddyfile that the flags stand for, and exit")
+	set.VarP(&f.admin, "admin", "a", "Address of the admin API, or off (default: a socket in Caddy's data directory)")
+	set.Var(&f.health, "health", "Address, such as :8081, that serves /live, /ready and /metrics")
+	set.StringArrayVarP(&f.headerUp, "header-up", "H", nil, "Set a request header to send to the service (format: \"Field: value\")")
+	set.StringArrayVarP(&f.headerDown, "header-down", "d", nil, "Set a response header to send back to the client (format: \"Field: value\")")
+	set.BoolVarP(&f.changeHost, "change-host-header", "c", false, "Set the Host header to the address of the service")
+	set.BoolVar(&f.insecure, "insecure", false, "Do not verify the certificate of the service (WARNING: anybody can pose as it)")
+	set.BoolVarP(&f.internalCerts, "internal-certs", "i", false, "Use certificates of Caddy's internal CA")
+	set.BoolVarP(&f.disableRedirects, "disable-redirects", "r", false, "Do not redirect HTTP to HTTPS")
+	set.BoolVar(&f.accessLog, "access-log", false, "Write a line to the log for every request")
+	set.BoolVarP(&f.debug, "debug", "v", false, "Write debug lines to the log")
+	if err := cmd.RegisterFlagCompletionFunc("provider", caddymodule.CompleteProviders); err != nil {
+		panic("proxycommand: completing a flag that is not defined: " + err.Error())
+	}
+}
+
+// once is the value of a flag that has one. Given twice, none is dropped in silence.
+type once struct {
+	text  string
+	given bool
+}
+
+// Set implements [pflag.Value].
+func (o *once) Set(text string) error {
+	if o.given {
+		return fmt.Errorf("it was given before, as %q, and takes one value", o.text)
+	}
+	o.text, o.given = text, true
+	return nil
+}
+
+// String implements [pflag.Value].
+func (o *once) String() string { return o.text }
+
+// Type implements [pflag.Value].
+func (o *once) Type() string { return "string" }
+
+// run prints the Caddyfile of the flags, or runs it and does not return.
+func (f *flags) run() (int, error) {
+	written, err := f.caddyfile(caddy.AppDataDir())
+	if err != nil {
+		return caddy.ExitCodeFailedStartup, err
+	}
+	config, err := adapt(written.text)
+	if err != nil {
+		return caddy.ExitCodeFailedStartup, err
+	}
+	for _, warning := range written.warnings {
+		fmt.Fprintln(os.Stderr, "warning:", warning)
+	}
+	if f.print {
+		_, err := os.Stdout.WriteString(written.text)
+		return caddy.ExitCodeSuccess, err
+	}
+	caddy.TrapSignals()
+	var socket admin.Socket
+	if !config.Admin.Disabled {
+		if socket, err = admin.NewSocket(config.Admin.Listen); err != nil {
+			return caddy.ExitCodeFailedStartup, err
+		}
+	}
+	if err := caddy.Run(config); err != nil {
+		socket.Remove()
+		return caddy.ExitCodeFailedStartup, err
+	}
+	fmt.Println(written.summary())
+	select {}
+}
+
+// adapt returns the configuration that a Caddyfile stands for.
+func adapt(text string) (*caddy.Config, error) {
+	document, warnings, err := caddyconfig.GetAdapter("caddyfile").Adapt([]byte(text), map[string]any{"filename": "Caddyfile"})
+	if err != nil {
+		return nil, fmt.Errorf("the flags stand for a Caddyfile that is wrong: %w", err)
+	}
+	for _, warning := range warnings {
+		fmt.Fprintln(os.Stderr, "warning:", warning.Message)
+	}
+	config := new(caddy.Config)
+	if err := json.Unmarshal(document, config); err != nil {
+		return nil, err
+	}
+	return config, nil
+}
+
+// summary says what the proxy protects, how to try it, and where it keeps its state.
+func (w *written) summary() string {
+	f := w.flags
+	what := "requests with the header " + delivery.IdempotencyKeyHeader
+	try := fmt.Sprintf("curl -i -X POST -H '%s: try-1' -d hello %s/", delivery.IdempotencyKeyHeader, w.site.url())
+	switch {
+	case len(f.providers) > 0:
+		what, try = "webhooks of "+strings.Join(f.providers, ", "), w.site.url()
+	case len(w.handler.Keys) > 0:
+		what, try = "requests with the keys of --dedup", w.site.url()
+	}
+	methods := w.handler.Methods
+	if len(methods) == 0 {
+		methods = caddymodule.DefaultMethods()
+	}
+	state := w.stateDirectory()
+	switch {
+	case w.ownStore:
+		state = "as --dedup says"
+	case len(f.redis) > 0:
+		state = "Redis at " + redacted(f.redis)
+	}
+	lines := []string{
+		"caddy-dedup protects " + strings.Join(f.to, ", "),
+		fmt.Sprintf("  %s (%s)", what, strings.Join(methods, ", ")),
+		"  try:    " + try,
+		"  state:  " + state,
+		"  admin:  " + strings.TrimSuffix(w.admin, admin.SocketMode),
+	}
+	if f.health.given {
+		lines = append(lines, "  health: "+w.health.url()+"/ready")
+	}
+	return strings.Join(lines, "\n")
+}
+
+// stateDirectory is the directory of the file store.
+func (w *written) stateDirectory() string {
+	return cmp.Or(w.flags.file.text, filepath.Join(w.data, w.site.directory()))
+}

@@ -1,0 +1,199 @@
+package proxycommand
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	caddycmd "github.com/caddyserver/caddy/v2/cmd"
+	_ "github.com/caddyserver/caddy/v2/modules/standard"
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+)
+
+// given returns the flags of a command line.
+func given(t *testing.T, args ...string) (*flags, error) {
+	t.Helper()
+	f, cmd := new(flags), new(cobra.Command)
+	f.define(cmd)
+	return f, cmd.ParseFlags(args)
+}
+
+// writtenFor returns what is written for a command line.
+func writtenFor(t *testing.T, args ...string) (*written, error) {
+	t.Helper()
+	f, err := given(t, args...)
+	if err != nil {
+		return nil, err
+	}
+	return f.caddyfile("/data/caddy")
+}
+
+// Each file of testdata has a command line in its first line, its words between bars, and
+// the Caddyfile that it stands for after it.
+func TestCaddyfilesOfFlags(t *testing.T) {
+	files, err := filepath.Glob("testdata/*.caddyfile")
+	if err != nil || len(files) == 0 {
+		t.Fatalf("%d files, %v", len(files), err)
+	}
+	for _, file := range files {
+		t.Run(filepath.Base(file), func(t *testing.T) {
+			content, err := os.ReadFile(file)
+			if err != nil {
+				t.Fatal(err)
+			}
+			line, want, _ := strings.Cut(string(content), "\n")
+			command, ok := strings.CutPrefix(line, "# caddy-dedup proxy ")
+			if !ok {
+				t.Fatalf("the first line is %q", line)
+			}
+			w, err := writtenFor(t, strings.Split(strings.ReplaceAll(command, `\n`, "\n"), " | ")...)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if w.text != want {
+				t.Errorf("it is written as\n%s", w.text)
+			}
+			if _, err := adapt(w.text); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+}
+
+// What `caddy reverse-proxy` takes, the command takes, under the same short name.
+func TestFlagsOfReverseProxy(t *testing.T) {
+	caddys, ours := new(cobra.Command), new(cobra.Command)
+	caddycmd.Commands()["reverse-proxy"].CobraFunc(caddys)
+	new(flags).define(ours)
+	seen := 0
+	caddys.Flags().VisitAll(func(theirs *pflag.Flag) {
+		seen++
+		own := ours.Flags().Lookup(theirs.Name)
+		if own == nil || own.Shorthand != theirs.Shorthand || own.NoOptDefVal != theirs.NoOptDefVal {
+			t.Errorf("--%s (-%s) is not one of ours: %+v", theirs.Name, theirs.Shorthand, own)
+		}
+	})
+	if seen < 10 {
+		t.Errorf("caddy reverse-proxy has %d flags", seen)
+	}
+}
+
+func TestMistakes(t *testing.T) {
+	for name, c := range map[string]struct {
+		args []string
+		says []string
+	}{
+		"no service":                {nil, []string{"--to", "localhost:3000"}},
+		"an empty service":          {[]string{"--to", ""}, []string{"--to"}},
+		"a service with a path":     {[]string{"--to", "localhost:3000/x"}, []string{"--to", `"localhost:3000/x"`}},
+		"a URL with a path":         {[]string{"--to", "http://localhost:3000/x"}, []string{"--to", `"http://localhost:3000/x"`}},
+		"a user in the service":     {[]string{"--to", "http://u:p@localhost"}, []string{"--to"}},
+		"two schemes":               {[]string{"--to", "https://a", "--to", "http://b"}, []string{"--to", "https", "http://b"}},
+		"two addresses":             {[]string{"--to", ":1", "--from", ":2", "--from", ":3"}, []string{"--from", `":2"`, `":3"`}},
+		"two directories":           {[]string{"--to", ":1", "--file", "a", "--file", "b"}, []string{"--file", `"a"`, `"b"`}},
+		"an empty address":          {[]string{"--to", ":1", "--from", ""}, []string{"--from", ":8080"}},
+		"an address with a path":    {[]string{"--to", ":1", "--from", "example.com/x"}, []string{"--from", `"example.com/x"`, "path"}},
+		"a port that is none":       {[]string{"--to", ":1", "--from", ":http-alt"}, []string{"--from", ":http-alt", ":8080"}},
+		"a port out of range":       {[]string{"--to", ":1", "--from", ":65536"}, []string{"--from", ":65536", "out of range"}},
+		"port 0":                    {[]string{"--to", ":1", "--from", ":0"}, []string{"--from", `":0"`, "1 to 65535"}},
+		"a scheme that is none":     {[]string{"--to", ":1", "--from", "ftp://:8080"}, []string{"--from", "ftp://:8080", "http"}},
+		"HTTPS for nobody":          {[]string{"--to", ":1", "--from", "https://:8443"}, []string{"--from", "https://:8443", "name"}},
+		"a host that is none":       {[]string{"--to", ":1", "--from", "a,b:8080"}, []string{"--from", "a,b:8080"}},
+		"a block in the host":       {[]string{"--to", ":1", "--from", "a b:8080"}, []string{"--from", "a b:8080"}},
+		"an unknown provider":       {[]string{"--to", ":1", "--provider", "gitbuh"}, []string{"--provider", "gitbuh", "github"}},
+		"an unknown word":           {[]string{"--to", ":1", "--dedup", "retenton 3d"}, []string{"--dedup", "retenton", "retention"}},
+		"a wrong value":             {[]string{"--to", ":1", "--dedup", "retention -3d"}, []string{"--dedup", "-3d"}},
+		"a word twice":              {[]string{"--to", ":1", "--dedup", "retention 3d", "--dedup", "retention 4d"}, []string{"--dedup", "retention", "twice"}},
+		"a line out of the block":   {[]string{"--to", ":1", "--dedup", "}\nrespond 200"}, []string{"--dedup", "respond"}},
+		"lines that exclude":        {[]string{"--to", ":1", "--dedup", "fingerprint none", "--dedup", "exclude /a"}, []string{"--dedup", "exclude", "fingerprint"}},
+		"two places for the state":  {[]string{"--to", ":1", "--redis", "redis://u:open-sesame@a", "--file", "b"}, []string{"--redis", "--file", "redis://u:xxxxx@a", " b"}},
+		"redis and a store":         {[]string{"--to", ":1", "--redis", "redis://u:open-sesame@a", "--dedup", "store memory"}, []string{"--redis", "--dedup"}},
+		"a directory and a store":   {[]string{"--to", ":1", "--file", "b", "--dedup", "store memory"}, []string{"--file", "--dedup"}},
+		"an empty directory":        {[]string{"--to", ":1", "--file", ""}, []string{"--file"}},
+		"a URL of something else":   {[]string{"--to", ":1", "--redis", "http://u:open-sesame@a"}, []string{"--redis", "redis://"}},
+		"URLs of two clusters":      {[]string{"--to", ":1", "--redis", "redis://u:open-sesame@a", "--redis", "redis://b"}, []string{"--redis", "same"}},
+		"a host set twice":          {[]string{"--to", ":1", "--change-host-header", "--header-up", "host: x"}, []string{"--change-host-header", "--header-up"}},
+		"a header without a value":  {[]string{"--to", ":1", "--header-up", "X-A"}, []string{"--header-up", "X-A", "Field: value"}},
+		"a header without a name":   {[]string{"--to", ":1", "--header-down", ": x"}, []string{"--header-down", "Field: value"}},
+		"a header to be deleted":    {[]string{"--to", ":1", "--header-down", "-X-A: x"}, []string{"--header-down", "-X-A"}},
+		"a header of two lines":     {[]string{"--to", ":1", "--header-down", "X-A: x\nrespond 200"}, []string{"--header-down"}},
+		"an empty admin address":    {[]string{"--to", ":1", "--admin", ""}, []string{"--admin", "off"}},
+		"probes over HTTPS":         {[]string{"--to", ":1", "--health", "example.com"}, []string{"--health", "example.com", ":8081"}},
+		"probes on the same port":   {[]string{"--to", ":1", "--from", ":8080", "--health", "127.0.0.1:8080"}, []string{"--health", "--from", "127.0.0.1:8080"}},
+		"probes at no address":      {[]string{"--to", ":1", "--health", ":x"}, []string{"--health", ":x"}},
+		"a service of two words":    {[]string{"--to", "localhost:1 localhost:2"}, []string{"--to", "localhost:1 localhost:2"}},
+		"a port range out of range": {[]string{"--to", "localhost:1-99999"}, []string{"--to", "99999"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w, err := writtenFor(t, c.args...)
+			if err == nil {
+				_, err = adapt(w.text)
+			}
+			if err == nil {
+				t.Fatalf("it stands for\n%s", w.text)
+			}
+			for _, word := range c.says {
+				if !strings.Contains(err.Error(), word) {
+					t.Errorf("it says %q; want %s in it", err, word)
+				}
+			}
+			if strings.Contains(err.Error(), "open-sesame") {
+				t.Errorf("it shows the password: %s", err)
+			}
+		})
+	}
+}
+
+func TestFlagsThatChangeNothing(t *testing.T) {
+	for name, c := range map[string]struct {
+		args []string
+		says []string
+	}{
+		"plain HTTP": {[]string{"--from", ":8080", "--to", ":1", "--internal-certs", "--disable-redirects", "--insecure"},
+			[]string{"--disable-redirects changes nothing: --from :8080", "--insecure changes nothing: --to :1", "--internal-certs changes nothing: --from :8080"}},
+		"HTTPS": {[]string{"--from", "example.com", "--to", "https://a", "--internal-certs", "--disable-redirects", "--insecure"}, nil},
+	} {
+		w, err := writtenFor(t, c.args...)
+		if err != nil {
+			t.Fatalf("%s: %v", name, err)
+		}
+		if len(w.warnings) != len(c.says) {
+			t.Fatalf("%s: the warnings are %q", name, w.warnings)
+		}
+		for i, warning := range w.warnings {
+			if !strings.HasPrefix(warning, c.says[i]) {
+				t.Errorf("%s: a warning is %q; want %q", name, warning, c.says[i])
+			}
+		}
+	}
+}
+
+func TestSummary(t *testing.T) {
+	for name, c := range map[string]struct {
+		args, says []string
+	}{
+		"an API":       {[]string{"--from", ":8080", "--to", ":3000"}, []string{"Idempotency-Key", "(POST, PATCH)", "try:    curl -i -X POST -H 'Idempotency-Key: try-1' -d hello http://localhost:8080/", "state:  /data/caddy/dedup-8080", "admin:  unix//data/caddy/dedup-admin-8080.sock\n"}},
+		"webhooks":     {[]string{"--from", "example.com", "--to", "a:1", "--to", "b:2", "--provider", "github", "--provider", "stripe"}, []string{"protects a:1, b:2\n", "webhooks of github, stripe", "try:    https://example.com\n", "dedup-443"}},
+		"other keys":   {[]string{"--from", "127.0.0.1:80", "--to", ":1", "--dedup", "key header X-Id", "--dedup", "methods PUT"}, []string{"keys of --dedup (PUT)", "http://127.0.0.1\n"}},
+		"redis":        {[]string{"--from", "[::1]:8080", "--to", ":1", "--redis", "redis://u:open-sesame@a", "--admin", "off", "--health", ":8081"}, []string{"Redis at redis://u:xxxxx@a\n", "http://[::1]:8080/", "admin:  off", "health: http://localhost:8081/ready"}},
+		"its own":      {[]string{"--from", "http://0.0.0.0", "--to", ":1", "--dedup", "store memory"}, []string{"state:  as --dedup says", "hello http://localhost/"}},
+		"a directory":  {[]string{"--from", "http://[::]:80", "--to", ":1", "--file", "/srv/keys"}, []string{"state:  /srv/keys", "hello http://localhost/"}},
+		"an IPv6 name": {[]string{"--from", "http://[::1]", "--to", ":1"}, []string{"hello http://[::1]/"}},
+	} {
+		w, err := writtenFor(t, c.args...)
+		if err != nil {
+			t.Fatalf("%s: %v", name, err)
+		}
+		said := w.summary() + "\n"
+		for _, word := range c.says {
+			if !strings.Contains(said, word) {
+				t.Errorf("%s: it says\n%swant %q in it", name, said, word)
+			}
+		}
+		if strings.Contains(said, "open-sesame") {
+			t.Errorf("%s: it shows the password", name)
+		}
+	}
+}

@@ -1,0 +1,114 @@
+package proxycommand
+
+import (
+	"fmt"
+	"net"
+	"net/netip"
+	"strconv"
+
+	"github.com/caddyserver/caddy/v2/caddyconfig/httpcaddyfile"
+)
+
+// site is where the proxy listens, read as `caddy reverse-proxy` reads it, but for
+// addresses of this machine: those say which one to listen on, and want no certificate.
+type site struct {
+	scheme, host, port string
+	ip                 bool
+}
+
+// readSite reads the value of a flag. Empty parts get Caddy's defaults: HTTPS for a name,
+// HTTP for all else.
+func readSite(flag, text string) (site, error) {
+	wrong := func(why string) (site, error) {
+		return site{}, fmt.Errorf("--%s: %q is not an address to listen on: %s; use one such as :8080, 127.0.0.1:8080, http://:8080 or example.com", flag, text, why)
+	}
+	address, err := httpcaddyfile.ParseAddress(text)
+	switch {
+	case err != nil:
+		return wrong(err.Error())
+	case text == "":
+		return wrong("it is empty")
+	case address.Path != "":
+		return wrong("it has a path")
+	case address.Scheme != "" && address.Scheme != "http" && address.Scheme != "https":
+		return wrong("its scheme is neither http nor https")
+	}
+	s := site{scheme: address.Scheme, host: address.Host, port: address.Port}
+	if ip, err := netip.ParseAddr(s.host); err == nil {
+		s.ip, s.host = true, ip.String()
+	}
+	if !s.ip && !isName(s.host) {
+		return wrong("its host is neither a name nor an IP address")
+	}
+	if s.scheme == "" {
+		s.scheme = "https"
+		if s.ip || s.host == "" || s.port == "80" {
+			s.scheme = "http"
+		}
+	}
+	if s.port == "" {
+		s.port = map[string]string{"http": "80", "https": "443"}[s.scheme]
+	}
+	if n, err := strconv.ParseUint(s.port, 10, 16); err != nil || n == 0 {
+		return wrong("its port is not a number from 1 to 65535")
+	}
+	if s.scheme == "https" && s.host == "" {
+		return wrong("HTTPS needs the name that the certificate is for")
+	}
+	return s, nil
+}
+
+// isName reports whether a text can be the host of a site, which may be a placeholder.
+func isName(host string) bool {
+	for _, c := range []byte(host) {
+		switch {
+		case 'a' <= c && c <= 'z', 'A' <= c && c <= 'Z', '0' <= c && c <= '9', c >= 0x80:
+		case c == '.', c == '-', c == '_', c == '*', c == '{', c == '}', c == '$':
+		default:
+			return false
+		}
+	}
+	return true
+}
+
+// address is the site's address in a Caddyfile. One that names no host takes requests
+// for every host.
+func (s site) address() string {
+	if s.scheme == "http" && (s.ip || s.host == "") {
+		return "http://:" + s.port
+	}
+	return s.url()
+}
+
+// named reports whether the site takes only requests for a host.
+func (s site) named() bool { return s.host != "" && !s.ip }
+
+// bound is the address of this machine that the site listens on, empty for all.
+func (s site) bound() string {
+	if !s.ip {
+		return ""
+	}
+	return s.host
+}
+
+// url is the site's address for a client on this machine.
+func (s site) url() string {
+	host := s.host
+	if ip, err := netip.ParseAddr(host); host == "" || err == nil && ip.IsUnspecified() {
+		host = "localhost"
+	}
+	if s.port == map[string]string{"http": "80", "https": "443"}[s.scheme] {
+		if s.ip && host == s.host && netip.MustParseAddr(host).Is6() {
+			host = "[" + host + "]"
+		}
+		return s.scheme + "://" + host
+	}
+	return s.scheme + "://" + net.JoinHostPort(host, s.port)
+}
+
+// listen is what the admin API's socket is named after.
+func (s site) listen() string { return net.JoinHostPort(s.host, s.port) }
+
+// directory is the name of the site's own file store: two proxies on one machine need
+// two.
+func (s site) directory() string { return "dedup-" + s.port }
