@@ -21,6 +21,15 @@ var ports struct {
 // that do the same, so that two runs of these tests could meet on one.
 func freePort(t *testing.T) int {
 	t.Helper()
+	port, release := claimPort(t)
+	t.Cleanup(release)
+	return port
+}
+
+// claimPort is freePort for a server that listens on UDP too: released, the port may go
+// to another run of these tests.
+func claimPort(t *testing.T) (port int, release func()) {
+	t.Helper()
 	const first, last = 20000, 32000
 	ports.Lock()
 	defer ports.Unlock()
@@ -37,11 +46,10 @@ func freePort(t *testing.T) int {
 			continue
 		}
 		free.Close()
-		t.Cleanup(func() { claim.Close() })
-		return port
+		return port, func() { claim.Close() }
 	}
 	t.Fatalf("no free port from %d to %d", first, last)
-	return 0
+	return 0, nil
 }
 
 // listeners counts those of a port. During a reload Caddy has two, and the

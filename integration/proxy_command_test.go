@@ -1,8 +1,13 @@
 package integration
 
 import (
+	"crypto/tls"
 	"fmt"
+	"io"
 	"net"
+	"net/http"
+	"net/http/httptest"
+	"os"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -108,6 +113,188 @@ func TestProxyCommandMistakes(t *testing.T) {
 		}
 		if strings.Contains(output, "open-sesame") {
 			t.Errorf("%s: it shows the password:\n%s", name, output)
+		}
+	}
+}
+
+func TestProxyCommandTakesSeveralServices(t *testing.T) {
+	t.Parallel()
+	a, b := startUpstream(t, answers201), startUpstream(t, answers201)
+	p := startProxyCommand(t, a, "--to", b.addr)
+	runs := func() (int, int) { return len(a.all()), len(b.all()) }
+	sent := 0
+	eventually(t, "both services have had a request", func() bool {
+		sent++
+		p.post(t, "/", fmt.Sprint("k", sent), "body")
+		ofA, ofB := runs()
+		return ofA > 0 && ofB > 0
+	})
+	if ofA, ofB := runs(); ofA+ofB != sent {
+		t.Errorf("%d requests made %d runs", sent, ofA+ofB)
+	}
+}
+
+// The Caddyfile that the flags stand for does what they do, with the state that they made.
+func TestProxyCommandPrintsWhatItRuns(t *testing.T) {
+	t.Parallel()
+	up := startUpstream(t, answers201)
+	p := startProxyCommand(t, up, "--provider", "github", "--dedup", "retention 30d", "--header-down", "X-Served-By: a proxy")
+	options := []option{header("X-GitHub-Delivery", "1"), header("X-GitHub-Hook-ID", "7")}
+	first := p.post(t, "/", "", "{}", options...)
+	wantFresh(t, first, 201, "run 1 of 1")
+	if got := first.Header.Get("X-Served-By"); got != "a proxy" {
+		t.Errorf("X-Served-By is %q", got)
+	}
+	p.terminate(t)
+	p.awaitExit(t)
+
+	text, code := command(t, p.conf.dir, "proxy", "--from", p.addr, "--to", up.addr, "--provider", "github", "--dedup", "retention 30d",
+		"--header-down", "X-Served-By: a proxy", "--print")
+	if code != 0 {
+		t.Fatalf("it ended with %d: %s", code, text)
+	}
+	if err := os.WriteFile(filepath.Join(p.conf.dir, "Caddyfile"), []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	q := startProcess(t, p.conf.dir, "run", "--config", "Caddyfile")
+	q.addr = p.addr
+	eventually(t, "the Caddyfile is served", func() bool {
+		got, err := try(oneShot, q.newPost("/", "", "{}", options...))
+		if err == nil {
+			wantReplay(t, got, first)
+		}
+		return err == nil
+	})
+	if strings.Contains(q.log.String(), "not formatted") {
+		t.Error("the Caddyfile is not formatted as Caddy does")
+	}
+}
+
+func TestTwoProxyCommandsOnOneMachine(t *testing.T) {
+	t.Parallel()
+	dir, a, b := shortTempDir(t), startUpstream(t, answers201), startUpstream(t, answersStatus(202))
+	p, q := startProxyIn(t, dir, a), startProxyIn(t, dir, b)
+	first, second := p.post(t, "/", "k", "body"), q.post(t, "/", "k", "body")
+	wantFresh(t, first, 201, "run 1 of k")
+	wantFresh(t, second, 202, "run 1 of k")
+	wantReplay(t, p.post(t, "/", "k", "body"), first)
+	wantReplay(t, q.post(t, "/", "k", "body"), second)
+}
+
+// A request that does not end well has one line of ours; the others have one only in the
+// access log.
+func TestProxyCommandShowsWhatIsNotHealthy(t *testing.T) {
+	t.Parallel()
+	up := startUpstream(t, func(w http.ResponseWriter, r *http.Request, n run) {
+		if r.URL.Path == "/fails" {
+			w.WriteHeader(http.StatusInternalServerError)
+			return
+		}
+		answers201(w, r, n)
+	})
+	for name, c := range map[string]struct {
+		args                    []string
+		healthy, reused, failed int
+	}{
+		"without an access log": {nil, 0, 1, 1},
+		"with an access log":    {[]string{"--access-log"}, 1, 2, 2},
+	} {
+		p := startProxyCommand(t, up, c.args...)
+		p.post(t, "/"+t.Name(), name, "body")
+		p.post(t, "/"+t.Name(), name, "another body")
+		p.post(t, "/fails", name, "body")
+		of := func(path, status string) int {
+			return len(p.log.find(func(e entry) bool {
+				request, _ := e["request"].(map[string]any)
+				return (e["path"] == path || request["uri"] == path) && e.text("status") == status
+			}))
+		}
+		eventually(t, name+": the lines are there", func() bool {
+			return of("/"+t.Name(), "201") == c.healthy && of("/"+t.Name(), "422") == c.reused && of("/fails", "500") == c.failed
+		})
+	}
+}
+
+func TestProxyCommandOverHTTPS(t *testing.T) {
+	t.Parallel()
+	hosts := make(chan string, 10)
+	secure := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		hosts <- r.Host + " " + r.Header.Get("X-Shop")
+		w.WriteHeader(http.StatusCreated)
+	}))
+	defer secure.Close()
+	port, release := claimPort(t)
+	release() // HTTP/3 is served over UDP
+	addr := fmt.Sprintf("localhost:%d", port)
+	p := startProcess(t, shortTempDir(t), "proxy", "--from", addr, "--to", secure.URL, "--insecure", "--disable-redirects",
+		"--header-up", "X-Shop: a b", "--change-host-header")
+	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true, TLSClientConfig: &tls.Config{InsecureSkipVerify: true}}} //nolint:gosec // its CA is not known here
+	post := func() (reply, error) {
+		r, err := http.NewRequest("POST", "https://"+addr+"/", strings.NewReader("body"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		r.Header.Set("Idempotency-Key", "k")
+		return try(client, r)
+	}
+	var first reply
+	eventually(t, "the proxy answers", func() (ok bool) {
+		got, err := post()
+		first = got
+		return err == nil
+	})
+	if first.Status != 201 {
+		t.Fatalf("the answer is %d: %s", first.Status, first.Body)
+	}
+	if got, want := <-hosts, strings.TrimPrefix(secure.URL, "https://")+" a b"; got != want {
+		t.Errorf("the service saw %q; want %q", got, want)
+	}
+	again, err := post()
+	if err != nil {
+		t.Fatal(err)
+	}
+	wantReplay(t, again, first)
+	said := p.log.String()
+	if !strings.Contains(said, "curl -k") || !strings.Contains(said, "https://"+addr+"/") {
+		t.Error("on start it does not say how to try it")
+	}
+	if strings.Contains(said, "installing root certificate") {
+		t.Error("it makes the machine trust its own CA")
+	}
+}
+
+// A host that is not served gets no empty 200, which a sender would take for success.
+func TestProxyCommandForOneHost(t *testing.T) {
+	t.Parallel()
+	up := startUpstream(t, answers201)
+	port := freePort(t)
+	p := startProcess(t, shortTempDir(t), "proxy", "--from", fmt.Sprintf("http://shop.test:%d", port), "--to", up.addr)
+	p.addr = fmt.Sprintf("127.0.0.1:%d", port)
+	eventually(t, "the proxy answers", func() bool {
+		got, err := try(oneShot, p.newPost("/", "k", "body", host(fmt.Sprintf("shop.test:%d", port))))
+		return err == nil && got.Status == 201
+	})
+	if got := p.post(t, "/", "k", "body"); got.Status != 421 || !strings.Contains(string(got.Body), "shop.test") {
+		t.Errorf("another host gets %d: %s", got.Status, got.Body)
+	}
+	up.wantRuns(t, "k", 1)
+}
+
+func TestProxyCommandForProbes(t *testing.T) {
+	t.Parallel()
+	up := startUpstream(t, answers201)
+	health := fmt.Sprintf("127.0.0.1:%d", freePort(t))
+	p := startProxyCommand(t, up, "--health", health)
+	p.post(t, "/", "k", "body")
+	for path, want := range map[string]string{"/live": "", "/ready": "", "/metrics": `caddy_dedup_requests_total{outcome="fresh",provider="api"} 1`} {
+		got, err := http.Get("http://" + health + path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		body, err := io.ReadAll(got.Body)
+		got.Body.Close()
+		if err != nil || got.StatusCode != 200 || !strings.Contains(string(body), want) {
+			t.Errorf("%s: %d, %v: %s", path, got.StatusCode, err, body)
 		}
 	}
 }

@@ -10,6 +10,7 @@ import (
 
 	"github.com/caddyserver/caddy/v2/caddyconfig/caddyfile"
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp/reverseproxy"
+	"github.com/caddyserver/certmagic"
 	"golang.org/x/net/http/httpguts"
 
 	"github.com/caddy-dedup/caddy-dedup/caddymodule"
@@ -211,6 +212,11 @@ func (w *written) secureTarget() bool {
 	return slices.ContainsFunc(w.flags.to, func(to string) bool { return strings.HasPrefix(to, "https://") })
 }
 
+// internalCA reports whether the certificate is one of Caddy's internal CA.
+func (w *written) internalCA() bool {
+	return w.site.scheme == "https" && (w.flags.internalCerts || !certmagic.SubjectQualifiesForPublicCert(w.site.host))
+}
+
 // write writes the Caddyfile, in the form that `caddy fmt` gives it.
 func (w *written) write() string {
 	f := w.flags
@@ -225,6 +231,10 @@ func (w *written) write() string {
 	}
 	if f.disableRedirects && w.site.scheme == "https" {
 		b.line("auto_https disable_redirects")
+	}
+	if w.internalCA() {
+		b.line("# `caddy-dedup trust` makes this machine trust the certificates of Caddy's internal CA.")
+		b.line("skip_install_trust")
 	}
 	b.open("servers")
 	b.line("# An ingress or a mesh in a private network says in X-Forwarded-* who the client was.")

@@ -173,7 +173,11 @@ func adapt(text string) (*caddy.Config, error) {
 func (w *written) summary() string {
 	f := w.flags
 	what := "requests with the header " + delivery.IdempotencyKeyHeader
-	try := fmt.Sprintf("curl -i -X POST -H '%s: try-1' -d hello %s/", delivery.IdempotencyKeyHeader, w.site.url())
+	insecure := ""
+	if w.internalCA() {
+		insecure = "-k " // its CA is known to nobody
+	}
+	try := fmt.Sprintf("curl %s-i -X POST -H '%s: try-1' -d hello %s/", insecure, delivery.IdempotencyKeyHeader, w.site.url())
 	switch {
 	case len(f.providers) > 0:
 		what, try = "webhooks of "+strings.Join(f.providers, ", "), w.site.url()
