@@ -38,7 +38,8 @@ func TestPrintProviders(t *testing.T) {
 func TestPrintProvider(t *testing.T) {
 	for name, want := range map[string][]string{
 		"github": {"title      GitHub\n", "mode       webhook\n", "key        header X-GitHub-Delivery\n", "scope      host, path, X-GitHub-Hook-ID\n", "retention  7d\n", "passes     none of its requests\n", "verified   verified\n", "fact       https://docs.github.com/"},
-		"slack":  {"passes     json /type is url_verification\n", "verified   unverified (api.slack.com/types/event, read on 2026-11-22,"},
+		"slack":  {"passes     json /type is url_verification\n", "verified   verified, read on 2026-11-22\n", "fact       https://docs.slack.dev/"},
+		"linear": {"verified   unverified (linear.app/developers/webhooks, read on 2026-11-22, says"},
 		"gitlab": {"key        header Idempotency-Key, or header webhook-id, or parts header X-Gitlab-Event-UUID + content\n", "claims     requests with X-Gitlab-Event\n"},
 	} {
 		var out bytes.Buffer

@@ -63,6 +63,23 @@ func TestProvidersClaimTheirOwnRequestsOnly(t *testing.T) {
 	})
 }
 
+// What the page of providers says of senders without a name holds.
+func TestSendersWithoutAName(t *testing.T) {
+	t.Parallel()
+	up := startUpstream(t, answers201)
+	p := start(t, conf{store: "store memory", site: onPaths(up, map[string]string{
+		"/hubspot/plain":   lines("dedup {", "mode webhook", "key content", "}"),
+		"/hubspot/exclude": lines("dedup {", "mode webhook", "key content", "exclude /0/attemptNumber", "}"),
+		"/graph":           lines("dedup {", "mode webhook", "key content", "}"),
+	})})
+	first, again, other := bodies(`[{"eventId":1,"attemptNumber":0,"objectId":5}]`), bodies(`[{"eventId":1,"attemptNumber":1,"objectId":5}]`), bodies(`[{"eventId":1,"attemptNumber":0,"objectId":6}]`)
+	wantKeys(t, p, "/hubspot/plain", first, again, other)
+	wantKeys(t, p, "/hubspot/exclude", append(first, again...), other)
+	// The check of a subscription, each time it comes, and the notifications beside it.
+	wantNoKey(t, p, up, "/graph?validationToken=a", bodies(""))
+	wantKeys(t, p, "/graph", bodies(`{"value":[{"subscriptionId":"s","changeType":"updated"}]}`), bodies(`{"value":[{"subscriptionId":"s","changeType":"created"}]}`))
+}
+
 // noProvider is what the placeholder leaves of a request that is no provider's.
 const noProvider = ""
 

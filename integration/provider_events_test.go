@@ -117,8 +117,12 @@ var eventsOf = map[string][]twoEvents{
 	"pandadoc":  {oneEventChanged("the delivery", "72d3", "72d4", `[{"event":"document_state_changed"}]`, "X-PandaDoc-Webhook-Event-Id: 72d3")},
 	"paypal":    {oneEventChanged("the event", "WH-2WR", "WH-2WS", `{"id":"WH-2WR","event_type":"PAYMENT.SALE.COMPLETED","resource":{"id":"80021663"}}`)},
 	"plaid":     {oneEventChanged("the item", "wz666", "wz667", `{"webhook_type":"TRANSACTIONS","webhook_code":"SYNC_UPDATES_AVAILABLE","item_id":"wz666"}`, "Plaid-Verification: eyJ")},
-	"postmark":  {oneEventChanged("the time", "05Z", "06Z", `{"RecordType":"Open","MessageID":"883953f4","ReceivedAt":"2026-01-02T03:04:05Z"}`)},
-	"prolific":  {oneEventChanged("the event", "72d3", "72d4", `{"event_type":"study.status.change"}`, "X-Event-ID: 72d3", "X-Prolific-Request-Signature: a")},
+	"postmark": {
+		oneEventChanged("the event", "5a4c1d4e", "5a4c1d4f", `{"RecordType":"Open","MessageID":"883953f4"}`, "X-PM-Webhook-Trace-Id: 5a4c1d4e"),
+		oneEventChanged("the time, without a trace ID", "05Z", "06Z", `{"RecordType":"Open","MessageID":"883953f4","ReceivedAt":"2026-01-02T03:04:05Z"}`),
+		oneEventChanged("the inbound message, without a trace ID", "22c74902", "22c74903", `{"From":"a@example.com","MessageID":"22c74902"}`),
+	},
+	"prolific": {oneEventChanged("the event", "72d3", "72d4", `{"event_type":"study.status.change"}`, "X-Event-ID: 72d3", "X-Prolific-Request-Signature: a")},
 	"pubsub": {
 		oneEventChanged("the message", "2070443601311540", "2070443601311541", `{"message":{"data":"eA==","messageId":"2070443601311540"},"subscription":"projects/p/subscriptions/s"}`),
 		oneEventChanged("the subscription", "subscriptions/s", "subscriptions/t", `{"message":{"data":"eA==","messageId":"2070443601311540"},"subscription":"projects/p/subscriptions/s"}`),

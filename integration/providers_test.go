@@ -157,9 +157,9 @@ var deliveriesOf = map[string]struct{ event, retry, other, missing sent }{
 		lined(`{"action":"resolved","data":{"issue":{"id":"1"}}}`, "Request-ID: a", "Sentry-Hook-Timestamp: 1"),
 	},
 	"postmark": {
-		lined(`{"RecordType":"Open","MessageID":"00000000","ReceivedAt":"2026-01-02T03:04:05Z"}`),
-		lined(`{"MessageID":"00000000","RecordType":"Open","ReceivedAt":"2026-01-02T03:04:05Z"}`),
-		lined(`{"RecordType":"Open","MessageID":"00000000","ReceivedAt":"2026-01-02T03:04:06Z"}`),
+		lined(`{"RecordType":"Open","MessageID":"00000000"}`, "X-PM-Webhook-Trace-Id: 5a4c1d4e", "X-PM-Retries-Remaining: 6"),
+		lined(`{"MessageID":"00000000","RecordType":"Open"}`, "X-PM-Webhook-Trace-Id: 5a4c1d4e", "X-PM-Retries-Remaining: 5"),
+		lined(`{"RecordType":"Open","MessageID":"00000000"}`, "X-PM-Webhook-Trace-Id: 6a4c1d4e", "X-PM-Retries-Remaining: 6"),
 		lined(``),
 	},
 	"lemon_squeezy": {

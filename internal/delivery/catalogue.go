@@ -18,10 +18,10 @@ func sortedByName(tables ...[]Provider) []Provider {
 	return all
 }
 
-// The sources of facts that no documentation has confirmed.
+// The days on which the facts that have a date were read.
 const (
-	secondarySource  = "secondary source"
-	generalKnowledge = "general knowledge"
+	firstReading  = "2026-11-21"
+	secondReading = "2026-11-22"
 )
 
 func inHeader(name string, scope ...string) Source {

@@ -2,8 +2,8 @@ package delivery
 
 import "time"
 
-// knownByContent are the providers that send no delivery ID at all, or one that
-// changes with each attempt.
+// knownByContent are the providers that send no delivery ID at all, not always one, or
+// one that changes with each attempt.
 var knownByContent = []Provider{
 	{
 		Name: "asana", Title: "Asana",
@@ -15,7 +15,7 @@ var knownByContent = []Provider{
 		Note:   noteContent + " It retries for 24 hours. A heartbeat has no events.",
 	},
 	{
-		Name: "discord", Title: "Discord webhook events", Verified: true,
+		Name: "discord", Title: "Discord webhook events", Verified: true, Read: firstReading,
 		Sources: []Source{inContent()},
 		Signs:   signedBy("X-Signature-Ed25519"),
 		Passes:  []Pass{{Pointer: "/type", Values: []string{"0"}}},
@@ -23,7 +23,7 @@ var knownByContent = []Provider{
 		Note:    noteContent + " Each event has its time in it, to the microsecond.",
 	},
 	{
-		Name: "dropbox", Title: "Dropbox", Verified: true,
+		Name: "dropbox", Title: "Dropbox", Verified: true, Read: firstReading,
 		Sources:   []Source{inContent()},
 		Signs:     signedBy("X-Dropbox-Signature"),
 		Retention: 10 * time.Minute,
@@ -31,12 +31,13 @@ var knownByContent = []Provider{
 		Note:      noteContent + " It retries for about ten minutes. " + noteRepeats,
 	},
 	{
-		Name: "lemon_squeezy", Title: "Lemon Squeezy", Fact: generalKnowledge,
+		Name: "lemon_squeezy", Title: "Lemon Squeezy",
+		Fact:    "general knowledge; on 2026-11-22, no page or code of Lemon Squeezy was found that says what a retry carries",
 		Sources: []Source{inContent()},
-		Note:    noteContent,
+		Note:    noteContent + " Bodies have a member /meta/webhook_id: if it changes with a retry, the retry runs.",
 	},
 	{
-		Name: "plaid", Title: "Plaid", Verified: true,
+		Name: "plaid", Title: "Plaid", Verified: true, Read: firstReading,
 		Sources: []Source{inContent()},
 		Signs:   signedBy("Plaid-Verification"),
 		// 30 s, 2 min and 8 min between the first four attempts.
@@ -46,14 +47,16 @@ var knownByContent = []Provider{
 			"the retention covers the first three retries, because bodies repeat within a day. " + noteRepeats,
 	},
 	{
-		Name: "postmark", Title: "Postmark", Fact: secondarySource,
+		Name: "postmark", Title: "Postmark", Verified: true, Read: secondReading,
 		// Several opens, clicks and recipients of one message share MessageID and
 		// RecordType.
-		Sources: []Source{inContent()},
-		Note:    noteContent,
+		Sources: []Source{inHeader("X-PM-Webhook-Trace-Id"), inContent()},
+		Fact:    "https://github.com/ActiveCampaign/postmark-skills/blob/1d8f3680d1595d38107ace4eadc7a8aab0169001/postmark-webhooks/references/handler-examples.md",
+		Note: "The trace ID stays the same when an event is sent again. A request without it, such as an inbound message, is known by a hash of the body. " +
+			"It retries an outbound event for 70 minutes, and drops one that is answered with 4xx other than 408 and 429.",
 	},
 	{
-		Name: "sentry", Title: "Sentry", Verified: true,
+		Name: "sentry", Title: "Sentry", Verified: true, Read: firstReading,
 		// Request-ID is made anew for each attempt.
 		Sources:   []Source{inContent()},
 		Signs:     signedBy("Sentry-Hook-Resource"),
@@ -64,11 +67,12 @@ var knownByContent = []Provider{
 	},
 	{
 		Name: "zoom", Title: "Zoom",
-		Fact:    "developers.zoom.us/docs/api/webhooks, read on 2026-11-22, names the signature and the validation, and says nothing about what a retry carries",
+		Fact:    "developers.zoom.us/docs/api/webhooks and devsupport.zoom.us, read on 2026-11-22, name the signature, the validation and the times of the retries, and say nothing about what a retry carries",
 		Sources: []Source{inContent()},
 		Signs:   signedBy("x-zm-signature"),
 		// Each time another token, every 72 hours.
 		Passes: []Pass{{Pointer: "/event", Values: []string{"endpoint.url_validation"}}},
-		Note:   noteContent + " Each event has its time in it, to the millisecond.",
+		Note: noteContent + " Each event has its time in it, to the millisecond. It retries three times, the last after 85 minutes. " +
+			"A user has seen two copies of one recording's event with another download token each; such copies both run (https://devforum.zoom.us/t/duplicate-sessions-caused-by-multiple-zoom-webhooks-for-the-same-meeting-recording/128602).",
 	},
 }

@@ -23,7 +23,7 @@ var knownByHeader = []Provider{
 		Fact:    "https://clerk.com/docs/webhooks/overview",
 	},
 	{
-		Name: "contentful", Title: "Contentful", Verified: true,
+		Name: "contentful", Title: "Contentful", Verified: true, Read: firstReading,
 		// The page speaks of very recent requests with the same key: whether it comes
 		// again for a later action, it does not say.
 		Sources: []Source{inScope(together(inHeader("X-Contentful-Idempotency-Key"), inContent()), "X-Contentful-Topic", "X-Contentful-Webhook-Name")},
@@ -57,7 +57,7 @@ var knownByHeader = []Provider{
 		Note:    "A redelivery by hand keeps the ID: release its key first to have it run again.",
 	},
 	{
-		Name: "gitlab", Title: "GitLab", Verified: true,
+		Name: "gitlab", Title: "GitLab", Verified: true, Read: firstReading,
 		// A webhook that leads to another one hands X-Gitlab-Event-UUID on to it.
 		// Two hooks that lead to one address are told apart by their own UUID.
 		Sources: []Source{
@@ -78,13 +78,19 @@ var knownByHeader = []Provider{
 		Note:    "A replay by hand keeps the ID: release its key first to have it run again.",
 	},
 	{
-		Name: "jira", Title: "Jira Cloud", Fact: secondarySource,
+		Name: "jira", Title: "Jira Cloud", Verified: true, Read: secondReading,
+		// A webhook that failed after all its retries is listed with the one ID that
+		// this field had.
 		Sources: []Source{inHeader("X-Atlassian-Webhook-Identifier")},
+		Fact:    "https://developer.atlassian.com/cloud/jira/platform/rest/v3/api-group-webhooks/",
 		Note:    "The identifier is unique within a site: give each site a path of its own.",
 	},
 	{
-		Name: "linear", Title: "Linear", Fact: secondarySource,
+		Name: "linear", Title: "Linear",
+		Fact: "linear.app/developers/webhooks, read on 2026-11-22, says that the UUID identifies the payload, and not whether a retry keeps it",
+		// The body has the time at which it was sent, so that a hash of it is no better.
 		Sources: []Source{inHeader("Linear-Delivery")},
+		Note:    "It retries three times, the last after about seven hours.",
 	},
 	{
 		Name: "openai", Title: "OpenAI", Verified: true,
@@ -98,7 +104,7 @@ var knownByHeader = []Provider{
 		Fact:    "https://github.com/hookdeck/outpost",
 	},
 	{
-		Name: "pagerduty", Title: "PagerDuty", Verified: true,
+		Name: "pagerduty", Title: "PagerDuty", Verified: true, Read: secondReading,
 		Sources: []Source{inHeader("X-Webhook-Id")},
 		Signs: Signs{AnyOf: []Sign{
 			{Header: "X-PagerDuty-Signature"}, {Header: "X-Webhook-Subscription"}, {Header: "User-Agent", Begins: "PagerDuty-Webhook/"},
@@ -107,20 +113,20 @@ var knownByHeader = []Provider{
 		Note: "It drops a delivery that is answered with 4xx other than 429.",
 	},
 	{
-		Name: "pandadoc", Title: "PandaDoc", Verified: true,
+		Name: "pandadoc", Title: "PandaDoc", Verified: true, Read: firstReading,
 		Sources: []Source{inHeader("X-PandaDoc-Webhook-Event-Id")},
 		Fact:    "https://developers.pandadoc.com/changelog/2026-07-20-webhooks-deduplicate",
 		Note:    "A retry by hand keeps the ID: release its key first to have it run again.",
 	},
 	{
-		Name: "prolific", Title: "Prolific", Verified: true,
+		Name: "prolific", Title: "Prolific", Verified: true, Read: firstReading,
 		Sources: []Source{inHeader("X-Event-ID")},
 		Signs:   signedBy("X-Prolific-Request-Signature", "X-Prolific-Request-Timestamp"),
 		Fact:    "https://docs.prolific.com/api-reference/webhooks/idempotency-and-the-x-event-id-header",
 		Note:    "It retries for 24 hours.",
 	},
 	{
-		Name: "razorpay", Title: "Razorpay", Verified: true,
+		Name: "razorpay", Title: "Razorpay", Verified: true, Read: firstReading,
 		Sources: []Source{inHeader("X-Razorpay-Event-Id")},
 		Fact:    "https://razorpay.com/docs/payments/payment-gateway/s2s-integration/test-s2s/best-practices/webhooks-and-fetch-apis",
 		Note:    "It retries for 24 hours; events that it has no 2xx for can be sent again by hand for seven days.",
@@ -137,7 +143,7 @@ var knownByHeader = []Provider{
 		Fact:    "https://resend.com/docs/dashboard/webhooks/introduction",
 	},
 	{
-		Name: "shopify", Title: "Shopify", Verified: true,
+		Name: "shopify", Title: "Shopify", Verified: true, Read: firstReading,
 		// One page says that the event's ID marks a duplicate, another that the
 		// webhook's does. Together they differ wherever one of them does.
 		Sources: []Source{
@@ -173,7 +179,7 @@ var knownByHeader = []Provider{
 		Note:    "For every sender that uses Svix and has no name of its own here.",
 	},
 	{
-		Name: "twilio", Title: "Twilio", Verified: true,
+		Name: "twilio", Title: "Twilio", Verified: true, Read: firstReading,
 		// A message's or call's SID is that of all events about it.
 		Sources: []Source{inHeader("I-Twilio-Idempotency-Token")},
 		Fact:    "https://github.com/twilio/twilio-agent-connect-python",
@@ -181,16 +187,18 @@ var knownByHeader = []Provider{
 			"Where you have set a webhook to GET, its requests pass: choose POST.",
 	},
 	{
-		Name: "twitch", Title: "Twitch EventSub", Verified: true,
+		Name: "twitch", Title: "Twitch EventSub", Verified: true, Read: firstReading,
 		Sources: []Source{inHeader("Twitch-Eventsub-Message-Id")},
 		Passes:  []Pass{{Header: "Twitch-Eventsub-Message-Type", Values: []string{"webhook_callback_verification"}}},
 		Fact:    "https://dev.twitch.tv/docs/eventsub/",
 	},
 	{
-		Name: "zendesk", Title: "Zendesk",
-		Fact: "developer.zendesk.com/documentation/webhooks/anatomy-of-a-webhook-request, read on 2026-11-22, names the field, and not whether a retry keeps it",
+		Name: "zendesk", Title: "Zendesk", Verified: true, Read: secondReading,
+		Fact: "https://developer.zendesk.com/documentation/webhooks/anatomy-of-a-webhook-request/",
+		// That page says that the field has the ID of the invocation; the reference of
+		// the API, that an invocation has one attempt or several.
 		// X-Zendesk-Webhook-Id names the hook: it is the same in every delivery.
 		Sources: []Source{inHeader("X-Zendesk-Webhook-Invocation-Id")},
-		Note:    "A trigger or an automation can be set to PUT or DELETE: then name these in methods, such as `methods POST PATCH PUT DELETE`. Set to GET, its requests pass.",
+		Note:    "All attempts at one invocation have its ID. A trigger or an automation can be set to PUT or DELETE: then name these in methods, such as `methods POST PATCH PUT DELETE`. Set to GET, its requests pass.",
 	},
 }

@@ -4,7 +4,8 @@ import "time"
 
 const (
 	factCloudEvents = "https://github.com/cloudevents/spec/blob/main/cloudevents/bindings/http-protocol-binding.md"
-	factMeta        = "Meta's page on statuses, read on 2026-11-21, says what they consist of; that a message keeps its ID over retries, and for how long these go on, is from a secondary source"
+	factWhatsApp    = "https://developers.facebook.com/documentation/business-messaging/whatsapp/webhooks/create-webhook-endpoint"
+	factMeta        = "Meta's pages, read on 2026-11-22, say it of WhatsApp's messages and statuses; for Messenger and Instagram, no page was found that says what identifies an event"
 )
 
 // ofCloudEvents are the sources of a sender of CloudEvents, in the three modes of the
@@ -50,7 +51,7 @@ const whatsAppRetention = 8 * 24 * time.Hour
 // ID, and those that send several events in one request.
 var knownBySeveral = []Provider{
 	{
-		Name: "adyen", Title: "Adyen", Verified: true,
+		Name: "adyen", Title: "Adyen", Verified: true, Read: firstReading,
 		// A corrected item may differ in any member, and a retry repeats the item as it is.
 		// A JSON webhook carries one item.
 		Sources: []Source{together(
@@ -90,7 +91,7 @@ var knownBySeveral = []Provider{
 		Note:    "The body of an answer is an event too: a duplicate's sender gets that of the first run once more, with the same ID. In each mode of the HTTP binding: " + noteCloudEvents,
 	},
 	{
-		Name: "line", Title: "LINE Messaging API", Verified: true,
+		Name: "line", Title: "LINE Messaging API", Verified: true, Read: firstReading,
 		// deliveryContext changes with a redelivery.
 		Sources: []Source{ofEach(List{Array: "/events", Members: []string{"/webhookEventId"}})},
 		Fact:    "https://github.com/line/line-openapi/blob/main/webhook.yml",
@@ -107,25 +108,29 @@ var knownBySeveral = []Provider{
 		Note:      "Messages, and the statuses of WhatsApp; what has no ID, such as a receipt or another field's change, passes. " + noteMeta + noteBatch,
 	},
 	{
-		Name: "okta", Title: "Okta", Verified: true,
+		Name: "okta", Title: "Okta", Verified: true, Read: firstReading,
 		Sources: []Source{ofEach(List{Array: "/data/events", Members: []string{"/uuid"}})},
 		Fact:    "https://developer.okta.com/docs/concepts/event-hooks/",
 		Note:    "The verification of a new hook is a GET and passes. " + noteBatch,
 	},
 	{
-		Name: "pubsub", Title: "Google Cloud Pub/Sub", Verified: true,
+		Name: "pubsub", Title: "Google Cloud Pub/Sub", Verified: true, Read: firstReading,
 		Sources: []Source{together(inMember("/subscription"), inMember("/message/messageId"))},
 		Fact:    "https://cloud.google.com/python/docs/reference/pubsub/1.5.0/google.cloud.pubsub_v1.types.PublishResponse",
 		Note:    "For push subscriptions with the wrapped payload. A message that its publisher sends twice has two IDs, and both run.",
 	},
 	{
-		Name: "sendgrid", Title: "Twilio SendGrid", Verified: true,
+		Name: "sendgrid", Title: "Twilio SendGrid", Verified: true, Read: firstReading,
 		Sources: []Source{ofEach(List{Array: "", Members: []string{"/sg_event_id"}})},
 		Fact:    "https://docs.sendgrid.com/for-developers/tracking-events/troubleshooting",
 		Note:    "Not every event has the ID; a request with such an event passes. It retries for 24 hours. " + noteBatch,
 	},
 	{
-		Name: "whatsapp", Title: "WhatsApp Business Platform", Fact: factMeta,
+		Name: "whatsapp", Title: "WhatsApp Business Platform", Verified: true, Read: secondReading,
+		// The page says that a request is repeated for seven days, and that the service
+		// is to drop the duplicates. What names an event is the message's, not the
+		// attempt's.
+		Fact:      factWhatsApp,
 		Sources:   []Source{ofEach(List{Array: "/entry", Lists: []List{whatsAppChange}})},
 		Retention: whatsAppRetention,
 		Note:      "Messages and statuses; a change of another field passes. " + noteMeta + noteBatch,

@@ -102,10 +102,20 @@ func (p Provider) Scope() []string {
 	return all
 }
 
-// Trust says whether the fact was verified and, if it was not, where it comes from.
+// ReadOn says when the fact was read, in words that follow the fact; it is "" if that
+// was not noted.
+func (p Provider) ReadOn() string {
+	if p.Read == "" {
+		return ""
+	}
+	return ", read on " + p.Read
+}
+
+// Trust says whether the fact was verified and when and, if it was not, where it comes
+// from.
 func (p Provider) Trust() string {
 	if p.Verified {
-		return "verified"
+		return "verified" + p.ReadOn()
 	}
 	return "unverified (" + p.Fact + ")"
 }

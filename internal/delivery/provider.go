@@ -31,8 +31,12 @@ type Provider struct {
 	// Verified says that the fact was read in the documentation or the source code
 	// of the provider. Other facts are from secondary sources or general knowledge.
 	Verified bool
-	// Fact says where the fact is from: what identifies a delivery.
+	// Fact says where the fact is from: what identifies a delivery. If it was verified,
+	// this is the address of the page or the file.
 	Fact string
+	// Read is the day on which a verified fact was read there, such as 2026-11-22. It
+	// is empty if that was not noted.
+	Read string
 	// Note is what else a user has to know, in whole sentences.
 	Note string
 }

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/caddy-dedup/caddy-dedup/internal/delivery"
 )
@@ -24,6 +25,9 @@ func TestCatalogueIsConsistent(t *testing.T) {
 		isPage := err == nil && page.Scheme == "https" && page.Host != ""
 		if isPage != p.Verified {
 			t.Errorf("provider %s: verified is %v, but its fact is %q", p.Name, p.Verified, p.Fact)
+		}
+		if _, err := time.Parse(time.DateOnly, p.Read); p.Read != "" && (err != nil || !p.Verified) {
+			t.Errorf("provider %s: read on %q, and verified is %v", p.Name, p.Read, p.Verified)
 		}
 		if p.Title == "" || p.Fact == "" || len(p.Sources) == 0 || p.Retention < 0 {
 			t.Errorf("provider %s: it lacks a title, a fact or a source: %+v", p.Name, p)

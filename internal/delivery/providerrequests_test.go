@@ -137,8 +137,12 @@ var providerSamples = map[string]providerSample{
 	"plaid": byBody("Plaid-Verification: eyJ", `{"webhook_type":"TRANSACTIONS","webhook_code":"SYNC_UPDATES_AVAILABLE","item_id":"wz666MBjYWTp2PDzzggYhM6oWWmBb","environment":"production"}`,
 		`{"webhook_type":"TRANSACTIONS","webhook_code":"SYNC_UPDATES_AVAILABLE","item_id":"wz666MBjYWTp2PDzzggYhM6oWWmBb","environment":"production"}`,
 		`{"webhook_type":"TRANSACTIONS","webhook_code":"SYNC_UPDATES_AVAILABLE","item_id":"xz666MBjYWTp2PDzzggYhM6oWWmBb","environment":"production"}`, ``),
-	"postmark": byBody("", `{"RecordType":"Open","MessageID":"883953f4","ReceivedAt":"2026-01-02T03:04:05Z","Recipient":"a@example.com"}`, `{"RecordType":"Open","MessageID":"883953f4","ReceivedAt":"2026-01-02T03:04:05Z","Recipient":"a@example.com"}`,
-		`{"RecordType":"Open","MessageID":"883953f4","ReceivedAt":"2026-01-02T03:04:06Z","Recipient":"a@example.com"}`, ``),
+	"postmark": {
+		sample{"X-PM-Webhook-Trace-Id: " + someUUID + "\nX-PM-Retries-Remaining: 6", `{"RecordType":"Open","MessageID":"883953f4","Recipient":"a@example.com"}`},
+		sample{"X-PM-Webhook-Trace-Id: " + someUUID + "\nX-PM-Retries-Remaining: 5", `{"MessageID":"883953f4","RecordType":"Open","Recipient":"a@example.com"}`},
+		sample{"X-PM-Webhook-Trace-Id: " + otherUUID + "\nX-PM-Retries-Remaining: 6", `{"RecordType":"Open","MessageID":"883953f4","Recipient":"a@example.com"}`},
+		sample{"X-PM-Retries-Remaining: 6", ""},
+	},
 	"pubsub": byBody("", `{"message":{"data":"SGVsbG8=","messageId":"2070443601311540","publishTime":"2026-01-02T03:04:05Z"},"subscription":"projects/p/subscriptions/s"}`,
 		`{"deliveryAttempt":2,"message":{"data":"SGVsbG8=","messageId":"2070443601311540"},"subscription":"projects/p/subscriptions/s"}`,
 		`{"message":{"data":"SGVsbG8=","messageId":"2070443601311540"},"subscription":"projects/p/subscriptions/t"}`, `{"message":{"messageId":"2070443601311540"}}`),
@@ -251,6 +255,10 @@ func TestSecondSourcesOfProviders(t *testing.T) {
 		"shopify": {
 			{"X-Shopify-Event-Id: a\nX-Shopify-Webhook-Id: b", "{}"}, {"X-Shopify-Event-Id: a", "{}"}, {"X-Shopify-Webhook-Id: b", "{}"}, {"X-Shopify-Webhook-Id: b\nX-Shopify-Topic: orders/create", "{}"},
 			{"X-Shopify-Webhook-Id: b\nX-Shopify-Shop-Domain: a.myshopify.com", "{}"}, {"Shopify-Webhook-Id: b", "{}"}, {"Shopify-Webhook-Id: b\nShopify-Topic: product", "{}"},
+		},
+		"postmark": {
+			{"X-PM-Webhook-Trace-Id: a", "{}"}, {"", "{}"}, {"X-PM-Retries-Remaining: 6", `{"From":"a@example.com","MessageID":"22c74902"}`},
+			{"", `{"From":"a@example.com","MessageID":"22c74903"}`},
 		},
 		"cloudevents": {
 			{"ce-source: t\nce-id: a", "{}"}, {structured, `{"source":"t","id":"a"}`}, {structured, `[{"source":"t","id":"a"}]`}, {structured, `[{"source":"t","id":"a"},{"source":"t","id":"b"}]`},

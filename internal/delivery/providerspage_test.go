@@ -52,7 +52,7 @@ All providers are served in webhook mode. The name of the provider is the prefix
 - **key**: what identifies a delivery. The first one that is present wins. ` + "`header`" + ` is a header field, and ` + "`json`" + ` is a JSON pointer (RFC 6901) into the body. A request without any of them has no key, and passes.
 - **retention**: how long a response is kept for duplicates, unless the directive says otherwise. It counts from the end of the run. Most senders stop their retries within seven days. If the retention is another one, the notes say why. A retention below the time of the retries leaves the last ones unrecognised.
 - **claims**, in the notes: the header fields by which the sender's requests are known. A request without them is another sender's, whatever it carries, and falls through to the next source: the ` + "`Idempotency-Key: 42`" + ` of a scheduler on the same route is not GitLab's. If a proxy in front of yours removes such a field, deliveries pass without a key, and the log says why.
-- **verified**: we have read it in the provider's documentation or source code, which is linked below. An *unverified* entry comes from elsewhere. Watch a retry of your own before you rely on it, and tell us what you saw.
+- **verified**: we have read it in the provider's documentation or source code, which is linked below, with the day on which we read it, where we noted that. Of an *unverified* entry, the sender's own words leave something open, or were not found: its note says what. Watch a retry of your own before you rely on it, and tell us what you saw.
 
 Only POST and PATCH requests are deduplicated. If a provider uses another method, write it into ` + "`methods`" + `.
 
@@ -96,7 +96,7 @@ func renderProviders() []byte {
 	for _, p := range delivery.Providers() {
 		fmt.Fprintf(&b, "\n**%s** (`%s`). ", p.Title, p.Name)
 		if p.Verified {
-			fmt.Fprintf(&b, "From <%s>.", p.Fact)
+			fmt.Fprintf(&b, "From <%s>%s.", p.Fact, p.ReadOn())
 		} else {
 			fmt.Fprintf(&b, "*Unverified*: %s.", p.Fact)
 		}
