@@ -274,7 +274,7 @@ func TestProxyCommandForOneHost(t *testing.T) {
 		got, err := try(oneShot, p.newPost("/", "k", "body", host(fmt.Sprintf("shop.test:%d", port))))
 		return err == nil && got.Status == 201
 	})
-	if got := p.post(t, "/", "k", "body"); got.Status != 421 || !strings.Contains(string(got.Body), "shop.test") {
+	if got := p.post(t, "/", "k", "body"); got.Status != 421 || !strings.Contains(got.Body, "shop.test") {
 		t.Errorf("another host gets %d: %s", got.Status, got.Body)
 	}
 	up.wantRuns(t, "k", 1)
