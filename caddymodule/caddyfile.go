@@ -62,7 +62,7 @@ var settingParsers = map[string]settingParser{
 	"store":             parseHandlerStore,
 }
 
-// UnmarshalCaddyfile reads the directive. Syntax: the README and docs/configuration.md.
+// UnmarshalCaddyfile reads the directive. Syntax: docs/directive.md.
 func (h *Handler) UnmarshalCaddyfile(d *caddyfile.Dispenser) error {
 	d.Next() // the directive's name
 	h.Providers = d.RemainingArgs()
@@ -239,7 +239,7 @@ func parseKey(s *Settings, d *caddyfile.Dispenser) error {
 	}
 	var source KeySource
 	var err error
-	if args[0] == "parts" {
+	if args[0] == delivery.KindParts {
 		source, err = parseParts(d, args[1:])
 	} else {
 		source, err = parseSource(d, args, "key ", keyForms)
@@ -260,31 +260,35 @@ func parseKey(s *Settings, d *caddyfile.Dispenser) error {
 	return nil
 }
 
+// keyKinds are the sources of one line, each with the field that its argument sets;
+// content takes none.
+var keyKinds = map[string]func(*KeySource) *string{
+	delivery.KindHeader:  func(k *KeySource) *string { return &k.Header },
+	delivery.KindJSON:    func(k *KeySource) *string { return &k.JSON },
+	delivery.KindValue:   func(k *KeySource) *string { return &k.Value },
+	delivery.KindContent: nil,
+}
+
 // parseSource reads a source of one line, and its prefix.
 func parseSource(d *caddyfile.Dispenser, args []string, before, forms string) (KeySource, error) {
 	kind, args := args[0], args[1:]
 	var source KeySource
-	takes := 1
-	switch kind {
-	case "header", "json", "value":
-	case "content":
-		takes, source.Content = 0, true
-	default:
+	field, ok := keyKinds[kind]
+	if !ok {
 		return source, d.Errf("%s%q is not accepted; use %s", before, kind, forms)
+	}
+	takes := 1
+	if field == nil {
+		takes, source.Content = 0, true
 	}
 	if len(args) < takes || len(args) > takes+1 {
 		return source, d.Errf("%s%s has the wrong number of arguments, %q; use %s", before, kind, args, forms)
 	}
-	if takes == 1 && args[0] == "" {
-		return source, d.Errf("%s%s is empty; use %s", before, kind, forms)
-	}
-	switch kind {
-	case "header":
-		source.Header = args[0]
-	case "json":
-		source.JSON = args[0]
-	case "value":
-		source.Value = args[0]
+	if takes == 1 {
+		if args[0] == "" {
+			return source, d.Errf("%s%s is empty; use %s", before, kind, forms)
+		}
+		*field(&source) = args[0]
 	}
 	if len(args) > takes {
 		source.Prefix = args[takes]

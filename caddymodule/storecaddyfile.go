@@ -3,6 +3,7 @@ package caddymodule
 import (
 	"encoding/json"
 	"errors"
+	"maps"
 	"slices"
 	"strconv"
 	"strings"
@@ -12,11 +13,51 @@ import (
 	"github.com/caddyserver/caddy/v2/caddyconfig/httpcaddyfile"
 	"github.com/dustin/go-humanize"
 
+	"github.com/caddy-dedup/caddy-dedup/internal/delivery"
 	"github.com/caddy-dedup/caddy-dedup/internal/store/redis"
 )
 
 func init() {
 	httpcaddyfile.RegisterGlobalOption("dedup", parseGlobalOption)
+}
+
+// blockWords are the words that a block accepts, each with the parser of its arguments,
+// for which the word is the current token.
+type blockWords[T any] map[string]func(*T, *caddyfile.Dispenser) error
+
+// parse reads the block into a value. After each word it calls check, if there is one,
+// with the words so far.
+func (w blockWords[T]) parse(d *caddyfile.Dispenser, block string, into *T, check func(seen map[string]bool) error) error {
+	seen := make(map[string]bool)
+	for nesting := d.Nesting(); d.NextBlock(nesting); {
+		name := d.Val()
+		parse, ok := w[name]
+		switch {
+		case !ok:
+			return unknownWord(d, block, slices.Sorted(maps.Keys(w)))
+		case seen[name]:
+			return d.Errf("%s: %s stands twice", block, name)
+		}
+		seen[name] = true
+		if err := parse(into, d); err != nil {
+			return err
+		}
+		if check != nil {
+			if err := check(seen); err != nil {
+				return d.Errf("%s: %w", block, err)
+			}
+		}
+	}
+	return nil
+}
+
+// globalWords are the words of the global option.
+var globalWords = blockWords[App]{
+	"namespace":    parseNamespace,
+	"store":        func(a *App, d *caddyfile.Dispenser) (err error) { a.StoreRaw, err = parseStore(d); return err },
+	"local_copies": func(a *App, d *caddyfile.Dispenser) (err error) { a.LocalCopies, err = parseLocalCopies(d); return err },
+	"limits":       func(a *App, d *caddyfile.Dispenser) error { return parseLimits(d, &a.Limits) },
+	"encrypt":      func(a *App, d *caddyfile.Dispenser) (err error) { a.Encrypt, err = parseEncrypt(d); return err },
 }
 
 // parseGlobalOption reads the global option `dedup`.
@@ -29,36 +70,18 @@ func parseGlobalOption(d *caddyfile.Dispenser, existing any) (any, error) {
 	if args := d.RemainingArgs(); len(args) > 0 {
 		return nil, d.Errf("the global option dedup takes a block and no arguments; it has %q", args)
 	}
-	seen := make(map[string]bool)
-	for d.NextBlock(0) {
-		name := d.Val()
-		if seen[name] {
-			return nil, d.Errf("dedup: %s stands twice", name)
-		}
-		seen[name] = true
-		var err error
-		switch name {
-		case "namespace":
-			app.Namespace, err = oneArg(d, "a name")
-			if err == nil && app.Namespace == "" {
-				err = d.Err("namespace: the name is empty")
-			}
-		case "store":
-			app.StoreRaw, err = parseStore(d)
-		case "local_copies":
-			app.LocalCopies, err = parseLocalCopies(d)
-		case "limits":
-			app.Limits, err = parseLimits(d)
-		case "encrypt":
-			app.Encrypt, err = parseEncrypt(d)
-		default:
-			err = unknownWord(d, "the global option dedup", []string{"namespace", "store", "local_copies", "encrypt", "limits"})
-		}
-		if err != nil {
-			return nil, err
-		}
+	if err := globalWords.parse(d, "the global option dedup", app, nil); err != nil {
+		return nil, err
 	}
 	return httpcaddyfile.App{Name: "dedup", Value: caddyconfig.JSON(app, nil)}, nil
+}
+
+func parseNamespace(a *App, d *caddyfile.Dispenser) (err error) {
+	a.Namespace, err = oneArg(d, "a name")
+	if err == nil && a.Namespace == "" {
+		err = d.Err("namespace: the name is empty")
+	}
+	return err
 }
 
 // parseLocalCopies reads `local_copies <size>|off`, whose first word is the current token.
@@ -91,34 +114,39 @@ func parseEncrypt(d *caddyfile.Dispenser) ([]string, error) {
 	return keys, noBlock(d, "encrypt")
 }
 
-// parseStore reads `store <kind> …`, whose first word is the current token.
-func parseStore(d *caddyfile.Dispenser) (json.RawMessage, error) {
-	args := d.RemainingArgs()
-	if len(args) == 0 {
-		return nil, d.Err("store takes file, memory or redis")
-	}
-	kind, args := args[0], args[1:]
-	switch kind {
-	case "file":
+// storeKinds are the kinds of stores, each with the parser of what stands behind it.
+var storeKinds = map[string]func(d *caddyfile.Dispenser, args []string) (any, error){
+	"file": func(d *caddyfile.Dispenser, args []string) (any, error) {
 		if len(args) > 1 {
 			return nil, d.Errf("store file takes one path at most; it has %q", args)
 		}
-		store := &FileStore{Path: strings.Join(args, "")}
-		return caddyconfig.JSONModuleObject(store, "store", kind, nil), noBlock(d, "store file")
-	case "memory":
+		return &FileStore{Path: strings.Join(args, "")}, noBlock(d, "store file")
+	},
+	"memory": func(d *caddyfile.Dispenser, args []string) (any, error) {
 		if len(args) > 0 {
 			return nil, d.Errf("store memory takes no arguments; it has %q", args)
 		}
-		return caddyconfig.JSONModuleObject(new(MemoryStore), "store", kind, nil), noBlock(d, "store memory")
-	case "redis":
-		store, err := parseRedis(d, args)
-		if err != nil {
-			return nil, err
-		}
-		return caddyconfig.JSONModuleObject(store, "store", kind, nil), nil
-	default:
-		return nil, d.Errf("store: %q is not accepted; use file, memory or redis", kind)
+		return new(MemoryStore), noBlock(d, "store memory")
+	},
+	"redis": func(d *caddyfile.Dispenser, args []string) (any, error) { return parseRedis(d, args) },
+}
+
+// parseStore reads `store <kind> …`, whose first word is the current token.
+func parseStore(d *caddyfile.Dispenser) (json.RawMessage, error) {
+	args := d.RemainingArgs()
+	kinds := delivery.Alternatives(slices.Sorted(maps.Keys(storeKinds)))
+	if len(args) == 0 {
+		return nil, d.Errf("store takes %s", kinds)
 	}
+	parse, ok := storeKinds[args[0]]
+	if !ok {
+		return nil, d.Errf("store: %q is not accepted; use %s", args[0], kinds)
+	}
+	store, err := parse(d, args[1:])
+	if err != nil {
+		return nil, err
+	}
+	return caddyconfig.JSONModuleObject(store, "store", args[0], nil), nil
 }
 
 // parseRedis reads the rest of `store redis [<url>...] { … }`.
@@ -136,20 +164,10 @@ func parseRedis(d *caddyfile.Dispenser, urls []string) (*RedisStore, error) {
 			return nil, d.WrapErr(err)
 		}
 	}
-	seen := make(map[string]bool)
-	for nesting := d.Nesting(); d.NextBlock(nesting); {
-		name := d.Val()
-		if seen[name] {
-			return nil, d.Errf("store redis: %s stands twice", name)
-		}
-		seen[name] = true
-		if err := parseRedisWord(d, store, name); err != nil {
-			return nil, err
-		}
-		// The second of two words that exclude each other is on this line.
-		if err := store.checkWords(urls, seen); err != nil {
-			return nil, d.Errf("store redis: %w", err)
-		}
+	// The second of two words that exclude each other is on the line of the check.
+	check := func(seen map[string]bool) error { return store.checkWords(urls, seen) }
+	if err := redisWords.parse(d, "store redis", store, check); err != nil {
+		return nil, err
 	}
 	if hasPlaceholder(urls...) || hasPlaceholder(store.Addresses...) {
 		return store, nil // what they are is known when the configuration is loaded
@@ -181,49 +199,55 @@ func (s *RedisStore) checkWords(urls []string, seen map[string]bool) error {
 func hasPlaceholder(texts ...string) bool { return strings.Contains(strings.Join(texts, " "), "{") }
 
 // redisWords are the words of a block of `store redis`.
-var redisWords = []string{
-	"address", "username", "password", "db", "tls", "sentinel", "sentinel_username", "sentinel_password",
-	"cluster", "prefix", "timeout", "wait_replicas",
+var redisWords = blockWords[RedisStore]{
+	"address": func(s *RedisStore, d *caddyfile.Dispenser) (err error) { s.Addresses, err = addressArgs(d); return err },
+	"username": func(s *RedisStore, d *caddyfile.Dispenser) (err error) {
+		s.Username, err = oneArg(d, "a user's name")
+		return err
+	},
+	"password": func(s *RedisStore, d *caddyfile.Dispenser) (err error) { s.Password, err = secretArg(d); return err },
+	"db":       func(s *RedisStore, d *caddyfile.Dispenser) (err error) { s.DB, err = countArg(d, "db", 0); return err },
+	"tls":      func(s *RedisStore, d *caddyfile.Dispenser) (err error) { s.TLS, err = parseRedisTLS(d); return err },
+	"sentinel": parseSentinel,
+	"sentinel_username": func(s *RedisStore, d *caddyfile.Dispenser) (err error) {
+		s.SentinelUsername, err = oneArg(d, "a user's name")
+		return err
+	},
+	"sentinel_password": func(s *RedisStore, d *caddyfile.Dispenser) (err error) {
+		s.SentinelPassword, err = secretArg(d)
+		return err
+	},
+	"cluster": parseCluster,
+	"prefix":  func(s *RedisStore, d *caddyfile.Dispenser) (err error) { s.Prefix, err = prefixArg(d); return err },
+	"timeout": parseRedisTimeout,
+	"wait_replicas": func(s *RedisStore, d *caddyfile.Dispenser) (err error) {
+		s.WaitReplicas, err = countArg(d, "wait_replicas", 0)
+		return err
+	},
 }
 
-func parseRedisWord(d *caddyfile.Dispenser, store *RedisStore, name string) (err error) {
-	switch name {
-	case "address":
-		store.Addresses, err = addressArgs(d)
-	case "username":
-		store.Username, err = oneArg(d, "a user's name")
-	case "password":
-		store.Password, err = secretArg(d)
-	case "db":
-		store.DB, err = countArg(d, name, 0)
-	case "tls":
-		store.TLS, err = parseRedisTLS(d)
-	case "sentinel":
-		if store.Sentinel, err = oneArg(d, "the name by which sentinels know the master"); err == nil && store.Sentinel == "" {
-			err = d.Err("sentinel: the master's name is empty")
-		}
-	case "sentinel_username":
-		store.SentinelUsername, err = oneArg(d, "a user's name")
-	case "sentinel_password":
-		store.SentinelPassword, err = secretArg(d)
-	case "cluster":
-		if args := d.RemainingArgs(); len(args) > 0 {
-			return d.Errf("cluster takes no arguments, the addresses stand behind address; it has %q", args)
-		}
-		store.Cluster, err = true, noBlock(d, name)
-	case "prefix":
-		store.Prefix, err = prefixArg(d)
-	case "timeout":
-		var value string
-		if value, err = oneArg(d, "a duration such as 500ms"); err != nil {
-			return err
-		}
-		store.Timeout, err = parseDuration(d, "timeout", value, shortestRedisTimeout)
-	case "wait_replicas":
-		store.WaitReplicas, err = countArg(d, name, 0)
-	default:
-		return unknownWord(d, "store redis", redisWords)
+func parseSentinel(s *RedisStore, d *caddyfile.Dispenser) (err error) {
+	s.Sentinel, err = oneArg(d, "the name by which sentinels know the master")
+	if err == nil && s.Sentinel == "" {
+		err = d.Err("sentinel: the master's name is empty")
 	}
+	return err
+}
+
+func parseCluster(s *RedisStore, d *caddyfile.Dispenser) error {
+	if args := d.RemainingArgs(); len(args) > 0 {
+		return d.Errf("cluster takes no arguments, the addresses stand behind address; it has %q", args)
+	}
+	s.Cluster = true
+	return noBlock(d, "cluster")
+}
+
+func parseRedisTimeout(s *RedisStore, d *caddyfile.Dispenser) error {
+	value, err := oneArg(d, "a duration such as 500ms")
+	if err != nil {
+		return err
+	}
+	s.Timeout, err = parseDuration(d, "timeout", value, shortestRedisTimeout)
 	return err
 }
 
@@ -268,60 +292,59 @@ func secretArg(d *caddyfile.Dispenser) (string, error) {
 	return args[0], noBlock(d, name)
 }
 
+// tlsWords are the words of a block of `tls`.
+var tlsWords = blockWords[RedisTLS]{
+	"ca":          tlsText(func(t *RedisTLS) *string { return &t.CA }),
+	"cert":        tlsText(func(t *RedisTLS) *string { return &t.Cert }),
+	"key":         tlsText(func(t *RedisTLS) *string { return &t.Key }),
+	"server_name": tlsText(func(t *RedisTLS) *string { return &t.ServerName }),
+}
+
+func tlsText(field func(*RedisTLS) *string) func(*RedisTLS, *caddyfile.Dispenser) error {
+	return func(t *RedisTLS, d *caddyfile.Dispenser) (err error) {
+		*field(t), err = oneArg(d, "its value")
+		return err
+	}
+}
+
 func parseRedisTLS(d *caddyfile.Dispenser) (*RedisTLS, error) {
 	if args := d.RemainingArgs(); len(args) > 0 {
 		return nil, d.Errf("tls takes a block and no arguments; it has %q", args)
 	}
 	settings := new(RedisTLS)
-	fields := map[string]*string{
-		"ca": &settings.CA, "cert": &settings.Cert, "key": &settings.Key, "server_name": &settings.ServerName,
-	}
-	for nesting := d.Nesting(); d.NextBlock(nesting); {
-		name := d.Val()
-		field, ok := fields[name]
-		if !ok {
-			return nil, unknownWord(d, "tls", []string{"ca", "cert", "key", "server_name"})
-		}
-		if *field != "" {
-			return nil, d.Errf("tls: %s stands twice", name)
-		}
-		value, err := oneArg(d, "its value")
-		if err != nil {
-			return nil, err
-		}
-		*field = value
-	}
-	return settings, nil
+	return settings, tlsWords.parse(d, "tls", settings, nil)
+}
+
+// limitWords are the words of a block of `limits`.
+var limitWords = blockWords[Limits]{
+	"buffered": func(l *Limits, d *caddyfile.Dispenser) (err error) {
+		l.Buffered, err = sizeArg(d, "buffered")
+		return err
+	},
+	"waiters": func(l *Limits, d *caddyfile.Dispenser) (err error) {
+		l.Waiters, err = countArg(d, "waiters", 1)
+		return err
+	},
+	"waiters_per_key": func(l *Limits, d *caddyfile.Dispenser) (err error) {
+		l.WaitersPerKey, err = countArg(d, "waiters_per_key", 1)
+		return err
+	},
+	"in_flight": func(l *Limits, d *caddyfile.Dispenser) (err error) {
+		l.InFlight, err = countArg(d, "in_flight", 1)
+		return err
+	},
+	"memory_store": func(l *Limits, d *caddyfile.Dispenser) (err error) {
+		l.MemoryStore, err = sizeArg(d, "memory_store")
+		return err
+	},
 }
 
 // parseLimits reads `limits { … }` of the global option.
-func parseLimits(d *caddyfile.Dispenser) (Limits, error) {
-	var limits Limits
+func parseLimits(d *caddyfile.Dispenser, limits *Limits) error {
 	if args := d.RemainingArgs(); len(args) > 0 {
-		return limits, d.Errf("limits takes a block and no arguments; it has %q", args)
+		return d.Errf("limits takes a block and no arguments; it has %q", args)
 	}
-	sizes := map[string]*int64{"buffered": &limits.Buffered, "memory_store": &limits.MemoryStore}
-	counts := map[string]*int{"waiters": &limits.Waiters, "waiters_per_key": &limits.WaitersPerKey, "in_flight": &limits.InFlight}
-	seen := make(map[string]bool)
-	for nesting := d.Nesting(); d.NextBlock(nesting); {
-		name := d.Val()
-		if seen[name] {
-			return limits, d.Errf("limits: %s stands twice", name)
-		}
-		seen[name] = true
-		var err error
-		if field, ok := sizes[name]; ok {
-			*field, err = sizeArg(d, name)
-		} else if field, ok := counts[name]; ok {
-			*field, err = countArg(d, name, 1)
-		} else {
-			err = unknownWord(d, "limits", []string{"buffered", "waiters", "waiters_per_key", "in_flight", "memory_store"})
-		}
-		if err != nil {
-			return limits, err
-		}
-	}
-	return limits, nil
+	return limitWords.parse(d, "limits", limits, nil)
 }
 
 // sizeArg reads the only argument of the current word, a number of bytes.
