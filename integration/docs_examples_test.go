@@ -46,7 +46,7 @@ func TestExampleOfAnErrorMember(t *testing.T) {
 func TestExampleOfHeaders(t *testing.T) {
 	t.Parallel()
 	up := startUpstream(t, answers201)
-	p := startExample(t, "operations.md", "header >X-Dedup", up)
+	p := startExample(t, "directive.md", "header >X-Dedup", up)
 	first := p.post(t, "/", "k", "body")
 	again := p.post(t, "/", "k", "body")
 	for outcome, got := range map[string]reply{"fresh": first, "replayed": again} {

@@ -5,10 +5,11 @@ import (
 	"os"
 	"path/filepath"
 	"reflect"
-	"regexp"
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/caddy-dedup/caddy-dedup/internal/redistest"
 )
 
 // block is a fenced block of a page.
@@ -67,24 +68,44 @@ func fencedBlocks(page, text string) []block {
 	return blocks
 }
 
+// caddyfile returns the block as a whole Caddyfile: the pages of the reference show a
+// directive alone, which stands in a site.
+func (b block) caddyfile() string {
+	if strings.HasPrefix(b.text, "dedup") {
+		return ":8080 {\n" + b.text + "}\n"
+	}
+	return b.text
+}
+
+// filledIn returns what replaces the placeholders and the paths of the pages with what is
+// there.
+func filledIn(t *testing.T) *strings.Replacer {
+	t.Helper()
+	keys, certificates := shortTempDir(t), redistest.NewCertificates(t)
+	keyFiles(t, keys, "ab")
+	return strings.NewReplacer(
+		"{env.REDIS_URL}", "redis://localhost:6379",
+		"{env.REDIS_PASSWORD}", "secret",
+		"{env.DEDUP_NAMESPACE}", "shop",
+		"{env.DEDUP_KEY}", "{file."+keys+"/a.key}",
+		"{file./run/secrets/dedup_old}", "{file."+keys+"/b.key}",
+		"/etc/caddy-dedup/ca.pem", certificates.CA,
+		"/etc/caddy-dedup/client.pem", certificates.Cert,
+		"/etc/caddy-dedup/client.key", certificates.Key,
+	)
+}
+
 // Every Caddyfile in the pages is one that a user can start from.
 func TestCaddyfilesOfThePages(t *testing.T) {
 	t.Parallel()
-	keys := shortTempDir(t)
-	keyFiles(t, keys, "ab")
+	filled := filledIn(t)
 	for _, b := range docBlocks(t) {
 		if b.language != "caddyfile" {
 			continue
 		}
 		dir := shortTempDir(t)
 		file := filepath.Join(dir, "Caddyfile")
-		text := strings.NewReplacer(
-			"{env.REDIS_URL}", "redis://localhost:6379",
-			"{env.REDIS_PASSWORD}", "secret",
-			"{env.DEDUP_KEY}", "{file."+keys+"/a.key}",
-			"{file./run/secrets/dedup_old}", "{file."+keys+"/b.key}",
-		).Replace(b.text)
-		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+		if err := os.WriteFile(file, []byte(filled.Replace(b.caddyfile())), 0o600); err != nil {
 			t.Fatal(err)
 		}
 		if out, code := command(t, dir, "validate", "--config", file, "--adapter", "caddyfile"); code != 0 {
@@ -93,31 +114,66 @@ func TestCaddyfilesOfThePages(t *testing.T) {
 	}
 }
 
-// Where a page shows a Caddyfile in JSON too, that is what it is adapted to.
+// Every JSON of the page of JSON is one that a user can load, in its place.
+func TestJSONOfThePageOfJSONLoads(t *testing.T) {
+	t.Parallel()
+	filled, loaded := filledIn(t), 0
+	for _, b := range docBlocks(t) {
+		if b.page != "json.md" || b.language != "json" {
+			continue
+		}
+		config := b.text
+		if strings.HasPrefix(config, `{"handler"`) || strings.HasPrefix(config, "{\n\t\"handler\"") {
+			config = `{"apps": {"http": {"servers": {"s": {"listen": [":0"], "routes": [{"handle": [` + config + `]}]}}}}}`
+		} else if !strings.Contains(config, `"apps"`) {
+			config = `{"apps": {"dedup": {"store": ` + config + `}}}`
+		}
+		dir := shortTempDir(t)
+		file := filepath.Join(dir, "caddy.json")
+		if err := os.WriteFile(file, []byte(filled.Replace(config)), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if out, code := command(t, dir, "validate", "--config", file); code != 0 {
+			t.Errorf("%s:%d: it does not load:\n%s", b.page, b.line, out)
+		}
+		loaded++
+	}
+	if loaded < 5 {
+		t.Errorf("the page has %d JSON blocks: are they where this test looks?", loaded)
+	}
+}
+
+// Where a page shows a Caddyfile in JSON too, that is what it is adapted to. The page of
+// JSON shows that of Caddyfiles in the pages that it belongs to, too.
 func TestJSONOfThePages(t *testing.T) {
 	t.Parallel()
 	var caddyfile block
+	var reference []block
+	for _, b := range docBlocks(t) {
+		if b.language == "caddyfile" && (b.page == "directive.md" || b.page == "global-option.md") {
+			reference = append(reference, b)
+		}
+	}
 	compared := 0
 	for _, b := range docBlocks(t) {
 		switch b.language {
 		case "caddyfile":
 			caddyfile = b
 		case "json":
-			var shown, adapted any
+			var shown any
 			if err := json.Unmarshal([]byte(b.text), &shown); err != nil {
 				t.Errorf("%s:%d: %v", b.page, b.line, err)
 				continue
 			}
-			out, code := adapt(t, caddyfile.text)
-			if code != 0 {
-				t.Errorf("%s:%d: %s", caddyfile.page, caddyfile.line, out)
-				continue
+			var of []block
+			if caddyfile.page == b.page {
+				of = append(of, caddyfile)
 			}
-			if err := json.Unmarshal([]byte(out), &adapted); err != nil {
-				t.Fatal(err)
+			if b.page == "json.md" {
+				of = append(of, reference...)
 			}
-			if !contains(adapted, shown) {
-				t.Errorf("%s:%d: the JSON is not what the Caddyfile before it is adapted to:\n%s", b.page, b.line, out)
+			if !slices.ContainsFunc(of, func(c block) bool { return adaptedHas(t, c, shown) }) {
+				t.Errorf("%s:%d: the JSON is not what a Caddyfile that it belongs to is adapted to", b.page, b.line)
 			}
 			compared++
 		}
@@ -125,6 +181,43 @@ func TestJSONOfThePages(t *testing.T) {
 	if compared == 0 {
 		t.Error("no page shows JSON")
 	}
+}
+
+// adaptedHas reports whether a Caddyfile becomes JSON that has the given one in it. It
+// adapts only Caddyfiles that have all its texts.
+func adaptedHas(t *testing.T, caddyfile block, shown any) bool {
+	t.Helper()
+	if !slices.ContainsFunc(textsIn(shown), func(text string) bool { return !strings.Contains(caddyfile.caddyfile(), text) }) {
+		var adapted any
+		out, code := adapt(t, caddyfile.caddyfile())
+		if code != 0 {
+			t.Fatalf("%s:%d: %s", caddyfile.page, caddyfile.line, out)
+		}
+		if err := json.Unmarshal([]byte(out), &adapted); err != nil {
+			t.Fatal(err)
+		}
+		return contains(adapted, shown)
+	}
+	return false
+}
+
+// textsIn returns the texts in a JSON value that do not come from Caddy's own parts.
+func textsIn(value any) (texts []string) {
+	switch v := value.(type) {
+	case string:
+		return []string{v}
+	case []any:
+		for _, element := range v {
+			texts = append(texts, textsIn(element)...)
+		}
+	case map[string]any:
+		for name, member := range v {
+			if name != "apps" && name != "http" {
+				texts = append(texts, textsIn(member)...)
+			}
+		}
+	}
+	return texts
 }
 
 // contains reports whether a JSON value is equal to, or somewhere within,
@@ -181,6 +274,9 @@ var commandsRunBy = map[string]string{
 	"caddy-dedup keys release 72d3162e-cc78-11e3-81ab-4c9367dc0958":                             "TestKeysCommandsOfThePage",
 	"caddy-dedup keys forget 72d3162e-cc78-11e3-81ab-4c9367dc0958":                              "TestKeysCommandsOfThePage",
 	"xcaddy build --with github.com/caddy-dedup/caddy-dedup":                                    "tools/build, which builds by xcaddy's own builder",
+	"caddy-dedup adapt --config Caddyfile --pretty":                                             "TestCommandsOfThePageOfJSON",
+	"caddy-dedup validate --config caddy.json":                                                  "TestCommandsOfThePageOfJSON",
+	"caddy-dedup run --config caddy.json":                                                       "TestCommandsOfThePageOfJSON",
 	"go build ./cmd/caddy-dedup":                                                                "TestMain",
 	"go test ./...":                                                                             "this very run",
 	"go -C bench run . -write ../docs/performance.md":                                           "TestSmallestRun in bench, and .ci/run long",
@@ -213,66 +309,5 @@ func TestCommandsOfThePagesAreRun(t *testing.T) {
 				t.Errorf("%s:%d: no test is named that runs %q", b.page, b.line, command)
 			}
 		}
-	}
-}
-
-var (
-	linkInAPage = regexp.MustCompile(`\]\(([^)\s]+)\)`)
-	noAnchor    = regexp.MustCompile(`[^\p{L}\p{N} _-]`)
-)
-
-// anchors are the headings of a page, as links name them.
-func anchors(text string) map[string]bool {
-	all := make(map[string]bool)
-	fenced := false
-	for line := range strings.SplitSeq(text, "\n") {
-		if strings.HasPrefix(line, "```") {
-			fenced = !fenced
-		}
-		if name, ok := strings.CutPrefix(strings.TrimLeft(line, "#"), " "); ok && strings.HasPrefix(line, "#") && !fenced {
-			all[strings.ReplaceAll(noAnchor.ReplaceAllString(strings.ToLower(name), ""), " ", "-")] = true
-		}
-	}
-	return all
-}
-
-// Every link from one page to another, or within one, leads to something.
-func TestLinksOfThePages(t *testing.T) {
-	t.Parallel()
-	links := 0
-	for _, page := range docPages(t) {
-		text, err := os.ReadFile(page)
-		if err != nil {
-			t.Fatal(err)
-		}
-		for _, link := range linkInAPage.FindAllStringSubmatch(string(text), -1) {
-			file, anchor, _ := strings.Cut(link[1], "#")
-			if strings.Contains(link[1], "://") {
-				continue
-			}
-			links++
-			target := page
-			if file != "" {
-				target = filepath.Join(filepath.Dir(page), file)
-			}
-			there, err := os.Stat(target)
-			if err != nil {
-				t.Errorf("%s: the link %s leads nowhere", page, link[1])
-				continue
-			}
-			if anchor == "" || there.IsDir() || filepath.Ext(target) != ".md" {
-				continue
-			}
-			whole, err := os.ReadFile(target)
-			if err != nil {
-				t.Fatal(err)
-			}
-			if !anchors(string(whole))[anchor] {
-				t.Errorf("%s: the link %s leads to no heading", page, link[1])
-			}
-		}
-	}
-	if links < 100 {
-		t.Errorf("the pages have %d links: are they looked for where they are?", links)
 	}
 }

@@ -3,6 +3,7 @@ package integration
 import (
 	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -64,4 +65,54 @@ func TestMistakesInJSON(t *testing.T) {
 			t.Errorf("%s: validate ended with %d; want a message with %q:\n%s", settings, code, says, out)
 		}
 	}
+}
+
+// The commands of the page of JSON lead from its first Caddyfile to a proxy that runs.
+func TestCommandsOfThePageOfJSON(t *testing.T) {
+	t.Parallel()
+	up := startUpstream(t, answers201)
+	dir, addr := shortTempDir(t), fmt.Sprintf("127.0.0.1:%d", freePort(t))
+	var caddyfile string
+	var commands []string
+	for _, b := range docBlocks(t) {
+		switch {
+		case b.page != "json.md":
+		case b.language == "sh":
+			commands = append(commands, strings.TrimSpace(b.text))
+		case b.language == "caddyfile" && caddyfile == "":
+			caddyfile = strings.NewReplacer("redis {env.REDIS_URL}", "memory", ":8080", "http://"+addr, "localhost:3000", up.addr,
+				"{\n\tdedup {", "{\n\tadmin off\n\tdedup {").Replace(b.text)
+		}
+	}
+	if len(commands) != 3 {
+		t.Fatalf("the page has the commands %q, want adapt, validate and run", commands)
+	}
+	if err := os.WriteFile(filepath.Join(dir, "Caddyfile"), []byte(caddyfile), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	var p *caddy
+	for i, line := range commands {
+		args := strings.Fields(strings.TrimPrefix(line, "caddy-dedup "))
+		if args[0] == "run" {
+			p = startProcess(t, dir, args...)
+			continue
+		}
+		cmd := exec.CommandContext(t.Context(), binary, args...)
+		cmd.Dir, cmd.Env = dir, homeEnv(dir)
+		out, err := cmd.Output()
+		if err != nil {
+			t.Fatalf("%s: %v", line, err)
+		}
+		if i == 0 {
+			if err := os.WriteFile(filepath.Join(dir, "caddy.json"), out, 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	p.addr = addr
+	p.awaitLog(t, "serving initial configuration", func(e entry) bool { return e.text("msg") == "serving initial configuration" })
+	options := []option{header("X-GitHub-Delivery", "1"), header("X-GitHub-Hook-ID", "7")}
+	first := p.post(t, "/", "", "{}", options...)
+	wantFresh(t, first, 201, "run 1 of 1")
+	wantReplay(t, p.post(t, "/", "", "{}", options...), first)
 }

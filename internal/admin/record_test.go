@@ -1,8 +1,12 @@
 package admin
 
 import (
+	"maps"
 	"net/http"
+	"os"
 	"reflect"
+	"regexp"
+	"strings"
 	"testing"
 	"time"
 
@@ -41,5 +45,38 @@ func TestShownResponseHasFieldsWithValues(t *testing.T) {
 	}
 	if shown.Body != "" || string(shown.Base64) != "\xff" {
 		t.Errorf("a body that is no text is shown as %q and %q", shown.Body, shown.Base64)
+	}
+}
+
+// The drawing of the states and the table beside it have each state, and no other.
+func TestStatesOfThePage(t *testing.T) {
+	page, err := os.ReadFile("../../docs/behaviour.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, section, _ := strings.Cut(string(page), "\n## The states of a key\n")
+	section, _, _ = strings.Cut(section, "\n## ")
+	drawn, tabled := make(map[string]bool), make(map[string]bool)
+	for _, arrow := range regexp.MustCompile(`(?m)^ +(\S+) --> ([\w*\[\]]+):`).FindAllStringSubmatch(section, -1) {
+		for _, state := range arrow[1:] {
+			drawn[state] = true
+		}
+	}
+	for _, row := range regexp.MustCompile("(?m)^\\| `(\\w+)` \\|").FindAllStringSubmatch(section, -1) {
+		tabled[row[1]] = true
+	}
+	want := map[string]bool{"[*]": true} // before the first request, and after the retention
+	for _, state := range States {
+		if state != StateUnreadable { // no event of a key leads there
+			want[state] = true
+		}
+	}
+	if !maps.Equal(drawn, want) {
+		t.Errorf("the drawing has %v, want %v", drawn, want)
+	}
+	delete(want, "[*]")
+	want[StateUnreadable] = true
+	if !maps.Equal(tabled, want) {
+		t.Errorf("the table has %v, want %v", tabled, want)
 	}
 }

@@ -1,0 +1,440 @@
+package caddymodule
+
+import (
+	"encoding/json"
+	"maps"
+	"math"
+	"os"
+	"reflect"
+	"regexp"
+	"runtime/debug"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/caddyserver/caddy/v2"
+	"github.com/caddyserver/caddy/v2/caddyconfig/caddyfile"
+
+	"github.com/caddy-dedup/caddy-dedup/internal/delivery"
+)
+
+// section is what stands under a heading of a page, up to the next heading.
+type section struct {
+	path string // the headings above it and its own, without backquotes, from the second level on
+	text string
+}
+
+// sections returns the sections of a page of the reference, in their order.
+func sections(t *testing.T, page string) []section {
+	t.Helper()
+	text, err := os.ReadFile("../docs/" + page)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var all []section
+	var path []string
+	fenced := false
+	for line := range strings.Lines(string(text)) {
+		if strings.HasPrefix(line, "```") {
+			fenced = !fenced
+		}
+		title := strings.TrimLeft(line, "#")
+		level := len(line) - len(title)
+		if fenced || level < 2 || level > len(path)+2 {
+			if len(all) > 0 {
+				all[len(all)-1].text += line
+			}
+			continue
+		}
+		path = append(path[:level-2:level-2], strings.Trim(strings.TrimSpace(title), "`"))
+		all = append(all, section{path: strings.Join(path, " > ")})
+	}
+	return all
+}
+
+// under returns the sections below a heading, by the rest of their paths.
+func under(t *testing.T, page, heading string) map[string]string {
+	t.Helper()
+	found := make(map[string]string)
+	for _, s := range sections(t, page) {
+		if rest, ok := strings.CutPrefix(s.path, heading); ok && rest != "" {
+			if _, twice := found[rest]; twice {
+				t.Errorf("%s: the heading %s stands twice", page, s.path)
+			}
+			found[rest] = s.text
+		}
+	}
+	return found
+}
+
+// sameWords reports what is in one list and not in the other.
+func sameWords(t *testing.T, where string, documented, accepted []string) {
+	t.Helper()
+	for _, word := range accepted {
+		if !slices.Contains(documented, word) {
+			t.Errorf("%s: %q is accepted, and is not there", where, word)
+		}
+	}
+	for _, word := range documented {
+		if !slices.Contains(accepted, word) {
+			t.Errorf("%s: %q is there, and is not accepted", where, word)
+		}
+	}
+}
+
+// subdirectives are the headings that the page of the directive must have.
+func subdirectives() []string {
+	words := slices.Collect(maps.Keys(settingParsers))
+	for kind := range keyKinds {
+		words = append(words, "key > key "+kind)
+	}
+	return append(words, "key > key "+delivery.KindParts)
+}
+
+// globalOptions are those that the page of the global option must have.
+func globalOptions() []string {
+	words := slices.Collect(maps.Keys(globalWords))
+	for kind := range storeKinds {
+		words = append(words, "store > store "+kind)
+	}
+	for word := range redisWords {
+		words = append(words, "store > store redis > "+word)
+	}
+	for word := range tlsWords {
+		words = append(words, "store > store redis > tls > "+word)
+	}
+	for word := range limitWords {
+		words = append(words, "limits > "+word)
+	}
+	return words
+}
+
+// Each word that the parser accepts has its heading, and each heading is such a word.
+func TestHeadingsAreTheWordsOfTheParser(t *testing.T) {
+	sameWords(t, "docs/directive.md", slices.Collect(maps.Keys(under(t, "directive.md", "Subdirectives > "))), subdirectives())
+	var options []string
+	for _, path := range slices.Collect(maps.Keys(under(t, "global-option.md", ""))) {
+		if path != "Syntax" && path != "Placeholders" {
+			options = append(options, path)
+		}
+	}
+	sameWords(t, "docs/global-option.md", options, globalOptions())
+}
+
+// Each section says what its default is and whether placeholders are replaced, and
+// names all words that may stand behind its own.
+func TestSectionsOfWordsAreComplete(t *testing.T) {
+	all := under(t, "directive.md", "Subdirectives > ")
+	for path, text := range under(t, "global-option.md", "") {
+		if path != "Syntax" && path != "Placeholders" {
+			all["the global option: "+path] = text
+		}
+	}
+	form := regexp.MustCompile(`(?m)^Default: .* Placeholders: .*\.$`)
+	for path, text := range all {
+		last := path[strings.LastIndex(path, "> ")+1:]
+		if oneOfSeveral := strings.HasPrefix(last, " key ") || strings.HasPrefix(last, " store "); !oneOfSeveral && !form.MatchString(text) {
+			t.Errorf("%s: there is no line of the form `Default: ... Placeholders: ...`", path)
+		}
+	}
+	for word, choices := range accepted {
+		for _, choice := range choices {
+			if !strings.Contains(syntaxLine(t, "directive.md", word), choice) {
+				t.Errorf("the syntax of %s does not name %s", word, choice)
+			}
+			if !strings.Contains(all[word], choice) {
+				t.Errorf("the section of %s does not name %s", word, choice)
+			}
+		}
+	}
+}
+
+// syntaxWords are the first words of the lines of a page's syntax block that are
+// indented by a number of tabs.
+func syntaxWords(t *testing.T, page string, depth int) (words []string) {
+	t.Helper()
+	for line := range strings.Lines(syntaxBlock(t, page)) {
+		rest := strings.TrimLeft(line, "\t")
+		if len(line)-len(rest) != depth || strings.HasPrefix(rest, "}") {
+			continue
+		}
+		if word := strings.Fields(rest)[0]; !slices.Contains(words, word) {
+			words = append(words, word)
+		}
+	}
+	return words
+}
+
+func syntaxBlock(t *testing.T, page string) string {
+	t.Helper()
+	for _, s := range sections(t, page) {
+		if _, rest, ok := strings.Cut(s.text, "```\n"); ok && s.path == "Syntax" {
+			block, _, _ := strings.Cut(rest, "```\n")
+			return block
+		}
+	}
+	t.Fatalf("%s has no syntax block", page)
+	return ""
+}
+
+func syntaxLine(t *testing.T, page, word string) string {
+	t.Helper()
+	for line := range strings.Lines(syntaxBlock(t, page)) {
+		if fields := strings.Fields(line); len(fields) > 0 && fields[0] == word {
+			return line
+		}
+	}
+	t.Fatalf("%s: the syntax block has no line of %s", page, word)
+	return ""
+}
+
+func TestSyntaxBlocksHaveAllWords(t *testing.T) {
+	sameWords(t, "the syntax of the directive", syntaxWords(t, "directive.md", 1), slices.Collect(maps.Keys(settingParsers)))
+	sameWords(t, "the syntax of key parts", syntaxWords(t, "directive.md", 2), slices.Collect(maps.Keys(keyKinds)))
+	sameWords(t, "the syntax of the global option", syntaxWords(t, "global-option.md", 2), slices.Collect(maps.Keys(globalWords)))
+	inBlocks := append(slices.Collect(maps.Keys(redisWords)), slices.Collect(maps.Keys(limitWords))...)
+	sameWords(t, "the syntax of store redis and limits", syntaxWords(t, "global-option.md", 3), inBlocks)
+	sameWords(t, "the syntax of tls", syntaxWords(t, "global-option.md", 4), slices.Collect(maps.Keys(tlsWords)))
+}
+
+// defaultIn returns the default that a section states, as it would be written behind
+// the word; empty for none.
+func defaultIn(t *testing.T, text string) string {
+	t.Helper()
+	found := regexp.MustCompile("(?m)^Default: (?:`([^`]+)`|none)").FindStringSubmatch(text)
+	if found == nil {
+		t.Fatalf("no default is stated as `Default: none` or as a text in backquotes:\n%s", text)
+	}
+	return found[1]
+}
+
+// A default that is written out behind its word changes nothing.
+func TestDefaultsOfTheDirective(t *testing.T) {
+	inForce := func(s *Settings) []any {
+		s.setDefaults()
+		found := delivery.Found{}
+		return []any{
+			s.Mode, s.Methods, s.deliverySources(), s.Missing, s.MaxKeyLength, s.fingerprintOf(found), s.retentionOf(""), s.RetentionFrom,
+			s.Lease, s.Timeout, s.InFlight, s.MaxWait, s.releasing(), s.Unknown, s.MaxAttempts, s.Duplicate, s.Force, s.StoreErrors,
+			s.MaxRequestBody, s.MaxResponseBody, s.ClientIdle, s.KeepHeader, s.DropHeader, s.ReplayedHeader, s.Docs, s.Exclude,
+		}
+	}
+	usual := inForce(new(Settings))
+	described := []string{"scope", "store"} // their defaults are no text that could stand there
+	for word, text := range under(t, "directive.md", "Subdirectives > ") {
+		if strings.Contains(word, " ") || slices.Contains(described, word) {
+			continue
+		}
+		stated := defaultIn(t, text)
+		h := new(Handler)
+		if stated != "" {
+			if err := h.UnmarshalCaddyfile(caddyfile.NewTestDispenser("dedup {\n" + word + " " + stated + "\n}")); err != nil {
+				t.Errorf("%s: %v", word, err)
+				continue
+			}
+		} else if hasDefault(t, word) {
+			t.Errorf("%s: it has a default, and the page says that there is none", word)
+		}
+		if got := inForce(&h.Settings); !reflect.DeepEqual(got, usual) {
+			t.Errorf("%s: with its stated default %q it is %v, without %v", word, stated, got, usual)
+		}
+	}
+	webhooks := under(t, "directive.md", "Subdirectives > ")["release"]
+	if list := strings.Join(webhookReleases, " "); !strings.Contains(webhooks, "for webhooks `"+list+"`") {
+		t.Errorf("release: the default for webhooks is %s, and the page does not say so", list)
+	}
+}
+
+// hasDefault reports whether the settings have a value for a word that nobody has written.
+func hasDefault(t *testing.T, word string) bool {
+	t.Helper()
+	var s Settings
+	s.setDefaults()
+	text, err := json.Marshal(s)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var fields map[string]any
+	if err := json.Unmarshal(text, &fields); err != nil {
+		t.Fatal(err)
+	}
+	return fields[word] != nil
+}
+
+func TestDefaultsOfTheGlobalOption(t *testing.T) {
+	before := debug.SetMemoryLimit(math.MaxInt64) // which buffered follows
+	defer debug.SetMemoryLimit(before)
+	inForce := func(text string) []any {
+		t.Helper()
+		parsed, err := parseGlobalOption(caddyfile.NewTestDispenser("dedup {\n"+text+"\n}"), nil)
+		if err != nil {
+			t.Fatalf("%s: %v", text, err)
+		}
+		app := new(App)
+		raw := reflect.ValueOf(parsed).FieldByName("Value").Bytes()
+		if err := json.Unmarshal(raw, app); err != nil {
+			t.Fatal(err)
+		}
+		if err := app.setNamespace(); err != nil {
+			t.Fatal(err)
+		}
+		app.Limits.setDefaults()
+		store := any(&FileStore{})
+		if strings.Contains(text, "store redis") {
+			redis := new(RedisStore)
+			if err := json.Unmarshal(app.StoreRaw, redis); err != nil {
+				t.Fatal(err)
+			}
+			options, err := redis.resolve(func(text string) string { return text }, redis.Prefix)
+			if err != nil {
+				t.Fatal(err)
+			}
+			options.TLS = nil // a function, which is not compared
+			store = options
+		} else if app.StoreRaw != nil {
+			if err := json.Unmarshal(app.StoreRaw, store); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if file, ok := store.(*FileStore); ok {
+			if err := file.Provision(caddy.Context{}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		return []any{app.Namespace, app.localCopies(), app.Encrypt, app.Limits, store}
+	}
+	checked := 0
+	for path, text := range under(t, "global-option.md", "") {
+		words := strings.Split(path, " > ")
+		word := words[len(words)-1]
+		if path == "Syntax" || path == "Placeholders" || path == "limits" || strings.HasPrefix(word, "store ") {
+			continue
+		}
+		stated := defaultIn(t, text)
+		if stated == "" {
+			continue
+		}
+		checked++
+		line, without := word+" "+stated, ""
+		switch words[0] {
+		case "store":
+			if len(words) > 1 {
+				line, without = "store redis {\n"+line+"\n}", "store redis"
+			}
+		case "limits":
+			line = "limits {\n" + line + "\n}"
+		}
+		if got, want := inForce(line), inForce(without); !reflect.DeepEqual(got, want) {
+			t.Errorf("%s: with its stated default it is %v, without %v", path, got, want)
+		}
+	}
+	if checked < 10 {
+		t.Errorf("only %d defaults are stated: are they where this test looks?", checked)
+	}
+}
+
+// rows returns the names in backquotes that begin the rows of the tables of a text,
+// with the cells behind them.
+func rows(text string) map[string][]string {
+	found := make(map[string][]string)
+	for line := range strings.Lines(text) {
+		cells := strings.Split(strings.Trim(strings.TrimSpace(line), "|"), " | ")
+		for i := range cells {
+			cells[i] = strings.TrimSpace(cells[i])
+		}
+		if !strings.HasPrefix(line, "| `") {
+			continue
+		}
+		for name := range strings.SplitSeq(cells[0], ", ") {
+			found[strings.Trim(name, "`")] = cells[1:]
+		}
+	}
+	return found
+}
+
+// The tables of the page of JSON have each field of each object, with its type.
+func TestFieldsOfJSON(t *testing.T) {
+	all := under(t, "json.md", "")
+	for heading, of := range map[string]struct {
+		object any
+		more   []string // names that say which module it is
+	}{
+		"The handler":                  {Settings{}, []string{"handler"}},
+		"The handler > keys":           {KeySource{}, nil},
+		"The handler > retention_from": {RetentionSource{}, nil},
+		"The app":                      {App{}, nil},
+		"The app > limits":             {Limits{}, nil},
+		"Stores > file":                {FileStore{}, nil},
+		"Stores > redis":               {RedisStore{}, nil},
+		"Stores > tls":                 {RedisTLS{}, nil},
+		"dedup_health":                 {Health{}, []string{"handler"}},
+		"dedup_dashboard":              {Dashboard{}, []string{"handler"}},
+	} {
+		fields := slices.Clone(of.more)
+		documented := rows(all[heading])
+		for _, field := range reflect.VisibleFields(reflect.TypeOf(of.object)) {
+			name, _, _ := strings.Cut(field.Tag.Get("json"), ",")
+			if name == "" {
+				continue
+			}
+			fields = append(fields, name)
+			if cells := documented[name]; len(cells) > 0 && !strings.HasPrefix(withoutLink(cells[0]), typeNamed(field.Type)) {
+				t.Errorf("docs/json.md, %s: %s is %s, and not %q", heading, name, typeNamed(field.Type), cells[0])
+			}
+		}
+		sameWords(t, "docs/json.md, "+heading, slices.Collect(maps.Keys(documented)), fields)
+	}
+	var s Settings
+	if err := json.Unmarshal([]byte(`{"retention": "7d"}`), &s); err != nil || s.retentionOf("") != delivery.UsualRetention {
+		t.Errorf("a duration as a text is read as %v: %v", s.Retention, err)
+	}
+}
+
+func withoutLink(cell string) string { return strings.ReplaceAll(cell, "[", "") }
+
+// typeNamed says what the page calls a type.
+func typeNamed(of reflect.Type) string {
+	switch {
+	case of == reflect.TypeFor[caddy.Duration]():
+		return "duration"
+	case of == reflect.TypeFor[json.RawMessage]():
+		return "store"
+	case of == reflect.TypeFor[[]string]():
+		return "list of texts"
+	case of.Kind() == reflect.Slice:
+		return "list of keys"
+	case of.Kind() == reflect.String:
+		return "text"
+	case of.Kind() == reflect.Bool:
+		return "true or false"
+	case of.Kind() == reflect.Int:
+		return "number"
+	case of.Kind() == reflect.Int64, of == reflect.TypeFor[*int64]():
+		return "size"
+	default:
+		return "object"
+	}
+}
+
+// The page names each placeholder with its field of the access log, and each outcome.
+func TestPlaceholdersOfThePage(t *testing.T) {
+	var named, results []string
+	for name, cells := range rows(under(t, "directive.md", "")["Placeholders"]) {
+		placeholder, ok := strings.CutPrefix(name, "{"+placeholderPrefix)
+		if !ok {
+			results = append(results, name)
+			continue
+		}
+		placeholder = strings.TrimSuffix(placeholder, "}")
+		named = append(named, placeholder)
+		if cells[0] != "`"+logPrefix+placeholder+"`" {
+			t.Errorf("%s is %s in the access log", placeholder, cells[0])
+		}
+	}
+	sameWords(t, "the placeholders", named, sayables)
+	var all []string
+	for _, o := range outcomes {
+		all = append(all, string(o))
+	}
+	sameWords(t, "the outcomes", results, all)
+}
