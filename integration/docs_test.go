@@ -283,7 +283,7 @@ var commandsRunBy = map[string]string{
 }
 
 // pagesOfExamples are the pages of which a test runs every command, whatever it is.
-var pagesOfExamples = []string{"admin.md", "troubleshooting.md"}
+var pagesOfExamples = []string{"admin.md", "troubleshooting.md", "proxy.md"}
 
 func TestCommandsOfThePagesAreRun(t *testing.T) {
 	t.Parallel()

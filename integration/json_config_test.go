@@ -71,7 +71,7 @@ func TestMistakesInJSON(t *testing.T) {
 func TestCommandsOfThePageOfJSON(t *testing.T) {
 	t.Parallel()
 	up := startUpstream(t, answers201)
-	dir, addr := shortTempDir(t), fmt.Sprintf("127.0.0.1:%d", freePort(t))
+	dir, addr := shortTempDir(t), fmt.Sprintf(":%d", freePort(t))
 	var caddyfile string
 	var commands []string
 	for _, b := range docBlocks(t) {
@@ -80,7 +80,7 @@ func TestCommandsOfThePageOfJSON(t *testing.T) {
 		case b.language == "sh":
 			commands = append(commands, strings.TrimSpace(b.text))
 		case b.language == "caddyfile" && caddyfile == "":
-			caddyfile = strings.NewReplacer("redis {env.REDIS_URL}", "memory", ":8080", "http://"+addr, "localhost:3000", up.addr,
+			caddyfile = strings.NewReplacer("redis {env.REDIS_URL}", "memory", ":8080", addr, "localhost:3000", up.addr,
 				"{\n\tdedup {", "{\n\tadmin off\n\tdedup {").Replace(b.text)
 		}
 	}
@@ -109,7 +109,7 @@ func TestCommandsOfThePageOfJSON(t *testing.T) {
 			}
 		}
 	}
-	p.addr = addr
+	p.addr = "127.0.0.1" + addr
 	p.awaitLog(t, "serving initial configuration", func(e entry) bool { return e.text("msg") == "serving initial configuration" })
 	options := []option{header("X-GitHub-Delivery", "1"), header("X-GitHub-Hook-ID", "7")}
 	first := p.post(t, "/", "", "{}", options...)
