@@ -18,7 +18,10 @@ import (
 // block `sh` is typed in; where a block `text` or `http` follows, that is what it prints.
 
 // guidePages are the guides, in docs.
-var guidePages = []string{"getting-started-api.md", "getting-started-webhooks.md"}
+var guidePages = []string{"getting-started-api.md", "getting-started-webhooks.md", podGuide}
+
+// podGuide has a test of its own.
+const podGuide = "getting-started-pod.md"
 
 // guideStep is a block of a guide: a file to write, or commands to type in.
 type guideStep struct {
@@ -80,6 +83,7 @@ func newGuideStand(t *testing.T) *guideStand {
 		dir: dir,
 		here: []string{
 			"localhost:8080", fmt.Sprintf("127.0.0.1:%d", port),
+			"8080:80", fmt.Sprintf("%d:80", port),
 			":8080 ", fmt.Sprintf(":%d ", port),
 			"localhost:3000", fmt.Sprintf("127.0.0.1:%d", service),
 			":3000 ", fmt.Sprintf(":%d ", service),
@@ -105,7 +109,7 @@ const guideMark = "=== step ==="
 var (
 	listensOn  = regexp.MustCompile(`(?m)^(?:http://)?:(\d+) \{`)
 	configFile = regexp.MustCompile(`--config (\S+)`)
-	fromPort   = regexp.MustCompile(`--from \S*?:?(\d+)\s`)
+	otherPort  = regexp.MustCompile(`(?:--from \S*?:?|port-forward \S+ )(\d+)[\s:]`)
 )
 
 // script returns the steps as one shell script. Behind a command that goes on in the
@@ -137,8 +141,8 @@ func (s *guideStand) script(t *testing.T, steps []guideStep) string {
 				for _, port := range listensOn.FindAllStringSubmatch(files[config[1]], -1) {
 					ports = append(ports, port[1])
 				}
-			} else if from := fromPort.FindStringSubmatch(line); from != nil {
-				ports = append(ports, from[1])
+			} else if other := otherPort.FindStringSubmatch(line); other != nil {
+				ports = append(ports, other[1])
 			}
 			if len(ports) == 0 {
 				t.Fatalf("%s:%d: nothing says on which port it listens: %s", step.page, step.line, line)
@@ -269,6 +273,9 @@ func testGuide(t *testing.T, page string, stand *guideStand) {
 func TestGuides(t *testing.T) {
 	t.Parallel()
 	for _, page := range guidePages {
+		if page == podGuide {
+			continue
+		}
 		t.Run(page, func(t *testing.T) {
 			t.Parallel()
 			stand := newGuideStand(t).on(strings.TrimPrefix(redisStore(t), "store redis redis://"))
