@@ -1,72 +1,177 @@
 package integration
 
 import (
-	"context"
 	"crypto/rand"
 	"flag"
 	"fmt"
 	"io/fs"
+	"math"
 	"net/http"
+	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strconv"
+	"strings"
 	"sync"
 	"testing"
 
 	"github.com/caddy-dedup/caddy-dedup/internal/redistest"
 )
 
-var capacityKeys = flag.Int("capacity.keys", 10_000, "with how many keys TestBytesOfAKey measures; docs/capacity.md has what it says of 100,000")
+var capacityKeys = flag.Int("capacity.keys", 0, "with how many keys TestBytesOfAKey measures; the figures of docs/capacity.md are those of 100,000")
 
-// fill sends so many requests, each with a key of its own, whose answers have a body of
-// this size.
-func fill(t *testing.T, p *caddy, from, to, clients int) {
+// capacityOff is by how much a figure of the page may differ from what is measured.
+const capacityOff = 0.25
+
+// pageTable returns the rows of the table under the headings given, by their first cell.
+func pageTable(t *testing.T, page, headings string) [][]string {
 	t.Helper()
-	client := newLoadClient()
-	defer client.CloseIdleConnections()
-	var group sync.WaitGroup
-	failed := make(chan error, clients)
-	for c := range clients {
-		group.Go(func() {
-			for i := from + c; i < to; i += clients {
-				got, err := try(client, p.newPost("/orders", fmt.Sprintf("%08x-9c57-4c0e-8e1b-%012x", i, i), `{"amount": 10}`))
-				if err == nil && (got.Status != 201 || got.replayed()) {
-					err = fmt.Errorf("request %d: %d %q", i, got.Status, got.Body)
-				}
-				if err != nil {
-					failed <- err
-					return
-				}
-			}
-		})
-	}
-	group.Wait()
-	select {
-	case err := <-failed:
-		t.Fatal(err)
-	default:
-	}
-}
-
-var (
-	usedMemory = regexp.MustCompile(`used_memory:(\d+)`)
-)
-
-func number(t *testing.T, pattern *regexp.Regexp, text string) float64 {
-	t.Helper()
-	found := pattern.FindStringSubmatch(text)
-	if found == nil {
-		t.Fatalf("no %s in %s", pattern, text)
-	}
-	n, err := strconv.ParseFloat(found[1], 64)
+	text, err := os.ReadFile(filepath.Join("../docs", page))
 	if err != nil {
 		t.Fatal(err)
+	}
+	_, table, found := strings.Cut(string(text), "\n"+headings+"\n|")
+	if !found {
+		t.Fatalf("%s has no table with the headings %s", page, headings)
+	}
+	var rows [][]string
+	for line := range strings.Lines(table[strings.Index(table, "\n")+1:]) {
+		cells, isRow := strings.CutPrefix(strings.TrimSpace(line), "|")
+		if !isRow {
+			break
+		}
+		row := strings.Split(strings.TrimSuffix(cells, "|"), "|")
+		for i := range row {
+			row[i] = strings.TrimSpace(row[i])
+		}
+		rows = append(rows, row)
+	}
+	return rows
+}
+
+var figure = regexp.MustCompile(`[0-9][0-9,]*(\.[0-9]+)?`)
+
+// figureIn reads the number of a cell.
+func figureIn(t *testing.T, cell string) float64 {
+	t.Helper()
+	n, err := strconv.ParseFloat(strings.ReplaceAll(figure.FindString(cell), ",", ""), 64)
+	if err != nil {
+		t.Fatalf("the cell %q has no number: %v", cell, err)
 	}
 	return n
 }
 
-// bytesOfAKey is what a store takes for one more key whose response has a body of so many bytes.
-func bytesOfAKey(t *testing.T, store string, body int) float64 {
+// perKey are the figures of the page for a store: bytes of a key by those of its
+// response's body, and the formula for others.
+type perKey struct {
+	measured      map[int]float64
+	fixed, factor float64
+}
+
+func (p perKey) bytes(body float64) float64 { return p.fixed + p.factor*body }
+
+func figuresOfThePage(t *testing.T) map[string]perKey {
+	t.Helper()
+	stores := make(map[string]perKey)
+	for _, row := range pageTable(t, "capacity.md", "| store | no body | 512 bytes | 2 KiB | 16 KiB | a key without its body | for each byte of a body |") {
+		p := perKey{measured: make(map[int]float64), fixed: figureIn(t, row[5]), factor: figureIn(t, row[6])}
+		for i, body := range []int{0, 512, 2 << 10, 16 << 10} {
+			p.measured[body] = figureIn(t, row[1+i])
+		}
+		stores[row[0]] = p
+	}
+	if len(stores) != 3 {
+		t.Fatalf("the page has the figures of %d stores, want 3", len(stores))
+	}
+	return stores
+}
+
+// The page's formula gives what was measured.
+func TestCapacityFormula(t *testing.T) {
+	t.Parallel()
+	for store, figures := range figuresOfThePage(t) {
+		for body, measured := range figures.measured {
+			if by := figures.bytes(float64(body)); math.Abs(by-measured) > capacityOff*measured {
+				t.Errorf("%s, %d bytes: the formula gives %.0f, and %.0f were measured", store, body, by, measured)
+			}
+		}
+	}
+}
+
+// Each row of the page's table is what its formulas give, to two digits.
+func TestCapacityTable(t *testing.T) {
+	t.Parallel()
+	assumed := make(map[string]float64)
+	for _, row := range pageTable(t, "capacity.md", "| what is assumed | |") {
+		assumed[row[0]] = figureIn(t, row[1])
+	}
+	of := func(name string) float64 {
+		n, ok := assumed[name]
+		if !ok {
+			t.Fatalf("the page assumes nothing of %q", name)
+		}
+		return n
+	}
+	stores := figuresOfThePage(t)
+	rows := pageTable(t, "capacity.md", "| deliveries a day | days they are kept | bytes of a response | requests/s at the peak | keys | file, GB | Redis, GB | masters |")
+	most := 0.0
+	for _, row := range rows {
+		var cells []float64
+		for _, cell := range row {
+			cells = append(cells, figureIn(t, cell))
+		}
+		day, days, body := cells[0], cells[1], cells[2]
+		most = max(most, day)
+		peak, keys := day/86400*of("requests at the peak of a day, against its average"), day*days
+		gigabytes := func(store string) float64 { return keys * stores[store].bytes(body) / 1e9 }
+		masters := max(
+			math.Ceil(gigabytes("Redis")/of("memory for keys of one Redis server, GB")),
+			math.Ceil(peak*of("CPU of Redis for one first delivery, µs")/1e6/(of("of one CPU that Redis may use, %")/100)))
+		for i, want := range []float64{peak, keys, gigabytes("file"), gigabytes("Redis"), masters} {
+			if got := cells[3+i]; math.Abs(got-want) > 0.05*want && math.Abs(got-want) > 0.005 {
+				t.Errorf("%s a day, %s days, %s bytes: the page has %s, and its formula gives %.4g", row[0], row[1], row[2], row[3+i], want)
+			}
+		}
+	}
+	if most != 1e9 {
+		t.Errorf("the table goes up to %.0f deliveries a day, want a billion", most)
+	}
+}
+
+// The figures of the page are what one more key takes in a store, through the proxy. The
+// bodies cannot be compressed.
+func TestBytesOfAKey(t *testing.T) {
+	t.Parallel()
+	stores := figuresOfThePage(t)
+	for _, c := range []struct {
+		store  string
+		keys   int
+		bodies []int
+	}{
+		{"memory", 4000, []int{512, 2 << 10}},
+		{"Redis", 4000, []int{512, 2 << 10}},
+		{"file", 20_000, []int{512}}, // fewer keys lie mostly in its log, and not in its tables
+	} {
+		if *capacityKeys != 0 {
+			c.keys, c.bodies = *capacityKeys, []int{0, 512, 2 << 10, 16 << 10}
+		}
+		for _, body := range c.bodies {
+			t.Run(fmt.Sprint(c.store, " ", body), func(t *testing.T) {
+				t.Parallel()
+				said, measured := stores[c.store].measured[body], bytesOfAKey(t, c.store, c.keys, body)
+				t.Logf("a key takes %.0f bytes, and the page says %.0f", measured, said)
+				if math.Abs(measured-said) > capacityOff*said {
+					t.Errorf("a key with a response of %d bytes takes %.0f bytes, and the page says %.0f", body, measured, said)
+				}
+			})
+		}
+	}
+}
+
+// bytesOfAKey is what so many keys take in a store, for each of them. The first half is
+// left out where a store begins with something of its own.
+func bytesOfAKey(t *testing.T, store string, keys, body int) float64 {
 	t.Helper()
 	up := startUpstream(t, nil)
 	up.answer = func(w http.ResponseWriter, _ *http.Request, _ run) {
@@ -76,49 +181,96 @@ func bytesOfAKey(t *testing.T, store string, body int) float64 {
 		w.Header().Set("Content-Type", "application/json")
 		w.WriteHeader(http.StatusCreated)
 		random := make([]byte, body)
-		_, _ = rand.Read(random)
+		_, _ = rand.Read(random) // it never fails
 		_, _ = w.Write(random)
 	}
-	c := conf{store: "store " + store, dedup: "local_copies off\nlimits {\nmemory_store 4GiB\n}"}
-	var server *redistest.Server
-	if store == "redis" {
-		server = redistest.Start(t)
-		c.store = storeAt(server.Addr)
-	}
-	c.site = lines("dedup", proxyTo(up))
-	p := start(t, c)
-	used := func() float64 {
-		switch store {
-		case "redis":
-			return number(t, usedMemory, redisClient(t, server).Info(context.Background(), "memory").Val())
-		case "file":
-			var sum int64
-			_ = filepath.WalkDir(filepath.Join(p.conf.dir, "data"), func(_ string, entry fs.DirEntry, err error) error {
-				if err == nil && entry.Type().IsRegular() {
-					if info, err := entry.Info(); err == nil {
-						sum += info.Size()
-					}
-				}
-				return nil
-			})
-			return float64(sum)
-		default:
-			return float64(p.liveMemory(t))
+	c := conf{dedup: "local_copies off\nlimits {\nmemory_store 8GiB\n}", site: lines("dedup", proxyTo(up))}
+	var used func(p *caddy) int
+	switch store {
+	case "memory":
+		c.store, used = "store memory", func(p *caddy) int { return p.liveMemory(t) }
+	case "file":
+		c.store, used = "store file", func(p *caddy) int { return bytesOfTables(t, filepath.Join(p.conf.dir, "data")) }
+	case "Redis":
+		server := redistest.Start(t)
+		client := redisClient(t, server)
+		c.store, used = storeAt(server.Addr), func(*caddy) int {
+			return int(figureIn(t, regexp.MustCompile(`used_memory:\d+`).FindString(client.Info(t.Context(), "memory").Val())))
 		}
 	}
-	half := *capacityKeys / 2
-	fill(t, p, 0, half, 32)
-	first := used()
-	fill(t, p, half, 2*half, 32)
-	second := used()
-	fmt.Printf("%s, %d bytes: %.0f, then %.0f; all %.0f, each %.0f\n", store, body, first, second, second/float64(2*half), (second-first)/float64(half))
-	return (second - first) / float64(half)
+	p, first := start(t, c), keys/2
+	if store == "file" {
+		first = 0
+	}
+	fill(t, p, 0, first)
+	before := used(p)
+	fill(t, p, first, keys)
+	return float64(used(p)-before) / float64(keys-first)
 }
 
-func TestBytesOfAKey(t *testing.T) {
-	for _, store := range []string{"memory", "redis", "file"} {
-		for _, body := range []int{512, 0, 2048, 16384} {
-			t.Logf("%s %d: %.0f", store, body, bytesOfAKey(t, store, body))
+// bytesOfTables is what the files in a directory take, without logs: those are as large
+// with many keys as with few.
+func bytesOfTables(t *testing.T, dir string) (bytes int) {
+	t.Helper()
+	err := filepath.WalkDir(dir, func(path string, entry fs.DirEntry, err error) error {
+		if err != nil || !entry.Type().IsRegular() || filepath.Ext(path) == ".log" {
+			return nil // what a merge has just removed is gone
+		}
+		if info, err := entry.Info(); err == nil {
+			bytes += int(info.Size())
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return bytes
+}
+
+// fill sends a request with each of these keys.
+func fill(t *testing.T, p *caddy, from, to int) {
+	t.Helper()
+	client := newLoadClient()
+	client.Transport.(*http.Transport).MaxIdleConnsPerHost = 32
+	defer client.CloseIdleConnections()
+	var clients sync.WaitGroup
+	failed := make(chan error, 32)
+	for first := range 32 {
+		clients.Go(func() {
+			for i := from + first; i < to; i += 32 {
+				got, err := try(client, p.newPost("/orders", fmt.Sprintf("%08x-9c57-4c0e-8e1b-%012x", i, i), `{"amount": 10}`))
+				if err == nil && (got.Status != http.StatusCreated || got.replayed()) {
+					err = fmt.Errorf("key %d: %d %q", i, got.Status, got.Body)
+				}
+				if err != nil {
+					failed <- err
+					return
+				}
+			}
+		})
+	}
+	clients.Wait()
+	close(failed)
+	if err := <-failed; err != nil {
+		t.Fatal(err)
+	}
+}
+
+// pagesThatNameTests are pages with claims of which each names a test that holds it.
+var pagesThatNameTests = []string{"capacity.md", "security.md", "upgrading.md", "from-hand-written.md"}
+
+// Each test that a page names is there.
+func TestPagesNameTheirTests(t *testing.T) {
+	t.Parallel()
+	written := testsOfTheModule(t)
+	for _, page := range pagesThatNameTests {
+		text, err := os.ReadFile(filepath.Join("../docs", page))
+		if err != nil {
+			t.Fatal(err)
+		}
+		named := testName.FindAllStringSubmatch(string(text), -1)
+		if missing := slices.DeleteFunc(named, func(found []string) bool { return written[found[1]] }); len(missing) > 0 {
+			t.Errorf("%s names tests that are not there: %q", page, missing)
 		}
 	}
 }
