@@ -2,6 +2,7 @@ package integration
 
 import (
 	"crypto/rand"
+	"errors"
 	"flag"
 	"fmt"
 	"io/fs"
@@ -213,13 +214,16 @@ func bytesOfAKey(t *testing.T, store string, keys, body int) float64 {
 func bytesOfTables(t *testing.T, dir string) (bytes int) {
 	t.Helper()
 	err := filepath.WalkDir(dir, func(path string, entry fs.DirEntry, err error) error {
-		if err != nil || !entry.Type().IsRegular() || filepath.Ext(path) == ".log" {
-			return nil // what a merge has just removed is gone
+		if err == nil && entry.Type().IsRegular() && filepath.Ext(path) != ".log" {
+			var info fs.FileInfo
+			if info, err = entry.Info(); err == nil {
+				bytes += int(info.Size())
+			}
 		}
-		if info, err := entry.Info(); err == nil {
-			bytes += int(info.Size())
+		if errors.Is(err, fs.ErrNotExist) { // a merge has just removed it
+			return nil
 		}
-		return nil
+		return err
 	})
 	if err != nil {
 		t.Fatal(err)

@@ -204,9 +204,11 @@ func (s *guideStand) run(t *testing.T, steps []guideStep) map[int]string {
 		}
 		by[n] = strings.NewReplacer(toPage...).Replace(output)
 	}
-	if len(said.String()) > 0 {
-		t.Logf("and it said\n%s", said.String())
-	}
+	t.Cleanup(func() {
+		if t.Failed() {
+			t.Logf("the commands said beside that\n%s", said.String())
+		}
+	})
 	return by
 }
 
