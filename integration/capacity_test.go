@@ -20,7 +20,7 @@ import (
 	"github.com/caddy-dedup/caddy-dedup/internal/redistest"
 )
 
-var capacityKeys = flag.Int("capacity.keys", 0, "with how many keys TestBytesOfAKey measures; the figures of docs/capacity.md are those of 100,000")
+var capacityKeys = flag.Int("capacity.keys", 0, "with how many keys TestCapacityOfAKey measures; the figures of docs/capacity.md are those of 100,000")
 
 // capacityOff is by how much a figure of the page may differ from what is measured.
 const capacityOff = 0.25
@@ -142,7 +142,7 @@ func TestCapacityTable(t *testing.T) {
 
 // The figures of the page are what one more key takes in a store, through the proxy. The
 // bodies cannot be compressed.
-func TestBytesOfAKey(t *testing.T) {
+func TestCapacityOfAKey(t *testing.T) {
 	t.Parallel()
 	stores := figuresOfThePage(t)
 	for _, c := range []struct {
