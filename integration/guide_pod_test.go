@@ -54,7 +54,7 @@ esac || echo "docker $*: failed" >&2`
 	stand.programs["kubectl"] = pod + fmt.Sprintf(`case "$*" in
 "create deployment redis --image=redis:7"|"expose deployment redis --port=6379"|"rollout status deployment/payments") ;;
 "apply -f -") cat > %[1]s/applied.yaml ;;
-"delete pod -l app.kubernetes.io/name=payments") sed -i 1d %[1]s/pods ;;
+"delete pod -l app.kubernetes.io/name=payments") tail -n 1 %[1]s/pods > %[1]s/left && mv %[1]s/left %[1]s/pods ;;
 "port-forward service/payments %[2]s:80")
   printf '{\nadmin off\npersist_config off\ndefault_bind 127.0.0.1\n}\n:%[2]s {\nreverse_proxy 127.0.0.1:%%s\n}\n' "$port" > %[1]s/forward
   exec %[3]s run --config %[1]s/forward --adapter caddyfile 2>%[1]s/forward.log ;;
