@@ -150,8 +150,8 @@ func TestCapacityOfAKey(t *testing.T) {
 		keys   int
 		bodies []int
 	}{
-		{"memory", 4000, []int{512, 2 << 10}},
-		{"Redis", 4000, []int{512, 2 << 10}},
+		{"memory", 2000, []int{512, 2 << 10}},
+		{"Redis", 2000, []int{512, 2 << 10}},
 		{"file", 20_000, []int{512}}, // fewer keys lie mostly in its log, and not in its tables
 	} {
 		if *capacityKeys != 0 {
