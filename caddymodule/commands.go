@@ -112,18 +112,28 @@ func printProvider(w io.Writer, name string) error {
 	return table.Flush()
 }
 
+// adminProgram is what the commands that ask the admin API have to know.
+var adminProgram = keyscommand.Program{
+	DefaultAddress: func() string { return caddy.DefaultAdminListen }, // that of $CADDY_ADMIN, where it is set
+	Directory:      caddy.AppDataDir,
+	ParseAddress:   parseAdminAddress,
+	Exit:           exitQuietly,
+}
+
 func init() {
 	caddycmd.RegisterCommand(caddycmd.Command{
-		Name:  "keys",
-		Usage: keyscommand.Usage,
-		Short: keyscommand.Short,
-		Long:  keyscommand.Long,
-		CobraFunc: keyscommand.Program{
-			DefaultAddress: func() string { return caddy.DefaultAdminListen }, // that of $CADDY_ADMIN, where it is set
-			Directory:      caddy.AppDataDir,
-			ParseAddress:   parseAdminAddress,
-			Exit:           exitQuietly,
-		}.SetUp,
+		Name:      "keys",
+		Usage:     keyscommand.Usage,
+		Short:     keyscommand.Short,
+		Long:      keyscommand.Long,
+		CobraFunc: adminProgram.SetUp,
+	})
+	caddycmd.RegisterCommand(caddycmd.Command{
+		Name:      "health",
+		Usage:     keyscommand.HealthUsage,
+		Short:     keyscommand.HealthShort,
+		Long:      keyscommand.HealthLong,
+		CobraFunc: adminProgram.SetUpHealth,
 	})
 }
 

@@ -124,7 +124,15 @@ func TestAdminPage(t *testing.T) {
 			}
 		}}
 	}
-	var kill *redistest.Server
+	var kill, stop *redistest.Server
+	health := situation{
+		start: func(t *testing.T) *stage {
+			a := startAdminPage(t)
+			stop = a.records
+			return a.stage
+		},
+		before: map[int]func(*testing.T, *stage){3: func(*testing.T, *stage) { stop.Kill() }},
+	}
 	list := situation{
 		start: func(t *testing.T) *stage {
 			a := startAdminPage(t)
@@ -153,6 +161,7 @@ func TestAdminPage(t *testing.T) {
 		"More than one key":  freed(cutOff, order),
 		"For programs":       freed(cutOff),
 		"Exit status":        only(runs),
+		"health":             health,
 		"Shell completion":   only(socket),
 		"List":               list,
 		"Lookup":             only(whole),
@@ -182,13 +191,13 @@ func TestAdminPageIsComplete(t *testing.T) {
 		t.Fatal(err)
 	}
 	flags := 0
-	for _, name := range []string{"list", "show", "release", "forget"} {
-		help, _ := command(t, shortTempDir(t), "keys", name, "--help")
+	for _, name := range []string{"keys list", "keys show", "keys release", "keys forget", "health"} {
+		help, _ := command(t, shortTempDir(t), append(strings.Fields(name), "--help")...)
 		_, help, _ = strings.Cut(help, "Flags:")
 		for _, flag := range longFlag.FindAllString(help, -1) {
 			flags++
 			if !strings.Contains(string(text), "`"+flag) {
-				t.Errorf("the page does not have %s of keys %s", flag, name)
+				t.Errorf("the page does not have %s of %s", flag, name)
 			}
 		}
 	}

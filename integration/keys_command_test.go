@@ -315,6 +315,10 @@ func TestShellCompletion(t *testing.T) {
 		{[]string{"keys", "release", ""}, nil},
 		{[]string{"keys", "forget", ""}, nil},
 		{[]string{"keys", "show", "--address", ""}, []string{"localhost:2019", "unix/" + p.conf.dir}},
+		{[]string{"health", "--"}, []string{"--address\t", "--live\t", "--timeout\t"}},
+		{[]string{"health", "--address", ""}, []string{"localhost:2019", "unix/" + p.conf.dir}},
+		{[]string{"health", "--timeout", ""}, []string{"3s"}},
+		{[]string{"health", ""}, nil},
 		{[]string{"providers", ""}, []string{"github\tGitHub"}},
 		{[]string{"proxy", "--provider", ""}, []string{"github\tGitHub"}},
 	} {

@@ -68,7 +68,8 @@ const (
 	// KeysPath is what stands before a key.
 	KeysPath   = ListPath + "/"
 	lookupPath = "/dedup/lookup"
-	readyPath  = "/dedup/ready"
+	// ReadyPath says whether the stores answer.
+	ReadyPath = "/dedup/ready"
 )
 
 // CopiesHeader says in an answer to a release or a DELETE within which time other replicas
@@ -88,7 +89,7 @@ func (a *API) Routes() []Route {
 		{ListPath, explained(a.serveList)},
 		{KeysPath, explained(a.serveKey)},
 		{lookupPath, explained(a.serveLookup)},
-		{readyPath, explained(a.serveReady)},
+		{ReadyPath, explained(a.serveReady)},
 	}
 }
 

@@ -20,7 +20,7 @@ type Readiness struct {
 // serveReady answers whether the stores do.
 func (a *API) serveReady(w http.ResponseWriter, r *http.Request) error {
 	if r.Method != http.MethodGet && r.Method != http.MethodHead {
-		return wrongMethod(w, r, "GET, HEAD", "GET "+readyPath)
+		return wrongMethod(w, r, "GET, HEAD", "GET "+ReadyPath)
 	}
 	if _, err := queryOf(r); err != nil {
 		return err

@@ -118,7 +118,7 @@ func (c *adminClient) isOurs(ctx context.Context) error {
 func (c *adminClient) do(ctx context.Context, method, target string, into any) error {
 	r, err := http.NewRequestWithContext(ctx, method, c.base+target, http.NoBody)
 	if err != nil {
-		return err
+		return wrongUsage("%s is not an address that can be asked: %w", c.address, err)
 	}
 	if !c.socket { // where the admin API accepts none
 		r.Header.Set("Origin", c.base)

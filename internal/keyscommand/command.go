@@ -1,5 +1,6 @@
-// Package keyscommand is the command with which operators list and show keys, free and
-// forget them, by the admin API of a running caddy-dedup. It knows nothing of Caddy.
+// Package keyscommand has the commands that ask the admin API of a running caddy-dedup:
+// keys, with which operators list and show keys, free and forget them, and health, with
+// which probes ask whether it is ready. It knows nothing of Caddy.
 package keyscommand
 
 import (
@@ -34,7 +35,7 @@ Exit status: 0 done; 1 not found, or refused because a run is in flight;
 2 wrong usage, or not confirmed; 3 no answer, from the admin API or a store.`
 )
 
-// Program is what the command is told of the program that it is part of.
+// Program is what the commands are told of the program that they are part of.
 type Program struct {
 	// DefaultAddress is where the admin API listens if --address does not say otherwise.
 	// It is that of $CADDY_ADMIN, if that is set.
@@ -64,12 +65,8 @@ func (p Program) SetUp(cmd *cobra.Command) {
 		}
 		return wrongUsage("%q is no command; accepted are list, show, release and forget", c.args[0])
 	})
-	cmd.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
-		return p.ending(func(*call) error { return wrongUsage("%w", err) })(cmd, nil)
-	})
-	cmd.PersistentFlags().String("address", "", "Address of the admin API, such as localhost:2019 or unix//run/caddy/admin.sock")
+	p.addressFlag(cmd)
 	cmd.PersistentFlags().Bool("json", false, "Print one JSON object a line")
-	completeBy(cmd, "address", p.completeAddress)
 	cmd.AddCommand(p.listCommand(), p.showCommand(),
 		p.changeCommand("release", "Frees keys: the next request runs", "released", http.MethodPost, "/release", `
 Frees a held, complete or exhausted key: its next request runs. The record
@@ -77,6 +74,15 @@ keeps its history, and the allowed attempts begin anew.`),
 		p.changeCommand("forget", "Forgets keys", "forgotten", http.MethodDelete, "", `
 Removes a key and its kept response, also where they cannot be read. Its next
 request is a first one.`))
+}
+
+// addressFlag says where the admin API is, and whatever is wrong with a flag is wrong usage.
+func (p Program) addressFlag(cmd *cobra.Command) {
+	cmd.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
+		return p.ending(func(*call) error { return wrongUsage("%w", err) })(cmd, nil)
+	})
+	cmd.PersistentFlags().String("address", "", "Address of the admin API, such as localhost:2019 or unix//run/caddy/admin.sock")
+	completeBy(cmd, "address", p.completeAddress)
 }
 
 // The exit statuses of the command, for scripts.

@@ -1,6 +1,20 @@
-package main
+package caddydedup
 
-import "runtime/debug"
+import (
+	"runtime/debug"
+
+	"github.com/caddyserver/caddy/v2"
+)
+
+// Version is the version of this build where Go does not know it, as in a folder
+// without its git repository, or in an xcaddy build from one. The linker sets it:
+//
+//	go build -ldflags '-X github.com/caddy-dedup/caddy-dedup.Version=v0.1.0' ./cmd/caddy-dedup
+var Version string
+
+// binaryName is what the commands call the program. A build of Caddy that has another
+// name is another program, and says its own version.
+const binaryName = "caddy-dedup"
 
 const (
 	ownModule   = "github.com/caddy-dedup/caddy-dedup"
@@ -12,6 +26,24 @@ const (
 	// commitLength is how much of a commit Go shows in a version.
 	commitLength = 12
 )
+
+func init() {
+	if caddy.CustomBinaryName == binaryName { // as xcaddy.json has it set by the linker
+		NameBuild()
+	}
+}
+
+// NameBuild makes the program call itself caddy-dedup, and say its own version before
+// Caddy's. Names that the linker has set stay.
+func NameBuild() {
+	if caddy.CustomBinaryName == "" {
+		caddy.CustomBinaryName = binaryName
+	}
+	if caddy.CustomVersion == "" {
+		info, _ := debug.ReadBuildInfo() // nil if the binary has none
+		caddy.CustomVersion = beforeCaddysVersion(Version, info)
+	}
+}
 
 // beforeCaddysVersion returns what caddy.CustomVersion has to be so that the
 // commands that show Caddy's version (`version`, `--version` and `environ`) name
@@ -27,9 +59,9 @@ const (
 func beforeCaddysVersion(given string, info *debug.BuildInfo) string {
 	if info == nil {
 		// Then Caddy does not know its own version either, and shows this alone.
-		return "caddy-dedup " + orUnknown(given)
+		return binaryName + " " + orUnknown(given)
 	}
-	text := "caddy-dedup "
+	text := binaryName + " "
 	if info.Main.Path == ownModule {
 		if given == "" {
 			given = info.Main.Version

@@ -1,29 +1,9 @@
-package main
+package caddydedup
 
 import (
-	"os"
-	"os/exec"
-	"regexp"
 	"runtime/debug"
-	"strings"
 	"testing"
-
-	"github.com/caddyserver/caddy/v2"
 )
-
-// With this in its environment, the test's own binary is caddy-dedup.
-const runMain = "DEDUP_TEST_RUN_MAIN"
-
-func TestMain(m *testing.M) {
-	if os.Getenv(runMain) != "" {
-		// In place of -ldflags, which would need a build for each test.
-		version = os.Getenv("DEDUP_TEST_VERSION")
-		caddy.CustomVersion = os.Getenv("DEDUP_TEST_CUSTOM_VERSION")
-		main()
-		return
-	}
-	os.Exit(m.Run())
-}
 
 func TestVersionBeforeCaddys(t *testing.T) {
 	caddys := &debug.Module{Path: "github.com/caddyserver/caddy/v2", Version: "v2.11.9"}
@@ -66,39 +46,6 @@ func TestVersionBeforeCaddys(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			if got := beforeCaddysVersion(c.given, c.info); got != c.want {
 				t.Errorf("got %q; want %q", got, c.want)
-			}
-		})
-	}
-}
-
-// What the commands print is put together by Caddy.
-func TestVersionCommand(t *testing.T) {
-	const caddys = `v2\.\d+\.\d+\S*( h1:\S+)?`
-	for name, c := range map[string]struct {
-		args []string
-		env  []string
-		want string
-	}{
-		"version":       {[]string{"version"}, nil, `^caddy-dedup \S+( \(commit [^)]*\))? with Caddy ` + caddys + `\n$`},
-		"--version":     {[]string{"--version"}, nil, `^caddy-dedup \S+( \(commit [^)]*\))? with Caddy ` + caddys + `\n$`},
-		"environ":       {[]string{"environ"}, nil, `(?m)^caddy\.Version=caddy-dedup \S+.* with Caddy ` + caddys + `$`},
-		"main.version":  {[]string{"version"}, []string{"DEDUP_TEST_VERSION=v0.1.0"}, `^caddy-dedup v0\.1\.0( \(commit [^)]*\))? with Caddy ` + caddys + `\n$`},
-		"CustomVersion": {[]string{"version"}, []string{"DEDUP_TEST_CUSTOM_VERSION=our-build"}, `^our-build ` + caddys + `\n$`},
-		"both":          {[]string{"version"}, []string{"DEDUP_TEST_CUSTOM_VERSION=our-build", "DEDUP_TEST_VERSION=v0.1.0"}, `^our-build ` + caddys + `\n$`},
-	} {
-		t.Run(name, func(t *testing.T) {
-			self, err := os.Executable()
-			if err != nil {
-				t.Fatal(err)
-			}
-			command := exec.CommandContext(t.Context(), self, c.args...)
-			command.Env = append(append(os.Environ(), runMain+"=1"), c.env...)
-			out, err := command.Output()
-			if err != nil {
-				t.Fatal(err)
-			}
-			if !regexp.MustCompile(c.want).Match(out) {
-				t.Errorf("got %q; want what %q describes", strings.TrimSpace(string(out)), c.want)
 			}
 		})
 	}
