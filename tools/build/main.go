@@ -2,78 +2,69 @@
 // says. The file has the schema of xcaddy.Builder, so that the build is written
 // down in one place for every program that uses that package.
 //
-//	go -C tools run ./build [-config ../xcaddy.json] [-output ../dist/caddy]
+//	go -C tools run ./build [-with module[@version][=path]]... [-version v0.1.0]
 //
-// Replacements that are relative paths start at the file's own folder.
+// It runs from any directory. Paths are relative to the folder of the file, but for
+// those of -config and -output.
 package main
 
 import (
-	"bytes"
 	"context"
-	"encoding/json"
-	"errors"
 	"flag"
 	"fmt"
 	"os"
 	"os/signal"
 	"path/filepath"
-	"strings"
 	"syscall"
-
-	"github.com/caddyserver/xcaddy"
 )
 
 func main() {
-	config := flag.String("config", "../xcaddy.json", "the build's description, in the schema of xcaddy.Builder")
-	output := flag.String("output", "../dist/caddy", "the binary to write")
+	var b request
+	flag.StringVar(&b.config, "config", "../xcaddy.json", "the build's description, in the schema of xcaddy.Builder")
+	flag.StringVar(&b.output, "output", "", "the binary to write (default dist/caddy beside the description)")
+	flag.StringVar(&b.version, "version", "", "what `caddy-dedup version` says of a build from a folder, such as v0.1.0")
+	flag.Func("with", "one more plugin, as `module[@version][=path]`; may be repeated", func(text string) error {
+		b.with = append(b.with, text)
+		return nil
+	})
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	if err := build(ctx, *config, *output, flag.Args()); err != nil {
+	if err := b.build(ctx, flag.Args()); err != nil {
 		fmt.Fprintln(os.Stderr, "build:", err)
 		os.Exit(1)
 	}
 }
 
-func build(ctx context.Context, config, output string, rest []string) error {
+// request is what is to be built.
+type request struct {
+	config, output, version string
+	with                    []string
+}
+
+func (b request) build(ctx context.Context, rest []string) error {
 	if len(rest) > 0 {
 		return fmt.Errorf("unexpected argument %q; there are only flags", rest[0])
 	}
-	builder, err := read(config)
+	builder, err := read(b.config)
 	if err != nil {
 		return err
 	}
-	if err := os.MkdirAll(filepath.Dir(output), 0o755); err != nil {
-		return err
-	}
-	return builder.Build(ctx, output)
-}
-
-// read returns the build that a file describes.
-func read(path string) (xcaddy.Builder, error) {
-	var builder xcaddy.Builder
-	content, err := os.ReadFile(path)
-	if err != nil {
-		return builder, err
-	}
-	decoder := json.NewDecoder(bytes.NewReader(content))
-	decoder.DisallowUnknownFields()
-	if err := decoder.Decode(&builder); err != nil {
-		return builder, fmt.Errorf("%s: %w", path, err)
-	}
-	if builder.CaddyVersion == "" || len(builder.Plugins) == 0 {
-		return builder, errors.New(path + ": it must name a caddy_version and at least one of plugins")
-	}
-	folder, err := filepath.Abs(filepath.Dir(path))
-	if err != nil {
-		return builder, err
-	}
-	for i, r := range builder.Replacements {
-		// The build runs in a folder of its own, where a relative path would lead
-		// nowhere.
-		if to := r.New.String(); to == "." || to == ".." || strings.HasPrefix(to, "./") || strings.HasPrefix(to, "../") {
-			builder.Replacements[i].New = xcaddy.ReplacementPath(filepath.Join(folder, filepath.FromSlash(to)))
+	for _, text := range b.with {
+		if err := add(&builder, filepath.Dir(b.config), text); err != nil {
+			return err
 		}
 	}
-	return builder, nil
+	if b.version != "" {
+		if builder.BuildFlags, err = stamped(builder.BuildFlags, b.version); err != nil {
+			return err
+		}
+	}
+	if b.output == "" {
+		b.output = filepath.Join(filepath.Dir(b.config), "dist", "caddy")
+	}
+	if err := os.MkdirAll(filepath.Dir(b.output), 0o755); err != nil {
+		return err
+	}
+	return builder.Build(ctx, b.output)
 }
