@@ -51,9 +51,15 @@ func start(t *testing.T, c conf) *caddy {
 // startProcess runs the binary with arguments and a home of its own.
 func startProcess(t *testing.T, dir string, args ...string) *caddy {
 	t.Helper()
-	cmd := exec.Command(binary, args...)
+	return startProcessWith(t, dir, homeEnv(dir), append([]string{binary}, args...)...)
+}
+
+// startProcessWith runs a program, with arguments, a directory and an environment.
+func startProcessWith(t *testing.T, dir string, env []string, words ...string) *caddy {
+	t.Helper()
+	cmd := exec.Command(words[0], words[1:]...)
 	cmd.Dir = dir
-	cmd.Env = homeEnv(dir)
+	cmd.Env = env
 	p := &caddy{cmd: cmd, log: new(logBook), exited: make(chan struct{})}
 	cmd.Stdout, cmd.Stderr = p.log, p.log
 	cmd.WaitDelay = patience

@@ -4,6 +4,7 @@ module github.com/caddy-dedup/caddy-dedup/tools
 go 1.26.0
 
 require (
+	github.com/CycloneDX/cyclonedx-go v0.12.0
 	github.com/caddyserver/xcaddy v0.4.5
 	github.com/google/shlex v0.0.0-20191202100458-e7afc7fbc510
 	golang.org/x/mod v0.42.0
