@@ -13,10 +13,8 @@ import (
 	"testing"
 )
 
-const (
-	unitsDirectory = "../packaging/systemd"
-	installed      = "/usr/local/bin/caddy-dedup"
-)
+// installed is where the units expect the binary.
+const installed = "/usr/local/bin/caddy-dedup"
 
 // unit is what a unit of systemd says, by the names of its settings.
 type unit map[string][]string
@@ -233,6 +231,11 @@ func TestSystemdUnitOfAProxyServes(t *testing.T) {
 	first := p.post(t, "/", "", "{}", options...)
 	wantFresh(t, first, 201, "run 1 of 1")
 	wantReplay(t, p.post(t, "/", "", "{}", options...), first)
+	cmd := exec.CommandContext(t.Context(), binary, "keys", "list")
+	cmd.Env = []string{"XDG_DATA_HOME=" + filepath.Join(dir, "caddy-dedup-orders")}
+	if output, err := cmd.CombinedOutput(); err != nil || !strings.Contains(string(output), "github") {
+		t.Errorf("keys list: %v\n%s", err, output)
+	}
 	for name := range filesIn(t, dir) {
 		if !strings.HasPrefix(name, filepath.Join(dir, "caddy-dedup-orders")+"/") {
 			t.Errorf("it has written %s, outside of its directory", name)
