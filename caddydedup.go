@@ -5,11 +5,12 @@
 //
 //	xcaddy build --with github.com/caddy-dedup/caddy-dedup
 //
-// Besides, it says which version of caddy-dedup a build has. What the handler does is documented in package caddymodule and in docs/.
+// Besides, it says which version of caddy-dedup a build has. What the handler does is
+// documented in package caddymodule and in docs/.
 package caddydedup
 
 import (
-	// Registers Caddy's modules, and the commands providers, keys and proxy.
+	// Registers Caddy's modules, and the commands providers, keys, health and proxy.
 	_ "github.com/caddy-dedup/caddy-dedup/caddymodule"
 	_ "github.com/caddy-dedup/caddy-dedup/internal/proxycommand"
 )

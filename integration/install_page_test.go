@@ -59,6 +59,7 @@ func init() {
 		},
 		"TestSystemdUnitOfAProxyServes, which runs what the unit runs": {
 			"sudo install -D --mode 644 packaging/systemd/caddy-dedup@.service --target-directory /etc/systemd/system",
+			"sudo mkdir -p /etc/caddy-dedup",
 			`echo 'PROXY_FLAGS="--from :8080 --to localhost:3000 --provider github"' | sudo tee /etc/caddy-dedup/orders.env`,
 			"sudo systemctl enable --now caddy-dedup@orders",
 			"sudo XDG_DATA_HOME=/var/lib/caddy-dedup-orders caddy-dedup keys list",
