@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"runtime"
 	"slices"
@@ -17,8 +18,8 @@ import (
 
 // confinement is what a process is told that confines itself before it becomes a program.
 type confinement struct {
-	Root, Volume string
-	User         int // -1 where it has one of its own already
+	Root, Volume string // without a root it only tries whether it could
+	User         int    // -1 where it has one of its own already
 	Program      []string
 }
 
@@ -39,9 +40,42 @@ func init() {
 	os.Exit(125)
 }
 
+// confinedProcess returns the command that confines itself: as root, or in a namespace of
+// its own in which this user is the other one.
+func confinedProcess(t *testing.T, c confinement) *exec.Cmd {
+	t.Helper()
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	attributes := &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNS}
+	if os.Getuid() != 0 {
+		attributes.Cloneflags |= syscall.CLONE_NEWUSER
+		attributes.UidMappings = []syscall.SysProcIDMap{{ContainerID: c.User, HostID: os.Getuid(), Size: 1}}
+		attributes.GidMappings = []syscall.SysProcIDMap{{ContainerID: c.User, HostID: os.Getgid(), Size: 1}}
+		attributes.AmbientCaps = []uintptr{unix.CAP_SYS_ADMIN, unix.CAP_SYS_CHROOT, unix.CAP_SETPCAP}
+		c.User = -1
+	}
+	text, err := json.Marshal(c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.Command(self)
+	cmd.Env = []string{"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", confined + "=" + string(text)}
+	cmd.SysProcAttr = attributes
+	cmd.WaitDelay = patience
+	return cmd
+}
+
 // become confines this process, and makes it the program. It returns only if it fails.
 func (c confinement) become() error {
 	runtime.LockOSThread() // what follows is a thread's own, until it is the only one
+	if c.Root == "" {
+		if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
+			return err
+		}
+		os.Exit(0)
+	}
 	volume := filepath.Join(c.Root, c.Volume)
 	for _, m := range []struct {
 		source, target string

@@ -5,7 +5,6 @@ import (
 	"crypto/ed25519"
 	"crypto/x509"
 	"crypto/x509/pkix"
-	"encoding/json"
 	"encoding/pem"
 	"fmt"
 	"io/fs"
@@ -21,8 +20,6 @@ import (
 	"syscall"
 	"testing"
 	"time"
-
-	"golang.org/x/sys/unix"
 )
 
 // The image cannot be built here, but what is in it can be run as in a container: in a
@@ -120,46 +117,17 @@ func (c *container) files(t *testing.T) map[string]string {
 // program returns a command that is run in the container.
 func (c *container) program(t *testing.T, words ...string) *exec.Cmd {
 	t.Helper()
-	self, err := os.Executable()
-	if err != nil {
-		t.Fatal(err)
-	}
-	spec := confinement{Root: c.root, Volume: c.image.volume, User: c.user, Program: words}
-	attributes := &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNS, Pdeathsig: syscall.SIGKILL}
-	if os.Getuid() != 0 {
-		// The user is this one outside, and the image's within.
-		spec.User = -1
-		attributes.Cloneflags |= syscall.CLONE_NEWUSER
-		attributes.UidMappings = []syscall.SysProcIDMap{{ContainerID: c.user, HostID: os.Getuid(), Size: 1}}
-		attributes.GidMappings = []syscall.SysProcIDMap{{ContainerID: c.user, HostID: os.Getgid(), Size: 1}}
-		attributes.AmbientCaps = []uintptr{unix.CAP_SYS_ADMIN, unix.CAP_SYS_CHROOT, unix.CAP_SETPCAP}
-	}
-	text, err := json.Marshal(spec)
-	if err != nil {
-		t.Fatal(err)
-	}
-	cmd := exec.Command(self)
-	cmd.Env = append([]string{"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", confined + "=" + string(text)}, c.env...)
-	cmd.SysProcAttr = attributes
-	cmd.WaitDelay = patience
+	cmd := confinedProcess(t, confinement{Root: c.root, Volume: c.image.volume, User: c.user, Program: words})
+	cmd.Env = append(cmd.Env, c.env...)
 	return cmd
 }
 
 // needContainers skips a test where the kernel lets this user confine nothing.
 func needContainers(t *testing.T) {
 	t.Helper()
-	if os.Getuid() == 0 {
-		return
-	}
-	cmd := exec.Command("/proc/self/exe", "-test.run=^$")
-	cmd.SysProcAttr = &syscall.SysProcAttr{
-		Cloneflags:  syscall.CLONE_NEWUSER | syscall.CLONE_NEWNS,
-		UidMappings: []syscall.SysProcIDMap{{ContainerID: 0, HostID: os.Getuid(), Size: 1}},
-		GidMappings: []syscall.SysProcIDMap{{ContainerID: 0, HostID: os.Getgid(), Size: 1}},
-		AmbientCaps: []uintptr{unix.CAP_SYS_ADMIN},
-	}
-	if err := cmd.Run(); err != nil {
-		t.Skipf("this user is not root and may not make user namespaces: %v", err)
+	// Some systems make the namespace, and allow nothing in it.
+	if output, err := confinedProcess(t, confinement{User: 65532}).CombinedOutput(); err != nil {
+		t.Skipf("this user is not root and can do nothing in a user namespace: %v\n%s", err, output)
 	}
 }
 
@@ -171,6 +139,7 @@ func (c *container) start(t *testing.T, args ...string) *caddy {
 	}
 	p := &caddy{cmd: c.program(t, append(c.image.entry, args...)...), log: new(logBook), exited: make(chan struct{})}
 	p.cmd.Stdout, p.cmd.Stderr = p.log, p.log
+	p.cmd.SysProcAttr.Pdeathsig = syscall.SIGKILL // it does not outlive a test that is killed
 	started := make(chan error)
 	go func() {
 		runtime.LockOSThread() // the process is killed when the thread that started it ends
@@ -195,7 +164,6 @@ func (c *container) start(t *testing.T, args ...string) *caddy {
 func (c *container) run(t *testing.T, words ...string) (output string, code int) {
 	t.Helper()
 	cmd := c.program(t, words...)
-	cmd.SysProcAttr.Pdeathsig = 0
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
 	defer context.AfterFunc(ctx, func() { _ = cmd.Process.Kill() })()
