@@ -10,7 +10,7 @@
 package caddydedup
 
 import (
-	// Registers Caddy's modules, and the commands providers, keys, health and proxy.
+	// These register Caddy's modules, and the commands.
 	_ "github.com/caddy-dedup/caddy-dedup/caddymodule"
-	_ "github.com/caddy-dedup/caddy-dedup/internal/proxycommand"
+	_ "github.com/caddy-dedup/caddy-dedup/internal/commands"
 )

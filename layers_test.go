@@ -12,9 +12,9 @@ const module = "github.com/caddy-dedup/caddy-dedup"
 // layers says which packages of this module each package may import, in code and
 // in its tests. An arrow that is not here points the wrong way.
 var layers = map[string]struct{ code, tests []string }{
-	"":                         {code: list("caddymodule", "internal/proxycommand")},
+	"":                         {code: list("caddymodule", "internal/commands")},
 	"cmd/caddy-dedup":          {code: list("")},
-	"caddymodule":              {code: list("internal/admin", "internal/dashboard", "internal/delivery", "internal/engine", "internal/idempotency", "internal/keyscommand", "internal/openstores", "internal/recording", "internal/seal", "internal/store/file", "internal/store/memory", "internal/store/redis"), tests: list("internal/redistest")},
+	"caddymodule":              {code: list("internal/admin", "internal/dashboard", "internal/delivery", "internal/engine", "internal/idempotency", "internal/openstores", "internal/recording", "internal/seal", "internal/store/file", "internal/store/memory", "internal/store/redis"), tests: list("internal/redistest")},
 	"internal/admin":           {code: list("internal/delivery", "internal/engine", "internal/idempotency"), tests: list("internal/store/memory")},
 	"internal/dashboard":       {code: list("internal/admin", "internal/idempotency"), tests: list("internal/engine", "internal/store/memory")},
 	"internal/canonicaljson":   {tests: list("internal/idempotency")},
@@ -28,7 +28,7 @@ var layers = map[string]struct{ code, tests []string }{
 	"internal/store/file":      {code: list("internal/idempotency", "internal/store/wakeup"), tests: list("internal/store/storetest")},
 	"internal/store/redis":     {code: list("internal/idempotency", "internal/store/wakeup"), tests: list("internal/redistest", "internal/store/storetest")},
 	"internal/keyscommand":     {code: list("internal/admin", "internal/delivery", "internal/idempotency")},
-	"internal/proxycommand":    {code: list("caddymodule", "internal/admin", "internal/delivery")},
+	"internal/commands":        {code: list("caddymodule", "internal/admin", "internal/delivery", "internal/keyscommand")},
 	"internal/openstores":      {code: list("internal/engine", "internal/idempotency"), tests: list("internal/redistest", "internal/store/memory", "internal/store/redis")},
 	"internal/recording":       {code: list("internal/idempotency")},
 	"internal/redistest":       {},
@@ -43,9 +43,9 @@ var stayOut = []struct {
 	imported string
 	reaching []string
 }{
-	{"github.com/caddyserver/caddy/v2", list("", "cmd/caddy-dedup", "internal/proxycommand", "caddymodule")},
-	{"github.com/redis/go-redis/v9", list("", "cmd/caddy-dedup", "internal/proxycommand", "caddymodule", "internal/store/redis", "internal/redistest")},
-	{"github.com/cockroachdb/pebble", list("", "cmd/caddy-dedup", "internal/proxycommand", "caddymodule", "internal/store/file")},
+	{"github.com/caddyserver/caddy/v2", list("", "cmd/caddy-dedup", "internal/commands", "caddymodule")},
+	{"github.com/redis/go-redis/v9", list("", "cmd/caddy-dedup", "internal/commands", "caddymodule", "internal/store/redis", "internal/redistest")},
+	{"github.com/cockroachdb/pebble", list("", "cmd/caddy-dedup", "internal/commands", "caddymodule", "internal/store/file")},
 }
 
 func list(packages ...string) []string { return packages }

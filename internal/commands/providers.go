@@ -1,4 +1,4 @@
-package caddymodule
+package commands
 
 import (
 	"cmp"
@@ -13,7 +13,6 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/caddy-dedup/caddy-dedup/internal/delivery"
-	"github.com/caddy-dedup/caddy-dedup/internal/keyscommand"
 )
 
 func init() {
@@ -29,14 +28,14 @@ responses are kept, and whether that was read in the provider's documentation.
 With a name it prints all that is known of that provider.`,
 		CobraFunc: func(cmd *cobra.Command) {
 			cmd.Args = cobra.MaximumNArgs(1)
-			cmd.ValidArgsFunction = CompleteProviders
+			cmd.ValidArgsFunction = completeProviders
 			cmd.RunE = caddycmd.WrapCommandFuncForCobra(runProviders)
 		},
 	})
 }
 
-// CompleteProviders offers the names of providers to the shell, with their titles.
-func CompleteProviders(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
+// completeProviders offers the names of providers to the shell, with their titles.
+func completeProviders(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
 	var names []string
 	for _, p := range delivery.Providers() {
 		names = append(names, cobra.CompletionWithDesc(p.Name, p.Title))
@@ -110,49 +109,4 @@ func printProvider(w io.Writer, name string) error {
 		}
 	}
 	return table.Flush()
-}
-
-// adminProgram is what the commands that ask the admin API have to know.
-var adminProgram = keyscommand.Program{
-	DefaultAddress: func() string { return caddy.DefaultAdminListen }, // that of $CADDY_ADMIN, where it is set
-	Directory:      caddy.AppDataDir,
-	ParseAddress:   parseAdminAddress,
-	Exit:           exitQuietly,
-}
-
-func init() {
-	caddycmd.RegisterCommand(caddycmd.Command{
-		Name:      "keys",
-		Usage:     keyscommand.Usage,
-		Short:     keyscommand.Short,
-		Long:      keyscommand.Long,
-		CobraFunc: adminProgram.SetUp,
-	})
-	caddycmd.RegisterCommand(caddycmd.Command{
-		Name:      "health",
-		Usage:     keyscommand.HealthUsage,
-		Short:     keyscommand.HealthShort,
-		Long:      keyscommand.HealthLong,
-		CobraFunc: adminProgram.SetUpHealth,
-	})
-}
-
-// parseAdminAddress reads an address as Caddy's admin API has them.
-func parseAdminAddress(text string) (keyscommand.Address, error) {
-	at, err := caddy.ParseNetworkAddressWithDefaults(text, "tcp", 2019)
-	if err != nil {
-		return keyscommand.Address{}, err
-	}
-	if at.PortRangeSize() > 1 || at.IsFdNetwork() {
-		return keyscommand.Address{}, fmt.Errorf("%s is not one address that can be dialled", text)
-	}
-	if at.IsUnixNetwork() {
-		at.Host, _, _ = strings.Cut(at.Host, "|")
-	}
-	return keyscommand.Address{Network: at.Network, Address: at.JoinHostPort(0), Socket: at.IsUnixNetwork()}, nil
-}
-
-// exitQuietly ends a command with a status of more than 1, without a word of Caddy's.
-func exitQuietly(cmd *cobra.Command, status int) error {
-	return caddycmd.WrapCommandFuncForCobra(func(caddycmd.Flags) (int, error) { return status, nil })(cmd, nil)
 }

@@ -1,6 +1,6 @@
-// Package proxycommand is the command `caddy-dedup proxy`: it writes the Caddyfile that
-// its flags stand for, and runs that.
-package proxycommand
+// Package commands has the commands of caddy-dedup that Caddy does not have: proxy, which
+// writes the Caddyfile that its flags stand for and runs it, providers, keys and health.
+package commands
 
 import (
 	"cmp"
@@ -63,63 +63,6 @@ The admin API listens on a unix socket in the data directory, where
 		},
 	})
 }
-
-// flags are what the command was given.
-type flags struct {
-	from, file, admin, health once
-	to, providers, redis      []string
-	lines                     []string // of the directive
-	headerUp, headerDown      []string
-
-	changeHost, insecure, internalCerts, disableRedirects bool
-	accessLog, debug, print                               bool
-}
-
-func (f *flags) define(cmd *cobra.Command) {
-	set := cmd.Flags()
-	f.from.text = "localhost"
-	set.VarP(&f.from, "from", "f", "Address to listen on: a port such as :8080, or a name for HTTPS")
-	set.StringSliceVarP(&f.to, "to", "t", nil, "Address of the service, such as localhost:3000 or https://example.com; may be repeated")
-	set.StringArrayVarP(&f.providers, "provider", "p", nil, "A provider whose webhooks arrive, such as github; may be repeated")
-	set.StringArrayVar(&f.redis, "redis", nil, "URL of the Redis server that keeps the state, such as redis://localhost:6379; several are a cluster")
-	set.Var(&f.file, "file", "Directory that keeps the state (default: dedup-<port> in Caddy's data directory)")
-	set.StringArrayVar(&f.lines, "dedup", nil, "A line of the dedup directive, such as 'retention 30d'; may be repeated")
-	set.BoolVar(&f.print, "print", false, "Show the Caddyfile that the flags stand for, and exit")
-	set.VarP(&f.admin, "admin", "a", "Address of the admin API, or off (default: a socket in Caddy's data directory)")
-	set.Var(&f.health, "health", "Address, such as :8081, that serves /live, /ready and /metrics")
-	set.StringArrayVarP(&f.headerUp, "header-up", "H", nil, "Set a request header to send to the service (format: \"Field: value\")")
-	set.StringArrayVarP(&f.headerDown, "header-down", "d", nil, "Set a response header to send back to the client (format: \"Field: value\")")
-	set.BoolVarP(&f.changeHost, "change-host-header", "c", false, "Set the Host header to the address of the service")
-	set.BoolVar(&f.insecure, "insecure", false, "Do not verify the certificate of the service (WARNING: anybody can pose as it)")
-	set.BoolVarP(&f.internalCerts, "internal-certs", "i", false, "Use certificates of Caddy's internal CA")
-	set.BoolVarP(&f.disableRedirects, "disable-redirects", "r", false, "Do not redirect HTTP to HTTPS")
-	set.BoolVar(&f.accessLog, "access-log", false, "Write a line to the log for every request")
-	set.BoolVarP(&f.debug, "debug", "v", false, "Write debug lines to the log")
-	if err := cmd.RegisterFlagCompletionFunc("provider", caddymodule.CompleteProviders); err != nil {
-		panic("proxycommand: completing a flag that is not defined: " + err.Error())
-	}
-}
-
-// once is the value of a flag that has one. Given twice, none is dropped in silence.
-type once struct {
-	text  string
-	given bool
-}
-
-// Set implements [pflag.Value].
-func (o *once) Set(text string) error {
-	if o.given {
-		return fmt.Errorf("it was given before, as %q, and takes one value", o.text)
-	}
-	o.text, o.given = text, true
-	return nil
-}
-
-// String implements [pflag.Value].
-func (o *once) String() string { return o.text }
-
-// Type implements [pflag.Value].
-func (o *once) Type() string { return "string" }
 
 // run prints the Caddyfile of the flags, or runs it and does not return.
 func (f *flags) run() (int, error) {

@@ -1,4 +1,4 @@
-package proxycommand
+package commands
 
 import (
 	"fmt"
@@ -10,38 +10,69 @@ import (
 
 	"github.com/caddyserver/caddy/v2/caddyconfig/caddyfile"
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp/reverseproxy"
-	"github.com/caddyserver/certmagic"
+	"github.com/spf13/cobra"
 	"golang.org/x/net/http/httpguts"
 
 	"github.com/caddy-dedup/caddy-dedup/caddymodule"
 	"github.com/caddy-dedup/caddy-dedup/internal/admin"
 )
 
-// written is the Caddyfile that the flags stand for, and what was learnt from them.
-type written struct {
-	flags        *flags
-	data         string // Caddy's data directory
-	text         string
-	warnings     []string
-	site, health site
-	admin        string
-	handler      caddymodule.Handler // as the directive is read
-	ownStore     bool                // --dedup says where the state lies
+// flags are what the command was given.
+type flags struct {
+	from, file, admin, health once
+	to, providers, redis      []string
+	lines                     []string // of the directive
+	headerUp, headerDown      []string
+
+	changeHost, insecure, internalCerts, disableRedirects bool
+	accessLog, debug, print                               bool
 }
 
-// caddyfile writes the Caddyfile that the flags stand for. data is the directory in
-// which Caddy keeps its data.
-func (f *flags) caddyfile(data string) (*written, error) {
-	w := &written{flags: f, data: data}
-	for _, read := range []func() error{w.readSites, w.readTargets, w.readDirective, w.readStore, w.readHeaders} {
-		if err := read(); err != nil {
-			return nil, err
-		}
+func (f *flags) define(cmd *cobra.Command) {
+	set := cmd.Flags()
+	f.from.text = "localhost"
+	set.VarP(&f.from, "from", "f", "Address to listen on: a port such as :8080, or a name for HTTPS")
+	set.StringSliceVarP(&f.to, "to", "t", nil, "Address of the service, such as localhost:3000 or https://example.com; may be repeated")
+	set.StringArrayVarP(&f.providers, "provider", "p", nil, "A provider whose webhooks arrive, such as github; may be repeated")
+	set.StringArrayVar(&f.redis, "redis", nil, "URL of the Redis server that keeps the state, such as redis://localhost:6379; several are a cluster")
+	set.Var(&f.file, "file", "Directory that keeps the state (default: dedup-<port> in Caddy's data directory)")
+	set.StringArrayVar(&f.lines, "dedup", nil, "A line of the dedup directive, such as 'retention 30d'; may be repeated")
+	set.BoolVar(&f.print, "print", false, "Show the Caddyfile that the flags stand for, and exit")
+	set.VarP(&f.admin, "admin", "a", "Address of the admin API, or off (default: a socket in Caddy's data directory)")
+	set.Var(&f.health, "health", "Address, such as :8081, that serves /live, /ready and /metrics")
+	set.StringArrayVarP(&f.headerUp, "header-up", "H", nil, "Set a request header to send to the service (format: \"Field: value\")")
+	set.StringArrayVarP(&f.headerDown, "header-down", "d", nil, "Set a response header to send back to the client (format: \"Field: value\")")
+	set.BoolVarP(&f.changeHost, "change-host-header", "c", false, "Set the Host header to the address of the service")
+	set.BoolVar(&f.insecure, "insecure", false, "Do not verify the certificate of the service (WARNING: anybody can pose as it)")
+	set.BoolVarP(&f.internalCerts, "internal-certs", "i", false, "Use certificates of Caddy's internal CA")
+	set.BoolVarP(&f.disableRedirects, "disable-redirects", "r", false, "Do not redirect HTTP to HTTPS")
+	set.BoolVar(&f.accessLog, "access-log", false, "Write a line to the log for every request")
+	set.BoolVarP(&f.debug, "debug", "v", false, "Write debug lines to the log")
+	if err := cmd.RegisterFlagCompletionFunc("provider", completeProviders); err != nil {
+		panic("commands: completing a flag that is not defined: " + err.Error())
 	}
-	w.warn()
-	w.text = w.write()
-	return w, nil
 }
+
+// once is the value of a flag that has one. Given twice, none is dropped in silence.
+type once struct {
+	text  string
+	given bool
+}
+
+// Set implements [pflag.Value].
+func (o *once) Set(text string) error {
+	if o.given {
+		return fmt.Errorf("it was given before, as %q, and takes one value", o.text)
+	}
+	o.text, o.given = text, true
+	return nil
+}
+
+// String implements [pflag.Value].
+func (o *once) String() string { return o.text }
+
+// Type implements [pflag.Value].
+func (o *once) Type() string { return "string" }
 
 func (w *written) readSites() (err error) {
 	f := w.flags
@@ -210,180 +241,6 @@ func (w *written) warn() {
 
 func (w *written) secureTarget() bool {
 	return slices.ContainsFunc(w.flags.to, func(to string) bool { return strings.HasPrefix(to, "https://") })
-}
-
-// internalCA reports whether the certificate is one of Caddy's internal CA.
-func (w *written) internalCA() bool {
-	return w.site.scheme == "https" && (w.flags.internalCerts || !certmagic.SubjectQualifiesForPublicCert(w.site.host))
-}
-
-// write writes the Caddyfile, in the form that `caddy fmt` gives it.
-func (w *written) write() string {
-	f := w.flags
-	var b block
-	b.line("# What `caddy-dedup proxy` runs for its flags. To go on from here, save it as")
-	b.line("# Caddyfile, and run it: caddy-dedup run --config Caddyfile")
-	b.open("")
-	b.line("admin", quote(w.admin))
-	b.line("persist_config off")
-	if f.debug {
-		b.line("debug")
-	}
-	if f.disableRedirects && w.site.scheme == "https" {
-		b.line("auto_https disable_redirects")
-	}
-	if w.internalCA() {
-		b.line("# `caddy-dedup trust` makes this machine trust the certificates of Caddy's internal CA.")
-		b.line("skip_install_trust")
-	}
-	b.open("servers")
-	b.line("# An ingress or a mesh in a private network says in X-Forwarded-* who the client was.")
-	b.line("trusted_proxies static private_ranges")
-	b.close()
-	if !w.ownStore {
-		b.open("dedup")
-		if hasPassword(f.redis) {
-			b.line("# A placeholder, such as {env.REDIS_PASSWORD}, keeps a password out of this file.")
-		}
-		b.line("store", w.store())
-		b.close()
-	}
-	b.close()
-	b.line("")
-	w.writeSite(&b)
-	if w.site.scheme == "http" && w.site.named() {
-		b.line("")
-		b.line("# Otherwise Caddy answers requests for other hosts with an empty 200, which a")
-		b.line("# sender of webhooks takes for success.")
-		b.open("http://:" + w.site.port)
-		b.line("respond", quote("this proxy serves "+w.site.host), "421")
-		b.close()
-	}
-	if f.health.given {
-		b.line("")
-		b.line("# For probes and for Prometheus: who asks here needs no name and no password.")
-		b.open(w.health.address())
-		b.bind(w.health)
-		b.line("dedup_health /live live")
-		b.line("dedup_health /ready")
-		b.line("metrics /metrics")
-		b.close()
-	}
-	return string(caddyfile.Format([]byte(b.String())))
-}
-
-func (w *written) store() string {
-	f := w.flags
-	switch {
-	case len(f.redis) > 0:
-		return "redis " + strings.Join(quoteAll(f.redis), " ")
-	case f.file.given:
-		return "file " + quote(f.file.text)
-	default:
-		return "file " + w.site.directory()
-	}
-}
-
-func (w *written) writeSite(b *block) {
-	f := w.flags
-	b.open(w.site.address())
-	b.bind(w.site)
-	if f.internalCerts && w.site.scheme == "https" {
-		b.line("tls internal")
-	}
-	if f.accessLog {
-		b.line("log")
-	}
-	head := strings.Join(append([]string{"dedup"}, quoteAll(f.providers)...), " ")
-	if len(f.lines) > 0 {
-		b.open(head)
-		for _, lines := range f.lines {
-			for line := range strings.Lines(lines) {
-				b.line(strings.TrimSpace(line))
-			}
-		}
-		b.close()
-	} else {
-		b.line(head)
-	}
-	var inside []string
-	if f.changeHost {
-		inside = append(inside, "header_up Host {upstream_hostport}")
-	}
-	for _, field := range f.headerUp {
-		name, value := splitField(field)
-		inside = append(inside, "header_up "+name+" "+quote(value))
-	}
-	for _, field := range f.headerDown {
-		name, value := splitField(field)
-		inside = append(inside, "header_down "+name+" "+quote(value))
-	}
-	proxy := "reverse_proxy " + strings.Join(f.to, " ")
-	insecure := f.insecure && w.secureTarget()
-	if len(inside) == 0 && !insecure {
-		b.line(proxy)
-	} else {
-		b.open(proxy)
-		for _, line := range inside {
-			b.line(line)
-		}
-		if insecure {
-			b.open("transport http")
-			b.line("tls_insecure_skip_verify")
-			b.close()
-		}
-		b.close()
-	}
-	b.close()
-}
-
-// block writes nested blocks.
-type block struct {
-	strings.Builder
-	depth int
-}
-
-func (b *block) line(words ...string) {
-	if text := strings.Join(words, " "); text != "" {
-		b.WriteString(strings.Repeat("\t", b.depth) + text)
-	}
-	b.WriteString("\n")
-}
-
-func (b *block) open(head string) {
-	b.line(strings.TrimSpace(head + " {"))
-	b.depth++
-}
-
-func (b *block) close() {
-	b.depth--
-	b.line("}")
-}
-
-func (b *block) bind(to site) {
-	if at := to.bound(); at != "" {
-		b.line("bind", at)
-	}
-}
-
-// quote returns a text as one word of a Caddyfile.
-func quote(text string) string {
-	switch {
-	case text != "" && text != "{" && text != "}" && !strings.ContainsAny(text, " \t\r\n\"`#\\") && !strings.HasPrefix(text, "<<"):
-		return text
-	case !strings.Contains(text, "`"):
-		return "`" + text + "`"
-	default:
-		return `"` + strings.ReplaceAll(text, `"`, `\"`) + `"`
-	}
-}
-
-func quoteAll(texts []string) []string {
-	quoted := make([]string, len(texts))
-	for i, text := range texts {
-		quoted[i] = quote(text)
-	}
-	return quoted
 }
 
 // hasPassword reports whether a URL has a password that is not a placeholder.

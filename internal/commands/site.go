@@ -1,4 +1,4 @@
-package proxycommand
+package commands
 
 import (
 	"fmt"

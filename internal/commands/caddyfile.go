@@ -1,0 +1,210 @@
+package commands
+
+import (
+	"strings"
+
+	"github.com/caddyserver/caddy/v2/caddyconfig/caddyfile"
+	"github.com/caddyserver/certmagic"
+
+	"github.com/caddy-dedup/caddy-dedup/caddymodule"
+)
+
+// written is the Caddyfile that the flags stand for, and what was learnt from them.
+type written struct {
+	flags        *flags
+	data         string // Caddy's data directory
+	text         string
+	warnings     []string
+	site, health site
+	admin        string
+	handler      caddymodule.Handler // as the directive is read
+	ownStore     bool                // --dedup says where the state lies
+}
+
+// caddyfile writes the Caddyfile that the flags stand for. data is the directory in
+// which Caddy keeps its data.
+func (f *flags) caddyfile(data string) (*written, error) {
+	w := &written{flags: f, data: data}
+	for _, read := range []func() error{w.readSites, w.readTargets, w.readDirective, w.readStore, w.readHeaders} {
+		if err := read(); err != nil {
+			return nil, err
+		}
+	}
+	w.warn()
+	w.text = w.write()
+	return w, nil
+}
+
+// internalCA reports whether the certificate is one of Caddy's internal CA.
+func (w *written) internalCA() bool {
+	return w.site.scheme == "https" && (w.flags.internalCerts || !certmagic.SubjectQualifiesForPublicCert(w.site.host))
+}
+
+// write writes the Caddyfile, in the form that `caddy fmt` gives it.
+func (w *written) write() string {
+	f := w.flags
+	var b block
+	b.line("# What `caddy-dedup proxy` runs for its flags. To go on from here, save it as")
+	b.line("# Caddyfile, and run it: caddy-dedup run --config Caddyfile")
+	b.open("")
+	b.line("admin", quote(w.admin))
+	b.line("persist_config off")
+	if f.debug {
+		b.line("debug")
+	}
+	if f.disableRedirects && w.site.scheme == "https" {
+		b.line("auto_https disable_redirects")
+	}
+	if w.internalCA() {
+		b.line("# `caddy-dedup trust` makes this machine trust the certificates of Caddy's internal CA.")
+		b.line("skip_install_trust")
+	}
+	b.open("servers")
+	b.line("# An ingress or a mesh in a private network says in X-Forwarded-* who the client was.")
+	b.line("trusted_proxies static private_ranges")
+	b.close()
+	if !w.ownStore {
+		b.open("dedup")
+		if hasPassword(f.redis) {
+			b.line("# A placeholder, such as {env.REDIS_PASSWORD}, keeps a password out of this file.")
+		}
+		b.line("store", w.store())
+		b.close()
+	}
+	b.close()
+	b.line("")
+	w.writeSite(&b)
+	if w.site.scheme == "http" && w.site.named() {
+		b.line("")
+		b.line("# Otherwise Caddy answers requests for other hosts with an empty 200, which a")
+		b.line("# sender of webhooks takes for success.")
+		b.open("http://:" + w.site.port)
+		b.line("respond", quote("this proxy serves "+w.site.host), "421")
+		b.close()
+	}
+	if f.health.given {
+		b.line("")
+		b.line("# For probes and for Prometheus: who asks here needs no name and no password.")
+		b.open(w.health.address())
+		b.bind(w.health)
+		b.line("dedup_health /live live")
+		b.line("dedup_health /ready")
+		b.line("metrics /metrics")
+		b.close()
+	}
+	return string(caddyfile.Format([]byte(b.String())))
+}
+
+func (w *written) store() string {
+	f := w.flags
+	switch {
+	case len(f.redis) > 0:
+		return "redis " + strings.Join(quoteAll(f.redis), " ")
+	case f.file.given:
+		return "file " + quote(f.file.text)
+	default:
+		return "file " + w.site.directory()
+	}
+}
+
+func (w *written) writeSite(b *block) {
+	f := w.flags
+	b.open(w.site.address())
+	b.bind(w.site)
+	if f.internalCerts && w.site.scheme == "https" {
+		b.line("tls internal")
+	}
+	if f.accessLog {
+		b.line("log")
+	}
+	head := strings.Join(append([]string{"dedup"}, quoteAll(f.providers)...), " ")
+	if len(f.lines) > 0 {
+		b.open(head)
+		for _, lines := range f.lines {
+			for line := range strings.Lines(lines) {
+				b.line(strings.TrimSpace(line))
+			}
+		}
+		b.close()
+	} else {
+		b.line(head)
+	}
+	var inside []string
+	if f.changeHost {
+		inside = append(inside, "header_up Host {upstream_hostport}")
+	}
+	for _, field := range f.headerUp {
+		name, value := splitField(field)
+		inside = append(inside, "header_up "+name+" "+quote(value))
+	}
+	for _, field := range f.headerDown {
+		name, value := splitField(field)
+		inside = append(inside, "header_down "+name+" "+quote(value))
+	}
+	proxy := "reverse_proxy " + strings.Join(f.to, " ")
+	insecure := f.insecure && w.secureTarget()
+	if len(inside) == 0 && !insecure {
+		b.line(proxy)
+	} else {
+		b.open(proxy)
+		for _, line := range inside {
+			b.line(line)
+		}
+		if insecure {
+			b.open("transport http")
+			b.line("tls_insecure_skip_verify")
+			b.close()
+		}
+		b.close()
+	}
+	b.close()
+}
+
+// block writes nested blocks.
+type block struct {
+	strings.Builder
+	depth int
+}
+
+func (b *block) line(words ...string) {
+	if text := strings.Join(words, " "); text != "" {
+		b.WriteString(strings.Repeat("\t", b.depth) + text)
+	}
+	b.WriteString("\n")
+}
+
+func (b *block) open(head string) {
+	b.line(strings.TrimSpace(head + " {"))
+	b.depth++
+}
+
+func (b *block) close() {
+	b.depth--
+	b.line("}")
+}
+
+func (b *block) bind(to site) {
+	if at := to.bound(); at != "" {
+		b.line("bind", at)
+	}
+}
+
+// quote returns a text as one word of a Caddyfile.
+func quote(text string) string {
+	switch {
+	case text != "" && text != "{" && text != "}" && !strings.ContainsAny(text, " \t\r\n\"`#\\") && !strings.HasPrefix(text, "<<"):
+		return text
+	case !strings.Contains(text, "`"):
+		return "`" + text + "`"
+	default:
+		return `"` + strings.ReplaceAll(text, `"`, `\"`) + `"`
+	}
+}
+
+func quoteAll(texts []string) []string {
+	quoted := make([]string, len(texts))
+	for i, text := range texts {
+		quoted[i] = quote(text)
+	}
+	return quoted
+}

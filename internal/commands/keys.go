@@ -1,0 +1,57 @@
+package commands
+
+import (
+	"fmt"
+	"strings"
+
+	"github.com/caddyserver/caddy/v2"
+	caddycmd "github.com/caddyserver/caddy/v2/cmd"
+	"github.com/spf13/cobra"
+
+	"github.com/caddy-dedup/caddy-dedup/internal/keyscommand"
+)
+
+// adminProgram is what the commands that ask the admin API have to know.
+var adminProgram = keyscommand.Program{
+	DefaultAddress: func() string { return caddy.DefaultAdminListen }, // that of $CADDY_ADMIN, where it is set
+	Directory:      caddy.AppDataDir,
+	ParseAddress:   parseAdminAddress,
+	Exit:           exitQuietly,
+}
+
+func init() {
+	caddycmd.RegisterCommand(caddycmd.Command{
+		Name:      "keys",
+		Usage:     keyscommand.Usage,
+		Short:     keyscommand.Short,
+		Long:      keyscommand.Long,
+		CobraFunc: adminProgram.SetUp,
+	})
+	caddycmd.RegisterCommand(caddycmd.Command{
+		Name:      "health",
+		Usage:     keyscommand.HealthUsage,
+		Short:     keyscommand.HealthShort,
+		Long:      keyscommand.HealthLong,
+		CobraFunc: adminProgram.SetUpHealth,
+	})
+}
+
+// parseAdminAddress reads an address as Caddy's admin API has them.
+func parseAdminAddress(text string) (keyscommand.Address, error) {
+	at, err := caddy.ParseNetworkAddressWithDefaults(text, "tcp", 2019)
+	if err != nil {
+		return keyscommand.Address{}, err
+	}
+	if at.PortRangeSize() > 1 || at.IsFdNetwork() {
+		return keyscommand.Address{}, fmt.Errorf("%s is not one address that can be dialled", text)
+	}
+	if at.IsUnixNetwork() {
+		at.Host, _, _ = strings.Cut(at.Host, "|")
+	}
+	return keyscommand.Address{Network: at.Network, Address: at.JoinHostPort(0), Socket: at.IsUnixNetwork()}, nil
+}
+
+// exitQuietly ends a command with a status of more than 1, without a word of Caddy's.
+func exitQuietly(cmd *cobra.Command, status int) error {
+	return caddycmd.WrapCommandFuncForCobra(func(caddycmd.Flags) (int, error) { return status, nil })(cmd, nil)
+}
