@@ -34,7 +34,7 @@ var layers = map[string]struct{ code, tests []string }{
 	"internal/redistest":       {},
 	"integration":              {tests: list("integration/history", "internal/delivery", "internal/redistest", "k8s")},
 	"integration/history":      {},
-	"k8s":                      {},
+	"k8s":                      {tests: list("internal/delivery")},
 }
 
 // stayOut are the imports that only some packages may reach, over others or by

@@ -22,7 +22,7 @@ func sidecarDocuments(t *testing.T) map[string]map[string]any {
 
 func TestEveryDocumentIsThere(t *testing.T) {
 	objects := sidecarDocuments(t)
-	want := map[string]string{"Secret": "v1", "ConfigMap": "v1", "Deployment": "apps/v1", "Service": "v1"}
+	want := map[string]string{"Secret": "v1", "ConfigMap": "v1", "Deployment": "apps/v1", "Service": "v1", "PodDisruptionBudget": "policy/v1"}
 	for kind, version := range want {
 		if at(objects[kind], "apiVersion") != version || at(objects[kind], "metadata", "name") == nil {
 			t.Errorf("%s: it has no name, or its version is not %s", kind, version)

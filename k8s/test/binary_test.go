@@ -1,0 +1,74 @@
+package test
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"sync"
+	"testing"
+	"time"
+)
+
+// patience bounds every wait for something that must happen. It says nothing of how fast
+// that should be.
+const patience = 60 * time.Second
+
+// built is the directory of what the tests build.
+var built string
+
+func TestMain(m *testing.M) { os.Exit(run(m)) }
+
+func run(m *testing.M) int {
+	var err error
+	if built, err = os.MkdirTemp("", "dedup-k8s"); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	defer os.RemoveAll(built)
+	return m.Run()
+}
+
+// buildBinary returns the path of the program under test, built once.
+var buildBinary = sync.OnceValues(func() (string, error) {
+	if given := os.Getenv("DEDUP_BINARY"); given != "" {
+		return given, nil
+	}
+	path := filepath.Join(built, "caddy-dedup")
+	build := exec.Command("go", "build", "-o", path, "./cmd/caddy-dedup")
+	build.Dir = filepath.Join("..", "..")
+	if out, err := build.CombinedOutput(); err != nil {
+		return "", fmt.Errorf("building cmd/caddy-dedup: %w\n%s", err, out)
+	}
+	return path, nil
+})
+
+// command returns the program with arguments, and with an environment that has a home and
+// what is given, and nothing else: as in a container.
+func command(t *testing.T, environment []string, arguments ...string) *exec.Cmd {
+	t.Helper()
+	program, err := buildBinary()
+	if err != nil {
+		t.Fatal(err)
+	}
+	home := t.TempDir()
+	cmd := exec.CommandContext(t.Context(), program, arguments...)
+	cmd.Env = append([]string{"HOME=" + home, "XDG_DATA_HOME=" + home, "XDG_CONFIG_HOME=" + home}, environment...)
+	return cmd
+}
+
+// eventually asks until there is no error; the test fails if that never is.
+func eventually(t *testing.T, what string, ask func() error) {
+	t.Helper()
+	deadline := time.Now().Add(patience)
+	for {
+		err := ask()
+		if err == nil {
+			return
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("still not so after %s: %s: %v", patience, what, err)
+		}
+		time.Sleep(20 * time.Millisecond)
+	}
+}
