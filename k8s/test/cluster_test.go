@@ -9,6 +9,7 @@ import (
 
 	admissionv1 "k8s.io/api/admissionregistration/v1"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -141,10 +142,17 @@ func (c *cluster) create(pod *corev1.Pod) (*corev1.Pod, error) {
 	return attributes.GetObject().(*corev1.Pod), err
 }
 
-// ready waits until the plugins have read the policies and their schemas.
-func (c *cluster) ready(t *testing.T, pod *corev1.Pod, created func(*corev1.Pod, error) error) {
+// awaitSchemas waits until the mutating plugin, which looks for them in the background, has
+// the schemas of pods. Until then it answers that it is not available yet.
+func (c *cluster) awaitSchemas(t *testing.T) {
 	t.Helper()
-	eventually(t, "the policies are read", func() error { return created(c.create(pod)) })
+	eventually(t, "the plugin has schemas", func() error {
+		_, err := c.create(newPod())
+		if apierrors.IsServiceUnavailable(err) {
+			return err
+		}
+		return nil
+	})
 }
 
 type noConfiguration struct{}
