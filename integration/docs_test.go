@@ -280,9 +280,20 @@ var commandsRunBy = map[string]string{
 	"caddy-dedup validate --config caddy.json":                                                  "TestCommandsOfThePageOfJSON",
 	"caddy-dedup run --config caddy.json":                                                       "TestCommandsOfThePageOfJSON",
 	"go build ./cmd/caddy-dedup":                                                                "TestMain",
+	"kubectl apply -f k8s/sidecar.yaml":                                                         onTheKubernetesPage,
+	"kubectl apply -k k8s/examples/redis":                                                       onTheKubernetesPage,
+	"kubectl apply -f k8s/inject/":                                                              onTheKubernetesPage,
+	"kubectl rollout status deploy/payments":                                                    onTheKubernetesPage,
+	"kubectl rollout undo deploy/payments":                                                      onTheKubernetesPage,
+	"kubectl get events --field-selector reason=FailedCreate":                                   onTheKubernetesPage,
+	"kubectl exec deploy/payments -c dedup -- caddy-dedup keys list":                            onTheKubernetesPage,
+	"kubectl logs deploy/payments -c dedup":                                                     onTheKubernetesPage,
 	"go test ./...":                                                                             "this very run",
 	"go -C bench run . -write ../docs/performance.md":                                           "TestSmallestRun in bench, and .ci/run long",
 }
+
+// onTheKubernetesPage is for commands that need a cluster. What they name is looked for.
+const onTheKubernetesPage = "TestCommandsOfTheKubernetesPage in k8s/test"
 
 // pagesOfExamples are the pages of which a test runs every command, whatever it is.
 var pagesOfExamples = []string{"admin.md", "troubleshooting.md", "proxy.md"}

@@ -20,11 +20,13 @@ import (
 	"k8s.io/client-go/openapi/openapitest"
 )
 
-// oldest is the first version of Kubernetes in which both kinds of policies are stable.
-var oldest = version.MajorMinor(1, 36)
+// oldest is the version before the first one of which docs/kubernetes.md says that it takes
+// the policies, 1.35 with a feature gate: an API server accepts no new expression that the
+// version before it would not know.
+var oldest = version.MajorMinor(1, 34)
 
-// An API server of that version accepts each expression when the policies are applied: it
-// has the functions, and the types agree.
+// An API server accepts each expression when the policies are applied: it has the functions,
+// and the types agree.
 func TestExpressionsCompileInTheOldestVersion(t *testing.T) {
 	options := cel.OptionalVariableDeclarations{HasAuthorizer: true}
 	withPatches := options

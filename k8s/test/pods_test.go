@@ -247,7 +247,7 @@ func (r request) try(c *cluster, manifest corev1.PodSpec) error {
 		}
 		for _, part := range r.refused {
 			if !strings.Contains(err.Error(), part) {
-				return fmt.Errorf("it was refused with %q; want %q in it", err, part)
+				return fmt.Errorf("it was refused with %q; want %q in it", err.Error(), part)
 			}
 		}
 		return nil

@@ -86,6 +86,20 @@ func TestPolicyIsCalledAgain(t *testing.T) {
 	}
 }
 
+// A label that comes from a webhook comes too late for the sidecar: the API server calls
+// only those policies again that it has called before. So the pod is refused.
+func TestLabelOfAWebhookIsTooLate(t *testing.T) {
+	labels := webhook(func(pod *corev1.Pod) bool {
+		was := pod.Labels["caddy-dedup/inject"]
+		pod.Labels["caddy-dedup/inject"] = "true"
+		return was == ""
+	})
+	c := startReady(t, policies(t), labels)
+	if _, err := c.create(newPod(withoutLabel)); err == nil || !strings.Contains(err.Error(), "got no sidecar") {
+		t.Errorf("the pod was created, or refused with %v", err)
+	}
+}
+
 // A labelled pod never runs without its sidecar, whatever is missing in the cluster.
 func TestWithoutTheMutatingPolicyPodsAreRefused(t *testing.T) {
 	files := policies(t)
