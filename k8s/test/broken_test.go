@@ -39,6 +39,7 @@ var broken = []struct{ what, file, old, new string }{
 	{"liveness asks the store", "mutating.yaml", `livenessProbe.httpGet{path: "/live"`, `livenessProbe.httpGet{path: "/ready"`},
 	{"readiness does not ask it", "mutating.yaml", `readinessProbe.httpGet{path: "/ready"`, `readinessProbe.httpGet{path: "/live"`},
 	{"probes at the sidecar's port", "mutating.yaml", `startupProbe.httpGet{path: "/live", port: int(variables.health)}`, `startupProbe.httpGet{path: "/live", port: int(variables.port)}`},
+	{"a port with another name", "mutating.yaml", `name: "dedup-health"`, `name: "health"`},
 	{"more memory", "mutating.yaml", `limits: {"memory": "256Mi"}`, `limits: {"memory": "1Gi"}`},
 	{"no memory limit for Go", "mutating.yaml", "AUTOMEMLIMIT", "AUTOMEMLIMITS"},
 	{"the data elsewhere", "mutating.yaml", `mountPath: "/data"`, `mountPath: "/var"`},

@@ -196,7 +196,7 @@ func TestWhatStandsBesideTheSidecarFitsIt(t *testing.T) {
 			open[port.Port.IntValue()] = true
 		}
 	}
-	if len(open) != 2 || !open[int(ports["http"])] || !open[int(ports["health"])] {
+	if len(open) != 2 || !open[int(ports["dedup"])] || !open[int(ports["dedup-health"])] {
 		t.Errorf("the ports %v are open; want the sidecar's, %v", open, ports)
 	}
 	if ports[*monitor.Spec.PodMetricsEndpoints[0].Port] != 8081 {

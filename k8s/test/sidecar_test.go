@@ -61,6 +61,7 @@ func unlikeTheManifest(pod corev1.PodSpec, got corev1.Container) string {
 		got, want any
 	}{
 		{"securityContext", got.SecurityContext, want},
+		{"the ports' names", portNames(got), portNames(manifest)},
 		{"resources", got.Resources, manifest.Resources},
 		{"startupProbe", byNumber(got, got.StartupProbe), byNumber(manifest, manifest.StartupProbe)},
 		{"readinessProbe", byNumber(got, got.ReadinessProbe), byNumber(manifest, manifest.ReadinessProbe)},
@@ -92,6 +93,13 @@ func byNumber(container corev1.Container, probe *corev1.Probe) *corev1.Probe {
 	}
 	probe.HTTPGet.Port = intstr.FromInt(at)
 	return probe
+}
+
+func portNames(container corev1.Container) (names []string) {
+	for _, port := range container.Ports {
+		names = append(names, port.Name)
+	}
+	return names
 }
 
 func variable(container corev1.Container, name string) *corev1.EnvVar {
