@@ -1,0 +1,169 @@
+package engine_test
+
+import (
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/caddy-dedup/caddy-dedup/internal/engine"
+	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
+)
+
+// If the store cannot be asked, a copy answers for as long as its retention lasts, and
+// nothing runs.
+func TestCopiesAnswerWhileTheStoreIsAway(t *testing.T) {
+	for name, away := range map[string]fault{"refuses": refused, "hangs": hung} {
+		t.Run(name, func(t *testing.T) {
+			withCopies(t, func(t *testing.T, a, _ *replica) {
+				req := someRequest()
+				req.Policy.Retention = time.Hour
+				begun := time.Now()
+				run := a.run(req)
+				wantEnd(t, run, created("paid"), resultKept)
+				a.link.fail(away)
+				time.Sleep(30 * time.Minute)
+				asked := a.link.count("claim")
+				for _, w := range a.waiters(3, req) {
+					wantReplay(t, w.decision(), run.ExecutionID(), created("paid"), false)
+				}
+				if a.link.count("claim") == asked {
+					t.Error("the store was not asked again")
+				}
+				other := req
+				other.Fingerprint = "body:two"
+				wantRefusal(t, a.begin(other), engine.ReasonReused, run.ExecutionID())
+				wantReplay(t, a.begin(req), run.ExecutionID(), created("paid"), false)
+				wantRefusal(t, a.begin(forcing(req)), engine.ReasonUnavailable, "")
+				unknown := req
+				unknown.Key = idempotency.Identity{ID: "unknown"}.Key()
+				wantRefusal(t, a.begin(unknown), engine.ReasonUnavailable, "")
+				// Over the limit of runs the store is asked in another way.
+				a.Configure(engine.Settings{Limits: engine.Limits{InFlight: 1}})
+				a.link.fail(works)
+				a.drain()
+				second := a.run(unknown)
+				a.link.fail(away)
+				wantReplay(t, a.begin(req), run.ExecutionID(), created("paid"), false)
+				time.Sleep(time.Until(begun.Add(time.Hour)))
+				wantRefusal(t, a.begin(req), engine.ReasonUnavailable, "")
+				a.link.fail(works)
+				wantEnd(t, second, created("later"), resultKept)
+			})
+		})
+	}
+}
+
+// A store that says something of the key is not away.
+func TestCopyIsNoAnswerWhereTheStoreHasOne(t *testing.T) {
+	for name, c := range map[string]struct {
+		err    error
+		reason engine.Reason
+	}{
+		"unreadable": {&idempotency.UnreadableError{Where: "record", Err: errors.New("damaged")}, engine.ReasonUnreadable},
+		"full":       {idempotency.ErrFull, engine.ReasonOverloaded},
+	} {
+		t.Run(name, func(t *testing.T) {
+			withCopies(t, func(t *testing.T, a, _ *replica) {
+				req := someRequest()
+				wantEnd(t, a.run(req), created("paid"), resultKept)
+				time.Sleep(engine.CopyBound)
+				a.link.failWith(c.err, "claim")
+				wantRefusal(t, a.begin(req), c.reason, "")
+				a.link.failWith(nil, "claim")
+				a.link.fail(refused)
+				wantRefusal(t, a.begin(req), engine.ReasonUnavailable, "") // there is no copy any more
+			})
+		})
+	}
+}
+
+// A copy that another request was refused for is still one.
+func TestReusedKeyLeavesTheCopy(t *testing.T) {
+	withCopies(t, func(t *testing.T, a, _ *replica) {
+		req := someRequest()
+		run := a.run(req)
+		wantEnd(t, run, created("paid"), resultKept)
+		time.Sleep(engine.CopyBound)
+		other := req
+		other.Fingerprint = "body:two"
+		wantRefusal(t, a.begin(other), engine.ReasonReused, run.ExecutionID())
+		a.wantAsked("an old copy", 2)
+		a.link.fail(refused)
+		wantReplay(t, a.begin(req), run.ExecutionID(), created("paid"), false)
+	})
+}
+
+// No copy outlives the record in the store.
+func TestCopiesEndWithTheRetention(t *testing.T) {
+	const retention = 3 * time.Second
+	for name, c := range map[string]struct {
+		delay  time.Duration // of what the copy is made of
+		settle fault
+		copies func(a, b *replica) *replica
+	}{
+		"after a run":              {copies: func(a, _ *replica) *replica { return a }},
+		"after a replay":           {delay: time.Second, copies: func(_, b *replica) *replica { return b }},
+		"after a reply was lost":   {settle: replyLost, copies: func(a, _ *replica) *replica { return a }},
+		"after a replay of a late": {delay: retention - time.Millisecond, copies: func(_, b *replica) *replica { return b }},
+	} {
+		t.Run(name, func(t *testing.T) {
+			withCopies(t, func(t *testing.T, a, b *replica) {
+				req := someRequest()
+				req.Policy.Retention, req.Policy.Lease = retention, time.Second
+				run := a.run(req)
+				begun := time.Now()
+				a.link.fail(c.settle, "settle")
+				_ = end(run, created("paid"))
+				a.link.fail(works, "settle")
+				a.drain()
+				time.Sleep(time.Until(begun.Add(c.delay)))
+				r := c.copies(a, b)
+				wantReplay(t, r.begin(req), run.ExecutionID(), created("paid"), false)
+				time.Sleep(time.Until(begun.Add(retention - time.Millisecond)))
+				asked := r.link.count("claim")
+				wantReplay(t, r.begin(req), run.ExecutionID(), created("paid"), false)
+				r.wantAsked("before the end", asked)
+				time.Sleep(time.Millisecond)
+				as[*engine.Run](t, r.begin(req))
+			})
+		})
+	}
+}
+
+func TestCopiesAndEncryption(t *testing.T) {
+	withCopies(t, func(t *testing.T, a, _ *replica) {
+		req := delivered()
+		a.Configure(engine.Settings{Sealer: sealing(t, "a")})
+		run := a.run(req)
+		wantEnd(t, run, created("paid"), resultKept)
+		a.Configure(engine.Settings{Sealer: sealing(t, "a")}) // a reload that changes nothing
+		wantReplay(t, a.begin(req), run.ExecutionID(), created("paid"), false)
+		a.wantAsked("the same keys", 1)
+		reused := req
+		reused.Fingerprint = "body:two"
+		wantRefusal(t, a.begin(reused), engine.ReasonReused, run.ExecutionID())
+		a.Configure(engine.Settings{Sealer: sealing(t, "ba")})
+		wantReplay(t, a.begin(req), run.ExecutionID(), created("paid"), false)
+		a.Configure(engine.Settings{Sealer: sealing(t, "b")})
+		if refused := as[engine.Refusal](t, a.begin(req)); refused.Reason != engine.ReasonUnreadable {
+			t.Errorf("without its key: %+v", refused)
+		}
+		a.link.fail(refused)
+		wantRefusal(t, a.begin(req), engine.ReasonUnavailable, "")
+	})
+}
+
+// A run that was claimed under a key that is gone by its end is stored, and not copied.
+func TestRunThatOutlivesItsEncryptionKey(t *testing.T) {
+	withCopies(t, func(t *testing.T, a, _ *replica) {
+		req := delivered()
+		req.Fingerprint = "" // with one, the key would be missed in another way
+		a.Configure(engine.Settings{Sealer: sealing(t, "a")})
+		run := a.run(req)
+		a.Configure(engine.Settings{Sealer: sealing(t, "b")})
+		wantEnd(t, run, created("paid"), resultKept)
+		if refused := as[engine.Refusal](t, a.begin(req)); refused.Reason != engine.ReasonUnreadable {
+			t.Errorf("without its key: %+v", refused)
+		}
+	})
+}
