@@ -298,3 +298,18 @@ func TestProxyCommandForProbes(t *testing.T) {
 		}
 	}
 }
+
+// Caddy shares a port with another process, and each would get a part of the duplicates.
+func TestProxyCommandSharesNoPort(t *testing.T) {
+	t.Parallel()
+	up := startUpstream(t, answers201)
+	other := start(t, conf{store: "store memory", site: proxyTo(up)})
+	free := fmt.Sprintf("127.0.0.1:%d", freePort(t))
+	for _, args := range [][]string{{"--from", other.addr}, {"--from", free, "--health", other.addr}} {
+		output, code := command(t, shortTempDir(t), append([]string{"proxy", "--to", up.addr, "--redis", "redis://localhost:1"}, args...)...)
+		_, port, _ := strings.Cut(other.addr, ":")
+		if code == 0 || !strings.Contains(output, args[len(args)-2]+": another process listens on port "+port) {
+			t.Errorf("%v: it ended with %d: %s", args, code, output)
+		}
+	}
+}

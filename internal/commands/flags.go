@@ -5,6 +5,7 @@ import (
 	"net/textproto"
 	"net/url"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 
@@ -255,13 +256,22 @@ func hasPassword(urls []string) bool {
 	})
 }
 
-// redacted names Redis servers without their passwords.
+// placeholderPassword matches a URL whose password is one placeholder.
+var placeholderPassword = regexp.MustCompile(`^[a-z]+://[^:@/]*:\{[^{}]+\}@`)
+
+// redacted names Redis servers without their passwords. What has none, or a placeholder
+// in its place, is shown as it was given.
 func redacted(urls []string) string {
 	shown := make([]string, len(urls))
 	for i, text := range urls {
-		shown[i] = "the URL given"
-		if u, err := url.Parse(text); err == nil {
+		u, err := url.Parse(text)
+		switch {
+		case err != nil && strings.Contains(text, "@") && !placeholderPassword.MatchString(text):
+			shown[i] = "the URL given"
+		case hasPassword([]string{text}):
 			shown[i] = u.Redacted()
+		default:
+			shown[i] = text
 		}
 	}
 	return strings.Join(shown, ", ")

@@ -82,6 +82,9 @@ func (f *flags) run() (int, error) {
 		return caddy.ExitCodeSuccess, err
 	}
 	caddy.TrapSignals()
+	if err := written.checkPorts(); err != nil {
+		return caddy.ExitCodeFailedStartup, err
+	}
 	var socket admin.Socket
 	if !config.Admin.Disabled {
 		if socket, err = admin.NewSocket(config.Admin.Listen); err != nil {
@@ -94,6 +97,16 @@ func (f *flags) run() (int, error) {
 	}
 	fmt.Println(written.summary())
 	select {}
+}
+
+// checkPorts refuses a port on which another process listens. Caddy would share it, and
+// the kernel would give each of the two a part of the requests: a duplicate that comes to
+// the other one runs again.
+func (w *written) checkPorts() error {
+	if err := w.site.checkPort("from"); err != nil || !w.flags.health.given {
+		return err
+	}
+	return w.health.checkPort("health")
 }
 
 // adapt returns the configuration that a Caddyfile stands for.
@@ -115,15 +128,10 @@ func adapt(text string) (*caddy.Config, error) {
 // summary says what the proxy protects, how to try it, and where it keeps its state.
 func (w *written) summary() string {
 	f := w.flags
-	what := "requests with the header " + delivery.IdempotencyKeyHeader
-	insecure := ""
-	if w.internalCA() {
-		insecure = "-k " // its CA is known to nobody
-	}
-	try := fmt.Sprintf("curl %s-i -X POST -H '%s: try-1' -d hello %s/", insecure, delivery.IdempotencyKeyHeader, w.site.url())
+	what, try := "requests with the header "+delivery.IdempotencyKeyHeader, w.request(delivery.IdempotencyKeyHeader)
 	switch {
 	case len(f.providers) > 0:
-		what, try = "webhooks of "+strings.Join(f.providers, ", "), w.site.url()
+		what, try = "webhooks of "+strings.Join(f.providers, ", "), w.delivery(f.providers[0])
 	case len(w.handler.Keys) > 0:
 		what, try = "requests with the keys of --dedup", w.site.url()
 	}
@@ -149,6 +157,25 @@ func (w *written) summary() string {
 		lines = append(lines, "  health: "+w.health.url()+"/ready")
 	}
 	return strings.Join(lines, "\n")
+}
+
+// request is a command that sends a request with a key in a header field.
+func (w *written) request(field string) string {
+	insecure := ""
+	if w.internalCA() {
+		insecure = "-k " // its CA is known to nobody
+	}
+	return fmt.Sprintf("curl %s-i -X POST -H '%s: try-1' -d hello %s/", insecure, field, w.site.url())
+}
+
+// delivery is a command that sends what dedup takes for a delivery of a provider, or the
+// address alone where that needs more than one header field.
+func (w *written) delivery(provider string) string {
+	p, _ := delivery.ProviderNamed(provider)
+	if len(p.Sources) == 0 || p.Sources[0].Kind != delivery.KindHeader || len(p.Signs.AnyOf) > 0 {
+		return w.site.url()
+	}
+	return w.request(p.Sources[0].Header)
 }
 
 // stateDirectory is the directory of the file store.

@@ -174,14 +174,18 @@ func TestSummary(t *testing.T) {
 	for name, c := range map[string]struct {
 		args, says []string
 	}{
-		"an API":       {[]string{"--from", ":8080", "--to", ":3000"}, []string{"Idempotency-Key", "(POST, PATCH)", "try:    curl -i -X POST -H 'Idempotency-Key: try-1' -d hello http://localhost:8080/", "state:  /data/caddy/dedup-8080", "admin:  unix//data/caddy/dedup-admin-8080.sock\n"}},
-		"webhooks":     {[]string{"--from", "example.com", "--to", "a:1", "--to", "b:2", "--provider", "github", "--provider", "stripe"}, []string{"protects a:1, b:2, :1\n", "webhooks of github, stripe", "try:    https://example.com\n", "dedup-443"}},
-		"other keys":   {[]string{"--from", "127.0.0.1:80", "--to", ":1", "--dedup", "key header X-Id", "--dedup", "methods PUT"}, []string{"keys of --dedup (PUT)", "http://127.0.0.1\n"}},
-		"redis":        {[]string{"--from", "[::1]:8080", "--to", ":1", "--redis", "redis://u:open-sesame@a", "--admin", "off", "--health", ":8081"}, []string{"Redis at redis://u:xxxxx@a\n", "http://[::1]:8080/", "admin:  off", "health: http://localhost:8081/ready"}},
-		"its own":      {[]string{"--from", "http://0.0.0.0", "--to", ":1", "--dedup", "store memory"}, []string{"state:  as --dedup says", "hello http://localhost/"}},
-		"a directory":  {[]string{"--from", "http://[::]:80", "--to", ":1", "--file", "/srv/keys"}, []string{"state:  /srv/keys", "hello http://localhost/"}},
-		"a local name": {nil, []string{"protects :1\n", "try:    curl -k -i", "https://localhost/"}},
-		"an IPv6 name": {[]string{"--from", "http://[::1]", "--to", ":1"}, []string{"hello http://[::1]/"}},
+		"an API":        {[]string{"--from", ":8080", "--to", ":3000"}, []string{"Idempotency-Key", "(POST, PATCH)", "try:    curl -i -X POST -H 'Idempotency-Key: try-1' -d hello http://localhost:8080/", "state:  /data/caddy/dedup-8080", "admin:  unix//data/caddy/dedup-admin-8080.sock\n"}},
+		"webhooks":      {[]string{"--from", "example.com", "--to", "a:1", "--to", "b:2", "--provider", "github", "--provider", "stripe"}, []string{"protects a:1, b:2, :1\n", "webhooks of github, stripe", "try:    curl -i -X POST -H 'X-GitHub-Delivery: try-1' -d hello https://example.com/\n", "dedup-443"}},
+		"a body":        {[]string{"--from", ":8080", "--provider", "stripe"}, []string{"try:    http://localhost:8080\n"}},
+		"a signature":   {[]string{"--from", ":8080", "--provider", "gitlab"}, []string{"try:    http://localhost:8080\n"}},
+		"other keys":    {[]string{"--from", "127.0.0.1:80", "--to", ":1", "--dedup", "key header X-Id", "--dedup", "methods PUT"}, []string{"keys of --dedup (PUT)", "http://127.0.0.1\n"}},
+		"redis":         {[]string{"--from", "[::1]:8080", "--to", ":1", "--redis", "redis://u:open-sesame@a", "--admin", "off", "--health", ":8081"}, []string{"Redis at redis://u:xxxxx@a\n", "http://[::1]:8080/", "admin:  off", "health: http://localhost:8081/ready"}},
+		"a whole URL":   {[]string{"--redis", "{env.REDIS_URL}"}, []string{"state:  Redis at {env.REDIS_URL}\n"}},
+		"a placeholder": {[]string{"--redis", "redis://u:{env.P}@a"}, []string{"Redis at redis://u:{env.P}@a\n"}},
+		"its own":       {[]string{"--from", "http://0.0.0.0", "--to", ":1", "--dedup", "store memory"}, []string{"state:  as --dedup says", "hello http://localhost/"}},
+		"a directory":   {[]string{"--from", "http://[::]:80", "--to", ":1", "--file", "/srv/keys"}, []string{"state:  /srv/keys", "hello http://localhost/"}},
+		"a local name":  {nil, []string{"protects :1\n", "try:    curl -k -i", "https://localhost/"}},
+		"an IPv6 name":  {[]string{"--from", "http://[::1]", "--to", ":1"}, []string{"hello http://[::1]/"}},
 	} {
 		w, err := writtenFor(t, append(c.args, "--to", ":1")...)
 		if err != nil {

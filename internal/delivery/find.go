@@ -132,7 +132,11 @@ func Find(sources []Source, request Request, maxLength int) (Found, error) {
 		found, err := f.find(source)
 		switch {
 		case isMissing(err):
-			if reason := err.Error(); reason != "" {
+			reason := err.Error()
+			if reason == "" && source.Provider != "" {
+				reason = "it is not there" // an API's request without a key is nothing to explain
+			}
+			if reason != "" {
 				reasons = append(reasons, source.String()+": "+reason)
 			}
 			continue

@@ -71,6 +71,21 @@ func TestSigns(t *testing.T) {
 	}
 }
 
+// Who looks for a webhook without an ID reads which field it lacks. The request of an API
+// without a key is nothing to explain.
+func TestMissingFieldIsNamed(t *testing.T) {
+	github, _ := delivery.ProviderNamed("github")
+	for want, sources := range map[string][]delivery.Source{
+		"header X-GitHub-Delivery: it is not there": github.Sources,
+		"": {{Kind: delivery.KindHeader, Header: delivery.IdempotencyKeyHeader}},
+	} {
+		_, err := delivery.Find(sources, sample{"X-Other: 1\n", `{}`}.request(), maxLength)
+		if !errors.Is(err, delivery.ErrMissing) || !strings.HasSuffix(err.Error(), want) || want == "" && err.Error() != delivery.ErrMissing.Error() {
+			t.Errorf("found %v; want %q", err, want)
+		}
+	}
+}
+
 // A request of another sender falls through to what comes after the provider, and an
 // ID of theirs that would be invalid is none of the provider's business.
 func TestForeignRequestFallsThrough(t *testing.T) {

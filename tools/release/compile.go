@@ -35,7 +35,7 @@ func (r *release) compile(ctx context.Context, t target, output string) error {
 }
 
 // documents are the files of the repository that each archive has.
-var documents = []string{"LICENSE", "README.md", "CHANGELOG.md", "Caddyfile.example", "packaging/systemd/caddy-dedup.service", "packaging/systemd/caddy-dedup@.service"}
+var documents = []string{"LICENSE", "README.md", "CHANGELOG.md", "Caddyfile.example", "packaging/systemd/Caddyfile", "packaging/systemd/caddy-dedup.service", "packaging/systemd/caddy-dedup@.service"}
 
 // shells are those that commands are completed in.
 var shells = []string{"bash", "zsh", "fish", "powershell"}
