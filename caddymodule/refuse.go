@@ -130,7 +130,7 @@ var refusalRules = map[engine.Reason]refusalRule{
 	reasonMissing:            {"The idempotency key is missing", 400, 400, 0, false, outcomeMissing, zapcore.InfoLevel},
 	reasonInvalid:            {"The idempotency key is invalid", 400, 400, 0, false, outcomeInvalid, zapcore.InfoLevel},
 	engine.ReasonReused:      {"The idempotency key is already used", 422, 422, 0, false, outcomeReused, zapcore.InfoLevel},
-	engine.ReasonInFlight:    {"A request with this idempotency key is still running", 409, 503, 2, true, outcomeInFlight, zapcore.InfoLevel},
+	engine.ReasonInFlight:    {"A request with this idempotency key is outstanding", 409, 503, 2, true, outcomeInFlight, zapcore.InfoLevel},
 	engine.ReasonHeld:        {"The outcome of an earlier request is unknown", 409, 503, 60, false, outcomeHeld, zapcore.WarnLevel},
 	engine.ReasonExhausted:   {"The allowed attempts are exhausted", 409, 503, 60, false, outcomeExhausted, zapcore.WarnLevel},
 	reasonConflict:           {"The request is a duplicate", 409, 409, 0, false, outcomeConflict, zapcore.InfoLevel},

@@ -3,6 +3,7 @@ package integration
 import (
 	"context"
 	"fmt"
+	"strings"
 	"testing"
 
 	"github.com/caddy-dedup/caddy-dedup/internal/redistest"
@@ -60,6 +61,11 @@ func TestLastAttemptWithoutAnAnswer(t *testing.T) {
 				p.post(t, "/", "k", "body")
 				wantLost(t, p, "k", lost.status)
 				last := up.runs("k")[1].Header.Get("Dedup-Execution-Id")
+				eventually(t, "the log says that no attempt is left", func() bool {
+					return len(p.log.find(func(e entry) bool {
+						return strings.HasPrefix(e.text("msg"), "exhausted: ") && e.text("level") == "warn" && e.text("execution_id") == last
+					})) == 1
+				})
 				for range 3 {
 					refused := p.post(t, "/", "k", "body")
 					if told := wantProblem(t, refused, 409, "attempts_exhausted"); told.ExecutionID != last {

@@ -79,7 +79,8 @@ func (h *Health) ready(ctx context.Context) ([]Readiness, error) {
 	case <-l.done:
 		return l.all, l.err
 	case <-ctx.Done():
-		return nil, context.Cause(ctx)
+		// Nobody reads it, but it is no failure of ours either, for the log.
+		return nil, problemOf(http.StatusServiceUnavailable, errors.New("the probe was given up before the stores had answered"))
 	case <-patience.C: // a disk that hangs knows of no timeout
 		return nil, problemOf(http.StatusServiceUnavailable, errors.New("the stores have not answered within their timeout"))
 	}

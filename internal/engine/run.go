@@ -194,6 +194,12 @@ func (r *Run) settle(end idempotency.End) (idempotency.Settlement, error) {
 	return s, err
 }
 
+// wasLast reports whether no attempt is left after this one.
+func (r *Run) wasLast() bool {
+	most := r.policy.MaxAttempts
+	return most > 0 && r.record.Attempt-r.record.FreedAttempts >= most
+}
+
 func (r *Run) conclude(end idempotency.End) idempotency.Settlement {
 	end.Attempt = r.record.Attempt - r.record.FreedAttempts
 	end.Replaces = r.replaces() != nil
@@ -230,6 +236,8 @@ func (r *Run) report(s idempotency.Settlement, err error) {
 		log.Info("the forced run kept nothing; the response before it stays", zap.Bool("sent", s.Counted))
 	case s.State == idempotency.Released && !s.Counted:
 		log.Info("released: the request was not sent")
+	case s.State == idempotency.Released && r.wasLast():
+		log.Warn("exhausted: whether the last attempt that is allowed was executed is unknown; an operator has to release the key")
 	case s.State == idempotency.Released:
 		status := 0
 		if s.Response != nil {

@@ -24,6 +24,8 @@ const (
 	// twice as long as the one before, up to inboxLastPause.
 	inboxFirstPause = 100 * time.Millisecond
 	inboxLastPause  = 3 * time.Second
+	// inboxTellsEach is how often the log is told while it goes on failing.
+	inboxTellsEach = 5 * time.Minute
 )
 
 // inbox is the one channel on which this process hears of runs that ended, and
@@ -156,17 +158,24 @@ func (i *inbox) run() {
 	var once sync.Once
 	tried := func() { once.Do(func() { close(i.tried) }) }
 	pause := inboxFirstPause
+	var told time.Time // when the log was last told that it fails; zero while it does not
 	for i.ctx.Err() == nil {
 		err := i.listen(func() {
 			tried()
 			pause = inboxFirstPause
+			if !told.IsZero() {
+				i.log.Info("subscribed to the ends of other replicas' runs again")
+				told = time.Time{}
+			}
 		})
 		tried()
 		if i.ctx.Err() != nil {
 			return
 		}
-		i.log.Warn("not subscribed to the ends of other replicas' runs; who waits for one looks from time to time",
-			zap.Duration("next_try", pause), zap.Error(err))
+		if time.Since(told) >= inboxTellsEach {
+			i.log.Warn("not subscribed to the ends of other replicas' runs; who waits for one looks from time to time", zap.Error(err))
+			told = time.Now()
+		}
 		select {
 		case <-time.After(pause):
 		case <-i.ctx.Done():

@@ -5,12 +5,15 @@ import (
 	"net"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/alicebob/miniredis/v2"
 	goredis "github.com/redis/go-redis/v9"
+	"go.uber.org/zap"
+	"go.uber.org/zap/zaptest/observer"
 
 	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
 	"github.com/caddy-dedup/caddy-dedup/internal/redistest"
@@ -147,5 +150,52 @@ func TestSilentInbox(t *testing.T) {
 		synctest.Wait()
 		mustSettle(t, s, run, claimed.Record, kept(small))
 		mustBeWoken(t, woken, run.Key)
+	})
+}
+
+// TestInboxTellsRarely has the server go away for a quarter of an hour.
+func TestInboxTellsRarely(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		server := miniredis.NewMiniRedis()
+		server.ClockTTL(true)
+		defer server.Close()
+		var away atomic.Bool
+		core, logs := observer.New(zap.InfoLevel)
+		o := Options{Addresses: []string{"pipe:0"}, Logger: zap.New(core)}.withDefaults()
+		c := clientOptions(o)
+		c.Dialer = func(context.Context, string, string) (net.Conn, error) {
+			if away.Load() {
+				return nil, syscall.ECONNREFUSED
+			}
+			pipe, err := server.Dial()
+			if err != nil {
+				return nil, err
+			}
+			return newBufferedPipe(pipe), nil
+		}
+		s := closeAtEnd(t, newStore(watched(goredis.NewClient(c), o), o))
+		defer s.Subscribe(func(idempotency.Key) {})()
+		mustClaim(t, s, claimOf("a", "1"), idempotency.Proceed)
+		waiting := claimOf("a", "2")
+		waiting.Waits = true
+		mustClaim(t, s, waiting, idempotency.WaitForRun)
+
+		away.Store(true)
+		s.inbox.mu.Lock()
+		current := s.inbox.current
+		s.inbox.mu.Unlock()
+		if err := current.Close(); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(14 * time.Minute)
+		if told := logs.FilterMessageSnippet("not subscribed").Len(); told != 3 {
+			t.Errorf("in 14 minutes the log was told %d times; want once every 5", told)
+		}
+		away.Store(false)
+		time.Sleep(inboxLastPause)
+		synctest.Wait()
+		if told := logs.FilterMessageSnippet("subscribed to the ends of other replicas' runs again").Len(); told != 1 {
+			t.Errorf("the log was told %d times that it is well again", told)
+		}
 	})
 }
