@@ -1,6 +1,7 @@
 package caddymodule
 
 import (
+	"cmp"
 	"encoding/json"
 	"slices"
 	"time"
@@ -215,6 +216,11 @@ var (
 // DefaultMethods returns the methods whose requests are deduplicated where none are set.
 func DefaultMethods() []string { return []string{"POST", "PATCH"} }
 
+// RunLimit returns how long one run may take, before or after the defaults are set.
+func (s *Settings) RunLimit() time.Duration {
+	return cmp.Or(time.Duration(s.Timeout), 5*time.Minute)
+}
+
 func (s *Settings) setDefaults() {
 	if s.Mode == "" {
 		s.Mode = string(delivery.ModeAPI)
@@ -228,7 +234,7 @@ func (s *Settings) setDefaults() {
 	orElse(&s.Missing, missingPass)
 	orElse(&s.MaxKeyLength, 255)
 	orElse(&s.Lease, caddy.Duration(30*time.Second))
-	orElse(&s.Timeout, caddy.Duration(5*time.Minute))
+	s.Timeout = caddy.Duration(s.RunLimit())
 	orElse(&s.ClientIdle, caddy.Duration(time.Minute))
 	orElse(&s.InFlight, inFlightWait)
 	orElse(&s.MaxWait, caddy.Duration(5*time.Second))

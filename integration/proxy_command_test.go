@@ -9,6 +9,9 @@ import (
 	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"regexp"
+	"runtime"
+	"strconv"
 	"strings"
 	"testing"
 )
@@ -254,6 +257,14 @@ func TestProxyCommandOverHTTPS(t *testing.T) {
 		t.Fatal(err)
 	}
 	wantReplay(t, again, first)
+	elsewhere, err := http.NewRequest("POST", "https://"+addr+"/", strings.NewReader("body"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	elsewhere.Host = "other.test"
+	if got, err := try(client, elsewhere); err != nil || got.Status != 421 {
+		t.Errorf("another host gets %d, %v", got.Status, err)
+	}
 	said := p.log.String()
 	if !strings.Contains(said, "curl -k") || !strings.Contains(said, "https://"+addr+"/") {
 		t.Error("on start it does not say how to try it")
@@ -312,4 +323,51 @@ func TestProxyCommandSharesNoPort(t *testing.T) {
 			t.Errorf("%v: it ended with %d: %s", args, code, output)
 		}
 	}
+}
+
+// What the container may have, the process keeps to, whichever way it is run.
+func TestProxyCommandKeepsToTheMemoryThatThereIs(t *testing.T) {
+	t.Parallel()
+	if runtime.GOOS != "linux" {
+		t.Skip("Caddy finds a limit in cgroups, and how much there is, on Linux")
+	}
+	up := startUpstream(t, answers201)
+	health := fmt.Sprintf("127.0.0.1:%d", freePort(t))
+	startProxyCommand(t, up, "--health", health)
+	got, err := http.Get("http://" + health + "/metrics")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer got.Body.Close()
+	body, err := io.ReadAll(got.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	m := regexp.MustCompile(`(?m)^go_gc_gomemlimit_bytes (\S+)$`).FindSubmatch(body)
+	if m == nil {
+		t.Fatal("the metrics do not say what the limit is")
+	}
+	if limit, err := strconv.ParseFloat(string(m[1]), 64); err != nil || limit > 1<<50 {
+		t.Errorf("the limit is %s bytes, %v", m[1], err)
+	}
+}
+
+// The Caddyfile of --print runs where nothing has run before.
+func TestPrintedCaddyfileBeginsAnew(t *testing.T) {
+	t.Parallel()
+	up := startUpstream(t, answers201)
+	dir, addr := shortTempDir(t), fmt.Sprintf("127.0.0.1:%d", freePort(t))
+	text, code := command(t, dir, "proxy", "--from", addr, "--to", up.addr, "--print")
+	if code != 0 {
+		t.Fatalf("it ended with %d: %s", code, text)
+	}
+	if err := os.WriteFile(filepath.Join(dir, "Caddyfile"), []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	p := startProcess(t, dir, "run", "--config", "Caddyfile")
+	p.addr = addr
+	eventually(t, "it answers", func() bool {
+		got, err := try(oneShot, p.newPost("/", "k", "body"))
+		return err == nil && got.Status == 201
+	})
 }

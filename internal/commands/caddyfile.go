@@ -2,6 +2,7 @@ package commands
 
 import (
 	"strings"
+	"time"
 
 	"github.com/caddyserver/caddy/v2/caddyconfig/caddyfile"
 	"github.com/caddyserver/certmagic"
@@ -13,6 +14,7 @@ import (
 type written struct {
 	flags        *flags
 	data         string // Caddy's data directory
+	caddyAdmin   string // $CADDY_ADMIN
 	text         string
 	warnings     []string
 	site, health site
@@ -22,9 +24,9 @@ type written struct {
 }
 
 // caddyfile writes the Caddyfile that the flags stand for. data is the directory in
-// which Caddy keeps its data.
-func (f *flags) caddyfile(data string) (*written, error) {
-	w := &written{flags: f, data: data}
+// which Caddy keeps its data, and caddyAdmin what $CADDY_ADMIN says.
+func (f *flags) caddyfile(data, caddyAdmin string) (*written, error) {
+	w := &written{flags: f, data: data, caddyAdmin: caddyAdmin}
 	for _, read := range []func() error{w.readSites, w.readTargets, w.readDirective, w.readStore, w.readHeaders} {
 		if err := read(); err != nil {
 			return nil, err
@@ -49,6 +51,8 @@ func (w *written) write() string {
 	b.open("")
 	b.line("admin", quote(w.admin))
 	b.line("persist_config off")
+	b.line("# At the end, a request has the time that a run may take; then it is cut off.")
+	b.line("grace_period", short(w.handler.RunLimit()))
 	if f.debug {
 		b.line("debug")
 	}
@@ -74,11 +78,12 @@ func (w *written) write() string {
 	b.close()
 	b.line("")
 	w.writeSite(&b)
-	if w.site.scheme == "http" && w.site.named() {
+	if w.site.hostOnly() {
 		b.line("")
 		b.line("# Otherwise Caddy answers requests for other hosts with an empty 200, which a")
 		b.line("# sender of webhooks takes for success.")
-		b.open("http://:" + w.site.port)
+		b.open(w.site.scheme + "://:" + w.site.port)
+		b.bind(w.site)
 		b.line("respond", quote("this proxy serves "+w.site.host), "421")
 		b.close()
 	}
@@ -121,9 +126,7 @@ func (w *written) writeSite(b *block) {
 	if len(f.lines) > 0 {
 		b.open(head)
 		for _, lines := range f.lines {
-			for line := range strings.Lines(lines) {
-				b.line(strings.TrimSpace(line))
-			}
+			b.line(lines) // `caddy fmt` indents what is in blocks of its own
 		}
 		b.close()
 	} else {
@@ -135,13 +138,13 @@ func (w *written) writeSite(b *block) {
 	}
 	for _, field := range f.headerUp {
 		name, value := splitField(field)
-		inside = append(inside, "header_up "+name+" "+quote(value))
+		inside = append(inside, "header_up "+quote(name)+" "+quote(value))
 	}
 	for _, field := range f.headerDown {
 		name, value := splitField(field)
-		inside = append(inside, "header_down "+name+" "+quote(value))
+		inside = append(inside, "header_down "+quote(name)+" "+quote(value))
 	}
-	proxy := "reverse_proxy " + strings.Join(f.to, " ")
+	proxy := "reverse_proxy " + strings.Join(quoteAll(f.to), " ")
 	insecure := f.insecure && w.secureTarget()
 	if len(inside) == 0 && !insecure {
 		b.line(proxy)
@@ -158,6 +161,18 @@ func (w *written) writeSite(b *block) {
 		b.close()
 	}
 	b.close()
+}
+
+// short writes a duration without the zeros at its end.
+func short(d time.Duration) string {
+	text := d.String()
+	if strings.HasSuffix(text, "m0s") {
+		text = strings.TrimSuffix(text, "0s")
+	}
+	if strings.HasSuffix(text, "h0m") {
+		text = strings.TrimSuffix(text, "0m")
+	}
+	return text
 }
 
 // block writes nested blocks.

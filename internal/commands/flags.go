@@ -1,7 +1,10 @@
 package commands
 
 import (
+	"cmp"
+	"errors"
 	"fmt"
+	"net"
 	"net/textproto"
 	"net/url"
 	"path/filepath"
@@ -80,25 +83,55 @@ func (w *written) readSites() (err error) {
 	if w.site, err = readSite("from", f.from.text); err != nil {
 		return err
 	}
+	if f.health.given {
+		if w.health, err = readSite("health", f.health.text); err != nil {
+			return err
+		}
+		switch {
+		case w.health.scheme != "http" || w.health.named():
+			return fmt.Errorf("--health: %q is not an address for probes, which come over HTTP and name no host; use one such as :8081 or 127.0.0.1:8081", f.health.text)
+		case w.health.port == w.site.port:
+			return fmt.Errorf("--health %s and --from %s have the same port; probes need one of their own", f.health.text, f.from.text)
+		}
+	}
+	return w.readAdmin()
+}
+
+// readAdmin finds the address of the admin API: the flag's, else that of $CADDY_ADMIN, where
+// `caddy-dedup keys` looks too, else a socket.
+func (w *written) readAdmin() error {
+	f := w.flags
+	from := "--admin"
 	switch {
-	case f.admin.given && f.admin.text == "":
-		return fmt.Errorf("--admin: it is empty; use an address such as localhost:2019, or off")
 	case f.admin.given:
 		w.admin = f.admin.text
+	case w.caddyAdmin != "":
+		w.admin, from = w.caddyAdmin, "$CADDY_ADMIN"
+	case strings.ContainsAny(w.data, "{|"):
+		return fmt.Errorf("the data directory of Caddy is %s, and an address with { or | in it means something else; set XDG_DATA_HOME to another one, or use --admin off", w.data)
 	default:
 		w.admin = admin.SocketAt(w.data, w.site.listen())
 	}
-	if !f.health.given {
+	if w.admin == "off" {
 		return nil
 	}
-	if w.health, err = readSite("health", f.health.text); err != nil {
-		return err
-	}
+	at, err := parseAdminAddress(w.admin)
 	switch {
-	case w.health.scheme != "http" || w.health.named():
-		return fmt.Errorf("--health: %q is not an address for probes, which come over HTTP and name no host; use one such as :8081 or 127.0.0.1:8081", f.health.text)
-	case w.health.port == w.site.port:
-		return fmt.Errorf("--health %s and --from %s have the same port; probes need one of their own", f.health.text, f.from.text)
+	case strings.HasPrefix(w.admin, "/"):
+		return fmt.Errorf("%s: %q is a path; did you mean unix/%s?", from, w.admin, w.admin)
+	case w.admin == "" || err != nil || at.Address == "":
+		return fmt.Errorf("%s: %q is not an address; use one such as localhost:2019 or unix//run/caddy/admin.sock, or off", from, w.admin)
+	case at.Socket:
+		return nil
+	}
+	_, port, err := net.SplitHostPort(at.Address)
+	switch {
+	case err != nil:
+		return fmt.Errorf("%s: %q is not an address: %w", from, w.admin, err)
+	case port == w.site.port:
+		return fmt.Errorf("%s %s and --from %s have the same port; the admin API needs one of its own, which clients cannot reach", from, w.admin, f.from.text)
+	case f.health.given && port == w.health.port:
+		return fmt.Errorf("%s %s and --health %s have the same port; the admin API needs one of its own", from, w.admin, f.health.text)
 	}
 	return nil
 }
@@ -108,32 +141,59 @@ func (w *written) readTargets() error {
 	if len(f.to) == 0 {
 		return fmt.Errorf("--to is missing: the address of the service, such as localhost:3000")
 	}
+	f.to = slices.DeleteFunc(slices.Clone(f.to), func(to string) bool { return to == "" }) // of a comma at the end
+	if len(f.to) == 0 {
+		return fmt.Errorf("--to is empty; use the address of the service, such as localhost:3000")
+	}
 	for i, to := range f.to {
-		if strings.Contains(to, "://") {
-			to = strings.TrimSuffix(to, "/")
+		if rest, ok := strings.CutSuffix(to, "/"); ok && strings.Contains(rest, "://") {
+			to = rest
 			f.to[i] = to
 		}
 		if err := readTarget(to); err != nil {
 			return fmt.Errorf("--to: %q is not the address of a service; use one such as localhost:3000, http://localhost:3000 or https://example.com: %w", to, err)
 		}
 	}
-	if err := parse("reverse_proxy "+strings.Join(f.to, " "), "--to", new(reverseproxy.Handler)); err != nil {
+	w.shareScheme()
+	if err := parse("reverse_proxy "+strings.Join(quoteAll(f.to), " "), "--to", new(reverseproxy.Handler)); err != nil {
 		return fmt.Errorf("--to: %w", err)
 	}
 	return nil
 }
 
+// shareScheme gives addresses that have none the first scheme that one has, as `caddy
+// reverse-proxy` does.
+func (w *written) shareScheme() {
+	f := w.flags
+	i := slices.IndexFunc(f.to, func(to string) bool { return strings.Contains(to, "://") })
+	if i < 0 {
+		return
+	}
+	scheme, _, _ := strings.Cut(f.to[i], "://")
+	for i, to := range f.to {
+		if !strings.Contains(to, "/") {
+			f.to[i] = scheme + "://" + to
+		}
+	}
+}
+
+// networks are what may stand before a slash in the address of a service.
+var networks = []string{"tcp", "tcp4", "tcp6", "unix", "unix+h2c"}
+
 // readTarget reads the address of a service as Caddy's directive does.
 func readTarget(to string) error {
+	network, _, hasSlash := strings.Cut(to, "/")
 	switch {
-	case to == "":
-		return fmt.Errorf("it is empty")
+	case strings.HasPrefix(network, "unix"):
 	case strings.ContainsAny(to, "@?# \t\r\n\"`"):
 		return fmt.Errorf("it has more than a scheme, a host and a port")
-	case !strings.Contains(to, "://") && strings.Contains(to, "/") && !strings.HasPrefix(to, "unix"):
+	case hasSlash && !strings.Contains(to, "://") && !slices.Contains(networks, network):
 		return fmt.Errorf("it has a path")
 	}
-	return parse("reverse_proxy "+to, "--to", new(reverseproxy.Handler))
+	if err := checkWord(to); err != nil {
+		return err
+	}
+	return parse("reverse_proxy "+quote(to), "--to", new(reverseproxy.Handler))
 }
 
 // readDirective reads the directive that --provider and --dedup make, each line of it
@@ -146,8 +206,16 @@ func (w *written) readDirective() error {
 	}
 	for _, line := range f.lines {
 		var alone caddymodule.Handler
-		if err := parse("dedup {\n"+line+"\n}", "--dedup", &alone); err != nil {
-			return fmt.Errorf("--dedup %q: %w", line, err)
+		shown := fmt.Sprintf("%q", line)
+		if word, _, _ := strings.Cut(strings.TrimSpace(line), " "); word == "store" {
+			shown = "'store …'" // it may have a password
+		}
+		err := checkLine(line)
+		if err == nil {
+			err = parse("dedup {\n"+line+"\n}", "--dedup", &alone)
+		}
+		if err != nil {
+			return fmt.Errorf("--dedup %s: %w", shown, err)
 		}
 		w.ownStore = w.ownStore || alone.StoreRaw != nil
 	}
@@ -156,6 +224,39 @@ func (w *written) readDirective() error {
 	}
 	return nil
 }
+
+// checkLine refuses what would reach beyond a line, or mean something else than it says.
+func checkLine(line string) error {
+	switch {
+	case strings.Contains(line, "{$"):
+		return errReplaced
+	case strings.HasSuffix(strings.TrimRight(line, " \t\r\n"), `\`):
+		return fmt.Errorf("it ends in a backslash, which would join it with the next line")
+	}
+	tokens, err := caddyfile.Tokenize([]byte(line+"\nend"), "--dedup")
+	switch {
+	case err != nil:
+		return err
+	case len(tokens) == 0 || tokens[len(tokens)-1].Text != "end":
+		return fmt.Errorf("a quotation mark in it is not closed")
+	}
+	return nil
+}
+
+// checkWord refuses a text that cannot be one word of a Caddyfile.
+func checkWord(text string) error {
+	if strings.Contains(text, "{$") {
+		return errReplaced
+	}
+	tokens, err := caddyfile.Tokenize([]byte(quote(text)), "")
+	if err != nil || len(tokens) != 1 || tokens[0].Text != text {
+		return fmt.Errorf("a Caddyfile cannot have it as one word: it has a backquote and a backslash")
+	}
+	return nil
+}
+
+// errReplaced refuses what Caddy would replace before it reads the words.
+var errReplaced = errors.New("{$NAME} would be replaced before the words are told apart, as nobody expects on a command line; write {env.NAME}, or let the shell replace $NAME")
 
 // parse has a Caddyfile's directive read, all of it.
 func parse(text, from string, into caddyfile.Unmarshaler) error {
@@ -185,6 +286,14 @@ func (w *written) readStore() error {
 	case f.file.given && f.file.text == "":
 		return fmt.Errorf("--file: it is empty; use the path of a directory")
 	}
+	if err := checkWord(f.file.text); err != nil {
+		return fmt.Errorf("--file %s: %w", f.file.text, err)
+	}
+	for _, url := range f.redis {
+		if err := checkWord(url); err != nil {
+			return fmt.Errorf("--redis %s: %w", redacted([]string{url}), err)
+		}
+	}
 	if len(f.redis) > 0 {
 		if err := parse("dedup {\nstore "+w.store()+"\n}", "--redis", new(caddymodule.Handler)); err != nil {
 			return fmt.Errorf("--redis: %w", err)
@@ -210,6 +319,9 @@ func (w *written) readHeaders() error {
 			// A sign in front would have another meaning in the Caddyfile.
 			if !httpguts.ValidHeaderFieldName(name) || strings.ContainsAny(name[:1], "+-") || value == "" || !httpguts.ValidHeaderFieldValue(value) {
 				return fmt.Errorf("--%s: %q is not a header field; use one such as \"Field: value\"", flag, field)
+			}
+			if err := cmp.Or(checkWord(name), checkWord(value)); err != nil {
+				return fmt.Errorf("--%s %s: its value does not work here: %w", flag, name, err)
 			}
 			if f.changeHost && flag == "header-up" && textproto.CanonicalMIMEHeaderKey(name) == "Host" {
 				return fmt.Errorf("--change-host-header and --header-up %q exclude each other: both set Host", field)

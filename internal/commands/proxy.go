@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"strings"
 
+	"github.com/KimMachineGun/automemlimit/memlimit"
 	"github.com/caddyserver/caddy/v2"
 	"github.com/caddyserver/caddy/v2/caddyconfig"
 	caddycmd "github.com/caddyserver/caddy/v2/cmd"
@@ -66,7 +67,7 @@ The admin API listens on a unix socket in the data directory, where
 
 // run prints the Caddyfile of the flags, or runs it and does not return.
 func (f *flags) run() (int, error) {
-	written, err := f.caddyfile(caddy.AppDataDir())
+	written, err := f.caddyfile(caddy.AppDataDir(), os.Getenv("CADDY_ADMIN"))
 	if err != nil {
 		return caddy.ExitCodeFailedStartup, err
 	}
@@ -91,12 +92,23 @@ func (f *flags) run() (int, error) {
 			return caddy.ExitCodeFailedStartup, err
 		}
 	}
+	limitMemory()
 	if err := caddy.Run(config); err != nil {
 		socket.Remove()
+		if len(f.redis) == 0 && !f.file.given && strings.Contains(err.Error(), "in use") {
+			err = fmt.Errorf("%w; --file gives this proxy a directory of its own", err)
+		}
 		return caddy.ExitCodeFailedStartup, err
 	}
 	fmt.Println(written.summary())
 	select {}
+}
+
+// limitMemory has Go keep within the memory that the process may have, as Caddy does for
+// `run` alone: within a part of it, $AUTOMEMLIMIT or nine tenths.
+func limitMemory() {
+	// The error is of a system that has no limit to tell.
+	_, _ = memlimit.Set(memlimit.WithProvider(memlimit.ApplyFallback(memlimit.FromCgroup, memlimit.FromSystem)))
 }
 
 // checkPorts refuses a port on which another process listens. Caddy would share it, and

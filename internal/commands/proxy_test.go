@@ -27,7 +27,7 @@ func writtenFor(t *testing.T, args ...string) (*written, error) {
 	if err != nil {
 		return nil, err
 	}
-	return f.caddyfile("/data/caddy")
+	return f.caddyfile("/data/caddy", "")
 }
 
 // Each file of testdata has a command line in its first line, its words between bars, and
@@ -123,6 +123,26 @@ func TestMistakes(t *testing.T) {
 		"probes over HTTPS":         {[]string{"--to", ":1", "--health", "example.com"}, []string{"--health", "example.com", ":8081"}},
 		"probes on the same port":   {[]string{"--to", ":1", "--from", ":8080", "--health", "127.0.0.1:8080"}, []string{"--health", "--from", "127.0.0.1:8080"}},
 		"probes at no address":      {[]string{"--to", ":1", "--health", ":x"}, []string{"--health", ":x"}},
+		"HTTP on 443":               {[]string{"--to", ":1", "--from", ":443"}, []string{"--from", `":443"`, "443"}},
+		"HTTPS on 80":               {[]string{"--to", ":1", "--from", "https://a:80"}, []string{"--from", "https://a:80"}},
+		"a port without its colon":  {[]string{"--to", ":1", "--from", "8080"}, []string{"--from", `"8080"`, ": :8080"}},
+		"an address of three":       {[]string{"--to", ":1", "--from", "1.2.3"}, []string{"--from", `"1.2.3"`}},
+		"an empty label":            {[]string{"--to", ":1", "--from", "a..b"}, []string{"--from", `"a..b"`}},
+		"a dot at the end":          {[]string{"--to", ":1", "--from", "example.com."}, []string{"--from", "example.com."}},
+		"a placeholder as host":     {[]string{"--to", ":1", "--from", "{env.H}:80"}, []string{"--from", "{env.H}:80"}},
+		"nothing but commas":        {[]string{"--to", ","}, []string{"--to"}},
+		"a secret in a line":        {[]string{"--to", ":1", "--dedup", "store redis redis://u:open-sesame@h:286x"}, []string{"--dedup 'store …'"}},
+		"a secret in a block":       {[]string{"--to", ":1", "--dedup", "store redis {\npassword open-sesame\nfoo bar\n}"}, []string{"--dedup 'store …'", "foo"}},
+		"a line that goes on":       {[]string{"--to", ":1", "--dedup", `key header X \`, "--dedup", "timeout 1m"}, []string{`--dedup "key header X`, "backslash"}},
+		"an open quotation mark":    {[]string{"--to", ":1", "--dedup", `key value "a {http.request.header.X}`}, []string{"--dedup", "quotation mark"}},
+		"a variable in a line":      {[]string{"--to", ":1", "--dedup", "scope {$HOME}"}, []string{"--dedup", "{env.NAME}"}},
+		"a variable in a header":    {[]string{"--to", ":1", "--header-up", "Authorization: {$AUTH}"}, []string{"--header-up Authorization", "{env.NAME}"}},
+		"a variable in a path":      {[]string{"--to", ":1", "--file", "{$HOME}/x"}, []string{"--file", "{env.NAME}"}},
+		"a variable in a URL":       {[]string{"--to", ":1", "--redis", "{$REDIS_URL}"}, []string{"--redis", "{env.NAME}"}},
+		"a value of both quotes":    {[]string{"--to", ":1", "--header-up", "X: a`b\\"}, []string{"--header-up X", "backquote"}},
+		"admin at a path":           {[]string{"--to", ":1", "--admin", "/tmp/x.sock"}, []string{"--admin", "did you mean unix//tmp/x.sock?"}},
+		"admin for everybody":       {[]string{"--to", ":1", "--from", ":8080", "--admin", ":8080"}, []string{"--admin :8080", "--from :8080"}},
+		"admin on the probes'":      {[]string{"--to", ":1", "--from", ":8080", "--health", ":8081", "--admin", "localhost:8081"}, []string{"--admin localhost:8081", "--health :8081"}},
 		"a service of two words":    {[]string{"--to", "localhost:1 localhost:2"}, []string{"--to", "localhost:1 localhost:2"}},
 		"a port range out of range": {[]string{"--to", "localhost:1-99999"}, []string{"--to", "99999"}},
 	} {
@@ -143,6 +163,60 @@ func TestMistakes(t *testing.T) {
 				t.Errorf("it shows the password: %s", err)
 			}
 		})
+	}
+}
+
+// What `caddy reverse-proxy` makes of addresses, the command does too.
+func TestAddressesOfServices(t *testing.T) {
+	for given, want := range map[string]string{
+		"localhost:1,":                     "localhost:1",
+		"localhost:1,localhost:2":          "localhost:1 localhost:2",
+		"https://a,localhost:2":            "https://a https://localhost:2",
+		"localhost:2,https://a":            "https://localhost:2 https://a",
+		"tcp/localhost:1":                  "tcp/localhost:1",
+		"unix/@abstract":                   "unix/@abstract",
+		"unix//a path/s.sock":              "`unix//a path/s.sock`",
+		"h2c://localhost:1":                "h2c://localhost:1",
+		"localhost:3000-3002":              "localhost:3000-3002",
+		"http://localhost/":                "http://localhost",
+		"http://localhost:3000,[::1]:3001": "http://localhost:3000 http://[::1]:3001",
+	} {
+		w, err := writtenFor(t, "--from", ":8080", "--to", given)
+		if err != nil {
+			t.Errorf("%s: %v", given, err)
+			continue
+		}
+		if !strings.Contains(w.text, "\treverse_proxy "+want+"\n") {
+			t.Errorf("%s: it is written as\n%s", given, w.text)
+		}
+		if _, err := adapt(w.text); err != nil {
+			t.Errorf("%s: %v", given, err)
+		}
+	}
+}
+
+// Where `caddy-dedup keys` looks, the admin API is.
+func TestAdminOfTheEnvironment(t *testing.T) {
+	for environment, want := range map[string]string{
+		"": "unix//data/caddy/dedup-admin-8080.sock|0600", "localhost:2020": "localhost:2020", "off": "off",
+	} {
+		f, err := given(t, "--from", ":8080", "--to", ":1")
+		if err != nil {
+			t.Fatal(err)
+		}
+		w, err := f.caddyfile("/data/caddy", environment)
+		if err != nil || w.admin != want {
+			t.Errorf("%q: the admin API is at %+v, %v; want %s", environment, w, err, want)
+		}
+	}
+	f, err := given(t, "--from", ":8080", "--to", ":1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for environment, data := range map[string]string{"localhost:1-3": "/data", "localhost:8080": "/data", "": "/da{x}ta"} {
+		if _, err := f.caddyfile(data, environment); err == nil || !strings.Contains(err.Error(), "CADDY_ADMIN") && !strings.Contains(err.Error(), "XDG_DATA_HOME") {
+			t.Errorf("%q, %s: %v", environment, data, err)
+		}
 	}
 }
 

@@ -6,6 +6,7 @@ import (
 	"net"
 	"net/netip"
 	"strconv"
+	"strings"
 	"syscall"
 
 	"github.com/caddyserver/caddy/v2/caddyconfig/httpcaddyfile"
@@ -39,7 +40,10 @@ func readSite(flag, text string) (site, error) {
 	if ip, err := netip.ParseAddr(s.host); err == nil {
 		s.ip, s.host = true, ip.String()
 	}
-	if !s.ip && !isName(s.host) {
+	if !s.ip && s.host != "" && !isName(s.host) {
+		if _, err := strconv.ParseUint(text, 10, 16); err == nil {
+			return wrong("a port has a colon before it: :" + text)
+		}
 		return wrong("its host is neither a name nor an IP address")
 	}
 	if s.scheme == "" {
@@ -54,23 +58,34 @@ func readSite(flag, text string) (site, error) {
 	if n, err := strconv.ParseUint(s.port, 10, 16); err != nil || n == 0 {
 		return wrong("its port is not a number from 1 to 65535")
 	}
+	if s.port == map[string]string{"http": "443", "https": "80"}[s.scheme] {
+		return wrong("port " + s.port + " is not for " + s.scheme)
+	}
 	if s.scheme == "https" && s.host == "" {
 		return wrong("HTTPS needs the name that the certificate is for")
 	}
 	return s, nil
 }
 
-// isName reports whether a text can be the host of a site, which may be a placeholder.
+// isName reports whether a text can be the name of a host: labels with dots between them,
+// of which the last is not a number.
 func isName(host string) bool {
-	for _, c := range []byte(host) {
-		switch {
-		case 'a' <= c && c <= 'z', 'A' <= c && c <= 'Z', '0' <= c && c <= '9', c >= 0x80:
-		case c == '.', c == '-', c == '_', c == '*', c == '{', c == '}', c == '$':
-		default:
+	labels := strings.Split(host, ".")
+	for _, label := range labels {
+		if label == "" {
 			return false
 		}
+		for _, c := range []byte(label) {
+			switch {
+			case 'a' <= c && c <= 'z', 'A' <= c && c <= 'Z', '0' <= c && c <= '9', c >= 0x80:
+			case c == '-', c == '_', c == '*':
+			default:
+				return false
+			}
+		}
 	}
-	return true
+	_, err := strconv.ParseUint(labels[len(labels)-1], 10, 64)
+	return err != nil
 }
 
 // address is the site's address in a Caddyfile. One that names no host takes requests
@@ -82,8 +97,11 @@ func (s site) address() string {
 	return s.url()
 }
 
-// named reports whether the site takes only requests for a host.
+// named reports whether the site has the name of a host.
 func (s site) named() bool { return s.host != "" && !s.ip }
+
+// hostOnly reports whether the site takes only requests for its host.
+func (s site) hostOnly() bool { return s.scheme == "https" || s.named() }
 
 // bound is the address of this machine that the site listens on, empty for all.
 func (s site) bound() string {
