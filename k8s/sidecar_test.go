@@ -70,7 +70,7 @@ func TestSidecarIsNativeAndConfined(t *testing.T) {
 	}
 }
 
-// The kubelet asks the sidecar itself, at a port that no Service has, and only readiness
+// The kubelet asks the sidecar itself, at a port that no Service has, and only the start
 // depends on the store.
 func TestProbesAskTheSidecar(t *testing.T) {
 	_, container := pod(t)
@@ -84,8 +84,8 @@ func TestProbesAskTheSidecar(t *testing.T) {
 		t.Fatalf("the probes ask port %v, which the Caddyfile does not serve, or which the Service has", port)
 	}
 	for probe, want := range map[string][]string{
-		"startupProbe":   {"/live", "dedup_health /live live\n"},
-		"readinessProbe": {"/ready", "dedup_health /ready\n"},
+		"startupProbe":   {"/ready", "dedup_health /ready\n"},
+		"readinessProbe": {"/live", "dedup_health /live live\n"},
 		"livenessProbe":  {"/live", "dedup_health /live live\n"},
 	} {
 		get := at(container, probe, "httpGet")

@@ -85,7 +85,14 @@ func TestKustomizations(t *testing.T) {
 			// What was there is there still.
 			others := slices.DeleteFunc(slices.Clone(spec.InitContainers), isSidecar)
 			wantEqual(t, "the other init containers", others, was.Spec.Template.Spec.InitContainers)
-			wantEqual(t, "the containers", spec.Containers, was.Spec.Template.Spec.Containers)
+			// But for what a service does that goes behind the sidecar: it listens on
+			// loopback, and its probe asks the sidecar.
+			asksTheSidecar(t, spec.Containers[0], sidecar)
+			upstream := "127.0.0.1:" + variable(sidecar, "UPSTREAM_PORT").Value
+			wantEqual(t, "the application's arguments", spec.Containers[0].Args, []string{"serve", "--listen", upstream})
+			containers := was.DeepCopy().Spec.Template.Spec.Containers
+			containers[0].Args, containers[0].ReadinessProbe = spec.Containers[0].Args, spec.Containers[0].ReadinessProbe
+			wantEqual(t, "the containers", spec.Containers, containers)
 			volumes := slices.DeleteFunc(slices.Clone(spec.Volumes), func(v corev1.Volume) bool { return strings.HasPrefix(v.Name, "caddy-dedup-") })
 			wantEqual(t, "the other volumes", volumes, was.Spec.Template.Spec.Volumes)
 			wantEqual(t, "the pods' labels", deployment.Spec.Template.Labels, was.Spec.Template.Labels)

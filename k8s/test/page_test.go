@@ -74,9 +74,14 @@ func TestCommandsOfTheKubernetesPage(t *testing.T) {
 // What the page shows to be copied does what it says.
 func TestExamplesOfTheKubernetesPage(t *testing.T) {
 	blocks, whole := page(t, "yaml")
-	if len(blocks) != 2 {
-		t.Fatalf("%d blocks; want a kustomization and the annotations of a pod", len(blocks))
+	if len(blocks) != 3 {
+		t.Fatalf("%d blocks; want a probe, a kustomization and the annotations of a pod", len(blocks))
 	}
+	var probed corev1.Container
+	if err := yaml.UnmarshalStrict([]byte(blocks[0]), &probed); err != nil {
+		t.Fatal(err)
+	}
+	asksTheSidecar(t, probed, sidecarOf(t, podOfTheManifest(t)))
 
 	files := manifestsInMemory(t)
 	application, err := files.ReadFile("/k8s/examples/payments/payments.yaml")
@@ -84,13 +89,13 @@ func TestExamplesOfTheKubernetesPage(t *testing.T) {
 		t.Fatal(err)
 	}
 	write(t, files, "/k8s/mine/payments.yaml", string(application))
-	kustomization := strings.Replace(blocks[0], "github.com/caddy-dedup/caddy-dedup//k8s/component?ref=main", "../component", 1)
+	kustomization := strings.Replace(blocks[1], "github.com/caddy-dedup/caddy-dedup//k8s/component?ref=main", "../component", 1)
 	write(t, files, "/k8s/mine/kustomization.yaml", kustomization)
 	sidecarOf(t, the[*appsv1.Deployment](t, kustomize(t, files, "/k8s/mine")).Spec.Template.Spec)
 
 	// A pod with the labels and annotations of the page gets the sidecar.
 	var shown corev1.PodTemplateSpec
-	if err := yaml.UnmarshalStrict([]byte(blocks[1]), &shown); err != nil {
+	if err := yaml.UnmarshalStrict([]byte(blocks[2]), &shown); err != nil {
 		t.Fatal(err)
 	}
 	c := startReady(t, policies(t), nil)

@@ -45,6 +45,7 @@ func TestExampleOfInjection(t *testing.T) {
 	sidecar := sidecarOf(t, got.Spec)
 	wantSameSidecar(t, sidecar)
 	values(t, sidecar, objects) // its Secret is there
+	asksTheSidecar(t, got.Spec.Containers[0], sidecar)
 	if port := the[*corev1.Service](t, objects).Spec.Ports[0].TargetPort.IntValue(); int32(port) != sidecar.Ports[0].ContainerPort {
 		t.Errorf("the Service sends to %d; the sidecar's port is %d", port, sidecar.Ports[0].ContainerPort)
 	}
