@@ -136,7 +136,7 @@ func TestAnnotationsOfTheKubernetesPage(t *testing.T) {
 		}
 		defaults[name] = shown[name]
 	}
-	if len(defaults) != len(shown) || len(shown) != 7 {
+	if len(defaults) != len(shown) || len(shown) != 9 {
 		t.Errorf("the page has %v; the policy knows %s", shown, known)
 	}
 }

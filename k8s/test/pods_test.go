@@ -96,8 +96,16 @@ var (
 	inFile  = []string{"--file", "/data/dedup"}
 )
 
+// args are the sidecar's with the time that a run has by default.
 func args(from, to, health string, rest ...string) []string {
-	return append([]string{"proxy", "--from", from, "--to", to, "--health", health}, rest...)
+	return argsWith("30s", from, to, health, rest...)
+}
+
+// argsWith are the sidecar's with a time for a run. Providers stand before it.
+func argsWith(timeout, from, to, health string, rest ...string) []string {
+	all := append([]string{"proxy", "--from", from, "--to", to, "--health", health}, rest...)
+	at := slices.IndexFunc(all, func(a string) bool { return a == "--redis" || a == "--file" || a == "--print" })
+	return slices.Insert(all, at, "--dedup", "timeout "+timeout)
 }
 
 // requests are all that is tried on the policies, by name.
@@ -150,7 +158,12 @@ func injected() map[string]request {
 			}
 			return ""
 		}},
-		"redis, said so": {pod: newPod(annotated("store", "redis")), args: usual},
+		"a longer run":          {pod: newPod(annotated("timeout", "5m")), args: argsWith("5m", ":8080", "localhost:3000", ":8081", inRedis...)},
+		"the longest run":       {pod: newPod(annotated("timeout", "99999h")), args: argsWith("99999h", ":8080", "localhost:3000", ":8081", inRedis...)},
+		"the shortest run":      {pod: newPod(annotated("timeout", "1s")), args: argsWith("1s", ":8080", "localhost:3000", ":8081", inRedis...)},
+		"unknown runs are held": {pod: newPod(annotated("unknown", "hold")), args: slices.Insert(slices.Clone(usual), 9, "--dedup", "unknown hold")},
+		"unknown runs are free": {pod: newPod(annotated("unknown", "release")), args: usual},
+		"redis, said so":        {pod: newPod(annotated("store", "redis")), args: usual},
 		"a file": {pod: newPod(annotated("store", "file"), annotated("redis-secret", "")),
 			args: args(":8080", "localhost:3000", ":8081", inFile...), also: data("1Gi")},
 		"a file on a volume of one's own": {
@@ -213,6 +226,8 @@ func refused() map[string]request {
 			`is "github,stripe,paypal"; stripe and paypal read the same part of the body`, "a sidecar each"),
 		"one that reads the whole body, first": because(newPod(annotated("providers", "postmark,github")),
 			`is "postmark,github"; name postmark last`),
+		"an unknown end": because(newPod(annotated("unknown", "retry")),
+			`caddy-dedup/unknown is "retry"`, `write "release" if`, `or "hold" if`),
 		"an unknown store":     because(newPod(annotated("store", "memory")), `caddy-dedup/store is "memory"`, `write "redis", or "file"`),
 		"no Redis secret":      because(newPod(annotated("redis-secret", "")), secretMissing...),
 		"none, and redis said": because(newPod(annotated("redis-secret", ""), annotated("store", "redis")), secretMissing...),
@@ -222,6 +237,10 @@ func refused() map[string]request {
 			`caddy-dedup/redis-secret is "redis://redis:6379"`, "the name of a Secret"),
 		"an image with a space": because(newPod(annotated("image", "caddy dedup")), `caddy-dedup/image is "caddy dedup"`, "the name of an image"),
 		"an image with a line":  because(newPod(annotated("image", "a\nb")), `caddy-dedup/image is "a\nb"`, "the name of an image"),
+	}
+	for _, value := range []string{"30", "0s", "00s", "30d", "500ms", "1h30m", " 30s", "30s ", "-5s", "1.5m", "100000s", "30s\nretention 1s", "retention 1s\n30s", "30S"} {
+		all[fmt.Sprintf("timeout %q", value)] = because(newPod(annotated("timeout", value)),
+			fmt.Sprintf("caddy-dedup/timeout is %q", value), `such as "30s" or "5m"`)
 	}
 	for annotation, c := range map[string]struct {
 		below string // a number just below those that are taken

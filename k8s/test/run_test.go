@@ -28,7 +28,13 @@ func TestInjectedArgumentsAreTheBinarys(t *testing.T) {
 			if err != nil {
 				t.Fatalf("%q: %v\n%s", r.args, err, stderr(err))
 			}
-			for _, want := range []string{"dedup_health /live live", "dedup_health /ready", "metrics /metrics", "reverse_proxy " + r.args[4]} {
+			wanted := []string{"dedup_health /live live", "dedup_health /ready", "metrics /metrics", "reverse_proxy " + r.args[4]}
+			for i, argument := range r.args {
+				if argument == "--dedup" {
+					wanted = append(wanted, "\t\t"+r.args[i+1]+"\n")
+				}
+			}
+			for _, want := range wanted {
 				if !strings.Contains(string(out), want) {
 					t.Errorf("%q stands for a Caddyfile without %q:\n%s", r.args, want, out)
 				}
