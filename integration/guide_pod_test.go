@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 
@@ -18,6 +19,7 @@ import (
 func TestGuideOfAPod(t *testing.T) {
 	t.Parallel()
 	stand := newGuideStand(t)
+	stand.awaited = regexp.MustCompile(`^kubectl port-forward \S+ (\d+):.*&$`)
 	records := redistest.Start(t)
 	service := freePort(t)
 	for _, step := range readGuide(t, filepath.Join("../docs", podGuide)) {

@@ -69,6 +69,9 @@ type guideStand struct {
 	here []string
 	// programs are scripts by their names.
 	programs map[string]string
+	// awaited are commands that go on in the background, and behind which the test waits
+	// until the port that they name answers. Their page does not do so itself.
+	awaited *regexp.Regexp
 }
 
 func newGuideStand(t *testing.T) *guideStand {
@@ -106,17 +109,8 @@ func (s *guideStand) on(addr string) *guideStand {
 
 const guideMark = "=== step ==="
 
-var (
-	listensOn  = regexp.MustCompile(`(?m)^(?:http://)?:(\d+) \{`)
-	configFile = regexp.MustCompile(`--config (\S+)`)
-	otherPort  = regexp.MustCompile(`(?:--from \S*?:?|port-forward \S+ )(\d+)[\s:]`)
-)
-
-// script returns the steps as one shell script. Behind a command that goes on in the
-// background, it waits until its ports answer.
-func (s *guideStand) script(t *testing.T, steps []guideStep) string {
-	t.Helper()
-	files := map[string]string{}
+// script returns the steps as one shell script.
+func (s *guideStand) script(steps []guideStep) string {
 	var b strings.Builder
 	b.WriteString("trap 'kill $(jobs -p) 2>/dev/null; wait' EXIT\nawait() { until (exec 3<>/dev/tcp/127.0.0.1/$1) 2>/dev/null; do sleep 0.05; done; }\n")
 	here := strings.NewReplacer(s.here...)
@@ -126,29 +120,17 @@ func (s *guideStand) script(t *testing.T, steps []guideStep) string {
 			if step.language == "caddyfile" {
 				text = onLoopback(text)
 			}
-			files[step.file] = text
 			fmt.Fprintf(&b, "cat > %s <<'END OF THE FILE'\n%sEND OF THE FILE\n", step.file, text)
 			continue
 		}
 		fmt.Fprintf(&b, "echo '%s %d'\n", guideMark, i)
 		for line := range strings.Lines(text) {
 			b.WriteString(line)
-			if !strings.HasSuffix(strings.TrimSpace(line), "&") {
+			if s.awaited == nil {
 				continue
 			}
-			var ports []string
-			if config := configFile.FindStringSubmatch(line); config != nil {
-				for _, port := range listensOn.FindAllStringSubmatch(files[config[1]], -1) {
-					ports = append(ports, port[1])
-				}
-			} else if other := otherPort.FindStringSubmatch(line); other != nil {
-				ports = append(ports, other[1])
-			}
-			if len(ports) == 0 {
-				t.Fatalf("%s:%d: nothing says on which port it listens: %s", step.page, step.line, line)
-			}
-			for _, port := range ports {
-				fmt.Fprintf(&b, "await %s\n", port)
+			if port := s.awaited.FindStringSubmatch(strings.TrimSpace(line)); port != nil {
+				fmt.Fprintf(&b, "await %s\n", port[1])
 			}
 		}
 	}
@@ -179,7 +161,7 @@ func (s *guideStand) run(t *testing.T, steps []guideStep) map[int]string {
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), 3*patience)
 	defer cancel()
-	cmd := exec.CommandContext(ctx, bash, "-c", s.script(t, steps))
+	cmd := exec.CommandContext(ctx, bash, "-c", s.script(steps))
 	cmd.Dir = s.dir
 	cmd.Env = append(homeEnv(s.dir), "CADDY_ADMIN=unix/"+adminSocket(s.dir), "PATH="+bin+string(os.PathListSeparator)+os.Getenv("PATH"),
 		"NO_PROXY=127.0.0.1", "no_proxy=127.0.0.1")

@@ -121,9 +121,6 @@ func runChecks(t *testing.T, bash, page string, c checks) []string {
 	options, _ := strings.CutPrefix(recipeBlock(t, page, "caddyfile"), "{\n")
 	const mark = "=== check ==="
 	script := "trap 'kill $(jobs -p); wait' EXIT\n" + c.start
-	for _, p := range []int{port, standIn} {
-		script += fmt.Sprintf("until (exec 3<>/dev/tcp/127.0.0.1/%d) 2>/dev/null; do sleep 0.05; done\n", p)
-	}
 	for _, check := range c.run {
 		script += "echo '" + mark + "'\n" + check.commands
 	}
