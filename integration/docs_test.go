@@ -267,6 +267,8 @@ func membersIn(whole, part map[string]any) bool {
 // command has to be added here, with its test.
 var commandsRunBy = map[string]string{
 	"./caddy-dedup run --config Caddyfile.example":         "TestExampleCaddyfile",
+	"caddy-dedup run --config Caddyfile.example":           "TestExampleCaddyfile",
+	"export PATH=$PWD:$PATH":                               "TestGuides",
 	"git clone https://github.com/caddy-dedup/caddy-dedup": "TestGuides",
 	"cd caddy-dedup": "TestGuides",
 	"curl -i -X POST -H 'Idempotency-Key: order-1' -d amount=10 http://127.0.0.1:8080/payments": "TestExampleCaddyfile",

@@ -43,13 +43,13 @@ func init() {
 		},
 		"TestContainerRuns and TestContainerIsAProxy, which run the image's binary as its Dockerfile says; there is no registry here": {
 			"docker build --build-arg VERSION=v0.1.0 -t ghcr.io/caddy-dedup/caddy-dedup:0.1.0 .",
-			"docker run --detach --name dedup --publish 8080:8080 --volume dedup-data:/data --add-host host.docker.internal:host-gateway ghcr.io/caddy-dedup/caddy-dedup:0.1.0 proxy --from :8080 --to host.docker.internal:3000",
-			"docker run --detach --name dedup --publish 8080:8080 --volume dedup-data:/data --volume ./Caddyfile:/etc/caddy/Caddyfile:ro --read-only --cap-drop ALL --security-opt no-new-privileges ghcr.io/caddy-dedup/caddy-dedup:0.1.0",
+			"docker run --detach --name dedup --stop-timeout 360 --publish 8080:8080 --volume dedup-data:/data --add-host host.docker.internal:host-gateway ghcr.io/caddy-dedup/caddy-dedup:0.1.0 proxy --from :8080 --to host.docker.internal:3000",
+			"docker run --detach --name dedup --stop-timeout 360 --publish 8080:8080 --volume dedup-data:/data --add-host host.docker.internal:host-gateway --volume ./Caddyfile:/etc/caddy/Caddyfile:ro --read-only --cap-drop ALL --security-opt no-new-privileges ghcr.io/caddy-dedup/caddy-dedup:0.1.0",
 			"docker exec dedup caddy-dedup keys list",
 		},
 		"TestSystemdUnitServes, which runs what the unit runs": {
 			"sudo install -D --mode 644 packaging/systemd/caddy-dedup.service --target-directory /etc/systemd/system",
-			"sudo install -D --mode 644 packaging/systemd/Caddyfile --target-directory /etc/caddy-dedup",
+			"test -e /etc/caddy-dedup/Caddyfile || sudo install -D --mode 644 packaging/systemd/Caddyfile --target-directory /etc/caddy-dedup",
 			"sudo systemctl enable --now caddy-dedup",
 			"sudo systemctl reload caddy-dedup",
 			"sudo CADDY_ADMIN=unix//run/caddy-dedup/admin.sock caddy-dedup keys list",

@@ -54,7 +54,8 @@ var knownByHeader = []Provider{
 		Sources: []Source{inHeader("X-GitHub-Delivery", "X-GitHub-Hook-ID")},
 		Signs:   Signs{NoneOf: []Sign{{Header: "X-Gitea-Delivery"}, {Header: "X-Gogs-Delivery"}}},
 		Fact:    "https://docs.github.com/en/webhooks/webhook-events-and-payloads#delivery-headers",
-		Note:    "A redelivery by hand keeps the ID: release its key first to have it run again.",
+		Note: "It does not retry by itself (https://docs.github.com/en/webhooks/using-webhooks/handling-failed-webhook-deliveries): redeliver what has failed by hand, or by its API. " +
+			"A redelivery keeps the ID. If the delivery had succeeded, release its key first to have it run again.",
 	},
 	{
 		Name: "gitlab", Title: "GitLab", Verified: true, Read: firstReading,
