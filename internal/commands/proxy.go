@@ -50,11 +50,12 @@ there with 'caddy-dedup run'.
 X-Forwarded-* of clients in private networks is passed on, as a sidecar behind
 an ingress needs it.
 
-Each request that does not end well has a line in the log; with --access-log
-every request has one.
+What is refused, freed, held or not sent has a line in the log; with
+--access-log every request has one.
 
 The admin API listens on a unix socket in the data directory, where
-'caddy-dedup keys' finds it, unless --admin names another address, or off.
+'caddy-dedup keys' finds it, unless --admin or $CADDY_ADMIN names another
+address, or off.
 --health serves /live, /ready and /metrics, for probes, on an address of its own.`,
 		CobraFunc: func(cmd *cobra.Command) {
 			f := new(flags)
