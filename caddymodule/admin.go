@@ -51,13 +51,13 @@ func (*AdminAPI) Routes() []caddy.AdminRoute {
 type operated struct{ *openstores.Store }
 
 // Free implements [admin.Store].
-func (o operated) Free(ctx context.Context, key idempotency.Key) error {
-	return acted(ctx, eventFreed, key, o.Store.Free)
+func (o operated) Free(ctx context.Context, key idempotency.Key, seen idempotency.Seen) error {
+	return acted(ctx, eventFreed, key, seen, o.Store.Free)
 }
 
 // Forget implements [admin.Store].
-func (o operated) Forget(ctx context.Context, key idempotency.Key) error {
-	return acted(ctx, eventForgotten, key, o.Store.Forget)
+func (o operated) Forget(ctx context.Context, key idempotency.Key, seen idempotency.Seen) error {
+	return acted(ctx, eventForgotten, key, seen, o.Store.Forget)
 }
 
 // openTo returns what says which stores are open in this process, and enters them, for
@@ -73,8 +73,9 @@ func openTo[S any](as func(operated) S) func() []S {
 
 // acted does something about a key, and tells of it. The stores are those of the process:
 // the configuration that runs is told.
-func acted(ctx context.Context, name string, key idempotency.Key, do func(context.Context, idempotency.Key) error) error {
-	if err := do(ctx, key); err != nil {
+func acted(ctx context.Context, name string, key idempotency.Key, seen idempotency.Seen,
+	do func(context.Context, idempotency.Key, idempotency.Seen) error) error {
+	if err := do(ctx, key, seen); err != nil {
 		return err
 	}
 	active := caddy.ActiveContext()

@@ -48,8 +48,8 @@ type Store interface {
 	// What an engine does for an operator, as package engine says.
 	Lookup(ctx context.Context, key idempotency.Key) (*idempotency.Record, time.Time, error)
 	Response(ctx context.Context, key idempotency.Key, record *idempotency.Record) (*idempotency.Response, error)
-	Free(ctx context.Context, key idempotency.Key) error
-	Forget(ctx context.Context, key idempotency.Key) error
+	Free(ctx context.Context, key idempotency.Key, seen idempotency.Seen) error
+	Forget(ctx context.Context, key idempotency.Key, seen idempotency.Seen) error
 	List(ctx context.Context, cursor string, limit int) ([]idempotency.Listed, string, error)
 	Find(ctx context.Context, of []idempotency.Beginning, cursor string, limit int) ([]idempotency.Listed, string, error)
 }
@@ -145,13 +145,14 @@ func (a *API) show(w http.ResponseWriter, r *http.Request, key idempotency.Key) 
 }
 
 // onKey does something about a key in the store that has it.
-func (a *API) onKey(w http.ResponseWriter, r *http.Request, key idempotency.Key, do func(Store, context.Context, idempotency.Key) error) error {
-	if _, err := queryOf(r); err != nil {
+func (a *API) onKey(w http.ResponseWriter, r *http.Request, key idempotency.Key, do func(Store, context.Context, idempotency.Key, idempotency.Seen) error) error {
+	seen, err := seenIn(r)
+	if err != nil {
 		return err
 	}
 	ctx := engine.ByOperator(r.Context(), a.operator(r))
 	return a.inStores(key, func(store Store) error {
-		if err := do(store, ctx, key); err != nil {
+		if err := do(store, ctx, key, seen); err != nil {
 			return err
 		}
 		w.Header().Set(CopiesHeader, engine.CopyBound.String())
@@ -184,7 +185,10 @@ func (a *API) inStores(key idempotency.Key, do func(Store) error) error {
 	for _, store := range open {
 		err := do(store)
 		var unreadable *idempotency.UnreadableError
+		_, changed := errors.AsType[idempotency.ChangedError](err)
 		switch {
+		case changed:
+			return changedProblem(err)
 		case errors.Is(err, idempotency.ErrGone):
 			continue
 		case errors.Is(err, idempotency.ErrInFlight):

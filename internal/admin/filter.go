@@ -30,7 +30,7 @@ var listParameters = []string{
 }
 
 // StateUnreadable is what operators see of a record that cannot be read.
-const StateUnreadable = "unreadable"
+const StateUnreadable = string(idempotency.SeenUnreadable)
 
 // States are the states of records as operators see them.
 var States = []string{
@@ -61,7 +61,7 @@ func (a *API) filterOf(query url.Values) (filter keyFilter, limit int, err error
 	}
 	for _, state := range filter.states {
 		if !slices.Contains(States, state) {
-			return keyFilter{}, 0, wrongRequest("state=%q is not a state; accepted are %s", state, strings.Join(States, ", "))
+			return keyFilter{}, 0, wrongState(state)
 		}
 	}
 	if err := checkProviderFilter(filter.provider); err != nil {
@@ -84,6 +84,26 @@ func (a *API) filterOf(query url.Values) (filter keyFilter, limit int, err error
 		}
 	}
 	return filter, limit, nil
+}
+
+// seenIn reads what the operator has seen of the key, and what it still has to be.
+func seenIn(r *http.Request) (idempotency.Seen, error) {
+	query, err := queryOf(r, ParamExecutionID, ParamState)
+	if err != nil {
+		return idempotency.Seen{}, err
+	}
+	states := query[ParamState]
+	switch {
+	case len(states) > 1:
+		return idempotency.Seen{}, wrongRequest("%s stands %d times; a key is in one state", ParamState, len(states))
+	case len(states) == 1 && !slices.Contains(States, states[0]):
+		return idempotency.Seen{}, wrongState(states[0])
+	}
+	return idempotency.Seen{ExecutionID: query.Get(ParamExecutionID), State: idempotency.State(query.Get(ParamState))}, nil
+}
+
+func wrongState(text string) error {
+	return wrongRequest("state=%q is not a state; accepted are %s", text, strings.Join(States, ", "))
 }
 
 // checkProviderFilter refuses a name that no record has.

@@ -42,11 +42,11 @@ func (o *operated) Lookup(ctx context.Context, key idempotency.Key) (*idempotenc
 	return o.Store.Lookup(ctx, key)
 }
 
-func (o *operated) Forget(ctx context.Context, key idempotency.Key) error {
+func (o *operated) Forget(ctx context.Context, key idempotency.Key, seen idempotency.Seen) error {
 	if o.away.Load() {
 		return errAway
 	}
-	return o.Store.Forget(ctx, key)
+	return o.Store.Forget(ctx, key, seen)
 }
 
 func damage(key idempotency.Key) error {

@@ -22,6 +22,9 @@ type Problem struct {
 	Stores []Readiness `json:"stores,omitempty"`
 }
 
+// ReasonChanged is the code of the problem that a key is not what the operator has seen.
+const ReasonChanged engine.Reason = "changed"
+
 // Error implements error.
 func (p *Problem) Error() string { return p.Title + ": " + p.Detail }
 
@@ -43,6 +46,11 @@ var problems = map[int]struct {
 func problemOf(status int, err error) error {
 	kind := problems[status]
 	return &Problem{Title: kind.title, Status: status, Detail: err.Error(), Code: kind.code}
+}
+
+// changedProblem says that the key is not what the operator has seen.
+func changedProblem(err error) error {
+	return &Problem{Title: "The key has changed", Status: http.StatusConflict, Detail: err.Error(), Code: ReasonChanged}
 }
 
 // wrongRequest is an error in what the operator sent.

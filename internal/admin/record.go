@@ -40,20 +40,10 @@ type Response struct {
 
 // StateLapsed is what operators see of a claim that is stored as in flight, and whose
 // lease was not renewed: the next request takes it over.
-const StateLapsed = "lapsed"
+const StateLapsed = string(idempotency.SeenLapsed)
 
-// StateOf is the state of a record at the time of its store's clock. A claim that
-// has lapsed is shown as what it means: held, or free to be taken over.
-func StateOf(r *idempotency.Record, now time.Time) string {
-	switch {
-	case r.Lapsed(now) && r.Hold:
-		return string(idempotency.Held)
-	case r.Lapsed(now):
-		return StateLapsed
-	default:
-		return string(r.State)
-	}
-}
+// StateOf is the state of a record at the time of its store's clock, for operators.
+func StateOf(r *idempotency.Record, now time.Time) string { return string(r.SeenAs(now)) }
 
 // showRecord shows a record at the time of its store's clock.
 func showRecord(store string, key idempotency.Key, r *idempotency.Record, now time.Time) Record {

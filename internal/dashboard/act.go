@@ -26,12 +26,16 @@ var acts = map[string]act{
 	"free": {
 		Verb: "Free the key", Title: "Free this key?", done: Freed,
 		Text: "Its next request runs. The record keeps its history, and the allowed attempts begin anew. If the service has executed the request already, it executes it again.",
-		do:   func(s Store, ctx context.Context, key idempotency.Key) error { return s.Free(ctx, key) },
+		do: func(s Store, ctx context.Context, key idempotency.Key) error {
+			return s.Free(ctx, key, idempotency.Seen{})
+		},
 	},
 	"forget": {
 		Verb: "Forget the key", Title: "Forget this key?", done: Forgotten,
 		Text: "The record and the kept response are removed. The next request with the key runs as if none had come before.",
-		do:   func(s Store, ctx context.Context, key idempotency.Key) error { return s.Forget(ctx, key) },
+		do: func(s Store, ctx context.Context, key idempotency.Key) error {
+			return s.Forget(ctx, key, idempotency.Seen{})
+		},
 	},
 }
 

@@ -133,10 +133,10 @@ func TestActsThatCannotBe(t *testing.T) {
 		says   string
 	}{
 		"a run has begun": {func(key idempotency.Key) {
-			_ = r.store.Forget(t.Context(), key)
+			_ = r.store.Forget(t.Context(), key, idempotency.Seen{})
 			r.store.put(t, put{id: "k"})
 		}, 409, "A run is in flight"},
-		"it is gone":        {func(key idempotency.Key) { _ = r.store.Forget(t.Context(), key) }, 404, "any more"},
+		"it is gone":        {func(key idempotency.Key) { _ = r.store.Forget(t.Context(), key, idempotency.Seen{}) }, 404, "any more"},
 		"the store is away": {func(idempotency.Key) { r.store.away.Store(true) }, 503, "the <store> is away"},
 	} {
 		key := r.store.put(t, put{id: "k", state: idempotency.Held})
@@ -154,7 +154,7 @@ func TestActsThatCannotBe(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		_ = o.Forget(t.Context(), key)
+		_ = o.Forget(t.Context(), key, idempotency.Seen{})
 	}
 	running := r.store.put(t, put{id: "running"})
 	if a := r.want(http.StatusOK, "key="+running.String()+"&do=free"); a.byID("confirm") != nil || a.link("Free…") != "" || a.link("Forget…") != "" {

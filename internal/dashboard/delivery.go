@@ -46,7 +46,7 @@ type confirm struct {
 
 // opened shows one delivery.
 func (v *view) opened(o one, notes []Note) {
-	d := &detail{row: v.rowOf(o.seen), Unreadable: plain(o.why), mayForget: o.record.MayBeTaken(o.now) == nil}
+	d := &detail{row: v.rowOf(o.seen), Unreadable: plain(o.why), mayForget: o.record.MayBeTaken(idempotency.Seen{}, o.now) == nil}
 	// What is free already needs it only where its attempts may be used up.
 	waits := o.state == string(idempotency.Released) && o.record.Attempt <= o.record.FreedAttempts
 	d.mayFree = d.mayForget && !waits && o.state != admin.StateUnreadable

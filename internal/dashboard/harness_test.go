@@ -48,11 +48,11 @@ func (s *shown) Response(ctx context.Context, key idempotency.Key, token string)
 	return s.Store.Response(ctx, key, token)
 }
 
-func (s *shown) Free(ctx context.Context, key idempotency.Key, token string) (*idempotency.Record, error) {
+func (s *shown) Free(ctx context.Context, key idempotency.Key, token string, seen idempotency.Seen) (*idempotency.Record, error) {
 	if s.away.Load() {
 		return nil, errAway
 	}
-	return s.Store.Free(ctx, key, token)
+	return s.Store.Free(ctx, key, token, seen)
 }
 
 var damage = &idempotency.UnreadableError{Where: "record", Err: errors.New("it is <damaged>")}

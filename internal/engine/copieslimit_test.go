@@ -84,7 +84,7 @@ func TestStoresShareTheLimitAndNothingElse(t *testing.T) {
 	}
 	wantReplay(t, a.begin(req), first.ExecutionID(), created("first"), false)
 	wantReplay(t, b.begin(req), second.ExecutionID(), created("second"), false)
-	if err := a.Free(context.Background(), req.Key); err != nil {
+	if err := a.Free(context.Background(), req.Key, idempotency.Seen{}); err != nil {
 		t.Fatal(err)
 	}
 	as[*engine.Run](t, a.begin(req))

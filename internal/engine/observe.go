@@ -128,6 +128,9 @@ func storeFailed(ctx context.Context, err error) bool {
 	if err == nil || errors.Is(ctx.Err(), context.Canceled) {
 		return false
 	}
+	if _, changed := errors.AsType[idempotency.ChangedError](err); changed {
+		return false
+	}
 	var unreadable *idempotency.UnreadableError
 	for _, answer := range []error{idempotency.ErrFenced, idempotency.ErrGone, idempotency.ErrInFlight, idempotency.ErrCursor} {
 		if errors.Is(err, answer) {
@@ -183,17 +186,17 @@ func (s observedStore) Response(ctx context.Context, key idempotency.Key, token 
 }
 
 // Free implements [idempotency.Store].
-func (s observedStore) Free(ctx context.Context, key idempotency.Key, token string) (*idempotency.Record, error) {
+func (s observedStore) Free(ctx context.Context, key idempotency.Key, token string, seen idempotency.Seen) (*idempotency.Record, error) {
 	began := time.Now()
-	record, err := s.Store.Free(ctx, key, token)
+	record, err := s.Store.Free(ctx, key, token, seen)
 	s.asked(ctx, OperationFree, began, err)
 	return record, err
 }
 
 // Forget implements [idempotency.Store].
-func (s observedStore) Forget(ctx context.Context, key idempotency.Key) error {
+func (s observedStore) Forget(ctx context.Context, key idempotency.Key, seen idempotency.Seen) error {
 	began := time.Now()
-	err := s.Store.Forget(ctx, key)
+	err := s.Store.Forget(ctx, key, seen)
 	s.asked(ctx, OperationForget, began, err)
 	return err
 }

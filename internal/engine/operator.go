@@ -92,12 +92,13 @@ func who(ctx context.Context) zap.Field {
 // is encrypted in it stays encrypted. The store does it in one step: a late owner can
 // change nothing any more, and a run with a live lease loses nothing. Errors:
 // [idempotency.ErrGone] if there is no record, [idempotency.ErrInFlight] if a run is
-// in flight and its lease has not lapsed.
-func (e *Engine) Free(ctx context.Context, key idempotency.Key) error {
+// in flight and its lease has not lapsed, an [idempotency.ChangedError] if the record is
+// not the one that the operator has seen; the zero Seen is any.
+func (e *Engine) Free(ctx context.Context, key idempotency.Key, seen idempotency.Seen) error {
 	ctx, cancel := context.WithTimeout(ctx, e.storeTimeout())
 	defer cancel()
 	defer e.copies.drop(key) // also with an error: perhaps it was done
-	found, err := e.store.Free(ctx, key, e.options.NewToken())
+	found, err := e.store.Free(ctx, key, e.options.NewToken(), seen)
 	if err != nil {
 		return err
 	}
@@ -109,7 +110,7 @@ func (e *Engine) Free(ctx context.Context, key idempotency.Key) error {
 
 // Forget removes the record of a key and its responses, for an operator, even if they
 // cannot be read. Errors as with [Engine.Free].
-func (e *Engine) Forget(ctx context.Context, key idempotency.Key) error {
+func (e *Engine) Forget(ctx context.Context, key idempotency.Key, seen idempotency.Seen) error {
 	ctx, cancel := context.WithTimeout(ctx, e.storeTimeout())
 	defer cancel()
 	said := []zap.Field{zap.Stringer("key", key), who(ctx)}
@@ -118,7 +119,7 @@ func (e *Engine) Forget(ctx context.Context, key idempotency.Key) error {
 			zap.String("execution_id", found.ExecutionID), zap.String("state", string(found.State)), zap.Int("attempt", found.Attempt))
 	}
 	defer e.copies.drop(key) // also with an error: perhaps it was done
-	err := e.store.Forget(ctx, key)
+	err := e.store.Forget(ctx, key, seen)
 	if err == nil {
 		e.log.Warn("an operator removed a key", said...)
 	}

@@ -38,7 +38,7 @@ func TestOperatorFreesAKey(t *testing.T) {
 				req.Policy.MaxAttempts = 1
 				block(t, r, req)
 				before := r.stored(req)
-				if err := r.Free(context.Background(), req.Key); err != nil {
+				if err := r.Free(context.Background(), req.Key, idempotency.Seen{}); err != nil {
 					t.Fatal(err)
 				}
 				r.wantState(req, idempotency.Released, 1)
@@ -64,7 +64,7 @@ func TestLateOwnerOfAFreedKeyIsFenced(t *testing.T) {
 		late := a.run(req)
 		a.link.fail(refused, "renew")
 		time.Sleep(2 * someLease)
-		if err := b.Free(context.Background(), req.Key); err != nil {
+		if err := b.Free(context.Background(), req.Key, idempotency.Seen{}); err != nil {
 			t.Fatal(err)
 		}
 		a.link.recover()
@@ -76,21 +76,21 @@ func TestLateOwnerOfAFreedKeyIsFenced(t *testing.T) {
 func TestOperatorLeavesALiveRunAlone(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r, req := newReplica(t, newShared(t)), someRequest()
-		if err := r.Free(context.Background(), req.Key); !errors.Is(err, idempotency.ErrGone) {
+		if err := r.Free(context.Background(), req.Key, idempotency.Seen{}); !errors.Is(err, idempotency.ErrGone) {
 			t.Errorf("freeing an unknown key: %v", err)
 		}
-		if err := r.Forget(context.Background(), req.Key); !errors.Is(err, idempotency.ErrGone) {
+		if err := r.Forget(context.Background(), req.Key, idempotency.Seen{}); !errors.Is(err, idempotency.ErrGone) {
 			t.Errorf("forgetting an unknown key: %v", err)
 		}
 		run := r.run(req)
-		if err := r.Free(context.Background(), req.Key); !errors.Is(err, idempotency.ErrInFlight) {
+		if err := r.Free(context.Background(), req.Key, idempotency.Seen{}); !errors.Is(err, idempotency.ErrInFlight) {
 			t.Errorf("freeing a key in flight: %v", err)
 		}
-		if err := r.Forget(context.Background(), req.Key); !errors.Is(err, idempotency.ErrInFlight) {
+		if err := r.Forget(context.Background(), req.Key, idempotency.Seen{}); !errors.Is(err, idempotency.ErrInFlight) {
 			t.Errorf("forgetting a key in flight: %v", err)
 		}
 		wantEnd(t, run, created("first"), resultKept)
-		if err := r.Forget(context.Background(), req.Key); err != nil {
+		if err := r.Forget(context.Background(), req.Key, idempotency.Seen{}); err != nil {
 			t.Errorf("forgetting a complete key: %v", err)
 		}
 		if again := r.run(req); again.Attempt() != 1 {

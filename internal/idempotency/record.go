@@ -137,10 +137,11 @@ func (r *Record) Renewed(t Terms, now time.Time) *Record {
 // runs, and its attempts are counted from 1 again. Execution ID, attempts, status
 // and times stay, for operators to read. The token is a new one, so that a late
 // owner can change nothing any more. Errors: [ErrGone] if there is no record (nil),
-// [ErrInFlight] if a run is in flight and its lease has not lapsed.
-func (r *Record) Freed(token string, now time.Time) (*Record, error) {
+// [ErrInFlight] if a run is in flight and its lease has not lapsed, a [ChangedError]
+// if the record is not the one that the operator has seen.
+func (r *Record) Freed(token string, seen Seen, now time.Time) (*Record, error) {
 	found := r.Effective(now)
-	if err := found.MayBeTaken(now); err != nil {
+	if err := found.MayBeTaken(seen, now); err != nil {
 		return nil, err
 	}
 	next := *found
@@ -149,16 +150,16 @@ func (r *Record) Freed(token string, now time.Time) (*Record, error) {
 	return &next, nil
 }
 
-// MayBeTaken says whether an operator may free or forget the record (nil: there is
-// none). Its errors are those of [Record.Freed].
-func (r *Record) MayBeTaken(now time.Time) error {
+// MayBeTaken says whether an operator may free or forget the record that counts (nil:
+// there is none). Its errors are those of [Record.Freed].
+func (r *Record) MayBeTaken(seen Seen, now time.Time) error {
 	switch {
 	case r == nil:
 		return ErrGone
 	case r.State == InFlight && !r.Lapsed(now):
 		return ErrInFlight
 	default:
-		return nil
+		return seen.mustBe(SeenOf(r, now))
 	}
 }
 

@@ -134,7 +134,7 @@ func TestFollows(t *testing.T) {
 			t.Errorf("over %s, settled, it follows %q", name, settled.Follows)
 		}
 		record.LeaseUntil = now
-		if freed, err := record.Freed("operator", now); err != nil || freed.Follows != "" {
+		if freed, err := record.Freed("operator", idempotency.Seen{}, now); err != nil || freed.Follows != "" {
 			t.Errorf("over %s, freed, it follows %q, %v", name, freed.Follows, err)
 		}
 	}
@@ -178,14 +178,14 @@ func TestFreed(t *testing.T) {
 		"forced and lapsed, over what has expired": {
 			found: inFlight(0, with(func(r *idempotency.Record) { r.Expires = now })), err: idempotency.ErrGone},
 	} {
-		got, err := c.found.Freed("operator", now)
+		got, err := c.found.Freed("operator", idempotency.Seen{}, now)
 		if !errors.Is(err, c.err) || (err == nil) != (c.err == nil) {
 			t.Errorf("%s: %v, want %v", name, err, c.err)
 		}
 		if !reflect.DeepEqual(got, c.want) {
 			t.Errorf("%s:\ngot  %+v\nwant %+v", name, got, c.want)
 		}
-		if err := c.found.Effective(now).MayBeTaken(now); !errors.Is(err, c.err) {
+		if err := c.found.Effective(now).MayBeTaken(idempotency.Seen{}, now); !errors.Is(err, c.err) {
 			t.Errorf("%s: may be taken: %v, want %v", name, err, c.err)
 		}
 	}

@@ -46,17 +46,17 @@ type Store interface {
 	// kept, or not any more.
 	Response(ctx context.Context, key Key, token string) (*Response, error)
 
-	// Free applies [Record.Freed] to the record of the key, for an operator. It does
-	// so in one atomic step, wakes the processes that wait for the key, and returns
-	// the record that it found. Errors: those of Freed, and an [*UnreadableError].
-	Free(ctx context.Context, key Key, token string) (*Record, error)
+	// Free applies [Record.Freed] to the record of the key, for an operator who has seen
+	// it. It does so in one atomic step, wakes the processes that wait for the key, and
+	// returns the record that it found. Errors: those of Freed, and an
+	// [*UnreadableError].
+	Free(ctx context.Context, key Key, token string, seen Seen) (*Record, error)
 
 	// Forget removes the record of the key and its responses, for an operator. It
 	// does so in one atomic step, and wakes the processes that wait for the key. A
 	// record that cannot be read is removed too: otherwise its key could never be
-	// used again. Errors: [ErrGone] if there is no record, [ErrInFlight] if a run is
-	// in flight and its lease has not lapsed.
-	Forget(ctx context.Context, key Key) error
+	// used again. Errors: those of [Record.MayBeTaken], and of [Seen.MayBeUnreadable].
+	Forget(ctx context.Context, key Key, seen Seen) error
 
 	// List returns a page of up to limit records. The page begins at the cursor; "" is
 	// the beginning. With the page comes the cursor of the next one; "" is the end. A

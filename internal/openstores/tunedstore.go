@@ -178,17 +178,17 @@ func (s *tunedStore) Response(ctx context.Context, key idempotency.Key, token st
 }
 
 // Free implements [idempotency.Store].
-func (s *tunedStore) Free(ctx context.Context, key idempotency.Key, token string) (*idempotency.Record, error) {
+func (s *tunedStore) Free(ctx context.Context, key idempotency.Key, token string, seen idempotency.Seen) (*idempotency.Record, error) {
 	t := s.begin()
 	defer t.operations.Done()
-	return t.Store.Free(ctx, key, token)
+	return t.Store.Free(ctx, key, token, seen)
 }
 
 // Forget implements [idempotency.Store].
-func (s *tunedStore) Forget(ctx context.Context, key idempotency.Key) error {
+func (s *tunedStore) Forget(ctx context.Context, key idempotency.Key, seen idempotency.Seen) error {
 	t := s.begin()
 	defer t.operations.Done()
-	return t.Store.Forget(ctx, key)
+	return t.Store.Forget(ctx, key, seen)
 }
 
 // List implements [idempotency.Store].

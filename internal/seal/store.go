@@ -2,6 +2,7 @@ package seal
 
 import (
 	"context"
+	"errors"
 	"sync/atomic"
 
 	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
@@ -82,6 +83,43 @@ func (s *Store) Opened(key idempotency.Key, record *idempotency.Record) (*idempo
 		return nil, unreadableRecord(key, err)
 	}
 	return opened, nil
+}
+
+// Free implements [idempotency.Store].
+func (s *Store) Free(ctx context.Context, key idempotency.Key, token string, seen idempotency.Seen) (*idempotency.Record, error) {
+	seen, err := s.stored(ctx, key, seen)
+	if err != nil {
+		return nil, err
+	}
+	return s.Store.Free(ctx, key, token, seen)
+}
+
+// Forget implements [idempotency.Store].
+func (s *Store) Forget(ctx context.Context, key idempotency.Key, seen idempotency.Seen) error {
+	seen, err := s.stored(ctx, key, seen)
+	if err != nil {
+		return err
+	}
+	return s.Store.Forget(ctx, key, seen)
+}
+
+// stored returns what the inner store has of what an operator has seen. What the operator
+// cannot read the inner store can, where only the encryption key is missing.
+func (s *Store) stored(ctx context.Context, key idempotency.Key, seen idempotency.Seen) (idempotency.Seen, error) {
+	if seen.State != idempotency.SeenUnreadable {
+		return seen, nil
+	}
+	found, now, err := s.Store.Lookup(ctx, key)
+	if _, damaged := errors.AsType[*idempotency.UnreadableError](err); damaged || err == nil && found == nil {
+		return seen, nil
+	}
+	if err != nil {
+		return seen, err
+	}
+	if _, err := s.Opened(key, found); err == nil {
+		return seen, nil // it can be read: it is another
+	}
+	return idempotency.SeenOf(found, now), nil
 }
 
 // Response implements [idempotency.Store].

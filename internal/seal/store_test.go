@@ -46,8 +46,8 @@ func (o opened) Claim(ctx context.Context, c idempotency.Claim) (idempotency.Cla
 }
 
 // Free implements [idempotency.Store].
-func (o opened) Free(ctx context.Context, key idempotency.Key, token string) (*idempotency.Record, error) {
-	found, err := o.Store.Free(ctx, key, token)
+func (o opened) Free(ctx context.Context, key idempotency.Key, token string, seen idempotency.Seen) (*idempotency.Record, error) {
+	found, err := o.Store.Free(ctx, key, token, seen)
 	if err != nil {
 		return nil, err
 	}

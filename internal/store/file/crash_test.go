@@ -116,7 +116,7 @@ func (c *crashes) walkOver(t *testing.T, s *Store, from, to int) {
 			do(complete, func() error { return s.Settle(t.Context(), key(name), got.Record, completeAs(name)) })
 		}
 		if i%10 == 1 {
-			do(forgotten, func() error { return s.Forget(t.Context(), key(name)) })
+			do(forgotten, func() error { return s.Forget(t.Context(), key(name), idempotency.Seen{}) })
 		}
 		c.begin("")
 		switch i % 20 {

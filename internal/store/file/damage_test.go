@@ -134,7 +134,7 @@ func TestDamagedStoreNeverAnswersWrongly(t *testing.T) {
 				t.Errorf("round %d: list: %v", round, err)
 			}
 		}
-		if err := s.Forget(t.Context(), key("1")); err != nil && !isUnreadable(err) {
+		if err := s.Forget(t.Context(), key("1"), idempotency.Seen{}); err != nil && !isUnreadable(err) {
 			t.Errorf("round %d: forget: %v", round, err)
 		}
 		if err := keep(t.Context(), s, fmt.Sprint("new ", round)); err != nil && !isUnreadable(err) {

@@ -75,8 +75,11 @@ func TestFlushThatFails(t *testing.T) {
 	writes := map[string]func() error{
 		"claim":  func() error { _, err := s.Claim(t.Context(), counted("new")); return err },
 		"settle": func() error { return s.Settle(t.Context(), key("running"), running.Record, completeAs("running")) },
-		"free":   func() error { _, err := s.Free(t.Context(), key("1"), "token of an operator"); return err },
-		"forget": func() error { return s.Forget(t.Context(), key("2")) },
+		"free": func() error {
+			_, err := s.Free(t.Context(), key("1"), "token of an operator", idempotency.Seen{})
+			return err
+		},
+		"forget": func() error { return s.Forget(t.Context(), key("2"), idempotency.Seen{}) },
 	}
 	for name, write := range writes {
 		fs.fail(func(op errorfs.Op) error {

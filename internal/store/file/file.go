@@ -209,7 +209,7 @@ func (s *Store) Response(ctx context.Context, key idempotency.Key, token string)
 }
 
 // Free implements [idempotency.Store].
-func (s *Store) Free(ctx context.Context, key idempotency.Key, token string) (*idempotency.Record, error) {
+func (s *Store) Free(ctx context.Context, key idempotency.Key, token string, seen idempotency.Seen) (*idempotency.Record, error) {
 	d, leave, err := s.enterKey(ctx, key)
 	if err != nil {
 		return nil, err
@@ -219,7 +219,7 @@ func (s *Store) Free(ctx context.Context, key idempotency.Key, token string) (*i
 	var freed *idempotency.Record
 	stored, err := d.record(key)
 	if err == nil {
-		freed, err = live(stored, now).Freed(token, now)
+		freed, err = live(stored, now).Freed(token, seen, now)
 	}
 	if err != nil {
 		d.locks.unlock(key)
@@ -237,18 +237,18 @@ func (s *Store) Free(ctx context.Context, key idempotency.Key, token string) (*i
 }
 
 // Forget implements [idempotency.Store].
-func (s *Store) Forget(ctx context.Context, key idempotency.Key) error {
+func (s *Store) Forget(ctx context.Context, key idempotency.Key, seen idempotency.Seen) error {
 	d, leave, err := s.enterKey(ctx, key)
 	if err != nil {
 		return err
 	}
 	defer leave()
 	now := clock()
-	stored, unreadable := d.record(key)
-	if _, damaged := errors.AsType[*idempotency.UnreadableError](unreadable); !damaged {
-		if err = unreadable; err == nil {
-			err = live(stored, now).Effective(now).MayBeTaken(now)
-		}
+	stored, err := d.record(key)
+	if _, damaged := errors.AsType[*idempotency.UnreadableError](err); damaged {
+		err = seen.MayBeUnreadable()
+	} else if err == nil {
+		err = live(stored, now).Effective(now).MayBeTaken(seen, now)
 	}
 	change := d.change()
 	if err == nil {

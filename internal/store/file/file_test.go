@@ -239,7 +239,7 @@ func TestUnreadableValuesAreNeverReplayedNorReplaced(t *testing.T) {
 					t.Errorf("listed as %+v", page)
 				}
 			}
-			if err := s.Forget(t.Context(), k); err != nil {
+			if err := s.Forget(t.Context(), k, idempotency.Seen{}); err != nil {
 				t.Fatalf("forget: %v", err)
 			}
 			if claimed, err := ask(s, "a"); err != nil || claimed.Verdict != idempotency.Proceed {

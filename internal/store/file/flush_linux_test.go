@@ -13,6 +13,8 @@ import (
 
 	"go.uber.org/zap"
 	"golang.org/x/sys/unix"
+
+	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
 )
 
 func init() { children["flush"] = writeWithoutFlushes }
@@ -59,8 +61,11 @@ func writeWithoutFlushes(path string) error {
 	writes := map[string]func() error{
 		"claim":  func() error { _, err := s.Claim(ctx, counted("new")); return err },
 		"settle": func() error { return s.Settle(ctx, key("running"), running, completeAs("late")) },
-		"free":   func() error { _, err := s.Free(ctx, key("kept"), "token of an operator"); return err },
-		"forget": func() error { return s.Forget(ctx, key("kept")) },
+		"free": func() error {
+			_, err := s.Free(ctx, key("kept"), "token of an operator", idempotency.Seen{})
+			return err
+		},
+		"forget": func() error { return s.Forget(ctx, key("kept"), idempotency.Seen{}) },
 	}
 	// After the first that fails, the store is given up: each has to be the first once.
 	write := writes[os.Getenv(which)]

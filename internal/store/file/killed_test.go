@@ -34,6 +34,7 @@ type asked struct {
 	What       string
 	Key        idempotency.Key
 	Token      string
+	Seen       idempotency.Seen
 	Claim      idempotency.Claim
 	Record     *idempotency.Record
 	Settlement idempotency.Settlement
@@ -46,6 +47,7 @@ type answered struct {
 	Record   *idempotency.Record
 	Response *idempotency.Response
 	Err      string
+	Changed  *idempotency.ChangedError
 }
 
 // ruleErrors are the errors that say what a rule has decided.
@@ -90,13 +92,15 @@ func carryOut(s *Store, a asked) answered {
 	case "response":
 		result.Response, err = s.Response(ctx, a.Key, a.Token)
 	case "free":
-		result.Record, err = s.Free(ctx, a.Key, a.Token)
+		result.Record, err = s.Free(ctx, a.Key, a.Token, a.Seen)
 	case "forget":
-		err = s.Forget(ctx, a.Key)
+		err = s.Forget(ctx, a.Key, a.Seen)
 	default:
 		err = fmt.Errorf("there is no operation %q", a.What)
 	}
-	if err != nil {
+	if changed, ok := errors.AsType[idempotency.ChangedError](err); ok {
+		result.Changed = &changed
+	} else if err != nil {
 		result.Err = err.Error()
 	}
 	return result
@@ -158,6 +162,9 @@ func (s *served) ask(a asked) (answered, error) {
 			return r, err
 		}
 	}
+	if r.Changed != nil {
+		return r, *r.Changed
+	}
 	if r.Err != "" {
 		return r, errors.New(r.Err)
 	}
@@ -190,13 +197,13 @@ func (s *served) Response(_ context.Context, key idempotency.Key, token string) 
 	return r.Response, err
 }
 
-func (s *served) Free(_ context.Context, key idempotency.Key, token string) (*idempotency.Record, error) {
-	r, err := s.ask(asked{What: "free", Key: key, Token: token})
+func (s *served) Free(_ context.Context, key idempotency.Key, token string, seen idempotency.Seen) (*idempotency.Record, error) {
+	r, err := s.ask(asked{What: "free", Key: key, Token: token, Seen: seen})
 	return r.Record, err
 }
 
-func (s *served) Forget(_ context.Context, key idempotency.Key) error {
-	_, err := s.ask(asked{What: "forget", Key: key})
+func (s *served) Forget(_ context.Context, key idempotency.Key, seen idempotency.Seen) error {
+	_, err := s.ask(asked{What: "forget", Key: key, Seen: seen})
 	return err
 }
 

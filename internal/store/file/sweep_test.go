@@ -6,6 +6,8 @@ import (
 	"time"
 
 	"github.com/cockroachdb/pebble/v2"
+
+	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
 )
 
 // entries counts what is in the database.
@@ -62,7 +64,7 @@ func TestSweepRemovesResponsesWithoutTheirRecord(t *testing.T) {
 		if err := keep(t.Context(), s, "freed"); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := s.Free(t.Context(), key("freed"), "token of an operator"); err != nil {
+		if _, err := s.Free(t.Context(), key("freed"), "token of an operator", idempotency.Seen{}); err != nil {
 			t.Fatal(err)
 		}
 		released, err := s.Claim(t.Context(), claimOf("released"))

@@ -205,7 +205,7 @@ func randomWork(t *testing.T, random *rand.Rand) {
 			}
 			note(s.Settle(t.Context(), r.key, r.record, settlement))
 		case op < 18:
-			_ = s.Forget(t.Context(), key) // often there is nothing to forget
+			_ = s.Forget(t.Context(), key, idempotency.Seen{}) // often there is nothing to forget
 		default:
 			time.Sleep(time.Duration(random.IntN(30)) * time.Second)
 		}

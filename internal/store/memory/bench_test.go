@@ -79,7 +79,7 @@ func BenchmarkFirstDelivery(b *testing.B) {
 					b.Fatal(err)
 				}
 				if c.size > 64<<10 {
-					if err := s.Forget(b.Context(), claim.Key); err != nil {
+					if err := s.Forget(b.Context(), claim.Key, idempotency.Seen{}); err != nil {
 						b.Fatal(err)
 					}
 				}

@@ -213,15 +213,15 @@ func (s *Store) Response(ctx context.Context, key idempotency.Key, token string)
 }
 
 // Free implements [idempotency.Store].
-func (s *Store) Free(ctx context.Context, key idempotency.Key, token string) (*idempotency.Record, error) {
-	found, err := s.free(ctx, key, token)
+func (s *Store) Free(ctx context.Context, key idempotency.Key, token string, seen idempotency.Seen) (*idempotency.Record, error) {
+	found, err := s.free(ctx, key, token, seen)
 	if err == nil {
 		s.waiters.Wake(key)
 	}
 	return found, err
 }
 
-func (s *Store) free(ctx context.Context, key idempotency.Key, token string) (*idempotency.Record, error) {
+func (s *Store) free(ctx context.Context, key idempotency.Key, token string, seen idempotency.Seen) (*idempotency.Record, error) {
 	if err := s.lock(ctx); err != nil {
 		return nil, err
 	}
@@ -231,7 +231,7 @@ func (s *Store) free(ctx context.Context, key idempotency.Key, token string) (*i
 	if err != nil {
 		return nil, err
 	}
-	freed, err := found.Freed(token, now)
+	freed, err := found.Freed(token, seen, now)
 	if err != nil {
 		return nil, err
 	}
@@ -239,25 +239,28 @@ func (s *Store) free(ctx context.Context, key idempotency.Key, token string) (*i
 }
 
 // Forget implements [idempotency.Store].
-func (s *Store) Forget(ctx context.Context, key idempotency.Key) error {
-	err := s.forget(ctx, key)
+func (s *Store) Forget(ctx context.Context, key idempotency.Key, seen idempotency.Seen) error {
+	err := s.forget(ctx, key, seen)
 	if err == nil {
 		s.waiters.Wake(key)
 	}
 	return err
 }
 
-func (s *Store) forget(ctx context.Context, key idempotency.Key) error {
+func (s *Store) forget(ctx context.Context, key idempotency.Key, seen idempotency.Seen) error {
 	if err := s.lock(ctx); err != nil {
 		return err
 	}
 	defer s.mu.Unlock()
 	now := s.now()
 	found, n, err := s.find(key, now)
-	if err == nil { // what cannot be read is removed
-		if err := found.Effective(now).MayBeTaken(now); err != nil {
-			return err
-		}
+	if err != nil { // what cannot be read is removed
+		err = seen.MayBeUnreadable()
+	} else {
+		err = found.Effective(now).MayBeTaken(seen, now)
+	}
+	if err != nil {
+		return err
 	}
 	s.removeKey(n)
 	return nil

@@ -5,8 +5,11 @@
 --       2 '<token>:<revision>' of a record that was returned with 'in flight' and
 --         cannot be read, or '': the lease of such a one means nothing;
 --       3 channel for those who have a copy of the response
--- Returns {'ok' | 'absent', now}, {'in flight', now, value without a response, its
--- '<token>:<revision>'}, or {'changed', now, the same value, tokens as they are now}.
+--       4 '<token>:<revision>' of the only record to remove, 'foreign' for one that is
+--         not ours, 'none' to be told what there is, or '' for any
+-- Returns {'ok' | 'absent' | 'foreign', now}, {'in flight', now, value without a
+-- response, its '<token>:<revision>'}, or {'changed', now, the same value, tokens as they
+-- are now, its '<token>:<revision>'}.
 local kind = redis.call('TYPE', key)
 kind = kind.ok or kind
 if kind == 'none' then
@@ -14,6 +17,9 @@ if kind == 'none' then
 end
 local waiting = ''
 local f = kind == 'string' and read()
+if not f and ARGV[4] ~= '' and ARGV[4] ~= 'foreign' then
+	return {'foreign', now}
+end
 if f then
 	local owner = part(56, f.at_channels)
 	if f.state == 'f' and f.lease > now and ARGV[2] ~= owner .. ':' .. f.revision then
@@ -21,8 +27,9 @@ if f then
 	end
 	local earlier = part(f.at_earlier, f.at_record)
 	local tokens = earlier == '' and owner or (owner .. ' ' .. earlier)
-	if tokens ~= ARGV[1] then
-		return {'changed', now, part(0, f.at_response), tokens}
+	local version = owner .. ':' .. f.revision
+	if tokens ~= ARGV[1] or (ARGV[4] ~= '' and ARGV[4] ~= version) then
+		return {'changed', now, part(0, f.at_response), tokens, version}
 	end
 	waiting = part(f.at_channels, f.at_earlier)
 end

@@ -28,7 +28,7 @@ func TestForgetAfterARefusedConnection(t *testing.T) {
 		return (&net.Dialer{}).DialContext(ctx, network, address)
 	}
 	s := closeAtEnd(t, newStore(watched(goredis.NewClient(options), o), o))
-	if err := s.Forget(ctx, keyOf("a")); !errors.Is(err, idempotency.ErrGone) {
+	if err := s.Forget(ctx, keyOf("a"), idempotency.Seen{}); !errors.Is(err, idempotency.ErrGone) {
 		t.Errorf("forget: %v, want ErrGone", err)
 	}
 	if n := dials.Load(); n < 2 || n > 1+flushers { // the others may both dial
@@ -46,7 +46,7 @@ func TestForgetUnreadableThatBecomesALiveRun(t *testing.T) {
 		command(t, server, "FLUSHALL")
 		var running *idempotency.Record
 		s := openMeddled(t, server.Addr, generous, forgetScript, map[int]func(){at: func() {
-			if err := other.Forget(ctx, c.Key); err != nil {
+			if err := other.Forget(ctx, c.Key, idempotency.Seen{}); err != nil {
 				t.Fatalf("another operator: %v", err)
 			}
 			running = mustClaim(t, other, c, idempotency.Proceed).Record
@@ -54,7 +54,7 @@ func TestForgetUnreadableThatBecomesALiveRun(t *testing.T) {
 		command(t, server, "SET", named.record(c.Key), writable{
 			form: valueForm, state: "f", revision: "0123456789", lease: "9999999999999", expiry: "9999999999999", token: "x", record: "not a record",
 		}.String())
-		if err := s.Forget(ctx, c.Key); !errors.Is(err, idempotency.ErrInFlight) {
+		if err := s.Forget(ctx, c.Key, idempotency.Seen{}); !errors.Is(err, idempotency.ErrInFlight) {
 			t.Errorf("forget, with a run from round %d on: %v, want ErrInFlight", at, err)
 		}
 		if running == nil {
@@ -85,13 +85,13 @@ func TestForgetUnreadableWithALease(t *testing.T) {
 		mustSettle(t, s, c, first.Record, released())
 		mustClaim(t, s, withToken(c, "next"), idempotency.Proceed)
 		name := named.record(c.Key)
-		if err := s.Forget(ctx, c.Key); !errors.Is(err, idempotency.ErrInFlight) {
+		if err := s.Forget(ctx, c.Key, idempotency.Seen{}); !errors.Is(err, idempotency.ErrInFlight) {
 			t.Fatalf("%s: forget before the damage: %v", what, err)
 		}
 		rewrite(t, server, c.Key, damage)
 		_, _, err := s.Lookup(ctx, c.Key)
 		mustBeUnreadable(t, what, err, name)
-		if err := s.Forget(ctx, c.Key); err != nil {
+		if err := s.Forget(ctx, c.Key, idempotency.Seen{}); err != nil {
 			t.Errorf("%s: forget: %v", what, err)
 		}
 		if left := command(t, server, "DBSIZE"); left != int64(0) {

@@ -36,7 +36,7 @@ func TestLapsedForcedRunOverAnExpiredRecord(t *testing.T) {
 		if page, _, err := s.List(ctx, "", 10); err != nil || len(page) != 0 {
 			t.Errorf("list: %+v, %v; want nothing", page, err)
 		}
-		if _, err := s.Free(ctx, c.Key, "operator"); !errors.Is(err, idempotency.ErrGone) {
+		if _, err := s.Free(ctx, c.Key, "operator", idempotency.Seen{}); !errors.Is(err, idempotency.ErrGone) {
 			t.Errorf("free: %v, want ErrGone", err)
 		}
 		mustClaim(t, s, withToken(c, "next"), idempotency.Proceed)

@@ -12,7 +12,7 @@ import (
 
 // Free implements [idempotency.Store]. It looks the record up and replaces exactly
 // what it saw. While that changes in between, it tries again, as a claim does.
-func (s *Store) Free(ctx context.Context, key idempotency.Key, token string) (*idempotency.Record, error) {
+func (s *Store) Free(ctx context.Context, key idempotency.Key, token string, seen idempotency.Seen) (*idempotency.Record, error) {
 	ctx, cancel := s.withTimeout(ctx)
 	defer cancel()
 	until := time.Now().Add(s.patience)
@@ -21,7 +21,7 @@ func (s *Store) Free(ctx context.Context, key idempotency.Key, token string) (*i
 		if err != nil {
 			return nil, err
 		}
-		freed, err := looked.record.Freed(token, looked.now)
+		freed, err := looked.record.Freed(token, seen, looked.now)
 		if err != nil {
 			return nil, err
 		}
@@ -73,16 +73,29 @@ type forgetCall struct {
 	// unreadable is the token and the revision of a record that claims to be in
 	// flight and cannot be read.
 	unreadable string
+	// seen is what the operator has seen, and version that of the record which was found
+	// to be that: only this one is removed. Without any of them it is "", for any record.
+	seen    idempotency.Seen
+	version string
 	// lostReply says that an attempt got no reply, and may have removed the record.
 	lostReply bool
 }
 
+// The versions of records that the script takes beside '<token>:<revision>'.
+const (
+	versionNone    = "none"    // the record is only to be told
+	versionForeign = "foreign" // one that is not ours
+)
+
 // Forget implements [idempotency.Store]. It removes what stands under the key's
 // name also where that cannot be read.
-func (s *Store) Forget(ctx context.Context, key idempotency.Key) error {
+func (s *Store) Forget(ctx context.Context, key idempotency.Key, seen idempotency.Seen) error {
 	ctx, cancel := s.withTimeout(ctx)
 	defer cancel()
-	c := &forgetCall{store: s, key: key, name: s.names.record(key)}
+	c := &forgetCall{store: s, key: key, name: s.names.record(key), seen: seen}
+	if seen != (idempotency.Seen{}) {
+		c.version = versionNone
+	}
 	for ctx.Err() == nil {
 		answer, err := c.ask(ctx)
 		if err != nil {
@@ -103,7 +116,7 @@ func (c *forgetCall) ask(ctx context.Context) (answer reply, err error) {
 	}
 	err = try(ctx, func() (err error) {
 		var doubt bool
-		answer, _, doubt, err = c.store.runScript(ctx, forgetScript, keys, nil, c.tokens, c.unreadable, c.store.names.copies())
+		answer, _, doubt, err = c.store.runScript(ctx, forgetScript, keys, nil, c.tokens, c.unreadable, c.store.names.copies(), c.version)
 		if doubt {
 			c.lostReply = true
 		}
@@ -131,22 +144,49 @@ func (c *forgetCall) understand(answer reply) (done bool, err error) {
 			return true, idempotency.ErrInFlight
 		}
 		c.unreadable = revision
-		return false, nil
-	case answer.word == replyChanged && c.lostReply && c.tokens != "":
-		// It may have removed the record already: what stands there now may be another.
+		return c.found(nil, revision)
+	case (answer.word == replyChanged || answer.word == replyForeign) && c.lostReply && c.mayHaveRemoved():
+		// What stands there now may be another.
 		return true, c.store.fail("forget", errors.New("the reply was lost, and the record has changed since; look at it again"))
-	case answer.word == replyChanged && len(answer.rest) == 2:
-		value, _ := answer.value(2)
+	case answer.word == replyForeign && c.version != "":
+		return c.found(nil, versionForeign)
+	case answer.word == replyChanged && len(answer.rest) == 3:
+		value, _ := answer.value(3)
 		tokens, ok := answer.rest[1].(string)
-		if !ok {
+		version, also := answer.rest[2].(string)
+		if !ok || !also {
 			return true, answer.unexpectedReply(c.name)
 		}
-		if f, err := decodeFound(c.key, c.name, value, answer.now); err == nil && (f.record == nil || f.withdrawn) {
+		f, err := decodeFound(c.key, c.name, value, answer.now)
+		if err == nil && (f.record == nil || f.withdrawn) {
 			return true, idempotency.ErrGone // what is there counts no longer, and expires by itself
 		}
 		c.tokens = tokens
-		return false, nil
+		if err != nil {
+			f = nil
+		}
+		return c.found(f, version)
 	default:
 		return true, answer.unexpectedReply(c.name)
 	}
+}
+
+// found compares a version of the record (nil: one that cannot be read) with what the
+// operator has seen. It is not done where the script is now to remove this version.
+func (c *forgetCall) found(f *found, version string) (done bool, err error) {
+	if c.version == "" {
+		return false, nil
+	}
+	if f != nil {
+		err = f.record.MayBeTaken(c.seen, f.now)
+	} else {
+		err = c.seen.MayBeUnreadable()
+	}
+	c.version = version
+	return err != nil, err
+}
+
+// mayHaveRemoved reports whether the script, as it was sent last, removes what it finds.
+func (c *forgetCall) mayHaveRemoved() bool {
+	return c.tokens != "" || c.version == versionForeign
 }

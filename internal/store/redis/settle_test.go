@@ -84,7 +84,7 @@ func TestForgetRemovesEarlierAnswers(t *testing.T) {
 		c := claimOf("a", string(rune('a'+i)))
 		mustSettle(t, s, c, mustClaim(t, s, c, idempotency.Proceed).Record, released())
 	}
-	if err := s.Forget(ctx, keyOf("a")); err != nil {
+	if err := s.Forget(ctx, keyOf("a"), idempotency.Seen{}); err != nil {
 		t.Fatalf("forget: %v", err)
 	}
 	// The last one and eight before it are gone with the record; older answers

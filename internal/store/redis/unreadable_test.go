@@ -79,7 +79,7 @@ func TestForeignRecords(t *testing.T) {
 					t.Errorf("list: the other key: %v", listed.Unreadable)
 				}
 			}
-			if err := s.Forget(ctx, key); err != nil {
+			if err := s.Forget(ctx, key, idempotency.Seen{}); err != nil {
 				t.Fatalf("forget: %v", err)
 			}
 			mustClaim(t, s, claimOf("a", "claimer"), idempotency.Proceed)
@@ -151,7 +151,7 @@ func TestForeignResponses(t *testing.T) {
 			command(t, server, "RESTORE", name, "60000", dump, "REPLACE")
 			mustClaim(t, s, claimOf("a", "again"), idempotency.ReplayKept)
 		}
-		if err := s.Forget(ctx, c.Key); err != nil {
+		if err := s.Forget(ctx, c.Key, idempotency.Seen{}); err != nil {
 			t.Fatal(err)
 		}
 		mustBeAbsent(t, s, c.Key)

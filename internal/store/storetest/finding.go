@@ -98,7 +98,7 @@ func findStates(f *fixture) {
 		"held":      func(r *idempotency.Record, k idempotency.Key) { f.settle(k, r, hold()) },
 		"freed": func(r *idempotency.Record, k idempotency.Key) {
 			f.settle(k, r, hold())
-			if _, err := f.store.Free(f.ctx, k, "operator"); err != nil {
+			if _, err := f.store.Free(f.ctx, k, "operator", idempotency.Seen{}); err != nil {
 				f.Fatalf("free: %v", err)
 			}
 		},
@@ -184,7 +184,7 @@ func findLive(f *fixture) {
 		}
 		f.settle(k, claimed.Record, s)
 	}
-	if err := f.store.Forget(f.ctx, keyOf("wanted", "forgotten")); err != nil {
+	if err := f.store.Forget(f.ctx, keyOf("wanted", "forgotten"), idempotency.Seen{}); err != nil {
 		f.Fatalf("forget: %v", err)
 	}
 	f.pass(f.short())

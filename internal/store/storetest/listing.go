@@ -83,7 +83,7 @@ func listLive(f *fixture) {
 		}
 		f.settle(key(name), claimed.Record, s)
 	}
-	if err := f.store.Forget(f.ctx, key("forgotten")); err != nil {
+	if err := f.store.Forget(f.ctx, key("forgotten"), idempotency.Seen{}); err != nil {
 		f.Fatalf("forget: %v", err)
 	}
 	f.pass(f.short())

@@ -73,16 +73,16 @@ func (m *model) settle(k idempotency.Key, token string, s idempotency.Settlement
 	return nil
 }
 
-func (m *model) free(k idempotency.Key, token string) error {
-	freed, err := m.lookup(k).Freed(token, m.now)
+func (m *model) free(k idempotency.Key, token string, seen idempotency.Seen) error {
+	freed, err := m.lookup(k).Freed(token, seen, m.now)
 	if err == nil {
 		m.records[k] = freed
 	}
 	return err
 }
 
-func (m *model) forget(k idempotency.Key) error {
-	if err := m.lookup(k).MayBeTaken(m.now); err != nil {
+func (m *model) forget(k idempotency.Key, seen idempotency.Seen) error {
+	if err := m.lookup(k).MayBeTaken(seen, m.now); err != nil {
 		return err
 	}
 	delete(m.records, k)

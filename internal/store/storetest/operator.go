@@ -49,7 +49,7 @@ func (f *fixture) endedAs(name string) (idempotency.Claim, *idempotency.Record) 
 func freeAnyState(f *fixture) {
 	for name := range ends {
 		c, before := f.endedAs(name)
-		found, err := f.store.Free(f.ctx, c.Key, "operator")
+		found, err := f.store.Free(f.ctx, c.Key, "operator", idempotency.Seen{})
 		if err != nil {
 			f.Fatalf("free, %s: %v", name, err)
 		}
@@ -64,7 +64,7 @@ func freeAnyState(f *fixture) {
 			f.Errorf("freed, %s: an operator's act has the response %+v", name, response)
 		}
 		// A second Free is no error.
-		if _, err := f.store.Free(f.ctx, c.Key, "operator"); err != nil {
+		if _, err := f.store.Free(f.ctx, c.Key, "operator", idempotency.Seen{}); err != nil {
 			f.Fatalf("free again, %s: %v", name, err)
 		}
 		next := f.newClaim(c.Key)
@@ -82,7 +82,7 @@ func freeForced(f *fixture) {
 	for size, body := range bodies {
 		claimed, c := f.forced(size, body)
 		f.pass(c.Lease)
-		if _, err := f.store.Free(f.ctx, c.Key, "operator"); err != nil {
+		if _, err := f.store.Free(f.ctx, c.Key, "operator", idempotency.Seen{}); err != nil {
 			f.Fatalf("free: %v", err)
 		}
 		freed := f.lookup(c.Key)
@@ -99,7 +99,7 @@ func freeForced(f *fixture) {
 func freedOwner(f *fixture) {
 	c, _ := f.endedAs("lapsed")
 	claimed := f.lookup(c.Key)
-	if _, err := f.store.Free(f.ctx, c.Key, "operator"); err != nil {
+	if _, err := f.store.Free(f.ctx, c.Key, "operator", idempotency.Seen{}); err != nil {
 		f.Fatalf("free: %v", err)
 	}
 	if err := f.store.Renew(f.ctx, c); !errors.Is(err, idempotency.ErrFenced) {
@@ -113,14 +113,14 @@ func freedOwner(f *fixture) {
 func forgetAnyState(f *fixture) {
 	for name := range ends {
 		c, before := f.endedAs(name)
-		if err := f.store.Forget(f.ctx, c.Key); err != nil {
+		if err := f.store.Forget(f.ctx, c.Key, idempotency.Seen{}); err != nil {
 			f.Fatalf("forget, %s: %v", name, err)
 		}
 		f.absent(c.Key)
 		if response := f.response(c.Key, before.Token); response != nil {
 			f.Errorf("forgotten, %s: the response is still there", name)
 		}
-		if err := f.store.Forget(f.ctx, c.Key); !errors.Is(err, idempotency.ErrGone) {
+		if err := f.store.Forget(f.ctx, c.Key, idempotency.Seen{}); !errors.Is(err, idempotency.ErrGone) {
 			f.Fatalf("forget again, %s: %v", name, err)
 		}
 		again := f.claim(f.newClaim(c.Key), idempotency.Proceed)
@@ -131,10 +131,10 @@ func forgetAnyState(f *fixture) {
 }
 
 func operatorWithoutRecord(f *fixture) {
-	if _, err := f.store.Free(f.ctx, key("a"), "operator"); !errors.Is(err, idempotency.ErrGone) {
+	if _, err := f.store.Free(f.ctx, key("a"), "operator", idempotency.Seen{}); !errors.Is(err, idempotency.ErrGone) {
 		f.Errorf("free: %v", err)
 	}
-	if err := f.store.Forget(f.ctx, key("a")); !errors.Is(err, idempotency.ErrGone) {
+	if err := f.store.Forget(f.ctx, key("a"), idempotency.Seen{}); !errors.Is(err, idempotency.ErrGone) {
 		f.Errorf("forget: %v", err)
 	}
 	f.absent(key("a"))
@@ -144,10 +144,10 @@ func operatorBesideRun(f *fixture) {
 	refused := func(k idempotency.Key) {
 		f.Helper()
 		before := f.lookup(k)
-		if _, err := f.peer.Free(f.ctx, k, "operator"); !errors.Is(err, idempotency.ErrInFlight) {
+		if _, err := f.peer.Free(f.ctx, k, "operator", idempotency.Seen{}); !errors.Is(err, idempotency.ErrInFlight) {
 			f.Errorf("free: %v", err)
 		}
-		if err := f.peer.Forget(f.ctx, k); !errors.Is(err, idempotency.ErrInFlight) {
+		if err := f.peer.Forget(f.ctx, k, idempotency.Seen{}); !errors.Is(err, idempotency.ErrInFlight) {
 			f.Errorf("forget: %v", err)
 		}
 		f.sameRecord("lookup", f.lookup(k), before)
@@ -193,9 +193,9 @@ func operatorsAndClaims(f *fixture) {
 		})
 		done.Go(func() {
 			for round := range rounds {
-				_, err := f.storeOf(worker).Free(f.ctx, k, fmt.Sprintf("operator-%d-%d", worker, round))
+				_, err := f.storeOf(worker).Free(f.ctx, k, fmt.Sprintf("operator-%d-%d", worker, round), idempotency.Seen{})
 				if worker%2 == 0 {
-					err = f.storeOf(worker).Forget(f.ctx, k)
+					err = f.storeOf(worker).Forget(f.ctx, k, idempotency.Seen{})
 				}
 				if err != nil && !errors.Is(err, idempotency.ErrInFlight) && !errors.Is(err, idempotency.ErrGone) {
 					f.Errorf("an operator: %v", err)

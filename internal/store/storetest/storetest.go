@@ -37,7 +37,7 @@ type Options struct {
 // Run runs the suite. open returns an empty store, and the suite closes that store at
 // the end of the subtest.
 func Run(t *testing.T, open func(t *testing.T) idempotency.Store, options Options) {
-	for _, group := range [][]subtest{claimTests, leaseTests, settleTests, responseTests, listTests, findTests, wakeTests, concurrencyTests, modelTests, forcedTests, operatorTests} {
+	for _, group := range [][]subtest{claimTests, leaseTests, settleTests, responseTests, listTests, findTests, wakeTests, concurrencyTests, modelTests, forcedTests, operatorTests, seenTests} {
 		for _, test := range group {
 			t.Run(test.name, func(t *testing.T) {
 				body := func(t *testing.T) { test.run(newFixture(t, open, options)) }

@@ -78,8 +78,11 @@ func wokenByOperator(f *fixture) {
 	woken, stop := f.wakeUps()
 	defer stop()
 	for name, take := range map[string]func(idempotency.Key) error{
-		"free":   func(k idempotency.Key) error { _, err := f.store.Free(f.ctx, k, "operator"); return err },
-		"forget": func(k idempotency.Key) error { return f.store.Forget(f.ctx, k) },
+		"free": func(k idempotency.Key) error {
+			_, err := f.store.Free(f.ctx, k, "operator", idempotency.Seen{})
+			return err
+		},
+		"forget": func(k idempotency.Key) error { return f.store.Forget(f.ctx, k, idempotency.Seen{}) },
 	} {
 		f.awaitWakeBy(name, woken, f.short(), func(_ idempotency.Claimed, k idempotency.Key) {
 			f.pass(f.short())

@@ -173,7 +173,8 @@ func (w *Walk) compare(ctx context.Context, store idempotency.Store, k idempoten
 
 // ended compares how an operation ended in the store with what it does to the model.
 func (w *Walk) ended(what string, k idempotency.Key, got error, apply func() error) error {
-	if got != nil && !errors.Is(got, idempotency.ErrGone) && !errors.Is(got, idempotency.ErrFenced) && !errors.Is(got, idempotency.ErrInFlight) {
+	_, changed := errors.AsType[idempotency.ChangedError](got)
+	if got != nil && !errors.Is(got, idempotency.ErrGone) && !errors.Is(got, idempotency.ErrFenced) && !errors.Is(got, idempotency.ErrInFlight) && !changed {
 		w.doubt = &doubt{k, func() { _ = apply() }}
 		return &AwayError{fmt.Errorf("%s: %w", what, got)}
 	}
@@ -186,9 +187,10 @@ func (w *Walk) ended(what string, k idempotency.Key, got error, apply func() err
 // tryOperator frees or forgets a key. Responses of earlier runs may then stay or go, so
 // they are not compared.
 func (w *Walk) tryOperator(ctx context.Context, store idempotency.Store, k idempotency.Key) error {
+	seen := w.anySeen(k)
 	if w.random.IntN(2) == 0 {
-		return w.ended("forget", k, store.Forget(ctx, k), func() error {
-			err := w.model.forget(k)
+		return w.ended("forget", k, store.Forget(ctx, k, seen), func() error {
+			err := w.model.forget(k, seen)
 			if w.model.lookup(k) == nil {
 				w.owners[k] = nil
 			}
@@ -196,14 +198,30 @@ func (w *Walk) tryOperator(ctx context.Context, store idempotency.Store, k idemp
 		})
 	}
 	token := fmt.Sprintf("operator-%s-%d", w.name, w.step)
-	_, err := store.Free(ctx, k, token)
+	_, err := store.Free(ctx, k, token, seen)
 	return w.ended("free", k, err, func() error {
-		err := w.model.free(k, token)
+		err := w.model.free(k, token, seen)
 		if err == nil {
 			w.owners[k] = nil
 		}
 		return err
 	})
+}
+
+// anySeen is what an operator has seen of a key: that, something else, or nothing.
+func (w *Walk) anySeen(k idempotency.Key) idempotency.Seen {
+	found := w.model.lookup(k)
+	if found == nil || w.random.IntN(2) == 0 {
+		return idempotency.Seen{}
+	}
+	seen := idempotency.SeenOf(found, w.model.now)
+	switch w.random.IntN(6) {
+	case 0:
+		seen.ExecutionID += " before"
+	case 1:
+		seen.State = idempotency.SeenUnreadable
+	}
+	return seen
 }
 
 func (w *Walk) tryClaim(ctx context.Context, store idempotency.Store, k idempotency.Key) error {

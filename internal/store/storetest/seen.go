@@ -1,0 +1,200 @@
+package storetest
+
+import (
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+
+	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
+)
+
+var seenTests = []subtest{
+	{"an operator takes a key only as it was seen", takenAsSeen},
+	{"a key that has run since it was seen is left alone", runSinceSeen},
+	{"a run that ended after its lease is not what was seen", endedSinceSeen},
+	{"a record that cannot be read is forgotten only by who has seen that", unreadableSeen},
+	{"a run that is alive is in flight whatever was seen", aliveWhateverSeen},
+	{"of many operators who have seen the same key one takes it", takenOnce},
+}
+
+// takes are the two ways in which an operator takes a key.
+var takes = map[string]func(idempotency.Store, *fixture, idempotency.Key, idempotency.Seen) error{
+	"free": func(s idempotency.Store, f *fixture, k idempotency.Key, seen idempotency.Seen) error {
+		_, err := s.Free(f.ctx, k, fmt.Sprint("operator-", f.tokens.Add(1)), seen)
+		return err
+	},
+	"forget": func(s idempotency.Store, f *fixture, k idempotency.Key, seen idempotency.Seen) error {
+		return s.Forget(f.ctx, k, seen)
+	},
+}
+
+// seen is what an operator sees of a key now.
+func (f *fixture) seen(k idempotency.Key) idempotency.Seen {
+	f.Helper()
+	found, now, err := f.store.Lookup(f.ctx, k)
+	if err != nil || found == nil {
+		f.Fatalf("lookup: %+v, %v; want a record", found, err)
+	}
+	return idempotency.SeenOf(found, now)
+}
+
+// wantChanged fails the test if an operator was not told what there is now.
+func (f *fixture) wantChanged(what string, err error, now idempotency.Seen) {
+	f.Helper()
+	if changed, ok := errors.AsType[idempotency.ChangedError](err); !ok || changed.Now != now {
+		f.Errorf("%s: %v, want that it has changed, and is %+v now", what, err, now)
+	}
+}
+
+func takenAsSeen(f *fixture) {
+	for end := range ends {
+		for how, take := range takes {
+			c, before := f.endedAs(end)
+			seen := f.seen(c.Key)
+			for _, other := range []idempotency.Seen{
+				{ExecutionID: "another", State: seen.State},
+				{ExecutionID: "another"},
+				{ExecutionID: seen.ExecutionID, State: idempotency.InFlight},
+				{State: idempotency.InFlight},
+				{State: idempotency.SeenUnreadable},
+				{ExecutionID: seen.ExecutionID, State: idempotency.SeenUnreadable},
+			} {
+				f.wantChanged(fmt.Sprintf("%s, %s, seen %+v", how, end, other), take(f.peer, f, c.Key, other), seen)
+			}
+			f.sameRecord("left alone", f.lookup(c.Key), before)
+			if err := take(f.peer, f, c.Key, seen); err != nil {
+				f.Errorf("%s, %s: %v", how, end, err)
+			}
+			if how == "free" {
+				f.wantChanged("free twice as seen, "+end, take(f.store, f, c.Key, idempotency.Seen{ExecutionID: "another"}),
+					idempotency.Seen{ExecutionID: seen.ExecutionID, State: idempotency.Released})
+			} else if err := take(f.store, f, c.Key, seen); !errors.Is(err, idempotency.ErrGone) {
+				f.Errorf("forget twice as seen, %s: %v", end, err)
+			}
+			if err := f.store.Forget(f.ctx, c.Key, idempotency.Seen{}); err != nil && !errors.Is(err, idempotency.ErrGone) {
+				f.Fatalf("forget: %v", err)
+			}
+		}
+	}
+}
+
+func runSinceSeen(f *fixture) {
+	for how, take := range takes {
+		c, _ := f.endedAs("held")
+		held := f.seen(c.Key)
+		if _, err := f.peer.Free(f.ctx, c.Key, "operator", held); err != nil {
+			f.Fatalf("free: %v", err)
+		}
+		f.wantChanged(how+" a freed key", take(f.store, f, c.Key, held), idempotency.Seen{ExecutionID: held.ExecutionID, State: idempotency.Released})
+		next := f.newClaim(c.Key)
+		f.settle(c.Key, f.claimAt(f.peer, next, idempotency.Proceed).Record, complete("kept"))
+		f.wantChanged(how+" a key that has run", take(f.store, f, c.Key, held), idempotency.Seen{ExecutionID: next.ExecutionID, State: idempotency.Complete})
+		f.replays("held", "kept")
+		if err := f.store.Forget(f.ctx, c.Key, idempotency.Seen{}); err != nil {
+			f.Fatalf("forget: %v", err)
+		}
+	}
+}
+
+// The token and the execution ID are the same after such an end.
+func endedSinceSeen(f *fixture) {
+	for how, take := range takes {
+		c, claimed := f.endedAs("lapsed")
+		lapsed := f.seen(c.Key)
+		f.settle(c.Key, claimed, complete("late"))
+		f.wantChanged(how, take(f.peer, f, c.Key, lapsed), idempotency.Seen{ExecutionID: c.ExecutionID, State: idempotency.Complete})
+		f.replays("lapsed", "late")
+		if err := f.store.Forget(f.ctx, c.Key, idempotency.Seen{}); err != nil {
+			f.Fatalf("forget: %v", err)
+		}
+	}
+}
+
+func unreadableSeen(f *fixture) {
+	if f.options.Damage == nil {
+		f.Skip("this store has no records that cannot be read")
+	}
+	c, _ := f.endedAs("complete")
+	readable := f.seen(c.Key)
+	f.options.Damage(f.T, f.store, c.Key)
+	for _, seen := range []idempotency.Seen{readable, {State: readable.State}, {ExecutionID: readable.ExecutionID}} {
+		f.wantChanged("forget", f.store.Forget(f.ctx, c.Key, seen), idempotency.Seen{State: idempotency.SeenUnreadable})
+	}
+	var unreadable *idempotency.UnreadableError
+	if _, err := f.store.Free(f.ctx, c.Key, "operator", idempotency.Seen{State: idempotency.SeenUnreadable}); !errors.As(err, &unreadable) {
+		f.Errorf("free: %v, want an UnreadableError", err)
+	}
+	if _, _, err := f.store.Lookup(f.ctx, c.Key); !errors.As(err, &unreadable) {
+		f.Errorf("after that: %v, want an UnreadableError", err)
+	}
+	if err := f.store.Forget(f.ctx, c.Key, idempotency.Seen{State: idempotency.SeenUnreadable}); err != nil {
+		f.Errorf("forget: %v", err)
+	}
+	f.absent(c.Key)
+}
+
+func aliveWhateverSeen(f *fixture) {
+	c := f.newClaim(key("a"))
+	f.claim(c, idempotency.Proceed)
+	for how, take := range takes {
+		for _, seen := range []idempotency.Seen{f.seen(c.Key), {State: idempotency.Held}, {ExecutionID: "another"}} {
+			if err := take(f.peer, f, c.Key, seen); !errors.Is(err, idempotency.ErrInFlight) {
+				f.Errorf("%s, seen %+v: %v, want ErrInFlight", how, seen, err)
+			}
+		}
+		if err := take(f.peer, f, key("none"), f.seen(c.Key)); !errors.Is(err, idempotency.ErrGone) {
+			f.Errorf("%s without a record: %v, want ErrGone", how, err)
+		}
+	}
+}
+
+// Operators have all seen the same held key. One of them takes it, a sender's retry runs,
+// and what that leaves is nobody's to take.
+func takenOnce(f *fixture) {
+	for how, take := range takes {
+		for range 20 {
+			c, _ := f.endedAs("held")
+			held := f.seen(c.Key)
+			var taken atomic.Int64
+			var done sync.WaitGroup
+			for worker := range 6 {
+				done.Go(func() {
+					err := take(f.storeOf(worker), f, c.Key, held)
+					_, changed := errors.AsType[idempotency.ChangedError](err)
+					switch {
+					case err == nil:
+						taken.Add(1)
+					case !changed && !errors.Is(err, idempotency.ErrGone) && !errors.Is(err, idempotency.ErrInFlight):
+						f.Errorf("%s: %v", how, err)
+					}
+				})
+			}
+			done.Go(func() {
+				for range 1000 {
+					claimed, err := f.store.Claim(f.ctx, f.newClaim(c.Key))
+					if err == nil && claimed.Verdict != idempotency.Proceed {
+						continue // nobody has taken it yet
+					}
+					if err == nil {
+						err = f.store.Settle(f.ctx, c.Key, claimed.Record, complete("retry"))
+					}
+					if err != nil {
+						f.Errorf("the retry: %v", err)
+					}
+					return
+				}
+			})
+			done.Wait()
+			if taken.Load() != 1 {
+				f.Fatalf("%s: %d operators took the key", how, taken.Load())
+			}
+			if found, _, err := f.store.Lookup(f.ctx, c.Key); err != nil || found != nil && found.State == idempotency.Complete {
+				f.replays("held", "retry")
+			}
+			if err := f.store.Forget(f.ctx, c.Key, idempotency.Seen{}); err != nil && !errors.Is(err, idempotency.ErrGone) {
+				f.Fatalf("forget: %v", err)
+			}
+		}
+	}
+}
