@@ -113,3 +113,43 @@ func TestSealedRecordsAreFound(t *testing.T) {
 		}
 	}
 }
+
+// Without the encryption key an operator sees that a record cannot be read, and may forget
+// that one, and no other.
+func TestSealedRecordsAreForgottenAsSeen(t *testing.T) {
+	inner := memory.New(1 << 20)
+	defer inner.Close()
+	sealed, blind := seal.Around(inner, sealing(t, "a")), seal.Around(inner, sealing(t, "b"))
+	key := idempotency.Identity{Namespace: "default", ID: "7"}.Key()
+	claim := idempotency.Claim{
+		Key: key, Token: "token", ExecutionID: "run", Origin: idempotency.Origin{DeliveryID: "7"},
+		Terms: idempotency.Terms{Lease: time.Minute, Retention: time.Hour},
+	}
+	claimed, err := sealed.Claim(t.Context(), claim)
+	if err != nil {
+		t.Fatal(err)
+	}
+	unreadable := idempotency.Seen{State: idempotency.SeenUnreadable}
+	if err := blind.Forget(t.Context(), key, unreadable); !errors.Is(err, idempotency.ErrInFlight) {
+		t.Errorf("forget in flight: %v", err)
+	}
+	if err := sealed.Settle(t.Context(), key, claimed.Record, idempotency.Settlement{State: idempotency.Held, Retention: time.Hour}); err != nil {
+		t.Fatal(err)
+	}
+	want := idempotency.ChangedError{Now: idempotency.Seen{ExecutionID: "run", State: idempotency.Held}}
+	if err := sealed.Forget(t.Context(), key, unreadable); !errors.Is(err, want) {
+		t.Errorf("forget as unreadable where it can be read: %v", err)
+	}
+	if _, err := sealed.Free(t.Context(), key, "operator", unreadable); !errors.Is(err, want) {
+		t.Errorf("free as unreadable where it can be read: %v", err)
+	}
+	if _, err := blind.Free(t.Context(), key, "operator", unreadable); err != nil {
+		t.Errorf("free as unreadable: %v", err)
+	}
+	if err := blind.Forget(t.Context(), key, unreadable); err != nil {
+		t.Errorf("forget as unreadable: %v", err)
+	}
+	if err := blind.Forget(t.Context(), key, unreadable); !errors.Is(err, idempotency.ErrGone) {
+		t.Errorf("forget again: %v", err)
+	}
+}

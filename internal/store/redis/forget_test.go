@@ -100,3 +100,89 @@ func TestForgetUnreadableWithALease(t *testing.T) {
 		command(t, server, "FLUSHALL")
 	}
 }
+
+// TestRecordChangesBetweenLookAndForget has others at the key between the look and the
+// command. What an operator has not seen stays.
+func TestRecordChangesBetweenLookAndForget(t *testing.T) {
+	server := redistest.Start(t)
+	other := closeAtEnd(t, openAt(t, server.Addr))
+	for name, test := range map[string]struct {
+		before    func(c idempotency.Claim) idempotency.Claimed
+		meanwhile func(c idempotency.Claim, claimed idempotency.Claimed)
+		seen, now idempotency.Seen
+	}{
+		"a lapsed claim is settled": {
+			func(c idempotency.Claim) idempotency.Claimed { return lapsed(t, other, c) },
+			func(c idempotency.Claim, claimed idempotency.Claimed) {
+				mustSettle(t, other, c, claimed.Record, kept(small))
+			},
+			idempotency.Seen{State: idempotency.SeenLapsed}, idempotency.Seen{State: idempotency.Complete},
+		},
+		"a complete key is freed": {
+			func(c idempotency.Claim) idempotency.Claimed {
+				claimed := mustClaim(t, other, c, idempotency.Proceed)
+				mustSettle(t, other, c, claimed.Record, kept(small))
+				return claimed
+			},
+			func(c idempotency.Claim, _ idempotency.Claimed) {
+				if _, err := other.Free(ctx, c.Key, "another operator", idempotency.Seen{}); err != nil {
+					t.Error(err)
+				}
+			},
+			idempotency.Seen{State: idempotency.Complete}, idempotency.Seen{State: idempotency.Released},
+		},
+		"something foreign is replaced": {
+			func(c idempotency.Claim) idempotency.Claimed {
+				command(t, server, "SET", named.record(c.Key), "foreign")
+				return idempotency.Claimed{}
+			},
+			func(c idempotency.Claim, _ idempotency.Claimed) {
+				command(t, server, "DEL", named.record(c.Key))
+				mustSettle(t, other, c, mustClaim(t, other, c, idempotency.Proceed).Record, kept(small))
+			},
+			idempotency.Seen{State: idempotency.SeenUnreadable}, idempotency.Seen{State: idempotency.Complete},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			command(t, server, "FLUSHALL")
+			c := claimOf("a", "token")
+			var claimed idempotency.Claimed
+			s := openMeddled(t, server.Addr, generous, forgetScript, map[int]func(){2: func() { test.meanwhile(c, claimed) }})
+			claimed = test.before(c)
+			test.now.ExecutionID = c.ExecutionID
+			err := s.Forget(ctx, c.Key, test.seen)
+			if changed, ok := errors.AsType[idempotency.ChangedError](err); !ok || changed.Now != test.now {
+				t.Errorf("forget: %v, want that it is %+v now", err, test.now)
+			}
+			if left := mustFind(t, other, c.Key); left.State != test.now.State {
+				t.Errorf("it left %+v", left)
+			}
+		})
+	}
+}
+
+// TestForgetForeignAsSeen has something under a key's name that is no record of ours.
+func TestForgetForeignAsSeen(t *testing.T) {
+	server := redistest.Start(t)
+	s := closeAtEnd(t, openAt(t, server.Addr))
+	for what, put := range map[string][]any{
+		"a text": {"SET", named.record(keyOf("a")), "foreign"},
+		"a list": {"RPUSH", named.record(keyOf("a")), "foreign"},
+	} {
+		command(t, server, "FLUSHALL")
+		command(t, server, put...)
+		err := s.Forget(ctx, keyOf("a"), idempotency.Seen{State: idempotency.Complete})
+		if changed, ok := errors.AsType[idempotency.ChangedError](err); !ok || changed.Now.State != idempotency.SeenUnreadable {
+			t.Errorf("%s, seen as complete: %v", what, err)
+		}
+		if left := command(t, server, "DBSIZE"); left != int64(1) {
+			t.Errorf("%s, seen as complete: %v keys are left", what, left)
+		}
+		if err := s.Forget(ctx, keyOf("a"), idempotency.Seen{State: idempotency.SeenUnreadable}); err != nil {
+			t.Errorf("%s, seen as unreadable: %v", what, err)
+		}
+		if left := command(t, server, "DBSIZE"); left != int64(0) {
+			t.Errorf("%s, seen as unreadable: %v keys are left", what, left)
+		}
+	}
+}

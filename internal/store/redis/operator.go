@@ -83,8 +83,8 @@ type forgetCall struct {
 
 // The versions of records that the script takes beside '<token>:<revision>'.
 const (
-	versionNone    = "none"    // the record is only to be told
-	versionForeign = "foreign" // one that is not ours
+	versionNone    = "none"     // the record is only to be told
+	versionNotOurs = "not ours" // what is no record
 )
 
 // Forget implements [idempotency.Store]. It removes what stands under the key's
@@ -145,11 +145,11 @@ func (c *forgetCall) understand(answer reply) (done bool, err error) {
 		}
 		c.unreadable = revision
 		return c.found(nil, revision)
-	case (answer.word == replyChanged || answer.word == replyForeign) && c.lostReply && c.mayHaveRemoved():
+	case (answer.word == replyChanged || answer.word == replyNotOurs) && c.lostReply && c.mayHaveRemoved():
 		// What stands there now may be another.
 		return true, c.store.fail("forget", errors.New("the reply was lost, and the record has changed since; look at it again"))
-	case answer.word == replyForeign && c.version != "":
-		return c.found(nil, versionForeign)
+	case answer.word == replyNotOurs && c.version != "":
+		return c.found(nil, versionNotOurs)
 	case answer.word == replyChanged && len(answer.rest) == 3:
 		value, _ := answer.value(3)
 		tokens, ok := answer.rest[1].(string)
@@ -188,5 +188,5 @@ func (c *forgetCall) found(f *found, version string) (done bool, err error) {
 
 // mayHaveRemoved reports whether the script, as it was sent last, removes what it finds.
 func (c *forgetCall) mayHaveRemoved() bool {
-	return c.tokens != "" || c.version == versionForeign
+	return c.tokens != "" || c.version == versionNotOurs
 }

@@ -59,6 +59,7 @@ const (
 	replyChanged    = "changed"
 	replyForeign    = "foreign"
 	replyInFlight   = "in flight"
+	replyNotOurs    = "not ours"
 	replyOverdue    = "overdue"
 )
 
