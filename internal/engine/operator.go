@@ -2,6 +2,7 @@ package engine
 
 import (
 	"context"
+	"errors"
 	"time"
 
 	"go.uber.org/zap"
@@ -102,10 +103,22 @@ func (e *Engine) Free(ctx context.Context, key idempotency.Key, seen idempotency
 	if err != nil {
 		return err
 	}
-	e.log.Warn("an operator freed a key", zap.Stringer("key", key), e.loggedID(found.DeliveryID, found.SealedBy),
-		zap.String("provider", found.Provider), zap.String("execution_id", found.ExecutionID),
-		zap.String("state", string(found.State)), zap.Int("attempt", found.Attempt), who(ctx))
+	// A record that is stored as in flight is freed only when its lease is over.
+	e.log.Warn("an operator freed a key", zap.Stringer("key", key), e.record(found, found.LeaseUntil), who(ctx))
 	return nil
+}
+
+// record says what was freed or removed, as fields of a log line: as operators see it at
+// that time.
+func (e *Engine) record(r *idempotency.Record, now time.Time) zap.Field {
+	return zap.Inline(zapcore.ObjectMarshalerFunc(func(to zapcore.ObjectEncoder) error {
+		e.loggedID(r.DeliveryID, r.SealedBy).AddTo(to)
+		to.AddString("provider", r.Provider)
+		to.AddString("execution_id", r.ExecutionID)
+		to.AddString("state", string(r.SeenAs(now)))
+		to.AddInt("attempt", r.Attempt)
+		return nil
+	}))
 }
 
 // Forget removes the record of a key and its responses, for an operator, even if they
@@ -113,15 +126,22 @@ func (e *Engine) Free(ctx context.Context, key idempotency.Key, seen idempotency
 func (e *Engine) Forget(ctx context.Context, key idempotency.Key, seen idempotency.Seen) error {
 	ctx, cancel := context.WithTimeout(ctx, e.storeTimeout())
 	defer cancel()
-	said := []zap.Field{zap.Stringer("key", key), who(ctx)}
-	if found, _, err := e.store.Lookup(ctx, key); err == nil && found != nil { // for the log: later it is gone
-		said = append(said, e.loggedID(found.DeliveryID, found.SealedBy), zap.String("provider", found.Provider),
-			zap.String("execution_id", found.ExecutionID), zap.String("state", string(found.State)), zap.Int("attempt", found.Attempt))
-	}
 	defer e.copies.drop(key) // also with an error: perhaps it was done
-	err := e.store.Forget(ctx, key, seen)
-	if err == nil {
-		e.log.Warn("an operator removed a key", said...)
+	for {
+		what, removes := zap.Skip(), seen
+		if found, now, err := e.store.Lookup(ctx, key); err == nil && found != nil { // later it is gone
+			what = e.record(found, now)
+			if seen == (idempotency.Seen{}) {
+				removes = idempotency.SeenOf(found, now) // so that the log says what was removed
+			}
+		}
+		err := e.store.Forget(ctx, key, removes)
+		if _, changed := errors.AsType[idempotency.ChangedError](err); changed && removes != seen && ctx.Err() == nil {
+			continue
+		}
+		if err == nil {
+			e.log.Warn("an operator removed a key", zap.Stringer("key", key), what, who(ctx))
+		}
+		return err
 	}
-	return err
 }

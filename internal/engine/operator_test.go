@@ -7,6 +7,9 @@ import (
 	"testing/synctest"
 	"time"
 
+	"go.uber.org/zap"
+	"go.uber.org/zap/zaptest/observer"
+
 	"github.com/caddy-dedup/caddy-dedup/internal/engine"
 	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
 )
@@ -97,4 +100,41 @@ func TestOperatorLeavesALiveRunAlone(t *testing.T) {
 			t.Errorf("a forgotten key's run is attempt %d", again.Attempt())
 		}
 	})
+}
+
+// What an operator did is logged with the state that the operator saw, not with that of the
+// stored bytes.
+func TestOperatorsActsAreLoggedAsSeen(t *testing.T) {
+	for what, act := range map[string]func(*engine.Engine, idempotency.Key) error{
+		"freed": func(e *engine.Engine, key idempotency.Key) error {
+			return e.Free(context.Background(), key, idempotency.Seen{})
+		},
+		"removed": func(e *engine.Engine, key idempotency.Key) error {
+			return e.Forget(context.Background(), key, idempotency.Seen{})
+		},
+	} {
+		for state, req := range map[string]engine.Request{"lapsed": someRequest(), "held": holding()} {
+			t.Run(what+", "+state, func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) {
+					store := newShared(t)
+					gone := newReplica(t, store)
+					run := gone.run(req)
+					gone.link.fail(refused, "renew")
+					time.Sleep(2 * someLease)
+					core, logged := observer.New(zap.WarnLevel)
+					options := someOptions()
+					options.Logger = zap.New(core)
+					e := engine.New(store, options)
+					defer e.Close()
+					if err := act(e, req.Key); err != nil {
+						t.Fatal(err)
+					}
+					lines := logged.FilterMessageSnippet("an operator " + what).All()
+					if len(lines) != 1 || lines[0].ContextMap()["state"] != state || lines[0].ContextMap()["execution_id"] != run.ExecutionID() {
+						t.Errorf("it is logged as %v, want the state %s", lines, state)
+					}
+				})
+			})
+		}
+	}
 }
