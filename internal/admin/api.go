@@ -6,12 +6,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net"
 	"net/http"
 	"strings"
 	"time"
 
-	"github.com/caddy-dedup/caddy-dedup/internal/engine"
 	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
 )
 
@@ -66,10 +64,12 @@ const (
 	// ListPath has the list of keys.
 	ListPath = "/dedup/keys"
 	// KeysPath is what stands before a key.
-	KeysPath   = ListPath + "/"
-	lookupPath = "/dedup/lookup"
+	KeysPath = ListPath + "/"
+	// LookupPath has the records of many delivery IDs.
+	LookupPath = "/dedup/lookup"
 	// ReadyPath says whether the stores answer.
 	ReadyPath = "/dedup/ready"
+	anyPath   = "/dedup/"
 )
 
 // CopiesHeader says in an answer to a release or a DELETE within which time other replicas
@@ -88,12 +88,21 @@ func (a *API) Routes() []Route {
 	return []Route{
 		{ListPath, explained(a.serveList)},
 		{KeysPath, explained(a.serveKey)},
-		{lookupPath, explained(a.serveLookup)},
+		{LookupPath, explained(a.serveLookup)},
 		{ReadyPath, explained(a.serveReady)},
+		{anyPath, explained(a.serveNothing)},
 	}
 }
 
-// allowedOnKey are the methods under a key, by what follows it. Other paths take none.
+// serveNothing answers a request to a path that there is not.
+func (*API) serveNothing(_ http.ResponseWriter, r *http.Request) error {
+	return &Problem{
+		Title: "There is no such path", Status: http.StatusNotFound,
+		Detail: fmt.Sprintf("%s is not there; there are %s, %s<key>, %s<key>/release, %s and %s", r.URL.Path, ListPath, KeysPath, KeysPath, LookupPath, ReadyPath),
+	}
+}
+
+// allowedOnKey are the methods under a key, by what follows it.
 var allowedOnKey = map[string]string{"": "GET, DELETE", "release": "POST"}
 
 // serveKey answers a request about one key.
@@ -102,6 +111,9 @@ func (a *API) serveKey(w http.ResponseWriter, r *http.Request) error {
 	key, err := idempotency.ParseKey(text)
 	if err != nil {
 		return problemOf(http.StatusBadRequest, err)
+	}
+	if allowedOnKey[action] == "" {
+		return a.serveNothing(w, r)
 	}
 	switch {
 	case r.Method == http.MethodGet && action == "":
@@ -115,94 +127,46 @@ func (a *API) serveKey(w http.ResponseWriter, r *http.Request) error {
 	}
 }
 
-// show answers with the record that the key has in one of the stores.
+// show answers with the record of a key, and with those that it has in other stores.
 func (a *API) show(w http.ResponseWriter, r *http.Request, key idempotency.Key) error {
 	withBody, err := wantsBody(r)
 	if err != nil {
 		return err
 	}
-	return a.inStores(key, func(store Store) error {
-		record, now, err := store.Lookup(r.Context(), key)
-		if unreadable, ok := errors.AsType[*idempotency.UnreadableError](err); ok {
-			return answerJSON(w, http.StatusOK, showListed(store.Name(), idempotency.Listed{Key: key, Unreadable: unreadable}))
+	var found []Record
+	err = a.inStores(key, idempotency.Seen{}, func(store Store) error {
+		record, err := showKey(r.Context(), store, key, withBody)
+		if err == nil {
+			found = append(found, record)
 		}
-		if err != nil {
-			return err
-		}
-		if record == nil {
-			return idempotency.ErrGone
-		}
-		shown := showRecord(store.Name(), key, record, now)
-		if withBody {
-			response, err := store.Response(r.Context(), key, record)
-			if err != nil {
-				return err
-			}
-			shown.Response = showResponse(response)
-		}
-		return answerJSON(w, http.StatusOK, shown)
+		return err
 	})
-}
-
-// onKey does something about a key in the store that has it.
-func (a *API) onKey(w http.ResponseWriter, r *http.Request, key idempotency.Key, do func(Store, context.Context, idempotency.Key, idempotency.Seen) error) error {
-	seen, err := seenIn(r)
-	if err != nil {
+	if len(found) == 0 {
 		return err
 	}
-	ctx := engine.ByOperator(r.Context(), a.operator(r))
-	return a.inStores(key, func(store Store) error {
-		if err := do(store, ctx, key, seen); err != nil {
-			return err
-		}
-		w.Header().Set(CopiesHeader, engine.CopyBound.String())
-		w.WriteHeader(http.StatusNoContent)
-		return nil
-	})
+	found[0].Others = found[1:]
+	return answerJSON(w, http.StatusOK, found[0])
 }
 
-// operator says who asks.
-func (a *API) operator(r *http.Request) engine.Operator {
-	who := engine.Operator{Remote: r.RemoteAddr}
-	if local, ok := r.Context().Value(http.LocalAddrContextKey).(net.Addr); ok && local.Network() == "unix" {
-		who.Remote = "unix socket " + local.String() // the other end of a socket has no address
+// showKey returns the record that the key has in a store.
+func showKey(ctx context.Context, store Store, key idempotency.Key, withBody bool) (Record, error) {
+	record, now, err := store.Lookup(ctx, key)
+	if unreadable, ok := errors.AsType[*idempotency.UnreadableError](err); ok {
+		return showListed(store.Name(), idempotency.Listed{Key: key, Unreadable: unreadable}), nil
 	}
-	if a.User != nil {
-		who.User = a.User(r)
+	if err != nil {
+		return Record{}, err
 	}
-	if who.User == "" && r.TLS != nil && len(r.TLS.PeerCertificates) > 0 {
-		who.User = r.TLS.PeerCertificates[0].Subject.String()
+	if record == nil {
+		return Record{}, idempotency.ErrGone
 	}
-	return who
-}
-
-// inStores asks the stores that are open, one after the other, until one of them
-// has the key. One that cannot be asked counts only if no other has it.
-func (a *API) inStores(key idempotency.Key, do func(Store) error) error {
-	open := a.Open()
-	defer leaveAll(open)
-	var unasked error
-	for _, store := range open {
-		err := do(store)
-		var unreadable *idempotency.UnreadableError
-		_, changed := errors.AsType[idempotency.ChangedError](err)
-		switch {
-		case changed:
-			return changedProblem(err)
-		case errors.Is(err, idempotency.ErrGone):
-			continue
-		case errors.Is(err, idempotency.ErrInFlight):
-			return problemOf(http.StatusConflict, err)
-		case errors.As(err, &unreadable):
-			return problemOf(http.StatusInternalServerError, err)
-		case err != nil:
-			unasked = errors.Join(unasked, fmt.Errorf("%s: %w", store.Name(), err))
-			continue
+	shown := showRecord(store.Name(), key, record, now)
+	if withBody {
+		response, err := store.Response(ctx, key, record)
+		if err != nil {
+			return Record{}, err
 		}
-		return nil
+		shown.Response = showResponse(response)
 	}
-	if unasked != nil {
-		return problemOf(http.StatusServiceUnavailable, unasked)
-	}
-	return problemOf(http.StatusNotFound, fmt.Errorf("no store has a record of the key %s", key))
+	return shown, nil
 }

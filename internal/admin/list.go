@@ -50,17 +50,22 @@ func (a *API) serveList(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	open := a.Open()
-	defer leaveAll(open)
 	l := listing{keyFilter: filter, limit: limit, until: time.Now().Add(listFor)}
 	if filter.deliveryID != "" {
 		l.until = time.Now().Add(FindFor)
 	}
-	page, err := l.page(r.Context(), open, from)
+	page, err := a.page(r.Context(), &l, from)
 	if err != nil {
 		return err
 	}
 	return answerJSON(w, http.StatusOK, page)
+}
+
+// page leaves the stores before the page is written: whoever asks may read it slowly.
+func (a *API) page(ctx context.Context, l *listing, from listCursor) (Page, error) {
+	open := a.Open()
+	defer leaveAll(open)
+	return l.page(ctx, open, from)
 }
 
 // listCursor is where a page begins: in a store, at a page of the store's own, and

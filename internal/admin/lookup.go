@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
 	"net/http"
 	"time"
@@ -36,7 +37,7 @@ type lookupAnswer struct {
 // else nobody knows what is missing.
 func (a *API) serveLookup(w http.ResponseWriter, r *http.Request) error {
 	if r.Method != http.MethodPost {
-		return wrongMethod(w, r, "POST", "POST "+lookupPath)
+		return wrongMethod(w, r, "POST", "POST "+LookupPath)
 	}
 	if _, err := queryOf(r); err != nil {
 		return err
@@ -45,11 +46,20 @@ func (a *API) serveLookup(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
+	l := lookup{lookupRequest: asked, found: make(map[string]bool), seen: make(map[string]bool)}
+	if err := a.lookUp(r.Context(), &l); err != nil {
+		return err
+	}
+	return answerJSON(w, http.StatusOK, l.answer())
+}
+
+// lookUp leaves the stores before the answer is written. Where one cannot be asked, the
+// problem has what the others have.
+func (a *API) lookUp(ctx context.Context, l *lookup) error {
 	open := a.Open()
 	defer leaveAll(open)
-	ctx, cancel := context.WithTimeout(r.Context(), FindFor)
+	ctx, cancel := context.WithTimeout(ctx, FindFor)
 	defer cancel()
-	l := lookup{lookupRequest: asked, found: make(map[string]bool), seen: make(map[string]bool)}
 	var unasked []Readiness
 	for _, store := range open {
 		err := l.in(ctx, store)
@@ -61,9 +71,11 @@ func (a *API) serveLookup(w http.ResponseWriter, r *http.Request) error {
 		}
 	}
 	if len(unasked) > 0 {
-		return unaskedProblem(unasked)
+		p := unaskedProblem(unasked)
+		p.Keys = l.keys
+		return p
 	}
-	return answerJSON(w, http.StatusOK, l.answer())
+	return nil
 }
 
 func parseLookup(body io.Reader) (lookupRequest, error) {
@@ -71,7 +83,14 @@ func parseLookup(body io.Reader) (lookupRequest, error) {
 	var asked lookupRequest
 	decoder := json.NewDecoder(body)
 	decoder.DisallowUnknownFields()
-	if err := decoder.Decode(&asked); err != nil {
+	err := decoder.Decode(&asked)
+	if wrong, ok := errors.AsType[*json.UnmarshalTypeError](err); ok {
+		return lookupRequest{}, wrongRequest("%s of the body has a value of the wrong type, %s; %s", placeOf(wrong), wrong.Value, accepted)
+	}
+	if _, ok := errors.AsType[*http.MaxBytesError](err); ok {
+		return lookupRequest{}, wrongRequest("the body is larger than %d bytes; ask for fewer ids at a time", mostLookup)
+	}
+	if err != nil {
 		return lookupRequest{}, wrongRequest("the body cannot be read: %w; %s", err, accepted)
 	}
 	if _, err := decoder.Token(); !errors.Is(err, io.EOF) {
@@ -86,6 +105,14 @@ func parseLookup(body io.Reader) (lookupRequest, error) {
 		}
 	}
 	return asked, checkProviderFilter(asked.Provider)
+}
+
+// placeOf says where a value of the wrong type stands.
+func placeOf(wrong *json.UnmarshalTypeError) string {
+	if wrong.Field == "" {
+		return "the whole"
+	}
+	return fmt.Sprintf("the member %q", wrong.Field)
 }
 
 // lookup gathers records of delivery IDs.

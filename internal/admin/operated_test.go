@@ -42,6 +42,13 @@ func (o *operated) Lookup(ctx context.Context, key idempotency.Key) (*idempotenc
 	return o.Store.Lookup(ctx, key)
 }
 
+func (o *operated) Free(ctx context.Context, key idempotency.Key, token string, seen idempotency.Seen) (*idempotency.Record, error) {
+	if o.away.Load() {
+		return nil, errAway
+	}
+	return o.Store.Free(ctx, key, token, seen)
+}
+
 func (o *operated) Forget(ctx context.Context, key idempotency.Key, seen idempotency.Seen) error {
 	if o.away.Load() {
 		return errAway
@@ -124,6 +131,7 @@ type claimed struct {
 	namespace, provider, id, route string
 	state                          idempotency.State
 	lease                          time.Duration
+	in                             string // the end of its execution ID
 }
 
 func (o *operated) put(t *testing.T, c claimed) idempotency.Key {
@@ -136,7 +144,7 @@ func (o *operated) put(t *testing.T, c claimed) idempotency.Key {
 	}
 	key := idempotency.Identity{Namespace: c.namespace, Scope: []string{c.route}, Prefix: c.provider, ID: c.id}.Key()
 	got, err := o.Claim(t.Context(), idempotency.Claim{
-		Key: key, Token: "secret-token", ExecutionID: "execution of " + c.id + c.route,
+		Key: key, Token: "secret-token", ExecutionID: "execution of " + c.id + c.route + c.in,
 		Origin: idempotency.Origin{Provider: c.provider, DeliveryID: c.id},
 		Terms:  idempotency.Terms{Lease: c.lease, Retention: time.Hour},
 	})
@@ -169,6 +177,8 @@ type asked struct {
 	Status  int         `json:"status"`
 	Stores  []Readiness `json:"stores"`
 	Unasked []Readiness `json:"unasked"`
+
+	Outcomes []Outcome `json:"outcomes"`
 }
 
 func (a asked) ids() []string {

@@ -20,6 +20,10 @@ type Problem struct {
 	Code   engine.Reason `json:"code,omitempty"`
 	// Stores is what each store said, where that was the question.
 	Stores []Readiness `json:"stores,omitempty"`
+	// Outcomes is what a release or a DELETE came to, where a store has the key.
+	Outcomes []Outcome `json:"outcomes,omitempty"`
+	// Keys are the records in those stores that could be asked.
+	Keys []Record `json:"keys,omitempty"`
 }
 
 // ReasonChanged is the code of the problem that a key is not what the operator has seen.
@@ -42,15 +46,17 @@ var problems = map[int]struct {
 	http.StatusServiceUnavailable:  {"A store cannot be asked", engine.ReasonUnavailable},
 }
 
-// problemOf is a problem with this status.
-func problemOf(status int, err error) error {
+// kindOf is a problem with this status that says nothing yet.
+func kindOf(status int) Problem {
 	kind := problems[status]
-	return &Problem{Title: kind.title, Status: status, Detail: err.Error(), Code: kind.code}
+	return Problem{Title: kind.title, Status: status, Code: kind.code}
 }
 
-// changedProblem says that the key is not what the operator has seen.
-func changedProblem(err error) error {
-	return &Problem{Title: "The key has changed", Status: http.StatusConflict, Detail: err.Error(), Code: ReasonChanged}
+// problemOf is a problem with this status.
+func problemOf(status int, err error) error {
+	p := kindOf(status)
+	p.Detail = err.Error()
+	return &p
 }
 
 // wrongRequest is an error in what the operator sent.

@@ -65,16 +65,14 @@ func readiness(ctx context.Context, open []Store) ([]Readiness, error) {
 }
 
 // unaskedProblem names the stores that do not answer.
-func unaskedProblem(all []Readiness) error {
+func unaskedProblem(all []Readiness) *Problem {
 	var failed []string
 	for _, one := range all {
 		if !one.Ready {
-			failed = append(failed, one.Store+": "+one.Error)
+			failed = append(failed, nameOf(one.Store)+": "+one.Error)
 		}
 	}
-	kind := problems[http.StatusServiceUnavailable]
-	return &Problem{
-		Title: kind.title, Status: http.StatusServiceUnavailable, Code: kind.code,
-		Detail: strings.Join(failed, "; "), Stores: all,
-	}
+	p := kindOf(http.StatusServiceUnavailable)
+	p.Detail, p.Stores = strings.Join(failed, "; "), all
+	return &p
 }

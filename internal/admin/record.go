@@ -26,6 +26,8 @@ type Record struct {
 	Response    *Response `json:"response,omitempty"`
 	// Unreadable says why the record cannot be read; then little is known of it.
 	Unreadable string `json:"unreadable,omitempty"`
+	// Others are the records that the key has in other stores of the process.
+	Others []Record `json:"others,omitempty"`
 }
 
 // Response is a kept response, for an operator who asked for it.
