@@ -21,14 +21,14 @@ const (
 	mostLookup = 4 << 20
 )
 
-// lookupRequest asks for the records of many delivery IDs.
-type lookupRequest struct {
-	Provider string   `json:"provider"`
+// LookupRequest asks for the records of many delivery IDs.
+type LookupRequest struct {
+	Provider string   `json:"provider,omitempty"`
 	IDs      []string `json:"ids"`
 }
 
-// lookupAnswer has the records, and the IDs of which there are none.
-type lookupAnswer struct {
+// LookupAnswer has the records, and the IDs of which there are none.
+type LookupAnswer struct {
 	Keys    []Record `json:"keys"`
 	Missing []string `json:"missing"`
 }
@@ -46,7 +46,7 @@ func (a *API) serveLookup(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	l := lookup{lookupRequest: asked, found: make(map[string]bool), seen: make(map[string]bool)}
+	l := lookup{LookupRequest: asked, found: make(map[string]bool), seen: make(map[string]bool)}
 	if err := a.lookUp(r.Context(), &l); err != nil {
 		return err
 	}
@@ -78,30 +78,30 @@ func (a *API) lookUp(ctx context.Context, l *lookup) error {
 	return nil
 }
 
-func parseLookup(body io.Reader) (lookupRequest, error) {
+func parseLookup(body io.Reader) (LookupRequest, error) {
 	const accepted = `it is {"provider": "github", "ids": ["…"]}, the provider optional`
-	var asked lookupRequest
+	var asked LookupRequest
 	decoder := json.NewDecoder(body)
 	decoder.DisallowUnknownFields()
 	err := decoder.Decode(&asked)
 	if wrong, ok := errors.AsType[*json.UnmarshalTypeError](err); ok {
-		return lookupRequest{}, wrongRequest("%s of the body has a value of the wrong type, %s; %s", placeOf(wrong), wrong.Value, accepted)
+		return LookupRequest{}, wrongRequest("%s of the body has a value of the wrong type, %s; %s", placeOf(wrong), wrong.Value, accepted)
 	}
 	if _, ok := errors.AsType[*http.MaxBytesError](err); ok {
-		return lookupRequest{}, wrongRequest("the body is larger than %d bytes; ask for fewer ids at a time", mostLookup)
+		return LookupRequest{}, wrongRequest("the body is larger than %d bytes; ask for fewer ids at a time", mostLookup)
 	}
 	if err != nil {
-		return lookupRequest{}, wrongRequest("the body cannot be read: %w; %s", err, accepted)
+		return LookupRequest{}, wrongRequest("the body cannot be read: %w; %s", err, accepted)
 	}
 	if _, err := decoder.Token(); !errors.Is(err, io.EOF) {
-		return lookupRequest{}, wrongRequest("the body has more than one value; %s", accepted)
+		return LookupRequest{}, wrongRequest("the body has more than one value; %s", accepted)
 	}
 	if len(asked.IDs) == 0 || len(asked.IDs) > mostIDs {
-		return lookupRequest{}, wrongRequest("the body has %d ids; from 1 to %d are accepted", len(asked.IDs), mostIDs)
+		return LookupRequest{}, wrongRequest("the body has %d ids; from 1 to %d are accepted", len(asked.IDs), mostIDs)
 	}
 	for i, id := range asked.IDs {
 		if id == "" {
-			return lookupRequest{}, wrongRequest("id %d of the body is empty; a delivery ID has at least 1 character", i+1)
+			return LookupRequest{}, wrongRequest("id %d of the body is empty; a delivery ID has at least 1 character", i+1)
 		}
 	}
 	return asked, checkProviderFilter(asked.Provider)
@@ -117,7 +117,7 @@ func placeOf(wrong *json.UnmarshalTypeError) string {
 
 // lookup gathers records of delivery IDs.
 type lookup struct {
-	lookupRequest
+	LookupRequest
 	keys  []Record
 	found map[string]bool // delivery IDs
 	seen  map[string]bool // a store may list a key twice
@@ -165,8 +165,8 @@ func (l *lookup) look(store Store, listed idempotency.Listed, id string) {
 	l.keys = append(l.keys, shown)
 }
 
-func (l *lookup) answer() lookupAnswer {
-	answer := lookupAnswer{Keys: l.keys, Missing: []string{}}
+func (l *lookup) answer() LookupAnswer {
+	answer := LookupAnswer{Keys: l.keys, Missing: []string{}}
 	if answer.Keys == nil {
 		answer.Keys = []Record{}
 	}

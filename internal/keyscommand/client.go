@@ -1,6 +1,7 @@
 package keyscommand
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -107,18 +108,29 @@ func (p Program) findAdmin(ctx context.Context, address string) (*adminClient, e
 // isOurs returns nil if the admin API of a caddy-dedup answers. It makes a mistake on
 // purpose, for which no store has to be asked.
 func (c *adminClient) isOurs(ctx context.Context) error {
-	err := c.do(ctx, http.MethodGet, admin.KeysPath, nil)
+	err := c.do(ctx, http.MethodGet, admin.KeysPath, nil, nil)
 	if p, ok := errors.AsType[*admin.Problem](err); ok && p.Status == http.StatusBadRequest {
 		return nil
 	}
 	return err
 }
 
-// do asks, and decodes the answer. An error has the status with which a command ends.
-func (c *adminClient) do(ctx context.Context, method, target string, into any) error {
-	r, err := http.NewRequestWithContext(ctx, method, c.base+target, http.NoBody)
+// do asks, with what is to be sent as JSON, and decodes the answer. An error has the status with which a command ends.
+func (c *adminClient) do(ctx context.Context, method, target string, send, into any) error {
+	var content io.Reader = http.NoBody
+	if send != nil {
+		text, err := json.Marshal(send)
+		if err != nil {
+			return err
+		}
+		content = bytes.NewReader(text)
+	}
+	r, err := http.NewRequestWithContext(ctx, method, c.base+target, content)
 	if err != nil {
 		return wrongUsage("%s is not an address that can be asked: %w", c.address, err)
+	}
+	if send != nil {
+		r.Header.Set("Content-Type", "application/json")
 	}
 	if !c.socket { // where the admin API accepts none
 		r.Header.Set("Origin", c.base)
@@ -174,7 +186,7 @@ func (c *adminClient) list(ctx context.Context, query url.Values, limit int, see
 	for limit > 0 {
 		query.Set(admin.ParamLimit, strconv.Itoa(min(limit, admin.MostKeys)))
 		var page admin.Page
-		if err := c.do(ctx, http.MethodGet, admin.ListPath+"?"+query.Encode(), &page); err != nil {
+		if err := c.do(ctx, http.MethodGet, admin.ListPath+"?"+query.Encode(), nil, &page); err != nil {
 			return query.Get(admin.ParamCursor), err
 		}
 		for _, record := range page.Keys {
@@ -200,31 +212,60 @@ func (c *adminClient) list(ctx context.Context, query url.Values, limit int, see
 	return next, nil
 }
 
-// show returns the record of a key, with the kept response if that is wanted.
-func (c *adminClient) show(ctx context.Context, key string, withBody bool) (record admin.Record, err error) {
+// show returns the records of a key in all stores, with the kept responses if they are
+// wanted.
+func (c *adminClient) show(ctx context.Context, key string, withBody bool) ([]admin.Record, error) {
 	target := admin.KeysPath + key
 	if withBody {
 		target += "?body=true"
 	}
-	return record, c.do(ctx, http.MethodGet, target, &record)
+	var record admin.Record
+	if err := c.do(ctx, http.MethodGet, target, nil, &record); err != nil {
+		return nil, err
+	}
+	all := append([]admin.Record{record}, record.Others...)
+	all[0].Others = nil
+	return all, nil
+}
+
+// withBody returns a record as it is now, with its kept response; with an error, as it
+// was found.
+func (c *adminClient) withBody(ctx context.Context, found admin.Record) (admin.Record, error) {
+	all, err := c.show(ctx, found.Key, true)
+	if err != nil {
+		return found, err
+	}
+	for _, record := range all {
+		if record.Store == found.Store {
+			return record, nil
+		}
+	}
+	return found, fmt.Errorf("%s does not have it any more", found.Store)
 }
 
 // find returns the records that an argument names: a key, or all keys of a delivery ID.
-// A delivery ID may look like a key: some senders use hashes.
+// A delivery ID may look like a key: some senders use hashes. With an error come those of
+// the stores that have answered.
 func (c *adminClient) find(ctx context.Context, arg, provider string) (found []admin.Record, err error) {
 	if isKey(arg) {
-		record, err := c.show(ctx, arg, false)
-		if err == nil {
-			return []admin.Record{record}, nil
-		}
-		if p, ok := errors.AsType[*admin.Problem](err); !ok || p.Status != http.StatusNotFound {
+		records, err := c.show(ctx, arg, false)
+		if p, ok := errors.AsType[*admin.Problem](err); err != nil && (!ok || p.Status != http.StatusNotFound) {
 			return nil, err
 		}
+		for _, record := range records {
+			if provider == "" || record.Provider == provider || record.State == admin.StateUnreadable {
+				found = append(found, record)
+			}
+		}
+		if len(found) > 0 {
+			return found, nil
+		}
 	}
-	query := url.Values{admin.ParamDeliveryID: {arg}}
-	if provider != "" {
-		query.Set(admin.ParamProvider, provider)
+	// In the body: whoever logs requests to the admin API does not log the ID.
+	var answer admin.LookupAnswer
+	err = c.do(ctx, http.MethodPost, admin.LookupPath, admin.LookupRequest{Provider: provider, IDs: []string{arg}}, &answer)
+	if p, ok := errors.AsType[*admin.Problem](err); ok {
+		return p.Keys, err
 	}
-	_, err = c.list(ctx, query, admin.MostFound, func(record admin.Record) { found = append(found, record) })
-	return found, err
+	return answer.Keys, err
 }

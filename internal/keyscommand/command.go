@@ -4,9 +4,9 @@
 package keyscommand
 
 import (
-	"bufio"
 	"errors"
 	"fmt"
+	"io"
 	"net/http"
 	"net/url"
 	"strconv"
@@ -16,7 +16,6 @@ import (
 
 	"github.com/caddy-dedup/caddy-dedup/internal/admin"
 	"github.com/caddy-dedup/caddy-dedup/internal/delivery"
-	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
 )
 
 // What the command says of itself.
@@ -110,13 +109,34 @@ type call struct {
 	*cobra.Command
 	program Program
 	args    []string
+	out     output
+}
+
+// output is what a command prints to, and the first error of printing.
+type output struct {
+	to  io.Writer
+	err error
+}
+
+// Write implements [io.Writer].
+func (o *output) Write(text []byte) (int, error) {
+	if o.err != nil {
+		return 0, o.err
+	}
+	var n int
+	n, o.err = o.to.Write(text)
+	return n, o.err
 }
 
 // ending makes a command end with the status of its error. Caddy's own way would log
 // the error, and would end a status of 1 with it.
 func (p Program) ending(run func(*call) error) func(*cobra.Command, []string) error {
 	return func(cmd *cobra.Command, args []string) error {
-		err := run(&call{cmd, p, args})
+		c := &call{cmd, p, args, output{to: cmd.OutOrStdout()}}
+		err := run(c)
+		if c.out.err != nil {
+			err = worst(errors.Join(err, exitError{exitNoAnswer, fmt.Errorf("not all could be printed: %w", c.out.err)}))
+		}
 		if err == nil {
 			return nil
 		}
@@ -172,10 +192,29 @@ func (p Program) listCommand() *cobra.Command {
 		cmd.Flags().String(flag.name, "", flag.usage)
 		complete(cmd, flag.name, flag.values())
 	}
-	cmd.Flags().Int("limit", admin.DefaultKeys, "How many keys to list at most")
+	limit := count(admin.DefaultKeys)
+	cmd.Flags().Var(&limit, "limit", "How many keys to list at most")
 	complete(cmd, "limit", nil)
 	complete(cmd, "state", admin.States)
 	return cmd
+}
+
+// count is a number of things, as a flag.
+type count int
+
+func (n *count) String() string { return strconv.Itoa(int(*n)) }
+
+// Type is what the help calls the value.
+func (*count) Type() string { return "number" }
+
+// Set reads the value of the flag.
+func (n *count) Set(text string) error {
+	number, err := strconv.Atoi(text)
+	if err != nil {
+		return errors.New("it is a number from 1 on")
+	}
+	*n = count(number)
+	return nil
 }
 
 // complete offers the values of a flag to the shell, and never the names of files.
@@ -212,8 +251,8 @@ func (c *call) list() error {
 	if len(c.args) > 0 {
 		return wrongUsage("list takes no argument such as %q; `keys show` shows one key", c.args[0])
 	}
-	limit, err := c.Flags().GetInt("limit")
-	if err != nil || limit < 1 {
+	limit := *c.Flags().Lookup("limit").Value.(*count)
+	if limit < 1 {
 		return wrongUsage("--limit %d is not accepted; it is a number from 1 on", limit)
 	}
 	states, err := c.Flags().GetStringArray("state")
@@ -234,164 +273,10 @@ func (c *call) list() error {
 		return err
 	}
 	print := c.printer()
-	next, err := client.list(c.Context(), query, limit, print.row)
+	next, err := client.list(c.Context(), query, int(limit), print.row)
 	print.done()
-	if next != "" {
+	if exit, ok := errors.AsType[exitError](err); next != "" && (!ok || exit.status != exitUsage) {
 		fmt.Fprintf(c.ErrOrStderr(), "There are more; go on with --cursor %s\n", next)
 	}
 	return err
-}
-
-func (p Program) showCommand() *cobra.Command {
-	cmd := &cobra.Command{
-		Use:   "show <key or delivery ID>...",
-		Short: "Shows all that is known of keys",
-		Args:  cobra.ArbitraryArgs,
-		RunE:  p.ending((*call).show),
-
-		ValidArgsFunction: cobra.NoFileCompletions,
-	}
-	cmd.Flags().Bool("body", false, "Show the kept responses, too")
-	addProviderFlag(cmd)
-	return cmd
-}
-
-func addProviderFlag(cmd *cobra.Command) {
-	cmd.Flags().String("provider", "", "Only delivery IDs of this provider, such as github")
-	complete(cmd, "provider", providerNames())
-}
-
-func (c *call) show() error {
-	client, found, missing, err := c.named()
-	if err != nil {
-		return err
-	}
-	print := c.printer()
-	for _, record := range found {
-		if c.is("body") {
-			if record, err = client.show(c.Context(), record.Key, true); err != nil {
-				return err
-			}
-		}
-		print.whole(record)
-	}
-	return missing
-}
-
-// named finds the records that the arguments name. The error missing names those of
-// which there is none.
-func (c *call) named() (client *adminClient, found []admin.Record, missing, err error) {
-	if len(c.args) == 0 {
-		return nil, nil, nil, wrongUsage("%s takes keys or delivery IDs, and there are none", c.Name())
-	}
-	for i, arg := range c.args {
-		if arg == "" {
-			return nil, nil, nil, wrongUsage("argument %d is empty; it is a key or a delivery ID", i+1)
-		}
-	}
-	if client, err = c.client(); err != nil {
-		return nil, nil, nil, err
-	}
-	seen := make(map[string]bool)
-	var unknown []string
-	for _, arg := range c.args {
-		records, err := client.find(c.Context(), arg, c.text("provider"))
-		if err != nil {
-			return nil, nil, nil, err
-		}
-		if len(records) == 0 {
-			unknown = append(unknown, strconv.Quote(arg))
-		}
-		for _, record := range records {
-			if !seen[record.Key] {
-				seen[record.Key] = true
-				found = append(found, record)
-			}
-		}
-	}
-	if len(unknown) > 0 {
-		missing = exitError{exitNotFound, fmt.Errorf("there is no key and no delivery ID %s", strings.Join(unknown, ", "))}
-	}
-	return client, found, missing, nil
-}
-
-// changeCommand is a command that does something to each key.
-func (p Program) changeCommand(name, short, done, method, action, long string) *cobra.Command {
-	cmd := &cobra.Command{
-		Use:   name + " <key or delivery ID>...",
-		Short: short,
-		Long:  long + "\n\nIt is refused while a run is in flight under the key. More than one key are\nchanged only with --yes, or after a question.",
-		Args:  cobra.ArbitraryArgs,
-		RunE: p.ending(func(c *call) error {
-			return c.change(done, func(client *adminClient, key string) error {
-				return client.do(c.Context(), method, admin.KeysPath+key+action, nil)
-			})
-		}),
-
-		ValidArgsFunction: cobra.NoFileCompletions,
-	}
-	cmd.Flags().BoolP("yes", "y", false, "Do not ask before more than one key is changed")
-	addProviderFlag(cmd)
-	return cmd
-}
-
-func (c *call) change(done string, change func(*adminClient, string) error) error {
-	client, found, missing, err := c.named()
-	if err != nil {
-		return err
-	}
-	if len(found) > 1 && !c.is("yes") {
-		if err := c.confirm(found); err != nil {
-			return err
-		}
-	}
-	print := c.printer()
-	failed := missing
-	for _, record := range found {
-		if err := change(client, record.Key); err != nil {
-			failed = errors.Join(failed, fmt.Errorf("%s: %w", record.Key, err))
-			continue
-		}
-		print.changed(done, record)
-	}
-	return worst(failed)
-}
-
-// worst gives several errors the highest of their statuses.
-func worst(err error) error {
-	joined, ok := err.(interface{ Unwrap() []error })
-	if !ok {
-		return err
-	}
-	status := exitNotFound
-	for _, one := range joined.Unwrap() {
-		if exit, ok := errors.AsType[exitError](worst(one)); ok {
-			status = max(status, exit.status)
-		}
-	}
-	return exitError{status, err}
-}
-
-// confirm asks whether all these keys are meant.
-func (c *call) confirm(found []admin.Record) error {
-	table := newTable(c.ErrOrStderr())
-	for _, record := range found {
-		table.row(record)
-	}
-	table.done()
-	fmt.Fprintf(c.ErrOrStderr(), "%s these %d keys? [y/N] ", c.Name(), len(found))
-	line, _ := bufio.NewReader(c.InOrStdin()).ReadString('\n') // at its end nobody has said yes
-	switch strings.ToLower(strings.TrimSpace(line)) {
-	case "y", "yes":
-		return nil
-	default:
-		fmt.Fprintln(c.ErrOrStderr())
-		return wrongUsage("%d keys are named and nothing was changed; --yes changes them all", len(found))
-	}
-}
-
-// isKey reports whether an argument is a key in hex.
-func isKey(text string) bool {
-	_, err := idempotency.ParseKey(text)
-	return err == nil
 }

@@ -72,17 +72,17 @@ func (c *call) ask(ctx context.Context) error {
 		if err := client.isOurs(ctx); err != nil {
 			return err
 		}
-		fmt.Fprintln(c.OutOrStdout(), "live")
+		fmt.Fprintln(&c.out, "live")
 		return nil
 	}
 	var answer struct {
 		Stores []admin.Readiness `json:"stores"`
 	}
-	if err := client.do(ctx, http.MethodGet, admin.ReadyPath, &answer); err != nil {
+	if err := client.do(ctx, http.MethodGet, admin.ReadyPath, nil, &answer); err != nil {
 		return err
 	}
 	for _, store := range answer.Stores {
-		fmt.Fprintln(c.OutOrStdout(), "ready:", printable(store.Store))
+		fmt.Fprintln(&c.out, "ready:", printable(store.Store))
 	}
 	return nil
 }

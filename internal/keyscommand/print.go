@@ -22,17 +22,17 @@ type printer interface {
 	row(admin.Record)
 	// whole prints all that is known of a record.
 	whole(admin.Record)
-	// changed says what was done to a key.
-	changed(done string, before admin.Record)
+	// changed says what was done to a key, and in which store, if not all are in one.
+	changed(done string, before admin.Record, severalStores bool)
 	// done prints what is left.
 	done()
 }
 
 func (c *call) printer() printer {
 	if c.is("json") {
-		return jsonLines{c.OutOrStdout()}
+		return jsonLines{&c.out}
 	}
-	return newTable(c.OutOrStdout())
+	return newTable(&c.out)
 }
 
 // jsonLines prints one JSON object a line.
@@ -42,14 +42,15 @@ func (j jsonLines) row(r admin.Record)   { j.print(r) }
 func (j jsonLines) whole(r admin.Record) { j.print(r) }
 func (j jsonLines) done()                {}
 
-func (j jsonLines) changed(done string, before admin.Record) {
+func (j jsonLines) changed(done string, before admin.Record, _ bool) {
 	j.print(struct {
 		Result     string `json:"result"`
 		Key        string `json:"key"`
 		Provider   string `json:"provider,omitempty"`
 		DeliveryID string `json:"delivery_id,omitempty"`
 		StateWas   string `json:"state_was"`
-	}{done, before.Key, before.Provider, before.DeliveryID, before.State})
+		Store      string `json:"store"`
+	}{done, before.Key, before.Provider, before.DeliveryID, before.State, before.Store})
 }
 
 func (j jsonLines) print(value any) {
@@ -67,7 +68,8 @@ func (j jsonLines) print(value any) {
 func escaped(text string) string {
 	var out strings.Builder
 	for _, r := range text {
-		if r <= unicode.MaxASCII || unicode.IsPrint(r) {
+		const del = 0x7f
+		if r < del || unicode.IsPrint(r) {
 			out.WriteRune(r)
 			continue
 		}
@@ -83,6 +85,7 @@ type table struct {
 	out     io.Writer
 	columns *tabwriter.Writer
 	rows    int
+	stores  bool // each row says its store
 	wholes  int
 }
 
@@ -92,15 +95,24 @@ func newTable(out io.Writer) *table {
 
 func (t *table) row(r admin.Record) {
 	if t.rows == 0 {
-		fmt.Fprintln(t.columns, "STATE\tPROVIDER\tATTEMPT\tSTATUS\tCLAIMED\tKEY\tDELIVERY ID") // the ID last: some are long
+		t.line("STATE", "PROVIDER", "ATTEMPT", "STATUS", "CLAIMED", "KEY", "STORE", "DELIVERY ID") // the ID last: some are long
 	}
 	t.rows++
-	fmt.Fprintf(t.columns, "%s\t%s\t%s\t%s\t%s\t%s\t%s\n", printable(r.State), orDash(r.Provider), orDash(number(r.Attempt)),
-		orDash(number(r.Status)), orDash(moment(r.Claimed)), printable(r.Key), orDash(r.DeliveryID))
+	t.line(printable(r.State), orDash(r.Provider), orDash(number(r.Attempt)), orDash(number(r.Status)),
+		orDash(moment(r.Claimed)), printable(r.Key), printable(r.Store), orDash(r.DeliveryID))
+}
+
+// line prints the columns of a row.
+func (t *table) line(columns ...string) {
+	const ofStore = 6
+	if !t.stores {
+		columns = slices.Delete(columns, ofStore, ofStore+1)
+	}
+	fmt.Fprintln(t.columns, strings.Join(columns, "\t"))
 }
 
 func (t *table) done() {
-	_ = t.columns.Flush() // whoever reads it has gone
+	_ = t.columns.Flush() // the output keeps the error
 }
 
 func (t *table) whole(r admin.Record) {
@@ -157,8 +169,12 @@ func (t *table) response(r *admin.Response) {
 	}
 }
 
-func (t *table) changed(done string, before admin.Record) {
-	fmt.Fprintf(t.out, "%s %s %s (was %s)\n", done, printable(before.Key), orDash(before.DeliveryID), printable(before.State))
+func (t *table) changed(done string, before admin.Record, severalStores bool) {
+	where := ""
+	if severalStores {
+		where = " in " + printable(before.Store)
+	}
+	fmt.Fprintf(t.out, "%s %s %s (was %s%s)\n", done, printable(before.Key), orDash(before.DeliveryID), printable(before.State), where)
 }
 
 func number(n int) string {

@@ -1,0 +1,314 @@
+package keyscommand
+
+import (
+	"bytes"
+	"context"
+	"crypto/rand"
+	"errors"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/spf13/cobra"
+	"go.uber.org/zap"
+
+	"github.com/caddy-dedup/caddy-dedup/internal/admin"
+	"github.com/caddy-dedup/caddy-dedup/internal/engine"
+	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
+	"github.com/caddy-dedup/caddy-dedup/internal/store/memory"
+)
+
+// operated is a memory store as the admin API has it. It can be away.
+type operated struct {
+	*engine.Engine
+	store idempotency.Store
+	name  string
+	away  *atomic.Bool
+}
+
+func (o *operated) Key() string          { return o.name }
+func (o *operated) Name() string         { return o.name }
+func (o *operated) Namespaces() []string { return []string{"default"} }
+func (o *operated) Leave()               {}
+
+type awayStore struct {
+	idempotency.Store
+	away *atomic.Bool
+}
+
+var errAway = errors.New("it is away")
+
+func (s awayStore) Lookup(ctx context.Context, key idempotency.Key) (*idempotency.Record, time.Time, error) {
+	if s.away.Load() {
+		return nil, time.Time{}, errAway
+	}
+	return s.Store.Lookup(ctx, key)
+}
+
+func (s awayStore) Find(ctx context.Context, of []idempotency.Beginning, cursor string, limit int) ([]idempotency.Listed, string, error) {
+	if s.away.Load() {
+		return nil, "", errAway
+	}
+	return s.Store.Find(ctx, of, cursor, limit)
+}
+
+func (s awayStore) List(ctx context.Context, cursor string, limit int) ([]idempotency.Listed, string, error) {
+	if s.away.Load() {
+		return nil, "", errAway
+	}
+	return s.Store.List(ctx, cursor, limit)
+}
+
+// put writes a record of a run that has ended so: "" for one that goes on.
+func (o *operated) put(t *testing.T, provider, id, execution string, state idempotency.State) idempotency.Key {
+	t.Helper()
+	key := idempotency.Identity{Namespace: "default", Prefix: provider, ID: id}.Key()
+	claimed, err := o.store.Claim(t.Context(), idempotency.Claim{
+		Key: key, Token: execution, ExecutionID: execution, Origin: idempotency.Origin{Provider: provider, DeliveryID: id},
+		Terms: idempotency.Terms{Lease: time.Hour, Retention: time.Hour},
+	})
+	if err == nil && state != "" {
+		s := idempotency.Settlement{State: state, Counted: true, Retention: time.Hour}
+		if state == idempotency.Complete {
+			s.Response = &idempotency.Response{Status: 201, Body: []byte("kept in " + o.name)}
+		}
+		err = o.store.Settle(t.Context(), key, claimed.Record, s)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	return key
+}
+
+func (o *operated) state(t *testing.T, key idempotency.Key) idempotency.State {
+	t.Helper()
+	record, _, err := o.store.Lookup(t.Context(), key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if record == nil {
+		return "none"
+	}
+	return record.State
+}
+
+// rig is an admin API with two stores, and what commands that ask it have said.
+type rig struct {
+	a, b   *operated
+	url    string
+	asked  []string // the targets of the requests
+	input  io.Reader
+	output io.Writer // nil: what was printed is returned
+}
+
+func newRig(t *testing.T) *rig {
+	t.Helper()
+	open := func(name string) *operated {
+		store, away := memory.New(1<<20), new(atomic.Bool)
+		e := engine.New(awayStore{store, away}, engine.Options{Timeout: time.Second, Logger: zap.NewNop(), NewToken: rand.Text})
+		t.Cleanup(func() { _ = e.Close() })
+		return &operated{e, store, name, away}
+	}
+	r := &rig{a: open("store a"), b: open("store b"), input: strings.NewReader("")}
+	api := &admin.API{Open: func() []admin.Store { return []admin.Store{r.a, r.b} }, ParseDuration: time.ParseDuration}
+	mux := http.NewServeMux()
+	for _, route := range api.Routes() {
+		mux.HandleFunc(route.Pattern, func(w http.ResponseWriter, q *http.Request) {
+			r.asked = append(r.asked, q.Method+" "+q.URL.String())
+			if err := route.Serve(w, q); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	server := httptest.NewServer(mux)
+	t.Cleanup(server.Close)
+	r.url = strings.TrimPrefix(server.URL, "http://")
+	return r
+}
+
+// run runs keys with these arguments.
+func (r *rig) run(args ...string) (printed, said string, status int) {
+	exit := 0
+	p := Program{
+		DefaultAddress: func() string { return r.url },
+		Directory:      func() string { return "" },
+		ParseAddress:   func(text string) (Address, error) { return Address{Network: "tcp", Address: text}, nil },
+		Exit:           func(_ *cobra.Command, status int) error { exit = status; return nil },
+	}
+	cmd := &cobra.Command{Use: "keys", SilenceUsage: true}
+	p.SetUp(cmd)
+	var out, errs bytes.Buffer
+	cmd.SetArgs(append(args, "--address", r.url))
+	cmd.SetIn(r.input)
+	cmd.SetOut(&out)
+	if r.output != nil {
+		cmd.SetOut(r.output)
+	}
+	cmd.SetErr(&errs)
+	if err := cmd.Execute(); err != nil {
+		exit = 1
+	}
+	return out.String(), errs.String(), exit
+}
+
+// want runs keys, and fails the test if it ends otherwise, or does not say all that.
+func (r *rig) want(t *testing.T, status int, args []string, says ...string) (printed, said string) {
+	t.Helper()
+	printed, said, got := r.run(args...)
+	if got != status {
+		t.Errorf("keys %q ended with %d, want %d:\n%s%s", args, got, status, printed, said)
+	}
+	for _, word := range says {
+		if !strings.Contains(printed+said, word) {
+			t.Errorf("keys %q does not say %q:\n%s%s", args, word, printed, said)
+		}
+	}
+	return printed, said
+}
+
+// meanwhile is an operator who does something else before answering yes.
+type meanwhile struct {
+	do   func()
+	done bool
+}
+
+func (m *meanwhile) Read(text []byte) (int, error) {
+	if m.done {
+		return 0, io.EOF
+	}
+	m.do()
+	m.done = true
+	return copy(text, "y\n"), nil
+}
+
+// What has changed while the command waited for its answer is left alone.
+func TestChangesOnlyWhatItShowed(t *testing.T) {
+	for _, command := range []string{"release", "forget"} {
+		r := newRig(t)
+		one := r.a.put(t, "", "one", "run 1", idempotency.Held)
+		two := r.a.put(t, "", "two", "run 2", idempotency.Held)
+		r.input = &meanwhile{do: func() {
+			if err := r.a.Free(t.Context(), one, idempotency.Seen{}); err != nil {
+				t.Error(err)
+			}
+			r.a.put(t, "", "one", "run 3", idempotency.Complete)
+		}}
+		printed, _ := r.want(t, 1, []string{command, "one", "two"}, "has changed since you looked", "complete now", "run 3", "(was held)")
+		if strings.Contains(printed, one.String()) {
+			t.Errorf("%s says of the changed key that it was done:\n%s", command, printed)
+		}
+		if state := r.a.state(t, one); state != idempotency.Complete {
+			t.Errorf("after %s the changed key is %s", command, state)
+		}
+		if state := r.a.state(t, two); state == idempotency.Held {
+			t.Errorf("%s has not taken the other", command)
+		}
+	}
+}
+
+func TestStoreThatIsAwayHidesNoOther(t *testing.T) {
+	r := newRig(t)
+	key := r.a.put(t, "", "here", "run 1", idempotency.Held)
+	r.a.put(t, "", "also here", "run 2", idempotency.Complete)
+	r.b.away.Store(true)
+	printed, _ := r.want(t, 3, []string{"show", "here", "also here", "nowhere"}, "store b: "+errAway.Error())
+	for _, word := range []string{"run 1", "run 2", "held", "complete"} {
+		if !strings.Contains(printed, word) {
+			t.Errorf("show does not print %q:\n%s", word, printed)
+		}
+	}
+	for _, command := range []string{"release", "forget"} {
+		r.want(t, 3, []string{command, "--yes", "here", "nowhere"}, "store b: "+errAway.Error(), key.String(), "held", "nothing was changed", "hex")
+		r.want(t, 3, []string{command, "nowhere"}, "store b: "+errAway.Error(), "nothing was changed")
+		if state := r.a.state(t, key); state != idempotency.Held {
+			t.Fatalf("%s has made it %s", command, state)
+		}
+	}
+	r.want(t, 0, []string{"show", key.String()}, "held")
+	r.want(t, 0, []string{"release", key.String()}, "released", "was held")
+	if state := r.a.state(t, key); state != idempotency.Released {
+		t.Errorf("by its key it is %s", state)
+	}
+}
+
+func TestProviderCountsForAKeyToo(t *testing.T) {
+	r := newRig(t)
+	key := r.a.put(t, "github", "one", "run 1", idempotency.Held)
+	for _, command := range []string{"show", "release", "forget"} {
+		r.want(t, 1, []string{command, "--provider", "stripe", key.String()}, "no key and no delivery ID", "of stripe")
+		r.want(t, 2, []string{command, "--provider", "gitbuh", key.String()}, `"gitbuh"`, "github")
+		r.want(t, 2, []string{command, "--provider", "", key.String()}, "--provider")
+	}
+	if state := r.a.state(t, key); state != idempotency.Held {
+		t.Errorf("it is %s", state)
+	}
+	r.want(t, 0, []string{"show", "--provider", "github", key.String()}, "held")
+}
+
+// The same key in two stores of one process is two records, by its key and by its ID.
+func TestKeyInTwoStores(t *testing.T) {
+	r := newRig(t)
+	key := r.a.put(t, "", "one", "run 1", idempotency.Held)
+	r.b.put(t, "", "one", "run 2", idempotency.Complete)
+	for _, name := range []string{"one", key.String()} {
+		r.want(t, 0, []string{"show", "--body", name}, "store a", "store b", "run 1", "run 2", "kept in store b")
+		r.want(t, 2, []string{"release", name}, "STORE", "store a", "store b", "2 keys")
+	}
+	r.want(t, 0, []string{"release", "--yes", key.String()}, "(was held in store a)", "(was complete in store b)")
+	if r.a.state(t, key) != idempotency.Released || r.b.state(t, key) != idempotency.Released {
+		t.Errorf("they are %s and %s", r.a.state(t, key), r.b.state(t, key))
+	}
+	r.want(t, 0, []string{"forget", "--yes", "--json", "one"}, `"state_was":"released","store":"store a"`, `"store":"store b"`)
+	if r.a.state(t, key) != "none" || r.b.state(t, key) != "none" {
+		t.Errorf("they are %s and %s", r.a.state(t, key), r.b.state(t, key))
+	}
+}
+
+// Caddy logs each request to the admin API with its target.
+func TestDeliveryIDsAreInNoTarget(t *testing.T) {
+	r := newRig(t)
+	r.a.put(t, "", "secret-id", "run 1", idempotency.Held)
+	for _, args := range [][]string{{"show", "--body", "secret-id"}, {"release", "secret-id"}, {"forget", "secret-id"}} {
+		r.want(t, 0, args, "secret-id")
+	}
+	for _, target := range r.asked {
+		if strings.Contains(target, "secret-id") {
+			t.Errorf("it asks %s", target)
+		}
+	}
+	if len(r.asked) < 6 {
+		t.Errorf("it asks %q", r.asked)
+	}
+}
+
+// full is a disk that is.
+type full struct{}
+
+var errFull = errors.New("no space is left")
+
+func (full) Write([]byte) (int, error) { return 0, errFull }
+
+func TestOutputThatCannotBeWritten(t *testing.T) {
+	r := newRig(t)
+	r.a.put(t, "", "one", "run 1", idempotency.Held)
+	r.output = full{}
+	for _, args := range [][]string{{"list"}, {"list", "--json"}, {"show", "one"}, {"show", "--json", "one"}, {"release", "one"}} {
+		r.want(t, 3, args, errFull.Error())
+	}
+}
+
+func TestListThatCannotGoOn(t *testing.T) {
+	r := newRig(t)
+	if _, said := r.want(t, 2, []string{"list", "--cursor", "zz"}, `"zz"`); strings.Contains(said, "There are more") {
+		t.Errorf("it says %s", said)
+	}
+	for limit, says := range map[string]string{"x": "number from 1 on", "0": "number from 1 on", "99999999999999999999": "number from 1 on"} {
+		if _, said := r.want(t, 2, []string{"list", "--limit", limit}, "--limit", limit, says); strings.Contains(said, "strconv") {
+			t.Errorf("--limit %s: it says %s", limit, said)
+		}
+	}
+}
