@@ -165,6 +165,9 @@ func TestKeysCommandMistakes(t *testing.T) {
 		{[]string{"forget", "--yes", "running", "missing"}, 1, []string{"in flight", `"missing"`}},
 		{[]string{"list", "--address", "unix/" + p.conf.dir + "/none.sock"}, 3, []string{"none.sock", "does not answer"}},
 		{[]string{"list", "--address", "a b:c"}, 2, []string{`"a b:c"`, "localhost:2019"}},
+		{[]string{"list", "--address", "::::::"}, 2, []string{`:::::: is not an address that can be asked`, "localhost:2019"}},
+		{[]string{"list", "--address", "unix/"}, 2, []string{`"unix/" is not an address`}},
+		{[]string{"list", "--older-than", "99999999d"}, 2, []string{"too long"}},
 		{nil, 0, []string{"list", "show", "release", "forget", "Exit status"}},
 	} {
 		mustSay(t, p.keys(t, c.code, c.args...), c.says...)

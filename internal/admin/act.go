@@ -141,7 +141,9 @@ func (all outcomes) explain(p Problem) error {
 		if o.err != nil {
 			shown.Error, text = o.err.Error(), o.err.Error()
 		}
-		p.Outcomes = append(p.Outcomes, shown)
+		if len(all) > 1 {
+			p.Outcomes = append(p.Outcomes, shown)
+		}
 		if len(all) > 1 || p.Status == http.StatusServiceUnavailable {
 			text = nameOf(o.store) + ": " + text
 		}
@@ -151,10 +153,12 @@ func (all outcomes) explain(p Problem) error {
 	return &p
 }
 
-// nameOf is the name of a store before a colon.
+// nameOf is the name of a store before a colon. That of a Redis ends with its prefix, which
+// mostly ends with a colon.
 func nameOf(store string) string {
-	if strings.HasSuffix(store, ":") {
-		return strconv.Quote(store)
+	if !strings.HasSuffix(store, ":") {
+		return store
 	}
-	return store
+	last := strings.LastIndex(store, " ") + 1
+	return store[:last] + strconv.Quote(store[last:])
 }

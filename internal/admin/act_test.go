@@ -162,7 +162,7 @@ func TestLookupWhileAStoreIsAwayHasWhatOthersHave(t *testing.T) {
 }
 
 func TestStoresAreNamedReadably(t *testing.T) {
-	if got := nameOf("redis at :6379, prefix dedup:"); got != `"redis at :6379, prefix dedup:"` {
+	if got := nameOf("redis at :6379, prefix dedup:"); got != `redis at :6379, prefix "dedup:"` {
 		t.Errorf("got %s", got)
 	}
 }

@@ -20,7 +20,7 @@ type Problem struct {
 	Code   engine.Reason `json:"code,omitempty"`
 	// Stores is what each store said, where that was the question.
 	Stores []Readiness `json:"stores,omitempty"`
-	// Outcomes is what a release or a DELETE came to, where a store has the key.
+	// Outcomes is what a release or a DELETE came to, where several stores have the key.
 	Outcomes []Outcome `json:"outcomes,omitempty"`
 	// Keys are the records in those stores that could be asked.
 	Keys []Record `json:"keys,omitempty"`

@@ -161,7 +161,7 @@ func (c *call) change(done string, change func(*adminClient, admin.Record) error
 			failed = errors.Join(failed, fmt.Errorf("%s: %w", record.Key, err))
 			continue
 		}
-		print.changed(done, record, severalStores(n.found))
+		print.changed(done, record, inSeveralStores(n.found))
 	}
 	print.done()
 	return worst(failed)
@@ -177,12 +177,15 @@ func (c *call) changeNothing(n *named) error {
 	return worst(errors.Join(n.failed, errors.New("nothing was changed; the keys above were found, and a key in hex can be named alone")))
 }
 
-// severalStores reports whether records are not all in one store.
-func severalStores(records []admin.Record) bool {
+// inSeveralStores reports whether a key is in more than one store: then only the store
+// tells its records apart.
+func inSeveralStores(records []admin.Record) bool {
+	seen := make(map[string]bool)
 	for _, r := range records {
-		if r.Store != records[0].Store {
+		if seen[r.Key] {
 			return true
 		}
+		seen[r.Key] = true
 	}
 	return false
 }
@@ -205,7 +208,7 @@ func worst(err error) error {
 // tell lists records on the side of the output.
 func (c *call) tell(records []admin.Record) {
 	table := newTable(c.ErrOrStderr())
-	table.stores = severalStores(records)
+	table.stores = inSeveralStores(records)
 	for _, record := range records {
 		table.row(record)
 	}

@@ -38,12 +38,16 @@ type adminClient struct {
 
 func (p Program) newClient(address string) (*adminClient, error) {
 	at, err := p.ParseAddress(address)
-	if err != nil {
-		return nil, wrongUsage("--address %q is not an address; use one such as localhost:2019 or unix//run/caddy/admin.sock", address)
-	}
 	base := "http://" + at.Address
 	if at.Socket {
 		base = "http://127.0.0.1" // a host that the admin API takes on a socket
+	}
+	const example = "use one such as localhost:2019 or unix//run/caddy/admin.sock"
+	if err != nil || at.Address == "" {
+		return nil, wrongUsage("--address %q is not an address; %s", address, example)
+	}
+	if _, err := url.Parse(base); err != nil {
+		return nil, wrongUsage("--address %s is not an address that can be asked; %s", address, example)
 	}
 	dialer := net.Dialer{Timeout: dialFor}
 	return &adminClient{address: address, base: base, socket: at.Socket, http: &http.Client{

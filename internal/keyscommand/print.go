@@ -22,8 +22,8 @@ type printer interface {
 	row(admin.Record)
 	// whole prints all that is known of a record.
 	whole(admin.Record)
-	// changed says what was done to a key, and in which store, if not all are in one.
-	changed(done string, before admin.Record, severalStores bool)
+	// changed says what was done to a key, and in which store if that is asked for.
+	changed(done string, before admin.Record, withStore bool)
 	// done prints what is left.
 	done()
 }
@@ -42,15 +42,19 @@ func (j jsonLines) row(r admin.Record)   { j.print(r) }
 func (j jsonLines) whole(r admin.Record) { j.print(r) }
 func (j jsonLines) done()                {}
 
-func (j jsonLines) changed(done string, before admin.Record, _ bool) {
+func (j jsonLines) changed(done string, before admin.Record, withStore bool) {
+	store := ""
+	if withStore {
+		store = before.Store
+	}
 	j.print(struct {
 		Result     string `json:"result"`
 		Key        string `json:"key"`
 		Provider   string `json:"provider,omitempty"`
 		DeliveryID string `json:"delivery_id,omitempty"`
 		StateWas   string `json:"state_was"`
-		Store      string `json:"store"`
-	}{done, before.Key, before.Provider, before.DeliveryID, before.State, before.Store})
+		Store      string `json:"store,omitempty"`
+	}{done, before.Key, before.Provider, before.DeliveryID, before.State, store})
 }
 
 func (j jsonLines) print(value any) {
@@ -169,9 +173,9 @@ func (t *table) response(r *admin.Response) {
 	}
 }
 
-func (t *table) changed(done string, before admin.Record, severalStores bool) {
+func (t *table) changed(done string, before admin.Record, withStore bool) {
 	where := ""
-	if severalStores {
+	if withStore {
 		where = " in " + printable(before.Store)
 	}
 	fmt.Fprintf(t.out, "%s %s %s (was %s%s)\n", done, printable(before.Key), orDash(before.DeliveryID), printable(before.State), where)
