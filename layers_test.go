@@ -27,7 +27,7 @@ var layers = map[string]struct{ code, tests []string }{
 	"internal/store/memory":    {code: list("internal/idempotency", "internal/store/wakeup"), tests: list("internal/store/storetest")},
 	"internal/store/file":      {code: list("internal/idempotency", "internal/store/wakeup"), tests: list("internal/store/storetest")},
 	"internal/store/redis":     {code: list("internal/idempotency", "internal/store/wakeup"), tests: list("internal/redistest", "internal/store/storetest")},
-	"internal/keyscommand":     {code: list("internal/admin", "internal/delivery", "internal/idempotency")},
+	"internal/keyscommand":     {code: list("internal/admin", "internal/delivery", "internal/idempotency"), tests: list("internal/engine", "internal/store/memory")},
 	"internal/commands":        {code: list("caddymodule", "internal/admin", "internal/delivery", "internal/keyscommand")},
 	"internal/openstores":      {code: list("internal/engine", "internal/idempotency"), tests: list("internal/redistest", "internal/store/memory", "internal/store/redis")},
 	"internal/recording":       {code: list("internal/idempotency")},
