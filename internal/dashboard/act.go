@@ -9,7 +9,6 @@ import (
 	"errors"
 	"net/http"
 	"net/url"
-	"strings"
 	"time"
 
 	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
@@ -134,12 +133,15 @@ type address struct {
 	Q, Key, State, Provider, Page, From, Range string
 }
 
+// mostQuery is how long a text to look for may be, in bytes: it is in all links.
+const mostQuery = 4096
+
 func addressOf(query url.Values) address {
 	get := func(name string) string {
 		text := query.Get(name)
-		return text[:min(len(text), 1024)]
+		return text[:min(len(text), mostQuery)]
 	}
-	return address{Q: strings.TrimSpace(get("q")), Key: get("key"), State: get("state"), Provider: get("provider"), Page: get("page"), From: get("from"), Range: get("range")}
+	return address{Q: query.Get("q"), Key: get("key"), State: get("state"), Provider: get("provider"), Page: get("page"), From: get("from"), Range: get("range")}
 }
 
 // With returns the link to this address with some parts changed: names and values.

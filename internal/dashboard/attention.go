@@ -1,9 +1,7 @@
 package dashboard
 
 import (
-	"cmp"
 	"fmt"
-	"slices"
 	"time"
 
 	"github.com/caddy-dedup/caddy-dedup/internal/admin"
@@ -53,29 +51,11 @@ func needOf(s seen, refused time.Time) (kind need, needy bool) {
 	return "", false
 }
 
-// judge notes in each record what it needs, and since when.
-func judge(records []seen, exhausted map[idempotency.Key]time.Time) {
-	for i := range records {
-		s := &records[i]
-		if kind, needy := needOf(*s, exhausted[s.key]); needy {
-			s.kind, s.since = kind, firstSet(s.record.Ended, s.record.LeaseUntil, s.record.Claimed)
-		}
+// judge notes in a record what it needs, and since when.
+func judge(s *seen, exhausted map[idempotency.Key]time.Time) {
+	if kind, needy := needOf(*s, exhausted[s.key]); needy {
+		s.kind, s.since = kind, firstSet(s.record.Ended, s.record.LeaseUntil, s.record.Claimed)
 	}
-}
-
-// concernsOf returns the records that need attention, the most urgent kind first, and of
-// each kind the oldest first.
-func concernsOf(records []seen) []seen {
-	var all []seen
-	for _, s := range records {
-		if s.kind != "" {
-			all = append(all, s)
-		}
-	}
-	slices.SortStableFunc(all, func(a, b seen) int {
-		return cmp.Or(cmp.Compare(slices.Index(needs, a.kind), slices.Index(needs, b.kind)), a.since.Compare(b.since))
-	})
-	return all
 }
 
 // firstSet returns the first time that is set.

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/caddy-dedup/caddy-dedup/internal/admin"
@@ -26,13 +27,66 @@ type found struct {
 	records []seen
 	away    []away
 	more    bool // there are more than were looked for
+	// unseen, if it is not "", says among how many records only the ID of an execution was
+	// looked for.
+	unseen string
 }
 
-// find looks for the records of a delivery ID in all stores.
-func find(ctx context.Context, open []Store, id string) found {
+// textsOf returns what somebody may have meant with what stands in the search field: that,
+// or what is left without the white space around it.
+func textsOf(field string) []string {
+	trimmed := strings.TrimSpace(field)
+	if trimmed == "" || trimmed == field {
+		return []string{field}
+	}
+	return []string{field, trimmed}
+}
+
+// find looks for one of these texts in all stores: as a delivery ID, and the last of them as
+// the ID of an execution, among up to so many records, 0 for not so.
+func find(ctx context.Context, open []Store, texts []string, records int) found {
 	ctx, cancel := context.WithTimeout(ctx, findFor)
 	defer cancel()
 	var f found
+	for _, text := range texts {
+		if f = findID(ctx, open, text); len(f.records) > 0 {
+			return f
+		}
+	}
+	if records > 0 && len(f.away) == 0 {
+		f = findExecution(ctx, open, texts[len(texts)-1], records)
+	}
+	return f
+}
+
+// findExecution looks for the record of an execution, and of those that were forced after
+// it. No store has an order for that: it goes through the records.
+func findExecution(ctx context.Context, open []Store, id string, records int) (f found) {
+	known := make(map[string]bool)
+	w, err := through(ctx, open, "", records, func(store Store, page []idempotency.Listed) {
+		for _, l := range page {
+			name := store.Key() + string(l.Key[:])
+			if l.Unreadable != nil || l.Record.ExecutionID != id && l.Record.ParentID != id || known[name] {
+				continue
+			}
+			if f.more = len(f.records) >= mostFound; !f.more {
+				known[name] = true
+				f.records = append(f.records, seenListed(store, l))
+			}
+		}
+	})
+	if err != nil {
+		return found{away: []away{{"the stores", err.Error()}}}
+	}
+	slices.SortFunc(f.records, func(a, b seen) int { return newerFirst(&a, &b) })
+	if f.away = w.away; len(w.unfinished) > 0 {
+		f.unseen = grouped(uint64(w.looked))
+	}
+	return f
+}
+
+// findID looks for the records of a delivery ID in all stores.
+func findID(ctx context.Context, open []Store, id string) (f found) {
 	known := make(map[string]bool)
 	for _, store := range open {
 		var of []idempotency.Beginning
@@ -40,7 +94,7 @@ func find(ctx context.Context, open []Store, id string) found {
 			of = append(of, idempotency.BeginningOf(namespace, id))
 		}
 		for cursor, first := "", true; first || cursor != ""; first = false {
-			page, next, err := store.Find(ctx, of, cursor, lookBatch)
+			page, next, err := store.Find(ctx, of, cursor, walkBatch)
 			if err == nil {
 				err = ctx.Err()
 			}

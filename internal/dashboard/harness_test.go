@@ -28,6 +28,7 @@ type shown struct {
 	asked   atomic.Int64
 	damaged map[idempotency.Key]bool
 	slow    chan struct{} // a list waits for it
+	takes   time.Duration // a list
 }
 
 var errAway = errors.New("the <store> is away")
@@ -62,6 +63,7 @@ func (s *shown) listed(page []idempotency.Listed, next string, err error) ([]ide
 	if s.slow != nil {
 		<-s.slow
 	}
+	time.Sleep(s.takes)
 	if s.away.Load() {
 		return nil, "", errAway
 	}
@@ -125,7 +127,7 @@ func newRig(t *testing.T) *rig {
 // open opens a store of this name until the test ends.
 func (r *rig) open(name string) *shown {
 	s := &shown{Store: memory.New(1 << 30), damaged: make(map[idempotency.Key]bool)}
-	o := &opened{name: name, Engine: engine.New(s, engine.Options{Timeout: time.Second, Logger: zap.NewNop(), NewToken: rand.Text})}
+	o := &opened{name: name, Engine: engine.New(s, engine.Options{Timeout: time.Minute, Logger: zap.NewNop(), NewToken: rand.Text})}
 	r.all = append(r.all, o)
 	r.t.Cleanup(func() {
 		if n := o.users.Load(); n != 0 {

@@ -49,13 +49,14 @@ func TestWhatNeedsAttention(t *testing.T) {
 
 // Of each kind some are shown, and each kind in its order, the oldest first.
 func TestConcernsAreShownFairly(t *testing.T) {
-	var records []seen
-	now := time.Now()
+	w, now := newWindow(nil), time.Now()
 	for i := range 40 {
-		records = append(records, seen{kind: needsMending, since: now.Add(-time.Duration(i) * time.Minute), record: &idempotency.Record{}})
+		w.add(seen{state: "released", record: &idempotency.Record{Attempt: 1, Status: 500, Ended: now.Add(-time.Duration(i) * time.Minute)}})
 	}
-	records = append(records, seen{kind: needsRetry, record: &idempotency.Record{}}, seen{kind: needsDecision, record: &idempotency.Record{}})
-	some := fairly(concernsOf(records), 8)
+	w.add(seen{state: "lapsed", record: &idempotency.Record{}})
+	w.add(seen{state: "held", record: &idempotency.Record{}})
+	w.finish()
+	some := fairly(w.concerns, 8)
 	if len(some) != 8 || some[0].kind != needsDecision || some[7].kind != needsRetry || some[1].since != now.Add(-39*time.Minute) {
 		t.Errorf("shown are %+v", some)
 	}

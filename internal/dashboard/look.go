@@ -3,10 +3,7 @@ package dashboard
 import (
 	"cmp"
 	"context"
-	"crypto/sha256"
-	"encoding/base64"
-	"encoding/hex"
-	"errors"
+	"encoding/binary"
 	"slices"
 	"strings"
 	"time"
@@ -26,17 +23,17 @@ type Store interface {
 }
 
 const (
-	// mostRecords is how many records one look goes through, lookBatch how many a store
-	// is asked for at a time, and lookFor for how long: with the store's timeout for the
-	// last batch that bounds what a view of the page costs.
-	mostRecords = 20_000
-	lookBatch   = 500
-	lookFor     = 3 * time.Second
+	// Of all records a look keeps the newest ones, and fewer of each class: of a state, of
+	// a need, of a provider. The rest it only counts.
+	mostNewest    = 10_000
+	mostOfState   = 1000
+	mostOfOrigin  = 200
+	mostProviders = 50
 	// A look holds for leastRest, and for restTimes as long as it took, but no longer
 	// than mostRest, so that pages that are open do not keep the stores busy.
 	leastRest = 2 * time.Second
 	restTimes = 10
-	mostRest  = 10 * time.Second
+	mostRest  = 30 * time.Second
 )
 
 // seen is a record as a look has found it.
@@ -59,93 +56,195 @@ func seenListed(store Store, l idempotency.Listed) seen {
 	return seen{key: l.Key, store: store.Name(), state: admin.StateOf(l.Record, l.Now), record: l.Record, now: l.Now}
 }
 
-// away is a store that could not be asked.
-type away struct{ Store, Why string }
+// newerFirst is the order of the list: by claim.
+func newerFirst(a, b *seen) int {
+	return cmp.Or(b.record.Claimed.Compare(a.record.Claimed), strings.Compare(string(a.key[:]), string(b.key[:])))
+}
 
-// window is what one look has found: all records, or those from a place on.
+// olderFirst is the order of what needs attention.
+func olderFirst(a, b *seen) int {
+	return cmp.Or(a.since.Compare(b.since), strings.Compare(string(a.key[:]), string(b.key[:])))
+}
+
+// best keeps the first records of an order, and counts the others.
+type best struct {
+	most  int
+	order func(a, b *seen) int
+
+	count   int // of all that it was given
+	records []seen
+	full    bool // records[most-1] is the last that may stay
+}
+
+func (b *best) add(s *seen) {
+	b.count++
+	if b.full && b.order(s, &b.records[b.most-1]) > 0 {
+		return
+	}
+	if b.records = append(b.records, *s); len(b.records) >= 2*b.most {
+		b.cut()
+	}
+}
+
+// cut brings the records in order, and drops those that are too many.
+func (b *best) cut() {
+	slices.SortFunc(b.records, func(x, y seen) int { return b.order(&x, &y) })
+	if len(b.records) > b.most {
+		clear(b.records[b.most:])
+		b.records = b.records[:b.most]
+	}
+	b.full = len(b.records) == b.most
+}
+
+// window is what one look has found: of all records, or of those from a place on.
 type window struct {
+	*walk
 	at       time.Time
-	records  []seen // the newest claim first
-	concerns []seen // what needs attention
-	states   map[string]int
-	needs    map[need]int
-	away     []away
-	next     string // where the rest begins, "" where there is none
+	newest   *best
+	classes  map[string]*best // by state and need, and [needsAny]
+	origins  map[string]*best // by provider, as far as there are not too many
+	oldest   map[need]*best
+	concerns []seen // the oldest of what needs attention
+
+	exhausted map[idempotency.Key]time.Time
+	known     map[uint64]struct{} // a store may list a key twice
 }
 
-// errPlace says that a place is not one that a look has named.
-var errPlace = errors.New("the place in the list is not one that this page has named, or its store is not open any more; begin the list anew")
-
-// placeIn names a place in a store: where the store's own page begins.
-func placeIn(store Store, cursor string) string {
-	sum := sha256.Sum256([]byte(store.Key()))
-	return hex.EncodeToString(sum[:6]) + "." + base64.RawURLEncoding.EncodeToString([]byte(cursor))
-}
-
-// cursorOf returns the store, and its cursor, of a place.
-func cursorOf(open []Store, place string) (first int, cursor string, err error) {
-	if place == "" {
-		return 0, "", nil
+func newWindow(exhausted map[idempotency.Key]time.Time) *window {
+	return &window{
+		newest: &best{most: mostNewest, order: newerFirst}, classes: make(map[string]*best), origins: make(map[string]*best),
+		oldest: make(map[need]*best), exhausted: exhausted, known: make(map[uint64]struct{}),
 	}
-	name, rest, _ := strings.Cut(place, ".")
-	raw, err := base64.RawURLEncoding.DecodeString(rest)
-	first = slices.IndexFunc(open, func(s Store) bool { return strings.HasPrefix(placeIn(s, ""), name+".") })
-	if err != nil || first < 0 {
-		return 0, "", errPlace
-	}
-	return first, string(raw), nil
 }
 
-// look goes through the stores from a place on, the stores one after the other.
-func look(ctx context.Context, open []Store, place string, exhausted map[idempotency.Key]time.Time) (*window, error) {
-	first, cursor, err := cursorOf(open, place)
+// look goes through the stores from a place on.
+func look(ctx context.Context, open []Store, place string, records int, exhausted map[idempotency.Key]time.Time) (*window, error) {
+	w := newWindow(exhausted)
+	walked, err := through(ctx, open, place, records, func(store Store, page []idempotency.Listed) {
+		salt := uint64(slices.Index(open, store))
+		for _, l := range page {
+			// The end of a key is that of a hash: no two have the same by chance.
+			name := binary.BigEndian.Uint64(l.Key[len(l.Key)-8:]) + salt
+			if _, twice := w.known[name]; twice {
+				continue
+			}
+			w.known[name] = struct{}{}
+			w.add(seenListed(store, l))
+		}
+	})
 	if err != nil {
 		return nil, err
 	}
-	w, began := new(window), time.Now()
-	known := make(map[string]bool) // a store may list a key twice
-	for _, store := range open[min(first, len(open)):] {
-		for more := true; more; more = cursor != "" {
-			if len(w.records) >= mostRecords || time.Since(began) >= lookFor {
-				w.next = placeIn(store, cursor)
-				return w.sorted(exhausted), nil
-			}
-			page, next, err := store.List(ctx, cursor, lookBatch)
-			if errors.Is(err, idempotency.ErrCursor) {
-				return nil, errPlace
-			}
-			if err != nil {
-				w.away = append(w.away, away{store.Name(), err.Error()})
-				break
-			}
-			for _, l := range page {
-				name := store.Key() + string(l.Key[:])
-				if !known[name] {
-					known[name] = true
-					w.records = append(w.records, seenListed(store, l))
-				}
-			}
-			cursor = next
-		}
-		cursor = ""
-	}
-	return w.sorted(exhausted), nil
+	w.walk = walked
+	w.finish()
+	return w, nil
 }
 
-// sorted finishes a window.
-func (w *window) sorted(exhausted map[idempotency.Key]time.Time) *window {
-	slices.SortFunc(w.records, func(a, b seen) int {
-		return cmp.Or(b.record.Claimed.Compare(a.record.Claimed), strings.Compare(string(a.key[:]), string(b.key[:])))
-	})
-	judge(w.records, exhausted)
-	w.concerns = concernsOf(w.records)
-	w.states, w.needs = make(map[string]int), make(map[need]int)
-	for _, s := range w.records {
-		w.states[s.state]++
-		w.needs[s.kind]++
+// add takes a record.
+func (w *window) add(s seen) {
+	judge(&s, w.exhausted)
+	w.newest.add(&s)
+	of(w.classes, s.state, mostOfState, newerFirst).add(&s)
+	if s.kind != "" {
+		of(w.classes, needsAny, mostOfState, newerFirst).add(&s)
+		of(w.oldest, s.kind, mostConcerns, olderFirst).add(&s)
+		if string(s.kind) != s.state {
+			of(w.classes, string(s.kind), mostOfState, newerFirst).add(&s)
+		}
 	}
-	w.at = time.Now()
-	return w
+	if name := s.record.Provider; name != "" && (w.origins[name] != nil || len(w.origins) < mostProviders) {
+		of(w.origins, name, mostOfOrigin, newerFirst).add(&s)
+	}
+}
+
+func of[K comparable](classes map[K]*best, name K, most int, order func(a, b *seen) int) *best {
+	if classes[name] == nil {
+		classes[name] = &best{most: most, order: order}
+	}
+	return classes[name]
+}
+
+// finish brings all in order.
+func (w *window) finish() {
+	w.newest.cut()
+	for _, class := range w.classes {
+		class.cut()
+	}
+	for _, class := range w.origins {
+		class.cut()
+	}
+	for _, kind := range needs {
+		if class := w.oldest[kind]; class != nil {
+			class.cut()
+			w.concerns = append(w.concerns, class.records...)
+		}
+	}
+	w.at, w.known, w.exhausted = time.Now(), nil, nil
+}
+
+// count is how many records are of a state, or have a need.
+func (w *window) count(name string) int {
+	if class := w.classes[name]; class != nil {
+		return class.count
+	}
+	return 0
+}
+
+// needing is how many records have one of these needs.
+func (w *window) needing(kinds ...need) (n int) {
+	for _, kind := range kinds {
+		if class := w.oldest[kind]; class != nil {
+			n += class.count
+		}
+	}
+	return n
+}
+
+// listed returns the newest records of a state and a provider, "" for any. all is how many
+// there are of them; with more there are some that are not counted.
+func (w *window) listed(state, provider string) (records []seen, all int, more bool) {
+	none := &best{}
+	class, origin := w.classes[state], w.origins[provider]
+	switch {
+	case state == "" && provider == "":
+		return w.newest.records, w.newest.count, false
+	case class == nil && state != "":
+		class = none
+	case origin == nil && provider != "" && len(w.origins) < mostProviders:
+		origin = none
+	}
+	switch {
+	case provider == "":
+		return class.records, class.count, false
+	case state == "" && origin != nil:
+		return origin.records, origin.count, false
+	}
+	// Who is asked for both gets what both have, and what the newest have.
+	wanted := &best{most: mostOfState, order: newerFirst}
+	type id struct {
+		store string
+		key   idempotency.Key
+	}
+	taken := make(map[id]bool)
+	for _, from := range []*best{class, origin, w.newest} {
+		if from == nil {
+			continue
+		}
+		for _, s := range from.records {
+			if name := (id{s.store, s.key}); !taken[name] && s.is(state) && s.record.Provider == provider {
+				taken[name] = true
+				wanted.add(&s)
+			}
+		}
+	}
+	wanted.cut()
+	whole := func(b *best) bool { return b != nil && b.count == len(b.records) }
+	return wanted.records, wanted.count, !whole(class) && !whole(origin) && !whole(w.newest)
+}
+
+// is reports whether a record is of a state or has a need, "" for any.
+func (s *seen) is(state string) bool {
+	return state == "" || s.state == state || string(s.kind) == state || state == needsAny && s.kind != ""
 }
 
 // rest is for how long a window holds, after a look that took this long.

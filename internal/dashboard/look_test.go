@@ -26,7 +26,7 @@ func TestTenThousandKeys(t *testing.T) {
 	}
 	a := r.want(http.StatusOK, "")
 	asked := r.store.asked.Load()
-	if asked > 10_000/lookBatch+1 {
+	if asked > 10_000/walkBatch+1 {
 		t.Errorf("the store was asked %d times", asked)
 	}
 	if rows := len(a.has("deliveries", "tr")) - 1; rows != mostRows {
@@ -68,15 +68,15 @@ func TestTenThousandKeys(t *testing.T) {
 // A look ends, and says so. The rest is a page of its own.
 func TestMoreKeysThanOneLookSees(t *testing.T) {
 	r := newRig(t)
-	const all = mostRecords + 700
-	for i := range all {
+	r.page.records = 2000
+	for i := range r.page.records + 700 {
 		r.store.put(t, put{id: fmt.Sprint(i), state: idempotency.Held})
 	}
 	a := r.want(http.StatusOK, "")
-	if got := a.words("deliveries"); !strings.Contains(got, "There are more keys than the 20 000") {
+	if got := a.words("deliveries"); !strings.Contains(got, "There are more keys than the 2 000 that were looked at: not all of store one.") {
 		t.Fatalf("the page does not say that there are more: %.300s", got)
 	}
-	if got := a.words("numbers"); !strings.Contains(got, "Held 20 000+") {
+	if got := a.words("numbers"); !strings.Contains(got, "Held 2 000+") {
 		t.Errorf("the numbers are %s", got)
 	}
 	if got := a.words("deliveries"); !strings.Contains(r.want(http.StatusOK, a.link("Look at the next ones")).words("deliveries"), " of 700") {
@@ -224,6 +224,115 @@ func TestSearch(t *testing.T) {
 		}
 		if !strings.Contains(a.words("deliveries"), want.list) {
 			t.Errorf("?%s lists %q, want %q", query, a.words("deliveries"), want.list)
+		}
+	}
+}
+
+// What is newest, and what needs attention, is seen in whatever order the stores list it,
+// and each store is looked at.
+func TestLookSeesAllStores(t *testing.T) { synctest.Test(t, testLookSeesAllStores) }
+
+func testLookSeesAllStores(t *testing.T) {
+	r := newRig(t)
+	second := r.open("store two")
+	const many = mostNewest + 3000
+	for i := range many {
+		p := put{provider: "github", id: fmt.Sprint(i), state: idempotency.Complete, status: 200}
+		if i < 12 {
+			p.state, p.status = idempotency.Held, 0
+		}
+		r.store.put(t, p)
+	}
+	second.put(t, put{id: "elsewhere", state: idempotency.Held})
+	time.Sleep(2 * time.Millisecond) // records have no finer time
+	r.store.put(t, put{id: "the newest"})
+	a := r.want(http.StatusOK, "")
+	if got := textOf(a.has("deliveries", "tr")[1]); !strings.Contains(got, "the newest") {
+		t.Errorf("the list begins with %s", got)
+	}
+	if got := a.words("numbers"); !strings.Contains(got, "Held 13 ") || !strings.Contains(got, "Runs in flight: 1 in the store") {
+		t.Errorf("the numbers are %s", got)
+	}
+	if got := a.words("deliveries"); !strings.Contains(got, "of 13 002") || !strings.Contains(got, "Only the newest 10 000") || strings.Contains(got, "There are more keys") {
+		t.Errorf("the list says %.300s", got)
+	}
+	for query, want := range map[string]string{
+		"state=held":                   "1–13 of 13",
+		"state=attention":              "1–13 of 13",
+		"state=held&provider=github":   "1–12 of 12",
+		"provider=github":              "1–50 of 13 000",
+		"provider=github&page=4":       "151–200 of 13 000 ",
+		"state=complete&page=20":       "951–1 000 of 12 988 ",
+		"state=in_flight":              "1–1 of 1",
+		"state=in_flight&provider=git": "No delivery like that",
+	} {
+		if got := r.want(http.StatusOK, query).words("deliveries"); !strings.Contains(got, want) {
+			t.Errorf("?%s lists %.200s, want %s", query, got, want)
+		}
+	}
+
+	// A store of which there is too much takes nothing from another.
+	r.page.records = 2000
+	r.page.windows.forget()
+	a = r.want(http.StatusOK, "state=held")
+	if got := a.words("deliveries"); !strings.Contains(got, "elsewhere") || !strings.Contains(got, "not all of store one.") {
+		t.Errorf("the list says %.300s", got)
+	}
+	rest := r.want(http.StatusOK, a.link("Look at the next ones"))
+	if got := rest.words("deliveries"); strings.Contains(got, "elsewhere") || !strings.Contains(got, "not all of store one.") {
+		t.Errorf("the next ones are %.300s", got)
+	}
+}
+
+// A store that hangs keeps a look from no other store, and no look goes on for longer than its time.
+func TestLookHasItsTime(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t)
+		slow := r.open("store two")
+		for i := range 3 * walkBatch {
+			r.store.put(t, put{id: fmt.Sprint(i), state: idempotency.Held})
+			slow.put(t, put{id: fmt.Sprint("slow ", i), state: idempotency.Held})
+		}
+		slow.takes = walkFor - time.Millisecond
+		began := time.Now()
+		a := r.want(http.StatusOK, "")
+		if took := time.Since(began); took != 2*slow.takes {
+			t.Errorf("it took %v", took)
+		}
+		if got := a.words("numbers"); !strings.Contains(got, "Held 2 500+") {
+			t.Errorf("the numbers are %s", got)
+		}
+		if got := a.words("deliveries"); !strings.Contains(got, "not all of store two.") {
+			t.Errorf("the list says %.300s", got)
+		}
+	})
+}
+
+// What a look keeps is bounded, and is the best of what it saw in whatever order that comes.
+func TestWhatALookKeepsIsBounded(t *testing.T) {
+	w, now := newWindow(nil), time.Now()
+	const many = 3 * mostNewest
+	for i := range many {
+		at := now.Add(time.Duration(i*7919%many) * time.Second)
+		w.add(seen{key: idempotency.Key{byte(i >> 8), byte(i)}, state: "released", record: &idempotency.Record{
+			Claimed: at, Ended: at, Attempt: 1, Status: 500, Origin: idempotency.Origin{Provider: fmt.Sprint("provider", i%(2*mostProviders))},
+		}})
+		if len(w.newest.records) >= 2*mostNewest || len(w.oldest[needsMending].records) >= 2*mostConcerns {
+			t.Fatal("it keeps too many")
+		}
+	}
+	w.finish()
+	if len(w.newest.records) != mostNewest || w.newest.count != many || len(w.origins) != mostProviders {
+		t.Errorf("it keeps %d of %d, of %d providers", len(w.newest.records), w.newest.count, len(w.origins))
+	}
+	for i, s := range w.newest.records {
+		if want := now.Add(time.Duration(many-1-i) * time.Second); !s.record.Claimed.Equal(want) {
+			t.Fatalf("the record %d is of %v, want %v", i, s.record.Claimed, want)
+		}
+	}
+	for i, s := range w.concerns {
+		if want := now.Add(time.Duration(i) * time.Second); !s.since.Equal(want) || len(w.concerns) != mostConcerns {
+			t.Fatalf("concern %d of %d is since %v, want %v", i, len(w.concerns), s.since, want)
 		}
 	}
 }

@@ -9,6 +9,7 @@ import (
 	"context"
 	"embed"
 	"errors"
+	"fmt"
 	"html/template"
 	"net/http"
 	"path"
@@ -35,6 +36,7 @@ type Page struct {
 	CopiesGone time.Duration
 
 	guard    http.CrossOriginProtection
+	records  int // that one look goes through
 	windows  sharing[*window]
 	searches sharing[found]
 	ones     sharing[*one]
@@ -45,6 +47,7 @@ func New(open func() []Store, history *History, journal *Journal) *Page {
 	return &Page{
 		Open: open, History: history, Journal: journal,
 		Who:      func(r *http.Request) string { return r.RemoteAddr },
+		records:  mostRecords,
 		windows:  sharing[*window]{most: 4},
 		searches: sharing[found]{most: 8},
 		ones:     sharing[*one]{most: 64},
@@ -122,7 +125,7 @@ func (p *Page) show(w http.ResponseWriter, r *http.Request) {
 func (p *Page) window(ctx context.Context, open []Store, place string) (*window, error) {
 	return p.windows.ask(ctx, place, func(ctx context.Context) (*window, time.Duration, error) {
 		began := time.Now()
-		w, err := look(ctx, open, place, p.Journal.exhausted())
+		w, err := look(ctx, open, place, p.records, p.Journal.exhausted())
 		if err != nil {
 			return nil, 0, err
 		}
@@ -130,30 +133,49 @@ func (p *Page) window(ctx context.Context, open []Store, place string) (*window,
 	})
 }
 
+// one returns the record of a key.
+func (p *Page) one(ctx context.Context, open []Store, key idempotency.Key) (*one, error) {
+	return p.ones.ask(ctx, key.String(), func(ctx context.Context) (*one, time.Duration, error) {
+		o, err := lookUp(ctx, open, key, p.Bodies)
+		return o, foundHolds, err
+	})
+}
+
 // search looks for what stands in the search field: a key, a delivery ID, or the ID of an
-// execution among the records that were looked at.
+// execution.
 func (p *Page) search(ctx context.Context, open []Store, v *view) {
-	if v.Q == "" {
+	switch {
+	case v.Q == "":
+		return
+	case len(v.Q) > mostQuery:
+		v.problem(http.StatusBadRequest, fmt.Sprintf("What is looked for has %d bytes. The page takes up to %d: look for it with caddy-dedup keys show.", len(v.Q), mostQuery))
+		v.Q = "" // it would be in all links
 		return
 	}
-	if key, err := idempotency.ParseKey(v.Q); err == nil {
-		v.Key = key.String()
-		return
+	texts, records := textsOf(v.Q), p.records
+	key, err := idempotency.ParseKey(texts[len(texts)-1])
+	isKey := err == nil // or a delivery ID that looks like one
+	if isKey {
+		if _, err := p.one(ctx, open, key); err == nil {
+			v.Key = key.String()
+			return
+		}
+		records = 0 // no execution has such an ID
 	}
 	f, err := p.searches.ask(ctx, v.Q, func(ctx context.Context) (found, time.Duration, error) {
 		began := time.Now()
-		f := find(ctx, open, v.Q)
+		f := find(ctx, open, texts, records)
 		return f, max(foundHolds, min(restTimes*time.Since(began), mostRest)), nil
 	})
-	if err != nil {
+	switch {
+	case err != nil:
 		v.fail(err)
 		return
+	case isKey && len(f.records) == 0:
+		v.Key = key.String() // it is said that there is none
+		return
 	}
-	if len(f.records) == 0 {
-		f.records = v.executed(v.Q)
-	}
-	judge(f.records, p.Journal.exhausted())
-	v.foundBy(f)
+	v.foundBy(f, p.Journal.exhausted())
 }
 
 // open shows one delivery, and asks whether to do something about it.
@@ -167,10 +189,7 @@ func (p *Page) open(w http.ResponseWriter, r *http.Request, open []Store, v *vie
 		return
 	}
 	query := r.URL.Query()
-	o, err := p.ones.ask(r.Context(), key.String(), func(ctx context.Context) (*one, time.Duration, error) {
-		o, err := lookUp(ctx, open, key, p.Bodies)
-		return o, foundHolds, err
-	})
+	o, err := p.one(r.Context(), open, key)
 	if errors.Is(err, errNone) {
 		notes := p.Journal.of(key)
 		if query.Get("done") == Forgotten {
@@ -186,9 +205,7 @@ func (p *Page) open(w http.ResponseWriter, r *http.Request, open []Store, v *vie
 		return
 	}
 	shown := *o // the answer is shared
-	judged := []seen{shown.seen}
-	judge(judged, p.Journal.exhausted())
-	shown.seen = judged[0]
+	judge(&shown.seen, p.Journal.exhausted())
 	v.opened(shown, p.Journal.of(key))
 	if query.Get("done") == Freed && v.Opened.State.Name == "freed" {
 		v.Notice = "The key is free. Its next request runs: have it sent again." + p.elsewhere()

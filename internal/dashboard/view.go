@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/caddy-dedup/caddy-dedup/internal/admin"
@@ -40,27 +41,30 @@ type view struct {
 	Chart         chart
 	Stretches     []option
 
-	Looked   *when // when the stores were looked at
-	Away     []away
-	Partial  bool   // there are more records than were looked at
-	Rest     string // the link to them
-	Records  string // how many were looked at
-	Running  int    // in flight, of all replicas
-	Concerns []advised
-	Needs    []option // how many records need what
-	Concern  int      // how many need anything
-	Shown    int      // how many of them are shown
-	Rows     []row
-	First    string // the rows are those from First to Last, of so many
-	Last     string
-	Of       string
-	Earlier  string // links
-	Later    string
-	States   []option
-	Origins  []option
+	Looked     *when // when the stores were looked at
+	Away       []away
+	Partial    bool   // there are more records than were looked at
+	Rest       string // the link to them
+	Unfinished string // the stores that have them
+	Records    string // how many were looked at
+	Running    int    // in flight, of all replicas
+	Concerns   []advised
+	Needs      []option // how many records need what
+	Concern    int      // how many need anything
+	Shown      int      // how many of them are shown
+	Rows       []row
+	First      string // the rows are those from First to Last, of so many
+	Last       string
+	Of         string
+	Newest     string // how many of them can be seen, "" for all
+	Earlier    string // links
+	Later      string
+	States     []option
+	Origins    []option
 
-	Found   bool // the rows are what was searched for
-	More    bool // there are more of them
+	Found   bool   // the rows are what was searched for
+	More    bool   // there are more of them
+	None    string // why there are none
 	Opened  *detail
 	Confirm *confirm
 
@@ -154,21 +158,22 @@ func (v *view) list(w *window, err error) {
 	}
 	v.window = w
 	v.Looked, v.Away = whenOf(w.at, v.now), w.away
-	v.Records, v.Running = grouped(uint64(len(w.records))), w.states[string(idempotency.InFlight)]
+	v.Records, v.Running = grouped(uint64(w.looked)), w.count(string(idempotency.InFlight))
 	if w.next != "" {
 		v.Partial, v.Rest = true, v.With("from", w.next, "page", "", "key", "", "q", "")+"#deliveries"
+		v.Unfinished = plain(strings.Join(w.unfinished, ", "))
 	}
-	if len(w.records) > 0 || len(w.away) == 0 {
-		v.Numbers[2].Value = grouped(uint64(w.needs[needsMending] + w.needs[needsAttempts]))
-		v.Numbers[3].Value = grouped(uint64(w.needs[needsDecision]))
+	if w.looked > 0 || len(w.away) == 0 {
+		v.Numbers[2].Value = grouped(uint64(w.needing(needsMending, needsAttempts)))
+		v.Numbers[3].Value = grouped(uint64(w.needing(needsDecision)))
 		if v.Partial || len(w.away) > 0 {
 			v.Numbers[2].Value += "+"
 			v.Numbers[3].Value += "+"
 		}
 	}
-	v.Concern = len(w.concerns)
+	v.Concern = w.needing(needs...)
 	for _, kind := range needs {
-		if n := w.needs[kind]; n > 0 {
+		if n := w.needing(kind); n > 0 {
 			v.Needs = append(v.Needs, option{Name: string(kind), Title: stateWords[string(kind)], Count: grouped(uint64(n)), Link: v.toList("state", string(kind))})
 		}
 	}
@@ -223,9 +228,9 @@ func (v *view) choose() {
 		v.States = append(v.States, option{Name: name, Title: stateWords[name]})
 	}
 	providers := []string{}
-	for _, s := range v.window.records {
-		if name := s.record.Provider; name != "" && plain(name) == name && !slices.Contains(providers, name) {
-			providers = append(providers, s.record.Provider)
+	for name := range v.window.origins {
+		if plain(name) == name {
+			providers = append(providers, name)
 		}
 	}
 	if v.Provider != "" && !slices.Contains(providers, v.Provider) {
@@ -247,24 +252,15 @@ func (v *view) choose() {
 	}
 }
 
-// wants reports whether the list shows a record.
-func (v *view) wants(s seen) bool {
-	if v.Provider != "" && s.record.Provider != v.Provider {
-		return false
-	}
-	return v.State == "" || s.state == v.State || string(s.kind) == v.State || v.State == needsAny && s.kind != ""
-}
-
 // turn shows one page of the list.
 func (v *view) turn() {
-	records := v.window.records
-	if v.State != "" || v.Provider != "" {
-		records = nil
-		for _, s := range v.window.records {
-			if v.wants(s) {
-				records = append(records, s)
-			}
-		}
+	records, all, more := v.window.listed(v.State, v.Provider)
+	v.Of = grouped(uint64(all))
+	if more {
+		v.Of += "+"
+	}
+	if more || all > len(records) {
+		v.Newest = grouped(uint64(len(records)))
 	}
 	pages := max(1, (len(records)+mostRows-1)/mostRows)
 	number, err := strconv.Atoi(v.Page)
@@ -277,7 +273,7 @@ func (v *view) turn() {
 	for _, s := range records[first:last] {
 		v.Rows = append(v.Rows, v.rowOf(s))
 	}
-	v.First, v.Last, v.Of = grouped(uint64(min(first+1, last))), grouped(uint64(last)), grouped(uint64(len(records)))
+	v.First, v.Last = grouped(uint64(min(first+1, last))), grouped(uint64(last))
 	if number > 1 {
 		v.Earlier = v.With("page", strconv.Itoa(number-1)) + "#deliveries"
 	}
@@ -299,23 +295,11 @@ func (v *view) rowOf(s seen) row {
 	return r
 }
 
-// executed returns the records of an execution, among those that were looked at.
-func (v *view) executed(id string) (of []seen) {
-	if v.window == nil {
-		return nil
-	}
-	for _, s := range v.window.records {
-		if s.record.ExecutionID == id || s.record.ParentID == id {
-			of = append(of, s)
-		}
-	}
-	return of[:min(len(of), mostFound)]
-}
-
 // foundBy shows what a search has found. One delivery alone is opened.
-func (v *view) foundBy(f found) {
+func (v *view) foundBy(f found, exhausted map[idempotency.Key]time.Time) {
 	v.Found, v.More, v.Rows, v.Earlier, v.Later = true, f.more, nil, "", ""
-	for _, s := range f.records {
+	for _, s := range f.records { // they are shared
+		judge(&s, exhausted)
 		v.Rows = append(v.Rows, v.rowOf(s))
 	}
 	for _, a := range f.away {
@@ -329,6 +313,12 @@ func (v *view) foundBy(f found) {
 		v.Rows[0].Chosen = true
 	case len(f.records) == 0 && len(f.away) > 0:
 		v.problem(http.StatusServiceUnavailable, "Not found where it could be looked for; not every store has answered.")
+	case len(f.records) == 0:
+		v.None = "No delivery with this ID. It never came here, it came without this ID, its retention is over, or it is of another namespace."
+		if f.unseen != "" {
+			v.None = "No delivery with this ID. If it is the ID of an execution: it is not among the " + f.unseen +
+				" keys that were looked at, and there are more. caddy-dedup keys list --execution-id goes through all."
+		}
 	}
 }
 
