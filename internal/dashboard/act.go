@@ -69,10 +69,7 @@ func (p *Page) act(w http.ResponseWriter, r *http.Request) {
 }
 
 func (p *Page) carryOut(w http.ResponseWriter, r *http.Request, act act, key idempotency.Key) {
-	open := p.Open()
-	defer leave(open)
-	// What was begun is finished, and noted, also if the operator's browser goes away.
-	err := operate(context.WithoutCancel(r.Context()), open, key, act.do)
+	err := p.operate(r, act, key)
 	var unreadable *idempotency.UnreadableError
 	switch {
 	case err == nil:
@@ -98,6 +95,14 @@ func (p *Page) carryOut(w http.ResponseWriter, r *http.Request, act act, key ide
 	// A path would be that in front of which a proxy may have taken away its beginning.
 	w.Header().Set("Location", a.With("done", act.done)+"#said")
 	w.WriteHeader(http.StatusSeeOther)
+}
+
+// operate does something about a key. What was begun is finished, and noted, also if the
+// operator's browser goes away.
+func (p *Page) operate(r *http.Request, act act, key idempotency.Key) error {
+	open := p.Open()
+	defer leave(open)
+	return operate(context.WithoutCancel(r.Context()), open, key, act.do)
 }
 
 // secretCookie has what the tokens of a browser's forms are made with.

@@ -5,7 +5,6 @@
 package dashboard
 
 import (
-	"bytes"
 	"context"
 	"embed"
 	"errors"
@@ -13,7 +12,6 @@ import (
 	"html/template"
 	"net/http"
 	"path"
-	"strconv"
 	"time"
 
 	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
@@ -105,6 +103,16 @@ func (p *Page) serveFile(w http.ResponseWriter, r *http.Request, name string) {
 
 // show answers with the page that the query asks for.
 func (p *Page) show(w http.ResponseWriter, r *http.Request) {
+	v := p.viewed(w, r)
+	name := "page"
+	if r.URL.Query().Get("part") == "live" {
+		name = "live"
+	}
+	p.render(w, r, name, v)
+}
+
+// viewed asks the stores for what the page shows, and leaves them.
+func (p *Page) viewed(w http.ResponseWriter, r *http.Request) *view {
 	a := addressOf(r.URL.Query())
 	open := p.Open()
 	defer leave(open)
@@ -114,11 +122,7 @@ func (p *Page) show(w http.ResponseWriter, r *http.Request) {
 	v.list(listed, err)
 	p.search(r.Context(), open, v)
 	p.open(w, r, open, v)
-	name := "page"
-	if r.URL.Query().Get("part") == "live" {
-		name = "live"
-	}
-	p.render(w, r, name, v)
+	return v
 }
 
 // window returns the records from a place on.
@@ -221,31 +225,4 @@ func (p *Page) elsewhere() string {
 		return ""
 	}
 	return " Other replicas follow within " + span(p.CopiesGone) + "."
-}
-
-// refuse answers with a page that says why nothing was done.
-func (p *Page) refuse(w http.ResponseWriter, r *http.Request, status int, why string) {
-	v := &view{now: time.Now()}
-	v.problem(status, why)
-	p.render(w, r, "refusal", v)
-}
-
-func (p *Page) render(w http.ResponseWriter, r *http.Request, name string, v *view) {
-	var out bytes.Buffer
-	if err := templates.ExecuteTemplate(&out, name, v); err != nil {
-		panic("dashboard: " + err.Error()) // a view that the templates do not fit
-	}
-	if v.status == http.StatusServiceUnavailable {
-		w.Header().Set("Retry-After", "2")
-	}
-	write(w, r, v.status, "text/html; charset=utf-8", out.Bytes())
-}
-
-func write(w http.ResponseWriter, r *http.Request, status int, kind string, content []byte) {
-	w.Header().Set("Content-Type", kind)
-	w.Header().Set("Content-Length", strconv.Itoa(len(content)))
-	w.WriteHeader(status)
-	if r.Method != http.MethodHead {
-		_, _ = w.Write(content) // the client may have gone
-	}
 }
