@@ -12,15 +12,16 @@ import (
 type need string
 
 const (
-	needsDecision need = "held"      // nobody knows whether it was executed
-	needsAttempts need = "exhausted" // no more attempts will be made by themselves
-	needsMending  need = "failing"   // each attempt fails
-	needsRetry    need = "lapsed"    // its process has gone
+	needsDecision need = "held"         // nobody knows whether it was executed
+	needsAttempts need = "exhausted"    // no more attempts will be made by themselves
+	needsFreeing  need = "kept_failure" // a failure is kept, and duplicates get it
+	needsMending  need = "failing"      // each attempt fails
+	needsRetry    need = "lapsed"       // its process has gone
 	needsReading  need = "unreadable"
 )
 
 // needs are in the order of their urgency.
-var needs = []need{needsDecision, needsAttempts, needsMending, needsRetry, needsReading}
+var needs = []need{needsDecision, needsAttempts, needsFreeing, needsMending, needsRetry, needsReading}
 
 // needOf says whether a record needs attention, and why. refused is when a request was
 // refused here because no attempt was left, zero if none was.
@@ -43,12 +44,29 @@ func needOf(s seen, refused time.Time) (kind need, needy bool) {
 		case !refused.IsZero() && !refused.Before(r.Claimed):
 			return needsAttempts, true
 		}
-		return needsMending, true
+		return needsMending, !answeredClient(r)
 	case string(idempotency.Complete):
-		// A failure that is kept: nobody will try again, and duplicates get it.
-		return needsAttempts, r.Status >= 500
+		// Nobody will try again.
+		return needsFreeing, r.Status >= 500
 	}
 	return "", false
+}
+
+// answeredClient reports whether a released record is one of an API whose client got an
+// answer about its own request: 401, 403 and 407, whose status is not kept, and what else
+// frees a key by default and is no failure of the service. A webhook's sender makes no such
+// mistakes: whatever does not take its delivery is to be mended.
+func answeredClient(r *idempotency.Record) bool {
+	if r.Provider != "" {
+		return false
+	}
+	switch r.Status {
+	case 0:
+		return r.Attempt > 0
+	case 401, 403, 407, 408, 409, 423, 425, 429:
+		return true
+	}
+	return false
 }
 
 // judge notes in a record what it needs, and since when.
@@ -74,10 +92,9 @@ func advice(s seen) string {
 	switch s.kind {
 	case needsDecision:
 		return "Nobody knows whether it was executed. Look in the service. If it was not, free the key and have it sent again. If it was, leave it."
+	case needsFreeing:
+		return fmt.Sprintf("The answer that is kept is a failure (%d), and duplicates get it. Mend the service, then free the key and have it sent again.", r.Status)
 	case needsAttempts:
-		if s.state == string(idempotency.Complete) {
-			return fmt.Sprintf("The answer that is kept is a failure (%d), and duplicates get it. Mend the service, then free the key and have it sent again.", r.Status)
-		}
 		return "No attempt is left. Mend the service, then free the key: the attempts begin anew."
 	case needsRetry:
 		return "Its process died, hangs, or cannot reach the store. The next delivery takes it over: have it sent again."
@@ -93,12 +110,12 @@ func advice(s seen) string {
 func failureAdvice(r *idempotency.Record) string {
 	switch {
 	case r.Attempt == 0:
-		return "The service was not reached. Once it is back, the next delivery runs."
+		return "The service was not reached. Once it is back, the next delivery runs, if an attempt is left."
 	case r.Status >= 500:
-		return fmt.Sprintf("The service fails (%d). Look at its log. The next delivery runs.", r.Status)
+		return fmt.Sprintf("The service fails (%d). Look at its log. The next delivery runs, if an attempt is left.", r.Status)
 	case r.Status >= 300:
-		return fmt.Sprintf("The service does not take it (%d). Look at its log. The next delivery runs.", r.Status)
+		return fmt.Sprintf("The service does not take it (%d). Look at its log. The next delivery runs, if an attempt is left.", r.Status)
 	default:
-		return "The service gave no answer, or refused the caller (401, 403). Look at its log, and at the sender's secret. The next delivery runs."
+		return "The service gave no answer, or refused the caller (401, 403). Look at its log, and at the sender's secret. The next delivery runs, if an attempt is left."
 	}
 }

@@ -50,7 +50,7 @@ func (v *view) opened(o one, notes []Note) {
 	// What is free already needs it only where its attempts may be used up.
 	waits := o.state == string(idempotency.Released) && o.record.Attempt <= o.record.FreedAttempts
 	d.mayFree = d.mayForget && !waits && o.state != admin.StateUnreadable
-	d.Urgent = o.kind == needsDecision || o.kind == needsAttempts
+	d.Urgent = o.kind == needsDecision || o.kind == needsAttempts || o.kind == needsFreeing
 	d.Life = lifeOf(o.seen, notes, o.waiting)
 	for i := range d.Life {
 		d.Life[i].When = whenOf(d.Life[i].at, v.now)

@@ -99,7 +99,7 @@ func findID(ctx context.Context, open []Store, id string) (f found) {
 				err = ctx.Err()
 			}
 			if err != nil {
-				f.away = append(f.away, away{store.Name(), err.Error()})
+				f.away = append(f.away, awayOf(store, err))
 				break
 			}
 			for _, l := range page {

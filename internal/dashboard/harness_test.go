@@ -31,7 +31,7 @@ type shown struct {
 	takes   time.Duration // a list
 }
 
-var errAway = errors.New("the <store> is away")
+var errAway = errors.New("the <store> is away.")
 
 func (s *shown) Lookup(ctx context.Context, key idempotency.Key) (*idempotency.Record, time.Time, error) {
 	s.asked.Add(1)

@@ -12,6 +12,7 @@ import (
 func TestWhatNeedsAttention(t *testing.T) {
 	now := time.Now()
 	before, after := now.Add(-time.Hour), now.Add(time.Minute)
+	github := idempotency.Origin{Provider: "github"}
 	for _, c := range []struct {
 		name    string
 		state   string
@@ -26,13 +27,22 @@ func TestWhatNeedsAttention(t *testing.T) {
 		{"in flight", "in_flight", idempotency.Record{Claimed: now}, time.Time{}, ""},
 		{"complete", "complete", idempotency.Record{Status: 201, Attempt: 1}, time.Time{}, ""},
 		{"complete with the client's mistake", "complete", idempotency.Record{Status: 422, Attempt: 1}, time.Time{}, ""},
-		{"complete with a failure", "complete", idempotency.Record{Status: 500, Attempt: 3}, time.Time{}, needsAttempts},
-		{"failed", "released", idempotency.Record{Attempt: 1, Ended: now}, time.Time{}, needsMending},
-		{"failed again after it was freed", "released", idempotency.Record{Attempt: 3, FreedAttempts: 2, Ended: now}, time.Time{}, needsMending},
+		{"complete with a failure", "complete", idempotency.Record{Status: 500, Attempt: 3}, time.Time{}, needsFreeing},
+		{"failed", "released", idempotency.Record{Attempt: 1, Status: 503, Ended: now}, time.Time{}, needsMending},
+		{"failed again after it was freed", "released", idempotency.Record{Attempt: 3, FreedAttempts: 2, Status: 500, Ended: now}, time.Time{}, needsMending},
+		{"the client's conflict", "released", idempotency.Record{Attempt: 1, Status: 409, Ended: now}, time.Time{}, ""},
+		{"a client that was too fast", "released", idempotency.Record{Attempt: 1, Status: 429, Ended: now}, time.Time{}, ""},
+		{"a client that was refused", "released", idempotency.Record{Attempt: 1, Ended: now}, time.Time{}, ""}, // its status is not kept
+		{"a client that was refused before the service", "released", idempotency.Record{Status: 401, Ended: now}, time.Time{}, ""},
+		{"a mistake that is released by choice", "released", idempotency.Record{Attempt: 1, Status: 404, Ended: now}, time.Time{}, needsMending},
+		{"a webhook with a conflict", "released", idempotency.Record{Attempt: 1, Status: 409, Ended: now, Origin: github}, time.Time{}, needsMending},
+		{"a webhook that was refused", "released", idempotency.Record{Attempt: 1, Ended: now, Origin: github}, time.Time{}, needsMending},
+		{"a webhook that went elsewhere", "released", idempotency.Record{Attempt: 1, Status: 302, Ended: now, Origin: github}, time.Time{}, needsMending},
+		{"no attempt left for a client that was refused", "released", idempotency.Record{Attempt: 3, Claimed: now, Ended: now}, after, needsAttempts},
 		{"not sent", "released", idempotency.Record{Ended: now}, time.Time{}, needsMending},
 		{"freed", "released", idempotency.Record{Attempt: 2, FreedAttempts: 2, Ended: now}, time.Time{}, ""},
 		{"no attempt left", "released", idempotency.Record{Attempt: 3, Claimed: now, Ended: now}, after, needsAttempts},
-		{"no attempt was left before", "released", idempotency.Record{Attempt: 3, Claimed: now, Ended: now}, before, needsMending},
+		{"no attempt was left before", "released", idempotency.Record{Attempt: 3, Status: 500, Claimed: now, Ended: now}, before, needsMending},
 	} {
 		got, needy := needOf(seen{state: c.state, record: &c.record}, c.refused)
 		if !needy {

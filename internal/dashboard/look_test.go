@@ -166,7 +166,7 @@ func TestStoreAway(t *testing.T) {
 	key := r.store.put(t, put{id: "one", state: idempotency.Held})
 	r.store.away.Store(true)
 	a := r.want(http.StatusOK, "")
-	if got := a.words("said"); !strings.Contains(got, "store one: the <store> is away") {
+	if got := a.words("said"); !strings.Contains(got, "store one: the <store> is away. What") {
 		t.Errorf("it says %q", got)
 	}
 	if got := a.words("numbers"); !strings.Contains(got, "Duplicates absorbed 4") || !strings.Contains(got, "Held –") {

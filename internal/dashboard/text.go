@@ -110,7 +110,7 @@ type state struct{ Name, Word string }
 
 var stateWords = map[string]string{
 	"in_flight": "in flight", "lapsed": "lapsed", "complete": "complete", "released": "released", "held": "held", "unreadable": "unreadable",
-	"failing": "failing", "exhausted": "exhausted", "freed": "freed",
+	"failing": "failing", "exhausted": "exhausted", "kept_failure": "failure kept", "freed": "freed",
 }
 
 // stateOf is the state of a record as the page tells it: what needs attention is named
@@ -118,7 +118,7 @@ var stateWords = map[string]string{
 func stateOf(s seen) state {
 	name := s.state
 	switch {
-	case s.kind == needsAttempts || s.kind == needsMending:
+	case s.kind == needsAttempts || s.kind == needsMending || s.kind == needsFreeing:
 		name = string(s.kind)
 	case name == string(idempotency.Released) && s.record.Attempt > 0 && s.record.FreedAttempts >= s.record.Attempt:
 		name = "freed"

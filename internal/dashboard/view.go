@@ -132,7 +132,7 @@ func (v *view) measure(h *History, open []Store) {
 	v.Numbers = []number{
 		{Name: "deliveries", Title: "Deliveries", Value: grouped(total(all)), Text: "last hour, seen here", Curve: curveOf(all)},
 		{Name: "absorbed", Title: "Duplicates absorbed", Value: grouped(total(spared)), Text: "last hour, seen here", Curve: curveOf(spared)},
-		{Name: "failing", Title: "Failing", Value: "–", Text: "or exhausted, keys now", CurveText: "Runs that failed here: ",
+		{Name: "failing", Title: "Failing", Value: "–", Text: "or ended in failure, keys now", CurveText: "Runs that failed here: ",
 			Curve: curveOf(series(func(p past) uint64 { return p[RunFailed] })), Link: v.toList("state", "failing")},
 		{Name: "held", Title: "Held", Value: "–", Text: "keys now", CurveText: "Runs that ended so here, and refusals: ",
 			Curve: curveOf(series(func(p past) uint64 { return p[RunHeld] + p["held"] })), Link: v.toList("state", "held")},
@@ -164,7 +164,7 @@ func (v *view) list(w *window, err error) {
 		v.Unfinished = plain(strings.Join(w.unfinished, ", "))
 	}
 	if w.looked > 0 || len(w.away) == 0 {
-		v.Numbers[2].Value = grouped(uint64(w.needing(needsMending, needsAttempts)))
+		v.Numbers[2].Value = grouped(uint64(w.needing(needsMending, needsFreeing, needsAttempts)))
 		v.Numbers[3].Value = grouped(uint64(w.needing(needsDecision)))
 		if v.Partial || len(w.away) > 0 {
 			v.Numbers[2].Value += "+"
@@ -223,7 +223,7 @@ func fairly(concerns []seen, n int) []seen {
 
 // choose offers the filters.
 func (v *view) choose() {
-	v.States = []option{{Name: "", Title: "all states"}, {Name: needsAny, Title: "needs attention"}, {Name: "failing", Title: "failing"}, {Name: "exhausted", Title: "exhausted"}}
+	v.States = []option{{Name: "", Title: "all states"}, {Name: needsAny, Title: "needs attention"}, {Name: "failing", Title: "failing"}, {Name: "exhausted", Title: "exhausted"}, {Name: string(needsFreeing), Title: stateWords[string(needsFreeing)]}}
 	for _, name := range admin.States {
 		v.States = append(v.States, option{Name: name, Title: stateWords[name]})
 	}

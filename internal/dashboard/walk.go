@@ -26,6 +26,11 @@ const (
 // away is a store that could not be asked.
 type away struct{ Store, Why string }
 
+// awayOf says why a store could not be asked, as the page goes on after it.
+func awayOf(store Store, err error) away {
+	return away{store.Name(), strings.TrimRight(err.Error(), ".")}
+}
+
 // errPlace says that a place is not one that a walk has named.
 var errPlace = errors.New("the place in the list is not one that this page has named, or its store is not open any more; begin the list anew")
 
@@ -100,7 +105,7 @@ func through(ctx context.Context, open []Store, place string, records int, take 
 		case errors.Is(ended[i], idempotency.ErrCursor):
 			return nil, errPlace
 		case ended[i] != nil:
-			w.away = append(w.away, away{store.Name(), ended[i].Error()})
+			w.away = append(w.away, awayOf(store, ended[i]))
 		case cursors[i] != "":
 			w.unfinished, rest = append(w.unfinished, store.Name()), append(rest, placeIn(store, cursors[i]))
 		}
