@@ -1,12 +1,14 @@
 package dashboard
 
 import (
+	"cmp"
 	"context"
 	"crypto/hmac"
 	"crypto/rand"
 	"crypto/sha256"
 	"encoding/base64"
 	"errors"
+	"fmt"
 	"net/http"
 	"net/url"
 	"time"
@@ -18,23 +20,19 @@ import (
 type act struct {
 	Verb, Title, Text string
 	done              string // [Freed] or [Forgotten]
-	do                func(Store, context.Context, idempotency.Key) error
+	do                func(Store, context.Context, idempotency.Key, idempotency.Seen) error
 }
 
 var acts = map[string]act{
 	"free": {
 		Verb: "Free the key", Title: "Free this key?", done: Freed,
 		Text: "Its next request runs. The record keeps its history, and the allowed attempts begin anew. If the service has executed the request already, it executes it again.",
-		do: func(s Store, ctx context.Context, key idempotency.Key) error {
-			return s.Free(ctx, key, idempotency.Seen{})
-		},
+		do:   Store.Free,
 	},
 	"forget": {
 		Verb: "Forget the key", Title: "Forget this key?", done: Forgotten,
 		Text: "The record and the kept response are removed. The next request with the key runs as if none had come before.",
-		do: func(s Store, ctx context.Context, key idempotency.Key) error {
-			return s.Forget(ctx, key, idempotency.Seen{})
-		},
+		do:   Store.Forget,
 	},
 }
 
@@ -57,22 +55,34 @@ func (p *Page) act(w http.ResponseWriter, r *http.Request) {
 	do := r.PostForm.Get("do")
 	act, known := acts[do]
 	key, err := idempotency.ParseKey(r.PostForm.Get("key"))
-	if !known || err != nil {
+	execution, noExecution := base64.RawURLEncoding.DecodeString(r.PostForm.Get("execution"))
+	asked := question{do: do, key: key.String(), seen: idempotency.Seen{
+		ExecutionID: string(execution), State: idempotency.State(r.PostForm.Get("state")),
+	}}
+	if !known || err != nil || noExecution != nil {
 		p.refuse(w, r, http.StatusBadRequest, "The form names no key, or nothing that can be done about one. Nothing was done.")
 		return
 	}
-	if !validToken(r, do, key.String(), r.PostForm.Get("token")) {
+	if !validToken(r, asked, r.PostForm.Get("token")) {
 		p.refuse(w, r, http.StatusForbidden, "The form is not from this page, or its cookie is gone. Nothing was done: go back, and confirm again.")
 		return
 	}
-	p.carryOut(w, r, act, key)
+	p.carryOut(w, r, act, key, asked.seen)
 }
 
-func (p *Page) carryOut(w http.ResponseWriter, r *http.Request, act act, key idempotency.Key) {
-	err := p.operate(r, act, key)
+func (p *Page) carryOut(w http.ResponseWriter, r *http.Request, act act, key idempotency.Key, shown idempotency.Seen) {
+	err := p.operate(r, act, key, shown)
 	var unreadable *idempotency.UnreadableError
+	changed, hasChanged := errors.AsType[idempotency.ChangedError](err)
 	switch {
 	case err == nil:
+	case hasChanged:
+		p.ones.forget() // they are of before
+		v := &view{now: time.Now(), address: address{Key: key.String()}}
+		v.problem(http.StatusConflict, "The key has changed since: it was "+inWords(shown.State)+", and is "+inWords(changed.Now.State)+" now"+
+			afterwards(shown, changed.Now)+". Nothing was done: look at it again, and decide anew.")
+		p.render(w, r, "refusal", v)
+		return
 	case errors.Is(err, errNone):
 		p.refuse(w, r, http.StatusNotFound, "No store has a record of this key any more. Nothing was done.")
 		return
@@ -99,10 +109,22 @@ func (p *Page) carryOut(w http.ResponseWriter, r *http.Request, act act, key ide
 
 // operate does something about a key. What was begun is finished, and noted, also if the
 // operator's browser goes away.
-func (p *Page) operate(r *http.Request, act act, key idempotency.Key) error {
+func (p *Page) operate(r *http.Request, act act, key idempotency.Key, shown idempotency.Seen) error {
 	open := p.Open()
 	defer leave(open)
-	return operate(context.WithoutCancel(r.Context()), open, key, act.do)
+	return operate(context.WithoutCancel(r.Context()), open, key, func(store Store, ctx context.Context, key idempotency.Key) error {
+		return act.do(store, ctx, key, shown)
+	})
+}
+
+func inWords(state idempotency.State) string { return cmp.Or(stateWords[string(state)], string(state)) }
+
+// afterwards says that a key has run again, where its state alone does not.
+func afterwards(shown, now idempotency.Seen) string {
+	if shown.State == now.State {
+		return " after another run"
+	}
+	return ""
 }
 
 // secretCookie has what the tokens of a browser's forms are made with.
@@ -121,16 +143,22 @@ func secretOf(w http.ResponseWriter, r *http.Request) string {
 	return secret
 }
 
-// tokenFor returns the token of a form that does one thing to one key.
-func tokenFor(secret, do, key string) string {
+// question is what a form asks: whether to do something to a key, as it was shown.
+type question struct {
+	do, key string
+	seen    idempotency.Seen
+}
+
+// tokenFor returns the token of a form that asks one question.
+func tokenFor(secret string, asked question) string {
 	mac := hmac.New(sha256.New, []byte(secret))
-	mac.Write([]byte(do + " " + key))
+	fmt.Fprintf(mac, "%q %q %q %q", asked.do, asked.key, asked.seen.State, asked.seen.ExecutionID)
 	return base64.RawURLEncoding.EncodeToString(mac.Sum(nil))
 }
 
-func validToken(r *http.Request, do, key, token string) bool {
+func validToken(r *http.Request, asked question, token string) bool {
 	cookie, err := r.Cookie(secretCookie)
-	return err == nil && len(cookie.Value) >= 26 && hmac.Equal([]byte(token), []byte(tokenFor(cookie.Value, do, key)))
+	return err == nil && len(cookie.Value) >= 26 && hmac.Equal([]byte(token), []byte(tokenFor(cookie.Value, asked)))
 }
 
 // address is what the page shows, as its query says it.

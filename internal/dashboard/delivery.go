@@ -1,6 +1,7 @@
 package dashboard
 
 import (
+	"encoding/base64"
 	"slices"
 	"strconv"
 	"strings"
@@ -17,7 +18,8 @@ type detail struct {
 	Fields     []field
 	Unreadable string
 	Gone       bool
-	Urgent     bool // nothing goes on unless somebody frees the key
+	Seen       string // changes when the key does
+	Urgent     bool   // nothing goes on unless somebody frees the key
 	mayFree    bool
 	mayForget  bool
 
@@ -41,7 +43,17 @@ type responseView struct {
 // confirm asks whether to do something.
 type confirm struct {
 	act
-	Do, Key, Token string
+	asked question
+	Token string
+}
+
+// Do, Key, State and Execution are fields of the form. That of the execution is in base64:
+// whatever it is, the browser sends it back as it was.
+func (c *confirm) Do() string    { return c.asked.do }
+func (c *confirm) Key() string   { return c.asked.key }
+func (c *confirm) State() string { return string(c.asked.seen.State) }
+func (c *confirm) Execution() string {
+	return base64.RawURLEncoding.EncodeToString([]byte(c.asked.seen.ExecutionID))
 }
 
 // opened shows one delivery.
@@ -56,6 +68,7 @@ func (v *view) opened(o one, notes []Note) {
 		d.Life[i].When = whenOf(d.Life[i].at, v.now)
 	}
 	d.Fields = fieldsOf(o)
+	d.Seen = strings.TrimSpace(o.state + " " + plain(o.record.ExecutionID))
 	if o.noAnswer != nil {
 		d.NoAnswer = plain(o.noAnswer.Error())
 	}

@@ -176,6 +176,9 @@ func operate(ctx context.Context, open []Store, key idempotency.Key, do func(Sto
 		case err == nil, errors.Is(err, idempotency.ErrInFlight):
 			return err
 		}
+		if _, changed := errors.AsType[idempotency.ChangedError](err); changed {
+			return err
+		}
 		var unreadable *idempotency.UnreadableError
 		if errors.As(err, &unreadable) {
 			return err

@@ -56,6 +56,11 @@ func seenListed(store Store, l idempotency.Listed) seen {
 	return seen{key: l.Key, store: store.Name(), state: admin.StateOf(l.Record, l.Now), record: l.Record, now: l.Now}
 }
 
+// asSeen is what an operator has seen of the record.
+func (s *seen) asSeen() idempotency.Seen {
+	return idempotency.Seen{ExecutionID: s.record.ExecutionID, State: idempotency.State(s.state)}
+}
+
 // newerFirst is the order of the list: by claim.
 func newerFirst(a, b *seen) int {
 	return cmp.Or(b.record.Claimed.Compare(a.record.Claimed), strings.Compare(string(a.key[:]), string(b.key[:])))

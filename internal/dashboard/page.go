@@ -215,7 +215,8 @@ func (p *Page) open(w http.ResponseWriter, r *http.Request, open []Store, v *vie
 		v.Notice = "The key is free. Its next request runs: have it sent again." + p.elsewhere()
 	}
 	if act, known := acts[query.Get("do")]; known && v.Opened.May(query.Get("do")) {
-		v.Confirm = &confirm{act: act, Do: query.Get("do"), Key: key.String(), Token: tokenFor(secretOf(w, r), query.Get("do"), key.String())}
+		asked := question{do: query.Get("do"), key: key.String(), seen: shown.asSeen()}
+		v.Confirm = &confirm{act: act, asked: asked, Token: tokenFor(secretOf(w, r), asked)}
 	}
 }
 

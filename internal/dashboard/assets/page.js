@@ -53,8 +53,25 @@
 
   const attention = () => Array.from(document.querySelectorAll("#attention .choices li"), (li) => li.textContent).join(", ");
 
+  // A form that is open asks about the key as it was shown. If that has changed, it says so:
+  // to send it would do nothing.
+  const compare = (fresh) => {
+    const form = byID("confirm");
+    const now = fresh.getElementById("delivery");
+    if (!form || !now || form.dataset.over || now.dataset.seen === byID("delivery").dataset.seen) return;
+    form.dataset.over = "yes";
+    const state = now.querySelector(".about .state");
+    const note = document.createElement("p");
+    note.className = "notice";
+    note.setAttribute("role", "alert");
+    note.textContent = "The key has changed since this was asked. It is now: " + (state ? state.textContent : "unknown") + ". Leave it, and look again.";
+    form.querySelector("button").disabled = true;
+    form.prepend(note);
+  };
+
   const takeOver = (fresh) => {
     const before = attention();
+    compare(fresh);
     for (const id of sections) {
       const old = byID(id);
       const now = fresh.getElementById(id);

@@ -1,0 +1,72 @@
+package dashboard
+
+import (
+	"net/http"
+	"net/url"
+	"strings"
+	"testing"
+
+	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
+)
+
+// What somebody has confirmed is done to the record that was shown, and to no other.
+func TestConfirmationIsOfWhatWasShown(t *testing.T) {
+	for _, do := range []string{"free", "forget"} {
+		r := newRig(t)
+		key := r.store.put(t, put{id: "delivery", state: idempotency.Held})
+		asks := r.want(http.StatusOK, "key="+key.String()+"&do="+do)
+		again := r.want(http.StatusOK, "key="+key.String()+"&do="+do)
+		for name, change := range map[string]func(*http.Request, url.Values){
+			"a state that was not shown":       func(_ *http.Request, v url.Values) { v.Set("state", "complete") },
+			"any state":                        func(_ *http.Request, v url.Values) { v.Del("state") },
+			"an execution that was not shown":  func(_ *http.Request, v url.Values) { v.Set("execution", "another") },
+			"any execution":                    func(_ *http.Request, v url.Values) { v.Del("execution") },
+			"what was shown, in another order": func(_ *http.Request, v url.Values) { v.Set("state", v.Get("execution")); v.Set("execution", "held") },
+			"what was shown, in other fields": func(_ *http.Request, v url.Values) {
+				v.Set("state", "held "+v.Get("execution"))
+				v.Set("execution", "")
+			},
+			"the key and the state as one field": func(_ *http.Request, v url.Values) { v.Set("key", key.String()+" held"); v.Set("state", "") },
+		} {
+			if a := r.confirmed(asks, change); a.Code != http.StatusForbidden && a.Code != http.StatusBadRequest {
+				t.Errorf("%s: got %d", name, a.Code)
+			}
+		}
+		// Another operator frees it, its sender sends it again, and it completes.
+		if a := r.confirmed(asks, nil); do == "free" && a.Code != http.StatusSeeOther {
+			t.Fatalf("got %d: %s", a.Code, a.words("main"))
+		}
+		r.store.put(t, put{id: "delivery", state: idempotency.Complete, status: 201})
+		a := r.confirmed(again, nil)
+		if got := a.words("main"); a.Code != http.StatusConflict || !strings.Contains(got, "The key has changed since: it was held, and is complete now") {
+			t.Errorf("%s: got %d %q", do, a.Code, got)
+		}
+		if got := r.stateOf(key); got != idempotency.Complete {
+			t.Errorf("%s: it is %s", do, got)
+		}
+		if a.link("The delivery as it is now") != "key="+key.String() {
+			t.Errorf("%s: no link to what it is now: %s", do, a.text)
+		}
+	}
+}
+
+// The script compares what an open form asks about with what the key is now.
+func TestPageSaysWhatAnOpenFormIsAbout(t *testing.T) {
+	r := newRig(t)
+	key := r.store.put(t, put{id: "delivery", state: idempotency.Held})
+	query := "key=" + key.String()
+	is := func(query string) string {
+		return attribute(r.want(http.StatusOK, query).byID("delivery"), "data-seen")
+	}
+	asked := is(query + "&do=free")
+	if asked == "" || is(query+"&part=live") != asked {
+		t.Errorf("a form is about %q, and the key is %q", asked, is(query+"&part=live"))
+	}
+	if err := r.all[0].Free(t.Context(), key, idempotency.Seen{}); err != nil {
+		t.Fatal(err)
+	}
+	r.page.ones.forget()
+	if is(query+"&part=live") == asked {
+		t.Error("the key has changed, and the page does not say so")
+	}
+}
