@@ -2,6 +2,7 @@ package caddymodule
 
 import (
 	"net/http"
+	"strings"
 
 	"github.com/caddyserver/caddy/v2"
 	"github.com/caddyserver/caddy/v2/caddyconfig/caddyfile"
@@ -47,6 +48,7 @@ func (d *Dashboard) Provision(caddy.Context) error {
 	d.page = dashboard.New(openTo(func(store operated) dashboard.Store { return store }), history, journal)
 	d.page.Bodies = d.Bodies
 	d.page.Who = whoAsks
+	d.page.Encrypted = encrypted
 	d.page.CopiesGone = engine.CopyBound
 	return nil
 }
@@ -62,18 +64,43 @@ func (d *Dashboard) Cleanup() error {
 
 // ServeHTTP answers with the page.
 func (d *Dashboard) ServeHTTP(w http.ResponseWriter, r *http.Request, _ caddyhttp.Handler) error {
-	by := engine.Operator{Remote: r.RemoteAddr, User: userOf(r)}
-	d.page.ServeHTTP(w, r.WithContext(engine.ByOperator(r.Context(), by)))
+	d.page.ServeHTTP(w, r.WithContext(engine.ByOperator(r.Context(), operatorOf(r))))
 	return nil
 }
 
-// whoAsks says who sent a request: the user that a handler in front has authenticated,
-// and the address.
-func whoAsks(r *http.Request) string {
-	if user := userOf(r); user != "" {
-		return user + " from " + r.RemoteAddr
+// operatorOf says who sent a request: the user that a handler in front has authenticated,
+// or whom a certificate names that was verified; and the address, where a trusted proxy
+// stands in front that of its client.
+func operatorOf(r *http.Request) engine.Operator {
+	by := engine.Operator{Remote: r.RemoteAddr, User: userOf(r)}
+	if by.User == "" && r.TLS != nil && len(r.TLS.VerifiedChains) > 0 {
+		by.User = r.TLS.VerifiedChains[0][0].Subject.String()
 	}
-	return r.RemoteAddr
+	if client, ok := caddyhttp.GetVar(r.Context(), caddyhttp.ClientIPVarKey).(string); ok && byTrustedProxy(r) {
+		by.Remote = client
+	}
+	return by
+}
+
+// byTrustedProxy reports whether a request came from one of the server's trusted_proxies.
+func byTrustedProxy(r *http.Request) bool {
+	trusted, _ := caddyhttp.GetVar(r.Context(), caddyhttp.TrustedProxyVarKey).(bool)
+	return trusted
+}
+
+// encrypted reports whether the browser has sent a request over TLS, to this server or to
+// a trusted proxy in front of it.
+func encrypted(r *http.Request) bool {
+	return r.TLS != nil || byTrustedProxy(r) && strings.EqualFold(r.Header.Get("X-Forwarded-Proto"), "https")
+}
+
+// whoAsks says in words who sent a request.
+func whoAsks(r *http.Request) string {
+	by := operatorOf(r)
+	if by.User != "" {
+		return by.User + " from " + by.Remote
+	}
+	return by.Remote
 }
 
 func parseDashboard(h httpcaddyfile.Helper) (caddyhttp.MiddlewareHandler, error) {

@@ -2,6 +2,8 @@ package caddymodule
 
 import (
 	"context"
+	"crypto/x509"
+	"crypto/x509/pkix"
 	"html"
 	"io"
 	"net/http"
@@ -99,7 +101,8 @@ func TestPastLivesWithThePages(t *testing.T) {
 type browser struct {
 	t *testing.T
 	*http.Client
-	at *url.URL
+	at      *url.URL
+	headers map[string]string // that what is in front of the page adds
 }
 
 func (b *browser) do(method, target string, form url.Values) (int, string) {
@@ -115,6 +118,9 @@ func (b *browser) do(method, target string, form url.Values) (int, string) {
 	if form != nil {
 		r.Header.Set("Content-Type", "application/x-www-form-urlencoded")
 		r.Header.Set("Origin", to.Scheme+"://"+to.Host)
+	}
+	for name, value := range b.headers {
+		r.Header.Set(name, value)
 	}
 	got, err := b.Do(r)
 	if err != nil {
@@ -153,7 +159,7 @@ func TestDashboardFindsAndFreesADelivery(t *testing.T) {
 				}
 				at, _ := url.Parse(s.URL + path)
 				jar, _ := cookiejar.New(nil)
-				b := &browser{t, &http.Client{Jar: jar}, at}
+				b := &browser{t: t, Client: &http.Client{Jar: jar}, at: at}
 				status, page := b.do(http.MethodGet, "?q=a+delivery", nil)
 				link := freeLink.FindStringSubmatch(page)
 				if status != 200 || link == nil || !strings.Contains(page, "Nobody knows whether it was executed") || !strings.Contains(page, "The key is held.") {
@@ -178,6 +184,86 @@ func TestDashboardFindsAndFreesADelivery(t *testing.T) {
 				}
 			})
 		}
+	}
+}
+
+// cookies keeps those that are for TLS only, too: a proxy in front has ended it.
+type cookies struct {
+	http.CookieJar
+	secure bool
+}
+
+func (c *cookies) SetCookies(at *url.URL, set []*http.Cookie) {
+	for _, cookie := range set {
+		c.secure = cookie.Secure
+		cookie.Secure = false
+	}
+	c.CookieJar.SetCookies(at, set)
+}
+
+// confirmed opens the form that frees the key, and sends it.
+func (b *browser) confirmed(link string) (page string) {
+	_, page = b.do(http.MethodGet, link, nil)
+	form := make(url.Values)
+	for _, field := range hiddenField.FindAllStringSubmatch(page, -1) {
+		form.Set(field[1], field[2])
+	}
+	_, page = b.do(http.MethodPost, "", form)
+	return page
+}
+
+// The page says who has freed a key: whom a handler in front names, and from where.
+func TestPageSaysWhoActs(t *testing.T) {
+	const (
+		trusting  = "}\nservers {\ntrusted_proxies static 127.0.0.0/8"
+		remoteMap = "map {header.Remote-User} {http.auth.user.id} {\n~(.+) ${1}\n}"
+	)
+	forwarded := map[string]string{"X-Forwarded-For": "203.0.113.9", "X-Forwarded-Proto": "https", "Remote-User": "carol"}
+	for name, c := range map[string]struct {
+		global, line string
+		want         string
+		secure       bool
+	}{
+		"nobody in front":          {"", "", "By 127.0.0.1:", false},
+		"a proxy in front":         {trusting, "", "By 203.0.113.9.", true},
+		"one that names the user":  {trusting, remoteMap, "By carol from 203.0.113.9.", true},
+		"the user of forward_auth": {"", remoteMap, "By carol from 127.0.0.1:", false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := serveWith(t, c.global, "route /ops {\n"+c.line+"\ndedup_dashboard\n}", "dedup {", "unknown hold", "}", "respond 502")
+			if _, err := s.post("a delivery", "body"); err != nil {
+				t.Fatal(err)
+			}
+			at, _ := url.Parse(s.URL + "/ops")
+			jar, _ := cookiejar.New(nil)
+			kept := &cookies{CookieJar: jar}
+			b := &browser{t: t, Client: &http.Client{Jar: kept}, at: at, headers: forwarded}
+			_, page := b.do(http.MethodGet, "?q=a+delivery", nil)
+			link := freeLink.FindStringSubmatch(page)
+			if link == nil {
+				t.Fatalf("no key to free: %s", page)
+			}
+			if page = b.confirmed(html.UnescapeString(link[1])); !strings.Contains(page, c.want) {
+				t.Errorf("want %s in %s", c.want, page)
+			}
+			if kept.secure != c.secure {
+				t.Errorf("the cookie is secure: %v", kept.secure)
+			}
+		})
+	}
+}
+
+// Whom a certificate names counts only where it was verified.
+func TestOperatorByCertificate(t *testing.T) {
+	alice := &x509.Certificate{Subject: pkix.Name{CommonName: "alice"}}
+	r := httptest.NewRequest(http.MethodGet, "https://ops.test/", nil)
+	r.TLS.PeerCertificates = []*x509.Certificate{alice}
+	if by := operatorOf(r); by.User != "" || by.Remote != r.RemoteAddr {
+		t.Errorf("a certificate that nobody verified: %+v", by)
+	}
+	r.TLS.VerifiedChains = [][]*x509.Certificate{{alice}}
+	if by := operatorOf(r); by.User != "CN=alice" {
+		t.Errorf("a verified one: %+v", by)
 	}
 }
 

@@ -132,13 +132,13 @@ const secretCookie = "dedup_dashboard"
 
 // secretOf returns the browser's secret, and gives it one where it has none. It is the
 // browser's and not the process's: a form can be sent to another replica.
-func secretOf(w http.ResponseWriter, r *http.Request) string {
+func (p *Page) secretOf(w http.ResponseWriter, r *http.Request) string {
 	if cookie, err := r.Cookie(secretCookie); err == nil && len(cookie.Value) >= 26 {
 		return cookie.Value
 	}
 	secret := rand.Text()
 	http.SetCookie(w, &http.Cookie{
-		Name: secretCookie, Value: secret, HttpOnly: true, Secure: r.TLS != nil, SameSite: http.SameSiteStrictMode,
+		Name: secretCookie, Value: secret, HttpOnly: true, Secure: p.Encrypted(r), SameSite: http.SameSiteStrictMode,
 	})
 	return secret
 }

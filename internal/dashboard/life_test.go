@@ -40,7 +40,7 @@ func TestWhatNeedsAttention(t *testing.T) {
 		{"a webhook that went elsewhere", "released", idempotency.Record{Attempt: 1, Status: 302, Ended: now, Origin: github}, time.Time{}, needsMending},
 		{"no attempt left for a client that was refused", "released", idempotency.Record{Attempt: 3, Claimed: now, Ended: now}, after, needsAttempts},
 		{"not sent", "released", idempotency.Record{Ended: now}, time.Time{}, needsMending},
-		{"freed", "released", idempotency.Record{Attempt: 2, FreedAttempts: 2, Ended: now}, time.Time{}, ""},
+		{"freed", "released", idempotency.Record{Attempt: 2, FreedAttempts: 2, Status: 500, Ended: now}, time.Time{}, ""},
 		{"no attempt left", "released", idempotency.Record{Attempt: 3, Claimed: now, Ended: now}, after, needsAttempts},
 		{"no attempt was left before", "released", idempotency.Record{Attempt: 3, Status: 500, Claimed: now, Ended: now}, before, needsMending},
 	} {

@@ -29,6 +29,9 @@ type Page struct {
 	Bodies bool
 	// Who says who sent a request, for the log and for other operators.
 	Who func(*http.Request) string
+	// Encrypted says whether the browser has sent a request over TLS: then the cookie of the
+	// forms goes nowhere else.
+	Encrypted func(*http.Request) bool
 	// CopiesGone is within which time other replicas answer no more from their local copies
 	// of a key that was freed or forgotten.
 	CopiesGone time.Duration
@@ -44,11 +47,12 @@ type Page struct {
 func New(open func() []Store, history *History, journal *Journal) *Page {
 	return &Page{
 		Open: open, History: history, Journal: journal,
-		Who:      func(r *http.Request) string { return r.RemoteAddr },
-		records:  mostRecords,
-		windows:  sharing[*window]{most: 4},
-		searches: sharing[found]{most: 8},
-		ones:     sharing[*one]{most: 64},
+		Who:       func(r *http.Request) string { return r.RemoteAddr },
+		Encrypted: func(r *http.Request) bool { return r.TLS != nil },
+		records:   mostRecords,
+		windows:   sharing[*window]{most: 4},
+		searches:  sharing[found]{most: 8},
+		ones:      sharing[*one]{most: 64},
 	}
 }
 
@@ -216,7 +220,7 @@ func (p *Page) open(w http.ResponseWriter, r *http.Request, open []Store, v *vie
 	}
 	if act, known := acts[query.Get("do")]; known && v.Opened.May(query.Get("do")) {
 		asked := question{do: query.Get("do"), key: key.String(), seen: shown.asSeen()}
-		v.Confirm = &confirm{act: act, asked: asked, Token: tokenFor(secretOf(w, r), asked)}
+		v.Confirm = &confirm{act: act, asked: asked, Token: tokenFor(p.secretOf(w, r), asked)}
 	}
 }
 
