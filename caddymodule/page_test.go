@@ -136,7 +136,7 @@ func (b *browser) do(method, target string, form url.Values) (int, string) {
 }
 
 var (
-	hiddenField = regexp.MustCompile(`<input type="hidden" name="(do|key|state|execution|token)" value="([^"]*)">`)
+	hiddenField = regexp.MustCompile(`<input type="hidden" name="(do|key|in|state|execution|token)" value="([^"]*)">`)
 	freeLink    = regexp.MustCompile(`href="(\?[^"]*do=free[^"]*)#confirm"`)
 )
 

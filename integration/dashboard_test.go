@@ -74,7 +74,7 @@ func (v *visitor) must(t *testing.T, query string, texts ...string) string {
 
 var (
 	actLink     = regexp.MustCompile(`href="\?([^"#]*do=[^"#]*)#confirm"`)
-	hiddenField = regexp.MustCompile(`<input type="hidden" name="(do|key|state|execution|token)" value="([^"]*)">`)
+	hiddenField = regexp.MustCompile(`<input type="hidden" name="(do|key|in|state|execution|token)" value="([^"]*)">`)
 )
 
 // A failing webhook is found by its delivery ID, freed by a form, delivered again, and

@@ -56,7 +56,7 @@ func (p *Page) act(w http.ResponseWriter, r *http.Request) {
 	act, known := acts[do]
 	key, err := idempotency.ParseKey(r.PostForm.Get("key"))
 	execution, noExecution := base64.RawURLEncoding.DecodeString(r.PostForm.Get("execution"))
-	asked := question{do: do, key: key.String(), seen: idempotency.Seen{
+	asked := question{do: do, key: key.String(), in: r.PostForm.Get("in"), seen: idempotency.Seen{
 		ExecutionID: string(execution), State: idempotency.State(r.PostForm.Get("state")),
 	}}
 	if !known || err != nil || noExecution != nil {
@@ -67,18 +67,24 @@ func (p *Page) act(w http.ResponseWriter, r *http.Request) {
 		p.refuse(w, r, http.StatusForbidden, "The form is not from this page, or its cookie is gone. Nothing was done: go back, and confirm again.")
 		return
 	}
-	p.carryOut(w, r, act, key, asked.seen)
+	p.carryOut(w, r, act, key, asked)
 }
 
-func (p *Page) carryOut(w http.ResponseWriter, r *http.Request, act act, key idempotency.Key, shown idempotency.Seen) {
-	err := p.operate(r, act, key, shown)
+func (p *Page) carryOut(w http.ResponseWriter, r *http.Request, act act, key idempotency.Key, asked question) {
+	shown := asked.seen
+	a := addressOf(r.URL.Query())
+	a.Q, a.Key = "", asked.key
+	several, err := p.operate(r, act, key, asked)
+	if several {
+		a.In = asked.in
+	}
 	var unreadable *idempotency.UnreadableError
 	changed, hasChanged := errors.AsType[idempotency.ChangedError](err)
 	switch {
 	case err == nil:
 	case hasChanged:
 		p.ones.forget() // they are of before
-		v := &view{now: time.Now(), address: address{Key: key.String()}}
+		v := &view{now: time.Now(), address: address{Key: asked.key, In: a.In}}
 		v.problem(http.StatusConflict, "The key has changed since: it was "+inWords(shown.State)+", and is "+inWords(changed.Now.State)+" now"+
 			afterwards(shown, changed.Now)+". Nothing was done: look at it again, and decide anew.")
 		p.render(w, r, "refusal", v)
@@ -100,20 +106,19 @@ func (p *Page) carryOut(w http.ResponseWriter, r *http.Request, act act, key ide
 	p.windows.forget()
 	p.searches.forget()
 	p.ones.forget()
-	a := addressOf(r.URL.Query())
-	a.Q, a.Key = "", key.String()
 	// A path would be that in front of which a proxy may have taken away its beginning.
 	w.Header().Set("Location", a.With("done", act.done)+"#said")
 	w.WriteHeader(http.StatusSeeOther)
 }
 
-// operate does something about a key. What was begun is finished, and noted, also if the
-// operator's browser goes away.
-func (p *Page) operate(r *http.Request, act act, key idempotency.Key, shown idempotency.Seen) error {
+// operate does something about a key, in the store in which it was shown, and reports
+// whether there are others. What was begun is finished, and noted, also if the operator's
+// browser goes away.
+func (p *Page) operate(r *http.Request, act act, key idempotency.Key, asked question) (several bool, err error) {
 	open := p.Open()
 	defer leave(open)
-	return operate(context.WithoutCancel(r.Context()), open, key, func(store Store, ctx context.Context, key idempotency.Key) error {
-		return act.do(store, ctx, key, shown)
+	return len(open) > 1, operate(context.WithoutCancel(r.Context()), only(open, asked.in), key, func(store Store, ctx context.Context, key idempotency.Key) error {
+		return act.do(store, ctx, key, asked.seen)
 	})
 }
 
@@ -145,14 +150,14 @@ func (p *Page) secretOf(w http.ResponseWriter, r *http.Request) string {
 
 // question is what a form asks: whether to do something to a key, as it was shown.
 type question struct {
-	do, key string
-	seen    idempotency.Seen
+	do, key, in string
+	seen        idempotency.Seen
 }
 
 // tokenFor returns the token of a form that asks one question.
 func tokenFor(secret string, asked question) string {
 	mac := hmac.New(sha256.New, []byte(secret))
-	fmt.Fprintf(mac, "%q %q %q %q", asked.do, asked.key, asked.seen.State, asked.seen.ExecutionID)
+	fmt.Fprintf(mac, "%q %q %q %q %q", asked.do, asked.key, asked.in, asked.seen.State, asked.seen.ExecutionID)
 	return base64.RawURLEncoding.EncodeToString(mac.Sum(nil))
 }
 
@@ -163,7 +168,7 @@ func validToken(r *http.Request, asked question, token string) bool {
 
 // address is what the page shows, as its query says it.
 type address struct {
-	Q, Key, State, Provider, Page, From, Range string
+	Q, Key, In, State, Provider, Page, From, Range string
 }
 
 // mostQuery is how long a text to look for may be, in bytes: it is in all links.
@@ -174,7 +179,7 @@ func addressOf(query url.Values) address {
 		text := query.Get(name)
 		return text[:min(len(text), mostQuery)]
 	}
-	return address{Q: query.Get("q"), Key: get("key"), State: get("state"), Provider: get("provider"), Page: get("page"), From: get("from"), Range: get("range")}
+	return address{Q: query.Get("q"), Key: get("key"), In: get("in"), State: get("state"), Provider: get("provider"), Page: get("page"), From: get("from"), Range: get("range")}
 }
 
 // With returns the link to this address with some parts changed: names and values.
@@ -186,11 +191,14 @@ func (a address) With(pairs ...string) string {
 			query.Set(name, value)
 		}
 	}
-	for _, part := range [][2]string{{"q", a.Q}, {"key", a.Key}, {"state", a.State}, {"provider", a.Provider}, {"page", a.Page}, {"from", a.From}, {"range", a.Range}} {
+	for _, part := range [][2]string{{"q", a.Q}, {"key", a.Key}, {"in", a.In}, {"state", a.State}, {"provider", a.Provider}, {"page", a.Page}, {"from", a.From}, {"range", a.Range}} {
 		set(part[0], part[1])
 	}
 	for i := 0; i+1 < len(pairs); i += 2 {
 		set(pairs[i], pairs[i+1])
+	}
+	if !query.Has("key") {
+		query.Del("in") // that is where the key is
 	}
 	return "?" + query.Encode()
 }

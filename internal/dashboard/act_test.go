@@ -80,7 +80,7 @@ func TestForgedRequestsChangeNothing(t *testing.T) {
 		"a cookie of another": func(q *http.Request, _ url.Values) { q.Header.Set("Cookie", secretCookie+"="+strings.Repeat("A", 26)) },
 		"an empty cookie": func(q *http.Request, v url.Values) {
 			q.Header.Set("Cookie", secretCookie+"=")
-			v.Set("token", tokenFor("", question{"free", key.String(), idempotency.Seen{State: "held", ExecutionID: "execution of held"}}))
+			v.Set("token", tokenFor("", question{"free", key.String(), shortOf("store one"), idempotency.Seen{State: "held", ExecutionID: "execution of held"}}))
 		},
 		"a token of another key": func(_ *http.Request, v url.Values) { v.Set("key", other.String()) },
 		"a token of another act": func(_ *http.Request, v url.Values) { v.Set("do", "forget") },

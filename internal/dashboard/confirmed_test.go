@@ -70,3 +70,67 @@ func TestPageSaysWhatAnOpenFormIsAbout(t *testing.T) {
 		t.Error("the key has changed, and the page does not say so")
 	}
 }
+
+// Two stores may have the same key, as after a move to another one. Each of the records is
+// shown, and what is done is done to the one that was shown.
+func TestSameKeyInTwoStores(t *testing.T) {
+	for _, q := range []string{"q=delivery", "state=held"} {
+		r := newRig(t)
+		second := r.open("store two")
+		key := r.store.put(t, put{id: "delivery", state: idempotency.Held})
+		second.put(t, put{id: "delivery", state: idempotency.Held})
+		var links []string
+		found := r.want(http.StatusOK, q)
+		for _, n := range found.has("deliveries", "a") {
+			if textOf(n) == "delivery" {
+				link, _, _ := strings.Cut(strings.TrimPrefix(attribute(n, "href"), "?"), "#")
+				links = append(links, link)
+			}
+		}
+		if len(links) != 2 || links[0] == links[1] {
+			t.Fatalf("the list has the links %v", links)
+		}
+		var stores []string
+		for _, link := range links {
+			a := r.want(http.StatusOK, link)
+			chosen := 0
+			for _, n := range a.has("deliveries", "tr") {
+				if attribute(n, "class") == "chosen" {
+					chosen++
+				}
+			}
+			_, store, _ := strings.Cut(a.words("delivery"), " Store ")
+			stores = append(stores, store)
+			if chosen != 1 {
+				t.Errorf("%d are chosen", chosen)
+			}
+			form := r.want(http.StatusOK, a.link("Forget…"))
+			done := r.confirmed(form, nil)
+			if done.Code != http.StatusSeeOther {
+				t.Fatalf("got %d: %s", done.Code, done.words("main"))
+			}
+			gone := r.stateOf(key) == "none"
+			if first := store == "store one"; first && !gone {
+				t.Error("the record in the first store is still there")
+			} else if !first && gone != (len(stores) == 2) {
+				t.Error("the record of another store is gone")
+			}
+		}
+		if stores[0] == stores[1] {
+			t.Errorf("the links lead to %v", stores)
+		}
+		if a := r.get("key=" + key.String()); a.Code != http.StatusNotFound {
+			t.Errorf("both are forgotten, and the key answers %d", a.Code)
+		}
+	}
+	// A store that is not open here is not asked for; the key may be elsewhere.
+	r := newRig(t)
+	key := r.store.put(t, put{id: "delivery", state: idempotency.Held})
+	a := r.want(http.StatusOK, "key="+key.String()+"&in=0123456789ab&do=free")
+	if b := r.confirmed(a, func(_ *http.Request, v url.Values) { v.Set("in", "0123456789ab") }); b.Code != http.StatusForbidden {
+		t.Errorf("a store that was not shown: %d", b.Code)
+	}
+	if b := r.confirmed(a, nil); b.Code != http.StatusSeeOther {
+		t.Errorf("got %d", b.Code)
+	}
+}

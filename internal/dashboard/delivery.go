@@ -47,10 +47,11 @@ type confirm struct {
 	Token string
 }
 
-// Do, Key, State and Execution are fields of the form. That of the execution is in base64:
+// Do, Key, In, State and Execution are fields of the form. That of the execution is in base64:
 // whatever it is, the browser sends it back as it was.
 func (c *confirm) Do() string    { return c.asked.do }
 func (c *confirm) Key() string   { return c.asked.key }
+func (c *confirm) In() string    { return c.asked.in }
 func (c *confirm) State() string { return string(c.asked.seen.State) }
 func (c *confirm) Execution() string {
 	return base64.RawURLEncoding.EncodeToString([]byte(c.asked.seen.ExecutionID))

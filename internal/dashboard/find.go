@@ -8,7 +8,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/caddy-dedup/caddy-dedup/internal/admin"
 	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
 )
 
@@ -134,7 +133,16 @@ type one struct {
 // errNone says that no store has a record of the key.
 var errNone = errors.New("no store has a record of this key")
 
-// lookUp returns the record of a key, from the store that has it. The error is errNone, or
+// only returns the store that a link names, if it is open.
+func only(open []Store, in string) []Store {
+	at := slices.IndexFunc(open, func(s Store) bool { return shortOf(s.Key()) == in })
+	if at < 0 {
+		return nil
+	}
+	return open[at : at+1]
+}
+
+// lookUp returns the record of a key, from the first store that has it. The error is errNone, or
 // says which stores could not be asked.
 func lookUp(ctx context.Context, open []Store, key idempotency.Key, withResponse bool) (*one, error) {
 	var unasked error
@@ -151,7 +159,7 @@ func lookUp(ctx context.Context, open []Store, key idempotency.Key, withResponse
 			continue
 		}
 		o := &one{
-			seen:    seen{key: key, store: store.Name(), state: admin.StateOf(record, now), record: record, now: now},
+			seen:    seenListed(store, idempotency.Listed{Key: key, Record: record, Now: now}),
 			waiting: store.WaitingFor(key),
 		}
 		if withResponse {

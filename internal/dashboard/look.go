@@ -40,6 +40,7 @@ const (
 type seen struct {
 	key    idempotency.Key
 	store  string // for people
+	in     string // the store's key
 	state  string
 	record *idempotency.Record // nil if it cannot be read
 	why    string              // it cannot be read
@@ -51,9 +52,9 @@ type seen struct {
 
 func seenListed(store Store, l idempotency.Listed) seen {
 	if l.Unreadable != nil {
-		return seen{key: l.Key, store: store.Name(), state: admin.StateUnreadable, record: new(idempotency.Record), why: l.Unreadable.Error(), now: l.Now}
+		return seen{key: l.Key, store: store.Name(), in: store.Key(), state: admin.StateUnreadable, record: new(idempotency.Record), why: l.Unreadable.Error(), now: l.Now}
 	}
-	return seen{key: l.Key, store: store.Name(), state: admin.StateOf(l.Record, l.Now), record: l.Record, now: l.Now}
+	return seen{key: l.Key, store: store.Name(), in: store.Key(), state: admin.StateOf(l.Record, l.Now), record: l.Record, now: l.Now}
 }
 
 // asSeen is what an operator has seen of the record.
@@ -227,8 +228,8 @@ func (w *window) listed(state, provider string) (records []seen, all int, more b
 	// Who is asked for both gets what both have, and what the newest have.
 	wanted := &best{most: mostOfState, order: newerFirst}
 	type id struct {
-		store string
-		key   idempotency.Key
+		in  string
+		key idempotency.Key
 	}
 	taken := make(map[id]bool)
 	for _, from := range []*best{class, origin, w.newest} {
@@ -236,7 +237,7 @@ func (w *window) listed(state, provider string) (records []seen, all int, more b
 			continue
 		}
 		for _, s := range from.records {
-			if name := (id{s.store, s.key}); !taken[name] && s.is(state) && s.record.Provider == provider {
+			if name := (id{s.in, s.key}); !taken[name] && s.is(state) && s.record.Provider == provider {
 				taken[name] = true
 				wanted.add(&s)
 			}

@@ -120,7 +120,7 @@ func (p *Page) viewed(w http.ResponseWriter, r *http.Request) *view {
 	a := addressOf(r.URL.Query())
 	open := p.Open()
 	defer leave(open)
-	v := &view{address: a, now: time.Now(), status: http.StatusOK, Process: len(open) > 0, Bodies: p.Bodies}
+	v := &view{address: a, now: time.Now(), status: http.StatusOK, Process: len(open) > 0, Stores: len(open), Bodies: p.Bodies}
 	v.measure(p.History, open)
 	listed, err := p.window(r.Context(), open, a.From)
 	v.list(listed, err)
@@ -141,9 +141,15 @@ func (p *Page) window(ctx context.Context, open []Store, place string) (*window,
 	})
 }
 
-// one returns the record of a key.
-func (p *Page) one(ctx context.Context, open []Store, key idempotency.Key) (*one, error) {
-	return p.ones.ask(ctx, key.String(), func(ctx context.Context) (*one, time.Duration, error) {
+// one returns the record of a key: in the store that a link names, or in the first that has
+// it where that is not open.
+func (p *Page) one(ctx context.Context, open []Store, key idempotency.Key, in string) (*one, error) {
+	if named := only(open, in); named != nil {
+		open = named
+	} else {
+		in = ""
+	}
+	return p.ones.ask(ctx, key.String()+in, func(ctx context.Context) (*one, time.Duration, error) {
 		o, err := lookUp(ctx, open, key, p.Bodies)
 		return o, foundHolds, err
 	})
@@ -164,7 +170,7 @@ func (p *Page) search(ctx context.Context, open []Store, v *view) {
 	key, err := idempotency.ParseKey(texts[len(texts)-1])
 	isKey := err == nil // or a delivery ID that looks like one
 	if isKey {
-		if _, err := p.one(ctx, open, key); err == nil {
+		if _, err := p.one(ctx, open, key, ""); err == nil {
 			v.Key = key.String()
 			return
 		}
@@ -197,7 +203,7 @@ func (p *Page) open(w http.ResponseWriter, r *http.Request, open []Store, v *vie
 		return
 	}
 	query := r.URL.Query()
-	o, err := p.one(r.Context(), open, key)
+	o, err := p.one(r.Context(), open, key, v.In)
 	if errors.Is(err, errNone) {
 		notes := p.Journal.of(key)
 		if query.Get("done") == Forgotten {
@@ -219,7 +225,7 @@ func (p *Page) open(w http.ResponseWriter, r *http.Request, open []Store, v *vie
 		v.Notice = "The key is free. Its next request runs: have it sent again." + p.elsewhere()
 	}
 	if act, known := acts[query.Get("do")]; known && v.Opened.May(query.Get("do")) {
-		asked := question{do: query.Get("do"), key: key.String(), seen: shown.asSeen()}
+		asked := question{do: query.Get("do"), key: key.String(), in: shortOf(shown.in), seen: shown.asSeen()}
 		v.Confirm = &confirm{act: act, asked: asked, Token: tokenFor(p.secretOf(w, r), asked)}
 	}
 }

@@ -32,6 +32,7 @@ type view struct {
 	Problem string // why something is not shown
 	Notice  string // what was done
 	Process bool   // a store is open
+	Stores  int    // that are open
 	Bodies  bool   // kept responses are shown
 
 	Numbers       []number
@@ -283,11 +284,14 @@ func (v *view) turn() {
 }
 
 func (v *view) rowOf(s seen) row {
-	key := s.key.String()
+	key, in := s.key.String(), ""
+	if v.Stores > 1 {
+		in = shortOf(s.in)
+	}
 	r := row{
 		ID: plain(s.record.DeliveryID), Key: key, Short: key[:16], Provider: plain(s.record.Provider), Store: plain(s.store), State: stateOf(s),
 		Attempt: s.record.Attempt, Status: s.record.Status, Claimed: whenOf(s.record.Claimed, v.now), Since: whenOf(s.since, v.now),
-		Advice: advice(s), Chosen: key == v.Key, Link: v.With("key", key) + "#delivery",
+		Advice: advice(s), Chosen: key == v.Key && (v.In == "" || v.In == in), Link: v.With("key", key, "in", in) + "#delivery",
 	}
 	if r.NoID = r.ID == ""; r.NoID {
 		r.ID = "key " + r.Short + "…"
@@ -309,7 +313,10 @@ func (v *view) foundBy(f found, exhausted map[idempotency.Key]time.Time) {
 	}
 	switch {
 	case len(f.records) == 1 && v.Key == "":
-		v.Key = f.records[0].key.String()
+		v.Key, v.In = f.records[0].key.String(), ""
+		if v.Stores > 1 {
+			v.In = shortOf(f.records[0].in)
+		}
 		v.Rows[0].Chosen = true
 	case len(f.records) == 0 && len(f.away) > 0:
 		v.problem(http.StatusServiceUnavailable, "Not found where it could be looked for; not every store has answered.")

@@ -42,10 +42,15 @@ type walk struct {
 	next       string   // the place where the rest begins, "" where there is none
 }
 
+// shortOf names a store in links, by its key.
+func shortOf(storeKey string) string {
+	sum := sha256.Sum256([]byte(storeKey))
+	return hex.EncodeToString(sum[:6])
+}
+
 // placeIn names a place in a store: where the store's own page begins.
 func placeIn(store Store, cursor string) string {
-	sum := sha256.Sum256([]byte(store.Key()))
-	return hex.EncodeToString(sum[:6]) + "." + base64.RawURLEncoding.EncodeToString([]byte(cursor))
+	return shortOf(store.Key()) + "." + base64.RawURLEncoding.EncodeToString([]byte(cursor))
 }
 
 // cursorsOf returns the stores of a place, and where in each of them it is.
