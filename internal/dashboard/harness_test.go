@@ -31,7 +31,12 @@ type shown struct {
 	takes   time.Duration // a list
 }
 
-var errAway = errors.New("the <store> is away.")
+// refusal is an error of a server, which writes sentences.
+type refusal string
+
+func (r refusal) Error() string { return string(r) }
+
+var errAway = refusal("the <store> is away.")
 
 func (s *shown) Lookup(ctx context.Context, key idempotency.Key) (*idempotency.Record, time.Time, error) {
 	s.asked.Add(1)
