@@ -92,6 +92,37 @@ func TestPageInABrowser(t *testing.T) {
 	}
 }
 
+// A question that is open says when somebody else has changed the key, and cannot be
+// answered any more.
+func TestOpenQuestionIsBroughtUpToDate(t *testing.T) {
+	up := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) }))
+	t.Cleanup(up.Close)
+	addr := serve(t, strings.TrimPrefix(up.URL, "http://"))
+	if got := deliver(t, addr); got != http.StatusBadGateway {
+		t.Fatalf("got %d; the run is to fail", got)
+	}
+	asks := func() *tab {
+		b := openTab(t, true)
+		b.do("opening the page", chromedp.Navigate("http://"+addr+"/ops/?q="+deliveryID))
+		b.click(`#delivery a[href*="do=free"]`)
+		b.await("#confirm", "Free this key?")
+		return b
+	}
+	first, second := asks(), asks()
+	second.click(`#confirm button[type="submit"]`)
+	second.await("#said", "The key is free.")
+	first.await("#confirm", "The key has changed since this was asked. It is now: freed.")
+	disabled, err := chromedp.Run(first.ctx, chromedp.Evaluate[bool](`document.querySelector("#confirm button").disabled`))
+	if err != nil || !disabled {
+		t.Errorf("it can still be confirmed: %v", err)
+	}
+	for _, b := range []*tab{first, second} {
+		for _, complaint := range b.heard() {
+			t.Error(complaint)
+		}
+	}
+}
+
 // What TestPageInABrowser has to notice is noticed.
 func TestBrowserComplains(t *testing.T) {
 	for name, c := range map[string]struct{ body, says string }{
