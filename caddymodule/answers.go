@@ -164,7 +164,7 @@ func (x *exchange) setReplayHeader(d engine.Replay) {
 		header.Set(parentIDHeader, d.Record.ParentID)
 	}
 	set(executionIDHeader, d.Record.ExecutionID)
-	set(http.CanonicalHeaderKey(x.ReplayedHeader), "true")
+	set(x.replayed, "true")
 	if d.Response.Failed {
 		return
 	}
@@ -184,7 +184,7 @@ func (x *exchange) pass(d engine.SameRun) error {
 	nameRun(x.r.Header, d.Record)
 	r := x.r.WithContext(x.r.Context())
 	r.Header = r.Header.Clone()
-	r.Header.Set(claimHeader, x.proofOf(d.Record))
+	r.Header.Set(claimHeader, idempotency.Proof(x.key, d.Record.Token))
 	return x.next.ServeHTTP(x.w, sentOnce(r))
 }
 
@@ -203,7 +203,7 @@ func (x *exchange) otherAnswer(d engine.Replay) *idempotency.Response {
 			return &idempotency.Response{Status: http.StatusOK}
 		}
 	case duplicateSeeOther:
-		if location := firstOf(d.Response, "Location"); location != "" {
+		if location := firstIn(d.Response.Header, "Location"); location != "" {
 			return &idempotency.Response{
 				Status: http.StatusSeeOther,
 				Header: map[string][]string{"Location": {location}},
@@ -221,18 +221,11 @@ func (x *exchange) conflict(d engine.Replay) problem {
 		d.Record.ExecutionID, x.Docs)
 	p.attempt = d.Record.Attempt
 	p.OriginalStatus = d.Response.Status
-	p.OriginalLocation = firstOf(d.Response, "Location")
-	if body := d.Response.Body; len(body) <= maxOriginalResponse && isJSON(firstOf(d.Response, "Content-Type")) && utf8.Valid(body) && json.Valid(body) {
+	p.OriginalLocation = firstIn(d.Response.Header, "Location")
+	if body := d.Response.Body; len(body) <= maxOriginalResponse && isJSON(firstIn(d.Response.Header, "Content-Type")) && utf8.Valid(body) && json.Valid(body) {
 		p.OriginalResponse = body
 	}
 	return p
-}
-
-func firstOf(r *idempotency.Response, field string) string {
-	if values := r.Header[field]; len(values) > 0 {
-		return values[0]
-	}
-	return ""
 }
 
 // isJSON reports whether a media type is JSON (RFC 8259) or is written in it (RFC

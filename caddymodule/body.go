@@ -97,7 +97,7 @@ func (b *requestBody) readBody() (whole bool, err error) {
 		return false, bodyError(r.Context(), err)
 	}
 	// The client was told to continue already: the upstream must not be asked to.
-	r.Header.Del("Expect")
+	delete(r.Header, "Expect")
 	n := int64(b.held.bytes.Len())
 	if n > limit {
 		b.putBack(rest)
@@ -154,9 +154,9 @@ func (b *requestBody) putBack(rest io.Reader) {
 	b.r.Body = &b.held
 }
 
-// fingerprint returns the fingerprint of the request, whose body was read.
-func (b *requestBody) fingerprint(kind idempotency.FingerprintKind, exclude []string) string {
-	path, query := asSent(b.r)
+// fingerprint returns the fingerprint of the request, whose body was read. Path and query
+// are those that the client sent.
+func (b *requestBody) fingerprint(kind idempotency.FingerprintKind, path, query string, exclude []string) string {
 	if pieces := &b.held.bytes; kind == idempotency.FingerprintBody && pieces.Len() > recording.SmallBody {
 		return idempotency.FingerprintPieces(path, query, pieces.Len(), pieces.All())
 	}
@@ -278,7 +278,7 @@ func readOff(w http.ResponseWriter, r *http.Request) {
 		letGo(body)
 		return
 	}
-	if r.Header.Get("Expect") != "" {
+	if firstIn(r.Header, "Expect") != "" {
 		if r.ProtoMajor == 1 {
 			w.Header().Set("Connection", "close")
 		}

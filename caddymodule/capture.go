@@ -113,13 +113,13 @@ func (c *capture) WriteHeader(status int) {
 		c.replaceHeader(before)
 	default:
 		c.status = status
-		c.retention = c.header.Get(retentionHeader)
+		c.retention = firstIn(c.header, retentionHeader)
 		removeDedupHeaders(c.header, c.client.Header())
 		c.declared = declaredLength(c.header)
 		c.record.Declared = c.declared
 		c.endless = c.endsWithConnection()
 		c.answered = c.header.Clone()
-		if strings.HasPrefix(strings.ToLower(c.header.Get("Content-Type")), "text/event-stream") && c.declared != 0 && bodyAllowed(status) {
+		if strings.HasPrefix(strings.ToLower(firstIn(c.header, "Content-Type")), "text/event-stream") && c.declared != 0 && bodyAllowed(status) {
 			c.stream()
 		}
 	}
@@ -324,6 +324,9 @@ func (c *capture) sendHeader() {
 
 // sendTrailers passes on what was added to the header after the status.
 func (c *capture) sendTrailers() {
+	if !hasTrailers(c.header) {
+		return
+	}
 	announced := make(map[string]bool)
 	for _, line := range c.header["Trailer"] {
 		for name := range strings.SplitSeq(line, ",") {
@@ -355,7 +358,7 @@ func (c *capture) sniff(p []byte) {
 		return
 	}
 	_, typed := c.answered["Content-Type"]
-	if !typed && c.answered.Get("Content-Encoding") == "" && !c.streaming {
+	if !typed && firstIn(c.answered, "Content-Encoding") == "" && !c.streaming {
 		c.answered.Set("Content-Type", http.DetectContentType(p))
 	}
 }
@@ -373,7 +376,7 @@ func hasTrailers(header http.Header) bool {
 }
 
 func declaredLength(header http.Header) int64 {
-	text := header.Get("Content-Length")
+	text := firstIn(header, "Content-Length")
 	if text == "" { // the error would be made for nothing
 		return -1
 	}

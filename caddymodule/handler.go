@@ -11,6 +11,7 @@ import (
 
 	"github.com/caddyserver/caddy/v2"
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
+	"go.opentelemetry.io/otel/trace"
 	"go.uber.org/zap"
 
 	"github.com/caddy-dedup/caddy-dedup/internal/delivery"
@@ -48,6 +49,7 @@ type Handler struct {
 	readsJSON bool
 	releaseOn idempotency.StatusSet
 	headers   headerRules
+	replayed  string // ReplayedHeader, canonical
 	policies  map[string]idempotency.Policy // by provider, "" for none
 	store     *openstores.Handle
 	encrypted bool
@@ -80,6 +82,7 @@ func (h *Handler) Provision(ctx caddy.Context) error {
 		slices.ContainsFunc(h.passing, delivery.Provider.PassesByBody)
 	h.releaseOn, _ = idempotency.ParseStatuses(h.releasing()...) // checked above
 	h.headers = newHeaderRules(h.KeepHeader, h.DropHeader)
+	h.replayed = http.CanonicalHeaderKey(h.ReplayedHeader)
 	h.policies = map[string]idempotency.Policy{"": h.policyFor("")}
 	for _, provider := range h.passing {
 		h.policies[provider.Name] = h.policyFor(provider.Name)
@@ -166,6 +169,12 @@ type exchange struct {
 	entered   *openstores.Store // until it is left
 	following *recording.Reader // of the stream that the request is answered with
 	unshare   func()            // lets a response go that others are answered with, too
+
+	// What is asked for more than once of the request's context, which is a long chain.
+	placeholders *caddy.Replacer
+	path, query  string     // as the client sent them; set with the key
+	recording    trace.Span // nil if there is none
+	spanSought   bool
 }
 
 // connKey is where the context of a request has its connection.
@@ -252,7 +261,10 @@ func (x *exchange) done() {
 
 // repl returns the placeholders of the request.
 func (x *exchange) repl() *caddy.Replacer {
-	return x.r.Context().Value(caddy.ReplacerCtxKey).(*caddy.Replacer)
+	if x.placeholders == nil {
+		x.placeholders = x.r.Context().Value(caddy.ReplacerCtxKey).(*caddy.Replacer)
+	}
+	return x.placeholders
 }
 
 // keyText is the key as people see it, "" where there is none yet.
@@ -268,7 +280,7 @@ func (h *Handler) applies(r *http.Request) bool {
 	if !slices.Contains(h.Methods, r.Method) {
 		return false
 	}
-	return !strings.HasPrefix(strings.ToLower(r.Header.Get("Content-Type")), "application/grpc")
+	return !strings.HasPrefix(strings.ToLower(firstIn(r.Header, "Content-Type")), "application/grpc")
 }
 
 func (h *Handler) mode() delivery.Mode { return delivery.Mode(h.Mode) }

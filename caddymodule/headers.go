@@ -3,7 +3,6 @@ package caddymodule
 import (
 	"context"
 	"io"
-	"maps"
 	"net/http"
 	"slices"
 	"strconv"
@@ -34,10 +33,10 @@ var resentHeaders = []string{"Idempotency-Key", "X-Idempotency-Key"}
 // among it. What another handler of ours in this process has set for its own run
 // stays.
 func takeDedupHeaders(r *http.Request) (proof string) {
-	proof = r.Header.Get(claimHeader)
+	proof = firstIn(r.Header, claimHeader)
 	protectTrailers(r)
 	protectFromConnection(r.Header)
-	if id := r.Header.Get(executionIDHeader); id != "" && id == executionInContext(r.Context()) {
+	if id := firstIn(r.Header, executionIDHeader); id != "" && id == executionInContext(r.Context()) {
 		return proof
 	}
 	removeDedupHeaders(r.Header, nil)
@@ -95,12 +94,19 @@ func protectFromConnection(header http.Header) {
 // removeDedupHeaders removes all fields under our prefix, and puts back those
 // that a header had before.
 func removeDedupHeaders(header, before http.Header) {
-	maps.DeleteFunc(header, func(name string, values []string) bool {
-		had, is := before[name]
-		return isDedupHeader(name) && !(is && slices.Equal(values, had))
-	})
+	for name, values := range header {
+		if !isDedupHeader(name) {
+			continue
+		}
+		if had, is := before[name]; !is || !slices.Equal(values, had) {
+			delete(header, name)
+		}
+	}
 	for name, values := range before {
-		if _, still := header[name]; !still && isDedupHeader(name) {
+		if !isDedupHeader(name) {
+			continue
+		}
+		if _, still := header[name]; !still {
 			header[name] = slices.Clone(values)
 		}
 	}
@@ -122,6 +128,14 @@ func nameExecution(header http.Header, record *idempotency.Record) {
 	if record.ParentID != "" {
 		header.Set(parentIDHeader, record.ParentID)
 	}
+}
+
+// firstIn is [http.Header.Get] for a name that is canonical, which Get would look into first.
+func firstIn(header http.Header, name string) string {
+	if values := header[name]; len(values) > 0 {
+		return values[0]
+	}
+	return ""
 }
 
 // oneValue is the place of a field's only value, for those who have one: a header then
@@ -213,29 +227,19 @@ func connectionOnly(name string) bool {
 // differs from the header that the run found, a field that the run removed with
 // no values.
 func (rules headerRules) kept(found, answered http.Header) map[string][]string {
-	named := make(map[string]bool)
-	for _, field := range []string{"Connection", "Trailer"} {
-		for _, line := range answered[field] {
-			for name := range strings.SplitSeq(line, ",") {
-				named[http.CanonicalHeaderKey(strings.TrimSpace(name))] = true
-			}
-		}
-	}
-	isKept := func(name string, values []string) bool {
-		return !connectionOnly(name) && !named[name] && rules.keeps(name) && !slices.Equal(values, found[name])
-	}
-	fields, lines := 0, 0
+	named := connectionNames(answered)
+	var room [16]string // on the stack
+	names, lines := room[:0], 0
 	for name, values := range answered {
-		if isKept(name, values) {
-			fields, lines = fields+1, lines+len(values)
+		if !connectionOnly(name) && rules.keeps(name) && !slices.Contains(named, name) && !slices.Equal(values, found[name]) {
+			names, lines = append(names, name), lines+len(values)
 		}
 	}
-	out, own := make(map[string][]string, fields), make([]string, 0, lines)
-	for name, values := range answered {
-		if isKept(name, values) {
-			own = append(own, values...)
-			out[name] = own[len(own)-len(values) : len(own) : len(own)]
-		}
+	out, own := make(map[string][]string, len(names)), make([]string, 0, lines)
+	for _, name := range names {
+		values := answered[name]
+		own = append(own, values...)
+		out[name] = own[len(own)-len(values) : len(own) : len(own)]
 	}
 	for name := range found {
 		if _, still := answered[name]; !still && !connectionOnly(name) {
@@ -243,6 +247,19 @@ func (rules headerRules) kept(found, answered http.Header) map[string][]string {
 		}
 	}
 	return out
+}
+
+// connectionNames returns the names of the fields that a header itself says are for one
+// connection only, or come as trailers.
+func connectionNames(header http.Header) (names []string) {
+	for _, lines := range [...][]string{header["Connection"], header["Trailer"]} {
+		for _, line := range lines {
+			for name := range strings.SplitSeq(line, ",") {
+				names = append(names, http.CanonicalHeaderKey(strings.TrimSpace(name)))
+			}
+		}
+	}
+	return names
 }
 
 func (rules headerRules) keeps(name string) bool {

@@ -75,7 +75,7 @@ func (x *exchange) identify() (*engine.Request, *refusal, error) {
 	case err != nil && fingerprint != idempotency.FingerprintNone:
 		return x.withLargeBody("the fingerprint")
 	}
-	claimable := x.claimable(body.fingerprint(fingerprint, x.Exclude))
+	claimable := x.claimable(body.fingerprint(fingerprint, x.path, x.query, x.Exclude))
 	if retention != 0 {
 		claimable.Policy.Retention = retention
 	}
@@ -142,10 +142,11 @@ func (x *exchange) withLargeBody(needs string) (*engine.Request, *refusal, error
 // know notes the delivery and its key, which logs and refusals name from here on.
 func (x *exchange) know(found delivery.Found, repl *caddy.Replacer) {
 	x.found = found
+	x.path, x.query = asSent(x.r)
 	room := make([]string, 0, 16) // on the stack
 	x.key = idempotency.Identity{
 		Namespace: x.space,
-		Scope:     x.appendScope(room, x.r, repl, found),
+		Scope:     x.appendScope(room, x.r, x.path, repl, found),
 		Kind:      found.Kind,
 		Prefix:    found.Prefix,
 		ID:        found.ID,
@@ -176,7 +177,7 @@ var callerPlaceholders = []string{"http.auth.user.id", "http.request.tls.client.
 // appendScope appends the parts that separate the key's route and caller from all
 // others. Every part has its label and its number of values before it, so that
 // absent and empty differ. The first part says which rule made the scope.
-func (h *Handler) appendScope(scope []string, r *http.Request, repl *caddy.Replacer, found delivery.Found) []string {
+func (h *Handler) appendScope(scope []string, r *http.Request, path string, repl *caddy.Replacer, found delivery.Found) []string {
 	if len(h.Scope) > 0 {
 		scope = append(scope, "text")
 		for _, text := range h.Scope {
@@ -189,7 +190,6 @@ func (h *Handler) appendScope(scope []string, r *http.Request, repl *caddy.Repla
 		}
 		return scope
 	}
-	path, _ := asSent(r)
 	scope = append(scope, string(h.mode()), "host", hostOf(r), "path", path)
 	if h.mode() == delivery.ModeWebhook {
 		return append(scope, found.Scope...)

@@ -38,7 +38,7 @@ type execution struct {
 // the client's context: a client that goes away ends nothing.
 func (x *exchange) carryOut(run *engine.Run) error {
 	e := &execution{exchange: x, run: run}
-	e.announce(run.Record())
+	e.announce()
 	x.tellTakeover(run)
 	forgetUpstream(x.repl())
 	ctx := e.begin()
@@ -283,21 +283,22 @@ func (l *runLimit) pause() (resume func()) {
 }
 
 // announce tells placeholders, the client and the upstream which run it is.
-func (e *execution) announce(run *idempotency.Record) {
+func (e *execution) announce() {
 	x, o := e.exchange, outcomeFresh
-	if run.ParentID != "" {
+	id, attempt := e.run.ExecutionID(), e.run.Attempt()
+	if parent := e.run.ParentID(); parent != "" {
 		o = outcomeForced
-		x.w.Header().Set(parentIDHeader, run.ParentID)
-		x.r.Header.Set(parentIDHeader, run.ParentID)
+		x.w.Header().Set(parentIDHeader, parent)
+		x.r.Header.Set(parentIDHeader, parent)
 		x.logger.Info("forced: a request that was complete runs again on purpose",
-			zap.String("key", x.keyText()), zap.String("execution_id", run.ExecutionID), zap.String("parent_id", run.ParentID),
-			zap.Int("attempt", run.Attempt), zap.String("provider", x.found.Provider), x.loggedID(),
+			zap.String("key", x.keyText()), zap.String("execution_id", id), zap.String("parent_id", parent),
+			zap.Int("attempt", attempt), zap.String("provider", x.found.Provider), x.loggedID(),
 			zap.Inline(x), zap.String("remote", x.r.RemoteAddr), userField(x.r))
 	}
-	x.report(o, run.ExecutionID, run.Attempt)
-	e.named.toClient.set(x.w.Header(), executionIDHeader, run.ExecutionID)
-	e.named.toUpstream.set(x.r.Header, executionIDHeader, run.ExecutionID)
-	e.named.attempt.set(x.r.Header, attemptHeader, strconv.Itoa(run.Attempt))
+	x.report(o, id, attempt)
+	e.named.toClient.set(x.w.Header(), executionIDHeader, id)
+	e.named.toUpstream.set(x.r.Header, executionIDHeader, id)
+	e.named.attempt.set(x.r.Header, attemptHeader, strconv.Itoa(attempt))
 }
 
 // loggedID is the delivery ID as a log field. What is encrypted in the store does
@@ -318,18 +319,12 @@ func (x *exchange) loggedID() zap.Field {
 // gets to see.
 func (e *execution) forUpstream(r *http.Request) *http.Request {
 	r.Header = r.Header.Clone()
-	r.Header.Del("Accept-Encoding")
-	e.named.proof.set(r.Header, claimHeader, e.proofOf(e.run.Record()))
+	delete(r.Header, "Accept-Encoding")
+	e.named.proof.set(r.Header, claimHeader, idempotency.Proof(e.key, e.run.Token()))
 	if r.ContentLength == 0 {
 		lowerResent(r.Header) // else a transport would send it twice ([sentOnce])
 	}
 	return r
-}
-
-// proofOf is what shows to a dedup handler behind this one that a request belongs
-// to the run.
-func (x *exchange) proofOf(run *idempotency.Record) string {
-	return idempotency.Proof(x.key, run.Token)
 }
 
 // What Caddy's reverse_proxy says about the request in its placeholders.

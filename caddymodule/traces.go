@@ -18,10 +18,13 @@ const tracePrefix = "dedup."
 // span returns the span of Caddy's tracing, nil where nothing is recorded: then nothing is
 // made for it either.
 func (x *exchange) span() trace.Span {
-	if span := trace.SpanFromContext(x.r.Context()); span.IsRecording() {
-		return span
+	if !x.spanSought { // to find that there is none is dear
+		x.spanSought = true
+		if span := trace.SpanFromContext(x.r.Context()); span.IsRecording() {
+			x.recording = span
+		}
 	}
-	return nil
+	return x.recording
 }
 
 // trace gives the request's span what is said of it.

@@ -1,9 +1,9 @@
 package engine
 
 import (
-	"container/list"
 	"encoding/binary"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
@@ -26,13 +26,17 @@ type Copies struct {
 	mu      sync.Mutex
 	most    int64 // bytes; 0 keeps none
 	held    int64
-	entries map[copyOf]*list.Element // of *copied
-	recent  list.List                // the one that was used last comes first
+	entries map[copyOf]*copied
+	// recent is before the first of a ring of all copies: the one that was used last comes
+	// first.
+	recent copied
 }
 
 // NewCopies returns copies of at most so many bytes; with 0 there are none.
 func NewCopies(most int64) *Copies {
-	return &Copies{most: max(most, 0), entries: make(map[copyOf]*list.Element)}
+	c := &Copies{most: max(most, 0), entries: make(map[copyOf]*copied)}
+	c.recent.before, c.recent.after = &c.recent, &c.recent
+	return c
 }
 
 // SetLimit changes how many bytes there are at most. What is over it is let go at once;
@@ -43,7 +47,7 @@ func (c *Copies) SetLimit(most int64) {
 	c.most = max(most, 0)
 	c.shrinkLocked()
 	if c.most == 0 {
-		c.entries = make(map[copyOf]*list.Element) // a map does not become smaller
+		c.entries = make(map[copyOf]*copied) // a map does not become smaller
 	}
 }
 
@@ -56,14 +60,25 @@ func (c *Copies) Bytes() int64 {
 
 func (c *Copies) shrinkLocked() {
 	for c.held > c.most {
-		c.removeLocked(c.recent.Back())
+		c.removeLocked(c.recent.before)
 	}
 }
 
-func (c *Copies) removeLocked(element *list.Element) {
-	gone := c.recent.Remove(element).(*copied)
+func (c *Copies) removeLocked(gone *copied) {
+	gone.unlink()
 	delete(c.entries, gone.of)
 	c.held -= gone.size
+}
+
+// usedLocked makes a copy, which is in no place of the ring, the first of it.
+func (c *Copies) usedLocked(first *copied) {
+	first.before, first.after = &c.recent, c.recent.after
+	first.before.after, first.after.before = first, first
+}
+
+// unlink takes a copy out of the ring.
+func (c *copied) unlink() {
+	c.before.after, c.after.before = c.after, c.before
 }
 
 // copyOf is whose copy it is. Two stores may have a record of the same key.
@@ -72,9 +87,11 @@ type copyOf struct {
 	key   idempotency.Key
 }
 
-// copied is a record with its response, as the store had it when it was asked. It is not
-// changed.
+// copied is a record with its response, as the store had it when it was asked. Only its
+// place in the ring is changed.
 type copied struct {
+	before, after *copied // under the lock
+
 	of       copyOf
 	record   *idempotency.Record
 	response *idempotency.Response
@@ -99,7 +116,7 @@ func ageSince(then time.Time) time.Duration {
 // What the parts of a copy take besides their texts, in bytes: rather too much than too
 // little. TestCopiesTakeWhatTheySay compares it with the heap.
 const (
-	sizeOfCopy  = 900 // copied, Record, Response, list.Element, slots of the map
+	sizeOfCopy  = 850 // copied, Record, Response, slots of the map
 	sizeOfField = 96  // name and values in a map
 	sizeOfValue = 16
 )
@@ -137,8 +154,8 @@ type ownCopies struct {
 	all    *Copies
 	closed bool
 	// drops counts how often a copy was dropped, of all keys that share a place. What was
-	// read before a drop must not become a copy after it.
-	drops [places]uint32
+	// read before a drop must not become a copy after it. They are changed under the lock.
+	drops [places]atomic.Uint32
 }
 
 // reading is a time at which the store is asked about a key.
@@ -150,9 +167,7 @@ type reading struct {
 
 // begin notes that the store is about to be asked.
 func (o *ownCopies) begin(key idempotency.Key) reading {
-	o.all.mu.Lock()
-	defer o.all.mu.Unlock()
-	return reading{of: copyOf{o, key}, drops: o.drops[placeOf(key)], asked: time.Now()}
+	return reading{of: copyOf{o, key}, drops: o.drops[placeOf(key)].Load(), asked: time.Now()}
 }
 
 // places is how many counts of drops there are. With more of them, fewer responses are not
@@ -171,18 +186,17 @@ func (o *ownCopies) keep(read reading, record *idempotency.Record, response *ide
 	c := o.all
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if o.closed || size > c.most || read.drops != o.drops[placeOf(read.of.key)] {
+	if o.closed || size > c.most || read.drops != o.drops[placeOf(read.of.key)].Load() {
 		return
 	}
 	next := &copied{of: read.of, record: record, response: response, asked: read.asked, life: life, size: size}
-	if element := c.entries[read.of]; element != nil {
-		c.held += size - element.Value.(*copied).size
-		element.Value = next
-		c.recent.MoveToFront(element)
-	} else {
-		c.held += size
-		c.entries[read.of] = c.recent.PushFront(next)
+	if last := c.entries[read.of]; last != nil {
+		last.unlink()
+		c.held -= last.size
 	}
+	c.held += size
+	c.entries[read.of] = next
+	c.usedLocked(next)
 	c.shrinkLocked()
 }
 
@@ -192,16 +206,16 @@ func (o *ownCopies) find(key idempotency.Key) (found *copied, age time.Duration)
 	c := o.all
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	element := c.entries[copyOf{o, key}]
-	if element == nil {
+	found = c.entries[copyOf{o, key}]
+	if found == nil {
 		return nil, 0
 	}
-	found = element.Value.(*copied)
 	if age = ageSince(found.asked); age >= found.life {
-		c.removeLocked(element)
+		c.removeLocked(found)
 		return nil, 0
 	}
-	c.recent.MoveToFront(element)
+	found.unlink()
+	c.usedLocked(found)
 	return found, age
 }
 
@@ -216,9 +230,9 @@ func (o *ownCopies) drop(key idempotency.Key) {
 	c := o.all
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	o.drops[placeOf(key)]++
-	if element := c.entries[copyOf{o, key}]; element != nil {
-		c.removeLocked(element)
+	o.drops[placeOf(key)].Add(1)
+	if found := c.entries[copyOf{o, key}]; found != nil {
+		c.removeLocked(found)
 	}
 }
 
@@ -228,11 +242,11 @@ func (o *ownCopies) dropAll() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for place := range o.drops {
-		o.drops[place]++
+		o.drops[place].Add(1)
 	}
-	for of, element := range c.entries {
+	for of, found := range c.entries {
 		if of.owner == o {
-			c.removeLocked(element)
+			c.removeLocked(found)
 		}
 	}
 }

@@ -67,6 +67,12 @@ func (r *Run) Record() *idempotency.Record {
 // ExecutionID names the run to the upstream and to clients.
 func (r *Run) ExecutionID() string { return r.record.ExecutionID }
 
+// Token is the token of the run's claim, which nobody else knows.
+func (r *Run) Token() string { return r.record.Token }
+
+// ParentID names the run that a forced run repeats; "" for other runs.
+func (r *Run) ParentID() string { return r.record.ParentID }
+
 // Lapsed names the run whose claim this one has taken over, because its lease was not
 // renewed; "" for none.
 func (r *Run) Lapsed() string { return r.lapsed }

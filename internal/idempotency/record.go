@@ -99,8 +99,11 @@ func (r *Record) Effective(now time.Time) *Record {
 // that is larger. The numbers differ after the store has lost the claim: the owner
 // then writes the claim again, and the store counts from 1.
 func (r *Record) CountedAs(claimed *Record) *Record {
+	if r.Attempt >= claimed.Attempt {
+		return r
+	}
 	next := *r
-	next.Attempt = max(r.Attempt, claimed.Attempt)
+	next.Attempt = claimed.Attempt
 	return &next
 }
 
