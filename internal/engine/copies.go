@@ -320,8 +320,16 @@ func (e *Engine) copyFound(read reading, found idempotency.Claimed) {
 	}
 }
 
+// inProcess is a store in the memory of this process. It is never away, so that a copy only
+// saves the first duplicate some work. That one makes it: most keys have none, and to copy
+// all of them took a tenth of a first delivery.
+type inProcess interface{ InProcess() }
+
 // copyKept keeps a copy of the response of a run, which is stored now.
 func (r *Run) copyKept(read reading, s idempotency.Settlement, ended idempotency.Claimed) {
+	if r.engine.inProcess {
+		return
+	}
 	if s.State == idempotency.Complete && s.Response != nil && r.engine.store.Readable(ended.Record) {
 		r.engine.copies.keep(read, ended.Record, s.Response, s.Retention-read.asked.Sub(r.settling), sizeOf(ended.Record, s.Response))
 	}

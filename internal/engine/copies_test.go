@@ -8,6 +8,7 @@ import (
 
 	"github.com/caddy-dedup/caddy-dedup/internal/engine"
 	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
+	"github.com/caddy-dedup/caddy-dedup/internal/store/memory"
 )
 
 const someCopies = 1 << 20
@@ -51,6 +52,28 @@ func TestDuplicateIsAnsweredFromACopy(t *testing.T) {
 			})
 		})
 	}
+}
+
+// A store in this process is never away: most keys have no duplicate, and those that have
+// one get their copy from it.
+func TestCopyOfAStoreInThisProcessComesWithTheFirstDuplicate(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		copies, options := engine.NewCopies(someCopies), someOptions()
+		options.Copies = copies
+		r := &replica{t: t, Engine: engine.New(memory.New(1<<20), options)}
+		defer func() { _ = r.Close() }()
+		req := someRequest()
+		run := r.run(req)
+		wantEnd(t, run, created("paid"), resultKept)
+		if n := copies.Bytes(); n != 0 {
+			t.Errorf("a copy of %d bytes was made before anybody asked for it", n)
+		}
+		wantReplay(t, r.begin(req), run.ExecutionID(), created("paid"), false)
+		if copies.Bytes() == 0 {
+			t.Error("the first duplicate has made no copy")
+		}
+		wantReplay(t, r.begin(req), run.ExecutionID(), created("paid"), false)
+	})
 }
 
 func TestReplicaThatWaitedHasACopy(t *testing.T) {

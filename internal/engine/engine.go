@@ -63,6 +63,7 @@ type Engine struct {
 	options     Options
 	log         *zap.Logger
 	unsubscribe func()
+	inProcess   bool // the store is an inProcess
 	copies      *ownCopies
 	timeout     atomic.Int64 // a time.Duration
 
@@ -107,6 +108,7 @@ func New(store idempotency.Store, options Options) *Engine {
 		cancel:  cancel,
 		flights: make(map[idempotency.Key]*flight),
 	}
+	_, e.inProcess = store.(inProcess)
 	e.timeout.Store(int64(options.Timeout))
 	e.unsubscribe = store.Subscribe(e.wake)
 	return e

@@ -56,6 +56,9 @@ func New(limit int64) *Store {
 	return s
 }
 
+// InProcess says that the store is in the memory of this process, and so never away.
+func (*Store) InProcess() {}
+
 // SetLimit changes how many bytes of the heap the store takes. What it has already stays,
 // even if that is more than the new limit.
 func (s *Store) SetLimit(limit int64) {
