@@ -38,6 +38,9 @@ type capture struct {
 	// told from what the run has set: until the client's header is sent, that one is as
 	// the run found it.
 	header http.Header
+	// found is the client's own header. Once it is sent it is asked for anew: the server
+	// may have made another.
+	found http.Header
 
 	status   int
 	answered http.Header // as it was when the status was written
@@ -80,7 +83,8 @@ func (c *capture) begin(run capturedRun, to recording.ClientWriter, maxBody int6
 	c.taken.Budget = budget
 	c.record.Init(&c.taken)
 	c.own.Begin(&c.record)
-	c.header, c.declared = to.Client.Header().Clone(), -1
+	c.found = to.Client.Header()
+	c.header, c.declared = c.found.Clone(), -1
 }
 
 // Header returns the run's view of the header.
@@ -104,7 +108,7 @@ func (c *capture) WriteHeader(status int) {
 		c.upgrade()
 		c.sendHeader()
 	case status < 200:
-		before, early := c.client.Header().Clone(), c.header.Clone()
+		before, early := c.found.Clone(), c.header.Clone()
 		removeDedupHeaders(early, before)
 		c.replaceHeader(early)
 		c.toClient.SetDeadline() // it is sent at once
@@ -114,7 +118,7 @@ func (c *capture) WriteHeader(status int) {
 	default:
 		c.status = status
 		c.retention = firstIn(c.header, retentionHeader)
-		removeDedupHeaders(c.header, c.client.Header())
+		removeDedupHeaders(c.header, c.found)
 		c.declared = declaredLength(c.header)
 		c.record.Declared = c.declared
 		c.endless = c.endsWithConnection()
@@ -208,7 +212,7 @@ func (c *capture) broken() bool {
 // is cut off looks like a whole one.
 func (c *capture) endsWithConnection() bool {
 	via := c.header["Via"]
-	return c.declared < 0 && bodyAllowed(c.status) && len(via) > len(c.client.Header()["Via"]) && strings.HasPrefix(via[len(via)-1], "1.0 ")
+	return c.declared < 0 && bodyAllowed(c.status) && len(via) > len(c.found["Via"]) && strings.HasPrefix(via[len(via)-1], "1.0 ")
 }
 
 // response returns what is kept of the answer.
@@ -228,7 +232,7 @@ func (c *capture) response() *idempotency.Response {
 // client's header is sent, at the latest: then nobody knows any more what the run found.
 func (c *capture) keptHeader() map[string][]string {
 	if c.kept == nil {
-		c.kept = c.rules.kept(c.client.Header(), c.answered)
+		c.kept = c.rules.kept(c.found, c.answered)
 	}
 	return c.kept
 }
@@ -346,9 +350,8 @@ func (c *capture) sendTrailers() {
 // replaceHeader gives the client a header whose values nobody else has: handlers in front
 // change theirs.
 func (c *capture) replaceHeader(header http.Header) {
-	of := c.client.Header()
-	clear(of)
-	maps.Copy(of, header)
+	clear(c.found)
+	maps.Copy(c.found, header)
 }
 
 // sniff does what Go's server would do with a response that names no type, so

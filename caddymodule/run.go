@@ -176,7 +176,7 @@ func responseOf(how idempotency.How, err error, answer *capture) *idempotency.Re
 	default:
 		return &idempotency.Response{
 			Status: failedStatus(err), Failed: true,
-			Header: answer.rules.kept(answer.client.Header(), answer.header),
+			Header: answer.rules.kept(answer.found, answer.header),
 		}
 	}
 }

@@ -19,6 +19,13 @@ type site struct {
 	ip                 bool
 }
 
+// defaultPorts are the ports of the schemes, and otherPorts those that cannot be meant with
+// them.
+var (
+	defaultPorts = map[string]string{"http": "80", "https": "443"}
+	otherPorts   = map[string]string{"http": "443", "https": "80"}
+)
+
 // readSite reads the value of a flag. Empty parts get Caddy's defaults: HTTPS for a name,
 // HTTP for all else.
 func readSite(flag, text string) (site, error) {
@@ -53,12 +60,12 @@ func readSite(flag, text string) (site, error) {
 		}
 	}
 	if s.port == "" {
-		s.port = map[string]string{"http": "80", "https": "443"}[s.scheme]
+		s.port = defaultPorts[s.scheme]
 	}
 	if n, err := strconv.ParseUint(s.port, 10, 16); err != nil || n == 0 {
 		return wrong("its port is not a number from 1 to 65535")
 	}
-	if s.port == map[string]string{"http": "443", "https": "80"}[s.scheme] {
+	if s.port == otherPorts[s.scheme] {
 		return wrong("port " + s.port + " is not for " + s.scheme)
 	}
 	if s.scheme == "https" && s.host == "" {
@@ -117,7 +124,7 @@ func (s site) url() string {
 	if ip, err := netip.ParseAddr(host); host == "" || err == nil && ip.IsUnspecified() {
 		host = "localhost"
 	}
-	if s.port == map[string]string{"http": "80", "https": "443"}[s.scheme] {
+	if s.port == defaultPorts[s.scheme] {
 		if s.ip && host == s.host && netip.MustParseAddr(host).Is6() {
 			host = "[" + host + "]"
 		}
