@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -12,20 +11,6 @@ import (
 	goredis "github.com/redis/go-redis/v9"
 
 	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
-)
-
-const (
-	// flushers is how many flushes to one server may be under way. With two, the
-	// commands of one are on their way while the replies to the other come.
-	flushers = 2
-	// mostInFlush is how many commands go out in one flush. Each may bring a small
-	// response: also over a slow network, all replies must come within the time limit.
-	mostInFlush = 128
-	// unusedAtMost is how long a queue is left that nobody uses.
-	unusedAtMost = time.Minute
-	// timeAtLeast is how often a server is asked for its time, where the commands do not
-	// need it themselves.
-	timeAtLeast = time.Second
 )
 
 // flushes sends commands that wait at the same time together, in one flush over one
@@ -48,28 +33,19 @@ type flushes struct {
 	mu     sync.Mutex
 	queues map[*goredis.Client]*queue
 	closed bool
+	// channels are those of commands that nobody sends on any more.
+	channels sync.Pool
 	// count is how many flushes there were, and sent how many commands in them, for
 	// tests.
 	count, sent atomic.Int64
 }
 
-// queue are the commands for one server.
-type queue struct {
-	waiting []*request
-	// running is how many goroutines send what waits; idle of them wait for something to
-	// send. Each gets a token of wake then, or the channel is closed when they are to end.
-	running, idle int
-	wake          chan struct{}
-	// alone says that a caller makes a flush for its own command.
-	alone bool
-	// used is when the queue was last used, and timed when the server was last asked for
-	// its time.
-	used, timed time.Time
-}
-
 func newFlushes(timeout time.Duration) *flushes {
 	ctx, cancel := context.WithCancel(context.Background())
-	return &flushes{timeout: timeout, ctx: ctx, cancel: cancel, queues: make(map[*goredis.Client]*queue)}
+	return &flushes{
+		timeout: timeout, ctx: ctx, cancel: cancel, queues: make(map[*goredis.Client]*queue),
+		channels: sync.Pool{New: func() any { return make(chan struct{}, 1) }},
+	}
 }
 
 // unsentError says that a command waited until its caller gave up, and was not sent.
@@ -88,100 +64,51 @@ func (f *flushes) send(ctx context.Context, to *goredis.Client, c *request) (dou
 	if err := ctx.Err(); err != nil {
 		return false, &unsentError{err}
 	}
-	if q, withTime := f.beginAlone(ctx, to, c); q != nil {
-		f.exec(ctx, to, []*request{c}, withTime)
-		f.endAlone(to, q)
-		return c.doubt, c.Err()
+	timed := endsByTimeAlone(ctx)
+	if timed {
+		if q, withTime := f.beginAlone(to, c); q != nil {
+			q.lone.exec(f, ctx, c, withTime)
+			f.endAlone(q)
+			return c.doubt, c.Err()
+		}
+		c.deadline, _ = ctx.Deadline()
 	}
-	c.done = make(chan struct{})
+	c.done = f.channels.Get().(chan struct{})
 	if !f.add(to, c) {
 		return false, goredis.ErrClosed
 	}
-	select {
-	case <-c.done:
-		return c.doubt, c.Err()
-	case <-ctx.Done():
-	}
-	if c.taken.CompareAndSwap(false, true) {
-		return false, &unsentError{ctx.Err()}
-	}
-	return true, ctx.Err()
-}
-
-// add puts a command into the queue of a server. It reports false once the store is
-// closed.
-func (f *flushes) add(to *goredis.Client, c *request) bool {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	if f.closed {
-		return false
-	}
-	q := f.queues[to]
-	if q == nil {
-		// The nodes of a cluster come and go.
-		for node, q := range f.queues {
-			if q.underWay() == 0 && time.Since(q.used) > unusedAtMost {
-				close(q.wake)
-				delete(f.queues, node)
+	if timed {
+		<-c.done // the queue looks at the time
+	} else {
+		select {
+		case <-c.done:
+		case <-ctx.Done():
+			if !c.giveUp() {
+				<-c.done // the reply has just come
 			}
 		}
-		q = &queue{wake: make(chan struct{}, flushers)}
-		f.queues[to] = q
 	}
-	q.used = time.Now()
-	q.waiting = append(q.waiting, c)
-	f.wakeOne(to, q)
-	return true
-}
-
-// wakeOne has one more goroutine send what waits, if it may.
-func (f *flushes) wakeOne(to *goredis.Client, q *queue) {
-	switch {
-	case q.underWay() >= flushers:
-	case q.idle > 0:
-		q.idle--
-		q.wake <- struct{}{} // there is room for all of them
+	f.channels.Put(c.done)
+	switch c.state.Load() {
+	case leftUnsent:
+		return false, &unsentError{endOf(ctx)}
+	case leftSent:
+		return true, endOf(ctx)
 	default:
-		q.running++
-		f.running.Go(func() { f.run(to, q) })
+		return c.doubt, c.Err()
 	}
 }
 
-// underWay returns how many flushes there are, or are about to be.
-func (q *queue) underWay() int {
-	n := q.running - q.idle
-	if q.alone {
-		n++
+// endOf returns the error of a context that has ended, or whose time is over though its
+// own timer has not said so yet.
+func endOf(ctx context.Context) error {
+	if err := ctx.Err(); err != nil {
+		return err
 	}
-	return n
-}
-
-// beginAlone returns the queue of a server, and whether it is to be asked for its time,
-// if a command may go out alone: nothing is under way or waits, there is a connection,
-// and the caller will not give up before the reply comes or its time is over.
-func (f *flushes) beginAlone(ctx context.Context, to *goredis.Client, c *request) (q *queue, withTime bool) {
-	if !endsByTimeAlone(ctx) || to.PoolStats().IdleConns == 0 {
-		return nil, false
+	if deadline, ok := ctx.Deadline(); ok && !time.Now().Before(deadline) {
+		return context.DeadlineExceeded
 	}
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	q = f.queues[to]
-	if f.closed || q == nil || q.underWay() > 0 || len(q.waiting) > 0 {
-		return nil, false
-	}
-	q.alone, q.used = true, time.Now()
-	return q, q.needsTime(c)
-}
-
-// endAlone lets others have the place of a flush that one caller has made. If commands
-// wait, somebody sends them already; this may take a part of them off him.
-func (f *flushes) endAlone(to *goredis.Client, q *queue) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	q.alone = false
-	if len(q.waiting) > 0 && !f.closed {
-		f.wakeOne(to, q)
-	}
+	return nil
 }
 
 // endsByTimeAlone reports whether a context cannot end before its deadline.
@@ -190,57 +117,28 @@ func endsByTimeAlone(ctx context.Context) bool {
 	return timed
 }
 
-// needsTime reports whether the server is to be asked for its time, together with these
-// commands: where the reply decides whether the times in a command are right, and now and
-// then, so that the estimate of its clock stays good.
-func (q *queue) needsTime(batch ...*request) bool {
-	now := time.Now()
-	if now.Sub(q.timed) < timeAtLeast && !slices.ContainsFunc(batch, (*request).needsTime) {
-		return false
-	}
-	q.timed = now
-	return true
-}
-
 // run makes flushes until the store is closed, or the server is not used any more.
-func (f *flushes) run(to *goredis.Client, q *queue) {
-	var batch []*request
-	var withTime bool
-	for f.await(q) {
-		err := f.connect(to)
+func (f *flushes) run(q *queue, s *sender) {
+	defer s.end()
+	for f.await(q, s) {
+		err := f.connect(q.to)
 		if errors.Is(err, errNoConnection) {
 			f.forget(q)
 			continue
 		}
-		batch, withTime = f.take(q, batch[:0])
+		withTime := f.take(q, s)
 		switch {
 		case err != nil:
-			for _, c := range batch {
+			for _, c := range s.batch {
 				c.SetErr(err)
-				close(c.done)
 			}
-		case len(batch) > 0:
-			f.flush(to, batch, withTime)
+		case len(s.batch) > 0:
+			s.flush(f, withTime)
 		}
-		clear(batch)
+		for _, c := range s.batch {
+			c.answer()
+		}
 	}
-}
-
-// await returns when something waits, or false when its caller must end.
-func (f *flushes) await(q *queue) bool {
-	f.mu.Lock()
-	if len(q.waiting) > 0 {
-		f.mu.Unlock()
-		return true
-	}
-	if f.closed {
-		f.mu.Unlock()
-		return false
-	}
-	q.idle++
-	f.mu.Unlock()
-	_, open := <-q.wake
-	return open
 }
 
 // connect makes a connection if none is at hand. This comes before anything is taken out
@@ -264,66 +162,75 @@ func (f *flushes) connect(to *goredis.Client) error {
 // them may have only just come.
 var errNoConnection = errors.New("no connection was free")
 
-// forget takes what has been given up out of the queue.
-func (f *flushes) forget(q *queue) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	q.waiting = slices.DeleteFunc(q.waiting, func(c *request) bool { return c.taken.Load() })
+// sender makes one flush after the other, and keeps what they all need.
+type sender struct {
+	// batch are the commands of the flush that is under way.
+	batch []*request
+
+	pipeline goredis.Pipeliner
+	commands []goredis.Cmder
+	time     *goredis.TimeCmd
+	// ctx is the time limit of the flushes that begin before renewed.
+	ctx     context.Context
+	cancel  context.CancelFunc
+	renewed time.Time
 }
 
-// take takes what waits and has not been given up, and says whether the server is to be
-// asked for its time with it.
-func (f *flushes) take(q *queue, batch []*request) (_ []*request, withTime bool) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	n := 0
-	for _, c := range q.waiting {
-		if len(batch) == mostInFlush {
-			break
-		}
-		n++
-		if c.taken.CompareAndSwap(false, true) {
-			batch = append(batch, c)
-		}
+func newSender(f *flushes, to *goredis.Client) *sender {
+	return &sender{pipeline: to.Pipeline(), time: goredis.NewTimeCmd(f.ctx, "time"), cancel: func() {}}
+}
+
+// flush sends a batch, and has the replies when it returns. A flush has the time of one
+// operation, or a little less: a few follow each other under one limit.
+func (s *sender) flush(f *flushes, withTime bool) {
+	if now := time.Now(); !now.Before(s.renewed) {
+		s.cancel()
+		s.ctx, s.cancel = context.WithTimeout(f.ctx, f.timeout)
+		s.renewed = now.Add(f.timeout / 16)
 	}
-	left := copy(q.waiting, q.waiting[n:])
-	clear(q.waiting[left:])
-	q.waiting = q.waiting[:left]
-	return batch, q.needsTime(batch...)
+	s.exec(f, s.ctx, nil, withTime)
 }
 
-// flush sends commands together and hands out the replies.
-func (f *flushes) flush(to *goredis.Client, batch []*request, withTime bool) {
-	ctx, cancel := context.WithTimeout(f.ctx, f.timeout)
-	defer cancel()
-	f.exec(ctx, to, batch, withTime)
-	for _, c := range batch {
-		close(c.done)
-	}
-}
+// end gives up what the sender has.
+func (s *sender) end() { s.cancel() }
 
-// exec sends commands together, and has the replies when it returns. In front of them
-// the server may be asked for its time, which contact takes.
-func (f *flushes) exec(ctx context.Context, to *goredis.Client, batch []*request, withTime bool) {
-	f.sent.Add(int64(len(batch)))
-	f.count.Add(1)
-	pipeline := to.Pipeline()
+// exec sends the batch, or one command alone, and has the replies when it returns. In
+// front of them the server may be asked for its time, which contact takes.
+func (s *sender) exec(f *flushes, ctx context.Context, alone *request, withTime bool) {
+	s.commands = s.commands[:0]
 	if withTime {
-		pipeline.Time(ctx)
+		s.time.SetErr(nil)
+		s.time.SetVal(time.Time{})
+		s.commands = append(s.commands, s.time)
 	}
-	for _, c := range batch {
-		_ = pipeline.Process(ctx, c) // it is only queued here
+	if alone != nil {
+		s.commands = append(s.commands, alone)
+		f.sent.Add(1)
 	}
-	_, _ = pipeline.Exec(ctx) // each command has its own error
+	for _, c := range s.batch {
+		s.commands = append(s.commands, c)
+	}
+	f.sent.Add(int64(len(s.batch)))
+	f.count.Add(1)
+	_ = s.pipeline.BatchProcess(ctx, s.commands...) // they are only queued here
+	_, _ = s.pipeline.Exec(ctx)                     // each command has its own error
+	clear(s.commands)
 }
 
-// close ends the flushes. What is under way fails when the connections are closed,
-// and wait returns then.
+// close ends the flushes. What waits fails; what is under way does so when the
+// connections are closed, and wait returns then.
 func (f *flushes) close() {
 	f.mu.Lock()
 	f.closed = true
 	for _, q := range f.queues {
-		close(q.wake)
+		for _, c := range q.waiting {
+			if c.state.CompareAndSwap(queued, inFlush) {
+				c.SetErr(goredis.ErrClosed)
+				c.answer()
+			}
+		}
+		q.waiting = nil
+		q.end()
 	}
 	f.mu.Unlock()
 	f.cancel()

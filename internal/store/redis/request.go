@@ -12,7 +12,7 @@ import (
 // each attempt: there it gets its times, by the clock of the server that it goes to,
 // and what the attempt tells is noted in it.
 //
-// Until done is closed, these belong to the goroutine that sends it: no caller that
+// Until there is a reply, these belong to the goroutine that sends it: no caller that
 // has given up may look at them.
 type request struct {
 	*goredis.Cmd
@@ -37,10 +37,33 @@ type request struct {
 	// by is the server that executed the command.
 	by executor
 
-	// For flushes: whether the command is sent, or its caller has given up before, and
-	// when there is a reply.
-	taken atomic.Bool
-	done  chan struct{}
+	// For flushes: how far the command is, when its caller gives up, which the queue looks
+	// at unless it is zero, and the channel that tells a caller who waits. Whoever changes
+	// the state to the last one sends on it, once.
+	state    atomic.Int32
+	deadline time.Time
+	done     chan struct{}
+}
+
+// The states of a command that waits for a flush.
+const (
+	queued = iota
+	inFlush
+	replied
+	leftUnsent // its caller gave up before it was sent,
+	leftSent   // or after that
+)
+
+// giveUp ends the wait for a reply. It reports false if that has come.
+func (c *request) giveUp() bool {
+	return c.state.CompareAndSwap(queued, leftUnsent) || c.state.CompareAndSwap(inFlush, leftSent)
+}
+
+// answer tells the caller that the reply is there, unless it has given up.
+func (c *request) answer() {
+	if c.state.CompareAndSwap(inFlush, replied) {
+		c.done <- struct{}{}
+	}
 }
 
 func newRequest(ctx context.Context, args ...any) *request {

@@ -82,7 +82,7 @@ const tryAgainPause = 10 * time.Millisecond
 // all of its keys. Where neither has, the attempts go on until the slot has moved.
 func try(ctx context.Context, attempt func() error) error {
 	err := attempt()
-	if connectionFailed(err) && ctx.Err() == nil {
+	if connectionFailed(err) && endOf(ctx) == nil {
 		err = attempt()
 	}
 	for hasCode(err, "TRYAGAIN") {

@@ -1,0 +1,124 @@
+package redis
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/alicebob/miniredis/v2"
+	goredis "github.com/redis/go-redis/v9"
+
+	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
+	"github.com/caddy-dedup/caddy-dedup/internal/redistest"
+)
+
+// TestSecondFlush begins when the first takes long, or when there is more than it could
+// take, and otherwise not: what waits goes out together.
+func TestSecondFlush(t *testing.T) {
+	for name, test := range map[string]struct {
+		commands int
+		after    time.Duration
+		begins   bool
+	}{
+		"at once":               {mostInFlush - 1, 0, false},
+		"before it takes long":  {1, soon - 1, false},
+		"when it takes long":    {1, soon, true},
+		"with more than it can": {mostInFlush, 0, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				server := miniredis.NewMiniRedis()
+				t.Cleanup(server.Close)
+				s := closeAtEnd(t, openMini(server))
+				f, to := s.flushes, s.client.(*goredis.Client)
+				q := f.newQueue(to)
+				f.queues[to] = q
+				q.alone, q.began = true, time.Now()
+				for range test.commands {
+					c := newRequest(ctx, "ping")
+					c.done = make(chan struct{}, 1)
+					f.add(to, c)
+				}
+				time.Sleep(test.after)
+				synctest.Wait()
+				f.mu.Lock()
+				if begins := q.running == 1; begins != test.begins {
+					t.Errorf("a second flush begins: %v, want %v", begins, test.begins)
+				}
+				f.mu.Unlock()
+			})
+		})
+	}
+}
+
+// TestCloseWhileCommandsWait tells those at once that nobody sends theirs.
+func TestCloseWhileCommandsWait(t *testing.T) {
+	f := newFlushes(generous)
+	to := goredis.NewClient(&goredis.Options{Addr: "in-no-network"})
+	defer func() { _ = to.Close() }()
+	q := f.newQueue(to)
+	f.queues[to] = q
+	q.alone, q.began = true, time.Now().Add(time.Hour) // and so nobody else sends
+	done := make(chan error, 1)
+	go func() { _, err := f.send(ctx, to, newRequest(ctx, "ping")); done <- err }()
+	eventually(t, "it waits", func() bool { n, _ := f.state(); return n == 1 })
+	f.close()
+	if err := <-done; !errors.Is(err, goredis.ErrClosed) {
+		t.Errorf("%v, want ErrClosed", err)
+	}
+	f.endAlone(q)
+	f.wait()
+}
+
+// TestCallersTime ends while their claims wait, or are on their way, and nothing but the
+// queue looks at it.
+func TestCallersTime(t *testing.T) {
+	server := redistest.Start(t)
+	s := closeAtEnd(t, openAt(t, server.Addr))
+	warm(t, s)
+	server.Pause()
+	type outcome struct {
+		name    string
+		claimed idempotency.Claimed
+		err     error
+	}
+	outcomes := make(chan outcome, flushers+2)
+	begin := func(ctx context.Context, name string) {
+		go func() {
+			claimed, err := s.Claim(ctx, claimOf(name, "token"))
+			outcomes <- outcome{name, claimed, err}
+		}()
+	}
+	const short = 300 * time.Millisecond
+	_, flushed := s.flushes.state()
+	begin(ctx, "stays")
+	eventually(t, "it is on its way", func() bool { _, n := s.flushes.state(); return n == flushed+1 })
+	begin(withTime(t, short), "sent")
+	eventually(t, "it is on its way", func() bool { _, n := s.flushes.state(); return n == flushed+2 })
+	begin(withTime(t, short/2), "waits")
+	for range 2 {
+		o := <-outcomes
+		if !errors.Is(o.err, context.DeadlineExceeded) || (o.claimed.Record != nil) != (o.name == "sent") {
+			t.Errorf("%s: %v, in doubt %v", o.name, o.err, o.claimed.Record != nil)
+		}
+		var unsent *unsentError
+		if errors.As(o.err, &unsent) != (o.name == "waits") {
+			t.Errorf("%s: %v", o.name, o.err)
+		}
+	}
+	server.Resume()
+	if o := <-outcomes; o.name != "stays" || o.err != nil || o.claimed.Verdict != idempotency.Proceed {
+		t.Errorf("%s: %v, %v", o.name, o.claimed.Verdict, o.err)
+	}
+	eventually(t, "nothing is under way", func() bool {
+		s.flushes.mu.Lock()
+		defer s.flushes.mu.Unlock()
+		return s.flushes.queues[s.client.(*goredis.Client)].underWay() == 0
+	})
+	mustBeAbsent(t, s, keyOf("waits"))
+	if mustFind(t, s, keyOf("sent")).State != idempotency.InFlight {
+		t.Error("the claim that was on its way is not there")
+	}
+}
