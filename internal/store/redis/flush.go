@@ -164,8 +164,9 @@ var errNoConnection = errors.New("no connection was free")
 
 // sender makes one flush after the other, and keeps what they all need.
 type sender struct {
-	// batch are the commands of the flush that is under way.
+	// batch are the commands of the flush that is under way since it began.
 	batch []*request
+	began time.Time
 
 	pipeline goredis.Pipeliner
 	commands []goredis.Cmder

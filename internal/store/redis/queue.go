@@ -11,10 +11,12 @@ const (
 	// flushers is how many flushes to one server may be under way. With two, the
 	// commands of one are on their way while the replies to the other come.
 	flushers = 2
-	// soon is how long the first of them is under way before the second may begin. The
-	// replies of a server that is near come sooner, and what waits then goes out in one
-	// flush: each costs more than all that is in it.
-	soon = 2 * time.Millisecond
+	// near is how long a flush to a server may take that is near. There, what waits goes
+	// out together when the replies are there: a flush costs more than all that is in it.
+	// The second one begins only when the first has been under way for so long that
+	// something is wrong with it. Where the way is long, nobody waits for that.
+	near = time.Millisecond
+	soon = 10 * time.Millisecond
 	// mostInFlush is how many commands go out in one flush. Each may bring a small
 	// response: also over a slow network, all replies must come within the time limit.
 	mostInFlush = 128
@@ -39,8 +41,10 @@ type queue struct {
 	// alone says that a caller makes a flush for its own command, by lone.
 	alone bool
 	lone  *sender
-	// began is when the last flush began, or was about to.
-	began time.Time
+	// began is when the last flush began, or was about to. shortest is about how long the
+	// shortest of the last ones took.
+	began    time.Time
+	shortest time.Duration
 	// timer looks at lookAt for callers whose time is over, and for a flush that takes
 	// long. lookAt is zero when the timer is not set.
 	timer  *time.Timer
@@ -96,7 +100,7 @@ func (f *flushes) wakeOne(q *queue, now time.Time) {
 	switch n := q.underWay(); {
 	case n >= flushers:
 		return
-	case n > 0 && len(q.waiting) < mostInFlush && now.Sub(q.began) < soon:
+	case n > 0 && q.shortest < near && len(q.waiting) < mostInFlush && now.Sub(q.began) < soon:
 		q.lookBy(q.began.Add(soon), now)
 		return
 	}
@@ -192,9 +196,16 @@ func (f *flushes) endAlone(q *queue) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	q.alone = false
+	now := time.Now()
+	q.took(now.Sub(q.began))
 	if len(q.waiting) > 0 {
-		f.wakeOne(q, time.Now())
+		f.wakeOne(q, now)
 	}
+}
+
+// took notes how long a flush has taken. Many longer ones outweigh a short one.
+func (q *queue) took(d time.Duration) {
+	q.shortest += min(d-q.shortest, (d-q.shortest)/16)
 }
 
 // needsTime reports whether the server is to be asked for its time, together with these
@@ -212,10 +223,14 @@ func (q *queue) needsTime(batch ...*request) bool {
 // await returns when something waits, or false when its caller must end.
 func (f *flushes) await(q *queue, s *sender) bool {
 	f.mu.Lock()
+	now := time.Now()
+	if len(s.batch) > 0 {
+		q.took(now.Sub(s.began))
+	}
 	clear(s.batch)
 	s.batch = s.batch[:0]
 	if len(q.waiting) > 0 {
-		q.began = time.Now()
+		q.began = now
 		f.mu.Unlock()
 		return true
 	}
@@ -251,6 +266,7 @@ func (f *flushes) take(q *queue, s *sender) (withTime bool) {
 			s.batch = append(s.batch, c)
 		}
 	}
+	s.began = time.Now()
 	left := copy(q.waiting, q.waiting[n:])
 	clear(q.waiting[left:])
 	q.waiting = q.waiting[:left]

@@ -3,6 +3,7 @@ package redis
 import (
 	"context"
 	"errors"
+	"slices"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -14,18 +15,22 @@ import (
 	"github.com/caddy-dedup/caddy-dedup/internal/redistest"
 )
 
-// TestSecondFlush begins when the first takes long, or when there is more than it could
-// take, and otherwise not: what waits goes out together.
+// TestSecondFlush begins when the first takes long, when the server is far, or when there
+// is more than a flush could take, and otherwise not: what waits goes out together.
 func TestSecondFlush(t *testing.T) {
 	for name, test := range map[string]struct {
+		took     []time.Duration // by the flushes before
 		commands int
 		after    time.Duration
 		begins   bool
 	}{
-		"at once":               {mostInFlush - 1, 0, false},
-		"before it takes long":  {1, soon - 1, false},
-		"when it takes long":    {1, soon, true},
-		"with more than it can": {mostInFlush, 0, true},
+		"at once":                   {nil, mostInFlush - 1, 0, false},
+		"before it takes long":      {nil, 1, soon - 1, false},
+		"when it takes long":        {nil, 1, soon, true},
+		"with more than it can":     {nil, mostInFlush, 0, true},
+		"to a server that is far":   {slices.Repeat([]time.Duration{20 * near}, 10), 1, 0, true},
+		"to one that was slow once": {[]time.Duration{near / 4, 10 * near}, 1, 0, false},
+		"to one that is near again": {append(slices.Repeat([]time.Duration{20 * near}, 10), near/4), 1, 0, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -36,6 +41,9 @@ func TestSecondFlush(t *testing.T) {
 				q := f.newQueue(to)
 				f.queues[to] = q
 				q.alone, q.began = true, time.Now()
+				for _, d := range test.took {
+					q.took(d)
+				}
 				for range test.commands {
 					c := newRequest(ctx, "ping")
 					c.done = make(chan struct{}, 1)
