@@ -40,6 +40,13 @@ type claimCall struct {
 	listened bool
 	// incomplete is the revision of a complete record whose response was not found.
 	incomplete string
+
+	// first is the plain SET, with its arguments and the value that it writes. The call
+	// has room for them: on the common way it needs no other command.
+	first request
+	args  [7]any
+	value bytesArg
+	px    int64
 }
 
 // Claim implements [idempotency.Store]. Over nothing and over a small response it is one
@@ -92,13 +99,18 @@ func (c *claimCall) lightRound(ctx context.Context) (_ idempotency.Claimed, done
 	if err != nil {
 		return idempotency.Claimed{}, false, err
 	}
-	var sent *request
-	var repeated bool
-	err = try(ctx, func() (err error) {
-		var doubt bool
-		next := newRequest(ctx, "set", c.name, value, "nx", "get", "px", toMillis(c.claim.Life()))
-		next.claims, next.value, next.lease, next.life = true, value, c.claim.Lease, c.claim.Life()
-		sent, doubt, err = c.store.send(ctx, c.name, next, nil)
+	c.value, c.px = value, toMillis(c.claim.Life())
+	c.args = [...]any{"set", c.name, &c.value, "nx", "get", "px", &c.px}
+	sent := &c.first
+	var asked, repeated bool
+	err = try(ctx, func() error {
+		if asked {
+			sent = new(request)
+		}
+		asked = true
+		sent.begin(ctx, c.args[:])
+		sent.claims, sent.value, sent.lease, sent.life = true, value, c.claim.Lease, c.claim.Life()
+		_, doubt, err := c.store.send(ctx, c.name, sent, nil)
 		if doubt {
 			c.doubtful, repeated = attempt, true
 		}
@@ -207,7 +219,7 @@ func (c *claimCall) ask(ctx context.Context, attempt *idempotency.Record) (answe
 	if c.claim.Waits {
 		channel = s.inbox.name
 	}
-	stored, revision := encodeRecord(c.claim.Key, attempt), newRevision()
+	stored, revision := appendRecord(nil, c.claim.Key, attempt), newRevision()
 	keepResponse, notBefore := "", int64(0)
 	if attempt.Replaces != nil {
 		keepResponse, notBefore = "1", attempt.Replaces.Expires.UnixMilli()

@@ -174,7 +174,7 @@ func readListed(hex, name string, command *request) (_ idempotency.Listed, there
 	if err != nil {
 		return idempotency.Listed{}, false, err
 	}
-	answer, err := readReply(name, command.Cmd)
+	answer, err := readReply(name, &command.Cmd)
 	listed := idempotency.Listed{Key: key}
 	var f *found
 	if err == nil {

@@ -15,14 +15,14 @@ import (
 // Until there is a reply, these belong to the goroutine that sends it: no caller that
 // has given up may look at them.
 type request struct {
-	*goredis.Cmd
+	goredis.Cmd
 	// claims says that the command could make a run: a replica must not execute it.
 	claims bool
 	// until is the time, by the clock of this process, after which a server refuses the
 	// command, which has that time as the argument deadlineArg. Zero for none.
 	until       time.Time
 	deadlineArg int
-	// value, if it is set, gets its expiry, and the end of its lease unless lease is 0.
+	// value gets its expiry unless life is 0, and the end of its lease unless lease is.
 	value       []byte
 	lease, life time.Duration
 
@@ -67,8 +67,20 @@ func (c *request) answer() {
 }
 
 func newRequest(ctx context.Context, args ...any) *request {
-	return &request{Cmd: goredis.NewCmd(ctx, args...)}
+	c := new(request)
+	c.begin(ctx, args)
+	return c
 }
+
+// begin makes a command of a zero one.
+func (c *request) begin(ctx context.Context, args []any) { c.Cmd = *goredis.NewCmd(ctx, args...) }
+
+// bytesArg is an argument that needs no room on the heap beside its bytes: go-redis takes
+// a pointer to it.
+type bytesArg []byte
+
+// MarshalBinary implements [encoding.BinaryMarshaler].
+func (b *bytesArg) MarshalBinary() ([]byte, error) { return *b, nil }
 
 // newScript returns a command that runs a script by its hash, or by its text.
 func newScript(ctx context.Context, script *script, byText bool, keys []string, args ...any) *request {
@@ -81,9 +93,12 @@ func newScript(ctx context.Context, script *script, byText bool, keys []string, 
 		all = append(all, key)
 	}
 	c := newRequest(ctx, append(all, args...)...)
-	c.SetFirstKeyPos(3)
+	c.SetFirstKeyPos(firstKey)
 	return c
 }
+
+// firstKey is the argument of a script that is its first key.
+const firstKey = 3
 
 // aim writes the times into the command, by the clock of a server.
 func (c *request) aim(to *server) {
@@ -92,7 +107,7 @@ func (c *request) aim(to *server) {
 	if c.deadlineArg > 0 {
 		c.Args()[c.deadlineArg] = to.clock.at(c.until)
 	}
-	if c.value == nil {
+	if c.life == 0 {
 		return
 	}
 	if c.lease > 0 {

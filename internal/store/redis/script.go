@@ -39,12 +39,17 @@ var (
 	freeScript      = scriptOf(headSource + freeSource)
 )
 
-// script is the text of a script and its SHA-1 in hex, by which the server knows it.
-type script struct{ source, hash string }
+// script is the text of a script and its SHA-1 in hex, by which the server knows it. The
+// argument is the hash.
+type script struct {
+	source, hash string
+	argument     any
+}
 
 func scriptOf(source string) *script {
 	sum := sha1.Sum([]byte(source))
-	return &script{source: source, hash: hex.EncodeToString(sum[:])}
+	hash := hex.EncodeToString(sum[:])
+	return &script{source: source, hash: hash, argument: hash}
 }
 
 // The words with which the replies of the scripts begin.
@@ -146,17 +151,21 @@ func (s *Store) elsewhere(err error) bool {
 // runScript runs a script on a record, without a retry. arm, if it is not nil, gets
 // each command before it is sent.
 func (s *Store) runScript(ctx context.Context, run *script, keys []string, arm func(*request), args ...any) (answer reply, sent *request, doubt bool, err error) {
-	build := func(byText bool) *request {
+	return s.runBuilt(ctx, keys[0], func(byText bool) *request {
 		c := newScript(ctx, run, byText, keys, args...)
 		if arm != nil {
 			arm(c)
 		}
 		return c
-	}
+	})
+}
+
+// runBuilt is runScript for commands that the caller builds, each for one attempt.
+func (s *Store) runBuilt(ctx context.Context, name string, build func(byText bool) *request) (answer reply, sent *request, doubt bool, err error) {
 	for _, byText := range []bool{false, true} {
 		var doubted bool
 		again := func() *request { return build(byText) }
-		sent, doubted, err = s.send(ctx, keys[0], again(), again)
+		sent, doubted, err = s.send(ctx, name, again(), again)
 		doubt = doubt || doubted
 		if !hasCode(err, "NOSCRIPT") {
 			break
@@ -164,9 +173,9 @@ func (s *Store) runScript(ctx context.Context, run *script, keys []string, arm f
 		// The server restarted, failed over, or was told to forget its scripts.
 	}
 	if err != nil {
-		return reply{}, sent, doubt, readError(keys[0], err)
+		return reply{}, sent, doubt, readError(name, err)
 	}
-	answer, err = readReply(keys[0], sent.Cmd)
+	answer, err = readReply(name, &sent.Cmd)
 	return answer, sent, doubt, err
 }
 

@@ -95,18 +95,25 @@ func (r reply) owned(key string) error {
 type settleCall struct {
 	store *Store
 	keys  []string
-	args  []any
+	// command is what is sent: settle.lua by its hash, with keys and args. Each of them is
+	// a part of the room that the call has, and first is the command of the first attempt.
+	command, args []any
+	first         request
+	begun         bool
+	names         [3]string
+	room          [3 + 3 + 8]any
 	// value is what is written of the record, and life how long it lives. A value that
 	// is left by a forced run has its expiry already, and no life.
-	value []byte
-	life  time.Duration
+	value  bytesArg
+	life   time.Duration
+	expiry int64 // the argument for either
 	// body is what is put beside the record before the script runs, nil for nothing: the
 	// body of a complete record, or the whole answer of a released run.
 	body []byte
 }
 
 func newSettleCall(s *Store, key idempotency.Key, claimed *idempotency.Record, settlement idempotency.Settlement) (*settleCall, error) {
-	c := &settleCall{store: s, keys: []string{s.names.record(key)}, life: settlement.Retention}
+	c := &settleCall{store: s, life: settlement.Retention}
 	settled := claimed.Settled(settlement, processTime())
 	value, err := encodeValue(key, settled, roomFor(settlement))
 	if err != nil {
@@ -128,25 +135,26 @@ func newSettleCall(s *Store, key idempotency.Key, claimed *idempotency.Record, s
 		}
 	}
 	leaves := settled.Token != claimed.Token
-	c.value, c.args = value, []any{claimed.Token, value, "px", toMillis(c.life), claimed.Follows}
+	c.value, c.expiry = value, toMillis(c.life)
+	var more [6]any // the arguments from the third on: see settle.lua
 	if leaves {
-		c.life = 0
-		putDigits(value[atExpiry:atToken], settled.Expires.UnixMilli())
-		c.args[2], c.args[3] = "pxat", settled.Expires.UnixMilli()
+		c.life, c.expiry = 0, settled.Expires.UnixMilli()
+		putDigits(value[atExpiry:atToken], c.expiry)
+		more[5] = claimed.Token
 	}
-	var more [5]any // the arguments from the sixth on: see settle.lua
+	if claimed.Follows != "" {
+		more[0] = claimed.Follows
+	}
+	c.keys = append(c.names[:0], s.names.record(key))
 	if answer != nil || c.body != nil {
 		c.keys = append(c.keys, s.names.response(key, claimed.Token))
-		more[0] = toMillis(besideLife)
+		more[1] = toMillis(besideLife)
 	}
 	if c.body != nil {
 		c.keys = append(c.keys, s.names.unsettled(key, claimed.Token, value[atRevision:atLease]))
 	}
 	if answer != nil {
-		more[1] = answer
-	}
-	if leaves {
-		more[2] = settled.Token
+		more[2] = answer
 	}
 	if settlement.Withdraws && !leaves {
 		more[3] = toMillis(settlement.AnswerFor)
@@ -154,19 +162,46 @@ func newSettleCall(s *Store, key idempotency.Key, claimed *idempotency.Record, s
 	if claimed.Replaces != nil && !leaves {
 		more[4] = s.names.copies()
 	}
-	for last := len(more); last > 0; last-- {
-		if more[last-1] == nil {
-			continue
-		}
-		for _, arg := range more[:last] {
-			if arg == nil {
-				arg = ""
-			}
-			c.args = append(c.args, arg)
-		}
-		break
-	}
+	c.compose(more[:])
 	return c, nil
+}
+
+// compose makes the command. Of the arguments that the common way does not need, those
+// after the last one that is set are left out.
+func (c *settleCall) compose(more []any) {
+	command := append(c.room[:0], "evalsha", settleScript.argument, len(c.keys))
+	for _, key := range c.keys {
+		command = append(command, key)
+	}
+	command = append(command, &c.value, &c.expiry)
+	last := len(more)
+	for last > 0 && more[last-1] == nil {
+		last--
+	}
+	for _, arg := range more[:last] {
+		if arg == nil {
+			arg = ""
+		}
+		command = append(command, arg)
+	}
+	c.command, c.args = command, command[3+len(c.keys):]
+}
+
+// request returns the command for one attempt.
+func (c *settleCall) request(ctx context.Context, byText bool) *request {
+	var to *request
+	switch {
+	case byText:
+		to = newScript(ctx, settleScript, true, c.keys, c.args...)
+	case c.begun:
+		to = newRequest(ctx, c.command...)
+	default:
+		c.begun, to = true, &c.first
+		to.begin(ctx, c.command)
+	}
+	to.SetFirstKeyPos(firstKey)
+	to.value, to.life = c.value, c.life
+	return to
 }
 
 // roomFor is how many bytes appendKept appends at most, or a little less.
@@ -200,16 +235,10 @@ func appendKept(value []byte, key idempotency.Key, token string, r *idempotency.
 // The script then gives it its name, or removes it.
 func (c *settleCall) run(ctx context.Context) (answer reply, by executor, err error) {
 	s := c.store
-	arm := func(to *request) {
-		if c.life > 0 {
-			to.value, to.life = c.value, c.life
-		}
-	}
 	if c.body != nil {
 		pipeline := s.client.Pipeline()
 		set := pipeline.Set(ctx, c.keys[2], c.body, unsettledLife)
-		settle := newScript(ctx, settleScript, false, c.keys, c.args...)
-		arm(settle)
+		settle := c.request(ctx, false)
 		_ = pipeline.Process(ctx, settle) // it is only queued here
 		if _, err := pipeline.Exec(ctx); err != nil && !answered(err) {
 			return reply{}, executor{}, err
@@ -218,11 +247,11 @@ func (c *settleCall) run(ctx context.Context) (answer reply, by executor, err er
 			return reply{}, executor{}, set.Err()
 		}
 		if !hasCode(settle.Err(), "NOSCRIPT") {
-			answer, err = readReply(c.keys[0], settle.Cmd)
+			answer, err = readReply(c.keys[0], &settle.Cmd)
 			return answer, settle.by, err
 		}
 	}
-	answer, sent, _, err := s.runScript(ctx, settleScript, c.keys, arm, c.args...)
+	answer, sent, _, err := s.runBuilt(ctx, c.keys[0], func(byText bool) *request { return c.request(ctx, byText) })
 	if err != nil {
 		return reply{}, executor{}, err
 	}

@@ -33,7 +33,7 @@ func TestForeignRecords(t *testing.T) {
 	in := func(change func(*writable)) string {
 		p := writable{
 			form: valueForm, state: "e", revision: "0123456789", lease: "0000000000000", expiry: later,
-			token: "b", record: string(encodeRecord(key, held)),
+			token: "b", record: string(appendRecord(nil, key, held)),
 		}
 		change(&p)
 		return p.String()
@@ -49,7 +49,7 @@ func TestForeignRecords(t *testing.T) {
 		"another form":     {"SET", name, in(func(p *writable) { p.form = "D2" })},
 		"a damaged record": {"SET", name, in(func(p *writable) { p.record = "dedup" })},
 		"another key's record": {"SET", name, in(func(p *writable) {
-			p.state, p.lease, p.record = "f", later, string(encodeRecord(keyOf("b"), another.Record))
+			p.state, p.lease, p.record = "f", later, string(appendRecord(nil, keyOf("b"), another.Record))
 		})},
 		"another token":         {"SET", name, in(func(p *writable) { p.token = "c" })},
 		"a lease on a held run": {"SET", name, in(func(p *writable) { p.lease = later })},

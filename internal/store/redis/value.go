@@ -72,16 +72,11 @@ func newRevision() [revisionSize]byte {
 // tokens. The end of the lease and the expiry are 0 for now: they are by the clock of
 // the server that gets the value ([request.aim]). more is room for a response.
 func encodeValue(key idempotency.Key, r *idempotency.Record, more int) ([]byte, error) {
-	record := encodeRecord(key, r)
-	if len(r.Token) > longestToken || len(record) > longestRecord {
-		return nil, fmt.Errorf("a token of %d bytes or a record of %d is too long; they have up to %d and %d",
-			len(r.Token), len(record), longestToken, longestRecord)
-	}
 	state := byte(ended)
 	if r.State == idempotency.InFlight {
 		state = inFlight
 	}
-	value := make([]byte, headSize, headSize+len(r.Token)+len(record)+more)
+	value := make([]byte, headSize, headSize+len(r.Token)+usualRecord+more)
 	for i := range value {
 		value[i] = '0'
 	}
@@ -90,17 +85,27 @@ func encodeValue(key idempotency.Key, r *idempotency.Record, more int) ([]byte, 
 	revision := newRevision()
 	copy(value[atRevision:], revision[:])
 	putDigits(value[atToken:atChannels], int64(len(r.Token)))
-	putDigits(value[atRecord:headSize], int64(len(record)))
 	value = append(value, r.Token...)
-	return append(value, record...), nil
+	at := len(value)
+	value = appendRecord(value, key, r)
+	record := len(value) - at
+	if len(r.Token) > longestToken || record > longestRecord {
+		return nil, fmt.Errorf("a token of %d bytes or a record of %d is too long; they have up to %d and %d",
+			len(r.Token), record, longestToken, longestRecord)
+	}
+	putDigits(value[atRecord:headSize], int64(record))
+	return value, nil
 }
 
-// encodeRecord returns what is written of a record. The end of its lease and its
-// expiry are left out: they are in the head, by the server's clock.
-func encodeRecord(key idempotency.Key, r *idempotency.Record) []byte {
+// usualRecord is room that the records of most keys do not fill.
+const usualRecord = 512
+
+// appendRecord appends what is written of a record. The end of its lease and its expiry
+// are left out: they are in the head, by the server's clock.
+func appendRecord(dst []byte, key idempotency.Key, r *idempotency.Record) []byte {
 	stored := *r
 	stored.LeaseUntil, stored.Expires = time.Time{}, time.Time{}
-	return idempotency.AppendRecord(nil, key, &stored)
+	return idempotency.AppendRecord(dst, key, &stored)
 }
 
 // putDigits writes a number with as many digits as there is room for.
