@@ -191,7 +191,7 @@ func (c *contact) afterAll(cmds []goredis.Cmder, failed error, sent time.Time) {
 	for _, cmd := range cmds {
 		switch cmd := cmd.(type) {
 		case *goredis.TimeCmd:
-			if cmd.Err() == nil {
+			if cmd.Err() == nil && !cmd.Val().IsZero() { // see below
 				now = cmd.Val().UnixMilli()
 				c.current.Load().clock.learn(now, sent)
 			}

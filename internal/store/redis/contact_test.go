@@ -7,6 +7,7 @@ import (
 	"net"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	goredis "github.com/redis/go-redis/v9"
 	"go.uber.org/zap"
@@ -49,6 +50,27 @@ func TestDoubtOutlivesLaterAttempts(t *testing.T) {
 		if claim.doubt != test.doubt {
 			t.Errorf("after %v: in doubt %v, want %v", test.attempts, claim.doubt, test.doubt)
 		}
+	}
+}
+
+// TestNoTimeFromARefusedConnection has go-redis tell the commands of a pipeline nothing of
+// a connection that the server refuses. The estimate of its clock stays, and so do the
+// times that are written by it.
+func TestNoTimeFromARefusedConnection(t *testing.T) {
+	c := &contact{servers: make(map[string]*server), log: zap.NewNop()}
+	c.connected("a:1")
+	s := c.current.Load()
+	s.greeted.Store(true)
+	now := time.Now()
+	s.clock.learn(now.UnixMilli(), now)
+	refused := errors.New("refused")
+	asked, claim := goredis.NewTimeCmd(ctx, "time"), newRequest(ctx, "set")
+	_ = c.ProcessPipelineHook(func(context.Context, []goredis.Cmder) error { return refused })(ctx, []goredis.Cmder{asked, claim})
+	if !errors.Is(claim.Err(), refused) || claim.now != 0 {
+		t.Errorf("the claim has the error %v and the server's time %d; want %v and none", claim.Err(), claim.now, refused)
+	}
+	if wrong := s.clock.at(now) - now.UnixMilli(); wrong < -1000 || wrong > 1000 {
+		t.Errorf("the estimate is wrong by %d ms", wrong)
 	}
 }
 
