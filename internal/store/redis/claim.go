@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync"
 	"time"
 
 	goredis "github.com/redis/go-redis/v9"
@@ -47,6 +48,9 @@ type claimCall struct {
 	args  [7]any
 	value bytesArg
 	px    int64
+	// direct says that the first command was executed and was all. Nobody else has the
+	// call then: a flush that is late still has what it sends.
+	direct bool
 }
 
 // Claim implements [idempotency.Store]. Over nothing and over a small response it is one
@@ -60,6 +64,10 @@ func (s *Store) Claim(ctx context.Context, c idempotency.Claim) (idempotency.Cla
 	if err != nil {
 		return idempotency.Claimed{Record: call.doubtful}, s.fail("claim", err)
 	}
+	if call.direct {
+		*call = claimCall{value: roomOf(call.value)}
+		claimCalls.Put(call)
+	}
 	return claimed, nil
 }
 
@@ -68,11 +76,14 @@ func (s *Store) Claim(ctx context.Context, c idempotency.Claim) (idempotency.Cla
 // no longer. Under Hold it would do so until an operator comes, and under MaxAttempts an
 // attempt would count that never ran.
 func (s *Store) newClaimCall(c idempotency.Claim) *claimCall {
-	return &claimCall{
-		store: s, claim: c, name: s.names.record(c.Key), called: time.Now(),
-		light: !c.Hold && c.MaxAttempts == 0 && !c.Force,
-	}
+	call := claimCalls.Get().(*claimCall)
+	call.store, call.claim, call.name, call.called = s, c, s.names.record(c.Key), time.Now()
+	call.light = !c.Hold && c.MaxAttempts == 0 && !c.Force
+	return call
 }
+
+// claimCalls are zero but for the room of a value.
+var claimCalls = sync.Pool{New: func() any { return new(claimCall) }}
 
 func (c *claimCall) run(ctx context.Context) (idempotency.Claimed, error) {
 	c.store.inbox.use()
@@ -95,7 +106,7 @@ func (c *claimCall) run(ctx context.Context) (idempotency.Claimed, error) {
 func (c *claimCall) lightRound(ctx context.Context) (_ idempotency.Claimed, done bool, err error) {
 	c.light = false
 	attempt := c.claim.Record(nil, processTime())
-	value, err := encodeValue(c.claim.Key, attempt, 0)
+	value, err := encodeValue(c.value, c.claim.Key, attempt, 0)
 	if err != nil {
 		return idempotency.Claimed{}, false, err
 	}
@@ -119,7 +130,9 @@ func (c *claimCall) lightRound(ctx context.Context) (_ idempotency.Claimed, done
 	switch {
 	case isNil(err):
 		c.doubtful = attempt // the claim holds, whatever comes
-		return c.takenAt(attempt, value, sent.now)
+		claimed, done, err := c.takenAt(attempt, value, sent.now)
+		c.direct = done && sent == &c.first
+		return claimed, done, err
 	case err != nil && c.store.leftToScripts(err):
 		return idempotency.Claimed{}, false, nil
 	case err != nil:

@@ -135,9 +135,11 @@ func (f *flushes) run(q *queue, s *sender) {
 		case len(s.batch) > 0:
 			s.flush(f, withTime)
 		}
-		for _, c := range s.batch {
-			c.answer()
+		batch := f.finish(q, s)
+		for _, c := range batch {
+			c.answer() // who is told may use it again
 		}
+		clear(batch)
 	}
 }
 
@@ -164,9 +166,10 @@ var errNoConnection = errors.New("no connection was free")
 
 // sender makes one flush after the other, and keeps what they all need.
 type sender struct {
-	// batch are the commands of the flush that is under way since it began.
-	batch []*request
-	began time.Time
+	// batch are the commands of the flush that is under way since it began, and finished
+	// has room for the next one.
+	batch, finished []*request
+	began           time.Time
 
 	pipeline goredis.Pipeliner
 	commands []goredis.Cmder

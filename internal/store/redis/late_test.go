@@ -3,7 +3,6 @@ package redis
 import (
 	"context"
 	"errors"
-	"slices"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -26,10 +25,25 @@ func (r *recorder) ProcessPipelineHook(next goredis.ProcessPipelineHook) goredis
 		err := next(ctx, commands)
 		for _, command := range commands {
 			if command.Name() == "set" {
-				r.set = slices.Clone(command.Args())
+				r.set = nil
+				for _, arg := range command.Args() {
+					r.set = append(r.set, asSent(arg))
+				}
 			}
 		}
 		return err
+	}
+}
+
+// asSent returns what goes out for an argument, which may be used again after that.
+func asSent(arg any) any {
+	switch arg := arg.(type) {
+	case *bytesArg:
+		return string(*arg)
+	case *int64:
+		return *arg
+	default:
+		return arg
 	}
 }
 

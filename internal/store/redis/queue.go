@@ -223,14 +223,8 @@ func (q *queue) needsTime(batch ...*request) bool {
 // await returns when something waits, or false when its caller must end.
 func (f *flushes) await(q *queue, s *sender) bool {
 	f.mu.Lock()
-	now := time.Now()
-	if len(s.batch) > 0 {
-		q.took(now.Sub(s.began))
-	}
-	clear(s.batch)
-	s.batch = s.batch[:0]
 	if len(q.waiting) > 0 {
-		q.began = now
+		q.began = time.Now()
 		f.mu.Unlock()
 		return true
 	}
@@ -242,6 +236,18 @@ func (f *flushes) await(q *queue, s *sender) bool {
 	f.mu.Unlock()
 	_, open := <-q.wake
 	return open
+}
+
+// finish takes the batch off the sender, and returns it: the queue looks at those commands
+// no more.
+func (f *flushes) finish(q *queue, s *sender) (batch []*request) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if len(s.batch) > 0 {
+		q.took(time.Since(s.began))
+	}
+	s.batch, s.finished = s.finished[:0], s.batch
+	return s.finished
 }
 
 // forget takes what has been given up out of the queue.

@@ -3,6 +3,7 @@ package redis
 import (
 	"context"
 	"errors"
+	"sync"
 	"time"
 
 	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
@@ -71,6 +72,10 @@ func (s *Store) Settle(ctx context.Context, key idempotency.Key, claimed *idempo
 	if err := answer.owned(call.keys[0]); err != nil {
 		return err
 	}
+	if call.direct() {
+		*call = settleCall{value: roomOf(call.value)}
+		settleCalls.Put(call)
+	}
 	if s.replicas.wanted > 0 && settlement.State == idempotency.Complete {
 		s.awaitReplicas(ctx, master, key, claimed)
 	}
@@ -99,7 +104,7 @@ type settleCall struct {
 	// a part of the room that the call has, and first is the command of the first attempt.
 	command, args []any
 	first         request
-	begun         bool
+	commands      int // how many there were
 	names         [3]string
 	room          [3 + 3 + 8]any
 	// value is what is written of the record, and life how long it lives. A value that
@@ -113,9 +118,10 @@ type settleCall struct {
 }
 
 func newSettleCall(s *Store, key idempotency.Key, claimed *idempotency.Record, settlement idempotency.Settlement) (*settleCall, error) {
-	c := &settleCall{store: s, life: settlement.Retention}
+	c := settleCalls.Get().(*settleCall)
+	c.store, c.life = s, settlement.Retention
 	settled := claimed.Settled(settlement, processTime())
-	value, err := encodeValue(key, settled, roomFor(settlement))
+	value, err := encodeValue(c.value, key, settled, roomFor(settlement))
 	if err != nil {
 		return nil, err
 	}
@@ -189,20 +195,27 @@ func (c *settleCall) compose(more []any) {
 
 // request returns the command for one attempt.
 func (c *settleCall) request(ctx context.Context, byText bool) *request {
-	var to *request
+	to := &c.first
+	c.commands++
 	switch {
 	case byText:
 		to = newScript(ctx, settleScript, true, c.keys, c.args...)
-	case c.begun:
+	case c.commands > 1:
 		to = newRequest(ctx, c.command...)
 	default:
-		c.begun, to = true, &c.first
 		to.begin(ctx, c.command)
 	}
 	to.SetFirstKeyPos(firstKey)
 	to.value, to.life = c.value, c.life
 	return to
 }
+
+// settleCalls are zero but for the room of a value.
+var settleCalls = sync.Pool{New: func() any { return new(settleCall) }}
+
+// direct reports whether the first command was all, and it was executed. Nobody else has
+// the call then: a flush that is late still has what it sends.
+func (c *settleCall) direct() bool { return c.commands == 1 && c.body == nil }
 
 // roomFor is how many bytes appendKept appends at most, or a little less.
 func roomFor(s idempotency.Settlement) int {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"time"
 
 	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
@@ -71,12 +72,13 @@ func newRevision() [revisionSize]byte {
 // encodeValue returns the value for a record, with nobody who waits and without earlier
 // tokens. The end of the lease and the expiry are 0 for now: they are by the clock of
 // the server that gets the value ([request.aim]). more is room for a response.
-func encodeValue(key idempotency.Key, r *idempotency.Record, more int) ([]byte, error) {
+// The value takes the place of what is in the room, if it fits there.
+func encodeValue(room []byte, key idempotency.Key, r *idempotency.Record, more int) ([]byte, error) {
 	state := byte(ended)
 	if r.State == idempotency.InFlight {
 		state = inFlight
 	}
-	value := make([]byte, headSize, headSize+len(r.Token)+usualRecord+more)
+	value := slices.Grow(room[:0], headSize+len(r.Token)+usualRecord+more)[:headSize]
 	for i := range value {
 		value[i] = '0'
 	}
@@ -155,6 +157,17 @@ func splitValue(value []byte) (parts, error) {
 	p.earlier, rest = rest[:lengths[2]], rest[lengths[2]:]
 	p.record, p.response = rest[:lengths[3]], rest[lengths[3]:]
 	return p, nil
+}
+
+// mostRoom is how large the room for a value may be that is kept for the next one.
+const mostRoom = 4 << 10
+
+// roomOf returns the room that a value lies in, to be used again.
+func roomOf(value []byte) []byte {
+	if cap(value) > mostRoom {
+		return nil
+	}
+	return value[:0]
 }
 
 func digits(text []byte) (n int64, ok bool) {
