@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -76,6 +78,53 @@ func TestLoneCaller(t *testing.T) {
 	}
 	if waiting, _ := s.flushes.state(); waiting != 0 || s.flushes.alone() {
 		t.Errorf("%d commands still wait; one is alone: %v", waiting, s.flushes.alone())
+	}
+}
+
+// looked counts who waits for the end of a context. That of an operation makes a timer
+// and a channel then.
+type looked struct {
+	timed
+	waits *atomic.Int64
+}
+
+func (l looked) Done() <-chan struct{} {
+	l.waits.Add(1)
+	return l.timed.Done()
+}
+
+// TestCallersContextIsLookedAt has a caller alone, and some that go out together.
+func TestCallersContextIsLookedAt(t *testing.T) {
+	server := redistest.Start(t)
+	s := closeAtEnd(t, openAt(t, server.Addr))
+	s.flushes.timeout = generous / 2 // ends before the callers' time
+	warm(t, s)
+	c := looked{withTime(t, generous-time.Second), new(atomic.Int64)}
+	var all sync.WaitGroup
+	for i := range 20 {
+		all.Go(func() {
+			if _, err := s.Claim(c, claimOf(fmt.Sprint(i), "token")); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	all.Wait()
+	mustClaimWithin(t, s, c, claimOf("alone", "token"))
+	if n := c.waits.Load(); n != 0 {
+		t.Errorf("%d times somebody waited for the end of a caller's context", n)
+	}
+}
+
+func mustClaimWithin(t *testing.T, s *Store, limited context.Context, c idempotency.Claim) {
+	t.Helper()
+	eventually(t, "nothing is under way", func() bool {
+		s.flushes.mu.Lock()
+		defer s.flushes.mu.Unlock()
+		return s.flushes.queues[s.client.(*goredis.Client)].underWay() == 0
+	})
+	before := s.flushes.count.Load()
+	if _, err := s.Claim(limited, c); err != nil || s.flushes.count.Load() != before+1 {
+		t.Errorf("alone, in %d flushes: %v", s.flushes.count.Load()-before, err)
 	}
 }
 

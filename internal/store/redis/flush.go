@@ -67,7 +67,7 @@ func (f *flushes) send(ctx context.Context, to *goredis.Client, c *request) (dou
 	timed := endsByTimeAlone(ctx)
 	if timed {
 		if q, withTime := f.beginAlone(to, c); q != nil {
-			q.lone.exec(f, ctx, c, withTime)
+			q.lone.exec(f, q.lone.limitWithin(f, ctx), c, withTime)
 			f.endAlone(q)
 			return c.doubt, c.Err()
 		}
@@ -133,7 +133,7 @@ func (f *flushes) run(q *queue, s *sender) {
 				c.SetErr(err)
 			}
 		case len(s.batch) > 0:
-			s.flush(f, withTime)
+			s.exec(f, s.limit(f), nil, withTime)
 		}
 		batch := f.finish(q, s)
 		for _, c := range batch {
@@ -184,15 +184,27 @@ func newSender(f *flushes, to *goredis.Client) *sender {
 	return &sender{pipeline: to.Pipeline(), time: goredis.NewTimeCmd(f.ctx, "time"), cancel: func() {}}
 }
 
-// flush sends a batch, and has the replies when it returns. A flush has the time of one
-// operation, or a little less: a few follow each other under one limit.
-func (s *sender) flush(f *flushes, withTime bool) {
+// limit returns the time limit of a flush: nearly that of one operation. A few that
+// follow each other have the same, because each costs a timer.
+func (s *sender) limit(f *flushes) context.Context {
 	if now := time.Now(); !now.Before(s.renewed) {
+		part := f.timeout / 16
 		s.cancel()
-		s.ctx, s.cancel = context.WithTimeout(f.ctx, f.timeout)
-		s.renewed = now.Add(f.timeout / 16)
+		s.ctx, s.cancel = context.WithTimeout(f.ctx, f.timeout-part)
+		s.renewed = now.Add(part)
 	}
-	s.exec(f, s.ctx, nil, withTime)
+	return s.ctx
+}
+
+// limitWithin returns the time limit of a flush that a caller makes for its own command:
+// it is over no later than the caller's. One that only is looked at costs no timer.
+func (s *sender) limitWithin(f *flushes, ctx context.Context) context.Context {
+	limit := s.limit(f)
+	end, _ := limit.Deadline()
+	if deadline, ok := ctx.Deadline(); ok && deadline.Before(end) {
+		return ctx
+	}
+	return limit
 }
 
 // end gives up what the sender has.
