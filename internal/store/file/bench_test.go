@@ -3,6 +3,7 @@ package file
 import (
 	"context"
 	"fmt"
+	"math/rand/v2"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -68,6 +69,31 @@ func BenchmarkFirstDelivery(b *testing.B) {
 				b.ReportMetric(float64(b.N)/b.Elapsed().Seconds(), "pairs/s")
 				b.ReportMetric(float64((cpuTime()-cpu).Nanoseconds())/float64(b.N)/1000, "cpu-µs/pair")
 				b.ReportMetric(anonymousMB(), "anonymous-MB")
+			})
+		}
+	}
+}
+
+// BenchmarkLargeResponse claims keys and keeps a response of that many KiB for each.
+func BenchmarkLargeResponse(b *testing.B) {
+	for _, size := range []int{32, 64, 128, 256, 1024} {
+		for _, callers := range []int{1, 32} {
+			b.Run(fmt.Sprintf("KiB=%d/callers=%d", size, callers), func(b *testing.B) {
+				s, err := Open(b.TempDir()+"/keys", zap.NewNop())
+				if err != nil {
+					b.Fatal(err)
+				}
+				defer s.Close()
+				settlement := completeAs("etag")
+				settlement.Response.Body = make([]byte, size<<10)
+				random := rand.NewChaCha8([32]byte{1})
+				_, _ = random.Read(settlement.Response.Body) // it cannot be compressed
+				cpu := cpuTime()
+				b.ResetTimer()
+				b.ReportAllocs()
+				inParallel(b, callers, b.N, func(i int) error { return claimAndSettle(s, fmt.Sprint(i), settlement) })
+				b.ReportMetric(float64(b.N)/b.Elapsed().Seconds(), "pairs/s")
+				b.ReportMetric(float64((cpuTime()-cpu).Nanoseconds())/float64(b.N)/1000, "cpu-µs/pair")
 			})
 		}
 	}

@@ -2,7 +2,6 @@ package file
 
 import (
 	"context"
-	"sync"
 	"sync/atomic"
 	"time"
 
@@ -24,8 +23,6 @@ type operation struct {
 	// durable says that the operation is to survive a crash of the machine. Without it,
 	// it survives one of the process.
 	durable bool
-	// large is where a large batch goes to be used again, nil for nowhere.
-	large *sync.Pool
 	// ended is called when the operation was carried out, or will not be.
 	ended func(applied bool)
 
@@ -81,12 +78,7 @@ func (d *database) commit(ctx context.Context, op *operation) (mayBeApplied bool
 // end lets go of what the operation holds. When a batch is applied, pebble has copied all
 // of it, or has taken its bytes away.
 func (op *operation) end(applied bool) {
-	if applied && op.large != nil && op.batch.Len() >= largeBatch {
-		op.batch.Reset()
-		op.large.Put(op.batch)
-	} else {
-		_ = op.batch.Close() // it only gives memory back
-	}
+	_ = op.batch.Close() // it only gives memory back
 	op.ended(applied)
 }
 
@@ -156,20 +148,13 @@ func (d *database) change() change { return d.changeOf(nil) }
 func (d *database) changeOf(r *idempotency.Response) change {
 	room := 1 << 10
 	if r != nil {
-		room += headRoom + len(r.Body)
+		room += headRoom
+		if !hasOwnFile(r) {
+			room += len(r.Body)
+		}
 	}
-	if room < largeBatch {
-		return change{d.db.NewBatch(pebble.WithInitialSizeBytes(room))}
-	}
-	if batch, ok := d.large.Get().(*pebble.Batch); ok {
-		return change{batch}
-	}
-	return change{d.db.NewBatch(pebble.WithInitialSizeBytes(room), pebble.WithMaxRetainedSizeBytes(memTableBytes))}
+	return change{Batch: d.db.NewBatch(pebble.WithInitialSizeBytes(room))}
 }
-
-// largeBatch is from which size on a batch is kept apart from pebble's own ones. Among
-// those, a claim of some hundred bytes would get it as likely as the next large response.
-const largeBatch = 64 << 10
 
 // lock locks a key for an operation. Whoever reads locks it too: what was written but
 // not flushed can already be read, and nobody must act on what a crash could undo.

@@ -1,10 +1,12 @@
 package file
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"math/rand/v2"
 	"path"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -32,6 +34,7 @@ const (
 	claimed what = iota + 1 // under release: a crash may undo it
 	heldFast
 	complete
+	large // complete, with a body in a file
 	forgotten
 )
 
@@ -177,17 +180,71 @@ func (c *crash) check(t *testing.T) {
 		}
 		right := got.Verdict == map[what]idempotency.Verdict{
 			claimed: idempotency.WaitForRun, heldFast: idempotency.WaitForRun,
-			complete: idempotency.ReplayKept, forgotten: idempotency.Proceed,
+			complete: idempotency.ReplayKept, large: idempotency.ReplayKept, forgotten: idempotency.Proceed,
 		}[is]
 		if is == claimed && got.Verdict == idempotency.Proceed {
 			right = true // it was not flushed
 		}
-		if !right || is == complete && string(got.Response.Body) != name {
+		if right && is == complete {
+			right = string(got.Response.Body) == name
+		}
+		if right && is == large {
+			right = bytes.Equal(got.Response.Body, largeBody(name))
+		}
+		if !right {
 			t.Errorf("after a crash during %s: key %s, which was %d, has verdict %v", c.during, name, is, got.Verdict)
 		}
 	}
 	if err := keep(t.Context(), s, "after the crash"); err != nil {
 		t.Errorf("after a crash during %s: %v", c.during, err)
+	}
+}
+
+// A large body is on the disk before its record is, and so is its name.
+func TestCrashAmongLargeBodies(t *testing.T) {
+	for seed := range uint64(2) {
+		c := newCrashes(seed, 1)
+		s, err := openIn(c, "/data/keys", zap.NewNop())
+		if err != nil {
+			t.Fatal(err)
+		}
+		walk := func(from, to int) {
+			t.Helper()
+			for i := from; i < to; i++ {
+				name := fmt.Sprint(i)
+				c.begin(name)
+				settlement := largeAs(name)
+				settlement.Retention = time.Duration(1+i%2) * time.Hour // two buckets
+				if err := keepAs(t.Context(), s, name, settlement); err != nil {
+					t.Fatal(err)
+				}
+				c.acknowledge(name, large)
+				if i == 1 {
+					c.begin(name)
+					if err := s.Forget(t.Context(), key(name), idempotency.Seen{}); err != nil {
+						t.Fatal(err)
+					}
+					c.acknowledge(name, forgotten)
+				}
+			}
+		}
+		walk(0, 4)
+		closeStore(t, s)
+		if s, err = openIn(c, "/data/keys", zap.NewNop()); err != nil {
+			t.Fatal(err)
+		}
+		walk(4, 6)
+		closeStore(t, s)
+		among := 0
+		for _, crash := range c.found {
+			if strings.Contains(crash.during, largeName(0, "0")) {
+				among++
+			}
+			crash.check(t)
+		}
+		if among < 3 {
+			t.Errorf("only %d of %d crashes came while the first body was written", among, len(c.found))
+		}
 	}
 }
 

@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/cockroachdb/pebble/v2"
@@ -54,11 +53,11 @@ const formatVersion = pebble.FormatValueSeparation
 
 // database is a pebble database that is open, with those who write to it.
 type database struct {
-	path  string
-	db    *pebble.DB
-	disk  *disk
-	locks keyLocks
-	large sync.Pool // of empty batches with room for a large response
+	path   string
+	db     *pebble.DB
+	disk   *disk
+	locks  keyLocks
+	bodies *bodies
 
 	queue, written chan *operation
 	confirmed      chan struct{} // closed when nothing more is written
@@ -73,6 +72,7 @@ func openDatabase(path string, fs vfs.FS, create bool, logger *zap.Logger) (*dat
 		written:   make(chan *operation, queued),
 		confirmed: make(chan struct{}),
 	}
+	d.bodies = newBodies(path, d.disk)
 	d.disk.mark = openMark(fs, fs.PathJoin(path, markName))
 	options := pebbleOptions(path, d.disk, logger)
 	options.ErrorIfNotExists = !create
@@ -199,13 +199,14 @@ const separatedBytes = 384
 // errNotClosed says that a database was given up instead of closed.
 var errNotClosed = errors.New("it was given up with a write under way; all that was acknowledged is on the disk")
 
-// close carries out what is queued and closes the database. Nobody may use it any more.
+// close carries out what is queued and under way, and closes the database. Nobody may use it any more.
 // If its disk fails meanwhile, or is full, the database is given up.
 func (d *database) close() error {
 	closed := make(chan error, 1)
 	close(d.queue)
 	go func() {
 		<-d.confirmed
+		d.bodies.working.Wait()
 		closed <- d.db.Close()
 	}()
 	for {

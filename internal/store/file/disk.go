@@ -131,22 +131,33 @@ func (d *disk) fence() {
 }
 
 // write carries out one change of the disk, again and again until there is room for it.
-// It returns no error but that of a disk that is only read.
+// It returns no error but that of a disk that is only read: once the database is given
+// up, it never returns.
 func (d *disk) write(change func() error) error {
 	if d.readOnly {
 		return errReadOnly
 	}
+	if d.carryOut(change) != nil {
+		select {}
+	}
+	return nil
+}
+
+// carryOut is write for those who can be told why the database was given up.
+func (d *disk) carryOut(change func() error) error {
 	waiting := false
 	for {
-		err := d.try(change)
+		begun, err := d.once(change)
 		switch {
+		case !begun:
+			return d.failed()
 		case err == nil:
 			if waiting {
 				d.room()
 			}
 			return nil
 		case !isSpace(err) || d.isOpening():
-			d.fail(err) // and so the next attempt does not return
+			d.fail(err) // and so there is no next attempt
 		default:
 			if !waiting {
 				waiting = true
@@ -160,31 +171,39 @@ func (d *disk) write(change func() error) error {
 // flush is write for a flush, which is not tried again: after one that has failed, the
 // system may have dropped what was to be flushed, and the next one would succeed
 // without it.
-func (d *disk) flush(flush func() error) error {
-	return d.write(func() error {
+func (d *disk) flush(flush func() error) error { return d.write(d.failing(flush)) }
+
+// carryOutFlush is flush for those who can be told why the database was given up.
+func (d *disk) carryOutFlush(flush func() error) error { return d.carryOut(d.failing(flush)) }
+
+// failing returns a change with which the database is given up unless it succeeds.
+func (d *disk) failing(flush func() error) func() error {
+	return func() error {
 		err := flush()
 		if err != nil {
 			d.fail(err)
 		}
 		return err
-	})
+	}
 }
 
 // try makes one attempt. Once the database is given up, it never returns.
 func (d *disk) try(change func() error) error {
-	d.writing.RLock()
-	failed := false
-	select {
-	case <-d.gone:
-		failed = true
-	default:
-	}
-	if d.fenced || failed {
-		d.writing.RUnlock()
+	begun, err := d.once(change)
+	if !begun {
 		select {}
 	}
+	return err
+}
+
+// once makes one attempt, unless the database is given up.
+func (d *disk) once(change func() error) (begun bool, err error) {
+	d.writing.RLock()
 	defer d.writing.RUnlock()
-	return change()
+	if d.fenced || d.failed() != nil {
+		return false, nil
+	}
+	return true, change()
 }
 
 func (d *disk) isOpening() bool {

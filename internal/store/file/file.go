@@ -90,13 +90,17 @@ func (s *Store) enterKey(ctx context.Context, key idempotency.Key) (d *database,
 // write carries out a change of one key, which is locked, and unlocks it, and wakes
 // those who wait for the key if wake is set.
 func (s *Store) write(ctx context.Context, d *database, key idempotency.Key, c change, durable, wake bool) (mayBeApplied bool, err error) {
-	return d.commit(ctx, &operation{batch: c.Batch, durable: durable, large: &d.large, ended: func(applied bool) {
+	ended := func(applied bool) {
 		d.locks.unlock(key)
 		if applied && wake {
 			// Not the caller does that, because it may have given up.
 			s.waiters.Wake(key)
 		}
-	}})
+	}
+	if bodies := c.bodies; bodies != nil {
+		ended = bodies.removedBefore(d, ended)
+	}
+	return d.commit(ctx, &operation{batch: c.Batch, durable: durable, ended: ended})
 }
 
 // Claim implements [idempotency.Store].
@@ -164,9 +168,19 @@ func (s *Store) Settle(ctx context.Context, key idempotency.Key, claimed *idempo
 		d.locks.unlock(key)
 		return err
 	}
+	until := now.Add(settlement.ResponseFor())
+	var bodies *unneeded
+	if hasOwnFile(settlement.Response) {
+		at := bodyFileOf(key, claimed.Token, until)
+		if err := d.saveBody(ctx, at, settlement.Response.Body, func() { d.locks.unlock(key) }); err != nil {
+			return err
+		}
+		bodies = &unneeded{notApplied: []bodyFile{at}}
+	}
 	change := d.changeOf(settlement.Response)
+	change.bodies = bodies
 	if settlement.Response != nil {
-		err = change.putResponse(key, claimed.Token, settlement.Response, now.Add(settlement.ResponseFor()), settlement.State == idempotency.Complete)
+		err = change.putResponse(key, claimed.Token, settlement.Response, until, settlement.State == idempotency.Complete)
 	}
 	if err == nil {
 		err = change.putRecord(key, found, found.CountedAs(claimed).Settled(settlement, now))
@@ -201,11 +215,7 @@ func (s *Store) Response(ctx context.Context, key idempotency.Key, token string)
 	}
 	defer leave()
 	defer d.locks.unlock(key)
-	response, until, err := d.response(key, token)
-	if err != nil || !clock().Before(until) {
-		return nil, err
-	}
-	return response, nil
+	return d.response(key, token, clock())
 }
 
 // Free implements [idempotency.Store].
@@ -250,7 +260,14 @@ func (s *Store) Forget(ctx context.Context, key idempotency.Key, seen idempotenc
 	} else if err == nil {
 		err = live(stored, now).Effective(now).MayBeTaken(seen, now)
 	}
+	var bodies []bodyFile
+	if err == nil {
+		bodies, err = d.bodyFilesOf(key)
+	}
 	change := d.change()
+	if len(bodies) > 0 {
+		change.bodies = &unneeded{applied: bodies}
+	}
 	if err == nil {
 		err = change.forget(key, stored)
 	}

@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -109,8 +110,8 @@ func TestLargeResponse(t *testing.T) {
 	}
 }
 
-// The room in which a large response was written is used again. Each key has its own
-// response all the same, before and after a restart.
+// Large responses are in files and small ones in batches whose room is used again. Each
+// key has its own response all the same, before and after a restart.
 func TestLargeResponsesShareNothing(t *testing.T) {
 	const writers, each = 4, 8
 	path := newPath(t)
@@ -118,9 +119,10 @@ func TestLargeResponsesShareNothing(t *testing.T) {
 	settlement := func(writer, n int) (name string, s idempotency.Settlement) {
 		name = fmt.Sprint(writer, " ", n)
 		s = completeAs(name)
-		size := largeBatch*(1+(writer+n)%3) + n // one grows, and one becomes smaller
+		size := ownFileBytes/2*(1+(writer+n)%3) + n // one grows, and one becomes smaller
 		if n == each-1 {
-			size = memTableBytes/2 + writer // pebble takes the bytes of such a batch
+			// pebble takes the bytes of such a batch.
+			s.Response.Header["Link"] = []string{strings.Repeat("x", memTableBytes/2+writer)}
 		}
 		s.Response.Body = bytes.Repeat([]byte(name), size/len(name))
 		return name, s

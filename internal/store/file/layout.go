@@ -15,7 +15,9 @@ import (
 // The names in the database, and what is under them:
 //
 //	d key 0          the key's record, as the codec writes it
-//	d key 1 token    when the response expires, then the response, as the codec writes it
+//	d key 1 token    when the response expires, then the response, as the codec writes it;
+//	                 or a byte that says that its body lies in a file (bodies.go), the
+//	                 length of the body, 8 bytes, and the head, as the codec writes it
 //	x when key       nothing: the record of the key expires before that moment
 //	x when key token nothing: and so does this response
 //
@@ -34,6 +36,10 @@ const (
 
 	ofRecord   = 0
 	ofResponse = 1
+
+	// inFile stands where else the codec's magic begins, with another byte.
+	inFile     = 'f'
+	lengthSize = 8
 )
 
 const (
@@ -55,6 +61,14 @@ func responseName(key idempotency.Key, token string) []byte {
 	name = append(name, key[:]...)
 	name = append(name, ofResponse)
 	return append(name, token...)
+}
+
+// responsesOf returns between which names the responses of a key are.
+func responsesOf(key idempotency.Key) (first, last []byte) {
+	first = responseName(key, "")
+	last = bytes.Clone(first)
+	last[len(last)-1]++
+	return first, last
 }
 
 // expiryName returns the name of the entry for a record (no token) or for a response.
@@ -143,23 +157,99 @@ func (d *database) recordBy(get func(name []byte) ([]byte, error), key idempoten
 	return record, nil
 }
 
-// response returns the response of the run with the token, expired or not, and when it
-// expires; nil if there is none.
-func (d *database) response(key idempotency.Key, token string) (*idempotency.Response, time.Time, error) {
-	stored, err := d.get(responseName(key, token))
-	switch {
-	case err != nil:
-		return nil, time.Time{}, d.readError("response", key, err)
-	case stored == nil:
-		return nil, time.Time{}, nil
-	case len(stored) < momentSize:
-		return nil, time.Time{}, d.unreadable("response", key, errors.New("it is cut off"))
+// storedResponse is what is stored of a response.
+type storedResponse struct {
+	until  time.Time
+	inFile bool
+	length uint64 // of the body that lies in a file
+	form   []byte // the response as the codec writes it, or only its head
+}
+
+// parseResponse reads what putResponse wrote.
+func parseResponse(stored []byte) (*storedResponse, error) {
+	if len(stored) < momentSize {
+		return nil, errCutOff
 	}
-	response, err := idempotency.DecodeResponse(key, token, stored[momentSize:])
+	r := &storedResponse{until: moment(stored), form: stored[momentSize:]}
+	if len(r.form) == 0 || r.form[0] != inFile {
+		return r, nil
+	}
+	if len(r.form) < 1+lengthSize {
+		return nil, errCutOff
+	}
+	r.inFile, r.length = true, binary.BigEndian.Uint64(r.form[1:])
+	r.form = r.form[1+lengthSize:]
+	return r, nil
+}
+
+var errCutOff = errors.New("it is cut off")
+
+// storedResponse returns what is stored of the response of the run with the token, nil
+// if there is nothing.
+func (d *database) storedResponse(key idempotency.Key, token string) (*storedResponse, error) {
+	value, err := d.get(responseName(key, token))
 	if err != nil {
-		return nil, time.Time{}, d.unreadable("response", key, err)
+		return nil, d.readError("response", key, err)
 	}
-	return response, moment(stored), nil
+	if value == nil {
+		return nil, nil
+	}
+	stored, err := parseResponse(value)
+	if err != nil {
+		return nil, d.unreadable("response", key, err)
+	}
+	return stored, nil
+}
+
+// response returns the response of the run with the token, nil if there is none, or none
+// any more.
+func (d *database) response(key idempotency.Key, token string, now time.Time) (*idempotency.Response, error) {
+	stored, err := d.storedResponse(key, token)
+	if err != nil || stored == nil || !now.Before(stored.until) {
+		return nil, err
+	}
+	var response *idempotency.Response
+	if stored.inFile {
+		at := bodyFileOf(key, token, stored.until)
+		var body []byte
+		body, err = d.bodies.read(at, stored.length)
+		if err != nil && !errors.Is(err, errBody) {
+			return nil, d.writeError(err)
+		}
+		if err == nil {
+			if response, err = idempotency.DecodeResponseParts(key, token, stored.form, body); err != nil {
+				err = fmt.Errorf("%w (its body is the file %s)", err, at)
+			}
+		}
+	} else {
+		response, err = idempotency.DecodeResponse(key, token, stored.form)
+	}
+	if err != nil {
+		return nil, d.unreadable("response", key, err)
+	}
+	return response, nil
+}
+
+// bodyFilesOf returns the files in which bodies of the key lie.
+func (d *database) bodyFilesOf(key idempotency.Key) (files []bodyFile, err error) {
+	first, last := responsesOf(key)
+	it, err := d.db.NewIter(&pebble.IterOptions{LowerBound: first, UpperBound: last})
+	if err != nil {
+		return nil, d.listError(err)
+	}
+	for valid := it.First(); valid; valid = it.Next() {
+		value, err := it.ValueAndErr()
+		if err != nil {
+			continue // it goes with its bucket
+		}
+		if stored, err := parseResponse(value); err == nil && stored.inFile {
+			files = append(files, bodyFileOf(key, string(it.Key()[len(first):]), stored.until))
+		}
+	}
+	if err := it.Close(); err != nil && !pebble.IsCorruptionError(err) {
+		return nil, d.listError(err)
+	}
+	return files, nil
 }
 
 func (d *database) unreadable(what string, key idempotency.Key, err error) error {
@@ -197,7 +287,7 @@ func (d *database) decide(c idempotency.Claim, now time.Time) (idempotency.Claim
 		claimed.Previous = found
 		claimed.Record = c.Record(found, now)
 	case idempotency.ReplayKept:
-		claimed.Response, _, err = d.response(c.Key, found.Token)
+		claimed.Response, err = d.response(c.Key, found.Token, now)
 		if err == nil && claimed.Response == nil {
 			err = d.unreadable("record", c.Key, errors.New("it is complete, but its response is missing"))
 		}
@@ -236,7 +326,14 @@ func kept(r *idempotency.Record) *idempotency.Record {
 }
 
 // change is what one operation writes, in one step.
-type change struct{ *pebble.Batch }
+type change struct {
+	*pebble.Batch
+	// bodies are files that are not needed afterwards, nil for none.
+	bodies *unneeded
+}
+
+// hasOwnFile reports whether the body of a response lies in a file of its own.
+func hasOwnFile(r *idempotency.Response) bool { return r != nil && len(r.Body) >= ownFileBytes }
 
 // headRoom is as large as the stored form of most responses is without the body.
 const headRoom = 512
@@ -268,16 +365,24 @@ func (c change) putRecord(key idempotency.Key, stored, next *idempotency.Record)
 	return c.Set(recordName(key), idempotency.AppendRecord(nil, key, next), nil)
 }
 
-// putResponse keeps a response until the given time. withRecord says that it expires
-// together with the record that is complete by it.
+// putResponse keeps a response until the given time, without the body that lies in a
+// file. withRecord says that it expires together with the record that is complete by it.
 func (c change) putResponse(key idempotency.Key, token string, r *idempotency.Response, until time.Time, withRecord bool) error {
 	var room [headRoom]byte // on the stack
 	head := idempotency.AppendResponseHead(room[:0], key, token, r)
 	name := responseName(key, token)
-	op := c.SetDeferred(len(name), momentSize+len(head)+len(r.Body))
+	body, size := r.Body, momentSize+len(head)+len(r.Body)
+	if hasOwnFile(r) {
+		body, size = nil, momentSize+1+lengthSize+len(head)
+	}
+	op := c.SetDeferred(len(name), size)
 	copy(op.Key, name)
-	value := append(appendMoment(op.Value[:0], until), head...)
-	copy(op.Value[len(value):], r.Body) // the only time that it is copied here
+	value := appendMoment(op.Value[:0], until)
+	if body == nil && len(r.Body) > 0 {
+		value = binary.BigEndian.AppendUint64(append(value, inFile), uint64(len(r.Body)))
+	}
+	value = append(value, head...)
+	copy(op.Value[len(value):], body) // the only time that it is copied here
 	if err := op.Finish(); err != nil || withRecord {
 		return err
 	}
@@ -296,8 +401,6 @@ func (c change) forget(key idempotency.Key, stored *idempotency.Record) error {
 	if err := c.Delete(recordName(key), nil); err != nil {
 		return err
 	}
-	first := responseName(key, "")
-	last := bytes.Clone(first)
-	last[len(last)-1]++
+	first, last := responsesOf(key)
 	return c.DeleteRange(first, last, nil)
 }

@@ -49,6 +49,7 @@ func (s *Store) openDatabase() (*database, error) {
 	if err != nil {
 		return nil, s.explain(err)
 	}
+	d.bodies.check = s.place.check
 	return d, nil
 }
 

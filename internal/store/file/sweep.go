@@ -31,6 +31,7 @@ func (s *Store) sweepExpired() {
 	tick := time.NewTicker(sweepEvery)
 	defer tick.Stop()
 	failing := false
+	var bodies time.Time // when they were swept
 	for {
 		select {
 		case <-s.closing:
@@ -38,6 +39,10 @@ func (s *Store) sweepExpired() {
 		case <-tick.C:
 		}
 		err := s.sweepDue()
+		if time.Since(bodies) >= sweepStep {
+			bodies = time.Now()
+			err = errors.Join(err, s.sweepBodies())
+		}
 		if err != nil && !failing {
 			s.logger.Warn("expired records stay in the store", zap.String("path", s.path), zap.Error(err))
 		}
@@ -53,15 +58,23 @@ func (s *Store) sweepDue() error {
 		if err := s.sweepSome(w); err != nil {
 			return err
 		}
-		rest := time.NewTimer(max(sweepRest*time.Since(began), time.Millisecond))
-		select {
-		case <-s.closing:
-			w.ended = true
-		case <-rest.C:
+		if s.restAfter(began) {
+			return nil
 		}
-		rest.Stop()
 	}
 	return nil
+}
+
+// restAfter rests after a step of the sweeper. Closing says that the store is being closed.
+func (s *Store) restAfter(began time.Time) (closing bool) {
+	rest := time.NewTimer(max(sweepRest*time.Since(began), time.Millisecond))
+	defer rest.Stop()
+	select {
+	case <-s.closing:
+		return true
+	case <-rest.C:
+		return false
+	}
 }
 
 // sweep is one way through the entries that are due.
@@ -149,11 +162,11 @@ func (d *database) due(w *sweep) (due [][]byte, err error) {
 // from an earlier one of the same key.
 func (s *Store) sweepEntry(d *database, c change, key idempotency.Key, token string, now time.Time) error {
 	if token != "" {
-		_, until, err := d.response(key, token)
+		stored, err := d.storedResponse(key, token)
 		if _, damaged := errors.AsType[*idempotency.UnreadableError](err); err != nil && !damaged {
 			return err
 		}
-		if now.Before(until) {
+		if stored != nil && now.Before(stored.until) {
 			return nil
 		}
 		return c.Delete(responseName(key, token), nil)

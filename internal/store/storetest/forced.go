@@ -19,7 +19,7 @@ var forcedTests = []subtest{
 
 // bodies are a small body and a large one, because a store may keep them in different
 // places.
-var bodies = map[string]string{"small": "first", "large": strings.Repeat("first ", 20_000)}
+var bodies = map[string]string{"small": "first", "large": strings.Repeat("first ", 50_000)}
 
 // forced keeps a response with this body, and then claims the key with Force.
 func (f *fixture) forced(name, body string) (idempotency.Claimed, idempotency.Claim) {
@@ -143,7 +143,7 @@ func delayedCopies(f *fixture) {
 		want idempotency.Verdict
 	}{
 		"complete":            {complete("kept"), idempotency.ReplayKept},
-		"complete, and large": {complete(strings.Repeat("kept ", 20_000)), idempotency.ReplayKept},
+		"complete, and large": {complete(strings.Repeat("kept ", 60_000)), idempotency.ReplayKept},
 		"released":            {release(true, "busy"), idempotency.WaitForRun},
 		"held":                {hold(), idempotency.RefuseHeld},
 	} {
