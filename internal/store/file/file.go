@@ -5,8 +5,9 @@
 //
 // The directory is a database of pebble, and this package is what pebble leaves to its
 // users: the atomic steps of each key (keylocks.go, commit.go), what is stored under
-// which name (layout.go), the removal of what has expired (sweep.go), and disks that are
-// full, fail, or vanish (disk.go, watch.go).
+// which name (layout.go), large bodies in files of their own (bodies.go, savebody.go), the
+// removal of what has expired (sweep.go, sweepbodies.go), and disks that are full, fail, or
+// vanish (disk.go, watch.go).
 package file
 
 import (
