@@ -47,19 +47,20 @@ func (d *database) commit(ctx context.Context, op *operation) (mayBeApplied bool
 	if trouble == nil {
 		trouble = ctx.Err()
 	}
-	if trouble != nil {
-		op.end(false)
-		return false, d.writeError(trouble)
-	}
-	select {
-	case d.queue <- op:
-	case <-ctx.Done():
-		op.end(false)
-		return false, ctx.Err()
-	case <-worse:
-		op.end(false)
-		trouble, _ = d.disk.trouble()
-		return false, d.writeError(trouble)
+	for queued := false; !queued; {
+		if trouble != nil {
+			op.end(false)
+			return false, d.writeError(trouble)
+		}
+		select {
+		case d.queue <- op:
+			queued = true
+		case <-ctx.Done():
+			op.end(false)
+			return false, ctx.Err()
+		case <-worse:
+			trouble, worse = d.disk.trouble() // it may be over already
+		}
 	}
 	for {
 		select {

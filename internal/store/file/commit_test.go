@@ -294,3 +294,40 @@ func TestCloseWritesWhatIsQueued(t *testing.T) {
 		t.Errorf("reopened: verdict %v, %v", claimed.Verdict, err)
 	}
 }
+
+// The disk is full for a moment while an operation waits for its place in the queue. It
+// goes on to wait, and is not taken for done.
+func TestTroubleThatIsOverAcknowledgesNothing(t *testing.T) {
+	s, begin := paused(t)
+	d := s.database
+	for len(d.queue) < cap(d.queue) {
+		op := &operation{batch: d.db.NewBatch(), ended: func(bool) {}}
+		op.state.Store(givenUp)
+		d.queue <- op
+	}
+	result := claimUntil(t.Context(), s, "a")
+	poll(t, "the key is locked", func() bool {
+		locked := !d.locks.tryLock(key("a"))
+		if !locked {
+			d.locks.unlock(key("a"))
+		}
+		return locked
+	})
+	for range 20 {
+		d.disk.mu.Lock()
+		d.disk.worse() // and well again before anybody has looked
+		d.disk.mu.Unlock()
+		select {
+		case r := <-result:
+			t.Fatalf("while the queue is full: %+v, %v", r.claimed, r.err)
+		case <-time.After(time.Millisecond): // one of the turns finds it waiting
+		}
+	}
+	begin()
+	if r := <-result; r.err != nil {
+		t.Fatal(r.err)
+	}
+	if record, _, err := s.Lookup(t.Context(), key("a")); record == nil || err != nil {
+		t.Errorf("lookup: %+v, %v; want the claim", record, err)
+	}
+}

@@ -279,7 +279,8 @@ func TestCloseWaitsForBodies(t *testing.T) {
 	go func() { closed <- s.Close() }()
 	select {
 	case err := <-closed:
-		t.Errorf("closed while a body is written: %v", err)
+		fs.mu.Unlock()
+		t.Fatalf("closed while a body is written: %v", err)
 	case <-time.After(50 * time.Millisecond): // it would have been closed long before
 	}
 	fs.mu.Unlock()
