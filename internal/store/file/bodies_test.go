@@ -15,7 +15,6 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/cockroachdb/pebble/v2/vfs"
 	"github.com/cockroachdb/pebble/v2/vfs/errorfs"
 
 	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
@@ -204,7 +203,7 @@ func TestDamagedBody(t *testing.T) {
 
 // A body that cannot be read this time is no damage.
 func TestBodyThatCannotBeReadNow(t *testing.T) {
-	fs := newBreakable(vfs.NewMem())
+	fs := newBreakable(newMemory())
 	s := reopenIn(t, fs, "/data/keys")
 	keepLarge(t, s, "a")
 	for _, kind := range []errorfs.OpKind{errorfs.OpOpen, errorfs.OpFileStat, errorfs.OpFileRead} {
@@ -223,7 +222,7 @@ func TestBodyThatCannotBeReadNow(t *testing.T) {
 }
 
 func TestForgetRemovesBodies(t *testing.T) {
-	s := reopenIn(t, vfs.NewMem(), "/data/keys")
+	s := reopenIn(t, newMemory(), "/data/keys")
 	released := releasedFor(time.Hour, 2*time.Hour)
 	released.Response.Body = largeBody("busy")
 	if err := keepAs(t.Context(), s, "a", released); err != nil {

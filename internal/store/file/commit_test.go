@@ -28,7 +28,7 @@ type logWatch struct {
 
 func newLogWatch() *logWatch {
 	w := new(logWatch)
-	w.FS = errorfs.Wrap(vfs.NewMem(), errorfs.InjectorFunc(func(op errorfs.Op) error {
+	w.FS = errorfs.Wrap(newMemory(), errorfs.InjectorFunc(func(op errorfs.Op) error {
 		switch {
 		case !strings.HasSuffix(op.Path, ".log"):
 		case op.Kind == errorfs.OpFileWrite:
@@ -173,8 +173,8 @@ func TestNobodySeesWhatIsNotFlushed(t *testing.T) {
 // paused returns a store whose writer has not begun.
 func paused(t *testing.T) (s *Store, begin func()) {
 	t.Helper()
-	s = reopenIn(t, vfs.NewMem(), "/data/keys")
-	d, err := openDatabase("/data/other", vfs.NewMem(), true, s.logger)
+	s = reopenIn(t, newMemory(), "/data/keys")
+	d, err := openDatabase("/data/other", newMemory(), true, s.logger)
 	if err != nil {
 		t.Fatal(err)
 	}

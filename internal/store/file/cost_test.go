@@ -8,7 +8,6 @@ import (
 	"sync/atomic"
 	"testing"
 
-	"github.com/cockroachdb/pebble/v2/vfs"
 	"github.com/cockroachdb/pebble/v2/vfs/errorfs"
 
 	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
@@ -67,7 +66,7 @@ func TestNewKeysEndInAFilter(t *testing.T) {
 // What was read stays in memory: the tables in memory leave room for it.
 func TestWhatWasReadStaysInMemory(t *testing.T) {
 	var reads atomic.Int64
-	s := reopenIn(t, errorfs.Wrap(vfs.NewMem(), errorfs.InjectorFunc(func(op errorfs.Op) error {
+	s := reopenIn(t, errorfs.Wrap(newMemory(), errorfs.InjectorFunc(func(op errorfs.Op) error {
 		if op.Kind.ReadOrWrite() == errorfs.OpIsRead && (strings.HasSuffix(op.Path, ".sst") || strings.HasSuffix(op.Path, ".blob")) {
 			reads.Add(1)
 		}
@@ -129,7 +128,7 @@ func TestFlushesOfARequest(t *testing.T) {
 
 // On the disk a key takes little more than what is stored of it.
 func TestBytesOfAKey(t *testing.T) {
-	s := &growing{Store: reopenIn(t, vfs.NewMem(), "/data/keys"), t: t}
+	s := &growing{Store: reopenIn(t, newMemory(), "/data/keys"), t: t}
 	random := rand.New(rand.NewPCG(1, 2))
 	const keys = 2000
 	for range keys {
@@ -152,7 +151,7 @@ func TestBytesOfAKey(t *testing.T) {
 // closed.
 func TestGoroutines(t *testing.T) {
 	before := runtime.NumGoroutine()
-	s := reopenIn(t, vfs.NewMem(), "/data/keys")
+	s := reopenIn(t, newMemory(), "/data/keys")
 	opened := runtime.NumGoroutine()
 	if opened-before > mostGoroutines {
 		t.Errorf("an open store has %d goroutines, want at most %d", opened-before, mostGoroutines)

@@ -54,7 +54,7 @@ type crashes struct {
 
 func newCrashes(seed uint64, every int) *crashes {
 	c := &crashes{memory: vfs.NewCrashableMem(), random: rand.New(rand.NewPCG(seed, 1)), acknowledged: make(map[string]what), every: every}
-	c.FS = errorfs.Wrap(c.memory, errorfs.InjectorFunc(func(op errorfs.Op) error {
+	c.FS = errorfs.Wrap(inMemory{c.memory}, errorfs.InjectorFunc(func(op errorfs.Op) error {
 		if op.Kind.ReadOrWrite() == errorfs.OpIsWrite {
 			c.crash(fmt.Sprintf("operation %d on %s", op.Kind, path.Base(op.Path)))
 		}
@@ -281,7 +281,7 @@ func TestCrashAmongUnflushedClaims(t *testing.T) {
 // After a failure, what is given up writes nothing any more, whatever it was doing: the
 // database that takes its place has the disk to itself.
 func TestGivenUpDatabaseWritesNothing(t *testing.T) {
-	fs := newBreakable(vfs.NewMem())
+	fs := newBreakable(newMemory())
 	s := reopenIn(t, fs, "/data/keys")
 	keepMany(t, s, 20)
 	old := s.database.disk

@@ -65,7 +65,7 @@ func full(op errorfs.Op) error {
 // A flush that fails acknowledges nothing. Afterwards the database is opened anew, and
 // has all that was acknowledged.
 func TestFlushThatFails(t *testing.T) {
-	fs := newBreakable(vfs.NewMem())
+	fs := newBreakable(newMemory())
 	s := reopenIn(t, fs, "/data/keys")
 	keepMany(t, s, 20)
 	running, err := s.Claim(t.Context(), counted("running"))
@@ -110,7 +110,7 @@ func TestFlushThatFails(t *testing.T) {
 
 // The claim whose flush nobody waits for may be acknowledged, but nothing after it.
 func TestFlushThatFailsInTheBackground(t *testing.T) {
-	fs := newBreakable(vfs.NewMem())
+	fs := newBreakable(newMemory())
 	s := reopenIn(t, fs, "/data/keys")
 	keepMany(t, s, 20)
 	fs.fail(func(op errorfs.Op) error {
@@ -137,7 +137,7 @@ func TestFlushThatFailsInTheBackground(t *testing.T) {
 // While there is no room, nothing is taken and what is kept is replayed; when there is
 // room again, all goes on.
 func TestDiskWithoutRoom(t *testing.T) {
-	fs := newBreakable(vfs.NewMem())
+	fs := newBreakable(newMemory())
 	s := reopenIn(t, fs, "/data/keys")
 	keepMany(t, s, 50)
 	running, err := s.Claim(t.Context(), claimOf("running"))
@@ -191,7 +191,7 @@ func TestDiskWithoutRoom(t *testing.T) {
 // The tables that pebble writes in the background find no room, and neither does the
 // next log: nothing is lost, and what is kept can be read.
 func TestNoRoomForTables(t *testing.T) {
-	fs := newBreakable(vfs.NewMem())
+	fs := newBreakable(newMemory())
 	s := reopenIn(t, fs, "/data/keys")
 	keepMany(t, s, 50)
 	fs.fail(full)
@@ -223,8 +223,8 @@ func keepMore(t *testing.T, s *Store) {
 // A store that is closed while its disk is full keeps nobody waiting, and has lost
 // nothing when it is opened again.
 func TestCloseOnADiskWithoutRoom(t *testing.T) {
-	fs := newBreakable(vfs.NewMem())
-	s, err := openIn(fs, "/data/keys", reopenIn(t, vfs.NewMem(), "/x").logger)
+	fs := newBreakable(newMemory())
+	s, err := openIn(fs, "/data/keys", reopenIn(t, newMemory(), "/x").logger)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -246,7 +246,7 @@ func TestCloseOnADiskWithoutRoom(t *testing.T) {
 // An existing store on a full disk, or on one that fails, is not damaged: the error is
 // that of the disk.
 func TestOpenOnADiskThatFails(t *testing.T) {
-	fs := newBreakable(vfs.NewMem())
+	fs := newBreakable(newMemory())
 	s := reopenIn(t, fs, "/data/keys")
 	keepMany(t, s, 50)
 	logger := s.logger

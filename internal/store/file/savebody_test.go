@@ -30,7 +30,7 @@ type holding struct {
 
 func newHolding(holds func(op errorfs.Op) bool) *holding {
 	h := &holding{holds: holds}
-	h.FS = errorfs.Wrap(vfs.NewMem(), errorfs.InjectorFunc(func(op errorfs.Op) error {
+	h.FS = errorfs.Wrap(newMemory(), errorfs.InjectorFunc(func(op errorfs.Op) error {
 		if ofBodies(op) && holds(op) {
 			n := h.held.Add(1)
 			for most := h.most.Load(); n > most && !h.most.CompareAndSwap(most, n); most = h.most.Load() {
@@ -76,7 +76,7 @@ func TestBodyThatCannotBeWritten(t *testing.T) {
 		"its name":      func(op errorfs.Op) bool { return ofBodies(op) && isFlush(op) && !isName(op) },
 	} {
 		t.Run(name, func(t *testing.T) {
-			fs := newBreakable(vfs.NewMem())
+			fs := newBreakable(newMemory())
 			s := reopenIn(t, fs, "/data/keys")
 			keepMany(t, s, 3)
 			record := inFlight(t, s, "a")
@@ -108,7 +108,7 @@ func TestNoRoomForABody(t *testing.T) {
 		"directory": errorfs.OpMkdirAll, "file": errorfs.OpCreate, "bytes": errorfs.OpFileWrite,
 	} {
 		t.Run(name, func(t *testing.T) {
-			fs := newBreakable(vfs.NewMem())
+			fs := newBreakable(newMemory())
 			s := reopenIn(t, fs, "/data/keys")
 			keepMany(t, s, 3)
 			record := inFlight(t, s, "a")
@@ -299,7 +299,7 @@ func TestCloseWaitsForBodies(t *testing.T) {
 
 // A store that is closed while a body finds no room keeps nobody waiting.
 func TestCloseWithoutRoomForABody(t *testing.T) {
-	fs := newBreakable(vfs.NewMem())
+	fs := newBreakable(newMemory())
 	s, err := openIn(fs, "/data/keys", zap.NewNop())
 	if err != nil {
 		t.Fatal(err)
