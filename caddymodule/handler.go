@@ -49,7 +49,7 @@ type Handler struct {
 	readsJSON bool
 	releaseOn idempotency.StatusSet
 	headers   headerRules
-	replayed  string // ReplayedHeader, canonical
+	replayed  string                        // ReplayedHeader, canonical
 	policies  map[string]idempotency.Policy // by provider, "" for none
 	store     *openstores.Handle
 	encrypted bool
