@@ -99,10 +99,12 @@ func (b *bodies) file(at bodyFile) string {
 }
 
 // write writes a body, so that it is still there after a crash of the machine. It waits
-// for room on the disk. An error is why the database was given up.
+// for room on the disk. If its file cannot be made or its directory not be opened, as
+// where too many files are open, nothing is lost, and the database goes on; any other
+// error is why it was given up.
 func (b *bodies) write(at bodyFile, body []byte) error {
 	var f vfs.File
-	err := b.disk.carryOut(func() (err error) {
+	err := b.disk.whenRoom(func() (err error) {
 		f, err = b.create(at)
 		return err
 	})
@@ -143,6 +145,10 @@ func (b *bodies) create(at bodyFile) (vfs.File, error) {
 	if err := b.disk.FS.MkdirAll(b.directory(at.bucket), 0o700); err != nil {
 		return nil, err
 	}
+	// If there was one by this name before, it has been swept, and a clock was set back.
+	b.mu.Lock()
+	delete(b.lasting, at.bucket)
+	b.mu.Unlock()
 	return b.disk.FS.Create(b.file(at), vfs.WriteCategoryUnspecified)
 }
 
@@ -169,7 +175,7 @@ func (b *bodies) flushNames(bucket string) error {
 
 func (b *bodies) flushDirectory(name string) error {
 	var dir vfs.File
-	err := b.disk.carryOut(func() (err error) {
+	err := b.disk.whenRoom(func() (err error) {
 		dir, err = b.disk.FS.OpenDir(name)
 		return err
 	})

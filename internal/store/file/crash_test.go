@@ -9,6 +9,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/cockroachdb/pebble/v2/vfs"
@@ -300,4 +301,24 @@ func TestGivenUpDatabaseWritesNothing(t *testing.T) {
 	for i := range 20 {
 		replays(t, s, fmt.Sprint(i))
 	}
+}
+
+// A bucket whose directory is made a second time, as after a clock was set back, is
+// flushed a second time.
+func TestCrashAfterABucketWasMadeAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		memory := vfs.NewCrashableMem()
+		s := reopenIn(t, memory, "/data/keys")
+		keepLarge(t, s, "first")
+		bucket := s.database.bodies.directory(bodyFileOf(key("first"), "", clock().Add(time.Hour)).bucket)
+		if closing, err := s.sweepBucket(bucket); closing || err != nil {
+			t.Fatal(closing, err)
+		}
+		if err := s.database.bodies.flushDirectory(s.database.bodies.root()); err != nil {
+			t.Fatal(err)
+		}
+		keepLarge(t, s, "second")
+		after := reopenIn(t, memory.CrashClone(vfs.CrashCloneCfg{}), "/data/keys")
+		replaysLarge(t, after, "second")
+	})
 }

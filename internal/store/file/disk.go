@@ -145,26 +145,35 @@ func (d *disk) write(change func() error) error {
 
 // carryOut is write for those who can be told why the database was given up.
 func (d *disk) carryOut(change func() error) error {
+	return d.whenRoom(func() error {
+		err := change()
+		if err != nil && (!isSpace(err) || d.isOpening()) {
+			d.fail(err)
+		}
+		return err
+	})
+}
+
+// whenRoom carries out one change of the disk, again and again until there is room for
+// it. Its other errors are told, and nothing is given up for them.
+func (d *disk) whenRoom(change func() error) error {
 	waiting := false
 	for {
 		begun, err := d.once(change)
-		switch {
-		case !begun:
+		if !begun || err != nil && d.failed() != nil {
 			return d.failed()
-		case err == nil:
+		}
+		if !isSpace(err) {
 			if waiting {
 				d.room()
 			}
-			return nil
-		case !isSpace(err) || d.isOpening():
-			d.fail(err) // and so there is no next attempt
-		default:
-			if !waiting {
-				waiting = true
-				d.noRoom(err)
-			}
-			d.pause()
+			return err
 		}
+		if !waiting {
+			waiting = true
+			d.noRoom(err)
+		}
+		d.pause()
 	}
 }
 

@@ -30,6 +30,9 @@ func (d *database) saveBody(ctx context.Context, at bodyFile, body []byte, aband
 	done := make(chan error, 1)
 	d.bodies.working.Go(func() {
 		err := d.bodies.write(at, body)
+		if err != nil {
+			d.bodies.remove(at)
+		}
 		<-d.bodies.slots
 		if state.CompareAndSwap(waiting, begun) {
 			done <- err

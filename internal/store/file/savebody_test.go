@@ -9,6 +9,7 @@ import (
 	"sync/atomic"
 	"syscall"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/cockroachdb/pebble/v2/vfs"
@@ -100,6 +101,75 @@ func TestBodyThatCannotBeWritten(t *testing.T) {
 			replaysLarge(t, s, "a")
 		})
 	}
+}
+
+// Where no file can be made for a body, as without room for one more open file, only that
+// settlement fails. The database is as it was, and goes on.
+func TestNoFileForABody(t *testing.T) {
+	for name, fails := range map[string]errorfs.OpKind{
+		"directory": errorfs.OpMkdirAll, "file": errorfs.OpCreate, "flush of its name": errorfs.OpOpenDir,
+	} {
+		t.Run(name, func(t *testing.T) {
+			fs := newBreakable(newMemory())
+			s := reopenIn(t, fs, "/data/keys")
+			record, before := inFlight(t, s, "a"), s.current()
+			fs.fail(func(op errorfs.Op) error {
+				if op.Kind == fails && ofBodies(op) {
+					return syscall.EMFILE
+				}
+				return nil
+			})
+			if err := s.Settle(t.Context(), key("a"), record, largeAs("a")); !errors.Is(err, syscall.EMFILE) {
+				t.Fatalf("settle: %v, want the error of the disk", err)
+			}
+			if err := keep(t.Context(), s, "b"); err != nil {
+				t.Errorf("another key: %v", err)
+			}
+			if files := bodyFiles(t, s); len(files) != 0 {
+				t.Errorf("the files of bodies are %q, want none", files)
+			}
+			fs.fail(nil)
+			if err := s.Settle(t.Context(), key("a"), record, largeAs("a")); err != nil {
+				t.Fatal(err)
+			}
+			replaysLarge(t, s, "a")
+			if s.current() != before {
+				t.Error("the database was given up")
+			}
+		})
+	}
+}
+
+// A body that finds no room until its bucket is removed is not kept, and that is all.
+func TestNoRoomForABodyUntilItHasExpired(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		fs := newBreakable(newMemory())
+		s := reopenIn(t, fs, "/data/keys")
+		record, before := inFlight(t, s, "a"), s.current()
+		fs.fail(func(op errorfs.Op) error {
+			if op.Kind == errorfs.OpFileWrite && ofBodies(op) {
+				return syscall.ENOSPC
+			}
+			return nil
+		})
+		brief := largeAs("a")
+		brief.Retention = time.Second
+		if err := s.Settle(t.Context(), key("a"), record, brief); !errors.Is(err, ErrNoSpace) {
+			t.Fatalf("settle: %v, want ErrNoSpace", err)
+		}
+		time.Sleep(bodiesLate)
+		if files := bodyFiles(t, s); len(files) != 0 {
+			t.Errorf("the files of bodies are %q, want none", files)
+		}
+		fs.fail(nil)
+		time.Sleep(time.Second)
+		synctest.Wait()
+		if err := s.current().disk.failed(); err != nil || s.current() != before {
+			t.Errorf("the database was given up: %v", err)
+		}
+		keepLarge(t, s, "b")
+		replaysLarge(t, s, "b")
+	})
 }
 
 // A body for which there is no room is refused, and leaves nothing when there is room.
