@@ -308,7 +308,7 @@ func TestGivenUpDatabaseWritesNothing(t *testing.T) {
 func TestCrashAfterABucketWasMadeAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		memory := vfs.NewCrashableMem()
-		s := reopenIn(t, memory, "/data/keys")
+		s := reopenIn(t, inMemory{memory}, "/data/keys")
 		keepLarge(t, s, "first")
 		bucket := s.database.bodies.directory(bodyFileOf(key("first"), "", clock().Add(time.Hour)).bucket)
 		if closing, err := s.sweepBucket(bucket); closing || err != nil {
