@@ -135,7 +135,7 @@ func (f *flushes) run(q *queue, s *sender) {
 		case len(s.batch) > 0:
 			s.exec(f, s.limit(f), nil, withTime)
 		}
-		batch := f.finish(q, s)
+		batch := f.finish(q, s, err == nil)
 		for _, c := range batch {
 			c.answer() // who is told may use it again
 		}

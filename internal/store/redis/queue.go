@@ -186,7 +186,7 @@ func (f *flushes) beginAlone(to *goredis.Client, c *request) (q *queue, withTime
 		return nil, false
 	}
 	q.alone, q.used = true, time.Now()
-	q.began = q.used
+	q.began, q.lone.began = q.used, q.used
 	return q, q.needsTime(c)
 }
 
@@ -197,7 +197,7 @@ func (f *flushes) endAlone(q *queue) {
 	defer f.mu.Unlock()
 	q.alone = false
 	now := time.Now()
-	q.took(now.Sub(q.began))
+	q.took(now.Sub(q.lone.began))
 	if len(q.waiting) > 0 {
 		f.wakeOne(q, now)
 	}
@@ -239,11 +239,11 @@ func (f *flushes) await(q *queue, s *sender) bool {
 }
 
 // finish takes the batch off the sender, and returns it: the queue looks at those commands
-// no more.
-func (f *flushes) finish(q *queue, s *sender) (batch []*request) {
+// no more. One that could not be sent tells nothing of how far the server is.
+func (f *flushes) finish(q *queue, s *sender, sent bool) (batch []*request) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if len(s.batch) > 0 {
+	if sent && len(s.batch) > 0 {
 		q.took(time.Since(s.began))
 	}
 	s.batch, s.finished = s.finished[:0], s.batch

@@ -3,6 +3,7 @@ package redis
 import (
 	"context"
 	"errors"
+	"net"
 	"slices"
 	"testing"
 	"testing/synctest"
@@ -58,6 +59,61 @@ func TestSecondFlush(t *testing.T) {
 				f.mu.Unlock()
 			})
 		})
+	}
+}
+
+// TestLoneFlushTakesItsOwnTime where a second flush began just before it was over, or there
+// was none. A server that is far does not seem near then.
+func TestLoneFlushTakesItsOwnTime(t *testing.T) {
+	const far = 20 * near
+	for name, second := range map[string]bool{"alone": false, "with a second one": true} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				server := miniredis.NewMiniRedis()
+				t.Cleanup(server.Close)
+				s := closeAtEnd(t, openMini(server))
+				f := s.flushes
+				warm(t, s)
+				synctest.Wait()
+				f.mu.Lock()
+				for _, q := range f.queues {
+					q.shortest = far
+				}
+				f.mu.Unlock()
+				q, _ := f.beginAlone(s.client.(*goredis.Client), newRequest(ctx, "ping"))
+				time.Sleep(far)
+				if second {
+					f.mu.Lock()
+					q.began = time.Now() // as wakeOne does
+					f.mu.Unlock()
+				}
+				f.endAlone(q)
+				f.mu.Lock()
+				defer f.mu.Unlock()
+				if q.shortest != far {
+					t.Errorf("a flush that took %v counts as one of %v", far, q.shortest)
+				}
+			})
+		})
+	}
+}
+
+// TestFlushWithoutConnection says nothing of how far the server is.
+func TestFlushWithoutConnection(t *testing.T) {
+	f := newFlushes(generous)
+	refuse := func(context.Context, string, string) (net.Conn, error) { return nil, errors.New("refused") }
+	to := goredis.NewClient(&goredis.Options{Addr: "in-no-network", MaxRetries: -1, DialerRetries: 1, Dialer: refuse})
+	defer func() { _ = to.Close() }()
+	q := f.newQueue(to)
+	q.shortest = 20 * near
+	f.queues[to] = q
+	if _, err := f.send(ctx, to, newRequest(ctx, "ping")); err == nil {
+		t.Error("it was sent")
+	}
+	f.close()
+	f.wait()
+	if q.shortest != 20*near {
+		t.Errorf("the server counts as one that answers within %v", q.shortest)
 	}
 }
 
