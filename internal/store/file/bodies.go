@@ -72,8 +72,8 @@ type bodies struct {
 	check func() error
 	// slots has room for those that are written at a time.
 	slots chan struct{}
-	// working are the goroutines that write and remove bodies.
-	working sync.WaitGroup
+	// writing and removing are the goroutines that do so.
+	writing, removing sync.WaitGroup
 
 	mu sync.Mutex
 	// lasting are buckets whose directory is still there after a crash of the machine.

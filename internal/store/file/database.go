@@ -203,10 +203,11 @@ var errNotClosed = errors.New("it was given up with a write under way; all that 
 // If its disk fails meanwhile, or is full, the database is given up.
 func (d *database) close() error {
 	closed := make(chan error, 1)
-	close(d.queue)
 	go func() {
+		d.bodies.writing.Wait() // what they have written is queued then
+		close(d.queue)
 		<-d.confirmed
-		d.bodies.working.Wait()
+		d.bodies.removing.Wait()
 		closed <- d.db.Close()
 	}()
 	for {

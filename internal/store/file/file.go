@@ -91,6 +91,11 @@ func (s *Store) enterKey(ctx context.Context, key idempotency.Key) (d *database,
 // write carries out a change of one key, which is locked, and unlocks it, and wakes
 // those who wait for the key if wake is set.
 func (s *Store) write(ctx context.Context, d *database, key idempotency.Key, c change, durable, wake bool) (mayBeApplied bool, err error) {
+	return d.commit(ctx, s.operation(d, key, c, durable, wake))
+}
+
+// operation is what write carries out.
+func (s *Store) operation(d *database, key idempotency.Key, c change, durable, wake bool) *operation {
 	ended := func(applied bool) {
 		d.locks.unlock(key)
 		if applied && wake {
@@ -101,7 +106,7 @@ func (s *Store) write(ctx context.Context, d *database, key idempotency.Key, c c
 	if bodies := c.bodies; bodies != nil {
 		ended = bodies.removedBefore(d, ended)
 	}
-	return d.commit(ctx, &operation{batch: c.Batch, durable: durable, ended: ended})
+	return &operation{batch: c.Batch, durable: durable, ended: ended}
 }
 
 // Claim implements [idempotency.Store].
@@ -170,16 +175,7 @@ func (s *Store) Settle(ctx context.Context, key idempotency.Key, claimed *idempo
 		return err
 	}
 	until := now.Add(settlement.ResponseFor())
-	var bodies *unneeded
-	if hasOwnFile(settlement.Response) {
-		at := bodyFileOf(key, claimed.Token, until)
-		if err := d.saveBody(ctx, at, settlement.Response.Body, func() { d.locks.unlock(key) }); err != nil {
-			return err
-		}
-		bodies = &unneeded{notApplied: []bodyFile{at}}
-	}
 	change := d.changeOf(settlement.Response)
-	change.bodies = bodies
 	if settlement.Response != nil {
 		err = change.putResponse(key, claimed.Token, settlement.Response, until, settlement.State == idempotency.Complete)
 	}
@@ -189,6 +185,11 @@ func (s *Store) Settle(ctx context.Context, key idempotency.Key, claimed *idempo
 	if err != nil {
 		d.locks.unlock(key)
 		return err
+	}
+	if hasOwnFile(settlement.Response) {
+		at := bodyFileOf(key, claimed.Token, until)
+		change.bodies = &unneeded{notApplied: []bodyFile{at}}
+		return d.commitWithBody(ctx, at, settlement.Response.Body, s.operation(d, key, change, true, true))
 	}
 	_, err = s.write(ctx, d, key, change, true, true)
 	return err

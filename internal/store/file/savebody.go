@@ -5,22 +5,23 @@ import (
 	"sync/atomic"
 )
 
-// saveBody writes a body to its file, and returns when it is flushed. A disk can hang, or
-// have no room, so another goroutine does it. With an error, the caller has nothing more
-// to do: when nothing is done for it any more, the file is removed and abandoned is
-// called.
-func (d *database) saveBody(ctx context.Context, at bodyFile, body []byte, abandoned func()) error {
+// commitWithBody writes a body to its file, and then carries out the change that makes it
+// count. A disk can hang, or have no room, so another goroutine writes the body. If the
+// caller gives up meanwhile, that goroutine goes on to the end, as the writer does with
+// what it has begun: a body that takes longer than a caller waits would else be written
+// again and again, and never be kept.
+func (d *database) commitWithBody(ctx context.Context, at bodyFile, body []byte, op *operation) error {
 	trouble, worse := d.disk.trouble()
 	for slot := false; !slot; {
 		if trouble != nil {
-			abandoned()
+			op.end(false)
 			return d.writeError(trouble)
 		}
 		select {
 		case d.bodies.slots <- struct{}{}:
 			slot = true
 		case <-ctx.Done():
-			abandoned()
+			op.end(false)
 			return ctx.Err()
 		case <-worse:
 			trouble, worse = d.disk.trouble()
@@ -28,24 +29,25 @@ func (d *database) saveBody(ctx context.Context, at bodyFile, body []byte, aband
 	}
 	var state atomic.Int32
 	done := make(chan error, 1)
-	d.bodies.working.Go(func() {
+	d.bodies.writing.Go(func() {
 		err := d.bodies.write(at, body)
-		if err != nil {
-			d.bodies.remove(at)
-		}
 		<-d.bodies.slots
-		if state.CompareAndSwap(waiting, begun) {
+		switch {
+		case state.CompareAndSwap(waiting, begun):
 			done <- err
-			return
+		case err != nil:
+			op.end(false)
+		default:
+			_, _ = d.commit(context.Background(), op) // who wants to know asks again
 		}
-		d.bodies.remove(at)
-		abandoned()
 	})
 	ended := func(err error) error {
 		if err != nil {
-			abandoned()
+			op.end(false)
+			return d.writeError(err)
 		}
-		return d.writeError(err)
+		_, err = d.commit(ctx, op)
+		return err
 	}
 	for {
 		var reason error
@@ -84,7 +86,7 @@ func (u *unneeded) removedBefore(d *database, ended func(applied bool)) func(app
 			ended(applied)
 			return
 		}
-		d.bodies.working.Go(func() {
+		d.bodies.removing.Go(func() {
 			for _, at := range files {
 				d.bodies.remove(at)
 			}
