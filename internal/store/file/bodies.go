@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"strings"
 	"sync"
 	"time"
 
@@ -50,15 +51,15 @@ func parseBucket(name string) (at time.Time, ok bool) {
 	return at, err == nil && at.Format(bucketForm) == name
 }
 
+// hashDigits is how long the hash of the token is in the name of a body, in hex.
+const hashDigits = 16
+
 // isBodyName reports whether a file is named as those of bodies are.
 func isBodyName(name string) bool {
-	const keyDigits, hashDigits = 2 * keySize, 16
-	if len(name) != keyDigits+1+hashDigits || name[keyDigits] != '-' {
-		return false
-	}
-	_, badKey := hex.DecodeString(name[:keyDigits])
-	_, badHash := hex.DecodeString(name[keyDigits+1:])
-	return badKey == nil && badHash == nil
+	key, hash, _ := strings.Cut(name, "-")
+	_, badKey := idempotency.ParseKey(key)
+	_, badHash := hex.DecodeString(hash)
+	return badKey == nil && badHash == nil && len(hash) == hashDigits
 }
 
 // String returns the name of the file within the directory of the store.

@@ -207,12 +207,7 @@ func TestBodyThatCannotBeReadNow(t *testing.T) {
 	s := reopenIn(t, fs, "/data/keys")
 	keepLarge(t, s, "a")
 	for _, kind := range []errorfs.OpKind{errorfs.OpOpen, errorfs.OpFileStat, errorfs.OpFileRead} {
-		fs.fail(func(op errorfs.Op) error {
-			if op.Kind == kind && strings.Contains(op.Path, bodiesName) {
-				return syscall.EIO
-			}
-			return nil
-		})
+		fs.failBodies(kind, syscall.EIO)
 		if _, err := ask(s, "a"); !errors.Is(err, syscall.EIO) || isUnreadable(err) {
 			t.Errorf("operation %d fails: %v; want its error, and no UnreadableError", kind, err)
 		}

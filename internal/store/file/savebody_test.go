@@ -21,6 +21,16 @@ import (
 
 func ofBodies(op errorfs.Op) bool { return strings.Contains(op.Path, bodiesName) }
 
+// failBodies has one kind of operation fail from now on, for bodies alone.
+func (b *breakable) failBodies(kind errorfs.OpKind, err error) {
+	b.fail(func(op errorfs.Op) error {
+		if op.Kind == kind && ofBodies(op) {
+			return err
+		}
+		return nil
+	})
+}
+
 // holding is a disk in memory that holds up some of what is done with bodies.
 type holding struct {
 	vfs.FS
@@ -113,12 +123,7 @@ func TestNoFileForABody(t *testing.T) {
 			fs := newBreakable(newMemory())
 			s := reopenIn(t, fs, "/data/keys")
 			record, before := inFlight(t, s, "a"), s.current()
-			fs.fail(func(op errorfs.Op) error {
-				if op.Kind == fails && ofBodies(op) {
-					return syscall.EMFILE
-				}
-				return nil
-			})
+			fs.failBodies(fails, syscall.EMFILE)
 			if err := s.Settle(t.Context(), key("a"), record, largeAs("a")); !errors.Is(err, syscall.EMFILE) {
 				t.Fatalf("settle: %v, want the error of the disk", err)
 			}
@@ -146,12 +151,7 @@ func TestNoRoomForABodyUntilItHasExpired(t *testing.T) {
 		fs := newBreakable(newMemory())
 		s := reopenIn(t, fs, "/data/keys")
 		record, before := inFlight(t, s, "a"), s.current()
-		fs.fail(func(op errorfs.Op) error {
-			if op.Kind == errorfs.OpFileWrite && ofBodies(op) {
-				return syscall.ENOSPC
-			}
-			return nil
-		})
+		fs.failBodies(errorfs.OpFileWrite, syscall.ENOSPC)
 		brief := largeAs("a")
 		brief.Retention = time.Second
 		if err := s.Settle(t.Context(), key("a"), record, brief); !errors.Is(err, ErrNoSpace) {
@@ -183,12 +183,7 @@ func TestNoRoomForABody(t *testing.T) {
 			s := reopenIn(t, fs, "/data/keys")
 			keepMany(t, s, 3)
 			record := inFlight(t, s, "a")
-			fs.fail(func(op errorfs.Op) error {
-				if op.Kind == fails && ofBodies(op) {
-					return syscall.ENOSPC
-				}
-				return nil
-			})
+			fs.failBodies(fails, syscall.ENOSPC)
 			if err := s.Settle(t.Context(), key("a"), record, largeAs("a")); !errors.Is(err, ErrNoSpace) {
 				t.Fatalf("settle: %v, want ErrNoSpace", err)
 			}
@@ -372,12 +367,7 @@ func TestCloseWithoutRoomForABody(t *testing.T) {
 	}
 	keepLarge(t, s, "kept")
 	record := inFlight(t, s, "a")
-	fs.fail(func(op errorfs.Op) error {
-		if op.Kind == errorfs.OpFileWrite && ofBodies(op) {
-			return syscall.ENOSPC
-		}
-		return nil
-	})
+	fs.failBodies(errorfs.OpFileWrite, syscall.ENOSPC)
 	if err := s.Settle(t.Context(), key("a"), record, largeAs("a")); !errors.Is(err, ErrNoSpace) {
 		t.Fatalf("settle: %v, want ErrNoSpace", err)
 	}

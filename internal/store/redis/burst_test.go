@@ -112,6 +112,24 @@ func TestBurstOverALongWay(t *testing.T) {
 	}
 }
 
+// claimOutcome is what became of the claim of a name.
+type claimOutcome struct {
+	name    string
+	claimed idempotency.Claimed
+	err     error
+}
+
+// claimsOf returns a function that begins to claim a name, and where it tells the outcome.
+func claimsOf(s *Store) (begin func(ctx context.Context, name string), outcomes chan claimOutcome) {
+	outcomes = make(chan claimOutcome, 10)
+	return func(ctx context.Context, name string) {
+		go func() {
+			claimed, err := s.Claim(ctx, claimOf(name, "token"))
+			outcomes <- claimOutcome{name, claimed, err}
+		}()
+	}, outcomes
+}
+
 // TestCallerGivesUp has callers that end while their claims wait, or are on their way.
 // The others lose nothing by that.
 func TestCallerGivesUp(t *testing.T) {
@@ -119,18 +137,7 @@ func TestCallerGivesUp(t *testing.T) {
 	s := closeAtEnd(t, openAt(t, server.Addr))
 	warm(t, s)
 	server.Pause()
-	type outcome struct {
-		name    string
-		claimed idempotency.Claimed
-		err     error
-	}
-	outcomes := make(chan outcome, 10)
-	begin := func(ctx context.Context, name string) {
-		go func() {
-			claimed, err := s.Claim(ctx, claimOf(name, "token"))
-			outcomes <- outcome{name, claimed, err}
-		}()
-	}
+	begin, outcomes := claimsOf(s)
 	leaving, leave := context.WithCancel(ctx)
 	defer leave()
 	_, flushed := s.flushes.state()

@@ -143,18 +143,7 @@ func TestCallersTime(t *testing.T) {
 	s := closeAtEnd(t, openAt(t, server.Addr))
 	warm(t, s)
 	server.Pause()
-	type outcome struct {
-		name    string
-		claimed idempotency.Claimed
-		err     error
-	}
-	outcomes := make(chan outcome, flushers+2)
-	begin := func(ctx context.Context, name string) {
-		go func() {
-			claimed, err := s.Claim(ctx, claimOf(name, "token"))
-			outcomes <- outcome{name, claimed, err}
-		}()
-	}
+	begin, outcomes := claimsOf(s)
 	const short = 300 * time.Millisecond
 	_, flushed := s.flushes.state()
 	begin(ctx, "stays")
