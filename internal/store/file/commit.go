@@ -20,6 +20,8 @@ const queued = 1024
 // concurrent operations share flushes, and none waits for others to come.
 type operation struct {
 	batch *pebble.Batch
+	// write is what the writer does in place of a batch, nil for a batch.
+	write func() error
 	// durable says that the operation is to survive a crash of the machine. Without it,
 	// it survives one of the process.
 	durable bool
@@ -79,8 +81,12 @@ func (d *database) commit(ctx context.Context, op *operation) (mayBeApplied bool
 // end lets go of what the operation holds. When a batch is applied, pebble has copied all
 // of it, or has taken its bytes away.
 func (op *operation) end(applied bool) {
-	_ = op.batch.Close() // it only gives memory back
-	op.ended(applied)
+	if op.batch != nil {
+		_ = op.batch.Close() // it only gives memory back
+	}
+	if op.ended != nil {
+		op.ended(applied)
+	}
 }
 
 // writeQueued is the writer.
@@ -92,16 +98,31 @@ func (d *database) writeQueued() {
 			op.end(false)
 			continue
 		}
-		if op.durable {
-			d.disk.durable.Add(1)
-		}
-		if err := d.db.ApplyNoSyncWait(op.batch, pebble.Sync); err != nil {
+		if err := d.begin(op); err != nil {
 			d.disk.fail(err)
 			op.done <- err
 			return
 		}
+	}
+}
+
+func (d *database) begin(op *operation) error {
+	if op.write != nil {
+		err := op.write()
+		if err == nil {
+			op.end(true)
+			op.done <- nil
+		}
+		return err
+	}
+	if op.durable {
+		d.disk.durable.Add(1)
+	}
+	err := d.db.ApplyNoSyncWait(op.batch, pebble.Sync)
+	if err == nil {
 		d.written <- op
 	}
+	return err
 }
 
 // confirmWritten is the confirmer.

@@ -18,7 +18,7 @@ import (
 )
 
 // logWatch is a disk in memory that counts what is done with the log of the database,
-// and can hold up its flushes.
+// and what is written to slots, and can hold up the flushes of the log.
 type logWatch struct {
 	vfs.FS
 	writes, flushes atomic.Int64
@@ -30,6 +30,8 @@ func newLogWatch() *logWatch {
 	w := new(logWatch)
 	w.FS = errorfs.Wrap(newMemory(), errorfs.InjectorFunc(func(op errorfs.Op) error {
 		switch {
+		case strings.HasSuffix(op.Path, claimsName) && op.Kind == errorfs.OpFileWriteAt:
+			w.writes.Add(1)
 		case !strings.HasSuffix(op.Path, ".log"):
 		case op.Kind == errorfs.OpFileWrite:
 			w.writes.Add(1)

@@ -58,6 +58,7 @@ type database struct {
 	disk   *disk
 	locks  keyLocks
 	bodies *bodies
+	slots  *slots
 
 	queue, written chan *operation
 	confirmed      chan struct{} // closed when nothing more is written
@@ -73,11 +74,15 @@ func openDatabase(path string, fs vfs.FS, create bool, logger *zap.Logger) (*dat
 		confirmed: make(chan struct{}),
 	}
 	d.bodies = newBodies(path, d.disk)
+	d.slots = newSlots(d.disk)
 	d.disk.mark = openMark(fs, fs.PathJoin(path, markName))
 	options := pebbleOptions(path, d.disk, logger)
 	options.ErrorIfNotExists = !create
 	var err error
-	if d.db, err = openPebble(path, options, d.disk); err != nil {
+	if d.db, err = openPebble(path, options, d.disk); err == nil {
+		_, err = unlessGone(d.disk, func() (struct{}, error) { return struct{}{}, d.takeSlots(logger) })
+	}
+	if err != nil {
 		d.disk.fence()
 		d.disk.mark.close()
 		return nil, err
@@ -135,28 +140,33 @@ func checkOptions(path string, fs vfs.FS, options *pebble.Options) error {
 	return nil
 }
 
-// openPebble opens a database. It does not wait for pebble if its disk fails: pebble
-// would try again without an end.
 func openPebble(path string, options *pebble.Options, disk *disk) (*pebble.DB, error) {
+	return unlessGone(disk, func() (*pebble.DB, error) { return pebble.Open(path, options) })
+}
+
+// unlessGone calls pebble, and does not wait for it if its disk fails: pebble would try
+// again without an end.
+func unlessGone[T any](disk *disk, call func() (T, error)) (T, error) {
 	type result struct {
-		db  *pebble.DB
+		of  T
 		err error
 	}
-	opened := make(chan result, 1)
+	ended := make(chan result, 1)
 	go func() {
 		defer func() { // pebble panics over some damage
 			if reason := recover(); reason != nil {
-				opened <- result{nil, &panicError{reason}}
+				ended <- result{err: &panicError{reason}}
 			}
 		}()
-		db, err := pebble.Open(path, options)
-		opened <- result{db, err}
+		of, err := call()
+		ended <- result{of, err}
 	}()
 	select {
-	case r := <-opened:
-		return r.db, r.err
+	case r := <-ended:
+		return r.of, r.err
 	case <-disk.gone:
-		return nil, disk.failed()
+		var none T
+		return none, disk.failed()
 	}
 }
 
@@ -219,6 +229,7 @@ func (d *database) close() error {
 		select {
 		case err := <-closed:
 			d.disk.mark.close()
+			d.slots.close()
 			return err
 		case <-worse:
 		}

@@ -5,9 +5,9 @@
 //
 // The directory is a database of pebble, and this package is what pebble leaves to its
 // users: the atomic steps of each key (keylocks.go, commit.go), what is stored under
-// which name (layout.go), large bodies in files of their own (bodies.go, savebody.go), the
-// removal of what has expired (sweep.go, sweepbodies.go), and disks that are full, fail, or
-// vanish (disk.go, watch.go).
+// which name (layout.go), claims that need no flush (claims.go), large bodies in files of
+// their own (bodies.go, savebody.go), the removal of what has expired (sweep.go,
+// sweepbodies.go), and disks that are full, fail, or vanish (disk.go, watch.go).
 package file
 
 import (
@@ -97,6 +97,9 @@ func (s *Store) write(ctx context.Context, d *database, key idempotency.Key, c c
 // operation is what write carries out.
 func (s *Store) operation(d *database, key idempotency.Key, c change, durable, wake bool) *operation {
 	ended := func(applied bool) {
+		if applied {
+			d.slots.ended(key)
+		}
 		d.locks.unlock(key)
 		if applied && wake {
 			// Not the caller does that, because it may have given up.
@@ -121,21 +124,35 @@ func (s *Store) Claim(ctx context.Context, c idempotency.Claim) (idempotency.Cla
 		d.locks.unlock(c.Key)
 		return claimed, err
 	}
-	change := d.change()
-	if err := change.putRecord(c.Key, stored, claimed.Record); err != nil {
+	op, err := s.claimOperation(d, c, stored, claimed.Record)
+	if err != nil {
 		d.locks.unlock(c.Key)
 		return idempotency.Claimed{}, err
 	}
-	// Where an attempt counts for ever, a crash of the machine must not undo it. Else it
-	// frees the keys that were in flight, and so the claim need not wait for a flush.
-	durable := c.Hold || c.MaxAttempts > 0
-	if mayBeApplied, err := s.write(ctx, d, c.Key, change, durable, false); err != nil {
+	if mayBeApplied, err := d.commit(ctx, op); err != nil {
 		if mayBeApplied {
 			return idempotency.Claimed{Record: claimed.Record}, err
 		}
 		return idempotency.Claimed{}, err
 	}
 	return claimed, nil
+}
+
+// claimOperation is the write of a claim over what is stored.
+func (s *Store) claimOperation(d *database, c idempotency.Claim, stored, next *idempotency.Record) (*operation, error) {
+	// Where an attempt counts for ever, a crash of the machine must not undo it. Else it
+	// frees the keys that were in flight, and so the claim need not wait for a flush.
+	durable := c.Hold || c.MaxAttempts > 0
+	if stored == nil && !durable {
+		if at, ok := d.slots.take(idempotency.AppendRecord(nil, c.Key, next)); ok {
+			return d.slotOf(c.Key, at), nil
+		}
+	}
+	change := d.change()
+	if err := change.putRecord(c.Key, d.inDatabase(c.Key, stored), next); err != nil {
+		return nil, err
+	}
+	return s.operation(d, c.Key, change, durable, false), nil
 }
 
 // Renew implements [idempotency.Store]. A renewal is not flushed: after a crash of the
@@ -152,8 +169,13 @@ func (s *Store) Renew(ctx context.Context, c idempotency.Claim) error {
 		d.locks.unlock(c.Key)
 		return err
 	}
+	next := found.Renewed(c.Terms, now)
+	if at, ok := d.slots.renewed(c.Key, idempotency.AppendRecord(nil, c.Key, next)); ok {
+		_, err = d.commit(ctx, d.slotOf(c.Key, at))
+		return err
+	}
 	change := d.change()
-	if err := change.putRecord(c.Key, found, found.Renewed(c.Terms, now)); err != nil {
+	if err := change.putRecord(c.Key, d.inDatabase(c.Key, found), next); err != nil {
 		d.locks.unlock(c.Key)
 		return err
 	}
@@ -180,7 +202,7 @@ func (s *Store) Settle(ctx context.Context, key idempotency.Key, claimed *idempo
 		err = change.putResponse(key, claimed.Token, settlement.Response, until, settlement.State == idempotency.Complete)
 	}
 	if err == nil {
-		err = change.putRecord(key, found, found.CountedAs(claimed).Settled(settlement, now))
+		err = change.putRecord(key, d.inDatabase(key, found), found.CountedAs(claimed).Settled(settlement, now))
 	}
 	if err != nil {
 		d.locks.unlock(key)
@@ -238,7 +260,7 @@ func (s *Store) Free(ctx context.Context, key idempotency.Key, token string, see
 		return nil, err
 	}
 	change := d.change()
-	if err := change.putRecord(key, stored, freed); err != nil {
+	if err := change.putRecord(key, d.inDatabase(key, stored), freed); err != nil {
 		d.locks.unlock(key)
 		return nil, err
 	}
@@ -266,12 +288,15 @@ func (s *Store) Forget(ctx context.Context, key idempotency.Key, seen idempotenc
 	if err == nil {
 		bodies, err = d.bodyFilesOf(key)
 	}
+	if err == nil {
+		_, err = d.commit(ctx, &operation{write: func() error { return d.slots.erase(&key) }})
+	}
 	change := d.change()
 	if len(bodies) > 0 {
 		change.bodies = &unneeded{applied: bodies}
 	}
 	if err == nil {
-		err = change.forget(key, stored)
+		err = change.forget(key, d.inDatabase(key, stored))
 	}
 	if err != nil {
 		d.locks.unlock(key)

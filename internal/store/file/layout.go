@@ -139,9 +139,12 @@ func (d *database) newRecord(key idempotency.Key) (*idempotency.Record, error) {
 }
 
 func (d *database) recordBy(get func(name []byte) ([]byte, error), key idempotency.Key) (*idempotency.Record, error) {
-	stored, err := get(recordName(key))
-	if err != nil {
-		return nil, d.readError("record", key, err)
+	stored := d.slots.form(key)
+	if stored == nil {
+		var err error
+		if stored, err = get(recordName(key)); err != nil {
+			return nil, d.readError("record", key, err)
+		}
 	}
 	if stored == nil {
 		return nil, nil
@@ -233,7 +236,7 @@ type change struct {
 	bodies *unneeded
 }
 
-// putRecord replaces the stored record of the key (nil: none).
+// putRecord replaces the record that pebble has of the key (nil: none).
 func (c change) putRecord(key idempotency.Key, stored, next *idempotency.Record) error {
 	expiry := expiryName(next.Expires, key, "")
 	var old []byte

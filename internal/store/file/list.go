@@ -54,11 +54,15 @@ func (s *Store) page(ctx context.Context, cursor string, limit int, wanted func(
 		return nil, "", err
 	}
 	defer leave()
-	it, err := d.db.NewIterWithContext(ctx, &pebble.IterOptions{LowerBound: from, UpperBound: []byte{dataTable + 1}})
+	// The slots come first: a claim that has left its slot since is in the database.
+	names := &dataNames{inSlots: d.slots.keys()}
+	names.it, err = d.db.NewIterWithContext(ctx, &pebble.IterOptions{LowerBound: from, UpperBound: []byte{dataTable + 1}})
 	if err != nil {
 		return nil, "", d.listError(err)
 	}
-	page, next, err := d.pageOf(it, limit, wanted)
+	it := names.it
+	names.seek(from)
+	page, next, err := d.pageOf(names, limit, wanted)
 	if closing := it.Close(); err == nil && closing != nil {
 		err = closing
 	}
@@ -68,12 +72,44 @@ func (s *Store) page(ctx context.Context, cursor string, limit int, wanted func(
 	return page, next, nil
 }
 
-func (d *database) pageOf(it *pebble.Iterator, limit int, wanted func(key, at []byte) []byte) (page []idempotency.Listed, next string, err error) {
+// dataNames are the names of the records and responses, in their order: those in the
+// database, and those of records that lie in slots.
+type dataNames struct {
+	it      *pebble.Iterator
+	inSlots []idempotency.Key
+}
+
+// seek goes to the first name from the given one on.
+func (n *dataNames) seek(to []byte) {
+	n.it.SeekGE(to)
+	for len(n.inSlots) > 0 && bytes.Compare(recordName(n.inSlots[0]), to) < 0 {
+		n.inSlots = n.inSlots[1:]
+	}
+}
+
+// at returns the name, nil at the end, and whether it is that of a record in a slot. If the
+// key has been there since and is in the database now, it is so too.
+func (n *dataNames) at() (name []byte, inSlot bool) {
+	if n.it.Valid() {
+		name = n.it.Key()
+	}
+	if len(n.inSlots) > 0 {
+		if slot := recordName(n.inSlots[0]); name == nil || bytes.Compare(slot, name) <= 0 {
+			return slot, true
+		}
+	}
+	return name, false
+}
+
+func (d *database) pageOf(names *dataNames, limit int, wanted func(key, at []byte) []byte) (page []idempotency.Listed, next string, err error) {
 	// Expired records count against the limit too. Otherwise one page could have to go
 	// through very many of them.
 	looked := 0
-	for valid := it.First(); valid; {
-		name := it.Key()
+	for {
+		name, inSlot := names.at()
+		if name == nil {
+			return page, "", names.it.Error()
+		}
 		if len(name) < 1+keySize {
 			return nil, "", fmt.Errorf("the name %x is too short for that of a record", name)
 		}
@@ -81,7 +117,7 @@ func (d *database) pageOf(it *pebble.Iterator, limit int, wanted func(key, at []
 		if to := wanted(key[:], name); to == nil {
 			return page, "", nil
 		} else if !bytes.Equal(to, name) {
-			valid = it.SeekGE(to)
+			names.seek(to)
 			continue
 		}
 		if looked == limit {
@@ -89,27 +125,27 @@ func (d *database) pageOf(it *pebble.Iterator, limit int, wanted func(key, at []
 		}
 		looked++
 		next = key.String()
-		if listed, ok := d.listed(it, key); ok {
+		if listed, ok := d.listed(names.it, key, inSlot); ok {
 			page = append(page, listed)
 		}
-		valid = it.SeekGE(afterKey(key))
+		names.seek(afterKey(key))
 	}
-	return page, "", it.Error()
 }
 
-// listed returns the record at which the iterator stands; false if none is to be listed.
-func (d *database) listed(it *pebble.Iterator, key idempotency.Key) (idempotency.Listed, bool) {
+// listed returns the record at which the iterator stands, or that of a key with a slot;
+// false if none is to be listed.
+func (d *database) listed(it *pebble.Iterator, key idempotency.Key, inSlot bool) (idempotency.Listed, bool) {
 	now := clock()
-	if !bytes.Equal(it.Key(), recordName(key)) {
+	read := func([]byte) ([]byte, error) { return it.ValueAndErr() }
+	switch {
+	case inSlot:
+		read = d.get
+	case !bytes.Equal(it.Key(), recordName(key)):
 		return idempotency.Listed{}, false // responses of a record that was removed
 	}
-	stored, err := it.ValueAndErr()
+	record, err := d.recordBy(read, key)
 	if err != nil {
-		return idempotency.Listed{Key: key, Unreadable: d.readError("record", key, err), Now: now}, true
-	}
-	record, err := idempotency.DecodeRecord(key, stored)
-	if err != nil {
-		return idempotency.Listed{Key: key, Unreadable: d.unreadable("record", key, err), Now: now}, true
+		return idempotency.Listed{Key: key, Unreadable: err, Now: now}, true
 	}
 	counts := live(record, now).Effective(now)
 	return idempotency.Listed{Key: key, Record: counts, Now: now}, counts != nil

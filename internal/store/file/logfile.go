@@ -3,10 +3,10 @@ package file
 // logFile is a file of pebble's log, to which every change is written first.
 //
 // pebble hands what was written to the system when somebody wants it flushed, and not
-// before. A claim that is not flushed must be handed over all the same: else a process
-// that is killed would forget it. So pebble is asked for a flush after every change, and
-// here it is decided who waits for it: if only such claims are written, the flush goes
-// on in the background. Before more is written, it has ended. For pebble notes in what
+// before. What need not be flushed, such as a renewal, must be handed over all the same:
+// else a process that is killed would forget it. So pebble is asked for a flush after every
+// change, and here it is decided who waits for it: if only such changes are written, the
+// flush goes on in the background. Before more is written, it has ended. For pebble notes in what
 // it writes up to where the log was flushed; if that were not true, a crash of the
 // machine could leave a log that looks damaged.
 type logFile struct {

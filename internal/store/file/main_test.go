@@ -209,3 +209,5 @@ func (m inMemory) Create(name string, category vfs.DiskWriteCategory) (vfs.File,
 type copying struct{ vfs.File }
 
 func (c copying) Write(p []byte) (int, error) { return c.File.Write(bytes.Clone(p)) }
+
+func (c copying) WriteAt(p []byte, at int64) (int, error) { return c.File.WriteAt(bytes.Clone(p), at) }

@@ -239,7 +239,7 @@ func (p *place) removeUnfinished() error {
 	for _, name := range names {
 		kind, _, _ := strings.Cut(name, "-")
 		kind, _, _ = strings.Cut(kind, ".")
-		ours := kind == "MANIFEST" || kind == "OPTIONS" || kind == "marker" || kind == "temporary" || strings.HasSuffix(name, ".log") || name == markName
+		ours := kind == "MANIFEST" || kind == "OPTIONS" || kind == "marker" || kind == "temporary" || strings.HasSuffix(name, ".log") || name == markName || name == claimsName
 		if !ours {
 			continue
 		}

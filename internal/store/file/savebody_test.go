@@ -130,9 +130,7 @@ func TestNoFileForABody(t *testing.T) {
 			if err := keep(t.Context(), s, "b"); err != nil {
 				t.Errorf("another key: %v", err)
 			}
-			if files := bodyFiles(t, s); len(files) != 0 {
-				t.Errorf("the files of bodies are %q, want none", files)
-			}
+			poll(t, "no file of a body is left", func() bool { return len(bodyFiles(t, s)) == 0 })
 			fs.fail(nil)
 			if err := s.Settle(t.Context(), key("a"), record, largeAs("a")); err != nil {
 				t.Fatal(err)

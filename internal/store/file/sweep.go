@@ -53,6 +53,9 @@ func (s *Store) sweepExpired() {
 // sweepDue removes all that has expired by now.
 func (s *Store) sweepDue() error {
 	w := &sweep{from: []byte{expiryTable}, now: clock()}
+	if err := s.sweepSlots(w.now); err != nil {
+		return err
+	}
 	for !w.ended {
 		began := time.Now()
 		if err := s.sweepSome(w); err != nil {
@@ -133,6 +136,42 @@ func (s *Store) sweepSome(w *sweep) error {
 	}
 	w.from = after
 	_, err = d.commit(context.Background(), &operation{batch: change.Batch, ended: func(bool) { unlock() }})
+	return err
+}
+
+// sweepSlots erases the stale slots. What is removed until the next time had ended before.
+// Claims that have lapsed are given to pebble, so that they expire as all do, and their
+// slots are free for others.
+func (s *Store) sweepSlots(now time.Time) error {
+	d, leave, err := s.enter(context.Background())
+	if err != nil {
+		return err
+	}
+	defer leave()
+	for _, key := range d.slots.keys() {
+		if err := s.moveLapsed(d, key, now); err != nil {
+			return err
+		}
+	}
+	_, err = d.commit(context.Background(), &operation{write: func() error { return d.slots.erase(nil) }})
+	return err
+}
+
+func (s *Store) moveLapsed(d *database, key idempotency.Key, now time.Time) error {
+	if !d.locks.tryLock(key) {
+		return nil // the next time
+	}
+	record, err := d.record(key)
+	if err != nil || record == nil || d.inDatabase(key, record) != nil || !record.Lapsed(now) {
+		d.locks.unlock(key)
+		return err
+	}
+	change := d.change()
+	if err := change.putRecord(key, nil, record); err != nil {
+		d.locks.unlock(key)
+		return err
+	}
+	_, err = s.write(context.Background(), d, key, change, false, false)
 	return err
 }
 
