@@ -20,6 +20,8 @@ const queued = 1024
 // concurrent operations share flushes, and none waits for others to come.
 type operation struct {
 	batch *pebble.Batch
+	// key is whose record is in the batch, nil if it only removes some.
+	key *idempotency.Key
 	// write is what the writer does in place of a batch, nil for a batch.
 	write func() error
 	// durable says that the operation is to survive a crash of the machine. Without it,
@@ -117,6 +119,9 @@ func (d *database) begin(op *operation) error {
 	}
 	if op.durable {
 		d.disk.durable.Add(1)
+	}
+	if op.key != nil {
+		d.filters.add(op.key)
 	}
 	err := d.db.ApplyNoSyncWait(op.batch, pebble.Sync)
 	if err == nil {

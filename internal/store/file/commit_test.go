@@ -180,6 +180,7 @@ func paused(t *testing.T) (s *Store, begin func()) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	d.filters.begun = time.Now() // its filter would be made by the writer
 	s.using.Lock()
 	running := s.database
 	s.database = d

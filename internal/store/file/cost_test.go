@@ -27,6 +27,8 @@ func compact(t *testing.T, s *Store) {
 func TestNewKeysEndInAFilter(t *testing.T) {
 	s := reopen(t, newPath(t))
 	keepMany(t, s, 1000)
+	filterMade(t, s)
+	s.database.filters.known.Store(nil)
 	if err := s.database.db.Flush(); err != nil {
 		t.Fatal(err)
 	}
@@ -61,6 +63,27 @@ func TestNewKeysEndInAFilter(t *testing.T) {
 	}
 	look("last level, lookup", lookup)
 	look("last level, claim", claim)
+}
+
+// While there is a filter of all keys, pebble is not asked of new ones at all.
+func TestNewKeysAreNotAskedOfPebble(t *testing.T) {
+	s := reopen(t, newPath(t))
+	keepMany(t, s, 1000)
+	filterMade(t, s)
+	const looked = 1000
+	asked := 0
+	for i := range looked {
+		k := key(fmt.Sprint("new", i))
+		if !s.database.filters.isNew(&k) {
+			asked++
+		}
+	}
+	if asked > looked/100 {
+		t.Errorf("pebble is asked of %d of %d new keys", asked, looked)
+	}
+	for i := range 1000 {
+		replays(t, s, fmt.Sprint(i))
+	}
 }
 
 // What was read stays in memory: the tables in memory leave room for it.

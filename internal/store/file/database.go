@@ -53,12 +53,13 @@ const formatVersion = pebble.FormatValueSeparation
 
 // database is a pebble database that is open, with those who write to it.
 type database struct {
-	path   string
-	db     *pebble.DB
-	disk   *disk
-	locks  keyLocks
-	bodies *bodies
-	slots  *slots
+	path    string
+	db      *pebble.DB
+	disk    *disk
+	locks   keyLocks
+	bodies  *bodies
+	slots   *slots
+	filters filters
 
 	queue, written chan *operation
 	confirmed      chan struct{} // closed when nothing more is written

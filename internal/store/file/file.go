@@ -109,7 +109,7 @@ func (s *Store) operation(d *database, key idempotency.Key, c change, durable, w
 	if bodies := c.bodies; bodies != nil {
 		ended = bodies.removedBefore(d, ended)
 	}
-	return &operation{batch: c.Batch, durable: durable, ended: ended}
+	return &operation{batch: c.Batch, key: &key, durable: durable, ended: ended}
 }
 
 // Claim implements [idempotency.Store].

@@ -135,7 +135,12 @@ func (d *database) record(key idempotency.Key) (*idempotency.Record, error) {
 
 // newRecord returns what record does. It is for keys that are mostly new.
 func (d *database) newRecord(key idempotency.Key) (*idempotency.Record, error) {
-	return d.recordBy(d.find, key)
+	return d.recordBy(func(name []byte) ([]byte, error) {
+		if d.filters.isNew(&key) {
+			return nil, nil
+		}
+		return d.find(name)
+	}, key)
 }
 
 func (d *database) recordBy(get func(name []byte) ([]byte, error), key idempotency.Key) (*idempotency.Record, error) {

@@ -33,6 +33,7 @@ func (s *Store) sweepExpired() {
 	failing := false
 	var bodies time.Time // when they were swept
 	for {
+		_ = s.refreshFilter() // without one, each look for a key costs more
 		select {
 		case <-s.closing:
 			return
