@@ -77,18 +77,19 @@ func (r *Response) appendFields(dst []byte) []byte {
 		dst = appendPlain(dst, r.SealedBy)
 	}
 	var room [32]string
-	names, values := room[:0], 0
-	for name := range r.Header {
+	names, total := room[:0], 0
+	for name, values := range r.Header {
 		names = append(names, name)
-		values += len(r.Header[name])
+		total += len(values)
 	}
 	slices.Sort(names)
 	dst = binary.AppendUvarint(dst, uint64(len(names)))
-	dst = binary.AppendUvarint(dst, uint64(values))
+	dst = binary.AppendUvarint(dst, uint64(total))
 	for _, name := range names {
+		values := r.Header[name]
 		dst = appendPlain(dst, name)
-		dst = binary.AppendUvarint(dst, uint64(len(r.Header[name])))
-		for _, value := range r.Header[name] {
+		dst = binary.AppendUvarint(dst, uint64(len(values)))
+		for _, value := range values {
 			dst = appendPlain(dst, value)
 		}
 	}
