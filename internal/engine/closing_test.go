@@ -3,6 +3,7 @@ package engine_test
 import (
 	"context"
 	"errors"
+	"runtime"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -10,6 +11,7 @@ import (
 
 	"github.com/caddy-dedup/caddy-dedup/internal/engine"
 	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
+	"github.com/caddy-dedup/caddy-dedup/internal/store/memory"
 )
 
 // Finish waits for claims in doubt for as long as it takes. Drain, for a process that
@@ -102,6 +104,32 @@ func TestCloseEndsTheBackgroundWork(t *testing.T) {
 		wantEnd(t, run, created("one"), resultTrying)
 		wantReplay(t, waiting.decision(), run.ExecutionID(), created("one"), true)
 	})
+}
+
+// A closed engine, with all that its store has in memory, is garbage at once: not only when
+// the lease of its last run would have been renewed.
+func TestClosedEngineIsGarbage(t *testing.T) {
+	gone := make(chan struct{})
+	func() {
+		e := engine.New(memory.New(1<<20), someOptions())
+		runtime.AddCleanup(e, func(done chan struct{}) { close(done) }, gone)
+		r := &replica{t: t, Engine: e}
+		wantEnd(t, r.run(someRequest()), created("paid"), resultKept)
+		if err := e.Close(); err != nil {
+			t.Fatal(err)
+		}
+	}()
+	for deadline := time.Now().Add(someLease / 6); ; {
+		runtime.GC()
+		select {
+		case <-gone:
+			return
+		case <-time.After(10 * time.Millisecond):
+		}
+		if time.Now().After(deadline) {
+			t.Fatal("something holds the closed engine")
+		}
+	}
 }
 
 // A process that exits does not wait for ever: it may close the engine while requests

@@ -263,6 +263,7 @@ func (e *Engine) Close() error {
 	e.cancel()
 	e.closing.Unlock()
 	e.unsubscribe()
+	e.renewals.stop()
 	e.background.Wait()
 	e.copies.close()
 	return e.store.Close()

@@ -55,6 +55,15 @@ func (e *Engine) setAlarmLocked() {
 	}
 }
 
+// stop lets go of the engine, which the timer would else hold until it goes off.
+func (s *schedule) stop() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.timer != nil {
+		s.timer.Stop()
+	}
+}
+
 // renewAll renews the leases whose time has come.
 func (e *Engine) renewAll() {
 	s := &e.renewals
