@@ -5,7 +5,7 @@
 // end, again and again if the store fails (retry.go). It also watches the runs of
 // other replicas (watch.go), and withdraws claims whose reply was lost
 // (withdraw.go). What it knows to be complete it answers from local copies
-// (copies.go).
+// (copying.go).
 //
 // Package idempotency has the rules; the engine only applies them.
 package engine

@@ -35,7 +35,8 @@ func (e *Engine) Response(ctx context.Context, key idempotency.Key, record *idem
 // KeptResponse is Response for a request that is answered with the response: a local copy
 // of this run counts too, however old it is.
 func (e *Engine) KeptResponse(ctx context.Context, key idempotency.Key, record *idempotency.Record) (*idempotency.Response, error) {
-	if found, _ := e.copies.find(key); found != nil && found.record.Token == record.Token {
+	found, _ := e.copies.find(key)
+	if found = e.copies.decoded(found); found != nil && found.record.Token == record.Token {
 		return found.response, nil
 	}
 	return e.Response(ctx, key, record)

@@ -1,0 +1,157 @@
+package engine
+
+import (
+	"slices"
+	"time"
+
+	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
+)
+
+// copyOf is whose copy it is. Two stores may have a record of the same key.
+type copyOf struct {
+	owner *ownCopies
+	key   idempotency.Key
+}
+
+// copied is a record with its response, as the store had it when it was asked. Only its
+// place in the ring is changed.
+type copied struct {
+	before, after *copied // under the lock
+
+	of copyOf
+	// asked is when the store was asked that said so.
+	asked time.Time
+	// life is how much of the retention was left then. It is rather too short than too
+	// long: the store's clock was read later.
+	life time.Duration
+	size int64
+	copyForm
+}
+
+// copyForm is what is copied, in one of two forms. The copy of a run's end is encoded until
+// its first duplicate, which most copies never have: the record and the response are about
+// 25 objects, which the garbage collector would have to look at in each of its cycles. What
+// a duplicate has been answered with is decoded.
+type copyForm struct {
+	record   *idempotency.Record // nil if it is encoded
+	response *idempotency.Response
+
+	// encoded is the stored form of the record, then that of the response without its body,
+	// and then the body, unless that is large. They end here.
+	encoded            []byte
+	recordEnd, headEnd int
+	// large is the body of the response itself, if it is large.
+	large []byte
+}
+
+const (
+	// mostEncoded is how many bytes of a body are copied behind the record. What is larger is
+	// taken as it is: to copy it would take longer than the collector needs for one object.
+	mostEncoded = 1 << 10
+	// roomToEncode is enough for a record and the header of most responses, in bytes.
+	roomToEncode = 2 << 10
+)
+
+// encode returns a record and its response in encoded form.
+func encode(key idempotency.Key, record *idempotency.Record, response *idempotency.Response) copyForm {
+	var room [roomToEncode]byte
+	head := *response
+	head.Body = nil // its checksum is not needed here
+	encoded := idempotency.AppendRecord(room[:0], key, record)
+	form := copyForm{recordEnd: len(encoded)}
+	encoded = idempotency.AppendResponseHead(encoded, key, record.Token, &head)
+	form.headEnd = len(encoded)
+	small := response.Body
+	if len(small) > mostEncoded {
+		small, form.large = nil, response.Body
+	}
+	form.encoded = slices.Concat(encoded, small)
+	return form
+}
+
+// decodeRecord returns the record alone.
+func (f *copyForm) decodeRecord(key idempotency.Key) (*idempotency.Record, error) {
+	if f.record != nil {
+		return f.record, nil
+	}
+	return idempotency.DecodeRecord(key, f.encoded[:f.recordEnd])
+}
+
+// decode returns what was encoded, in decoded form. Nothing of it is part of the encoded form.
+func (f *copyForm) decode(key idempotency.Key) (copyForm, error) {
+	record, err := f.decodeRecord(key)
+	if err != nil {
+		return copyForm{}, err
+	}
+	response, err := idempotency.DecodeResponseParts(key, record.Token, f.encoded[f.recordEnd:f.headEnd], nil)
+	if err != nil {
+		return copyForm{}, err
+	}
+	switch small := f.encoded[f.headEnd:]; {
+	case f.large != nil:
+		response.Body = f.large
+	case len(small) > 0:
+		response.Body = slices.Clone(small)
+	}
+	return copyForm{record: record, response: response}, nil
+}
+
+// now is the time by the clock of the store, when the copy has this age. The copy is decoded.
+func (c *copied) now(age time.Duration) time.Time { return c.record.Expires.Add(age - c.life) }
+
+// ageSince returns the time that has passed. Go's monotonic clock may stand still while the
+// machine sleeps, and the wall clock may be set back.
+func ageSince(then time.Time) time.Duration {
+	now := time.Now()
+	return max(now.Sub(then), now.Round(0).Sub(then.Round(0)))
+}
+
+// What the parts of a copy take besides their texts, in bytes: rather too much than too
+// little. TestCopiesTakeWhatTheySay compares it with the heap.
+const (
+	sizeOfEncoded = 340 // copied, slots of the map
+	sizeOfDecoded = 850 // these, Record, Response
+	sizeOfField   = 96  // name and values in a map
+	sizeOfValue   = 16
+)
+
+// sizeOf returns how many bytes a copy takes in memory.
+func sizeOf(form copyForm) int64 {
+	if form.record == nil {
+		return sizeOfEncoded + int64(cap(form.encoded)+allocated(cap(form.large)))
+	}
+	record, response := form.record, form.response
+	n := sizeOfDecoded + allocated(cap(response.Body)) +
+		len(record.Token) + len(record.ExecutionID) + len(record.ParentID) + len(record.Fingerprint) +
+		len(record.DeliveryID) + len(record.SealedBy)
+	for name, values := range response.Header {
+		n += sizeOfField + len(name) + sizeOfValue*cap(values)
+		for _, value := range values {
+			n += len(value)
+		}
+	}
+	return int64(n)
+}
+
+// allocated returns how many bytes the allocator takes at most for so many: up to an eighth
+// more, or whole pages.
+func allocated(n int) int {
+	const page = 8 << 10
+	if n > 4*page {
+		return (n + page - 1) / page * page
+	}
+	return n + n/8
+}
+
+// sizeOfRead is sizeOf for what a store has read. Of a response that was stored in one piece,
+// the body is part of all of it: the header's texts are then there once more.
+func sizeOfRead(record *idempotency.Record, response *idempotency.Response) int64 {
+	head, body := 0, cap(response.Body)
+	for name, values := range response.Header {
+		head += len(name)
+		for _, value := range values {
+			head += len(value)
+		}
+	}
+	return sizeOf(copyForm{record: record, response: response}) + int64(allocated(head+body)-allocated(body)+allocated(head)-head)
+}

@@ -1,0 +1,41 @@
+//go:build !race
+
+// With the race detector, the compiler leaves in allocations that it else avoids.
+
+package engine_test
+
+import (
+	"testing"
+
+	"github.com/caddy-dedup/caddy-dedup/internal/engine"
+)
+
+// To make a copy of a run's end costs two allocations, besides those of the map.
+func TestAllocationsOfCopying(t *testing.T) {
+	n, response := 0, usual(512)
+	firsts := func(most int64) float64 {
+		e, req := newBenchmarked(t, engine.NewCopies(most)), someRequest()
+		return testing.AllocsPerRun(1000, func() {
+			n++
+			runWith(t, e, req, n, response)
+		})
+	}
+	without := firsts(0)
+	with := firsts(100 << 10) // so that most take the place of another
+	t.Logf("a first request makes %v allocations without copies, and %v with them", without, with)
+	if with > without+2 {
+		t.Errorf("a first request makes %v allocations without copies, and %v with them, want 2 more at most", without, with)
+	}
+}
+
+// A duplicate that is answered from a copy costs next to nothing.
+func TestAllocationsOfACopy(t *testing.T) {
+	a := newCopying(t, newShared(t), engine.NewCopies(someCopies))
+	req := someRequest()
+	wantEnd(t, a.run(req), created("paid"), resultKept)
+	if n := testing.AllocsPerRun(100, func() { as[engine.Replay](t, a.begin(req)) }); n > 2 {
+		t.Errorf("a duplicate makes %v allocations, want at most 2", n)
+	} else {
+		t.Logf("a duplicate makes %v allocations", n)
+	}
+}
