@@ -2,6 +2,7 @@ package file
 
 import (
 	"context"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -47,6 +48,7 @@ const (
 // the same, or may still be made.
 func (d *database) commit(ctx context.Context, op *operation) (mayBeApplied bool, err error) {
 	op.done = make(chan error, 1)
+	over := d.deadlines.over(ctx)
 	trouble, worse := d.disk.trouble()
 	if trouble == nil {
 		trouble = ctx.Err()
@@ -59,7 +61,7 @@ func (d *database) commit(ctx context.Context, op *operation) (mayBeApplied bool
 		select {
 		case d.queue <- op:
 			queued = true
-		case <-ctx.Done():
+		case <-over:
 			op.end(false)
 			return false, ctx.Err()
 		case <-worse:
@@ -70,7 +72,7 @@ func (d *database) commit(ctx context.Context, op *operation) (mayBeApplied bool
 		select {
 		case err := <-op.done:
 			return err != nil, d.writeError(err)
-		case <-ctx.Done():
+		case <-over:
 			return !op.state.CompareAndSwap(waiting, givenUp), ctx.Err()
 		case <-worse:
 			if trouble, worse = d.disk.trouble(); trouble != nil {
@@ -78,6 +80,41 @@ func (d *database) commit(ctx context.Context, op *operation) (mayBeApplied bool
 			}
 		}
 	}
+}
+
+// deadlines tell operations that their time is over. Those that end at about the same time
+// share a timer: one for each took as much time as the rest of the wait.
+type deadlines struct {
+	from time.Time
+	mu   sync.Mutex
+	ends map[int64]chan struct{} // by the number of steps since from
+}
+
+// deadlineStep is how much too late an operation may hear that its time is over.
+const deadlineStep = 20 * time.Millisecond
+
+// over returns a channel that is closed when the context has ended.
+func (d *deadlines) over(ctx context.Context) <-chan struct{} {
+	timed, ok := ctx.(idempotency.TimedContext)
+	if !ok {
+		return ctx.Done()
+	}
+	at, _ := timed.Deadline()
+	step := int64(at.Sub(d.from)/deadlineStep) + 1
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	end := d.ends[step]
+	if end == nil {
+		end = make(chan struct{})
+		d.ends[step] = end
+		time.AfterFunc(time.Until(d.from.Add(time.Duration(step)*deadlineStep)), func() {
+			d.mu.Lock()
+			delete(d.ends, step)
+			d.mu.Unlock()
+			close(end)
+		})
+	}
+	return end
 }
 
 // end lets go of what the operation holds. When a batch is applied, pebble has copied all

@@ -9,6 +9,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/cockroachdb/pebble/v2/vfs"
@@ -206,6 +207,60 @@ func claimUntil(ctx context.Context, s *Store, name string) <-chan claimResult {
 		result <- claimResult{claimed, err}
 	}()
 	return result
+}
+
+// byTime is a context as the engine makes them.
+type byTime struct{ context.Context }
+
+// Done implements [context.Context].
+func (byTime) Done() <-chan struct{} { panic("it is not asked for a timer of its own") }
+
+// Err implements [context.Context].
+func (c byTime) Err() error {
+	if at, _ := c.Deadline(); time.Now().Before(at) {
+		return nil
+	}
+	return context.DeadlineExceeded
+}
+
+// EndsByTimeAlone implements [idempotency.TimedContext].
+func (byTime) EndsByTimeAlone() {}
+
+// Callers whose time ends at about the same moment share a timer, hear of it little late and
+// never early, and nothing is left of it.
+func TestDeadlinesAreShared(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s, begin := paused(t)
+		began := time.Now()
+		var done sync.WaitGroup
+		const callers = 60
+		for i := range callers {
+			timeout := time.Duration(i) * time.Millisecond
+			done.Go(func() {
+				ctx, cancel := context.WithTimeout(t.Context(), timeout)
+				defer cancel()
+				c, err := s.Claim(byTime{ctx}, counted(fmt.Sprint(i)))
+				if late := time.Since(began) - timeout; !errors.Is(err, context.DeadlineExceeded) || c.Record != nil || late < 0 || late > deadlineStep {
+					t.Errorf("after %v: %v, %v, %v late", timeout, c.Record, err, late)
+				}
+			})
+		}
+		synctest.Wait()
+		d := &s.database.deadlines
+		d.mu.Lock()
+		if n := len(d.ends); n > callers/20+1 {
+			t.Errorf("%d callers have %d timers", callers, n)
+		}
+		d.mu.Unlock()
+		done.Wait()
+		synctest.Wait()
+		d.mu.Lock()
+		if n := len(d.ends); n != 0 {
+			t.Errorf("%d timers are left", n)
+		}
+		d.mu.Unlock()
+		begin()
+	})
 }
 
 func TestClaimGivenUpInTheQueueIsNotApplied(t *testing.T) {

@@ -53,13 +53,14 @@ const formatVersion = pebble.FormatValueSeparation
 
 // database is a pebble database that is open, with those who write to it.
 type database struct {
-	path    string
-	db      *pebble.DB
-	disk    *disk
-	locks   keyLocks
-	bodies  *bodies
-	slots   *slots
-	filters filters
+	path      string
+	db        *pebble.DB
+	disk      *disk
+	locks     keyLocks
+	bodies    *bodies
+	slots     *slots
+	filters   filters
+	deadlines deadlines
 
 	queue, written chan *operation
 	confirmed      chan struct{} // closed when nothing more is written
@@ -73,6 +74,7 @@ func openDatabase(path string, fs vfs.FS, create bool, logger *zap.Logger) (*dat
 		queue:     make(chan *operation, queued),
 		written:   make(chan *operation, queued),
 		confirmed: make(chan struct{}),
+		deadlines: deadlines{from: time.Now(), ends: make(map[int64]chan struct{})},
 	}
 	d.bodies = newBodies(path, d.disk)
 	d.slots = newSlots(d.disk)
