@@ -11,7 +11,6 @@ import (
 
 	"github.com/caddy-dedup/caddy-dedup/internal/engine"
 	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
-	"github.com/caddy-dedup/caddy-dedup/internal/store/memory"
 )
 
 // Finish waits for claims in doubt for as long as it takes. Drain, for a process that
@@ -107,28 +106,37 @@ func TestCloseEndsTheBackgroundWork(t *testing.T) {
 }
 
 // A closed engine, with all that its store has in memory, is garbage at once: not only when
-// the lease of its last run would have been renewed.
+// the lease of its last run would have been renewed, also where that run began beside Close.
 func TestClosedEngineIsGarbage(t *testing.T) {
-	gone := make(chan struct{})
-	func() {
-		e := engine.New(memory.New(1<<20), someOptions())
-		runtime.AddCleanup(e, func(done chan struct{}) { close(done) }, gone)
-		r := &replica{t: t, Engine: e}
-		wantEnd(t, r.run(someRequest()), created("paid"), resultKept)
-		if err := e.Close(); err != nil {
-			t.Fatal(err)
-		}
-	}()
-	for deadline := time.Now().Add(someLease / 6); ; {
-		runtime.GC()
-		select {
-		case <-gone:
-			return
-		case <-time.After(10 * time.Millisecond):
-		}
-		if time.Now().After(deadline) {
-			t.Fatal("something holds the closed engine")
-		}
+	for name, use := range map[string]func(e *engine.Engine){
+		"run before": func(e *engine.Engine) {
+			runWith(t, e, someRequest(), 1, created("paid"))
+			_ = e.Close()
+		},
+		"run beside": func(e *engine.Engine) {
+			_ = e.Close()
+			runWith(t, e, someRequest(), 1, created("paid"))
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			gone := make(chan struct{})
+			func() {
+				e := engine.New(nothing{}, someOptions())
+				runtime.AddCleanup(e, func(done chan struct{}) { close(done) }, gone)
+				use(e)
+			}()
+			for deadline := time.Now().Add(someLease / 6); ; {
+				runtime.GC()
+				select {
+				case <-gone:
+					return
+				case <-time.After(10 * time.Millisecond):
+				}
+				if time.Now().After(deadline) {
+					t.Fatal("something holds the closed engine")
+				}
+			}
+		})
 	}
 }
 

@@ -111,8 +111,8 @@ func ageSince(then time.Time) time.Duration {
 const (
 	sizeOfEncoded = 340 // copied, slots of the map
 	sizeOfDecoded = 850 // these, Record, Response
-	sizeOfField   = 96  // name and values in a map
-	sizeOfValue   = 16
+	sizeOfField   = 108 // name and values in a map, with their lengths in the stored form
+	sizeOfValue   = 17
 )
 
 // sizeOf returns how many bytes a copy takes in memory.
@@ -124,13 +124,16 @@ func sizeOf(form copyForm) int64 {
 	n := sizeOfDecoded + allocated(cap(response.Body)) +
 		len(record.Token) + len(record.ExecutionID) + len(record.ParentID) + len(record.Fingerprint) +
 		len(record.DeliveryID) + len(record.SealedBy)
+	texts, slots := 0, 0
 	for name, values := range response.Header {
-		n += sizeOfField + len(name) + sizeOfValue*cap(values)
+		n += sizeOfField
+		texts += len(name)
+		slots += cap(values)
 		for _, value := range values {
-			n += len(value)
+			texts += len(value)
 		}
 	}
-	return int64(n)
+	return int64(n + allocated(texts) + allocated(sizeOfValue*slots))
 }
 
 // allocated returns how many bytes the allocator takes at most for so many: up to an eighth

@@ -138,7 +138,13 @@ func (o *ownCopies) keep(read reading, form copyForm, life time.Duration, size i
 	c := o.all
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if o.closed || size > c.most || read.drops != o.drops[placeOf(read.of.key)].Load() {
+	if o.closed || read.drops != o.drops[placeOf(read.of.key)].Load() {
+		return
+	}
+	if size > c.most {
+		if last := c.entries[read.of]; last != nil {
+			c.removeLocked(last) // it is older
+		}
 		return
 	}
 	c.putLocked(&copied{of: read.of, asked: read.asked, life: life, size: size, copyForm: form})

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"runtime"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -130,6 +131,15 @@ func usual(size int) *idempotency.Response {
 	return r
 }
 
+// named is a response with so many header fields, each with so many values.
+func named(fields, values int) *idempotency.Response {
+	r := &idempotency.Response{Status: 200, Header: map[string][]string{}}
+	for n := range fields {
+		r.Header[fmt.Sprint("N", n)] = slices.Repeat([]string{"v"}, values)
+	}
+	return r
+}
+
 // What the copies say they take is what the heap grows by, and not less. Until its first
 // duplicate, a copy is two objects and its large body.
 func TestCopiesTakeWhatTheySay(t *testing.T) {
@@ -145,6 +155,11 @@ func TestCopiesTakeWhatTheySay(t *testing.T) {
 		"part of a buffer": {func() *idempotency.Response {
 			return &idempotency.Response{Status: 200, Body: make([]byte, 512, 64<<10)}
 		}, 1200, 2},
+		"many values": {func() *idempotency.Response {
+			return &idempotency.Response{Status: 200, Header: map[string][]string{"X": make([]string, 2000)}}
+		}, 3000, 2},
+		"many names":            {func() *idempotency.Response { return named(500, 0) }, 6000, 2},
+		"names and values":      {func() *idempotency.Response { return named(57, 1) }, 1400, 2},
 		"large":                 {func() *idempotency.Response { return usual(64 << 10) }, 66 << 10, 3},
 		"just over whole pages": {func() *idempotency.Response { return usual(33 << 10) }, 42 << 10, 3},
 	} {

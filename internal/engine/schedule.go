@@ -15,6 +15,8 @@ type schedule struct {
 	// timer is set for alarm; while that is zero it is not set.
 	timer *time.Timer
 	alarm time.Time
+	// stopped says that the timer is not set any more.
+	stopped bool
 }
 
 // scheduled is what the schedule knows of a run, under its lock.
@@ -40,7 +42,7 @@ func (e *Engine) renewAt(r *Run, at time.Time) {
 // setAlarmLocked sets the timer for the first run, if it would go off later.
 func (e *Engine) setAlarmLocked() {
 	s := &e.renewals
-	if len(s.runs) == 0 {
+	if len(s.runs) == 0 || s.stopped {
 		return
 	}
 	first := s.runs[0].renewal.at
@@ -55,10 +57,12 @@ func (e *Engine) setAlarmLocked() {
 	}
 }
 
-// stop lets go of the engine, which the timer would else hold until it goes off.
+// stop lets go of a closed engine, which renews nothing, and which the timer would else hold
+// until it goes off.
 func (s *schedule) stop() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	s.stopped = true
 	if s.timer != nil {
 		s.timer.Stop()
 	}
