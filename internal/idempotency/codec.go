@@ -58,6 +58,9 @@ func endFrame(frame []byte, key *Key, token string) {
 	binary.BigEndian.PutUint64(frame[magicSize:], checksum(key, token, frame[frameSize:]))
 }
 
+// ErrFormat says that another version of caddy-dedup has written a stored form.
+var ErrFormat = errors.New("another version has written it")
+
 // checkMagic returns an error for what does not begin as a stored value with this
 // magic does.
 func checkMagic(magic string, stored []byte) error {
@@ -66,7 +69,7 @@ func checkMagic(magic string, stored []byte) error {
 	case len(stored) < magicSize || string(stored[:version]) != magic[:version]:
 		return errors.New("it was not written by caddy-dedup")
 	case stored[version] != magic[version]:
-		return fmt.Errorf("it has format %d; this version reads format %d", stored[version], magic[version])
+		return fmt.Errorf("%w: it has format %d; this version reads format %d", ErrFormat, stored[version], magic[version])
 	case len(stored) < frameSize:
 		return errCutOff
 	default:

@@ -71,8 +71,8 @@ type bodies struct {
 	disk *disk
 	// check says what has become of the store's directory, if it is not there any more.
 	check func() error
-	// slots has room for those that are written at a time.
-	slots chan struct{}
+	// turns has room for those that are written at a time.
+	turns chan struct{}
 	// writing and removing are the goroutines that do so.
 	writing, removing sync.WaitGroup
 
@@ -90,7 +90,7 @@ const (
 )
 
 func newBodies(path string, disk *disk) *bodies {
-	return &bodies{path: path, disk: disk, check: func() error { return nil }, slots: make(chan struct{}, bodyWriters), lasting: make(map[string]bool)}
+	return &bodies{path: path, disk: disk, check: func() error { return nil }, turns: make(chan struct{}, bodyWriters), lasting: make(map[string]bool)}
 }
 
 func (b *bodies) root() string                   { return b.disk.PathJoin(b.path, bodiesName) }

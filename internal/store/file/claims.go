@@ -2,17 +2,11 @@ package file
 
 import (
 	"bytes"
-	"encoding/binary"
-	"errors"
-	"fmt"
-	"io"
-	"os"
+	"context"
 	"slices"
 	"sync"
 
-	"github.com/cockroachdb/pebble/v2"
 	"github.com/cockroachdb/pebble/v2/vfs"
-	"go.uber.org/zap"
 
 	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
 )
@@ -24,13 +18,9 @@ import (
 // A slot counts as long as pebble has no record of its key. Nothing has to be done to it
 // when the run ends: it is free then, and what it has is stale. Before pebble may lose the
 // record of a key again (sweep, forget), the stale slots are erased, and that is flushed.
-//
-// A slot has the length of what follows, 2 bytes, big-endian, the key, and the record as
-// the codec writes it. It lies within one sector of a disk.
+// When the database is opened, it is given the claims that are left in slots (recover.go).
 const (
 	claimsName = "caddy-dedup.claims"
-	slotSize   = 512
-	slotHead   = 2 + keySize
 	// mostSlots bounds how many there are. A claim that finds none, or that is too long for
 	// one, is written to pebble.
 	mostSlots = 4096
@@ -45,8 +35,11 @@ type slots struct {
 	open map[idempotency.Key]slot // those that count
 	free []int
 	used int // how many there are in the file
-	// stale are those in the file that are not open, and not erased.
-	stale map[int]struct{}
+	// stale are those in the file that are not open, and not erased, with their keys.
+	stale map[int]idempotency.Key
+	// reused says that a stale one was written over since the last flush: what it had
+	// can come back after a crash of the machine. Only the writer uses it.
+	reused bool
 }
 
 // slot is a claim, and where it lies.
@@ -56,7 +49,7 @@ type slot struct {
 }
 
 func newSlots(disk *disk) *slots {
-	return &slots{disk: disk, open: make(map[idempotency.Key]slot), stale: make(map[int]struct{})}
+	return &slots{disk: disk, open: make(map[idempotency.Key]slot), stale: make(map[int]idempotency.Key)}
 }
 
 // create makes the file anew, without a claim.
@@ -108,12 +101,13 @@ func (s *slots) renewed(key idempotency.Key, form []byte) (slot, bool) {
 // write writes a slot.
 func (s *slots) write(key idempotency.Key, at slot) error {
 	s.mu.Lock()
-	delete(s.stale, at.number)
+	if _, before := s.stale[at.number]; before {
+		s.reused = true
+		delete(s.stale, at.number)
+	}
 	s.mu.Unlock()
-	room := [slotSize]byte{}
-	content := binary.BigEndian.AppendUint16(room[:0], uint16(len(at.form))) //nolint:gosec // take has compared it with the size of a slot
-	content = append(append(content, key[:]...), at.form...)
-	return s.writeAt(content, at.number)
+	var room [slotSize]byte
+	return s.writeAt(appendSlot(room[:0], key, at.form), at.number)
 }
 
 func (s *slots) writeAt(content []byte, number int) error {
@@ -149,7 +143,19 @@ func (s *slots) ended(key idempotency.Key) {
 	}
 	delete(s.open, key)
 	s.free = append(s.free, at.number)
-	s.stale[at.number] = struct{}{}
+	s.stale[at.number] = key
+}
+
+// hasStale reports whether one of these keys has a stale slot.
+func (s *slots) hasStale(keys map[idempotency.Key]bool) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, key := range s.stale {
+		if keys[key] {
+			return true
+		}
+	}
+	return false
 }
 
 // form returns the record that lies in the slot of a key, nil if it has none.
@@ -185,7 +191,7 @@ func (s *slots) erase(key *idempotency.Key) error {
 		}
 	}
 	s.mu.Unlock()
-	if len(numbers) == 0 {
+	if len(numbers) == 0 && !s.reused {
 		return nil
 	}
 	var nothing [slotHead]byte
@@ -197,12 +203,19 @@ func (s *slots) erase(key *idempotency.Key) error {
 	if err := s.disk.carryOutFlush(s.file.SyncData); err != nil {
 		return err
 	}
+	s.reused = false
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, number := range numbers {
 		delete(s.stale, number)
 	}
 	return nil
+}
+
+// eraseSlots has the writer erase the stale slots, and that of a key if it is not nil.
+func (d *database) eraseSlots(ctx context.Context, key *idempotency.Key) error {
+	_, err := d.commit(ctx, &operation{write: func() error { return d.slots.erase(key) }})
+	return err
 }
 
 // slotOf is what the operation on a record writes to a slot in place of a batch.
@@ -227,85 +240,4 @@ func (d *database) inDatabase(key idempotency.Key, stored *idempotency.Record) *
 		return nil
 	}
 	return stored
-}
-
-// takeSlots gives pebble the claims that an earlier process has left in its slots, and makes
-// the file anew.
-func (d *database) takeSlots(logger *zap.Logger) error {
-	left, err := readSlots(d.disk.FS, d.disk.PathJoin(d.path, claimsName))
-	if err != nil {
-		return err
-	}
-	change, found := d.change(), false
-	defer change.Close()
-	now := clock()
-	for _, content := range left {
-		key, record, err := parseSlot(content)
-		if err != nil {
-			// It can be one that was being written when the machine crashed.
-			logger.Warn("a claim that was in flight cannot be read, and its key is free",
-				zap.String("path", d.path), zap.String("file", claimsName), zap.Error(err))
-			continue
-		}
-		if live(record, now) == nil {
-			continue
-		}
-		stored, err := d.record(key)
-		// If there is one that cannot be read, the claim has ended.
-		if _, damaged := errors.AsType[*idempotency.UnreadableError](err); stored != nil || damaged {
-			continue
-		}
-		if err != nil {
-			return err
-		}
-		if err := change.putRecord(key, nil, record); err != nil {
-			return err
-		}
-		found = true
-	}
-	if found {
-		if err := d.db.Apply(change.Batch, pebble.Sync); err != nil {
-			return err
-		}
-	}
-	return d.slots.create(d.path)
-}
-
-// readSlots returns the slots of a file that are not empty.
-func readSlots(fs vfs.FS, name string) (left [][]byte, err error) {
-	f, err := fs.Open(name)
-	if errors.Is(err, os.ErrNotExist) {
-		return nil, nil
-	}
-	if err != nil {
-		return nil, err
-	}
-	defer f.Close()
-	content, err := io.ReadAll(io.LimitReader(f, mostSlots*slotSize))
-	if err != nil {
-		return nil, fmt.Errorf("its file %s: %w", claimsName, err)
-	}
-	for content := range slices.Chunk(content, slotSize) {
-		if len(content) < slotHead || binary.BigEndian.Uint16(content) > 0 {
-			left = append(left, content)
-		}
-	}
-	return left, nil
-}
-
-// parseSlot reads what a slot has.
-func parseSlot(content []byte) (idempotency.Key, *idempotency.Record, error) {
-	if len(content) < slotHead {
-		return idempotency.Key{}, nil, errCutOff
-	}
-	length := int(binary.BigEndian.Uint16(content))
-	key := idempotency.Key(content[2:slotHead])
-	if slotHead+length > len(content) {
-		return key, nil, fmt.Errorf("record %s: %w", key, errCutOff)
-	}
-	record, err := idempotency.DecodeRecord(key, content[slotHead:slotHead+length])
-	if err != nil {
-		return key, nil, fmt.Errorf("record %s: %w", key, err)
-	}
-	return key, record, nil
 }

@@ -2,11 +2,12 @@ package file
 
 import (
 	"bytes"
-	"encoding/binary"
+	"context"
 	"fmt"
 	"math/rand/v2"
 	"reflect"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -14,7 +15,6 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs"
 	"github.com/cockroachdb/pebble/v2/vfs/errorfs"
 	"go.uber.org/zap"
-	"go.uber.org/zap/zaptest/observer"
 
 	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
 )
@@ -175,52 +175,6 @@ func TestClaimsWithoutASlot(t *testing.T) {
 	replays(t, s, "7")
 }
 
-// A slot that cannot be read is one that was being written when the machine crashed. The
-// others count.
-func TestSlotThatCannotBeRead(t *testing.T) {
-	memory := vfs.NewMem()
-	s := reopenIn(t, memory, "/data/keys")
-	closeStore(t, s)
-	file := func(slots ...[]byte) {
-		t.Helper()
-		if err := writeFile(memory, "/data/keys/"+claimsName, string(bytes.Join(slots, nil))); err != nil {
-			t.Fatal(err)
-		}
-	}
-	slotOf := func(name string) []byte {
-		form := idempotency.AppendRecord(nil, key(name), claimOf(name).Record(nil, clock()))
-		k := key(name)
-		content := binary.BigEndian.AppendUint16(nil, uint16(len(form)))
-		return append(append(content, k[:]...), form...)
-	}
-	full := func(content []byte) []byte { return append(content, make([]byte, slotSize-len(content))...) }
-	flipped := full(slotOf("flipped"))
-	flipped[100] ^= 1
-	long := full(slotOf("too long"))
-	binary.BigEndian.PutUint16(long, slotSize)
-	cutOff := slotOf("cut off")
-	for _, last := range [][]byte{full(slotOf("last")), slotOf("last"), cutOff[:len(cutOff)-1], cutOff[:slotHead], cutOff[:1]} {
-		file(full(slotOf("first")), flipped, make([]byte, slotSize), long, full(slotOf("second")), last)
-		core, logged := observer.New(zap.WarnLevel)
-		s, err := openIn(memory, "/data/keys", zap.New(core))
-		if err != nil {
-			t.Fatal(err)
-		}
-		if got, want := logged.FilterField(zap.String("file", claimsName)).Len(), 2; got != want && got != want+1 {
-			t.Errorf("%d warnings: %v", got, logged.All())
-		}
-		for name, want := range map[string]idempotency.Verdict{
-			"first": idempotency.WaitForRun, "second": idempotency.WaitForRun,
-			"flipped": idempotency.Proceed, "too long": idempotency.Proceed, "cut off": idempotency.Proceed,
-		} {
-			if claimed, err := askOnly(s, name); err != nil || claimed.Verdict != want {
-				t.Errorf("key %s: verdict %v, %v; want %v", name, claimed.Verdict, err, want)
-			}
-		}
-		closeStore(t, s)
-	}
-}
-
 // What stands in the slots of runs that have ended is erased, and that is flushed, before
 // the database may forget their keys.
 func TestStaleSlotsAreErased(t *testing.T) {
@@ -258,6 +212,120 @@ func TestStaleSlotsAreErased(t *testing.T) {
 			t.Errorf("%d slots are in use on the disk after their keys were forgotten", got)
 		}
 	})
+}
+
+// A slot that is used again is no reason to leave out the flush: what it had before may be on
+// the disk.
+func TestSlotUsedAgainBeforeItsKeyIsForgotten(t *testing.T) {
+	for name, forget := range map[string]func(t *testing.T, s *Store, run *idempotency.Record){
+		"forget": func(t *testing.T, s *Store, run *idempotency.Record) {
+			settles(t, s, "a", run, completeAs("a"))
+			claims(t, s, claimOf("in its slot"))
+			if err := s.Forget(t.Context(), key("a"), idempotency.Seen{}); err != nil {
+				t.Fatal(err)
+			}
+		},
+		"sweep": func(t *testing.T, s *Store, run *idempotency.Record) {
+			short := completeAs("a")
+			short.Retention = time.Second
+			settles(t, s, "a", run, short)
+			lasts := claimOf("in its slot")
+			lasts.Lease = time.Hour
+			claims(t, s, lasts)
+			time.Sleep(sweepStep + lateness)
+			synctest.Wait()
+			if stored, err := s.database.get(recordName(key("a"))); stored != nil || err != nil {
+				t.Fatalf("it is not swept: %v, %v", stored, err)
+			}
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				memory := vfs.NewCrashableMem()
+				s := reopenIn(t, inMemory{memory}, "/data/keys")
+				settles(t, s, "before", claims(t, s, claimOf("before")), completeAs("before"))
+				run := claims(t, s, claimOf("a"))
+				settles(t, s, "beside", claims(t, s, claimOf("beside")), completeAs("beside"))
+				time.Sleep(2 * sweepEvery) // the sweeper flushes the slots
+				synctest.Wait()
+				forget(t, s, run)
+				again := reopenIn(t, memory.CrashClone(vfs.CrashCloneCfg{}), "/data/keys")
+				if record, _, err := again.Lookup(t.Context(), key("a")); record != nil || err != nil {
+					t.Errorf("after a crash of the machine it is back: %+v, %v", record, err)
+				}
+			})
+		})
+	}
+}
+
+// A run may end so late that its slot is stale only after the sweeper has erased all others.
+func TestSlotThatIsStaleWhileItsKeyIsSwept(t *testing.T) {
+	memory := vfs.NewCrashableMem()
+	s := reopenIn(t, inMemory{memory}, "/data/keys")
+	settles(t, s, "a", claims(t, s, claimOf("a")), completeAs("a"))
+	if err := s.sweepSome(&sweep{from: []byte{expiryTable}, now: clock().Add(2 * time.Hour)}); err != nil {
+		t.Fatal(err)
+	}
+	if record, _, err := killed(t, memory).Lookup(t.Context(), key("a")); record != nil || err != nil {
+		t.Errorf("it is back: %+v, %v", record, err)
+	}
+}
+
+// Callers that give up at any moment leave no slot and no key behind.
+func TestCallersThatGiveUpLeaveNoSlot(t *testing.T) {
+	s := reopen(t, newPath(t))
+	const workers, rounds, names = 16, 500, 40
+	var done sync.WaitGroup
+	for worker := range workers {
+		done.Go(func() {
+			random := rand.New(rand.NewPCG(uint64(worker), 3))
+			hastily := func(operate func(ctx context.Context) error) {
+				ctx, cancel := context.WithTimeout(context.Background(), time.Duration(random.IntN(60))*time.Microsecond)
+				defer cancel()
+				_ = operate(ctx) // it may or may not have come through
+			}
+			for i := range rounds {
+				name := fmt.Sprint(worker, " ", i%names)
+				c := claimOf(name)
+				settle := func(ctx context.Context) error {
+					return s.Settle(ctx, c.Key, &idempotency.Record{Token: c.Token}, completeAs(name))
+				}
+				hastily(func(ctx context.Context) error { _, err := s.Claim(ctx, c); return err })
+				hastily(func(ctx context.Context) error { return s.Renew(ctx, c) })
+				hastily(settle)
+				if random.IntN(3) == 0 {
+					_ = settle(context.Background())
+					hastily(func(ctx context.Context) error { return s.Forget(ctx, c.Key, idempotency.Seen{}) })
+				}
+			}
+		})
+	}
+	done.Wait()
+	for worker := range workers {
+		for i := range names {
+			k := key(fmt.Sprint(worker, " ", i))
+			poll(t, "the key is unlocked", func() bool { return s.database.locks.tryLock(k) })
+			s.database.locks.unlock(k)
+		}
+	}
+	of := s.database.slots
+	of.mu.Lock()
+	defer of.mu.Unlock()
+	uses := make(map[int]int)
+	for _, number := range of.free {
+		uses[number]++
+	}
+	for k, at := range of.open {
+		uses[at.number]++
+		if stored, err := s.database.get(recordName(k)); stored != nil || err != nil {
+			t.Errorf("key %s has a slot, and in the database %x, %v", k, stored, err)
+		}
+	}
+	for number := range of.used {
+		if uses[number] != 1 {
+			t.Errorf("slot %d is free or open %d times", number, uses[number])
+		}
+	}
 }
 
 // A list has the claims in slots at their places, each key once.

@@ -8,8 +8,10 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"syscall"
 	"testing"
 
+	"github.com/cockroachdb/pebble/v2/vfs/errorfs"
 	"go.uber.org/zap"
 
 	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
@@ -205,4 +207,43 @@ func TestTableDamagedWhileOpen(t *testing.T) {
 	if kept == 0 {
 		t.Error("no new key can be kept")
 	}
+}
+
+// A page of a list is whole or an error, also where claims in slots come behind a place that
+// cannot be read.
+func TestListWithAPlaceThatCannotBeRead(t *testing.T) {
+	fs := newBreakable(newMemory())
+	s := reopenIn(t, fs, "/data/keys")
+	const keys, open = 3000, 50
+	keepMany(t, s, keys)
+	if err := s.database.db.Flush(); err != nil {
+		t.Fatal(err)
+	}
+	closeStore(t, s)
+	s = reopenIn(t, fs, "/data/keys")
+	for i := range open {
+		claims(t, s, claimOf(fmt.Sprint("open ", i)))
+	}
+	reads, bad := 0, int64(-1)
+	fs.fail(func(op errorfs.Op) error {
+		if op.Kind != errorfs.OpFileReadAt || !strings.HasSuffix(op.Path, ".sst") {
+			return nil
+		}
+		if reads++; reads == 12 {
+			bad = op.Offset
+		}
+		if op.Offset == bad {
+			return syscall.EIO
+		}
+		return nil
+	})
+	listed := 0
+	for cursor, more := "", true; more; more = cursor != "" {
+		page, next, err := s.List(t.Context(), cursor, 1000)
+		if err != nil {
+			return
+		}
+		listed, cursor = listed+len(page), next
+	}
+	t.Errorf("%d of %d keys are listed, without an error", listed, keys+open)
 }

@@ -81,9 +81,18 @@ func openDatabase(path string, fs vfs.FS, create bool, logger *zap.Logger) (*dat
 	d.disk.mark = openMark(fs, fs.PathJoin(path, markName))
 	options := pebbleOptions(path, d.disk, logger)
 	options.ErrorIfNotExists = !create
-	var err error
-	if d.db, err = openPebble(path, options, d.disk); err == nil {
-		_, err = unlessGone(d.disk, func() (struct{}, error) { return struct{}{}, d.takeSlots(logger) })
+	left, err := readSlots(fs, fs.PathJoin(path, claimsName))
+	if err == nil {
+		d.db, err = openPebble(path, options, d.disk)
+	}
+	if err == nil {
+		_, err = unlessGone(d.disk, func() (struct{}, error) {
+			err := d.takeSlots(left, logger)
+			if err != nil {
+				_ = d.db.Close() // the first error is the one to report
+			}
+			return struct{}{}, err
+		})
 	}
 	if err != nil {
 		d.disk.fence()

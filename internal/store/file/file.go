@@ -5,9 +5,10 @@
 //
 // The directory is a database of pebble, and this package is what pebble leaves to its
 // users: the atomic steps of each key (keylocks.go, commit.go), what is stored under
-// which name (layout.go), claims that need no flush (claims.go), large bodies in files of
-// their own (bodies.go, savebody.go), the removal of what has expired (sweep.go,
-// sweepbodies.go), and disks that are full, fail, or vanish (disk.go, watch.go).
+// which name (layout.go), claims that need no flush (claims.go, recover.go), which keys
+// are new (filter.go), large bodies in files of their own (bodies.go, savebody.go), the
+// removal of what has expired (sweep.go, sweepbodies.go), and disks that are full, fail,
+// or vanish (disk.go, watch.go).
 package file
 
 import (
@@ -289,16 +290,17 @@ func (s *Store) Forget(ctx context.Context, key idempotency.Key, seen idempotenc
 		bodies, err = d.bodyFilesOf(key)
 	}
 	if err == nil {
-		_, err = d.commit(ctx, &operation{write: func() error { return d.slots.erase(&key) }})
+		err = d.eraseSlots(ctx, &key)
+	}
+	if err != nil {
+		d.locks.unlock(key)
+		return err
 	}
 	change := d.change()
 	if len(bodies) > 0 {
 		change.bodies = &unneeded{applied: bodies}
 	}
-	if err == nil {
-		err = change.forget(key, d.inDatabase(key, stored))
-	}
-	if err != nil {
+	if err := change.forget(key, d.inDatabase(key, stored)); err != nil {
 		d.locks.unlock(key)
 		return err
 	}

@@ -29,7 +29,7 @@ const (
 	// filterKeys is after how many keys it is made anew, and filterRest how long it
 	// stays as it is at least.
 	filterKeys = 2_000_000
-	filterRest = 10 * time.Minute
+	filterRest = time.Minute
 	// filterStep is how many names are read before the reader rests.
 	filterStep = 2048
 )

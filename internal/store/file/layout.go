@@ -92,6 +92,36 @@ func moment(b []byte) time.Time {
 	return time.UnixMilli(int64(binary.BigEndian.Uint64(b))).UTC()
 }
 
+// A slot of the file of claims (claims.go) has the length of what follows the key, 2 bytes,
+// big-endian, the key, and its record as the codec writes it. It lies within one sector of
+// a disk. An erased one has the length 0.
+const (
+	slotSize = 512
+	slotHead = 2 + keySize
+)
+
+func appendSlot(b []byte, key idempotency.Key, form []byte) []byte {
+	b = binary.BigEndian.AppendUint16(b, uint16(len(form))) //nolint:gosec // it fits into a slot
+	return append(append(b, key[:]...), form...)
+}
+
+func isErased(slot []byte) bool { return len(slot) >= slotHead && binary.BigEndian.Uint16(slot) == 0 }
+
+// parseSlot reads what appendSlot wrote. Its errors are errSlot.
+func parseSlot(slot []byte) (key idempotency.Key, form []byte, err error) {
+	if len(slot) < slotHead {
+		return key, nil, fmt.Errorf("%w: %w", errSlot, errCutOff)
+	}
+	key = idempotency.Key(slot[2:slotHead])
+	end := slotHead + int(binary.BigEndian.Uint16(slot))
+	if end > len(slot) {
+		return key, nil, fmt.Errorf("%w: record %s: %w", errSlot, key, errCutOff)
+	}
+	return key, slot[slotHead:end], nil
+}
+
+var errSlot = errors.New("a slot cannot be read")
+
 // get returns a copy of what is stored under a name, nil if there is nothing.
 func (d *database) get(name []byte) ([]byte, error) {
 	value, closer, err := d.db.Get(name)

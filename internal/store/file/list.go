@@ -107,6 +107,9 @@ func (d *database) pageOf(names *dataNames, limit int, wanted func(key, at []byt
 	looked := 0
 	for {
 		name, inSlot := names.at()
+		if err := names.it.Error(); err != nil {
+			return nil, "", err
+		}
 		if name == nil {
 			return page, "", names.it.Error()
 		}

@@ -12,14 +12,14 @@ import (
 // again and again, and never be kept.
 func (d *database) commitWithBody(ctx context.Context, at bodyFile, body []byte, op *operation) error {
 	trouble, worse := d.disk.trouble()
-	for slot := false; !slot; {
+	for turn := false; !turn; {
 		if trouble != nil {
 			op.end(false)
 			return d.writeError(trouble)
 		}
 		select {
-		case d.bodies.slots <- struct{}{}:
-			slot = true
+		case d.bodies.turns <- struct{}{}:
+			turn = true
 		case <-ctx.Done():
 			op.end(false)
 			return ctx.Err()
@@ -31,7 +31,7 @@ func (d *database) commitWithBody(ctx context.Context, at bodyFile, body []byte,
 	done := make(chan error, 1)
 	d.bodies.writing.Go(func() {
 		err := d.bodies.write(at, body)
-		<-d.bodies.slots
+		<-d.bodies.turns
 		switch {
 		case state.CompareAndSwap(waiting, begun):
 			done <- err

@@ -123,6 +123,13 @@ func (s *Store) sweepSome(w *sweep) error {
 		}
 		swept++
 	}
+	// One whose end took so long that it came after all were erased.
+	if d.slots.hasStale(locked) {
+		if err := d.eraseSlots(context.Background(), nil); err != nil {
+			unlock()
+			return err
+		}
+	}
 	w.ended = w.ended && swept == len(due)
 	if swept == 0 {
 		w.ended = true // until the next time
@@ -154,8 +161,7 @@ func (s *Store) sweepSlots(now time.Time) error {
 			return err
 		}
 	}
-	_, err = d.commit(context.Background(), &operation{write: func() error { return d.slots.erase(nil) }})
-	return err
+	return d.eraseSlots(context.Background(), nil)
 }
 
 func (s *Store) moveLapsed(d *database, key idempotency.Key, now time.Time) error {
