@@ -53,7 +53,7 @@ func TestKeyFilter(t *testing.T) {
 func TestFilterHasEveryKey(t *testing.T) {
 	path := newPath(t)
 	s := reopen(t, path)
-	const before, during = 3 * filterStep, 20000
+	const before, during = 3 * filterStep, 8000
 	keepFrom(t, s, 0, before)
 	closeStore(t, s)
 	s = reopen(t, path)

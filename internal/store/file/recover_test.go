@@ -26,7 +26,7 @@ import (
 // Whatever was done before: when the process is killed, the store knows of each key what it
 // knew.
 func TestKilledAfterAnyStep(t *testing.T) {
-	for seed := range uint64(8) {
+	for seed := range uint64(4) {
 		synctest.Test(t, func(t *testing.T) {
 			random := rand.New(rand.NewPCG(seed, 9))
 			w := &killedWalk{memory: vfs.NewCrashableMem(), random: random}
