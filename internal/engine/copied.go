@@ -124,16 +124,23 @@ func sizeOf(form copyForm) int64 {
 	n := sizeOfDecoded + allocated(cap(response.Body)) +
 		len(record.Token) + len(record.ExecutionID) + len(record.ParentID) + len(record.Fingerprint) +
 		len(record.DeliveryID) + len(record.SealedBy)
-	texts, slots := 0, 0
-	for name, values := range response.Header {
+	slots := 0
+	for _, values := range response.Header {
 		n += sizeOfField
-		texts += len(name)
 		slots += cap(values)
+	}
+	return int64(n + allocated(textsOf(response)) + allocated(sizeOfValue*slots))
+}
+
+// textsOf returns how many bytes the texts of the header are.
+func textsOf(response *idempotency.Response) (n int) {
+	for name, values := range response.Header {
+		n += len(name)
 		for _, value := range values {
-			texts += len(value)
+			n += len(value)
 		}
 	}
-	return int64(n + allocated(texts) + allocated(sizeOfValue*slots))
+	return n
 }
 
 // allocated returns how many bytes the allocator takes at most for so many: up to an eighth
@@ -149,12 +156,6 @@ func allocated(n int) int {
 // sizeOfRead is sizeOf for what a store has read. Of a response that was stored in one piece,
 // the body is part of all of it: the header's texts are then there once more.
 func sizeOfRead(record *idempotency.Record, response *idempotency.Response) int64 {
-	head, body := 0, cap(response.Body)
-	for name, values := range response.Header {
-		head += len(name)
-		for _, value := range values {
-			head += len(value)
-		}
-	}
+	head, body := textsOf(response), cap(response.Body)
 	return sizeOf(copyForm{record: record, response: response}) + int64(allocated(head+body)-allocated(body)+allocated(head)-head)
 }

@@ -73,7 +73,7 @@ func (s *slots) close() {
 
 // take returns a slot for a record, and false if there is none for it.
 func (s *slots) take(form []byte) (slot, bool) {
-	if slotHead+len(form) > slotSize {
+	if !fitsSlot(form) {
 		return slot{}, false
 	}
 	s.mu.Lock()
@@ -95,7 +95,7 @@ func (s *slots) renewed(key idempotency.Key, form []byte) (slot, bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	at, ok := s.open[key]
-	return slot{at.number, form}, ok && slotHead+len(form) <= slotSize
+	return slot{at.number, form}, ok && fitsSlot(form)
 }
 
 // write writes a slot.

@@ -97,6 +97,7 @@ func openDatabase(path string, fs vfs.FS, create bool, logger *zap.Logger) (*dat
 	if err != nil {
 		d.disk.fence()
 		d.disk.mark.close()
+		d.slots.close()
 		return nil, err
 	}
 	d.disk.opened()

@@ -105,6 +105,8 @@ func appendSlot(b []byte, key idempotency.Key, form []byte) []byte {
 	return append(append(b, key[:]...), form...)
 }
 
+func fitsSlot(form []byte) bool { return slotHead+len(form) <= slotSize }
+
 func isErased(slot []byte) bool { return len(slot) >= slotHead && binary.BigEndian.Uint16(slot) == 0 }
 
 // parseSlot reads what appendSlot wrote. Its errors are errSlot.

@@ -111,7 +111,7 @@ func (d *database) pageOf(names *dataNames, limit int, wanted func(key, at []byt
 			return nil, "", err
 		}
 		if name == nil {
-			return page, "", names.it.Error()
+			return page, "", nil
 		}
 		if len(name) < 1+keySize {
 			return nil, "", fmt.Errorf("the name %x is too short for that of a record", name)

@@ -43,11 +43,7 @@ func (d *database) takeSlots(left [][]byte, logger *zap.Logger) error {
 		return err
 	}
 	// The name too: else the file before can come back after a crash of the machine.
-	dir, err := d.disk.FS.OpenDir(d.path)
-	if err != nil {
-		return err
-	}
-	return errors.Join(d.disk.carryOutFlush(dir.Sync), dir.Close())
+	return d.bodies.flushDirectory(d.path)
 }
 
 // takeSlot adds a claim to the change if it still counts.
