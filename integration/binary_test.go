@@ -23,7 +23,7 @@ var update = flag.Bool("update", false, "write the golden files of testdata/adap
 
 // patience bounds every wait for something that must happen. It says nothing
 // of how fast that should be.
-const patience = 20 * time.Second
+const patience = time.Minute
 
 func TestMain(m *testing.M) {
 	os.Exit(buildAndRun(m))

@@ -10,10 +10,13 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/caddy-dedup/caddy-dedup/internal/freeport"
 )
 
 // caddy is a running process of the binary.
@@ -34,13 +37,13 @@ func start(t *testing.T, c conf) *caddy {
 		c.dir = shortTempDir(t)
 	}
 	if c.port == 0 {
-		c.port = freePort(t)
+		c.port = freeport.Of(t)
 	}
 	file := filepath.Join(c.dir, "Caddyfile")
 	if err := os.WriteFile(file, []byte(c.caddyfile(c.dir, c.port)), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	p := startProcess(t, c.dir, "run", "--config", file, "--adapter", "caddyfile")
+	p := startProcessWith(t, c.dir, homeEnv(c.dir), append(slices.Clone(c.under), binary, "run", "--config", file, "--adapter", "caddyfile")...)
 	p.conf, p.addr = c, fmt.Sprintf("127.0.0.1:%d", c.port)
 	p.awaitLog(t, "serving initial configuration", func(e entry) bool {
 		return e.text("msg") == "serving initial configuration"
@@ -142,6 +145,26 @@ func (p *caddy) reload(t *testing.T, site string) {
 		t.Fatalf("the reload was answered %d: %s", status, answer)
 	}
 	eventually(t, "the port has one listener again", func() bool { return listeners(t, p.conf.port) <= 1 })
+}
+
+// listeners counts those of a port. During a reload Caddy has two, and the
+// kernel resets the connections that wait at the old one when it closes. Where
+// there is no /proc they cannot be counted.
+func listeners(t *testing.T, port int) int {
+	t.Helper()
+	table, err := os.ReadFile("/proc/net/tcp")
+	if err != nil {
+		return 0
+	}
+	const listening = "0A"
+	count := 0
+	for line := range strings.Lines(string(table)) {
+		fields := strings.Fields(line)
+		if len(fields) > 3 && fields[3] == listening && strings.HasSuffix(fields[1], fmt.Sprintf(":%04X", port)) {
+			count++
+		}
+	}
+	return count
 }
 
 func (p *caddy) askAdmin(t *testing.T, method, path, contentType, body string) (int, string) {

@@ -116,21 +116,12 @@ func (c *Cluster) EndMove(slot int, from, to *Server) {
 	from.Do("CLUSTER", "SETSLOT", slot, "NODE", owner)
 }
 
-// busAddr is where a node's bus listens. A restarted node has the same one, unless
-// somebody else listens there now.
+// busAddr is where a node's bus listens.
 func (s *Server) busAddr() string {
-	if s.bus == "" || s.process == nil && s.busTaken() {
+	if s.bus == "" {
 		s.bus = freeAddr(s.t)
 	}
 	return s.bus
-}
-
-func (s *Server) busTaken() bool {
-	listener, err := net.Listen("tcp", s.bus)
-	if err == nil {
-		_ = listener.Close()
-	}
-	return err != nil
 }
 
 // Slot returns the hash slot of a key: the CRC16 (XMODEM) of the text in its first
