@@ -225,9 +225,9 @@ func TestRedisSettingsThatExcludeEachOther(t *testing.T) {
 		`{"addresses": ["a:1"], "sentinel_password": "s3cret"}`:      "need sentinel",
 		`{"addresses": ["a:1"], "wait_replicas": -1}`:                "wait_replicas -1",
 		`{"addresses": ["/run/redis.sock"], "cluster":true}`:         "unix socket",
-		`{"addresses": ["{env.TEST_NOT_SET}"]}`:                      "empty once its placeholders",
-		`{"sentinel": "{env.TEST_NOT_SET}"}`:                         "empty once its placeholders",
-		`{"sentinel": "main", "sentinel_password": "{env.TEST_NO}"}`: "sentinel_password is empty",
+		`{"addresses": ["{env.TEST_NOT_SET}"]}`:                      "addresses: {env.TEST_NOT_SET} is empty",
+		`{"sentinel": "{env.TEST_NOT_SET}"}`:                         "sentinel: {env.TEST_NOT_SET} is empty",
+		`{"sentinel": "main", "sentinel_password": "{env.TEST_NO}"}`: "sentinel_password: {env.TEST_NO} is empty",
 		`{"prefix": "a{b}"}`:                                         "prefix a{b}: unrecognized placeholder {b}",
 		`{"prefix": "a{b"}`:                                          `redis prefix "a{b" has a '{' in it`,
 		`{"prefix": "a{env.TEST_NOT_SET}:"}`:                         "prefix a{env.TEST_NOT_SET}:: evaluated placeholder {env.TEST_NOT_SET} is empty",
@@ -253,7 +253,8 @@ func TestOneRedisUnderTwoTunings(t *testing.T) {
 				t.Fatal(err)
 			}
 			handle := app.use(&openstores.Handle{Config: config, Key: config.PoolKey()}, 0)
-			keys = append(keys, app.use(handle, 0).Key)
+			again := app.use(handle, 0)
+			keys = append(keys, fmt.Sprint(again.Key, " ", again.Times))
 		}
 		return keys
 	}

@@ -89,6 +89,19 @@ type TimedContext interface {
 	EndsByTimeAlone()
 }
 
+// EndOf returns the error of a context that has ended, or whose time is over though its own
+// timer has not said so yet; else nil. Who has heard of the end from another timer must ask
+// this, and not the context.
+func EndOf(ctx context.Context) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	if deadline, ok := ctx.Deadline(); ok && !time.Now().Before(deadline) {
+		return context.DeadlineExceeded
+	}
+	return nil
+}
+
 // ClaimPatience is how long after the call a claim whose caller has given up may still
 // be executed so that it matters ([Store.Claim]). After that time, a claim in doubt can
 // be withdrawn for good.
@@ -149,3 +162,6 @@ func (e *UnreadableError) Error() string { return fmt.Sprintf("%s cannot be read
 
 // Unwrap returns the reason.
 func (e *UnreadableError) Unwrap() error { return e.Err }
+
+// ErrResponseMissing is why a complete record whose response is gone is an [UnreadableError].
+var ErrResponseMissing = errors.New("it is complete, but its response is missing")

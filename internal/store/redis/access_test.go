@@ -1,15 +1,18 @@
 package redis
 
 import (
+	"context"
 	"crypto/tls"
 	"crypto/x509"
 	"fmt"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"os"
 	"strings"
 	"testing"
 
+	goredis "github.com/redis/go-redis/v9"
 	"go.uber.org/zap"
 	"go.uber.org/zap/zaptest/observer"
 
@@ -193,24 +196,16 @@ func TestTLSOfRedis(t *testing.T) {
 	certificates := redistest.NewCertificates(t)
 	server := redistest.StartTLS(t, certificates)
 	username, password := allowed(server)
-	authority, err := os.ReadFile(certificates.CA)
-	if err != nil {
-		t.Fatal(err)
-	}
-	roots := x509.NewCertPool()
-	roots.AppendCertsFromPEM(authority)
-	pair, err := tls.LoadX509KeyPair(certificates.Cert, certificates.Key)
-	if err != nil {
-		t.Fatal(err)
-	}
+	known := knownTo(t, certificates)
+	roots, pair := known.RootCAs, known.Certificates
 	for name, test := range map[string]struct {
 		config *tls.Config
 		want   string // in the error; "" for none
 	}{
-		"with all it needs":           {&tls.Config{RootCAs: roots, Certificates: []tls.Certificate{pair}}, ""},
-		"by another name":             {&tls.Config{RootCAs: roots, Certificates: []tls.Certificate{pair}, ServerName: "redis.test"}, ""},
-		"by a name of another":        {&tls.Config{RootCAs: roots, Certificates: []tls.Certificate{pair}, ServerName: "other.test"}, "other.test"},
-		"of an unknown authority":     {&tls.Config{Certificates: []tls.Certificate{pair}}, "unknown authority"},
+		"with all it needs":           {known, ""},
+		"by another name":             {&tls.Config{RootCAs: roots, Certificates: pair, ServerName: "redis.test"}, ""},
+		"by a name of another":        {&tls.Config{RootCAs: roots, Certificates: pair, ServerName: "other.test"}, "other.test"},
+		"of an unknown authority":     {&tls.Config{Certificates: pair}, "unknown authority"},
 		"without a certificate of it": {&tls.Config{RootCAs: roots}, server.Addr}, // how it says so depends on timing
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -228,6 +223,63 @@ func TestTLSOfRedis(t *testing.T) {
 	if _, err := s.Claim(ctx, claimOf("a", "token")); err == nil {
 		t.Error("a server with TLS took a connection in the clear")
 	}
+}
+
+// TestCloseAfterTheServerHungUp has a connection that can no longer send when TLS wants
+// to say goodbye.
+func TestCloseAfterTheServerHungUp(t *testing.T) {
+	certificates := redistest.NewCertificates(t)
+	o := Options{Addresses: []string{redistest.StartTLS(t, certificates).Addr}, TLS: always(knownTo(t, certificates)), Timeout: generous}.withDefaults()
+	options := clientOptions(o)
+	dial, closed := options.Dialer, make(chan error, 1)
+	options.Dialer = func(ctx context.Context, network, address string) (net.Conn, error) {
+		conn, err := dial(ctx, network, address)
+		if err != nil {
+			return nil, err
+		}
+		return cutConn{conn.(*tls.Conn), closed}, nil
+	}
+	client := goredis.NewClient(options)
+	newContact(client, o.Logger)
+	s := newStore(client, o)
+	mustClaim(t, s, claimOf("a", "token"), idempotency.Proceed)
+	if err := s.Close(); err != nil {
+		t.Errorf("close: %v", err)
+	}
+	if err := <-closed; err == nil {
+		t.Error("TLS could say goodbye, so nothing was tested")
+	}
+}
+
+// cutConn is cut below TLS before it is closed.
+type cutConn struct {
+	*tls.Conn
+	closed chan<- error
+}
+
+func (c cutConn) Close() error {
+	if err := c.NetConn().(*net.TCPConn).CloseWrite(); err != nil {
+		return err
+	}
+	err := c.Conn.Close()
+	c.closed <- err
+	return err
+}
+
+// knownTo returns what a client needs that a server with the certificates lets in.
+func knownTo(t *testing.T, certificates redistest.Certificates) *tls.Config {
+	t.Helper()
+	authority, err := os.ReadFile(certificates.CA)
+	if err != nil {
+		t.Fatal(err)
+	}
+	roots := x509.NewCertPool()
+	roots.AppendCertsFromPEM(authority)
+	pair, err := tls.LoadX509KeyPair(certificates.Cert, certificates.Key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return &tls.Config{RootCAs: roots, Certificates: []tls.Certificate{pair}}
 }
 
 func TestEvictionWarning(t *testing.T) {

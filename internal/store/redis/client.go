@@ -41,7 +41,7 @@ func newClient(o Options) client {
 		return c
 	case o.clustered():
 		c := goredis.NewClusterClient(clusterOptions(o))
-		c.OnNewNode(func(node *goredis.Client) { newContact(node, o.Logger) })
+		c.OnNewNode(func(node *goredis.Client) { newContact(node, o.Logger).fixed = true })
 		return c
 	default:
 		c := goredis.NewClient(clientOptions(o))

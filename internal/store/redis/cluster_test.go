@@ -102,7 +102,7 @@ func testClusterList(t *testing.T, cluster *redistest.Cluster, o Options) {
 		t.Fatal(err)
 	}
 	stale.masters++
-	stale.master, stale.after = 2, strings.Repeat("f", 64)
+	stale.master, stale.within = 2, within{strings.Repeat("f", 64), 100, 7}
 	page, next, err := s.List(ctx, stale.String(), 1)
 	if err != nil || len(page) != 1 || next != cursor {
 		t.Errorf("with a cursor of other masters: %d records, %q, %v; want the first page again", len(page), next, err)

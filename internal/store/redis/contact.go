@@ -22,9 +22,15 @@ type contact struct {
 	log    *zap.Logger
 	// current is the server that was dialed last, nil before the first one.
 	current atomic.Pointer[server]
+	// fixed says that the address is that of one server for good: of a node of a cluster,
+	// which may well be a replica. The cluster tells who is a master.
+	fixed bool
+	// epoch is how often all connections were given up.
+	epoch atomic.Int64
 
-	mu      sync.Mutex
-	servers map[string]*server // by the addresses that were dialed
+	mu       sync.Mutex
+	servers  map[string]*server // by the addresses that were dialed
+	redialed time.Time          // when connections to a replica were last given up
 }
 
 // server is what is known of a Redis server.
@@ -71,13 +77,14 @@ func (c failedConn) SyscallConn() (syscall.RawConn, error) { return nil, c.err }
 // DialHook implements [goredis.Hook].
 func (c *contact) DialHook(next goredis.DialHook) goredis.DialHook {
 	return func(ctx context.Context, network, address string) (net.Conn, error) {
+		epoch := c.epoch.Load()
 		conn, err := next(ctx, network, address)
 		if err != nil {
 			// Twice: go-redis takes one off, where it meets the error before the first command.
 			return failedConn{&dialError{&dialError{err}}}, nil //nolint:nilerr // the connection has it
 		}
 		c.connected(conn.RemoteAddr().String())
-		return conn, nil
+		return c.pooled(conn, epoch), nil
 	}
 }
 

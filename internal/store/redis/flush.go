@@ -91,24 +91,12 @@ func (f *flushes) send(ctx context.Context, to *goredis.Client, c *request) (dou
 	f.channels.Put(c.done)
 	switch c.state.Load() {
 	case leftUnsent:
-		return false, &unsentError{endOf(ctx)}
+		return false, &unsentError{idempotency.EndOf(ctx)}
 	case leftSent:
-		return true, endOf(ctx)
+		return true, idempotency.EndOf(ctx)
 	default:
 		return c.doubt, c.Err()
 	}
-}
-
-// endOf returns the error of a context that has ended, or whose time is over though its
-// own timer has not said so yet.
-func endOf(ctx context.Context) error {
-	if err := ctx.Err(); err != nil {
-		return err
-	}
-	if deadline, ok := ctx.Deadline(); ok && !time.Now().Before(deadline) {
-		return context.DeadlineExceeded
-	}
-	return nil
 }
 
 // endsByTimeAlone reports whether a context cannot end before its deadline.

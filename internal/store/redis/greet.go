@@ -12,7 +12,8 @@ import (
 
 // greet asks a server what the store has to know of it: its time, its version, whether it is a
 // replica, and whether it may evict records. It does so once, before the first command,
-// in one round trip. A replica is asked again before each claim.
+// in one round trip. A replica is asked again before each claim, and now and then over
+// another connection.
 func (c *contact) greet(ctx context.Context) error {
 	return try(ctx, func() error {
 		sent := time.Now()
@@ -37,10 +38,14 @@ func (c *contact) greet(ctx context.Context) error {
 		s.clock.learn(now.Val().UnixMilli(), sent)
 		// A user that may not read these gets no warning. A replica that takes writes
 		// loses them when it next follows its master.
-		wasReplica := s.replica.Swap(infoField(replication.Val(), "role") == "slave")
-		if s.replica.Load() && !wasReplica {
+		isReplica := infoField(replication.Val(), "role") == "slave"
+		wasReplica := s.replica.Swap(isReplica)
+		if isReplica && !wasReplica {
 			c.log.Error("this redis is a replica: requests with a key are refused until it is a master; set the address of the master, or let sentinels name it",
 				zap.String("address", s.address))
+		}
+		if isReplica || wasReplica {
+			c.redial(time.Now(), isReplica)
 		}
 		if policy := evicts(memory.Val()); s.greeted.CompareAndSwap(false, true) && policy != "" {
 			c.log.Warn("this redis may evict records, and an evicted key runs again; set maxmemory-policy noeviction",

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"slices"
 	"strings"
 	"time"
 
@@ -88,12 +89,15 @@ func (o Options) Check() error {
 		return errors.New("a redis store needs an address, host:port or the path of a unix socket")
 	}
 	for _, address := range o.Addresses {
-		if err := CheckAddress(address); err != nil {
+		if err := CheckAddress(address, address); err != nil {
 			return err
 		}
 		if network(address) == "unix" && (o.Sentinel != "" || o.clustered()) {
 			return fmt.Errorf("redis address %q is a unix socket; sentinels and nodes of a cluster are host:port", address)
 		}
+	}
+	if err := CheckDoubled(o.Addresses); err != nil {
+		return err
 	}
 	switch {
 	case o.Sentinel != "" && o.Cluster:
@@ -112,17 +116,44 @@ func (o Options) Check() error {
 	return CheckPrefix(o.Prefix)
 }
 
-// CheckAddress reports whether a text is an address of [Options].
-func CheckAddress(address string) error {
+// CheckAddress reports whether a text is an address of [Options]. The error shows it as it
+// was written, such as with a placeholder in it, and does not show what may be a URL: that
+// has a password.
+func CheckAddress(address, written string) error {
 	if network(address) == "unix" {
 		return nil
 	}
+	if isURL(address) {
+		return fmt.Errorf("%s is a URL or has a user in it; use host:port or the absolute path of a unix socket; a URL stands behind store redis, and in JSON in url", shownAs(written))
+	}
 	host, port, err := net.SplitHostPort(address)
 	if err != nil || host == "" || port == "" {
-		return fmt.Errorf("redis address %q is neither host:port nor the absolute path of a unix socket", address)
+		return fmt.Errorf("%s is neither host:port nor the absolute path of a unix socket", shownAs(written))
 	}
 	return nil
 }
+
+// CheckDoubled refuses an address that stands among the others twice: one server is no
+// cluster, and one sentinel no quorum.
+func CheckDoubled(addresses []string) error {
+	for i, address := range addresses {
+		if slices.ContainsFunc(addresses[:i], func(other string) bool { return strings.EqualFold(other, address) }) {
+			return fmt.Errorf("%s is named twice", shownAs(address))
+		}
+	}
+	return nil
+}
+
+// shownAs is an address in an error.
+func shownAs(address string) string {
+	if isURL(address) {
+		return "a redis address (not shown, it may hold a password)"
+	}
+	return fmt.Sprintf("redis address %q", address)
+}
+
+// isURL reports whether a text looks like a URL, or like the end of one.
+func isURL(text string) bool { return strings.Contains(text, "://") || strings.Contains(text, "@") }
 
 // network is tcp or unix.
 func network(address string) string {

@@ -105,6 +105,12 @@ func TestOptionErrors(t *testing.T) {
 		{`"run/redis"`, Options{Addresses: []string{"run/redis"}}},
 		{`":6379"`, Options{Addresses: []string{":6379"}}},
 		{`"b"`, Options{Addresses: []string{"a:1", "b"}}},
+		{"is a URL or has a user", Options{Addresses: []string{"redis://:s3cret@a:6379"}}},
+		{"is a URL or has a user", Options{Addresses: []string{":s3cret@a:6379"}}},
+		{"is a URL or has a user", Options{Addresses: []string{"a:1", "s3cret@a:6379"}}},
+		{"is a URL or has a user", Options{Addresses: []string{"redis://s3cret"}}},
+		{`"a:1" is named twice`, Options{Addresses: []string{"a:1", "b:1", "a:1"}}},
+		{`"A:1" is named twice`, Options{Addresses: []string{"a:1", "A:1"}, Sentinel: "main"}},
 		{"db -1", Options{Addresses: []string{"a:1"}, DB: -1}},
 		{"timeout -500ms", Options{Addresses: []string{"a:1"}, Timeout: -DefaultTimeout}},
 		{"wait_replicas -1", Options{Addresses: []string{"a:1"}, WaitReplicas: -1}},
@@ -135,7 +141,7 @@ func TestOptionErrors(t *testing.T) {
 
 func TestListErrors(t *testing.T) {
 	s := closeAtEnd(t, openWith(t, Options{Addresses: []string{"127.0.0.1:1"}}))
-	for _, cursor := range []string{"x", "-1", "1,", "1,abc", ",", "1," + strings.Repeat("g", 64), "1.2", "1.2.x", "g.0.1", "0000000f.-1.1", "1.2.3.4"} {
+	for _, cursor := range []string{"x", "-1", "1,", "1,abc", ",", "1," + strings.Repeat("f", 64), "1," + strings.Repeat("g", 64) + ",1,1", "1," + strings.Repeat("f", 64) + ",0,1", "1," + strings.Repeat("f", 64) + ",2001,1", "1," + strings.Repeat("f", 64) + ",1,-1", "1.2", "1.2.x", "g.0.1", "0000000f.-1.1", "1.2.3.4"} {
 		if _, _, err := s.List(ctx, cursor, 10); err == nil || !strings.Contains(err.Error(), cursor) {
 			t.Errorf("cursor %q: %v; want an error that names it", cursor, err)
 		}

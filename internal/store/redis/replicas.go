@@ -1,6 +1,7 @@
 package redis
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -9,6 +10,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	goredis "github.com/redis/go-redis/v9"
 	"go.uber.org/zap"
 
 	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
@@ -21,6 +23,9 @@ import (
 // round for all settlements that were written before it began. The round writes a
 // mark first. The mark follows those settlements in the stream to the replicas: a
 // replica that has the mark has them too.
+//
+// The same address can lead to another master by then, after a failover. So the round also
+// looks whether that one has the settlements.
 //
 // With fewer replicas connected than are wanted, WAIT would only cost time. Then a round
 // asks for their number instead, until there are enough.
@@ -44,13 +49,35 @@ type replicas struct {
 // errTooFew says that a round has not waited.
 var errTooFew = errors.New("fewer replicas are connected than are wanted")
 
+// errNotThere says that a round has reached a master without the settlement.
+var errNotThere = errors.New("the redis that was asked for its replicas does not have it: a failover has lost it, or it was removed since")
+
 // round is one WAIT.
 type round struct {
 	// mark is the Redis key that the round writes. It belongs to one of the
 	// settlements, so that it lies in a slot of this master.
 	mark string
+	of   []*settled
 	done chan struct{}
 	err  error // when it is done
+}
+
+// settled is a settlement for which a round is made.
+type settled struct {
+	record, token string // the name of the record, and the token that it must have
+	err           error  // when the round is done
+}
+
+// headSize is how much of a value shows whether it is that of the settlement.
+func (s *settled) headSize() int { return headSize + len(s.token) }
+
+// isIn reports whether a value that begins in this way is that of the settlement.
+func (s *settled) isIn(head string) bool {
+	if len(head) != s.headSize() || head[:atState] != valueForm || head[atState] != ended {
+		return false
+	}
+	n, ok := digits([]byte(head[atToken:atChannels]))
+	return ok && int(n) == len(s.token) && head[headSize:] == s.token
 }
 
 // markLife is how long the key lives that a round writes.
@@ -71,7 +98,7 @@ func (s *Store) Unreplicated() int64 { return s.replicas.missed.Load() }
 // has settled it, or until the time of the operation is over. The latter is no error:
 // the response is kept, and its client is to have it.
 func (s *Store) awaitReplicas(ctx context.Context, master executor, key idempotency.Key, claimed *idempotency.Record) {
-	err := s.replicas.await(ctx, master, s.names.mark(key, claimed.Token))
+	err := s.replicas.await(ctx, master, s.names.mark(key, claimed.Token), &settled{record: s.names.record(key), token: claimed.Token})
 	if err == nil {
 		return
 	}
@@ -86,23 +113,24 @@ func (s *Store) awaitReplicas(ctx context.Context, master executor, key idempote
 
 // await joins the next round on a master, which begins at once if none is under
 // way.
-func (r *replicas) await(ctx context.Context, master executor, mark string) error {
-	joined := r.join(master, mark)
+func (r *replicas) await(ctx context.Context, master executor, mark string, of *settled) error {
+	joined := r.join(master, mark, of)
 	select {
 	case <-joined.done:
-		return joined.err
+		return cmp.Or(joined.err, of.err)
 	case <-ctx.Done():
 		return fmt.Errorf("not within the time of the operation: %w", ctx.Err())
 	}
 }
 
-func (r *replicas) join(master executor, mark string) *round {
+func (r *replicas) join(master executor, mark string, of *settled) *round {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	waiting, busy := r.next[master]
 	if waiting == nil {
 		waiting = &round{mark: mark, done: make(chan struct{})}
 	}
+	waiting.of = append(waiting.of, of)
 	if busy {
 		r.next[master] = waiting
 		return waiting
@@ -115,7 +143,7 @@ func (r *replicas) join(master executor, mark string) *round {
 // run makes rounds on a master until nobody waits for one.
 func (r *replicas) run(master executor, now *round) {
 	for now != nil {
-		now.err = r.wait(master, now.mark)
+		now.err = r.wait(master, now)
 		close(now.done)
 		r.mu.Lock()
 		now = r.next[master]
@@ -128,26 +156,42 @@ func (r *replicas) run(master executor, now *round) {
 	}
 }
 
-// wait writes the mark and waits for the replicas to have it.
-func (r *replicas) wait(master executor, mark string) error {
+// wait looks for the settlements of a round, writes its mark, and waits for the replicas to
+// have that, in one round trip: so all of it is about the same master.
+func (r *replicas) wait(master executor, now *round) error {
 	ctx, cancel := context.WithTimeout(context.Background(), r.timeout)
 	defer cancel()
 	if r.tooFew(ctx, master) {
 		return errTooFew
 	}
 	pipeline := master.client.WithTimeout(r.timeout).Pipeline()
-	pipeline.Set(ctx, mark, "", markLife)
+	heads := make([]*goredis.StringCmd, len(now.of))
+	for i, of := range now.of {
+		heads[i] = pipeline.GetRange(ctx, of.record, 0, int64(of.headSize()-1))
+	}
+	mark := pipeline.Set(ctx, now.mark, "", markLife)
 	// WAIT has less time than we have, so that its reply still comes.
 	had := pipeline.Do(ctx, "WAIT", r.wanted, toMillis(r.timeout*4/5))
-	if _, err := pipeline.Exec(ctx); err != nil {
+	if _, err := pipeline.Exec(ctx); err != nil && !answered(err) {
+		return err
+	}
+	if err := mark.Err(); err != nil {
 		return err
 	}
 	n, err := had.Int()
-	if err == nil && n < r.wanted {
-		r.count(ctx, master)
-		err = fmt.Errorf("%d of %d replicas have it", n, r.wanted)
+	if err != nil {
+		return err
 	}
-	return err
+	if n < r.wanted {
+		r.count(ctx, master)
+		return fmt.Errorf("%d of %d replicas have it", n, r.wanted)
+	}
+	for i, of := range now.of {
+		if of.err = heads[i].Err(); of.err == nil && !of.isIn(heads[i].Val()) {
+			of.err = errNotThere
+		}
+	}
+	return nil
 }
 
 // tooFew reports whether fewer replicas are connected to a master than are wanted. It

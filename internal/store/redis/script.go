@@ -10,6 +10,8 @@ import (
 	"time"
 
 	goredis "github.com/redis/go-redis/v9"
+
+	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
 )
 
 var (
@@ -87,7 +89,7 @@ const tryAgainPause = 10 * time.Millisecond
 // all of its keys. Where neither has, the attempts go on until the slot has moved.
 func try(ctx context.Context, attempt func() error) error {
 	err := attempt()
-	if connectionFailed(err) && endOf(ctx) == nil {
+	if connectionFailed(err) && idempotency.EndOf(ctx) == nil {
 		err = attempt()
 	}
 	for hasCode(err, "TRYAGAIN") {

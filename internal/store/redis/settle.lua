@@ -63,18 +63,25 @@ if left or string.sub(head, 43, 50) ~= '00000000' then -- others wait, or ran be
 		value = value .. redis.call('GETRANGE', key, at + channels + earlier + tonumber(string.sub(head, 51, 56)), -1)
 	end
 end
-local written = redis.pcall('SET', key, value, left and 'PXAT' or 'PX', ARGV[2])
-if written.err then
-	if KEYS[3] then
-		redis.call('DEL', KEYS[3]) -- the next attempt puts it under another name
-	end
-	return written
+-- The response first. Redis takes back nothing of a script that it stops, and a record that
+-- is complete without its response would stay so: for the next attempt, it is settled.
+local function refused(...)
+	local reply = redis.pcall(...)
+	return type(reply) == 'table' and reply.err and reply
 end
+local failed
 if KEYS[3] then
-	redis.call('RENAME', KEYS[3], KEYS[2])
-	redis.call('PEXPIRE', KEYS[2], ARGV[4])
+	failed = refused('RENAME', KEYS[3], KEYS[2]) or refused('PEXPIRE', KEYS[2], ARGV[4])
 elseif KEYS[2] then
-	redis.call('SET', KEYS[2], ARGV[5], 'PX', ARGV[4])
+	failed = refused('SET', KEYS[2], ARGV[5], 'PX', ARGV[4])
+end
+failed = failed or refused('SET', key, value, left and 'PXAT' or 'PX', ARGV[2])
+if failed then
+	if KEYS[2] then
+		-- Nobody else has these names, and the next attempt puts the response anew.
+		redis.call('DEL', unpack(KEYS, 2))
+	end
+	return failed
 end
 if (ARGV[7] or '') ~= '' then
 	waiting = waiting .. ' ' .. ARGV[7]

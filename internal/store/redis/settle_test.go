@@ -3,6 +3,7 @@ package redis
 import (
 	"context"
 	"errors"
+	"strings"
 	"testing"
 
 	goredis "github.com/redis/go-redis/v9"
@@ -94,13 +95,24 @@ func TestForgetRemovesEarlierAnswers(t *testing.T) {
 	}
 }
 
-// TestSettlementWithoutRoomLeavesNothing has room for a body, and then none for the
-// record: each attempt would leave a body under another name.
-func TestSettlementWithoutRoomLeavesNothing(t *testing.T) {
+// TestSettlementWithoutRoom has room for a body, and then none for the record. Redis lets a
+// script go on that has begun to write, and so the body that is there is kept. Without room
+// for the body, the run stays in flight, and nothing is left of the attempts.
+func TestSettlementWithoutRoom(t *testing.T) {
 	server := redistest.Start(t)
 	s := closeAtEnd(t, openAt(t, server.Addr))
 	c := claimOf("a", "token")
 	claimed := mustClaim(t, s, c, idempotency.Proceed)
+	command(t, server, "CONFIG", "SET", "maxmemory", "1")
+	for range 2 {
+		if err := s.Settle(ctx, c.Key, claimed.Record, kept(large)); !hasCode(err, "OOM") {
+			t.Errorf("settle: %v, want OOM", err)
+		}
+		if n := command(t, server, "DBSIZE"); n != int64(1) {
+			t.Errorf("%v keys, want the record alone: %v", n, command(t, server, "KEYS", "*"))
+		}
+	}
+	command(t, server, "CONFIG", "SET", "maxmemory", "0")
 	s.client.(*goredis.Client).AddHook(pipelines(func(ctx context.Context, commands []goredis.Cmder, next goredis.ProcessPipelineHook) error {
 		if commands[0].Name() != "set" {
 			return next(ctx, commands)
@@ -111,14 +123,75 @@ func TestSettlementWithoutRoomLeavesNothing(t *testing.T) {
 		command(t, server, "CONFIG", "SET", "maxmemory", "1")
 		return next(ctx, commands[1:])
 	}))
-	for range 2 {
-		if err := s.Settle(ctx, c.Key, claimed.Record, kept(large)); !hasCode(err, "OOM") {
-			t.Errorf("settle: %v, want OOM", err)
-		}
-		if n := command(t, server, "DBSIZE"); n != int64(1) {
-			t.Errorf("%v keys, want the record alone: %v", n, command(t, server, "KEYS", "*"))
-		}
-		command(t, server, "CONFIG", "SET", "maxmemory", "0")
+	mustSettle(t, s, c, claimed.Record, kept(large))
+	if n := command(t, server, "DBSIZE"); n != int64(2) {
+		t.Errorf("%v keys, want the record and its body: %v", n, command(t, server, "KEYS", "*"))
+	}
+	mustClaim(t, s, claimOf("a", "again"), idempotency.ReplayKept)
+}
+
+// TestSettlementRefusedInPart has a user who lacks the right to one of the commands of the
+// script, from when the body is there. Redis takes back nothing of what a script did
+// before that. The run must stay in flight until it is settled as a whole.
+func TestSettlementRefusedInPart(t *testing.T) {
+	bodyInAnswer := released()
+	bodyInAnswer.Response.Body = make([]byte, large)
+	for name, test := range map[string]struct {
+		settlement idempotency.Settlement
+		missing    []any // rights
+	}{
+		"a body keeps its first name":    {kept(large), []any{"-rename"}},
+		"a body keeps its first expiry":  {kept(large), []any{"-pexpire"}},
+		"a body without its record":      {kept(large), []any{"-set"}},
+		"an answer keeps its first name": {bodyInAnswer, []any{"-rename"}},
+		"an answer without its record":   {bodyInAnswer, []any{"-set"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			server := redistest.Start(t)
+			username, password := allowed(server)
+			s := closeAtEnd(t, openWith(t, Options{
+				Addresses: []string{server.Addr}, Username: username, Password: password, Timeout: generous,
+			}))
+			c := claimOf("a", "token")
+			claimed := mustClaim(t, s, c, idempotency.Proceed)
+			refuses := true
+			s.client.(*goredis.Client).AddHook(pipelines(func(ctx context.Context, commands []goredis.Cmder, next goredis.ProcessPipelineHook) error {
+				if !refuses {
+					return next(ctx, commands)
+				}
+				if commands[0].Name() == "set" { // the body
+					if err := next(ctx, commands[:1]); err != nil {
+						return err
+					}
+					commands = commands[1:]
+				}
+				command(t, server, append([]any{"ACL", "SETUSER", username}, test.missing...)...)
+				return next(ctx, commands)
+			}))
+			for range 2 {
+				err := s.Settle(ctx, c.Key, claimed.Record, test.settlement)
+				if err == nil || !strings.Contains(err.Error(), "needs the rules") {
+					t.Errorf("settle: %v; want the rules that are needed", err)
+				}
+				if n := command(t, server, "DBSIZE"); n != int64(1) {
+					t.Errorf("%v keys, want the record alone: %v", n, command(t, server, "KEYS", "*"))
+				}
+				if p := valueOf(t, server, c.Key); p.state != string(rune(inFlight)) {
+					t.Fatalf("the record has the state %q; want it in flight", p.state)
+				}
+				allowed(server)
+			}
+			refuses = false
+			mustSettle(t, s, c, claimed.Record, test.settlement)
+			mustSettle(t, s, c, claimed.Record, test.settlement) // as after a lost reply
+			if test.settlement.State == idempotency.Complete {
+				mustClaim(t, s, claimOf("a", "again"), idempotency.ReplayKept)
+			}
+			answer, err := s.Response(ctx, c.Key, c.Token)
+			if err != nil || answer == nil || len(answer.Body) != len(test.settlement.Response.Body) {
+				t.Errorf("the response: %v, %v", answer != nil, err)
+			}
+		})
 	}
 }
 

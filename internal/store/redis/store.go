@@ -2,6 +2,8 @@ package redis
 
 import (
 	"context"
+	"errors"
+	"net"
 	"time"
 
 	"go.uber.org/zap"
@@ -58,6 +60,9 @@ func (s *Store) Close() error {
 	err := s.client.Close()
 	s.flushes.wait()
 	s.replicas.background.Wait()
+	if lost := (*net.OpError)(nil); errors.As(err, &lost) {
+		return nil // TLS says goodbye, and the server had hung up: the connection is closed anyway
+	}
 	return err
 }
 

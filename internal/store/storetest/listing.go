@@ -1,6 +1,7 @@
 package storetest
 
 import (
+	"errors"
 	"fmt"
 
 	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
@@ -10,6 +11,60 @@ var listTests = []subtest{
 	{"an empty store lists nothing", listEmpty},
 	{"pages list every key once", listPages},
 	{"a list shows no expired or forgotten keys", listLive},
+	{"a list leaves out nothing because other keys go", listWhileKeysGo},
+	{"a list leaves out nothing because other keys come", listWhileKeysCome},
+}
+
+// listWhile lists all records, some of which stay, and changes others after each page. All
+// that stay are listed.
+func (f *fixture) listWhile(change func(page []idempotency.Listed)) {
+	const keys = 400
+	stay := make(map[idempotency.Key]bool)
+	for i := range keys {
+		k := key(fmt.Sprint("key ", i))
+		f.settle(k, f.claim(f.newClaim(k), idempotency.Proceed).Record, complete("kept"))
+		stay[k] = true
+	}
+	cursor, listed := "", 0
+	for range keys {
+		page, next, err := f.peer.List(f.ctx, cursor, 30)
+		if err != nil {
+			f.Fatalf("list from %q: %v", cursor, err)
+		}
+		for _, one := range page {
+			delete(stay, one.Key)
+		}
+		listed += len(page)
+		if next == "" {
+			if len(stay) > 0 {
+				f.Fatalf("%d of %d keys were never listed", len(stay), keys)
+			}
+			return
+		}
+		cursor = next
+		change(page)
+	}
+	f.Fatalf("the list has no end: %d records", listed)
+}
+
+func listWhileKeysGo(f *fixture) {
+	f.listWhile(func(page []idempotency.Listed) {
+		for _, one := range page {
+			if err := f.store.Forget(f.ctx, one.Key, idempotency.Seen{}); err != nil && !errors.Is(err, idempotency.ErrGone) {
+				f.Fatalf("forget: %v", err)
+			}
+		}
+	})
+}
+
+func listWhileKeysCome(f *fixture) {
+	come := 0
+	f.listWhile(func([]idempotency.Listed) {
+		for range 10 {
+			come++
+			f.claim(f.newClaim(key(fmt.Sprint("another key ", come))), idempotency.Proceed)
+		}
+	})
 }
 
 // pageThrough lists all records, page by page.
