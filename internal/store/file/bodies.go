@@ -160,7 +160,7 @@ func (b *bodies) flushNames(bucket string) error {
 	b.mu.Unlock()
 	if !lasting {
 		for _, dir := range []string{b.path, b.root()} {
-			if err := b.flushDirectory(dir); err != nil {
+			if err := b.disk.flushDirectory(dir); err != nil {
 				return err
 			}
 		}
@@ -171,21 +171,7 @@ func (b *bodies) flushNames(bucket string) error {
 		b.lasting[bucket] = true
 		b.mu.Unlock()
 	}
-	return b.flushDirectory(b.directory(bucket))
-}
-
-func (b *bodies) flushDirectory(name string) error {
-	var dir vfs.File
-	err := b.disk.whenRoom(func() (err error) {
-		dir, err = b.disk.FS.OpenDir(name)
-		return err
-	})
-	if err != nil {
-		return err
-	}
-	err = b.disk.carryOutFlush(dir.Sync)
-	_ = dir.Close() // its names are flushed
-	return err
+	return b.disk.flushDirectory(b.directory(bucket))
 }
 
 // remove removes a body that nobody asks for any more. If that fails, it goes with its

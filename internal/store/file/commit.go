@@ -63,7 +63,7 @@ func (d *database) commit(ctx context.Context, op *operation) (mayBeApplied bool
 			queued = true
 		case <-over:
 			op.end(false)
-			return false, ctx.Err()
+			return false, idempotency.EndOf(ctx)
 		case <-worse:
 			trouble, worse = d.disk.trouble() // it may be over already
 		}
@@ -73,7 +73,7 @@ func (d *database) commit(ctx context.Context, op *operation) (mayBeApplied bool
 		case err := <-op.done:
 			return err != nil, d.writeError(err)
 		case <-over:
-			return !op.state.CompareAndSwap(waiting, givenUp), ctx.Err()
+			return !op.state.CompareAndSwap(waiting, givenUp), idempotency.EndOf(ctx)
 		case <-worse:
 			if trouble, worse = d.disk.trouble(); trouble != nil {
 				return !op.state.CompareAndSwap(waiting, givenUp), d.writeError(trouble)

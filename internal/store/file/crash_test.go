@@ -314,7 +314,7 @@ func TestCrashAfterABucketWasMadeAgain(t *testing.T) {
 		if closing, err := s.sweepBucket(bucket); closing || err != nil {
 			t.Fatal(closing, err)
 		}
-		if err := s.database.bodies.flushDirectory(s.database.bodies.root()); err != nil {
+		if err := s.database.disk.flushDirectory(s.database.bodies.root()); err != nil {
 			t.Fatal(err)
 		}
 		keepLarge(t, s, "second")

@@ -11,6 +11,7 @@ import (
 	"syscall"
 	"testing"
 
+	"github.com/cockroachdb/pebble/v2/vfs"
 	"github.com/cockroachdb/pebble/v2/vfs/errorfs"
 	"go.uber.org/zap"
 
@@ -246,4 +247,74 @@ func TestListWithAPlaceThatCannotBeRead(t *testing.T) {
 		listed, cursor = listed+len(page), next
 	}
 	t.Errorf("%d of %d keys are listed, without an error", listed, keys+open)
+}
+
+// A flush takes with it what there is of a record that is being written. If the process is
+// killed then, the log ends within that record, and nothing is damaged: it was acknowledged to
+// nobody. What ends before the place up to which it was flushed is.
+func TestLogThatWasFlushedWithinARecord(t *testing.T) {
+	path := newPath(t)
+	s := reopen(t, path)
+	keepMany(t, s, 20)
+	claimed, err := s.Claim(t.Context(), claimOf("large"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	settlement := completeAs("large")
+	settlement.Response.Body = []byte(strings.Repeat("x", 150<<10))
+	before := sizeOfLog(contents(t, path))
+	if err := s.Settle(t.Context(), key("large"), claimed.Record, settlement); err != nil {
+		t.Fatal(err)
+	}
+	files := contents(t, path)
+	const block = 32 << 10
+	tried := 0
+	for cut := (before/block + 1) * block; cut < sizeOfLog(files); cut += block {
+		for lost, sound := range map[int]bool{0: true, 100: false} {
+			tried++
+			copied := newPath(t)
+			if err := os.MkdirAll(copied, 0o700); err != nil {
+				t.Fatal(err)
+			}
+			for name, content := range files {
+				base := filepath.Base(name)
+				if number, ok := logNumber(base); ok && len(content) == sizeOfLog(files) {
+					content = content[:cut-lost]
+					mark := openMark(vfs.Default, filepath.Join(copied, markName))
+					mark.set(number, uint64(cut))
+					mark.close()
+				}
+				if base == markName || base == holderName {
+					continue
+				}
+				if err := os.WriteFile(filepath.Join(copied, base), []byte(content), 0o600); err != nil {
+					t.Fatal(err)
+				}
+			}
+			again, err := Open(copied, zap.NewNop())
+			if (err == nil) != sound {
+				t.Errorf("cut at %d, without the last %d bytes: %v", cut, lost, err)
+			}
+			if err != nil {
+				continue
+			}
+			for i := range 20 {
+				replays(t, again, fmt.Sprint(i))
+			}
+			closeStore(t, again)
+		}
+	}
+	if tried < 6 {
+		t.Errorf("the log was cut %d times", tried)
+	}
+}
+
+// sizeOfLog returns the size of the largest log among the files of a store.
+func sizeOfLog(files map[string]string) (size int) {
+	for name, content := range files {
+		if _, ok := logNumber(filepath.Base(name)); ok {
+			size = max(size, len(content))
+		}
+	}
+	return size
 }

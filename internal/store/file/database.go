@@ -66,8 +66,8 @@ type database struct {
 	confirmed      chan struct{} // closed when nothing more is written
 }
 
-// openDatabase opens the database in a directory, or creates it if it may.
-func openDatabase(path string, fs vfs.FS, create bool, logger *zap.Logger) (*database, error) {
+// newDatabase returns a database that is not open.
+func newDatabase(path string, fs vfs.FS) *database {
 	d := &database{
 		path:      path,
 		disk:      newDisk(fs),
@@ -78,6 +78,12 @@ func openDatabase(path string, fs vfs.FS, create bool, logger *zap.Logger) (*dat
 	}
 	d.bodies = newBodies(path, d.disk)
 	d.slots = newSlots(d.disk)
+	return d
+}
+
+// openDatabase opens the database in a directory, or creates it if it may.
+func openDatabase(path string, fs vfs.FS, create bool, logger *zap.Logger) (*database, error) {
+	d := newDatabase(path, fs)
 	d.disk.mark = openMark(fs, fs.PathJoin(path, markName))
 	options := pebbleOptions(path, d.disk, logger)
 	options.ErrorIfNotExists = !create
@@ -102,6 +108,14 @@ func openDatabase(path string, fs vfs.FS, create bool, logger *zap.Logger) (*dat
 	}
 	d.disk.opened()
 	return d, nil
+}
+
+// notOpened returns a database that could not be opened this time, for this reason. It is
+// like one that was given up.
+func notOpened(path string, fs vfs.FS, reason error) *database {
+	d := newDatabase(path, fs)
+	d.disk.fail(reason)
+	return d
 }
 
 // run begins to carry out operations.
@@ -225,6 +239,11 @@ var errNotClosed = errors.New("it was given up with a write under way; all that 
 // close carries out what is queued and under way, and closes the database. Nobody may use it any more.
 // If its disk fails meanwhile, or is full, the database is given up.
 func (d *database) close() error {
+	if d.db == nil { // it was never open
+		close(d.queue)
+		<-d.confirmed
+		return nil
+	}
 	closed := make(chan error, 1)
 	go func() {
 		d.bodies.writing.Wait() // what they have written is queued then

@@ -185,6 +185,21 @@ func (d *disk) flush(flush func() error) error { return d.write(d.failing(flush)
 // carryOutFlush is flush for those who can be told why the database was given up.
 func (d *disk) carryOutFlush(flush func() error) error { return d.carryOut(d.failing(flush)) }
 
+// flushDirectory flushes the names in a directory.
+func (d *disk) flushDirectory(name string) error {
+	var dir vfs.File
+	err := d.whenRoom(func() (err error) {
+		dir, err = d.FS.OpenDir(name)
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	err = d.carryOutFlush(dir.Sync)
+	_ = dir.Close() // its names are flushed
+	return err
+}
+
 // failing returns a change with which the database is given up unless it succeeds.
 func (d *disk) failing(flush func() error) func() error {
 	return func() error {

@@ -1,6 +1,7 @@
 package file
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"strings"
@@ -8,9 +9,12 @@ import (
 	"sync/atomic"
 	"syscall"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/cockroachdb/pebble/v2/vfs"
 	"github.com/cockroachdb/pebble/v2/vfs/errorfs"
+	"go.uber.org/zap"
 
 	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
 )
@@ -243,31 +247,134 @@ func TestCloseOnADiskWithoutRoom(t *testing.T) {
 	}
 }
 
-// An existing store on a full disk, or on one that fails, is not damaged: the error is
-// that of the disk.
+// failWrites has all writes to files fail.
+func (b *breakable) failWrites(failure syscall.Errno) {
+	b.fail(func(op errorfs.Op) error {
+		if op.Kind == errorfs.OpFileWrite {
+			return failure
+		}
+		return nil
+	})
+}
+
+// An existing store on a disk that fails is not damaged: the error is that of the disk.
 func TestOpenOnADiskThatFails(t *testing.T) {
 	fs := newBreakable(newMemory())
 	s := reopenIn(t, fs, "/data/keys")
 	keepMany(t, s, 50)
 	logger := s.logger
 	closeStore(t, s)
-	for _, failure := range []syscall.Errno{syscall.ENOSPC, syscall.EIO} {
-		fs.fail(func(op errorfs.Op) error {
-			if op.Kind == errorfs.OpFileWrite {
-				return failure
-			}
-			return nil
-		})
-		if s, err := openIn(fs, "/data/keys", logger); err == nil {
-			s.Close()
-			t.Errorf("it was opened in spite of %v", failure)
-		} else if !errors.Is(err, failure) || strings.Contains(err.Error(), "damaged") {
-			t.Errorf("with %v: %v", failure, err)
-		}
-		fs.fail(nil)
+	fs.failWrites(syscall.EIO)
+	if s, err := openIn(fs, "/data/keys", logger); err == nil {
+		s.Close()
+		t.Error("it was opened on a disk that fails")
+	} else if !errors.Is(err, syscall.EIO) || strings.Contains(err.Error(), "damaged") {
+		t.Errorf("with EIO: %v", err)
 	}
+	fs.fail(nil)
 	s = reopenIn(t, fs, "/data/keys")
 	for i := range 50 {
 		replays(t, s, fmt.Sprint(i))
 	}
+}
+
+// A disk that has some room, and less than an opening writes, is not tried: what each try
+// left behind would take the room that the next one needs.
+func TestOpenOnADiskWithLittleRoom(t *testing.T) {
+	memory := vfs.NewMem()
+	fs := newBreakable(inMemory{memory})
+	s := reopenIn(t, fs, "/data/keys")
+	keepMany(t, s, 50)
+	closeStore(t, s)
+	fs.failWrites(syscall.ENOSPC)
+	s = reopenIn(t, fs, "/data/keys")
+	memory.TestingSetDiskUsage(vfs.DiskUsage{TotalBytes: 1 << 30, AvailBytes: 100})
+	var probes, others atomic.Int64
+	fs.fail(func(op errorfs.Op) error {
+		switch {
+		case op.Kind == errorfs.OpCreate && strings.HasSuffix(op.Path, newLabel):
+			probes.Add(1)
+		case op.Kind == errorfs.OpCreate:
+			others.Add(1)
+		}
+		return nil
+	})
+	poll(t, "the room was looked for", func() bool { return probes.Load() >= 3 })
+	if _, err := s.Claim(t.Context(), claimOf("0")); !errors.Is(err, ErrNoSpace) || others.Load() > 0 {
+		t.Errorf("a claim: %v; %d files were made", err, others.Load())
+	}
+	memory.TestingSetDiskUsage(vfs.DiskUsage{TotalBytes: 1 << 30, AvailBytes: 1 << 30})
+	poll(t, "the store is open", func() bool {
+		record, _, err := s.Lookup(t.Context(), key("0"))
+		return err == nil && record != nil
+	})
+}
+
+// An existing store on a full disk is unavailable until there is room, and nothing keeps its
+// process from starting. A new one says that it cannot be made.
+func TestOpenOnADiskWithoutRoom(t *testing.T) {
+	for name, ends := range map[string]func(t *testing.T, fs *breakable, s *Store, n int){
+		"there is room again": func(t *testing.T, fs *breakable, s *Store, n int) {
+			fs.fail(nil)
+			poll(t, "the store is open", func() bool {
+				record, _, err := s.Lookup(t.Context(), key("0"))
+				return err == nil && record != nil
+			})
+			for i := range 50 {
+				replays(t, s, fmt.Sprint(i))
+			}
+			if err := keep(t.Context(), s, fmt.Sprint("new ", n)); err != nil {
+				t.Error(err)
+			}
+		},
+		"it is closed": func(*testing.T, *breakable, *Store, int) {},
+	} {
+		t.Run(name, func(t *testing.T) {
+			fs := newBreakable(newMemory())
+			s := reopenIn(t, fs, "/data/keys")
+			keepMany(t, s, 50)
+			closeStore(t, s)
+			for n, full := range spaceErrors {
+				fs.failWrites(full)
+				s = reopenIn(t, fs, "/data/keys")
+				if _, err := s.Claim(t.Context(), claimOf("0")); !errors.Is(err, ErrNoSpace) || !errors.Is(err, full) {
+					t.Errorf("a claim on a full disk: %v", err)
+				}
+				ends(t, fs, s, n)
+				closeStore(t, s)
+				fs.fail(nil)
+			}
+			s = reopenIn(t, fs, "/data/keys")
+			for i := range 50 {
+				replays(t, s, fmt.Sprint(i))
+			}
+		})
+	}
+	fs := newBreakable(newMemory())
+	fs.failWrites(syscall.ENOSPC)
+	if s, err := openIn(fs, "/data/keys", zap.NewNop()); err == nil {
+		s.Close()
+		t.Error("a new store was made on a full disk")
+	} else if !errors.Is(err, syscall.ENOSPC) {
+		t.Errorf("a new store: %v", err)
+	}
+}
+
+// lateTimer is a context whose own timer has not said yet that its time is over.
+type lateTimer struct{ byTime }
+
+// Err implements [context.Context].
+func (lateTimer) Err() error { return nil }
+
+// An operation whose time is over was not done, whatever its context says of itself.
+func TestOperationWhoseTimeIsOverIsNotDone(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s, begin := paused(t)
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		if c, err := s.Claim(lateTimer{byTime{ctx}}, counted("a")); !errors.Is(err, context.DeadlineExceeded) || c.Verdict == idempotency.Proceed {
+			t.Errorf("%+v, %v", c, err)
+		}
+		begin()
+	})
 }

@@ -102,30 +102,35 @@ func checkLog(path string, fs vfs.FS) error {
 	case name == "":
 		return nil // what was in it is in tables now
 	}
-	whole, err := wholeLog(fs, name, log)
-	if err == nil && whole+betweenRecords < flushed {
-		err = fmt.Errorf("its log %s is whole up to byte %d only, and was flushed up to byte %d", fs.PathBase(name), whole, flushed)
+	sound, err := soundLog(fs, name, log)
+	if err == nil && sound+betweenChunks < flushed {
+		err = fmt.Errorf("its log %s is sound up to byte %d only, and was flushed up to byte %d", fs.PathBase(name), sound, flushed)
 	}
 	return err
 }
 
-// wholeLog returns up to where a log can be read.
-func wholeLog(fs vfs.FS, name string, number uint64) (whole uint64, err error) {
+// soundLog returns up to where the chunks of a log can be read. The last record need not be
+// whole: a flush takes with it what there is of one that is just being written.
+func soundLog(fs vfs.FS, name string, number uint64) (sound uint64, err error) {
 	f, err := fs.Open(name)
 	if err != nil {
 		return 0, err
 	}
 	defer f.Close()
 	r := newLogReader(record.NewReader, f, number)
+	chunk := make([]byte, 32<<10)
 	for {
 		one, err := r.Next()
-		if err == nil {
-			_, err = io.Copy(io.Discard, one)
-		}
 		if err != nil {
-			return whole, nil // that it ends here is what was asked
+			return sound, nil // that it ends here is what was asked
 		}
-		whole = uint64(r.Offset())
+		for err == nil {
+			sound = uint64(r.Offset())
+			_, err = one.Read(chunk)
+		}
+		if !errors.Is(err, io.EOF) {
+			return sound, nil
+		}
 	}
 }
 
@@ -135,6 +140,6 @@ func newLogReader[N ~uint64](of func(io.Reader, N) *record.Reader, log io.Reader
 	return of(log, N(number))
 }
 
-// betweenRecords is how many bytes that belong to no record can be at the end of a log:
-// what fills a block, and the trailer of a log that was closed. No record is so short.
-const betweenRecords = 40
+// betweenChunks is how many bytes that belong to no chunk can be at the end of a log: what
+// fills a block, and the trailer of a log that was closed. No record is so short.
+const betweenChunks = 40

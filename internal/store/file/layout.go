@@ -230,7 +230,7 @@ func (d *database) decide(c idempotency.Claim, now time.Time) (idempotency.Claim
 	case idempotency.ReplayKept:
 		claimed.Response, err = d.response(c.Key, found.Token, now)
 		if err == nil && claimed.Response == nil {
-			err = d.unreadable("record", c.Key, errors.New("it is complete, but its response is missing"))
+			err = d.unreadable("record", c.Key, idempotency.ErrResponseMissing)
 		}
 		if err != nil {
 			return idempotency.Claimed{}, nil, err
@@ -290,14 +290,23 @@ func (c change) putRecord(key idempotency.Key, stored, next *idempotency.Record)
 			return err
 		}
 	}
-	// A response that the next record does not know any more stays until it expires,
-	// for those who still ask for it by its token.
 	if before, after := kept(stored), kept(next); before != nil && (after == nil || after.Token != before.Token) {
-		if err := c.Set(expiryName(before.Expires, key, before.Token), nil, nil); err != nil {
+		if err := c.partWith(key, before); err != nil {
 			return err
 		}
 	}
 	return c.Set(recordName(key), idempotency.AppendRecord(nil, key, next), nil)
+}
+
+// partWith has the response of a complete record removed that the key's next record does not
+// know any more. It stays until it expires, for those who still ask for it by its token. One
+// that has expired goes at once: an entry among those that are due could be removed with
+// them, by a sweeper that has not seen it.
+func (c change) partWith(key idempotency.Key, before *idempotency.Record) error {
+	if live(before, clock()) == nil {
+		return c.Delete(responseName(key, before.Token), nil)
+	}
+	return c.Set(expiryName(before.Expires, key, before.Token), nil, nil)
 }
 
 // forget removes the record of a key and its responses. Stored is the record, nil if

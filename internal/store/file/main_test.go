@@ -163,7 +163,7 @@ func replays(t *testing.T, s *Store, name string) {
 	}
 }
 
-const patience = 20 * time.Second
+const patience = time.Minute
 
 // poll returns when the condition is true.
 func poll(t *testing.T, what string, condition func() bool) {

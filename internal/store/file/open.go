@@ -13,7 +13,9 @@ import (
 // Open opens the store in the directory with this path. It creates the directory if it
 // is missing. It reads no records, so that it is fast however many there are. If another
 // process has the store open, if the directory or a file in its place belongs to another
-// program, or if the store is damaged, the error names it and all is left as it is.
+// program, or if the store is damaged, the error names it and all is left as it is. An
+// existing store whose disk is full is unavailable until there is room, as one whose disk
+// fills up later.
 func Open(path string, logger *zap.Logger) (*Store, error) {
 	return openIn(vfs.Default, path, logger)
 }
@@ -24,7 +26,9 @@ func openIn(fs vfs.FS, path string, logger *zap.Logger) (*Store, error) {
 		return nil, err
 	}
 	s := &Store{path: path, fs: fs, place: place, logger: logger}
-	if s.database, err = s.openDatabase(); err != nil {
+	if s.database, err = s.openDatabase(); isSpace(err) && !place.fresh {
+		s.database = notOpened(path, fs, fmt.Errorf("%w: %w", ErrNoSpace, err))
+	} else if err != nil {
 		place.leave()
 		return nil, err
 	}

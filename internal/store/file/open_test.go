@@ -4,14 +4,19 @@ import (
 	"bufio"
 	"bytes"
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"io"
 	"maps"
 	"os"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
+	"syscall"
 	"testing"
 
+	"github.com/cockroachdb/pebble/v2/vfs"
+	"github.com/cockroachdb/pebble/v2/vfs/errorfs"
 	"go.uber.org/zap"
 )
 
@@ -272,4 +277,61 @@ func TestUnusablePath(t *testing.T) {
 			t.Errorf("%s: the error %q does not name %s", name, err, path)
 		}
 	}
+}
+
+// countingOpen counts the files that are open by a name.
+type countingOpen struct {
+	vfs.FS
+	name string
+	open atomic.Int64
+}
+
+func (c *countingOpen) Create(name string, category vfs.DiskWriteCategory) (vfs.File, error) {
+	f, err := c.FS.Create(name, category)
+	if err != nil || c.PathBase(name) != c.name {
+		return f, err
+	}
+	c.open.Add(1)
+	return &countedFile{f, c}, nil
+}
+
+type countedFile struct {
+	vfs.File
+	of *countingOpen
+}
+
+func (f *countedFile) Close() error {
+	f.of.open.Add(-1)
+	return f.File.Close()
+}
+
+// A database that cannot be opened leaves no file open: it is tried again and again.
+func TestOpenThatFailsClosesItsSlots(t *testing.T) {
+	breakable := newBreakable(newMemory())
+	fs := &countingOpen{FS: breakable, name: claimsName}
+	s := reopenIn(t, fs, "/data/keys")
+	keepMany(t, s, 1)
+	logger := s.logger
+	closeStore(t, s)
+	var made atomic.Bool
+	breakable.fail(func(op errorfs.Op) error {
+		if op.Kind == errorfs.OpCreate && strings.HasSuffix(op.Path, claimsName) {
+			made.Store(true)
+		}
+		if made.Load() && op.Kind == errorfs.OpOpenDir {
+			return syscall.EIO
+		}
+		return nil
+	})
+	if s, err := openIn(fs, "/data/keys", logger); !errors.Is(err, syscall.EIO) {
+		t.Errorf("opened in spite of a directory that cannot be flushed: %v", err)
+		if err == nil {
+			closeStore(t, s)
+		}
+	}
+	breakable.fail(nil)
+	if n := fs.open.Load(); n != 0 || !made.Load() {
+		t.Errorf("%d files of slots are still open; one was made: %v", n, made.Load())
+	}
+	closeStore(t, reopenIn(t, fs, "/data/keys"))
 }

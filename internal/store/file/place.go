@@ -306,11 +306,40 @@ func (p *place) check() error {
 	return nil
 }
 
-// probe tries whether the disk can be written to.
+// probe tries whether the disk can be written to, and has room to open the database: what
+// is in its logs becomes tables then. An opening that finds no room leaves what it has
+// written, and each one would take of the room that the next one needs.
 func (p *place) probe() error {
 	name := p.file(newLabel)
 	if err := writeFile(p.fs, name, unfinished); err != nil {
 		return err
 	}
-	return p.fs.Remove(name)
+	if err := p.fs.Remove(name); err != nil {
+		return err
+	}
+	needs, err := p.logBytes()
+	if err != nil {
+		return err
+	}
+	// Not every file system tells how much room it has.
+	if room, err := p.fs.GetDiskUsage(p.path); err == nil && room.TotalBytes > 0 && room.AvailBytes < needs {
+		return fmt.Errorf("%w: it needs %d bytes to be opened, and there are %d", ErrNoSpace, needs, room.AvailBytes)
+	}
+	return nil
+}
+
+// logBytes returns how large the logs of the database are.
+func (p *place) logBytes() (bytes uint64, err error) {
+	names, err := p.fs.List(p.path)
+	for _, name := range names {
+		if !strings.HasSuffix(name, ".log") {
+			continue
+		}
+		info, err := p.fs.Stat(p.file(name))
+		if err != nil {
+			return 0, err
+		}
+		bytes += uint64(max(info.Size(), 0))
+	}
+	return bytes, err
 }

@@ -43,7 +43,7 @@ func (d *database) takeSlots(left [][]byte, logger *zap.Logger) error {
 		return err
 	}
 	// The name too: else the file before can come back after a crash of the machine.
-	return d.bodies.flushDirectory(d.path)
+	return d.disk.flushDirectory(d.path)
 }
 
 // takeSlot adds a claim to the change if it still counts.

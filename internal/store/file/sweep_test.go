@@ -98,6 +98,30 @@ func TestSweepRemovesResponsesWithoutTheirRecord(t *testing.T) {
 	})
 }
 
+// A key is used again when its response has expired and the sweeper has not come to it. The
+// response goes with the record: its entry could be among those that a sweeper is removing.
+func TestExpiredResponseGoesWithItsRecord(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := reopen(t, newPath(t))
+		if err := keep(t.Context(), s, "a"); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(time.Hour + time.Second)
+		next := claimOf("a")
+		next.Token = "token of the next run"
+		claimed, err := s.Claim(t.Context(), next)
+		if err != nil || claimed.Verdict != idempotency.Proceed {
+			t.Fatalf("claim: %v, %v", claimed.Verdict, err)
+		}
+		if err := s.Settle(t.Context(), key("a"), claimed.Record, completeAs("a")); err != nil {
+			t.Fatal(err)
+		}
+		if records, responses, expiries := entries(t, s); records != 1 || responses != 1 || expiries != 1 {
+			t.Errorf("%d records, %d responses, %d expiries; want one of each", records, responses, expiries)
+		}
+	})
+}
+
 func TestSweepLeavesWhatWasPutBack(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		path := newPath(t)

@@ -1,6 +1,7 @@
 package file
 
 import (
+	"errors"
 	"time"
 
 	"go.uber.org/zap"
@@ -46,7 +47,7 @@ func (s *Store) watch() {
 type watch struct {
 	*Store
 	failed bool
-	said   string        // of the last attempt to open it again
+	said   string        // why it is not open, as it was logged last
 	opened time.Time     // when it was opened after a failure
 	pause  time.Duration // that has to pass after that
 }
@@ -63,7 +64,7 @@ func (w *watch) look(d *database) time.Duration {
 		return watchEvery
 	}
 	if !w.failed {
-		w.failed, w.said = true, ""
+		w.failed, w.said = true, failure.Error()
 		w.logger.Error("the store failed: it is unavailable until its disk can be written to again", zap.String("path", w.path), zap.Error(failure))
 		if time.Since(w.opened) > mostPause {
 			w.pause = leastPause
@@ -72,20 +73,32 @@ func (w *watch) look(d *database) time.Duration {
 	if rest := w.pause - time.Since(w.opened); rest > 0 {
 		return min(rest, probeEvery)
 	}
-	if w.place.check() != nil || w.place.probe() != nil {
+	if err := w.place.check(); err != nil {
+		w.tell(err)
+		return probeEvery
+	}
+	if err := w.place.probe(); err != nil {
+		if errors.Is(err, ErrNoSpace) {
+			w.tell(err)
+		}
 		return probeEvery
 	}
 	w.opened, w.pause = time.Now(), min(2*w.pause, mostPause)
 	if err := w.reopen(d); err != nil {
-		if err.Error() != w.said {
-			w.said = err.Error()
-			w.logger.Error("the store does not open again", zap.String("path", w.path), zap.Error(err))
-		}
+		w.tell(err)
 		return probeEvery
 	}
 	w.failed = false
 	w.logger.Info("the store is available again", zap.String("path", w.path))
 	return watchEvery
+}
+
+// tell logs why the store does not open again, once.
+func (w *watch) tell(err error) {
+	if err.Error() != w.said {
+		w.said = err.Error()
+		w.logger.Error("the store does not open again", zap.String("path", w.path), zap.Error(err))
+	}
 }
 
 func (s *Store) current() *database {
@@ -103,7 +116,10 @@ func (s *Store) reopen(old *database) error {
 	}
 	next.run()
 	s.using.Lock()
-	defer s.using.Unlock()
 	s.database = next
+	s.using.Unlock()
+	if old.db == nil {
+		_ = old.close() // it has nothing to lose
+	}
 	return nil
 }
