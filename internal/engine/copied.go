@@ -1,10 +1,12 @@
 package engine
 
 import (
+	"bytes"
 	"slices"
 	"time"
 
 	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
+	"github.com/caddy-dedup/caddy-dedup/internal/offheap"
 )
 
 // copyOf is whose copy it is. Two stores may have a record of the same key.
@@ -16,11 +18,18 @@ type copyOf struct {
 // copied is a record with its response, as the store had it when it was asked. Only its
 // place in the ring is changed.
 type copied struct {
-	before, after *copied // under the lock
+	// before and after are its neighbours in the ring, and used is the count of uses when it
+	// was last used: under the lock.
+	before, after *copied
+	used          uint64
+	// outside says that it was found outside of the heap, at this place. It is in no ring
+	// then, and its bytes are the finder's own.
+	outside bool
+	at      offheap.Position
 
 	of copyOf
 	// asked is when the store was asked that said so.
-	asked time.Time
+	asked instant
 	// life is how much of the retention was left then. It is rather too short than too
 	// long: the store's clock was read later.
 	life time.Duration
@@ -29,9 +38,9 @@ type copied struct {
 }
 
 // copyForm is what is copied, in one of two forms. The copy of a run's end is encoded until
-// its first duplicate, which most copies never have: the record and the response are about
-// 25 objects, which the garbage collector would have to look at in each of its cycles. What
-// a duplicate has been answered with is decoded.
+// its first duplicate: the record and the response are about 25 objects, which the garbage
+// collector would have to look at in each of its cycles. What a duplicate has been answered
+// with is decoded.
 type copyForm struct {
 	record   *idempotency.Record // nil if it is encoded
 	response *idempotency.Response
@@ -44,29 +53,27 @@ type copyForm struct {
 	large []byte
 }
 
-const (
-	// mostEncoded is how many bytes of a body are copied behind the record. What is larger is
-	// taken as it is: to copy it would take longer than the collector needs for one object.
-	mostEncoded = 1 << 10
-	// roomToEncode is enough for a record and the header of most responses, in bytes.
-	roomToEncode = 2 << 10
-)
+// roomToEncode is enough for a record and the header of most responses, in bytes.
+const roomToEncode = 2 << 10
 
-// encode returns a record and its response in encoded form.
-func encode(key idempotency.Key, record *idempotency.Record, response *idempotency.Response) copyForm {
-	var room [roomToEncode]byte
+// encodedForm is the stored form of a record, which ends here, and then that of a response
+// without its body.
+type encodedForm struct {
+	parts     []byte
+	recordEnd int
+}
+
+// encode returns the encoded form, in this room where it is enough.
+func encode(room []byte, key idempotency.Key, record *idempotency.Record, response *idempotency.Response) encodedForm {
 	head := *response
 	head.Body = nil // its checksum is not needed here
-	encoded := idempotency.AppendRecord(room[:0], key, record)
-	form := copyForm{recordEnd: len(encoded)}
-	encoded = idempotency.AppendResponseHead(encoded, key, record.Token, &head)
-	form.headEnd = len(encoded)
-	small := response.Body
-	if len(small) > mostEncoded {
-		small, form.large = nil, response.Body
-	}
-	form.encoded = slices.Concat(encoded, small)
-	return form
+	parts := idempotency.AppendRecord(room, key, record)
+	return encodedForm{idempotency.AppendResponseHead(parts, key, record.Token, &head), len(parts)}
+}
+
+// withLarge returns the form of a copy with a large body.
+func (f encodedForm) withLarge(body []byte) copyForm {
+	return copyForm{encoded: bytes.Clone(f.parts), recordEnd: f.recordEnd, headEnd: len(f.parts), large: body}
 }
 
 // decodeRecord returns the record alone.
@@ -99,26 +106,37 @@ func (f *copyForm) decode(key idempotency.Key) (copyForm, error) {
 // now is the time by the clock of the store, when the copy has this age. The copy is decoded.
 func (c *copied) now(age time.Duration) time.Time { return c.record.Expires.Add(age - c.life) }
 
-// ageSince returns the time that has passed. Go's monotonic clock may stand still while the
+// instant is a time by both clocks: Go's monotonic one, from a time on that does not matter,
+// and the wall clock, as Unix nanoseconds.
+type instant struct {
+	monotonic time.Duration
+	wall      int64
+}
+
+var someInstant = time.Now()
+
+func instantOf(t time.Time) instant { return instant{t.Sub(someInstant), t.UnixNano()} }
+
+// age returns the time that has passed since. The monotonic clock may stand still while the
 // machine sleeps, and the wall clock may be set back.
-func ageSince(then time.Time) time.Duration {
-	now := time.Now()
-	return max(now.Sub(then), now.Round(0).Sub(then.Round(0)))
+func (then instant) age() time.Duration {
+	now := instantOf(time.Now())
+	return max(now.monotonic-then.monotonic, time.Duration(now.wall-then.wall))
 }
 
 // What the parts of a copy take besides their texts, in bytes: rather too much than too
 // little. TestCopiesTakeWhatTheySay compares it with the heap.
 const (
-	sizeOfEncoded = 340 // copied, slots of the map
-	sizeOfDecoded = 850 // these, Record, Response
+	sizeOfLarge   = 370 // copied, slots of the map
+	sizeOfDecoded = 880 // these, Record, Response
 	sizeOfField   = 108 // name and values in a map, with their lengths in the stored form
 	sizeOfValue   = 17
 )
 
-// sizeOf returns how many bytes a copy takes in memory.
+// sizeOf returns how many bytes a copy takes on the heap.
 func sizeOf(form copyForm) int64 {
 	if form.record == nil {
-		return sizeOfEncoded + int64(cap(form.encoded)+allocated(cap(form.large)))
+		return sizeOfLarge + int64(allocated(cap(form.encoded))+allocated(cap(form.large)))
 	}
 	record, response := form.record, form.response
 	n := sizeOfDecoded + allocated(cap(response.Body)) +

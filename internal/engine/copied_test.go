@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"fmt"
 	"reflect"
 	"testing"
 	"time"
@@ -21,11 +22,16 @@ func someCopy(token string) (*idempotency.Record, *idempotency.Response) {
 	return record, &idempotency.Response{Status: 201, Header: map[string][]string{"Etag": {token}}, Body: []byte("by " + token)}
 }
 
-// keepEncoded keeps an encoded copy of a run with this token.
-func (o *ownCopies) keepEncoded(key idempotency.Key, token string) {
+// keepRun keeps an encoded copy of a run with this token, which is outside of the heap, or
+// has a large body.
+func (o *ownCopies) keepRun(key idempotency.Key, token string, large bool) {
 	record, response := someCopy(token)
-	form := encode(key, record, response)
-	o.keep(o.begin(key), form, time.Hour, sizeOf(form))
+	if form := encode(nil, key, record, response); large {
+		whole := form.withLarge(response.Body)
+		o.keep(o.begin(key), whole, time.Hour, sizeOf(whole))
+	} else {
+		o.keepEncoded(o.begin(key), form, response.Body, time.Hour)
+	}
 }
 
 // wantToken checks what a copy is of; "" for no copy.
@@ -53,37 +59,40 @@ func TestCopyThatIsGoneWhenItIsDecoded(t *testing.T) {
 		happens func(o *ownCopies)
 		want    string // what is there after that
 	}{
-		"nothing":  {func(*ownCopies) {}, "a"},
-		"dropped":  {func(o *ownCopies) { o.drop(key) }, ""},
-		"all":      {func(o *ownCopies) { o.dropAll() }, ""},
-		"closed":   {func(o *ownCopies) { o.close() }, ""},
-		"off":      {func(o *ownCopies) { o.all.SetLimit(0) }, ""},
-		"replaced": {func(o *ownCopies) { o.keepEncoded(key, "b") }, "b"},
+		"nothing":                 {func(*ownCopies) {}, "a"},
+		"dropped":                 {func(o *ownCopies) { o.drop(key) }, ""},
+		"all":                     {func(o *ownCopies) { o.dropAll() }, ""},
+		"closed":                  {func(o *ownCopies) { o.close() }, ""},
+		"off":                     {func(o *ownCopies) { o.all.SetLimit(0) }, ""},
+		"replaced":                {func(o *ownCopies) { o.keepRun(key, "b", false) }, "b"},
+		"replaced by a large one": {func(o *ownCopies) { o.keepRun(key, "b", true) }, "b"},
 		"dropped and kept again": {func(o *ownCopies) {
 			o.drop(key)
-			o.keepEncoded(key, "b")
+			o.keepRun(key, "b", false)
 		}, "b"},
 		"decoded for another": {func(o *ownCopies) {
 			found, _ := o.find(key)
 			o.decoded(found)
 		}, "a"},
 	} {
-		t.Run(name, func(t *testing.T) {
-			o := &ownCopies{all: NewCopies(1 << 20)}
-			o.keepEncoded(key, "a")
-			found, _ := o.find(key)
-			c.happens(o)
-			wantToken(t, "what was found", o.decoded(found), "a")
-			found, _ = o.find(key)
-			wantToken(t, "afterwards", o.decoded(found), c.want)
-			var want int64
-			if found, _ = o.find(key); found != nil {
-				want = sizeOf(found.copyForm)
-			}
-			if held := o.all.Bytes(); held != want {
-				t.Errorf("the copies take %d bytes by their own account, want %d", held, want)
-			}
-		})
+		for _, large := range []bool{false, true} {
+			t.Run(fmt.Sprintf("%s, large: %v", name, large), func(t *testing.T) {
+				o := NewCopies(1 << 20).own()
+				o.keepRun(key, "a", large)
+				found, _ := o.find(key)
+				c.happens(o)
+				wantToken(t, "what was found", o.decoded(found), "a")
+				found, _ = o.find(key)
+				wantToken(t, "afterwards", o.decoded(found), c.want)
+				var want int64
+				if found, _ = o.find(key); found != nil {
+					want = sizeOf(found.copyForm)
+				}
+				if held := o.all.Bytes(); held != want {
+					t.Errorf("the copies take %d bytes by their own account, want %d", held, want)
+				}
+			})
+		}
 	}
 }
 
@@ -96,8 +105,8 @@ func TestCopyThatCannotBeDecoded(t *testing.T) {
 		"response": func(form *copyForm) *byte { return &form.encoded[form.headEnd-1] },
 	} {
 		t.Run(part, func(t *testing.T) {
-			o := &ownCopies{all: NewCopies(1 << 20)}
-			o.keepEncoded(key, "a")
+			o := NewCopies(1 << 20).own()
+			o.keepRun(key, "a", false)
 			found, _ := o.find(key)
 			*damage(&found.copyForm) ^= 1
 			if got := o.decoded(found); got != nil {

@@ -23,13 +23,17 @@ const CopyBound = 5 * time.Second
 // most of their duplicates would find that the copy was not admitted. The numbers of drops
 // need one lock with the entries, too.
 type Copies struct {
-	mu      sync.Mutex
-	most    int64 // bytes; 0 keeps none
-	held    int64
+	mu   sync.Mutex
+	most int64 // bytes; 0 keeps none
+	// entries are the copies on the heap, which take so many bytes: those of which one was
+	// asked for, and large ones. A key has a copy either here or in encoded.
 	entries map[copyOf]*copied
-	// recent is before the first of a ring of all copies: the one that was used last comes
-	// first.
-	recent copied
+	onHeap  int64
+	// recent is before the first of a ring of them: the one that was used last comes first.
+	recent  copied
+	encoded encodedCopies
+	// uses counts how often a copy was made or used, and owners the engines.
+	uses, owners uint64
 }
 
 // NewCopies returns copies of at most so many bytes; with 0 there are none.
@@ -45,10 +49,12 @@ func (c *Copies) SetLimit(most int64) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.most = max(most, 0)
-	c.shrinkLocked()
-	if c.most == 0 {
-		c.entries = make(map[copyOf]*copied) // a map does not become smaller
+	if c.most == 0 { // maps do not become smaller
+		c.entries, c.onHeap = make(map[copyOf]*copied), 0
+		c.recent.before, c.recent.after = &c.recent, &c.recent
+		c.encoded.free()
 	}
+	c.shrinkLocked()
 }
 
 // holds reports whether there is room for a copy of so many bytes, beside others or in
@@ -63,28 +69,44 @@ func (c *Copies) holds(size int64) bool {
 func (c *Copies) Bytes() int64 {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.held
+	return c.heldLocked()
 }
 
+func (c *Copies) heldLocked() int64 { return c.onHeap + c.encoded.bytes() }
+
+// shrinkLocked lets go what was not used for the longest time, until the rest is within the
+// limit.
 func (c *Copies) shrinkLocked() {
-	for c.held > c.most {
-		c.removeLocked(c.recent.before)
+	for c.heldLocked() > c.most {
+		last := c.recent.before // c.recent itself if there is none, with no uses
+		at, used, is := c.encoded.oldest()
+		if is && (last == &c.recent || used < last.used) {
+			c.encoded.remove(at)
+		} else {
+			c.removeLocked(last)
+		}
 	}
 }
 
 func (c *Copies) removeLocked(gone *copied) {
 	gone.unlink()
 	delete(c.entries, gone.of)
-	c.held -= gone.size
+	c.onHeap -= gone.size
 }
 
-// putLocked puts a copy in the place of the one of the same key, if there is one.
-func (c *Copies) putLocked(next *copied) {
-	if last := c.entries[next.of]; last != nil {
-		last.unlink()
-		c.held -= last.size
+// dropLocked lets the copy of a key go.
+func (c *Copies) dropLocked(of copyOf) {
+	if last := c.entries[of]; last != nil {
+		c.removeLocked(last)
+	} else if at, is := c.encoded.at(of); is {
+		c.encoded.remove(at)
 	}
-	c.held += next.size
+}
+
+// putLocked puts a copy on the heap in the place of the one of the same key, if there is one.
+func (c *Copies) putLocked(next *copied) {
+	c.dropLocked(next.of)
+	c.onHeap += next.size
 	c.entries[next.of] = next
 	c.usedLocked(next)
 	c.shrinkLocked()
@@ -92,6 +114,8 @@ func (c *Copies) putLocked(next *copied) {
 
 // usedLocked makes a copy, which is in no place of the ring, the first of it.
 func (c *Copies) usedLocked(first *copied) {
+	c.uses++
+	first.used = c.uses
 	first.before, first.after = &c.recent, c.recent.after
 	first.before.after, first.after.before = first, first
 }
@@ -104,10 +128,19 @@ func (c *copied) unlink() {
 // ownCopies are the copies of one engine. The lock of the Copies guards them.
 type ownCopies struct {
 	all    *Copies
+	number uint64 // from 1 on; no two engines of a process have the same
 	closed bool
 	// drops counts how often a copy was dropped, of all keys that share a place. What was
 	// read before a drop must not become a copy after it. They are changed under the lock.
 	drops [places]atomic.Uint32
+}
+
+// own returns the copies of one more engine.
+func (c *Copies) own() *ownCopies {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.owners++
+	return &ownCopies{all: c, number: c.owners}
 }
 
 // reading is a time at which the store is asked about a key.
@@ -132,40 +165,62 @@ func placeOf(key idempotency.Key) int {
 }
 
 // keep makes a copy of what was read, or settled: a complete record, which had so much of
-// its retention left when the store was asked. The copy takes so many bytes. It does nothing
-// if a copy of the key was dropped since.
+// its retention left when the store was asked. The copy takes so many bytes of the heap. It
+// does nothing if a copy of the key was dropped since.
 func (o *ownCopies) keep(read reading, form copyForm, life time.Duration, size int64) {
+	o.all.mu.Lock()
+	defer o.all.mu.Unlock()
+	if o.mayKeepLocked(read, size) {
+		o.all.putLocked(&copied{of: read.of, asked: instantOf(read.asked), life: life, size: size, copyForm: form})
+	}
+}
+
+// keepEncoded is keep for a copy that is to be outside of the heap, where it needs no
+// allocation.
+func (o *ownCopies) keepEncoded(read reading, f encodedForm, body []byte, life time.Duration) {
 	c := o.all
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if o.closed || read.drops != o.drops[placeOf(read.of.key)].Load() {
+	if !o.mayKeepLocked(read, int64(sizeOfEncoded+len(f.parts)+len(body))) {
 		return
 	}
-	if size > c.most {
-		if last := c.entries[read.of]; last != nil {
-			c.removeLocked(last) // it is older
-		}
-		return
+	c.dropLocked(read.of)
+	c.uses++
+	c.encoded.put(read, f, body, life, c.uses)
+	c.shrinkLocked()
+}
+
+// mayKeepLocked reports whether what was read may become a copy, of so many bytes.
+func (o *ownCopies) mayKeepLocked(read reading, size int64) bool {
+	switch {
+	case o.closed, read.drops != o.drops[placeOf(read.of.key)].Load():
+		return false
+	case size > o.all.most:
+		o.all.dropLocked(read.of) // what is there is older
+		return false
+	default:
+		return true
 	}
-	c.putLocked(&copied{of: read.of, asked: read.asked, life: life, size: size, copyForm: form})
 }
 
 // find returns the copy of a key, nil if there is none, and its age. One whose retention is
 // over is there no more.
 func (o *ownCopies) find(key idempotency.Key) (found *copied, age time.Duration) {
-	c := o.all
+	c, of := o.all, copyOf{o, key}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	found = c.entries[copyOf{o, key}]
-	if found == nil {
+	if found = c.entries[of]; found != nil {
+		found.unlink()
+		c.usedLocked(found)
+	} else if at, is := c.encoded.at(of); is {
+		found = c.encoded.get(of, at)
+	} else {
 		return nil, 0
 	}
-	if age = ageSince(found.asked); age >= found.life {
-		c.removeLocked(found)
+	if age = found.asked.age(); age >= found.life {
+		c.dropLocked(of)
 		return nil, 0
 	}
-	found.unlink()
-	c.usedLocked(found)
 	return found, age
 }
 
@@ -185,10 +240,19 @@ func (o *ownCopies) decoded(found *copied) *copied {
 	c := o.all
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.entries[found.of] == found && next.size <= c.most {
+	if next.size <= c.most && c.hasLocked(found) {
 		c.putLocked(next)
 	}
 	return next
+}
+
+// hasLocked reports whether what was found is still the copy of its key.
+func (c *Copies) hasLocked(found *copied) bool {
+	if !found.outside {
+		return c.entries[found.of] == found
+	}
+	at, is := c.encoded.at(found.of)
+	return is && at == found.at
 }
 
 // is reports whether the copy of a key is that of this record.
@@ -207,9 +271,7 @@ func (o *ownCopies) drop(key idempotency.Key) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	o.drops[placeOf(key)].Add(1)
-	if found := c.entries[copyOf{o, key}]; found != nil {
-		c.removeLocked(found)
-	}
+	c.dropLocked(copyOf{o, key})
 }
 
 // dropAll drops the copies of all keys.
@@ -225,6 +287,7 @@ func (o *ownCopies) dropAll() {
 			c.removeLocked(found)
 		}
 	}
+	c.encoded.removeOf(o.number)
 }
 
 // close drops all, for ever.

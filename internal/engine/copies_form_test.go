@@ -20,9 +20,12 @@ func TestCopyOfARunIsWhatTheStoreHas(t *testing.T) {
 		"an empty body": {Status: 200, Body: []byte{}},
 		"a header":      {Status: 201, Header: header, Body: []byte("paid")},
 		"omitted":       {Status: 200, Header: header, Omitted: true},
-		"1 KiB":         {Status: 200, Body: []byte(strings.Repeat("x", 1<<10))},
-		"over 1 KiB":    {Status: 200, Body: []byte(strings.Repeat("x", 1<<10+1))},
-		"large":         {Status: 200, Header: header, Body: []byte(strings.Repeat("x", 100<<10))},
+		"7 KiB":         {Status: 200, Body: []byte(strings.Repeat("x", 7<<10))},
+		"over 8 KiB":    {Status: 200, Body: []byte(strings.Repeat("x", 8<<10+1))},
+		"7 KiB, large header": {Status: 200, Body: []byte(strings.Repeat("x", 7<<10)), Header: map[string][]string{
+			"X-Large": {strings.Repeat("h", 10<<10)},
+		}},
+		"large": {Status: 200, Header: header, Body: []byte(strings.Repeat("x", 100<<10))},
 	}
 	runs := map[string]func(a *replica, req engine.Request) *engine.Run{
 		"the first run": (*replica).run,
@@ -123,7 +126,7 @@ func TestBodyOfACopy(t *testing.T) {
 
 // Where the limit has room for a copy only as long as it is encoded, that one answers.
 func TestCopyThatIsTooLargeWhenDecoded(t *testing.T) {
-	copies := engine.NewCopies(600)
+	copies := engine.NewCopies(600) // decoded it takes about 1,000
 	a, req := newCopying(t, newShared(t), copies), someRequest()
 	run := a.run(req)
 	wantEnd(t, run, created("paid"), resultKept)

@@ -2,6 +2,9 @@ package engine_test
 
 import (
 	"errors"
+	"fmt"
+	"os"
+	"strings"
 	"testing"
 	"time"
 
@@ -166,4 +169,15 @@ func TestRunThatOutlivesItsEncryptionKey(t *testing.T) {
 			t.Errorf("without its key: %+v", refused)
 		}
 	})
+}
+
+// Who has freed or forgotten a key relies on the bound that is published.
+func TestCopiesKeepToThePublishedBound(t *testing.T) {
+	guarantees, err := os.ReadFile("../../docs/guarantees.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if published := fmt.Sprintf("The published bound is **%v seconds**", engine.CopyBound.Seconds()); !strings.Contains(string(guarantees), published) {
+		t.Errorf("docs/guarantees.md does not say %q", published)
+	}
 }

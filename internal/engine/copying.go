@@ -77,11 +77,18 @@ type inProcess interface{ InProcess() }
 // copyKept keeps a copy of the response of a run, which is stored now.
 func (r *Run) copyKept(read reading, s idempotency.Settlement, ended idempotency.Claimed) {
 	copies := r.engine.copies
-	if r.engine.inProcess || s.Response == nil || !copies.all.holds(sizeOfEncoded+int64(len(s.Response.Body))) {
+	if r.engine.inProcess || s.Response == nil || !copies.all.holds(int64(sizeOfEncoded+len(s.Response.Body))) {
 		return
 	}
-	if s.State == idempotency.Complete && r.engine.store.Readable(ended.Record) {
-		form := encode(r.claim.Key, ended.Record, s.Response)
-		copies.keep(read, form, s.Retention-read.asked.Sub(r.settling), sizeOf(form))
+	if s.State != idempotency.Complete || !r.engine.store.Readable(ended.Record) {
+		return
+	}
+	var room [roomToEncode]byte
+	form, life := encode(room[:0], r.claim.Key, ended.Record, s.Response), s.Retention-read.asked.Sub(r.settling)
+	if body := s.Response.Body; roomFor(len(form.parts) + len(body)) {
+		copies.keepEncoded(read, form, body, life)
+	} else {
+		large := form.withLarge(body)
+		copies.keep(read, large, life, sizeOf(large))
 	}
 }

@@ -101,7 +101,7 @@ func New(store idempotency.Store, options Options) *Engine {
 	}
 	e := &Engine{
 		store:   seal.Around(observedStore{store, options.Observer}, nil),
-		copies:  &ownCopies{all: options.Copies},
+		copies:  options.Copies.own(),
 		options: options,
 		log:     options.Logger,
 		ctx:     ctx,
@@ -228,7 +228,7 @@ func (e *Engine) claim(ctx context.Context, f *flight, c idempotency.Claim, req 
 		// A store must not answer so. Without this error, the requests would ask it
 		// again and again, for ever.
 		e.end(f, over, idempotency.Claimed{}, &idempotency.UnreadableError{
-			Where: c.Key.String(), Err: errors.New("it is complete and has no response"),
+			Where: c.Key.String(), Err: idempotency.ErrResponseMissing,
 		})
 	case got.Verdict == idempotency.Proceed:
 		counted = false // from now on the run is

@@ -196,3 +196,29 @@ func TestLeaseOutlivesFailedRenewals(t *testing.T) {
 		wantEnd(t, run, created("one"), resultKept)
 	})
 }
+
+// The store is away while two renewals are due, and back for a third of the lease. It is
+// asked then, and not only when the lease ends.
+func TestLeaseIsRenewedWhenTheStoreIsBack(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store, req := newShared(t), someRequest()
+		a, b := newReplica(t, store), newReplica(t, store)
+		begun, run := time.Now(), a.run(req)
+		until := func(end time.Duration) { time.Sleep(time.Until(begun.Add(end))) }
+		until(someLease/3 - 100*time.Millisecond)
+		a.link.fail(refused, "renew")
+		until(2*someLease/3 + 100*time.Millisecond)
+		a.link.fail(works)
+		asked := a.link.count("renew")
+		if pauses := int(someLease / 3 / time.Second); asked > pauses+2 {
+			t.Errorf("the store was asked %d times within %s", asked, someLease/3)
+		}
+		until(someLease - time.Second)
+		if a.link.count("renew") == asked {
+			t.Error("the store is back for a third of the lease, and was not asked")
+		}
+		until(someLease + time.Second)
+		wantRefusal(t, b.begin(req), engine.ReasonInFlight, run.ExecutionID())
+		wantEnd(t, run, created("one"), resultKept)
+	})
+}

@@ -121,9 +121,11 @@ func TestEveryRunCountsOnce(t *testing.T) {
 			a.drain()
 		}, map[string]int{"run kept": 1}},
 		"never stored": {func(t *testing.T, a *replica) {
-			run := a.run(someRequest())
+			req := someRequest()
+			req.Policy.Retention = time.Minute
+			run := a.run(req)
 			a.link.fail(refused)
-			ended(run, idempotency.End{How: idempotency.Answered, Response: created("one"), Retention: new(time.Minute)})
+			wantEnd(t, run, created("one"), resultTrying)
 			a.drain()
 		}, map[string]int{"run lost": 1}},
 		"never stored before the process stops": {func(t *testing.T, a *replica) {

@@ -77,7 +77,7 @@ func (o *operation) Err() error {
 	defer o.mu.Unlock()
 	switch {
 	case o.timed != nil:
-		return o.timed.Err()
+		return idempotency.EndOf(o.timed) // its timer may be late
 	case o.ended:
 		return context.Canceled
 	case !time.Now().Before(o.deadline):

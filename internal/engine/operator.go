@@ -24,12 +24,21 @@ func (e *Engine) Lookup(ctx context.Context, key idempotency.Key) (*idempotency.
 	return found, now, err
 }
 
-// Response returns the response of the run that wrote this record, nil if none is
-// kept.
+// Response returns the response of the run that wrote this record, nil if none is kept, or
+// not any more. Where a complete record is still there without it, the store has lost it: an
+// [*idempotency.UnreadableError].
 func (e *Engine) Response(ctx context.Context, key idempotency.Key, record *idempotency.Record) (*idempotency.Response, error) {
 	ctx, cancel := context.WithTimeout(ctx, e.storeTimeout())
 	defer cancel()
-	return e.store.Response(ctx, key, record.Token)
+	response, err := e.store.Response(ctx, key, record.Token)
+	if response != nil || err != nil || record.State != idempotency.Complete {
+		return response, err
+	}
+	now, _, err := e.store.Lookup(ctx, key)
+	if err == nil && now != nil && now.State == idempotency.Complete && now.Token == record.Token {
+		err = &idempotency.UnreadableError{Where: "record of the key " + key.String(), Err: idempotency.ErrResponseMissing}
+	}
+	return nil, err
 }
 
 // KeptResponse is Response for a request that is answered with the response: a local copy

@@ -15,8 +15,23 @@ import (
 // Each third of the lease counts from when the claim, or the renewal before, was asked
 // for: the store has begun the lease at some time between that and its reply, and the
 // reply may take long.
-func (r *Run) renewFrom(asked time.Time) {
+func (r *Run) renewFrom(asked time.Time) { r.renewAt(asked.Add(r.claim.Lease / 3)) }
+
+// renewAgain has the lease renewed after a renewal that failed: as soon as the store may be
+// there again, since two thirds of the lease can be over, and at the end of the third at
+// the latest.
+func (r *Run) renewAgain(asked time.Time) {
 	due := asked.Add(r.claim.Lease / 3)
+	if soon := time.Now().Add(min(longestPause, r.claim.Lease/12)); soon.Before(due) {
+		due = soon
+	}
+	r.renewAt(due)
+}
+
+// longestPause is that between a renewal that has failed and the next one.
+const longestPause = time.Second
+
+func (r *Run) renewAt(due time.Time) {
 	if !r.givenUpAt.IsZero() && due.After(r.givenUpAt) {
 		due = r.givenUpAt
 	}
@@ -33,7 +48,7 @@ func (r *Run) renew() {
 	asked := time.Now()
 	if !r.givenUpAt.IsZero() && !asked.Before(r.givenUpAt) {
 		r.logger().Warn("the run has not ended at its time limit; its lease is renewed no more",
-			zap.Duration("timeout", r.timeout))
+			zap.Duration("given_up_after", r.timeout))
 		r.engine.end(r.flight, over, idempotency.Claimed{}, nil)
 		return
 	}
@@ -55,10 +70,15 @@ func (r *Run) renew() {
 		r.logger().Warn("the claim was lost while its run is in flight: another owner took the key over")
 		r.engine.end(r.flight, over, idempotency.Claimed{}, nil)
 		return
-	case err != nil && !r.engine.needsNoLease(r):
-		r.logger().Warn("the lease could not be renewed", zap.Error(err))
+	case err != nil:
+		if third := r.claim.Lease / 3; !r.engine.needsNoLease(r) && asked.Sub(r.warned) >= third {
+			r.warned = asked
+			r.logger().Warn("the lease could not be renewed", zap.Error(err))
+		}
+		r.renewAgain(asked)
+	default:
+		r.renewFrom(asked)
 	}
-	r.renewFrom(asked)
 }
 
 // renewOnce renews the lease of a claim in the store. It takes no longer than a third

@@ -49,7 +49,9 @@ func (e *Engine) settleOnce(key idempotency.Key, claimed *idempotency.Record, s 
 }
 
 // settleLater goes on trying, in the background, to store the settlement of a run: until
-// it is stored, the claim is lost, or the retention is over. Meanwhile the flight
+// it is stored, the claim is lost, or the claim's record could be gone. The retention of the
+// settlement may be shorter, and is no reason to stop: each try renews the claim, and without
+// a settlement nobody would know how its run has ended. Meanwhile the flight
 // answers the duplicates that this process gets. After a release it does not: the
 // key is free, but the store does not know it yet, and only the store can decide
 // which request runs next.
@@ -64,7 +66,7 @@ func (r *Run) settleLater(end idempotency.End, s idempotency.Settlement) {
 		defer e.addUnsettled(-1)
 		defer r.responseDone()
 		defer e.end(r.flight, over, ended, nil)
-		deadline := time.Now().Add(s.Retention)
+		deadline := time.Now().Add(max(s.Retention, r.claim.Life()))
 		for delay := firstRetry; time.Now().Before(deadline); delay = min(2*delay, longestRetry, r.claim.Lease/3) {
 			if !e.pause(delay) {
 				e.options.Observer.RunEnded(ResultLost)

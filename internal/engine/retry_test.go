@@ -209,12 +209,11 @@ func TestReleaseIsStoredLater(t *testing.T) {
 func TestStoringEndsWithTheRetention(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a, req := newReplica(t, newShared(t)), someRequest()
+		req.Policy.Retention = time.Minute
 		run := a.run(req)
 		a.link.fail(refused)
 		start := time.Now()
-		if got := ended(run, idempotency.End{How: idempotency.Answered, Response: created("one"), Retention: new(time.Minute)}); got != resultTrying {
-			t.Errorf("the run ended %q", got)
-		}
+		wantEnd(t, run, created("one"), resultTrying)
 		a.drain()
 		if took := time.Since(start); took < time.Minute || took > time.Minute+4*time.Second {
 			t.Errorf("given up after %v, want a minute", took)
@@ -280,3 +279,39 @@ func TestResponseIsGivenBackWhenItIsStored(t *testing.T) {
 type counter struct{ n *int }
 
 func (c counter) Unkeep() { *c.n++ }
+
+// What a run has ended with may be for a short time only: a refusal of its caller, or a
+// response with a retention of its own. It is stored all the same after an outage that is
+// longer, and the run's end is not unknown.
+func TestShortRetentionIsStoredLater(t *testing.T) {
+	answer := idempotency.End{How: idempotency.Answered, Response: failed(401)}
+	short := 10 * time.Second
+	for name, test := range map[string]struct {
+		end  idempotency.End
+		next func(t *testing.T, b *replica, req engine.Request)
+	}{
+		"a refusal of the caller": {answer, func(t *testing.T, b *replica, req engine.Request) {
+			wantEnd(t, b.run(req), created("two"), resultKept)
+		}},
+		"a retention of its own": {idempotency.End{How: idempotency.Answered, Response: created("one"), Retention: &short}, func(t *testing.T, b *replica, req engine.Request) {
+			as[engine.Replay](t, b.begin(req))
+		}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				store, req := newShared(t), holding()
+				req.Policy.ReleaseOn, _ = idempotency.ParseStatuses("5xx", "401")
+				a, b := newReplica(t, store), newReplica(t, store)
+				run := a.run(req)
+				a.link.fail(refused)
+				if got := ended(run, test.end); got != resultTrying {
+					t.Fatalf("the run ended %q", got)
+				}
+				time.Sleep(someLease + 5*time.Second)
+				a.link.recover()
+				a.drain()
+				test.next(t, b, req)
+			})
+		})
+	}
+}

@@ -23,6 +23,8 @@ type Run struct {
 	// givenUpAt is when the lease is renewed no more, though the run has not ended; zero
 	// for never.
 	givenUpAt time.Time
+	// warned is when the log was last told that the lease could not be renewed.
+	warned time.Time
 	// lapsed names the run whose claim this one has taken over, "" for none.
 	lapsed string
 	// facts are what the caller knows of the run's end, for the log.

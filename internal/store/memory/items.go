@@ -2,7 +2,6 @@ package memory
 
 import (
 	"bytes"
-	"errors"
 	"hash/maphash"
 	"time"
 
@@ -63,8 +62,6 @@ func unreadable(what string, key idempotency.Key, err error) error {
 
 // stored is an encoded response. It can be read without the lock of the store.
 type stored struct{ head, body []byte }
-
-var errNoResponse = errors.New("it is complete, but its response is missing")
 
 // response returns the response of the run with the token, none if it has expired or
 // there is none. record is the item of the key's record.

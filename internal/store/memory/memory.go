@@ -119,7 +119,7 @@ func (s *Store) claim(ctx context.Context, c idempotency.Claim) (claimed idempot
 	case idempotency.ReplayKept:
 		var kept bool
 		if response, kept = s.response(n, found.Token, now); !kept {
-			err = unreadable("record", c.Key, errNoResponse)
+			err = unreadable("record", c.Key, idempotency.ErrResponseMissing)
 		}
 	}
 	return claimed, response, err
