@@ -9,6 +9,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/caddy-dedup/caddy-dedup/internal/freeport"
 	"github.com/caddy-dedup/caddy-dedup/internal/redistest"
 )
 
@@ -41,7 +42,7 @@ func startAdminPage(t *testing.T) *adminPage {
 		}
 		answersJSON(http.StatusCreated, `{"id": 17}`)(w, r, n)
 	})
-	dir, port, adminPort := shortTempDir(t), freePort(t), freePort(t)
+	dir, port, adminPort := shortTempDir(t), freeport.Of(t), freeport.Of(t)
 	admin := fmt.Sprintf("127.0.0.1:%d", adminPort)
 	var text string
 	for _, b := range docBlocks(t) {

@@ -3,6 +3,7 @@ package integration
 import (
 	"fmt"
 	"net/http"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -99,5 +100,75 @@ func TestOperatorWhileTheStoreIsAway(t *testing.T) {
 	}
 	if status, answer := p.askAdmin(t, http.MethodGet, "/dedup/ready", "", ""); status != 503 || !strings.Contains(answer, server.Addr) {
 		t.Errorf("ready is %d %s", status, answer)
+	}
+}
+
+// A configuration with another store is the way out of an outage. The store that is away
+// stays open, for the end of a run that it has not stored; operators work on the others.
+func TestOperatorAfterAReloadAwayFromADeadStore(t *testing.T) {
+	t.Parallel()
+	dead, server := redistest.Start(t), redistest.Start(t)
+	g := newGate(t)
+	up := startUpstream(t, g.before(answers201))
+	p := start(t, conf{store: storeAt(dead.Addr), site: lines("dedup_health /ready", "dedup", proxyTo(up))})
+	running := p.postLater("/", "running", "body")
+	up.awaitRuns(t, "running", 1)
+	dead.Kill()
+	p.reloadAs(t, func(c *conf) { c.store = storeAt(server.Addr) })
+	g.open()
+	wantFresh(t, running.reply(t), 201, "run 1 of running")
+	wantFresh(t, p.post(t, "/", "k", "body"), 201, "run 1 of k")
+	_, probed := p.askAdmin(t, "GET", "/dedup/ready", "", "")
+	if got := p.post(t, "/ready", "", "", method("GET")); got.Status != 200 || got.Body != probed {
+		t.Errorf("a probe is answered %d %s, the admin API answers %s", got.Status, got.Body, probed)
+	}
+	mustSay(t, p.health(t, 0), "ready: redis at "+server.Addr)
+	mustSay(t, p.keys(t, 3, "list"), "k", dead.Addr)
+	mustSay(t, p.keys(t, 3, "forget", "k"), "forgotten", dead.Addr)
+	wantFresh(t, p.post(t, "/", "k", "body"), 201, "run 2 of k")
+}
+
+// The keys of a store that only ends what it has begun are found by their delivery IDs.
+func TestOperatorFindsKeysOfAStoreThatWasConfiguredAway(t *testing.T) {
+	t.Parallel()
+	g := newGate(t)
+	up := startUpstream(t, func(w http.ResponseWriter, r *http.Request, n run) {
+		if n.Key == "running" {
+			<-g.opened
+		}
+		answers201(w, r, n)
+	})
+	p := start(t, conf{store: "store memory", site: lines("dedup", proxyTo(up))})
+	wantFresh(t, p.post(t, "/", "k", "body"), 201, "run 1 of k")
+	running := p.postLater("/", "running", "body")
+	up.awaitRuns(t, "running", 1)
+	p.reloadAs(t, func(c *conf) { c.store = "store file " + filepath.Join(c.dir, "store") })
+	mustSay(t, p.keys(t, 0, "show", "k"), "memory store", "complete")
+	mustSay(t, p.keys(t, 0, "show", "running"), "in_flight")
+	g.open()
+	wantFresh(t, running.reply(t), 201, "run 1 of running")
+}
+
+// Handlers can use one Redis under different settings. For operators it is one.
+func TestOperatorOfOneStoreUnderTwoSettings(t *testing.T) {
+	t.Parallel()
+	server := redistest.Start(t)
+	up := startUpstream(t, answers201)
+	slow := "store redis redis://" + server.Addr + " {\ntimeout 2s\n}"
+	p := start(t, conf{store: storeAt(server.Addr), site: lines(
+		"handle /slow {", "dedup {", slow, "}", proxyTo(up), "}", "handle {", "dedup", proxyTo(up), "}")})
+	wantFresh(t, p.post(t, "/", "k", "body"), 201, "run 1 of k")
+	wantFresh(t, p.post(t, "/slow", "other", "body"), 201, "run 1 of other")
+	if n := len(objects(t, p.keys(t, 0, "list", "--json"))); n != 2 {
+		t.Errorf("%d keys are listed, want 2", n)
+	}
+	if _, answer := p.askAdmin(t, "GET", "/dedup/ready", "", ""); strings.Count(answer, server.Addr) != 1 {
+		t.Errorf("ready says %s", answer)
+	}
+	for path, key := range map[string]string{"/": "k", "/slow": "other"} {
+		mustSay(t, p.keys(t, 0, "forget", key), "forgotten", key)
+		p.keys(t, 1, "show", key)
+		// The one that did not do it is told of it, as another process is.
+		eventually(t, "the key runs again", func() bool { return p.post(t, path, key, "body").Body == "run 2 of "+key })
 	}
 }

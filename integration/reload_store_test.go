@@ -8,6 +8,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/caddy-dedup/caddy-dedup/internal/freeport"
 )
 
 // reloadAs loads a configuration that differs in its global options.
@@ -173,7 +175,7 @@ func TestReloadToAStoreThatDoesNotOpen(t *testing.T) {
 // error: that it serves is asked for.
 func startQuiet(t *testing.T, c conf) *caddy {
 	t.Helper()
-	c.dir, c.port = shortTempDir(t), freePort(t)
+	c.dir, c.port = shortTempDir(t), freeport.Of(t)
 	file := filepath.Join(c.dir, "Caddyfile")
 	if err := os.WriteFile(file, bytes.TrimSpace([]byte(c.caddyfile(c.dir, c.port))), 0o600); err != nil {
 		t.Fatal(err)

@@ -57,7 +57,10 @@ func (a *API) operator(r *http.Request) engine.Operator {
 // is a problem: no store has the key, or it was not done in one that has the key, or may
 // have it, as the operator has seen it.
 func (a *API) inStores(key idempotency.Key, seen idempotency.Seen, do func(Store) error) error {
-	open := a.Open()
+	open, err := a.enter()
+	if err != nil {
+		return err
+	}
 	defer leaveAll(open)
 	var all outcomes
 	for _, store := range open {

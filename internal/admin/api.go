@@ -37,9 +37,12 @@ type Store interface {
 	Key() string
 	// Name says to people which store it is.
 	Name() string
-	// Namespaces are those of the configurations that use the store: what the keys of a
-	// delivery ID begin with depends on them.
+	// Namespaces are those of the configurations that use the store or have used it: what
+	// the keys of a delivery ID begin with depends on them.
 	Namespaces() []string
+	// InUse reports whether a configuration uses the store. Else no request comes to it, and
+	// it is open only for what an earlier configuration has begun.
+	InUse() bool
 	// Leave ends the use of the store.
 	Leave()
 
@@ -50,6 +53,16 @@ type Store interface {
 	Forget(ctx context.Context, key idempotency.Key, seen idempotency.Seen) error
 	List(ctx context.Context, cursor string, limit int) ([]idempotency.Listed, string, error)
 	Find(ctx context.Context, of []idempotency.Beginning, cursor string, limit int) ([]idempotency.Listed, string, error)
+}
+
+// enter returns the stores that are open. The error is that there is none: then nobody
+// knows which keys there are.
+func (a *API) enter() ([]Store, error) {
+	open := a.Open()
+	if len(open) == 0 {
+		return nil, errNoStore()
+	}
+	return open, nil
 }
 
 // leaveAll ends a use of each of the stores.

@@ -29,7 +29,8 @@ const (
 type Page struct {
 	Keys []Record `json:"keys"`
 	Next string   `json:"next,omitempty"`
-	// Unasked are the stores that could not be asked, where others could.
+	// Unasked are the stores that could not be asked, where others could, or where no
+	// configuration uses them any more.
 	Unasked []Readiness `json:"unasked,omitempty"`
 }
 
@@ -63,17 +64,19 @@ func (a *API) serveList(w http.ResponseWriter, r *http.Request) error {
 
 // page leaves the stores before the page is written: whoever asks may read it slowly.
 func (a *API) page(ctx context.Context, l *listing, from listCursor) (Page, error) {
-	open := a.Open()
+	open, err := a.enter()
+	if err != nil {
+		return Page{}, err
+	}
 	defer leaveAll(open)
 	return l.page(ctx, open, from)
 }
 
-// listCursor is where a page begins: in a store, at a page of the store's own, and
-// behind one of its keys.
+// listCursor is where a page begins: in a store, at a page of the store's own. It never
+// is within one: asked again, a store may have another page there.
 type listCursor struct {
 	Store string `json:"s"`
 	At    string `json:"c,omitempty"`
-	After string `json:"a,omitempty"`
 }
 
 func (c listCursor) String() string {
@@ -92,9 +95,6 @@ func parseListCursor(text string) (listCursor, error) {
 	raw, err := base64.RawURLEncoding.DecodeString(text)
 	if err == nil {
 		err = json.Unmarshal(raw, &c)
-	}
-	if err == nil && c.After != "" {
-		_, err = idempotency.ParseKey(c.After)
 	}
 	if err != nil || c.Store == "" {
 		return listCursor{}, wrongCursor(text)
@@ -121,6 +121,7 @@ type listing struct {
 	found   []Record
 	seen    map[string]bool // a store may list a key twice
 	unasked []Readiness
+	away    bool // one of them is in use
 }
 
 // page returns the records from a place on.
@@ -147,6 +148,7 @@ func (l *listing) page(ctx context.Context, open []Store, from listCursor) (Page
 				return l.upTo(at), nil // whoever goes on from here is told
 			case err != nil:
 				l.unasked = append(l.unasked, Readiness{Store: store.Name(), Error: err.Error()})
+				l.away = l.away || store.InUse()
 				next = nil
 			}
 			at = next
@@ -159,7 +161,7 @@ func (l *listing) page(ctx context.Context, open []Store, from listCursor) (Page
 			return l.upTo(at), nil
 		}
 	}
-	if len(l.found) == 0 && len(l.unasked) > 0 {
+	if len(l.found) == 0 && l.away {
 		return Page{}, unaskedProblem(l.unasked)
 	}
 	return l.upTo(nil), nil
@@ -177,33 +179,58 @@ func (l *listing) upTo(next *listCursor) Page {
 	return p
 }
 
-// step looks at some records of a store. It returns where the next step begins, nil at
-// the end of the store.
+// step takes the records of a store that are wanted, from a place on. It returns where the
+// next step begins, nil at the end of the store.
 func (l *listing) step(ctx context.Context, store Store, at listCursor) (*listCursor, error) {
-	batch, next, err := l.ask(ctx, store, at.At)
+	room := l.limit - len(l.found)
+	wanted, next, last, err := l.look(ctx, store, at.At, listBatch)
+	if err == nil && len(wanted) > room { // as many records as have so many that are wanted
+		wanted, next, _, err = l.look(ctx, store, at.At, last)
+	}
+	if err == nil && len(wanted) > room { // a store may begin with others
+		wanted, next, _, err = l.look(ctx, store, at.At, room)
+	}
 	if err != nil {
 		return nil, err
 	}
-	for i, listed := range batch {
-		if listed.Key.String() <= at.After { // a page is in the order of its keys
-			continue
+	for _, shown := range wanted {
+		if l.seen == nil {
+			l.seen = make(map[string]bool)
 		}
-		l.look(store, listed)
-		if len(l.found) == l.limit && i+1 < len(batch) {
-			return &listCursor{Store: at.Store, At: at.At, After: listed.Key.String()}, nil
-		}
+		l.seen[store.Key()+" "+shown.Key] = true
 	}
+	l.found = append(l.found, wanted...)
 	if next == "" {
 		return nil, nil
 	}
 	return &listCursor{Store: at.Store, At: next}, nil
 }
 
-func (l *listing) ask(ctx context.Context, store Store, at string) ([]idempotency.Listed, string, error) {
-	if l.deliveryID == "" {
-		return store.List(ctx, at, listBatch)
+// look returns the wanted ones of up to so many records of a store, and where the next ones
+// begin, "" at the end. last is how many records have as many that are wanted as the page
+// has room for.
+func (l *listing) look(ctx context.Context, store Store, at string, most int) (wanted []Record, next string, last int, err error) {
+	batch, next, err := l.ask(ctx, store, at, most)
+	for i, listed := range batch {
+		shown := showListed(store.Name(), listed)
+		if l.deliveryID != "" && shown.State == StateUnreadable {
+			shown.DeliveryID = l.deliveryID // its key begins so
+		}
+		if l.wants(shown, listed.Now) && !l.seen[store.Key()+" "+shown.Key] {
+			wanted = append(wanted, shown)
+			if len(wanted) == l.limit-len(l.found) {
+				last = i + 1
+			}
+		}
 	}
-	return store.Find(ctx, beginningsOf(store, l.deliveryID), at, listBatch)
+	return wanted, next, last, err
+}
+
+func (l *listing) ask(ctx context.Context, store Store, at string, most int) ([]idempotency.Listed, string, error) {
+	if l.deliveryID == "" {
+		return store.List(ctx, at, most)
+	}
+	return store.Find(ctx, beginningsOf(store, l.deliveryID), at, most)
 }
 
 // beginningsOf returns how the keys of delivery IDs begin in this store.
@@ -215,23 +242,6 @@ func beginningsOf(store Store, ids ...string) []idempotency.Beginning {
 		}
 	}
 	return of
-}
-
-// look takes a record that is wanted.
-func (l *listing) look(store Store, listed idempotency.Listed) {
-	shown := showListed(store.Name(), listed)
-	if l.deliveryID != "" && shown.State == StateUnreadable {
-		shown.DeliveryID = l.deliveryID // its key begins so
-	}
-	name := store.Key() + " " + shown.Key
-	if !l.wants(shown, listed.Now) || l.seen[name] {
-		return
-	}
-	if l.seen == nil {
-		l.seen = make(map[string]bool)
-	}
-	l.seen[name] = true
-	l.found = append(l.found, shown)
 }
 
 // showListed shows a record of a page, also one that cannot be read.

@@ -224,9 +224,48 @@ func TestListWhileAStoreIsAway(t *testing.T) {
 	}
 }
 
-func TestReadyWithoutAStore(t *testing.T) {
-	if got := wantAsked(t, "GET", "/dedup/ready", "", 503); !strings.Contains(got.Detail, "no store is open") {
-		t.Errorf("it says %s", got.text)
+// A store is away that no configuration uses any more, and that is only open because it was
+// away when a run ended. That keeps nobody from the others.
+func TestStoreOutOfUseIsAway(t *testing.T) {
+	a, b := operate(t, "a", "default"), operate(t, "b", "default")
+	a.put(t, claimed{id: "in a"})
+	b.put(t, claimed{id: "in b", state: idempotency.Held})
+	a.away.Store(true)
+	open[0].unused = true
+	if got := wantAsked(t, "GET", "/dedup/ready", "", 200); len(got.Stores) != 1 || !strings.HasSuffix(got.Stores[0].Store, " b") {
+		t.Errorf("of the stores it says %+v", got.Stores)
+	}
+	for _, request := range []struct {
+		method, target, body string
+		found                []string
+	}{
+		{"GET", "/dedup/keys", "", []string{"in b"}},
+		{"GET", "/dedup/keys?state=complete", "", nil},
+		{"POST", "/dedup/lookup", `{"ids":["in b","in a"]}`, []string{"in b"}},
+	} {
+		got := wantAsked(t, request.method, request.target, request.body, 200)
+		if !slices.Equal(got.ids(), request.found) || len(got.Unasked) != 1 || !strings.HasSuffix(got.Unasked[0].Store, " a") {
+			t.Errorf("%s %s: %s", request.method, request.target, got.text)
+		}
+	}
+	a.away.Store(false)
+	if got := wantAsked(t, "POST", "/dedup/lookup", `{"ids":["in a"]}`, 200); !slices.Equal(got.ids(), []string{"in a"}) || got.Unasked != nil {
+		t.Errorf("with the store it has %s", got.text)
+	}
+}
+
+// Where no store is open, nobody knows which keys there are.
+func TestNoStoreIsOpen(t *testing.T) {
+	for _, request := range [][3]string{
+		{"GET", "/dedup/ready"},
+		{"GET", "/dedup/keys"},
+		{"POST", "/dedup/lookup", `{"ids":["1"]}`},
+		{"GET", "/dedup/keys/" + strings.Repeat("0", 64)},
+		{"DELETE", "/dedup/keys/" + strings.Repeat("0", 64)},
+	} {
+		if got := wantAsked(t, request[0], request[1], request[2], 503); !strings.Contains(got.Detail, "no store is open") {
+			t.Errorf("%s %s: it says %s", request[0], request[1], got.text)
+		}
 	}
 }
 

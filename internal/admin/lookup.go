@@ -31,10 +31,13 @@ type LookupRequest struct {
 type LookupAnswer struct {
 	Keys    []Record `json:"keys"`
 	Missing []string `json:"missing"`
+	// Unasked are stores that could not be asked, and that no configuration uses any more:
+	// they may have keys that are missing here.
+	Unasked []Readiness `json:"unasked,omitempty"`
 }
 
-// serveLookup answers with the records of many delivery IDs. All stores have to answer:
-// else nobody knows what is missing.
+// serveLookup answers with the records of many delivery IDs. All stores that are in use
+// have to answer: else nobody knows what is missing.
 func (a *API) serveLookup(w http.ResponseWriter, r *http.Request) error {
 	if r.Method != http.MethodPost {
 		return wrongMethod(w, r, "POST", "POST "+LookupPath)
@@ -56,22 +59,26 @@ func (a *API) serveLookup(w http.ResponseWriter, r *http.Request) error {
 // lookUp leaves the stores before the answer is written. Where one cannot be asked, the
 // problem has what the others have.
 func (a *API) lookUp(ctx context.Context, l *lookup) error {
-	open := a.Open()
+	open, err := a.enter()
+	if err != nil {
+		return err
+	}
 	defer leaveAll(open)
 	ctx, cancel := context.WithTimeout(ctx, FindFor)
 	defer cancel()
-	var unasked []Readiness
+	away := false
 	for _, store := range open {
 		err := l.in(ctx, store)
 		if _, isProblem := errors.AsType[*Problem](err); isProblem {
 			return err
 		}
 		if err != nil {
-			unasked = append(unasked, Readiness{Store: store.Name(), Error: err.Error()})
+			l.unasked = append(l.unasked, Readiness{Store: store.Name(), Error: err.Error()})
+			away = away || store.InUse()
 		}
 	}
-	if len(unasked) > 0 {
-		p := unaskedProblem(unasked)
+	if away {
+		p := unaskedProblem(l.unasked)
 		p.Keys = l.keys
 		return p
 	}
@@ -121,6 +128,8 @@ type lookup struct {
 	keys  []Record
 	found map[string]bool // delivery IDs
 	seen  map[string]bool // a store may list a key twice
+
+	unasked []Readiness
 }
 
 // in looks at all records of one store that can be of these IDs.
@@ -166,7 +175,7 @@ func (l *lookup) look(store Store, listed idempotency.Listed, id string) {
 }
 
 func (l *lookup) answer() LookupAnswer {
-	answer := LookupAnswer{Keys: l.keys, Missing: []string{}}
+	answer := LookupAnswer{Keys: l.keys, Missing: []string{}, Unasked: l.unasked}
 	if answer.Keys == nil {
 		answer.Keys = []Record{}
 	}

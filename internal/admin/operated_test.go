@@ -85,12 +85,14 @@ type opened struct {
 	*engine.Engine
 	name       string
 	namespaces []string
+	unused     bool
 	users      int
 }
 
 func (o *opened) Key() string          { return o.name }
 func (o *opened) Name() string         { return "store " + o.name }
 func (o *opened) Namespaces() []string { return o.namespaces }
+func (o *opened) InUse() bool          { return !o.unused }
 func (o *opened) Leave()               { o.users-- }
 
 // open are the stores that a test has opened.

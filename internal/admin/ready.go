@@ -17,7 +17,7 @@ type Readiness struct {
 	Error string `json:"error,omitempty"`
 }
 
-// serveReady answers whether the stores do.
+// serveReady answers whether the stores do that requests use.
 func (a *API) serveReady(w http.ResponseWriter, r *http.Request) error {
 	if r.Method != http.MethodGet && r.Method != http.MethodHead {
 		return wrongMethod(w, r, "GET, HEAD", "GET "+ReadyPath)
@@ -25,7 +25,7 @@ func (a *API) serveReady(w http.ResponseWriter, r *http.Request) error {
 	if _, err := queryOf(r); err != nil {
 		return err
 	}
-	all, err := readiness(r.Context(), a.Open())
+	all, err := readiness(r.Context(), InUse(a.Open()))
 	if err != nil {
 		return err
 	}
@@ -38,12 +38,29 @@ func answerReady(w http.ResponseWriter, all []Readiness) error {
 	}{all})
 }
 
+// InUse returns those of the stores that a configuration uses, and leaves the others.
+func InUse[S Store](open []S) (used []S) {
+	for _, store := range open {
+		if store.InUse() {
+			used = append(used, store)
+		} else {
+			store.Leave()
+		}
+	}
+	return used
+}
+
+// errNoStore says that nobody can answer.
+func errNoStore() error {
+	return problemOf(http.StatusServiceUnavailable, errors.New("no store is open: no configuration with dedup has started"))
+}
+
 // readiness asks all stores at once, each within its timeout, and leaves them. The error
 // is a problem that names those that do not answer.
 func readiness(ctx context.Context, open []Store) ([]Readiness, error) {
 	defer leaveAll(open)
 	if len(open) == 0 {
-		return nil, problemOf(http.StatusServiceUnavailable, errors.New("no store is open: no configuration with dedup has started"))
+		return nil, errNoStore()
 	}
 	all := make([]Readiness, len(open))
 	var asked sync.WaitGroup

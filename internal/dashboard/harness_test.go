@@ -98,6 +98,7 @@ type opened struct {
 func (o *opened) Key() string          { return o.name }
 func (o *opened) Name() string         { return o.name }
 func (o *opened) Namespaces() []string { return []string{"default"} }
+func (o *opened) InUse() bool          { return true }
 func (o *opened) Leave()               { o.users.Add(-1) }
 
 // rig is a page, and what it shows.

@@ -86,7 +86,7 @@ func (c *call) named() (*named, error) {
 	seen := make(map[string]bool)
 	var unknown []string
 	for _, arg := range c.args {
-		records, err := client.find(c.Context(), arg, provider)
+		records, passedOver, err := client.find(c.Context(), arg, provider)
 		if exit, ok := errors.AsType[exitError](err); ok && exit.status == exitUsage {
 			return nil, err
 		}
@@ -94,6 +94,12 @@ func (c *call) named() (*named, error) {
 			n.failed, n.unasked = errors.Join(n.failed, fmt.Errorf("%q: %w", arg, err)), true
 		} else if len(records) == 0 {
 			unknown = append(unknown, strconv.Quote(arg))
+		}
+		for _, store := range passedOver {
+			if !seen[store.Store] {
+				seen[store.Store] = true
+				n.failed = errors.Join(n.failed, notAsked(store))
+			}
 		}
 		for _, record := range records {
 			if name := record.Key + " " + record.Store; !seen[name] {

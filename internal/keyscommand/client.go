@@ -197,7 +197,7 @@ func (c *adminClient) list(ctx context.Context, query url.Values, limit int, see
 			see(record)
 		}
 		for _, store := range page.Unasked {
-			unasked[store.Store] = fmt.Errorf("%s could not be asked: %s", store.Store, store.Error)
+			unasked[store.Store] = notAsked(store)
 		}
 		limit -= len(page.Keys)
 		if next = page.Next; next == "" {
@@ -214,6 +214,11 @@ func (c *adminClient) list(ctx context.Context, query url.Values, limit int, see
 		return next, exitError{exitNoAnswer, errors.Join(all...)}
 	}
 	return next, nil
+}
+
+// notAsked says that a store could not be asked.
+func notAsked(store admin.Readiness) error {
+	return exitError{exitNoAnswer, fmt.Errorf("%s could not be asked: %s", store.Store, store.Error)}
 }
 
 // show returns the records of a key in all stores, with the kept responses if they are
@@ -249,12 +254,12 @@ func (c *adminClient) withBody(ctx context.Context, found admin.Record) (admin.R
 
 // find returns the records that an argument names: a key, or all keys of a delivery ID.
 // A delivery ID may look like a key: some senders use hashes. With an error come those of
-// the stores that have answered.
-func (c *adminClient) find(ctx context.Context, arg, provider string) (found []admin.Record, err error) {
+// the stores that have answered. Unasked are stores that have not, and that no request uses.
+func (c *adminClient) find(ctx context.Context, arg, provider string) (found []admin.Record, unasked []admin.Readiness, err error) {
 	if isKey(arg) {
 		records, err := c.show(ctx, arg, false)
 		if p, ok := errors.AsType[*admin.Problem](err); err != nil && (!ok || p.Status != http.StatusNotFound) {
-			return nil, err
+			return nil, nil, err
 		}
 		for _, record := range records {
 			if provider == "" || record.Provider == provider || record.State == admin.StateUnreadable {
@@ -262,14 +267,14 @@ func (c *adminClient) find(ctx context.Context, arg, provider string) (found []a
 			}
 		}
 		if len(found) > 0 {
-			return found, nil
+			return found, nil, nil
 		}
 	}
 	// In the body: whoever logs requests to the admin API does not log the ID.
 	var answer admin.LookupAnswer
 	err = c.do(ctx, http.MethodPost, admin.LookupPath, admin.LookupRequest{Provider: provider, IDs: []string{arg}}, &answer)
 	if p, ok := errors.AsType[*admin.Problem](err); ok {
-		return p.Keys, err
+		return p.Keys, nil, err
 	}
-	return answer.Keys, err
+	return answer.Keys, answer.Unasked, err
 }

@@ -33,6 +33,7 @@ type operated struct {
 func (o *operated) Key() string          { return o.name }
 func (o *operated) Name() string         { return o.name }
 func (o *operated) Namespaces() []string { return []string{"default"} }
+func (o *operated) InUse() bool          { return true }
 func (o *operated) Leave()               {}
 
 type awayStore struct {

@@ -35,8 +35,11 @@ type Handle struct {
 	// Stores are those among which the store is, and Config opens it.
 	Stores *Set
 	Config Config
-	// Key is the same for handles that mean the same store.
+	// Key is the same for handles that mean the same store. Those that use it under
+	// different settings have it open once for each: Times is how often it is open for
+	// others of the configuration.
 	Key    string
+	Times  int
 	Logger *zap.Logger
 	// Settings are those of the store's engine.
 	Settings engine.Settings

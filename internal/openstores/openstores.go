@@ -6,7 +6,6 @@ import (
 	"context"
 	"crypto/rand"
 	"slices"
-	"strings"
 	"sync"
 	"sync/atomic"
 
@@ -25,6 +24,7 @@ type Store struct {
 	*engine.Engine
 	set   *Set
 	key   string
+	entry entry  // where it is in the set
 	name  string // for people
 	store idempotency.Store
 	log   *movableLog
@@ -40,8 +40,11 @@ type Store struct {
 	// configurations are those that use the store, the oldest first. Its settings
 	// count: a new configuration that fails to start has changed nothing.
 	configurations []*Handle
-	finishing      bool // somebody waits for the last work, to close the store
-	closed         bool
+	// namespaces are those of all configurations that have used the store since it was
+	// opened: it has the keys of earlier ones too.
+	namespaces []string
+	finishing  bool // somebody waits for the last work, to close the store
+	closed     bool
 }
 
 // Key returns the store's key, which is the same for settings that mean the same store.
@@ -137,6 +140,9 @@ func (o *Store) AddConfiguration(h *Handle) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	o.configurations = append(o.configurations, h)
+	if !slices.Contains(o.namespaces, h.Namespace) {
+		o.namespaces = append(o.namespaces, h.Namespace)
+	}
 	o.applyLocked()
 }
 
@@ -147,20 +153,6 @@ func (o *Store) RemoveConfiguration(h *Handle) {
 	defer o.mu.Unlock()
 	o.configurations = slices.DeleteFunc(o.configurations, func(other *Handle) bool { return other == h })
 	o.applyLocked()
-}
-
-// Namespaces returns those of the configurations that use the store: what the keys of a
-// delivery ID begin with depends on them.
-func (o *Store) Namespaces() []string {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	var names []string
-	for _, h := range o.configurations {
-		if !slices.Contains(names, h.Namespace) {
-			names = append(names, h.Namespace)
-		}
-	}
-	return names
 }
 
 // applyLocked gives engine, store and log the settings that count.
@@ -195,15 +187,21 @@ type Set struct {
 	copies *engine.Copies
 
 	mu   sync.Mutex
-	open map[string]*Store
+	open map[entry]*Store
 	// unreplicated is what the stores had counted that are closed.
 	unreplicated int64
+}
+
+// entry is a store under one of its settings, as [Handle] has them.
+type entry struct {
+	key   string
+	times int
 }
 
 // NewSet returns a set without a store. room returns an error while nothing is to
 // begin, and copies are those of the process, as [engine.Options] has them.
 func NewSet(room func() error, copies *engine.Copies) *Set {
-	return &Set{room: room, copies: copies, open: make(map[string]*Store)}
+	return &Set{room: room, copies: copies, open: make(map[entry]*Store)}
 }
 
 // enter returns the store that a handle means, entered, and opens it if need be.
@@ -211,10 +209,11 @@ func NewSet(room func() error, copies *engine.Copies) *Set {
 func (s *Set) enter(h *Handle) (*Store, error) {
 	for {
 		s.mu.Lock()
-		o, ok := s.open[h.Key]
+		at := entry{h.Key, h.Times}
+		o, ok := s.open[at]
 		if !ok {
-			o = &Store{set: s, key: h.Key, name: h.Describe(), users: 1, tried: make(chan struct{}), ended: make(chan struct{})}
-			s.open[h.Key] = o
+			o = &Store{set: s, key: h.Key, entry: at, name: h.Describe(), namespaces: []string{h.Namespace}, users: 1, tried: make(chan struct{}), ended: make(chan struct{})}
+			s.open[at] = o
 		}
 		s.mu.Unlock()
 		switch {
@@ -252,8 +251,8 @@ func (s *Set) start(o *Store, h *Handle) {
 func (s *Set) remove(o *Store) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.open[o.key] == o {
-		delete(s.open, o.key)
+	if s.open[o.entry] == o {
+		delete(s.open, o.entry)
 		s.unreplicated += o.unreplicated()
 	}
 }
@@ -296,24 +295,6 @@ func (s *Set) InProgress() InProgress {
 		}
 	}
 	return sum
-}
-
-// All returns the stores that are open now, entered, in a stable order.
-func (s *Set) All() []*Store {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	var all []*Store
-	for _, o := range s.open {
-		select {
-		case <-o.tried:
-			if o.enter() {
-				all = append(all, o)
-			}
-		default: // it is being opened
-		}
-	}
-	slices.SortFunc(all, func(a, b *Store) int { return strings.Compare(a.key, b.key) })
-	return all
 }
 
 // newExecutionID returns a UUIDv7 (RFC 9562): unique, and in the order of time.

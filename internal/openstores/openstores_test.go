@@ -3,7 +3,6 @@ package openstores
 import (
 	"context"
 	"errors"
-	"slices"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -186,28 +185,6 @@ func TestSettingsOfTheOldestConfigurationCount(t *testing.T) {
 	if n := m.opened.Load(); n != 1 {
 		t.Errorf("opened %d times", n)
 	}
-}
-
-// Keys of a delivery ID are looked for in the namespaces of all configurations that run.
-func TestNamespacesOfAllConfigurations(t *testing.T) {
-	m := &countedModule{key: t.Name()}
-	var store *Store
-	var handles []*Handle
-	for _, namespace := range []string{"old", "new", "new"} {
-		h := m.handleOf(1, zap.NewNop())
-		h.Namespace = namespace
-		store = started(t, h)
-		handles = append(handles, h)
-	}
-	for i, want := range [][]string{{"old", "new"}, {"new"}, {"new"}, nil} {
-		if got := store.Namespaces(); !slices.Equal(got, want) {
-			t.Errorf("with %d configurations they are %q, want %q", len(handles)-i, got, want)
-		}
-		if i < len(handles) {
-			cleanedUp(handles[i])
-		}
-	}
-	<-store.ended
 }
 
 // A store is closed when its last work is done, whoever began it.

@@ -1,0 +1,96 @@
+package openstores
+
+import (
+	"slices"
+	"testing"
+
+	"go.uber.org/zap"
+)
+
+// openNow returns what operators see of a store, without keeping it open; nil for nothing.
+func openNow(key string) (found *Opened) {
+	for _, o := range stores.All() {
+		if o.Key() == key {
+			found = o
+		}
+		o.Leave()
+	}
+	return found
+}
+
+// A store has the keys of the configurations that have used it, also of those that are gone.
+func TestNamespacesOfAllConfigurations(t *testing.T) {
+	m := &countedModule{key: t.Name()}
+	var store *Store
+	var handles []*Handle
+	for _, namespace := range []string{"old", "new", "new"} {
+		h := m.handleOf(1, zap.NewNop())
+		h.Namespace = namespace
+		store = started(t, h)
+		handles = append(handles, h)
+	}
+	run := begin(t, store, "k")
+	for i, h := range handles {
+		cleanedUp(h)
+		o := openNow(m.key)
+		if got := o.Namespaces(); !slices.Equal(got, []string{"old", "new"}) {
+			t.Errorf("without %d of the configurations the namespaces are %q", i+1, got)
+		}
+		if inUse := i+1 < len(handles); o.InUse() != inUse {
+			t.Errorf("without %d of the configurations it is in use: %v", i+1, !inUse)
+		}
+	}
+	kept(run)
+	<-store.ended
+}
+
+// A store that is open under several settings is one for operators.
+func TestStoreUnderSeveralSettingsIsOne(t *testing.T) {
+	m := &countedModule{key: t.Name()}
+	var handles []*Handle
+	for times, namespace := range []string{"first", "second"} {
+		h := m.handleOf(1, zap.NewNop())
+		h.Namespace, h.Times = namespace, times
+		started(t, h)
+		handles = append(handles, h)
+	}
+	if n := m.opened.Load(); n != 2 {
+		t.Fatalf("it was opened %d times", n)
+	}
+	count := 0
+	for _, o := range stores.All() {
+		if o.Key() == m.key {
+			count++
+		}
+		o.Leave()
+	}
+	if count != 1 {
+		t.Errorf("operators see it %d times", count)
+	}
+	first, second := handles[0].Store(), handles[1].Store()
+	run := begin(t, second, "k")
+	o := openNow(m.key)
+	if got := o.Namespaces(); !slices.Equal(got, []string{"first", "second"}) {
+		t.Errorf("the namespaces are %q", got)
+	}
+	if runs, _ := o.InProgress(); runs != 1 {
+		t.Errorf("%d runs are in progress", runs)
+	}
+	// What is only open for what was begun is asked last.
+	cleanedUp(handles[0])
+	<-first.ended
+	if o := openNow(m.key); o.Store != second || !o.InUse() {
+		t.Error("the store that is in use does not stand for all")
+	}
+	again := m.handleOf(1, zap.NewNop())
+	started(t, again)
+	cleanedUp(handles[1])
+	if o := openNow(m.key); o.Store == second || len(o.also) != 1 || o.also[0] != second {
+		t.Error("the store that is not in use does not come last")
+	}
+	kept(run)
+	<-second.ended
+	last := again.Store()
+	cleanedUp(again)
+	<-last.ended
+}
