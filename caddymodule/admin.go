@@ -48,7 +48,7 @@ func (*AdminAPI) Routes() []caddy.AdminRoute {
 }
 
 // operated is a store whose keys an operator frees and forgets.
-type operated struct{ *openstores.Store }
+type operated struct{ *openstores.Opened }
 
 // Free implements [admin.Store].
 func (o operated) Free(ctx context.Context, key idempotency.Key, seen idempotency.Seen) error {

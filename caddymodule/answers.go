@@ -3,6 +3,7 @@ package caddymodule
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"mime"
@@ -54,8 +55,8 @@ func (x *exchange) replay(d engine.Replay) error {
 	x.setReplayHeader(d)
 	if d.Response.Failed {
 		// An error is answered by the error routes, as it was for the first client.
-		return caddyhttp.Error(d.Response.Status,
-			fmt.Errorf("the run %s of this request ended in an error", d.Record.ExecutionID))
+		return x.errorOfRun(caddyhttp.Error(d.Response.Status,
+			fmt.Errorf("the run %s of this request ended in an error", d.Record.ExecutionID)))
 	}
 	x.w.WriteHeader(d.Response.Status)
 	if !bodyAllowed(d.Response.Status) || d.Response.Omitted {
@@ -68,7 +69,7 @@ func (x *exchange) replay(d engine.Replay) error {
 
 // makeRoom takes room in the budget for a response that is to be replayed. Where there
 // is none, the response is let go, and read again when there is: what waits holds
-// nothing. It returns nothing where it is not kept any more.
+// nothing. So it has no body to run with, either, where the response is gone by then.
 func (x *exchange) makeRoom(store *openstores.Store, decision engine.Decision, d engine.Replay) (engine.Decision, error) {
 	size := len(d.Response.Body)
 	switch {
@@ -87,18 +88,24 @@ func (x *exchange) makeRoom(store *openstores.Store, decision engine.Decision, d
 		return nil, err
 	}
 	response, err := store.KeptResponse(x.r.Context(), x.key, d.Record)
-	switch {
-	case x.r.Context().Err() != nil:
+	if x.r.Context().Err() != nil {
 		return nil, context.Cause(x.r.Context())
-	case err != nil:
-		return engine.Refusal{Reason: engine.ReasonUnavailable, ExecutionID: d.Record.ExecutionID, Attempt: d.Record.Attempt, Err: err}, nil //nolint:nilerr // it is in the refusal
-	case response == nil:
-		x.allowance.GiveAllBack()
-		return nil, nil
+	}
+	if err == nil && response == nil {
+		err = errReplayGone
+	}
+	if err != nil {
+		refused := engine.Refusal{Reason: engine.ReasonUnavailable, ExecutionID: d.Record.ExecutionID, Attempt: d.Record.Attempt, Err: err}
+		if _, unreadable := errors.AsType[*idempotency.UnreadableError](err); unreadable {
+			refused.Reason = engine.ReasonUnreadable
+		}
+		return refused, nil
 	}
 	d.Response = response
 	return d, nil
 }
+
+var errReplayGone = errors.New("the response is not kept any more")
 
 // live is a response that is still coming, for the duplicates that follow it.
 type live struct {
@@ -108,9 +115,10 @@ type live struct {
 }
 
 // live returns what duplicates follow: nothing of an answer about the caller, which is
-// nobody else's.
-func (c *capture) live() any {
-	if idempotency.AboutCaller(c.status) {
+// nobody else's, also where a response handler shows another status than the upstream's.
+func (e *execution) live() any {
+	c := &e.answer
+	if idempotency.AboutCaller(c.status) || idempotency.AboutCaller(e.trace.seen(e.repl()).status) {
 		return nil
 	}
 	return &live{record: &c.record, head: &idempotency.Response{Status: c.status, Header: c.keptHeader()}}
@@ -185,7 +193,12 @@ func (x *exchange) pass(d engine.SameRun) error {
 	r := x.r.WithContext(x.r.Context())
 	r.Header = r.Header.Clone()
 	r.Header.Set(claimHeader, idempotency.Proof(x.key, d.Record.Token))
-	return x.next.ServeHTTP(x.w, sentOnce(r))
+	to := &unclaimed{ResponseWriterWrapper: caddyhttp.ResponseWriterWrapper{ResponseWriter: x.w}, claimed: true}
+	err := x.next.ServeHTTP(to, sentOnce(r))
+	if to.wrote {
+		return err
+	}
+	return x.failed(err)
 }
 
 // maxOriginalResponse is the size up to which a conflict carries the first
@@ -235,20 +248,35 @@ func isJSON(contentType string) bool {
 	return err == nil && (media == "application/json" || strings.HasSuffix(media, "+json"))
 }
 
-// passUnclaimed lets a request through that has no claim, and so no run.
-func (h *Handler) passUnclaimed(w http.ResponseWriter, r *http.Request, next caddyhttp.Handler) error {
-	return next.ServeHTTP(&unclaimed{ResponseWriterWrapper: caddyhttp.ResponseWriterWrapper{ResponseWriter: w}}, sentOnce(r))
+// passUnclaimed lets a request through that has no claim, and so no run. It reports whether
+// that one was answered.
+func passUnclaimed(w http.ResponseWriter, r *http.Request, next caddyhttp.Handler) (answered bool, err error) {
+	to := &unclaimed{ResponseWriterWrapper: caddyhttp.ResponseWriterWrapper{ResponseWriter: w}}
+	err = next.ServeHTTP(to, sentOnce(r))
+	return to.wrote, err
 }
 
-// unclaimed keeps the upstream's word to us, Dedup-Retention, from the client.
+// passUnclaimed lets the request through without a claim.
+func (x *exchange) passUnclaimed() error {
+	answered, err := passUnclaimed(x.w, x.r, x.next)
+	if answered || !x.body.read {
+		return err
+	}
+	return x.failed(err)
+}
+
+// unclaimed keeps the upstream's word to us, Dedup-Retention, from the client. A dedup in
+// front, which has claimed, needs it.
 type unclaimed struct {
 	caddyhttp.ResponseWriterWrapper
-	wrote bool
+	claimed, wrote bool
 }
 
 // WriteHeader implements http.ResponseWriter.
 func (u *unclaimed) WriteHeader(status int) {
-	u.Header().Del(retentionHeader)
+	if !u.claimed {
+		u.Header().Del(retentionHeader)
+	}
 	u.wrote = u.wrote || status >= 200
 	u.ResponseWriterWrapper.WriteHeader(status)
 }
@@ -260,6 +288,17 @@ func (u *unclaimed) Write(p []byte) (int, error) {
 	}
 	return u.ResponseWriterWrapper.Write(p)
 }
+
+// FlushError shows the header that the server makes, too.
+func (u *unclaimed) FlushError() error {
+	if !u.wrote {
+		u.WriteHeader(http.StatusOK)
+	}
+	return http.NewResponseController(u.ResponseWriter).Flush()
+}
+
+// Flush implements http.Flusher.
+func (u *unclaimed) Flush() { _ = u.FlushError() }
 
 // ReadFrom implements io.ReaderFrom.
 func (u *unclaimed) ReadFrom(r io.Reader) (int64, error) {

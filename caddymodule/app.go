@@ -100,7 +100,7 @@ func (a *App) Provision(ctx caddy.Context) error {
 	if a.sealer, err = newSealer(a.Encrypt); err != nil {
 		return err
 	}
-	a.store, err = a.loadStore(ctx, a)
+	a.store, err = a.loadStore(ctx, a, a.StoreRaw)
 	return err
 }
 
@@ -116,8 +116,11 @@ func (a *App) setNamespace() error {
 	return nil
 }
 
-// loadStore loads the store module in the field StoreRaw of an owner.
-func (a *App) loadStore(ctx caddy.Context, owner any) (*openstores.Handle, error) {
+// loadStore loads the store module that is configured in the field StoreRaw of an owner.
+func (a *App) loadStore(ctx caddy.Context, owner any, raw json.RawMessage) (*openstores.Handle, error) {
+	if err := checkStoreKind(raw); err != nil {
+		return nil, err
+	}
 	module, err := ctx.LoadModule(owner, "StoreRaw")
 	if err != nil {
 		return nil, fmt.Errorf("loading the store: %w", err)
@@ -144,15 +147,17 @@ func (a *App) use(handle *openstores.Handle, limit time.Duration) *openstores.Ha
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.longest = max(a.longest, limit)
+	times := 0
 	for _, other := range a.stores {
 		switch {
 		case other.Key != handle.Key:
-		case other == handle, other.Config.Tuning() == handle.Config.Tuning():
+		case other.Config.Tuning() == handle.Config.Tuning():
 			return other
 		default:
-			handle.Key += ", once more" // those with this key come later in the list
+			times++
 		}
 	}
+	handle.Times = times
 	a.stores = append(a.stores, handle)
 	return handle
 }

@@ -129,6 +129,7 @@ func (b *requestBody) readSmall(n int) error {
 // readPieces reads a body to its end, or as much of it. Its buffers grow as it comes: a
 // declared length costs its sender nothing.
 func (b *requestBody) readPieces(most int64) error {
+	delete(b.r.Header, "Expect") // the first read tells the client to continue
 	pieces := &b.held.bytes
 	for int64(pieces.Len()) < most {
 		n, err := b.r.Body.Read(pieces.Room(most - int64(pieces.Len())))
@@ -176,6 +177,7 @@ type heldBody struct {
 	mu    sync.Mutex // a transport may close the body while it is being read
 	bytes recording.Pieces
 	begun bool // to be read by those behind
+	gone  bool // some of it was let go, and nobody can read it whole
 }
 
 // shareWith gives another handler the bytes, if they are a whole body, of which nothing was
@@ -183,7 +185,7 @@ type heldBody struct {
 func (b *heldBody) shareWith(other *heldBody, limit int64) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if b.rest != http.NoBody || b.begun || int64(b.bytes.Len()) > limit {
+	if b.rest != http.NoBody || b.begun || b.gone || int64(b.bytes.Len()) > limit {
 		return false
 	}
 	other.bytes = b.bytes.Share()
@@ -199,31 +201,56 @@ func (b *heldBody) join() []byte {
 
 // Read implements io.Reader.
 func (b *heldBody) Read(p []byte) (int, error) {
-	if n := b.readHeld(p); n > 0 || len(p) == 0 {
-		return n, nil
+	n, err := b.readHeld(p)
+	if n > 0 || err != nil || len(p) == 0 {
+		return n, err
 	}
 	return b.rest.Read(p)
 }
 
-func (b *heldBody) readHeld(p []byte) int {
+func (b *heldBody) readHeld(p []byte) (int, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
+	if b.gone {
+		return 0, http.ErrBodyReadAfterClose // and no end, which would make it look whole
+	}
 	n := b.bytes.Take(p)
 	b.taken.GiveBack(int64(n))
-	b.begun = b.bytes.Len() > 0
-	return n
+	b.begun = b.begun || n > 0
+	return n, nil
 }
 
 func (b *heldBody) letGoLocked() {
+	b.gone = b.gone || b.bytes.Len() > 0
 	b.taken.GiveBack(int64(b.bytes.Len()))
 	b.bytes.Drop()
-	b.begun = false
 }
 
-// Close implements io.Closer.
+// Close implements io.Closer. What is read after that is an error, as with the body of Go's
+// server itself, and no end: a body of which all was read before would look like an empty one.
 func (b *heldBody) Close() error {
-	letGo(b)
+	b.letGoForEver()
 	return b.Closer.Close()
+}
+
+func (b *heldBody) letGoForEver() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.letGoLocked()
+	b.gone = true
+}
+
+// spoil lets a body of ours go of which some was read: what is left is not the body.
+func spoil(body io.ReadCloser) {
+	if b, ok := body.(*heldBody); ok && b.wasBegun() {
+		b.letGoForEver()
+	}
+}
+
+func (b *heldBody) wasBegun() bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.begun
 }
 
 // letGo gives back what a body holds, if it is one of ours.

@@ -96,7 +96,7 @@ func unknownWord(d *caddyfile.Dispenser, block string, words []string) error {
 	if near := delivery.Nearest(d.Val(), words); len(near) > 0 {
 		meant = "did you mean " + delivery.Alternatives(near) + "? "
 	}
-	return d.Errf("%s: unknown word %q; %suse %s", block, d.Val(), meant, delivery.Alternatives(words))
+	return d.Errf("%s: unknown word %q; %suse %s", block, withoutPassword(d.Val()), meant, delivery.Alternatives(words))
 }
 
 // oneArg reads the only argument of the current word.
@@ -104,7 +104,7 @@ func oneArg(d *caddyfile.Dispenser, what string) (string, error) {
 	name := d.Val()
 	args := d.RemainingArgs()
 	if len(args) != 1 {
-		return "", d.Errf("%s takes one argument, %s; it has %d: %q", name, what, len(args), args)
+		return "", d.Errf("%s takes one argument, %s; it has %d: %q", name, what, len(args), withoutPasswords(args...))
 	}
 	return args[0], noBlock(d, name)
 }
@@ -112,7 +112,7 @@ func oneArg(d *caddyfile.Dispenser, what string) (string, error) {
 // noBlock refuses a block behind a word that has none.
 func noBlock(d *caddyfile.Dispenser, name string) error {
 	for nesting := d.Nesting(); d.NextBlock(nesting); {
-		return d.Errf("%s takes no block; it has one with %q", name, d.Val())
+		return d.Errf("%s takes no block; it has one with %q", name, withoutPassword(d.Val()))
 	}
 	return nil
 }
@@ -275,7 +275,7 @@ func parseSource(d *caddyfile.Dispenser, args []string, before, forms string) (K
 	var source KeySource
 	field, ok := keyKinds[kind]
 	if !ok {
-		return source, d.Errf("%s%q is not accepted; use %s", before, kind, forms)
+		return source, d.Errf("%s%q is not accepted; use %s", before, withoutPassword(kind), forms)
 	}
 	takes := 1
 	if field == nil {
@@ -291,7 +291,9 @@ func parseSource(d *caddyfile.Dispenser, args []string, before, forms string) (K
 		*field(&source) = args[0]
 	}
 	if len(args) > takes {
-		source.Prefix = args[takes]
+		if source.Prefix = args[takes]; source.Prefix == "" {
+			return source, d.Errf("%s%s: the prefix is empty; use %s", before, kind, forms)
+		}
 	}
 	return source, noBlock(d, before+kind)
 }

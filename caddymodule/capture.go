@@ -3,6 +3,7 @@ package caddymodule
 import (
 	"bufio"
 	"context"
+	"fmt"
 	"io"
 	"maps"
 	"net"
@@ -38,9 +39,9 @@ type capture struct {
 	// told from what the run has set: until the client's header is sent, that one is as
 	// the run found it.
 	header http.Header
-	// found is the client's own header. Once it is sent it is asked for anew: the server
-	// may have made another.
+	// found is the client's own header, as the run found it.
 	found http.Header
+	early earlyResponses
 
 	status   int
 	answered http.Header // as it was when the status was written
@@ -49,6 +50,8 @@ type capture struct {
 	kept map[string][]string
 	// retention is the upstream's own wish, as it wrote it.
 	retention string
+	// via is what a proxy behind has last said of its upstream's protocol.
+	via string
 	// endless says that the upstream's proxy tells of no end but that of its connection.
 	endless bool
 	written int64
@@ -87,8 +90,18 @@ func (c *capture) begin(run capturedRun, to recording.ClientWriter, maxBody int6
 	c.header, c.declared = c.found.Clone(), -1
 }
 
-// Header returns the run's view of the header.
-func (c *capture) Header() http.Header { return c.header }
+// Header returns the run's view of the header. A handler that removes Via asks for the
+// header when a proxy has written it.
+func (c *capture) Header() http.Header {
+	c.noteVia()
+	return c.header
+}
+
+func (c *capture) noteVia() {
+	if via := c.header["Via"]; c.status == 0 && len(via) > len(c.found["Via"]) {
+		c.via = via[len(via)-1]
+	}
+}
 
 // Unwrap lets http.ResponseController reach the read deadline and full duplex.
 func (c *capture) Unwrap() http.ResponseWriter { return c.client }
@@ -107,15 +120,14 @@ func (c *capture) WriteHeader(status int) {
 		c.status = status
 		c.upgrade()
 		c.sendHeader()
+	case status < 100:
+		panic(fmt.Sprintf("the status %d is none of HTTP", status)) // as the server does
 	case status < 200:
-		before, early := c.found.Clone(), c.header.Clone()
-		removeDedupHeaders(early, before)
-		c.replaceHeader(early)
-		c.toClient.SetDeadline() // it is sent at once
-		c.client.WriteHeader(status)
-		c.toClient.Done()
-		c.replaceHeader(before)
+		early := c.header.Clone()
+		removeDedupHeaders(early, c.found)
+		c.early.send(c, earlyResponse{status, early})
 	default:
+		c.noteVia()
 		c.status = status
 		c.retention = firstIn(c.header, retentionHeader)
 		removeDedupHeaders(c.header, c.found)
@@ -185,6 +197,7 @@ func (c *capture) Flush() { _ = c.FlushError() }
 // Hijack hands the connection over: what happens on it is no response. Without the
 // connection the run goes on, and may still answer.
 func (c *capture) Hijack() (net.Conn, *bufio.ReadWriter, error) {
+	c.early.await()
 	conn, buffer, err := http.NewResponseController(c.client).Hijack()
 	if err == nil {
 		c.upgrade()
@@ -208,11 +221,12 @@ func (c *capture) broken() bool {
 }
 
 // endsWithConnection reports whether the body's only end is that of the upstream's
-// connection, as far as a proxy tells: an answer of HTTP/1.0 without a length. One that
-// is cut off looks like a whole one.
+// connection, as far as a proxy tells: an answer without a length of HTTP/1.0, or of
+// FastCGI (0.0), whose client in Caddy takes an end in mid-record for that of the answer.
+// One that is cut off looks like a whole one. HTTP/1.1 has such answers too, but a proxy
+// does not tell them from chunked ones, which are sound.
 func (c *capture) endsWithConnection() bool {
-	via := c.header["Via"]
-	return c.declared < 0 && bodyAllowed(c.status) && len(via) > len(c.found["Via"]) && strings.HasPrefix(via[len(via)-1], "1.0 ")
+	return c.declared < 0 && bodyAllowed(c.status) && (strings.HasPrefix(c.via, "1.0 ") || strings.HasPrefix(c.via, "0.0 "))
 }
 
 // response returns what is kept of the answer.
@@ -241,9 +255,12 @@ func (c *capture) keptHeader() map[string][]string {
 // gone. It is called after the run is settled.
 func (c *capture) finish() {
 	if c.upgraded || c.status == 0 {
+		c.giveUp() // the status comes from the server
+		c.panicAsNoted()
 		return
 	}
-	c.record.End(recording.Whole)
+	c.record.End(recording.Whole) // for those who follow it: the client may take long
+	c.early.await()
 	if c.streaming {
 		<-c.delivered
 	} else {
@@ -257,6 +274,17 @@ func (c *capture) finish() {
 	if c.streaming && c.got != recording.Whole && c.panicked == nil {
 		c.panicked = http.ErrAbortHandler // a cut response must not look whole
 	}
+	c.panicAsNoted()
+}
+
+// notePanic keeps a panic of the client's writer for the request's own goroutine.
+func (c *capture) notePanic() {
+	if failed := recover(); failed != nil {
+		c.panicked = failed
+	}
+}
+
+func (c *capture) panicAsNoted() {
 	if c.panicked != nil {
 		panic(c.panicked)
 	}
@@ -275,12 +303,16 @@ func (c *capture) cut() {
 func (c *capture) close() {
 	c.record.End(recording.Cut)
 	c.own.Leave()
+	c.early.await()
 }
 
 // giveUp leaves the header as the run set it to whoever answers instead: an
-// error route shows WWW-Authenticate of an inner handler.
+// error route shows WWW-Authenticate of an inner handler. On a connection that is taken
+// over nobody does.
 func (c *capture) giveUp() {
 	if !c.streaming && !c.upgraded {
+		c.early.await()
+		removeDedupHeaders(c.header, c.found)
 		c.replaceHeader(c.header)
 	}
 }
@@ -292,14 +324,20 @@ func (c *capture) stream() {
 	if c.streaming {
 		return
 	}
-	c.toClient.Flushes = true
-	c.sendHeader()
 	c.streaming, c.delivered = true, make(chan struct{})
-	go func() {
-		defer close(c.delivered)
-		defer func() { c.panicked = recover() }() // for the request's own goroutine
-		c.deliver()
-	}()
+	if c.early.awaitFor(earlyPatience) {
+		c.toClient.Flushes = true
+		c.sendHeader()
+		go func() {
+			defer close(c.delivered)
+			defer c.notePanic()
+			c.deliver()
+		}()
+	} else { // a client that takes not even this gets nothing more
+		c.got = recording.Cut
+		c.own.Leave()
+		close(c.delivered)
+	}
 	if !c.omitted { // nobody follows what is not kept
 		c.run.streams()
 	}
@@ -318,6 +356,7 @@ func (c *capture) deliver() {
 
 // sendHeader sends status and header. From here on the header is the client's.
 func (c *capture) sendHeader() {
+	c.early.await()
 	if c.answered == nil { // the connection is taken over
 		c.answered = c.header.Clone()
 	}
@@ -326,32 +365,12 @@ func (c *capture) sendHeader() {
 	c.client.WriteHeader(c.status)
 }
 
-// sendTrailers passes on what was added to the header after the status.
-func (c *capture) sendTrailers() {
-	if !hasTrailers(c.header) {
-		return
-	}
-	announced := make(map[string]bool)
-	for _, line := range c.header["Trailer"] {
-		for name := range strings.SplitSeq(line, ",") {
-			announced[http.CanonicalHeaderKey(strings.TrimSpace(name))] = true
-		}
-	}
-	for name, values := range c.header {
-		if isDedupHeader(strings.TrimPrefix(name, http.TrailerPrefix)) {
-			continue
-		}
-		if announced[name] || strings.HasPrefix(name, http.TrailerPrefix) {
-			c.client.Header()[name] = values
-		}
-	}
-}
-
 // replaceHeader gives the client a header whose values nobody else has: handlers in front
 // change theirs.
 func (c *capture) replaceHeader(header http.Header) {
-	clear(c.found)
-	maps.Copy(c.found, header)
+	own := c.client.Header()
+	clear(own)
+	maps.Copy(own, header)
 }
 
 // sniff does what Go's server would do with a response that names no type, so
@@ -364,36 +383,6 @@ func (c *capture) sniff(p []byte) {
 	if !typed && firstIn(c.answered, "Content-Encoding") == "" && !c.streaming {
 		c.answered.Set("Content-Type", http.DetectContentType(p))
 	}
-}
-
-func hasTrailers(header http.Header) bool {
-	if len(header["Trailer"]) > 0 {
-		return true
-	}
-	for name := range header {
-		if strings.HasPrefix(name, http.TrailerPrefix) {
-			return true
-		}
-	}
-	return false
-}
-
-func declaredLength(header http.Header) int64 {
-	text := firstIn(header, "Content-Length")
-	if text == "" { // the error would be made for nothing
-		return -1
-	}
-	n, err := strconv.ParseInt(text, 10, 64)
-	if err != nil || n < 0 {
-		return -1
-	}
-	return n
-}
-
-// bodyAllowed reports whether a response with this status has a body (RFC 9110,
-// section 6.4.1).
-func bodyAllowed(status int) bool {
-	return status >= 200 && status != http.StatusNoContent && status != http.StatusNotModified
 }
 
 var (

@@ -56,7 +56,6 @@ func (s *Settings) check() error {
 		checkDuration("lease", s.Lease, shortestLease),
 		checkDuration("timeout", s.Timeout, time.Millisecond),
 		checkDuration("client_idle", s.ClientIdle, time.Second),
-		checkDuration("max_wait", s.MaxWait, time.Millisecond),
 		checkCount("max_key_length", s.MaxKeyLength, 1),
 		checkCount("max_attempts", s.MaxAttempts, 0),
 		checkSize("max_request_body", s.MaxRequestBody),
@@ -65,7 +64,12 @@ func (s *Settings) check() error {
 		checkKeepHeader(s.KeepHeader),
 		checkHeaderNames("drop_header", s.DropHeader),
 		checkReplayedHeader(s.ReplayedHeader),
-		checkDocs(s.Docs),
+	}
+	if s.InFlight == inFlightWait {
+		errs = append(errs, checkDuration("max_wait", s.MaxWait, time.Millisecond))
+	}
+	if s.Docs != "" {
+		errs = append(errs, checkDocs(s.Docs))
 	}
 	if s.Fingerprint != "" {
 		errs = append(errs, checkWord("fingerprint", s.Fingerprint))
@@ -101,6 +105,9 @@ func (s *Settings) checkTogether() (word string, err error) {
 	}
 	if s.Force != "" && s.RetentionFrom != nil && reads(s.RetentionFrom.source(), s.Force) {
 		return "force", fmt.Errorf("force: %s is where the retention comes from; use another field", s.Force)
+	}
+	if s.InFlight == inFlightReject && s.MaxWait != 0 {
+		return "in_flight", errors.New("in_flight reject and max_wait exclude each other: nobody waits; use in_flight wait, or leave max_wait out")
 	}
 	fingerprint := idempotency.FingerprintKind(s.Fingerprint)
 	taken := s.Fingerprint != "" && fingerprint != idempotency.FingerprintNone
@@ -164,7 +171,7 @@ func checkWord(setting, word string) error {
 func checkProviders(names []string) error {
 	for i, name := range names {
 		if _, ok := delivery.ProviderNamed(name); !ok {
-			return delivery.UnknownProvider(name)
+			return delivery.UnknownProvider(withoutPassword(name))
 		}
 		if slices.Contains(names[:i], name) {
 			return fmt.Errorf("the provider %q is named twice", name)
@@ -189,6 +196,9 @@ func checkMethods(methods []string) error {
 }
 
 func checkRelease(words []string) error {
+	if err := checkDoubled("release", words); err != nil {
+		return err
+	}
 	if slices.Contains(words, releaseOff) {
 		if len(words) > 1 {
 			return fmt.Errorf("release: off stands alone, not with %s", delivery.Alternatives(slices.DeleteFunc(slices.Clone(words), isOff)))
@@ -257,6 +267,16 @@ func checkScope(texts []string) error {
 			return err
 		}
 	}
+	return checkDoubled("scope", texts)
+}
+
+// checkDoubled refuses a word of a list that stands in it before.
+func checkDoubled(setting string, words []string) error {
+	for i, word := range words {
+		if slices.Contains(words[:i], word) {
+			return fmt.Errorf("%s: %s is named twice", setting, word)
+		}
+	}
 	return nil
 }
 
@@ -287,9 +307,6 @@ func checkKeptAndDropped(keep, drop []string) error {
 }
 
 func checkDocs(docs string) error {
-	if docs == "" {
-		return nil
-	}
 	u, err := url.Parse(docs)
 	if err != nil || !u.IsAbs() || strings.ContainsAny(docs, "<>\" ") {
 		return fmt.Errorf("docs: %q is not an absolute URL, such as https://example.com/docs/idempotency", docs)

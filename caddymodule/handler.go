@@ -96,7 +96,7 @@ func (h *Handler) Provision(ctx caddy.Context) error {
 	h.space = app.Namespace
 	h.store, h.encrypted = app.store, app.sealer != nil
 	if h.StoreRaw != nil {
-		if h.store, err = app.loadStore(ctx, h); err != nil {
+		if h.store, err = app.loadStore(ctx, h, h.StoreRaw); err != nil {
 			return err
 		}
 	}
@@ -115,7 +115,8 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request, next caddyht
 	said := saying(r)
 	proof, forced := takeDedupHeaders(r), h.takeForce(r)
 	if !h.applies(r) {
-		return h.passUnclaimed(w, r, next)
+		_, err := passUnclaimed(w, r, next)
+		return err
 	}
 	x := &exchange{Handler: h, w: w, r: r, next: next, said: said, allowance: recording.Allowance{Budget: buffered}}
 	x.body = requestBody{r: r, limit: h.MaxRequestBody, taken: &x.allowance}
@@ -124,16 +125,20 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request, next caddyht
 	switch {
 	case err != nil:
 		x.report(unreadOutcome(err), "", 0)
-		return err
+		return x.failed(err)
 	case refused != nil:
 		return x.refuse(*refused)
 	case request == nil:
-		return h.passUnclaimed(w, r, next)
+		return x.passUnclaimed()
 	}
 	request.Proof, request.Force, request.OnWait = proof, forced, x.tracedWait()
 	decision, err := x.begin(request)
 	if err != nil {
 		x.report(outcomeInFlight, "", 0) // it waited, and its client has left
+		if x.withinRun() {
+			// Or the run that it is part of has ended: nobody else is to execute it.
+			return x.errorOfRun(caddyhttp.Error(http.StatusGatewayTimeout, err))
+		}
 		return caddyhttp.Error(statusClientGone, err)
 	}
 	switch d := decision.(type) {
@@ -198,12 +203,17 @@ func keepConns(ctx context.Context) {
 // own for writing, that one counts.
 func (x *exchange) toClient() recording.ClientWriter {
 	idle := duration(x.ClientIdle)
+	deadline := idle
 	server, _ := x.r.Context().Value(caddyhttp.ServerCtxKey).(*caddyhttp.Server)
 	if server != nil && server.WriteTimeout > 0 {
-		idle = 0
+		idle, deadline = time.Duration(server.WriteTimeout), 0
 	}
 	conn, _ := x.r.Context().Value(connKey{}).(net.Conn)
-	return recording.NewClientWriter(x.w, conn, idle)
+	to := recording.NewClientWriter(x.w, conn, deadline)
+	if x.r.ProtoMajor == 2 {
+		to.Shared(idle)
+	}
+	return to
 }
 
 // refusal is a refusal of the handler's own.
@@ -230,9 +240,6 @@ func (x *exchange) begin(request *engine.Request) (engine.Decision, error) {
 			}
 		case engine.Replay:
 			decision, err = x.makeRoom(store, decision, d)
-			if decision == nil && err == nil {
-				continue // the response is gone by now
-			}
 		}
 		return decision, err
 	}

@@ -279,3 +279,54 @@ func describesBody(name string) bool {
 	}
 	return false
 }
+
+func hasTrailers(header http.Header) bool {
+	if len(header["Trailer"]) > 0 {
+		return true
+	}
+	for name := range header {
+		if strings.HasPrefix(name, http.TrailerPrefix) {
+			return true
+		}
+	}
+	return false
+}
+
+// sendTrailers passes on what was added to the header after the status.
+func (c *capture) sendTrailers() {
+	if !hasTrailers(c.header) {
+		return
+	}
+	announced := make(map[string]bool)
+	for _, line := range c.header["Trailer"] {
+		for name := range strings.SplitSeq(line, ",") {
+			announced[http.CanonicalHeaderKey(strings.TrimSpace(name))] = true
+		}
+	}
+	for name, values := range c.header {
+		if isDedupHeader(strings.TrimPrefix(name, http.TrailerPrefix)) {
+			continue
+		}
+		if announced[name] || strings.HasPrefix(name, http.TrailerPrefix) {
+			c.client.Header()[name] = values
+		}
+	}
+}
+
+// bodyAllowed reports whether a response with this status has a body (RFC 9110,
+// section 6.4.1).
+func bodyAllowed(status int) bool {
+	return status >= 200 && status != http.StatusNoContent && status != http.StatusNotModified
+}
+
+func declaredLength(header http.Header) int64 {
+	text := firstIn(header, "Content-Length")
+	if text == "" { // the error would be made for nothing
+		return -1
+	}
+	n, err := strconv.ParseInt(text, 10, 64)
+	if err != nil || n < 0 {
+		return -1
+	}
+	return n
+}

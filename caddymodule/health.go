@@ -75,11 +75,7 @@ func (h *Health) ServeHTTP(w http.ResponseWriter, r *http.Request, _ caddyhttp.H
 // their timeouts. One that is only open for what an earlier configuration has begun does
 // not count: no request comes to it.
 func inUse() (open []admin.Store, timeout time.Duration) {
-	for _, store := range stores.All() {
-		if len(store.Namespaces()) == 0 {
-			store.Leave()
-			continue
-		}
+	for _, store := range admin.InUse(stores.All()) {
 		open = append(open, store)
 		timeout = max(timeout, store.Timeout())
 	}

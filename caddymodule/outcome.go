@@ -64,6 +64,9 @@ type said struct {
 	executionID          string
 	attempt              int
 	logged               bool // the access log will ask
+	// waitedInRun says that the request has waited for another one, within its own run, and
+	// that it has the error of that one.
+	waitedInRun bool
 }
 
 // saidVar is where a request has what is said of it.

@@ -32,7 +32,7 @@ const shortestRedisTimeout = 10 * time.Millisecond
 // share: in a single server, in the master that sentinels name, or in a cluster.
 // All texts may hold placeholders such as `{env.REDIS_URL}` or
 // `{file./run/secrets/redis}`, which are replaced when the configuration is
-// loaded.
+// loaded. One that is empty or unknown is an error.
 type RedisStore struct {
 	// The server as a URL: `redis://`, `rediss://` (TLS) or `unix://`, with user,
 	// password and database where needed. It excludes `urls` and `addresses`. What
@@ -46,7 +46,8 @@ type RedisStore struct {
 
 	// The server's address, host:port or the path of a unix socket. With
 	// `sentinel` these are the addresses of sentinels, host:port; otherwise
-	// several are nodes of a cluster, of which one that answers is enough.
+	// several are nodes of a cluster, of which one that answers is enough. None
+	// stands twice.
 	// Default: localhost:6379.
 	Addresses []string `json:"addresses,omitempty"`
 
@@ -127,16 +128,14 @@ func (*RedisStore) CaddyModule() caddy.ModuleInfo {
 // Provision replaces the placeholders and checks the certificates. It dials
 // nothing.
 func (s *RedisStore) Provision(caddy.Context) error {
-	replacer := caddy.NewReplacer()
 	// Without one of its parts it would be another store's prefix.
-	prefix, err := replacer.ReplaceOrErr(s.Prefix, true, true)
+	prefix, err := caddy.NewReplacer().ReplaceOrErr(s.Prefix, true, true)
 	if err != nil {
 		return fmt.Errorf("redis store: prefix %s: %w", s.Prefix, err)
 	}
-	replace := func(text string) string { return replacer.ReplaceAll(text, "") }
-	options, err := s.resolve(replace, prefix)
+	options, err := s.resolve(replacePlaceholders, prefix)
 	if err == nil && s.TLS != nil {
-		s.tls, err = s.TLS.resolve(replace)
+		s.tls, err = s.TLS.resolve(replacePlaceholders)
 	}
 	if err == nil && s.TLS != nil {
 		// Read now, for whoever loads the configuration, and again at every dial.
@@ -152,34 +151,30 @@ func (s *RedisStore) Provision(caddy.Context) error {
 
 // resolve returns the options with the placeholders replaced, but for those of
 // tls; in the prefix they are already. No error shows a secret.
-func (s *RedisStore) resolve(replace func(string) string, prefix string) (redis.Options, error) {
+func (s *RedisStore) resolve(replace func(string) (string, error), prefix string) (redis.Options, error) {
 	options, err := s.servers(replace)
 	if err != nil {
 		return options, err
 	}
-	if s.Username != "" {
-		options.Username = replace(s.Username)
-	}
-	options.SentinelUsername = replace(s.SentinelUsername)
-	for _, secret := range []struct {
+	for _, setting := range []struct {
 		name, text string
 		field      *string
 	}{
+		{"username", s.Username, &options.Username},
 		{"password", s.Password, &options.Password},
+		{"sentinel", s.Sentinel, &options.Sentinel},
+		{"sentinel_username", s.SentinelUsername, &options.SentinelUsername},
 		{"sentinel_password", s.SentinelPassword, &options.SentinelPassword},
 	} {
-		if secret.text == "" {
-			continue
+		if setting.text == "" {
+			continue // a URL may have said it
 		}
-		if *secret.field = replace(secret.text); *secret.field == "" {
-			return options, fmt.Errorf("the %s is empty once its placeholders are replaced", secret.name)
+		if *setting.field, err = replace(setting.text); err != nil {
+			return options, fmt.Errorf("%s: %w", setting.name, err)
 		}
 	}
 	if s.DB != 0 {
 		options.DB = s.DB
-	}
-	if options.Sentinel = replace(s.Sentinel); options.Sentinel == "" && s.Sentinel != "" {
-		return options, fmt.Errorf("the master's name %s is empty once its placeholders are replaced", s.Sentinel)
 	}
 	options.Cluster = s.Cluster
 	options.Prefix = prefix
@@ -196,16 +191,16 @@ func (s *RedisStore) resolve(replace func(string) string, prefix string) (redis.
 }
 
 // servers returns what the URLs or the addresses say.
-func (s *RedisStore) servers(replace func(string) string) (redis.Options, error) {
+func (s *RedisStore) servers(replace func(string) (string, error)) (redis.Options, error) {
 	if err := s.checkServers(); err != nil {
 		return redis.Options{}, err
 	}
-	urls := s.URLs
+	name, urls := "urls", s.URLs
 	if s.URL != "" {
-		urls = []string{s.URL}
+		name, urls = "url", []string{s.URL}
 	}
 	if len(urls) > 0 {
-		texts, err := replaceAll(replace, "URL", urls)
+		texts, err := replaceAll(replace, name, urls)
 		if err != nil {
 			return redis.Options{}, err
 		}
@@ -218,15 +213,26 @@ func (s *RedisStore) servers(replace func(string) string) (redis.Options, error)
 	if len(s.Addresses) == 0 {
 		return redis.Options{Addresses: []string{"localhost:6379"}}, nil
 	}
-	addresses, err := replaceAll(replace, "address", s.Addresses)
-	return redis.Options{Addresses: addresses}, err
+	addresses, err := replaceAll(replace, "addresses", s.Addresses)
+	if err != nil {
+		return redis.Options{}, err
+	}
+	for i, address := range addresses {
+		// What a placeholder stands for may be a whole URL, or a password by mistake.
+		if err := redis.CheckAddress(address, s.Addresses[i]); err != nil {
+			return redis.Options{}, err
+		}
+	}
+	return redis.Options{Addresses: addresses}, nil
 }
 
-func replaceAll(replace func(string) string, what string, texts []string) ([]string, error) {
+// replaceAll replaces the placeholders of all texts of a setting.
+func replaceAll(replace func(string) (string, error), setting string, texts []string) ([]string, error) {
 	replaced := make([]string, len(texts))
 	for i, text := range texts {
-		if replaced[i] = replace(text); replaced[i] == "" {
-			return nil, fmt.Errorf("the %s %s is empty once its placeholders are replaced", what, text)
+		var err error
+		if replaced[i], err = replace(text); err != nil {
+			return nil, fmt.Errorf("%s: %w", setting, err)
 		}
 	}
 	return replaced, nil
@@ -271,7 +277,7 @@ func namesDatabase(text string) bool {
 }
 
 // resolve returns the settings with the placeholders replaced.
-func (t *RedisTLS) resolve(replace func(string) string) (*RedisTLS, error) {
+func (t *RedisTLS) resolve(replace func(string) (string, error)) (*RedisTLS, error) {
 	resolved := *t
 	for _, setting := range []struct {
 		name  string
@@ -279,12 +285,22 @@ func (t *RedisTLS) resolve(replace func(string) string) (*RedisTLS, error) {
 	}{
 		{"ca", &resolved.CA}, {"cert", &resolved.Cert}, {"key", &resolved.Key}, {"server_name", &resolved.ServerName},
 	} {
-		text := *setting.field
-		if *setting.field = replace(text); *setting.field == "" && text != "" {
-			return nil, fmt.Errorf("tls %s: %s is empty once its placeholders are replaced", setting.name, text)
+		text, err := replace(*setting.field)
+		switch {
+		case err != nil:
+			return nil, fmt.Errorf("tls %s: %w", setting.name, err)
+		case holdsPEM(text): // a secret, which the error of opening it would show
+			return nil, fmt.Errorf("tls %s takes the name of a file in PEM, and it has what such a file holds", setting.name)
 		}
+		*setting.field = text
 	}
 	return &resolved, nil
+}
+
+// holdsPEM reports whether a text is what a file in PEM holds, as it is or in base64.
+func holdsPEM(text string) bool {
+	const begin, inBase64 = "-----BEGIN ", "LS0tLS1CRUdJTi"
+	return strings.Contains(text, begin) || strings.HasPrefix(text, inBase64)
 }
 
 // config reads the files as they are now.

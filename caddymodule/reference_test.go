@@ -285,7 +285,7 @@ func TestDefaultsOfTheGlobalOption(t *testing.T) {
 			if err := json.Unmarshal(app.StoreRaw, redis); err != nil {
 				t.Fatal(err)
 			}
-			options, err := redis.resolve(func(text string) string { return text }, redis.Prefix)
+			options, err := redis.resolve(asWritten, redis.Prefix)
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"net/http"
 	"strconv"
 	"strings"
@@ -35,7 +34,7 @@ func (x *exchange) refuseOrPass(d engine.Refusal) error {
 			zap.Inline(x), zap.String("key", x.keyText()), zap.String("provider", x.found.Provider), x.loggedID(), zap.Error(d.Err))
 		x.report(outcomeUnprotected, "", 0)
 		x.leaveStore()
-		return x.passUnclaimed(x.w, x.r, x.next)
+		return x.passUnclaimed()
 	}
 	p := newProblem(d.Reason, x.mode(), x.detailOf(d), d.ExecutionID, x.Docs)
 	p.attempt = d.Attempt
@@ -96,9 +95,11 @@ func (x *exchange) answerProblem(p problem, storeSaid error) error {
 		zap.Error(storeSaid))
 	readOff(x.w, x.r)
 	p.setHeader(x.w.Header())
-	return answerError(x.w, x.r, p.Status, errors.New(string(p.Code)+": "+p.Detail), func(w http.ResponseWriter) error {
-		return p.write(w)
-	})
+	cause := caddyhttp.Error(p.Status, errors.New(string(p.Code)+": "+p.Detail))
+	if x.shownByRoutes(cause) {
+		return nil
+	}
+	return p.write(x.w)
 }
 
 // Reasons for which the handler itself refuses, beside those of the engine.
@@ -208,80 +209,6 @@ func (p problem) write(w http.ResponseWriter) error {
 	w.WriteHeader(p.Status)
 	_, err := w.Write(body.Bytes())
 	return err
-}
-
-// answerError answers with an error: through the server's error routes
-// (handle_errors), and with fallback where none of them answers. Returning the
-// error to the server would not do: its routes belong to all sites on its port,
-// and a site without any would get an empty answer.
-func answerError(w http.ResponseWriter, r *http.Request, status int, cause error, fallback func(http.ResponseWriter) error) error {
-	server, _ := r.Context().Value(caddyhttp.ServerCtxKey).(*caddyhttp.Server)
-	if server == nil || server.Errors == nil || len(server.Errors.Routes) == 0 {
-		return fallback(w)
-	}
-	handlerError := caddyhttp.Error(status, cause)
-	r = server.Errors.WithError(asReceived(r), handlerError)
-	watcher := &emptyAnswer{ResponseWriterWrapper: &caddyhttp.ResponseWriterWrapper{ResponseWriter: w}, status: status}
-	routes := server.Errors.Routes.Compile(caddyhttp.HandlerFunc(func(http.ResponseWriter, *http.Request) error {
-		return nil // no route matched: nothing is written, and the fallback answers
-	}))
-	err := routes.ServeHTTP(watcher, r)
-	switch {
-	case watcher.answered:
-		return nil
-	case err != nil:
-		return errors.Join(handlerError, err)
-	default:
-		return fallback(w)
-	}
-}
-
-// asReceived undoes the rewrites of handlers in front, as the server does before
-// it runs its error routes.
-func asReceived(r *http.Request) *http.Request {
-	original, ok := r.Context().Value(caddyhttp.OriginalRequestCtxKey).(http.Request)
-	if !ok {
-		return r
-	}
-	again := r.WithContext(r.Context())
-	again.Method, again.RemoteAddr, again.RequestURI = original.Method, original.RemoteAddr, original.RequestURI
-	received := *original.URL
-	again.URL = &received
-	return again
-}
-
-// emptyAnswer tells an answer of the error routes from Caddy's own placeholder
-// for "no route answered", which is the error's status and nothing else. A site
-// whose handle_errors does not match this error ends that way.
-type emptyAnswer struct {
-	*caddyhttp.ResponseWriterWrapper
-	status   int
-	answered bool
-	withheld bool
-}
-
-// WriteHeader withholds the bare status until a body shows that it is meant.
-func (e *emptyAnswer) WriteHeader(status int) {
-	if status == e.status && !e.answered {
-		e.withheld = true
-		return
-	}
-	e.answered = e.answered || status >= 200
-	e.ResponseWriterWrapper.WriteHeader(status)
-}
-
-// Write implements http.ResponseWriter.
-func (e *emptyAnswer) Write(p []byte) (int, error) {
-	if e.withheld && !e.answered {
-		e.ResponseWriterWrapper.WriteHeader(e.status)
-	}
-	e.answered = true
-	return e.ResponseWriterWrapper.Write(p)
-}
-
-// ReadFrom keeps io.Copy from reaching past Write.
-func (e *emptyAnswer) ReadFrom(r io.Reader) (int64, error) {
-	return io.Copy(writerOnly{e}, r)
 }
 
 // noteMissing logs why a request without a key passes unprotected. A webhook's sender

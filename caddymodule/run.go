@@ -67,9 +67,10 @@ func (e *execution) deliver(err error) error {
 		panic(http.ErrAbortHandler) // a cut response must not look whole
 	case err != nil:
 		e.answer.giveUp()
-		return err
+		return e.failed(err)
 	case e.answer.broken():
-		return caddyhttp.Error(http.StatusBadGateway, errors.New("the response was cut off"))
+		e.answer.early.await()
+		return e.failed(caddyhttp.Error(http.StatusBadGateway, errors.New("the response was cut off")))
 	}
 	letGo(e.r.Body) // it has done its part
 	e.answer.finish()
@@ -83,7 +84,7 @@ func (e *execution) upgraded() {
 }
 
 // streams implements [capturedRun].
-func (e *execution) streams() { e.run.Stream(e.answer.live()) }
+func (e *execution) streams() { e.run.Stream(e.live()) }
 
 // outgrown implements [capturedRun].
 func (e *execution) outgrown() {
@@ -170,7 +171,8 @@ func responseOf(how idempotency.How, err error, answer *capture) *idempotency.Re
 	case answer.upgraded, how == idempotency.Unknown:
 		return &idempotency.Response{Status: failedStatus(err), Failed: true}
 	case err == nil && answer.status == 0:
-		return &idempotency.Response{Status: http.StatusOK} // as the server answers the first client
+		// As the server answers the first client.
+		return &idempotency.Response{Status: http.StatusOK, Header: answer.rules.kept(answer.found, answer.header)}
 	case how == idempotency.Answered:
 		return answer.response()
 	default:

@@ -29,7 +29,8 @@ var (
 		"a panic":  errAborted,
 	}
 	wrote = map[string]func(c *capture){
-		"nothing": func(*capture) {},
+		"nothing":        func(*capture) {},
+		"a header alone": func(c *capture) { c.Header().Set("X-Own", "1") },
 		"a whole answer": func(c *capture) {
 			c.WriteHeader(201)
 			_, _ = io.WriteString(c, "created")
@@ -64,9 +65,9 @@ var endTable = []struct {
 	{returned: of("a panic"), wrote: but("an upgrade"), how: idempotency.Unknown, failed: true},
 
 	// An error: what was written of an answer is none.
-	{returned: of("an error", "502", "504"), wrote: of("nothing"), way: of("none", "a 503 that was not sent"), how: idempotency.NotSent, failed: true},
-	{returned: of("an error", "502", "504"), wrote: of("nothing"), way: of("sent", "sent, answered 500", "sent, answered 499"), how: idempotency.Unknown, failed: true},
-	{returned: of("an error", "502", "504"), wrote: but("nothing", "an upgrade"), how: idempotency.Unknown, failed: true},
+	{returned: of("an error", "502", "504"), wrote: of("nothing", "a header alone"), way: of("none", "a 503 that was not sent"), how: idempotency.NotSent, failed: true},
+	{returned: of("an error", "502", "504"), wrote: of("nothing", "a header alone"), way: of("sent", "sent, answered 500", "sent, answered 499"), how: idempotency.Unknown, failed: true},
+	{returned: of("an error", "502", "504"), wrote: but("nothing", "a header alone", "an upgrade"), how: idempotency.Unknown, failed: true},
 
 	// No error.
 	{returned: of("nothing"), wrote: of("a whole answer"), how: idempotency.Answered, status: 201},
@@ -74,9 +75,9 @@ var endTable = []struct {
 	{returned: of("nothing"), wrote: of("a cut answer"), how: idempotency.Unknown, failed: true},
 	{returned: of("nothing"), wrote: of("499"), way: of("sent", "sent, answered 500"), how: idempotency.Unknown, failed: true},
 	{returned: of("nothing"), wrote: of("499"), way: of("none", "a 503 that was not sent", "sent, answered 499"), how: idempotency.Answered, status: 499},
-	{returned: of("nothing"), wrote: of("nothing"), way: of("none"), how: idempotency.NotSent, status: 200},
-	{returned: of("nothing"), wrote: of("nothing"), way: of("sent"), how: idempotency.Unknown, failed: true},
-	{returned: of("nothing"), wrote: of("nothing"), way: of("sent, answered 500", "sent, answered 499", "a 503 that was not sent"), how: idempotency.Answered, status: 200, frees: true},
+	{returned: of("nothing"), wrote: of("nothing", "a header alone"), way: of("none"), how: idempotency.NotSent, status: 200},
+	{returned: of("nothing"), wrote: of("nothing", "a header alone"), way: of("sent"), how: idempotency.Unknown, failed: true},
+	{returned: of("nothing"), wrote: of("nothing", "a header alone"), way: of("sent, answered 500", "sent, answered 499", "a 503 that was not sent"), how: idempotency.Answered, status: 200, frees: true},
 }
 
 func of(names ...string) []string { return names }
@@ -147,6 +148,9 @@ func TestConcludeOverItsWholeDomain(t *testing.T) {
 				if end.How == idempotency.Answered && how == "a whole answer" && string(end.Response.Body) != "created" {
 					t.Errorf("%s: the body is %q", name, end.Response.Body)
 				}
+				if how == "a header alone" && end.How != idempotency.Unknown && len(end.Response.Header["X-Own"]) != 1 {
+					t.Errorf("%s: the header is %v", name, end.Response.Header)
+				}
 			}
 		}
 	}
@@ -180,8 +184,10 @@ func TestEndsOfARealChain(t *testing.T) {
 		panic(http.ErrAbortHandler)
 	}
 	dies := func(http.ResponseWriter, *http.Request, int) { panic(http.ErrAbortHandler) }
+	php := []string{"reverse_proxy {to} {", "transport fastcgi {", "root /", "}", "}"}
+	const page = "Status: 201 Created\r\nContent-Type: application/json\r\n"
 	for name, c := range map[string]struct {
-		upstream func(http.ResponseWriter, *http.Request, int)
+		upstream any      // func(http.ResponseWriter, *http.Request, int), or func(net.Conn)
 		lines    []string // in place of reverse_proxy; {to} is the upstream
 		status   int      // that the client gets, 0 for a connection that is cut
 		counted  bool
@@ -211,12 +217,26 @@ func TestEndsOfARealChain(t *testing.T) {
 			w.Header().Set("Dedup-Retention", "0")
 			w.WriteHeader(201)
 		}, nil, 201, true, released, released},
+		"HTTP/1.0, a length":           {afterRequest("HTTP/1.0 201 Created\r\nContent-Length: 4\r\n\r\nbody"), nil, 201, true, complete, complete},
+		"HTTP/1.0, no length":          {afterRequest("HTTP/1.0 201 Created\r\n\r\nhalf"), nil, 201, true, complete, held},
+		"HTTP/1.0, its Via removed":    {afterRequest("HTTP/1.0 201 Created\r\n\r\nhalf"), []string{"header -Via", "reverse_proxy {to}"}, 201, true, complete, held},
+		"HTTP/1.1, Via removed":        {answers(201, strings.Repeat("x", 5000)), []string{"header -Via", "reverse_proxy {to}"}, 201, true, complete, complete},
+		"FastCGI, a length":            {fastCGI(page+"Content-Length: 2\r\n\r\n{}", 0, true), php, 201, true, complete, complete},
+		"FastCGI, cut from its length": {fastCGI(page+"Content-Length: 9\r\n\r\n{}", 0, true), php, 0, true, released, held},
+		"FastCGI, no content":          {fastCGI("Status: 204 No Content\r\n\r\n", 0, true), php, 204, true, complete, complete},
+		"FastCGI, no length":           {fastCGI(page+"\r\n{}", 0, true), php, 201, true, complete, held},
+		"FastCGI, no end":              {fastCGI(page+"\r\n{\"half\":", 0, false), php, 201, true, complete, held},
+		"FastCGI, nothing":             {fastCGI("", 0, false), php, 502, true, released, held},
+		"FastCGI, no end of a record":  {fastCGI(page+"\r\n{\"half\":  ", 2, false), php, 201, true, complete, held},
 	} {
 		for unknown, want := range map[string]idempotency.State{"release": c.release, "hold": c.hold} {
 			t.Run(name+" under "+unknown, func(t *testing.T) {
 				address, runs := "", new(atomic.Int64)
-				if c.upstream != nil {
-					address, runs = upstream(t, c.upstream)
+				switch serve := c.upstream.(type) {
+				case func(http.ResponseWriter, *http.Request, int):
+					address, runs = upstream(t, serve)
+				case func(net.Conn):
+					address, runs = rawUpstream(t, serve)
 				}
 				behind := c.lines
 				if behind == nil {

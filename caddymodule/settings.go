@@ -83,7 +83,7 @@ type Settings struct {
 	// (the default), or be refused (`reject`).
 	InFlight string `json:"in_flight,omitempty"`
 
-	// How long it waits at most. Default: 5s.
+	// How long it waits at most; only with `wait`. Default: 5s.
 	MaxWait caddy.Duration `json:"max_wait,omitempty"`
 
 	// The answers that free the key for a retry: statuses (`409`) and classes
@@ -237,7 +237,9 @@ func (s *Settings) setDefaults() {
 	s.Timeout = caddy.Duration(s.RunLimit())
 	orElse(&s.ClientIdle, caddy.Duration(time.Minute))
 	orElse(&s.InFlight, inFlightWait)
-	orElse(&s.MaxWait, caddy.Duration(5*time.Second))
+	if s.InFlight == inFlightWait {
+		orElse(&s.MaxWait, caddy.Duration(5*time.Second))
+	}
 	orElse(&s.Unknown, unknownRelease)
 	orElse(&s.Duplicate, duplicateReplay)
 	orElse(&s.StoreErrors, storeErrorsReject)

@@ -1,6 +1,8 @@
 package caddymodule
 
 import (
+	"encoding/json"
+	"errors"
 	"fmt"
 	"math"
 	"os"
@@ -35,6 +37,18 @@ func checkLease(store openstores.Config, lease time.Duration) error {
 		lease, store.Describe(), timeout, leasePerTimeout*min(timeout, math.MaxInt64/leasePerTimeout), lease/leasePerTimeout)
 }
 
+// checkStoreKind refuses a URL where JSON names the kind of a store: Caddy's own error, of
+// a module that is unknown, would show the password in it.
+func checkStoreKind(raw json.RawMessage) error {
+	var settings struct {
+		Store string `json:"store"`
+	}
+	if json.Unmarshal(raw, &settings) == nil && mayHoldPassword(settings.Store) {
+		return errors.New("store: a URL is not accepted here, and is not shown; with the store redis it stands in url")
+	}
+	return nil
+}
+
 func init() {
 	caddy.RegisterModule(new(FileStore))
 	caddy.RegisterModule(new(MemoryStore))
@@ -52,7 +66,8 @@ const (
 // survive crashes. Only one process can use it.
 type FileStore struct {
 	// The directory's path. A relative one lies in Caddy's data directory. Default:
-	// `dedup`. Placeholders are replaced when the configuration is loaded.
+	// `dedup`. Placeholders are replaced when the configuration is loaded; one that is
+	// empty or unknown is an error.
 	Path string `json:"path,omitempty"`
 }
 
@@ -67,9 +82,9 @@ func (*FileStore) CaddyModule() caddy.ModuleInfo {
 // Provision finds the path. It opens nothing.
 func (s *FileStore) Provision(caddy.Context) error {
 	if s.Path != "" {
-		path := caddy.NewReplacer().ReplaceAll(s.Path, "")
-		if path == "" {
-			return fmt.Errorf("file store: the path %s is empty once its placeholders are replaced", s.Path)
+		path, err := replacePlaceholders(s.Path)
+		if err != nil {
+			return fmt.Errorf("file store: path %s: %w", s.Path, err)
 		}
 		s.Path = path
 	}

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/caddy-dedup/caddy-dedup/internal/freeport"
 	"github.com/caddy-dedup/caddy-dedup/internal/redistest"
 )
 
@@ -57,7 +58,7 @@ func TestStopsWhileTheStoreHangs(t *testing.T) {
 func TestEmptyScopeKeepsCallersApart(t *testing.T) {
 	t.Parallel()
 	up := startUpstream(t, answers201)
-	dir, port := shortTempDir(t), freePort(t)
+	dir, port := shortTempDir(t), freeport.Of(t)
 	config := fmt.Sprintf(`{
 		"admin": {"disabled": true},
 		"apps": {

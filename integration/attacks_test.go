@@ -61,16 +61,49 @@ func TestAttackForgedDeliveryInFlightDelaysAtMost(t *testing.T) {
 		answer(w, r, n)
 	})
 	p := start(t, conf{store: "store memory", site: lines("dedup github", proxyTo(up))})
-	forged := p.postLater("/", "", "body", header("X-GitHub-Delivery", "d"))
-	up.awaitRuns(t, "d", 1)
-	genuine := []option{header("X-GitHub-Delivery", "d"), header("X-Hub-Signature-256", "sha256=genuine")}
-	beside := p.postLater("/", "", "body", genuine...)
-	p.awaitWaiting(t, 1, beside)
+	forged, beside := besideForged(t, p, up)
 	g.open()
 	wantAnswer(t, forged.reply(t), 401, "run 1 of d")
 	first := beside.reply(t)
 	wantFresh(t, first, 201, "run 2 of d")
-	wantReplay(t, p.post(t, "/", "", "body", genuine...), first)
+	wantReplay(t, p.post(t, "/", "", "body", genuineD...), first)
+}
+
+// genuineD makes a delivery the genuine one of d: it is signed.
+var genuineD = []option{header("X-GitHub-Delivery", "d"), header("X-Hub-Signature-256", "sha256=genuine")}
+
+// besideForged begins a forged delivery of d, and the genuine one while that is in flight.
+func besideForged(t *testing.T, p *caddy, up *upstream) (forged, genuine *pending) {
+	t.Helper()
+	forged = p.postLater("/", "", "body", header("X-GitHub-Delivery", "d"))
+	up.awaitRuns(t, "d", 1)
+	genuine = p.postLater("/", "", "body", genuineD...)
+	p.awaitWaiting(t, 1, genuine)
+	return forged, genuine
+}
+
+// The answer to the forged one is a stream, and a response handler shows it as a success: it
+// is about the forged one all the same, and the genuine one does not follow it.
+func TestAttackForgedDeliveryIsAnsweredByAMaskedStream(t *testing.T) {
+	t.Parallel()
+	g := newGate(t)
+	answer := verifying(401)
+	up := startUpstream(t, func(w http.ResponseWriter, r *http.Request, n run) {
+		if n.N > 1 {
+			answer(w, r, n)
+			return
+		}
+		w.WriteHeader(401)
+		fmt.Fprint(w, "forged")
+		w.(http.Flusher).Flush()
+		<-g.opened
+	})
+	p := start(t, conf{store: "store memory", site: lines("dedup github",
+		"reverse_proxy "+up.addr+" {", "flush_interval -1", "@forged status 401", "handle_response @forged {", "copy_response 200", "}", "}")})
+	forged, beside := besideForged(t, p, up)
+	g.open()
+	wantAnswer(t, forged.reply(t), 200, "forged")
+	wantFresh(t, beside.reply(t), 201, "run 2 of d")
 }
 
 // Where the proxy itself verifies, nothing is claimed before.

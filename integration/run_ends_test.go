@@ -6,6 +6,8 @@ import (
 	"path"
 	"strconv"
 	"testing"
+
+	"github.com/caddy-dedup/caddy-dedup/internal/freeport"
 )
 
 // wantAttempt fails unless the n-th run of a key was told that it is this attempt.
@@ -22,7 +24,7 @@ func TestUpstreamNeverReachedReleases(t *testing.T) {
 		t.Run(unknown, func(t *testing.T) {
 			t.Parallel()
 			eachStore(t, func(t *testing.T, store string) {
-				addr := fmt.Sprintf("127.0.0.1:%d", freePort(t))
+				addr := fmt.Sprintf("127.0.0.1:%d", freeport.Of(t))
 				p := start(t, conf{store: store, site: lines(dedupBlock("unknown "+unknown), "reverse_proxy "+addr)})
 				for range 2 {
 					if got := p.post(t, "/", "k", ""); got.Status != 502 || got.replayed() {
@@ -299,5 +301,47 @@ func TestBrokenConnectionDoesNotRunTwice(t *testing.T) {
 				t.Errorf("the upstream got %s %q, want it unchanged", name, got)
 			}
 		}
+	}
+}
+
+// Handlers behind may set a header and write no status, which the server then does. All
+// get what they have set; nothing is kept, as nothing says that there was an answer.
+func TestRunThatWritesNoStatus(t *testing.T) {
+	t.Parallel()
+	for name, behind := range map[string]func(up *upstream) string{
+		"another handler alone": func(*upstream) string { return "header X-Inner yes" },
+		"behind an upstream": func(up *upstream) string {
+			return lines(proxyTo(up)+" {", "handle_response {", "copy_response_headers", "}", "}")
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			g := newGate(t)
+			up := startUpstream(t, g.before(func(w http.ResponseWriter, _ *http.Request, _ run) {
+				w.Header().Set("X-Inner", "yes")
+				w.Header().Set("Dedup-Retention", "60")
+				w.Header().Set("Dedup-Execution-Id", "forged")
+			}))
+			p := start(t, conf{store: "store memory", site: lines("route {", "header X-Outer yes", dedupBlock(), behind(up), "}")})
+			all := []*pending{p.postLater("/", "k", "body")}
+			if name == "behind an upstream" {
+				up.awaitRuns(t, "k", 1)
+				all = append(all, p.postLater("/", "k", "body"))
+				p.awaitWaiting(t, 1, all[1])
+			}
+			g.open()
+			for i, got := range replies(t, all) {
+				wantAnswer(t, got, 200, "")
+				if got.replayed() != (i > 0) || got.Header.Get("X-Inner") != "yes" || got.Header.Get("X-Outer") != "yes" {
+					t.Errorf("request %d got %v", i, got.Header)
+				}
+				if ids := got.Header.Values("Dedup-Execution-Id"); len(ids) != 1 || ids[0] == "forged" || got.Header.Get("Dedup-Retention") != "" {
+					t.Errorf("request %d got the upstream's own fields: %v", i, got.Header)
+				}
+			}
+			if again := p.post(t, "/", "k", "body"); again.replayed() || again.Header.Get("X-Inner") != "yes" {
+				t.Errorf("the next request got %v, want a run of its own", again.Header)
+			}
+		})
 	}
 }

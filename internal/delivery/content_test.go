@@ -118,9 +118,9 @@ func readFile(t *testing.T, path string) string {
 }
 
 // isCanonicalJSON reports whether a body is hashed in its canonical form, and not as
-// it is.
-func isCanonicalJSON(body []byte) bool {
-	_, err := canonicaljson.Canonicalize(body)
+// it is. A number that no double can hold is no obstacle where it is left out.
+func isCanonicalJSON(body []byte, exclude ...string) bool {
+	_, err := canonicaljson.Canonicalize(body, exclude...)
 	return err == nil
 }
 
@@ -133,6 +133,8 @@ func FuzzContent(f *testing.F) {
 		f.Add([]byte(seed), "/t")
 	}
 	f.Add([]byte(`{"a":[{"t":1},2]}`), "/a/0")
+	f.Add([]byte(`[1e700]`), "/0")
+	f.Add([]byte(`{"t":1e700,"a":1e700}`), "/t")
 	f.Fuzz(func(t *testing.T, body []byte, exclude string) {
 		find := func(body string) (delivery.Found, error) {
 			request := withBody(body)
@@ -150,7 +152,7 @@ func FuzzContent(f *testing.F) {
 		if again, _ := find(before); again.ID != found.ID {
 			t.Fatalf("%q: %s becomes %s", body, found.ID, again.ID)
 		}
-		if spaced, _ := find(before + " "); err == nil && delivery.CheckExclude(exclude) == nil && isCanonicalJSON(body) != (spaced.ID == found.ID) {
+		if spaced, _ := find(before + " "); err == nil && delivery.CheckExclude(exclude) == nil && isCanonicalJSON(body, exclude) != (spaced.ID == found.ID) {
 			t.Fatalf("%q: %s becomes %s with a space behind it", body, found.ID, spaced.ID)
 		}
 	})

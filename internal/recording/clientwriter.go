@@ -18,11 +18,14 @@ type ClientWriter struct {
 	idle time.Duration
 	// Flushes says that each piece is to reach the client at once.
 	Flushes bool
-	// conn is the client's connection, nil where nobody says, or when it was seen to.
+	// conn is the client's connection, nil where nobody says.
 	conn net.Conn
-	sent int
-	// limited says that the connection has a deadline of ours.
-	limited bool
+	// patience is how long a write may take before the connection is closed; 0 for ever.
+	patience time.Duration
+	sent     int
+	// unsent says that what waits in the kernel is limited, and limited that the connection
+	// has a deadline of ours.
+	unsent, limited bool
 }
 
 // NewClientWriter returns a writer to a client, which may take nothing for as long as
@@ -30,6 +33,26 @@ type ClientWriter struct {
 // where nobody says.
 func NewClientWriter(w http.ResponseWriter, conn net.Conn, idle time.Duration) ClientWriter {
 	return ClientWriter{Client: w, control: *http.NewResponseController(w), idle: idle, conn: conn}
+}
+
+// lastWords is how long a connection of HTTP/2 may take, after the client has taken nothing
+// of a stream for too long, to tell it that the stream has ended.
+const lastWords = 5 * time.Second
+
+// Shared says that the connection carries other requests too, as with HTTP/2, and that the
+// client may take nothing of one for as long as idle. A deadline only ends a stream there,
+// by a frame to the client: while the whole connection takes nothing, that is not sent, and
+// a write does not return. Then the connection is closed.
+func (d *ClientWriter) Shared(idle time.Duration) { d.patience = idle + lastWords }
+
+// watch closes the connection unless the write that follows is over in time.
+func (d *ClientWriter) watch() (over func()) {
+	if d.patience == 0 || d.conn == nil {
+		return func() {}
+	}
+	conn := d.conn
+	stuck := time.AfterFunc(d.patience, func() { _ = conn.Close() }) // whoever writes is told
+	return func() { stuck.Stop() }
 }
 
 // piece is how much is written at a time: what the client has to take within idle.
@@ -44,14 +67,11 @@ const mostUnlimited = 2 << 10
 func (d *ClientWriter) Send(p []byte) error {
 	for len(p) > 0 {
 		n := min(len(p), piece)
-		if d.sent += n; d.sent >= piece && d.conn != nil { // a small response is spared the call
+		if d.sent += n; d.sent >= piece && d.conn != nil && !d.unsent { // a small response is spared the call
+			d.unsent = true
 			limitUnsent(d.conn)
-			d.conn = nil
 		}
-		if d.Flushes || d.sent > mostUnlimited {
-			d.SetDeadline()
-		}
-		if _, err := d.Client.Write(p[:n]); err != nil {
+		if err := d.write(p[:n]); err != nil {
 			return err
 		}
 		p = p[n:]
@@ -62,13 +82,31 @@ func (d *ClientWriter) Send(p []byte) error {
 	return nil
 }
 
+func (d *ClientWriter) write(p []byte) error {
+	if d.Flushes || d.sent > mostUnlimited {
+		d.SetDeadline()
+		defer d.watch()()
+	}
+	_, err := d.Client.Write(p)
+	return err
+}
+
 // Flush has the client get what was written. The error says that it is gone.
 func (d *ClientWriter) Flush() error {
 	d.SetDeadline()
+	defer d.watch()()
 	if err := d.control.Flush(); err != nil && !errors.Is(err, http.ErrNotSupported) {
 		return err
 	}
 	return nil
+}
+
+// Inform writes an informational response, which is sent at once.
+func (d *ClientWriter) Inform(status int) {
+	d.SetDeadline()
+	defer d.watch()()
+	d.Client.WriteHeader(status)
+	d.Done()
 }
 
 // SetDeadline limits the next write. Where none can be set the server's own timeouts

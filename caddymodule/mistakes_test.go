@@ -1,0 +1,156 @@
+package caddymodule
+
+import (
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/caddyserver/caddy/v2"
+	"github.com/caddyserver/caddy/v2/caddyconfig/caddyfile"
+)
+
+// handlerOf reads a directive with one line in its block.
+func handlerOf(line string) error {
+	return new(Handler).UnmarshalCaddyfile(caddyfile.NewTestDispenser("dedup {\n" + line + "\n}"))
+}
+
+// Without one of its parts a text names something else: another directory, another
+// server, or a server without its password.
+func TestPlaceholdersThatAreEmptyOrUnknown(t *testing.T) {
+	t.Setenv("TEST_EMPTY", "")
+	for settings, want := range map[string]string{
+		`{"url": "redis://:{env.TEST_NOT_SET}@h"}`:                     "url: {env.TEST_NOT_SET} is empty",
+		`{"url": "{env.TEST_EMPTY}"}`:                                  "url: {env.TEST_EMPTY} is empty",
+		`{"urls": ["redis://a", "redis://{env.TEST_NOT_SET}"]}`:        "urls: {env.TEST_NOT_SET} is empty",
+		`{"addresses": ["redis{env.TEST_NOT_SET}:6379"]}`:              "addresses: {env.TEST_NOT_SET} is empty",
+		`{"username": "{env.TEST_NOT_SET}"}`:                           "username: {env.TEST_NOT_SET} is empty",
+		`{"password": "{env.TEST_NOT_SET}"}`:                           "password: {env.TEST_NOT_SET} is empty",
+		`{"password": "a{env.TEST_NOT_SET}"}`:                          "password: {env.TEST_NOT_SET} is empty",
+		`{"password": "{file./no/such/password}"}`:                     "password: {file./no/such/password} is empty",
+		`{"password": "{vault.redis}"}`:                                "password: it has a placeholder that is unknown",
+		`{"sentinel": "a{env.TEST_NOT_SET}"}`:                          "sentinel: {env.TEST_NOT_SET} is empty",
+		`{"sentinel": "a", "sentinel_username": "{env.TEST_NOT_SET}"}`: "sentinel_username: {env.TEST_NOT_SET} is empty",
+		`{"tls": {"ca": "{env.TEST_NOT_SET}/ca.pem"}}`:                 "tls ca: {env.TEST_NOT_SET} is empty",
+		`{"prefix": "a{env.TEST_NOT_SET}:"}`:                           "{env.TEST_NOT_SET} is empty",
+	} {
+		if _, err := provisioned(t, settings); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v; want %q", settings, err, want)
+		}
+	}
+	t.Setenv("TEST_DIRECTORY", t.TempDir())
+	for path, want := range map[string]string{
+		"{env.TEST_NOT_SET}":          "path {env.TEST_NOT_SET}: {env.TEST_NOT_SET} is empty",
+		"{env.TEST_NOT_SET}/keys":     "path {env.TEST_NOT_SET}/keys: {env.TEST_NOT_SET} is empty",
+		"/srv/{env.TEST_EMPTY}/keys":  "path /srv/{env.TEST_EMPTY}/keys: {env.TEST_EMPTY} is empty",
+		"/srv/{tenant}/keys":          "path /srv/{tenant}/keys: it has a placeholder that is unknown",
+		"{env.TEST_DIRECTORY}/{file}": "it has a placeholder that is unknown",
+	} {
+		if err := (&FileStore{Path: path}).Provision(caddy.Context{}); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v; want %q", path, err, want)
+		}
+	}
+	s := &FileStore{Path: "{env.TEST_DIRECTORY}/keys"}
+	if err := s.Provision(caddy.Context{}); err != nil || !filepath.IsAbs(s.Path) || filepath.Base(s.Path) != "keys" {
+		t.Errorf("the path is %s, %v", s.Path, err)
+	}
+}
+
+// What stands behind placeholders is not known when a Caddyfile is read, only when its
+// configuration is loaded.
+func TestPlaceholdersAreNoMistakeInACaddyfile(t *testing.T) {
+	t.Setenv("TEST_ADDRESS", "b:1")
+	for _, line := range []string{
+		"store redis {env.TEST_URL}",
+		"store redis {env.TEST_URL} {\nusername a\n}",
+		"store redis redis://:{env.TEST_PASSWORD}@h redis://:{env.TEST_PASSWORD}@i",
+		"store redis {\naddress {env.TEST_ADDRESS}\nusername {env.TEST_USER}\npassword {env.TEST_PASSWORD}\n}",
+		"store redis {\nsentinel {env.TEST_MASTER}\naddress a:1 {env.TEST_ADDRESS}\n}",
+		"store redis {\naddress {env.TEST_HOST}:6379\ntls {\nca {env.TEST_CA}\n}\n}",
+		"store file {env.TEST_DIRECTORY}/keys",
+	} {
+		if err := handlerOf(line); err != nil {
+			t.Errorf("%q: %v", line, err)
+		}
+	}
+	if s, err := provisioned(t, `{"addresses": ["a:1", "{env.TEST_ADDRESS}"]}`); err != nil || s.options.Addresses[1] != "b:1" {
+		t.Errorf("the options are %v, %v", s.options, err)
+	}
+}
+
+// An empty argument is what a variable leaves that is not set. It is not the same as a
+// word that does not stand there.
+func TestEmptyArguments(t *testing.T) {
+	for line, want := range map[string]string{
+		`store file ""`:      "store file: the path is empty",
+		`docs ""`:            `docs: "" is not an absolute URL`,
+		`key header X-Id ""`: "key header: the prefix is empty",
+		`key json /id ""`:    "key json: the prefix is empty",
+		`key value {http.request.uri.query.id} ""`: "key value: the prefix is empty",
+		`key content ""`: "key content: the prefix is empty",
+		`key parts "" {
+			content
+		}`: "no prefix",
+		`key parts p {
+			header X-Id ""
+		}`: "the prefix is empty",
+		`key parts p {
+			content ""
+		}`: "the prefix is empty",
+		`store redis ""`:                                       "redis URL",
+		"store redis {\naddress \"\"\n}":                       `redis address ""`,
+		"store redis {\nusername \"\"\n}":                      "username is empty",
+		"store redis {\npassword \"\"\n}":                      "password is empty",
+		"store redis {\nsentinel m\nsentinel_username \"\"\n}": "sentinel_username is empty",
+		"store redis {\nsentinel m\nsentinel_password \"\"\n}": "sentinel_password is empty",
+		"store redis {\ntls {\nca \"\"\n}\n}":                  "tls: ca is empty",
+		"store redis {\ntls {\ncert \"\"\n}\n}":                "tls: cert is empty",
+		"store redis {\ntls {\nkey \"\"\n}\n}":                 "tls: key is empty",
+		"store redis {\ntls {\nserver_name \"\"\n}\n}":         "tls: server_name is empty",
+	} {
+		if err := handlerOf(line); err == nil || !strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), "Testfile:") {
+			t.Errorf("%s: %v; want %q", line, err, want)
+		}
+	}
+}
+
+// What stands twice in a list is a mistake of whoever wrote it.
+func TestDoubledArguments(t *testing.T) {
+	for line, want := range map[string]string{
+		"release 5xx 409 5xx": "release: 5xx is named twice",
+		"release off off":     "release: off is named twice",
+		"scope {http.request.host} a {http.request.host}":      "scope: {http.request.host} is named twice",
+		"store redis {\naddress a:1 b:1 A:1\n}":                `redis address "A:1" is named twice`,
+		"store redis {\naddress a:1 a:1\nsentinel m\n}":        `redis address "a:1" is named twice`,
+		"store redis {\naddress {env.A} {env.A}\n}":            `redis address "{env.A}" is named twice`,
+		"store redis redis://a:1 redis://a:1":                  `redis address "a:1" is named twice`,
+		"store redis redis://:s3cret@a redis://:s3cret@a:6379": `redis address "a:6379" is named twice`,
+	} {
+		if err := handlerOf(line); err == nil || !strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), "Testfile:") || strings.Contains(err.Error(), "s3cret") {
+			t.Errorf("%s: %v; want %q", line, err, want)
+		}
+	}
+	t.Setenv("TEST_ADDRESS", "a:1")
+	if _, err := provisioned(t, `{"addresses": ["a:1", "{env.TEST_ADDRESS}"]}`); err == nil || !strings.Contains(err.Error(), `redis address "a:1" is named twice`) {
+		t.Errorf("an address and its placeholder: %v", err)
+	}
+}
+
+// The same in JSON, and a limit of waiting where nobody waits.
+func TestSettingsThatMeanNothing(t *testing.T) {
+	for want, s := range map[string]Settings{
+		"max_wait":                    {InFlight: inFlightReject, MaxWait: 5e9},
+		"release: 409 is named twice": {Release: []string{"409", "409"}},
+		"scope: a is named twice":     {Scope: []string{"a", "a"}},
+	} {
+		s.setDefaults()
+		if err := s.check(); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%v; want %q", err, want)
+		}
+	}
+	for _, s := range []Settings{{}, {InFlight: inFlightReject}, {InFlight: inFlightWait, MaxWait: 5e9}, {MaxWait: 5e9}} {
+		s.setDefaults()
+		if err := s.check(); err != nil {
+			t.Error(err)
+		}
+	}
+}

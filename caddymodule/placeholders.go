@@ -1,0 +1,28 @@
+package caddymodule
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/caddyserver/caddy/v2"
+)
+
+// replacePlaceholders replaces the placeholders of a text when the configuration is
+// loaded. One that is empty or unknown is an error: without one of its parts the text
+// would mean something else. The error names the placeholder, and shows nothing else of
+// the text; one that is unknown may be a part of a password with braces in it.
+func replacePlaceholders(text string) (string, error) {
+	return caddy.NewReplacer().ReplaceFunc(text, func(name string, value any) (any, error) {
+		switch {
+		case caddy.ToString(value) != "":
+			return value, nil
+		case value == nil && !strings.HasPrefix(name, "file."): // which has no value if there is no such file
+			return nil, errors.New(`it has a placeholder that is unknown; use such as {env.NAME} or {file./path}, and write \{ for a brace`)
+		}
+		return nil, fmt.Errorf("{%s} is empty; it needs a value", name)
+	})
+}
+
+// asWritten replaces nothing: what placeholders stand for is not known yet.
+func asWritten(text string) (string, error) { return text, nil }

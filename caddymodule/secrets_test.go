@@ -1,0 +1,97 @@
+package caddymodule
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/caddyserver/caddy/v2"
+	"github.com/caddyserver/caddy/v2/caddyconfig/caddyfile"
+)
+
+// A Redis URL that stands where none belongs is not shown: it has a password in it. The
+// word s3cret is that password in each of these.
+func TestMistakesThatShowNoPassword(t *testing.T) {
+	const url = "redis://:s3cret@h:6379"
+	for line, want := range map[string]string{
+		"store " + url:                                     "did you mean store redis <url>?",
+		"store " + url + " redis://b":                      "did you mean store redis <url>?",
+		"store u:s3cret@h":                                 "did you mean store redis <url>?",
+		"store file " + url + " a":                         "one path at most",
+		"store memory " + url:                              "no arguments",
+		"store memory {\n" + url + "\n}":                   "takes no block",
+		"store redis " + url + " s3cret":                   "another scheme",
+		"store redis " + url + " {\nfoo\n}":                `unknown word "foo"`,
+		"store redis {\n" + url + "\n}":                    "store redis: unknown word",
+		"store redis {\naddress " + url + "\n}":            "a URL stands behind store redis",
+		"store redis {\naddress a:1 :s3cret@h:6379\n}":     "use host:port",
+		"store redis {\naddress s3cret@h:6379\n}":          "use host:port",
+		"store redis {\naddress redis://s3cret\n}":         "a URL stands behind store redis",
+		"store redis {\nusername dedup s3cret\n}":          "username takes one argument",
+		"store redis {\npassword u s3cret\n}":              "password takes one argument",
+		"store redis {\nsentinel_username dedup s3cret\n}": "sentinel_username takes one argument",
+		"store redis {\ncluster " + url + "\n}":            "the addresses stand behind address",
+		"store redis {\ntls " + url + "\n}":                "tls takes a block",
+		"store redis {\ntls {\n" + url + "\n}\n}":          "tls: unknown word",
+		"store redis {\nprefix " + url + " a\n}":           "prefix takes one argument",
+		url:                                                "dedup: unknown word",
+		"key " + url:                                       "key",
+	} {
+		if err := handlerOf(line); err == nil || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "s3cret") {
+			t.Errorf("%q: %v; want %q", line, err, want)
+		}
+	}
+	for _, text := range []string{"dedup " + url, "dedup {\n" + url + "\n}"} {
+		if _, err := parseGlobalOption(caddyfile.NewTestDispenser(text), nil); err == nil || strings.Contains(err.Error(), "s3cret") {
+			t.Errorf("%q: %v", text, err)
+		}
+	}
+	if err := checkProviders([]string{url}); err == nil || strings.Contains(err.Error(), "s3cret") {
+		t.Errorf("as a provider: %v", err)
+	}
+	app := &App{StoreRaw: []byte(`{"store": "` + url + `"}`)}
+	if _, err := app.loadStore(caddy.Context{}, app, app.StoreRaw); err == nil || !strings.Contains(err.Error(), "url") || strings.Contains(err.Error(), "s3cret") {
+		t.Errorf("as a store in JSON: %v", err)
+	}
+}
+
+// What is no password is shown: who wrote it sees what is meant.
+func TestHiddenTexts(t *testing.T) {
+	for text, hidden := range map[string]bool{
+		"redis://:s3cret@h": true, "redis://:s3cret": true, "u:s3cret@h": true, "rediss://{env.P}@h": true, "https://u:s3cret@h": true,
+		"": false, "mongodb": false, "localhost:6379": false, "/run/redis.sock": false, "https://example.com/docs": false, "@matcher": false, "{env.REDIS_URL}": false,
+	} {
+		if got := withoutPasswords(text)[0] != text; got != hidden {
+			t.Errorf("%q is hidden: %v", text, got)
+		}
+	}
+}
+
+// What a placeholder stands for is in no error either, but for its name.
+func TestValuesOfPlaceholdersAreNotShown(t *testing.T) {
+	t.Setenv("TEST_REDIS_URL", "redis://:s3cret@h:6379")
+	t.Setenv("TEST_REDIS_PASSWORD", "s3cret")
+	t.Setenv("TEST_REDIS_BASE64", "LS0tLS1CRUdJTiBQUklWQVRFIEtFWS0tLS0tCg==s3cret")
+	t.Setenv("TEST_REDIS_PEM", "-----BEGIN PRIVATE KEY-----\ns3cret\n")
+	for settings, want := range map[string]string{
+		`{"addresses": ["{env.TEST_REDIS_URL}"]}`:                                                `redis address "{env.TEST_REDIS_URL}" is a URL`,
+		`{"addresses": ["a:1", "{env.TEST_REDIS_URL}"], "sentinel": "main"}`:                     `redis address "{env.TEST_REDIS_URL}" is a URL`,
+		`{"addresses": ["a:1", "{env.TEST_REDIS_URL}"]}`:                                         `redis address "{env.TEST_REDIS_URL}" is a URL`,
+		`{"addresses": ["{env.TEST_REDIS_PASSWORD}"]}`:                                           `redis address "{env.TEST_REDIS_PASSWORD}" is neither`,
+		`{"addresses": ["redis://:{env.TEST_REDIS_PASSWORD}@h:6379"]}`:                           "a URL stands behind store redis",
+		`{"addresses": ["redis://:s3cret@{env.TEST_NOT_SET}"]}`:                                  "addresses: {env.TEST_NOT_SET} is empty",
+		`{"url": "redis://:s3cret@{env.TEST_NOT_SET}"}`:                                          "url: {env.TEST_NOT_SET} is empty",
+		`{"url": "redis://:s3{s3cret}cret@h"}`:                                                   "url: it has a placeholder that is unknown",
+		`{"url": "http://:{env.TEST_REDIS_PASSWORD}@h"}`:                                         "another scheme",
+		`{"password": "s3{s3cret}cret"}`:                                                         "password: it has a placeholder that is unknown",
+		`{"tls": {"cert": "cert.pem", "key": "{env.TEST_REDIS_PEM}"}}`:                           "tls key takes the name of a file",
+		`{"tls": {"cert": "cert.pem", "key": "{env.TEST_REDIS_BASE64}"}}`:                        "tls key takes the name of a file",
+		`{"tls": {"ca": "-----BEGIN CERTIFICATE-----\ns3cret"}}`:                                 "tls ca takes the name of a file",
+		`{"addresses": ["a:1", "redis://:s3cret@b:1", "redis://:s3cret@b:1"]}`:                   "a URL stands behind store redis",
+		`{"urls": ["redis://:s3cret@b:1", "redis://:s3cret@b:1"]}`:                               `redis address "b:1" is named twice`,
+		`{"url": "redis://:s3cret@b:1", "sentinel_username": "u", "sentinel_password":"s3cret"}`: "need sentinel",
+	} {
+		if _, err := provisioned(t, settings); err == nil || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "s3cret") {
+			t.Errorf("%s: %v; want %q", settings, err, want)
+		}
+	}
+}

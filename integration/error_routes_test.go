@@ -1,0 +1,340 @@
+package integration
+
+import (
+	"fmt"
+	"net/http"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/caddy-dedup/caddy-dedup/internal/freeport"
+)
+
+// An error route of the user's own may be a proxy, and it may fail. What was refused then
+// reaches nobody as what it was, and its client gets our words.
+func TestErrorRouteThatIsAProxy(t *testing.T) {
+	t.Parallel()
+	for name, status := range map[string]int{"answers": http.StatusTeapot, "answers with a success": 200, "answers with nothing": 0, "fails": -1} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			g := newGate(t)
+			runs := g.before(answers201)
+			up := startUpstream(t, func(w http.ResponseWriter, r *http.Request, this run) {
+				switch {
+				case !strings.HasPrefix(r.URL.Path, "/page/"):
+					runs(w, r, this)
+				case status > 0:
+					w.Header().Set("Content-Type", "text/html")
+					w.Header().Set("Retry-After", "120")
+					w.WriteHeader(status)
+					fmt.Fprint(w, "page for ", r.URL.Path)
+				case status == 0:
+					w.Header().Set("Content-Language", "de")
+				default:
+					panic(http.ErrAbortHandler)
+				}
+			})
+			site := func(path string, lines_ ...string) string {
+				return lines("handle "+path+" {", dedupBlock(lines_...), proxyTo(up), "}")
+			}
+			p := start(t, conf{store: "store memory", site: lines(
+				site("/pay", "in_flight reject", "max_request_body 1KiB"), site("/must", "missing reject"), site("/wait"),
+				"handle_errors {", "rewrite * /page/{err.status_code}", proxyTo(up), "}")})
+			first, waited := p.postLater("/pay", "k", "body"), p.postLater("/wait", "w", "")
+			up.awaitRuns(t, "k", 1)
+			up.awaitRuns(t, "w", 1)
+			refused := func(path, key, body string, refusal int, code string) {
+				t.Helper()
+				before := len(up.all())
+				got := p.post(t, path, key, body, header("If-Match", `"v3"`), header("Range", "bytes=0-1"))
+				if after := got.Header.Values("Retry-After"); len(after) > 1 {
+					t.Errorf("%s: Retry-After is %q", code, after)
+				}
+				page := fmt.Sprint("/page/", refusal)
+				switch {
+				case status > 0: // it is that of the page alone
+					wantAnswer(t, got, refusal, "page for "+page)
+				default:
+					wantProblem(t, got, refusal, code)
+					if language := got.Header.Get("Content-Language"); language != "" {
+						t.Errorf("%s: the problem says that it is in %s", code, language)
+					}
+				}
+				for _, seen := range up.all()[before:] {
+					if seen.Header.Get("If-Match") != "" || seen.Header.Get("Range") != "" {
+						t.Errorf("%s: the page is asked for with %v", code, seen.Header)
+					}
+					if seen.URI != page || seen.Method != http.MethodGet || seen.Body != "" {
+						t.Errorf("%s %s: the upstream has seen %s %s with the body %q", code, body, seen.Method, seen.URI, seen.Body)
+					}
+				}
+				if n := len(up.all()) - before; n != 1 {
+					t.Errorf("%s %q: the upstream has seen %d requests, want that for the page", code, body, n)
+				}
+			}
+			for _, body := range []string{"", "body"} {
+				refused("/must", "", body, 400, "idempotency_key_missing")
+			}
+			refused("/pay", "k", "body", 409, "request_in_flight")
+			refused("/pay", "k", "other", 422, "idempotency_key_reused")
+			refused("/pay", "k", "", 422, "idempotency_key_reused")
+			refused("/pay", "\"open", "body", 400, "idempotency_key_invalid")
+			refused("/pay", "large", strings.Repeat("x", 1025), 413, "request_too_large")
+			g.open()
+			wantFresh(t, first.reply(t), 201, "run 1 of k")
+			wantFresh(t, waited.reply(t), 201, "run 1 of w")
+			refused("/pay", "k", "other", 422, "idempotency_key_reused")
+			up.wantRuns(t, "w", 1)
+		})
+	}
+}
+
+// A page without a length comes in pieces, which reverse_proxy flushes. Its status is that of
+// the refusal all the same.
+func TestErrorRouteThatStreams(t *testing.T) {
+	t.Parallel()
+	g := newGate(t)
+	up := startUpstream(t, func(w http.ResponseWriter, r *http.Request, this run) {
+		if !strings.HasPrefix(r.URL.Path, "/page/") {
+			g.before(answers201)(w, r, this)
+			return
+		}
+		w.WriteHeader(http.StatusConflict)
+		_ = http.NewResponseController(w).Flush()
+		fmt.Fprint(w, "page")
+	})
+	p := start(t, conf{store: "store memory", site: lines(dedupBlock("in_flight reject"), proxyTo(up),
+		"handle_errors {", "rewrite * /page/{err.status_code}", proxyTo(up), "}")})
+	first := p.postLater("/", "k", "body")
+	up.awaitRuns(t, "k", 1)
+	for range 3 {
+		wantAnswer(t, p.post(t, "/", "k", "body"), 409, "page")
+	}
+	g.open()
+	wantFresh(t, first.reply(t), 201, "run 1 of k")
+}
+
+// A handler of ours in an error route refuses by itself, and does not call its own route.
+func TestErrorRouteThatRefuses(t *testing.T) {
+	t.Parallel()
+	nobody := fmt.Sprintf("127.0.0.1:%d", freeport.Of(t))
+	p := start(t, conf{store: "store memory", site: lines(
+		"route /must {", dedupBlock("missing reject"), "}",
+		"route {", "dedup", "reverse_proxy "+nobody, "}",
+		"handle_errors {", dedupBlock("missing reject"), `respond "in error"`, "}")})
+	for _, body := range []string{"", "body"} {
+		wantAnswer(t, p.post(t, "/must", "", body), 400, "in error")
+		wantProblem(t, p.post(t, "/", "", body), 400, "idempotency_key_missing")
+		wantAnswer(t, p.post(t, "/", "k"+body, body), 502, "in error")
+		wantAnswer(t, p.post(t, "/", `"open`, body), 400, "in error")
+	}
+}
+
+// A stand-in for the upstream, in an error route, gets a request whose run was not sent as it
+// came, also where a handler in front has handed a copy of it on.
+func TestErrorRouteThatIsAStandIn(t *testing.T) {
+	t.Parallel()
+	up := startUpstream(t, func(w http.ResponseWriter, r *http.Request, this run) {
+		if r.URL.Path == "/auth" {
+			w.WriteHeader(http.StatusNoContent)
+			return
+		}
+		answers201(w, r, this)
+	})
+	nobody := fmt.Sprintf("127.0.0.1:%d", freeport.Of(t))
+	copies := lines("forward_auth "+up.addr+" {", "uri /auth", "}")
+	for name, c := range map[string]struct {
+		front, dedup string
+	}{
+		"alone":                     {"", "dedup"},
+		"behind a rewrite":          {"rewrite * /inner{uri}", "dedup"},
+		"key in the body":           {"", dedupBlock("key json /id")},
+		"no key in the body":        {"", dedupBlock("key json /other")},
+		"behind forward_auth":       {copies, "dedup"},
+		"behind tracing":            {"tracing", "dedup"},
+		"behind it, key in body":    {copies, dedupBlock("key json /id")},
+		"behind it, no key in body": {copies, dedupBlock("key json /other")},
+		"behind it, streamed":       {copies, dedupBlock("mode webhook", "key json /other", "max_request_body 5")},
+		"behind it, body not read":  {copies, dedupBlock("fingerprint none")},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			p := start(t, conf{store: "store memory", site: lines("route {", c.front, c.dedup, "reverse_proxy "+nobody, "}",
+				"handle_errors 502 503 {", proxyTo(up), "}")})
+			content := fmt.Sprintf(`{"id":%q}`, name)
+			for form, rest := range map[string]string{
+				"length":  fmt.Sprintf("Content-Length: %d\r\n\r\n%s", len(content), content),
+				"chunked": fmt.Sprintf("Transfer-Encoding: chunked\r\n\r\n%x\r\n%s\r\n0\r\n\r\n", len(content), content),
+				"empty":   "Content-Length: 0\r\n\r\n",
+			} {
+				key := name + " " + form
+				want := []string{content}
+				if form == "empty" {
+					want = []string{""}
+				}
+				got := p.sendRaw(t, []byte("POST / HTTP/1.1\r\nHost: dedup.test\r\nIdempotency-Key: "+key+"\r\n"+rest))
+				if got.Status != 201 {
+					t.Errorf("%s: got %d %q", form, got.Status, got.Body)
+				}
+				var seen []string
+				for _, run := range up.runs(key) {
+					if run.URI != "/auth" {
+						seen = append(seen, run.Body)
+					}
+				}
+				if !slices.Equal(seen, want) {
+					t.Errorf("%s: the stand-in has executed %q, want %q", form, seen, want)
+				}
+			}
+		})
+	}
+}
+
+// A duplicate that waited for a run that failed gets a page of the error routes, as a refusal
+// does: what they ask for it shows it, and does not execute it.
+func TestDuplicatesOfARunThatFailedAndItsStandIn(t *testing.T) {
+	t.Parallel()
+	inner := lines("dedup {", "mode webhook", "key value {http.request.uri.query.id}", "}")
+	for name, c := range map[string]struct{ front, behind, routes, body string }{
+		"open":                {"", "", "", "body"},
+		"with dedup":          {"", "", "dedup", "body"},
+		"without a body":      {"", "", "", ""},
+		"of a copy":           {"tracing", "", "", "body"},
+		"of one without body": {"tracing", "", "", ""},
+		"in a run":            {"", inner, "", "body"},
+		"in one without body": {"", inner, "", ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			up := startUpstream(t, answers201)
+			nobody := fmt.Sprintf("127.0.0.1:%d", freeport.Of(t))
+			p := start(t, conf{store: "store memory", site: lines("route {", c.front, "dedup", c.behind,
+				"reverse_proxy "+nobody+" {", "lb_try_duration 4s", "lb_try_interval 50ms", "}", "}",
+				"handle_errors {", c.routes, proxyTo(up), "}")})
+			key := func(n int) string {
+				if c.behind != "" { // the handler behind has one key for all of them
+					return fmt.Sprint("k", n)
+				}
+				return "k"
+			}
+			first := p.postLater("/?id=1", key(0), c.body)
+			eventually(t, "a request runs", func() bool {
+				return p.scrape(t)["caddy_dedup_waiting"] == 0 && p.scrape(t)["caddy_dedup_in_flight"] > 0
+			})
+			var waiters []*pending
+			for n := range 3 {
+				waiters = append(waiters, p.postLater("/?id=1", key(n+1), c.body))
+			}
+			p.awaitWaiting(t, 3, waiters...)
+			if got := first.reply(t); got.Status != 201 {
+				t.Errorf("the first request got %d %q", got.Status, got.Body)
+			}
+			for _, waiter := range waiters {
+				if got := waiter.reply(t); got.Status != 502 || !strings.HasPrefix(got.Body, "run ") {
+					t.Errorf("a duplicate that waited got %d %q", got.Status, got.Body)
+				}
+			}
+			var executed []string
+			for _, run := range up.all() {
+				if run.Method != http.MethodGet || run.Body != "" {
+					executed = append(executed, run.Body)
+				}
+			}
+			if len(executed) != 1 || executed[0] != c.body {
+				t.Errorf("the stand-in has executed %q, want %q once", executed, c.body)
+			}
+		})
+	}
+}
+
+// A body that a proxy has begun to read can be sent by nobody else: not what is left of it, and
+// not as an empty one.
+func TestStandInAfterTheBodyWasRead(t *testing.T) {
+	t.Parallel()
+	const buffers = "request_buffers 4KiB"
+	for name, c := range map[string]struct{ main, standIn string }{
+		"read by the first":            {buffers, ""},
+		"read by the first, both read": {buffers, buffers},
+		"sent by the first":            {"", ""},
+		"sent by the first, then read": {"", buffers},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			dies := startUpstream(t, func(http.ResponseWriter, *http.Request, run) { panic(http.ErrAbortHandler) })
+			fails := startUpstream(t, answersStatus(503))
+			up := startUpstream(t, answers201)
+			nobody := fmt.Sprintf("127.0.0.1:%d", freeport.Of(t))
+			proxy := func(to string, more ...string) string {
+				return lines("reverse_proxy "+to+" {", lines(more...), "}")
+			}
+			standIn := proxy(up.addr, c.standIn)
+			p := start(t, conf{store: "store memory", site: lines("dedup", "handle /down {", proxy(nobody, c.main), "}", "handle /dies {", proxy(dies.addr, c.main), "}",
+				"handle /within {", proxy(fails.addr, c.main, "@failed status 503", "handle_response @failed {", standIn, "}"), "}",
+				"handle_errors 502 503 {", standIn, "}")})
+			for _, path := range []string{"/down", "/dies", "/within"} {
+				for form, content := range map[string]string{"short": "amount=5", "long": strings.Repeat("amount=5;", 700)} {
+					for _, framing := range []string{
+						fmt.Sprintf("Content-Length: %d\r\n\r\n%s", len(content), content),
+						fmt.Sprintf("Transfer-Encoding: chunked\r\nTrailer: X-T\r\n\r\n%x\r\n%s\r\n0\r\nX-T: t\r\n\r\n", len(content), content),
+					} {
+						key := fmt.Sprint(path, form, len(framing))
+						p.sendRaw(t, []byte("POST "+path+" HTTP/1.1\r\nHost: dedup.test\r\nIdempotency-Key: "+key+"\r\n"+framing))
+						for _, run := range up.runs(key) {
+							if run.Body != content {
+								t.Errorf("%s, %s: the stand-in has executed %q", path, form, run.Body)
+							}
+						}
+					}
+				}
+			}
+		})
+	}
+}
+
+// A page that shows an error is for those who waited, too, and it sees the request as the
+// client sent it. What is in front of the handler has no part in that of a run.
+func TestErrorPageForThoseWhoWaited(t *testing.T) {
+	t.Parallel()
+	nobody := fmt.Sprintf("127.0.0.1:%d", freeport.Of(t))
+	p := start(t, conf{store: "store memory", site: lines("route {", "templates", "header >Cache-Control max-age=60", "rewrite * /inner{uri}", "dedup",
+		"reverse_proxy "+nobody+" {", "lb_try_duration 4s", "lb_try_interval 50ms", "}", "}",
+		"handle_errors {", "header Cache-Control no-store", "header Content-Type text/html", `respond "sorry: {err.status_code} {uri} {{1}}"`, "}")})
+	first := p.postLater("/", "k", "body")
+	eventually(t, "a request runs", func() bool { return p.scrape(t)["caddy_dedup_in_flight"] == 1 })
+	waiters := p.postMany(3, "/", "k", "body")
+	p.awaitWaiting(t, 3, waiters...)
+	got := first.reply(t)
+	wantAnswer(t, got, 502, "sorry: 502 / {{1}}")
+	if cached := got.Header.Get("Cache-Control"); cached != "no-store" {
+		t.Errorf("Cache-Control is %q", cached)
+	}
+	for _, waiter := range waiters {
+		wantAnswer(t, waiter.reply(t), 502, "sorry: 502 / 1")
+	}
+}
+
+// A duplicate that waits within the run of another handler waits no longer than that may take,
+// and nobody executes it then.
+func TestDuplicateWithinARunThatHasNoTimeLeft(t *testing.T) {
+	t.Parallel()
+	g := newGate(t)
+	up, standIn := startUpstream(t, g.before(answers201)), startUpstream(t, answers201)
+	p := start(t, conf{store: "store memory", site: lines("route {",
+		"@short query short=1", "dedup @short {", "timeout 1s", "}", "@long not query short=1", "dedup @long",
+		dedupBlock("mode webhook", "key value {http.request.uri.query.id}", "scope one"), proxyTo(up), "}",
+		"handle_errors {", proxyTo(standIn), "}")})
+	first := p.postLater("/?id=1", "first", "body")
+	up.awaitRuns(t, "first", 1)
+	for _, body := range []string{"", "body"} {
+		if got := p.post(t, "/?id=1&short=1", "second"+body, body); got.Status != 504 {
+			t.Errorf("the duplicate got %d %q", got.Status, got.Body)
+		}
+	}
+	g.open()
+	wantFresh(t, first.reply(t), 201, "run 1 of first")
+	for _, run := range standIn.all() {
+		if run.Method != http.MethodGet || run.Body != "" {
+			t.Errorf("the stand-in has executed %s with the body %q", run.Method, run.Body)
+		}
+	}
+}

@@ -1,0 +1,113 @@
+package integration
+
+import (
+	"bytes"
+	"fmt"
+	"io"
+	"net/http"
+	"strings"
+	"testing"
+
+	"golang.org/x/net/http2"
+	"golang.org/x/net/http2/hpack"
+)
+
+// stuck is a connection of HTTP/2 that opens all its windows and then reads nothing: what is
+// sent to it stays in the kernels, and after that in the server.
+type stuck struct {
+	t      *testing.T
+	framer *http2.Framer
+	host   string
+	next   uint32
+}
+
+func dialStuck(t *testing.T, p *caddy) *stuck {
+	t.Helper()
+	conn := dialStalled(t, p)
+	if _, err := io.WriteString(conn, http2.ClientPreface); err != nil {
+		t.Fatal(err)
+	}
+	const most = 1<<31 - 1
+	s := &stuck{t: t, framer: http2.NewFramer(conn, conn), host: "dedup.test", next: 1}
+	s.must(s.framer.WriteSettings(http2.Setting{ID: http2.SettingInitialWindowSize, Val: most}))
+	s.must(s.framer.WriteWindowUpdate(0, most-65535))
+	s.must(s.framer.WriteSettingsAck())
+	return s
+}
+
+func (s *stuck) must(err error) {
+	s.t.Helper()
+	if err != nil {
+		s.t.Fatal(err)
+	}
+}
+
+// post begins a request without a body.
+func (s *stuck) post(path, key string) {
+	s.t.Helper()
+	var block bytes.Buffer
+	encoder := hpack.NewEncoder(&block)
+	for _, field := range [][2]string{
+		{":method", "POST"}, {":scheme", "http"}, {":authority", s.host}, {":path", path}, {"idempotency-key", key},
+	} {
+		s.must(encoder.WriteField(hpack.HeaderField{Name: field[0], Value: field[1]}))
+	}
+	s.must(s.framer.WriteHeaders(http2.HeadersFrameParam{StreamID: s.next, BlockFragment: block.Bytes(), EndStream: true, EndHeaders: true}))
+	s.next += 2
+}
+
+const h2c = "servers {\nprotocols h1 h2c\n}"
+
+// A deadline only ends a stream of HTTP/2, by a frame that a connection which takes nothing
+// does not take either. What its answers hold is free again all the same.
+func TestStuckHTTP2ConnectionHoldsNoRoom(t *testing.T) {
+	t.Parallel()
+	up := startUpstream(t, func(w http.ResponseWriter, _ *http.Request, _ run) {
+		fmt.Fprint(w, strings.Repeat("x", 400<<10))
+	})
+	p := start(t, conf{store: "store memory", global: h2c, dedup: limits("buffered 1MiB"), site: lines(dedupBlock("client_idle 1s"), proxyTo(up))})
+	client := dialStuck(t, p)
+	for i := range 24 {
+		client.post("/", fmt.Sprint(i))
+	}
+	up.awaitRuns(t, "0", 1)
+	eventually(t, "there is room for another", func() bool { return p.post(t, "/", "honest", "").Status == 200 })
+	if got := p.post(t, "/", "0", ""); got.Status != 200 || len(got.Body) != 400<<10 || !got.replayed() {
+		t.Errorf("the response of a run whose client took nothing: %d, %d bytes", got.Status, len(got.Body))
+	}
+	up.wantRuns(t, "0", 1)
+}
+
+// A run waits for no client, also when its upstream has something to say before its answer.
+func TestEarlyHintsToAStuckClientHoldNoRun(t *testing.T) {
+	t.Parallel()
+	up := startUpstream(t, func(w http.ResponseWriter, r *http.Request, n run) {
+		if r.URL.Path == "/large" {
+			fmt.Fprint(w, strings.Repeat("x", 8<<20))
+			return
+		}
+		for range 10 {
+			w.WriteHeader(http.StatusEarlyHints)
+		}
+		if r.URL.Path == "/stream" {
+			w.Header().Set("Content-Type", "text/event-stream")
+			w.WriteHeader(http.StatusCreated)
+			w.(http.Flusher).Flush()
+		} else {
+			w.WriteHeader(http.StatusCreated)
+		}
+		fmt.Fprint(w, n.text())
+	})
+	p := start(t, conf{store: "store memory", global: h2c, site: lines(dedupBlock("timeout 5s", "unknown hold"), proxyTo(up))})
+	client := dialStuck(t, p)
+	client.post("/large", "fills the connection")
+	up.awaitRuns(t, "fills the connection", 1)
+	for _, path := range []string{"/", "/stream"} {
+		client.post(path, "of "+path)
+		up.awaitRuns(t, "of "+path, 1)
+		got := p.post(t, path, "of "+path, "")
+		if got.Status != 201 || got.Body != "run 1 of of "+path || !got.replayed() {
+			t.Errorf("%s: the duplicate got %d %q", path, got.Status, got.Body)
+		}
+	}
+}

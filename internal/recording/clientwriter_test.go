@@ -1,0 +1,70 @@
+package recording
+
+import (
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+// stuckClient takes nothing until its connection is closed.
+type stuckClient struct {
+	*httptest.ResponseRecorder
+	conn net.Conn
+}
+
+func (s stuckClient) Write([]byte) (int, error) { return 0, s.wait() }
+func (s stuckClient) FlushError() error         { return s.wait() }
+func (s stuckClient) WriteHeader(int)           { _ = s.wait() }
+
+func (s stuckClient) wait() error {
+	_, err := s.conn.Read(make([]byte, 1))
+	return err
+}
+
+// A connection that carries several requests is closed when it takes nothing at all.
+func TestSharedConnectionThatIsStuckIsClosed(t *testing.T) {
+	for name, write := range map[string]func(*ClientWriter) error{
+		"a large response":          func(d *ClientWriter) error { return d.Send(make([]byte, 64<<10)) },
+		"a flush":                   (*ClientWriter).Flush,
+		"an informational response": func(d *ClientWriter) error { d.Inform(http.StatusEarlyHints); return net.ErrClosed },
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				ours, theirs := net.Pipe()
+				defer theirs.Close()
+				d := NewClientWriter(stuckClient{httptest.NewRecorder(), ours}, ours, time.Minute)
+				d.Shared(time.Minute)
+				began := time.Now()
+				if err := write(&d); err == nil {
+					t.Error("it was written")
+				}
+				if took := time.Since(began); took != time.Minute+lastWords {
+					t.Errorf("the connection was closed after %s", took)
+				}
+			})
+		})
+	}
+}
+
+// One that takes what is written stays, however long all of it takes.
+func TestSharedConnectionThatTakesAllStays(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ours, theirs := net.Pipe()
+		defer theirs.Close()
+		recorder := httptest.NewRecorder()
+		d := NewClientWriter(recorder, ours, time.Second)
+		d.Shared(time.Second)
+		for range 10 {
+			if err := d.Send(make([]byte, 64<<10)); err != nil {
+				t.Fatal(err)
+			}
+			time.Sleep(time.Minute)
+		}
+		if err := ours.SetDeadline(time.Now()); err != nil {
+			t.Errorf("the connection is closed: %v", err)
+		}
+	})
+}
