@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/caddy-dedup/caddy-dedup/internal/freeport"
 	"github.com/caddy-dedup/caddy-dedup/internal/redistest"
 )
 
@@ -113,7 +114,7 @@ func TestNotSentIsNoAttempt(t *testing.T) {
 	t.Parallel()
 	eachStore(t, func(t *testing.T, store string) {
 		up := startUpstream(t, answersStatus(500))
-		nobody := fmt.Sprintf("127.0.0.1:%d", freePort(t))
+		nobody := fmt.Sprintf("127.0.0.1:%d", freeport.Of(t))
 		p := start(t, conf{store: store, site: lines("@away header X-Away *", "route {", dedupBlock("max_attempts 2"),
 			"reverse_proxy @away "+nobody, proxyTo(up), "}")})
 		away := func() {

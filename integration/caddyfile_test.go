@@ -19,6 +19,8 @@ type conf struct {
 	dir string
 	// port of an earlier process, 0 for a free one.
 	port int
+	// under is the beginning of a command that runs the binary, such as with other limits.
+	under []string
 }
 
 func (c conf) caddyfile(dir string, port int) string {

@@ -20,6 +20,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/caddy-dedup/caddy-dedup/internal/freeport"
 )
 
 // The image cannot be built here, but what is in it can be run as in a container: in a
@@ -190,12 +192,12 @@ func TestContainerRuns(t *testing.T) {
 	t.Parallel()
 	needContainers(t)
 	up := startUpstream(t, answers201)
-	port := freePort(t)
+	port := freeport.Of(t)
 	c := newContainer(t, map[string]string{
 		"/etc/caddy/Caddyfile": fmt.Sprintf("{\n\tauto_https off\n}\nhttp://:%d {\n\tbind 127.0.0.1\n\tdedup\n\treverse_proxy %s\n}\n", port, up.addr),
 	})
 	// In a container of its own the default, localhost:2019, is free.
-	c.env = append(c.env, fmt.Sprintf("CADDY_ADMIN=127.0.0.1:%d", freePort(t)))
+	c.env = append(c.env, fmt.Sprintf("CADDY_ADMIN=127.0.0.1:%d", freeport.Of(t)))
 	p := c.start(t)
 	p.addr = fmt.Sprintf("127.0.0.1:%d", port)
 	c.awaitReady(t, p)
@@ -232,7 +234,7 @@ func TestContainerIsAProxy(t *testing.T) {
 	needContainers(t)
 	up := startUpstream(t, answers201)
 	c := newContainer(t, nil)
-	addr := fmt.Sprintf("127.0.0.1:%d", freePort(t))
+	addr := fmt.Sprintf("127.0.0.1:%d", freeport.Of(t))
 	p := c.start(t, "proxy", "--from", addr, "--to", up.addr, "--provider", "github")
 	p.addr = addr
 	c.awaitReady(t, p)
@@ -257,7 +259,7 @@ func TestContainerTrustsItsCertificates(t *testing.T) {
 	const file = "/etc/ssl/certs/ca-certificates.crt"
 	for content, want := range map[string]int{authority: http.StatusCreated, other: http.StatusBadGateway} {
 		c := newContainer(t, map[string]string{file: content})
-		addr := fmt.Sprintf("127.0.0.1:%d", freePort(t))
+		addr := fmt.Sprintf("127.0.0.1:%d", freeport.Of(t))
 		p := c.start(t, "proxy", "--from", addr, "--to", up.URL)
 		p.addr = addr
 		c.awaitReady(t, p)

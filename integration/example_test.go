@@ -8,6 +8,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/caddy-dedup/caddy-dedup/internal/freeport"
 	"github.com/caddy-dedup/caddy-dedup/k8s"
 )
 
@@ -18,7 +19,7 @@ func TestExampleCaddyfile(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	api, upstream := strconv.Itoa(freePort(t)), strconv.Itoa(freePort(t))
+	api, upstream := strconv.Itoa(freeport.Of(t)), strconv.Itoa(freeport.Of(t))
 	// Only its ports are taken elsewhere, for other tests run beside this one.
 	caddyfile := strings.NewReplacer("8080", api, "8081", upstream).Replace(string(text))
 	dir := shortTempDir(t)

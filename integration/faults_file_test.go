@@ -10,6 +10,8 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+
+	"github.com/caddy-dedup/caddy-dedup/internal/freeport"
 )
 
 // limitFiles forbids a process to make any file larger than so many bytes, as a
@@ -95,6 +97,50 @@ func TestFileStoreOnAFullDisk(t *testing.T) {
 	}
 }
 
+// A disk that is full already when the process starts is no other: it serves, and goes on by
+// itself.
+func TestStartOnAFullDisk(t *testing.T) {
+	t.Parallel()
+	if _, err := exec.LookPath("prlimit"); err != nil {
+		t.Skip("no prlimit in PATH, which is Linux's: the store's own test of a full disk has to do")
+	}
+	up := startUpstream(t, answers201)
+	c := conf{store: "store file " + filepath.Join(shortTempDir(t), "dedup"), site: lines(
+		"handle /pass {", dedupBlock("store_errors pass"), proxyTo(up), "}",
+		"handle {", "dedup", proxyTo(up), "}")}
+	p := start(t, c)
+	kept := make([]reply, 50)
+	for n := range kept {
+		kept[n] = p.post(t, "/", fmt.Sprint("kept ", n), "body", host("shop.test"))
+	}
+	p.kill(t) // what the log has of them goes into a table when the store is opened
+
+	c.dir, c.under = p.conf.dir, []string{"prlimit", "--fsize=4096:unlimited"}
+	q := start(t, c)
+	got := q.post(t, "/", "kept 0", "body", host("shop.test"))
+	wantProblem(t, got, 503, "store_unavailable")
+	wantRetryAfter(t, got)
+	if got := q.post(t, "/", "", "body", host("shop.test")); got.Status != 201 {
+		t.Errorf("a request without a key got %d", got.Status)
+	}
+	if got := q.post(t, "/pass", "unprotected", "body", host("shop.test")); got.Status != 201 {
+		t.Errorf("with store_errors pass: %d %s", got.Status, got.Body)
+	}
+	limitFiles(t, q, "unlimited")
+	eventually(t, "the store is open", func() bool {
+		return q.post(t, "/", "kept 0", "body", host("shop.test")).Status == 201
+	})
+	for n, earlier := range kept {
+		key := fmt.Sprint("kept ", n)
+		wantReplay(t, q.post(t, "/", key, "body", host("shop.test")), earlier)
+		up.wantRuns(t, key, 1)
+	}
+	q.terminate(t)
+	if code := q.awaitExit(t); code != 0 {
+		t.Errorf("the process ended with %d", code)
+	}
+}
+
 // A log that lost its end, as a disk may leave it after a power cut: either only what
 // was never acknowledged is lost, and all keys are known, or the process says so at
 // start, by the directory's name, and leaves it as it is.
@@ -117,7 +163,7 @@ func TestFileStoreWithATornTail(t *testing.T) {
 			t.Fatal(err)
 		}
 		before := filesIn(t, path)
-		c := conf{store: "store file " + path, site: lines("dedup", proxyTo(up)), dir: dir, port: freePort(t)}
+		c := conf{store: "store file " + path, site: lines("dedup", proxyTo(up)), dir: dir, port: freeport.Of(t)}
 		caddyfile := filepath.Join(dir, "Caddyfile")
 		if err := os.WriteFile(caddyfile, []byte(c.caddyfile(dir, c.port)), 0o600); err != nil {
 			t.Fatal(err)

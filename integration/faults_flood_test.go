@@ -20,6 +20,9 @@ const (
 	// floodGrowth is how much the live memory of a process may differ between two
 	// rounds: half a kilobyte that stays of each key would be as much.
 	floodGrowth = 1000 << 10
+	// secondFlush is the goroutine that makes a second flush to Redis, where the first one
+	// takes long. It stays for the next time, and a quick first round may have had none.
+	secondFlush = 1
 )
 
 // However many keys come, nothing of them stays in the process but local copies, which
@@ -40,7 +43,7 @@ func TestFloodOfUniqueKeysLeavesNothingInTheProcess(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			p := start(t, conf{store: store, dedup: "local_copies off", site: lines(dedupBlock("retention 1m"), proxyTo(up)), global: "log {\nexclude http.handlers.dedup dedup\n}"})
 			flood(t, p, "first")
-			before, routines := p.liveMemory(t), p.ownGoroutines(t)
+			before, routines := p.liveMemory(t), p.ownGoroutines(t)+secondFlush
 			begun := time.Now()
 			for n := 1; n == 1 || time.Since(begun) < *chaosFlood; n++ {
 				flood(t, p, fmt.Sprint("round ", n))

@@ -8,6 +8,8 @@ import (
 
 	"github.com/Shopify/toxiproxy/v2"
 	"github.com/rs/zerolog"
+
+	"github.com/caddy-dedup/caddy-dedup/internal/freeport"
 )
 
 // link is a way to a server, on which things can go wrong.
@@ -33,9 +35,8 @@ const (
 
 func startLink(t *testing.T, to string) *link {
 	t.Helper()
-	// A port that no connection is given: when the link is cut, it must stay free.
 	server := toxiproxy.NewServer(toxiproxy.NewMetricsContainer(nil), zerolog.Nop())
-	l := &link{proxy: toxiproxy.NewProxy(server, t.Name(), fmt.Sprintf("127.0.0.1:%d", freePort(t)), to)}
+	l := &link{proxy: toxiproxy.NewProxy(server, t.Name(), fmt.Sprintf("127.0.0.1:%d", freeport.Of(t)), to)}
 	l.mend(t)
 	l.addr = l.proxy.Listen
 	t.Cleanup(l.proxy.Stop)
@@ -61,7 +62,7 @@ func (l *link) cut() { l.proxy.Stop() }
 
 func (l *link) mend(t *testing.T) {
 	t.Helper()
-	if err := l.proxy.Start(); err != nil {
-		t.Fatal(err)
-	}
+	// A process that is being started, by another test, has the listener that was closed
+	// until it runs its own program.
+	eventually(t, "the link listens", func() bool { return l.proxy.Start() == nil })
 }

@@ -5,6 +5,7 @@ import (
 	"net/http"
 	"testing"
 
+	"github.com/caddy-dedup/caddy-dedup/internal/freeport"
 	"github.com/caddy-dedup/caddy-dedup/internal/redistest"
 )
 
@@ -134,7 +135,7 @@ func TestForcedRunThatFailsLeavesTheOldResponse(t *testing.T) {
 func TestForcedRunThatIsNotSentLeavesTheOldResponse(t *testing.T) {
 	t.Parallel()
 	up := startUpstream(t, answers201)
-	nobody := fmt.Sprintf("127.0.0.1:%d", freePort(t))
+	nobody := fmt.Sprintf("127.0.0.1:%d", freeport.Of(t))
 	p := start(t, conf{store: redisStore(t), site: lines("@nobody header X-Force *", "route {", dedupBlock("force X-Away", "scope fixed"),
 		"reverse_proxy @nobody "+nobody, proxyTo(up), "}")})
 	first := p.post(t, "/", "k", "body")

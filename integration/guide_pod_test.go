@@ -8,6 +8,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/caddy-dedup/caddy-dedup/internal/freeport"
 	"github.com/caddy-dedup/caddy-dedup/internal/redistest"
 	"github.com/caddy-dedup/caddy-dedup/k8s"
 )
@@ -21,7 +22,7 @@ func TestGuideOfAPod(t *testing.T) {
 	stand := newGuideStand(t)
 	stand.awaited = regexp.MustCompile(`^kubectl port-forward \S+ (\d+):.*&$`)
 	records := redistest.Start(t)
-	service := freePort(t)
+	service := freeport.Of(t)
 	for _, step := range readGuide(t, filepath.Join("../docs", podGuide)) {
 		if step.file == "payments/service.caddyfile" {
 			startGuideProcess(t, strings.Replace(step.text, ":3000 ", fmt.Sprintf(":%d ", service), 1))
@@ -33,10 +34,10 @@ func TestGuideOfAPod(t *testing.T) {
 	}
 	var pods []string
 	for range 2 {
-		port, dir := freePort(t), shortTempDir(t)
+		port, dir := freeport.Of(t), shortTempDir(t)
 		startGuideProcess(t, recipe{"sidecar.yaml", onLoopback(caddyfile)}.with(t,
 			"admin unix//data/admin.sock", "admin unix/"+adminSocket(dir),
-			"\n:8080 ", fmt.Sprintf("\n:%d ", port), "\n:8081 ", fmt.Sprintf("\n:%d ", freePort(t)),
+			"\n:8080 ", fmt.Sprintf("\n:%d ", port), "\n:8081 ", fmt.Sprintf("\n:%d ", freeport.Of(t)),
 			"127.0.0.1:3000", fmt.Sprintf("127.0.0.1:%d", service),
 		).on(t, records.Addr).text)
 		pods = append(pods, fmt.Sprintf("%d %s", port, dir))

@@ -11,6 +11,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/caddy-dedup/caddy-dedup/internal/freeport"
 )
 
 // A guide is a page whose reader goes through it from its beginning to its end, in one
@@ -76,7 +78,7 @@ type guideStand struct {
 
 func newGuideStand(t *testing.T) *guideStand {
 	t.Helper()
-	port, service := freePort(t), freePort(t)
+	port, service := freeport.Of(t), freeport.Of(t)
 	dir := shortTempDir(t)
 	repository, err := filepath.Abs("..")
 	if err != nil {

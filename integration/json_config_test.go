@@ -7,6 +7,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/caddy-dedup/caddy-dedup/internal/freeport"
 )
 
 // What a Caddyfile's parser finds wrong is found in JSON, too, when it is loaded.
@@ -52,6 +54,12 @@ func TestMistakesInJSON(t *testing.T) {
 		`"store": {"store": "redis", "url": "rediss://a:6379", "tls": {}}`:                    "beside tls write redis://",
 		`"store": {"store": "redis", "url": "redis://a:6379", "addresses": ["a:6379"]}`:       "url (or urls) and addresses",
 		`"store": {"store": "redis", "timeout": 4611686018427387904}`:                         "timeout: 1281023h53m38.427388s is too long",
+		`"in_flight": "reject", "max_wait": "5s"`:                                             "max_wait",
+		`"release": ["5xx", "5xx"]`:                                                           "release: 5xx is named twice",
+		`"scope": ["a", "a"]`:                                                                 "scope: a is named twice",
+		`"store": {"store": "redis", "addresses": ["a:1", "a:1"]}`:                            "is named twice",
+		`"store": {"store": "redis://:p@a:6379"}`:                                             "stands in url",
+		`"store": {"store": "file", "path": "{env.DEDUP_NOT_SET}/keys"}`:                      "{env.DEDUP_NOT_SET} is empty",
 		`"max_attempts": "five"`:                                                              "max_attempts",
 	} {
 		config := fmt.Sprintf(`{"admin": {"disabled": true}, "apps": {"http": {"servers": {"s": {"listen": [":0"], "routes": [{"handle": [{"handler": "dedup", %s}]}]}}}}}`, settings)
@@ -71,7 +79,7 @@ func TestMistakesInJSON(t *testing.T) {
 func TestCommandsOfThePageOfJSON(t *testing.T) {
 	t.Parallel()
 	up := startUpstream(t, answers201)
-	dir, addr := shortTempDir(t), fmt.Sprintf(":%d", freePort(t))
+	dir, addr := shortTempDir(t), fmt.Sprintf(":%d", freeport.Of(t))
 	var caddyfile string
 	var commands []string
 	for _, b := range docBlocks(t) {

@@ -296,6 +296,32 @@ func TestWaitingReplayNeverRuns(t *testing.T) {
 	}
 }
 
+// A request whose response is gone when its turn comes has no body any more, which was read
+// off while it waited. So it does not run: its client sends it again.
+func TestWaitingReplayWhoseKeyIsForgotten(t *testing.T) {
+	t.Parallel()
+	up := startUpstream(t, answersLarge(largeSize))
+	p := start(t, conf{store: "store memory", dedup: lines(limits("buffered 8500KiB"), "local_copies off"),
+		site: lines(keyHeader, dedupBlock("store_errors pass", "max_response_body 16MiB"), proxyTo(up))})
+	key := p.post(t, "/", "k", "body").Header.Get("X-Key")
+	holding := stalled(t, p, "k")
+	p.awaitCall(t, "(*ClientWriter).Send(")
+	waiting := p.postLater("/", "k", "body")
+	p.awaitCall(t, "(*Allowance).TakeReplay(")
+	p.operator(t, "DELETE", key, 204)
+	holding.Close()
+	got := waiting.reply(t)
+	wantProblem(t, got, 503, "store_unavailable")
+	wantRetryAfter(t, got)
+	up.wantRuns(t, "k", 1)
+	if got := p.post(t, "/", "k", "body"); got.Status != 200 {
+		t.Errorf("sent again, it gets %d", got.Status)
+	}
+	if again := up.nth(t, "k", 2); again.Body != "body" {
+		t.Errorf("sent again, it ran with the body %q", again.Body)
+	}
+}
+
 func waitingReplay(t *testing.T, copies string) {
 	t.Helper()
 	server := redistest.Start(t)

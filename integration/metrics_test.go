@@ -13,6 +13,7 @@ import (
 	"testing"
 
 	"github.com/caddy-dedup/caddy-dedup/internal/delivery"
+	"github.com/caddy-dedup/caddy-dedup/internal/freeport"
 	"github.com/caddy-dedup/caddy-dedup/internal/redistest"
 )
 
@@ -81,7 +82,7 @@ func startScene(t *testing.T, copies string) *scene {
 			answers201(w, r, n)
 		}
 	})
-	down := storeAt(fmt.Sprint("127.0.0.1:", freePort(t)))
+	down := storeAt(fmt.Sprint("127.0.0.1:", freeport.Of(t)))
 	s.caddy = start(t, conf{store: "store memory", dedup: "local_copies " + copies + "\nlimits {\nwaiters_per_key 1\n}", site: lines(
 		keyHeader,
 		s.route("/api", dedupBlock("force X-Force", "max_request_body 1KiB", "max_response_body 1KiB", "missing reject")),
@@ -97,7 +98,7 @@ func startScene(t *testing.T, copies string) *scene {
 		s.route("/redis", dedupBlock(storeAt(s.records.Addr))),
 		s.route("/github", "dedup github"),
 		s.route("/custom", dedupBlock("mode webhook", "key header Idempotency-Key")),
-		"handle /unreached {", "dedup", fmt.Sprint("reverse_proxy 127.0.0.1:", freePort(t)), "}",
+		"handle /unreached {", "dedup", fmt.Sprint("reverse_proxy 127.0.0.1:", freeport.Of(t)), "}",
 	)})
 	// Each store is looked at once at the start. One is down, which counts.
 	s.awaitLog(t, "the look at the store that is down", func(e entry) bool {

@@ -14,6 +14,8 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+
+	"github.com/caddy-dedup/caddy-dedup/internal/freeport"
 )
 
 // startProxyCommand runs `caddy-dedup proxy` before an upstream.
@@ -25,7 +27,7 @@ func startProxyCommand(t *testing.T, up *upstream, args ...string) *caddy {
 // startProxyIn is startProxyCommand with a directory for its data.
 func startProxyIn(t *testing.T, dir string, up *upstream, args ...string) *caddy {
 	t.Helper()
-	addr := fmt.Sprintf("127.0.0.1:%d", freePort(t))
+	addr := fmt.Sprintf("127.0.0.1:%d", freeport.Of(t))
 	p := startProcess(t, dir, append([]string{"proxy", "--from", addr, "--to", up.addr}, args...)...)
 	p.addr, p.conf.dir = addr, dir
 	eventually(t, "the proxy listens", func() bool {
@@ -226,7 +228,7 @@ func TestProxyCommandOverHTTPS(t *testing.T) {
 		w.WriteHeader(http.StatusCreated)
 	}))
 	defer secure.Close()
-	port, release := claimPort(t)
+	port, release := freeport.Claim(t)
 	release() // HTTP/3 is served over UDP
 	addr := fmt.Sprintf("localhost:%d", port)
 	p := startProcess(t, shortTempDir(t), "proxy", "--from", addr, "--to", secure.URL, "--insecure", "--disable-redirects",
@@ -278,7 +280,7 @@ func TestProxyCommandOverHTTPS(t *testing.T) {
 func TestProxyCommandForOneHost(t *testing.T) {
 	t.Parallel()
 	up := startUpstream(t, answers201)
-	port := freePort(t)
+	port := freeport.Of(t)
 	p := startProcess(t, shortTempDir(t), "proxy", "--from", fmt.Sprintf("http://shop.test:%d", port), "--to", up.addr)
 	p.addr = fmt.Sprintf("127.0.0.1:%d", port)
 	eventually(t, "the proxy answers", func() bool {
@@ -294,7 +296,7 @@ func TestProxyCommandForOneHost(t *testing.T) {
 func TestProxyCommandForProbes(t *testing.T) {
 	t.Parallel()
 	up := startUpstream(t, answers201)
-	health := fmt.Sprintf("127.0.0.1:%d", freePort(t))
+	health := fmt.Sprintf("127.0.0.1:%d", freeport.Of(t))
 	p := startProxyCommand(t, up, "--health", health)
 	p.post(t, "/", "k", "body")
 	for path, want := range map[string]string{"/live": "", "/ready": "", "/metrics": `caddy_dedup_requests_total{outcome="fresh",provider="api"} 1`} {
@@ -315,7 +317,7 @@ func TestProxyCommandSharesNoPort(t *testing.T) {
 	t.Parallel()
 	up := startUpstream(t, answers201)
 	other := start(t, conf{store: "store memory", site: proxyTo(up)})
-	free := fmt.Sprintf("127.0.0.1:%d", freePort(t))
+	free := fmt.Sprintf("127.0.0.1:%d", freeport.Of(t))
 	for _, args := range [][]string{{"--from", other.addr}, {"--from", free, "--health", other.addr}} {
 		output, code := command(t, shortTempDir(t), append([]string{"proxy", "--to", up.addr, "--redis", "redis://localhost:1"}, args...)...)
 		_, port, _ := strings.Cut(other.addr, ":")
@@ -332,7 +334,7 @@ func TestProxyCommandKeepsToTheMemoryThatThereIs(t *testing.T) {
 		t.Skip("Caddy finds a limit in cgroups, and how much there is, on Linux")
 	}
 	up := startUpstream(t, answers201)
-	health := fmt.Sprintf("127.0.0.1:%d", freePort(t))
+	health := fmt.Sprintf("127.0.0.1:%d", freeport.Of(t))
 	startProxyCommand(t, up, "--health", health)
 	got, err := http.Get("http://" + health + "/metrics")
 	if err != nil {
@@ -356,7 +358,7 @@ func TestProxyCommandKeepsToTheMemoryThatThereIs(t *testing.T) {
 func TestPrintedCaddyfileBeginsAnew(t *testing.T) {
 	t.Parallel()
 	up := startUpstream(t, answers201)
-	dir, addr := shortTempDir(t), fmt.Sprintf("127.0.0.1:%d", freePort(t))
+	dir, addr := shortTempDir(t), fmt.Sprintf("127.0.0.1:%d", freeport.Of(t))
 	text, code := command(t, dir, "proxy", "--from", addr, "--to", up.addr, "--print")
 	if code != 0 {
 		t.Fatalf("it ended with %d: %s", code, text)

@@ -10,6 +10,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/caddy-dedup/caddy-dedup/internal/freeport"
 )
 
 // homeOfThePage is where the page of the command `proxy` has Caddy's data.
@@ -77,7 +79,7 @@ func TestSummaryOfThePageOfProxy(t *testing.T) {
 			shown = b.text
 		}
 	}
-	dir, port := shortTempDir(t), fmt.Sprint(freePort(t))
+	dir, port := shortTempDir(t), fmt.Sprint(freeport.Of(t))
 	p := startProcess(t, dir, "proxy", "--from", ":"+port, "--to", "localhost:3000")
 	want := strings.ReplaceAll(strings.ReplaceAll(shown, "8080", port), homeOfThePage, filepath.Join(dir, "data", "caddy"))
 	eventually(t, "the proxy says how to reach it", func() bool { return strings.Contains(p.log.String(), "admin:  ") })

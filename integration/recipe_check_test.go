@@ -10,6 +10,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/caddy-dedup/caddy-dedup/internal/freeport"
 )
 
 // checks are the commands with which a page ends, and what its reader sees.
@@ -105,7 +107,7 @@ func bashWithCurl(t *testing.T) string {
 func runChecks(t *testing.T, bash, page string, c checks) []string {
 	t.Helper()
 	dir := shortTempDir(t)
-	port, standIn := freePort(t), freePort(t)
+	port, standIn := freeport.Of(t), freeport.Of(t)
 	store := strings.TrimPrefix(redisStore(t), "store redis ")
 	here := strings.NewReplacer(
 		"redis://localhost:6379", store,

@@ -8,6 +8,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/caddy-dedup/caddy-dedup/internal/freeport"
 )
 
 const runsPath = "/api/v1/runs"
@@ -286,7 +288,7 @@ func TestRecipeRunSubmitClientSurvivesEveryAnswer(t *testing.T) {
 		})
 	}
 	for name, server := range map[string]string{
-		"no server":    fmt.Sprintf("127.0.0.1:%d", freePort(t)),
+		"no server":    fmt.Sprintf("127.0.0.1:%d", freeport.Of(t)),
 		"a cut answer": startUpstream(t, cutBody).addr,
 	} {
 		cmd := exec.CommandContext(t.Context(), python, "submit.py", "http://"+server+runsPath, "run.json")

@@ -13,6 +13,8 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9"
+
+	"github.com/caddy-dedup/caddy-dedup/internal/freeport"
 )
 
 // recipe is the Caddyfile of a page in docs/recipes. A test runs that very text:
@@ -68,7 +70,7 @@ func (r recipe) on(t *testing.T, addr string) recipe {
 // start runs the recipe on a free port.
 func (r recipe) start(t *testing.T) *caddy {
 	t.Helper()
-	return r.startAs(t, conf{dir: shortTempDir(t), port: freePort(t)})
+	return r.startAs(t, conf{dir: shortTempDir(t), port: freeport.Of(t)})
 }
 
 // startAs runs the recipe with the home and the port of an earlier process.

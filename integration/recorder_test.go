@@ -14,9 +14,9 @@ import (
 	"time"
 )
 
-// stalled sends a request and reads nothing of the answer, as a phone does that has
-// lost its network.
-func stalled(t *testing.T, p *caddy, key string) net.Conn {
+// dialStalled connects a client that reads nothing, as a phone does that has lost its
+// network: the system takes a few kilobytes for it.
+func dialStalled(t *testing.T, p *caddy) net.Conn {
 	t.Helper()
 	conn, err := net.Dial("tcp", p.addr)
 	if err != nil {
@@ -26,6 +26,13 @@ func stalled(t *testing.T, p *caddy, key string) net.Conn {
 	if err := conn.(*net.TCPConn).SetReadBuffer(4 << 10); err != nil {
 		t.Fatal(err)
 	}
+	return conn
+}
+
+// stalled sends a request and reads nothing of the answer.
+func stalled(t *testing.T, p *caddy, key string) net.Conn {
+	t.Helper()
+	conn := dialStalled(t, p)
 	request := "POST / HTTP/1.1\r\nHost: dedup.test\r\nIdempotency-Key: " + key + "\r\nContent-Length: 4\r\n\r\nbody"
 	if _, err := io.WriteString(conn, request); err != nil {
 		t.Fatal(err)

@@ -1,8 +1,11 @@
 package integration
 
 import (
+	"fmt"
 	"strings"
 	"testing"
+
+	"github.com/caddy-dedup/caddy-dedup/internal/freeport"
 )
 
 func TestTwoDedupsOnOnePathRunOnce(t *testing.T) {
@@ -53,6 +56,31 @@ func TestGatewayAndSidecarOnOneStoreRunOnce(t *testing.T) {
 	up.wantRuns(t, "k", 1)
 	if id := up.nth(t, "k", 1).Header.Get("Dedup-Execution-Id"); id != got[0].executionID() {
 		t.Errorf("the upstream got execution ID %q, the clients %q", id, got[0].executionID())
+	}
+}
+
+// A sidecar that lets a run of the gateway through hands its body to a stand-in whole, or not at
+// all.
+func TestStandInBehindAGatewayAndSidecar(t *testing.T) {
+	t.Parallel()
+	store := redisStore(t)
+	up := startUpstream(t, answers201)
+	nobody := fmt.Sprintf("127.0.0.1:%d", freeport.Of(t))
+	sidecar := start(t, conf{store: store, site: lines("route {", "tracing", "dedup", "reverse_proxy "+nobody+" {", "request_buffers 4KiB", "}", "}",
+		"handle_errors {", "reverse_proxy "+up.addr+" {", "request_buffers 4KiB", "}", "}")})
+	gateway := start(t, conf{store: store, site: lines("dedup", "reverse_proxy "+sidecar.addr)})
+	for _, content := range []string{"", "body", strings.Repeat("body", 2000)} {
+		key := fmt.Sprint("k", len(content))
+		framing := fmt.Sprintf("Transfer-Encoding: chunked\r\nTrailer: X-T\r\n\r\n%x\r\n%s\r\n0\r\nX-T: t\r\n\r\n", len(content), content)
+		if content == "" {
+			framing = "Content-Length: 0\r\n\r\n"
+		}
+		gateway.sendRaw(t, []byte("POST / HTTP/1.1\r\nHost: shop.test\r\nIdempotency-Key: "+key+"\r\n"+framing))
+		for _, run := range up.runs(key) {
+			if run.Body != content {
+				t.Errorf("%d bytes: the stand-in has executed %q", len(content), run.Body)
+			}
+		}
 	}
 }
 

@@ -11,6 +11,8 @@ import (
 	"strings"
 	"sync"
 	"testing"
+
+	"github.com/caddy-dedup/caddy-dedup/internal/freeport"
 )
 
 // installed is where the units expect the binary.
@@ -179,7 +181,7 @@ func TestSystemdUnitServes(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	port := freePort(t)
+	port := freeport.Of(t)
 	caddyfile := filepath.Join(dir, "Caddyfile")
 	shown := strings.NewReplacer(":8080 {", fmt.Sprintf(":%d {\n\tbind 127.0.0.1", port), "localhost:3000", up.addr).Replace(string(text))
 	if err := os.WriteFile(caddyfile, []byte(shown), 0o600); err != nil {
@@ -214,7 +216,7 @@ func TestSystemdUnitOfAProxyServes(t *testing.T) {
 	t.Parallel()
 	dir := shortTempDir(t)
 	up := startUpstream(t, answers201)
-	addr := fmt.Sprintf("127.0.0.1:%d", freePort(t))
+	addr := fmt.Sprintf("127.0.0.1:%d", freeport.Of(t))
 	notify := listenNotify(t, dir)
 	text, err := os.ReadFile(filepath.Join(unitsDirectory, "caddy-dedup@.service"))
 	if err != nil {

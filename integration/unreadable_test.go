@@ -10,6 +10,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/caddy-dedup/caddy-dedup/internal/freeport"
 	"github.com/caddy-dedup/caddy-dedup/internal/redistest"
 	"github.com/redis/go-redis/v9"
 )
@@ -119,6 +120,33 @@ func TestDamagedRedisRecord(t *testing.T) {
 	up.wantRuns(t, "b", 1)
 }
 
+// A response that Redis has lost, as by an eviction, is as little to be seen by an operator as
+// by a client, and both are told so.
+func TestResponseThatRedisHasLost(t *testing.T) {
+	t.Parallel()
+	server := redistest.Start(t)
+	client := redisClient(t, server)
+	ctx := context.Background()
+	up := startUpstream(t, answersLarge(20_000))
+	p := start(t, conf{store: storeAt(server.Addr), dedup: "local_copies off", site: lines(keyHeader, "dedup", proxyTo(up))})
+	key := p.post(t, "/", "k", "body").Header.Get("X-Key")
+	beside := client.Keys(ctx, recordIn(key)+":*").Val()
+	if len(beside) != 1 {
+		t.Fatalf("beside the record there are %q", beside)
+	}
+	if shown := p.operator(t, "GET", key+"?body=true", 200); shown["response"] == nil {
+		t.Errorf("before: %v", shown)
+	}
+	client.Del(ctx, beside[0])
+	wantProblem(t, p.post(t, "/", "k", "body"), 500, "record_unreadable")
+	if said := p.operator(t, "GET", key+"?body=true", 500); said["code"] != "record_unreadable" {
+		t.Errorf("the response is shown as %v", said)
+	}
+	p.operator(t, "GET", key, 200)
+	p.keys(t, 1, "show", "--body", key)
+	up.wantRuns(t, "k", 1)
+}
+
 func TestSecondProcessOnOneStore(t *testing.T) {
 	t.Parallel()
 	up := startUpstream(t, answers201)
@@ -128,7 +156,7 @@ func TestSecondProcessOnOneStore(t *testing.T) {
 	first := p.post(t, "/", "k", "body")
 
 	second := shortTempDir(t)
-	text := c.caddyfile(second, freePort(t))
+	text := c.caddyfile(second, freeport.Of(t))
 	caddyfile := filepath.Join(second, "Caddyfile")
 	if err := os.WriteFile(caddyfile, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
@@ -171,7 +199,7 @@ func TestDirectoryThatIsNoStore(t *testing.T) {
 			}
 			before := filesIn(t, path)
 			caddyfile := filepath.Join(dir, "Caddyfile")
-			text := conf{store: "store file " + path, site: lines("dedup", proxyTo(up))}.caddyfile(dir, freePort(t))
+			text := conf{store: "store file " + path, site: lines("dedup", proxyTo(up))}.caddyfile(dir, freeport.Of(t))
 			if err := os.WriteFile(caddyfile, []byte(text), 0o600); err != nil {
 				t.Fatal(err)
 			}

@@ -6,9 +6,7 @@ import (
 	"fmt"
 	"net"
 	"net/textproto"
-	"net/url"
 	"path/filepath"
-	"regexp"
 	"slices"
 	"strings"
 
@@ -151,7 +149,7 @@ func (w *written) readTargets() error {
 			f.to[i] = to
 		}
 		if err := readTarget(to); err != nil {
-			return fmt.Errorf("--to: %q is not the address of a service; use one such as localhost:3000, http://localhost:3000 or https://example.com: %w", to, err)
+			return fmt.Errorf("--to: %q is not the address of a service; use one such as localhost:3000, http://localhost:3000 or https://example.com: %w", redacted([]string{to}), err)
 		}
 	}
 	w.shareScheme()
@@ -206,16 +204,12 @@ func (w *written) readDirective() error {
 	}
 	for _, line := range f.lines {
 		var alone caddymodule.Handler
-		shown := fmt.Sprintf("%q", line)
-		if word, _, _ := strings.Cut(strings.TrimSpace(line), " "); word == "store" {
-			shown = "'store …'" // it may have a password
-		}
 		err := checkLine(line)
 		if err == nil {
 			err = parse("dedup {\n"+line+"\n}", "--dedup", &alone)
 		}
 		if err != nil {
-			return fmt.Errorf("--dedup %s: %w", shown, err)
+			return fmt.Errorf("--dedup %s: %w", shownLine(line), err)
 		}
 		w.ownStore = w.ownStore || alone.StoreRaw != nil
 	}
@@ -354,37 +348,4 @@ func (w *written) warn() {
 
 func (w *written) secureTarget() bool {
 	return slices.ContainsFunc(w.flags.to, func(to string) bool { return strings.HasPrefix(to, "https://") })
-}
-
-// hasPassword reports whether a URL has a password that is not a placeholder.
-func hasPassword(urls []string) bool {
-	return slices.ContainsFunc(urls, func(text string) bool {
-		u, err := url.Parse(text)
-		if err != nil || u.User == nil {
-			return false
-		}
-		password, _ := u.User.Password()
-		return password != "" && !strings.HasPrefix(password, "{")
-	})
-}
-
-// placeholderPassword matches a URL whose password is one placeholder.
-var placeholderPassword = regexp.MustCompile(`^[a-z]+://[^:@/]*:\{[^{}]+\}@`)
-
-// redacted names Redis servers without their passwords. What has none, or a placeholder
-// in its place, is shown as it was given.
-func redacted(urls []string) string {
-	shown := make([]string, len(urls))
-	for i, text := range urls {
-		u, err := url.Parse(text)
-		switch {
-		case err != nil && strings.Contains(text, "@") && !placeholderPassword.MatchString(text):
-			shown[i] = "the URL given"
-		case hasPassword([]string{text}):
-			shown[i] = u.Redacted()
-		default:
-			shown[i] = text
-		}
-	}
-	return strings.Join(shown, ", ")
 }
