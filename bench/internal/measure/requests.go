@@ -34,6 +34,8 @@ func (b *Bench) requestCases() (cases []requestCase) {
 		requestCase{"first/memory", "first delivery, memory", "0.92", "memory", first, "plain"},
 		requestCase{"first/file", "first delivery, file", "0.68", "file", first, "plain"},
 		requestCase{"first/redis", "first delivery, Redis", "0.78", "redis", first, "plain"},
+		requestCase{"first/file/request-buffers", "first delivery, file, `request_buffers 4KiB`", "", "file with request buffers", first, "plain"},
+		requestCase{"first/redis/request-buffers", "first delivery, Redis, `request_buffers 4KiB`", "", "redis with request buffers", first, "plain"},
 	)
 	if b.Appendonly != "" {
 		add(requestCase{"first/redis-appendonly", "first delivery, Redis, appendfsync " + b.Appendonly, "", "redis appendonly", first, "plain"})

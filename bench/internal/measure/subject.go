@@ -47,18 +47,24 @@ func (b *Bench) start(name string) (*subject, error) {
 		return b.startCaddies(name, 1, nil, servers.Site{Respond: servers.Small})
 	case "memory", "file":
 		return b.startCaddies(name, 1, nil, servers.Dedup(name))
+	case "file with request buffers":
+		site := servers.Dedup("file")
+		site.Proxy = requestBuffers
+		return b.startCaddies(name, 1, nil, site)
 	case "memory without copies":
 		return b.startCaddies(name, 1, nil, servers.Dedup("memory", "local_copies off"))
 	case "file without copies":
 		return b.startCaddies(name, 1, nil, servers.Dedup("file", "local_copies off"))
 	case "redis":
-		return b.startOnRedis(name, 1, "")
+		return b.startOnRedis(name, 1, "", nil)
+	case "redis with request buffers":
+		return b.startOnRedis(name, 1, "", requestBuffers)
 	case "redis without copies":
-		return b.startOnRedis(name, 1, "", "local_copies off")
+		return b.startOnRedis(name, 1, "", nil, "local_copies off")
 	case "redis appendonly":
-		return b.startOnRedis(name, 1, b.Appendonly)
+		return b.startOnRedis(name, 1, b.Appendonly, nil)
 	case "replicas":
-		return b.startOnRedis(name, 2, "")
+		return b.startOnRedis(name, 2, "", nil)
 	case "fiber":
 		return b.startFiber()
 	}
@@ -82,12 +88,17 @@ func (b *Bench) startCaddies(name string, n int, redis *servers.Redis, site serv
 	return s, nil
 }
 
-func (b *Bench) startOnRedis(name string, n int, appendfsync string, global ...string) (*subject, error) {
+// requestBuffers has reverse_proxy send header and body of a small request together.
+var requestBuffers = []string{"request_buffers 4KiB"}
+
+func (b *Bench) startOnRedis(name string, n int, appendfsync string, proxy []string, global ...string) (*subject, error) {
 	redis, err := b.stage.StartRedis("redis-server ("+name+")", appendfsync)
 	if err != nil {
 		return nil, err
 	}
-	return b.startCaddies(name, n, redis, servers.Dedup("redis redis://"+redis.Addr, global...))
+	site := servers.Dedup("redis redis://"+redis.Addr, global...)
+	site.Proxy = proxy
+	return b.startCaddies(name, n, redis, site)
 }
 
 func (b *Bench) startFiber() (*subject, error) {

@@ -23,6 +23,8 @@ type Site struct {
 	// Handler are the lines of the directive `dedup`; nil leaves it out: the proxy is
 	// then plain Caddy.
 	Handler []string
+	// Proxy are lines of reverse_proxy; nil for none.
+	Proxy []string
 	// Respond answers by itself, with so many bytes, in place of an upstream.
 	Respond int
 	// Outcome has each answer say in X-Bench-Outcome what the handler did.
@@ -67,7 +69,9 @@ func (site Site) Caddyfile(addr, upstream, admin string) string {
 	if site.Respond > 0 {
 		fmt.Fprintf(&b, "header Content-Type application/json\nrespond \"%s\" 201\n", strings.Repeat("x", site.Respond))
 	} else {
-		fmt.Fprintf(&b, "reverse_proxy %s\n", upstream)
+		fmt.Fprintf(&b, "reverse_proxy %s", upstream)
+		block("", site.Proxy)
+		b.WriteString("\n")
 	}
 	b.WriteString("}\n")
 	return b.String()
