@@ -12,6 +12,9 @@ import (
 	"testing/synctest"
 	"time"
 
+	"go.uber.org/zap"
+	"go.uber.org/zap/zaptest/observer"
+
 	"github.com/caddy-dedup/caddy-dedup/internal/engine"
 	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
 )
@@ -179,4 +182,31 @@ func TestRunHoldsNoGoroutine(t *testing.T) {
 	for _, run := range runs {
 		wantEnd(t, run, created("one"), resultKept)
 	}
+}
+
+// The store is asked every second while it is away, and the log is not told each time.
+func TestRenewalsThatFailAreLoggedOnceInAThirdOfTheLease(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		core, logged := observer.New(zap.WarnLevel)
+		options := someOptions()
+		options.Logger = zap.New(core)
+		link := newLink(newShared(t))
+		e := engine.New(link, options)
+		defer e.Close()
+		decision, err := e.Begin(context.Background(), someRequest())
+		if err != nil {
+			t.Fatal(err)
+		}
+		run := as[*engine.Run](t, decision)
+		link.fail(refused, "renew")
+		time.Sleep(someLease - time.Millisecond)
+		if asked := link.count("renew"); asked < 10 {
+			t.Errorf("the store was asked %d times", asked)
+		}
+		told := logged.FilterMessageSnippet("could not be renewed").All()
+		if len(told) != 2 {
+			t.Errorf("the log was told %d times within two thirds of the lease", len(told))
+		}
+		wantEnd(t, run, created("one"), resultKept)
+	})
 }
