@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/caddyserver/caddy/v2"
@@ -64,6 +65,9 @@ type App struct {
 	stores   []*openstores.Handle // those that the configuration's handlers use
 	started  []*openstores.Handle // those whose store the configuration has entered
 	longest  time.Duration        // the longest time limit of a run
+
+	// stopping is when the servers began to stop, nil until they do.
+	stopping atomic.Pointer[time.Time]
 }
 
 // CaddyModule returns the Caddy module information.
@@ -219,23 +223,44 @@ func (a *App) Cleanup() error {
 	return nil
 }
 
-// drain waits for runs, for as long as the servers' grace period, or, without
-// one, for the longest run that is allowed.
+// serversStop notes when the first server began to stop.
+func (a *App) serversStop() {
+	now := time.Now()
+	a.stopping.CompareAndSwap(nil, &now)
+}
+
+// leastDrain is how long a process that exits waits at least for what is being stored.
+const leastDrain = time.Second
+
+// drain waits for runs, for as long as drainLimit says.
 func (a *App) drain() {
-	limit := a.longest
-	if module, err := a.ctx.AppIfConfigured("http"); err == nil {
-		if grace := module.(*caddyhttp.App).GracePeriod; grace > 0 {
-			limit = duration(grace)
-		}
-	}
+	limit := a.drainLimit()
 	ctx, cancel := context.WithTimeout(context.Background(), limit)
 	defer cancel()
 	for _, handle := range a.started {
 		if err := handle.Store().Drain(ctx); err != nil {
 			a.logger.Error("the process exits with work undone",
-				zap.String("store", handle.Describe()), zap.Error(err))
+				zap.String("store", handle.Describe()), zap.Duration("waited", limit), zap.Error(err))
 		}
 	}
+}
+
+// drainLimit returns what the servers have left of their grace period, which is one for
+// the whole stop: what kills a process that takes longer was told of one. Without a grace
+// period it is the time of the longest run that is allowed.
+func (a *App) drainLimit() time.Duration {
+	module, err := a.ctx.AppIfConfigured("http")
+	if err != nil {
+		return a.longest
+	}
+	grace := duration(module.(*caddyhttp.App).GracePeriod)
+	if grace <= 0 {
+		return a.longest
+	}
+	if began := a.stopping.Load(); began != nil {
+		grace -= time.Since(*began)
+	}
+	return max(grace, leastDrain)
 }
 
 var (

@@ -106,7 +106,10 @@ func (h *Handler) Provision(ctx caddy.Context) error {
 	if h.events, err = eventsOf(ctx); err != nil {
 		return err
 	}
-	keepConns(ctx)
+	if server, ok := ctx.Value(caddyhttp.ServerCtxKey).(*caddyhttp.Server); ok {
+		keepConns(server)
+		server.RegisterOnShutdown(app.serversStop)
+	}
 	return checkLease(h.store.Config, duration(h.Lease))
 }
 
@@ -186,11 +189,7 @@ type exchange struct {
 type connKey struct{}
 
 // keepConns has a server tell the handlers of its requests which connection they came on.
-func keepConns(ctx context.Context) {
-	server, ok := ctx.Value(caddyhttp.ServerCtxKey).(*caddyhttp.Server)
-	if !ok {
-		return
-	}
+func keepConns(server *caddyhttp.Server) {
 	server.RegisterConnContext(func(ctx context.Context, conn net.Conn) context.Context {
 		if ctx.Value(connKey{}) != nil { // by another handler
 			return ctx

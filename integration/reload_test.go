@@ -4,6 +4,8 @@ import (
 	"context"
 	"net"
 	"net/http"
+	"strconv"
+	"strings"
 	"testing"
 	"time"
 )
@@ -119,6 +121,26 @@ func stopWithARunInFlight(t *testing.T, store string, stays bool) {
 	wantReplay(t, got, reply{Status: 201, Body: "run 1 of k", Header: http.Header{
 		"Dedup-Execution-Id": begun.Header["Dedup-Execution-Id"]}})
 	up.wantRuns(t, "k", 1)
+}
+
+// The servers and the runs that they leave behind have one grace period together: what
+// stops the process was told of one.
+func TestStopTakesOneGracePeriod(t *testing.T) {
+	t.Parallel()
+	g := newGate(t)
+	up := startUpstream(t, g.before(answers201))
+	p := start(t, conf{store: "store memory", global: "grace_period 3s", site: lines("dedup", proxyTo(up))})
+	sendLater(oneShot, p.newPost("/", "k", "body", host("shop.test")))
+	up.awaitRuns(t, "k", 1)
+	p.terminate(t)
+	left := p.awaitLog(t, "what is left of the work", func(e entry) bool {
+		return strings.Contains(e.text("msg"), "exits with work undone")
+	})
+	waited, err := strconv.ParseFloat(left.text("waited"), 64)
+	if err != nil || waited > 1 {
+		t.Errorf("the servers had their 3s, and then the run had %s seconds more, not 1 at most", left.text("waited"))
+	}
+	p.awaitExit(t)
 }
 
 // hangingUp returns the client with a function that closes its connection: a
