@@ -44,7 +44,9 @@ import (
 // beyond 2^53 are rounded to a double, and two different IDs can become one.
 //
 // A text that [Parse] refuses is an error. So is a number with a fraction or an
-// exponent that is too large for a double. Canonicalize does not change the input.
+// exponent that is too large for a double, and a string with half of a surrogate pair
+// ([ErrHalfPair]; RFC 8785, section 3.2.2.2), unless it is excluded. Canonicalize does
+// not change the input.
 func Canonicalize(text []byte, exclude ...string) ([]byte, error) {
 	doc, err := Parse(text)
 	if err != nil {
@@ -94,7 +96,7 @@ func (c *canonicalWriter) write(v Value) error {
 	case jsontext.KindBeginArray:
 		return c.writeArray(v)
 	case jsontext.KindString:
-		c.writeString(n.value)
+		return c.writeString(n.value)
 	case jsontext.KindNumber:
 		return c.writeNumber(raw)
 	default:
@@ -107,7 +109,10 @@ func (c *canonicalWriter) writeObject(v Value) error {
 	base := len(c.members)
 	for member := range v.children() {
 		if !c.excluded[member.node] {
-			name := c.doc.unquoted(c.doc.nodes[member.node].name)
+			name, err := c.doc.unquoted(c.doc.nodes[member.node].name)
+			if err != nil {
+				return err
+			}
 			c.members = append(c.members, canonicalMember{name, member})
 		}
 	}
@@ -118,7 +123,9 @@ func (c *canonicalWriter) writeObject(v Value) error {
 		if i > 0 {
 			c.out = append(c.out, ',')
 		}
-		c.writeString(c.doc.nodes[m.value.node].name)
+		if err := c.writeString(c.doc.nodes[m.value.node].name); err != nil {
+			return err
+		}
 		c.out = append(c.out, ':')
 		if err := c.write(m.value); err != nil {
 			return err
@@ -150,17 +157,22 @@ func (c *canonicalWriter) writeArray(v Value) error {
 
 // writeString copies a string that has no escapes as it is: JSON requires an
 // escape for exactly those characters for which RFC 8785 requires one.
-func (c *canonicalWriter) writeString(span jsonSpan) {
+func (c *canonicalWriter) writeString(span jsonSpan) error {
 	raw := c.doc.text[span.start:span.end]
 	if bytes.IndexByte(raw, '\\') < 0 {
 		c.out = append(c.out, raw...)
-		return
+		return nil
 	}
-	quoted, err := jsontext.AppendQuote(c.out, c.doc.unquoted(span))
+	text, err := c.doc.unquoted(span)
+	if err != nil {
+		return err
+	}
+	quoted, err := jsontext.AppendQuote(c.out, text)
 	if err != nil {
 		panic(fmt.Sprintf("a string that was read cannot be written: %v", err))
 	}
 	c.out = quoted
+	return nil
 }
 
 func (c *canonicalWriter) writeNumber(raw []byte) error {

@@ -8,6 +8,7 @@ import (
 	"iter"
 	"math"
 	"strconv"
+	"unicode/utf8"
 
 	"github.com/go-json-experiment/json/jsontext"
 )
@@ -37,11 +38,19 @@ type jsonSpan struct{ start, end uint32 }
 // levels of nesting, a text of 2 GiB or more. Time and memory grow linearly with
 // the text, whatever is in it. No error quotes the text, because it may be secret
 // and errors are logged.
+//
+// An escape that is half of a surrogate pair, such as `\ud83d` alone, is JSON (RFC
+// 8259, section 8.2): senders write it where they cut a text in the middle of an emoji.
+// Only what needs that very string cannot have it. Two names with such an escape count
+// as the same.
 func Parse(text []byte) (*Document, error) {
 	if len(text) > math.MaxInt32 {
 		return nil, fmt.Errorf("the text has %d bytes; it must have at most %d", len(text), math.MaxInt32)
 	}
-	d := jsontext.NewDecoder(bytes.NewBuffer(text))
+	if !utf8.Valid(text) {
+		return nil, fmt.Errorf("not JSON at byte %d: invalid UTF-8", validBytes(text))
+	}
+	d := jsontext.NewDecoder(bytes.NewBuffer(text), jsontext.AllowInvalidUTF8(true)) // for the halves of pairs alone
 	doc := &Document{text: text}
 	var open []uint32 // the objects and arrays around the next value
 	var name jsonSpan // the name of the next value; empty until the name is read
@@ -86,6 +95,17 @@ func Parse(text []byte) (*Document, error) {
 	return doc, nil
 }
 
+// validBytes returns how many bytes a text has before the first that is not UTF-8.
+func validBytes(text []byte) (n int) {
+	for {
+		r, size := utf8.DecodeRune(text[n:])
+		if r == utf8.RuneError && size <= 1 {
+			return n
+		}
+		n += size
+	}
+}
+
 // jsonError says at which byte the error is. The library also says at which JSON
 // pointer, but that quotes member names, which may be long or secret.
 func jsonError(err error) error {
@@ -127,7 +147,7 @@ func (v Value) child(token string) (Value, bool) {
 	switch v.Kind() {
 	case jsontext.KindBeginObject:
 		for member := range v.children() {
-			if string(v.doc.unquoted(v.doc.nodes[member.node].name)) == token {
+			if name, err := v.doc.unquoted(v.doc.nodes[member.node].name); err == nil && string(name) == token {
 				return member, true
 			}
 		}
@@ -152,13 +172,15 @@ func (v Value) child(token string) (Value, bool) {
 func (v Value) Kind() jsontext.Kind { return v.doc.nodes[v.node].kind }
 
 // Text returns a string without its quotes and escapes; a number, true, false or
-// null as the document writes it; and an empty text for an object or array.
-func (v Value) Text() string {
+// null as the document writes it; and an empty text for an object or array. The error
+// is [ErrHalfPair].
+func (v Value) Text() (string, error) {
 	n := v.doc.nodes[v.node]
 	if n.kind == jsontext.KindString {
-		return string(v.doc.unquoted(n.value))
+		text, err := v.doc.unquoted(n.value)
+		return string(text), err
 	}
-	return string(v.doc.text[n.value.start:n.value.end])
+	return string(v.doc.text[n.value.start:n.value.end]), nil
 }
 
 // Elements yields the elements of an array, in order. For any other value it
@@ -182,18 +204,22 @@ func (v Value) children() iter.Seq[Value] {
 	}
 }
 
-// unquoted returns the text of a string. If the string has no escapes, the result
-// is part of the document's text, and must not be changed.
-func (d *Document) unquoted(span jsonSpan) []byte {
+// ErrHalfPair is the error of a string with an escape that is half of a surrogate pair:
+// no text in UTF-8 is equal to it, and different ones must not become one.
+var ErrHalfPair = errors.New(`a string has an escape that is half of a surrogate pair`)
+
+// unquoted returns the text of a string, or [ErrHalfPair]. If the string has no escapes,
+// the result is part of the document's text, and must not be changed.
+func (d *Document) unquoted(span jsonSpan) ([]byte, error) {
 	raw := d.text[span.start:span.end]
 	if bytes.IndexByte(raw, '\\') < 0 {
-		return raw[1 : len(raw)-1]
+		return raw[1 : len(raw)-1], nil
 	}
 	text, err := jsontext.AppendUnquote(nil, raw)
-	if err != nil {
-		panic(fmt.Sprintf("a string that was read cannot be unquoted: %v", err))
+	if err != nil { // all else that is wrong with a string ended the reading
+		return nil, ErrHalfPair
 	}
-	return text
+	return text, nil
 }
 
 // CheckPointer says what is wrong with a JSON pointer (RFC 6901); nil means

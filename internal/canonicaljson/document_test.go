@@ -1,6 +1,7 @@
 package canonicaljson_test
 
 import (
+	"errors"
 	"fmt"
 	"strings"
 	"testing"
@@ -22,6 +23,15 @@ const pointerExample = `{
 	"m~n": 8
 }`
 
+func textOf(t *testing.T, v canonicaljson.Value) string {
+	t.Helper()
+	text, err := v.Text()
+	if err != nil {
+		t.Error(err)
+	}
+	return text
+}
+
 func TestPointersOfTheRFC(t *testing.T) {
 	doc, err := canonicaljson.Parse([]byte(pointerExample))
 	if err != nil {
@@ -31,13 +41,13 @@ func TestPointersOfTheRFC(t *testing.T) {
 		"/foo/0": "bar", "/foo/1": "baz", "/": "0", "/a~1b": "1", "/c%d": "2", "/e^f": "3",
 		"/g|h": "4", `/i\j`: "5", `/k"l`: "6", "/ ": "7", "/m~0n": "8",
 	} {
-		if v, ok := doc.Root().At(pointer); !ok || v.Text() != want {
-			t.Errorf("%q: got %q, %v; want %q", pointer, v.Text(), ok, want)
+		if v, ok := doc.Root().At(pointer); !ok || textOf(t, v) != want {
+			t.Errorf("%q: got %q, %v; want %q", pointer, textOf(t, v), ok, want)
 		}
 	}
 	for pointer, kind := range map[string]byte{"": '{', "/foo": '['} {
-		if v, ok := doc.Root().At(pointer); !ok || byte(v.Kind()) != kind || v.Text() != "" {
-			t.Errorf("%q: got %v %q, %v; want a %c", pointer, v.Kind(), v.Text(), ok, kind)
+		if v, ok := doc.Root().At(pointer); !ok || byte(v.Kind()) != kind || textOf(t, v) != "" {
+			t.Errorf("%q: got %v %q, %v; want a %c", pointer, v.Kind(), textOf(t, v), ok, kind)
 		}
 	}
 	for _, pointer := range []string{
@@ -45,7 +55,7 @@ func TestPointersOfTheRFC(t *testing.T) {
 		"/foo/0/x", "/a/b", "/m~n", "/m~01n", "//", "foo", "#/foo", "/~", "/foo/~2", "/\xff",
 	} {
 		if v, ok := doc.Root().At(pointer); ok {
-			t.Errorf("%q names %q", pointer, v.Text())
+			t.Errorf("%q names %q", pointer, textOf(t, v))
 		}
 	}
 }
@@ -58,8 +68,8 @@ func TestPointerUnescapesInOrder(t *testing.T) {
 		t.Fatal(err)
 	}
 	for pointer, want := range map[string]string{"/~01": "tilde", "/~1": "slash", "/~001": "both", "/a": "escaped"} {
-		if v, ok := doc.Root().At(pointer); !ok || v.Text() != want {
-			t.Errorf("%q: got %q, %v; want %q", pointer, v.Text(), ok, want)
+		if v, ok := doc.Root().At(pointer); !ok || textOf(t, v) != want {
+			t.Errorf("%q: got %q, %v; want %q", pointer, textOf(t, v), ok, want)
 		}
 	}
 }
@@ -88,7 +98,7 @@ func TestElementsAndTexts(t *testing.T) {
 	}
 	var got []string
 	for v := range doc.Root().Elements() {
-		got = append(got, fmt.Sprintf("%c%s", byte(v.Kind()), v.Text()))
+		got = append(got, fmt.Sprintf("%c%s", byte(v.Kind()), textOf(t, v)))
 		for range v.Elements() {
 			t.Errorf("%v has elements", v.Kind())
 		}
@@ -97,8 +107,39 @@ func TestElementsAndTexts(t *testing.T) {
 		t.Errorf("got  %q\nwant %s", got, want)
 	}
 	inner, _ := doc.Root().At("/2/a/1/0")
-	if inner.Text() != "2" {
-		t.Errorf("got %q", inner.Text())
+	if got := textOf(t, inner); got != "2" {
+		t.Errorf("got %q", got)
+	}
+}
+
+// What a text has beside half of a surrogate pair can be read, and the half cannot: two
+// different ones must not become one text.
+func TestHalfOfASurrogatePair(t *testing.T) {
+	for _, half := range []string{`\ud83d`, `cut \uD83D`, `\ude00`, `\ude00\ud83d`, `\ud83d\u0041`, `\ud83d\n`, `\ud83d\ud83d\ude00`} {
+		doc, err := canonicaljson.Parse([]byte(`{"` + half + `":{"id":1},"id":"evt","t":"` + half + `","last":"ok"}`))
+		if err != nil {
+			t.Errorf("%s: %v", half, err)
+			continue
+		}
+		for pointer, want := range map[string]string{"/id": "evt", "/last": "ok"} {
+			if v, ok := doc.Root().At(pointer); !ok || textOf(t, v) != want {
+				t.Errorf("%s: %s is not %q", half, pointer, want)
+			}
+		}
+		v, ok := doc.Root().At("/t")
+		if text, err := v.Text(); !ok || !errors.Is(err, canonicaljson.ErrHalfPair) || text != "" {
+			t.Errorf("%s: it is %q, %v", half, text, err)
+		}
+		if v, ok := doc.Root().At("/\ufffd"); ok {
+			t.Errorf("%s: a name is found as %q", half, textOf(t, v))
+		}
+		if form, err := doc.Canonical(); !errors.Is(err, canonicaljson.ErrHalfPair) {
+			t.Errorf("%s: its canonical form is %s, %v", half, form, err)
+		}
+		form, err := canonicaljson.Canonicalize([]byte(`{"t":"`+half+`","a":"\u0041"}`), "/t")
+		if err != nil || string(form) != `{"a":"A"}` {
+			t.Errorf("%s: without it the form is %s, %v", half, form, err)
+		}
 	}
 }
 
@@ -106,7 +147,7 @@ func TestParseJSONErrorsQuoteNothing(t *testing.T) {
 	const secret = "secret"
 	for _, wrong := range []string{
 		`{"secret":1,"secret":2}`, `{"secret":`, `{"secret":1]`, `["secret" "secret"]`, `{"secret":{"secret":tru}}`, `secret`,
-		`{"a":1}{"secret":1}`, `["secret"],`, "[\"secret\xff\"]", `["secret\ud800"]`, `{secret:1}`, `]`, `}`, `{"a":1,}`, `[,]`, `{"a"}`, `{"a":}`, `{1:2}`, ``,
+		`{"a":1}{"secret":1}`, `["secret"],`, "[\"secret\xff\"]", `{"secret\ud800":1,"secret\ud801":2}`, `{secret:1}`, `]`, `}`, `{"a":1,}`, `[,]`, `{"a"}`, `{"a":}`, `{1:2}`, ``,
 	} {
 		_, err := canonicaljson.Parse([]byte(wrong))
 		if err == nil {

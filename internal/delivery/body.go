@@ -63,14 +63,18 @@ func member(from canonicaljson.Value, pointer string) (item, error) {
 	if !ok {
 		return item{}, absent("%s is not in the body", pointer)
 	}
+	text, err := v.Text()
+	if err != nil {
+		return item{}, unusable("%s: %v", pointer, err)
+	}
 	switch v.Kind() {
 	case jsontext.KindString:
-		if text := v.Text(); text != "" {
+		if text != "" {
 			return item{kind: KindJSON, id: text}, nil
 		}
 		return item{}, absent("%s is an empty string", pointer)
 	case jsontext.KindNumber:
-		number, ok := exactNumber(v.Text())
+		number, ok := exactNumber(text)
 		if !ok {
 			return item{}, unusable("%s is a number with an exponent that is too large", pointer)
 		}

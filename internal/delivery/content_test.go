@@ -53,6 +53,9 @@ func TestContent(t *testing.T) {
 		"beside the excluded":       {a: `{"a":1,"t":1}`, b: `{"a":2,"t":1}`, exclude: []string{"/t"}},
 		"excluded elsewhere":        {a: `{"a":{"t":1}}`, b: `{"a":{"t":2}}`, exclude: []string{"/t"}},
 		"excluded, but not JSON":    {a: `{"t":1`, b: `{"t":2`, exclude: []string{"/t"}},
+		"half of a pair, space":     {a: `["\ud800"]`, b: `["\ud800" ]`},
+		"other halves of a pair":    {a: `["\ud800"]`, b: `["\ud801"]`},
+		"half of a pair, excluded":  {a: `{"t":"\ud800","a":1}`, b: `{"a":1}`, exclude: []string{"/t"}, same: true},
 		"excluded to nothing":       {a: `{"t":1}`, b: `{}`, exclude: []string{"/t"}, same: true},
 		"nothing or an empty array": {a: `{}`, b: `[]`},
 	} {

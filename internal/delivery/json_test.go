@@ -42,6 +42,7 @@ func TestJSONKeys(t *testing.T) {
 		"a name with a slash": {`{"a/b":"x"}`, "/a~1b", text, "x"},
 		"a name with a tilde": {`{"a~b":"x"}`, "/a~0b", text, "x"},
 		"the empty name":      {`{"":"x"}`, "/", text, "x"},
+		"beside half a pair":  {`{"a":"cut \ud83d","\ude00":0,"id":"x"}`, "/id", text, "x"},
 		"the longest":         {`{"id":"` + strings.Repeat("ü", 127) + `x"}`, "/id", text, strings.Repeat("ü", 127) + "x"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -64,7 +65,7 @@ func TestNoJSONKey(t *testing.T) {
 		"doubled elsewhere":   {`{"id":"a","x":{"y":1,"y":1}}`, "not JSON at byte"},
 		"bad UTF-8":           {"{\"id\":\"a\xff\"}", "not JSON at byte"},
 		"bad UTF-8 elsewhere": {"{\"id\":\"a\",\"x\":\"\xff\"}", "not JSON at byte"},
-		"half a surrogate":    {`{"id":"\ud800"}`, "not JSON at byte"},
+		"half a surrogate":    {`{"id":"\ud800"}`, "/id: a string has an escape that is half of a surrogate pair"},
 		"too deep":            {`{"id":"a","x":` + strings.Repeat("[", 10_000) + strings.Repeat("]", 10_000) + `}`, "not JSON at byte"},
 		"absent":              {`{"ID":"a"}`, "/id is not in the body"},
 		"not an object":       {`["id"]`, "/id is not in the body"},

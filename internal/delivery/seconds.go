@@ -66,15 +66,21 @@ func asked(source Source, request Request) (text string, err error) {
 		return "", err
 	}
 	v, ok := doc.Root().At(source.Pointer)
+	if !ok || v.Kind() == jsontext.KindNull {
+		return "", absent("%s is not in the body", source.Pointer)
+	}
+	text, err = v.Text()
 	switch {
-	case !ok, v.Kind() == jsontext.KindNull, v.Kind() == jsontext.KindString && v.Text() == "":
+	case err != nil:
+		return "", notSeconds("", "is no text: "+err.Error())
+	case text == "" && v.Kind() == jsontext.KindString:
 		return "", absent("%s is not in the body", source.Pointer)
 	case v.Kind() == jsontext.KindBeginObject:
 		return "", notSeconds("{", "is an object")
 	case v.Kind() == jsontext.KindBeginArray:
 		return "", notSeconds("[", "is an array")
 	}
-	return v.Text(), nil // true and false are no numbers
+	return text, nil // true and false are no numbers
 }
 
 // decimal is a number as JSON writes it; leading zeros do no harm.
