@@ -3,6 +3,7 @@ package caddymodule
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"net/http"
 	"os"
@@ -140,11 +141,16 @@ func (b *requestBody) readPieces(most int64) error {
 			pieces.Grow(n)
 		}
 		if errors.Is(err, io.EOF) {
-			return nil
+			break
 		}
 		if err != nil {
 			return err
 		}
+	}
+	// A server of HTTP/3 may end a body before its declared length as if it were whole (RFC
+	// 9114, section 4.1.2, has it malformed).
+	if n, declared := int64(pieces.Len()), b.r.ContentLength; declared > 0 && n < min(declared, most) {
+		return fmt.Errorf("the body ended after %d of %d bytes: %w", n, declared, io.ErrUnexpectedEOF)
 	}
 	return nil
 }

@@ -271,8 +271,10 @@ func (c *capture) finish() {
 		c.deliver()
 	}
 	c.toClient.Done()
-	if c.streaming && c.got != recording.Whole && c.panicked == nil {
-		c.panicked = http.ErrAbortHandler // a cut response must not look whole
+	if c.got != recording.Whole && c.panicked == nil {
+		// A cut response must not look whole, which over HTTP/3 it would: a stream whose
+		// deadline has passed can still be ended.
+		c.panicked = http.ErrAbortHandler
 	}
 	c.panicAsNoted()
 }
