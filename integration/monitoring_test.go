@@ -16,6 +16,8 @@ import (
 var (
 	queried = regexp.MustCompile(`(caddy_dedup_\w+)(?:\{([^}]*)\})?`)
 	matcher = regexp.MustCompile(`(\w+)\s*(?:=~|!~|!=|=)\s*"([^"]*)"`)
+	// atAll asks whether something is more than nothing.
+	atAll   = regexp.MustCompile(`> 0(\s|$)`)
 	grouped = regexp.MustCompile(`\bby\s*\(([^)]*)\)`)
 )
 
@@ -96,8 +98,8 @@ func TestAlertsAskForRealMetrics(t *testing.T) {
 	var rules struct {
 		Groups []struct {
 			Rules []struct {
-				Alert, Expr string
-				Annotations map[string]string
+				Alert, Expr, For string
+				Annotations      map[string]string
 			}
 		}
 	}
@@ -110,6 +112,9 @@ func TestAlertsAskForRealMetrics(t *testing.T) {
 		for _, rule := range group.Rules {
 			real.wantQuery(t, rule.Alert, rule.Expr)
 			queries = append(queries, rule.Expr)
+			if atAll.MatchString(rule.Expr) && (rule.For != "" || strings.Contains(rule.Expr, "rate(")) {
+				t.Errorf("%s asks for a rate, or waits for %q: where few requests come, that is over before", rule.Alert, rule.For)
+			}
 			if rule.Annotations["summary"] == "" || rule.Annotations["description"] == "" {
 				t.Errorf("%s does not say what it means", rule.Alert)
 			}
@@ -127,6 +132,9 @@ func TestAlertsAskForRealMetrics(t *testing.T) {
 	if promtool, err := exec.LookPath("promtool"); err == nil {
 		if out, err := exec.CommandContext(t.Context(), promtool, "check", "rules", "../docs/alerts.yml").CombinedOutput(); err != nil {
 			t.Errorf("promtool check rules: %v\n%s", err, out)
+		}
+		if out, err := exec.CommandContext(t.Context(), promtool, "test", "rules", "testdata/alerts.yml").CombinedOutput(); err != nil {
+			t.Errorf("promtool test rules: %v\n%s", err, out)
 		}
 	} else if os.Getenv("DEDUP_PROMTOOL") != "" {
 		t.Fatal(err)
