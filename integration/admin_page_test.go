@@ -16,10 +16,11 @@ import (
 // The deliveries of the page: one that was cut off, one that was answered, one that is in
 // flight, and an order, whose key is in Redis.
 const (
-	cutOff   = "72d3162e-cc78-11e3-81ab-4c9367dc0958"
-	answered = "0b989ba4-242f-11e5-81e1-c7b6966d2516"
-	running  = "3f2c6a10-5f4e-11ee-8c99-0242ac120002"
-	order    = "order-1001"
+	cutOff    = "72d3162e-cc78-11e3-81ab-4c9367dc0958"
+	cutOffToo = "7e1f4c52-8d0a-4f3b-9a6e-5b2d1c0f9e83"
+	answered  = "0b989ba4-242f-11e5-81e1-c7b6966d2516"
+	running   = "3f2c6a10-5f4e-11ee-8c99-0242ac120002"
+	order     = "order-1001"
 )
 
 // adminPage is a stage with the configuration of the page.
@@ -34,7 +35,7 @@ func startAdminPage(t *testing.T) *adminPage {
 	a := &adminPage{records: redistest.Start(t), gate: newGate(t)}
 	up := startUpstream(t, func(w http.ResponseWriter, r *http.Request, n run) {
 		switch {
-		case n.Key == cutOff && n.N == 1:
+		case (n.Key == cutOff || n.Key == cutOffToo) && n.N == 1:
 			noAnswer(w, r, n)
 			return
 		case n.Key == running:
@@ -125,6 +126,12 @@ func TestAdminPage(t *testing.T) {
 			}
 		}}
 	}
+	many := freed(cutOff, cutOffToo)
+	many.start = func(t *testing.T) *stage {
+		s := whole(t)
+		s.deliver(t, cutOffToo)
+		return s
+	}
 	var kill, stop *redistest.Server
 	health := situation{
 		start: func(t *testing.T) *stage {
@@ -160,6 +167,7 @@ func TestAdminPage(t *testing.T) {
 		"keys release":       freed(cutOff),
 		"keys forget":        freed(cutOff),
 		"More than one key":  freed(cutOff, order),
+		"Many keys at once":  many,
 		"For programs":       freed(cutOff),
 		"Exit status":        only(runs),
 		"health":             health,

@@ -3,6 +3,7 @@ package integration
 import (
 	"context"
 	"fmt"
+	"net/http"
 	"strings"
 	"testing"
 
@@ -107,6 +108,30 @@ func TestAttemptsUnderHold(t *testing.T) {
 		}
 		up.wantRuns(t, "k", 2)
 	})
+}
+
+// Under hold an unknown end is an operator's matter, also that of the last attempt, and
+// also where a gateway answered. Another answer of the last attempt is kept.
+func TestLastAttemptUnderHold(t *testing.T) {
+	t.Parallel()
+	up := startUpstream(t, func(w http.ResponseWriter, r *http.Request, n run) {
+		switch n.Key {
+		case "cut":
+			noAnswer(w, r, n)
+		case "gateway":
+			answersStatus(504)(w, r, n)
+		default:
+			answersStatus(500)(w, r, n)
+		}
+	})
+	p := start(t, conf{store: "store memory", site: lines(dedupBlock("max_attempts 1", "unknown hold"), proxyTo(up))})
+	for _, id := range []string{"cut", "gateway"} {
+		p.post(t, "/", id, "body")
+		wantProblem(t, p.post(t, "/", id, "body"), 409, "outcome_unknown")
+		up.wantRuns(t, id, 1)
+	}
+	failed := p.post(t, "/", "failed", "body")
+	wantReplay(t, p.post(t, "/", "failed", "body"), failed)
 }
 
 // A run that never reached the upstream is no attempt.

@@ -267,6 +267,50 @@ func TestAnotherEncryptionKeyReadsNothing(t *testing.T) {
 	up.wantRuns(t, "k", 1)
 }
 
+// Without its encryption key, a record is unreadable for operators. A request is told so
+// where an answer would have to be opened; that its key is held or exhausted is said
+// without. Freeing it needs no encryption key, as forgetting it does not.
+func TestRecordsOfAMissingEncryptionKey(t *testing.T) {
+	t.Parallel()
+	up := startUpstream(t, func(w http.ResponseWriter, r *http.Request, n run) {
+		if n.N == 1 && n.Key != "kept" {
+			noAnswer(w, r, n)
+			return
+		}
+		answers201(w, r, n)
+	})
+	store, dir := redisStore(t), shortTempDir(t)
+	site := onPaths(up, map[string]string{
+		"/":     "dedup",
+		"/hold": dedupBlock("unknown hold"),
+		"/once": dedupBlock("max_attempts 1"),
+	})
+	p := start(t, conf{store: store, dedup: keyFiles(t, dir, "a"), site: site})
+	codes := map[string][]any{
+		"kept": {"/", 500, "record_unreadable"}, "held": {"/hold", 409, "outcome_unknown"}, "gone": {"/once", 409, "attempts_exhausted"},
+	}
+	keys := make(map[string]string)
+	for id, c := range codes {
+		p.post(t, c[0].(string), id, "body")
+		keys[id] = objects(t, p.keys(t, 0, "show", "--json", id))[0]["key"].(string)
+	}
+	p.terminate(t)
+	p.awaitExit(t)
+
+	p = start(t, conf{store: store, dedup: keyFiles(t, dir, "b"), site: site})
+	if listed := objects(t, p.keys(t, 0, "list", "--json", "--state", "unreadable")); len(listed) != len(keys) {
+		t.Errorf("unreadable are %v, want %d", listed, len(keys))
+	}
+	for id, c := range codes {
+		wantProblem(t, p.post(t, c[0].(string), id, "body"), c[1].(int), c[2].(string))
+		if shown := p.keys(t, 0, "show", id); !strings.Contains(shown, "unreadable") {
+			t.Errorf("%s is shown as %s", id, shown)
+		}
+		mustSay(t, p.keys(t, 0, "release", keys[id]), "released", "was unreadable")
+		wantFresh(t, p.post(t, c[0].(string), id, "body"), 201, "run 2 of "+id)
+	}
+}
+
 // A secret namespace, from the environment, names keys as nobody else can.
 func TestNamespaceFromTheEnvironment(t *testing.T) {
 	t.Parallel()
