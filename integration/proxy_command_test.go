@@ -105,19 +105,42 @@ func TestProxyCommandMistakes(t *testing.T) {
 	}{
 		"no target":        {[]string{"--from", ":8080"}, []string{"--to"}},
 		"unknown provider": {[]string{"--from", "127.0.0.1:1", "--to", "localhost:3000", "--provider", "gitbuh"}, []string{"gitbuh", "github"}},
+		"lease too short":  {[]string{"--from", "127.0.0.1:1", "--to", "localhost:3000", "--redis", "redis://u:open-sesame@localhost", "--dedup", "lease 1s"}, []string{"lease", "1.5s"}},
 		"wrong URL":        {[]string{"--from", "127.0.0.1:1", "--to", "localhost:3000", "--redis", "http://u:open-sesame@localhost"}, []string{"redis://"}},
 	} {
-		output, code := command(t, shortTempDir(t), append([]string{"proxy"}, c.args...)...)
-		if code == 0 {
-			t.Errorf("%s: it ended well", name)
-		}
-		for _, word := range c.says {
-			if !strings.Contains(output, word) {
-				t.Errorf("%s: it does not say %q:\n%s", name, word, output)
+		for _, begin := range [][]string{{"proxy"}, {"proxy", "--print"}} {
+			output, code := command(t, shortTempDir(t), append(begin, c.args...)...)
+			if code == 0 {
+				t.Errorf("%s: %q ended well", name, begin)
+			}
+			for _, word := range c.says {
+				if !strings.Contains(output, word) {
+					t.Errorf("%s: %q does not say %q:\n%s", name, begin, word, output)
+				}
+			}
+			if strings.Contains(output, "open-sesame") {
+				t.Errorf("%s: %q shows the password:\n%s", name, begin, output)
 			}
 		}
-		if strings.Contains(output, "open-sesame") {
-			t.Errorf("%s: it shows the password:\n%s", name, output)
+	}
+}
+
+// To print a Caddyfile changes nothing on the machine, and asks nobody. It may be one for
+// another machine, which has the values of its placeholders.
+func TestProxyCommandPrintsForAnotherMachine(t *testing.T) {
+	t.Parallel()
+	for _, args := range [][]string{
+		{"--from", "localhost", "--internal-certs"},
+		{"--from", ":80", "--redis", "{env.DEDUP_NO_SUCH_URL}", "--dedup", "lease 1s"},
+		{"--from", ":80", "--redis", "redis://no-such-host.invalid"},
+	} {
+		dir := shortTempDir(t)
+		output, code := command(t, dir, append([]string{"proxy", "--to", "localhost:3000", "--print"}, args...)...)
+		if code != 0 || !strings.HasPrefix(output, "# What `caddy-dedup proxy` runs") {
+			t.Errorf("%q ended with %d, and begins with other than the Caddyfile:\n%s", args, code, output)
+		}
+		if left, err := filepath.Glob(filepath.Join(dir, "*", "caddy")); err != nil || len(left) > 0 {
+			t.Errorf("%q leaves %q, %v", args, left, err)
 		}
 	}
 }

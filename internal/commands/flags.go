@@ -8,6 +8,7 @@ import (
 	"net/textproto"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/caddyserver/caddy/v2/caddyconfig/caddyfile"
@@ -187,6 +188,9 @@ func readTarget(to string) error {
 		return fmt.Errorf("it has more than a scheme, a host and a port")
 	case hasSlash && !strings.Contains(to, "://") && !slices.Contains(networks, network):
 		return fmt.Errorf("it has a path")
+	}
+	if _, err := strconv.ParseUint(to, 10, 64); err == nil {
+		return fmt.Errorf("a port has a colon before it: :%s", to)
 	}
 	if err := checkWord(to); err != nil {
 		return err

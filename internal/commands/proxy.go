@@ -8,6 +8,8 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"regexp"
+	"slices"
 	"strings"
 
 	"github.com/KimMachineGun/automemlimit/memlimit"
@@ -80,6 +82,9 @@ func (f *flags) run() (int, error) {
 		fmt.Fprintln(os.Stderr, "warning:", warning)
 	}
 	if f.print {
+		if err := written.validate(config); err != nil {
+			return caddy.ExitCodeFailedStartup, err
+		}
 		_, err := os.Stdout.WriteString(written.text)
 		return caddy.ExitCodeSuccess, err
 	}
@@ -103,6 +108,38 @@ func (f *flags) run() (int, error) {
 	}
 	fmt.Println(written.summary())
 	select {}
+}
+
+// ofThisMachine are placeholders whose values the machine has.
+var ofThisMachine = regexp.MustCompile(`\{(env|file)\.[^}]*\}`)
+
+// validate finds what only a start would, such as a lease that is too short for Redis. It
+// opens no store, dials nobody, and leaves nothing behind. The configuration can be used for
+// nothing else after it. Where a placeholder of the store has no value on this machine, the
+// Caddyfile is for another one, and nothing can be said.
+func (w *written) validate(config *caddy.Config) error {
+	repl := caddy.NewReplacer()
+	replaced := strings.Join(slices.Concat(w.flags.redis, w.flags.lines, []string{w.flags.file.text}), "\n")
+	for _, placeholder := range ofThisMachine.FindAllString(replaced, -1) {
+		if _, err := repl.ReplaceOrErr(placeholder, true, true); err != nil {
+			return nil
+		}
+	}
+	dir, err := os.MkdirTemp("", "caddy-dedup-")
+	if err != nil {
+		return err
+	}
+	defer os.RemoveAll(dir)
+	// The certificate authority of `tls internal` would be made where Caddy keeps its own.
+	config.StorageRaw = caddyconfig.JSONModuleObject(map[string]string{"root": dir}, "module", "file_system", nil)
+	// What a start says is not for who asks for the Caddyfile.
+	config.Logging = &caddy.Logging{Logs: map[string]*caddy.CustomLog{
+		caddy.DefaultLoggerName: {BaseLog: caddy.BaseLog{Level: "ERROR"}},
+	}}
+	if err := caddy.Validate(config); err != nil {
+		return fmt.Errorf("the flags stand for a Caddyfile that cannot be run: %w", err)
+	}
+	return nil
 }
 
 // limitMemory has Go keep within the memory that the process may have, as Caddy does for

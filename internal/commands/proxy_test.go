@@ -90,6 +90,7 @@ func TestMistakes(t *testing.T) {
 		"a service with a path":     {[]string{"--to", "localhost:3000/x"}, []string{"--to", `"localhost:3000/x"`}},
 		"a URL with a path":         {[]string{"--to", "http://localhost:3000/x"}, []string{"--to", `"http://localhost:3000/x"`}},
 		"a user in the service":     {[]string{"--to", "http://u:p@localhost"}, []string{"--to"}},
+		"a service's port alone":    {[]string{"--to", "3000"}, []string{"--to", `"3000"`, ": :3000"}},
 		"two schemes":               {[]string{"--to", "https://a", "--to", "http://b"}, []string{"--to", "https", "http://b"}},
 		"two addresses":             {[]string{"--to", ":1", "--from", ":2", "--from", ":3"}, []string{"--from", `":2"`, `":3"`}},
 		"two directories":           {[]string{"--to", ":1", "--file", "a", "--file", "b"}, []string{"--file", `"a"`, `"b"`}},
