@@ -74,8 +74,8 @@ func TestCommandsOfTheKubernetesPage(t *testing.T) {
 // What the page shows to be copied does what it says.
 func TestExamplesOfTheKubernetesPage(t *testing.T) {
 	blocks, whole := page(t, "yaml")
-	if len(blocks) != 3 {
-		t.Fatalf("%d blocks; want a probe, a kustomization and the annotations of a pod", len(blocks))
+	if len(blocks) != 5 {
+		t.Fatalf("%d blocks; want a probe, a kustomization, a patch for it, the annotations of a pod, and a volume for it", len(blocks))
 	}
 	var probed corev1.Container
 	if err := yaml.UnmarshalStrict([]byte(blocks[0]), &probed); err != nil {
@@ -91,11 +91,25 @@ func TestExamplesOfTheKubernetesPage(t *testing.T) {
 	write(t, files, "/k8s/mine/payments.yaml", string(application))
 	kustomization := strings.Replace(blocks[1], "github.com/caddy-dedup/caddy-dedup//k8s/component?ref=main", "../component", 1)
 	write(t, files, "/k8s/mine/kustomization.yaml", kustomization)
-	sidecarOf(t, the[*appsv1.Deployment](t, kustomize(t, files, "/k8s/mine")).Spec.Template.Spec)
+	stops := func() int64 {
+		spec := the[*appsv1.Deployment](t, kustomize(t, files, "/k8s/mine")).Spec.Template.Spec
+		sidecarOf(t, spec)
+		return *spec.TerminationGracePeriodSeconds
+	}
+	// The component replaces the application's own value, and a patch comes after it.
+	write(t, files, "/k8s/mine/payments.yaml", strings.Replace(string(application),
+		"      initContainers:\n", "      terminationGracePeriodSeconds: 120\n      initContainers:\n", 1))
+	if got := stops(); got != 60 {
+		t.Errorf("with the component the pod has %d s to end; the page says 60", got)
+	}
+	write(t, files, "/k8s/mine/kustomization.yaml", kustomization+blocks[2])
+	if got := stops(); got != 330 {
+		t.Errorf("with the patch the pod has %d s to end; the page says 330", got)
+	}
 
 	// A pod with the labels and annotations of the page gets the sidecar.
 	var shown corev1.PodTemplateSpec
-	if err := yaml.UnmarshalStrict([]byte(blocks[2]), &shown); err != nil {
+	if err := yaml.UnmarshalStrict([]byte(blocks[3]), &shown); err != nil {
 		t.Fatal(err)
 	}
 	c := startReady(t, policies(t), nil)
@@ -104,6 +118,27 @@ func TestExamplesOfTheKubernetesPage(t *testing.T) {
 		t.Fatal(err)
 	}
 	sidecarOf(t, created.Spec)
+
+	// One with the volume of the page keeps it, and one without gets what the page says.
+	var own corev1.Pod
+	if err := yaml.UnmarshalStrict([]byte(blocks[4]), &own); err != nil {
+		t.Fatal(err)
+	}
+	if own.Spec.SecurityContext == nil || own.Spec.SecurityContext.FSGroup == nil {
+		t.Error("the sidecar, which is not root, could not write to the volume of the page")
+	}
+	for _, volumes := range [][]corev1.Volume{own.Spec.Volumes, nil} {
+		created, err := c.create(newPod(annotated("redis-secret", ""), annotated("store", "file"), func(pod *corev1.Pod) { pod.Spec.Volumes = volumes }))
+		if err != nil {
+			t.Fatal(err)
+		}
+		switch data := volume(created.Spec, "caddy-dedup-data"); {
+		case volumes != nil:
+			wantEqual(t, "the volumes", created.Spec.Volumes, volumes)
+		case data.EmptyDir == nil || data.EmptyDir.SizeLimit.String() != "1Gi":
+			t.Errorf("without a volume of its own the pod gets %v", data)
+		}
+	}
 
 	// The refusal that it shows is the policy's.
 	_, err = c.create(newPod(annotated("upstream-port", "http")))
