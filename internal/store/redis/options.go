@@ -5,7 +5,10 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"net/netip"
+	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -130,7 +133,29 @@ func CheckAddress(address, written string) error {
 	if err != nil || host == "" || port == "" {
 		return fmt.Errorf("%s is neither host:port nor the absolute path of a unix socket", shownAs(written))
 	}
-	return nil
+	switch {
+	case !isHost(host):
+		return fmt.Errorf("%s has a host that is neither a name, such as redis.example.com, nor an IP address, 10.0.0.1 or [::1]", shownAs(written))
+	case !isPort(port):
+		return fmt.Errorf("%s has a port that is none from 1 to 65535", shownAs(written))
+	default:
+		return nil
+	}
+}
+
+// hostName is the form of the names that Go looks up, here without their greatest length.
+var hostName = regexp.MustCompile(`^(\w[\w-]*\.)*\w[\w-]*\.?$`)
+
+// isHost reports whether a host can be dialed: other texts fail with every request. Digits
+// and points alone are an IP address, or nothing.
+func isHost(host string) bool {
+	_, err := netip.ParseAddr(host)
+	return err == nil || hostName.MatchString(host) && strings.Trim(host, "0123456789.") != ""
+}
+
+func isPort(port string) bool {
+	n, err := strconv.ParseUint(port, 10, 16)
+	return err == nil && n > 0
 }
 
 // CheckDoubled refuses an address that stands among the others twice: one server is no

@@ -52,6 +52,8 @@ func TestParseURLErrors(t *testing.T) {
 		"redis://user/s3cret@host":               "percent-encoded",
 		"redis://:s3cret@host:99999":             "port",
 		"redis://:s3cret@host/s3cret":            "cannot be read",
+		"redis://s3cret!:6379":                   "host that is none",
+		"redis://s3cret,@h,s3cret":               "host that is none",
 		"redis://:s3cret@host/-1":                "negative",
 		"redis://:s3cret@host/1?db=2":            "twice",
 		"redis://:s3cret@host?s3cret=1":          "parameter other than db",
@@ -122,6 +124,20 @@ func TestOptionErrors(t *testing.T) {
 		{"unix socket", Options{Addresses: []string{"a:1", "/run/redis.sock"}}},
 		{"unix socket", Options{Addresses: []string{"/run/redis.sock"}, Sentinel: "main"}},
 		{"unix socket", Options{Addresses: []string{"/run/redis.sock"}, Cluster: true}},
+		{`"a:99999" has a port that is none`, Options{Addresses: []string{"a:99999"}}},
+		{`"a:0" has a port that is none`, Options{Addresses: []string{"a:0"}}},
+		{`"a:-1" has a port that is none`, Options{Addresses: []string{"a:-1"}}},
+		{`"a:+1" has a port that is none`, Options{Addresses: []string{"a:+1"}}},
+		{`"a:redis" has a port that is none`, Options{Addresses: []string{"b:1", "a:redis"}, Sentinel: "main"}},
+		{`"a b:1" has a host that is neither`, Options{Addresses: []string{"a b:1"}}},
+		{`" a:1" has a host that is neither`, Options{Addresses: []string{" a:1"}}},
+		{`"a\tb:1" has a host that is neither`, Options{Addresses: []string{"a\tb:1"}}},
+		{`"a/b:1" has a host that is neither`, Options{Addresses: []string{"a/b:1"}}},
+		{`"a,b:1" has a host that is neither`, Options{Addresses: []string{"a,b:1"}}},
+		{`"a..b:1" has a host that is neither`, Options{Addresses: []string{"a..b:1"}}},
+		{`"10.0.0.256:1" has a host that is neither`, Options{Addresses: []string{"10.0.0.256:1"}}},
+		{`"[a]b:1"`, Options{Addresses: []string{"[a]b:1"}}},
+		{`"[::g]:1" has a host that is neither`, Options{Addresses: []string{"[::g]:1"}}},
 	} {
 		_, err := Open(test.o)
 		if err == nil || !strings.Contains(err.Error(), test.want) || strings.Contains(err.Error(), "s3cret") {
@@ -132,6 +148,7 @@ func TestOptionErrors(t *testing.T) {
 		{Addresses: several, Sentinel: "main", SentinelUsername: "u", SentinelPassword: "p", DB: 2},
 		{Addresses: several, WaitReplicas: 1},
 		{Addresses: several[:1], Cluster: true},
+		{Addresses: []string{"redis_1.my-net.example.:65535", "[::1]:1", "[fe80::1%eth0]:6379", "10.0.0.1:6379", "3.redis:6379"}},
 	} {
 		if err := o.Check(); err != nil {
 			t.Errorf("%+v: %v", o, err)

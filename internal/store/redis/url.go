@@ -5,7 +5,6 @@ import (
 	"errors"
 	"net"
 	"net/url"
-	"strconv"
 	"strings"
 
 	goredis "github.com/redis/go-redis/v9"
@@ -72,8 +71,11 @@ func ParseURL(text string) (Options, error) {
 	if err != nil {
 		return Options{}, unreadable
 	}
-	if _, port, err := net.SplitHostPort(parsed.Addr); err == nil && u.Scheme != "unix" {
-		if n, err := strconv.Atoi(port); err != nil || n < 1 || n > 65535 {
+	if host, port, err := net.SplitHostPort(parsed.Addr); err == nil && u.Scheme != "unix" {
+		switch { // here, for CheckAddress would show it
+		case !isHost(host):
+			return Options{}, errors.New("the redis URL has a host that is none; it takes " + urlForms)
+		case !isPort(port):
 			return Options{}, errors.New("the redis URL has a port that is none from 1 to 65535")
 		}
 	}
