@@ -51,7 +51,9 @@ type RedisStore struct {
 	// Default: localhost:6379.
 	Addresses []string `json:"addresses,omitempty"`
 
-	// The user's name (ACL), if not the default one.
+	// The user's name (ACL), if not the default one. It needs `password`, or one in
+	// `url`: Redis logs in by name only with a password. For a user with `nopass` any
+	// text will do.
 	Username string `json:"username,omitempty"`
 
 	// The password.
@@ -67,7 +69,8 @@ type RedisStore struct {
 	// The name by which sentinels know the master. It excludes `cluster`.
 	Sentinel string `json:"sentinel,omitempty"`
 
-	// The user's name on the sentinels, if not the default one.
+	// The user's name on the sentinels, if not the default one. It needs
+	// `sentinel_password`.
 	SentinelUsername string `json:"sentinel_username,omitempty"`
 
 	// The password for the sentinels.

@@ -204,11 +204,34 @@ func TestRedisPoolKeys(t *testing.T) {
 		"the default prefix and the same one": `{"addresses": ["a:1"], "prefix": "dedup:"}`,
 		"a prefix and its placeholder":        `{"addresses": ["a:1"], "prefix": "{env.TEST_REDIS_PREFIX}"}`,
 		"another timeout and the default one": `{"addresses": ["a:1"], "timeout": "1s"}`,
+		"a name in the URL and one beside it": `{"url": "redis://u@a:1", "password": "u"}`,
 		"a number of replicas and none":       `{"addresses": ["a:1"], "wait_replicas": 1}`,
 	} {
 		same, err := provisioned(t, settings)
 		if err != nil || seen[same.PoolKey()] == "" {
 			t.Errorf("%s are two stores: %v", what, err)
+		}
+	}
+}
+
+// The name may stand in the URL and the password beside it, or the other way round.
+func TestRedisNameAndPasswordApart(t *testing.T) {
+	for _, settings := range []string{
+		`{"url": "redis://u@h", "password": "p"}`,
+		`{"url": "redis://:p@h", "username": "u"}`,
+		`{"urls": ["redis://u@h", "redis://u@i"], "password": "p"}`,
+	} {
+		s, err := provisioned(t, settings)
+		if err != nil || s.options.Username != "u" || s.options.Password != "p" {
+			t.Errorf("%s: %q, %q, %v", settings, s.options.Username, s.options.Password, err)
+		}
+	}
+	for _, block := range []string{
+		"redis://u@h {\npassword p\n}", "redis://:p@h {\nusername u\n}", "redis://u@h redis://u@i {\ntimeout 1s\npassword p\n}",
+		"{\nusername u\npassword p\n}", "{\nsentinel_username u\nsentinel m\nsentinel_password p\n}",
+	} {
+		if err := handlerOf("store redis " + block); err != nil {
+			t.Errorf("%q: %v", block, err)
 		}
 	}
 }
@@ -237,6 +260,14 @@ func TestRedisSettingsThatExcludeEachOther(t *testing.T) {
 		`{"tls": {"ca": "/no/such/ca.pem"}}`:                                              "/no/such/ca.pem",
 		`{"tls": {"server_name": "{env.TEST_NOT_SET}"}}`:                                  "tls server_name: {env.TEST_NOT_SET} is empty",
 		`{"tls": {"cert": "cert.pem"}}`:                                                   "need each other",
+		`{"username": "s3cret"}`:                                                          "username without a password",
+		`{"url": "redis://s3cret@h"}`:                                                     "username without a password",
+		`{"url": "redis://s3cret:@h"}`:                                                    "username without a password",
+		`{"urls": ["redis://s3cret@b", "redis://s3cret@c"]}`:                              "username without a password",
+		`{"url": "unix://s3cret@/run/redis.sock"}`:                                        "username without a password",
+		`{"username": "s3cret", "password": "{env.TEST_NOT_SET}"}`:                        "password: {env.TEST_NOT_SET} is empty",
+		`{"sentinel": "main", "sentinel_username": "s3cret"}`:                             "sentinel_username without a sentinel_password",
+		`{"url": "redis://:s3cret@h", "sentinel": "main", "sentinel_username": "s3cret"}`: "sentinel_username without a sentinel_password",
 		`{"addresses": ["a:99999"]}`:                                                      `redis address "a:99999" has a port`,
 		`{"addresses": ["a:1", "a b:1"]}`:                                                 `redis address "a b:1" has a host`,
 		`{"addresses": ["a:{env.TEST_PORT}"]}`:                                            `redis address "a:{env.TEST_PORT}" has a port`,

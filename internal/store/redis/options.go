@@ -34,7 +34,7 @@ type Options struct {
 	SentinelPassword string
 	// Cluster says that a single address is that of a node of a cluster.
 	Cluster bool
-	// Username is empty for Redis's default user.
+	// Username is empty for Redis's default user. Another one needs a Password.
 	Username string
 	Password string
 	// DB is the number of the database.
@@ -88,6 +88,30 @@ func (o Options) String() string {
 
 // Check finds what is wrong with the options.
 func (o Options) Check() error {
+	if err := o.checkServers(); err != nil {
+		return err
+	}
+	switch {
+	case o.Username != "" && o.Password == "":
+		return nameAlone("username", "password")
+	case o.SentinelUsername != "" && o.SentinelPassword == "":
+		return nameAlone("sentinel_username", "sentinel_password")
+	default:
+		return CheckPrefix(o.Prefix)
+	}
+}
+
+// nameAlone refuses a name that go-redis would not send: it would be the default user who
+// works in Redis, with what that one may do. The name is not shown: in a URL it may be a
+// password in the wrong place.
+func nameAlone(name, password string) error {
+	return fmt.Errorf("redis %s without a %s: Redis logs in by name only with a password, and it would be the default user; "+
+		"set %[2]s too, for a user with nopass to any text", name, password)
+}
+
+// checkServers finds what is wrong with all but who logs in, of which a URL and other
+// settings may each say a part, and with what names begin with.
+func (o Options) checkServers() error {
 	if len(o.Addresses) == 0 {
 		return errors.New("a redis store needs an address, host:port or the path of a unix socket")
 	}
@@ -116,7 +140,7 @@ func (o Options) Check() error {
 	case o.WaitReplicas < 0:
 		return fmt.Errorf("redis wait_replicas %d is negative; it takes a number of replicas, or 0 to wait for none", o.WaitReplicas)
 	}
-	return CheckPrefix(o.Prefix)
+	return nil
 }
 
 // CheckAddress reports whether a text is an address of [Options]. The error shows it as it
