@@ -2,7 +2,6 @@ package caddymodule
 
 import (
 	"errors"
-	"slices"
 	"strings"
 
 	"github.com/caddyserver/caddy/v2/caddyconfig/caddyfile"
@@ -50,8 +49,6 @@ func (s *RedisStore) checkWords(urls []string, seen map[string]bool) error {
 		return errors.New("a URL and address exclude each other; use one of them")
 	case hasPlaceholder(urls...) || hasPlaceholder(s.Addresses...):
 		return s.checkServers()
-	case seen["db"] && slices.ContainsFunc(urls, namesDatabase): // also where it is database 0
-		return errors.New("the URL names a database, and db does too; use one of them")
 	}
 	_, err := s.servers(asWritten)
 	return err
@@ -70,7 +67,11 @@ var redisWords = blockWords[RedisStore]{
 		s.Password, err = secretArg(d, aPassword)
 		return err
 	},
-	"db":       func(s *RedisStore, d *caddyfile.Dispenser) (err error) { s.DB, err = countArg(d, "db", 0); return err },
+	"db": func(s *RedisStore, d *caddyfile.Dispenser) error {
+		db, err := countArg(d, "db", 0)
+		s.DB = &db // 0 too: what a URL's placeholder says of it is known later
+		return err
+	},
 	"tls":      func(s *RedisStore, d *caddyfile.Dispenser) (err error) { s.TLS, err = parseRedisTLS(d); return err },
 	"sentinel": parseSentinel,
 	"sentinel_username": func(s *RedisStore, d *caddyfile.Dispenser) (err error) {

@@ -59,8 +59,9 @@ type RedisStore struct {
 	// The password.
 	Password string `json:"password,omitempty"`
 
-	// The number of the database. A cluster has only 0. Default: 0.
-	DB int `json:"db,omitempty"`
+	// The number of the database. A cluster has only 0. It must not stand beside a URL
+	// that names one, 0 neither. Default: what the URL says, else 0.
+	DB *int `json:"db,omitempty"`
 
 	// TLS settings; an empty object uses the system's certificates. They are for
 	// sentinels too.
@@ -176,8 +177,8 @@ func (s *RedisStore) resolve(replace func(string) (string, error), prefix string
 			return options, fmt.Errorf("%s: %w", setting.name, err)
 		}
 	}
-	if s.DB != 0 {
-		options.DB = s.DB
+	if s.DB != nil {
+		options.DB = *s.DB
 	}
 	options.Cluster = s.Cluster
 	options.Prefix = prefix
@@ -250,7 +251,7 @@ func (s *RedisStore) checkServers() error {
 		return errors.New("url (or urls) and addresses exclude each other; use one of them")
 	case s.Sentinel != "" && s.Cluster:
 		return errors.New("sentinel and cluster exclude each other; use one of them")
-	case s.Cluster && s.DB > 0:
+	case s.Cluster && s.DB != nil && *s.DB > 0:
 		return errors.New("cluster and db exclude each other: a cluster has database 0 alone")
 	default:
 		return nil
@@ -264,7 +265,7 @@ func (s *RedisStore) checkTwice(url redis.Options, database bool) error {
 		return errors.New("the URL has a user's name, and username says one too; use one of them")
 	case s.Password != "" && url.Password != "":
 		return errors.New("the URL has a password, and password says one too; use one of them")
-	case s.DB != 0 && database:
+	case s.DB != nil && database:
 		return errors.New("the URL names a database, and db does too; use one of them")
 	case s.TLS != nil && url.TLS != nil:
 		return errors.New("the URL begins with rediss://, and there is tls too; beside tls write redis://")

@@ -204,6 +204,9 @@ func TestRedisPoolKeys(t *testing.T) {
 		"the default prefix and the same one": `{"addresses": ["a:1"], "prefix": "dedup:"}`,
 		"a prefix and its placeholder":        `{"addresses": ["a:1"], "prefix": "{env.TEST_REDIS_PREFIX}"}`,
 		"another timeout and the default one": `{"addresses": ["a:1"], "timeout": "1s"}`,
+		"database 0 and the default one":      `{"addresses": ["a:1"], "db": 0}`,
+		"database 0 beside a URL without one": `{"url": "redis://a:1", "db": 0}`,
+		"database 0 of a cluster":             `{"addresses": ["a:1"], "cluster": true, "db": 0}`,
 		"a name in the URL and one beside it": `{"url": "redis://u@a:1", "password": "u"}`,
 		"a number of replicas and none":       `{"addresses": ["a:1"], "wait_replicas": 1}`,
 	} {
@@ -238,6 +241,7 @@ func TestRedisNameAndPasswordApart(t *testing.T) {
 
 func TestRedisSettingsThatExcludeEachOther(t *testing.T) {
 	t.Setenv("TEST_PORT", "0")
+	t.Setenv("TEST_URL", "redis://h/3")
 	t.Setenv("TEST_HOST", "s3cret s3cret")
 	for settings, want := range map[string]string{
 		`{"url": "redis://a", "addresses": ["b:1"]}`:                                      "exclude each other",
@@ -260,6 +264,11 @@ func TestRedisSettingsThatExcludeEachOther(t *testing.T) {
 		`{"tls": {"ca": "/no/such/ca.pem"}}`:                                              "/no/such/ca.pem",
 		`{"tls": {"server_name": "{env.TEST_NOT_SET}"}}`:                                  "tls server_name: {env.TEST_NOT_SET} is empty",
 		`{"tls": {"cert": "cert.pem"}}`:                                                   "need each other",
+		`{"url": "redis://h/3", "db": 0}`:                                                 "names a database, and db does too",
+		`{"url": "redis://h/0", "db": 0}`:                                                 "names a database, and db does too",
+		`{"url": "{env.TEST_URL}", "db": 0}`:                                              "names a database, and db does too",
+		`{"url": "{env.TEST_URL}", "db": 3}`:                                              "names a database, and db does too",
+		`{"db": -1}`:                                                                      "db -1",
 		`{"username": "s3cret"}`:                                                          "username without a password",
 		`{"url": "redis://s3cret@h"}`:                                                     "username without a password",
 		`{"url": "redis://s3cret:@h"}`:                                                    "username without a password",

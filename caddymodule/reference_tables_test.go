@@ -87,7 +87,7 @@ func typeNamed(of reflect.Type) string {
 		return "text"
 	case of.Kind() == reflect.Bool:
 		return "true or false"
-	case of.Kind() == reflect.Int:
+	case of.Kind() == reflect.Int, of == reflect.TypeFor[*int]():
 		return "number"
 	case of.Kind() == reflect.Int64, of == reflect.TypeFor[*int64]():
 		return "size"
