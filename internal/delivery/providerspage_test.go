@@ -56,7 +56,7 @@ All providers are served in webhook mode. The name of the provider is the prefix
 
 Only POST and PATCH requests are deduplicated. If a provider uses another method, write it into ` + "`methods`" + `.
 
-One handler can have several names. But it cannot have two that read the same member of the body, because a delivery of one would count as a delivery of the other. A provider that is known by the whole body, and by no header field, takes every delivery. So it comes last. A provider that is known by a member of the body takes every request that has this member, such as ` + "`/id`" + `: give other requests with a body of that shape a route of their own.
+One handler can have several names. But it cannot have two that read the same member of the body, because a delivery of one would count as a delivery of the other: ` + "`cloudevents`" + ` serves every sender of CloudEvents. A provider that is known by the whole body, and by no header field, takes every delivery. So it comes last. A provider that is known by a member of the body takes every request that has this member, such as ` + "`/id`" + `: give other requests with a body of that shape a route of their own.
 
 | name | sender | key | scope | retention | fact |
 |---|---|---|---|---|---|

@@ -3,22 +3,34 @@ package delivery
 import (
 	"fmt"
 	"slices"
+	"strings"
 )
 
 // SameMember returns an error if two of the providers cannot share a handler. They
 // cannot if both read the same member of the body: then a delivery of one would be
 // taken for a delivery of the other. A provider that is known by its whole body
-// takes every delivery, so no other provider can come after it.
+// takes every delivery, so no other provider can come after it. Signs keep providers
+// apart, unless they are the same: then the second one would never be reached.
 func SameMember(providers []Provider) error {
 	for i, first := range providers {
 		for _, second := range providers[i+1:] {
-			for _, member := range first.members() {
-				switch {
-				case slices.Contains(second.members(), member):
-					return fmt.Errorf("providers %s and %s both read %s; they need a handler each", first.Name, second.Name, member)
-				case member == wholeBody:
-					return fmt.Errorf("provider %s reads %s and so takes the deliveries of %s; it must be named last, or have a handler of its own", first.Name, wholeBody, second.Name)
-				}
+			if err := first.sameMember(second); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+func (p Provider) sameMember(second Provider) error {
+	for _, source := range p.Sources {
+		others := second.membersBeside(source)
+		for _, member := range source.members() {
+			switch {
+			case slices.Contains(others, member):
+				return fmt.Errorf("providers %s and %s both read %s; they need a handler each", p.Name, second.Name, member)
+			case member == wholeBody && (!source.OfOneSender() || len(others) > 0):
+				return fmt.Errorf("provider %s reads %s and so takes the deliveries of %s; it must be named last, or have a handler of its own", p.Name, wholeBody, second.Name)
 			}
 		}
 	}
@@ -31,16 +43,36 @@ const (
 	theMember = "the member "
 )
 
-// members names what a provider reads of the body. A source that only the provider's
-// own requests have cannot take the deliveries of another one, so it does not count.
-func (p Provider) members() []string {
+// membersBeside names what a provider reads of the body in requests that may be those of
+// another one's source. A source that only a provider's own requests have cannot take the
+// deliveries of another provider, unless that one's requests look the same.
+func (p Provider) membersBeside(other Source) []string {
 	var all []string
 	for _, s := range p.Sources {
-		if !s.OfOneSender() {
+		if s.OfOneSender() == other.OfOneSender() && (!s.OfOneSender() || slices.Equal(s.marks(), other.marks())) {
 			all = append(all, s.members()...)
 		}
 	}
 	return all
+}
+
+// marks are what must be, and what must not be, in a request that has the source, each
+// once and sorted.
+func (s Source) marks() []string {
+	var all []string
+	for _, sign := range s.Signs.AnyOf {
+		all = append(all, strings.ToLower("any of "+sign.String()))
+	}
+	for _, sign := range s.Signs.NoneOf {
+		all = append(all, strings.ToLower("none of "+sign.String()))
+	}
+	for _, part := range s.Parts {
+		if part.Kind == KindHeader && !part.Optional {
+			all = append(all, strings.ToLower("part "+part.Header))
+		}
+	}
+	slices.Sort(all)
+	return slices.Compact(all)
 }
 
 func (s Source) members() []string {
