@@ -1,7 +1,9 @@
 package caddymodule
 
 import (
+	"fmt"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -12,6 +14,12 @@ import (
 // handlerOf reads a directive with one line in its block.
 func handlerOf(line string) error {
 	return new(Handler).UnmarshalCaddyfile(caddyfile.NewTestDispenser("dedup {\n" + line + "\n}"))
+}
+
+// globalOf reads a global option with one line in its block.
+func globalOf(line string) error {
+	_, err := parseGlobalOption(caddyfile.NewTestDispenser("dedup {\n"+line+"\n}"), nil)
+	return err
 }
 
 // Without one of its parts a text names something else: another directory, another
@@ -132,6 +140,30 @@ func TestDoubledArguments(t *testing.T) {
 	t.Setenv("TEST_ADDRESS", "a:1")
 	if _, err := provisioned(t, `{"addresses": ["a:1", "{env.TEST_ADDRESS}"]}`); err == nil || !strings.Contains(err.Error(), `redis address "a:1" is named twice`) {
 		t.Errorf("an address and its placeholder: %v", err)
+	}
+}
+
+// What reads sizes takes 1,5MiB for 15 MiB, and 1.5, which lacks its unit, for 1 byte.
+func TestSizesThatMeanSomethingElse(t *testing.T) {
+	sizes := map[string]func(string) error{
+		"max_request_body %q":          handlerOf,
+		"max_response_body %q":         handlerOf,
+		"local_copies %q":              globalOf,
+		"limits {\nbuffered %q\n}":     globalOf,
+		"limits {\nmemory_store %q\n}": globalOf,
+	}
+	for line, parse := range sizes {
+		for _, value := range []string{"1,5MiB", "1,048,576", "1024,", "1.5", "1.5B", "1.5 b", "1e6", "0x10", "+1", "-1", "0", "0.1KB,", "1.5.5MiB", "1_000", ""} {
+			err := parse(fmt.Sprintf(line, value))
+			if err == nil || !strings.Contains(err.Error(), strconv.Quote(value)) || !strings.Contains(err.Error(), "such as") {
+				t.Errorf(line+": %v", value, err)
+			}
+		}
+		for _, value := range []string{"1048576", "1.5MiB", ".5MiB", "1 MiB", "64k", "1PiB", "1b"} {
+			if err := parse(fmt.Sprintf(line, value)); err != nil {
+				t.Errorf(line+": %v", value, err)
+			}
+		}
 	}
 }
 

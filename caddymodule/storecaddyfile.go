@@ -193,13 +193,18 @@ func sizeArg(d *caddyfile.Dispenser, name string) (int64, error) {
 	}
 	n, ok := parseSize(value)
 	if !ok {
-		return 0, d.Errf("%s: %q is not a size; use one above 0 such as 64KiB or 1MiB, and at most 1PiB", name, value)
+		return 0, d.Errf("%s: %q is not a size; use one above 0 such as 64KiB or 1.5MiB, and at most 1PiB", name, value)
 	}
 	return n, nil
 }
 
 // parseSize reads a number of bytes above 0 with its unit.
 func parseSize(value string) (n int64, ok bool) {
+	unit := strings.TrimSpace(strings.TrimLeft(value, "0123456789."))
+	inBytes := unit == "" || strings.EqualFold(unit, "B")
+	if strings.Contains(value, ",") || inBytes && strings.Contains(value, ".") {
+		return 0, false // humanize leaves commas out, and the rest of a byte
+	}
 	bytes, err := humanize.ParseBytes(value)
 	return int64(bytes), err == nil && bytes > 0 && bytes <= mostBytes //nolint:gosec // it is far below
 }
