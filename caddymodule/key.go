@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net"
 	"net/http"
+	"net/url"
 	"runtime"
 	"strconv"
 	"strings"
@@ -220,11 +221,36 @@ func asSent(r *http.Request) (path, query string) {
 	if original, ok := r.Context().Value(caddyhttp.OriginalRequestCtxKey).(http.Request); ok && original.URL != nil {
 		u, target = original.URL, original.RequestURI
 	}
-	if path = u.EscapedPath(); path == "" {
+	if path = escapedPath(u); path == "" {
 		return target, ""
 	}
 	return path, u.RawQuery
 }
+
+// escapedPath returns the path of a URL as it was sent. Where a byte is in it that does
+// not belong there, such as |, [url.URL.EscapedPath] escapes the unescaped path anew, in
+// which a / may have been %2F. Here that byte alone is escaped.
+func escapedPath(u *url.URL) string {
+	path, raw := u.EscapedPath(), u.RawPath
+	if raw == "" || raw == path {
+		return path
+	}
+	if unescaped, err := url.PathUnescape(raw); err != nil || unescaped != u.Path {
+		return path // it is not the one that was sent
+	}
+	var escaped strings.Builder
+	for i := range len(raw) {
+		if c := raw[i]; strings.IndexByte(pathBytes, c) >= 0 {
+			escaped.WriteByte(c)
+		} else {
+			fmt.Fprintf(&escaped, "%%%02X", c)
+		}
+	}
+	return escaped.String()
+}
+
+// pathBytes may stand in a path (RFC 3986, section 3.3), of which [ and ] for Go alone.
+const pathBytes = "%/:@!$&'()*+,;=[]-._~0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
 
 // hostOf returns the host as the client sent it, in lower case, with its port
 // unless that is the default one of the scheme: two sites on two ports are two.
