@@ -2,6 +2,7 @@ package caddymodule
 
 import (
 	"fmt"
+	"iter"
 	"maps"
 	"slices"
 	"time"
@@ -93,10 +94,37 @@ func (h *Handler) UnmarshalCaddyfile(d *caddyfile.Dispenser) error {
 // unknownWord refuses the current word of a block.
 func unknownWord(d *caddyfile.Dispenser, block string, words []string) error {
 	meant := ""
-	if near := delivery.Nearest(d.Val(), words); len(near) > 0 {
+	if near := delivery.Nearest(d.Val(), words); len(belongs[d.Val()]) > 0 {
+		meant = "it belongs " + delivery.Alternatives(belongs[d.Val()]) + "; "
+	} else if len(near) > 0 {
 		meant = "did you mean " + delivery.Alternatives(near) + "? "
 	}
 	return d.Errf("%s: unknown word %q; %suse %s", block, withoutPassword(d.Val()), meant, delivery.Alternatives(words))
+}
+
+// belongs says of each word where it is accepted.
+var belongs = make(map[string][]string)
+
+// The parsers of the words refer to the error that has this, so it is filled here.
+func init() {
+	for _, in := range []struct {
+		place string
+		words iter.Seq[string]
+	}{
+		{"in the block of a site's dedup", maps.Keys(settingParsers)},
+		{"in the global option dedup", maps.Keys(globalWords)},
+		{"in limits of the global option dedup", maps.Keys(limitWords)},
+		{"in store redis", maps.Keys(redisWords)},
+		{"in tls of store redis", maps.Keys(tlsWords)},
+	} {
+		for word := range in.words {
+			belongs[word] = append(belongs[word], in.place)
+		}
+	}
+	for kind := range keyKinds {
+		belongs[kind] = append(belongs[kind], "behind key, as key "+kind)
+	}
+	belongs[delivery.KindParts] = []string{"behind key, as key " + delivery.KindParts}
 }
 
 // oneArg reads the only argument of the current word.

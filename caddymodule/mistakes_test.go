@@ -143,6 +143,38 @@ func TestDoubledArguments(t *testing.T) {
 	}
 }
 
+// A word of another block is no unknown one for who wrote it.
+func TestWordsOfAnotherBlock(t *testing.T) {
+	const site, global, limits, redis, tls = "in the block of a site's dedup", "in the global option dedup",
+		"in limits of the global option dedup", "in store redis", "in tls of store redis"
+	for _, c := range []struct {
+		parse func(string) error
+		line  string
+		want  string
+	}{
+		{handlerOf, "namespace a", `dedup: unknown word "namespace"; it belongs ` + global + "; use "},
+		{handlerOf, "encrypt {env.KEY}", global + "; use "},
+		{handlerOf, "limits {\nwaiters 1\n}", global + "; use "},
+		{handlerOf, "local_copies off", global + "; use "},
+		{handlerOf, "buffered 1MiB", "it belongs " + limits + "; use "},
+		{handlerOf, "password s3cret", "it belongs " + redis + "; use "},
+		{handlerOf, "header Idempotency-Key", "it belongs behind key, as key header; use "},
+		{handlerOf, "parts orders {\ncontent\n}", "it belongs behind key, as key parts; use "},
+		{handlerOf, "lese 30s", `unknown word "lese"; did you mean lease? use `},
+		{globalOf, "retention 7d", `the global option dedup: unknown word "retention"; it belongs ` + site + "; use "},
+		{globalOf, "lease 30s", site + "; use "},
+		{globalOf, "key header X-Id", "it belongs " + site + " or " + tls + "; use "},
+		{globalOf, "in_flight 1000", "it belongs " + site + " or " + limits + "; use "},
+		{globalOf, "address a:1", "it belongs " + redis + "; use "},
+		{globalOf, "limits {\nstore memory\n}", "it belongs " + site + " or " + global + "; use "},
+		{globalOf, "store redis {\nca ca.pem\n}", "it belongs " + tls + "; use "},
+	} {
+		if err := c.parse(c.line); err == nil || !strings.Contains(err.Error(), c.want) || strings.Contains(err.Error(), "s3cret") {
+			t.Errorf("%s: %v; want %q", c.line, err, c.want)
+		}
+	}
+}
+
 // What reads sizes takes 1,5MiB for 15 MiB, and 1.5, which lacks its unit, for 1 byte.
 func TestSizesThatMeanSomethingElse(t *testing.T) {
 	sizes := map[string]func(string) error{
