@@ -117,28 +117,6 @@ func TestLimitOfRunsLeavesReplays(t *testing.T) {
 	})
 }
 
-// Responses that could not be stored are held, and count.
-func TestUnstoredResponsesCountAgainstTheBuffer(t *testing.T) {
-	t.Parallel()
-	up := startUpstream(t, func(w http.ResponseWriter, _ *http.Request, _ run) {
-		fmt.Fprint(w, strings.Repeat("x", 100_000))
-	})
-	p := start(t, conf{store: "store memory", dedup: limits("memory_store 200KiB", "buffered 250KB"), site: lines("dedup", proxyTo(up))})
-	held := 0
-	for n := range 20 {
-		p.post(t, "/", fmt.Sprint(n), "body")
-	}
-	for n := range 20 {
-		if got := p.post(t, "/", fmt.Sprint(n), "body"); got.replayed() {
-			held++
-		}
-	}
-	// One or two fit into the store, and two more into the buffer.
-	if held == 0 || held > 4 {
-		t.Errorf("%d responses of 100 kB are held", held)
-	}
-}
-
 // A reload that is refused changes nothing of the limits.
 func TestRefusedReloadLeavesTheLimits(t *testing.T) {
 	t.Parallel()

@@ -14,8 +14,8 @@ import (
 
 // Store keeps records and responses as bytes, in chunks and pages without pointers, so
 // that the garbage collector has nothing to do with what is kept. If there is no room, it
-// refuses what is new. It never drops what has not expired: a request whose key was
-// forgotten too early would run twice.
+// refuses what is new, and goes on to do so while the end of a run waits for room. It never
+// drops what has not expired: a request whose key was forgotten too early would run twice.
 type Store struct {
 	limit   int64
 	started time.Time
@@ -30,6 +30,7 @@ type Store struct {
 	index   index
 	log     byteLog
 	expiry  expiry
+	waiting waitingEnds
 	scratch []byte // a record, while it is written
 
 	stop    chan struct{}
@@ -110,10 +111,14 @@ func (s *Store) claim(ctx context.Context, c idempotency.Claim) (claimed idempot
 	if err != nil {
 		return claimed, response, err
 	}
+	isNew := found == nil
 	found = found.Effective(now)
 	claimed = idempotency.Claimed{Verdict: idempotency.Decide(found, c, now), Record: found, Now: now}
 	switch claimed.Verdict {
 	case idempotency.Proceed:
+		if isNew && s.waiting.any(now) {
+			return claimed, response, idempotency.ErrFull
+		}
 		claimed.Previous, claimed.Record = found, c.Record(found, now)
 		err = s.putRecord(c.Key, claimed.Record, now)
 	case idempotency.ReplayKept:
@@ -178,14 +183,14 @@ func (s *Store) settle(ctx context.Context, key idempotency.Key, claimed *idempo
 	defer s.mu.Unlock()
 	now := s.now()
 	found, err := s.owned(key, claimed.Token, claimed.Follows, now)
-	if found == nil {
-		return false, err
+	settled := found != nil
+	if settled {
+		next := found.CountedAs(claimed).Settled(settlement, now)
+		err = s.put(key, next, claimed.Token, response, now.Add(settlement.ResponseFor()), now)
+		settled = err == nil
 	}
-	next := found.CountedAs(claimed).Settled(settlement, now)
-	if err := s.put(key, next, claimed.Token, response, now.Add(settlement.ResponseFor()), now); err != nil {
-		return false, err
-	}
-	return true, nil
+	s.noteEnd(claimed.Token, err, now)
+	return settled, err
 }
 
 // Lookup implements [idempotency.Store].

@@ -92,6 +92,7 @@ func TestSettleThatDoesNotFit(t *testing.T) {
 		State: idempotency.Complete, Counted: true, Retention: time.Hour,
 		Response: &idempotency.Response{Status: 200, Body: bytes.Repeat([]byte("x"), 200<<10)},
 	}
+	fillFrom(t, s, 1)
 	if err := s.Settle(t.Context(), claim(0).Key, claimed.Record, big); !errors.Is(err, idempotency.ErrFull) {
 		t.Fatalf("settle: %v, want ErrFull", err)
 	}
@@ -99,7 +100,6 @@ func TestSettleThatDoesNotFit(t *testing.T) {
 	if err != nil || record == nil || record.State != idempotency.InFlight {
 		t.Fatalf("after it: %+v, %v; want the run still in flight", record, err)
 	}
-	fill(t, s)
 	release := idempotency.Settlement{State: idempotency.Released, Counted: true, Retention: time.Hour}
 	if err := s.Settle(t.Context(), claim(0).Key, claimed.Record, release); err != nil {
 		t.Errorf("a release without a response in a full store: %v", err)

@@ -1,6 +1,8 @@
 package memory
 
 import (
+	"errors"
+	"hash/maphash"
 	"time"
 	"unsafe"
 
@@ -70,4 +72,43 @@ func (s *Store) reserve(key *idempotency.Key, n uint32, room int, response store
 		return false
 	}
 	return own == 0 || own <= s.budget()
+}
+
+// An end of a run that found no room is tried again by its engine, every few seconds.
+// endWaits is how long it counts as one that waits after a try: longer than any pause
+// between two tries, so that a machine under load does not look like one that has given up.
+const endWaits = 10 * time.Second
+
+// waitingEnds are the ends of runs that wait for room: for each, by a hash of the token of
+// its run, until when it counts as one that waits (a Unix time in milliseconds). There are
+// at most as many as runs were in flight when the store became full, because while there is
+// one, no new key is taken: a claim still fits where the response of its run does not.
+type waitingEnds map[uint64]int64
+
+// any reports whether an end waits. It drops those that nobody tries any more.
+func (w waitingEnds) any(now time.Time) bool {
+	for token, until := range w {
+		if now.UnixMilli() < until {
+			return true
+		}
+		delete(w, token)
+	}
+	return false
+}
+
+// noteEnd notes what has become of a try to store the end of a run.
+func (s *Store) noteEnd(token string, err error, now time.Time) {
+	full := errors.Is(err, idempotency.ErrFull)
+	switch {
+	case !full && len(s.waiting) == 0:
+		return
+	case full && s.waiting == nil:
+		s.waiting = make(waitingEnds)
+	}
+	hash := maphash.String(s.seed, token)
+	if !full {
+		delete(s.waiting, hash)
+		return
+	}
+	s.waiting[hash] = now.Add(endWaits).UnixMilli()
 }

@@ -1,0 +1,69 @@
+package integration
+
+import (
+	"fmt"
+	"net/http"
+	"strings"
+	"testing"
+)
+
+// answersBytes answers with so many bytes.
+func answersBytes(n int) answering {
+	return func(w http.ResponseWriter, _ *http.Request, _ run) { fmt.Fprint(w, strings.Repeat("x", n)) }
+}
+
+// A claim fits into a memory store where the response of its run does not. So while responses
+// wait for room, there are no new runs, and who is refused is told that the store is full.
+// What waits is held, counts, and is replayed.
+func TestResponsesThatWaitForRoomInTheMemoryStore(t *testing.T) {
+	t.Parallel()
+	const together, size = 60, 20_000
+	g := newGate(t)
+	up := startUpstream(t, g.before(answersBytes(size)))
+	p := start(t, conf{store: "store memory", dedup: limits("memory_store 1MiB"), site: lines("dedup", proxyTo(up))})
+	var firsts []*pending
+	for n := range together {
+		firsts = append(firsts, p.postLater("/", fmt.Sprint("first ", n), "body"))
+	}
+	eventually(t, "all are in flight", func() bool { return len(up.all()) == together })
+	g.open()
+	for _, first := range replies(t, firsts) {
+		if first.Status != 200 || len(first.Body) != size {
+			t.Fatalf("got %d and %d bytes", first.Status, len(first.Body))
+		}
+	}
+	eventually(t, "only what waits for room is held", func() bool {
+		now := p.scrape(t)
+		waiting := now["caddy_dedup_in_flight"]
+		return waiting >= 5 && waiting <= 20 && now["caddy_dedup_buffered_bytes"] >= waiting*size && now["caddy_dedup_buffered_bytes"] < (waiting+1)*2*size
+	})
+	before := p.scrape(t)
+	const refused = 50
+	for n := range refused {
+		if got := wantProblem(t, p.post(t, "/", fmt.Sprint("new ", n), "body"), 503, "overloaded"); !strings.Contains(got.Detail, "the store is full") {
+			t.Fatalf("the refusal says %q", got.Detail)
+		}
+	}
+	eventuallyEqual(t, "the refusals", series{
+		requests("api", "overloaded"): refused, `caddy_dedup_overloads_total{limit="memory_store"}`: refused,
+	}, func() series {
+		grown := p.scrape(t).since(before)
+		for name := range grown { // the ends that wait are tried meanwhile
+			if strings.HasPrefix(name, "caddy_dedup_store_") {
+				delete(grown, name)
+			}
+		}
+		return grown
+	})
+	if now := p.scrape(t); now["caddy_dedup_in_flight"] != before["caddy_dedup_in_flight"] || now["caddy_dedup_buffered_bytes"] > before["caddy_dedup_buffered_bytes"] {
+		t.Errorf("what waits has become more: %v", now)
+	}
+	for n := range together {
+		if got := p.post(t, "/", fmt.Sprint("first ", n), "body"); !got.replayed() || len(got.Body) != size {
+			t.Errorf("the duplicate %d got %d %q", n, got.Status, shorten(got.Body))
+		}
+	}
+	if n := len(up.all()); n != together {
+		t.Errorf("%d runs, want %d", n, together)
+	}
+}

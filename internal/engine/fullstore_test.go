@@ -1,0 +1,102 @@
+package engine_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"go.uber.org/zap"
+	"go.uber.org/zap/zaptest/observer"
+
+	"github.com/caddy-dedup/caddy-dedup/internal/engine"
+	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
+	"github.com/caddy-dedup/caddy-dedup/internal/store/memory"
+)
+
+// inMemory is the way to a store in this process.
+type inMemory struct{ *link }
+
+func (inMemory) InProcess() {}
+
+// newInMemory returns the only replica of a memory store with this limit.
+func newInMemory(t *testing.T, limit int64) (*replica, *observer.ObservedLogs) {
+	store := memory.New(limit)
+	t.Cleanup(func() { _ = store.Close() })
+	r := &replica{t: t, link: newLink(store)}
+	core, logged := observer.New(zap.WarnLevel)
+	options := someOptions()
+	options.Observer, options.Logger = &r.seen, zap.New(core)
+	r.Engine = engine.New(inMemory{r.link}, options)
+	t.Cleanup(func() { _ = r.Engine.Close() })
+	return r, logged
+}
+
+// nth returns someRequest with a key of its own.
+func nth(n int) engine.Request { return withKey(someRequest(), fmt.Sprint("key ", n)) }
+
+// manyBegin begins so many runs, all of which are in flight together.
+func (r *replica) manyBegin(n int) []*engine.Run {
+	runs := make([]*engine.Run, n)
+	for i := range runs {
+		runs[i] = r.run(nth(i))
+	}
+	return runs
+}
+
+// wantFull checks that a request is refused because the store is full.
+func wantFull(t *testing.T, d engine.Decision) {
+	t.Helper()
+	if got := as[engine.Refusal](t, d); got.Reason != engine.ReasonOverloaded || !errors.Is(got.Err, idempotency.ErrFull) {
+		t.Errorf("refused with %q (%v), want %v", got.Reason, got.Err, idempotency.ErrFull)
+	}
+}
+
+// Responses that wait for room in the store are no more than those of the runs that were in
+// flight together, and a refusal names the store's limit. All that is known is answered.
+func TestNoRunBeginsWhileResponsesWaitForRoom(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a, _ := newInMemory(t, 1<<20)
+		answer := created(strings.Repeat("x", 20_000))
+		kept, trying := 0, 0
+		for n, run := range a.manyBegin(60) {
+			switch got := end(run, answer); got {
+			case resultKept:
+				kept++
+			case resultTrying:
+				trying++
+			default:
+				t.Fatalf("run %d ended %q", n, got)
+			}
+		}
+		if kept < 40 || trying < 5 {
+			t.Fatalf("%d responses of 20 kB are in a store of 1 MiB, and %d wait", kept, trying)
+		}
+		for n := range 20 {
+			wantFull(t, a.begin(nth(100+n)))
+			time.Sleep(7 * time.Second)
+		}
+		if n := a.seen.overloads()["limit "+string(engine.LimitMemoryStore)]; n != 20 {
+			t.Errorf("memory_store has refused %d times, want 20", n)
+		}
+		for n := range 60 {
+			if got := as[engine.Replay](t, a.begin(nth(n))); string(got.Response.Body) != string(answer.Body) {
+				t.Errorf("key %d is answered with %+v", n, got.Response)
+			}
+		}
+		for n := range trying {
+			wantFull(t, a.begin(nth(200+n)))
+			if err := a.Forget(context.Background(), nth(n).Key, idempotency.Seen{}); err != nil {
+				t.Fatal(err)
+			}
+			time.Sleep(4 * time.Second)
+		}
+		a.run(nth(300))
+		if unsettled, _ := a.InProgress(); unsettled != 1 {
+			t.Errorf("%d are unsettled, want the new run only", unsettled-1)
+		}
+	})
+}
