@@ -67,3 +67,37 @@ func TestResponsesThatWaitForRoomInTheMemoryStore(t *testing.T) {
 		t.Errorf("%d runs, want %d", n, together)
 	}
 }
+
+// A response for which the memory store will never have room waits for none: its status and
+// header are kept, and new keys go on.
+func TestResponseThatTheMemoryStoreCanNeverKeep(t *testing.T) {
+	t.Parallel()
+	up := startUpstream(t, func(w http.ResponseWriter, r *http.Request, n run) {
+		if n.Key == "large" || r.URL.Path == "/hook" {
+			w.WriteHeader(202)
+			answersBytes(500_000)(w, r, n)
+			return
+		}
+		answers201(w, r, n)
+	})
+	p := start(t, conf{store: "store memory", dedup: limits("memory_store 200KiB"), site: lines(
+		"handle /hook {", dedupBlock("mode webhook", "key header Idempotency-Key"), proxyTo(up), "}", "handle {", "dedup", proxyTo(up), "}")})
+	for _, path := range []string{"/", "/hook"} {
+		if got := p.post(t, path, "large", "body"); got.Status != 202 || len(got.Body) != 500_000 {
+			t.Fatalf("%s: got %d and %d bytes", path, got.Status, len(got.Body))
+		}
+	}
+	wantProblem(t, p.post(t, "/", "large", "body"), 409, "response_not_kept")
+	if got := p.post(t, "/hook", "large", "body"); got.Status != 202 || got.Body != "" {
+		t.Errorf("the webhook's duplicate got %d %q", got.Status, shorten(got.Body))
+	}
+	up.wantRuns(t, "large", 2) // one on each path
+	wantFresh(t, p.post(t, "/", "k", "body"), 201, "run 1 of k")
+	eventually(t, "nothing waits", func() bool {
+		now := p.scrape(t)
+		return now["caddy_dedup_in_flight"] == 0 && now["caddy_dedup_buffered_bytes"] == 0
+	})
+	p.awaitLog(t, "that it is too large", func(e entry) bool {
+		return strings.HasPrefix(e.text("msg"), "too large: ") && e.text("bytes") == "500000" && hexKey.MatchString(e.text("key"))
+	})
+}

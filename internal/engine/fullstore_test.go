@@ -100,3 +100,104 @@ func TestNoRunBeginsWhileResponsesWaitForRoom(t *testing.T) {
 		}
 	})
 }
+
+// A response that the store could never keep waits for nothing: it is kept as one that is
+// larger than the limit of a response.
+func TestResponseThatTheStoreCanNeverKeep(t *testing.T) {
+	large := strings.Repeat("x", 2<<20)
+	for name, c := range map[string]struct{ answer, want *idempotency.Response }{
+		"its body": {
+			&idempotency.Response{Status: 201, Header: map[string][]string{"Etag": {"1"}}, Body: []byte(large)},
+			&idempotency.Response{Status: 201, Header: map[string][]string{"Etag": {"1"}}, Omitted: true},
+		},
+		"its header": {
+			&idempotency.Response{Status: 201, Header: map[string][]string{"Etag": {large}}, Body: []byte("one")},
+			&idempotency.Response{Status: 201, Omitted: true},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				a, logged := newInMemory(t, 1<<20)
+				given := 0
+				run := a.run(someRequest())
+				run.HeldBy(counter{&given})
+				waiting := a.beginLater(context.Background(), someRequest())
+				synctest.Wait()
+				wantEnd(t, run, c.answer, resultKept)
+				for _, d := range []engine.Decision{waiting.decision(), a.begin(someRequest())} {
+					got := as[engine.Replay](t, d)
+					if fmt.Sprint(got.Response) != fmt.Sprint(c.want) || got.Record.ExecutionID != run.ExecutionID() {
+						t.Errorf("replayed %v of %s, want %v", got.Response, got.Record.ExecutionID, c.want)
+					}
+				}
+				if given != 1 || !a.Idle() {
+					t.Errorf("given back %d times; idle is %v", given, a.Idle())
+				}
+				wantEnd(t, a.run(nth(1)), created("one"), resultKept) // new keys go on
+				wantCounts(t, a.seen.runs(), map[string]int{"run kept": 2})
+				if logged.FilterMessageSnippet("too large").Len() == 0 {
+					t.Errorf("logged is %v", logged.All())
+				}
+			})
+		})
+	}
+}
+
+// Of a forced run, such a response replaces nothing: the one before stays.
+func TestForcedResponseThatTheStoreCanNeverKeep(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a, _ := newInMemory(t, 1<<20)
+		first := a.run(someRequest())
+		wantEnd(t, first, created("first"), resultKept)
+		run := a.run(forcing(someRequest()))
+		waiting := a.beginLater(context.Background(), someRequest())
+		synctest.Wait()
+		wantEnd(t, run, created(strings.Repeat("x", 2<<20)), resultReleased)
+		if got := as[engine.Replay](t, waiting.decision()); !got.Response.Omitted || got.Record.ExecutionID != run.ExecutionID() {
+			t.Errorf("who waited gets %+v of %s", got.Response, got.Record.ExecutionID)
+		}
+		wantReplay(t, a.begin(someRequest()), first.ExecutionID(), created("first"), false)
+	})
+}
+
+// A local copy has what the store has.
+func TestCopyOfAResponseThatTheStoreCanNeverKeep(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := memory.New(1 << 20)
+		defer store.Close()
+		a := newCopying(t, store, engine.NewCopies(16<<20))
+		wantEnd(t, a.run(someRequest()), created(strings.Repeat("x", 2<<20)), resultKept)
+		a.link.fail(refused)
+		if got := as[engine.Replay](t, a.begin(someRequest())); !got.Response.Omitted || len(got.Response.Body) != 0 {
+			t.Errorf("the copy has a body of %d bytes, omitted %v", len(got.Response.Body), got.Response.Omitted)
+		}
+	})
+}
+
+// Where there is no room for the rest either, that is what waits, and the room of the body
+// is given back at once.
+func TestRestOfALargeResponseIsStoredLater(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a, _ := newInMemory(t, 1<<20)
+		given := 0
+		run := a.run(someRequest())
+		run.HeldBy(counter{&given})
+		a.link.failWith(idempotency.ErrTooLarge, "settle")
+		answer := created("one")
+		answer.Header = map[string][]string{"Etag": {"1"}}
+		wantEnd(t, run, answer, resultTrying)
+		if n := a.link.count("settle"); n != 3 {
+			t.Errorf("tried %d times at once, want whole, without the body, and without the header", n)
+		}
+		if given != 1 {
+			t.Errorf("given back %d times, want 1", given)
+		}
+		time.Sleep(time.Minute)
+		a.link.recover()
+		time.Sleep(4 * time.Second)
+		a.wantState(someRequest(), idempotency.Complete, 1)
+		if given != 1 {
+			t.Errorf("given back %d times in the end, want 1", given)
+		}
+	})
+}

@@ -132,7 +132,7 @@ func storeFailed(ctx context.Context, err error) bool {
 		return false
 	}
 	var unreadable *idempotency.UnreadableError
-	for _, answer := range []error{idempotency.ErrFenced, idempotency.ErrGone, idempotency.ErrInFlight, idempotency.ErrCursor} {
+	for _, answer := range []error{idempotency.ErrFenced, idempotency.ErrGone, idempotency.ErrInFlight, idempotency.ErrCursor, idempotency.ErrTooLarge} {
 		if errors.Is(err, answer) {
 			return false
 		}

@@ -205,7 +205,8 @@ func TestFailuresOfTheStoreCount(t *testing.T) {
 		{idempotency.ErrGone, false},
 		{idempotency.ErrInFlight, false},
 		{&idempotency.UnreadableError{Where: "record", Err: errors.New("damaged")}, false},
-		{idempotency.ErrFull, true}, // of a settlement; of a claim it is a limit
+		{idempotency.ErrFull, true},      // of a settlement; of a claim it is a limit
+		{idempotency.ErrTooLarge, false}, // it is stored without its body
 		{idempotency.ErrClosed, true},
 		{context.DeadlineExceeded, true},
 		{errors.New("connection refused"), true},

@@ -77,7 +77,7 @@ func (r *Run) settleLater(end idempotency.End, s idempotency.Settlement) {
 			// comes first: a settlement that hangs again may outlast what is left of it.
 			_ = e.renewOnce(r.claim)
 			read := e.copies.begin(r.claim.Key)
-			s, err := r.settle(end)
+			s, err := r.settle(&end)
 			if err == nil {
 				r.copyKept(read, s, r.ended(s, time.Now()))
 			}

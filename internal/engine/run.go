@@ -131,6 +131,7 @@ func (r *Run) HeldBy(holder Holder) { r.holder = holder }
 func (r *Run) responseDone() {
 	if r.holder != nil {
 		r.holder.Unkeep()
+		r.holder = nil
 	}
 }
 
@@ -163,7 +164,7 @@ func (r *Run) End(end idempotency.End) (idempotency.Settlement, error) {
 	}()
 	read := r.engine.copies.begin(r.claim.Key)
 	r.settling = read.asked
-	s, err := r.settle(end)
+	s, err := r.settle(&end)
 	told = true
 	switch {
 	case err == nil, errors.Is(err, idempotency.ErrGone):
@@ -188,8 +189,28 @@ func (r *Run) End(end idempotency.End) (idempotency.Settlement, error) {
 	return s, err
 }
 
-// settle concludes what becomes of the claim, and stores it, with no second try.
-func (r *Run) settle(end idempotency.End) (idempotency.Settlement, error) {
+// settle concludes what becomes of the claim, and stores it, with no second try. A response
+// that the store could never keep is left out of the end, now and later: to wait for room
+// would be no use.
+func (r *Run) settle(end *idempotency.End) (idempotency.Settlement, error) {
+	for {
+		s, err := r.settleWith(*end)
+		if !errors.Is(err, idempotency.ErrTooLarge) {
+			return s, err
+		}
+		reduced := end.Response.Reduced()
+		if reduced == nil {
+			return s, err
+		}
+		r.logger().Warn("too large: the store has no room for the response, and would not if it kept nothing else; its body is not kept",
+			zap.Int("status", reduced.Status), zap.Int("bytes", len(end.Response.Body)))
+		end.Response = reduced
+		r.responseDone()
+	}
+}
+
+// settleWith is settle for a response that the store may find too large.
+func (r *Run) settleWith(end idempotency.End) (idempotency.Settlement, error) {
 	s := r.conclude(end)
 	err := r.engine.settle(r, s)
 	if errors.Is(err, idempotency.ErrGone) && r.replaces() != nil {

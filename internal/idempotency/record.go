@@ -180,7 +180,8 @@ type Response struct {
 	// Header are the header fields to replay, by canonical name. A field without
 	// values is one that was set before the run, and that the run removed.
 	Header map[string][]string
-	// Omitted says that the body was larger than the limit, and is not kept.
+	// Omitted says that the body was larger than the limit, or than the store has room
+	// for, and is not kept.
 	Omitted bool
 	// Failed says that the upstream gave no response: Status is that of the error
 	// which the client of the run got.
@@ -191,6 +192,20 @@ type Response struct {
 	// Body is not written to by anybody, and neither is the room behind it: a store, local
 	// copies and those who are answered with it may all have the same bytes.
 	Body []byte
+}
+
+// Reduced returns what is kept of a response for which the store will never have room
+// ([ErrTooLarge]): status and header, as of one that was larger than the limit. Of a response
+// that is reduced already it returns the status alone, and then nil, as of no response (nil).
+func (r *Response) Reduced() *Response {
+	switch {
+	case r == nil || r.Omitted && len(r.Header) == 0:
+		return nil
+	case r.Omitted:
+		return &Response{Status: r.Status, Omitted: true, Failed: r.Failed}
+	default:
+		return &Response{Status: r.Status, Header: r.Header, Omitted: true, Failed: r.Failed}
+	}
 }
 
 // Settled returns the record after the settlement, at the given time. If a forced

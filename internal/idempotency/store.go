@@ -35,7 +35,8 @@ type Store interface {
 	// second settlement with the same token does nothing. With [Settlement.Withdraws]
 	// and without a record, a store in which the claim may still be executed makes sure
 	// that it finds itself withdrawn: [Decide] then says [WaitForRun]. Errors as with
-	// Renew.
+	// Renew, and of a store with a limit [ErrFull] while it has no room for the response,
+	// and [ErrTooLarge] if it is no use to wait for that.
 	Settle(ctx context.Context, key Key, claimed *Record, s Settlement) error
 
 	// Lookup returns the record of the key that counts now ([Record.Effective]), nil
@@ -144,6 +145,9 @@ var (
 	ErrCursor = errors.New("the cursor is not one that a page came with")
 	// ErrFull: the store takes no more records.
 	ErrFull = errors.New("the store is full")
+	// ErrTooLarge: the store has no room for the response, and would have none if it kept
+	// nothing else. It takes one with less in it ([Response.Reduced]).
+	ErrTooLarge = errors.New("the response is larger than the store has room for")
 	// ErrClosed: the store was closed.
 	ErrClosed = errors.New("the store is closed")
 )

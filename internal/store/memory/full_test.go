@@ -2,6 +2,7 @@ package memory_test
 
 import (
 	"errors"
+	"fmt"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -210,4 +211,69 @@ func TestWhatGoesOnWhileAnEndWaitsForRoom(t *testing.T) {
 		}
 		f.wantNew(idempotency.ErrFull) // the others still wait
 	})
+}
+
+// A response that would not fit if nothing else was kept does not wait for room. All others
+// find some when what is kept has expired, however the store was filled before.
+func TestEndsWaitOnlyForRoomThatMayCome(t *testing.T) {
+	for _, limit := range []int64{64 << 10, 100 << 10, 300 << 10, 1 << 20} {
+		for _, others := range []int{300, 9_000, 30_000, 50_000} {
+			t.Run(fmt.Sprint(limit, " of ", others), func(t *testing.T) {
+				tooLarge, stored := 0, 0
+				for size := int64(100); size < limit*3/2; size = size*4/3 + 1 {
+					synctest.Test(t, func(t *testing.T) {
+						if fitsInTheEnd(t, limit, others, int(size)) {
+							stored++
+						} else if tooLarge++; size < limit/20 || size < limit-300_000 {
+							t.Errorf("%d bytes are too large", size)
+						}
+					})
+				}
+				if tooLarge == 0 || stored == 0 {
+					t.Errorf("%d sizes are too large, and %d are not", tooLarge, stored)
+				}
+			})
+		}
+	}
+}
+
+// fitsInTheEnd fills a store with other responses, and then stores one of so many bytes when
+// all else has expired. It reports false if that is too large.
+func fitsInTheEnd(t *testing.T, limit int64, others, size int) bool {
+	s := memory.New(limit)
+	defer s.Close()
+	long := claim(0)
+	long.Retention = 24 * time.Hour
+	var claimed idempotency.Claimed
+	for n := 1; ; n++ {
+		if n == 5 {
+			var err error
+			if claimed, err = s.Claim(t.Context(), long); err != nil {
+				t.Fatal(err)
+			}
+		}
+		other, err := s.Claim(t.Context(), claim(n))
+		if err == nil {
+			settlement := kept(others)
+			settlement.Retention = time.Hour
+			err = s.Settle(t.Context(), claim(n).Key, other.Record, settlement)
+		}
+		if err != nil && n > 5 {
+			break
+		}
+	}
+	for {
+		switch err := s.Settle(t.Context(), long.Key, claimed.Record, kept(size)); {
+		case err == nil:
+			return true
+		case errors.Is(err, idempotency.ErrTooLarge):
+			if record, _, err := s.Lookup(t.Context(), long.Key); err != nil || record.State != idempotency.InFlight {
+				t.Fatalf("after it: %+v, %v; want the run still in flight", record, err)
+			}
+			return false
+		case time.Since(claimed.Now) > 3*time.Hour:
+			t.Fatalf("%d bytes: %v, though nothing else is kept any more", size, err)
+		}
+		time.Sleep(20 * time.Minute)
+	}
 }

@@ -125,7 +125,8 @@ func (s *Store) putRecord(key idempotency.Key, record *idempotency.Record, now t
 }
 
 // put replaces the record of the key and keeps a response, if it has a head, until the
-// given time. If there is no room, it changes nothing and returns [idempotency.ErrFull].
+// given time. If there is no room, it changes nothing and returns [idempotency.ErrFull], or
+// [idempotency.ErrTooLarge] for a response.
 func (s *Store) put(key idempotency.Key, record *idempotency.Record, token string, response stored, until, now time.Time) error {
 	s.scratch = idempotency.AppendRecord(append(s.scratch[:0], key[:]...), key, record)
 	defer s.keepScratch()

@@ -81,28 +81,31 @@ func TestFullStoreRefusesNewKeys(t *testing.T) {
 	}
 }
 
+// What does not fit changes nothing, and what needs no room is stored in a full store.
 func TestSettleThatDoesNotFit(t *testing.T) {
-	s := memory.New(100 << 10)
-	defer s.Close()
-	claimed, err := s.Claim(t.Context(), claim(0))
-	if err != nil {
-		t.Fatal(err)
-	}
-	big := idempotency.Settlement{
-		State: idempotency.Complete, Counted: true, Retention: time.Hour,
-		Response: &idempotency.Response{Status: 200, Body: bytes.Repeat([]byte("x"), 200<<10)},
-	}
-	fillFrom(t, s, 1)
-	if err := s.Settle(t.Context(), claim(0).Key, claimed.Record, big); !errors.Is(err, idempotency.ErrFull) {
-		t.Fatalf("settle: %v, want ErrFull", err)
-	}
-	record, _, err := s.Lookup(t.Context(), claim(0).Key)
-	if err != nil || record == nil || record.State != idempotency.InFlight {
-		t.Fatalf("after it: %+v, %v; want the run still in flight", record, err)
-	}
-	release := idempotency.Settlement{State: idempotency.Released, Counted: true, Retention: time.Hour}
-	if err := s.Settle(t.Context(), claim(0).Key, claimed.Record, release); err != nil {
-		t.Errorf("a release without a response in a full store: %v", err)
+	for size, want := range map[int]error{30 << 10: idempotency.ErrTooLarge, 200 << 10: idempotency.ErrTooLarge, 6 << 10: idempotency.ErrFull} {
+		s := memory.New(100 << 10)
+		defer s.Close()
+		claimed, err := s.Claim(t.Context(), claim(0))
+		if err != nil {
+			t.Fatal(err)
+		}
+		fillFrom(t, s, 1)
+		big := idempotency.Settlement{
+			State: idempotency.Complete, Counted: true, Retention: time.Hour,
+			Response: &idempotency.Response{Status: 200, Body: bytes.Repeat([]byte("x"), size)},
+		}
+		if err := s.Settle(t.Context(), claim(0).Key, claimed.Record, big); !errors.Is(err, want) {
+			t.Fatalf("settle with %d bytes: %v, want %v", size, err, want)
+		}
+		record, _, err := s.Lookup(t.Context(), claim(0).Key)
+		if err != nil || record == nil || record.State != idempotency.InFlight {
+			t.Fatalf("after it: %+v, %v; want the run still in flight", record, err)
+		}
+		release := idempotency.Settlement{State: idempotency.Released, Counted: true, Retention: time.Hour}
+		if err := s.Settle(t.Context(), claim(0).Key, claimed.Record, release); err != nil {
+			t.Errorf("a release without a response in a full store: %v", err)
+		}
 	}
 }
 

@@ -40,6 +40,9 @@ func (s *Store) makeRoom(key *idempotency.Key, room int, response stored, now ti
 			looked += some
 		}
 		if some == 0 && !s.log.condense(fewFree) {
+			if s.tooLarge(response) {
+				return 0, idempotency.ErrTooLarge
+			}
 			return 0, idempotency.ErrFull
 		}
 	}
@@ -72,6 +75,25 @@ func (s *Store) reserve(key *idempotency.Key, n uint32, room int, response store
 		return false
 	}
 	return own == 0 || own <= s.budget()
+}
+
+// tooLarge reports whether it is no use to wait for room for a response, because there may
+// be none even when all else has expired. A store that was full once and is empty now takes
+// more than a new one: the pages and the chunk that stay, and the one with the record of
+// this key.
+func (s *Store) tooLarge(response stored) bool {
+	if response.head == nil {
+		return false
+	}
+	least := int64(unsafe.Sizeof(*s)) + 2*s.items.pageBytes() + 2*s.index.nodes.pageBytes() + 2*chunkSize
+	if response.body != nil {
+		stays := max(powerOfTwo(2*largest), min(powerOfTwo(int(s.limit/16)), mostChunk))
+		return least+int64(stays)+ownBytes(cap(response.head), cap(response.body)) > s.limit
+	}
+	// A chunk that stays has room for the response, or is no larger than the one for it.
+	size := powerOfTwo(len(response.head) + slotHead)
+	// Any store that can take a key at all takes the smallest chunk at some time.
+	return size > leastChunk && least+2*int64(size) > s.limit
 }
 
 // An end of a run that found no room is tried again by its engine, every few seconds.
