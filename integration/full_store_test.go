@@ -14,7 +14,7 @@ func answersBytes(n int) answering {
 
 // A claim fits into a memory store where the response of its run does not. So while responses
 // wait for room, there are no new runs, and who is refused is told that the store is full.
-// What waits is held, counts, and is replayed.
+// What waits is held, counts, and is replayed. A process that exits does not wait for room.
 func TestResponsesThatWaitForRoomInTheMemoryStore(t *testing.T) {
 	t.Parallel()
 	const together, size = 60, 20_000
@@ -65,6 +65,11 @@ func TestResponsesThatWaitForRoomInTheMemoryStore(t *testing.T) {
 	}
 	if n := len(up.all()); n != together {
 		t.Errorf("%d runs, want %d", n, together)
+	}
+	p.terminate(t)
+	p.awaitExit(t) // it would wait for the longest timeout, which is longer than this does
+	if len(p.log.find(func(e entry) bool { return e.text("msg") == "the run's end was never stored: the process stops" })) == 0 {
+		t.Error("the log does not say what was given up")
 	}
 }
 

@@ -69,9 +69,9 @@ func (e *Engine) copyFound(read reading, found idempotency.Claimed) {
 	}
 }
 
-// inProcess is a store in the memory of this process. It is never away, so that a copy only
-// saves the first duplicate some work. That one makes it: most keys have none, and to copy
-// all of them took a tenth of a first delivery.
+// inProcess is a store in the memory of this process. It ends with the process ([Engine.Drain]),
+// and is never away, so that a copy only saves the first duplicate some work. That one makes
+// it: most keys have none, and to copy all of them took a tenth of a first delivery.
 type inProcess interface{ InProcess() }
 
 // copyKept keeps a copy of the response of a run, which is stored now.

@@ -33,7 +33,13 @@ func (e *Engine) addUnsettled(n int) {
 // that answers: the process is about to end, and then these claims lapse by
 // themselves. If something is left when the time or the context is over, the error
 // says what, and wraps that of the context.
+//
+// What a store in this process keeps ends with the process. So it waits for the runs only,
+// and not until there is room for what they have ended with: that is given up.
 func (e *Engine) Drain(ctx context.Context) error {
+	if e.inProcess {
+		e.giveUp()
+	}
 	if err := e.awaitSettled(ctx); err != nil {
 		return err
 	}

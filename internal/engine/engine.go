@@ -71,6 +71,9 @@ type Engine struct {
 	ctx        context.Context
 	cancel     context.CancelFunc
 	background sync.WaitGroup
+	// storing ends, with ctx or before it, when ends that are not stored yet are given up.
+	storing context.Context
+	giveUp  context.CancelFunc
 	// closing is a lock: no work may be added to background while Close begins to
 	// wait for it.
 	closing sync.Mutex
@@ -108,6 +111,7 @@ func New(store idempotency.Store, options Options) *Engine {
 		cancel:  cancel,
 		flights: make(map[idempotency.Key]*flight),
 	}
+	e.storing, e.giveUp = context.WithCancel(ctx)
 	_, e.inProcess = store.(inProcess)
 	e.timeout.Store(int64(options.Timeout))
 	e.unsubscribe = store.Subscribe(e.wake)
@@ -281,15 +285,15 @@ func (e *Engine) goBackground(f func()) {
 	e.background.Go(f)
 }
 
-// pause waits for d, and returns true. If the engine is closed before that, it returns
-// false at once.
-func (e *Engine) pause(d time.Duration) bool {
+// pause waits for d, and returns true. If the context ends before that, it returns false at
+// once.
+func pause(ctx context.Context, d time.Duration) bool {
 	timer := time.NewTimer(d)
 	defer timer.Stop()
 	select {
 	case <-timer.C:
 		return true
-	case <-e.ctx.Done():
+	case <-ctx.Done():
 		return false
 	}
 }

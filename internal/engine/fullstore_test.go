@@ -201,3 +201,31 @@ func TestRestOfALargeResponseIsStoredLater(t *testing.T) {
 		}
 	})
 }
+
+// A process that exits waits for its runs, and not for room in a store that ends with it.
+func TestDrainWaitsForNoRoomInThisProcess(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a, logged := newInMemory(t, 1<<20)
+		one, two := a.run(nth(1)), a.run(nth(2))
+		a.link.failWith(idempotency.ErrFull, "settle")
+		wantEnd(t, one, created("one"), resultTrying)
+		wantReplay(t, a.begin(nth(1)), one.ExecutionID(), created("one"), false)
+		drained := make(chan error)
+		go func() { drained <- a.Drain(context.Background()) }()
+		time.Sleep(time.Minute)
+		select {
+		case err := <-drained:
+			t.Fatalf("drained with a run in flight: %v", err)
+		default:
+		}
+		begun := time.Now()
+		wantEnd(t, two, created("two"), resultTrying)
+		if err := <-drained; err != nil || time.Since(begun) > 0 {
+			t.Errorf("drained %v after the last run: %v", time.Since(begun), err)
+		}
+		if n := logged.FilterMessage("the run's end was never stored: the process stops").Len(); n != 2 {
+			t.Errorf("%d lines say that an end was never stored, want 2", n)
+		}
+		wantCounts(t, a.seen.runs(), map[string]int{"run lost": 2})
+	})
+}

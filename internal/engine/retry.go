@@ -49,7 +49,8 @@ func (e *Engine) settleOnce(key idempotency.Key, claimed *idempotency.Record, s 
 }
 
 // settleLater goes on trying, in the background, to store the settlement of a run: until
-// it is stored, the claim is lost, or the claim's record could be gone. The retention of the
+// it is stored, the claim is lost, the claim's record could be gone, or there is nowhere left
+// to store it ([Engine.Drain]). The retention of the
 // settlement may be shorter, and is no reason to stop: each try renews the claim, and without
 // a settlement nobody would know how its run has ended. Meanwhile the flight
 // answers the duplicates that this process gets. After a release it does not: the
@@ -68,7 +69,7 @@ func (r *Run) settleLater(end idempotency.End, s idempotency.Settlement) {
 		defer e.end(r.flight, over, ended, nil)
 		deadline := time.Now().Add(max(s.Retention, r.claim.Life()))
 		for delay := firstRetry; time.Now().Before(deadline); delay = min(2*delay, longestRetry, r.claim.Lease/3) {
-			if !e.pause(delay) {
+			if !pause(e.storing, delay) {
 				e.options.Observer.RunEnded(ResultLost)
 				r.logger().Error("the run's end was never stored: the process stops")
 				return

@@ -55,7 +55,7 @@ func (e *Engine) withdrawAll() {
 		round := slices.Clone(e.withdrawals)
 		e.mu.Unlock()
 		failed := e.withdrawRound(round)
-		if e.withdrawn(failed) || !e.pause(withdrawPause) {
+		if e.withdrawn(failed) || !pause(e.ctx, withdrawPause) {
 			return
 		}
 	}
