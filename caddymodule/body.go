@@ -246,6 +246,14 @@ func (b *heldBody) letGoForEver() {
 	b.gone = true
 }
 
+// usedBody is a body that a proxy is sending, for those to whom that proxy gives the request
+// after its upstream's answer: its transport may not have come to the end yet, where they
+// would find an end, and take the body for an empty one.
+type usedBody struct{ *heldBody }
+
+// Read implements io.Reader.
+func (usedBody) Read([]byte) (int, error) { return 0, http.ErrBodyReadAfterClose }
+
 // spoil lets a body of ours go of which some was read: what is left is not the body.
 func spoil(body io.ReadCloser) {
 	if b, ok := body.(*heldBody); ok && b.wasBegun() {

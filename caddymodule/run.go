@@ -53,7 +53,8 @@ func (x *exchange) carryOut(run *engine.Run) error {
 			e.answer.cut()
 		}
 	}()
-	err := x.next.ServeHTTP(&e.answer, e.forUpstream(x.r.WithContext(ctx)))
+	e.trace.sent = e.forUpstream(x.r.WithContext(ctx))
+	err := x.next.ServeHTTP(&e.answer, e.trace.sent)
 	ended = true
 	e.settle(err)
 	return e.deliver(err)
@@ -349,6 +350,8 @@ type upstreamTrace struct {
 	hooks  httptrace.ClientTrace
 	sought atomic.Bool // a transport looked for a connection
 	had    atomic.Bool // and had one
+	// sent is the request as those behind have it. What a proxy sends is a copy of it.
+	sent *http.Request
 }
 
 // observe returns a context in which a transport's connections are observed.
@@ -357,8 +360,15 @@ func (t *upstreamTrace) observe(ctx context.Context) context.Context {
 	return httptrace.WithClientTrace(ctx, &t.hooks)
 }
 
-func (t *upstreamTrace) getConn(string)                { t.sought.Store(true) }
-func (t *upstreamTrace) gotConn(httptrace.GotConnInfo) { t.had.Store(true) }
+func (t *upstreamTrace) getConn(string) { t.sought.Store(true) }
+
+// gotConn is called by the proxy's own goroutine, while the proxy waits for its transport.
+func (t *upstreamTrace) gotConn(httptrace.GotConnInfo) {
+	t.had.Store(true)
+	if body, ok := t.sent.Body.(*heldBody); ok {
+		t.sent.Body = usedBody{body}
+	}
+}
 
 // upstreamWay is what was seen of a request's way to an upstream.
 type upstreamWay struct {

@@ -1,6 +1,7 @@
 package caddymodule
 
 import (
+	"net/http"
 	"net/http/httptrace"
 	"testing"
 
@@ -27,7 +28,7 @@ func TestWaysToAnUpstream(t *testing.T) {
 			if way.chosen {
 				repl.Set(upstreamAddress, "127.0.0.1:9000")
 			}
-			trace := new(upstreamTrace)
+			trace := &upstreamTrace{sent: new(http.Request)}
 			ctx := trace.observe(t.Context())
 			shown := httptrace.ContextClientTrace(ctx)
 			if way.sought {

@@ -3,6 +3,7 @@ package integration
 import (
 	"fmt"
 	"net/http"
+	"net/http/httptest"
 	"slices"
 	"strings"
 	"testing"
@@ -288,6 +289,36 @@ func TestStandInAfterTheBodyWasRead(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// The same where the upstream answers before it has the whole body: the transport is still
+// sending it then, or has not told its end yet.
+func TestStandInWhileTheBodyIsSent(t *testing.T) {
+	t.Parallel()
+	read := make(chan struct{})
+	fails := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		control := http.NewResponseController(w)
+		if err := control.EnableFullDuplex(); err != nil {
+			t.Error(err)
+		}
+		w.WriteHeader(503)
+		if err := control.Flush(); err != nil {
+			t.Error(err)
+		}
+		<-read
+	}))
+	defer fails.Close()
+	defer close(read)
+	up := startUpstream(t, answers201)
+	p := start(t, conf{store: "store memory", site: lines(dedupBlock("max_request_body 64MiB"),
+		"reverse_proxy "+strings.TrimPrefix(fails.URL, "http://")+" {", "@failed status 503", "handle_response @failed {",
+		"reverse_proxy "+up.addr+" {", "request_buffers 4KiB", "}", "}", "}")})
+	body := strings.Repeat("amount=5;", 4<<20)
+	p.sendRaw(t, fmt.Appendf(nil, "POST / HTTP/1.1\r\nHost: dedup.test\r\nIdempotency-Key: k\r\n"+
+		"Transfer-Encoding: chunked\r\nTrailer: X-T\r\n\r\n%x\r\n%s\r\n0\r\nX-T: t\r\n\r\n", len(body), body))
+	for _, run := range up.runs("k") {
+		t.Errorf("the stand-in has executed %d of %d bytes", len(run.Body), len(body))
 	}
 }
 
