@@ -141,7 +141,7 @@ func inspect(path string, fs vfs.FS, logger *zap.Logger) error {
 		}
 		return err
 	}
-	return db.Close()
+	return errors.Join(checkBlobs(path, fs, db), db.Close())
 }
 
 // checkOptions says which file with the options of a database cannot be read. pebble's

@@ -75,27 +75,8 @@ func (s *Store) enter(ctx context.Context) (d *database, leave func(), err error
 	return d, s.using.RUnlock, nil
 }
 
-// enterKey is enter, with a key locked. Whoever passes the key's unlocking on, to an
-// operation, does not unlock it.
-func (s *Store) enterKey(ctx context.Context, key idempotency.Key) (d *database, leave func(), err error) {
-	d, leave, err = s.enter(ctx)
-	if err != nil {
-		return nil, nil, err
-	}
-	if err := d.lock(ctx, key); err != nil {
-		leave()
-		return nil, nil, err
-	}
-	return d, leave, nil
-}
-
-// write carries out a change of one key, which is locked, and unlocks it, and wakes
-// those who wait for the key if wake is set.
-func (s *Store) write(ctx context.Context, d *database, key idempotency.Key, c change, durable, wake bool) (mayBeApplied bool, err error) {
-	return d.commit(ctx, s.operation(d, key, c, durable, wake))
-}
-
-// operation is what write carries out.
+// operation is the change of one key, which is locked. It unlocks it, and wakes those who
+// wait for the key if wake is set.
 func (s *Store) operation(d *database, key idempotency.Key, c change, durable, wake bool) *operation {
 	ended := func(applied bool) {
 		if applied {
@@ -115,22 +96,20 @@ func (s *Store) operation(d *database, key idempotency.Key, c change, durable, w
 
 // Claim implements [idempotency.Store].
 func (s *Store) Claim(ctx context.Context, c idempotency.Claim) (idempotency.Claimed, error) {
-	d, leave, err := s.enterKey(ctx, c.Key)
+	d, err := s.enterKey(ctx, c.Key)
 	if err != nil {
 		return idempotency.Claimed{}, err
 	}
-	defer leave()
+	defer d.leave()
 	claimed, stored, err := d.decide(c, clock())
 	if err != nil || claimed.Verdict != idempotency.Proceed {
-		d.locks.unlock(c.Key)
 		return claimed, err
 	}
-	op, err := s.claimOperation(d, c, stored, claimed.Record)
+	op, err := s.claimOperation(d.database, c, stored, claimed.Record)
 	if err != nil {
-		d.locks.unlock(c.Key)
 		return idempotency.Claimed{}, err
 	}
-	if mayBeApplied, err := d.commit(ctx, op); err != nil {
+	if mayBeApplied, err := d.carryOut(ctx, op); err != nil {
 		if mayBeApplied {
 			return idempotency.Claimed{Record: claimed.Record}, err
 		}
@@ -159,42 +138,39 @@ func (s *Store) claimOperation(d *database, c idempotency.Claim, stored, next *i
 // Renew implements [idempotency.Store]. A renewal is not flushed: after a crash of the
 // machine, nobody is left who would go on with the run.
 func (s *Store) Renew(ctx context.Context, c idempotency.Claim) error {
-	d, leave, err := s.enterKey(ctx, c.Key)
+	d, err := s.enterKey(ctx, c.Key)
 	if err != nil {
 		return err
 	}
-	defer leave()
+	defer d.leave()
 	now := clock()
 	found, err := d.owned(c.Key, c.Token, c.Follows, now)
 	if found == nil {
-		d.locks.unlock(c.Key)
 		return err
 	}
 	next := found.Renewed(c.Terms, now)
 	if at, ok := d.slots.renewed(c.Key, idempotency.AppendRecord(nil, c.Key, next)); ok {
-		_, err = d.commit(ctx, d.slotOf(c.Key, at))
+		_, err = d.carryOut(ctx, d.slotOf(c.Key, at))
 		return err
 	}
 	change := d.change()
 	if err := change.putRecord(c.Key, d.inDatabase(c.Key, found), next); err != nil {
-		d.locks.unlock(c.Key)
 		return err
 	}
-	_, err = s.write(ctx, d, c.Key, change, false, false)
+	_, err = d.carryOut(ctx, s.operation(d.database, c.Key, change, false, false))
 	return err
 }
 
 // Settle implements [idempotency.Store].
 func (s *Store) Settle(ctx context.Context, key idempotency.Key, claimed *idempotency.Record, settlement idempotency.Settlement) error {
-	d, leave, err := s.enterKey(ctx, key)
+	d, err := s.enterKey(ctx, key)
 	if err != nil {
 		return err
 	}
-	defer leave()
+	defer d.leave()
 	now := clock()
 	found, err := d.owned(key, claimed.Token, claimed.Follows, now)
 	if found == nil {
-		d.locks.unlock(key)
 		return err
 	}
 	until := now.Add(settlement.ResponseFor())
@@ -206,27 +182,26 @@ func (s *Store) Settle(ctx context.Context, key idempotency.Key, claimed *idempo
 		err = change.putRecord(key, d.inDatabase(key, found), found.CountedAs(claimed).Settled(settlement, now))
 	}
 	if err != nil {
-		d.locks.unlock(key)
 		return err
 	}
 	if hasOwnFile(settlement.Response) {
 		at := bodyFileOf(key, claimed.Token, until)
 		change.bodies = &unneeded{notApplied: []bodyFile{at}}
-		return d.commitWithBody(ctx, at, settlement.Response.Body, s.operation(d, key, change, true, true))
+		d.passOn()
+		return d.commitWithBody(ctx, at, settlement.Response.Body, s.operation(d.database, key, change, true, true))
 	}
-	_, err = s.write(ctx, d, key, change, true, true)
+	_, err = d.carryOut(ctx, s.operation(d.database, key, change, true, true))
 	return err
 }
 
 // Lookup implements [idempotency.Store].
 func (s *Store) Lookup(ctx context.Context, key idempotency.Key) (*idempotency.Record, time.Time, error) {
 	now := clock()
-	d, leave, err := s.enterKey(ctx, key)
+	d, err := s.enterKey(ctx, key)
 	if err != nil {
 		return nil, now, err
 	}
-	defer leave()
-	defer d.locks.unlock(key)
+	defer d.leave()
 	stored, err := d.newRecord(key)
 	now = clock()
 	return live(stored, now).Effective(now), now, err
@@ -234,22 +209,21 @@ func (s *Store) Lookup(ctx context.Context, key idempotency.Key) (*idempotency.R
 
 // Response implements [idempotency.Store].
 func (s *Store) Response(ctx context.Context, key idempotency.Key, token string) (*idempotency.Response, error) {
-	d, leave, err := s.enterKey(ctx, key)
+	d, err := s.enterKey(ctx, key)
 	if err != nil {
 		return nil, err
 	}
-	defer leave()
-	defer d.locks.unlock(key)
+	defer d.leave()
 	return d.response(key, token, clock())
 }
 
 // Free implements [idempotency.Store].
 func (s *Store) Free(ctx context.Context, key idempotency.Key, token string, seen idempotency.Seen) (*idempotency.Record, error) {
-	d, leave, err := s.enterKey(ctx, key)
+	d, err := s.enterKey(ctx, key)
 	if err != nil {
 		return nil, err
 	}
-	defer leave()
+	defer d.leave()
 	now := clock()
 	var freed *idempotency.Record
 	stored, err := d.record(key)
@@ -257,15 +231,13 @@ func (s *Store) Free(ctx context.Context, key idempotency.Key, token string, see
 		freed, err = live(stored, now).Freed(token, seen, now)
 	}
 	if err != nil {
-		d.locks.unlock(key)
 		return nil, err
 	}
 	change := d.change()
 	if err := change.putRecord(key, d.inDatabase(key, stored), freed); err != nil {
-		d.locks.unlock(key)
 		return nil, err
 	}
-	if _, err := s.write(ctx, d, key, change, true, true); err != nil {
+	if _, err := d.carryOut(ctx, s.operation(d.database, key, change, true, true)); err != nil {
 		return nil, err
 	}
 	return stored.Effective(now), nil
@@ -273,11 +245,11 @@ func (s *Store) Free(ctx context.Context, key idempotency.Key, token string, see
 
 // Forget implements [idempotency.Store].
 func (s *Store) Forget(ctx context.Context, key idempotency.Key, seen idempotency.Seen) error {
-	d, leave, err := s.enterKey(ctx, key)
+	d, err := s.enterKey(ctx, key)
 	if err != nil {
 		return err
 	}
-	defer leave()
+	defer d.leave()
 	now := clock()
 	stored, err := d.record(key)
 	if _, damaged := errors.AsType[*idempotency.UnreadableError](err); damaged {
@@ -293,7 +265,6 @@ func (s *Store) Forget(ctx context.Context, key idempotency.Key, seen idempotenc
 		err = d.eraseSlots(ctx, &key)
 	}
 	if err != nil {
-		d.locks.unlock(key)
 		return err
 	}
 	change := d.change()
@@ -301,10 +272,9 @@ func (s *Store) Forget(ctx context.Context, key idempotency.Key, seen idempotenc
 		change.bodies = &unneeded{applied: bodies}
 	}
 	if err := change.forget(key, d.inDatabase(key, stored)); err != nil {
-		d.locks.unlock(key)
 		return err
 	}
-	_, err = s.write(ctx, d, key, change, true, true)
+	_, err = d.carryOut(ctx, s.operation(d.database, key, change, true, true))
 	return err
 }
 

@@ -173,10 +173,17 @@ func (s *Store) addSome(of *database, filter *keyFilter, from []byte) (next []by
 		return nil, err
 	}
 	defer leave()
+	defer func() {
+		if err != nil {
+			next, err = nil, d.listError(err)
+		}
+	}()
+	defer rescue(&err)
 	it, err := d.db.NewIter(&pebble.IterOptions{LowerBound: from, UpperBound: []byte{dataTable + 1}})
 	if err != nil {
-		return nil, d.listError(err)
+		return nil, err
 	}
+	defer closeIterator(it, &err)
 	valid := it.First()
 	for read := 0; valid && read < filterStep; read++ {
 		if name := it.Key(); len(name) == 1+keySize+1 && name[1+keySize] == ofRecord {
@@ -186,9 +193,6 @@ func (s *Store) addSome(of *database, filter *keyFilter, from []byte) (next []by
 	}
 	if valid {
 		next = append(next, it.Key()...)
-	}
-	if err := it.Close(); err != nil {
-		return nil, d.listError(err)
 	}
 	return next, nil
 }

@@ -125,7 +125,8 @@ func parseSlot(slot []byte) (key idempotency.Key, form []byte, err error) {
 var errSlot = errors.New("a slot cannot be read")
 
 // get returns a copy of what is stored under a name, nil if there is nothing.
-func (d *database) get(name []byte) ([]byte, error) {
+func (d *database) get(name []byte) (value []byte, err error) {
+	defer rescue(&err)
 	value, closer, err := d.db.Get(name)
 	if errors.Is(err, pebble.ErrNotFound) {
 		return nil, nil
@@ -141,21 +142,26 @@ func (d *database) get(name []byte) ([]byte, error) {
 // It costs a little more than get where something is found in memory, and much less
 // where nothing is: pebble's Get leaves out the filters of the last level, in which most
 // of what is stored is.
-func (d *database) find(name []byte) ([]byte, error) {
+func (d *database) find(name []byte) (value []byte, err error) {
+	defer rescue(&err)
 	it, err := d.db.NewIter(&allFilters)
 	if err != nil {
 		return nil, err
 	}
-	var value []byte
+	defer closeIterator(it, &err)
 	if it.SeekPrefixGE(name) && bytes.Equal(it.Key(), name) {
 		if value, err = it.ValueAndErr(); err == nil {
 			value = append(make([]byte, 0, len(value)), value...)
 		}
 	}
-	if closing := it.Close(); err == nil {
-		err = closing
-	}
 	return value, err
+}
+
+// closeIterator closes an iterator, in a deferred call. Its error counts if there is none yet.
+func closeIterator(it *pebble.Iterator, err *error) {
+	if closing := it.Close(); *err == nil {
+		*err = closing
+	}
 }
 
 var allFilters = pebble.IterOptions{UseL6Filters: true}
@@ -199,7 +205,7 @@ func (d *database) unreadable(what string, key idempotency.Key, err error) error
 
 // readError tells what is damaged from what could not be read this time.
 func (d *database) readError(what string, key idempotency.Key, err error) error {
-	if pebble.IsCorruptionError(err) {
+	if isDamage(err) {
 		return d.unreadable(what, key, err)
 	}
 	return fmt.Errorf("store directory %s: %w", d.path, err)

@@ -54,18 +54,7 @@ func (s *Store) page(ctx context.Context, cursor string, limit int, wanted func(
 		return nil, "", err
 	}
 	defer leave()
-	// The slots come first: a claim that has left its slot since is in the database.
-	names := &dataNames{inSlots: d.slots.keys()}
-	names.it, err = d.db.NewIterWithContext(ctx, &pebble.IterOptions{LowerBound: from, UpperBound: []byte{dataTable + 1}})
-	if err != nil {
-		return nil, "", d.listError(err)
-	}
-	it := names.it
-	names.seek(from)
-	page, next, err := d.pageOf(names, limit, wanted)
-	if closing := it.Close(); err == nil && closing != nil {
-		err = closing
-	}
+	page, next, err := d.pageOf(ctx, from, limit, wanted)
 	if err != nil {
 		return nil, "", d.listError(err)
 	}
@@ -101,7 +90,17 @@ func (n *dataNames) at() (name []byte, inSlot bool) {
 	return name, false
 }
 
-func (d *database) pageOf(names *dataNames, limit int, wanted func(key, at []byte) []byte) (page []idempotency.Listed, next string, err error) {
+// pageOf returns a page from the given name on.
+func (d *database) pageOf(ctx context.Context, from []byte, limit int, wanted func(key, at []byte) []byte) (page []idempotency.Listed, next string, err error) {
+	defer rescue(&err)
+	// The slots come first: a claim that has left its slot since is in the database.
+	names := &dataNames{inSlots: d.slots.keys()}
+	names.it, err = d.db.NewIterWithContext(ctx, &pebble.IterOptions{LowerBound: from, UpperBound: []byte{dataTable + 1}})
+	if err != nil {
+		return nil, "", err
+	}
+	defer closeIterator(names.it, &err)
+	names.seek(from)
 	// Expired records count against the limit too. Otherwise one page could have to go
 	// through very many of them.
 	looked := 0
@@ -162,7 +161,7 @@ func afterKey(key idempotency.Key) []byte {
 }
 
 func (d *database) listError(err error) error {
-	if pebble.IsCorruptionError(err) {
+	if isDamage(err) {
 		return &idempotency.UnreadableError{Where: "store directory " + d.path, Err: err}
 	}
 	if errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) {

@@ -93,11 +93,20 @@ func (d *database) response(key idempotency.Key, token string, now time.Time) (*
 
 // bodyFilesOf returns the files in which bodies of the key lie.
 func (d *database) bodyFilesOf(key idempotency.Key) (files []bodyFile, err error) {
+	defer func() {
+		if isDamage(err) {
+			err = nil // they go with their buckets
+		} else if err != nil {
+			err = d.listError(err)
+		}
+	}()
+	defer rescue(&err)
 	first, last := responsesOf(key)
 	it, err := d.db.NewIter(&pebble.IterOptions{LowerBound: first, UpperBound: last})
 	if err != nil {
-		return nil, d.listError(err)
+		return nil, err
 	}
+	defer closeIterator(it, &err)
 	for valid := it.First(); valid; valid = it.Next() {
 		value, err := it.ValueAndErr()
 		if err != nil {
@@ -106,9 +115,6 @@ func (d *database) bodyFilesOf(key idempotency.Key) (files []bodyFile, err error
 		if stored, err := parseResponse(value); err == nil && stored.inFile {
 			files = append(files, bodyFileOf(key, string(it.Key()[len(first):]), stored.until))
 		}
-	}
-	if err := it.Close(); err != nil && !pebble.IsCorruptionError(err) {
-		return nil, d.listError(err)
 	}
 	return files, nil
 }

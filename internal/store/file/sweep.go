@@ -52,7 +52,8 @@ func (s *Store) sweepExpired() {
 }
 
 // sweepDue removes all that has expired by now.
-func (s *Store) sweepDue() error {
+func (s *Store) sweepDue() (err error) {
+	defer rescue(&err)
 	w := &sweep{from: []byte{expiryTable}, now: clock()}
 	if err := s.sweepSlots(w.now); err != nil {
 		return err
@@ -106,6 +107,12 @@ func (s *Store) sweepSome(w *sweep) error {
 			d.locks.unlock(key)
 		}
 	}
+	passedOn := false
+	defer func() {
+		if !passedOn {
+			unlock()
+		}
+	}()
 	swept := 0
 	for _, entry := range due {
 		_, key, token, ok := parseExpiry(entry)
@@ -117,7 +124,6 @@ func (s *Store) sweepSome(w *sweep) error {
 		}
 		if ok {
 			if err := s.sweepEntry(d, change, key, token, w.now); err != nil {
-				unlock()
 				return err
 			}
 		}
@@ -126,7 +132,6 @@ func (s *Store) sweepSome(w *sweep) error {
 	// One whose end took so long that it came after all were erased.
 	if d.slots.hasStale(locked) {
 		if err := d.eraseSlots(context.Background(), nil); err != nil {
-			unlock()
 			return err
 		}
 	}
@@ -139,10 +144,10 @@ func (s *Store) sweepSome(w *sweep) error {
 	// not go over each.
 	after := append(bytes.Clone(due[swept-1]), 0)
 	if err := change.DeleteRange(due[0], after, nil); err != nil {
-		unlock()
 		return err
 	}
 	w.from = after
+	passedOn = true
 	_, err = d.commit(context.Background(), &operation{batch: change.Batch, ended: func(bool) { unlock() }})
 	return err
 }
@@ -168,17 +173,17 @@ func (s *Store) moveLapsed(d *database, key idempotency.Key, now time.Time) erro
 	if !d.locks.tryLock(key) {
 		return nil // the next time
 	}
+	k := lockedKey{database: d, key: key, leaveDatabase: func() {}}
+	defer k.leave()
 	record, err := d.record(key)
 	if err != nil || record == nil || d.inDatabase(key, record) != nil || !record.Lapsed(now) {
-		d.locks.unlock(key)
 		return err
 	}
 	change := d.change()
 	if err := change.putRecord(key, nil, record); err != nil {
-		d.locks.unlock(key)
 		return err
 	}
-	_, err = s.write(context.Background(), d, key, change, false, false)
+	_, err = k.carryOut(context.Background(), s.operation(d, key, change, false, false))
 	return err
 }
 
@@ -189,17 +194,21 @@ func (d *database) due(w *sweep) (due [][]byte, err error) {
 		w.ended = true
 		return nil, nil
 	}
+	defer func() {
+		if err != nil {
+			due, err = nil, d.listError(err)
+		}
+	}()
+	defer rescue(&err)
 	it, err := d.db.NewIter(&pebble.IterOptions{LowerBound: w.from, UpperBound: end})
 	if err != nil {
-		return nil, d.listError(err)
+		return nil, err
 	}
+	defer closeIterator(it, &err)
 	for valid := it.First(); valid && len(due) < sweepAtOnce; valid = it.Next() {
 		due = append(due, bytes.Clone(it.Key()))
 	}
 	w.ended = len(due) < sweepAtOnce
-	if err := it.Close(); err != nil {
-		return nil, d.listError(err)
-	}
 	return due, nil
 }
 
