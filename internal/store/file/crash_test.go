@@ -54,7 +54,11 @@ type crashes struct {
 }
 
 func newCrashes(seed uint64, every int) *crashes {
-	c := &crashes{memory: vfs.NewCrashableMem(), random: rand.New(rand.NewPCG(seed, 1)), acknowledged: make(map[string]what), every: every}
+	return crashesOf(vfs.NewCrashableMem(), seed, every)
+}
+
+func crashesOf(memory *vfs.MemFS, seed uint64, every int) *crashes {
+	c := &crashes{memory: memory, random: rand.New(rand.NewPCG(seed, 1)), acknowledged: make(map[string]what), every: every}
 	c.FS = errorfs.Wrap(inMemory{c.memory}, errorfs.InjectorFunc(func(op errorfs.Op) error {
 		if op.Kind.ReadOrWrite() == errorfs.OpIsWrite {
 			c.crash(fmt.Sprintf("operation %d on %s", op.Kind, path.Base(op.Path)))
@@ -159,6 +163,46 @@ func TestCrashOfTheMachine(t *testing.T) {
 		for _, crash := range c.found {
 			crash.check(t)
 		}
+	}
+}
+
+// The machine may crash again while the store is opened after a crash: what the one has left
+// of files that were to take the place of others is no damage to the next.
+func TestCrashAfterACrash(t *testing.T) {
+	again := 0
+	for seed := range uint64(2) {
+		c := newCrashes(seed, 1)
+		s, err := openIn(c, "/data/keys", zap.NewNop())
+		if err != nil {
+			t.Fatal(err)
+		}
+		c.walkOver(t, s, 0, 12)
+		closeStore(t, s)
+		if s, err = openIn(c, "/data/keys", zap.NewNop()); err != nil {
+			t.Fatal(err)
+		}
+		c.walkOver(t, s, 12, 14)
+		closeStore(t, s)
+		for i, first := range c.found {
+			if !strings.Contains(first.during, "MANIFEST") && !strings.Contains(first.during, "marker") && !strings.Contains(first.during, markName) && i%50 != 0 {
+				continue
+			}
+			second := crashesOf(first.disk, seed, 3)
+			s, err := openIn(second, "/data/keys", zap.NewNop())
+			if err != nil {
+				t.Fatalf("after a crash during %s: %v", first.during, err)
+			}
+			closeStore(t, s)
+			for _, crash := range second.found {
+				again++
+				crash.during = first.during + ", and then " + crash.during
+				crash.acknowledged, crash.undecided = first.acknowledged, first.undecided
+				crash.check(t)
+			}
+		}
+	}
+	if again < 300 {
+		t.Errorf("only %d second crashes", again)
 	}
 }
 

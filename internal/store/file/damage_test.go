@@ -280,8 +280,8 @@ func TestLogThatWasFlushedWithinARecord(t *testing.T) {
 				base := filepath.Base(name)
 				if number, ok := logNumber(base); ok && len(content) == sizeOfLog(files) {
 					content = content[:cut-lost]
-					mark := openMark(vfs.Default, filepath.Join(copied, markName))
-					mark.set(number, uint64(cut))
+					mark := openMark(vfs.Default, copied)
+					mark.setLog(number, uint64(cut))
 					mark.close()
 				}
 				if base == markName || base == holderName {

@@ -84,7 +84,7 @@ func newDatabase(path string, fs vfs.FS) *database {
 // openDatabase opens the database in a directory, or creates it if it may.
 func openDatabase(path string, fs vfs.FS, create bool, logger *zap.Logger) (*database, error) {
 	d := newDatabase(path, fs)
-	d.disk.mark = openMark(fs, fs.PathJoin(path, markName))
+	d.disk.mark = openMark(fs, path)
 	options := pebbleOptions(path, d.disk, logger)
 	options.ErrorIfNotExists = !create
 	left, err := readSlots(fs, fs.PathJoin(path, claimsName))
@@ -127,7 +127,7 @@ func (d *database) run() {
 // inspect opens the database in a directory without writing anything. Its error says
 // what is damaged.
 func inspect(path string, fs vfs.FS, logger *zap.Logger) error {
-	if err := checkLog(path, fs); err != nil {
+	if err := checkFlushed(path, fs); err != nil {
 		return err
 	}
 	readOnly := newDisk(fs)

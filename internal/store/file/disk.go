@@ -49,8 +49,8 @@ type disk struct {
 	vfs.FS
 	// readOnly refuses every write.
 	readOnly bool
-	// mark says up to where the log was flushed.
-	mark flushMark
+	// mark says what was flushed.
+	mark *flushMark
 	// durable is how many operations wait for their flush (walfile.go).
 	durable atomic.Int64
 
@@ -69,7 +69,7 @@ type disk struct {
 }
 
 func newDisk(fs vfs.FS) *disk {
-	return &disk{FS: fs, opening: true, changed: make(chan struct{}), gone: make(chan struct{})}
+	return &disk{FS: fs, mark: new(flushMark), opening: true, changed: make(chan struct{}), gone: make(chan struct{})}
 }
 
 // opened says that the database is open.

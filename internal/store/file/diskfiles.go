@@ -6,6 +6,7 @@ import (
 	"os"
 	"strings"
 
+	"github.com/cespare/xxhash/v2"
 	"github.com/cockroachdb/pebble/v2/vfs"
 )
 
@@ -30,6 +31,9 @@ func (d *disk) Create(name string, category vfs.DiskWriteCategory) (vfs.File, er
 
 // ReuseForWrite implements [vfs.FS].
 func (d *disk) ReuseForWrite(old, name string, category vfs.DiskWriteCategory) (vfs.File, error) {
+	if number, ok := logNumber(d.PathBase(old)); ok {
+		d.mark.logRemoved(number)
+	}
 	return d.file(name, func() (vfs.File, error) { return d.FS.ReuseForWrite(old, name, category) })
 }
 
@@ -67,6 +71,9 @@ func (d *disk) file(name string, open func() (vfs.File, error)) (file vfs.File, 
 	if number, ok := logNumber(d.PathBase(name)); ok {
 		return &logFile{diskFile: written, number: number}, nil
 	}
+	if number, ok := manifestNumber(d.PathBase(name)); ok {
+		return &manifestFile{diskFile: written, number: number, sum: xxhash.New()}, nil
+	}
 	return written, nil
 }
 
@@ -90,6 +97,9 @@ func (d *disk) MkdirAll(dir string, perm os.FileMode) error {
 func (d *disk) Remove(name string) error {
 	if d.readOnly {
 		return errReadOnly
+	}
+	if number, ok := logNumber(d.PathBase(name)); ok {
+		d.mark.logRemoved(number)
 	}
 	return d.try(func() error { return d.FS.Remove(name) })
 }

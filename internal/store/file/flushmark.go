@@ -6,8 +6,10 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
+	"sync"
 
 	"github.com/cespare/xxhash/v2"
 	"github.com/cockroachdb/pebble/v2/record"
@@ -16,58 +18,136 @@ import (
 
 // A log that has lost its end, or is damaged there, looks to pebble like one that was
 // being written when the machine crashed: it begins again with what is before, and so
-// forgets what was acknowledged. The mark tells the two apart. It says up to where the
-// newest log was flushed, and is written after each flush, without a flush of its own:
-// after a crash there may be an earlier one, which is true as well.
+// forgets what was acknowledged. The same is so of its MANIFEST, the log of which tables
+// there are, and of a log that is missing as a whole: pebble knows which is the first that
+// it needs, and not which come after that. The mark tells damage from a crash. It says what
+// was flushed, and is written after each flush, mostly without a flush of its own: after a
+// crash there may be an earlier one, which is true as well.
 const (
 	markName = "caddy-dedup.flushed"
-	markSize = 3 * 8 // number of the log, bytes that were flushed, checksum of both
+	// markHead is how long the mark is without the numbers of logs: the fields of flushes
+	// before them, and how many there are. A checksum of it all comes last.
+	markHead = 6 * 8
+	// mostMarked bounds the numbers, so that the mark lies within one sector of a disk.
+	// There are never nearly as many.
+	mostMarked = 48
 )
 
-// flushMark writes the mark. One that cannot be written is no failure: the one before
-// stays true.
-type flushMark struct{ file vfs.File }
+// flushes are what is known to be on the disk, its name included.
+type flushes struct {
+	log, logBytes uint64 // the newest log, and up to where it was flushed
+	// the MANIFEST, up to where it was flushed, and the checksum of what is before that
+	manifest, manifestBytes, manifestSum uint64
+	logs                                 []uint64 // that nobody has removed, by number
+}
 
-func openMark(fs vfs.FS, name string) flushMark {
+// flushMark writes the mark. One that cannot be written is no failure, save where a MANIFEST
+// begins: the one before stays true.
+type flushMark struct {
+	file vfs.File // nil if it could not be opened
+
+	mu sync.Mutex
+	of flushes
+}
+
+// openMark goes on with the mark that is there.
+func openMark(fs vfs.FS, path string) *flushMark {
+	m := new(flushMark)
+	name := fs.PathJoin(path, markName)
+	m.of, _ = readMark(fs, name) // none is no failure either
+	m.of.logs = slices.DeleteFunc(m.of.logs, func(number uint64) bool {
+		_, err := fs.Stat(fs.PathJoin(path, logName(number)))
+		return err != nil
+	})
 	file, err := fs.OpenReadWrite(name, vfs.WriteCategoryUnspecified)
 	if err != nil {
-		return flushMark{}
+		return m
 	}
 	makePrivate(fs, name)
-	return flushMark{file}
+	m.file = file
+	return m
 }
 
-func (m flushMark) set(log, flushed uint64) {
-	if m.file == nil {
-		return
+// setLog says up to where a log was flushed.
+func (m *flushMark) setLog(number, flushed uint64) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.of.log, m.of.logBytes = number, flushed
+	if !slices.Contains(m.of.logs, number) {
+		m.of.logs = append(m.of.logs, number)
+		m.of.logs = m.of.logs[max(0, len(m.of.logs)-mostMarked):]
 	}
-	mark := make([]byte, 0, markSize)
-	mark = binary.BigEndian.AppendUint64(mark, log)
-	mark = binary.BigEndian.AppendUint64(mark, flushed)
-	mark = binary.BigEndian.AppendUint64(mark, xxhash.Sum64(mark))
-	_, _ = m.file.WriteAt(mark, 0)
+	_ = m.write()
 }
 
-func (m flushMark) close() {
+// logRemoved says that pebble does not need a log any more. That need not be written: by what
+// its MANIFEST says, a log of before is not needed either.
+func (m *flushMark) logRemoved(number uint64) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.of.logs = slices.DeleteFunc(m.of.logs, func(n uint64) bool { return n == number })
+}
+
+// setManifest says up to where a MANIFEST was flushed.
+func (m *flushMark) setManifest(number, flushed, sum uint64) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.of.manifest, m.of.manifestBytes, m.of.manifestSum = number, flushed, sum
+	return m.write()
+}
+
+func (m *flushMark) flush() error {
+	if m.file == nil {
+		return nil
+	}
+	return m.file.Sync()
+}
+
+func (m *flushMark) write() error {
+	if m.file == nil {
+		return nil
+	}
+	mark := make([]byte, 0, markHead+(mostMarked+1)*8)
+	for _, field := range []uint64{m.of.log, m.of.logBytes, m.of.manifest, m.of.manifestBytes, m.of.manifestSum, uint64(len(m.of.logs))} {
+		mark = binary.BigEndian.AppendUint64(mark, field)
+	}
+	for _, number := range m.of.logs {
+		mark = binary.BigEndian.AppendUint64(mark, number)
+	}
+	mark = binary.BigEndian.AppendUint64(mark, xxhash.Sum64(mark))
+	_, err := m.file.WriteAt(mark, 0)
+	return err
+}
+
+func (m *flushMark) close() {
 	if m.file != nil {
 		_ = m.file.Close()
 	}
 }
 
-// readMark returns the mark, zeros if there is none.
-func readMark(fs vfs.FS, name string) (log, flushed uint64, err error) {
+// readMark returns what the mark says, nothing if there is none.
+func readMark(fs vfs.FS, name string) (of flushes, err error) {
 	mark, err := readFile(fs, name)
 	if errors.Is(err, os.ErrNotExist) {
-		return 0, 0, nil
+		return flushes{}, nil
 	}
-	if err != nil {
-		return 0, 0, err
+	if err != nil || len(mark) < markHead {
+		return flushes{}, err
 	}
-	if len(mark) != markSize || binary.BigEndian.Uint64(mark[16:]) != xxhash.Sum64(mark[:16]) {
-		return 0, 0, nil // a crash came between
+	field := func(i int) uint64 { return binary.BigEndian.Uint64(mark[i*8:]) }
+	logs := field(5)
+	end := markHead/8 + int(min(logs, mostMarked)) //nolint:gosec // it is not more than that
+	if len(mark) < (end+1)*8 || field(end) != xxhash.Sum64(mark[:end*8]) {
+		return flushes{}, nil // a crash came between, or it is of an earlier version
 	}
-	return binary.BigEndian.Uint64(mark), binary.BigEndian.Uint64(mark[8:]), nil
+	of = flushes{log: field(0), logBytes: field(1), manifest: field(2), manifestBytes: field(3), manifestSum: field(4)}
+	for i := markHead / 8; i < end; i++ {
+		of.logs = append(of.logs, field(i))
+	}
+	return of, nil
 }
+
+func logName(number uint64) string { return fmt.Sprintf("%06d.log", number) }
 
 // logNumber returns the number of a log by its name.
 func logNumber(base string) (number uint64, ok bool) {
@@ -76,35 +156,37 @@ func logNumber(base string) (number uint64, ok bool) {
 	return number, ok && err == nil
 }
 
-// checkLog says what is damaged in the log that was flushed last.
-func checkLog(path string, fs vfs.FS) error {
-	log, flushed, err := readMark(fs, fs.PathJoin(path, markName))
-	if err != nil || log == 0 {
-		return err
-	}
+// checkLogs says what is damaged in the log that was flushed last, and which log is missing
+// from the first one on that the database needs.
+func checkLogs(path string, fs vfs.FS, mark flushes, needed uint64) error {
 	names, err := fs.List(path)
 	if err != nil {
 		return err
 	}
-	name, newest := "", uint64(0)
+	there := make(map[uint64]string)
+	newest := uint64(0)
 	for _, found := range names {
-		number, ok := logNumber(fs.PathBase(found))
-		if !ok {
-			continue
-		}
-		if newest = max(newest, number); number == log {
-			name = fs.PathJoin(path, found)
+		if number, ok := logNumber(fs.PathBase(found)); ok {
+			there[number] = fs.PathJoin(path, found)
+			newest = max(newest, number)
 		}
 	}
-	switch {
-	case newest < log:
-		return fmt.Errorf("its log %06d.log is missing", log)
-	case name == "":
+	missing := slices.DeleteFunc(slices.Clone(mark.logs), func(number uint64) bool {
+		return number < needed || there[number] != ""
+	})
+	if newest < mark.log {
+		missing = append(missing, mark.log)
+	}
+	if len(missing) > 0 {
+		return fmt.Errorf("its log %s is missing", logName(slices.Min(missing)))
+	}
+	name := there[mark.log]
+	if name == "" {
 		return nil // what was in it is in tables now
 	}
-	sound, err := soundLog(fs, name, log)
-	if err == nil && sound+betweenChunks < flushed {
-		err = fmt.Errorf("its log %s is sound up to byte %d only, and was flushed up to byte %d", fs.PathBase(name), sound, flushed)
+	sound, err := soundLog(fs, name, mark.log)
+	if err == nil && sound+betweenChunks < mark.logBytes {
+		err = fmt.Errorf("its log %s is sound up to byte %d only, and was flushed up to byte %d", fs.PathBase(name), sound, mark.logBytes)
 	}
 	return err
 }

@@ -52,7 +52,7 @@ func (f *logFile) flush(flush func() error) error {
 func (f *logFile) flushAndMark(flush func() error) error {
 	err := flush()
 	if err == nil {
-		f.disk.mark.set(f.number, f.written)
+		f.disk.mark.setLog(f.number, f.written)
 	}
 	return err
 }
