@@ -32,11 +32,12 @@ type manifestFile struct {
 	marked          bool
 }
 
-// Write implements [vfs.File].
+// Write implements [vfs.File], which may change the bytes that it was given.
 func (f *manifestFile) Write(p []byte) (int, error) {
+	given := bytes.Clone(p)
 	n, err := f.diskFile.Write(p)
 	f.written += uint64(n) //nolint:gosec // it is not negative
-	_, _ = f.sum.Write(p[:n])
+	_, _ = f.sum.Write(given[:n])
 	return n, err
 }
 
