@@ -78,7 +78,7 @@ func (b *requestBody) readBody() (whole bool, err error) {
 	if r.Body == nil || r.Body == http.NoBody {
 		return true, nil
 	}
-	if front, ok := r.Body.(*heldBody); ok && front.shareWith(&b.held, limit) {
+	if front := heldIn(r.Body); front != nil && front.shareWith(&b.held, limit) {
 		return true, nil // another handler of ours in front holds it, and counts it
 	}
 	rest, most := r.Body, limit+1
@@ -183,7 +183,9 @@ type heldBody struct {
 	mu    sync.Mutex // a transport may close the body while it is being read
 	bytes recording.Pieces
 	begun bool // to be read by those behind
-	gone  bool // some of it was let go, and nobody can read it whole
+	// reader is who reads it, once somebody does: nobody else may.
+	reader io.Reader
+	gone   bool // some of it was let go, and nobody can read it whole
 }
 
 // shareWith gives another handler the bytes, if they are a whole body, of which nothing was
@@ -206,18 +208,23 @@ func (b *heldBody) join() []byte {
 }
 
 // Read implements io.Reader.
-func (b *heldBody) Read(p []byte) (int, error) {
-	n, err := b.readHeld(p)
+func (b *heldBody) Read(p []byte) (int, error) { return b.readBy(b, p) }
+
+func (b *heldBody) readBy(reader io.Reader, p []byte) (int, error) {
+	n, err := b.readHeld(reader, p)
 	if n > 0 || err != nil || len(p) == 0 {
 		return n, err
 	}
 	return b.rest.Read(p)
 }
 
-func (b *heldBody) readHeld(p []byte) (int, error) {
+func (b *heldBody) readHeld(reader io.Reader, p []byte) (int, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if b.gone {
+	if b.reader == nil {
+		b.reader = reader
+	}
+	if b.gone || b.reader != reader {
 		return 0, http.ErrBodyReadAfterClose // and no end, which would make it look whole
 	}
 	n := b.bytes.Take(p)
@@ -246,17 +253,29 @@ func (b *heldBody) letGoForEver() {
 	b.gone = true
 }
 
-// usedBody is a body that a proxy is sending, for those to whom that proxy gives the request
-// after its upstream's answer: its transport may not have come to the end yet, where they
-// would find an end, and take the body for an empty one.
-type usedBody struct{ *heldBody }
+// laterBody is a held body for those who get the request after a proxy had a connection for
+// it. Either they read it, if that proxy sends none of it, or the proxy: its transport may
+// not have come to the end yet when the upstream answers, and what is left is not the body.
+type laterBody struct{ *heldBody }
 
 // Read implements io.Reader.
-func (usedBody) Read([]byte) (int, error) { return 0, http.ErrBodyReadAfterClose }
+func (b *laterBody) Read(p []byte) (int, error) { return b.readBy(b, p) }
+
+// heldIn returns the held body in a body, nil if it is none.
+func heldIn(body io.ReadCloser) *heldBody {
+	switch b := body.(type) {
+	case *heldBody:
+		return b
+	case *laterBody:
+		return b.heldBody
+	default:
+		return nil
+	}
+}
 
 // spoil lets a body of ours go of which some was read: what is left is not the body.
 func spoil(body io.ReadCloser) {
-	if b, ok := body.(*heldBody); ok && b.wasBegun() {
+	if b := heldIn(body); b != nil && b.wasBegun() {
 		b.letGoForEver()
 	}
 }
@@ -269,7 +288,7 @@ func (b *heldBody) wasBegun() bool {
 
 // letGo gives back what a body holds, if it is one of ours.
 func letGo(body io.ReadCloser) {
-	if b, ok := body.(*heldBody); ok {
+	if b := heldIn(body); b != nil {
 		b.mu.Lock()
 		defer b.mu.Unlock()
 		b.letGoLocked()
@@ -315,7 +334,7 @@ func readOff(w http.ResponseWriter, r *http.Request) {
 	if r.Body == nil || r.Body == http.NoBody {
 		return
 	}
-	if body, ok := r.Body.(*heldBody); ok && body.rest == http.NoBody { // it was read to its end
+	if body := heldIn(r.Body); body != nil && body.rest == http.NoBody { // it was read to its end
 		letGo(body)
 		return
 	}

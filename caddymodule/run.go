@@ -365,8 +365,8 @@ func (t *upstreamTrace) getConn(string) { t.sought.Store(true) }
 // gotConn is called by the proxy's own goroutine, while the proxy waits for its transport.
 func (t *upstreamTrace) gotConn(httptrace.GotConnInfo) {
 	t.had.Store(true)
-	if body, ok := t.sent.Body.(*heldBody); ok {
-		t.sent.Body = usedBody{body}
+	if held := heldIn(t.sent.Body); held != nil {
+		t.sent.Body = &laterBody{held}
 	}
 }
 

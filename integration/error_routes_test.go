@@ -322,6 +322,24 @@ func TestStandInWhileTheBodyIsSent(t *testing.T) {
 	}
 }
 
+// A proxy that sends nothing of the body, as one that only asks who may pass, leaves it whole
+// to the proxy behind it.
+func TestBodyBehindAProxyThatSendsNone(t *testing.T) {
+	t.Parallel()
+	who := startUpstream(t, answersStatus(204))
+	up := startUpstream(t, answers201)
+	p := start(t, conf{store: "store memory", site: lines("route {", "dedup", "forward_auth "+who.addr+" {", "uri /auth", "}", proxyTo(up), "}")})
+	for name, body := range map[string]string{"short": "amount=5", "long": strings.Repeat("amount=5;", 700), "large": strings.Repeat("amount=5;", 30_000)} {
+		wantFresh(t, p.post(t, "/", name, body), 201, "run 1 of "+name)
+		if runs := up.runs(name); len(runs) != 1 || runs[0].Body != body {
+			t.Errorf("%s: it was executed with another body", name)
+		}
+		if got := p.post(t, "/", name, body); !got.replayed() {
+			t.Errorf("%s: the duplicate got %d %q", name, got.Status, shorten(got.Body))
+		}
+	}
+}
+
 // A page that shows an error is for those who waited, too, and it sees the request as the
 // client sent it. What is in front of the handler has no part in that of a run.
 func TestErrorPageForThoseWhoWaited(t *testing.T) {
