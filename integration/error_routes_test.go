@@ -2,6 +2,7 @@ package integration
 
 import (
 	"fmt"
+	"io"
 	"net/http"
 	"net/http/httptest"
 	"slices"
@@ -300,6 +301,9 @@ func TestStandInWhileTheBodyIsSent(t *testing.T) {
 	fails := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		control := http.NewResponseController(w)
 		if err := control.EnableFullDuplex(); err != nil {
+			t.Error(err)
+		}
+		if _, err := io.ReadFull(r.Body, make([]byte, 1)); err != nil { // the transport has begun
 			t.Error(err)
 		}
 		w.WriteHeader(503)
