@@ -217,10 +217,9 @@ const (
 )
 
 const (
-	uuidSize = 16
-	hashSize = 32
-	// uuidLayout has a dash where a UUID has one.
-	uuidLayout = "00000000-0000-0000-0000-000000000000"
+	uuidSize   = 16
+	hashSize   = 32
+	uuidLength = len("00000000-0000-0000-0000-000000000000")
 )
 
 // textRoom is at least how many bytes a text takes.
@@ -230,13 +229,11 @@ func appendText(dst []byte, text string) []byte {
 	if id, ok := parseUUID(text); ok {
 		return append(append(dst, uuidText), id[:]...)
 	}
-	if head := len(text) - hex.EncodedLen(hashSize); head >= 0 && isLowerHex(text[head:]) {
-		dst = binary.AppendUvarint(dst, uint64(head)<<2|hashText)
-		dst = append(dst, text[:head]...)
-		for i := head; i < len(text); i += 2 {
-			dst = append(dst, digit(text[i])<<4|digit(text[i+1]))
+	if head := len(text) - hex.EncodedLen(hashSize); head >= 0 {
+		if hash, ok := parseHash(text[head:]); ok {
+			dst = binary.AppendUvarint(dst, uint64(head)<<2|hashText)
+			return append(append(dst, text[:head]...), hash[:]...)
 		}
-		return dst
 	}
 	dst = binary.AppendUvarint(dst, uint64(len(text))<<2) // plainText
 	return append(dst, text...)
@@ -265,25 +262,28 @@ func (f *recordFields) text(field *string, texts []byte) []byte {
 // parseUUID reads a UUID in lower case, and no other form of one: the text must come
 // out as it was.
 func parseUUID(text string) (id [uuidSize]byte, ok bool) {
-	if len(text) != len(uuidLayout) {
+	if len(text) != uuidLength || text[8] != '-' || text[13] != '-' || text[18] != '-' || text[23] != '-' {
 		return id, false
 	}
-	digits := 0
-	for i := range len(text) {
-		c := text[i]
-		switch {
-		case uuidLayout[i] == '-':
-			if c != '-' {
-				return id, false
-			}
-			continue
-		case !isDigit(c):
-			return id, false
-		}
-		id[digits/2] = id[digits/2]<<4 | digit(c)
-		digits++
+	var all byte
+	for i, at := range uuidDigits {
+		high, low := digits[text[at]], digits[text[at+1]]
+		id[i], all = high<<4|low, all|high|low
 	}
-	return id, true
+	return id, all <= 0xf
+}
+
+// uuidDigits is where in the text of a UUID the two digits of each byte are.
+var uuidDigits = [uuidSize]int{0, 2, 4, 6, 9, 11, 14, 16, 19, 21, 24, 26, 28, 30, 32, 34}
+
+// parseHash reads a hash of 64 digits.
+func parseHash(text string) (hash [hashSize]byte, ok bool) {
+	var all byte
+	for i := range hash {
+		high, low := digits[text[2*i]], digits[text[2*i+1]]
+		hash[i], all = high<<4|low, all|high|low
+	}
+	return hash, all <= 0xf
 }
 
 // appendUUID appends the text of a UUID; of no bytes, nothing.
@@ -299,21 +299,15 @@ func appendUUID(dst, id []byte) []byte {
 
 const hexDigits = "0123456789abcdef"
 
-func isDigit(c byte) bool { return '0' <= c && c <= '9' || 'a' <= c && c <= 'f' }
-
-// digit returns the value of a digit of lower-case hex.
-func digit(c byte) byte {
-	if c <= '9' {
-		return c - '0'
+// digits has the value of each digit of lower-case hex, and more than any has for all other
+// bytes. Whether a digit of a hash is a letter no processor can predict: branches for that
+// took most of the time that a record takes to be encoded.
+var digits = func() (values [256]byte) {
+	for c := range values {
+		values[c] = 0xff
 	}
-	return c - 'a' + 10
-}
-
-func isLowerHex(text string) bool {
-	for i := range len(text) {
-		if !isDigit(text[i]) {
-			return false
-		}
+	for value, c := range []byte(hexDigits) {
+		values[c] = byte(value)
 	}
-	return true
-}
+	return values
+}()
