@@ -54,6 +54,8 @@ func (b *Bench) requestCases() (cases []requestCase) {
 		add(plainly)
 	}
 	add(
+		requestCase{"bare/memory", "bare handler, first delivery, memory", "", "bare memory", first, "plain"},
+		requestCase{"bare/redis", "bare handler, first delivery, Redis", "", "bare redis", first, "plain"},
 		requestCase{"fiber/no-key", "Fiber's proxy, no key", "", "fiber", withoutKey, ""},
 		requestCase{"fiber/first", "Fiber, first delivery, Redis", "", "fiber", first, "fiber/no-key"},
 		requestCase{"fiber/duplicate", "Fiber, duplicate, Redis", "", "fiber", duplicate, "fiber/no-key"},

@@ -65,6 +65,14 @@ func (b *Bench) start(name string) (*subject, error) {
 		return b.startOnRedis(name, 1, b.Appendonly, nil)
 	case "replicas":
 		return b.startOnRedis(name, 2, "", nil)
+	case "bare memory":
+		return b.startCaddies(name, 1, nil, servers.Site{Bare: "memory"})
+	case "bare redis":
+		redis, err := b.stage.StartRedis("redis-server (bare)", "")
+		if err != nil {
+			return nil, err
+		}
+		return b.startCaddies(name, 1, redis, servers.Site{Bare: "redis://" + redis.Addr})
 	case "fiber":
 		return b.startFiber()
 	}

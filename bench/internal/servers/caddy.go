@@ -23,6 +23,9 @@ type Site struct {
 	// Handler are the lines of the directive `dedup`; nil leaves it out: the proxy is
 	// then plain Caddy.
 	Handler []string
+	// Bare is the store of the handler in the directory bare, which then takes the place of
+	// caddy-dedup; "" for none.
+	Bare string
 	// Proxy are lines of reverse_proxy; nil for none.
 	Proxy []string
 	// Respond answers by itself, with so many bytes, in place of an upstream.
@@ -40,7 +43,7 @@ func Dedup(store string, global ...string) Site {
 	}
 }
 
-// Caddy is a process of caddy-dedup.
+// Caddy is a process of caddy-dedup, or of the handler in the directory bare.
 type Caddy struct {
 	*process.Process
 	// Addr is the host:port that it serves.
@@ -66,6 +69,9 @@ func (site Site) Caddyfile(addr, upstream, admin string) string {
 		b.WriteString("header >X-Bench-Outcome {http.dedup.outcome}\n")
 	}
 	block("dedup", site.Handler)
+	if site.Bare != "" {
+		fmt.Fprintf(&b, "bare %s\n", site.Bare)
+	}
 	if site.Respond > 0 {
 		fmt.Fprintf(&b, "header Content-Type application/json\nrespond \"%s\" 201\n", strings.Repeat("x", site.Respond))
 	} else {
@@ -92,7 +98,13 @@ func (s *Stage) StartCaddy(name string, site Site, upstream *Upstream) (*Caddy, 
 	if err := os.WriteFile(file, []byte(site.Caddyfile(addr, upstream.Addr, socket)), 0o600); err != nil {
 		return nil, err
 	}
-	p, err := s.set.Start(name, homeIn(dir), s.binary, "run", "--config", file, "--adapter", "caddyfile")
+	binary := s.binary
+	if site.Bare != "" {
+		if binary, err = s.buildBare(); err != nil {
+			return nil, err
+		}
+	}
+	p, err := s.set.Start(name, homeIn(dir), binary, "run", "--config", file, "--adapter", "caddyfile")
 	if err != nil {
 		return nil, err
 	}

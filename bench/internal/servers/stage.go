@@ -65,6 +65,29 @@ func (s *Stage) BuildCaddy() (size int64, err error) {
 	return s.Build(filepath.Join(s.dir, "caddy"), s.project, "github.com/caddyserver/caddy/v2/cmd/caddy")
 }
 
+// buildBare builds the handler in the directory bare, if it is not there yet. It must have
+// the same libraries as caddy-dedup, or it would be compared with something else.
+func (s *Stage) buildBare() (binary string, err error) {
+	binary = filepath.Join(s.dir, "bare")
+	if _, err := os.Stat(binary); err == nil {
+		return binary, nil
+	}
+	module := filepath.Join(s.project, "bench", "bare")
+	for _, library := range []string{"github.com/caddyserver/caddy/v2", "github.com/redis/go-redis/v9"} {
+		var versions [2]string
+		for i, dir := range []string{module, s.project} {
+			if versions[i], err = Output(s.ctx, "go", "-C", dir, "list", "-m", "-f", "{{.Version}}", library); err != nil {
+				return "", err
+			}
+		}
+		if versions[0] != versions[1] {
+			return "", fmt.Errorf("bench/bare has %s %s, and caddy-dedup has %s; they must be the same", library, versions[0], versions[1])
+		}
+	}
+	_, err = s.Build(binary, module, ".")
+	return binary, err
+}
+
 // Dir makes a new directory for one server.
 func (s *Stage) Dir() (string, error) {
 	dir := filepath.Join(s.dir, fmt.Sprint("d", s.made.Add(1)))
