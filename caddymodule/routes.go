@@ -2,6 +2,7 @@ package caddymodule
 
 import (
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
+	"github.com/caddyserver/caddy/v2/modules/caddyhttp/reverseproxy"
 	"go.uber.org/zap"
 )
 
@@ -12,6 +13,7 @@ type place struct {
 	hosts       []string
 	paths       []string
 	behindOther bool // another dedup handler stands right before it on the same route
+	answered    bool // a proxy before it answers all requests
 }
 
 // know notes a handler of the configuration.
@@ -39,6 +41,10 @@ func (a *App) warn() {
 			a.logger.Warn("two dedup handlers follow each other on one route: each request passes both, and the first "+
 				"one runs around the second; for several senders or keys one dedup with all of them is enough", facts...)
 		}
+		if at.answered {
+			a.logger.Warn("dedup protects nothing: a reverse_proxy that stands before it on its route answers all requests, and none "+
+				"reaches it; put dedup before what it is to protect", facts...)
+		}
 	}
 }
 
@@ -62,8 +68,10 @@ func (a *App) places() map[*Handler]place {
 	return found
 }
 
-// find notes the handlers of routes that are reached through this place.
-func (p place) find(routes caddyhttp.RouteList, found map[*Handler]place) {
+// find notes the handlers of routes that are reached through this place, and reports
+// whether they answer all requests, so that nothing that follows is reached.
+func (p place) find(routes caddyhttp.RouteList, found map[*Handler]place) (answer bool) {
+	letBy := make(map[string]bool) // groups with a route that may be the one, and does not answer
 	for _, route := range routes {
 		at := p
 		for _, set := range route.MatcherSets {
@@ -71,19 +79,36 @@ func (p place) find(routes caddyhttp.RouteList, found map[*Handler]place) {
 		}
 		var before *Handler
 		for _, handler := range route.Handlers {
-			switch h := handler.(type) {
-			case *Handler:
+			if h, ours := handler.(*Handler); ours {
 				at.behindOther = before != nil
 				before, found[h] = h, at
 				continue
-			case *caddyhttp.Subroute:
-				at.find(h.Routes, found)
-				if h.Errors != nil {
-					at.find(h.Errors.Routes, found)
-				}
 			}
 			before = nil
+			at.answered = at.findIn(handler, found) || at.answered
 		}
+		if route.Group != "" && !at.answered {
+			letBy[route.Group] = true
+		}
+		if len(route.MatcherSets) == 0 && !letBy[route.Group] {
+			p.answered = at.answered
+		}
+	}
+	return p.answered
+}
+
+// findIn notes the handlers within a handler, and reports whether that answers all requests.
+func (p place) findIn(handler caddyhttp.MiddlewareHandler, found map[*Handler]place) (answers bool) {
+	switch h := handler.(type) {
+	case *caddyhttp.Subroute:
+		if h.Errors != nil {
+			p.find(h.Errors.Routes, found)
+		}
+		return p.find(h.Routes, found)
+	case *reverseproxy.Handler:
+		return len(h.HandleResponse) == 0 // with these, as forward_auth has them, it may go on
+	default:
+		return false
 	}
 }
 

@@ -46,3 +46,25 @@ func TestTwoDedupsOnOneRouteAreToldAtStart(t *testing.T) {
 		t.Errorf("the start tells %d times of two dedups, want once", n)
 	}
 }
+
+// In a route, directives run in the order in which they stand.
+func TestDedupBehindItsProxyIsToldAtStart(t *testing.T) {
+	t.Parallel()
+	up := startUpstream(t, answers201)
+	proxy := proxyTo(up)
+	p := start(t, conf{store: "store memory", sites: lines(
+		"http://behind.test:PORT {", "route {", proxy, "dedup github", "}", "}",
+		"http://within.test:PORT {", "route {", "handle {", proxy, "}", "dedup stripe", "}", "}",
+		"http://sorted.test:PORT {", proxy, "dedup", "}",
+		"http://some.test:PORT {", "route {", "reverse_proxy /others "+up.addr, "dedup", proxy, "}", "}",
+		"http://asked.test:PORT {", "route {", "forward_auth "+up.addr+" {", "uri /auth", "}", "dedup", proxy, "}", "}",
+		"http://passing.test:PORT {", "route {", "handle /passing {", "header X-Passing 1", "}", "handle {", proxy, "}", "dedup", proxy, "}", "}")})
+	told := func(e entry) bool { return strings.HasPrefix(e.text("msg"), "dedup protects nothing") }
+	p.awaitLog(t, "the dedup of behind.test", func(e entry) bool {
+		return told(e) && e.text("level") == "warn" && e.text("host") == "[behind.test]" && e.text("providers") == "[github]"
+	})
+	p.awaitLog(t, "the dedup of within.test", func(e entry) bool { return told(e) && e.text("host") == "[within.test]" })
+	if all := p.log.find(told); len(all) != 2 {
+		t.Errorf("the start tells of %d dedups that protect nothing, want 2: %v", len(all), all)
+	}
+}
