@@ -25,7 +25,7 @@ func TestRequestsAllocateLittle(t *testing.T) {
 		allocations, bytes float64
 	}{
 		"without a key":  {func(int) string { return "" }, 4.5, 1100},
-		"first delivery": {newKey, 52, 11_000},
+		"first delivery": {newKey, 50, 10_500},
 		"duplicate":      {func(int) string { return "one key" }, -95, -5000},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -51,19 +51,19 @@ type capture struct {
 	// retention is the upstream's own wish, as it wrote it.
 	retention string
 	// via is what a proxy behind has last said of its upstream's protocol.
-	via string
-	// endless says that the upstream's proxy tells of no end but that of its connection.
-	endless bool
+	via     string
 	written int64
-	omitted bool // the body is too large to be kept
 
 	// streaming says that the client gets the response as it comes; delivered is closed
 	// when it has all that it gets.
-	streaming bool
 	delivered chan struct{}
-	got       recording.State // how far the client came
-	panicked  any             // what the client's writer panicked with
-	upgraded  bool            // 101, or the connection was taken over
+	streaming bool
+	omitted   bool // the body is too large to be kept
+	upgraded  bool // 101, or the connection was taken over
+	// endless says that the upstream's proxy tells of no end but that of its connection.
+	endless  bool
+	got      recording.State // how far the client came
+	panicked any             // what the client's writer panicked with
 }
 
 // capturedRun is the run whose response is captured. It is told what its response turns out

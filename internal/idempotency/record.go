@@ -212,12 +212,17 @@ func (r *Response) Reduced() *Response {
 // run keeps no response, the result is the record that the run was meant to
 // replace, and the attempt of the run is counted in it.
 func (r *Record) Settled(s Settlement, now time.Time) *Record {
+	settled := r.settled(&s, now) // on the heap only where the caller keeps it
+	return &settled
+}
+
+func (r *Record) settled(s *Settlement, now time.Time) Record {
 	if r.Replaces != nil && s.State != Complete {
 		kept := *r.Replaces
 		if s.Counted {
 			kept.Attempt = r.Attempt
 		}
-		return &kept
+		return kept
 	}
 	next := *r
 	next.Replaces, next.Follows = nil, ""
@@ -232,5 +237,5 @@ func (r *Record) Settled(s Settlement, now time.Time) *Record {
 	if !s.Counted {
 		next.Attempt--
 	}
-	return &next
+	return next
 }
