@@ -41,6 +41,28 @@ func TestExampleOfAnErrorMember(t *testing.T) {
 	}
 }
 
+// What the upstream is not to see is removed where dedup has seen it, with a body and
+// without one.
+func TestExampleOfRemovedFields(t *testing.T) {
+	t.Parallel()
+	up := startUpstream(t, answers201)
+	p := startExample(t, "behaviour.md", "-Idempotency-Key", up)
+	for key, body := range map[string]string{"k1": "body", "k2": ""} {
+		runs := len(up.all())
+		first := p.post(t, "/", key, body)
+		wantReplay(t, p.post(t, "/", key, body), first)
+		all := up.all()
+		if len(all) != runs+1 {
+			t.Fatalf("key %s ran %d times", key, len(all)-runs)
+		}
+		for name := range all[runs].Header {
+			if name == "Idempotency-Key" || name == "Dedup-Claim" {
+				t.Errorf("the upstream got %s with the body %q", name, body)
+			}
+		}
+	}
+}
+
 // The outcome is known only when the response is written, and a header of a handler
 // in front is every client's own.
 func TestExampleOfHeaders(t *testing.T) {
