@@ -1,7 +1,6 @@
 package caddymodule
 
 import (
-	"fmt"
 	"iter"
 	"maps"
 	"slices"
@@ -70,23 +69,24 @@ func (h *Handler) UnmarshalCaddyfile(d *caddyfile.Dispenser) error {
 	if err := checkProviders(h.Providers); err != nil {
 		return d.WrapErr(err)
 	}
-	lines := make(map[string]int)
+	places := make(map[string]caddyfile.Dispenser) // import brings words of several files together
 	for d.NextBlock(0) {
 		name := d.Val()
 		parse, ok := settingParsers[name]
 		if !ok {
 			return unknownWord(d, "dedup", slices.Sorted(maps.Keys(settingParsers)))
 		}
-		if lines[name] > 0 && name != "key" {
+		if _, twice := places[name]; twice && name != "key" {
 			return d.Errf("dedup: %s stands twice; only key may", name)
 		}
-		lines[name] = d.Line()
+		places[name] = *d
 		if err := parse(&h.Settings, d); err != nil {
 			return err
 		}
 	}
 	if word, err := h.checkTogether(); err != nil {
-		return fmt.Errorf("%w, at %s:%d", err, d.File(), lines[word])
+		at := places[word]
+		return at.WrapErr(err)
 	}
 	return nil
 }

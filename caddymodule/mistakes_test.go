@@ -2,12 +2,14 @@ package caddymodule
 
 import (
 	"fmt"
+	"os"
 	"path/filepath"
 	"strconv"
 	"strings"
 	"testing"
 
 	"github.com/caddyserver/caddy/v2"
+	"github.com/caddyserver/caddy/v2/caddyconfig"
 	"github.com/caddyserver/caddy/v2/caddyconfig/caddyfile"
 )
 
@@ -171,6 +173,24 @@ func TestWordsOfAnotherBlock(t *testing.T) {
 	} {
 		if err := c.parse(c.line); err == nil || !strings.Contains(err.Error(), c.want) || strings.Contains(err.Error(), "s3cret") {
 			t.Errorf("%s: %v; want %q", c.line, err, c.want)
+		}
+	}
+}
+
+// Settings that exclude each other may come from several files, by import. The error
+// names the file of the setting that it is about, as all others do.
+func TestPlaceOfWhatExcludesEachOther(t *testing.T) {
+	imported := filepath.Join(t.TempDir(), "common.conf")
+	if err := os.WriteFile(imported, []byte("retention 5s\n\nforce Idempotency-Key\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for site, want := range map[string]string{
+		"dedup {\nimport " + imported + "\nlease 30s\n}":                                imported + ":3 import chain",
+		"dedup {\nkey content\nfingerprint body\nimport " + imported + "\nlease 30s\n}": "Caddyfile:4",
+	} {
+		_, _, err := caddyconfig.GetAdapter("caddyfile").Adapt([]byte(":80 {\n"+site+"\n}"), map[string]any{"filename": "Caddyfile"})
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v; want %q", site, err, want)
 		}
 	}
 }
