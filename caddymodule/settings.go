@@ -55,7 +55,8 @@ type Settings struct {
 	// What makes a request with the same key the same request: its path, its
 	// query and the bytes of its `body` (the default for an API), its `json` in
 	// canonical form, or `none` (the default for webhooks, and where the key is
-	// made of content).
+	// made of content). With `body`, a request whose key is made of content is
+	// compared as with `json`: its bytes may differ where its content does not.
 	Fingerprint string `json:"fingerprint,omitempty"`
 
 	// How long a kept response is replayed, from the end of its run. Default: 7
@@ -275,9 +276,13 @@ func (s *Settings) releasing() []string {
 // fingerprintOf returns the fingerprint that is taken beside a key, where the
 // user has not chosen one.
 func (s *Settings) fingerprintOf(found delivery.Found) idempotency.FingerprintKind {
-	switch {
-	case s.Fingerprint != "":
-		return idempotency.FingerprintKind(s.Fingerprint)
+	switch kind := idempotency.FingerprintKind(s.Fingerprint); {
+	case kind == idempotency.FingerprintBody && found.Content:
+		// Bytes that are no part of the key, such as white space and excluded members, do
+		// not make another request.
+		return idempotency.FingerprintJSON
+	case kind != "":
+		return kind
 	case s.Mode == string(delivery.ModeWebhook) || found.Content:
 		return idempotency.FingerprintNone
 	default:

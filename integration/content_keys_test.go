@@ -82,6 +82,24 @@ func TestFingerprintOfJSON(t *testing.T) {
 	wantProblem(t, p.post(t, "/exclude", "bytes", `{"sent_at":2`), 422, "idempotency_key_reused")
 }
 
+// Where content stands in for a missing header, the fingerprint that the header's keys have
+// refuses no retry for what the content key leaves out.
+func TestFingerprintBesideKeysOfContent(t *testing.T) {
+	t.Parallel()
+	up := startUpstream(t, answers201)
+	p := start(t, conf{store: "store memory", site: onPaths(up, map[string]string{
+		"/body": dedupBlock("key header X-Id", "key content", "exclude /sent_at", "fingerprint body"),
+		"/json": dedupBlock("key header X-Id", "key content", "exclude /sent_at", "fingerprint json"),
+	})})
+	for _, path := range []string{"/body", "/json"} {
+		wantKeys(t, p, path, bodies(`{"a":1,"b":2,"sent_at":1}`, `{"a":1,"b":2,"sent_at":2}`, `{"b":2, "a":1}`), bodies(`a=1`))
+		wantProblem(t, p.send(t, path, sent{query: "a=1", body: `{"a":1,"b":2}`}), 422, "idempotency_key_reused")
+	}
+	// A key of the header's own is compared byte by byte.
+	wantKeys(t, p, "/body", []sent{{"", `{"a":1,"sent_at":1}`, []option{header("X-Id", "1")}}})
+	wantProblem(t, p.send(t, "/body", sent{"", `{"a":1,"sent_at":2}`, []option{header("X-Id", "1")}}), 422, "idempotency_key_reused")
+}
+
 func TestBodyTooLargeForItsKey(t *testing.T) {
 	t.Parallel()
 	up := startUpstream(t, answers201)
