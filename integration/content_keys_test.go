@@ -12,7 +12,11 @@ func TestKeyOfContent(t *testing.T) {
 		"/content":  dedupBlock("key content"),
 		"/prefixed": dedupBlock("key header X-Id", "key content own"),
 		"/exclude":  dedupBlock("key content", "exclude /sent_at /meta/attempt /items/1"),
+		"/scoped":   dedupBlock("key content", "scope {http.request.orig_uri}"),
 	})})
+	// Documented: the query counts where the scope has it.
+	wantKeys(t, p, "/content", []sent{{query: "a=1", body: "query"}, {query: "a=2", body: "query"}, {body: "query"}})
+	wantKeys(t, p, "/scoped", []sent{{query: "a=1", body: "query"}}, []sent{{query: "a=2", body: "query"}}, []sent{{body: "query"}})
 	wantKeys(t, p, "/content",
 		bodies(`{"b":1,"a":[1,2]}`, `{"a":[1,2],"b":1}`, "\n{ \"a\" : [ 1 , 2 ],\t\"b\":1.0 }\n", `{"b":10e-1,"\u0061":[1,2]}`),
 		bodies(`{"b":1,"a":[2,1]}`),
