@@ -106,6 +106,9 @@ func (s *Settings) checkTogether() (word string, err error) {
 	if s.Force != "" && s.RetentionFrom != nil && reads(s.RetentionFrom.source(), s.Force) {
 		return "force", fmt.Errorf("force: %s is where the retention comes from; use another field", s.Force)
 	}
+	if s.Force != "" && slices.ContainsFunc(s.Scope, func(text string) bool { return reads(delivery.Source{Text: text}, s.Force) }) {
+		return "force", fmt.Errorf("force: %s is a part of the scope, and the field is removed from requests; use another field", s.Force)
+	}
 	if s.InFlight == inFlightReject && s.MaxWait != 0 {
 		return "in_flight", errors.New("in_flight reject and max_wait exclude each other: nobody waits; use in_flight wait, or leave max_wait out")
 	}
@@ -128,10 +131,12 @@ func checkNamed(setting string, err error) error {
 	return fmt.Errorf("%s: %w", setting, err)
 }
 
-// reads reports whether a source reads a header field.
+// reads reports whether a source, or what it adds to the scope, reads a header field.
 func reads(source delivery.Source, field string) bool {
 	placeholder := "{http.request.header." + strings.ToLower(field) + "}"
 	return strings.EqualFold(source.Header, field) || strings.Contains(strings.ToLower(source.Text), placeholder) ||
+		slices.ContainsFunc(source.ScopeHeaders, func(name string) bool { return strings.EqualFold(name, field) }) ||
+		slices.ContainsFunc(source.Signs.AnyOf, func(sign delivery.Sign) bool { return strings.EqualFold(sign.Header, field) }) ||
 		slices.ContainsFunc(source.Parts, func(part delivery.Source) bool { return reads(part, field) })
 }
 
@@ -147,8 +152,9 @@ func checkExclude(pointers []string) error {
 	return nil
 }
 
-// neverForce are fields that mean something else, and that would be removed.
-var neverForce = []string{"Authorization", "Proxy-Authorization", "Cookie", "Host", "Expect"}
+// neverForce are fields that mean something else, and that would be removed: without those
+// that say who calls, all callers would share their keys.
+var neverForce = []string{"Authorization", "Proxy-Authorization", "X-Api-Key", "Remote-User", "Cookie", "Host", "Expect"}
 
 func checkForce(name string) error {
 	canonical := http.CanonicalHeaderKey(name)

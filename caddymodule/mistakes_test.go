@@ -177,6 +177,29 @@ func TestWordsOfAnotherBlock(t *testing.T) {
 	}
 }
 
+// The field of force is removed from requests. Without one that the scope has, callers, or
+// the hooks of a provider, would share keys.
+func TestForceTakesNothingFromTheScope(t *testing.T) {
+	for text, want := range map[string]string{
+		"dedup {\nforce x-api-key\n}":                                              "force: x-api-key has a meaning of its own",
+		"dedup {\nforce Remote-User\n}":                                            "force: Remote-User has a meaning of its own",
+		"dedup {\nforce X-Tenant\nscope {http.request.header.x-tenant}\n}":         "force: X-Tenant is a part of the scope",
+		"dedup {\nforce X-Tenant\nscope a \"b {http.request.header.X-Tenant}\"\n}": "force: X-Tenant is a part of the scope",
+		"dedup github {\nforce X-GitHub-Hook-Id\n}":                                "force: X-GitHub-Hook-Id is where the key comes from",
+		"dedup gitlab {\nforce X-Gitlab-Event\n}":                                  "force: X-Gitlab-Event is where the key comes from",
+	} {
+		err := new(Handler).UnmarshalCaddyfile(caddyfile.NewTestDispenser(text))
+		if err == nil || !strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), "Testfile:2") {
+			t.Errorf("%s: %v; want %q", text, err, want)
+		}
+	}
+	for _, line := range []string{"force X-Force", "force X-Force\nscope {http.request.header.X-Forced}", "force X-GitHub-Hook-ID"} {
+		if err := handlerOf(line); err != nil {
+			t.Errorf("%s: %v", line, err)
+		}
+	}
+}
+
 // Settings that exclude each other may come from several files, by import. The error
 // names the file of the setting that it is about, as all others do.
 func TestPlaceOfWhatExcludesEachOther(t *testing.T) {
