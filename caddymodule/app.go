@@ -112,6 +112,9 @@ func (a *App) Provision(ctx caddy.Context) error {
 // or unknown the rest would be another namespace, which others may have too.
 func (a *App) setNamespace() error {
 	orElse(&a.Namespace, "default")
+	if err := checkClosed("namespace", a.Namespace); err != nil {
+		return err
+	}
 	namespace, err := caddy.NewReplacer().ReplaceOrErr(a.Namespace, true, true)
 	if err != nil {
 		return fmt.Errorf("namespace: %s: %w", a.Namespace, err)

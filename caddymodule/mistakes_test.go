@@ -65,6 +65,35 @@ func TestPlaceholdersThatAreEmptyOrUnknown(t *testing.T) {
 	}
 }
 
+// A placeholder without its brace would be a text that everybody knows, in place of a secret
+// one, and a directory of that name.
+func TestPlaceholdersThatAreNotClosed(t *testing.T) {
+	const want = "a placeholder in it lacks its closing brace"
+	for name, err := range map[string]error{
+		"namespace":         globalOf("namespace {env.TEST_SECRET"),
+		"namespace, within": globalOf(`namespace "a {env.TEST_A} {env.TEST_B"`),
+		"store file":        globalOf("store file /srv/{env.TEST_TENANT/keys"),
+		"a handler's store": handlerOf("store file {env.TEST_TENANT"),
+	} {
+		if err == nil || !strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), "Testfile:2") {
+			t.Errorf("%s: %v; want %q", name, err, want)
+		}
+	}
+	// The same in JSON.
+	for name, err := range map[string]error{
+		"namespace":  (&App{Namespace: "{env.TEST_SECRET"}).setNamespace(),
+		"file store": (&FileStore{Path: "/srv/{env.TEST_TENANT/keys"}).Provision(caddy.Context{}),
+	} {
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v; want %q", name, err, want)
+		}
+	}
+	app := &App{Namespace: `a\{b`}
+	if err := app.setNamespace(); err != nil || app.Namespace != "a{b" {
+		t.Errorf("an escaped brace made the namespace %q, %v", app.Namespace, err)
+	}
+}
+
 // What stands behind placeholders is not known when a Caddyfile is read, only when its
 // configuration is loaded.
 func TestPlaceholdersAreNoMistakeInACaddyfile(t *testing.T) {

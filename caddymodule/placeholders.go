@@ -24,5 +24,15 @@ func replacePlaceholders(text string) (string, error) {
 	})
 }
 
+// checkClosed refuses a placeholder that is not closed, which Caddy would take as it
+// stands: a text that was to be secret, or another one on each machine, would be the same
+// everywhere. The error does not show it.
+func checkClosed(setting, text string) error {
+	if _, unclosed := placeholdersIn(text); unclosed {
+		return fmt.Errorf(`%s: a placeholder in it lacks its closing brace; write it whole, such as {env.NAME}, or \{ for a brace`, setting)
+	}
+	return nil
+}
+
 // asWritten replaces nothing: what placeholders stand for is not known yet.
 func asWritten(text string) (string, error) { return text, nil }

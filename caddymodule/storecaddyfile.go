@@ -76,10 +76,16 @@ func parseGlobalOption(d *caddyfile.Dispenser, existing any) (any, error) {
 
 func parseNamespace(a *App, d *caddyfile.Dispenser) (err error) {
 	a.Namespace, err = oneArg(d, "a name")
-	if err == nil && a.Namespace == "" {
-		err = d.Err("namespace: the name is empty")
+	switch {
+	case err != nil:
+		return err
+	case a.Namespace == "":
+		return d.Err("namespace: the name is empty")
 	}
-	return err
+	if err := checkClosed("namespace", a.Namespace); err != nil {
+		return d.WrapErr(err)
+	}
+	return nil
 }
 
 // parseLocalCopies reads `local_copies <size>|off`, whose first word is the current token.
@@ -121,7 +127,11 @@ var storeKinds = map[string]func(d *caddyfile.Dispenser, args []string) (any, er
 		case len(args) == 1 && args[0] == "":
 			return nil, d.Errf("store file: the path is empty; leave it out for the directory %s", defaultDirectory)
 		}
-		return &FileStore{Path: strings.Join(args, "")}, noBlock(d, "store file")
+		path := strings.Join(args, "")
+		if err := checkClosed("store file", path); err != nil {
+			return nil, d.WrapErr(err)
+		}
+		return &FileStore{Path: path}, noBlock(d, "store file")
 	},
 	"memory": func(d *caddyfile.Dispenser, args []string) (any, error) {
 		if len(args) > 0 {

@@ -82,6 +82,9 @@ func (*FileStore) CaddyModule() caddy.ModuleInfo {
 // Provision finds the path. It opens nothing.
 func (s *FileStore) Provision(caddy.Context) error {
 	if s.Path != "" {
+		if err := checkClosed("file store: path", s.Path); err != nil {
+			return err
+		}
 		path, err := replacePlaceholders(s.Path)
 		if err != nil {
 			return fmt.Errorf("file store: path %s: %w", s.Path, err)
