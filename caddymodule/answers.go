@@ -37,8 +37,12 @@ func (x *exchange) replay(d engine.Replay) error {
 		}
 	}
 	if d.Response.Omitted && x.mode() == delivery.ModeAPI {
-		p := newProblem(reasonNotKept, x.mode(), fmt.Sprintf("the request was executed and answered with %d, but the response was larger than is kept (%d bytes, or less where the store has less room)",
-			d.Response.Status, x.MaxResponseBody), d.Record.ExecutionID, x.Docs)
+		detail := fmt.Sprintf("the request was executed and answered with %d, but the response was larger than is kept (%d bytes, or less where the store has less room)",
+			d.Response.Status, x.MaxResponseBody)
+		if d.Record.State == idempotency.Released { // it waited for a run whose answer frees the key
+			detail += "; this answer has freed the key: repeat the request to have it run again"
+		}
+		p := newProblem(reasonNotKept, x.mode(), detail, d.Record.ExecutionID, x.Docs)
 		p.attempt = d.Record.Attempt
 		return x.answerProblem(p, nil)
 	}

@@ -84,6 +84,35 @@ func TestFollowersOfALargeResponseGetAllOfIt(t *testing.T) {
 	up.wantRuns(t, "k", 1)
 }
 
+// Who waited for a failure that was too large to keep is told that a retry runs: as one of a
+// request that was executed for good, the refusal would end the client's retries.
+func TestLargeAnswerThatFreesTheKeySaysSo(t *testing.T) {
+	t.Parallel()
+	eachStore(t, func(t *testing.T, store string) {
+		g := newGate(t)
+		large := func(w http.ResponseWriter, r *http.Request, n run) {
+			w.Header().Set("Content-Length", "8192")
+			w.WriteHeader(500)
+			answersLarge(8192)(w, r, n)
+		}
+		up := startUpstream(t, g.before(inTurn(large, answers201)))
+		p := start(t, conf{store: store, site: lines(dedupBlock("max_response_body 4KiB", "in_flight wait 1m"), proxyTo(up))})
+		first := p.postLater("/", "k", "body")
+		up.awaitRuns(t, "k", 1)
+		waiting := p.postLater("/", "k", "body")
+		p.awaitWaiting(t, 1, waiting)
+		g.open()
+		if got := first.reply(t); got.Status != 500 || len(got.Body) != 8192 {
+			t.Errorf("the run's client got %d with %d bytes", got.Status, len(got.Body))
+		}
+		said := wantProblem(t, waiting.reply(t), 409, "response_not_kept")
+		if !strings.Contains(said.Detail, "answered with 500") || !strings.Contains(said.Detail, "freed the key") {
+			t.Errorf("the detail is %q", said.Detail)
+		}
+		wantFresh(t, p.post(t, "/", "k", "body"), 201, "run 2 of k")
+	})
+}
+
 // The client that began the run loses its network, or hangs up: who follows gets all.
 func TestFollowerOfALargeResponseGoesOnAlone(t *testing.T) {
 	t.Parallel()
