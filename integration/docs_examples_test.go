@@ -63,6 +63,16 @@ func TestExampleOfRemovedFields(t *testing.T) {
 	}
 }
 
+// Caddy takes the first directive of a named route only, which has to be a route then.
+func TestExampleOfANamedRoute(t *testing.T) {
+	t.Parallel()
+	up := startUpstream(t, answers201)
+	p := startExample(t, "directive.md", "invoke shop", up)
+	first := p.post(t, "/", "k", "body")
+	wantFresh(t, first, 201, "run 1 of k")
+	wantReplay(t, p.post(t, "/", "k", "body"), first)
+}
+
 // The outcome is known only when the response is written, and a header of a handler
 // in front is every client's own.
 func TestExampleOfHeaders(t *testing.T) {
