@@ -32,8 +32,10 @@ const (
 type adminClient struct {
 	address string // for people
 	base    string // of its URLs
-	socket  bool
 	http    *http.Client
+
+	mayOrigin bool // it is no socket: where the admin API takes no origin
+	origin    bool // it has asked for one
 }
 
 func (p Program) newClient(address string) (*adminClient, error) {
@@ -50,7 +52,7 @@ func (p Program) newClient(address string) (*adminClient, error) {
 		return nil, wrongUsage("--address %s is not an address that can be asked; %s", address, example)
 	}
 	dialer := net.Dialer{Timeout: dialFor}
-	return &adminClient{address: address, base: base, socket: at.Socket, http: &http.Client{
+	return &adminClient{address: address, base: base, mayOrigin: !at.Socket, http: &http.Client{
 		Timeout: answerFor,
 		Transport: &http.Transport{
 			DisableKeepAlives: true,
@@ -119,29 +121,51 @@ func (c *adminClient) isOurs(ctx context.Context) error {
 	return err
 }
 
-// do asks, with what is to be sent as JSON, and decodes the answer. An error has the status with which a command ends.
-func (c *adminClient) do(ctx context.Context, method, target string, send, into any) error {
-	var content io.Reader = http.NoBody
-	if send != nil {
-		text, err := json.Marshal(send)
-		if err != nil {
-			return err
-		}
-		content = bytes.NewReader(text)
-	}
-	r, err := http.NewRequestWithContext(ctx, method, c.base+target, content)
+// send sends a request, with what is to be sent as JSON.
+func (c *adminClient) send(ctx context.Context, method, target string, content []byte) (*http.Response, error) {
+	r, err := http.NewRequestWithContext(ctx, method, c.base+target, bytes.NewReader(content))
 	if err != nil {
-		return wrongUsage("%s is not an address that can be asked: %w", c.address, err)
+		return nil, wrongUsage("%s is not an address that can be asked: %w", c.address, err)
 	}
-	if send != nil {
+	if content != nil {
 		r.Header.Set("Content-Type", "application/json")
 	}
-	if !c.socket { // where the admin API accepts none
+	if c.origin {
 		r.Header.Set("Origin", c.base)
 	}
 	answer, err := c.http.Do(r)
 	if err != nil {
-		return exitError{exitNoAnswer, fmt.Errorf("%s does not answer: %w", c.address, err)}
+		return nil, exitError{exitNoAnswer, fmt.Errorf("%s does not answer: %w", c.address, err)}
+	}
+	return answer, nil
+}
+
+// ask sends a request without an origin, or with one where the admin API asks for it
+// (enforce_origin). It compares what it is told with the address on which it listens: behind
+// a tunnel to its socket, or where it listens on all addresses, that is another one. Of what
+// it refuses so, nothing was done.
+func (c *adminClient) ask(ctx context.Context, method, target string, content []byte) (*http.Response, error) {
+	answer, err := c.send(ctx, method, target, content)
+	if err != nil || answer.StatusCode != http.StatusForbidden || !c.mayOrigin || c.origin {
+		return answer, err
+	}
+	answer.Body.Close()
+	c.origin = true
+	return c.send(ctx, method, target, content)
+}
+
+// do asks, with what is to be sent as JSON, and decodes the answer. An error has the status with which a command ends.
+func (c *adminClient) do(ctx context.Context, method, target string, send, into any) error {
+	var content []byte
+	if send != nil {
+		var err error
+		if content, err = json.Marshal(send); err != nil {
+			return err
+		}
+	}
+	answer, err := c.ask(ctx, method, target, content)
+	if err != nil {
+		return err
 	}
 	defer answer.Body.Close()
 	kind := answer.Header.Get("Content-Type")

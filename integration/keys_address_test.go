@@ -1,0 +1,83 @@
+package integration
+
+import (
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/caddy-dedup/caddy-dedup/internal/freeport"
+)
+
+// The commands reach the admin API at a port, whatever address it listens on itself: Caddy
+// compares an origin with that, and the operator has come another way.
+func TestKeysCommandByAPort(t *testing.T) {
+	t.Parallel()
+	up := startUpstream(t, answers201)
+	for name, admin := range map[string]func(dir string, port int) string{
+		"a tunnel to its socket": func(dir string, port int) string {
+			tunnel(t, port, adminSocket(dir))
+			return "unix/" + adminSocket(dir)
+		},
+		"all addresses":        func(_ string, port int) string { return fmt.Sprintf(":%d", port) },
+		"the loopback address": func(_ string, port int) string { return fmt.Sprintf("localhost:%d", port) },
+		"an origin is asked for": func(_ string, port int) string {
+			return fmt.Sprintf("localhost:%d {\n\tenforce_origin\n}", port)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			dir, port, adminPort := shortTempDir(t), freeport.Of(t), freeport.Of(t)
+			text := conf{store: "store memory", site: lines("dedup", proxyTo(up))}.caddyfile(dir, port)
+			text = strings.Replace(text, "admin unix/"+adminSocket(dir), "admin "+admin(dir, adminPort), 1)
+			file := filepath.Join(dir, "Caddyfile")
+			if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			p := startProcess(t, dir, "run", "--config", file)
+			p.addr = fmt.Sprintf("127.0.0.1:%d", port)
+			p.awaitLog(t, "serving initial configuration", func(e entry) bool { return e.text("msg") == "serving initial configuration" })
+			p.post(t, "/", "k", "body")
+			address := fmt.Sprintf("localhost:%d", adminPort)
+			for _, args := range [][]string{{"keys", "list"}, {"keys", "show", "k"}, {"keys", "release", "k"}, {"keys", "forget", "k"}, {"health"}} {
+				output, code := command(t, dir, append(args, "--address", address)...)
+				if code != 0 {
+					t.Errorf("%q ended with %d:\n%s", args, code, output)
+				}
+			}
+		})
+	}
+}
+
+// tunnel leads from a port to a socket, as `ssh -L` does.
+func tunnel(t *testing.T, port int, socket string) {
+	t.Helper()
+	listener, err := net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", port))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { listener.Close() })
+	go func() {
+		for {
+			near, err := listener.Accept()
+			if err != nil {
+				return
+			}
+			far, err := net.Dial("unix", socket)
+			if err != nil {
+				near.Close()
+				continue
+			}
+			go func() {
+				_, _ = io.Copy(far, near) // until one of them hangs up
+				far.Close()
+			}()
+			go func() {
+				_, _ = io.Copy(near, far)
+				near.Close()
+			}()
+		}
+	}()
+}
