@@ -176,19 +176,33 @@ func TestKeysCommandMistakes(t *testing.T) {
 	wantFresh(t, running.reply(t), 201, "run 1 of running")
 }
 
-// A server that is no caddy-dedup is not mistaken for one.
+// A server that is no caddy-dedup is not mistaken for one: not for one without keys, nor for
+// one that is ready.
 func TestKeysCommandAsksAnotherServer(t *testing.T) {
 	t.Parallel()
-	other := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-		w.Header().Set("Content-Type", "application/json")
-		fmt.Fprint(w, `"hello`)
-	}))
-	defer other.Close()
-	output, code := command(t, shortTempDir(t), "keys", "list", "--address", strings.TrimPrefix(other.URL, "http://"))
-	if code != 3 {
-		t.Errorf("it ended with %d", code)
+	for _, says := range []string{`"hello`, `{}`, `{"id": 17}`, `null`} {
+		other := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+			w.Header().Set("Content-Type", "application/json")
+			fmt.Fprint(w, says)
+		}))
+		defer other.Close()
+		for _, c := range []struct {
+			code int
+			args []string
+		}{
+			{3, []string{"keys", "list"}},
+			{3, []string{"keys", "show", "k"}},
+			{3, []string{"keys", "show", unknownKey}},
+			{3, []string{"keys", "release", "k"}},
+			{1, []string{"health"}},
+		} {
+			output, code := command(t, shortTempDir(t), append(c.args, "--address", strings.TrimPrefix(other.URL, "http://"))...)
+			if code != c.code {
+				t.Errorf("%q of a server that says %s ended with %d", c.args, says, code)
+			}
+			mustSay(t, output, "does not answer as the admin API")
+		}
 	}
-	mustSay(t, output, "does not answer as the admin API")
 }
 
 // Without an address the command finds the socket of a proxy in the data directory.

@@ -183,10 +183,35 @@ func (c *adminClient) do(ctx context.Context, method, target string, send, into 
 		if err := json.NewDecoder(body).Decode(into); err != nil {
 			return c.notOurs(err)
 		}
+		if !isAnswer(into) {
+			return c.notOurs(fmt.Errorf("the JSON for %s lacks what each answer there has", target))
+		}
 		return nil
 	default:
 		said, _ := io.ReadAll(io.LimitReader(body, 200)) // what there is of it
 		return c.notOurs(fmt.Errorf("%s: %.200q", answer.Status, said))
+	}
+}
+
+// readyAnswer is what the admin API says of its stores.
+type readyAnswer struct {
+	Stores []admin.Readiness `json:"stores"`
+}
+
+// isAnswer reports whether what was decoded has what each answer of the admin API has. Any
+// other JSON would else be a list without keys, or a process that is ready.
+func isAnswer(decoded any) bool {
+	switch answer := decoded.(type) {
+	case *admin.Page:
+		return answer.Keys != nil
+	case *admin.LookupAnswer:
+		return answer.Keys != nil && answer.Missing != nil
+	case *admin.Record:
+		return answer.Key != ""
+	case *readyAnswer:
+		return len(answer.Stores) > 0
+	default:
+		return true
 	}
 }
 

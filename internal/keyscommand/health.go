@@ -75,9 +75,7 @@ func (c *call) ask(ctx context.Context) error {
 		fmt.Fprintln(&c.out, "live")
 		return nil
 	}
-	var answer struct {
-		Stores []admin.Readiness `json:"stores"`
-	}
+	var answer readyAnswer
 	if err := client.do(ctx, http.MethodGet, admin.ReadyPath, nil, &answer); err != nil {
 		return err
 	}
