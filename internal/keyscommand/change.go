@@ -147,6 +147,9 @@ func asSeen(r admin.Record) url.Values {
 	return seen
 }
 
+// change does something to each of the records that are named. One request is for all stores
+// that have what was seen: where two have it, because one Redis has two names in the
+// configuration, or because neither can be read, another request would find it changed.
 func (c *call) change(done string, change func(*adminClient, admin.Record) error) error {
 	n, err := c.named()
 	if err != nil {
@@ -162,12 +165,20 @@ func (c *call) change(done string, change func(*adminClient, admin.Record) error
 	}
 	print := c.printer()
 	failed := n.failed
+	asked := make(map[string]error) // by what it was about
 	for _, record := range n.found {
-		if err := change(n.client, record); err != nil {
-			failed = errors.Join(failed, fmt.Errorf("%s: %w", record.Key, err))
-			continue
+		about := record.Key + " " + record.State + " " + record.ExecutionID
+		err, was := asked[about]
+		if !was {
+			err = change(n.client, record)
+			asked[about] = err
 		}
-		print.changed(done, record, inSeveralStores(n.found))
+		switch {
+		case err == nil:
+			print.changed(done, record, inSeveralStores(n.found))
+		case !was:
+			failed = errors.Join(failed, fmt.Errorf("%s: %w", record.Key, err))
+		}
 	}
 	print.done()
 	return worst(failed)

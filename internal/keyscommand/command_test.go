@@ -106,13 +106,18 @@ type rig struct {
 	output io.Writer // nil: what was printed is returned
 }
 
+func engineOf(t *testing.T, store idempotency.Store) *engine.Engine {
+	t.Helper()
+	e := engine.New(store, engine.Options{Timeout: time.Second, Logger: zap.NewNop(), NewToken: rand.Text})
+	t.Cleanup(func() { _ = e.Close() })
+	return e
+}
+
 func newRig(t *testing.T) *rig {
 	t.Helper()
 	open := func(name string) *operated {
 		store, away := memory.New(1<<20), new(atomic.Bool)
-		e := engine.New(awayStore{store, away}, engine.Options{Timeout: time.Second, Logger: zap.NewNop(), NewToken: rand.Text})
-		t.Cleanup(func() { _ = e.Close() })
-		return &operated{e, store, name, away}
+		return &operated{engineOf(t, awayStore{store, away}), store, name, away}
 	}
 	r := &rig{a: open("store a"), b: open("store b"), input: strings.NewReader("")}
 	api := &admin.API{Open: func() []admin.Store { return []admin.Store{r.a, r.b} }, ParseDuration: time.ParseDuration}
@@ -266,6 +271,50 @@ func TestKeyInTwoStores(t *testing.T) {
 	r.want(t, 0, []string{"forget", "--yes", "--json", "one"}, `"state_was":"released","store":"store a"`, `"store":"store b"`)
 	if r.a.state(t, key) != "none" || r.b.state(t, key) != "none" {
 		t.Errorf("they are %s and %s", r.a.state(t, key), r.b.state(t, key))
+	}
+}
+
+// unreadableStore is one whose records cannot be read.
+type unreadableStore struct{ idempotency.Store }
+
+func (s unreadableStore) Find(ctx context.Context, of []idempotency.Beginning, cursor string, limit int) ([]idempotency.Listed, string, error) {
+	page, next, err := s.Store.Find(ctx, of, cursor, limit)
+	for i, listed := range page {
+		page[i] = idempotency.Listed{Key: listed.Key, Unreadable: &idempotency.UnreadableError{Where: "record", Err: errors.New("it is damaged")}}
+	}
+	return page, next, err
+}
+
+func (s unreadableStore) Forget(ctx context.Context, key idempotency.Key, seen idempotency.Seen) error {
+	if seen.State == idempotency.SeenUnreadable {
+		seen = idempotency.Seen{}
+	}
+	return s.Store.Forget(ctx, key, seen)
+}
+
+// One request is for all stores that have what was seen. It is done in all of them, and said.
+func TestWhatSeveralStoresHaveIsChangedOnce(t *testing.T) {
+	for name, before := range map[string]func(t *testing.T, r *rig) idempotency.Key{
+		"one store with two names": func(t *testing.T, r *rig) idempotency.Key {
+			r.b = &operated{r.a.Engine, r.a.store, "store b", r.a.away}
+			return r.a.put(t, "", "one", "run 1", idempotency.Complete)
+		},
+		"records that cannot be read": func(t *testing.T, r *rig) idempotency.Key {
+			for _, o := range []*operated{r.a, r.b} {
+				o.Engine = engineOf(t, unreadableStore{o.store})
+			}
+			r.a.put(t, "", "one", "run 1", idempotency.Complete)
+			return r.b.put(t, "", "one", "run 2", idempotency.Complete)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := newRig(t)
+			key := before(t, r)
+			r.want(t, 0, []string{"forget", "--yes", "one"}, "in store a)", "in store b)")
+			if r.a.state(t, key) != "none" || r.b.state(t, key) != "none" {
+				t.Errorf("they are %s and %s", r.a.state(t, key), r.b.state(t, key))
+			}
+		})
 	}
 }
 
