@@ -166,6 +166,8 @@ func TestKeysCommandMistakes(t *testing.T) {
 		{[]string{"list", "--address", "unix/" + p.conf.dir + "/none.sock"}, 3, []string{"none.sock", "does not answer"}},
 		{[]string{"list", "--address", "a b:c"}, 2, []string{`"a b:c"`, "localhost:2019"}},
 		{[]string{"list", "--address", "::::::"}, 2, []string{`:::::: is not an address that can be asked`, "localhost:2019"}},
+		{[]string{"list", "--address", "http://localhost:2019"}, 2, []string{`"http://localhost:2019" is not an address`, "use one such as localhost:2019"}},
+		{[]string{"list", "--address", "localhost:2019/dedup"}, 2, []string{`"localhost:2019/dedup" is not an address`}},
 		{[]string{"list", "--address", "unix/"}, 2, []string{`"unix/" is not an address`}},
 		{[]string{"list", "--older-than", "99999999d"}, 2, []string{"too long"}},
 		{nil, 0, []string{"list", "show", "release", "forget", "Exit status"}},

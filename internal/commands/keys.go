@@ -42,7 +42,8 @@ func parseAdminAddress(text string) (keyscommand.Address, error) {
 	if err != nil {
 		return keyscommand.Address{}, err
 	}
-	if at.PortRangeSize() > 1 || at.IsFdNetwork() {
+	// A URL, or a path behind the port, reads as the name of a network.
+	if at.PortRangeSize() > 1 || !at.IsUnixNetwork() && !strings.HasPrefix(at.Network, "tcp") {
 		return keyscommand.Address{}, fmt.Errorf("%s is not one address that can be dialled", text)
 	}
 	if at.IsUnixNetwork() {

@@ -154,6 +154,7 @@ func TestMistakes(t *testing.T) {
 		"a variable in a URL":       {[]string{"--to", ":1", "--redis", "{$REDIS_URL}"}, []string{"--redis", "{env.NAME}"}},
 		"a value of both quotes":    {[]string{"--to", ":1", "--header-up", "X: a`b\\"}, []string{"--header-up X", "backquote"}},
 		"admin at a path":           {[]string{"--to", ":1", "--admin", "/tmp/x.sock"}, []string{"--admin", "did you mean unix//tmp/x.sock?"}},
+		"admin as a URL":            {[]string{"--to", ":1", "--admin", "http://localhost:2019"}, []string{"--admin", `"http://localhost:2019" is not an address`, "localhost:2019"}},
 		"admin for everybody":       {[]string{"--to", ":1", "--from", ":8080", "--admin", ":8080"}, []string{"--admin :8080", "--from :8080"}},
 		"admin on the probes'":      {[]string{"--to", ":1", "--from", ":8080", "--health", ":8081", "--admin", "localhost:8081"}, []string{"--admin localhost:8081", "--health :8081"}},
 		"a service of two words":    {[]string{"--to", "localhost:1 localhost:2"}, []string{"--to", "localhost:1 localhost:2"}},
