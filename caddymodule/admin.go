@@ -52,12 +52,12 @@ type operated struct{ *openstores.Opened }
 
 // Free implements [admin.Store].
 func (o operated) Free(ctx context.Context, key idempotency.Key, seen idempotency.Seen) error {
-	return acted(ctx, eventFreed, key, seen, o.Store.Free)
+	return acted(ctx, eventFreed, key, seen, o.Opened.Free)
 }
 
 // Forget implements [admin.Store].
 func (o operated) Forget(ctx context.Context, key idempotency.Key, seen idempotency.Seen) error {
-	return acted(ctx, eventForgotten, key, seen, o.Store.Forget)
+	return acted(ctx, eventForgotten, key, seen, o.Opened.Forget)
 }
 
 // openTo returns what says which stores are open in this process, and enters them, for

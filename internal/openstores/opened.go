@@ -2,14 +2,16 @@ package openstores
 
 import (
 	"cmp"
+	"context"
 	"slices"
 
 	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
 )
 
 // Opened is a store that is open in this process, as operators know it: one, however often
-// it is open under different settings. What they do, the first of these does; the others
-// are told of it by the store, as other processes are.
+// it is open under different settings. What they do, the first of these does. The others let
+// their copies go before the operator has an answer: what the store tells them may come
+// later, or be lost.
 type Opened struct {
 	*Store
 	also []*Store
@@ -104,6 +106,24 @@ func (o *Opened) InProgress() (runs, waiting int) {
 func (o *Opened) WaitingFor(key idempotency.Key) (n int) {
 	o.each(func(store *Store) { n += store.Engine.WaitingFor(key) })
 	return n
+}
+
+// Free frees a key, as [engine.Engine.Free] does.
+func (o *Opened) Free(ctx context.Context, key idempotency.Key, seen idempotency.Seen) error {
+	defer o.freed(key) // also with an error: perhaps it was done
+	return o.Store.Free(ctx, key, seen)
+}
+
+// Forget removes the record of a key, as [engine.Engine.Forget] does.
+func (o *Opened) Forget(ctx context.Context, key idempotency.Key, seen idempotency.Seen) error {
+	defer o.freed(key)
+	return o.Store.Forget(ctx, key, seen)
+}
+
+func (o *Opened) freed(key idempotency.Key) {
+	for _, other := range o.also {
+		other.Freed(key)
+	}
 }
 
 // Leave ends the use of the store.

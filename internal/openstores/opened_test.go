@@ -1,10 +1,15 @@
 package openstores
 
 import (
+	"context"
 	"slices"
 	"testing"
 
 	"go.uber.org/zap"
+
+	"github.com/caddy-dedup/caddy-dedup/internal/engine"
+	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
+	"github.com/caddy-dedup/caddy-dedup/internal/store/memory"
 )
 
 // openNow returns what operators see of a store, without keeping it open; nil for nothing.
@@ -93,4 +98,51 @@ func TestStoreUnderSeveralSettingsIsOne(t *testing.T) {
 	last := again.Store()
 	cleanedUp(again)
 	<-last.ended
+}
+
+// silentStore tells nobody of what has happened to a key.
+type silentStore struct{ idempotency.Store }
+
+func (silentStore) Subscribe(func(idempotency.Key)) (stop func()) { return func() {} }
+
+// silentModule opens one store, however often it is opened.
+type silentModule struct {
+	countedModule
+	one silentStore
+}
+
+func (m *silentModule) Open(*zap.Logger) (idempotency.Store, error) { return m.one, nil }
+
+// What an operator frees or forgets is gone from the copies of this process at once, under
+// whichever settings it has the store open.
+func TestOperatorLeavesNoCopyUnderOtherSettings(t *testing.T) {
+	set := NewSet(func() error { return nil }, engine.NewCopies(1<<20))
+	m := &silentModule{one: silentStore{memory.New(1 << 20)}}
+	var opened []*Store
+	for times := range 2 {
+		h := &Handle{Stores: set, Config: m, Key: t.Name(), Times: times, Logger: zap.NewNop()}
+		store := started(t, h)
+		t.Cleanup(func() {
+			cleanedUp(h)
+			<-store.ended
+		})
+		opened = append(opened, store)
+	}
+	for name, act := range map[string]func(*Opened, context.Context, idempotency.Key, idempotency.Seen) error{"freed": (*Opened).Free, "forgotten": (*Opened).Forget} {
+		kept(begin(t, opened[0], name))
+		for i, store := range opened {
+			if d, err := store.Begin(t.Context(), someKey(name)); err != nil {
+				t.Fatal(err)
+			} else if _, replayed := d.(engine.Replay); !replayed {
+				t.Fatalf("under settings %d it is %T", i, d)
+			}
+		}
+		all := set.All()
+		err := act(all[0], t.Context(), someKey(name).Key, idempotency.Seen{})
+		all[0].Leave()
+		if err != nil || len(all) != 1 {
+			t.Fatalf("with %d stores: %v", len(all), err)
+		}
+		kept(begin(t, opened[1], name)) // and is no replay
+	}
 }
