@@ -233,11 +233,19 @@ func (*runContext) Err() error { return nil }
 
 // Value implements [context.Context].
 func (c *runContext) Value(key any) any {
-	if key == (executionKey{}) {
+	switch {
+	case key == (executionKey{}):
 		return c.executionID
+	case noIdleTimeouts.Value(key) != nil:
+		reader, _ := caddyhttp.IdleTimeoutsFromContext(c.client)
+		return caddyhttp.ContextWithIdleTimeouts(context.Background(), reader, nil).Value(key)
 	}
 	return c.client.Value(key)
 }
+
+// noIdleTimeouts tells the key under which Caddy has the client's writer with its time limit.
+// A `timeouts` handler behind would change that while the client is being written to.
+var noIdleTimeouts = caddyhttp.ContextWithIdleTimeouts(context.Background(), nil, nil)
 
 // begin returns the context for the run: not the client's, and with a limit of its own,
 // which can be lifted. A transport's connections are observed in it.
