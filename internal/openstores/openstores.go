@@ -8,6 +8,7 @@ import (
 	"slices"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/google/uuid"
 	"go.uber.org/zap"
@@ -77,7 +78,12 @@ func (o *Store) Leave() {
 	}
 }
 
-// LeaveAtExit is [Store.Leave] for a process that exits: it has waited already.
+// exitPatience is how long a process that exits waits for a store to close. What a crash may
+// leave behind every store finds its way with.
+const exitPatience = 5 * time.Second
+
+// LeaveAtExit is [Store.Leave] for a process that exits: it has waited already. A store that
+// does not close, on a disk that hangs, does not keep it from that.
 func (o *Store) LeaveAtExit() {
 	o.mu.Lock()
 	o.users--
@@ -87,7 +93,18 @@ func (o *Store) LeaveAtExit() {
 	if last {
 		ctx, cancel := context.WithCancel(context.Background())
 		cancel()
-		o.finish(ctx)
+		closed := make(chan struct{})
+		go func() {
+			defer close(closed)
+			o.finish(ctx)
+		}()
+		timer := time.NewTimer(exitPatience)
+		defer timer.Stop()
+		select {
+		case <-closed:
+		case <-timer.C:
+			o.log.logger.Error("the store does not close; the process exits as if it had crashed", zap.String("store", o.name))
+		}
 	}
 }
 

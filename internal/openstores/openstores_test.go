@@ -26,6 +26,7 @@ type countedStore struct {
 	limit     atomic.Int64
 	closed    atomic.Bool
 	completed atomic.Int64
+	closes    chan struct{}
 }
 
 func (s *countedStore) Settle(ctx context.Context, key idempotency.Key, claimed *idempotency.Record, settlement idempotency.Settlement) error {
@@ -43,6 +44,9 @@ func (s *countedStore) SetLimit(bytes int64) {
 
 func (s *countedStore) Close() error {
 	s.closed.Store(true)
+	if s.closes != nil {
+		<-s.closes
+	}
 	return s.Store.Close()
 }
 
@@ -51,7 +55,9 @@ type countedModule struct {
 	key string
 	// opens holds each opening until it is closed; nil does not.
 	opens chan struct{}
-	err   error
+	// closes does the same with closing.
+	closes chan struct{}
+	err    error
 
 	opened atomic.Int64
 	store  atomic.Pointer[countedStore]
@@ -71,7 +77,7 @@ func (m *countedModule) Open(*zap.Logger) (idempotency.Store, error) {
 	if m.err != nil {
 		return nil, m.err
 	}
-	s := &countedStore{Store: memory.New(1 << 20)}
+	s := &countedStore{Store: memory.New(1 << 20), closes: m.closes}
 	m.store.Store(s)
 	return s, nil
 }
@@ -231,6 +237,28 @@ func TestStoreIsClosedAfterItsLastWork(t *testing.T) {
 	}
 	late.Leave()
 	<-late.ended
+}
+
+// A disk that hangs does not keep a process from its exit.
+func TestExitDoesNotWaitForEverForAStoreToClose(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := &countedModule{key: t.Name(), closes: make(chan struct{})}
+		core, said := observer.New(zap.ErrorLevel)
+		h := m.handleOf(10, zap.New(core))
+		h.Stores = NewSet(func() error { return nil }, engine.NewCopies(0))
+		store := started(t, h)
+		store.RemoveConfiguration(h)
+		began := time.Now()
+		store.LeaveAtExit()
+		if waited := time.Since(began); waited != exitPatience {
+			t.Errorf("waited %s for a store that does not close, want %s", waited, exitPatience)
+		}
+		if n := said.FilterMessageSnippet("does not close").Len(); n != 1 {
+			t.Errorf("told %d times", n)
+		}
+		close(m.closes)
+		<-store.ended
+	})
 }
 
 // Who wants one store does not wait for another that is being opened; who wants

@@ -36,6 +36,10 @@ func (s *says) Fatalf(format string, args ...any) {
 // once, and meets the same failure.
 const sayEvery = 10 * time.Second
 
+// reason is an error as a field of a log line. As [zap.Error] writes those of pebble, the
+// line would have a stack of calls, too.
+func reason(err error) zap.Field { return zap.String("error", err.Error()) }
+
 // events returns what is told of pebble's work in the background.
 func events(path string, logger *zap.Logger) *pebble.EventListener {
 	var mu sync.Mutex
@@ -45,7 +49,7 @@ func events(path string, logger *zap.Logger) *pebble.EventListener {
 		defer mu.Unlock()
 		if now := time.Now(); now.Sub(said) >= sayEvery {
 			said = now
-			logger.Error(message, zap.String("path", path), zap.Error(err))
+			logger.Error(message, zap.String("path", path), reason(err))
 		}
 	}
 	return &pebble.EventListener{

@@ -79,7 +79,7 @@ func takePlace(path string, fs vfs.FS, logger *zap.Logger) (*place, error) {
 	if err := writeHolder(p.file(holderName), fs); err != nil {
 		// Without it, the error of a second process does not name this one. That is
 		// no reason to fail.
-		logger.Warn("the process is not noted in its store's directory", zap.String("path", path), zap.Error(err))
+		logger.Warn("the process is not noted in its store's directory", zap.String("path", path), reason(err))
 	}
 	return p, nil
 }

@@ -29,7 +29,7 @@ func (d *database) takeSlots(left [][]byte, logger *zap.Logger) error {
 		if err := d.takeSlot(change, content, now); errors.Is(err, errSlot) {
 			// It can be one that was being written when the machine crashed.
 			logger.Warn("a claim that was in flight cannot be read, and its key is free",
-				zap.String("path", d.path), zap.String("file", claimsName), zap.Error(err))
+				zap.String("path", d.path), zap.String("file", claimsName), reason(err))
 		} else if err != nil {
 			return err
 		}

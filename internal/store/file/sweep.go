@@ -45,7 +45,7 @@ func (s *Store) sweepExpired() {
 			err = errors.Join(err, s.sweepBodies())
 		}
 		if err != nil && !failing {
-			s.logger.Warn("expired records stay in the store", zap.String("path", s.path), zap.Error(err))
+			s.logger.Warn("expired records stay in the store", zap.String("path", s.path), reason(err))
 		}
 		failing = err != nil
 	}
@@ -231,7 +231,7 @@ func (s *Store) sweepEntry(d *database, c change, key idempotency.Key, token str
 	switch {
 	case damaged:
 		// The entry says that the record was to be forgotten by now.
-		s.logger.Warn("an expired record that cannot be read is removed", zap.Error(err))
+		s.logger.Warn("an expired record that cannot be read is removed", reason(err))
 		return c.forget(key, nil)
 	case err != nil:
 		return err

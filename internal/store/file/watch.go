@@ -65,7 +65,7 @@ func (w *watch) look(d *database) time.Duration {
 	}
 	if !w.failed {
 		w.failed, w.said = true, failure.Error()
-		w.logger.Error("the store failed: it is unavailable until its disk can be written to again", zap.String("path", w.path), zap.Error(failure))
+		w.logger.Error("the store failed: it is unavailable until its disk can be written to again", zap.String("path", w.path), reason(failure))
 		if time.Since(w.opened) > mostPause {
 			w.pause = leastPause
 		}
@@ -97,7 +97,7 @@ func (w *watch) look(d *database) time.Duration {
 func (w *watch) tell(err error) {
 	if err.Error() != w.said {
 		w.said = err.Error()
-		w.logger.Error("the store does not open again", zap.String("path", w.path), zap.Error(err))
+		w.logger.Error("the store does not open again", zap.String("path", w.path), reason(err))
 	}
 }
 

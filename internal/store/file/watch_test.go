@@ -1,6 +1,8 @@
 package file
 
 import (
+	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
 	"strings"
@@ -80,5 +82,26 @@ func TestDirectoryThatVanishes(t *testing.T) {
 				t.Fatal(err)
 			}
 		})
+	}
+}
+
+// withStack is an error as pebble makes them: written in full, it has a stack of calls.
+type withStack struct{}
+
+func (withStack) Error() string { return "the disk is gone" }
+
+func (e withStack) Format(s fmt.State, _ rune) {
+	fmt.Fprint(s, e.Error())
+	if s.Flag('+') {
+		fmt.Fprint(s, "\nmain.main\n\t/src/main.go:1")
+	}
+}
+
+func TestErrorsAreLoggedWithoutStacks(t *testing.T) {
+	core, said := observer.New(zap.ErrorLevel)
+	events("/data/keys", zap.New(core)).BackgroundError(withStack{})
+	want := map[string]any{"path": "/data/keys", "error": "the disk is gone"}
+	if all := said.All(); len(all) != 1 || !maps.Equal(all[0].ContextMap(), want) {
+		t.Errorf("logged %v", all)
 	}
 }
