@@ -70,7 +70,7 @@ func (a *App) places() map[*Handler]place {
 
 // find notes the handlers of routes that are reached through this place, and reports
 // whether they answer all requests, so that nothing that follows is reached.
-func (p place) find(routes caddyhttp.RouteList, found map[*Handler]place) (answer bool) {
+func (p place) find(routes caddyhttp.RouteList, found map[*Handler]place) (answers bool) {
 	letBy := make(map[string]bool) // groups with a route that may be the one, and does not answer
 	for _, route := range routes {
 		at := p

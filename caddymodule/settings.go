@@ -273,8 +273,8 @@ func (s *Settings) releasing() []string {
 	}
 }
 
-// fingerprintOf returns the fingerprint that is taken beside a key, where the
-// user has not chosen one.
+// fingerprintOf returns the fingerprint that is taken beside a key: the one that the user
+// has chosen, as far as it fits the key, else that of the mode.
 func (s *Settings) fingerprintOf(found delivery.Found) idempotency.FingerprintKind {
 	switch kind := idempotency.FingerprintKind(s.Fingerprint); {
 	case kind == idempotency.FingerprintBody && found.Content:

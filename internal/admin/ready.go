@@ -32,10 +32,14 @@ func (a *API) serveReady(w http.ResponseWriter, r *http.Request) error {
 	return answerReady(w, all)
 }
 
+// ReadyAnswer is the answer of a process that is ready, with all its stores, of which there
+// is at least one.
+type ReadyAnswer struct {
+	Stores []Readiness `json:"stores"`
+}
+
 func answerReady(w http.ResponseWriter, all []Readiness) error {
-	return answerJSON(w, http.StatusOK, struct {
-		Stores []Readiness `json:"stores"`
-	}{all})
+	return answerJSON(w, http.StatusOK, ReadyAnswer{all})
 }
 
 // InUse returns those of the stores that a configuration uses, and leaves the others.

@@ -193,11 +193,6 @@ func (c *adminClient) do(ctx context.Context, method, target string, send, into 
 	}
 }
 
-// readyAnswer is what the admin API says of its stores.
-type readyAnswer struct {
-	Stores []admin.Readiness `json:"stores"`
-}
-
 // isAnswer reports whether what was decoded has what each answer of the admin API has. Any
 // other JSON would else be a list without keys, or a process that is ready.
 func isAnswer(decoded any) bool {
@@ -208,7 +203,7 @@ func isAnswer(decoded any) bool {
 		return answer.Keys != nil && answer.Missing != nil
 	case *admin.Record:
 		return answer.Key != ""
-	case *readyAnswer:
+	case *admin.ReadyAnswer:
 		return len(answer.Stores) > 0
 	default:
 		return true

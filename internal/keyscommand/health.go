@@ -75,7 +75,7 @@ func (c *call) ask(ctx context.Context) error {
 		fmt.Fprintln(&c.out, "live")
 		return nil
 	}
-	var answer readyAnswer
+	var answer admin.ReadyAnswer
 	if err := client.do(ctx, http.MethodGet, admin.ReadyPath, nil, &answer); err != nil {
 		return err
 	}
