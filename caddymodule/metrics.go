@@ -77,7 +77,7 @@ func newCounterVec(name, help string, labels ...string) *prometheus.CounterVec {
 
 func newMetrics() *metrics {
 	m := &metrics{
-		requests: newCounterVec("requests_total", "Requests that are deduplicated, by what became of them.", "provider", "outcome"),
+		requests: newCounterVec("requests_total", "Requests with a method that is deduplicated, by what became of them.", "provider", "outcome"),
 		runs:     newCounterVec("runs_total", "Runs that have ended, by what became of their claims.", "result"),
 		durations: prometheus.NewHistogramVec(prometheus.HistogramOpts{
 			Namespace: "caddy", Subsystem: "dedup", Name: "store_duration_seconds",
