@@ -74,9 +74,18 @@ func (c *Copies) Bytes() int64 {
 
 func (c *Copies) heldLocked() int64 { return c.onHeap + c.encoded.bytes() }
 
+// askedShare says which part of the limit, one of so many, is left to copies of which one was
+// asked for. Most keys are never asked for, and however many of them come, they take no more
+// than the other parts.
+const askedShare = 4
+
 // shrinkLocked lets go what was not used for the longest time, until the rest is within the
 // limit.
 func (c *Copies) shrinkLocked() {
+	for c.encoded.bytes() > c.most-c.most/askedShare && len(c.encoded.index) > 1 {
+		oldest, _, _ := c.encoded.oldest()
+		c.encoded.remove(oldest)
+	}
 	for c.heldLocked() > c.most {
 		last := c.recent.before // c.recent itself if there is none, with no uses
 		at, used, is := c.encoded.oldest()

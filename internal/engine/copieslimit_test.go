@@ -73,6 +73,40 @@ func TestCopiesHaveALimit(t *testing.T) {
 	}
 }
 
+// New keys come all the time, and most of them are never asked for.
+func TestNewKeysLeaveRoomForWhatIsAskedFor(t *testing.T) {
+	const limit, body = 200 << 10, 512
+	copies := engine.NewCopies(limit)
+	a := newCopying(t, newShared(t), copies)
+	run := func(from, to int) {
+		for n := from; n < to; n++ {
+			wantEnd(t, a.run(numbered(n)), created(strings.Repeat("x", body)), resultKept)
+		}
+	}
+	run(0, 10)
+	for n := range 10 {
+		if a.asks(numbered(n)) {
+			t.Fatalf("the first duplicate of the key number %d asks the store", n)
+		}
+	}
+	run(10, 1000)
+	if held := copies.Bytes(); held > limit || held < limit*7/10 {
+		t.Errorf("after 1,000 keys the copies take %d bytes of %d", held, limit)
+	}
+	for n, want := range map[int]bool{0: false, 9: false, 10: true, 999: false, 900: false} {
+		if got := a.asks(numbered(n)); got != want {
+			t.Errorf("a duplicate of the key number %d asks the store: %v, want %v", n, got, want)
+		}
+	}
+	copies.SetLimit(0)
+	copies.SetLimit(limit)
+	run(1000, 1001)
+	copies.SetLimit(copies.Bytes()) // of which three quarters are too little for one
+	if a.asks(numbered(1000)) {
+		t.Error("the only copy that there is room for is let go")
+	}
+}
+
 // The limit is that of a process. Two of its stores may have the same key.
 func TestStoresShareTheLimitAndNothingElse(t *testing.T) {
 	copies := engine.NewCopies(someCopies)

@@ -44,7 +44,7 @@ func (b *Bench) growth() error {
 		{Key: "few", Title: "few"},
 		{Key: "keys", Title: "many"},
 		{Key: "expiring", Title: "speed while they expire, of before", Digits: 2, Spread: true},
-		{Key: "anonymous", Title: "anonymous memory over plain, MB"},
+		{Key: "anonymous", Title: "anonymous memory over plain, MB", Spread: true},
 		{Key: "heap", Title: "bytes of heap for a key"},
 		{Key: "disk", Title: "disk, MB"},
 		{Key: "disk-after", Title: "disk after, MB"},
@@ -135,6 +135,8 @@ func (g *growing) fillAndMeasure(store string, row *report.Row) error {
 	base := paired(few.grown, few.plain, cpuRatio).Median
 	cells["cost"] = paired(many.grown, many.plain, func(a, b slice) float64 { return cpuRatio(a, b) / base })
 	cells["few"], cells["keys"] = report.Single(float64(g.base)), report.Single(float64(g.full))
+	// One reading alone says where in its cycle the garbage collector is.
+	cells["anonymous"] = stats.Of(many.anonymous...)
 	if err := g.room(store, heap, cells); err != nil {
 		return err
 	}
@@ -187,7 +189,12 @@ func (g *growing) fill(from, to int, end time.Time) error {
 }
 
 // pair are turns of a store and of plain, in rounds.
-type pair struct{ grown, plain []slice }
+type pair struct {
+	grown, plain []slice
+	// anonymous is by how many MB the store's process had more anonymous memory after each
+	// round.
+	anonymous []float64
+}
 
 func (g *growing) turns(until load.Until) (p pair, err error) {
 	for range g.b.Rounds {
@@ -212,11 +219,6 @@ func (g *growing) round(p *pair, until load.Until) error {
 			g.kept += got.answers
 		}
 	}
-	return nil
-}
-
-// room notes what the keys take.
-func (g *growing) room(store string, heapBefore float64, cells map[string]stats.Spread) error {
 	grown, err := process.MemoryOf(g.s.proxies[0].PID)
 	if err != nil {
 		return err
@@ -225,7 +227,12 @@ func (g *growing) room(store string, heapBefore float64, cells map[string]stats.
 	if err != nil {
 		return err
 	}
-	cells["anonymous"] = report.Single(float64(grown.Anonymous-plain.Anonymous) / 1e6)
+	p.anonymous = append(p.anonymous, float64(grown.Anonymous-plain.Anonymous)/1e6)
+	return nil
+}
+
+// room notes what the keys take.
+func (g *growing) room(store string, heapBefore float64, cells map[string]stats.Spread) error {
 	switch store {
 	case "file":
 		cells["disk"] = report.Single(float64(servers.DiskUse(g.s.caddies[0].Dir)) / 1e6)
