@@ -19,7 +19,8 @@ func padded(token string, n int) (*idempotency.Record, *idempotency.Response) {
 }
 
 // Whatever is kept, asked for and dropped, outside of the heap or on it: there are the
-// copies that were used last, within the limit, and no other ones.
+// copies that were used last, within the limit, and no other ones. Large ones are too many
+// for the others to reach the part of the limit that those are kept within.
 func TestCopiesAreThoseUsedLast(t *testing.T) {
 	type known struct {
 		of    copyOf
