@@ -192,6 +192,8 @@ func checkMethods(methods []string) error {
 		switch {
 		case !httpguts.ValidHeaderFieldName(method) || method != strings.ToUpper(method):
 			return fmt.Errorf("methods: %q is not a method; write it in capitals, such as POST", method)
+		case strings.Contains(method, "*"): // a name may have it, and none has
+			return fmt.Errorf("methods: %q stands for no other methods; name each of them, such as POST PUT PATCH DELETE", method)
 		case slices.Contains(neverDeduplicated, method):
 			return fmt.Errorf("methods: %s is never deduplicated; use methods that change something, such as POST, PUT, PATCH, DELETE", method)
 		case slices.Contains(methods[:i], method):
@@ -255,6 +257,9 @@ func checkHeaderNames(setting string, names []string) error {
 	for i, name := range names {
 		if !httpguts.ValidHeaderFieldName(name) {
 			return fmt.Errorf("%s: %q is not the name of a header field", setting, name)
+		}
+		if strings.Contains(name, "*") { // a name may have it, and none has
+			return fmt.Errorf("%s: %q stands for no other fields; name each of them", setting, name)
 		}
 		if slices.ContainsFunc(names[:i], func(other string) bool { return strings.EqualFold(other, name) }) {
 			return fmt.Errorf("%s: %s is named twice", setting, name)

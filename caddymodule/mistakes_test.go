@@ -290,3 +290,29 @@ func TestSettingsThatMeanNothing(t *testing.T) {
 		}
 	}
 }
+
+// A * is a character of names, and elsewhere in Caddy it stands for others. Taken as it is,
+// it would be the name of a method or a field that nobody sends: nothing would be protected,
+// or what was to be left out would be kept.
+func TestNamesThatStandForNoOthers(t *testing.T) {
+	for line, want := range map[string]string{
+		"methods *":                           `methods: "*"`,
+		"methods POST P*":                     `methods: "P*"`,
+		"drop_header X-*":                     `drop_header: "X-*"`,
+		"keep_header *":                       `keep_header: "*"`,
+		"force *-Force":                       `force: "*-Force"`,
+		"replayed_header *":                   `replayed_header: "*"`,
+		"key header X-*":                      `header "X-*"`,
+		"key parts a {\nheader * optional\n}": `header "*"`,
+		"retention_from header X-*":           `header "X-*"`,
+	} {
+		if err := handlerOf(line); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v; want %q", line, err, want)
+		}
+	}
+	s := Settings{Methods: []string{"*"}, DropHeader: []string{"X-*"}}
+	s.setDefaults()
+	if err := s.check(); err == nil || !strings.Contains(err.Error(), `methods: "*"`) || !strings.Contains(err.Error(), `drop_header: "X-*"`) {
+		t.Errorf("in JSON: %v", err)
+	}
+}

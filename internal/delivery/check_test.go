@@ -31,6 +31,7 @@ func TestCheckSource(t *testing.T) {
 		"unknown kind":        {delivery.Source{Kind: "cookie"}, []string{`"cookie"`, "header, json, value, content or parts"}},
 		"no field":            {delivery.Source{Kind: delivery.KindHeader}, []string{`""`, "X-Request-Id"}},
 		"no field name":       {delivery.Source{Kind: delivery.KindHeader, Header: "X Id"}, []string{`"X Id"`, "letters"}},
+		"other fields' names": {delivery.Source{Kind: delivery.KindHeader, Header: "X-*"}, []string{`"X-*"`, "letters"}},
 		"no pointer":          {inBody("id"), []string{`"id"`, "start with a slash"}},
 		"a bad escape":        {inBody("/a~b"), []string{`"/a~b"`, "~0"}},
 		"no text":             {delivery.Source{Kind: delivery.KindValue}, []string{"empty", "placeholders"}},
