@@ -9,6 +9,7 @@ import (
 	"io"
 	"net/http"
 	"net/url"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -258,6 +259,10 @@ func (c *call) list() error {
 	states, err := c.Flags().GetStringArray("state")
 	if err != nil {
 		return err
+	}
+	// Of a single empty one, pflag makes none, which would list the keys in all states.
+	if c.Flags().Changed("state") && len(states) == 0 || slices.Contains(states, "") {
+		return wrongUsage("--state is empty; leave it out, or give it a value")
 	}
 	query := url.Values{admin.ParamState: states}
 	for _, flag := range listFlags {

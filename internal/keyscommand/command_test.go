@@ -351,6 +351,17 @@ func TestOutputThatCannotBeWritten(t *testing.T) {
 	}
 }
 
+// An empty filter is what a variable leaves that is not set: who would list held keys must
+// not get all keys.
+func TestEmptyFilters(t *testing.T) {
+	r := newRig(t)
+	r.a.put(t, "", "one", "run 1", idempotency.Complete)
+	for _, flag := range []string{"--state", "--provider", "--delivery-id", "--execution-id", "--older-than", "--newer-than", "--cursor"} {
+		r.want(t, 2, []string{"list", flag, ""}, flag+" is empty")
+	}
+	r.want(t, 2, []string{"list", "--state", "held", "--state", ""}, "--state is empty")
+}
+
 func TestListThatCannotGoOn(t *testing.T) {
 	r := newRig(t)
 	if _, said := r.want(t, 2, []string{"list", "--cursor", "zz"}, `"zz"`); strings.Contains(said, "There are more") {
