@@ -297,9 +297,10 @@ func (w *written) readStore() error {
 			return fmt.Errorf("--redis: %w", err)
 		}
 	}
-	if f.file.given {
+	if f.file.given && !strings.HasPrefix(f.file.text, "{") {
 		// In a Caddyfile a relative path lies in Caddy's data directory; on a command line
-		// it lies where one is.
+		// it lies where one is. Before a placeholder nothing is put: its value is mostly a
+		// whole path, and would lie there too.
 		path, err := filepath.Abs(f.file.text)
 		if err != nil {
 			return fmt.Errorf("--file %s: %w", f.file.text, err)

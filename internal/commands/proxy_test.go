@@ -258,6 +258,26 @@ func TestFlagsThatChangeNothing(t *testing.T) {
 	}
 }
 
+// A placeholder's value is a whole path: nothing stands before it, or the state would lie
+// in another place for each directory where the command is given.
+func TestPlaceholderOfADirectory(t *testing.T) {
+	here, err := os.Getwd()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for given, want := range map[string]string{
+		"{env.STATE_DIRECTORY}":      "store file {env.STATE_DIRECTORY}\n",
+		"{env.STATE_DIRECTORY}/keys": "store file {env.STATE_DIRECTORY}/keys\n",
+		"keys/{env.SHOP}":            "store file " + filepath.Join(here, "keys/{env.SHOP}") + "\n",
+		"/srv/{env.SHOP}":            "store file /srv/{env.SHOP}\n",
+	} {
+		w, err := writtenFor(t, "--from", ":8080", "--to", ":1", "--file", given)
+		if err != nil || !strings.Contains(w.text, want) {
+			t.Errorf("--file %s: %v; want %q in\n%s", given, err, want, w.text)
+		}
+	}
+}
+
 func TestSummary(t *testing.T) {
 	for name, c := range map[string]struct {
 		args, says []string
