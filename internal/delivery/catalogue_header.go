@@ -159,7 +159,9 @@ var knownByHeader = []Provider{
 	},
 	{
 		Name: "sns", Title: "Amazon SNS", Verified: true,
-		Sources: []Source{inHeader("x-amz-sns-message-id")},
+		// The ID names what was published: each subscription to the topic gets it, and two
+		// can lead to one path, with another query each.
+		Sources: []Source{inHeader("x-amz-sns-message-id", "x-amz-sns-subscription-arn")},
 		Passes: []Pass{{
 			Header: "x-amz-sns-message-type",
 			Values: []string{"SubscriptionConfirmation", "UnsubscribeConfirmation"},

@@ -47,7 +47,7 @@ Write the names of the senders of your webhooks. Then each delivery reaches your
 }
 %[1]s
 
-All providers are served in webhook mode. The name of the provider is the prefix of its keys, so two providers never share a key. The scope has the host and the path, and what the column *scope* names. ` + "`caddy-dedup providers`" + ` prints this catalogue, and ` + "`caddy-dedup providers <name>`" + ` prints one entry of it.
+All providers are served in webhook mode. The name of the provider is the prefix of its keys, so two providers never share a key. The scope has the host and the path, and what the column *scope* names. The query is no part of it: where a sender delivers one event, with one ID, to two addresses that differ in the query alone, the second delivery gets the response of the first. Give each a path of its own, or write a [` + "`scope`" + `](directive.md#scope) with ` + "`{http.request.host}`, `{http.request.orig_uri}`" + ` and the fields of that column. ` + "`caddy-dedup providers`" + ` prints this catalogue, and ` + "`caddy-dedup providers <name>`" + ` prints one entry of it.
 
 - **key**: what identifies a delivery. The first one that is present wins. ` + "`header`" + ` is a header field, and ` + "`json`" + ` is a JSON pointer (RFC 6901) into the body. A request without any of them has no key, and passes.
 - **retention**: how long a response is kept for duplicates, unless the directive says otherwise. It counts from the end of the run. Most senders stop their retries within seven days. If the retention is another one, the notes say why. A retention below the time of the retries leaves the last ones unrecognised.
