@@ -190,7 +190,7 @@ func (p Program) listCommand() *cobra.Command {
 	}
 	cmd.Flags().StringArray("state", nil, "Only keys in this state: "+strings.Join(admin.States, ", ")+"; may be repeated")
 	for _, flag := range listFlags {
-		cmd.Flags().String(flag.name, "", flag.usage)
+		cmd.Flags().Var(new(once), flag.name, flag.usage)
 		complete(cmd, flag.name, flag.values())
 	}
 	limit := count(admin.DefaultKeys)
@@ -198,6 +198,27 @@ func (p Program) listCommand() *cobra.Command {
 	complete(cmd, "limit", nil)
 	complete(cmd, "state", admin.States)
 	return cmd
+}
+
+// once is a text, as a flag that stands once: of two, as of a filter that is meant to list
+// the keys of both, none is dropped in silence.
+type once struct {
+	text  string
+	given bool
+}
+
+func (o *once) String() string { return o.text }
+
+// Type is what the help calls the value.
+func (*once) Type() string { return "string" }
+
+// Set reads the value of the flag.
+func (o *once) Set(text string) error {
+	if o.given {
+		return fmt.Errorf("it was given before, as %q, and takes one value", o.text)
+	}
+	o.text, o.given = text, true
+	return nil
 }
 
 // count is a number of things, as a flag.

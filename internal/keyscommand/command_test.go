@@ -362,6 +362,22 @@ func TestEmptyFilters(t *testing.T) {
 	r.want(t, 2, []string{"list", "--state", "held", "--state", ""}, "--state is empty")
 }
 
+// Who names two providers, or two delivery IDs, means both, and would get the last one's
+// keys alone.
+func TestFiltersThatStandTwice(t *testing.T) {
+	r := newRig(t)
+	r.a.put(t, "github", "one", "run 1", idempotency.Complete)
+	for _, args := range [][]string{
+		{"list", "--provider", "github", "--provider", "stripe"},
+		{"list", "--delivery-id", "one", "--delivery-id", "two"},
+		{"release", "--provider", "stripe", "--provider", "github", "one"},
+		{"list", "--newer-than", "2d", "--newer-than", "1d"},
+	} {
+		r.want(t, 2, args, args[1], args[2], "takes one value")
+	}
+	r.want(t, 0, []string{"list", "--state", "complete", "--state", "held", "--provider", "github"}, "one")
+}
+
 func TestListThatCannotGoOn(t *testing.T) {
 	r := newRig(t)
 	if _, said := r.want(t, 2, []string{"list", "--cursor", "zz"}, `"zz"`); strings.Contains(said, "There are more") {
