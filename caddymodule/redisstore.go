@@ -48,7 +48,7 @@ type RedisStore struct {
 	// `sentinel` these are the addresses of sentinels, host:port; otherwise
 	// several are nodes of a cluster, of which one that answers is enough. None
 	// stands twice.
-	// Default: localhost:6379.
+	// Default: localhost:6379, but none with `sentinel`.
 	Addresses []string `json:"addresses,omitempty"`
 
 	// The user's name (ACL), if not the default one. It needs `password`, or one in
@@ -176,6 +176,10 @@ func (s *RedisStore) resolve(replace func(string) (string, error), prefix string
 		if *setting.field, err = replace(setting.text); err != nil {
 			return options, fmt.Errorf("%s: %w", setting.name, err)
 		}
+	}
+	if s.Sentinel != "" && s.URL == "" && len(s.URLs)+len(s.Addresses) == 0 {
+		return options, errors.New("sentinel without an address: name the sentinels themselves, such as sentinel-1:26379; " +
+			"localhost:6379, which is meant without any, is where a Redis is")
 	}
 	if s.DB != nil {
 		options.DB = *s.DB

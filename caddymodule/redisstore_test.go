@@ -231,7 +231,7 @@ func TestRedisNameAndPasswordApart(t *testing.T) {
 	}
 	for _, block := range []string{
 		"redis://u@h {\npassword p\n}", "redis://:p@h {\nusername u\n}", "redis://u@h redis://u@i {\ntimeout 1s\npassword p\n}",
-		"{\nusername u\npassword p\n}", "{\nsentinel_username u\nsentinel m\nsentinel_password p\n}",
+		"{\nusername u\npassword p\n}", "{\naddress a:1\nsentinel_username u\nsentinel m\nsentinel_password p\n}",
 	} {
 		if err := handlerOf("store redis " + block); err != nil {
 			t.Errorf("%q: %v", block, err)
@@ -252,6 +252,7 @@ func TestRedisSettingsThatExcludeEachOther(t *testing.T) {
 		`{"addresses": ["a:1"], "sentinel": "main", "cluster":true}`:                      "exclude each other",
 		`{"addresses": ["a:1"], "db": 1, "cluster":true}`:                                 "exclude each other",
 		`{"addresses": ["a:1"], "sentinel_password": "s3cret"}`:                           "need sentinel",
+		`{"sentinel": "main"}`:                                                            "sentinel without an address",
 		`{"addresses": ["a:1"], "wait_replicas": -1}`:                                     "wait_replicas -1",
 		`{"addresses": ["/run/redis.sock"], "cluster":true}`:                              "unix socket",
 		`{"addresses": ["{env.TEST_NOT_SET}"]}`:                                           "addresses: {env.TEST_NOT_SET} is empty",
@@ -275,7 +276,7 @@ func TestRedisSettingsThatExcludeEachOther(t *testing.T) {
 		`{"urls": ["redis://s3cret@b", "redis://s3cret@c"]}`:                              "username without a password",
 		`{"url": "unix://s3cret@/run/redis.sock"}`:                                        "username without a password",
 		`{"username": "s3cret", "password": "{env.TEST_NOT_SET}"}`:                        "password: {env.TEST_NOT_SET} is empty",
-		`{"sentinel": "main", "sentinel_username": "s3cret"}`:                             "sentinel_username without a sentinel_password",
+		`{"addresses": ["a:1"], "sentinel": "main", "sentinel_username": "s3cret"}`:       "sentinel_username without a sentinel_password",
 		`{"url": "redis://:s3cret@h", "sentinel": "main", "sentinel_username": "s3cret"}`: "sentinel_username without a sentinel_password",
 		`{"addresses": ["a:99999"]}`:                                                      `redis address "a:99999" has a port`,
 		`{"addresses": ["a:1", "a b:1"]}`:                                                 `redis address "a b:1" has a host`,
