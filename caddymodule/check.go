@@ -293,7 +293,7 @@ func checkDoubled(setting string, words []string) error {
 
 func checkReplayedHeader(name string) error {
 	canonical := http.CanonicalHeaderKey(name)
-	if connectionOnly(canonical) || strings.HasPrefix(canonical, "Content-") {
+	if connectionOnly(canonical) || strings.HasPrefix(canonical, "Content-") || slices.Contains(oftenKept, canonical) {
 		return fmt.Errorf("replayed_header: %s has a meaning of its own; use another field such as Idempotent-Replayed", name)
 	}
 	return checkHeaderNames("replayed_header", []string{name})

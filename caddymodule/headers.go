@@ -201,6 +201,13 @@ var hopByHop = []string{
 // client only. keep_header keeps them.
 var droppedByDefault = []string{"Set-Cookie", "Date", "Age", "Alt-Svc", "Server-Timing"}
 
+// oftenKept are fields besides Content-* with which upstreams say something to clients, so
+// that none of ours may have their names.
+var oftenKept = []string{
+	"Allow", "Cache-Control", "Date", "Etag", "Expires", "Last-Modified", "Link", "Location", "Retry-After", "Set-Cookie", "Vary",
+	"Www-Authenticate",
+}
+
 // headerRules says which fields of a response are kept with it.
 type headerRules struct {
 	keep, drop []string // canonical names

@@ -210,6 +210,8 @@ func TestWordsOfAnotherBlock(t *testing.T) {
 // the hooks of a provider, would share keys.
 func TestForceTakesNothingFromTheScope(t *testing.T) {
 	for text, want := range map[string]string{
+		"dedup {\nreplayed_header location\n}":                                     "replayed_header: location has a meaning of its own",
+		"dedup {\nreplayed_header Content-Type\n}":                                 "replayed_header: Content-Type has a meaning of its own",
 		"dedup {\nforce x-api-key\n}":                                              "force: x-api-key has a meaning of its own",
 		"dedup {\nforce Remote-User\n}":                                            "force: Remote-User has a meaning of its own",
 		"dedup {\nforce X-Tenant\nscope {http.request.header.x-tenant}\n}":         "force: X-Tenant is a part of the scope",
