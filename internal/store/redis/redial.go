@@ -3,6 +3,7 @@ package redis
 import (
 	"net"
 	"runtime"
+	"sync/atomic"
 	"syscall"
 	"time"
 )
@@ -41,10 +42,21 @@ type pooledConn struct {
 	// looks says that go-redis looks at a connection that waits in a pool before it uses
 	// that, as it does at those that have a file descriptor.
 	looks bool
+	// heard says that a reply has come over it.
+	heard atomic.Bool
 }
 
 func (c *contact) pooled(conn net.Conn, epoch int64) net.Conn {
-	return &pooledConn{conn, c, epoch, runtime.GOOS != "windows"}
+	return &pooledConn{Conn: conn, contact: c, epoch: epoch, looks: runtime.GOOS != "windows"}
+}
+
+// Read implements [net.Conn].
+func (c *pooledConn) Read(to []byte) (int, error) {
+	n, err := c.Conn.Read(to)
+	if n > 0 && !c.heard.Load() {
+		c.heard.Store(true)
+	}
+	return n, err
 }
 
 // errGivenUp says that nothing was sent, in a form in which another attempt follows.
@@ -53,11 +65,21 @@ var errGivenUp = &dialError{&net.OpError{Op: "write", Err: net.ErrClosed}}
 func (c *pooledConn) givenUp() bool { return c.epoch != c.contact.epoch.Load() }
 
 // SyscallConn implements [syscall.Conn]. See failedConn.
+//
+// go-redis drops a connection that the other side has closed, and one over which something
+// has come that nobody asked for. By itself it does not look below TLS. A server that
+// restarts, or closes what is idle, closes all connections that wait, and a command that
+// goes out over one of those is in doubt: so we have it look there too. Before the first
+// reply, what is left of the handshake may lie there (tickets of TLS 1.3), and means nothing.
 func (c *pooledConn) SyscallConn() (syscall.RawConn, error) {
 	if c.givenUp() {
 		return nil, errGivenUp
 	}
-	if below, ok := c.Conn.(syscall.Conn); ok {
+	below := c.Conn
+	if over, ok := below.(interface{ NetConn() net.Conn }); ok && c.heard.Load() {
+		below = over.NetConn()
+	}
+	if below, ok := below.(syscall.Conn); ok {
 		return below.SyscallConn()
 	}
 	return opaque{}, nil
@@ -73,8 +95,8 @@ func (c *pooledConn) SetWriteDeadline(t time.Time) error {
 	return c.Conn.SetWriteDeadline(t)
 }
 
-// opaque stands for what is below a connection that does not show it, such as one with TLS.
-// There, nothing is to be seen.
+// opaque stands for what is below a connection that does not show it, such as one with TLS
+// over which no reply has come yet. There, nothing is to be seen.
 type opaque struct{}
 
 func (opaque) Control(func(uintptr)) error    { return nil }

@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	goredis "github.com/redis/go-redis/v9"
 	"go.uber.org/zap"
 
 	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
@@ -57,6 +58,62 @@ func TestAddressThatLedToAReplica(t *testing.T) {
 			settleMany(t, s, records)
 			for name := range records {
 				mustClaim(t, s, claimOf(name, "again"), idempotency.ReplayKept)
+			}
+		})
+	}
+}
+
+// TestIdleConnectionsThatAreClosed has the other side close all connections that wait in
+// the pool: a server that restarts, or one or a gateway that closes what nobody uses. No
+// command goes out over one of them.
+func TestIdleConnectionsThatAreClosed(t *testing.T) {
+	t.Parallel()
+	web := httptest.NewTLSServer(http.NotFoundHandler()) // for its certificate
+	t.Cleanup(web.Close)
+	roots := web.Client().Transport.(*http.Transport).TLSClientConfig.RootCAs
+	certificates := redistest.NewCertificates(t)
+	overTLS, inTheClear := redistest.StartTLS(t, certificates), redistest.Start(t)
+	username, password := allowed(overTLS)
+	for name, test := range map[string]struct {
+		listener net.Listener
+		backend  string
+		options  Options
+	}{
+		"in the clear": {listen(t), inTheClear.Addr, Options{}},
+		"TLS that says goodbye": {
+			tls.NewListener(listen(t), &tls.Config{Certificates: web.TLS.Certificates}), inTheClear.Addr,
+			Options{TLS: always(&tls.Config{RootCAs: roots})},
+		},
+		"TLS that says nothing": {
+			listen(t), overTLS.Addr,
+			Options{TLS: always(knownTo(t, certificates)), Username: username, Password: password},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			p := startProxy(t, test.listener, test.backend)
+			o := test.options
+			o.Addresses, o.Timeout = []string{p.addr}, generous
+			s := closeAtEnd(t, openWith(t, o))
+			mustClaim(t, s, claimOf("before", "token"), idempotency.Proceed)
+			client := s.client.(*goredis.Client)
+			var several []*goredis.Conn
+			for range 8 {
+				conn := client.Conn()
+				if err := conn.Ping(ctx).Err(); err != nil {
+					t.Fatal(err)
+				}
+				several = append(several, conn)
+			}
+			for _, conn := range several {
+				_ = conn.Close() // into the pool
+			}
+			if n := client.PoolStats().IdleConns; n < 8 {
+				t.Fatalf("%d connections wait in the pool, so nothing is tested", n)
+			}
+			p.cut()
+			for _, name := range []string{"a", "b", "c"} {
+				mustClaim(t, s, claimOf(name, "token"), idempotency.Proceed)
 			}
 		})
 	}
