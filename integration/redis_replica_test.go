@@ -13,7 +13,7 @@ func TestAddressOfAReplica(t *testing.T) {
 	master := redistest.Start(t)
 	replica := redistest.StartReplica(t, master)
 	up := startUpstream(t, answers201)
-	p := start(t, conf{store: storeAt(replica.Addr), site: lines("dedup", proxyTo(up))})
+	p := start(t, conf{store: storeAt(replica.Addr), site: lines("dedup_health /ready", "dedup", proxyTo(up))})
 	p.awaitLog(t, "an error at the start", func(e entry) bool {
 		return e.text("level") == "error" && strings.Contains(e.text("msg"), "is a replica") && e.text("address") == replica.Addr
 	})
@@ -22,4 +22,15 @@ func TestAddressOfAReplica(t *testing.T) {
 		return strings.HasPrefix(e.text("logger"), "http.handlers.dedup") && strings.Contains(e.text("error"), "the server is a replica; set the address of the master")
 	})
 	up.wantRuns(t, "k", 0)
+	// It answers, and takes no claim: a rollout with this address must not go on.
+	probe := p.post(t, "/ready", "", "", method("GET"))
+	status, said := p.askAdmin(t, "GET", "/dedup/ready", "", "")
+	if probe.Status != 503 || probe.Body != said {
+		t.Errorf("dedup_health says %d %s, and the admin API %s", probe.Status, probe.Body, said)
+	}
+	if status != 503 || !strings.Contains(said, "the server is a replica") {
+		t.Errorf("ready is answered %d %s; want 503, and that the server is a replica", status, said)
+	}
+	replica.Do("REPLICAOF", "NO", "ONE")
+	eventually(t, "it is ready without a request", func() bool { return p.post(t, "/ready", "", "", method("GET")).Status == 200 })
 }

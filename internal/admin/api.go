@@ -47,6 +47,7 @@ type Store interface {
 	Leave()
 
 	// What an engine does for an operator, as package engine says.
+	Ready(ctx context.Context) error
 	Lookup(ctx context.Context, key idempotency.Key) (*idempotency.Record, time.Time, error)
 	Response(ctx context.Context, key idempotency.Key, record *idempotency.Record) (*idempotency.Response, error)
 	Free(ctx context.Context, key idempotency.Key, seen idempotency.Seen) error

@@ -12,8 +12,6 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
-
-	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
 )
 
 // probed is a store that counts how often it is asked.
@@ -29,12 +27,12 @@ func (p *probed) Name() string { return "probed store" }
 
 func (p *probed) Leave() { p.left.Add(1) }
 
-func (p *probed) Lookup(context.Context, idempotency.Key) (*idempotency.Record, time.Time, error) {
+func (p *probed) Ready(context.Context) error {
 	p.asked.Add(1)
 	if p.hangs != nil {
 		<-p.hangs
 	}
-	return nil, time.Time{}, p.err
+	return p.err
 }
 
 const probeTimeout = 500 * time.Millisecond

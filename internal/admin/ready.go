@@ -6,8 +6,6 @@ import (
 	"net/http"
 	"strings"
 	"sync"
-
-	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
 )
 
 // Readiness says whether a store answers, and if not, why.
@@ -71,7 +69,7 @@ func readiness(ctx context.Context, open []Store) ([]Readiness, error) {
 	for i, store := range open {
 		asked.Go(func() {
 			all[i] = Readiness{Store: store.Name(), Ready: true}
-			if _, _, err := store.Lookup(ctx, idempotency.Key{}); err != nil {
+			if err := store.Ready(ctx); err != nil {
 				all[i] = Readiness{Store: store.Name(), Error: err.Error()}
 			}
 		})

@@ -177,6 +177,14 @@ func (s observedStore) Lookup(ctx context.Context, key idempotency.Key) (*idempo
 	return record, now, err
 }
 
+// Ready asks as [idempotency.Ready] does.
+func (s observedStore) Ready(ctx context.Context) error {
+	began := time.Now()
+	err := idempotency.Ready(ctx, s.Store)
+	s.asked(ctx, OperationLookup, began, err)
+	return err
+}
+
 // Response implements [idempotency.Store].
 func (s observedStore) Response(ctx context.Context, key idempotency.Key, token string) (*idempotency.Response, error) {
 	began := time.Now()

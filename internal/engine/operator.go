@@ -24,6 +24,13 @@ func (e *Engine) Lookup(ctx context.Context, key idempotency.Key) (*idempotency.
 	return found, now, err
 }
 
+// Ready reports whether requests can claim keys in the store: see [idempotency.Ready].
+func (e *Engine) Ready(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, e.storeTimeout())
+	defer cancel()
+	return idempotency.Ready(ctx, e.store.Store)
+}
+
 // Response returns the response of the run that wrote this record, nil if none is kept, or
 // not any more. Where a complete record is still there without it, the store has lost it: an
 // [*idempotency.UnreadableError].

@@ -152,6 +152,18 @@ var (
 	ErrClosed = errors.New("the store is closed")
 )
 
+// Ready reports whether requests can claim keys in a store. Most stores can be claimed from
+// if they answer at all. One that can answer and yet take no claim has a method of this name.
+func Ready(ctx context.Context, s Store) error {
+	if s, ok := s.(interface {
+		Ready(ctx context.Context) error
+	}); ok {
+		return s.Ready(ctx)
+	}
+	_, _, err := s.Lookup(ctx, Key{})
+	return err
+}
+
 // UnreadableError says that a stored record or response cannot be read: it is
 // damaged, or was written by another version or by another program.
 type UnreadableError struct {

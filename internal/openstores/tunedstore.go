@@ -170,6 +170,13 @@ func (s *tunedStore) Lookup(ctx context.Context, key idempotency.Key) (*idempote
 	return t.Store.Lookup(ctx, key)
 }
 
+// Ready asks as [idempotency.Ready] does.
+func (s *tunedStore) Ready(ctx context.Context) error {
+	t := s.begin()
+	defer t.operations.Done()
+	return idempotency.Ready(ctx, t.Store)
+}
+
 // Response implements [idempotency.Store].
 func (s *tunedStore) Response(ctx context.Context, key idempotency.Key, token string) (*idempotency.Response, error) {
 	t := s.begin()

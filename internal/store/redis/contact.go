@@ -151,7 +151,9 @@ func (c *contact) ProcessPipelineHook(next goredis.ProcessPipelineHook) goredis.
 			return err
 		}
 		if claims && s.replica.Load() {
-			cmds = withoutClaims(cmds)
+			if cmds = withoutClaims(cmds); len(cmds) == 0 {
+				return errReplica
+			}
 		}
 		for _, cmd := range cmds {
 			if cmd, ok := cmd.(*request); ok {

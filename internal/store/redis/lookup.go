@@ -11,19 +11,29 @@ import (
 func (s *Store) Lookup(ctx context.Context, key idempotency.Key) (*idempotency.Record, time.Time, error) {
 	ctx, cancel := s.withTimeout(ctx)
 	defer cancel()
-	f, err := s.lookUp(ctx, key)
+	f, err := s.lookUp(ctx, key, nil)
 	if err != nil {
 		return nil, time.Time{}, err
 	}
 	return f.record, f.now, nil
 }
 
-// lookUp reads a record as it stands; without one, only the time is known.
-func (s *Store) lookUp(ctx context.Context, key idempotency.Key) (*found, error) {
+// Ready is asked by [idempotency.Ready]. A replica answers too, and then each request is
+// refused.
+func (s *Store) Ready(ctx context.Context) error {
+	ctx, cancel := s.withTimeout(ctx)
+	defer cancel()
+	_, err := s.lookUp(ctx, idempotency.Key{}, func(to *request) { to.claims = true })
+	return err
+}
+
+// lookUp reads a record as it stands; without one, only the time is known. arm is that of
+// [Store.runScript].
+func (s *Store) lookUp(ctx context.Context, key idempotency.Key, arm func(*request)) (*found, error) {
 	name := s.names.record(key)
 	var answer reply
 	err := try(ctx, func() (err error) {
-		answer, _, _, err = s.runScript(ctx, lookupScript, []string{name}, nil)
+		answer, _, _, err = s.runScript(ctx, lookupScript, []string{name}, arm)
 		return err
 	})
 	if err != nil {

@@ -17,7 +17,7 @@ func (s *Store) Free(ctx context.Context, key idempotency.Key, token string, see
 	defer cancel()
 	until := time.Now().Add(s.patience)
 	for ctx.Err() == nil {
-		looked, err := s.lookUp(ctx, key)
+		looked, err := s.lookUp(ctx, key, nil)
 		if err != nil {
 			return nil, err
 		}

@@ -16,7 +16,8 @@ import (
 // has given up may look at them.
 type request struct {
 	goredis.Cmd
-	// claims says that the command could make a run: a replica must not execute it.
+	// claims says that the command could make a run, or asks whether others could: a
+	// replica must not execute it.
 	claims bool
 	// until is the time, by the clock of this process, after which a server refuses the
 	// command, which has that time as the argument deadlineArg. Zero for none.

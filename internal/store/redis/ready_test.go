@@ -1,0 +1,36 @@
+package redis
+
+import (
+	"errors"
+	"testing"
+
+	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
+	"github.com/caddy-dedup/caddy-dedup/internal/redistest"
+)
+
+// TestReplicaIsNotReady asks one that operators can read from. As soon as it is a master it
+// is ready, though nobody has made a claim in between.
+func TestReplicaIsNotReady(t *testing.T) {
+	t.Parallel()
+	master := redistest.Start(t)
+	replica := redistest.StartReplica(t, master)
+	at := map[*redistest.Server]*Store{}
+	for _, server := range []*redistest.Server{master, replica} {
+		at[server] = closeAtEnd(t, openAt(t, server.Addr))
+		if _, _, err := at[server].Lookup(ctx, keyOf("a")); err != nil {
+			t.Errorf("look up at %s: %v", server.Addr, err)
+		}
+	}
+	if err := idempotency.Ready(ctx, at[master]); err != nil {
+		t.Errorf("a master is not ready: %v", err)
+	}
+	for range 3 {
+		if err := idempotency.Ready(ctx, at[replica]); !errors.Is(err, errReplica) {
+			t.Errorf("ready at a replica: %v; want %v", err, errReplica)
+		}
+	}
+	replica.Do("REPLICAOF", "NO", "ONE")
+	if err := idempotency.Ready(ctx, at[replica]); err != nil {
+		t.Errorf("one that is a master now is not ready: %v", err)
+	}
+}
