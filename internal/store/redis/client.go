@@ -58,7 +58,7 @@ func clientOptions(o Options) *goredis.Options {
 		Username: o.Username,
 		Password: o.Password,
 		DB:       o.DB,
-		Dialer:   dialer(o.TLS),
+		Dialer:   dialer(o.TLS, 2*part),
 		// We need no push messages, and proxies in front of Redis know RESP2 too.
 		Protocol:        2,
 		DisableIdentity: true,
@@ -157,15 +157,26 @@ func clusterOptions(o Options) *goredis.ClusterOptions {
 	}
 }
 
-// dialer does what go-redis's own dialer does, with two differences: each connection
-// asks for its TLS settings, and the TLS handshake ends with the context.
-func dialer(settings func() (*tls.Config, error)) func(ctx context.Context, network, address string) (net.Conn, error) {
-	plain := &net.Dialer{KeepAliveConfig: net.KeepAliveConfig{
-		Enable:   true,
-		Idle:     15 * time.Second,
-		Interval: 5 * time.Second,
-		Count:    3,
-	}}
+// tcpDialer returns what dials an address within a timeout. A name can have IPv6 addresses
+// that lead nowhere: after a part of the time, the IPv4 addresses are dialed too. The usual
+// 300 ms are more than a dial may take.
+func tcpDialer(timeout time.Duration) *net.Dialer {
+	return &net.Dialer{
+		FallbackDelay: min(timeout/4, 300*time.Millisecond),
+		KeepAliveConfig: net.KeepAliveConfig{
+			Enable:   true,
+			Idle:     15 * time.Second,
+			Interval: 5 * time.Second,
+			Count:    3,
+		},
+	}
+}
+
+// dialer does what go-redis's own dialer does, with three differences: each connection
+// asks for its TLS settings, the TLS handshake ends with the context, and IPv4 does not wait
+// long for IPv6.
+func dialer(settings func() (*tls.Config, error), timeout time.Duration) func(ctx context.Context, network, address string) (net.Conn, error) {
+	plain := tcpDialer(timeout)
 	if settings == nil {
 		return plain.DialContext
 	}
