@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/cockroachdb/pebble/v2"
@@ -61,6 +62,9 @@ type database struct {
 	slots     *slots
 	filters   filters
 	deadlines deadlines
+	// reads has room for those that are under way, and reading is their goroutines.
+	reads   chan struct{}
+	reading sync.WaitGroup
 
 	queue, written chan *operation
 	confirmed      chan struct{} // closed when nothing more is written
@@ -74,6 +78,7 @@ func newDatabase(path string, fs vfs.FS) *database {
 		queue:     make(chan *operation, queued),
 		written:   make(chan *operation, queued),
 		confirmed: make(chan struct{}),
+		reads:     make(chan struct{}, mostReads),
 		deadlines: deadlines{from: time.Now(), ends: make(map[int64]chan struct{})},
 	}
 	d.bodies = newBodies(path, d.disk)
@@ -250,6 +255,7 @@ func (d *database) close() error {
 		close(d.queue)
 		<-d.confirmed
 		d.bodies.removing.Wait()
+		d.reading.Wait()
 		closed <- d.db.Close()
 	}()
 	for {

@@ -101,7 +101,7 @@ func (s *Store) Claim(ctx context.Context, c idempotency.Claim) (idempotency.Cla
 		return idempotency.Claimed{}, err
 	}
 	defer d.leave()
-	claimed, stored, err := d.decide(c, clock())
+	claimed, stored, err := d.decideWithin(ctx, c)
 	if err != nil || claimed.Verdict != idempotency.Proceed {
 		return claimed, err
 	}
@@ -144,7 +144,7 @@ func (s *Store) Renew(ctx context.Context, c idempotency.Claim) error {
 	}
 	defer d.leave()
 	now := clock()
-	found, err := d.owned(c.Key, c.Token, c.Follows, now)
+	found, err := d.ownedWithin(ctx, c.Token, c.Follows, now)
 	if found == nil {
 		return err
 	}
@@ -169,7 +169,7 @@ func (s *Store) Settle(ctx context.Context, key idempotency.Key, claimed *idempo
 	}
 	defer d.leave()
 	now := clock()
-	found, err := d.owned(key, claimed.Token, claimed.Follows, now)
+	found, err := d.ownedWithin(ctx, claimed.Token, claimed.Follows, now)
 	if found == nil {
 		return err
 	}
@@ -202,7 +202,7 @@ func (s *Store) Lookup(ctx context.Context, key idempotency.Key) (*idempotency.R
 		return nil, now, err
 	}
 	defer d.leave()
-	stored, err := d.newRecord(key)
+	stored, err := d.newRecordWithin(ctx)
 	now = clock()
 	return live(stored, now).Effective(now), now, err
 }
@@ -214,7 +214,7 @@ func (s *Store) Response(ctx context.Context, key idempotency.Key, token string)
 		return nil, err
 	}
 	defer d.leave()
-	return d.response(key, token, clock())
+	return read(ctx, &d, func() (*idempotency.Response, error) { return d.response(key, token, clock()) })
 }
 
 // Free implements [idempotency.Store].
@@ -226,7 +226,7 @@ func (s *Store) Free(ctx context.Context, key idempotency.Key, token string, see
 	defer d.leave()
 	now := clock()
 	var freed *idempotency.Record
-	stored, err := d.record(key)
+	stored, err := d.recordWithin(ctx)
 	if err == nil {
 		freed, err = live(stored, now).Freed(token, seen, now)
 	}
@@ -251,7 +251,7 @@ func (s *Store) Forget(ctx context.Context, key idempotency.Key, seen idempotenc
 	}
 	defer d.leave()
 	now := clock()
-	stored, err := d.record(key)
+	stored, err := d.recordWithin(ctx)
 	if _, damaged := errors.AsType[*idempotency.UnreadableError](err); damaged {
 		err = seen.MayBeUnreadable()
 	} else if err == nil {
@@ -259,7 +259,7 @@ func (s *Store) Forget(ctx context.Context, key idempotency.Key, seen idempotenc
 	}
 	var bodies []bodyFile
 	if err == nil {
-		bodies, err = d.bodyFilesOf(key)
+		bodies, err = read(ctx, &d, func() ([]bodyFile, error) { return d.bodyFilesOf(key) })
 	}
 	if err == nil {
 		err = d.eraseSlots(ctx, &key)

@@ -54,11 +54,18 @@ func (s *Store) page(ctx context.Context, cursor string, limit int, wanted func(
 		return nil, "", err
 	}
 	defer leave()
-	page, next, err := d.pageOf(ctx, from, limit, wanted)
+	type listed struct {
+		page []idempotency.Listed
+		next string
+	}
+	found, _, err := within(ctx, d, func() (listed, error) {
+		page, next, err := d.pageOf(ctx, from, limit, wanted)
+		return listed{page, next}, err
+	}, func() {})
 	if err != nil {
 		return nil, "", d.listError(err)
 	}
-	return page, next, nil
+	return found.page, found.next, nil
 }
 
 // dataNames are the names of the records and responses, in their order: those in the
