@@ -154,3 +154,34 @@ func claimedOf(name string) *idempotency.Record {
 	c := claimOf(name)
 	return c.Record(nil, clock())
 }
+
+// Who asks whether the store answers is told that its disk hangs, though nothing is read for
+// a key that is new, and that it answers where its disk is only full.
+func TestAnswersOfADisk(t *testing.T) {
+	t.Parallel()
+	answers := func(s *Store) func(ctx context.Context) error {
+		return func(ctx context.Context) error { _, _, err := s.Lookup(ctx, idempotency.Key{}); return err }
+	}
+	hanging := newLogWatch()
+	s := reopenIn(t, hanging, "/data/keys")
+	filterMade(t, s)
+	hanging.mu.Lock()
+	if err := soon(t, "the question", answers(s)); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("the disk hangs: %v", err)
+	}
+	hanging.mu.Unlock()
+	if err := answers(s)(t.Context()); err != nil {
+		t.Errorf("it does not hang any more: %v", err)
+	}
+
+	without := newBreakable(newMemory())
+	s = reopenIn(t, without, "/data/keys")
+	without.fail(full)
+	for range 2 { // the first one finds out that it is full
+		if err := answers(s)(t.Context()); err != nil {
+			t.Errorf("the disk is full: %v", err)
+		}
+	}
+	without.fail(nil)
+	poll(t, "there is room again", func() bool { return keep(t.Context(), s, "a") == nil })
+}
