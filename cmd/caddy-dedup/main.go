@@ -3,6 +3,7 @@
 package main
 
 import (
+	"fmt"
 	"os"
 	_ "time/tzdata" // a container may have no zone files
 
@@ -15,7 +16,17 @@ import (
 
 func main() {
 	caddydedup.NameBuild()
-	if len(os.Args) > 1 && (os.Args[1] == "run" || os.Args[1] == "start") {
+	command := ""
+	if len(os.Args) > 1 {
+		command = os.Args[1]
+	}
+	switch command {
+	case "upgrade", "add-package", "remove-package":
+		// What they download is a Caddy without this program; and they do not know of a binary
+		// whose packages are partly its own, and end in a panic.
+		fmt.Fprintf(os.Stderr, "Error: %s replaces the binary by a build of caddyserver.com, which has none of caddy-dedup. Nothing was changed. Take a release, or build Caddy with the packages that you want: https://github.com/caddy-dedup/caddy-dedup/blob/main/docs/install.md\n", command)
+		os.Exit(caddy.ExitCodeFailedStartup)
+	case "run", "start":
 		// The Caddyfile of `proxy --print` has the admin API on a socket there, and Caddy
 		// makes no directory for it. If this one cannot be made, Caddy says so.
 		_ = os.MkdirAll(caddy.AppDataDir(), 0o700)

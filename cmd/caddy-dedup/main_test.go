@@ -58,3 +58,29 @@ func TestVersionCommand(t *testing.T) {
 		})
 	}
 }
+
+// Caddy's commands that replace the binary by one from its download server know the packages
+// of the binary by the modules that it was built with, and this one's own is none of them.
+func TestCommandsThatReplaceTheBinary(t *testing.T) {
+	for _, args := range [][]string{
+		{"upgrade"}, {"upgrade", "--keep-backup"}, {"add-package", "github.com/caddy-dns/cloudflare"}, {"remove-package", "github.com/caddy-dns/cloudflare"},
+	} {
+		t.Run(strings.Join(args, " "), func(t *testing.T) {
+			self, err := os.Executable()
+			if err != nil {
+				t.Fatal(err)
+			}
+			command := exec.CommandContext(t.Context(), self, args...)
+			command.Env = append(os.Environ(), runMain+"=1")
+			out, err := command.CombinedOutput()
+			if err == nil || command.ProcessState.ExitCode() != 1 || strings.Contains(string(out), "goroutine") {
+				t.Fatalf("%v\n%s", err, out)
+			}
+			for _, want := range []string{args[0], "Nothing was changed", "docs/install.md"} {
+				if !strings.Contains(string(out), want) {
+					t.Errorf("got %q; want it to say %q", out, want)
+				}
+			}
+		})
+	}
+}
