@@ -3,9 +3,13 @@ package openstores
 import (
 	"context"
 	"slices"
+	"strings"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"go.uber.org/zap"
+	"go.uber.org/zap/zaptest/observer"
 
 	"github.com/caddy-dedup/caddy-dedup/internal/engine"
 	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
@@ -145,4 +149,41 @@ func TestOperatorLeavesNoCopyUnderOtherSettings(t *testing.T) {
 		}
 		kept(begin(t, opened[1], name)) // and is no replay
 	}
+}
+
+// Whoever waits for a store to be opened, or to be closed before, reads what for.
+func TestSlowOpeningIsLogged(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		core, said := observer.New(zap.WarnLevel)
+		m := &countedModule{key: t.Name(), opens: make(chan struct{}), closes: make(chan struct{})}
+		h := m.handleOf(1, zap.New(core))
+		opens := func(opened chan<- *Store) { opened <- mustEnter(t, h) }
+		wait := func(text string) {
+			t.Helper()
+			time.Sleep(m.OperationTimeout() - time.Millisecond)
+			if said.Len() > 0 {
+				t.Errorf("too early: %v", said.TakeAll())
+			}
+			time.Sleep(2 * time.Millisecond)
+			synctest.Wait()
+			lines := said.TakeAll()
+			if len(lines) != 1 || !strings.Contains(lines[0].Message, text) || lines[0].ContextMap()["store"] != m.Describe() {
+				t.Errorf("got %v; want one line that it is %s", lines, text)
+			}
+		}
+		opened := make(chan *Store)
+		go opens(opened)
+		wait("still being opened")
+		close(m.opens)
+		(<-opened).Leave()
+		synctest.Wait() // it is being closed
+		go opens(opened)
+		wait("still being closed")
+		close(m.closes)
+		(<-opened).Leave()
+		time.Sleep(time.Hour)
+		if said.Len() > 0 {
+			t.Errorf("there is more: %v", said.All())
+		}
+	})
 }

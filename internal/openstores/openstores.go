@@ -241,14 +241,26 @@ func (s *Set) enter(h *Handle) (*Store, error) {
 			<-o.tried
 			return o, o.err
 		}
+		told := h.tellIfSlow("the store is still being closed for the configuration before: its disk is slow, or hangs; what needs the store waits")
 		<-o.ended // it is being closed: then it can be opened again
+		told.Stop()
 	}
+}
+
+// tellIfSlow logs a text unless the timer is stopped within the time of an operation. Whoever
+// opens a store waits, and with it the start of the process, or a reload: what for is not to
+// be guessed.
+func (h *Handle) tellIfSlow(text string) *time.Timer {
+	return time.AfterFunc(h.Config.OperationTimeout(), func() {
+		h.Logger.Warn(text, zap.String("store", h.Describe()))
+	})
 }
 
 // start opens a store that others may wait for already.
 func (s *Set) start(o *Store, h *Handle) {
 	defer close(o.tried)
 	o.log = newMovableLog(h.Logger)
+	defer h.tellIfSlow("the store is still being opened: its disk is slow, or hangs; what needs the store waits").Stop()
 	if o.store, o.err = openStoreOf(h.Config, o.log.logger); o.err != nil {
 		s.remove(o)
 		return
