@@ -18,7 +18,6 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/caddy-dedup/caddy-dedup/internal/engine"
-	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
 	"github.com/caddy-dedup/caddy-dedup/internal/openstores"
 	"github.com/caddy-dedup/caddy-dedup/internal/seal"
 )
@@ -194,7 +193,7 @@ func (a *App) Start() error {
 // probe asks the store once, so that an operator reads at the start, and not with
 // the first refused request, that it does not answer.
 func (a *App) probe(engine *engine.Engine, store string) {
-	if _, _, err := engine.Lookup(a.ctx, idempotency.Key{}); err != nil && a.ctx.Err() == nil {
+	if err := engine.Ready(a.ctx); err != nil && a.ctx.Err() == nil {
 		a.logger.Error("the store does not answer; requests with a key are refused until it does",
 			zap.String("store", store), zap.Error(err))
 	}

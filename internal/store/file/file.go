@@ -194,8 +194,18 @@ func (s *Store) Settle(ctx context.Context, key idempotency.Key, claimed *idempo
 	return err
 }
 
-// Lookup implements [idempotency.Store]. Who asks for the key that is all zeros, which none
-// is by chance, wants to know whether the store answers.
+// Ready is asked by [idempotency.Ready]. A new key is known without a read, so that a lookup
+// would answer while the disk hangs.
+func (s *Store) Ready(ctx context.Context) error {
+	d, leave, err := s.enter(ctx)
+	if err != nil {
+		return err
+	}
+	defer leave()
+	return d.answers(ctx)
+}
+
+// Lookup implements [idempotency.Store].
 func (s *Store) Lookup(ctx context.Context, key idempotency.Key) (*idempotency.Record, time.Time, error) {
 	now := clock()
 	d, err := s.enterKey(ctx, key)
@@ -203,9 +213,6 @@ func (s *Store) Lookup(ctx context.Context, key idempotency.Key) (*idempotency.R
 		return nil, now, err
 	}
 	defer d.leave()
-	if key == (idempotency.Key{}) {
-		return nil, now, d.answers(ctx)
-	}
 	stored, err := d.newRecordWithin(ctx)
 	now = clock()
 	return live(stored, now).Effective(now), now, err
