@@ -117,6 +117,23 @@ func TestExampleOfHandingTheKeyOn(t *testing.T) {
 	}
 }
 
+// To requests that do not come to dedup its placeholders are unknown, and their text would be
+// one key for all of them.
+func TestExampleOfHandingTheKeyOnBesideAMatcher(t *testing.T) {
+	t.Parallel()
+	up := startUpstream(t, answers201)
+	p := startExample(t, "behaviour.md", "header_up X-Run-Key", up)
+	for _, path := range []string{"/payments/1", "/orders"} {
+		p.post(t, path, "k", "body", host("api.example.com"))
+	}
+	if got := up.nth(t, "k", 1).Header.Get("X-Run-Key"); !hexKey.MatchString(got) {
+		t.Errorf("the service got the key %q", got)
+	}
+	if got, sent := up.nth(t, "k", 2).Header["X-Run-Key"]; sent {
+		t.Errorf("of a request that is not deduplicated it got the key %q", got)
+	}
+}
+
 // The commands of the page, in their order, about a delivery whose run was cut off.
 func TestKeysCommandsOfThePage(t *testing.T) {
 	t.Parallel()
