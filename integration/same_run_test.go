@@ -36,6 +36,23 @@ func TestTwoDedupsOnOnePathRunOnce(t *testing.T) {
 	}
 }
 
+// The inner one does not see that a run is forced, and has a response of its own key: it lets
+// the run pass if it is the one that has the key in flight, and replays if its key is another.
+func TestForcedRunPassesASecondDedupOfTheSameKey(t *testing.T) {
+	t.Parallel()
+	for inner, runs := range map[string]int{"force X-Force": 2, "scope another": 1} {
+		up := startUpstream(t, answers201)
+		p := start(t, conf{store: "store memory", site: lines("route {", dedupBlock("force X-Force"), dedupBlock(inner), proxyTo(up), "}")})
+		p.post(t, "/", "k", "body")
+		forced := p.post(t, "/", "k", "body", header("X-Force", "true"))
+		wantAnswer(t, forced, 201, fmt.Sprintf("run %d of k", runs))
+		if forced.replayed() != (runs == 1) || forced.Header.Get("Dedup-Parent-Id") == "" {
+			t.Errorf("%s: the forced run is answered with %v", inner, forced.Header)
+		}
+		up.wantRuns(t, "k", runs)
+	}
+}
+
 func TestGatewayAndSidecarOnOneStoreRunOnce(t *testing.T) {
 	t.Parallel()
 	store := redisStore(t)
