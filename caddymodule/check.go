@@ -62,7 +62,7 @@ func (s *Settings) check() error {
 		checkSize("max_response_body", s.MaxResponseBody),
 		checkScope(s.Scope),
 		checkKeepHeader(s.KeepHeader),
-		checkHeaderNames("drop_header", s.DropHeader),
+		checkDropHeader(s.DropHeader),
 		checkReplayedHeader(s.ReplayedHeader),
 	}
 	if s.InFlight == inFlightWait {

@@ -231,6 +231,19 @@ func TestForceTakesNothingFromTheScope(t *testing.T) {
 	}
 }
 
+// An upstream may encode its response although nobody has asked for it.
+func TestReplaysKeepTheirContentEncoding(t *testing.T) {
+	const want = "drop_header: Content-Encoding says how the body is to be read"
+	if err := handlerOf("drop_header X-Cost content-encoding"); err == nil || !strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), "Testfile:2") {
+		t.Errorf("%v; want %q", err, want)
+	}
+	s := Settings{DropHeader: []string{"Content-Encoding"}}
+	s.setDefaults()
+	if err := s.check(); err == nil || !strings.Contains(err.Error(), want) {
+		t.Errorf("in JSON: %v; want %q", err, want)
+	}
+}
+
 // Settings that exclude each other may come from several files, by import. The error
 // names the file of the setting that it is about, as all others do.
 func TestPlaceOfWhatExcludesEachOther(t *testing.T) {
