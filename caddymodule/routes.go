@@ -1,6 +1,10 @@
 package caddymodule
 
 import (
+	"net/http"
+	"slices"
+	"strings"
+
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp/reverseproxy"
 	"go.uber.org/zap"
@@ -14,6 +18,15 @@ type place struct {
 	paths       []string
 	behindOther bool // another dedup handler stands right before it on the same route
 	answered    bool // a proxy before it answers all requests
+	covered     bool // a dedup handler before it sees all requests
+}
+
+// surroundings is what is found in the routes.
+type surroundings struct {
+	handlers map[*Handler]place
+	// literal are the places of proxies that send our placeholders, and to which requests may
+	// come that no dedup handler has seen. To these a placeholder is its own text.
+	literal []place
 }
 
 // know notes a handler of the configuration.
@@ -26,9 +39,14 @@ func (a *App) know(h *Handler) {
 // warn logs what an operator has to know of the configuration's handlers before the
 // first request, and before a store fails.
 func (a *App) warn() {
-	places := a.places()
+	found := a.surroundings()
+	for _, at := range found.literal {
+		a.logger.Warn("a reverse_proxy sends a placeholder of dedup, and requests may come to it that no dedup has seen: these have "+
+			"the placeholder's own text, one for all of them; put both into one handle block",
+			zap.String("server", at.server), zap.Strings("listen", at.listen), zap.Strings("host", at.hosts), zap.Strings("path", at.paths))
+	}
 	for _, h := range a.handlers {
-		at := places[h] // nothing, for a handler within a module that is not Caddy's own
+		at := found.handlers[h] // nothing, for a handler within a module that is not Caddy's own
 		facts := []zap.Field{
 			zap.String("server", at.server), zap.Strings("listen", at.listen), zap.Strings("host", at.hosts),
 			zap.Strings("path", at.paths), zap.Strings("providers", h.Providers),
@@ -48,9 +66,9 @@ func (a *App) warn() {
 	}
 }
 
-// places finds the handlers in the routes of Caddy's HTTP servers.
-func (a *App) places() map[*Handler]place {
-	found := make(map[*Handler]place)
+// surroundings finds the handlers in the routes of Caddy's HTTP servers.
+func (a *App) surroundings() *surroundings {
+	found := &surroundings{handlers: make(map[*Handler]place)}
 	module, err := a.ctx.AppIfConfigured("http")
 	if err != nil {
 		return found
@@ -58,6 +76,7 @@ func (a *App) places() map[*Handler]place {
 	for name, server := range module.(*caddyhttp.App).Servers {
 		at := place{server: name, listen: server.Listen}
 		at.find(server.Routes, found)
+		at.covered = true // as far as is known here: they are reached from other routes
 		if server.Errors != nil {
 			at.find(server.Errors.Routes, found)
 		}
@@ -68,9 +87,9 @@ func (a *App) places() map[*Handler]place {
 	return found
 }
 
-// find notes the handlers of routes that are reached through this place, and reports
-// whether they answer all requests, so that nothing that follows is reached.
-func (p place) find(routes caddyhttp.RouteList, found map[*Handler]place) (answers bool) {
+// find notes the handlers of routes that are reached through this place, and returns the
+// place behind them, where nothing is reached if they answer all requests.
+func (p place) find(routes caddyhttp.RouteList, found *surroundings) (behind place) {
 	letBy := make(map[string]bool) // groups with a route that may be the one, and does not answer
 	for _, route := range routes {
 		at := p
@@ -81,11 +100,13 @@ func (p place) find(routes caddyhttp.RouteList, found map[*Handler]place) (answe
 		for _, handler := range route.Handlers {
 			if h, ours := handler.(*Handler); ours {
 				at.behindOther = before != nil
-				before, found[h] = h, at
+				before, found.handlers[h] = h, at
+				at.covered = true
 				continue
 			}
 			before = nil
-			at.answered = at.findIn(handler, found) || at.answered
+			within := at.findIn(handler, found)
+			at.answered, at.covered = within.answered, within.covered
 		}
 		if route.Group != "" && !at.answered {
 			letBy[route.Group] = true
@@ -93,23 +114,45 @@ func (p place) find(routes caddyhttp.RouteList, found map[*Handler]place) (answe
 		if len(route.MatcherSets) == 0 && !letBy[route.Group] {
 			p.answered = at.answered
 		}
+		if len(route.MatcherSets) == 0 && route.Group == "" {
+			p.covered = at.covered
+		}
 	}
-	return p.answered
+	return p
 }
 
-// findIn notes the handlers within a handler, and reports whether that answers all requests.
-func (p place) findIn(handler caddyhttp.MiddlewareHandler, found map[*Handler]place) (answers bool) {
+// findIn notes the handlers within a handler, and returns the place behind it.
+func (p place) findIn(handler caddyhttp.MiddlewareHandler, found *surroundings) (behind place) {
 	switch h := handler.(type) {
 	case *caddyhttp.Subroute:
 		if h.Errors != nil {
-			p.find(h.Errors.Routes, found)
+			within := p
+			within.covered = true // as those of a server
+			within.find(h.Errors.Routes, found)
 		}
 		return p.find(h.Routes, found)
 	case *reverseproxy.Handler:
-		return len(h.HandleResponse) == 0 // with these, as forward_auth has them, it may go on
-	default:
+		if !p.covered && sendsPlaceholders(h) {
+			found.literal = append(found.literal, p)
+		}
+		p.answered = p.answered || len(h.HandleResponse) == 0 // with these, as forward_auth has them, it may go on
+	}
+	return p
+}
+
+// sendsPlaceholders reports whether a proxy sets a header field to one of our placeholders.
+func sendsPlaceholders(h *reverseproxy.Handler) bool {
+	if h.Headers == nil || h.Headers.Request == nil {
 		return false
 	}
+	for _, fields := range []http.Header{h.Headers.Request.Set, h.Headers.Request.Add} {
+		for _, values := range fields {
+			if slices.ContainsFunc(values, func(text string) bool { return strings.Contains(text, "{"+placeholderPrefix) }) {
+				return true
+			}
+		}
+	}
+	return false
 }
 
 // narrowedBy adds the hosts and paths that a matcher names; of others nothing is known.

@@ -68,3 +68,26 @@ func TestDedupBehindItsProxyIsToldAtStart(t *testing.T) {
 		t.Errorf("the start tells of %d dedups that protect nothing, want 2: %v", len(all), all)
 	}
 }
+
+// Of a request that no dedup has seen, a placeholder is its own text: one key for all.
+func TestPlaceholdersBesideAMatcherAreToldAtStart(t *testing.T) {
+	t.Parallel()
+	up := startUpstream(t, answers201)
+	proxy := lines("reverse_proxy "+up.addr+" {", "header_up X-Run-Key {http.dedup.key}", "}")
+	p := start(t, conf{store: "store memory", sites: lines(
+		"http://beside.test:PORT {", "dedup /pay/* github", proxy, "}",
+		"http://partly.test:PORT {", "route {", "handle /pay/* {", "dedup", "}", proxy, "}", "}",
+		"http://behind.test:PORT {", "dedup", proxy, "}",
+		"http://block.test:PORT {", "handle /pay/* {", "dedup", proxy, "}", proxyTo(up), "}",
+		"http://within.test:PORT {", "route {", "route {", "dedup", "}", "header X-A 1", proxy, "}", "}",
+		"http://failed.test:PORT {", "dedup", proxyTo(up), "handle_errors {", proxy, "}", "}")})
+	told := func(e entry) bool { return strings.HasPrefix(e.text("msg"), "a reverse_proxy sends a placeholder") }
+	for _, name := range []string{"beside.test", "partly.test"} {
+		p.awaitLog(t, name, func(e entry) bool {
+			return told(e) && e.text("level") == "warn" && e.text("host") == "["+name+"]"
+		})
+	}
+	if all := p.log.find(told); len(all) != 2 {
+		t.Errorf("the start tells of %d proxies, want 2: %v", len(all), all)
+	}
+}
