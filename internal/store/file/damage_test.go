@@ -196,14 +196,21 @@ func TestTableDamagedWhileOpen(t *testing.T) {
 	_ = s.database.db.Compact(t.Context(), []byte{0}, []byte{0xff}, false)
 	kept := 0
 	for i := range 200 {
-		// Of a key that may be in a damaged block nobody knows whether it is new.
+		// Of a key that may be in a damaged block nobody knows whether it is new. The store's
+		// own filter may say that it is, and later a table's, which also depends on the times
+		// in that, that it may not be: then its record is not found behind the damage.
 		name := fmt.Sprint("afterwards ", i)
-		if err := keep(t.Context(), s, name); err == nil {
-			kept++
-			replays(t, s, name)
-		} else if !isUnreadable(err) {
+		if err := keep(t.Context(), s, name); isUnreadable(err) {
+			continue
+		} else if err != nil {
 			t.Fatal(err)
 		}
+		if claimed, err := ask(s, name); isUnreadable(err) {
+			continue
+		} else if err != nil || claimed.Verdict != idempotency.ReplayKept || string(claimed.Response.Body) != name {
+			t.Fatalf("key %s: verdict %v, response %v, %v", name, claimed.Verdict, claimed.Response, err)
+		}
+		kept++
 	}
 	if kept == 0 {
 		t.Error("no new key can be kept")
