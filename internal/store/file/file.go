@@ -225,7 +225,7 @@ func (s *Store) Response(ctx context.Context, key idempotency.Key, token string)
 		return nil, err
 	}
 	defer d.leave()
-	return read(ctx, &d, func() (*idempotency.Response, error) { return d.response(key, token, clock()) })
+	return read(ctx, &d, func(d *lockedKey) (*idempotency.Response, error) { return d.response(key, token, clock()) })
 }
 
 // Free implements [idempotency.Store].
@@ -270,7 +270,7 @@ func (s *Store) Forget(ctx context.Context, key idempotency.Key, seen idempotenc
 	}
 	var bodies []bodyFile
 	if err == nil {
-		bodies, err = read(ctx, &d, func() ([]bodyFile, error) { return d.bodyFilesOf(key) })
+		bodies, err = read(ctx, &d, func(d *lockedKey) ([]bodyFile, error) { return d.bodyFilesOf(key) })
 	}
 	if err == nil {
 		err = d.eraseSlots(ctx, &key)

@@ -56,9 +56,13 @@ func within[T any](ctx context.Context, d *database, read func() (T, error), aba
 
 // read is within for what belongs to the key. A read that is given up goes on to hold the
 // key: those who ask for it again wait for that one, and begin no others.
-func read[T any](ctx context.Context, k *lockedKey, read func() (T, error)) (T, error) {
-	d, key := k.database, k.key
-	value, gaveUp, err := within(ctx, d, read, func() { d.locks.unlock(key) })
+//
+// The other goroutine has a copy of its own, so that the caller's, which most operations need
+// for no read, stays on the stack.
+func read[T any](ctx context.Context, k *lockedKey, read func(k *lockedKey) (T, error)) (T, error) {
+	own := *k
+	value, gaveUp, err := within(ctx, own.database,
+		func() (T, error) { return read(&own) }, func() { own.locks.unlock(own.key) })
 	if gaveUp {
 		k.passOn()
 	}
@@ -70,11 +74,15 @@ func (k *lockedKey) decideWithin(ctx context.Context, c idempotency.Claim) (idem
 	if k.inMemory() {
 		return k.decide(c, clock())
 	}
+	return k.decideByReading(ctx, c)
+}
+
+func (k *lockedKey) decideByReading(ctx context.Context, c idempotency.Claim) (idempotency.Claimed, *idempotency.Record, error) {
 	type decided struct {
 		claimed idempotency.Claimed
 		stored  *idempotency.Record
 	}
-	of, err := read(ctx, k, func() (of decided, err error) {
+	of, err := read(ctx, k, func(k *lockedKey) (of decided, err error) {
 		of.claimed, of.stored, err = k.decide(c, clock())
 		return of, err
 	})
@@ -86,7 +94,7 @@ func (k *lockedKey) ownedWithin(ctx context.Context, token, follows string, now 
 	if k.slots.form(k.key) != nil {
 		return k.owned(k.key, token, follows, now)
 	}
-	return read(ctx, k, func() (*idempotency.Record, error) { return k.owned(k.key, token, follows, now) })
+	return read(ctx, k, func(k *lockedKey) (*idempotency.Record, error) { return k.owned(k.key, token, follows, now) })
 }
 
 // newRecordWithin is newRecord, and recordWithin record, within the time of the operation.
@@ -94,11 +102,11 @@ func (k *lockedKey) newRecordWithin(ctx context.Context) (*idempotency.Record, e
 	if k.inMemory() {
 		return k.newRecord(k.key)
 	}
-	return read(ctx, k, func() (*idempotency.Record, error) { return k.newRecord(k.key) })
+	return read(ctx, k, func(k *lockedKey) (*idempotency.Record, error) { return k.newRecord(k.key) })
 }
 
 func (k *lockedKey) recordWithin(ctx context.Context) (*idempotency.Record, error) {
-	return read(ctx, k, func() (*idempotency.Record, error) { return k.record(k.key) })
+	return read(ctx, k, func(k *lockedKey) (*idempotency.Record, error) { return k.record(k.key) })
 }
 
 // inMemory reports that newRecord does not ask pebble.
