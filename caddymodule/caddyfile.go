@@ -1,11 +1,9 @@
 package caddymodule
 
 import (
-	"errors"
 	"iter"
 	"maps"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/caddyserver/caddy/v2"
@@ -252,13 +250,6 @@ func parseHandlerStore(s *Settings, d *caddyfile.Dispenser) error {
 	raw, err := parseStore(d)
 	s.StoreRaw = raw
 	return err
-}
-
-func checkDropHeader(names []string) error {
-	if slices.ContainsFunc(names, func(name string) bool { return strings.EqualFold(name, "Content-Encoding") }) {
-		return errors.New("drop_header: Content-Encoding says how the body is to be read, and without it no client could read a replay; leave it out")
-	}
-	return checkHeaderNames("drop_header", names)
 }
 
 var _ caddyfile.Unmarshaler = (*Handler)(nil)

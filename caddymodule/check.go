@@ -253,21 +253,6 @@ func checkCount(setting string, n, least int) error {
 	return nil
 }
 
-func checkHeaderNames(setting string, names []string) error {
-	for i, name := range names {
-		if !httpguts.ValidHeaderFieldName(name) {
-			return fmt.Errorf("%s: %q is not the name of a header field", setting, name)
-		}
-		if strings.Contains(name, "*") { // a name may have it, and none has
-			return fmt.Errorf("%s: %q stands for no other fields; name each of them", setting, name)
-		}
-		if slices.ContainsFunc(names[:i], func(other string) bool { return strings.EqualFold(other, name) }) {
-			return fmt.Errorf("%s: %s is named twice", setting, name)
-		}
-	}
-	return nil
-}
-
 // checkScope refuses a text that separates nothing from anything.
 func checkScope(texts []string) error {
 	if slices.Contains(texts, "") {
@@ -286,32 +271,6 @@ func checkDoubled(setting string, words []string) error {
 	for i, word := range words {
 		if slices.Contains(words[:i], word) {
 			return fmt.Errorf("%s: %s is named twice", setting, word)
-		}
-	}
-	return nil
-}
-
-func checkReplayedHeader(name string) error {
-	canonical := http.CanonicalHeaderKey(name)
-	if connectionOnly(canonical) || strings.HasPrefix(canonical, "Content-") || slices.Contains(oftenKept, canonical) {
-		return fmt.Errorf("replayed_header: %s has a meaning of its own; use another field such as Idempotent-Replayed", name)
-	}
-	return checkHeaderNames("replayed_header", []string{name})
-}
-
-func checkKeepHeader(names []string) error {
-	for _, name := range names {
-		if connectionOnly(http.CanonicalHeaderKey(name)) {
-			return fmt.Errorf("keep_header: %s speaks of one connection or one request and can never be kept", name)
-		}
-	}
-	return checkHeaderNames("keep_header", names)
-}
-
-func checkKeptAndDropped(keep, drop []string) error {
-	for _, name := range keep {
-		if slices.ContainsFunc(drop, func(other string) bool { return strings.EqualFold(other, name) }) {
-			return fmt.Errorf("%s stands in keep_header and in drop_header; use one of them", name)
 		}
 	}
 	return nil
