@@ -32,6 +32,13 @@ type operated struct {
 
 var errAway = errors.New("the store is away")
 
+func (o *operated) Ready(ctx context.Context) error {
+	if o.away.Load() {
+		return errAway
+	}
+	return o.Store.Ready(ctx)
+}
+
 func (o *operated) Lookup(ctx context.Context, key idempotency.Key) (*idempotency.Record, time.Time, error) {
 	if o.away.Load() {
 		return nil, time.Time{}, errAway

@@ -177,10 +177,10 @@ func (s observedStore) Lookup(ctx context.Context, key idempotency.Key) (*idempo
 	return record, now, err
 }
 
-// Ready asks as [idempotency.Ready] does.
+// Ready implements [idempotency.Store].
 func (s observedStore) Ready(ctx context.Context) error {
 	began := time.Now()
-	err := idempotency.Ready(ctx, s.Store)
+	err := s.Store.Ready(ctx)
 	s.asked(ctx, OperationLookup, began, err)
 	return err
 }

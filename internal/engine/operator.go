@@ -24,11 +24,11 @@ func (e *Engine) Lookup(ctx context.Context, key idempotency.Key) (*idempotency.
 	return found, now, err
 }
 
-// Ready reports whether requests can claim keys in the store: see [idempotency.Ready].
+// Ready reports whether requests can claim keys in the store: see [idempotency.Store].
 func (e *Engine) Ready(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, e.storeTimeout())
 	defer cancel()
-	return idempotency.Ready(ctx, e.store.Store)
+	return e.store.Ready(ctx)
 }
 
 // Response returns the response of the run that wrote this record, nil if none is kept, or

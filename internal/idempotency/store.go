@@ -39,6 +39,11 @@ type Store interface {
 	// and [ErrTooLarge] if it is no use to wait for that.
 	Settle(ctx context.Context, key Key, claimed *Record, s Settlement) error
 
+	// Ready returns an error while requests cannot claim keys, though the store may answer
+	// what it has in memory, or has read. A store that is full is ready: what it keeps is
+	// replayed.
+	Ready(ctx context.Context) error
+
 	// Lookup returns the record of the key that counts now ([Record.Effective]), nil
 	// if there is none, and the time by the clock of the store.
 	Lookup(ctx context.Context, key Key) (*Record, time.Time, error)
@@ -151,18 +156,6 @@ var (
 	// ErrClosed: the store was closed.
 	ErrClosed = errors.New("the store is closed")
 )
-
-// Ready reports whether requests can claim keys in a store. Most stores can be claimed from
-// if they answer at all. One that can answer and yet take no claim has a method of this name.
-func Ready(ctx context.Context, s Store) error {
-	if s, ok := s.(interface {
-		Ready(ctx context.Context) error
-	}); ok {
-		return s.Ready(ctx)
-	}
-	_, _, err := s.Lookup(ctx, Key{})
-	return err
-}
 
 // UnreadableError says that a stored record or response cannot be read: it is
 // damaged, or was written by another version or by another program.

@@ -43,6 +43,13 @@ type awayStore struct {
 
 var errAway = errors.New("it is away")
 
+func (s awayStore) Ready(ctx context.Context) error {
+	if s.away.Load() {
+		return errAway
+	}
+	return s.Store.Ready(ctx)
+}
+
 func (s awayStore) Lookup(ctx context.Context, key idempotency.Key) (*idempotency.Record, time.Time, error) {
 	if s.away.Load() {
 		return nil, time.Time{}, errAway

@@ -170,11 +170,11 @@ func (s *tunedStore) Lookup(ctx context.Context, key idempotency.Key) (*idempote
 	return t.Store.Lookup(ctx, key)
 }
 
-// Ready asks as [idempotency.Ready] does.
+// Ready implements [idempotency.Store].
 func (s *tunedStore) Ready(ctx context.Context) error {
 	t := s.begin()
 	defer t.operations.Done()
-	return idempotency.Ready(ctx, t.Store)
+	return t.Store.Ready(ctx)
 }
 
 // Response implements [idempotency.Store].

@@ -194,7 +194,7 @@ func (s *Store) Settle(ctx context.Context, key idempotency.Key, claimed *idempo
 	return err
 }
 
-// Ready is asked by [idempotency.Ready]. A new key is known without a read, so that a lookup
+// Ready implements [idempotency.Store]. A new key is known without a read, so that a lookup
 // would answer while the disk hangs.
 func (s *Store) Ready(ctx context.Context) error {
 	d, leave, err := s.enter(ctx)

@@ -160,7 +160,7 @@ func claimedOf(name string) *idempotency.Record {
 func TestAnswersOfADisk(t *testing.T) {
 	t.Parallel()
 	answers := func(s *Store) func(ctx context.Context) error {
-		return func(ctx context.Context) error { return idempotency.Ready(ctx, s) }
+		return s.Ready
 	}
 	hanging := newLogWatch()
 	s := reopenIn(t, hanging, "/data/keys")

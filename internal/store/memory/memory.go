@@ -193,6 +193,15 @@ func (s *Store) settle(ctx context.Context, key idempotency.Key, claimed *idempo
 	return settled, err
 }
 
+// Ready implements [idempotency.Store].
+func (s *Store) Ready(ctx context.Context) error {
+	if err := s.lock(ctx); err != nil {
+		return err
+	}
+	s.mu.Unlock()
+	return nil
+}
+
 // Lookup implements [idempotency.Store].
 func (s *Store) Lookup(ctx context.Context, key idempotency.Key) (*idempotency.Record, time.Time, error) {
 	if err := s.lock(ctx); err != nil {

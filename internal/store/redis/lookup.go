@@ -18,7 +18,7 @@ func (s *Store) Lookup(ctx context.Context, key idempotency.Key) (*idempotency.R
 	return f.record, f.now, nil
 }
 
-// Ready is asked by [idempotency.Ready]. A replica answers too, and then each request is
+// Ready implements [idempotency.Store]. A replica answers too, and then each request is
 // refused.
 func (s *Store) Ready(ctx context.Context) error {
 	ctx, cancel := s.withTimeout(ctx)

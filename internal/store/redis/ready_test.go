@@ -4,7 +4,6 @@ import (
 	"errors"
 	"testing"
 
-	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
 	"github.com/caddy-dedup/caddy-dedup/internal/redistest"
 )
 
@@ -21,16 +20,16 @@ func TestReplicaIsNotReady(t *testing.T) {
 			t.Errorf("look up at %s: %v", server.Addr, err)
 		}
 	}
-	if err := idempotency.Ready(ctx, at[master]); err != nil {
+	if err := at[master].Ready(ctx); err != nil {
 		t.Errorf("a master is not ready: %v", err)
 	}
 	for range 3 {
-		if err := idempotency.Ready(ctx, at[replica]); !errors.Is(err, errReplica) {
+		if err := at[replica].Ready(ctx); !errors.Is(err, errReplica) {
 			t.Errorf("ready at a replica: %v; want %v", err, errReplica)
 		}
 	}
 	replica.Do("REPLICAOF", "NO", "ONE")
-	if err := idempotency.Ready(ctx, at[replica]); err != nil {
+	if err := at[replica].Ready(ctx); err != nil {
 		t.Errorf("one that is a master now is not ready: %v", err)
 	}
 }

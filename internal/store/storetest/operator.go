@@ -1,6 +1,7 @@
 package storetest
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"runtime"
@@ -17,6 +18,23 @@ var operatorTests = []subtest{
 	{"a key without a record can be neither freed nor forgotten", operatorWithoutRecord},
 	{"a run that is alive can be neither freed nor forgotten", operatorBesideRun},
 	{"of claims and operators at once no run is lost", operatorsAndClaims},
+	{"a store is ready, and says so in time", readiness},
+}
+
+func readiness(f *fixture) {
+	for range 2 { // it writes nothing that is in its own way
+		if err := f.store.Ready(f.ctx); err != nil {
+			f.Errorf("ready: %v", err)
+		}
+	}
+	ctx, cancel := context.WithCancel(f.ctx)
+	cancel()
+	if err := f.store.Ready(ctx); !errors.Is(err, context.Canceled) {
+		f.Errorf("ready, asked when the time is over: %v", err)
+	}
+	if page, _, err := f.store.List(f.ctx, "", 10); err != nil || len(page) > 0 {
+		f.Errorf("the question has left %v, %v", page, err)
+	}
 }
 
 // ends are the states in which an operator can find a key, each with the settlement
