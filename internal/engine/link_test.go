@@ -69,7 +69,7 @@ func (l *link) fail(how fault, operations ...string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if len(operations) == 0 {
-		operations = []string{"claim", "renew", "settle", "lookup", "response"}
+		operations = []string{"claim", "renew", "settle", "ready", "lookup", "response"}
 	}
 	for _, operation := range operations {
 		l.faults[operation] = how
@@ -200,6 +200,8 @@ func (l *link) Settle(ctx context.Context, key idempotency.Key, claimed *idempot
 		return l.Store.Settle(ctx, key, claimed, s)
 	})
 }
+
+func (l *link) Ready(ctx context.Context) error { return l.do(ctx, "ready", l.Store.Ready) }
 
 func (l *link) Lookup(ctx context.Context, key idempotency.Key) (r *idempotency.Record, now time.Time, err error) {
 	err = l.do(ctx, "lookup", func(ctx context.Context) error {

@@ -138,3 +138,21 @@ func TestOperatorsActsAreLoggedAsSeen(t *testing.T) {
 		}
 	}
 }
+
+// Who asks may have more time than the store.
+func TestHungStoreIsNotReadyWithinItsTimeout(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a := newReplica(t, newShared(t))
+		a.link.fail(hung)
+		ctx, cancel := context.WithTimeout(t.Context(), 10*storeTimeout)
+		defer cancel()
+		asked := time.Now()
+		if err, took := a.Ready(ctx), time.Since(asked); !errors.Is(err, context.DeadlineExceeded) || took != storeTimeout {
+			t.Errorf("%v after %v, want that it does not answer after %v", err, took, storeTimeout)
+		}
+		a.link.fail(works)
+		if err := a.Ready(ctx); err != nil {
+			t.Errorf("it answers again: %v", err)
+		}
+	})
+}
