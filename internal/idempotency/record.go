@@ -111,21 +111,35 @@ func (r *Record) CountedAs(claimed *Record) *Record {
 // given the record that the store has for the key (nil: none). follows is the token of
 // the record over which the claim was written ([Record.Follows]). open is false
 // without an error if a settlement with this token is stored already: then there
-// is nothing left to do. Errors: [ErrGone] if the store has lost the claim: there is no
-// record, or again the one that the claim was written over, as where a server comes up
-// with older data. No run has the token of that record any more, so nobody has claimed
-// the key since. [ErrFenced] if the record has another token.
-func (r *Record) Owned(token, follows string) (open bool, err error) {
+// is nothing left to do. One that leaves the record before a forced run leaves that
+// record's token; left is it ([Record.Leaves]).
+//
+// Errors: [ErrGone] if the store has lost the claim: there is no record, or again the one
+// that the claim was written over, as where a server comes up with older data. No run has
+// the token of that record any more, so nobody has claimed the key since. [ErrFenced] if
+// the record has another token.
+func (r *Record) Owned(token, follows, left string) (open bool, err error) {
 	switch {
 	case r == nil:
 		return false, ErrGone
 	case r.Token == token:
 		return r.State == InFlight, nil
+	case left != "" && r.Token == left:
+		return false, nil
 	case follows != "" && r.Token == follows:
 		return false, ErrGone
 	default:
 		return false, ErrFenced
 	}
+}
+
+// Leaves returns the token of the record that a settlement of this claim leaves to count
+// again, "" if it leaves none.
+func (r *Record) Leaves(s Settlement) string {
+	if r.Replaces == nil || s.State == Complete {
+		return ""
+	}
+	return r.Replaces.Token
 }
 
 // Renewed returns the record with a lease that begins again at the given time.

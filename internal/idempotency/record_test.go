@@ -83,29 +83,35 @@ func TestLapsed(t *testing.T) {
 func TestOwned(t *testing.T) {
 	lost := idempotency.ErrGone
 	for _, c := range []struct {
-		found, follows string // the tokens of the record that is found, and of that before the claim
-		err            error
+		// The tokens of the record that is found, of that before the claim, and of that which
+		// the settlement leaves.
+		found, follows, left string
+		err                  error
 	}{
-		{"mine", "", nil},
-		{"mine", "earlier", nil},
-		{"another", "", idempotency.ErrFenced},
-		{"another", "earlier", idempotency.ErrFenced},
+		{"mine", "", "", nil},
+		{"mine", "earlier", "", nil},
+		{"mine", "", "earlier", nil},
+		{"another", "", "", idempotency.ErrFenced},
+		{"another", "earlier", "", idempotency.ErrFenced},
+		{"another", "", "earlier", idempotency.ErrFenced},
 		// The record that our claim was written over: nothing has been written since.
-		{"earlier", "earlier", lost},
+		{"earlier", "earlier", "", lost},
+		// The one that our settlement leaves: it has left that already.
+		{"earlier", "", "earlier", nil},
 		// A record that somebody wrote before or after: nobody can tell.
-		{"earlier", "", idempotency.ErrFenced},
+		{"earlier", "", "", idempotency.ErrFenced},
 	} {
 		for _, state := range []idempotency.State{idempotency.InFlight, idempotency.Complete, idempotency.Released, idempotency.Held} {
 			r := &idempotency.Record{State: state, Token: c.found}
-			open, err := r.Owned("mine", c.follows)
-			if !errors.Is(err, c.err) || open != (c.err == nil && state == idempotency.InFlight) {
+			open, err := r.Owned("mine", c.follows, c.left)
+			if !errors.Is(err, c.err) || open != (c.found == "mine" && state == idempotency.InFlight) {
 				t.Errorf("%+v, %s: %v, %v", c, state, open, err)
 			}
 		}
 	}
 	var none *idempotency.Record
 	for _, follows := range []string{"", "earlier"} {
-		if _, err := none.Owned("mine", follows); !errors.Is(err, idempotency.ErrGone) {
+		if _, err := none.Owned("mine", follows, "earlier"); !errors.Is(err, idempotency.ErrGone) {
 			t.Errorf("without a record: %v", err)
 		}
 	}

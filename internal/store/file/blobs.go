@@ -42,7 +42,10 @@ func checkBlobs(path string, fs vfs.FS, db *pebble.DB) error {
 func (d *disk) Open(name string, opts ...vfs.OpenOption) (vfs.File, error) {
 	f, err := d.FS.Open(name, opts...)
 	if !strings.HasSuffix(name, blobSuffix) {
-		return f, err
+		if err != nil {
+			return nil, err
+		}
+		return d.files.add(f), nil
 	}
 	if errors.Is(err, os.ErrNotExist) {
 		if _, gone := d.Stat(d.PathDir(name)); gone != nil {
@@ -60,7 +63,7 @@ func (d *disk) Open(name string, opts ...vfs.OpenOption) (vfs.File, error) {
 		_ = f.Close()
 		return nil, err
 	}
-	return f, nil
+	return d.files.add(f), nil
 }
 
 // readBlobEnd reads the end of a file with responses, which describes the rest, as pebble

@@ -1,48 +1,47 @@
 package file
 
 import (
-	"encoding/hex"
 	"errors"
 	"fmt"
 	"io"
 	"os"
-	"strings"
+	"strconv"
 	"sync"
+	"syscall"
 	"time"
 
-	"github.com/cespare/xxhash/v2"
 	"github.com/cockroachdb/pebble/v2/vfs"
-
-	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
 )
 
-// A large body lies in a file of its own:
+// Large bodies lie in files of their own, one behind the other:
 //
-//	bodies/<bucket>/<key>-<hash of the token>
+//	bodies/<bucket>/<segment>
 //
-// pebble would write it twice, to its log and to its tables. So it is written once, and
-// flushed before the record that makes it count. The bucket is the moment by which the
-// response has expired. What is in it is removed together, some time after that
-// moment, and so is a body whose record was never written: nobody has to know of it.
+// pebble would write them twice, to its log and to its tables. So a body is written once,
+// and flushed before the record that makes it count: bodies that are written at the same
+// time share the flush, and no file is made for each. The bucket is the moment by which all
+// that is in it has expired. Its segments are removed some time after that moment: nobody
+// has to know of a body whose record was never written.
 const (
 	bodiesName = "bodies"
-	// ownFileBytes is from which size on a body has a file of its own. With a smaller
-	// one, the flushes of the file and of its name cost more than to write it twice
-	// (BenchmarkLargeResponse).
-	ownFileBytes = 256 << 10
+	// largeBytes is from which size on a body lies in a segment. A smaller one costs less
+	// where pebble writes it twice than the flush of a segment does (BenchmarkLargeResponse).
+	largeBytes = 128 << 10
 	// bucketForm names a bucket, so that the names are in the order of the moments.
 	bucketForm = "20060102T1504Z"
 )
 
-// bodyFile is the place of one body.
-type bodyFile struct{ bucket, name string }
+// bodyPlace is where a body lies.
+type bodyPlace struct {
+	bucket  string
+	segment uint64
+	at      int64
+	length  uint64
+}
 
-// bodyFileOf returns the place of the body of the response of a run.
-func bodyFileOf(key idempotency.Key, token string, until time.Time) bodyFile {
-	return bodyFile{
-		bucket: until.UTC().Truncate(sweepStep).Add(sweepStep).Format(bucketForm),
-		name:   fmt.Sprintf("%s-%016x", key, xxhash.Sum64String(token)),
-	}
+// bucketOf names the bucket of what expires at that moment.
+func bucketOf(until time.Time) string {
+	return dueBy(until).UTC().Format(bucketForm)
 }
 
 // parseBucket reads the name of a bucket.
@@ -51,19 +50,18 @@ func parseBucket(name string) (at time.Time, ok bool) {
 	return at, err == nil && at.Format(bucketForm) == name
 }
 
-// hashDigits is how long the hash of the token is in the name of a body, in hex.
-const hashDigits = 16
+func segmentName(number uint64) string { return fmt.Sprintf("%016x", number) }
 
-// isBodyName reports whether a file is named as those of bodies are.
-func isBodyName(name string) bool {
-	key, hash, _ := strings.Cut(name, "-")
-	_, badKey := idempotency.ParseKey(key)
-	_, badHash := hex.DecodeString(hash)
-	return badKey == nil && badHash == nil && len(hash) == hashDigits
+// isSegmentName reports whether a file is named as segments are.
+func isSegmentName(name string) bool {
+	number, err := strconv.ParseUint(name, 16, 64)
+	return err == nil && segmentName(number) == name
 }
 
 // String returns the name of the file within the directory of the store.
-func (f bodyFile) String() string { return bodiesName + "/" + f.bucket + "/" + f.name }
+func (p bodyPlace) String() string {
+	return bodiesName + "/" + p.bucket + "/" + segmentName(p.segment)
+}
 
 // bodies are the large bodies of a database.
 type bodies struct {
@@ -77,6 +75,11 @@ type bodies struct {
 	writing, removing sync.WaitGroup
 
 	mu sync.Mutex
+	// open are the segments that take more bodies, one for a bucket at most. Those that took
+	// one last are behind the others.
+	open []*segment
+	// most is from which size on a segment takes no more bodies.
+	most int64
 	// lasting are buckets whose directory is still there after a crash of the machine.
 	lasting map[string]bool
 }
@@ -90,52 +93,73 @@ const (
 )
 
 func newBodies(path string, disk *disk) *bodies {
-	return &bodies{path: path, disk: disk, check: func() error { return nil }, turns: make(chan struct{}, bodyWriters), lasting: make(map[string]bool)}
+	return &bodies{
+		path: path, disk: disk, check: func() error { return nil }, turns: make(chan struct{}, bodyWriters),
+		most: segmentBytes, lasting: make(map[string]bool),
+	}
 }
 
 func (b *bodies) root() string                   { return b.disk.PathJoin(b.path, bodiesName) }
 func (b *bodies) directory(bucket string) string { return b.disk.PathJoin(b.root(), bucket) }
-func (b *bodies) file(at bodyFile) string {
-	return b.disk.PathJoin(b.directory(at.bucket), at.name)
+func (b *bodies) file(bucket string, segment uint64) string {
+	return b.disk.PathJoin(b.directory(bucket), segmentName(segment))
+}
+
+// newBody is a body that is to be written, and its place.
+type newBody struct {
+	bodyPlace
+	bytes   []byte
+	segment *segment
 }
 
 // write writes a body, so that it is still there after a crash of the machine. It waits
-// for room on the disk. If its file cannot be made or its directory not be opened, as
-// where too many files are open, nothing is lost, and the database goes on; any other
-// error is why it was given up.
-func (b *bodies) write(at bodyFile, body []byte) error {
-	var f vfs.File
-	err := b.disk.whenRoom(func() (err error) {
-		f, err = b.create(at)
-		return err
-	})
-	if err != nil {
-		return err
+// for room on the disk. If its segment cannot be made or a directory not be opened, as
+// where too many files are open, nothing is lost, and the database goes on. It does so too
+// if no file may be as large as this body needs it: for that there will never be room, and to
+// wait would keep all else out of the store. Any other error is why it was given up.
+func (b *bodies) write(body *newBody) error {
+	b.enter(body.segment)
+	defer b.leave(body.segment)
+	for there := false; !there; {
+		f, err := b.made(body.segment)
+		if err != nil {
+			return err
+		}
+		written, tooLarge := 0, error(nil)
+		err = b.disk.carryOut(func() error {
+			n, err := f.WriteAt(body.bytes[written:], body.at+int64(written))
+			written += n
+			if errors.Is(err, syscall.EFBIG) {
+				tooLarge = b.tooLarge(body, err)
+				return nil
+			}
+			if isSpace(err) {
+				giveBackRemoved(f)
+			}
+			return err
+		})
+		if err == nil {
+			err = tooLarge
+		}
+		if err == nil {
+			err = f.flush(func() error { return b.disk.carryOutFlush(f.SyncData) })
+		}
+		if err != nil {
+			return err
+		}
+		dropCached(f, body.bodyPlace)
+		if there, err = b.isThere(body.segment, f); err != nil {
+			return err
+		}
 	}
-	makePrivate(b.disk.FS, b.file(at))
-	written := 0
-	err = b.disk.carryOut(func() error {
-		n, err := f.Write(body[written:])
-		written += n
-		return err
-	})
-	if err == nil {
-		err = b.disk.carryOutFlush(f.SyncData)
-	}
-	if err != nil {
-		_ = f.Close() // the first error is the one to report
-		return err
-	}
-	dropCached(f)
-	if err := b.disk.carryOutFlush(f.Close); err != nil {
-		return err
-	}
-	return b.flushNames(at.bucket)
+	return nil
 }
 
-// create makes the file of a body, and its directory if it is the first one there.
-func (b *bodies) create(at bodyFile) (vfs.File, error) {
-	f, err := b.disk.FS.Create(b.file(at), vfs.WriteCategoryUnspecified)
+// create makes or opens the file of a segment, and makes its directory if it is the first
+// one there.
+func (b *bodies) create(s *segment) (vfs.File, error) {
+	name := b.file(s.bucket, s.number)
+	f, err := b.disk.FS.OpenReadWrite(name, vfs.WriteCategoryUnspecified)
 	if !errors.Is(err, os.ErrNotExist) {
 		return f, err
 	}
@@ -143,14 +167,14 @@ func (b *bodies) create(at bodyFile) (vfs.File, error) {
 	if err := b.check(); err != nil {
 		return nil, err
 	}
-	if err := b.disk.FS.MkdirAll(b.directory(at.bucket), 0o700); err != nil {
+	if err := b.disk.FS.MkdirAll(b.directory(s.bucket), 0o700); err != nil {
 		return nil, err
 	}
 	// If there was one by this name before, it has been swept, and a clock was set back.
 	b.mu.Lock()
-	delete(b.lasting, at.bucket)
+	delete(b.lasting, s.bucket)
 	b.mu.Unlock()
-	return b.disk.FS.Create(b.file(at), vfs.WriteCategoryUnspecified)
+	return b.disk.FS.OpenReadWrite(name, vfs.WriteCategoryUnspecified)
 }
 
 // flushNames flushes the names in a bucket, and the bucket's own the first time.
@@ -174,19 +198,30 @@ func (b *bodies) flushNames(bucket string) error {
 	return b.disk.flushDirectory(b.directory(bucket))
 }
 
-// remove removes a body that nobody asks for any more. If that fails, it goes with its
-// bucket.
-func (b *bodies) remove(at bodyFile) {
-	_, _ = b.disk.once(func() error { return b.disk.FS.Remove(b.file(at)) })
+// remove gives back the room of a body that nobody asks for any more. Where the system
+// cannot do so, or it fails, the body goes with its bucket.
+func (b *bodies) remove(at bodyPlace) {
+	_, _ = b.disk.once(func() error {
+		name := b.file(at.bucket, at.segment)
+		if _, err := b.disk.FS.Stat(name); err != nil {
+			return err
+		}
+		f, err := b.disk.FS.OpenReadWrite(name, vfs.WriteCategoryUnspecified)
+		if err != nil {
+			return err
+		}
+		defer f.Close()
+		return giveBack(f, at)
+	})
 }
 
-// errBody says what is wrong with the file of a body. Other errors mean that it could not
-// be read this time.
+// errBody says what is wrong with the segment of a body. Other errors mean that it could
+// not be read this time.
 var errBody = errors.New("its body is not as it was kept")
 
-// read returns a body of so many bytes.
-func (b *bodies) read(at bodyFile, length uint64) ([]byte, error) {
-	f, err := b.disk.Open(b.file(at))
+// read returns a body.
+func (b *bodies) read(at bodyPlace) ([]byte, error) {
+	f, err := b.disk.Open(b.file(at.bucket, at.segment))
 	if errors.Is(err, os.ErrNotExist) {
 		if _, gone := b.disk.Stat(b.path); gone != nil {
 			return nil, gone
@@ -201,11 +236,11 @@ func (b *bodies) read(at bodyFile, length uint64) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	if size := info.Size(); size < 0 || uint64(size) != length {
-		return nil, fmt.Errorf("%w: the file %s has %d bytes, not %d", errBody, at, size, length)
+	if room := info.Size() - at.at; at.at < 0 || room < 0 || uint64(room) < at.length {
+		return nil, fmt.Errorf("%w: the file %s has %d bytes, and the body is %d behind the first %d", errBody, at, info.Size(), at.length, at.at)
 	}
-	body := make([]byte, length)
-	if _, err := io.ReadFull(f, body); errors.Is(err, io.ErrUnexpectedEOF) {
+	body := make([]byte, at.length)
+	if _, err := f.ReadAt(body, at.at); errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
 		return nil, fmt.Errorf("%w: the file %s was cut off while it was read", errBody, at)
 	} else if err != nil {
 		return nil, err

@@ -20,20 +20,15 @@ import (
 	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
 )
 
-// largeBody returns a body that lies in a file of its own, another one for each name.
+// largeBody returns a body that lies in a segment, another one for each name.
 func largeBody(name string) []byte {
-	return bytes.Repeat([]byte(name+"\n"), ownFileBytes/len(name)+1)
+	return bytes.Repeat([]byte(name+"\n"), largeBytes/len(name)+1)
 }
 
 func largeAs(name string) idempotency.Settlement {
 	s := completeAs(name)
 	s.Response.Body = largeBody(name)
 	return s
-}
-
-// largeName returns how the file of the body is named that keepAs keeps.
-func largeName(retention time.Duration, name string) string {
-	return bodyFileOf(key(name), claimOf(name).Token, clock().Add(retention)).name
 }
 
 // keepAs claims a key and settles it so.
@@ -70,9 +65,8 @@ func replaysLarge(t *testing.T, s *Store, names ...string) {
 	}
 }
 
-// bodyFiles returns the files of bodies of a store, by the names of their buckets and
-// their own.
-func bodyFiles(t *testing.T, s *Store) []string {
+// segments returns the segments of a store, by the names of their buckets and their own.
+func segments(t *testing.T, s *Store) []string {
 	t.Helper()
 	root := s.fs.PathJoin(s.path, bodiesName)
 	buckets, err := s.fs.List(root)
@@ -93,18 +87,18 @@ func bodyFiles(t *testing.T, s *Store) []string {
 	return found
 }
 
-// onlyBody returns the path of the only body of a store in the file system.
-func onlyBody(t *testing.T, s *Store) string {
+// onlySegment returns the path of the only segment of a store in the file system.
+func onlySegment(t *testing.T, s *Store) string {
 	t.Helper()
-	files := bodyFiles(t, s)
+	files := segments(t, s)
 	if len(files) != 1 {
-		t.Fatalf("the files of bodies are %q, want one", files)
+		t.Fatalf("the segments are %q, want one", files)
 	}
 	return filepath.Join(s.path, bodiesName, files[0])
 }
 
-func TestBodiesFromSomeSizeOnHaveFiles(t *testing.T) {
-	for size, files := range map[int]int{0: 0, 512: 0, ownFileBytes - 1: 0, ownFileBytes: 1, 3 << 20: 1} {
+func TestBodiesFromSomeSizeOnLieInSegments(t *testing.T) {
+	for size, files := range map[int]int{0: 0, 512: 0, largeBytes - 1: 0, largeBytes: 1, 3 << 20: 1} {
 		path := newPath(t)
 		s := reopen(t, path)
 		settlement := completeAs("a")
@@ -113,8 +107,8 @@ func TestBodiesFromSomeSizeOnHaveFiles(t *testing.T) {
 			t.Fatal(err)
 		}
 		for range 2 {
-			if found := bodyFiles(t, s); len(found) != files {
-				t.Errorf("%d bytes: the files of bodies are %q, want %d", size, found, files)
+			if found := segments(t, s); len(found) != files {
+				t.Errorf("%d bytes: the segments are %q, want %d", size, found, files)
 			}
 			got, err := ask(s, "a")
 			if err != nil || got.Verdict != idempotency.ReplayKept || !bytes.Equal(got.Response.Body, settlement.Response.Body) {
@@ -140,7 +134,7 @@ func TestLargeBodiesAreWrittenOnce(t *testing.T) {
 	if size := sizeOf(s.path); size < n*each || size > n*each+3*memTableBytes {
 		t.Errorf("%d bytes of bodies take %d bytes on the disk", n*each, size)
 	}
-	for _, name := range bodyFiles(t, s) {
+	for _, name := range segments(t, s) {
 		info, err := os.Stat(filepath.Join(s.path, bodiesName, name))
 		if err != nil {
 			t.Fatal(err)
@@ -160,7 +154,9 @@ func TestDamagedBody(t *testing.T) {
 		"no bodies": func(path string, _ []byte) error { return os.RemoveAll(filepath.Dir(filepath.Dir(path))) },
 		"empty":     func(path string, _ []byte) error { return os.WriteFile(path, nil, 0o600) },
 		"cut":       func(path string, content []byte) error { return os.WriteFile(path, content[:len(content)-1], 0o600) },
-		"longer":    func(path string, content []byte) error { return os.WriteFile(path, append(content, 'x'), 0o600) },
+		"moved": func(path string, content []byte) error {
+			return os.WriteFile(path, append([]byte{'x'}, content...), 0o600)
+		},
 		"one bit": func(path string, content []byte) error {
 			content[len(content)/2] ^= 1
 			return os.WriteFile(path, content, 0o600)
@@ -172,7 +168,7 @@ func TestDamagedBody(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			s := reopen(t, newPath(t))
 			keepLarge(t, s, "a")
-			file := onlyBody(t, s)
+			file := onlySegment(t, s)
 			content, err := os.ReadFile(file)
 			if err != nil {
 				t.Fatal(err)
@@ -206,7 +202,7 @@ func TestBodyThatCannotBeReadNow(t *testing.T) {
 	fs := newBreakable(newMemory())
 	s := reopenIn(t, fs, "/data/keys")
 	keepLarge(t, s, "a")
-	for _, kind := range []errorfs.OpKind{errorfs.OpOpen, errorfs.OpFileStat, errorfs.OpFileRead} {
+	for _, kind := range []errorfs.OpKind{errorfs.OpOpen, errorfs.OpFileStat, errorfs.OpFileReadAt} {
 		fs.failBodies(kind, syscall.EIO)
 		if _, err := ask(s, "a"); !errors.Is(err, syscall.EIO) || isUnreadable(err) {
 			t.Errorf("operation %d fails: %v; want its error, and no UnreadableError", kind, err)
@@ -216,8 +212,9 @@ func TestBodyThatCannotBeReadNow(t *testing.T) {
 	}
 }
 
+// What is forgotten takes no room, although other bodies lie in the same segment.
 func TestForgetRemovesBodies(t *testing.T) {
-	s := reopenIn(t, newMemory(), "/data/keys")
+	s := reopen(t, newPath(t))
 	released := releasedFor(time.Hour, 2*time.Hour)
 	released.Response.Body = largeBody("busy")
 	if err := keepAs(t.Context(), s, "a", released); err != nil {
@@ -233,9 +230,7 @@ func TestForgetRemovesBodies(t *testing.T) {
 		t.Fatal(err)
 	}
 	keepLarge(t, s, "b")
-	if files := bodyFiles(t, s); len(files) != 3 {
-		t.Fatalf("the files of bodies are %q, want 3", files)
-	}
+	before := roomOfBodies(t, s)
 	if err := s.Forget(t.Context(), key("a"), idempotency.Seen{}); err != nil {
 		t.Fatal(err)
 	}
@@ -243,8 +238,8 @@ func TestForgetRemovesBodies(t *testing.T) {
 		t.Errorf("lookup: %+v, %v; want nothing", record, err)
 	}
 	// Who has the key after that finds none of its bodies.
-	if files := bodyFiles(t, s); len(files) != 1 {
-		t.Errorf("the files of bodies are %q, want that of the other key", files)
+	if room := before - roomOfBodies(t, s); givesRoomBack && room < 2*largeBytes {
+		t.Errorf("%d bytes of room were given back, want those of two bodies", room)
 	}
 	replaysLarge(t, s, "b")
 	keepLarge(t, s, "a")
@@ -260,21 +255,22 @@ func TestSweepRemovesBodies(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		path := newPath(t)
 		s := reopen(t, path)
-		const n = 2*bodiesAtOnce + 3
+		const n = 2*segmentsAtOnce + 3
 		for i := range n {
-			keepLarge(t, s, fmt.Sprint(i))
+			keepLarge(t, s, fmt.Sprint(i), fmt.Sprint("beside ", i))
+			s.database.bodies.closeBucket(bucketOf(clock().Add(time.Hour)))
 		}
 		lives := largeAs("lives")
 		lives.Retention = 24 * time.Hour
 		if err := keepAs(t.Context(), s, "lives", lives); err != nil {
 			t.Fatal(err)
 		}
-		stray := bodyFileOf(key("stray"), "token", clock().Add(-time.Hour))
+		bucket, stray := bucketOf(clock().Add(-time.Hour)), segmentName(0xabc)
 		unknown := []string{
-			"notes.txt", stray.bucket + "/notes.txt", stray.bucket + "x/" + stray.name, "2026/" + stray.name,
-			stray.bucket + "/" + stray.name + "0", stray.bucket + "/" + strings.Replace(stray.name, "-", "x", 1), stray.bucket + "/z" + stray.name[1:],
+			"notes.txt", bucket + "/notes.txt", bucket + "x/" + stray, "2026/" + stray,
+			bucket + "/" + stray + "0", bucket + "/" + strings.ToUpper(stray), bucket + "/+" + stray[1:], bucket + "/" + stray[1:],
 		}
-		for _, name := range append(unknown, stray.bucket+"/"+stray.name) {
+		for _, name := range append(unknown, bucket+"/"+stray) {
 			name = filepath.Join(path, bodiesName, name)
 			if err := errors.Join(os.MkdirAll(filepath.Dir(name), 0o700), os.WriteFile(name, []byte("x"), 0o600)); err != nil {
 				t.Fatal(err)
@@ -338,8 +334,8 @@ func TestReplacedBodyStaysForThoseWhoAsk(t *testing.T) {
 		if response, err := s.Response(t.Context(), key("a"), claimOf("a").Token); response != nil || err != nil {
 			t.Errorf("of the replaced run, after its time: %v, %v", response, err)
 		}
-		if files := bodyFiles(t, s); len(files) != 1 {
-			t.Errorf("the files of bodies are %q, want that of the forced run", files)
+		if files := segments(t, s); len(files) != 1 {
+			t.Errorf("the segments are %q, want that of the forced run", files)
 		}
 	})
 }
@@ -353,7 +349,7 @@ func TestExpiredResponseIsNotDamaged(t *testing.T) {
 		if err := keepAs(t.Context(), s, "a", released); err != nil {
 			t.Fatal(err)
 		}
-		if err := os.Remove(onlyBody(t, s)); err != nil {
+		if err := os.Remove(onlySegment(t, s)); err != nil {
 			t.Fatal(err)
 		}
 		time.Sleep(time.Minute)
@@ -361,4 +357,28 @@ func TestExpiredResponseIsNotDamaged(t *testing.T) {
 			t.Errorf("%v, %v", response, err)
 		}
 	})
+}
+
+// A body that is larger than any file may be, by the limit of the process or of the file
+// system, is refused for good. Nobody waits for room for it, and no other key is refused.
+func TestBodyLargerThanAFileMayBe(t *testing.T) {
+	fs := newBreakable(newMemory())
+	s := reopenIn(t, fs, "/data/keys")
+	record, before := inFlight(t, s, "a"), s.current()
+	fs.failBodies(errorfs.OpFileWriteAt, syscall.EFBIG)
+	settlement := largeAs("a")
+	if err := s.Settle(t.Context(), key("a"), record, settlement); !errors.Is(err, idempotency.ErrTooLarge) {
+		t.Fatalf("settle: %v, want ErrTooLarge", err)
+	}
+	if err := keep(t.Context(), s, "b"); err != nil {
+		t.Errorf("another key: %v", err)
+	}
+	settlement.Response = settlement.Response.Reduced()
+	if err := s.Settle(t.Context(), key("a"), record, settlement); err != nil {
+		t.Fatal(err)
+	}
+	replays(t, s, "b")
+	if s.current() != before {
+		t.Error("the database was given up")
+	}
 }

@@ -228,7 +228,7 @@ func (d *database) changeOf(r *idempotency.Response) change {
 	room := 1 << 10
 	if r != nil {
 		room += headRoom
-		if !hasOwnFile(r) {
+		if !isLarge(r) {
 			room += len(r.Body)
 		}
 	}

@@ -176,8 +176,15 @@ func TestNobodySeesWhatIsNotFlushed(t *testing.T) {
 // paused returns a store whose writer has not begun.
 func paused(t *testing.T) (s *Store, begin func()) {
 	t.Helper()
-	s = reopenIn(t, newMemory(), "/data/keys")
-	d, err := openDatabase("/data/other", newMemory(), true, s.logger)
+	return pausedIn(t, newMemory(), "/data/keys", "/data/other")
+}
+
+// pausedIn returns a store in a file system whose writer has not begun, with a database in
+// another directory.
+func pausedIn(t *testing.T, fs vfs.FS, path, other string) (s *Store, begin func()) {
+	t.Helper()
+	s = reopenIn(t, fs, path)
+	d, err := openDatabase(other, fs, true, s.logger)
 	if err != nil {
 		t.Fatal(err)
 	}

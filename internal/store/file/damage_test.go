@@ -268,7 +268,7 @@ func TestLogThatWasFlushedWithinARecord(t *testing.T) {
 		t.Fatal(err)
 	}
 	settlement := completeAs("large")
-	settlement.Response.Body = []byte(strings.Repeat("x", 150<<10))
+	settlement.Response.Body = []byte(strings.Repeat("x", largeBytes-1))
 	before := sizeOfLog(contents(t, path))
 	if err := s.Settle(t.Context(), key("large"), claimed.Record, settlement); err != nil {
 		t.Fatal(err)

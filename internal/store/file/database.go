@@ -65,6 +65,8 @@ type database struct {
 	// reads has room for those that are under way, and reading is their goroutines.
 	reads   chan struct{}
 	reading sync.WaitGroup
+	// givingUp and releasing are done once.
+	givingUp, releasing sync.Once
 
 	queue, written chan *operation
 	confirmed      chan struct{} // closed when nothing more is written
@@ -106,9 +108,8 @@ func openDatabase(path string, fs vfs.FS, create bool, logger *zap.Logger) (*dat
 		})
 	}
 	if err != nil {
-		d.disk.fence()
-		d.disk.mark.close()
-		d.slots.close()
+		d.giveUp()
+		d.disk.files.release() // nobody has read from it
 		return nil, err
 	}
 	d.disk.opened()
@@ -129,6 +130,27 @@ func (d *database) run() {
 	go d.confirmWritten()
 }
 
+// giveUp ends all writing.
+func (d *database) giveUp() {
+	d.disk.fence()
+	d.givingUp.Do(func() {
+		d.disk.mark.close()
+		d.slots.close()
+		d.bodies.closeAll()
+	})
+}
+
+// release closes the files of a database that was given up, as soon as nobody reads from it
+// any more. Nobody uses it.
+func (d *database) release() {
+	d.releasing.Do(func() {
+		go func() {
+			d.reading.Wait()
+			d.disk.files.release()
+		}()
+	})
+}
+
 // inspect opens the database in a directory without writing anything. Its error says
 // what is damaged.
 func inspect(path string, fs vfs.FS, logger *zap.Logger) error {
@@ -137,6 +159,7 @@ func inspect(path string, fs vfs.FS, logger *zap.Logger) error {
 	}
 	readOnly := newDisk(fs)
 	readOnly.readOnly = true
+	defer readOnly.files.release() // what pebble has not closed, where it panics or fails
 	options := pebbleOptions(path, readOnly, logger)
 	options.ReadOnly = true
 	db, err := openPebble(path, options, readOnly)
@@ -254,6 +277,7 @@ func (d *database) close() error {
 		d.bodies.writing.Wait() // what they have written is queued then
 		close(d.queue)
 		<-d.confirmed
+		d.bodies.closeAll()
 		d.bodies.removing.Wait()
 		d.reading.Wait()
 		closed <- d.db.Close()
@@ -261,7 +285,8 @@ func (d *database) close() error {
 	for {
 		trouble, worse := d.disk.trouble()
 		if trouble != nil {
-			d.disk.fence()
+			d.giveUp()
+			d.release()
 			return fmt.Errorf("%w: %w", errNotClosed, trouble)
 		}
 		select {

@@ -51,6 +51,8 @@ type disk struct {
 	readOnly bool
 	// mark says what was flushed.
 	mark *flushMark
+	// files are those that are open.
+	files heldFiles
 	// durable is how many operations wait for their flush (walfile.go).
 	durable atomic.Int64
 

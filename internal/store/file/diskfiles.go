@@ -44,18 +44,21 @@ func (d *disk) OpenReadWrite(name string, category vfs.DiskWriteCategory, opts .
 
 // OpenDir implements [vfs.FS]. A directory is opened to be flushed.
 func (d *disk) OpenDir(name string) (vfs.File, error) {
-	if d.readOnly {
-		return d.FS.OpenDir(name)
-	}
 	var dir vfs.File
-	err := d.write(func() (err error) {
+	open := func() (err error) {
 		dir, err = d.FS.OpenDir(name)
 		return err
-	})
-	if err != nil {
+	}
+	if d.readOnly {
+		if err := open(); err != nil {
+			return nil, err
+		}
+		return d.files.add(dir), nil
+	}
+	if err := d.write(open); err != nil {
 		return nil, err
 	}
-	return &diskFile{File: dir, disk: d}, nil
+	return &diskFile{File: d.files.add(dir), disk: d}, nil
 }
 
 func (d *disk) file(name string, open func() (vfs.File, error)) (file vfs.File, err error) {
@@ -67,7 +70,7 @@ func (d *disk) file(name string, open func() (vfs.File, error)) (file vfs.File, 
 		return nil, err
 	}
 	makePrivate(d.FS, name)
-	written := &diskFile{File: file, disk: d}
+	written := &diskFile{File: d.files.add(file), disk: d}
 	if number, ok := logNumber(d.PathBase(name)); ok {
 		return &logFile{diskFile: written, number: number}, nil
 	}
@@ -148,6 +151,12 @@ func (f *diskFile) WriteAt(p []byte, at int64) (n int, err error) {
 		return err
 	})
 	return n, err
+}
+
+// Preallocate implements [vfs.File]. It goes by the number of the file, which may be that of
+// another one as soon as the file was closed.
+func (f *diskFile) Preallocate(at, length int64) error {
+	return f.disk.try(func() error { return f.File.Preallocate(at, length) })
 }
 
 // Sync implements [vfs.File].

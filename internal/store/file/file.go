@@ -6,9 +6,9 @@
 // The directory is a database of pebble, and this package is what pebble leaves to its
 // users: the atomic steps of each key (keylocks.go, commit.go), what is stored under
 // which name (layout.go), claims that need no flush (claims.go, recover.go), which keys
-// are new (filter.go), large bodies in files of their own (bodies.go, savebody.go), the
-// removal of what has expired (sweep.go, sweepbodies.go), and disks that are full, fail,
-// or vanish (disk.go, watch.go).
+// are new (filter.go), large bodies beside the database (bodies.go, segment.go,
+// savebody.go), the removal of what has expired (sweep.go, sweepbodies.go), and disks that
+// are full, fail, or vanish (disk.go, watch.go).
 package file
 
 import (
@@ -144,7 +144,7 @@ func (s *Store) Renew(ctx context.Context, c idempotency.Claim) error {
 	}
 	defer d.leave()
 	now := clock()
-	found, err := d.ownedWithin(ctx, c.Token, c.Follows, now)
+	found, err := d.ownedWithin(ctx, c.Token, c.Follows, "", now)
 	if found == nil {
 		return err
 	}
@@ -169,14 +169,18 @@ func (s *Store) Settle(ctx context.Context, key idempotency.Key, claimed *idempo
 	}
 	defer d.leave()
 	now := clock()
-	found, err := d.ownedWithin(ctx, claimed.Token, claimed.Follows, now)
+	found, err := d.ownedWithin(ctx, claimed.Token, claimed.Follows, claimed.Leaves(settlement), now)
 	if found == nil {
 		return err
 	}
 	until := now.Add(settlement.ResponseFor())
 	change := d.changeOf(settlement.Response)
+	var body *newBody
+	if isLarge(settlement.Response) {
+		body = d.bodies.reserve(until, settlement.Response.Body)
+	}
 	if settlement.Response != nil {
-		err = change.putResponse(key, claimed.Token, settlement.Response, until, settlement.State == idempotency.Complete)
+		err = change.putResponse(key, claimed.Token, settlement.Response, body, until, settlement.State == idempotency.Complete)
 	}
 	if err == nil {
 		err = change.putRecord(key, d.inDatabase(key, found), found.CountedAs(claimed).Settled(settlement, now))
@@ -184,11 +188,10 @@ func (s *Store) Settle(ctx context.Context, key idempotency.Key, claimed *idempo
 	if err != nil {
 		return err
 	}
-	if hasOwnFile(settlement.Response) {
-		at := bodyFileOf(key, claimed.Token, until)
-		change.bodies = &unneeded{notApplied: []bodyFile{at}}
+	if body != nil {
+		change.bodies = &unneeded{notApplied: []bodyPlace{body.bodyPlace}}
 		d.passOn()
-		return d.commitWithBody(ctx, at, settlement.Response.Body, s.operation(d.database, key, change, true, true))
+		return d.commitWithBody(ctx, body, s.operation(d.database, key, change, true, true))
 	}
 	_, err = d.carryOut(ctx, s.operation(d.database, key, change, true, true))
 	return err
@@ -268,9 +271,9 @@ func (s *Store) Forget(ctx context.Context, key idempotency.Key, seen idempotenc
 	} else if err == nil {
 		err = live(stored, now).Effective(now).MayBeTaken(seen, now)
 	}
-	var bodies []bodyFile
+	var bodies []bodyPlace
 	if err == nil {
-		bodies, err = read(ctx, &d, func(d *lockedKey) ([]bodyFile, error) { return d.bodyFilesOf(key) })
+		bodies, err = read(ctx, &d, func(d *lockedKey) ([]bodyPlace, error) { return d.bodiesOf(key) })
 	}
 	if err == nil {
 		err = d.eraseSlots(ctx, &key)

@@ -120,7 +120,7 @@ func TestLargeResponsesShareNothing(t *testing.T) {
 	settlement := func(writer, n int) (name string, s idempotency.Settlement) {
 		name = fmt.Sprint(writer, " ", n)
 		s = completeAs(name)
-		size := ownFileBytes/2*(1+(writer+n)%3) + n // one grows, and one becomes smaller
+		size := largeBytes/2*(1+(writer+n)%3) + n // one grows, and one becomes smaller
 		if n == each-1 {
 			// pebble takes the bytes of such a batch.
 			s.Response.Header["Link"] = []string{strings.Repeat("x", memTableBytes/2+writer)}

@@ -232,7 +232,7 @@ func (g *growing) bytesAPair() float64 {
 	written := g.database.change()
 	defer written.Close()
 	if err := errors.Join(
-		written.putResponse(c.Key, c.Token, s.Response, clock(), true),
+		written.putResponse(c.Key, c.Token, s.Response, nil, clock(), true),
 		written.putRecord(c.Key, nil, c.Record(nil, clock()).Settled(s, clock())),
 	); err != nil {
 		g.t.Fatal(err)

@@ -218,12 +218,12 @@ func TestKilledProcessAgreesWithTheModel(t *testing.T) {
 	t.Logf("-killed.seed %d", seed)
 	random := rand.New(rand.NewPCG(seed, 0))
 	// Responses of up to 32 KiB, so that tables leave the memory in the long form, and in
-	// the short one too. In some walks, many bodies have files of their own.
+	// the short one too. In some walks, many bodies lie in segments.
 	walks := make([]*storetest.Walk, 32)
 	for i := range walks {
 		body := 32 << 10
 		if i%8 == 0 {
-			body = 2 * ownFileBytes
+			body = 2 * largeBytes
 		}
 		walks[i] = storetest.NewWalk(fmt.Sprintf("walk %d", i), random.Uint64(), 10, body)
 	}

@@ -16,8 +16,9 @@ import (
 //
 //	d key 0          the key's record, as the codec writes it
 //	d key 1 token    when the response expires, then the response, as the codec writes it;
-//	                 or a byte that says that its body lies in a file (bodies.go), the
-//	                 length of the body, 8 bytes, and the head, as the codec writes it
+//	                 or a byte that says that its body lies in a segment (bodies.go), the
+//	                 number of that, where the body begins, and its length, 8 bytes each,
+//	                 and the head, as the codec writes it
 //	x when key       nothing: the record of the key expires before that moment
 //	x when key token nothing: and so does this response
 //
@@ -67,11 +68,13 @@ func responsesOf(key idempotency.Key) (first, last []byte) {
 	return first, last
 }
 
+// dueBy rounds the moment of an expiry up.
+func dueBy(at time.Time) time.Time { return at.Truncate(sweepStep).Add(sweepStep) }
+
 // expiryName returns the name of the entry for a record (no token) or for a response.
 func expiryName(at time.Time, key idempotency.Key, token string) []byte {
-	at = at.Truncate(sweepStep).Add(sweepStep)
 	name := make([]byte, 0, 1+momentSize+keySize+len(token))
-	name = append(appendMoment(append(name, expiryTable), at), key[:]...)
+	name = append(appendMoment(append(name, expiryTable), dueBy(at)), key[:]...)
 	return append(name, token...)
 }
 
@@ -247,13 +250,13 @@ func (d *database) decide(c idempotency.Claim, now time.Time) (idempotency.Claim
 
 // owned returns the record in flight that a claim may change, or an error. It returns
 // neither if a settlement with the token is stored already.
-func (d *database) owned(key idempotency.Key, token, follows string, now time.Time) (*idempotency.Record, error) {
+func (d *database) owned(key idempotency.Key, token, follows, left string, now time.Time) (*idempotency.Record, error) {
 	stored, err := d.record(key)
 	if err != nil {
 		return nil, err
 	}
 	found := live(stored, now)
-	if open, err := found.Owned(token, follows); !open {
+	if open, err := found.Owned(token, follows, left); !open {
 		return nil, err
 	}
 	return found, nil
@@ -275,7 +278,7 @@ func kept(r *idempotency.Record) *idempotency.Record {
 // change is what one operation writes, in one step.
 type change struct {
 	*pebble.Batch
-	// bodies are files that are not needed afterwards, nil for none.
+	// bodies are those that are not needed afterwards, nil for none.
 	bodies *unneeded
 }
 

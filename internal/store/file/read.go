@@ -90,11 +90,11 @@ func (k *lockedKey) decideByReading(ctx context.Context, c idempotency.Claim) (i
 }
 
 // ownedWithin is owned, within the time of the operation.
-func (k *lockedKey) ownedWithin(ctx context.Context, token, follows string, now time.Time) (*idempotency.Record, error) {
+func (k *lockedKey) ownedWithin(ctx context.Context, token, follows, left string, now time.Time) (*idempotency.Record, error) {
 	if k.slots.form(k.key) != nil {
-		return k.owned(k.key, token, follows, now)
+		return k.owned(k.key, token, follows, left, now)
 	}
-	return read(ctx, k, func(k *lockedKey) (*idempotency.Record, error) { return k.owned(k.key, token, follows, now) })
+	return read(ctx, k, func(k *lockedKey) (*idempotency.Record, error) { return k.owned(k.key, token, follows, left, now) })
 }
 
 // newRecordWithin is newRecord, and recordWithin record, within the time of the operation.

@@ -202,9 +202,7 @@ func TestOpenWithoutItsSlots(t *testing.T) {
 					t.Fatalf("open: %v, want the error of the disk", err)
 				}
 			}
-			if kind == errorfs.OpOpen { // else the disk has failed, and pebble may wait for ever
-				poll(t, "all files are closed", func() bool { return open() <= before })
-			}
+			poll(t, "all files are closed", func() bool { return open() <= before })
 			fs.fail(nil)
 			if err := keep(t.Context(), reopenIn(t, fs, path), "a"); err != nil {
 				t.Error(err)

@@ -14,16 +14,16 @@ import (
 const (
 	// inFile says that the body lies in a file. It stands where else the codec's magic
 	// begins, with another byte.
-	inFile     = 'f'
-	lengthSize = 8
+	inFile = 'f'
+	// placeSize is what follows: the segment, where in it the body begins, and its length.
+	placeSize = 3 * 8
 )
 
 // storedResponse is what is stored of a response.
 type storedResponse struct {
-	until  time.Time
-	inFile bool
-	length uint64 // of the body that lies in a file
-	form   []byte // the response as the codec writes it, or only its head
+	until time.Time
+	body  *bodyPlace // of the body that lies in a segment
+	form  []byte     // the response as the codec writes it, or only its head
 }
 
 // parseResponse reads what putResponse wrote.
@@ -35,11 +35,15 @@ func parseResponse(stored []byte) (*storedResponse, error) {
 	if len(r.form) == 0 || r.form[0] != inFile {
 		return r, nil
 	}
-	if len(r.form) < 1+lengthSize {
+	if len(r.form) < 1+placeSize {
 		return nil, errCutOff
 	}
-	r.inFile, r.length = true, binary.BigEndian.Uint64(r.form[1:])
-	r.form = r.form[1+lengthSize:]
+	place := r.form[1:]
+	r.body = &bodyPlace{
+		bucket: bucketOf(r.until), segment: binary.BigEndian.Uint64(place),
+		at: int64(binary.BigEndian.Uint64(place[8:])), length: binary.BigEndian.Uint64(place[16:]), //nolint:gosec // below 0 it is refused where it is read
+	}
+	r.form = r.form[1+placeSize:]
 	return r, nil
 }
 
@@ -70,16 +74,15 @@ func (d *database) response(key idempotency.Key, token string, now time.Time) (*
 		return nil, err
 	}
 	var response *idempotency.Response
-	if stored.inFile {
-		at := bodyFileOf(key, token, stored.until)
+	if stored.body != nil {
 		var body []byte
-		body, err = d.bodies.read(at, stored.length)
+		body, err = d.bodies.read(*stored.body)
 		if err != nil && !errors.Is(err, errBody) {
 			return nil, d.writeError(err)
 		}
 		if err == nil {
 			if response, err = idempotency.DecodeResponseParts(key, token, stored.form, body); err != nil {
-				err = fmt.Errorf("%w (its body is the file %s)", err, at)
+				err = fmt.Errorf("%w (its body is in the file %s)", err, stored.body)
 			}
 		}
 	} else {
@@ -91,8 +94,8 @@ func (d *database) response(key idempotency.Key, token string, now time.Time) (*
 	return response, nil
 }
 
-// bodyFilesOf returns the files in which bodies of the key lie.
-func (d *database) bodyFilesOf(key idempotency.Key) (files []bodyFile, err error) {
+// bodiesOf returns where large bodies of the key lie.
+func (d *database) bodiesOf(key idempotency.Key) (places []bodyPlace, err error) {
 	defer func() {
 		if isDamage(err) {
 			err = nil // they go with their buckets
@@ -112,38 +115,40 @@ func (d *database) bodyFilesOf(key idempotency.Key) (files []bodyFile, err error
 		if err != nil {
 			continue // it goes with its bucket
 		}
-		if stored, err := parseResponse(value); err == nil && stored.inFile {
-			files = append(files, bodyFileOf(key, string(it.Key()[len(first):]), stored.until))
+		if stored, err := parseResponse(value); err == nil && stored.body != nil {
+			places = append(places, *stored.body)
 		}
 	}
-	return files, nil
+	return places, nil
 }
 
-// hasOwnFile reports whether the body of a response lies in a file of its own.
-func hasOwnFile(r *idempotency.Response) bool { return r != nil && len(r.Body) >= ownFileBytes }
+// isLarge reports whether the body of a response lies in a segment.
+func isLarge(r *idempotency.Response) bool { return r != nil && len(r.Body) >= largeBytes }
 
 // headRoom is as large as the stored form of most responses is without the body.
 const headRoom = 512
 
-// putResponse keeps a response until the given time, without the body that lies in a
-// file. withRecord says that it expires together with the record that is complete by it.
-func (c change) putResponse(key idempotency.Key, token string, r *idempotency.Response, until time.Time, withRecord bool) error {
+// putResponse keeps a response until the given time, without a body that lies in a segment
+// (nil: in none). withRecord says that it expires together with the record that is complete
+// by it.
+func (c change) putResponse(key idempotency.Key, token string, r *idempotency.Response, body *newBody, until time.Time, withRecord bool) error {
 	var room [headRoom]byte // on the stack
 	head := idempotency.AppendResponseHead(room[:0], key, token, r)
 	name := responseName(key, token)
-	own := hasOwnFile(r)
 	size := momentSize + len(head) + len(r.Body)
-	if own {
-		size = momentSize + 1 + lengthSize + len(head)
+	if body != nil {
+		size = momentSize + 1 + placeSize + len(head)
 	}
 	op := c.SetDeferred(len(name), size)
 	copy(op.Key, name)
 	value := appendMoment(op.Value[:0], until)
-	if own {
-		value = binary.BigEndian.AppendUint64(append(value, inFile), uint64(len(r.Body)))
+	if body != nil {
+		value = binary.BigEndian.AppendUint64(append(value, inFile), body.bodyPlace.segment)
+		value = binary.BigEndian.AppendUint64(value, uint64(body.at)) //nolint:gosec // it is an offset
+		value = binary.BigEndian.AppendUint64(value, body.length)
 	}
 	value = append(value, head...)
-	if !own {
+	if body == nil {
 		copy(op.Value[len(value):], r.Body) // the only time that it is copied here
 	}
 	if err := op.Finish(); err != nil || withRecord {

@@ -5,12 +5,12 @@ import (
 	"sync/atomic"
 )
 
-// commitWithBody writes a body to its file, and then carries out the change that makes it
+// commitWithBody writes a body to its segment, and then carries out the change that makes it
 // count. A disk can hang, or have no room, so another goroutine writes the body. If the
 // caller gives up meanwhile, that goroutine goes on to the end, as the writer does with
 // what it has begun: a body that takes longer than a caller waits would else be written
 // again and again, and never be kept.
-func (d *database) commitWithBody(ctx context.Context, at bodyFile, body []byte, op *operation) error {
+func (d *database) commitWithBody(ctx context.Context, body *newBody, op *operation) error {
 	trouble, worse := d.disk.trouble()
 	for turn := false; !turn; {
 		if trouble != nil {
@@ -30,7 +30,7 @@ func (d *database) commitWithBody(ctx context.Context, at bodyFile, body []byte,
 	var state atomic.Int32
 	done := make(chan error, 1)
 	d.bodies.writing.Go(func() {
-		err := d.bodies.write(at, body)
+		err := d.bodies.write(body)
 		<-d.bodies.turns
 		switch {
 		case state.CompareAndSwap(waiting, begun):
@@ -69,25 +69,25 @@ func (d *database) commitWithBody(ctx context.Context, at bodyFile, body []byte,
 	}
 }
 
-// unneeded are files of bodies that are removed when a change has been carried out, or
-// when it certainly never will be.
-type unneeded struct{ applied, notApplied []bodyFile }
+// unneeded are bodies that are removed when a change has been carried out, or when it
+// certainly never will be.
+type unneeded struct{ applied, notApplied []bodyPlace }
 
 // removedBefore returns a function that removes what is not needed any more, in the
-// background, and then calls the given one, which unlocks the key: whatever is done with
-// the key next may write a file of the same name.
+// background, and then calls the given one, which unlocks the key: whoever has it next finds
+// none of that.
 func (u *unneeded) removedBefore(d *database, ended func(applied bool)) func(applied bool) {
 	return func(applied bool) {
-		files := u.notApplied
+		places := u.notApplied
 		if applied {
-			files = u.applied
+			places = u.applied
 		}
-		if len(files) == 0 {
+		if len(places) == 0 {
 			ended(applied)
 			return
 		}
 		d.bodies.removing.Go(func() {
-			for _, at := range files {
+			for _, at := range places {
 				d.bodies.remove(at)
 			}
 			ended(applied)

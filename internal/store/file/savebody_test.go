@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"path/filepath"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -78,13 +79,14 @@ func TestBodyThatCannotBeWritten(t *testing.T) {
 			return false
 		}
 	}
-	isName := func(op errorfs.Op) bool { return strings.Contains(op.Path, key("a").String()) }
+	isSegment := func(op errorfs.Op) bool { return isSegmentName(filepath.Base(op.Path)) }
 	for name, fails := range map[string]func(op errorfs.Op) bool{
-		"its directory": is(errorfs.OpMkdirAll),
-		"its file":      is(errorfs.OpCreate),
-		"its bytes":     is(errorfs.OpFileWrite),
-		"its flush":     func(op errorfs.Op) bool { return ofBodies(op) && isFlush(op) && isName(op) },
-		"its name":      func(op errorfs.Op) bool { return ofBodies(op) && isFlush(op) && !isName(op) },
+		"its directory":      is(errorfs.OpMkdirAll),
+		"its segment":        is(errorfs.OpOpen),
+		"its bytes":          is(errorfs.OpFileWriteAt),
+		"its flush":          func(op errorfs.Op) bool { return ofBodies(op) && isFlush(op) && isSegment(op) },
+		"its name":           func(op errorfs.Op) bool { return ofBodies(op) && isFlush(op) && !isSegment(op) },
+		"its segment's look": is(errorfs.OpStat),
 	} {
 		t.Run(name, func(t *testing.T) {
 			fs := newBreakable(newMemory())
@@ -117,7 +119,7 @@ func TestBodyThatCannotBeWritten(t *testing.T) {
 // settlement fails. The database is as it was, and goes on.
 func TestNoFileForABody(t *testing.T) {
 	for name, fails := range map[string]errorfs.OpKind{
-		"directory": errorfs.OpMkdirAll, "file": errorfs.OpCreate, "flush of its name": errorfs.OpOpenDir,
+		"directory": errorfs.OpMkdirAll, "file": errorfs.OpOpen, "flush of its name": errorfs.OpOpenDir,
 	} {
 		t.Run(name, func(t *testing.T) {
 			fs := newBreakable(newMemory())
@@ -130,7 +132,6 @@ func TestNoFileForABody(t *testing.T) {
 			if err := keep(t.Context(), s, "b"); err != nil {
 				t.Errorf("another key: %v", err)
 			}
-			poll(t, "no file of a body is left", func() bool { return len(bodyFiles(t, s)) == 0 })
 			fs.fail(nil)
 			if err := s.Settle(t.Context(), key("a"), record, largeAs("a")); err != nil {
 				t.Fatal(err)
@@ -138,6 +139,9 @@ func TestNoFileForABody(t *testing.T) {
 			replaysLarge(t, s, "a")
 			if s.current() != before {
 				t.Error("the database was given up")
+			}
+			if files := segments(t, s); len(files) != 1 {
+				t.Errorf("the segments are %q, want one", files)
 			}
 		})
 	}
@@ -149,15 +153,15 @@ func TestNoRoomForABodyUntilItHasExpired(t *testing.T) {
 		fs := newBreakable(newMemory())
 		s := reopenIn(t, fs, "/data/keys")
 		record, before := inFlight(t, s, "a"), s.current()
-		fs.failBodies(errorfs.OpFileWrite, syscall.ENOSPC)
+		fs.failBodies(errorfs.OpFileWriteAt, syscall.ENOSPC)
 		brief := largeAs("a")
 		brief.Retention = time.Second
 		if err := s.Settle(t.Context(), key("a"), record, brief); !errors.Is(err, ErrNoSpace) {
 			t.Fatalf("settle: %v, want ErrNoSpace", err)
 		}
 		time.Sleep(bodiesLate)
-		if files := bodyFiles(t, s); len(files) != 0 {
-			t.Errorf("the files of bodies are %q, want none", files)
+		if files := segments(t, s); len(files) != 0 {
+			t.Errorf("the segments are %q, want none", files)
 		}
 		fs.fail(nil)
 		time.Sleep(time.Second)
@@ -174,7 +178,7 @@ func TestNoRoomForABodyUntilItHasExpired(t *testing.T) {
 // the log is.
 func TestNoRoomForABody(t *testing.T) {
 	for name, fails := range map[string]errorfs.OpKind{
-		"directory": errorfs.OpMkdirAll, "file": errorfs.OpCreate, "bytes": errorfs.OpFileWrite,
+		"directory": errorfs.OpMkdirAll, "file": errorfs.OpOpen, "bytes": errorfs.OpFileWriteAt,
 	} {
 		t.Run(name, func(t *testing.T) {
 			fs := newBreakable(newMemory())
@@ -198,8 +202,8 @@ func TestNoRoomForABody(t *testing.T) {
 				t.Fatal(err)
 			}
 			replaysLarge(t, s, "a")
-			if files := bodyFiles(t, s); len(files) != 1 {
-				t.Errorf("the files of bodies are %q, want one", files)
+			if files := segments(t, s); len(files) != 1 {
+				t.Errorf("the segments are %q, want one", files)
 			}
 		})
 	}
@@ -229,15 +233,15 @@ func TestSettlementGivenUpInItsBody(t *testing.T) {
 	if err := s.Settle(t.Context(), key("a"), record, largeAs("a")); err != nil {
 		t.Fatal(err)
 	}
-	if files := bodyFiles(t, s); len(files) != 1 {
-		t.Errorf("the files of bodies are %q, want one", files)
+	if files := segments(t, s); len(files) != 1 {
+		t.Errorf("the segments are %q, want one", files)
 	}
 }
 
 // A settlement that is given up in the queue leaves no body.
 func TestSettlementGivenUpInTheQueueLeavesNoBody(t *testing.T) {
-	s, begin := paused(t)
-	record := &idempotency.Record{State: idempotency.InFlight, Token: "token", Expires: clock().Add(time.Hour), LeaseUntil: clock().Add(time.Hour)}
+	s, begin := pausedIn(t, vfs.Default, newPath(t), newPath(t))
+	record := &idempotency.Record{State: idempotency.InFlight, Token: claimOf("a").Token, Expires: clock().Add(time.Hour), LeaseUntil: clock().Add(time.Hour)}
 	change := s.database.change()
 	if err := change.putRecord(key("a"), nil, record); err != nil {
 		t.Fatal(err)
@@ -249,17 +253,8 @@ func TestSettlementGivenUpInTheQueueLeavesNoBody(t *testing.T) {
 	settled := make(chan error, 1)
 	go func() { settled <- s.Settle(ctx, key("a"), record, largeAs("a")) }()
 	poll(t, "the settlement is queued", func() bool { return len(s.database.queue) == 1 })
-	d := s.database
-	written := func() int {
-		buckets, _ := d.disk.List(d.bodies.root())
-		n := 0
-		for _, bucket := range buckets {
-			names, _ := d.disk.List(d.bodies.directory(bucket))
-			n += len(names)
-		}
-		return n
-	}
-	if written() != 1 {
+	before := roomOfBodies(t, s)
+	if before < largeBytes {
 		t.Fatal("the body is not written before the record is")
 	}
 	cancel()
@@ -267,18 +262,19 @@ func TestSettlementGivenUpInTheQueueLeavesNoBody(t *testing.T) {
 		t.Errorf("settle: %v, want canceled", err)
 	}
 	begin()
-	poll(t, "the body is removed", func() bool { return written() == 0 })
+	poll(t, "the room of the body is given back", func() bool { return !givesRoomBack || roomOfBodies(t, s) == 0 })
 	if err := s.Settle(t.Context(), key("a"), record, largeAs("a")); err != nil {
 		t.Fatal(err)
 	}
-	if written() != 1 {
-		t.Error("the body of the second attempt is not there")
+	if room := roomOfBodies(t, s); givesRoomBack && room != before {
+		t.Errorf("the bodies have %d bytes of room after the second attempt, want %d", room, before)
 	}
+	replaysLarge(t, s, "a")
 }
 
 // Only so many bodies are written at a time, and who waits for his turn can give up.
 func TestBodiesWriteInTurn(t *testing.T) {
-	fs := newHolding(isFlush)
+	fs := newHolding(func(op errorfs.Op) bool { return op.Kind == errorfs.OpFileWriteAt })
 	s := reopenIn(t, fs, "/data/keys")
 	const n = bodyWriters + 8
 	var records [n]*idempotency.Record
@@ -296,7 +292,7 @@ func TestBodiesWriteInTurn(t *testing.T) {
 			}
 		})
 	}
-	poll(t, "the first bodies are being flushed", func() bool { return fs.held.Load() == bodyWriters })
+	poll(t, "the first bodies are being written", func() bool { return fs.held.Load() == bodyWriters })
 	ctx, cancel := context.WithCancel(t.Context())
 	settled := make(chan error, 1)
 	go func() { settled <- s.Settle(ctx, key("last"), last, largeAs("last")) }()
@@ -365,7 +361,7 @@ func TestCloseWithoutRoomForABody(t *testing.T) {
 	}
 	keepLarge(t, s, "kept")
 	record := inFlight(t, s, "a")
-	fs.failBodies(errorfs.OpFileWrite, syscall.ENOSPC)
+	fs.failBodies(errorfs.OpFileWriteAt, syscall.ENOSPC)
 	if err := s.Settle(t.Context(), key("a"), record, largeAs("a")); !errors.Is(err, ErrNoSpace) {
 		t.Fatalf("settle: %v, want ErrNoSpace", err)
 	}

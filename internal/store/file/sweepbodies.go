@@ -12,8 +12,8 @@ const (
 	// any more, nor writes to it, save one who waits for room: and he finds that his
 	// response has expired.
 	bucketDelay = 5 * time.Minute
-	// bodiesAtOnce is how many bodies are removed before the sweeper rests.
-	bodiesAtOnce = 16
+	// segmentsAtOnce is how many segments are removed before the sweeper rests.
+	segmentsAtOnce = 2
 )
 
 // sweepBodies removes the bodies that have expired.
@@ -34,7 +34,7 @@ func (s *Store) sweepBodies() error {
 		if !ok || now.Before(at.Add(bucketDelay)) {
 			continue
 		}
-		ended, err := s.sweepBucket(s.fs.PathJoin(root, name))
+		ended, err := s.sweepBucket(name)
 		if ended {
 			return first
 		}
@@ -45,20 +45,22 @@ func (s *Store) sweepBodies() error {
 	return first
 }
 
-// sweepBucket removes the bodies in a bucket, and the bucket if nothing else is in it.
+// sweepBucket removes the segments in a bucket, and the bucket if nothing else is in it.
 // Closing says that the store is being closed.
-func (s *Store) sweepBucket(bucket string) (closing bool, first error) {
+func (s *Store) sweepBucket(name string) (closing bool, first error) {
+	s.current().bodies.closeBucket(name)
+	bucket := s.fs.PathJoin(s.path, bodiesName, name)
 	names, err := s.fs.List(bucket)
 	if err != nil {
 		return false, err
 	}
 	left := 0
 	for len(names) > 0 {
-		some := names[:min(len(names), bodiesAtOnce)]
+		some := names[:min(len(names), segmentsAtOnce)]
 		names = names[len(some):]
 		began := time.Now()
 		for _, name := range some {
-			if !isBodyName(name) {
+			if !isSegmentName(name) {
 				left++
 				continue
 			}

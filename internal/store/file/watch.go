@@ -109,7 +109,11 @@ func (s *Store) current() *database {
 
 // reopen puts a new database in the place of one that was given up.
 func (s *Store) reopen(old *database) error {
-	old.disk.fence()
+	old.giveUp()
+	if s.using.TryLock() {
+		s.using.Unlock()
+		old.release() // who uses it from now on is told that it failed
+	}
 	next, err := s.openDatabase()
 	if err != nil {
 		return err
@@ -118,6 +122,7 @@ func (s *Store) reopen(old *database) error {
 	s.using.Lock()
 	s.database = next
 	s.using.Unlock()
+	old.release()
 	if old.db == nil {
 		_ = old.close() // it has nothing to lose
 	}

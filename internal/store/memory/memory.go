@@ -137,7 +137,7 @@ func (s *Store) Renew(ctx context.Context, c idempotency.Claim) error {
 	}
 	defer s.mu.Unlock()
 	now := s.now()
-	found, err := s.owned(c.Key, c.Token, c.Follows, now)
+	found, err := s.owned(c.Key, c.Token, c.Follows, "", now)
 	if found == nil {
 		return err
 	}
@@ -146,12 +146,12 @@ func (s *Store) Renew(ctx context.Context, c idempotency.Claim) error {
 
 // owned returns the record in flight that a claim may change, or an error. It returns
 // neither if a settlement with the token is stored already.
-func (s *Store) owned(key idempotency.Key, token, follows string, now time.Time) (*idempotency.Record, error) {
+func (s *Store) owned(key idempotency.Key, token, follows, left string, now time.Time) (*idempotency.Record, error) {
 	found, _, err := s.find(key, now)
 	if err != nil {
 		return nil, err
 	}
-	if open, err := found.Owned(token, follows); !open {
+	if open, err := found.Owned(token, follows, left); !open {
 		return nil, err
 	}
 	return found, nil
@@ -182,7 +182,7 @@ func (s *Store) settle(ctx context.Context, key idempotency.Key, claimed *idempo
 	}
 	defer s.mu.Unlock()
 	now := s.now()
-	found, err := s.owned(key, claimed.Token, claimed.Follows, now)
+	found, err := s.owned(key, claimed.Token, claimed.Follows, claimed.Leaves(settlement), now)
 	settled := found != nil
 	if settled {
 		next := found.CountedAs(claimed).Settled(settlement, now)

@@ -12,6 +12,7 @@ var forcedTests = []subtest{
 	{"a forced run that keeps nothing leaves the kept response", forcedLeaves},
 	{"a forced run that lapsed leaves the kept response", forcedLapses},
 	{"a forced run that lapsed over an expired response leaves nothing", forcedLapsesOverExpired},
+	{"a forced claim that has lapsed is made again by its owner", forcedMadeAgain},
 	{"a delayed copy of a claim does not run again", delayedCopies},
 	{"a forced run over nothing is an ordinary one", forcedOverNothing},
 	{"a claim that was written again settles with its owner's attempts", settlesWithOwnersAttempts},
@@ -70,6 +71,7 @@ func forcedLeaves(f *fixture) {
 			claimed, _ := f.forced(name, body)
 			before := claimed.Previous
 			f.settle(key(name), claimed.Record, s)
+			f.settle(key(name), claimed.Record, s) // its reply was lost
 			f.replays(name, body)
 			left := f.lookup(key(name))
 			if left.Token != before.Token || left.ExecutionID != before.ExecutionID || !left.Expires.Equal(before.Expires) {
@@ -132,6 +134,30 @@ func forcedLapsesOverExpired(f *fixture) {
 		if next.Record.Attempt != 1 || next.Previous != nil {
 			f.Errorf("%s: it is claimed as attempt %d over %+v", name, next.Record.Attempt, next.Previous)
 		}
+	}
+}
+
+// The same claim once more is the same run, also where the record that it has written counts
+// no longer: whether the response before is still kept, or has expired as well.
+func forcedMadeAgain(f *fixture) {
+	for name, expired := range map[string]bool{"expired": true, "kept": false} {
+		k, s := key(name), complete("first")
+		s.Retention = 2 * f.short()
+		if !expired {
+			s.Retention = 24 * long
+		}
+		f.settle(k, f.claim(f.newClaim(k), idempotency.Proceed).Record, s)
+		c := f.newClaim(k)
+		c.Force, c.Lease = true, f.short()
+		f.claim(c, idempotency.Proceed)
+		f.pass(2 * f.short())
+		c.Force = !expired
+		again := f.claim(c, idempotency.Proceed)
+		if replaces := again.Record.Replaces != nil; replaces == expired {
+			f.Errorf("%s: it is to replace %+v", name, again.Record.Replaces)
+		}
+		f.settle(k, again.Record, complete("second"))
+		f.replays(name, "second")
 	}
 }
 

@@ -51,7 +51,7 @@ func (m *model) claim(c idempotency.Claim) idempotency.Claimed {
 
 func (m *model) renew(c idempotency.Claim) error {
 	found := m.lookup(c.Key)
-	if open, err := found.Owned(c.Token, c.Follows); !open {
+	if open, err := found.Owned(c.Token, c.Follows, ""); !open {
 		return err
 	}
 	next := *found
@@ -63,7 +63,7 @@ func (m *model) renew(c idempotency.Claim) error {
 func (m *model) settle(k idempotency.Key, token string, s idempotency.Settlement) error {
 	found := m.lookup(k)
 	// No claim is lost here, so it makes no difference which record it follows.
-	if open, err := found.Owned(token, ""); !open {
+	if open, err := found.Owned(token, "", ""); !open {
 		return err
 	}
 	m.records[k] = found.Settled(s, m.now)
