@@ -193,6 +193,12 @@ func parseRedisTLS(d *caddyfile.Dispenser) (*RedisTLS, error) {
 	if args := d.RemainingArgs(); len(args) > 0 {
 		return nil, d.Errf("tls takes a block and no arguments; it has %q", withoutPasswords(args...))
 	}
-	settings := new(RedisTLS)
-	return settings, tlsWords.parse(d, "tls", settings, nil)
+	settings, at := new(RedisTLS), *d
+	if err := tlsWords.parse(d, "tls", settings, nil); err != nil {
+		return nil, err
+	}
+	if err := settings.checkPair(); err != nil {
+		return nil, at.WrapErr(err)
+	}
+	return settings, nil
 }

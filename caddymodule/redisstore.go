@@ -311,6 +311,18 @@ func holdsPEM(text string) bool {
 	return strings.Contains(text, begin) || strings.HasPrefix(text, inBase64)
 }
 
+// checkPair finds a certificate without its key, or a key without its certificate.
+func (t *RedisTLS) checkPair() error {
+	if (t.Cert == "") == (t.Key == "") {
+		return nil
+	}
+	lacking := "key"
+	if t.Cert == "" {
+		lacking = "cert"
+	}
+	return fmt.Errorf("tls: cert and key need each other, and %s is not there; name the files of both, or of neither", lacking)
+}
+
 // config reads the files as they are now.
 func (t *RedisTLS) config() (*tls.Config, error) {
 	config := &tls.Config{ServerName: t.ServerName, MinVersion: tls.VersionTLS12}
@@ -324,8 +336,8 @@ func (t *RedisTLS) config() (*tls.Config, error) {
 			return nil, fmt.Errorf("tls ca: %s has no certificate in PEM", t.CA)
 		}
 	}
-	if (t.Cert == "") != (t.Key == "") {
-		return nil, errors.New("tls: cert and key need each other")
+	if err := t.checkPair(); err != nil {
+		return nil, err
 	}
 	if t.Cert != "" {
 		pair, err := tls.LoadX509KeyPair(t.Cert, t.Key)

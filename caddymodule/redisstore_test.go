@@ -314,3 +314,22 @@ func TestOneRedisUnderTwoTunings(t *testing.T) {
 		t.Errorf("after a reload the keys are %q, want %q", again, got)
 	}
 }
+
+// The file with the key may lack its line, or the other one. The error is on the line of tls,
+// as soon as the Caddyfile is read: what placeholders stand for changes nothing about it.
+func TestCertificateAndKeyNeedEachOther(t *testing.T) {
+	for block, want := range map[string]string{
+		"cert {env.TEST_CERT}":   "and key is not there",
+		"ca ca.pem\nkey key.pem": "and cert is not there",
+	} {
+		for _, servers := range []string{"", "{env.TEST_URL} ", "redis://a "} {
+			err := handlerOf("store redis " + servers + "{\nprefix a:\ntls {\n" + block + "\n}\n}")
+			if err == nil || !strings.Contains(err.Error(), "tls: cert and key need each other, "+want) || !strings.Contains(err.Error(), "Testfile:4") {
+				t.Errorf("%q behind %q: %v; want %q", block, servers, err, want)
+			}
+		}
+	}
+	if _, err := provisioned(t, `{"tls": {"cert": "cert.pem"}}`); err == nil || !strings.Contains(err.Error(), "and key is not there") {
+		t.Errorf("in JSON: %v", err)
+	}
+}

@@ -64,6 +64,7 @@ func (s *Store) Claim(ctx context.Context, c idempotency.Claim) (idempotency.Cla
 	if err != nil {
 		return idempotency.Claimed{Record: call.doubtful}, s.fail("claim", err)
 	}
+	s.options.logins.accept()
 	if call.direct {
 		*call = claimCall{value: roomOf(call.value)}
 		claimCalls.Put(call)
@@ -232,7 +233,11 @@ func (c *claimCall) ask(ctx context.Context, attempt *idempotency.Record) (answe
 	if c.claim.Waits {
 		channel = s.inbox.name
 	}
-	stored, revision := appendRecord(nil, c.claim.Key, attempt), newRevision()
+	stored, err := appendRecord(nil, c.claim.Key, attempt)
+	if err != nil {
+		return reply{}, err
+	}
+	revision := newRevision()
 	keepResponse, notBefore := "", int64(0)
 	if attempt.Replaces != nil {
 		keepResponse, notBefore = "1", attempt.Replaces.Expires.UnixMilli()

@@ -53,12 +53,13 @@ func newClient(o Options) client {
 func clientOptions(o Options) *goredis.Options {
 	part := o.Timeout / 5
 	return &goredis.Options{
-		Network:  network(o.Addresses[0]),
-		Addr:     o.Addresses[0],
-		Username: o.Username,
-		Password: o.Password,
-		DB:       o.DB,
-		Dialer:   dialer(o.TLS, 2*part),
+		Network:                    network(o.Addresses[0]),
+		Addr:                       o.Addresses[0],
+		Username:                   o.Username,
+		Password:                   o.Password,
+		DB:                         o.DB,
+		Dialer:                     dialer(o.TLS, 2*part),
+		CredentialsProviderContext: o.logins.provider(),
 		// We need no push messages, and proxies in front of Redis know RESP2 too.
 		Protocol:        2,
 		DisableIdentity: true,
@@ -99,6 +100,8 @@ func failoverOptions(o Options) *goredis.FailoverOptions {
 		Protocol:         c.Protocol,
 		DisableIdentity:  c.DisableIdentity,
 
+		CredentialsProviderContext: c.CredentialsProviderContext,
+
 		MaxRetries:            c.MaxRetries,
 		DialerRetries:         c.DialerRetries,
 		ContextTimeoutEnabled: c.ContextTimeoutEnabled,
@@ -131,6 +134,8 @@ func clusterOptions(o Options) *goredis.ClusterOptions {
 		Dialer:          c.Dialer,
 		Protocol:        c.Protocol,
 		DisableIdentity: c.DisableIdentity,
+
+		CredentialsProviderContext: c.CredentialsProviderContext,
 
 		MaxRetries:            c.MaxRetries,
 		DialerRetries:         c.DialerRetries,

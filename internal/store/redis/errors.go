@@ -6,6 +6,7 @@ import (
 	"io"
 	"net"
 	"strings"
+	"time"
 
 	goredis "github.com/redis/go-redis/v9"
 
@@ -20,6 +21,10 @@ func access(prefix string) string { return "~" + prefix + "* &" + prefix + "* " 
 const commands = "+evalsha +eval +set +get +getrange +setrange +exists +del +rename +pexpire +pexpireat " +
 	"+type +time +info +scan +publish +subscribe +ping +hello +select +wait +asking +cluster|slots"
 
+// neededCommands says what a server whose commands were renamed must have. Where a script
+// calls one of them, the server does not say which.
+var neededCommands = "rename-command must leave " + strings.ReplaceAll(commands, "+", "") + " as they are"
+
 // sentinelAccess are the rules that a user of sentinels with access control needs.
 const sentinelAccess = "&+switch-master &+replica-reconf-done " +
 	"+sentinel|get-master-addr-by-name +sentinel|sentinels +subscribe +ping +hello"
@@ -33,6 +38,9 @@ func (s *Store) fail(operation string, err error) error {
 	var unreadable *idempotency.UnreadableError
 	if errors.As(err, &unreadable) {
 		return err
+	}
+	if refusesLogin(err) {
+		s.options.logins.refused(time.Now())
 	}
 	where := fmt.Sprintf("%s: %s", s.options, operation)
 	var dial *dialError
@@ -61,7 +69,10 @@ func (s *Store) fail(operation string, err error) error {
 	case answered(err) && strings.Contains(err.Error(), "syntax error"):
 		return fmt.Errorf("%s: the server does not know SET with NX and GET; caddy-dedup needs Redis %d.0 or newer, or Valkey: %w", where, oldestRedis, err)
 	case answered(err) && unknownCommand(err):
-		return fmt.Errorf("%s: the server does not know a command that every redis has; it may be a sentinel: set sentinel, with the master's name: %w", where, err)
+		return fmt.Errorf("%s: the server does not know a command that every redis has; it may be a sentinel: set sentinel, with the master's name; "+
+			"or the command was renamed: %s: %w", where, neededCommands, err)
+	case answered(err) && strings.Contains(err.Error(), "nknown Redis command called from script"):
+		return fmt.Errorf("%s: a command was renamed: %s: %w", where, neededCommands, err)
 	default:
 		return fmt.Errorf("%s: %w", where, err)
 	}

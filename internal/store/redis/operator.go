@@ -47,7 +47,11 @@ func (s *Store) Free(ctx context.Context, key idempotency.Key, token string, see
 // replaceFreed writes the freed record over the one that was looked up.
 func (s *Store) replaceFreed(ctx context.Context, key idempotency.Key, looked *found, freed *idempotency.Record,
 	until time.Time) (answer reply, err error) {
-	keys, stored, revision, repeated := []string{s.names.record(key)}, appendRecord(nil, key, freed), newRevision(), ""
+	stored, err := appendRecord(nil, key, freed)
+	if err != nil {
+		return reply{}, err
+	}
+	keys, revision, repeated := []string{s.names.record(key)}, newRevision(), ""
 	const deadlineArg = 4 + 5 // as in [claimCall.ask]
 	arm := func(to *request) { to.until, to.deadlineArg = until, deadlineArg }
 	err = try(ctx, func() (err error) {

@@ -53,6 +53,9 @@ type Options struct {
 	WaitReplicas int
 	// Logger gets what happens in the background; nil logs nothing.
 	Logger *zap.Logger
+
+	// logins are those of an open store, nil before.
+	logins *logins
 }
 
 func (o Options) withDefaults() Options {

@@ -35,6 +35,7 @@ func Open(o Options) (*Store, error) {
 	if err := o.Check(); err != nil {
 		return nil, err
 	}
+	o.logins = enterLogins(o)
 	return newStore(newClient(o), o), nil
 }
 
@@ -60,6 +61,7 @@ func (s *Store) Close() error {
 	err := s.client.Close()
 	s.flushes.wait()
 	s.replicas.background.Wait()
+	s.options.logins.leave()
 	if lost := (*net.OpError)(nil); errors.As(err, &lost) {
 		return nil // TLS says goodbye, and the server had hung up: the connection is closed anyway
 	}

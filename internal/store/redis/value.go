@@ -51,6 +51,9 @@ const (
 
 	longestToken  = 199
 	longestRecord = 999_999
+	// endRoom is how much larger than that of a claim the record of its end can be, and one
+	// that was freed after that. A run that has begun must be able to end.
+	endRoom = 100
 
 	responseInside = 'i'
 	responseBeside = 'b'
@@ -89,13 +92,11 @@ func encodeValue(room []byte, key idempotency.Key, r *idempotency.Record, more i
 	putDigits(value[atToken:atChannels], int64(len(r.Token)))
 	value = append(value, r.Token...)
 	at := len(value)
-	value = appendRecord(value, key, r)
-	record := len(value) - at
-	if len(r.Token) > longestToken || record > longestRecord {
-		return nil, fmt.Errorf("a token of %d bytes or a record of %d is too long; they have up to %d and %d",
-			len(r.Token), record, longestToken, longestRecord)
+	value, err := appendRecord(value, key, r)
+	if err != nil {
+		return nil, err
 	}
-	putDigits(value[atRecord:headSize], int64(record))
+	putDigits(value[atRecord:headSize], int64(len(value)-at))
 	return value, nil
 }
 
@@ -104,10 +105,24 @@ const usualRecord = 512
 
 // appendRecord appends what is written of a record. The end of its lease and its expiry
 // are left out: they are in the head, by the server's clock.
-func appendRecord(dst []byte, key idempotency.Key, r *idempotency.Record) []byte {
+//
+// Of one that the head has no room for the error says so, whoever is to write it: scripts
+// would make a head of another size, and then nobody could read the value any more.
+func appendRecord(dst []byte, key idempotency.Key, r *idempotency.Record) ([]byte, error) {
 	stored := *r
 	stored.LeaseUntil, stored.Expires = time.Time{}, time.Time{}
-	return idempotency.AppendRecord(dst, key, &stored)
+	at, most := len(dst), longestRecord
+	if r.State == idempotency.InFlight {
+		most -= endRoom
+	}
+	dst = idempotency.AppendRecord(dst, key, &stored)
+	switch size := len(dst) - at; {
+	case len(r.Token) > longestToken:
+		return nil, fmt.Errorf("a token of %d bytes is too long; it has up to %d", len(r.Token), longestToken)
+	case size > most:
+		return nil, fmt.Errorf("the key's record has %d bytes, and Redis is to keep up to %d: its delivery ID is too long; set max_key_length to less", size, most)
+	}
+	return dst, nil
 }
 
 // putDigits writes a number with as many digits as there is room for.
