@@ -125,7 +125,7 @@ type live struct {
 // nobody else's, also where a response handler shows another status than the upstream's.
 func (e *execution) live() any {
 	c := &e.answer
-	if idempotency.AboutCaller(c.status) || idempotency.AboutCaller(e.trace.seen(e.repl()).status) {
+	if idempotency.AboutCaller(c.status) || idempotency.AboutCaller(e.trace.seen().status) {
 		return nil
 	}
 	return &live{record: &c.record, head: &idempotency.Response{Status: c.status, Header: c.keptHeader()}}
@@ -194,7 +194,11 @@ func (x *exchange) setReplayHeader(d engine.Replay) {
 // pass lets a request through that belongs to the run of a dedup in front: that
 // one has claimed, and keeps the response.
 func (x *exchange) pass(d engine.SameRun) error {
-	x.report(outcomeFresh, d.Record.ExecutionID, d.Record.Attempt)
+	o := outcomeFresh
+	if d.Record.ParentID != "" {
+		o = outcomeForced
+	}
+	x.report(o, d.Record.ExecutionID, d.Record.Attempt)
 	x.leaveStore() // the one in front settles
 	nameRun(x.r.Header, d.Record)
 	r := x.r.WithContext(x.r.Context())

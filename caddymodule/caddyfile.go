@@ -277,7 +277,7 @@ func parseKey(s *Settings, d *caddyfile.Dispenser) error {
 		return d.Errf("key %s: %s is a word of the lines in key parts, and no prefix; a key that is absent is passed over anyway", args[0], optionalWord)
 	}
 	if err := source.check(); err != nil {
-		return d.WrapErr(err)
+		return d.Errf("key: %w", err)
 	}
 	if slices.ContainsFunc(s.Keys, source.shadowedBy) {
 		return d.Errf("key %s is read twice; the second line would never be reached", source.source())
@@ -365,7 +365,7 @@ func parsePart(d *caddyfile.Dispenser) (KeySource, error) {
 		return KeySource{}, d.Errf("key parts: %s has %q behind it; a part has no prefix, and only one word may stand there, %s", line[0], part.Prefix, optionalWord)
 	}
 	if err := part.check(); err != nil {
-		return KeySource{}, d.WrapErr(err)
+		return KeySource{}, d.Errf("key parts: %w", err)
 	}
 	part.Optional = optional
 	return part, nil

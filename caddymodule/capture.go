@@ -50,7 +50,7 @@ type capture struct {
 	kept map[string][]string
 	// retention is the upstream's own wish, as it wrote it.
 	retention string
-	// via is what a proxy behind has last said of its upstream's protocol.
+	// via is what a proxy behind has said of the response's way to it.
 	via     string
 	written int64
 
@@ -97,12 +97,6 @@ func (c *capture) Header() http.Header {
 	return c.header
 }
 
-func (c *capture) noteVia() {
-	if via := c.header["Via"]; c.status == 0 && len(via) > len(c.found["Via"]) {
-		c.via = via[len(via)-1]
-	}
-}
-
 // Unwrap lets http.ResponseController reach the read deadline and full duplex.
 func (c *capture) Unwrap() http.ResponseWriter { return c.client }
 
@@ -120,8 +114,8 @@ func (c *capture) WriteHeader(status int) {
 		c.status = status
 		c.upgrade()
 		c.sendHeader()
-	case status < 100:
-		panic(fmt.Sprintf("the status %d is none of HTTP", status)) // as the server does
+	case status < 100, status > 999:
+		panic(fmt.Sprintf("the status %d is none of HTTP", status)) // as the server does, and before it is kept
 	case status < 200:
 		early := c.header.Clone()
 		removeDedupHeaders(early, c.found)
@@ -220,15 +214,6 @@ func (c *capture) broken() bool {
 	return c.declared >= 0 && c.declared != c.written && bodyAllowed(c.status)
 }
 
-// endsWithConnection reports whether the body's only end is that of the upstream's
-// connection, as far as a proxy tells: an answer without a length of HTTP/1.0, or of
-// FastCGI (0.0), whose client in Caddy takes an end in mid-record for that of the answer.
-// One that is cut off looks like a whole one. HTTP/1.1 has such answers too, but a proxy
-// does not tell them from chunked ones, which are sound.
-func (c *capture) endsWithConnection() bool {
-	return c.declared < 0 && bodyAllowed(c.status) && (strings.HasPrefix(c.via, "1.0 ") || strings.HasPrefix(c.via, "0.0 "))
-}
-
 // response returns what is kept of the answer.
 func (c *capture) response() *idempotency.Response {
 	r := &idempotency.Response{
@@ -309,11 +294,13 @@ func (c *capture) close() {
 }
 
 // giveUp leaves the header as the run set it to whoever answers instead: an
-// error route shows WWW-Authenticate of an inner handler. On a connection that is taken
-// over nobody does.
+// error route shows WWW-Authenticate of an inner handler. That of an answer which is dropped
+// says nothing of another one. On a connection that is taken over nobody answers.
 func (c *capture) giveUp() {
-	if !c.streaming && !c.upgraded {
-		c.early.await()
+	if c.streaming || c.upgraded {
+		return
+	}
+	if c.early.await(); c.status == 0 {
 		removeDedupHeaders(c.header, c.found)
 		c.replaceHeader(c.header)
 	}

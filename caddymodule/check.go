@@ -10,6 +10,7 @@ import (
 	"strings"
 	"sync"
 	"time"
+	"unicode/utf8"
 
 	"github.com/caddyserver/caddy/v2"
 	"go.uber.org/zap"
@@ -92,8 +93,8 @@ func (s *Settings) check() error {
 
 // checkTogether finds settings that exclude each other, and names one of them.
 func (s *Settings) checkTogether() (word string, err error) {
-	if err := checkKeptAndDropped(s.KeepHeader, s.DropHeader); err != nil {
-		return "drop_header", err
+	if word, err := s.checkHeadersTogether(); err != nil {
+		return word, err
 	}
 	content, other := false, false
 	for _, source := range s.deliverySources() {
@@ -278,11 +279,20 @@ func checkDoubled(setting string, words []string) error {
 
 func checkDocs(docs string) error {
 	u, err := url.Parse(docs)
-	if err != nil || !u.IsAbs() || strings.ContainsAny(docs, "<>\" ") {
+	onAHost := err == nil && (strings.EqualFold(u.Scheme, "http") || strings.EqualFold(u.Scheme, "https"))
+	if err != nil || !u.IsAbs() || onAHost && u.Hostname() == "" {
 		return fmt.Errorf("docs: %q is not an absolute URL, such as https://example.com/docs/idempotency", docs)
+	}
+	if i := strings.IndexFunc(docs, notInURLs); i >= 0 {
+		c, _ := utf8.DecodeRuneInString(docs[i:])
+		return fmt.Errorf("docs: %q has %q, which stands in a URL only percent-encoded; write one such as https://example.com/docs/idempotency", docs, c)
 	}
 	return nil
 }
+
+// notInURLs reports whether a character has to be escaped in a URL, which is in a header
+// field of refusals.
+func notInURLs(c rune) bool { return c <= ' ' || c >= 0x7f || strings.ContainsRune("<>\"", c) }
 
 // placeholdersIn returns the names of the placeholders of a text, as Caddy's replacer
 // finds them: a brace behind a backslash is a brace. unclosed says that a brace opens

@@ -108,7 +108,7 @@ func TestStreamGoesOnWithoutAClientThatIsDeaf(t *testing.T) {
 // A status that is none ends the run as it would without dedup, and is no informational
 // response that is left out.
 func TestStatusThatIsNone(t *testing.T) {
-	for _, status := range []int{-1, 0, 42, 99} {
+	for _, status := range []int{-1, 0, 42, 99, 1000} {
 		func() {
 			c := captureOn(httptest.NewRecorder(), 64)
 			defer c.close()

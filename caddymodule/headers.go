@@ -2,15 +2,11 @@ package caddymodule
 
 import (
 	"context"
-	"errors"
-	"fmt"
 	"io"
 	"net/http"
 	"slices"
 	"strconv"
 	"strings"
-
-	"golang.org/x/net/http/httpguts"
 
 	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
 )
@@ -205,13 +201,6 @@ var hopByHop = []string{
 // client only. keep_header keeps them.
 var droppedByDefault = []string{"Set-Cookie", "Date", "Age", "Alt-Svc", "Server-Timing"}
 
-// oftenKept are fields besides Content-* with which upstreams say something to clients, so
-// that none of ours may have their names.
-var oftenKept = []string{
-	"Allow", "Cache-Control", "Date", "Etag", "Expires", "Last-Modified", "Link", "Location", "Retry-After", "Set-Cookie", "Vary",
-	"Www-Authenticate",
-}
-
 // headerRules says which fields of a response are kept with it.
 type headerRules struct {
 	keep, drop []string // canonical names
@@ -278,54 +267,6 @@ func (rules headerRules) keeps(name string) bool {
 		return false
 	}
 	return slices.Contains(rules.keep, name) || !slices.Contains(droppedByDefault, name)
-}
-
-func checkHeaderNames(setting string, names []string) error {
-	for i, name := range names {
-		if !httpguts.ValidHeaderFieldName(name) {
-			return fmt.Errorf("%s: %q is not the name of a header field", setting, name)
-		}
-		if strings.Contains(name, "*") { // a name may have it, and none has
-			return fmt.Errorf("%s: %q stands for no other fields; name each of them", setting, name)
-		}
-		if slices.ContainsFunc(names[:i], func(other string) bool { return strings.EqualFold(other, name) }) {
-			return fmt.Errorf("%s: %s is named twice", setting, name)
-		}
-	}
-	return nil
-}
-
-func checkReplayedHeader(name string) error {
-	canonical := http.CanonicalHeaderKey(name)
-	if connectionOnly(canonical) || strings.HasPrefix(canonical, "Content-") || slices.Contains(oftenKept, canonical) {
-		return fmt.Errorf("replayed_header: %s has a meaning of its own; use another field such as Idempotent-Replayed", name)
-	}
-	return checkHeaderNames("replayed_header", []string{name})
-}
-
-func checkKeepHeader(names []string) error {
-	for _, name := range names {
-		if connectionOnly(http.CanonicalHeaderKey(name)) {
-			return fmt.Errorf("keep_header: %s speaks of one connection or one request and can never be kept", name)
-		}
-	}
-	return checkHeaderNames("keep_header", names)
-}
-
-func checkDropHeader(names []string) error {
-	if slices.ContainsFunc(names, func(name string) bool { return strings.EqualFold(name, "Content-Encoding") }) {
-		return errors.New("drop_header: Content-Encoding says how the body is to be read, and without it no client could read a replay; leave it out")
-	}
-	return checkHeaderNames("drop_header", names)
-}
-
-func checkKeptAndDropped(keep, drop []string) error {
-	for _, name := range keep {
-		if slices.ContainsFunc(drop, func(other string) bool { return strings.EqualFold(other, name) }) {
-			return fmt.Errorf("%s stands in keep_header and in drop_header; use one of them", name)
-		}
-	}
-	return nil
 }
 
 // describesBody reports whether a field is about the body, so that it must not

@@ -244,6 +244,67 @@ func TestReplaysKeepTheirContentEncoding(t *testing.T) {
 	}
 }
 
+// What every replay has, or what it is marked with, cannot be kept or left out: the line
+// would be taken and not obeyed.
+func TestHeaderWordsThatCannotBeObeyed(t *testing.T) {
+	for lines, want := range map[string]struct {
+		text, place string
+		json        Settings
+	}{
+		"keep_header X-Seen\nreplayed_header x-seen": {"keep_header: X-Seen marks a replay", "Testfile:2",
+			Settings{KeepHeader: []string{"X-Seen"}, ReplayedHeader: "x-seen"}},
+		"keep_header idempotent-replayed": {"keep_header: idempotent-replayed marks a replay", "Testfile:2",
+			Settings{KeepHeader: []string{"idempotent-replayed"}}},
+		"drop_header Idempotent-Replayed": {"drop_header: Idempotent-Replayed marks a replay", "Testfile:2",
+			Settings{DropHeader: []string{"Idempotent-Replayed"}}},
+		"drop_header X-A X-Seen\nreplayed_header X-Seen": {"drop_header: X-Seen marks a replay", "Testfile:2",
+			Settings{DropHeader: []string{"X-A", "X-Seen"}, ReplayedHeader: "X-Seen"}},
+		"drop_header X-A dedup-execution-id": {"drop_header: dedup-execution-id is made anew for each replay", "Testfile:2",
+			Settings{DropHeader: []string{"X-A", "dedup-execution-id"}}},
+		"drop_header Content-Length": {"drop_header: Content-Length is made anew for each replay", "Testfile:2",
+			Settings{DropHeader: []string{"Content-Length"}}},
+		"duplicate see_other\ndrop_header X-A location": {"drop_header: without location no duplicate gets the 303 of duplicate see_other", "Testfile:3",
+			Settings{Duplicate: duplicateSeeOther, DropHeader: []string{"X-A", "location"}}},
+	} {
+		if err := handlerOf(lines); err == nil || !strings.Contains(err.Error(), want.text) || !strings.Contains(err.Error(), want.place) {
+			t.Errorf("%q: %v; want %q at %s", lines, err, want.text, want.place)
+		}
+		want.json.setDefaults()
+		if err := want.json.check(); err == nil || !strings.Contains(err.Error(), want.text) {
+			t.Errorf("%q in JSON: %v; want %q", lines, err, want.text)
+		}
+	}
+	for _, lines := range []string{
+		"drop_header Location", "drop_header Location\nduplicate conflict", "duplicate see_other\ndrop_header Content-Location",
+		"keep_header Idempotent-Replayed\nreplayed_header X-Seen", "drop_header Connection Set-Cookie",
+	} {
+		if err := handlerOf(lines); err != nil {
+			t.Errorf("%q: %v", lines, err)
+		}
+	}
+}
+
+// A page on no host cannot be opened; other schemes name things without one.
+func TestDocsThatCannotBeOpened(t *testing.T) {
+	for _, url := range []string{"https://", "http:///idempotency", "https:/api.example.com/docs", "https:docs", "HTTPS://:443/docs", "docs", "https://a/ö"} {
+		if err := handlerOf("docs " + url); err == nil || !strings.Contains(err.Error(), "docs: "+strconv.Quote(url)) ||
+			!strings.Contains(err.Error(), "such as https://") || !strings.Contains(err.Error(), "Testfile:2") {
+			t.Errorf("%s: %v", url, err)
+		}
+	}
+	// That it is not absolute would send its author to look at what is well.
+	for _, url := range []string{"https://a/ö", "https://a/<b>", `"https://a/b c"`} {
+		if err := handlerOf("docs " + url); err == nil || !strings.Contains(err.Error(), "percent-encoded") || strings.Contains(err.Error(), "is not an absolute") {
+			t.Errorf("%s: %v", url, err)
+		}
+	}
+	for _, url := range []string{"https://example.com", "http://[::1]:80/docs#keys", "urn:example:idempotency", "tag:example.com,2026:docs"} {
+		if err := handlerOf("docs " + url); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
 // Settings that exclude each other may come from several files, by import. The error
 // names the file of the setting that it is about, as all others do.
 func TestPlaceOfWhatExcludesEachOther(t *testing.T) {

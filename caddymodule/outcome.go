@@ -55,8 +55,8 @@ const placeholderPrefix = "http.dedup."
 const logPrefix = "dedup_"
 
 // said is what is known of a request and its key, for placeholders and the access log.
-// One request has one, however many handlers of ours it passes: who speaks last counts.
-// What is not known stays as it was.
+// One request has one, however many handlers of ours it passes: who speaks last counts,
+// unless it knows of no key. What is not known stays as it was.
 type said struct {
 	outcome              outcome
 	key                  idempotency.Key
@@ -146,7 +146,9 @@ func (x *exchange) report(o outcome, executionID string, attempt int) {
 	x.count(o)
 	x.note(dashboard.Note{What: string(o), ExecutionID: executionID, Attempt: attempt})
 	s := x.said
-	s.outcome = o
+	if o != outcomeMissing || s.key == (idempotency.Key{}) {
+		s.outcome = o // else a handler in front knows of a key: it says what became of the request
+	}
 	if x.key != (idempotency.Key{}) {
 		s.key = x.key
 	}

@@ -13,6 +13,7 @@ import (
 // place is what is known of where a handler stands.
 type place struct {
 	server      string
+	of          *caddyhttp.Server
 	listen      []string
 	hosts       []string
 	paths       []string
@@ -55,6 +56,11 @@ func (a *App) warn() {
 			a.logger.Warn("store_errors pass: while the store fails, requests pass unprotected and duplicates run",
 				append(facts, zap.String("store", h.store.Describe()))...)
 		}
+		if dropped := h.droppedHeaders(at.of); len(dropped) > 0 {
+			a.logger.Warn("dedup reads a header field that no request has here: Caddy removes those with an underscore or a dot unless the "+
+				"server's expected_underscore_headers or expected_dot_headers names them, and then the same name with hyphens; and the "+
+				"host is {http.request.host}", append(facts, zap.Strings("fields", dropped))...)
+		}
 		if at.behindOther {
 			a.logger.Warn("two dedup handlers follow each other on one route: each request passes both, and the first "+
 				"one runs around the second; for several senders or keys one dedup with all of them is enough", facts...)
@@ -74,7 +80,7 @@ func (a *App) surroundings() *surroundings {
 		return found
 	}
 	for name, server := range module.(*caddyhttp.App).Servers {
-		at := place{server: name, listen: server.Listen}
+		at := place{server: name, of: server, listen: server.Listen}
 		at.find(server.Routes, found)
 		at.covered = true // as far as is known here: they are reached from other routes
 		if server.Errors != nil {

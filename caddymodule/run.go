@@ -5,12 +5,9 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
-	"net/http/httptrace"
 	"strconv"
-	"sync/atomic"
 	"time"
 
-	"github.com/caddyserver/caddy/v2"
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
 	"go.uber.org/zap"
 
@@ -105,8 +102,11 @@ func (e *execution) settle(err error) {
 		return
 	}
 	e.settled = true
-	answer := &e.answer
-	end := conclude(err, answer, e.trace.seen(e.repl()))
+	answer, way := &e.answer, e.trace.seen()
+	end := conclude(err, answer, way)
+	if end.How == idempotency.Unknown && answer.status == 0 && way.answered && e.releaseOn.Has(way.status) && !e.run.WasLast() {
+		end.How = idempotency.Answered // with a failure, of which a handler behind has made an error
+	}
 	if end.How == idempotency.Answered && e.Unknown == unknownHold && answer.endless {
 		end.How = idempotency.Unknown // whether it is whole nobody can tell
 	}
@@ -166,10 +166,13 @@ func conclude(err error, answer *capture, way upstreamWay) idempotency.End {
 	return end
 }
 
-// responseOf returns what those get who wait for a run that ended so.
+// responseOf returns what those get who wait for a run that ended so, nil where they run
+// themselves.
 func responseOf(how idempotency.How, err error, answer *capture) *idempotency.Response {
 	switch {
-	case answer.upgraded, how == idempotency.Unknown:
+	case answer.upgraded:
+		return nil // the connection is its own client's: they run, too
+	case how == idempotency.Unknown:
 		return &idempotency.Response{Status: failedStatus(err), Failed: true}
 	case err == nil && answer.status == 0:
 		// As the server answers the first client.
@@ -251,46 +254,7 @@ var noIdleTimeouts = caddyhttp.ContextWithIdleTimeouts(context.Background(), nil
 // which can be lifted. A transport's connections are observed in it.
 func (e *execution) begin() context.Context {
 	e.context = runContext{client: e.r.Context(), executionID: e.run.ExecutionID()}
-	return e.limit.begin(e.trace.observe(&e.context), duration(e.Timeout))
-}
-
-// runLimit is the time limit of a run. The cause of its end is that of a deadline:
-// reverse_proxy tells one (504) from a request that was given up (499).
-type runLimit struct {
-	cancel context.CancelCauseFunc
-	timer  *time.Timer
-	ends   time.Time
-}
-
-// begin returns a context that ends with the limit.
-func (l *runLimit) begin(ctx context.Context, timeout time.Duration) context.Context {
-	ctx, l.cancel = context.WithCancelCause(ctx)
-	l.ends = time.Now().Add(timeout)
-	l.timer = time.AfterFunc(timeout, l.exceed)
-	return ctx
-}
-
-func (l *runLimit) exceed() { l.cancel(context.DeadlineExceeded) }
-
-// end ends the run's context.
-func (l *runLimit) end() {
-	l.timer.Stop()
-	l.cancel(nil)
-}
-
-// lift removes the limit.
-func (l *runLimit) lift() { l.timer.Stop() }
-
-// pause stops the time until what it returns is called.
-func (l *runLimit) pause() (resume func()) {
-	if !l.timer.Stop() { // it is lifted, or over
-		return func() {}
-	}
-	paused := time.Now()
-	return func() {
-		l.ends = l.ends.Add(time.Since(paused))
-		l.timer.Reset(time.Until(l.ends))
-	}
+	return e.limit.begin(e.trace.observe(&e.context, e.repl()), duration(e.Timeout))
 }
 
 // announce tells placeholders, the client and the upstream which run it is.
@@ -336,61 +300,4 @@ func (e *execution) forUpstream(r *http.Request) *http.Request {
 		lowerResent(r.Header) // else a transport would send it twice ([sentOnce])
 	}
 	return r
-}
-
-// What Caddy's reverse_proxy says about the request in its placeholders.
-const (
-	upstreamAddress = "http.reverse_proxy.upstream.address"
-	upstreamStatus  = "http.reverse_proxy.status_code"
-)
-
-// forgetUpstream removes what a proxy in front of this handler, such as
-// forward_auth, has left in the placeholders.
-func forgetUpstream(repl *caddy.Replacer) {
-	repl.Delete(upstreamAddress)
-	repl.Delete(upstreamStatus)
-}
-
-// upstreamTrace observes whether a run's request may have reached an upstream, over
-// all the attempts that a proxy makes: the error it returns in the end speaks of
-// the last one only.
-type upstreamTrace struct {
-	hooks  httptrace.ClientTrace
-	sought atomic.Bool // a transport looked for a connection
-	had    atomic.Bool // and had one
-	// sent is the request as those behind have it. What a proxy sends is a copy of it.
-	sent *http.Request
-}
-
-// observe returns a context in which a transport's connections are observed.
-func (t *upstreamTrace) observe(ctx context.Context) context.Context {
-	t.hooks = httptrace.ClientTrace{GetConn: t.getConn, GotConn: t.gotConn}
-	return httptrace.WithClientTrace(ctx, &t.hooks)
-}
-
-func (t *upstreamTrace) getConn(string) { t.sought.Store(true) }
-
-// gotConn is called by the proxy's own goroutine, while the proxy waits for its transport.
-func (t *upstreamTrace) gotConn(httptrace.GotConnInfo) {
-	t.had.Store(true)
-	if held := heldIn(t.sent.Body); held != nil {
-		t.sent.Body = &laterBody{held}
-	}
-}
-
-// upstreamWay is what was seen of a request's way to an upstream.
-type upstreamWay struct {
-	// maybeSent says that the request may have reached an upstream. A proxy that
-	// chose an upstream and whose transport shows no connections (FastCGI) cannot
-	// tell.
-	maybeSent bool
-	// status is what a proxy says that its upstream answered, 0 if nobody said.
-	status int
-}
-
-func (t *upstreamTrace) seen(repl *caddy.Replacer) upstreamWay {
-	_, chosen := repl.Get(upstreamAddress)
-	value, _ := repl.Get(upstreamStatus)
-	status, _ := value.(int)
-	return upstreamWay{maybeSent: t.had.Load() || chosen && !t.sought.Load(), status: status}
 }

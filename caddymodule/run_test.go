@@ -60,8 +60,9 @@ var endTable = []struct {
 	how                  idempotency.How
 	status               int // of what those get who wait; 0: that of the error
 	failed, frees        bool
+	none                 bool // nothing: those who wait run
 }{
-	{wrote: of("an upgrade"), how: idempotency.NotSent, failed: true},
+	{wrote: of("an upgrade"), how: idempotency.NotSent, none: true},
 	{returned: of("a panic"), wrote: but("an upgrade"), how: idempotency.Unknown, failed: true},
 
 	// An error: what was written of an answer is none.
@@ -128,6 +129,12 @@ func TestConcludeOverItsWholeDomain(t *testing.T) {
 				answer := captureOn(httptest.NewRecorder(), 1<<20)
 				write(answer)
 				end := conclude(err, answer, way)
+				if want.none {
+					if end.How != want.how || end.Response != nil {
+						t.Errorf("%s: got %+v with %+v; want %v with nothing", name, end, end.Response, want.how)
+					}
+					continue
+				}
 				status := want.status
 				var handlerError caddyhttp.HandlerError
 				switch {
@@ -183,8 +190,22 @@ func TestEndsOfARealChain(t *testing.T) {
 		_ = http.NewResponseController(w).Flush()
 		panic(http.ErrAbortHandler)
 	}
+	via := func(hops string) func(http.ResponseWriter, *http.Request, int) {
+		return func(w http.ResponseWriter, _ *http.Request, _ int) {
+			w.Header().Set("Via", hops)
+			w.WriteHeader(201)
+			_ = http.NewResponseController(w).Flush() // so that it names no length
+		}
+	}
 	dies := func(http.ResponseWriter, *http.Request, int) { panic(http.ErrAbortHandler) }
+	// A proxy flushes it in a goroutine of a timer, where a panic would end the process.
+	begins := func(w http.ResponseWriter, _ *http.Request, _ int) {
+		_ = http.NewResponseController(w).Flush()
+		time.Sleep(50 * time.Millisecond)
+	}
 	php := []string{"reverse_proxy {to} {", "transport fastcgi {", "root /", "}", "}"}
+	errorOf := []string{"reverse_proxy {to} {", "@failed status 4xx 5xx", "handle_response @failed {", "error failed {rp.status_code}", "}", "}"}
+	twice := []string{"reverse_proxy {to} {", "lb_retries 1", "request_buffers 1KiB", "lb_retry_match `{rp.status_code} == 503`", "}"}
 	const page = "Status: 201 Created\r\nContent-Type: application/json\r\n"
 	for name, c := range map[string]struct {
 		upstream any      // func(http.ResponseWriter, *http.Request, int), or func(net.Conn)
@@ -207,6 +228,16 @@ func TestEndsOfARealChain(t *testing.T) {
 		"cut in mid-body":       {cut, nil, 0, true, released, held},
 		"masked 500":            {answers(500, "broken"), []string{"reverse_proxy {to} {", "@broken status 500", "handle_response @broken {", "respond masked 200", "}", "}"}, 200, true, released, released},
 		"swallowed 500":         {answers(500, "broken"), []string{"reverse_proxy {to} {", "@broken status 500", "handle_response @broken {", "vars x y", "}", "}"}, 200, true, released, released},
+		"error page of a 500":   {answers(500, "broken"), errorOf, 500, true, released, released},
+		"error page of a 402":   {answers(402, "declined"), errorOf, 402, true, released, held}, // which is not to run again, and cannot be kept
+		"error page of a 504":   {answers(504, "gateway timeout"), errorOf, 504, true, released, held},
+		"tried twice, both 503": {answers(503, "busy"), twice, 503, true, released, released},
+		"tried twice, no second answer": {func(w http.ResponseWriter, _ *http.Request, n int) {
+			if n%2 == 0 {
+				panic(http.ErrAbortHandler)
+			}
+			w.WriteHeader(503)
+		}, twice, 502, true, released, held},
 		"another handler's 401": {answers(201, ""), []string{"error 401", "reverse_proxy {to}"}, 401, false, released, released},
 		"nothing handled it":    {nil, []string{"vars x y"}, 200, false, released, released},
 		"another handler's 200": {nil, []string{"respond done 200"}, 200, true, complete, complete},
@@ -221,11 +252,17 @@ func TestEndsOfARealChain(t *testing.T) {
 		"HTTP/1.0, no length":          {afterRequest("HTTP/1.0 201 Created\r\n\r\nhalf"), nil, 201, true, complete, held},
 		"HTTP/1.0, its Via removed":    {afterRequest("HTTP/1.0 201 Created\r\n\r\nhalf"), []string{"header -Via", "reverse_proxy {to}"}, 201, true, complete, held},
 		"HTTP/1.1, Via removed":        {answers(201, strings.Repeat("x", 5000)), []string{"header -Via", "reverse_proxy {to}"}, 201, true, complete, complete},
+		"HTTP/1.0, a Via of its own":   {afterRequest("HTTP/1.0 201 Created\r\nVia: 1.1 cache\r\n\r\nhalf"), nil, 201, true, complete, held},
+		"HTTP/1.1, got over HTTP/1.1":  {via("1.1 application"), nil, 201, true, complete, complete},
+		"HTTP/1.1, got over HTTP/1.0":  {via("1.1 cache, 1.0 application"), nil, 201, true, complete, held},
+		"HTTP/1.1, got over FastCGI":   {via("0.0 Caddy"), nil, 201, true, complete, held},
 		"FastCGI, a length":            {fastCGI(page+"Content-Length: 2\r\n\r\n{}", 0, true), php, 201, true, complete, complete},
 		"FastCGI, cut from its length": {fastCGI(page+"Content-Length: 9\r\n\r\n{}", 0, true), php, 0, true, released, held},
 		"FastCGI, no content":          {fastCGI("Status: 204 No Content\r\n\r\n", 0, true), php, 204, true, complete, complete},
 		"FastCGI, no length":           {fastCGI(page+"\r\n{}", 0, true), php, 201, true, complete, held},
 		"FastCGI, no end":              {fastCGI(page+"\r\n{\"half\":", 0, false), php, 201, true, complete, held},
+		"no status of HTTP":            {begins, []string{"reverse_proxy {to} {", "@any status 2xx", "replace_status @any 1000", "}"}, 0, true, released, held},
+		"FastCGI, no status of HTTP":   {fastCGI("Status: 1000 x\r\nContent-Length: 2\r\n\r\n{}", 0, true), php, 0, true, released, held},
 		"FastCGI, nothing":             {fastCGI("", 0, false), php, 502, true, released, held},
 		"FastCGI, no end of a record":  {fastCGI(page+"\r\n{\"half\":  ", 2, false), php, 201, true, complete, held},
 	} {

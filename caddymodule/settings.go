@@ -204,6 +204,8 @@ const (
 	duplicateSeeOther    = "see_other"
 
 	releaseOff = "off"
+
+	usualReplayedHeader = "Idempotent-Replayed"
 )
 
 // The answers that free a key, by mode. An API's list has those after which a
@@ -246,7 +248,7 @@ func (s *Settings) setDefaults() {
 	orElse(&s.StoreErrors, storeErrorsReject)
 	orElse(&s.MaxRequestBody, 1<<20)
 	orElse(&s.MaxResponseBody, 1<<20)
-	orElse(&s.ReplayedHeader, "Idempotent-Replayed")
+	orElse(&s.ReplayedHeader, usualReplayedHeader)
 	if s.RetentionFrom != nil {
 		orElse(&s.RetentionFrom.Most, caddy.Duration(usualMost))
 	}

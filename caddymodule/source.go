@@ -97,8 +97,11 @@ func (k KeySource) check() error {
 	if set != 1 {
 		return fmt.Errorf("a key source has %d of header, json, value, content and parts; it takes exactly one", set)
 	}
-	for _, part := range k.Parts {
+	for i, part := range k.Parts {
 		part.Optional = false // which parts alone may be
+		if slices.ContainsFunc(k.Parts[:i], part.shadowedBy) {
+			return fmt.Errorf("%s stands twice among the parts; leave one of them out", part.source())
+		}
 		if err := part.check(); err != nil {
 			return err
 		}

@@ -24,12 +24,12 @@ func TestWaysToAnUpstream(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			repl := caddy.NewReplacer()
-			repl.Set(upstreamStatus, 503)
+			repl.Set(upstreamStatus, 500) // of an attempt before
 			if way.chosen {
 				repl.Set(upstreamAddress, "127.0.0.1:9000")
 			}
 			trace := &upstreamTrace{sent: new(http.Request)}
-			ctx := trace.observe(t.Context())
+			ctx := trace.observe(t.Context(), repl)
 			shown := httptrace.ContextClientTrace(ctx)
 			if way.sought {
 				shown.GetConn("127.0.0.1:9000")
@@ -37,10 +37,32 @@ func TestWaysToAnUpstream(t *testing.T) {
 			if way.had {
 				shown.GotConn(httptrace.GotConnInfo{})
 			}
-			got := trace.seen(repl)
+			if way.had {
+				if got := trace.seen(); got.status != 0 || got.answered {
+					t.Errorf("before its answer: %+v", got)
+				}
+			}
+			repl.Set(upstreamStatus, 503)
+			got := trace.seen()
+			if got.answered != way.had || way.had && trace.seenBehind(repl, "127.0.0.1:9001").answered {
+				t.Errorf("seen: %+v, want answered %v, and not where a blind transport comes behind", got, way.had)
+			}
 			if got.maybeSent != way.want || got.status != 503 {
 				t.Errorf("seen: %+v, want maybe sent %v, and the status of the proxy", got, way.want)
 			}
 		})
 	}
+}
+
+// seenBehind is what is seen when a transport that shows no connections has had another upstream.
+func (t *upstreamTrace) seenBehind(repl *caddy.Replacer, address string) upstreamWay {
+	before, chosen := repl.Get(upstreamAddress)
+	repl.Set(upstreamAddress, address)
+	defer func() {
+		repl.Delete(upstreamAddress)
+		if chosen {
+			repl.Set(upstreamAddress, before)
+		}
+	}()
+	return t.seen()
 }

@@ -53,6 +53,37 @@ func TestForcedRunPassesASecondDedupOfTheSameKey(t *testing.T) {
 	}
 }
 
+// The inner one sees the run that the outer one has claimed, or nothing that it knows. In the
+// log that run must neither be an ordinary one if it was forced, nor a request that nobody has
+// protected.
+func TestOutcomeBehindASecondDedup(t *testing.T) {
+	t.Parallel()
+	for inner, sameKey := range map[string]bool{
+		"dedup": true, "dedup github": false, dedupBlock("mode webhook", "fingerprint body", "max_request_body 1"): false,
+	} {
+		up := startUpstream(t, answers201)
+		p := start(t, conf{store: "store memory", site: lines("log", "header >X-Outcome {http.dedup.outcome}",
+			"route {", dedupBlock("force X-Force"), inner, proxyTo(up), "}")})
+		want := func(got reply, outcome string) {
+			t.Helper()
+			if shown := got.Header.Get("X-Outcome"); shown != outcome {
+				t.Errorf("behind it %s: outcome %q, want %q", inner, shown, outcome)
+			}
+			p.awaitLog(t, "the access log entry of "+outcome, func(e entry) bool {
+				return e.text("dedup_outcome") == outcome && e.text("dedup_execution_id") == got.executionID()
+			})
+		}
+		want(p.post(t, "/", "k", "body"), "fresh")
+		want(p.post(t, "/", "k", "body", header("X-Force", "true")), "forced")
+		if got := p.post(t, "/", "", "body"); got.Header.Get("X-Outcome") != "missing" {
+			t.Errorf("behind it %s: a request without a key has outcome %q", inner, got.Header.Get("X-Outcome"))
+		}
+		if n := p.scrape(t)[requests("api", "forced")]; sameKey && n != 2 {
+			t.Errorf("a forced run that passes two dedups is counted %v times as forced, want 2", n)
+		}
+	}
+}
+
 func TestGatewayAndSidecarOnOneStoreRunOnce(t *testing.T) {
 	t.Parallel()
 	store := redisStore(t)

@@ -91,3 +91,28 @@ func TestPlaceholdersBesideAMatcherAreToldAtStart(t *testing.T) {
 		t.Errorf("the start tells of %d proxies, want 2: %v", len(all), all)
 	}
 }
+
+// A header field that Caddy removes from every request is no key: nothing would be protected.
+func TestHeaderFieldsThatCaddyRemovesAreToldAtStart(t *testing.T) {
+	t.Parallel()
+	up := startUpstream(t, answers201)
+	p := start(t, conf{global: lines("servers {", "expected_underscore_headers known_* x_tenant", "expected_dot_headers a.b", "}"), store: "store memory", sites: lines(
+		"http://dropped.test:PORT {", "dedup {", "key header X_Order_Id", "key value {http.request.header.a.c}-{http.request.header.a.b}", "key parts x {", "header x.part", "}",
+		"scope {header.X_Tenant} {header.Host} {header.Known-Tenant}", "retention_from header X_Seconds", "force Force_It", "}", proxyTo(up), "}",
+		"http://there.test:PORT {", "dedup {", "key header Known_Id", "key header X-Order.Id", "}", "dedup_health /health", proxyTo(up), "}",
+		"http://fine.test:PORT {", "dedup {", "key header a.b", "key header Known_Id", "scope {header.X-Other} {header.x_tenant}", "}", proxyTo(up), "}")})
+	told := func(e entry) bool {
+		return strings.HasPrefix(e.text("msg"), "dedup reads a header field that no request has")
+	}
+	for name, fields := range map[string]string{
+		"dropped.test": "[X_Order_Id x.part Force_It X_Seconds Host Known-Tenant a.c]",
+		"there.test":   "[X-Order.Id]",
+	} {
+		p.awaitLog(t, name, func(e entry) bool {
+			return told(e) && e.text("level") == "warn" && e.text("host") == "["+name+"]" && e.text("fields") == fields
+		})
+	}
+	if all := p.log.find(told); len(all) != 2 {
+		t.Errorf("the start tells of %d handlers, want 2: %v", len(all), all)
+	}
+}

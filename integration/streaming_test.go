@@ -161,7 +161,9 @@ func TestResponseOfExactlyTheLimitIsKept(t *testing.T) {
 
 func TestUpgradeIsNotDeduplicated(t *testing.T) {
 	t.Parallel()
+	waited := make(chan struct{})
 	up := startUpstream(t, func(w http.ResponseWriter, _ *http.Request, _ run) {
+		<-waited
 		conn, buf, err := w.(http.Hijacker).Hijack()
 		if err != nil {
 			panic(err)
@@ -175,12 +177,17 @@ func TestUpgradeIsNotDeduplicated(t *testing.T) {
 	})
 	p := start(t, conf{store: "store memory", site: lines("dedup", proxyTo(up))})
 
-	for n := range 2 {
+	ask := func() net.Conn {
 		conn, err := net.Dial("tcp", p.addr)
 		if err != nil {
 			t.Fatal(err)
 		}
+		t.Cleanup(func() { conn.Close() })
 		fmt.Fprintf(conn, "POST / HTTP/1.1\r\nHost: %s\r\nConnection: Upgrade\r\nUpgrade: echo\r\nIdempotency-Key: k\r\nContent-Length: 0\r\n\r\n", p.addr)
+		return conn
+	}
+	wantEcho := func(conn net.Conn) {
+		t.Helper()
 		in := bufio.NewReader(conn)
 		answer, err := http.ReadResponse(in, nil)
 		if err != nil {
@@ -194,9 +201,16 @@ func TestUpgradeIsNotDeduplicated(t *testing.T) {
 		if line, err := in.ReadString('\n'); line != "echo hello\n" {
 			t.Errorf("got %q, %v over the upgraded connection", line, err)
 		}
-		conn.Close()
-		up.wantRuns(t, "k", n+1)
 	}
+	first := ask()
+	up.awaitRuns(t, "k", 1)
+	second := ask()
+	p.awaitWaiting(t, 1)
+	close(waited)
+	wantEcho(first)
+	wantEcho(second) // it waited for a run that is no answer to it
+	wantEcho(ask())
+	up.wantRuns(t, "k", 3)
 }
 
 func TestGRPCIsNotDeduplicated(t *testing.T) {

@@ -223,8 +223,8 @@ func (r *Run) settleWith(end idempotency.End) (idempotency.Settlement, error) {
 	return s, err
 }
 
-// wasLast reports whether no attempt is left after this one.
-func (r *Run) wasLast() bool {
+// WasLast reports whether no attempt is left after this one.
+func (r *Run) WasLast() bool {
 	most := r.policy.MaxAttempts
 	return most > 0 && r.record.Attempt-r.record.FreedAttempts >= most
 }
@@ -265,7 +265,7 @@ func (r *Run) report(s idempotency.Settlement, err error) {
 		log.Info("the forced run kept nothing; the response before it stays", zap.Bool("sent", s.Counted))
 	case s.State == idempotency.Released && !s.Counted:
 		log.Info("released: the request was not sent")
-	case s.State == idempotency.Released && r.wasLast():
+	case s.State == idempotency.Released && r.WasLast():
 		log.Warn("exhausted: whether the last attempt that is allowed was executed is unknown; an operator has to release the key")
 	case s.State == idempotency.Released:
 		status := 0

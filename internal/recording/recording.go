@@ -17,8 +17,8 @@ import (
 // the run or for other readers.
 type Recording struct {
 	// Declared is the length that the response promises, -1 for none. The last byte of
-	// such a response is not shown before it is whole: a client must not know of a
-	// response that is not stored.
+	// such a response is not shown before it is whole, and not at all if it is cut behind
+	// that: a client must not know of a response that is not stored.
 	Declared int64
 	// Taken is the room that the bytes take of the budget.
 	Taken *Allowance
@@ -233,7 +233,7 @@ func (rd *Reader) next() ([]byte, State, <-chan struct{}) {
 		return nil, Cut, nil
 	}
 	shown := r.body.from(rd.offset)
-	if r.state == Growing && r.Declared > 0 { // the last byte comes with the end
+	if (r.state == Growing || r.state == Cut) && r.Declared > 0 { // the last byte comes with the end, if that is whole
 		shown = shown[:max(0, min(int64(len(shown)), r.Declared-1-rd.offset))]
 	}
 	if len(shown) > 0 || r.state == Whole || r.state == Cut {

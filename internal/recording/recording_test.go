@@ -215,3 +215,22 @@ func TestDeclaredResponsesAreCounted(t *testing.T) {
 		})
 	}
 }
+
+// A body that is cut when all its bytes have come does not look whole: they are as many as
+// were declared, and nothing else would tell its client.
+func TestCutBodyLacksItsLastByte(t *testing.T) {
+	for end, rest := range map[State]string{Whole: "e", Cut: ""} {
+		_, next := budgetOf(1 << 30)
+		r := begun(next())
+		r.Declared = 5
+		rd := r.NewReader()
+		r.Add([]byte("whole"))
+		if got, _ := rd.readAll(t); got != "whol" {
+			t.Errorf("before its end it shows %q", got)
+		}
+		r.End(end)
+		if got, state := rd.readAll(t); got != rest || state != end {
+			t.Errorf("at the end %v it shows %q, %v; want %q", end, got, state, rest)
+		}
+	}
+}

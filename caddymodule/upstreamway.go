@@ -1,0 +1,112 @@
+package caddymodule
+
+import (
+	"context"
+	"net/http"
+	"net/http/httptrace"
+	"strings"
+	"sync/atomic"
+
+	"github.com/caddyserver/caddy/v2"
+)
+
+// What Caddy's reverse_proxy says about the request in its placeholders.
+const (
+	upstreamAddress = "http.reverse_proxy.upstream.address"
+	upstreamStatus  = "http.reverse_proxy.status_code"
+)
+
+// forgetUpstream removes what a proxy in front of this handler, such as
+// forward_auth, has left in the placeholders.
+func forgetUpstream(repl *caddy.Replacer) {
+	repl.Delete(upstreamAddress)
+	repl.Delete(upstreamStatus)
+}
+
+// upstreamTrace observes whether a run's request may have reached an upstream, over
+// all the attempts that a proxy makes: the error it returns in the end speaks of
+// the last one only.
+type upstreamTrace struct {
+	hooks  httptrace.ClientTrace
+	repl   *caddy.Replacer
+	sought atomic.Bool // a transport looked for a connection
+	had    atomic.Bool // and had one
+	// address is the upstream for which a transport last looked for one.
+	address atomic.Value
+	// sent is the request as those behind have it. What a proxy sends is a copy of it.
+	sent *http.Request
+}
+
+// observe returns a context in which a transport's connections are observed.
+func (t *upstreamTrace) observe(ctx context.Context, repl *caddy.Replacer) context.Context {
+	t.repl = repl
+	t.hooks = httptrace.ClientTrace{GetConn: t.getConn, GotConn: t.gotConn}
+	return httptrace.WithClientTrace(ctx, &t.hooks)
+}
+
+func (t *upstreamTrace) getConn(string) {
+	t.sought.Store(true)
+	if address, chosen := t.repl.Get(upstreamAddress); chosen { // as it is: a string would be allocated anew
+		t.address.Store(address)
+	}
+}
+
+// gotConn is called by the proxy's own goroutine, while the proxy waits for its transport. What
+// an attempt before was answered says nothing of this one.
+func (t *upstreamTrace) gotConn(httptrace.GotConnInfo) {
+	t.had.Store(true)
+	t.repl.Delete(upstreamStatus)
+	if held := heldIn(t.sent.Body); held != nil {
+		t.sent.Body = &laterBody{held}
+	}
+}
+
+// upstreamWay is what was seen of a request's way to an upstream.
+type upstreamWay struct {
+	// maybeSent says that the request may have reached an upstream. A proxy that
+	// chose an upstream and whose transport shows no connections (FastCGI) cannot
+	// tell.
+	maybeSent bool
+	// status is what a proxy says that its upstream answered, 0 if nobody said.
+	status int
+	// answered says that it is the answer to the last attempt that may have reached an
+	// upstream, as far as connections show.
+	answered bool
+}
+
+func (t *upstreamTrace) seen() upstreamWay {
+	address, chosen := t.repl.Get(upstreamAddress)
+	value, _ := t.repl.Get(upstreamStatus)
+	status, _ := value.(int)
+	return upstreamWay{
+		maybeSent: t.had.Load() || chosen && !t.sought.Load(),
+		status:    status,
+		answered:  status != 0 && t.had.Load() && t.address.Load() == address,
+	}
+}
+
+// noteVia notes which protocols a response has come over: first what a proxy behind says of
+// its upstream, and then what that one itself says of those behind it.
+func (c *capture) noteVia() {
+	if via, front := c.header["Via"], len(c.found["Via"]); c.status == 0 && len(via) > front {
+		c.via = strings.Join(via[front:], ",")
+	}
+}
+
+// endsWithConnection reports whether the body's only end is that of a connection on its way
+// here, as far as proxies tell: an answer without a length of HTTP/1.0, or of FastCGI (0.0),
+// whose client in Caddy takes an end in mid-record for that of the answer. One that is cut off
+// looks like a whole one. HTTP/1.1 has such answers too, but a proxy does not tell them from
+// chunked ones, which are sound.
+func (c *capture) endsWithConnection() bool {
+	if c.declared >= 0 || !bodyAllowed(c.status) {
+		return false
+	}
+	for hop := range strings.SplitSeq(c.via, ",") {
+		protocol, _, _ := strings.Cut(strings.TrimSpace(hop), " ")
+		if protocol = strings.TrimPrefix(protocol, "HTTP/"); protocol == "1.0" || protocol == "0.0" {
+			return true
+		}
+	}
+	return false
+}
