@@ -158,6 +158,8 @@ func TestKeysCommandMistakes(t *testing.T) {
 		{[]string{"list", "--cursor", "next"}, 2, []string{`"next"`}},
 		{[]string{"show"}, 2, []string{"keys or delivery IDs"}},
 		{[]string{"show", ""}, 2, []string{"argument 1 is empty"}},
+		{[]string{"show", "-x1"}, 2, []string{"-x1", "keys show -- <ID>"}},
+		{[]string{"release", "--", "-x1"}, 1, []string{`no delivery ID "-x1"`}},
 		{[]string{"show", unknownKey}, 1, []string{unknownKey}},
 		{[]string{"show", "running", "missing"}, 1, []string{"in_flight", `"missing"`}},
 		{[]string{"release", "missing"}, 1, []string{`"missing"`}},
@@ -169,6 +171,8 @@ func TestKeysCommandMistakes(t *testing.T) {
 		{[]string{"list", "--address", "http://localhost:2019"}, 2, []string{`"http://localhost:2019" is not an address`, "use one such as localhost:2019"}},
 		{[]string{"list", "--address", "localhost:2019/dedup"}, 2, []string{`"localhost:2019/dedup" is not an address`}},
 		{[]string{"list", "--address", "unix/"}, 2, []string{`"unix/" is not an address`}},
+		{[]string{"list", "--address", "/run/a.sock"}, 2, []string{`--address "/run/a.sock"`, "did you mean unix//run/a.sock?"}},
+		{[]string{"list", "--address", "2019"}, 2, []string{`--address "2019"`, "localhost:2019"}},
 		{[]string{"list", "--older-than", "99999999d"}, 2, []string{"too long"}},
 		{nil, 0, []string{"list", "show", "release", "forget", "Exit status"}},
 	} {

@@ -26,10 +26,6 @@ func main() {
 		// whose packages are partly its own, and end in a panic.
 		fmt.Fprintf(os.Stderr, "Error: %s replaces the binary by a build of caddyserver.com, which has none of caddy-dedup. Nothing was changed. Take a release, or build Caddy with the packages that you want: https://github.com/caddy-dedup/caddy-dedup/blob/main/docs/install.md\n", command)
 		os.Exit(caddy.ExitCodeFailedStartup)
-	case "run", "start":
-		// The Caddyfile of `proxy --print` has the admin API on a socket there, and Caddy
-		// makes no directory for it. If this one cannot be made, Caddy says so.
-		_ = os.MkdirAll(caddy.AppDataDir(), 0o700)
 	}
 	caddycmd.Main()
 }

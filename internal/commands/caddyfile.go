@@ -84,6 +84,9 @@ func (w *written) write() string {
 		b.line("# sender of webhooks takes for success.")
 		b.open(w.site.scheme + "://:" + w.site.port)
 		b.bind(w.site)
+		if f.accessLog {
+			b.line("log")
+		}
 		b.line("respond", quote("this proxy serves "+w.site.host), "421")
 		b.close()
 	}

@@ -114,11 +114,14 @@ func (w *written) readAdmin() error {
 	if w.admin == "off" {
 		return nil
 	}
+	if err := checkWord(w.admin); err != nil {
+		return fmt.Errorf("%s %s: %w", from, w.admin, err)
+	}
 	at, err := parseAdminAddress(w.admin)
 	switch {
-	case strings.HasPrefix(w.admin, "/"):
-		return fmt.Errorf("%s: %q is a path; did you mean unix/%s?", from, w.admin, w.admin)
-	case w.admin == "" || err != nil || at.Address == "":
+	case w.admin != "" && err != nil:
+		return fmt.Errorf("%s: %q is not an address: %w; use one such as localhost:2019 or unix//run/caddy/admin.sock, or off", from, w.admin, err)
+	case w.admin == "" || at.Address == "":
 		return fmt.Errorf("%s: %q is not an address; use one such as localhost:2019 or unix//run/caddy/admin.sock, or off", from, w.admin)
 	case at.Socket:
 		return nil
@@ -154,6 +157,9 @@ func (w *written) readTargets() error {
 		}
 	}
 	w.shareScheme()
+	if i := slices.IndexFunc(f.to, w.site.isAt); i >= 0 {
+		return fmt.Errorf("--to %s is where --from %s listens, so that each request would come back; use the address of the service", f.to[i], f.from.text)
+	}
 	if err := parse("reverse_proxy "+strings.Join(quoteAll(f.to), " "), "--to", new(reverseproxy.Handler)); err != nil {
 		return fmt.Errorf("--to: %w", err)
 	}
@@ -313,6 +319,7 @@ func (w *written) readStore() error {
 func (w *written) readHeaders() error {
 	f := w.flags
 	for flag, fields := range map[string][]string{"header-up": f.headerUp, "header-down": f.headerDown} {
+		set := make(map[string]bool)
 		for _, field := range fields {
 			name, value := splitField(field)
 			// A sign in front would have another meaning in the Caddyfile.
@@ -325,6 +332,12 @@ func (w *written) readHeaders() error {
 			if f.changeHost && flag == "header-up" && textproto.CanonicalMIMEHeaderKey(name) == "Host" {
 				return fmt.Errorf("--change-host-header and --header-up %q exclude each other: both set Host", field)
 			}
+			// In the Caddyfile the last one would count, and the others be gone without a word.
+			canonical := textproto.CanonicalMIMEHeaderKey(name)
+			if set[canonical] {
+				return fmt.Errorf("--%s sets %s twice, and sets one value; a field that is a list takes all of it in one: \"%s: a, b\"", flag, name, name)
+			}
+			set[canonical] = true
 		}
 	}
 	return nil

@@ -1,7 +1,9 @@
 package commands
 
 import (
+	"errors"
 	"fmt"
+	"strconv"
 	"strings"
 
 	"github.com/caddyserver/caddy/v2"
@@ -36,15 +38,27 @@ func init() {
 	})
 }
 
-// parseAdminAddress reads an address as Caddy's admin API has them.
+// parseAdminAddress reads an address as Caddy's admin API has them. What Caddy would read as
+// the name of a host, and nobody means so, is an error that says what was probably meant.
 func parseAdminAddress(text string) (keyscommand.Address, error) {
+	if _, err := strconv.ParseUint(text, 10, 64); err == nil {
+		return keyscommand.Address{}, fmt.Errorf("a port has a host before it: localhost:%s", text)
+	}
+	for _, beginning := range []string{"unix://", "unix:"} {
+		if path, ok := strings.CutPrefix(text, beginning); ok {
+			return keyscommand.Address{}, fmt.Errorf("did you mean unix/%s?", path)
+		}
+	}
+	if strings.HasPrefix(text, "/") {
+		return keyscommand.Address{}, fmt.Errorf("it is a path; did you mean unix/%s?", text)
+	}
 	at, err := caddy.ParseNetworkAddressWithDefaults(text, "tcp", 2019)
 	if err != nil {
 		return keyscommand.Address{}, err
 	}
 	// A URL, or a path behind the port, reads as the name of a network.
 	if at.PortRangeSize() > 1 || !at.IsUnixNetwork() && !strings.HasPrefix(at.Network, "tcp") {
-		return keyscommand.Address{}, fmt.Errorf("%s is not one address that can be dialled", text)
+		return keyscommand.Address{}, errors.New("it is not one address that can be dialled")
 	}
 	if at.IsUnixNetwork() {
 		at.Host, _, _ = strings.Cut(at.Host, "|")

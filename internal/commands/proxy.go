@@ -94,7 +94,11 @@ func (f *flags) run() (int, error) {
 	}
 	var socket admin.Socket
 	if !config.Admin.Disabled {
-		if socket, err = admin.NewSocket(config.Admin.Listen); err != nil {
+		// As Caddy does, which makes room for no socket: it is to be where Caddy puts it.
+		if written.admin, err = caddy.NewReplacer().ReplaceOrErr(config.Admin.Listen, true, true); err != nil {
+			return caddy.ExitCodeFailedStartup, fmt.Errorf("the address %s of the admin API: %w", config.Admin.Listen, err)
+		}
+		if socket, err = admin.NewSocket(written.admin); err != nil {
 			return caddy.ExitCodeFailedStartup, err
 		}
 	}

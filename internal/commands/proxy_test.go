@@ -88,6 +88,10 @@ func TestMistakes(t *testing.T) {
 		"no service":                {nil, []string{"--to", "localhost:3000"}},
 		"an empty service":          {[]string{"--to", ""}, []string{"--to"}},
 		"a service with a path":     {[]string{"--to", "localhost:3000/x"}, []string{"--to", `"localhost:3000/x"`}},
+		"itself":                    {[]string{"--to", "localhost:8080", "--from", ":8080"}, []string{"--to localhost:8080", "--from :8080"}},
+		"itself, by its port":       {[]string{"--to", ":1,:8080", "--from", "0.0.0.0:8080"}, []string{"--to :8080", "--from 0.0.0.0:8080"}},
+		"itself, by a URL":          {[]string{"--to", "http://127.0.0.1", "--from", "http://:80"}, []string{"--to http://127.0.0.1", "--from http://:80"}},
+		"itself, by its address":    {[]string{"--to", "[::1]:8080", "--from", "[::1]:8080"}, []string{"--to [::1]:8080"}},
 		"a URL with a path":         {[]string{"--to", "http://localhost:3000/x"}, []string{"--to", `"http://localhost:3000/x"`}},
 		"a user in the service":     {[]string{"--to", "http://u:p@localhost"}, []string{"--to"}},
 		"a service's port alone":    {[]string{"--to", "3000"}, []string{"--to", `"3000"`, ": :3000"}},
@@ -116,6 +120,8 @@ func TestMistakes(t *testing.T) {
 		"a URL of something else":   {[]string{"--to", ":1", "--redis", "http://u:open-sesame@a"}, []string{"--redis", "redis://"}},
 		"URLs of two clusters":      {[]string{"--to", ":1", "--redis", "redis://u:open-sesame@a", "--redis", "redis://b"}, []string{"--redis", "same"}},
 		"a host set twice":          {[]string{"--to", ":1", "--change-host-header", "--header-up", "host: x"}, []string{"--change-host-header", "--header-up"}},
+		"a header to send twice":    {[]string{"--to", ":1", "--header-up", "X-A: 1", "--header-up", "x-a: 2"}, []string{"--header-up", "x-a", "twice"}},
+		"a header to answer twice":  {[]string{"--to", ":1", "--header-down", "Link: <a>", "--header-down", "Link: <b>"}, []string{"--header-down", "Link", "twice"}},
 		"a header without a value":  {[]string{"--to", ":1", "--header-up", "X-A"}, []string{"--header-up", "X-A", "Field: value"}},
 		"a header without a name":   {[]string{"--to", ":1", "--header-down", ": x"}, []string{"--header-down", "Field: value"}},
 		"a header to be deleted":    {[]string{"--to", ":1", "--header-down", "-X-A: x"}, []string{"--header-down", "-X-A"}},
@@ -153,6 +159,7 @@ func TestMistakes(t *testing.T) {
 		"a variable in a path":      {[]string{"--to", ":1", "--file", "{$HOME}/x"}, []string{"--file", "{env.NAME}"}},
 		"a variable in a URL":       {[]string{"--to", ":1", "--redis", "{$REDIS_URL}"}, []string{"--redis", "{env.NAME}"}},
 		"a value of both quotes":    {[]string{"--to", ":1", "--header-up", "X: a`b\\"}, []string{"--header-up X", "backquote"}},
+		"a variable in admin":       {[]string{"--to", ":1", "--admin", "unix/{$HOME}/x.sock"}, []string{"--admin", "{env.NAME}"}},
 		"admin at a path":           {[]string{"--to", ":1", "--admin", "/tmp/x.sock"}, []string{"--admin", "did you mean unix//tmp/x.sock?"}},
 		"admin as a URL":            {[]string{"--to", ":1", "--admin", "http://localhost:2019"}, []string{"--admin", `"http://localhost:2019" is not an address`, "localhost:2019"}},
 		"admin for everybody":       {[]string{"--to", ":1", "--from", ":8080", "--admin", ":8080"}, []string{"--admin :8080", "--from :8080"}},
@@ -177,6 +184,18 @@ func TestMistakes(t *testing.T) {
 				t.Errorf("it shows the password: %s", err)
 			}
 		})
+	}
+}
+
+// Another address with the same port is another process's.
+func TestServicesBesideTheProxy(t *testing.T) {
+	for to, from := range map[string]string{
+		"127.0.0.1:8080": "127.0.0.2:8080", "localhost:8080": "127.0.0.1:8080", "10.0.0.1:8080": ":8080",
+		"orders:8080": ":8080", "localhost:8081": ":8080", "unix//run/8080": ":8080", "https://localhost": ":80",
+	} {
+		if _, err := writtenFor(t, "--from", from, "--to", to); err != nil {
+			t.Errorf("--from %s --to %s: %v", from, to, err)
+		}
 	}
 }
 

@@ -133,6 +133,29 @@ func (s site) url() string {
 	return s.scheme + "://" + net.JoinHostPort(host, s.port)
 }
 
+// isAt reports whether the site listens at the address of a service on this machine. What a
+// name is an address of, other than localhost, is not asked.
+func (s site) isAt(service string) bool {
+	scheme, rest, hasScheme := strings.Cut(service, "://")
+	if !hasScheme {
+		scheme, rest = "http", service
+	}
+	host, port, err := net.SplitHostPort(rest)
+	if err != nil {
+		host, port = rest, defaultPorts[scheme]
+	}
+	own, _ := netip.ParseAddr(s.bound())
+	ip, err := netip.ParseAddr(host)
+	switch {
+	case port != s.port || err != nil && host != "" && host != "localhost":
+		return false
+	case !own.IsValid() || own.IsUnspecified():
+		return err != nil || ip.IsLoopback() || ip.IsUnspecified()
+	default:
+		return ip == own
+	}
+}
+
 // listen is what the admin API's socket is named after.
 func (s site) listen() string { return net.JoinHostPort(s.host, s.port) }
 

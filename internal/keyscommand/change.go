@@ -17,7 +17,7 @@ import (
 
 func (p Program) showCommand() *cobra.Command {
 	cmd := &cobra.Command{
-		Use:   "show <key or delivery ID>...",
+		Use:   "show" + takesIDs,
 		Short: "Shows all that is known of keys",
 		Args:  cobra.ArbitraryArgs,
 		RunE:  p.ending((*call).show),
@@ -121,7 +121,7 @@ func (c *call) named() (*named, error) {
 // changeCommand is a command that does something to each key.
 func (p Program) changeCommand(name, short, done, method, action, long string) *cobra.Command {
 	cmd := &cobra.Command{
-		Use:   name + " <key or delivery ID>...",
+		Use:   name + takesIDs,
 		Short: short,
 		Long:  long + "\n\nIt is refused while a run is in flight under the key, and where the key has\nchanged since the command looked. More than one key are changed only with\n--yes, or after a question.",
 		Args:  cobra.ArbitraryArgs,

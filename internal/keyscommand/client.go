@@ -38,18 +38,23 @@ type adminClient struct {
 	origin    bool // it has asked for one
 }
 
-func (p Program) newClient(address string) (*adminClient, error) {
+// newClient returns a client of the admin API at an address, and names where that is from if
+// it is none.
+func (p Program) newClient(address, from string) (*adminClient, error) {
 	at, err := p.ParseAddress(address)
 	base := "http://" + at.Address
 	if at.Socket {
 		base = "http://127.0.0.1" // a host that the admin API takes on a socket
 	}
 	const example = "use one such as localhost:2019 or unix//run/caddy/admin.sock"
-	if err != nil || at.Address == "" {
-		return nil, wrongUsage("--address %q is not an address; %s", address, example)
+	if err != nil {
+		return nil, wrongUsage("%s %q is not an address: %w; %s", from, address, err, example)
+	}
+	if at.Address == "" {
+		return nil, wrongUsage("%s %q is not an address; %s", from, address, example)
 	}
 	if _, err := url.Parse(base); err != nil {
-		return nil, wrongUsage("--address %s is not an address that can be asked; %s", address, example)
+		return nil, wrongUsage("%s %s is not an address that can be asked; %s", from, address, example)
 	}
 	dialer := net.Dialer{Timeout: dialFor}
 	return &adminClient{address: address, base: base, mayOrigin: !at.Socket, http: &http.Client{
@@ -67,12 +72,12 @@ func (p Program) newClient(address string) (*adminClient, error) {
 // the environment says, where Caddy's is by default, or where a proxy's is.
 func (p Program) findAdmin(ctx context.Context, address string) (*adminClient, error) {
 	if address != "" {
-		return p.newClient(address)
+		return p.newClient(address, "--address")
 	}
 	if os.Getenv("CADDY_ADMIN") != "" {
-		return p.newClient(p.DefaultAddress()) // it has that value
+		return p.newClient(p.DefaultAddress(), "$CADDY_ADMIN") // it has that value
 	}
-	client, err := p.newClient(p.DefaultAddress())
+	client, err := p.newClient(p.DefaultAddress(), "the default")
 	if err != nil {
 		return nil, err
 	}
@@ -86,7 +91,7 @@ func (p Program) findAdmin(ctx context.Context, address string) (*adminClient, e
 	}
 	var found []*adminClient
 	for _, socket := range sockets {
-		client, err := p.newClient(socket)
+		client, err := p.newClient(socket, "the socket")
 		if err != nil {
 			return nil, err
 		}

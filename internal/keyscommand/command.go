@@ -79,11 +79,18 @@ request is a first one.`))
 // addressFlag says where the admin API is, and whatever is wrong with a flag is wrong usage.
 func (p Program) addressFlag(cmd *cobra.Command) {
 	cmd.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
+		if strings.HasSuffix(cmd.Use, takesIDs) && strings.HasPrefix(err.Error(), "unknown ") {
+			err = fmt.Errorf("%w; if it is an ID, write -- before it: %s -- <ID>", err, cmd.CommandPath())
+		}
 		return p.ending(func(*call) error { return wrongUsage("%w", err) })(cmd, nil)
 	})
 	cmd.PersistentFlags().String("address", "", "Address of the admin API, such as localhost:2019 or unix//run/caddy/admin.sock")
 	completeBy(cmd, "address", p.completeAddress)
 }
+
+// takesIDs is how a command says that it takes keys or delivery IDs. Some begin with a dash,
+// as flags do.
+const takesIDs = " <key or delivery ID>..."
 
 // The exit statuses of the command, for scripts.
 const (
