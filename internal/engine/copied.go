@@ -6,7 +6,7 @@ import (
 	"time"
 
 	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
-	"github.com/caddy-dedup/caddy-dedup/internal/offheap"
+	"github.com/caddy-dedup/caddy-dedup/internal/bytequeue"
 )
 
 // copyOf is whose copy it is. Two stores may have a record of the same key.
@@ -22,10 +22,10 @@ type copied struct {
 	// was last used: under the lock.
 	before, after *copied
 	used          uint64
-	// outside says that it was found outside of the heap, at this place. It is in no ring
+	// packed says that it was found among the encoded copies, at this place. It is in no ring
 	// then, and its bytes are the finder's own.
-	outside bool
-	at      offheap.Position
+	packed bool
+	at     bytequeue.Position
 
 	of copyOf
 	// asked is when the store was asked that said so.

@@ -22,7 +22,7 @@ func someCopy(token string) (*idempotency.Record, *idempotency.Response) {
 	return record, &idempotency.Response{Status: 201, Header: map[string][]string{"Etag": {token}}, Body: []byte("by " + token)}
 }
 
-// keepRun keeps an encoded copy of a run with this token, which is outside of the heap, or
+// keepRun keeps an encoded copy of a run with this token, which is packed, or
 // has a large body.
 func (o *ownCopies) keepRun(key idempotency.Key, token string, large bool) {
 	record, response := someCopy(token)

@@ -25,10 +25,10 @@ const CopyBound = 5 * time.Second
 type Copies struct {
 	mu   sync.Mutex
 	most int64 // bytes; 0 keeps none
-	// entries are the copies on the heap, which take so many bytes: those of which one was
-	// asked for, and large ones. A key has a copy either here or in encoded.
-	entries map[copyOf]*copied
-	onHeap  int64
+	// entries are the copies with objects of their own, which take so many bytes: those of
+	// which one was asked for, and large ones. A key has a copy either here or in encoded.
+	entries   map[copyOf]*copied
+	ofEntries int64
 	// recent is before the first of a ring of them: the one that was used last comes first.
 	recent  copied
 	encoded encodedCopies
@@ -50,7 +50,7 @@ func (c *Copies) SetLimit(most int64) {
 	defer c.mu.Unlock()
 	c.most = max(most, 0)
 	if c.most == 0 { // maps do not become smaller
-		c.entries, c.onHeap = make(map[copyOf]*copied), 0
+		c.entries, c.ofEntries = make(map[copyOf]*copied), 0
 		c.recent.before, c.recent.after = &c.recent, &c.recent
 		c.encoded.free()
 	}
@@ -72,17 +72,18 @@ func (c *Copies) Bytes() int64 {
 	return c.heldLocked()
 }
 
-func (c *Copies) heldLocked() int64 { return c.onHeap + c.encoded.bytes() }
+func (c *Copies) heldLocked() int64 { return c.ofEntries + c.encoded.bytes() }
 
-// askedShare says which part of the limit, one of so many, is left to copies of which one was
-// asked for. Most keys are never asked for, and however many of them come, they take no more
-// than the other parts.
-const askedShare = 4
+// mostOfNew returns which part of a limit new keys may take: three eighths. The rest is left to
+// copies of which one was asked for. Most keys never are, and however many of them come, they
+// take no more; with the garbage that the collector allows for it, that is twice as much
+// memory.
+func mostOfNew(limit int64) int64 { return limit / 8 * 3 }
 
 // shrinkLocked lets go what was not used for the longest time, until the rest is within the
 // limit.
 func (c *Copies) shrinkLocked() {
-	for c.encoded.bytes() > c.most-c.most/askedShare && len(c.encoded.index) > 1 {
+	for c.encoded.bytes() > mostOfNew(c.most) && len(c.encoded.index) > 1 {
 		oldest, _, _ := c.encoded.oldest()
 		c.encoded.remove(oldest)
 	}
@@ -100,7 +101,7 @@ func (c *Copies) shrinkLocked() {
 func (c *Copies) removeLocked(gone *copied) {
 	gone.unlink()
 	delete(c.entries, gone.of)
-	c.onHeap -= gone.size
+	c.ofEntries -= gone.size
 }
 
 // dropLocked lets the copy of a key go.
@@ -112,10 +113,10 @@ func (c *Copies) dropLocked(of copyOf) {
 	}
 }
 
-// putLocked puts a copy on the heap in the place of the one of the same key, if there is one.
+// putLocked puts a copy among the entries, in the place of the one of the same key, if there is one.
 func (c *Copies) putLocked(next *copied) {
 	c.dropLocked(next.of)
-	c.onHeap += next.size
+	c.ofEntries += next.size
 	c.entries[next.of] = next
 	c.usedLocked(next)
 	c.shrinkLocked()
@@ -174,7 +175,7 @@ func placeOf(key idempotency.Key) int {
 }
 
 // keep makes a copy of what was read, or settled: a complete record, which had so much of
-// its retention left when the store was asked. The copy takes so many bytes of the heap. It
+// its retention left when the store was asked. The copy takes so many bytes. It
 // does nothing if a copy of the key was dropped since.
 func (o *ownCopies) keep(read reading, form copyForm, life time.Duration, size int64) {
 	o.all.mu.Lock()
@@ -184,8 +185,7 @@ func (o *ownCopies) keep(read reading, form copyForm, life time.Duration, size i
 	}
 }
 
-// keepEncoded is keep for a copy that is to be outside of the heap, where it needs no
-// allocation.
+// keepEncoded is keep for a copy that is to be packed, which needs no allocation.
 func (o *ownCopies) keepEncoded(read reading, f encodedForm, body []byte, life time.Duration) {
 	c := o.all
 	c.mu.Lock()
@@ -257,7 +257,7 @@ func (o *ownCopies) decoded(found *copied) *copied {
 
 // hasLocked reports whether what was found is still the copy of its key.
 func (c *Copies) hasLocked(found *copied) bool {
-	if !found.outside {
+	if !found.packed {
 		return c.entries[found.of] == found
 	}
 	at, is := c.encoded.at(found.of)

@@ -6,20 +6,18 @@ import (
 	"time"
 
 	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
-	"github.com/caddy-dedup/caddy-dedup/internal/offheap"
+	"github.com/caddy-dedup/caddy-dedup/internal/bytequeue"
 )
 
-// encodedCopies are copies of runs' ends that no duplicate has asked for yet, outside of the
-// heap: most copies never have one, and 16 MiB of them on the heap took 35 MB, because the
-// garbage collector lets it grow to twice of what is in use. The lock of the Copies guards
-// them.
+// encodedCopies are copies of runs' ends that no duplicate has asked for yet, packed into
+// blocks: most copies never have one. The lock of the Copies guards them.
 //
-// The oldest one is let go first. What a duplicate asks for is decoded, and has its place on
-// the heap from then on, so that they are also in the order in which they were last used.
+// The oldest one is let go first. What a duplicate asks for is decoded, and has objects of its
+// own from then on, so that they are also in the order in which they were last used.
 type encodedCopies struct {
-	queue offheap.Queue
+	queue bytequeue.Queue
 	// index has the copies by hashOf. Of two keys with the same one, the later copy stays.
-	index map[uint64]offheap.Position
+	index map[uint64]bytequeue.Position
 }
 
 // The head of an encoded copy in the queue.
@@ -50,16 +48,12 @@ func hashOf(owner uint64, key *idempotency.Key) uint64 {
 func (e *encodedCopies) bytes() int64 { return e.queue.Bytes() + int64(len(e.index))*sizeOfIndexed }
 
 // roomFor reports whether a copy with so many bytes can be one of these. A larger body stays
-// on the heap as it is: to copy it would take longer than the collector needs for one object.
-func roomFor(n int) bool { return encodedHead+n <= offheap.Largest }
+// as it is: to copy it would take longer than the collector needs for one object.
+func roomFor(n int) bool { return encodedHead+n <= bytequeue.Largest }
 
-// put adds a copy of a key that has none, at this count of uses. Without memory of the system
-// it adds none.
+// put adds a copy of a key that has none, at this count of uses.
 func (e *encodedCopies) put(read reading, f encodedForm, body []byte, life time.Duration, used uint64) {
-	at, room, added := e.queue.Add(encodedHead + len(f.parts) + len(body))
-	if !added {
-		return
-	}
+	at, room := e.queue.Add(encodedHead + len(f.parts) + len(body))
 	le := binary.LittleEndian
 	le.PutUint64(room[ownerAt:], read.of.owner.number)
 	copy(room[keyAt:], read.of.key[:])
@@ -77,13 +71,13 @@ func (e *encodedCopies) put(read reading, f encodedForm, body []byte, life time.
 		e.remove(other)
 	}
 	if e.index == nil {
-		e.index = make(map[uint64]offheap.Position)
+		e.index = make(map[uint64]bytequeue.Position)
 	}
 	e.index[hash] = at
 }
 
 // at returns where the copy of a key lies, and whether there is one.
-func (e *encodedCopies) at(of copyOf) (offheap.Position, bool) {
+func (e *encodedCopies) at(of copyOf) (bytequeue.Position, bool) {
 	at, is := e.index[hashOf(of.owner.number, &of.key)]
 	if !is || e.owner(at) != of.owner.number || e.key(at) != of.key {
 		return 0, false
@@ -91,19 +85,19 @@ func (e *encodedCopies) at(of copyOf) (offheap.Position, bool) {
 	return at, true
 }
 
-func (e *encodedCopies) owner(at offheap.Position) uint64 {
+func (e *encodedCopies) owner(at bytequeue.Position) uint64 {
 	return binary.LittleEndian.Uint64(e.queue.At(at)[ownerAt:])
 }
 
-func (e *encodedCopies) key(at offheap.Position) idempotency.Key {
+func (e *encodedCopies) key(at bytequeue.Position) idempotency.Key {
 	return idempotency.Key(e.queue.At(at)[keyAt:])
 }
 
 // get returns what lies at a position, so that it can be read without the lock.
-func (e *encodedCopies) get(of copyOf, at offheap.Position) *copied {
+func (e *encodedCopies) get(of copyOf, at bytequeue.Position) *copied {
 	raw, le := e.queue.At(at), binary.LittleEndian
 	return &copied{
-		of: of, outside: true, at: at,
+		of: of, packed: true, at: at,
 		asked: instant{time.Duration(le.Uint64(raw[monotonicAt:])), int64(le.Uint64(raw[wallAt:]))},
 		life:  time.Duration(le.Uint64(raw[lifeAt:])),
 		copyForm: copyForm{
@@ -114,14 +108,14 @@ func (e *encodedCopies) get(of copyOf, at offheap.Position) *copied {
 }
 
 // remove lets the copy at a position go.
-func (e *encodedCopies) remove(at offheap.Position) {
+func (e *encodedCopies) remove(at bytequeue.Position) {
 	key := e.key(at)
 	delete(e.index, hashOf(e.owner(at), &key))
 	e.queue.Remove(at)
 }
 
 // oldest returns the copy that was added before all others, and the count of uses then.
-func (e *encodedCopies) oldest() (at offheap.Position, used uint64, is bool) {
+func (e *encodedCopies) oldest() (at bytequeue.Position, used uint64, is bool) {
 	if at, is = e.queue.Oldest(); is {
 		used = binary.LittleEndian.Uint64(e.queue.At(at)[usedAt:])
 	}
@@ -142,7 +136,7 @@ func (e *encodedCopies) removeOf(owner uint64) {
 	}
 }
 
-// free lets all copies go, and gives their room back to the system.
+// free lets all copies and their room go.
 func (e *encodedCopies) free() {
 	e.queue.Free()
 	e.index = nil

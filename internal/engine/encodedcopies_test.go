@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
-	"github.com/caddy-dedup/caddy-dedup/internal/offheap"
+	"github.com/caddy-dedup/caddy-dedup/internal/bytequeue"
 )
 
 // padded is someCopy with a header field of so many bytes more.
@@ -18,7 +18,7 @@ func padded(token string, n int) (*idempotency.Record, *idempotency.Response) {
 	return record, response
 }
 
-// Whatever is kept, asked for and dropped, outside of the heap or on it: there are the
+// Whatever is kept, asked for and dropped, packed or not: there are the
 // copies that were used last, within the limit, and no other ones. Large ones are too many
 // for the others to reach the part of the limit that those are kept within.
 func TestCopiesAreThoseUsedLast(t *testing.T) {
@@ -89,7 +89,7 @@ func TestCopiesAreThoseUsedLast(t *testing.T) {
 			model, evicted = model[1:], true
 		}
 		held, most := all.Bytes(), all.most
-		if held > most || evicted && len(model) > 0 && held < most-largest-offheap.BlockSize && before <= most && was > 2 {
+		if held > most || evicted && len(model) > 0 && held < most-largest-bytequeue.BlockSize && before <= most && was > 2 {
 			t.Fatalf("step %d: %d bytes are held after %d, the limit is %d; evicted: %v", step, held, before, most, evicted)
 		}
 		if step%100 == 0 {
@@ -117,9 +117,9 @@ func TestCopiesAreThoseUsedLast(t *testing.T) {
 			o.keepRun(idempotency.Identity{ID: fmt.Sprint(n)}.Key(), "a", false)
 			o.keepRun(idempotency.Identity{ID: fmt.Sprint(n)}.Key(), "b", true)
 		}
-		before := offheap.Mapped()
+		before := all.encoded.queue.Taken()
 		empty()
-		if held, left := all.Bytes(), offheap.Mapped(); held != 0 || left >= before || len(all.entries) != 0 || all.encoded.index != nil {
+		if held, left := all.Bytes(), all.encoded.queue.Taken(); held != 0 || left >= before || len(all.entries) != 0 || all.encoded.index != nil {
 			t.Errorf("%s: the copies hold %d bytes, and have given nothing back of %d", what, held, before)
 		}
 	}

@@ -1,11 +1,9 @@
-// Package offheap keeps bytes outside of Go's heap, where the garbage collector neither
-// looks at them nor counts them. On the heap they cost twice: it may grow to about two
-// times of what is in use before it is collected (the Go garbage collector's guide, GOGC).
-package offheap
+// Package bytequeue keeps byte strings in large blocks: the garbage collector has few objects
+// to find, and nothing to look at in them.
+package bytequeue
 
 import (
 	"encoding/binary"
-	"sync/atomic"
 	"unsafe"
 )
 
@@ -59,20 +57,19 @@ func (p Position) offset() int   { return int(p % BlockSize) }
 func (p Position) next() Position { return Position((p.block() + 1) * BlockSize) }
 
 // Add adds a string of n bytes, from 1 to [Largest], and returns its room, to be written to.
-// Without memory of the system for another block it adds none, and reports that.
-func (q *Queue) Add(n int) (at Position, room []byte, added bool) {
+func (q *Queue) Add(n int) (at Position, room []byte) {
 	at = q.end
 	if rest := BlockSize - at.offset(); rest < lengthSize+n {
 		at = at.next()
 	}
-	if at.block()-q.first == uint64(len(q.blocks)) && !q.addBlock() {
-		return 0, nil, false
+	if at.block()-q.first == uint64(len(q.blocks)) {
+		q.addBlock()
 	}
 	q.closeBlock(at)
 	binary.LittleEndian.PutUint32(q.from(at), uint32(n))
 	q.blockOf(at).strings++
 	q.end = at + lengthSize + Position(n)
-	return at, q.At(at), true
+	return at, q.At(at)
 }
 
 // closeBlock notes that the block of the end has no more strings, if the next one begins in
@@ -92,20 +89,12 @@ func (q *Queue) closeBlock(next Position) {
 	}
 }
 
-// takeBlock is mapBlock, but in a test of a system that has no more memory.
-var takeBlock = mapBlock
-
-func (q *Queue) addBlock() bool {
+func (q *Queue) addBlock() {
 	bytes := q.spare
 	if q.spare = nil; bytes == nil {
-		var err error
-		if bytes, err = takeBlock(); err != nil {
-			return false
-		}
-		mapped.Add(BlockSize)
+		bytes = make([]byte, BlockSize)
 	}
 	q.blocks = append(q.blocks, block{bytes: bytes})
-	return true
 }
 
 // from returns the rest of the block from a position on.
@@ -162,7 +151,6 @@ func (q *Queue) Remove(at Position) {
 
 // empty takes the bytes of a block, and keeps the last ones for the next block.
 func (q *Queue) empty(of *block) {
-	q.giveBack(q.spare)
 	q.spare, of.bytes = of.bytes, nil
 	q.emptied++
 }
@@ -171,12 +159,16 @@ func (q *Queue) empty(of *block) {
 // given back.
 func (q *Queue) Bytes() int64 { return int64(q.end-q.oldest) - q.emptied*(BlockSize-blockSize) }
 
-// Free removes all strings, and gives the memory back to the system.
-func (q *Queue) Free() {
+// Taken is how much room the blocks have, with the one that is kept for the next strings.
+func (q *Queue) Taken() (bytes int64) {
 	for _, block := range q.blocks {
-		q.giveBack(block.bytes)
+		bytes += int64(len(block.bytes))
 	}
-	q.giveBack(q.spare)
+	return bytes + int64(len(q.spare))
+}
+
+// Free removes all strings, and lets all blocks go.
+func (q *Queue) Free() {
 	// What is added next has a position that no string has had.
 	end := q.end
 	if end.offset() > 0 {
@@ -184,18 +176,3 @@ func (q *Queue) Free() {
 	}
 	*q = Queue{first: end.block(), oldest: end, end: end}
 }
-
-func (q *Queue) giveBack(block []byte) {
-	if block == nil {
-		return
-	}
-	unmapBlock(block)
-	mapped.Add(-BlockSize)
-}
-
-// mapped is what all queues have of the system's memory.
-var mapped atomic.Int64
-
-// Mapped returns how many bytes all queues of this process have taken from the system. With
-// that, a test compares what they say.
-func Mapped() int64 { return mapped.Load() }

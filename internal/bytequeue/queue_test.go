@@ -1,8 +1,7 @@
-package offheap
+package bytequeue
 
 import (
 	"bytes"
-	"errors"
 	"math/rand/v2"
 	"slices"
 	"testing"
@@ -30,9 +29,9 @@ func (m *model) check(t *testing.T, q *Queue) {
 
 func add(t *testing.T, q *Queue, content []byte) Position {
 	t.Helper()
-	at, room, added := q.Add(len(content))
-	if !added || len(room) != len(content) || cap(room) != len(content) {
-		t.Fatalf("a string of %d bytes: added: %v, with room for %d of %d", len(content), added, len(room), cap(room))
+	at, room := q.Add(len(content))
+	if len(room) != len(content) || cap(room) != len(content) {
+		t.Fatalf("a string of %d bytes has room for %d of %d", len(content), len(room), cap(room))
 	}
 	copy(room, content)
 	return at
@@ -50,7 +49,6 @@ func TestQueueIsAList(t *testing.T) {
 		"nearly a quarter each": func(r *rand.Rand) int { return BlockSize/4 - lengthSize - r.IntN(3) },
 		"one byte":              func(*rand.Rand) int { return 1 },
 	}
-	before := Mapped()
 	for name, size := range sizes {
 		t.Run(name, func(t *testing.T) {
 			r := rand.New(rand.NewPCG(1, 2))
@@ -82,18 +80,17 @@ func TestQueueIsAList(t *testing.T) {
 				if step%50 == 0 || len(m.at) < 4 {
 					m.check(t, &q)
 				}
-				if taken := Mapped() - before; taken > q.Bytes()+3*BlockSize {
+				if taken := q.Taken(); taken > q.Bytes()+3*BlockSize {
 					t.Fatalf("%d bytes are taken for %d", taken, q.Bytes())
 				}
 			}
 			q.Free()
-			if taken := Mapped() - before; taken != 0 {
+			if taken := q.Taken(); taken != 0 {
 				t.Errorf("%d bytes are left after Free", taken)
 			}
 			if at := add(t, &q, []byte("again")); at <= last {
 				t.Errorf("after Free a string lies at %d, where one was before: the last one at %d", at, last)
 			}
-			q.Free()
 		})
 	}
 }
@@ -101,7 +98,6 @@ func TestQueueIsAList(t *testing.T) {
 // A queue that is always as long as before takes no more memory.
 func TestQueueUsesItsBlocksAgain(t *testing.T) {
 	var q Queue
-	defer q.Free()
 	content := make([]byte, 1000)
 	for range 300 {
 		add(t, &q, content)
@@ -112,10 +108,10 @@ func TestQueueUsesItsBlocksAgain(t *testing.T) {
 		oldest, _ := q.Oldest()
 		q.Remove(oldest)
 		if n == 300 {
-			most = Mapped()
+			most = q.Taken()
 		}
-		if n > 300 && Mapped() > most {
-			t.Fatalf("after %d more strings, %d bytes are taken, and %d before", n, Mapped(), most)
+		if n > 300 && q.Taken() > most {
+			t.Fatalf("after %d more strings, %d bytes are taken, and %d before", n, q.Taken(), most)
 		}
 	}
 }
@@ -123,8 +119,6 @@ func TestQueueUsesItsBlocksAgain(t *testing.T) {
 // A string that stays while all that came after it has gone keeps its own block alone.
 func TestOldStringKeepsItsBlockAlone(t *testing.T) {
 	var q Queue
-	defer q.Free()
-	before := Mapped()
 	old := add(t, &q, []byte("old"))
 	content := make([]byte, 8<<10)
 	const rounds = 10_000
@@ -143,7 +137,7 @@ func TestOldStringKeepsItsBlockAlone(t *testing.T) {
 	if at, is := q.Oldest(); at != old || !is || string(q.At(at)) != "old" {
 		t.Errorf("the oldest is at %d: %v", at, is)
 	}
-	if taken := Mapped() - before; taken > 4*BlockSize {
+	if taken := q.Taken(); taken > 4*BlockSize {
 		t.Errorf("%d bytes are taken", taken)
 	}
 	if room := q.Bytes(); room > 3*BlockSize+2*rounds/7*blockSize {
@@ -152,33 +146,5 @@ func TestOldStringKeepsItsBlockAlone(t *testing.T) {
 	q.Remove(old)
 	if room := q.Bytes(); room != 0 || len(q.blocks) > 1 {
 		t.Errorf("without a string there are %d bytes in %d blocks", room, len(q.blocks))
-	}
-}
-
-func TestQueueWithoutMemory(t *testing.T) {
-	defer func() { takeBlock = mapBlock }()
-	var q Queue
-	defer q.Free()
-	content := make([]byte, Largest)
-	var m model
-	for range BlockSize/Largest - 1 {
-		m.at, m.strings = append(m.at, add(t, &q, content)), append(m.strings, content)
-	}
-	takeBlock = func() ([]byte, error) { return nil, errors.New("no memory") }
-	for range 2 {
-		if _, _, added := q.Add(Largest); added {
-			t.Error("a string was added without memory for it")
-		}
-		m.check(t, &q)
-	}
-	m.at, m.strings = append(m.at, add(t, &q, []byte("small"))), append(m.strings, []byte("small"))
-	takeBlock = mapBlock
-	m.at, m.strings = append(m.at, add(t, &q, content)), append(m.strings, content)
-	m.check(t, &q)
-	for _, at := range m.at {
-		q.Remove(at)
-	}
-	if _, is := q.Oldest(); is {
-		t.Error("there is still a string")
 	}
 }
