@@ -338,13 +338,19 @@ func checkKeyText(text string) error {
 
 // checkPlaceholders refuses a placeholder that is not closed, and those that read the
 // body: Caddy reads it without a limit, and takes a body that was cut off for a whole
-// one.
+// one. One of a field that is removed from requests would be empty in all of them.
 func checkPlaceholders(setting, text string) error {
-	if _, unclosed := placeholdersIn(text); unclosed {
+	names, unclosed := placeholdersIn(text)
+	if unclosed {
 		return fmt.Errorf(`%s: %q has a placeholder without its closing brace; write %s, or \{ for a brace`, setting, text, examplePlaceholder)
 	}
 	if strings.Contains(text, "{http.request.body") {
 		return fmt.Errorf("%s: %s would read the body without a limit; use key json or key content", setting, text)
+	}
+	for _, name := range names {
+		if field, is := strings.CutPrefix(name, "http.request.header."); is && isDedupHeader(field) {
+			return fmt.Errorf("%s: {%s} is empty in all requests: fields that begin with %s are removed from them; use a field that the sender chooses", setting, name, dedupHeaderPrefix)
+		}
 	}
 	return nil
 }

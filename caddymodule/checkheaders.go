@@ -11,11 +11,11 @@ import (
 	"golang.org/x/net/http/httpguts"
 )
 
-// oftenKept are fields besides Content-* with which upstreams say something to clients, so
-// that none of ours may have their names.
+// oftenKept are fields besides Content-* with which upstreams and proxies say something to
+// clients, so that none of ours may have their names.
 var oftenKept = []string{
-	"Allow", "Cache-Control", "Date", "Etag", "Expires", "Last-Modified", "Link", "Location", "Retry-After", "Set-Cookie", "Vary",
-	"Www-Authenticate",
+	"Age", "Allow", "Cache-Control", "Date", "Etag", "Expires", "Last-Modified", "Link", "Location", "Retry-After", "Server",
+	"Set-Cookie", "Vary", "Via", "Www-Authenticate",
 }
 
 func checkHeaderNames(setting string, names []string) error {

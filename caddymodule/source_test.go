@@ -49,6 +49,7 @@ func TestKeySourcesThatAreMistakes(t *testing.T) {
 		{Value: "{http.request.header.X-API-Key}"},
 		{Value: "{http.request.cookie.session}"},
 		{Value: "{http.request.body}"},
+		{Value: "{http.request.host}-{http.request.header.dedup-attempt}"},
 		{JSON: "id"},
 		{Parts: []KeySource{{Header: "A"}}},
 		{Prefix: "p", Parts: []KeySource{{Header: "Authorization"}}},
@@ -66,7 +67,10 @@ func TestKeySourcesThatAreMistakes(t *testing.T) {
 		{Force: "Content-Type"},
 		{Scope: []string{"{http.request.body}"}},
 		{Scope: []string{""}},
+		{Scope: []string{"{http.request.host}", "{http.request.header.Dedup-Execution-Id}"}},
 		{ReplayedHeader: "Content-Length"},
+		{ReplayedHeader: "via"},
+		{ReplayedHeader: "Server"},
 	} {
 		s.setDefaults()
 		if err := s.check(); err == nil {

@@ -1,6 +1,7 @@
 package admin
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -8,6 +9,8 @@ import (
 	"io"
 	"net/http"
 	"time"
+
+	"github.com/go-json-experiment/json/jsontext"
 
 	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
 )
@@ -88,9 +91,12 @@ func (a *API) lookUp(ctx context.Context, l *lookup) error {
 func parseLookup(body io.Reader) (LookupRequest, error) {
 	const accepted = `it is {"provider": "github", "ids": ["…"]}, the provider optional`
 	var asked LookupRequest
-	decoder := json.NewDecoder(body)
-	decoder.DisallowUnknownFields()
-	err := decoder.Decode(&asked)
+	text, err := io.ReadAll(body)
+	decoder := json.NewDecoder(bytes.NewReader(text))
+	if err == nil {
+		decoder.DisallowUnknownFields()
+		err = decoder.Decode(&asked)
+	}
 	if wrong, ok := errors.AsType[*json.UnmarshalTypeError](err); ok {
 		return LookupRequest{}, wrongRequest("%s of the body has a value of the wrong type, %s; %s", placeOf(wrong), wrong.Value, accepted)
 	}
@@ -102,6 +108,11 @@ func parseLookup(body io.Reader) (LookupRequest, error) {
 	}
 	if _, err := decoder.Token(); !errors.Is(err, io.EOF) {
 		return LookupRequest{}, wrongRequest("the body has more than one value; %s", accepted)
+	}
+	// Go takes the last of two members with the same name, and those of the first would be
+	// neither found nor missing.
+	if _, err := jsontext.NewDecoder(bytes.NewReader(text)).ReadValue(); errors.Is(err, jsontext.ErrDuplicateName) {
+		return LookupRequest{}, wrongRequest("the body has a member twice; %s", accepted)
 	}
 	if len(asked.IDs) == 0 || len(asked.IDs) > mostIDs {
 		return LookupRequest{}, wrongRequest("the body has %d ids; from 1 to %d are accepted", len(asked.IDs), mostIDs)

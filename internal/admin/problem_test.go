@@ -71,6 +71,7 @@ func TestAdminMistakes(t *testing.T) {
 		{"POST", "/dedup/lookup", `{"ids":["a",""]}`, 400, []string{"id 2"}},
 		{"POST", "/dedup/lookup", `{"id":["a"]}`, 400, []string{`"id"`}},
 		{"POST", "/dedup/lookup", `{"ids":["a"]}{}`, 400, []string{"more than one"}},
+		{"POST", "/dedup/lookup", `{"ids":["a"],"ids":["b"]}`, 400, []string{"a member twice"}},
 		{"POST", "/dedup/lookup", `{"ids":["a"],"provider":"gitbuh"}`, 400, []string{`"gitbuh"`, "github"}},
 		{"POST", "/dedup/lookup?provider=github", `{"ids":["a"]}`, 400, []string{`"provider"`}},
 		{"POST", "/dedup/ready", "", 405, []string{"GET /dedup/ready"}},

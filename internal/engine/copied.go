@@ -5,8 +5,8 @@ import (
 	"slices"
 	"time"
 
-	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
 	"github.com/caddy-dedup/caddy-dedup/internal/bytequeue"
+	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
 )
 
 // copyOf is whose copy it is. Two stores may have a record of the same key.

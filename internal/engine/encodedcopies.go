@@ -5,8 +5,8 @@ import (
 	"encoding/binary"
 	"time"
 
-	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
 	"github.com/caddy-dedup/caddy-dedup/internal/bytequeue"
+	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
 )
 
 // encodedCopies are copies of runs' ends that no duplicate has asked for yet, packed into

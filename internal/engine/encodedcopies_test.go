@@ -7,8 +7,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
 	"github.com/caddy-dedup/caddy-dedup/internal/bytequeue"
+	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
 )
 
 // padded is someCopy with a header field of so many bytes more.
