@@ -54,6 +54,21 @@ func TestMistakesThatShowNoPassword(t *testing.T) {
 	}
 }
 
+// A store in JSON without its kind is not shown: the settings that are there may be those of
+// Redis, with its password.
+func TestStoresWithoutTheirKindShowNoPassword(t *testing.T) {
+	for _, settings := range []string{
+		`{"addresses": ["h:1"], "password": "s3cret"}`, `{"module": "redis", "url": "redis://:s3cret@h"}`, `{"Store": "redis", "password": "s3cret"}`,
+		`{"store": "", "password": "s3cret"}`, `{"store": 1, "password": "s3cret"}`, `{"store": null, "password": "s3cret"}`, `{}`, `null`,
+	} {
+		app := &App{StoreRaw: []byte(settings)}
+		_, err := app.loadStore(caddy.Context{}, app, app.StoreRaw)
+		if err == nil || !strings.Contains(err.Error(), "use file, memory or redis") || strings.Contains(err.Error(), "s3cret") {
+			t.Errorf("%s: %v", settings, err)
+		}
+	}
+}
+
 // What is no password is shown: who wrote it sees what is meant.
 func TestHiddenTexts(t *testing.T) {
 	for text, hidden := range map[string]bool{

@@ -37,13 +37,18 @@ func checkLease(store openstores.Config, lease time.Duration) error {
 		lease, store.Describe(), timeout, leasePerTimeout*min(timeout, math.MaxInt64/leasePerTimeout), lease/leasePerTimeout)
 }
 
-// checkStoreKind refuses a URL where JSON names the kind of a store: Caddy's own error, of
-// a module that is unknown, would show the password in it.
+// checkStoreKind refuses a store in JSON whose kind is not a word, or is a URL: Caddy's own
+// error would show the settings or the URL, and so the password in them.
 func checkStoreKind(raw json.RawMessage) error {
-	var settings struct {
-		Store string `json:"store"`
+	var settings map[string]json.RawMessage
+	if json.Unmarshal(raw, &settings) != nil {
+		return nil // Caddy's error shows nothing of what is no object
 	}
-	if json.Unmarshal(raw, &settings) == nil && mayHoldPassword(settings.Store) {
+	var kind string
+	switch err := json.Unmarshal(settings["store"], &kind); {
+	case err != nil || kind == "":
+		return errors.New(`store: its member "store" says which one it is, and is not there or is no text; use file, memory or redis, such as {"store": "redis", "url": "{env.REDIS_URL}"}`)
+	case mayHoldPassword(kind):
 		return errors.New("store: a URL is not accepted here, and is not shown; with the store redis it stands in url")
 	}
 	return nil
