@@ -146,6 +146,9 @@ func checkExclude(pointers []string) error {
 		if err := delivery.CheckExclude(pointer); err != nil {
 			return fmt.Errorf("exclude: %w", err)
 		}
+		if err := checkPointerText(pointer); err != nil {
+			return fmt.Errorf("exclude: %w", err)
+		}
 		if slices.Contains(pointers[:i], pointer) {
 			return fmt.Errorf("exclude: %s is named twice", pointer)
 		}
@@ -292,7 +295,7 @@ func checkDocs(docs string) error {
 
 // notInURLs reports whether a character has to be escaped in a URL, which is in a header
 // field of refusals.
-func notInURLs(c rune) bool { return c <= ' ' || c >= 0x7f || strings.ContainsRune("<>\"", c) }
+func notInURLs(c rune) bool { return c <= ' ' || c >= 0x7f || strings.ContainsRune("<>\"{}|\\^`", c) }
 
 // placeholdersIn returns the names of the placeholders of a text, as Caddy's replacer
 // finds them: a brace behind a backslash is a brace. unclosed says that a brace opens

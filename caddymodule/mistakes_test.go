@@ -293,7 +293,7 @@ func TestDocsThatCannotBeOpened(t *testing.T) {
 		}
 	}
 	// That it is not absolute would send its author to look at what is well.
-	for _, url := range []string{"https://a/ö", "https://a/<b>", `"https://a/b c"`} {
+	for _, url := range []string{"https://a/ö", "https://a/<b>", `"https://a/b c"`, "https://a/{env.PAGE}"} {
 		if err := handlerOf("docs " + url); err == nil || !strings.Contains(err.Error(), "percent-encoded") || strings.Contains(err.Error(), "is not an absolute") {
 			t.Errorf("%s: %v", url, err)
 		}

@@ -109,6 +109,12 @@ func (k KeySource) check() error {
 	if err := k.checkField(); err != nil {
 		return err
 	}
+	if err := checkPrefix(k.Prefix); err != nil {
+		return err
+	}
+	if err := checkPointerText(k.JSON); err != nil {
+		return err
+	}
 	return delivery.CheckSource(k.source())
 }
 
@@ -203,6 +209,9 @@ func (r *RetentionSource) check() error {
 		return fmt.Errorf("retention_from: header %s carries a credential, and what is no number is logged; use a field of its own, such as X-Retention", r.Header)
 	}
 	if err := delivery.CheckSource(r.source()); err != nil {
+		return fmt.Errorf("retention_from: %w", err)
+	}
+	if err := checkPointerText(r.JSON); err != nil {
 		return fmt.Errorf("retention_from: %w", err)
 	}
 	if r.Most == 0 {

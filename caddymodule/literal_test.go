@@ -1,0 +1,43 @@
+package caddymodule
+
+import (
+	"strings"
+	"testing"
+)
+
+// Where no placeholder is replaced, one would be a text that is the same for all requests:
+// tenants would share their keys, and a member would be looked for that nobody sends.
+func TestPlaceholdersWhereNoneIsReplaced(t *testing.T) {
+	for lines, want := range map[string]struct {
+		text, place string
+		json        Settings
+	}{
+		"key header X-Id {http.request.header.X-Tenant}": {`prefix: "{http.request.header.X-Tenant}" has the placeholder {http.request.header.X-Tenant}`, "Testfile:2",
+			Settings{Keys: []KeySource{{Header: "X-Id", Prefix: "{http.request.header.X-Tenant}"}}}},
+		"key content a-{http.request.host}": {`prefix: "a-{http.request.host}" has`, "Testfile:2",
+			Settings{Keys: []KeySource{{Content: true, Prefix: "a-{http.request.host}"}}}},
+		"key parts {tenant} {\ncontent\n}": {`prefix: "{tenant}" has`, "Testfile:",
+			Settings{Keys: []KeySource{{Prefix: "{tenant}", Parts: []KeySource{{Content: true}}}}}},
+		"key json /{env.MEMBER}": {`JSON pointer "/{env.MEMBER}" has the placeholder {env.MEMBER}`, "Testfile:2",
+			Settings{Keys: []KeySource{{JSON: "/{env.MEMBER}"}}}},
+		"key parts a {\njson /a/{http.request.host}\n}": {`JSON pointer "/a/{http.request.host}" has`, "Testfile:",
+			Settings{Keys: []KeySource{{Prefix: "a", Parts: []KeySource{{JSON: "/a/{http.request.host}"}}}}}},
+		"key content\nexclude /{file./run/member}": {"exclude: JSON pointer", "Testfile:3",
+			Settings{Keys: []KeySource{{Content: true}}, Exclude: []string{"/{file./run/member}"}}},
+		"retention_from json /{env.MEMBER}": {"retention_from: JSON pointer", "Testfile:2",
+			Settings{RetentionFrom: &RetentionSource{JSON: "/{env.MEMBER}"}}},
+	} {
+		if err := handlerOf(lines); err == nil || !strings.Contains(err.Error(), want.text) || !strings.Contains(err.Error(), want.place) {
+			t.Errorf("%q: %v; want %q at %s", lines, err, want.text, want.place)
+		}
+		want.json.setDefaults()
+		if err := want.json.check(); err == nil || !strings.Contains(err.Error(), want.text) {
+			t.Errorf("%q in JSON: %v; want %q", lines, err, want.text)
+		}
+	}
+	for _, lines := range []string{"key header X-Id a}b{", `key json /a\{env.b} \{a}`, "key json /{id}", "key json /{a}/{b}\nexclude /{sent}\nkey content"} {
+		if err := handlerOf(lines); err != nil {
+			t.Errorf("%q: %v", lines, err)
+		}
+	}
+}
