@@ -364,7 +364,7 @@ func parsePart(d *caddyfile.Dispenser) (KeySource, error) {
 	if part.Prefix != "" {
 		return KeySource{}, d.Errf("key parts: %s has %q behind it; a part has no prefix, and only one word may stand there, %s", line[0], part.Prefix, optionalWord)
 	}
-	if err := part.check(); err != nil {
+	if err := part.checkAsPart(); err != nil {
 		return KeySource{}, d.Errf("key parts: %w", err)
 	}
 	part.Optional = optional

@@ -328,24 +328,17 @@ func closingBrace(text string, i int) int {
 
 const examplePlaceholder = "{http.request.uri.query.id}"
 
-// checkKeyText refuses the text of a key that is the same for all requests.
-func checkKeyText(text string) error {
-	if err := checkPlaceholders("value", text); err != nil {
-		return err
-	}
-	if names, _ := placeholdersIn(text); len(names) == 0 {
-		return fmt.Errorf("value: %q has no placeholder and would be one key for all requests; use one such as %s", text, examplePlaceholder)
-	}
-	return nil
-}
-
-// checkPlaceholders refuses a placeholder that is not closed, and those that read the
-// body: Caddy reads it without a limit, and takes a body that was cut off for a whole
-// one. One of a field that is removed from requests would be empty in all of them.
+// checkPlaceholders refuses a placeholder that is not closed, those that a retry never
+// repeats, and those that read the body: Caddy reads it without a limit, and takes a body
+// that was cut off for a whole one. One of a field that is removed from requests would be
+// empty in all of them.
 func checkPlaceholders(setting, text string) error {
 	names, unclosed := placeholdersIn(text)
 	if unclosed {
 		return fmt.Errorf(`%s: %q has a placeholder without its closing brace; write %s, or \{ for a brace`, setting, text, examplePlaceholder)
+	}
+	if name, is := ofEachRequest(text); is {
+		return fmt.Errorf("%s: {%s} is another one in each request, so that no retry would be known; use what a retry repeats, such as %s", setting, name, examplePlaceholder)
 	}
 	if strings.Contains(text, "{http.request.body") {
 		return fmt.Errorf("%s: %s would read the body without a limit; use key json or key content", setting, text)

@@ -30,3 +30,40 @@ func checkPointerText(pointer string) error {
 	}
 	return nil
 }
+
+// checkKeyText refuses the text of a key that is the same for all requests.
+func checkKeyText(text string) error {
+	if err := checkPlaceholders("value", text); err != nil {
+		return err
+	}
+	if names, _ := placeholdersIn(text); len(names) == 0 {
+		return fmt.Errorf("value: %q has no placeholder and would be one key for all requests; use one such as %s", text, examplePlaceholder)
+	}
+	return nil
+}
+
+// isTheSameAlways reports whether no request can have another key of this source.
+func (k KeySource) isTheSameAlways() bool {
+	names, _ := placeholdersIn(k.Value)
+	differs := func(name string) bool { return !ofThisProcess(name) }
+	return k.Value != "" && !slices.ContainsFunc(names, differs) ||
+		len(k.Parts) > 0 && !slices.ContainsFunc(k.Parts, func(part KeySource) bool { return !part.isTheSameAlways() })
+}
+
+// ofThisProcess reports whether a placeholder has the same value in all requests.
+func ofThisProcess(name string) bool {
+	return slices.ContainsFunc([]string{"env.", "file.", "system."}, func(start string) bool { return strings.HasPrefix(name, start) })
+}
+
+// ofEachRequest finds a placeholder that has another value in each request, a retry too.
+func ofEachRequest(text string) (name string, is bool) {
+	names, _ := placeholdersIn(text)
+	for _, name := range names {
+		switch name {
+		case "http.request.uuid", "http.request.duration", "http.request.duration_ms", "http.request.remote.port",
+			"time.now", "time.now.http", "time.now.common_log", "time.now.unix", "time.now.unix_ms":
+			return name, true
+		}
+	}
+	return "", false
+}

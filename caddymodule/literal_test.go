@@ -41,3 +41,39 @@ func TestPlaceholdersWhereNoneIsReplaced(t *testing.T) {
 		}
 	}
 }
+
+// One key for all requests answers all of them with the first one's response. A key that
+// no retry repeats protects nothing.
+func TestKeysThatAreTheSameAlwaysOrNever(t *testing.T) {
+	const always, never = "is the same in all requests", "is another one in each request"
+	for line, want := range map[string]string{
+		"key value {env.TEST_ID}":                                     always,
+		`key value "{env.TEST_A}-{file./run/id}"`:                     always,
+		"key value a{system.hostname}":                                always,
+		"key parts a {\nvalue {env.TEST_ID}\nvalue {file./run/id}\n}": always,
+		"key value {http.request.uuid}":                               never,
+		"key value {http.request.host}-{time.now.unix_ms}":            never,
+		"key parts a {\nheader X-A\nvalue {time.now.http}\n}":         never,
+		"scope {http.request.host} {http.request.uuid}":               never,
+		"scope a-{http.request.remote.port}":                          never,
+	} {
+		if err := handlerOf(line); err == nil || !strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), "such as {http.request.") {
+			t.Errorf("%q: %v; want %q", line, err, want)
+		}
+	}
+	for _, s := range []Settings{{Keys: []KeySource{{Value: "{env.TEST_ID}"}}}, {Scope: []string{"{time.now}"}}} {
+		s.setDefaults()
+		if err := s.check(); err == nil {
+			t.Errorf("in JSON %v is accepted", s)
+		}
+	}
+	for _, line := range []string{
+		"key value {env.TEST_TENANT}-{http.request.uri.query.id}", "key value {time.now.year}-{http.request.uri.query.id}",
+		"scope {env.TEST_TENANT}", "scope {time.now.year}", "key value {http.vars.id}",
+		"key parts a {\nvalue {env.TEST_REGION}\nheader X-A\n}",
+	} {
+		if err := handlerOf(line); err != nil {
+			t.Errorf("%q: %v", line, err)
+		}
+	}
+}

@@ -88,6 +88,17 @@ func (k KeySource) source() delivery.Source {
 
 // check finds what is wrong with the source.
 func (k KeySource) check() error {
+	if err := k.checkAsPart(); err != nil {
+		return err
+	}
+	if k.isTheSameAlways() {
+		return fmt.Errorf("%s is the same in all requests and would be one key for them; use a placeholder that each sets, such as %s", k.source(), examplePlaceholder)
+	}
+	return nil
+}
+
+// checkAsPart finds what is wrong with the source, which may be one of several parts.
+func (k KeySource) checkAsPart() error {
 	set := 0
 	for _, is := range []bool{k.Header != "", k.JSON != "", k.Value != "", k.Content, len(k.Parts) > 0} {
 		if is {
@@ -102,7 +113,7 @@ func (k KeySource) check() error {
 		if slices.ContainsFunc(k.Parts[:i], part.shadowedBy) {
 			return fmt.Errorf("%s stands twice among the parts; leave one of them out", part.source())
 		}
-		if err := part.check(); err != nil {
+		if err := part.checkAsPart(); err != nil {
 			return err
 		}
 	}
