@@ -20,6 +20,7 @@ type place struct {
 	behindOther bool // another dedup handler stands right before it on the same route
 	answered    bool // a proxy before it answers all requests
 	covered     bool // a dedup handler before it sees all requests
+	last        bool // no handler stands behind it, on its route or a later one
 }
 
 // surroundings is what is found in the routes.
@@ -69,6 +70,10 @@ func (a *App) warn() {
 			a.logger.Warn("dedup protects nothing: a reverse_proxy that stands before it on its route answers all requests, and none "+
 				"reaches it; put dedup before what it is to protect", facts...)
 		}
+		if at.last {
+			a.logger.Warn("nothing stands behind dedup: Caddy answers each request with an empty 200, which senders take for success, "+
+				"and duplicates get it until its retention ends; put reverse_proxy, or what else is to be protected, behind dedup", facts...)
+		}
 	}
 }
 
@@ -80,9 +85,9 @@ func (a *App) surroundings() *surroundings {
 		return found
 	}
 	for name, server := range module.(*caddyhttp.App).Servers {
-		at := place{server: name, of: server, listen: server.Listen}
+		at := place{server: name, of: server, listen: server.Listen, last: true}
 		at.find(server.Routes, found)
-		at.covered = true // as far as is known here: they are reached from other routes
+		at.covered, at.last = true, false // as far as is known here: they are reached from other routes
 		if server.Errors != nil {
 			at.find(server.Errors.Routes, found)
 		}
@@ -97,13 +102,15 @@ func (a *App) surroundings() *surroundings {
 // place behind them, where nothing is reached if they answer all requests.
 func (p place) find(routes caddyhttp.RouteList, found *surroundings) (behind place) {
 	letBy := make(map[string]bool) // groups with a route that may be the one, and does not answer
-	for _, route := range routes {
+	for i, route := range routes {
 		at := p
 		for _, set := range route.MatcherSets {
 			at = at.narrowedBy(set)
 		}
 		var before *Handler
-		for _, handler := range route.Handlers {
+		ends := p.last && isLast(routes[i:]) || route.Terminal
+		for j, handler := range route.Handlers {
+			at.last = ends && j == len(route.Handlers)-1
 			if h, ours := handler.(*Handler); ours {
 				at.behindOther = before != nil
 				before, found.handlers[h] = h, at
@@ -125,6 +132,15 @@ func (p place) find(routes caddyhttp.RouteList, found *surroundings) (behind pla
 		}
 	}
 	return p
+}
+
+// isLast reports whether none of the routes behind the first one has a handler for its
+// requests. Of a group one route alone runs.
+func isLast(routes caddyhttp.RouteList) bool {
+	first := routes[0]
+	return !slices.ContainsFunc(routes[1:], func(later caddyhttp.Route) bool {
+		return len(later.Handlers) > 0 && (first.Group == "" || later.Group != first.Group)
+	})
 }
 
 // findIn notes the handlers within a handler, and returns the place behind it.

@@ -69,6 +69,31 @@ func TestDedupBehindItsProxyIsToldAtStart(t *testing.T) {
 	}
 }
 
+// Without anything behind it, Caddy answers: with an empty 200, which would be kept.
+func TestDedupWithNothingBehindItIsToldAtStart(t *testing.T) {
+	t.Parallel()
+	up := startUpstream(t, answers201)
+	proxy := proxyTo(up)
+	p := start(t, conf{store: "store memory", sites: lines(
+		"http://alone.test:PORT {", "dedup github", "}",
+		"http://block.test:PORT {", "handle /hooks/* {", "dedup stripe", "}", "handle {", proxy, "}", "}",
+		"http://behind.test:PORT {", "dedup", proxy, "}",
+		"http://some.test:PORT {", "dedup", "respond /others 204", "}",
+		"http://after.test:PORT {", "route {", "route {", "dedup", "}", proxy, "}", "}",
+		"http://handled.test:PORT {", "dedup", "handle /a {", proxy, "}", "}",
+		"&(named) {", "dedup", "}", "http://named.test:PORT {", "invoke named", proxy, "}")})
+	told := func(e entry) bool { return strings.HasPrefix(e.text("msg"), "nothing stands behind dedup") }
+	p.awaitLog(t, "the dedup of alone.test", func(e entry) bool {
+		return told(e) && e.text("level") == "warn" && e.text("host") == "[alone.test]" && e.text("providers") == "[github]"
+	})
+	p.awaitLog(t, "the dedup of block.test", func(e entry) bool {
+		return told(e) && e.text("host") == "[block.test]" && e.text("path") == "[/hooks/*]"
+	})
+	if all := p.log.find(told); len(all) != 2 {
+		t.Errorf("the start tells of %d dedups with nothing behind them, want 2: %v", len(all), all)
+	}
+}
+
 // Of a request that no dedup has seen, a placeholder is its own text: one key for all.
 func TestPlaceholdersBesideAMatcherAreToldAtStart(t *testing.T) {
 	t.Parallel()
