@@ -8,6 +8,8 @@ import (
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp/reverseproxy"
 	"go.uber.org/zap"
+
+	"github.com/caddy-dedup/caddy-dedup/internal/recording"
 )
 
 // place is what is known of where a handler stands.
@@ -69,6 +71,11 @@ func (a *App) warn() {
 		if at.answered {
 			a.logger.Warn("dedup protects nothing: a reverse_proxy that stands before it on its route answers all requests, and none "+
 				"reaches it; put dedup before what it is to protect", facts...)
+		}
+		if most := recording.MostForNew(a.Limits.Buffered); h.MaxRequestBody >= most {
+			a.logger.Warn("max_request_body is more than limits buffered ever has room for: a request with a larger body is refused as "+
+				"overloaded, and so is each retry of it; raise buffered, or lower max_request_body", append(facts,
+				zap.Int64("max_request_body", h.MaxRequestBody), zap.Int64("buffered", a.Limits.Buffered), zap.Int64("room", most))...)
 		}
 		if at.last {
 			a.logger.Warn("nothing stands behind dedup: Caddy answers each request with an empty 200, which senders take for success, "+

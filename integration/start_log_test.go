@@ -94,6 +94,25 @@ func TestDedupWithNothingBehindItIsToldAtStart(t *testing.T) {
 	}
 }
 
+// A body for which there is never room is refused with "repeat the request later", each time.
+func TestBodiesForWhichThereIsNeverRoomAreToldAtStart(t *testing.T) {
+	t.Parallel()
+	up := startUpstream(t, answers201)
+	p := start(t, conf{store: "store memory", dedup: limits("buffered 1MiB"), sites: lines(
+		"http://large.test:PORT {", dedupBlock("max_request_body 2MiB"), proxyTo(up), "}",
+		"http://most.test:PORT {", dedupBlock("max_request_body 943719"), proxyTo(up), "}",
+		"http://fits.test:PORT {", dedupBlock("max_request_body 943718"), proxyTo(up), "}")})
+	told := func(e entry) bool { return strings.HasPrefix(e.text("msg"), "max_request_body is more than") }
+	for name, size := range map[string]string{"large.test": "2.097152e+06", "most.test": "943719"} {
+		p.awaitLog(t, name, func(e entry) bool {
+			return told(e) && e.text("level") == "warn" && e.text("host") == "["+name+"]" && e.text("max_request_body") == size && e.text("room") == "943719"
+		})
+	}
+	if all := p.log.find(told); len(all) != 2 {
+		t.Errorf("the start tells of %d handlers, want 2: %v", len(all), all)
+	}
+}
+
 // Of a request that no dedup has seen, a placeholder is its own text: one key for all.
 func TestPlaceholdersBesideAMatcherAreToldAtStart(t *testing.T) {
 	t.Parallel()
