@@ -196,7 +196,7 @@ func checkMethods(methods []string) error {
 		switch {
 		case !httpguts.ValidHeaderFieldName(method) || method != strings.ToUpper(method):
 			return fmt.Errorf("methods: %q is not a method; write it in capitals, such as POST", method)
-		case strings.Contains(method, "*"): // a name may have it, and none has
+		case strings.Contains(method, "*") || method == "ALL" || method == "ANY": // a name may be so, and none is
 			return fmt.Errorf("methods: %q stands for no other methods; name each of them, such as POST PUT PATCH DELETE", method)
 		case slices.Contains(neverDeduplicated, method):
 			return fmt.Errorf("methods: %s is never deduplicated; use methods that change something, such as POST, PUT, PATCH, DELETE", method)

@@ -374,6 +374,8 @@ func TestNamesThatStandForNoOthers(t *testing.T) {
 	for line, want := range map[string]string{
 		"methods *":                           `methods: "*"`,
 		"methods POST P*":                     `methods: "P*"`,
+		"methods ALL":                         `methods: "ALL"`,
+		"methods POST ANY":                    `methods: "ANY"`,
 		"drop_header X-*":                     `drop_header: "X-*"`,
 		"keep_header *":                       `keep_header: "*"`,
 		"force *-Force":                       `force: "*-Force"`,
