@@ -199,7 +199,7 @@ func period(name string, least time.Duration, field func(*Settings) *caddy.Durat
 func parseDuration(d *caddyfile.Dispenser, name, value string, least time.Duration) (caddy.Duration, error) {
 	parsed, err := caddy.ParseDuration(value)
 	if err != nil {
-		return 0, d.Errf("%s: %q is not a duration; use one such as 500ms, 30s, 5m or 7d", name, value)
+		return 0, d.Errf("%s: %q is not a duration; use one such as 500ms, 30s, 5m or 7d", name, withoutPassword(value))
 	}
 	if err := checkDuration(name, caddy.Duration(parsed), least); err != nil {
 		return 0, d.WrapErr(err)

@@ -173,7 +173,7 @@ func checkForce(name string) error {
 
 func checkWord(setting, word string) error {
 	if !slices.Contains(accepted[setting], word) {
-		return fmt.Errorf("%s: %q is not accepted; use %s", setting, word, delivery.Alternatives(accepted[setting]))
+		return fmt.Errorf("%s: %q is not accepted; use %s", setting, withoutPassword(word), delivery.Alternatives(accepted[setting]))
 	}
 	return nil
 }
@@ -195,7 +195,7 @@ func checkMethods(methods []string) error {
 	for i, method := range methods {
 		switch {
 		case !httpguts.ValidHeaderFieldName(method) || method != strings.ToUpper(method):
-			return fmt.Errorf("methods: %q is not a method; write it in capitals, such as POST", method)
+			return fmt.Errorf("methods: %q is not a method; write it in capitals, such as POST", withoutPassword(method))
 		case strings.Contains(method, "*") || method == "ALL" || method == "ANY": // a name may be so, and none is
 			return fmt.Errorf("methods: %q stands for no other methods; name each of them, such as POST PUT PATCH DELETE", method)
 		case slices.Contains(neverDeduplicated, method):

@@ -21,7 +21,7 @@ var oftenKept = []string{
 func checkHeaderNames(setting string, names []string) error {
 	for i, name := range names {
 		if !httpguts.ValidHeaderFieldName(name) {
-			return fmt.Errorf("%s: %q is not the name of a header field", setting, name)
+			return fmt.Errorf("%s: %q is not the name of a header field", setting, withoutPassword(name))
 		}
 		if strings.Contains(name, "*") { // a name may have it, and none has
 			return fmt.Errorf("%s: %q stands for no other fields; name each of them", setting, name)

@@ -33,6 +33,12 @@ func TestMistakesThatShowNoPassword(t *testing.T) {
 		"store redis {\ntls " + url + "\n}":                "tls takes a block",
 		"store redis {\ntls {\n" + url + "\n}\n}":          "tls: unknown word",
 		"store redis {\nprefix " + url + " a\n}":           "prefix takes one argument",
+		"store redis {\ntimeout " + url + "\n}":            "not a duration",
+		"store redis {\ndb " + url + "\n}":                 "not a whole number",
+		"max_request_body " + url:                          "not a size",
+		"missing " + url:                                   "use pass or reject",
+		"methods " + url:                                   "not a method",
+		"force " + url:                                     "not the name of a header field",
 		url:                                                "dedup: unknown word",
 		"key " + url:                                       "key",
 	} {
@@ -40,7 +46,7 @@ func TestMistakesThatShowNoPassword(t *testing.T) {
 			t.Errorf("%q: %v; want %q", line, err, want)
 		}
 	}
-	for _, text := range []string{"dedup " + url, "dedup {\n" + url + "\n}"} {
+	for _, text := range []string{"dedup " + url, "dedup {\n" + url + "\n}", "dedup {\nlocal_copies " + url + "\n}"} {
 		if _, err := parseGlobalOption(caddyfile.NewTestDispenser(text), nil); err == nil || strings.Contains(err.Error(), "s3cret") {
 			t.Errorf("%q: %v", text, err)
 		}

@@ -101,7 +101,7 @@ func parseLocalCopies(d *caddyfile.Dispenser) (*int64, error) {
 	}
 	n, ok := parseSize(value)
 	if !ok {
-		return nil, d.Errf("%s: %q is neither a size nor off; use one above 0 such as 16MiB, and at most 1PiB, or off", name, value)
+		return nil, d.Errf("%s: %q is neither a size nor off; use one above 0 such as 16MiB, and at most 1PiB, or off", name, withoutPassword(value))
 	}
 	return &n, nil
 }
@@ -203,7 +203,7 @@ func sizeArg(d *caddyfile.Dispenser, name string) (int64, error) {
 	}
 	n, ok := parseSize(value)
 	if !ok {
-		return 0, d.Errf("%s: %q is not a size; use one above 0 such as 64KiB or 1.5MiB, and at most 1PiB", name, value)
+		return 0, d.Errf("%s: %q is not a size; use one above 0 such as 64KiB or 1.5MiB, and at most 1PiB", name, withoutPassword(value))
 	}
 	return n, nil
 }
@@ -227,7 +227,7 @@ func countArg(d *caddyfile.Dispenser, name string, least int) (int, error) {
 	}
 	n, err := strconv.Atoi(value)
 	if err != nil || n < least || n > highestCount {
-		return 0, d.Errf("%s: %q is not a whole number from %d to %d", name, value, least, highestCount)
+		return 0, d.Errf("%s: %q is not a whole number from %d to %d", name, withoutPassword(value), least, highestCount)
 	}
 	return n, nil
 }
