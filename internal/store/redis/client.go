@@ -2,8 +2,6 @@ package redis
 
 import (
 	"context"
-	"crypto/tls"
-	"net"
 	"time"
 
 	goredis "github.com/redis/go-redis/v9"
@@ -159,37 +157,5 @@ func clusterOptions(o Options) *goredis.ClusterOptions {
 		// time limit of go-redis's own. We do not need that table.
 		DisableRoutingPolicies:   true,
 		MaintNotificationsConfig: c.MaintNotificationsConfig,
-	}
-}
-
-// tcpDialer returns what dials an address within a timeout. A name can have IPv6 addresses
-// that lead nowhere: after a part of the time, the IPv4 addresses are dialed too. The usual
-// 300 ms are more than a dial may take.
-func tcpDialer(timeout time.Duration) *net.Dialer {
-	return &net.Dialer{
-		FallbackDelay: min(timeout/4, 300*time.Millisecond),
-		KeepAliveConfig: net.KeepAliveConfig{
-			Enable:   true,
-			Idle:     15 * time.Second,
-			Interval: 5 * time.Second,
-			Count:    3,
-		},
-	}
-}
-
-// dialer does what go-redis's own dialer does, with three differences: each connection
-// asks for its TLS settings, the TLS handshake ends with the context, and IPv4 does not wait
-// long for IPv6.
-func dialer(settings func() (*tls.Config, error), timeout time.Duration) func(ctx context.Context, network, address string) (net.Conn, error) {
-	plain := tcpDialer(timeout)
-	if settings == nil {
-		return plain.DialContext
-	}
-	return func(ctx context.Context, network, address string) (net.Conn, error) {
-		config, err := settings()
-		if err != nil {
-			return nil, err
-		}
-		return (&tls.Dialer{NetDialer: plain, Config: config}).DialContext(ctx, network, address)
 	}
 }

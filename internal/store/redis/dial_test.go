@@ -4,22 +4,37 @@ import (
 	"context"
 	"encoding/binary"
 	"net"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
 )
 
-// TestNameWithASilentIPv6Address dials a name with two addresses, within the time that a dial
-// has by default. The IPv6 address is dialed first, and nothing ever comes from it.
+// TestNameWithASilentIPv6Address dials a name with three addresses, within the time that a
+// dial has by default. The IPv6 address is dialed first, and nothing ever comes from it.
 func TestNameWithASilentIPv6Address(t *testing.T) {
 	t.Parallel()
+	dialSilent(t, "[::1]:")
+}
+
+// TestNameWithASilentIPv4Address is the same for an address of the same kind, which Go's own
+// dialer would wait for until the time is over.
+func TestNameWithASilentIPv4Address(t *testing.T) {
+	t.Parallel()
+	dialSilent(t, "[::1]:", "127.0.0.2:")
+}
+
+// dialSilent dials a name with addresses of which those that begin so are silent, and others
+// that nobody listens at, but for 127.0.0.1.
+func dialSilent(t *testing.T, silent ...string) {
+	t.Helper()
 	l := listen(t)
 	defer func() { _ = l.Close() }()
 	options := clientOptions(Options{Addresses: []string{l.Addr().String()}}.withDefaults())
-	d := tcpDialer(options.DialTimeout)
+	d := newNameDialer(options.DialTimeout)
 	d.Resolver = &net.Resolver{PreferGo: true, Dial: dialDNS(t)}
-	d.ControlContext = func(ctx context.Context, network, _ string, _ syscall.RawConn) error {
-		if network == "tcp6" {
+	d.ControlContext = func(ctx context.Context, _, address string, _ syscall.RawConn) error {
+		if slices.ContainsFunc(silent, func(s string) bool { return strings.HasPrefix(address, s) }) {
 			<-ctx.Done()
 			return ctx.Err()
 		}
@@ -38,7 +53,8 @@ func TestNameWithASilentIPv6Address(t *testing.T) {
 	_ = conn.Close()
 }
 
-// dialDNS returns what a resolver dials: a server that has ::1 and 127.0.0.1 for each name.
+// dialDNS returns what a resolver dials: a server that has ::1, 127.0.0.2 and 127.0.0.1 for
+// each name.
 func dialDNS(t *testing.T) func(ctx context.Context, network, address string) (net.Conn, error) {
 	t.Helper()
 	server, err := net.ListenPacket("udp", "127.0.0.1:0")
@@ -69,15 +85,18 @@ func answerDNS(query []byte) []byte {
 		end += 1 + int(query[end])
 	}
 	kind := binary.BigEndian.Uint16(query[end+1:])
-	address := net.IPv4(127, 0, 0, 1).To4()
+	addresses := []net.IP{net.IPv4(127, 0, 0, 2).To4(), net.IPv4(127, 0, 0, 1).To4()}
 	if kind == aaaa {
-		address = net.IPv6loopback
+		addresses = []net.IP{net.IPv6loopback}
 	}
-	answer := append([]byte{}, query[:2]...)                    // the ID
-	answer = append(answer, 0x81, 0x80, 0, 1, 0, 1, 0, 0, 0, 0) // one question, one answer
+	answer := append([]byte{}, query[:2]...)                                       // the ID
+	answer = append(answer, 0x81, 0x80, 0, 1, 0, byte(len(addresses)), 0, 0, 0, 0) // one question
 	answer = append(answer, query[header:end+5]...)
-	answer = append(answer, 0xc0, header) // the name is that of the question
-	answer = binary.BigEndian.AppendUint16(answer, kind)
-	answer = append(answer, 0, 1, 0, 0, 0, 60, 0, byte(len(address))) // class, TTL, length
-	return append(answer, address...)
+	for _, address := range addresses {
+		answer = append(answer, 0xc0, header) // the name is that of the question
+		answer = binary.BigEndian.AppendUint16(answer, kind)
+		answer = append(answer, 0, 1, 0, 0, 0, 60, 0, byte(len(address))) // class, TTL, length
+		answer = append(answer, address...)
+	}
+	return answer
 }
