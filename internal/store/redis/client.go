@@ -35,7 +35,8 @@ func newClient(o Options) client {
 	switch {
 	case o.Sentinel != "":
 		c := goredis.NewFailoverClient(failoverOptions(o))
-		newContact(c, o.Logger)
+		o.logins.dialBy(c.Options().Dialer)
+		newContact(c, o.Logger).refused = o.logins.dialAsLatest
 		return c
 	case o.clustered():
 		c := goredis.NewClusterClient(clusterOptions(o))

@@ -25,6 +25,9 @@ type contact struct {
 	// fixed says that the address is that of one server for good: of a node of a cluster,
 	// which may well be a replica. The cluster tells who is a master.
 	fixed bool
+	// refused makes a connection where none could be made, if there is another way, or
+	// returns why there is none. It is nil without sentinels.
+	refused func(ctx context.Context, network, address string, reason error) (net.Conn, error)
 	// epoch is how often all connections were given up.
 	epoch atomic.Int64
 
@@ -79,6 +82,9 @@ func (c *contact) DialHook(next goredis.DialHook) goredis.DialHook {
 	return func(ctx context.Context, network, address string) (net.Conn, error) {
 		epoch := c.epoch.Load()
 		conn, err := next(ctx, network, address)
+		if err != nil && c.refused != nil {
+			conn, err = c.refused(ctx, network, address, err)
+		}
 		if err != nil {
 			// Twice: go-redis takes one off, where it meets the error before the first command.
 			return failedConn{&dialError{&dialError{err}}}, nil //nolint:nilerr // the connection has it

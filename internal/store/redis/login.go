@@ -3,6 +3,7 @@ package redis
 import (
 	"context"
 	"fmt"
+	"net"
 	"slices"
 	"strings"
 	"sync"
@@ -19,6 +20,9 @@ import (
 // Only one that has claimed before does so: it may have runs in flight, and its login was
 // good. One that was never accepted is a mistake in a configuration, which must not look well
 // because of another handler's store, and as another user.
+//
+// Sentinels have passwords of their own. A store that they refuse has them asked where the
+// master is by the one that was opened last. It logs in at the master as it does otherwise.
 
 // login is who a connection is for.
 type login struct{ username, password string }
@@ -29,6 +33,9 @@ type logins struct {
 	own   login
 	// accepted says that the server has accepted the own login.
 	accepted atomic.Bool
+	// dial connects to the master that the sentinels name; nil without sentinels. The
+	// mutex of openLogins guards it.
+	dial dialFunc
 
 	mu sync.Mutex
 	// latest says that the login of the store which was opened last is used, not the own.
@@ -104,6 +111,34 @@ func (l *logins) now() login {
 		return l.own // the store was closed meanwhile
 	}
 	return open[len(open)-1].own
+}
+
+// dialBy says how the store connects to the master that its sentinels name.
+func (l *logins) dialBy(dial dialFunc) {
+	if l == nil {
+		return
+	}
+	openLogins.mu.Lock()
+	defer openLogins.mu.Unlock()
+	l.dial = dial
+}
+
+// dialAsLatest connects, for a store that the sentinels refuse, as the one that was opened
+// last does. Otherwise it returns the reason why there is no connection.
+func (l *logins) dialAsLatest(ctx context.Context, network, address string, reason error) (net.Conn, error) {
+	if l == nil || !l.accepted.Load() || !refusesLogin(reason) {
+		return nil, reason
+	}
+	openLogins.mu.Lock()
+	var dial dialFunc
+	if open := openLogins.at[l.place]; len(open) > 0 && open[len(open)-1] != l {
+		dial = open[len(open)-1].dial
+	}
+	openLogins.mu.Unlock()
+	if dial == nil {
+		return nil, reason
+	}
+	return dial(ctx, network, address)
 }
 
 // accept says that the server has taken a claim.

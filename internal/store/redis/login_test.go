@@ -31,6 +31,55 @@ func TestRefusedStoreLogsInAsTheLatest(t *testing.T) {
 	mustSettle(t, s, c, claimed.Record, kept(small))
 }
 
+// A store that the sentinels refuse has them asked by the one that was opened last at the same
+// place: else, once its connections are gone, it never finds the master again.
+func TestStoreRefusedBySentinelsAsksAsTheLatest(t *testing.T) {
+	server := redistest.Start(t)
+	sentinel := redistest.StartSentinels(t, server, 0, 1)[0]
+	replace := func(password string) {
+		command(t, sentinel, "ACL", "SETUSER", "dedup", "on", "&*", "+@all", "resetpass", ">"+password)
+		command(t, sentinel, "CLIENT", "KILL", "USER", "dedup")
+		command(t, server, "CLIENT", "KILL", "TYPE", "normal")
+	}
+	replace("old")
+	o := Options{
+		Addresses: []string{sentinel.Addr}, Sentinel: redistest.MasterName,
+		SentinelUsername: "dedup", SentinelPassword: "old", Timeout: generous,
+	}
+	s := closeAtEnd(t, openWith(t, o))
+	c := claimOf("a", "token")
+	claimed := mustClaim(t, s, c, idempotency.Proceed)
+
+	replace("new")
+	if err := s.Renew(ctx, c); !refusesLogin(err) {
+		t.Fatalf("renew with the old password alone: %v; want it refused", err)
+	}
+	o.SentinelPassword = "new"
+	closeAtEnd(t, openWith(t, o))
+	if err := s.Renew(ctx, c); err != nil {
+		t.Fatalf("renew beside a store with the new password: %v", err)
+	}
+	mustSettle(t, s, c, claimed.Record, kept(small))
+}
+
+// A store that the sentinels have never let in is a mistake, as with the server's own login.
+func TestStoreNeverLetInBySentinelsAsksAsNobodyElse(t *testing.T) {
+	server := redistest.Start(t)
+	sentinel := redistest.StartSentinels(t, server, 0, 1)[0]
+	command(t, sentinel, "ACL", "SETUSER", "dedup", "on", "&*", "+@all", ">right")
+	o := Options{
+		Addresses: []string{sentinel.Addr}, Sentinel: redistest.MasterName,
+		SentinelUsername: "dedup", SentinelPassword: "wrong", Timeout: generous,
+	}
+	s := closeAtEnd(t, openWith(t, o))
+	o.SentinelPassword = "right"
+	other := closeAtEnd(t, openWith(t, o))
+	mustClaim(t, other, claimOf("other", "token"), idempotency.Proceed)
+	if _, err := s.Claim(ctx, claimOf("a", "token")); !refusesLogin(err) {
+		t.Errorf("claim with a wrong password for the sentinels: %v; want it refused", err)
+	}
+}
+
 func TestLogins(t *testing.T) {
 	begun := time.Now()
 	at := func(change func(*Options)) *logins {
