@@ -158,14 +158,14 @@ func (b *bodies) write(body *newBody) error {
 // create makes or opens the file of a segment, and makes its directory if it is the first
 // one there.
 func (b *bodies) create(s *segment) (vfs.File, error) {
+	// If the store itself is gone, nothing is to be made in its place.
+	if err := b.check(); err != nil {
+		return nil, err
+	}
 	name := b.file(s.bucket, s.number)
 	f, err := b.disk.FS.OpenReadWrite(name, vfs.WriteCategoryUnspecified)
 	if !errors.Is(err, os.ErrNotExist) {
 		return f, err
-	}
-	// If the store itself is gone, nothing is to be made in its place.
-	if err := b.check(); err != nil {
-		return nil, err
 	}
 	if err := b.disk.FS.MkdirAll(b.directory(s.bucket), 0o700); err != nil {
 		return nil, err

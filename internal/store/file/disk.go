@@ -62,6 +62,7 @@ type disk struct {
 	fenced  bool // under writing: nothing is written any more
 
 	mu      sync.Mutex
+	check   func() error // nil until guarded
 	opening bool
 	failure error
 	waiting int           // writes that wait for room
@@ -79,6 +80,33 @@ func (d *disk) opened() {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.opening = false
+}
+
+// guard has a check say, from now on, what has become of the store's directory, before a name
+// in it is made, changed, or removed.
+func (d *disk) guard(check func() error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.check = check
+}
+
+// inPlace returns a change of the names in the store's directory with which the database is
+// given up if another directory is in its place. pebble knows its files by their names: until
+// somebody looks after the directory, it would write over the files of another store, and a
+// part of this one would lie there.
+func (d *disk) inPlace(change func() error) func() error {
+	return func() error {
+		d.mu.Lock()
+		check := d.check
+		d.mu.Unlock()
+		if check != nil {
+			if err := check(); err != nil {
+				d.fail(err)
+				return err
+			}
+		}
+		return change()
+	}
 }
 
 // trouble returns why nothing can be written now, nil if all is well, and a channel

@@ -62,10 +62,10 @@ func (d *disk) OpenDir(name string) (vfs.File, error) {
 }
 
 func (d *disk) file(name string, open func() (vfs.File, error)) (file vfs.File, err error) {
-	err = d.write(func() (err error) {
+	err = d.write(d.inPlace(func() (err error) {
 		file, err = open()
 		return err
-	})
+	}))
 	if err != nil {
 		return nil, err
 	}
@@ -82,17 +82,17 @@ func (d *disk) file(name string, open func() (vfs.File, error)) (file vfs.File, 
 
 // Link implements [vfs.FS].
 func (d *disk) Link(old, name string) error {
-	return d.write(func() error { return d.FS.Link(old, name) })
+	return d.write(d.inPlace(func() error { return d.FS.Link(old, name) }))
 }
 
 // Rename implements [vfs.FS].
 func (d *disk) Rename(old, name string) error {
-	return d.write(func() error { return d.FS.Rename(old, name) })
+	return d.write(d.inPlace(func() error { return d.FS.Rename(old, name) }))
 }
 
 // MkdirAll implements [vfs.FS].
 func (d *disk) MkdirAll(dir string, perm os.FileMode) error {
-	return d.write(func() error { return d.FS.MkdirAll(dir, perm) })
+	return d.write(d.inPlace(func() error { return d.FS.MkdirAll(dir, perm) }))
 }
 
 // Remove implements [vfs.FS]. Its errors are told: what was not removed is in nobody's
@@ -104,7 +104,7 @@ func (d *disk) Remove(name string) error {
 	if number, ok := logNumber(d.PathBase(name)); ok {
 		d.mark.logRemoved(number)
 	}
-	return d.try(func() error { return d.FS.Remove(name) })
+	return d.try(d.inPlace(func() error { return d.FS.Remove(name) }))
 }
 
 // RemoveAll implements [vfs.FS], as Remove.
@@ -112,7 +112,7 @@ func (d *disk) RemoveAll(name string) error {
 	if d.readOnly {
 		return errReadOnly
 	}
-	return d.try(func() error { return d.FS.RemoveAll(name) })
+	return d.try(d.inPlace(func() error { return d.FS.RemoveAll(name) }))
 }
 
 // Lock implements [vfs.FS]. The store has locked the directory itself, for as long as it

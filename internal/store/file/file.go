@@ -47,6 +47,7 @@ var _ idempotency.Store = (*Store)(nil)
 func start(s *Store) *Store {
 	s.closing = make(chan struct{})
 	s.close = sync.OnceValue(s.shut)
+	s.database.disk.guard(s.place.check)
 	s.database.run()
 	s.ended.Go(s.watch)
 	s.ended.Go(s.sweepExpired)

@@ -139,7 +139,9 @@ func (p *place) file(name string) string { return p.fs.PathJoin(p.path, name) }
 
 // leave gives the directory up.
 func (p *place) leave() {
-	_ = p.fs.Remove(p.file(holderName))
+	if p.check() == nil { // else it is the note of another process
+		_ = p.fs.Remove(p.file(holderName))
+	}
 	_ = p.lock.Close()
 	places.leave(p)
 }

@@ -118,6 +118,7 @@ func (s *Store) reopen(old *database) error {
 	if err != nil {
 		return err
 	}
+	next.disk.guard(s.place.check)
 	next.run()
 	s.using.Lock()
 	s.database = next
