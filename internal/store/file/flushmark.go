@@ -1,6 +1,7 @@
 package file
 
 import (
+	"cmp"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -25,21 +26,25 @@ import (
 // crash there may be an earlier one, which is true as well.
 const (
 	markName = "caddy-dedup.flushed"
-	// markHead is how long the mark is without the numbers of logs: the fields of flushes
-	// before them, and how many there are. A checksum of it all comes last.
-	markHead = 6 * 8
-	// mostMarked bounds the numbers, so that the mark lies within one sector of a disk.
-	// There are never nearly as many.
-	mostMarked = 48
+	// markHead is how long the mark is without the logs: the fields of flushes before them,
+	// and how many there are. A checksum of it all comes last.
+	markHead = 5 * 8
+	// mostMarked bounds the logs, so that the mark lies within one sector of a disk. There
+	// are never nearly as many.
+	mostMarked = 28
 )
 
 // flushes are what is known to be on the disk, its name included.
 type flushes struct {
-	log, logBytes uint64 // the newest log, and up to where it was flushed
+	log uint64 // the newest log
 	// the MANIFEST, up to where it was flushed, and the checksum of what is before that
 	manifest, manifestBytes, manifestSum uint64
-	logs                                 []uint64 // that nobody has removed, by number
+	logs                                 []flushedLog // that nobody has removed
 }
+
+// flushedLog is a log, and up to where it was flushed. Pebble reads one that is not the newest
+// to its end, wherever that is: one that has lost a part there would be forgotten in silence.
+type flushedLog struct{ number, bytes uint64 }
 
 // flushMark writes the mark. One that cannot be written is no failure, save where a MANIFEST
 // begins: the one before stays true.
@@ -55,8 +60,8 @@ func openMark(fs vfs.FS, path string) *flushMark {
 	m := new(flushMark)
 	name := fs.PathJoin(path, markName)
 	m.of, _ = readMark(fs, name) // none is no failure either
-	m.of.logs = slices.DeleteFunc(m.of.logs, func(number uint64) bool {
-		_, err := fs.Stat(fs.PathJoin(path, logName(number)))
+	m.of.logs = slices.DeleteFunc(m.of.logs, func(log flushedLog) bool {
+		_, err := fs.Stat(fs.PathJoin(path, logName(log.number)))
 		return err != nil
 	})
 	file, err := fs.OpenReadWrite(name, vfs.WriteCategoryUnspecified)
@@ -72,12 +77,18 @@ func openMark(fs vfs.FS, path string) *flushMark {
 func (m *flushMark) setLog(number, flushed uint64) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.of.log, m.of.logBytes = number, flushed
-	if !slices.Contains(m.of.logs, number) {
-		m.of.logs = append(m.of.logs, number)
+	m.of.log = number
+	if at := slices.IndexFunc(m.of.logs, isLog(number)); at >= 0 {
+		m.of.logs[at].bytes = flushed
+	} else {
+		m.of.logs = append(m.of.logs, flushedLog{number, flushed})
 		m.of.logs = m.of.logs[max(0, len(m.of.logs)-mostMarked):]
 	}
 	_ = m.write()
+}
+
+func isLog(number uint64) func(flushedLog) bool {
+	return func(log flushedLog) bool { return log.number == number }
 }
 
 // logRemoved says that pebble does not need a log any more. That need not be written: by what
@@ -85,7 +96,7 @@ func (m *flushMark) setLog(number, flushed uint64) {
 func (m *flushMark) logRemoved(number uint64) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.of.logs = slices.DeleteFunc(m.of.logs, func(n uint64) bool { return n == number })
+	m.of.logs = slices.DeleteFunc(m.of.logs, isLog(number))
 }
 
 // setManifest says up to where a MANIFEST was flushed.
@@ -107,12 +118,12 @@ func (m *flushMark) write() error {
 	if m.file == nil {
 		return nil
 	}
-	mark := make([]byte, 0, markHead+(mostMarked+1)*8)
-	for _, field := range []uint64{m.of.log, m.of.logBytes, m.of.manifest, m.of.manifestBytes, m.of.manifestSum, uint64(len(m.of.logs))} {
+	mark := make([]byte, 0, markHead+(2*mostMarked+1)*8)
+	for _, field := range []uint64{m.of.log, m.of.manifest, m.of.manifestBytes, m.of.manifestSum, uint64(len(m.of.logs))} {
 		mark = binary.BigEndian.AppendUint64(mark, field)
 	}
-	for _, number := range m.of.logs {
-		mark = binary.BigEndian.AppendUint64(mark, number)
+	for _, log := range m.of.logs {
+		mark = binary.BigEndian.AppendUint64(binary.BigEndian.AppendUint64(mark, log.number), log.bytes)
 	}
 	mark = binary.BigEndian.AppendUint64(mark, xxhash.Sum64(mark))
 	_, err := m.file.WriteAt(mark, 0)
@@ -135,14 +146,14 @@ func readMark(fs vfs.FS, name string) (of flushes, err error) {
 		return flushes{}, err
 	}
 	field := func(i int) uint64 { return binary.BigEndian.Uint64(mark[i*8:]) }
-	logs := field(5)
-	end := markHead/8 + int(min(logs, mostMarked)) //nolint:gosec // it is not more than that
+	logs := field(4)
+	end := markHead/8 + 2*int(min(logs, mostMarked)) //nolint:gosec // it is not more than that
 	if len(mark) < (end+1)*8 || field(end) != xxhash.Sum64(mark[:end*8]) {
 		return flushes{}, nil // a crash came between, or it is of an earlier version
 	}
-	of = flushes{log: field(0), logBytes: field(1), manifest: field(2), manifestBytes: field(3), manifestSum: field(4)}
-	for i := markHead / 8; i < end; i++ {
-		of.logs = append(of.logs, field(i))
+	of = flushes{log: field(0), manifest: field(1), manifestBytes: field(2), manifestSum: field(3)}
+	for i := markHead / 8; i < end; i += 2 {
+		of.logs = append(of.logs, flushedLog{field(i), field(i + 1)})
 	}
 	return of, nil
 }
@@ -156,8 +167,8 @@ func logNumber(base string) (number uint64, ok bool) {
 	return number, ok && err == nil
 }
 
-// checkLogs says what is damaged in the log that was flushed last, and which log is missing
-// from the first one on that the database needs.
+// checkLogs says what is damaged in the logs, from the first one on that the database needs:
+// one that is missing, or that has lost a part of what was flushed.
 func checkLogs(path string, fs vfs.FS, mark flushes, needed uint64) error {
 	names, err := fs.List(path)
 	if err != nil {
@@ -171,24 +182,25 @@ func checkLogs(path string, fs vfs.FS, mark flushes, needed uint64) error {
 			newest = max(newest, number)
 		}
 	}
-	missing := slices.DeleteFunc(slices.Clone(mark.logs), func(number uint64) bool {
-		return number < needed || there[number] != ""
-	})
+	logs := slices.DeleteFunc(slices.Clone(mark.logs), func(log flushedLog) bool { return log.number < needed })
 	if newest < mark.log {
-		missing = append(missing, mark.log)
+		logs = append(logs, flushedLog{number: mark.log})
 	}
-	if len(missing) > 0 {
-		return fmt.Errorf("its log %s is missing", logName(slices.Min(missing)))
+	slices.SortFunc(logs, func(a, b flushedLog) int { return cmp.Compare(a.number, b.number) })
+	for _, log := range logs {
+		name := there[log.number]
+		if name == "" {
+			return fmt.Errorf("its log %s is missing", logName(log.number))
+		}
+		sound, err := soundLog(fs, name, log.number)
+		if err != nil {
+			return fmt.Errorf("its log %s: %w", logName(log.number), err)
+		}
+		if sound+betweenChunks < log.bytes {
+			return fmt.Errorf("its log %s is sound up to byte %d only, and was flushed up to byte %d", logName(log.number), sound, log.bytes)
+		}
 	}
-	name := there[mark.log]
-	if name == "" {
-		return nil // what was in it is in tables now
-	}
-	sound, err := soundLog(fs, name, mark.log)
-	if err == nil && sound+betweenChunks < mark.logBytes {
-		err = fmt.Errorf("its log %s is sound up to byte %d only, and was flushed up to byte %d", fs.PathBase(name), sound, mark.logBytes)
-	}
-	return err
+	return nil
 }
 
 // soundLog returns up to where the chunks of a log can be read. The last record need not be

@@ -170,6 +170,26 @@ func TestMissingLogIsRefused(t *testing.T) {
 	}
 }
 
+// A log that has lost its end, all of it, or a byte, is refused, and not only the newest one:
+// pebble takes one that ends between two records for whole, and forgets the rest.
+func TestDamagedLogIsRefused(t *testing.T) {
+	files, logs, _ := unflushed(t)
+	for _, name := range logs {
+		content := files[name]
+		middle := len(content) / 2
+		for how, damaged := range map[string]string{
+			"an empty ":              "",
+			"half of ":               content[:middle],
+			"the first block of ":    content[:32<<10],
+			"a changed byte within ": content[:middle] + string(content[middle]^1) + content[middle+1:],
+		} {
+			hit := maps.Clone(files)
+			hit[name] = damaged
+			isRefused(t, hit, name, how+name)
+		}
+	}
+}
+
 // A log that the MANIFEST does not need any more may be gone.
 func TestFlushedLogMayBeGone(t *testing.T) {
 	path := newPath(t)
