@@ -127,21 +127,30 @@ func (s *FileStore) Open(logger *zap.Logger) (idempotency.Store, error) {
 // realPath returns a path without symbolic links, as far as it exists: two paths
 // to one store are one store.
 func realPath(path string) string {
-	const mostLinks = 40 // as Linux has it; more of them are a loop
-	for range mostLinks {
-		target, err := os.Readlink(path)
-		if err != nil {
-			break
-		}
-		if !filepath.IsAbs(target) {
-			target = filepath.Join(filepath.Dir(path), target)
-		}
-		path = target
+	links := 40 // as Linux has it; more of them are a loop
+	return follow(path, &links)
+}
+
+// follow is realPath for at most so many more links. A link that is relative leads on from
+// where it really lies: by its name alone, it could seem to lead to another store.
+func follow(path string, links *int) string {
+	if found, err := filepath.EvalSymlinks(path); err == nil {
+		return found
 	}
-	if parent := filepath.Dir(path); parent != path {
-		return filepath.Join(realPath(parent), filepath.Base(path))
+	parent := filepath.Dir(path)
+	if parent == path {
+		return path
 	}
-	return path
+	path = filepath.Join(follow(parent, links), filepath.Base(path))
+	target, err := os.Readlink(path)
+	if err != nil || *links == 0 {
+		return path
+	}
+	*links--
+	if !filepath.IsAbs(target) {
+		target = filepath.Join(filepath.Dir(path), target)
+	}
+	return follow(target, links)
 }
 
 // MemoryStore keeps claims and responses in this process. They are gone when it

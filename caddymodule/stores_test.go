@@ -3,6 +3,7 @@ package caddymodule
 import (
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 )
 
@@ -19,7 +20,7 @@ func TestRealPath(t *testing.T) {
 			t.Skip("no symbolic links here:", err)
 		}
 	}
-	for _, made := range []string{"data", "other"} {
+	for _, made := range []string{"data", "other", "inside"} {
 		if err := os.Mkdir(at(made), 0o700); err != nil {
 			t.Fatal(err)
 		}
@@ -32,6 +33,10 @@ func TestRealPath(t *testing.T) {
 	link(at("data", "dedup"), at("other", "linked"))
 	link("../data/later", at("other", "dangling"))
 	link("loop", at("loop"))
+	// A link leads on from where it lies, and not from the links that led to it.
+	link(at("data", "dedup"), at("inside", "deep"))
+	link("../../other", at("data", "dedup", "up"))
+	link("../../later", at("data", "dedup", "up later"))
 	for path, want := range map[string]string{
 		at("data", "dedup"):                   at("data", "dedup"),
 		at("current", "dedup"):                at("data", "dedup"),
@@ -41,6 +46,8 @@ func TestRealPath(t *testing.T) {
 		at("current", "not", "there", "x"):    at("data", "not", "there", "x"),
 		at("other", "..", "current", "dedup"): at("data", "dedup"),
 		at("loop"):                            at("loop"),
+		at("inside", "deep", "up", "x"):       at("other", "x"),
+		at("inside", "deep", "up later"):      at("later"),
 	} {
 		if got := realPath(path); got != want {
 			t.Errorf("%s is %s, want %s", path, got, want)
@@ -49,5 +56,10 @@ func TestRealPath(t *testing.T) {
 		if one.PoolKey() != two.PoolKey() {
 			t.Errorf("%s and %s are two stores", path, want)
 		}
+	}
+	// A link that leads through itself ends, too.
+	link("nested/nested", at("nested"))
+	if got := realPath(at("nested")); !strings.HasPrefix(got, at("nested")) {
+		t.Errorf("a link through itself is %s", got)
 	}
 }
