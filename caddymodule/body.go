@@ -7,6 +7,7 @@ import (
 	"io"
 	"net/http"
 	"os"
+	"strings"
 	"sync"
 	"time"
 
@@ -29,6 +30,7 @@ const (
 // and puts it back for those behind. Reading before a claim means that a slow or
 // vanishing client holds no claim.
 type requestBody struct {
+	w     http.ResponseWriter // to whoever sends it
 	r     *http.Request
 	limit int64
 	taken *recording.Allowance
@@ -81,6 +83,7 @@ func (b *requestBody) readBody() (whole bool, err error) {
 	if front := heldIn(r.Body); front != nil && front.shareWith(&b.held, limit) {
 		return true, nil // another handler of ours in front holds it, and counts it
 	}
+	b.expect()
 	rest, most := r.Body, limit+1
 	if r.ContentLength > 0 {
 		most = min(most, r.ContentLength+1) // so that a small body takes a small buffer
@@ -113,6 +116,15 @@ func (b *requestBody) readBody() (whole bool, err error) {
 		r.TransferEncoding = nil
 	}
 	return true, nil
+}
+
+// expect tells a client to send the body that waits to be told so (RFC 9110, section 10.1.1).
+// Go's servers of HTTP/1.1 and HTTP/2 do that themselves when the body is first read; that of
+// HTTP/3 does not.
+func (b *requestBody) expect() {
+	if b.r.ProtoMajor == 3 && b.r.ContentLength != 0 && strings.EqualFold(firstIn(b.r.Header, "Expect"), "100-continue") {
+		b.w.WriteHeader(http.StatusContinue)
+	}
 }
 
 // readSmall reads a body that is declared and small: it gets its buffer at once.

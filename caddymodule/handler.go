@@ -122,7 +122,7 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request, next caddyht
 		return err
 	}
 	x := &exchange{Handler: h, w: w, r: r, next: next, said: said, allowance: recording.Allowance{Budget: buffered}}
-	x.body = requestBody{r: r, limit: h.MaxRequestBody, taken: &x.allowance}
+	x.body = requestBody{w: w, r: r, limit: h.MaxRequestBody, taken: &x.allowance}
 	defer x.done()
 	request, refused, err := x.identify()
 	switch {

@@ -13,6 +13,7 @@ import (
 	"io"
 	"math/big"
 	"net/http"
+	"net/http/httptrace"
 	"os"
 	"path/filepath"
 	"strings"
@@ -102,6 +103,62 @@ func TestHTTP3BodyThatIsTooShortIsNotExecuted(t *testing.T) {
 			t.Errorf("the whole request behind it is answered with %d", got.StatusCode)
 		}
 		up.wantRuns(t, key, 1)
+	}
+}
+
+// toldBody is a body that its client sends when it is told to continue, or has given up.
+type toldBody struct {
+	ctx  context.Context
+	told chan struct{}
+	text io.Reader
+}
+
+func (b *toldBody) Read(p []byte) (int, error) {
+	select {
+	case <-b.told:
+		return b.text.Read(p)
+	case <-b.ctx.Done():
+		return 0, b.ctx.Err()
+	}
+}
+
+// Who reads the body has to tell the client to send it (RFC 9110, section 10.1.1), and the
+// server of HTTP/3 does not do so by itself.
+func TestHTTP3ExpectationIsAnswered(t *testing.T) {
+	t.Parallel()
+	up := startUpstream(t, answers201)
+	p := startHTTP3(t, lines("dedup", proxyTo(up)))
+	client := http3Client(t, 0)
+	for _, c := range []struct {
+		size, declared int64
+		key            string
+	}{
+		{10, 10, "small"}, {10, 10, "small"}, {50_000, 50_000, "large"}, {10, -1, "of unknown length"},
+	} {
+		ctx, cancel := context.WithTimeout(t.Context(), patience)
+		defer cancel()
+		told := make(chan struct{})
+		ctx = httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{Got100Continue: func() { close(told) }})
+		body := &toldBody{ctx, told, strings.NewReader(strings.Repeat("a", int(c.size)))}
+		r, err := http.NewRequestWithContext(ctx, http.MethodPost, "https://"+p.addr+"/", io.NopCloser(body))
+		if err != nil {
+			t.Fatal(err)
+		}
+		r.Host, r.ContentLength = "localhost", c.declared
+		r.Header.Set("Idempotency-Key", c.key)
+		r.Header.Set("Expect", "100-continue")
+		got, err := client.Do(r)
+		if err != nil {
+			t.Fatalf("a body %s that its client sends when it is told to: %v", c.key, err)
+		}
+		_ = got.Body.Close()
+		if got.StatusCode != http.StatusCreated {
+			t.Errorf("a body %s is answered with %d", c.key, got.StatusCode)
+		}
+		up.wantRuns(t, c.key, 1)
+		if run := up.nth(t, c.key, 1); len(run.Body) != int(c.size) || run.Header["Expect"] != nil {
+			t.Errorf("the upstream got %d bytes of %d, and Expect %q", len(run.Body), c.size, run.Header["Expect"])
+		}
 	}
 }
 
