@@ -65,7 +65,7 @@ func TestMistakesThatShowNoPassword(t *testing.T) {
 func TestStoresWithoutTheirKindShowNoPassword(t *testing.T) {
 	for _, settings := range []string{
 		`{"addresses": ["h:1"], "password": "s3cret"}`, `{"module": "redis", "url": "redis://:s3cret@h"}`, `{"Store": "redis", "password": "s3cret"}`,
-		`{"store": "", "password": "s3cret"}`, `{"store": 1, "password": "s3cret"}`, `{"store": null, "password": "s3cret"}`, `{}`, `null`,
+		`{"store": "", "password": "s3cret"}`, `{"store": 1, "password": "s3cret"}`, `{"store": null, "password": "s3cret"}`, `{}`, `null`, `"redis"`,
 	} {
 		app := &App{StoreRaw: []byte(settings)}
 		_, err := app.loadStore(caddy.Context{}, app, app.StoreRaw)

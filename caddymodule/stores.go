@@ -41,9 +41,7 @@ func checkLease(store openstores.Config, lease time.Duration) error {
 // error would show the settings or the URL, and so the password in them.
 func checkStoreKind(raw json.RawMessage) error {
 	var settings map[string]json.RawMessage
-	if json.Unmarshal(raw, &settings) != nil {
-		return nil // Caddy's error shows nothing of what is no object
-	}
+	_ = json.Unmarshal(raw, &settings) // what is no object has no kind either
 	var kind string
 	switch err := json.Unmarshal(settings["store"], &kind); {
 	case err != nil || kind == "":

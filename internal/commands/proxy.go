@@ -24,6 +24,7 @@ import (
 )
 
 func init() {
+	cobra.OnInitialize(makeDataDirectory)
 	caddycmd.RegisterCommand(caddycmd.Command{
 		Name:  "proxy",
 		Usage: "--from <address> --to <address>... [--provider <name>]... [--redis <url> | --file <directory>] [--dedup <line>]... [--print]",
@@ -235,4 +236,14 @@ func (w *written) delivery(provider string) string {
 // stateDirectory is the directory of the file store.
 func (w *written) stateDirectory() string {
 	return cmp.Or(w.flags.file.text, filepath.Join(w.data, w.site.directory()))
+}
+
+// makeDataDirectory makes Caddy's data directory before `run`, which `start` runs too. The
+// Caddyfile of `proxy --print` has the admin API on a socket there, and Caddy makes no
+// directory for it. It is done here and not in the binary of caddy-dedup, because a Caddy
+// that xcaddy builds runs such a Caddyfile, too.
+func makeDataDirectory() {
+	if len(os.Args) > 1 && os.Args[1] == "run" {
+		_ = os.MkdirAll(caddy.AppDataDir(), 0o700) // if it cannot be made, Caddy says so
+	}
 }
