@@ -11,6 +11,7 @@ import (
 	"net/http/httptrace"
 	"net/textproto"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -29,17 +30,22 @@ type captured struct {
 }
 
 // serveCaptured serves one request with a handler behind a capture, on a real
-// server. settle is called where the run would be settled.
+// server. settle is called where the run is settled: at its end, or where its body
+// outgrows what is kept.
 func serveCaptured(t *testing.T, maxBody int64, handler http.HandlerFunc, settle func(captured)) *http.Response {
 	t.Helper()
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Server", "in front")
 		c := captureOn(w, maxBody)
-		handler(c, r)
-		settle(captured{
-			status: c.status, body: string(c.response().Body), omitted: c.omitted, streaming: c.streaming, whole: c.whole(),
-			header: c.response().Header,
+		settleOnce := sync.OnceFunc(func() {
+			settle(captured{
+				status: c.status, body: string(c.response().Body), omitted: c.omitted, streaming: c.streaming, whole: c.whole(),
+				header: c.response().Header,
+			})
 		})
+		c.run = &watchedRun{settle: settleOnce}
+		handler(c, r)
+		settleOnce()
 		c.finish()
 	}))
 	t.Cleanup(server.Close)
@@ -54,16 +60,20 @@ func serveCaptured(t *testing.T, maxBody int64, handler http.HandlerFunc, settle
 // captureOn is a capture for a client that may take as long as it likes.
 func captureOn(w http.ResponseWriter, maxBody int64) *capture {
 	c := new(capture)
-	c.begin(new(watchedRun), recording.NewClientWriter(w, nil, 0), maxBody, headerRules{}, recording.NewBudget(1<<30))
+	c.begin(&watchedRun{settle: func() {}}, recording.NewClientWriter(w, nil, 0), maxBody, headerRules{}, recording.NewBudget(1<<30))
 	return c
 }
 
-// watchedRun counts what it is told of its response.
-type watchedRun struct{ upgrades int }
+// watchedRun counts what it is told of its response, and is settled where that outgrows
+// what is kept.
+type watchedRun struct {
+	upgrades int
+	settle   func()
+}
 
 func (w *watchedRun) upgraded()          { w.upgrades++ }
 func (*watchedRun) streams()             {}
-func (*watchedRun) outgrown()            {}
+func (w *watchedRun) outgrown()          { w.settle() }
 func (*watchedRun) waits() (goOn func()) { return func() {} }
 
 func TestCapture(t *testing.T) {
@@ -207,8 +217,8 @@ func TestCaptureHoldsTheEndBack(t *testing.T) {
 				fmt.Fprint(w, strings.Repeat("b", 40))
 				_ = http.NewResponseController(w).Flush()
 			},
-			// Its run is settled where it outgrows what is kept.
-			before: strings.Repeat("a", 60) + strings.Repeat("b", 40),
+			// Its run is settled where it outgrows what is kept, and before these bytes pass.
+			before: strings.Repeat("a", 60),
 			whole:  strings.Repeat("a", 60) + strings.Repeat("b", 40),
 		},
 	}
