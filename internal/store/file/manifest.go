@@ -66,6 +66,9 @@ func (f *manifestFile) flush(flush func() error) error {
 	return f.disk.flush(f.disk.mark.flush)
 }
 
+// errNoMarker says what a directory lacks in which pebble finds no database.
+var errNoMarker = errors.New("its file marker.manifest.*, which names the MANIFEST that counts, is missing")
+
 // checkFlushed says what is damaged of what was flushed, by the mark.
 func checkFlushed(path string, fs vfs.FS) error {
 	mark, err := readMark(fs, fs.PathJoin(path, markName))
@@ -76,14 +79,15 @@ func checkFlushed(path string, fs vfs.FS) error {
 	if err != nil {
 		return err
 	}
-	needed := uint64(0)
-	if database.Exists { // pebble says so if not
-		if err := checkManifest(fs, database.ManifestFilename, mark); err != nil {
-			return err
-		}
-		if needed, err = firstLog(fs, database.ManifestFilename); err != nil {
-			return err
-		}
+	if !database.Exists {
+		return errNoMarker
+	}
+	if err := checkManifest(fs, database.ManifestFilename, mark); err != nil {
+		return err
+	}
+	needed, err := firstLog(fs, database.ManifestFilename)
+	if err != nil {
+		return err
 	}
 	return checkLogs(path, fs, mark, needed)
 }
