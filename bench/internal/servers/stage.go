@@ -38,10 +38,12 @@ func NewStage(ctx context.Context, set *process.Set, dir, project string) *Stage
 	return &Stage{set: set, ctx: ctx, dir: dir, project: project, binary: filepath.Join(dir, "caddy-dedup")}
 }
 
-// Build builds a program of the module in a directory, without symbols, and returns its
-// size in bytes.
+// Build builds a program of the module in a directory, as xcaddy and the releases do:
+// without C, for which pebble has a larger compressor, and here without symbols. It returns
+// the size in bytes.
 func (s *Stage) Build(output, module, pkg string) (size int64, err error) {
 	command := exec.CommandContext(s.ctx, "go", "build", "-C", module, "-ldflags", "-s -w", "-o", output, pkg)
+	command.Env = append(os.Environ(), "CGO_ENABLED=0")
 	if said, err := command.CombinedOutput(); err != nil {
 		if s.ctx.Err() != nil {
 			return 0, context.Cause(s.ctx)
