@@ -189,10 +189,8 @@ func pausedIn(t *testing.T, fs vfs.FS, path, other string) (s *Store, begin func
 		t.Fatal(err)
 	}
 	d.filters.begun = time.Now() // its filter would be made by the writer
-	s.using.Lock()
-	running := s.database
-	s.database = d
-	s.using.Unlock()
+	running := s.replace(d)
+	running.awaitUnused()
 	if err := running.close(); err != nil {
 		t.Fatal(err)
 	}

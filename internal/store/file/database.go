@@ -62,6 +62,8 @@ type database struct {
 	slots     *slots
 	filters   filters
 	deadlines deadlines
+	// using is read-locked while an operation uses the database.
+	using sync.RWMutex
 	// reads has room for those that are under way, and reading is their goroutines.
 	reads   chan struct{}
 	reading sync.WaitGroup
@@ -128,6 +130,12 @@ func notOpened(path string, fs vfs.FS, reason error) *database {
 func (d *database) run() {
 	go d.writeQueued()
 	go d.confirmWritten()
+}
+
+// awaitUnused returns when nobody uses the database any more. It has been replaced.
+func (d *database) awaitUnused() {
+	d.using.Lock()
+	defer d.using.Unlock()
 }
 
 // giveUp ends all writing.

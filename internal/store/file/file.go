@@ -32,8 +32,9 @@ type Store struct {
 	logger  *zap.Logger
 	waiters wakeup.Subscribers
 
-	// using is read-locked while an operation uses the database.
-	using    sync.RWMutex
+	// mu is locked while the database is replaced, and never for longer: who uses one locks
+	// that.
+	mu       sync.RWMutex
 	database *database // nil once the store is closed
 
 	closing chan struct{}
@@ -63,17 +64,27 @@ func (s *Store) enter(ctx context.Context) (d *database, leave func(), err error
 	if err := ctx.Err(); err != nil {
 		return nil, nil, err
 	}
-	s.using.RLock()
+	s.mu.RLock()
+	defer s.mu.RUnlock()
 	d = s.database
 	if d == nil {
-		s.using.RUnlock()
 		return nil, nil, idempotency.ErrClosed
 	}
-	if failure := d.disk.failed(); failure != nil {
-		s.using.RUnlock()
+	d.using.RLock()
+	if failure := d.disk.failed(); failure != nil { // and its files may be closed, if nobody used it
+		d.using.RUnlock()
 		return nil, nil, d.writeError(failure)
 	}
-	return d, s.using.RUnlock, nil
+	return d, d.using.RUnlock, nil
+}
+
+// replace puts another database, nil for none, in the place of the one that there is, which it
+// returns. Nobody begins to use that one any more.
+func (s *Store) replace(next *database) (before *database) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	before, s.database = s.database, next
+	return before
 }
 
 // operation is the change of one key, which is locked. It unlocks it, and wakes those who
@@ -304,10 +315,8 @@ func (s *Store) Close() error { return s.close() }
 func (s *Store) shut() error {
 	close(s.closing)
 	s.ended.Wait()
-	s.using.Lock() // waits for those who use the database
-	defer s.using.Unlock()
-	d := s.database
-	s.database = nil
+	d := s.replace(nil)
+	d.awaitUnused()
 	err := d.close()
 	s.place.leave()
 	return err

@@ -102,16 +102,18 @@ func (w *watch) tell(err error) {
 }
 
 func (s *Store) current() *database {
-	s.using.RLock()
-	defer s.using.RUnlock()
+	s.mu.RLock()
+	defer s.mu.RUnlock()
 	return s.database
 }
 
-// reopen puts a new database in the place of one that was given up.
+// reopen puts a new database in the place of one that was given up. It does not wait for those
+// who still use the old one: the sweeper has no time limit, and what it reads from a disk that
+// fails may never come.
 func (s *Store) reopen(old *database) error {
 	old.giveUp()
-	if s.using.TryLock() {
-		s.using.Unlock()
+	if old.using.TryLock() {
+		old.using.Unlock()
 		old.release() // who uses it from now on is told that it failed
 	}
 	next, err := s.openDatabase()
@@ -120,10 +122,11 @@ func (s *Store) reopen(old *database) error {
 	}
 	next.disk.guard(s.place.check)
 	next.run()
-	s.using.Lock()
-	s.database = next
-	s.using.Unlock()
-	old.release()
+	s.replace(next)
+	go func() {
+		old.awaitUnused()
+		old.release()
+	}()
 	if old.db == nil {
 		_ = old.close() // it has nothing to lose
 	}
