@@ -80,7 +80,7 @@ func (r *Recording) changedLocked() { wakeAll(&r.changed) }
 // a body of which most are kept. written counts all bytes, the n among them.
 func (r *Recording) Needs(n int, written, most int64) int {
 	switch {
-	case written == int64(n) && r.Declared > written:
+	case n > 0 && written == int64(n) && r.Declared > written: // an empty write comes before the first bytes
 		r.room = min(r.Declared, most) // the upstream's word is trusted, and counts
 		return int(r.room)
 	case written <= r.room:

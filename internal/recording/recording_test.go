@@ -183,6 +183,7 @@ func TestDeclaredResponsesAreCounted(t *testing.T) {
 	}{
 		"declared":          {100, 1000, []int{30, 30, 40}, []int{100, 0, 0}},
 		"at once":           {100, 1000, []int{100}, []int{100}},
+		"nothing first":     {100, 1000, []int{0, 40, 60}, []int{0, 100, 0}},
 		"not declared":      {-1, 1000, []int{30, 30}, []int{30, 30}},
 		"larger than kept":  {5000, 1000, []int{300, 700}, []int{1000, 0}},
 		"more than it says": {100, 1000, []int{60, 60}, []int{100, 60}},
