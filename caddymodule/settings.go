@@ -150,7 +150,7 @@ type Settings struct {
 }
 
 // KeySource says where a key comes from. Exactly one of its members is set,
-// beside the prefix.
+// beside `prefix` and `optional`.
 type KeySource struct {
 	// The name of a request header field that carries the key, as a structured
 	// string or bare.

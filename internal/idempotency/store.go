@@ -78,9 +78,11 @@ type Store interface {
 	Find(ctx context.Context, of []Beginning, cursor string, limit int) ([]Listed, string, error)
 
 	// Subscribe has the store call wake whenever a run ends for which this process
-	// waits ([Claim.Waits]). The call is a hint: it may be lost, and it may come for
-	// a run that nobody waits for. wake must not block. The returned function ends
-	// the subscription.
+	// waits ([Claim.Waits]), and whenever a kept response counts no more, because an
+	// operator has freed or forgotten its key or a forced run has replaced it: then nobody
+	// may go on with a copy. The call is a hint: it may be lost, and it may come for a key
+	// of which none of this is true. wake must not block. The returned function ends the
+	// subscription.
 	Subscribe(wake func(Key)) (stop func())
 
 	// Close closes the store. No method may be called afterwards.

@@ -53,7 +53,7 @@ type disk struct {
 	mark *flushMark
 	// files are those that are open.
 	files heldFiles
-	// durable is how many operations wait for their flush (walfile.go).
+	// durable is how many operations wait for their flush (logfile.go).
 	durable atomic.Int64
 
 	// writing is read-locked during every write. Locking it waits for those that have

@@ -69,7 +69,7 @@ func (s *Store) Close() error {
 }
 
 // Subscribe implements [idempotency.Store]. The server is not asked before the
-// first claim that waits.
+// first claim.
 func (s *Store) Subscribe(wake func(idempotency.Key)) (stop func()) {
 	return s.inbox.subscribers.Subscribe(wake)
 }
