@@ -53,6 +53,14 @@ func TestDashboardDirective(t *testing.T) {
 	}
 }
 
+// withoutPages lets those of earlier tests go, whose configurations are not cleaned up as a
+// whole.
+func withoutPages() {
+	for watched.pages > 0 {
+		watched.leave()
+	}
+}
+
 // What is kept of the past lives from the first configuration with a page to the last
 // one, and not for longer.
 func TestPastLivesWithThePages(t *testing.T) {
@@ -64,6 +72,7 @@ func TestPastLivesWithThePages(t *testing.T) {
 		}
 		return page, cancel
 	}
+	withoutPages()
 	if watched.journal.Load() != nil {
 		t.Fatal("there is a journal without a page")
 	}
@@ -271,6 +280,7 @@ func TestOperatorByCertificate(t *testing.T) {
 func TestCountingAllocatesNothing(t *testing.T) {
 	x := &exchange{Handler: &Handler{}, r: httptest.NewRequest(http.MethodPost, "/", nil), said: &said{logged: true}}
 	x.key[0] = 1
+	withoutPages()
 	for range 2 {
 		if n := testing.AllocsPerRun(10_000, func() { x.report(outcomeFresh, "execution", 1) }); n != 0 {
 			t.Errorf("it allocates %v times", n)
