@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/caddy-dedup/caddy-dedup/internal/engine"
@@ -201,35 +202,38 @@ func TestCopiesTakeWhatTheySay(t *testing.T) {
 			return &idempotency.Response{Status: 200, Header: map[string][]string{"X": {strings.Repeat("v", 20<<10)}}}
 		}, 26 << 10, 2},
 	} {
+		// In a time of its own: on a slow machine the copies would be too old to answer.
 		t.Run(name, func(t *testing.T) {
-			n := min(10_000, 64<<20/c.most)
-			if len(c.response().Header) > 12 || c.most > 2000 {
-				n = min(n, 1000) // decoded they are much larger
-			}
-			copies := engine.NewCopies(1 << 30)
-			a, b, req := newBenchmarked(t, nil), newBenchmarked(t, copies), someRequest()
-			grown := func(do func(i int)) (bytes, objects int64) {
-				before, were := heap()
-				for i := range n {
-					do(int(i))
+			synctest.Test(t, func(t *testing.T) {
+				n := min(10_000, 64<<20/c.most)
+				if len(c.response().Header) > 12 || c.most > 2000 {
+					n = min(n, 1000) // decoded they are much larger
 				}
-				bytes, objects = heap()
-				return bytes - before, objects - were
-			}
-			runs := func(e *engine.Engine) func(int) {
-				return func(i int) { runWith(t, e, req, i, c.response()) }
-			}
-			without, alone := grown(runs(a))
-			took, objects := grown(runs(b))
-			took, objects = took-without, objects-alone
-			wantSaid(t, took, copies.Bytes(), n)
-			if took > n*c.most+noise || objects > n*c.objects+n/2 {
-				t.Errorf("%d copies take %d bytes and %d objects, want at most %d and %d each", n, took, objects, c.most, c.objects)
-			}
-			more, _ := grown(func(i int) { as[engine.Replay](t, beginWith(t, b, req, i)) })
-			wantSaid(t, took+more, copies.Bytes(), n)
-			runtime.KeepAlive(a)
-			runtime.KeepAlive(b)
+				copies := engine.NewCopies(1 << 30)
+				a, b, req := newBenchmarked(t, nil), newBenchmarked(t, copies), someRequest()
+				grown := func(do func(i int)) (bytes, objects int64) {
+					before, were := heap()
+					for i := range n {
+						do(int(i))
+					}
+					bytes, objects = heap()
+					return bytes - before, objects - were
+				}
+				runs := func(e *engine.Engine) func(int) {
+					return func(i int) { runWith(t, e, req, i, c.response()) }
+				}
+				without, alone := grown(runs(a))
+				took, objects := grown(runs(b))
+				took, objects = took-without, objects-alone
+				wantSaid(t, took, copies.Bytes(), n)
+				if took > n*c.most+noise || objects > n*c.objects+n/2 {
+					t.Errorf("%d copies take %d bytes and %d objects, want at most %d and %d each", n, took, objects, c.most, c.objects)
+				}
+				more, _ := grown(func(i int) { as[engine.Replay](t, beginWith(t, b, req, i)) })
+				wantSaid(t, took+more, copies.Bytes(), n)
+				runtime.KeepAlive(a)
+				runtime.KeepAlive(b)
+			})
 		})
 	}
 }
