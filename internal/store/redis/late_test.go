@@ -11,6 +11,7 @@ import (
 	goredis "github.com/redis/go-redis/v9"
 
 	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
+	"github.com/caddy-dedup/caddy-dedup/internal/redistest"
 )
 
 // recorder keeps the arguments of the last SET that went out.
@@ -114,6 +115,36 @@ func TestLateClaim(t *testing.T) {
 				mustSettle(t, s, withToken(c, "next"), next.Record, kept(small))
 				mustClaim(t, s, withToken(c, "again"), idempotency.ReplayKept)
 			})
+		})
+	}
+}
+
+// TestWithdrawnClaimIsNoOwner has a server that has lost a claim whose run goes on, and then
+// hears that another claim is withdrawn, which it has never executed: both happen in one
+// failover. The mark that is left says that nobody runs under that other claim. It must not
+// take the key from the run, which claims it anew.
+func TestWithdrawnClaimIsNoOwner(t *testing.T) {
+	for name, settlement := range map[string]idempotency.Settlement{"small": kept(small), "large": kept(large)} {
+		t.Run(name, func(t *testing.T) {
+			server := redistest.Start(t)
+			s := closeAtEnd(t, openAt(t, server.Addr))
+			running, doubtful := claimOf("a", "running"), claimOf("a", "doubtful")
+			record := mustClaim(t, s, running, idempotency.Proceed).Record
+			command(t, server, "FLUSHALL")
+			mustWithdraw(t, s, doubtful, doubtful.Record(nil, processTime()))
+			if err := s.Renew(ctx, running); !errors.Is(err, idempotency.ErrGone) {
+				t.Errorf("renew: %v, want ErrGone", err)
+			}
+			if err := s.Settle(ctx, running.Key, record, settlement); !errors.Is(err, idempotency.ErrGone) {
+				t.Errorf("settle: %v, want ErrGone", err)
+			}
+			mustClaim(t, s, running, idempotency.Proceed)
+			mustClaim(t, s, doubtful, idempotency.WaitForRun) // a late copy of it
+			if err := s.Renew(ctx, running); err != nil {
+				t.Errorf("renew: %v", err)
+			}
+			mustSettle(t, s, running, record, settlement)
+			mustClaim(t, s, doubtful, idempotency.ReplayKept)
 		})
 	}
 }
