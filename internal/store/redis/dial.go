@@ -35,7 +35,7 @@ func dialer(settings func() (*tls.Config, error), timeout time.Duration) dialFun
 		over := tls.Client(conn, config)
 		if err := over.HandshakeContext(ctx); err != nil {
 			_ = conn.Close()
-			return nil, err
+			return nil, unshaken(err)
 		}
 		return over, nil
 	}

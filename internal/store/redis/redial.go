@@ -53,8 +53,18 @@ func (c *contact) pooled(conn net.Conn, epoch int64) net.Conn {
 // Read implements [net.Conn].
 func (c *pooledConn) Read(to []byte) (int, error) {
 	n, err := c.Conn.Read(to)
-	if n > 0 && !c.heard.Load() {
+	if c.heard.Load() {
+		return n, err
+	}
+	if n > 0 {
 		c.heard.Store(true)
+		if refused := refusal(to[:n]); refused != nil {
+			return 0, refused
+		}
+		return n, err
+	}
+	if _, overTLS := c.Conn.(interface{ NetConn() net.Conn }); err != nil && !overTLS {
+		err = hungUp(err)
 	}
 	return n, err
 }
