@@ -259,17 +259,17 @@ func isJSON(contentType string) bool {
 	return err == nil && (media == "application/json" || strings.HasSuffix(media, "+json"))
 }
 
-// passUnclaimed lets a request through that has no claim, and so no run. It reports whether
-// that one was answered.
-func passUnclaimed(w http.ResponseWriter, r *http.Request, next caddyhttp.Handler) (answered bool, err error) {
-	to := &unclaimed{ResponseWriterWrapper: caddyhttp.ResponseWriterWrapper{ResponseWriter: w}}
+// passUnclaimed lets a request through that has no claim, and so no run, unless a dedup in front
+// has one. It reports whether that one was answered.
+func passUnclaimed(w http.ResponseWriter, r *http.Request, next caddyhttp.Handler, claimed bool) (answered bool, err error) {
+	to := &unclaimed{ResponseWriterWrapper: caddyhttp.ResponseWriterWrapper{ResponseWriter: w}, claimed: claimed}
 	err = next.ServeHTTP(to, sentOnce(r))
 	return to.wrote, err
 }
 
 // passUnclaimed lets the request through without a claim.
 func (x *exchange) passUnclaimed() error {
-	answered, err := passUnclaimed(x.w, x.r, x.next)
+	answered, err := passUnclaimed(x.w, x.r, x.next, x.dedupInFront)
 	if answered || !x.body.read {
 		return err
 	}

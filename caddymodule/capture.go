@@ -48,8 +48,9 @@ type capture struct {
 	declared int64       // Content-Length, -1 if there was none
 	// kept is what is kept of answered, once somebody has asked.
 	kept map[string][]string
-	// retention is the upstream's own wish, as it wrote it.
-	retention string
+	// retention is the upstream's own wish, as it wrote it. The client gets it if it is a dedup.
+	retention    string
+	dedupInFront bool
 	// via is what a proxy behind has said of the response's way to it.
 	via     string
 	written int64
@@ -129,6 +130,9 @@ func (c *capture) WriteHeader(status int) {
 		c.record.Declared = c.declared
 		c.endless = c.endsWithConnection()
 		c.answered = c.header.Clone()
+		if c.dedupInFront && c.retention != "" {
+			c.answered.Set(retentionHeader, c.retention)
+		}
 		if strings.HasPrefix(strings.ToLower(firstIn(c.header, "Content-Type")), "text/event-stream") && c.declared != 0 && bodyAllowed(status) {
 			c.stream()
 		}

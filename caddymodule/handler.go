@@ -118,10 +118,10 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request, next caddyht
 	said := saying(r)
 	proof, forced := takeDedupHeaders(r), h.takeForce(r)
 	if !h.applies(r) {
-		_, err := passUnclaimed(w, r, next)
+		_, err := passUnclaimed(w, r, next, proof != "")
 		return err
 	}
-	x := &exchange{Handler: h, w: w, r: r, next: next, said: said, allowance: recording.Allowance{Budget: buffered}}
+	x := &exchange{Handler: h, w: w, r: r, next: next, said: said, dedupInFront: proof != "", allowance: recording.Allowance{Budget: buffered}}
 	x.body = requestBody{w: w, r: r, limit: h.MaxRequestBody, taken: &x.allowance}
 	defer x.done()
 	request, refused, err := x.identify()
@@ -167,6 +167,9 @@ type exchange struct {
 	r    *http.Request
 	next caddyhttp.Handler
 	said *said
+	// dedupInFront says that the request comes from another dedup, which has claimed. It needs
+	// the upstream's word to us, too.
+	dedupInFront bool
 
 	counted   bool // it is in the metrics
 	found     delivery.Found

@@ -41,6 +41,7 @@ func (x *exchange) carryOut(run *engine.Run) error {
 	ctx := e.begin()
 	defer e.limit.end()
 	e.answer.begin(e, x.toClient(), x.MaxResponseBody, x.headers, x.allowance.Budget)
+	e.answer.dedupInFront = x.dedupInFront
 	defer e.answer.close()
 
 	ended := false

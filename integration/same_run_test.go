@@ -2,6 +2,7 @@ package integration
 
 import (
 	"fmt"
+	"net/http"
 	"strings"
 	"testing"
 
@@ -81,6 +82,42 @@ func TestOutcomeBehindASecondDedup(t *testing.T) {
 		if n := p.scrape(t)[requests("api", "forced")]; sameKey && n != 2 {
 			t.Errorf("a forced run that passes two dedups is counted %v times as forced, want 2", n)
 		}
+	}
+}
+
+// Each dedup on the way keeps a response of its own key, and the upstream chooses for all of
+// them how long: the one in front would go on replaying what the upstream wants to execute anew.
+func TestRetentionBehindASecondDedup(t *testing.T) {
+	t.Parallel()
+	for name, inner := range map[string]string{
+		"of the same key":   "dedup",
+		"of another key":    dedupBlock("scope another"),
+		"that finds no key": dedupBlock("key header X-Other"),
+		"of other methods":  dedupBlock("methods PUT"),
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			up := startUpstream(t, func(w http.ResponseWriter, r *http.Request, n run) {
+				w.Header().Set("Dedup-Retention", "0")
+				answers201(w, r, n)
+			})
+			sidecar := start(t, conf{store: "store memory", site: lines("route {", inner, proxyTo(up), "}")})
+			for way, p := range map[string]*caddy{
+				"in another process": start(t, conf{store: "store memory", site: lines("dedup", "reverse_proxy "+sidecar.addr)}),
+				"in one":             start(t, conf{store: "store memory", site: lines("route {", "dedup", inner, proxyTo(up), "}")}),
+			} {
+				for n := range 2 {
+					got := p.post(t, "/", way, "body")
+					wantFresh(t, got, 201, fmt.Sprintf("run %d of %s", n+1, way))
+					if v, ok := got.Header["Dedup-Retention"]; ok {
+						t.Errorf("the client got Dedup-Retention %q", v)
+					}
+				}
+			}
+			if v, ok := sidecar.post(t, "/", "its own client", "body").Header["Dedup-Retention"]; ok {
+				t.Errorf("a client of the one behind got Dedup-Retention %q", v)
+			}
+		})
 	}
 }
 
