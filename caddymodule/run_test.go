@@ -249,6 +249,8 @@ func TestEndsOfARealChain(t *testing.T) {
 			w.WriteHeader(201)
 		}, nil, 201, true, released, released},
 		"HTTP/1.0, a length":           {afterRequest("HTTP/1.0 201 Created\r\nContent-Length: 4\r\n\r\nbody"), nil, 201, true, complete, complete},
+		"HTTP/1.0, compressed":         {compresses, nil, 201, true, complete, held}, // the length went when it was unpacked
+		"HTTP/1.0, not compressed":     {compresses, []string{"reverse_proxy {to} {", "transport http {", "compression off", "}", "}"}, 201, true, complete, complete},
 		"HTTP/1.0, no length":          {afterRequest("HTTP/1.0 201 Created\r\n\r\nhalf"), nil, 201, true, complete, held},
 		"HTTP/1.0, its Via removed":    {afterRequest("HTTP/1.0 201 Created\r\n\r\nhalf"), []string{"header -Via", "reverse_proxy {to}"}, 201, true, complete, held},
 		"HTTP/1.1, Via removed":        {answers(201, strings.Repeat("x", 5000)), []string{"header -Via", "reverse_proxy {to}"}, 201, true, complete, complete},
