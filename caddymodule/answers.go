@@ -183,8 +183,8 @@ func (x *exchange) setReplayHeader(d engine.Replay) {
 	if d.Response.Failed {
 		return
 	}
-	if _, typed := header["Content-Type"]; !typed {
-		header["Content-Type"] = nil // else the server guesses one
+	if types, kept := d.Response.Header["Content-Type"]; kept && len(types) == 0 {
+		header["Content-Type"] = nil // else the server guesses one, which it has not done before
 	}
 	if bodyAllowed(d.Response.Status) {
 		set("Content-Length", strconv.Itoa(len(d.Response.Body)))

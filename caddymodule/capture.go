@@ -46,6 +46,7 @@ type capture struct {
 	status   int
 	answered http.Header // as it was when the status was written
 	declared int64       // Content-Length, -1 if there was none
+	guessed  string      // the type of a response that names none
 	// kept is what is kept of answered, once somebody has asked.
 	kept map[string][]string
 	// retention is the upstream's own wish, as it wrote it. The client gets it if it is a dedup.
@@ -236,6 +237,9 @@ func (c *capture) response() *idempotency.Response {
 func (c *capture) keptHeader() map[string][]string {
 	if c.kept == nil {
 		c.kept = c.rules.kept(c.found, c.answered)
+		if types, named := c.answered["Content-Type"]; len(types) == 0 && (named || c.streaming) {
+			c.kept["Content-Type"] = nil // nobody is told one
+		}
 	}
 	return c.kept
 }
@@ -318,6 +322,9 @@ func (c *capture) stream() {
 		return
 	}
 	c.streaming, c.delivered = true, make(chan struct{})
+	if c.guessed != "" {
+		c.answered.Set("Content-Type", c.guessed)
+	}
 	if c.early.awaitFor(earlyPatience) {
 		c.toClient.Flushes = true
 		c.sendHeader()
@@ -366,15 +373,16 @@ func (c *capture) replaceHeader(header http.Header) {
 	maps.Copy(own, header)
 }
 
-// sniff does what Go's server would do with a response that names no type, so
-// that the replay names the same one.
+// sniff does what Go's server would do with a response that names no type and becomes a stream
+// behind its first bytes: of a stream the server sends the header first. That of any other is left
+// to the server, so that handlers in front can name a type before.
 func (c *capture) sniff(p []byte) {
 	if c.written > 0 || len(p) == 0 {
 		return
 	}
 	_, typed := c.answered["Content-Type"]
 	if !typed && firstIn(c.answered, "Content-Encoding") == "" && !c.streaming {
-		c.answered.Set("Content-Type", http.DetectContentType(p))
+		c.guessed = http.DetectContentType(p)
 	}
 }
 

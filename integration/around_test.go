@@ -5,6 +5,7 @@ import (
 	"net/http"
 	"net/http/httptrace"
 	"net/textproto"
+	"slices"
 	"strings"
 	"testing"
 
@@ -35,6 +36,43 @@ func TestReplaysBehindAReplacingHeader(t *testing.T) {
 		}
 	}
 	up.wantRuns(t, "k", 1)
+}
+
+// Of which type an answer is that names none is the affair of the handlers in front, and then of
+// the server, as it is without dedup. A duplicate gets the same.
+func TestTypeOfAnAnswerThatNamesNone(t *testing.T) {
+	t.Parallel()
+	untyped := answersStatus(201)
+	for shape, answer := range map[string]answering{
+		"whole": untyped,
+		"empty": func(http.ResponseWriter, *http.Request, run) {},
+		"streamed": func(w http.ResponseWriter, _ *http.Request, n run) {
+			_ = http.NewResponseController(w).Flush()
+			fmt.Fprint(w, n.text())
+		},
+		"encoded": func(w http.ResponseWriter, r *http.Request, n run) {
+			w.Header().Set("Content-Encoding", "unknown")
+			untyped(w, r, n)
+		},
+	} {
+		up := startUpstream(t, func(w http.ResponseWriter, r *http.Request, n run) {
+			w.Header()["Content-Type"] = nil
+			answer(w, r, n)
+		})
+		for front, line := range map[string]string{
+			"nothing":         "",
+			"a type for none": "header ?Content-Type application/json",
+			"an encoder":      "encode gzip {\nminimum_length 1\n}",
+		} {
+			p := start(t, conf{store: "store memory", site: lines("handle /plain {", line, proxyTo(up), "}", "handle {", line, "dedup", proxyTo(up), "}")})
+			want := p.post(t, "/plain", "k", "body").Header["Content-Type"]
+			for range 2 {
+				if got := p.post(t, "/", front, "body").Header["Content-Type"]; !slices.Equal(got, want) {
+					t.Errorf("%s behind %s is of type %q, without dedup of %q", shape, front, got, want)
+				}
+			}
+		}
+	}
 }
 
 // A store that hangs must not keep a process from stopping when nothing runs.
