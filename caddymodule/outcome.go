@@ -67,6 +67,8 @@ type said struct {
 	// waitedInRun says that the request has waited for another one, within its own run, and
 	// that it has the error of that one.
 	waitedInRun bool
+	// refusedInRun says that a handler of ours has refused the request within the run of another.
+	refusedInRun bool
 }
 
 // saidVar is where a request has what is said of it.

@@ -80,6 +80,7 @@ func (x *exchange) refuseFor(reason engine.Reason, executionID, detail string) e
 // the store said of it, which goes to the log only.
 func (x *exchange) answerProblem(p problem, storeSaid error) error {
 	x.leaveStore() // neither the client's pace nor that of an error route is its affair
+	x.said.refusedInRun = x.withinRun()
 	p.Key = x.keyText()
 	rule := refusalRules[p.Code]
 	x.report(rule.outcome, p.ExecutionID, p.attempt)

@@ -104,6 +104,7 @@ func (e *execution) settle(err error) {
 	}
 	e.settled = true
 	answer, way := &e.answer, e.trace.seen()
+	way.refused = e.said.refusedInRun
 	end := conclude(err, answer, way)
 	if end.How == idempotency.Unknown && answer.status == 0 && way.answered && e.releaseOn.Has(way.status) && !e.run.WasLast() {
 		end.How = idempotency.Answered // with a failure, of which a handler behind has made an error
@@ -145,6 +146,10 @@ func conclude(err error, answer *capture, way upstreamWay) idempotency.End {
 		// What goes on there is no response, and the key is free, as if nothing had
 		// been sent.
 		end.How = idempotency.NotSent
+	case way.refused && !way.maybeSent && err == nil && answer.whole():
+		// By its own store, whose record stays as it is. That is the answer to this request, and
+		// to those beside it, and not to the next one: a retry asks that handler anew.
+		end.How = idempotency.NotSent
 	case answer.omitted:
 		// It is settled where it outgrows what is kept, whatever comes behind.
 		end.How = idempotency.Answered
@@ -178,7 +183,7 @@ func responseOf(how idempotency.How, err error, answer *capture) *idempotency.Re
 	case err == nil && answer.status == 0:
 		// As the server answers the first client.
 		return &idempotency.Response{Status: http.StatusOK, Header: answer.rules.kept(answer.found, answer.header)}
-	case how == idempotency.Answered:
+	case how == idempotency.Answered, err == nil: // or refused behind
 		return answer.response()
 	default:
 		return &idempotency.Response{

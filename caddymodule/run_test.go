@@ -49,6 +49,8 @@ var (
 		"sent, answered 500":      {maybeSent: true, status: 500},
 		"sent, answered 499":      {maybeSent: true, status: 499},
 		"a 503 that was not sent": {status: 503},
+		"refused":                 {refused: true},
+		"refused, and sent":       {refused: true, maybeSent: true},
 	}
 )
 
@@ -66,20 +68,25 @@ var endTable = []struct {
 	{returned: of("a panic"), wrote: but("an upgrade"), how: idempotency.Unknown, failed: true},
 
 	// An error: what was written of an answer is none.
-	{returned: of("an error", "502", "504"), wrote: of("nothing", "a header alone"), way: of("none", "a 503 that was not sent"), how: idempotency.NotSent, failed: true},
-	{returned: of("an error", "502", "504"), wrote: of("nothing", "a header alone"), way: of("sent", "sent, answered 500", "sent, answered 499"), how: idempotency.Unknown, failed: true},
+	{returned: of("an error", "502", "504"), wrote: of("nothing", "a header alone"), way: of("none", "a 503 that was not sent", "refused"), how: idempotency.NotSent, failed: true},
+	{returned: of("an error", "502", "504"), wrote: of("nothing", "a header alone"), way: of("sent", "sent, answered 500", "sent, answered 499", "refused, and sent"), how: idempotency.Unknown, failed: true},
 	{returned: of("an error", "502", "504"), wrote: but("nothing", "a header alone", "an upgrade"), how: idempotency.Unknown, failed: true},
 
 	// No error.
-	{returned: of("nothing"), wrote: of("a whole answer"), how: idempotency.Answered, status: 201},
-	{returned: of("nothing"), wrote: of("no content"), how: idempotency.Answered, status: 204},
+	{returned: of("nothing"), wrote: of("a whole answer"), way: exceptRefused, how: idempotency.Answered, status: 201},
+	{returned: of("nothing"), wrote: of("no content"), way: exceptRefused, how: idempotency.Answered, status: 204},
+	{returned: of("nothing"), wrote: of("a whole answer"), way: of("refused"), how: idempotency.NotSent, status: 201},
+	{returned: of("nothing"), wrote: of("no content"), way: of("refused"), how: idempotency.NotSent, status: 204},
+	{returned: of("nothing"), wrote: of("499"), way: of("refused"), how: idempotency.NotSent, status: 499},
 	{returned: of("nothing"), wrote: of("a cut answer"), how: idempotency.Unknown, failed: true},
-	{returned: of("nothing"), wrote: of("499"), way: of("sent", "sent, answered 500"), how: idempotency.Unknown, failed: true},
+	{returned: of("nothing"), wrote: of("499"), way: of("sent", "sent, answered 500", "refused, and sent"), how: idempotency.Unknown, failed: true},
 	{returned: of("nothing"), wrote: of("499"), way: of("none", "a 503 that was not sent", "sent, answered 499"), how: idempotency.Answered, status: 499},
-	{returned: of("nothing"), wrote: of("nothing", "a header alone"), way: of("none"), how: idempotency.NotSent, status: 200},
-	{returned: of("nothing"), wrote: of("nothing", "a header alone"), way: of("sent"), how: idempotency.Unknown, failed: true},
+	{returned: of("nothing"), wrote: of("nothing", "a header alone"), way: of("none", "refused"), how: idempotency.NotSent, status: 200},
+	{returned: of("nothing"), wrote: of("nothing", "a header alone"), way: of("sent", "refused, and sent"), how: idempotency.Unknown, failed: true},
 	{returned: of("nothing"), wrote: of("nothing", "a header alone"), way: of("sent, answered 500", "sent, answered 499", "a 503 that was not sent"), how: idempotency.Answered, status: 200, frees: true},
 }
+
+var exceptRefused = of("none", "sent", "sent, answered 500", "sent, answered 499", "a 503 that was not sent", "refused, and sent")
 
 func of(names ...string) []string { return names }
 

@@ -72,6 +72,8 @@ type upstreamWay struct {
 	// answered says that it is the answer to the last attempt that may have reached an
 	// upstream, as far as connections show.
 	answered bool
+	// refused says that another handler of ours behind has refused the request.
+	refused bool
 }
 
 func (t *upstreamTrace) seen() upstreamWay {

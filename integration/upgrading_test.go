@@ -125,3 +125,40 @@ func TestFromOneStoreToAnother(t *testing.T) {
 	same(next, "before")
 	same(next, "during")
 }
+
+// What the old store refuses is no answer for the new one to keep: a retry asks the old one again.
+func TestRefusalOfTheOldStoreIsNotKept(t *testing.T) {
+	t.Parallel()
+	up := startUpstream(t, inTurn(answersStatus(502), answers201))
+	ends := startUpstream(t, answers201)
+	site := func(l ...string) string {
+		return lines("route {", lines(l...), "@lost header X-Lost *", "reverse_proxy @lost "+up.addr, proxyTo(ends), "}")
+	}
+	behind := dedupBlock("unknown hold", "release 5xx", "in_flight reject")
+	old := start(t, conf{store: "store file", site: site(behind)})
+	first := old.post(t, "/", "answered", "body")
+	if got := old.post(t, "/", "held", "body", header("X-Lost", "1")); got.Status != 502 {
+		t.Fatalf("a gateway that is lost answered %d", got.Status)
+	}
+	wantProblem(t, old.post(t, "/", "held", "body", header("X-Lost", "1")), 409, "outcome_unknown")
+	old.terminate(t)
+	old.awaitExit(t)
+
+	both := start(t, conf{store: "store memory", dir: old.conf.dir, port: old.conf.port,
+		site: site(dedupBlock("release 5xx", "max_attempts 1"), strings.Replace(behind, "unknown hold", "unknown hold\nstore file", 1))})
+	wantProblem(t, both.post(t, "/", "answered", "another body"), 422, "idempotency_key_reused")
+	if got := both.post(t, "/", "answered", "body"); !got.replayed() || got.Status != first.Status || got.Body != first.Body {
+		t.Errorf("after another body was refused, got %d %q, replayed %t; want %q again", got.Status, got.Body, got.replayed(), first.Body)
+	}
+	ends.wantRuns(t, "answered", 1)
+
+	for range 2 {
+		wantProblem(t, both.post(t, "/", "held", "body", header("X-Lost", "1")), 409, "outcome_unknown")
+	}
+	both.keys(t, 0, "release", "--yes", "held")
+	got := both.post(t, "/", "held", "body", header("X-Lost", "1"))
+	if got.replayed() || got.Status != 201 {
+		t.Errorf("after an operator has freed the key, got %d %q, replayed %t; want it run", got.Status, got.Body, got.replayed())
+	}
+	wantAttempt(t, up, "held", 2, "2")
+}
