@@ -81,3 +81,18 @@ func TestReleasedKeyTakesAnyFingerprint(t *testing.T) {
 	wantFresh(t, p.post(t, "/", "k", "corrected body"), 201, "run 2 of k")
 	wantProblem(t, p.post(t, "/", "k", "body"), 422, "idempotency_key_reused")
 }
+
+func TestChangeOfWhatIsExcludedRefusesNoRetry(t *testing.T) {
+	t.Parallel()
+	up := startUpstream(t, answers201)
+	site := func(exclude string) string { return lines(dedupBlock("fingerprint json", exclude), proxyTo(up)) }
+	p := start(t, conf{store: "store file", site: site("exclude /sent_at")})
+	first := p.post(t, "/", "k", `{"a": 1, "sent_at": 1, "try": 1}`)
+	p.reload(t, site("exclude /sent_at /try"))
+	wantReplay(t, p.post(t, "/", "k", `{"a": 1, "sent_at": 2, "try": 2}`), first)
+	second := p.post(t, "/", "k2", `{"a": 1, "sent_at": 1, "try": 1}`)
+	wantReplay(t, p.post(t, "/", "k2", `{"a": 1, "sent_at": 2, "try": 2}`), second)
+	wantProblem(t, p.post(t, "/", "k2", `{"a": 2, "sent_at": 1, "try": 1}`), 422, "idempotency_key_reused")
+	p.reload(t, site("exclude /try /sent_at"))
+	wantProblem(t, p.post(t, "/", "k2", `{"a": 2, "sent_at": 1, "try": 1}`), 422, "idempotency_key_reused")
+}

@@ -4,6 +4,7 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"iter"
+	"slices"
 	"strings"
 
 	"github.com/caddy-dedup/caddy-dedup/internal/canonicaljson"
@@ -31,7 +32,8 @@ const fingerprintVersion = "caddy-dedup fingerprint v1"
 //
 // The result is the kind, a colon and the hash: after a change of the setting,
 // old and new fingerprints are then of different kinds, and a retry is not
-// refused as another request. It is empty for [FingerprintNone].
+// refused as another request. What is excluded is a part of the setting, and so of
+// the kind. It is empty for [FingerprintNone].
 func Fingerprint(kind FingerprintKind, path, query string, body []byte, exclude ...string) string {
 	if kind == FingerprintNone || kind == "" {
 		return ""
@@ -40,6 +42,7 @@ func Fingerprint(kind FingerprintKind, path, query string, body []byte, exclude 
 		if canonical, err := canonicaljson.Canonicalize(body, exclude...); err == nil {
 			body = canonical
 		}
+		kind += excluding(exclude)
 	}
 	if len(body) <= mostOnStack {
 		parts := appendFingerprinted(make([]byte, 0, 2*mostOnStack), path, query, len(body))
@@ -71,8 +74,22 @@ func appendFingerprinted(to []byte, path, query string, size int) []byte {
 	return appendCount(to, size)
 }
 
+// excluding names a set of JSON pointers, in whatever order they stand; the empty one has
+// the name "".
+func excluding(pointers []string) FingerprintKind {
+	if len(pointers) == 0 {
+		return ""
+	}
+	var parts []byte
+	for _, pointer := range slices.Sorted(slices.Values(pointers)) {
+		parts = appendPart(parts, pointer)
+	}
+	digest := sha256.Sum256(parts)
+	return FingerprintKind("-" + hex.EncodeToString(digest[:4]))
+}
+
 func fingerprintText(kind FingerprintKind, digest [sha256.Size]byte) string {
-	text := make([]byte, 0, len(FingerprintBody)+1+2*len(digest)) // on the stack
+	text := make([]byte, 0, len("json-01234567")+1+2*len(digest)) // on the stack
 	text = append(append(text, kind...), ':')
 	return string(hex.AppendEncode(text, digest[:]))
 }

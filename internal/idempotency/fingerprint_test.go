@@ -69,6 +69,29 @@ func TestFingerprintNamesItsKind(t *testing.T) {
 	}
 }
 
+// A fingerprint that was taken before `exclude` was changed is of another kind, and is not
+// compared: the retry of a request from before would be refused as another one.
+func TestFingerprintNamesWhatIsExcluded(t *testing.T) {
+	kindOf := func(kind idempotency.FingerprintKind, exclude ...string) string {
+		form, _, _ := strings.Cut(idempotency.Fingerprint(kind, "/a", "", []byte(`{"b":1}`), exclude...), ":")
+		return form
+	}
+	kinds := make(map[string][]string)
+	for _, exclude := range [][]string{nil, {"/b"}, {"/c"}, {"/b", "/c"}, {"/b/c"}, {"/b/"}} {
+		form := kindOf(byJSON, exclude...)
+		if same, known := kinds[form]; known {
+			t.Errorf("without %q and without %q are both of the kind %q", same, exclude, form)
+		}
+		kinds[form] = exclude
+	}
+	if a, b := kindOf(byJSON, "/b", "/c"), kindOf(byJSON, "/c", "/b"); a != b {
+		t.Errorf("two orders of the same members are of the kinds %q and %q", a, b)
+	}
+	if got := kindOf(byBody, "/b"); got != string(byBody) {
+		t.Errorf("a body, of which nothing is excluded, is of the kind %q", got)
+	}
+}
+
 func TestFingerprintLeavesTheBodyAsItIs(t *testing.T) {
 	const text = `{ "b": 1.0, "a": 2 }`
 	body := []byte(text)
