@@ -180,6 +180,14 @@ func adapt(text string) (*caddy.Config, error) {
 	return config, nil
 }
 
+// methods returns those that are deduplicated.
+func (w *written) methods() []string {
+	if len(w.handler.Methods) > 0 {
+		return w.handler.Methods
+	}
+	return caddymodule.DefaultMethods()
+}
+
 // summary says what the proxy protects, how to try it, and where it keeps its state.
 func (w *written) summary() string {
 	f := w.flags
@@ -190,10 +198,6 @@ func (w *written) summary() string {
 	case len(w.handler.Keys) > 0:
 		what, try = "requests with the keys of --dedup", w.site.url()
 	}
-	methods := w.handler.Methods
-	if len(methods) == 0 {
-		methods = caddymodule.DefaultMethods()
-	}
 	state := w.stateDirectory()
 	switch {
 	case w.ownStore:
@@ -203,7 +207,7 @@ func (w *written) summary() string {
 	}
 	lines := []string{
 		"caddy-dedup protects " + strings.Join(f.to, ", "),
-		fmt.Sprintf("  %s (%s)", what, strings.Join(methods, ", ")),
+		fmt.Sprintf("  %s (%s)", what, strings.Join(w.methods(), ", ")),
 		"  try:    " + try,
 		"  state:  " + state,
 		"  admin:  " + strings.TrimSuffix(w.admin, admin.SocketMode),
@@ -220,7 +224,7 @@ func (w *written) request(field string) string {
 	if w.internalCA() {
 		insecure = "-k " // its CA is known to nobody
 	}
-	return fmt.Sprintf("curl %s-i -X POST -H '%s: try-1' -d hello %s/", insecure, field, w.site.url())
+	return fmt.Sprintf("curl %s-i -X %s -H '%s: try-1' -d hello %s/", insecure, w.methods()[0], field, w.site.url())
 }
 
 // delivery is a command that sends what dedup takes for a delivery of a provider, or the
