@@ -1,7 +1,10 @@
 package caddydedup_test
 
 import (
+	"maps"
+	"os"
 	"os/exec"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -92,6 +95,59 @@ func TestArrowsBetweenPackages(t *testing.T) {
 	if seen != len(layers) {
 		t.Errorf("go list named %d of the %d packages in the table of layers", seen, len(layers))
 	}
+}
+
+// CONTRIBUTING.md has the table of layers too, for people.
+func TestContributingHasTheTableOfLayers(t *testing.T) {
+	text, err := os.ReadFile("CONTRIBUTING.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, rest, found := strings.Cut(string(text), "may import, of this module |\n|---|---|---|\n")
+	table, _, _ := strings.Cut(rest, "\n\n")
+	if !found {
+		t.Fatal("it has no such table")
+	}
+	missing := maps.Clone(layers)
+	for row := range strings.SplitSeq(table, "\n") {
+		columns := strings.Split(row, " | ")
+		says := packagesIn(columns[len(columns)-1])
+		for _, name := range packagesIn(columns[0]) {
+			may, ours := layers[name]
+			if delete(missing, name); !ours {
+				continue // a module of its own
+			}
+			want := may.code
+			if len(want) == 0 && len(says) > 0 { // all that it has is tests
+				want = may.tests
+			}
+			if !slices.Equal(says, slices.Sorted(slices.Values(want))) {
+				t.Errorf("of %q it says that it may import %q, and it may import %q", name, says, want)
+			}
+		}
+	}
+	for name := range missing {
+		t.Errorf("the package %q is not in it", name)
+	}
+}
+
+// packagesIn returns the packages that a cell names, sorted. `internal/store/memory`, `file`
+// names two that lie side by side.
+func packagesIn(cell string) (names []string) {
+	if strings.Contains(cell, "the root package") {
+		names = append(names, "")
+	}
+	beside := ""
+	for _, found := range regexp.MustCompile("`([^`]+)`").FindAllStringSubmatch(cell, -1) {
+		name := found[1]
+		if at := strings.LastIndex(name, "/"); at >= 0 {
+			beside = name[:at+1]
+		} else if _, known := layers[name]; !known {
+			name = beside + name
+		}
+		names = append(names, name)
+	}
+	return slices.Sorted(slices.Values(names))
 }
 
 func TestPackagesStayClearOfCaddyAndOfStores(t *testing.T) {
