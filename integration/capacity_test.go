@@ -100,6 +100,28 @@ func TestCapacityFormula(t *testing.T) {
 	}
 }
 
+// What the page says of speed is what the page of performance has measured.
+func TestCapacityQuotesWhatWasMeasured(t *testing.T) {
+	t.Parallel()
+	measured := make(map[string]float64)
+	for _, row := range pageTable(t, "performance.md", "| case | of plain | goal | by CPU | of `respond` | requests/s | p50 ms | p99 ms | CPU of the proxy, µs | of all processes, µs |") {
+		measured[row[0]] = figureIn(t, row[5])
+	}
+	text, err := os.ReadFile("../docs/capacity.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	said := regexp.MustCompile(`took ([\d,]+) \(file\) to ([\d,]+) \(memory\) first deliveries a second, and about ([\d,]+) duplicates`).FindStringSubmatch(string(text))
+	if said == nil {
+		t.Fatal("the page does not say how many deliveries a process takes")
+	}
+	for i, name := range []string{"first delivery, file", "first delivery, memory", "duplicate, Redis, local copy"} {
+		if says, was := figureIn(t, said[1+i]), measured[name]; math.Abs(says-was) > 0.05*was {
+			t.Errorf("%s: the page says %.0f, and %.0f were measured", name, says, was)
+		}
+	}
+}
+
 // Each row of the page's table is what its formulas give, to two digits.
 func TestCapacityTable(t *testing.T) {
 	t.Parallel()
