@@ -31,8 +31,9 @@ The admin API is that of --address, else of $CADDY_ADMIN, else at Caddy's
 default, localhost:2019, else at the socket in the data directory where
 'caddy-dedup proxy' puts it.
 
-Exit status: 0 done; 1 not found, or refused because a run is in flight;
-2 wrong usage, or not confirmed; 3 no answer, from the admin API or a store.`
+Exit status: 0 done; 1 not found, or refused because a run is in flight or the
+key has changed since the command looked; 2 wrong usage, or not confirmed;
+3 no answer, from the admin API or a store, or nowhere to print.`
 )
 
 // Program is what the commands are told of the program that they are part of.
@@ -181,7 +182,7 @@ var listFlags = []struct {
 	{"delivery-id", admin.ParamDeliveryID, "Only keys of this delivery ID", nothing},
 	{"execution-id", admin.ParamExecutionID, "Only the key of this execution", nothing},
 	{"older-than", admin.ParamOlderThan, "Only keys that were claimed longer ago than this, such as 15m or 7d", durations},
-	{"newer-than", admin.ParamNewerThan, "Only keys that were claimed since", durations},
+	{"newer-than", admin.ParamNewerThan, "Only keys that were claimed within this time, such as 1d", durations},
 	{"cursor", admin.ParamCursor, "Where to go on, as a list before has said", nothing},
 }
 
