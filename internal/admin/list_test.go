@@ -280,6 +280,7 @@ func TestLookupOfManyIDs(t *testing.T) {
 		`{"ids":["2","1"],"provider":"github"}`:    {{"1"}, {"2"}},
 		`{"ids":["3"],"provider":"github"}`:        {{"3"}, {}},
 		`{"ids":["<b>","\u0007"],"provider":null}`: {{}, {"<b>", "\a"}},
+		`{"ids":["\ud83d\ude00","\ufffd"]}`:        {{}, {"\U0001f600", "\ufffd"}},
 	} {
 		got := wantAsked(t, "POST", "/dedup/lookup", body, 200)
 		if !slices.Equal(got.ids(), want[0]) || !slices.Equal(got.Missing, want[1]) {

@@ -109,10 +109,10 @@ func parseLookup(body io.Reader) (LookupRequest, error) {
 	if _, err := decoder.Token(); !errors.Is(err, io.EOF) {
 		return LookupRequest{}, wrongRequest("the body has more than one value; %s", accepted)
 	}
-	// Go takes the last of two members with the same name, and those of the first would be
-	// neither found nor missing.
-	if _, err := jsontext.NewDecoder(bytes.NewReader(text)).ReadValue(); errors.Is(err, jsontext.ErrDuplicateName) {
+	if err := checkMembers(text); errors.Is(err, jsontext.ErrDuplicateName) {
 		return LookupRequest{}, wrongRequest("the body has a member twice; %s", accepted)
+	} else if err != nil {
+		return LookupRequest{}, wrongRequest("the body cannot be read: %w; %s", err, accepted)
 	}
 	if len(asked.IDs) == 0 || len(asked.IDs) > mostIDs {
 		return LookupRequest{}, wrongRequest("the body has %d ids; from 1 to %d are accepted", len(asked.IDs), mostIDs)
@@ -123,6 +123,32 @@ func parseLookup(body io.Reader) (LookupRequest, error) {
 		}
 	}
 	return asked, checkProviderFilter(asked.Provider)
+}
+
+// checkMembers finds what Go lets through, and what would be another question than the one
+// that was asked. Of two members with the same name it takes the last, and the IDs of the
+// first would be neither found nor missing; so would they where only the letters' case
+// differs. What is no Unicode it changes, and an ID would be missing that nobody named.
+func checkMembers(object []byte) error {
+	decoder := jsontext.NewDecoder(bytes.NewReader(object))
+	begin, err := decoder.ReadToken()
+	if err != nil || begin.Kind() != '{' {
+		return err
+	}
+	for decoder.PeekKind() == '"' {
+		name, err := decoder.ReadToken()
+		if err != nil {
+			return err
+		}
+		if text := name.String(); text != "provider" && text != "ids" {
+			return fmt.Errorf("the member %q is unknown", text)
+		}
+		if err := decoder.SkipValue(); err != nil {
+			return err
+		}
+	}
+	_, err = decoder.ReadToken()
+	return err
 }
 
 // placeOf says where a value of the wrong type stands.
