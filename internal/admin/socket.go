@@ -1,7 +1,9 @@
 package admin
 
 import (
+	"errors"
 	"fmt"
+	"io/fs"
 	"net"
 	"os"
 	"path/filepath"
@@ -31,21 +33,18 @@ func SocketAt(directory, listen string) string {
 }
 
 // Sockets returns the addresses of the sockets that proxies have, or have left, in this
-// directory.
-func Sockets(directory string) ([]string, error) {
-	sockets, err := filepath.Glob(filepath.Join(escapedGlob(directory), SocketNames))
-	if err != nil {
-		return nil, err
+// directory. Where it is not there, there are none; where it cannot be read, nobody knows.
+func Sockets(directory string) (sockets []string, err error) {
+	entries, err := os.ReadDir(directory)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
 	}
-	for i, socket := range sockets {
-		sockets[i] = socketNetwork + socket
+	for _, entry := range entries {
+		if name := entry.Name(); strings.HasPrefix(name, socketPrefix) && strings.HasSuffix(name, socketSuffix) {
+			sockets = append(sockets, socketNetwork+filepath.Join(directory, name))
+		}
 	}
-	return sockets, nil
-}
-
-// escapedGlob is a pattern for exactly this path.
-func escapedGlob(path string) string {
-	return strings.NewReplacer(`\`, `\\`, `*`, `\*`, `?`, `\?`, `[`, `\[`).Replace(path)
+	return sockets, err
 }
 
 // Socket is the path of a unix socket for the admin API, "" for none.

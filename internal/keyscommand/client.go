@@ -10,7 +10,6 @@ import (
 	"net"
 	"net/http"
 	"net/url"
-	"os"
 	"slices"
 	"strconv"
 	"strings"
@@ -66,64 +65,6 @@ func (p Program) newClient(address, from string) (*adminClient, error) {
 			},
 		},
 	}}, nil
-}
-
-// findAdmin returns a client of the admin API at the address, or, without one, where
-// the environment says, where Caddy's is by default, or where a proxy's is.
-func (p Program) findAdmin(ctx context.Context, address string) (*adminClient, error) {
-	if address != "" {
-		return p.newClient(address, "--address")
-	}
-	if os.Getenv("CADDY_ADMIN") != "" {
-		return p.newClient(p.DefaultAddress(), "$CADDY_ADMIN") // it has that value
-	}
-	client, err := p.newClient(p.DefaultAddress(), "the default")
-	if err != nil {
-		return nil, err
-	}
-	tried := client.isOurs(ctx)
-	if tried == nil {
-		return client, nil
-	}
-	sockets, err := admin.Sockets(p.Directory())
-	if err != nil {
-		return nil, err
-	}
-	var found []*adminClient
-	for _, socket := range sockets {
-		client, err := p.newClient(socket, "the socket")
-		if err != nil {
-			return nil, err
-		}
-		if err := client.isOurs(ctx); err != nil {
-			tried = errors.Join(tried, err)
-			continue
-		}
-		found = append(found, client)
-	}
-	switch len(found) {
-	case 0:
-		return nil, exitError{exitNoAnswer, fmt.Errorf("no admin API of caddy-dedup answers, at %s or at a socket %s in %s; name it with --address\n%w",
-			p.DefaultAddress(), admin.SocketNames, p.Directory(), tried)}
-	case 1:
-		return found[0], nil
-	default:
-		var addresses []string
-		for _, client := range found {
-			addresses = append(addresses, client.address)
-		}
-		return nil, wrongUsage("several proxies run here; choose one with --address:\n%s", strings.Join(addresses, "\n"))
-	}
-}
-
-// isOurs returns nil if the admin API of a caddy-dedup answers. It makes a mistake on
-// purpose, for which no store has to be asked.
-func (c *adminClient) isOurs(ctx context.Context) error {
-	err := c.do(ctx, http.MethodGet, admin.KeysPath, nil, nil)
-	if p, ok := errors.AsType[*admin.Problem](err); ok && p.Status == http.StatusBadRequest {
-		return nil
-	}
-	return err
 }
 
 // send sends a request, with what is to be sent as JSON.
@@ -215,8 +156,11 @@ func isAnswer(decoded any) bool {
 	}
 }
 
+// errNotOurs is what another server has answered.
+var errNotOurs = errors.New("does not answer as the admin API of a caddy-dedup of this version")
+
 func (c *adminClient) notOurs(err error) error {
-	return exitError{exitNoAnswer, fmt.Errorf("%s does not answer as the admin API of a caddy-dedup of this version: %w", c.address, err)}
+	return exitError{exitNoAnswer, fmt.Errorf("%s %w: %w", c.address, errNotOurs, err)}
 }
 
 // exitOf is the exit status for a problem: who asked wrongly, what is not there or

@@ -85,7 +85,7 @@ func (p Program) addressFlag(cmd *cobra.Command) {
 		}
 		return p.ending(func(*call) error { return wrongUsage("%w", err) })(cmd, nil)
 	})
-	cmd.PersistentFlags().String("address", "", "Address of the admin API, such as localhost:2019 or unix//run/caddy/admin.sock")
+	cmd.PersistentFlags().Var(new(once), "address", "Address of the admin API, such as localhost:2019 or unix//run/caddy/admin.sock")
 	completeBy(cmd, "address", p.completeAddress)
 }
 
@@ -170,7 +170,11 @@ func (c *call) is(flag string) bool {
 }
 
 func (c *call) client() (*adminClient, error) {
-	return c.program.findAdmin(c.Context(), c.text("address"))
+	address, err := c.address()
+	if err != nil {
+		return nil, err
+	}
+	return c.program.findAdmin(c.Context(), address)
 }
 
 // listFlags are the filters of the admin API, as flags.

@@ -64,7 +64,11 @@ func (c *call) health() error {
 
 // ask asks the process, or its stores, and prints who has answered.
 func (c *call) ask(ctx context.Context) error {
-	client, err := c.program.findAdmin(ctx, c.text("address"))
+	address, err := c.address()
+	if err != nil {
+		return err
+	}
+	client, err := c.program.findAdmin(ctx, address)
 	if err != nil {
 		return err
 	}
