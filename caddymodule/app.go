@@ -65,6 +65,7 @@ type App struct {
 	started  []*openstores.Handle // those whose store the configuration has entered
 	longest  time.Duration        // the longest time limit of a run
 
+	starting *starting
 	// stopping is when the servers began to stop, nil until they do.
 	stopping atomic.Pointer[time.Time]
 }
@@ -81,6 +82,10 @@ func (*App) CaddyModule() caddy.ModuleInfo {
 func (a *App) Provision(ctx caddy.Context) error {
 	a.ctx = ctx
 	a.logger = ctx.Logger()
+	var err error
+	if a.starting, err = startingOf(ctx); err != nil {
+		return err
+	}
 	if err := processMetrics.register(ctx.GetMetricsRegistry()); err != nil {
 		return err
 	}
@@ -99,7 +104,6 @@ func (a *App) Provision(ctx caddy.Context) error {
 	if a.StoreRaw == nil {
 		a.StoreRaw = json.RawMessage(`{"store":"file"}`)
 	}
-	var err error
 	if a.sealer, err = newSealer(a.Encrypt); err != nil {
 		return err
 	}
@@ -178,6 +182,7 @@ func (a *App) Start() error {
 	for _, handle := range a.stores {
 		store, err := handle.Enter()
 		if err != nil {
+			a.starting.end(errNotStarted)
 			return err
 		}
 		store.AddConfiguration(handle)
@@ -225,8 +230,10 @@ func (a *App) Cleanup() error {
 	return nil
 }
 
-// serversStop notes when the first server began to stop.
+// serversStop notes when the first server began to stop. It waits for its requests, and
+// those must not wait for a start that has failed.
 func (a *App) serversStop() {
+	a.starting.end(errNotStarted)
 	now := time.Now()
 	a.stopping.CompareAndSwap(nil, &now)
 }

@@ -2,6 +2,7 @@ package caddymodule
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net"
 	"net/http"
@@ -54,6 +55,7 @@ type Handler struct {
 	store     *openstores.Handle
 	encrypted bool
 	space     string
+	starting  *starting // the configuration's
 	unknown   unknownPlaceholders
 	counts    requestCounts
 	events    events
@@ -93,7 +95,7 @@ func (h *Handler) Provision(ctx caddy.Context) error {
 		return fmt.Errorf("loading the dedup app: %w", err)
 	}
 	app := module.(*App)
-	h.space = app.Namespace
+	h.space, h.starting = app.Namespace, app.starting
 	h.store, h.encrypted = app.store, app.sealer != nil
 	if h.StoreRaw != nil {
 		if h.store, err = app.loadStore(ctx, h, h.StoreRaw); err != nil {
@@ -227,6 +229,11 @@ type refusal struct {
 // begin asks the engine. The store stays open for this request until it is left: a
 // configuration reload does not wait for requests.
 func (x *exchange) begin(request *engine.Request) (engine.Decision, error) {
+	if err := x.starting.wait(x.r.Context()); errors.Is(err, errNotStarted) {
+		return engine.Refusal{Reason: engine.ReasonUnavailable, Err: err}, nil
+	} else if err != nil {
+		return nil, err // its client has left
+	}
 	store, err := x.store.Enter()
 	if err != nil {
 		return engine.Refusal{Reason: engine.ReasonUnavailable, Err: err}, nil //nolint:nilerr // it is in the refusal
