@@ -33,15 +33,16 @@ func TestEndsOverHTTP2(t *testing.T) {
 	const complete, released, held = idempotency.Complete, idempotency.Released, idempotency.Held
 	for name, c := range map[string]struct {
 		upstream      http.HandlerFunc
+		timeout       string
 		status        int // that the client gets, 0 for a connection that is cut
 		release, hold idempotency.State
 	}{
 		"answered": {func(w http.ResponseWriter, _ *http.Request) {
 			w.WriteHeader(201)
 			_, _ = io.WriteString(w, "created")
-		}, 201, complete, complete},
-		"longer than timeout": {func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() }, 504, released, held},
-		"cut off":             {func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) }, 502, released, held},
+		}, "1m", 201, complete, complete},
+		"longer than timeout": {func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() }, "300ms", 504, released, held},
+		"cut off":             {func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) }, "1m", 502, released, held},
 		// Its length was reached, and its end did not come.
 		"cut off behind its last byte": {func(w http.ResponseWriter, _ *http.Request) {
 			w.Header().Set("Content-Length", "7")
@@ -49,12 +50,12 @@ func TestEndsOverHTTP2(t *testing.T) {
 			_, _ = io.WriteString(w, "created")
 			_ = http.NewResponseController(w).Flush()
 			panic(http.ErrAbortHandler)
-		}, 0, released, held},
+		}, "1m", 0, released, held},
 	} {
 		for unknown, want := range map[string]idempotency.State{"release": c.release, "hold": c.hold} {
 			t.Run(name+" under "+unknown, func(t *testing.T) {
 				address, runs := http2Upstream(t, c.upstream)
-				s := serve(t, "dedup {", "unknown "+unknown, "timeout 300ms", "}", "reverse_proxy h2c://"+address)
+				s := serve(t, "dedup {", "unknown "+unknown, "timeout "+c.timeout, "}", "reverse_proxy h2c://"+address)
 				got, err := s.post("k", "body")
 				if err == nil && got.status != c.status || err != nil && c.status != 0 {
 					t.Errorf("the client got %+v, %v; want %d", got, err, c.status)

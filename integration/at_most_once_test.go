@@ -33,7 +33,7 @@ func TestStrictAtMostOnce(t *testing.T) {
 			ends[path.Base(r.URL.Path)].answer(w, r, n)
 		})
 		p := start(t, conf{store: store, site: lines(
-			dedupBlock("unknown hold", "release off", "timeout 300ms"), proxyTo(up))})
+			dedupBlock("unknown hold", "release off", "timeout 2s"), proxyTo(up))})
 		for name, end := range ends {
 			_, _ = try(oneShot, p.newPost("/"+name, name, "body")) // it may be cut off
 			for range 3 {

@@ -57,8 +57,8 @@ func TestLastAttemptWithoutAnAnswer(t *testing.T) {
 			eachStore(t, func(t *testing.T, store string) {
 				up := startUpstream(t, inTurn(answersStatus(500), lost.answer))
 				p := start(t, conf{store: store, site: shownOnPaths(up, map[string]string{
-					"/":     dedupBlock("max_attempts 2", "timeout 500ms"),
-					"/hook": dedupBlock("mode webhook", "max_attempts 2", "timeout 500ms"),
+					"/":     dedupBlock("max_attempts 2", lost.timeout),
+					"/hook": dedupBlock("mode webhook", "max_attempts 2", lost.timeout),
 				})})
 				p.post(t, "/", "k", "body")
 				wantLost(t, p, "k", lost.status)

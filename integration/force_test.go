@@ -113,7 +113,7 @@ func TestForcedRunThatFailsLeavesTheOldResponse(t *testing.T) {
 				t.Parallel()
 				eachStore(t, func(t *testing.T, store string) {
 					up := startUpstream(t, inTurn(answers201, lost.answer, answersStatus(503), answers201))
-					p := start(t, conf{store: store, site: lines(dedupBlock("force X-Force", "timeout 500ms", "unknown "+unknown), proxyTo(up))})
+					p := start(t, conf{store: store, site: lines(dedupBlock("force X-Force", lost.timeout, "unknown "+unknown), proxyTo(up))})
 					first := p.post(t, "/", "k", "body")
 					got, err := try(oneShot, p.newPost("/", "k", "body", byForce))
 					if lost.status == 0 && err == nil || lost.status != 0 && (err != nil || got.Status != lost.status) {

@@ -203,7 +203,7 @@ func TestHeldLineSaysWhatHappened(t *testing.T) {
 		"/bad-gateway": {answersStatus(502), "answered with 502"},
 	}
 	up := startUpstream(t, func(w http.ResponseWriter, r *http.Request, n run) { ends[r.URL.Path].answer(w, r, n) })
-	p := start(t, conf{store: "store memory", site: lines(dedupBlock("unknown hold", "timeout 300ms"), proxyTo(up))})
+	p := start(t, conf{store: "store memory", site: lines(dedupBlock("unknown hold", "timeout 2s"), proxyTo(up))})
 	for path, end := range ends {
 		_, _ = try(oneShot, p.newPost(path+"?token=secret", path, "body", host("shop.test"))) // it may be cut off
 		held := p.awaitLog(t, "that the key of "+path+" is held", func(e entry) bool {

@@ -117,13 +117,14 @@ func TestInnerRefusalIsNotARun(t *testing.T) {
 // lostAnswers are the ways in which a run ends that may have been executed and
 // has no whole response.
 var lostAnswers = map[string]struct {
-	answer answering
-	status int // what the client gets, 0 for a failure
+	answer  answering
+	status  int    // what the client gets, 0 for a failure
+	timeout string // that none of the other runs reaches
 }{
-	"cut body":   {cutBody, 0},
-	"cut stream": {cutStream, 0},
-	"no answer":  {noAnswer, 502},
-	"timed out":  {untilGone, 504},
+	"cut body":   {cutBody, 0, "timeout 1m"},
+	"cut stream": {cutStream, 0, "timeout 1m"},
+	"no answer":  {noAnswer, 502, "timeout 1m"},
+	"timed out":  {untilGone, 504, "timeout 2s"},
 }
 
 func TestLostAnswerIsReleasedAndRunsAgain(t *testing.T) {
@@ -133,7 +134,7 @@ func TestLostAnswerIsReleasedAndRunsAgain(t *testing.T) {
 			t.Parallel()
 			eachStore(t, func(t *testing.T, store string) {
 				up := startUpstream(t, inTurn(lost.answer, answers201))
-				p := start(t, conf{store: store, site: lines(dedupBlock("timeout 500ms"), proxyTo(up))})
+				p := start(t, conf{store: store, site: lines(dedupBlock(lost.timeout), proxyTo(up))})
 				wantLost(t, p, "k", lost.status)
 				second := p.post(t, "/", "k", "body")
 				wantFresh(t, second, 201, "run 2 of k")
@@ -152,8 +153,8 @@ func TestLostAnswerIsHeld(t *testing.T) {
 			eachStore(t, func(t *testing.T, store string) {
 				up := startUpstream(t, inTurn(lost.answer, answers201))
 				p := start(t, conf{store: store, site: lines(
-					"handle /hook {", dedupBlock("mode webhook", "unknown hold", "timeout 500ms"), proxyTo(up), "}",
-					"handle {", dedupBlock("unknown hold", "timeout 500ms"), proxyTo(up), "}")})
+					"handle /hook {", dedupBlock("mode webhook", "unknown hold", lost.timeout), proxyTo(up), "}",
+					"handle {", dedupBlock("unknown hold", lost.timeout), proxyTo(up), "}")})
 				wantLost(t, p, "k", lost.status)
 				for range 2 {
 					held := wantProblem(t, p.post(t, "/", "k", "body"), 409, "outcome_unknown")
