@@ -90,7 +90,7 @@ func (w *written) write() string {
 		b.line("respond", quote("this proxy serves "+w.site.host), "421")
 		b.close()
 	}
-	if f.health.given {
+	if f.health.Given {
 		b.line("")
 		b.line("# For probes and for Prometheus: who asks here needs no name and no password.")
 		b.open(w.health.address())
@@ -108,8 +108,8 @@ func (w *written) store() string {
 	switch {
 	case len(f.redis) > 0:
 		return "redis " + strings.Join(quoteAll(f.redis), " ")
-	case f.file.given:
-		return "file " + quote(f.file.text)
+	case f.file.Given:
+		return "file " + quote(f.file.Text)
 	default:
 		return "file " + w.site.directory()
 	}

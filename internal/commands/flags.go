@@ -18,11 +18,12 @@ import (
 
 	"github.com/caddy-dedup/caddy-dedup/caddymodule"
 	"github.com/caddy-dedup/caddy-dedup/internal/admin"
+	"github.com/caddy-dedup/caddy-dedup/internal/keyscommand"
 )
 
 // flags are what the command was given.
 type flags struct {
-	from, file, admin, health once
+	from, file, admin, health keyscommand.Once
 	to, providers, redis      []string
 	lines                     []string // of the directive
 	headerUp, headerDown      []string
@@ -33,7 +34,7 @@ type flags struct {
 
 func (f *flags) define(cmd *cobra.Command) {
 	set := cmd.Flags()
-	f.from.text = "localhost"
+	f.from.Text = "localhost"
 	set.VarP(&f.from, "from", "f", "Address to listen on: a port such as :8080, or a name for HTTPS")
 	set.StringSliceVarP(&f.to, "to", "t", nil, "Address of the service, such as localhost:3000 or https://example.com; may be repeated")
 	set.StringArrayVarP(&f.providers, "provider", "p", nil, "A provider whose webhooks arrive, such as github; may be repeated")
@@ -56,41 +57,20 @@ func (f *flags) define(cmd *cobra.Command) {
 	}
 }
 
-// once is the value of a flag that has one. Given twice, none is dropped in silence.
-type once struct {
-	text  string
-	given bool
-}
-
-// Set implements [pflag.Value].
-func (o *once) Set(text string) error {
-	if o.given {
-		return fmt.Errorf("it was given before, as %q, and takes one value", o.text)
-	}
-	o.text, o.given = text, true
-	return nil
-}
-
-// String implements [pflag.Value].
-func (o *once) String() string { return o.text }
-
-// Type implements [pflag.Value].
-func (o *once) Type() string { return "string" }
-
 func (w *written) readSites() (err error) {
 	f := w.flags
-	if w.site, err = readSite("from", f.from.text); err != nil {
+	if w.site, err = readSite("from", f.from.Text); err != nil {
 		return err
 	}
-	if f.health.given {
-		if w.health, err = readSite("health", f.health.text); err != nil {
+	if f.health.Given {
+		if w.health, err = readSite("health", f.health.Text); err != nil {
 			return err
 		}
 		switch {
 		case w.health.scheme != "http" || w.health.named():
-			return fmt.Errorf("--health: %q is not an address for probes, which come over HTTP and name no host; use one such as :8081 or 127.0.0.1:8081", f.health.text)
+			return fmt.Errorf("--health: %q is not an address for probes, which come over HTTP and name no host; use one such as :8081 or 127.0.0.1:8081", f.health.Text)
 		case w.health.port == w.site.port:
-			return fmt.Errorf("--health %s and --from %s have the same port; probes need one of their own", f.health.text, f.from.text)
+			return fmt.Errorf("--health %s and --from %s have the same port; probes need one of their own", f.health.Text, f.from.Text)
 		}
 	}
 	return w.readAdmin()
@@ -102,8 +82,8 @@ func (w *written) readAdmin() error {
 	f := w.flags
 	from := "--admin"
 	switch {
-	case f.admin.given:
-		w.admin = f.admin.text
+	case f.admin.Given:
+		w.admin = f.admin.Text
 	case w.caddyAdmin != "":
 		w.admin, from = w.caddyAdmin, "$CADDY_ADMIN"
 	case strings.ContainsAny(w.data, "{|"):
@@ -131,9 +111,9 @@ func (w *written) readAdmin() error {
 	case err != nil:
 		return fmt.Errorf("%s: %q is not an address: %w", from, w.admin, err)
 	case port == w.site.port:
-		return fmt.Errorf("%s %s and --from %s have the same port; the admin API needs one of its own, which clients cannot reach", from, w.admin, f.from.text)
-	case f.health.given && port == w.health.port:
-		return fmt.Errorf("%s %s and --health %s have the same port; the admin API needs one of its own", from, w.admin, f.health.text)
+		return fmt.Errorf("%s %s and --from %s have the same port; the admin API needs one of its own, which clients cannot reach", from, w.admin, f.from.Text)
+	case f.health.Given && port == w.health.port:
+		return fmt.Errorf("%s %s and --health %s have the same port; the admin API needs one of its own", from, w.admin, f.health.Text)
 	}
 	return nil
 }
@@ -158,7 +138,7 @@ func (w *written) readTargets() error {
 	}
 	w.shareScheme()
 	if i := slices.IndexFunc(f.to, w.site.isAt); i >= 0 {
-		return fmt.Errorf("--to %s is where --from %s listens, so that each request would come back; use the address of the service", f.to[i], f.from.text)
+		return fmt.Errorf("--to %s is where --from %s listens, so that each request would come back; use the address of the service", f.to[i], f.from.Text)
 	}
 	if err := parse("reverse_proxy "+strings.Join(quoteAll(f.to), " "), "--to", new(reverseproxy.Handler)); err != nil {
 		return fmt.Errorf("--to: %w", err)
@@ -281,17 +261,17 @@ func parse(text, from string, into caddyfile.Unmarshaler) error {
 func (w *written) readStore() error {
 	f := w.flags
 	switch {
-	case len(f.redis) > 0 && f.file.given:
-		return fmt.Errorf("--redis %s and --file %s exclude each other: the state lies in one place", redacted(f.redis), f.file.text)
+	case len(f.redis) > 0 && f.file.Given:
+		return fmt.Errorf("--redis %s and --file %s exclude each other: the state lies in one place", redacted(f.redis), f.file.Text)
 	case w.ownStore && len(f.redis) > 0:
 		return fmt.Errorf("--redis %s and --dedup 'store …' exclude each other: the state lies in one place", redacted(f.redis))
-	case w.ownStore && f.file.given:
-		return fmt.Errorf("--file %s and --dedup 'store …' exclude each other: the state lies in one place", f.file.text)
-	case f.file.given && f.file.text == "":
+	case w.ownStore && f.file.Given:
+		return fmt.Errorf("--file %s and --dedup 'store …' exclude each other: the state lies in one place", f.file.Text)
+	case f.file.Given && f.file.Text == "":
 		return fmt.Errorf("--file: it is empty; use the path of a directory")
 	}
-	if err := checkWord(f.file.text); err != nil {
-		return fmt.Errorf("--file %s: %w", f.file.text, err)
+	if err := checkWord(f.file.Text); err != nil {
+		return fmt.Errorf("--file %s: %w", f.file.Text, err)
 	}
 	for _, url := range f.redis {
 		if err := checkWord(url); err != nil {
@@ -303,15 +283,15 @@ func (w *written) readStore() error {
 			return fmt.Errorf("--redis: %w", err)
 		}
 	}
-	if f.file.given && !strings.HasPrefix(f.file.text, "{") {
+	if f.file.Given && !strings.HasPrefix(f.file.Text, "{") {
 		// In a Caddyfile a relative path lies in Caddy's data directory; on a command line
 		// it lies where one is. Before a placeholder nothing is put: its value is mostly a
 		// whole path, and would lie there too.
-		path, err := filepath.Abs(f.file.text)
+		path, err := filepath.Abs(f.file.Text)
 		if err != nil {
-			return fmt.Errorf("--file %s: %w", f.file.text, err)
+			return fmt.Errorf("--file %s: %w", f.file.Text, err)
 		}
-		f.file.text = path
+		f.file.Text = path
 	}
 	return nil
 }
@@ -354,7 +334,7 @@ func (w *written) warn() {
 	if w.site.scheme == "http" {
 		for name, given := range map[string]bool{"internal-certs": f.internalCerts, "disable-redirects": f.disableRedirects} {
 			if given {
-				w.warnings = append(w.warnings, fmt.Sprintf("--%s changes nothing: --from %s is not served over HTTPS", name, f.from.text))
+				w.warnings = append(w.warnings, fmt.Sprintf("--%s changes nothing: --from %s is not served over HTTPS", name, f.from.Text))
 			}
 		}
 	}

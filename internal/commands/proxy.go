@@ -106,7 +106,7 @@ func (f *flags) run() (int, error) {
 	limitMemory()
 	if err := caddy.Run(config); err != nil {
 		socket.Remove()
-		if len(f.redis) == 0 && !f.file.given && strings.Contains(err.Error(), "in use") {
+		if len(f.redis) == 0 && !f.file.Given && strings.Contains(err.Error(), "in use") {
 			err = fmt.Errorf("%w; --file gives this proxy a directory of its own", err)
 		}
 		return caddy.ExitCodeFailedStartup, err
@@ -124,7 +124,7 @@ var ofThisMachine = regexp.MustCompile(`\{(env|file)\.[^}]*\}`)
 // Caddyfile is for another one, and nothing can be said.
 func (w *written) validate(config *caddy.Config) error {
 	repl := caddy.NewReplacer()
-	replaced := strings.Join(slices.Concat(w.flags.redis, w.flags.lines, []string{w.flags.file.text}), "\n")
+	replaced := strings.Join(slices.Concat(w.flags.redis, w.flags.lines, []string{w.flags.file.Text}), "\n")
 	for _, placeholder := range ofThisMachine.FindAllString(replaced, -1) {
 		if _, err := repl.ReplaceOrErr(placeholder, true, true); err != nil {
 			return nil
@@ -158,7 +158,7 @@ func limitMemory() {
 // the kernel would give each of the two a part of the requests: a duplicate that comes to
 // the other one runs again.
 func (w *written) checkPorts() error {
-	if err := w.site.checkPort("from"); err != nil || !w.flags.health.given {
+	if err := w.site.checkPort("from"); err != nil || !w.flags.health.Given {
 		return err
 	}
 	return w.health.checkPort("health")
@@ -212,7 +212,7 @@ func (w *written) summary() string {
 		"  state:  " + state,
 		"  admin:  " + strings.TrimSuffix(w.admin, admin.SocketMode),
 	}
-	if f.health.given {
+	if f.health.Given {
 		lines = append(lines, "  health: "+w.health.url()+"/ready")
 	}
 	return strings.Join(lines, "\n")
@@ -239,7 +239,7 @@ func (w *written) delivery(provider string) string {
 
 // stateDirectory is the directory of the file store.
 func (w *written) stateDirectory() string {
-	return cmp.Or(w.flags.file.text, filepath.Join(w.data, w.site.directory()))
+	return cmp.Or(w.flags.file.Text, filepath.Join(w.data, w.site.directory()))
 }
 
 // makeDataDirectory makes Caddy's data directory before `run`, which `start` runs too. The

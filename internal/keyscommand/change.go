@@ -30,7 +30,7 @@ func (p Program) showCommand() *cobra.Command {
 }
 
 func addProviderFlag(cmd *cobra.Command) {
-	cmd.Flags().Var(new(once), "provider", "Only delivery IDs of this provider, such as github")
+	cmd.Flags().Var(new(Once), "provider", "Only delivery IDs of this provider, such as github")
 	complete(cmd, "provider", providerNames())
 }
 

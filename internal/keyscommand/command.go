@@ -85,7 +85,7 @@ func (p Program) addressFlag(cmd *cobra.Command) {
 		}
 		return p.ending(func(*call) error { return wrongUsage("%w", err) })(cmd, nil)
 	})
-	cmd.PersistentFlags().Var(new(once), "address", "Address of the admin API, such as localhost:2019 or unix//run/caddy/admin.sock")
+	cmd.PersistentFlags().Var(new(Once), "address", "Address of the admin API, such as localhost:2019 or unix//run/caddy/admin.sock")
 	completeBy(cmd, "address", p.completeAddress)
 }
 
@@ -202,7 +202,7 @@ func (p Program) listCommand() *cobra.Command {
 	}
 	cmd.Flags().StringArray("state", nil, "Only keys in this state: "+strings.Join(admin.States, ", ")+"; may be repeated")
 	for _, flag := range listFlags {
-		cmd.Flags().Var(new(once), flag.name, flag.usage)
+		cmd.Flags().Var(new(Once), flag.name, flag.usage)
 		complete(cmd, flag.name, flag.values())
 	}
 	limit := count(admin.DefaultKeys)
@@ -212,24 +212,24 @@ func (p Program) listCommand() *cobra.Command {
 	return cmd
 }
 
-// once is a text, as a flag that stands once: of two, as of a filter that is meant to list
+// Once is the value of a flag that stands once: of two, as of a filter that is meant to list
 // the keys of both, none is dropped in silence.
-type once struct {
-	text  string
-	given bool
+type Once struct {
+	Text  string
+	Given bool // not only a default
 }
 
-func (o *once) String() string { return o.text }
+func (o *Once) String() string { return o.Text }
 
 // Type is what the help calls the value.
-func (*once) Type() string { return "string" }
+func (*Once) Type() string { return "string" }
 
 // Set reads the value of the flag.
-func (o *once) Set(text string) error {
-	if o.given {
-		return fmt.Errorf("it was given before, as %q, and takes one value", o.text)
+func (o *Once) Set(text string) error {
+	if o.Given {
+		return fmt.Errorf("it was given before, as %q, and takes one value", o.Text)
 	}
-	o.text, o.given = text, true
+	o.Text, o.Given = text, true
 	return nil
 }
 
