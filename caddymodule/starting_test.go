@@ -64,7 +64,8 @@ func (e *earlyRequest) Start() error {
 func (*earlyRequest) Stop() error { return nil }
 
 // A request that comes to a configuration before all of it has started waits for that. Where
-// it fails nothing has run: the configuration before knows nothing of it, and has the retry.
+// it fails nothing has run, also where a store may fail: the configuration before knows nothing
+// of it, and has the retry.
 func TestNothingRunsUnderAConfigurationThatFailsToStart(t *testing.T) {
 	address, runs := upstream(t, answers(201, "done"))
 	const quiet = `"admin":{"disabled":true,"config":{"persist":false}},"logging":{"logs":{"default":{"writer":{"output":"discard"}}}}`
@@ -84,7 +85,7 @@ func TestNothingRunsUnderAConfigurationThatFailsToStart(t *testing.T) {
 	load := func(fails bool) error {
 		return caddy.Load(fmt.Appendf(nil, `{%s,"apps":{"dedup":{"store":{"store":"memory"}},"dedup_test_early":{"fails":%v},"http":{"servers":{"s":{
 			"listen":["127.0.0.1:0"],"automatic_https":{"disable":true},
-			"routes":[{"handle":[{"handler":"dedup"},{"handler":"reverse_proxy","upstreams":[{"dial":%q}]}]}]}}}}}`, quiet, fails, address), true)
+			"routes":[{"handle":[{"handler":"dedup","store_errors":"pass"},{"handler":"reverse_proxy","upstreams":[{"dial":%q}]}]}]}}}}}`, quiet, fails, address), true)
 	}
 	if err := load(true); err == nil {
 		t.Fatal("a configuration that is to fail has started")
