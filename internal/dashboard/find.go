@@ -86,6 +86,9 @@ func findExecution(ctx context.Context, open []Store, id string, records int) (f
 
 // findID looks for the records of a delivery ID in all stores.
 func findID(ctx context.Context, open []Store, id string) (f found) {
+	defer func() {
+		slices.SortFunc(f.records, func(a, b seen) int { return b.record.Claimed.Compare(a.record.Claimed) })
+	}()
 	known := make(map[string]bool)
 	for _, store := range open {
 		var of []idempotency.Beginning
@@ -118,7 +121,6 @@ func findID(ctx context.Context, open []Store, id string) (f found) {
 			cursor = next
 		}
 	}
-	slices.SortFunc(f.records, func(a, b seen) int { return b.record.Claimed.Compare(a.record.Claimed) })
 	return f
 }
 

@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"net/http"
 	"net/url"
+	"slices"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -49,6 +51,23 @@ func TestSearchFindsEachID(t *testing.T) {
 
 // An execution is found wherever its record is, and the page does not say that there is none
 // where it has not looked.
+// Of more records than are shown, too, the newest comes first.
+func TestSearchForAnIDOfManyRecords(t *testing.T) {
+	r := newRig(t)
+	for n := range mostFound + 1 {
+		r.store.put(t, put{id: "many", route: strconv.Itoa(n), state: idempotency.Held})
+	}
+	open := r.enter()
+	defer open[0].Leave()
+	f := findID(t.Context(), open, "many")
+	if len(f.records) != mostFound || !f.more {
+		t.Errorf("%d of %d records are shown, and more is %v", len(f.records), mostFound+1, f.more)
+	}
+	if !slices.IsSortedFunc(f.records, func(a, b seen) int { return b.record.Claimed.Compare(a.record.Claimed) }) {
+		t.Error("they are in no order")
+	}
+}
+
 func TestSearchForAnExecution(t *testing.T) {
 	r := newRig(t)
 	second := r.open("store two")
