@@ -96,6 +96,10 @@ func (x *exchange) answerProblem(p problem, storeSaid error) error {
 		zap.Error(storeSaid))
 	readOff(x.w, x.r)
 	p.setHeader(x.w.Header())
+	if x.dedupInFront {
+		// It is not to keep what is no answer of the upstream: a retry asks here anew.
+		x.w.Header().Set(retentionHeader, "0")
+	}
 	cause := caddyhttp.Error(p.Status, errors.New(string(p.Code)+": "+p.Detail))
 	if x.shownByRoutes(cause) {
 		return nil

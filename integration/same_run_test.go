@@ -121,6 +121,33 @@ func TestRetentionBehindASecondDedup(t *testing.T) {
 	}
 }
 
+// What a sidecar with a store of its own refuses is no answer for the gateway to keep: a retry
+// asks the sidecar again.
+func TestRefusalOfASidecarIsNotKept(t *testing.T) {
+	t.Parallel()
+	for _, shown := range []string{"", "handle_errors {\nrespond refused {err.status_code}\n}"} {
+		up := startUpstream(t, inTurn(answersStatus(502), answers201))
+		sidecar := start(t, conf{store: "store memory", site: lines(dedupBlock("unknown hold"), proxyTo(up), shown)})
+		gateway := start(t, conf{store: "store memory", site: lines(dedupBlock("release 5xx"), "reverse_proxy "+sidecar.addr)})
+		if got := gateway.post(t, "/", "held", "body"); got.Status != 502 {
+			t.Fatalf("a gateway that is lost answered %d", got.Status)
+		}
+		for range 2 {
+			got := gateway.post(t, "/", "held", "body")
+			if got.Status != 409 || got.replayed() || got.Header.Get("Dedup-Retention") != "" {
+				t.Errorf("the refusal has status %d and header %v", got.Status, got.Header)
+			}
+		}
+		sidecar.keys(t, 0, "release", "--yes", "held")
+		got := gateway.post(t, "/", "held", "body")
+		wantFresh(t, got, 201, "run 2 of held")
+		wantReplay(t, gateway.post(t, "/", "held", "body"), got)
+		if refused := sidecar.post(t, "/", "held", "another body"); refused.Status != 422 || refused.Header.Get("Dedup-Retention") != "" {
+			t.Errorf("a client of the sidecar got %d with header %v", refused.Status, refused.Header)
+		}
+	}
+}
+
 func TestGatewayAndSidecarOnOneStoreRunOnce(t *testing.T) {
 	t.Parallel()
 	store := redisStore(t)
