@@ -8,8 +8,6 @@ import (
 	"io"
 	"net/http"
 	"net/http/httptest"
-	"net/http/httptrace"
-	"net/textproto"
 	"strings"
 	"sync"
 	"testing"
@@ -248,39 +246,6 @@ func TestCaptureNoticesAShortBody(t *testing.T) {
 	}
 	if c.whole() || !c.broken() {
 		t.Error("5 of 10 bytes count as the whole response")
-	}
-}
-
-// 1xx goes to the client at once and is not the answer.
-func TestCapturePassesEarlyHints(t *testing.T) {
-	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-		c := captureOn(w, 64)
-		c.Header().Set("Link", "</style.css>; rel=preload")
-		c.WriteHeader(http.StatusEarlyHints)
-		c.Header().Del("Link")
-		c.WriteHeader(http.StatusCreated)
-		if c.status != http.StatusCreated || len(c.answered["Link"]) > 0 {
-			t.Errorf("captured %d %v", c.status, c.answered)
-		}
-		c.finish()
-	}))
-	defer server.Close()
-	var hinted string
-	trace := &httptrace.ClientTrace{Got1xxResponse: func(_ int, header textproto.MIMEHeader) error {
-		hinted = header.Get("Link")
-		return nil
-	}}
-	r, err := http.NewRequestWithContext(httptrace.WithClientTrace(context.Background(), trace), http.MethodPost, server.URL, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	response, err := http.DefaultClient.Do(r)
-	if err != nil {
-		t.Fatal(err)
-	}
-	response.Body.Close()
-	if hinted == "" || response.StatusCode != http.StatusCreated || response.Header.Get("Link") != "" {
-		t.Errorf("hinted %q, then %d %v", hinted, response.StatusCode, response.Header)
 	}
 }
 
