@@ -64,31 +64,50 @@ var settingParsers = map[string]settingParser{
 
 // UnmarshalCaddyfile reads the directive. Syntax: docs/directive.md.
 func (h *Handler) UnmarshalCaddyfile(d *caddyfile.Dispenser) error {
-	d.Next() // the directive's name
-	h.Providers = d.RemainingArgs()
-	if err := checkProviders(h.Providers); err != nil {
-		return d.WrapErr(err)
-	}
-	places := make(map[string]caddyfile.Dispenser) // import brings words of several files together
-	for d.NextBlock(0) {
-		name := d.Val()
-		parse, ok := settingParsers[name]
-		if !ok {
-			return unknownWord(d, "dedup", slices.Sorted(maps.Keys(settingParsers)))
-		}
-		if _, twice := places[name]; twice && name != "key" {
-			return d.Errf("dedup: %s stands twice; only key may", name)
-		}
-		places[name] = *d
-		if err := parse(&h.Settings, d); err != nil {
-			return err
-		}
+	places, err := h.read(d)
+	if err != nil {
+		return err
 	}
 	if word, err := h.checkTogether(); err != nil {
 		at := places[word]
 		return at.WrapErr(err)
 	}
 	return nil
+}
+
+// Lines are a directive with some of its lines. Each of them is checked, and not what they
+// are together: what one of them needs, or excludes, may stand in another line.
+type Lines struct{ Settings }
+
+// UnmarshalCaddyfile reads the directive with the lines that are there.
+func (l *Lines) UnmarshalCaddyfile(d *caddyfile.Dispenser) error {
+	_, err := l.read(d)
+	return err
+}
+
+// read reads the directive, and returns where its words stand.
+func (s *Settings) read(d *caddyfile.Dispenser) (places map[string]caddyfile.Dispenser, err error) {
+	d.Next() // the directive's name
+	s.Providers = d.RemainingArgs()
+	if err := checkProviders(s.Providers); err != nil {
+		return nil, d.WrapErr(err)
+	}
+	places = make(map[string]caddyfile.Dispenser) // import brings words of several files together
+	for d.NextBlock(0) {
+		name := d.Val()
+		parse, ok := settingParsers[name]
+		if !ok {
+			return nil, unknownWord(d, "dedup", slices.Sorted(maps.Keys(settingParsers)))
+		}
+		if _, twice := places[name]; twice && name != "key" {
+			return nil, d.Errf("dedup: %s stands twice; only key may", name)
+		}
+		places[name] = *d
+		if err := parse(s, d); err != nil {
+			return nil, err
+		}
+	}
+	return places, nil
 }
 
 // unknownWord refuses the current word of a block.

@@ -185,7 +185,8 @@ func readTarget(to string) error {
 }
 
 // readDirective reads the directive that --provider and --dedup make, each line of it
-// alone first, to name the flag that is wrong.
+// alone first, to name the flag that is wrong. What the lines are together, such as an
+// exclude and the fingerprint that it is for, is known when all of them are read.
 func (w *written) readDirective() error {
 	f := w.flags
 	providers := strings.Join(quoteAll(f.providers), " ")
@@ -193,7 +194,7 @@ func (w *written) readDirective() error {
 		return fmt.Errorf("--provider: %w", err)
 	}
 	for _, line := range f.lines {
-		var alone caddymodule.Handler
+		var alone caddymodule.Lines
 		err := checkLine(line)
 		if err == nil {
 			err = parse("dedup {\n"+line+"\n}", "--dedup", &alone)
@@ -223,8 +224,20 @@ func checkLine(line string) error {
 		return err
 	case len(tokens) == 0 || tokens[len(tokens)-1].Text != "end":
 		return fmt.Errorf("a quotation mark in it is not closed")
+	case count(tokens, "{") > count(tokens, "}"):
+		return fmt.Errorf("a block in it is not closed: the whole block stands in one --dedup, with line breaks in it")
 	}
 	return nil
+}
+
+func count(tokens []caddyfile.Token, text string) int {
+	n := 0
+	for _, token := range tokens {
+		if token.Text == text {
+			n++
+		}
+	}
+	return n
 }
 
 // checkWord refuses a text that cannot be one word of a Caddyfile.
