@@ -60,8 +60,9 @@ func ofEachRequest(text string) (name string, is bool) {
 	names, _ := placeholdersIn(text)
 	for _, name := range names {
 		switch name {
-		case "http.request.uuid", "http.request.duration", "http.request.duration_ms", "http.request.remote.port",
-			"time.now", "time.now.http", "time.now.common_log", "time.now.unix", "time.now.unix_ms":
+		case "http.request.uuid", "http.request.duration", "http.request.duration_ms",
+			"http.request.remote", "http.request.remote.port", // the first has the port too: each connection has another
+			"time.now", "time.now.http", "time.now.rfc3339", "time.now.common_log", "time.now.unix", "time.now.unix_ms":
 			return name, true
 		}
 	}

@@ -56,6 +56,9 @@ func TestKeysThatAreTheSameAlwaysOrNever(t *testing.T) {
 		"key parts a {\nheader X-A\nvalue {time.now.http}\n}":         never,
 		"scope {http.request.host} {http.request.uuid}":               never,
 		"scope a-{http.request.remote.port}":                          never,
+		"scope {http.request.host} {http.request.remote}":             never,
+		"key value {http.request.remote}":                             never,
+		"key value {time.now.rfc3339}":                                never,
 	} {
 		if err := handlerOf(line); err == nil || !strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), "such as {http.request.") {
 			t.Errorf("%q: %v; want %q", line, err, want)
@@ -69,7 +72,7 @@ func TestKeysThatAreTheSameAlwaysOrNever(t *testing.T) {
 	}
 	for _, line := range []string{
 		"key value {env.TEST_TENANT}-{http.request.uri.query.id}", "key value {time.now.year}-{http.request.uri.query.id}",
-		"scope {env.TEST_TENANT}", "scope {time.now.year}", "key value {http.vars.id}",
+		"scope {env.TEST_TENANT}", "scope {time.now.year}", "key value {http.vars.id}", "scope {http.request.remote.host}",
 		"key parts a {\nvalue {env.TEST_REGION}\nheader X-A\n}",
 	} {
 		if err := handlerOf(line); err != nil {
