@@ -66,11 +66,11 @@ var settingParsers = map[string]settingParser{
 func (h *Handler) UnmarshalCaddyfile(d *caddyfile.Dispenser) error {
 	places, err := h.read(d)
 	if err != nil {
-		return err
+		return hidePasswords(*d, err)
 	}
 	if word, err := h.checkTogether(); err != nil {
 		at := places[word]
-		return at.WrapErr(err)
+		return hidePasswords(*d, at.WrapErr(err))
 	}
 	return nil
 }
@@ -82,7 +82,7 @@ type Lines struct{ Settings }
 // UnmarshalCaddyfile reads the directive with the lines that are there.
 func (l *Lines) UnmarshalCaddyfile(d *caddyfile.Dispenser) error {
 	_, err := l.read(d)
-	return err
+	return hidePasswords(*d, err)
 }
 
 // read reads the directive, and returns where its words stand.

@@ -41,12 +41,31 @@ func TestMistakesThatShowNoPassword(t *testing.T) {
 		"force " + url:                                     "not the name of a header field",
 		url:                                                "dedup: unknown word",
 		"key " + url:                                       "key",
+		"key header X-Id orders " + url:                    "wrong number of arguments",
+		"key header " + url:                                "is not a field name",
+		"key json " + url:                                  "must start with a slash",
+		"key value " + url:                                 "has no placeholder",
+		"key value \"" + url + " {\"":                      "closing brace",
+		"key content " + url + "{http.vars.a}":             "none is replaced there",
+		"key parts orders " + url:                          "takes one argument",
+		"key parts a {\nheader X-Id " + url + "\n}":        "only one word may stand there",
+		"key parts a {\njson " + url + "\n}":               "must start with a slash",
+		"exclude " + url:                                   "must start with a slash",
+		"release " + url:                                   "is neither a code",
+		"release off " + url:                               "off stands alone",
+		"release " + url + " " + url:                       "is named twice",
+		"scope " + url + " " + url:                         "is named twice",
+		"in_flight reject " + url:                          "too many arguments",
+		"retention_from " + url:                            "is not accepted",
+		"retention_from json " + url:                       "must start with a slash",
+		"docs \"" + url + " a\"":                           "is not an absolute URL",
+		"docs `redis://:s3cret\"@h a`":                     "is not an absolute URL",
 	} {
 		if err := handlerOf(line); err == nil || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "s3cret") {
 			t.Errorf("%q: %v; want %q", line, err, want)
 		}
 	}
-	for _, text := range []string{"dedup " + url, "dedup {\n" + url + "\n}", "dedup {\nlocal_copies " + url + "\n}"} {
+	for _, text := range []string{"dedup " + url, "dedup {\n" + url + "\n}", "dedup {\nlocal_copies " + url + "\n}", "dedup {\nlimits " + url + " {\n}\n}"} {
 		if _, err := parseGlobalOption(caddyfile.NewTestDispenser(text), nil); err == nil || strings.Contains(err.Error(), "s3cret") {
 			t.Errorf("%q: %v", text, err)
 		}

@@ -69,7 +69,7 @@ func parseGlobalOption(d *caddyfile.Dispenser, existing any) (any, error) {
 		return nil, d.Errf("the global option dedup takes a block and no arguments; it has %q", withoutPasswords(args...))
 	}
 	if err := globalWords.parse(d, "the global option dedup", app, nil); err != nil {
-		return nil, err
+		return nil, hidePasswords(*d, err)
 	}
 	return httpcaddyfile.App{Name: "dedup", Value: caddyconfig.JSON(app, nil)}, nil
 }
