@@ -217,6 +217,9 @@ func period(name string, least time.Duration, field func(*Settings) *caddy.Durat
 
 func parseDuration(d *caddyfile.Dispenser, name, value string, least time.Duration) (caddy.Duration, error) {
 	parsed, err := caddy.ParseDuration(value)
+	if err != nil && durations.MatchString(value) {
+		return 0, d.Errf("%s: %s is too long; use at most 36500d", name, value)
+	}
 	if err != nil {
 		return 0, d.Errf("%s: %q is not a duration; use one such as 500ms, 30s, 5m or 7d", name, withoutPassword(value))
 	}

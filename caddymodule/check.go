@@ -6,6 +6,7 @@ import (
 	"math"
 	"net/http"
 	"net/url"
+	"regexp"
 	"slices"
 	"strings"
 	"sync"
@@ -232,6 +233,10 @@ const (
 	mostBytes       = 1 << 50
 	highestCount    = math.MaxInt32
 )
+
+// durations matches every duration that is none below zero. One of them that cannot be read
+// has more nanoseconds than there is room for.
+var durations = regexp.MustCompile(`^([0-9]+(\.[0-9]+)?(d|h|m|s|ms|us|µs|ns))+$`)
 
 func checkDuration(setting string, d caddy.Duration, least time.Duration) error {
 	switch {

@@ -28,3 +28,21 @@ func TestLocalCopiesAreLimitedByDefault(t *testing.T) {
 		}
 	}
 }
+
+// Who is told that it is no duration looks for a mistake in how it is written.
+func TestDurationsThatAreTooLong(t *testing.T) {
+	for line, want := range map[string]string{
+		"retention 36501d":                 "retention: 876024h0m0s is too long; use at most 36500d",
+		"retention 106752d":                "retention: 106752d is too long; use at most 36500d",
+		"lease 99999999999999999999s":      "lease: 99999999999999999999s is too long",
+		"in_flight wait 1d9999999h":        "in_flight wait: 1d9999999h is too long",
+		"retention_from header X 1000000d": "retention_from: most: 1000000d is too long",
+		"retention 1..5d":                  `retention: "1..5d" is not a duration`,
+		"retention -106752d":               `retention: "-106752d" is not a duration`,
+		"timeout 5":                        `timeout: "5" is not a duration`,
+	} {
+		if err := handlerOf(line); err == nil || !strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), "Testfile:2") {
+			t.Errorf("%s: %v; want %q", line, err, want)
+		}
+	}
+}
