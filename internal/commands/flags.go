@@ -169,6 +169,8 @@ var networks = []string{"tcp", "tcp4", "tcp6", "unix", "unix+h2c"}
 func readTarget(to string) error {
 	network, _, hasSlash := strings.Cut(to, "/")
 	switch {
+	case strings.HasPrefix(to, "-"): // of a shell's variable that is empty
+		return fmt.Errorf("it is a flag, and stands where the value of --to should")
 	case strings.HasPrefix(network, "unix"):
 	case strings.ContainsAny(to, "@?# \t\r\n\"`"):
 		return fmt.Errorf("it has more than a scheme, a host and a port")

@@ -87,6 +87,8 @@ func TestMistakes(t *testing.T) {
 	}{
 		"no service":                {nil, []string{"--to", "localhost:3000"}},
 		"an empty service":          {[]string{"--to", ""}, []string{"--to"}},
+		"a flag as the service":     {[]string{"--from", ":8080", "--to", "--print"}, []string{"--to", `"--print"`, "it is a flag"}},
+		"a flag as the address":     {[]string{"--to", ":1", "--from", "--print"}, []string{"--from", `"--print"`, ":8080"}},
 		"a service with a path":     {[]string{"--to", "localhost:3000/x"}, []string{"--to", `"localhost:3000/x"`}},
 		"itself":                    {[]string{"--to", "localhost:8080", "--from", ":8080"}, []string{"--to localhost:8080", "--from :8080"}},
 		"itself, by its port":       {[]string{"--to", ":1,:8080", "--from", "0.0.0.0:8080"}, []string{"--to :8080", "--from 0.0.0.0:8080"}},

@@ -75,11 +75,12 @@ func readSite(flag, text string) (site, error) {
 }
 
 // isName reports whether a text can be the name of a host: labels with dots between them,
-// of which the last is not a number.
+// of which the last is not a number. None begins with a hyphen, as a flag does that stands
+// where a value should.
 func isName(host string) bool {
 	labels := strings.Split(host, ".")
 	for _, label := range labels {
-		if label == "" {
+		if label == "" || label[0] == '-' {
 			return false
 		}
 		for _, c := range []byte(label) {
