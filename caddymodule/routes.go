@@ -9,6 +9,7 @@ import (
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp/reverseproxy"
 	"go.uber.org/zap"
 
+	"github.com/caddy-dedup/caddy-dedup/internal/delivery"
 	"github.com/caddy-dedup/caddy-dedup/internal/recording"
 )
 
@@ -72,6 +73,11 @@ func (a *App) warn() {
 			a.logger.Warn("dedup protects nothing: a reverse_proxy that stands before it on its route answers all requests, and none "+
 				"reaches it; put dedup before what it is to protect", facts...)
 		}
+		if behind := h.behindContent(); len(behind) > 0 {
+			a.logger.Warn("keys stand behind one of the content, which every request with a body has: two requests with another key and "+
+				"the same body are one; put key content last, and give a provider that is known by its content a dedup of its own",
+				append(facts, zap.Strings("keys", behind))...)
+		}
 		if most := recording.MostForNew(a.Limits.Buffered); h.MaxRequestBody >= most {
 			a.logger.Warn("max_request_body is more than limits buffered ever has room for: a request with a larger body is refused as "+
 				"overloaded, and so is each retry of it; raise buffered, or lower max_request_body", append(facts,
@@ -82,6 +88,20 @@ func (a *App) warn() {
 				"and duplicates get it until its retention ends; put reverse_proxy, or what else is to be protected, behind dedup", facts...)
 		}
 	}
+}
+
+// behindContent returns the sources that only requests without a body come to.
+func (h *Handler) behindContent() []string {
+	takesAll := func(s delivery.Source) bool {
+		return s.Kind == delivery.KindContent && len(s.Signs.AnyOf) == 0 && len(s.Signs.NoneOf) == 0
+	}
+	var behind []string
+	if i := slices.IndexFunc(h.sources, takesAll); i >= 0 {
+		for _, source := range h.sources[i+1:] {
+			behind = append(behind, source.String())
+		}
+	}
+	return behind
 }
 
 // surroundings finds the handlers in the routes of Caddy's HTTP servers.

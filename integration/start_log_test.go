@@ -160,3 +160,24 @@ func TestHeaderFieldsThatCaddyRemovesAreToldAtStart(t *testing.T) {
 		t.Errorf("the start tells of %d handlers, want 2: %v", len(all), all)
 	}
 }
+
+// Every request with a body has a content: no other key counts behind it.
+func TestKeysBehindTheContentAreToldAtStart(t *testing.T) {
+	t.Parallel()
+	proxy := proxyTo(startUpstream(t, answers201))
+	p := start(t, conf{store: "store memory", sites: lines(
+		"http://first.test:PORT {", dedupBlock("key content", "key header Idempotency-Key"), proxy, "}",
+		"http://provider.test:PORT {", "dedup lemon_squeezy {", "key json /id", "}", proxy, "}",
+		"http://last.test:PORT {", dedupBlock("key header Idempotency-Key", "key content"), proxy, "}",
+		"http://signed.test:PORT {", "dedup zoom {", "key header Idempotency-Key", "}", proxy, "}",
+		"http://parts.test:PORT {", dedupBlock("key parts a {", "header X-A", "content", "}", "key header X-B"), proxy, "}")})
+	told := func(e entry) bool { return strings.HasPrefix(e.text("msg"), "keys stand behind one of the content") }
+	for host, key := range map[string]string{"[first.test]": "[header Idempotency-Key]", "[provider.test]": "[json /id]"} {
+		p.awaitLog(t, "the keys of "+host, func(e entry) bool {
+			return told(e) && e.text("level") == "warn" && e.text("host") == host && e.text("keys") == key
+		})
+	}
+	if all := p.log.find(told); len(all) != 2 {
+		t.Errorf("the start tells of %d dedups with keys behind the content, want 2: %v", len(all), all)
+	}
+}
