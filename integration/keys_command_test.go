@@ -9,6 +9,7 @@ import (
 	"net/http/httptest"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 )
@@ -16,7 +17,11 @@ import (
 // keys runs `caddy-dedup keys` with the admin API of the process.
 func (p *caddy) keys(t *testing.T, want int, args ...string) string {
 	t.Helper()
-	output, code := command(t, p.conf.dir, append([]string{"keys", "--address", "unix/" + adminSocket(p.conf.dir)}, args...)...)
+	given := []string{"keys"}
+	if !slices.Contains(args, "--address") { // which stands once
+		given = append(given, "--address", "unix/"+adminSocket(p.conf.dir))
+	}
+	output, code := command(t, p.conf.dir, append(given, args...)...)
 	if code != want {
 		t.Fatalf("keys %q ended with %d, want %d:\n%s", args, code, want, output)
 	}
