@@ -15,14 +15,7 @@ const mostUnsent = 128 << 10
 
 // limitUnsent sets mostUnsent for a connection, where it can.
 func limitUnsent(conn net.Conn) {
-	for {
-		within, ok := conn.(interface{ NetConn() net.Conn }) // such as *tls.Conn
-		if !ok {
-			break
-		}
-		conn = within.NetConn()
-	}
-	socket, ok := conn.(syscall.Conn)
+	socket, ok := underlying(conn).(syscall.Conn)
 	if !ok {
 		return
 	}
