@@ -146,6 +146,14 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request, next caddyht
 		}
 		return caddyhttp.Error(statusClientGone, err)
 	}
+	if !r.ProtoAtLeast(1, 1) {
+		return x.doWithoutEnds(decision)
+	}
+	return x.do(decision)
+}
+
+// do does what the engine has decided.
+func (x *exchange) do(decision engine.Decision) error {
 	switch d := decision.(type) {
 	case *engine.Run:
 		return x.carryOut(d)
@@ -203,6 +211,26 @@ func keepConns(server *caddyhttp.Server) {
 	})
 }
 
+// conn is the connection on which the request came, nil where nobody says.
+func (x *exchange) conn() net.Conn {
+	conn, _ := x.r.Context().Value(connKey{}).(net.Conn)
+	return conn
+}
+
+// doWithoutEnds is do for a client of HTTP/1.0. A body without a length ends there with its
+// connection, so that one that was cut would look whole: then the connection is reset.
+func (x *exchange) doWithoutEnds(decision engine.Decision) error {
+	ended := false
+	defer func() {
+		if conn := x.conn(); !ended && conn != nil { // a panic
+			recording.Reset(conn)
+		}
+	}()
+	err := x.do(decision)
+	ended = true
+	return err
+}
+
 // toClient returns a writer to the request's client. Where the server has a limit of its
 // own for writing, that one counts.
 func (x *exchange) toClient() recording.ClientWriter {
@@ -212,8 +240,7 @@ func (x *exchange) toClient() recording.ClientWriter {
 	if server != nil && server.WriteTimeout > 0 {
 		idle, deadline = time.Duration(server.WriteTimeout), 0
 	}
-	conn, _ := x.r.Context().Value(connKey{}).(net.Conn)
-	to := recording.NewClientWriter(x.w, conn, deadline)
+	to := recording.NewClientWriter(x.w, x.conn(), deadline)
 	if x.r.ProtoMajor == 2 {
 		to.Shared(idle)
 	}
