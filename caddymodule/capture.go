@@ -118,6 +118,7 @@ func (c *capture) WriteHeader(status int) {
 		c.sendHeader()
 	case status < 100, status > 999:
 		panic(fmt.Sprintf("the status %d is none of HTTP", status)) // as the server does, and before it is kept
+	case status < 200 && c.toClient.Uninformed:
 	case status < 200:
 		early := c.header.Clone()
 		removeDedupHeaders(early, c.found)

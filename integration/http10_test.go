@@ -70,3 +70,28 @@ func TestResponseThatWasCutDoesNotEndWholeOverHTTP10(t *testing.T) {
 		})
 	}
 }
+
+// RFC 9110, section 15.2: a server must not send a 1xx response to an HTTP/1.0 client, which
+// takes it for the answer.
+func TestNoInformationalResponseOverHTTP10(t *testing.T) {
+	t.Parallel()
+	up := startUpstream(t, func(w http.ResponseWriter, r *http.Request, n run) {
+		w.Header().Set("Link", "</style.css>; rel=preload")
+		w.WriteHeader(http.StatusEarlyHints)
+		w.Header().Del("Link")
+		answers201(w, r, n)
+	})
+	p := start(t, conf{store: "store memory", site: lines("dedup", proxyTo(up))})
+	for _, of := range []string{"run", "replay"} {
+		answer, err := http.ReadResponse(post10(t, p, "k"), nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer answer.Body.Close()
+		body, err := io.ReadAll(answer.Body)
+		if answer.StatusCode != http.StatusCreated || string(body) != "run 1 of k" || err != nil {
+			t.Errorf("the client of the %s got %s with %q, %v", of, answer.Status, body, err)
+		}
+	}
+	up.wantRuns(t, "k", 1)
+}
