@@ -155,9 +155,11 @@ func conclude(err error, answer *capture, way upstreamWay) idempotency.End {
 		end.How = idempotency.Answered
 	case errors.Is(err, errAborted):
 		end.How = idempotency.Unknown
-	case err == nil && answer.status == statusClientGone && way.status != statusClientGone && way.maybeSent:
-		// reverse_proxy notes a run that was cancelled so, as if it were an answer.
+	case err == nil && answer.status == statusClientGone && way.gaveUp():
 		end.How = idempotency.Unknown
+		if !way.maybeSent {
+			end.How = idempotency.NotSent
+		}
 	case err == nil && answer.whole():
 		end.How = idempotency.Answered
 	case err == nil && answer.status == 0 && way.status != 0:
@@ -168,17 +170,17 @@ func conclude(err error, answer *capture, way upstreamWay) idempotency.End {
 	default:
 		end.How = idempotency.NotSent
 	}
-	end.Response = responseOf(end.How, err, answer)
+	end.Response = responseOf(end.How, err, answer, way)
 	return end
 }
 
 // responseOf returns what those get who wait for a run that ended so, nil where they run
 // themselves.
-func responseOf(how idempotency.How, err error, answer *capture) *idempotency.Response {
+func responseOf(how idempotency.How, err error, answer *capture, way upstreamWay) *idempotency.Response {
 	switch {
 	case answer.upgraded:
 		return nil // the connection is its own client's: they run, too
-	case how == idempotency.Unknown:
+	case how == idempotency.Unknown, err == nil && answer.status == statusClientGone && way.gaveUp():
 		return &idempotency.Response{Status: failedStatus(err), Failed: true}
 	case err == nil && answer.status == 0:
 		// As the server answers the first client.

@@ -45,6 +45,7 @@ var (
 	}
 	ways = map[string]upstreamWay{
 		"none":                    {},
+		"sought":                  {sought: true},
 		"sent":                    {maybeSent: true},
 		"sent, answered 500":      {maybeSent: true, status: 500},
 		"sent, answered 499":      {maybeSent: true, status: 499},
@@ -68,7 +69,7 @@ var endTable = []struct {
 	{returned: of("a panic"), wrote: but("an upgrade"), how: idempotency.Unknown, failed: true},
 
 	// An error: what was written of an answer is none.
-	{returned: of("an error", "502", "504"), wrote: of("nothing", "a header alone"), way: of("none", "a 503 that was not sent", "refused"), how: idempotency.NotSent, failed: true},
+	{returned: of("an error", "502", "504"), wrote: of("nothing", "a header alone"), way: of("none", "sought", "a 503 that was not sent", "refused"), how: idempotency.NotSent, failed: true},
 	{returned: of("an error", "502", "504"), wrote: of("nothing", "a header alone"), way: of("sent", "sent, answered 500", "sent, answered 499", "refused, and sent"), how: idempotency.Unknown, failed: true},
 	{returned: of("an error", "502", "504"), wrote: but("nothing", "a header alone", "an upgrade"), how: idempotency.Unknown, failed: true},
 
@@ -80,13 +81,14 @@ var endTable = []struct {
 	{returned: of("nothing"), wrote: of("499"), way: of("refused"), how: idempotency.NotSent, status: 499},
 	{returned: of("nothing"), wrote: of("a cut answer"), how: idempotency.Unknown, failed: true},
 	{returned: of("nothing"), wrote: of("499"), way: of("sent", "sent, answered 500", "refused, and sent"), how: idempotency.Unknown, failed: true},
+	{returned: of("nothing"), wrote: of("499"), way: of("sought"), how: idempotency.NotSent, failed: true},
 	{returned: of("nothing"), wrote: of("499"), way: of("none", "a 503 that was not sent", "sent, answered 499"), how: idempotency.Answered, status: 499},
-	{returned: of("nothing"), wrote: of("nothing", "a header alone"), way: of("none", "refused"), how: idempotency.NotSent, status: 200},
+	{returned: of("nothing"), wrote: of("nothing", "a header alone"), way: of("none", "sought", "refused"), how: idempotency.NotSent, status: 200},
 	{returned: of("nothing"), wrote: of("nothing", "a header alone"), way: of("sent", "refused, and sent"), how: idempotency.Unknown, failed: true},
 	{returned: of("nothing"), wrote: of("nothing", "a header alone"), way: of("sent, answered 500", "sent, answered 499", "a 503 that was not sent"), how: idempotency.Answered, status: 200, frees: true},
 }
 
-var exceptRefused = of("none", "sent", "sent, answered 500", "sent, answered 499", "a 503 that was not sent", "refused, and sent")
+var exceptRefused = of("none", "sought", "sent", "sent, answered 500", "sent, answered 499", "a 503 that was not sent", "refused, and sent")
 
 func of(names ...string) []string { return names }
 

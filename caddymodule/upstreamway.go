@@ -67,6 +67,8 @@ type upstreamWay struct {
 	// chose an upstream and whose transport shows no connections (FastCGI) cannot
 	// tell.
 	maybeSent bool
+	// sought says that a transport has looked for a connection.
+	sought bool
 	// status is what a proxy says that its upstream answered, 0 if nobody said.
 	status int
 	// answered says that it is the answer to the last attempt that may have reached an
@@ -76,12 +78,20 @@ type upstreamWay struct {
 	refused bool
 }
 
+// gaveUp reports whether a 499 is no answer of anybody's, but what reverse_proxy notes where
+// its transport gave up. A run's own client does not make it do so, but another request can:
+// those of HTTP/3 that wait for one connection all fail when the one that dials is cancelled.
+func (w *upstreamWay) gaveUp() bool {
+	return w.status != statusClientGone && (w.maybeSent || w.sought)
+}
+
 func (t *upstreamTrace) seen() upstreamWay {
 	address, chosen := t.repl.Get(upstreamAddress)
 	value, _ := t.repl.Get(upstreamStatus)
 	status, _ := value.(int)
 	return upstreamWay{
 		maybeSent: t.had.Load() || chosen && !t.sought.Load(),
+		sought:    t.sought.Load(),
 		status:    status,
 		answered:  status != 0 && t.had.Load() && t.address.Load() == address,
 	}
