@@ -90,3 +90,33 @@ func TestDialOfHTTP3ThatAnotherRequestGivesUp(t *testing.T) {
 		})
 	}
 }
+
+// When Caddy reloads, it closes its connections to upstreams of HTTP/3. The pages say so; what
+// counts is that nothing of it is kept, and that `unknown` decides.
+func TestReloadCutsRunsOverHTTP3(t *testing.T) {
+	t.Parallel()
+	for unknown, want := range map[string]func(t *testing.T, again reply){
+		"release": func(t *testing.T, again reply) { wantFresh(t, again, 201, "run 2 of k") },
+		"hold":    func(t *testing.T, again reply) { wantProblem(t, again, 409, "outcome_unknown") },
+	} {
+		t.Run(unknown, func(t *testing.T) {
+			t.Parallel()
+			on, err := net.ListenPacket("udp", "127.0.0.1:0")
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer on.Close()
+			up := new(upstream)
+			serveHTTP3(t, on, up)
+			g := newGate(t) // opened before the server is closed, which waits for what runs
+			up.answer = inTurn(g.before(answers201), answers201)
+			site := lines(dedupBlock("unknown "+unknown), overHTTP3(on.LocalAddr().String()))
+			p := start(t, conf{store: "store memory", site: site})
+			first := p.postLater("/", "k", "body")
+			up.awaitRuns(t, "k", 1)
+			p.reload(t, lines("header X-New 1", site))
+			wantAnswer(t, first.reply(t), 502, "")
+			want(t, p.post(t, "/", "k", "body"))
+		})
+	}
+}
