@@ -148,11 +148,14 @@ func (p *place) leave() {
 
 const leftAlone = "it was left as it is: name another path, or move it away"
 
-// refuseFile refuses a path that is a file. Once a store was one.
+// refuseFile refuses a path that is no directory. Once a store was a file.
 func refuseFile(path string, fs vfs.FS) error {
 	for _, old := range []string{path, path + ".db"} {
 		info, err := fs.Stat(old)
 		switch {
+		case err == nil && old == path && !info.IsDir() && !info.Mode().IsRegular():
+			// To open a pipe would wait for whoever writes to it, and no signal ends that.
+			return fmt.Errorf("%s is no directory, and a store is one; %s", path, leftAlone)
 		case err != nil || !info.Mode().IsRegular():
 		case isBolt(old, fs):
 			return fmt.Errorf("%s is a file of an earlier version of caddy-dedup, which kept its store in a bbolt file; this version keeps it in a directory and cannot read that; %s", old, leftAlone)
