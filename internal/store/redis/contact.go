@@ -120,7 +120,7 @@ func (c *contact) ProcessHook(next goredis.ProcessHook) goredis.ProcessHook {
 		if !ok {
 			return next(ctx, cmd)
 		}
-		s, err := c.meet(ctx, ours.claims)
+		s, err := c.meet(ctx, ours.claims, ours.asks)
 		if err == nil && ours.claims && s.replica.Load() {
 			err = errReplica
 		}
@@ -140,16 +140,16 @@ func (c *contact) ProcessHook(next goredis.ProcessHook) goredis.ProcessHook {
 // ProcessPipelineHook implements [goredis.Hook].
 func (c *contact) ProcessPipelineHook(next goredis.ProcessPipelineHook) goredis.ProcessPipelineHook {
 	return func(ctx context.Context, cmds []goredis.Cmder) error {
-		ours, claims := false, false
+		ours, claims, asks := false, false, false
 		for _, cmd := range cmds {
 			if cmd, ok := cmd.(*request); ok {
-				ours, claims = true, claims || cmd.claims
+				ours, claims, asks = true, claims || cmd.claims, asks || cmd.asks
 			}
 		}
 		if !ours {
 			return next(ctx, cmds)
 		}
-		s, err := c.meet(ctx, claims)
+		s, err := c.meet(ctx, claims, asks)
 		if err != nil {
 			for _, cmd := range cmds {
 				cmd.SetErr(err)
@@ -187,10 +187,12 @@ func withoutClaims(cmds []goredis.Cmder) []goredis.Cmder {
 }
 
 // meet returns the server that commands are about to go to. It greets one that it does
-// not know, and before a claim also one that was a replica.
-func (c *contact) meet(ctx context.Context, claims bool) (*server, error) {
+// not know, and before a claim also one that was a replica. A master it greets again only
+// for who asks: one that is made a replica closes no connection, and tells so by refusing
+// claims alone.
+func (c *contact) meet(ctx context.Context, claims, asks bool) (*server, error) {
 	s := c.current.Load()
-	if s != nil && s.greeted.Load() && !(claims && s.replica.Load()) {
+	if s != nil && s.greeted.Load() && !asks && !(claims && s.replica.Load()) {
 		return s, nil
 	}
 	if err := c.greet(ctx); err != nil {

@@ -13,7 +13,7 @@ import (
 // greet asks a server what the store has to know of it: its time, its version, whether it is a
 // replica, and whether it may evict records. It does so once, before the first command,
 // in one round trip. A replica is asked again before each claim, and now and then over
-// another connection.
+// another connection; and any server, when somebody wants to know whether it is ready.
 func (c *contact) greet(ctx context.Context) error {
 	return try(ctx, func() error {
 		sent := time.Now()

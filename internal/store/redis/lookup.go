@@ -23,7 +23,7 @@ func (s *Store) Lookup(ctx context.Context, key idempotency.Key) (*idempotency.R
 func (s *Store) Ready(ctx context.Context) error {
 	ctx, cancel := s.withTimeout(ctx)
 	defer cancel()
-	_, err := s.lookUp(ctx, idempotency.Key{}, func(to *request) { to.claims = true })
+	_, err := s.lookUp(ctx, idempotency.Key{}, func(to *request) { to.claims, to.asks = true, true })
 	return err
 }
 

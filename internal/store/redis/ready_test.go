@@ -8,7 +8,8 @@ import (
 )
 
 // TestReplicaIsNotReady asks one that operators can read from. As soon as it is a master it
-// is ready, though nobody has made a claim in between.
+// is ready, and the former master is not, though nobody has made a claim in between, and no
+// connection was closed.
 func TestReplicaIsNotReady(t *testing.T) {
 	t.Parallel()
 	master := redistest.Start(t)
@@ -31,5 +32,11 @@ func TestReplicaIsNotReady(t *testing.T) {
 	replica.Do("REPLICAOF", "NO", "ONE")
 	if err := at[replica].Ready(ctx); err != nil {
 		t.Errorf("one that is a master now is not ready: %v", err)
+	}
+	master.Do("REPLICAOF", "127.0.0.1", replica.Port())
+	for range 3 {
+		if err := at[master].Ready(ctx); !errors.Is(err, errReplica) {
+			t.Errorf("ready at one that is a replica now: %v; want %v", err, errReplica)
+		}
 	}
 }

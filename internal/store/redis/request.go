@@ -19,6 +19,9 @@ type request struct {
 	// claims says that the command could make a run, or asks whether others could: a
 	// replica must not execute it.
 	claims bool
+	// asks says that the command is there to learn whether others may claim: the server is
+	// asked for its role again first, also where it was a master.
+	asks bool
 	// until is the time, by the clock of this process, after which a server refuses the
 	// command, which has that time as the argument deadlineArg. Zero for none.
 	until       time.Time
