@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -108,13 +109,22 @@ func endsByTimeAlone(ctx context.Context) bool {
 // run makes flushes until the store is closed, or the server is not used any more.
 func (f *flushes) run(q *queue, s *sender) {
 	defer s.end()
-	for f.await(q, s) {
+	for {
+		latest, goOn := f.await(q)
+		if !goOn {
+			return
+		}
 		err := f.connect(q.to)
-		if errors.Is(err, errNoConnection) {
+		switch {
+		case errors.Is(err, errNoConnection):
 			f.forget(q)
 			continue
+		case err == nil:
+			latest = math.MaxInt64
 		}
-		withTime := f.take(q, s)
+		// Without a connection only those fail for whom it was to be made. Who came while a
+		// server was dialed that stood still would lose its second try to a dial of others.
+		withTime := f.take(q, s, latest)
 		switch {
 		case err != nil:
 			for _, c := range s.batch {

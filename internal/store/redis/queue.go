@@ -33,6 +33,8 @@ const (
 type queue struct {
 	to      *goredis.Client
 	waiting []*request
+	// added is how many commands have come so far.
+	added int64
 	// running is how many goroutines send what waits; idle of them wait for something to
 	// send. Each gets a token of wake then, or the channel is closed when they are to end.
 	running, idle int
@@ -85,6 +87,8 @@ func (f *flushes) add(to *goredis.Client, c *request) bool {
 		f.queues[to] = q
 	}
 	q.used = now
+	q.added++
+	c.number = q.added
 	q.waiting = append(q.waiting, c)
 	f.wakeOne(q, now)
 	return true
@@ -220,22 +224,24 @@ func (q *queue) needsTime(batch ...*request) bool {
 	return true
 }
 
-// await returns when something waits, or false when its caller must end.
-func (f *flushes) await(q *queue, s *sender) bool {
+// await returns when something waits, with the number of the latest command, or false when
+// its caller must end.
+func (f *flushes) await(q *queue) (latest int64, goOn bool) {
 	f.mu.Lock()
-	if len(q.waiting) > 0 {
+	defer f.mu.Unlock()
+	switch {
+	case len(q.waiting) > 0:
 		q.began = time.Now()
+	case f.closed:
+		return 0, false
+	default:
+		q.idle++
 		f.mu.Unlock()
-		return true
+		_, goOn = <-q.wake
+		f.mu.Lock()
+		return q.added, goOn
 	}
-	if f.closed {
-		f.mu.Unlock()
-		return false
-	}
-	q.idle++
-	f.mu.Unlock()
-	_, open := <-q.wake
-	return open
+	return q.added, true
 }
 
 // finish takes the batch off the sender, and returns it: the queue looks at those commands
@@ -257,14 +263,14 @@ func (f *flushes) forget(q *queue) {
 	q.waiting = slices.DeleteFunc(q.waiting, func(c *request) bool { return c.state.Load() != queued })
 }
 
-// take takes what waits and has not been given up, and says whether the server is to be
-// asked for its time with it.
-func (f *flushes) take(q *queue, s *sender) (withTime bool) {
+// take takes what waits, up to a number, and has not been given up, and says whether the
+// server is to be asked for its time with it.
+func (f *flushes) take(q *queue, s *sender, latest int64) (withTime bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	n := 0
 	for _, c := range q.waiting {
-		if len(s.batch) == mostInFlush {
+		if len(s.batch) == mostInFlush || c.number > latest {
 			break
 		}
 		n++

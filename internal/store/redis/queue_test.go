@@ -5,6 +5,7 @@ import (
 	"errors"
 	"net"
 	"slices"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -114,6 +115,48 @@ func TestFlushWithoutConnection(t *testing.T) {
 	f.wait()
 	if q.shortest != 20*near {
 		t.Errorf("the server counts as one that answers within %v", q.shortest)
+	}
+}
+
+// TestCommandThatComesWhileADialFails is not what that dial was for. It has one of its own.
+func TestCommandThatComesWhileADialFails(t *testing.T) {
+	server := redistest.Start(t)
+	f := newFlushes(generous)
+	defer f.wait()
+	defer f.close()
+	var dials atomic.Int64
+	fail := make(chan struct{})
+	to := goredis.NewClient(&goredis.Options{
+		Addr: server.Addr, DisableIdentity: true, MaxRetries: -1, DialerRetries: 1,
+		Dialer: func(ctx context.Context, network, address string) (net.Conn, error) {
+			if dials.Add(1) <= flushers {
+				<-fail
+				return nil, errors.New("it stood still")
+			}
+			return new(net.Dialer).DialContext(ctx, network, address)
+		},
+	})
+	defer func() { _ = to.Close() }()
+	send := func() <-chan error {
+		done := make(chan error, 1)
+		go func() { _, err := f.send(ctx, to, newRequest(ctx, "ping")); done <- err }()
+		return done
+	}
+	var failing []<-chan error
+	for n := range int64(flushers) {
+		failing = append(failing, send())
+		eventually(t, "one more is dialing", func() bool { return dials.Load() == n+1 })
+	}
+	late := send()
+	eventually(t, "all wait", func() bool { n, _ := f.state(); return n == flushers+1 })
+	close(fail)
+	for _, done := range failing {
+		if err := <-done; err == nil {
+			t.Error("it was sent without a connection")
+		}
+	}
+	if err := <-late; err != nil {
+		t.Errorf("it fails by a dial of before: %v", err)
 	}
 }
 

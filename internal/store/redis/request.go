@@ -41,9 +41,10 @@ type request struct {
 	// by is the server that executed the command.
 	by executor
 
-	// For flushes: how far the command is, when its caller gives up, which the queue looks
+	// For flushes: the how manieth of its queue it is, how far it is, when its caller gives up, which the queue looks
 	// at unless it is zero, and the channel that tells a caller who waits. Whoever changes
 	// the state to the last one sends on it, once.
+	number   int64
 	state    atomic.Int32
 	deadline time.Time
 	done     chan struct{}
