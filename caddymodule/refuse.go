@@ -59,6 +59,9 @@ func (x *exchange) detailOf(d engine.Refusal) string {
 		if errors.Is(d.Err, idempotency.ErrFull) {
 			return "the request was not executed: the store is full; repeat it later"
 		}
+		if d.ExecutionID != "" { // it is being executed at this moment: the client must not take another key
+			return "the first request with this key has not been answered yet, and too many others wait; repeat this one later"
+		}
 		return "the request was not executed: too much is in progress; repeat it later"
 	case engine.ReasonUnavailable:
 		if d.ExecutionID != "" {

@@ -19,12 +19,19 @@ func TestWaitersOverTheirLimitAreRefused(t *testing.T) {
 	up.awaitRuns(t, "k", 1)
 	p.awaitWaiting(t, 2)
 	refused := p.post(t, "/", "k", "body")
-	wantProblem(t, refused, 503, "overloaded")
+	problem := wantProblem(t, refused, 503, "overloaded")
 	if refused.Header.Get("Retry-After") == "" {
 		t.Error("the refusal has no Retry-After")
 	}
+	if strings.Contains(problem.Detail, "not executed") {
+		t.Errorf("while the first request runs, another one is told: %s", problem.Detail)
+	}
 	g.open()
-	allAlike(t, replies(t, waiting))
+	all := replies(t, waiting)
+	allAlike(t, all)
+	if run := all[0].Header.Get("Dedup-Execution-Id"); problem.ExecutionID != run {
+		t.Errorf("the refusal names the run %q, want %q", problem.ExecutionID, run)
+	}
 	up.wantRuns(t, "k", 1)
 }
 

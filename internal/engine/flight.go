@@ -283,7 +283,9 @@ func (e *Engine) follow(ctx context.Context, m *member, c idempotency.Claim, lim
 		var patience <-chan time.Time // an operation of the store has a time limit of its own
 		if seen.state != asking {
 			if err := e.wait(m, seen.state); err != nil {
-				return refusalFor(err), nil
+				refused := refusalBeside(ReasonOverloaded, seen.record())
+				refused.Err = err
+				return refused, nil //nolint:nilerr // it is in the refusal
 			}
 			patience = limit.over()
 			limit.tell()

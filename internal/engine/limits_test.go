@@ -18,6 +18,16 @@ func wantOverloaded(t *testing.T, d engine.Decision) {
 	}
 }
 
+// wantNoRoomToWait is wantOverloaded for a request that would wait for a run. That one may be
+// executed at this moment.
+func wantNoRoomToWait(t *testing.T, d engine.Decision, run *engine.Run) {
+	t.Helper()
+	wantOverloaded(t, d)
+	if got := as[engine.Refusal](t, d); got.ExecutionID != run.ExecutionID() || got.Attempt != run.Attempt() {
+		t.Errorf("refused because of %q, attempt %d; want the run %q, attempt %d", got.ExecutionID, got.Attempt, run.ExecutionID(), run.Attempt())
+	}
+}
+
 func withKey(req engine.Request, id string) engine.Request {
 	req.Key = idempotency.Identity{ID: id}.Key()
 	return req
@@ -33,7 +43,7 @@ func TestLimitOfWaiters(t *testing.T) {
 		// others do, and counts.
 		waiting := other.waiters(3, one)
 		synctest.Wait()
-		wantOverloaded(t, other.begin(one))
+		wantNoRoomToWait(t, other.begin(one), first)
 		more := other.waiters(2, two)
 		synctest.Wait()
 		if runs, n := owner.InProgress(); runs != 2 || n != 0 && owner != other {
@@ -42,7 +52,7 @@ func TestLimitOfWaiters(t *testing.T) {
 		if _, n := other.InProgress(); n != 5 || other.WaitingFor(one.Key) != 3 || other.WaitingFor(two.Key) != 2 || other.WaitingFor(idempotency.Key{}) != 0 {
 			t.Errorf("%d wait: %d and %d", n, other.WaitingFor(one.Key), other.WaitingFor(two.Key))
 		}
-		wantOverloaded(t, other.begin(two))
+		wantNoRoomToWait(t, other.begin(two), second)
 
 		wantEnd(t, first, created("one"), resultKept)
 		wantEnd(t, second, created("two"), resultKept)
@@ -58,7 +68,7 @@ func TestLimitOfWaiters(t *testing.T) {
 		run := owner.run(third)
 		again := other.waiters(3, third)
 		synctest.Wait()
-		wantOverloaded(t, other.begin(third))
+		wantNoRoomToWait(t, other.begin(third), run)
 		wantEnd(t, run, created("three"), resultKept)
 		for _, w := range again {
 			wantReplay(t, w.decision(), run.ExecutionID(), created("three"), true)
