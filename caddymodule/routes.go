@@ -85,7 +85,7 @@ func (a *App) warn() {
 		}
 		if at.last {
 			a.logger.Warn("nothing stands behind dedup: Caddy answers each request with an empty 200, which senders take for success, "+
-				"and duplicates get it until its retention ends; put reverse_proxy, or what else is to be protected, behind dedup", facts...)
+				"and executes and keeps nothing; put reverse_proxy, or what else is to be protected, behind dedup", facts...)
 		}
 	}
 }

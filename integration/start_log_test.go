@@ -69,7 +69,8 @@ func TestDedupBehindItsProxyIsToldAtStart(t *testing.T) {
 	}
 }
 
-// Without anything behind it, Caddy answers: with an empty 200, which would be kept.
+// Without anything behind it, Caddy answers: with an empty 200, which nobody has executed, and
+// which is not kept.
 func TestDedupWithNothingBehindItIsToldAtStart(t *testing.T) {
 	t.Parallel()
 	up := startUpstream(t, answers201)
@@ -91,6 +92,8 @@ func TestDedupWithNothingBehindItIsToldAtStart(t *testing.T) {
 	})
 	if all := p.log.find(told); len(all) != 2 {
 		t.Errorf("the start tells of %d dedups with nothing behind them, want 2: %v", len(all), all)
+	} else if said := all[0].text("msg"); !strings.Contains(said, "executes and keeps nothing") {
+		t.Errorf("the start does not say that nothing is kept: %s", said)
 	}
 }
 
