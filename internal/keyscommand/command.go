@@ -205,8 +205,7 @@ func (p Program) listCommand() *cobra.Command {
 		cmd.Flags().Var(new(Once), flag.name, flag.usage)
 		complete(cmd, flag.name, flag.values())
 	}
-	limit := count(admin.DefaultKeys)
-	cmd.Flags().Var(&limit, "limit", "How many keys to list at most")
+	cmd.Flags().Var(&count{n: admin.DefaultKeys}, "limit", "How many keys to list at most")
 	complete(cmd, "limit", nil)
 	complete(cmd, "state", admin.States)
 	return cmd
@@ -233,21 +232,27 @@ func (o *Once) Set(text string) error {
 	return nil
 }
 
-// count is a number of things, as a flag.
-type count int
+// count is a number of things, as a flag that stands once.
+type count struct {
+	n     int
+	given bool
+}
 
-func (n *count) String() string { return strconv.Itoa(int(*n)) }
+func (c *count) String() string { return strconv.Itoa(c.n) }
 
 // Type is what the help calls the value.
 func (*count) Type() string { return "number" }
 
 // Set reads the value of the flag.
-func (n *count) Set(text string) error {
+func (c *count) Set(text string) error {
+	if c.given {
+		return fmt.Errorf("it was given before, as %d, and takes one value", c.n)
+	}
 	number, err := strconv.Atoi(text)
 	if err != nil {
 		return errors.New("it is a number from 1 on")
 	}
-	*n = count(number)
+	c.n, c.given = number, true
 	return nil
 }
 
@@ -285,7 +290,7 @@ func (c *call) list() error {
 	if len(c.args) > 0 {
 		return wrongUsage("list takes no argument such as %q; `keys show` shows one key", c.args[0])
 	}
-	limit := *c.Flags().Lookup("limit").Value.(*count)
+	limit := c.Flags().Lookup("limit").Value.(*count).n
 	if limit < 1 {
 		return wrongUsage("--limit %d is not accepted; it is a number from 1 on", limit)
 	}
@@ -311,7 +316,7 @@ func (c *call) list() error {
 		return err
 	}
 	print := c.printer()
-	next, err := client.list(c.Context(), query, int(limit), print.row)
+	next, err := client.list(c.Context(), query, limit, print.row)
 	print.done()
 	if exit, ok := errors.AsType[exitError](err); next != "" && (!ok || exit.status != exitUsage) {
 		fmt.Fprintf(c.ErrOrStderr(), "There are more; go on with --cursor %s\n", next)

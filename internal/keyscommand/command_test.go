@@ -379,6 +379,7 @@ func TestFiltersThatStandTwice(t *testing.T) {
 		{"list", "--delivery-id", "one", "--delivery-id", "two"},
 		{"release", "--provider", "stripe", "--provider", "github", "one"},
 		{"list", "--newer-than", "2d", "--newer-than", "1d"},
+		{"list", "--limit", "2", "--limit", "100"},
 	} {
 		r.want(t, 2, args, args[1], args[2], "takes one value")
 	}
