@@ -41,9 +41,9 @@ type request struct {
 	// by is the server that executed the command.
 	by executor
 
-	// For flushes: the how manieth of its queue it is, how far it is, when its caller gives up, which the queue looks
-	// at unless it is zero, and the channel that tells a caller who waits. Whoever changes
-	// the state to the last one sends on it, once.
+	// For flushes: how many commands its queue had got with it, how far it is, when its caller
+	// gives up, which the queue looks at unless it is zero, and the channel that tells a caller
+	// who waits. Whoever changes the state to the last one sends on it, once.
 	number   int64
 	state    atomic.Int32
 	deadline time.Time
