@@ -39,6 +39,7 @@ func TestKilledOwnerIsTakenOverOnce(t *testing.T) {
 				e.text("execution_id") == got[0].executionID()
 		}))
 	}
+	eventually(t, "a takeover is logged", func() bool { return takenOver(b)+takenOver(c2) > 0 })
 	if n := takenOver(b) + takenOver(c2); n != 1 {
 		t.Errorf("%d takeovers are logged, want 1", n)
 	}
