@@ -59,7 +59,8 @@ type Handler struct {
 	unknown   unknownPlaceholders
 	counts    requestCounts
 	events    events
-	missed    oneASecond
+	missed    oneASecond // their requests have no key
+	invalid   oneASecond // their delivery IDs are none
 }
 
 // CaddyModule returns the Caddy module information.

@@ -9,6 +9,7 @@ import (
 	"runtime"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/caddyserver/caddy/v2"
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
@@ -52,8 +53,10 @@ func (x *exchange) identify() (*engine.Request, *refusal, error) {
 	case isInvalid && x.mode() == delivery.ModeAPI:
 		return nil, &refusal{reasonInvalid, invalid.Error()}, nil
 	case isInvalid:
-		x.logger.Warn("the delivery ID is invalid and counts as missing",
-			zap.Inline(x), zap.String("provider", strings.Join(x.Providers, ", ")), zap.Error(invalid))
+		if leftOut, ok := x.invalid.allow(time.Since(start)); ok {
+			x.logger.Warn("the delivery ID is invalid and counts as missing", zap.Inline(x),
+				zap.String("provider", strings.Join(x.Providers, ", ")), zap.Error(invalid), zap.Int64("left_out", leftOut))
+		}
 		return x.withoutKey(fmt.Errorf("the delivery ID is invalid: %w", invalid))
 	case errors.Is(err, delivery.ErrBodyTooLarge):
 		return x.withLargeBody("the key")

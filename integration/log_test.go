@@ -177,16 +177,31 @@ func TestMissingWebhookIDIsLogged(t *testing.T) {
 		!strings.Contains(first.text("reason"), "no idempotency key or delivery ID") || first.text("left_out") != "0" {
 		t.Errorf("the line is %v", first)
 	}
-	sent := 1
-	counted := func(e entry) bool { return missing(e) && e.text("left_out") != "0" }
+	p.wantLeftOut(t, missing)
+	invalid := func(e entry) bool { return strings.HasPrefix(e.text("msg"), "the delivery ID is invalid") }
+	p.post(t, "/hook", "", "{}", tooLong)
+	if line := p.awaitLog(t, "the invalid delivery ID", invalid); line.text("level") != "warn" || !strings.Contains(line.text("error"), "300") {
+		t.Errorf("the line is %v", line)
+	}
+	p.wantLeftOut(t, invalid, tooLong)
+}
+
+// tooLong is a delivery ID that is none.
+var tooLong = header("X-GitHub-Delivery", strings.Repeat("x", 300))
+
+// wantLeftOut sends hooks until a line counts those of which there is none.
+func (p *caddy) wantLeftOut(t *testing.T, about func(entry) bool, more ...option) {
+	t.Helper()
+	counted := func(e entry) bool { return about(e) && e.text("left_out") != "0" }
+	sent := 0
 	for deadline := time.Now().Add(patience); len(p.log.find(counted)) == 0; sent++ {
 		if time.Now().After(deadline) {
 			t.Fatal("no line counts those that are left out")
 		}
-		p.post(t, "/hook", "", "{}")
+		p.post(t, "/hook", "", "{}", more...)
 	}
-	if n := len(p.log.find(missing)); n >= sent {
-		t.Errorf("%d requests have left %d lines", sent, n)
+	if n := len(p.log.find(about)); n > sent {
+		t.Errorf("%d requests have left %d lines", sent+1, n)
 	}
 }
 
