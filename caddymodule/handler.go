@@ -147,6 +147,9 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request, next caddyht
 		}
 		return caddyhttp.Error(statusClientGone, err)
 	}
+	if forced {
+		x.auditForce(decision)
+	}
 	if !r.ProtoAtLeast(1, 1) {
 		return x.doWithoutEnds(decision)
 	}

@@ -273,15 +273,36 @@ func (e *execution) announce() {
 		o = outcomeForced
 		x.w.Header().Set(parentIDHeader, parent)
 		x.r.Header.Set(parentIDHeader, parent)
-		x.logger.Info("forced: a request that was complete runs again on purpose",
-			zap.String("key", x.keyText()), zap.String("execution_id", id), zap.String("parent_id", parent),
-			zap.Int("attempt", attempt), zap.String("provider", x.found.Provider), x.loggedID(),
-			zap.Inline(x), zap.String("remote", x.r.RemoteAddr), userField(x.r))
+		x.audit("forced: a request that was complete runs again on purpose", id, attempt, zap.String("parent_id", parent))
 	}
 	x.report(o, id, attempt)
 	e.named.toClient.set(x.w.Header(), executionIDHeader, id)
 	e.named.toUpstream.set(x.r.Header, executionIDHeader, id)
 	e.named.attempt.set(x.r.Header, attemptHeader, strconv.Itoa(attempt))
+}
+
+// auditForce notes what became of a request that was forced and is no run of its own on purpose.
+func (x *exchange) auditForce(decision engine.Decision) {
+	switch d := decision.(type) {
+	case *engine.Run:
+		if d.ParentID() == "" {
+			x.audit("force: nothing is complete, and the request is an ordinary run", d.ExecutionID(), d.Attempt())
+		}
+	case engine.Replay:
+		x.audit("force: the request got the response of the run that was in flight", d.Record.ExecutionID, d.Record.Attempt)
+	case engine.Follow:
+		x.audit("force: the request got the response of the run that was in flight", d.Record.ExecutionID, d.Record.Attempt)
+	case engine.Refusal:
+		x.audit("force: the request was refused", d.ExecutionID, d.Attempt, zap.String("code", string(d.Reason)))
+	}
+}
+
+// audit notes who has asked for a run on purpose.
+func (x *exchange) audit(what, executionID string, attempt int, more ...zap.Field) {
+	x.logger.Info(what, append(more,
+		zap.String("key", x.keyText()), zap.String("execution_id", executionID), zap.Int("attempt", attempt),
+		zap.String("provider", x.found.Provider), x.loggedID(),
+		zap.Inline(x), zap.String("remote", x.r.RemoteAddr), userField(x.r))...)
 }
 
 // loggedID is the delivery ID as a log field. What is encrypted in the store does

@@ -3,6 +3,7 @@ package integration
 import (
 	"fmt"
 	"net/http"
+	"strings"
 	"testing"
 
 	"github.com/caddy-dedup/caddy-dedup/internal/freeport"
@@ -100,6 +101,7 @@ func TestForceWithoutACompleteRequest(t *testing.T) {
 			if got.Header.Get("Dedup-Parent-Id") != "" || up.runs("k")[n].Header.Get("Dedup-Parent-Id") != "" || got.Header.Get("X-Outcome") != "fresh" {
 				t.Errorf("run %d is taken for a forced one: %v", n+1, got.Header)
 			}
+			p.awaitForceLine(t, "nothing is complete", got.executionID(), "")
 		}
 	})
 }
@@ -198,7 +200,8 @@ func TestForceInFlight(t *testing.T) {
 		wantProblem(t, p.post(t, "/reject", "r", "other", byForce), 422, "idempotency_key_reused")
 		g.open()
 		wantReplay(t, forced.reply(t), waited.reply(t))
-		rejected.reply(t)
+		p.awaitForceLine(t, "got the response", waited.reply(t).executionID(), "")
+		p.awaitForceLine(t, "was refused", rejected.reply(t).executionID(), "request_in_flight")
 		up.wantRuns(t, "w", 1)
 		up.wantRuns(t, "r", 1)
 	})
@@ -277,5 +280,16 @@ func TestForcedRunThatDiesLeavesTheOldResponse(t *testing.T) {
 			wantForced(t, b.post(t, "/", "k", "body", host("shop.test"), byForce), 201, "run 3 of k", first)
 			up.wantRuns(t, "k", 3)
 		})
+	}
+}
+
+// awaitForceLine waits for the line of a forced request that is no run on purpose.
+func (p *caddy) awaitForceLine(t *testing.T, says, executionID, code string) {
+	t.Helper()
+	line := p.awaitLog(t, "a line that the forced request "+says, func(e entry) bool {
+		return strings.HasPrefix(e.text("msg"), "force: ") && strings.Contains(e.text("msg"), says) && e.text("execution_id") == executionID
+	})
+	if line.text("level") != "info" || line.text("remote") == "" || line.text("method") != "POST" || line.text("code") != code {
+		t.Errorf("the line is %v", line)
 	}
 }
