@@ -132,6 +132,7 @@ func (c *capture) WriteHeader(status int) {
 		c.record.Declared = c.declared
 		c.endless = c.endsWithConnection()
 		c.answered = c.header.Clone()
+		removeForbiddenLength(status, c.answered)
 		if c.dedupInFront && c.retention != "" {
 			c.answered.Set(retentionHeader, c.retention)
 		}
@@ -142,13 +143,17 @@ func (c *capture) WriteHeader(status int) {
 }
 
 // Write records the bytes. It waits where there is no room for them, and, of a body that
-// is not kept, for the client.
+// is not kept, for the client. What comes behind a status without a body, as from a page of PHP,
+// is let go: a proxy whose byte is refused would abort an answer that is whole.
 func (c *capture) Write(p []byte) (int, error) {
 	if c.status == 0 {
 		c.WriteHeader(http.StatusOK)
 	}
-	if !bodyAllowed(c.status) {
+	switch {
+	case c.upgraded:
 		return 0, http.ErrBodyNotAllowed
+	case !bodyAllowed(c.status):
+		return len(p), nil
 	}
 	c.sniff(p)
 	c.written += int64(len(p))

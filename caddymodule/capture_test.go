@@ -369,3 +369,21 @@ func TestHandlersBehindHaveNoWriteDeadline(t *testing.T) {
 		t.Errorf("the client got %q, %v", body, err)
 	}
 }
+
+// A status without a body has none, whatever is written behind it, and 204 no length either:
+// over HTTP/2 a client would take that for a broken answer.
+func TestStatusWithoutABodyIsWhole(t *testing.T) {
+	for status, length := range map[int]string{http.StatusNoContent: "", http.StatusNotModified: "7"} {
+		client := httptest.NewRecorder()
+		c := captureOn(client, 64)
+		c.Header().Set("Content-Length", "7")
+		c.WriteHeader(status)
+		if n, err := io.WriteString(c, "created"); n != 7 || err != nil || !c.whole() || len(c.response().Body) != 0 {
+			t.Errorf("%d: wrote %d, %v; whole %v with %q", status, n, err, c.whole(), c.response().Body)
+		}
+		c.finish()
+		if got := client.Header().Get("Content-Length"); client.Code != status || got != length || client.Body.Len() != 0 {
+			t.Errorf("the client got %d with the length %q and %q; want %d with %q", client.Code, got, client.Body, status, length)
+		}
+	}
+}

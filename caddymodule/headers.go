@@ -319,6 +319,15 @@ func bodyAllowed(status int) bool {
 	return status >= 200 && status != http.StatusNoContent && status != http.StatusNotModified
 }
 
+// removeForbiddenLength removes the length of a body that a status 204 has not (RFC 9110,
+// section 8.6): over HTTP/2 a client takes the answer for a broken one. Over HTTP/1.1 the server
+// removes it.
+func removeForbiddenLength(status int, header http.Header) {
+	if status == http.StatusNoContent {
+		delete(header, "Content-Length")
+	}
+}
+
 func declaredLength(header http.Header) int64 {
 	text := firstIn(header, "Content-Length")
 	if text == "" { // the error would be made for nothing
