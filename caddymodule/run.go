@@ -122,7 +122,11 @@ func (e *execution) settle(err error) {
 		answer.taken.Count(copied)
 		defer answer.taken.GiveBack(int64(copied))
 	}
-	e.run.Explain(e.happened(err, end)...)
+	cause := err
+	if err == nil && way.unanswered() {
+		cause = way.failed
+	}
+	e.run.Explain(e.happened(cause, end)...)
 	settlement, err := e.run.End(end) // the engine logs what became of it
 	e.noteEnd(e.run, settlement, err)
 	if settlement.State == idempotency.Held {
@@ -155,7 +159,7 @@ func conclude(err error, answer *capture, way upstreamWay) idempotency.End {
 		end.How = idempotency.Answered
 	case errors.Is(err, errAborted):
 		end.How = idempotency.Unknown
-	case err == nil && answer.status == statusClientGone && way.gaveUp():
+	case err == nil && (answer.status == statusClientGone && way.gaveUp() || answer.whole() && way.unanswered()):
 		end.How = idempotency.Unknown
 		if !way.maybeSent {
 			end.How = idempotency.NotSent
@@ -180,6 +184,8 @@ func responseOf(how idempotency.How, err error, answer *capture, way upstreamWay
 	switch {
 	case answer.upgraded:
 		return nil // the connection is its own client's: they run, too
+	case err == nil && answer.whole() && !answer.omitted && way.unanswered():
+		return answer.response() // the page, as the first client gets it
 	case how == idempotency.Unknown, err == nil && answer.status == statusClientGone && way.gaveUp():
 		return &idempotency.Response{Status: failedStatus(err), Failed: true}
 	case err == nil && answer.status == 0:

@@ -8,6 +8,7 @@ import (
 	"sync/atomic"
 
 	"github.com/caddyserver/caddy/v2"
+	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
 )
 
 // What Caddy's reverse_proxy says about the request in its placeholders.
@@ -15,6 +16,9 @@ const (
 	upstreamAddress = "http.reverse_proxy.upstream.address"
 	upstreamStatus  = "http.reverse_proxy.status_code"
 )
+
+// handlersError is where Caddy has the error for which error routes are run.
+const handlersError = "http.error"
 
 // forgetUpstream removes what a proxy in front of this handler, such as
 // forward_auth, has left in the placeholders.
@@ -33,6 +37,8 @@ type upstreamTrace struct {
 	had    atomic.Bool // and had one
 	// address is the upstream for which a transport last looked for one.
 	address atomic.Value
+	// within says that the run is itself within error routes, for an error before it.
+	within bool
 	// sent is the request as those behind have it. What a proxy sends is a copy of it.
 	sent *http.Request
 }
@@ -40,6 +46,9 @@ type upstreamTrace struct {
 // observe returns a context in which a transport's connections are observed.
 func (t *upstreamTrace) observe(ctx context.Context, repl *caddy.Replacer) context.Context {
 	t.repl = repl
+	if t.within = ctx.Value(caddyhttp.ErrorCtxKey) != nil; !t.within {
+		repl.Delete(handlersError)
+	}
 	t.hooks = httptrace.ClientTrace{GetConn: t.getConn, GotConn: t.gotConn}
 	return httptrace.WithClientTrace(ctx, &t.hooks)
 }
@@ -76,7 +85,13 @@ type upstreamWay struct {
 	answered bool
 	// refused says that another handler of ours behind has refused the request.
 	refused bool
+	// failed is the error for which error routes behind, those of a subroute, were run.
+	failed error
 }
+
+// unanswered reports whether a whole answer is a page of error routes behind, about an error
+// before which no upstream has answered. Nor has one that they themselves have asked.
+func (w *upstreamWay) unanswered() bool { return w.failed != nil && w.status == 0 && !w.refused }
 
 // gaveUp reports whether a 499 is no answer of anybody's, but what reverse_proxy notes where
 // its transport gave up. A run's own client does not make it do so, but another request can:
@@ -89,7 +104,13 @@ func (t *upstreamTrace) seen() upstreamWay {
 	address, chosen := t.repl.Get(upstreamAddress)
 	value, _ := t.repl.Get(upstreamStatus)
 	status, _ := value.(int)
+	var failed error
+	if !t.within {
+		value, _ = t.repl.Get(handlersError)
+		failed, _ = value.(error)
+	}
 	return upstreamWay{
+		failed:    failed,
 		maybeSent: t.had.Load() || chosen && !t.sought.Load(),
 		sought:    t.sought.Load(),
 		status:    status,
