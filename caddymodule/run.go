@@ -109,8 +109,10 @@ func (e *execution) settle(err error) {
 	if end.How == idempotency.Unknown && answer.status == 0 && way.answered && e.releaseOn.Has(way.status) && !e.run.WasLast() {
 		end.How = idempotency.Answered // with a failure, of which a handler behind has made an error
 	}
-	if end.How == idempotency.Answered && e.Unknown == unknownHold && answer.endless {
-		end.How = idempotency.Unknown // whether it is whole nobody can tell
+	if end.How == idempotency.Answered && e.Unknown == unknownHold && (answer.endless || answer.status == 0 && way.status < 200) {
+		// Whether it is whole nobody can tell; or there is none: an upstream has changed to another
+		// protocol, which nobody asked for, and whether it has executed the request it did not say.
+		end.How = idempotency.Unknown
 	}
 	if end.Retention == nil {
 		end.Retention = e.wishedRetention(answer)

@@ -244,6 +244,7 @@ func TestEndsOfARealChain(t *testing.T) {
 		"cut in mid-body":       {cut, nil, 0, true, released, held},
 		"masked 500":            {answers(500, "broken"), []string{"reverse_proxy {to} {", "@broken status 500", "handle_response @broken {", "respond masked 200", "}", "}"}, 200, true, released, released},
 		"swallowed 500":         {answers(500, "broken"), []string{"reverse_proxy {to} {", "@broken status 500", "handle_response @broken {", "vars x y", "}", "}"}, 200, true, released, released},
+		"another protocol":      {afterRequest("HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: other\r\n\r\n"), nil, 200, true, released, held},
 		"error page of a 500":   {answers(500, "broken"), errorOf, 500, true, released, released},
 		"error page of a 402":   {answers(402, "declined"), errorOf, 402, true, released, held}, // which is not to run again, and cannot be kept
 		"error page of a 504":   {answers(504, "gateway timeout"), errorOf, 504, true, released, held},
