@@ -169,8 +169,12 @@ func conclude(err error, answer *capture, way upstreamWay) idempotency.End {
 	case err == nil && answer.whole():
 		end.How = idempotency.Answered
 	case err == nil && answer.status == 0 && way.status != 0:
-		// The upstream answered, and a response handler made nothing of it.
-		end.How, end.Retention = idempotency.Answered, new(time.Duration)
+		// The upstream answered, and a response handler made nothing of it. Its client has the
+		// server's empty 200, and so have duplicates: to run again what was executed would be worse.
+		end.How = idempotency.Answered
+		if way.status < 200 || !way.maybeSent {
+			end.Retention = new(time.Duration)
+		}
 	case answer.status != 0 || way.maybeSent:
 		end.How = idempotency.Unknown
 	default:

@@ -91,7 +91,8 @@ var endTable = []struct {
 	{returned: of("nothing"), wrote: of("499"), way: of("none", "a 503 that was not sent", "sent, answered 499"), how: idempotency.Answered, status: 499},
 	{returned: of("nothing"), wrote: of("nothing", "a header alone"), way: of("none", "sought", "refused", "shown"), how: idempotency.NotSent, status: 200},
 	{returned: of("nothing"), wrote: of("nothing", "a header alone"), way: of("sent", "refused, and sent", "sent, shown"), how: idempotency.Unknown, failed: true},
-	{returned: of("nothing"), wrote: of("nothing", "a header alone"), way: of("sent, answered 500", "sent, answered 499", "a 503 that was not sent", "answered 500, shown"), how: idempotency.Answered, status: 200, frees: true},
+	{returned: of("nothing"), wrote: of("nothing", "a header alone"), way: of("a 503 that was not sent"), how: idempotency.Answered, status: 200, frees: true},
+	{returned: of("nothing"), wrote: of("nothing", "a header alone"), way: of("sent, answered 500", "sent, answered 499", "answered 500, shown"), how: idempotency.Answered, status: 200},
 }
 
 var exceptRefused = of("none", "sought", "sent", "sent, answered 500", "sent, answered 499", "a 503 that was not sent", "refused, and sent", "answered 500, shown")
@@ -244,6 +245,7 @@ func TestEndsOfARealChain(t *testing.T) {
 		"cut in mid-body":       {cut, nil, 0, true, released, held},
 		"masked 500":            {answers(500, "broken"), []string{"reverse_proxy {to} {", "@broken status 500", "handle_response @broken {", "respond masked 200", "}", "}"}, 200, true, released, released},
 		"swallowed 500":         {answers(500, "broken"), []string{"reverse_proxy {to} {", "@broken status 500", "handle_response @broken {", "vars x y", "}", "}"}, 200, true, released, released},
+		"swallowed 201":         {answers(201, "created"), []string{"reverse_proxy {to} {", "handle_response {", "vars x y", "}", "}"}, 200, true, complete, complete},
 		"another protocol":      {afterRequest("HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: other\r\n\r\n"), nil, 200, true, released, held},
 		"error page of a 500":   {answers(500, "broken"), errorOf, 500, true, released, released},
 		"error page of a 402":   {answers(402, "declined"), errorOf, 402, true, released, held}, // which is not to run again, and cannot be kept
