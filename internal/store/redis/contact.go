@@ -189,10 +189,11 @@ func withoutClaims(cmds []goredis.Cmder) []goredis.Cmder {
 // meet returns the server that commands are about to go to. It greets one that it does
 // not know, and before a claim also one that was a replica. A master it greets again only
 // for who asks: one that is made a replica closes no connection, and tells so by refusing
-// claims alone.
+// claims alone. In a cluster such a one refuses who asks as well, and names the master: to
+// greet it would keep that answer from them, and from all claims of the next moment.
 func (c *contact) meet(ctx context.Context, claims, asks bool) (*server, error) {
 	s := c.current.Load()
-	if s != nil && s.greeted.Load() && !asks && !(claims && s.replica.Load()) {
+	if s != nil && s.greeted.Load() && (!asks || c.fixed) && !(claims && s.replica.Load()) {
 		return s, nil
 	}
 	if err := c.greet(ctx); err != nil {
