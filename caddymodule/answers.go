@@ -119,6 +119,9 @@ type live struct {
 	record *recording.Recording
 	// head is status and header, as they are replayed.
 	head *idempotency.Response
+	// headFirst says that the header goes out before the body begins. Otherwise it goes with
+	// the first bytes: the server guesses the type from them where nobody has named one.
+	headFirst bool
 }
 
 // live returns what duplicates follow: nothing of an answer about the caller, which is
@@ -128,7 +131,7 @@ func (e *execution) live() any {
 	if idempotency.AboutCaller(c.status) || idempotency.AboutCaller(e.trace.seen().status) {
 		return nil
 	}
-	return &live{record: &c.record, head: &idempotency.Response{Status: c.status, Header: c.keptHeader()}}
+	return &live{record: &c.record, head: &idempotency.Response{Status: c.status, Header: c.keptHeader()}, headFirst: c.headFirst}
 }
 
 // follow answers a duplicate with the stream that its run is answering, from the first
@@ -149,7 +152,7 @@ func (x *exchange) follow(d engine.Follow) error {
 	to := x.toClient()
 	defer to.Done()
 	to.Flushes = true
-	if to.Flush() != nil || to.Follow(x.r.Context(), x.following) != recording.Whole {
+	if stream.headFirst && to.Flush() != nil || to.Follow(x.r.Context(), x.following) != recording.Whole {
 		panic(http.ErrAbortHandler) // a cut response must not look whole
 	}
 	return nil

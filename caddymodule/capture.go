@@ -46,7 +46,6 @@ type capture struct {
 	status   int
 	answered http.Header // as it was when the status was written
 	declared int64       // Content-Length, -1 if there was none
-	guessed  string      // the type of a response that names none
 	// kept is what is kept of answered, once somebody has asked.
 	kept map[string][]string
 	// retention is the upstream's own wish, as it wrote it. The client gets it if it is a dedup.
@@ -60,6 +59,9 @@ type capture struct {
 	// when it has all that it gets.
 	delivered chan struct{}
 	streaming bool
+	// headFirst says that the client's header goes out before the first bytes are there, from
+	// which the server could guess a type.
+	headFirst bool
 	omitted   bool // the body is too large to be kept
 	upgraded  bool // 101, or the connection was taken over
 	// endless says that the upstream's proxy tells of no end but that of its connection.
@@ -155,7 +157,6 @@ func (c *capture) Write(p []byte) (int, error) {
 	case !bodyAllowed(c.status):
 		return len(p), nil
 	}
-	c.sniff(p)
 	c.written += int64(len(p))
 	if !c.omitted && c.written > c.maxBody {
 		c.omitted = true
@@ -243,7 +244,7 @@ func (c *capture) response() *idempotency.Response {
 func (c *capture) keptHeader() map[string][]string {
 	if c.kept == nil {
 		c.kept = c.rules.kept(c.found, c.answered)
-		if types, named := c.answered["Content-Type"]; len(types) == 0 && (named || c.streaming) {
+		if types, named := c.answered["Content-Type"]; len(types) == 0 && (named || c.headFirst) {
 			c.kept["Content-Type"] = nil // nobody is told one
 		}
 	}
@@ -327,10 +328,7 @@ func (c *capture) stream() {
 	if c.streaming {
 		return
 	}
-	c.streaming, c.delivered = true, make(chan struct{})
-	if c.guessed != "" {
-		c.answered.Set("Content-Type", c.guessed)
-	}
+	c.streaming, c.headFirst, c.delivered = true, c.written == 0, make(chan struct{})
 	if c.early.awaitFor(earlyPatience) {
 		c.toClient.Flushes = true
 		c.sendHeader()
@@ -352,7 +350,7 @@ func (c *capture) stream() {
 // deliver writes body and trailers to the client.
 func (c *capture) deliver() {
 	defer c.own.Leave()
-	if c.toClient.Flushes && c.toClient.Flush() != nil {
+	if c.headFirst && c.toClient.Flush() != nil {
 		return
 	}
 	if c.got = c.toClient.Follow(context.Background(), &c.own); c.got == recording.Whole {
@@ -377,19 +375,6 @@ func (c *capture) replaceHeader(header http.Header) {
 	own := c.client.Header()
 	clear(own)
 	maps.Copy(own, header)
-}
-
-// sniff does what Go's server would do with a response that names no type and becomes a stream
-// behind its first bytes: of a stream the server sends the header first. That of any other is left
-// to the server, so that handlers in front can name a type before.
-func (c *capture) sniff(p []byte) {
-	if c.written > 0 || len(p) == 0 {
-		return
-	}
-	_, typed := c.answered["Content-Type"]
-	if !typed && firstIn(c.answered, "Content-Encoding") == "" && !c.streaming {
-		c.guessed = http.DetectContentType(p)
-	}
 }
 
 var (
