@@ -160,7 +160,7 @@ func (x *exchange) follow(d engine.Follow) error {
 
 func (x *exchange) setReplayHeader(d engine.Replay) {
 	header := x.w.Header()
-	lines := 3 // of our own
+	lines := 4 // of our own
 	for _, values := range d.Response.Header {
 		lines += len(values)
 	}
@@ -183,6 +183,10 @@ func (x *exchange) setReplayHeader(d engine.Replay) {
 	}
 	set(executionIDHeader, d.Record.ExecutionID)
 	set(x.replayed, "true")
+	if x.dedupInFront && d.Record.State == idempotency.Released {
+		// It is for those who have waited: the one in front is not to keep what is free here.
+		set(retentionHeader, "0")
+	}
 	if d.Response.Failed {
 		return
 	}

@@ -121,6 +121,34 @@ func TestRetentionBehindASecondDedup(t *testing.T) {
 	}
 }
 
+// Who waits behind another dedup gets the answer of a run that has freed the key, and the one in
+// front must not keep what the upstream wants nobody to keep.
+func TestRetentionOfAnAnswerThatWasWaitedFor(t *testing.T) {
+	t.Parallel()
+	g := newGate(t)
+	up := startUpstream(t, g.before(func(w http.ResponseWriter, r *http.Request, n run) {
+		w.Header().Set("Dedup-Retention", "0")
+		answers201(w, r, n)
+	}))
+	sidecar := start(t, conf{store: "store memory", site: lines(dedupBlock("scope one", "in_flight wait 1m"), proxyTo(up))})
+	gateway := func() *caddy {
+		return start(t, conf{store: "store memory", site: lines("dedup", "reverse_proxy "+sidecar.addr)})
+	}
+	first, second := gateway(), gateway()
+	ran := first.postLater("/", "k", "body")
+	up.awaitRuns(t, "k", 1)
+	waited := second.postLater("/", "k", "body")
+	sidecar.awaitWaiting(t, 1, waited)
+	g.open()
+	ran.reply(t)
+	got := waited.reply(t)
+	wantAnswer(t, got, 201, "run 1 of k")
+	if v, ok := got.Header["Dedup-Retention"]; ok {
+		t.Errorf("the client got Dedup-Retention %q", v)
+	}
+	wantAnswer(t, second.post(t, "/", "k", "body"), 201, "run 2 of k")
+}
+
 // What a sidecar with a store of its own refuses is no answer for the gateway to keep: a retry
 // asks the sidecar again.
 func TestRefusalOfASidecarIsNotKept(t *testing.T) {
