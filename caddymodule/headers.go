@@ -30,10 +30,12 @@ const (
 var resentHeaders = []string{"Idempotency-Key", "X-Idempotency-Key"}
 
 // takeDedupHeaders removes what came in under our prefix and returns the proof
-// among it. What another handler of ours in this process has set for its own run
+// among it, "" for none and for what cannot be one. What another handler of ours in this process has set for its own run
 // stays.
 func takeDedupHeaders(r *http.Request) (proof string) {
-	proof = firstIn(r.Header, claimHeader)
+	if claimed := firstIn(r.Header, claimHeader); claimed != "" && idempotency.IsProof(claimed) {
+		proof = claimed
+	}
 	protectTrailers(r)
 	protectFromConnection(r.Header)
 	if id := firstIn(r.Header, executionIDHeader); id != "" && id == executionInContext(r.Context()) {

@@ -162,6 +162,7 @@ func TestUpstreamsCannotSetOurHeaders(t *testing.T) {
 	})
 	p := start(t, conf{store: "store memory", site: lines("dedup", proxyTo(up))})
 	first := p.post(t, "/", "k", "body")
+	forged := header("Dedup-Claim", "forged") // no dedup in front says this
 	for _, reply := range []reply{first, p.post(t, "/", "k", "body")} {
 		ids := reply.Header["Dedup-Execution-Id"]
 		if len(ids) != 1 || ids[0] == "its own" || ids[0] != first.executionID() {
@@ -170,7 +171,10 @@ func TestUpstreamsCannotSetOurHeaders(t *testing.T) {
 	}
 	for name, reply := range map[string]reply{
 		"run": first, "replay": p.post(t, "/", "k", "body"), "no key": p.post(t, "/", "", "body"),
-		"GET": p.post(t, "/", "k", "", method(http.MethodGet)),
+		"GET":             p.post(t, "/", "k", "", method(http.MethodGet)),
+		"run, forged":     p.post(t, "/", "another", "body", forged),
+		"refusal, forged": p.post(t, "/", "k", "another body", forged),
+		"no key, forged":  p.post(t, "/", "", "body", forged),
 	} {
 		if reply.Header.Get("Dedup-Retention") != "" {
 			t.Errorf("%s: the client got Dedup-Retention", name)

@@ -139,6 +139,13 @@ func Proof(key Key, token string) string {
 	return string(hex.AppendEncode(make([]byte, 0, 2*len(digest)), digest[:]))
 }
 
+// IsProof reports whether a text has the form of a [Proof]. Whether it is one, only the store
+// knows in which its run has its claim.
+func IsProof(text string) bool {
+	digest, err := hex.DecodeString(text)
+	return err == nil && len(digest) == sha256.Size
+}
+
 // proofVersion labels the derivation, as [keyVersion] does for keys.
 const proofVersion = "caddy-dedup proof of a claim v1"
 
