@@ -8,6 +8,7 @@ import (
 	"io"
 	"math/rand/v2"
 	"net/http"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -287,12 +288,8 @@ func (l *load) free(t *testing.T, p *caddy, chance *rand.Rand) {
 	}
 }
 
-func wantKinds(t *testing.T, h *history.History, names ...string) {
-	t.Helper()
+// missing returns which kinds a history has not.
+func missing(h *history.History, wanted []string) []string {
 	count := kinds(h)
-	for _, name := range names {
-		if count[name] == 0 {
-			t.Errorf("the load never came to %q: %v", name, count)
-		}
-	}
+	return slices.DeleteFunc(slices.Clone(wanted), func(kind string) bool { return count[kind] > 0 })
 }
