@@ -288,8 +288,8 @@ func (l *load) free(t *testing.T, p *caddy, chance *rand.Rand) {
 	}
 }
 
-// missing returns which kinds a history has not.
-func missing(h *history.History, wanted []string) []string {
+// missingKinds returns which of the kinds a history has not.
+func missingKinds(h *history.History, wanted []string) []string {
 	count := kinds(h)
 	return slices.DeleteFunc(slices.Clone(wanted), func(kind string) bool { return count[kind] > 0 })
 }
