@@ -1,14 +1,16 @@
 // Command bare is Caddy with the least that a handler of this kind has to do for a first
-// delivery: it reads the body and hashes it, claims the key, keeps the answer of the handlers
-// behind, settles the claim with it, and answers. It promises nothing: no lease is renewed,
-// nobody waits, nothing is replayed, and no size is limited. The benchmark beside it starts
-// it, to show how much of what a first delivery costs no handler could save.
+// delivery: it reads the body and hashes it, claims the key, tells the upstream and the client
+// which run it is, keeps the answer of the handlers behind, settles the claim with it, and
+// answers. It promises nothing: no lease is renewed, nobody waits, nothing is replayed, and no
+// size is limited. The benchmark beside it starts it, to show how much of what a first delivery
+// costs no handler could save.
 package main
 
 import (
 	"bytes"
 	"context"
 	"crypto/sha256"
+	"encoding/hex"
 	"errors"
 	"io"
 	"maps"
@@ -23,6 +25,7 @@ import (
 	caddycmd "github.com/caddyserver/caddy/v2/cmd"
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
 	_ "github.com/caddyserver/caddy/v2/modules/standard"
+	"github.com/google/uuid"
 )
 
 func main() {
@@ -92,9 +95,13 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request, next caddyht
 	r.Body = io.NopCloser(bytes.NewReader(body))
 	key, fingerprint := sha256.Sum256([]byte(r.Header.Get("Idempotency-Key"))), sha256.Sum256(body)
 	name := string(key[:])
-	value := append(newToken(), fingerprint[:]...)
+	token := newToken()
+	value := append(token, fingerprint[:]...)
 	if err := h.store.claim(name, value, lease); err != nil {
 		return caddyhttp.Error(http.StatusConflict, err)
+	}
+	if err := nameRun(w.Header(), r.Header, token); err != nil {
+		return err
 	}
 	answer := &recorder{header: w.Header().Clone()}
 	if err := next.ServeHTTP(answer, r.WithContext(context.WithoutCancel(r.Context()))); err != nil {
@@ -107,6 +114,21 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request, next caddyht
 	w.WriteHeader(answer.status)
 	_, err = w.Write(answer.body)
 	return err
+}
+
+// nameRun tells client and upstream which run it is, and the upstream that it is claimed, in the
+// fields in which caddy-dedup does so.
+func nameRun(toClient, toUpstream http.Header, token []byte) error {
+	id, err := uuid.NewV7()
+	if err != nil {
+		return err
+	}
+	proof := sha256.Sum256(token)
+	toClient["Dedup-Execution-Id"] = []string{id.String()}
+	toUpstream["Dedup-Execution-Id"] = toClient["Dedup-Execution-Id"]
+	toUpstream["Dedup-Attempt"] = []string{"1"}
+	toUpstream["Dedup-Claim"] = []string{hex.EncodeToString(proof[:])}
+	return nil
 }
 
 // recorder keeps an answer.
