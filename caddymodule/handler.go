@@ -245,7 +245,7 @@ func (x *exchange) toClient() recording.ClientWriter {
 		idle, deadline = time.Duration(server.WriteTimeout), 0
 	}
 	to := recording.NewClientWriter(x.w, x.conn(), deadline)
-	to.Uninformed = !x.r.ProtoAtLeast(1, 1)
+	to.Budget, to.Uninformed = x.allowance.Budget, !x.r.ProtoAtLeast(1, 1)
 	if x.r.ProtoMajor == 2 {
 		to.Shared(idle)
 	}

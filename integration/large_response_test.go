@@ -300,7 +300,7 @@ func TestStalledReplaysLeaveRoomForRuns(t *testing.T) {
 	late := p.postLater("/", "late", "")
 	up.awaitRuns(t, "late", 1)
 	for range 10 {
-		stalled(t, p, "kept")
+		slowly(stalled(t, p, "kept")) // one that has stopped is let go for those who wait
 	}
 	p.awaitCall(t, "(*ClientWriter).Send(")
 	wantProblem(t, p.post(t, "/", "new", ""), 503, "overloaded")
@@ -335,6 +335,7 @@ func TestWaitingReplayWhoseKeyIsForgotten(t *testing.T) {
 	key := p.post(t, "/", "k", "body").Header.Get("X-Key")
 	holding := stalled(t, p, "k")
 	p.awaitCall(t, "(*ClientWriter).Send(")
+	slowly(holding) // one that has stopped is let go for those who wait
 	waiting := p.postLater("/", "k", "body")
 	p.awaitCall(t, "(*Allowance).TakeReplay(")
 	p.operator(t, "DELETE", key, 204)
@@ -360,6 +361,7 @@ func waitingReplay(t *testing.T, copies string) {
 	first := p.post(t, "/", "k", "body")
 	holding := stalled(t, p, "k")
 	p.awaitCall(t, "(*ClientWriter).Send(")
+	slowly(holding) // one that has stopped is let go for those who wait
 	waiting := p.postLater("/", "k", "body")
 	p.awaitCall(t, "(*Allowance).TakeReplay(")
 	server.Stop()

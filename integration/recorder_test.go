@@ -40,6 +40,18 @@ func stalled(t *testing.T, p *caddy, key string) net.Conn {
 	return conn
 }
 
+// slowly has a client read on, and for longer than any test lasts.
+func slowly(conn net.Conn) {
+	go func() {
+		for {
+			if _, err := io.CopyN(io.Discard, conn, 96<<10); err != nil {
+				return // the test has closed it
+			}
+			time.Sleep(time.Second)
+		}
+	}()
+}
+
 // answersLarge answers with so many bytes, in pieces that are flushed.
 func answersLarge(size int) answering {
 	return func(w http.ResponseWriter, _ *http.Request, n run) {

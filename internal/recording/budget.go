@@ -22,13 +22,20 @@ type Budget struct {
 	// some for replays; nil while nobody waits.
 	changed, changedForReplays chan struct{}
 	// overdrawing is the run that may go over the limit. Without it, those in flight
-	// could wait for each other's room for ever.
+	// could wait for each other's room for ever. While it is passed, and clients have what
+	// could be called in, nobody else may.
 	overdrawing *Allowance
 	// replays counts the replays that hold room. One alone may go beyond nine tenths: else
 	// one that is larger than that would wait for ever.
 	replays int
 	// shared are the responses that several requests are answered with.
 	shared map[*idempotency.Response]*sharedResponse
+	// lent are the clients that take what is complete, and has much room, at their own pace.
+	lent map[*loan]struct{}
+	// wanted and wantedForReplays are how much those want that wait for room. calledIn is when
+	// somebody last looked which clients could be let go for it.
+	wanted, wantedForReplays int64
+	calledIn                 time.Time
 }
 
 // sharedResponse is a response that is held once for all who waited for its run.
@@ -174,7 +181,7 @@ func (a *Allowance) takeLocked(n int64) bool {
 	b := a.Budget
 	switch {
 	case n == 0, a.impatient, b.used+n <= b.limit:
-	case b.overdrawing == nil, b.overdrawing == a:
+	case b.overdrawing == a, b.overdrawing == nil && (b.used <= b.limit || len(b.lent) == 0):
 		b.overdrawing = a
 	default:
 		return false
@@ -189,14 +196,24 @@ func (a *Allowance) Take(n int) {
 	b := a.Budget
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	patience := time.NewTimer(RoomPatience - a.waited)
-	defer patience.Stop()
+	b.wanted += int64(n)
 	begun := time.Now()
-	defer func() { a.waited += time.Since(begun) }() // before the lock is given back
+	defer func() { // before the lock is given back
+		b.wanted -= int64(n)
+		a.waited += time.Since(begun)
+	}()
 	for !a.takeLocked(int64(n)) {
-		if awaitLocked(&b.mu, &b.changed, patience.C) {
-			a.impatient = true
+		waited := a.waited + time.Since(begun)
+		left := RoomPatience - waited
+		if a.impatient = left <= 0; a.impatient {
+			continue
 		}
+		if b.callInLocked(waited) {
+			continue
+		}
+		again := time.NewTimer(min(left, callInEvery))
+		awaitLocked(&b.mu, &b.changed, again.C)
+		again.Stop()
 	}
 }
 
@@ -231,10 +248,18 @@ func (a *Allowance) TakeReplay(ctx context.Context, n int) error {
 	b := a.Budget
 	b.mu.Lock()
 	defer b.mu.Unlock()
+	b.wantedForReplays += int64(n)
+	defer func() { b.wantedForReplays -= int64(n) }()
 	for !a.takeReplayLocked(int64(n)) {
-		if awaitLocked(&b.mu, &b.changedForReplays, ctx.Done()) {
+		if ctx.Err() != nil {
 			return context.Cause(ctx)
 		}
+		if b.callInLocked(0) {
+			continue
+		}
+		again, stop := context.WithTimeout(ctx, callInEvery)
+		awaitLocked(&b.mu, &b.changedForReplays, again.Done())
+		stop()
 	}
 	return nil
 }

@@ -29,6 +29,10 @@ type ClientWriter struct {
 	// unsent says that what waits in the kernel is limited, and limited that the connection
 	// has a deadline of ours.
 	unsent, limited bool
+	// Budget counts what the client is sent; nil if nobody does.
+	Budget *Budget
+	// loan is what the client has while it is sent much; nil if it is not.
+	loan *loan
 }
 
 // NewClientWriter returns a writer to a client, which may take nothing for as long as
@@ -65,9 +69,18 @@ const piece = 32 << 10
 // server holds back until the handler has returned.
 const mostUnlimited = 2 << 10
 
-// Send writes bytes. The error says that the client is gone, or took nothing for too
-// long.
+// Send writes a whole response. The error says that the client is gone, or took nothing for
+// too long.
 func (d *ClientWriter) Send(p []byte) error {
+	if d.Budget != nil && len(p) > smallReplay {
+		d.loan = &loan{control: &d.control}
+		d.Budget.lend(d.loan, len(p))
+		defer d.Budget.end(d.loan)
+	}
+	return d.send(p)
+}
+
+func (d *ClientWriter) send(p []byte) error {
 	for len(p) > 0 {
 		n := min(len(p), piece)
 		if d.sent += n; d.sent >= piece && d.conn != nil && !d.unsent { // a small response is spared the call
@@ -76,6 +89,9 @@ func (d *ClientWriter) Send(p []byte) error {
 		}
 		if err := d.write(p[:n]); err != nil {
 			return err
+		}
+		if d.loan != nil {
+			d.Budget.move(d.loan)
 		}
 		p = p[n:]
 	}
@@ -132,11 +148,16 @@ func (d *ClientWriter) Done() {
 // Follow writes a recording from its first byte to its end. It reports how that was:
 // whole, or cut for whatever reason.
 func (d *ClientWriter) Follow(ctx context.Context, rd *Reader) State {
+	if d.Budget != nil {
+		if d.loan = rd.borrow(d.Client); d.loan != nil {
+			defer d.loan.setControl(nil)
+		}
+	}
 	for {
 		shown, state, changed := rd.next()
 		if len(shown) > 0 {
 			shown = shown[:min(len(shown), piece)]
-			if err := d.Send(shown); err != nil {
+			if err := d.send(shown); err != nil {
 				return Cut
 			}
 			rd.took(len(shown))

@@ -147,6 +147,7 @@ func (r *Recording) End(state State) {
 	if r.state == Growing || r.state == Passing {
 		r.state = state
 	}
+	r.lendLocked(r.readers...)
 	r.Taken.complete()
 	r.dropLocked()
 }
@@ -175,6 +176,7 @@ func (r *Recording) Unkeep() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.kept--
+	r.lendLocked(r.readers...)
 	r.dropLocked()
 }
 
@@ -198,6 +200,7 @@ func (r *Recording) dropLocked() {
 type Reader struct {
 	of     *Recording
 	offset int64 // under the recording's lock, like the list of readers
+	loan   *loan // nil until its client is written to
 }
 
 // NewReader returns a new reader, or nil where the first bytes are gone.
@@ -264,6 +267,9 @@ func (rd *Reader) Leave() {
 		return
 	}
 	r.dropLocked()
+	if rd.loan != nil { // its room is given back, if it was the last
+		r.Taken.Budget.end(rd.loan)
+	}
 	if r.state == Passing && len(r.readers) == 0 {
 		r.Abandoned()
 	}
