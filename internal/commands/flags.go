@@ -71,6 +71,8 @@ func (w *written) readSites() (err error) {
 			return fmt.Errorf("--health: %q is not an address for probes, which come over HTTP and name no host; use one such as :8081 or 127.0.0.1:8081", f.health.Text)
 		case w.health.port == w.site.port:
 			return fmt.Errorf("--health %s and --from %s have the same port; probes need one of their own", f.health.Text, f.from.Text)
+		case w.redirects() && w.health.port == redirectPort.port:
+			return fmt.Errorf("--health %s is the port on which --from %s redirects to HTTPS; use another one, or --disable-redirects", f.health.Text, f.from.Text)
 		}
 	}
 	return w.readAdmin()
@@ -79,19 +81,18 @@ func (w *written) readSites() (err error) {
 // readAdmin finds the address of the admin API: the flag's, else that of $CADDY_ADMIN, where
 // `caddy-dedup keys` looks too, else a socket.
 func (w *written) readAdmin() error {
-	f := w.flags
-	from := "--admin"
+	f, from := w.flags, w.adminFlag()
 	switch {
 	case f.admin.Given:
 		w.admin = f.admin.Text
 	case w.caddyAdmin != "":
-		w.admin, from = w.caddyAdmin, "$CADDY_ADMIN"
+		w.admin = w.caddyAdmin
 	case strings.ContainsAny(w.data, "{|"):
 		return fmt.Errorf("the data directory of Caddy is %s, and an address with { or | in it means something else; set XDG_DATA_HOME to another one, or use --admin off", w.data)
 	default:
 		w.admin = admin.SocketAt(w.data, w.site.listen())
 	}
-	if w.admin == "off" {
+	if w.admin == adminOff {
 		return nil
 	}
 	if err := checkWord(w.admin); err != nil {
@@ -112,6 +113,8 @@ func (w *written) readAdmin() error {
 		return fmt.Errorf("%s: %q is not an address: %w", from, w.admin, err)
 	case port == w.site.port:
 		return fmt.Errorf("%s %s and --from %s have the same port; the admin API needs one of its own, which clients cannot reach", from, w.admin, f.from.Text)
+	case w.redirects() && port == redirectPort.port:
+		return fmt.Errorf("%s %s is the port on which --from %s redirects to HTTPS; the admin API needs one of its own", from, w.admin, f.from.Text)
 	case f.health.Given && port == w.health.port:
 		return fmt.Errorf("%s %s and --health %s have the same port; the admin API needs one of its own", from, w.admin, f.health.Text)
 	}
@@ -137,8 +140,10 @@ func (w *written) readTargets() error {
 		}
 	}
 	w.shareScheme()
-	if i := slices.IndexFunc(f.to, w.site.isAt); i >= 0 {
-		return fmt.Errorf("--to %s is where --from %s listens, so that each request would come back; use the address of the service", f.to[i], f.from.Text)
+	for _, l := range w.listeners() {
+		if i := slices.IndexFunc(f.to, l.site.isAt); i >= 0 {
+			return fmt.Errorf("--to %s is where %s %s; use the address of the service", f.to[i], l.flag, l.does)
+		}
 	}
 	if err := parse("reverse_proxy "+strings.Join(quoteAll(f.to), " "), "--to", new(reverseproxy.Handler)); err != nil {
 		return fmt.Errorf("--to: %w", err)

@@ -38,6 +38,9 @@ func init() {
 	})
 }
 
+// adminOff stands in the place of an address where there is no admin API.
+const adminOff = "off"
+
 // parseAdminAddress reads an address as Caddy's admin API has them. What Caddy would read as
 // the name of a host, and nobody means so, is an error that says what was probably meant.
 func parseAdminAddress(text string) (keyscommand.Address, error) {
@@ -48,6 +51,9 @@ func parseAdminAddress(text string) (keyscommand.Address, error) {
 		if path, ok := strings.CutPrefix(text, beginning); ok {
 			return keyscommand.Address{}, fmt.Errorf("did you mean unix/%s?", path)
 		}
+	}
+	if text == adminOff {
+		return keyscommand.Address{}, errors.New("it says that there is no admin API")
 	}
 	if strings.HasPrefix(text, "/") {
 		return keyscommand.Address{}, fmt.Errorf("it is a path; did you mean unix/%s?", text)

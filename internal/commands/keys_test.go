@@ -24,6 +24,7 @@ func TestAddressesOfAdminAPIs(t *testing.T) {
 	}
 	// Caddy takes each of these for the name of a host or of a network.
 	for text, says := range map[string]string{
+		"off":                   "there is no admin API",
 		"/run/a.sock":           "did you mean unix//run/a.sock?",
 		"unix:/run/a.sock":      "did you mean unix//run/a.sock?",
 		"unix:///run/a.sock":    "did you mean unix//run/a.sock?",

@@ -90,15 +90,17 @@ func (f *flags) run() (int, error) {
 		return caddy.ExitCodeSuccess, err
 	}
 	caddy.TrapSignals()
-	if err := written.checkPorts(); err != nil {
-		return caddy.ExitCodeFailedStartup, err
-	}
-	var socket admin.Socket
 	if !config.Admin.Disabled {
 		// As Caddy does, which makes room for no socket: it is to be where Caddy puts it.
 		if written.admin, err = caddy.NewReplacer().ReplaceOrErr(config.Admin.Listen, true, true); err != nil {
 			return caddy.ExitCodeFailedStartup, fmt.Errorf("the address %s of the admin API: %w", config.Admin.Listen, err)
 		}
+	}
+	if err := written.checkPorts(); err != nil {
+		return caddy.ExitCodeFailedStartup, err
+	}
+	var socket admin.Socket
+	if !config.Admin.Disabled {
 		if socket, err = admin.NewSocket(written.admin); err != nil {
 			return caddy.ExitCodeFailedStartup, err
 		}
@@ -106,7 +108,7 @@ func (f *flags) run() (int, error) {
 	limitMemory()
 	if err := caddy.Run(config); err != nil {
 		socket.Remove()
-		if len(f.redis) == 0 && !f.file.Given && strings.Contains(err.Error(), "in use") {
+		if len(f.redis) == 0 && !f.file.Given && strings.Contains(err.Error(), "store directory") && strings.Contains(err.Error(), "in use") {
 			err = fmt.Errorf("%w; --file gives this proxy a directory of its own", err)
 		}
 		return caddy.ExitCodeFailedStartup, err
@@ -152,16 +154,6 @@ func (w *written) validate(config *caddy.Config) error {
 func limitMemory() {
 	// The error is of a system that has no limit to tell.
 	_, _ = memlimit.Set(memlimit.WithProvider(memlimit.ApplyFallback(memlimit.FromCgroup, memlimit.FromSystem)))
-}
-
-// checkPorts refuses a port on which another process listens. Caddy would share it, and
-// the kernel would give each of the two a part of the requests: a duplicate that comes to
-// the other one runs again.
-func (w *written) checkPorts() error {
-	if err := w.site.checkPort("from"); err != nil || !w.flags.health.Given {
-		return err
-	}
-	return w.health.checkPort("health")
 }
 
 // adapt returns the configuration that a Caddyfile stands for.

@@ -1,13 +1,11 @@
 package commands
 
 import (
-	"errors"
 	"fmt"
 	"net"
 	"net/netip"
 	"strconv"
 	"strings"
-	"syscall"
 
 	"github.com/caddyserver/caddy/v2/caddyconfig/httpcaddyfile"
 )
@@ -163,17 +161,3 @@ func (s site) listen() string { return net.JoinHostPort(s.host, s.port) }
 // directory is the name of the site's own file store: two proxies on one machine need
 // two.
 func (s site) directory() string { return "dedup-" + s.port }
-
-// checkPort returns an error, which names the flag, if somebody listens where the site is
-// to listen. What else is wrong there Caddy will say.
-func (s site) checkPort(flag string) error {
-	listener, err := net.Listen("tcp", net.JoinHostPort(s.bound(), s.port))
-	switch {
-	case errors.Is(err, syscall.EADDRINUSE):
-		return fmt.Errorf("--%s: another process listens on port %s (%w); stop it, or choose another port", flag, s.port, err)
-	case err == nil:
-		return listener.Close()
-	default:
-		return nil
-	}
-}
