@@ -221,13 +221,20 @@ func failedStatus(err error) int {
 	}
 }
 
-// wishedRetention reads the upstream's Dedup-Retention. One that is not a number
-// of seconds is logged, and the configured retention stays.
+// wishedRetention reads the upstream's Dedup-Retention, which is no longer than the longest
+// that can be configured. One that is not a number of seconds is logged, and the configured
+// retention stays.
 func (x *exchange) wishedRetention(answer *capture) *time.Duration {
 	if answer.retention == "" {
 		return nil
 	}
-	seconds, err := strconv.ParseUint(answer.retention, 10, 31)
+	const most = uint64(longestDuration / time.Second)
+	seconds, err := strconv.ParseUint(answer.retention, 10, 64)
+	if seconds > most && (err == nil || errors.Is(err, strconv.ErrRange)) {
+		x.logger.Warn("the upstream's "+retentionHeader+" is longer than a response can be kept; it is kept for the most",
+			zap.String("value", fmt.Sprintf("%.40q", answer.retention)), zap.Uint64("most_seconds", most))
+		seconds, err = most, nil
+	}
 	if err != nil {
 		x.logger.Warn("the upstream's "+retentionHeader+" is not a number of seconds; the configured retention stays",
 			zap.String("value", fmt.Sprintf("%.40q", answer.retention)))

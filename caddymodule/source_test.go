@@ -194,6 +194,29 @@ func TestRetentionOfARequestAndOfItsRun(t *testing.T) {
 	}
 }
 
+// What an upstream asks for is a whole number of seconds, and is no longer than the longest
+// retention that can be configured: a service that wants its answer kept for good gets that.
+func TestRetentionOfTheUpstream(t *testing.T) {
+	const usual = 7 * 24 * time.Hour
+	for asked, want := range map[string]time.Duration{
+		"1": time.Second, "2147483648": 2147483648 * time.Second,
+		"3153600000": longestDuration, "3153600001": longestDuration, "99999999999999999999999": longestDuration,
+		"-1": usual, "+60": usual, "0.5": usual, "1e3": usual, "60s": usual, " ": usual, "": usual,
+	} {
+		t.Run(asked, func(t *testing.T) {
+			address, _ := upstream(t, func(w http.ResponseWriter, _ *http.Request, _ int) {
+				w.Header().Set("Dedup-Retention", asked)
+				w.WriteHeader(201)
+			})
+			s := serve(t, "dedup", "reverse_proxy "+address)
+			s.mustPost("k", "body")
+			if got := s.kept(); got != want {
+				t.Errorf("kept for %s, want %s", got, want)
+			}
+		})
+	}
+}
+
 // A forced run has the retention that its own request asks for, once its response
 // replaces the one before.
 func TestRetentionOfAForcedRun(t *testing.T) {

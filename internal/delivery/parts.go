@@ -14,7 +14,9 @@ const partsVersion = "caddy-dedup parts v1"
 const kindAbsent = "absent"
 
 // parts combines the IDs of all parts into one. If a part is absent that is not
-// optional, so is the whole; if one part is invalid or unusable, so is the whole.
+// optional, so is the whole, whatever the others are: the order of the parts does not
+// decide whether a request has a key. Else, if one part is invalid or unusable, so is the
+// whole.
 //
 // The kind of an absent part is hashed in its place, so that the parts behind it are
 // not read as those before. Whether a part is optional is not hashed: a part that
@@ -23,20 +25,25 @@ func (f finder) parts(parts []Source) (item, error) {
 	all := newTuple(partsVersion)
 	all.writeCount(len(parts))
 	var values []string
+	var failed error
 	for i, part := range parts {
 		found, err := f.part(part)
-		if isMissing(err) {
+		switch {
+		case isMissing(err):
 			return item{}, unusable("part %d, %s: %s", i+1, part, cmp.Or(err.Error(), "it is not there"))
-		}
-		if err != nil {
-			return item{}, err
+		case err != nil:
+			failed = cmp.Or(failed, err)
+			continue
 		}
 		all.writeItem(found)
 		if found.kind != kindAbsent {
 			values = append(values, found.id)
 		}
 	}
-	if len(values) == 0 {
+	switch {
+	case failed != nil:
+		return item{}, failed
+	case len(values) == 0:
 		return item{}, absent("all of its parts are absent")
 	}
 	return item{kind: KindParts, id: strings.Join(values, ":"), tuple: all.sum()}, nil

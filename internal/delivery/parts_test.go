@@ -70,6 +70,40 @@ func TestParts(t *testing.T) {
 	}
 }
 
+// A part that is absent decides before one that is invalid, or whose body is too large,
+// wherever it stands: such a request has no key.
+func TestOrderOfPartsDecidesNothing(t *testing.T) {
+	shop, other := delivery.Source{Kind: delivery.KindHeader, Header: "X-Shop"}, delivery.Source{Kind: delivery.KindHeader, Header: "X-Other"}
+	large := func() ([]byte, error) { return nil, delivery.ErrBodyTooLarge }
+	var invalid *delivery.InvalidError
+	for name, c := range map[string]struct {
+		parts  []delivery.Source
+		header http.Header
+		body   func() ([]byte, error)
+		want   func(error) bool
+	}{
+		"a large body, and no header": {[]delivery.Source{inBody("/id"), shop}, nil, large, isMissing},
+		"a large body to hash":        {[]delivery.Source{contentSource, shop}, nil, large, isMissing},
+		"an invalid header, no other": {[]delivery.Source{shop, other}, http.Header{"X-Shop": {""}}, nil, isMissing},
+		"an invalid header, no member": {[]delivery.Source{shop, inBody("/id")}, http.Header{"X-Shop": {""}},
+			func() ([]byte, error) { return []byte(`{}`), nil }, isMissing},
+		"a large body, and the header": {[]delivery.Source{inBody("/id"), shop}, http.Header{"X-Shop": {"s"}}, large,
+			func(err error) bool { return errors.Is(err, delivery.ErrBodyTooLarge) }},
+		"an invalid header, and the other": {[]delivery.Source{shop, other}, http.Header{"X-Shop": {""}, "X-Other": {"o"}}, nil,
+			func(err error) bool { return errors.As(err, &invalid) && invalid.Header == "X-Shop" }},
+	} {
+		for turn := range 2 {
+			found, err := delivery.Find([]delivery.Source{inParts(c.parts...)}, delivery.Request{Header: c.header, Body: c.body}, maxLength)
+			if !c.want(err) {
+				t.Errorf("%s, parts turned round %d times: got %+v, %v", name, turn, found, err)
+			}
+			slices.Reverse(c.parts)
+		}
+	}
+}
+
+func isMissing(err error) bool { return errors.Is(err, delivery.ErrMissing) }
+
 // The ID that people see is the values joined by colons, as they know them: also of
 // one part alone, and without those that are absent. Different values may have the
 // same ID, and different keys that begin alike all the same.

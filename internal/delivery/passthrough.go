@@ -1,6 +1,7 @@
 package delivery
 
 import (
+	"net/http"
 	"slices"
 
 	"github.com/caddy-dedup/caddy-dedup/internal/canonicaljson"
@@ -26,15 +27,37 @@ type Pass struct {
 
 // PassThrough reports whether the request passes without a claim, because it is not
 // a delivery, and returns the name of the provider from which it is. A body that
-// cannot be read never lets a request pass.
+// cannot be read never lets a request pass. Nor does one that only looks like a
+// handshake, if a header field says that another one of the providers has sent it.
 func PassThrough(providers []Provider, request Request) (name string, ok bool) {
 	request = request.Remember()
 	for _, p := range providers {
 		if p.PassesThrough(request) {
-			return p.Name, true
+			ofAnother := !p.sends(request.Header) &&
+				slices.ContainsFunc(providers, func(other Provider) bool { return other.sends(request.Header) })
+			if !ofAnother {
+				return p.Name, true
+			}
 		}
 	}
 	return "", false
+}
+
+// sends reports whether a request has what only deliveries of the provider have: the header
+// field with its delivery ID, or its signs.
+func (p Provider) sends(header http.Header) bool {
+	return len(p.Signs.AnyOf) > 0 && p.Signs.whyNot(header) == "" || slices.ContainsFunc(p.Sources, func(s Source) bool {
+		return s.OfOneSender() && s.Signs.whyNot(header) == "" && s.hasItsHeaders(header)
+	})
+}
+
+func (s Source) hasItsHeaders(header http.Header) bool {
+	if s.Kind == KindHeader {
+		return len(headerLines(header, s.Header)) > 0
+	}
+	return !slices.ContainsFunc(s.Parts, func(part Source) bool {
+		return part.Kind == KindHeader && !part.Optional && len(headerLines(header, part.Header)) == 0
+	})
 }
 
 // PassesByBody reports whether the body must be read to know which requests of the

@@ -96,3 +96,30 @@ func TestPassThroughNamesTheProvider(t *testing.T) {
 		t.Errorf("without providers: got %q", name)
 	}
 }
+
+// What only looks like a handshake is a delivery of whoever's header field it has: a sender
+// whose bodies are the user's own may have any member in them.
+func TestNoHandshakeOfAnotherSender(t *testing.T) {
+	var providers []delivery.Provider
+	for _, name := range []string{"notion", "line", "zoom", "sns", "svix", "github", "stripe"} {
+		p, _ := delivery.ProviderNamed(name)
+		providers = append(providers, p)
+	}
+	for name, c := range map[string]struct {
+		sample
+		passes string
+	}{
+		"the handshake of notion":               {sample{"", `{"verification_token":"x"}`}, "notion"},
+		"the check of line":                     {sample{"X-Line-Signature: a", `{"events":[]}`}, "line"},
+		"a delivery of svix, as notion":         {sample{"svix-id: x\nsvix-signature: v1", `{"verification_token":"x","a":1}`}, ""},
+		"a delivery of svix, as line":           {sample{"svix-id: x", `{"events":[]}`}, ""},
+		"a delivery of github, as line":         {sample{"X-GitHub-Delivery: x", `{"events":[]}`}, ""},
+		"the handshake of zoom, which it signs": {sample{"x-zm-signature: a\nX-GitHub-Delivery: x", `{"event":"endpoint.url_validation"}`}, "zoom"},
+		"the handshake of sns": {sample{"x-amz-sns-message-type: SubscriptionConfirmation\nx-amz-sns-message-id: 1\nx-amz-sns-topic-arn: t",
+			`{"Type":"SubscriptionConfirmation"}`}, "sns"},
+	} {
+		if found, ok := delivery.PassThrough(providers, c.request()); found != c.passes || ok != (c.passes != "") {
+			t.Errorf("%s: got %q, %v; want %q", name, found, ok, c.passes)
+		}
+	}
+}

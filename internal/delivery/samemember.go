@@ -92,6 +92,10 @@ func (s Source) members() []string {
 		for _, part := range s.Parts {
 			all = append(all, part.members()...)
 		}
+		if slices.ContainsFunc(s.Parts, func(part Source) bool { return part.Kind == KindJSON && !part.Optional }) {
+			// Only a body with these members has the source.
+			all = slices.DeleteFunc(all, func(member string) bool { return member == wholeBody })
+		}
 		return all
 	default:
 		return nil

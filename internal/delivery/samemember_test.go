@@ -28,6 +28,13 @@ func TestSameMember(t *testing.T) {
 		"lemon_squeezy postmark":       {"lemon_squeezy", "postmark", "the whole body"},
 		"chargebee asaas":              {"chargebee", "asaas", "/id"},
 		"nylas stripe":                 {"nylas", "stripe", "/id"},
+		// A whole body with members that must be there is not every body.
+		"adyen github":        nil,
+		"adyen stripe":        nil,
+		"adyen dropbox":       nil,
+		"adyen lemon_squeezy": nil,
+		"adyen postmark":      nil,
+		"postmark adyen":      {"postmark", "adyen", "last"},
 		// Signs keep these apart.
 		"discord slack dropbox plaid":     nil,
 		"sentry zoom asana lemon_squeezy": nil,
