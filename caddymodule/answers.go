@@ -292,6 +292,7 @@ type unclaimed struct {
 
 // WriteHeader implements http.ResponseWriter.
 func (u *unclaimed) WriteHeader(status int) {
+	u.Header().Del(claimHeader)
 	if !u.claimed {
 		u.Header().Del(retentionHeader)
 	}

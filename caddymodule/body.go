@@ -316,10 +316,10 @@ func bodyError(ctx context.Context, err error) error {
 		return err
 	case errors.As(err, &tooLarge):
 		return caddyhttp.Error(http.StatusRequestEntityTooLarge, err)
+	case errors.Is(err, os.ErrDeadlineExceeded): // after which the server, too, ends the context
+		return caddyhttp.Error(http.StatusRequestTimeout, err)
 	case ctx.Err() != nil:
 		return caddyhttp.Error(statusClientGone, err)
-	case errors.Is(err, os.ErrDeadlineExceeded):
-		return caddyhttp.Error(http.StatusRequestTimeout, err)
 	default:
 		return caddyhttp.Error(http.StatusBadRequest, err)
 	}

@@ -71,28 +71,36 @@ type said struct {
 	refusedInRun bool
 }
 
-// saidVar is where a request has what is said of it.
-const saidVar = "caddy-dedup"
+// saidName is the placeholder behind which a request has what is said of it; nobody can write
+// it in a configuration. It stands among the placeholders, which have a lock, and not among
+// the request's variables: those a dial still reads that a proxy in front has left behind.
+const saidName = "\x00caddy-dedup"
 
 // saying returns what is said of a request so far, and makes our placeholders known to
 // it. Those that have no value are empty: Caddy leaves the text of one that it does not
 // know as it stands, and `{http.dedup.key}` itself, handed on to a service, would be one
 // key for all requests without one.
 func saying(r *http.Request) *said {
-	if s, ok := caddyhttp.GetVar(r.Context(), saidVar).(*said); ok {
-		return s
+	repl, ok := r.Context().Value(caddy.ReplacerCtxKey).(*caddy.Replacer)
+	if !ok {
+		return new(said)
+	}
+	if known, _ := repl.Get(saidName); known != nil {
+		if s, ok := known.(*said); ok {
+			return s
+		}
 	}
 	s := new(said)
-	caddyhttp.SetVar(r.Context(), saidVar, s)
-	if repl, ok := r.Context().Value(caddy.ReplacerCtxKey).(*caddy.Replacer); ok {
-		repl.Map(func(name string) (any, bool) {
-			name, ours := strings.CutPrefix(name, placeholderPrefix)
-			if !ours {
-				return nil, false
-			}
-			return s.value(name)
-		})
-	}
+	repl.Map(func(name string) (any, bool) {
+		if name == saidName {
+			return s, true
+		}
+		name, ours := strings.CutPrefix(name, placeholderPrefix)
+		if !ours {
+			return nil, false
+		}
+		return s.value(name)
+	})
 	return s
 }
 

@@ -158,6 +158,7 @@ func TestUpstreamsCannotSetOurHeaders(t *testing.T) {
 	up := startUpstream(t, func(w http.ResponseWriter, r *http.Request, n run) {
 		w.Header().Set("Dedup-Retention", "60")
 		w.Header().Set("Dedup-Execution-Id", "its own")
+		w.Header().Set("Dedup-Claim", r.Header.Get("Dedup-Claim")+" and its own")
 		answers201(w, r, n)
 	})
 	p := start(t, conf{store: "store memory", site: lines("dedup", proxyTo(up))})
@@ -178,6 +179,9 @@ func TestUpstreamsCannotSetOurHeaders(t *testing.T) {
 	} {
 		if reply.Header.Get("Dedup-Retention") != "" {
 			t.Errorf("%s: the client got Dedup-Retention", name)
+		}
+		if reply.Header.Get("Dedup-Claim") != "" {
+			t.Errorf("%s: the client got Dedup-Claim", name)
 		}
 	}
 }

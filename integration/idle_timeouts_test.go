@@ -3,6 +3,7 @@ package integration
 import (
 	"fmt"
 	"net/http"
+	"strings"
 	"testing"
 	"time"
 )
@@ -25,4 +26,18 @@ func TestTimeoutsBehindDedupAreNotTheClients(t *testing.T) {
 	wantFresh(t, first, 200, whole)
 	wantReplay(t, p.post(t, "/", "k", "body"), first)
 	up.wantRuns(t, "k", 1)
+}
+
+// A client that stops in the middle of its body is told so, with the status for it (RFC 9110,
+// section 15.5.9), and claims nothing.
+func TestBodyThatOutlastsTheServersTimeout(t *testing.T) {
+	t.Parallel()
+	up := startUpstream(t, answers201)
+	p := start(t, conf{store: "store memory", global: "servers {\ntimeouts {\nread_body 300ms\n}\n}", site: lines("dedup", proxyTo(up))})
+	whole := strings.Replace(string(rawPost("/", []byte("body"), "Idempotency-Key: k")), "Host: raw.test", "Host: dedup.test", 1)
+	if got := p.sendRaw(t, []byte(whole[:len(whole)-2])); got.Status != http.StatusRequestTimeout {
+		t.Errorf("got %d %s", got.Status, got.Body)
+	}
+	up.wantRuns(t, "k", 0)
+	wantFresh(t, p.post(t, "/", "k", "body"), 201, "run 1 of k")
 }

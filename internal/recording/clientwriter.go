@@ -120,8 +120,13 @@ func (d *ClientWriter) Flush() error {
 	return nil
 }
 
-// Inform writes an informational response, which is sent at once.
+// Inform writes an informational response, which is sent at once. The header may be changed
+// after that: over HTTP/2, Go's server may still be reading it where it has given a stream up
+// that was reset, unless it has a length to leave out, for which it makes a copy.
 func (d *ClientWriter) Inform(status int) {
+	if d.patience > 0 {
+		d.Client.Header()["Content-Length"] = []string{"0"}
+	}
 	d.SetDeadline()
 	defer d.watch()()
 	d.Client.WriteHeader(status)

@@ -68,3 +68,25 @@ func TestSharedConnectionThatTakesAllStays(t *testing.T) {
 		}
 	})
 }
+
+// Over HTTP/2 the server makes a copy of a header with a length, which it leaves out: the
+// header is changed as soon as the informational response is written, and the server may
+// still be reading the one that it was given.
+func TestHeadersOfInformationalResponsesAreNotShared(t *testing.T) {
+	client := &informed{ResponseRecorder: httptest.NewRecorder()}
+	d := NewClientWriter(client, nil, time.Minute)
+	d.Inform(http.StatusEarlyHints)
+	d.Shared(time.Minute)
+	d.Inform(http.StatusEarlyHints)
+	if len(client.lengths) != 2 || client.lengths[0] != "" || client.lengths[1] != "0" {
+		t.Errorf("the lengths are %q; want one over HTTP/2", client.lengths)
+	}
+}
+
+// informed notes the lengths in the headers of informational responses.
+type informed struct {
+	*httptest.ResponseRecorder
+	lengths []string
+}
+
+func (i *informed) WriteHeader(int) { i.lengths = append(i.lengths, i.Header().Get("Content-Length")) }
