@@ -99,6 +99,27 @@ func (m *flushMark) logRemoved(number uint64) {
 	m.of.logs = slices.DeleteFunc(m.of.logs, isLog(number))
 }
 
+// lostLog returns the name of a log that is not there, though nobody has said that it is not
+// needed any more; "" for none.
+func (m *flushMark) lostLog(path string, fs vfs.FS) string {
+	m.mu.Lock()
+	logs := slices.Clone(m.of.logs)
+	m.mu.Unlock()
+	for _, log := range logs {
+		name := logName(log.number)
+		if _, err := fs.Stat(fs.PathJoin(path, name)); errors.Is(err, os.ErrNotExist) && m.has(log.number) {
+			return name
+		}
+	}
+	return ""
+}
+
+func (m *flushMark) has(number uint64) bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return slices.ContainsFunc(m.of.logs, isLog(number))
+}
+
 // setManifest says up to where a MANIFEST was flushed.
 func (m *flushMark) setManifest(number, flushed, sum uint64) error {
 	m.mu.Lock()

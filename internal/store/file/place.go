@@ -41,9 +41,10 @@ type place struct {
 	fs    vfs.FS
 	lock  io.Closer
 	fresh bool // no store is in it yet
-	// self are the directory and its label as they were when the store was opened.
-	// Other ones at the same path are not this store.
-	self, label os.FileInfo
+	// self are the directory, its label and its lock as they were when the store was opened.
+	// Other ones at the same path are not this store, and with another lock another process
+	// can open it.
+	self, label, locked os.FileInfo
 }
 
 // takePlace locks the directory with this path for this process, and creates it if there
@@ -279,10 +280,13 @@ func (p *place) writeLabel(text string) error {
 	return fmt.Errorf("store directory %s: %w", p.path, err)
 }
 
-// remember notes which label the directory has.
+// remember notes which label and which lock the directory has.
 func (p *place) remember() (err error) {
 	if p.fs != vfs.Default {
 		return nil
+	}
+	if p.locked, err = os.Stat(p.file(lockName)); err != nil {
+		return err
 	}
 	p.label, err = os.Stat(p.file(labelName))
 	return err
@@ -301,12 +305,17 @@ func (p *place) check() error {
 	if err != nil {
 		return fmt.Errorf("the directory was removed or replaced: %w; %s", err, advice)
 	}
-	label, err := os.Stat(p.file(labelName))
-	if err == nil && !os.SameFile(label, p.label) {
-		err = fmt.Errorf("another %s is in its place", labelName)
-	}
-	if err != nil {
-		return fmt.Errorf("what was in the directory was removed or replaced: %w; %s", err, advice)
+	for _, file := range [...]struct {
+		name   string
+		before os.FileInfo
+	}{{labelName, p.label}, {lockName, p.locked}} {
+		now, err := os.Stat(p.file(file.name))
+		if err == nil && !os.SameFile(now, file.before) {
+			err = fmt.Errorf("another %s is in its place", file.name)
+		}
+		if err != nil {
+			return fmt.Errorf("what was in the directory was removed or replaced: %w; %s", err, advice)
+		}
 	}
 	return nil
 }

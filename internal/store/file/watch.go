@@ -57,6 +57,8 @@ func (w *watch) look(d *database) time.Duration {
 	if d.disk.failed() == nil {
 		if err := w.place.check(); err != nil {
 			d.disk.fail(err)
+		} else {
+			w.saveLogs(d)
 		}
 	}
 	failure := d.disk.failed()
@@ -91,6 +93,20 @@ func (w *watch) look(d *database) time.Duration {
 	w.failed = false
 	w.logger.Info("the store is available again", zap.String("path", w.path))
 	return watchEvery
+}
+
+// saveLogs has what is in a log that somebody has removed written to tables: while the store is
+// open it is in memory, too, and at the next start it would be gone.
+func (w *watch) saveLogs(d *database) {
+	lost := d.disk.mark.lostLog(w.path, d.disk.FS)
+	if lost == "" {
+		return
+	}
+	w.logger.Error("a log of the store was removed while it is open: what is in it is written anew; leave the files of the directory alone",
+		zap.String("path", w.path), zap.String("file", lost))
+	if _, err := unlessGone(d.disk, func() (struct{}, error) { return struct{}{}, d.db.Flush() }); err != nil {
+		d.disk.fail(err)
+	}
 }
 
 // tell logs why the store does not open again, once.

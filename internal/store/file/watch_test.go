@@ -26,6 +26,7 @@ func TestDirectoryThatVanishes(t *testing.T) {
 			}
 			return os.Mkdir(path, 0o700)
 		},
+		"unlocked": func(path string) error { return os.Remove(filepath.Join(path, lockName)) }, // another process can open it
 		"emptied": func(path string) error {
 			files, err := os.ReadDir(path)
 			for _, file := range files {
@@ -82,6 +83,52 @@ func TestDirectoryThatVanishes(t *testing.T) {
 				t.Fatal(err)
 			}
 		})
+	}
+}
+
+// A log that is removed under the process is noticed, and what is in it is written anew: none
+// of what was acknowledged is lost.
+func TestLogThatVanishes(t *testing.T) {
+	t.Parallel()
+	path := newPath(t)
+	core, logged := observer.New(zap.ErrorLevel)
+	s, err := Open(path, zap.New(core))
+	if err != nil {
+		t.Fatal(err)
+	}
+	keepMany(t, s, 10)
+	logs, err := filepath.Glob(filepath.Join(path, "*.log"))
+	if err != nil || len(logs) == 0 {
+		t.Fatalf("the logs are %q, %v", logs, err)
+	}
+	for _, log := range logs {
+		if err := os.Remove(log); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := keep(t.Context(), s, "after the removal"); err != nil {
+		t.Fatal(err)
+	}
+	poll(t, "it is noticed, and a new log begun", func() bool {
+		now, err := filepath.Glob(filepath.Join(path, "*.log"))
+		return err == nil && len(now) > 0 && logged.FilterMessageSnippet("was removed").Len() > 0
+	})
+	if err := keep(t.Context(), s, "afterwards"); err != nil {
+		t.Fatal(err)
+	}
+	if said := logged.All()[0].ContextMap(); said["path"] != path || said["file"] != filepath.Base(logs[0]) {
+		t.Errorf("the log says %v", said)
+	}
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
+	}
+	s, err = Open(path, zap.NewNop())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = s.Close() })
+	for _, name := range []string{"0", "9", "after the removal", "afterwards"} {
+		replays(t, s, name)
 	}
 }
 
