@@ -84,7 +84,7 @@ func (r *Run) copyKept(read reading, s idempotency.Settlement, ended idempotency
 		return
 	}
 	var room [roomToEncode]byte
-	form, life := encode(room[:0], r.claim.Key, ended.Record, s.Response), s.Retention-read.asked.Sub(r.settling)
+	form, life := encode(room[:0], r.claim.Key, ended.Record, s.Response), s.Retention+s.Ago-read.asked.Sub(r.settling)
 	if body := s.Response.Body; roomFor(len(form.parts) + len(body)) {
 		copies.keepEncoded(read, form, body, life)
 	} else {

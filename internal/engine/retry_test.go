@@ -315,3 +315,35 @@ func TestShortRetentionIsStoredLater(t *testing.T) {
 		})
 	}
 }
+
+// The retention of a response that is stored late counts from the end of its run all the same,
+// and so its record says.
+func TestRetentionOfALateResponseCountsFromTheRunsEnd(t *testing.T) {
+	for name, outage := range outages {
+		for late, kept := range map[time.Duration]time.Duration{10 * time.Second: 30 * time.Second, 50 * time.Second: 0} {
+			t.Run(name+" for "+late.String(), func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) {
+					a, req := newReplica(t, newShared(t)), someRequest()
+					req.Policy.Retention = 30 * time.Second
+					run := a.run(req)
+					outage(a.link)
+					ended := time.Now()
+					wantEnd(t, run, created("one"), resultTrying)
+					time.Sleep(late)
+					a.link.recover()
+					a.drain()
+					record, _, err := a.link.Lookup(t.Context(), req.Key)
+					if err != nil || record == nil {
+						t.Fatalf("the record is %+v, %v", record, err)
+					}
+					if off := record.Ended.Sub(ended); off < 0 || off > time.Second+storeTimeout {
+						t.Errorf("it ended %s too late", off)
+					}
+					if off := record.Expires.Sub(ended.Add(kept)); kept > 0 && (off < 0 || off > time.Second+storeTimeout) {
+						t.Errorf("it is kept for %s too long", off)
+					}
+				})
+			})
+		}
+	}
+}

@@ -34,8 +34,8 @@ type Run struct {
 	// wasLost says that the store has lost the claim once, and with it what the run was
 	// to replace. The claim may have been written again.
 	wasLost atomic.Bool
-	// settling is when the end of the run was first to be stored. Its retention counts from
-	// then, or from later.
+	// settling is when the run ended, and its end was first to be stored. Its retention counts
+	// from then, to the second.
 	settling time.Time
 }
 
@@ -232,8 +232,16 @@ func (r *Run) WasLast() bool {
 func (r *Run) conclude(end idempotency.End) idempotency.Settlement {
 	end.Attempt = r.record.Attempt - r.record.FreedAttempts
 	end.Replaces = r.replaces() != nil
-	return idempotency.Conclude(end, r.policy)
+	s := idempotency.Conclude(end, r.policy)
+	if ago := time.Since(r.settling).Truncate(time.Second); ago > 0 {
+		s.Ago, s.Retention = ago, max(s.Retention-ago, min(s.Retention, leastRetention))
+	}
+	return s
 }
+
+// leastRetention is for an end that could not be stored before its retention was over. It is
+// stored all the same: else nobody would know how the run has ended.
+const leastRetention = time.Second
 
 // ended returns how the flight has ended: what requests get that waited for the run,
 // or that come before the settlement is stored. A forced run that keeps no response

@@ -241,7 +241,7 @@ func (r *Record) settled(s *Settlement, now time.Time) Record {
 	next := *r
 	next.Replaces, next.Follows = nil, ""
 	next.State = s.State
-	next.Ended = now
+	next.Ended = now.Add(-s.Ago)
 	next.LeaseUntil = time.Time{}
 	next.Expires = now.Add(s.Retention)
 	next.Status = 0

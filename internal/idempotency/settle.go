@@ -66,6 +66,8 @@ type Settlement struct {
 	Response *Response
 	// Retention is how long the record lives from now on.
 	Retention time.Duration
+	// Ago is how long before now the run ended: the store could not be told at once.
+	Ago time.Duration
 	// AnswerFor is how long the response of a released run is kept, for requests that
 	// waited for the run on other replicas: one lease, and at least leastAnswer.
 	AnswerFor time.Duration
