@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
+	"github.com/caddyserver/caddy/v2/modules/caddyhttp/headers"
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp/reverseproxy"
 	"go.uber.org/zap"
 
@@ -24,6 +25,8 @@ type place struct {
 	answered    bool // a proxy before it answers all requests
 	covered     bool // a dedup handler before it sees all requests
 	last        bool // no handler stands behind it, on its route or a later one
+	// alike are the header fields that handlers before it make the same in all requests.
+	alike []string
 }
 
 // surroundings is what is found in the routes.
@@ -82,6 +85,15 @@ func (a *App) warn() {
 			a.logger.Warn("max_request_body is more than limits buffered ever has room for: a request with a larger body is refused as "+
 				"overloaded, and so is each retry of it; raise buffered, or lower max_request_body", append(facts,
 				zap.Int64("max_request_body", h.MaxRequestBody), zap.Int64("buffered", a.Limits.Buffered), zap.Int64("room", most))...)
+		}
+		if alike := h.scopeMadeAlike(at); len(alike) > 0 {
+			a.logger.Warn("request_header in front of dedup makes fields the same in all requests by which dedup tells callers or hosts "+
+				"apart: one gets the response of another that has the same key; set them with header_up in reverse_proxy, or write a "+
+				"scope of what is left", append(facts, zap.Strings("fields", alike))...)
+		}
+		if names := h.ownPlaceholders(); len(names) > 0 && !at.covered {
+			a.logger.Warn("dedup reads placeholders of its own, which are empty until it has found a key: only behind another dedup "+
+				"do they have a value", append(facts, zap.Strings("placeholders", names))...)
 		}
 		if at.last {
 			a.logger.Warn("nothing stands behind dedup: Caddy answers each request with an empty 200, which senders take for success, "+
@@ -146,7 +158,10 @@ func (p place) find(routes caddyhttp.RouteList, found *surroundings) (behind pla
 			}
 			before = nil
 			within := at.findIn(handler, found)
-			at.answered, at.covered = within.answered, within.covered
+			at.answered, at.covered, at.alike = within.answered, within.covered, within.alike
+		}
+		if route.Group == "" && !route.Terminal {
+			p.alike = at.alike // also where only some requests come to it
 		}
 		if route.Group != "" && !at.answered {
 			letBy[route.Group] = true
@@ -185,8 +200,61 @@ func (p place) findIn(handler caddyhttp.MiddlewareHandler, found *surroundings) 
 			found.literal = append(found.literal, p)
 		}
 		p.answered = p.answered || len(h.HandleResponse) == 0 // with these, as forward_auth has them, it may go on
+	case *headers.Handler:
+		p.alike = append(p.alike[:len(p.alike):len(p.alike)], madeAlike(h.Request)...)
 	}
 	return p
+}
+
+// madeAlike returns the fields to which a handler gives one value in all requests, or none.
+func madeAlike(request *headers.HeaderOps) []string {
+	if request == nil {
+		return nil
+	}
+	var alike []string
+	for name, values := range request.Set {
+		if !slices.ContainsFunc(values, func(text string) bool { return strings.Contains(text, "{") }) {
+			alike = append(alike, http.CanonicalHeaderKey(name))
+		}
+	}
+	for _, name := range request.Delete {
+		alike = append(alike, http.CanonicalHeaderKey(name))
+	}
+	slices.Sort(alike)
+	return alike
+}
+
+// scopeMadeAlike returns the fields of the handler's scope that handlers in front make alike.
+func (h *Handler) scopeMadeAlike(at place) []string {
+	if len(h.Scope) > 0 {
+		return nil
+	}
+	scope := []string{"Host"}
+	if h.mode() == delivery.ModeAPI {
+		scope = append(scope, callerHeaders...)
+	}
+	return slices.DeleteFunc(scope, func(name string) bool { return !slices.Contains(at.alike, name) })
+}
+
+// ownPlaceholders returns those of ours that the handler's keys and scope are made of.
+func (h *Handler) ownPlaceholders() []string {
+	texts := slices.Clone(h.Scope)
+	for _, source := range h.sources {
+		texts = append(texts, source.Text)
+		for _, part := range source.Parts {
+			texts = append(texts, part.Text)
+		}
+	}
+	var own []string
+	for _, text := range texts {
+		names, _ := placeholdersIn(text)
+		for _, name := range names {
+			if strings.HasPrefix(name, placeholderPrefix) {
+				own = append(own, "{"+name+"}")
+			}
+		}
+	}
+	return own
 }
 
 // sendsPlaceholders reports whether a proxy sets a header field to one of our placeholders.

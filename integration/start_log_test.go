@@ -184,3 +184,47 @@ func TestKeysBehindTheContentAreToldAtStart(t *testing.T) {
 		t.Errorf("the start tells of %d dedups with keys behind the content, want 2: %v", len(all), all)
 	}
 }
+
+// Caddy sorts request_header in front of dedup: what it makes the same in all requests tells
+// nobody apart.
+func TestFieldsMadeAlikeAreToldAtStart(t *testing.T) {
+	t.Parallel()
+	proxy := proxyTo(startUpstream(t, answers201))
+	p := start(t, conf{store: "store memory", sites: lines(
+		"http://caller.test:PORT {", `request_header Authorization "Bearer service"`, "dedup", proxy, "}",
+		"http://removed.test:PORT {", "request_header -X-Api-Key", "request_header /some Remote-User all", "handle {", "dedup", proxy, "}", "}",
+		"http://host.test:PORT {", "request_header Host internal.test", "dedup github", proxy, "}",
+		"http://fine.test:PORT {", "request_header Remote-User {http.auth.user.id}", "request_header X-Other 1", "dedup", proxy, "}",
+		"http://hooks.test:PORT {", "request_header Authorization 1", "dedup stripe", proxy, "}",
+		"http://scope.test:PORT {", "request_header Host internal.test", dedupBlock("scope {http.auth.user.id}"), proxy, "}",
+		"http://behind.test:PORT {", "route {", "dedup", "request_header Authorization 1", proxy, "}", "}",
+		"http://apart.test:PORT {", "handle /a {", "request_header Authorization 1", proxy, "}", "handle {", "dedup", proxy, "}", "}")})
+	told := func(e entry) bool { return strings.HasPrefix(e.text("msg"), "request_header in front of dedup") }
+	for host, fields := range map[string]string{"[caller.test]": "[Authorization]", "[removed.test]": "[X-Api-Key Remote-User]", "[host.test]": "[Host]"} {
+		p.awaitLog(t, "the fields of "+host, func(e entry) bool {
+			return told(e) && e.text("level") == "warn" && e.text("host") == host && e.text("fields") == fields
+		})
+	}
+	if all := p.log.find(told); len(all) != 3 {
+		t.Errorf("the start tells of %d dedups, want 3: %v", len(all), all)
+	}
+}
+
+// What a dedup says of a request it does not know yet when it looks for the key.
+func TestPlaceholdersOfItsOwnAreToldAtStart(t *testing.T) {
+	t.Parallel()
+	proxy := proxyTo(startUpstream(t, answers201))
+	p := start(t, conf{store: "store memory", sites: lines(
+		"http://scope.test:PORT {", dedupBlock("scope {http.dedup.provider} {http.request.host}"), proxy, "}",
+		"http://parts.test:PORT {", dedupBlock("key parts a {", "value {http.dedup.delivery_id}", "header X-A", "}"), proxy, "}",
+		"http://second.test:PORT {", "route {", "dedup", dedupBlock("key value {http.dedup.key}"), proxy, "}", "}")})
+	told := func(e entry) bool { return strings.HasPrefix(e.text("msg"), "dedup reads placeholders of its own") }
+	for host, names := range map[string]string{"[scope.test]": "[{http.dedup.provider}]", "[parts.test]": "[{http.dedup.delivery_id}]"} {
+		p.awaitLog(t, "the placeholders of "+host, func(e entry) bool {
+			return told(e) && e.text("level") == "warn" && e.text("host") == host && e.text("placeholders") == names
+		})
+	}
+	if all := p.log.find(told); len(all) != 2 {
+		t.Errorf("the start tells of %d dedups, want 2: %v", len(all), all)
+	}
+}
