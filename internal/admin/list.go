@@ -55,6 +55,9 @@ func (a *API) serveList(w http.ResponseWriter, r *http.Request) error {
 	if filter.deliveryID != "" {
 		l.until = time.Now().Add(FindFor)
 	}
+	if from.Store != "" && from.ID != idInCursor(filter.deliveryID) {
+		return wrongRequest("cursor=%q is of a list with another %s, or with none; begin the list anew", query.Get(ParamCursor), ParamDeliveryID)
+	}
 	page, err := a.page(r.Context(), &l, from)
 	if err != nil {
 		return err
@@ -77,6 +80,17 @@ func (a *API) page(ctx context.Context, l *listing, from listCursor) (Page, erro
 type listCursor struct {
 	Store string `json:"s"`
 	At    string `json:"c,omitempty"`
+	// ID is of the delivery ID that is looked for, among whose keys alone the place is one.
+	ID string `json:"d,omitempty"`
+}
+
+// idInCursor is how a cursor names a delivery ID, "" where there is none.
+func idInCursor(deliveryID string) string {
+	if deliveryID == "" {
+		return ""
+	}
+	sum := sha256.Sum256([]byte(deliveryID))
+	return hex.EncodeToString(sum[:4])
 }
 
 func (c listCursor) String() string {
@@ -174,6 +188,7 @@ func (l *listing) upTo(next *listCursor) Page {
 		p.Keys = []Record{} // in JSON it is a list
 	}
 	if next != nil {
+		next.ID = idInCursor(l.deliveryID)
 		p.Next = next.String()
 	}
 	return p
