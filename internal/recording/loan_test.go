@@ -115,8 +115,12 @@ func TestClientsThatReadAreKept(t *testing.T) {
 			t.Error("a client was let go before anybody needed the room")
 		}
 		b.replays++ // somebody else's
+		begun := time.Now()
 		if err := next().TakeReplay(context.Background(), bodySize/2); err != nil {
 			t.Error(err)
+		}
+		if took := time.Since(begun); took > stalledFor {
+			t.Errorf("the replay had its room after %s", took)
 		}
 		if got := <-stalled; got != Cut {
 			t.Errorf("the client that has stalled is at %v", got)
