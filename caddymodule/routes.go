@@ -88,8 +88,8 @@ func (a *App) warn() {
 		}
 		if alike := h.scopeMadeAlike(at); len(alike) > 0 {
 			a.logger.Warn("request_header in front of dedup makes fields the same in all requests by which dedup tells callers or hosts "+
-				"apart: one gets the response of another that has the same key; set them with header_up in reverse_proxy, or write a "+
-				"scope of what is left", append(facts, zap.Strings("fields", alike))...)
+				"apart: where nothing else does, one gets the response of another that has the same key; set them with header_up in "+
+				"reverse_proxy, or write a scope of what is left", append(facts, zap.Strings("fields", alike))...)
 		}
 		if names := h.ownPlaceholders(); len(names) > 0 && !at.covered {
 			a.logger.Warn("dedup reads placeholders of its own, which are empty until it has found a key: only behind another dedup "+
@@ -206,22 +206,27 @@ func (p place) findIn(handler caddyhttp.MiddlewareHandler, found *surroundings) 
 	return p
 }
 
-// madeAlike returns the fields to which a handler gives one value in all requests, or none.
+// madeAlike returns the fields to which a handler gives one value in all requests.
 func madeAlike(request *headers.HeaderOps) []string {
 	if request == nil {
 		return nil
 	}
 	var alike []string
 	for name, values := range request.Set {
-		if !slices.ContainsFunc(values, func(text string) bool { return strings.Contains(text, "{") }) {
+		if !slices.ContainsFunc(values, ofARequest) {
 			alike = append(alike, http.CanonicalHeaderKey(name))
 		}
 	}
-	for _, name := range request.Delete {
-		alike = append(alike, http.CanonicalHeaderKey(name))
-	}
 	slices.Sort(alike)
 	return alike
+}
+
+// ofARequest reports whether a text may be another one in each request.
+func ofARequest(text string) bool {
+	names, _ := placeholdersIn(text)
+	return slices.ContainsFunc(names, func(name string) bool {
+		return !slices.ContainsFunc([]string{"env.", "file.", "system."}, func(of string) bool { return strings.HasPrefix(name, of) })
+	})
 }
 
 // scopeMadeAlike returns the fields of the handler's scope that handlers in front make alike.

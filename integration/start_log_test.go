@@ -192,15 +192,15 @@ func TestFieldsMadeAlikeAreToldAtStart(t *testing.T) {
 	proxy := proxyTo(startUpstream(t, answers201))
 	p := start(t, conf{store: "store memory", sites: lines(
 		"http://caller.test:PORT {", `request_header Authorization "Bearer service"`, "dedup", proxy, "}",
-		"http://removed.test:PORT {", "request_header -X-Api-Key", "request_header /some Remote-User all", "handle {", "dedup", proxy, "}", "}",
+		"http://some.test:PORT {", "request_header /some Remote-User all", "request_header X-Api-Key {env.HOME}", "handle {", "dedup", proxy, "}", "}",
 		"http://host.test:PORT {", "request_header Host internal.test", "dedup github", proxy, "}",
-		"http://fine.test:PORT {", "request_header Remote-User {http.auth.user.id}", "request_header X-Other 1", "dedup", proxy, "}",
+		"http://fine.test:PORT {", "request_header Remote-User {http.auth.user.id}", "request_header X-Other 1", "request_header -Authorization", "dedup", proxy, "}",
 		"http://hooks.test:PORT {", "request_header Authorization 1", "dedup stripe", proxy, "}",
 		"http://scope.test:PORT {", "request_header Host internal.test", dedupBlock("scope {http.auth.user.id}"), proxy, "}",
 		"http://behind.test:PORT {", "route {", "dedup", "request_header Authorization 1", proxy, "}", "}",
 		"http://apart.test:PORT {", "handle /a {", "request_header Authorization 1", proxy, "}", "handle {", "dedup", proxy, "}", "}")})
 	told := func(e entry) bool { return strings.HasPrefix(e.text("msg"), "request_header in front of dedup") }
-	for host, fields := range map[string]string{"[caller.test]": "[Authorization]", "[removed.test]": "[X-Api-Key Remote-User]", "[host.test]": "[Host]"} {
+	for host, fields := range map[string]string{"[caller.test]": "[Authorization]", "[some.test]": "[X-Api-Key Remote-User]", "[host.test]": "[Host]"} {
 		p.awaitLog(t, "the fields of "+host, func(e entry) bool {
 			return told(e) && e.text("level") == "warn" && e.text("host") == host && e.text("fields") == fields
 		})

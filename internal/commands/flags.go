@@ -71,7 +71,7 @@ func (w *written) readSites() (err error) {
 			return fmt.Errorf("--health: %q is not an address for probes, which come over HTTP and name no host; use one such as :8081 or 127.0.0.1:8081", f.health.Text)
 		case w.health.port == w.site.port:
 			return fmt.Errorf("--health %s and --from %s have the same port; probes need one of their own", f.health.Text, f.from.Text)
-		case w.redirects() && w.health.port == redirectPort.port:
+		case w.redirectsAt(w.health.port):
 			return fmt.Errorf("--health %s is the port on which --from %s redirects to HTTPS; use another one, or --disable-redirects", f.health.Text, f.from.Text)
 		}
 	}
@@ -113,7 +113,7 @@ func (w *written) readAdmin() error {
 		return fmt.Errorf("%s: %q is not an address: %w", from, w.admin, err)
 	case port == w.site.port:
 		return fmt.Errorf("%s %s and --from %s have the same port; the admin API needs one of its own, which clients cannot reach", from, w.admin, f.from.Text)
-	case w.redirects() && port == redirectPort.port:
+	case w.redirectsAt(port):
 		return fmt.Errorf("%s %s is the port on which --from %s redirects to HTTPS; the admin API needs one of its own", from, w.admin, f.from.Text)
 	case f.health.Given && port == w.health.port:
 		return fmt.Errorf("%s %s and --health %s have the same port; the admin API needs one of its own", from, w.admin, f.health.Text)

@@ -17,11 +17,18 @@ type listener struct {
 	instead string // what helps where the port is taken
 }
 
-// redirectPort is where Caddy redirects to HTTPS.
-var redirectPort = site{scheme: "http", port: defaultPorts["http"]}
+// redirects returns where Caddy redirects to HTTPS, if it does.
+func (w *written) redirects() (at site, ok bool) {
+	at = w.site
+	at.scheme, at.port = "http", defaultPorts["http"]
+	return at, w.site.scheme == "https" && !w.flags.disableRedirects
+}
 
-// redirects reports whether Caddy listens on [redirectPort], too.
-func (w *written) redirects() bool { return w.site.scheme == "https" && !w.flags.disableRedirects }
+// redirectsAt reports whether Caddy redirects on a port.
+func (w *written) redirectsAt(port string) bool {
+	at, ok := w.redirects()
+	return ok && at.port == port
+}
 
 // listeners are all of them, but for sockets.
 func (w *written) listeners() (all []listener) {
@@ -31,8 +38,8 @@ func (w *written) listeners() (all []listener) {
 	}
 	from := "--from " + w.flags.from.Text
 	add(w.site, from, "listens, so that each request would come back", another)
-	if w.redirects() {
-		add(redirectPort, from, "redirects to HTTPS", "use --disable-redirects")
+	if at, ok := w.redirects(); ok {
+		add(at, from, "redirects to HTTPS", "use --disable-redirects")
 	}
 	if w.flags.health.Given {
 		add(w.health, "--health "+w.flags.health.Text, "answers probes", another)
@@ -65,8 +72,10 @@ func (w *written) adminPort() (at site, address string, ok bool) {
 		return site{}, "", false
 	}
 	at = site{scheme: "http", port: port}
-	if ip, err := netip.ParseAddr(host); err == nil && !ip.IsLoopback() {
+	if ip, err := netip.ParseAddr(host); err == nil {
 		at.host, at.ip = ip.String(), true
+	} else if host != "" && host != "localhost" {
+		at.port = "" // which address a name is of is not asked
 	}
 	return at, read.Address, true
 }
@@ -78,7 +87,8 @@ func (w *written) checkPorts() error {
 	for _, l := range w.listeners() {
 		at, err := net.Listen("tcp", l.address)
 		if errors.Is(err, syscall.EADDRINUSE) {
-			return fmt.Errorf("%s: another process listens on port %s (%w); stop it, or %s", l.flag, l.site.port, err, l.instead)
+			_, port, _ := net.SplitHostPort(l.address)
+			return fmt.Errorf("%s: another process listens on port %s (%w); stop it, or %s", l.flag, port, err, l.instead)
 		}
 		if err == nil { // what else is wrong there Caddy will say
 			_ = at.Close()

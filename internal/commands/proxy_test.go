@@ -96,6 +96,7 @@ func TestMistakes(t *testing.T) {
 		"itself, by its address":    {[]string{"--to", "[::1]:8080", "--from", "[::1]:8080"}, []string{"--to [::1]:8080"}},
 		"its redirects":             {[]string{"--to", "localhost:80", "--from", "a.example:8443"}, []string{"--to localhost:80", "--from a.example:8443", "redirects to HTTPS"}},
 		"its redirects, by a URL":   {[]string{"--to", "http://127.0.0.1", "--from", "a.example"}, []string{"--to http://127.0.0.1", "redirects to HTTPS"}},
+		"its admin API's address":   {[]string{"--to", "127.0.0.2:2019", "--from", ":8080", "--admin", "127.0.0.2:2019"}, []string{"--to 127.0.0.2:2019", "--admin 127.0.0.2:2019"}},
 		"its probes":                {[]string{"--to", ":8081", "--from", ":8080", "--health", ":8081"}, []string{"--to :8081", "--health :8081"}},
 		"its admin API":             {[]string{"--to", ":2019", "--from", ":8080", "--admin", "localhost:2019"}, []string{"--to :2019", "--admin localhost:2019"}},
 		"probes at the redirects":   {[]string{"--to", ":1", "--from", "a.example", "--health", ":80"}, []string{"--health :80", "--disable-redirects"}},

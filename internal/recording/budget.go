@@ -22,16 +22,17 @@ type Budget struct {
 	// some for replays; nil while nobody waits.
 	changed, changedForReplays chan struct{}
 	// overdrawing is the run that may go over the limit. Without it, those in flight
-	// could wait for each other's room for ever. While it is passed, and clients have what
-	// could be called in, nobody else may.
+	// could wait for each other's room for ever. While it is passed, and what clients have
+	// comes back soon, nobody else may.
 	overdrawing *Allowance
 	// replays counts the replays that hold room. One alone may go beyond nine tenths: else
 	// one that is larger than that would wait for ever.
 	replays int
 	// shared are the responses that several requests are answered with.
 	shared map[*idempotency.Response]*sharedResponse
-	// lent are the clients that take what is complete, and has much room, at their own pace.
-	lent map[*loan]struct{}
+	// lent is what is whole, and in the hands of clients that take it at their own pace, by its
+	// identity.
+	lent map[any]*loan
 	// wanted and wantedForReplays are how much those want that wait for room. calledIn is when
 	// somebody last looked which clients could be let go for it.
 	wanted, wantedForReplays int64
@@ -181,7 +182,7 @@ func (a *Allowance) takeLocked(n int64) bool {
 	b := a.Budget
 	switch {
 	case n == 0, a.impatient, b.used+n <= b.limit:
-	case b.overdrawing == a, b.overdrawing == nil && (b.used <= b.limit || len(b.lent) == 0):
+	case b.overdrawing == a, b.overdrawing == nil && (b.used <= b.limit || !b.comesBackLocked()):
 		b.overdrawing = a
 	default:
 		return false

@@ -29,10 +29,12 @@ type ClientWriter struct {
 	// unsent says that what waits in the kernel is limited, and limited that the connection
 	// has a deadline of ours.
 	unsent, limited bool
-	// Budget counts what the client is sent; nil if nobody does.
+	// Budget counts what the client is sent; nil if nobody does. Shares is the identity of what
+	// it counts once for several clients; nil if this one has it for itself.
 	Budget *Budget
-	// loan is what the client has while it is sent much; nil if it is not.
-	loan *loan
+	Shares any
+	// borrower is the client while it is sent much; nil if it is not.
+	borrower *borrower
 }
 
 // NewClientWriter returns a writer to a client, which may take nothing for as long as
@@ -73,9 +75,13 @@ const mostUnlimited = 2 << 10
 // too long.
 func (d *ClientWriter) Send(p []byte) error {
 	if d.Budget != nil && len(p) > smallReplay {
-		d.loan = &loan{control: &d.control}
-		d.Budget.lend(d.loan, len(p))
-		defer d.Budget.end(d.loan)
+		d.borrower = new(borrower)
+		defer d.Budget.end(d.borrower)
+		d.Budget.write(d.borrower, d)
+		if d.Shares == nil {
+			d.Shares = d.borrower
+		}
+		d.Budget.lend(d.Shares, len(p), d.borrower)
 	}
 	return d.send(p)
 }
@@ -90,8 +96,8 @@ func (d *ClientWriter) send(p []byte) error {
 		if err := d.write(p[:n]); err != nil {
 			return err
 		}
-		if d.loan != nil {
-			d.Budget.move(d.loan)
+		if d.borrower != nil {
+			d.Budget.move(d.borrower)
 		}
 		p = p[n:]
 	}
@@ -154,8 +160,8 @@ func (d *ClientWriter) Done() {
 // whole, or cut for whatever reason.
 func (d *ClientWriter) Follow(ctx context.Context, rd *Reader) State {
 	if d.Budget != nil {
-		if d.loan = rd.borrow(d.Client); d.loan != nil {
-			defer d.loan.setControl(nil)
+		if d.borrower = rd.borrow(d); d.borrower != nil {
+			defer d.borrower.stop()
 		}
 	}
 	for {

@@ -9,6 +9,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
 )
 
 // pipeClient is a client that takes what is read from the other end of its connection.
@@ -143,4 +145,134 @@ func TestReplayWaitsForNoLongerThanItsClient(t *testing.T) {
 			t.Errorf("got %v; %d bytes are still wanted", err, b.wantedForReplays)
 		}
 	})
+}
+
+// stuckPipe is a client that no deadline reaches, as of HTTP/2 where the whole connection takes
+// nothing.
+type stuckPipe struct{ pipeClient }
+
+func (stuckPipe) SetWriteDeadline(time.Time) error { return nil }
+
+// Clients that cannot be let go do not stand in the way of those that can, and when nothing
+// comes back any more a run goes over the limit, as it does beside clients that read.
+func TestStuckClientsHoldUpNobody(t *testing.T) {
+	for name, c := range map[string]struct{ stuck, stalled int }{
+		"some": {3, 7}, "all": {10, 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				b, next := budgetOf(10 * bodySize)
+				ended := make(chan State, 10)
+				for n := range c.stuck + c.stalled {
+					ours, theirs := net.Pipe()
+					defer theirs.Close()
+					var client http.ResponseWriter = pipeClient{http.Header{}, ours}
+					if n < c.stuck {
+						client = stuckPipe{pipeClient{http.Header{}, ours}}
+					}
+					taken := next()
+					taken.TryTake(bodySize)
+					go func() { ended <- answer(b, client, taken) }()
+					time.Sleep(time.Millisecond) // they have stopped in this order
+				}
+				next().Count(bodySize)
+				begun, run := time.Now(), next()
+				run.Take(bodySize)
+				if took := time.Since(begun); took > RoomPatience/2 || run.impatient {
+					t.Errorf("the run had its room after %s", took)
+				}
+				if c.stalled > 0 && len(ended) == 0 {
+					t.Error("nobody was let go")
+				}
+			})
+		})
+	}
+}
+
+// A response that many hold is held once: it comes back when all of them are let go, and they
+// are let go together.
+func TestHoldersOfOneResponseAreLetGoTogether(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const holders = 50
+		b, next := budgetOf(2 * bodySize)
+		response := &idempotency.Response{Body: make([]byte, bodySize)}
+		ended := make(chan error, holders)
+		for range holders {
+			ours, theirs := net.Pipe()
+			defer theirs.Close()
+			done := b.Share(response)
+			go func() {
+				defer done()
+				to := NewClientWriter(pipeClient{http.Header{}, ours}, nil, time.Minute)
+				to.Budget, to.Shares = b, response
+				ended <- to.Send(response.Body)
+			}()
+		}
+		synctest.Wait()
+		b.overdrawing = next() // somebody else
+		next().Count(bodySize)
+		begun := time.Now()
+		next().Take(bodySize)
+		if took := time.Since(begun); took > 2*stalledFor {
+			t.Errorf("the room came back after %s", took)
+		}
+		synctest.Wait()
+		if len(ended) != holders || len(b.lent) != 0 {
+			t.Errorf("%d of %d holders were let go, and %d loans are left", len(ended), holders, len(b.lent))
+		}
+	})
+}
+
+// What is larger than is kept cannot be had again, and nobody's need cuts it.
+func TestBodiesThatPassAreNotCalledIn(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b, next := budgetOf(bodySize)
+		ours, theirs := net.Pipe()
+		taken, got := next(), make(chan State)
+		var r Recording
+		var own Reader
+		r.Init(taken)
+		own.Begin(&r)
+		to := NewClientWriter(pipeClient{http.Header{}, ours}, nil, time.Minute)
+		to.Budget = b
+		go func() { got <- to.Follow(context.Background(), &own) }()
+		if err := r.Pass(make([]byte, window-1)); err != nil {
+			t.Fatal(err)
+		}
+		r.End(Whole)
+		synctest.Wait()
+		if len(b.lent) != 0 {
+			t.Errorf("%d loans of it", len(b.lent))
+		}
+		next().Count(bodySize)
+		next().Take(bodySize)
+		time.Sleep(2 * stalledFor)
+		go func() { _, _ = io.Copy(io.Discard, theirs) }()
+		if state := <-got; state != Whole {
+			t.Errorf("the client is at %v", state)
+		}
+		own.Leave()
+		ours.Close()
+	})
+}
+
+// What is lent to a reader that was left behind is given back, too.
+func TestReaderThatWasLeftBehindGivesBack(t *testing.T) {
+	b, next := budgetOf(10 * bodySize)
+	var r Recording
+	r.Init(next())
+	r.Add(make([]byte, bodySize))
+	late, other := r.NewReader(), r.NewReader()
+	r.readers = []*Reader{other} // as awaitReadersLocked does
+	r.End(Whole)
+	d := NewClientWriter(pipeClient{http.Header{}, nil}, nil, time.Minute)
+	d.Budget = b
+	if state := d.Follow(context.Background(), late); state != Cut {
+		t.Errorf("it is at %v", state)
+	}
+	other.Leave()
+	late.Leave()
+	if len(b.lent) != 0 || b.Used() != 0 {
+		t.Errorf("%d loans are left, and %d bytes", len(b.lent), b.Used())
+	}
 }

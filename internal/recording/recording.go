@@ -34,6 +34,7 @@ type Recording struct {
 	// body has the bytes, but for those that were dropped.
 	body    Pieces
 	state   State
+	passed  bool // it was [Passing], and has not all that came
 	readers []*Reader
 	// place is where readers begins to lie: most recordings have one alone.
 	place [1]*Reader
@@ -107,7 +108,7 @@ func (r *Recording) Pass(p []byte) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.state == Growing {
-		r.state = Passing
+		r.state, r.passed = Passing, true
 		r.Taken.complete()
 		r.Taken.GiveBack(max(0, r.room-int64(r.body.Len())))
 		r.dropLocked()
@@ -146,8 +147,8 @@ func (r *Recording) End(state State) {
 	defer r.mu.Unlock()
 	if r.state == Growing || r.state == Passing {
 		r.state = state
+		r.lendLocked(r.readers...)
 	}
-	r.lendLocked(r.readers...)
 	r.Taken.complete()
 	r.dropLocked()
 }
@@ -200,7 +201,8 @@ func (r *Recording) dropLocked() {
 type Reader struct {
 	of     *Recording
 	offset int64 // under the recording's lock, like the list of readers
-	loan   *loan // nil until its client is written to
+	// borrower is its client, nil until that is written to.
+	borrower *borrower
 }
 
 // NewReader returns a new reader, or nil where the first bytes are gone.
@@ -263,14 +265,13 @@ func (rd *Reader) Leave() {
 	defer r.mu.Unlock()
 	had := len(r.readers)
 	r.readers = slices.DeleteFunc(r.readers, func(other *Reader) bool { return other == rd })
-	if len(r.readers) == had {
-		return
+	if len(r.readers) < had {
+		r.dropLocked()
 	}
-	r.dropLocked()
-	if rd.loan != nil { // its room is given back, if it was the last
-		r.Taken.Budget.end(rd.loan)
+	if rd.borrower != nil { // its room is given back, if it was the last
+		r.Taken.Budget.end(rd.borrower)
 	}
-	if r.state == Passing && len(r.readers) == 0 {
+	if len(r.readers) < had && r.state == Passing && len(r.readers) == 0 {
 		r.Abandoned()
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/cockroachdb/pebble/v2"
@@ -67,6 +68,7 @@ type database struct {
 	// reads has room for those that are under way, and reading is their goroutines.
 	reads   chan struct{}
 	reading sync.WaitGroup
+	saving  atomic.Bool // a log that was removed is being written anew
 	// givingUp and releasing are done once.
 	givingUp, releasing sync.Once
 

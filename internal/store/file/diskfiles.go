@@ -34,7 +34,13 @@ func (d *disk) ReuseForWrite(old, name string, category vfs.DiskWriteCategory) (
 	if number, ok := logNumber(d.PathBase(old)); ok {
 		d.mark.logRemoved(number)
 	}
-	return d.file(name, func() (vfs.File, error) { return d.FS.ReuseForWrite(old, name, category) })
+	return d.file(name, func() (vfs.File, error) {
+		file, err := d.FS.ReuseForWrite(old, name, category)
+		if errors.Is(err, os.ErrNotExist) { // somebody has removed it, and nothing in it was needed
+			return d.FS.Create(name, category)
+		}
+		return file, err
+	})
 }
 
 // OpenReadWrite implements [vfs.FS].

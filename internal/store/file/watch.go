@@ -102,11 +102,17 @@ func (w *watch) saveLogs(d *database) {
 	if lost == "" {
 		return
 	}
+	if !d.saving.CompareAndSwap(false, true) {
+		return
+	}
 	w.logger.Error("a log of the store was removed while it is open: what is in it is written anew; leave the files of the directory alone",
 		zap.String("path", w.path), zap.String("file", lost))
-	if _, err := unlessGone(d.disk, func() (struct{}, error) { return struct{}{}, d.db.Flush() }); err != nil {
-		d.disk.fail(err)
-	}
+	d.reading.Go(func() { // a full disk keeps it waiting
+		defer d.saving.Store(false)
+		if _, err := unlessGone(d.disk, func() (struct{}, error) { return struct{}{}, d.db.Flush() }); err != nil {
+			d.disk.fail(err)
+		}
+	})
 }
 
 // tell logs why the store does not open again, once.
