@@ -40,7 +40,8 @@ func stalled(t *testing.T, p *caddy, key string) net.Conn {
 	return conn
 }
 
-// slowly has a client read on, and for longer than any test lasts.
+// slowly has a client read on, and for longer than any test lasts. Its system takes a few
+// kilobytes for it, and so it acknowledges some each second.
 func slowly(conn net.Conn) {
 	go func() {
 		for {
