@@ -337,7 +337,7 @@ func TestProxyCommandSharesNoPort(t *testing.T) {
 	up := startUpstream(t, answers201)
 	other := start(t, conf{store: "store memory", site: proxyTo(up)})
 	free := fmt.Sprintf("127.0.0.1:%d", freeport.Of(t))
-	for _, args := range [][]string{{"--from", other.addr}, {"--from", free, "--health", other.addr}} {
+	for _, args := range [][]string{{"--from", other.addr}, {"--from", free, "--health", other.addr}, {"--from", free, "--admin", other.addr}} {
 		output, code := command(t, shortTempDir(t), append([]string{"proxy", "--to", up.addr, "--redis", "redis://localhost:1"}, args...)...)
 		_, port, _ := strings.Cut(other.addr, ":")
 		if code == 0 || !strings.Contains(output, args[len(args)-2]+": another process listens on port "+port) {

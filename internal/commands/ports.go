@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"strings"
 	"syscall"
 )
 
@@ -12,7 +13,7 @@ import (
 type listener struct {
 	site    site
 	address string // for [net.Listen]
-	flag    string // because of which it listens
+	flag    string // because of which it listens, with its value
 	does    string // what it does there
 	instead string // what helps where the port is taken
 }
@@ -88,7 +89,8 @@ func (w *written) checkPorts() error {
 		at, err := net.Listen("tcp", l.address)
 		if errors.Is(err, syscall.EADDRINUSE) {
 			_, port, _ := net.SplitHostPort(l.address)
-			return fmt.Errorf("%s: another process listens on port %s (%w); stop it, or %s", l.flag, port, err, l.instead)
+			flag, _, _ := strings.Cut(l.flag, " ")
+			return fmt.Errorf("%s: another process listens on port %s (%w); stop it, or %s", flag, port, err, l.instead)
 		}
 		if err == nil { // what else is wrong there Caddy will say
 			_ = at.Close()
