@@ -69,7 +69,7 @@ func (x *exchange) replay(d engine.Replay) error {
 	to := x.toClient()
 	defer to.Done()
 	if d.Waited {
-		to.Shares = d.Response // with all who waited
+		to.HeldAs = d.Response // with all who waited
 	}
 	if to.Send(d.Response.Body) != nil {
 		panic(http.ErrAbortHandler) // a cut response must not look whole

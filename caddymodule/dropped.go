@@ -27,29 +27,36 @@ func (h *Handler) droppedHeaders(server *caddyhttp.Server) (dropped []string) {
 
 // readHeaders returns the header fields of requests that the configuration names.
 func (h *Handler) readHeaders() (names []string) {
-	texts := slices.Clone(h.Scope)
-	var read func(sources []delivery.Source)
-	read = func(sources []delivery.Source) {
-		for _, s := range sources {
-			names, texts = append(names, s.Header), append(texts, s.Text)
-			read(s.Parts)
-		}
-	}
-	read(h.sources)
+	names, placeholders := h.reads()
 	names = append(names, h.Force)
 	if h.RetentionFrom != nil {
 		names = append(names, h.RetentionFrom.Header)
 	}
-	for _, text := range texts {
-		placeholders, _ := placeholdersIn(text)
-		for _, placeholder := range placeholders {
-			if name, ok := strings.CutPrefix(placeholder, "http.request.header."); ok {
-				name, _, _ = strings.Cut(name, ":") // of a default
-				names = append(names, name)
-			}
+	for _, placeholder := range placeholders {
+		if name, ok := strings.CutPrefix(placeholder, "http.request.header."); ok {
+			name, _, _ = strings.Cut(name, ":") // of a default
+			names = append(names, name)
 		}
 	}
 	return names
+}
+
+// reads returns the header fields and the placeholders of which keys and scope are made.
+func (h *Handler) reads() (fields, placeholders []string) {
+	texts := slices.Clone(h.Scope)
+	var read func(sources []delivery.Source)
+	read = func(sources []delivery.Source) {
+		for _, s := range sources {
+			fields, texts = append(fields, s.Header), append(texts, s.Text)
+			read(s.Parts)
+		}
+	}
+	read(h.sources)
+	for _, text := range texts {
+		names, _ := placeholdersIn(text)
+		placeholders = append(placeholders, names...)
+	}
+	return fields, placeholders
 }
 
 // dropsHeader reports whether a server lets no request have a header field. Caddy's drops the

@@ -85,10 +85,9 @@ func saying(r *http.Request) *said {
 	if !ok {
 		return new(said)
 	}
-	if known, _ := repl.Get(saidName); known != nil {
-		if s, ok := known.(*said); ok {
-			return s
-		}
+	known, _ := repl.Get(saidName)
+	if s, ok := known.(*said); ok {
+		return s
 	}
 	s := new(said)
 	repl.Map(func(name string) (any, bool) {

@@ -211,22 +211,17 @@ func madeAlike(request *headers.HeaderOps) []string {
 	if request == nil {
 		return nil
 	}
+	differs := func(text string) bool {
+		names, _ := placeholdersIn(text)
+		return slices.ContainsFunc(names, func(name string) bool { return !ofThisProcess(name) })
+	}
 	var alike []string
 	for name, values := range request.Set {
-		if !slices.ContainsFunc(values, ofARequest) {
+		if !slices.ContainsFunc(values, differs) {
 			alike = append(alike, http.CanonicalHeaderKey(name))
 		}
 	}
-	slices.Sort(alike)
 	return alike
-}
-
-// ofARequest reports whether a text may be another one in each request.
-func ofARequest(text string) bool {
-	names, _ := placeholdersIn(text)
-	return slices.ContainsFunc(names, func(name string) bool {
-		return !slices.ContainsFunc([]string{"env.", "file.", "system."}, func(of string) bool { return strings.HasPrefix(name, of) })
-	})
 }
 
 // scopeMadeAlike returns the fields of the handler's scope that handlers in front make alike.
@@ -242,21 +237,11 @@ func (h *Handler) scopeMadeAlike(at place) []string {
 }
 
 // ownPlaceholders returns those of ours that the handler's keys and scope are made of.
-func (h *Handler) ownPlaceholders() []string {
-	texts := slices.Clone(h.Scope)
-	for _, source := range h.sources {
-		texts = append(texts, source.Text)
-		for _, part := range source.Parts {
-			texts = append(texts, part.Text)
-		}
-	}
-	var own []string
-	for _, text := range texts {
-		names, _ := placeholdersIn(text)
-		for _, name := range names {
-			if strings.HasPrefix(name, placeholderPrefix) {
-				own = append(own, "{"+name+"}")
-			}
+func (h *Handler) ownPlaceholders() (own []string) {
+	_, placeholders := h.reads()
+	for _, name := range placeholders {
+		if strings.HasPrefix(name, placeholderPrefix) {
+			own = append(own, "{"+name+"}")
 		}
 	}
 	return own

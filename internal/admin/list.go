@@ -89,8 +89,13 @@ func idInCursor(deliveryID string) string {
 	if deliveryID == "" {
 		return ""
 	}
-	sum := sha256.Sum256([]byte(deliveryID))
-	return hex.EncodeToString(sum[:4])
+	return shortSum(deliveryID)
+}
+
+// shortSum names a text in a cursor, which need not show it.
+func shortSum(text string) string {
+	sum := sha256.Sum256([]byte(text))
+	return hex.EncodeToString(sum[:6])
 }
 
 func (c listCursor) String() string {
@@ -121,10 +126,7 @@ func wrongCursor(text string) error {
 }
 
 // cursorName names a store in a cursor.
-func cursorName(store Store) string {
-	sum := sha256.Sum256([]byte(store.Key()))
-	return hex.EncodeToString(sum[:6])
-}
+func cursorName(store Store) string { return shortSum(store.Key()) }
 
 // listing goes through the stores, one after the other.
 type listing struct {

@@ -29,10 +29,10 @@ type ClientWriter struct {
 	// unsent says that what waits in the kernel is limited, and limited that the connection
 	// has a deadline of ours.
 	unsent, limited bool
-	// Budget counts what the client is sent; nil if nobody does. Shares is the identity of what
+	// Budget counts what the client is sent; nil if nobody does. HeldAs is the identity of what
 	// it counts once for several clients; nil if this one has it for itself.
 	Budget *Budget
-	Shares any
+	HeldAs any
 	// borrower is the client while it is sent much; nil if it is not.
 	borrower *borrower
 }
@@ -78,10 +78,10 @@ func (d *ClientWriter) Send(p []byte) error {
 		d.borrower = new(borrower)
 		defer d.Budget.end(d.borrower)
 		d.Budget.write(d.borrower, d)
-		if d.Shares == nil {
-			d.Shares = d.borrower
+		if d.HeldAs == nil {
+			d.HeldAs = d.borrower
 		}
-		d.Budget.lend(d.Shares, len(p), d.borrower)
+		d.Budget.lend(d.HeldAs, len(p), d.borrower)
 	}
 	return d.send(p)
 }

@@ -115,7 +115,8 @@ func (b *Budget) end(to *borrower) {
 
 // callIn ends the write to the client that is under way, and each one after it. A deadline
 // that has passed may be moved by a handler in front, and to a connection of HTTP/2 that takes
-// nothing at all the end of a stream cannot be told: then it is closed.
+// nothing at all the end of a stream cannot be told: then its socket is closed, at once, for
+// TLS would wait to say that this is the end.
 func (to *borrower) callIn(again bool) {
 	to.mu.Lock()
 	defer to.mu.Unlock()
@@ -124,7 +125,7 @@ func (to *borrower) callIn(again bool) {
 	}
 	_ = to.control.SetWriteDeadline(time.Unix(1, 0))
 	if again && to.close != nil {
-		_ = to.close.Close()
+		_ = underlying(to.close).Close()
 	}
 }
 

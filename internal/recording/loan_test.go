@@ -204,7 +204,7 @@ func TestHoldersOfOneResponseAreLetGoTogether(t *testing.T) {
 			go func() {
 				defer done()
 				to := NewClientWriter(pipeClient{http.Header{}, ours}, nil, time.Minute)
-				to.Budget, to.Shares = b, response
+				to.Budget, to.HeldAs = b, response
 				ended <- to.Send(response.Body)
 			}()
 		}

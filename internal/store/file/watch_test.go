@@ -14,6 +14,17 @@ import (
 	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
 )
 
+// openTold opens the store at a path, with the errors that it logs.
+func openTold(t *testing.T, path string) (*Store, *observer.ObservedLogs) {
+	t.Helper()
+	core, logged := observer.New(zap.ErrorLevel)
+	s, err := Open(path, zap.New(core))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s, logged
+}
+
 // A directory that is gone, or not the same any more, is noticed, and no second store is
 // made in its place: its keys would all be forgotten.
 func TestDirectoryThatVanishes(t *testing.T) {
@@ -40,11 +51,7 @@ func TestDirectoryThatVanishes(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			path := newPath(t)
-			core, logged := observer.New(zap.ErrorLevel)
-			s, err := Open(path, zap.New(core))
-			if err != nil {
-				t.Fatal(err)
-			}
+			s, logged := openTold(t, path)
 			t.Cleanup(func() { _ = s.Close() }) // it cannot be closed, only given up
 			if err := keep(t.Context(), s, "a"); err != nil {
 				t.Fatal(err)
@@ -91,11 +98,7 @@ func TestDirectoryThatVanishes(t *testing.T) {
 func TestLogThatVanishes(t *testing.T) {
 	t.Parallel()
 	path := newPath(t)
-	core, logged := observer.New(zap.ErrorLevel)
-	s, err := Open(path, zap.New(core))
-	if err != nil {
-		t.Fatal(err)
-	}
+	s, logged := openTold(t, path)
 	keepMany(t, s, 10)
 	logs, err := filepath.Glob(filepath.Join(path, "*.log"))
 	if err != nil || len(logs) == 0 {
