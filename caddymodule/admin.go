@@ -1,16 +1,12 @@
 package caddymodule
 
 import (
-	"context"
 	"net/http"
 
 	"github.com/caddyserver/caddy/v2"
-	"github.com/caddyserver/caddy/v2/modules/caddyevents"
 	"go.uber.org/zap"
 
 	"github.com/caddy-dedup/caddy-dedup/internal/admin"
-	"github.com/caddy-dedup/caddy-dedup/internal/engine"
-	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
 	"github.com/caddy-dedup/caddy-dedup/internal/openstores"
 )
 
@@ -38,7 +34,7 @@ func (*AdminAPI) CaddyModule() caddy.ModuleInfo {
 
 // Routes implements [caddy.AdminRouter].
 func (*AdminAPI) Routes() []caddy.AdminRoute {
-	open := openTo(func(store operated) admin.Store { return store })
+	open := openStores(func(store *openstores.Opened) admin.Store { return store })
 	api := &admin.API{Open: open, ParseDuration: caddy.ParseDuration, User: userOf}
 	var routes []caddy.AdminRoute
 	for _, route := range api.Routes() {
@@ -47,47 +43,15 @@ func (*AdminAPI) Routes() []caddy.AdminRoute {
 	return routes
 }
 
-// operated is a store whose keys an operator frees and forgets.
-type operated struct{ *openstores.Opened }
-
-// Free implements [admin.Store].
-func (o operated) Free(ctx context.Context, key idempotency.Key, seen idempotency.Seen) error {
-	return acted(ctx, eventFreed, key, seen, o.Opened.Free)
-}
-
-// Forget implements [admin.Store].
-func (o operated) Forget(ctx context.Context, key idempotency.Key, seen idempotency.Seen) error {
-	return acted(ctx, eventForgotten, key, seen, o.Opened.Forget)
-}
-
-// openTo returns what says which stores are open in this process, and enters them, for
-// a tool of operators that knows them as something of its own.
-func openTo[S any](as func(operated) S) func() []S {
+// openStores returns the stores that are open in this process, entered, as the interface
+// by which a tool of operators knows them.
+func openStores[S any](as func(*openstores.Opened) S) func() []S {
 	return func() (open []S) {
 		for _, store := range stores.All() {
-			open = append(open, as(operated{store}))
+			open = append(open, as(store))
 		}
 		return open
 	}
-}
-
-// acted does something about a key, and tells of it. The stores are those of the process:
-// the configuration that runs is told.
-func acted(ctx context.Context, name string, key idempotency.Key, seen idempotency.Seen,
-	do func(context.Context, idempotency.Key, idempotency.Seen) error) error {
-	if err := do(ctx, key, seen); err != nil {
-		return err
-	}
-	active := caddy.ActiveContext()
-	app, err := active.AppIfConfigured("events")
-	if err != nil {
-		return nil //nolint:nilerr // nobody has subscribed
-	}
-	events{app.(*caddyevents.App), active}.emit(name, func() map[string]any {
-		by := engine.OperatorOf(ctx)
-		return map[string]any{"key": key.String(), "remote": by.Remote, "user": by.User}
-	})
-	return nil
 }
 
 // userOf names the user whom a handler in front has authenticated, "" for nobody.

@@ -58,7 +58,6 @@ type Handler struct {
 	starting  *starting // the configuration's
 	unknown   unknownPlaceholders
 	counts    requestCounts
-	events    events
 	missed    oneASecond // their requests have no key
 	invalid   oneASecond // their delivery IDs are none
 }
@@ -106,9 +105,6 @@ func (h *Handler) Provision(ctx caddy.Context) error {
 	h.store = app.use(h.store, duration(h.Timeout))
 	app.know(h)
 	h.counts = processMetrics.requestsOf(h)
-	if h.events, err = eventsOf(ctx); err != nil {
-		return err
-	}
 	if server, ok := ctx.Value(caddyhttp.ServerCtxKey).(*caddyhttp.Server); ok {
 		keepConns(server)
 		server.RegisterOnShutdown(app.serversStop)

@@ -11,6 +11,7 @@ import (
 
 	"github.com/caddy-dedup/caddy-dedup/internal/dashboard"
 	"github.com/caddy-dedup/caddy-dedup/internal/engine"
+	"github.com/caddy-dedup/caddy-dedup/internal/openstores"
 )
 
 func init() {
@@ -45,7 +46,7 @@ func (*Dashboard) CaddyModule() caddy.ModuleInfo {
 func (d *Dashboard) Provision(caddy.Context) error {
 	d.entered = true
 	history, journal := watched.enter()
-	d.page = dashboard.New(openTo(func(store operated) dashboard.Store { return store }), history, journal)
+	d.page = dashboard.New(openStores(func(store *openstores.Opened) dashboard.Store { return store }), history, journal)
 	d.page.Bodies = d.Bodies
 	d.page.Who = whoAsks
 	d.page.Encrypted = encrypted

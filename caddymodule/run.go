@@ -11,6 +11,7 @@ import (
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
 	"go.uber.org/zap"
 
+	"github.com/caddy-dedup/caddy-dedup/internal/dashboard"
 	"github.com/caddy-dedup/caddy-dedup/internal/engine"
 	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
 )
@@ -36,7 +37,10 @@ type execution struct {
 func (x *exchange) carryOut(run *engine.Run) error {
 	e := &execution{exchange: x, run: run}
 	e.announce()
-	x.tellTakeover(run)
+	if run.Lapsed() != "" {
+		x.traceEvent(spanTakeover)
+		x.note(dashboard.Note{What: dashboard.TookOver, ExecutionID: run.ExecutionID(), Attempt: run.Attempt()})
+	}
 	forgetUpstream(x.repl())
 	ctx := e.begin()
 	defer e.limit.end()
@@ -131,9 +135,6 @@ func (e *execution) settle(err error) {
 	e.run.Explain(e.happened(cause, end)...)
 	settlement, err := e.run.End(end) // the engine logs what became of it
 	e.noteEnd(e.run, settlement, err)
-	if settlement.State == idempotency.Held {
-		e.emit(eventHeld, e.run.Record())
-	}
 	e.leaveStore() // what is left is the client's own affair
 }
 

@@ -91,15 +91,9 @@ func ByOperator(ctx context.Context, operator Operator) context.Context {
 	return context.WithValue(ctx, operatorKey{}, operator)
 }
 
-// OperatorOf returns who acts in a context.
-func OperatorOf(ctx context.Context) Operator {
-	operator, _ := ctx.Value(operatorKey{}).(Operator)
-	return operator
-}
-
 // who says who acts, as fields of a log line.
 func who(ctx context.Context) zap.Field {
-	operator := OperatorOf(ctx)
+	operator, _ := ctx.Value(operatorKey{}).(Operator)
 	return zap.Inline(zapcore.ObjectMarshalerFunc(func(to zapcore.ObjectEncoder) error {
 		to.AddString("remote", operator.Remote)
 		if operator.User != "" {
