@@ -59,11 +59,10 @@ type App struct {
 	store  *openstores.Handle
 	sealer *seal.Sealer // nil without encryption
 
-	mu       sync.Mutex
-	handlers []*Handler
-	stores   []*openstores.Handle // those that the configuration's handlers use
-	started  []*openstores.Handle // those whose store the configuration has entered
-	longest  time.Duration        // the longest time limit of a run
+	mu      sync.Mutex
+	stores  []*openstores.Handle // those that the configuration's handlers use
+	started []*openstores.Handle // those whose store the configuration has entered
+	longest time.Duration        // the longest time limit of a run
 
 	starting *starting
 	// stopping is when the servers began to stop, nil until they do.
@@ -191,7 +190,6 @@ func (a *App) Start() error {
 			zap.String("store", handle.Describe()), zap.Strings("encrypted_with", a.sealer.KeyIDs()))
 		go a.probe(store.Engine, handle.Describe())
 	}
-	a.warn()
 	return nil
 }
 

@@ -103,7 +103,9 @@ func (h *Handler) Provision(ctx caddy.Context) error {
 		}
 	}
 	h.store = app.use(h.store, duration(h.Timeout))
-	app.know(h)
+	if h.StoreErrors == storeErrorsPass {
+		h.logger.Warn("store_errors pass: while the store fails, requests pass unprotected and duplicates run")
+	}
 	h.counts = processMetrics.requestsOf(h)
 	if server, ok := ctx.Value(caddyhttp.ServerCtxKey).(*caddyhttp.Server); ok {
 		keepConns(server)

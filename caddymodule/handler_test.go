@@ -36,7 +36,22 @@ type site struct {
 }
 
 // handler is the site's first dedup handler.
-func (s *site) handler() *Handler { return s.app.handlers[0] }
+func (s *site) handler() *Handler {
+	s.t.Helper()
+	routes := s.Config.Handler.(*caddyhttp.Server).Routes
+	for len(routes) > 0 {
+		switch h := routes[0].Handlers[0].(type) {
+		case *Handler:
+			return h
+		case *caddyhttp.Subroute:
+			routes = h.Routes
+		default:
+			routes = routes[1:]
+		}
+	}
+	s.t.Fatal("the site has no dedup handler")
+	return nil
+}
 
 // serve serves the lines of a site.
 func serve(t *testing.T, lines ...string) *site {

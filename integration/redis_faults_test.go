@@ -174,6 +174,9 @@ func TestStoreErrorsCanPassUnprotected(t *testing.T) {
 	up := startUpstream(t, answers201)
 	server.Kill()
 	p := start(t, conf{store: storeAt(server.Addr), site: lines("log", dedupBlock("store_errors pass"), proxyTo(up))})
+	p.awaitLog(t, "the start's warning", func(e entry) bool {
+		return e.text("level") == "warn" && strings.HasPrefix(e.text("msg"), "store_errors pass: ")
+	})
 	for n := range 2 {
 		got := p.post(t, "/", "k", "body")
 		if got.Status != 201 || got.replayed() || got.executionID() != "" {

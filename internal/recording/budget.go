@@ -130,11 +130,9 @@ func (b *Budget) Busy() error {
 	return SpentError{b.limit}
 }
 
-func (b *Budget) mostForNewLocked() int64 { return MostForNew(b.limit) }
-
-// MostForNew is how much of a limit all requests that begin can have together: the rest is
-// for those in flight.
-func MostForNew(limit int64) int64 { return limit - limit/10 }
+// mostForNewLocked is how much of the limit all requests that begin can have together: the
+// rest is for those in flight.
+func (b *Budget) mostForNewLocked() int64 { return b.limit - b.limit/10 }
 
 // SmallBody is the size up to which a request is admitted always, in bytes: its
 // connection alone takes as much, and it may be a duplicate. If it would run, the engine
