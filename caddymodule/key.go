@@ -1,13 +1,13 @@
 package caddymodule
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"net"
 	"net/http"
 	"net/url"
 	"runtime"
-	"strconv"
 	"strings"
 	"time"
 
@@ -179,8 +179,8 @@ var callerHeaders = []string{"Authorization", "X-Api-Key", "Remote-User"}
 var callerPlaceholders = []string{"http.auth.user.id", "http.request.tls.client.fingerprint"}
 
 // appendScope appends the parts that separate the key's route and caller from all
-// others. Every part has its label and its number of values before it, so that
-// absent and empty differ. The first part says which rule made the scope.
+// others. Every value has its label before it. The first part says which rule made the
+// scope.
 func (h *Handler) appendScope(scope []string, r *http.Request, path string, repl *caddy.Replacer, found delivery.Found) []string {
 	if len(h.Scope) > 0 {
 		scope = append(scope, "text")
@@ -204,71 +204,40 @@ func (h *Handler) appendScope(scope []string, r *http.Request, path string, repl
 			continue // there is none, and to ask for it is dear
 		}
 		if value, ok := repl.GetString(name); ok && value != "" {
-			scope = append(scope, name, "1", value)
+			scope = append(scope, name, value)
 		}
 	}
 	for _, name := range callerHeaders {
-		if values := r.Header[name]; len(values) > 0 {
-			scope = append(scope, name, strconv.Itoa(len(values)))
-			scope = append(scope, values...)
+		for _, value := range r.Header[name] {
+			if value != "" {
+				scope = append(scope, name, value)
+			}
 		}
 	}
 	return append(scope, found.Scope...)
 }
 
-// asSent returns path and query as the client sent them, escaped, whatever
-// handlers in front have rewritten. A target without a path counts whole: of
-// `POST shop:transfer` the path would be empty, as of `POST shop:refund`.
+// asSent returns path and query as the client sent them, escaped, whatever handlers in
+// front have rewritten. RawPath comes first: where the client sent a byte that must be
+// escaped, EscapedPath would make one path of %2F and /.
 func asSent(r *http.Request) (path, query string) {
-	u, target := r.URL, r.RequestURI
+	u := r.URL
 	if original, ok := r.Context().Value(caddyhttp.OriginalRequestCtxKey).(http.Request); ok && original.URL != nil {
-		u, target = original.URL, original.RequestURI
+		u = original.URL
 	}
-	if path = escapedPath(u); path == "" {
-		return target, ""
-	}
-	return path, u.RawQuery
+	return cmp.Or(u.RawPath, u.EscapedPath(), u.Opaque, "/"), u.RawQuery
 }
 
-// escapedPath returns the path of a URL as it was sent. Where a byte is in it that does
-// not belong there, such as |, [url.URL.EscapedPath] escapes the unescaped path anew, in
-// which a / may have been %2F. Here that byte alone is escaped.
-func escapedPath(u *url.URL) string {
-	path, raw := u.EscapedPath(), u.RawPath
-	if raw == "" || raw == path {
-		return path
-	}
-	if unescaped, err := url.PathUnescape(raw); err != nil || unescaped != u.Path {
-		return path // it is not the one that was sent
-	}
-	var escaped strings.Builder
-	for i := range len(raw) {
-		if c := raw[i]; strings.IndexByte(pathBytes, c) >= 0 {
-			escaped.WriteByte(c)
-		} else {
-			fmt.Fprintf(&escaped, "%%%02X", c)
-		}
-	}
-	return escaped.String()
-}
-
-// pathBytes may stand in a path (RFC 3986, section 3.3), of which [ and ] for Go alone.
-const pathBytes = "%/:@!$&'()*+,;=[]-._~0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
-
-// hostOf returns the host as the client sent it, in lower case, with its port
-// unless that is the default one of the scheme: two sites on two ports are two.
+// hostOf returns the host as the client sent it, in lower case, without a trailing dot,
+// and with its port unless that is the scheme's default: two sites on two ports are two.
 func hostOf(r *http.Request) string {
-	host, port := strings.ToLower(r.Host), "80"
+	u := url.URL{Host: strings.ToLower(r.Host)}
+	host, port, standard := strings.TrimSuffix(u.Hostname(), "."), u.Port(), "80"
 	if r.TLS != nil {
-		port = "443"
+		standard = "443"
 	}
-	if !strings.Contains(host, ":") {
-		return strings.Trim(host, "[]")
-	}
-	if name, own, err := net.SplitHostPort(host); err == nil && (own == port || own == "") {
-		return strings.Trim(name, "[]")
-	} else if err == nil {
+	if port == "" || port == standard {
 		return host
 	}
-	return strings.Trim(host, "[]")
+	return net.JoinHostPort(host, port)
 }

@@ -25,9 +25,9 @@ func TestCallersHaveScopesOfTheirOwn(t *testing.T) {
 		"client certificate": func(r *caddy.Replacer, _ map[string][]string) { r.Set("http.request.tls.client.fingerprint", "a") },
 		"other certificate":  func(r *caddy.Replacer, _ map[string][]string) { r.Set("http.request.tls.client.fingerprint", "b") },
 		"Authorization":      func(_ *caddy.Replacer, h map[string][]string) { h["Authorization"] = []string{"a"} },
+		"two lines":          func(_ *caddy.Replacer, h map[string][]string) { h["Authorization"] = []string{"a", "b"} },
 		"X-Api-Key":          func(_ *caddy.Replacer, h map[string][]string) { h["X-Api-Key"] = []string{"a"} },
 		"Remote-User":        func(_ *caddy.Replacer, h map[string][]string) { h["Remote-User"] = []string{"a"} },
-		"empty Remote-User":  func(_ *caddy.Replacer, h map[string][]string) { h["Remote-User"] = []string{""} },
 	}
 	for _, mode := range []delivery.Mode{delivery.ModeAPI, delivery.ModeWebhook} {
 		handler := &Handler{Settings: Settings{Mode: string(mode)}}
@@ -46,51 +46,73 @@ func TestCallersHaveScopesOfTheirOwn(t *testing.T) {
 	}
 }
 
-// Two paths that clients sent apart are two, also with a byte in them that does not
-// belong in a path, such as |: Go then forgets which / was sent as %2F.
-func TestPathsAsSent(t *testing.T) {
-	for target, want := range map[string]string{
-		"/orders/a%2Fb?x=/":                   "/orders/a%2Fb x=/",
-		"/orders/a/b":                         "/orders/a/b ",
-		"/orders/a|b%2Fc":                     "/orders/a%7Cb%2Fc ",
-		"/orders/a|b%2fc":                     "/orders/a%7Cb%2fc ",
-		"/orders/a|b/c?x=|":                   "/orders/a%7Cb/c x=|",
-		"/orders/a%7Cb/c":                     "/orders/a%7Cb/c ",
-		"/orders/a%7cb/c":                     "/orders/a%7cb/c ",
-		`/"<>\^{|}` + "`/%61~!$&'()*+,;=:@[]": "/%22%3C%3E%5C%5E%7B%7C%7D%60/%61~!$&'()*+,;=:@[] ",
-		"/\xc3\xa4|%C3%A4":                    "/%C3%A4%7C%C3%A4 ",
-		"//a|%2F":                             "//a%7C%2F ",
-		"http://shop.test/a|b%2Fc?y":          "/a%7Cb%2Fc y",
-		"http://shop.test":                    "http://shop.test ",
-		"shop:transfer|%2F?x":                 "shop:transfer|%2F?x ",
-		"*":                                   "* ",
+// Requests that differ only in how they write one host and path, or in empty fields, have
+// one scope; no others have it. Each request is its target and its header.
+func TestTargetsHaveScopes(t *testing.T) {
+	handler := &Handler{Settings: Settings{Mode: string(delivery.ModeAPI)}}
+	seen := map[string]string{}
+	for _, equal := range [][]string{
+		{
+			"/|Host: shop.test", "/|Host: SHOP.test", "/|Host: shop.test.", "/|Host: shop.test:", "/|Host: shop.test:80", "/|Host: shop.test.:80",
+			"http://shop.test|Host: shop.test", "http://shop.test.:80?a=b|Host: other.test", "http://user:secret@shop.test/|Host: shop.test",
+			"/|Host: shop.test|Authorization:", "/|Host: shop.test|X-Api-Key: |Remote-User:|Authorization:|Authorization:",
+			"TLS /|Host: shop.test:443", "TLS /|Host: shop.test.:443",
+		},
+		{"/|Host: shop.test:443", "http://shop.test.:443|Host: shop.test"},
+		{"TLS /|Host: shop.test:80"},
+		{"/|Host: [2001:db8::1]", "/|Host: [2001:DB8::1]:80", "http://[2001:db8::1]|Host: shop.test"},
+		{"/|Host: [2001:db8::1]:8080"},
+		{"/|Host: [2001:db8::1:8080]"},
+		{"/|Host: shop.test|Authorization: a", "/|Host: shop.test|Authorization:|Authorization: a|X-Api-Key:"},
+		{"//|Host: shop.test", "http://shop.test//|Host: shop.test"},
+		{"/a%2Fb?x=/|Host: shop.test", "http://shop.test/a%2Fb|Host: shop.test"},
+		{"/a/b|Host: shop.test"},
+		{"/a\"b%2Fc|Host: shop.test"}, // of which url.EscapedPath makes the next one
+		{"/a\"b/c|Host: shop.test"},
+		{"*|Host: shop.test"},
+		{"shop:transfer|Host: shop.test", "shop:transfer?x|Host: shop.test"},
+		{"shop:refund|Host: shop.test"},
 	} {
-		r, err := http.ReadRequest(bufio.NewReader(strings.NewReader("POST " + target + " HTTP/1.1\r\nHost: shop.test\r\n\r\n")))
-		if err != nil {
-			t.Fatalf("%s: %v", target, err)
+		var first string
+		for i, text := range equal {
+			text, overTLS := strings.CutPrefix(text, "TLS ")
+			target, header, _ := strings.Cut(text, "|")
+			r, err := http.ReadRequest(bufio.NewReader(strings.NewReader("POST " + target + " HTTP/1.1\r\n" + strings.ReplaceAll(header, "|", "\r\n") + "\r\n\r\n")))
+			if err != nil {
+				t.Fatalf("%s: %v", text, err)
+			}
+			if overTLS {
+				r.TLS = new(tls.ConnectionState)
+			}
+			path, _ := asSent(r)
+			scope := strings.Join(handler.appendScope(nil, r, path, caddy.NewReplacer(), delivery.Found{}), "\n")
+			if i == 0 {
+				first = scope
+			}
+			if other, ok := seen[scope]; scope != first || ok && i == 0 {
+				t.Errorf("%s has the scope %q, %s has %q; seen before with %q", equal[i], scope, equal[0], first, other)
+			}
+			seen[scope] = text
 		}
-		if path, query := asSent(r); path+" "+query != want {
+	}
+}
+
+// A rewrite in front of the handler changes neither path nor query.
+func TestTargetsAsSent(t *testing.T) {
+	for target, want := range map[string][2]string{
+		"/orders/a%2Fb?x=/":  {"/orders/a%2Fb", "x=/"},
+		"http://shop.test?y": {"/", "y"},
+		"shop:transfer":      {"transfer", ""},
+	} {
+		r := httptest.NewRequest("POST", target, nil)
+		if path, query := asSent(r); path != want[0] || query != want[1] {
 			t.Errorf("%s: %q and %q, want %q", target, path, query, want)
 		}
 		original := http.Request{URL: r.URL, RequestURI: r.RequestURI}
-		rewritten := r.WithContext(context.WithValue(r.Context(), caddyhttp.OriginalRequestCtxKey, original))
-		rewritten.RequestURI = "/rewritten?z"
-		if rewritten.URL, err = r.URL.Parse("/rewritten?z"); err != nil {
-			t.Fatal(err)
-		}
-		if path, query := asSent(rewritten); path+" "+query != want {
+		rewritten := httptest.NewRequest("POST", "/rewritten?z", nil)
+		rewritten = rewritten.WithContext(context.WithValue(rewritten.Context(), caddyhttp.OriginalRequestCtxKey, original))
+		if path, query := asSent(rewritten); path != want[0] || query != want[1] {
 			t.Errorf("%s, rewritten: %q and %q, want %q", target, path, query, want)
 		}
-		r.URL.Path = "/stripped"
-		if path, _ := asSent(r); r.URL.Host+r.URL.Opaque == "" && path != "/stripped" {
-			t.Errorf("%s, with another path: %q", target, path)
-		}
-	}
-	r, err := http.ReadRequest(bufio.NewReader(strings.NewReader("CONNECT shop.test:443 HTTP/1.1\r\nHost: shop.test:443\r\n\r\n")))
-	if err != nil {
-		t.Fatal(err)
-	}
-	if path, query := asSent(r); path != "shop.test:443" || query != "" {
-		t.Errorf("CONNECT: %q and %q", path, query)
 	}
 }
