@@ -174,10 +174,10 @@ type KeySource struct {
 
 	// Of one of several `parts`: it may be absent. The key is then another one than
 	// with any value of this part. Absent are a header field that is not there, an
-	// empty placeholder, and of a member null, an empty string, and a body that is
-	// not JSON or is larger than `max_request_body`. What is there and can be no ID,
-	// such as an object, or a text longer than `max_key_length`, leaves the request
-	// without a key.
+	// empty placeholder, an empty body, and a member that is not there, null or an
+	// empty string. What is there and can be no ID, such as an object, or a text longer
+	// than `max_key_length`, leaves the request without a key, and so does a body that
+	// is not JSON. One larger than `max_request_body` counts as where any key needs it.
 	Optional bool `json:"optional,omitempty"`
 
 	// What separates equal keys of different sources. Default: the field's name

@@ -46,30 +46,6 @@ func TestOptionalPart(t *testing.T) {
 	})
 }
 
-// A body that is no JSON, or too large to be read for a key, has no member: a
-// request is not unprotected because of a part that it need not have.
-func TestOptionalMemberOfABodyThatIsNotRead(t *testing.T) {
-	t.Parallel()
-	up := startUpstream(t, answers201)
-	key := lines("max_request_body 1KiB", "key parts submits {", "header X-Delivery", "json /namespace optional", "}")
-	p := start(t, conf{store: "store memory", site: onPaths(up, map[string]string{
-		"/api": dedupBlock(key, "fingerprint none"), "/hook": dedupBlock(key, "mode webhook"), "/strict": dedupBlock(key),
-	})})
-	large := `{"namespace":"shop","x":"` + strings.Repeat("x", 1024) + `"}`
-	for _, path := range []string{"/api", "/hook"} {
-		wantKeys(t, p, path,
-			[]sent{submitted("1", large), submitted("1", "namespace=shop"), submitted("1", ""), submitted("1", `{}`)},
-			[]sent{submitted("1", `{"namespace":"shop"}`)},
-			[]sent{submitted("2", large)},
-		)
-		if ran := up.of("")[0]; ran.Body != large {
-			t.Errorf("the upstream got %d bytes, want the %d that were sent", len(ran.Body), len(large))
-		}
-	}
-	// The fingerprint needs the body all the same.
-	wantProblem(t, p.send(t, "/strict", submitted("1", large)), 413, "request_too_large")
-}
-
 // beginning returns how the keys of a delivery ID begin, as docs/behaviour.md says.
 func beginning(namespace, id string) string {
 	h := sha256.New()

@@ -33,7 +33,7 @@ type jsonNode struct {
 // example.
 type jsonSpan struct{ start, end uint32 }
 
-// Parse reads a JSON text (RFC 8259). These are errors: two members of one object
+// Parse reads a JSON text (RFC 8259), behind a byte order mark or not. These are errors: two members of one object
 // with the same name, invalid UTF-8, anything after the value, more than 10,000
 // levels of nesting, a text of 2 GiB or more. Time and memory grow linearly with
 // the text, whatever is in it. No error quotes the text, because it may be secret
@@ -44,6 +44,7 @@ type jsonSpan struct{ start, end uint32 }
 // Only what needs that very string cannot have it. Two names with such an escape count
 // as the same.
 func Parse(text []byte) (*Document, error) {
+	text = bytes.TrimPrefix(text, []byte("\ufeff"))
 	if len(text) > math.MaxInt32 {
 		return nil, fmt.Errorf("the text has %d bytes; it must have at most %d", len(text), math.MaxInt32)
 	}

@@ -143,6 +143,19 @@ func TestHalfOfASurrogatePair(t *testing.T) {
 	}
 }
 
+// A byte order mark in front, as some writers of Windows have it, is no part of the text.
+func TestByteOrderMark(t *testing.T) {
+	const mark = "\ufeff"
+	if form, err := canonicaljson.Canonicalize([]byte(mark+` {"t":1,"a":"`+mark+`"}`), "/t"); err != nil || string(form) != `{"a":"`+mark+`"}` {
+		t.Errorf("got %q, %v", form, err)
+	}
+	for _, wrong := range []string{mark, mark + mark + "{}", " " + mark + "{}", "{}" + mark, "{" + mark + "}"} {
+		if _, err := canonicaljson.Parse([]byte(wrong)); err == nil {
+			t.Errorf("%q is JSON", wrong)
+		}
+	}
+}
+
 func TestParseJSONErrorsQuoteNothing(t *testing.T) {
 	const secret = "secret"
 	for _, wrong := range []string{

@@ -41,8 +41,8 @@ func (p *parsedBody) bytes(read func() ([]byte, error)) ([]byte, error) {
 	return p.body, p.bodyErr
 }
 
-// document returns the body as JSON. If the body is not JSON, the error is an
-// absentError.
+// document returns the body as JSON. If the body is empty, the error is an absentError,
+// and if it is not JSON an unusableError: any member may be in it.
 func (p *parsedBody) document(read func() ([]byte, error)) (*canonicaljson.Document, error) {
 	body, err := p.bytes(read)
 	if err != nil {
@@ -51,7 +51,7 @@ func (p *parsedBody) document(read func() ([]byte, error)) (*canonicaljson.Docum
 	if !p.parsed {
 		p.parsed = true
 		if p.doc, err = canonicaljson.Parse(body); err != nil {
-			p.docErr = absent("the body is %v", err)
+			p.docErr = unusable("the body is %v", err)
 		}
 	}
 	return p.doc, p.docErr

@@ -56,6 +56,7 @@ func TestContent(t *testing.T) {
 		"half of a pair, space":     {a: `["\ud800"]`, b: `["\ud800" ]`},
 		"other halves of a pair":    {a: `["\ud800"]`, b: `["\ud801"]`},
 		"half of a pair, excluded":  {a: `{"t":"\ud800","a":1}`, b: `{"a":1}`, exclude: []string{"/t"}, same: true},
+		"a byte order mark":         {a: "\ufeff{\"t\":1}", b: `{}`, exclude: []string{"/t"}, same: true},
 		"excluded to nothing":       {a: `{"t":1}`, b: `{}`, exclude: []string{"/t"}, same: true},
 		"nothing or an empty array": {a: `{}`, b: `[]`},
 	} {

@@ -78,7 +78,7 @@ func absent(format string, arguments ...any) error {
 	return absentError(fmt.Sprintf(format, arguments...))
 }
 
-// unusableError says that what a source reads is in the request, and why it is no
+// unusableError says that what a source reads may be in the request, and why it is no
 // ID. A source on its own is as good as absent then. An optional part is not: other
 // requests, with other values there, would have the same key.
 type unusableError string

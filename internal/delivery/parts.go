@@ -49,18 +49,12 @@ func (f finder) parts(parts []Source) (item, error) {
 	return item{kind: KindParts, id: strings.Join(values, ":"), tuple: all.sum()}, nil
 }
 
-// part finds the ID of one part. A member of a body that cannot be read is absent if
-// the part is optional, as it is in a body that is not JSON: a request must not go
-// unprotected because of what it need not have. The content of such a body is there,
-// and is not left out of the key.
+// part finds the ID of one part. A part in a body that is not JSON, or too large to be
+// read, is not absent: two events must not have one key because neither could be read.
 func (f finder) part(part Source) (item, error) {
 	found, err := f.find(part)
-	if !part.Optional || err == nil {
-		return found, err
-	}
-	var absent absentError
-	if errors.As(err, &absent) || part.Kind == KindJSON && errors.Is(err, ErrBodyTooLarge) {
+	if _, gone := errors.AsType[absentError](err); gone && part.Optional {
 		return item{kind: kindAbsent}, nil
 	}
-	return item{}, err
+	return found, err
 }

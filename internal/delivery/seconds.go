@@ -39,9 +39,8 @@ func (e *NotSecondsError) Error() string {
 //   - [ErrBodyTooLarge], or the error of [Request.Body], if the source needs the body.
 func Seconds(source Source, request Request) (time.Duration, error) {
 	text, err := asked(source, request.Remember())
-	var absent absentError
 	switch {
-	case errors.As(err, &absent):
+	case isMissing(err):
 		return 0, nil
 	case err != nil:
 		return 0, err
@@ -49,7 +48,7 @@ func Seconds(source Source, request Request) (time.Duration, error) {
 	return parseSeconds(text)
 }
 
-// asked returns what a request has at the source, or an absentError.
+// asked returns what a request has at the source.
 func asked(source Source, request Request) (text string, err error) {
 	if source.Kind == KindHeader {
 		lines := headerLines(request.Header, source.Header)
