@@ -41,7 +41,6 @@ type capture struct {
 	header http.Header
 	// found is the client's own header, as the run found it.
 	found http.Header
-	early earlyResponses
 
 	status   int
 	answered http.Header // as it was when the status was written
@@ -51,9 +50,7 @@ type capture struct {
 	// retention is the upstream's own wish, as it wrote it. The client gets it if it is a dedup.
 	retention    string
 	dedupInFront bool
-	// via is what a proxy behind has said of the response's way to it.
-	via     string
-	written int64
+	written      int64
 
 	// streaming says that the client gets the response as it comes; delivered is closed
 	// when it has all that it gets.
@@ -62,12 +59,10 @@ type capture struct {
 	// headFirst says that the client's header goes out before the first bytes are there, from
 	// which the server could guess a type.
 	headFirst bool
-	omitted   bool // the body is too large to be kept
-	upgraded  bool // 101, or the connection was taken over
-	// endless says that the upstream's proxy tells of no end but that of its connection.
-	endless  bool
-	got      recording.State // how far the client came
-	panicked any             // what the client's writer panicked with
+	omitted   bool            // the body is too large to be kept
+	upgraded  bool            // 101, or the connection was taken over
+	got       recording.State // how far the client came
+	panicked  any             // what the client's writer panicked with
 }
 
 // capturedRun is the run whose response is captured. It is told what its response turns out
@@ -94,12 +89,8 @@ func (c *capture) begin(run capturedRun, to recording.ClientWriter, maxBody int6
 	c.header, c.declared = c.found.Clone(), -1
 }
 
-// Header returns the run's view of the header. A handler that removes Via asks for the
-// header when a proxy has written it.
-func (c *capture) Header() http.Header {
-	c.noteVia()
-	return c.header
-}
+// Header returns the run's view of the header.
+func (c *capture) Header() http.Header { return c.header }
 
 // Unwrap lets http.ResponseController reach the read deadline and full duplex.
 func (c *capture) Unwrap() http.ResponseWriter { return c.client }
@@ -120,19 +111,14 @@ func (c *capture) WriteHeader(status int) {
 		c.sendHeader()
 	case status < 100, status > 999:
 		panic(fmt.Sprintf("the status %d is none of HTTP", status)) // as the server does, and before it is kept
-	case status < 200 && c.toClient.Uninformed:
 	case status < 200:
-		early := c.header.Clone()
-		removeDedupHeaders(early, c.found)
-		c.early.send(c, earlyResponse{status, early})
+		c.inform(status)
 	default:
-		c.noteVia()
 		c.status = status
 		c.retention = firstIn(c.header, retentionHeader)
 		removeDedupHeaders(c.header, c.found)
 		c.declared = declaredLength(c.header)
 		c.record.Declared = c.declared
-		c.endless = c.endsWithConnection()
 		c.answered = c.header.Clone()
 		removeForbiddenLength(status, c.answered)
 		if c.dedupInFront && c.retention != "" {
@@ -142,6 +128,16 @@ func (c *capture) WriteHeader(status int) {
 			c.stream()
 		}
 	}
+}
+
+// inform passes an informational response (RFC 9110, section 15.2) on to the client at once,
+// and restores the header that the run found.
+func (c *capture) inform(status int) {
+	found, early := c.found.Clone(), c.header.Clone()
+	removeDedupHeaders(early, found)
+	c.replaceHeader(early)
+	c.toClient.Inform(status)
+	c.replaceHeader(found)
 }
 
 // Write records the bytes. It waits where there is no room for them, and, of a body that
@@ -203,7 +199,6 @@ func (c *capture) Flush() { _ = c.FlushError() }
 // Hijack hands the connection over: what happens on it is no response. Without the
 // connection the run goes on, and may still answer.
 func (c *capture) Hijack() (net.Conn, *bufio.ReadWriter, error) {
-	c.early.await()
 	conn, buffer, err := http.NewResponseController(c.client).Hijack()
 	if err == nil {
 		c.upgrade()
@@ -260,7 +255,6 @@ func (c *capture) finish() {
 		return
 	}
 	c.record.End(recording.Whole) // for those who follow it: the client may take long
-	c.early.await()
 	if c.streaming {
 		<-c.delivered
 	} else {
@@ -305,7 +299,6 @@ func (c *capture) cut() {
 func (c *capture) close() {
 	c.record.End(recording.Cut)
 	c.own.Leave()
-	c.early.await()
 }
 
 // giveUp leaves the header as the run set it to whoever answers instead: an
@@ -315,7 +308,7 @@ func (c *capture) giveUp() {
 	if c.streaming || c.upgraded {
 		return
 	}
-	if c.early.await(); c.status == 0 {
+	if c.status == 0 {
 		removeDedupHeaders(c.header, c.found)
 		c.replaceHeader(c.header)
 	}
@@ -329,19 +322,13 @@ func (c *capture) stream() {
 		return
 	}
 	c.streaming, c.headFirst, c.delivered = true, c.written == 0, make(chan struct{})
-	if c.early.awaitFor(earlyPatience) {
-		c.toClient.Flushes = true
-		c.sendHeader()
-		go func() {
-			defer close(c.delivered)
-			defer c.notePanic()
-			c.deliver()
-		}()
-	} else { // a client that takes not even this gets nothing more
-		c.got = recording.Cut
-		c.own.Leave()
-		close(c.delivered)
-	}
+	c.toClient.Flushes = true
+	c.sendHeader()
+	go func() {
+		defer close(c.delivered)
+		defer c.notePanic()
+		c.deliver()
+	}()
 	if !c.omitted { // nobody follows what is not kept
 		c.run.streams()
 	}
@@ -360,7 +347,6 @@ func (c *capture) deliver() {
 
 // sendHeader sends status and header. From here on the header is the client's.
 func (c *capture) sendHeader() {
-	c.early.await()
 	if c.answered == nil { // the connection is taken over
 		c.answered = c.header.Clone()
 	}

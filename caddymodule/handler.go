@@ -148,9 +148,6 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request, next caddyht
 	if forced {
 		x.auditForce(decision)
 	}
-	if !r.ProtoAtLeast(1, 1) {
-		return x.doWithoutEnds(decision)
-	}
 	return x.do(decision)
 }
 
@@ -219,20 +216,6 @@ func (x *exchange) conn() net.Conn {
 	return conn
 }
 
-// doWithoutEnds is do for a client of HTTP/1.0. A body without a length ends there with its
-// connection, so that one that was cut would look whole: then the connection is reset.
-func (x *exchange) doWithoutEnds(decision engine.Decision) error {
-	ended := false
-	defer func() {
-		if conn := x.conn(); !ended && conn != nil { // a panic
-			recording.Reset(conn)
-		}
-	}()
-	err := x.do(decision)
-	ended = true
-	return err
-}
-
 // toClient returns a writer to the request's client. Where the server has a limit of its
 // own for writing, that one counts.
 func (x *exchange) toClient() recording.ClientWriter {
@@ -243,7 +226,7 @@ func (x *exchange) toClient() recording.ClientWriter {
 		idle, deadline = time.Duration(server.WriteTimeout), 0
 	}
 	to := recording.NewClientWriter(x.w, x.conn(), deadline)
-	to.Budget, to.Uninformed = x.allowance.Budget, !x.r.ProtoAtLeast(1, 1)
+	to.Budget = x.allowance.Budget
 	if x.r.ProtoMajor == 2 {
 		to.Shared(idle)
 	}

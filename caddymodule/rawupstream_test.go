@@ -2,14 +2,10 @@ package caddymodule
 
 import (
 	"bufio"
-	"bytes"
-	"compress/gzip"
 	"encoding/binary"
-	"fmt"
 	"io"
 	"net"
 	"net/http"
-	"strings"
 	"sync/atomic"
 	"testing"
 )
@@ -50,27 +46,6 @@ func afterRequest(text string) func(net.Conn) {
 		_, _ = io.Copy(io.Discard, r.Body) // what is unread at the end resets the connection
 		_, _ = io.WriteString(conn, text)
 	}
-}
-
-// compresses answers a request of HTTP, over HTTP/1.0, and as small as the request allows. It
-// names the length either way.
-func compresses(conn net.Conn) {
-	r, err := http.ReadRequest(bufio.NewReader(conn))
-	if err != nil {
-		return
-	}
-	_, _ = io.Copy(io.Discard, r.Body) // what is unread at the end resets the connection
-	var body bytes.Buffer
-	encoding := ""
-	if strings.Contains(r.Header.Get("Accept-Encoding"), "gzip") {
-		encoding = "Content-Encoding: gzip\r\n"
-		packed := gzip.NewWriter(&body)
-		_, _ = io.WriteString(packed, "body")
-		_ = packed.Close()
-	} else {
-		body.WriteString("body")
-	}
-	_, _ = fmt.Fprintf(conn, "HTTP/1.0 201 Created\r\n%sContent-Length: %d\r\n\r\n%s", encoding, body.Len(), body.Bytes())
 }
 
 // The types of FastCGI's records (FastCGI Specification, section 8).

@@ -72,7 +72,6 @@ func (e *execution) deliver(err error) error {
 		e.answer.giveUp()
 		return e.failed(err)
 	case e.answer.broken():
-		e.answer.early.await()
 		return e.failed(caddyhttp.Error(http.StatusBadGateway, errors.New("the response was cut off")))
 	}
 	letGo(e.r.Body) // it has done its part
@@ -113,9 +112,9 @@ func (e *execution) settle(err error) {
 	if end.How == idempotency.Unknown && answer.status == 0 && way.answered && e.releaseOn.Has(way.status) && !e.run.WasLast() {
 		end.How = idempotency.Answered // with a failure, of which a handler behind has made an error
 	}
-	if end.How == idempotency.Answered && e.Unknown == unknownHold && (answer.endless || answer.status == 0 && way.status < 200) {
-		// Whether it is whole nobody can tell; or there is none: an upstream has changed to another
-		// protocol, which nobody asked for, and whether it has executed the request it did not say.
+	if end.How == idempotency.Answered && e.Unknown == unknownHold && answer.status == 0 && way.status < 200 {
+		// There is none: an upstream has changed to another protocol, which nobody asked for, and
+		// whether it has executed the request it did not say.
 		end.How = idempotency.Unknown
 	}
 	if end.Retention == nil {

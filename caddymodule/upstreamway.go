@@ -4,7 +4,6 @@ import (
 	"context"
 	"net/http"
 	"net/http/httptrace"
-	"strings"
 	"sync/atomic"
 
 	"github.com/caddyserver/caddy/v2"
@@ -116,30 +115,4 @@ func (t *upstreamTrace) seen() upstreamWay {
 		status:    status,
 		answered:  status != 0 && t.had.Load() && t.address.Load() == address,
 	}
-}
-
-// noteVia notes which protocols a response has come over: first what a proxy behind says of
-// its upstream, and then what that one itself says of those behind it.
-func (c *capture) noteVia() {
-	if via, front := c.header["Via"], len(c.found["Via"]); c.status == 0 && len(via) > front {
-		c.via = strings.Join(via[front:], ",")
-	}
-}
-
-// endsWithConnection reports whether the body's only end is that of a connection on its way
-// here, as far as proxies tell: an answer without a length of HTTP/1.0, or of FastCGI (0.0),
-// whose client in Caddy takes an end in mid-record for that of the answer. One that is cut off
-// looks like a whole one. HTTP/1.1 has such answers too, but a proxy does not tell them from
-// chunked ones, which are sound.
-func (c *capture) endsWithConnection() bool {
-	if c.declared >= 0 || !bodyAllowed(c.status) {
-		return false
-	}
-	for hop := range strings.SplitSeq(c.via, ",") {
-		protocol, _, _ := strings.Cut(strings.TrimSpace(hop), " ")
-		if protocol = strings.TrimPrefix(protocol, "HTTP/"); protocol == "1.0" || protocol == "0.0" {
-			return true
-		}
-	}
-	return false
 }

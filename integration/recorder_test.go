@@ -7,7 +7,6 @@ import (
 	"io"
 	"net"
 	"net/http"
-	"path"
 	"strconv"
 	"strings"
 	"testing"
@@ -278,41 +277,6 @@ func TestResponsesAreKeptUnderPressure(t *testing.T) {
 	for n := range 12 {
 		if got := p.post(t, "/", fmt.Sprint("k", n), "body"); got.Status != 200 || len(got.Body) != 600<<10 || !got.replayed() {
 			t.Errorf("the duplicate %d got %d with %d bytes, replayed: %v", n, got.Status, len(got.Body), got.replayed())
-		}
-	}
-}
-
-// An answer of HTTP/1.0 without a length looks whole when it is cut off: where that
-// matters, its end is unknown.
-func TestAnswerWithoutAnEndOfItsOwn(t *testing.T) {
-	t.Parallel()
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer listener.Close()
-	go func() {
-		for {
-			conn, err := listener.Accept()
-			if err != nil {
-				return
-			}
-			if r, err := http.ReadRequest(bufio.NewReader(conn)); err == nil {
-				_, _ = io.Copy(io.Discard, r.Body) // what is unread at the end resets the connection
-				fmt.Fprintf(conn, "HTTP/1.0 200 OK\r\nContent-Type: text/%s\r\n\r\nmaybe all", path.Base(r.URL.Path))
-			}
-			conn.Close()
-		}
-	}()
-	for unknown, want := range map[string]func(again, first reply){
-		"release": func(again, first reply) { wantReplay(t, again, first) },
-		"hold":    func(again, _ reply) { wantProblem(t, again, 409, "outcome_unknown") },
-	} {
-		p := start(t, conf{store: "store memory", site: lines(dedupBlock("unknown "+unknown), "reverse_proxy "+listener.Addr().String())})
-		for _, kind := range []string{"/plain", "/event-stream"} { // a stream reaches its client before its run ends
-			first := p.post(t, kind, "k", "body")
-			wantFresh(t, first, 200, "maybe all")
-			want(p.post(t, kind, "k", "body"), first)
 		}
 	}
 }

@@ -18,9 +18,6 @@ type ClientWriter struct {
 	idle time.Duration
 	// Flushes says that each piece is to reach the client at once.
 	Flushes bool
-	// Uninformed says that the client knows no informational responses and would take one for
-	// the answer, as over HTTP/1.0: it must not get any (RFC 9110, section 15.2).
-	Uninformed bool
 	// conn is the client's connection, nil where nobody says.
 	conn net.Conn
 	// patience is how long a write may take before the connection is closed; 0 for ever.

@@ -16,16 +16,3 @@ func underlying(conn net.Conn) net.Conn {
 		}
 	}
 }
-
-// Reset breaks a connection off, so that its client gets an error and not the end of what
-// was sent. A unix socket has no such way: it stays as it is.
-func Reset(conn net.Conn) {
-	socket, ok := underlying(conn).(interface {
-		SetLinger(seconds int) error
-		Close() error
-	})
-	if !ok || socket.SetLinger(0) != nil {
-		return
-	}
-	_ = socket.Close() // at once: TLS would say that this is the end
-}

@@ -64,21 +64,3 @@ func connections(t *testing.T) map[string][2]net.Conn {
 	}
 	return found
 }
-
-// What was sent over a connection that is reset does not end whole.
-func TestResetIsNoEnd(t *testing.T) {
-	for name, ends := range connections(t) {
-		server, client := ends[0], ends[1]
-		if _, err := io.WriteString(server, "begun"); err != nil {
-			t.Fatalf("%s: %v", name, err)
-		}
-		if _, err := io.ReadFull(client, make([]byte, len("begun"))); err != nil {
-			t.Fatalf("%s: %v", name, err)
-		}
-		Reset(server)
-		_ = server.Close() // as the server does then
-		if rest, err := io.ReadAll(client); err == nil {
-			t.Errorf("%s: the client has the end behind %q", name, rest)
-		}
-	}
-}
