@@ -41,7 +41,7 @@ var settingParsers = map[string]settingParser{
 	"store_errors":      word("store_errors", func(s *Settings) *string { return &s.StoreErrors }),
 	"methods":           list("methods such as POST PUT", func(s *Settings) *[]string { return &s.Methods }, checkMethods),
 	"scope":             list("texts with placeholders", func(s *Settings) *[]string { return &s.Scope }, checkScope),
-	"release":           list("off, or statuses and classes such as 409 5xx", func(s *Settings) *[]string { return &s.Release }, checkRelease),
+	"release":           list("off, or statuses, classes and exceptions such as 409 5xx !503", func(s *Settings) *[]string { return &s.Release }, checkRelease),
 	"exclude":           list("JSON pointers such as /sent_at", func(s *Settings) *[]string { return &s.Exclude }, checkExclude),
 	"keep_header":       list("names of header fields", func(s *Settings) *[]string { return &s.KeepHeader }, checkKeepHeader),
 	"drop_header":       list("names of header fields", func(s *Settings) *[]string { return &s.DropHeader }, checkDropHeader),

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"encoding/json"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/caddyserver/caddy/v2"
@@ -87,10 +88,11 @@ type Settings struct {
 	// How long it waits at most; only with `wait`. Default: 5s.
 	MaxWait caddy.Duration `json:"max_wait,omitempty"`
 
-	// The answers that free the key for a retry: statuses (`409`) and classes
-	// (`5xx`), or only `off`. Default for an API: 5xx 401 403 407 408 409 423 425
-	// 429; for webhooks: 3xx 4xx 5xx. The status that the upstream sent counts
-	// as well as the one that a response handler made of it.
+	// The responses that release the key, so that a retry runs: statuses (`409`) and
+	// classes (`5xx`), or only `off`. `!409` excepts one status and wins wherever it
+	// stands; a list of exceptions alone adds them to the default. Default for an API:
+	// 5xx 4xx !400 !402 !404 !410 !422; for webhooks: 3xx 4xx 5xx. The status that
+	// the upstream sent counts as well as the one that a response handler made of it.
 	Release []string `json:"release,omitempty"`
 
 	// What to do when it is unknown whether the upstream executed a run (timed
@@ -208,11 +210,11 @@ const (
 	usualReplayedHeader = "Idempotent-Replayed"
 )
 
-// The answers that free a key, by mode. An API's list has those after which a
-// client is to repeat the same request; a webhook's has all that a sender takes
-// for a failure.
+// The responses that release a key, by mode. An API keeps those about the content of the
+// request, and releases those about its envelope, such as 415, which a client corrects
+// under the same key; for webhooks all that a sender takes for a failure releases.
 var (
-	apiReleases     = []string{"5xx", "401", "403", "407", "408", "409", "423", "425", "429"}
+	apiReleases     = []string{"5xx", "4xx", "!400", "!402", "!404", "!410", "!422"}
 	webhookReleases = []string{"3xx", "4xx", "5xx"}
 )
 
@@ -263,16 +265,16 @@ func orElse[T comparable](setting *T, fallback T) {
 
 // releasing returns the words of the release list that is in force.
 func (s *Settings) releasing() []string {
-	switch {
-	case slices.Equal(s.Release, []string{releaseOff}):
+	if slices.Equal(s.Release, []string{releaseOff}) {
 		return nil
-	case len(s.Release) > 0:
-		return s.Release
-	case s.Mode == string(delivery.ModeWebhook):
-		return webhookReleases
-	default:
-		return apiReleases
 	}
+	if slices.ContainsFunc(s.Release, func(word string) bool { return !strings.HasPrefix(word, "!") }) {
+		return s.Release
+	}
+	if s.Mode == string(delivery.ModeWebhook) {
+		return slices.Concat(webhookReleases, s.Release)
+	}
+	return slices.Concat(apiReleases, s.Release)
 }
 
 // fingerprintOf returns the fingerprint that is taken beside a key: the one that the user

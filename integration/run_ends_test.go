@@ -52,15 +52,18 @@ func TestReleasingStatusesRunAgain(t *testing.T) {
 		"handle /hook/* {", dedupBlock("mode webhook"), proxyTo(up), "}",
 		"handle /off/* {", "uri strip_prefix /off", dedupBlock("release off"), proxyTo(up), "}",
 		"handle /own/* {", "uri strip_prefix /own", dedupBlock("release 404 2xx"), proxyTo(up), "}",
+		"handle /less/* {", "uri strip_prefix /less", dedupBlock("release !409"), proxyTo(up), "}",
 		"handle {", dedupBlock(), proxyTo(up), "}")})
 
 	released := map[string][]int{
-		"":      {500, 503, 599, 401, 403, 407, 408, 409, 423, 425, 429},
+		"":      {500, 599, 401, 409, 411, 415, 417, 421, 426, 428, 431, 451},
+		"/less": {500, 408},
 		"/hook": {301, 307, 400, 404, 410, 500},
 		"/own":  {404, 200, 204},
 	}
 	kept := map[string][]int{
-		"":      {200, 204, 302, 400, 402, 404, 422},
+		"":      {200, 204, 302, 400, 402, 404, 410, 422},
+		"/less": {409, 404, 200},
 		"/hook": {200, 202, 204},
 		"/off":  {200, 401, 500},
 		"/own":  {500, 401},

@@ -53,9 +53,9 @@ func needOf(s seen, refused time.Time) (kind need, needy bool) {
 }
 
 // answeredClient reports whether a released record is one of an API whose client got an
-// answer about its own request: 401, 403 and 407, whose status is not kept, and what else
-// frees a key by default and is no failure of the service. A webhook's sender makes no such
-// mistakes: whatever does not take its delivery is to be mended.
+// answer about its own request: 401, 403 and 407, whose status is not kept, and the other
+// 4xx that an API releases by default. A webhook's sender makes no such mistakes: whatever
+// rejects its delivery needs attention.
 func answeredClient(r *idempotency.Record) bool {
 	if r.Provider != "" {
 		return false
@@ -63,10 +63,10 @@ func answeredClient(r *idempotency.Record) bool {
 	switch r.Status {
 	case 0:
 		return r.Attempt > 0
-	case 401, 403, 407, 408, 409, 423, 425, 429:
-		return true
+	case 400, 402, 404, 410, 422:
+		return false
 	}
-	return false
+	return r.Status/100 == 4
 }
 
 // judge notes in a record what it needs, and since when.

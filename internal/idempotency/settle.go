@@ -160,9 +160,10 @@ func gatewayLost(status int) bool { return status == 502 || status == 504 }
 // StatusSet is a set of HTTP status codes.
 type StatusSet struct{ bits [16]uint64 }
 
-// ParseStatuses reads codes ("409") and classes ("5xx").
+// ParseStatuses reads codes ("409"), classes ("5xx") and exceptions ("!409"). An exception
+// wins wherever it stands.
 func ParseStatuses(words ...string) (StatusSet, error) {
-	var set StatusSet
+	var set, except StatusSet
 	for _, word := range words {
 		if class, ok := strings.CutSuffix(word, "xx"); ok && len(class) == 1 && class >= "2" && class <= "5" {
 			for code := range 100 {
@@ -170,11 +171,19 @@ func ParseStatuses(words ...string) (StatusSet, error) {
 			}
 			continue
 		}
-		code, err := strconv.Atoi(word)
-		if err != nil || len(word) != 3 || code < 200 || code > 599 {
-			return StatusSet{}, fmt.Errorf("status %q is neither a code from 200 to 599 nor one of the classes 2xx, 3xx, 4xx, 5xx", word)
+		digits, excepted := strings.CutPrefix(word, "!")
+		code, err := strconv.Atoi(digits)
+		if err != nil || len(digits) != 3 || code < 200 || code > 599 {
+			return StatusSet{}, fmt.Errorf("status %q is neither a code from 200 to 599, such as 409 or !409, nor one of the classes 2xx, 3xx, 4xx, 5xx", word)
 		}
-		set.add(code)
+		if excepted {
+			except.add(code)
+		} else {
+			set.add(code)
+		}
+	}
+	for i, bits := range except.bits {
+		set.bits[i] &^= bits
 	}
 	return set, nil
 }

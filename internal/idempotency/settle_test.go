@@ -20,9 +20,8 @@ type release struct {
 
 var releases = []release{
 	{"off", "", func(int) bool { return false }},
-	{"api", "5xx 401 403 407 408 409 423 425 429", func(status int) bool {
-		return status >= 500 && status <= 599 ||
-			slices.Contains([]int{401, 403, 407, 408, 409, 423, 425, 429}, status)
+	{"api", "5xx 4xx !400 !402 !404 !410 !422", func(status int) bool {
+		return status >= 400 && status <= 599 && !slices.Contains([]int{400, 402, 404, 410, 422}, status)
 	}},
 	{"webhook", "3xx 4xx 5xx", func(status int) bool { return status >= 300 && status <= 599 }},
 	{"201 alone", "201", func(status int) bool { return status == 201 }},
@@ -209,6 +208,8 @@ func TestParseStatuses(t *testing.T) {
 		{"409 409 425", func(s int) bool { return s == 409 || s == 425 }},
 		{"2xx", func(s int) bool { return s >= 200 && s <= 299 }},
 		{"5xx 404", func(s int) bool { return s >= 500 && s <= 599 || s == 404 }},
+		{"!409 4xx !404 409", func(s int) bool { return s >= 400 && s <= 499 && s != 404 && s != 409 }},
+		{"!200", func(int) bool { return false }},
 		{"2xx 3xx 4xx 5xx", func(s int) bool { return s >= 200 && s <= 599 }},
 	} {
 		set, err := idempotency.ParseStatuses(strings.Fields(c.words)...)
@@ -228,6 +229,7 @@ func TestParseStatusesNamesTheWrongWord(t *testing.T) {
 	for _, word := range []string{
 		"", "x", "xx", "1xx", "6xx", "0xx", "55xx", "5x", "5XX", "5xxx", "xx5", ":xx", "100", "199", "600", "999",
 		"40", "4040", "0404", "+404", "-404", "4 4", "404 ", "4.4", "0x1", "off", "ok", "٤٠٤",
+		"!", "!4xx", "!!404", "404!", "! 404", "!600",
 	} {
 		set, err := idempotency.ParseStatuses("200", word)
 		if err == nil {
