@@ -279,7 +279,11 @@ func passUnclaimed(w http.ResponseWriter, r *http.Request, next caddyhttp.Handle
 
 // passUnclaimed lets the request through without a claim.
 func (x *exchange) passUnclaimed() error {
+	forgetUpstream(x.repl())
 	answered, err := passUnclaimed(x.w, x.r, x.next, x.dedupInFront)
+	if _, proxied := x.repl().Get(upstreamAddress); err == nil && !answered && !proxied {
+		return x.refuseNoHandler("", 0)
+	}
 	if answered || !x.body.read {
 		return err
 	}
@@ -299,7 +303,7 @@ func (u *unclaimed) WriteHeader(status int) {
 	if !u.claimed {
 		u.Header().Del(retentionHeader)
 	}
-	u.wrote = u.wrote || status >= 200
+	u.wrote = u.wrote || status >= 200 || status == http.StatusSwitchingProtocols
 	u.ResponseWriterWrapper.WriteHeader(status)
 }
 

@@ -180,7 +180,8 @@ type exchange struct {
 	// the upstream's word to us, too.
 	dedupInFront bool
 
-	counted   bool // it is in the metrics
+	outcome   outcome // the last that was reported
+	counted   bool
 	found     delivery.Found
 	key       idempotency.Key
 	allowance recording.Allowance // of the budget, for the request's body and its response
@@ -277,7 +278,7 @@ func (x *exchange) leaveStore() {
 
 // done gives back what the request held.
 func (x *exchange) done() {
-	x.count(outcomeUnavailable) // who has said nothing until now has panicked, over a store
+	x.count()
 	if x.following != nil {
 		x.following.Leave()
 	}

@@ -1,6 +1,7 @@
 package caddymodule
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"sync"
@@ -27,7 +28,7 @@ const (
 // mostProviders is how many providers have series of their own, with [labelAPI] and
 // [labelCustom]. All metrics together have at most 400 series, however many providers are
 // configured; each takes one for each outcome. Who comes later counts as [labelCustom].
-const mostProviders = 15
+const mostProviders = 13
 
 // storeBuckets are the upper bounds of the histogram of the store's operations, in
 // seconds: from a store in this process to Redis at its time limit. Caddy's own histograms
@@ -187,8 +188,9 @@ func (m *metrics) requestsOf(h *Handler) requestCounts {
 	return counts
 }
 
-// count counts what becomes of the request, once: what is said of it first counts.
-func (x *exchange) count(o outcome) {
+// count counts the request by its outcome, once. One without an outcome has panicked over a
+// store.
+func (x *exchange) count() {
 	if x.counted {
 		return
 	}
@@ -197,7 +199,7 @@ func (x *exchange) count(o outcome) {
 	if !ok {
 		counts = x.counts.others
 	}
-	if counter, ok := counts[o]; ok {
+	if counter, ok := counts[cmp.Or(x.outcome, outcomeUnavailable)]; ok {
 		counter.Inc()
 	}
 }

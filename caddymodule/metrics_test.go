@@ -52,9 +52,8 @@ func TestSeriesAreBounded(t *testing.T) {
 			counts := m.requestsOf(h)
 			for _, o := range outcomes {
 				for _, found := range []string{provider.Name, ""} {
-					x := &exchange{Handler: &Handler{counts: counts}, found: delivery.Found{Provider: found}}
-					x.count(o)
-					x.count(outcomeFresh) // a second word on the same request
+					x := &exchange{Handler: &Handler{counts: counts}, found: delivery.Found{Provider: found}, outcome: o}
+					x.count()
 					requests++
 				}
 			}
@@ -124,8 +123,8 @@ func TestProviderOfARequest(t *testing.T) {
 			if err := m.register(registry); err != nil {
 				t.Fatal(err)
 			}
-			x := &exchange{Handler: &Handler{counts: m.requestsOf(&Handler{Settings: c.settings})}, found: delivery.Found{Provider: c.found}}
-			x.count(outcomeReplayed)
+			x := &exchange{Handler: &Handler{counts: m.requestsOf(&Handler{Settings: c.settings})}, found: delivery.Found{Provider: c.found}, outcome: outcomeReplayed}
+			x.count()
 			if _, values := gathered(t, registry); values["caddy_dedup_requests_total replayed "+c.want] != 1 {
 				t.Errorf("it does not count as %s: %v", c.want, values)
 			}
@@ -176,8 +175,8 @@ func TestMetricsAllocateNothing(t *testing.T) {
 	x := &exchange{Handler: &Handler{counts: m.requestsOf(&Handler{Settings: Settings{Providers: []string{"github"}}})}}
 	x.found.Provider = "github"
 	if n := testing.AllocsPerRun(100, func() {
-		x.counted = false
-		x.count(outcomeFresh)
+		x.outcome, x.counted = outcomeFresh, false
+		x.count()
 		m.RunEnded(engine.ResultKept)
 		m.Asked(engine.OperationClaim, time.Millisecond, false)
 	}); n != 0 {

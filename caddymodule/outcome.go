@@ -20,7 +20,7 @@ import (
 var outcomes = []outcome{
 	outcomeFresh, outcomeReplayed, outcomeWaited, outcomeInFlight, outcomeReused, outcomeHeld, outcomeExhausted, outcomeForced,
 	outcomeConflict, outcomeAcknowledge, outcomeMissing, outcomeInvalid, outcomeTooLarge, outcomeNotKept, outcomeUnprotected,
-	outcomeOverloaded, outcomeUnavailable, outcomeUnreadable,
+	outcomeOverloaded, outcomeUnavailable, outcomeUnreadable, outcomeNoHandler,
 }
 
 // outcome is what became of a request, for {http.dedup.outcome}, logs and
@@ -46,6 +46,7 @@ const (
 	outcomeOverloaded  outcome = "overloaded"
 	outcomeUnavailable outcome = "store_unavailable"
 	outcomeUnreadable  outcome = "record_unreadable"
+	outcomeNoHandler   outcome = "no_handler"
 )
 
 // placeholderPrefix is what the names of our placeholders begin with.
@@ -152,7 +153,12 @@ func (s *said) MarshalLogObject(to zapcore.ObjectEncoder) error {
 // report tells placeholders and the access log what became of the request, as far
 // as it is known. It runs in the request's goroutine.
 func (x *exchange) report(o outcome, executionID string, attempt int) {
-	x.count(o)
+	x.outcome = o
+	switch o {
+	case outcomeFresh, outcomeForced, outcomeMissing, outcomeUnprotected: // perhaps no handler answers it
+	default:
+		x.count()
+	}
 	x.note(dashboard.Note{What: string(o), ExecutionID: executionID, Attempt: attempt})
 	s := x.said
 	if o != outcomeMissing || s.key == (idempotency.Key{}) {

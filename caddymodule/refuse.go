@@ -79,6 +79,14 @@ func (x *exchange) refuseFor(reason engine.Reason, executionID, detail string) e
 	return x.answerProblem(newProblem(reason, x.mode(), detail, executionID, x.Docs), nil)
 }
 
+// refuseNoHandler answers a request that no handler behind has answered. Caddy's empty 200
+// would make a webhook's sender take a missing reverse_proxy for success.
+func (x *exchange) refuseNoHandler(executionID string, attempt int) error {
+	p := newProblem(reasonNoHandler, x.mode(), "the request was not executed: no handler answered it", executionID, x.Docs)
+	p.attempt = attempt
+	return x.answerProblem(p, errNoHandler)
+}
+
 // answerProblem is refuseFor with a problem that is made already, and with what
 // the store said of it, which goes to the log only.
 func (x *exchange) answerProblem(p problem, storeSaid error) error {
@@ -112,11 +120,12 @@ func (x *exchange) answerProblem(p problem, storeSaid error) error {
 
 // Reasons for which the handler itself refuses, beside those of the engine.
 const (
-	reasonMissing  engine.Reason = "idempotency_key_missing"
-	reasonInvalid  engine.Reason = "idempotency_key_invalid"
-	reasonTooLarge engine.Reason = "request_too_large"
-	reasonNotKept  engine.Reason = "response_not_kept"
-	reasonConflict engine.Reason = "duplicate_request"
+	reasonMissing   engine.Reason = "idempotency_key_missing"
+	reasonInvalid   engine.Reason = "idempotency_key_invalid"
+	reasonTooLarge  engine.Reason = "request_too_large"
+	reasonNotKept   engine.Reason = "response_not_kept"
+	reasonConflict  engine.Reason = "duplicate_request"
+	reasonNoHandler engine.Reason = "no_handler"
 )
 
 // refusalRule is one row of the table of refusals. The titles of the first three
@@ -145,6 +154,7 @@ var refusalRules = map[engine.Reason]refusalRule{
 	reasonConflict:           {"The request is a duplicate", 409, 409, 0, false, outcomeConflict, zapcore.InfoLevel},
 	reasonNotKept:            {"The response of an earlier request was not kept", 409, 409, 0, false, outcomeNotKept, zapcore.InfoLevel},
 	reasonTooLarge:           {"The request is too large", 413, 413, 0, false, outcomeTooLarge, zapcore.InfoLevel},
+	reasonNoHandler:          {"No handler answered the request", 500, 500, 0, false, outcomeNoHandler, zapcore.ErrorLevel},
 	engine.ReasonUnavailable: {"The idempotency store is unavailable", 503, 503, 5, true, outcomeUnavailable, zapcore.ErrorLevel},
 	engine.ReasonUnreadable:  {"The idempotency record cannot be read", 500, 503, 60, false, outcomeUnreadable, zapcore.ErrorLevel},
 	engine.ReasonOverloaded:  {"Too much is in progress", 503, 503, 5, true, outcomeOverloaded, zapcore.WarnLevel},

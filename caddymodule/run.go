@@ -58,6 +58,9 @@ func (x *exchange) carryOut(run *engine.Run) error {
 	e.trace.sent = e.forUpstream(x.r.WithContext(ctx))
 	err := x.next.ServeHTTP(&e.answer, e.trace.sent)
 	ended = true
+	if err == nil && !e.settled && e.answer.status == 0 && e.trace.seen().nothingSent() {
+		err, e.outcome = errNoHandler, outcomeNoHandler
+	}
 	e.settle(err)
 	return e.deliver(err)
 }
@@ -68,6 +71,9 @@ func (e *execution) deliver(err error) error {
 	case e.answer.streaming && (err != nil || e.answer.broken()):
 		e.answer.cut()
 		panic(http.ErrAbortHandler) // a cut response must not look whole
+	case errors.Is(err, errNoHandler):
+		e.answer.giveUp()
+		return e.refuseNoHandler(e.run.ExecutionID(), e.run.Attempt())
 	case err != nil:
 		e.answer.giveUp()
 		return e.failed(err)
@@ -106,6 +112,7 @@ func (e *execution) settle(err error) {
 		return
 	}
 	e.settled = true
+	e.count()
 	answer, way := &e.answer, e.trace.seen()
 	way.refused = e.said.refusedInRun
 	end := conclude(err, answer, way)
@@ -140,6 +147,9 @@ func (e *execution) settle(err error) {
 // errAborted stands for a panic: the run was aborted, or its upstream died in the
 // middle of a body.
 var errAborted = errors.New("aborted")
+
+// errNoHandler is how a run ends that no handler behind has answered.
+var errNoHandler = errors.New("no handler behind dedup answered the request")
 
 // conclude says how a run ended: by the error that the handlers behind returned
 // ([errAborted] if they panicked), by what they wrote, and by what was seen of the
@@ -188,8 +198,8 @@ func conclude(err error, answer *capture, way upstreamWay) idempotency.End {
 // themselves.
 func responseOf(how idempotency.How, err error, answer *capture, way upstreamWay) *idempotency.Response {
 	switch {
-	case answer.upgraded:
-		return nil // the connection is its own client's: they run, too
+	case answer.upgraded, errors.Is(err, errNoHandler):
+		return nil // the connection is its own client's, or there is no answer: they run, too
 	case err == nil && answer.whole() && !answer.omitted && way.unanswered():
 		return answer.response() // the page, as the first client gets it
 	case how == idempotency.Unknown, err == nil && answer.status == statusClientGone && way.gaveUp():

@@ -251,7 +251,7 @@ func TestEndsOfARealChain(t *testing.T) {
 			w.WriteHeader(503)
 		}, twice, 502, true, released, held},
 		"another handler's 401": {answers(201, ""), []string{"error 401", "reverse_proxy {to}"}, 401, false, released, released},
-		"nothing handled it":    {nil, []string{"vars x y"}, 200, false, released, released},
+		"nothing handled it":    {nil, []string{"vars x y"}, 500, false, released, released},
 		"another handler's 200": {nil, []string{"respond done 200"}, 200, true, complete, complete},
 		"aborted before":        {nil, []string{"abort"}, 0, true, released, held},
 		"retried elsewhere":     {answers(201, "created"), []string{"reverse_proxy {refused} {to} {", "lb_policy first", "lb_retries 3", "lb_try_interval 1ms", "fail_duration 1m", "}"}, 201, true, complete, complete},

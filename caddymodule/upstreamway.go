@@ -92,6 +92,9 @@ type upstreamWay struct {
 // before which no upstream has answered. Nor has one that they themselves have asked.
 func (w *upstreamWay) unanswered() bool { return w.failed != nil && w.status == 0 && !w.refused }
 
+// nothingSent reports whether no proxy has sent the request to an upstream.
+func (w upstreamWay) nothingSent() bool { return !w.maybeSent && w.status == 0 }
+
 // gaveUp reports whether a 499 is no answer of anybody's, but what reverse_proxy notes where
 // its transport gave up. A run's own client does not make it do so, but another request can:
 // those of HTTP/3 that wait for one connection all fail when the one that dials is cancelled.

@@ -250,15 +250,6 @@ func TestMaskedStatusReleases(t *testing.T) {
 	wantFresh(t, p.post(t, "/", "k", ""), 201, "run 2 of k")
 }
 
-// Caddy answers an empty 200 where no handler does.
-func TestUnhandledRequestIsNotStored(t *testing.T) {
-	t.Parallel()
-	p := start(t, conf{store: "store memory", site: "dedup"})
-	for range 2 {
-		wantFresh(t, p.post(t, "/", "k", ""), 200, "")
-	}
-}
-
 func TestAnswersOfCaddyItselfAreKept(t *testing.T) {
 	t.Parallel()
 	p := start(t, conf{store: "store memory", site: lines("dedup", `respond "{http.request.uuid}" 202`)})
@@ -308,46 +299,30 @@ func TestBrokenConnectionDoesNotRunTwice(t *testing.T) {
 	}
 }
 
-// Handlers behind may set a header and write no status, which the server then does. All
-// get what they have set. Where no upstream answered, nothing is kept, as nothing says that
-// there was an answer; what an upstream has executed does not run again.
+// A response handler may set a header and write no status, which the server then does. All
+// get what it has set, and what the upstream has executed does not run again.
 func TestRunThatWritesNoStatus(t *testing.T) {
 	t.Parallel()
-	for name, behind := range map[string]func(up *upstream) string{
-		"another handler alone": func(*upstream) string { return "header X-Inner yes" },
-		"behind an upstream": func(up *upstream) string {
-			return lines(proxyTo(up)+" {", "handle_response {", "copy_response_headers", "}", "}")
-		},
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			g := newGate(t)
-			up := startUpstream(t, g.before(func(w http.ResponseWriter, _ *http.Request, _ run) {
-				w.Header().Set("X-Inner", "yes")
-				w.Header().Set("Dedup-Retention", "60")
-				w.Header().Set("Dedup-Execution-Id", "forged")
-			}))
-			p := start(t, conf{store: "store memory", site: lines("route {", "header X-Outer yes", dedupBlock(), behind(up), "}")})
-			all := []*pending{p.postLater("/", "k", "body")}
-			if name == "behind an upstream" {
-				up.awaitRuns(t, "k", 1)
-				all = append(all, p.postLater("/", "k", "body"))
-				p.awaitWaiting(t, 1, all[1])
-			}
-			g.open()
-			for i, got := range replies(t, all) {
-				wantAnswer(t, got, 200, "")
-				if got.replayed() != (i > 0) || got.Header.Get("X-Inner") != "yes" || got.Header.Get("X-Outer") != "yes" {
-					t.Errorf("request %d got %v", i, got.Header)
-				}
-				if ids := got.Header.Values("Dedup-Execution-Id"); len(ids) != 1 || ids[0] == "forged" || got.Header.Get("Dedup-Retention") != "" {
-					t.Errorf("request %d got the upstream's own fields: %v", i, got.Header)
-				}
-			}
-			kept := name == "behind an upstream"
-			if again := p.post(t, "/", "k", "body"); again.replayed() != kept || again.Header.Get("X-Inner") != "yes" {
-				t.Errorf("the next request got %v, want a replay: %t", again.Header, kept)
-			}
-		})
+	g := newGate(t)
+	up := startUpstream(t, g.before(func(w http.ResponseWriter, _ *http.Request, _ run) {
+		w.Header().Set("X-Inner", "yes")
+		w.Header().Set("Dedup-Retention", "60")
+		w.Header().Set("Dedup-Execution-Id", "forged")
+	}))
+	p := start(t, conf{store: "store memory", site: lines("route {", "header X-Outer yes", "dedup",
+		proxyTo(up)+" {", "handle_response {", "copy_response_headers", "}", "}", "}")})
+	all := []*pending{p.postLater("/", "k", "body")}
+	up.awaitRuns(t, "k", 1)
+	all = append(all, p.postLater("/", "k", "body"))
+	p.awaitWaiting(t, 1, all[1])
+	g.open()
+	for i, got := range append(replies(t, all), p.post(t, "/", "k", "body")) {
+		wantAnswer(t, got, 200, "")
+		if got.replayed() != (i > 0) || got.Header.Get("X-Inner") != "yes" || got.Header.Get("X-Outer") != "yes" {
+			t.Errorf("request %d got %v", i, got.Header)
+		}
+		if ids := got.Header.Values("Dedup-Execution-Id"); len(ids) != 1 || ids[0] == "forged" || got.Header.Get("Dedup-Retention") != "" {
+			t.Errorf("request %d got the upstream's own fields: %v", i, got.Header)
+		}
 	}
 }

@@ -234,7 +234,7 @@ func TestTroubleshootingPageHasAllCodes(t *testing.T) {
 			t.Errorf("the page has no section for %s", code[1])
 		}
 	}
-	if len(codes) != 12 {
-		t.Errorf("%d codes are documented, want 12", len(codes))
+	if len(codes) != 13 {
+		t.Errorf("%d codes are documented, want 13", len(codes))
 	}
 }
