@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"mime"
 	"net/http"
 	"strconv"
@@ -59,8 +58,11 @@ func (x *exchange) replay(d engine.Replay) error {
 	x.setReplayHeader(d)
 	if d.Response.Failed {
 		// An error is answered by the error routes, as it was for the first client.
-		return x.errorOfRun(caddyhttp.Error(d.Response.Status,
-			fmt.Errorf("the run %s of this request ended in an error", d.Record.ExecutionID)))
+		failed := caddyhttp.Error(d.Response.Status, fmt.Errorf("the run %s of this request ended in an error", d.Record.ExecutionID))
+		if !x.shownByRoutes(failed) {
+			x.w.WriteHeader(d.Response.Status)
+		}
+		return nil
 	}
 	x.w.WriteHeader(d.Response.Status)
 	if !bodyAllowed(d.Response.Status) || d.Response.Omitted {
@@ -186,10 +188,6 @@ func (x *exchange) setReplayHeader(d engine.Replay) {
 	}
 	set(executionIDHeader, d.Record.ExecutionID)
 	set(x.replayed, "true")
-	if x.dedupInFront && d.Record.State == idempotency.Released {
-		// It is for those who have waited: the one in front is not to keep what is free here.
-		set(retentionHeader, "0")
-	}
 	if d.Response.Failed {
 		return
 	}
@@ -199,27 +197,6 @@ func (x *exchange) setReplayHeader(d engine.Replay) {
 	if bodyAllowed(d.Response.Status) {
 		set("Content-Length", strconv.Itoa(len(d.Response.Body)))
 	}
-}
-
-// pass lets a request through that belongs to the run of a dedup in front: that
-// one has claimed, and keeps the response.
-func (x *exchange) pass(d engine.SameRun) error {
-	o := outcomeFresh
-	if d.Record.ParentID != "" {
-		o = outcomeForced
-	}
-	x.report(o, d.Record.ExecutionID, d.Record.Attempt)
-	x.leaveStore() // the one in front settles
-	nameRun(x.r.Header, d.Record)
-	r := x.r.WithContext(x.r.Context())
-	r.Header = r.Header.Clone()
-	r.Header.Set(claimHeader, idempotency.Proof(x.key, d.Record.Token))
-	to := &unclaimed{ResponseWriterWrapper: caddyhttp.ResponseWriterWrapper{ResponseWriter: x.w}, claimed: true}
-	err := x.next.ServeHTTP(to, sentOnce(r))
-	if to.wrote {
-		return err
-	}
-	return x.failed(err)
 }
 
 // maxOriginalResponse is the size up to which a conflict carries the first
@@ -269,18 +246,12 @@ func isJSON(contentType string) bool {
 	return err == nil && (media == "application/json" || strings.HasSuffix(media, "+json"))
 }
 
-// passUnclaimed lets a request through that has no claim, and so no run, unless a dedup in front
-// has one. It reports whether that one was answered.
-func passUnclaimed(w http.ResponseWriter, r *http.Request, next caddyhttp.Handler, claimed bool) (answered bool, err error) {
-	to := &unclaimed{ResponseWriterWrapper: caddyhttp.ResponseWriterWrapper{ResponseWriter: w}, claimed: claimed}
-	err = next.ServeHTTP(to, sentOnce(r))
-	return to.wrote, err
-}
-
 // passUnclaimed lets the request through without a claim.
 func (x *exchange) passUnclaimed() error {
 	forgetUpstream(x.repl())
-	answered, err := passUnclaimed(x.w, x.r, x.next, x.dedupInFront)
+	to := caddyhttp.NewResponseRecorder(x.w, nil, nil)
+	err := x.next.ServeHTTP(to, sentOnce(x.r))
+	answered := to.Status() >= 200 || to.Status() == http.StatusSwitchingProtocols
 	if _, proxied := x.repl().Get(upstreamAddress); err == nil && !answered && !proxied {
 		return x.refuseNoHandler("", 0)
 	}
@@ -288,48 +259,4 @@ func (x *exchange) passUnclaimed() error {
 		return err
 	}
 	return x.failed(err)
-}
-
-// unclaimed keeps the upstream's word to us, Dedup-Retention, from the client. A dedup in
-// front, which has claimed, needs it.
-type unclaimed struct {
-	caddyhttp.ResponseWriterWrapper
-	claimed, wrote bool
-}
-
-// WriteHeader implements http.ResponseWriter.
-func (u *unclaimed) WriteHeader(status int) {
-	u.Header().Del(claimHeader)
-	if !u.claimed {
-		u.Header().Del(retentionHeader)
-	}
-	u.wrote = u.wrote || status >= 200 || status == http.StatusSwitchingProtocols
-	u.ResponseWriterWrapper.WriteHeader(status)
-}
-
-// Write implements http.ResponseWriter.
-func (u *unclaimed) Write(p []byte) (int, error) {
-	if !u.wrote {
-		u.WriteHeader(http.StatusOK)
-	}
-	return u.ResponseWriterWrapper.Write(p)
-}
-
-// FlushError shows the header that the server makes, too.
-func (u *unclaimed) FlushError() error {
-	if !u.wrote {
-		u.WriteHeader(http.StatusOK)
-	}
-	return http.NewResponseController(u.ResponseWriter).Flush()
-}
-
-// Flush implements http.Flusher.
-func (u *unclaimed) Flush() { _ = u.FlushError() }
-
-// ReadFrom implements io.ReaderFrom.
-func (u *unclaimed) ReadFrom(r io.Reader) (int64, error) {
-	if !u.wrote {
-		u.WriteHeader(http.StatusOK)
-	}
-	return u.ResponseWriterWrapper.ReadFrom(r)
 }

@@ -47,10 +47,9 @@ type capture struct {
 	declared int64       // Content-Length, -1 if there was none
 	// kept is what is kept of answered, once somebody has asked.
 	kept map[string][]string
-	// retention is the upstream's own wish, as it wrote it. The client gets it if it is a dedup.
-	retention    string
-	dedupInFront bool
-	written      int64
+	// retention is the upstream's own wish, as it wrote it.
+	retention string
+	written   int64
 
 	// streaming says that the client gets the response as it comes; delivered is closed
 	// when it has all that it gets.
@@ -121,9 +120,6 @@ func (c *capture) WriteHeader(status int) {
 		c.record.Declared = c.declared
 		c.answered = c.header.Clone()
 		removeForbiddenLength(status, c.answered)
-		if c.dedupInFront && c.retention != "" {
-			c.answered.Set(retentionHeader, c.retention)
-		}
 		if strings.HasPrefix(strings.ToLower(firstIn(c.header, "Content-Type")), "text/event-stream") && c.declared != 0 && bodyAllowed(status) {
 			c.stream()
 		}

@@ -101,21 +101,17 @@ func forPage(r *http.Request) *http.Request {
 	return page
 }
 
-// notForPage are header fields that say something of the client's own request, and the proof
-// of a run around it, which is nobody else's affair.
+// notForPage are header fields that say something of the client's own request.
 var notForPage = []string{
-	"Content-Length", "Expect", "If-Match", "If-None-Match", "If-Modified-Since", "If-Unmodified-Since", "If-Range", "Range", claimHeader,
+	"Content-Length", "Expect", "If-Match", "If-None-Match", "If-Modified-Since", "If-Unmodified-Since", "If-Range", "Range",
 }
 
 // failed answers an error of the handlers behind, before which nothing was written, or returns
 // it to the server. Error routes get the request whole, or cannot send it, and no transport
 // sends it twice on their behalf.
 func (x *exchange) failed(err error) error {
-	switch {
-	case err == nil, x.withinRun(): // it is the affair of the handler in front
+	if err == nil || executionInContext(x.r.Context()) != "" { // it is the affair of the handler in front
 		return err
-	case x.said.waitedInRun:
-		return x.errorOfRun(err)
 	}
 	if x.r.ContentLength == 0 {
 		lowerResent(x.r.Header)
@@ -129,22 +125,6 @@ func (x *exchange) failed(err error) error {
 	}
 	return nil
 }
-
-// errorOfRun gives a duplicate the error of the run that it waited for, as a refusal. Within a
-// run of another handler of ours, that one does.
-func (x *exchange) errorOfRun(err error) error {
-	if x.withinRun() {
-		x.said.waitedInRun = true
-		return err
-	}
-	if !x.shownByRoutes(err) {
-		x.w.WriteHeader(failedStatus(err))
-	}
-	return nil
-}
-
-// withinRun reports whether the request is part of the run of another handler of ours in front.
-func (x *exchange) withinRun() bool { return executionInContext(x.r.Context()) != "" }
 
 // hasServersRequest reports whether the request is the server's own, and no copy that a
 // handler in front, such as forward_auth or tracing, has made. Placeholders are of the

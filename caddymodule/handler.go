@@ -117,12 +117,11 @@ func (h *Handler) Provision(ctx caddy.Context) error {
 // ServeHTTP finds the request's key and does what the engine decides.
 func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request, next caddyhttp.Handler) error {
 	said := saying(r)
-	proof, forced := takeDedupHeaders(r), h.takeForce(r)
+	within, forced := takeDedupHeaders(r), h.takeForce(r)
 	if !h.applies(r) {
-		_, err := passUnclaimed(w, r, next, proof != "")
-		return err
+		return next.ServeHTTP(w, sentOnce(r))
 	}
-	x := &exchange{Handler: h, w: w, r: r, next: next, said: said, dedupInFront: proof != "", allowance: recording.Allowance{Budget: buffered}}
+	x := &exchange{Handler: h, w: w, r: r, next: next, said: said, allowance: recording.Allowance{Budget: buffered}}
 	x.body = requestBody{w: w, r: r, limit: h.MaxRequestBody, taken: &x.allowance}
 	defer x.done()
 	request, refused, err := x.identify()
@@ -135,13 +134,12 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request, next caddyht
 	case request == nil:
 		return x.passUnclaimed()
 	}
-	request.Proof, request.Force, request.OnWait = proof, forced, x.tracedWait()
+	request.Within, request.Force, request.OnWait = within, forced, x.tracedWait()
 	decision, err := x.begin(request)
-	if err != nil {
-		x.report(outcomeInFlight, "", 0) // it waited, and its client has left
-		if x.withinRun() {
-			// Or the run that it is part of has ended: nobody else is to execute it.
-			return x.errorOfRun(caddyhttp.Error(http.StatusGatewayTimeout, err))
+	if err != nil { // it waited, and its client has left
+		x.report(outcomeInFlight, "", 0)
+		if errors.Is(err, context.DeadlineExceeded) { // of the run that the request is part of
+			return caddyhttp.Error(http.StatusGatewayTimeout, err)
 		}
 		return caddyhttp.Error(statusClientGone, err)
 	}
@@ -160,8 +158,6 @@ func (x *exchange) do(decision engine.Decision) error {
 		return x.replay(d)
 	case engine.Follow:
 		return x.follow(d)
-	case engine.SameRun:
-		return x.pass(d)
 	case engine.Refusal:
 		return x.refuseOrPass(d)
 	default:
@@ -176,9 +172,6 @@ type exchange struct {
 	r    *http.Request
 	next caddyhttp.Handler
 	said *said
-	// dedupInFront says that the request comes from another dedup, which has claimed. It needs
-	// the upstream's word to us, too.
-	dedupInFront bool
 
 	outcome   outcome // the last that was reported
 	counted   bool

@@ -7,8 +7,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-
-	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
 )
 
 // The header fields between us, upstreams and clients. All begin with a prefix
@@ -19,9 +17,6 @@ const (
 	attemptHeader     = "Dedup-Attempt"
 	parentIDHeader    = "Dedup-Parent-Id"
 	retentionHeader   = "Dedup-Retention"
-	// claimHeader is for upstreams only: a dedup handler there knows by it that the
-	// request belongs to the run in flight under its key.
-	claimHeader = "Dedup-Claim"
 )
 
 // resentHeaders make Go's HTTP transport send a request without a body a second
@@ -29,20 +24,18 @@ const (
 // executed it (net/http, Request.isReplayable).
 var resentHeaders = []string{"Idempotency-Key", "X-Idempotency-Key"}
 
-// takeDedupHeaders removes what came in under our prefix and returns the proof
-// among it, "" for none and for what cannot be one. What another handler of ours in this process has set for its own run
-// stays.
-func takeDedupHeaders(r *http.Request) (proof string) {
-	if claimed := firstIn(r.Header, claimHeader); claimed != "" && idempotency.IsProof(claimed) {
-		proof = claimed
+// takeDedupHeaders removes what came in under our prefix and returns the execution ID
+// among it: that of the run of another dedup in front, or a forged one. What a dedup in
+// this process has set for its run stays, for requests that this one does not claim.
+func takeDedupHeaders(r *http.Request) (within string) {
+	if within = executionInContext(r.Context()); within != "" {
+		return within
 	}
 	protectTrailers(r)
 	protectFromConnection(r.Header)
-	if id := firstIn(r.Header, executionIDHeader); id != "" && id == executionInContext(r.Context()) {
-		return proof
-	}
+	within = firstIn(r.Header, executionIDHeader)
 	removeDedupHeaders(r.Header, nil)
-	return proof
+	return within
 }
 
 // protectTrailers removes our fields from a request's trailers: from those that are
@@ -116,20 +109,6 @@ func removeDedupHeaders(header, before http.Header) {
 
 func isDedupHeader(name string) bool {
 	return len(name) >= len(dedupHeaderPrefix) && strings.EqualFold(name[:len(dedupHeaderPrefix)], dedupHeaderPrefix)
-}
-
-// nameRun tells the upstream which run a request is, by the run's record.
-func nameRun(header http.Header, record *idempotency.Record) {
-	nameExecution(header, record)
-	header.Set(attemptHeader, strconv.Itoa(record.Attempt))
-}
-
-// nameExecution tells a client, or the upstream, which run it is about.
-func nameExecution(header http.Header, record *idempotency.Record) {
-	header.Set(executionIDHeader, record.ExecutionID)
-	if record.ParentID != "" {
-		header.Set(parentIDHeader, record.ParentID)
-	}
 }
 
 // firstIn is [http.Header.Get] for a name that is canonical, which Get would look into first.

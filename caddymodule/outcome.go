@@ -20,7 +20,7 @@ import (
 var outcomes = []outcome{
 	outcomeFresh, outcomeReplayed, outcomeWaited, outcomeInFlight, outcomeReused, outcomeHeld, outcomeExhausted, outcomeForced,
 	outcomeConflict, outcomeAcknowledge, outcomeMissing, outcomeInvalid, outcomeTooLarge, outcomeNotKept, outcomeUnprotected,
-	outcomeOverloaded, outcomeUnavailable, outcomeUnreadable, outcomeNoHandler,
+	outcomeOverloaded, outcomeUnavailable, outcomeUnreadable, outcomeNoHandler, outcomeLoop,
 }
 
 // outcome is what became of a request, for {http.dedup.outcome}, logs and
@@ -47,6 +47,7 @@ const (
 	outcomeUnavailable outcome = "store_unavailable"
 	outcomeUnreadable  outcome = "record_unreadable"
 	outcomeNoHandler   outcome = "no_handler"
+	outcomeLoop        outcome = "loop"
 )
 
 // placeholderPrefix is what the names of our placeholders begin with.
@@ -65,11 +66,6 @@ type said struct {
 	executionID          string
 	attempt              int
 	logged               bool // the access log will ask
-	// waitedInRun says that the request has waited for another one, within its own run, and
-	// that it has the error of that one.
-	waitedInRun bool
-	// refusedInRun says that a handler of ours has refused the request within the run of another.
-	refusedInRun bool
 }
 
 // saidName is the placeholder behind which a request has what is said of it; nobody can write

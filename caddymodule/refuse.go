@@ -53,6 +53,9 @@ func (x *exchange) detailOf(d engine.Refusal) string {
 		return "an earlier request with this key may or may not have been executed; an operator has to release the key " + x.keyText()
 	case engine.ReasonExhausted:
 		return "the request was tried as often as is allowed, and the last attempt's outcome is unknown"
+	case engine.ReasonLoop:
+		return "the request is part of the run that is in flight under its key: another dedup on its way has the same store, " +
+			"namespace and key; set another namespace for one of them, or another scope within one configuration"
 	case engine.ReasonUnreadable:
 		return "the stored record of the key " + x.keyText() + " cannot be read; an operator has to look at it"
 	case engine.ReasonOverloaded:
@@ -91,7 +94,6 @@ func (x *exchange) refuseNoHandler(executionID string, attempt int) error {
 // the store said of it, which goes to the log only.
 func (x *exchange) answerProblem(p problem, storeSaid error) error {
 	x.leaveStore() // neither the client's pace nor that of an error route is its affair
-	x.said.refusedInRun = x.withinRun()
 	p.Key = x.keyText()
 	rule := refusalRules[p.Code]
 	x.report(rule.outcome, p.ExecutionID, p.attempt)
@@ -107,10 +109,6 @@ func (x *exchange) answerProblem(p problem, storeSaid error) error {
 		zap.Error(storeSaid))
 	readOff(x.w, x.r)
 	p.setHeader(x.w.Header())
-	if x.dedupInFront {
-		// It is not to keep what is no answer of the upstream: a retry asks here anew.
-		x.w.Header().Set(retentionHeader, "0")
-	}
 	cause := caddyhttp.Error(p.Status, errors.New(string(p.Code)+": "+p.Detail))
 	if x.shownByRoutes(cause) {
 		return nil
@@ -155,6 +153,7 @@ var refusalRules = map[engine.Reason]refusalRule{
 	reasonNotKept:            {"The response of an earlier request was not kept", 409, 409, 0, false, outcomeNotKept, zapcore.InfoLevel},
 	reasonTooLarge:           {"The request is too large", 413, 413, 0, false, outcomeTooLarge, zapcore.InfoLevel},
 	reasonNoHandler:          {"No handler answered the request", 500, 500, 0, false, outcomeNoHandler, zapcore.ErrorLevel},
+	engine.ReasonLoop:        {"A loop was detected", 508, 508, 0, false, outcomeLoop, zapcore.ErrorLevel},
 	engine.ReasonUnavailable: {"The idempotency store is unavailable", 503, 503, 5, true, outcomeUnavailable, zapcore.ErrorLevel},
 	engine.ReasonUnreadable:  {"The idempotency record cannot be read", 500, 503, 60, false, outcomeUnreadable, zapcore.ErrorLevel},
 	engine.ReasonOverloaded:  {"Too much is in progress", 503, 503, 5, true, outcomeOverloaded, zapcore.WarnLevel},

@@ -28,7 +28,7 @@ type execution struct {
 	limit   runLimit
 	trace   upstreamTrace
 	answer  capture
-	named   struct{ toClient, toUpstream, attempt, proof oneValue }
+	named   struct{ toClient, toUpstream, attempt oneValue }
 }
 
 // carryOut lets a run's request through and settles its claim by how the
@@ -45,7 +45,6 @@ func (x *exchange) carryOut(run *engine.Run) error {
 	ctx := e.begin()
 	defer e.limit.end()
 	e.answer.begin(e, x.toClient(), x.MaxResponseBody, x.headers, x.allowance.Budget)
-	e.answer.dedupInFront = x.dedupInFront
 	defer e.answer.close()
 
 	ended := false
@@ -114,7 +113,6 @@ func (e *execution) settle(err error) {
 	e.settled = true
 	e.count()
 	answer, way := &e.answer, e.trace.seen()
-	way.refused = e.said.refusedInRun
 	end := conclude(err, answer, way)
 	if end.How == idempotency.Unknown && answer.status == 0 && way.answered && e.releaseOn.Has(way.status) && !e.run.WasLast() {
 		end.How = idempotency.Answered // with a failure, of which a handler behind has made an error
@@ -162,10 +160,6 @@ func conclude(err error, answer *capture, way upstreamWay) idempotency.End {
 		// What goes on there is no response, and the key is free, as if nothing had
 		// been sent.
 		end.How = idempotency.NotSent
-	case way.refused && !way.maybeSent && err == nil && answer.whole():
-		// By its own store, whose record stays as it is. That is the answer to this request, and
-		// to those beside it, and not to the next one: a retry asks that handler anew.
-		end.How = idempotency.NotSent
 	case answer.omitted:
 		// It is settled where it outgrows what is kept, whatever comes behind.
 		end.How = idempotency.Answered
@@ -207,7 +201,7 @@ func responseOf(how idempotency.How, err error, answer *capture, way upstreamWay
 	case err == nil && answer.status == 0:
 		// As the server answers the first client.
 		return &idempotency.Response{Status: http.StatusOK, Header: answer.rules.kept(answer.found, answer.header)}
-	case how == idempotency.Answered, err == nil: // or refused behind
+	case how == idempotency.Answered, err == nil:
 		return answer.response()
 	default:
 		return &idempotency.Response{
@@ -303,6 +297,8 @@ func (e *execution) announce() {
 		x.w.Header().Set(parentIDHeader, parent)
 		x.r.Header.Set(parentIDHeader, parent)
 		x.audit("forced: a request that was complete runs again on purpose", id, attempt, zap.String("parent_id", parent))
+	} else {
+		delete(x.r.Header, parentIDHeader) // of a forced run in front
 	}
 	x.report(o, id, attempt)
 	e.named.toClient.set(x.w.Header(), executionIDHeader, id)
@@ -347,13 +343,9 @@ func (x *exchange) loggedID() zap.Field {
 // behind get. Responses are kept unencoded, for clients of all kinds: without
 // Accept-Encoding the upstream has no reason to encode, and Go's transport decodes what
 // it asked for itself.
-//
-// The proof of the claim is in this request alone, which no log and no error route
-// gets to see.
 func (e *execution) forUpstream(r *http.Request) *http.Request {
 	r.Header = r.Header.Clone()
 	delete(r.Header, "Accept-Encoding")
-	e.named.proof.set(r.Header, claimHeader, idempotency.Proof(e.key, e.run.Token()))
 	if r.ContentLength == 0 {
 		lowerResent(r.Header) // else a transport would send it twice ([sentOnce])
 	}

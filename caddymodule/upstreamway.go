@@ -82,15 +82,13 @@ type upstreamWay struct {
 	// answered says that it is the answer to the last attempt that may have reached an
 	// upstream, as far as connections show.
 	answered bool
-	// refused says that another handler of ours behind has refused the request.
-	refused bool
 	// failed is the error for which error routes behind, those of a subroute, were run.
 	failed error
 }
 
 // unanswered reports whether a whole answer is a page of error routes behind, about an error
 // before which no upstream has answered. Nor has one that they themselves have asked.
-func (w *upstreamWay) unanswered() bool { return w.failed != nil && w.status == 0 && !w.refused }
+func (w *upstreamWay) unanswered() bool { return w.failed != nil && w.status == 0 }
 
 // nothingSent reports whether no proxy has sent the request to an upstream.
 func (w upstreamWay) nothingSent() bool { return !w.maybeSent && w.status == 0 }

@@ -152,36 +152,26 @@ func TestEmptyScopeKeepsCallersApart(t *testing.T) {
 	wantReplay(t, p.post(t, "/", "k", "body", header("Authorization", "alice")), first)
 }
 
-// What an upstream sends under our prefix never reaches a client.
+// What an upstream answers to a run under our prefix never reaches a client.
 func TestUpstreamsCannotSetOurHeaders(t *testing.T) {
 	t.Parallel()
 	up := startUpstream(t, func(w http.ResponseWriter, r *http.Request, n run) {
 		w.Header().Set("Dedup-Retention", "60")
 		w.Header().Set("Dedup-Execution-Id", "its own")
-		w.Header().Set("Dedup-Claim", r.Header.Get("Dedup-Claim")+" and its own")
+		w.Header().Set("Dedup-Anything", "its own")
 		answers201(w, r, n)
 	})
 	p := start(t, conf{store: "store memory", site: lines("dedup", proxyTo(up))})
 	first := p.post(t, "/", "k", "body")
-	forged := header("Dedup-Claim", "forged") // no dedup in front says this
-	for _, reply := range []reply{first, p.post(t, "/", "k", "body")} {
+	for name, reply := range map[string]reply{"run": first, "replay": p.post(t, "/", "k", "body")} {
 		ids := reply.Header["Dedup-Execution-Id"]
 		if len(ids) != 1 || ids[0] == "its own" || ids[0] != first.executionID() {
-			t.Errorf("the client got the execution IDs %q", ids)
+			t.Errorf("%s: the client got the execution IDs %q", name, ids)
 		}
-	}
-	for name, reply := range map[string]reply{
-		"run": first, "replay": p.post(t, "/", "k", "body"), "no key": p.post(t, "/", "", "body"),
-		"GET":             p.post(t, "/", "k", "", method(http.MethodGet)),
-		"run, forged":     p.post(t, "/", "another", "body", forged),
-		"refusal, forged": p.post(t, "/", "k", "another body", forged),
-		"no key, forged":  p.post(t, "/", "", "body", forged),
-	} {
-		if reply.Header.Get("Dedup-Retention") != "" {
-			t.Errorf("%s: the client got Dedup-Retention", name)
-		}
-		if reply.Header.Get("Dedup-Claim") != "" {
-			t.Errorf("%s: the client got Dedup-Claim", name)
+		for _, field := range []string{"Dedup-Retention", "Dedup-Anything"} {
+			if v, ok := reply.Header[field]; ok {
+				t.Errorf("%s: the client got %s %q", name, field, v)
+			}
 		}
 	}
 }

@@ -206,11 +206,11 @@ func TestSteadyReaderIsNotCut(t *testing.T) {
 }
 
 // Two dedups on one path: the inner one holds no second copy of what the outer one holds
-// already, and refuses no run that is in flight.
-func TestSameRunIsNotRefusedForRoom(t *testing.T) {
+// already.
+func TestBodyIsHeldOnceByTwoDedups(t *testing.T) {
 	t.Parallel()
 	up := startUpstream(t, answers201)
-	p := start(t, conf{store: "store memory", dedup: limits("buffered 1MiB"), site: "route {\n" + lines("dedup", "dedup", proxyTo(up)) + "\n}"})
+	p := start(t, conf{store: "store memory", dedup: limits("buffered 1MiB"), site: "route {\n" + lines("dedup", dedupBlock("scope another"), proxyTo(up)) + "\n}"})
 	if got := p.post(t, "/", "k", strings.Repeat("x", 600<<10)); got.Status != 201 {
 		t.Errorf("the only request is answered with %d: %s", got.Status, got.Body)
 	}

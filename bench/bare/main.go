@@ -10,7 +10,6 @@ import (
 	"bytes"
 	"context"
 	"crypto/sha256"
-	"encoding/hex"
 	"errors"
 	"io"
 	"maps"
@@ -100,7 +99,7 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request, next caddyht
 	if err := h.store.claim(name, value, lease); err != nil {
 		return caddyhttp.Error(http.StatusConflict, err)
 	}
-	if err := nameRun(w.Header(), r.Header, token); err != nil {
+	if err := nameRun(w.Header(), r.Header); err != nil {
 		return err
 	}
 	answer := &recorder{header: w.Header().Clone()}
@@ -116,18 +115,15 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request, next caddyht
 	return err
 }
 
-// nameRun tells client and upstream which run it is, and the upstream that it is claimed, in the
-// fields in which caddy-dedup does so.
-func nameRun(toClient, toUpstream http.Header, token []byte) error {
+// nameRun tells client and upstream which run it is, in the fields in which caddy-dedup does so.
+func nameRun(toClient, toUpstream http.Header) error {
 	id, err := uuid.NewV7()
 	if err != nil {
 		return err
 	}
-	proof := sha256.Sum256(token)
 	toClient["Dedup-Execution-Id"] = []string{id.String()}
 	toUpstream["Dedup-Execution-Id"] = toClient["Dedup-Execution-Id"]
 	toUpstream["Dedup-Attempt"] = []string{"1"}
-	toUpstream["Dedup-Claim"] = []string{hex.EncodeToString(proof[:])}
 	return nil
 }
 

@@ -41,7 +41,7 @@ var groupOf = map[string]group{
 	"fresh": ran, "forced": ran,
 	"replayed": absorbed, "waited": absorbed, "acknowledged": absorbed, "conflict": absorbed, "not_kept": absorbed,
 	"in_flight": refused, "reused": refused, "held": refused, "exhausted": refused, "invalid": refused, "too_large": refused,
-	"overloaded": refused, "store_unavailable": refused, "record_unreadable": refused, "no_handler": refused,
+	"overloaded": refused, "store_unavailable": refused, "record_unreadable": refused, "no_handler": refused, "loop": refused,
 	"missing": passed, "unprotected": passed,
 }
 

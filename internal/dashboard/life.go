@@ -125,6 +125,7 @@ var noteTexts = map[string]struct{ title, text, mark string }{
 	"store_unavailable": {"Refused", "The store did not answer.", "bad"},
 	"record_unreadable": {"Refused", "The record could not be read.", "bad"},
 	"no_handler":        {"Refused", "No handler answered the request.", "bad"},
+	"loop":              {"Refused", "The run met a dedup with the same key.", "bad"},
 	"unprotected":       {"Passed", "Without protection, because the store failed.", "bad"},
 	TookOver:            {"Taken over", "The lease of the run before had lapsed.", "note"},
 	Ended:               {"Ended", "The answer was kept.", "good"},

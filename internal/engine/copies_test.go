@@ -231,10 +231,8 @@ func TestNoCopyBesideAForcedRun(t *testing.T) {
 	})
 }
 
-// A request that belongs to a run of the proxy in front, which has replaced or freed what
-// was copied here, is no duplicate of that: the run would be answered with it, and never be
-// carried out.
-func TestCopyIsNoAnswerToARunInFront(t *testing.T) {
+// A forced run of another replica is not answered with the copy of what it is to replace.
+func TestCopyIsNoAnswerWithinAForcedRun(t *testing.T) {
 	withCopies(t, func(t *testing.T, front, behind *replica) {
 		req := someRequest()
 		first := front.run(req)
@@ -243,17 +241,8 @@ func TestCopyIsNoAnswerToARunInFront(t *testing.T) {
 		behind.link.deafen()
 		forced := front.run(forcing(req))
 		inner := req
-		inner.Proof = idempotency.Proof(req.Key, forced.Record().Token)
-		behind.link.fail(refused)
-		wantRefusal(t, behind.begin(inner), engine.ReasonUnavailable, "")
-		inner.Fingerprint = "body:two"
-		wantRefusal(t, behind.begin(inner), engine.ReasonUnavailable, "")
-		inner.Fingerprint = req.Fingerprint
-		behind.link.fail(works)
-		behind.drain()
-		if got := as[engine.SameRun](t, behind.begin(inner)); got.Record.ExecutionID != forced.ExecutionID() {
-			t.Errorf("it belongs to %q, want %q", got.Record.ExecutionID, forced.ExecutionID())
-		}
+		inner.Within = forced.ExecutionID()
+		wantRefusal(t, behind.begin(inner), engine.ReasonLoop, forced.ExecutionID())
 		wantEnd(t, forced, created("new"), resultKept)
 	})
 }

@@ -5,11 +5,11 @@ import (
 )
 
 // decideByCopy answers a request from a copy that the store has confirmed not long ago. Nil
-// means that the store must be asked. So it always is for a request that belongs to a run of
-// a dedup in front ([idempotency.Claim.Proof]): that run may be meant to replace what was
-// copied, and would end with it as its own response.
+// means that the store must be asked. A request within another run ([idempotency.Claim.Within])
+// always asks: the run may be a forced one of this key on another replica, which the copy
+// would answer.
 func (e *Engine) decideByCopy(c idempotency.Claim) Decision {
-	if c.Proof != "" {
+	if c.Within != "" {
 		return nil
 	}
 	found, age := e.copies.find(c.Key)

@@ -7,7 +7,7 @@ import (
 	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
 )
 
-// Decision is what a request does: [*Run], [Replay], [Refusal] or [SameRun].
+// Decision is what a request does: [*Run], [Replay], [Follow] or [Refusal].
 type Decision interface{ decision() }
 
 // Replay answers a request with the response of the run of another request.
@@ -17,10 +17,6 @@ type Replay struct {
 	// Waited says that the run was still in flight when the request came.
 	Waited bool
 }
-
-// SameRun lets a request pass, because it is part of the run that is in flight under
-// its key: another dedup handler, in front of this one, has claimed the key.
-type SameRun struct{ Record *idempotency.Record }
 
 // Follow answers a request with the response that its run is giving at this moment.
 type Follow struct {
@@ -44,7 +40,6 @@ type Refusal struct {
 func (*Run) decision()    {}
 func (Replay) decision()  {}
 func (Follow) decision()  {}
-func (SameRun) decision() {}
 func (Refusal) decision() {}
 
 // Reason is why a request is refused. It is the `code` of the refusal's problem
@@ -60,6 +55,7 @@ const (
 	ReasonUnreadable  Reason = "record_unreadable"
 	ReasonOverloaded  Reason = "overloaded"
 	ReasonExhausted   Reason = "attempts_exhausted"
+	ReasonLoop        Reason = "loop_detected"
 )
 
 // decideInFlight says what a request does while a run is in flight. Nil means that it
@@ -71,8 +67,8 @@ func decideInFlight(run *idempotency.Record, live any, c idempotency.Claim) Deci
 		return refusalBeside(ReasonReused, run)
 	case idempotency.RefuseUnreadable:
 		return refuseUnreadable(c.Key, run)
-	case idempotency.PassSameRun:
-		return SameRun{Record: run}
+	case idempotency.RefuseLoop:
+		return refusalBeside(ReasonLoop, run)
 	}
 	switch {
 	case !c.Waits:
@@ -91,8 +87,6 @@ func (v view) decideEnded(m *member, c idempotency.Claim) Decision {
 	verdict := idempotency.Decide(found.Record, c, found.Now)
 	switch {
 	case v.err != nil && verdict == idempotency.Proceed: // so it is where nothing was found
-		return refusalFor(v.err)
-	case v.err != nil && c.Proof != "" && found.Response != nil: // a copy: see decideByCopy
 		return refusalFor(v.err)
 	case v.cameBeforeTheEnd(m) && found.Response != nil && found.Record.Token == v.run.Token && c.SameRequest(v.run):
 		return Replay{Record: found.Record, Response: found.Response, Waited: true}
@@ -120,8 +114,8 @@ func (v view) decideEnded(m *member, c idempotency.Claim) Decision {
 		return refusalBeside(ReasonHeld, found.Record)
 	case idempotency.RefuseExhausted:
 		return refusalBeside(ReasonExhausted, found.Record)
-	case idempotency.PassSameRun:
-		return SameRun{Record: found.Record}
+	case idempotency.RefuseLoop:
+		return refusalBeside(ReasonLoop, found.Record)
 	case idempotency.WaitForRun:
 		if !c.Waits {
 			return refusalBeside(ReasonInFlight, found.Record)

@@ -139,9 +139,9 @@ type Request struct {
 	Origin idempotency.Origin
 	// Fingerprint is from [idempotency.Fingerprint]; empty if none is taken.
 	Fingerprint string
-	// Proof is what the request came in with to show that it belongs to a run
-	// ([idempotency.Proof]); empty for most.
-	Proof string
+	// Within is the execution ID that the request came in with ([idempotency.Claim]);
+	// empty for most.
+	Within string
 	// Force runs again on purpose although a response is kept.
 	Force  bool
 	Policy idempotency.Policy
@@ -162,7 +162,7 @@ type Request struct {
 func (e *Engine) claimOf(req Request) idempotency.Claim {
 	return idempotency.Claim{
 		Key:          req.Key,
-		Proof:        req.Proof,
+		Within:       req.Within,
 		Fingerprints: e.store.Sealer().Fingerprints(req.Key, req.Fingerprint),
 		Origin:       req.Origin,
 		Terms:        req.Policy.Terms,
@@ -172,8 +172,8 @@ func (e *Engine) claimOf(req Request) idempotency.Claim {
 }
 
 // Begin decides what a request does, and waits if it has to wait for a run. It
-// returns a [*Run], which the caller must end, a [Replay], a [Refusal] or a
-// [SameRun]. The only error is that of the context: the client is gone, and there is
+// returns a [*Run], which the caller must end, a [Replay], a [Follow] or a
+// [Refusal]. The only error is that of the context: the client is gone, and there is
 // nobody to answer.
 func (e *Engine) Begin(ctx context.Context, req Request) (Decision, error) {
 	limit := waitLimit{after: req.Wait, begun: time.Now(), begins: req.OnWait}

@@ -204,28 +204,30 @@ func TestClientsThatLeaveWhileTheStoreIsAsked(t *testing.T) {
 	})
 }
 
-func TestSameRunPasses(t *testing.T) {
+// A request within a run does not wait for that run, whatever else it says, and also where
+// another request already waits for it.
+func TestRequestWithinItsOwnRunIsRefused(t *testing.T) {
 	onBoth(t, func(t *testing.T, owner, other *replica) {
 		req := someRequest()
 		run := owner.run(req)
-		inner := req
-		inner.Proof = idempotency.Proof(req.Key, run.Record().Token)
-		inner.Fingerprint = "json:as another handler takes it"
-		w := other.beginLater(context.Background(), inner)
-		if got := as[engine.SameRun](t, w.decision()); got.Record.ExecutionID != run.ExecutionID() {
-			t.Errorf("it belongs to %q, want %q", got.Record.ExecutionID, run.ExecutionID())
+		for range 2 {
+			for _, fingerprint := range []string{req.Fingerprint, "json:as another handler takes it", "body:two"} {
+				inner := req
+				inner.Within, inner.Fingerprint = run.ExecutionID(), fingerprint
+				w := other.beginLater(context.Background(), inner)
+				wantRefusal(t, w.decision(), engine.ReasonLoop, run.ExecutionID())
+				if w.took != 0 {
+					t.Errorf("it waited %v for itself", w.took)
+				}
+			}
+			other.beginLater(context.Background(), req)
+			synctest.Wait()
 		}
-		if w.took != 0 {
-			t.Errorf("it waited %v for itself", w.took)
-		}
-		// Everybody may see an execution ID, and the proof is good for this request.
-		inner.Proof = run.ExecutionID()
-		inner.Wait = 0
-		wantRefusal(t, other.begin(inner), engine.ReasonInFlight, run.ExecutionID())
-		inner.Proof = idempotency.Proof(req.Key, run.Record().Token)
-		inner.Fingerprint = "body:two"
-		wantRefusal(t, other.begin(inner), engine.ReasonReused, run.ExecutionID())
+		elsewhere := req
+		elsewhere.Within, elsewhere.Wait = "another run", 0
+		wantRefusal(t, other.begin(elsewhere), engine.ReasonInFlight, run.ExecutionID())
 		wantEnd(t, run, created("one"), resultKept)
+		wantReplay(t, owner.begin(elsewhere), run.ExecutionID(), created("one"), false)
 	})
 }
 

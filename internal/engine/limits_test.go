@@ -128,8 +128,8 @@ func TestLimitOfRunsRefusesOnlyRuns(t *testing.T) {
 		reused.Fingerprint = "body:two"
 		wantRefusal(t, other.begin(reused), engine.ReasonReused, run.ExecutionID())
 		inner := busy
-		inner.Proof = idempotency.Proof(busy.Key, run.Record().Token)
-		as[engine.SameRun](t, other.begin(inner))
+		inner.Within = run.ExecutionID()
+		wantRefusal(t, other.begin(inner), engine.ReasonLoop, run.ExecutionID())
 		forced := kept
 		forced.Force = true
 		wantOverloaded(t, other.begin(forced))
@@ -227,8 +227,8 @@ func TestLimitOfWaitersRefusesOnlyWaiters(t *testing.T) {
 		reused.Fingerprint = "body:two"
 		wantRefusal(t, other.begin(reused), engine.ReasonReused, run.ExecutionID())
 		inner := busy
-		inner.Proof = idempotency.Proof(busy.Key, run.Record().Token)
-		as[engine.SameRun](t, other.begin(inner))
+		inner.Within = run.ExecutionID()
+		wantRefusal(t, other.begin(inner), engine.ReasonLoop, run.ExecutionID())
 		impatient := busy
 		impatient.Wait = 0
 		wantRefusal(t, other.begin(impatient), engine.ReasonInFlight, run.ExecutionID())

@@ -1,11 +1,6 @@
 package idempotency
 
-import (
-	"crypto/sha256"
-	"crypto/subtle"
-	"encoding/hex"
-	"time"
-)
+import "time"
 
 // Terms are the settings under which a request claims its key.
 type Terms struct {
@@ -38,9 +33,9 @@ type Claim struct {
 	// Follows is the [Record.Follows] of the record that this claim has written. It is
 	// for [Store.Renew].
 	Follows string
-	// Proof is what the request came in with to show that it belongs to a run: another
-	// dedup handler, in front of this one, has claimed the key already ([Proof]).
-	Proof string
+	// Within is the execution ID that the request came in with: that of the run of another
+	// dedup in front, or forged. Empty for most.
+	Within string
 	// Fingerprints are the fingerprint of the request, in every form in which an
 	// earlier claim may have stored it: plain, and under each encryption key. This
 	// claim stores the first one. Empty if no fingerprint is taken.
@@ -73,8 +68,9 @@ const (
 	// RefuseHeld: nobody knows how the latest run ended, and its claim was made with
 	// [Terms.Hold].
 	RefuseHeld
-	// PassSameRun: the request is part of the run in flight ([Claim.Proof]).
-	PassSameRun
+	// RefuseLoop: the request is part of the run in flight ([Claim.Within]), and would
+	// wait for itself.
+	RefuseLoop
 	// RefuseExhausted: [Terms.MaxAttempts] runs may have reached the upstream, and
 	// nobody knows how the last of them ended.
 	RefuseExhausted
@@ -83,7 +79,7 @@ const (
 	RefuseUnreadable
 )
 
-var verdictNames = [...]string{"none", "proceed", "replay", "wait", "reused", "held", "same run", "exhausted", "unreadable"}
+var verdictNames = [...]string{"none", "proceed", "replay", "wait", "reused", "held", "loop", "exhausted", "unreadable"}
 
 // String returns the verdict's name for logs and test failures.
 func (v Verdict) String() string { return verdictNames[v] }
@@ -106,8 +102,8 @@ func Decide(found *Record, c Claim, now time.Time) Verdict {
 		return RefuseHeld
 	case found.State == InFlight && found.Token == c.Token:
 		return Proceed
-	case found.State == InFlight && c.proves(found) && c.compare(found) != different:
-		return PassSameRun
+	case found.State == InFlight && c.Within != "" && c.Within == found.ExecutionID:
+		return RefuseLoop
 	case found.Lapsed(now) && found.Hold:
 		return RefuseHeld
 	case found.Lapsed(now) && c.exhausted(found):
@@ -125,33 +121,6 @@ func Decide(found *Record, c Claim, now time.Time) Verdict {
 	default:
 		return ReplayKept
 	}
-}
-
-// Proof returns what shows that a request belongs to the run whose claim has this
-// token: a hash, so that who sees it does not have the token. It goes to upstreams
-// only. An execution ID proves nothing: clients get to see it.
-func Proof(key Key, token string) string {
-	parts := make([]byte, 0, mostOnStack)
-	parts = appendPart(parts, proofVersion)
-	parts = appendPart(parts, key[:])
-	parts = appendPart(parts, token)
-	digest := sha256.Sum256(parts)
-	return string(hex.AppendEncode(make([]byte, 0, 2*len(digest)), digest[:]))
-}
-
-// IsProof reports whether a text has the form of a [Proof]. Whether it is one, only the store
-// knows in which its run has its claim.
-func IsProof(text string) bool {
-	digest, err := hex.DecodeString(text)
-	return err == nil && len(digest) == sha256.Size
-}
-
-// proofVersion labels the derivation, as [keyVersion] does for keys.
-const proofVersion = "caddy-dedup proof of a claim v1"
-
-// proves reports whether the request belongs to the run of a record.
-func (c Claim) proves(found *Record) bool {
-	return c.Proof != "" && subtle.ConstantTimeCompare([]byte(c.Proof), []byte(Proof(c.Key, found.Token))) == 1
 }
 
 // SameRequest reports whether this request and the one that claimed the record may

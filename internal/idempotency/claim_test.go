@@ -16,15 +16,15 @@ type claimCase struct {
 	unknown     string // release, hold: what the record's claim chose; "-" without a record
 	fingerprint string // one of those below
 	token       string // same, other
-	run         string // none, same, other: whose proof the request came in with
+	within      string // none, same, other: with which execution ID the request came in
 	choice      string // release, hold: what the new claim chose
 	force       string // yes, no: the new claim runs again on purpose
 	attempts    string // any, left, used: how many runs the new claim allows, of which 3 are used
 }
 
 func (c claimCase) String() string {
-	return fmt.Sprintf("record %s, lease %s, unknown %s, fingerprint %s, token %s, run %s, choice %s, force %s, attempts %s",
-		c.record, c.lease, c.unknown, c.fingerprint, c.token, c.run, c.choice, c.force, c.attempts)
+	return fmt.Sprintf("record %s, lease %s, unknown %s, fingerprint %s, token %s, within %s, choice %s, force %s, attempts %s",
+		c.record, c.lease, c.unknown, c.fingerprint, c.token, c.within, c.choice, c.force, c.attempts)
 }
 
 var (
@@ -41,7 +41,7 @@ var (
 	unreadable = is("another key's")
 	alike      = isNot(fingerprints, append(slices.Clone(differing), unreadable...)...)
 	tokens     = []string{"same", "other"}
-	runs       = []string{"none", "same", "other"}
+	withins    = []string{"none", "same", "other"}
 	forces     = []string{"yes", "no"}
 	attempts   = []string{"any", "left", "used"}
 )
@@ -51,8 +51,8 @@ var (
 // that are part of a run. An empty field stands for any value. Every case must be
 // in exactly one row.
 var claimTable = []struct {
-	record, lease, unknown, fingerprint, token, run, force, attempts []string
-	want                                                             idempotency.Verdict
+	record, lease, unknown, fingerprint, token, within, force, attempts []string
+	want                                                                idempotency.Verdict
 }{
 	// no record, or released
 	{record: is("none"), want: idempotency.Proceed},
@@ -69,33 +69,23 @@ var claimTable = []struct {
 	{record: is("in flight"), token: is("same"), want: idempotency.Proceed},
 
 	// in flight, and the request is part of the run
-	{record: is("in flight"), token: is("other"), run: is("same"), fingerprint: isNot(fingerprints, differing...), want: idempotency.PassSameRun},
-
-	// in flight, and the request has the run's proof, but is another request: as if it
-	// had none
-	{record: is("in flight"), lease: is("live"), token: is("other"), run: is("same"), fingerprint: differing, want: idempotency.RefuseReused},
-	{record: is("in flight"), lease: is("at its end", "over"), token: is("other"), run: is("same"), fingerprint: differing,
-		unknown: is("release"), attempts: is("any", "left"), want: idempotency.Proceed},
-	{record: is("in flight"), lease: is("at its end", "over"), token: is("other"), run: is("same"), fingerprint: differing,
-		unknown: is("release"), attempts: is("used"), want: idempotency.RefuseExhausted},
-	{record: is("in flight"), lease: is("at its end", "over"), token: is("other"), run: is("same"), fingerprint: differing,
-		unknown: is("hold"), want: idempotency.RefuseHeld},
+	{record: is("in flight"), token: is("other"), within: is("same"), want: idempotency.RefuseLoop},
 
 	// in flight, with a live lease
-	{record: is("in flight"), lease: is("live"), token: is("other"), run: is("none", "other"),
+	{record: is("in flight"), lease: is("live"), token: is("other"), within: is("none", "other"),
 		fingerprint: differing, want: idempotency.RefuseReused},
-	{record: is("in flight"), lease: is("live"), token: is("other"), run: is("none", "other"),
+	{record: is("in flight"), lease: is("live"), token: is("other"), within: is("none", "other"),
 		fingerprint: alike, want: idempotency.WaitForRun},
-	{record: is("in flight"), lease: is("live"), token: is("other"), run: is("none", "other"),
+	{record: is("in flight"), lease: is("live"), token: is("other"), within: is("none", "other"),
 		fingerprint: unreadable, want: idempotency.RefuseUnreadable},
 
 	// in flight, with a lapsed lease: nobody knows how the run ended, and the setting
 	// that the run was claimed under decides
-	{record: is("in flight"), lease: is("at its end", "over"), token: is("other"), run: is("none", "other"),
+	{record: is("in flight"), lease: is("at its end", "over"), token: is("other"), within: is("none", "other"),
 		unknown: is("release"), attempts: is("any", "left"), want: idempotency.Proceed},
-	{record: is("in flight"), lease: is("at its end", "over"), token: is("other"), run: is("none", "other"),
+	{record: is("in flight"), lease: is("at its end", "over"), token: is("other"), within: is("none", "other"),
 		unknown: is("release"), attempts: is("used"), want: idempotency.RefuseExhausted},
-	{record: is("in flight"), lease: is("at its end", "over"), token: is("other"), run: is("none", "other"),
+	{record: is("in flight"), lease: is("at its end", "over"), token: is("other"), within: is("none", "other"),
 		unknown: is("hold"), want: idempotency.RefuseHeld},
 
 	// complete
@@ -163,12 +153,7 @@ func (c claimCase) build(now time.Time) (*idempotency.Record, idempotency.Claim)
 	if c.token == "same" {
 		claim.Token = found.Token
 	}
-	switch c.run {
-	case "same":
-		claim.Proof = idempotency.Proof(claim.Key, found.Token)
-	case "other":
-		claim.Proof = idempotency.Proof(claim.Key, found.ExecutionID) // which everybody may see
-	}
+	claim.Within = map[string]string{"same": found.ExecutionID, "other": "run-outside"}[c.within]
 	claim.Force = c.force == "yes"
 	claim.MaxAttempts = map[string]int{"any": 0, "left": 4, "used": 3}[c.attempts]
 	if c.record == "none" {
@@ -184,7 +169,7 @@ func TestDecideOverItsWholeDomain(t *testing.T) {
 		row := -1
 		for i, r := range claimTable {
 			if !matches(r.record, c.record) || !matches(r.lease, c.lease) || !matches(r.unknown, c.unknown) ||
-				!matches(r.fingerprint, c.fingerprint) || !matches(r.token, c.token) || !matches(r.run, c.run) ||
+				!matches(r.fingerprint, c.fingerprint) || !matches(r.token, c.token) || !matches(r.within, c.within) ||
 				!matches(r.force, c.force) || !matches(r.attempts, c.attempts) {
 				continue
 			}
@@ -224,11 +209,11 @@ func claimCases(yield func(claimCase) bool) {
 			for _, unknown := range unknowns {
 				for _, fingerprint := range fingerprints {
 					for _, token := range tokens {
-						for _, run := range runs {
+						for _, within := range withins {
 							for _, choice := range choices {
 								for _, force := range forces {
 									for _, attempt := range attempts {
-										if !yield(claimCase{record, lease, unknown, fingerprint, token, run, choice, force, attempt}) {
+										if !yield(claimCase{record, lease, unknown, fingerprint, token, within, choice, force, attempt}) {
 											return
 										}
 									}
@@ -256,7 +241,7 @@ func TestClaimRecord(t *testing.T) {
 	now := time.Unix(1000, 0)
 	origin := idempotency.Origin{Provider: "github", DeliveryID: "72d3162e"}
 	claim := idempotency.Claim{
-		Key: idempotency.Key{1}, Token: "mine", ExecutionID: "run", Proof: "outer",
+		Key: idempotency.Key{1}, Token: "mine", ExecutionID: "run", Within: "outer",
 		Fingerprints: []string{"body:1", "body/k:2"}, Origin: origin, SealedBy: "k", Waits: true,
 		Terms: idempotency.Terms{Hold: true, Lease: 30 * time.Second, Retention: time.Hour},
 	}

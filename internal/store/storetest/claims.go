@@ -13,7 +13,7 @@ var claimTests = []subtest{
 	{"another fingerprint is refused in flight", reusedInFlight},
 	{"another fingerprint is refused on a complete key", reusedComplete},
 	{"a missing fingerprint is not compared", fingerprintMissing},
-	{"a request of the same run passes", sameRun},
+	{"a request within the run in flight is refused", withinRun},
 	{"a claim whose context has ended writes nothing", endedContext},
 	{"lookup of an unknown key finds nothing", unknownKey},
 	{"callers share no memory with the store", noAliases},
@@ -115,16 +115,16 @@ func fingerprintMissing(f *fixture) {
 	f.claim(other, idempotency.WaitForRun)
 }
 
-func sameRun(f *fixture) {
+func withinRun(f *fixture) {
 	c := f.newClaim(key("a"))
 	first := f.claim(c, idempotency.Proceed)
 	inner := f.newClaim(key("a"))
-	inner.Proof = idempotency.Proof(c.Key, c.Token)
-	f.claimAt(f.peer, inner, idempotency.PassSameRun)
+	inner.Within = c.ExecutionID
+	f.claimAt(f.peer, inner, idempotency.RefuseLoop)
 	f.sameRecord("lookup", f.lookup(key("a")), first.Record)
-	stranger := f.newClaim(key("a"))
-	stranger.Proof = idempotency.Proof(c.Key, c.ExecutionID)
-	f.claim(stranger, idempotency.WaitForRun)
+	other := f.newClaim(key("a"))
+	other.Within = other.ExecutionID
+	f.claim(other, idempotency.WaitForRun)
 }
 
 func endedContext(f *fixture) {

@@ -247,7 +247,7 @@ func (w *Walk) tryClaim(ctx context.Context, store idempotency.Store, k idempote
 	return errors.Join(agree("claim", got.Record, want.Record), agree("claim: previous", got.Previous, want.Previous))
 }
 
-// newClaim returns a claim by a new request, by one of an earlier run, or one that is
+// newClaim returns a claim by a new request, by one within an earlier run, or one that is
 // made again.
 func (w *Walk) newClaim(k idempotency.Key) idempotency.Claim {
 	c := idempotency.Claim{
@@ -259,7 +259,7 @@ func (w *Walk) newClaim(k idempotency.Key) idempotency.Claim {
 	if o := w.anyOwner(k); o != nil {
 		switch w.random.IntN(5) {
 		case 0:
-			c.Proof = idempotency.Proof(k, o.claim.Token)
+			c.Within = o.claim.ExecutionID
 		case 1:
 			// The same token means the same claim, so nothing else in it may differ.
 			if found := w.model.lookup(k); found != nil && found.State == idempotency.InFlight && found.Token == o.claim.Token {
