@@ -7,7 +7,6 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/caddy-dedup/caddy-dedup/internal/admin"
-	"github.com/caddy-dedup/caddy-dedup/internal/openstores"
 )
 
 func init() {
@@ -34,8 +33,7 @@ func (*AdminAPI) CaddyModule() caddy.ModuleInfo {
 
 // Routes implements [caddy.AdminRouter].
 func (*AdminAPI) Routes() []caddy.AdminRoute {
-	open := openStores(func(store *openstores.Opened) admin.Store { return store })
-	api := &admin.API{Open: open, ParseDuration: caddy.ParseDuration, User: userOf}
+	api := &admin.API{Open: openStores, ParseDuration: caddy.ParseDuration, User: userOf}
 	var routes []caddy.AdminRoute
 	for _, route := range api.Routes() {
 		routes = append(routes, caddy.AdminRoute{Pattern: route.Pattern, Handler: caddy.AdminHandlerFunc(route.Serve)})
@@ -43,15 +41,12 @@ func (*AdminAPI) Routes() []caddy.AdminRoute {
 	return routes
 }
 
-// openStores returns the stores that are open in this process, entered, as the interface
-// by which a tool of operators knows them.
-func openStores[S any](as func(*openstores.Opened) S) func() []S {
-	return func() (open []S) {
-		for _, store := range stores.All() {
-			open = append(open, as(store))
-		}
-		return open
+// openStores enters the stores that are open in this process.
+func openStores() (open []admin.Store) {
+	for _, store := range stores.All() {
+		open = append(open, store)
 	}
+	return open
 }
 
 // userOf names the user whom a handler in front has authenticated, "" for nobody.

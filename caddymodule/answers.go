@@ -23,7 +23,6 @@ import (
 
 // replay answers a duplicate with the response of the run that was.
 func (x *exchange) replay(d engine.Replay) error {
-	ends.spare(d.Record)
 	o := outcomeReplayed
 	if d.Waited {
 		o = outcomeWaited

@@ -12,7 +12,6 @@ import (
 	"go.uber.org/zap"
 	"go.uber.org/zap/zapcore"
 
-	"github.com/caddy-dedup/caddy-dedup/internal/dashboard"
 	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
 )
 
@@ -155,7 +154,6 @@ func (x *exchange) report(o outcome, executionID string, attempt int) {
 	default:
 		x.count()
 	}
-	x.note(dashboard.Note{What: string(o), ExecutionID: executionID, Attempt: attempt})
 	s := x.said
 	if o != outcomeMissing || s.key == (idempotency.Key{}) {
 		s.outcome = o // else a handler in front knows of a key: it says what became of the request

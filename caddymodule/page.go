@@ -3,6 +3,7 @@ package caddymodule
 import (
 	"net/http"
 	"strings"
+	"sync"
 
 	"github.com/caddyserver/caddy/v2"
 	"github.com/caddyserver/caddy/v2/caddyconfig/caddyfile"
@@ -11,7 +12,6 @@ import (
 
 	"github.com/caddy-dedup/caddy-dedup/internal/dashboard"
 	"github.com/caddy-dedup/caddy-dedup/internal/engine"
-	"github.com/caddy-dedup/caddy-dedup/internal/openstores"
 )
 
 func init() {
@@ -21,18 +21,24 @@ func init() {
 	httpcaddyfile.RegisterDirectiveOrder("dedup_dashboard", httpcaddyfile.Before, "respond")
 }
 
-// Dashboard is a page for operators: what became of the deliveries, one delivery by its
-// ID, and buttons that free or forget its key. It shows the keys of all stores that are
-// open in the process. It asks nobody for a password: put it behind authentication.
+// Dashboard is a page for operators: which deliveries need attention, one delivery by its ID,
+// and buttons that release or forget its key. It shows the keys of all stores that are open in
+// the process. It asks for no password: put it behind authentication.
 //
 // It answers every request that reaches it, whatever its path.
 type Dashboard struct {
 	// Shows the kept responses, too, headers and bodies. Default: false.
 	Bodies bool `json:"bodies,omitempty"`
 
-	page    *dashboard.Page
-	entered bool
+	page *dashboard.Page
 }
+
+// history is the last hour of this process, for all pages, from its first page on.
+var history = sync.OnceValue(func() *dashboard.History {
+	h := dashboard.NewHistory(processMetrics.byOutcome)
+	go h.Run()
+	return h
+})
 
 // CaddyModule returns the Caddy module information.
 func (*Dashboard) CaddyModule() caddy.ModuleInfo {
@@ -42,23 +48,10 @@ func (*Dashboard) CaddyModule() caddy.ModuleInfo {
 	}
 }
 
-// Provision begins to keep what the page shows of the past.
+// Provision implements [caddy.Provisioner].
 func (d *Dashboard) Provision(caddy.Context) error {
-	d.entered = true
-	history, journal := watched.enter()
-	d.page = dashboard.New(openStores(func(store *openstores.Opened) dashboard.Store { return store }), history, journal)
-	d.page.Bodies = d.Bodies
-	d.page.Who = whoAsks
-	d.page.Encrypted = encrypted
-	d.page.CopiesGone = engine.CopyBound
-	return nil
-}
-
-// Cleanup ends what Provision has begun, with the last page of the process.
-func (d *Dashboard) Cleanup() error {
-	if d.entered {
-		d.entered = false
-		watched.leave()
+	d.page = &dashboard.Page{
+		Open: openStores, History: history(), Bodies: d.Bodies, HTTPS: encrypted, CopyBound: engine.CopyBound,
 	}
 	return nil
 }
@@ -95,15 +88,6 @@ func encrypted(r *http.Request) bool {
 	return r.TLS != nil || byTrustedProxy(r) && strings.EqualFold(r.Header.Get("X-Forwarded-Proto"), "https")
 }
 
-// whoAsks says in words who sent a request.
-func whoAsks(r *http.Request) string {
-	by := operatorOf(r)
-	if by.User != "" {
-		return by.User + " from " + by.Remote
-	}
-	return by.Remote
-}
-
 func parseDashboard(h httpcaddyfile.Helper) (caddyhttp.MiddlewareHandler, error) {
 	page := new(Dashboard)
 	err := page.UnmarshalCaddyfile(h.Dispenser)
@@ -127,7 +111,6 @@ func (d *Dashboard) UnmarshalCaddyfile(of *caddyfile.Dispenser) error {
 
 var (
 	_ caddy.Provisioner           = (*Dashboard)(nil)
-	_ caddy.CleanerUpper          = (*Dashboard)(nil)
 	_ caddyhttp.MiddlewareHandler = (*Dashboard)(nil)
 	_ caddyfile.Unmarshaler       = (*Dashboard)(nil)
 )

@@ -16,26 +16,8 @@ import (
 
 	"github.com/caddyserver/caddy/v2"
 	"github.com/caddyserver/caddy/v2/caddyconfig/caddyfile"
-
-	"github.com/caddy-dedup/caddy-dedup/internal/dashboard"
+	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
 )
-
-func TestEveryOutcomeIsInTheChart(t *testing.T) {
-	groups := dashboard.Groups()
-	for _, o := range outcomes {
-		if groups[string(o)] == "" {
-			t.Errorf("the chart leaves out %s", o)
-		}
-	}
-	for _, rule := range refusalRules {
-		if groups[string(rule.outcome)] == "" {
-			t.Errorf("%s is not one of the outcomes", rule.outcome)
-		}
-	}
-	if len(groups) != len(outcomes) {
-		t.Errorf("the chart has %d outcomes, and there are %d", len(groups), len(outcomes))
-	}
-}
 
 func TestDashboardDirective(t *testing.T) {
 	for text, want := range map[string]string{
@@ -50,59 +32,6 @@ func TestDashboardDirective(t *testing.T) {
 		if want == "" && (err != nil || page.Bodies != strings.HasSuffix(text, "bodies")) || want != "" && (err == nil || !strings.Contains(err.Error(), want)) {
 			t.Errorf("%q: %v, %+v", text, err, page)
 		}
-	}
-}
-
-// withoutPages lets those of earlier tests go, whose configurations are not cleaned up as a
-// whole.
-func withoutPages() {
-	for watched.pages > 0 {
-		watched.leave()
-	}
-}
-
-// What is kept of the past lives from the first configuration with a page to the last
-// one, and not for longer.
-func TestPastLivesWithThePages(t *testing.T) {
-	provisioned := func() (*Dashboard, context.CancelFunc) {
-		ctx, cancel := caddy.NewContext(caddy.Context{Context: t.Context()})
-		page := new(Dashboard)
-		if err := page.Provision(ctx); err != nil {
-			t.Fatal(err)
-		}
-		return page, cancel
-	}
-	withoutPages()
-	if watched.journal.Load() != nil {
-		t.Fatal("there is a journal without a page")
-	}
-	first, cancelFirst := provisioned()
-	defer cancelFirst()
-	history, ended := watched.history, watched.ended
-	second, cancelSecond := provisioned()
-	defer cancelSecond()
-	for range 2 { // a second time it does nothing
-		if err := first.Cleanup(); err != nil {
-			t.Fatal(err)
-		}
-	}
-	if watched.history != history || watched.journal.Load() == nil {
-		t.Error("a reload has lost the past")
-	}
-	select {
-	case <-ended:
-		t.Error("a reload has ended the counting")
-	default:
-	}
-	if err := second.Cleanup(); err != nil {
-		t.Fatal(err)
-	}
-	<-ended
-	if watched.journal.Load() != nil {
-		t.Error("the journal is still kept")
-	}
-	if err := new(Dashboard).Cleanup(); err != nil || watched.pages != 0 { // one that was never provisioned
-		t.Errorf("%v; %d pages", err, watched.pages)
 	}
 }
 
@@ -145,13 +74,13 @@ func (b *browser) do(method, target string, form url.Values) (int, string) {
 }
 
 var (
-	hiddenField = regexp.MustCompile(`<input type="hidden" name="(do|key|in|state|execution|token)" value="([^"]*)">`)
-	freeLink    = regexp.MustCompile(`href="(\?[^"]*do=free[^"]*)#confirm"`)
+	hiddenField = regexp.MustCompile(`<input type="hidden" name="(do|key|state|execution|token)" value="([^"]*)">`)
+	releaseLink = regexp.MustCompile(`href="(\?[^"]*do=release[^"]*)#confirm"`)
 )
 
-// A failing delivery is found by its ID, under whatever path the page is, and freed; all
-// of its life is told. The forms work where a proxy has taken away the path's beginning.
-func TestDashboardFindsAndFreesADelivery(t *testing.T) {
+// A held delivery is found by its ID, under whatever path the page is, and released. The forms
+// work where a handler in front has removed the beginning of the path.
+func TestDashboardFindsAndReleasesADelivery(t *testing.T) {
 	for _, route := range []string{"handle_path /ops/* {\n%\n}", "handle /ops/* {\nroute {\n%\n}\n}", "@page path /ops /ops/*\nhandle @page {\n%\n}"} {
 		for _, path := range []string{"/ops/", "/ops/deep/er"} {
 			t.Run(path+" "+route, func(t *testing.T) {
@@ -170,8 +99,8 @@ func TestDashboardFindsAndFreesADelivery(t *testing.T) {
 				jar, _ := cookiejar.New(nil)
 				b := &browser{t: t, Client: &http.Client{Jar: jar}, at: at}
 				status, page := b.do(http.MethodGet, "?q=a+delivery", nil)
-				link := freeLink.FindStringSubmatch(page)
-				if status != 200 || link == nil || !strings.Contains(page, "Nobody knows whether it was executed") || !strings.Contains(page, "The key is held.") {
+				link := releaseLink.FindStringSubmatch(page)
+				if status != 200 || link == nil || !strings.Contains(page, "It is unknown whether the service executed it") {
 					t.Fatalf("%s %s: got %d %s", route, path, status, page)
 				}
 				if strings.Contains(page, "Kept response") {
@@ -183,8 +112,8 @@ func TestDashboardFindsAndFreesADelivery(t *testing.T) {
 					form.Set(field[1], field[2])
 				}
 				status, page = b.do(http.MethodPost, "", form)
-				if status != 200 || b.at.Path != path || !strings.Contains(page, "The key is free.") || !strings.Contains(page, "By 127.0.0.1:") {
-					t.Errorf("%s %s: freed, it is at %s: %d %s", route, path, b.at, status, page)
+				if status != 200 || b.at.Path != path || !strings.Contains(page, "The key is released.") || !strings.Contains(page, "By an operator, after attempt 1.") {
+					t.Errorf("%s %s: released, it is at %s: %d %s", route, path, b.at, status, page)
 				}
 				for _, file := range []string{"page.css", "page.js"} {
 					if status, text := b.do(http.MethodGet, "?file="+file, nil); status != 200 || len(text) < 1000 {
@@ -196,69 +125,21 @@ func TestDashboardFindsAndFreesADelivery(t *testing.T) {
 	}
 }
 
-// cookies keeps those that are for TLS only, too: a proxy in front has ended it.
-type cookies struct {
-	http.CookieJar
-	secure bool
-}
-
-func (c *cookies) SetCookies(at *url.URL, set []*http.Cookie) {
-	for _, cookie := range set {
-		c.secure = cookie.Secure
-		cookie.Secure = false
+// Who acts is named in the log: the user that a handler in front has authenticated, and the
+// client's address, behind a trusted proxy that of its client.
+func TestOperatorOfARequest(t *testing.T) {
+	r := httptest.NewRequest(http.MethodGet, "/", nil)
+	repl := caddy.NewReplacer()
+	vars := map[string]any{caddyhttp.ClientIPVarKey: "203.0.113.9"}
+	ctx := context.WithValue(r.Context(), caddy.ReplacerCtxKey, repl)
+	r = r.WithContext(context.WithValue(ctx, caddyhttp.VarsCtxKey, vars))
+	if by := operatorOf(r); by.User != "" || by.Remote != r.RemoteAddr {
+		t.Errorf("without a proxy and a user: %+v", by)
 	}
-	c.CookieJar.SetCookies(at, set)
-}
-
-// confirmed opens the form that frees the key, and sends it.
-func (b *browser) confirmed(link string) (page string) {
-	_, page = b.do(http.MethodGet, link, nil)
-	form := make(url.Values)
-	for _, field := range hiddenField.FindAllStringSubmatch(page, -1) {
-		form.Set(field[1], field[2])
-	}
-	_, page = b.do(http.MethodPost, "", form)
-	return page
-}
-
-// The page says who has freed a key: whom a handler in front names, and from where.
-func TestPageSaysWhoActs(t *testing.T) {
-	const (
-		trusting  = "}\nservers {\ntrusted_proxies static 127.0.0.0/8"
-		remoteMap = "map {header.Remote-User} {http.auth.user.id} {\n~(.+) ${1}\n}"
-	)
-	forwarded := map[string]string{"X-Forwarded-For": "203.0.113.9", "X-Forwarded-Proto": "https", "Remote-User": "carol"}
-	for name, c := range map[string]struct {
-		global, line string
-		want         string
-		secure       bool
-	}{
-		"nobody in front":          {"", "", "By 127.0.0.1:", false},
-		"a proxy in front":         {trusting, "", "By 203.0.113.9.", true},
-		"one that names the user":  {trusting, remoteMap, "By carol from 203.0.113.9.", true},
-		"the user of forward_auth": {"", remoteMap, "By carol from 127.0.0.1:", false},
-	} {
-		t.Run(name, func(t *testing.T) {
-			s := serveWith(t, c.global, "route /ops {\n"+c.line+"\ndedup_dashboard\n}", "dedup {", "unknown hold", "}", "respond 502")
-			if _, err := s.post("a delivery", "body"); err != nil {
-				t.Fatal(err)
-			}
-			at, _ := url.Parse(s.URL + "/ops")
-			jar, _ := cookiejar.New(nil)
-			kept := &cookies{CookieJar: jar}
-			b := &browser{t: t, Client: &http.Client{Jar: kept}, at: at, headers: forwarded}
-			_, page := b.do(http.MethodGet, "?q=a+delivery", nil)
-			link := freeLink.FindStringSubmatch(page)
-			if link == nil {
-				t.Fatalf("no key to free: %s", page)
-			}
-			if page = b.confirmed(html.UnescapeString(link[1])); !strings.Contains(page, c.want) {
-				t.Errorf("want %s in %s", c.want, page)
-			}
-			if kept.secure != c.secure {
-				t.Errorf("the cookie is secure: %v", kept.secure)
-			}
-		})
+	vars[caddyhttp.TrustedProxyVarKey] = true
+	repl.Set("http.auth.user.id", "carol")
+	if by := operatorOf(r); by.User != "carol" || by.Remote != "203.0.113.9" {
+		t.Errorf("behind a proxy that names the user: %+v", by)
 	}
 }
 
@@ -276,19 +157,11 @@ func TestOperatorByCertificate(t *testing.T) {
 	}
 }
 
-// Counting costs a request no memory, with a page and without one.
+// Counting allocates nothing.
 func TestCountingAllocatesNothing(t *testing.T) {
 	x := &exchange{Handler: &Handler{}, r: httptest.NewRequest(http.MethodPost, "/", nil), said: &said{logged: true}}
 	x.key[0] = 1
-	withoutPages()
-	for range 2 {
-		if n := testing.AllocsPerRun(10_000, func() { x.report(outcomeFresh, "execution", 1) }); n != 0 {
-			t.Errorf("it allocates %v times", n)
-		}
-		_, journal := watched.enter()
-		for range 10_000 { // the journal has its size
-			journal.Add(dashboard.Note{What: "fresh"})
-		}
-		defer watched.leave()
+	if n := testing.AllocsPerRun(10_000, func() { x.report(outcomeFresh, "execution", 1) }); n != 0 {
+		t.Errorf("it allocates %v times", n)
 	}
 }

@@ -11,7 +11,6 @@ import (
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
 	"go.uber.org/zap"
 
-	"github.com/caddy-dedup/caddy-dedup/internal/dashboard"
 	"github.com/caddy-dedup/caddy-dedup/internal/engine"
 	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
 )
@@ -39,7 +38,6 @@ func (x *exchange) carryOut(run *engine.Run) error {
 	e.announce()
 	if run.Lapsed() != "" {
 		x.traceEvent(spanTakeover)
-		x.note(dashboard.Note{What: dashboard.TookOver, ExecutionID: run.ExecutionID(), Attempt: run.Attempt()})
 	}
 	forgetUpstream(x.repl())
 	ctx := e.begin()
@@ -137,9 +135,8 @@ func (e *execution) settle(err error) {
 		cause = way.failed
 	}
 	e.run.Explain(e.happened(cause, end)...)
-	settlement, err := e.run.End(end) // the engine logs what became of it
-	e.noteEnd(e.run, settlement, err)
-	e.leaveStore() // what is left is the client's own affair
+	_, _ = e.run.End(end) // the engine logs what became of it
+	e.leaveStore()        // what is left is the client's own affair
 }
 
 // errAborted stands for a panic: the run was aborted, or its upstream died in the

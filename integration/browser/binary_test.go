@@ -113,7 +113,6 @@ http://:PORT {
 			t.Fatal("the process has ended")
 		default:
 		}
-		// A file of it and not the page: what that looks at holds for a while.
 		got, err := http.Get("http://" + addr + "/ops/?file=page.css")
 		if err != nil {
 			return err

@@ -1,133 +1,226 @@
 package dashboard
 
 import (
-	"encoding/base64"
+	"cmp"
+	"fmt"
+	"net/http"
 	"slices"
 	"strconv"
 	"strings"
 	"time"
+	"unicode/utf8"
 
 	"github.com/caddy-dedup/caddy-dedup/internal/admin"
 	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
 )
 
-// detail is one delivery.
-type detail struct {
+// delivery is one record with all that is known of it.
+type delivery struct {
 	row
-	Life       []moment
-	Fields     []field
+	Advice     string
 	Unreadable string
-	Gone       bool
-	Seen       string // changes when the key does
-	Urgent     bool   // nothing goes on unless somebody frees the key
-	mayFree    bool
-	mayForget  bool
-
-	Response *responseView
-	NoAnswer string
-}
-
-// May reports whether something can be done about the key.
-func (d *detail) May(do string) bool {
-	return do == "free" && d.mayFree || do == "forget" && d.mayForget
+	May        []string // what an operator may do about it
+	Timeline   []moment
+	Fields     []field
+	Response   *response
 }
 
 type field struct{ Name, Value string }
 
-type responseView struct {
-	Status int
-	Header []field
-	Body   bodyView
-}
-
-// confirm asks whether to do something.
-type confirm struct {
-	act
-	asked question
-	Token string
-}
-
-// Do, Key, In, State and Execution are fields of the form. That of the execution is in base64:
-// whatever it is, the browser sends it back as it was.
-func (c *confirm) Do() string    { return c.asked.do }
-func (c *confirm) Key() string   { return c.asked.key }
-func (c *confirm) In() string    { return c.asked.in }
-func (c *confirm) State() string { return string(c.asked.seen.State) }
-func (c *confirm) Execution() string {
-	return base64.RawURLEncoding.EncodeToString([]byte(c.asked.seen.ExecutionID))
-}
-
-// opened shows one delivery.
-func (v *view) opened(o one, notes []Note) {
-	d := &detail{row: v.rowOf(o.seen), Unreadable: plain(o.why), mayForget: o.record.MayBeTaken(idempotency.Seen{}, o.now) == nil}
-	// What is free already needs it only where its attempts may be used up.
-	waits := o.state == string(idempotency.Released) && o.record.Attempt <= o.record.FreedAttempts
-	d.mayFree = d.mayForget && !waits && o.state != admin.StateUnreadable
-	d.Urgent = o.kind == needsDecision || o.kind == needsAttempts || o.kind == needsFreeing
-	d.Life = lifeOf(o.seen, notes, o.waiting)
-	for i := range d.Life {
-		d.Life[i].When = whenOf(d.Life[i].at, v.now)
+// showDelivery shows the record of the key, if the request names one, and the form that asks
+// for a confirmation.
+func (p *Page) showDelivery(w http.ResponseWriter, r *http.Request, open []admin.Store, v *view) {
+	if v.Key == "" {
+		return
 	}
-	d.Fields = fieldsOf(o)
-	d.Seen = strings.TrimSpace(o.state + " " + plain(o.record.ExecutionID))
-	if o.noAnswer != nil {
-		d.NoAnswer = plain(o.noAnswer.Error())
+	key, err := idempotency.ParseKey(v.Key)
+	if err != nil {
+		v.problem(http.StatusBadRequest, "That is not a key. A key has 64 hex digits.")
+		return
 	}
-	if o.response != nil {
-		d.Response = &responseView{Status: o.response.Status, Body: bodyOf(o.response)}
-		for name, values := range o.response.Header {
-			for _, value := range values {
-				d.Response.Header = append(d.Response.Header, field{plain(name), plain(value)})
-			}
+	query := r.URL.Query()
+	do, done := query.Get("do"), query.Get("done")
+	e, kept, err := lookUp(r.Context(), open, key, p.Bodies)
+	switch {
+	case err != nil && e == nil:
+		v.problem(http.StatusServiceUnavailable, "The record cannot be read: "+plain(err.Error()))
+		return
+	case e == nil && done == "forget":
+		v.Notice = acts[done].done + p.copyBound()
+		return
+	case e == nil:
+		v.problem(http.StatusNotFound, "No store has a record of this key. It was never claimed, it has expired, or it was forgotten.")
+		return
+	case done == "release" && byOperator(e.record):
+		v.Notice = acts[done].done + p.copyBound()
+	}
+	v.Delivery = v.deliveryOf(e, kept)
+	if slices.Contains(v.Delivery.May, do) {
+		v.Confirm = p.confirm(w, r, do, e)
+	}
+}
+
+// copyBound says when other replicas follow.
+func (p *Page) copyBound() string {
+	if p.CopyBound == 0 {
+		return ""
+	}
+	return " Other replicas follow within " + span(p.CopyBound) + "."
+}
+
+func (v *view) deliveryOf(e *entry, kept keptResponse) *delivery {
+	d := &delivery{row: v.rowOf(e), Advice: advice[e.alert], Unreadable: plain(e.unreadable), Timeline: timeline(e), Fields: fieldsOf(e), Response: responseOf(kept)}
+	for i := range d.Timeline {
+		d.Timeline[i].When = whenOf(d.Timeline[i].at, v.now)
+	}
+	if e.record.MayBeTaken(idempotency.Seen{}, e.now) == nil {
+		// A key that is free needs a release only if its attempts may be exhausted.
+		if e.state != admin.StateUnreadable && (e.state != string(idempotency.Released) || e.record.Attempt > e.record.FreedAttempts) {
+			d.May = append(d.May, "release")
 		}
-		slices.SortStableFunc(d.Response.Header, func(a, b field) int { return strings.Compare(a.Name, b.Name) })
+		d.May = append(d.May, "forget")
 	}
-	v.Opened = d
+	return d
 }
 
-// gone shows what this process still knows of a key without a record.
-func (v *view) gone(key idempotency.Key, notes []Note) {
-	text := key.String()
-	v.Opened = &detail{row: row{ID: "key " + text[:16] + "…", Key: text, Short: text[:16], NoID: true}, Gone: true, Life: noted(nil, notes, "")}
-	for i := range v.Opened.Life {
-		v.Opened.Life[i].When = whenOf(v.Opened.Life[i].at, v.now)
+// moment is one line of the timeline of a delivery.
+type moment struct {
+	at    time.Time // zero if it is not known
+	Title string
+	Text  string
+	Mark  string // its shape: "begin", "good", "bad", "note" or "coming"
+	When  *when
+}
+
+// timeline tells what the record says of a key, in the order of time.
+func timeline(e *entry) (all []moment) {
+	r := e.record
+	add := func(at time.Time, mark, title, text string) {
+		all = append(all, moment{at: at, Title: title, Text: text, Mark: mark})
+	}
+	if e.state == admin.StateUnreadable {
+		return nil
+	}
+	if r.Attempt > 1 {
+		add(time.Time{}, "note", "Earlier attempts", fmt.Sprintf("%d before this one. The record has only the latest.", r.Attempt-1))
+	}
+	if r.FreedAttempts > 0 {
+		add(time.Time{}, "note", "Released", fmt.Sprintf("By an operator, after attempt %d. The log says by whom.", r.FreedAttempts))
+	}
+	if r.ParentID != "" {
+		add(r.Claimed, "begin", "Forced", "It ran again on purpose, after the execution "+plain(r.ParentID)+".")
+	} else {
+		add(r.Claimed, "begin", "Claimed", fmt.Sprintf("Attempt %d began.", max(1, r.Attempt)))
+	}
+	if !r.Ended.IsZero() {
+		mark, text := endOf(r)
+		add(r.Ended, mark, "Ended", text)
+	}
+	switch e.state {
+	case string(idempotency.InFlight):
+		add(r.LeaseUntil, "coming", "Lease ends", "If the process does not renew it, the next delivery takes over.")
+	case admin.StateLapsed:
+		add(r.LeaseUntil, "bad", "Lease lapsed", "It was not renewed. The next delivery takes over.")
+	case string(idempotency.Held):
+		if r.State == idempotency.InFlight {
+			add(r.LeaseUntil, "bad", "Held", "The lease was not renewed. It is unknown how the run ended.")
+		}
+	}
+	add(r.Expires, "coming", "Expires", "The store then removes the record, unless the key runs again before.")
+	slices.SortStableFunc(all, func(a, b moment) int { return a.at.Compare(b.at) })
+	return all
+}
+
+// endOf says how the latest run ended.
+func endOf(r *idempotency.Record) (mark, text string) {
+	with := "Without a response."
+	if r.Status != 0 {
+		with = fmt.Sprintf("With %d.", r.Status)
+	}
+	switch {
+	case r.State == idempotency.Complete && r.Status >= 500:
+		return "bad", with + " The response is kept although it is a failure."
+	case r.State == idempotency.Complete:
+		return "good", with + " The response is kept, and duplicates get it."
+	case r.State == idempotency.Held:
+		return "bad", "It is unknown whether the request was executed. No request runs."
+	case r.Attempt == 0:
+		return "bad", "The service was not reached. The next delivery runs."
+	case byOperator(r):
+		return "note", with
+	default:
+		return "bad", with + " The response is not kept. The next delivery runs, if an attempt is left."
 	}
 }
 
-// fieldsOf are the fields of a record. The owner's token, which is a secret, is not one.
-func fieldsOf(o one) []field {
-	r := o.record
-	number := func(n int) string {
-		if n == 0 {
-			return ""
-		}
-		return strconv.Itoa(n)
-	}
-	clock := func(at time.Time) string {
-		if at.IsZero() {
-			return ""
-		}
-		return at.UTC().Format("2006-01-02 15:04:05.000 UTC")
-	}
-	took := ""
-	if !r.Ended.IsZero() && r.Ended.After(r.Claimed) {
-		took = span(r.Ended.Sub(r.Claimed))
-	}
-	policy := ""
-	if r.Hold {
-		policy = "hold"
-	}
-	var fields []field
-	for _, f := range []field{
-		{"Key", o.key.String()}, {"Delivery ID", plain(r.DeliveryID)}, {"Provider", plain(r.Provider)},
-		{"Execution ID", plain(r.ExecutionID)}, {"Parent ID", plain(r.ParentID)},
-		{"Attempt", number(r.Attempt)}, {"Freed after attempt", number(r.FreedAttempts)}, {"Status", number(r.Status)},
-		{"If unknown", policy}, {"Claimed", clock(r.Claimed)}, {"Ended", clock(r.Ended)}, {"Took", took},
-		{"Lease until", clock(r.LeaseUntil)}, {"Expires", clock(r.Expires)}, {"Waiting here", number(o.waiting)}, {"Store", plain(o.store)},
-	} {
-		if f.Value != "" {
-			fields = append(fields, f)
+// fieldsOf are the fields of a record, except the token of its owner, which is a secret.
+func fieldsOf(e *entry) (fields []field) {
+	r := e.record
+	add := func(name, value string) {
+		if value != "" && value != "0" {
+			fields = append(fields, field{name, plain(value)})
 		}
 	}
+	clock := func(name string, at time.Time) {
+		if !at.IsZero() {
+			add(name, at.UTC().Format("2006-01-02 15:04:05.000 UTC"))
+		}
+	}
+	add("Key", e.key.String())
+	add("Delivery ID", r.DeliveryID)
+	add("Provider", r.Provider)
+	add("Execution ID", r.ExecutionID)
+	add("Parent ID", r.ParentID)
+	add("Attempt", strconv.Itoa(r.Attempt))
+	add("Status", strconv.Itoa(r.Status))
+	clock("Claimed", r.Claimed)
+	clock("Ended", r.Ended)
+	if r.Ended.After(r.Claimed) {
+		add("Took", span(r.Ended.Sub(r.Claimed)))
+	}
+	clock("Lease until", r.LeaseUntil)
+	clock("Expires", r.Expires)
+	add("Store", e.store)
 	return fields
+}
+
+// maxBody is how much of a body is shown.
+const maxBody = 64 << 10
+
+// response is a kept response.
+type response struct {
+	Problem string // it could not be read
+	Fields  []field
+	Note    string // what is not shown of the body
+	Body    string
+}
+
+func responseOf(kept keptResponse) *response {
+	switch {
+	case kept.err != nil:
+		return &response{Problem: plain(kept.err.Error())}
+	case kept.Response == nil:
+		return nil
+	}
+	shown := new(response)
+	for name, values := range kept.Header {
+		for _, value := range values {
+			shown.Fields = append(shown.Fields, field{plain(name), plain(value)})
+		}
+	}
+	slices.SortStableFunc(shown.Fields, func(a, b field) int { return cmp.Compare(a.Name, b.Name) })
+	body := kept.Body
+	switch {
+	case kept.Omitted:
+		shown.Note = "The body was too large to keep."
+	case !utf8.Valid(body):
+		shown.Note = "The body is not text. It has " + grouped(len(body)) + " bytes."
+	default:
+		if len(body) > maxBody {
+			shown.Note = fmt.Sprintf("Only the first %d KiB of %s bytes are shown.", maxBody>>10, grouped(len(body)))
+			body = body[:maxBody]
+		}
+		shown.Body = plain(strings.ReplaceAll(string(body), "\r\n", "\n"))
+	}
+	return shown
 }

@@ -15,20 +15,18 @@ import (
 	"go.uber.org/zap"
 	"golang.org/x/net/html"
 
+	"github.com/caddy-dedup/caddy-dedup/internal/admin"
 	"github.com/caddy-dedup/caddy-dedup/internal/engine"
 	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
 	"github.com/caddy-dedup/caddy-dedup/internal/store/memory"
 )
 
-// shown is a memory store that a page shows, by an engine of its own. It counts what it
-// is asked.
+// shown is a memory store that a page shows, with an engine of its own.
 type shown struct {
 	idempotency.Store
-	away    atomic.Bool
-	asked   atomic.Int64
-	damaged map[idempotency.Key]bool
-	slow    chan struct{} // a list waits for it
-	takes   time.Duration // a list
+	unavailable atomic.Bool
+	damaged     map[idempotency.Key]bool
+	delay       time.Duration // of a list
 }
 
 // refusal is an error of a server, which writes sentences.
@@ -36,27 +34,21 @@ type refusal string
 
 func (r refusal) Error() string { return string(r) }
 
-var errAway = refusal("the <store> is away.")
+var errUnavailable = refusal("the <store> is unavailable.")
 
 func (s *shown) Lookup(ctx context.Context, key idempotency.Key) (*idempotency.Record, time.Time, error) {
-	s.asked.Add(1)
 	switch {
-	case s.away.Load():
-		return nil, time.Time{}, errAway
+	case s.unavailable.Load():
+		return nil, time.Time{}, errUnavailable
 	case s.damaged[key]:
 		return nil, time.Time{}, damage
 	}
 	return s.Store.Lookup(ctx, key)
 }
 
-func (s *shown) Response(ctx context.Context, key idempotency.Key, token string) (*idempotency.Response, error) {
-	s.asked.Add(1)
-	return s.Store.Response(ctx, key, token)
-}
-
 func (s *shown) Free(ctx context.Context, key idempotency.Key, token string, seen idempotency.Seen) (*idempotency.Record, error) {
-	if s.away.Load() {
-		return nil, errAway
+	if s.unavailable.Load() {
+		return nil, errUnavailable
 	}
 	return s.Store.Free(ctx, key, token, seen)
 }
@@ -64,13 +56,9 @@ func (s *shown) Free(ctx context.Context, key idempotency.Key, token string, see
 var damage = &idempotency.UnreadableError{Where: "record", Err: errors.New("it is <damaged>")}
 
 func (s *shown) listed(page []idempotency.Listed, next string, err error) ([]idempotency.Listed, string, error) {
-	s.asked.Add(1)
-	if s.slow != nil {
-		<-s.slow
-	}
-	time.Sleep(s.takes)
-	if s.away.Load() {
-		return nil, "", errAway
+	time.Sleep(s.delay)
+	if s.unavailable.Load() {
+		return nil, "", errUnavailable
 	}
 	for i, l := range page {
 		if s.damaged[l.Key] {
@@ -103,30 +91,21 @@ func (o *opened) Leave()               { o.users.Add(-1) }
 
 // rig is a page, and what it shows.
 type rig struct {
-	t     *testing.T
-	page  *Page
-	store *shown // the first of the stores
-	all   []*opened
-	count counts
-}
-
-// counts is a counter that a test sets.
-type counts map[string]uint64
-
-func (c counts) Counts() map[string]uint64 {
-	all := make(map[string]uint64)
-	for name, n := range c {
-		all[name] = n
-	}
-	return all
+	t      *testing.T
+	page   *Page
+	store  *shown // the first of the stores
+	all    []*opened
+	counts map[string]uint64 // by outcome
 }
 
 func newRig(t *testing.T) *rig {
 	t.Helper()
-	r := &rig{t: t, count: make(counts)}
+	r := &rig{t: t, counts: make(map[string]uint64)}
 	r.store = r.open("store one")
-	r.page = New(r.enter, NewHistory(r.count), NewJournal())
-	r.page.Who = func(*http.Request) string { return "alice from 10.0.0.7" }
+	r.page = &Page{
+		Open: r.enter, History: NewHistory(func() map[string]uint64 { return r.counts }),
+		HTTPS: func(r *http.Request) bool { return r.TLS != nil },
+	}
 	return r
 }
 
@@ -146,7 +125,7 @@ func (r *rig) open(name string) *shown {
 	return s
 }
 
-func (r *rig) enter() (open []Store) {
+func (r *rig) enter() (open []admin.Store) {
 	for _, o := range r.all {
 		o.users.Add(1)
 		open = append(open, o)
@@ -172,7 +151,7 @@ func (s *shown) put(t testing.TB, p put) idempotency.Key {
 	}
 	key := idempotency.Identity{Namespace: "default", Scope: []string{p.route}, Prefix: p.provider, ID: p.id}.Key()
 	got, err := s.Claim(context.Background(), idempotency.Claim{
-		Key: key, Token: "secret-token", ExecutionID: "execution of " + p.id + p.route,
+		Key: key, Token: "secret-token", ExecutionID: "execution of " + plain(p.id) + p.route,
 		Origin: idempotency.Origin{Provider: p.provider, DeliveryID: p.id},
 		Terms:  idempotency.Terms{Lease: p.lease, Retention: time.Hour, Hold: p.hold},
 	})

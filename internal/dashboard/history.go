@@ -1,189 +1,166 @@
 package dashboard
 
 import (
-	"context"
+	"strconv"
+	"strings"
 	"sync"
 	"time"
 )
 
-// What a [Counter] counts beside the outcomes of requests.
-const (
-	// RunFailed are runs that ended without an answer to keep: their keys are free.
-	RunFailed = "run_failed"
-	// RunHeld are runs whose end is unknown, and whose keys are held.
-	RunHeld = "run_held"
-	// SavedMillis is how long the runs took whose answers duplicates got, once for each
-	// duplicate, in milliseconds: what the upstream was spared.
-	SavedMillis = "saved_milliseconds"
-)
-
-// Counter counts what happens in this process.
-type Counter interface {
-	// Counts returns how often each thing has happened since the process began: the
-	// outcomes of requests by their name, and [RunFailed], [RunHeld], [SavedMillis].
-	Counts() map[string]uint64
-}
-
-// group is what the chart makes of outcomes that mean the same to who reads it.
+// group is what outcomes of requests have in common, for the chart.
 type group int
 
 const (
-	ran group = iota
+	executed group = iota
 	absorbed
-	failed
 	refused
-	passed
+	unprotected
 	groups
 )
 
-// groupOf says which group each outcome belongs to.
+// groupTexts name the groups, in the order in which a bar is stacked, from below.
+var groupTexts = [groups]struct{ name, title, text string }{
+	executed:    {"executed", "Executed", "requests that ran"},
+	absorbed:    {"absorbed", "Absorbed", "duplicates that were answered without the service"},
+	refused:     {"refused", "Refused", "requests that were refused"},
+	unprotected: {"unprotected", "Unprotected", "requests that passed without a key or a store"},
+}
+
+// groupOf has the groups of outcomes. Outcomes that are not in it are refusals.
 var groupOf = map[string]group{
-	"fresh": ran, "forced": ran,
+	"fresh": executed, "forced": executed,
 	"replayed": absorbed, "waited": absorbed, "acknowledged": absorbed, "conflict": absorbed, "not_kept": absorbed,
-	"in_flight": refused, "reused": refused, "held": refused, "exhausted": refused, "invalid": refused, "too_large": refused,
-	"overloaded": refused, "store_unavailable": refused, "record_unreadable": refused, "no_handler": refused, "loop": refused,
-	"missing": passed, "unprotected": passed,
+	"missing": unprotected, "unprotected": unprotected,
 }
 
-// measures are the names of what is kept of the past, in the order of [sample].
-var measures = measureNames()
+// minutes is how many minutes the chart shows.
+const minutes = 60
 
-func measureNames() []string {
-	names := []string{RunFailed, RunHeld, SavedMillis}
-	for name := range groupOf {
-		names = append(names, name)
-	}
-	return names
-}
-
-// Groups names the chart's groups for the outcomes, for who has to know all outcomes.
-func Groups() map[string]string {
-	names := make(map[string]string, len(groupOf))
-	for outcome, g := range groupOf {
-		names[outcome] = groupTexts[g].name
-	}
-	return names
-}
-
-const (
-	// sampleEvery is how often the counters are read.
-	sampleEvery = time.Minute
-	// kept is how many samples there are: a day of them.
-	kept = 24 * 60
-)
-
-// sample is what was counted in one minute.
-type sample struct {
-	minute int64 // since 1970
-	counts []uint64
-}
-
-// History is what one process has counted, minute by minute, for a day. It takes the
-// same memory however much happens.
+// History has the outcomes of the requests of this process in the last hour, by minute.
 type History struct {
-	counter Counter
-	begun   time.Time
+	counts func() map[string]uint64
 
-	mu   sync.Mutex
-	last map[string]uint64 // of the counter, when it was read last
-	ring [kept]sample
+	mu     sync.Mutex
+	last   [groups]uint64          // the counters at the latest update
+	minute time.Time               // when the latest of the minutes began
+	ring   [minutes][groups]uint64 // the oldest first
 }
 
-// NewHistory begins to keep what is counted from now on.
-func NewHistory(counter Counter) *History {
-	return &History{counter: counter, begun: time.Now(), last: counter.Counts()}
+// NewHistory returns a history of counters, which counts returns by outcome.
+func NewHistory(counts func() map[string]uint64) *History {
+	h := &History{counts: counts}
+	h.update(time.Now())
+	h.ring = [minutes][groups]uint64{} // what was counted before
+	return h
 }
 
-// Run reads the counters at the end of each minute, until the context ends.
-func (h *History) Run(ctx context.Context) {
+// Run reads the counters at the end of every minute. It does not return.
+func (h *History) Run() {
 	for {
-		timer := time.NewTimer(time.Until(time.Now().Truncate(sampleEvery).Add(sampleEvery)))
-		select {
-		case now := <-timer.C:
-			h.take(now)
-		case <-ctx.Done():
-			timer.Stop()
-			return
-		}
+		time.Sleep(time.Until(time.Now().Truncate(time.Minute).Add(time.Minute)))
+		h.update(time.Now())
 	}
 }
 
-func minuteOf(at time.Time) int64 { return at.Unix() / 60 }
-
-// take notes what was counted in the minute that has just ended.
-func (h *History) take(now time.Time) {
+// update adds what was counted since the latest update to its minute, and returns the
+// minutes up to now.
+func (h *History) update(now time.Time) [minutes][groups]uint64 {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	counts := h.counter.Counts()
-	minute := minuteOf(now.Add(-sampleEvery / 2))
-	slot := &h.ring[minute%kept]
-	if slot.minute != minute || slot.counts == nil {
-		slot.minute = minute
-		slot.counts = make([]uint64, len(measures))
+	var counts [groups]uint64
+	for outcome, n := range h.counts() {
+		g, known := groupOf[outcome]
+		if !known {
+			g = refused
+		}
+		counts[g] += n
 	}
-	for i, name := range measures {
-		slot.counts[i] += counts[name] - h.last[name]
+	for g, n := range counts {
+		h.ring[minutes-1][g] += n - h.last[g]
 	}
 	h.last = counts
+	minute := now.Truncate(time.Minute)
+	for range min(minutes, minute.Sub(h.minute)/time.Minute) {
+		copy(h.ring[:], h.ring[1:])
+		h.ring[minutes-1] = [groups]uint64{}
+	}
+	h.minute = minute
+	return h.ring
 }
 
-// past is what was counted in a stretch of time.
-type past map[string]uint64
+// chart is the last hour, ready to be drawn in units of barWidth and chartHeight.
+type chart struct {
+	Width, Height int
+	Bars          []bar
+	Max           string // requests in the highest bar
+	Legend        []legend
+}
 
-func (p past) of(g group) uint64 {
-	switch g {
-	case ran: // what failed has run, too, and is another part of the bar
-		begun, lost := p["fresh"]+p["forced"], p[RunFailed]+p[RunHeld]
-		return begun - min(begun, lost)
-	case failed:
-		return p[RunFailed] + p[RunHeld]
-	}
-	var sum uint64
-	for name, of := range groupOf {
-		if of == g {
-			sum += p[name]
+// bar is one minute.
+type bar struct {
+	Time   string
+	X, W   int
+	Parts  []part
+	Counts []string // by group
+}
+
+// part is what a group has of a bar.
+type part struct {
+	Group string
+	Y, H  uint64
+}
+
+type legend struct{ Name, Title, Text, Sum string }
+
+const (
+	barWidth    = 16
+	chartHeight = 200
+)
+
+// chart draws the history.
+func (h *History) chart(now time.Time) chart {
+	ring := h.update(now)
+	highest := uint64(1)
+	var sums [groups]uint64
+	for _, counts := range ring {
+		sum := uint64(0)
+		for g, n := range counts {
+			sum += n
+			sums[g] += n
 		}
+		highest = max(highest, sum)
 	}
-	return sum
-}
-
-// deliveries are all requests, whatever became of them.
-func (p past) deliveries() uint64 {
-	var sum uint64
-	for name := range groupOf {
-		sum += p[name]
-	}
-	return sum
-}
-
-func (p past) add(other past) {
-	for name, n := range other {
-		p[name] += n
-	}
-}
-
-// minutes returns the latest n minutes, the oldest first; the last one is not over yet.
-func (h *History) minutes(now time.Time, n int) []past {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	current := h.counter.Counts()
-	all := make([]past, n)
-	for i := range all {
-		minute := minuteOf(now) - int64(n-1-i)
-		if slot := h.ring[minute%kept]; slot.minute == minute {
-			all[i] = make(past)
-			for j, count := range slot.counts {
-				all[i][measures[j]] = count
+	c := chart{Width: minutes * barWidth, Height: chartHeight, Max: grouped(highest)}
+	for i, counts := range ring {
+		at := now.UTC().Add(time.Duration(i+1-minutes) * time.Minute)
+		b := bar{Time: at.Format("15:04"), X: i*barWidth + 2, W: barWidth - 4}
+		below := uint64(0)
+		for g, n := range counts {
+			b.Counts = append(b.Counts, grouped(n))
+			top := below + n
+			y := chartHeight - chartHeight*top/highest
+			if high := chartHeight - chartHeight*below/highest - y; high > 0 {
+				b.Parts = append(b.Parts, part{groupTexts[g].name, y, high})
 			}
+			below = top
 		}
+		c.Bars = append(c.Bars, b)
 	}
-	latest := make(past)
-	for _, name := range measures {
-		latest[name] = all[n-1][name] + current[name] - h.last[name]
+	for g, text := range groupTexts {
+		c.Legend = append(c.Legend, legend{text.name, text.title, text.text, grouped(sums[g])})
 	}
-	all[n-1] = latest
-	return all
+	return c
 }
 
-// sinceStart is all that this process has counted.
-func (h *History) sinceStart() past { return h.counter.Counts() }
+// grouped writes a number with its thousands apart.
+func grouped[N int | uint64](n N) string {
+	digits := strconv.FormatUint(uint64(n), 10)
+	var out strings.Builder
+	for i, digit := range digits {
+		if i > 0 && (len(digits)-i)%3 == 0 {
+			out.WriteRune('\u202f') // a narrow space that does not break
+		}
+		out.WriteRune(digit)
+	}
+	return out.String()
+}

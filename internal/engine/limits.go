@@ -27,16 +27,6 @@ func (e *Engine) InProgress() (runs, waiting int) {
 	return e.unsettled.n, e.waiting
 }
 
-// WaitingFor returns how many requests of this process wait for the run of a key.
-func (e *Engine) WaitingFor(key idempotency.Key) int {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	if f, ok := e.flights[key]; ok {
-		return f.waiting
-	}
-	return 0
-}
-
 // ErrOverloaded says that one of the [Limits] is reached.
 var ErrOverloaded = errors.New("too much is in progress")
 

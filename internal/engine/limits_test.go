@@ -49,8 +49,8 @@ func TestLimitOfWaiters(t *testing.T) {
 		if runs, n := owner.InProgress(); runs != 2 || n != 0 && owner != other {
 			t.Errorf("in progress are %d runs and %d who wait", runs, n)
 		}
-		if _, n := other.InProgress(); n != 5 || other.WaitingFor(one.Key) != 3 || other.WaitingFor(two.Key) != 2 || other.WaitingFor(idempotency.Key{}) != 0 {
-			t.Errorf("%d wait: %d and %d", n, other.WaitingFor(one.Key), other.WaitingFor(two.Key))
+		if _, n := other.InProgress(); n != 5 {
+			t.Errorf("%d wait", n)
 		}
 		wantNoRoomToWait(t, other.begin(two), second)
 

@@ -92,22 +92,6 @@ func (o *Opened) Namespaces() (names []string) {
 	return names
 }
 
-// InProgress returns how many runs of this process are in flight in the store, and how many
-// of its requests wait for a run.
-func (o *Opened) InProgress() (runs, waiting int) {
-	o.each(func(store *Store) {
-		r, w := store.Engine.InProgress()
-		runs, waiting = runs+r, waiting+w
-	})
-	return runs, waiting
-}
-
-// WaitingFor returns how many requests of this process wait for the run of a key.
-func (o *Opened) WaitingFor(key idempotency.Key) (n int) {
-	o.each(func(store *Store) { n += store.Engine.WaitingFor(key) })
-	return n
-}
-
 // Free frees a key, as [engine.Engine.Free] does.
 func (o *Opened) Free(ctx context.Context, key idempotency.Key, seen idempotency.Seen) error {
 	defer o.freed(key) // also with an error: perhaps it was done

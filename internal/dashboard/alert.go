@@ -1,0 +1,53 @@
+package dashboard
+
+import (
+	"github.com/caddy-dedup/caddy-dedup/internal/admin"
+	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
+)
+
+// alert is why a record needs an operator's attention, "" if it does not.
+type alert string
+
+// alerts are all alerts, the most urgent first.
+var alerts = []alert{alertHeld, alertFailureKept, alertFailing, alertLapsed, alertUnreadable}
+
+const (
+	alertHeld        = alert(idempotency.Held)
+	alertFailureKept = alert("failure_kept")
+	alertFailing     = alert("failing")
+	alertLapsed      = alert(admin.StateLapsed)
+	alertUnreadable  = alert(admin.StateUnreadable)
+)
+
+// advice is what an operator can do.
+var advice = map[alert]string{
+	alertHeld:        "It is unknown whether the service executed it. Check the service. If it did not, release the key and have the delivery sent again. If it did, leave it.",
+	alertFailureKept: "The kept response is a failure, and duplicates get it. Fix the service, then release the key and have the delivery sent again.",
+	alertFailing:     "The latest run failed. Check the log of the service. The next delivery runs. If it is refused because no attempt is left, release the key.",
+	alertLapsed:      "Its process died, hangs, or cannot reach the store. The next delivery takes over. If it is refused because no attempt is left, release the key.",
+	alertUnreadable:  "The record cannot be read. If the cause cannot be fixed, forget the key.",
+}
+
+// alertOf returns the alert of a record. Whether attempts are exhausted is not in the record:
+// such a key is failing, or lapsed.
+func alertOf(state string, r *idempotency.Record) alert {
+	switch state {
+	case string(idempotency.Held), admin.StateLapsed, admin.StateUnreadable:
+		return alert(state)
+	case string(idempotency.Complete):
+		if r.Status >= 500 {
+			return alertFailureKept
+		}
+	case string(idempotency.Released):
+		// Other statuses that release the key of an API, such as 409, answer its client. The
+		// sender of a webhook makes no such mistakes.
+		if !byOperator(r) && !r.Ended.IsZero() && (r.Status >= 500 || r.Provider != "") {
+			return alertFailing
+		}
+	}
+	return ""
+}
+
+// byOperator reports whether a released record was released by an operator and has not run
+// since.
+func byOperator(r *idempotency.Record) bool { return r.Attempt > 0 && r.FreedAttempts >= r.Attempt }
