@@ -31,12 +31,6 @@ func TestEchoedExecutionIDOpensNothing(t *testing.T) {
 	}
 }
 
-// keyOf is the key that a request was found under, as its log line names it.
-func keyOf(t *testing.T, p *caddy, id string) string {
-	t.Helper()
-	return p.awaitAccess(t, id).text("dedup_key")
-}
-
 func TestClientsCannotSetOurHeaders(t *testing.T) {
 	t.Parallel()
 	up := startUpstream(t, answers201)
