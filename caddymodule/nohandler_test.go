@@ -47,7 +47,7 @@ func TestNoHandler(t *testing.T) {
 			}
 			for _, kept := range page {
 				// To a dedup in front, the refusal is an answer.
-				if r := kept.Record; r.State != idempotency.Released || r.Attempt != 0 && len(page) == 1 {
+				if r := kept.Record; r.State != idempotency.Released || r.Attempt != 0 && name != "one dedup behind another" {
 					t.Errorf("the key is %s after %d attempts, want it released after none", r.State, r.Attempt)
 				}
 			}
