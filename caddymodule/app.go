@@ -64,7 +64,6 @@ type App struct {
 	started []*openstores.Handle // those whose store the configuration has entered
 	longest time.Duration        // the longest time limit of a run
 
-	starting *starting
 	// stopping is when the servers began to stop, nil until they do.
 	stopping atomic.Pointer[time.Time]
 }
@@ -82,9 +81,6 @@ func (a *App) Provision(ctx caddy.Context) error {
 	a.ctx = ctx
 	a.logger = ctx.Logger()
 	var err error
-	if a.starting, err = startingOf(ctx); err != nil {
-		return err
-	}
 	if err := processMetrics.register(ctx.GetMetricsRegistry()); err != nil {
 		return err
 	}
@@ -179,9 +175,8 @@ func (a *App) Start() error {
 	defer a.mu.Unlock()
 	budgeted.add(a)
 	for _, handle := range a.stores {
-		store, err := handle.Enter()
+		store, err := handle.Open()
 		if err != nil {
-			a.starting.end(errNotStarted)
 			return err
 		}
 		store.AddConfiguration(handle)
@@ -228,10 +223,8 @@ func (a *App) Cleanup() error {
 	return nil
 }
 
-// serversStop notes when the first server began to stop. It waits for its requests, and
-// those must not wait for a start that has failed.
+// serversStop notes when the first server began to stop.
 func (a *App) serversStop() {
-	a.starting.end(errNotStarted)
 	now := time.Now()
 	a.stopping.CompareAndSwap(nil, &now)
 }

@@ -2,7 +2,6 @@ package caddymodule
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"net"
 	"net/http"
@@ -55,7 +54,6 @@ type Handler struct {
 	store     *openstores.Handle
 	encrypted bool
 	space     string
-	starting  *starting // the configuration's
 	unknown   unknownPlaceholders
 	counts    requestCounts
 	missed    oneASecond // their requests have no key
@@ -95,8 +93,7 @@ func (h *Handler) Provision(ctx caddy.Context) error {
 		return fmt.Errorf("loading the dedup app: %w", err)
 	}
 	app := module.(*App)
-	h.space, h.starting = app.Namespace, app.starting
-	h.store, h.encrypted = app.store, app.sealer != nil
+	h.space, h.store, h.encrypted = app.Namespace, app.store, app.sealer != nil
 	if h.StoreRaw != nil {
 		if h.store, err = app.loadStore(ctx, h, h.StoreRaw); err != nil {
 			return err
@@ -236,11 +233,6 @@ type refusal struct {
 // begin asks the engine. The store stays open for this request until it is left: a
 // configuration reload does not wait for requests.
 func (x *exchange) begin(request *engine.Request) (engine.Decision, error) {
-	if err := x.starting.wait(x.r.Context()); errors.Is(err, errNotStarted) {
-		return engine.Refusal{Reason: engine.ReasonUnavailable, Err: err}, nil
-	} else if err != nil {
-		return nil, err // its client has left
-	}
 	store, err := x.store.Enter()
 	if err != nil {
 		return engine.Refusal{Reason: engine.ReasonUnavailable, Err: err}, nil //nolint:nilerr // it is in the refusal

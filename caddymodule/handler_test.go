@@ -59,8 +59,8 @@ func serve(t *testing.T, lines ...string) *site {
 	return serveWith(t, "", lines...)
 }
 
-// serveWith is serve with lines of the global option dedup.
-func serveWith(t testing.TB, global string, lines ...string) *site {
+// provision loads the lines of a site and of the global option dedup, and starts nothing.
+func provision(t testing.TB, global string, lines ...string) (*App, *caddyhttp.App) {
 	t.Helper()
 	text := "{\n\tdedup {\n\t\tstore memory\n\t\t" + global + "\n\t}\n}\n\nhttp://:80 {\n" + strings.Join(lines, "\n") + "\n}\n"
 	adapted, _, err := caddyconfig.GetAdapter("caddyfile").Adapt([]byte(text), nil)
@@ -77,20 +77,26 @@ func serveWith(t testing.TB, global string, lines ...string) *site {
 	if err != nil {
 		t.Fatalf("%v in\n%s", err, text)
 	}
-	module, err := ctx.App("dedup")
+	app, err := ctx.App("dedup")
 	if err != nil {
-		t.Fatal(err)
-	}
-	app := module.(*App)
-	if err := app.Start(); err != nil {
 		t.Fatal(err)
 	}
 	web, err := ctx.App("http")
 	if err != nil {
 		t.Fatal(err)
 	}
+	return app.(*App), web.(*caddyhttp.App)
+}
+
+// serveWith is serve with lines of the global option dedup.
+func serveWith(t testing.TB, global string, lines ...string) *site {
+	t.Helper()
+	app, web := provision(t, global, lines...)
+	if err := app.Start(); err != nil {
+		t.Fatal(err)
+	}
 	s := &site{t: t, app: app, keys: app.started[0].Store().Engine}
-	for _, server := range web.(*caddyhttp.App).Servers {
+	for _, server := range web.Servers {
 		s.Server = httptest.NewServer(server)
 	}
 	store := app.started[0].Store()

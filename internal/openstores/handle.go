@@ -1,6 +1,7 @@
 package openstores
 
 import (
+	"errors"
 	"fmt"
 	"sync/atomic"
 	"time"
@@ -54,21 +55,32 @@ type Handle struct {
 // Describe says to people which store it is.
 func (h *Handle) Describe() string { return h.Config.Describe() }
 
-// Store returns the store that was entered last, nil before the first time.
+// Store returns the store that was opened last, nil before the first time.
 func (h *Handle) Store() *Store { return h.opened.Load() }
 
-// Enter returns the store, which it opens if need be; the error is that of opening it. Who has entered keeps it
-// open until it leaves. The handle's configuration is in from its start to its
-// cleanup, so that a request finds it open; a request of a configuration that is
-// gone already may open it once more.
-func (h *Handle) Enter() (*Store, error) {
-	if store := h.opened.Load(); store != nil && store.enter() {
-		return store, nil
-	}
+// ErrNotOpen is the error for a request that comes before its configuration has opened
+// the store: while the configuration starts, or after it has failed to.
+var ErrNotOpen = errors.New("the configuration has not opened its store yet")
+
+// Open opens the store for a configuration, which keeps it open until it leaves.
+func (h *Handle) Open() (*Store, error) {
 	store, err := h.Stores.enter(h)
 	if err != nil {
 		return nil, fmt.Errorf("opening the %s: %w", h.Describe(), err)
 	}
 	h.opened.Store(store)
 	return store, nil
+}
+
+// Enter returns the store for a request, which keeps it open until it leaves. A request
+// that outlives its configuration may open the store once more.
+func (h *Handle) Enter() (*Store, error) {
+	switch store := h.opened.Load(); {
+	case store == nil:
+		return nil, ErrNotOpen
+	case store.enter():
+		return store, nil
+	default:
+		return h.Open()
+	}
 }

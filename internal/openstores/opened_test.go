@@ -154,7 +154,7 @@ func TestSlowOpeningIsLogged(t *testing.T) {
 		core, said := observer.New(zap.WarnLevel)
 		m := &countedModule{key: t.Name(), opens: make(chan struct{}), closes: make(chan struct{})}
 		h := m.handleOf(1, zap.New(core))
-		opens := func(opened chan<- *Store) { opened <- mustEnter(t, h) }
+		opens := func(opened chan<- *Store) { opened <- mustOpen(t, h) }
 		wait := func(text string) {
 			t.Helper()
 			time.Sleep(m.OperationTimeout() - time.Millisecond)

@@ -90,6 +90,15 @@ func (m *countedModule) handleOf(limit int, logger *zap.Logger) *Handle {
 	}
 }
 
+func mustOpen(t *testing.T, h *Handle) *Store {
+	t.Helper()
+	store, err := h.Open()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return store
+}
+
 func mustEnter(t *testing.T, h *Handle) *Store {
 	t.Helper()
 	store, err := h.Enter()
@@ -99,10 +108,10 @@ func mustEnter(t *testing.T, h *Handle) *Store {
 	return store
 }
 
-// started enters a configuration as its start does.
+// started opens the store for a configuration as its start does.
 func started(t *testing.T, h *Handle) *Store {
 	t.Helper()
-	store := mustEnter(t, h)
+	store := mustOpen(t, h)
 	store.AddConfiguration(h)
 	return store
 }
@@ -198,7 +207,7 @@ func TestStoreIsClosedAfterItsLastWork(t *testing.T) {
 	m := &countedModule{key: t.Name()}
 	h := m.handleOf(10, zap.NewNop())
 	store := started(t, h)
-	request := mustEnter(t, h) // a request that the configuration does not outlive
+	request := mustEnter(t, h) // a request that outlives the configuration
 	cleanedUp(h)
 	run := begin(t, request, "k")
 	request.Leave()
@@ -269,7 +278,7 @@ func TestOpeningAStoreKeepsNobodyElseWaiting(t *testing.T) {
 	entered := make(chan *Store)
 	for range 2 {
 		go func() {
-			store, _ := slow.handleOf(1, zap.NewNop()).Enter()
+			store, _ := slow.handleOf(1, zap.NewNop()).Open()
 			entered <- store
 		}()
 	}
@@ -299,12 +308,15 @@ func TestStoreThatDoesNotOpen(t *testing.T) {
 	m := &countedModule{key: t.Name(), err: errors.New("it is damaged")}
 	h := m.handleOf(1, zap.NewNop())
 	for range 2 {
-		if _, err := h.Enter(); !errors.Is(err, m.err) {
+		if _, err := h.Open(); !errors.Is(err, m.err) {
 			t.Errorf("got %v", err)
+		}
+		if _, err := h.Enter(); !errors.Is(err, ErrNotOpen) {
+			t.Errorf("a request got %v", err)
 		}
 	}
 	m.err = nil
-	store := mustEnter(t, h)
+	store := mustOpen(t, h)
 	store.Leave()
 	<-store.ended
 	if n := m.opened.Load(); n != 3 {
