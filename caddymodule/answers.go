@@ -132,7 +132,7 @@ type live struct {
 // nobody else's, also where a response handler shows another status than the upstream's.
 func (e *execution) live() any {
 	c := &e.answer
-	if idempotency.AboutCaller(c.status) || idempotency.AboutCaller(e.trace.seen().status) {
+	if idempotency.AboutCaller(c.status) || idempotency.AboutCaller(e.trace.seen(nil).status) {
 		return nil
 	}
 	return &live{record: &c.record, head: &idempotency.Response{Status: c.status, Header: c.keptHeader()}, headFirst: c.headFirst}
@@ -249,7 +249,7 @@ func isJSON(contentType string) bool {
 func (x *exchange) passUnclaimed() error {
 	forgetUpstream(x.repl())
 	to := caddyhttp.NewResponseRecorder(x.w, nil, nil)
-	err := x.next.ServeHTTP(to, sentOnce(x.r))
+	err := x.next.ServeHTTP(to, x.r)
 	answered := to.Status() >= 200 || to.Status() == http.StatusSwitchingProtocols
 	if _, proxied := x.repl().Get(upstreamAddress); err == nil && !answered && !proxied {
 		return x.refuseNoHandler("", 0)

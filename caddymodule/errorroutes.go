@@ -107,14 +107,10 @@ var notForPage = []string{
 }
 
 // failed answers an error of the handlers behind, before which nothing was written, or returns
-// it to the server. Error routes get the request whole, or cannot send it, and no transport
-// sends it twice on their behalf.
+// it to the server. Error routes get the request whole, or cannot send it.
 func (x *exchange) failed(err error) error {
 	if err == nil || executionInContext(x.r.Context()) != "" { // it is the affair of the handler in front
 		return err
-	}
-	if x.r.ContentLength == 0 {
-		lowerResent(x.r.Header)
 	}
 	spoil(x.r.Body)
 	if !x.body.read || !hasErrorRoutes(x.r) || x.hasServersRequest() {

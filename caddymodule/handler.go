@@ -116,7 +116,7 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request, next caddyht
 	said := saying(r)
 	within, forced := takeDedupHeaders(r), h.takeForce(r)
 	if !h.applies(r) {
-		return next.ServeHTTP(w, sentOnce(r))
+		return next.ServeHTTP(w, r)
 	}
 	x := &exchange{Handler: h, w: w, r: r, next: next, said: said, allowance: recording.Allowance{Budget: buffered}}
 	x.body = requestBody{w: w, r: r, limit: h.MaxRequestBody, taken: &x.allowance}
@@ -292,7 +292,7 @@ func (x *exchange) keyText() string {
 
 // applies reports whether requests like this one are deduplicated at all.
 func (h *Handler) applies(r *http.Request) bool {
-	if !slices.Contains(h.Methods, r.Method) {
+	if !slices.Contains(h.Methods, r.Method) || asksForUpgrade(r.Header) {
 		return false
 	}
 	return !strings.HasPrefix(strings.ToLower(firstIn(r.Header, "Content-Type")), "application/grpc")

@@ -7,6 +7,8 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+
+	"golang.org/x/net/http/httpguts"
 )
 
 // The header fields between us, upstreams and clients. All begin with a prefix
@@ -18,11 +20,6 @@ const (
 	parentIDHeader    = "Dedup-Parent-Id"
 	retentionHeader   = "Dedup-Retention"
 )
-
-// resentHeaders make Go's HTTP transport send a request without a body a second
-// time when a kept-alive connection breaks, though the upstream may have
-// executed it (net/http, Request.isReplayable).
-var resentHeaders = []string{"Idempotency-Key", "X-Idempotency-Key"}
 
 // takeDedupHeaders removes what came in under our prefix and returns the execution ID
 // among it: that of the run of another dedup in front, or a forged one. What a dedup in
@@ -63,15 +60,42 @@ func (b bodyBeforeTrailers) Read(p []byte) (int, error) {
 	return n, err
 }
 
+// asksForUpgrade reports whether a request asks for another protocol than h2c on its connection,
+// such as a WebSocket. What is said there cannot be replayed.
+func asksForUpgrade(header http.Header) bool {
+	return len(header["Upgrade"]) > 0 && httpguts.HeaderValuesContainsToken(header["Connection"], "upgrade") && !asksForH2C(header)
+}
+
+func asksForH2C(header http.Header) bool {
+	return !slices.ContainsFunc(header["Upgrade"], func(line string) bool { return !strings.EqualFold(strings.TrimSpace(line), "h2c") })
+}
+
+// removeH2C removes the offer to go on over HTTP/2 without TLS, which some HTTP clients make with
+// every request (RFC 7540, section 3.2): an upstream that accepts it answers with 101, and has
+// executed the request.
+func removeH2C(header http.Header) {
+	if len(header["Upgrade"]) == 0 && len(header["Http2-Settings"]) == 0 {
+		return
+	}
+	delete(header, "Upgrade")
+	delete(header, "Http2-Settings")
+	removeConnectionOptions(header, func(name string) bool {
+		return strings.EqualFold(name, "Upgrade") || strings.EqualFold(name, "HTTP2-Settings")
+	})
+}
+
 // protectFromConnection takes our fields out of those that Connection names: a
 // proxy removes all of these from what it sends on (RFC 9110, section 7.6.1), and
 // the upstream would not learn which run it is.
-func protectFromConnection(header http.Header) {
+func protectFromConnection(header http.Header) { removeConnectionOptions(header, isDedupHeader) }
+
+// removeConnectionOptions removes options from the field Connection.
+func removeConnectionOptions(header http.Header, remove func(name string) bool) {
 	var kept []string
 	removed := false
 	for _, line := range header["Connection"] {
 		for name := range strings.SplitSeq(line, ",") {
-			if name = strings.TrimSpace(name); isDedupHeader(name) {
+			if name = strings.TrimSpace(name); remove(name) {
 				removed = true
 			} else if name != "" {
 				kept = append(kept, name)
@@ -137,30 +161,6 @@ func (h *Handler) takeForce(r *http.Request) bool {
 	asked := r.Header.Get(h.Force) == "true"
 	r.Header.Del(h.Force)
 	return asked
-}
-
-// sentOnce returns the request in a form that no transport of Go's sends twice. One
-// with a body is none that it would. In one without, the idempotency key stands
-// under its name in lower case, which reaches the upstream all the same.
-func sentOnce(r *http.Request) *http.Request {
-	if r.ContentLength != 0 || !slices.ContainsFunc(resentHeaders, func(name string) bool { _, ok := r.Header[name]; return ok }) {
-		return r
-	}
-	once := r.WithContext(r.Context())
-	once.Header = r.Header.Clone()
-	lowerResent(once.Header)
-	return once
-}
-
-// lowerResent moves the fields of a header because of which a request may be sent twice.
-func lowerResent(header http.Header) {
-	for _, name := range resentHeaders {
-		if values, ok := header[name]; ok {
-			delete(header, name)
-			lower := strings.ToLower(name)
-			header[lower] = append(header[lower], values...)
-		}
-	}
 }
 
 type executionKey struct{}

@@ -22,6 +22,7 @@ type execution struct {
 	*exchange
 	run     *engine.Run
 	settled bool
+	how     idempotency.How // it ended, once it is settled
 
 	context runContext
 	limit   runLimit
@@ -52,10 +53,13 @@ func (x *exchange) carryOut(run *engine.Run) error {
 			e.answer.cut()
 		}
 	}()
-	e.trace.sent = e.forUpstream(x.r.WithContext(ctx))
-	err := x.next.ServeHTTP(&e.answer, e.trace.sent)
+	e.trace.request = e.forUpstream(x.r.WithContext(ctx))
+	err := x.next.ServeHTTP(&e.answer, e.trace.request)
 	ended = true
-	if err == nil && !e.settled && e.answer.status == 0 && e.trace.seen().nothingSent() {
+	switch way := e.trace.seen(err); {
+	case way.resent: // for which reverse_proxy has written 499
+		err = caddyhttp.Error(http.StatusBadGateway, errors.New(errResent.Error()))
+	case err == nil && !e.settled && e.answer.status == 0 && way.nothingSent():
 		err, e.outcome = errNoHandler, outcomeNoHandler
 	}
 	e.settle(err)
@@ -74,6 +78,8 @@ func (e *execution) deliver(err error) error {
 	case err != nil:
 		e.answer.giveUp()
 		return e.failed(err)
+	case e.how == idempotency.Unknown && e.answer.status == 0 && !e.answer.upgraded:
+		return e.failed(caddyhttp.Error(http.StatusBadGateway, errors.New("the upstream gave no response")))
 	case e.answer.broken():
 		return e.failed(caddyhttp.Error(http.StatusBadGateway, errors.New("the response was cut off")))
 	}
@@ -110,19 +116,15 @@ func (e *execution) settle(err error) {
 	}
 	e.settled = true
 	e.count()
-	answer, way := &e.answer, e.trace.seen()
+	answer, way := &e.answer, e.trace.seen(err)
 	end := conclude(err, answer, way)
 	if end.How == idempotency.Unknown && answer.status == 0 && way.answered && e.releaseOn.Has(way.status) && !e.run.WasLast() {
 		end.How = idempotency.Answered // with a failure, of which a handler behind has made an error
 	}
-	if end.How == idempotency.Answered && e.Unknown == unknownHold && answer.status == 0 && way.status < 200 {
-		// There is none: an upstream has changed to another protocol, which nobody asked for, and
-		// whether it has executed the request it did not say.
-		end.How = idempotency.Unknown
-	}
 	if end.Retention == nil {
 		end.Retention = e.wishedRetention(answer)
 	}
+	e.how = end.How
 	answer.record.Keep()
 	e.run.HeldBy(&answer.record)
 	if end.Response != nil {
@@ -153,10 +155,8 @@ var errNoHandler = errors.New("no handler behind dedup answered the request")
 func conclude(err error, answer *capture, way upstreamWay) idempotency.End {
 	end := idempotency.End{UpstreamStatus: way.status}
 	switch {
-	case answer.upgraded:
-		// What goes on there is no response, and the key is free, as if nothing had
-		// been sent.
-		end.How = idempotency.NotSent
+	case answer.upgraded: // what goes on there is no response
+		end.How = idempotency.Unknown
 	case answer.omitted:
 		// It is settled where it outgrows what is kept, whatever comes behind.
 		end.How = idempotency.Answered
@@ -169,11 +169,11 @@ func conclude(err error, answer *capture, way upstreamWay) idempotency.End {
 		}
 	case err == nil && answer.whole():
 		end.How = idempotency.Answered
-	case err == nil && answer.status == 0 && way.status != 0:
+	case err == nil && answer.status == 0 && way.status >= 200:
 		// The upstream answered, and a response handler made nothing of it. Its client has the
 		// server's empty 200, and so have duplicates: to run again what was executed would be worse.
 		end.How = idempotency.Answered
-		if way.status < 200 || !way.maybeSent {
+		if !way.maybeSent {
 			end.Retention = new(time.Duration)
 		}
 	case answer.status != 0 || way.maybeSent:
@@ -282,7 +282,9 @@ var noIdleTimeouts = caddyhttp.ContextWithIdleTimeouts(context.Background(), nil
 // which can be lifted. A transport's connections are observed in it.
 func (e *execution) begin() context.Context {
 	e.context = runContext{client: e.r.Context(), executionID: e.run.ExecutionID()}
-	return e.limit.begin(e.trace.observe(&e.context, e.repl()), duration(e.Timeout))
+	ctx := e.limit.begin(e.trace.observe(&e.context, e.repl()), duration(e.Timeout))
+	e.trace.cancel = e.limit.cancel
+	return ctx
 }
 
 // announce tells placeholders, the client and the upstream which run it is.
@@ -343,8 +345,6 @@ func (x *exchange) loggedID() zap.Field {
 func (e *execution) forUpstream(r *http.Request) *http.Request {
 	r.Header = r.Header.Clone()
 	delete(r.Header, "Accept-Encoding")
-	if r.ContentLength == 0 {
-		lowerResent(r.Header) // else a transport would send it twice ([sentOnce])
-	}
+	removeH2C(r.Header)
 	return r
 }

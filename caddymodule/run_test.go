@@ -7,6 +7,7 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -66,7 +67,7 @@ var endTable = []struct {
 	failed, frees        bool
 	none                 bool // nothing: those who wait run
 }{
-	{wrote: of("an upgrade"), how: idempotency.NotSent, none: true},
+	{wrote: of("an upgrade"), how: idempotency.Unknown, none: true},
 	{returned: of("a panic"), wrote: but("an upgrade"), how: idempotency.Unknown, failed: true},
 
 	// An error: what was written of an answer is none.
@@ -211,6 +212,9 @@ func TestEndsOfARealChain(t *testing.T) {
 		time.Sleep(50 * time.Millisecond)
 	}
 	php := []string{"reverse_proxy {to} {", "transport fastcgi {", "root /", "}", "}"}
+	accel := []string{"reverse_proxy {to} {", "transport fastcgi {", "root /", "}", "@accel header X-Accel-Redirect *",
+		"handle_response @accel {", "reverse_proxy {refused}", "}", "}"}
+	intercepted := slices.Concat([]string{"intercept {", "@accel header X-Accel-Redirect *", "handle_response @accel {", "reverse_proxy {refused}", "}", "}"}, php)
 	errorOf := []string{"reverse_proxy {to} {", "@failed status 4xx 5xx", "handle_response @failed {", "error failed {rp.status_code}", "}", "}"}
 	twice := []string{"reverse_proxy {to} {", "lb_retries 1", "request_buffers 1KiB", "lb_retry_match `{rp.status_code} == 503`", "}"}
 	const tooLong = "longer than timeout"
@@ -237,7 +241,7 @@ func TestEndsOfARealChain(t *testing.T) {
 		"masked 500":            {answers(500, "broken"), []string{"reverse_proxy {to} {", "@broken status 500", "handle_response @broken {", "respond masked 200", "}", "}"}, 200, true, released, released},
 		"swallowed 500":         {answers(500, "broken"), []string{"reverse_proxy {to} {", "@broken status 500", "handle_response @broken {", "vars x y", "}", "}"}, 200, true, released, released},
 		"swallowed 201":         {answers(201, "created"), []string{"reverse_proxy {to} {", "handle_response {", "vars x y", "}", "}"}, 200, true, complete, complete},
-		"another protocol":      {afterRequest("HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: other\r\n\r\n"), nil, 200, true, released, held},
+		"another protocol":      {afterRequest("HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: other\r\n\r\n"), nil, 502, true, released, held},
 		"error page of a 500":   {answers(500, "broken"), errorOf, 500, true, released, released},
 		"error page of a 402":   {answers(402, "declined"), errorOf, 402, true, released, held}, // which is not to run again, and cannot be kept
 		"error page of a 504":   {answers(504, "gateway timeout"), errorOf, 504, true, released, held},
@@ -258,18 +262,20 @@ func TestEndsOfARealChain(t *testing.T) {
 			w.Header().Set("Dedup-Retention", "0")
 			w.WriteHeader(201)
 		}, nil, 201, true, released, released},
-		"FastCGI, a length":              {fastCGI(page+"Content-Length: 2\r\n\r\n{}", 0, true), php, 201, true, complete, complete},
-		"FastCGI, cut from its length":   {fastCGI(page+"Content-Length: 9\r\n\r\n{}", 0, true), php, 0, true, released, held},
-		"FastCGI, no content":            {fastCGI("Status: 204 No Content\r\n\r\n", 0, true), php, 204, true, complete, complete},
-		"FastCGI, no content, and some":  {fastCGI("Status: 204 No Content\r\n\r\n{}", 0, true), php, 204, true, complete, complete},
-		"a body that becomes no content": {answers(201, "created"), []string{"reverse_proxy {to} {", "replace_status 204", "}"}, 204, true, complete, complete},
-		"a body that becomes no change":  {answers(201, "created"), []string{"intercept {", "replace_status 304", "}", "reverse_proxy {to}"}, 304, true, complete, complete},
-		"FastCGI, no length":             {fastCGI(page+"\r\n{}", 0, true), php, 201, true, complete, complete},
-		"FastCGI, no end":                {fastCGI(page+"\r\n{\"half\":", 0, false), php, 201, true, complete, complete},
-		"no status of HTTP":              {begins, []string{"reverse_proxy {to} {", "@any status 2xx", "replace_status @any 1000", "}"}, 0, true, released, held},
-		"FastCGI, no status of HTTP":     {fastCGI("Status: 1000 x\r\nContent-Length: 2\r\n\r\n{}", 0, true), php, 0, true, released, held},
-		"FastCGI, nothing":               {fastCGI("", 0, false), php, 502, true, released, held},
-		"FastCGI, no end of a record":    {fastCGI(page+"\r\n{\"half\":  ", 2, false), php, 201, true, complete, complete},
+		"FastCGI, a length":                       {fastCGI(page+"Content-Length: 2\r\n\r\n{}", 0, true), php, 201, true, complete, complete},
+		"FastCGI, cut from its length":            {fastCGI(page+"Content-Length: 9\r\n\r\n{}", 0, true), php, 0, true, released, held},
+		"FastCGI, no content":                     {fastCGI("Status: 204 No Content\r\n\r\n", 0, true), php, 204, true, complete, complete},
+		"FastCGI, no content, and some":           {fastCGI("Status: 204 No Content\r\n\r\n{}", 0, true), php, 204, true, complete, complete},
+		"a body that becomes no content":          {answers(201, "created"), []string{"reverse_proxy {to} {", "replace_status 204", "}"}, 204, true, complete, complete},
+		"a body that becomes no change":           {answers(201, "created"), []string{"intercept {", "replace_status 304", "}", "reverse_proxy {to}"}, 304, true, complete, complete},
+		"FastCGI, no length":                      {fastCGI(page+"\r\n{}", 0, true), php, 201, true, complete, complete},
+		"FastCGI, no end":                         {fastCGI(page+"\r\n{\"half\":", 0, false), php, 201, true, complete, complete},
+		"no status of HTTP":                       {begins, []string{"reverse_proxy {to} {", "@any status 2xx", "replace_status @any 1000", "}"}, 0, true, released, held},
+		"FastCGI, no status of HTTP":              {fastCGI("Status: 1000 x\r\nContent-Length: 2\r\n\r\n{}", 0, true), php, 0, true, released, held},
+		"FastCGI, then a refused connection":      {fastCGI("Status: 200 OK\r\nX-Accel-Redirect: /next\r\n\r\n", 0, true), accel, 502, true, released, held},
+		"FastCGI, around it a refused connection": {fastCGI("Status: 200 OK\r\nX-Accel-Redirect: /next\r\n\r\n", 0, true), intercepted, 502, true, released, held},
+		"FastCGI, nothing":                        {fastCGI("", 0, false), php, 502, true, released, held},
+		"FastCGI, no end of a record":             {fastCGI(page+"\r\n{\"half\":  ", 2, false), php, 201, true, complete, complete},
 	} {
 		for unknown, want := range map[string]idempotency.State{"release": c.release, "hold": c.hold} {
 			t.Run(name+" under "+unknown, func(t *testing.T) {

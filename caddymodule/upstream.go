@@ -1,0 +1,230 @@
+package caddymodule
+
+import (
+	"context"
+	"net/http"
+	"net/http/httptrace"
+	"strings"
+	"sync"
+
+	"github.com/caddyserver/caddy/v2"
+	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
+)
+
+// What Caddy's reverse_proxy says about the request in its placeholders.
+const (
+	upstreamAddress = "http.reverse_proxy.upstream.address"
+	upstreamStatus  = "http.reverse_proxy.status_code"
+	// transportError is set while reverse_proxy decides on a retry after a failed round trip,
+	// and deleted by it after that.
+	transportError = "http.reverse_proxy.is_transport_error"
+)
+
+// handlersError is where Caddy has the error for which error routes are run.
+const handlersError = "http.error"
+
+// forgetUpstream removes what a proxy in front of this handler, such as
+// forward_auth, has left in the placeholders.
+func forgetUpstream(repl *caddy.Replacer) {
+	repl.Delete(upstreamAddress)
+	repl.Delete(upstreamStatus)
+}
+
+// upstreamTrace observes whether a run's request may have reached an upstream, over all the
+// attempts that proxies and transports make, and cancels the run before a transport or a proxy
+// sends the request again. Go's transport does so for a request without a body that has an
+// idempotency key (net/http, Request.isReplayable), once for each idle connection.
+type upstreamTrace struct {
+	hooks  httptrace.ClientTrace
+	repl   *caddy.Replacer
+	cancel context.CancelCauseFunc // cancels the run
+	// within says that the run is itself within error routes, for an error before it.
+	within bool
+	// request is the one that the handlers behind get. What a proxy sends is a copy of it.
+	request *http.Request
+
+	mu      sync.Mutex // a transport dials, and writes, in goroutines of its own
+	attempt attempt    // the last one
+	sought  bool       // a transport looked for a connection
+	// address is the upstream for which it did, nil if no proxy chose one.
+	address any
+	// sent reports whether an earlier attempt, or a transport that shows no connections, may have
+	// reached an upstream. It is never taken back.
+	sent bool
+	// http2 reports whether the request went out over HTTP/2 or HTTP/3, whose connections carry
+	// other requests too.
+	http2 bool
+	// resent reports whether the run was cancelled.
+	resent bool
+}
+
+// attempt is one attempt of a transport to send the request.
+type attempt struct{ connected, wrote, responded bool }
+
+// errResent cancels a run whose request would be sent again. To reverse_proxy it is a request
+// that was given up, which is no failure of its upstream.
+var errResent error = resentError{}
+
+type resentError struct{}
+
+// Error implements error.
+func (resentError) Error() string {
+	return "the connection broke, and the request is not sent again: the upstream may have executed it"
+}
+
+// Is makes it a [context.Canceled].
+func (resentError) Is(target error) bool { return target == context.Canceled }
+
+// observe returns a context in which a transport's connections are observed.
+func (t *upstreamTrace) observe(ctx context.Context, repl *caddy.Replacer) context.Context {
+	t.repl = repl
+	if t.within = ctx.Value(caddyhttp.ErrorCtxKey) != nil; !t.within {
+		repl.Delete(handlersError)
+	}
+	t.hooks = httptrace.ClientTrace{
+		GetConn: t.getConn, GotConn: t.gotConn, ConnectDone: t.connectDone,
+		WroteHeaderField: t.wroteHeaderField, GotFirstResponseByte: t.gotFirstResponseByte,
+	}
+	return httptrace.WithClientTrace(ctx, &t.hooks)
+}
+
+// getConn begins an attempt.
+func (t *upstreamTrace) getConn(string) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	last := t.attempt
+	t.attempt = attempt{}
+	if last.connected && !t.unprocessed() {
+		t.sent = true
+		if last.wrote && !t.answered(last) {
+			t.resent = true
+			t.cancel(errResent)
+		}
+	}
+	t.sought = true
+	t.address, _ = t.repl.Get(upstreamAddress)
+}
+
+// unprocessed reports whether the transport itself sends the request again over HTTP/2 or
+// HTTP/3, which it does only if the upstream has not processed it: after GOAWAY and
+// REFUSED_STREAM (RFC 9113, sections 6.8 and 8.7) or H3_REQUEST_REJECTED (RFC 9114, section
+// 4.1.1). A retry of reverse_proxy has deleted the placeholder.
+func (t *upstreamTrace) unprocessed() bool {
+	_, kept := t.repl.Get(transportError)
+	return t.http2 && kept
+}
+
+// answered reports whether an attempt was answered: a proxy that sends the request again
+// has decided so by the response.
+func (t *upstreamTrace) answered(a attempt) bool {
+	_, status := t.repl.Get(upstreamStatus)
+	return a.responded && (t.address == nil || status)
+}
+
+// gotConn is called by the proxy's own goroutine, while the proxy waits for its transport. What
+// an attempt before was answered says nothing of this one.
+func (t *upstreamTrace) gotConn(info httptrace.GotConnInfo) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.attempt.connected = true
+	if t.resent && !t.http2 { // the transport may not notice in time that it is cancelled
+		_ = info.Conn.Close()
+	}
+	t.repl.Delete(upstreamStatus)
+	if held := heldIn(t.request.Body); held != nil {
+		t.request.Body = &laterBody{held}
+	}
+}
+
+// connectDone notices the connection of a transport that shows none of its own, such as that
+// of FastCGI, which only its dialer does.
+func (t *upstreamTrace) connectDone(_, _ string, err error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if chosen, ok := t.repl.Get(upstreamAddress); err == nil && ok && chosen != t.address {
+		t.sent = true
+	}
+}
+
+func (t *upstreamTrace) wroteHeaderField(name string, _ []string) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.attempt.wrote = true
+	if !t.http2 && strings.HasPrefix(name, ":") {
+		t.http2 = true
+		t.repl.Set(transportError, false)
+	}
+}
+
+func (t *upstreamTrace) gotFirstResponseByte() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.attempt.responded = true
+}
+
+// upstreamWay is what was seen of a request's way to an upstream.
+type upstreamWay struct {
+	// maybeSent says that the request may have reached an upstream. A proxy that
+	// chose an upstream and whose transport shows no connections (FastCGI) cannot
+	// tell.
+	maybeSent bool
+	// sought says that a transport has looked for a connection.
+	sought bool
+	// status is what a proxy says that its upstream answered, 0 if nobody said.
+	status int
+	// answered says that it is the answer to the last attempt that may have reached an
+	// upstream, as far as connections show.
+	answered bool
+	// resent says that the run was cancelled, because its request would have been sent again.
+	resent bool
+	// failed is the error for which error routes behind, those of a subroute, were run.
+	failed error
+}
+
+// unanswered reports whether a whole answer is a page of error routes behind, about an error
+// before which no upstream has answered. Nor has one that they themselves have asked.
+func (w *upstreamWay) unanswered() bool { return w.failed != nil && w.status == 0 }
+
+// nothingSent reports whether no proxy has sent the request to an upstream.
+func (w upstreamWay) nothingSent() bool { return !w.maybeSent && w.status == 0 }
+
+// gaveUp reports whether a 499 is no answer of anybody's, but what reverse_proxy notes where
+// its transport gave up. A run's own client does not make it do so, but another request can:
+// those of HTTP/3 that wait for one connection all fail when the one that dials is cancelled.
+func (w *upstreamWay) gaveUp() bool {
+	return w.status != statusClientGone && (w.maybeSent || w.sought)
+}
+
+// seen returns what was seen until the handlers behind ended, with an error or nil.
+func (t *upstreamTrace) seen(err error) upstreamWay {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	address, chosen := t.repl.Get(upstreamAddress)
+	value, _ := t.repl.Get(upstreamStatus)
+	status, _ := value.(int)
+	var failed error
+	if !t.within {
+		value, _ = t.repl.Get(handlersError)
+		failed, _ = value.(error)
+	}
+	connected := t.sent || t.attempt.connected
+	return upstreamWay{
+		failed:    failed,
+		maybeSent: t.sent || connected && !refusedUnprocessed(err) || chosen && address != t.address,
+		sought:    t.sought,
+		status:    status,
+		answered:  status != 0 && connected && t.address == address,
+		resent:    t.resent,
+	}
+}
+
+// refusedUnprocessed reports whether an upstream said over HTTP/2 that it has not processed a
+// request, which its transport could not send again because it has a body. Go's transport says
+// so in words only (net/http, http2errClientConnGotGoAway and http2shouldRetryRequest).
+func refusedUnprocessed(err error) bool {
+	if err == nil {
+		return false
+	}
+	text := err.Error()
+	return strings.Contains(text, "; REFUSED_STREAM") || strings.Contains(text, "graceful shutdown GOAWAY")
+}
