@@ -2,7 +2,6 @@ package caddymodule
 
 import (
 	"net/http"
-	"strings"
 	"sync"
 
 	"github.com/caddyserver/caddy/v2"
@@ -51,7 +50,7 @@ func (*Dashboard) CaddyModule() caddy.ModuleInfo {
 // Provision implements [caddy.Provisioner].
 func (d *Dashboard) Provision(caddy.Context) error {
 	d.page = &dashboard.Page{
-		Open: openStores, History: history(), Bodies: d.Bodies, HTTPS: encrypted, CopyBound: engine.CopyBound,
+		Open: openStores, History: history(), Bodies: d.Bodies, CopyBound: engine.CopyBound,
 	}
 	return nil
 }
@@ -62,30 +61,19 @@ func (d *Dashboard) ServeHTTP(w http.ResponseWriter, r *http.Request, _ caddyhtt
 	return nil
 }
 
-// operatorOf says who sent a request: the user that a handler in front has authenticated,
-// or whom a certificate names that was verified; and the address, where a trusted proxy
-// stands in front that of its client.
+// operatorOf returns who sent a request: the user that a handler in front has authenticated, or
+// the subject of a verified client certificate, and the address, behind one of the server's
+// trusted_proxies that of its client.
 func operatorOf(r *http.Request) engine.Operator {
 	by := engine.Operator{Remote: r.RemoteAddr, User: userOf(r)}
 	if by.User == "" && r.TLS != nil && len(r.TLS.VerifiedChains) > 0 {
 		by.User = r.TLS.VerifiedChains[0][0].Subject.String()
 	}
-	if client, ok := caddyhttp.GetVar(r.Context(), caddyhttp.ClientIPVarKey).(string); ok && byTrustedProxy(r) {
+	trusted, _ := caddyhttp.GetVar(r.Context(), caddyhttp.TrustedProxyVarKey).(bool)
+	if client, ok := caddyhttp.GetVar(r.Context(), caddyhttp.ClientIPVarKey).(string); ok && trusted {
 		by.Remote = client
 	}
 	return by
-}
-
-// byTrustedProxy reports whether a request came from one of the server's trusted_proxies.
-func byTrustedProxy(r *http.Request) bool {
-	trusted, _ := caddyhttp.GetVar(r.Context(), caddyhttp.TrustedProxyVarKey).(bool)
-	return trusted
-}
-
-// encrypted reports whether the browser has sent a request over TLS, to this server or to
-// a trusted proxy in front of it.
-func encrypted(r *http.Request) bool {
-	return r.TLS != nil || byTrustedProxy(r) && strings.EqualFold(r.Header.Get("X-Forwarded-Proto"), "https")
 }
 
 func parseDashboard(h httpcaddyfile.Helper) (caddyhttp.MiddlewareHandler, error) {

@@ -74,7 +74,7 @@ func (b *browser) do(method, target string, form url.Values) (int, string) {
 }
 
 var (
-	hiddenField = regexp.MustCompile(`<input type="hidden" name="(do|key|state|execution|token)" value="([^"]*)">`)
+	hiddenField = regexp.MustCompile(`<input type="hidden" name="(do|key|state|execution)" value="([^"]*)">`)
 	releaseLink = regexp.MustCompile(`href="(\?[^"]*do=release[^"]*)#confirm"`)
 )
 

@@ -74,7 +74,7 @@ func (v *visitor) must(t *testing.T, query string, texts ...string) string {
 
 var (
 	actLink     = regexp.MustCompile(`href="\?([^"#]*do=[^"#]*)#confirm"`)
-	hiddenField = regexp.MustCompile(`<input type="hidden" name="(do|key|state|execution|token)" value="([^"]*)">`)
+	hiddenField = regexp.MustCompile(`<input type="hidden" name="(do|key|state|execution)" value="([^"]*)">`)
 )
 
 // A held webhook is found by its delivery ID, released by a form, delivered again, and seen to
@@ -110,9 +110,6 @@ func TestDashboard(t *testing.T) {
 		form := make(url.Values)
 		for _, field := range hiddenField.FindAllStringSubmatch(asks, -1) {
 			form.Set(field[1], field[2])
-		}
-		if status, _ := p.visitor(t, "/ops/", "at night").see(t, "", form); status != 403 {
-			t.Errorf("the form of another browser: got %d", status)
 		}
 		status, released := operator.see(t, "", form)
 		if status != 200 || !strings.Contains(released, "The key is released.") || !strings.Contains(released, "By an operator, after attempt 1.") {

@@ -29,7 +29,7 @@ type field struct{ Name, Value string }
 
 // showDelivery shows the record of the key, if the request names one, and the form that asks
 // for a confirmation.
-func (p *Page) showDelivery(w http.ResponseWriter, r *http.Request, open []admin.Store, v *view) {
+func (p *Page) showDelivery(r *http.Request, open []admin.Store, v *view) {
 	if v.Key == "" {
 		return
 	}
@@ -56,7 +56,7 @@ func (p *Page) showDelivery(w http.ResponseWriter, r *http.Request, open []admin
 	}
 	v.Delivery = v.deliveryOf(e, kept)
 	if slices.Contains(v.Delivery.May, do) {
-		v.Confirm = p.confirm(w, r, do, e)
+		v.Confirm = &confirm{acts[do], do, key.String(), e.state, e.record.ExecutionID}
 	}
 }
 

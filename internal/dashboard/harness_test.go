@@ -104,7 +104,6 @@ func newRig(t *testing.T) *rig {
 	r.store = r.open("store one")
 	r.page = &Page{
 		Open: r.enter, History: NewHistory(func() map[string]uint64 { return r.counts }),
-		HTTPS: func(r *http.Request) bool { return r.TLS != nil },
 	}
 	return r
 }
@@ -292,9 +291,6 @@ func (r *rig) confirmed(a answer, change func(*http.Request, url.Values)) answer
 		r.t.Fatalf("the page asks for no confirmation: %s", a.text)
 	}
 	request := httptest.NewRequest(http.MethodPost, "/some/where?key="+values.Get("key")+"&do="+values.Get("do"), nil)
-	for _, cookie := range a.Result().Cookies() {
-		request.AddCookie(cookie)
-	}
 	request.Header.Set("Sec-Fetch-Site", "same-origin")
 	request.Header.Set("Origin", "http://example.com")
 	if change != nil {

@@ -27,9 +27,6 @@ type Page struct {
 	History *History
 	// Bodies reports whether kept responses are shown.
 	Bodies bool
-	// HTTPS reports whether the browser sent a request over TLS. The cookie of the forms is
-	// then restricted to TLS.
-	HTTPS func(*http.Request) bool
 	// CopyBound is how long other replicas may replay their local copy of a response whose
 	// key was released or forgotten.
 	CopyBound time.Duration
@@ -64,7 +61,7 @@ func (p *Page) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		header.Set("Allow", "GET, HEAD, POST")
 		refuse(w, http.StatusMethodNotAllowed, "The page accepts GET, HEAD and POST.")
 	case file == "":
-		render(w, "page", p.view(w, r))
+		render(w, "page", p.view(r))
 	case slices.Contains(files, file):
 		http.ServeFileFS(w, r, assets, path.Join("assets", file))
 	default:

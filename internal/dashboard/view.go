@@ -70,7 +70,7 @@ type row struct {
 func (v *view) problem(status int, why string) { v.status, v.Problem = status, why }
 
 // view reads what a request asks for from the stores.
-func (p *Page) view(w http.ResponseWriter, r *http.Request) *view {
+func (p *Page) view(r *http.Request) *view {
 	open := p.Open()
 	defer leave(open)
 	v := &view{address: addressOf(r.URL.Query()), now: time.Now(), status: http.StatusOK, NoStore: len(open) == 0}
@@ -85,7 +85,7 @@ func (p *Page) view(w http.ResponseWriter, r *http.Request) *view {
 		s.list = *found
 	}
 	v.show(s)
-	p.showDelivery(w, r, open, v)
+	p.showDelivery(r, open, v)
 	return v
 }
 
