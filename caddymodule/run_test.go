@@ -328,6 +328,23 @@ func TestEndsOfARealChain(t *testing.T) {
 	}
 }
 
+// What has reached an upstream stays unknown, also if a dedup behind it sends nothing.
+func TestDedupBehindTakesNoEvidenceBack(t *testing.T) {
+	for name, inner := range map[string]string{"that runs": "scope inner", "that does not claim": "key header X-Absent"} {
+		t.Run(name, func(t *testing.T) {
+			address, runs := rawUpstream(t, fastCGI("Status: 200 OK\r\nX-Accel-Redirect: /next\r\n\r\n", 0, true))
+			s := serve(t, "route {", "dedup {", "unknown hold", "}", "reverse_proxy "+address+" {", "transport fastcgi {", "root /", "}",
+				"@accel header X-Accel-Redirect *", "handle_response @accel {", "route {", "dedup {", inner, "}", "reverse_proxy "+refusing(t), "}", "}", "}", "}")
+			if got := s.mustPost("k", ""); got.status != 502 {
+				t.Fatalf("the client got %+v", got)
+			}
+			if got := s.mustPost("k", ""); got.status != 409 || runs.Load() != 1 {
+				t.Errorf("the duplicate got %+v after %d runs", got, runs.Load())
+			}
+		})
+	}
+}
+
 // A client that goes away ends nothing.
 func TestEndWithoutItsClient(t *testing.T) {
 	arrived, leave := make(chan struct{}), make(chan struct{})
