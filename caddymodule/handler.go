@@ -57,8 +57,7 @@ type Handler struct {
 	space     string
 	unknown   unknownPlaceholders
 	counts    requestCounts
-	missed    oneASecond // their requests have no key
-	invalid   oneASecond // their delivery IDs are none
+	missing   oneASecond // lines about requests without a key
 }
 
 // CaddyModule returns the Caddy module information.

@@ -9,7 +9,6 @@ import (
 	"net/url"
 	"runtime"
 	"strings"
-	"time"
 
 	"github.com/caddyserver/caddy/v2"
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
@@ -53,17 +52,10 @@ func (x *exchange) identify() (*engine.Request, *refusal, error) {
 	case isInvalid && x.mode() == delivery.ModeAPI:
 		return nil, &refusal{reasonInvalid, invalid.Error()}, nil
 	case isInvalid:
-		if leftOut, ok := x.invalid.allow(time.Since(start)); ok {
-			x.logger.Warn("the delivery ID is invalid and counts as missing", zap.Inline(x),
-				zap.String("provider", strings.Join(x.Providers, ", ")), zap.Error(invalid), zap.Int64("left_out", leftOut))
-		}
 		return x.withoutKey(fmt.Errorf("the delivery ID is invalid: %w", invalid))
 	case errors.Is(err, delivery.ErrBodyTooLarge):
 		return x.withLargeBody("the key")
 	case err != nil:
-		if x.Missing == missingPass {
-			x.noteMissing(err)
-		}
 		return x.withoutKey(err)
 	}
 	x.know(found, repl)
@@ -117,10 +109,12 @@ func (h *Handler) replaced(repl *caddy.Replacer, text string) string {
 	return value
 }
 
+// withoutKey lets a request pass unclaimed because it has no key, or refuses it.
 func (x *exchange) withoutKey(reason error) (*engine.Request, *refusal, error) {
 	if x.Missing == missingReject {
 		return nil, &refusal{reasonMissing, reason.Error()}, nil
 	}
+	x.logMissing(reason)
 	return x.withoutDelivery()
 }
 
@@ -138,8 +132,6 @@ func (x *exchange) withLargeBody(needs string) (*engine.Request, *refusal, error
 	if x.mode() == delivery.ModeAPI {
 		return nil, &refusal{reasonTooLarge, detail}, nil
 	}
-	x.logger.Warn("the request counts as one without a key",
-		zap.Inline(x), zap.String("provider", strings.Join(x.Providers, ", ")), zap.String("reason", detail))
 	return x.withoutKey(errors.New(detail))
 }
 

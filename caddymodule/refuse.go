@@ -229,21 +229,13 @@ func (p problem) write(w http.ResponseWriter) error {
 	return err
 }
 
-// noteMissing logs why a request without a key passes unprotected. A webhook's sender
-// always sends an ID: without one, the provider or the key is probably configured
-// wrong, which is to be seen without debug logs. An API's clients may leave it out.
-func (x *exchange) noteMissing(reason error) {
-	if x.mode() == delivery.ModeWebhook {
-		if leftOut, ok := x.missed.allow(time.Since(start)); ok {
-			x.logger.Info("missing: a request has no key and passes unprotected",
-				zap.String("provider", strings.Join(x.Providers, ", ")), zap.Inline(x),
-				zap.NamedError("reason", reason),
-				zap.Int64("left_out", leftOut))
-			return
-		}
-	}
-	if line := x.logger.Check(zap.DebugLevel, "the request has no key"); line != nil {
-		line.Write(zap.Error(reason))
+// logMissing logs, at most once a second, that a request has no key and what was looked for:
+// the provider or the key may be configured wrong.
+func (x *exchange) logMissing(reason error) {
+	if leftOut, ok := x.missing.allow(time.Since(start)); ok {
+		x.logger.Info("missing: a request has no key and passes unprotected",
+			zap.String("provider", strings.Join(x.Providers, ", ")), zap.Inline(x),
+			zap.Stringers("looked_for", x.sources), zap.NamedError("reason", reason), zap.Int64("left_out", leftOut))
 	}
 }
 

@@ -54,16 +54,6 @@ func TestKeyInAJSONMember(t *testing.T) {
 	wantKeys(t, p, "/webhook", bodies(`{"id":"7","n":1}`, `{"id":"7","n":2}`))
 }
 
-func TestBrokenJSONIsLoggedAtDebug(t *testing.T) {
-	t.Parallel()
-	up := startUpstream(t, answers201)
-	p := start(t, conf{store: "store memory", global: "debug", site: lines(dedupBlock("key json /id"), proxyTo(up))})
-	p.post(t, "/", "", `{"id":`)
-	p.awaitLog(t, "the broken JSON", func(e entry) bool {
-		return e.text("level") == "debug" && strings.HasPrefix(e.text("logger"), "http.handlers.dedup") && strings.Contains(e.text("error"), "JSON")
-	})
-}
-
 func TestKeyOfAText(t *testing.T) {
 	t.Parallel()
 	up := startUpstream(t, answers201)

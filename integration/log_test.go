@@ -159,38 +159,43 @@ func TestLinesAboutAKeyNameTheDelivery(t *testing.T) {
 	}
 }
 
-// A provider that was named wrongly shows in the log, without debug logs and without a
-// flood.
-func TestMissingWebhookIDIsLogged(t *testing.T) {
+// A provider or a key that was named wrongly shows in the log, without debug logs and
+// without a flood.
+func TestMissingKeyIsLogged(t *testing.T) {
 	t.Parallel()
 	up := startUpstream(t, answers201)
 	p := start(t, conf{store: "store memory", site: lines(
 		"handle /api {", "dedup", proxyTo(up), "}",
 		"handle /rejected {", dedupBlock("mode webhook", "key header X-Id", "missing reject"), proxyTo(up), "}",
+		"handle /json {", dedupBlock("key json /id"), proxyTo(up), "}",
+		"handle /invalid {", "dedup github", proxyTo(up), "}",
 		"handle {", "dedup github gitlab", proxyTo(up), "}")})
 	missing := func(e entry) bool { return strings.HasPrefix(e.text("msg"), "missing: ") }
-	p.post(t, "/api", "", "{}")
 	p.post(t, "/rejected", "", "{}")
+	p.post(t, "/invalid", "", "{}", header("X-GitHub-Delivery", strings.Repeat("x", 300)))
+	p.post(t, "/json", "", `{"id":`)
+	p.post(t, "/api", "", "{}")
 	p.post(t, "/hook?token=secret", "", "{}")
-	first := p.awaitLog(t, "the missing delivery ID", missing)
-	if first.text("level") != "info" || first.text("provider") != "github, gitlab" || first.text("path") != "/hook" ||
-		!strings.Contains(first.text("reason"), "no idempotency key or delivery ID") || first.text("left_out") != "0" {
-		t.Errorf("the line is %v", first)
+	for path, want := range map[string]struct{ provider, lookedFor, reason string }{
+		"/hook":    {"github, gitlab", "header X-GitHub-Delivery", "header X-GitHub-Delivery: it is not there"},
+		"/api":     {"", "[header Idempotency-Key]", "no idempotency key or delivery ID"},
+		"/json":    {"", "[json /id]", "JSON"},
+		"/invalid": {"github", "header X-GitHub-Delivery", "the delivery ID is invalid: "},
+	} {
+		line := p.awaitLog(t, "the missing key of "+path, func(e entry) bool { return missing(e) && e.text("path") == path })
+		if line.text("level") != "info" || line.text("provider") != want.provider || !strings.Contains(line.text("looked_for"), want.lookedFor) ||
+			!strings.Contains(line.text("reason"), want.reason) || line.text("left_out") != "0" {
+			t.Errorf("the line is %v", line)
+		}
 	}
-	p.wantLeftOut(t, missing)
-	invalid := func(e entry) bool { return strings.HasPrefix(e.text("msg"), "the delivery ID is invalid") }
-	p.post(t, "/hook", "", "{}", tooLong)
-	if line := p.awaitLog(t, "the invalid delivery ID", invalid); line.text("level") != "warn" || !strings.Contains(line.text("error"), "300") {
-		t.Errorf("the line is %v", line)
+	if all := p.log.find(missing); len(all) != 4 {
+		t.Errorf("%d lines are about missing keys, want 4: %v", len(all), all)
 	}
-	p.wantLeftOut(t, invalid, tooLong)
+	p.wantLeftOut(t, func(e entry) bool { return missing(e) && e.text("path") == "/hook" })
 }
 
-// tooLong is a delivery ID that is none.
-var tooLong = header("X-GitHub-Delivery", strings.Repeat("x", 300))
-
 // wantLeftOut sends hooks until a line counts those of which there is none.
-func (p *caddy) wantLeftOut(t *testing.T, about func(entry) bool, more ...option) {
+func (p *caddy) wantLeftOut(t *testing.T, about func(entry) bool) {
 	t.Helper()
 	counted := func(e entry) bool { return about(e) && e.text("left_out") != "0" }
 	sent := 0
@@ -198,7 +203,7 @@ func (p *caddy) wantLeftOut(t *testing.T, about func(entry) bool, more ...option
 		if time.Now().After(deadline) {
 			t.Fatal("no line counts those that are left out")
 		}
-		p.post(t, "/hook", "", "{}", more...)
+		p.post(t, "/hook", "", "{}")
 	}
 	if n := len(p.log.find(about)); n > sent {
 		t.Errorf("%d requests have left %d lines", sent+1, n)
