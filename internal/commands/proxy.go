@@ -204,6 +204,9 @@ func (w *written) summary() string {
 		"  state:  " + state,
 		"  admin:  " + strings.TrimSuffix(w.admin, admin.SocketMode),
 	}
+	if len(f.redis) > 0 && len(w.handler.Scope) == 0 { // the host with its port is part of the key
+		lines = append(lines, "  shared: with replicas that clients reach under the same host and port, or write --dedup 'scope ...'")
+	}
 	if f.health.Given {
 		lines = append(lines, "  health: "+w.health.url()+"/ready")
 	}

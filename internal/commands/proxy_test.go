@@ -319,7 +319,7 @@ func TestSummary(t *testing.T) {
 		"a signature":   {[]string{"--from", ":8080", "--provider", "gitlab"}, []string{"try:    http://localhost:8080\n"}},
 		"other keys":    {[]string{"--from", "127.0.0.1:80", "--to", ":1", "--dedup", "key header X-Id", "--dedup", "methods PUT"}, []string{"keys of --dedup (PUT)", "http://127.0.0.1\n"}},
 		"methods":       {[]string{"--from", ":8080", "--dedup", "methods PUT DELETE"}, []string{"(PUT, DELETE)", "try:    curl -i -X PUT -H"}},
-		"redis":         {[]string{"--from", "[::1]:8080", "--to", ":1", "--redis", "redis://u:open-sesame@a", "--admin", "off", "--health", ":8081"}, []string{"Redis at redis://u:xxxxx@a\n", "http://[::1]:8080/", "admin:  off", "health: http://localhost:8081/ready"}},
+		"redis":         {[]string{"--from", "[::1]:8080", "--to", ":1", "--redis", "redis://u:open-sesame@a", "--admin", "off", "--health", ":8081"}, []string{"Redis at redis://u:xxxxx@a\n", "http://[::1]:8080/", "admin:  off", "shared: with replicas", "health: http://localhost:8081/ready"}},
 		"a whole URL":   {[]string{"--redis", "{env.REDIS_URL}"}, []string{"state:  Redis at {env.REDIS_URL}\n"}},
 		"a placeholder": {[]string{"--redis", "redis://u:{env.P}@a"}, []string{"Redis at redis://u:{env.P}@a\n"}},
 		"its own":       {[]string{"--from", "http://0.0.0.0", "--to", ":1", "--dedup", "store memory"}, []string{"state:  as --dedup says", "hello http://localhost/"}},
