@@ -323,10 +323,11 @@ func (x *exchange) auditForce(decision engine.Decision) {
 
 // audit notes who has asked for a run on purpose.
 func (x *exchange) audit(what, executionID string, attempt int, more ...zap.Field) {
+	client, _ := caddyhttp.GetVar(x.r.Context(), caddyhttp.ClientIPVarKey).(string)
 	x.logger.Info(what, append(more,
 		zap.String("key", x.keyText()), zap.String("execution_id", executionID), zap.Int("attempt", attempt),
 		zap.String("provider", x.found.Provider), x.loggedID(),
-		zap.Inline(x), zap.String("remote", x.r.RemoteAddr), userField(x.r))...)
+		zap.Inline(x), zap.String("client_ip", client), userField(x.r))...)
 }
 
 // loggedID is the delivery ID as a log field. What is encrypted in the store does

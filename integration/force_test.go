@@ -289,7 +289,7 @@ func (p *caddy) awaitForceLine(t *testing.T, says, executionID, code string) {
 	line := p.awaitLog(t, "a line that the forced request "+says, func(e entry) bool {
 		return strings.HasPrefix(e.text("msg"), "force: ") && strings.Contains(e.text("msg"), says) && e.text("execution_id") == executionID
 	})
-	if line.text("level") != "info" || line.text("remote") == "" || line.text("method") != "POST" || line.text("code") != code {
+	if line.text("level") != "info" || line.text("client_ip") == "" || line.text("method") != "POST" || line.text("code") != code {
 		t.Errorf("the line is %v", line)
 	}
 }

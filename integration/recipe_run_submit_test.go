@@ -165,7 +165,7 @@ func TestRecipeRunSubmitByForce(t *testing.T) {
 	p.awaitLog(t, "the audit line", func(e entry) bool {
 		return strings.HasPrefix(e.text("logger"), "http.handlers.dedup") && strings.HasPrefix(e.text("msg"), "forced") &&
 			e.text("execution_id") == child.executionID() && e.text("parent_id") == first.executionID() &&
-			hexKey.MatchString(e.text("key")) && strings.HasPrefix(e.text("remote"), "127.0.0.1:") && e.text("delivery_id") != ""
+			hexKey.MatchString(e.text("key")) && e.text("client_ip") == "127.0.0.1" && e.text("delivery_id") != ""
 	})
 	wantConflict(t, p.post(t, runsPath, "k1", "{}"), child)
 }
