@@ -24,6 +24,9 @@ import (
 
 func init() {
 	caddy.RegisterModule(new(App))
+	// By then all servers have stopped. A run may also be one of a configuration that was
+	// replaced, by one without dedup.
+	caddy.OnExit(func(context.Context) { stores.Exit() })
 }
 
 // App holds what all `dedup` handlers of a configuration share.
@@ -213,11 +216,7 @@ func (a *App) Cleanup() error {
 	for _, handle := range a.started {
 		store := handle.Store()
 		store.RemoveConfiguration(handle)
-		if caddy.Exiting() {
-			store.LeaveAtExit()
-		} else {
-			store.Leave()
-		}
+		store.Leave()
 	}
 	a.started = nil
 	return nil
@@ -229,20 +228,11 @@ func (a *App) serversStop() {
 	a.stopping.CompareAndSwap(nil, &now)
 }
 
-// leastDrain is how long a process that exits waits at least for what is being stored.
-const leastDrain = time.Second
-
 // drain waits for runs, for as long as drainLimit says.
 func (a *App) drain() {
-	limit := a.drainLimit()
-	ctx, cancel := context.WithTimeout(context.Background(), limit)
+	ctx, cancel := context.WithTimeout(context.Background(), a.drainLimit())
 	defer cancel()
-	for _, handle := range a.started {
-		if err := handle.Store().Drain(ctx); err != nil {
-			a.logger.Error("the process exits with work undone",
-				zap.String("store", handle.Describe()), zap.Duration("waited", limit), zap.Error(err))
-		}
-	}
+	stores.Drain(ctx)
 }
 
 // drainLimit returns what the servers have left of their grace period, which is one for
@@ -260,7 +250,7 @@ func (a *App) drainLimit() time.Duration {
 	if began := a.stopping.Load(); began != nil {
 		grace -= time.Since(*began)
 	}
-	return max(grace, leastDrain)
+	return max(grace, 0)
 }
 
 var (

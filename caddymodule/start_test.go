@@ -4,6 +4,8 @@ import (
 	"net/http/httptest"
 	"strings"
 	"testing"
+	"testing/synctest"
+	"time"
 )
 
 // A server may answer before its configuration has opened the store, and goes on for a moment
@@ -31,4 +33,24 @@ func TestNothingRunsBeforeTheStoreIsOpen(t *testing.T) {
 		t.Error(err)
 	}
 	<-store.Gone()
+}
+
+// The servers and the runs that they leave behind have one grace period together: whatever
+// kills the process was set for one.
+func TestStopTakesOneGracePeriod(t *testing.T) {
+	app, _ := provision(t, "}\ngrace_period 3s\nservers {", "dedup {", "timeout 2m", "}")
+	forever, _ := provision(t, "", "dedup {", "timeout 2m", "}")
+	synctest.Test(t, func(t *testing.T) {
+		app.serversStop()
+		forever.serversStop()
+		for _, c := range []struct{ after, want time.Duration }{{0, 3 * time.Second}, {2 * time.Second, time.Second}, {5 * time.Second, 0}} {
+			time.Sleep(c.after)
+			if got := app.drainLimit(); got != c.want {
+				t.Errorf("runs have %s more, want %s", got, c.want)
+			}
+		}
+		if got := forever.drainLimit(); got != 2*time.Minute {
+			t.Errorf("without a grace period runs have %s, want their timeout", got)
+		}
+	})
 }

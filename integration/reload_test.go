@@ -2,10 +2,9 @@ package integration
 
 import (
 	"context"
+	"io"
 	"net"
 	"net/http"
-	"strconv"
-	"strings"
 	"testing"
 	"time"
 )
@@ -123,24 +122,49 @@ func stopWithARunInFlight(t *testing.T, store string, stays bool) {
 	up.wantRuns(t, "k", 1)
 }
 
-// The servers and the runs that they leave behind have one grace period together: what
-// stops the process was told of one.
-func TestStopTakesOneGracePeriod(t *testing.T) {
+// Runs that the grace period cuts off are settled at the exit: no retry waits for a lease.
+func TestRunsCutOffAtExitAreSettled(t *testing.T) {
 	t.Parallel()
-	g := newGate(t)
-	up := startUpstream(t, g.before(answers201))
-	p := start(t, conf{store: "store memory", global: "grace_period 3s", site: lines("dedup", proxyTo(up))})
-	sendLater(oneShot, p.newPost("/", "k", "body", host("shop.test")))
-	up.awaitRuns(t, "k", 1)
-	p.terminate(t)
-	left := p.awaitLog(t, "what is left of the work", func(e entry) bool {
-		return strings.Contains(e.text("msg"), "exits with work undone")
-	})
-	waited, err := strconv.ParseFloat(left.text("waited"), 64)
-	if err != nil || waited > 1 {
-		t.Errorf("the servers had their 3s, and then the run had %s seconds more, not 1 at most", left.text("waited"))
+	streams := func(w http.ResponseWriter, r *http.Request, n run) {
+		_, _ = io.WriteString(w, "the first bytes")
+		_ = http.NewResponseController(w).Flush()
+		untilGone(w, r, n)
 	}
-	p.awaitExit(t)
+	for name, c := range map[string]struct {
+		store, unknown string
+		first          answering
+		replaced       bool // dedup is configured away before the exit
+	}{
+		"file, release":             {"store file", "release", untilGone, false},
+		"file, hold":                {"store file", "hold", untilGone, false},
+		"redis, hold, streaming":    {redisStore(t), "hold", streams, false},
+		"redis, release, streaming": {redisStore(t), "release", streams, false},
+		"redis, release, replaced":  {redisStore(t), "release", untilGone, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			up := startUpstream(t, inTurn(c.first, answers201))
+			with := lines(dedupBlock("lease 10m", "in_flight reject", "unknown "+c.unknown), proxyTo(up))
+			conf := conf{store: c.store, global: "grace_period 1s", site: with}
+			p := start(t, conf)
+			p.postLater("/", "k", "body", host("shop.test"))
+			up.awaitRuns(t, "k", 1)
+			if c.replaced {
+				p.reload(t, proxyTo(up))
+			}
+			p.terminate(t)
+			if code := p.awaitExit(t); code != 0 {
+				t.Errorf("the process ended with %d", code)
+			}
+			conf.dir = p.conf.dir
+			got := start(t, conf).post(t, "/", "k", "body", host("shop.test"))
+			if c.unknown == "hold" {
+				wantProblem(t, got, 409, "outcome_unknown")
+			} else {
+				wantFresh(t, got, 201, "run 2 of k")
+			}
+		})
+	}
 }
 
 // hangingUp returns the client with a function that closes its connection: a

@@ -190,3 +190,107 @@ func TestDrainWaitsForClaims(t *testing.T) {
 		}
 	})
 }
+
+// What a process that exits leaves in flight is settled as unknown, and nobody waits for its
+// lease.
+func TestAbandonSettlesRunsAsUnknown(t *testing.T) {
+	lastAttempt := someRequest()
+	lastAttempt.Policy.MaxAttempts = 1
+	for name, c := range map[string]struct {
+		req    engine.Request
+		state  idempotency.State
+		here   engine.Reason // why a request that has waited in the same process is refused
+		beside engine.Reason // why one on another replica is; "" if it runs
+	}{
+		"released":     {someRequest(), idempotency.Released, engine.ReasonOverloaded, ""},
+		"held":         {holding(), idempotency.Held, engine.ReasonHeld, engine.ReasonHeld},
+		"last attempt": {lastAttempt, idempotency.Released, engine.ReasonExhausted, engine.ReasonExhausted},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				store := newShared(t)
+				a, b := newReplica(t, store), newReplica(t, store)
+				run := a.run(c.req)
+				waiting := a.beginLater(context.Background(), c.req)
+				synctest.Wait()
+				if err := a.Abandon(); err != nil {
+					t.Error(err)
+				}
+				a.wantState(c.req, c.state, 1)
+				if got := as[engine.Refusal](t, waiting.decision()); got.Reason != c.here {
+					t.Errorf("the request that had waited is refused with %q, want %q", got.Reason, c.here)
+				}
+				if c.beside != "" {
+					wantRefusal(t, b.begin(c.req), c.beside, run.ExecutionID())
+					wantEnd(t, run, created("late"), resultFenced)
+					a.wantState(c.req, c.state, 1)
+					return
+				}
+				next := b.run(c.req)
+				wantEnd(t, run, created("late"), resultFenced)
+				wantEnd(t, next, created("two"), resultKept)
+				a.wantState(c.req, idempotency.Complete, 2)
+			})
+		})
+	}
+}
+
+// A claim that is under way when the process abandons its runs is settled, too.
+func TestAbandonBesideAClaim(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a, req := newReplica(t, newShared(t)), someRequest()
+		resume := a.link.pauseReply("claim")
+		claiming := a.beginLater(context.Background(), req)
+		synctest.Wait()
+		abandoned := make(chan error)
+		go func() { abandoned <- a.Abandon() }()
+		synctest.Wait()
+		resume()
+		if err := <-abandoned; err != nil {
+			t.Error(err)
+		}
+		wantEnd(t, as[*engine.Run](t, claiming.decision()), created("late"), resultFenced)
+		a.wantState(req, idempotency.Released, 1)
+	})
+}
+
+func TestAbandonLeavesAnEndThatIsBeingStored(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a, req := newReplica(t, newShared(t)), holding()
+		run := a.run(req)
+		resume := a.link.pauseReply("settle")
+		ended := make(chan result)
+		go func() { ended <- end(run, created("one")) }()
+		synctest.Wait()
+		abandoned := make(chan error)
+		go func() { abandoned <- a.Abandon() }()
+		synctest.Wait()
+		resume()
+		if got := <-ended; got != resultKept {
+			t.Errorf("the run ended %q", got)
+		}
+		if err := <-abandoned; err != nil {
+			t.Error(err)
+		}
+		a.wantState(req, idempotency.Complete, 1)
+	})
+}
+
+func TestAbandonWaitsForOneOperation(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a := newReplica(t, newShared(t))
+		run := a.run(someRequest())
+		a.link.fail(hung)
+		start := time.Now()
+		if err := a.Abandon(); !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("abandoned a run that cannot be settled: %v", err)
+		}
+		if took := time.Since(start); took != storeTimeout {
+			t.Errorf("it took %v, want %v", took, storeTimeout)
+		}
+		if !a.Idle() || a.seen.counts["run lost"] != 1 {
+			t.Errorf("it is not given up: %v", a.seen.counts)
+		}
+		wantEnd(t, run, created("late"), resultFenced)
+	})
+}

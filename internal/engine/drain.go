@@ -2,7 +2,10 @@ package engine
 
 import (
 	"context"
+	"errors"
 	"fmt"
+
+	"go.uber.org/zap"
 
 	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
 )
@@ -47,6 +50,46 @@ func (e *Engine) Drain(ctx context.Context) error {
 	defer cancel()
 	return e.awaitWithdrawn(ctx)
 }
+
+// Abandon ends all runs in flight as unknown, for a process that exits before they have
+// ended, and lets no more runs begin. It waits for the store as [Engine.Drain] does, for the
+// time of one operation; what the store has not taken by then is given up, and logged.
+func (e *Engine) Abandon() error {
+	e.mu.Lock()
+	e.abandoned = true
+	for _, f := range e.flights {
+		if f.own != nil {
+			e.goBackground(f.own.abandon)
+		}
+	}
+	e.mu.Unlock()
+	ctx, cancel := context.WithTimeout(context.Background(), e.storeTimeout())
+	defer cancel()
+	err := e.Drain(ctx)
+	if err != nil {
+		e.giveUp()
+		ctx, cancel := context.WithTimeout(context.Background(), e.storeTimeout())
+		defer cancel()
+		_ = e.awaitSettled(ctx)
+	}
+	return err
+}
+
+// abandon ends the run as unknown, if it has not ended.
+func (r *Run) abandon() {
+	if !r.engine.stopRenewal(r) {
+		return
+	}
+	// The caller may still set facts and holder of its own run.
+	own := &Run{
+		engine: r.engine, flight: r.flight, claim: r.claim, policy: r.policy, record: r.record,
+		facts: []zap.Field{zap.NamedError("error", errExited)},
+	}
+	own.wasLost.Store(r.wasLost.Load())
+	_, _ = own.end(idempotency.End{How: idempotency.Unknown}) // it is logged
+}
+
+var errExited = errors.New("the process exited before the run had ended")
 
 // Finish waits until nothing is left to do: no run, no end to be stored, no claim in
 // doubt. If something is left when the context ends, the error says what, and wraps

@@ -90,6 +90,8 @@ type Engine struct {
 	unsettled, inDoubt tally
 	// waiting counts the requests that wait for a run, here or on another replica.
 	waiting int
+	// abandoned says that the process exits: no run begins ([Engine.Abandon]).
+	abandoned bool
 }
 
 // New returns an engine for a store. It has no limits and no encryption until
@@ -236,10 +238,12 @@ func (e *Engine) claim(ctx context.Context, f *flight, c idempotency.Claim, req 
 		})
 	case got.Verdict == idempotency.Proceed:
 		counted = false // from now on the run is
-		e.fly(f, got.Record, false)
-		return e.newRun(f, c, req, got, read.asked)
+		run := e.newRun(f, c, req, got)
+		run.renewFrom(read.asked)
+		e.fly(f, got.Record, run)
+		return run
 	case got.Verdict == idempotency.WaitForRun && c.Waits:
-		e.fly(f, got.Record, true)
+		e.fly(f, got.Record, nil)
 		e.goBackground(func() { e.watch(f, got.Record, got.Now) })
 	default:
 		e.end(f, over, got, nil)

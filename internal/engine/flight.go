@@ -19,6 +19,8 @@ type flight struct {
 	// run is the record of the run in flight, here or on another replica; nil if the
 	// flight has found none to wait for.
 	run *idempotency.Record
+	// own is the run in flight if it is one of this process, else nil.
+	own *Run
 	// live is the response that the run is giving, if duplicates can follow it as it
 	// comes; nil if not.
 	live any
@@ -163,12 +165,16 @@ func (e *Engine) leave(m *member) {
 	}
 }
 
-// fly notes which run is in flight. watched says that the run is on another replica.
-func (e *Engine) fly(f *flight, run *idempotency.Record, watched bool) {
+// fly notes which run is in flight: one of this process, or, if own is nil, one on another
+// replica.
+func (e *Engine) fly(f *flight, run *idempotency.Record, own *Run) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	f.run, f.watched = run, watched
-	if watched {
+	f.run, f.own, f.watched = run, own, own == nil
+	if own != nil && e.abandoned { // its claim was under way
+		e.goBackground(own.abandon)
+	}
+	if f.watched {
 		f.sawRun = f.looks
 		if f.woken == nil {
 			f.woken = make(chan struct{}, 1)

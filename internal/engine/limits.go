@@ -100,6 +100,8 @@ func (e *Engine) countClaim() (reached Limit, full error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	switch {
+	case e.abandoned:
+		return "", fmt.Errorf("%w: the process exits", ErrOverloaded)
 	case noRoom != nil:
 		return LimitBuffered, fmt.Errorf("%w: %w", ErrOverloaded, noRoom)
 	case len(e.withdrawals) >= maxWithdrawals: // no limit of ours: the store does not answer

@@ -39,8 +39,8 @@ type Run struct {
 	settling time.Time
 }
 
-// newRun returns the run of a claim that was asked for at the given time.
-func (e *Engine) newRun(f *flight, c idempotency.Claim, req Request, got idempotency.Claimed, asked time.Time) *Run {
+// newRun returns the run of a claim. Its lease is not renewed yet.
+func (e *Engine) newRun(f *flight, c idempotency.Claim, req Request, got idempotency.Claimed) *Run {
 	c.Follows = got.Record.Follows
 	r := &Run{
 		engine: e, flight: f, claim: c, policy: req.Policy, timeout: req.Timeout, record: got.Record,
@@ -56,7 +56,6 @@ func (e *Engine) newRun(f *flight, c idempotency.Claim, req Request, got idempot
 	if r.timeout > 0 {
 		r.givenUpAt = time.Now().Add(r.timeout + c.Lease)
 	}
-	r.renewFrom(asked)
 	return r
 }
 
@@ -142,14 +141,21 @@ func (r *Run) Explain(facts ...zap.Field) { r.facts = facts }
 // End settles the claim of the run. The caller says how the run ended, except for
 // Attempt and Replaces, which End sets itself. Without an error the settlement is
 // stored. Errors:
-//   - [idempotency.ErrFenced]: another request has taken the key over. Nothing was
-//     stored.
+//   - [idempotency.ErrFenced]: another request has taken the key over, or
+//     [Engine.Abandon] has ended the run. Nothing was stored.
 //   - [idempotency.ErrGone]: the store has lost the claim. The key was to be
 //     released, which needs no record, so nothing was stored.
 //   - Any other error: the engine goes on trying to store the settlement. Until then
 //     it answers the duplicates that this process gets.
 func (r *Run) End(end idempotency.End) (idempotency.Settlement, error) {
-	r.engine.renewNoMore(r)
+	if !r.engine.stopRenewal(r) {
+		r.responseDone()
+		return idempotency.Settlement{}, idempotency.ErrFenced
+	}
+	return r.end(end)
+}
+
+func (r *Run) end(end idempotency.End) (idempotency.Settlement, error) {
 	r.engine.beginStoring(r.flight)
 	told, trying := false, false
 	defer func() {

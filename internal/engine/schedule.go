@@ -81,15 +81,20 @@ func (e *Engine) renewAll() {
 	e.setAlarmLocked()
 }
 
-// renewNoMore takes a run out of the schedule for good.
-func (e *Engine) renewNoMore(r *Run) {
+// stopRenewal takes a run that ends out of the schedule for good. It reports false if the
+// run has ended before.
+func (e *Engine) stopRenewal(r *Run) bool {
 	s := &e.renewals
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if r.renewal.ended {
+		return false
+	}
 	r.renewal.ended = true
 	if r.renewal.place >= 0 {
 		heap.Remove(&s.runs, r.renewal.place)
 	}
+	return true
 }
 
 // needsNoLease reports whether nobody needs the lease of a run any more.

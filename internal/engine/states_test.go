@@ -73,7 +73,7 @@ func TestFlightTellsOfItsChanges(t *testing.T) {
 		move func()
 		want flightState
 	}{
-		{func() { e.fly(f, &idempotency.Record{}, false) }, flying},
+		{func() { e.fly(f, &idempotency.Record{}, new(Run)) }, flying},
 		{func() { e.end(f, runUnstored, idempotency.Claimed{}, nil) }, unstored},
 		{func() { e.end(f, over, idempotency.Claimed{}, nil) }, gone},
 	} {
@@ -109,7 +109,7 @@ func TestRequestThatJoinedBeforeTheEnd(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			e := engineOfFlights()
 			f := e.mustJoin(t, first).flight
-			e.fly(f, run, false)
+			e.fly(f, run, new(Run))
 			var m *member
 			if test.part == waiter {
 				m = e.mustJoin(t, waiter)
@@ -142,11 +142,12 @@ func TestRequestThatJoinedBeforeTheEnd(t *testing.T) {
 // When nobody waits any more, a flight ends if its run is on another replica, and only
 // then.
 func TestDesertedFlight(t *testing.T) {
-	for name, watched := range map[string]bool{"watched": true, "our own": false} {
+	for name, own := range map[string]*Run{"watched": nil, "our own": new(Run)} {
 		e := engineOfFlights()
 		one, two := e.mustJoin(t, first), e.mustJoin(t, waiter)
 		f := one.flight
-		e.fly(f, &idempotency.Record{State: idempotency.InFlight}, watched)
+		e.fly(f, &idempotency.Record{State: idempotency.InFlight}, own)
+		watched := own == nil
 		_, changed := e.view(f)
 		e.leave(one)
 		if isTold(changed) {

@@ -19,18 +19,7 @@ type Opened struct {
 
 // All returns the stores that are open now, entered, in a stable order.
 func (s *Set) All() []*Opened {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	var entered []*Store
-	for _, o := range s.open {
-		select {
-		case <-o.tried:
-			if o.enter() {
-				entered = append(entered, o)
-			}
-		default: // it is being opened
-		}
-	}
+	entered := slices.DeleteFunc(s.all(), func(o *Store) bool { return !o.enter() })
 	// Those that no configuration uses any more come after the others of their key: they
 	// may have settings with which nothing answers.
 	slices.SortFunc(entered, func(a, b *Store) int {

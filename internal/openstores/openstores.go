@@ -74,37 +74,7 @@ func (o *Store) Leave() {
 	o.users--
 	if o.users == 0 && !o.finishing {
 		o.finishing = true
-		go o.finish(context.Background())
-	}
-}
-
-// exitPatience is how long a process that exits waits for a store to close. What a crash may
-// leave behind every store finds its way with.
-const exitPatience = 5 * time.Second
-
-// LeaveAtExit is [Store.Leave] for a process that exits: it has waited already. A store that
-// does not close, on a disk that hangs, does not keep it from that.
-func (o *Store) LeaveAtExit() {
-	o.mu.Lock()
-	o.users--
-	last := o.users == 0 && !o.finishing
-	o.finishing = o.finishing || last
-	o.mu.Unlock()
-	if last {
-		ctx, cancel := context.WithCancel(context.Background())
-		cancel()
-		closed := make(chan struct{})
-		go func() {
-			defer close(closed)
-			o.finish(ctx)
-		}()
-		timer := time.NewTimer(exitPatience)
-		defer timer.Stop()
-		select {
-		case <-closed:
-		case <-timer.C:
-			o.log.logger.Error("the store does not close; the process exits as if it had crashed", zap.String("store", o.name))
-		}
+		go o.finish()
 	}
 }
 
@@ -118,14 +88,14 @@ func (o *Store) UsedBy() int {
 // Gone is closed when the store is.
 func (o *Store) Gone() <-chan struct{} { return o.ended }
 
-// finish closes the store when nothing is left to do, or the context ends, unless
-// somebody has entered again by then.
-func (o *Store) finish(ctx context.Context) {
-	for !o.mayClose(ctx) {
+// finish closes the store when nothing is left to do, unless it has been entered again by
+// then.
+func (o *Store) finish() {
+	for !o.mayClose() {
 		if !o.mustFinish() {
 			return
 		}
-		_ = o.Finish(ctx) // what is undone at the end of the context, Drain has said
+		_ = o.Finish(context.Background()) // ends without an error
 	}
 	if err := o.Close(); err != nil {
 		o.log.logger.Error("closing the store", zap.String("store", o.name), zap.Error(err))
@@ -134,12 +104,12 @@ func (o *Store) finish(ctx context.Context) {
 	close(o.ended)
 }
 
-// mayClose marks the store as closed, so that nobody enters any more, if nobody is in
-// and nothing is left to do.
-func (o *Store) mayClose(ctx context.Context) bool {
+// mayClose marks the store as closed, so that it cannot be entered again, if it has no
+// users and nothing is left to do.
+func (o *Store) mayClose() bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	o.closed = o.closed || o.users == 0 && (o.Idle() || ctx.Err() != nil)
+	o.closed = o.closed || o.users == 0 && o.Idle()
 	return o.closed
 }
 
@@ -310,20 +280,70 @@ func (s *Set) InProgress() InProgress {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	sum := InProgress{Unreplicated: s.unreplicated}
+	for _, o := range s.allLocked() {
+		inFlight, waiting := o.Engine.InProgress()
+		sum.InFlight += inFlight
+		sum.Waiting += waiting
+		sum.Unreplicated += o.unreplicated()
+	}
+	return sum
+}
+
+// Drain waits until no run is in flight in any store, or the context ends.
+func (s *Set) Drain(ctx context.Context) {
+	for _, o := range s.all() {
+		_ = o.Drain(ctx) // Exit says what is left
+	}
+}
+
+// Exit ends all runs that are still in flight as unknown, and waits for the stores to
+// close. The process is about to exit, and its configuration has left.
+func (s *Set) Exit() {
+	var exits sync.WaitGroup
+	for _, o := range s.all() {
+		exits.Go(o.exit)
+	}
+	exits.Wait()
+}
+
+// exitTimeout is how long a process that exits waits for a store to close.
+const exitTimeout = 5 * time.Second
+
+func (o *Store) exit() {
+	if err := o.Abandon(); err != nil {
+		o.log.logger.Error("the process exits with work undone", zap.String("store", o.name), zap.Error(err))
+		return
+	}
+	if o.UsedBy() > 0 {
+		return // by requests that were cut off
+	}
+	timer := time.NewTimer(exitTimeout)
+	defer timer.Stop()
+	select {
+	case <-o.ended:
+	case <-timer.C:
+		o.log.logger.Error("the store does not close; the process exits as if it had crashed", zap.String("store", o.name))
+	}
+}
+
+// all returns the stores that are open, without entering them.
+func (s *Set) all() []*Store {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.allLocked()
+}
+
+func (s *Set) allLocked() (open []*Store) {
 	for _, o := range s.open {
 		select {
 		case <-o.tried:
-			if o.err != nil {
-				continue
+			if o.err == nil {
+				open = append(open, o)
 			}
-			inFlight, waiting := o.Engine.InProgress()
-			sum.InFlight += inFlight
-			sum.Waiting += waiting
-			sum.Unreplicated += o.unreplicated()
 		default: // it is being opened
 		}
 	}
-	return sum
+	return open
 }
 
 // newExecutionID returns a UUIDv7 (RFC 9562): unique, and in the order of time.

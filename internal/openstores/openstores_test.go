@@ -248,6 +248,38 @@ func TestStoreIsClosedAfterItsLastWork(t *testing.T) {
 	<-late.ended
 }
 
+func TestExitClosesStoresAndSettlesRuns(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		set := NewSet(func() error { return nil }, engine.NewCopies(0))
+		idle, busy, left := &countedModule{key: "idle"}, &countedModule{key: "busy"}, &countedModule{key: "left"}
+		open := make(map[*countedModule]*Store)
+		for _, m := range []*countedModule{idle, busy, left} {
+			h := m.handleOf(10, zap.NewNop())
+			h.Stores = set
+			open[m] = started(t, h)
+			defer func() { <-open[m].ended }()
+			if m == busy { // its request is still in
+				defer mustEnter(t, h).Leave()
+			}
+			if m != idle {
+				begin(t, open[m], "k")
+			}
+			cleanedUp(h)
+		}
+		set.Exit()
+		record, _, err := busy.store.Load().Lookup(t.Context(), someKey("k").Key)
+		if err != nil || record.State != idempotency.Released {
+			t.Errorf("the run is left as %+v, %v", record, err)
+		}
+		if !left.store.Load().closed.Load() {
+			t.Error("a store whose run was abandoned is left open")
+		}
+		if !idle.store.Load().closed.Load() {
+			t.Error("a store without runs is left open")
+		}
+	})
+}
+
 // A disk that hangs does not keep a process from its exit.
 func TestExitDoesNotWaitForEverForAStoreToClose(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -256,9 +288,9 @@ func TestExitDoesNotWaitForEverForAStoreToClose(t *testing.T) {
 		h := m.handleOf(10, zap.New(core))
 		h.Stores = NewSet(func() error { return nil }, engine.NewCopies(0))
 		store := started(t, h)
-		store.RemoveConfiguration(h)
+		cleanedUp(h)
 		began := time.Now()
-		store.LeaveAtExit()
+		h.Stores.Exit()
 		if waited := time.Since(began); waited != 5*time.Second {
 			t.Errorf("waited %s for a store that does not close, want 5s", waited)
 		}
