@@ -80,7 +80,7 @@ func (p *Page) act(w http.ResponseWriter, r *http.Request) {
 func (p *Page) inStores(do func(admin.Store) error) error {
 	open := p.Open()
 	defer leave(open)
-	var failed error = idempotency.ErrGone
+	failed := idempotency.ErrGone
 	for _, store := range open {
 		err := do(store)
 		if err == nil {

@@ -165,6 +165,7 @@ func TestSearch(t *testing.T) {
 		"q=execution+of+one%2Fa":         {200, "one complete", "one github"},
 		"q=three":                        {200, "", "No delivery with this ID"},
 		"q=on":                           {200, "", "No delivery with this ID"},
+		"q=+":                            {200, "", "No delivery with this ID"},
 		"q=broken":                       {200, "unreadable", "unreadable"},
 		"key=" + broken.String():         {200, "record cannot be read: it is <damaged>", "Deliveries 4"},
 		"key=" + strings.Repeat("0", 64): {404, "", "Deliveries 4"},

@@ -127,7 +127,7 @@ func (v *view) search(ctx context.Context, open []admin.Store) (found *top) {
 func (v *view) inList(e *entry) bool {
 	if v.Q != "" {
 		q := strings.TrimSpace(v.Q)
-		return q == e.record.ExecutionID || q == e.record.ParentID
+		return q != "" && (q == e.record.ExecutionID || q == e.record.ParentID)
 	}
 	return (v.State == "" || v.State == e.state || v.State == string(e.alert) || v.State == anyAlert && e.alert != "") &&
 		(v.Provider == "" || v.Provider == e.record.Provider)
