@@ -2,7 +2,6 @@ package integration
 
 import (
 	"fmt"
-	"maps"
 	"net/http"
 	"os"
 	"os/exec"
@@ -10,8 +9,6 @@ import (
 	"strconv"
 	"strings"
 	"testing"
-
-	"github.com/caddy-dedup/caddy-dedup/internal/freeport"
 )
 
 // limitFiles forbids a process to make any file larger than so many bytes, as a
@@ -138,89 +135,5 @@ func TestStartOnAFullDisk(t *testing.T) {
 	q.terminate(t)
 	if code := q.awaitExit(t); code != 0 {
 		t.Errorf("the process ended with %d", code)
-	}
-}
-
-// A log that lost its end, as a disk may leave it after a power cut: either only what
-// was never acknowledged is lost, and all keys are known, or the process says so at
-// start, by the directory's name, and leaves it as it is.
-func TestFileStoreWithATornTail(t *testing.T) {
-	t.Parallel()
-	up := startUpstream(t, answers201)
-	sound := filepath.Join(shortTempDir(t), "dedup")
-	p := start(t, conf{store: "store file " + sound, site: lines("dedup", proxyTo(up))})
-	const keys = 50
-	var kept []reply
-	for n := range keys {
-		kept = append(kept, p.post(t, "/", strconv.Itoa(n), "body", host("shop.test")))
-	}
-	p.kill(t)
-	refused := 0
-	for part := 8; part > 0; part-- {
-		dir := shortTempDir(t)
-		path := filepath.Join(dir, "dedup")
-		if err := damagedStore(sound, ".log", func(whole []byte) []byte { return whole[:len(whole)*part/8] })(path); err != nil {
-			t.Fatal(err)
-		}
-		before := filesIn(t, path)
-		c := conf{store: "store file " + path, site: lines("dedup", proxyTo(up)), dir: dir, port: freeport.Of(t)}
-		caddyfile := filepath.Join(dir, "Caddyfile")
-		if err := os.WriteFile(caddyfile, []byte(c.caddyfile(dir, c.port)), 0o600); err != nil {
-			t.Fatal(err)
-		}
-		q := startProcess(t, dir, "run", "--config", caddyfile, "--adapter", "caddyfile")
-		q.addr = fmt.Sprintf("127.0.0.1:%d", c.port)
-		serves := false
-		eventually(t, "the process serves, or has ended", func() bool {
-			select {
-			case <-q.exited:
-				return true
-			default:
-			}
-			serves = strings.Contains(q.log.String(), "serving initial configuration")
-			return serves
-		})
-		if serves {
-			for n, first := range kept {
-				wantReplay(t, q.post(t, "/", strconv.Itoa(n), "body", host("shop.test")), first)
-				up.wantRuns(t, strconv.Itoa(n), 1)
-			}
-			q.kill(t)
-			continue
-		}
-		refused++
-		if !strings.Contains(q.log.String(), path) || q.cmd.ProcessState.ExitCode() <= 0 {
-			t.Errorf("cut to %d eighths: the process ended with %d; want a failure that names %s", part, q.cmd.ProcessState.ExitCode(), path)
-		}
-		if !maps.Equal(filesIn(t, path), before) {
-			t.Errorf("cut to %d eighths: what was there was changed", part)
-		}
-	}
-	if refused < 6 {
-		t.Errorf("only %d cuts were refused", refused)
-	}
-}
-
-// A directory that is removed under the process: requests get 503, and not a second
-// store that knows no key.
-func TestFileStoreWhoseDirectoryVanishes(t *testing.T) {
-	t.Parallel()
-	up := startUpstream(t, answers201)
-	dir := filepath.Join(shortTempDir(t), "dedup")
-	p := start(t, conf{store: "store file " + dir, dedup: "local_copies off", site: lines("dedup", proxyTo(up))})
-	p.post(t, "/", "kept", "body", host("shop.test"))
-	if err := os.RemoveAll(dir); err != nil {
-		t.Fatal(err)
-	}
-	p.awaitLog(t, "the store failed", func(e entry) bool {
-		return strings.Contains(e.text("msg"), "the store failed") && e.text("path") == dir
-	})
-	for _, key := range []string{"kept", "new"} {
-		wantProblem(t, p.post(t, "/", key, "body", host("shop.test")), 503, "store_unavailable")
-	}
-	up.wantRuns(t, "kept", 1)
-	up.wantRuns(t, "new", 0)
-	if _, err := os.Stat(dir); !os.IsNotExist(err) {
-		t.Errorf("there is something in its place: %v", err)
 	}
 }

@@ -75,7 +75,9 @@ func TestHistoriesUnderFaults(t *testing.T) {
 // The same over one process with a file, which is killed and started again.
 func TestHistoriesOfTheFileStore(t *testing.T) {
 	size := loadSize{lasts: *chaosFor / 4, kinds: []string{"replayed", "run", "run again", "lost"}}
-	checkHistory(t, makeHistory(t, size, oneWithAFile, faultsOfTheFile))
+	h := makeHistory(t, size, oneWithAFile, faultsOfTheFile)
+	h.Exclusive = true
+	checkHistory(t, h)
 }
 
 // A store that loses what it has acknowledged cannot keep a key from running

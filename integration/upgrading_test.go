@@ -77,7 +77,7 @@ func TestFormatsOfTheUpgradingPage(t *testing.T) {
 		t.Fatal(err)
 	}
 	output, code := command(t, f.conf.dir, "run", "--config", filepath.Join(f.conf.dir, "Caddyfile"))
-	if code == 0 || !strings.Contains(output, "it was left as it is") {
+	if code == 0 || !strings.Contains(output, "this version reads format") {
 		t.Errorf("a directory of another format was answered with %d:\n%s", code, output)
 	}
 	if after, err := os.ReadFile(label); err != nil || string(after) != next {

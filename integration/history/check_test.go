@@ -313,6 +313,41 @@ func TestHistoriesOfAForgetfulStore(t *testing.T) {
 	}
 }
 
+func exclusive(m *made) *made {
+	m.Exclusive = true
+	return m
+}
+
+// Where a store belongs to one process, nobody waits for the leases of one that was killed.
+func TestHistoriesOfAnExclusiveStore(t *testing.T) {
+	killed := func() *made { return exclusive(newMade().fault(Killed, 0, 500, 600)) }
+	for name, m := range map[string]*made{
+		"a claim dies with its process": killed().ran("a", 400, 410, 505, 505, failed).ran("b", 650, 660, 670, 680),
+		"a failure before it counts": killed().ran("a", 0, 2, 3, 4, answering(500)).
+			ran("b", 400, 410, 505, 505, attempt(2), failed).ran("c", 650, 660, 670, 680, attempt(2)),
+		"a forced claim leaves the kept response": killed().ran("a", 0, 2, 3, 4).
+			ran("b", 400, 410, 505, 505, attempt(2), replacing("a"), failed).told("d", 650, 660, replayOf("a")),
+		"its end was stored all the same":           killed().ran("a", 400, 410, 490, 505, failed).told("d", 650, 660, replayOf("a")),
+		"a claim under hold is held at once":        killed().ran("a", 400, 410, 505, 505, failed, hold).told("d", 650, 660, refusal(unknown, "a"), hold),
+		"a limited claim is taken over and counted": killed().ran("a", 400, 410, 505, 505, failed, twice).ran("b", 650, 660, 670, 680, attempt(2), twice),
+	} {
+		for _, v := range m.Check() {
+			t.Errorf("%s is not allowed: %s", name, strings.Join(v.Wrong, "; "))
+		}
+	}
+	for name, m := range map[string]*made{
+		"a kept response dies with its process": killed().ran("a", 0, 2, 3, 4).ran("b", 650, 660, 670, 680),
+		"a limited claim is not counted":        killed().ran("a", 400, 410, 505, 505, failed, twice).ran("b", 650, 660, 670, 680, twice),
+		"a claim under hold dies":               killed().ran("a", 400, 410, 505, 505, failed, hold).ran("b", 650, 660, 670, 680, hold),
+		"a claim stands after its process":      killed().ran("a", 400, 410, 505, 505, failed).told("d", 650, 660, refusal(inFlight, "a")),
+		"a claim dies without a kill":           exclusive(newMade()).ran("a", 400, 410, 505, 505, failed).ran("b", 650, 660, 670, 680),
+	} {
+		if len(m.Check()) == 0 {
+			t.Errorf("%s is allowed", name)
+		}
+	}
+}
+
 func TestKeysAreCheckedApart(t *testing.T) {
 	m := newMade().ran("a", 0, 10, 20, 30)
 	m.ran("b", 0, 10, 20, 30, func(r *Request, run *Run) { r.Key, run.Key = "k2", "k2" })

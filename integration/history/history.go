@@ -29,7 +29,10 @@ type History struct {
 	Retry time.Duration `json:"retry"`
 	// Forgetful says that the store lost what it had acknowledged. Then a key may
 	// run again at any time, and all that is left to hold are the answers.
-	Forgetful bool      `json:"forgetful,omitempty"`
+	Forgetful bool `json:"forgetful,omitempty"`
+	// Exclusive says that only one process can have the store open. When it is killed, its
+	// claims under hold or a limit of attempts lapse at once, and the others never were.
+	Exclusive bool      `json:"exclusive,omitempty"`
 	Requests  []Request `json:"requests"`
 	Runs      []Run     `json:"runs"`
 	Freed     []Freed   `json:"freed,omitempty"`

@@ -16,16 +16,33 @@ type span struct{ from, to time.Duration }
 // have lapsed, [never] if it cannot have: its owner was there, and so was the
 // store, often enough to renew it.
 func (h *History) mayLapse(claimant *Request) time.Duration {
+	first := never
+	if h.Exclusive {
+		for _, f := range h.kills(claimant) {
+			first = min(first, max(f.Start, claimant.Start))
+		}
+	}
 	renewal := h.Lease/3 + h.Jitter
 	for _, s := range h.unrenewed(claimant, renewal) {
 		// The last renewal before came no earlier than that, the next one after
 		// no later.
 		last := max(claimant.Start, s.from-renewal)
 		if s.to == never || s.to+renewal-last >= h.Lease {
-			return last + h.Lease
+			return min(first, last+h.Lease)
 		}
 	}
-	return never
+	return first
+}
+
+// kills returns the faults in which the process that a request came to may have been killed.
+func (h *History) kills(r *Request) []Fault {
+	var kills []Fault
+	for _, f := range h.Faults {
+		if f.Kind == Killed && f.concerns(r.Proxy) && f.End >= r.Start {
+			kills = append(kills, f)
+		}
+	}
+	return kills
 }
 
 // unrenewed returns the faults of the claim's owner, in their order. Those with
@@ -97,8 +114,8 @@ func (h *History) knownUntil(claimant *Request, run *Run) time.Duration {
 // request that came during a kill may have come to the new process.
 func (h *History) diesAfter(r *Request) time.Duration {
 	first := never - h.Retry
-	for _, f := range h.Faults {
-		if f.Kind == Killed && f.concerns(r.Proxy) && f.Start >= r.Start {
+	for _, f := range h.kills(r) {
+		if f.Start >= r.Start {
 			first = min(first, f.End)
 		}
 	}
@@ -108,15 +125,9 @@ func (h *History) diesAfter(r *Request) time.Duration {
 // killedWithin reports whether the process of a request may have died after it
 // came, and before a time.
 func (h *History) killedWithin(r *Request, before time.Duration) bool {
-	return slices.ContainsFunc(h.Faults, func(f Fault) bool {
-		return f.Kind == Killed && f.concerns(r.Proxy) && f.overlaps(r.Start, before)
-	})
+	return slices.ContainsFunc(h.kills(r), func(f Fault) bool { return f.Start <= before })
 }
 
 // killedSince reports whether a request's process was killed while it had to do
 // with the request, or later.
-func (h *History) killedSince(r *Request) bool {
-	return slices.ContainsFunc(h.Faults, func(f Fault) bool {
-		return f.Kind == Killed && f.concerns(r.Proxy) && f.End >= r.Start
-	})
-}
+func (h *History) killedSince(r *Request) bool { return len(h.kills(r)) > 0 }

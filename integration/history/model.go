@@ -31,6 +31,9 @@ type state struct {
 	// freed is what attempt was when an operator freed the key: those before do not
 	// count against the limit.
 	freed int
+	// While a run is in flight: what it claimed the key over.
+	baseExecution string
+	baseAttempt   int
 }
 
 // complete returns the run whose response is replayed in this state, "" if none
@@ -81,6 +84,7 @@ type act string
 const (
 	claims  act = "claims"
 	lapses  act = "lapses"
+	forgets act = "dies with its process"
 	settles act = "settles"
 	takes   act = "is taken by an operator"
 	frees   act = "is freed by an operator"
@@ -103,7 +107,8 @@ type step struct {
 	// it may not have known better: the run's end was not stored, or its claim was
 	// lost meanwhile.
 	own bool
-	// unsure says that an operator's act may not have been done.
+	// unsure says that an operator's act may not have been done, or that the process that was
+	// killed may not have been the run's.
 	unsure bool
 	// strict says that the attempts of the key are all known.
 	strict bool
@@ -152,6 +157,8 @@ func (s step) from(now state) []state {
 			now.phase = lapsed
 		}
 		return []state{now}
+	case forgets:
+		return s.forget(now)
 	case settles:
 		return e.settle(now)
 	case takes:
@@ -182,12 +189,31 @@ func (s step) claim(now state) []state {
 	case complete == "" && !e.uncertain && e.limit > 0 && now.attempt-now.freed >= e.limit:
 		return nil
 	}
-	next := state{phase: running, execution: e.id, under: complete, attempt: e.attempt, freed: now.freed}
+	next := state{phase: running, execution: e.id, under: complete, attempt: e.attempt, freed: now.freed,
+		baseExecution: now.execution, baseAttempt: now.attempt}
+	if now.phase == lapsed {
+		next.baseExecution, next.baseAttempt = now.baseExecution, now.baseAttempt
+	}
 	switch {
 	case e.unseen:
 		next.attempt = now.attempt
 	case s.strict && e.attempt != now.attempt+1, e.attempt <= now.attempt:
 		return nil
+	}
+	return []state{next}
+}
+
+// forget leaves what the claim was made over.
+func (s step) forget(now state) []state {
+	if !now.alive(s.execution.id) {
+		return []state{now}
+	}
+	next := state{phase: free, execution: now.baseExecution, attempt: now.baseAttempt, freed: now.freed}
+	if now.under != "" {
+		next.phase, next.execution = kept, now.under
+	}
+	if s.unsure {
+		return []state{next, now}
 	}
 	return []state{next}
 }

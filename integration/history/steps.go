@@ -144,6 +144,7 @@ func (b *builder) addRun(run *Run) error {
 	b.add(step{act: claims, execution: e}, r.Start, run.Start)
 	b.add(step{act: settles, execution: e}, run.End, settled)
 	b.addLapse(e, b.whole.mayLapse(r))
+	b.addDeaths(e, r)
 	return nil
 }
 
@@ -180,6 +181,21 @@ func (b *builder) proofOf(claimant *Request, run *Run) *Request {
 func (b *builder) addLapse(e *execution, from time.Duration) {
 	if from < never {
 		b.add(step{act: lapses, execution: e}, from, never)
+	}
+}
+
+// addDeaths adds the ends of the claim by which it never was. A request that came during a kill may
+// have come to the next process.
+func (b *builder) addDeaths(e *execution, r *Request) {
+	if !b.whole.Exclusive || e.hold || e.limit > 0 {
+		return
+	}
+	for _, f := range b.whole.kills(r) {
+		unsure := f.Start <= r.Start
+		b.add(step{act: forgets, execution: e, unsure: unsure}, max(f.Start, r.Start), f.End)
+		if !unsure {
+			return
+		}
 	}
 }
 
@@ -253,9 +269,12 @@ func (b *builder) named(r *Request) (*execution, error) {
 		return e, nil
 	}
 	from, forced := never, false
+	var first *Request
 	for _, other := range b.requests {
 		if b.unresolved(other) && other.Start <= r.End {
-			from = min(from, other.Start)
+			if other.Start < from {
+				from, first = other.Start, other
+			}
 			forced = forced || other.Force
 		}
 	}
@@ -266,7 +285,7 @@ func (b *builder) named(r *Request) (*execution, error) {
 	b.executions[e.id] = e
 	b.add(step{act: claims, execution: e}, from, r.End)
 	b.add(step{act: settles, execution: e}, from, never)
-	b.addLapse(e, from+b.whole.Lease)
+	b.addLapse(e, min(from+b.whole.Lease, b.whole.mayLapse(first)))
 	return e, nil
 }
 

@@ -1,249 +1,281 @@
 package file
 
 import (
+	"context"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"io"
+	"math/rand/v2"
 	"os"
-	"strconv"
 	"sync"
-	"syscall"
+	"sync/atomic"
 	"time"
 
 	"github.com/cockroachdb/pebble/v2/vfs"
 )
 
-// Large bodies lie in files of their own, one behind the other:
-//
-//	bodies/<bucket>/<segment>
-//
-// pebble would write them twice, to its log and to its tables. So a body is written once,
-// and flushed before the record that makes it count: bodies that are written at the same
-// time share the flush, and no file is made for each. The bucket is the moment by which all
-// that is in it has expired. Its segments are removed some time after that moment: nobody
-// has to know of a body whose record was never written.
+// Large bodies are not in the database: pebble would write each of them to its log and then, again
+// and again, to its tables. They are in segments, bodies/<bucket>/<segment>, one behind the other,
+// and are flushed before the values that refer to them. A bucket is the moment by which everything
+// in it has expired. It is removed as a whole some time later, also with bodies whose value was
+// never written or is gone.
 const (
-	bodiesName = "bodies"
-	// largeBytes is from which size on a body lies in a segment. A smaller one costs less
-	// where pebble writes it twice than the flush of a segment does (BenchmarkLargeResponse).
-	largeBytes = 128 << 10
-	// bucketForm names a bucket, so that the names are in the order of the moments.
-	bucketForm = "20060102T1504Z"
+	bodiesName     = "bodies"
+	largeBody      = 64<<10 + 1
+	bucketFormat   = "20060102T1504Z"
+	bucketInterval = 5 * time.Minute
+	bucketDelay    = 5 * time.Minute
+
+	maxSegment      = 64 << 20 // a full one takes no more bodies
+	maxOpenSegments = 16
+	maxBodyWrites   = 16
+	blockSize       = 4096 // bodies begin at a multiple of it, for direct writes
 )
 
-// bodyPlace is where a body lies.
-type bodyPlace struct {
-	bucket  string
-	segment uint64
-	at      int64
-	length  uint64
+// place is where a body is. Segment 0 does not exist.
+type place struct{ segment, offset, length uint64 }
+
+const placeSize = 24
+
+func (p place) append(b []byte) []byte {
+	b = binary.BigEndian.AppendUint64(b, p.segment)
+	b = binary.BigEndian.AppendUint64(b, p.offset)
+	return binary.BigEndian.AppendUint64(b, p.length)
 }
 
-// bucketOf names the bucket of what expires at that moment.
-func bucketOf(until time.Time) string {
-	return dueBy(until).UTC().Format(bucketForm)
+func decodePlace(b []byte) place {
+	return place{binary.BigEndian.Uint64(b), binary.BigEndian.Uint64(b[8:]), binary.BigEndian.Uint64(b[16:])}
 }
 
-// parseBucket reads the name of a bucket.
-func parseBucket(name string) (at time.Time, ok bool) {
-	at, err := time.Parse(bucketForm, name)
-	return at, err == nil && at.Format(bucketForm) == name
-}
-
-func segmentName(number uint64) string { return fmt.Sprintf("%016x", number) }
-
-// isSegmentName reports whether a file is named as segments are.
-func isSegmentName(name string) bool {
-	number, err := strconv.ParseUint(name, 16, 64)
-	return err == nil && segmentName(number) == name
-}
-
-// String returns the name of the file within the directory of the store.
-func (p bodyPlace) String() string {
-	return bodiesName + "/" + p.bucket + "/" + segmentName(p.segment)
-}
-
-// bodies are the large bodies of a database.
+// bodies are the segments of a store. They do not use the database's disk: a failed write is an
+// error of the one settlement, and nothing else is lost by it.
 type bodies struct {
-	path string // of the store
-	disk *disk
-	// check says what has become of the store's directory, if it is not there any more.
-	check func() error
-	// turns has room for those that are written at a time.
-	turns chan struct{}
-	// writing and removing are the goroutines that do so.
-	writing, removing sync.WaitGroup
-
-	mu sync.Mutex
-	// open are the segments that take more bodies, one for a bucket at most. Those that took
-	// one last are behind the others.
-	open []*segment
-	// most is from which size on a segment takes no more bodies.
-	most int64
-	// lasting are buckets whose directory is still there after a crash of the machine.
-	lasting map[string]bool
+	fs     vfs.FS
+	root   string
+	writes chan struct{} // has room for maxBodyWrites
+	mu     sync.Mutex
+	open   map[string]*segment // by bucket, those that take more bodies
 }
 
-const (
-	// bodyWriters is how many bodies are written at a time.
-	bodyWriters = 16
-	// mostLasting bounds what is remembered of buckets. One that is forgotten costs two
-	// more flushes.
-	mostLasting = 1024
-)
-
-func newBodies(path string, disk *disk) *bodies {
+func newBodies(fs vfs.FS, store string) *bodies {
 	return &bodies{
-		path: path, disk: disk, check: func() error { return nil }, turns: make(chan struct{}, bodyWriters),
-		most: segmentBytes, lasting: make(map[string]bool),
+		fs: fs, root: fs.PathJoin(store, bodiesName),
+		writes: make(chan struct{}, maxBodyWrites), open: make(map[string]*segment),
 	}
 }
 
-func (b *bodies) root() string                   { return b.disk.PathJoin(b.path, bodiesName) }
-func (b *bodies) directory(bucket string) string { return b.disk.PathJoin(b.root(), bucket) }
-func (b *bodies) file(bucket string, segment uint64) string {
-	return b.disk.PathJoin(b.directory(bucket), segmentName(segment))
+func (b *bodies) bucket(until time.Time) string {
+	return until.Truncate(bucketInterval).Add(bucketInterval).UTC().Format(bucketFormat)
 }
 
-// newBody is a body that is to be written, and its place.
-type newBody struct {
-	bodyPlace
-	bytes   []byte
-	segment *segment
+func (b *bodies) segmentPath(bucket string, number uint64) string {
+	return b.fs.PathJoin(b.root, bucket, fmt.Sprintf("%016x", number))
 }
 
-// write writes a body, so that it is still there after a crash of the machine. It waits
-// for room on the disk. If its segment cannot be made or a directory not be opened, as
-// where too many files are open, nothing is lost, and the database goes on. It does so too
-// if no file may be as large as this body needs it: for that there will never be room, and to
-// wait would keep all else out of the store. Any other error is why it was given up.
-func (b *bodies) write(body *newBody) error {
-	b.enter(body.segment)
-	defer b.leave(body.segment)
-	for there := false; !there; {
-		f, err := b.made(body.segment)
-		if err != nil {
-			return err
-		}
-		written, tooLarge := 0, error(nil)
-		err = b.disk.carryOut(func() error {
-			n, err := f.WriteAt(body.bytes[written:], body.at+int64(written))
-			written += n
-			if errors.Is(err, syscall.EFBIG) {
-				tooLarge = b.tooLarge(body, err)
-				return nil
-			}
-			if isSpace(err) {
-				giveBackRemoved(f)
-			}
-			return err
-		})
-		if err == nil {
-			err = tooLarge
-		}
-		if err == nil {
-			err = f.flush(func() error { return b.disk.carryOutFlush(f.SyncData) })
-		}
-		if err != nil {
-			return err
-		}
-		dropCached(f, body.bodyPlace)
-		if there, err = b.isThere(body.segment, f); err != nil {
-			return err
-		}
+// write writes a body that expires at until, and flushes it. When the context ends, write returns
+// and leaves the body to be removed with its bucket.
+func (b *bodies) write(ctx context.Context, until time.Time, body []byte) (place, error) {
+	select {
+	case b.writes <- struct{}{}:
+	case <-ctx.Done():
+		return place{}, ctx.Err()
 	}
-	return nil
+	type result struct {
+		place place
+		err   error
+	}
+	done := make(chan result, 1)
+	go func() {
+		var r result
+		r.place, r.err = b.append(b.bucket(until), body)
+		<-b.writes
+		done <- r
+	}()
+	select {
+	case r := <-done:
+		if isNoSpace(r.err) {
+			r.err = fmt.Errorf("%w: %w", ErrNoSpace, r.err)
+		}
+		return r.place, r.err
+	case <-ctx.Done():
+		return place{}, ctx.Err()
+	}
 }
 
-// create makes or opens the file of a segment, and makes its directory if it is the first
-// one there.
-func (b *bodies) create(s *segment) (vfs.File, error) {
-	// If the store itself is gone, nothing is to be made in its place.
-	if err := b.check(); err != nil {
-		return nil, err
-	}
-	name := b.file(s.bucket, s.number)
-	f, err := b.disk.FS.OpenReadWrite(name, vfs.WriteCategoryUnspecified)
-	if !errors.Is(err, os.ErrNotExist) {
-		return f, err
-	}
-	if err := b.disk.FS.MkdirAll(b.directory(s.bucket), 0o700); err != nil {
-		return nil, err
-	}
-	// If there was one by this name before, it has been swept, and a clock was set back.
-	b.mu.Lock()
-	delete(b.lasting, s.bucket)
-	b.mu.Unlock()
-	return b.disk.FS.OpenReadWrite(name, vfs.WriteCategoryUnspecified)
-}
-
-// flushNames flushes the names in a bucket, and the bucket's own the first time.
-func (b *bodies) flushNames(bucket string) error {
-	b.mu.Lock()
-	lasting := b.lasting[bucket]
-	b.mu.Unlock()
-	if !lasting {
-		for _, dir := range []string{b.path, b.root()} {
-			if err := b.disk.flushDirectory(dir); err != nil {
-				return err
-			}
-		}
-		b.mu.Lock()
-		if len(b.lasting) >= mostLasting {
-			clear(b.lasting)
-		}
-		b.lasting[bucket] = true
-		b.mu.Unlock()
-	}
-	return b.disk.flushDirectory(b.directory(bucket))
-}
-
-// remove gives back the room of a body that nobody asks for any more. Where the system
-// cannot do so, or it fails, the body goes with its bucket.
-func (b *bodies) remove(at bodyPlace) {
-	_, _ = b.disk.once(func() error {
-		name := b.file(at.bucket, at.segment)
-		if _, err := b.disk.FS.Stat(name); err != nil {
-			return err
-		}
-		f, err := b.disk.FS.OpenReadWrite(name, vfs.WriteCategoryUnspecified)
-		if err != nil {
-			return err
-		}
-		defer f.Close()
-		return giveBack(f, at)
-	})
-}
-
-// errBody says what is wrong with the segment of a body. Other errors mean that it could
-// not be read this time.
-var errBody = errors.New("its body is not as it was kept")
-
-// read returns a body.
-func (b *bodies) read(at bodyPlace) ([]byte, error) {
-	f, err := b.disk.Open(b.file(at.bucket, at.segment))
-	if errors.Is(err, os.ErrNotExist) {
-		if _, gone := b.disk.Stat(b.path); gone != nil {
-			return nil, gone
-		}
-		return nil, fmt.Errorf("%w: the file %s is missing", errBody, at)
-	}
+// append appends a body to the open segment of a bucket.
+func (b *bodies) append(bucket string, body []byte) (place, error) {
+	s, offset, err := b.reserve(bucket, uint64(len(body)))
 	if err != nil {
+		return place{}, err
+	}
+	if err = s.writeAt(body, int64(offset)); err == nil { //nolint:gosec // an offset in a file
+		err = s.flush()
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.open[bucket] == s && (err != nil || s.end >= maxSegment) {
+		b.closeSegment(bucket)
+	}
+	s.release()
+	return place{s.number, offset, uint64(len(body))}, err
+}
+
+// reserve returns room in the open segment of a bucket. It makes one if there is none.
+func (b *bodies) reserve(bucket string, length uint64) (s *segment, offset uint64, err error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	s = b.open[bucket]
+	if s == nil {
+		if s, err = b.create(bucket); err != nil {
+			return nil, 0, err
+		}
+		for other := range b.open {
+			if len(b.open) < maxOpenSegments {
+				break
+			}
+			b.closeSegment(other)
+		}
+		b.open[bucket] = s
+	}
+	offset = s.end
+	s.end += (length + blockSize - 1) / blockSize * blockSize
+	s.users++
+	return s, offset, nil
+}
+
+// create makes a segment, whose name is durable when create returns.
+func (b *bodies) create(bucket string) (*segment, error) {
+	dir := b.fs.PathJoin(b.root, bucket)
+	if err := b.fs.MkdirAll(dir, 0o700); err != nil {
 		return nil, err
+	}
+	s := &segment{number: rand.Uint64() | 1, users: 1}
+	name := b.segmentPath(bucket, s.number)
+	var err error
+	if s.file, err = b.fs.OpenReadWrite(name, vfs.WriteCategoryUnspecified); err != nil {
+		return nil, err
+	}
+	makePrivate(name)
+	s.direct = openDirect(name)
+	if err := errors.Join(syncDir(b.fs, dir), syncDir(b.fs, b.root), syncDir(b.fs, b.fs.PathDir(b.root))); err != nil {
+		s.release()
+		return nil, err
+	}
+	return s, nil
+}
+
+// closeSegment makes a bucket's open segment, if there is one, take no more bodies. The mutex is
+// locked.
+func (b *bodies) closeSegment(bucket string) {
+	if s := b.open[bucket]; s != nil {
+		delete(b.open, bucket)
+		s.release()
+	}
+}
+
+// read reads a body. It returns the name of its file also with an error.
+func (b *bodies) read(until time.Time, p place) (body []byte, name string, err error) {
+	name = b.segmentPath(b.bucket(until), p.segment)
+	f, err := b.fs.Open(name)
+	if err != nil {
+		return nil, name, err
 	}
 	defer f.Close()
 	info, err := f.Stat()
+	if err == nil && (p.length > uint64(info.Size()) || p.offset > uint64(info.Size())-p.length) { //nolint:gosec // a size
+		err = io.ErrUnexpectedEOF
+	}
 	if err != nil {
-		return nil, err
+		return nil, name, err
 	}
-	if room := info.Size() - at.at; at.at < 0 || room < 0 || uint64(room) < at.length {
-		return nil, fmt.Errorf("%w: the file %s has %d bytes, and the body is %d behind the first %d", errBody, at, info.Size(), at.length, at.at)
+	body = make([]byte, p.length)
+	_, err = f.ReadAt(body, int64(p.offset)) //nolint:gosec // less than the size
+	return body, name, err
+}
+
+// removeExpired removes the buckets in which everything has expired.
+func (b *bodies) removeExpired(now time.Time) error {
+	buckets, err := b.fs.List(b.root)
+	if errors.Is(err, os.ErrNotExist) {
+		return nil
 	}
-	body := make([]byte, at.length)
-	if _, err := f.ReadAt(body, at.at); errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
-		return nil, fmt.Errorf("%w: the file %s was cut off while it was read", errBody, at)
-	} else if err != nil {
-		return nil, err
+	for _, bucket := range buckets {
+		moment, parseErr := time.Parse(bucketFormat, bucket)
+		if parseErr != nil || now.Before(moment.Add(bucketDelay)) {
+			continue
+		}
+		b.mu.Lock()
+		b.closeSegment(bucket)
+		b.mu.Unlock()
+		err = errors.Join(err, b.fs.RemoveAll(b.fs.PathJoin(b.root, bucket)))
 	}
-	return body, nil
+	return err
+}
+
+// close closes the open segments.
+func (b *bodies) close() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for bucket := range b.open {
+		b.closeSegment(bucket)
+	}
+}
+
+// segment is a file of bodies that is open. number, end and users are guarded by the mutex of its
+// bodies.
+type segment struct {
+	number, end uint64
+	users       int // those who write to it, and one while it takes more bodies
+	file        vfs.File
+	direct      *os.File // the same file, for writes past the system's cache; nil if there are none
+
+	written atomic.Int64 // bodies
+	mu      sync.Mutex   // guards the rest
+	flushed int64        // how many bodies are durable
+	err     error        // of a flush; after it, no other body counts
+}
+
+// directSize is the size from which a direct write costs less.
+const directSize = 256 << 10
+
+// writeAt writes a body. What a direct write does not take is written through the cache.
+func (s *segment) writeAt(body []byte, offset int64) error {
+	n := 0
+	if s.direct != nil && len(body) >= directSize {
+		n, _ = s.direct.WriteAt(body[:len(body)&^(blockSize-1)], offset)
+		n &^= blockSize - 1
+	}
+	if n == len(body) {
+		return nil
+	}
+	_, err := s.file.WriteAt(body[n:], offset+int64(n))
+	return err
+}
+
+// release closes the segment's files when nobody uses them any more. All that counts is flushed.
+func (s *segment) release() {
+	if s.users--; s.users > 0 {
+		return
+	}
+	_ = s.file.Close()
+	if s.direct != nil {
+		_ = s.direct.Close()
+	}
+}
+
+// flush returns when everything that was written before is durable. Concurrent calls share the
+// work: while one flushes, the others wait, and one of them flushes for all.
+func (s *segment) flush() error {
+	want := s.written.Add(1)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.err != nil || s.flushed >= want {
+		return s.err
+	}
+	written := s.written.Load()
+	if s.err = s.file.SyncData(); s.err == nil {
+		s.flushed = written
+	}
+	return s.err
 }

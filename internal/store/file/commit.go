@@ -3,265 +3,131 @@ package file
 import (
 	"context"
 	"errors"
-	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/cockroachdb/pebble/v2"
-
-	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
 )
 
-// queued is how many operations fit into each of the queues. With more of them, callers
-// wait for room.
-const queued = 1024
+// outcome is what became of a write.
+type outcome int
 
-// operation is one write. Two goroutines carry it out, because pebble's calls take no
-// context, and a disk may hang: the writer hands its batch to pebble, and the confirmer
-// waits until it is flushed. What pebble gets while it flushes, its next flush has: so
-// concurrent operations share flushes, and none waits for others to come.
-type operation struct {
-	batch *pebble.Batch
-	// key is whose record is in the batch, nil if it only removes some.
-	key *idempotency.Key
-	// write is what the writer does in place of a batch, nil for a batch.
-	write func() error
-	// durable says that the operation is to survive a crash of the machine. Without it,
-	// it survives one of the process.
-	durable bool
-	// ended is called when the operation was carried out, or will not be.
-	ended func(applied bool)
-
-	state atomic.Int32
-	done  chan error // has room for the one result
-}
-
-// The states of an operation. From waiting, either the writer begins it or its caller
-// gives it up, never both.
 const (
-	waiting int32 = iota
-	begun
-	givenUp
+	notApplied outcome = iota
+	applied
+	unknown // its caller gave up, or the disk failed: it may be applied now, later or never
 )
 
-// commit carries out a change, and returns when it is written, and flushed if it is to
-// be durable. With an error, mayBeApplied says whether the change may have been made all
-// the same, or may still be made.
-func (d *database) commit(ctx context.Context, op *operation) (mayBeApplied bool, err error) {
-	op.done = make(chan error, 1)
-	over := d.deadlines.over(ctx)
-	trouble, worse := d.disk.trouble()
-	if trouble == nil {
-		trouble = ctx.Err()
+// write is a batch on its way to the disk. Two goroutines carry it there, because pebble's calls
+// take no context and a disk may hang: the writer applies batches, and the confirmer waits until
+// they are flushed. Whatever is applied during one flush shares the next.
+type write struct {
+	batch *pebble.Batch
+	began time.Time
+	// ended is called once, when the outcome is known, or is known to stay unknown.
+	ended func(outcome)
+	state atomic.Int32
+	done  chan struct{} // closed after ended(applied)
+}
+
+// The states of a write. A caller may withdraw it while it is queued.
+const (
+	queued int32 = iota
+	begun
+	over
+)
+
+// hangTimeout is how long a write takes at least before the disk counts as one that hangs.
+const hangTimeout = time.Second
+
+var errHangs = errors.New("the disk does not answer")
+
+// end ends a write that is in the state from, and reports whether it was.
+func (w *write) end(from int32, o outcome) bool {
+	if !w.state.CompareAndSwap(from, over) {
+		return false
 	}
-	for queued := false; !queued; {
-		if trouble != nil {
-			op.end(false)
-			return false, d.writeError(trouble)
-		}
+	if o != unknown {
+		_ = w.batch.Close() // it only returns memory
+	}
+	w.ended(o)
+	return true
+}
+
+// commit writes a batch and returns when it is flushed. With an error, the outcome says whether
+// the batch may have been applied. ended is called once with the outcome, perhaps after commit has
+// returned [unknown].
+func (d *database) commit(ctx context.Context, batch *pebble.Batch, ended func(outcome)) (outcome, error) {
+	w := &write{batch: batch, began: time.Now(), ended: ended, done: make(chan struct{})}
+	err := d.status()
+	if err == nil {
+		err = ctx.Err()
+	}
+	if err == nil {
 		select {
-		case d.queue <- op:
-			queued = true
-		case <-over:
-			op.end(false)
-			return false, idempotency.EndOf(ctx)
-		case <-worse:
-			trouble, worse = d.disk.trouble() // it may be over already
+		case d.queue <- w:
+		case <-ctx.Done():
+			err = ctx.Err()
+		case <-d.disk.failed:
+			err = d.disk.failure
 		}
 	}
-	for {
+	if err == nil {
 		select {
-		case err := <-op.done:
-			return err != nil, d.writeError(err)
-		case <-over:
-			return !op.state.CompareAndSwap(waiting, givenUp), idempotency.EndOf(ctx)
-		case <-worse:
-			if trouble, worse = d.disk.trouble(); trouble != nil {
-				return !op.state.CompareAndSwap(waiting, givenUp), d.writeError(trouble)
-			}
+		case <-w.done:
+			return applied, nil
+		case <-ctx.Done():
+			err = ctx.Err()
+		case <-d.disk.failed:
+			err = d.disk.failure
 		}
 	}
+	if w.end(queued, notApplied) {
+		return notApplied, err
+	}
+	go d.awaitOutcome(w)
+	return unknown, err
 }
 
-// deadlines tell operations that their time is over. Those that end at about the same time
-// share a timer: one for each took as much time as the rest of the wait.
-type deadlines struct {
-	from time.Time
-	mu   sync.Mutex
-	ends map[int64]chan struct{} // by the number of steps since from
-}
-
-// deadlineStep is how much too late an operation may hear that its time is over.
-const deadlineStep = 20 * time.Millisecond
-
-// over returns a channel that is closed when the context has ended.
-func (d *deadlines) over(ctx context.Context) <-chan struct{} {
-	timed, ok := ctx.(idempotency.TimedContext)
-	if !ok {
-		return ctx.Done()
+// awaitOutcome waits for a write whose caller has given up.
+func (d *database) awaitOutcome(w *write) {
+	if time.Since(w.began) >= hangTimeout {
+		d.late.Add(1)
+		defer d.late.Add(-1)
 	}
-	at, _ := timed.Deadline()
-	step := int64(at.Sub(d.from)/deadlineStep) + 1
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	end := d.ends[step]
-	if end == nil {
-		end = make(chan struct{})
-		d.ends[step] = end
-		time.AfterFunc(time.Until(d.from.Add(time.Duration(step)*deadlineStep)), func() {
-			d.mu.Lock()
-			delete(d.ends, step)
-			d.mu.Unlock()
-			close(end)
-		})
-	}
-	return end
-}
-
-// end lets go of what the operation holds. When a batch is applied, pebble has copied all
-// of it, or has taken its bytes away.
-func (op *operation) end(applied bool) {
-	if op.batch != nil {
-		_ = op.batch.Close() // it only gives memory back
-	}
-	if op.ended != nil {
-		op.ended(applied)
+	select {
+	case <-w.done:
+	case <-d.disk.failed:
+		w.end(begun, unknown)
 	}
 }
 
-// writeQueued is the writer.
-func (d *database) writeQueued() {
-	defer close(d.written)
-	defer d.contain()
-	for op := range d.queue {
-		if !op.state.CompareAndSwap(waiting, begun) {
-			op.end(false)
+// applyWrites is the writer.
+func (d *database) applyWrites() {
+	defer close(d.applied)
+	defer recoverPanic(d.disk.fail)
+	for w := range d.queue {
+		if !w.state.CompareAndSwap(queued, begun) {
 			continue
 		}
-		if err := d.begin(op); err != nil {
+		if err := d.db.ApplyNoSyncWait(w.batch, pebble.Sync); err != nil {
 			d.disk.fail(err)
-			op.done <- err
 			return
 		}
+		d.applied <- w
 	}
 }
 
-func (d *database) begin(op *operation) error {
-	if op.write != nil {
-		err := op.write()
-		if err == nil {
-			op.end(true)
-			op.done <- nil
-		}
-		return err
-	}
-	if op.durable {
-		d.disk.durable.Add(1)
-	}
-	if op.key != nil {
-		d.filters.add(op.key)
-	}
-	err := d.db.ApplyNoSyncWait(op.batch, pebble.Sync)
-	if err == nil {
-		d.written <- op
-	}
-	return err
-}
-
-// confirmWritten is the confirmer.
-func (d *database) confirmWritten() {
-	defer close(d.confirmed)
-	defer d.contain()
-	for op := range d.written {
-		err := op.batch.SyncWait()
-		if op.durable {
-			d.disk.durable.Add(-1)
-		}
-		if err != nil {
+// confirmWrites is the confirmer.
+func (d *database) confirmWrites() {
+	defer close(d.stopped)
+	defer recoverPanic(d.disk.fail)
+	for w := range d.applied {
+		if err := w.batch.SyncWait(); err != nil {
 			d.disk.fail(err)
-			op.done <- err
 			return
 		}
-		op.end(true)
-		op.done <- nil
+		w.end(begun, applied)
+		close(w.done)
 	}
 }
-
-// contain turns a panic of pebble into a failure of this database: pebble panics if
-// something is broken that it must not go on with. Its locks may still be locked, so the
-// database is given up.
-func (d *database) contain() {
-	if reason := recover(); reason != nil {
-		d.disk.fail(&panicError{reason})
-	}
-}
-
-// writeError explains why something was not written.
-func (d *database) writeError(err error) error {
-	if err == nil {
-		return nil
-	}
-	return &storeError{d.path, err}
-}
-
-// answers reports whether what is written reaches the disk: of a new key nothing is read, and
-// so a disk that hangs shows in nothing else. A full one answers: what is kept is replayed.
-func (d *database) answers(ctx context.Context) error {
-	change := d.change()
-	if err := change.LogData([]byte("?"), nil); err != nil { // stays in the log, and out of the tables
-		return err
-	}
-	_, err := d.commit(ctx, &operation{batch: change.Batch, durable: true})
-	if errors.Is(err, ErrNoSpace) {
-		return nil
-	}
-	return err
-}
-
-// change returns a new, empty change.
-func (d *database) change() change { return d.changeOf(nil) }
-
-// changeOf returns a new, empty change with room for a response, nil for none. Where pebble
-// does not know how much is to come it doubles the room, and copies. It uses its batches
-// again, and so each has to say how large it is.
-func (d *database) changeOf(r *idempotency.Response) change {
-	room := 1 << 10
-	if r != nil {
-		room += headRoom
-		if !isLarge(r) {
-			room += len(r.Body)
-		}
-	}
-	return change{Batch: d.db.NewBatch(pebble.WithInitialSizeBytes(room))}
-}
-
-// lock locks a key for an operation. Whoever reads locks it too: what was written but
-// not flushed can already be read, and nobody must act on what a crash could undo.
-func (d *database) lock(ctx context.Context, key idempotency.Key) error {
-	if d.locks.tryLock(key) {
-		return nil
-	}
-	trouble, worse := d.disk.trouble()
-	if trouble != nil {
-		// Who holds it may wait for room on the disk, and so for ever.
-		short, stop := context.WithTimeout(ctx, busyPatience)
-		defer stop()
-		if d.locks.lock(short, key, nil) {
-			return nil
-		}
-	}
-	for trouble == nil && ctx.Err() == nil {
-		if d.locks.lock(ctx, key, worse) {
-			return nil
-		}
-		trouble, worse = d.disk.trouble()
-	}
-	if err := ctx.Err(); err != nil {
-		return err
-	}
-	return d.writeError(trouble)
-}
-
-// busyPatience is how long an operation waits for another one of the same key while the
-// disk is full.
-const busyPatience = 100 * time.Millisecond

@@ -3,280 +3,159 @@ package file
 import (
 	"errors"
 	"fmt"
+	"io"
+	"os"
+	"strings"
 	"sync"
-	"sync/atomic"
 	"syscall"
 	"time"
 
 	"github.com/cockroachdb/pebble/v2/vfs"
 )
 
-// ErrNoSpace says that there is no room on the disk for what is to be written. What is
-// in the store can still be read.
-var ErrNoSpace = errors.New("there is no space left for the store")
+// ErrNoSpace means that the disk has no room for a write. What is stored can still be read.
+var ErrNoSpace = errors.New("no space left for the store")
 
-// spaceErrors are the errors of a full disk, of a quota, and of the limit of a process
-// for the size of its files.
-var spaceErrors = []syscall.Errno{syscall.ENOSPC, syscall.EDQUOT, syscall.EFBIG}
+var errAbandoned = errors.New("the database was abandoned")
 
-var errReadOnly = errors.New("the store is only looked at, and nothing is written")
-
-func isSpace(err error) bool {
-	for _, full := range spaceErrors {
-		if errors.Is(err, full) {
-			return true
-		}
-	}
-	return false
+// isNoSpace reports whether an error is that of a full disk, of a quota, or of the process's limit
+// for the size of a file.
+func isNoSpace(err error) bool {
+	return errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT) || errors.Is(err, syscall.EFBIG)
 }
 
-// roomEvery is how often a write that found no room is tried again.
-const roomEvery = 100 * time.Millisecond
+// spaceInterval is how often a write that found no room is tried again.
+const spaceInterval = 100 * time.Millisecond
 
-// disk is the file system that pebble writes to. pebble was made for a process that
-// ends itself when a write fails: after such a failure it panics with its locks locked,
-// or goes on without what was not written. So it is never told of one:
+// disk is the file system that pebble writes to. pebble expects that the process ends when a write
+// fails; otherwise it may acknowledge what was not written. So pebble never sees an error of a
+// write:
 //
-//   - A write that finds no room waits here and is tried again until there is some.
-//     Until then the store says that it is full, and takes nothing more.
-//   - After any other failure nothing is written any more, and whoever tries waits for
-//     ever. The database is given up, and opened anew when its disk can be written to
-//     ([Store.watch]): pebble then finds on the disk what it knows how to recover.
+//   - A write that finds no room waits and is tried again. Meanwhile the disk is full, and no
+//     operation starts another write.
+//   - Any other failure is final. Nothing is written any more, every later write waits forever, and
+//     the database is abandoned: the store opens another one as soon as the disk allows it
+//     (reopen.go), with what is on the disk, which is all that was acknowledged. While a database
+//     is being opened, a lack of room is such a failure too, so that the opening ends.
 //
-// While a database is being opened, a disk without room is such a failure too: who opens
-// it is told so at once.
+// Reads are passed on; pebble copes with their errors.
 type disk struct {
 	vfs.FS
-	// readOnly refuses every write.
-	readOnly bool
-	// mark says what was flushed.
-	mark *flushMark
-	// files are those that are open.
-	files heldFiles
-	// durable is how many operations wait for their flush (logfile.go).
-	durable atomic.Int64
-
-	// writing is read-locked during every write. Locking it waits for those that have
-	// begun.
+	// writing is read-locked during each write. fence locks it.
 	writing sync.RWMutex
-	fenced  bool // under writing: nothing is written any more
 
 	mu      sync.Mutex
-	check   func() error // nil until guarded
-	opening bool
+	isOpen  bool
+	last    string // the file that was opened last
+	full    error  // why writes wait
+	waiting int    // how many do
 	failure error
-	waiting int           // writes that wait for room
-	full    error         // why they do
-	changed chan struct{} // closed when failure or full is set
-	gone    chan struct{} // closed when failure is set
+	failed  chan struct{} // closed when failure is set
 }
 
-func newDisk(fs vfs.FS) *disk {
-	return &disk{FS: fs, mark: new(flushMark), opening: true, changed: make(chan struct{}), gone: make(chan struct{})}
-}
+func newDisk(fs vfs.FS) *disk { return &disk{FS: fs, failed: make(chan struct{})} }
 
-// opened says that the database is open.
-func (d *disk) opened() {
+// setOpen makes writes wait for room from now on.
+func (d *disk) setOpen() {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	d.opening = false
+	d.isOpen = true
 }
 
-// guard has a check say, from now on, what has become of the store's directory, before a name
-// in it is made, changed, or removed.
-func (d *disk) guard(check func() error) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	d.check = check
-}
-
-// inPlace returns a change of the names in the store's directory with which the database is
-// given up if another directory is in its place. pebble knows its files by their names: until
-// somebody looks after the directory, it would write over the files of another store, and a
-// part of this one would lie there.
-func (d *disk) inPlace(change func() error) func() error {
-	return func() error {
-		d.mu.Lock()
-		check := d.check
-		d.mu.Unlock()
-		if check != nil {
-			if err := check(); err != nil {
-				d.fail(err)
-				return err
-			}
-		}
-		return change()
-	}
-}
-
-// trouble returns why nothing can be written now, nil if all is well, and a channel
-// that is closed when that changes for the worse.
-func (d *disk) trouble() (err error, worse <-chan struct{}) { //nolint:revive,staticcheck // the error is not that of this call
+// status returns why nothing can be written at the moment, nil if writes are possible.
+func (d *disk) status() error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	switch {
 	case d.failure != nil:
-		return d.failure, d.changed
-	case d.full != nil:
-		return fmt.Errorf("%w: %w", ErrNoSpace, d.full), d.changed
-	default:
-		return nil, d.changed
-	}
-}
-
-// failed returns why nothing will be written any more, nil if that is not so.
-func (d *disk) failed() error {
-	select {
-	case <-d.gone:
-		d.mu.Lock()
-		defer d.mu.Unlock()
 		return d.failure
+	case d.full != nil:
+		return fmt.Errorf("%w: %w", ErrNoSpace, d.full)
 	default:
 		return nil
 	}
 }
 
-// fail ends all writing, for this reason.
+// fail ends all writing.
 func (d *disk) fail(err error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.failure == nil {
 		d.failure = err
-		close(d.gone)
-		d.worse()
+		close(d.failed)
 	}
 }
 
-func (d *disk) worse() {
-	close(d.changed)
-	d.changed = make(chan struct{})
+func (d *disk) hasFailed() bool {
+	select {
+	case <-d.failed:
+		return true
+	default:
+		return false
+	}
 }
 
-// fence returns when nothing is being written any more, and nothing will be.
+// fence returns when nothing is being written and nothing will be: another database may use the
+// directory.
 func (d *disk) fence() {
-	d.fail(errors.New("the database was given up"))
+	d.fail(errAbandoned)
 	d.writing.Lock()
 	defer d.writing.Unlock()
-	d.fenced = true
 }
 
-// write carries out one change of the disk, again and again until there is room for it.
-// It returns no error but that of a disk that is only read: once the database is given
-// up, it never returns.
-func (d *disk) write(change func() error) error {
-	if d.readOnly {
-		return errReadOnly
-	}
-	if d.carryOut(change) != nil {
-		select {}
-	}
-	return nil
-}
-
-// carryOut is write for those who can be told why the database was given up.
-func (d *disk) carryOut(change func() error) error {
-	return d.whenRoom(func() error {
-		err := change()
-		if err != nil && (!isSpace(err) || d.isOpening()) {
-			d.fail(err)
-		}
-		return err
-	})
-}
-
-// whenRoom carries out one change of the disk, again and again until there is room for
-// it. Its other errors are told, and nothing is given up for them.
-func (d *disk) whenRoom(change func() error) error {
-	waiting := false
-	for {
-		begun, err := d.once(change)
-		if !begun || err != nil && d.failed() != nil {
-			return d.failed()
-		}
-		if !isSpace(err) {
-			if waiting {
-				d.room()
-			}
-			return err
-		}
-		if !waiting {
-			waiting = true
-			d.noRoom(err)
-		}
-		d.pause()
-	}
-}
-
-// flush is write for a flush, which is not tried again: after one that has failed, the
-// system may have dropped what was to be flushed, and the next one would succeed
-// without it.
-func (d *disk) flush(flush func() error) error { return d.write(d.failing(flush)) }
-
-// carryOutFlush is flush for those who can be told why the database was given up.
-func (d *disk) carryOutFlush(flush func() error) error { return d.carryOut(d.failing(flush)) }
-
-// flushDirectory flushes the names in a directory.
-func (d *disk) flushDirectory(name string) error {
-	var dir vfs.File
-	err := d.whenRoom(func() (err error) {
-		dir, err = d.FS.OpenDir(name)
-		return err
-	})
-	if err != nil {
-		return err
-	}
-	err = d.carryOutFlush(dir.Sync)
-	_ = dir.Close() // its names are flushed
-	return err
-}
-
-// failing returns a change with which the database is given up unless it succeeds.
-func (d *disk) failing(flush func() error) func() error {
-	return func() error {
-		err := flush()
-		if err != nil {
-			d.fail(err)
-		}
-		return err
-	}
-}
-
-// try makes one attempt. Once the database is given up, it never returns.
-func (d *disk) try(change func() error) error {
-	begun, err := d.once(change)
-	if !begun {
-		select {}
-	}
-	return err
-}
-
-// once makes one attempt, unless the database is given up.
-func (d *disk) once(change func() error) (begun bool, err error) {
+// attempt makes one change of the disk, unless the database has failed.
+func (d *disk) attempt(change func() error) error {
 	d.writing.RLock()
 	defer d.writing.RUnlock()
-	if d.fenced || d.failed() != nil {
-		return false, nil
+	if d.hasFailed() {
+		return d.failure
 	}
-	return true, change()
+	return change()
 }
 
-func (d *disk) isOpening() bool {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	return d.opening
+// write makes one change of the disk, as often as it takes until there is room for it. It returns
+// only after it has succeeded.
+func (d *disk) write(change func() error) {
+	err := d.attempt(change)
+	if isNoSpace(err) && d.beginWait(err) {
+		retry := time.NewTicker(spaceInterval)
+		defer retry.Stop()
+		for isNoSpace(err) && !d.hasFailed() {
+			select {
+			case <-retry.C:
+			case <-d.failed:
+			}
+			err = d.attempt(change)
+		}
+		d.endWait()
+	}
+	d.mustSucceed(err)
 }
 
-func (d *disk) noRoom(err error) {
+// flush makes what was written durable. It is not tried again, even for lack of room: after a
+// failed flush the system may have dropped the data, and the next flush would succeed without it.
+func (d *disk) flush(sync func() error) { d.mustSucceed(d.attempt(sync)) }
+
+// mustSucceed returns only if there was no error.
+func (d *disk) mustSucceed(err error) {
+	if err != nil {
+		d.fail(err)
+		select {}
+	}
+}
+
+// beginWait notes that a write waits for room, and reports whether it may.
+func (d *disk) beginWait(err error) bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	d.waiting++
-	if d.full == nil {
+	if d.isOpen {
 		d.full = err
-		d.worse()
+		d.waiting++
 	}
+	return d.isOpen
 }
 
-func (d *disk) room() {
+func (d *disk) endWait() {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.waiting--; d.waiting == 0 {
@@ -284,12 +163,140 @@ func (d *disk) room() {
 	}
 }
 
-// pause waits before a write that found no room is tried again.
-func (d *disk) pause() {
-	again := time.NewTimer(roomEvery)
-	defer again.Stop()
-	select {
-	case <-again.C:
-	case <-d.gone:
+// openFile opens a file to write to it. pebble's files are private, also in a directory that is
+// not.
+func (d *disk) openFile(name string, open func() (vfs.File, error)) (vfs.File, error) {
+	var f vfs.File
+	d.write(func() (err error) {
+		f, err = open()
+		return err
+	})
+	makePrivate(name)
+	return &diskFile{f, d}, nil
+}
+
+// makePrivate makes a file readable for its owner alone. An error is ignored: not every file system
+// has modes.
+func makePrivate(name string) { _ = os.Chmod(name, 0o600) }
+
+// Open notes which file pebble reads.
+func (d *disk) Open(name string, opts ...vfs.OpenOption) (vfs.File, error) {
+	d.mu.Lock()
+	d.last = d.PathBase(name)
+	d.mu.Unlock()
+	return d.FS.Open(name, opts...)
+}
+
+// lastOpened returns the name of the file that was opened last.
+func (d *disk) lastOpened() string {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.last
+}
+
+// The methods of [vfs.FS] that change something.
+
+// Create makes the names in the directory durable before it creates a marker: a marker names another
+// file, and pebble would make both names durable together. After a crash there could be a marker
+// without its file.
+func (d *disk) Create(name string, c vfs.DiskWriteCategory) (vfs.File, error) {
+	if strings.HasPrefix(d.PathBase(name), "marker.") {
+		d.flush(func() error { return syncDir(d.FS, d.PathDir(name)) })
 	}
+	return d.openFile(name, func() (vfs.File, error) { return d.FS.Create(name, c) })
+}
+
+func (d *disk) ReuseForWrite(old, name string, c vfs.DiskWriteCategory) (vfs.File, error) {
+	return d.openFile(name, func() (vfs.File, error) { return d.FS.ReuseForWrite(old, name, c) })
+}
+
+func (d *disk) OpenReadWrite(name string, c vfs.DiskWriteCategory, opts ...vfs.OpenOption) (vfs.File, error) {
+	return d.openFile(name, func() (vfs.File, error) { return d.FS.OpenReadWrite(name, c, opts...) })
+}
+
+func (d *disk) OpenDir(name string) (vfs.File, error) {
+	var dir vfs.File
+	d.write(func() (err error) {
+		dir, err = d.FS.OpenDir(name)
+		return err
+	})
+	return &diskFile{dir, d}, nil
+}
+
+func (d *disk) Link(old, name string) error {
+	d.write(func() error { return d.FS.Link(old, name) })
+	return nil
+}
+
+func (d *disk) Rename(old, name string) error {
+	d.write(func() error { return d.FS.Rename(old, name) })
+	return nil
+}
+
+func (d *disk) MkdirAll(name string, perm os.FileMode) error {
+	d.write(func() error { return d.FS.MkdirAll(name, perm) })
+	return nil
+}
+
+// Remove returns its errors: a file that stays does no harm.
+func (d *disk) Remove(name string) error {
+	return d.attempt(func() error { return d.FS.Remove(name) })
+}
+
+func (d *disk) RemoveAll(name string) error {
+	return d.attempt(func() error { return d.FS.RemoveAll(name) })
+}
+
+// Lock does nothing. The store has locked the directory itself (directory.go); pebble's lock would
+// stay with an abandoned database.
+func (d *disk) Lock(string) (io.Closer, error) { return io.NopCloser(nil), nil }
+
+// Unwrap hides the file system below: nothing is written past this one.
+func (d *disk) Unwrap() vfs.FS { return nil }
+
+// diskFile is a file that pebble writes.
+type diskFile struct {
+	vfs.File
+	disk *disk
+}
+
+// Write writes all of p. It goes on where an attempt that found no room has ended.
+func (f *diskFile) Write(p []byte) (n int, err error) {
+	f.disk.write(func() error {
+		m, err := f.File.Write(p[n:])
+		n += m
+		return err
+	})
+	return n, nil
+}
+
+func (f *diskFile) WriteAt(p []byte, at int64) (n int, err error) {
+	f.disk.write(func() (err error) {
+		n, err = f.File.WriteAt(p, at)
+		return err
+	})
+	return n, nil
+}
+
+// Preallocate returns its errors: not every file system can do it.
+func (f *diskFile) Preallocate(at, length int64) error {
+	return f.disk.attempt(func() error { return f.File.Preallocate(at, length) })
+}
+
+func (f *diskFile) Sync() error {
+	f.disk.flush(f.File.Sync)
+	return nil
+}
+
+func (f *diskFile) SyncData() error {
+	f.disk.flush(f.File.SyncData)
+	return nil
+}
+
+func (f *diskFile) SyncTo(length int64) (full bool, err error) {
+	f.disk.flush(func() (err error) {
+		full, err = f.File.SyncTo(length)
+		return err
+	})
+	return full, nil
 }

@@ -1,19 +1,48 @@
-// Package file is the durable store of one process, in a directory. When a call returns
-// without an error, its change is on the disk, or, for a claim that need not survive a
-// crash of the machine, handed to the system. So a crash of the process loses nothing
-// that a client has been told.
+// Package file is the durable store of one process, in a directory on a local disk. What it has
+// acknowledged is on the disk, except a claim that need not survive the process.
 //
-// The directory is a database of pebble, and this package is what pebble leaves to its
-// users: the atomic steps of each key (keylocks.go, commit.go), what is stored under
-// which name (layout.go), claims that need no flush (claims.go, recover.go), which keys
-// are new (filter.go), large bodies beside the database (bodies.go, segment.go,
-// savebody.go), the removal of what has expired (sweep.go, sweepbodies.go), and disks that
-// are full, fail, or vanish (disk.go, watch.go).
+// # Design
+//
+// No other process can have the directory open (directory.go). So a run in flight is a claim in
+// memory (keys.go), and its key is free when the process dies. Where an attempt counts for good, that
+// is with Hold or MaxAttempts, the claim is stored before it is granted, and so are its renewals. A
+// record in flight that is stored without a claim in memory was left by a dead process: its lease
+// has lapsed.
+//
+// All the rest is in a pebble database (database.go). A key has one value: its record, and the
+// response of its run (value.go). Beside the values there is an index of when they expire, which
+// is exact, so that the sweeper removes what is due without reading it (sweep.go). A body of more
+// than 64 KiB is written once, to a file beside the database, and flushed before the value that
+// refers to it (bodies.go).
+//
+// An operation locks its key, reads, decides, and commits one batch (lockedkey.go, operations.go). It
+// unlocks the key when the batch is flushed, because pebble shows a batch before that, and a crash
+// could undo what somebody has acted on. pebble's calls take no context and a disk may hang. So two
+// goroutines write for all operations, which share flushes (commit.go), each read has a goroutine
+// (database.go), and an operation whose time is over returns an error. If its batch may be written
+// all the same, its key stays locked until that is known.
+//
+// Most keys are new. A Bloom filter knows most of them without a look at the database (filter.go).
+//
+// pebble never sees an error of a write (disk.go). A write that finds no room waits for it; until
+// there is some, new keys are refused and responses are replayed. After any other failure nothing
+// more is written, and the database is abandoned. Another one is opened as soon as the disk takes
+// writes (reopen.go); claims in memory and their runs go on. A disk that hangs refuses new keys after
+// the first operation that it keeps waiting, and Close leaves it behind.
+//
+// # What it does not promise
+//
+// pebble checks what it reads: a damaged record or response is an [idempotency.UnreadableError], a
+// damaged database an error of Open. No code protects against somebody who edits, truncates or
+// removes the files of a store, or puts another directory in its place. The end of a log that is
+// cut off looks like a crash, and its keys are forgotten. The directory has to be on a disk
+// that keeps what it has flushed.
 package file
 
 import (
 	"context"
 	"errors"
+	"fmt"
 	"sync"
 	"time"
 
@@ -26,298 +55,148 @@ import (
 
 // Store keeps records and responses in one directory. [Open] returns one.
 type Store struct {
-	path    string
-	fs      vfs.FS
-	place   *place
-	logger  *zap.Logger
+	path   string
+	fs     vfs.FS
+	dir    *directory
+	logger *zap.Logger
+	opened time.Time // what was in flight before is not any more
+
+	keys    keyTable
+	bodies  *bodies
+	filter  keyFilter
 	waiters wakeup.Subscribers
 
-	// mu is locked while the database is replaced, and never for longer: who uses one locks
-	// that.
 	mu       sync.RWMutex
-	database *database // nil once the store is closed
+	database *database
+	closed   bool
 
-	closing chan struct{}
-	ended   sync.WaitGroup // the watch and the sweeper
-	close   func() error
+	stop       context.CancelFunc // ends what runs in the background
+	background sync.WaitGroup
+	close      func() error
 }
 
 var _ idempotency.Store = (*Store)(nil)
 
-// start runs the store over an opened database.
-func start(s *Store) *Store {
-	s.closing = make(chan struct{})
-	s.close = sync.OnceValue(s.shut)
-	s.database.disk.guard(s.place.check)
-	s.database.run()
-	s.ended.Go(s.watch)
-	s.ended.Go(s.sweepExpired)
-	return s
+// Open opens the store in the directory with this path, which it creates if it is missing. If
+// another process has it open, if it belongs to another program, or if it is damaged, the error
+// says so. An existing store on a full disk is opened, and unavailable until there is room.
+func Open(path string, logger *zap.Logger) (*Store, error) { return openIn(vfs.Default, path, logger) }
+
+func openIn(fs vfs.FS, path string, logger *zap.Logger) (*Store, error) {
+	dir, err := lockDirectory(fs, path)
+	if err != nil {
+		return nil, fmt.Errorf("store directory %s: %w", path, err)
+	}
+	s := &Store{path: path, fs: fs, dir: dir, logger: logger, opened: clock(), bodies: newBodies(fs, path)}
+	s.database, err = openDatabase(fs, path, dir.isNew, logger)
+	switch {
+	case err == nil:
+		if err = dir.setCreated(); err != nil {
+			_ = s.database.close() // the first error is the one to report
+		}
+	case isNoSpace(err) && !dir.isNew:
+		err = nil // reopenFailed opens it when there is room
+	}
+	if err != nil {
+		return nil, errors.Join(s.wrap(err), dir.lock.Close())
+	}
+	ctx, stop := context.WithCancel(context.Background())
+	s.stop = stop
+	s.close = sync.OnceValue(s.closeOnce)
+	s.background.Go(func() { s.reopenFailed(ctx) })
+	s.background.Go(func() { s.sweep(ctx) })
+	return s, nil
 }
 
-// clock is the clock of the store. It is the wall clock, because after a restart the
-// times in the store must still be comparable with it.
-func clock() time.Time { return time.Now().UTC().Truncate(time.Millisecond) }
-
-// enter returns the database, for as long as leave has not been called.
-func (s *Store) enter(ctx context.Context) (d *database, leave func(), err error) {
+// enter returns the database for an operation, which has to call users.Done.
+func (s *Store) enter(ctx context.Context) (*database, error) {
 	if err := ctx.Err(); err != nil {
-		return nil, nil, err
+		return nil, err
 	}
 	s.mu.RLock()
 	defer s.mu.RUnlock()
-	d = s.database
-	if d == nil {
-		return nil, nil, idempotency.ErrClosed
+	if s.closed {
+		return nil, idempotency.ErrClosed
 	}
-	d.using.RLock()
-	if failure := d.disk.failed(); failure != nil { // and its files may be closed, if nobody used it
-		d.using.RUnlock()
-		return nil, nil, d.writeError(failure)
+	db := s.database
+	if db.disk.hasFailed() {
+		return nil, s.wrap(db.disk.failure)
 	}
-	return d, d.using.RUnlock, nil
+	db.users.Add(1)
+	return db, nil
 }
 
-// replace puts another database, nil for none, in the place of the one that there is, which it
-// returns. Nobody begins to use that one any more.
-func (s *Store) replace(next *database) (before *database) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	before, s.database = s.database, next
-	return before
+// wrap adds to an error which store could not be asked.
+func (s *Store) wrap(err error) error {
+	if err == nil || errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled) {
+		return err
+	}
+	return fmt.Errorf("store directory %s: %w", s.path, err)
 }
 
-// operation is the change of one key, which is locked. It unlocks it, and wakes those who
-// wait for the key if wake is set.
-func (s *Store) operation(d *database, key idempotency.Key, c change, durable, wake bool) *operation {
-	ended := func(applied bool) {
-		if applied {
-			d.slots.ended(key)
-		}
-		d.locks.unlock(key)
-		if applied && wake {
-			// Not the caller does that, because it may have given up.
-			s.waiters.Wake(key)
-		}
-	}
-	if bodies := c.bodies; bodies != nil {
-		ended = bodies.removedBefore(d, ended)
-	}
-	return &operation{batch: c.Batch, key: &key, durable: durable, ended: ended}
+// unreadable returns the error for a record or a response that cannot be decoded.
+func (s *Store) unreadable(what string, key idempotency.Key, err error) error {
+	return &idempotency.UnreadableError{Where: fmt.Sprintf("%s %s in the store directory %s", what, key, s.path), Err: err}
 }
 
-// Claim implements [idempotency.Store].
-func (s *Store) Claim(ctx context.Context, c idempotency.Claim) (idempotency.Claimed, error) {
-	d, err := s.enterKey(ctx, c.Key)
-	if err != nil {
-		return idempotency.Claimed{}, err
+// readError returns the error of a read of the database.
+func (s *Store) readError(what string, key idempotency.Key, err error) error {
+	if isDamage(err) {
+		return s.unreadable(what, key, err)
 	}
-	defer d.leave()
-	claimed, stored, err := d.decideWithin(ctx, c)
-	if err != nil || claimed.Verdict != idempotency.Proceed {
-		return claimed, err
-	}
-	op, err := s.claimOperation(d.database, c, stored, claimed.Record)
-	if err != nil {
-		return idempotency.Claimed{}, err
-	}
-	if mayBeApplied, err := d.carryOut(ctx, op); err != nil {
-		if mayBeApplied {
-			return idempotency.Claimed{Record: claimed.Record}, err
-		}
-		return idempotency.Claimed{}, err
-	}
-	return claimed, nil
-}
-
-// claimOperation is the write of a claim over what is stored.
-func (s *Store) claimOperation(d *database, c idempotency.Claim, stored, next *idempotency.Record) (*operation, error) {
-	// Where an attempt counts for ever, a crash of the machine must not undo it. Else it
-	// frees the keys that were in flight, and so the claim need not wait for a flush.
-	durable := c.Hold || c.MaxAttempts > 0
-	if stored == nil && !durable {
-		if at, ok := d.slots.take(idempotency.AppendRecord(nil, c.Key, next)); ok {
-			return d.slotOf(c.Key, at), nil
-		}
-	}
-	change := d.change()
-	if err := change.putRecord(c.Key, d.inDatabase(c.Key, stored), next); err != nil {
-		return nil, err
-	}
-	return s.operation(d, c.Key, change, durable, false), nil
-}
-
-// Renew implements [idempotency.Store]. A renewal is not flushed: after a crash of the
-// machine, nobody is left who would go on with the run.
-func (s *Store) Renew(ctx context.Context, c idempotency.Claim) error {
-	d, err := s.enterKey(ctx, c.Key)
-	if err != nil {
-		return err
-	}
-	defer d.leave()
-	now := clock()
-	found, err := d.ownedWithin(ctx, c.Token, c.Follows, "", now)
-	if found == nil {
-		return err
-	}
-	next := found.Renewed(c.Terms, now)
-	if at, ok := d.slots.renewed(c.Key, idempotency.AppendRecord(nil, c.Key, next)); ok {
-		_, err = d.carryOut(ctx, d.slotOf(c.Key, at))
-		return err
-	}
-	change := d.change()
-	if err := change.putRecord(c.Key, d.inDatabase(c.Key, found), next); err != nil {
-		return err
-	}
-	_, err = d.carryOut(ctx, s.operation(d.database, c.Key, change, false, false))
-	return err
-}
-
-// Settle implements [idempotency.Store].
-func (s *Store) Settle(ctx context.Context, key idempotency.Key, claimed *idempotency.Record, settlement idempotency.Settlement) error {
-	d, err := s.enterKey(ctx, key)
-	if err != nil {
-		return err
-	}
-	defer d.leave()
-	now := clock()
-	found, err := d.ownedWithin(ctx, claimed.Token, claimed.Follows, claimed.Leaves(settlement), now)
-	if found == nil {
-		return err
-	}
-	until := now.Add(settlement.ResponseFor())
-	change := d.changeOf(settlement.Response)
-	var body *newBody
-	if isLarge(settlement.Response) {
-		body = d.bodies.reserve(until, settlement.Response.Body)
-	}
-	if settlement.Response != nil {
-		err = change.putResponse(key, claimed.Token, settlement.Response, body, until, settlement.State == idempotency.Complete)
-	}
-	if err == nil {
-		err = change.putRecord(key, d.inDatabase(key, found), found.CountedAs(claimed).Settled(settlement, now))
-	}
-	if err != nil {
-		return err
-	}
-	if body != nil {
-		change.bodies = &unneeded{notApplied: []bodyPlace{body.bodyPlace}}
-		d.passOn()
-		return d.commitWithBody(ctx, body, s.operation(d.database, key, change, true, true))
-	}
-	_, err = d.carryOut(ctx, s.operation(d.database, key, change, true, true))
-	return err
-}
-
-// Ready implements [idempotency.Store]. A new key is known without a read, so that a lookup
-// would answer while the disk hangs.
-func (s *Store) Ready(ctx context.Context) error {
-	d, leave, err := s.enter(ctx)
-	if err != nil {
-		return err
-	}
-	defer leave()
-	return d.answers(ctx)
-}
-
-// Lookup implements [idempotency.Store].
-func (s *Store) Lookup(ctx context.Context, key idempotency.Key) (*idempotency.Record, time.Time, error) {
-	now := clock()
-	d, err := s.enterKey(ctx, key)
-	if err != nil {
-		return nil, now, err
-	}
-	defer d.leave()
-	stored, err := d.newRecordWithin(ctx)
-	now = clock()
-	return live(stored, now).Effective(now), now, err
-}
-
-// Response implements [idempotency.Store].
-func (s *Store) Response(ctx context.Context, key idempotency.Key, token string) (*idempotency.Response, error) {
-	d, err := s.enterKey(ctx, key)
-	if err != nil {
-		return nil, err
-	}
-	defer d.leave()
-	return read(ctx, &d, func(d *lockedKey) (*idempotency.Response, error) { return d.response(key, token, clock()) })
-}
-
-// Free implements [idempotency.Store].
-func (s *Store) Free(ctx context.Context, key idempotency.Key, token string, seen idempotency.Seen) (*idempotency.Record, error) {
-	d, err := s.enterKey(ctx, key)
-	if err != nil {
-		return nil, err
-	}
-	defer d.leave()
-	now := clock()
-	var freed *idempotency.Record
-	stored, err := d.recordWithin(ctx)
-	if err == nil {
-		freed, err = live(stored, now).Freed(token, seen, now)
-	}
-	if err != nil {
-		return nil, err
-	}
-	change := d.change()
-	if err := change.putRecord(key, d.inDatabase(key, stored), freed); err != nil {
-		return nil, err
-	}
-	if _, err := d.carryOut(ctx, s.operation(d.database, key, change, true, true)); err != nil {
-		return nil, err
-	}
-	return stored.Effective(now), nil
-}
-
-// Forget implements [idempotency.Store].
-func (s *Store) Forget(ctx context.Context, key idempotency.Key, seen idempotency.Seen) error {
-	d, err := s.enterKey(ctx, key)
-	if err != nil {
-		return err
-	}
-	defer d.leave()
-	now := clock()
-	stored, err := d.recordWithin(ctx)
-	if _, damaged := errors.AsType[*idempotency.UnreadableError](err); damaged {
-		err = seen.MayBeUnreadable()
-	} else if err == nil {
-		err = live(stored, now).Effective(now).MayBeTaken(seen, now)
-	}
-	var bodies []bodyPlace
-	if err == nil {
-		bodies, err = read(ctx, &d, func(d *lockedKey) ([]bodyPlace, error) { return d.bodiesOf(key) })
-	}
-	if err == nil {
-		err = d.eraseSlots(ctx, &key)
-	}
-	if err != nil {
-		return err
-	}
-	change := d.change()
-	if len(bodies) > 0 {
-		change.bodies = &unneeded{applied: bodies}
-	}
-	if err := change.forget(key, d.inDatabase(key, stored)); err != nil {
-		return err
-	}
-	_, err = d.carryOut(ctx, s.operation(d.database, key, change, true, true))
-	return err
+	return s.wrap(err)
 }
 
 // Subscribe implements [idempotency.Store].
-func (s *Store) Subscribe(wake func(idempotency.Key)) (stop func()) {
-	return s.waiters.Subscribe(wake)
+func (s *Store) Subscribe(wake func(idempotency.Key)) (stop func()) { return s.waiters.Subscribe(wake) }
+
+// Ready implements [idempotency.Store]. It writes something that goes into the log alone.
+func (s *Store) Ready(ctx context.Context) error {
+	db, err := s.enter(ctx)
+	if err != nil {
+		return err
+	}
+	defer db.users.Done()
+	batch := db.db.NewBatch()
+	if err := batch.LogData([]byte("ready?"), nil); err != nil {
+		return errors.Join(err, batch.Close())
+	}
+	_, err = db.commit(ctx, batch, func(outcome) {})
+	return s.wrap(err)
 }
 
-// Close implements [idempotency.Store]. It still writes what is queued.
+// closeTimeout is how long Close waits for the disk.
+const closeTimeout = 5 * time.Second
+
+// Close implements [idempotency.Store]. It waits for operations under way. If the disk does not
+// answer within closeTimeout, it leaves the rest to the background: everything acknowledged is on
+// the disk.
 func (s *Store) Close() error { return s.close() }
 
-func (s *Store) shut() error {
-	close(s.closing)
-	s.ended.Wait()
-	d := s.replace(nil)
-	d.awaitUnused()
-	err := d.close()
-	s.place.leave()
-	return err
+func (s *Store) closeOnce() error {
+	s.stop()
+	s.mu.Lock()
+	s.closed = true
+	db := s.database
+	s.mu.Unlock()
+	closed := make(chan error, 1)
+	go func() {
+		s.background.Wait()
+		err := db.close()
+		s.bodies.close()
+		closed <- errors.Join(err, s.dir.lock.Close())
+	}()
+	timeout := time.NewTimer(closeTimeout)
+	defer timeout.Stop()
+	select {
+	case err := <-closed:
+		return s.wrap(err)
+	case <-timeout.C:
+		err := db.status()
+		if err == nil {
+			err = errHangs
+		}
+		db.disk.fail(errAbandoned)
+		return s.wrap(fmt.Errorf("not closed within %v; everything acknowledged is on the disk: %w", closeTimeout, err))
+	}
 }

@@ -3,7 +3,6 @@ package file
 import (
 	"context"
 	"encoding/binary"
-	"errors"
 	"sync/atomic"
 	"time"
 
@@ -12,187 +11,87 @@ import (
 	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
 )
 
-// Most claims are of new keys. To look for one, pebble asks each of its tables in memory and
-// the filter of each on the disk, and opens iterators on all of them. One filter over the
-// keys of all, of a fixed size, says the same with one look at the memory.
+// keyFilter is a Bloom filter of the keys in the database. Most requests bring a new key, and a
+// look for it in pebble would be a third of the store's work for a first delivery.
 //
-// It must never say of a key that it is new if pebble has a record of it. So the writer
-// adds each key before it gives pebble the record, and the keys that were there before are
-// read when the database is opened: until all of them are in it, nobody asks it. What is
-// removed from the database stays in the filter. When many keys have come, it is made anew.
+// A key sets four bits of one word; word and bits are parts of the key, which is a hash. Nothing is
+// ever removed, so that the filter is built again when keys have expired.
+type keyFilter struct {
+	current atomic.Pointer[filterBits] // nil until the first one is built: no key is known to be new
+	next    atomic.Pointer[filterBits] // under construction
+	// rebuildAt is with how many keys the current one is full.
+	rebuildAt int64
+}
+
+type filterBits struct {
+	words [filterWords]atomic.Uint64
+	keys  atomic.Int64 // added
+}
 
 const (
-	// filterBytes is how large a filter is. It errs for 1 of 1,000 keys while it has
-	// 1,000,000, for 1 of 30 while it has 2,000,000, and costs as much more time then as
-	// looks for nothing.
-	filterBytes = 2 << 20
-	// filterKeys is after how many keys it is made anew, and filterRest how long it
-	// stays as it is at least.
-	filterKeys = 2_000_000
-	filterRest = time.Minute
-	// filterStep is how many names are read before the reader rests.
-	filterStep = 2048
+	filterWords    = 1 << 18 // 2 MiB
+	filterCapacity = 1 << 21 // with so many keys, about 5 % of the new ones are not recognised
+	filterStep     = 4096    // keys after which building rests
 )
 
-// keyFilter is a Bloom filter. The bits of a key are in one block, which is as large as a
-// line of the processor's cache. A key is a hash, so its own bits say which.
-type keyFilter struct{ blocks []filterBlock }
-
-type filterBlock [8]atomic.Uint64
-
-func newKeyFilter() *keyFilter {
-	return &keyFilter{blocks: make([]filterBlock, filterBytes/64)}
+func (b *filterBits) word(key *idempotency.Key) (word *atomic.Uint64, bits uint64) {
+	n := binary.LittleEndian.Uint64(key[16:])
+	bits = 1<<(n&63) | 1<<(n>>6&63) | 1<<(n>>12&63) | 1<<(n>>18&63)
+	return &b.words[binary.LittleEndian.Uint64(key[24:])%filterWords], bits
 }
 
-// bitsOf returns the block of a key, and a number that has nine bits for each of its bits
-// in the block.
-func (f *keyFilter) bitsOf(key *idempotency.Key) (*filterBlock, uint64) {
-	block := binary.LittleEndian.Uint32(key[:]) % uint32(len(f.blocks)) //nolint:gosec // there are not so many
-	return &f.blocks[block], binary.LittleEndian.Uint64(key[8:])
+func (b *filterBits) add(key *idempotency.Key) {
+	word, bits := b.word(key)
+	word.Or(bits)
+	b.keys.Add(1)
 }
 
-// bitsOfAKey is how many bits a key has.
-const bitsOfAKey = 6
+// isNew reports whether the database certainly has nothing of a key, which is locked.
+func (f *keyFilter) isNew(key *idempotency.Key) bool {
+	current := f.current.Load()
+	if current == nil {
+		return false
+	}
+	word, bits := current.word(key)
+	return word.Load()&bits != bits
+}
 
+// add adds a key that was written and is still locked. A filter under construction is either seen
+// here, or its iterator sees the key.
 func (f *keyFilter) add(key *idempotency.Key) {
-	block, bits := f.bitsOf(key)
-	for range bitsOfAKey {
-		block[bits>>6%8].Or(1 << (bits % 64))
-		bits >>= 9
-	}
-}
-
-// mayHave reports whether the key may have been added. If not, it certainly was not.
-func (f *keyFilter) mayHave(key *idempotency.Key) bool {
-	block, bits := f.bitsOf(key)
-	for range bitsOfAKey {
-		if block[bits>>6%8].Load()&(1<<(bits%64)) == 0 {
-			return false
+	for _, b := range []*filterBits{f.current.Load(), f.next.Load()} {
+		if b != nil {
+			b.add(key)
 		}
-		bits >>= 9
 	}
-	return true
 }
 
-// filters are the filter of a database, and the one that takes its place next. The writer
-// changes them, so that it never adds a key to too few.
-type filters struct {
-	known atomic.Pointer[keyFilter] // has all keys; nil until one does
-	next  *keyFilter                // is being made, nil if none is
-	// added is how many keys the writer has added since the last one was begun, and
-	// begun when that was. The sweeper sets it.
-	added atomic.Int64
-	begun time.Time
-}
-
-// add is called by the writer before it gives pebble a record of the key.
-func (f *filters) add(key *idempotency.Key) {
-	if known := f.known.Load(); known != nil {
-		known.add(key)
-	}
-	if f.next != nil {
-		f.next.add(key)
-	}
-	f.added.Add(1)
-}
-
-// isNew reports that pebble certainly has no record of the key.
-func (f *filters) isNew(key *idempotency.Key) bool {
-	known := f.known.Load()
-	return known != nil && !known.mayHave(key)
-}
-
-// due reports whether it is time for another filter.
-func (f *filters) due(now time.Time) bool {
-	if f.begun.IsZero() {
-		return true
-	}
-	return now.Sub(f.begun) >= filterRest && (f.known.Load() == nil || f.added.Load() >= filterKeys)
-}
-
-// refreshFilter makes a filter if it is time for one.
-func (s *Store) refreshFilter() error {
-	d, now := s.current(), time.Now()
-	if !d.filters.due(now) {
+// rebuild builds the filter if there is none or it is full. Only the sweeper calls it.
+func (f *keyFilter) rebuild(ctx context.Context, db *database) (err error) {
+	if current := f.current.Load(); current != nil && current.keys.Load() < f.rebuildAt {
 		return nil
 	}
-	d.filters.begun = now
-	return s.makeFilter(d)
-}
-
-// makeFilter makes a filter of the keys that the database has. The writer begins with it
-// between two operations: what it has written before, those who then read the keys find.
-func (s *Store) makeFilter(of *database) error {
-	next := newKeyFilter()
-	err := s.inWriter(of, func() {
-		of.filters.next = next
-		of.filters.added.Store(0)
-	})
-	for from := []byte{dataTable}; from != nil && err == nil; {
-		began := time.Now()
-		from, err = s.addSome(of, next, from)
-		if from != nil && s.restAfter(began) {
+	defer recoverPanic(func(panicked error) { err = panicked })
+	b := new(filterBits)
+	f.next.Store(b)
+	defer f.next.Store(nil)
+	// The expiries have all keys, and are small.
+	it, err := db.db.NewIter(&pebble.IterOptions{LowerBound: []byte{expiryTable}, UpperBound: []byte{expiryTable + 1}})
+	if err != nil {
+		return err
+	}
+	defer closeIterator(it, &err)
+	keys := int64(0)
+	for valid := it.First(); valid; valid = it.Next() {
+		key := keyOfExpiry(it.Key())
+		b.add(&key)
+		if keys++; keys%filterStep == 0 && !pause(ctx, time.Millisecond) {
 			return nil
 		}
 	}
-	if err != nil {
-		return err
+	if it.Error() == nil {
+		f.rebuildAt = max(filterCapacity, 2*keys)
+		f.current.Store(b)
 	}
-	return s.inWriter(of, func() {
-		of.filters.known.Store(next)
-		of.filters.next = nil
-	})
-}
-
-// inWriter has the writer do something.
-func (s *Store) inWriter(of *database, do func()) error {
-	d, leave, err := s.enterAgain(of)
-	if err != nil {
-		return err
-	}
-	defer leave()
-	_, err = d.commit(context.Background(), &operation{write: func() error { do(); return nil }})
-	return err
-}
-
-// enterAgain is enter, if the database is still this one.
-func (s *Store) enterAgain(of *database) (d *database, leave func(), err error) {
-	d, leave, err = s.enter(context.Background())
-	if err == nil && d != of {
-		leave()
-		return nil, nil, errors.New("the database was given up meanwhile, and its filter with it")
-	}
-	return d, leave, err
-}
-
-// addSome adds the keys of the next records to a filter. It returns where to go on, nil at
-// the end.
-func (s *Store) addSome(of *database, filter *keyFilter, from []byte) (next []byte, err error) {
-	d, leave, err := s.enterAgain(of)
-	if err != nil {
-		return nil, err
-	}
-	defer leave()
-	defer func() {
-		if err != nil {
-			next, err = nil, d.listError(err)
-		}
-	}()
-	defer rescue(&err)
-	it, err := d.db.NewIter(&pebble.IterOptions{LowerBound: from, UpperBound: []byte{dataTable + 1}})
-	if err != nil {
-		return nil, err
-	}
-	defer closeIterator(it, &err)
-	valid := it.First()
-	for read := 0; valid && read < filterStep; read++ {
-		if name := it.Key(); len(name) == 1+keySize+1 && name[1+keySize] == ofRecord {
-			filter.add((*idempotency.Key)(name[1:]))
-		}
-		valid = it.Next()
-	}
-	if valid {
-		next = append(next, it.Key()...)
-	}
-	return next, nil
+	return nil
 }

@@ -3,7 +3,6 @@ package file
 import (
 	"bytes"
 	"context"
-	"errors"
 	"fmt"
 
 	"github.com/cockroachdb/pebble/v2"
@@ -11,168 +10,167 @@ import (
 	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
 )
 
-// List implements [idempotency.Store]. The order is that of the keys. A cursor is the
-// last key that was looked at for the page before.
+// List implements [idempotency.Store]. The pages are in the order of the keys. A cursor is the
+// last key of the page before.
 func (s *Store) List(ctx context.Context, cursor string, limit int) ([]idempotency.Listed, string, error) {
-	return s.page(ctx, cursor, limit, func(_, at []byte) []byte { return at })
+	return s.list(ctx, cursor, limit, func(key []byte) []byte { return key })
 }
 
 // Find implements [idempotency.Store]. It seeks each beginning.
 func (s *Store) Find(ctx context.Context, of []idempotency.Beginning, cursor string, limit int) ([]idempotency.Listed, string, error) {
 	of = idempotency.SortBeginnings(of)
-	return s.page(ctx, cursor, limit, func(key, at []byte) []byte {
+	return s.list(ctx, cursor, limit, func(key []byte) []byte {
 		for ; len(of) > 0; of = of[1:] {
-			begins := of[0][:]
-			switch {
-			case bytes.HasPrefix(key, begins):
-				return at
-			case bytes.Compare(key, begins) < 0:
-				return append([]byte{dataTable}, begins...)
+			prefix := of[0][:]
+			if bytes.HasPrefix(key, prefix) {
+				return key
+			}
+			if bytes.Compare(key, prefix) < 0 {
+				return prefix
 			}
 		}
 		return nil
 	})
 }
 
-// page returns a page of records. wanted is given a key and its place in the database,
-// and returns that place if the key belongs to the list; else the place from which on to
-// look for the next that does, nil if there is none.
-func (s *Store) page(ctx context.Context, cursor string, limit int, wanted func(key, at []byte) []byte) ([]idempotency.Listed, string, error) {
+// list returns a page. wanted is called with keys in order. It returns the key if that belongs to
+// the list; else the bytes with which the next one begins at the earliest, nil if there is none.
+func (s *Store) list(ctx context.Context, cursor string, limit int, wanted func(key []byte) []byte) ([]idempotency.Listed, string, error) {
 	if limit < 1 {
 		return nil, "", fmt.Errorf("a page of %d records; it must be at least 1", limit)
 	}
-	from := []byte{dataTable}
+	var from []byte
 	if cursor != "" {
 		key, err := idempotency.ParseKey(cursor)
 		if err != nil {
 			return nil, "", fmt.Errorf("%w: %w", idempotency.ErrCursor, err)
 		}
-		from = afterKey(key)
+		from = after(key)
 	}
-	d, leave, err := s.enter(ctx)
+	db, err := s.enter(ctx)
 	if err != nil {
 		return nil, "", err
 	}
-	defer leave()
-	type listed struct {
-		page []idempotency.Listed
-		next string
+	defer db.users.Done()
+	type page struct {
+		records []idempotency.Listed
+		next    string
 	}
-	found, _, err := within(ctx, d, func() (listed, error) {
-		page, next, err := d.pageOf(ctx, from, limit, wanted)
-		return listed{page, next}, err
-	}, func() {})
+	p, err := readWithDeadline(ctx, db, func() (page, error) {
+		records, next, err := s.readPage(ctx, db, from, limit, wanted)
+		return page{records, next}, err
+	})
+	if isDamage(err) {
+		err = &idempotency.UnreadableError{Where: "store directory " + s.path, Err: err}
+	}
 	if err != nil {
-		return nil, "", d.listError(err)
+		return nil, "", s.wrap(err)
 	}
-	return found.page, found.next, nil
+	return p.records, p.next, nil
 }
 
-// dataNames are the names of the records and responses, in their order: those in the
-// database, and those of records that lie in slots.
-type dataNames struct {
-	it      *pebble.Iterator
-	inSlots []idempotency.Key
-}
+// after returns the bytes that come after a key, and before all that come later.
+func after(key idempotency.Key) []byte { return append(key[:], 0) }
 
-// seek goes to the first name from the given one on.
-func (n *dataNames) seek(to []byte) {
-	n.it.SeekGE(to)
-	for len(n.inSlots) > 0 && bytes.Compare(recordName(n.inSlots[0]), to) < 0 {
-		n.inSlots = n.inSlots[1:]
-	}
-}
-
-// at returns the name, nil at the end, and whether it is that of a record in a slot. If the
-// key has been there since and is in the database now, it is so too.
-func (n *dataNames) at() (name []byte, inSlot bool) {
-	if n.it.Valid() {
-		name = n.it.Key()
-	}
-	if len(n.inSlots) > 0 {
-		if slot := recordName(n.inSlots[0]); name == nil || bytes.Compare(slot, name) <= 0 {
-			return slot, true
-		}
-	}
-	return name, false
-}
-
-// pageOf returns a page from the given name on.
-func (d *database) pageOf(ctx context.Context, from []byte, limit int, wanted func(key, at []byte) []byte) (page []idempotency.Listed, next string, err error) {
-	defer rescue(&err)
-	// The slots come first: a claim that has left its slot since is in the database.
-	names := &dataNames{inSlots: d.slots.keys()}
-	names.it, err = d.db.NewIterWithContext(ctx, &pebble.IterOptions{LowerBound: from, UpperBound: []byte{dataTable + 1}})
+func (s *Store) readPage(ctx context.Context, db *database, from []byte, limit int, wanted func(key []byte) []byte) (records []idempotency.Listed, next string, err error) {
+	defer recoverPanic(func(panicked error) { err = panicked })
+	// The claims come first: a run that has ended since is in the database.
+	it := &keyIterator{claimed: s.keys.claimed(from)}
+	it.values, err = db.db.NewIterWithContext(ctx, &pebble.IterOptions{LowerBound: []byte{valueTable}, UpperBound: []byte{valueTable + 1}})
 	if err != nil {
 		return nil, "", err
 	}
-	defer closeIterator(names.it, &err)
-	names.seek(from)
-	// Expired records count against the limit too. Otherwise one page could have to go
-	// through very many of them.
-	looked := 0
-	for {
-		name, inSlot := names.at()
-		if err := names.it.Error(); err != nil {
-			return nil, "", err
+	defer closeIterator(it.values, &err)
+	it.seek(from)
+	// Expired records count against the limit. Otherwise one page could read very many of them.
+	for read := 0; ; {
+		key, err := it.key()
+		if key == nil || err != nil {
+			return records, "", err
 		}
-		if name == nil {
-			return page, "", nil
+		seek := wanted(key[:])
+		if seek == nil {
+			return records, "", nil
 		}
-		if len(name) < 1+keySize {
-			return nil, "", fmt.Errorf("the name %x is too short for that of a record", name)
-		}
-		key := idempotency.Key(name[1:])
-		if to := wanted(key[:], name); to == nil {
-			return page, "", nil
-		} else if !bytes.Equal(to, name) {
-			names.seek(to)
+		if len(seek) < len(key) {
+			it.seek(seek)
 			continue
 		}
-		if looked == limit {
-			return page, next, nil
+		if read == limit {
+			return records, next, nil
 		}
-		looked++
+		read++
 		next = key.String()
-		if listed, ok := d.listed(names.it, key, inSlot); ok {
-			page = append(page, listed)
+		if listed := s.listed(it, *key); listed.Record != nil || listed.Unreadable != nil {
+			records = append(records, listed)
 		}
-		names.seek(afterKey(key))
+		it.seek(after(*key))
 	}
 }
 
-// listed returns the record at which the iterator stands, or that of a key with a slot;
-// false if none is to be listed.
-func (d *database) listed(it *pebble.Iterator, key idempotency.Key, inSlot bool) (idempotency.Listed, bool) {
+// listed returns what is listed of the key at which the iterator is. It has neither a record nor an
+// error if the record has expired.
+func (s *Store) listed(it *keyIterator, key idempotency.Key) idempotency.Listed {
 	now := clock()
-	read := func([]byte) ([]byte, error) { return it.ValueAndErr() }
-	switch {
-	case inSlot:
-		read = d.get
-	case !bytes.Equal(it.Key(), recordName(key)):
-		return idempotency.Listed{}, false // responses of a record that was removed
+	record, locked := s.keys.peek(key)
+	if record == nil && it.hasValue(key) {
+		b, err := it.values.ValueAndErr()
+		var v *value
+		if err == nil {
+			v, err = decodeRecordValue(key, b)
+		}
+		if err != nil {
+			return idempotency.Listed{Key: key, Unreadable: s.unreadable("record", key, err), Now: now}
+		}
+		// While an operation has the lock, the record may be that of a claim that it makes.
+		if record = v.record; !locked {
+			record = s.ofDeadProcess(record)
+		}
 	}
-	record, err := d.recordBy(read, key)
-	if err != nil {
-		return idempotency.Listed{Key: key, Unreadable: err, Now: now}, true
-	}
-	counts := live(record, now).Effective(now)
-	return idempotency.Listed{Key: key, Record: counts, Now: now}, counts != nil
+	return idempotency.Listed{Key: key, Record: live(record, now).Effective(now), Now: now}
 }
 
-// afterKey returns the place after all that is stored of a key.
-func afterKey(key idempotency.Key) []byte {
-	name := recordName(key)
-	name[len(name)-1] = ofResponse + 1
-	return name
+// keyIterator iterates over the keys that have a value or a claim.
+type keyIterator struct {
+	values  *pebble.Iterator
+	claimed []idempotency.Key
 }
 
-func (d *database) listError(err error) error {
-	if isDamage(err) {
-		return &idempotency.UnreadableError{Where: "store directory " + d.path, Err: err}
+// seek goes to the first key from the given bytes on.
+func (it *keyIterator) seek(from []byte) {
+	it.values.SeekGE(append([]byte{valueTable}, from...))
+	for len(it.claimed) > 0 && bytes.Compare(it.claimed[0][:], from) < 0 {
+		it.claimed = it.claimed[1:]
 	}
-	if errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) {
-		return err
+}
+
+// key returns the key at which the iterator is, nil at the end.
+func (it *keyIterator) key() (*idempotency.Key, error) {
+	var key *idempotency.Key
+	if it.values.Valid() {
+		name := it.values.Key()
+		if len(name) != 1+keySize {
+			return nil, fmt.Errorf("the name %x in the database is not that of a key", name)
+		}
+		k := idempotency.Key(name[1:])
+		key = &k
+	} else if err := it.values.Error(); err != nil {
+		return nil, err
 	}
-	return d.writeError(err)
+	if len(it.claimed) > 0 && (key == nil || bytes.Compare(it.claimed[0][:], key[:]) < 0) {
+		key = &it.claimed[0]
+	}
+	return key, nil
+}
+
+// hasValue reports whether the iterator is at a key's value.
+func (it *keyIterator) hasValue(key idempotency.Key) bool {
+	return it.values.Valid() && bytes.Equal(it.values.Key()[1:], key[:])
+}
+
+// closeIterator closes an iterator, in a deferred call. It sets the error if there is none yet.
+func closeIterator(it *pebble.Iterator, err *error) {
+	if closeErr := it.Close(); *err == nil {
+		*err = closeErr
+	}
 }

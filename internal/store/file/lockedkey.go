@@ -2,46 +2,217 @@ package file
 
 import (
 	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"time"
+
+	"github.com/cockroachdb/pebble/v2"
 
 	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
 )
 
-// lockedKey is a database that an operation uses, with a key locked. The operation leaves it
-// by defer, so that the key is unlocked however it ends, or passes the unlocking on to the
-// change that it makes.
+// lockedKey is a key that an operation has locked, and the database that the operation uses.
 type lockedKey struct {
-	*database
-	key           idempotency.Key
-	leaveDatabase func()
-	passedOn      bool
+	*Store
+	db    *database
+	key   idempotency.Key
+	claim *claim // in flight; nil for none
+	// handedOver is set once a write has the lock. The write unlocks the key.
+	handedOver bool
 }
 
-// enterKey is enter, with a key locked.
-func (s *Store) enterKey(ctx context.Context, key idempotency.Key) (lockedKey, error) {
-	d, leave, err := s.enter(ctx)
+func (s *Store) lockKey(ctx context.Context, key idempotency.Key) (*lockedKey, error) {
+	db, err := s.enter(ctx)
 	if err != nil {
-		return lockedKey{}, err
+		return nil, err
 	}
-	if err := d.lock(ctx, key); err != nil {
-		leave()
-		return lockedKey{}, err
+	c, err := s.keys.lock(ctx, key)
+	if err != nil {
+		db.users.Done()
+		return nil, err
 	}
-	return lockedKey{database: d, key: key, leaveDatabase: leave}, nil
+	return &lockedKey{Store: s, db: db, key: key, claim: c}, nil
 }
 
-// leave unlocks the key, unless that was passed on, and leaves the database.
 func (k *lockedKey) leave() {
-	if !k.passedOn {
-		k.locks.unlock(k.key)
+	if !k.handedOver {
+		k.keys.unlock(k.key, k.claim)
 	}
-	k.leaveDatabase()
+	k.db.users.Done()
 }
 
-// passOn says that what comes next unlocks the key.
-func (k *lockedKey) passOn() { k.passedOn = true }
+// read returns the key's record, expired or not, and its value in the database, perhaps without
+// the bytes of its response. Both are nil if there is none.
+func (k *lockedKey) read(ctx context.Context) (*idempotency.Record, *value, error) {
+	c := k.claim
+	if c != nil && c.from == k.db {
+		return clone(c.record), c.base, nil
+	}
+	if c == nil && k.filter.isNew(&k.key) {
+		return nil, nil, nil
+	}
+	v, err := k.load(ctx)
+	if err != nil {
+		return nil, nil, err
+	}
+	if c != nil {
+		settled := v != nil && v.record.Token == c.record.Token && v.record.State != idempotency.InFlight
+		if !settled {
+			k.claim = &claim{c.record, v.bare(), k.db}
+			return clone(c.record), v, nil
+		}
+		k.claim = nil // it was settled by the last write of the database that was abandoned
+	}
+	if v == nil {
+		return nil, nil, nil
+	}
+	return k.ofDeadProcess(v.record), v, nil
+}
 
-// carryOut is commit for an operation that unlocks the key.
-func (k *lockedKey) carryOut(ctx context.Context, op *operation) (mayBeApplied bool, err error) {
-	k.passOn()
-	return k.commit(ctx, op)
+// ofDeadProcess returns a record of the database as it counts where this process has no claim of
+// the key. If it is in flight, the process that wrote it is dead: its lease has lapsed.
+func (s *Store) ofDeadProcess(r *idempotency.Record) *idempotency.Record {
+	if r.State != idempotency.InFlight || !r.LeaseUntil.After(s.opened) {
+		return r
+	}
+	lapsed := *r
+	lapsed.LeaseUntil = s.opened
+	return &lapsed
+}
+
+// load reads the key's value from the database, nil if there is none.
+func (k *lockedKey) load(ctx context.Context) (*value, error) {
+	s, db, key := k.Store, k.db, k.key
+	return readWithDeadline(ctx, db, func() (*value, error) {
+		stored, err := db.get(valueName(key, ""))
+		if err != nil {
+			return nil, s.readError("record", key, err)
+		}
+		if stored == nil {
+			return nil, nil
+		}
+		v, err := decodeRecordValue(key, stored)
+		if err != nil {
+			return nil, s.unreadable("record", key, err)
+		}
+		return v, nil
+	})
+}
+
+// loadResponse returns a value with the bytes of its response, unless that has expired.
+func (k *lockedKey) loadResponse(ctx context.Context, v *value, now time.Time) (*value, error) {
+	if v == nil || v.answer.live(now) == nil || v.answer.encoded != nil {
+		return v, nil
+	}
+	return k.load(ctx)
+}
+
+// response returns the response of the run with this token, nil if there is none. v is the key's
+// value.
+func (k *lockedKey) response(ctx context.Context, v *value, token string, now time.Time) (*idempotency.Response, error) {
+	v, err := k.loadResponse(ctx, v, now)
+	if err != nil {
+		return nil, err
+	}
+	s, db, key := k.Store, k.db, k.key
+	var a *answer
+	if v != nil && v.answer != nil && v.answer.token == token {
+		if a = v.answer.live(now); a == nil || a.place.segment == 0 {
+			return s.decodeAnswer(key, a)
+		}
+	}
+	return readWithDeadline(ctx, db, func() (*idempotency.Response, error) {
+		if a == nil {
+			stored, err := db.get(valueName(key, token))
+			if err != nil {
+				return nil, s.readError("response", key, err)
+			}
+			if stored == nil {
+				return nil, nil
+			}
+			v, err := decodeValue(key, stored)
+			if err != nil {
+				return nil, s.unreadable("response", key, err)
+			}
+			a = v.answer.live(now)
+		}
+		return s.decodeAnswer(key, a)
+	})
+}
+
+// decodeAnswer returns the response of an answer, nil if that is nil. It reads the body if that is
+// in a segment.
+func (s *Store) decodeAnswer(key idempotency.Key, a *answer) (*idempotency.Response, error) {
+	if a == nil {
+		return nil, nil
+	}
+	var r *idempotency.Response
+	var err error
+	if a.place.segment == 0 {
+		r, err = idempotency.DecodeResponse(key, a.token, a.encoded)
+	} else {
+		body, name, readErr := s.bodies.read(a.until, a.place)
+		if err = readErr; err == nil {
+			r, err = idempotency.DecodeResponseParts(key, a.token, a.encoded, body)
+		} else if !errors.Is(err, os.ErrNotExist) && !errors.Is(err, io.EOF) && !errors.Is(err, io.ErrUnexpectedEOF) {
+			return nil, s.wrap(err)
+		}
+		if err != nil {
+			err = fmt.Errorf("its body in %s: %w", name, err)
+		}
+	}
+	if err != nil {
+		return nil, s.unreadable("response", key, err)
+	}
+	return r, nil
+}
+
+// write replaces the key's value, old, by next. After that, the claim is in flight, if there is
+// one. An error comes with an outcome other than [applied].
+func (k *lockedKey) write(ctx context.Context, old *value, next value, c *claim, now time.Time) (outcome, error) {
+	old, err := k.loadResponse(ctx, old, now)
+	if err != nil {
+		return notApplied, err
+	}
+	size := headRoom
+	if a := next.answer; a != nil && a.place.segment == 0 {
+		size += len(a.response.Body)
+	}
+	batch := k.db.db.NewBatch(pebble.WithInitialSizeBytes(size))
+	stored, err := replace(batch, k.key, old, next, now)
+	if err != nil {
+		return notApplied, errors.Join(err, batch.Close())
+	}
+	if c != nil {
+		c.base, c.from = stored.bare(), k.db
+	}
+	return k.commit(ctx, batch, c)
+}
+
+// commit writes a batch that changes the key. It unlocks the key as soon as the outcome is known,
+// which may be after commit has returned.
+func (k *lockedKey) commit(ctx context.Context, batch *pebble.Batch, c *claim) (outcome, error) {
+	k.handedOver = true
+	s, key, before := k.Store, k.key, k.claim
+	o, err := k.db.commit(ctx, batch, func(o outcome) {
+		switch o {
+		case applied:
+			s.filter.add(&key)
+			s.keys.unlock(key, c)
+			if c == nil {
+				s.waiters.Wake(key)
+			}
+		case unknown:
+			s.filter.add(&key)
+			if before != nil {
+				before = &claim{record: before.record} // whose base is to be read again
+			}
+			s.keys.unlock(key, before)
+		case notApplied:
+			s.keys.unlock(key, before)
+		}
+	})
+	return o, s.wrap(err)
 }

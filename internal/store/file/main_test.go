@@ -1,15 +1,12 @@
 package file
 
 import (
-	"bytes"
 	"context"
 	"fmt"
 	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
-	"sync"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -20,9 +17,8 @@ import (
 	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
 )
 
-// childVariable is an environment variable. If it has the name of one of the
-// children, the test binary runs that child, with the store's path in the first
-// argument, and no tests.
+// childVariable is an environment variable. If it names one of the children, the test binary runs
+// that child with the path of a store as its argument, and no tests.
 const childVariable = "CADDY_DEDUP_FILE_TEST_CHILD"
 
 var children = map[string]func(path string) error{}
@@ -38,22 +34,12 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// child returns a command that runs one of the children.
-func child(t *testing.T, name, path string) *exec.Cmd {
-	t.Helper()
-	if children[name] == nil {
-		t.Fatalf("there is no child %q", name)
-	}
-	cmd := exec.CommandContext(t.Context(), os.Args[0], path)
-	cmd.Env = append(os.Environ(), childVariable+"="+name)
-	cmd.Stderr = os.Stderr
-	return cmd
-}
-
-// startChild starts a child with which the test speaks.
+// startChild starts a child process with which the test talks.
 func startChild(t *testing.T, name, path string) (cmd *exec.Cmd, in io.WriteCloser, out io.Reader) {
 	t.Helper()
-	cmd = child(t, name, path)
+	cmd = exec.CommandContext(t.Context(), os.Args[0], path)
+	cmd.Env = append(os.Environ(), childVariable+"="+name)
+	cmd.Stderr = os.Stderr
 	in, err := cmd.StdinPipe()
 	if err != nil {
 		t.Fatal(err)
@@ -70,18 +56,13 @@ func startChild(t *testing.T, name, path string) (cmd *exec.Cmd, in io.WriteClos
 
 func newPath(t *testing.T) string { return filepath.Join(t.TempDir(), "data", "keys") }
 
-func reopen(t *testing.T, path string) *Store {
-	t.Helper()
-	return reopenIn(t, vfs.Default, path)
-}
-
-func reopenIn(t *testing.T, fs vfs.FS, path string) *Store {
+func openStore(t *testing.T, fs vfs.FS, path string) *Store {
 	t.Helper()
 	s, err := openIn(fs, path, zaptest.NewLogger(t, zaptest.Level(zap.ErrorLevel)))
 	if err != nil {
 		t.Fatalf("open: %v", err)
 	}
-	t.Cleanup(func() { closeStore(t, s) })
+	t.Cleanup(func() { _ = s.Close() })
 	return s
 }
 
@@ -101,113 +82,82 @@ func claimOf(name string) idempotency.Claim {
 	}
 }
 
+// holding is a claim that has to survive the process.
+func holding(name string) idempotency.Claim {
+	c := claimOf(name)
+	c.Hold = true
+	return c
+}
+
 func completeAs(body string) idempotency.Settlement {
 	return idempotency.Settlement{
 		State: idempotency.Complete, Counted: true, Retention: time.Hour,
-		Response: &idempotency.Response{Status: 201, Header: map[string][]string{"Etag": {body}}, Body: []byte(body)},
+		Response: &idempotency.Response{Status: 201, Header: map[string][]string{"Etag": {"etag"}}, Body: []byte(body)},
 	}
 }
 
-// keep claims a key and completes it with its own name as the body.
-func keep(ctx context.Context, s *Store, name string) error {
-	claimed, err := s.Claim(ctx, claimOf(name))
+// claim makes a claim that proceeds.
+func claimed(t *testing.T, s *Store, c idempotency.Claim) *idempotency.Record {
+	t.Helper()
+	got, err := s.Claim(t.Context(), c)
+	if err != nil || got.Verdict != idempotency.Proceed {
+		t.Fatalf("claim: verdict %v, %v", got.Verdict, err)
+	}
+	return got.Record
+}
+
+// keepAs claims a key and settles it.
+func keepAs(ctx context.Context, s *Store, name string, settlement idempotency.Settlement) error {
+	got, err := s.Claim(ctx, claimOf(name))
 	if err != nil {
 		return fmt.Errorf("claim %s: %w", name, err)
 	}
-	if claimed.Verdict != idempotency.Proceed {
-		return fmt.Errorf("claim %s: verdict %v", name, claimed.Verdict)
+	if got.Verdict != idempotency.Proceed {
+		return fmt.Errorf("claim %s: verdict %v", name, got.Verdict)
 	}
-	if err := s.Settle(ctx, key(name), claimed.Record, completeAs(name)); err != nil {
-		return fmt.Errorf("settle %s: %w", name, err)
-	}
-	return nil
+	return s.Settle(ctx, key(name), got.Record, settlement)
 }
 
-// keepMany keeps n keys. The name of a key is its number.
-func keepMany(t *testing.T, s *Store, n int) {
+// keep keeps the keys from..to-1, each with its number as name and body.
+func keep(t *testing.T, s *Store, from, to int) {
 	t.Helper()
-	keepFrom(t, s, 0, n)
-}
-
-// keepFrom keeps the keys with these numbers.
-func keepFrom(t *testing.T, s *Store, from, n int) {
-	t.Helper()
-	var next atomic.Int64
-	next.Store(int64(from))
-	var done sync.WaitGroup
-	for range 64 {
-		done.Go(func() {
-			for i := next.Add(1) - 1; i < int64(n); i = next.Add(1) - 1 {
-				if err := keep(t.Context(), s, fmt.Sprint(i)); err != nil {
-					t.Error(err)
-				}
-			}
-		})
+	for i := from; i < to; i++ {
+		if err := keepAs(t.Context(), s, fmt.Sprint(i), completeAs(fmt.Sprint(i))); err != nil {
+			t.Fatal(err)
+		}
 	}
-	done.Wait()
 }
 
 // ask claims a key as a duplicate does.
-func ask(s *Store, name string) (idempotency.Claimed, error) {
+func ask(ctx context.Context, s *Store, name string) (idempotency.Claimed, error) {
 	c := claimOf(name)
 	c.Token, c.ExecutionID = "token of a duplicate", "execution of a duplicate"
-	return s.Claim(context.Background(), c)
+	return s.Claim(ctx, c)
 }
 
-// replays fails the test if the key does not replay its own name.
-func replays(t *testing.T, s *Store, name string) {
+func replays(t *testing.T, s *Store, name, body string) {
 	t.Helper()
-	claimed, err := ask(s, name)
-	if err != nil || claimed.Verdict != idempotency.ReplayKept || string(claimed.Response.Body) != name {
-		t.Fatalf("key %s: verdict %v, response %v, %v", name, claimed.Verdict, claimed.Response, err)
+	got, err := ask(t.Context(), s, name)
+	if err != nil || got.Verdict != idempotency.ReplayKept || string(got.Response.Body) != body {
+		t.Fatalf("key %s: verdict %v, %v, or another body", name, got.Verdict, err)
 	}
 }
 
-const patience = time.Minute
+// replaysAll is replays for what keep has kept.
+func replaysAll(t *testing.T, s *Store, from, to int) {
+	t.Helper()
+	for i := from; i < to; i++ {
+		replays(t, s, fmt.Sprint(i), fmt.Sprint(i))
+	}
+}
 
 // poll returns when the condition is true.
 func poll(t *testing.T, what string, condition func() bool) {
 	t.Helper()
-	deadline := time.Now().Add(patience)
-	for !condition() {
+	const patience = time.Minute
+	for deadline := time.Now().Add(patience); !condition(); time.Sleep(time.Millisecond) {
 		if time.Now().After(deadline) {
 			t.Fatalf("it did not happen within %v: %s", patience, what)
 		}
-		time.Sleep(time.Millisecond)
 	}
 }
-
-// askOnly does what [ask] does, but never writes a claim.
-func askOnly(s *Store, name string) (idempotency.Claimed, error) {
-	c := claimOf(name)
-	c.Token = "token of a duplicate"
-	claimed, _, err := s.database.decide(c, clock())
-	return claimed, err
-}
-
-// releasedFor releases a key, and keeps its answer for those who waited.
-func releasedFor(retention, answer time.Duration) idempotency.Settlement {
-	s := completeAs("busy")
-	s.State, s.Retention, s.AnswerFor = idempotency.Released, retention, answer
-	return s
-}
-
-// inMemory is a disk in memory that leaves alone what is written to it. With the race
-// detector, pebble's own inverts the caller's bytes, which no file system may do.
-type inMemory struct{ vfs.FS }
-
-func newMemory() vfs.FS { return inMemory{vfs.NewMem()} }
-
-func (m inMemory) Create(name string, category vfs.DiskWriteCategory) (vfs.File, error) {
-	f, err := m.FS.Create(name, category)
-	if err != nil {
-		return nil, err
-	}
-	return copying{f}, nil
-}
-
-type copying struct{ vfs.File }
-
-func (c copying) Write(p []byte) (int, error) { return c.File.Write(bytes.Clone(p)) }
-
-func (c copying) WriteAt(p []byte, at int64) (int, error) { return c.File.WriteAt(bytes.Clone(p), at) }

@@ -12,236 +12,162 @@ import (
 	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
 )
 
-// What has expired counts as absent at once. The sweeper only gives its space back.
+// What has expired counts as absent at once. The sweeper only returns its space.
 const (
-	sweepEvery = 5 * time.Second
-	// sweepDelay is how long an entry of the expiries is due before the sweeper comes to
-	// it. No operation is under way for so long, so no entry is made among those that
-	// it removes.
+	sweepInterval = 5 * time.Second
+	// sweepDelay is how long a value is due before it is removed: longer than an operation takes
+	// that writes a value which is due at once.
 	sweepDelay = 10 * time.Second
-	// sweepAtOnce is how many entries one step removes. Their keys are locked meanwhile.
-	sweepAtOnce = 512
-	// sweepRest is how long the sweeper rests after a step, as a multiple of the time
-	// that the step took: requests come first.
+	// sweepSize is how many values one step removes. Their keys are locked meanwhile.
+	sweepSize = 512
+	// sweepRest is how long the sweeper rests after a step, as a multiple of what the step took.
 	sweepRest = 2
 )
 
-// sweepExpired is the sweeper: it removes what has expired, until Close.
-func (s *Store) sweepExpired() {
-	tick := time.NewTicker(sweepEvery)
-	defer tick.Stop()
-	failing := false
-	var bodies time.Time // when they were swept
-	for {
-		_ = s.refreshFilter() // without one, each look for a key costs more
-		select {
-		case <-s.closing:
-			return
-		case <-tick.C:
-		}
-		err := s.sweepDue()
-		if time.Since(bodies) >= sweepStep {
-			bodies = time.Now()
-			err = errors.Join(err, s.sweepBodies())
-		}
-		if err != nil && !failing {
-			s.logger.Warn("expired records stay in the store", zap.String("path", s.path), reason(err))
-		}
-		failing = err != nil
-	}
-}
-
-// sweepDue removes all that has expired by now.
-func (s *Store) sweepDue() (err error) {
-	defer rescue(&err)
-	w := &sweep{from: []byte{expiryTable}, now: clock()}
-	if err := s.sweepSlots(w.now); err != nil {
-		return err
-	}
-	for !w.ended {
-		began := time.Now()
-		if err := s.sweepSome(w); err != nil {
-			return err
-		}
-		if s.restAfter(began) {
-			return nil
-		}
-	}
-	return nil
-}
-
-// restAfter rests after a step of the sweeper. Closing says that the store is being closed.
-func (s *Store) restAfter(began time.Time) (closing bool) {
-	rest := time.NewTimer(max(sweepRest*time.Since(began), time.Millisecond))
-	defer rest.Stop()
+// pause waits, and reports false as soon as the context ends.
+func pause(ctx context.Context, d time.Duration) bool {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
 	select {
-	case <-s.closing:
+	case <-timer.C:
 		return true
-	case <-rest.C:
+	case <-ctx.Done():
 		return false
 	}
 }
 
-// sweep is one way through the entries that are due.
-type sweep struct {
-	from  []byte // where the next step begins
-	now   time.Time
-	ended bool
+// sweep removes what has expired until the context ends.
+func (s *Store) sweep(ctx context.Context) {
+	failing := false
+	for {
+		err := s.sweepOnce(ctx)
+		if ctx.Err() != nil {
+			return
+		}
+		if err != nil && !failing {
+			s.logger.Warn("expired records stay in the store", zap.String("path", s.path), plainError(err))
+		}
+		failing = err != nil
+		if !pause(ctx, sweepInterval) {
+			return
+		}
+	}
 }
 
-// sweepSome removes what the next entries point to, and the entries.
-func (s *Store) sweepSome(w *sweep) error {
-	d, leave, err := s.enter(context.Background())
+func (s *Store) sweepOnce(ctx context.Context) error {
+	db, err := s.enter(ctx)
 	if err != nil {
 		return err
 	}
-	defer leave()
-	due, err := d.due(w)
-	if err != nil || len(due) == 0 {
-		return err
-	}
-	change := d.change()
-	locked := make(map[idempotency.Key]bool)
-	unlock := func() {
-		for key := range locked {
-			d.locks.unlock(key)
+	defer db.users.Done()
+	s.keys.dropExpired(clock())
+	err = errors.Join(s.filter.rebuild(ctx, db), s.bodies.removeExpired(clock()))
+	for from := []byte(nil); err == nil; {
+		began := time.Now()
+		if from, err = s.sweepStep(ctx, db, from); from == nil || !pause(ctx, max(sweepRest*time.Since(began), time.Millisecond)) {
+			break
 		}
 	}
-	passedOn := false
-	defer func() {
-		if !passedOn {
-			unlock()
+	return err
+}
+
+// sweepStep removes the next values that are due, from an expiry on. It returns where to go on, nil
+// if nothing more is due.
+func (s *Store) sweepStep(ctx context.Context, db *database, from []byte) (next []byte, err error) {
+	due, err := db.due(from, clock().Add(-sweepDelay))
+	if len(due) == 0 || err != nil {
+		return nil, err
+	}
+	locked := make(map[idempotency.Key]*claim)
+	unlock := func(o outcome) {
+		for key, c := range locked {
+			if c != nil && o != notApplied {
+				c = &claim{record: c.record} // whose base is gone
+			}
+			s.keys.unlock(key, c)
 		}
-	}()
+	}
+	for _, expiry := range due {
+		key := keyOfExpiry(expiry)
+		if _, ok := locked[key]; ok {
+			continue
+		}
+		c, ok := s.keys.tryLock(key)
+		if !ok {
+			break // it is in use; the next sweep comes to it
+		}
+		locked[key] = c
+	}
+	// A key may have been written before it was locked, and its expiry replaced. So the expiries
+	// count that are there now. The last of them whose key is locked ends the step.
+	if due, err = db.due(from, clock().Add(-sweepDelay)); err != nil {
+		unlock(notApplied)
+		return nil, err
+	}
+	batch := db.db.NewBatch()
 	swept := 0
-	for _, entry := range due {
-		_, key, token, ok := parseExpiry(entry)
-		if ok && !locked[key] {
-			if !d.locks.tryLock(key) {
-				break // the key is in use: it comes first in the next step
-			}
-			locked[key] = true
+	for _, expiry := range due {
+		key := keyOfExpiry(expiry)
+		if _, ok := locked[key]; !ok {
+			break
 		}
-		if ok {
-			if err := s.sweepEntry(d, change, key, token, w.now); err != nil {
-				return err
-			}
-		}
+		err = errors.Join(err, batch.Delete(valueName(key, string(expiry[1+momentSize+keySize:])), nil))
 		swept++
 	}
-	// One whose end took so long that it came after all were erased.
-	if d.slots.hasStale(locked) {
-		if err := d.eraseSlots(context.Background(), nil); err != nil {
-			return err
-		}
+	if swept == 0 || err != nil {
+		unlock(notApplied)
+		return nil, errors.Join(err, batch.Close())
 	}
-	w.ended = w.ended && swept == len(due)
-	if swept == 0 {
-		w.ended = true // until the next time
-		return change.Close()
+	next = append(due[swept-1], 0)
+	// One range for all: the next sweep does not pass each of them again.
+	if err := batch.DeleteRange(due[0], next, nil); err != nil {
+		unlock(notApplied)
+		return nil, errors.Join(err, batch.Close())
 	}
-	// One tombstone for all the entries: those who look for the first entry later need
-	// not go over each.
-	after := append(bytes.Clone(due[swept-1]), 0)
-	if err := change.DeleteRange(due[0], after, nil); err != nil {
-		return err
+	if _, err = db.commit(ctx, batch, unlock); err != nil || swept < sweepSize {
+		return nil, err
 	}
-	w.from = after
-	passedOn = true
-	_, err = d.commit(context.Background(), &operation{batch: change.Batch, ended: func(bool) { unlock() }})
-	return err
+	return next, nil
 }
 
-// sweepSlots erases the stale slots. What is removed until the next time had ended before.
-// Claims that have lapsed are given to pebble, so that they expire as all do, and their
-// slots are free for others.
-func (s *Store) sweepSlots(now time.Time) error {
-	d, leave, err := s.enter(context.Background())
-	if err != nil {
-		return err
+// due returns up to sweepSize expiries from there on that are before a moment.
+func (d *database) due(from []byte, before time.Time) (due [][]byte, err error) {
+	defer recoverPanic(func(panicked error) { err = panicked })
+	if from == nil {
+		from = []byte{expiryTable}
 	}
-	defer leave()
-	for _, key := range d.slots.keys() {
-		if err := s.moveLapsed(d, key, now); err != nil {
-			return err
-		}
-	}
-	return d.eraseSlots(context.Background(), nil)
-}
-
-func (s *Store) moveLapsed(d *database, key idempotency.Key, now time.Time) error {
-	if !d.locks.tryLock(key) {
-		return nil // the next time
-	}
-	k := lockedKey{database: d, key: key, leaveDatabase: func() {}}
-	defer k.leave()
-	record, err := d.record(key)
-	if err != nil || record == nil || d.inDatabase(key, record) != nil || !record.Lapsed(now) {
-		return err
-	}
-	change := d.change()
-	if err := change.putRecord(key, nil, record); err != nil {
-		return err
-	}
-	_, err = k.carryOut(context.Background(), s.operation(d, key, change, false, false))
-	return err
-}
-
-// due returns the next entries that are due, and notes whether they are the last.
-func (d *database) due(w *sweep) (due [][]byte, err error) {
-	end := appendMoment([]byte{expiryTable}, w.now.Add(-sweepDelay))
-	if bytes.Compare(w.from, end) >= 0 {
-		w.ended = true
+	end := expiryName(before.UnixMilli(), idempotency.Key{}, "")
+	if bytes.Compare(from, end) >= 0 {
 		return nil, nil
 	}
-	defer func() {
-		if err != nil {
-			due, err = nil, d.listError(err)
-		}
-	}()
-	defer rescue(&err)
-	it, err := d.db.NewIter(&pebble.IterOptions{LowerBound: w.from, UpperBound: end})
+	it, err := d.db.NewIter(&pebble.IterOptions{LowerBound: from, UpperBound: end})
 	if err != nil {
 		return nil, err
 	}
 	defer closeIterator(it, &err)
-	for valid := it.First(); valid && len(due) < sweepAtOnce; valid = it.Next() {
+	for valid := it.First(); valid && len(due) < sweepSize; valid = it.Next() {
 		due = append(due, bytes.Clone(it.Key()))
 	}
-	w.ended = len(due) < sweepAtOnce
 	return due, nil
 }
 
-// sweepEntry removes the record of a key (no token) or the response of a run, if it has
-// expired. It looks at the record or response itself, because the entry may be left over
-// from an earlier one of the same key.
-func (s *Store) sweepEntry(d *database, c change, key idempotency.Key, token string, now time.Time) error {
-	if token != "" {
-		stored, err := d.storedResponse(key, token)
-		if _, damaged := errors.AsType[*idempotency.UnreadableError](err); err != nil && !damaged {
-			return err
-		}
-		if stored != nil && now.Before(stored.until) {
-			return nil
-		}
-		return c.Delete(responseName(key, token), nil)
+// keyOfExpiry returns the key that an expiry names.
+func keyOfExpiry(expiry []byte) idempotency.Key {
+	return idempotency.Key(expiry[1+momentSize : 1+momentSize+keySize])
+}
+
+// expiriesOf returns the expiries of a key's value and answers. It reads all expiries.
+func (d *database) expiriesOf(key idempotency.Key) (expiries [][]byte, err error) {
+	defer recoverPanic(func(panicked error) { err = panicked })
+	it, err := d.db.NewIter(&pebble.IterOptions{LowerBound: []byte{expiryTable}, UpperBound: []byte{expiryTable + 1}})
+	if err != nil {
+		return nil, err
 	}
-	record, err := d.record(key)
-	_, damaged := errors.AsType[*idempotency.UnreadableError](err)
-	switch {
-	case damaged:
-		// The entry says that the record was to be forgotten by now.
-		s.logger.Warn("an expired record that cannot be read is removed", reason(err))
-		return c.forget(key, nil)
-	case err != nil:
-		return err
-	case record == nil || live(record, now) != nil:
-		return nil
-	}
-	if expired := kept(record); expired != nil {
-		if err := c.Delete(responseName(key, expired.Token), nil); err != nil {
-			return err
+	defer closeIterator(it, &err)
+	for valid := it.First(); valid; valid = it.Next() {
+		if keyOfExpiry(it.Key()) == key {
+			expiries = append(expiries, bytes.Clone(it.Key()))
 		}
 	}
-	return c.Delete(recordName(key), nil)
+	return expiries, nil
 }

@@ -1,17 +1,53 @@
 package storetest
 
 import (
+	"maps"
 	"time"
 
 	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
 )
 
-// model is the simplest store that keeps the contract: two maps, and a clock that only
-// the test moves.
+// model is the simplest store that keeps the contract: maps, and a clock that only the
+// test moves.
 type model struct {
 	now       time.Time
 	records   map[idempotency.Key]*idempotency.Record
 	responses map[string]keptResponse
+	// durable are the records that survive a crash: not those of claims that need not.
+	durable map[idempotency.Key]*idempotency.Record
+}
+
+func newModel() model {
+	return model{
+		records:   make(map[idempotency.Key]*idempotency.Record),
+		responses: make(map[string]keptResponse),
+		durable:   make(map[idempotency.Key]*idempotency.Record),
+	}
+}
+
+// put writes a record, and one that survives a crash if it is to.
+func (m *model) put(k idempotency.Key, r *idempotency.Record, durable bool) {
+	m.records[k] = r
+	if durable {
+		m.durable[k] = r
+	}
+}
+
+func (m *model) clone() model {
+	return model{m.now, maps.Clone(m.records), maps.Clone(m.responses), maps.Clone(m.durable)}
+}
+
+// crash ends the store's process: nobody goes on with a run.
+func (m *model) crash() {
+	clear(m.records)
+	for k, r := range m.durable {
+		if r.State == idempotency.InFlight && r.LeaseUntil.After(m.now) {
+			lapsed := *r
+			lapsed.LeaseUntil = m.now
+			m.durable[k] = &lapsed
+		}
+		m.records[k] = m.durable[k]
+	}
 }
 
 type keptResponse struct {
@@ -42,7 +78,7 @@ func (m *model) claim(c idempotency.Claim) idempotency.Claimed {
 	case idempotency.Proceed:
 		claimed.Previous = found
 		claimed.Record = c.Record(found, m.now)
-		m.records[c.Key] = claimed.Record
+		m.put(c.Key, claimed.Record, c.Hold || c.MaxAttempts > 0)
 	case idempotency.ReplayKept:
 		claimed.Response = m.response(c.Key, found.Token)
 	}
@@ -56,19 +92,19 @@ func (m *model) renew(c idempotency.Claim) error {
 	}
 	next := *found
 	next.LeaseUntil, next.Expires = m.now.Add(c.Lease), m.now.Add(c.Life())
-	m.records[c.Key] = &next
+	stored := m.durable[c.Key]
+	m.put(c.Key, &next, stored != nil && stored.Token == c.Token)
 	return nil
 }
 
-func (m *model) settle(k idempotency.Key, token string, s idempotency.Settlement) error {
+func (m *model) settle(k idempotency.Key, claimed *idempotency.Record, s idempotency.Settlement) error {
 	found := m.lookup(k)
-	// No claim is lost here, so it makes no difference which record it follows.
-	if open, err := found.Owned(token, "", ""); !open {
+	if open, err := found.Owned(claimed.Token, claimed.Follows, ""); !open {
 		return err
 	}
-	m.records[k] = found.Settled(s, m.now)
+	m.put(k, found.CountedAs(claimed).Settled(s, m.now), true)
 	if s.Response != nil {
-		m.responses[responseName(k, token)] = keptResponse{s.Response, m.now.Add(s.ResponseFor())}
+		m.responses[responseName(k, claimed.Token)] = keptResponse{s.Response, m.now.Add(s.ResponseFor())}
 	}
 	return nil
 }
@@ -76,7 +112,7 @@ func (m *model) settle(k idempotency.Key, token string, s idempotency.Settlement
 func (m *model) free(k idempotency.Key, token string, seen idempotency.Seen) error {
 	freed, err := m.lookup(k).Freed(token, seen, m.now)
 	if err == nil {
-		m.records[k] = freed
+		m.put(k, freed, true)
 	}
 	return err
 }
@@ -86,6 +122,7 @@ func (m *model) forget(k idempotency.Key, seen idempotency.Seen) error {
 		return err
 	}
 	delete(m.records, k)
+	delete(m.durable, k)
 	for name := range m.responses {
 		if name[:len(k)] == string(k[:]) {
 			delete(m.responses, name)

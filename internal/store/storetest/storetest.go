@@ -29,6 +29,10 @@ type Options struct {
 	// Nil means that only one process can have the records open.
 	Peer func(t *testing.T, store idempotency.Store) idempotency.Store
 
+	// Crash opens the store that another one leaves when its process is killed. Nil means that a
+	// store outlives a process, or is gone with it.
+	Crash func(t *testing.T, store idempotency.Store) idempotency.Store
+
 	// Damage makes what is stored of the key's record unreadable. Nil for a store of
 	// which nothing can be damaged.
 	Damage func(t *testing.T, store idempotency.Store, key idempotency.Key)
@@ -37,7 +41,7 @@ type Options struct {
 // Run runs the suite. open returns an empty store, and the suite closes that store at
 // the end of the subtest.
 func Run(t *testing.T, open func(t *testing.T) idempotency.Store, options Options) {
-	for _, group := range [][]subtest{claimTests, leaseTests, settleTests, responseTests, listTests, findTests, wakeTests, concurrencyTests, modelTests, forcedTests, operatorTests, seenTests} {
+	for _, group := range [][]subtest{claimTests, leaseTests, settleTests, responseTests, listTests, findTests, wakeTests, concurrencyTests, modelTests, forcedTests, operatorTests, seenTests, crashTests} {
 		for _, test := range group {
 			t.Run(test.name, func(t *testing.T) {
 				body := func(t *testing.T) { test.run(newFixture(t, open, options)) }

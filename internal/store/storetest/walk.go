@@ -70,16 +70,27 @@ type doubt struct {
 	apply func() // does it to the model
 }
 
+// Crashed is called after the process of the store was killed, and before [Walk.Check].
+func (w *Walk) Crashed() {
+	w.model.now = w.clock()
+	before := w.model.clone()
+	w.model.crash()
+	if doubt := w.doubt; doubt != nil {
+		apply := doubt.apply
+		doubt.apply = func() { // if it was carried out, that was before the crash
+			w.model = before
+			apply()
+			w.model.crash()
+		}
+	}
+}
+
 // NewWalk returns a walk over so many keys, which the name tells from those of other
 // walks. Bodies of responses are larger than a few bytes by up to so many.
 func NewWalk(name string, seed uint64, keys, body int) *Walk {
 	w := &Walk{
 		random: rand.New(rand.NewPCG(seed, 14)), clock: time.Now, name: name, body: body,
-		owners: make(map[idempotency.Key][]owner),
-		model: model{
-			records:   make(map[idempotency.Key]*idempotency.Record),
-			responses: make(map[string]keptResponse),
-		},
+		owners: make(map[idempotency.Key][]owner), model: newModel(),
 	}
 	for i := range keys {
 		w.keys = append(w.keys, key(fmt.Sprintf("%s key %d", w.name, i)))
@@ -255,6 +266,9 @@ func (w *Walk) newClaim(k idempotency.Key) idempotency.Claim {
 		Origin: idempotency.Origin{Provider: "github", DeliveryID: "delivery \"é\" 1"},
 		Terms:  idempotency.Terms{Lease: modelLease, Retention: modelLife, Hold: w.random.IntN(6) == 0},
 	}
+	if w.random.IntN(6) == 0 {
+		c.MaxAttempts = 1 + w.random.IntN(3)
+	}
 	c.Fingerprints = [...][]string{nil, {"body:1"}, {"body:1"}, {"body:2"}}[w.random.IntN(4)]
 	if o := w.anyOwner(k); o != nil {
 		switch w.random.IntN(5) {
@@ -291,7 +305,7 @@ func (w *Walk) trySettle(ctx context.Context, store idempotency.Store, k idempot
 	if s.State == idempotency.Complete || w.random.IntN(2) == 0 {
 		s.Response = answer(200+w.step%100, fmt.Sprintf("step %d %0*d", w.step, w.random.IntN(w.body+1), w.random.Uint32()))
 	}
-	return w.ended("settle", k, store.Settle(ctx, k, o.record, s), func() error { return w.model.settle(k, o.claim.Token, s) })
+	return w.ended("settle", k, store.Settle(ctx, k, o.record, s), func() error { return w.model.settle(k, o.record, s) })
 }
 
 // anyOwner returns a claim that has proceeded, mostly the newest one.

@@ -1,0 +1,164 @@
+package file
+
+import (
+	"bytes"
+	"context"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
+)
+
+// claim is a run in flight of this process. While it exists, its record is the key's record,
+// whatever the database has.
+type claim struct {
+	record *idempotency.Record
+	// base is the key's value in the database from, without its response; nil if there is none.
+	// In any other database the base has to be read again: the one before was abandoned, perhaps
+	// in the middle of a write.
+	base *value
+	from *database
+}
+
+// keyTable has an entry for each key that an operation has locked or that has a claim.
+//
+// Readers lock a key too. pebble shows a batch before it is flushed, and nobody may act on what
+// a crash can still undo.
+type keyTable [64]keyShard
+
+type keyShard struct {
+	mu      sync.Mutex
+	entries map[idempotency.Key]*keyEntry
+}
+
+type keyEntry struct {
+	locked   bool
+	unlocked chan struct{} // closed at the next unlock; nil while no operation waits for it
+	claim    *claim        // nil for none; only the operation that has the lock replaces it
+}
+
+func (t *keyTable) shard(key *idempotency.Key) *keyShard { return &t[key[len(key)-1]%byte(len(t))] }
+
+// lock locks a key and returns its claim.
+func (t *keyTable) lock(ctx context.Context, key idempotency.Key) (*claim, error) {
+	for {
+		c, unlocked := t.shard(&key).tryLock(key)
+		if unlocked == nil {
+			return c, nil
+		}
+		select {
+		case <-unlocked:
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		}
+	}
+}
+
+// tryLock is lock, unless another operation has the lock.
+func (t *keyTable) tryLock(key idempotency.Key) (c *claim, ok bool) {
+	c, unlocked := t.shard(&key).tryLock(key)
+	return c, unlocked == nil
+}
+
+// tryLock returns either the claim of the key, which is then locked, or what to wait for.
+func (s *keyShard) tryLock(key idempotency.Key) (c *claim, unlocked <-chan struct{}) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	e := s.entries[key]
+	switch {
+	case e == nil:
+		if s.entries == nil {
+			s.entries = make(map[idempotency.Key]*keyEntry)
+		}
+		s.entries[key] = &keyEntry{locked: true}
+		return nil, nil
+	case !e.locked:
+		e.locked = true
+		return e.claim, nil
+	case e.unlocked == nil:
+		e.unlocked = make(chan struct{})
+	}
+	return nil, e.unlocked
+}
+
+// unlock unlocks a key, and sets its claim.
+func (t *keyTable) unlock(key idempotency.Key, c *claim) {
+	s := t.shard(&key)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	e := s.entries[key]
+	if e.unlocked != nil {
+		close(e.unlocked)
+	}
+	e.locked, e.unlocked, e.claim = false, nil, c
+	if c == nil {
+		delete(s.entries, key)
+	}
+}
+
+// claimed returns the keys that have a claim, from the given bytes on, in order.
+func (t *keyTable) claimed(from []byte) []idempotency.Key {
+	var keys []idempotency.Key
+	for i := range t {
+		s := &t[i]
+		s.mu.Lock()
+		for key, e := range s.entries {
+			if e.claim != nil && bytes.Compare(key[:], from) >= 0 {
+				keys = append(keys, key)
+			}
+		}
+		s.mu.Unlock()
+	}
+	slices.SortFunc(keys, func(a, b idempotency.Key) int { return bytes.Compare(a[:], b[:]) })
+	return keys
+}
+
+// peek returns the record of a key's claim, nil if there is none, without locking the key.
+// It reports whether an operation has locked it.
+func (t *keyTable) peek(key idempotency.Key) (r *idempotency.Record, locked bool) {
+	s := t.shard(&key)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	e := s.entries[key]
+	if e == nil {
+		return nil, false
+	}
+	if e.claim != nil {
+		r = clone(e.claim.record)
+	}
+	return r, e.locked
+}
+
+// dropExpired removes the claims whose records have expired. A claim stays until the value under
+// it has expired too: without the claim, that value would count again.
+func (t *keyTable) dropExpired(now time.Time) {
+	for i := range t {
+		s := &t[i]
+		s.mu.Lock()
+		for key, e := range s.entries {
+			if !e.locked && live(e.claim.record, now) == nil && (e.claim.base == nil || e.claim.base.due() <= now.UnixMilli()) {
+				delete(s.entries, key)
+			}
+		}
+		s.mu.Unlock()
+	}
+}
+
+// clone returns a copy of a record that shares no memory with it.
+func clone(r *idempotency.Record) *idempotency.Record {
+	copied := *r
+	if r.Replaces != nil {
+		copied.Replaces = clone(r.Replaces)
+	}
+	return &copied
+}
+
+// live returns the record, nil if there is none or it has expired: an expired record counts as
+// absent even before the sweeper has removed it.
+func live(r *idempotency.Record, now time.Time) *idempotency.Record {
+	if r == nil || !now.Before(r.Expires) {
+		return nil
+	}
+	return r
+}

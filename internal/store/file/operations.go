@@ -1,0 +1,205 @@
+package file
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
+)
+
+// clock is the wall clock, because after a restart the times in the store must still be comparable
+// with it.
+func clock() time.Time { return time.Now().UTC().Truncate(time.Millisecond) }
+
+// Claim implements [idempotency.Store].
+func (s *Store) Claim(ctx context.Context, c idempotency.Claim) (idempotency.Claimed, error) {
+	k, err := s.lockKey(ctx, c.Key)
+	if err != nil {
+		return idempotency.Claimed{}, err
+	}
+	defer k.leave()
+	record, stored, err := k.read(ctx)
+	if err != nil {
+		return idempotency.Claimed{}, err
+	}
+	now := clock()
+	found := live(record, now).Effective(now)
+	claimed := idempotency.Claimed{Verdict: idempotency.Decide(found, c, now), Record: found, Now: now}
+	switch claimed.Verdict {
+	case idempotency.ReplayKept:
+		claimed.Response, err = k.response(ctx, stored, found.Token, now)
+		if err == nil && claimed.Response == nil {
+			err = s.unreadable("record", c.Key, idempotency.ErrResponseMissing)
+		}
+		if err != nil {
+			return idempotency.Claimed{}, err
+		}
+	case idempotency.Proceed:
+		claimed.Previous, claimed.Record = found, c.Record(found, now)
+		if o, err := k.grant(ctx, c.Terms, stored, claimed.Record, now); err != nil {
+			if o != unknown {
+				claimed.Record = nil
+			}
+			return idempotency.Claimed{Record: claimed.Record}, err
+		}
+	}
+	return claimed, nil
+}
+
+// grant makes a claim count. It has to survive this process only where an attempt counts for good.
+func (k *lockedKey) grant(ctx context.Context, terms idempotency.Terms, stored *value, record *idempotency.Record, now time.Time) (outcome, error) {
+	if terms.Hold || terms.MaxAttempts > 0 {
+		return k.write(ctx, stored, value{record: record}, &claim{record: clone(record)}, now)
+	}
+	// The run's response could not be stored while the disk does not take writes.
+	if err := k.db.status(); err != nil {
+		return notApplied, k.wrap(err)
+	}
+	k.claim = &claim{clone(record), stored.bare(), k.db}
+	return applied, nil
+}
+
+// Renew implements [idempotency.Store]. The lease begins again even if the disk does not take the
+// renewal of a claim that is stored.
+func (s *Store) Renew(ctx context.Context, c idempotency.Claim) error {
+	k, err := s.lockKey(ctx, c.Key)
+	if err != nil {
+		return err
+	}
+	defer k.leave()
+	record, stored, err := k.read(ctx)
+	if err != nil {
+		return err
+	}
+	now := clock()
+	found := live(record, now)
+	if open, err := found.Owned(c.Token, c.Follows, ""); !open {
+		return err
+	}
+	renewed := found.Renewed(c.Terms, now)
+	k.claim = &claim{renewed, stored.bare(), k.db}
+	if stored != nil && stored.record.Token == c.Token {
+		_, err = k.write(ctx, stored, value{record: renewed}, &claim{record: renewed}, now)
+	}
+	return err
+}
+
+// Settle implements [idempotency.Store].
+func (s *Store) Settle(ctx context.Context, key idempotency.Key, claimed *idempotency.Record, settlement idempotency.Settlement) error {
+	k, err := s.lockKey(ctx, key)
+	if err != nil {
+		return err
+	}
+	defer k.leave()
+	record, stored, err := k.read(ctx)
+	if err != nil {
+		return err
+	}
+	now := clock()
+	found := live(record, now)
+	if open, err := found.Owned(claimed.Token, claimed.Follows, claimed.Leaves(settlement)); !open {
+		return err
+	}
+	next := value{record: found.CountedAs(claimed).Settled(settlement, now)}
+	if r := settlement.Response; r != nil {
+		next.answer = &answer{token: claimed.Token, until: now.Add(settlement.ResponseFor()), response: r}
+		if len(r.Body) >= largeBody {
+			if err = k.db.status(); err == nil {
+				next.answer.place, err = s.bodies.write(ctx, next.answer.until, r.Body)
+			}
+			if err != nil {
+				return s.wrap(err)
+			}
+		}
+	}
+	_, err = k.write(ctx, stored, next, nil, now)
+	return err
+}
+
+// Lookup implements [idempotency.Store].
+func (s *Store) Lookup(ctx context.Context, key idempotency.Key) (*idempotency.Record, time.Time, error) {
+	k, err := s.lockKey(ctx, key)
+	if err != nil {
+		return nil, clock(), err
+	}
+	defer k.leave()
+	record, _, err := k.read(ctx)
+	now := clock()
+	return live(record, now).Effective(now), now, err
+}
+
+// Response implements [idempotency.Store].
+func (s *Store) Response(ctx context.Context, key idempotency.Key, token string) (*idempotency.Response, error) {
+	k, err := s.lockKey(ctx, key)
+	if err != nil {
+		return nil, err
+	}
+	defer k.leave()
+	stored, err := k.load(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return k.response(ctx, stored, token, clock())
+}
+
+// Free implements [idempotency.Store].
+func (s *Store) Free(ctx context.Context, key idempotency.Key, token string, seen idempotency.Seen) (*idempotency.Record, error) {
+	k, err := s.lockKey(ctx, key)
+	if err != nil {
+		return nil, err
+	}
+	defer k.leave()
+	record, stored, err := k.read(ctx)
+	if err != nil {
+		return nil, err
+	}
+	now := clock()
+	freed, err := live(record, now).Freed(token, seen, now)
+	if err != nil {
+		return nil, err
+	}
+	if _, err := k.write(ctx, stored, value{record: freed}, nil, now); err != nil {
+		return nil, err
+	}
+	return record.Effective(now), nil
+}
+
+// Forget implements [idempotency.Store].
+func (s *Store) Forget(ctx context.Context, key idempotency.Key, seen idempotency.Seen) error {
+	k, err := s.lockKey(ctx, key)
+	if err != nil {
+		return err
+	}
+	defer k.leave()
+	record, stored, err := k.read(ctx)
+	now := clock()
+	_, damaged := errors.AsType[*idempotency.UnreadableError](err)
+	switch {
+	case damaged:
+		err = seen.MayBeUnreadable()
+	case err == nil:
+		err = live(record, now).Effective(now).MayBeTaken(seen, now)
+	}
+	if err != nil {
+		return err
+	}
+	var expiries [][]byte
+	if damaged { // when its value is due cannot be read
+		db := k.db
+		expiries, err = readWithDeadline(ctx, db, func() ([][]byte, error) { return db.expiriesOf(key) })
+		if err != nil {
+			return s.wrap(err)
+		}
+	}
+	batch := k.db.db.NewBatch()
+	err = remove(batch, key, stored)
+	for _, name := range expiries {
+		err = errors.Join(err, batch.Delete(name, nil))
+	}
+	if err != nil {
+		return errors.Join(err, batch.Close())
+	}
+	_, err = k.commit(ctx, batch, nil)
+	return err
+}

@@ -1,0 +1,129 @@
+package storetest
+
+import (
+	"errors"
+	"strings"
+
+	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
+)
+
+// crashTests are for a store that one process alone can have open: after a crash it knows that
+// nobody goes on with a run.
+var crashTests = []subtest{
+	{"a claim of a dead process is free at once", crashReleases},
+	{"a claim of a dead process that holds is held at once", crashHolds},
+	{"a claim of a dead process is counted at once where attempts are limited", crashCounts},
+	{"a forced claim of a dead process leaves the kept response", crashLeavesKept},
+	{"what was acknowledged survives a crash", crashKeeps},
+}
+
+// crash ends the store's process, and returns when the next one has the store open.
+func (f *fixture) crash() {
+	f.Helper()
+	if f.options.Crash == nil {
+		f.Skip("the store's processes share it, or it is gone with its process")
+	}
+	f.store = f.options.Crash(f.T, f.store)
+	f.peer = f.store
+	f.closeAtEnd(f.store)
+}
+
+func crashReleases(f *fixture) {
+	c := f.newClaim(key("new"))
+	lost := f.claim(c, idempotency.Proceed)
+	if err := f.store.Renew(f.ctx, c); err != nil {
+		f.Fatalf("renew: %v", err)
+	}
+	busy := key("released before")
+	f.settle(busy, f.claim(f.newClaim(busy), idempotency.Proceed).Record, release(true, "busy"))
+	before := f.lookup(busy)
+	f.claim(f.newClaim(busy), idempotency.Proceed)
+	f.crash()
+	f.absent(c.Key)
+	f.sameRecord("a key that was released before", f.lookup(busy), before)
+	if err := f.store.Settle(f.ctx, c.Key, lost.Record, complete("late")); !errors.Is(err, idempotency.ErrGone) {
+		f.Errorf("a settlement by the dead process: %v, want ErrGone", err)
+	}
+	for k, attempt := range map[idempotency.Key]int{c.Key: 1, busy: 2} {
+		if again := f.claim(f.newClaim(k), idempotency.Proceed); again.Record.Attempt != attempt {
+			f.Errorf("it is claimed as attempt %d, want %d", again.Record.Attempt, attempt)
+		}
+	}
+}
+
+func crashHolds(f *fixture) {
+	c := f.newClaim(key("a"))
+	c.Hold = true
+	claimed := f.claim(c, idempotency.Proceed)
+	c.Retention *= 2
+	if err := f.store.Renew(f.ctx, c); err != nil {
+		f.Fatalf("renew: %v", err)
+	}
+	renewed := f.lookup(c.Key)
+	f.crash()
+	for range 2 {
+		refused := f.claim(f.newClaim(c.Key), idempotency.RefuseHeld)
+		if refused.Record.ExecutionID != claimed.Record.ExecutionID || !refused.Record.Expires.Equal(renewed.Expires) {
+			f.Errorf("held by %+v, want %+v", refused.Record, renewed)
+		}
+	}
+	if _, err := f.store.Free(f.ctx, c.Key, "operator", idempotency.Seen{State: idempotency.Held}); err != nil {
+		f.Fatalf("free: %v", err)
+	}
+	f.claim(f.newClaim(c.Key), idempotency.Proceed)
+}
+
+func crashCounts(f *fixture) {
+	k := key("a")
+	for attempt := 1; attempt <= 2; attempt++ {
+		c := f.newClaim(k)
+		c.MaxAttempts = 2
+		if claimed := f.claim(c, idempotency.Proceed); claimed.Record.Attempt != attempt {
+			f.Fatalf("attempt %d, want %d", claimed.Record.Attempt, attempt)
+		}
+		f.crash()
+	}
+	c := f.newClaim(k)
+	c.MaxAttempts = 2
+	f.claim(c, idempotency.RefuseExhausted)
+	c.MaxAttempts = 0
+	f.claim(c, idempotency.Proceed)
+}
+
+func crashLeavesKept(f *fixture) {
+	for name, terms := range map[string]idempotency.Terms{
+		"release": {}, "hold": {Hold: true}, "attempts": {MaxAttempts: 5},
+	} {
+		k := key(name)
+		f.settle(k, f.claim(f.newClaim(k), idempotency.Proceed).Record, complete("kept"))
+		c := f.newClaim(k)
+		c.Force, c.Hold, c.MaxAttempts = true, terms.Hold, terms.MaxAttempts
+		f.claim(c, idempotency.Proceed)
+	}
+	f.crash()
+	for name, attempts := range map[string]int{"release": 1, "hold": 2, "attempts": 2} {
+		f.replays(name, "kept")
+		if got := f.lookup(key(name)).Attempt; got != attempts {
+			f.Errorf("%s: %d attempts, want %d", name, got, attempts)
+		}
+	}
+}
+
+func crashKeeps(f *fixture) {
+	large := strings.Repeat("large ", 50_000)
+	records := make(map[string]*idempotency.Record)
+	for name, s := range map[string]idempotency.Settlement{
+		"small": complete("small"), "large": complete(large), "released": release(true, large), "held": hold(),
+	} {
+		k := key(name)
+		f.settle(k, f.claim(f.newClaim(k), idempotency.Proceed).Record, s)
+		records[name] = f.lookup(k)
+	}
+	f.crash()
+	for name, record := range records {
+		f.sameRecord(name, f.lookup(key(name)), record)
+	}
+	f.replays("small", "small")
+	f.replays("large", large)
+	f.sameResponse("released", f.response(key("released"), records["released"].Token), answer(503, large))
+}
