@@ -150,13 +150,30 @@ func (x *exchange) know(found delivery.Found, repl *caddy.Replacer) {
 	}.Key()
 }
 
+// origin tells operators which request claimed the key.
+func (x *exchange) origin() idempotency.Origin {
+	return idempotency.Origin{
+		Provider: x.found.Provider, DeliveryID: x.found.ID, Parts: x.found.Parts,
+		Method: x.r.Method, Host: x.r.Host, Path: x.path[:min(len(x.path), idempotency.MaxPath)],
+	}
+}
+
+// policyOf returns the policy for a provider. A prefix that the user has configured is one too,
+// and the catalogue may not have it.
+func (h *Handler) policyOf(provider string) idempotency.Policy {
+	if policy, ok := h.policies[provider]; ok {
+		return policy
+	}
+	return h.policies[""]
+}
+
 // claimable is what the engine needs to know of a request whose key is known.
 func (x *exchange) claimable(fingerprint string) *engine.Request {
 	x.request = engine.Request{
 		Key:         x.key,
-		Origin:      idempotency.Origin{Provider: x.found.Provider, DeliveryID: x.found.ID},
+		Origin:      x.origin(),
 		Fingerprint: fingerprint,
-		Policy:      x.policies[x.found.Provider],
+		Policy:      x.policyOf(x.found.Provider),
 		Timeout:     duration(x.Timeout) + recording.RoomPatience,
 		Wait:        x.wait(),
 	}

@@ -182,20 +182,25 @@ func (x *exchange) report(o outcome, executionID string, attempt int) {
 
 // happened says which request a run was for, and what happened to it, for the log
 // line about a key that is held or free again: who has to decide whether the upstream
-// has executed it needs that. A run whose response is kept has no such line.
-func (x *exchange) happened(err error, end idempotency.End) []zap.Field {
+// has executed it needs that. A run whose response is kept has no such line, and no reason.
+func (x *exchange) happened(err error, end idempotency.End) (facts []zap.Field, reason string) {
 	if end.How == idempotency.Answered && end.Response != nil && end.Response.Status < 300 && end.UpstreamStatus < 300 {
-		return nil
+		return nil, ""
 	}
 	path, _ := asSent(x.r) // now: the line may come long after the request
-	facts := []zap.Field{zap.String("method", x.r.Method), zap.String("host", x.r.Host), zap.String("path", path)}
+	facts = []zap.Field{zap.String("method", x.r.Method), zap.String("host", x.r.Host), zap.String("path", path)}
 	if repl, ok := x.r.Context().Value(caddy.ReplacerCtxKey).(*caddy.Replacer); ok {
 		if _, chosen := repl.Get(upstreamAddress); chosen {
 			host, _ := repl.GetString("http.reverse_proxy.upstream.hostport")
 			facts = append(facts, zap.String("upstream", host))
 		}
 	}
-	return append(facts, zap.NamedError("error", causeOf(err, end)))
+	cause := causeOf(err, end)
+	if cause != nil {
+		reason = cause.Error()
+		reason = strings.ToValidUTF8(reason[:min(len(reason), idempotency.MaxReason)], "")
+	}
+	return append(facts, zap.NamedError("error", cause)), reason
 }
 
 // MarshalLogObject implements [zapcore.ObjectMarshaler]: it says which request it is. The

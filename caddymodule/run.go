@@ -136,7 +136,9 @@ func (e *execution) settle(err error) {
 	if err == nil && way.unanswered() {
 		cause = way.failed
 	}
-	e.run.Explain(e.happened(cause, end)...)
+	facts, reason := e.happened(cause, end)
+	end.Reason = reason
+	e.run.Explain(facts...)
 	_, _ = e.run.End(end) // the engine logs what became of it
 	e.leaveStore()        // what is left is the client's own affair
 }

@@ -169,9 +169,9 @@ type KeySource struct {
 	Content bool `json:"content,omitempty"`
 
 	// Sources that make one key together. All of them must be present, except for
-	// those that are `optional`; at least one is not. They have no prefixes of their
-	// own. The ID that logs, placeholders and records show, and by which a key is
-	// looked up, is the values joined by `:`; the key itself keeps them apart.
+	// those that are `optional`, which the first cannot be. They have no prefixes of
+	// their own. The value of the first is the delivery ID, which logs, placeholders and
+	// records show, and by which a key is looked up.
 	Parts []KeySource `json:"parts,omitempty"`
 
 	// Of one of several `parts`: it may be absent. The key is then another one than

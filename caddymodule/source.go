@@ -67,7 +67,7 @@ func (s *Settings) providers() []delivery.Provider {
 
 // source returns what package delivery reads the key by.
 func (k KeySource) source() delivery.Source {
-	source := delivery.Source{Prefix: k.Prefix, Optional: k.Optional}
+	source := delivery.Source{Provider: k.Prefix, Prefix: k.Prefix, Optional: k.Optional}
 	switch {
 	case k.Header != "":
 		source.Kind, source.Header = delivery.KindHeader, k.Header

@@ -10,20 +10,27 @@ import (
 // Record is a record as operators see it. The owner's token, which is a
 // secret, is not part of it.
 type Record struct {
-	Key         string    `json:"key"`
-	Store       string    `json:"store"`
-	State       string    `json:"state"`
-	Provider    string    `json:"provider,omitempty"`
-	DeliveryID  string    `json:"delivery_id,omitempty"`
-	ExecutionID string    `json:"execution_id,omitempty"`
-	ParentID    string    `json:"parent_id,omitempty"`
-	Attempt     int       `json:"attempt,omitempty"`
-	Status      int       `json:"status,omitempty"`
-	Claimed     time.Time `json:"claimed,omitzero"`
-	Ended       time.Time `json:"ended,omitzero"`
-	LeaseUntil  time.Time `json:"lease_until,omitzero"`
-	Expires     time.Time `json:"expires,omitzero"`
-	Response    *Response `json:"response,omitempty"`
+	Key        string `json:"key"`
+	Store      string `json:"store"`
+	State      string `json:"state"`
+	Provider   string `json:"provider,omitempty"`
+	DeliveryID string `json:"delivery_id,omitempty"`
+	// Parts are the other parts of a key of several parts.
+	Parts       []string `json:"parts,omitempty"`
+	Method      string   `json:"method,omitempty"`
+	Host        string   `json:"host,omitempty"`
+	Path        string   `json:"path,omitempty"`
+	ExecutionID string   `json:"execution_id,omitempty"`
+	ParentID    string   `json:"parent_id,omitempty"`
+	Attempt     int      `json:"attempt,omitempty"`
+	Status      int      `json:"status,omitempty"`
+	// Reason says why the last run ended without a response to keep.
+	Reason     string    `json:"reason,omitempty"`
+	Claimed    time.Time `json:"claimed,omitzero"`
+	Ended      time.Time `json:"ended,omitzero"`
+	LeaseUntil time.Time `json:"lease_until,omitzero"`
+	Expires    time.Time `json:"expires,omitzero"`
+	Response   *Response `json:"response,omitempty"`
 	// Unreadable says why the record cannot be read; then little is known of it.
 	Unreadable string `json:"unreadable,omitempty"`
 	// Others are the records that the key has in other stores of the process.
@@ -51,9 +58,9 @@ func StateOf(r *idempotency.Record, now time.Time) string { return string(r.Seen
 func showRecord(store string, key idempotency.Key, r *idempotency.Record, now time.Time) Record {
 	return Record{
 		Key: key.String(), Store: store, State: StateOf(r, now),
-		Provider: r.Provider, DeliveryID: r.DeliveryID,
+		Provider: r.Provider, DeliveryID: r.DeliveryID, Parts: r.Parts, Method: r.Method, Host: r.Host, Path: r.Path,
 		ExecutionID: r.ExecutionID, ParentID: r.ParentID,
-		Attempt: r.Attempt, Status: r.Status,
+		Attempt: r.Attempt, Status: r.Status, Reason: r.Reason,
 		Claimed: r.Claimed, Ended: r.Ended, LeaseUntil: r.LeaseUntil, Expires: r.Expires,
 	}
 }

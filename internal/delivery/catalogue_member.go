@@ -12,7 +12,7 @@ var knownByMember = []Provider{
 	{
 		Name: "bigcommerce", Title: "BigCommerce", Verified: true,
 		// The hash is one over the data, which names what was changed, and not when.
-		Sources: []Source{together(inMember("/scope"), inMember("/producer"), inMember("/hash"), inMember("/created_at"))},
+		Sources: []Source{together(inMember("/hash"), inMember("/scope"), inMember("/producer"), inMember("/created_at"))},
 		Fact:    "https://developer.bigcommerce.com/docs/integrations/webhooks",
 		Note:    "There is no event ID; its hash is one over the data, which is the same for each update of one order. So scope, store and time are part of the key.",
 	},
@@ -37,7 +37,7 @@ var knownByMember = []Provider{
 	{
 		Name: "fourthwall", Title: "Fourthwall", Verified: true, Read: firstReading,
 		// Whether two webhooks get one event under one ID, its page does not say.
-		Sources: []Source{together(inMember("/webhookId"), inMember("/id"))},
+		Sources: []Source{together(inMember("/id"), inMember("/webhookId"))},
 		Fact:    "https://docs.fourthwall.com/webhooks/webhook-model",
 	},
 	{
@@ -70,7 +70,7 @@ var knownByMember = []Provider{
 	},
 	{
 		Name: "nylas", Title: "Nylas", Verified: true, Read: firstReading,
-		Sources: []Source{together(inMember("/source"), inMember("/id"))},
+		Sources: []Source{together(inMember("/id"), inMember("/source"))},
 		Fact:    "https://developer.nylas.com/docs/cookbook/use-cases/build/handle-duplicate-webhooks/",
 		Note:    "Its notifications are shaped like CloudEvents. It tries three times. The challenge of a new webhook is a GET and passes.",
 	},
@@ -91,7 +91,7 @@ var knownByMember = []Provider{
 	{
 		Name: "sevalla", Title: "Sevalla", Verified: true, Read: firstReading,
 		// event_delivery_id changes with every attempt.
-		Sources:   []Source{together(inMember("/webhook_id"), inMember("/event_id"))},
+		Sources:   []Source{together(inMember("/event_id"), inMember("/webhook_id"))},
 		Signs:     signedBy("svl-signature"),
 		Retention: 8 * 24 * time.Hour,
 		Fact:      "https://api-docs.sevalla.com/v3/webhook-events",

@@ -11,12 +11,12 @@ const (
 // ofCloudEvents are the sources of a sender of CloudEvents, in the three modes of the
 // HTTP binding. Two event sources can use the same ID, so the source is part of it.
 func ofCloudEvents() []Source {
-	structured := together(inMember("/source"), inMember("/id"))
-	batched := ofEach(List{Array: "", Members: []string{"/source", "/id"}})
+	structured := together(inMember("/id"), inMember("/source"))
+	batched := ofEach(List{Array: "", Members: []string{"/id", "/source"}})
 	// The binding tells the modes apart by this type, before + and -batch+.
 	structured.Signs = Signs{AnyOf: []Sign{{Header: "Content-Type", Begins: "application/cloudevents"}}}
 	batched.Signs = structured.Signs
-	return []Source{together(inHeader("ce-source"), inHeader("ce-id")), structured, batched}
+	return []Source{together(inHeader("ce-id"), inHeader("ce-source")), structured, batched}
 }
 
 // ofEventGrid are the sources of Event Grid's own schema and of CloudEvents. Two event
@@ -55,8 +55,8 @@ var knownBySeveral = []Provider{
 		// A corrected item may differ in any member, and a retry repeats the item as it is.
 		// A JSON webhook carries one item.
 		Sources: []Source{together(
-			inMember("/notificationItems/0/NotificationRequestItem/eventCode"),
 			inMember("/notificationItems/0/NotificationRequestItem/pspReference"),
+			inMember("/notificationItems/0/NotificationRequestItem/eventCode"),
 			inContent(),
 		)},
 		Retention: 30 * 24 * time.Hour,
@@ -115,7 +115,7 @@ var knownBySeveral = []Provider{
 	},
 	{
 		Name: "pubsub", Title: "Google Cloud Pub/Sub", Verified: true, Read: firstReading,
-		Sources: []Source{together(inMember("/subscription"), inMember("/message/messageId"))},
+		Sources: []Source{together(inMember("/message/messageId"), inMember("/subscription"))},
 		Fact:    "https://cloud.google.com/python/docs/reference/pubsub/1.5.0/google.cloud.pubsub_v1.types.PublishResponse",
 		Note:    "For push subscriptions with the wrapped payload. A message that its publisher sends twice has two IDs, and both run.",
 	},

@@ -76,6 +76,9 @@ func checkParts(s Source) error {
 	if len(s.Parts) == 0 {
 		return errors.New("parts are empty; they must have one source or more: header, json, value or content")
 	}
+	if s.Parts[0].Optional {
+		return errors.New("the first part is optional; it is the delivery ID, which every request must have: write it first")
+	}
 	for i, part := range s.Parts {
 		if part.Kind == KindParts || part.Kind == KindBatch {
 			return fmt.Errorf("part %d is of kind %q; it must be header, json, value or content", i+1, part.Kind)
@@ -88,13 +91,8 @@ func checkParts(s Source) error {
 			return fmt.Errorf("part %d: %w", i+1, err)
 		}
 	}
-	if !slices.ContainsFunc(s.Parts, mandatory) {
-		return fmt.Errorf("all parts of %q are optional; at least one must always be there, such as the delivery ID: the others alone may be the same in many requests", s.Prefix)
-	}
 	return nil
 }
-
-func mandatory(s Source) bool { return !s.Optional }
 
 func checkList(l List) error {
 	if len(l.Members) == 0 && len(l.Lists) == 0 {

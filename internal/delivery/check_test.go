@@ -13,7 +13,7 @@ func TestCheckSource(t *testing.T) {
 	for _, right := range []delivery.Source{
 		header, inBody(""), inBody("/a/0"), value, {Kind: delivery.KindValue, Text: "nightly"}, contentSource,
 		inParts(header, inBody("/a"), value, contentSource), inParts(header),
-		inParts(optional(header), inBody("/a"), optional(value), optional(contentSource)),
+		inParts(inBody("/a"), optional(header), optional(value), optional(contentSource)),
 		{Kind: delivery.KindParts, Provider: "shop", Parts: []delivery.Source{header}},
 		{Kind: delivery.KindBatch, Provider: "shop", Batch: inner},
 	} {
@@ -44,7 +44,7 @@ func TestCheckSource(t *testing.T) {
 		"a part with prefix":  {inParts(prefixed), []string{"part 1", `"mine"`}},
 		"optional alone":      {optional(header), []string{"optional", "several parts"}},
 		"optional parts":      {optional(inParts(header)), []string{"optional", "several parts"}},
-		"all are optional":    {inParts(optional(header), optional(value)), []string{"are optional", "at least one"}},
+		"all are optional":    {inParts(optional(header), optional(value)), []string{"first part is optional", "delivery ID"}},
 		"a wrong optional":    {inParts(header, optional(inBody("id"))), []string{"part 2", `"id"`, "slash"}},
 		"a batch of one's":    {delivery.Source{Kind: delivery.KindBatch, Batch: two}, []string{`"batch"`, "header, json, value, content or parts"}},
 		"a batch of nothing":  {delivery.Source{Kind: delivery.KindBatch, Provider: "shop"}, []string{"no members"}},

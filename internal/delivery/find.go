@@ -43,13 +43,13 @@ type Found struct {
 	// ID has at least 1 byte, and at most as many as [Find] was told. An ID from a
 	// header field has only bytes from 0x20 to 0x7E; other IDs are UTF-8.
 	//
-	// A source of kind content has a hash as its ID. For parts, the ID is the values
-	// of those that are present, joined by colons. For a batch, the ID says how many
-	// IDs it is made of and what the first one is, and ends with a hash over all of
-	// them. IDs of these three kinds may be longer than the limit.
+	// A source of kind content has a hash as its ID. For parts, the ID is that of the first one.
+	// For a batch, the ID says how many IDs it is made of and what the first one is, and ends
+	// with a hash over all of them, so that it may be longer than the limit.
 	ID string
-	// Tuple is a hash that tells the values of parts apart, where their IDs may be
-	// equal: a:b and c have the same ID as a and b:c. Empty for other kinds.
+	// Parts are the IDs of the other parts that are present, and Tuple is a hash over all parts.
+	// Both are empty for other kinds.
+	Parts []string
 	Tuple string
 	// Scope is what the provider adds to the scope. For each of its header fields it
 	// has the name in lower case, the number of lines in decimal, and the lines.
@@ -102,7 +102,8 @@ func isMissing(err error) bool {
 // item is an ID that a source has found, with its kind.
 type item struct {
 	kind, id string
-	tuple    string // as [Found.Tuple]
+	parts    []string // as [Found.Parts]
+	tuple    string   // as [Found.Tuple]
 }
 
 // Find tries the sources in their order, and returns the delivery ID of the first
@@ -151,6 +152,7 @@ func Find(sources []Source, request Request, maxLength int) (Found, error) {
 			Kind:     found.kind,
 			Prefix:   source.prefix(),
 			ID:       found.id,
+			Parts:    found.parts,
 			Tuple:    found.tuple,
 			Scope:    headerScope(request.Header, source.ScopeHeaders),
 			Content:  source.MadeOfContent(),

@@ -3,7 +3,6 @@ package delivery
 import (
 	"cmp"
 	"errors"
-	"strings"
 )
 
 // partsVersion labels the hash of parts.
@@ -13,7 +12,7 @@ const partsVersion = "caddy-dedup parts v1"
 // source has this kind, so that no value is taken for an absent one.
 const kindAbsent = "absent"
 
-// parts combines the IDs of all parts into one. If a part is absent that is not
+// parts combines the IDs of all parts into one, which is shown as that of the first. If a part is absent that is not
 // optional, so is the whole, whatever the others are: the order of the parts does not
 // decide whether a request has a key. Else, if one part is invalid or unusable, so is the
 // whole.
@@ -46,7 +45,7 @@ func (f finder) parts(parts []Source) (item, error) {
 	case len(values) == 0:
 		return item{}, absent("all of its parts are absent")
 	}
-	return item{kind: KindParts, id: strings.Join(values, ":"), tuple: all.sum()}, nil
+	return item{kind: KindParts, id: values[0], parts: values[1:], tuple: all.sum()}, nil
 }
 
 // part finds the ID of one part. A part in a body that is not JSON, or too large to be

@@ -31,7 +31,7 @@ func TestParts(t *testing.T) {
 		return delivery.Find(sources, request, maxLength)
 	}
 	found, err := ask("s1", "x", `{"id":"7"}`)
-	if err != nil || found.Kind != "parts" || found.Prefix != "orders" || !strings.HasPrefix(found.ID, "s1:7:x:sha256:") {
+	if err != nil || found.Kind != "parts" || found.Prefix != "orders" || found.ID != "s1" || len(found.Parts) != 3 || found.Parts[0] != "7" || found.Parts[1] != "x" {
 		t.Fatalf("got %+v, %v", found, err)
 	}
 	for name, c := range map[string]struct {
@@ -104,9 +104,8 @@ func TestOrderOfPartsDecidesNothing(t *testing.T) {
 
 func isMissing(err error) bool { return errors.Is(err, delivery.ErrMissing) }
 
-// The ID that people see is the values joined by colons, as they know them: also of
-// one part alone, and without those that are absent. Different values may have the
-// same ID, and different keys that begin alike all the same.
+// The ID is the first part, by which a key is found, and the others are those that are present.
+// Different values have different keys.
 func TestIDOfParts(t *testing.T) {
 	sources := []delivery.Source{inParts(inBody("/uid"), optional(inBody("/namespace")), inBody("/channel"))}
 	first := map[string]idempotency.Key{}
@@ -124,11 +123,11 @@ func TestIDOfParts(t *testing.T) {
 		`{"uid":"` + strings.Repeat("ü", 100) + `","channel":"c"}`: strings.Repeat("ü", 100) + ":c",
 	} {
 		found, err := delivery.Find(sources, withBody(body), maxLength)
-		if err != nil || found.ID != id {
+		if err != nil || strings.Join(append([]string{found.ID}, found.Parts...), ":") != id {
 			t.Errorf("%s: got %+v, %v; want the ID %q", body, found, err, id)
 			continue
 		}
-		known := idempotency.Identity{Namespace: "default", ID: id}.Key().String()[:16]
+		known := idempotency.Identity{Namespace: "default", ID: found.ID}.Key().String()[:16]
 		if key := keyOf(found).String(); key[:16] != known {
 			t.Errorf("%s: the key %s does not begin with %s, as the ID %q says", body, key, known, id)
 		}
@@ -216,11 +215,11 @@ func TestOptionalParts(t *testing.T) {
 		switch c.want {
 		case there:
 			all, errAll := find(must, c.part)
-			if err != nil || errAll != nil || keyOf(found) != keyOf(all) || found.ID == "m" {
+			if err != nil || errAll != nil || keyOf(found) != keyOf(all) || len(found.Parts) != 1 {
 				t.Errorf("%s: got %+v, %v; want the key of %+v, %v: the part is there", c.name, found, err, all, errAll)
 			}
 		case gone:
-			if err != nil || found.ID != "m" || keyOf(found) == keyOf(alone) {
+			if err != nil || found.ID != "m" || len(found.Parts) > 0 || keyOf(found) == keyOf(alone) {
 				t.Errorf("%s: got %+v, %v; want the ID m, and another key than without such a part", c.name, found, err)
 			}
 		case missing:

@@ -42,12 +42,12 @@ func TestSameMember(t *testing.T) {
 		"cloudevents nylas":               nil,
 		"eventgrid slack sentry":          nil,
 		// The same signs do not.
-		"cloudevents eventarc":      {"cloudevents", "eventarc", "/source"},
-		"cloudevents eventgrid":     {"cloudevents", "eventgrid", "/source"},
-		"cloudevents knative nylas": {"cloudevents", "knative", "/source"},
-		"eventarc github knative":   {"eventarc", "knative", "/source"},
-		"eventarc eventgrid":        {"eventarc", "eventgrid", "/source"},
-		"eventgrid github knative":  {"eventgrid", "knative", "/source"},
+		"cloudevents eventarc":      {"cloudevents", "eventarc", "/id"},
+		"cloudevents eventgrid":     {"cloudevents", "eventgrid", "/id"},
+		"cloudevents knative nylas": {"cloudevents", "knative", "/id"},
+		"eventarc github knative":   {"eventarc", "knative", "/id"},
+		"eventarc eventgrid":        {"eventarc", "eventgrid", "/id"},
+		"eventgrid github knative":  {"eventgrid", "knative", "/id"},
 		"hugging_face stripe":       nil,
 	} {
 		var providers []delivery.Provider

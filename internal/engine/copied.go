@@ -141,7 +141,7 @@ func sizeOf(form copyForm) int64 {
 	record, response := form.record, form.response
 	n := sizeOfDecoded + allocated(cap(response.Body)) +
 		len(record.Token) + len(record.ExecutionID) + len(record.ParentID) + len(record.Fingerprint) +
-		len(record.DeliveryID) + len(record.SealedBy)
+		len(record.DeliveryID) + len(record.Host) + len(record.Path) + len(record.SealedBy) + len(record.Sealed)
 	slots := 0
 	for _, values := range response.Header {
 		n += sizeOfField

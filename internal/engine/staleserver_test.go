@@ -2,6 +2,7 @@ package engine_test
 
 import (
 	"context"
+	"reflect"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -146,7 +147,7 @@ func TestRunIsFencedAfterAFailover(t *testing.T) {
 				then(t, other)
 				before := b.stored(req)
 				wantEnd(t, run, created("two"), resultFenced)
-				if after := b.stored(req); *after != *before {
+				if after := b.stored(req); !reflect.DeepEqual(*after, *before) {
 					t.Errorf("the late owner changed %+v into %+v", before, after)
 				}
 				if name == "in flight" {

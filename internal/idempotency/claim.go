@@ -41,9 +41,9 @@ type Claim struct {
 	// claim stores the first one. Empty if no fingerprint is taken.
 	Fingerprints []string
 	Origin
-	// SealedBy is the ID of the encryption key with which DeliveryID is sealed;
-	// empty where DeliveryID is readable.
+	// Sealed and SealedBy are as in the [Record].
 	SealedBy string
+	Sealed   []byte
 	Terms
 	// Waits says that, if a run is in flight, this process wants to be woken when
 	// that run ends ([Store.Subscribe]).
@@ -165,6 +165,7 @@ func (c Claim) first(now time.Time) *Record {
 		Hold:        c.Hold,
 		Origin:      c.Origin,
 		SealedBy:    c.SealedBy,
+		Sealed:      c.Sealed,
 		Claimed:     now,
 		LeaseUntil:  now.Add(c.Lease),
 		Expires:     now.Add(c.Life()),

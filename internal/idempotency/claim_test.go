@@ -2,6 +2,7 @@ package idempotency_test
 
 import (
 	"fmt"
+	"reflect"
 	"slices"
 	"testing"
 	"time"
@@ -250,7 +251,7 @@ func TestClaimRecord(t *testing.T) {
 		Origin: origin, SealedBy: "k",
 		Claimed: now, LeaseUntil: now.Add(30 * time.Second), Expires: now.Add(time.Hour),
 	}
-	if got := claim.Record(nil, now); *got != want {
+	if got := claim.Record(nil, now); !reflect.DeepEqual(*got, want) {
 		t.Errorf("over no record:\ngot  %+v\nwant %+v", *got, want)
 	}
 	// Of the record that was found, the number of attempts stays, and its token, by which
@@ -261,7 +262,7 @@ func TestClaimRecord(t *testing.T) {
 		Claimed: now.Add(-time.Hour), Ended: now.Add(-time.Minute), Expires: now.Add(time.Minute),
 	}
 	want.Attempt, want.Follows = 5, "theirs"
-	if got := claim.Record(old, now); *got != want {
+	if got := claim.Record(old, now); !reflect.DeepEqual(*got, want) {
 		t.Errorf("over a released record:\ngot  %+v\nwant %+v", *got, want)
 	}
 	if old.State != idempotency.Released || old.Attempt != 4 {
@@ -269,13 +270,13 @@ func TestClaimRecord(t *testing.T) {
 	}
 	// The reply to the claim was lost, and the claim is made again.
 	again := claim.Record(claim.Record(old, now), now)
-	if *again != want {
+	if !reflect.DeepEqual(*again, want) {
 		t.Errorf("over the claim's own record:\ngot  %+v\nwant %+v", *again, want)
 	}
 	// The run ended and the key was released: the next claim is another run.
 	released := claim.Record(old, now).Settled(idempotency.Settlement{State: idempotency.Released, Counted: true}, now)
 	want.Attempt, want.Follows = 6, "mine"
-	if got := claim.Record(released, now); *got != want {
+	if got := claim.Record(released, now); !reflect.DeepEqual(*got, want) {
 		t.Errorf("over the claim's own released record:\ngot  %+v\nwant %+v", *got, want)
 	}
 }

@@ -1,32 +1,35 @@
 package idempotency
 
 import (
+	"bytes"
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"math"
+	"slices"
+	"time"
 
 	"github.com/cespare/xxhash/v2"
+	"github.com/fxamacker/cbor/v2"
 )
 
 // The stored form of records and responses, the same in every store. A record is
 //
-//	magic and version, 4 bytes | checksum, 8 bytes | fields
+//	magic and version, 4 bytes | checksum, 8 bytes | CBOR
 //
 // and a response
 //
-//	magic and version, 4 bytes | checksum, 8 bytes | length of the fields, 4 bytes | fields | body
+//	magic and version, 4 bytes | checksum, 8 bytes | length of the CBOR, 4 bytes | CBOR | body
 //
-// The checksum covers what follows it, without the body. The last of a response's
-// fields are the length and the checksum of its body, so that a store can keep the
-// body elsewhere. The checksum also covers the key, and for a response the token of
-// the run: a value that damage has moved to another key or token has a wrong checksum
-// there.
+// The CBOR (RFC 8949) is an array of fields. The checksum covers what follows it, without the
+// body, whose length and checksum are among the fields, so that a store can keep the body
+// elsewhere. The checksum also covers the key, and for a response the token of the run: a value
+// that damage has moved to another key or token has a wrong checksum there.
 //
-// Numbers of a fixed size are big-endian. All other numbers are varints, as
-// encoding/binary writes them.
+// Numbers outside the CBOR are big-endian. Another version of the form needs another magic.
 const (
-	recordMagic   = "ddr\x02"
-	responseMagic = "dda\x02"
+	recordMagic   = "ddr\x03"
+	responseMagic = "dda\x03"
 )
 
 const (
@@ -36,30 +39,224 @@ const (
 	lengthSize   = 4
 )
 
-var errCutOff = errors.New("it is cut off")
+// storedRecord has the fields of a [Record]. Times are in milliseconds since 1970, 0 for none.
+type storedRecord struct {
+	_             struct{} `cbor:",toarray"`
+	State         State
+	Token         string
+	ExecutionID   string
+	Attempt       int
+	FreedAttempts int
+	Fingerprint   string
+	Hold          bool
+	Origin        storedOrigin
+	SealedBy      string
+	Sealed        []byte
+	Status        int
+	Reason        string
+	ParentID      string
+	Replaces      *storedRecord
+	Follows       string
+	Claimed       int64
+	Ended         int64
+	LeaseUntil    int64
+	Expires       int64
+}
 
-// grow returns the same bytes with room for n more. Unlike slices.Grow, it takes no more
-// than that, and one allocation at most in every build.
-func grow(dst []byte, n int) []byte {
-	if cap(dst)-len(dst) >= n {
-		return dst
+// storedOrigin has the fields of an [Origin].
+type storedOrigin struct {
+	_ struct{} `cbor:",toarray"`
+	Origin
+}
+
+// storedHead has the fields of a [Response], with the length and checksum of its body.
+type storedHead struct {
+	_        struct{} `cbor:",toarray"`
+	Status   int
+	Header   map[string][]string
+	Omitted  bool
+	Failed   bool
+	SealedBy string
+	Length   int
+	Sum      uint64
+}
+
+// Header values may have any bytes, and texts need not be UTF-8.
+var (
+	encoding = must(cbor.EncOptions{Sort: cbor.SortBytewiseLexical}.UserBufferEncMode())
+	decoding = must(cbor.DecOptions{
+		UTF8: cbor.UTF8DecodeInvalid, DupMapKey: cbor.DupMapKeyEnforcedAPF, IndefLength: cbor.IndefLengthForbidden,
+		TagsMd: cbor.TagsForbidden, ExtraReturnErrors: cbor.ExtraDecErrorUnknownField,
+	}.DecMode())
+)
+
+func must[T any](mode T, err error) T {
+	if err != nil {
+		panic("idempotency: options of CBOR: " + err.Error()) // they are constant
 	}
-	return append(make([]byte, 0, len(dst)+n), dst...)
+	return mode
 }
 
-// beginFrame appends magic and room for the checksum.
-func beginFrame(dst []byte, magic string) []byte {
-	dst = append(dst, magic...)
-	return append(dst, make([]byte, checksumSize)...)
+// AppendRecord appends the stored form of a key's record. Times are stored in whole
+// milliseconds.
+func AppendRecord(dst []byte, key Key, r *Record) []byte {
+	at := len(dst)
+	dst = append(slices.Grow(dst, usualRoom), recordMagic...)
+	dst = encode(append(dst, make([]byte, checksumSize)...), r.stored())
+	seal(dst[at:], &key, "")
+	return dst
 }
 
-// endFrame writes the checksum of a frame that beginFrame has begun.
-func endFrame(frame []byte, key *Key, token string) {
-	binary.BigEndian.PutUint64(frame[magicSize:], checksum(key, token, frame[frameSize:]))
+// DecodeRecord reads what [AppendRecord] wrote for the same key.
+func DecodeRecord(key Key, stored []byte) (*Record, error) {
+	content, err := open(recordMagic, stored, &key, "")
+	if err != nil {
+		return nil, err
+	}
+	var s storedRecord
+	if err := decoding.Unmarshal(content, &s); err != nil {
+		return nil, err
+	}
+	for r := &s; r != nil; r = r.Replaces {
+		switch r.State {
+		case InFlight, Complete, Released, Held:
+		default:
+			return nil, fmt.Errorf("its state %q is unknown", r.State)
+		}
+		if r.Token == "" {
+			return nil, errors.New("it has no token")
+		}
+	}
+	if s.Replaces != nil && s.Replaces.Replaces != nil {
+		return nil, errors.New("the record that it replaces replaces another one")
+	}
+	return s.record(), nil
+}
+
+// AppendResponse appends the stored form of the response of a run: what
+// [AppendResponseHead] writes, and then the body.
+func AppendResponse(dst []byte, key Key, token string, r *Response) []byte {
+	return append(AppendResponseHead(slices.Grow(dst, usualRoom+len(r.Body)), key, token, r), r.Body...)
+}
+
+// AppendResponseHead appends the stored form of a response without its body, for a
+// store that keeps the body beside it. [DecodeResponseParts] reads both.
+func AppendResponseHead(dst []byte, key Key, token string, r *Response) []byte {
+	at := len(dst)
+	dst = append(slices.Grow(dst, usualRoom), responseMagic...)
+	dst = encode(append(dst, make([]byte, checksumSize+lengthSize)...), &storedHead{
+		Status: r.Status, Header: r.Header, Omitted: r.Omitted, Failed: r.Failed, SealedBy: r.SealedBy,
+		Length: len(r.Body), Sum: xxhash.Sum64(r.Body),
+	})
+	head := dst[at:]
+	if len(head) > math.MaxUint32 {
+		panic("idempotency: a response's header of 4 GiB") // HTTP servers and clients take some MiB at most
+	}
+	binary.BigEndian.PutUint32(head[frameSize:], uint32(len(head)-frameSize-lengthSize))
+	seal(head, &key, token)
+	return dst
+}
+
+// DecodeResponse reads what [AppendResponse] wrote for the same key and token. The body
+// is part of the stored value, not a copy.
+func DecodeResponse(key Key, token string, stored []byte) (*Response, error) {
+	if err := checkMagic(responseMagic, stored); err != nil {
+		return nil, err
+	}
+	if len(stored) < frameSize+lengthSize {
+		return nil, errCutOff
+	}
+	length := uint64(binary.BigEndian.Uint32(stored[frameSize:]))
+	if length > uint64(len(stored)-frameSize-lengthSize) {
+		return nil, errors.New("its head is longer than the whole")
+	}
+	head := frameSize + lengthSize + int(length)
+	return DecodeResponseParts(key, token, stored[:head], stored[head:len(stored):len(stored)])
+}
+
+// DecodeResponseParts reads what [AppendResponseHead] wrote for the same key and token,
+// and checks that this is the body that belongs to it. The body is not copied.
+func DecodeResponseParts(key Key, token string, head, body []byte) (*Response, error) {
+	content, err := open(responseMagic, head, &key, token)
+	if err != nil {
+		return nil, err
+	}
+	if len(content) < lengthSize || uint64(binary.BigEndian.Uint32(content)) != uint64(len(content)-lengthSize) {
+		return nil, errCutOff
+	}
+	var s storedHead
+	if err := decoding.Unmarshal(content[lengthSize:], &s); err != nil {
+		return nil, err
+	}
+	switch {
+	case s.Status < 100 || s.Status > 999:
+		return nil, fmt.Errorf("its status %d is none of HTTP", s.Status)
+	case s.Length != len(body):
+		return nil, fmt.Errorf("its body has %d bytes, not %d", len(body), s.Length)
+	case s.Sum != xxhash.Sum64(body):
+		return nil, errors.New("the checksum of its body is wrong: it is damaged")
+	}
+	if body == nil {
+		body = []byte{}
+	}
+	return &Response{Status: s.Status, Header: s.Header, Omitted: s.Omitted, Failed: s.Failed, SealedBy: s.SealedBy, Body: body}, nil
+}
+
+// usualRoom is enough for most records and for the headers of most responses, in bytes.
+const usualRoom = 512
+
+func encode(dst []byte, stored any) []byte {
+	buffer := bytes.NewBuffer(dst)
+	if err := encoding.MarshalToBuffer(stored, buffer); err != nil {
+		panic("idempotency: a value that CBOR cannot hold: " + err.Error()) // impossible by its type
+	}
+	return buffer.Bytes()
+}
+
+func (r *Record) stored() *storedRecord {
+	s := &storedRecord{
+		State: r.State, Token: r.Token, ExecutionID: r.ExecutionID, Attempt: r.Attempt, FreedAttempts: r.FreedAttempts,
+		Fingerprint: r.Fingerprint, Hold: r.Hold, Origin: storedOrigin{Origin: r.Origin}, SealedBy: r.SealedBy, Sealed: r.Sealed,
+		Status: r.Status, Reason: r.Reason, ParentID: r.ParentID, Follows: r.Follows,
+		Claimed: millis(r.Claimed), Ended: millis(r.Ended), LeaseUntil: millis(r.LeaseUntil), Expires: millis(r.Expires),
+	}
+	if r.Replaces != nil {
+		s.Replaces = r.Replaces.stored()
+	}
+	return s
+}
+
+func (s *storedRecord) record() *Record {
+	r := &Record{
+		State: s.State, Token: s.Token, ExecutionID: s.ExecutionID, Attempt: s.Attempt, FreedAttempts: s.FreedAttempts,
+		Fingerprint: s.Fingerprint, Hold: s.Hold, Origin: s.Origin.Origin, SealedBy: s.SealedBy, Sealed: s.Sealed,
+		Status: s.Status, Reason: s.Reason, ParentID: s.ParentID, Follows: s.Follows,
+		Claimed: moment(s.Claimed), Ended: moment(s.Ended), LeaseUntil: moment(s.LeaseUntil), Expires: moment(s.Expires),
+	}
+	if s.Replaces != nil {
+		r.Replaces = s.Replaces.record()
+	}
+	return r
+}
+
+func millis(at time.Time) int64 {
+	if at.IsZero() {
+		return 0
+	}
+	return at.UnixMilli()
+}
+
+func moment(ms int64) time.Time {
+	if ms == 0 {
+		return time.Time{}
+	}
+	return time.UnixMilli(ms).UTC()
 }
 
 // ErrFormat says that another version of caddy-dedup has written a stored form.
 var ErrFormat = errors.New("another version has written it")
+
+var errCutOff = errors.New("it is cut off")
 
 // checkMagic returns an error for what does not begin as a stored value with this
 // magic does.
@@ -77,13 +274,21 @@ func checkMagic(magic string, stored []byte) error {
 	}
 }
 
-// openFrame returns what is behind the checksum, if the checksum is right.
-func openFrame(stored []byte, key *Key, token string) ([]byte, error) {
+// open returns what follows the checksum, if the checksum is right.
+func open(magic string, stored []byte, key *Key, token string) ([]byte, error) {
+	if err := checkMagic(magic, stored); err != nil {
+		return nil, err
+	}
 	content := stored[frameSize:]
 	if binary.BigEndian.Uint64(stored[magicSize:]) != checksum(key, token, content) {
 		return nil, errors.New("its checksum is wrong: it is damaged or belongs to another key")
 	}
 	return content, nil
+}
+
+// seal writes the checksum of a value whose magic and content are there.
+func seal(value []byte, key *Key, token string) {
+	binary.BigEndian.PutUint64(value[magicSize:], checksum(key, token, value[frameSize:]))
 }
 
 func checksum(key *Key, token string, content []byte) uint64 {
@@ -93,84 +298,4 @@ func checksum(key *Key, token string, content []byte) uint64 {
 	_, _ = d.WriteString(token)
 	_, _ = d.Write(content)
 	return d.Sum64()
-}
-
-// fields reads numbers and lengths. After an error, which stays, all that it reads is
-// zero.
-type fields struct {
-	rest []byte
-	err  error
-}
-
-func (f *fields) fail(err error) {
-	if f.err == nil {
-		f.err = err
-	}
-	f.rest = nil
-}
-
-// bytes reads n bytes, which are part of what is read, not a copy.
-func (f *fields) bytes(n int) []byte {
-	if n > len(f.rest) {
-		f.fail(errCutOff)
-		return nil
-	}
-	read := f.rest[:n:n]
-	f.rest = f.rest[n:]
-	return read
-}
-
-// fixed reads a number of 4 or 8 bytes.
-func (f *fields) fixed(size int) uint64 {
-	var n uint64
-	for _, b := range f.bytes(size) {
-		n = n<<8 | uint64(b)
-	}
-	return n
-}
-
-func (f *fields) byte() byte { return byte(f.fixed(1)) }
-
-func (f *fields) uvarint() uint64 {
-	n, size := binary.Uvarint(f.rest)
-	if size <= 0 {
-		f.fail(errCutOff)
-		return 0
-	}
-	f.rest = f.rest[size:]
-	return n
-}
-
-// int reads a number that can be negative.
-func (f *fields) int() int {
-	n, size := binary.Varint(f.rest)
-	switch {
-	case size <= 0:
-		f.fail(errCutOff)
-		return 0
-	case int64(int(n)) != n:
-		f.fail(fmt.Errorf("the number %d in it is too large", n))
-		return 0
-	}
-	f.rest = f.rest[size:]
-	return int(n)
-}
-
-// count reads how many things follow, each of which takes at least so many bytes. So
-// no damaged number makes a reader allocate much more than there is to read.
-func (f *fields) count(each int) int {
-	n := f.uvarint()
-	if n > uint64(len(f.rest)/each) {
-		f.fail(errCutOff)
-		return 0
-	}
-	return int(n)
-}
-
-// end returns the first error. What is left unread is an error too.
-func (f *fields) end(what string) error {
-	if f.err == nil && len(f.rest) > 0 {
-		f.fail(fmt.Errorf("%d bytes follow %s", len(f.rest), what))
-	}
-	return f.err
 }

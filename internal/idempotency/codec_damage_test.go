@@ -66,14 +66,14 @@ func TestAnotherVersionIsNamed(t *testing.T) {
 	for name, form := range allForms() {
 		newer := bytes.Clone(form.stored)
 		newer[magicSize-1] = 7
-		if err := form.decode(newer); err == nil || !strings.Contains(err.Error(), "format 7") || !strings.Contains(err.Error(), "format 2") {
+		if err := form.decode(newer); err == nil || !strings.Contains(err.Error(), "format 7") || !strings.Contains(err.Error(), "format 3") {
 			t.Errorf("%s: got %v; want both formats named", name, err)
 		}
 	}
 }
 
 func TestForeignValuesAreErrors(t *testing.T) {
-	for _, foreign := range []string{"", "x", "ddr", "dda\x02", `{"state":"complete"}`, strings.Repeat("\x00", 100)} {
+	for _, foreign := range []string{"", "x", "ddr", "dda\x03", `{"state":"complete"}`, strings.Repeat("\x00", 100)} {
 		if r, err := DecodeRecord(thisKey, []byte(foreign)); err == nil {
 			t.Errorf("%q is the record %+v", foreign, r)
 		}
@@ -111,71 +111,61 @@ func second[T any](_ T, err error) error { return err }
 
 // sealed returns a stored value with this content and a right checksum.
 func sealed(magic string, key Key, token string, content []byte) []byte {
-	out := append(beginFrame(nil, magic), content...)
-	endFrame(out, &key, token)
+	out := append(append([]byte(magic), make([]byte, checksumSize)...), content...)
+	seal(out, &key, token)
 	return out
 }
 
 // The checksum of these values is right, but this version would not write what is
 // behind it.
 func TestWrongContentIsAnError(t *testing.T) {
-	const (
-		least    = "\x04\x00\x00\x04t"         // held, nothing more, no attempt, the token "t"
-		replaces = "\x01\x80\x80\x01\x00\x04t" // in flight, and replaces what follows
-		uuid     = "\x01\x00\x01\x02\x03\x04\x05\x06\x07\x08\x09\x0a\x0b\x0c\x0d\x0e\x0f"
-		huge     = "\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01" // 2^64-1
-	)
+	encoded := func(value any) []byte { return encode(nil, value) }
+	least := func() *storedRecord { return (&Record{State: Held, Token: "t"}).stored() }
+	with := func(change func(*storedRecord)) []byte {
+		record := least()
+		change(record)
+		return encoded(record)
+	}
 	for name, c := range map[string]struct {
-		content string
+		content []byte
 		valid   bool
 	}{
-		"a record":                      {least, true},
-		"one with a UUID":               {"\x04\x02\x00\x04t" + uuid, true},
-		"one that replaces another":     {replaces + "\x02\x00\x00\x04u", true},
-		"nothing":                       {"", false},
-		"no state":                      {"\x00\x00\x00\x04t", false},
-		"unknown state":                 {"\x05\x00\x00\x04t", false},
-		"unknown field":                 {"\x04\x80\x80\x02\x00\x04t", false},
-		"no token":                      {"\x04\x00\x00\x00", false},
-		"a byte behind it":              {least + "\x00", false},
-		"no replaced record":            {replaces, false},
-		"one that replaces two":         {replaces + replaces + least, false},
-		"a text of unknown form":        {"\x04\x00\x00\x06t", false},
-		"a UUID with a length":          {"\x04\x02\x00\x04t\x05" + uuid[1:], false},
-		"a text of 2^62 bytes":          {"\x04\x00\x00\xfc\xff\xff\xff\xff\xff\xff\xff\xff\x01t", false},
-		"a hash behind 2^62 bytes":      {"\x04\x00\x00\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01t", false},
-		"half a hash":                   {"\x04\x02\x00\x04t\x030123456789abcdef", false},
-		"a number of more than 64 bits": {"\x04\x00\xff" + huge + "\x04t", false},
+		"a record":                  {encoded(least()), true},
+		"one that replaces another": {with(func(r *storedRecord) { r.Replaces = least() }), true},
+		"nothing":                   {nil, false},
+		"another type":              {encoded("a text"), false},
+		"too few fields":            {encoded([]string{"held", "t"}), false},
+		"no state":                  {with(func(r *storedRecord) { r.State = "" }), false},
+		"unknown state":             {with(func(r *storedRecord) { r.State = "gone" }), false},
+		"no token":                  {with(func(r *storedRecord) { r.Token = "" }), false},
+		"a byte behind it":          {append(encoded(least()), 0), false},
+		"one that replaces two": {with(func(r *storedRecord) {
+			r.Replaces = least()
+			r.Replaces.Replaces = least()
+		}), false},
+		"an array of 2^62 elements": {[]byte("\x9b\x40\x00\x00\x00\x00\x00\x00\x00"), false},
 	} {
-		_, err := DecodeRecord(thisKey, sealed(recordMagic, thisKey, "", []byte(c.content)))
+		_, err := DecodeRecord(thisKey, sealed(recordMagic, thisKey, "", c.content))
 		if (err == nil) != c.valid {
 			t.Errorf("%s: got %v", name, err)
 		}
 	}
 
-	const end = "\x00\xef\x46\xdb\x37\x51\xd8\xe9\x99" // no body, and the checksum of nothing
+	const sumOfNothing = 0xef46db3751d8e999
+	head := func(status, length int, sum uint64) []byte {
+		return encoded(&storedHead{Status: status, Length: length, Sum: sum})
+	}
 	for name, c := range map[string]struct {
-		content string
+		content []byte
 		valid   bool
 	}{
-		"a response":               {"\x00\x90\x03\x00\x00" + end, true},
-		"one with a field":         {"\x00\x90\x03\x01\x01\x01A\x01\x01b" + end, true},
-		"nothing":                  {"", false},
-		"an unknown flag":          {"\x08\x90\x03\x00\x00" + end, false},
-		"no status":                {"\x00\x00\x00\x00" + end, false},
-		"a status below":           {"\x00\xc6\x01\x00\x00" + end, false},
-		"a status above":           {"\x00\xd0\x0f\x00\x00" + end, false},
-		"a byte behind it":         {"\x00\x90\x03\x00\x00" + end + "\x00", false},
-		"no body's length":         {"\x00\x90\x03\x00\x00", false},
-		"no body":                  {"\x00\x90\x03\x00\x00\x01" + end[1:], false},
-		"a body's wrong checksum":  {"\x00\x90\x03\x00\x00" + end[:8] + "\x98", false},
-		"2^64 fields":              {"\x00\x90\x03" + huge + "\x00" + end, false},
-		"2^64 values":              {"\x00\x90\x03\x01" + huge + "\x01A\x01\x01b" + end, false},
-		"2^64 values of a field":   {"\x00\x90\x03\x01\x01\x01A" + huge + "\x01b" + end, false},
-		"more fields than it says": {"\x00\x90\x03\x00\x01\x01A\x01\x01b" + end, false},
-		"fewer values":             {"\x00\x90\x03\x01\x02\x01A\x01\x01b" + end, false},
-		"more values":              {"\x00\x90\x03\x01\x00\x01A\x01\x01b" + end, false},
-		"a field twice":            {"\x00\x90\x03\x02\x02\x01A\x01\x01b\x01A\x01\x01b" + end, false},
+		"a response":              {head(200, 0, sumOfNothing), true},
+		"nothing":                 {nil, false},
+		"no status":               {head(0, 0, sumOfNothing), false},
+		"a status above":          {head(1000, 0, sumOfNothing), false},
+		"a byte behind it":        {append(head(200, 0, sumOfNothing), 0), false},
+		"no body":                 {head(200, 1, sumOfNothing), false},
+		"a body's wrong checksum": {head(200, 0, 1), false},
 	} {
 		content := binary.BigEndian.AppendUint32(nil, uint32(len(c.content)))
 		_, err := DecodeResponse(thisKey, "", sealed(responseMagic, thisKey, "", append(content, c.content...)))

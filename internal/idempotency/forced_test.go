@@ -1,6 +1,7 @@
 package idempotency_test
 
 import (
+	"reflect"
 	"testing"
 	"time"
 
@@ -46,7 +47,7 @@ func TestForcedRecord(t *testing.T) {
 		if s.Counted {
 			want.Attempt = 3
 		}
-		if left := run.Settled(s, now); *left != want {
+		if left := run.Settled(s, now); !reflect.DeepEqual(*left, want) {
 			t.Errorf("settled as %+v it leaves %+v, want %+v", s, left, want)
 		}
 	}
@@ -72,7 +73,7 @@ func TestEffective(t *testing.T) {
 		"forced, lapsed, old expired": {record(lapsed, gone), nil},
 	} {
 		got := c.found.Effective(now)
-		if (got == nil) != (c.want == nil) || got != nil && *got != *c.want {
+		if (got == nil) != (c.want == nil) || got != nil && !reflect.DeepEqual(*got, *c.want) {
 			t.Errorf("%s: got %+v, want %+v", name, got, c.want)
 		}
 	}

@@ -50,11 +50,11 @@ type Identity struct {
 	Kind string
 	// Prefix separates providers: two of them may send the same ID.
 	Prefix string
-	// ID is the delivery ID or idempotency key itself, as people know it.
+	// ID is the delivery ID or idempotency key itself, as people know it. Of a key of several
+	// parts it is the first one.
 	ID string
-	// Tuple is set where the ID is several values that are joined for people, so that
-	// other values may have the same ID. It tells them apart: it stands in the hash
-	// over the whole identity in place of the ID.
+	// Tuple is a hash over all parts of such a key. In the hash over the whole identity it
+	// takes the place of the ID.
 	Tuple string
 }
 

@@ -18,13 +18,26 @@ const (
 	Held State = "held"
 )
 
-// Origin says to operators where a key came from.
+// Origin tells operators which request claimed a key.
 type Origin struct {
-	// Provider is the catalogue's name of the sender, empty for other keys.
+	// Provider is the prefix of the key's source: the catalogue's name of the sender, or the
+	// prefix that the configuration names. Empty for other keys.
 	Provider string
-	// DeliveryID is the ID as the sender wrote it.
+	// DeliveryID is the ID as the sender wrote it. Of a key of several parts it is the first,
+	// and Parts are the others that are present.
 	DeliveryID string
+	Parts      []string
+	Method     string
+	Host       string
+	// Path is the request's path without its query, at most [MaxPath] bytes of it.
+	Path string
 }
+
+// MaxPath and MaxReason are how many bytes of [Origin.Path] and [Record.Reason] are kept.
+const (
+	MaxPath   = 255
+	MaxReason = 255
+)
 
 // Record is what a store knows of a key. A zero time means that there is none.
 type Record struct {
@@ -46,11 +59,15 @@ type Record struct {
 	// Hold is [Terms.Hold] of the claim. It counts also after the setting has changed.
 	Hold bool
 	Origin
-	// SealedBy is the ID of the encryption key with which DeliveryID is sealed;
-	// empty where DeliveryID is readable.
+	// Sealed is the Origin in encrypted form, and SealedBy the ID of the encryption key. Both
+	// are empty where the Origin is readable.
 	SealedBy string
+	Sealed   []byte
 	// Status is the HTTP status of the run's answer, 0 if the run had none.
 	Status int
+	// Reason says why the last run ended without a response to keep, at most [MaxReason] bytes;
+	// empty if it kept one.
+	Reason string
 	// ParentID is set for a forced run only: the execution ID of the run whose
 	// response it is meant to replace.
 	ParentID string
@@ -244,7 +261,7 @@ func (r *Record) settled(s *Settlement, now time.Time) Record {
 	next.Ended = now.Add(-s.Ago)
 	next.LeaseUntil = time.Time{}
 	next.Expires = now.Add(s.Retention)
-	next.Status = 0
+	next.Status, next.Reason = 0, s.Reason
 	if s.Response != nil {
 		next.Status = s.Response.Status
 	}

@@ -44,10 +44,10 @@ func TestSettled(t *testing.T) {
 			c.settlement.Retention = time.Minute
 			before, want := inFlight, settled
 			want.State, want.Status, want.Attempt = c.state, c.status, c.attempt
-			if got := before.Settled(c.settlement, now); *got != want {
+			if got := before.Settled(c.settlement, now); !reflect.DeepEqual(*got, want) {
 				t.Errorf("got  %+v\nwant %+v", *got, want)
 			}
-			if before != inFlight {
+			if !reflect.DeepEqual(before, inFlight) {
 				t.Errorf("the record in flight became %+v", before)
 			}
 		})

@@ -43,6 +43,8 @@ type End struct {
 	// Attempt is the number of this run, counted as [Terms.MaxAttempts] counts: from
 	// 1, and from 1 again after an operator has freed the key.
 	Attempt int
+	// Reason is [Record.Reason].
+	Reason string
 	// Replaces says that the run was forced, and that the response which it is meant
 	// to replace is still kept.
 	Replaces bool
@@ -64,6 +66,8 @@ type Settlement struct {
 	// Response is the answer for later requests (Complete), or for the requests that
 	// waited (Released); nil if there is none.
 	Response *Response
+	// Reason is [Record.Reason].
+	Reason string
 	// Retention is how long the record lives from now on.
 	Retention time.Duration
 	// Ago is how long before now the run ended: the store could not be told at once.
@@ -96,6 +100,7 @@ func Conclude(end End, p Policy) Settlement {
 		State:     stateAfter(end, p),
 		Counted:   end.How != NotSent,
 		Response:  end.Response,
+		Reason:    end.Reason,
 		Retention: p.Retention,
 		AnswerFor: max(p.Lease, leastAnswer),
 	}
@@ -103,6 +108,9 @@ func Conclude(end End, p Policy) Settlement {
 		// The response that was kept before stays. It is not given up for a held key,
 		// or for a response without its body.
 		s.State = Released
+	}
+	if s.State == Complete {
+		s.Reason = ""
 	}
 	switch {
 	case s.State == Held:

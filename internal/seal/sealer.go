@@ -14,8 +14,8 @@ import (
 	"crypto/hkdf"
 	"crypto/hmac"
 	"crypto/sha256"
-	"encoding/base64"
 	"encoding/hex"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"strings"
@@ -53,7 +53,8 @@ const (
 	keyIDLabel          = "caddy-dedup encryption key ID v1"
 	fingerprintLabel    = "caddy-dedup fingerprint secret v1"
 	recordKeyLabel      = "caddy-dedup record encryption v1"
-	sealedIDLabel       = "caddy-dedup delivery ID v1"
+	sealedOriginLabel   = "caddy-dedup origin v1"
+	sealedReasonLabel   = "caddy-dedup reason v1"
 	sealedResponseLabel = "caddy-dedup response v1"
 )
 
@@ -250,37 +251,71 @@ func (s *Sealer) openResponse(record idempotency.Key, token string, r *idempoten
 	return idempotency.DecodeResponse(record, token, text)
 }
 
-// idEncoding is how a sealed delivery ID is written. It is strict, so that a changed
-// text is never read as the same sealed ID.
-var idEncoding = base64.RawStdEncoding.Strict()
-
-// sealID returns the delivery ID as it is to be stored, and the ID of the key that
-// has sealed it, or "" if it is not sealed.
-func (s *Sealer) sealID(record idempotency.Key, deliveryID string) (stored, keyID string) {
+// sealOrigin returns the claim as it is to be stored.
+func (s *Sealer) sealOrigin(c idempotency.Claim) idempotency.Claim {
 	if len(s.all()) == 0 {
-		return deliveryID, ""
+		return c
+	}
+	text, err := json.Marshal(c.Origin)
+	if err != nil {
+		panic("seal: an origin that JSON cannot hold: " + err.Error()) // impossible by its type
 	}
 	first := s.keys[0]
-	sealed := first.cipherOf(record).Seal(nil, nil, []byte(deliveryID), binding(sealedIDLabel, record, ""))
-	return idEncoding.EncodeToString(sealed), first.id
+	c.Sealed, c.SealedBy = first.cipherOf(c.Key).Seal(nil, nil, text, binding(sealedOriginLabel, c.Key, "")), first.id
+	c.Origin = idempotency.Origin{}
+	return c
 }
 
-// openRecord returns a copy of the record for operators, with a readable delivery
-// ID. The record that a forced run is meant to replace stays sealed: nobody reads
-// that one, and its key need not be configured.
+// sealReason returns the reason of a run's end as it is to be stored, with the ID of its key:
+// that may be another one than that of the claim.
+func (s *Sealer) sealReason(record idempotency.Key, reason string) string {
+	if len(s.all()) == 0 || reason == "" {
+		return reason
+	}
+	first := s.keys[0]
+	sealed := first.cipherOf(record).Seal(nil, nil, []byte(reason), binding(sealedReasonLabel, record, ""))
+	return sealedReason + first.id + string(sealed)
+}
+
+// sealedReason begins a sealed reason. A readable one never begins with this byte.
+const sealedReason = "\x00"
+
+// openReason is the reverse of [Sealer.sealReason]. A reason that does not open is empty: it
+// decides nothing.
+func (s *Sealer) openReason(record idempotency.Key, stored string) string {
+	sealed, is := strings.CutPrefix(stored, sealedReason)
+	if !is {
+		return stored
+	}
+	if len(sealed) < 2*keyIDSize {
+		return ""
+	}
+	text, err := s.open(sealed[:2*keyIDSize], record, binding(sealedReasonLabel, record, ""), []byte(sealed[2*keyIDSize:]))
+	if err != nil {
+		return ""
+	}
+	return string(text)
+}
+
+// openRecord returns a copy of the record for operators, with a readable origin and reason. The
+// record that a forced run is meant to replace stays sealed: nobody reads that one, and its key
+// need not be configured.
 func (s *Sealer) openRecord(record idempotency.Key, r *idempotency.Record) (*idempotency.Record, error) {
-	if err := s.check(r); err != nil || r == nil || r.SealedBy == "" {
+	if err := s.check(r); err != nil || r == nil {
 		return r, err
 	}
-	sealed, err := idEncoding.DecodeString(r.DeliveryID)
-	if err != nil {
-		return nil, fmt.Errorf("its encrypted delivery ID: %w", err)
+	opened := *r
+	opened.Reason = s.openReason(record, r.Reason)
+	if r.SealedBy == "" {
+		return &opened, nil
 	}
-	id, err := s.open(r.SealedBy, record, binding(sealedIDLabel, record, ""), sealed)
+	text, err := s.open(r.SealedBy, record, binding(sealedOriginLabel, record, ""), r.Sealed)
 	if err != nil {
 		return nil, fmt.Errorf("its delivery ID: %w", err)
 	}
-	opened := *r
-	opened.DeliveryID, opened.SealedBy = string(id), ""
+	if err := json.Unmarshal(text, &opened.Origin); err != nil {
+		return nil, fmt.Errorf("its delivery ID: %w", err)
+	}
+	opened.Sealed, opened.SealedBy = nil, ""
 	return &opened, nil
 }

@@ -45,7 +45,7 @@ func (s *Store) Sealer() *Sealer { return s.sealer.Load() }
 func (s *Store) Claim(ctx context.Context, c idempotency.Claim) (idempotency.Claimed, error) {
 	sealer := s.Sealer()
 	if c.SealedBy == "" {
-		c.DeliveryID, c.SealedBy = sealer.sealID(c.Key, c.DeliveryID)
+		c = sealer.sealOrigin(c)
 	}
 	got, err := s.Store.Claim(ctx, c)
 	if err != nil {
@@ -67,7 +67,9 @@ func (s *Store) Claim(ctx context.Context, c idempotency.Claim) (idempotency.Cla
 
 // Settle implements [idempotency.Store].
 func (s *Store) Settle(ctx context.Context, key idempotency.Key, claimed *idempotency.Record, settlement idempotency.Settlement) error {
-	settlement.Response = s.Sealer().sealResponse(key, claimed.Token, settlement.Response)
+	sealer := s.Sealer()
+	settlement.Response = sealer.sealResponse(key, claimed.Token, settlement.Response)
+	settlement.Reason = sealer.sealReason(key, settlement.Reason)
 	return s.Store.Settle(ctx, key, claimed, settlement)
 }
 

@@ -3,6 +3,7 @@ package storetest
 import (
 	"bytes"
 	"fmt"
+	"reflect"
 	"slices"
 	"time"
 
@@ -34,7 +35,7 @@ func recordDifference(got, want *idempotency.Record) string {
 		return "the record that it replaces: " + difference
 	}
 	a.Replaces, b.Replaces = nil, nil
-	if a != b {
+	if !reflect.DeepEqual(a, b) {
 		return fmt.Sprintf("got %+v, want %+v", a, b)
 	}
 	return ""
