@@ -155,7 +155,6 @@ func TestKeysCommandMistakes(t *testing.T) {
 		{[]string{"list", "k"}, 2, []string{`"k"`, "keys show"}},
 		{[]string{"list", "--stat", "held"}, 2, []string{"--stat"}},
 		{[]string{"list", "--state", "helt"}, 2, []string{`"helt"`, "in_flight, lapsed, complete, released, held, unreadable"}},
-		{[]string{"list", "--provider", "gitbuh"}, 2, []string{`"gitbuh"`, "github"}},
 		{[]string{"list", "--provider", ""}, 2, []string{"--provider"}},
 		{[]string{"list", "--older-than", "yesterday"}, 2, []string{`"yesterday"`, "7d"}},
 		{[]string{"list", "--limit", "0"}, 2, []string{"--limit 0"}},

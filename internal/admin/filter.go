@@ -1,7 +1,6 @@
 package admin
 
 import (
-	"fmt"
 	"net/http"
 	"net/url"
 	"regexp"
@@ -10,7 +9,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/caddy-dedup/caddy-dedup/internal/delivery"
 	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
 )
 
@@ -50,6 +48,7 @@ type keyFilter struct {
 	states               []string
 	provider             string
 	deliveryID           string
+	joined               bool // deliveryID is that of parts, joined by colons
 	executionID          string
 	olderThan, newerThan time.Duration // since the claim
 }
@@ -64,9 +63,6 @@ func (a *API) filterOf(query url.Values) (filter keyFilter, limit int, err error
 		if !slices.Contains(States, state) {
 			return keyFilter{}, 0, wrongState(state)
 		}
-	}
-	if err := checkProviderFilter(filter.provider); err != nil {
-		return keyFilter{}, 0, err
 	}
 	if filter.olderThan, err = a.durationIn(query, ParamOlderThan); err != nil {
 		return keyFilter{}, 0, err
@@ -107,14 +103,6 @@ func wrongState(text string) error {
 	return wrongRequest("state=%q is not a state; accepted are %s", text, strings.Join(States, ", "))
 }
 
-// checkProviderFilter refuses a name that no record has.
-func checkProviderFilter(name string) error {
-	if _, known := delivery.ProviderNamed(name); name != "" && !known {
-		return problemOf(http.StatusBadRequest, fmt.Errorf("provider: %w", delivery.UnknownProvider(name)))
-	}
-	return nil
-}
-
 var digits = regexp.MustCompile("[0-9]+")
 
 func (a *API) durationIn(query url.Values, name string) (time.Duration, error) {
@@ -132,6 +120,16 @@ func (a *API) durationIn(query url.Values, name string) (time.Duration, error) {
 	return d, nil
 }
 
+// idSought is the delivery ID with which the keys begin that are looked for. An operator may
+// write several parts of a key, joined by colons.
+func (f keyFilter) idSought() string {
+	if f.joined {
+		first, _, _ := strings.Cut(f.deliveryID, ":")
+		return first
+	}
+	return f.deliveryID
+}
+
 // wants reports whether a record that was read at the given time is one of them. Of a
 // record that cannot be read only the state is known, and that it may be one of the
 // delivery ID by which it was found: then nothing excludes it.
@@ -145,7 +143,8 @@ func (f keyFilter) wants(r Record, now time.Time) bool {
 	age := now.Sub(r.Claimed)
 	switch {
 	case f.provider != "" && r.Provider != f.provider,
-		f.deliveryID != "" && r.DeliveryID != f.deliveryID,
+		f.deliveryID != "" && !f.joined && r.DeliveryID != f.deliveryID,
+		f.joined && idempotency.Origin{DeliveryID: r.DeliveryID, Parts: r.Parts}.Joined() != f.deliveryID,
 		f.executionID != "" && r.ExecutionID != f.executionID,
 		f.olderThan > 0 && age <= f.olderThan,
 		f.newerThan > 0 && age >= f.newerThan:

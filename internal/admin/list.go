@@ -9,6 +9,7 @@ import (
 	"errors"
 	"net/http"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
@@ -72,7 +73,29 @@ func (a *API) page(ctx context.Context, l *listing, from listCursor) (Page, erro
 		return Page{}, err
 	}
 	defer leaveAll(open)
+	l.joined = strings.Contains(l.deliveryID, ":") && !l.isID(ctx, open)
 	return l.page(ctx, open, from)
+}
+
+// isID reports whether a record has the whole text as its delivery ID. Only if none has, it is
+// that of parts. A store that cannot be asked has none here; the page says so.
+func (l *listing) isID(ctx context.Context, open []Store) bool {
+	id := keyFilter{deliveryID: l.deliveryID}
+	for _, store := range open {
+		for cursor, more := "", true; more; more = cursor != "" {
+			page, next, err := store.Find(ctx, beginningsOf(store, l.deliveryID), cursor, listBatch)
+			if err != nil || ctx.Err() != nil {
+				break
+			}
+			for _, listed := range page {
+				if id.wants(showListed(store.Name(), listed), listed.Now) {
+					return true
+				}
+			}
+			cursor = next
+		}
+	}
+	return false
 }
 
 // listCursor is where a page begins: in a store, at a page of the store's own. It never
@@ -231,7 +254,7 @@ func (l *listing) look(ctx context.Context, store Store, at string, most int) (w
 	for i, listed := range batch {
 		shown := showListed(store.Name(), listed)
 		if l.deliveryID != "" && shown.State == StateUnreadable {
-			shown.DeliveryID = l.deliveryID // its key begins so
+			shown.DeliveryID = l.idSought() // its key begins so
 		}
 		if l.wants(shown, listed.Now) && !l.seen[store.Key()+" "+shown.Key] {
 			wanted = append(wanted, shown)
@@ -247,7 +270,7 @@ func (l *listing) ask(ctx context.Context, store Store, at string, most int) ([]
 	if l.deliveryID == "" {
 		return store.List(ctx, at, most)
 	}
-	return store.Find(ctx, beginningsOf(store, l.deliveryID), at, most)
+	return store.Find(ctx, beginningsOf(store, l.idSought()), at, most)
 }
 
 // beginningsOf returns how the keys of delivery IDs begin in this store.

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"strings"
 	"time"
 
 	"github.com/go-json-experiment/json/jsontext"
@@ -69,18 +70,24 @@ func (a *API) lookUp(ctx context.Context, l *lookup) error {
 	defer leaveAll(open)
 	ctx, cancel := context.WithTimeout(ctx, FindFor)
 	defer cancel()
-	away := false
-	for _, store := range open {
-		err := l.in(ctx, store)
-		if _, isProblem := errors.AsType[*Problem](err); isProblem {
-			return err
+	unavailable := false
+	for _, joined := range []bool{false, true} {
+		ids := l.filters(joined)
+		for i := 0; i < len(open) && len(ids) > 0; i++ {
+			err := l.in(ctx, open[i], ids)
+			if _, isProblem := errors.AsType[*Problem](err); isProblem {
+				return err
+			}
+			if err != nil {
+				l.unasked = append(l.unasked, Readiness{Store: open[i].Name(), Error: err.Error()})
+				unavailable = unavailable || open[i].InUse()
+			}
 		}
-		if err != nil {
-			l.unasked = append(l.unasked, Readiness{Store: store.Name(), Error: err.Error()})
-			away = away || store.InUse()
+		if len(l.unasked) > 0 {
+			break // what is missing may be in a store that could not be asked
 		}
 	}
-	if away {
+	if unavailable {
 		p := unaskedProblem(l.unasked)
 		p.Keys = l.keys
 		return p
@@ -122,7 +129,7 @@ func parseLookup(body io.Reader) (LookupRequest, error) {
 			return LookupRequest{}, wrongRequest("id %d of the body is empty; a delivery ID has at least 1 character", i+1)
 		}
 	}
-	return asked, checkProviderFilter(asked.Provider)
+	return asked, nil
 }
 
 // checkMembers finds what Go lets through, and what would be another question than the one
@@ -169,15 +176,27 @@ type lookup struct {
 	unasked []Readiness
 }
 
-// in looks at all records of one store that can be of these IDs.
-func (l *lookup) in(ctx context.Context, store Store) error {
-	ids := make(map[idempotency.Beginning]string)
+// filters returns what is still looked for: whole IDs, or those of which none was found, as
+// parts that are joined by colons.
+func (l *lookup) filters(joined bool) (filters []keyFilter) {
 	for _, id := range l.IDs {
-		for _, begins := range beginningsOf(store, id) {
-			ids[begins] = id
+		if !l.found[id] && (!joined || strings.Contains(id, ":")) {
+			filters = append(filters, keyFilter{provider: l.Provider, deliveryID: id, joined: joined})
 		}
 	}
-	of := beginningsOf(store, l.IDs...)
+	return filters
+}
+
+// in looks at all records of one store that can be of these IDs.
+func (l *lookup) in(ctx context.Context, store Store, filters []keyFilter) error {
+	sought := make(map[idempotency.Beginning][]keyFilter)
+	var of []idempotency.Beginning
+	for _, filter := range filters {
+		for _, begins := range beginningsOf(store, filter.idSought()) {
+			sought[begins] = append(sought[begins], filter)
+			of = append(of, begins)
+		}
+	}
 	for cursor, first := "", true; first || cursor != ""; first = false {
 		page, next, err := store.Find(ctx, of, cursor, listBatch)
 		if err == nil {
@@ -187,7 +206,9 @@ func (l *lookup) in(ctx context.Context, store Store) error {
 			return err
 		}
 		for _, listed := range page {
-			l.look(store, listed, ids[listed.Key.Beginning()])
+			for _, filter := range sought[listed.Key.Beginning()] {
+				l.look(store, listed, filter)
+			}
 		}
 		if len(l.keys) > MostFound {
 			return wrongRequest("these ids have more than %d records; ask for fewer, or page through one with GET %s?%s=", MostFound, ListPath, ParamDeliveryID)
@@ -197,17 +218,17 @@ func (l *lookup) in(ctx context.Context, store Store) error {
 	return nil
 }
 
-// look takes a record whose key begins as those of this ID.
-func (l *lookup) look(store Store, listed idempotency.Listed, id string) {
+// look takes a record whose key begins as those that are looked for.
+func (l *lookup) look(store Store, listed idempotency.Listed, filter keyFilter) {
 	shown := showListed(store.Name(), listed)
 	if shown.State == StateUnreadable {
-		shown.DeliveryID = id
+		shown.DeliveryID = filter.idSought()
 	}
 	name := store.Key() + " " + shown.Key
-	if !(keyFilter{provider: l.Provider, deliveryID: id}).wants(shown, time.Time{}) || l.seen[name] {
+	if !filter.wants(shown, time.Time{}) || l.seen[name] {
 		return
 	}
-	l.seen[name], l.found[id] = true, true
+	l.seen[name], l.found[filter.deliveryID] = true, true
 	l.keys = append(l.keys, shown)
 }
 

@@ -145,11 +145,20 @@ func (s *scan) add(mu *sync.Mutex, store admin.Store, page []idempotency.Listed,
 	}
 }
 
-// find returns the records of a delivery ID. The error says which stores could not be
-// searched.
-func find(ctx context.Context, open []admin.Store, id string) (*top, error) {
+// find returns the records of a delivery ID, or, if there are none, those whose parts joined by
+// colons are the text. The error says which stores could not be searched.
+func find(ctx context.Context, open []admin.Store, text string) (*top, error) {
 	ctx, cancel := context.WithTimeout(ctx, findTime)
 	defer cancel()
+	found, err := findWhere(ctx, open, text, func(o idempotency.Origin) bool { return o.DeliveryID == text })
+	if first, _, several := strings.Cut(text, ":"); several && err == nil && found.count == 0 {
+		return findWhere(ctx, open, first, func(o idempotency.Origin) bool { return o.Joined() == text })
+	}
+	return found, err
+}
+
+// findWhere returns the records among those whose keys begin as that of an ID.
+func findWhere(ctx context.Context, open []admin.Store, id string, is func(idempotency.Origin) bool) (*top, error) {
 	found := &top{max: maxRows, compare: newest}
 	var failed error
 	for _, store := range open {
@@ -164,8 +173,7 @@ func find(ctx context.Context, open []admin.Store, id string) (*top, error) {
 				break
 			}
 			for _, l := range page {
-				// The keys of two IDs may begin with the same bytes.
-				if l.Unreadable != nil || l.Record.DeliveryID == id {
+				if l.Unreadable != nil || is(l.Record.Origin) {
 					found.add(entryOf(store, l))
 				}
 			}

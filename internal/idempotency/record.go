@@ -1,6 +1,9 @@
 package idempotency
 
-import "time"
+import (
+	"strings"
+	"time"
+)
 
 // State is where a key's latest run stands.
 type State string
@@ -31,6 +34,11 @@ type Origin struct {
 	Host       string
 	// Path is the request's path without its query, at most [MaxPath] bytes of it.
 	Path string
+}
+
+// Joined returns delivery ID and parts, joined by colons: so operators may write them.
+func (o Origin) Joined() string {
+	return strings.Join(append([]string{o.DeliveryID}, o.Parts...), ":")
 }
 
 // MaxPath and MaxReason are how many bytes of [Origin.Path] and [Record.Reason] are kept.

@@ -11,7 +11,6 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/caddy-dedup/caddy-dedup/internal/admin"
-	"github.com/caddy-dedup/caddy-dedup/internal/delivery"
 	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
 )
 
@@ -75,9 +74,6 @@ func (c *call) named() (*named, error) {
 		}
 	}
 	provider := c.text("provider")
-	if _, known := delivery.ProviderNamed(provider); !known && c.Flags().Changed("provider") {
-		return nil, wrongUsage("--provider: %w", delivery.UnknownProvider(provider))
-	}
 	client, err := c.client()
 	if err != nil {
 		return nil, err
