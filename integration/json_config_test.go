@@ -26,7 +26,7 @@ func TestMistakesInJSON(t *testing.T) {
 		`"keys": [{"prefix": "p", "parts": [{}]}]`:                                            "exactly one",
 		`"keys": [{"header": "X-Id", "optional": true}]`:                                      "keys[0]: optional is for one of several parts",
 		`"keys": [{"prefix": "p", "optional": true, "parts": [{"content": true}]}]`:           "keys[0]: optional is for one of several parts",
-		`"keys": [{"prefix": "p", "parts": [{"content": true, "optional": true}]}]`:           "keys[0]: all parts of \\\"p\\\" are optional",
+		`"keys": [{"prefix": "p", "parts": [{"content": true, "optional": true}]}]`:           "keys[0]: the first part is optional",
 		`"keys": [{"cookie": "id"}]`:                                                          "cookie",
 		`"providers": ["gitub"]`:                                                              "did you mean github",
 		`"providers": ["github", "github"]`:                                                   "named twice",

@@ -74,6 +74,9 @@ func (c *call) named() (*named, error) {
 		}
 	}
 	provider := c.text("provider")
+	if provider == "" && c.Flags().Changed("provider") {
+		return nil, wrongUsage("--provider is empty; it is the name of a provider or a prefix, such as github")
+	}
 	client, err := c.client()
 	if err != nil {
 		return nil, err
