@@ -22,8 +22,10 @@ const (
 	// FindFor is that for a delivery ID, of which one request is to find all: a Redis of
 	// a million keys takes a second, one of ten million ten.
 	FindFor = 30 * time.Second
-	// listBatch is how many records a store is asked for at a time.
+	// listBatch is how many records a store is asked for at a time, and findBatch how many of
+	// a delivery ID: a Redis looks at so many names.
 	listBatch = 500
+	findBatch = 2000
 )
 
 // Page is a page of records.
@@ -220,10 +222,15 @@ func (l *listing) upTo(next *listCursor) Page {
 }
 
 // step takes the records of a store that are wanted, from a place on. It returns where the
-// next step begins, nil at the end of the store.
+// next step begins, nil at the end of the store. The page may get somewhat more than its limit,
+// from a store whose own pages do.
 func (l *listing) step(ctx context.Context, store Store, at listCursor) (*listCursor, error) {
 	room := l.limit - len(l.found)
-	wanted, next, last, err := l.look(ctx, store, at.At, listBatch)
+	batch := listBatch
+	if l.deliveryID != "" {
+		batch = findBatch
+	}
+	wanted, next, last, err := l.look(ctx, store, at.At, batch)
 	if err == nil && len(wanted) > room { // as many records as have so many that are wanted
 		wanted, next, _, err = l.look(ctx, store, at.At, last)
 	}

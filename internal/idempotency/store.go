@@ -64,10 +64,10 @@ type Store interface {
 	// used again. Errors: those of [Record.MayBeTaken], and of [Seen.MayBeUnreadable].
 	Forget(ctx context.Context, key Key, seen Seen) error
 
-	// List returns a page of up to limit records. The page begins at the cursor; "" is
-	// the beginning. With the page comes the cursor of the next one; "" is the end. A
-	// page may be empty although another one follows: the work for one page is
-	// bounded. Within a page the records are in the order of their keys; the order of
+	// List returns a page of up to limit records; a store without an order of its own may
+	// return somewhat more. The page begins at the cursor; "" is the beginning. With the page
+	// comes the cursor of the next one; "" is the end. A page may be empty although another
+	// one follows: the work for one page is bounded. Within a page the records are in the order of their keys; the order of
 	// the pages is the store's choice. A record that cannot be read is listed with
 	// Unreadable set. Errors: [ErrCursor].
 	List(ctx context.Context, cursor string, limit int) ([]Listed, string, error)

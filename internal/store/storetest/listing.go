@@ -77,7 +77,7 @@ func (f *fixture) pageThrough(limit int) map[idempotency.Key]*idempotency.Record
 		if err != nil {
 			f.Fatalf("list from %q: %v", cursor, err)
 		}
-		if len(page) > limit {
+		if len(page) > limit && !f.options.LongPages {
 			f.Fatalf("a page of %d records, asked for %d", len(page), limit)
 		}
 		for _, listed := range page {

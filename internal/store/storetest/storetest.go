@@ -33,6 +33,9 @@ type Options struct {
 	// store outlives a process, or is gone with it.
 	Crash func(t *testing.T, store idempotency.Store) idempotency.Store
 
+	// LongPages reports whether a page may have more records than the limit.
+	LongPages bool
+
 	// Damage makes what is stored of the key's record unreadable. Nil for a store of
 	// which nothing can be damaged.
 	Damage func(t *testing.T, store idempotency.Store, key idempotency.Key)
