@@ -57,7 +57,11 @@ func (x *exchange) replay(d engine.Replay) error {
 	x.setReplayHeader(d)
 	if d.Response.Failed {
 		// An error is answered by the error routes, as it was for the first client.
-		return x.answerError(caddyhttp.Error(d.Response.Status, fmt.Errorf("the run %s of this request ended in an error", d.Record.ExecutionID)))
+		failed := caddyhttp.Error(d.Response.Status, fmt.Errorf("the run %s of this request ended in an error", d.Record.ExecutionID))
+		if !x.shownByRoutes(failed) {
+			x.w.WriteHeader(d.Response.Status)
+		}
+		return nil
 	}
 	x.w.WriteHeader(d.Response.Status)
 	if !bodyAllowed(d.Response.Status) || d.Response.Omitted {
@@ -246,20 +250,12 @@ func (x *exchange) passUnclaimed() error {
 	forgetUpstream(x.repl())
 	to := caddyhttp.NewResponseRecorder(x.w, nil, nil)
 	err := x.next.ServeHTTP(to, x.r)
-	_, proxied := x.repl().Get(upstreamAddress)
-	switch {
-	case err == nil && !isAnswered(to) && !proxied:
+	answered := to.Status() >= 200 || to.Status() == http.StatusSwitchingProtocols
+	if _, proxied := x.repl().Get(upstreamAddress); err == nil && !answered && !proxied {
 		return x.refuseNoHandler("", 0)
-	case err == nil:
-		return nil
-	case x.key != (idempotency.Key{}): // with store_errors pass
-		return x.failed(err)
-	case isAnswered(to), !x.body.read, !hasErrorRoutes(x.r), runOf(x.r.Context()) != nil:
+	}
+	if answered || !x.body.read {
 		return err
 	}
-	// The server's own request may be another one, of whose body nothing is left.
-	if !x.serveErrorRoutes(receivedRequest(x.r), err, false) {
-		x.w.WriteHeader(failedStatus(err))
-	}
-	return nil
+	return x.failed(err)
 }

@@ -362,8 +362,7 @@ func (s *RedisStore) PoolKey() string {
 	return fmt.Sprintf("redis %x", sha256.Sum256(settings))
 }
 
-// redisTuning are the settings of a Redis store that say how it is used, and not which
-// one it is.
+// redisTuning has the settings that can change while a Redis store is open.
 type redisTuning struct {
 	timeout      time.Duration
 	waitReplicas int
@@ -371,6 +370,11 @@ type redisTuning struct {
 
 // Tuning implements [openstores.Config].
 func (s *RedisStore) Tuning() any { return redisTuning{s.options.Timeout, s.options.WaitReplicas} }
+
+// Tune implements [openstores.Config].
+func (s *RedisStore) Tune(store idempotency.Store) {
+	store.(*redis.Store).Tune(s.options.Timeout, s.options.WaitReplicas)
+}
 
 // Describe implements [openstores.Config].
 func (s *RedisStore) Describe() string {

@@ -108,6 +108,9 @@ func (s *FileStore) PoolKey() string { return "file " + realPath(s.Path) }
 // Tuning implements [openstores.Config].
 func (s *FileStore) Tuning() any { return nil }
 
+// Tune implements [openstores.Config].
+func (s *FileStore) Tune(idempotency.Store) {}
+
 // Describe implements [openstores.Config].
 func (s *FileStore) Describe() string { return "file store " + s.Path }
 
@@ -168,6 +171,9 @@ func (s *MemoryStore) PoolKey() string { return "memory" }
 
 // Tuning implements [openstores.Config].
 func (s *MemoryStore) Tuning() any { return nil }
+
+// Tune implements [openstores.Config].
+func (s *MemoryStore) Tune(idempotency.Store) {}
 
 // Describe implements [openstores.Config].
 func (s *MemoryStore) Describe() string { return "memory store, which is gone when the process exits" }

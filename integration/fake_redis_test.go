@@ -52,6 +52,8 @@ func answerAsRedis(conn net.Conn, answer string, manners bool) {
 				said = "-ERR unknown command 'HELLO'\r\n"
 			case "time":
 				said = fmt.Sprintf("*2\r\n$10\r\n%d\r\n$1\r\n0\r\n", time.Now().Unix())
+			case "wait":
+				said = ":0\r\n"
 			case "info":
 				said = "$0\r\n\r\n"
 			}

@@ -17,9 +17,11 @@ type Config interface {
 	// PoolKey is the same for settings that mean the same store. It shows no
 	// secret.
 	PoolKey() string
-	// Tuning are the settings that can change while the store is open; they are not
+	// Tuning returns the settings that can change while the store is open; they are not
 	// part of PoolKey. It can be compared, and is nil for a store that has none.
 	Tuning() any
+	// Tune applies them to a store that Open has returned.
+	Tune(store idempotency.Store)
 	// Describe says to people which store it is.
 	Describe() string
 	// OperationTimeout limits one operation of the store.

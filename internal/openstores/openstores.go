@@ -150,11 +150,7 @@ func (o *Store) applyLocked() {
 	h := o.configurations[0]
 	o.Configure(h.Settings)
 	o.log.moveTo(h.Logger)
-	if tuned, ok := o.store.(*tunedStore); ok {
-		if err := tuned.tune(h.Config, o.log.logger); err != nil {
-			o.log.logger.Error("the store does not open with its new settings, and goes on with the old ones", zap.String("store", o.name), zap.Error(err))
-		}
-	}
+	h.Config.Tune(o.store)
 	if limited, ok := o.store.(interface{ SetLimit(bytes int64) }); ok {
 		limited.SetLimit(h.MemoryLimit)
 	}
@@ -231,7 +227,7 @@ func (s *Set) start(o *Store, h *Handle) {
 	defer close(o.tried)
 	o.log = newMovableLog(h.Logger)
 	defer h.tellIfSlow("the store is still being opened: its disk is slow, or hangs; what needs the store waits").Stop()
-	if o.store, o.err = openStoreOf(h.Config, o.log.logger); o.err != nil {
+	if o.store, o.err = h.Config.Open(o.log.logger); o.err != nil {
 		s.remove(o)
 		return
 	}
@@ -259,7 +255,7 @@ func (s *Set) remove(o *Store) {
 // unreplicated returns how many kept responses the store answered before they were on as
 // many replicas as were wanted.
 func (o *Store) unreplicated() int64 {
-	if counts, ok := o.store.(replicating); ok {
+	if counts, ok := o.store.(interface{ Unreplicated() int64 }); ok {
 		return counts.Unreplicated()
 	}
 	return 0

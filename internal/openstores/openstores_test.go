@@ -60,11 +60,14 @@ type countedModule struct {
 	err    error
 
 	opened atomic.Int64
-	store  atomic.Pointer[countedStore]
+	// tuned is the limit of the configuration that tuned the store last.
+	tuned atomic.Int64
+	store atomic.Pointer[countedStore]
 }
 
 func (m *countedModule) PoolKey() string                 { return m.key }
 func (m *countedModule) Tuning() any                     { return nil }
+func (m *countedModule) Tune(idempotency.Store)          {}
 func (m *countedModule) Describe() string                { return "counted store" }
 func (m *countedModule) OperationTimeout() time.Duration { return time.Second }
 func (m *countedModule) Shared() bool                    { return false }
@@ -82,10 +85,18 @@ func (m *countedModule) Open(*zap.Logger) (idempotency.Store, error) {
 	return s, nil
 }
 
+// configuredModule is such a module as one configuration has it.
+type configuredModule struct {
+	*countedModule
+	limit int
+}
+
+func (m configuredModule) Tune(idempotency.Store) { m.tuned.Store(int64(m.limit)) }
+
 // handleOf is the handle of one configuration.
 func (m *countedModule) handleOf(limit int, logger *zap.Logger) *Handle {
 	return &Handle{
-		Stores: stores, Config: m, Key: m.key, Logger: logger,
+		Stores: stores, Config: configuredModule{m, limit}, Key: m.key, Logger: logger,
 		Settings: engine.Settings{Limits: engine.Limits{InFlight: limit}}, MemoryLimit: int64(limit) << 20,
 	}
 }
@@ -161,6 +172,9 @@ func TestSettingsOfTheOldestConfigurationCount(t *testing.T) {
 		t.Helper()
 		if got := m.store.Load().limit.Load(); got != int64(limit)<<20 {
 			t.Errorf("the store's limit is %d MiB, want %d", got>>20, limit)
+		}
+		if got := m.tuned.Load(); got != int64(limit) {
+			t.Errorf("the store is tuned by the configuration with limit %d, want %d", got, limit)
 		}
 		var runs []*engine.Run
 		for n := range limit {

@@ -12,7 +12,6 @@ import (
 	"strings"
 	"testing"
 
-	goredis "github.com/redis/go-redis/v9"
 	"go.uber.org/zap"
 	"go.uber.org/zap/zaptest/observer"
 
@@ -229,19 +228,16 @@ func TestTLSOfRedis(t *testing.T) {
 // to say goodbye.
 func TestCloseAfterTheServerHungUp(t *testing.T) {
 	certificates := redistest.NewCertificates(t)
-	o := Options{Addresses: []string{redistest.StartTLS(t, certificates).Addr}, TLS: always(knownTo(t, certificates)), Timeout: generous}.withDefaults()
-	options := clientOptions(o)
-	dial, closed := options.Dialer, make(chan error, 1)
-	options.Dialer = func(ctx context.Context, network, address string) (net.Conn, error) {
-		conn, err := dial(ctx, network, address)
+	o := Options{Addresses: []string{redistest.StartTLS(t, certificates).Addr}, Timeout: generous}
+	closed := make(chan error, 1)
+	o.dial = func(ctx context.Context, network, address string) (net.Conn, error) {
+		conn, err := dialTLS(ctx, netDialer(generous), always(knownTo(t, certificates)), network, address)
 		if err != nil {
 			return nil, err
 		}
 		return cutConn{conn.(*tls.Conn), closed}, nil
 	}
-	client := goredis.NewClient(options)
-	newContact(client, o.Logger)
-	s := newStore(client, o)
+	s := openWith(t, o)
 	mustClaim(t, s, claimOf("a", "token"), idempotency.Proceed)
 	if err := s.Close(); err != nil {
 		t.Errorf("close: %v", err)

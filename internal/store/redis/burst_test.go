@@ -2,7 +2,6 @@ package redis
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"net"
 	"slices"
@@ -32,20 +31,23 @@ func claimAtOnce(t *testing.T, s *Store, n int) *sync.WaitGroup {
 }
 
 // state returns how many commands wait to be sent, and how many flushes there were.
-func (f *flushes) state() (waiting int, flushed int64) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	for _, q := range f.queues {
-		waiting += len(q.waiting)
+func (s *pipes) state() (waiting int, flushed int64) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, p := range s.open {
+		p.mu.Lock()
+		waiting += len(p.waiting)
+		flushed += p.count
+		p.mu.Unlock()
 	}
-	return waiting, f.count.Load()
+	return waiting, flushed
 }
 
 // warm makes the connections that flushes need, and claims a key.
 func warm(t *testing.T, s *Store) {
 	t.Helper()
 	mustClaim(t, s, claimOf("warm", "warm"), idempotency.Proceed)
-	for range flushers {
+	for range maxFlushes {
 		conn := s.client.(*goredis.Client).Conn()
 		if err := conn.Ping(ctx).Err(); err != nil {
 			t.Fatal(err)
@@ -61,22 +63,22 @@ func TestBurst(t *testing.T) {
 	server := redistest.Start(t)
 	s := closeAtEnd(t, openAt(t, server.Addr))
 	warm(t, s)
-	_, before := s.flushes.state()
-	sent := s.flushes.sent.Load()
+	_, before := s.pipes.state()
+	sent := s.pipes.sent.Load()
 	server.Pause()
 	burst := claimAtOnce(t, s, callers)
 	// Two flushes are on their way, each with what there was when it began.
 	eventually(t, "all wait", func() bool {
-		waiting, flushed := s.flushes.state()
-		return flushed == before+flushers && int64(waiting)+s.flushes.sent.Load()-sent == callers
+		waiting, flushed := s.pipes.state()
+		return flushed == before+maxFlushes && int64(waiting)+s.pipes.sent.Load()-sent == callers
 	})
 	server.Resume()
 	burst.Wait()
-	waiting, flushed := s.flushes.state()
-	if most := before + flushers + callers/mostInFlush + 2; waiting != 0 || flushed > most {
+	waiting, flushed := s.pipes.state()
+	if most := before + maxFlushes + callers/maxBatch + 2; waiting != 0 || flushed > most {
 		t.Errorf("%d commands still wait, after %d flushes; want none, after %d at most", waiting, flushed-before, most-before)
 	}
-	if clients := s.client.(*goredis.Client).PoolStats().TotalConns; clients > 2*flushers {
+	if clients := s.client.(*goredis.Client).PoolStats().TotalConns; clients > 2*maxFlushes {
 		t.Errorf("%d connections", clients)
 	}
 }
@@ -97,73 +99,17 @@ func (c slowConn) Read(b []byte) (int, error) {
 // the claims, one after another.
 func TestBurstOverALongWay(t *testing.T) {
 	server := redistest.Start(t)
-	o := Options{Addresses: []string{server.Addr}, Timeout: generous}.withDefaults()
-	options := clientOptions(o)
-	options.Dialer = func(ctx context.Context, network, address string) (net.Conn, error) {
-		conn, err := (&net.Dialer{}).DialContext(ctx, network, address)
+	o := Options{Addresses: []string{server.Addr}, Timeout: generous}
+	o.dial = func(ctx context.Context, network, address string) (net.Conn, error) {
+		conn, err := netDialer(generous).DialContext(ctx, network, address)
 		return slowConn{conn, 20 * time.Millisecond}, err
 	}
-	s := closeAtEnd(t, newStore(watched(goredis.NewClient(options), o), o))
+	s := closeAtEnd(t, openWith(t, o))
 	warm(t, s)
-	_, before := s.flushes.state()
+	_, before := s.pipes.state()
 	claimAtOnce(t, s, 100).Wait()
-	if _, flushed := s.flushes.state(); flushed-before > 20 {
+	if _, flushed := s.pipes.state(); flushed-before > 20 {
 		t.Errorf("%d flushes for 100 claims at once", flushed-before)
-	}
-}
-
-// claimOutcome is what became of the claim of a name.
-type claimOutcome struct {
-	name    string
-	claimed idempotency.Claimed
-	err     error
-}
-
-// claimsOf returns a function that begins to claim a name, and where it tells the outcome.
-func claimsOf(s *Store) (begin func(ctx context.Context, name string), outcomes chan claimOutcome) {
-	outcomes = make(chan claimOutcome, 10)
-	return func(ctx context.Context, name string) {
-		go func() {
-			claimed, err := s.Claim(ctx, claimOf(name, "token"))
-			outcomes <- claimOutcome{name, claimed, err}
-		}()
-	}, outcomes
-}
-
-// TestCallerGivesUp has callers that end while their claims wait, or are on their way.
-// The others lose nothing by that.
-func TestCallerGivesUp(t *testing.T) {
-	server := redistest.Start(t)
-	s := closeAtEnd(t, openAt(t, server.Addr))
-	warm(t, s)
-	server.Pause()
-	begin, outcomes := claimsOf(s)
-	leaving, leave := context.WithCancel(ctx)
-	defer leave()
-	_, flushed := s.flushes.state()
-	for i := range int64(flushers) { // each flush has one caller who leaves
-		begin(leaving, fmt.Sprint("sent ", i))
-		eventually(t, "it is on its way", func() bool { _, n := s.flushes.state(); return n == flushed+i+1 })
-	}
-	begin(leaving, "waits")
-	begin(ctx, "stays")
-	eventually(t, "the others wait", func() bool { n, _ := s.flushes.state(); return n == 2 })
-	leave()
-	for range flushers + 1 {
-		o := <-outcomes
-		if !errors.Is(o.err, context.Canceled) || (o.claimed.Record != nil) != (o.name != "waits") {
-			t.Errorf("%s: %v, in doubt %v", o.name, o.err, o.claimed.Record != nil)
-		}
-	}
-	server.Resume()
-	if o := <-outcomes; o.name != "stays" || o.err != nil || o.claimed.Verdict != idempotency.Proceed {
-		t.Errorf("%s: %v, %v", o.name, o.claimed.Verdict, o.err)
-	}
-	mustBeAbsent(t, s, keyOf("waits"))
-	for i := range flushers {
-		if mustFind(t, s, keyOf(fmt.Sprint("sent ", i))).State != idempotency.InFlight {
-			t.Error("a claim on its way was not executed")
-		}
 	}
 }
 
@@ -175,15 +121,15 @@ func testSlowMaster(t *testing.T, cluster *redistest.Cluster, o Options) {
 	}
 	slow, others := namesOn(0, 3, "slow"), namesOn(1, 3, "others")
 	cluster.Masters[0].Pause()
-	before := s.flushes.sent.Load()
+	before := s.pipes.sent.Load()
 	errs := make(chan error, 50)
 	for range cap(errs) {
 		c := claimOf(slow(), "token")
 		go func() { _, err := s.Claim(ctx, c); errs <- err }()
 	}
 	eventually(t, "they wait", func() bool {
-		n, _ := s.flushes.state()
-		return int64(n)+s.flushes.sent.Load()-before == int64(cap(errs))
+		n, _ := s.pipes.state()
+		return int64(n)+s.pipes.sent.Load()-before == int64(cap(errs))
 	})
 	for range 50 {
 		mustClaim(t, s, claimOf(others(), "token"), idempotency.Proceed)
@@ -215,7 +161,7 @@ func TestFlushIsCut(t *testing.T) {
 			command(t, server, "SCRIPT", "FLUSH")
 		}
 		server.Pause()
-		before := s.flushes.sent.Load()
+		before := s.pipes.sent.Load()
 		var all sync.WaitGroup
 		records := make([]*idempotency.Record, callers)
 		for i := range callers {
@@ -229,8 +175,8 @@ func TestFlushIsCut(t *testing.T) {
 		}
 		// Two flushes may have taken all of them by now.
 		eventually(t, "all wait", func() bool {
-			n, _ := s.flushes.state()
-			return int64(n)+s.flushes.sent.Load()-before == callers
+			n, _ := s.pipes.state()
+			return int64(n)+s.pipes.sent.Load()-before == callers
 		})
 		p.lose.Store(1)
 		server.Resume()

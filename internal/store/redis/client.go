@@ -1,162 +1,116 @@
 package redis
 
 import (
+	"cmp"
 	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
 	"time"
 
 	goredis "github.com/redis/go-redis/v9"
 	"github.com/redis/go-redis/v9/maintnotifications"
+	"go.uber.org/zap"
 )
-
-// client is what the store needs of go-redis: clients of one server, of a
-// sentinel's master and of a cluster all have it.
-type client interface {
-	Pipeline() goredis.Pipeliner
-	Process(ctx context.Context, command goredis.Cmder) error
-	Get(ctx context.Context, key string) *goredis.StringCmd
-	Subscribe(ctx context.Context, channels ...string) *goredis.PubSub
-	Close() error
-}
 
 const (
 	poolSize   = 16
 	bufferSize = 8 << 10 // larger values bypass the buffers
-	// connectionLife is how long a connection is used. A new one looks up the address
-	// and reads the certificates again.
-	connectionLife       = 30 * time.Minute
-	connectionLifeSpread = 5 * time.Minute
-	// topologyAge is how old a client's picture of a cluster may be.
-	topologyAge = time.Second
+	// connLifetime is how long a connection is used. A new one resolves the address and
+	// reads the certificates again.
+	connLifetime       = 30 * time.Minute
+	connLifetimeJitter = 5 * time.Minute
+	// topologyInterval is how often a client asks a cluster which node has which slots.
+	topologyInterval = time.Second
+	// noLimit leaves the limits to each connection ([conn]), and that on waiting for one to
+	// the operations.
+	noLimit = time.Hour
 )
 
 // newClient returns a client that dials when it is first used.
-func newClient(o Options) client {
-	logTo(o.Logger)
+func newClient(o Options, d *dialer, c *credentials) goredis.UniversalClient {
+	goredis.SetLogger(clientLog{o.Logger.Named("client")}) // one for the process: that of the newest store
+	u := &goredis.UniversalOptions{
+		Addrs: o.Addresses, MasterName: o.Sentinel, DB: o.DB,
+		Username: o.Username, Password: o.Password, CredentialsProviderContext: c.provide,
+		SentinelUsername: o.SentinelUsername, SentinelPassword: o.SentinelPassword,
+		Dialer:    d.dialConn,
+		OnConnect: (&prober{log: o.Logger, clustered: o.clustered(), dialer: d}).probe,
+		// The store needs no push messages, and proxies in front of Redis know RESP2.
+		Protocol: 2, DisableIdentity: true,
+		MaintNotificationsConfig: &maintnotifications.Config{Mode: maintnotifications.ModeDisabled},
+		// The store retries by itself (try): go-redis does not know what may be sent twice.
+		MaxRetries: -1, DialerRetries: 1, ContextTimeoutEnabled: true,
+		DialTimeout: noLimit, ReadTimeout: noLimit, WriteTimeout: noLimit, PoolTimeout: noLimit,
+		// Pipelines need no pool of their own: they are as short as other commands.
+		PoolSize: poolSize, PipelinePoolSize: -1,
+		ConnMaxLifetime: connLifetime, ConnMaxLifetimeJitter: connLifetimeJitter,
+		ReadBufferSize: bufferSize, WriteBufferSize: bufferSize,
+	}
+	// NewUniversalClient does the same, without the two options of a cluster below.
 	switch {
 	case o.Sentinel != "":
-		c := goredis.NewFailoverClient(failoverOptions(o))
-		o.logins.dialBy(c.Options().Dialer)
-		newContact(c, o.Logger).refused = o.logins.dialAsLatest
-		return c
+		client := goredis.NewFailoverClient(u.Failover())
+		client.AddHook(d)
+		return client
 	case o.clustered():
-		c := goredis.NewClusterClient(clusterOptions(o))
-		c.OnNewNode(func(node *goredis.Client) { newContact(node, o.Logger).fixed = true })
-		return c
+		options := u.Cluster()
+		// go-redis does not ask for the slots when a node refuses connections (go-redis
+		// #3979), only after this time.
+		options.ClusterStateReloadInterval = topologyInterval
+		// Otherwise the first command waits for a table of all commands.
+		options.DisableRoutingPolicies = true
+		cluster := goredis.NewClusterClient(options)
+		cluster.OnNewNode(func(node *goredis.Client) { node.AddHook(d) })
+		return cluster
 	default:
-		c := goredis.NewClient(clientOptions(o))
-		newContact(c, o.Logger)
-		return c
+		client := goredis.NewClient(u.Simple())
+		client.AddHook(d)
+		return client
 	}
 }
 
-func clientOptions(o Options) *goredis.Options {
-	part := o.Timeout / 5
-	return &goredis.Options{
-		Network:                    network(o.Addresses[0]),
-		Addr:                       o.Addresses[0],
-		Username:                   o.Username,
-		Password:                   o.Password,
-		DB:                         o.DB,
-		Dialer:                     dialer(o.TLS, 2*part),
-		CredentialsProviderContext: o.logins.provider(),
-		// We need no push messages, and proxies in front of Redis know RESP2 too.
-		Protocol:        2,
-		DisableIdentity: true,
-		// Retries are ours (see try): go-redis does not know which commands may
-		// be sent twice.
-		MaxRetries:            -1,
-		DialerRetries:         1,
-		ContextTimeoutEnabled: true,
-		// Two attempts fit into the timeout.
-		DialTimeout:  2 * part,
-		ReadTimeout:  2 * part,
-		WriteTimeout: 2 * part,
-		// Nothing but its own time limits how long an operation waits for a connection.
-		PoolTimeout: o.Timeout,
-		PoolSize:    poolSize,
-		// Pipelines need no pool of their own: they are as short as the other commands.
-		PipelinePoolSize:         -1,
-		ConnMaxLifetime:          connectionLife,
-		ConnMaxLifetimeJitter:    connectionLifeSpread,
-		ReadBufferSize:           bufferSize,
-		WriteBufferSize:          bufferSize,
-		MaintNotificationsConfig: &maintnotifications.Config{Mode: maintnotifications.ModeDisabled},
+// nodeOf returns the client of the server that has the record of this name.
+func (s *Store) nodeOf(ctx context.Context, name string) (*goredis.Client, error) {
+	switch c := s.client.(type) {
+	case *goredis.Client:
+		return c, nil
+	case *goredis.ClusterClient:
+		return c.MasterForKey(ctx, name)
+	default:
+		return nil, fmt.Errorf("a client of the type %T", c)
 	}
 }
 
-// failoverOptions are for the master that sentinels name.
-func failoverOptions(o Options) *goredis.FailoverOptions {
-	c := clientOptions(o)
-	return &goredis.FailoverOptions{
-		MasterName:       o.Sentinel,
-		SentinelAddrs:    o.Addresses,
-		SentinelUsername: o.SentinelUsername,
-		SentinelPassword: o.SentinelPassword,
-		Username:         c.Username,
-		Password:         c.Password,
-		DB:               c.DB,
-		Dialer:           c.Dialer,
-		Protocol:         c.Protocol,
-		DisableIdentity:  c.DisableIdentity,
-
-		CredentialsProviderContext: c.CredentialsProviderContext,
-
-		MaxRetries:            c.MaxRetries,
-		DialerRetries:         c.DialerRetries,
-		ContextTimeoutEnabled: c.ContextTimeoutEnabled,
-		// A dial asks a sentinel first. If that one hangs, go-redis gives it up after
-		// two tries and asks the others. An operation that waits for the connection
-		// still waits no longer than its own timeout.
-		DialTimeout:  4 * c.DialTimeout,
-		ReadTimeout:  c.ReadTimeout,
-		WriteTimeout: c.WriteTimeout,
-		PoolTimeout:  c.PoolTimeout,
-		PoolSize:     c.PoolSize,
-
-		PipelinePoolSize:      c.PipelinePoolSize,
-		ConnMaxLifetime:       c.ConnMaxLifetime,
-		ConnMaxLifetimeJitter: c.ConnMaxLifetimeJitter,
-		ReadBufferSize:        c.ReadBufferSize,
-		WriteBufferSize:       c.WriteBufferSize,
+// masters returns a client for each server that has records, in the order of their
+// addresses.
+func (s *Store) masters(ctx context.Context) ([]*goredis.Client, error) {
+	cluster, ok := s.client.(*goredis.ClusterClient)
+	if !ok {
+		only, err := s.nodeOf(ctx, "")
+		return []*goredis.Client{only}, err
 	}
+	var mu sync.Mutex
+	var all []*goredis.Client
+	err := cluster.ForEachMaster(ctx, func(_ context.Context, master *goredis.Client) error {
+		mu.Lock()
+		defer mu.Unlock()
+		all = append(all, master)
+		return nil
+	})
+	if err == nil && len(all) == 0 {
+		err = errors.New("no master has any slots")
+	}
+	slices.SortFunc(all, func(a, b *goredis.Client) int { return cmp.Compare(a.Options().Addr, b.Options().Addr) })
+	return all, err
 }
 
-// clusterOptions are for the masters of a cluster, each with a pool of its own.
-// go-redis follows redirects by itself, and sends a command again that got no reply.
-// All scripts may be executed twice: those that write compare tokens first.
-func clusterOptions(o Options) *goredis.ClusterOptions {
-	c := clientOptions(o)
-	return &goredis.ClusterOptions{
-		Addrs:           o.Addresses,
-		Username:        c.Username,
-		Password:        c.Password,
-		Dialer:          c.Dialer,
-		Protocol:        c.Protocol,
-		DisableIdentity: c.DisableIdentity,
+// clientLog takes what go-redis logs in addition to the errors that operations return, such
+// as failed dials in the background.
+type clientLog struct{ log *zap.Logger }
 
-		CredentialsProviderContext: c.CredentialsProviderContext,
-
-		MaxRetries:            c.MaxRetries,
-		DialerRetries:         c.DialerRetries,
-		ContextTimeoutEnabled: c.ContextTimeoutEnabled,
-		DialTimeout:           c.DialTimeout,
-		ReadTimeout:           c.ReadTimeout,
-		WriteTimeout:          c.WriteTimeout,
-		PoolTimeout:           c.PoolTimeout,
-		PoolSize:              c.PoolSize,
-
-		PipelinePoolSize:      c.PipelinePoolSize,
-		ConnMaxLifetime:       c.ConnMaxLifetime,
-		ConnMaxLifetimeJitter: c.ConnMaxLifetimeJitter,
-		ReadBufferSize:        c.ReadBufferSize,
-		WriteBufferSize:       c.WriteBufferSize,
-
-		// When a node refuses connections, go-redis does not ask who has its slots now
-		// (go-redis #3979). It asks only after this time.
-		ClusterStateReloadInterval: topologyAge,
-		// Otherwise the first command waits for the table of all commands, under a
-		// time limit of go-redis's own. We do not need that table.
-		DisableRoutingPolicies:   true,
-		MaintNotificationsConfig: c.MaintNotificationsConfig,
-	}
+// Printf implements go-redis's logging interface.
+func (l clientLog) Printf(_ context.Context, format string, values ...any) {
+	l.log.Debug(fmt.Sprintf(format, values...))
 }

@@ -14,10 +14,7 @@ import (
 // TestServerClockJumps is what a failover to a server with another time looks like.
 func TestServerClockJumps(t *testing.T) {
 	server := redistest.Start(t)
-	o := Options{Addresses: []string{server.Addr}, Timeout: generous}.withDefaults()
-	client := goredis.NewClient(clientOptions(o))
-	watching := newContact(client, o.Logger)
-	s := closeAtEnd(t, newStore(client, o))
+	s := closeAtEnd(t, openAt(t, server.Addr))
 	held := func(name string) idempotency.Claim {
 		c := claimOf(name, name)
 		c.Hold = true
@@ -44,7 +41,7 @@ func TestServerClockJumps(t *testing.T) {
 	}
 	for name, jump := range map[string]time.Duration{"ahead": time.Hour, "behind": -time.Hour} {
 		// When our estimate jumps one way, the server's clock seems to jump the other way.
-		estimate := &watching.current.Load().clock.ahead
+		estimate := &s.pipes.to(target{node: s.client.(*goredis.Client)}).clock.ahead
 		estimate.Add(-jump.Milliseconds())
 		want := 1
 		if jump > 0 {
@@ -72,7 +69,7 @@ func TestServerClockJumps(t *testing.T) {
 func TestOverdueClaim(t *testing.T) {
 	server := redistest.Start(t)
 	s := closeAtEnd(t, openAt(t, server.Addr))
-	s.patience = -time.Minute
+	s.executeWithin = -time.Minute
 	held, counted, forced := claimOf("held", "token"), claimOf("counted", "token"), claimOf("forced", "token")
 	held.Hold, counted.MaxAttempts, forced.Force = true, 1, true
 	for _, c := range []idempotency.Claim{held, counted, forced} {
@@ -121,13 +118,10 @@ func TestEstimateIsThatOfTheQuickestReply(t *testing.T) {
 // is not written for an earlier moment.
 func TestLookupTellsTheTime(t *testing.T) {
 	server := redistest.Start(t)
-	o := Options{Addresses: []string{server.Addr}, Timeout: generous}.withDefaults()
-	client := goredis.NewClient(clientOptions(o))
-	watching := newContact(client, o.Logger)
-	s := closeAtEnd(t, newStore(client, o))
+	s := closeAtEnd(t, openAt(t, server.Addr))
 	c := claimOf("a", "token")
 	record := mustClaim(t, s, c, idempotency.Proceed).Record
-	watching.current.Load().clock.ahead.Add(-time.Minute.Milliseconds())
+	s.pipes.to(target{node: s.client.(*goredis.Client)}).clock.ahead.Add(-time.Minute.Milliseconds())
 	_, now, err := s.Lookup(ctx, c.Key)
 	if err != nil {
 		t.Fatal(err)

@@ -54,30 +54,31 @@ func TestConformanceMiniredis(t *testing.T) {
 	storetest.Run(t, open, storetest.Options{
 		Around:  synctest.Test,
 		Advance: time.Sleep,
-		Peer:    func(*testing.T, idempotency.Store) idempotency.Store { return openMini(server) },
-		Damage:  damage,
+		// miniredis returns everything in one step.
+		LongPages: true,
+		Peer:      func(*testing.T, idempotency.Store) idempotency.Store { return openMini(server) },
+		Damage:    damage,
 	})
-}
-
-// watched adds to a client of the test what newClient adds to those of a store.
-func watched(c *goredis.Client, o Options) *goredis.Client {
-	newContact(c, o.Logger)
-	return c
 }
 
 // openMini opens a store over a pipe to a server in this process: sockets do not work
 // in a bubble.
 func openMini(server *miniredis.Miniredis) *Store {
-	o := Options{Addresses: []string{"pipe:0"}}.withDefaults()
-	c := clientOptions(o)
-	c.Dialer = func(context.Context, string, string) (net.Conn, error) {
+	s, err := Open(Options{Addresses: []string{"pipe:1"}, dial: dialMini(server)})
+	if err != nil {
+		panic(err)
+	}
+	return s
+}
+
+func dialMini(server *miniredis.Miniredis) dialFunc {
+	return func(context.Context, string, string) (net.Conn, error) {
 		conn, err := server.Dial()
 		if err != nil {
 			return nil, err
 		}
 		return newBufferedPipe(conn), nil
 	}
-	return newStore(watched(goredis.NewClient(c), o), o)
 }
 
 func TestConformanceRedis(t *testing.T) {
@@ -89,7 +90,7 @@ func TestConformanceRedis(t *testing.T) {
 	}
 	storetest.Run(t, open, storetest.Options{
 		Peer:   func(t *testing.T, _ idempotency.Store) idempotency.Store { return openAt(t, server.Addr) },
-		Damage: damage,
+		Damage: damage, LongPages: true,
 	})
 }
 
@@ -104,7 +105,7 @@ func TestConformanceSentinel(t *testing.T) {
 	}
 	storetest.Run(t, open, storetest.Options{
 		Peer:   func(t *testing.T, _ idempotency.Store) idempotency.Store { return openWith(t, o) },
-		Damage: damage,
+		Damage: damage, LongPages: true,
 	})
 }
 
@@ -118,6 +119,6 @@ func TestConformanceCluster(t *testing.T) {
 	}
 	storetest.Run(t, open, storetest.Options{
 		Peer:   func(t *testing.T, _ idempotency.Store) idempotency.Store { return openWith(t, o) },
-		Damage: damage,
+		Damage: damage, LongPages: true,
 	})
 }

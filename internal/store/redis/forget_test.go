@@ -8,8 +8,6 @@ import (
 	"syscall"
 	"testing"
 
-	goredis "github.com/redis/go-redis/v9"
-
 	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
 	"github.com/caddy-dedup/caddy-dedup/internal/redistest"
 )
@@ -18,20 +16,19 @@ import (
 // never came to a server, and so has not removed it.
 func TestForgetAfterARefusedConnection(t *testing.T) {
 	server := redistest.Start(t)
-	o := Options{Addresses: []string{server.Addr}, Timeout: generous}.withDefaults()
-	options := clientOptions(o)
+	o := Options{Addresses: []string{server.Addr}, Timeout: generous}
 	var dials atomic.Int64
-	options.Dialer = func(ctx context.Context, network, address string) (net.Conn, error) {
+	o.dial = func(ctx context.Context, network, address string) (net.Conn, error) {
 		if dials.Add(1) == 1 {
 			return nil, &net.OpError{Op: "dial", Net: network, Err: syscall.ECONNREFUSED}
 		}
-		return (&net.Dialer{}).DialContext(ctx, network, address)
+		return netDialer(generous).DialContext(ctx, network, address)
 	}
-	s := closeAtEnd(t, newStore(watched(goredis.NewClient(options), o), o))
+	s := closeAtEnd(t, openWith(t, o))
 	if err := s.Forget(ctx, keyOf("a"), idempotency.Seen{}); !errors.Is(err, idempotency.ErrGone) {
 		t.Errorf("forget: %v, want ErrGone", err)
 	}
-	if n := dials.Load(); n < 2 || n > 1+flushers { // the others may both dial
+	if n := dials.Load(); n < 2 || n > 1+maxFlushes { // the others may both dial
 		t.Errorf("%d dials, want 2", n)
 	}
 }

@@ -17,38 +17,32 @@ import (
 )
 
 const (
-	// inboxSilence is how long the inbox's connection may be silent before it is
-	// asked whether it is alive, and as long again before it is given up.
-	inboxSilence = 5 * time.Second
-	// A subscription that fails is tried again after inboxFirstPause. Each pause is
-	// twice as long as the one before, up to inboxLastPause.
-	inboxFirstPause = 100 * time.Millisecond
-	inboxLastPause  = 3 * time.Second
-	// inboxTellsEach is how often the log is told while it goes on failing.
-	inboxTellsEach = 5 * time.Minute
+	// silenceTimeout is how long the subscription may be silent before it sends a PING, and
+	// as long again before it is closed.
+	silenceTimeout = 5 * time.Second
+	// A subscription that fails is made again after minPause. Each pause is twice as long as
+	// the one before, up to maxPause.
+	minPause = 100 * time.Millisecond
+	maxPause = 3 * time.Second
+	// failureLogInterval is how often it is logged while it goes on failing.
+	failureLogInterval = 5 * time.Minute
 )
 
-// inbox is the one channel on which this process hears of runs that ended, and
-// its subscription.
+// inbox is the channel on which this process receives the keys of runs that ended, and its
+// subscription.
 //
-// go-redis has PubSub.ChannelWithSubscriptions for this. As of 9.23 (pubsub.go) it
-// is not enough:
-//   - Its health check writes a PING and waits for no answer, and its reads have no
-//     deadline. A peer that vanished is noticed when the kernel gives up sending,
-//     which takes minutes.
-//   - It tries again every 100 ms for ever, and tells nobody that it fails, or why.
-//     Ours makes the pauses longer, logs the reason, and lets those go on who wait
-//     for the first subscription.
-//   - Its two goroutines end some time after Close. Ours has ended when close
-//     returns.
+// go-redis has PubSub.ChannelWithSubscriptions for this. As of 9.23 (pubsub.go) it is not enough:
+//   - Its health check writes a PING and does not wait for the reply, and its reads have no
+//     deadline. A peer that vanished is noticed when the kernel gives up sending, after minutes.
+//   - It tries again every 100 ms and does not report that it fails, or why.
+//   - Its two goroutines end some time after Close.
 type inbox struct {
 	name string
-	// copies is the channel that all stores share, for what nobody may have a copy of
-	// any more.
-	copies  string
-	client  client
-	timeout time.Duration
-	log     *zap.Logger
+	// copies is the channel of all stores for kept responses that were removed or replaced.
+	copies string
+	client goredis.UniversalClient
+	limits *limits
+	log    *zap.Logger
 
 	// tried is closed when the first subscription is there, or has failed.
 	tried chan struct{}
@@ -66,30 +60,24 @@ type inbox struct {
 	subscribers wakeup.Subscribers
 }
 
-func newInbox(c client, n names, timeout time.Duration, log *zap.Logger) *inbox {
-	ctx, cancel := context.WithCancel(context.Background())
+func newInbox(c goredis.UniversalClient, n names, l *limits, log *zap.Logger) *inbox {
+	ctx, cancel := context.WithCancel(context.WithValue(context.Background(), subscribing{}, true))
 	return &inbox{
-		name:    n.inbox(rand.Text()),
-		copies:  n.copies(),
-		client:  c,
-		timeout: timeout,
-		log:     log,
-		tried:   make(chan struct{}),
-		ctx:     ctx,
-		cancel:  cancel,
+		name: n.inbox(rand.Text()), copies: n.copies(), client: c, limits: l, log: log,
+		tried: make(chan struct{}), ctx: ctx, cancel: cancel,
 	}
 }
 
-// use begins to listen when the store is first used, if there is anybody to tell.
-func (i *inbox) use() {
+// openIfSubscribed starts to listen if there are subscribers.
+func (i *inbox) openIfSubscribed() {
 	if !i.used.Load() && i.subscribers.Any() {
 		i.used.Store(true)
 		i.open()
 	}
 }
 
-// open begins to listen when it is called first. It reports whether there is nothing
-// to wait for: the subscription is there already, or has failed.
+// open starts to listen when it is called first. It reports whether there is nothing to wait
+// for: the subscription is there already, or has failed.
 func (i *inbox) open() bool {
 	i.mu.Lock()
 	if !i.opened && !i.closed {
@@ -106,31 +94,10 @@ func (i *inbox) open() bool {
 	}
 }
 
-// succeed gives an inbox that was not used yet the name of an earlier one of this
-// process. So it also hears of the runs for which somebody has waited since then.
-func (i *inbox) succeed(earlier *inbox) { i.name = earlier.name }
-
-// takeOver begins to listen if the earlier inbox does. It waits until it is subscribed
-// or has failed to, for no longer than an operation may take.
-func (i *inbox) takeOver(earlier *inbox) {
-	earlier.mu.Lock()
-	listens := earlier.opened
-	earlier.mu.Unlock()
-	if !listens || i.open() {
-		return
-	}
-	ctx, cancel := context.WithTimeout(i.ctx, i.timeout)
-	defer cancel()
-	select {
-	case <-i.tried:
-	case <-ctx.Done():
-	}
-}
-
-// await waits until the first subscription is there or has failed, for a part of the
-// time of an operation.
+// await waits until the first subscription is there or has failed, for a part of the time of an
+// operation.
 func (i *inbox) await(ctx context.Context) {
-	timer := time.NewTimer(i.timeout / 5)
+	timer := time.NewTimer(i.limits.timeout() / 5)
 	defer timer.Stop()
 	select {
 	case <-i.tried:
@@ -139,7 +106,7 @@ func (i *inbox) await(ctx context.Context) {
 	}
 }
 
-// close ends the subscription and returns when nothing listens any more.
+// close ends the subscription, and returns when the goroutine has ended.
 func (i *inbox) close() {
 	i.mu.Lock()
 	i.closed = true
@@ -157,50 +124,49 @@ func (i *inbox) run() {
 	defer i.background.Done()
 	var once sync.Once
 	tried := func() { once.Do(func() { close(i.tried) }) }
-	pause := inboxFirstPause
-	var told time.Time // when the log was last told that it fails; zero while it does not
+	pause := minPause
+	var logged time.Time // when the failure was logged last; zero while there is none
 	for i.ctx.Err() == nil {
 		err := i.listen(func() {
 			tried()
-			pause = inboxFirstPause
-			if !told.IsZero() {
+			pause = minPause
+			if !logged.IsZero() {
 				i.log.Info("subscribed to the ends of other replicas' runs again")
-				told = time.Time{}
+				logged = time.Time{}
 			}
 		})
 		tried()
 		if i.ctx.Err() != nil {
 			return
 		}
-		if time.Since(told) >= inboxTellsEach {
-			i.log.Warn("not subscribed to the ends of other replicas' runs; who waits for one looks from time to time", zap.Error(err))
-			told = time.Now()
+		if time.Since(logged) >= failureLogInterval {
+			i.log.Warn("not subscribed to the ends of other replicas' runs; requests that wait for one poll the store", zap.Error(err))
+			logged = time.Now()
 		}
 		select {
 		case <-time.After(pause):
 		case <-i.ctx.Done():
 			return
 		}
-		pause = min(2*pause, inboxLastPause)
+		pause = min(2*pause, maxPause)
 	}
 }
 
-// listen subscribes, and wakes those for whom messages come, until the connection
-// fails.
+// listen subscribes, and wakes the subscribers for each message, until the connection fails.
 func (i *inbox) listen(subscribed func()) error {
 	subscription, err := i.connect()
 	if err != nil {
 		return err
 	}
 	defer func() { _ = subscription.Close() }() // close may have done it already
-	asked := false
+	pinged := false
 	for {
-		message, err := subscription.ReceiveTimeout(i.ctx, inboxSilence)
+		message, err := subscription.ReceiveTimeout(i.ctx, silenceTimeout)
 		switch {
-		case isTimeout(err) && asked:
+		case isTimeout(err) && pinged:
 			return fmt.Errorf("the connection is silent: %w", err)
 		case isTimeout(err):
-			asked = true
+			pinged = true
 			if err := subscription.Ping(i.ctx); err != nil {
 				return err
 			}
@@ -208,7 +174,7 @@ func (i *inbox) listen(subscribed func()) error {
 		case err != nil:
 			return err
 		}
-		asked = false
+		pinged = false
 		switch message := message.(type) {
 		case *goredis.Subscription:
 			subscribed()
@@ -229,7 +195,7 @@ func (i *inbox) connect() (*goredis.PubSub, error) {
 		_ = subscription.Close()
 		return nil, idempotency.ErrClosed
 	}
-	ctx, cancel := context.WithTimeout(i.ctx, i.timeout)
+	ctx, cancel := context.WithTimeout(i.ctx, i.limits.timeout())
 	defer cancel()
 	if err := subscription.Subscribe(ctx, i.name, i.copies); err != nil {
 		_ = subscription.Close()

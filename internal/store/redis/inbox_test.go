@@ -58,38 +58,6 @@ func TestInboxComesBack(t *testing.T) {
 	waitFor("b")
 }
 
-// TestInboxIsTakenOver has another store take the place of one through which somebody
-// waits. If nobody does, nothing is subscribed.
-func TestInboxIsTakenOver(t *testing.T) {
-	server := redistest.Start(t)
-	owner := closeAtEnd(t, openAt(t, server.Addr))
-	for name, waits := range map[string]bool{"somebody waits": true, "nobody waits": false} {
-		t.Run(name, func(t *testing.T) {
-			earlier, s := openAt(t, server.Addr), closeAtEnd(t, openAt(t, server.Addr))
-			woken := make(chan idempotency.Key, 10)
-			defer s.Subscribe(func(key idempotency.Key) { woken <- key })()
-			run := claimOf(name, "1")
-			claimed := mustClaim(t, owner, run, idempotency.Proceed)
-			waiting := claimOf(name, "2")
-			waiting.Waits = waits
-			takeOver := s.Succeed(earlier)
-			mustClaim(t, earlier, waiting, idempotency.WaitForRun)
-			takeOver()
-			if err := earlier.Close(); err != nil {
-				t.Fatal(err)
-			}
-			if !waits {
-				if listening := command(t, server, "PUBSUB", "NUMSUB", s.inbox.name).([]any)[1]; listening != int64(0) {
-					t.Errorf("%v listen", listening)
-				}
-				return
-			}
-			mustSettle(t, owner, run, claimed.Record, kept(small))
-			mustBeWoken(t, woken, run.Key)
-		})
-	}
-}
-
 // mutable is a connection that can go silent, as if the other side had vanished.
 type mutable struct {
 	net.Conn
@@ -120,19 +88,18 @@ func TestSilentInbox(t *testing.T) {
 		defer server.Close()
 		var mu sync.Mutex
 		var conns []*mutable
-		o := Options{Addresses: []string{"pipe:0"}}.withDefaults()
-		c := clientOptions(o)
-		c.Dialer = func(context.Context, string, string) (net.Conn, error) {
-			pipe, err := server.Dial()
+		o := Options{Addresses: []string{"pipe:1"}}
+		o.dial = func(ctx context.Context, network, address string) (net.Conn, error) {
+			conn, err := dialMini(server)(ctx, network, address)
 			if err != nil {
 				return nil, err
 			}
 			mu.Lock()
 			defer mu.Unlock()
-			conns = append(conns, &mutable{Conn: newBufferedPipe(pipe)})
+			conns = append(conns, &mutable{Conn: conn})
 			return conns[len(conns)-1], nil
 		}
-		s := closeAtEnd(t, newStore(watched(goredis.NewClient(c), o), o))
+		s := closeAtEnd(t, openWith(t, o))
 		woken := make(chan idempotency.Key, 10)
 		defer s.Subscribe(func(key idempotency.Key) { woken <- key })()
 
@@ -146,7 +113,7 @@ func TestSilentInbox(t *testing.T) {
 			conn.muted.Store(true)
 		}
 		mu.Unlock()
-		time.Sleep(2*inboxSilence + 2*inboxFirstPause)
+		time.Sleep(2*silenceTimeout + 2*minPause)
 		synctest.Wait()
 		mustSettle(t, s, run, claimed.Record, kept(small))
 		mustBeWoken(t, woken, run.Key)
@@ -161,19 +128,14 @@ func TestInboxTellsRarely(t *testing.T) {
 		defer server.Close()
 		var away atomic.Bool
 		core, logs := observer.New(zap.InfoLevel)
-		o := Options{Addresses: []string{"pipe:0"}, Logger: zap.New(core)}.withDefaults()
-		c := clientOptions(o)
-		c.Dialer = func(context.Context, string, string) (net.Conn, error) {
+		o := Options{Addresses: []string{"pipe:1"}, Logger: zap.New(core)}
+		o.dial = func(ctx context.Context, network, address string) (net.Conn, error) {
 			if away.Load() {
 				return nil, syscall.ECONNREFUSED
 			}
-			pipe, err := server.Dial()
-			if err != nil {
-				return nil, err
-			}
-			return newBufferedPipe(pipe), nil
+			return dialMini(server)(ctx, network, address)
 		}
-		s := closeAtEnd(t, newStore(watched(goredis.NewClient(c), o), o))
+		s := closeAtEnd(t, openWith(t, o))
 		defer s.Subscribe(func(idempotency.Key) {})()
 		mustClaim(t, s, claimOf("a", "1"), idempotency.Proceed)
 		waiting := claimOf("a", "2")
@@ -192,7 +154,7 @@ func TestInboxTellsRarely(t *testing.T) {
 			t.Errorf("in 14 minutes the log was told %d times; want once every 5", told)
 		}
 		away.Store(false)
-		time.Sleep(inboxLastPause)
+		time.Sleep(maxPause)
 		synctest.Wait()
 		if told := logs.FilterMessageSnippet("subscribed to the ends of other replicas' runs again").Len(); told != 1 {
 			t.Errorf("the log was told %d times that it is well again", told)

@@ -11,37 +11,33 @@ import (
 func (s *Store) Lookup(ctx context.Context, key idempotency.Key) (*idempotency.Record, time.Time, error) {
 	ctx, cancel := s.withTimeout(ctx)
 	defer cancel()
-	f, err := s.lookUp(ctx, key, nil)
+	f, err := s.lookUp(ctx, key)
 	if err != nil {
 		return nil, time.Time{}, err
 	}
 	return f.record, f.now, nil
 }
 
-// Ready implements [idempotency.Store]. A replica answers too, and then each request is
-// refused.
+// Ready implements [idempotency.Store]. A replica answers as well, but no pipe leads to one.
 func (s *Store) Ready(ctx context.Context) error {
-	ctx, cancel := s.withTimeout(ctx)
-	defer cancel()
-	_, err := s.lookUp(ctx, idempotency.Key{}, func(to *request) { to.claims, to.asks = true, true })
+	_, _, err := s.Lookup(ctx, idempotency.Key{})
 	return err
 }
 
-// lookUp reads a record as it stands; without one, only the time is known. arm is that of
-// [Store.runScript].
-func (s *Store) lookUp(ctx context.Context, key idempotency.Key, arm func(*request)) (*found, error) {
+// lookUp reads a record as it is now; if there is none, only the time is set.
+func (s *Store) lookUp(ctx context.Context, key idempotency.Key) (*found, error) {
 	name := s.names.record(key)
 	var answer reply
 	err := try(ctx, func() (err error) {
-		answer, _, _, err = s.runScript(ctx, lookupScript, []string{name}, arm)
+		answer, _, err = s.runScript(ctx, lookupScript, []string{name}, nil)
 		return err
 	})
 	if err != nil {
 		return nil, s.fail("look up", err)
 	}
-	f, err := lookedUp(key, name, answer)
+	f, err := readLookup(key, name, answer)
 	if f != nil && f.withdrawn {
-		f = nil // nobody has claimed the key
+		f = nil // there is no claim
 	}
 	if f == nil && err == nil {
 		f = &found{now: fromMillis(answer.now)}
@@ -49,8 +45,8 @@ func (s *Store) lookUp(ctx context.Context, key idempotency.Key, arm func(*reque
 	return f, err
 }
 
-// lookedUp reads a reply of lookup.lua. It returns nil if there is no record.
-func lookedUp(key idempotency.Key, name string, answer reply) (*found, error) {
+// readLookup reads a reply of lookup.lua. It returns nil if there is no record.
+func readLookup(key idempotency.Key, name string, answer reply) (*found, error) {
 	switch answer.word {
 	case replyAbsent:
 		return nil, nil
@@ -59,5 +55,5 @@ func lookedUp(key idempotency.Key, name string, answer reply) (*found, error) {
 			return decodeFound(key, name, value, answer.now)
 		}
 	}
-	return nil, answer.unexpectedReply(name)
+	return nil, answer.unexpected(name)
 }

@@ -10,19 +10,16 @@ import (
 	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
 )
 
-// DefaultPrefix begins all names in Redis where Options.Prefix is empty.
+// DefaultPrefix is the prefix of all names in Redis if Options.Prefix is empty.
 const DefaultPrefix = "dedup:"
 
-// maxPrefix is how many bytes a prefix may have. Every name in Redis begins with it,
-// and so it costs memory for each.
+// maxPrefix is how many bytes a prefix may have: each name in Redis takes memory for it.
 const maxPrefix = 100
 
-// names makes the names of a store's Redis keys and channels. All begin with one
-// prefix, so that one pattern of an access rule covers the keys, and another one
-// the channels.
+// names makes the names of a store's Redis keys and channels. All have one prefix, so that one
+// pattern of an access rule covers the keys, and another one the channels.
 //
-// The braces around a key are what a cluster hashes: the record of a key and all
-// that belongs to it lie in one slot.
+// A cluster hashes what is in braces: all names of a key are in one slot.
 type names struct{ prefix string }
 
 // record names the value of a key.
@@ -35,38 +32,31 @@ func (n names) record(key idempotency.Key) string {
 // recordOf is record for a key in hex.
 func (n names) recordOf(hex string) string { return n.prefix + "{" + hex + "}" }
 
-// response names the response of one run.
+// response names what is kept of one run beside the record.
 func (n names) response(key idempotency.Key, token string) string {
 	return n.record(key) + ":" + token
 }
 
-// unsettled names that response until the run is settled. Each settlement has a revision
-// of its own: what comes late of an earlier one, perhaps sealed with another nonce, must
-// not take the place of its body.
+// unsettled names that until the run is settled. Each settlement has its own revision: a late
+// command of an earlier one, perhaps sealed with another nonce, must not replace its body.
 func (n names) unsettled(key idempotency.Key, token string, revision []byte) string {
 	return n.response(key, token) + ":" + string(revision) + ":unsettled"
-}
-
-// mark names what is written to tell how far replicas are.
-func (n names) mark(key idempotency.Key, token string) string {
-	return n.response(key, token) + ":mark"
 }
 
 // inbox names the channel of one process.
 func (n names) inbox(id string) string { return n.prefix + "inbox:" + id }
 
-// copies names the channel on which all stores hear of the keys whose responses are kept
-// no more, or replaced.
+// copies names the channel for keys whose kept responses were removed or replaced.
 func (n names) copies() string { return n.prefix + "copies" }
 
 // records is a pattern of SCAN for all records, and for none of the responses.
 func (n names) records() string { return n.prefix + "{*}" }
 
-// beginning is a pattern of SCAN for the records whose keys begin in this way.
+// beginning is a pattern of SCAN for the records whose keys have this beginning.
 func (n names) beginning(b idempotency.Beginning) string { return n.prefix + "{" + b.String() + "*}" }
 
-// keyIn returns the key, in hex, of a record of this name. It is not ok for the
-// names of others, which the pattern lets through.
+// keyIn returns the key, in hex, of a record with this name. It is not ok for other names that
+// match the pattern.
 func (n names) keyIn(name string) (hex string, ok bool) {
 	rest, ours := strings.CutPrefix(name, n.prefix+"{")
 	hex, closed := strings.CutSuffix(rest, "}")
@@ -77,9 +67,9 @@ func (n names) keyIn(name string) (hex string, ok bool) {
 	return hex, err == nil && key.String() == hex
 }
 
-// CheckPrefix reports whether a text is a prefix of [Options]. Braces would change
-// the slots of a cluster, *, ? and the like the patterns, and a space would part a
-// channel in the list that a record has of them.
+// CheckPrefix returns an error if a text is no prefix for [Options]. Braces would change the
+// slots of a cluster, and * ? [ ] \ the patterns; a space would split a channel in the list of
+// a record.
 func CheckPrefix(prefix string) error {
 	const accepted = "it takes printable characters but space, { } * ? [ ] and \\, such as " + DefaultPrefix
 	switch {

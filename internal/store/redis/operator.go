@@ -10,14 +10,17 @@ import (
 	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
 )
 
-// Free implements [idempotency.Store]. It looks the record up and replaces exactly
-// what it saw. While that changes in between, it tries again, as a claim does.
+// errOverdue reports that a script refused to run after its deadline.
+var errOverdue = errors.New("the command reached the server too late, or its clock jumps")
+
+// Free implements [idempotency.Store]. It looks the record up and replaces exactly that
+// version. If the record changes in between, it tries again, like a claim.
 func (s *Store) Free(ctx context.Context, key idempotency.Key, token string, seen idempotency.Seen) (*idempotency.Record, error) {
 	ctx, cancel := s.withTimeout(ctx)
 	defer cancel()
-	until := time.Now().Add(s.patience)
+	until := time.Now().Add(s.executeWithin)
 	for ctx.Err() == nil {
-		looked, err := s.lookUp(ctx, key, nil)
+		looked, err := s.lookUp(ctx, key)
 		if err != nil {
 			return nil, err
 		}
@@ -36,9 +39,9 @@ func (s *Store) Free(ctx context.Context, key idempotency.Key, token string, see
 			return nil, idempotency.ErrGone
 		case replyChanged:
 		case replyOverdue:
-			return nil, s.fail("free", errors.New("the command reached the server too late, or its clock jumps"))
+			return nil, s.fail("free", errOverdue)
 		default:
-			return nil, answer.unexpectedReply(s.names.record(key))
+			return nil, answer.unexpected(s.names.record(key))
 		}
 	}
 	return nil, s.fail("free", fmt.Errorf("the record changes again and again: %w", ctx.Err()))
@@ -52,13 +55,12 @@ func (s *Store) replaceFreed(ctx context.Context, key idempotency.Key, looked *f
 		return reply{}, err
 	}
 	keys, revision, repeated := []string{s.names.record(key)}, newRevision(), ""
-	const deadlineArg = 4 + 5 // as in [claimCall.ask]
-	arm := func(to *request) { to.until, to.deadlineArg = until, deadlineArg }
+	prepare := func(sent *request) { sent.until, sent.deadlineArg = until, deadlineArg }
 	err = try(ctx, func() (err error) {
-		var doubt bool
-		answer, _, doubt, err = s.runScript(ctx, freeScript, keys, arm, looked.revision, stored, freed.Token, revision[:],
+		var maybeApplied bool
+		answer, maybeApplied, err = s.runScript(ctx, freeScript, keys, prepare, looked.version, stored, freed.Token, revision[:],
 			freed.Expires.UnixMilli(), nil, repeated, s.names.copies())
-		if doubt {
+		if maybeApplied {
 			repeated = "1"
 		}
 		return err
@@ -71,28 +73,26 @@ type forgetCall struct {
 	store *Store
 	key   idempotency.Key
 	name  string
-	// tokens are those of the record's latest run and of earlier ones, as the
-	// server has told them.
+	// tokens are those of the record's latest run and of earlier ones, as the server has
+	// returned them. The script removes the responses of these runs.
 	tokens string
-	// unreadable is the token and the revision of a record that claims to be in
-	// flight and cannot be read.
+	// unreadable is the version of a record that is in flight by its head and cannot be read.
 	unreadable string
-	// seen is what the operator has seen, and version that of the record which was found
-	// to be that: only this one is removed. Without any of them it is "", for any record.
+	// seen is what the operator has seen, and version what forget.lua may remove: "" for any
+	// record, if the operator has seen nothing.
 	seen    idempotency.Seen
 	version string
-	// lostReply says that an attempt got no reply, and may have removed the record.
+	// lostReply reports whether an attempt got no reply, and may have removed the record.
 	lostReply bool
 }
 
-// The versions of records that the script takes beside '<token>:<revision>'.
+// The versions that forget.lua takes in place of '<token>:<revision>'.
 const (
-	versionNone    = "none"     // the record is only to be told
-	versionNotOurs = "not ours" // what is no record
+	versionNone    = "none"     // remove nothing, and return the record
+	versionNotOurs = "not ours" // remove what is no record
 )
 
-// Forget implements [idempotency.Store]. It removes what stands under the key's
-// name also where that cannot be read.
+// Forget implements [idempotency.Store]. It also removes what cannot be read.
 func (s *Store) Forget(ctx context.Context, key idempotency.Key, seen idempotency.Seen) error {
 	ctx, cancel := s.withTimeout(ctx)
 	defer cancel()
@@ -101,27 +101,27 @@ func (s *Store) Forget(ctx context.Context, key idempotency.Key, seen idempotenc
 		c.version = versionNone
 	}
 	for ctx.Err() == nil {
-		answer, err := c.ask(ctx)
+		answer, err := c.runScript(ctx)
 		if err != nil {
 			return s.fail("forget", err)
 		}
-		if done, err := c.understand(answer); done || err != nil {
+		if done, err := c.handleReply(answer); done || err != nil {
 			return err
 		}
 	}
 	return s.fail("forget", fmt.Errorf("the record changes again and again: %w", ctx.Err()))
 }
 
-// ask sends the script with what is known of the record so far.
-func (c *forgetCall) ask(ctx context.Context) (answer reply, err error) {
+// runScript runs forget.lua with what is known of the record so far.
+func (c *forgetCall) runScript(ctx context.Context) (answer reply, err error) {
 	keys := []string{c.name}
 	for token := range strings.FieldsSeq(c.tokens) {
 		keys = append(keys, c.store.names.response(c.key, token))
 	}
 	err = try(ctx, func() (err error) {
-		var doubt bool
-		answer, _, doubt, err = c.store.runScript(ctx, forgetScript, keys, nil, c.tokens, c.unreadable, c.store.names.copies(), c.version)
-		if doubt {
+		var maybeApplied bool
+		answer, maybeApplied, err = c.store.runScript(ctx, forgetScript, keys, nil, c.tokens, c.unreadable, c.store.names.copies(), c.version)
+		if maybeApplied {
 			c.lostReply = true
 		}
 		return err
@@ -129,8 +129,8 @@ func (c *forgetCall) ask(ctx context.Context) (answer reply, err error) {
 	return answer, err
 }
 
-// understand takes a reply. It is not done where the script has to be sent again.
-func (c *forgetCall) understand(answer reply) (done bool, err error) {
+// handleReply handles a reply of forget.lua. It is not done if the script must run again.
+func (c *forgetCall) handleReply(answer reply) (done bool, err error) {
 	switch {
 	case answer.word == replyOK:
 		return true, nil
@@ -140,44 +140,44 @@ func (c *forgetCall) understand(answer reply) (done bool, err error) {
 		return true, idempotency.ErrGone
 	case answer.word == replyInFlight && len(answer.rest) == 2:
 		value, _ := answer.value(2)
-		revision, ok := answer.rest[1].(string)
+		version, ok := answer.rest[1].(string)
 		if !ok {
-			return true, answer.unexpectedReply(c.name)
+			return true, answer.unexpected(c.name)
 		}
 		if _, err := decodeFound(c.key, c.name, value, answer.now); err == nil {
 			return true, idempotency.ErrInFlight
 		}
-		c.unreadable = revision
-		return c.found(nil, revision)
+		c.unreadable = version
+		return c.compare(nil, version)
 	case (answer.word == replyChanged || answer.word == replyNotOurs) && c.lostReply && c.mayHaveRemoved():
-		// What stands there now may be another.
+		// What is there now may be another record.
 		return true, c.store.fail("forget", errors.New("the reply was lost, and the record has changed since; look at it again"))
 	case answer.word == replyNotOurs && c.version != "":
-		return c.found(nil, versionNotOurs)
+		return c.compare(nil, versionNotOurs)
 	case answer.word == replyChanged && len(answer.rest) == 3:
 		value, _ := answer.value(3)
-		tokens, ok := answer.rest[1].(string)
-		version, also := answer.rest[2].(string)
-		if !ok || !also {
-			return true, answer.unexpectedReply(c.name)
+		tokens, ok1 := answer.rest[1].(string)
+		version, ok2 := answer.rest[2].(string)
+		if !ok1 || !ok2 {
+			return true, answer.unexpected(c.name)
 		}
 		f, err := decodeFound(c.key, c.name, value, answer.now)
 		if err == nil && (f.record == nil || f.withdrawn) {
-			return true, idempotency.ErrGone // what is there counts no longer, and expires by itself
+			return true, idempotency.ErrGone // what is there no longer counts, and expires
 		}
 		c.tokens = tokens
 		if err != nil {
 			f = nil
 		}
-		return c.found(f, version)
+		return c.compare(f, version)
 	default:
-		return true, answer.unexpectedReply(c.name)
+		return true, answer.unexpected(c.name)
 	}
 }
 
-// found compares a version of the record (nil: one that cannot be read) with what the
-// operator has seen. It is not done where the script is now to remove this version.
-func (c *forgetCall) found(f *found, version string) (done bool, err error) {
+// compare compares a version of the record, nil for one that cannot be read, with what the
+// operator has seen. It is not done if the script must run again to remove this version.
+func (c *forgetCall) compare(f *found, version string) (done bool, err error) {
 	if c.version == "" {
 		return false, nil
 	}

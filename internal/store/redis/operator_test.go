@@ -43,10 +43,7 @@ func (m *meddler) ProcessPipelineHook(next goredis.ProcessPipelineHook) goredis.
 // server knows the scripts already.
 func openMeddled(t *testing.T, address string, timeout time.Duration, script *script, before map[int]func()) *Store {
 	t.Helper()
-	o := Options{Addresses: []string{address}, Timeout: timeout}.withDefaults()
-	client := goredis.NewClient(clientOptions(o))
-	newContact(client, o.Logger)
-	s := closeAtEnd(t, newStore(client, o))
+	s := closeAtEnd(t, openWith(t, Options{Addresses: []string{address}, Timeout: timeout}))
 	c := claimOf("warm", "warm")
 	mustSettle(t, s, c, mustClaim(t, s, c, idempotency.Proceed).Record, kept(small))
 	if _, err := s.Free(ctx, c.Key, "warm operator", idempotency.Seen{}); err != nil {
@@ -55,7 +52,7 @@ func openMeddled(t *testing.T, address string, timeout time.Duration, script *sc
 	if err := s.Forget(ctx, c.Key, idempotency.Seen{}); err != nil {
 		t.Fatal(err)
 	}
-	client.AddHook(&meddler{script: script.hash, before: before})
+	s.client.(*goredis.Client).AddHook(&meddler{script: script.hash, before: before})
 	return s
 }
 
@@ -99,7 +96,7 @@ func TestHungServerFrees(t *testing.T) {
 				sent = calls(t, server)["evalsha"]
 				server.Pause()
 			}})
-			s.patience = test.patience
+			s.executeWithin = test.patience
 			c := claimOf("a", "token")
 			mustSettle(t, s, c, mustClaim(t, s, c, idempotency.Proceed).Record, kept(small))
 			before := command(t, server, "DUMP", named.record(c.Key))

@@ -15,47 +15,45 @@ import (
 	"go.uber.org/zap"
 )
 
-// DefaultTimeout limits one operation where Options.Timeout is 0.
+// DefaultTimeout limits one operation if Options.Timeout is 0.
 const DefaultTimeout = 500 * time.Millisecond
 
-// Options say which Redis a store is in: a single server, the master that
-// sentinels name, or a cluster.
+// Options configure a store in a single Redis server, in the master that sentinels name, or in
+// a cluster.
 type Options struct {
-	// Addresses are host:port, or the absolute path of a unix socket. With
-	// Sentinel they are those of sentinels; otherwise several are nodes of a
-	// cluster.
+	// Addresses are host:port, or the absolute path of a unix socket. With Sentinel they are
+	// the addresses of sentinels; otherwise several are nodes of a cluster.
 	Addresses []string
-	// Sentinel is the name by which sentinels know the master; empty without
-	// them.
+	// Sentinel is the name of the master in the configuration of the sentinels; empty without
+	// sentinels.
 	Sentinel string
-	// SentinelUsername and SentinelPassword are for the sentinels, as Username
-	// and Password are for the servers.
+	// SentinelUsername and SentinelPassword are for the sentinels, as Username and Password
+	// are for the servers.
 	SentinelUsername string
 	SentinelPassword string
-	// Cluster says that a single address is that of a node of a cluster.
+	// Cluster reports whether a single address is that of a node of a cluster.
 	Cluster bool
 	// Username is empty for Redis's default user. Another one needs a Password.
 	Username string
 	Password string
 	// DB is the number of the database.
 	DB int
-	// TLS is nil for connections in the clear. Otherwise it is called for every new
-	// connection, those to sentinels too, so that certificates can change while the
-	// store is open. Its error is that of the dial.
+	// TLS is nil for connections without TLS. Otherwise it is called for every new
+	// connection, also to sentinels, so that certificates can change while the store is
+	// open. If it returns an error, the dial fails with it.
 	TLS func() (*tls.Config, error)
-	// Prefix begins the names of all keys and channels; empty is [DefaultPrefix].
+	// Prefix is the prefix of the names of all keys and channels; empty is [DefaultPrefix].
 	// Stores with different prefixes share nothing.
 	Prefix string
-	// Timeout limits one operation with its retry; 0 is [DefaultTimeout].
+	// Timeout limits one operation with its retries; 0 is [DefaultTimeout].
 	Timeout time.Duration
-	// WaitReplicas is on how many replicas a kept response is before Settle
-	// returns, as far as Timeout allows.
+	// WaitReplicas is on how many replicas a kept response is before Settle returns, as far
+	// as Timeout allows.
 	WaitReplicas int
 	// Logger gets what happens in the background; nil logs nothing.
 	Logger *zap.Logger
 
-	// logins are those of an open store, nil before.
-	logins *logins
+	dial dialFunc // in tests
 }
 
 func (o Options) withDefaults() Options {
@@ -76,7 +74,7 @@ func (o Options) clustered() bool {
 	return o.Cluster || (o.Sentinel == "" && len(o.Addresses) > 1)
 }
 
-// String names the Redis to people, without a secret.
+// String names the Redis in errors and logs, without secrets.
 func (o Options) String() string {
 	addresses := strings.Join(o.Addresses, ", ")
 	switch {
@@ -89,31 +87,31 @@ func (o Options) String() string {
 	}
 }
 
-// Check finds what is wrong with the options.
+// Check returns an error for options that are wrong.
 func (o Options) Check() error {
 	if err := o.checkServers(); err != nil {
 		return err
 	}
 	switch {
 	case o.Username != "" && o.Password == "":
-		return nameAlone("username", "password")
+		return usernameWithoutPassword("username", "password")
 	case o.SentinelUsername != "" && o.SentinelPassword == "":
-		return nameAlone("sentinel_username", "sentinel_password")
+		return usernameWithoutPassword("sentinel_username", "sentinel_password")
 	default:
 		return CheckPrefix(o.Prefix)
 	}
 }
 
-// nameAlone refuses a name that go-redis would not send: it would be the default user who
-// works in Redis, with what that one may do. The name is not shown: in a URL it may be a
-// password in the wrong place.
-func nameAlone(name, password string) error {
-	return fmt.Errorf("redis %s without a %s: Redis logs in by name only with a password, and it would be the default user; "+
+// usernameWithoutPassword returns an error, because go-redis would not send the name, and the
+// store would act as the default user. The name is not shown: in a URL it may be a password in
+// the wrong place.
+func usernameWithoutPassword(name, password string) error {
+	return fmt.Errorf("redis %s without a %s: Redis takes a name only with a password, and the store would be the default user; "+
 		"set %[2]s too, for a user with nopass to any text", name, password)
 }
 
-// checkServers finds what is wrong with all but who logs in, of which a URL and other
-// settings may each say a part, and with what names begin with.
+// checkServers checks all but the prefix and the user, whose name and password may be set in
+// two places, a URL and beside it.
 func (o Options) checkServers() error {
 	if len(o.Addresses) == 0 {
 		return errors.New("a redis store needs an address, host:port or the path of a unix socket")
@@ -146,9 +144,9 @@ func (o Options) checkServers() error {
 	return nil
 }
 
-// CheckAddress reports whether a text is an address of [Options]. The error shows it as it
-// was written, such as with a placeholder in it, and does not show what may be a URL: that
-// has a password.
+// CheckAddress returns an error if a text is no address for [Options]. The error shows the
+// address as it was written, such as with a placeholder, but not if it may be a URL with a
+// password.
 func CheckAddress(address, written string) error {
 	if network(address) == "unix" {
 		return nil
@@ -164,17 +162,17 @@ func CheckAddress(address, written string) error {
 	case !isHost(host):
 		return fmt.Errorf("%s has a host that is neither a name, such as redis.example.com, nor an IP address, 10.0.0.1 or [::1]", shownAs(written))
 	case !isPort(port):
-		return fmt.Errorf("%s has a port that is none from 1 to 65535", shownAs(written))
+		return fmt.Errorf("%s has a port that is not a number from 1 to 65535", shownAs(written))
 	default:
 		return nil
 	}
 }
 
-// hostName is the form of the names that Go looks up, here without their greatest length.
+// hostName is the form of the names that Go resolves.
 var hostName = regexp.MustCompile(`^(\w[\w-]*\.)*\w[\w-]*\.?$`)
 
-// isHost reports whether a host can be dialed: other texts fail with every request. Digits
-// and points alone are an IP address, or nothing.
+// isHost reports whether a host can be dialed. Only digits and dots are an IP address, or
+// nothing.
 func isHost(host string) bool {
 	_, err := netip.ParseAddr(host)
 	return err == nil || hostName.MatchString(host) && strings.Trim(host, "0123456789.") != ""
@@ -185,8 +183,8 @@ func isPort(port string) bool {
 	return err == nil && n > 0
 }
 
-// CheckDoubled refuses an address that stands among the others twice: one server is no
-// cluster, and one sentinel no quorum.
+// CheckDoubled returns an error if an address is listed twice: one server is no cluster, and one
+// sentinel no quorum.
 func CheckDoubled(addresses []string) error {
 	for i, address := range addresses {
 		if slices.ContainsFunc(addresses[:i], func(other string) bool { return strings.EqualFold(other, address) }) {
@@ -204,7 +202,7 @@ func shownAs(address string) string {
 	return fmt.Sprintf("redis address %q", address)
 }
 
-// isURL reports whether a text looks like a URL, or like the end of one.
+// isURL reports whether a text looks like a URL or a part of one.
 func isURL(text string) bool { return strings.Contains(text, "://") || strings.Contains(text, "@") }
 
 // network is tcp or unix.

@@ -1,6 +1,7 @@
 package redis
 
 import (
+	"errors"
 	"fmt"
 	"strings"
 	"sync"
@@ -77,12 +78,20 @@ func TestWaitReplicas(t *testing.T) {
 		t.Errorf("%d responses were answered without their replica", n)
 	}
 	// A settlement that keeps no response does not wait.
-	waits := calls(t, master)["wait"]
+	waits := s.waitingFlushes()
 	d := claimOf("released", "token")
 	mustSettle(t, s, d, mustClaim(t, s, d, idempotency.Proceed).Record, released())
-	if n := calls(t, master)["wait"]; n != waits {
+	if s.waitingFlushes() != waits {
 		t.Error("a released run waited for replicas")
 	}
+}
+
+// waitingFlushes returns how many flushes of a store with one server waited for replicas.
+func (s *Store) waitingFlushes() int64 {
+	p := s.pipes.to(target{s.client.(*goredis.Client), true})
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.count
 }
 
 // TestWaitReplicasStalled has a replica that hangs. More settle at once than there are
@@ -102,8 +111,8 @@ func TestWaitReplicasStalled(t *testing.T) {
 	go func() { took <- settleMany(t, s, records) }()
 	eventually(t, "replicas are waited for", func() bool { return master.Info("clients", "blocked_clients") == "1" })
 	claimMany(t, s, "meanwhile ", 20)
-	if took := <-took; took > s.timeout+overtime {
-		t.Errorf("it took %s; an operation's timeout is %s", took, s.timeout)
+	if took := <-took; took > s.limits.timeout()+overtime {
+		t.Errorf("it took %s; an operation's timeout is %s", took, s.limits.timeout())
 	}
 	if n := s.Unreplicated(); n != settlements {
 		t.Errorf("%d of %d responses are counted", n, settlements)
@@ -128,13 +137,13 @@ func TestWaitReplicasTooFew(t *testing.T) {
 	keeps := func(what string, waits bool, told ...string) {
 		t.Helper()
 		const settlements = 5
-		missed, waited := s.Unreplicated(), calls(t, master)["wait"]
+		missed, waited := s.Unreplicated(), s.waitingFlushes()
 		for name, record := range claimMany(t, s, what, settlements) {
 			mustSettle(t, s, claimOf(name, "token"), record, kept(small))
 		}
-		missed, waited = s.Unreplicated()-missed, calls(t, master)["wait"]-waited
+		missed, waited = s.Unreplicated()-missed, s.waitingFlushes()-waited
 		if waits && (missed != 0 || waited == 0) || !waits && (missed != settlements || waited != 0) {
-			t.Errorf("%s: %d of %d responses did not wait, in %d calls", what, missed, settlements, waited)
+			t.Errorf("%s: %d of %d responses did not wait, in %d flushes", what, missed, settlements, waited)
 		}
 		var said []string
 		for _, entry := range logs.TakeAll() {
@@ -155,7 +164,7 @@ func TestWaitReplicasTooFew(t *testing.T) {
 	two.Kill()
 	eventually(t, "the master has lost its replicas", func() bool { return master.Info("replication", "connected_slaves") == "0" })
 	// The first one waits in vain.
-	s.replicas.count(ctx, executor{s.client.(*goredis.Client), master.Addr})
+	s.countReplicas(ctx, s.client.(*goredis.Client))
 	keeps("none again", false, "warn 0")
 }
 
@@ -202,8 +211,8 @@ func TestWaitReplicasUnknown(t *testing.T) {
 		Addresses: []string{master.Addr}, Username: "dedup", Password: "secret", WaitReplicas: 1, Timeout: generous,
 	}))
 	settleMany(t, s, claimMany(t, s, "unknown ", 5))
-	if waits := calls(t, master)["wait"]; waits == 0 || s.Unreplicated() != 0 {
-		t.Errorf("%d calls of wait, and %d responses did not wait", waits, s.Unreplicated())
+	if waits := s.waitingFlushes(); waits == 0 || s.Unreplicated() != 0 {
+		t.Errorf("%d flushes waited, and %d responses did not wait", waits, s.Unreplicated())
 	}
 }
 
@@ -216,8 +225,8 @@ func TestReplicaIsSaidAtTheFirstContact(t *testing.T) {
 		replica := redistest.StartReplica(t, master, args...)
 		core, logs := observer.New(zap.ErrorLevel)
 		s := closeAtEnd(t, openWith(t, Options{Addresses: []string{replica.Addr}, Timeout: generous, Logger: zap.New(core)}))
-		if _, _, err := s.Lookup(ctx, keyOf("a")); err != nil {
-			t.Errorf("read only %v: lookup: %v", readOnly, err)
+		if _, _, err := s.Lookup(ctx, keyOf("a")); !errors.Is(err, errReplica) {
+			t.Errorf("read only %v: lookup: %v; want %v", readOnly, err, errReplica)
 		}
 		said := func() int {
 			return logs.FilterMessageSnippet("is a replica").FilterField(zap.String("address", replica.Addr)).Len()

@@ -2,94 +2,62 @@ package redis
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"sync/atomic"
 	"time"
 
 	goredis "github.com/redis/go-redis/v9"
+
+	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
 )
 
-// request is one command on a record. The hook of a connection (contact.go) sees it at
-// each attempt: there it gets its times, by the clock of the server that it goes to,
-// and what the attempt tells is noted in it.
-//
-// Until there is a reply, these belong to the goroutine that sends it: no caller that
-// has given up may look at them.
+// request is one command on a record. While a flush has it, only that flush may read or write
+// it: a caller whose time is over leaves it behind.
 type request struct {
 	goredis.Cmd
-	// claims says that the command could make a run, or asks whether others could: a
-	// replica must not execute it.
-	claims bool
-	// asks says that the command is there to learn whether others may claim: the server is
-	// asked for its role again first, also where it was a master.
-	asks bool
-	// until is the time, by the clock of this process, after which a server refuses the
-	// command, which has that time as the argument deadlineArg. Zero for none.
-	until       time.Time
-	deadlineArg int
-	// value gets its expiry unless life is 0, and the end of its lease unless lease is.
+	// value is what the command writes. It gets its expiry unless life is 0, and the end of
+	// its lease unless lease is, by the clock of the server.
 	value       []byte
 	lease, life time.Duration
+	// until is the time after which the server refuses the command, as its argument
+	// deadlineArg says by the clock of the server; 0 for none.
+	until       time.Time
+	deadlineArg int
 
-	// attempts is how often the command was sent.
-	attempts int
-	// doubt says that a server may have executed the command, or may still do so,
-	// in any of the attempts.
-	doubt bool
-	// aimed is the server's time, in ms, as it was estimated for the last attempt, and
-	// now what the server then said, 0 where it was not asked.
-	aimed, now int64
-	// by is the server that executed the command.
-	by executor
+	// maybeApplied reports whether the server may have executed the command, or still may.
+	maybeApplied bool
+	// now is the server's time in ms from the same flush, 0 without.
+	now int64
+	// replicas is how many replicas have acknowledged the command, -1 if that is unknown.
+	replicas int64
 
-	// For flushes: how many commands its queue had got with it, how far it is, when its caller
-	// gives up, which the queue looks at unless it is zero, and the channel that tells a caller
-	// who waits. Whoever changes the state to the last one sends on it, once.
-	number   int64
-	state    atomic.Int32
+	// For a pipe: the place in its queue, when the caller's time is over, and how far the
+	// command is. done receives when it is replied or abandoned.
+	seq      int64
 	deadline time.Time
+	state    atomic.Int32
 	done     chan struct{}
 }
 
-// The states of a command that waits for a flush.
 const (
 	queued = iota
 	inFlush
 	replied
-	leftUnsent // its caller gave up before it was sent,
-	leftSent   // or after that
+	abandonedUnsent // the caller's time was over before the command was sent,
+	abandonedSent   // or after that
 )
-
-// giveUp ends the wait for a reply. It reports false if that has come.
-func (c *request) giveUp() bool {
-	return c.state.CompareAndSwap(queued, leftUnsent) || c.state.CompareAndSwap(inFlush, leftSent)
-}
-
-// answer tells the caller that the reply is there, unless it has given up.
-func (c *request) answer() {
-	if c.state.CompareAndSwap(inFlush, replied) {
-		c.done <- struct{}{}
-	}
-}
 
 func newRequest(ctx context.Context, args ...any) *request {
 	c := new(request)
-	c.begin(ctx, args)
+	c.Cmd, c.replicas = *goredis.NewCmd(ctx, args...), -1
 	return c
 }
 
-// begin makes a command of a zero one.
-func (c *request) begin(ctx context.Context, args []any) { c.Cmd = *goredis.NewCmd(ctx, args...) }
-
-// bytesArg is an argument that needs no room on the heap beside its bytes: go-redis takes
-// a pointer to it.
-type bytesArg []byte
-
-// MarshalBinary implements [encoding.BinaryMarshaler].
-func (b *bytesArg) MarshalBinary() ([]byte, error) { return *b, nil }
-
-// newScript returns a command that runs a script by its hash, or by its text.
-func newScript(ctx context.Context, script *script, byText bool, keys []string, args ...any) *request {
-	all := make([]any, 3, 3+len(keys)+len(args))
+// newScriptRequest returns a command that runs a script by its hash, or by its text.
+func newScriptRequest(ctx context.Context, script *script, byText bool, keys []string, args ...any) *request {
+	const firstKey = 3
+	all := make([]any, firstKey, firstKey+len(keys)+len(args))
 	all[0], all[1], all[2] = "evalsha", script.hash, len(keys)
 	if byText {
 		all[0], all[1] = "eval", script.source
@@ -102,32 +70,83 @@ func newScript(ctx context.Context, script *script, byText bool, keys []string, 
 	return c
 }
 
-// firstKey is the argument of a script that is its first key.
-const firstKey = 3
+// NoRetry keeps go-redis from sending the command again when the reply was lost. It still
+// follows redirects.
+func (c *request) NoRetry() bool { return true }
 
-// aim writes the times into the command, by the clock of a server.
-func (c *request) aim(to *server) {
-	c.attempts++
-	c.aimed = to.clock.at(time.Now())
-	if c.deadlineArg > 0 {
-		c.Args()[c.deadlineArg] = to.clock.at(c.until)
-	}
-	if c.life == 0 {
-		return
-	}
-	if c.lease > 0 {
-		putDigits(c.value[atLease:atExpiry], c.aimed+toMillis(c.lease))
-	}
-	putDigits(c.value[atExpiry:atToken], c.aimed+toMillis(c.life))
-}
-
-// needsTime reports whether the server's time must come with the reply: without it,
-// nobody knows whether the lease or the deadline in the command was right.
+// needsTime reports whether the server's time must come with the reply, to check the times in
+// the command.
 func (c *request) needsTime() bool { return c.lease > 0 || c.deadlineArg > 0 }
 
-// executor is a server that has executed a script, and the client that is connected to
-// it. After a failover the same client has another server.
-type executor struct {
-	client  *goredis.Client
-	address string
+// wasReadOnly reports whether the server refused the command because it is a replica.
+func (c *request) wasReadOnly() bool { return hasCode(c.Err(), "READONLY") }
+
+// setTimes writes the times into the command, by the clock of a server.
+func (c *request) setTimes(clock *serverClock) {
+	now := clock.at(time.Now())
+	if c.deadlineArg > 0 {
+		c.Args()[c.deadlineArg] = clock.at(c.until)
+	}
+	if c.lease > 0 {
+		putDigits(c.value[atLease:atExpiry], now+toMillis(c.lease))
+	}
+	if c.life > 0 {
+		putDigits(c.value[atExpiry:atToken], now+toMillis(c.life))
+	}
+}
+
+// finish notifies the caller of the reply, unless it has abandoned the command. After that
+// the caller may use the request again.
+func (c *request) finish() {
+	if c.state.CompareAndSwap(inFlush, replied) {
+		c.done <- struct{}{}
+	}
+}
+
+// abandon notifies the caller if its time is over and there is no reply. A flush may still have
+// the command.
+func (c *request) abandon(now time.Time) {
+	if now.Before(c.deadline) {
+		return
+	}
+	if c.state.CompareAndSwap(queued, abandonedUnsent) || c.state.CompareAndSwap(inFlush, abandonedSent) {
+		c.done <- struct{}{}
+	}
+}
+
+// result returns how the command ended for its caller. With an error of the context, the
+// caller may not touch the command any more.
+func (c *request) result() (maybeApplied bool, err error) {
+	switch c.state.Load() {
+	case abandonedUnsent:
+		return false, &unsentError{context.DeadlineExceeded}
+	case abandonedSent:
+		return true, context.DeadlineExceeded
+	default:
+		return c.maybeApplied, c.Err()
+	}
+}
+
+// unsentError reports that the time of a caller was over before its command was sent.
+type unsentError struct{ err error }
+
+func (e *unsentError) Error() string { return fmt.Sprintf("the command was not sent: %v", e.err) }
+func (e *unsentError) Unwrap() error { return e.err }
+
+// mayBeApplied reports whether the server may execute the failed command, now or later.
+func mayBeApplied(err error) bool {
+	if isPlain(err) {
+		return false
+	}
+	var dial *dialError
+	var unsent *unsentError
+	var unreadable *idempotency.UnreadableError
+	switch {
+	case answered(err), errors.As(err, &dial), errors.As(err, &unsent), errors.As(err, &unreadable):
+		return false
+	case errors.Is(err, goredis.ErrPoolTimeout), errors.Is(err, goredis.ErrPoolExhausted), errors.Is(err, goredis.ErrClosed):
+		return false
+	default:
+		return true
+	}
 }

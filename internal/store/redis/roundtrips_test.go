@@ -32,9 +32,7 @@ func (h *trips) ProcessPipelineHook(next goredis.ProcessPipelineHook) goredis.Pr
 
 func TestRoundTrips(t *testing.T) {
 	server := redistest.Start(t)
-	o := Options{Addresses: []string{server.Addr}, Timeout: generous}.withDefaults()
-	client := watched(goredis.NewClient(clientOptions(o)), o)
-	s := closeAtEnd(t, newStore(client, o))
+	s := closeAtEnd(t, openAt(t, server.Addr))
 	for _, warm := range []string{"warm", "warmer"} { // the connection is made, and the time and the scripts are known
 		c := claimOf(warm, warm)
 		c.Waits = true
@@ -51,7 +49,7 @@ func TestRoundTrips(t *testing.T) {
 	}
 	<-s.inbox.tried
 	count := new(trips)
-	client.AddHook(count)
+	s.client.(*goredis.Client).AddHook(count)
 
 	var claimed idempotency.Claimed
 	claim := func(name, token string, want idempotency.Verdict) func() {

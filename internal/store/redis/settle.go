@@ -1,23 +1,22 @@
 package redis
 
 import (
+	"cmp"
 	"context"
 	"errors"
-	"sync"
 	"time"
 
 	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
 )
 
 const (
-	// smallResponse is the size, in bytes of its stored form, up to which the
-	// response of a complete record lies in the record, and comes with it.
-	// Larger ones would have to go through Lua, which is far slower.
+	// smallResponse is the size, in bytes as stored, up to which the response of a complete
+	// record is in its value. Larger ones would go through Lua, which is far slower.
 	smallResponse = 8 << 10
 	// unsettledLife is how long a response waits for the script that settles.
 	unsettledLife = time.Minute
-	// responseMargin lets the response of a complete record outlive it, so that
-	// there is no moment in which only the record is left.
+	// responseMargin is how much longer than its record a response lives, so that a record
+	// is never without it.
 	responseMargin = time.Second
 )
 
@@ -29,7 +28,7 @@ func (s *Store) Renew(ctx context.Context, c idempotency.Claim) error {
 	var answer reply
 	run := func(by *script) error {
 		return try(ctx, func() (err error) {
-			answer, _, _, err = s.runScript(ctx, by, keys, nil, c.Token, toMillis(c.Lease), toMillis(c.Life()), c.Follows, revision[:])
+			answer, _, err = s.runScript(ctx, by, keys, nil, c.Token, toMillis(c.Lease), toMillis(c.Life()), c.Follows, revision[:])
 			return err
 		})
 	}
@@ -45,24 +44,37 @@ func (s *Store) Renew(ctx context.Context, c idempotency.Claim) error {
 	return answer.owned(keys[0])
 }
 
-// Settle implements [idempotency.Store]. It takes one round trip, and another one
-// where it waits for replicas.
+// Settle implements [idempotency.Store]. It takes one round trip.
 func (s *Store) Settle(ctx context.Context, key idempotency.Key, claimed *idempotency.Record, settlement idempotency.Settlement) error {
 	if settlement.State == idempotency.Complete && settlement.Response == nil {
 		return errors.New("settle: a complete record needs its response")
 	}
 	ctx, cancel := s.withTimeout(ctx)
 	defer cancel()
-	call, err := newSettleCall(s, key, claimed, settlement)
+	call, err := s.newSettleCall(key, claimed, settlement)
 	if err != nil {
 		return s.fail("settle", err)
 	}
+	node, err := s.nodeOf(ctx, call.keys[0])
+	if err != nil {
+		return s.fail("settle", err)
+	}
+	to := target{node: node}
+	replicated := s.limits.replicas() > 0 && settlement.State == idempotency.Complete
+	if replicated {
+		to.waits = s.enoughReplicas(ctx, node)
+	}
 	var answer reply
-	var master executor
+	var replicas int64
+	attempts := 0
 	err = try(ctx, func() (err error) {
-		answer, master, err = call.run(ctx)
+		attempts++
+		answer, replicas, err = call.run(ctx, to)
 		return err
 	})
+	if err == nil && attempts == 1 {
+		reuse(call.value)
+	}
 	if err == nil && answer.word == replyNoResponse {
 		err = errors.New("the response that was written just before is gone: the server evicts keys, or hung")
 	}
@@ -72,12 +84,11 @@ func (s *Store) Settle(ctx context.Context, key idempotency.Key, claimed *idempo
 	if err := answer.owned(call.keys[0]); err != nil {
 		return err
 	}
-	if call.direct() {
-		*call = settleCall{value: roomOf(call.value)}
-		settleCalls.Put(call)
+	if answer.word == replySettled {
+		replicas = -1 // an earlier attempt settled it, over another connection
 	}
-	if s.replicas.wanted > 0 && settlement.State == idempotency.Complete {
-		s.awaitReplicas(ctx, master, key, claimed)
+	if replicated {
+		s.checkReplicated(ctx, to, replicas, key, claimed)
 	}
 	return nil
 }
@@ -92,7 +103,7 @@ func (r reply) owned(key string) error {
 	case replyAbsent:
 		return idempotency.ErrGone
 	default:
-		return r.unexpectedReply(key)
+		return r.unexpected(key)
 	}
 }
 
@@ -100,37 +111,29 @@ func (r reply) owned(key string) error {
 type settleCall struct {
 	store *Store
 	keys  []string
-	// command is what is sent: settle.lua by its hash, with keys and args. Each of them is
-	// a part of the room that the call has, and first is the command of the first attempt.
-	command, args []any
-	first         request
-	commands      int // how many there were
-	names         [3]string
-	room          [3 + 3 + 8]any
-	// value is what is written of the record, and life how long it lives. A value that
-	// is left by a forced run has its expiry already, and no life.
-	value  bytesArg
-	life   time.Duration
-	expiry int64 // the argument for either
-	// body is what is put beside the record before the script runs, nil for nothing: the
-	// body of a complete record, or the whole answer of a released run.
+	args  []any // of settle.lua
+	// value is what is written of the record, and life how long it lives. The value that a
+	// forced run leaves has its expiry already, and no life.
+	value []byte
+	life  time.Duration
+	// body is written beside the record before the script runs, nil for nothing: the body of
+	// a complete record, or the whole answer of a released run.
 	body []byte
 }
 
-func newSettleCall(s *Store, key idempotency.Key, claimed *idempotency.Record, settlement idempotency.Settlement) (*settleCall, error) {
-	c := settleCalls.Get().(*settleCall)
-	c.store, c.life = s, settlement.Retention
+func (s *Store) newSettleCall(key idempotency.Key, claimed *idempotency.Record, settlement idempotency.Settlement) (*settleCall, error) {
+	c := &settleCall{store: s, life: settlement.Retention}
 	settled := claimed.Settled(settlement, processTime())
-	value, err := encodeValue(c.value, key, settled, roomFor(settlement))
+	value, err := encodeValue(valueBuffer(), key, settled, roomFor(settlement))
 	if err != nil {
 		return nil, err
 	}
-	var answer []byte // beside the record, and small
+	var answer []byte // beside the record, if it is small
 	besideLife := settlement.ResponseFor()
 	switch response := settlement.Response; {
 	case response == nil || besideLife <= 0:
 	case settlement.State != idempotency.Complete:
-		// The next claim replaces the value, and this is for those who have waited.
+		// For the requests that waited: the next claim replaces the value.
 		answer = idempotency.AppendResponse(nil, key, claimed.Token, response)
 		if len(answer) > smallResponse {
 			c.body, answer = answer, nil
@@ -140,18 +143,19 @@ func newSettleCall(s *Store, key idempotency.Key, claimed *idempotency.Record, s
 			besideLife += responseMargin
 		}
 	}
+	c.value = value
+	expiry := toMillis(c.life)
+	var more [6]any // the arguments of settle.lua from the third on
 	leaves := settled.Token != claimed.Token
-	c.value, c.expiry = value, toMillis(c.life)
-	var more [6]any // the arguments from the third on: see settle.lua
-	if leaves {
-		c.life, c.expiry = 0, settled.Expires.UnixMilli()
-		putDigits(value[atExpiry:atToken], c.expiry)
+	if leaves { // a forced run keeps nothing, so the record before it counts again
+		c.life, expiry = 0, settled.Expires.UnixMilli()
+		putDigits(value[atExpiry:atToken], expiry)
 		more[5] = claimed.Token
 	}
 	if claimed.Follows != "" {
 		more[0] = claimed.Follows
 	}
-	c.keys = append(c.names[:0], s.names.record(key))
+	c.keys = append(c.keys, s.names.record(key))
 	if answer != nil || c.body != nil {
 		c.keys = append(c.keys, s.names.response(key, claimed.Token))
 		more[1] = toMillis(besideLife)
@@ -168,56 +172,18 @@ func newSettleCall(s *Store, key idempotency.Key, claimed *idempotency.Record, s
 	if claimed.Replaces != nil && !leaves {
 		more[4] = s.names.copies()
 	}
-	c.compose(more[:])
-	return c, nil
-}
-
-// compose makes the command. Of the arguments that the common way does not need, those
-// after the last one that is set are left out.
-func (c *settleCall) compose(more []any) {
-	command := append(c.room[:0], "evalsha", settleScript.argument, len(c.keys))
-	for _, key := range c.keys {
-		command = append(command, key)
-	}
-	command = append(command, &c.value, &c.expiry)
-	last := len(more)
+	last := len(more) // what follows the last one that is set is left out
 	for last > 0 && more[last-1] == nil {
 		last--
 	}
+	c.args = append(c.args, c.value, expiry)
 	for _, arg := range more[:last] {
-		if arg == nil {
-			arg = ""
-		}
-		command = append(command, arg)
+		c.args = append(c.args, cmp.Or(arg, any("")))
 	}
-	c.command, c.args = command, command[3+len(c.keys):]
+	return c, nil
 }
 
-// request returns the command for one attempt.
-func (c *settleCall) request(ctx context.Context, byText bool) *request {
-	to := &c.first
-	c.commands++
-	switch {
-	case byText:
-		to = newScript(ctx, settleScript, true, c.keys, c.args...)
-	case c.commands > 1:
-		to = newRequest(ctx, c.command...)
-	default:
-		to.begin(ctx, c.command)
-	}
-	to.SetFirstKeyPos(firstKey)
-	to.value, to.life = c.value, c.life
-	return to
-}
-
-// settleCalls are zero but for the room of a value.
-var settleCalls = sync.Pool{New: func() any { return new(settleCall) }}
-
-// direct reports whether the first command was all, and it was executed. Nobody else has
-// the call then: a flush that is late still has what it sends.
-func (c *settleCall) direct() bool { return c.commands == 1 && c.body == nil }
-
-// roomFor is how many bytes appendKept appends at most, or a little less.
+// roomFor is about how many bytes appendKept appends at most.
 func roomFor(s idempotency.Settlement) int {
 	const head = 512
 	if s.State != idempotency.Complete || len(s.Response.Body) > smallResponse {
@@ -226,8 +192,8 @@ func roomFor(s idempotency.Settlement) int {
 	return head + len(s.Response.Body)
 }
 
-// appendKept appends the response of a complete record to its value. Of a large one it
-// appends the head alone, and returns the body, which is not copied: it must lie beside.
+// appendKept appends the response of a complete record to its value. Of a large one it appends
+// only the head, and returns the body, uncopied, to be written beside the record.
 func appendKept(value []byte, key idempotency.Key, token string, r *idempotency.Response) (_, body []byte) {
 	at := len(value)
 	if len(r.Body) <= smallResponse {
@@ -243,30 +209,50 @@ func appendKept(value []byte, key idempotency.Key, token string, r *idempotency.
 	return value, r.Body
 }
 
-// run settles, without a retry. A large response is put beside the record first, in the
-// same round trip, but in no flush together with others, who would have to wait for it.
-// The script then gives it its name, or removes it.
-func (c *settleCall) run(ctx context.Context) (answer reply, by executor, err error) {
-	s := c.store
+// run settles once, without a retry. It returns how many replicas have acknowledged it, -1 if
+// that is unknown.
+func (c *settleCall) run(ctx context.Context, to target) (answer reply, replicas int64, err error) {
+	prepare := func(sent *request) { sent.value, sent.life = c.value, c.life }
 	if c.body != nil {
-		pipeline := s.client.Pipeline()
-		set := pipeline.Set(ctx, c.keys[2], c.body, unsettledLife)
-		settle := c.request(ctx, false)
-		_ = pipeline.Process(ctx, settle) // it is only queued here
-		if _, err := pipeline.Exec(ctx); err != nil && !answered(err) {
-			return reply{}, executor{}, err
+		sent, err := c.writeBody(ctx, to, prepare)
+		if err != nil {
+			return reply{}, 0, readError(c.keys[0], err)
 		}
-		if set.Err() != nil {
-			return reply{}, executor{}, set.Err()
-		}
-		if !hasCode(settle.Err(), "NOSCRIPT") {
-			answer, err = readReply(c.keys[0], &settle.Cmd)
-			return answer, settle.by, err
+		if sent != nil {
+			answer, err = readReply(c.keys[0], &sent.Cmd)
+			return answer, sent.replicas, err
 		}
 	}
-	answer, sent, _, err := s.runBuilt(ctx, c.keys[0], func(byText bool) *request { return c.request(ctx, byText) })
+	answer, sent, _, err := c.store.runScriptAt(ctx, to, settleScript, c.keys, prepare, c.args...)
 	if err != nil {
-		return reply{}, executor{}, err
+		return reply{}, 0, err
 	}
-	return answer, sent.by, nil
+	return answer, sent.replicas, nil
+}
+
+// writeBody writes a large response beside the record, with the script behind it in the same
+// flush: the script then renames or removes it. Other commands are not in this flush, because
+// they would wait for the body. It returns nil if only the body was written, and the script has
+// to be sent by its text, or elsewhere.
+func (c *settleCall) writeBody(ctx context.Context, to target, prepare func(*request)) (*request, error) {
+	s := c.store
+	body := newRequest(ctx, "set", c.keys[2], c.body, "px", unsettledLife.Milliseconds())
+	settle := newScriptRequest(ctx, settleScript, false, c.keys, c.args...)
+	prepare(settle)
+	p := s.pipes.to(to)
+	if err := p.connect(ctx); err != nil {
+		return nil, err
+	}
+	p.flush(ctx, body, settle)
+	err := body.Err()
+	if s.isRedirect(err) {
+		return nil, s.client.Set(ctx, c.keys[2], c.body, unsettledLife).Err()
+	}
+	if err == nil && (hasCode(settle.Err(), "NOSCRIPT") || s.isRedirect(settle.Err())) {
+		return nil, nil
+	}
+	if err = cmp.Or(err, settle.Err()); err != nil {
+		return nil, err
+	}
+	return settle, nil
 }

@@ -4,93 +4,98 @@ import (
 	"context"
 	"errors"
 	"net"
+	"sync/atomic"
 	"time"
 
+	goredis "github.com/redis/go-redis/v9"
 	"go.uber.org/zap"
 
 	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
 )
 
-// Store is an [idempotency.Store] in Redis. Every operation returns within
-// Options.Timeout, whatever the server does.
+// Store is an [idempotency.Store] in Redis. Every operation ends with the server's reply or
+// at its timeout, whatever the server does. It does not end earlier when its context is
+// canceled: a command that was sent cannot be taken back.
 type Store struct {
-	client client
-	// options are those that the store was opened with. Its errors name them.
-	options Options
-	timeout time.Duration
-	// patience is how long after a call the server may still execute a claim, or free
-	// a record.
-	patience time.Duration
-	names    names
-	flushes  *flushes
-	inbox    *inbox
-	replicas *replicas
-	log      *zap.Logger
+	client      goredis.UniversalClient
+	options     Options // as the store was opened, for its errors
+	limits      *limits
+	names       names
+	credentials *credentials
+	dialer      *dialer
+	pipes       *pipes
+	inbox       *inbox
+	log         *zap.Logger
+	// executeWithin is how long after a call the server may still execute a claim by
+	// script, or release a key.
+	executeWithin time.Duration
+	unreplicated  atomic.Int64
 }
 
-// Open returns a store. It dials nothing: the first operation does. Errors are
-// those of the options.
+// limits are the settings of an open store that can change.
+type limits struct {
+	timeoutNanos atomic.Int64
+	replicaCount atomic.Int64
+}
+
+func (l *limits) set(timeout time.Duration, waitReplicas int) {
+	l.timeoutNanos.Store(int64(timeout))
+	l.replicaCount.Store(int64(waitReplicas))
+}
+
+// timeout limits one operation.
+func (l *limits) timeout() time.Duration { return time.Duration(l.timeoutNanos.Load()) }
+
+// attempt limits a dial, a write and a read each: an operation has time for two of them.
+func (l *limits) attempt() time.Duration { return l.timeout() * 2 / 5 }
+
+// replicas is how many replicas a kept response waits for.
+func (l *limits) replicas() int64 { return l.replicaCount.Load() }
+
+// Open returns a store. It dials nothing: the first operation does. Errors are those of
+// [Options.Check].
 func Open(o Options) (*Store, error) {
 	o = o.withDefaults()
 	if err := o.Check(); err != nil {
 		return nil, err
 	}
-	o.logins = enterLogins(o)
-	return newStore(newClient(o), o), nil
+	s := &Store{
+		options: o, limits: new(limits), names: names{prefix: o.Prefix}, log: o.Logger,
+		credentials: enterCredentials(o), executeWithin: idempotency.ClaimPatience,
+	}
+	s.limits.set(o.Timeout, o.WaitReplicas)
+	s.dialer = newDialer(o, s.limits)
+	s.client = newClient(o, s.dialer, s.credentials)
+	s.pipes = newPipes(s.limits, s.dialer, o.clustered())
+	s.inbox = newInbox(s.client, s.names, s.limits, o.Logger)
+	return s, nil
 }
 
-func newStore(c client, o Options) *Store {
-	n := names{prefix: o.Prefix}
-	return &Store{
-		client:   c,
-		options:  o,
-		timeout:  o.Timeout,
-		patience: idempotency.ClaimPatience,
-		names:    n,
-		flushes:  newFlushes(o.Timeout),
-		inbox:    newInbox(c, n, o.Timeout, o.Logger),
-		replicas: newReplicas(o),
-		log:      o.Logger,
-	}
-}
+// Tune changes [Options.Timeout] and [Options.WaitReplicas], for operations that begin from
+// now on.
+func (s *Store) Tune(timeout time.Duration, waitReplicas int) { s.limits.set(timeout, waitReplicas) }
 
 // Close implements [idempotency.Store].
 func (s *Store) Close() error {
 	s.inbox.close()
-	s.flushes.close()
 	err := s.client.Close()
-	s.flushes.wait()
-	s.replicas.background.Wait()
-	s.options.logins.leave()
+	s.credentials.leave()
 	if lost := (*net.OpError)(nil); errors.As(err, &lost) {
-		return nil // TLS says goodbye, and the server had hung up: the connection is closed anyway
+		return nil // the server closed the connection first
 	}
 	return err
 }
 
-// Subscribe implements [idempotency.Store]. The server is not asked before the
-// first claim.
+// Subscribe implements [idempotency.Store]. The server is not asked before the first claim.
 func (s *Store) Subscribe(wake func(idempotency.Key)) (stop func()) {
 	return s.inbox.subscribers.Subscribe(wake)
 }
 
-// Succeed has a store that was not used yet wake also those who wait for a run since a
-// time when another store was in use in this process, over the same Redis and under
-// other options. When nobody uses the earlier one any more, and before it is closed,
-// takeOver is called: it returns when nothing that the server tells can be missed.
-func (s *Store) Succeed(earlier idempotency.Store) (takeOver func()) {
-	before, ok := earlier.(*Store)
-	if !ok {
-		return func() {}
-	}
-	s.inbox.succeed(before.inbox)
-	return func() { s.inbox.takeOver(before.inbox) }
-}
-
-// withTimeout bounds one operation with its retry.
+// withTimeout limits one operation with its retries.
 func (s *Store) withTimeout(ctx context.Context) (context.Context, context.CancelFunc) {
-	if deadline, ok := ctx.Deadline(); ok && time.Until(deadline) <= s.timeout {
+	timeout := s.limits.timeout()
+	if deadline, ok := ctx.Deadline(); ok && time.Until(deadline) <= timeout {
 		return ctx, func() {}
 	}
-	return context.WithTimeout(ctx, s.timeout)
+	return context.WithTimeout(ctx, timeout)
 }

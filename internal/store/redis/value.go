@@ -6,31 +6,32 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"slices"
+	"sync"
 	"time"
 
 	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
 )
 
-// A value is what Redis keeps of a key. It begins with a head of fixed size, which
-// scripts read and change in place: digits in ASCII, because a script has no cheap way
-// to read other numbers. The texts follow whose lengths the head has.
+// A value is what Redis keeps of a key. It begins with a head of fixed size, which scripts read
+// and change in place. Its numbers are ASCII digits, because a script has no cheap way to read
+// others. The parts whose lengths it has follow.
 //
 //	offset  size
 //	     0     2  form: D1
-//	     2     1  f: a run is in flight, e: it has ended, w: its claim was withdrawn
-//	              before it was seen
-//	     3    10  revision: a random text, another one at every write
+//	     2     1  f: a run is in flight, e: it has ended, w: the claim was withdrawn before
+//	              it was executed
+//	     3    10  revision: a random text, a new one at every write
 //	    13    13  end of the lease, in ms of the server's clock; 0 unless in flight
 //	    26    13  when the record expires, likewise
 //	    39     3  length of the token
-//	    42     5  length of the inbox channels of those who wait; 0 where nobody does
+//	    42     5  length of the inbox channels of the processes that wait for the run
 //	    47     3  length of the tokens of earlier runs
 //	    50     6  length of the record
-//	    56        token, channels, earlier tokens, record (in the form of the
-//	              idempotency package), and the response to the end: i and a whole
-//	              response, b where its body lies beside the record, or nothing
+//	    56        token, channels, earlier tokens, record (as the idempotency package encodes
+//	              it), and the response to the end: i and a whole response, b and one whose
+//	              body is beside the record, or nothing
 //
-// Channels and earlier tokens are separated by spaces. head.lua has the same offsets.
+// Spaces separate channels and earlier tokens. head.lua and settle.lua have the same offsets.
 const (
 	valueForm = "D1"
 	inFlight  = 'f'
@@ -49,18 +50,20 @@ const (
 	atRecord     = 50
 	headSize     = 56
 
-	longestToken  = 199
-	longestRecord = 999_999
-	// endRoom is how much larger than that of a claim the record of its end can be, and one
-	// that was freed after that. A run that has begun must be able to end.
+	maxToken  = 199
+	maxRecord = 999_999
+	// endRoom is how much longer a record may get when its run ends, and when it is released
+	// after that. It is left free for a claim, so that a run that started can end.
 	endRoom = 100
+	// usualRecord is room that most records do not fill.
+	usualRecord = 512
 
 	responseInside = 'i'
 	responseBeside = 'b'
 )
 
-// newRevision returns a text that no other write has. Two writes of one token with the
-// same one are as good as impossible: 2^-50 for each pair.
+// newRevision returns a text that no other write has: two writes of one token have the same
+// one with a probability of 2^-50.
 func newRevision() [revisionSize]byte {
 	const digits = "0123456789abcdefghijklmnopqrstuv"
 	var revision [revisionSize]byte
@@ -72,16 +75,15 @@ func newRevision() [revisionSize]byte {
 	return revision
 }
 
-// encodeValue returns the value for a record, with nobody who waits and without earlier
-// tokens. The end of the lease and the expiry are 0 for now: they are by the clock of
-// the server that gets the value ([request.aim]). more is room for a response.
-// The value takes the place of what is in the room, if it fits there.
-func encodeValue(room []byte, key idempotency.Key, r *idempotency.Record, more int) ([]byte, error) {
+// encodeValue returns the value for a record, without channels and earlier tokens, and with room
+// for that much more. It reuses the buffer if that is large enough. The end of the lease and the expiry are 0 until the value is sent: they
+// are by the clock of the server ([request.setTimes]).
+func encodeValue(buffer []byte, key idempotency.Key, r *idempotency.Record, more int) ([]byte, error) {
 	state := byte(ended)
 	if r.State == idempotency.InFlight {
 		state = inFlight
 	}
-	value := slices.Grow(room[:0], headSize+len(r.Token)+usualRecord+more)[:headSize]
+	value := slices.Grow(buffer[:0], headSize+len(r.Token)+usualRecord+more)[:headSize]
 	for i := range value {
 		value[i] = '0'
 	}
@@ -100,32 +102,47 @@ func encodeValue(room []byte, key idempotency.Key, r *idempotency.Record, more i
 	return value, nil
 }
 
-// usualRecord is room that the records of most keys do not fill.
-const usualRecord = 512
-
-// appendRecord appends what is written of a record. The end of its lease and its expiry
-// are left out: they are in the head, by the server's clock.
-//
-// Of one that the head has no room for the error says so, whoever is to write it: scripts
-// would make a head of another size, and then nobody could read the value any more.
+// appendRecord appends what is stored of a record. The end of its lease and its expiry are left
+// out: they are in the head, by the server's clock. It returns an error for a record whose
+// length does not fit into the head.
 func appendRecord(dst []byte, key idempotency.Key, r *idempotency.Record) ([]byte, error) {
 	stored := *r
 	stored.LeaseUntil, stored.Expires = time.Time{}, time.Time{}
-	at, most := len(dst), longestRecord
+	at, limit := len(dst), maxRecord
 	if r.State == idempotency.InFlight {
-		most -= endRoom
+		limit -= endRoom
 	}
 	dst = idempotency.AppendRecord(dst, key, &stored)
 	switch size := len(dst) - at; {
-	case len(r.Token) > longestToken:
-		return nil, fmt.Errorf("a token of %d bytes is too long; it has up to %d", len(r.Token), longestToken)
-	case size > most:
-		return nil, fmt.Errorf("the key's record has %d bytes, and Redis is to keep up to %d: its delivery ID is too long; set max_key_length to less", size, most)
+	case len(r.Token) > maxToken:
+		return nil, fmt.Errorf("a token of %d bytes is too long; it has up to %d", len(r.Token), maxToken)
+	case size > limit:
+		return nil, fmt.Errorf("the key's record has %d bytes, and Redis is to keep up to %d: its delivery ID is too long; set max_key_length to less", size, limit)
 	}
 	return dst, nil
 }
 
-// putDigits writes a number with as many digits as there is room for.
+// valueBuffers has buffers for values, from which a claim and a settlement save a third of what
+// they would allocate.
+var valueBuffers sync.Pool
+
+// valueBuffer returns a buffer for encodeValue, nil for a new one.
+func valueBuffer() []byte {
+	buffer, _ := valueBuffers.Get().(*[]byte)
+	if buffer == nil {
+		return nil
+	}
+	return *buffer
+}
+
+// reuse keeps the buffer of a value that no flush has any more.
+func reuse(value []byte) {
+	if cap(value) <= 4<<10 {
+		valueBuffers.Put(&value)
+	}
+}
+
+// putDigits fills the bytes with the last digits of a number.
 func putDigits(to []byte, n int64) {
 	for i := len(to) - 1; i >= 0; i-- {
 		to[i] = byte('0' + n%10)
@@ -133,7 +150,7 @@ func putDigits(to []byte, n int64) {
 	}
 }
 
-// parts are those of a value, as slices of it.
+// parts are the parts of a value, as slices of it.
 type parts struct {
 	state         byte
 	revision      []byte
@@ -144,7 +161,7 @@ type parts struct {
 	response      []byte
 }
 
-// splitValue takes a value apart.
+// splitValue splits a value into its parts.
 func splitValue(value []byte) (parts, error) {
 	var p parts
 	if len(value) < headSize || string(value[:atState]) != valueForm {
@@ -174,17 +191,6 @@ func splitValue(value []byte) (parts, error) {
 	return p, nil
 }
 
-// mostRoom is how large the room for a value may be that is kept for the next one.
-const mostRoom = 4 << 10
-
-// roomOf returns the room that a value lies in, to be used again.
-func roomOf(value []byte) []byte {
-	if cap(value) > mostRoom {
-		return nil
-	}
-	return value[:0]
-}
-
 func digits(text []byte) (n int64, ok bool) {
 	for _, c := range text {
 		if c < '0' || c > '9' {
@@ -197,41 +203,40 @@ func digits(text []byte) (n int64, ok bool) {
 
 // found is a record as it was found in Redis.
 type found struct {
-	record *idempotency.Record
+	record *idempotency.Record // that counts now, nil for none
 	now    time.Time
-	// revision names this state of the record: its token and its revision.
-	revision string
-	// withdrawn says that nobody has claimed the key, and that the claim of this record
-	// is not to count when it comes.
+	// version tells this state of the record from all others: its token and its revision.
+	version string
+	// withdrawn reports whether the key is free, and the value is there only for the claim
+	// of the record, if that should still arrive.
 	withdrawn bool
 	// encoded is the record as it was stored.
 	encoded []byte
-	// response is that kept in the value: what follows its first byte. beside says
-	// that its body lies beside it.
-	response []byte
-	beside   bool
+	// response is the one in the value, without its first byte. bodyBeside reports whether
+	// its body is beside it.
+	response   []byte
+	bodyBeside bool
 }
 
-// decodeFound reads the value under the record's name, at a time of the server in ms.
+// decodeFound reads the value under the record's name, at the server's time in ms.
 func decodeFound(key idempotency.Key, name string, value []byte, now int64) (*found, error) {
 	p, err := splitValue(value)
 	if err != nil {
 		return nil, unreadable(name, "%w", err)
 	}
-	f := &found{now: fromMillis(now), revision: p.name(), encoded: p.record, withdrawn: p.state == withdrawn}
+	f := &found{now: fromMillis(now), version: p.version(), encoded: p.record, withdrawn: p.state == withdrawn}
 	if f.record, err = idempotency.DecodeRecord(key, p.record); err != nil {
 		return nil, unreadable(name, "%w", err)
 	}
-	// The record and its head are written together. If they do not fit each other,
-	// somebody else has changed them.
-	runs := p.state == inFlight
+	// The record and its head are written together.
+	isInFlight := p.state == inFlight
 	switch {
-	case f.record.Token != string(p.token), runs != (f.record.State == idempotency.InFlight), runs != (p.lease > 0), p.expiry <= 0:
+	case f.record.Token != string(p.token), isInFlight != (f.record.State == idempotency.InFlight), isInFlight != (p.lease > 0), p.expiry <= 0:
 		return nil, unreadable(name, "its record and its head do not belong together")
-	case !runs && p.state != ended && p.state != withdrawn:
+	case !isInFlight && p.state != ended && p.state != withdrawn:
 		return nil, unreadable(name, "its state %q is unknown", p.state)
 	}
-	if f.response, f.beside, err = p.kept(); err != nil {
+	if f.response, f.bodyBeside, err = p.keptResponse(); err != nil {
 		return nil, unreadable(name, "%w", err)
 	}
 	f.record.LeaseUntil = fromMillis(p.lease)
@@ -240,9 +245,9 @@ func decodeFound(key idempotency.Key, name string, value []byte, now int64) (*fo
 	return f, nil
 }
 
-// kept returns the response in a value, nil if there is none. beside says that its body
-// lies beside it.
-func (p parts) kept() (response []byte, beside bool, err error) {
+// keptResponse returns the response in a value, nil if there is none. bodyBeside reports
+// whether its body is beside it.
+func (p parts) keptResponse() (response []byte, bodyBeside bool, err error) {
 	if len(p.response) == 0 {
 		return nil, false, nil
 	}
@@ -254,14 +259,13 @@ func (p parts) kept() (response []byte, beside bool, err error) {
 	}
 }
 
-// name returns what tells this state of a record from all others.
-func (p parts) name() string { return string(p.token) + ":" + string(p.revision) }
+func (p parts) version() string { return string(p.token) + ":" + string(p.revision) }
 
-// sameRecord reports whether a value holds the record of another one.
+// sameRecord reports whether a value has the same record.
 func (f *found) sameRecord(value []byte) bool {
 	p, err := splitValue(value)
 	return err == nil && bytes.Equal(f.encoded, p.record)
 }
 
-// errNotOurs says that a value has not the form that caddy-dedup gives it.
-var errNotOurs = errors.New("it does not begin as what caddy-dedup writes, or is cut off")
+// errNotOurs reports that a value does not have the form above.
+var errNotOurs = errors.New("it does not begin like what caddy-dedup writes, or is cut off")

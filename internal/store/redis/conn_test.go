@@ -1,0 +1,325 @@
+package redis
+
+import (
+	"context"
+	"crypto/tls"
+	"encoding/binary"
+	"errors"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"syscall"
+	"testing"
+
+	goredis "github.com/redis/go-redis/v9"
+
+	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
+	"github.com/caddy-dedup/caddy-dedup/internal/redistest"
+)
+
+// TestAddressThatLedToAReplica has an address that leads to a replica when the store first
+// uses it, and then to the master. No connection ends by itself, and no server changes its
+// role, so nothing but another dial finds the master.
+func TestAddressThatLedToAReplica(t *testing.T) {
+	t.Parallel()
+	web := httptest.NewTLSServer(http.NotFoundHandler()) // for its certificate
+	t.Cleanup(web.Close)
+	listenTLS := func(t testing.TB) net.Listener {
+		return tls.NewListener(listen(t), &tls.Config{Certificates: web.TLS.Certificates})
+	}
+	roots := web.Client().Transport.(*http.Transport).TLSClientConfig.RootCAs
+	for name, test := range map[string]struct {
+		listen  func(testing.TB) net.Listener
+		tls     func() (*tls.Config, error)
+		replica []string
+	}{
+		"in the clear":                {listen: listen},
+		"over TLS":                    {listen: listenTLS, tls: always(&tls.Config{RootCAs: roots})},
+		"a replica that takes writes": {listen: listen, replica: []string{"--replica-read-only", "no"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			master := redistest.Start(t)
+			replica := redistest.StartReplica(t, master, test.replica...)
+			p := startProxy(t, test.listen(t), replica.Addr)
+			s := closeAtEnd(t, openWith(t, Options{Addresses: []string{p.addr}, TLS: test.tls, Timeout: generous}))
+			for range 3 {
+				if _, err := s.Claim(ctx, claimOf("a", "token")); err == nil {
+					t.Fatal("a replica took a claim")
+				}
+			}
+			p.leadTo(master.Addr)
+			eventually(t, "a claim at the master", func() bool {
+				_, err := s.Claim(ctx, claimOf("a", "token"))
+				return err == nil
+			})
+			// From here on no request is refused, by whichever connection it goes.
+			records := claimMany(t, s, "many ", 50)
+			settleMany(t, s, records)
+			for name := range records {
+				mustClaim(t, s, claimOf(name, "again"), idempotency.ReplayKept)
+			}
+		})
+	}
+}
+
+// TestIdleConnectionsThatAreClosed has the other side close all connections that wait in
+// the pool: a server that restarts, or one or a gateway that closes what nobody uses. No
+// command goes out over one of them.
+func TestIdleConnectionsThatAreClosed(t *testing.T) {
+	t.Parallel()
+	web := httptest.NewTLSServer(http.NotFoundHandler()) // for its certificate
+	t.Cleanup(web.Close)
+	roots := web.Client().Transport.(*http.Transport).TLSClientConfig.RootCAs
+	certificates := redistest.NewCertificates(t)
+	overTLS, inTheClear := redistest.StartTLS(t, certificates), redistest.Start(t)
+	username, password := allowed(overTLS)
+	for name, test := range map[string]struct {
+		listener net.Listener
+		backend  string
+		options  Options
+	}{
+		"in the clear": {listen(t), inTheClear.Addr, Options{}},
+		"TLS that says goodbye": {
+			tls.NewListener(listen(t), &tls.Config{Certificates: web.TLS.Certificates}), inTheClear.Addr,
+			Options{TLS: always(&tls.Config{RootCAs: roots})},
+		},
+		"TLS that says nothing": {
+			listen(t), overTLS.Addr,
+			Options{TLS: always(knownTo(t, certificates)), Username: username, Password: password},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			p := startProxy(t, test.listener, test.backend)
+			o := test.options
+			o.Addresses, o.Timeout = []string{p.addr}, generous
+			s := closeAtEnd(t, openWith(t, o))
+			mustClaim(t, s, claimOf("before", "token"), idempotency.Proceed)
+			client := s.client.(*goredis.Client)
+			var several []*goredis.Conn
+			for range 8 {
+				conn := client.Conn()
+				if err := conn.Ping(ctx).Err(); err != nil {
+					t.Fatal(err)
+				}
+				several = append(several, conn)
+			}
+			for _, conn := range several {
+				_ = conn.Close() // into the pool
+			}
+			if n := client.PoolStats().IdleConns; n < 8 {
+				t.Fatalf("%d connections wait in the pool, so nothing is tested", n)
+			}
+			p.cut()
+			for _, name := range []string{"a", "b", "c"} {
+				mustClaim(t, s, claimOf(name, "token"), idempotency.Proceed)
+			}
+		})
+	}
+}
+
+// TestDemotedMaster has a master that is made a replica of the other server, and keeps its
+// connections open. The next flush notices. If the address leads to the new master by then, the
+// operation succeeds there.
+func TestDemotedMaster(t *testing.T) {
+	t.Parallel()
+	for name, args := range map[string][]string{"read-only": nil, "takes writes": {"--replica-read-only", "no"}} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			former := redistest.Start(t, args...)
+			next := redistest.StartReplica(t, former)
+			p := startProxy(t, listen(t), former.Addr)
+			s := closeAtEnd(t, openWith(t, Options{Addresses: []string{p.addr}, Timeout: generous}))
+			c := claimOf("before", "token")
+			record := mustClaim(t, s, c, idempotency.Proceed).Record
+			eventually(t, "the replica has the claim", func() bool { return next.Do("EXISTS", named.record(c.Key)) == int64(1) })
+			warm(t, s)
+			next.Do("REPLICAOF", "NO", "ONE")
+			former.Do("REPLICAOF", "127.0.0.1", next.Port())
+
+			claimed, err := s.Claim(ctx, claimOf("too early", "token"))
+			if !errors.Is(err, errReplica) || claimed.Verdict != 0 {
+				t.Errorf("at the former master: %v, %v; want %v", claimed.Verdict, err, errReplica)
+			}
+			if maybe := args != nil; (claimed.Record != nil) != maybe {
+				t.Errorf("the claim is in doubt: %v, want %v", claimed.Record != nil, maybe)
+			}
+			if err := s.Renew(ctx, c); !errors.Is(err, errReplica) {
+				t.Errorf("renew at the former master: %v; want %v", err, errReplica)
+			}
+			p.leadTo(next.Addr)
+			mustSettle(t, s, c, record, kept(small))
+			mustClaim(t, s, claimOf("after", "token"), idempotency.Proceed)
+			for _, name := range []string{"before", "after"} {
+				if next.Do("EXISTS", named.record(keyOf(name))) != int64(1) {
+					t.Errorf("%s is not at the new master", name)
+				}
+			}
+		})
+	}
+}
+
+// TestDemotedMasterBehindAnAddress is noticed by a flush, which is then sent to the new master:
+// no operation fails.
+func TestDemotedMasterBehindAnAddress(t *testing.T) {
+	t.Parallel()
+	for name, args := range map[string][]string{"read-only": nil, "takes writes": {"--replica-read-only", "no"}} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			former := redistest.Start(t, args...)
+			next := redistest.StartReplica(t, former)
+			p := startProxy(t, listen(t), former.Addr)
+			s := closeAtEnd(t, openWith(t, Options{Addresses: []string{p.addr}, Timeout: generous}))
+			warm(t, s)
+			next.Do("REPLICAOF", "NO", "ONE")
+			former.Do("REPLICAOF", "127.0.0.1", next.Port())
+			p.leadTo(next.Addr)
+			c := claimOf("a", "token")
+			mustSettle(t, s, c, mustClaim(t, s, c, idempotency.Proceed).Record, kept(large))
+			if next.Do("EXISTS", named.record(c.Key)) != int64(1) {
+				t.Error("the record is not at the new master")
+			}
+		})
+	}
+}
+
+// TestNameWithASilentIPv6Address dials a name with an IPv6 address that never answers, within
+// the time that a dial has by default. The IPv6 address is dialed first.
+func TestNameWithASilentIPv6Address(t *testing.T) {
+	t.Parallel()
+	l := listen(t)
+	defer func() { _ = l.Close() }()
+	const timeout = DefaultTimeout * 2 / 5
+	d := netDialer(timeout)
+	d.Resolver = &net.Resolver{PreferGo: true, Dial: dialDNS(t)}
+	d.ControlContext = func(ctx context.Context, _, address string, _ syscall.RawConn) error {
+		if strings.HasPrefix(address, "[::1]:") {
+			<-ctx.Done()
+			return ctx.Err()
+		}
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, timeout)
+	defer cancel()
+	_, port, _ := net.SplitHostPort(l.Addr().String())
+	conn, err := d.DialContext(ctx, "tcp", net.JoinHostPort("redis.test.", port))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := conn.RemoteAddr().String(); !strings.HasPrefix(got, "127.0.0.1:") {
+		t.Errorf("it is connected to %s", got)
+	}
+	_ = conn.Close()
+}
+
+// dialDNS returns what a resolver dials: a server that has ::1 and 127.0.0.1 for each name.
+func dialDNS(t *testing.T) func(ctx context.Context, network, address string) (net.Conn, error) {
+	t.Helper()
+	server, err := net.ListenPacket("udp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = server.Close() })
+	go func() {
+		query := make([]byte, 512)
+		for {
+			n, from, err := server.ReadFrom(query)
+			if err != nil {
+				return
+			}
+			_, _ = server.WriteTo(answerDNS(query[:n]), from)
+		}
+	}()
+	return func(context.Context, string, string) (net.Conn, error) {
+		return net.Dial("udp", server.LocalAddr().String())
+	}
+}
+
+// answerDNS answers the question of a query (RFC 1035), for A and AAAA.
+func answerDNS(query []byte) []byte {
+	const header, aaaa = 12, 28
+	end := header
+	for query[end] != 0 { // the labels of the name
+		end += 1 + int(query[end])
+	}
+	kind := binary.BigEndian.Uint16(query[end+1:])
+	addresses := []net.IP{net.IPv4(127, 0, 0, 1).To4()}
+	if kind == aaaa {
+		addresses = []net.IP{net.IPv6loopback}
+	}
+	answer := append([]byte{}, query[:2]...)                                       // the ID
+	answer = append(answer, 0x81, 0x80, 0, 1, 0, byte(len(addresses)), 0, 0, 0, 0) // one question
+	answer = append(answer, query[header:end+5]...)
+	for _, address := range addresses {
+		answer = append(answer, 0xc0, header) // the name is that of the question
+		answer = binary.BigEndian.AppendUint16(answer, kind)
+		answer = append(answer, 0, 1, 0, 0, 0, 60, 0, byte(len(address))) // class, TTL, length
+		answer = append(answer, address...)
+	}
+	return answer
+}
+
+// TestServerThatRefusesConnections has servers that say why, and close the connection. The error
+// names the reasons, and as no command was sent, no claim is in doubt.
+func TestServerThatRefusesConnections(t *testing.T) {
+	t.Parallel()
+	for name, says := range map[string]string{
+		"too many clients": "-ERR max number of clients reached\r\n",
+		"protected mode":   "-DENIED Redis is running in protected mode because protected mode is enabled. " + strings.Repeat("What to do. ", 60) + "\r\n",
+	} {
+		for _, password := range []string{"", "secret"} {
+			s := closeAtEnd(t, openWith(t, Options{Addresses: []string{hangsUp(t, says)}, Password: password, Timeout: generous}))
+			claimed, err := s.Claim(ctx, claimOf("a", "token"))
+			if err == nil || !strings.Contains(err.Error(), "be in protected mode, or have as many clients as it may") {
+				t.Errorf("%s, password %q: %v", name, password, err)
+			}
+			if claimed.Record != nil {
+				t.Errorf("%s, password %q: a claim that was not sent is in doubt", name, password)
+			}
+		}
+	}
+}
+
+// TestTLSOnOneSideOnly has a server with TLS and a store without, and the other way round.
+func TestTLSOnOneSideOnly(t *testing.T) {
+	t.Parallel()
+	certificates := redistest.NewCertificates(t)
+	for name, o := range map[string]Options{
+		"the server": {Addresses: []string{redistest.StartTLS(t, certificates).Addr}},
+		"the store":  {Addresses: []string{redistest.Start(t).Addr}, TLS: always(knownTo(t, certificates))},
+	} {
+		s := closeAtEnd(t, openWith(t, o))
+		if _, err := s.Claim(ctx, claimOf("a", "token")); err == nil || !strings.Contains(err.Error(), "TLS") {
+			t.Errorf("%s has TLS: %v; want that the error says so", name, err)
+		}
+	}
+}
+
+// TestHangUpBeforeTheHandshake keeps what connectionFailed has to know of an error.
+func TestHangUpBeforeTheHandshake(t *testing.T) {
+	t.Parallel()
+	_, err := dialTLS(ctx, netDialer(generous), always(&tls.Config{ServerName: "redis"}), "tcp", hangsUp(t, ""))
+	if !connectionFailed(err) {
+		t.Errorf("%v; want an error after which another attempt is made", err)
+	}
+}
+
+// hangsUp returns the address of a server that says something to whoever connects, and hangs up.
+func hangsUp(t *testing.T, says string) (address string) {
+	l := listen(t)
+	t.Cleanup(func() { _ = l.Close() })
+	go func() {
+		for {
+			conn, err := l.Accept()
+			if err != nil {
+				return
+			}
+			_, _ = io.WriteString(conn, says)
+			_ = conn.Close()
+		}
+	}()
+	return l.Addr().String()
+}

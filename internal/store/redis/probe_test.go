@@ -1,0 +1,48 @@
+package redis
+
+import (
+	"context"
+	"net"
+	"sync/atomic"
+	"testing"
+
+	"go.uber.org/zap"
+	"go.uber.org/zap/zaptest/observer"
+
+	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
+	"github.com/caddy-dedup/caddy-dedup/internal/redistest"
+)
+
+// TestNextServer puts another server behind the same name, as sentinels or a DNS
+// record do. It is greeted like the first.
+func TestNextServer(t *testing.T) {
+	first := redistest.Start(t, "--maxmemory", "100mb", "--maxmemory-policy", "allkeys-lru")
+	second := redistest.Start(t, "--maxmemory", "100mb", "--maxmemory-policy", "volatile-lru")
+	var now atomic.Pointer[redistest.Server]
+	now.Store(first)
+	core, logs := observer.New(zap.InfoLevel)
+	o := Options{Addresses: []string{"redis.test:6379"}, Timeout: generous, Logger: zap.New(core)}
+	o.dial = func(ctx context.Context, network, _ string) (net.Conn, error) {
+		return netDialer(generous).DialContext(ctx, network, now.Load().Addr)
+	}
+	s := closeAtEnd(t, openWith(t, o))
+	mustClaim(t, s, claimOf("a", "token"), idempotency.Proceed)
+	now.Store(second)
+	first.Kill()
+	for _, name := range []string{"b", "c", "d"} {
+		eventually(t, "a claim at the second server", func() bool {
+			claimed, err := s.Claim(ctx, claimOf(name, "token"))
+			return err == nil && claimed.Verdict == idempotency.Proceed
+		})
+	}
+	var warned []any
+	for _, entry := range logs.FilterMessageSnippet("may evict").All() {
+		warned = append(warned, entry.ContextMap()["maxmemory_policy"])
+	}
+	if len(warned) != 2 || warned[0] != "allkeys-lru" || warned[1] != "volatile-lru" {
+		t.Errorf("warned of %v; want both servers", warned)
+	}
+	if n := logs.FilterMessageSnippet("another redis than before").Len(); n != 1 {
+		t.Errorf("%d log lines of another server, want 1", n)
+	}
+}

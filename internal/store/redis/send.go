@@ -1,0 +1,131 @@
+package redis
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net"
+	"syscall"
+	"time"
+
+	goredis "github.com/redis/go-redis/v9"
+
+	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
+)
+
+// tryAgainInterval is the time between two attempts while the slot of the keys moves to
+// another node of a cluster.
+const tryAgainInterval = 10 * time.Millisecond
+
+// try makes an attempt. If there was no reply and there is time left, it makes a second one
+// over another connection, so the command must be one that may be executed twice.
+//
+// A server that restarts closes the idle connections of the pool, and below TLS go-redis does
+// not notice: then the attempts go on until all of these are used up.
+//
+// While a slot moves from one node to another, a node executes a script only if it has all of
+// its keys. Where neither has, the attempts go on until the slot has moved.
+func try(ctx context.Context, attempt func() error) error {
+	err := attempt()
+	for n := 0; mayRetry(err, n) && idempotency.EndOf(ctx) == nil; n++ {
+		err = attempt()
+	}
+	for hasCode(err, "TRYAGAIN") {
+		select {
+		case <-time.After(tryAgainInterval):
+			err = attempt()
+		case <-ctx.Done():
+			return err
+		}
+	}
+	return err
+}
+
+// mayRetry reports whether another attempt may help after an error and n retries.
+func mayRetry(err error, n int) bool {
+	if isPlain(err) {
+		return false
+	}
+	isDial := errors.As(err, new(*dialError))
+	demoted := !isDial && (errors.Is(err, errReplica) || hasCode(err, "READONLY"))
+	return n == 0 && (demoted || connectionFailed(err)) || n < poolSize && !isDial && isClosed(err)
+}
+
+// connectionFailed reports whether there was no reply because of the connection. A reply that
+// breaks the protocol is no such error.
+func connectionFailed(err error) bool {
+	if isPlain(err) || answered(err) || errors.Is(err, goredis.ErrPoolTimeout) {
+		return false
+	}
+	var network net.Error
+	return errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) || errors.As(err, &network)
+}
+
+// isClosed reports whether the other side closed the connection.
+func isClosed(err error) bool {
+	return errors.Is(err, io.EOF) || errors.Is(err, syscall.ECONNRESET) || errors.Is(err, syscall.EPIPE)
+}
+
+// isRedirect reports whether the cluster client may find another node for a command that got
+// this error.
+func (s *Store) isRedirect(err error) bool {
+	if !s.options.clustered() || isPlain(err) {
+		return false
+	}
+	// go-redis closes the client of a node that has left the cluster.
+	return hasCode(err, "MOVED") || hasCode(err, "ASK") || hasCode(err, "CLUSTERDOWN") || errors.Is(err, goredis.ErrClosed)
+}
+
+// send has a command executed in a flush with others, without a retry. maybeApplied and what
+// the caller may do with the command are as in [pipe.send].
+func (s *Store) send(ctx context.Context, name string, c *request) (maybeApplied bool, err error) {
+	node, err := s.nodeOf(ctx, name)
+	if err != nil {
+		return false, err
+	}
+	return s.pipes.to(target{node: node}).send(ctx, c)
+}
+
+// runScript runs a script on a record, without a retry. prepare, if it is not nil, is called
+// with each command before it is sent.
+func (s *Store) runScript(ctx context.Context, script *script, keys []string, prepare func(*request), args ...any) (answer reply, maybeApplied bool, err error) {
+	node, err := s.nodeOf(ctx, keys[0])
+	if err != nil {
+		return reply{}, false, err
+	}
+	answer, _, maybeApplied, err = s.runScriptAt(ctx, target{node: node}, script, keys, prepare, args...)
+	return answer, maybeApplied, err
+}
+
+// runScriptAt runs a script by its hash, and by its text if the server does not know it. It
+// goes where the cluster redirects it.
+func (s *Store) runScriptAt(ctx context.Context, to target, script *script, keys []string, prepare func(*request), args ...any) (answer reply, sent *request, maybeApplied bool, err error) {
+	p := s.pipes.to(to)
+	for _, byText := range []bool{false, true} {
+		build := func() *request {
+			c := newScriptRequest(ctx, script, byText, keys, args...)
+			if prepare != nil {
+				prepare(c)
+			}
+			return c
+		}
+		sent = build()
+		var maybe bool
+		maybe, err = p.send(ctx, sent)
+		if s.isRedirect(err) {
+			sent = build()
+			sent.setTimes(&p.clock)
+			err = s.client.Process(ctx, sent)
+			maybe = mayBeApplied(err)
+		}
+		maybeApplied = maybeApplied || maybe
+		if !hasCode(err, "NOSCRIPT") {
+			break
+		}
+	}
+	if err != nil {
+		return reply{}, sent, maybeApplied, readError(keys[0], err)
+	}
+	answer, err = readReply(keys[0], &sent.Cmd)
+	return answer, sent, maybeApplied, err
+}

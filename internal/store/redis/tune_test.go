@@ -1,0 +1,79 @@
+package redis
+
+import (
+	"context"
+	"net"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/alicebob/miniredis/v2"
+
+	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
+	"github.com/caddy-dedup/caddy-dedup/internal/redistest"
+)
+
+// TestTimeoutChanges has a server that is slower than the timeout of the store allows, until the
+// store gets another one.
+func TestTimeoutChanges(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		server := miniredis.NewMiniRedis()
+		server.ClockTTL(true)
+		defer server.Close()
+		slow := time.Duration(0)
+		o := Options{Addresses: []string{"pipe:1"}, Timeout: time.Second}
+		o.dial = func(ctx context.Context, network, address string) (net.Conn, error) {
+			conn, err := dialMini(server)(ctx, network, address)
+			return slowWrites{conn, &slow}, err
+		}
+		s := closeAtEnd(t, openWith(t, o))
+		mustClaim(t, s, claimOf("fast", "token"), idempotency.Proceed)
+		slow = time.Second
+		for _, step := range []struct {
+			timeout time.Duration
+			fails   bool
+		}{{0, true}, {5 * time.Second, false}, {time.Second, true}} {
+			if step.timeout > 0 {
+				s.Tune(step.timeout, 0)
+			}
+			begun := time.Now()
+			claimed, err := s.Claim(ctx, claimOf(step.timeout.String(), "token"))
+			if (err != nil) != step.fails || err == nil && claimed.Verdict != idempotency.Proceed {
+				t.Errorf("with %s: %v, %v", s.limits.timeout(), claimed.Verdict, err)
+			}
+			if took := time.Since(begun); took > s.limits.timeout() {
+				t.Errorf("with %s it took %s", s.limits.timeout(), took)
+			}
+		}
+	})
+}
+
+// slowWrites is a connection over which each command takes a while to arrive.
+type slowWrites struct {
+	net.Conn
+	delay *time.Duration
+}
+
+func (c slowWrites) Write(b []byte) (int, error) {
+	time.Sleep(*c.delay)
+	return c.Conn.Write(b)
+}
+
+// TestWaitReplicasChanges has a store that is to wait for a replica, and no longer.
+func TestWaitReplicasChanges(t *testing.T) {
+	t.Parallel()
+	master := redistest.Start(t)
+	redistest.StartReplica(t, master)
+	s := closeAtEnd(t, openAt(t, master.Addr))
+	for i, replicas := range []int{0, 1, 0} {
+		s.Tune(generous, replicas)
+		before := s.waitingFlushes()
+		settleMany(t, s, claimMany(t, s, string(rune('a'+i)), 1))
+		if n := s.waitingFlushes() - before; n != int64(replicas) {
+			t.Errorf("for %d replicas, %d flushes waited", replicas, n)
+		}
+	}
+	if n := s.Unreplicated(); n != 0 {
+		t.Errorf("%d responses are on no replica", n)
+	}
+}
