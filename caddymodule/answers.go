@@ -57,11 +57,7 @@ func (x *exchange) replay(d engine.Replay) error {
 	x.setReplayHeader(d)
 	if d.Response.Failed {
 		// An error is answered by the error routes, as it was for the first client.
-		failed := caddyhttp.Error(d.Response.Status, fmt.Errorf("the run %s of this request ended in an error", d.Record.ExecutionID))
-		if !x.shownByRoutes(failed) {
-			x.w.WriteHeader(d.Response.Status)
-		}
-		return nil
+		return x.answerError(caddyhttp.Error(d.Response.Status, fmt.Errorf("the run %s of this request ended in an error", d.Record.ExecutionID)))
 	}
 	x.w.WriteHeader(d.Response.Status)
 	if !bodyAllowed(d.Response.Status) || d.Response.Omitted {
@@ -250,12 +246,20 @@ func (x *exchange) passUnclaimed() error {
 	forgetUpstream(x.repl())
 	to := caddyhttp.NewResponseRecorder(x.w, nil, nil)
 	err := x.next.ServeHTTP(to, x.r)
-	answered := to.Status() >= 200 || to.Status() == http.StatusSwitchingProtocols
-	if _, proxied := x.repl().Get(upstreamAddress); err == nil && !answered && !proxied {
+	_, proxied := x.repl().Get(upstreamAddress)
+	switch {
+	case err == nil && !isAnswered(to) && !proxied:
 		return x.refuseNoHandler("", 0)
-	}
-	if answered || !x.body.read {
+	case err == nil:
+		return nil
+	case x.key != (idempotency.Key{}): // with store_errors pass
+		return x.failed(err)
+	case isAnswered(to), !x.body.read, !hasErrorRoutes(x.r), runOf(x.r.Context()) != nil:
 		return err
 	}
-	return x.failed(err)
+	// The server's own request may be another one, of whose body nothing is left.
+	if !x.serveErrorRoutes(receivedRequest(x.r), err, false) {
+		x.w.WriteHeader(failedStatus(err))
+	}
+	return nil
 }

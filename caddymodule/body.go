@@ -254,15 +254,11 @@ func (b *heldBody) letGoLocked() {
 // Close implements io.Closer. What is read after that is an error, as with the body of Go's
 // server itself, and no end: a body of which all was read before would look like an empty one.
 func (b *heldBody) Close() error {
-	b.letGoForEver()
-	return b.Closer.Close()
-}
-
-func (b *heldBody) letGoForEver() {
 	b.mu.Lock()
-	defer b.mu.Unlock()
 	b.letGoLocked()
 	b.gone = true
+	b.mu.Unlock()
+	return b.Closer.Close()
 }
 
 // laterBody is a held body for those who get the request after a proxy had a connection for
@@ -283,19 +279,6 @@ func heldIn(body io.ReadCloser) *heldBody {
 	default:
 		return nil
 	}
-}
-
-// spoil lets a body of ours go of which some was read: what is left is not the body.
-func spoil(body io.ReadCloser) {
-	if b := heldIn(body); b != nil && b.wasBegun() {
-		b.letGoForEver()
-	}
-}
-
-func (b *heldBody) wasBegun() bool {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.begun
 }
 
 // letGo gives back what a body holds, if it is one of ours.

@@ -136,9 +136,9 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request, next caddyht
 	if err != nil { // it waited, and its client has left
 		x.report(outcomeInFlight, "", 0)
 		if errors.Is(err, context.DeadlineExceeded) { // of the run that the request is part of
-			return caddyhttp.Error(http.StatusGatewayTimeout, err)
+			return x.answerError(caddyhttp.Error(http.StatusGatewayTimeout, err))
 		}
-		return caddyhttp.Error(statusClientGone, err)
+		return x.answerError(caddyhttp.Error(statusClientGone, err))
 	}
 	if forced {
 		x.auditForce(decision)

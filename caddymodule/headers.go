@@ -1,7 +1,6 @@
 package caddymodule
 
 import (
-	"context"
 	"io"
 	"net/http"
 	"slices"
@@ -25,8 +24,8 @@ const (
 // among it: that of the run of another dedup in front, or a forged one. What a dedup in
 // this process has set for its run stays, for requests that this one does not claim.
 func takeDedupHeaders(r *http.Request) (within string) {
-	if within = executionInContext(r.Context()); within != "" {
-		return within
+	if run := runOf(r.Context()); run != nil {
+		return run.executionID
 	}
 	protectTrailers(r)
 	protectFromConnection(r.Header)
@@ -161,15 +160,6 @@ func (h *Handler) takeForce(r *http.Request) bool {
 	asked := r.Header.Get(h.Force) == "true"
 	r.Header.Del(h.Force)
 	return asked
-}
-
-type executionKey struct{}
-
-// executionInContext returns the execution ID of the run in this process whose context
-// it is, "" for none.
-func executionInContext(ctx context.Context) string {
-	id, _ := ctx.Value(executionKey{}).(string)
-	return id
 }
 
 // hopByHop are the fields that speak of one connection only (RFC 9110, section

@@ -111,10 +111,10 @@ func (x *exchange) answerProblem(p problem, storeSaid error) error {
 	readOff(x.w, x.r)
 	p.setHeader(x.w.Header())
 	cause := caddyhttp.Error(p.Status, errors.New(string(p.Code)+": "+p.Detail))
-	if x.shownByRoutes(cause) {
-		return nil
+	if !x.serveErrorPage(cause) {
+		p.write(x.w)
 	}
-	return p.write(x.w)
+	return nil
 }
 
 // Reasons for which the handler itself refuses, beside those of the engine.
@@ -215,18 +215,15 @@ func (p problem) setHeader(header http.Header) {
 }
 
 // write answers with the problem itself.
-func (p problem) write(w http.ResponseWriter) error {
+func (p problem) write(w http.ResponseWriter) {
 	var body bytes.Buffer
 	encoder := json.NewEncoder(&body)
 	encoder.SetEscapeHTML(false) // it is no HTML, and a response within would grow sixfold
-	if err := encoder.Encode(p); err != nil {
-		return err
-	}
+	_ = encoder.Encode(p)        // its fields are texts and valid JSON
 	w.Header().Set("Content-Type", "application/problem+json")
 	w.Header().Set("Content-Length", strconv.Itoa(body.Len()))
 	w.WriteHeader(p.Status)
-	_, err := w.Write(body.Bytes())
-	return err
+	_, _ = w.Write(body.Bytes()) // an error is the client's
 }
 
 // logMissing logs, at most once a second, that a request has no key and what was looked for:

@@ -255,6 +255,14 @@ type runContext struct {
 	executionID string
 }
 
+type runKey struct{}
+
+// runOf returns the run in this process that a context belongs to, nil for none.
+func runOf(ctx context.Context) *runContext {
+	run, _ := ctx.Value(runKey{}).(*runContext)
+	return run
+}
+
 // Deadline implements [context.Context].
 func (*runContext) Deadline() (time.Time, bool) { return time.Time{}, false }
 
@@ -267,8 +275,8 @@ func (*runContext) Err() error { return nil }
 // Value implements [context.Context].
 func (c *runContext) Value(key any) any {
 	switch {
-	case key == (executionKey{}):
-		return c.executionID
+	case key == (runKey{}):
+		return c
 	case noIdleTimeouts.Value(key) != nil:
 		reader, _ := caddyhttp.IdleTimeoutsFromContext(c.client)
 		return caddyhttp.ContextWithIdleTimeouts(context.Background(), reader, nil).Value(key)

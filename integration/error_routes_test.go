@@ -5,15 +5,14 @@ import (
 	"io"
 	"net/http"
 	"net/http/httptest"
-	"slices"
 	"strings"
 	"testing"
 
 	"github.com/caddy-dedup/caddy-dedup/internal/freeport"
 )
 
-// An error route of the user's own may be a proxy, and it may fail. What was refused then
-// reaches nobody as what it was, and its client gets our words.
+// An error route of the user's own may be a proxy, and it may fail. It gets a GET of what was
+// refused, and its status is not the client's.
 func TestErrorRouteThatIsAProxy(t *testing.T) {
 	t.Parallel()
 	for name, status := range map[string]int{"answers": http.StatusTeapot, "answers with a success": 200, "answers with nothing": 0, "fails": -1} {
@@ -27,12 +26,9 @@ func TestErrorRouteThatIsAProxy(t *testing.T) {
 					runs(w, r, this)
 				case status > 0:
 					w.Header().Set("Content-Type", "text/html")
-					w.Header().Set("Retry-After", "120")
 					w.WriteHeader(status)
 					fmt.Fprint(w, "page for ", r.URL.Path)
-				case status == 0:
-					w.Header().Set("Content-Language", "de")
-				default:
+				case status < 0:
 					panic(http.ErrAbortHandler)
 				}
 			})
@@ -49,18 +45,12 @@ func TestErrorRouteThatIsAProxy(t *testing.T) {
 				t.Helper()
 				before := len(up.all())
 				got := p.post(t, path, key, body, header("If-Match", `"v3"`), header("Range", "bytes=0-1"))
-				if after := got.Header.Values("Retry-After"); len(after) > 1 {
-					t.Errorf("%s: Retry-After is %q", code, after)
-				}
 				page := fmt.Sprint("/page/", refusal)
 				switch {
 				case status > 0: // it is that of the page alone
 					wantAnswer(t, got, refusal, "page for "+page)
 				default:
 					wantProblem(t, got, refusal, code)
-					if language := got.Header.Get("Content-Language"); language != "" {
-						t.Errorf("%s: the problem says that it is in %s", code, language)
-					}
 				}
 				for _, seen := range up.all()[before:] {
 					if seen.Header.Get("If-Match") != "" || seen.Header.Get("Range") != "" {
@@ -132,118 +122,42 @@ func TestErrorRouteThatRefuses(t *testing.T) {
 	}
 }
 
-// A stand-in for the upstream, in an error route, gets a request whose run was not sent as it
-// came, also where a handler in front has handed a copy of it on.
-func TestErrorRouteThatIsAStandIn(t *testing.T) {
+// A run that failed, and the duplicates that waited for it, get a page of the error routes. What
+// these ask for it shows it, and executes nothing.
+func TestErrorRoutesOfARunAndOfThoseThatWaited(t *testing.T) {
 	t.Parallel()
-	up := startUpstream(t, func(w http.ResponseWriter, r *http.Request, this run) {
-		if r.URL.Path == "/auth" {
-			w.WriteHeader(http.StatusNoContent)
-			return
-		}
-		answers201(w, r, this)
-	})
-	nobody := fmt.Sprintf("127.0.0.1:%d", freeport.Of(t))
-	copies := lines("forward_auth "+up.addr+" {", "uri /auth", "}")
-	for name, c := range map[string]struct {
-		front, dedup string
-	}{
-		"alone":                     {"", "dedup"},
-		"behind a rewrite":          {"rewrite * /inner{uri}", "dedup"},
-		"key in the body":           {"", dedupBlock("key json /id")},
-		"no key in the body":        {"", dedupBlock("key json /other")},
-		"behind forward_auth":       {copies, "dedup"},
-		"behind tracing":            {"tracing", "dedup"},
-		"behind it, key in body":    {copies, dedupBlock("key json /id")},
-		"behind it, no key in body": {copies, dedupBlock("key json /other")},
-		"behind it, streamed":       {copies, dedupBlock("mode webhook", "key json /other", "max_request_body 5")},
-		"behind it, body not read":  {copies, dedupBlock("fingerprint none")},
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			p := start(t, conf{store: "store memory", site: lines("route {", c.front, c.dedup, "reverse_proxy "+nobody, "}",
-				"handle_errors 502 503 {", proxyTo(up), "}")})
-			content := fmt.Sprintf(`{"id":%q}`, name)
-			for form, rest := range map[string]string{
-				"length":  fmt.Sprintf("Content-Length: %d\r\n\r\n%s", len(content), content),
-				"chunked": fmt.Sprintf("Transfer-Encoding: chunked\r\n\r\n%x\r\n%s\r\n0\r\n\r\n", len(content), content),
-				"empty":   "Content-Length: 0\r\n\r\n",
-			} {
-				key := name + " " + form
-				want := []string{content}
-				if form == "empty" {
-					want = []string{""}
-				}
-				got := p.sendRaw(t, []byte("POST / HTTP/1.1\r\nHost: dedup.test\r\nIdempotency-Key: "+key+"\r\n"+rest))
-				if got.Status != 201 {
-					t.Errorf("%s: got %d %q", form, got.Status, got.Body)
-				}
-				var seen []string
-				for _, run := range up.runs(key) {
-					if run.URI != "/auth" {
-						seen = append(seen, run.Body)
-					}
-				}
-				if !slices.Equal(seen, want) {
-					t.Errorf("%s: the stand-in has executed %q, want %q", form, seen, want)
-				}
-			}
-		})
-	}
-}
-
-// A duplicate that waited for a run that failed gets a page of the error routes, as a refusal
-// does: what they ask for it shows it, and does not execute it.
-func TestDuplicatesOfARunThatFailedAndItsStandIn(t *testing.T) {
-	t.Parallel()
-	inner := lines("dedup {", "mode webhook", "key value {http.request.uri.query.id}", "}")
-	for name, c := range map[string]struct{ front, behind, routes, body string }{
-		"open":                {"", "", "", "body"},
-		"with dedup":          {"", "", "dedup", "body"},
-		"without a body":      {"", "", "", ""},
-		"of a copy":           {"tracing", "", "", "body"},
-		"of one without body": {"tracing", "", "", ""},
-		"in a run":            {"", inner, "", "body"},
-		"in one without body": {"", inner, "", ""},
+	for name, behind := range map[string]string{
+		"one dedup": "",
+		"two":       dedupBlock("mode webhook", "key value {http.request.uri.query.id}"),
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			up := startUpstream(t, answers201)
 			nobody := fmt.Sprintf("127.0.0.1:%d", freeport.Of(t))
-			p := start(t, conf{store: "store memory", site: lines("route {", c.front, "dedup", c.behind,
+			p := start(t, conf{store: "store memory", site: lines("route {", "dedup", behind,
 				"reverse_proxy "+nobody+" {", "lb_try_duration 4s", "lb_try_interval 50ms", "}", "}",
-				"handle_errors {", c.routes, proxyTo(up), "}")})
+				"handle_errors {", proxyTo(up), "}")})
 			key := func(n int) string {
-				if c.behind != "" { // the handler behind has one key for all of them
+				if behind != "" { // the handler behind has one key for all of them
 					return fmt.Sprint("k", n)
 				}
 				return "k"
 			}
-			first := p.postLater("/?id=1", key(0), c.body)
-			eventually(t, "a request runs", func() bool {
-				return p.scrape(t)["caddy_dedup_waiting"] == 0 && p.scrape(t)["caddy_dedup_in_flight"] > 0
-			})
-			var waiters []*pending
+			all := []*pending{p.postLater("/?id=1", key(0), "body")}
+			eventually(t, "a request runs", func() bool { return p.scrape(t)["caddy_dedup_in_flight"] > 0 })
 			for n := range 3 {
-				waiters = append(waiters, p.postLater("/?id=1", key(n+1), c.body))
+				all = append(all, p.postLater("/?id=1", key(n+1), "body"))
 			}
-			p.awaitWaiting(t, 3, waiters...)
-			if got := first.reply(t); got.Status != 201 {
-				t.Errorf("the first request got %d %q", got.Status, got.Body)
-			}
-			for _, waiter := range waiters {
-				if got := waiter.reply(t); got.Status != 502 || !strings.HasPrefix(got.Body, "run ") {
-					t.Errorf("a duplicate that waited got %d %q", got.Status, got.Body)
+			p.awaitWaiting(t, 3, all[1:]...)
+			for n, request := range all {
+				if got := request.reply(t); got.Status != 502 || !strings.HasPrefix(got.Body, "run ") || got.replayed() != (n > 0) {
+					t.Errorf("request %d got %d %q, replayed: %t", n, got.Status, got.Body, got.replayed())
 				}
 			}
-			var executed []string
 			for _, run := range up.all() {
 				if run.Method != http.MethodGet || run.Body != "" {
-					executed = append(executed, run.Body)
+					t.Errorf("the error routes have sent %s %q", run.Method, run.Body)
 				}
-			}
-			if len(executed) != 1 || executed[0] != c.body {
-				t.Errorf("the stand-in has executed %q, want %q once", executed, c.body)
 			}
 		})
 	}
@@ -262,29 +176,20 @@ func TestStandInAfterTheBodyWasRead(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			dies := startUpstream(t, func(http.ResponseWriter, *http.Request, run) { panic(http.ErrAbortHandler) })
 			fails := startUpstream(t, answersStatus(503))
 			up := startUpstream(t, answers201)
-			nobody := fmt.Sprintf("127.0.0.1:%d", freeport.Of(t))
-			proxy := func(to string, more ...string) string {
-				return lines("reverse_proxy "+to+" {", lines(more...), "}")
-			}
-			standIn := proxy(up.addr, c.standIn)
-			p := start(t, conf{store: "store memory", site: lines("dedup", "handle /down {", proxy(nobody, c.main), "}", "handle /dies {", proxy(dies.addr, c.main), "}",
-				"handle /within {", proxy(fails.addr, c.main, "@failed status 503", "handle_response @failed {", standIn, "}"), "}",
-				"handle_errors 502 503 {", standIn, "}")})
-			for _, path := range []string{"/down", "/dies", "/within"} {
-				for form, content := range map[string]string{"short": "amount=5", "long": strings.Repeat("amount=5;", 700)} {
-					for _, framing := range []string{
-						fmt.Sprintf("Content-Length: %d\r\n\r\n%s", len(content), content),
-						fmt.Sprintf("Transfer-Encoding: chunked\r\nTrailer: X-T\r\n\r\n%x\r\n%s\r\n0\r\nX-T: t\r\n\r\n", len(content), content),
-					} {
-						key := fmt.Sprint(path, form, len(framing))
-						p.sendRaw(t, []byte("POST "+path+" HTTP/1.1\r\nHost: dedup.test\r\nIdempotency-Key: "+key+"\r\n"+framing))
-						for _, run := range up.runs(key) {
-							if run.Body != content {
-								t.Errorf("%s, %s: the stand-in has executed %q", path, form, run.Body)
-							}
+			p := start(t, conf{store: "store memory", site: lines("dedup", "reverse_proxy "+fails.addr+" {", c.main,
+				"@failed status 503", "handle_response @failed {", "reverse_proxy "+up.addr+" {", c.standIn, "}", "}", "}")})
+			for form, content := range map[string]string{"short": "amount=5", "long": strings.Repeat("amount=5;", 700)} {
+				for _, framing := range []string{
+					fmt.Sprintf("Content-Length: %d\r\n\r\n%s", len(content), content),
+					fmt.Sprintf("Transfer-Encoding: chunked\r\nTrailer: X-T\r\n\r\n%x\r\n%s\r\n0\r\nX-T: t\r\n\r\n", len(content), content),
+				} {
+					key := fmt.Sprint(form, len(framing))
+					p.sendRaw(t, []byte("POST / HTTP/1.1\r\nHost: dedup.test\r\nIdempotency-Key: "+key+"\r\n"+framing))
+					for _, run := range up.runs(key) {
+						if run.Body != content {
+							t.Errorf("%s: the stand-in has executed %q", form, run.Body)
 						}
 					}
 				}
@@ -341,28 +246,6 @@ func TestBodyBehindAProxyThatSendsNone(t *testing.T) {
 		if got := p.post(t, "/", name, body); !got.replayed() {
 			t.Errorf("%s: the duplicate got %d %q", name, got.Status, shorten(got.Body))
 		}
-	}
-}
-
-// A page that shows an error is for those who waited, too, and it sees the request as the
-// client sent it. What is in front of the handler has no part in that of a run.
-func TestErrorPageForThoseWhoWaited(t *testing.T) {
-	t.Parallel()
-	nobody := fmt.Sprintf("127.0.0.1:%d", freeport.Of(t))
-	p := start(t, conf{store: "store memory", site: lines("route {", "templates", "header >Cache-Control max-age=60", "rewrite * /inner{uri}", "dedup",
-		"reverse_proxy "+nobody+" {", "lb_try_duration 4s", "lb_try_interval 50ms", "}", "}",
-		"handle_errors {", "header Cache-Control no-store", "header Content-Type text/html", `respond "sorry: {err.status_code} {uri} {{1}}"`, "}")})
-	first := p.postLater("/", "k", "body")
-	eventually(t, "a request runs", func() bool { return p.scrape(t)["caddy_dedup_in_flight"] == 1 })
-	waiters := p.postMany(3, "/", "k", "body")
-	p.awaitWaiting(t, 3, waiters...)
-	got := first.reply(t)
-	wantAnswer(t, got, 502, "sorry: 502 / {{1}}")
-	if cached := got.Header.Get("Cache-Control"); cached != "no-store" {
-		t.Errorf("Cache-Control is %q", cached)
-	}
-	for _, waiter := range waiters {
-		wantAnswer(t, waiter.reply(t), 502, "sorry: 502 / 1")
 	}
 }
 

@@ -1,0 +1,185 @@
+package caddymodule
+
+import (
+	"encoding/json"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/caddyserver/caddy/v2/caddyconfig/httpcaddyfile"
+	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
+
+	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
+)
+
+// The directive `rescued` is a subroute whose own error routes, which only JSON has, are a proxy
+// to the upstream in the variable `stand_in`.
+func init() {
+	httpcaddyfile.RegisterHandlerDirective("rescued", func(h httpcaddyfile.Helper) (caddyhttp.MiddlewareHandler, error) {
+		handler, err := httpcaddyfile.ParseSegmentAsSubroute(h)
+		if err != nil {
+			return nil, err
+		}
+		proxy := json.RawMessage(`{"handler":"reverse_proxy","upstreams":[{"dial":"{http.vars.stand_in}"}]}`)
+		handler.(*caddyhttp.Subroute).Errors = &caddyhttp.HTTPErrorConfig{Routes: caddyhttp.RouteList{{HandlersRaw: []json.RawMessage{proxy}}}}
+		return handler, nil
+	})
+}
+
+// standIn is an upstream for error routes. It answers with 201, and returns what it has got.
+func standIn(t *testing.T) (address string, got func() []string) {
+	t.Helper()
+	var mu sync.Mutex
+	var requests []string
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		body, err := io.ReadAll(r.Body)
+		if r.URL.Path == "/auth" || err != nil {
+			return
+		}
+		mu.Lock()
+		defer mu.Unlock()
+		requests = append(requests, r.Method+" "+r.URL.Path+" "+string(body))
+		w.WriteHeader(http.StatusCreated)
+		_, _ = io.WriteString(w, "page")
+	}))
+	t.Cleanup(server.Close)
+	return strings.TrimPrefix(server.URL, "http://"), func() []string {
+		mu.Lock()
+		defer mu.Unlock()
+		return slices.Clone(requests)
+	}
+}
+
+// What error routes get of a request with a key, or of one that was refused, is a GET without a
+// body: a proxy among them executes nothing, and its success is not the request's.
+func TestErrorRoutesExecuteNothing(t *testing.T) {
+	dead, _ := upstream(t, func(http.ResponseWriter, *http.Request, int) { panic(http.ErrAbortHandler) })
+	proxy := "reverse_proxy " + refusing(t)
+	for name, c := range map[string]struct {
+		lines  []string // {auth} stands for a forward_auth
+		key    string
+		status int
+	}{
+		"not sent":                   {[]string{"dedup", proxy}, "k", 502},
+		"no answer":                  {[]string{"dedup", "reverse_proxy " + dead}, "k", 502},
+		"an error of a handler":      {[]string{"dedup", "error 401"}, "k", 401},
+		"behind a rewrite":           {[]string{"rewrite * /inner", "dedup", proxy}, "k", 502},
+		"behind forward_auth":        {[]string{"{auth}", "dedup", proxy}, "k", 502},
+		"behind tracing":             {[]string{"tracing", "dedup", proxy}, "k", 502},
+		"a key in the body":          {[]string{"dedup {\nkey json /id\n}", proxy}, "", 502},
+		"a key in a body in a copy":  {[]string{"{auth}", "dedup {\nkey json /id\n}", proxy}, "", 502},
+		"no handler":                 {[]string{"dedup"}, "k", 500},
+		"refused":                    {[]string{"dedup {\nmissing reject\n}", proxy}, "", 400},
+		"refused behind a rewrite":   {[]string{"rewrite * /inner", "dedup {\nmax_request_body 1\n}", proxy}, "k", 413},
+		"the store failed":           {[]string{"dedup {\nstore redis redis://" + refusing(t) + "\n}", proxy}, "k", 503},
+		"unprotected":                {[]string{"dedup {\nstore redis redis://" + refusing(t) + "\nstore_errors pass\n}", proxy}, "k", 502},
+		"in a subroute with its own": {[]string{"rescued {", "dedup", proxy, "}"}, "k", 502},
+		"in a run":                   {[]string{"dedup", "dedup {\nscope inner\n}", proxy}, "k", 502},
+		"no key, in a run":           {[]string{"dedup", "dedup {\nkey json /other\n}", proxy}, "k", 502},
+		"in a run, and a subroute":   {[]string{"dedup", "rescued {", "dedup {\nscope inner\n}", proxy, "}"}, "k", 502},
+		"refused in a run":           {[]string{"dedup", "rescued {", "dedup {\nscope inner\nkey header X-Other\nmissing reject\n}", proxy, "}"}, "k", 400},
+	} {
+		for _, body := range []string{`{"id":"7"}`, ""} {
+			if body == "" && c.key == "" {
+				continue // without a body there is no key in it
+			}
+			t.Run(name+" with the body "+body, func(t *testing.T) {
+				address, got := standIn(t)
+				lines := slices.Concat([]string{"route {", "vars stand_in " + address}, c.lines, []string{"}", "handle_errors {", "reverse_proxy " + address, "}"})
+				text := strings.ReplaceAll(strings.Join(lines, "\n"), "{auth}", "forward_auth "+address+" {\nuri /auth\n}")
+				status := c.status
+				if body == "" && status == 413 {
+					status = 502
+				}
+				if answer := serve(t, text).mustPost(c.key, body); answer.status != status || answer.body != "page" {
+					t.Errorf("the client got %d %q; want %d with the page", answer.status, answer.body, status)
+				}
+				if requests := got(); !slices.Equal(requests, []string{"GET / "}) {
+					t.Errorf("the error routes have sent %q", requests)
+				}
+			})
+		}
+	}
+}
+
+// A request without a key is none of our business: error routes get it as the server gives it to
+// them, and whole also where the key was looked for in its body.
+func TestErrorRoutesWithoutAKey(t *testing.T) {
+	proxy := "reverse_proxy " + refusing(t)
+	for name, lines := range map[string][]string{
+		"alone":                       {"dedup", proxy},
+		"behind a rewrite":            {"rewrite * /inner", "dedup", proxy},
+		"no key in the body":          {"dedup {\nkey json /other\n}", proxy},
+		"no key in a body in a copy":  {"{auth}", "dedup {\nkey json /other\n}", proxy},
+		"a body too large for a key":  {"{auth}", "dedup {\nmode webhook\nkey json /id\nmax_request_body 5\n}", proxy},
+		"in a subroute with its own":  {"rescued {", "dedup {\nkey json /other\n}", proxy, "}"},
+		"behind tracing, in the body": {"tracing", "dedup {\nkey json /other\n}", proxy},
+	} {
+		t.Run(name, func(t *testing.T) {
+			address, got := standIn(t)
+			all := slices.Concat([]string{"route {", "vars stand_in " + address}, lines, []string{"}", "handle_errors {", "reverse_proxy " + address, "}"})
+			s := serve(t, strings.ReplaceAll(strings.Join(all, "\n"), "{auth}", "forward_auth "+address+" {\nuri /auth\n}"))
+			for _, length := range []int64{10, -1} { // -1: chunked
+				r, err := http.NewRequest(http.MethodPost, s.URL+"/", io.NopCloser(strings.NewReader(`{"id":"7"}`)))
+				if err != nil {
+					t.Fatal(err)
+				}
+				r.ContentLength = length
+				answer, err := oneRequest.Do(r)
+				if err != nil {
+					t.Fatal(err)
+				}
+				if answer.Body.Close(); answer.StatusCode != 201 {
+					t.Errorf("the client got %d, want the 201 of the stand-in", answer.StatusCode)
+				}
+			}
+			if requests, want := got(), `POST / {"id":"7"}`; !slices.Equal(requests, []string{want, want}) {
+				t.Errorf("the error routes have sent %q", requests)
+			}
+		})
+	}
+}
+
+// Where no error route answers, the client gets our problem, or the error's status.
+func TestNoErrorRouteAnswers(t *testing.T) {
+	for name, routes := range map[string][]string{
+		"none":          nil,
+		"none matches":  {"handle_errors 418 {", "respond page", "}"},
+		"a bare status": {"handle_errors {", `respond "" {err.status_code}`, "}"},
+		"they fail":     {"handle_errors {", "error failed 500", "}"},
+		"write nothing": {"handle_errors {", "header X-A 1", "}"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := serve(t, append(routes, "dedup {\nmax_request_body 5\n}", "reverse_proxy "+refusing(t))...)
+			if got := s.mustPost("k", "too large"); got.status != 413 || !strings.Contains(got.body, `"code":"request_too_large"`) {
+				t.Errorf("the refused request got %d %q", got.status, got.body)
+			}
+			if got := s.mustPost("k", "body"); got.status != 502 || got.body != "" {
+				t.Errorf("the request that failed got %d %q", got.status, got.body)
+			}
+		})
+	}
+}
+
+// What an error page asks an upstream for is not part of the run of a dedup in front.
+func TestErrorPageInARunIsNotSent(t *testing.T) {
+	address, _ := standIn(t)
+	s := serve(t, "route {", "dedup {", "unknown hold", "}", "dedup {", "unknown hold", "scope inner", "}", "reverse_proxy "+refusing(t), "}",
+		"handle_errors {", "reverse_proxy "+address, "}")
+	if got := s.mustPost("k", "body"); got.status != 502 {
+		t.Errorf("the client got %d", got.status)
+	}
+	page, _, err := s.keys.List(t.Context(), "", 100)
+	if err != nil || len(page) != 2 {
+		t.Fatalf("the site has %d records, %v; want 2", len(page), err)
+	}
+	for _, kept := range page {
+		if r := kept.Record; r.State != idempotency.Released || r.Attempt != 0 {
+			t.Errorf("a key is %s after %d attempts, want it released after none", r.State, r.Attempt)
+		}
+	}
+}
