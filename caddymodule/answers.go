@@ -182,7 +182,7 @@ func (x *exchange) setReplayHeader(d engine.Replay) {
 		header.Set(parentIDHeader, d.Record.ParentID)
 	}
 	set(executionIDHeader, d.Record.ExecutionID)
-	set(x.replayed, "true")
+	set(replayedHeader, "true")
 	if d.Response.Failed {
 		return
 	}

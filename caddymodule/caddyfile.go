@@ -44,7 +44,6 @@ var settingParsers = map[string]settingParser{
 	"release":           list("off, or statuses, classes and exceptions such as 409 5xx !503", func(s *Settings) *[]string { return &s.Release }, checkRelease),
 	"exclude":           list("JSON pointers such as /sent_at", func(s *Settings) *[]string { return &s.Exclude }, checkExclude),
 	"keep_header":       list("names of header fields", func(s *Settings) *[]string { return &s.KeepHeader }, checkKeepHeader),
-	"drop_header":       list("names of header fields", func(s *Settings) *[]string { return &s.DropHeader }, checkDropHeader),
 	"retention":         period("retention", time.Second, func(s *Settings) *caddy.Duration { return &s.Retention }),
 	"retention_from":    parseRetentionFrom,
 	"lease":             period("lease", shortestLease, func(s *Settings) *caddy.Duration { return &s.Lease }),
@@ -57,7 +56,6 @@ var settingParsers = map[string]settingParser{
 	"force":             text("the name of a header field", func(s *Settings) *string { return &s.Force }, checkForce),
 	"key":               parseKey,
 	"in_flight":         parseInFlight,
-	"replayed_header":   text("the name of a header field", func(s *Settings) *string { return &s.ReplayedHeader }, checkReplayedHeader),
 	"docs":              text("a URL", func(s *Settings) *string { return &s.Docs }, checkDocs),
 	"store":             parseHandlerStore,
 }

@@ -64,8 +64,6 @@ func (s *Settings) check() error {
 		checkSize("max_response_body", s.MaxResponseBody),
 		checkScope(s.Scope),
 		checkKeepHeader(s.KeepHeader),
-		checkDropHeader(s.DropHeader),
-		checkReplayedHeader(s.ReplayedHeader),
 	}
 	if s.InFlight == inFlightWait {
 		errs = append(errs, checkDuration("max_wait", s.MaxWait, time.Millisecond))
@@ -94,9 +92,6 @@ func (s *Settings) check() error {
 
 // checkTogether finds settings that exclude each other, and names one of them.
 func (s *Settings) checkTogether() (word string, err error) {
-	if word, err := s.checkHeadersTogether(); err != nil {
-		return word, err
-	}
 	content, other := false, false
 	for _, source := range s.deliverySources() {
 		content = content || source.MadeOfContent()

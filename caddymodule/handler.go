@@ -50,7 +50,6 @@ type Handler struct {
 	readsJSON bool
 	releaseOn idempotency.StatusSet
 	headers   headerRules
-	replayed  string                        // ReplayedHeader, canonical
 	policies  map[string]idempotency.Policy // by provider, "" for none
 	store     *openstores.Handle
 	encrypted bool
@@ -81,8 +80,7 @@ func (h *Handler) Provision(ctx caddy.Context) error {
 		slices.ContainsFunc(h.sources, delivery.Source.NeedsBody) ||
 		slices.ContainsFunc(h.passing, delivery.Provider.PassesByBody)
 	h.releaseOn, _ = idempotency.ParseStatuses(h.releasing()...) // checked above
-	h.headers = newHeaderRules(h.KeepHeader, h.DropHeader)
-	h.replayed = http.CanonicalHeaderKey(h.ReplayedHeader)
+	h.headers = newHeaderRules(h.KeepHeader)
 	h.policies = map[string]idempotency.Policy{"": h.policyFor("")}
 	for _, provider := range h.passing {
 		h.policies[provider.Name] = h.policyFor(provider.Name)

@@ -20,6 +20,9 @@ const (
 	retentionHeader   = "Dedup-Retention"
 )
 
+// replayedHeader marks a replay, with the value `true`.
+const replayedHeader = "Idempotent-Replayed"
+
 // takeDedupHeaders removes what came in under our prefix and returns the execution ID
 // among it: that of the run of another dedup in front, or a forged one. What a dedup in
 // this process has set for its run stays, for requests that this one does not claim.
@@ -172,18 +175,13 @@ var hopByHop = []string{
 // client only. keep_header keeps them.
 var droppedByDefault = []string{"Set-Cookie", "Date", "Age", "Alt-Svc", "Server-Timing"}
 
-// headerRules says which fields of a response are kept with it.
-type headerRules struct {
-	keep, drop []string // canonical names
-}
+// headerRules are the canonical names of the fields that are kept though they are dropped by
+// default.
+type headerRules []string
 
-func newHeaderRules(keep, drop []string) headerRules {
-	var rules headerRules
+func newHeaderRules(keep []string) (rules headerRules) {
 	for _, name := range keep {
-		rules.keep = append(rules.keep, http.CanonicalHeaderKey(name))
-	}
-	for _, name := range drop {
-		rules.drop = append(rules.drop, http.CanonicalHeaderKey(name))
+		rules = append(rules, http.CanonicalHeaderKey(name))
 	}
 	return rules
 }
@@ -234,10 +232,7 @@ func connectionNames(header http.Header) (names []string) {
 }
 
 func (rules headerRules) keeps(name string) bool {
-	if slices.Contains(rules.drop, name) {
-		return false
-	}
-	return slices.Contains(rules.keep, name) || !slices.Contains(droppedByDefault, name)
+	return slices.Contains(rules, name) || !slices.Contains(droppedByDefault, name)
 }
 
 // describesBody reports whether a field is about the body, so that it must not

@@ -210,8 +210,6 @@ func TestWordsOfAnotherBlock(t *testing.T) {
 // the hooks of a provider, would share keys.
 func TestForceTakesNothingFromTheScope(t *testing.T) {
 	for text, want := range map[string]string{
-		"dedup {\nreplayed_header location\n}":                                     "replayed_header: location has a meaning of its own",
-		"dedup {\nreplayed_header Content-Type\n}":                                 "replayed_header: Content-Type has a meaning of its own",
 		"dedup {\nforce x-api-key\n}":                                              "force: x-api-key has a meaning of its own",
 		"dedup {\nforce Remote-User\n}":                                            "force: Remote-User has a meaning of its own",
 		"dedup {\nforce X-Tenant\nscope {http.request.header.x-tenant}\n}":         "force: X-Tenant is a part of the scope",
@@ -227,59 +225,6 @@ func TestForceTakesNothingFromTheScope(t *testing.T) {
 	for _, line := range []string{"force X-Force", "force X-Force\nscope {http.request.header.X-Forced}", "force X-GitHub-Hook-ID"} {
 		if err := handlerOf(line); err != nil {
 			t.Errorf("%s: %v", line, err)
-		}
-	}
-}
-
-// An upstream may encode its response although nobody has asked for it.
-func TestReplaysKeepTheirContentEncoding(t *testing.T) {
-	const want = "drop_header: Content-Encoding says how the body is to be read"
-	if err := handlerOf("drop_header X-Cost content-encoding"); err == nil || !strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), "Testfile:2") {
-		t.Errorf("%v; want %q", err, want)
-	}
-	s := Settings{DropHeader: []string{"Content-Encoding"}}
-	s.setDefaults()
-	if err := s.check(); err == nil || !strings.Contains(err.Error(), want) {
-		t.Errorf("in JSON: %v; want %q", err, want)
-	}
-}
-
-// What every replay has, or what it is marked with, cannot be kept or left out: the line
-// would be taken and not obeyed.
-func TestHeaderWordsThatCannotBeObeyed(t *testing.T) {
-	for lines, want := range map[string]struct {
-		text, place string
-		json        Settings
-	}{
-		"keep_header X-Seen\nreplayed_header x-seen": {"keep_header: X-Seen marks a replay", "Testfile:2",
-			Settings{KeepHeader: []string{"X-Seen"}, ReplayedHeader: "x-seen"}},
-		"keep_header idempotent-replayed": {"keep_header: idempotent-replayed marks a replay", "Testfile:2",
-			Settings{KeepHeader: []string{"idempotent-replayed"}}},
-		"drop_header Idempotent-Replayed": {"drop_header: Idempotent-Replayed marks a replay", "Testfile:2",
-			Settings{DropHeader: []string{"Idempotent-Replayed"}}},
-		"drop_header X-A X-Seen\nreplayed_header X-Seen": {"drop_header: X-Seen marks a replay", "Testfile:2",
-			Settings{DropHeader: []string{"X-A", "X-Seen"}, ReplayedHeader: "X-Seen"}},
-		"drop_header X-A dedup-execution-id": {"drop_header: dedup-execution-id is made anew for each replay", "Testfile:2",
-			Settings{DropHeader: []string{"X-A", "dedup-execution-id"}}},
-		"drop_header Content-Length": {"drop_header: Content-Length is made anew for each replay", "Testfile:2",
-			Settings{DropHeader: []string{"Content-Length"}}},
-		"duplicate see_other\ndrop_header X-A location": {"drop_header: without location no duplicate gets the 303 of duplicate see_other", "Testfile:3",
-			Settings{Duplicate: duplicateSeeOther, DropHeader: []string{"X-A", "location"}}},
-	} {
-		if err := handlerOf(lines); err == nil || !strings.Contains(err.Error(), want.text) || !strings.Contains(err.Error(), want.place) {
-			t.Errorf("%q: %v; want %q at %s", lines, err, want.text, want.place)
-		}
-		want.json.setDefaults()
-		if err := want.json.check(); err == nil || !strings.Contains(err.Error(), want.text) {
-			t.Errorf("%q in JSON: %v; want %q", lines, err, want.text)
-		}
-	}
-	for _, lines := range []string{
-		"drop_header Location", "drop_header Location\nduplicate conflict", "duplicate see_other\ndrop_header Content-Location",
-		"keep_header Idempotent-Replayed\nreplayed_header X-Seen", "drop_header Connection Set-Cookie",
-	} {
-		if err := handlerOf(lines); err != nil {
-			t.Errorf("%q: %v", lines, err)
 		}
 	}
 }
@@ -376,10 +321,8 @@ func TestNamesThatStandForNoOthers(t *testing.T) {
 		"methods POST P*":                     `methods: "P*"`,
 		"methods ALL":                         `methods: "ALL"`,
 		"methods POST ANY":                    `methods: "ANY"`,
-		"drop_header X-*":                     `drop_header: "X-*"`,
 		"keep_header *":                       `keep_header: "*"`,
 		"force *-Force":                       `force: "*-Force"`,
-		"replayed_header *":                   `replayed_header: "*"`,
 		"key header X-*":                      `header "X-*"`,
 		"key parts a {\nheader * optional\n}": `header "*"`,
 		"retention_from header X-*":           `header "X-*"`,
@@ -388,9 +331,9 @@ func TestNamesThatStandForNoOthers(t *testing.T) {
 			t.Errorf("%s: %v; want %q", line, err, want)
 		}
 	}
-	s := Settings{Methods: []string{"*"}, DropHeader: []string{"X-*"}}
+	s := Settings{Methods: []string{"*"}, KeepHeader: []string{"X-*"}}
 	s.setDefaults()
-	if err := s.check(); err == nil || !strings.Contains(err.Error(), `methods: "*"`) || !strings.Contains(err.Error(), `drop_header: "X-*"`) {
+	if err := s.check(); err == nil || !strings.Contains(err.Error(), `methods: "*"`) || !strings.Contains(err.Error(), `keep_header: "X-*"`) {
 		t.Errorf("in JSON: %v", err)
 	}
 }

@@ -216,7 +216,7 @@ func TestDefaultsOfTheDirective(t *testing.T) {
 		return []any{
 			s.Mode, s.Methods, s.deliverySources(), s.Missing, s.MaxKeyLength, s.fingerprintOf(found), s.retentionOf(""), s.RetentionFrom,
 			s.Lease, s.Timeout, s.InFlight, s.MaxWait, s.releasing(), s.Unknown, s.MaxAttempts, s.Duplicate, s.Force, s.StoreErrors,
-			s.MaxRequestBody, s.MaxResponseBody, s.ClientIdle, s.KeepHeader, s.DropHeader, s.ReplayedHeader, s.Docs, s.Exclude,
+			s.MaxRequestBody, s.MaxResponseBody, s.ClientIdle, s.KeepHeader, s.Docs, s.Exclude,
 		}
 	}
 	usual := inForce(new(Settings))

@@ -136,13 +136,6 @@ type Settings struct {
 	// Set-Cookie, Date, Age, Alt-Svc, Server-Timing.
 	KeepHeader []string `json:"keep_header,omitempty"`
 
-	// Header fields not to keep with a response.
-	DropHeader []string `json:"drop_header,omitempty"`
-
-	// The name of the header field that marks a replay, with the value `true`.
-	// Default: Idempotent-Replayed.
-	ReplayedHeader string `json:"replayed_header,omitempty"`
-
 	// The URL of your documentation of idempotency, for the `type` of refusals
 	// and their `Link` with rel="describedby".
 	Docs string `json:"docs,omitempty"`
@@ -206,8 +199,6 @@ const (
 	duplicateSeeOther    = "see_other"
 
 	releaseOff = "off"
-
-	usualReplayedHeader = "Idempotent-Replayed"
 )
 
 // The responses that release a key, by mode. An API keeps those about the content of the
@@ -250,7 +241,6 @@ func (s *Settings) setDefaults() {
 	orElse(&s.StoreErrors, storeErrorsReject)
 	orElse(&s.MaxRequestBody, 1<<20)
 	orElse(&s.MaxResponseBody, 1<<20)
-	orElse(&s.ReplayedHeader, usualReplayedHeader)
 	if s.RetentionFrom != nil {
 		orElse(&s.RetentionFrom.Most, caddy.Duration(usualMost))
 	}

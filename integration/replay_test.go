@@ -133,25 +133,14 @@ func TestPrivateHeadersAreNotReplayed(t *testing.T) {
 	}
 }
 
-func TestKeptAndDroppedHeadersCanBeChosen(t *testing.T) {
+func TestKeptHeadersCanBeChosen(t *testing.T) {
 	t.Parallel()
 	up := startUpstream(t, answersWithPrivateHeaders)
-	p := start(t, conf{store: "store memory", site: lines(
-		dedupBlock("keep_header Set-Cookie Age", "drop_header X-Request-Cost", "replayed_header X-Seen-Before"), proxyTo(up))})
-
+	p := start(t, conf{store: "store memory", site: lines(dedupBlock("keep_header Set-Cookie Age"), proxyTo(up))})
 	first := p.post(t, "/", "k", "")
-	if first.Header.Get("X-Request-Cost") != "3" {
-		t.Error("drop_header took the header from the first answer")
-	}
-	if v, ok := first.Header["X-Seen-Before"]; ok {
-		t.Errorf("the first answer is marked as replayed: %q", v)
-	}
 	second := p.post(t, "/", "k", "")
-	wantAnswer(t, second, first.Status, first.Body)
-	for name, want := range map[string]string{
-		"Set-Cookie": "session=1", "Age": "77", "X-Request-Cost": "", "Server-Timing": "",
-		"X-Seen-Before": "true", "Idempotent-Replayed": "",
-	} {
+	wantReplay(t, second, first)
+	for name, want := range map[string]string{"Set-Cookie": "session=1", "Age": "77", "Server-Timing": ""} {
 		if got := second.Header.Get(name); got != want {
 			t.Errorf("the replay has %s %q, want %q", name, got, want)
 		}
