@@ -12,7 +12,10 @@ import (
 // An error that is not named here means that the store could not be asked.
 type Store interface {
 	// Claim applies [Decide] to the key's record and, where it says [Proceed],
-	// writes [Claim.Record], in one atomic step.
+	// writes [Claim.Record], in one atomic step. A store that one process alone can have
+	// open may forget a claim with its process, unless [Terms.Hold] or
+	// [Terms.MaxAttempts] makes it count. Then the claim of a dead process has
+	// lapsed, whatever its lease says.
 	//
 	// With an error, Claimed.Record says whether the claim is in doubt: it is the
 	// record that may have been written although the call failed, or nil if nothing
@@ -40,8 +43,8 @@ type Store interface {
 	Settle(ctx context.Context, key Key, claimed *Record, s Settlement) error
 
 	// Ready returns an error while requests cannot claim keys, though the store may answer
-	// what it has in memory, or has read. A store that is full is ready: what it keeps is
-	// replayed.
+	// what it has in memory, or has read. A store that has reached its own limit
+	// ([ErrFull]) is ready: what it keeps is replayed.
 	Ready(ctx context.Context) error
 
 	// Lookup returns the record of the key that counts now ([Record.Effective]), nil

@@ -22,7 +22,7 @@ import (
 // never written or is gone.
 const (
 	bodiesName     = "bodies"
-	largeBody      = 64<<10 + 1
+	maxInlineBody  = 64 << 10 // larger ones are in segments
 	bucketFormat   = "20060102T1504Z"
 	bucketInterval = 5 * time.Minute
 	bucketDelay    = 5 * time.Minute

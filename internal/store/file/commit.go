@@ -37,7 +37,8 @@ const (
 	over
 )
 
-// hangTimeout is how long a write takes at least before the disk counts as one that hangs.
+// hangTimeout is how long a write takes at least for the disk to count as one that hangs. It does so
+// only when a caller has given up as well.
 const hangTimeout = time.Second
 
 var errHangs = errors.New("the disk does not answer")

@@ -49,6 +49,9 @@ func lockDirectory(fs vfs.FS, path string) (*directory, error) {
 	}
 	var err error
 	if d.lock, err = fs.Lock(d.file(lockName)); err != nil {
+		if _, noFile := errors.AsType[*os.PathError](err); noFile {
+			return nil, err
+		}
 		holder, _ := readFile(fs, d.file(holderName))
 		pid, host, _ := strings.Cut(strings.TrimSpace(holder), " ")
 		return nil, fmt.Errorf("it is in use by process %s on host %s: %w; a directory is for one process: stop that one, or name another directory, or use `store redis`", pid, host, err)

@@ -48,7 +48,10 @@ func contents(t *testing.T, path string) map[string]string {
 // nothing in a directory that is not a store of this version.
 func refused(t *testing.T, path string, unchanged bool, texts ...string) {
 	t.Helper()
-	before := contents(t, path)
+	var before map[string]string
+	if unchanged {
+		before = contents(t, path)
+	}
 	s, err := Open(path, zap.NewNop())
 	if err == nil {
 		_ = s.Close()

@@ -370,4 +370,4 @@ func TestCloseOnAHangingDisk(t *testing.T) {
 }
 
 // largeText returns a body that lies in a segment.
-func largeText(name string) string { return strings.Repeat(name+" ", largeBody/len(name)) }
+func largeText(name string) string { return strings.Repeat(name+" ", maxInlineBody/len(name)) }

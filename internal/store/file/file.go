@@ -89,15 +89,13 @@ func openIn(fs vfs.FS, path string, logger *zap.Logger) (*Store, error) {
 	}
 	s := &Store{path: path, fs: fs, dir: dir, logger: logger, opened: clock(), bodies: newBodies(fs, path)}
 	s.database, err = openDatabase(fs, path, dir.isNew, logger)
-	switch {
-	case err == nil:
+	if err == nil {
 		if err = dir.setCreated(); err != nil {
 			_ = s.database.close() // the first error is the one to report
 		}
-	case isNoSpace(err) && !dir.isNew:
-		err = nil // reopenFailed opens it when there is room
 	}
-	if err != nil {
+	fullDisk := isNoSpace(err) && !dir.isNew // reopenFailed opens the database when there is room
+	if err != nil && !fullDisk {
 		return nil, errors.Join(s.wrap(err), dir.lock.Close())
 	}
 	ctx, stop := context.WithCancel(context.Background())

@@ -6,8 +6,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/cockroachdb/pebble/v2"
-
 	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
 )
 
@@ -67,31 +65,24 @@ func (f *keyFilter) add(key *idempotency.Key) {
 }
 
 // rebuild builds the filter if there is none or it is full. Only the sweeper calls it.
-func (f *keyFilter) rebuild(ctx context.Context, db *database) (err error) {
+func (f *keyFilter) rebuild(ctx context.Context, db *database) error {
 	if current := f.current.Load(); current != nil && current.keys.Load() < f.rebuildAt {
 		return nil
 	}
-	defer recoverPanic(func(panicked error) { err = panicked })
 	b := new(filterBits)
 	f.next.Store(b)
 	defer f.next.Store(nil)
-	// The expiries have all keys, and are small.
-	it, err := db.db.NewIter(&pebble.IterOptions{LowerBound: []byte{expiryTable}, UpperBound: []byte{expiryTable + 1}})
-	if err != nil {
-		return err
-	}
-	defer closeIterator(it, &err)
 	keys := int64(0)
-	for valid := it.First(); valid; valid = it.Next() {
-		key := keyOfExpiry(it.Key())
+	// Each key has an expiry, and expiries are small.
+	err := db.scanExpiries([]byte{expiryTable}, []byte{expiryTable + 1}, func(name []byte) bool {
+		key := keyOfExpiry(name)
 		b.add(&key)
-		if keys++; keys%filterStep == 0 && !pause(ctx, time.Millisecond) {
-			return nil
-		}
-	}
-	if it.Error() == nil {
+		keys++
+		return keys%filterStep != 0 || pause(ctx, time.Millisecond)
+	})
+	if err == nil && ctx.Err() == nil {
 		f.rebuildAt = max(filterCapacity, 2*keys)
 		f.current.Store(b)
 	}
-	return nil
+	return err
 }

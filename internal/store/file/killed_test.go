@@ -223,7 +223,7 @@ func TestKilledProcessAgreesWithTheModel(t *testing.T) {
 	for i := range walks {
 		body := 32 << 10
 		if i%8 == 0 {
-			body = 2 * largeBody
+			body = 2 * maxInlineBody
 		}
 		walks[i] = storetest.NewWalk(fmt.Sprintf("walk %d", i), random.Uint64(), 10, body)
 	}

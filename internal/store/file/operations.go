@@ -104,7 +104,7 @@ func (s *Store) Settle(ctx context.Context, key idempotency.Key, claimed *idempo
 	next := value{record: found.CountedAs(claimed).Settled(settlement, now)}
 	if r := settlement.Response; r != nil {
 		next.answer = &answer{token: claimed.Token, until: now.Add(settlement.ResponseFor()), response: r}
-		if len(r.Body) >= largeBody {
+		if len(r.Body) > maxInlineBody {
 			if err = k.db.status(); err == nil {
 				next.answer.place, err = s.bodies.write(ctx, next.answer.until, r.Body)
 			}

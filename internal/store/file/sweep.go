@@ -61,23 +61,30 @@ func (s *Store) sweepOnce(ctx context.Context) error {
 	}
 	defer db.users.Done()
 	s.keys.dropExpired(clock())
-	err = errors.Join(s.filter.rebuild(ctx, db), s.bodies.removeExpired(clock()))
-	for from := []byte(nil); err == nil; {
-		began := time.Now()
-		if from, err = s.sweepStep(ctx, db, from); from == nil || !pause(ctx, max(sweepRest*time.Since(began), time.Millisecond)) {
-			break
-		}
-	}
-	return err
+	return errors.Join(s.filter.rebuild(ctx, db), s.bodies.removeExpired(clock()), s.sweepValues(ctx, db))
 }
 
-// sweepStep removes the next values that are due, from an expiry on. It returns where to go on, nil
-// if nothing more is due.
-func (s *Store) sweepStep(ctx context.Context, db *database, from []byte) (next []byte, err error) {
-	due, err := db.due(from, clock().Add(-sweepDelay))
-	if len(due) == 0 || err != nil {
-		return nil, err
+func (s *Store) sweepValues(ctx context.Context, db *database) error {
+	for from := []byte{expiryTable}; ; {
+		began := time.Now()
+		due, err := db.expiries(from, expiryName(clock().Add(-sweepDelay).UnixMilli(), idempotency.Key{}, ""), sweepSize)
+		if len(due) == 0 || err != nil {
+			return err
+		}
+		removed, err := s.removeDue(ctx, db, due)
+		if removed < sweepSize || err != nil {
+			return err // the rest is in use, or not due
+		}
+		from = append(due[removed-1], 0)
+		if !pause(ctx, max(sweepRest*time.Since(began), time.Millisecond)) {
+			return nil
+		}
 	}
+}
+
+// removeDue removes the values that these expiries name, in their order, up to one whose key is in
+// use. It returns how many it has removed.
+func (s *Store) removeDue(ctx context.Context, db *database, due [][]byte) (removed int, err error) {
 	locked := make(map[idempotency.Key]*claim)
 	unlock := func(o outcome) {
 		for key, c := range locked {
@@ -87,87 +94,83 @@ func (s *Store) sweepStep(ctx context.Context, db *database, from []byte) (next 
 			s.keys.unlock(key, c)
 		}
 	}
-	for _, expiry := range due {
-		key := keyOfExpiry(expiry)
+	for _, name := range due {
+		key := keyOfExpiry(name)
 		if _, ok := locked[key]; ok {
 			continue
 		}
 		c, ok := s.keys.tryLock(key)
 		if !ok {
-			break // it is in use; the next sweep comes to it
+			break
 		}
 		locked[key] = c
 	}
-	// A key may have been written before it was locked, and its expiry replaced. So the expiries
-	// count that are there now. The last of them whose key is locked ends the step.
-	if due, err = db.due(from, clock().Add(-sweepDelay)); err != nil {
+	// Until it was locked, a key may have been given another value, which is not due. Its expiry
+	// is gone then.
+	to := append(bytes.Clone(due[len(due)-1]), 0)
+	if due, err = db.expiries(due[0], to, len(due)); err != nil {
 		unlock(notApplied)
-		return nil, err
+		return 0, err
 	}
 	batch := db.db.NewBatch()
-	swept := 0
-	for _, expiry := range due {
-		key := keyOfExpiry(expiry)
-		if _, ok := locked[key]; !ok {
+	for _, name := range due {
+		if _, ok := locked[keyOfExpiry(name)]; !ok {
 			break
 		}
-		err = errors.Join(err, batch.Delete(valueName(key, string(expiry[1+momentSize+keySize:])), nil))
-		swept++
+		err = errors.Join(err, batch.Delete(valueName(keyOfExpiry(name), tokenOfExpiry(name)), nil))
+		removed++
 	}
-	if swept == 0 || err != nil {
+	if removed > 0 {
+		// One range for all expiries: the next sweep does not pass the removed ones again.
+		err = errors.Join(err, batch.DeleteRange(due[0], append(bytes.Clone(due[removed-1]), 0), nil))
+	}
+	if removed == 0 || err != nil {
 		unlock(notApplied)
-		return nil, errors.Join(err, batch.Close())
+		return 0, errors.Join(err, batch.Close())
 	}
-	next = append(due[swept-1], 0)
-	// One range for all: the next sweep does not pass each of them again.
-	if err := batch.DeleteRange(due[0], next, nil); err != nil {
-		unlock(notApplied)
-		return nil, errors.Join(err, batch.Close())
-	}
-	if _, err = db.commit(ctx, batch, unlock); err != nil || swept < sweepSize {
-		return nil, err
-	}
-	return next, nil
+	_, err = db.commit(ctx, batch, unlock)
+	return removed, err
 }
 
-// due returns up to sweepSize expiries from there on that are before a moment.
-func (d *database) due(from []byte, before time.Time) (due [][]byte, err error) {
+// scanExpiries calls visit with the expiries from one name to another, in order, until it returns
+// false.
+func (d *database) scanExpiries(from, to []byte, visit func(name []byte) bool) (err error) {
 	defer recoverPanic(func(panicked error) { err = panicked })
-	if from == nil {
-		from = []byte{expiryTable}
-	}
-	end := expiryName(before.UnixMilli(), idempotency.Key{}, "")
-	if bytes.Compare(from, end) >= 0 {
-		return nil, nil
-	}
-	it, err := d.db.NewIter(&pebble.IterOptions{LowerBound: from, UpperBound: end})
+	it, err := d.db.NewIter(&pebble.IterOptions{LowerBound: from, UpperBound: to})
 	if err != nil {
-		return nil, err
+		return err
 	}
 	defer closeIterator(it, &err)
-	for valid := it.First(); valid && len(due) < sweepSize; valid = it.Next() {
-		due = append(due, bytes.Clone(it.Key()))
+	for valid := it.First(); valid && visit(it.Key()); valid = it.Next() {
 	}
-	return due, nil
+	return nil
 }
 
-// keyOfExpiry returns the key that an expiry names.
-func keyOfExpiry(expiry []byte) idempotency.Key {
-	return idempotency.Key(expiry[1+momentSize : 1+momentSize+keySize])
+// expiries returns up to so many expiries from one name to another.
+func (d *database) expiries(from, to []byte, limit int) (names [][]byte, err error) {
+	if bytes.Compare(from, to) >= 0 {
+		return nil, nil
+	}
+	err = d.scanExpiries(from, to, func(name []byte) bool {
+		names = append(names, bytes.Clone(name))
+		return len(names) < limit
+	})
+	return names, err
 }
 
 // expiriesOf returns the expiries of a key's value and answers. It reads all expiries.
-func (d *database) expiriesOf(key idempotency.Key) (expiries [][]byte, err error) {
-	defer recoverPanic(func(panicked error) { err = panicked })
-	it, err := d.db.NewIter(&pebble.IterOptions{LowerBound: []byte{expiryTable}, UpperBound: []byte{expiryTable + 1}})
-	if err != nil {
-		return nil, err
-	}
-	defer closeIterator(it, &err)
-	for valid := it.First(); valid; valid = it.Next() {
-		if keyOfExpiry(it.Key()) == key {
-			expiries = append(expiries, bytes.Clone(it.Key()))
+func (d *database) expiriesOf(key idempotency.Key) (names [][]byte, err error) {
+	err = d.scanExpiries([]byte{expiryTable}, []byte{expiryTable + 1}, func(name []byte) bool {
+		if keyOfExpiry(name) == key {
+			names = append(names, bytes.Clone(name))
 		}
-	}
-	return expiries, nil
+		return true
+	})
+	return names, err
 }
+
+func keyOfExpiry(name []byte) idempotency.Key {
+	return idempotency.Key(name[1+momentSize : 1+momentSize+keySize])
+}
+
+func tokenOfExpiry(name []byte) string { return string(name[1+momentSize+keySize:]) }

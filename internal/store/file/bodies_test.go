@@ -1,0 +1,295 @@
+package file
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/cockroachdb/pebble/v2/vfs"
+	"github.com/cockroachdb/pebble/v2/vfs/errorfs"
+	"go.uber.org/zap"
+
+	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
+)
+
+// segments returns the paths of the segments of a store on a real disk.
+func segments(t *testing.T, path string) []string {
+	t.Helper()
+	found, err := filepath.Glob(filepath.Join(path, bodiesName, "*", "*"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return found
+}
+
+// Bodies of more than 64 KiB are on the disk once, in a segment, and others in the database.
+func TestLargeBodiesAreInSegments(t *testing.T) {
+	for size, inSegment := range map[int]bool{maxInlineBody: false, maxInlineBody + 1: true, 5 << 20: true} {
+		path := newPath(t)
+		s := openStore(t, vfs.Default, path)
+		body := make([]byte, size)
+		_, _ = rand.NewChaCha8([32]byte{}).Read(body) // which cannot be compressed
+		if err := keepAs(t.Context(), s, "a", completeAs(string(body))); err != nil {
+			t.Fatal(err)
+		}
+		closeStore(t, s)
+		s = openStore(t, vfs.Default, path)
+		replays(t, s, "a", string(body))
+		closeStore(t, s)
+		if found := segments(t, path); len(found) > 1 || inSegment != (len(found) == 1) {
+			t.Errorf("%d bytes: segments %q", size, found)
+		}
+		part, copies := string(body[size/2:size/2+64]), 0
+		for _, content := range contents(t, path) {
+			copies += strings.Count(content, part)
+		}
+		if inSegment && copies != 1 {
+			t.Errorf("%d bytes: they are on the disk %d times", size, copies)
+		}
+	}
+}
+
+// Bodies that are written at the same time do not touch each other, whatever their sizes and wherever
+// they are in memory: direct writes need whole blocks.
+func TestConcurrentBodies(t *testing.T) {
+	path := newPath(t)
+	s := openStore(t, vfs.Default, path)
+	random := rand.New(rand.NewPCG(3, 4))
+	bodies := make([][]byte, 40)
+	for i := range bodies {
+		size, shift := maxInlineBody+random.IntN(600<<10), random.IntN(9)
+		bodies[i] = bytes.Repeat([]byte(fmt.Sprint(i, " ")), size)[shift : shift+size]
+	}
+	var done sync.WaitGroup
+	for i, body := range bodies {
+		done.Go(func() {
+			settlement := completeAs("")
+			settlement.Response.Body = body
+			if err := keepAs(t.Context(), s, fmt.Sprint(i), settlement); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	done.Wait()
+	for range 2 {
+		for i, body := range bodies {
+			replays(t, s, fmt.Sprint(i), string(body))
+		}
+		closeStore(t, s)
+		s = openStore(t, vfs.Default, path)
+	}
+	if n := len(segments(t, path)); n > 2 { // one for each bucket
+		t.Errorf("%d segments", n)
+	}
+}
+
+// A segment takes bodies up to its size, only so many are open, and each is closed in the end.
+func TestSegmentsAreClosed(t *testing.T) {
+	counting := &countingFS{FS: newMemory()}
+	b := newBodies(counting, storePath)
+	now := time.Now()
+	for i := range 3 * maxOpenSegments {
+		if _, err := b.write(t.Context(), now.Add(time.Duration(i)*bucketInterval), []byte(largeText("x"))); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if counting.open > maxOpenSegments {
+		t.Errorf("%d segments are open", counting.open)
+	}
+	if _, err := b.write(t.Context(), now, bytes.Repeat([]byte("x"), maxSegment)); err != nil {
+		t.Fatal(err)
+	}
+	if b.open[b.bucket(now)] != nil {
+		t.Error("a full segment takes more bodies")
+	}
+	b.close()
+	if counting.open != 0 {
+		t.Errorf("%d segments stay open", counting.open)
+	}
+}
+
+// countingFS counts the segments that are open.
+type countingFS struct {
+	vfs.FS
+	open int
+}
+
+func (c *countingFS) OpenReadWrite(name string, category vfs.DiskWriteCategory, opts ...vfs.OpenOption) (vfs.File, error) {
+	f, err := c.FS.OpenReadWrite(name, category, opts...)
+	c.open++
+	return &countedFile{f, c}, err
+}
+
+type countedFile struct {
+	vfs.File
+	fs *countingFS
+}
+
+func (f *countedFile) Close() error {
+	f.fs.open--
+	return f.File.Close()
+}
+
+// A body that is not the one that was kept is not replayed, and its key does not run again. The error
+// names the file.
+func TestDamagedBody(t *testing.T) {
+	for name, damage := range map[string]func(path string) error{
+		"changed": func(path string) error {
+			return os.WriteFile(path, bytes.Repeat([]byte("x"), maxInlineBody+10), 0o600)
+		},
+		"cut off": func(path string) error { return os.Truncate(path, maxInlineBody/2) },
+		"missing": os.Remove,
+	} {
+		path := newPath(t)
+		s := openStore(t, vfs.Default, path)
+		if err := keepAs(t.Context(), s, "a", completeAs(largeText("a"))); err != nil {
+			t.Fatal(err)
+		}
+		segment := segments(t, path)[0]
+		if err := damage(segment); err != nil {
+			t.Fatal(err)
+		}
+		if got, err := ask(t.Context(), s, "a"); !isUnreadable(err) || !strings.Contains(err.Error(), segment) || got.Response != nil {
+			t.Errorf("%s: %v, %v; want an UnreadableError that names %s", name, got.Verdict, err, segment)
+		}
+		if err := s.Forget(t.Context(), key("a"), idempotency.Seen{}); err != nil {
+			t.Errorf("%s: forget: %v", name, err)
+		}
+		claimed(t, s, claimOf("a"))
+	}
+}
+
+// A body that cannot be read this time is no damage.
+func TestBodyThatCannotBeReadNow(t *testing.T) {
+	fs := newFaulty(newMemory())
+	s := openStore(t, fs, storePath)
+	if err := keepAs(t.Context(), s, "a", completeAs(largeText("a"))); err != nil {
+		t.Fatal(err)
+	}
+	fs.set(func(op errorfs.Op) error {
+		if op.Kind == errorfs.OpFileReadAt {
+			return syscall.EIO
+		}
+		return nil
+	})
+	if _, err := ask(t.Context(), s, "a"); !errors.Is(err, syscall.EIO) || isUnreadable(err) {
+		t.Errorf("%v, want EIO", err)
+	}
+	fs.set(nil)
+	replays(t, s, "a", largeText("a"))
+}
+
+// Whatever fails or hangs while a body is written, nothing is acknowledged, no other key suffers, and
+// the run is settled later.
+func TestBodyThatCannotBeWritten(t *testing.T) {
+	for name, isFault := range map[string]func(op errorfs.Op) bool{
+		"create": func(op errorfs.Op) bool { return op.Kind == errorfs.OpOpen },
+		"write":  func(op errorfs.Op) bool { return op.Kind == errorfs.OpFileWriteAt },
+		"flush":  isFlush,
+		"name":   func(op errorfs.Op) bool { return op.Kind == errorfs.OpOpenDir },
+	} {
+		for _, fault := range []error{syscall.EIO, syscall.ENOSPC, context.DeadlineExceeded} {
+			fs := newFaulty(newMemory())
+			s := openStore(t, fs, storePath)
+			record := claimed(t, s, claimOf("a"))
+			matches := func(op errorfs.Op) bool {
+				inBodies := strings.Contains(op.Path, bodiesName) || op.Kind == errorfs.OpOpenDir
+				return inBodies && isFault(op)
+			}
+			released := make(chan struct{})
+			fs.set(func(op errorfs.Op) error {
+				switch {
+				case !matches(op):
+					return nil
+				case errors.Is(fault, context.DeadlineExceeded): // it hangs
+					<-released
+					return nil
+				default:
+					return fault
+				}
+			})
+			for range 2 {
+				ctx := within(t, time.Minute)
+				if errors.Is(fault, context.DeadlineExceeded) {
+					ctx = within(t, time.Millisecond)
+				}
+				err := s.Settle(ctx, key("a"), record, completeAs(largeText("a")))
+				if !errors.Is(err, fault) || errors.Is(fault, syscall.ENOSPC) != errors.Is(err, ErrNoSpace) {
+					t.Errorf("%s: %v, want %v", name, err, fault)
+				}
+			}
+			if got, err := ask(t.Context(), s, "a"); err != nil || got.Verdict != idempotency.WaitForRun {
+				t.Errorf("%s: a duplicate: %v, %v", name, got.Verdict, err)
+			}
+			keep(t, s, 0, 1)
+			fs.set(nil)
+			close(released)
+			if err := s.Settle(t.Context(), key("a"), record, completeAs(largeText("a"))); err != nil {
+				t.Errorf("%s: settle: %v", name, err)
+			}
+			closeStore(t, s)
+			s, err := openIn(fs, storePath, zap.NewNop())
+			if err != nil {
+				t.Fatal(err)
+			}
+			replays(t, s, "a", largeText("a"))
+			closeStore(t, s)
+		}
+	}
+}
+
+// Whoever waits for a flush gets one that began after his write, and most share one.
+func TestFlushesOfBodiesAreShared(t *testing.T) {
+	fs := newFaulty(newMemory())
+	b := newBodies(fs, storePath)
+	until := time.Now()
+	if _, err := b.write(t.Context(), until, []byte("first")); err != nil {
+		t.Fatal(err)
+	}
+	began, release := make(chan struct{}), make(chan struct{})
+	var mu sync.Mutex
+	flushes := 0
+	fs.set(func(op errorfs.Op) error {
+		if isFlush(op) {
+			mu.Lock()
+			flushes++
+			first := flushes == 1
+			mu.Unlock()
+			if first {
+				close(began)
+				<-release
+			}
+		}
+		return nil
+	})
+	var done sync.WaitGroup
+	write := func() {
+		done.Go(func() {
+			if _, err := b.write(t.Context(), until, []byte("body")); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	write()
+	<-began
+	for range maxBodyWrites - 1 {
+		write()
+	}
+	s := b.open[b.bucket(until)]
+	poll(t, "all bodies are written", func() bool { return s.written.Load() == 1+maxBodyWrites })
+	close(release)
+	done.Wait()
+	if flushes != 2 {
+		t.Errorf("%d flushes, want 2", flushes)
+	}
+	b.close()
+}

@@ -1,0 +1,88 @@
+package file
+
+import (
+	"fmt"
+	"sync"
+	"syscall"
+	"testing"
+
+	"github.com/cockroachdb/pebble/v2/vfs"
+
+	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
+)
+
+func awaitFilter(t *testing.T, s *Store) *filterBits {
+	t.Helper()
+	poll(t, "the filter is built", func() bool { return s.filter.current.Load() != nil })
+	return s.filter.current.Load()
+}
+
+// No key that is in the database is ever taken for a new one, also while the filter is built and after
+// a failure; nearly all other keys are known to be new.
+func TestFilterMissesNoKey(t *testing.T) {
+	fs := newFaulty(newMemory())
+	s := openStore(t, fs, storePath)
+	awaitFilter(t, s)
+	var done sync.WaitGroup
+	for writer := range 4 {
+		done.Go(func() { keep(t, s, writer*500, writer*500+500) })
+	}
+	for range 20 {
+		s.filter.rebuildAt = 0 // the sweeper rests
+		if err := s.filter.rebuild(t.Context(), s.database); err != nil {
+			t.Fatal(err)
+		}
+	}
+	done.Wait()
+	claimed(t, s, holding("held"))
+	fs.set(failing(syscall.EIO, isAny))
+	if _, err := s.Claim(t.Context(), holding("in doubt")); err == nil {
+		t.Error("claimed on a disk that fails")
+	}
+	fs.set(nil)
+	awaitReady(t, s)
+	for reopened := range 2 {
+		for i := range 2000 {
+			if k := key(fmt.Sprint(i)); s.filter.isNew(&k) {
+				t.Fatalf("key %d is taken for a new one", i)
+			}
+		}
+		for _, name := range []string{"held", "in doubt"} {
+			if k := key(name); reopened == 0 && s.filter.isNew(&k) {
+				t.Errorf("key %s is taken for a new one", name)
+			}
+		}
+		known := 0
+		for i := range 10_000 {
+			if k := key(fmt.Sprint("new ", i)); s.filter.isNew(&k) {
+				known++
+			}
+		}
+		if known < 9900 {
+			t.Errorf("only %d of 10,000 new keys are known to be new", known)
+		}
+		closeStore(t, s)
+		s = openStore(t, fs, storePath)
+		awaitFilter(t, s)
+	}
+}
+
+// A filter that is full is built again, without the keys that are gone.
+func TestFullFilterIsBuiltAgain(t *testing.T) {
+	s := openStore(t, vfs.Default, newPath(t))
+	before := awaitFilter(t, s)
+	keep(t, s, 0, 10)
+	if err := s.Forget(t.Context(), key("3"), idempotency.Seen{}); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.filter.rebuild(t.Context(), s.database); err != nil || s.filter.current.Load() != before {
+		t.Errorf("built again before it is full: %v", err)
+	}
+	before.keys.Store(filterCapacity)
+	if err := s.filter.rebuild(t.Context(), s.database); err != nil {
+		t.Fatal(err)
+	}
+	if k := key("3"); s.filter.current.Load() == before || s.filter.current.Load().keys.Load() != 9 || !s.filter.isNew(&k) {
+		t.Errorf("%d keys, want 9", s.filter.current.Load().keys.Load())
+	}
+}

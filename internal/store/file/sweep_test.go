@@ -1,0 +1,194 @@
+package file
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
+)
+
+// names counts the names in the database, by their tables.
+func names(t *testing.T, s *Store) map[byte]int {
+	t.Helper()
+	it, err := s.database.db.NewIter(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer it.Close()
+	counts := make(map[byte]int)
+	for valid := it.First(); valid; valid = it.Next() {
+		counts[it.Key()[0]]++
+	}
+	return counts
+}
+
+// exact fails the test unless there are so many values and answers, each with its expiry, and no
+// other ones.
+func exact(t *testing.T, s *Store, values, answers int) {
+	t.Helper()
+	got := names(t, s)
+	if got[valueTable] != values || got[answerTable] != answers || got[expiryTable] != values+answers {
+		t.Fatalf("%d values, %d answers, %d expiries; want %d, %d and one for each",
+			got[valueTable], got[answerTable], got[expiryTable], values, answers)
+	}
+}
+
+// lateness is how long after it has expired a value is there at the latest.
+const lateness = sweepDelay + 2*sweepInterval
+
+// Each value has one expiry, whatever happens to its key, and all is removed when it has expired.
+func TestSweepRemovesWhatHasExpired(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := openStore(t, newMemory(), storePath)
+		const kept = 2*sweepSize + 10
+		keep(t, s, 0, kept)
+		exact(t, s, kept, 0)
+		release := completeAs("busy")
+		release.State, release.AnswerFor = idempotency.Released, 2*time.Hour
+		for i, terms := range []idempotency.Terms{{}, {Hold: true}, {MaxAttempts: 3}} {
+			name := fmt.Sprint("several ", i)
+			for n := range 3 { // the answer of each run stays for those who waited for it
+				c := claimOf(name)
+				c.Token += fmt.Sprint(n)
+				c.Hold, c.MaxAttempts = terms.Hold, terms.MaxAttempts
+				record := claimed(t, s, c)
+				if err := s.Renew(t.Context(), c); err != nil {
+					t.Fatal(err)
+				}
+				if err := s.Settle(t.Context(), c.Key, record, release); err != nil {
+					t.Fatal(err)
+				}
+				exact(t, s, kept+1+i, 2*i+n)
+			}
+		}
+		if _, err := s.Free(t.Context(), key("1"), "operator", idempotency.Seen{}); err != nil {
+			t.Fatal(err)
+		}
+		force := claimOf("2")
+		force.Token, force.Force = "forced", true
+		record := claimed(t, s, force)
+		if err := s.Settle(t.Context(), key("2"), record, completeAs("forced")); err != nil {
+			t.Fatal(err)
+		}
+		exact(t, s, kept+3, 7) // and the answer that was replaced
+		time.Sleep(time.Hour + lateness)
+		exact(t, s, 3, 6)
+		time.Sleep(time.Hour)
+		exact(t, s, 0, 0)
+		closeStore(t, s)
+	})
+}
+
+// A key that is claimed again when its value is due keeps what it is given.
+func TestSweepLeavesWhatIsWrittenMeanwhile(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := openStore(t, newMemory(), storePath)
+		keep(t, s, 0, 10)
+		time.Sleep(time.Hour)
+		time.Sleep(sweepDelay - 2*time.Second) // the sweeper has not come
+		due, err := s.database.expiries([]byte{expiryTable}, expiryName(clock().UnixMilli(), idempotency.Key{}, ""), 100)
+		if err != nil || len(due) != 10 {
+			t.Fatalf("%d expiries are due, %v", len(due), err)
+		}
+		keep(t, s, 3, 4)
+		inUse := keyOfExpiry(due[7])
+		if _, ok := s.keys.tryLock(inUse); !ok {
+			t.Fatal("a key is in use")
+		}
+		if n, err := s.removeDue(t.Context(), s.database, due); err != nil || n > 7 {
+			t.Errorf("%d are removed, %v; want those before the key in use", n, err)
+		}
+		s.keys.unlock(inUse, nil)
+		replays(t, s, "3", "3")
+		time.Sleep(lateness)
+		exact(t, s, 1, 0)
+		replays(t, s, "3", "3")
+		closeStore(t, s)
+	})
+}
+
+// A claim in memory counts as long as it lives, also over a value that is swept.
+func TestSweepUnderAClaim(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := openStore(t, newMemory(), storePath)
+		release := completeAs("busy")
+		release.State = idempotency.Released
+		if err := keepAs(t.Context(), s, "a", release); err != nil {
+			t.Fatal(err)
+		}
+		c := claimOf("a")
+		c.Token, c.Retention = "second", 3*time.Hour
+		record := claimed(t, s, c)
+		time.Sleep(2 * time.Hour)
+		exact(t, s, 0, 0)
+		if err := s.Settle(t.Context(), c.Key, record, completeAs("late")); err != nil {
+			t.Fatal(err)
+		}
+		replays(t, s, "a", "late")
+		if got, _, err := s.Lookup(t.Context(), c.Key); err != nil || got.Attempt != 2 {
+			t.Errorf("%+v, %v; want the second attempt", got, err)
+		}
+		exact(t, s, 1, 0)
+
+		// One that has expired is dropped, and what it was claimed over does not come back before.
+		brief := claimOf("b")
+		if err := keepAs(t.Context(), s, "b", release); err != nil {
+			t.Fatal(err)
+		}
+		brief.Token, brief.Retention, brief.Lease = "brief", time.Second, time.Second
+		claimed(t, s, brief)
+		time.Sleep(30 * time.Second)
+		if got, _, err := s.Lookup(t.Context(), brief.Key); got != nil || err != nil {
+			t.Errorf("a claim that has expired: %+v, %v", got, err)
+		}
+		time.Sleep(2 * time.Hour)
+		if _, locked := s.keys.peek(brief.Key); locked || len(s.keys.claimed(nil)) > 0 {
+			t.Error("a claim that has expired stays in memory")
+		}
+		closeStore(t, s)
+	})
+}
+
+// Bodies are removed with their buckets, also those whose value was never written. What else is
+// there is left alone.
+func TestSweepRemovesBodies(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		fs := newMemory()
+		s := openStore(t, fs, storePath)
+		for _, name := range []string{"a", "b"} {
+			if err := keepAs(t.Context(), s, name, completeAs(largeText(name))); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if _, err := s.bodies.write(t.Context(), clock().Add(time.Hour), []byte(largeText("orphan"))); err != nil {
+			t.Fatal(err)
+		}
+		if err := s.Forget(t.Context(), key("b"), idempotency.Seen{}); err != nil {
+			t.Fatal(err)
+		}
+		if err := fs.MkdirAll(fs.PathJoin(s.bodies.root, "other"), 0o700); err != nil {
+			t.Fatal(err)
+		}
+		buckets := func() string {
+			t.Helper()
+			found, err := fs.List(s.bodies.root)
+			if err != nil {
+				t.Fatal(err)
+			}
+			return strings.Join(found, " ")
+		}
+		if got := buckets(); !strings.Contains(got, " ") {
+			t.Errorf("there is only %s", got)
+		}
+		time.Sleep(time.Hour - time.Second)
+		replays(t, s, "a", largeText("a"))
+		time.Sleep(bucketInterval + bucketDelay + sweepInterval + time.Second)
+		if got := buckets(); got != "other" {
+			t.Errorf("there is %s", got)
+		}
+		closeStore(t, s)
+	})
+}
