@@ -2,6 +2,7 @@ package caddymodule
 
 import (
 	"bytes"
+	"context"
 	"net/http"
 
 	"github.com/caddyserver/caddy/v2"
@@ -37,8 +38,6 @@ func (x *exchange) answerError(err error) error {
 // serveErrorPage has the server's error routes show why a request failed, and reports whether
 // they did.
 func (x *exchange) serveErrorPage(cause error) bool {
-	forgetUpstream(x.repl())
-	defer forgetUpstream(x.repl()) // the error routes' own, from a dedup in front
 	return x.serveErrorRoutes(errorPageRequest(x.r), cause, true)
 }
 
@@ -61,6 +60,8 @@ func (x *exchange) serveErrorRoutes(r *http.Request, cause error, isPage bool) b
 	answer := caddyhttp.NewResponseRecorder(x.w, &body, func(written int, _ http.Header) bool { return written == status })
 	var w http.ResponseWriter = answer
 	if isPage {
+		forgetUpstream(x.repl())
+		defer forgetUpstream(x.repl()) // of the error routes: it is not the run's of a dedup in front
 		w = &errorPageWriter{&caddyhttp.ResponseWriterWrapper{ResponseWriter: answer}, status, x.repl()}
 	}
 	errors := r.Context().Value(caddyhttp.ServerCtxKey).(*caddyhttp.Server).Errors
@@ -82,11 +83,7 @@ func isAnswered(r caddyhttp.ResponseRecorder) bool {
 
 // errorPageRequest returns the request with which error routes show a page and execute nothing.
 func errorPageRequest(r *http.Request) *http.Request {
-	ctx := r.Context()
-	for run := runOf(ctx); run != nil; run = runOf(ctx) { // of dedups in front, which the page is no part of
-		ctx = run.client
-	}
-	page := receivedRequest(r).WithContext(ctx)
+	page := receivedRequest(r).WithContext(clientContext(r.Context()))
 	page.Method = http.MethodGet
 	page.Body, page.ContentLength, page.TransferEncoding, page.Trailer = http.NoBody, 0, nil, nil
 	page.Header = r.Header.Clone()
@@ -97,6 +94,15 @@ func errorPageRequest(r *http.Request) *http.Request {
 		delete(page.Header, name)
 	}
 	return page
+}
+
+// clientContext returns the context outside of the runs of dedups in front: an error page is no
+// part of them.
+func clientContext(ctx context.Context) context.Context {
+	if run := runOf(ctx); run != nil {
+		return clientContext(run.client)
+	}
+	return ctx
 }
 
 // receivedRequest undoes the rewrites of handlers in front, as the server does before it runs
