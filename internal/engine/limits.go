@@ -76,7 +76,7 @@ func (e *Engine) beginClaim(ctx context.Context, c idempotency.Claim) (found ide
 	}
 	found.Record, found.Now, err = e.store.Lookup(ctx, c.Key)
 	if err != nil {
-		return e.copyWhileAway(c.Key, err), err
+		return e.staleCopy(c.Key, err), err
 	}
 	e.mu.Lock()
 	defer e.mu.Unlock()

@@ -51,9 +51,8 @@ func (e *Engine) Response(ctx context.Context, key idempotency.Key, record *idem
 // KeptResponse is Response for a request that is answered with the response: a local copy
 // of this run counts too, however old it is.
 func (e *Engine) KeptResponse(ctx context.Context, key idempotency.Key, record *idempotency.Record) (*idempotency.Response, error) {
-	found, _ := e.copies.find(key)
-	if found = e.copies.decoded(found); found != nil && found.record.Token == record.Token {
-		return found.response, nil
+	if found, _ := e.copyOf(key); found.Record != nil && found.Record.Token == record.Token {
+		return found.Response, nil
 	}
 	return e.Response(ctx, key, record)
 }
@@ -75,7 +74,7 @@ func (e *Engine) Find(ctx context.Context, of []idempotency.Beginning, cursor st
 
 // Freed says that an operator has freed or forgotten a key through another engine of the
 // same store: there is no copy of it any more.
-func (e *Engine) Freed(key idempotency.Key) { e.copies.drop(key) }
+func (e *Engine) Freed(key idempotency.Key) { e.copies.invalidate(copyKey{e, key}) }
 
 // Operator is who acts on a key, for the log.
 type Operator struct {
@@ -113,7 +112,7 @@ func who(ctx context.Context) zap.Field {
 func (e *Engine) Free(ctx context.Context, key idempotency.Key, seen idempotency.Seen) error {
 	ctx, cancel := context.WithTimeout(ctx, e.storeTimeout())
 	defer cancel()
-	defer e.copies.drop(key) // also with an error: perhaps it was done
+	defer e.copies.invalidate(copyKey{e, key}) // also with an error: perhaps it was done
 	found, err := e.store.Free(ctx, key, e.options.NewToken(), seen)
 	if err != nil {
 		return err
@@ -141,7 +140,7 @@ func (e *Engine) record(r *idempotency.Record, now time.Time) zap.Field {
 func (e *Engine) Forget(ctx context.Context, key idempotency.Key, seen idempotency.Seen) error {
 	ctx, cancel := context.WithTimeout(ctx, e.storeTimeout())
 	defer cancel()
-	defer e.copies.drop(key) // also with an error: perhaps it was done
+	defer e.copies.invalidate(copyKey{e, key}) // also with an error: perhaps it was done
 	for {
 		what, removes := zap.Skip(), seen
 		if found, now, err := e.store.Lookup(ctx, key); err == nil && found != nil { // later it is gone

@@ -77,10 +77,10 @@ func (r *Run) settleLater(end idempotency.End, s idempotency.Settlement) {
 			// The store may have no room for the response and still renew the lease. This
 			// comes first: a settlement that hangs again may outlast what is left of it.
 			_ = e.renewOnce(r.claim)
-			read := e.copies.begin(r.claim.Key)
+			read := e.beginReading()
 			s, err := r.settle(&end)
 			if err == nil {
-				r.copyKept(read, s, r.ended(s, time.Now()))
+				r.copyRun(read, s, r.ended(s, time.Now()))
 			}
 			if err == nil || errors.Is(err, idempotency.ErrFenced) || errors.Is(err, idempotency.ErrGone) {
 				r.report(s, err)

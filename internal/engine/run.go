@@ -168,7 +168,7 @@ func (r *Run) end(end idempotency.End) (idempotency.Settlement, error) {
 			r.engine.options.Observer.RunEnded(ResultLost)
 		}
 	}()
-	read := r.engine.copies.begin(r.claim.Key)
+	read := r.engine.beginReading()
 	r.settling = read.asked
 	s, err := r.settle(&end)
 	told = true
@@ -176,7 +176,7 @@ func (r *Run) end(end idempotency.End) (idempotency.Settlement, error) {
 	case err == nil, errors.Is(err, idempotency.ErrGone):
 		ended := r.ended(s, time.Now())
 		if err == nil {
-			r.copyKept(read, s, ended)
+			r.copyRun(read, s, ended)
 		}
 		r.engine.end(r.flight, over, ended, nil)
 	case errors.Is(err, idempotency.ErrFenced):

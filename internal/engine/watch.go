@@ -38,7 +38,7 @@ func (e *Engine) watch(f *flight, run *idempotency.Record, now time.Time) {
 			e.end(f, over, idempotency.Claimed{}, idempotency.ErrClosed)
 			return
 		}
-		number, read := e.beginLook(f), e.copies.begin(f.key)
+		number, read := e.beginLook(f), e.beginReading()
 		found, ended, err := e.lookAt(f.key, run)
 		var unreadable *idempotency.UnreadableError
 		switch {
@@ -53,7 +53,7 @@ func (e *Engine) watch(f *flight, run *idempotency.Record, now time.Time) {
 				zap.String("execution_id", run.ExecutionID), zap.Error(err))
 			timer.Reset(watchAtMost)
 		case ended:
-			e.copyFound(read, found)
+			e.copyFound(f.key, read, found)
 			e.end(f, over, found, nil)
 			return
 		default:
@@ -103,7 +103,7 @@ func (e *Engine) wake(key idempotency.Key) {
 	defer e.mu.Unlock()
 	f := e.flights[key]
 	if f == nil || !f.storing { // else it is the end of our own run that the store tells us of
-		e.copies.drop(key)
+		e.copies.invalidate(copyKey{e, key})
 	}
 	if f == nil || f.state != asking && !f.watched {
 		return

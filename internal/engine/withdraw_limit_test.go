@@ -37,7 +37,7 @@ func TestTooManyClaimsInDoubt(t *testing.T) {
 		e := &Engine{
 			store:       seal.Around(storeOfOne{t: t, record: record}, nil),
 			options:     Options{NewToken: func() string { return "token" }, NewExecutionID: func() string { return "execution" }},
-			copies:      NewCopies(0).own(),
+			copies:      NewCopies(0),
 			flights:     make(map[idempotency.Key]*flight),
 			withdrawals: make([]*withdrawal, maxWithdrawals),
 		}
