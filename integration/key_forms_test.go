@@ -1,7 +1,6 @@
 package integration
 
 import (
-	"bytes"
 	"net/http"
 	"strings"
 	"testing"
@@ -88,7 +87,7 @@ func TestInvalidKeyPassesWithWebhooks(t *testing.T) {
 		}
 	}
 	p.awaitLog(t, "an invalid key", func(e entry) bool {
-		return strings.HasPrefix(e.text("logger"), "http.handlers.dedup") && bytes.Contains([]byte(e.text("msg")), []byte("invalid"))
+		return strings.HasPrefix(e.text("logger"), "http.handlers.dedup") && strings.Contains(e.text("reason"), "invalid")
 	})
 }
 

@@ -55,41 +55,42 @@ func beginning(namespace, id string) string {
 	return fmt.Sprintf("%x", h.Sum(nil)[:8])
 }
 
-// Who knows the values of a delivery finds it, in the log and by the beginning of
-// its key, which is one SCAN in Redis.
+// A delivery is found by its first part, in the log and by the beginning of its key, which is
+// one SCAN in Redis. Its record has the other parts.
 func TestKeyOfPartsIsFoundByItsValues(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
 	up := startUpstream(t, answers201)
 	p := start(t, conf{store: storeAt(server.Addr), site: shown(submits("fingerprint none"), up)})
 	keys := map[string]string{}
-	for body, id := range map[string]string{
-		`{"ref":{"name":"deploy"}}`:                     "1:deploy",
-		`{"ref":{"name":"deploy"},"namespace":"shop"}`:  "1:shop:deploy",
-		`{"ref":{"name":"shop:deploy"}}`:                "1:shop:deploy",
-		`{"ref":{"name":"naïve"},"namespace":12345678}`: "1:12345678:naïve",
+	for body, want := range map[string]struct{ id, parts string }{
+		`{"ref":{"name":"deploy"}}`:                     {"1", "[deploy]"},
+		`{"ref":{"name":"deploy"},"namespace":"shop"}`:  {"1", "[shop deploy]"},
+		`{"ref":{"name":"shop:deploy"}}`:                {"1", "[shop:deploy]"},
+		`{"ref":{"name":"naïve"},"namespace":12345678}`: {"2", "[12345678 naïve]"},
 	} {
-		first := p.send(t, "/", submitted("1", body))
+		id := want.id
+		first := p.send(t, "/", submitted(id, body))
 		key := first.Header.Get("X-Key")
 		if !strings.HasPrefix(key, beginning("default", id)) {
 			t.Errorf("%s: the key %s does not begin with %s", body, key, beginning("default", id))
 		}
-		if record := p.operator(t, http.MethodGet, key, 200); record["delivery_id"] != id {
-			t.Errorf("%s: the record has the ID %q, want %q", body, record["delivery_id"], id)
+		if record := p.operator(t, http.MethodGet, key, 200); record["delivery_id"] != id || fmt.Sprint(record["parts"]) != want.parts {
+			t.Errorf("%s: the record is %v, want %v", body, record, want)
 		}
 		p.awaitLog(t, "the access log of "+id, func(e entry) bool { return e.text("dedup_key") == key && e.text("dedup_delivery_id") == id })
 		keys[key] = id
 	}
-	found, err := redisClient(t, server).Keys(t.Context(), "dedup:{"+beginning("default", "1:shop:deploy")+"*").Result()
+	found, err := redisClient(t, server).Keys(t.Context(), "dedup:{"+beginning("default", "1")+"*").Result()
 	records := map[string]bool{}
 	for _, name := range found {
 		key, _, _ := strings.Cut(strings.TrimPrefix(name, "dedup:{"), "}")
-		if keys[key] != "1:shop:deploy" {
+		if keys[key] != "1" {
 			t.Errorf("Redis has %s of the ID %q", name, keys[key])
 		}
 		records[key] = true
 	}
-	if err != nil || len(records) != 2 || len(keys) != 4 {
-		t.Errorf("by the beginning, %d of %d keys are found: %v, %v; want 2 of 4", len(records), len(keys), found, err)
+	if err != nil || len(records) != 3 || len(keys) != 4 {
+		t.Errorf("by the beginning, %d of %d keys are found: %v, %v; want 3 of 4", len(records), len(keys), found, err)
 	}
 }

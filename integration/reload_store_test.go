@@ -182,9 +182,9 @@ func startQuiet(t *testing.T, c conf) *caddy {
 	}
 	p := startProcess(t, c.dir, "run", "--config", file, "--adapter", "caddyfile")
 	p.conf, p.addr = c, fmt.Sprintf("127.0.0.1:%d", c.port)
-	eventually(t, "it serves", func() bool {
-		_, err := try(oneShot, p.newPost("/", "", "", method("GET")))
-		return err == nil
+	eventually(t, "it serves, and its store is open", func() bool {
+		got, err := try(oneShot, p.newPost("/", "startup", ""))
+		return err == nil && got.Status != http.StatusServiceUnavailable
 	})
 	return p
 }
