@@ -80,9 +80,6 @@ func (b *requestBody) readBody() (whole bool, err error) {
 	if r.Body == nil || r.Body == http.NoBody {
 		return true, nil
 	}
-	if front := heldIn(r.Body); front != nil && front.shareWith(&b.held, limit) {
-		return true, nil // another handler of ours in front holds it, and counts it
-	}
 	b.expect()
 	rest, most := r.Body, limit+1
 	if r.ContentLength > 0 {
@@ -198,18 +195,6 @@ type heldBody struct {
 	// reader is who reads it, once somebody does: nobody else may.
 	reader io.Reader
 	gone   bool // some of it was let go, and nobody can read it whole
-}
-
-// shareWith gives another handler the bytes, if they are a whole body, of which nothing was
-// read yet, and not too large.
-func (b *heldBody) shareWith(other *heldBody, limit int64) bool {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if b.rest != http.NoBody || b.begun || b.gone || int64(b.bytes.Len()) > limit {
-		return false
-	}
-	other.bytes = b.bytes.Share()
-	return true
 }
 
 // join returns the bytes in one piece.

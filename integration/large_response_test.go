@@ -205,8 +205,7 @@ func TestSteadyReaderIsNotCut(t *testing.T) {
 	}
 }
 
-// Two dedups on one path: the inner one holds no second copy of what the outer one holds
-// already.
+// Two dedups on one path: what the inner one has read of the body, the outer one holds no more.
 func TestBodyIsHeldOnceByTwoDedups(t *testing.T) {
 	t.Parallel()
 	up := startUpstream(t, answers201)

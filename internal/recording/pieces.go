@@ -2,7 +2,6 @@ package recording
 
 import (
 	"iter"
-	"slices"
 	"sort"
 	"sync"
 )
@@ -124,14 +123,6 @@ func (p *Pieces) Joined() []byte {
 	}
 	p.lent = true
 	return p.first.bytes
-}
-
-// Share returns the same bytes once more, for somebody who adds none.
-func (p *Pieces) Share() Pieces {
-	p.lent = true
-	shared := *p
-	shared.more = slices.Clone(p.more) // each drops its own
-	return shared
 }
 
 // from returns bytes from the offset on, as many as lie in one piece.

@@ -89,14 +89,6 @@ func TestLentPiecesAreNotUsedAgain(t *testing.T) {
 			}
 			return lent
 		},
-		"shared": func(p *Pieces) (lent [][]byte) {
-			shared, other := p.Share(), p.Share()
-			lent = append(lent, other.Joined())
-			if whole := bytes.Join(slices.Collect(shared.All()), nil); !bytes.Equal(whole, lent[0]) || !bytes.Equal(p.Joined(), whole) {
-				t.Error("what one does with its share shows to the others")
-			}
-			return lent
-		},
 		"joined": func(p *Pieces) [][]byte { return [][]byte{p.Joined()} },
 	} {
 		t.Run(name, func(t *testing.T) {
