@@ -35,6 +35,10 @@ type pipes struct {
 	// clustered reports whether nodes redirect what they are not the master of.
 	clustered bool
 	sent      atomic.Int64 // commands, for tests
+	// work goes to a goroutine that is idle, until closed is closed.
+	work     chan func()
+	closed   chan struct{}
+	channels sync.Pool // of requests
 
 	mu   sync.RWMutex
 	open map[target]*pipe
@@ -48,7 +52,29 @@ type target struct {
 }
 
 func newPipes(l *limits, d *dialer, clustered bool) *pipes {
-	return &pipes{limits: l, dialer: d, clustered: clustered, open: make(map[target]*pipe)}
+	return &pipes{
+		limits: l, dialer: d, clustered: clustered,
+		work: make(chan func()), closed: make(chan struct{}), open: make(map[target]*pipe),
+		channels: sync.Pool{New: func() any { return make(chan struct{}, 1) }},
+	}
+}
+
+// run calls a function in another goroutine. It reuses one, because the stack of a new goroutine
+// has to grow first.
+func (s *pipes) run(f func()) {
+	select {
+	case s.work <- f:
+	default:
+		go func() {
+			for f(); ; f() {
+				select {
+				case f = <-s.work:
+				case <-s.closed:
+					return
+				}
+			}
+		}()
+	}
 }
 
 // to returns the pipe to a server. When it makes a new one, it drops those that were not used
@@ -146,7 +172,7 @@ func (p *pipe) send(ctx context.Context, c *request) (maybeApplied bool, err err
 		return c.maybeApplied, c.Err()
 	}
 	p.seq++
-	c.seq, c.done = p.seq, make(chan struct{}, 1)
+	c.seq, c.done = p.seq, p.pipes.channels.Get().(chan struct{})
 	c.deadline, _ = ctx.Deadline() // every operation has one ([Store.withTimeout])
 	p.waiting = append(p.waiting, c)
 	p.startFlush(p.used)
@@ -156,6 +182,7 @@ func (p *pipe) send(ctx context.Context, c *request) (maybeApplied bool, err err
 	}
 	p.mu.Unlock()
 	<-c.done
+	p.pipes.channels.Put(c.done)
 	return c.result()
 }
 
@@ -184,7 +211,7 @@ func (p *pipe) startFlush(now time.Time) {
 	}
 	p.flushes++
 	p.started = now
-	go p.flushAll()
+	p.pipes.run(p.flushAll)
 }
 
 // flushAll flushes until nothing waits.

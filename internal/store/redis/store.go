@@ -79,6 +79,7 @@ func (s *Store) Tune(timeout time.Duration, waitReplicas int) { s.limits.set(tim
 func (s *Store) Close() error {
 	s.inbox.close()
 	err := s.client.Close()
+	close(s.pipes.closed)
 	s.credentials.leave()
 	if lost := (*net.OpError)(nil); errors.As(err, &lost) {
 		return nil // the server closed the connection first
