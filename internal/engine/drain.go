@@ -77,7 +77,7 @@ func (e *Engine) Abandon() error {
 
 // abandon ends the run as unknown, if it has not ended.
 func (r *Run) abandon() {
-	if !r.engine.stopRenewal(r) {
+	if !r.lease.end() {
 		return
 	}
 	// The caller may still set facts and holder of its own run.

@@ -1,7 +1,7 @@
 // Package engine is what one process does around the keys of one store. If a process
 // has several requests with the same key at the same time, only the first one asks
 // the store, and the others follow what it learns: together they are a flight
-// (flight.go). For a run the engine renews the lease (renewals.go) and stores the
+// (flight.go). For a run the engine renews the lease (lease.go) and stores the
 // end, again and again if the store fails (retry.go). It also watches the runs of
 // other replicas (watch.go), and withdraws claims whose reply was lost
 // (withdraw.go). What it knows to be complete it answers from local copies
@@ -77,8 +77,6 @@ type Engine struct {
 	// closing is a lock: no work may be added to background while Close begins to
 	// wait for it.
 	closing sync.Mutex
-
-	renewals schedule
 
 	mu          sync.Mutex
 	limits      Limits
@@ -187,7 +185,7 @@ func (e *Engine) Begin(ctx context.Context, req Request) (Decision, error) {
 		}
 		m := e.join(c.Key)
 		if m.part == first {
-			if run := e.claim(ctx, m.flight, c, req); run != nil {
+			if run := e.claim(m.flight, c, req); run != nil {
 				return run, nil
 			}
 		}
@@ -202,7 +200,7 @@ func (e *Engine) Begin(ctx context.Context, req Request) (Decision, error) {
 // claim asks the store, for the first request of a flight. It returns a run if the
 // request may run. Otherwise it returns nil, and the flight tells all its requests,
 // the first one too, what to do.
-func (e *Engine) claim(ctx context.Context, f *flight, c idempotency.Claim, req Request) *Run {
+func (e *Engine) claim(f *flight, c idempotency.Claim, req Request) *Run {
 	counted, told := false, false
 	defer func() {
 		if counted {
@@ -212,10 +210,9 @@ func (e *Engine) claim(ctx context.Context, f *flight, c idempotency.Claim, req 
 			e.end(f, over, idempotency.Claimed{}, errors.New("the store failed"))
 		}
 	}()
-	op := &f.claiming
-	op.begin(ctx, e.storeTimeout())
-	defer op.end()
-	if found, err := e.beginClaim(op, c); err != nil {
+	ctx, cancel := e.operation()
+	defer cancel()
+	if found, err := e.beginClaim(ctx, c); err != nil {
 		told = true
 		e.end(f, over, found, err)
 		return nil
@@ -224,7 +221,7 @@ func (e *Engine) claim(ctx context.Context, f *flight, c idempotency.Claim, req 
 	c.Token, c.ExecutionID = e.options.NewToken(), e.options.NewExecutionID()
 	read := e.beginReading()
 	e.beginLook(f)
-	got, err := e.ask(op, c)
+	got, err := e.ask(ctx, c)
 	told = true
 	e.copyClaimed(c.Key, read, got, err)
 	switch {
@@ -264,6 +261,12 @@ func (e *Engine) ask(ctx context.Context, c idempotency.Claim) (idempotency.Clai
 // storeTimeout is the time limit for one operation of the store.
 func (e *Engine) storeTimeout() time.Duration { return time.Duration(e.timeout.Load()) }
 
+// operation returns the context for an operation of the store. No client cancels it: one that
+// disconnects must not leave a claim in doubt.
+func (e *Engine) operation() (context.Context, context.CancelFunc) {
+	return context.WithTimeout(context.Background(), e.storeTimeout())
+}
+
 // Close ends the work in the background and closes the store. It does not wait for
 // runs: [Engine.Drain] and [Engine.Finish] do.
 func (e *Engine) Close() error {
@@ -271,7 +274,6 @@ func (e *Engine) Close() error {
 	e.cancel()
 	e.closing.Unlock()
 	e.unsubscribe()
-	e.renewals.stop()
 	e.background.Wait()
 	e.copies.invalidateAll(e)
 	return e.store.Close()

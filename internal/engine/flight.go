@@ -13,9 +13,6 @@ import (
 type flight struct {
 	key   idempotency.Key
 	state flightState
-	// claiming is the one operation that asks the store for all. Only the first request
-	// uses it, without the lock.
-	claiming operation
 	// run is the record of the run in flight, here or on another replica; nil if the
 	// flight has found none to wait for.
 	run *idempotency.Record

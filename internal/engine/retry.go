@@ -1,7 +1,6 @@
 package engine
 
 import (
-	"context"
 	"errors"
 	"time"
 
@@ -43,9 +42,9 @@ func (e *Engine) settle(r *Run, s idempotency.Settlement) error {
 
 // settleOnce stores a settlement, with no second try.
 func (e *Engine) settleOnce(key idempotency.Key, claimed *idempotency.Record, s idempotency.Settlement) error {
-	op := e.operation(context.Background())
-	defer op.end()
-	return e.store.Settle(op, key, claimed, s)
+	ctx, cancel := e.operation()
+	defer cancel()
+	return e.store.Settle(ctx, key, claimed, s)
 }
 
 // settleLater goes on trying, in the background, to store the settlement of a run: until

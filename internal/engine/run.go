@@ -19,7 +19,7 @@ type Run struct {
 	policy  idempotency.Policy
 	timeout time.Duration
 	record  *idempotency.Record
-	renewal scheduled
+	lease   lease
 	// givenUpAt is when the lease is renewed no more, though the run has not ended; zero
 	// for never.
 	givenUpAt time.Time
@@ -44,7 +44,6 @@ func (e *Engine) newRun(f *flight, c idempotency.Claim, req Request, got idempot
 	c.Follows = got.Record.Follows
 	r := &Run{
 		engine: e, flight: f, claim: c, policy: req.Policy, timeout: req.Timeout, record: got.Record,
-		renewal: scheduled{place: -1},
 	}
 	if got.Previous != nil && got.Previous.State == idempotency.InFlight && got.Previous.Token != c.Token {
 		r.lapsed = got.Previous.ExecutionID
@@ -148,7 +147,7 @@ func (r *Run) Explain(facts ...zap.Field) { r.facts = facts }
 //   - Any other error: the engine goes on trying to store the settlement. Until then
 //     it answers the duplicates that this process gets.
 func (r *Run) End(end idempotency.End) (idempotency.Settlement, error) {
-	if !r.engine.stopRenewal(r) {
+	if !r.lease.end() {
 		r.responseDone()
 		return idempotency.Settlement{}, idempotency.ErrFenced
 	}

@@ -1,7 +1,6 @@
 package engine
 
 import (
-	"context"
 	"errors"
 	"time"
 
@@ -66,9 +65,9 @@ func (e *Engine) watch(f *flight, run *idempotency.Record, now time.Time) {
 // lookAt reports whether a run of another replica has ended, and how. If the run is
 // still in flight, found is its record with the lease as it is now.
 func (e *Engine) lookAt(key idempotency.Key, run *idempotency.Record) (found idempotency.Claimed, ended bool, err error) {
-	op := e.operation(context.Background())
-	defer op.end()
-	record, now, err := e.store.Lookup(op, key)
+	ctx, cancel := e.operation()
+	defer cancel()
+	record, now, err := e.store.Lookup(ctx, key)
 	if err != nil {
 		return idempotency.Claimed{}, false, err
 	}
@@ -82,7 +81,7 @@ func (e *Engine) lookAt(key idempotency.Key, run *idempotency.Record) (found ide
 	}
 	// The answer of the run is kept under its token, whatever has happened to the key
 	// since: even if the key was released and claimed again.
-	if found.Response, err = e.store.Response(op, key, run.Token); err != nil {
+	if found.Response, err = e.store.Response(ctx, key, run.Token); err != nil {
 		return idempotency.Claimed{}, false, err
 	}
 	if found.Response == nil {

@@ -92,27 +92,6 @@ type Store interface {
 	Close() error
 }
 
-// TimedContext is a context that ends at its deadline, and never before. With it, a store
-// may wait for a reply in the caller's own goroutine, which nobody has to call back.
-type TimedContext interface {
-	context.Context
-	// EndsByTimeAlone does nothing.
-	EndsByTimeAlone()
-}
-
-// EndOf returns the error of a context that has ended, or whose time is over though its own
-// timer has not said so yet; else nil. Who has heard of the end from another timer must ask
-// this, and not the context.
-func EndOf(ctx context.Context) error {
-	if err := ctx.Err(); err != nil {
-		return err
-	}
-	if deadline, ok := ctx.Deadline(); ok && !time.Now().Before(deadline) {
-		return context.DeadlineExceeded
-	}
-	return nil
-}
-
 // ClaimPatience is how long after the call a claim whose caller has given up may still
 // be executed so that it matters ([Store.Claim]). After that time, a claim in doubt can
 // be withdrawn for good.

@@ -9,8 +9,6 @@ import (
 	"time"
 
 	goredis "github.com/redis/go-redis/v9"
-
-	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
 )
 
 // tryAgainInterval is the time between two attempts while the slot of the keys moves to
@@ -27,7 +25,7 @@ const tryAgainInterval = 10 * time.Millisecond
 // its keys. Where neither has, the attempts go on until the slot has moved.
 func try(ctx context.Context, attempt func() error) error {
 	err := attempt()
-	for n := 0; mayRetry(err, n) && idempotency.EndOf(ctx) == nil; n++ {
+	for n := 0; mayRetry(err, n) && ctx.Err() == nil; n++ {
 		err = attempt()
 	}
 	for hasCode(err, "TRYAGAIN") {

@@ -3,12 +3,53 @@ package engine
 import (
 	"context"
 	"errors"
+	"sync"
 	"time"
 
 	"go.uber.org/zap"
 
 	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
 )
+
+// lease is when the lease of a run is renewed next.
+type lease struct {
+	mu    sync.Mutex
+	timer *time.Timer // nil before the first time
+	ended bool        // the run has ended, or is being ended
+}
+
+// renewAt has the lease renewed at a time, unless the run ends before.
+func (r *Run) renewAt(due time.Time) {
+	if !r.givenUpAt.IsZero() && due.After(r.givenUpAt) {
+		due = r.givenUpAt
+	}
+	r.lease.mu.Lock()
+	defer r.lease.mu.Unlock()
+	if !r.lease.ended {
+		r.lease.timer = time.AfterFunc(time.Until(due), func() { r.engine.goBackground(r.renew) })
+	}
+}
+
+// end ends the renewals. It reports false if they have ended before.
+func (l *lease) end() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.ended {
+		return false
+	}
+	l.ended = true
+	if l.timer != nil {
+		l.timer.Stop()
+	}
+	return true
+}
+
+// needsNoLease reports whether the run has ended, or the engine is closed.
+func (r *Run) needsNoLease() bool {
+	r.lease.mu.Lock()
+	defer r.lease.mu.Unlock()
+	return r.lease.ended || r.engine.ctx.Err() != nil
+}
 
 // renewFrom has the lease renewed until the run ends or has lost its claim.
 //
@@ -17,32 +58,24 @@ import (
 // reply may take long.
 func (r *Run) renewFrom(asked time.Time) { r.renewAt(asked.Add(r.claim.Lease / 3)) }
 
-// renewAgain has the lease renewed after a renewal that failed: as soon as the store may be
-// there again, since two thirds of the lease can be over, and at the end of the third at
-// the latest.
+// renewAgain has the lease renewed after a renewal that failed: soon, since two thirds of the
+// lease can be over, and at the end of the third at the latest.
 func (r *Run) renewAgain(asked time.Time) {
 	due := asked.Add(r.claim.Lease / 3)
-	if soon := time.Now().Add(min(longestPause, r.claim.Lease/12)); soon.Before(due) {
+	if soon := time.Now().Add(min(maxRenewalPause, r.claim.Lease/12)); soon.Before(due) {
 		due = soon
 	}
 	r.renewAt(due)
 }
 
-// longestPause is that between a renewal that has failed and the next one.
-const longestPause = time.Second
-
-func (r *Run) renewAt(due time.Time) {
-	if !r.givenUpAt.IsZero() && due.After(r.givenUpAt) {
-		due = r.givenUpAt
-	}
-	r.engine.renewAt(r, due)
-}
+// maxRenewalPause is that between a renewal that has failed and the next one.
+const maxRenewalPause = time.Second
 
 // renew renews the lease once. If the claim is lost, another request owns the key, or
 // soon will. So renew ends the flight, and the requests that wait here ask the store
 // again.
 func (r *Run) renew() {
-	if r.engine.needsNoLease(r) {
+	if r.needsNoLease() {
 		return
 	}
 	asked := time.Now()
@@ -60,7 +93,7 @@ func (r *Run) renew() {
 		// other has done, and no claim stays that was written again after the
 		// end.
 		r.wasLost.Store(true)
-		if r.engine.needsNoLease(r) {
+		if r.needsNoLease() {
 			return
 		}
 		err = r.engine.reclaim(r.claim)
@@ -71,7 +104,7 @@ func (r *Run) renew() {
 		r.engine.end(r.flight, over, idempotency.Claimed{}, nil)
 		return
 	case err != nil:
-		if third := r.claim.Lease / 3; !r.engine.needsNoLease(r) && asked.Sub(r.warned) >= third {
+		if third := r.claim.Lease / 3; !r.needsNoLease() && asked.Sub(r.warned) >= third {
 			r.warned = asked
 			r.logger().Warn("the lease could not be renewed", zap.Error(err))
 		}
@@ -92,12 +125,12 @@ func (e *Engine) renewOnce(c idempotency.Claim) error {
 // reclaim writes a claim again that the store has lost. It returns
 // [idempotency.ErrFenced] if another request has claimed the key since.
 func (e *Engine) reclaim(c idempotency.Claim) error {
-	op := e.operation(context.Background())
-	defer op.end()
+	ctx, cancel := e.operation()
+	defer cancel()
 	// A response that is kept by now is another run's, or this run's own: it must not be
 	// replaced.
 	c.Waits, c.Force = false, false
-	got, err := e.store.Claim(op, c)
+	got, err := e.store.Claim(ctx, c)
 	if err == nil && got.Verdict != idempotency.Proceed {
 		return idempotency.ErrFenced
 	}
