@@ -17,7 +17,7 @@ const module = "github.com/caddy-dedup/caddy-dedup"
 var layers = map[string]struct{ code, tests []string }{
 	"":                         {code: list("caddymodule", "internal/commands")},
 	"cmd/caddy-dedup":          {code: list("")},
-	"caddymodule":              {code: list("internal/admin", "internal/dashboard", "internal/delivery", "internal/engine", "internal/idempotency", "internal/openstores", "internal/recording", "internal/seal", "internal/store/file", "internal/store/memory", "internal/store/redis"), tests: list("internal/redistest")},
+	"caddymodule":              {code: list("internal/admin", "internal/dashboard", "internal/delivery", "internal/engine", "internal/idempotency", "internal/storepool", "internal/recording", "internal/seal", "internal/store/file", "internal/store/memory", "internal/store/redis"), tests: list("internal/redistest")},
 	"internal/admin":           {code: list("internal/engine", "internal/idempotency"), tests: list("internal/store/memory")},
 	"internal/dashboard":       {code: list("internal/admin", "internal/idempotency"), tests: list("internal/engine", "internal/store/memory")},
 	"internal/canonicaljson":   {tests: list("internal/idempotency")},
@@ -32,7 +32,7 @@ var layers = map[string]struct{ code, tests []string }{
 	"internal/store/redis":     {code: list("internal/idempotency", "internal/store/wakeup"), tests: list("internal/redistest", "internal/store/storetest")},
 	"internal/keyscommand":     {code: list("internal/admin", "internal/delivery", "internal/idempotency"), tests: list("internal/engine", "internal/store/memory")},
 	"internal/commands":        {code: list("caddymodule", "internal/admin", "internal/delivery", "internal/keyscommand")},
-	"internal/openstores":      {code: list("internal/engine", "internal/idempotency"), tests: list("internal/redistest", "internal/store/memory", "internal/store/redis")},
+	"internal/storepool":       {code: list("internal/engine", "internal/idempotency"), tests: list("internal/store/memory")},
 	"internal/recording":       {code: list("internal/idempotency")},
 	"internal/freeport":        {},
 	"internal/redistest":       {code: list("internal/freeport")},

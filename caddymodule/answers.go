@@ -17,8 +17,8 @@ import (
 	"github.com/caddy-dedup/caddy-dedup/internal/delivery"
 	"github.com/caddy-dedup/caddy-dedup/internal/engine"
 	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
-	"github.com/caddy-dedup/caddy-dedup/internal/openstores"
 	"github.com/caddy-dedup/caddy-dedup/internal/recording"
+	"github.com/caddy-dedup/caddy-dedup/internal/storepool"
 )
 
 // replay answers a duplicate with the response of the run that was.
@@ -77,7 +77,7 @@ func (x *exchange) replay(d engine.Replay) error {
 // makeRoom takes room in the budget for a response that is to be replayed. Where there
 // is none, the response is let go, and read again when there is: what waits holds
 // nothing. So it has no body to run with, either, where the response is gone by then.
-func (x *exchange) makeRoom(store *openstores.Store, decision engine.Decision, d engine.Replay) (engine.Decision, error) {
+func (x *exchange) makeRoom(store *storepool.Store, decision engine.Decision, d engine.Replay) (engine.Decision, error) {
 	size := len(d.Response.Body)
 	switch {
 	case d.Waited:

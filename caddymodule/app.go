@@ -18,8 +18,8 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/caddy-dedup/caddy-dedup/internal/engine"
-	"github.com/caddy-dedup/caddy-dedup/internal/openstores"
 	"github.com/caddy-dedup/caddy-dedup/internal/seal"
+	"github.com/caddy-dedup/caddy-dedup/internal/storepool"
 )
 
 func init() {
@@ -59,13 +59,13 @@ type App struct {
 
 	ctx    caddy.Context
 	logger *zap.Logger
-	store  *openstores.Handle
+	store  *storepool.Handle
 	sealer *seal.Sealer // nil without encryption
 
 	mu      sync.Mutex
-	stores  []*openstores.Handle // those that the configuration's handlers use
-	started []*openstores.Handle // those whose store the configuration has entered
-	longest time.Duration        // the longest time limit of a run
+	stores  []*storepool.Handle // those that the configuration's handlers use
+	started []*storepool.Handle // those whose store the configuration has entered
+	longest time.Duration       // the longest time limit of a run
 
 	// stopping is when the servers began to stop, nil until they do.
 	stopping atomic.Pointer[time.Time]
@@ -125,7 +125,7 @@ func (a *App) setNamespace() error {
 }
 
 // loadStore loads the store module that is configured in the field StoreRaw of an owner.
-func (a *App) loadStore(ctx caddy.Context, owner any, raw json.RawMessage) (*openstores.Handle, error) {
+func (a *App) loadStore(ctx caddy.Context, owner any, raw json.RawMessage) (*storepool.Handle, error) {
 	if err := checkStoreKind(raw); err != nil {
 		return nil, err
 	}
@@ -133,12 +133,12 @@ func (a *App) loadStore(ctx caddy.Context, owner any, raw json.RawMessage) (*ope
 	if err != nil {
 		return nil, fmt.Errorf("loading the store: %w", err)
 	}
-	config, ok := module.(openstores.Config)
+	config, ok := module.(storepool.Config)
 	if !ok {
 		return nil, fmt.Errorf("the store module %T is not a store of caddy-dedup", module)
 	}
-	return &openstores.Handle{
-		Stores:      stores,
+	return &storepool.Handle{
+		Pool:        stores,
 		Config:      config,
 		Key:         config.PoolKey(),
 		Logger:      a.logger,
@@ -149,25 +149,22 @@ func (a *App) loadStore(ctx caddy.Context, owner any, raw json.RawMessage) (*ope
 }
 
 // use notes the store and the time limit of a handler, and returns the handle by
-// which all handlers of the configuration use that store. Handlers that use one store
-// under different settings have it open once for each of these.
-func (a *App) use(handle *openstores.Handle, limit time.Duration) *openstores.Handle {
+// which all handlers of the configuration use that store.
+func (a *App) use(handle *storepool.Handle, limit time.Duration) (*storepool.Handle, error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.longest = max(a.longest, limit)
-	times := 0
 	for _, other := range a.stores {
 		switch {
 		case other.Key != handle.Key:
 		case other.Config.Tuning() == handle.Config.Tuning():
-			return other
+			return other, nil
 		default:
-			times++
+			return nil, fmt.Errorf("store: another handler uses the %s with another timeout or wait_replicas; use the same ones, or another prefix", handle.Describe())
 		}
 	}
-	handle.Times = times
 	a.stores = append(a.stores, handle)
-	return handle
+	return handle, nil
 }
 
 // Start opens the stores, so that what is wrong with one fails the configuration
@@ -178,11 +175,10 @@ func (a *App) Start() error {
 	defer a.mu.Unlock()
 	budgeted.add(a)
 	for _, handle := range a.stores {
-		store, err := handle.Open()
+		store, err := handle.Start()
 		if err != nil {
 			return err
 		}
-		store.AddConfiguration(handle)
 		a.started = append(a.started, handle)
 		a.logger.Info("claims and responses are kept",
 			zap.String("store", handle.Describe()), zap.Strings("encrypted_with", a.sealer.KeyIDs()))
@@ -214,9 +210,7 @@ func (a *App) Cleanup() error {
 	}
 	budgeted.remove(a)
 	for _, handle := range a.started {
-		store := handle.Store()
-		store.RemoveConfiguration(handle)
-		store.Leave()
+		handle.Stop()
 	}
 	a.started = nil
 	return nil

@@ -18,8 +18,8 @@ import (
 	"github.com/caddy-dedup/caddy-dedup/internal/delivery"
 	"github.com/caddy-dedup/caddy-dedup/internal/engine"
 	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
-	"github.com/caddy-dedup/caddy-dedup/internal/openstores"
 	"github.com/caddy-dedup/caddy-dedup/internal/recording"
+	"github.com/caddy-dedup/caddy-dedup/internal/storepool"
 )
 
 func init() {
@@ -51,7 +51,7 @@ type Handler struct {
 	releaseOn idempotency.StatusSet
 	headers   headerRules
 	policies  map[string]idempotency.Policy // by provider, "" for none
-	store     *openstores.Handle
+	store     *storepool.Handle
 	encrypted bool
 	space     string
 	unknown   unknownPlaceholders
@@ -97,7 +97,9 @@ func (h *Handler) Provision(ctx caddy.Context) error {
 			return err
 		}
 	}
-	h.store = app.use(h.store, duration(h.Timeout))
+	if h.store, err = app.use(h.store, duration(h.Timeout)); err != nil {
+		return err
+	}
 	if h.StoreErrors == storeErrorsPass {
 		h.logger.Warn("store_errors pass: while the store fails, requests pass unprotected and duplicates run")
 	}
@@ -175,7 +177,7 @@ type exchange struct {
 	allowance recording.Allowance // of the budget, for the request's body and its response
 	body      requestBody
 	request   engine.Request
-	entered   *openstores.Store // until it is left
+	entered   *storepool.Store  // until it is left
 	following *recording.Reader // of the stream that the request is answered with
 	unshare   func()            // lets a response go that others are answered with, too
 

@@ -5,13 +5,13 @@ import (
 	"testing"
 	"time"
 
-	"github.com/caddy-dedup/caddy-dedup/internal/openstores"
+	"github.com/caddy-dedup/caddy-dedup/internal/storepool"
 )
 
 // A lease outlasts three operations of a store that others share, and no word says
 // anything of stores that one process has to itself.
 func TestLeaseAndTheTimeoutOfItsStore(t *testing.T) {
-	redis := func(settings string) openstores.Config {
+	redis := func(settings string) storepool.Config {
 		t.Helper()
 		s, err := provisioned(t, settings)
 		if err != nil {
@@ -20,7 +20,7 @@ func TestLeaseAndTheTimeoutOfItsStore(t *testing.T) {
 		return s
 	}
 	for _, test := range []struct {
-		store openstores.Config
+		store storepool.Config
 		lease time.Duration
 		says  []string
 	}{

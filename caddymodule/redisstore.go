@@ -17,8 +17,8 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
-	"github.com/caddy-dedup/caddy-dedup/internal/openstores"
 	"github.com/caddy-dedup/caddy-dedup/internal/store/redis"
+	"github.com/caddy-dedup/caddy-dedup/internal/storepool"
 )
 
 func init() {
@@ -368,26 +368,26 @@ type redisTuning struct {
 	waitReplicas int
 }
 
-// Tuning implements [openstores.Config].
+// Tuning implements [storepool.Config].
 func (s *RedisStore) Tuning() any { return redisTuning{s.options.Timeout, s.options.WaitReplicas} }
 
-// Tune implements [openstores.Config].
+// Tune implements [storepool.Config].
 func (s *RedisStore) Tune(store idempotency.Store) {
 	store.(*redis.Store).Tune(s.options.Timeout, s.options.WaitReplicas)
 }
 
-// Describe implements [openstores.Config].
+// Describe implements [storepool.Config].
 func (s *RedisStore) Describe() string {
 	return fmt.Sprintf("%s, database %d, prefix %s", s.options, s.options.DB, s.options.Prefix)
 }
 
-// OperationTimeout implements [openstores.Config].
+// OperationTimeout implements [storepool.Config].
 func (s *RedisStore) OperationTimeout() time.Duration { return s.options.Timeout }
 
-// Shared implements [openstores.Config].
+// Shared implements [storepool.Config].
 func (s *RedisStore) Shared() bool { return true }
 
-// Open implements [openstores.Config].
+// Open implements [storepool.Config].
 func (s *RedisStore) Open(logger *zap.Logger) (idempotency.Store, error) {
 	options := s.options
 	options.Logger = logger
@@ -396,5 +396,5 @@ func (s *RedisStore) Open(logger *zap.Logger) (idempotency.Store, error) {
 
 var (
 	_ caddy.Provisioner = (*RedisStore)(nil)
-	_ openstores.Config = (*RedisStore)(nil)
+	_ storepool.Config  = (*RedisStore)(nil)
 )

@@ -14,8 +14,8 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
-	"github.com/caddy-dedup/caddy-dedup/internal/openstores"
 	"github.com/caddy-dedup/caddy-dedup/internal/redistest"
+	"github.com/caddy-dedup/caddy-dedup/internal/storepool"
 )
 
 // provisioned is a store of these settings, in JSON.
@@ -289,29 +289,30 @@ func TestRedisSettingsThatExcludeEachOther(t *testing.T) {
 	}
 }
 
-// Two handlers of one configuration may use one Redis under different settings: each
-// has it open in its own way, and after a reload again.
-func TestOneRedisUnderTwoTunings(t *testing.T) {
-	keys := func(settings ...string) (keys []string) {
-		app := new(App)
-		for _, text := range settings {
-			config, err := provisioned(t, text)
-			if err != nil {
-				t.Fatal(err)
-			}
-			handle := app.use(&openstores.Handle{Config: config, Key: config.PoolKey()}, 0)
-			again := app.use(handle, 0)
-			keys = append(keys, fmt.Sprint(again.Key, " ", again.Times))
+// Handlers that use one Redis have it open together, under the same settings.
+func TestOneRedisHasOneTuning(t *testing.T) {
+	app := new(App)
+	use := func(settings string) (*storepool.Handle, error) {
+		config, err := provisioned(t, settings)
+		if err != nil {
+			t.Fatal(err)
 		}
-		return keys
+		return app.use(&storepool.Handle{Config: config, Key: config.PoolKey()}, 0)
 	}
-	const plain, safe, slow = `{}`, `{"wait_replicas": 1}`, `{"timeout": "2s"}`
-	got := keys(plain, safe, plain, slow, safe)
-	if got[0] != got[2] || got[1] != got[4] || got[0] == got[1] || got[1] == got[3] || got[0] == got[3] {
-		t.Errorf("the keys are %q", got)
+	first, err := use(`{}`)
+	if err != nil {
+		t.Fatal(err)
 	}
-	if again := keys(slow, plain, safe); again[0] != got[0] || again[1] != got[1] || again[2] != got[3] {
-		t.Errorf("after a reload the keys are %q, want %q", again, got)
+	if again, err := use(`{}`); again != first || err != nil {
+		t.Errorf("the same settings: %v, %v", again, err)
+	}
+	if other, err := use(`{"wait_replicas": 1, "prefix": "safe:"}`); other == first || err != nil {
+		t.Errorf("another prefix: %v", err)
+	}
+	for _, settings := range []string{`{"wait_replicas": 1}`, `{"timeout": "2s"}`} {
+		if _, err := use(settings); err == nil || !strings.Contains(err.Error(), "another timeout or wait_replicas") {
+			t.Errorf("%s: %v", settings, err)
+		}
 	}
 }
 

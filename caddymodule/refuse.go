@@ -18,7 +18,7 @@ import (
 	"github.com/caddy-dedup/caddy-dedup/internal/delivery"
 	"github.com/caddy-dedup/caddy-dedup/internal/engine"
 	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
-	"github.com/caddy-dedup/caddy-dedup/internal/openstores"
+	"github.com/caddy-dedup/caddy-dedup/internal/storepool"
 )
 
 // refuse answers with a refusal of the handler's own.
@@ -30,7 +30,7 @@ func (x *exchange) refuse(r refusal) error {
 // unprotected where the store fails and the user chose so. What is known to have been
 // executed never passes.
 func (x *exchange) refuseOrPass(d engine.Refusal) error {
-	if d.Reason == engine.ReasonUnavailable && d.ExecutionID == "" && x.StoreErrors == storeErrorsPass && !errors.Is(d.Err, openstores.ErrNotOpen) {
+	if d.Reason == engine.ReasonUnavailable && d.ExecutionID == "" && x.StoreErrors == storeErrorsPass && !errors.Is(d.Err, storepool.ErrNotOpen) {
 		x.logger.Error("unprotected: the store failed and the request passes without a claim",
 			zap.Inline(x), zap.String("key", x.keyText()), zap.String("provider", x.found.Provider), x.loggedID(), zap.Error(d.Err))
 		x.report(outcomeUnprotected, "", 0)

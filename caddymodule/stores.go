@@ -13,13 +13,13 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
-	"github.com/caddy-dedup/caddy-dedup/internal/openstores"
 	"github.com/caddy-dedup/caddy-dedup/internal/store/file"
 	"github.com/caddy-dedup/caddy-dedup/internal/store/memory"
+	"github.com/caddy-dedup/caddy-dedup/internal/storepool"
 )
 
-// stores are the stores that are open in this process.
-var stores = openstores.NewSet(buffered.Busy, localCopies)
+// stores are the open stores of this process.
+var stores = storepool.New(buffered.Busy, localCopies)
 
 // leasePerTimeout is how many timeouts a lease has at least: one for the claim, of
 // which nobody knows when in this time the store began the lease, one for a renewal
@@ -28,7 +28,7 @@ const leasePerTimeout = 3
 
 // checkLease refuses a lease that could lapse while its own claim or renewals are under
 // way. In a store of this process alone nobody can take over meanwhile.
-func checkLease(store openstores.Config, lease time.Duration) error {
+func checkLease(store storepool.Config, lease time.Duration) error {
 	timeout := store.OperationTimeout()
 	if !store.Shared() || timeout <= lease/leasePerTimeout {
 		return nil
@@ -102,25 +102,25 @@ func (s *FileStore) Provision(caddy.Context) error {
 	return nil
 }
 
-// PoolKey implements [openstores.Config].
+// PoolKey implements [storepool.Config].
 func (s *FileStore) PoolKey() string { return "file " + realPath(s.Path) }
 
-// Tuning implements [openstores.Config].
+// Tuning implements [storepool.Config].
 func (s *FileStore) Tuning() any { return nil }
 
-// Tune implements [openstores.Config].
+// Tune implements [storepool.Config].
 func (s *FileStore) Tune(idempotency.Store) {}
 
-// Describe implements [openstores.Config].
+// Describe implements [storepool.Config].
 func (s *FileStore) Describe() string { return "file store " + s.Path }
 
-// OperationTimeout implements [openstores.Config].
+// OperationTimeout implements [storepool.Config].
 func (s *FileStore) OperationTimeout() time.Duration { return localTimeout }
 
-// Shared implements [openstores.Config].
+// Shared implements [storepool.Config].
 func (s *FileStore) Shared() bool { return false }
 
-// Open implements [openstores.Config].
+// Open implements [storepool.Config].
 func (s *FileStore) Open(logger *zap.Logger) (idempotency.Store, error) {
 	return file.Open(s.Path, logger)
 }
@@ -166,31 +166,31 @@ func (*MemoryStore) CaddyModule() caddy.ModuleInfo {
 	}
 }
 
-// PoolKey implements [openstores.Config].
+// PoolKey implements [storepool.Config].
 func (s *MemoryStore) PoolKey() string { return "memory" }
 
-// Tuning implements [openstores.Config].
+// Tuning implements [storepool.Config].
 func (s *MemoryStore) Tuning() any { return nil }
 
-// Tune implements [openstores.Config].
+// Tune implements [storepool.Config].
 func (s *MemoryStore) Tune(idempotency.Store) {}
 
-// Describe implements [openstores.Config].
+// Describe implements [storepool.Config].
 func (s *MemoryStore) Describe() string { return "memory store, which is gone when the process exits" }
 
-// OperationTimeout implements [openstores.Config].
+// OperationTimeout implements [storepool.Config].
 func (s *MemoryStore) OperationTimeout() time.Duration { return localTimeout }
 
-// Shared implements [openstores.Config].
+// Shared implements [storepool.Config].
 func (s *MemoryStore) Shared() bool { return false }
 
-// Open implements [openstores.Config].
+// Open implements [storepool.Config].
 func (s *MemoryStore) Open(*zap.Logger) (idempotency.Store, error) {
 	return memory.New(math.MaxInt64), nil // until the limit of a configuration is set
 }
 
 var (
 	_ caddy.Provisioner = (*FileStore)(nil)
-	_ openstores.Config = (*FileStore)(nil)
-	_ openstores.Config = (*MemoryStore)(nil)
+	_ storepool.Config  = (*FileStore)(nil)
+	_ storepool.Config  = (*MemoryStore)(nil)
 )

@@ -72,10 +72,6 @@ func (e *Engine) Find(ctx context.Context, of []idempotency.Beginning, cursor st
 	return e.store.Find(ctx, of, cursor, limit)
 }
 
-// Freed says that an operator has freed or forgotten a key through another engine of the
-// same store: there is no copy of it any more.
-func (e *Engine) Freed(key idempotency.Key) { e.copies.invalidate(copyKey{e, key}) }
-
 // Operator is who acts on a key, for the log.
 type Operator struct {
 	// Remote is where the request came from, User the name of the user; "" if nobody

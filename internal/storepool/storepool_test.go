@@ -1,4 +1,4 @@
-package openstores
+package storepool
 
 import (
 	"context"
@@ -17,8 +17,8 @@ import (
 	"github.com/caddy-dedup/caddy-dedup/internal/store/memory"
 )
 
-// stores are the stores that tests open.
-var stores = NewSet(func() error { return nil }, nil)
+// pool has the stores that tests open.
+var pool = New(func() error { return nil }, nil)
 
 // countedStore is a memory store that tells what is done with it.
 type countedStore struct {
@@ -96,18 +96,9 @@ func (m configuredModule) Tune(idempotency.Store) { m.tuned.Store(int64(m.limit)
 // handleOf is the handle of one configuration.
 func (m *countedModule) handleOf(limit int, logger *zap.Logger) *Handle {
 	return &Handle{
-		Stores: stores, Config: configuredModule{m, limit}, Key: m.key, Logger: logger,
+		Pool: pool, Config: configuredModule{m, limit}, Key: m.key, Logger: logger,
 		Settings: engine.Settings{Limits: engine.Limits{InFlight: limit}}, MemoryLimit: int64(limit) << 20,
 	}
-}
-
-func mustOpen(t *testing.T, h *Handle) *Store {
-	t.Helper()
-	store, err := h.Open()
-	if err != nil {
-		t.Fatal(err)
-	}
-	return store
 }
 
 func mustEnter(t *testing.T, h *Handle) *Store {
@@ -122,16 +113,11 @@ func mustEnter(t *testing.T, h *Handle) *Store {
 // started opens the store for a configuration as its start does.
 func started(t *testing.T, h *Handle) *Store {
 	t.Helper()
-	store := mustOpen(t, h)
-	store.AddConfiguration(h)
+	store, err := h.Start()
+	if err != nil {
+		t.Fatal(err)
+	}
 	return store
-}
-
-// cleanedUp takes a configuration out as its cleanup does.
-func cleanedUp(h *Handle) {
-	store := h.opened.Load()
-	store.RemoveConfiguration(h)
-	store.Leave()
 }
 
 func someKey(id string) engine.Request {
@@ -203,14 +189,14 @@ func TestSettingsOfTheOldestConfigurationCount(t *testing.T) {
 		t.Error("the same store is opened twice")
 	}
 	want(1, oldLines, newLines)
-	cleanedUp(failing)
+	failing.Stop()
 	want(1, oldLines, newLines)
 	started(t, next)
 	want(1, oldLines, newLines)
-	cleanedUp(first)
+	first.Stop()
 	want(3, newLines, oldLines)
-	cleanedUp(next)
-	<-store.ended
+	next.Stop()
+	<-store.closed
 	if n := m.opened.Load(); n != 1 {
 		t.Errorf("opened %d times", n)
 	}
@@ -222,13 +208,13 @@ func TestStoreIsClosedAfterItsLastWork(t *testing.T) {
 	h := m.handleOf(10, zap.NewNop())
 	store := started(t, h)
 	request := mustEnter(t, h) // a request that outlives the configuration
-	cleanedUp(h)
+	h.Stop()
 	run := begin(t, request, "k")
 	request.Leave()
 	isOpen := func(when string) {
 		t.Helper()
 		select {
-		case <-store.ended:
+		case <-store.closed:
 			t.Fatalf("closed %s", when)
 		default:
 		}
@@ -248,8 +234,8 @@ func TestStoreIsClosedAfterItsLastWork(t *testing.T) {
 		t.Errorf("the duplicate got %+v", d)
 	}
 	isOpen("under a configuration")
-	cleanedUp(again)
-	<-store.ended
+	again.Stop()
+	<-store.closed
 	if !m.store.Load().closed.Load() {
 		t.Error("it is not closed")
 	}
@@ -259,28 +245,28 @@ func TestStoreIsClosedAfterItsLastWork(t *testing.T) {
 		t.Errorf("opened %d times", m.opened.Load())
 	}
 	late.Leave()
-	<-late.ended
+	<-late.closed
 }
 
 func TestExitClosesStoresAndSettlesRuns(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		set := NewSet(func() error { return nil }, engine.NewCopies(0))
+		p := New(func() error { return nil }, engine.NewCopies(0))
 		idle, busy, left := &countedModule{key: "idle"}, &countedModule{key: "busy"}, &countedModule{key: "left"}
 		open := make(map[*countedModule]*Store)
 		for _, m := range []*countedModule{idle, busy, left} {
 			h := m.handleOf(10, zap.NewNop())
-			h.Stores = set
+			h.Pool = p
 			open[m] = started(t, h)
-			defer func() { <-open[m].ended }()
+			defer func() { <-open[m].closed }()
 			if m == busy { // its request is still in
 				defer mustEnter(t, h).Leave()
 			}
 			if m != idle {
 				begin(t, open[m], "k")
 			}
-			cleanedUp(h)
+			h.Stop()
 		}
-		set.Exit()
+		p.Exit()
 		record, _, err := busy.store.Load().Lookup(t.Context(), someKey("k").Key)
 		if err != nil || record.State != idempotency.Released {
 			t.Errorf("the run is left as %+v, %v", record, err)
@@ -300,11 +286,11 @@ func TestExitDoesNotWaitForEverForAStoreToClose(t *testing.T) {
 		m := &countedModule{key: t.Name(), closes: make(chan struct{})}
 		core, said := observer.New(zap.ErrorLevel)
 		h := m.handleOf(10, zap.New(core))
-		h.Stores = NewSet(func() error { return nil }, engine.NewCopies(0))
+		h.Pool = New(func() error { return nil }, engine.NewCopies(0))
 		store := started(t, h)
-		cleanedUp(h)
+		h.Stop()
 		began := time.Now()
-		h.Stores.Exit()
+		h.Pool.Exit()
 		if waited := time.Since(began); waited != 5*time.Second {
 			t.Errorf("waited %s for a store that does not close, want 5s", waited)
 		}
@@ -312,7 +298,7 @@ func TestExitDoesNotWaitForEverForAStoreToClose(t *testing.T) {
 			t.Errorf("told %d times", n)
 		}
 		close(m.closes)
-		<-store.ended
+		<-store.closed
 	})
 }
 
@@ -324,7 +310,7 @@ func TestOpeningAStoreKeepsNobodyElseWaiting(t *testing.T) {
 	entered := make(chan *Store)
 	for range 2 {
 		go func() {
-			store, _ := slow.handleOf(1, zap.NewNop()).Open()
+			store, _ := slow.handleOf(1, zap.NewNop()).open()
 			entered <- store
 		}()
 	}
@@ -332,7 +318,7 @@ func TestOpeningAStoreKeepsNobodyElseWaiting(t *testing.T) {
 		time.Sleep(time.Millisecond)
 	}
 	store := started(t, other.handleOf(1, zap.NewNop()))
-	for _, open := range stores.All() { // as the admin API does
+	for _, open := range pool.All() { // as the admin API does
 		if open.key == slow.key {
 			t.Error("a store that is being opened is looked at")
 		}
@@ -346,15 +332,15 @@ func TestOpeningAStoreKeepsNobodyElseWaiting(t *testing.T) {
 	}
 	one.Leave()
 	two.Leave()
-	<-one.ended
-	<-store.ended
+	<-one.closed
+	<-store.closed
 }
 
 func TestStoreThatDoesNotOpen(t *testing.T) {
 	m := &countedModule{key: t.Name(), err: errors.New("it is damaged")}
 	h := m.handleOf(1, zap.NewNop())
 	for range 2 {
-		if _, err := h.Open(); !errors.Is(err, m.err) {
+		if _, err := h.Start(); !errors.Is(err, m.err) {
 			t.Errorf("got %v", err)
 		}
 		if _, err := h.Enter(); !errors.Is(err, ErrNotOpen) {
@@ -362,9 +348,9 @@ func TestStoreThatDoesNotOpen(t *testing.T) {
 		}
 	}
 	m.err = nil
-	store := mustOpen(t, h)
-	store.Leave()
-	<-store.ended
+	store := started(t, h)
+	h.Stop()
+	<-store.closed
 	if n := m.opened.Load(); n != 3 {
 		t.Errorf("opened %d times, want 3: a failure is no reason not to try again", n)
 	}
@@ -407,7 +393,7 @@ func TestStoreIsNotClosedWithAnUnstoredEnd(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := &awayModule{away: &awayStore{countedStore: &countedStore{Store: memory.New(1 << 20)}}}
 		handle := func() *Handle {
-			return &Handle{Stores: stores, Config: m, Key: t.Name(), Logger: zap.NewNop(), MemoryLimit: 1 << 20}
+			return &Handle{Pool: pool, Config: m, Key: t.Name(), Logger: zap.NewNop(), MemoryLimit: 1 << 20}
 		}
 		first := handle()
 		store := started(t, first)
@@ -416,7 +402,7 @@ func TestStoreIsNotClosedWithAnUnstoredEnd(t *testing.T) {
 			t.Fatalf("decided %+v", d)
 		}
 		m.away.losesReplies.Store(false)
-		cleanedUp(first)
+		first.Stop()
 		synctest.Wait() // it waits for the claim in doubt
 
 		second := handle()
@@ -427,11 +413,11 @@ func TestStoreIsNotClosedWithAnUnstoredEnd(t *testing.T) {
 		time.Sleep(1500 * time.Millisecond)
 		m.away.away.Store(true)
 		kept(run)
-		cleanedUp(second)
+		second.Stop()
 		time.Sleep(idempotency.ClaimPatience)
 		m.away.away.Store(false)
 		// The claim in doubt is withdrawn before the end is tried again.
-		<-store.ended
+		<-store.closed
 		if n := m.away.completed.Load(); n != 1 {
 			t.Errorf("the store was closed with %d ends stored, want 1", n)
 		}

@@ -1,0 +1,155 @@
+package storepool
+
+import (
+	"context"
+	"slices"
+	"sync"
+
+	"go.uber.org/zap"
+
+	"github.com/caddy-dedup/caddy-dedup/internal/engine"
+	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
+)
+
+// Store is an open store with its engine. It is closed when no configuration and no request
+// uses it, and no work is left: no run, no response to be stored, no claim to be withdrawn.
+type Store struct {
+	*engine.Engine
+	pool  *Pool
+	key   string
+	name  string
+	store idempotency.Store
+	log   *movableLog
+
+	// tried is closed when the store is open, or err is set; closed when it is closed.
+	tried, closed chan struct{}
+	err           error
+
+	mu sync.Mutex
+	// users counts the configurations and requests that have entered and not left.
+	users int
+	// configurations are those that use the store, the oldest first. Its settings
+	// apply: a new configuration that fails to start has changed nothing.
+	configurations []*Handle
+	// namespaces are those of all configurations since the store was opened: it has the
+	// keys of earlier ones too.
+	namespaces []string
+	// finishing reports whether finish runs, closing whether it is about to close the store.
+	finishing, closing bool
+}
+
+// Key tells the stores of a process apart. It has no secret in it.
+func (s *Store) Key() string { return s.key }
+
+// Name describes the store to operators.
+func (s *Store) Name() string { return s.name }
+
+// Gone is closed when the store is.
+func (s *Store) Gone() <-chan struct{} { return s.closed }
+
+// enter reports false if the store is closed, or about to be.
+func (s *Store) enter() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closing {
+		return false
+	}
+	s.users++
+	return true
+}
+
+// Leave ends a use of the store.
+func (s *Store) Leave() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.users--; s.users == 0 && !s.finishing {
+		s.finishing = true
+		go s.finish()
+	}
+}
+
+// finish closes the store when no work is left, unless it has been entered again by then.
+func (s *Store) finish() {
+	for {
+		s.mu.Lock()
+		s.finishing = s.users == 0 // else the last one to leave begins anew
+		s.closing = s.finishing && s.Idle()
+		finishing, closing := s.finishing, s.closing
+		s.mu.Unlock()
+		if !finishing {
+			return
+		}
+		if closing {
+			break
+		}
+		_ = s.Finish(context.Background()) // ends without an error
+	}
+	if err := s.Close(); err != nil {
+		s.log.logger.Error("closing the store", zap.String("store", s.name), zap.Error(err))
+	}
+	s.pool.remove(s)
+	close(s.closed)
+}
+
+// UsedBy returns how many configurations and requests have entered and not left.
+func (s *Store) UsedBy() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.users
+}
+
+// InUse reports whether a configuration uses the store. Otherwise no request comes to it,
+// and it is open only until no work is left.
+func (s *Store) InUse() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return len(s.configurations) > 0
+}
+
+// Namespaces returns the namespaces of the configurations that use the store or have used it:
+// what the keys of a delivery ID begin with depends on them.
+func (s *Store) Namespaces() []string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return slices.Clone(s.namespaces)
+}
+
+func (s *Store) addConfiguration(h *Handle) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.configurations = append(s.configurations, h)
+	if !slices.Contains(s.namespaces, h.Namespace) {
+		s.namespaces = append(s.namespaces, h.Namespace)
+	}
+	s.applyLocked()
+}
+
+func (s *Store) removeConfiguration(h *Handle) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.configurations = slices.DeleteFunc(s.configurations, func(other *Handle) bool { return other == h })
+	s.applyLocked()
+}
+
+// applyLocked applies the settings of the oldest configuration to engine, store and log.
+func (s *Store) applyLocked() {
+	if len(s.configurations) == 0 {
+		return
+	}
+	h := s.configurations[0]
+	s.Configure(h.Settings)
+	s.log.moveTo(h.Logger)
+	h.Config.Tune(s.store)
+	if limited, ok := s.store.(interface{ SetLimit(bytes int64) }); ok {
+		limited.SetLimit(h.MemoryLimit)
+	}
+}
+
+// unreplicated returns how many kept responses the store answered before they were on as
+// many replicas as configured.
+func (s *Store) unreplicated() int64 {
+	if counts, ok := s.store.(interface{ Unreplicated() int64 }); ok {
+		return counts.Unreplicated()
+	}
+	return 0
+}

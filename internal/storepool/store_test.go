@@ -1,0 +1,88 @@
+package storepool
+
+import (
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"go.uber.org/zap"
+	"go.uber.org/zap/zaptest/observer"
+)
+
+// openNow returns what operators see of a store, without keeping it open; nil for nothing.
+func openNow(key string) (found *Store) {
+	for _, o := range pool.All() {
+		if o.Key() == key {
+			found = o
+		}
+		o.Leave()
+	}
+	return found
+}
+
+// A store has the keys of the configurations that have used it, also of those that are gone.
+func TestNamespacesOfAllConfigurations(t *testing.T) {
+	m := &countedModule{key: t.Name()}
+	var store *Store
+	var handles []*Handle
+	for _, namespace := range []string{"old", "new", "new"} {
+		h := m.handleOf(1, zap.NewNop())
+		h.Namespace = namespace
+		store = started(t, h)
+		handles = append(handles, h)
+	}
+	run := begin(t, store, "k")
+	for i, h := range handles {
+		h.Stop()
+		o := openNow(m.key)
+		if got := o.Namespaces(); !slices.Equal(got, []string{"old", "new"}) {
+			t.Errorf("without %d of the configurations the namespaces are %q", i+1, got)
+		}
+		if inUse := i+1 < len(handles); o.InUse() != inUse {
+			t.Errorf("without %d of the configurations it is in use: %v", i+1, !inUse)
+		}
+	}
+	kept(run)
+	<-store.closed
+}
+
+// Whoever waits for a store to be opened, or to be closed before, reads what for.
+func TestSlowOpeningIsLogged(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		core, said := observer.New(zap.WarnLevel)
+		m := &countedModule{key: t.Name(), opens: make(chan struct{}), closes: make(chan struct{})}
+		h := m.handleOf(1, zap.New(core))
+		opens := func(opened chan<- *Store) { opened <- started(t, h) }
+		wait := func(text string) {
+			t.Helper()
+			time.Sleep(m.OperationTimeout() - time.Millisecond)
+			if said.Len() > 0 {
+				t.Errorf("too early: %v", said.TakeAll())
+			}
+			time.Sleep(2 * time.Millisecond)
+			synctest.Wait()
+			lines := said.TakeAll()
+			if len(lines) != 1 || !strings.Contains(lines[0].Message, text) || lines[0].ContextMap()["store"] != m.Describe() {
+				t.Errorf("got %v; want one line that it is %s", lines, text)
+			}
+		}
+		opened := make(chan *Store)
+		go opens(opened)
+		wait("still being opened")
+		close(m.opens)
+		<-opened
+		h.Stop()
+		synctest.Wait() // it is being closed
+		go opens(opened)
+		wait("still being closed")
+		close(m.closes)
+		<-opened
+		h.Stop()
+		time.Sleep(time.Hour)
+		if said.Len() > 0 {
+			t.Errorf("there is more: %v", said.All())
+		}
+	})
+}
