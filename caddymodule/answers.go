@@ -241,11 +241,25 @@ func isJSON(contentType string) bool {
 	return err == nil && (media == "application/json" || strings.HasSuffix(media, "+json"))
 }
 
+// sentOnce returns the request in a form that Go's transport sends once. Only one without a
+// body would be resent ([upstreamTrace]).
+func (x *exchange) sentOnce() (*http.Request, context.CancelCauseFunc) {
+	if x.r.ContentLength != 0 {
+		return x.r, func(error) {}
+	}
+	ctx, cancel := context.WithCancelCause(x.r.Context())
+	trace := &upstreamTrace{cancel: func(error) { cancel(errors.New(errResent.Error())) }} // 502, and not 499
+	trace.request = x.r.WithContext(trace.observe(ctx, x.repl()))
+	return trace.request, cancel
+}
+
 // passUnclaimed lets the request through without a claim.
 func (x *exchange) passUnclaimed() error {
 	forgetUpstream(x.repl())
 	to := caddyhttp.NewResponseRecorder(x.w, nil, nil)
-	err := x.next.ServeHTTP(to, x.r)
+	r, cancel := x.sentOnce()
+	defer cancel(nil)
+	err := x.next.ServeHTTP(to, r)
 	_, proxied := x.repl().Get(upstreamAddress)
 	switch {
 	case err == nil && !isAnswered(to) && !proxied:

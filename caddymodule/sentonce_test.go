@@ -92,6 +92,14 @@ func TestRequestIsSentOnce(t *testing.T) {
 	}
 }
 
+// A request that passes without a claim is not resent either.
+func TestUnclaimedRequestIsSentOnce(t *testing.T) {
+	s, runs := warmed(t, (*httptest.Server).Start, "dedup {", "key header X-Request-Id", "}", "reverse_proxy {to}")
+	if got := s.mustPost("k", ""); got.status != http.StatusBadGateway || runs.Load() != 1 {
+		t.Errorf("the client got %+v after %d executions; want 502 after 1", got, runs.Load())
+	}
+}
+
 // The cancelled run is no failure of a healthy upstream.
 func TestRequestThatIsNotSentAgainIsNoFailure(t *testing.T) {
 	s, runs := warmed(t, (*httptest.Server).Start, "dedup", "reverse_proxy {to} {", "max_fails 1", "fail_duration 1m", "}")
