@@ -194,7 +194,7 @@ func TestBodyThatCannotBeWritten(t *testing.T) {
 	for name, isFault := range map[string]func(op errorfs.Op) bool{
 		"create": func(op errorfs.Op) bool { return op.Kind == errorfs.OpOpen },
 		"write":  func(op errorfs.Op) bool { return op.Kind == errorfs.OpFileWriteAt },
-		"flush":  isFlush,
+		"flush":  func(op errorfs.Op) bool { return op.Kind == errorfs.OpFileSyncData },
 		"name":   func(op errorfs.Op) bool { return op.Kind == errorfs.OpOpenDir },
 	} {
 		for _, fault := range []error{syscall.EIO, syscall.ENOSPC, context.DeadlineExceeded} {

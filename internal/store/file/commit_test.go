@@ -91,6 +91,15 @@ func TestNothingIsSeenBeforeItIsFlushed(t *testing.T) {
 		if done.Load() > 0 {
 			t.Error("acknowledged before it was flushed")
 		}
+		page, _, err := s.List(t.Context(), "", 10)
+		if err != nil {
+			t.Error(err)
+		}
+		for _, listed := range page { // and not as if its process were dead
+			if listed.Record.Lapsed(listed.Now) {
+				t.Errorf("a claim that is being flushed is listed as lapsed")
+			}
+		}
 		end()
 		synctest.Wait()
 		replays(t, s, "running", "running")

@@ -132,7 +132,7 @@ func TestDiskThatFails(t *testing.T) {
 			held := claimed(t, s, holding("held"))
 			fs.set(failing(syscall.EIO, fails))
 			if name == "tables" {
-				go s.current().db.Flush() //nolint:errcheck // it never returns
+				go s.current().db.Flush() // which never returns
 			}
 			for what, write := range map[string]func() error{
 				"settle": func() error { return s.Settle(t.Context(), key("plain"), plain, completeAs("plain")) },
@@ -166,6 +166,23 @@ func TestDiskThatFails(t *testing.T) {
 			replays(t, s, "plain", "plain")
 			replays(t, s, "held", "held")
 		})
+	}
+}
+
+// What belongs to an abandoned database writes nothing, whatever it was doing: another database has
+// the directory.
+func TestAbandonedDatabaseWritesNothing(t *testing.T) {
+	d := newDisk(newMemory())
+	f, err := d.Create("/file", vfs.WriteCategoryUnspecified)
+	if err != nil {
+		t.Fatal(err)
+	}
+	d.fence()
+	if err := d.Remove("/file"); !errors.Is(err, errAbandoned) {
+		t.Errorf("remove: %v, want errAbandoned", err)
+	}
+	if err := f.Preallocate(0, 10); !errors.Is(err, errAbandoned) {
+		t.Errorf("preallocate: %v, want errAbandoned", err)
 	}
 }
 
@@ -249,7 +266,7 @@ func TestHangingDisk(t *testing.T) {
 		fs := newFaulty(newMemory())
 		s := openStore(t, fs, storePath)
 		keep(t, s, 0, 50)
-		running := claimed(t, s, claimOf("running"))
+		running, large := claimed(t, s, claimOf("running")), claimed(t, s, claimOf("large"))
 		synctest.Wait() // until the filter is built
 		end := fs.hang(errorfs.OpIsWrite)
 		var done sync.WaitGroup
@@ -262,7 +279,7 @@ func TestHangingDisk(t *testing.T) {
 				case 0:
 					err = s.Settle(ctx, key("running"), running, completeAs("running"))
 				case 1:
-					err = s.Settle(ctx, key("running"), running, completeAs(largeText("running")))
+					err = s.Settle(ctx, key("large"), large, completeAs(largeText("large")))
 				case 2:
 					err = s.Ready(ctx)
 				default:
@@ -276,11 +293,11 @@ func TestHangingDisk(t *testing.T) {
 		}
 		done.Wait()
 		for _, c := range []idempotency.Claim{claimOf("refused"), holding("refused")} {
-			if got, err := s.Claim(t.Context(), c); !errors.Is(err, errHangs) || got.Record != nil {
+			if got, err := s.Claim(within(t, time.Second), c); !errors.Is(err, errHangs) || got.Record != nil {
 				t.Errorf("a claim: %+v, %v; want errHangs and no doubt", got, err)
 			}
 		}
-		if err := s.Ready(t.Context()); !errors.Is(err, errHangs) {
+		if err := s.Ready(within(t, time.Second)); !errors.Is(err, errHangs) {
 			t.Errorf("ready: %v, want errHangs", err)
 		}
 		replaysAll(t, s, 0, 50)
@@ -300,7 +317,14 @@ func TestHangingDisk(t *testing.T) {
 			}
 		}
 		t.Logf("%d claims were made after all", applied)
-		replays(t, s, "running", "running")
+		for name, record := range map[string]*idempotency.Record{"running": running, "large": large} {
+			if err := s.Settle(t.Context(), key(name), record, completeAs(largeText(name))); err != nil {
+				t.Errorf("settle: %v", err)
+			}
+			if got, err := ask(t.Context(), s, name); err != nil || got.Verdict != idempotency.ReplayKept {
+				t.Errorf("key %s: %v, %v", name, got.Verdict, err)
+			}
+		}
 		keep(t, s, 50, 60)
 		closeStore(t, s)
 	})

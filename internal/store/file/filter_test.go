@@ -34,6 +34,13 @@ func TestFilterMissesNoKey(t *testing.T) {
 		}
 	}
 	done.Wait()
+	b, meanwhile := new(filterBits), key("2000")
+	s.filter.next.Store(b)
+	keep(t, s, 2000, 2001)
+	s.filter.next.Store(nil)
+	if word, bits := b.word(&meanwhile); word.Load()&bits != bits {
+		t.Error("a filter under construction misses a key")
+	}
 	claimed(t, s, holding("held"))
 	fs.set(failing(syscall.EIO, isAny))
 	if _, err := s.Claim(t.Context(), holding("in doubt")); err == nil {
