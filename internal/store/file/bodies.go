@@ -18,8 +18,8 @@ import (
 // Large bodies are not in the database: pebble would write each of them to its log and then, again
 // and again, to its tables. They are in segments, bodies/<bucket>/<segment>, one behind the other,
 // and are flushed before the values that refer to them. A bucket is the moment by which everything
-// in it has expired. It is removed as a whole some time later, also with bodies whose value was
-// never written or is gone.
+// in it has expired. It is removed as a whole some time later, with bodies whose values were never
+// written or have been removed.
 const (
 	bodiesName     = "bodies"
 	maxInlineBody  = 64 << 10 // larger ones are in segments
@@ -109,7 +109,7 @@ func (b *bodies) append(bucket string, body []byte) (place, error) {
 	if err != nil {
 		return place{}, err
 	}
-	if err = s.writeAt(body, int64(offset)); err == nil { //nolint:gosec // an offset in a file
+	if err = s.writeAt(body, int64(offset)); err == nil {
 		err = s.flush()
 	}
 	b.mu.Lock()
@@ -183,14 +183,14 @@ func (b *bodies) read(until time.Time, p place) (body []byte, name string, err e
 	}
 	defer f.Close()
 	info, err := f.Stat()
-	if err == nil && (p.length > uint64(info.Size()) || p.offset > uint64(info.Size())-p.length) { //nolint:gosec // a size
+	if err == nil && (p.length > uint64(info.Size()) || p.offset > uint64(info.Size())-p.length) {
 		err = io.ErrUnexpectedEOF
 	}
 	if err != nil {
 		return nil, name, err
 	}
 	body = make([]byte, p.length)
-	_, err = f.ReadAt(body, int64(p.offset)) //nolint:gosec // less than the size
+	_, err = f.ReadAt(body, int64(p.offset))
 	return body, name, err
 }
 
@@ -226,7 +226,7 @@ func (b *bodies) close() {
 // bodies.
 type segment struct {
 	number, end uint64
-	users       int // those who write to it, and one while it takes more bodies
+	users       int // the writes under way, and one while it takes more bodies
 	file        vfs.File
 	direct      *os.File // the same file, for writes past the system's cache; nil if there are none
 
@@ -253,7 +253,7 @@ func (s *segment) writeAt(body []byte, offset int64) error {
 	return err
 }
 
-// release closes the segment's files when nobody uses them any more. All that counts is flushed.
+// release ends one use of the segment. The last one closes its files; all that counts is flushed.
 func (s *segment) release() {
 	if s.users--; s.users > 0 {
 		return

@@ -58,7 +58,7 @@ func TestFlushesOfARequest(t *testing.T) {
 	}
 }
 
-// Nobody sees a change that a crash could still undo, and no claim that counts is granted.
+// No caller sees a change that a crash could still undo, and no claim that counts is granted before.
 func TestNothingIsSeenBeforeItIsFlushed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		fs := newFaulty(newMemory())
@@ -113,7 +113,7 @@ func TestNothingIsSeenBeforeItIsFlushed(t *testing.T) {
 }
 
 // What is given up in the queue is never written, and says so. What is given up later is in doubt, and
-// known as soon as the disk answers; those who wait are woken then.
+// known as soon as the disk answers; waiting processes are woken then.
 func TestWritesThatAreGivenUp(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		fs := newFaulty(newMemory())

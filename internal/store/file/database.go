@@ -214,8 +214,8 @@ func readWithDeadline[T any](ctx context.Context, d *database, read func() (T, e
 	}
 }
 
-// close closes the database when nobody uses it any more and all that is queued is written. If the
-// disk fails, it abandons the database.
+// close waits for operations and writes under way and closes the database. If the disk fails, close
+// abandons the database.
 func (d *database) close() error {
 	closed := make(chan error, 1)
 	go func() {

@@ -33,7 +33,7 @@ const spaceInterval = 100 * time.Millisecond
 //
 //   - A write that finds no room waits and is tried again. Meanwhile the disk is full, and no
 //     operation starts another write.
-//   - Any other failure is final. Nothing is written any more, every later write waits forever, and
+//   - Any other failure is final. Nothing more is written, later writes never return, and
 //     the database is abandoned: the store opens another one as soon as the disk allows it
 //     (reopen.go), with what is on the disk, which is all that was acknowledged. While a database
 //     is being opened, a lack of room is such a failure too, so that the opening ends.

@@ -1,42 +1,46 @@
-// Package file is the durable store of one process, in a directory on a local disk. What it has
-// acknowledged is on the disk, except a claim that need not survive the process.
+// Package file implements [idempotency.Store] in a directory on a local disk, for one process.
+// Everything that it acknowledges is on the disk, except claims that need not survive the process.
 //
-// # Design
+// # Claims
 //
-// No other process can have the directory open (directory.go). So a run in flight is a claim in
-// memory (keys.go), and its key is free when the process dies. Where an attempt counts for good, that
-// is with Hold or MaxAttempts, the claim is stored before it is granted, and so are its renewals. A
-// record in flight that is stored without a claim in memory was left by a dead process: its lease
-// has lapsed.
+// Only one process can have the directory open (directory.go). So a run in flight is a claim in
+// memory (keys.go), and a crash releases its key. With Hold or MaxAttempts the attempt counts for
+// good: such a claim, and each of its renewals, is stored before it is acknowledged. A stored
+// record that is in flight without a claim in memory belongs to a dead process, and has lapsed.
 //
-// All the rest is in a pebble database (database.go). A key has one value: its record, and the
-// response of its run (value.go). Beside the values there is an index of when they expire, which
-// is exact, so that the sweeper removes what is due without reading it (sweep.go). A body of more
-// than 64 KiB is written once, to a file beside the database, and flushed before the value that
-// refers to it (bodies.go).
+// # Data
 //
-// An operation locks its key, reads, decides, and commits one batch (lockedkey.go, operations.go). It
-// unlocks the key when the batch is flushed, because pebble shows a batch before that, and a crash
-// could undo what somebody has acted on. pebble's calls take no context and a disk may hang. So two
-// goroutines write for all operations, which share flushes (commit.go), each read has a goroutine
-// (database.go), and an operation whose time is over returns an error. If its batch may be written
-// all the same, its key stays locked until that is known.
+// All else is in a pebble database (database.go). A key has one value: its record and the response
+// of its run (value.go). An index says when each value expires. It is exact, so the sweeper removes
+// what is due without reading it (sweep.go). A body of more than 64 KiB is written once, to a file
+// beside the database, and flushed before the value that refers to it (bodies.go). Most keys are
+// new; a Bloom filter recognises them without a read (filter.go).
 //
-// Most keys are new. A Bloom filter knows most of them without a look at the database (filter.go).
+// # Operations
 //
-// pebble never sees an error of a write (disk.go). A write that finds no room waits for it; until
-// there is some, new keys are refused and responses are replayed. After any other failure nothing
-// more is written, and the database is abandoned. Another one is opened as soon as the disk takes
-// writes (reopen.go); claims in memory and their runs go on. A disk that hangs refuses new keys after
-// the first operation that it keeps waiting, and Close leaves it behind.
+// An operation locks its key, reads, decides, and commits one batch (operations.go, lockedkey.go).
+// It unlocks the key when the batch is flushed: pebble shows a batch before that, and a crash could
+// undo it.
 //
-// # What it does not promise
+// pebble's calls take no context, and a disk may hang. So two goroutines write for all operations,
+// which share flushes (commit.go), and each read has a goroutine (database.go). An operation whose
+// context ends returns an error. If its batch may still be written, the key stays locked until the
+// outcome is known.
 //
-// pebble checks what it reads: a damaged record or response is an [idempotency.UnreadableError], a
-// damaged database an error of Open. No code protects against somebody who edits, truncates or
-// removes the files of a store, or puts another directory in its place. The end of a log that is
-// cut off looks like a crash, and its keys are forgotten. The directory has to be on a disk
-// that keeps what it has flushed.
+// # Failures
+//
+// pebble never sees an error of a write (disk.go). On a full disk, writes wait; new keys are refused,
+// and responses are replayed. A disk that hangs refuses new keys after the first operation that
+// timed out. After any other failure the database is abandoned, and another one is opened as soon as
+// the disk takes writes (reopen.go). Claims in memory, and their runs, survive that. Close abandons a
+// database that does not close in time.
+//
+// # Limits
+//
+// pebble verifies what it reads: a damaged value is an [idempotency.UnreadableError], and a damaged
+// database an error of [Open]. The store does not detect files that are removed, truncated or
+// replaced by hand: a log that was cut short looks like one that a crash has cut, and its keys are
+// forgotten. The disk has to keep what it has flushed.
 package file
 
 import (
@@ -59,7 +63,7 @@ type Store struct {
 	fs     vfs.FS
 	dir    *directory
 	logger *zap.Logger
-	opened time.Time // what was in flight before is not any more
+	opened time.Time // claims of earlier processes lapsed by then
 
 	keys    keyTable
 	bodies  *bodies

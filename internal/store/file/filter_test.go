@@ -74,7 +74,7 @@ func TestFilterMissesNoKey(t *testing.T) {
 	}
 }
 
-// A filter that is full is built again, without the keys that are gone.
+// A filter that is full is built again, without the removed keys.
 func TestFullFilterIsBuiltAgain(t *testing.T) {
 	s := openStore(t, vfs.Default, newPath(t))
 	before := awaitFilter(t, s)

@@ -23,8 +23,8 @@ type claim struct {
 
 // keyTable has an entry for each key that an operation has locked or that has a claim.
 //
-// Readers lock a key too. pebble shows a batch before it is flushed, and nobody may act on what
-// a crash can still undo.
+// Readers lock a key too: pebble shows a batch before it is flushed, and no caller may act on what a
+// crash can still undo.
 type keyTable [64]keyShard
 
 type keyShard struct {

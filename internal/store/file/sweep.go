@@ -89,7 +89,7 @@ func (s *Store) removeDue(ctx context.Context, db *database, due [][]byte) (remo
 	unlock := func(o outcome) {
 		for key, c := range locked {
 			if c != nil && o != notApplied {
-				c = &claim{record: c.record} // whose base is gone
+				c = &claim{record: c.record} // whose base is removed
 			}
 			s.keys.unlock(key, c)
 		}
@@ -105,8 +105,8 @@ func (s *Store) removeDue(ctx context.Context, db *database, due [][]byte) (remo
 		}
 		locked[key] = c
 	}
-	// Until it was locked, a key may have been given another value, which is not due. Its expiry
-	// is gone then.
+	// Before it was locked, a key may have been given another value, which is not due. Then its
+	// expiry is another one, too.
 	to := append(bytes.Clone(due[len(due)-1]), 0)
 	if due, err = db.expiries(due[0], to, len(due)); err != nil {
 		unlock(notApplied)

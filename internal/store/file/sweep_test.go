@@ -50,7 +50,7 @@ func TestSweepRemovesWhatHasExpired(t *testing.T) {
 		release.State, release.AnswerFor = idempotency.Released, 2*time.Hour
 		for i, terms := range []idempotency.Terms{{}, {Hold: true}, {MaxAttempts: 3}} {
 			name := fmt.Sprint("several ", i)
-			for n := range 3 { // the answer of each run stays for those who waited for it
+			for n := range 3 { // the answer of each run stays for the requests that waited
 				c := claimOf(name)
 				c.Token += fmt.Sprint(n)
 				c.Hold, c.MaxAttempts = terms.Hold, terms.MaxAttempts

@@ -43,7 +43,7 @@ func valueName(key idempotency.Key, token string) []byte {
 
 func expiryName(due int64, key idempotency.Key, token string) []byte {
 	name := append(make([]byte, 0, 1+momentSize+keySize+len(token)), expiryTable)
-	name = binary.BigEndian.AppendUint64(name, uint64(due)) //nolint:gosec // a time after 1970
+	name = binary.BigEndian.AppendUint64(name, uint64(due))
 	return append(append(name, key[:]...), token...)
 }
 
@@ -135,7 +135,7 @@ func decodeValue(key idempotency.Key, b []byte) (*value, error) {
 	if len(b) < momentSize {
 		return nil, errCutOff
 	}
-	v.answer.until = time.UnixMilli(int64(binary.BigEndian.Uint64(b))).UTC() //nolint:gosec // as encode wrote it
+	v.answer.until = time.UnixMilli(int64(binary.BigEndian.Uint64(b))).UTC()
 	b = b[momentSize:]
 	if flags&hasToken != 0 {
 		var token []byte
@@ -172,7 +172,7 @@ func cutLength(b []byte) (part, rest []byte, ok bool) {
 	if n <= 0 || length > uint64(len(b)-n) {
 		return nil, nil, false
 	}
-	end := n + int(length) //nolint:gosec // at most len(b)
+	end := n + int(length)
 	return b[n:end], b[end:], true
 }
 
@@ -192,7 +192,7 @@ func (v *value) set(b *pebble.Batch, key idempotency.Key, token string) error {
 	recordSize := len(head)
 	if a := v.answer; a != nil {
 		flags |= hasAnswer
-		head = binary.BigEndian.AppendUint64(head, uint64(a.until.UnixMilli())) //nolint:gosec // a time after 1970
+		head = binary.BigEndian.AppendUint64(head, uint64(a.until.UnixMilli()))
 		if v.record == nil || v.record.Token != a.token {
 			flags |= hasToken
 			head = append(binary.AppendUvarint(head, uint64(len(a.token))), a.token...)
@@ -201,19 +201,16 @@ func (v *value) set(b *pebble.Batch, key idempotency.Key, token string) error {
 			flags |= hasPlace
 			head = a.place.append(head)
 		}
-		switch {
-		case a.response == nil:
-			body = a.encoded
-		case a.place.segment != 0:
+		if body = a.encoded; a.response != nil {
 			head = idempotency.AppendResponseHead(head, key, a.token, a.response)
-		default:
-			head = idempotency.AppendResponseHead(head, key, a.token, a.response)
-			body = a.response.Body
+			if a.place.segment == 0 {
+				body = a.response.Body
+			}
 		}
 	}
 	var lead [1 + binary.MaxVarintLen64]byte
 	lead[0] = flags
-	front := binary.AppendUvarint(lead[:1], uint64(recordSize)) //nolint:gosec // a length
+	front := binary.AppendUvarint(lead[:1], uint64(recordSize))
 	name := valueName(key, token)
 	op := b.SetDeferred(len(name), len(front)+len(head)+len(body))
 	copy(op.Key, name)

@@ -7,8 +7,7 @@ import (
 	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
 )
 
-// crashTests are for a store that one process alone can have open: after a crash it knows that
-// nobody goes on with a run.
+// crashTests are for a store that one process alone can have open: after a crash, no run goes on.
 var crashTests = []subtest{
 	{"a claim of a dead process is free at once", crashReleases},
 	{"a claim of a dead process that holds is held at once", crashHolds},
@@ -21,7 +20,7 @@ var crashTests = []subtest{
 func (f *fixture) crash() {
 	f.Helper()
 	if f.options.Crash == nil {
-		f.Skip("the store's processes share it, or it is gone with its process")
+		f.Skip("the store outlives its processes, or ends with its process")
 	}
 	f.store = f.options.Crash(f.T, f.store)
 	f.peer = f.store
