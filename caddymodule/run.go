@@ -126,7 +126,7 @@ func (e *execution) settle(err error) {
 	}
 	e.how = end.How
 	answer.record.Keep()
-	e.run.HeldBy(&answer.record)
+	e.run.OnStored(answer.record.Unkeep)
 	if end.Response != nil {
 		copied := len(end.Response.Body) // as it is stored
 		answer.taken.Count(copied)

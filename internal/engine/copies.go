@@ -2,6 +2,7 @@ package engine
 
 import (
 	"bytes"
+	"context"
 	"math"
 	"sync"
 	"sync/atomic"
@@ -10,6 +11,7 @@ import (
 	"github.com/hashicorp/golang-lru/v2/simplelru"
 
 	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
+	"github.com/caddy-dedup/caddy-dedup/internal/seal"
 )
 
 // CopyBound is how long a copy answers duplicates by itself after the store has last
@@ -39,8 +41,8 @@ type Copies struct {
 
 // copyKey tells keys of different stores apart.
 type copyKey struct {
-	engine *Engine
-	key    idempotency.Key
+	owner *ownCopies
+	key   idempotency.Key
 }
 
 // localCopy is a record and its response in their stored form: two or three objects for the
@@ -99,11 +101,12 @@ func (c *Copies) get(of copyKey) *localCopy {
 	return found
 }
 
-// put adds a copy that was read in this generation, unless that is over or the engine closed.
+// put adds a copy that was read in this generation, unless there is a new one, or the engine is
+// closed.
 func (c *Copies) put(of copyKey, generation uint64, next *localCopy) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if generation != c.generation.Load() || of.engine.ctx.Err() != nil {
+	if generation != c.generation.Load() || of.owner.ctx.Err() != nil {
 		return
 	}
 	c.lru.Remove(of)
@@ -111,34 +114,6 @@ func (c *Copies) put(of copyKey, generation uint64, next *localCopy) {
 		c.lru.Add(of, next)
 		c.bytes += next.size
 		c.shrinkLocked()
-	}
-}
-
-func (c *Copies) evict(of copyKey) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.lru.Remove(of)
-}
-
-// invalidate evicts the copies of these keys, and keeps what was read before from becoming one.
-func (c *Copies) invalidate(of ...copyKey) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.generation.Add(1)
-	for _, key := range of {
-		c.lru.Remove(key)
-	}
-}
-
-// invalidateAll invalidates all copies of an engine.
-func (c *Copies) invalidateAll(e *Engine) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.generation.Add(1)
-	for _, of := range c.lru.Keys() {
-		if of.engine == e {
-			c.lru.Remove(of)
-		}
 	}
 }
 
@@ -192,21 +167,28 @@ func (c *localCopy) decode(key idempotency.Key) (*idempotency.Claimed, error) {
 	return decoded, nil
 }
 
+// ownCopies are the copies of one engine.
+type ownCopies struct {
+	all   *Copies
+	store *seal.Store
+	ctx   context.Context // ends when the engine is closed
+}
+
 // reading is a time at which the store is asked.
 type reading struct {
 	asked      time.Time
 	generation uint64
 }
 
-// beginReading notes that the store is about to be asked.
-func (e *Engine) beginReading() reading {
-	return reading{generation: e.copies.generation.Load(), asked: time.Now()}
+// begin notes that the store is about to be asked.
+func (o *ownCopies) begin() reading {
+	return reading{generation: o.all.generation.Load(), asked: time.Now()}
 }
 
-// copyOf returns the copy of a key as the store would return it, and its age. It has no
+// find returns the copy of a key as the store would return it, and its age. It has no
 // record if there is no copy, or if the retention is over.
-func (e *Engine) copyOf(key idempotency.Key) (found idempotency.Claimed, age time.Duration) {
-	c := e.copies.get(copyKey{e, key})
+func (o *ownCopies) find(key idempotency.Key) (found idempotency.Claimed, age time.Duration) {
+	c := o.all.get(copyKey{o, key})
 	if c == nil {
 		return found, 0
 	}
@@ -222,54 +204,96 @@ func (e *Engine) copyOf(key idempotency.Key) (found idempotency.Claimed, age tim
 	return found, age
 }
 
-// keepCopy keeps a copy of a complete record, of whose retention so much was left when the
-// store was asked.
-func (e *Engine) keepCopy(key idempotency.Key, read reading, record *idempotency.Record, response *idempotency.Response, life time.Duration) {
-	of := copyKey{e, key}
-	if int64(len(response.Body)) >= e.copies.limit.Load() {
-		e.copies.evict(of) // what is there is older
+// stale returns the copy of a key, however old it is, if the store is unavailable.
+func (o *ownCopies) stale(key idempotency.Key, err error) (found idempotency.Claimed) {
+	if isUnavailable(err) {
+		found, _ = o.find(key)
+	}
+	return found
+}
+
+// isUnavailable reports whether an error says nothing about the key: the store could not be
+// asked.
+func isUnavailable(err error) bool { return refusalFor(err).Reason == ReasonUnavailable }
+
+// keep keeps a copy of a complete record, of whose retention so much was left when the store
+// was asked.
+func (o *ownCopies) keep(key idempotency.Key, read reading, record *idempotency.Record, response *idempotency.Response, life time.Duration) {
+	if int64(len(response.Body)) >= o.all.limit.Load() {
+		o.evict(key) // what is there is older
 		return
 	}
-	if e.store.Readable(record) {
+	if o.store.Readable(record) {
 		next := newCopy(key, record, response)
 		next.asked, next.life = read.asked, life
-		e.copies.put(of, read.generation, next)
+		o.all.put(copyKey{o, key}, read.generation, next)
 	}
 }
 
-// copyFound keeps a copy of what the store has returned, if that is complete.
-func (e *Engine) copyFound(key idempotency.Key, read reading, found idempotency.Claimed) {
+// keepFound keeps a copy of what the store has returned, if that is complete.
+func (o *ownCopies) keepFound(key idempotency.Key, read reading, found idempotency.Claimed) {
 	if found.Record != nil && found.Record.State == idempotency.Complete && found.Response != nil {
-		e.keepCopy(key, read, found.Record, found.Response, found.Record.Expires.Sub(found.Now))
+		o.keep(key, read, found.Record, found.Response, found.Record.Expires.Sub(found.Now))
 	}
 }
 
-// copyClaimed keeps a copy of what the store has answered to a claim, or evicts the one that
+// keepClaimed keeps a copy of what the store has answered to a claim, or evicts the one that
 // the answer contradicts.
-func (e *Engine) copyClaimed(key idempotency.Key, read reading, got idempotency.Claimed, err error) {
+func (o *ownCopies) keepClaimed(key idempotency.Key, read reading, got idempotency.Claimed, err error) {
 	switch {
 	case err != nil && isUnavailable(err):
 		return
 	case err == nil && got.Verdict == idempotency.ReplayKept:
-		e.copyFound(key, read, got)
+		o.keepFound(key, read, got)
 		return
 	case err == nil && got.Verdict == idempotency.RefuseReused && got.Record.State == idempotency.Complete:
-		if found, _ := e.copyOf(key); found.Record != nil && found.Record.Token == got.Record.Token {
+		if found, _ := o.find(key); found.Record != nil && found.Record.Token == got.Record.Token {
 			return
 		}
 	}
-	e.copies.evict(copyKey{e, key})
+	o.evict(key)
 }
 
-// copyRun keeps a copy of the response of a run, which is stored now.
+// evict removes the copy of a key.
+func (o *ownCopies) evict(key idempotency.Key) {
+	o.all.mu.Lock()
+	defer o.all.mu.Unlock()
+	o.all.lru.Remove(copyKey{o, key})
+}
+
+// invalidate evicts the copy of a key, and keeps what was read before from becoming one.
+func (o *ownCopies) invalidate(key idempotency.Key) {
+	o.all.mu.Lock()
+	defer o.all.mu.Unlock()
+	o.all.generation.Add(1)
+	o.all.lru.Remove(copyKey{o, key})
+}
+
+// invalidateAll invalidates the copies of all keys.
+func (o *ownCopies) invalidateAll() {
+	o.all.mu.Lock()
+	defer o.all.mu.Unlock()
+	o.all.generation.Add(1)
+	for _, of := range o.all.lru.Keys() {
+		if of.owner == o {
+			o.all.lru.Remove(of)
+		}
+	}
+}
+
+// copyResponse keeps a copy of the response of the run, which is stored now.
 //
 // A store in this process is always available, so that a copy only saves a duplicate some
 // work, and the first duplicate makes it: to copy every run took a tenth of a first delivery.
-func (r *Run) copyRun(read reading, s idempotency.Settlement, ended idempotency.Claimed) {
+func (r *Run) copyResponse(read reading, s idempotency.Settlement, ended idempotency.Claimed) {
 	if s.State == idempotency.Complete && s.Response != nil && !r.engine.inProcess {
-		r.engine.keepCopy(r.claim.Key, read, ended.Record, s.Response, s.Retention+s.Ago-read.asked.Sub(r.settling))
+		r.engine.copies.keep(r.claim.Key, read, ended.Record, s.Response, s.Retention+s.Ago-read.asked.Sub(r.endedAt))
 	}
 }
+
+// inProcess is a store in the memory of this process. It ends with the process
+// ([Engine.Drain]).
+type inProcess interface{ InProcess() }
 
 // decideByCopy answers a request from a copy that the store has confirmed within [CopyBound].
 // Nil means that the store must be asked. A request within another run
@@ -279,7 +303,7 @@ func (e *Engine) decideByCopy(c idempotency.Claim) Decision {
 	if c.Within != "" {
 		return nil
 	}
-	found, age := e.copyOf(c.Key)
+	found, age := e.copies.find(c.Key)
 	if found.Record == nil || age >= CopyBound {
 		return nil
 	}
@@ -292,19 +316,3 @@ func (e *Engine) decideByCopy(c idempotency.Claim) Decision {
 		return nil
 	}
 }
-
-// staleCopy returns the copy of a key, however old it is, if the store is unavailable.
-func (e *Engine) staleCopy(key idempotency.Key, err error) (found idempotency.Claimed) {
-	if isUnavailable(err) {
-		found, _ = e.copyOf(key)
-	}
-	return found
-}
-
-// isUnavailable reports whether an error says nothing about the key: the store could not be
-// asked.
-func isUnavailable(err error) bool { return refusalFor(err).Reason == ReasonUnavailable }
-
-// inProcess is a store in the memory of this process. It ends with the process
-// ([Engine.Drain]).
-type inProcess interface{ InProcess() }

@@ -14,7 +14,7 @@ type Decision interface{ decision() }
 type Replay struct {
 	Record   *idempotency.Record
 	Response *idempotency.Response
-	// Waited says that the run was still in flight when the request came.
+	// Waited reports whether the run was still in flight when the request came.
 	Waited bool
 }
 
@@ -31,7 +31,7 @@ type Refusal struct {
 	// ExecutionID names the run because of which the request is refused; empty if
 	// none is known.
 	ExecutionID string
-	// Attempt says which run of the key that was, 0 if none is known.
+	// Attempt is the number of that run of the key, 0 if none is known.
 	Attempt int
 	// Err is the error, if the store or a limit is the reason.
 	Err error
@@ -58,7 +58,7 @@ const (
 	ReasonLoop        Reason = "loop_detected"
 )
 
-// decideInFlight says what a request does while a run is in flight. Nil means that it
+// decideInFlight returns what a request does while a run is in flight. Nil means that it
 // must wait. Decide gets the zero time, at which no lease has lapsed: only the store
 // knows whether this one has.
 func decideInFlight(run *idempotency.Record, live any, c idempotency.Claim) Decision {
@@ -80,34 +80,34 @@ func decideInFlight(run *idempotency.Record, live any, c idempotency.Claim) Deci
 	}
 }
 
-// decideEnded says what a request does when the flight has ended. Nil means that the
+// decideEnded returns what a request does when the flight has ended. Nil means that the
 // request must ask the store.
 func (v view) decideEnded(m *member, c idempotency.Claim) Decision {
-	found, waited := v.found, v.run != nil && m.part != afterwards
+	found, waited := v.found, v.record != nil && m.part != afterwards
 	verdict := idempotency.Decide(found.Record, c, found.Now)
 	switch {
-	case v.err != nil && verdict == idempotency.Proceed: // so it is where nothing was found
+	case v.err != nil && verdict == idempotency.Proceed: // also when there is no record
 		return refusalFor(v.err)
-	case v.cameBeforeTheEnd(m) && found.Response != nil && found.Record.Token == v.run.Token && c.SameRequest(v.run):
+	case v.cameBeforeTheEnd(m) && found.Response != nil && found.Record.Token == v.record.Token && c.SameRequest(v.record):
 		return Replay{Record: found.Record, Response: found.Response, Waited: true}
 	case found.Response != nil && found.Record.State == idempotency.InFlight:
 		// The record is that of the run from when it was in flight. The store has
-		// another one by now, and only that one says what the others do.
+		// another one by now, which decides what the others do.
 		return nil
 	}
 	switch verdict {
 	case idempotency.ReplayKept:
 		// The store sends a response only to a claim that may replay it. If the first
 		// request was refused, the flight has no response for the others.
-		if found.Response != nil || v.run != nil {
+		if found.Response != nil || v.record != nil {
 			return Replay{Record: found.Record, Response: found.Response, Waited: waited}
 		}
 	case idempotency.RefuseReused:
 		return refusalBeside(ReasonReused, found.Record)
 	case idempotency.RefuseUnreadable:
-		// Where the store can be asked, it knows better: the keys may have changed since
-		// this request brought its fingerprints.
-		if v.state != gone || v.err != nil {
+		// If the store can be asked, it has to decide: the encryption keys may have changed
+		// since the fingerprints of this request were made.
+		if v.state != closed || v.err != nil {
 			return refuseUnreadable(c.Key, found.Record)
 		}
 	case idempotency.RefuseHeld:
@@ -125,11 +125,11 @@ func (v view) decideEnded(m *member, c idempotency.Claim) Decision {
 }
 
 // cameBeforeTheEnd reports whether a request is known to have come before the run of its
-// flight had ended. Only then does it get an answer that has freed the key: a retry
+// flight had ended. Only then does it get an answer that has released the key: a retry
 // that follows such an answer has to run. Of a run on another replica this is known
 // where a look at the store that began after the request had come saw it in flight.
 func (v view) cameBeforeTheEnd(m *member) bool {
-	return v.run != nil && m.part != afterwards && m.part != whileStoring && (!v.watched || v.sawRun > m.looks)
+	return v.record != nil && m.part != afterwards && m.part != whileStoring && (!v.watched || v.sawRun > m.looks)
 }
 
 // refusalBeside is a refusal because of the run that wrote this record.
@@ -137,8 +137,8 @@ func refusalBeside(reason Reason, record *idempotency.Record) Refusal {
 	return Refusal{Reason: reason, ExecutionID: record.ExecutionID, Attempt: record.Attempt}
 }
 
-// refuseUnreadable refuses a request beside a record whose encryption key the request was not
-// hashed with.
+// refuseUnreadable refuses a request beside a record whose encryption key is not among those of
+// the request's fingerprints.
 func refuseUnreadable(key idempotency.Key, record *idempotency.Record) Refusal {
 	refusal := refusalBeside(ReasonUnreadable, record)
 	refusal.Err = &idempotency.UnreadableError{

@@ -2,7 +2,7 @@
 // has several requests with the same key at the same time, only the first one asks
 // the store, and the others follow what it learns: together they are a flight
 // (flight.go). For a run the engine renews the lease (lease.go) and stores the
-// end, again and again if the store fails (retry.go). It also watches the runs of
+// end, again and again if the store fails (settle.go). It also watches the runs of
 // other replicas (watch.go), and withdraws claims whose reply was lost
 // (withdraw.go). What it knows to be complete it answers from local copies
 // (copies.go).
@@ -32,18 +32,18 @@ type Options struct {
 	// Logger logs each claim that was taken over, lost or not settled, and each key
 	// that was released or is held.
 	Logger *zap.Logger
-	// NewToken returns the token of a new claim. Nobody can guess it, and no two
-	// replicas ever make the same one.
+	// NewToken returns the token of a new claim. It cannot be guessed, and no two replicas
+	// ever make the same one.
 	NewToken func() string
 	// NewExecutionID returns the public name of a new run.
 	NewExecutionID func() string
 	// Room returns an error while no new run may begin because there is no room for what
 	// it would hold; nil for no such limit. It must not call the engine.
 	Room func() error
-	// Copies are the local copies of this process; nil for none. What an engine has put
-	// there is gone when it is closed.
+	// Copies are the local copies of this process; nil for none. Those of an engine are
+	// evicted when it is closed.
 	Copies *Copies
-	// Observer is told what the engine does; nil for nobody.
+	// Observer is notified of what the engine does; nil for none.
 	Observer Observer
 }
 
@@ -63,9 +63,15 @@ type Engine struct {
 	options     Options
 	log         *zap.Logger
 	unsubscribe func()
-	inProcess   bool // the store is an inProcess
-	copies      *Copies
+	inProcess   bool         // the store is an inProcess
 	timeout     atomic.Int64 // a time.Duration
+
+	copies      *ownCopies
+	flights     flights
+	withdrawals withdrawals
+	// unsettled counts the requests that are claiming, the runs in flight, and the ends
+	// of runs that are not stored yet.
+	unsettled tally
 
 	// ctx ends when the engine is closed, and with it the work in the background.
 	ctx        context.Context
@@ -77,40 +83,28 @@ type Engine struct {
 	// closing is a lock: no work may be added to background while Close begins to
 	// wait for it.
 	closing sync.Mutex
-
-	mu          sync.Mutex
-	limits      Limits
-	flights     map[idempotency.Key]*flight
-	withdrawals []*withdrawal
-	// unsettled counts the requests that are claiming, the runs in flight, and the ends
-	// of runs that are not stored yet. inDoubt counts the claims that are to be
-	// withdrawn.
-	unsettled, inDoubt tally
-	// waiting counts the requests that wait for a run, here or on another replica.
-	waiting int
-	// abandoned says that the process exits: no run begins ([Engine.Abandon]).
-	abandoned bool
 }
 
 // New returns an engine for a store. It has no limits and no encryption until
 // [Engine.Configure] sets them. [Engine.Close] closes the store too.
 func New(store idempotency.Store, options Options) *Engine {
 	if options.Observer == nil {
-		options.Observer = nobody{}
+		options.Observer = noopObserver{}
 	}
-	ctx, cancel := context.WithCancel(context.Background())
 	if options.Copies == nil {
 		options.Copies = NewCopies(0)
 	}
+	ctx, cancel := context.WithCancel(context.Background())
 	e := &Engine{
 		store:   seal.Around(observedStore{store, options.Observer}, nil),
-		copies:  options.Copies,
 		options: options,
 		log:     options.Logger,
 		ctx:     ctx,
 		cancel:  cancel,
-		flights: make(map[idempotency.Key]*flight),
 	}
+	e.flights.byKey = make(map[idempotency.Key]*flight)
+	e.withdrawals.engine = e
+	e.copies = &ownCopies{options.Copies, e.store, ctx}
 	e.storing, e.giveUp = context.WithCancel(ctx)
 	_, e.inProcess = store.(inProcess)
 	e.timeout.Store(int64(options.Timeout))
@@ -120,16 +114,16 @@ func New(store idempotency.Store, options Options) *Engine {
 
 // Configure changes the settings, for all requests from now on.
 func (e *Engine) Configure(s Settings) {
-	e.mu.Lock()
-	e.limits = s.Limits
-	e.mu.Unlock()
+	e.flights.mu.Lock()
+	e.flights.limits = s.Limits
+	e.flights.mu.Unlock()
 	if s.Timeout > 0 {
 		e.timeout.Store(int64(s.Timeout))
 	}
 	before := e.store.Sealer()
 	e.store.Use(s.Sealer)
 	if !slices.Equal(before.KeyIDs(), s.Sealer.KeyIDs()) {
-		e.copies.invalidateAll(e) // what was opened with a key that is gone is not shown any more
+		e.copies.invalidateAll() // what was opened with a removed key is no longer shown
 	}
 }
 
@@ -140,7 +134,7 @@ type Request struct {
 	// Fingerprint is from [idempotency.Fingerprint]; empty if none is taken.
 	Fingerprint string
 	// Within is the execution ID that the request came in with ([idempotency.Claim]);
-	// empty for most.
+	// empty for most requests.
 	Within string
 	// Force runs again on purpose although a response is kept.
 	Force  bool
@@ -152,7 +146,7 @@ type Request struct {
 	// Wait is how long the request waits while another one runs. With 0 it is
 	// refused at once.
 	Wait time.Duration
-	// OnWait is called once when the request begins to wait for a run; nil for nobody. It
+	// OnWait is called once when the request begins to wait for a run; it may be nil, and
 	// must not block.
 	OnWait func()
 }
@@ -173,24 +167,23 @@ func (e *Engine) claimOf(req Request) idempotency.Claim {
 
 // Begin decides what a request does, and waits if it has to wait for a run. It
 // returns a [*Run], which the caller must end, a [Replay], a [Follow] or a
-// [Refusal]. The only error is that of the context: the client is gone, and there is
-// nobody to answer.
+// [Refusal]. The only error is that of the context: the client has disconnected.
 func (e *Engine) Begin(ctx context.Context, req Request) (Decision, error) {
-	limit := waitLimit{after: req.Wait, begun: time.Now(), begins: req.OnWait}
+	limit := waitLimit{until: time.Now().Add(req.Wait), onWait: req.OnWait}
 	defer limit.stop()
 	for {
 		c := e.claimOf(req) // anew in each round: the encryption keys may have changed
 		if decision := e.decideByCopy(c); decision != nil {
 			return decision, nil
 		}
-		m := e.join(c.Key)
+		m := e.flights.join(c.Key)
 		if m.part == first {
 			if run := e.claim(m.flight, c, req); run != nil {
 				return run, nil
 			}
 		}
 		decision, err := e.follow(ctx, &m, c, &limit)
-		e.leave(&m)
+		m.leave()
 		if decision != nil || err != nil {
 			return decision, err
 		}
@@ -198,73 +191,68 @@ func (e *Engine) Begin(ctx context.Context, req Request) (Decision, error) {
 }
 
 // claim asks the store, for the first request of a flight. It returns a run if the
-// request may run. Otherwise it returns nil, and the flight tells all its requests,
+// request may run. Otherwise it returns nil, and the flight shows all its requests,
 // the first one too, what to do.
 func (e *Engine) claim(f *flight, c idempotency.Claim, req Request) *Run {
-	counted, told := false, false
+	counted, answered := false, false
 	defer func() {
 		if counted {
-			e.addUnsettled(-1)
+			e.unsettled.add(-1)
 		}
-		if !told { // the store has panicked: the others must not wait for ever
-			e.end(f, over, idempotency.Claimed{}, errors.New("the store failed"))
+		if !answered { // the store has panicked: the others must not wait for a reply
+			f.end(runOver, idempotency.Claimed{}, errors.New("the store failed"))
 		}
 	}()
 	ctx, cancel := e.operation()
 	defer cancel()
 	if found, err := e.beginClaim(ctx, c); err != nil {
-		told = true
-		e.end(f, over, found, err)
+		answered = true
+		f.end(runOver, found, err)
 		return nil
 	}
 	counted = true
 	c.Token, c.ExecutionID = e.options.NewToken(), e.options.NewExecutionID()
-	read := e.beginReading()
-	e.beginLook(f)
-	got, err := e.ask(ctx, c)
-	told = true
-	e.copyClaimed(c.Key, read, got, err)
+	read := e.copies.begin()
+	f.beginLook()
+	got, err := e.store.Claim(ctx, c)
+	answered = true
+	if err != nil && got.Record != nil { // the reply was lost, and the claim perhaps written
+		e.withdrawals.add(c, got.Record)
+	}
+	e.copies.keepClaimed(c.Key, read, got, err)
 	switch {
 	case err != nil:
-		e.end(f, over, e.staleCopy(c.Key, err), err)
+		f.end(runOver, e.copies.stale(c.Key, err), err)
 	case got.Verdict == idempotency.ReplayKept && got.Response == nil:
 		// A store must not answer so. Without this error, the requests would ask it
-		// again and again, for ever.
-		e.end(f, over, idempotency.Claimed{}, &idempotency.UnreadableError{
+		// again and again.
+		f.end(runOver, idempotency.Claimed{}, &idempotency.UnreadableError{
 			Where: c.Key.String(), Err: idempotency.ErrResponseMissing,
 		})
 	case got.Verdict == idempotency.Proceed:
 		counted = false // from now on the run is
 		run := e.newRun(f, c, req, got)
 		run.renewFrom(read.asked)
-		e.fly(f, got.Record, run)
+		if exiting := f.setRun(got.Record, run); exiting {
+			e.goBackground(run.abandon)
+		}
 		return run
 	case got.Verdict == idempotency.WaitForRun && c.Waits:
-		e.fly(f, got.Record, nil)
-		e.goBackground(func() { e.watch(f, got.Record, got.Now) })
+		f.setRun(got.Record, nil)
+		e.goBackground(func() { f.watch(e, got.Record, got.Now) })
 	default:
-		e.end(f, over, got, nil)
+		f.end(runOver, got, nil)
 	}
 	return nil
 }
 
-// ask makes a claim in the store. If the reply was lost, and the store may have written
-// the claim, the claim is withdrawn.
-func (e *Engine) ask(ctx context.Context, c idempotency.Claim) (idempotency.Claimed, error) {
-	got, err := e.store.Claim(ctx, c)
-	if err != nil && got.Record != nil {
-		e.withdraw(c, got.Record)
-	}
-	return got, err
-}
-
-// storeTimeout is the time limit for one operation of the store.
-func (e *Engine) storeTimeout() time.Duration { return time.Duration(e.timeout.Load()) }
+// Timeout is the time limit for one operation of the store.
+func (e *Engine) Timeout() time.Duration { return time.Duration(e.timeout.Load()) }
 
 // operation returns the context for an operation of the store. No client cancels it: one that
 // disconnects must not leave a claim in doubt.
 func (e *Engine) operation() (context.Context, context.CancelFunc) {
-	return context.WithTimeout(context.Background(), e.storeTimeout())
+	return context.WithTimeout(context.Background(), e.Timeout())
 }
 
 // Close ends the work in the background and closes the store. It does not wait for
@@ -275,7 +263,7 @@ func (e *Engine) Close() error {
 	e.closing.Unlock()
 	e.unsubscribe()
 	e.background.Wait()
-	e.copies.invalidateAll(e)
+	e.copies.invalidateAll()
 	return e.store.Close()
 }
 

@@ -3,47 +3,59 @@ package engine
 import (
 	"context"
 	"fmt"
+	"sync"
 	"time"
 
 	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
 )
 
-// flight is what one process knows of a key while requests of this process have to do
-// with it. The lock of the engine guards all fields.
+// flights has the flights of an engine, and what is limited for all of them. Its lock guards
+// the fields of each flight, too.
+type flights struct {
+	mu     sync.Mutex
+	limits Limits
+	byKey  map[idempotency.Key]*flight
+	// waiting counts the requests that wait for a run, here or on another replica.
+	waiting int
+	// exiting reports whether the process exits: no run begins ([Engine.Abandon]).
+	exiting bool
+}
+
+// flight is what one process knows of a key while it has requests with that key.
 type flight struct {
+	all   *flights
 	key   idempotency.Key
 	state flightState
-	// run is the record of the run in flight, here or on another replica; nil if the
-	// flight has found none to wait for.
-	run *idempotency.Record
-	// own is the run in flight if it is one of this process, else nil.
-	own *Run
+	// record is that of the run in flight, here or on another replica; nil if the flight
+	// has found none to wait for.
+	record *idempotency.Record
+	// run is the run in flight if it is one of this process, else nil.
+	run *Run
 	// live is the response that the run is giving, if duplicates can follow it as it
 	// comes; nil if not.
 	live any
-	// storing says that the run of this process has ended, and that its end is being
-	// stored for the first time. The state is still flying.
+	// storing reports whether the run of this process has ended, and its end is being
+	// stored for the first time. The state is still running.
 	storing bool
 	// found and err are how the flight has ended: found is what the store would
-	// answer, or err says why the store could not answer. If found has no record, the
+	// answer, or err is why the store could not answer. If found has no record, the
 	// requests must ask the store again. With both, err is for those that would run: no
 	// more runs may begin.
 	found idempotency.Claimed
 	err   error
 
-	// members is how many requests have joined and not left; waiting is how many of
-	// them count as waiters.
+	// members counts the requests that have joined and not left; waiting counts those of
+	// them that are waiters.
 	members, waiting int
-	// changed is closed when the state changes; nil while nobody waits for that.
+	// changed is closed when the state changes; nil while no request waits for that.
 	changed chan struct{}
-	// watched says that the run is on another replica. woken gets hints to look at the
-	// store: it says that the run has ended, or requests have begun to wait since the
-	// latest look. A hint may come before the reply to our claim.
+	// watched reports whether the run is on another replica. woken gets hints to look at
+	// the store: the run has ended, or requests have begun to wait since the latest look. A
+	// hint may come before the reply to our claim.
 	watched bool
 	woken   chan struct{}
-	// looks is how many looks at the store have begun, the claim of the first request
-	// included. sawRun is the number of the latest one that saw the watched run in
-	// flight.
+	// looks counts the looks at the store that have begun, including the first request's
+	// claim. sawRun is the number of the latest one that saw the watched run in flight.
 	looks, sawRun int
 }
 
@@ -53,14 +65,14 @@ type flightState int
 const (
 	// asking: the first request is asking the store.
 	asking flightState = iota
-	// flying: a run is in flight.
-	flying
+	// running: a run is in flight.
+	running
 	// unstored: the run has ended, but the store does not know it yet. The flight
 	// answers requests that come now.
 	unstored
-	// gone: the flight has ended. The next request begins a new one, and asks the
+	// closed: the flight has ended. The next request begins a new one, and asks the
 	// store.
-	gone
+	closed
 )
 
 // flightEvent is what happens to a flight.
@@ -72,10 +84,10 @@ const (
 	runFound flightEvent = iota
 	// runUnstored: our run has ended, and its end could not be stored yet.
 	runUnstored
-	// over: the end is known, and the store knows it too; or this process no longer
+	// runOver: the end is known, and the store knows it too; or this process no longer
 	// knows who owns the key.
-	over
-	// deserted: the run is on another replica, and nobody waits for it any more.
+	runOver
+	// deserted: the run is on another replica, and no request waits for it any more.
 	deserted
 )
 
@@ -85,11 +97,11 @@ const (
 func (s flightState) after(event flightEvent) (next flightState, changed bool) {
 	switch {
 	case s == asking && event == runFound:
-		next = flying
-	case s == flying && event == runUnstored:
+		next = running
+	case s == running && event == runUnstored:
 		next = unstored
-	case s != gone && event == over, s == flying && event == deserted:
-		next = gone
+	case s != closed && event == runOver, s == running && event == deserted:
+		next = closed
 	default:
 		next = s
 	}
@@ -98,10 +110,10 @@ func (s flightState) after(event flightEvent) (next flightState, changed bool) {
 
 // String returns the name of the state, for test failures.
 func (s flightState) String() string {
-	return [...]string{"asking", "flying", "unstored", "gone"}[s]
+	return [...]string{"asking", "running", "unstored", "closed"}[s]
 }
 
-// membership says when a request has joined its flight.
+// membership is when a request has joined its flight.
 type membership int
 
 const (
@@ -112,8 +124,8 @@ const (
 	waiter
 	// whileStoring: it joined after the run had ended, while its end was being stored.
 	// For the store the run was perhaps in flight, so it counts as one that waited, too.
-	// But it may be a retry that follows the answer: who waited elsewhere, and was told by
-	// the store, may have the answer before this process has the store's reply.
+	// But it may be a retry that follows the answer: a waiter on another replica may have
+	// the answer before this process has the store's reply.
 	whileStoring
 	// afterwards: it joined after the run had ended, and before the end was stored.
 	afterwards
@@ -125,19 +137,19 @@ type member struct {
 	part   membership
 	// looks is how many looks at the store had begun when it joined.
 	looks int
-	// counted says that it counts as a waiter. Only its own goroutine sets this.
+	// counted reports whether it counts as a waiter. Only its own goroutine sets this.
 	counted bool
 }
 
 // join adds a request to the flight of the key.
-func (e *Engine) join(key idempotency.Key) member {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	f, part := e.flights[key], waiter
+func (t *flights) join(key idempotency.Key) member {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	f, part := t.byKey[key], waiter
 	switch {
 	case f == nil:
-		f, part = &flight{key: key}, first
-		e.flights[key] = f
+		f, part = &flight{all: t, key: key}, first
+		t.byKey[key] = f
 	case f.state == unstored:
 		part = afterwards
 	case f.storing:
@@ -147,73 +159,81 @@ func (e *Engine) join(key idempotency.Key) member {
 	return member{flight: f, part: part, looks: f.looks}
 }
 
-// leave takes a request out of its flight.
-func (e *Engine) leave(m *member) {
-	e.mu.Lock()
-	defer e.mu.Unlock()
+// leave removes a request from its flight.
+func (m *member) leave() {
 	f := m.flight
+	f.all.mu.Lock()
+	defer f.all.mu.Unlock()
 	if m.counted {
-		e.waiting--
+		f.all.waiting--
 		f.waiting--
 	}
 	f.members--
 	if f.members == 0 && f.watched {
-		e.moveLocked(f, deserted)
+		f.moveLocked(deserted)
 	}
 }
 
-// fly notes which run is in flight: one of this process, or, if own is nil, one on another
-// replica.
-func (e *Engine) fly(f *flight, run *idempotency.Record, own *Run) {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	f.run, f.own, f.watched = run, own, own == nil
-	if own != nil && e.abandoned { // its claim was under way
-		e.goBackground(own.abandon)
-	}
+// setRun notes which run is in flight: one of this process, or, if run is nil, one on another
+// replica. It reports whether the process exits.
+func (f *flight) setRun(record *idempotency.Record, run *Run) (exiting bool) {
+	f.all.mu.Lock()
+	defer f.all.mu.Unlock()
+	f.record, f.run, f.watched = record, run, run == nil
 	if f.watched {
 		f.sawRun = f.looks
 		if f.woken == nil {
 			f.woken = make(chan struct{}, 1)
 		}
 	}
-	e.moveLocked(f, runFound)
+	f.moveLocked(runFound)
+	return f.all.exiting
 }
 
 // beginStoring notes that the run of this process has ended.
-func (e *Engine) beginStoring(f *flight) {
-	e.mu.Lock()
-	defer e.mu.Unlock()
+func (f *flight) beginStoring() {
+	f.all.mu.Lock()
+	defer f.all.mu.Unlock()
 	f.storing = true
 }
 
-// end tells the members of a flight how it has ended. The event is over or
-// runUnstored. If a flight ends twice, the first end counts.
-func (e *Engine) end(f *flight, event flightEvent, found idempotency.Claimed, err error) {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	if f.state == asking || f.state == flying {
-		f.found, f.err = found, err
-	}
-	e.moveLocked(f, event)
+// stream notes the response that the run is giving.
+func (f *flight) stream(live any) {
+	f.all.mu.Lock()
+	defer f.all.mu.Unlock()
+	f.live = live
+	f.notifyLocked()
 }
 
-// moveLocked applies an event, and wakes those who wait for a change. The lock must be
-// locked.
-func (e *Engine) moveLocked(f *flight, event flightEvent) {
+// end notifies the members of a flight how it has ended. The event is runOver or
+// runUnstored. If a flight ends twice, the first end counts.
+func (f *flight) end(event flightEvent, found idempotency.Claimed, err error) {
+	f.all.mu.Lock()
+	defer f.all.mu.Unlock()
+	if f.state == asking || f.state == running {
+		f.found, f.err = found, err
+	}
+	f.moveLocked(event)
+}
+
+// askAgain ends the flight, and has its members ask the store again.
+func (f *flight) askAgain() { f.end(runOver, idempotency.Claimed{}, nil) }
+
+// moveLocked applies an event, and notifies those who wait for a change.
+func (f *flight) moveLocked(event flightEvent) {
 	next, changed := f.state.after(event)
 	if !changed {
 		return
 	}
 	f.state = next
-	f.tellLocked()
-	if next == gone && e.flights[f.key] == f {
-		delete(e.flights, f.key)
+	f.notifyLocked()
+	if next == closed && f.all.byKey[f.key] == f {
+		delete(f.all.byKey, f.key)
 	}
 }
 
-// tellLocked tells those who wait that there is something new to see.
-func (f *flight) tellLocked() {
+// notifyLocked notifies those who wait that there is something new to see.
+func (f *flight) notifyLocked() {
 	if f.changed != nil {
 		close(f.changed)
 		f.changed = nil
@@ -223,7 +243,7 @@ func (f *flight) tellLocked() {
 // view is a copy of what a member needs to know of its flight, at one moment.
 type view struct {
 	state   flightState
-	run     *idempotency.Record
+	record  *idempotency.Record
 	live    any
 	found   idempotency.Claimed
 	err     error
@@ -233,38 +253,32 @@ type view struct {
 
 // view returns a view of a flight, and a channel that is closed when the state
 // changes.
-func (e *Engine) view(f *flight) (view, <-chan struct{}) {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	if f.changed == nil && f.state != gone {
+func (f *flight) view() (view, <-chan struct{}) {
+	f.all.mu.Lock()
+	defer f.all.mu.Unlock()
+	if f.changed == nil && f.state != closed {
 		f.changed = make(chan struct{})
 	}
-	return view{f.state, f.run, f.live, f.found, f.err, f.watched, f.sawRun}, f.changed
+	return view{f.state, f.record, f.live, f.found, f.err, f.watched, f.sawRun}, f.changed
 }
 
 // waitLimit is how long a request waits for runs. Most requests wait for none, and need no
 // timer.
 type waitLimit struct {
-	after time.Duration
-	begun time.Time
-	// begins is called when the request begins to wait for a run; nil for nobody.
-	begins func()
+	until time.Time
+	// onWait is called when the request begins to wait for a run; nil if nothing is.
+	onWait func()
 	timer  *time.Timer
 }
 
-func (l *waitLimit) over() <-chan time.Time {
+func (l *waitLimit) begin() <-chan time.Time {
 	if l.timer == nil {
-		l.timer = time.NewTimer(time.Until(l.begun.Add(l.after)))
+		l.timer = time.NewTimer(time.Until(l.until))
+		if l.onWait != nil {
+			l.onWait()
+		}
 	}
 	return l.timer.C
-}
-
-// tell tells, once, that the request waits.
-func (l *waitLimit) tell() {
-	if l.begins != nil {
-		l.begins()
-		l.begins = nil
-	}
 }
 
 func (l *waitLimit) stop() {
@@ -273,59 +287,59 @@ func (l *waitLimit) stop() {
 	}
 }
 
-// follow waits until a flight tells what a request does. If it returns neither a
+// follow waits until a flight shows what a request does. If it returns neither a
 // decision nor an error, the request must ask the store again: the key may be free
 // by now.
 func (e *Engine) follow(ctx context.Context, m *member, c idempotency.Claim, limit *waitLimit) (Decision, error) {
 	for {
-		seen, changed := e.view(m.flight)
+		seen, changed := m.flight.view()
 		decision := seen.decide(m, c)
-		if decision != nil || seen.state == gone {
+		if decision != nil || seen.state == closed {
 			return decision, nil
 		}
-		var patience <-chan time.Time // an operation of the store has a time limit of its own
+		var timeout <-chan time.Time // an operation of the store has a time limit of its own
 		if seen.state != asking {
-			if err := e.wait(m, seen.state); err != nil {
-				refused := refusalBeside(ReasonOverloaded, seen.record())
+			if reached, err := m.wait(seen.state); err != nil {
+				e.options.Observer.Overloaded(reached)
+				refused := refusalBeside(ReasonOverloaded, seen.runRecord())
 				refused.Err = err
 				return refused, nil //nolint:nilerr // it is in the refusal
 			}
-			patience = limit.over()
-			limit.tell()
+			timeout = limit.begin()
 		}
 		select {
 		case <-changed:
-		case <-patience:
-			return refusalBeside(ReasonInFlight, seen.record()), nil
+		case <-timeout:
+			return refusalBeside(ReasonInFlight, seen.runRecord()), nil
 		case <-ctx.Done():
 			return nil, context.Cause(ctx)
 		}
 	}
 }
 
-// decide says what a request does, given its view of the flight. Nil means that it
-// must wait, or, if the flight is gone, that it must ask the store.
+// decide returns what a request does, given its view of the flight. Nil means that it
+// must wait, or, if the flight is closed, that it must ask the store.
 func (v view) decide(m *member, c idempotency.Claim) Decision {
 	switch v.state {
 	case asking:
 		return nil
-	case flying:
+	case running:
 		live := v.live
 		if m.part == whileStoring {
-			live = nil // its status may free the key, and then this request has to run
+			live = nil // its status may release the key, and then this request has to run
 		}
-		return decideInFlight(v.run, live, c)
-	case unstored, gone:
+		return decideInFlight(v.record, live, c)
+	case unstored, closed:
 		return v.decideEnded(m, c)
 	default:
 		panic(fmt.Sprintf("engine: a flight in the state %d", v.state))
 	}
 }
 
-// record is that of the run because of which a request has to wait.
-func (v view) record() *idempotency.Record {
-	if v.state == flying {
-		return v.run
+// runRecord is that of the run because of which a request has to wait.
+func (v view) runRecord() *idempotency.Record {
+	if v.state == running {
+		return v.record
 	}
 	return v.found.Record
 }

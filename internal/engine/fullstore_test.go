@@ -120,7 +120,7 @@ func TestResponseThatTheStoreCanNeverKeep(t *testing.T) {
 				a, logged := newInMemory(t, 1<<20)
 				given := 0
 				run := a.run(someRequest())
-				run.HeldBy(counter{&given})
+				run.OnStored(func() { given++ })
 				waiting := a.beginLater(context.Background(), someRequest())
 				synctest.Wait()
 				wantEnd(t, run, c.answer, resultKept)
@@ -181,7 +181,7 @@ func TestRestOfALargeResponseIsStoredLater(t *testing.T) {
 		a, _ := newInMemory(t, 1<<20)
 		given := 0
 		run := a.run(someRequest())
-		run.HeldBy(counter{&given})
+		run.OnStored(func() { given++ })
 		a.link.failWith(idempotency.ErrTooLarge, "settle")
 		answer := created("one")
 		answer.Header = map[string][]string{"Etag": {"1"}}

@@ -13,43 +13,18 @@ import (
 
 // lease is when the lease of a run is renewed next.
 type lease struct {
+	// until is when the renewals end although the run has not ended; zero for no limit.
+	until time.Time
+	// warned is when the latest failure was logged.
+	warned time.Time
+
 	mu    sync.Mutex
 	timer *time.Timer // nil before the first time
 	ended bool        // the run has ended, or is being ended
 }
 
-// renewAt has the lease renewed at a time, unless the run ends before.
-func (r *Run) renewAt(due time.Time) {
-	if !r.givenUpAt.IsZero() && due.After(r.givenUpAt) {
-		due = r.givenUpAt
-	}
-	r.lease.mu.Lock()
-	defer r.lease.mu.Unlock()
-	if !r.lease.ended {
-		r.lease.timer = time.AfterFunc(time.Until(due), func() { r.engine.goBackground(r.renew) })
-	}
-}
-
-// end ends the renewals. It reports false if they have ended before.
-func (l *lease) end() bool {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.ended {
-		return false
-	}
-	l.ended = true
-	if l.timer != nil {
-		l.timer.Stop()
-	}
-	return true
-}
-
-// needsNoLease reports whether the run has ended, or the engine is closed.
-func (r *Run) needsNoLease() bool {
-	r.lease.mu.Lock()
-	defer r.lease.mu.Unlock()
-	return r.lease.ended || r.engine.ctx.Err() != nil
-}
+// maxRenewalPause is that between a renewal that has failed and the next one.
+const maxRenewalPause = time.Second
 
 // renewFrom has the lease renewed until the run ends or has lost its claim.
 //
@@ -68,24 +43,55 @@ func (r *Run) renewAgain(asked time.Time) {
 	r.renewAt(due)
 }
 
-// maxRenewalPause is that between a renewal that has failed and the next one.
-const maxRenewalPause = time.Second
+// renewAt has the lease renewed at a time, unless the run ends before.
+func (r *Run) renewAt(due time.Time) {
+	l := &r.lease
+	if !l.until.IsZero() && due.After(l.until) {
+		due = l.until
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if !l.ended {
+		l.timer = time.AfterFunc(time.Until(due), func() { r.engine.goBackground(r.renew) })
+	}
+}
+
+// end ends the renewals. It reports false if they have ended before.
+func (l *lease) end() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.ended {
+		return false
+	}
+	l.ended = true
+	if l.timer != nil {
+		l.timer.Stop()
+	}
+	return true
+}
+
+// leaseDone reports whether the run has ended, or the engine is closed.
+func (r *Run) leaseDone() bool {
+	r.lease.mu.Lock()
+	defer r.lease.mu.Unlock()
+	return r.lease.ended || r.engine.ctx.Err() != nil
+}
 
 // renew renews the lease once. If the claim is lost, another request owns the key, or
 // soon will. So renew ends the flight, and the requests that wait here ask the store
 // again.
 func (r *Run) renew() {
-	if r.needsNoLease() {
+	if r.leaseDone() {
 		return
 	}
 	asked := time.Now()
-	if !r.givenUpAt.IsZero() && !asked.Before(r.givenUpAt) {
-		r.logger().Warn("the run has not ended at its time limit; its lease is renewed no more",
+	if !r.lease.until.IsZero() && !asked.Before(r.lease.until) {
+		r.logger().Warn("the run has not ended at its time limit; its lease is no longer renewed",
 			zap.Duration("given_up_after", r.timeout))
-		r.engine.end(r.flight, over, idempotency.Claimed{}, nil)
+		r.flight.askAgain()
 		return
 	}
-	err := r.engine.renewOnce(r.claim)
+	err := r.renewOnce()
 	if errors.Is(err, idempotency.ErrGone) {
 		// This order matters: first set wasLost, then look whether the run has
 		// ended. End does it the other way round: it first stops the renewal,
@@ -93,19 +99,18 @@ func (r *Run) renew() {
 		// other has done, and no claim stays that was written again after the
 		// end.
 		r.wasLost.Store(true)
-		if r.needsNoLease() {
+		if r.leaseDone() {
 			return
 		}
-		err = r.engine.reclaim(r.claim)
+		err = r.reclaim()
 	}
 	switch {
 	case errors.Is(err, idempotency.ErrFenced):
 		r.logger().Warn("the claim was lost while its run is in flight: another owner took the key over")
-		r.engine.end(r.flight, over, idempotency.Claimed{}, nil)
-		return
+		r.flight.askAgain()
 	case err != nil:
-		if third := r.claim.Lease / 3; !r.needsNoLease() && asked.Sub(r.warned) >= third {
-			r.warned = asked
+		if third := r.claim.Lease / 3; !r.leaseDone() && asked.Sub(r.lease.warned) >= third {
+			r.lease.warned = asked
 			r.logger().Warn("the lease could not be renewed", zap.Error(err))
 		}
 		r.renewAgain(asked)
@@ -114,23 +119,24 @@ func (r *Run) renew() {
 	}
 }
 
-// renewOnce renews the lease of a claim in the store. It takes no longer than a third
-// of the lease, so that one renewal that hangs does not keep the next one waiting.
-func (e *Engine) renewOnce(c idempotency.Claim) error {
-	ctx, cancel := context.WithTimeout(context.Background(), min(e.storeTimeout(), c.Lease/3))
+// renewOnce renews the lease in the store. It takes no longer than a third of the lease, so
+// that one renewal that hangs does not delay the next one.
+func (r *Run) renewOnce() error {
+	ctx, cancel := context.WithTimeout(context.Background(), min(r.engine.Timeout(), r.claim.Lease/3))
 	defer cancel()
-	return e.store.Renew(ctx, c)
+	return r.engine.store.Renew(ctx, r.claim)
 }
 
-// reclaim writes a claim again that the store has lost. It returns
+// reclaim writes the claim again after the store has lost it. It returns
 // [idempotency.ErrFenced] if another request has claimed the key since.
-func (e *Engine) reclaim(c idempotency.Claim) error {
-	ctx, cancel := e.operation()
+func (r *Run) reclaim() error {
+	ctx, cancel := r.engine.operation()
 	defer cancel()
 	// A response that is kept by now is another run's, or this run's own: it must not be
 	// replaced.
+	c := r.claim
 	c.Waits, c.Force = false, false
-	got, err := e.store.Claim(ctx, c)
+	got, err := r.engine.store.Claim(ctx, c)
 	if err == nil && got.Verdict != idempotency.Proceed {
 		return idempotency.ErrFenced
 	}

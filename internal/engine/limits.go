@@ -19,46 +19,45 @@ type Limits struct {
 	InFlight int
 }
 
-// InProgress returns how many runs of this process are in flight, or are not stored yet,
-// and how many requests wait for a run.
-func (e *Engine) InProgress() (runs, waiting int) {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	return e.unsettled.n, e.waiting
-}
-
-// ErrOverloaded says that one of the [Limits] is reached.
+// ErrOverloaded is the error when one of the [Limits] is reached.
 var ErrOverloaded = errors.New("too much is in progress")
 
 func overloaded(limit string, n int) error {
 	return fmt.Errorf("%w: the limit of %d %s is reached", ErrOverloaded, n, limit)
 }
 
+// InProgress returns how many runs of this process are in flight, or are not stored yet,
+// and how many requests wait for a run.
+func (e *Engine) InProgress() (runs, waiting int) {
+	e.flights.mu.Lock()
+	defer e.flights.mu.Unlock()
+	return e.unsettled.count(), e.flights.waiting
+}
+
 // wait counts a request as one that waits for the run of its flight, unless it returns
-// an error because a limit is reached. Who only waits for the store to say what there
-// is does not count: it may be a replay. The state is the one in which the request has
-// seen its flight; in another one there may be nothing to wait for any more.
-func (e *Engine) wait(m *member, seen flightState) error {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	f, limits := m.flight, e.limits
+// an error because a limit is reached. A request that waits only for the store's reply does
+// not count: it may be a replay. The state is the one in which the request has seen its
+// flight; in another one there may be nothing to wait for any more.
+func (m *member) wait(seen flightState) (reached Limit, err error) {
+	f, all := m.flight, m.flight.all
+	all.mu.Lock()
+	defer all.mu.Unlock()
+	limits := all.limits
 	switch {
 	case m.counted || f.state != seen:
-		return nil
+		return "", nil
 	case limits.WaitersPerKey > 0 && f.waiting >= limits.WaitersPerKey:
-		e.options.Observer.Overloaded(LimitWaitersPerKey)
-		return overloaded("waiters for one key", limits.WaitersPerKey)
-	case limits.Waiters > 0 && e.waiting >= limits.Waiters:
-		e.options.Observer.Overloaded(LimitWaiters)
-		return overloaded("waiters", limits.Waiters)
+		return LimitWaitersPerKey, overloaded("waiters for one key", limits.WaitersPerKey)
+	case limits.Waiters > 0 && all.waiting >= limits.Waiters:
+		return LimitWaiters, overloaded("waiters", limits.Waiters)
 	}
 	m.counted = true
-	e.waiting++
+	all.waiting++
 	f.waiting++
 	if f.watched && f.looks == m.looks {
-		f.hintLocked() // a look that begins now tells whether it came before the run's end
+		f.hintLocked() // a look that begins now shows whether it came before the run's end
 	}
-	return nil
+	return "", nil
 }
 
 // beginClaim counts a claim as unsettled. If the claim becomes a run, it stays so until
@@ -66,9 +65,9 @@ func (e *Engine) wait(m *member, seen flightState) error {
 // an error the claim is not made, and not counted; found is then what the store has,
 // as far as it was asked.
 //
-// A limit refuses nothing but runs. When one is reached, the store is asked first
-// whether this request would run. Between that and the claim the answer may change, so
-// for a moment there may be a run more than the limit allows.
+// A limit refuses only runs. When one is reached, the store is asked first whether this
+// request would run. Between that and the claim the answer may change, so for a moment there
+// may be one run more than the limit allows.
 func (e *Engine) beginClaim(ctx context.Context, c idempotency.Claim) (found idempotency.Claimed, err error) {
 	reached, full := e.countClaim()
 	if full == nil {
@@ -76,10 +75,8 @@ func (e *Engine) beginClaim(ctx context.Context, c idempotency.Claim) (found ide
 	}
 	found.Record, found.Now, err = e.store.Lookup(ctx, c.Key)
 	if err != nil {
-		return e.staleCopy(c.Key, err), err
+		return e.copies.stale(c.Key, err), err
 	}
-	e.mu.Lock()
-	defer e.mu.Unlock()
 	if idempotency.Decide(found.Record, c, found.Now) == idempotency.Proceed {
 		if reached != "" {
 			e.options.Observer.Overloaded(reached)
@@ -90,24 +87,24 @@ func (e *Engine) beginClaim(ctx context.Context, c idempotency.Claim) (found ide
 	return idempotency.Claimed{}, nil
 }
 
-// countClaim counts a claim as unsettled, unless full says that no more runs may begin.
-// reached is then the limit because of which, if it is one of ours.
+// countClaim counts a claim as unsettled, unless full is why no more runs may begin.
+// reached is then the limit that was reached, if it is one of ours.
 func (e *Engine) countClaim() (reached Limit, full error) {
 	var noRoom error
 	if e.options.Room != nil {
 		noRoom = e.options.Room()
 	}
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	switch {
-	case e.abandoned:
+	e.flights.mu.Lock()
+	defer e.flights.mu.Unlock()
+	switch limit := e.flights.limits.InFlight; {
+	case e.flights.exiting:
 		return "", fmt.Errorf("%w: the process exits", ErrOverloaded)
 	case noRoom != nil:
 		return LimitBuffered, fmt.Errorf("%w: %w", ErrOverloaded, noRoom)
-	case len(e.withdrawals) >= maxWithdrawals: // no limit of ours: the store does not answer
+	case e.withdrawals.inDoubt.count() >= maxWithdrawals: // no limit of ours: the store does not answer
 		return "", fmt.Errorf("%d claims in doubt wait for the store to answer", maxWithdrawals)
-	case e.limits.InFlight > 0 && e.unsettled.n >= e.limits.InFlight:
-		return LimitInFlight, overloaded("runs in flight", e.limits.InFlight)
+	case limit > 0 && e.unsettled.count() >= limit:
+		return LimitInFlight, overloaded("runs in flight", limit)
 	}
 	e.unsettled.add(1)
 	return "", nil

@@ -8,18 +8,18 @@ import (
 	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
 )
 
-// Observer is told what an engine does, for metrics. Its methods may be called
+// Observer is notified of what an engine does, for metrics. Its methods may be called
 // concurrently. They must not block, and must not call the engine.
 type Observer interface {
-	// RunEnded is called once for each run, when it is known what has become of its
-	// claim: if the store fails, long after the run itself.
+	// RunEnded is called once for each run, when its claim is settled or lost: if the store
+	// fails, long after the run itself.
 	RunEnded(result Result)
 	// TookOver is called when a run takes over a claim whose lease was not renewed.
 	TookOver()
 	// Overloaded is called when a limit refuses something.
 	Overloaded(limit Limit)
-	// Asked is called when an operation of the store has ended. failed says that the
-	// store could not be asked, or could not do it.
+	// Asked is called when an operation of the store has ended. failed reports
+	// whether the store could not be asked, or could not do it.
 	Asked(operation Operation, took time.Duration, failed bool)
 }
 
@@ -81,15 +81,14 @@ var Operations = []Operation{
 	OperationResponse, OperationFree, OperationForget, OperationList,
 }
 
-// nobody observes nothing.
-type nobody struct{}
+type noopObserver struct{}
 
-func (nobody) RunEnded(Result)                      {}
-func (nobody) TookOver()                            {}
-func (nobody) Overloaded(Limit)                     {}
-func (nobody) Asked(Operation, time.Duration, bool) {}
+func (noopObserver) RunEnded(Result)                      {}
+func (noopObserver) TookOver()                            {}
+func (noopObserver) Overloaded(Limit)                     {}
+func (noopObserver) Asked(Operation, time.Duration, bool) {}
 
-// resultOf says what has become of a claim whose settlement was stored, or not.
+// resultOf returns the result of a run from its settlement, which was stored or not.
 func resultOf(s idempotency.Settlement, err error) Result {
 	switch {
 	case errors.Is(err, idempotency.ErrFenced):
@@ -107,7 +106,7 @@ func resultOf(s idempotency.Settlement, err error) Result {
 	}
 }
 
-// observedStore is a store whose operations an observer is told of.
+// observedStore notifies an observer of the operations of a store.
 type observedStore struct {
 	idempotency.Store
 	observer Observer
@@ -115,8 +114,8 @@ type observedStore struct {
 
 var _ idempotency.Store = observedStore{}
 
-// asked tells of an operation that has ended. The caller that has gone away is no
-// failure of the store.
+// asked notifies the observer of an operation that has ended. A cancelled request is no failure
+// of the store.
 func (s observedStore) asked(ctx context.Context, operation Operation, began time.Time, err error) {
 	s.observer.Asked(operation, time.Since(began), storeFailed(ctx, err))
 }
@@ -224,6 +223,3 @@ func (s observedStore) Find(ctx context.Context, of []idempotency.Beginning, cur
 	s.asked(ctx, OperationList, began, err)
 	return page, next, err
 }
-
-// Timeout is the time limit for one operation of the store.
-func (e *Engine) Timeout() time.Duration { return e.storeTimeout() }

@@ -14,7 +14,7 @@ import (
 // Lookup returns the record of a key that counts now, nil if there is none, and the
 // time by the clock of the store.
 func (e *Engine) Lookup(ctx context.Context, key idempotency.Key) (*idempotency.Record, time.Time, error) {
-	ctx, cancel := context.WithTimeout(ctx, e.storeTimeout())
+	ctx, cancel := context.WithTimeout(ctx, e.Timeout())
 	defer cancel()
 	found, now, err := e.store.Lookup(ctx, key)
 	if err != nil {
@@ -26,7 +26,7 @@ func (e *Engine) Lookup(ctx context.Context, key idempotency.Key) (*idempotency.
 
 // Ready reports whether requests can claim keys in the store: see [idempotency.Store].
 func (e *Engine) Ready(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, e.storeTimeout())
+	ctx, cancel := context.WithTimeout(ctx, e.Timeout())
 	defer cancel()
 	return e.store.Ready(ctx)
 }
@@ -35,7 +35,7 @@ func (e *Engine) Ready(ctx context.Context) error {
 // not any more. Where a complete record is still there without it, the store has lost it: an
 // [*idempotency.UnreadableError].
 func (e *Engine) Response(ctx context.Context, key idempotency.Key, record *idempotency.Record) (*idempotency.Response, error) {
-	ctx, cancel := context.WithTimeout(ctx, e.storeTimeout())
+	ctx, cancel := context.WithTimeout(ctx, e.Timeout())
 	defer cancel()
 	response, err := e.store.Response(ctx, key, record.Token)
 	if response != nil || err != nil || record.State != idempotency.Complete {
@@ -51,7 +51,7 @@ func (e *Engine) Response(ctx context.Context, key idempotency.Key, record *idem
 // KeptResponse is Response for a request that is answered with the response: a local copy
 // of this run counts too, however old it is.
 func (e *Engine) KeptResponse(ctx context.Context, key idempotency.Key, record *idempotency.Record) (*idempotency.Response, error) {
-	if found, _ := e.copyOf(key); found.Record != nil && found.Record.Token == record.Token {
+	if found, _ := e.copies.find(key); found.Record != nil && found.Record.Token == record.Token {
 		return found.Response, nil
 	}
 	return e.Response(ctx, key, record)
@@ -59,7 +59,7 @@ func (e *Engine) KeptResponse(ctx context.Context, key idempotency.Key, record *
 
 // List returns one page of records: see [idempotency.Store].
 func (e *Engine) List(ctx context.Context, cursor string, limit int) ([]idempotency.Listed, string, error) {
-	ctx, cancel := context.WithTimeout(ctx, e.storeTimeout())
+	ctx, cancel := context.WithTimeout(ctx, e.Timeout())
 	defer cancel()
 	return e.store.List(ctx, cursor, limit)
 }
@@ -67,15 +67,14 @@ func (e *Engine) List(ctx context.Context, cursor string, limit int) ([]idempote
 // Find returns one page of the records whose key begins in one of these ways: see
 // [idempotency.Store].
 func (e *Engine) Find(ctx context.Context, of []idempotency.Beginning, cursor string, limit int) ([]idempotency.Listed, string, error) {
-	ctx, cancel := context.WithTimeout(ctx, e.storeTimeout())
+	ctx, cancel := context.WithTimeout(ctx, e.Timeout())
 	defer cancel()
 	return e.store.Find(ctx, of, cursor, limit)
 }
 
-// Operator is who acts on a key, for the log.
+// Operator is the person or program that acts on a key, for the log.
 type Operator struct {
-	// Remote is where the request came from, User the name of the user; "" if nobody
-	// knows.
+	// Remote is where the request came from, User the name of the user; "" if unknown.
 	Remote, User string
 }
 
@@ -86,8 +85,8 @@ func ByOperator(ctx context.Context, operator Operator) context.Context {
 	return context.WithValue(ctx, operatorKey{}, operator)
 }
 
-// who says who acts, as fields of a log line.
-func who(ctx context.Context) zap.Field {
+// operatorFields returns the operator, as fields of a log line.
+func operatorFields(ctx context.Context) zap.Field {
 	operator, _ := ctx.Value(operatorKey{}).(Operator)
 	return zap.Inline(zapcore.ObjectMarshalerFunc(func(to zapcore.ObjectEncoder) error {
 		to.AddString("remote", operator.Remote)
@@ -106,21 +105,21 @@ func who(ctx context.Context) zap.Field {
 // in flight and its lease has not lapsed, an [idempotency.ChangedError] if the record is
 // not the one that the operator has seen; the zero Seen is any.
 func (e *Engine) Free(ctx context.Context, key idempotency.Key, seen idempotency.Seen) error {
-	ctx, cancel := context.WithTimeout(ctx, e.storeTimeout())
+	ctx, cancel := context.WithTimeout(ctx, e.Timeout())
 	defer cancel()
-	defer e.copies.invalidate(copyKey{e, key}) // also with an error: perhaps it was done
+	defer e.copies.invalidate(key) // also with an error: perhaps it was done
 	found, err := e.store.Free(ctx, key, e.options.NewToken(), seen)
 	if err != nil {
 		return err
 	}
 	// A record that is stored as in flight is freed only when its lease is over.
-	e.log.Warn("an operator freed a key", zap.Stringer("key", key), e.record(found, found.LeaseUntil), who(ctx))
+	e.log.Warn("an operator freed a key", zap.Stringer("key", key), e.recordFields(found, found.LeaseUntil), operatorFields(ctx))
 	return nil
 }
 
-// record says what was freed or removed, as fields of a log line: as operators see it at
-// that time.
-func (e *Engine) record(r *idempotency.Record, now time.Time) zap.Field {
+// recordFields returns what was freed or removed, as fields of a log line: as operators see it
+// at that time.
+func (e *Engine) recordFields(r *idempotency.Record, now time.Time) zap.Field {
 	return zap.Inline(zapcore.ObjectMarshalerFunc(func(to zapcore.ObjectEncoder) error {
 		e.loggedID(r.DeliveryID, r.SealedBy).AddTo(to)
 		to.AddString("provider", r.Provider)
@@ -134,13 +133,13 @@ func (e *Engine) record(r *idempotency.Record, now time.Time) zap.Field {
 // Forget removes the record of a key and its responses, for an operator, even if they
 // cannot be read. Errors as with [Engine.Free].
 func (e *Engine) Forget(ctx context.Context, key idempotency.Key, seen idempotency.Seen) error {
-	ctx, cancel := context.WithTimeout(ctx, e.storeTimeout())
+	ctx, cancel := context.WithTimeout(ctx, e.Timeout())
 	defer cancel()
-	defer e.copies.invalidate(copyKey{e, key}) // also with an error: perhaps it was done
+	defer e.copies.invalidate(key) // also with an error: perhaps it was done
 	for {
 		what, removes := zap.Skip(), seen
 		if found, now, err := e.store.Lookup(ctx, key); err == nil && found != nil { // later it is gone
-			what = e.record(found, now)
+			what = e.recordFields(found, now)
 			if seen == (idempotency.Seen{}) {
 				removes = idempotency.SeenOf(found, now) // so that the log says what was removed
 			}
@@ -150,7 +149,7 @@ func (e *Engine) Forget(ctx context.Context, key idempotency.Key, seen idempoten
 			continue
 		}
 		if err == nil {
-			e.log.Warn("an operator removed a key", zap.Stringer("key", key), what, who(ctx))
+			e.log.Warn("an operator removed a key", zap.Stringer("key", key), what, operatorFields(ctx))
 		}
 		return err
 	}

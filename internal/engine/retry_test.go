@@ -250,7 +250,7 @@ func TestResponseIsGivenBackWhenItIsStored(t *testing.T) {
 		r, req := newReplica(t, newShared(t)), someRequest()
 		given := 0
 		first := r.run(req)
-		first.HeldBy(counter{&given})
+		first.OnStored(func() { given++ })
 		wantEnd(t, first, created("first"), resultKept)
 		if given != 1 {
 			t.Errorf("given back %d times at once, want 1", given)
@@ -259,7 +259,7 @@ func TestResponseIsGivenBackWhenItIsStored(t *testing.T) {
 		other.Key = idempotency.Identity{ID: "other"}.Key()
 		given = 0
 		second := r.run(other)
-		second.HeldBy(counter{&given})
+		second.OnStored(func() { given++ })
 		r.link.fail(refused, "settle")
 		wantEnd(t, second, created("second"), resultTrying)
 		time.Sleep(time.Minute)
@@ -274,11 +274,6 @@ func TestResponseIsGivenBackWhenItIsStored(t *testing.T) {
 		}
 	})
 }
-
-// counter counts how often it is told that a response is needed no longer.
-type counter struct{ n *int }
-
-func (c counter) Unkeep() { *c.n++ }
 
 // What a run has ended with may be for a short time only: a refusal of its caller, or a
 // response with a retention of its own. It is stored all the same after an outage that is

@@ -10,8 +10,8 @@ import (
 	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
 )
 
-// Run is a request that has claimed its key, and may now be carried out. Whoever has
-// the Run carries the request out, and then calls End, exactly once.
+// Run is a request that has claimed its key, and may now be carried out. The caller of
+// [Engine.Begin] carries it out, and then calls End, exactly once.
 type Run struct {
 	engine  *Engine
 	flight  *flight
@@ -20,23 +20,18 @@ type Run struct {
 	timeout time.Duration
 	record  *idempotency.Record
 	lease   lease
-	// givenUpAt is when the lease is renewed no more, though the run has not ended; zero
-	// for never.
-	givenUpAt time.Time
-	// warned is when the log was last told that the lease could not be renewed.
-	warned time.Time
 	// lapsed names the run whose claim this one has taken over, "" for none.
 	lapsed string
 	// facts are what the caller knows of the run's end, for the log.
 	facts []zap.Field
-	// holder holds the room of the response until the engine no longer needs it.
-	holder Holder
-	// wasLost says that the store has lost the claim once, and with it what the run was
-	// to replace. The claim may have been written again.
+	// onStored is called when the engine no longer needs the response; nil afterwards.
+	onStored func()
+	// wasLost reports whether the store has lost the claim once, and with it what the run
+	// was to replace. The claim may have been written again.
 	wasLost atomic.Bool
-	// settling is when the run ended, and its end was first to be stored. Its retention counts
+	// endedAt is when the run ended, and its end was first to be stored. Its retention counts
 	// from then, to the second.
-	settling time.Time
+	endedAt time.Time
 }
 
 // newRun returns the run of a claim. Its lease is not renewed yet.
@@ -53,7 +48,7 @@ func (e *Engine) newRun(f *flight, c idempotency.Claim, req Request, got idempot
 			zap.Time("lease_until", got.Previous.LeaseUntil))
 	}
 	if r.timeout > 0 {
-		r.givenUpAt = time.Now().Add(r.timeout + c.Lease)
+		r.lease.until = time.Now().Add(r.timeout + c.Lease)
 	}
 	return r
 }
@@ -67,9 +62,6 @@ func (r *Run) Record() *idempotency.Record {
 // ExecutionID names the run to the upstream and to clients.
 func (r *Run) ExecutionID() string { return r.record.ExecutionID }
 
-// Token is the token of the run's claim, which nobody else knows.
-func (r *Run) Token() string { return r.record.Token }
-
 // ParentID names the run that a forced run repeats; "" for other runs.
 func (r *Run) ParentID() string { return r.record.ParentID }
 
@@ -77,7 +69,7 @@ func (r *Run) ParentID() string { return r.record.ParentID }
 // renewed; "" for none.
 func (r *Run) Lapsed() string { return r.lapsed }
 
-// Attempt says which run of the key this is, counted from 1. Runs that certainly did
+// Attempt is the number of this run of the key, counted from 1. Runs that certainly did
 // not reach the upstream are not counted.
 func (r *Run) Attempt() int { return r.record.Attempt }
 
@@ -91,8 +83,8 @@ func (r *Run) replaces() *idempotency.Record {
 	return r.record.Replaces
 }
 
-// current returns the record of the run as the store has it, or had it last. Nobody may
-// change it.
+// current returns the record of the run as the store has it, or had it last. It must not be
+// changed.
 func (r *Run) current() *idempotency.Record {
 	replaces := r.replaces()
 	if replaces == r.record.Replaces {
@@ -103,38 +95,25 @@ func (r *Run) current() *idempotency.Record {
 	return record
 }
 
-// Stream says that the response of the run is coming, and that duplicates in this
-// process can follow it as it comes: they get a [Follow] with live. Nil is nothing to
-// follow.
-func (r *Run) Stream(live any) {
-	r.engine.mu.Lock()
-	defer r.engine.mu.Unlock()
-	r.flight.live = live
-	r.flight.tellLocked()
-}
+// Stream sets the response that the run is giving: duplicates in this process get a [Follow]
+// with live. Nil is nothing to follow.
+func (r *Run) Stream(live any) { r.flight.stream(live) }
 
-// Holder holds the room of a response.
-type Holder interface {
-	// Unkeep says that one who needed the response no longer does.
-	Unkeep()
-}
-
-// HeldBy sets whom to tell, once, when the engine no longer needs the response that End
-// was given: the caller can then give its room back. That is when End returns or, if the
-// store fails, when the end is stored or given up. A local copy may keep the response for
-// longer, under a limit of its own, so its bytes must never be used again for something
-// else. HeldBy must be called before End.
-func (r *Run) HeldBy(holder Holder) { r.holder = holder }
+// OnStored sets a function that is called once, when the engine no longer needs the response
+// that End was given. That is when End returns or, if the store fails, when the end is stored
+// or given up. A local copy may keep the response for longer, under a limit of its own, so its
+// bytes must never be reused. OnStored must be called before End.
+func (r *Run) OnStored(f func()) { r.onStored = f }
 
 func (r *Run) responseDone() {
-	if r.holder != nil {
-		r.holder.Unkeep()
-		r.holder = nil
+	if r.onStored != nil {
+		r.onStored()
+		r.onStored = nil
 	}
 }
 
-// Explain sets what the caller knows of the run and its end, for the log line that says
-// what has become of the claim. Explain must be called before End.
+// Explain sets what the caller knows of the run and its end, for the log line about what has
+// become of the claim. It must be called before End.
 func (r *Run) Explain(facts ...zap.Field) { r.facts = facts }
 
 // End settles the claim of the run. The caller says how the run ended, except for
@@ -144,7 +123,7 @@ func (r *Run) Explain(facts ...zap.Field) { r.facts = facts }
 //     [Engine.Abandon] has ended the run. Nothing was stored.
 //   - [idempotency.ErrGone]: the store has lost the claim. The key was to be
 //     released, which needs no record, so nothing was stored.
-//   - Any other error: the engine goes on trying to store the settlement. Until then
+//   - Any other error: the engine keeps trying to store the settlement. Until then
 //     it answers the duplicates that this process gets.
 func (r *Run) End(end idempotency.End) (idempotency.Settlement, error) {
 	if !r.lease.end() {
@@ -155,138 +134,49 @@ func (r *Run) End(end idempotency.End) (idempotency.Settlement, error) {
 }
 
 func (r *Run) end(end idempotency.End) (idempotency.Settlement, error) {
-	r.engine.beginStoring(r.flight)
-	told, trying := false, false
+	r.flight.beginStoring()
+	ended, trying := false, false
 	defer func() {
 		if !trying {
 			r.responseDone()
 		}
-		if !told { // the store has panicked: the requests that wait must ask it again
-			r.engine.end(r.flight, over, idempotency.Claimed{}, nil)
-			r.engine.addUnsettled(-1)
+		if !ended { // the store has panicked
+			r.flight.askAgain()
+			r.engine.unsettled.add(-1)
 			r.engine.options.Observer.RunEnded(ResultLost)
 		}
 	}()
-	read := r.engine.beginReading()
-	r.settling = read.asked
+	read := r.engine.copies.begin()
+	r.endedAt = read.asked
 	s, err := r.settle(&end)
-	told = true
+	ended = true
 	switch {
 	case err == nil, errors.Is(err, idempotency.ErrGone):
-		ended := r.ended(s, time.Now())
+		outcome := r.outcome(s, time.Now())
 		if err == nil {
-			r.copyRun(read, s, ended)
+			r.copyResponse(read, s, outcome)
 		}
-		r.engine.end(r.flight, over, ended, nil)
+		r.flight.end(runOver, outcome, nil)
 	case errors.Is(err, idempotency.ErrFenced):
-		// The requests that waited must ask the store, to get the answer of the run
-		// that has taken the key over, as all other requests do.
-		r.engine.end(r.flight, over, idempotency.Claimed{}, nil)
+		// The requests that waited get the answer of the run that has taken the key
+		// over, as all other requests do.
+		r.flight.askAgain()
 	default:
-		r.logger().Error("the run's end could not be stored; trying on",
+		r.logger().Error("the run's end could not be stored; the process keeps trying",
 			zap.String("state", string(s.State)), zap.Error(err))
 		trying = true
 		r.settleLater(end, s)
 		return s, err
 	}
-	r.engine.addUnsettled(-1)
+	r.engine.unsettled.add(-1)
 	r.report(s, err)
-	return s, err
-}
-
-// settle concludes what becomes of the claim, and stores it, with no second try. A response
-// that the store could never keep is left out of the end, now and later: to wait for room
-// would be no use.
-func (r *Run) settle(end *idempotency.End) (idempotency.Settlement, error) {
-	for {
-		s, err := r.settleWith(*end)
-		if !errors.Is(err, idempotency.ErrTooLarge) {
-			return s, err
-		}
-		reduced := end.Response.Reduced()
-		if reduced == nil {
-			return s, err
-		}
-		r.logger().Warn("too large: the store has no room for the response, and would not if it kept nothing else; its body is not kept",
-			zap.Int("status", reduced.Status), zap.Int("bytes", len(end.Response.Body)))
-		end.Response = reduced
-		r.responseDone()
-	}
-}
-
-// settleWith is settle for a response that the store may find too large.
-func (r *Run) settleWith(end idempotency.End) (idempotency.Settlement, error) {
-	s := r.conclude(end)
-	err := r.engine.settle(r, s)
-	if errors.Is(err, idempotency.ErrGone) && r.replaces() != nil {
-		// With the claim the store has lost the response that stood behind this run:
-		// what is to be held, or kept as the last attempt, has to be stored now.
-		r.wasLost.Store(true)
-		s = r.conclude(end)
-		err = r.engine.settle(r, s)
-	}
 	return s, err
 }
 
 // WasLast reports whether no attempt is left after this one.
 func (r *Run) WasLast() bool {
-	most := r.policy.MaxAttempts
-	return most > 0 && r.record.Attempt-r.record.FreedAttempts >= most
-}
-
-func (r *Run) conclude(end idempotency.End) idempotency.Settlement {
-	end.Attempt = r.record.Attempt - r.record.FreedAttempts
-	end.Replaces = r.replaces() != nil
-	s := idempotency.Conclude(end, r.policy)
-	if ago := time.Since(r.settling).Truncate(time.Second); ago > 0 {
-		s.Ago, s.Retention = ago, max(s.Retention-ago, min(s.Retention, leastRetention))
-	}
-	return s
-}
-
-// leastRetention is for an end that could not be stored before its retention was over. It is
-// stored all the same: else nobody would know how the run has ended.
-const leastRetention = time.Second
-
-// ended returns how the flight has ended: what requests get that waited for the run,
-// or that come before the settlement is stored. A forced run that keeps no response
-// still has an answer for the requests that waited. So it is returned under the
-// record of the run, although the record before counts again in the store.
-func (r *Run) ended(s idempotency.Settlement, now time.Time) idempotency.Claimed {
-	record := r.current().Settled(s, now)
-	if s.State == idempotency.Released && r.replaces() != nil {
-		record = r.record
-	}
-	return idempotency.Claimed{Record: record, Response: s.Response, Now: now}
-}
-
-// report counts and logs what has become of the claim of the run.
-func (r *Run) report(s idempotency.Settlement, err error) {
-	r.engine.options.Observer.RunEnded(resultOf(s, err))
-	if err == nil && s.State == idempotency.Complete {
-		return
-	}
-	log := r.logger().With(r.facts...)
-	switch {
-	case errors.Is(err, idempotency.ErrFenced):
-		log.Warn("the run ended after another owner had taken its key over; its response is not stored")
-	case errors.Is(err, idempotency.ErrGone):
-		log.Warn("the run ended after the store had lost its claim")
-	case s.State == idempotency.Held:
-		log.Warn("held: whether the run was executed is unknown; an operator has to release the key")
-	case s.State == idempotency.Released && r.replaces() != nil:
-		log.Info("the forced run kept nothing; the response before it stays", zap.Bool("sent", s.Counted))
-	case s.State == idempotency.Released && !s.Counted:
-		log.Info("released: the request was not sent")
-	case s.State == idempotency.Released && r.WasLast():
-		log.Warn("exhausted: whether the last attempt that is allowed was executed is unknown; an operator has to release the key")
-	case s.State == idempotency.Released:
-		status := 0
-		if s.Response != nil {
-			status = s.Response.Status
-		}
-		log.Info("released: the key is free for a retry", zap.Int("status", status))
-	}
+	limit := r.policy.MaxAttempts
+	return limit > 0 && r.record.Attempt-r.record.FreedAttempts >= limit
 }
 
 func (r *Run) logger() *zap.Logger {
@@ -298,8 +188,8 @@ func (r *Run) logger() *zap.Logger {
 		r.engine.loggedID(r.claim.DeliveryID, r.claim.SealedBy))
 }
 
-// loggedID returns a delivery ID as a field of a log line, unless it is sealed. What
-// the store encrypts does not stand in the log either.
+// loggedID returns a delivery ID as a field of a log line, unless it is sealed: what the store
+// encrypts is not logged either.
 func (e *Engine) loggedID(deliveryID, sealedBy string) zap.Field {
 	if e.store.Sealer() != nil || sealedBy != "" {
 		return zap.Skip()

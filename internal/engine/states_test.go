@@ -14,14 +14,14 @@ import (
 // flightTable says which state follows after each event. An event that is not in the
 // row of a state changes nothing.
 var flightTable = map[flightState]map[flightEvent]flightState{
-	asking:   {runFound: flying, over: gone},
-	flying:   {runUnstored: unstored, over: gone, deserted: gone},
-	unstored: {over: gone},
-	gone:     {},
+	asking:   {runFound: running, runOver: closed},
+	running:  {runUnstored: unstored, runOver: closed, deserted: closed},
+	unstored: {runOver: closed},
+	closed:   {},
 }
 
 func TestFlightTable(t *testing.T) {
-	for state := asking; state <= gone; state++ {
+	for state := asking; state <= closed; state++ {
 		for event := runFound; event <= deserted; event++ {
 			want, changes := flightTable[state][event]
 			if !changes {
@@ -34,15 +34,15 @@ func TestFlightTable(t *testing.T) {
 	}
 }
 
-func engineOfFlights() *Engine {
-	return &Engine{flights: make(map[idempotency.Key]*flight)}
+func noFlights() *flights {
+	return &flights{byKey: make(map[idempotency.Key]*flight)}
 }
 
-func (e *Engine) mustJoin(t *testing.T, want membership) *member {
-	t.Helper()
-	m := e.join(idempotency.Key{})
+func (t *flights) mustJoin(tb testing.TB, want membership) *member {
+	tb.Helper()
+	m := t.join(idempotency.Key{})
 	if m.part != want {
-		t.Fatalf("joined as %d, want %d", m.part, want)
+		tb.Fatalf("joined as %d, want %d", m.part, want)
 	}
 	return &m
 }
@@ -60,24 +60,24 @@ func isTold(changed <-chan struct{}) bool {
 // Those who wait are told of every change, and of nothing else. While nobody waits,
 // there is no channel to tell them with.
 func TestFlightTellsOfItsChanges(t *testing.T) {
-	e := engineOfFlights()
-	f := e.mustJoin(t, first).flight
+	all := noFlights()
+	f := all.mustJoin(t, first).flight
 	if f.changed != nil {
 		t.Error("there is a broadcast that nobody waits for")
 	}
-	_, changed := e.view(f)
-	if _, again := e.view(f); again != changed {
+	_, changed := f.view()
+	if _, again := f.view(); again != changed {
 		t.Error("two who wait do not wait for the same")
 	}
 	for _, step := range []struct {
 		move func()
 		want flightState
 	}{
-		{func() { e.fly(f, &idempotency.Record{}, new(Run)) }, flying},
-		{func() { e.end(f, runUnstored, idempotency.Claimed{}, nil) }, unstored},
-		{func() { e.end(f, over, idempotency.Claimed{}, nil) }, gone},
+		{func() { f.setRun(&idempotency.Record{}, new(Run)) }, running},
+		{func() { f.end(runUnstored, idempotency.Claimed{}, nil) }, unstored},
+		{func() { f.end(runOver, idempotency.Claimed{}, nil) }, closed},
 	} {
-		_, before := e.view(f)
+		_, before := f.view()
 		if isTold(before) {
 			t.Fatalf("told before it is %v", step.want)
 		}
@@ -88,7 +88,7 @@ func TestFlightTellsOfItsChanges(t *testing.T) {
 		if f.changed != nil {
 			t.Error("there is a broadcast that nobody waits for")
 		}
-		if seen, _ := e.view(f); seen.state != step.want {
+		if seen, _ := f.view(); seen.state != step.want {
 			t.Errorf("it is %v, want %v", seen.state, step.want)
 		}
 	}
@@ -107,22 +107,22 @@ func TestRequestThatJoinedBeforeTheEnd(t *testing.T) {
 		"before the end, of another operation": {"body:two", waiter, false},
 	} {
 		t.Run(name, func(t *testing.T) {
-			e := engineOfFlights()
-			f := e.mustJoin(t, first).flight
-			e.fly(f, run, new(Run))
+			all := noFlights()
+			f := all.mustJoin(t, first).flight
+			f.setRun(run, new(Run))
 			var m *member
 			if test.part == waiter {
-				m = e.mustJoin(t, waiter)
+				m = all.mustJoin(t, waiter)
 			}
 			record := run.Settled(idempotency.Settlement{State: idempotency.Released, Response: answer}, time.Now())
 			found := idempotency.Claimed{Record: record, Response: answer}
-			e.end(f, runUnstored, found, nil)
+			f.end(runUnstored, found, nil)
 			if test.part == afterwards {
-				m = e.mustJoin(t, afterwards)
+				m = all.mustJoin(t, afterwards)
 			}
-			e.end(f, over, idempotency.Claimed{}, nil) // of two ends, the first one counts
+			f.end(runOver, idempotency.Claimed{}, nil) // of two ends, the first one counts
 			c := idempotency.Claim{Fingerprints: []string{test.fingerprint}, Waits: true}
-			d, err := e.follow(context.Background(), m, c, nil)
+			d, err := new(Engine).follow(context.Background(), m, c, nil)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -143,17 +143,17 @@ func TestRequestThatJoinedBeforeTheEnd(t *testing.T) {
 // then.
 func TestDesertedFlight(t *testing.T) {
 	for name, own := range map[string]*Run{"watched": nil, "our own": new(Run)} {
-		e := engineOfFlights()
-		one, two := e.mustJoin(t, first), e.mustJoin(t, waiter)
+		all := noFlights()
+		one, two := all.mustJoin(t, first), all.mustJoin(t, waiter)
 		f := one.flight
-		e.fly(f, &idempotency.Record{State: idempotency.InFlight}, own)
+		f.setRun(&idempotency.Record{State: idempotency.InFlight}, own)
 		watched := own == nil
-		_, changed := e.view(f)
-		e.leave(one)
+		_, changed := f.view()
+		one.leave()
 		if isTold(changed) {
 			t.Errorf("%s: given up with one who waits", name)
 		}
-		e.leave(two)
+		two.leave()
 		if isTold(changed) != watched {
 			t.Errorf("%s: given up is %v, want %v", name, !watched, watched)
 		}
@@ -161,17 +161,17 @@ func TestDesertedFlight(t *testing.T) {
 		if watched {
 			next = first
 		}
-		e.mustJoin(t, next)
+		all.mustJoin(t, next)
 	}
 }
 
 func TestFlightThatEndsTwiceLeavesTheNextAlone(t *testing.T) {
-	e := engineOfFlights()
-	old := e.mustJoin(t, first).flight
-	e.end(old, over, idempotency.Claimed{}, nil)
-	next := e.mustJoin(t, first).flight
-	e.end(old, over, idempotency.Claimed{}, nil)
-	if m := e.mustJoin(t, waiter); m.flight != next {
+	all := noFlights()
+	old := all.mustJoin(t, first).flight
+	old.end(runOver, idempotency.Claimed{}, nil)
+	next := all.mustJoin(t, first).flight
+	old.end(runOver, idempotency.Claimed{}, nil)
+	if m := all.mustJoin(t, waiter); m.flight != next {
 		t.Error("the end of an old flight removed the next one")
 	}
 }

@@ -14,19 +14,19 @@ import (
 // requests have begun to wait since the latest look began: one look for all who came
 // during the one before, and never two at a time.
 const (
-	watchAtLeast = 500 * time.Millisecond
-	watchAtMost  = time.Second
+	minWatchInterval = 500 * time.Millisecond
+	maxWatchInterval = time.Second
 )
 
 // watch watches a run of another replica, for all requests of this process that wait
 // for it. It ends their flight when the run has ended or its lease has lapsed.
-func (e *Engine) watch(f *flight, run *idempotency.Record, now time.Time) {
+func (f *flight) watch(e *Engine, run *idempotency.Record, now time.Time) {
 	timer := time.NewTimer(watchInterval(run, now))
 	defer timer.Stop()
 	for {
-		seen, changed := e.view(f)
-		if seen.state != flying {
-			return // the flight has ended, or nobody waits for the run any more
+		seen, changed := f.view()
+		if seen.state != running {
+			return // the flight has ended, or no request waits for the run any more
 		}
 		select {
 		case <-changed:
@@ -34,15 +34,15 @@ func (e *Engine) watch(f *flight, run *idempotency.Record, now time.Time) {
 		case <-f.woken:
 		case <-timer.C:
 		case <-e.ctx.Done():
-			e.end(f, over, idempotency.Claimed{}, idempotency.ErrClosed)
+			f.end(runOver, idempotency.Claimed{}, idempotency.ErrClosed)
 			return
 		}
-		number, read := e.beginLook(f), e.beginReading()
+		number, read := f.beginLook(), e.copies.begin()
 		found, ended, err := e.lookAt(f.key, run)
 		var unreadable *idempotency.UnreadableError
 		switch {
 		case errors.As(err, &unreadable):
-			e.end(f, over, idempotency.Claimed{}, err)
+			f.end(runOver, idempotency.Claimed{}, err)
 			return
 		case err != nil:
 			// Go on: the store may come back. Each request gives up when its own
@@ -50,16 +50,21 @@ func (e *Engine) watch(f *flight, run *idempotency.Record, now time.Time) {
 			e.log.Warn("a run on another replica could not be looked up",
 				zap.Stringer("key", f.key), e.loggedID(run.DeliveryID, run.SealedBy),
 				zap.String("execution_id", run.ExecutionID), zap.Error(err))
-			timer.Reset(watchAtMost)
+			timer.Reset(maxWatchInterval)
 		case ended:
-			e.copyFound(f.key, read, found)
-			e.end(f, over, found, nil)
+			e.copies.keepFound(f.key, read, found)
+			f.end(runOver, found, nil)
 			return
 		default:
-			e.sawInFlight(f, number)
+			f.sawInFlight(number)
 			timer.Reset(watchInterval(found.Record, found.Now))
 		}
 	}
+}
+
+func watchInterval(run *idempotency.Record, now time.Time) time.Duration {
+	lapses := run.LeaseUntil.Sub(now) + time.Millisecond
+	return min(max(lapses, minWatchInterval), maxWatchInterval)
 }
 
 // lookAt reports whether a run of another replica has ended, and how. If the run is
@@ -98,16 +103,15 @@ func (e *Engine) lookAt(key idempotency.Key, run *idempotency.Record) (found ide
 // wake is called by the store when a run may have ended for which this process waits, or
 // when the key is no longer what a local copy says.
 func (e *Engine) wake(key idempotency.Key) {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	f := e.flights[key]
-	if f == nil || !f.storing { // else it is the end of our own run that the store tells us of
-		e.copies.invalidate(copyKey{e, key})
+	e.flights.mu.Lock()
+	defer e.flights.mu.Unlock()
+	f := e.flights.byKey[key]
+	if f == nil || !f.storing { // else the store reports the end of our own run
+		e.copies.invalidate(key)
 	}
-	if f == nil || f.state != asking && !f.watched {
-		return
+	if f != nil && (f.state == asking || f.watched) {
+		f.hintLocked()
 	}
-	f.hintLocked()
 }
 
 // hintLocked makes watch look at the store soon.
@@ -122,22 +126,17 @@ func (f *flight) hintLocked() {
 }
 
 // beginLook returns the number of a look at the store that begins now.
-func (e *Engine) beginLook(f *flight) int {
-	e.mu.Lock()
-	defer e.mu.Unlock()
+func (f *flight) beginLook() int {
+	f.all.mu.Lock()
+	defer f.all.mu.Unlock()
 	f.looks++
 	return f.looks
 }
 
 // sawInFlight notes that a look has seen the run in flight: all who joined before the
 // look began have come before the run's end.
-func (e *Engine) sawInFlight(f *flight, number int) {
-	e.mu.Lock()
-	defer e.mu.Unlock()
+func (f *flight) sawInFlight(number int) {
+	f.all.mu.Lock()
+	defer f.all.mu.Unlock()
 	f.sawRun = number
-}
-
-func watchInterval(run *idempotency.Record, now time.Time) time.Duration {
-	lapses := run.LeaseUntil.Sub(now) + time.Millisecond
-	return min(max(lapses, watchAtLeast), watchAtMost)
 }

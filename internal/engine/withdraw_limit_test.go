@@ -37,10 +37,10 @@ func TestTooManyClaimsInDoubt(t *testing.T) {
 		e := &Engine{
 			store:       seal.Around(storeOfOne{t: t, record: record}, nil),
 			options:     Options{NewToken: func() string { return "token" }, NewExecutionID: func() string { return "execution" }},
-			copies:      NewCopies(0),
-			flights:     make(map[idempotency.Key]*flight),
-			withdrawals: make([]*withdrawal, maxWithdrawals),
+			flights:     flights{byKey: make(map[idempotency.Key]*flight)},
+			withdrawals: withdrawals{inDoubt: tally{n: maxWithdrawals}},
 		}
+		e.copies = &ownCopies{all: NewCopies(0), store: e.store, ctx: t.Context()}
 		e.timeout.Store(int64(time.Second))
 		d, err := e.Begin(context.Background(), Request{})
 		if err != nil {
@@ -49,7 +49,7 @@ func TestTooManyClaimsInDoubt(t *testing.T) {
 		if e.unsettled.n != 0 {
 			t.Errorf("%d claims count as unsettled", e.unsettled.n)
 		}
-		e.withdrawals = e.withdrawals[1:]
+		e.withdrawals.inDoubt.add(-1)
 		if _, full := e.countClaim(); full != nil {
 			t.Errorf("no claim may be made with one in doubt fewer: %v", full)
 		}
