@@ -291,6 +291,7 @@ func TestTLSOnOneSideOnly(t *testing.T) {
 		"the server": {Addresses: []string{redistest.StartTLS(t, certificates).Addr}},
 		"the store":  {Addresses: []string{redistest.Start(t).Addr}, TLS: always(knownTo(t, certificates))},
 	} {
+		o.Timeout = unhurried
 		s := closeAtEnd(t, openWith(t, o))
 		if _, err := s.Claim(ctx, claimOf("a", "token")); err == nil || !strings.Contains(err.Error(), "TLS") {
 			t.Errorf("%s has TLS: %v; want that the error says so", name, err)

@@ -121,11 +121,14 @@ func (c *request) result() (maybeApplied bool, err error) {
 	case abandonedUnsent:
 		return false, &unsentError{context.DeadlineExceeded}
 	case abandonedSent:
-		return true, context.DeadlineExceeded
+		return true, errAbandoned
 	default:
 		return c.maybeApplied, c.Err()
 	}
 }
+
+// errAbandoned reports that the time of a caller was over before the reply came.
+var errAbandoned = fmt.Errorf("no reply came in time: %w", context.DeadlineExceeded)
 
 // unsentError reports that the time of a caller was over before its command was sent.
 type unsentError struct{ err error }

@@ -26,7 +26,11 @@ const tryAgainInterval = 10 * time.Millisecond
 func try(ctx context.Context, attempt func() error) error {
 	err := attempt()
 	for n := 0; mayRetry(err, n) && ctx.Err() == nil; n++ {
-		err = attempt()
+		next := attempt()
+		if errors.As(next, new(*unsentError)) {
+			return err // it says more
+		}
+		err = next
 	}
 	for hasCode(err, "TRYAGAIN") {
 		select {
@@ -41,8 +45,8 @@ func try(ctx context.Context, attempt func() error) error {
 
 // mayRetry reports whether another attempt may help after an error and n retries.
 func mayRetry(err error, n int) bool {
-	if isPlain(err) {
-		return false
+	if isPlain(err) || errors.Is(err, errAbandoned) || errors.As(err, new(*unsentError)) {
+		return false // a flush may still have what an abandoned command writes
 	}
 	isDial := errors.As(err, new(*dialError))
 	demoted := !isDial && (errors.Is(err, errReplica) || hasCode(err, "READONLY"))
