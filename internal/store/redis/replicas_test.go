@@ -102,7 +102,7 @@ func TestWaitReplicasStalled(t *testing.T) {
 	replica := redistest.StartReplica(t, master)
 	core, logs := observer.New(zap.WarnLevel)
 	s := closeAtEnd(t, openWith(t, Options{
-		Addresses: []string{master.Addr}, WaitReplicas: 1, Timeout: 2 * time.Second, Logger: zap.New(core),
+		Addresses: []string{master.Addr}, WaitReplicas: 1, Timeout: 4 * time.Second, Logger: zap.New(core),
 	}))
 	const settlements = 3 * poolSize
 	replica.Pause()
