@@ -56,6 +56,21 @@ type bodies struct {
 	writes chan struct{} // has room for maxBodyWrites
 	mu     sync.Mutex
 	open   map[string]*segment // by bucket, those that take more bodies
+
+	fullUntil atomic.Int64 // Unix milliseconds; see status
+}
+
+// fullTime is how long the disk counts as full after a body found no room: longer than the engine
+// waits before it tries again.
+const fullTime = 5 * time.Second
+
+// status returns ErrNoSpace if a body has found no room a short time ago. pebble, which has its log
+// preallocated, may not notice yet.
+func (b *bodies) status() error {
+	if clock().UnixMilli() < b.fullUntil.Load() {
+		return ErrNoSpace
+	}
+	return nil
 }
 
 func newBodies(fs vfs.FS, store string) *bodies {
@@ -95,6 +110,7 @@ func (b *bodies) write(ctx context.Context, until time.Time, body []byte) (place
 	select {
 	case r := <-done:
 		if isNoSpace(r.err) {
+			b.fullUntil.Store(clock().Add(fullTime).UnixMilli())
 			r.err = fmt.Errorf("%w: %w", ErrNoSpace, r.err)
 		}
 		return r.place, r.err
@@ -114,6 +130,11 @@ func (b *bodies) append(bucket string, body []byte) (place, error) {
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
+	if err == nil {
+		s.good = max(s.good, int64(offset)+int64(len(body)))
+	} else {
+		s.broken = true
+	}
 	if b.open[bucket] == s && (err != nil || s.end >= maxSegment) {
 		b.closeSegment(bucket)
 	}
@@ -152,6 +173,7 @@ func (b *bodies) create(bucket string) (*segment, error) {
 	}
 	s := &segment{number: rand.Uint64() | 1, users: 1}
 	name := b.segmentPath(bucket, s.number)
+	s.path = name
 	var err error
 	if s.file, err = b.fs.OpenReadWrite(name, vfs.WriteCategoryUnspecified); err != nil {
 		return nil, err
@@ -159,6 +181,7 @@ func (b *bodies) create(bucket string) (*segment, error) {
 	makePrivate(name)
 	s.direct = openDirect(name)
 	if err := errors.Join(syncDir(b.fs, dir), syncDir(b.fs, b.root), syncDir(b.fs, b.fs.PathDir(b.root))); err != nil {
+		s.broken = true
 		s.release()
 		return nil, err
 	}
@@ -222,11 +245,14 @@ func (b *bodies) close() {
 	}
 }
 
-// segment is a file of bodies that is open. number, end and users are guarded by the mutex of its
-// bodies.
+// segment is a file of bodies that is open. number, end, users, good and broken are guarded by
+// the mutex of its bodies.
 type segment struct {
 	number, end uint64
 	users       int // the writes under way, and one while it takes more bodies
+	path        string
+	good        int64 // where the last body ends that was written
+	broken      bool  // a write has failed
 	file        vfs.File
 	direct      *os.File // the same file, for writes past the system's cache; nil if there are none
 
@@ -254,6 +280,7 @@ func (s *segment) writeAt(body []byte, offset int64) error {
 }
 
 // release ends one use of the segment. The last one closes its files; all that counts is flushed.
+// What a failed write has left is cut off, so that it takes no room from those to come.
 func (s *segment) release() {
 	if s.users--; s.users > 0 {
 		return
@@ -261,6 +288,13 @@ func (s *segment) release() {
 	_ = s.file.Close()
 	if s.direct != nil {
 		_ = s.direct.Close()
+	}
+	switch {
+	case !s.broken:
+	case s.good == 0:
+		_ = os.Remove(s.path)
+	default:
+		_ = os.Truncate(s.path, s.good)
 	}
 }
 

@@ -230,7 +230,9 @@ func TestBodyThatCannotBeWritten(t *testing.T) {
 			if got, err := ask(t.Context(), s, "a"); err != nil || got.Verdict != idempotency.WaitForRun {
 				t.Errorf("%s: a duplicate: %v, %v", name, got.Verdict, err)
 			}
-			keep(t, s, 0, 1)
+			if _, err := ask(t.Context(), s, "new"); errors.Is(err, ErrNoSpace) != errors.Is(fault, syscall.ENOSPC) {
+				t.Errorf("%s: a new key after %v: %v", name, fault, err)
+			}
 			fs.set(nil)
 			close(released)
 			if err := s.Settle(t.Context(), key("a"), record, completeAs(largeText("a"))); err != nil {
@@ -245,6 +247,36 @@ func TestBodyThatCannotBeWritten(t *testing.T) {
 			closeStore(t, s)
 		}
 	}
+}
+
+// A body that found no room leaves nothing behind, and the disk counts as full.
+func TestBodyWithoutRoomLeavesNothing(t *testing.T) {
+	path := newPath(t)
+	fs := newFaulty(vfs.Default)
+	s := openStore(t, fs, path)
+	record := claimed(t, s, claimOf("a"))
+	fs.set(func(op errorfs.Op) error {
+		if strings.Contains(op.Path, bodiesName) && op.Kind == errorfs.OpFileSyncData {
+			return syscall.ENOSPC
+		}
+		return nil
+	})
+	for range 3 {
+		if err := s.Settle(t.Context(), key("a"), record, completeAs(largeText("a"))); !errors.Is(err, ErrNoSpace) {
+			t.Errorf("settle: %v, want %v", err, ErrNoSpace)
+		}
+	}
+	if left := segments(t, path); len(left) > 0 {
+		t.Errorf("the segments %q are left", left)
+	}
+	if err := s.Ready(t.Context()); !errors.Is(err, ErrNoSpace) {
+		t.Errorf("ready: %v, want %v", err, ErrNoSpace)
+	}
+	fs.set(nil)
+	if err := s.Settle(t.Context(), key("a"), record, completeAs(largeText("a"))); err != nil {
+		t.Errorf("settle with room: %v", err)
+	}
+	closeStore(t, s)
 }
 
 // Whoever waits for a flush gets one that began after his write, and most share one.

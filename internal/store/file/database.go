@@ -8,11 +8,13 @@ import (
 	"sync"
 	"sync/atomic"
 	"syscall"
+	"time"
 
 	"github.com/cockroachdb/pebble/v2"
 	"github.com/cockroachdb/pebble/v2/bloom"
 	"github.com/cockroachdb/pebble/v2/vfs"
 	"go.uber.org/zap"
+	"go.uber.org/zap/zapcore"
 )
 
 // The memory of pebble, and how it merges tables. Keys are random, so that a merge into a level
@@ -57,7 +59,10 @@ func openDatabase(fs vfs.FS, path string, create bool, logger *zap.Logger) (*dat
 		disk: newDisk(fs), reads: make(chan struct{}, maxReads),
 		queue: make(chan *write, maxQueued), applied: make(chan *write, maxQueued), stopped: make(chan struct{}),
 	}
-	logger = logger.With(zap.String("path", path))
+	// pebble repeats at once what fails in the background.
+	logger = logger.With(zap.String("path", path)).WithOptions(zap.WrapCore(func(core zapcore.Core) zapcore.Core {
+		return zapcore.NewSamplerWithOptions(core, time.Second, 1, 0)
+	}))
 	options := &pebble.Options{
 		FS:                          d.disk,
 		ErrorIfNotExists:            !create,
@@ -206,6 +211,9 @@ func readWithDeadline[T any](ctx context.Context, d *database, read func() (T, e
 	})
 	select {
 	case r := <-done:
+		if d.disk.hasFailed() { // what was read may be undone
+			return result, d.disk.failure
+		}
 		return r.of, r.err
 	case <-ctx.Done():
 		return result, ctx.Err()

@@ -18,6 +18,7 @@ const (
 	probeName  = ownPrefix + "probe"
 	newSuffix  = ".new"
 	lockName   = "LOCK"
+	newVolume  = "lost+found" // is all that a new ext4 file system has
 
 	format = "caddy-dedup store, format 2\n"
 	// formatNew is in the format file until the database has been created.
@@ -56,6 +57,7 @@ func lockDirectory(fs vfs.FS, path string) (*directory, error) {
 		pid, host, _ := strings.Cut(strings.TrimSpace(holder), " ")
 		return nil, fmt.Errorf("it is in use by process %s on host %s: %w; a directory is for one process: stop that one, or name another directory, or use `store redis`", pid, host, err)
 	}
+	makePrivate(d.file(lockName))
 	if err := d.prepare(); err != nil {
 		return nil, errors.Join(err, d.lock.Close())
 	}
@@ -121,7 +123,7 @@ func (d *directory) refuseForeign() error {
 		return err
 	}
 	for _, name := range names {
-		if name != lockName && !strings.HasPrefix(name, ownPrefix) {
+		if name != lockName && name != newVolume && !strings.HasPrefix(name, ownPrefix) {
 			return fmt.Errorf("it is not a store: it has %s and no %s; name another directory", name, formatName)
 		}
 	}

@@ -39,11 +39,12 @@
 //
 // pebble verifies what it reads: a damaged value is an [idempotency.UnreadableError], and a damaged
 // database an error of [Open]. The store does not detect files that are removed, truncated or
-// replaced by hand: a log that was cut short looks like one that a crash has cut, and its keys are
+// replaced by hand: a log or MANIFEST that was cut short looks like one that a crash has cut, and its keys are
 // forgotten. The disk has to keep what it has flushed.
 package file
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -164,7 +165,7 @@ func (s *Store) Ready(ctx context.Context) error {
 		return errors.Join(err, batch.Close())
 	}
 	_, err = db.commit(ctx, batch, func(outcome) {})
-	return s.wrap(err)
+	return s.wrap(cmp.Or(err, s.bodies.status()))
 }
 
 // closeTimeout is how long Close waits for the disk.

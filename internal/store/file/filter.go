@@ -55,9 +55,10 @@ func (f *keyFilter) isNew(key *idempotency.Key) bool {
 }
 
 // add adds a key that was written and is still locked. A filter under construction is either seen
-// here, or its iterator sees the key.
+// here, or its iterator sees the key. next comes first: rebuild makes it the current one before it
+// clears it.
 func (f *keyFilter) add(key *idempotency.Key) {
-	for _, b := range []*filterBits{f.current.Load(), f.next.Load()} {
+	for _, b := range []*filterBits{f.next.Load(), f.current.Load()} {
 		if b != nil {
 			b.add(key)
 		}

@@ -101,7 +101,7 @@ func (s *Store) readPage(ctx context.Context, db *database, from []byte, limit i
 		}
 		read++
 		next = key.String()
-		if listed := s.listed(it, *key); listed.Record != nil || listed.Unreadable != nil {
+		if listed := s.listed(db, it, *key); listed.Record != nil || listed.Unreadable != nil {
 			records = append(records, listed)
 		}
 		it.seek(after(*key))
@@ -110,17 +110,26 @@ func (s *Store) readPage(ctx context.Context, db *database, from []byte, limit i
 
 // listed returns what is listed of the key at which the iterator is. It has neither a record nor an
 // error if the record has expired.
-func (s *Store) listed(it *keyIterator, key idempotency.Key) idempotency.Listed {
+func (s *Store) listed(db *database, it *keyIterator, key idempotency.Key) idempotency.Listed {
 	now := clock()
 	record, locked := s.keys.peek(key)
-	if record == nil && it.hasValue(key) {
-		b, err := it.values.ValueAndErr()
+	if record == nil {
+		var stored []byte
+		var err error
+		if it.hasValue(key) {
+			stored, err = it.values.ValueAndErr()
+		} else { // its run has ended since the iterator was created
+			stored, err = db.get(valueName(key, ""))
+		}
 		var v *value
-		if err == nil {
-			v, err = decodeRecordValue(key, b)
+		if err == nil && stored != nil {
+			v, err = decodeRecordValue(key, stored)
 		}
 		if err != nil {
 			return idempotency.Listed{Key: key, Unreadable: s.unreadable("record", key, err), Now: now}
+		}
+		if v == nil {
+			return idempotency.Listed{Key: key, Now: now}
 		}
 		// While an operation has the lock, the record may be that of a claim that it makes.
 		if record = v.record; !locked {

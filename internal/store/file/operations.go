@@ -1,6 +1,7 @@
 package file
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"time"
@@ -53,7 +54,7 @@ func (k *lockedKey) grant(ctx context.Context, terms idempotency.Terms, stored *
 		return k.write(ctx, stored, value{record: record}, &claim{record: clone(record)}, now)
 	}
 	// The run's response could not be stored while the disk does not take writes.
-	if err := k.db.status(); err != nil {
+	if err := cmp.Or(k.db.status(), k.bodies.status()); err != nil {
 		return notApplied, k.wrap(err)
 	}
 	k.claim = &claim{clone(record), stored.bare(), k.db}
