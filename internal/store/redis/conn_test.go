@@ -57,7 +57,7 @@ func TestAddressThatLedToAReplica(t *testing.T) {
 			})
 			// From here on no request is refused, by whichever connection it goes.
 			records := claimMany(t, s, "many ", 50)
-			settleMany(t, s, records)
+			settleMany(t, s, small, records)
 			for name := range records {
 				mustClaim(t, s, claimOf(name, "again"), idempotency.ReplayKept)
 			}

@@ -3,8 +3,10 @@ package redis
 import (
 	"cmp"
 	"context"
+	"errors"
 	"io"
 	"math"
+	"os"
 	"slices"
 	"strings"
 	"sync"
@@ -328,7 +330,11 @@ func (p *pipe) flush(ctx context.Context, batch ...*request) {
 		p.clock.learn(now, sent)
 	}
 	demoted := !p.pipes.clustered && (refusesWait(wait.Err()) || slices.ContainsFunc(batch, (*request).wasReadOnly))
+	waitTimedOut := p.waits && errors.Is(wait.Err(), os.ErrDeadlineExceeded)
 	for _, c := range batch {
+		if waitTimedOut && c.Val() != nil {
+			c.SetErr(nil) // it has its reply: go-redis sets the error of the WAIT in all commands
+		}
 		if c.Err() == nil && c.Val() == nil {
 			// It was not sent. go-redis leaves the commands of a pipeline without an error if
 			// the server refuses the connection.
@@ -351,7 +357,9 @@ func (p *pipe) flush(ctx context.Context, batch ...*request) {
 	p.measure(time.Since(sent))
 }
 
-func refusesWait(err error) bool { return answered(err) && strings.Contains(err.Error(), "replica") }
+func refusesWait(err error) bool {
+	return answered(err) && strings.Contains(err.Error(), "WAIT cannot be used")
+}
 
 // measure notes how long a flush took. A short one counts for more than many long ones.
 func (p *pipe) measure(took time.Duration) {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"time"
 
 	goredis "github.com/redis/go-redis/v9"
 	"go.uber.org/zap"
@@ -20,14 +21,14 @@ import (
 // unknownReplicas is a number of connected replicas before the server was asked.
 const unknownReplicas = -1
 
-// waitPart is the part of an operation's timeout that a WAIT may take. It is less than that of
-// an attempt, so that the reply still comes in time.
-const waitPart = 0.3
+// eventLoop is how long an idle server sleeps, at its default hz. It ends a WAIT when it wakes.
+const eventLoop = 100 * time.Millisecond
 
-// waitForReplicas returns the WAIT at the end of a flush.
+// waitForReplicas returns the WAIT at the end of a flush. Its reply comes within an attempt, and
+// an operation has time for three: the server may not know the script, and a flush may run.
 func (p *pipe) waitForReplicas(ctx context.Context) *goredis.IntCmd {
 	l := p.pipes.limits
-	return goredis.NewIntCmd(ctx, "wait", l.replicas(), max(int64(float64(l.timeout().Milliseconds())*waitPart), 1))
+	return goredis.NewIntCmd(ctx, "wait", l.replicas(), toMillis(min(l.attempt()*3/4, l.attempt()-eventLoop*6/5)))
 }
 
 // Unreplicated returns how many kept responses were answered before they were known to be on

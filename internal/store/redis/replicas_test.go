@@ -1,8 +1,10 @@
 package redis
 
 import (
+	"context"
 	"errors"
 	"fmt"
+	"net"
 	"strings"
 	"sync"
 	"testing"
@@ -27,14 +29,14 @@ func claimMany(t *testing.T, s *Store, prefix string, n int) map[string]*idempot
 	return records
 }
 
-// settleMany keeps a response under each key, all at once, and returns how long
-// the slowest settlement took.
-func settleMany(t *testing.T, s *Store, records map[string]*idempotency.Record) (slowest time.Duration) {
+// settleMany keeps a response of this size under each key, all at once, and returns how
+// long the slowest settlement took.
+func settleMany(t *testing.T, s *Store, size int, records map[string]*idempotency.Record) (slowest time.Duration) {
 	begun := time.Now()
 	var settling sync.WaitGroup
 	for name, record := range records {
 		settling.Go(func() {
-			if err := s.Settle(ctx, keyOf(name), record, kept(small)); err != nil {
+			if err := s.Settle(ctx, keyOf(name), record, kept(size)); err != nil {
 				t.Errorf("settle: %v", err)
 			}
 		})
@@ -73,7 +75,7 @@ func TestWaitReplicas(t *testing.T) {
 		t.Errorf("the replica has a record %+v; want the settled one", p)
 	}
 
-	settleMany(t, s, claimMany(t, s, "many ", 50))
+	settleMany(t, s, small, claimMany(t, s, "many ", 50))
 	if n := s.Unreplicated(); n != 0 {
 		t.Errorf("%d responses were answered without their replica", n)
 	}
@@ -95,9 +97,19 @@ func (s *Store) waitingFlushes() int64 {
 }
 
 // TestWaitReplicasStalled has a replica that hangs. More settle at once than there are
-// connections, and claims go on meanwhile.
+// connections, and claims go on meanwhile: few flushes wait for the replica.
 func TestWaitReplicasStalled(t *testing.T) {
 	t.Parallel()
+	for name, size := range map[string]int{"small": small, "large": large} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			stalled(t, size)
+		})
+	}
+}
+
+func stalled(t *testing.T, size int) {
+	t.Helper()
 	master := redistest.Start(t)
 	replica := redistest.StartReplica(t, master)
 	core, logs := observer.New(zap.WarnLevel)
@@ -105,14 +117,18 @@ func TestWaitReplicasStalled(t *testing.T) {
 		Addresses: []string{master.Addr}, WaitReplicas: 1, Timeout: 4 * time.Second, Logger: zap.New(core),
 	}))
 	const settlements = 3 * poolSize
+	settleMany(t, s, size, claimMany(t, s, "script ", 1)) // the server knows it from then on
 	replica.Pause()
 	records := claimMany(t, s, "stalled ", settlements)
 	took := make(chan time.Duration, 1)
-	go func() { took <- settleMany(t, s, records) }()
-	eventually(t, "replicas are waited for", func() bool { return master.Info("clients", "blocked_clients") == "1" })
+	go func() { took <- settleMany(t, s, size, records) }()
+	eventually(t, "replicas are waited for", func() bool { return master.Info("clients", "blocked_clients") != "0" })
 	claimMany(t, s, "meanwhile ", 20)
 	if took := <-took; took > s.limits.timeout()+overtime {
 		t.Errorf("it took %s; an operation's timeout is %s", took, s.limits.timeout())
+	}
+	if n := s.waitingFlushes(); n > poolSize {
+		t.Errorf("%d responses went out in %d flushes", settlements, n)
 	}
 	if n := s.Unreplicated(); n != settlements {
 		t.Errorf("%d of %d responses are counted", n, settlements)
@@ -122,6 +138,44 @@ func TestWaitReplicasStalled(t *testing.T) {
 	}
 	for name := range records {
 		mustClaim(t, s, claimOf(name, "again"), idempotency.ReplayKept)
+	}
+}
+
+// endlessWait has the server wait for a replica without a limit.
+type endlessWait struct{ net.Conn }
+
+func (c endlessWait) Write(b []byte) (int, error) {
+	const wait = "\r\nwait\r\n$1\r\n1\r\n"
+	sent := b
+	if before, _, found := strings.Cut(string(b), wait); found {
+		sent = []byte(before + wait + "$1\r\n0\r\n")
+	}
+	_, err := c.Conn.Write(sent)
+	return len(b), err
+}
+
+// TestWaitReplicasWithoutReply has a server that keeps a response, but does not answer the
+// WAIT in time. The response is kept, and counts as not replicated.
+func TestWaitReplicasWithoutReply(t *testing.T) {
+	t.Parallel()
+	master := redistest.Start(t)
+	replica := redistest.StartReplica(t, master)
+	s := closeAtEnd(t, openWith(t, Options{
+		Addresses: []string{master.Addr}, WaitReplicas: 1, Timeout: 2 * time.Second,
+		dial: func(ctx context.Context, network, address string) (net.Conn, error) {
+			c, err := new(net.Dialer).DialContext(ctx, network, address)
+			return endlessWait{c}, err
+		},
+	}))
+	c := claimOf("a", "token")
+	record := mustClaim(t, s, c, idempotency.Proceed).Record
+	replica.Pause()
+	mustSettle(t, s, c, record, kept(small))
+	if n := s.Unreplicated(); n != 1 {
+		t.Errorf("%d responses are counted", n)
+	}
+	if n := calls(t, master)["evalsha"]; n != 1 {
+		t.Errorf("it was sent %d times", n)
 	}
 }
 
@@ -187,7 +241,7 @@ func TestWaitReplicasSaysWhichMaster(t *testing.T) {
 			t.Errorf("the log has %+v; want %d lines, the last one of %s", lines, n, address)
 		}
 	}
-	settleMany(t, s, claimMany(t, s, "before ", 2))
+	settleMany(t, s, small, claimMany(t, s, "before ", 2))
 	said(1, master.Addr)
 	master.Kill()
 	eventually(t, "the replica is the master", replica.IsMaster)
@@ -210,7 +264,7 @@ func TestWaitReplicasUnknown(t *testing.T) {
 	s := closeAtEnd(t, openWith(t, Options{
 		Addresses: []string{master.Addr}, Username: "dedup", Password: "secret", WaitReplicas: 1, Timeout: generous,
 	}))
-	settleMany(t, s, claimMany(t, s, "unknown ", 5))
+	settleMany(t, s, small, claimMany(t, s, "unknown ", 5))
 	if waits := s.waitingFlushes(); waits == 0 || s.Unreplicated() != 0 {
 		t.Errorf("%d flushes waited, and %d responses did not wait", waits, s.Unreplicated())
 	}

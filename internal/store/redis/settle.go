@@ -44,7 +44,8 @@ func (s *Store) Renew(ctx context.Context, c idempotency.Claim) error {
 	return answer.owned(keys[0])
 }
 
-// Settle implements [idempotency.Store]. It takes one round trip.
+// Settle implements [idempotency.Store]. It takes one round trip, and one more for a large
+// response that waits for replicas.
 func (s *Store) Settle(ctx context.Context, key idempotency.Key, claimed *idempotency.Record, settlement idempotency.Settlement) error {
 	if settlement.State == idempotency.Complete && settlement.Response == nil {
 		return errors.New("settle: a complete record needs its response")
@@ -233,9 +234,14 @@ func (c *settleCall) run(ctx context.Context, to target) (answer reply, replicas
 // writeBody writes a large response beside the record, with the script behind it in the same
 // flush: the script then renames or removes it. Other commands are not in this flush, because
 // they would wait for the body. It returns nil if only the body was written, and the script has
-// to be sent by its text, or elsewhere.
+// to be sent by its text, elsewhere, or with others that wait for replicas.
 func (c *settleCall) writeBody(ctx context.Context, to target, prepare func(*request)) (*request, error) {
 	s := c.store
+	if to.waits {
+		// A flush of its own would hold a connection for as long as it waits. The script has a later
+		// offset in the replication stream, so its WAIT covers the body too.
+		return nil, s.client.Set(ctx, c.keys[2], c.body, unsettledLife).Err()
+	}
 	body := newRequest(ctx, "set", c.keys[2], c.body, "px", unsettledLife.Milliseconds())
 	settle := newScriptRequest(ctx, settleScript, false, c.keys, c.args...)
 	prepare(settle)

@@ -68,7 +68,7 @@ func TestWaitReplicasChanges(t *testing.T) {
 	for i, replicas := range []int{0, 1, 0} {
 		s.Tune(generous, replicas)
 		before := s.waitingFlushes()
-		settleMany(t, s, claimMany(t, s, string(rune('a'+i)), 1))
+		settleMany(t, s, small, claimMany(t, s, string(rune('a'+i)), 1))
 		if n := s.waitingFlushes() - before; n != int64(replicas) {
 			t.Errorf("for %d replicas, %d flushes waited", replicas, n)
 		}
