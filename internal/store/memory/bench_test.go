@@ -130,24 +130,3 @@ func TestBytesPerKey(t *testing.T) {
 	}
 	runtime.KeepAlive(s)
 }
-
-func TestAllocationsOfAFirstDelivery(t *testing.T) {
-	const runs = 1000
-	s := memory.New(64 << 20)
-	defer s.Close()
-	settlement, claims := kept(512), make([]idempotency.Claim, runs+1)
-	for n := range claims {
-		claims[n] = delivery(n)
-	}
-	n := 0
-	// The record of the claim, and for the settlement the record and its texts as they
-	// are read, and the next one. One more is for a pool that may be empty.
-	if got := testing.AllocsPerRun(runs, func() {
-		if err := deliver(s, claims[n], settlement); err != nil {
-			t.Fatal(err)
-		}
-		n++
-	}); got > 15 {
-		t.Errorf("claim and settle take %v allocations, want at most 15", got)
-	}
-}
