@@ -151,27 +151,3 @@ func TestOperatorFindsKeysOfAStoreThatWasConfiguredAway(t *testing.T) {
 	g.open()
 	wantFresh(t, running.reply(t), 201, "run 1 of running")
 }
-
-// Handlers can use one Redis under different settings. For operators it is one.
-func TestOperatorOfOneStoreUnderTwoSettings(t *testing.T) {
-	t.Parallel()
-	server := redistest.Start(t)
-	up := startUpstream(t, answers201)
-	slow := "store redis redis://" + server.Addr + " {\ntimeout 2s\n}"
-	p := start(t, conf{store: storeAt(server.Addr), site: lines(
-		"handle /slow {", "dedup {", slow, "}", proxyTo(up), "}", "handle {", "dedup", proxyTo(up), "}")})
-	wantFresh(t, p.post(t, "/", "k", "body"), 201, "run 1 of k")
-	wantFresh(t, p.post(t, "/slow", "other", "body"), 201, "run 1 of other")
-	if n := len(objects(t, p.keys(t, 0, "list", "--json"))); n != 2 {
-		t.Errorf("%d keys are listed, want 2", n)
-	}
-	if _, answer := p.askAdmin(t, "GET", "/dedup/ready", "", ""); strings.Count(answer, server.Addr) != 1 {
-		t.Errorf("ready says %s", answer)
-	}
-	for path, key := range map[string]string{"/": "k", "/slow": "other"} {
-		mustSay(t, p.keys(t, 0, "forget", key), "forgotten", key)
-		p.keys(t, 1, "show", key)
-		// The one that did not do it is told of it, as another process is.
-		eventually(t, "the key runs again", func() bool { return p.post(t, path, key, "body").Body == "run 2 of "+key })
-	}
-}

@@ -202,7 +202,7 @@ func (p *caddy) goroutines(t *testing.T) int {
 	_, dump := p.askAdmin(t, "GET", "/debug/pprof/goroutine?debug=2", "", "")
 	n := 0
 	for stack := range strings.SplitSeq(dump, "\n\n") {
-		if strings.Contains(stack, "caddy-dedup/caddy-dedup/") && !strings.Contains(stack, "redis.(*flushes).run") {
+		if strings.Contains(stack, "caddy-dedup/caddy-dedup/") && !strings.Contains(stack, "redis.(*pipes).run") {
 			n++
 		}
 	}

@@ -77,37 +77,3 @@ func TestStuckHTTP2ConnectionHoldsNoRoom(t *testing.T) {
 	}
 	up.wantRuns(t, "0", 1)
 }
-
-// A run waits for no client, also when its upstream has something to say before its answer.
-func TestEarlyHintsToAStuckClientHoldNoRun(t *testing.T) {
-	t.Parallel()
-	up := startUpstream(t, func(w http.ResponseWriter, r *http.Request, n run) {
-		if r.URL.Path == "/large" {
-			fmt.Fprint(w, strings.Repeat("x", 8<<20))
-			return
-		}
-		for range 10 {
-			w.WriteHeader(http.StatusEarlyHints)
-		}
-		if r.URL.Path == "/stream" {
-			w.Header().Set("Content-Type", "text/event-stream")
-			w.WriteHeader(http.StatusCreated)
-			w.(http.Flusher).Flush()
-		} else {
-			w.WriteHeader(http.StatusCreated)
-		}
-		fmt.Fprint(w, n.text())
-	})
-	p := start(t, conf{store: "store memory", global: h2c, site: lines(dedupBlock("timeout 5s", "unknown hold"), proxyTo(up))})
-	client := dialStuck(t, p)
-	client.post("/large", "fills the connection")
-	up.awaitRuns(t, "fills the connection", 1)
-	for _, path := range []string{"/", "/stream"} {
-		client.post(path, "of "+path)
-		up.awaitRuns(t, "of "+path, 1)
-		got := p.post(t, path, "of "+path, "")
-		if got.Status != 201 || got.Body != "run 1 of of "+path || !got.replayed() {
-			t.Errorf("%s: the duplicate got %d %q", path, got.Status, got.Body)
-		}
-	}
-}
