@@ -33,12 +33,7 @@ func (s *Store) lockKey(ctx context.Context, key idempotency.Key) (*lockedKey, e
 		db.users.Done()
 		return nil, err
 	}
-	k := &lockedKey{Store: s, db: db, key: key, claim: c}
-	if db.disk.hasFailed() { // while this one waited: what the database shows may be undone
-		k.leave()
-		return nil, s.wrap(db.disk.failure)
-	}
-	return k, nil
+	return &lockedKey{Store: s, db: db, key: key, claim: c}, nil
 }
 
 func (k *lockedKey) leave() {
