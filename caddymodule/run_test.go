@@ -328,7 +328,7 @@ func TestEndsOfARealChain(t *testing.T) {
 	}
 }
 
-// What has reached an upstream stays unknown, also if a dedup behind it sends nothing.
+// What has reached an upstream stays unknown even if a dedup behind it sends nothing.
 func TestDedupBehindTakesNoEvidenceBack(t *testing.T) {
 	for name, inner := range map[string]string{"that runs": "scope inner", "that does not claim": "key header X-Absent"} {
 		t.Run(name, func(t *testing.T) {

@@ -170,7 +170,7 @@ type upstreamWay struct {
 	maybeSent bool
 	// sought says that a transport has looked for a connection.
 	sought bool
-	// status is what a proxy says that its upstream answered, 0 if nobody said.
+	// status is that of the upstream, as a proxy reports it; 0 if none has.
 	status int
 	// answered says that it is the answer to the last attempt that may have reached an
 	// upstream, as far as connections show.
