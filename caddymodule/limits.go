@@ -30,8 +30,8 @@ type Limits struct {
 	// Runs in flight, and responses that could not be stored yet. Default: 10000.
 	InFlight int `json:"in_flight,omitempty"`
 
-	// What the memory store holds, in bytes. Full, or while a response waits for room in
-	// it, it refuses new keys; it never evicts one. Default: 256 MiB.
+	// What the memory store holds, in bytes. When seven eighths are taken, it refuses new
+	// keys; it never evicts one. Default: 256 MiB.
 	MemoryStore int64 `json:"memory_store,omitempty"`
 }
 

@@ -17,8 +17,8 @@ const (
 	maxRetryPause = 3 * time.Second
 )
 
-// settle stores what becomes of the claim, with no second try. A response that the store
-// could never keep is left out of the end, now and later: to wait for room would be no use.
+// settle stores what becomes of the claim, with no second try. Of a response that
+// is too large for the store, less is kept, now and later.
 func (r *Run) settle(end *idempotency.End) (idempotency.Settlement, error) {
 	for {
 		s, err := r.storeEnd(*end)
@@ -29,7 +29,7 @@ func (r *Run) settle(end *idempotency.End) (idempotency.Settlement, error) {
 		if reduced == nil {
 			return s, err
 		}
-		r.logger().Warn("too large: the store has no room for the response, and would not if it kept nothing else; its body is not kept",
+		r.logger().Warn("too large: the store has no room for the response; its body is not kept",
 			zap.Int("status", reduced.Status), zap.Int("bytes", len(end.Response.Body)))
 		end.Response = reduced
 		r.responseDone()

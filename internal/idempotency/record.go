@@ -233,7 +233,7 @@ type Response struct {
 	Body []byte
 }
 
-// Reduced returns what is kept of a response for which the store will never have room
+// Reduced returns what is kept of a response that is too large for the store
 // ([ErrTooLarge]): status and header, as of one that was larger than the limit. Of a response
 // that is reduced already it returns the status alone, and then nil, as of no response (nil).
 func (r *Response) Reduced() *Response {

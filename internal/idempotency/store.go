@@ -39,7 +39,7 @@ type Store interface {
 	// and without a record, a store in which the claim may still be executed makes sure
 	// that it finds itself withdrawn: [Decide] then says [WaitForRun]. Errors as with
 	// Renew, and of a store with a limit [ErrFull] while it has no room for the response,
-	// and [ErrTooLarge] if it is no use to wait for that.
+	// and [ErrTooLarge] if the response is too large to wait for that.
 	Settle(ctx context.Context, key Key, claimed *Record, s Settlement) error
 
 	// Ready returns an error while requests cannot claim keys, though the store may answer
@@ -134,8 +134,8 @@ var (
 	ErrCursor = errors.New("the cursor is not one that a page came with")
 	// ErrFull: the store takes no more records.
 	ErrFull = errors.New("the store is full")
-	// ErrTooLarge: the store has no room for the response, and would have none if it kept
-	// nothing else. It takes one with less in it ([Response.Reduced]).
+	// ErrTooLarge: the store has no room for the response, which is too large to wait for
+	// some. It takes one with less in it ([Response.Reduced]).
 	ErrTooLarge = errors.New("the response is larger than the store has room for")
 	// ErrClosed: the store was closed.
 	ErrClosed = errors.New("the store is closed")

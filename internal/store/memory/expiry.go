@@ -1,127 +1,102 @@
 package memory
 
-import "time"
-
-// expiry has the items by the second in which they expire, to find those that have
-// expired. It is a ring of lists: an item that expires in more than one round of the
-// ring is passed over until its round has come.
-type expiry struct {
-	items *table[item]
-	ring  [ringSeconds]uint32
-	// due is the second to look at next. All before it are done.
-	due int64
-	// next is the item to look at next in that second, if its list was begun.
-	next  uint32
-	begun bool
-}
-
-// ringSeconds makes one round a little more than an hour. With a retention of a day, an
-// item is passed over about twenty times in its life.
-const ringSeconds = 4096
-
-func (e *expiry) list(ms int64) *uint32 {
-	return &e.ring[ms/1000&(ringSeconds-1)]
-}
-
-// link adds an item that expires at the given time. A time that has passed counts as
-// now.
-func (e *expiry) link(n uint32, at, now time.Time) {
-	e.items.at(n).expires = max(at.UnixMilli(), now.UnixMilli())
-	e.relink(n)
-}
-
-func (e *expiry) relink(n uint32) {
-	i := e.items.at(n)
-	first := e.list(i.expires)
-	i.before, i.after = 0, *first
-	if *first != 0 {
-		e.items.at(*first).before = n
-	}
-	*first = n
-}
-
-func (e *expiry) unlink(n uint32) {
-	i := e.items.at(n)
-	if e.next == n {
-		e.next = i.after
-	}
-	if i.before != 0 {
-		e.items.at(i.before).after = i.after
-	} else {
-		*e.list(i.expires) = i.after
-	}
-	if i.after != 0 {
-		e.items.at(i.after).before = i.before
-	}
-}
-
-// expired returns the next item that has expired, 0 if there is none, and how many items
-// it has looked at, at most limit.
-func (e *expiry) expired(now time.Time, limit int) (n uint32, looked int) {
-	for second := now.UnixMilli() / 1000; e.due < second; {
-		if !e.begun {
-			e.next, e.begun = *e.list(e.due * 1000), true
-		}
-		for e.next != 0 {
-			if looked == limit {
-				return 0, looked
-			}
-			looked++
-			n := e.next
-			i := e.items.at(n)
-			e.next = i.after
-			if i.expires/1000 <= e.due {
-				return n, looked
-			}
-		}
-		e.due, e.begun = e.due+1, false
-	}
-	return 0, looked
-}
-
-// What has expired counts as absent at once. The sweeper only gives its room back.
-const (
-	sweepEvery = 5 * time.Second
-	// sweepAtOnce is how many items the sweeper looks at before it unlocks the store for
-	// others.
-	sweepAtOnce = 1000
+import (
+	"container/heap"
+	"math"
+	"time"
 )
 
-// sweep is the sweeper: it removes what has expired, until Close.
-func (s *Store) sweep() {
-	defer close(s.stopped)
-	tick := time.NewTicker(sweepEvery)
-	defer tick.Stop()
-	for {
-		select {
-		case <-s.stop:
-			return
-		case <-tick.C:
-		}
-		for s.sweepSome() {
-		}
+// expiry is a time at which a value may have expired. It is forgotten if it is not the value's due.
+type expiry struct {
+	at   int64
+	name name
+}
+
+// expiries is a heap: the first one comes first.
+type expiries []expiry
+
+func (x expiries) Len() int           { return len(x) }
+func (x expiries) Less(i, j int) bool { return x[i].at < x[j].at }
+func (x expiries) Swap(i, j int)      { x[i], x[j] = x[j], x[i] }
+func (x *expiries) Push(e any)        { *x = append(*x, e.(expiry)) }
+func (x *expiries) Pop() any {
+	last := (*x)[len(*x)-1]
+	*x = (*x)[:len(*x)-1]
+	return last
+}
+
+// removeExpired takes the first expiry, if its time has come, and removes the value if that has
+// expired. It reports whether there may be more to remove.
+func (s *Store) removeExpired(now time.Time) bool {
+	if len(s.expiries) == 0 || s.expiries[0].at > now.UnixMilli() {
+		return false
+	}
+	next := heap.Pop(&s.expiries).(expiry)
+	values := s.values[next.name.key[0]]
+	switch v, found := values[next.name]; {
+	case !found || v.due != next.at:
+	case v.expires > now.UnixMilli(): // it was replaced by one that expires later
+		v.due = v.expires
+		values[next.name] = v
+		heap.Push(&s.expiries, expiry{v.due, next.name})
+	default:
+		s.remove(next.name, v)
+	}
+	return true
+}
+
+const (
+	never         = math.MaxInt64
+	sweepInterval = 500 * time.Millisecond // at least
+	// sweepBatch is how many expiries a sweep takes before it unlocks the store for others.
+	sweepBatch = 256
+)
+
+// scheduleSweep makes sure that there is a sweep for the first expiry.
+func (s *Store) scheduleSweep(now time.Time) {
+	at := max(s.expiries[0].at, now.Add(sweepInterval).UnixMilli())
+	if at < s.sweepAt {
+		s.sweepAt = at
+		s.sweeper.Reset(time.Duration(at-now.UnixMilli()) * time.Millisecond)
 	}
 }
 
-// sweepSome removes some of what has expired, or else gives back some of the room of
-// chunks that are mostly empty. It reports whether there may be more to do.
+// sweep removes all values that have expired.
+func (s *Store) sweep() {
+	for s.sweepSome() {
+	}
+}
+
+// sweepSome reports whether there may be more to remove.
 func (s *Store) sweepSome() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.removeExpired(s.now(), sweepAtOnce) > 0 || s.log.condense(halfFree)
+	now := s.now()
+	for range sweepBatch {
+		if s.removeExpired(now) {
+			continue
+		}
+		if len(s.expiries) >= 2*s.count {
+			s.rebuildExpiries()
+		}
+		s.sweepAt = never
+		if len(s.expiries) > 0 && !s.closed {
+			s.scheduleSweep(now)
+		}
+		return false
+	}
+	return true
 }
 
-// removeExpired looks at up to limit items, and removes those that have expired. It
-// returns how many it has looked at.
-func (s *Store) removeExpired(now time.Time, limit int) int {
-	looked := 0
-	for looked < limit {
-		n, more := s.expiry.expired(now, limit-looked)
-		looked += more
-		if n == 0 {
-			break
+// rebuildExpiries drops the expiries of values that were removed or replaced.
+func (s *Store) rebuildExpiries() {
+	s.expiries = nil
+	for _, values := range s.values {
+		for n, v := range values {
+			v.due = v.expires
+			values[n] = v
+			s.expiries = append(s.expiries, expiry{v.due, n})
 		}
-		s.remove(n)
 	}
-	return looked
+	heap.Init(&s.expiries)
 }

@@ -1,5 +1,30 @@
-// Package memory is a store in the memory of the process. It is empty after a
-// restart, so it is for trying caddy-dedup out, and for tests.
+// Package memory is a store in the memory of one process, for trying caddy-dedup out and for
+// tests. A restart empties it.
+//
+// Records and responses are values in 256 maps, by the first byte of their key, so that a page of
+// [Store.List] goes through a small part of them. Their bytes are as in every store, and lie in
+// blocks of one size without pointers (blocks.go): to have the garbage collector mark each of them
+// costs a fifth of a first delivery. Two things are not encoded or copied: the record of a run in
+// flight, which would be decoded again soon, and a large body, to which nobody writes
+// ([idempotency.Response]).
+//
+// A heap has the times at which values expire (expiry.go). A value that has expired counts as
+// absent at once. A timer removes it a little later, or an operation that needs its room. Other
+// values use the room again; the process gets it back when the store is empty.
+//
+// One mutex guards everything. Nothing blocks while it is held, and responses are encoded and
+// decoded without it.
+//
+// The store counts bytes against its limit (values.go). It never evicts, because a key that is
+// forgotten too early runs twice. Instead:
+//
+//   - A new key needs room within seven eighths of the limit. Without it, the claim is refused with
+//     [idempotency.ErrFull].
+//   - The response of a run needs room within the limit. Without it, one of up to an eighth of the
+//     limit is refused with [idempotency.ErrFull], and its engine tries again. No new key is taken
+//     meanwhile, so there is room as soon as enough of the others have expired. A larger one is
+//     refused with [idempotency.ErrTooLarge], and its engine keeps it without its body.
+//   - The record of a known key always has room. It grows by some hundred bytes at most.
 package memory
 
 import (
@@ -12,87 +37,97 @@ import (
 	"github.com/caddy-dedup/caddy-dedup/internal/store/wakeup"
 )
 
-// Store keeps records and responses as bytes, in chunks and pages without pointers, so
-// that the garbage collector has nothing to do with what is kept. If there is no room, it
-// refuses what is new, and goes on to do so while the end of a run waits for room. It never
-// drops what has not expired: a request whose key was forgotten too early would run twice.
+// Store is the store. [New] returns one.
 type Store struct {
-	limit   int64
 	started time.Time
-	waiters wakeup.Subscribers
 	seed    maphash.Seed
-	// encoded has buffers to encode small responses in, before the store is locked.
-	encoded sync.Pool
+	waiters wakeup.Subscribers
 
 	mu      sync.Mutex
 	closed  bool
-	items   table[item]
-	index   index
-	log     byteLog
-	expiry  expiry
-	waiting waitingEnds
-	scratch []byte // a record, while it is written
+	limit   int64
+	scratch []byte // a record while it is encoded or decoded
 
-	stop    chan struct{}
-	stopped chan struct{}
+	values     [256]map[name]value // by the first byte of the key
+	count      int                 // of all values
+	blocks     blocks
+	claims     map[idempotency.Key]*idempotency.Record // the records of runs in flight
+	bodies     map[name][]byte                         // large ones
+	bodiesSize int64
+
+	expiries expiries
+	sweeper  *time.Timer // calls sweep at sweepAt
+	sweepAt  int64
 }
 
 var _ idempotency.Store = (*Store)(nil)
 
-// New returns an empty store that takes up to limit bytes of the heap. It starts a
-// sweeper, which [Store.Close] ends.
+// New returns an empty store that keeps up to limit bytes.
 func New(limit int64) *Store {
 	s := &Store{
-		limit:   limit,
-		started: time.Now(),
-		seed:    maphash.MakeSeed(),
-		encoded: sync.Pool{New: func() any { return new([]byte) }},
-		stop:    make(chan struct{}),
-		stopped: make(chan struct{}),
+		started: time.Now(), seed: maphash.MakeSeed(), limit: limit, sweepAt: never,
+		claims: make(map[idempotency.Key]*idempotency.Record), bodies: make(map[name][]byte),
 	}
-	s.index.keyOf = s.keyOf
-	s.log = newByteLog(func(n uint32, to place) { s.items.at(n).at = to })
-	s.expiry.items, s.expiry.due = &s.items, s.started.Unix()
-	go s.sweep()
+	s.sweeper = time.AfterFunc(never, s.sweep)
 	return s
 }
 
-// InProcess says that the store is in the memory of this process, and so never away.
+// InProcess marks a store that ends with its process and is always available.
 func (*Store) InProcess() {}
 
-// SetLimit changes how many bytes of the heap the store takes. What it has already stays,
-// even if that is more than the new limit.
+// SetLimit changes the limit. What is kept stays, even if it exceeds the new limit.
 func (s *Store) SetLimit(limit int64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.limit = limit
 }
 
-// now is the clock of the store. It follows the monotonic clock, so that no lease
-// lapses because the wall clock was set.
-func (s *Store) now() time.Time {
-	return s.started.Add(time.Since(s.started)).UTC().Truncate(time.Millisecond)
-}
-
-// lock locks the store. It returns an error, without the lock, if the context has
-// ended or the store is closed.
-func (s *Store) lock(ctx context.Context) error {
+// do calls f with the store locked. The error is that of f, or says that the context has ended or
+// the store is closed.
+func (s *Store) do(ctx context.Context, f func(now time.Time) error) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
 	s.mu.Lock()
+	defer s.mu.Unlock()
 	if s.closed {
-		s.mu.Unlock()
 		return idempotency.ErrClosed
 	}
-	return nil
+	return f(s.now())
+}
+
+// now returns the store's time. It follows the monotonic clock: no lease lapses because the wall
+// clock is set.
+func (s *Store) now() time.Time {
+	return s.started.Add(time.Since(s.started)).UTC().Truncate(time.Millisecond)
 }
 
 // Claim implements [idempotency.Store].
-func (s *Store) Claim(ctx context.Context, c idempotency.Claim) (idempotency.Claimed, error) {
-	claimed, response, err := s.claim(ctx, c)
-	if err == nil && claimed.Verdict == idempotency.ReplayKept {
-		claimed.Response, err = response.decode(c.Key, claimed.Record.Token)
+func (s *Store) Claim(ctx context.Context, c idempotency.Claim) (claimed idempotency.Claimed, err error) {
+	var kept encoded
+	err = s.do(ctx, func(now time.Time) error {
+		stored, err := s.find(c.Key, now)
+		if err != nil {
+			return err
+		}
+		found := stored.Effective(now)
+		claimed = idempotency.Claimed{Verdict: idempotency.Decide(found, c, now), Record: found, Now: now}
+		switch claimed.Verdict {
+		case idempotency.Proceed:
+			if stored == nil && !s.makeRoom(claimCost, s.limit-s.limit/reserve, now) {
+				return idempotency.ErrFull
+			}
+			claimed.Previous, claimed.Record = found, c.Record(found, now)
+			s.putRecord(c.Key, claimed.Record, now)
+		case idempotency.ReplayKept:
+			if kept = s.response(s.nameOf(c.Key, found.Token), now); kept.head == nil {
+				return unreadable("record", c.Key, idempotency.ErrResponseMissing)
+			}
+		}
+		return nil
+	})
+	if kept.head != nil {
+		claimed.Response, err = kept.decode(c.Key, claimed.Record.Token)
 	}
 	if err != nil {
 		return idempotency.Claimed{}, err
@@ -100,187 +135,125 @@ func (s *Store) Claim(ctx context.Context, c idempotency.Claim) (idempotency.Cla
 	return claimed, nil
 }
 
-// claim returns a response to replay as it is stored.
-func (s *Store) claim(ctx context.Context, c idempotency.Claim) (claimed idempotency.Claimed, response stored, err error) {
-	if err := s.lock(ctx); err != nil {
-		return claimed, response, err
-	}
-	defer s.mu.Unlock()
-	now := s.now()
-	found, n, err := s.find(c.Key, now)
-	if err != nil {
-		return claimed, response, err
-	}
-	isNew := found == nil
-	found = found.Effective(now)
-	claimed = idempotency.Claimed{Verdict: idempotency.Decide(found, c, now), Record: found, Now: now}
-	switch claimed.Verdict {
-	case idempotency.Proceed:
-		if isNew && s.waiting.any(now) {
-			return claimed, response, idempotency.ErrFull
-		}
-		claimed.Previous, claimed.Record = found, c.Record(found, now)
-		err = s.putRecord(c.Key, claimed.Record, now)
-	case idempotency.ReplayKept:
-		var kept bool
-		if response, kept = s.response(n, found.Token, now); !kept {
-			err = unreadable("record", c.Key, idempotency.ErrResponseMissing)
-		}
-	}
-	return claimed, response, err
-}
-
 // Renew implements [idempotency.Store].
 func (s *Store) Renew(ctx context.Context, c idempotency.Claim) error {
-	if err := s.lock(ctx); err != nil {
+	return s.do(ctx, func(now time.Time) error {
+		found, err := s.find(c.Key, now)
+		if err != nil {
+			return err
+		}
+		open, err := found.Owned(c.Token, c.Follows, "")
+		if open {
+			s.putRecord(c.Key, found.Renewed(c.Terms, now), now)
+		}
 		return err
-	}
-	defer s.mu.Unlock()
-	now := s.now()
-	found, err := s.owned(c.Key, c.Token, c.Follows, "", now)
-	if found == nil {
-		return err
-	}
-	return s.putRecord(c.Key, found.Renewed(c.Terms, now), now)
-}
-
-// owned returns the record in flight that a claim may change, or an error. It returns
-// neither if a settlement with the token is stored already.
-func (s *Store) owned(key idempotency.Key, token, follows, left string, now time.Time) (*idempotency.Record, error) {
-	found, _, err := s.find(key, now)
-	if err != nil {
-		return nil, err
-	}
-	if open, err := found.Owned(token, follows, left); !open {
-		return nil, err
-	}
-	return found, nil
+	})
 }
 
 // Settle implements [idempotency.Store].
 func (s *Store) Settle(ctx context.Context, key idempotency.Key, claimed *idempotency.Record, settlement idempotency.Settlement) error {
-	room := s.encoded.Get().(*[]byte)
-	defer s.encoded.Put(room)
-	var response stored
-	if settlement.Response != nil {
-		response = toStore((*room)[:0], key, claimed.Token, settlement.Response)
-		if response.body == nil {
-			*room = response.head
+	buffer, ended := buffers.Get().(*[]byte), false
+	defer buffers.Put(buffer)
+	response := encode(buffer, key, claimed.Token, settlement.Response)
+	err := s.do(ctx, func(now time.Time) error {
+		found, err := s.find(key, now)
+		if err != nil {
+			return err
 		}
-	}
-	settled, err := s.settle(ctx, key, claimed, settlement, response)
-	if settled {
+		if open, err := found.Owned(claimed.Token, claimed.Follows, claimed.Leaves(settlement)); !open {
+			return err
+		}
+		if response.head != nil {
+			switch cost := response.cost(); {
+			case s.makeRoom(cost, s.limit, now):
+				s.put(s.nameOf(key, claimed.Token), response, now.Add(settlement.ResponseFor()), now)
+			case cost > s.limit/reserve:
+				return idempotency.ErrTooLarge
+			default:
+				return idempotency.ErrFull
+			}
+		}
+		s.putRecord(key, found.CountedAs(claimed).Settled(settlement, now), now)
+		ended = true
+		return nil
+	})
+	if ended {
 		s.waiters.Wake(key)
 	}
 	return err
 }
 
-// settle reports whether it has ended a run, so that the waiters must be woken.
-func (s *Store) settle(ctx context.Context, key idempotency.Key, claimed *idempotency.Record, settlement idempotency.Settlement, response stored) (bool, error) {
-	if err := s.lock(ctx); err != nil {
-		return false, err
-	}
-	defer s.mu.Unlock()
-	now := s.now()
-	found, err := s.owned(key, claimed.Token, claimed.Follows, claimed.Leaves(settlement), now)
-	settled := found != nil
-	if settled {
-		next := found.CountedAs(claimed).Settled(settlement, now)
-		err = s.put(key, next, claimed.Token, response, now.Add(settlement.ResponseFor()), now)
-		settled = err == nil
-	}
-	s.noteEnd(claimed.Token, err, now)
-	return settled, err
-}
-
 // Ready implements [idempotency.Store].
 func (s *Store) Ready(ctx context.Context) error {
-	if err := s.lock(ctx); err != nil {
-		return err
-	}
-	s.mu.Unlock()
-	return nil
+	return s.do(ctx, func(time.Time) error { return nil })
 }
 
 // Lookup implements [idempotency.Store].
-func (s *Store) Lookup(ctx context.Context, key idempotency.Key) (*idempotency.Record, time.Time, error) {
-	if err := s.lock(ctx); err != nil {
-		return nil, time.Time{}, err
-	}
-	defer s.mu.Unlock()
-	now := s.now()
-	found, _, err := s.find(key, now)
-	if err != nil {
-		return nil, time.Time{}, err
-	}
-	return found.Effective(now), now, nil
+func (s *Store) Lookup(ctx context.Context, key idempotency.Key) (found *idempotency.Record, at time.Time, err error) {
+	err = s.do(ctx, func(now time.Time) (err error) {
+		found, err = s.find(key, now)
+		found, at = found.Effective(now), now
+		return err
+	})
+	return found, at, err
 }
 
 // Response implements [idempotency.Store].
 func (s *Store) Response(ctx context.Context, key idempotency.Key, token string) (*idempotency.Response, error) {
-	if err := s.lock(ctx); err != nil {
+	var kept encoded
+	err := s.do(ctx, func(now time.Time) error {
+		kept = s.response(s.nameOf(key, token), now)
+		return nil
+	})
+	if kept.head == nil {
 		return nil, err
 	}
-	response, kept := s.response(s.index.find(&key), token, s.now())
-	s.mu.Unlock()
-	if !kept {
-		return nil, nil
-	}
-	return response.decode(key, token)
+	return kept.decode(key, token)
 }
 
 // Free implements [idempotency.Store].
-func (s *Store) Free(ctx context.Context, key idempotency.Key, token string, seen idempotency.Seen) (*idempotency.Record, error) {
-	found, err := s.free(ctx, key, token, seen)
+func (s *Store) Free(ctx context.Context, key idempotency.Key, token string, seen idempotency.Seen) (found *idempotency.Record, err error) {
+	err = s.do(ctx, func(now time.Time) error {
+		stored, err := s.find(key, now)
+		if err != nil {
+			return err
+		}
+		freed, err := stored.Freed(token, seen, now)
+		if err == nil {
+			found = stored.Effective(now)
+			s.putRecord(key, freed, now)
+		}
+		return err
+	})
 	if err == nil {
 		s.waiters.Wake(key)
 	}
 	return found, err
 }
 
-func (s *Store) free(ctx context.Context, key idempotency.Key, token string, seen idempotency.Seen) (*idempotency.Record, error) {
-	if err := s.lock(ctx); err != nil {
-		return nil, err
-	}
-	defer s.mu.Unlock()
-	now := s.now()
-	found, _, err := s.find(key, now)
-	if err != nil {
-		return nil, err
-	}
-	freed, err := found.Freed(token, seen, now)
-	if err != nil {
-		return nil, err
-	}
-	return found.Effective(now), s.putRecord(key, freed, now)
-}
-
 // Forget implements [idempotency.Store].
 func (s *Store) Forget(ctx context.Context, key idempotency.Key, seen idempotency.Seen) error {
-	err := s.forget(ctx, key, seen)
+	err := s.do(ctx, func(now time.Time) error {
+		found, err := s.find(key, now)
+		if err != nil {
+			err = seen.MayBeUnreadable()
+		} else {
+			err = found.Effective(now).MayBeTaken(seen, now)
+		}
+		if err != nil {
+			return err
+		}
+		for n, v := range s.values[key[0]] {
+			if n.key == key {
+				s.remove(n, v)
+			}
+		}
+		return nil
+	})
 	if err == nil {
 		s.waiters.Wake(key)
 	}
 	return err
-}
-
-func (s *Store) forget(ctx context.Context, key idempotency.Key, seen idempotency.Seen) error {
-	if err := s.lock(ctx); err != nil {
-		return err
-	}
-	defer s.mu.Unlock()
-	now := s.now()
-	found, n, err := s.find(key, now)
-	if err != nil { // what cannot be read is removed
-		err = seen.MayBeUnreadable()
-	} else {
-		err = found.Effective(now).MayBeTaken(seen, now)
-	}
-	if err != nil {
-		return err
-	}
-	s.removeKey(n)
-	return nil
 }
 
 // Subscribe implements [idempotency.Store].
@@ -291,12 +264,8 @@ func (s *Store) Subscribe(wake func(idempotency.Key)) (stop func()) {
 // Close implements [idempotency.Store].
 func (s *Store) Close() error {
 	s.mu.Lock()
-	closed := s.closed
+	defer s.mu.Unlock()
 	s.closed = true
-	s.mu.Unlock()
-	if !closed {
-		close(s.stop)
-	}
-	<-s.stopped
+	s.sweeper.Stop()
 	return nil
 }

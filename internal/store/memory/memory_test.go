@@ -1,7 +1,6 @@
-package memory_test
+package memory
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -10,27 +9,46 @@ import (
 	"time"
 
 	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
-	"github.com/caddy-dedup/caddy-dedup/internal/store/memory"
 	"github.com/caddy-dedup/caddy-dedup/internal/store/storetest"
 )
 
-func open(*testing.T) idempotency.Store { return memory.New(64 << 20) }
-
 func TestStore(t *testing.T) {
+	open := func(*testing.T) idempotency.Store { return New(64 << 20) }
 	storetest.Run(t, open, storetest.Options{Around: synctest.Test, Advance: time.Sleep, Damage: damage})
 }
 
-// The suite is also for stores on servers, where only real time passes. This tries
-// that half of it without a server.
-func TestStoreInRealTime(t *testing.T) {
-	storetest.Run(t, open, storetest.Options{Damage: damage})
+// damage replaces the record of the key by bytes that are none.
+func damage(t *testing.T, store idempotency.Store, key idempotency.Key) {
+	s := store.(*Store)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	n := name{key: key}
+	v, found := s.values[key[0]][n]
+	if !found {
+		t.Fatalf("there is no record of %s", key)
+	}
+	s.free(n, v)
+	v.first, v.size = s.blocks.add([]byte("damaged")), 7
+	s.values[key[0]][n] = v
 }
 
-// damage changes a byte of what is kept of the key's record.
-func damage(t *testing.T, s idempotency.Store, key idempotency.Key) {
-	t.Helper()
-	if !s.(*memory.Store).Damage(key) {
-		t.Fatalf("there is no record of %s", key)
+func TestClosedStore(t *testing.T) {
+	s := New(1 << 20)
+	for range 2 {
+		if err := s.Close(); err != nil {
+			t.Fatalf("close: %v", err)
+		}
+	}
+	if _, err := s.Claim(context.Background(), claim(0)); !errors.Is(err, idempotency.ErrClosed) {
+		t.Errorf("claim: %v, want ErrClosed", err)
+	}
+}
+
+func TestPageOfNoRecords(t *testing.T) {
+	s := New(1 << 20)
+	defer s.Close()
+	if _, _, err := s.List(t.Context(), "", 0); err == nil {
+		t.Error("it is no error")
 	}
 }
 
@@ -43,112 +61,54 @@ func claim(n int) idempotency.Claim {
 	}
 }
 
-// fill claims keys until the store refuses one, and returns how many it took.
-func fill(t *testing.T, s *memory.Store) int { return fillFrom(t, s, 0) }
+// complete keeps a response with a body of so many bytes for an hour.
+func complete(size int) idempotency.Settlement {
+	return idempotency.Settlement{
+		State: idempotency.Complete, Counted: true, Retention: time.Hour,
+		Response: &idempotency.Response{Status: 201, Body: make([]byte, size)},
+	}
+}
 
-func fillFrom(t *testing.T, s *memory.Store, from int) int {
+// begin claims a key.
+func begin(t *testing.T, s *Store, c idempotency.Claim) *idempotency.Record {
 	t.Helper()
-	for n := range 1 << 20 {
-		claimed, err := s.Claim(t.Context(), claim(from+n))
-		if errors.Is(err, idempotency.ErrFull) {
+	claimed, err := s.Claim(t.Context(), c)
+	if err != nil || claimed.Verdict != idempotency.Proceed {
+		t.Fatalf("%s: %v, %v", c.Token, claimed.Verdict, err)
+	}
+	return claimed.Record
+}
+
+// settle ends the run of a key.
+func settle(t *testing.T, s *Store, record *idempotency.Record, c idempotency.Claim, settlement idempotency.Settlement) {
+	t.Helper()
+	if err := s.Settle(t.Context(), c.Key, record, settlement); err != nil {
+		t.Fatalf("%s: %v", c.Token, err)
+	}
+}
+
+// fill keeps responses with bodies of so many bytes, of keys from a number on, until a new key is
+// refused. It returns the number of that key.
+func fill(t *testing.T, s *Store, from, size int) int {
+	t.Helper()
+	for n := from; ; n++ {
+		claimed, err := s.Claim(t.Context(), claim(n))
+		switch {
+		case errors.Is(err, idempotency.ErrFull):
 			if claimed.Record != nil {
 				t.Errorf("a refused claim names a record that may have been written: %+v", claimed.Record)
 			}
 			return n
-		}
-		if err != nil {
-			t.Fatalf("claim %d: %v", n, err)
-		}
-	}
-	t.Fatal("the store has no limit")
-	return 0
-}
-
-func TestFullStoreRefusesNewKeys(t *testing.T) {
-	s := memory.New(100 << 10)
-	defer s.Close()
-	taken := fill(t, s)
-	if taken < 250 || taken > 500 {
-		t.Errorf("%d records of about 200 bytes fit into 100 KiB", taken)
-	}
-	if record, _, err := s.Lookup(t.Context(), claim(taken).Key); record != nil || err != nil {
-		t.Errorf("the refused key: %+v, %v", record, err)
-	}
-	for n := range taken {
-		if got, err := s.Claim(t.Context(), claim(n)); err != nil || got.Record.Attempt != 1 {
-			t.Fatalf("key %d, claimed again by its owner: %+v, %v", n, got.Record, err)
-		}
-	}
-}
-
-// What does not fit changes nothing, and what needs no room is stored in a full store.
-func TestSettleThatDoesNotFit(t *testing.T) {
-	for size, want := range map[int]error{30 << 10: idempotency.ErrTooLarge, 200 << 10: idempotency.ErrTooLarge, 6 << 10: idempotency.ErrFull} {
-		s := memory.New(100 << 10)
-		defer s.Close()
-		claimed, err := s.Claim(t.Context(), claim(0))
-		if err != nil {
+		case err != nil:
 			t.Fatal(err)
 		}
-		fillFrom(t, s, 1)
-		big := idempotency.Settlement{
-			State: idempotency.Complete, Counted: true, Retention: time.Hour,
-			Response: &idempotency.Response{Status: 200, Body: bytes.Repeat([]byte("x"), size)},
-		}
-		if err := s.Settle(t.Context(), claim(0).Key, claimed.Record, big); !errors.Is(err, want) {
-			t.Fatalf("settle with %d bytes: %v, want %v", size, err, want)
-		}
-		record, _, err := s.Lookup(t.Context(), claim(0).Key)
-		if err != nil || record == nil || record.State != idempotency.InFlight {
-			t.Fatalf("after it: %+v, %v; want the run still in flight", record, err)
-		}
-		release := idempotency.Settlement{State: idempotency.Released, Counted: true, Retention: time.Hour}
-		if err := s.Settle(t.Context(), claim(0).Key, claimed.Record, release); err != nil {
-			t.Errorf("a release without a response in a full store: %v", err)
-		}
+		settle(t, s, claimed.Record, claim(n), complete(size))
 	}
 }
 
-func TestExpiredRecordsMakeRoom(t *testing.T) {
-	for name, wait := range map[string]time.Duration{
-		"before a sweep": time.Hour + time.Second, // the last sweep, at one hour, came before they expired
-		"after a sweep":  2 * time.Hour,
-	} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				s := memory.New(100 << 10)
-				defer s.Close()
-				time.Sleep(500 * time.Millisecond)
-				first := fillFrom(t, s, 200_000)
-				time.Sleep(wait)
-				// Other keys, of names that are as long.
-				if again := fillFrom(t, s, 100_000); again < first*95/100 || again > first*105/100 {
-					t.Errorf("%d records fit at first, %d after they expired", first, again)
-				}
-			})
-		})
-	}
-}
-
-func TestClosedStore(t *testing.T) {
-	s := memory.New(1 << 20)
-	for range 2 {
-		if err := s.Close(); err != nil {
-			t.Fatalf("close: %v", err)
-		}
-	}
-	if _, err := s.Claim(context.Background(), claim(0)); !errors.Is(err, idempotency.ErrClosed) {
-		t.Errorf("claim: %v, want ErrClosed", err)
-	}
-}
-
-func TestListRefusesWhatIsNoPage(t *testing.T) {
-	s := memory.New(1 << 20)
-	defer s.Close()
-	if _, _, err := s.List(t.Context(), "no cursor", 10); err == nil {
-		t.Error("a cursor that is no key is taken")
-	}
-	if _, _, err := s.List(t.Context(), "", 0); err == nil {
-		t.Error("a page of no records is taken")
-	}
+// taken is what the store counts against its limit.
+func (s *Store) taken() int64 {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.size()
 }
