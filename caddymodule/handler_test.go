@@ -105,7 +105,7 @@ func serveWith(t testing.TB, global string, lines ...string) *site {
 		if err := app.Cleanup(); err != nil {
 			t.Error(err)
 		}
-		<-store.Gone() // the process has one memory store for all tests: the next begins anew
+		<-store.Closed() // the process has one memory store for all tests: the next begins anew
 	})
 	t.Cleanup(s.stop)
 	return s

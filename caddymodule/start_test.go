@@ -32,7 +32,7 @@ func TestNothingRunsBeforeTheStoreIsOpen(t *testing.T) {
 	if err := app.Cleanup(); err != nil {
 		t.Error(err)
 	}
-	<-store.Gone()
+	<-store.Closed()
 }
 
 // The servers and the runs that they leave behind have one grace period together: whatever

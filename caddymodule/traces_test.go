@@ -97,7 +97,7 @@ func TestSpansSayWhatBecameOfRequests(t *testing.T) {
 // lapse has a run of the key lapse, as if its process had died.
 func (s *site) lapse(key idempotency.Key) {
 	s.t.Helper()
-	if err := s.keys.Free(s.t.Context(), key, idempotency.Seen{}); err != nil {
+	if err := s.keys.Release(s.t.Context(), key, idempotency.Precondition{}); err != nil {
 		s.t.Fatal(err)
 	}
 	decision, err := s.keys.Begin(s.t.Context(), engine.Request{

@@ -116,7 +116,7 @@ func TestDashboard(t *testing.T) {
 			t.Errorf("released, it says %d %s", status, released)
 		}
 		p.awaitLog(t, "who released the key", func(e entry) bool {
-			return e.text("msg") == "an operator freed a key" && e.text("key") == form.Get("key") &&
+			return e.text("msg") == "an operator released a key" && e.text("key") == form.Get("key") &&
 				e.text("user") == "operator" && strings.HasPrefix(e.text("remote"), "127.0.0.1:")
 		})
 

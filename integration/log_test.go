@@ -149,7 +149,7 @@ func TestLinesAboutAKeyNameTheDelivery(t *testing.T) {
 	for id, messages := range map[string][]string{
 		"delivery-free": {"released: "},
 		"delivery-kept": {"refused a request", "forced: "},
-		"delivery-held": {"held: ", "refused a request", "an operator freed a key", "an operator removed a key"},
+		"delivery-held": {"held: ", "refused a request", "an operator released a key", "an operator forgot a key"},
 	} {
 		for _, message := range messages {
 			p.awaitLog(t, "the line "+message+" of "+id, func(e entry) bool {

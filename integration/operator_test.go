@@ -102,7 +102,7 @@ func TestOperatorsActsSayWho(t *testing.T) {
 	held := wantProblem(t, p.post(t, "/", "k", "body"), 409, "outcome_unknown")
 	p.operator(t, http.MethodPost, held.Key+"/release", 204)
 	p.operator(t, http.MethodDelete, held.Key, 204)
-	for _, message := range []string{"an operator freed a key", "an operator removed a key"} {
+	for _, message := range []string{"an operator released a key", "an operator forgot a key"} {
 		p.awaitLog(t, message, func(e entry) bool {
 			return e.text("msg") == message && e.text("level") == "warn" && e.text("key") == held.Key && e.text("delivery_id") == "k" &&
 				e.text("execution_id") == held.ExecutionID && e.text("attempt") == "1" && e["provider"] != nil &&

@@ -16,7 +16,7 @@ import (
 
 // onKey does something about a key in all stores that have it, as the operator has seen it.
 func (a *API) onKey(w http.ResponseWriter, r *http.Request, key idempotency.Key,
-	do func(Store, context.Context, idempotency.Key, idempotency.Seen) error) error {
+	do func(Store, context.Context, idempotency.Key, idempotency.Precondition) error) error {
 	seen, err := seenIn(r)
 	if err != nil {
 		return err
@@ -56,7 +56,7 @@ func (a *API) operator(r *http.Request) engine.Operator {
 // inStores does something in each of the stores that are open, and leaves them. The error
 // is a problem: no store has the key, or it was not done in one that has the key, or may
 // have it, as the operator has seen it.
-func (a *API) inStores(key idempotency.Key, seen idempotency.Seen, do func(Store) error) error {
+func (a *API) inStores(key idempotency.Key, seen idempotency.Precondition, do func(Store) error) error {
 	open, err := a.enter()
 	if err != nil {
 		return err
@@ -110,7 +110,7 @@ func isChanged(err error) bool {
 }
 
 // problem says what was not done, and why; nil for nothing.
-func (all outcomes) problem(key idempotency.Key, seen idempotency.Seen) error {
+func (all outcomes) problem(key idempotency.Key, seen idempotency.Precondition) error {
 	if len(all) == 0 {
 		return problemOf(http.StatusNotFound, fmt.Errorf("no store has a record of the key %s", key))
 	}

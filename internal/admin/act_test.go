@@ -28,7 +28,7 @@ func TestActsOnlyOnWhatWasSeen(t *testing.T) {
 			if got := wantAsked(t, method, target+action+first, "", 409); got.Code != "changed" || !strings.Contains(got.Detail, "released") {
 				t.Errorf("a freed key: %s", got.text)
 			}
-			if err := o.Store.Forget(t.Context(), key, idempotency.Seen{}); err != nil {
+			if err := o.Store.Forget(t.Context(), key, idempotency.Precondition{}); err != nil {
 				t.Fatal(err)
 			}
 			o.put(t, claimed{id: "k", state: idempotency.Complete})

@@ -50,10 +50,10 @@ type Store interface {
 	Ready(ctx context.Context) error
 	Lookup(ctx context.Context, key idempotency.Key) (*idempotency.Record, time.Time, error)
 	Response(ctx context.Context, key idempotency.Key, record *idempotency.Record) (*idempotency.Response, error)
-	Free(ctx context.Context, key idempotency.Key, seen idempotency.Seen) error
-	Forget(ctx context.Context, key idempotency.Key, seen idempotency.Seen) error
+	Release(ctx context.Context, key idempotency.Key, seen idempotency.Precondition) error
+	Forget(ctx context.Context, key idempotency.Key, seen idempotency.Precondition) error
 	List(ctx context.Context, cursor string, limit int) ([]idempotency.Listed, string, error)
-	Find(ctx context.Context, of []idempotency.Beginning, cursor string, limit int) ([]idempotency.Listed, string, error)
+	Find(ctx context.Context, of []idempotency.KeyPrefix, cursor string, limit int) ([]idempotency.Listed, string, error)
 }
 
 // enter returns the stores that are open. The error is that there is none: then nobody
@@ -133,7 +133,7 @@ func (a *API) serveKey(w http.ResponseWriter, r *http.Request) error {
 	case r.Method == http.MethodGet && action == "":
 		return a.show(w, r, key)
 	case r.Method == http.MethodPost && action == "release":
-		return a.onKey(w, r, key, Store.Free)
+		return a.onKey(w, r, key, Store.Release)
 	case r.Method == http.MethodDelete && action == "":
 		return a.onKey(w, r, key, Store.Forget)
 	default:
@@ -148,7 +148,7 @@ func (a *API) show(w http.ResponseWriter, r *http.Request, key idempotency.Key) 
 		return err
 	}
 	var found []Record
-	err = a.inStores(key, idempotency.Seen{}, func(store Store) error {
+	err = a.inStores(key, idempotency.Precondition{}, func(store Store) error {
 		record, err := showKey(r.Context(), store, key, withBody)
 		if err == nil {
 			found = append(found, record)

@@ -29,7 +29,7 @@ var listParameters = []string{
 }
 
 // StateUnreadable is what operators see of a record that cannot be read.
-const StateUnreadable = string(idempotency.SeenUnreadable)
+const StateUnreadable = string(idempotency.Unreadable)
 
 // States are the states of records as operators see them.
 var States = []string{
@@ -84,19 +84,19 @@ func (a *API) filterOf(query url.Values) (filter keyFilter, limit int, err error
 }
 
 // seenIn reads what the operator has seen of the key, and what it still has to be.
-func seenIn(r *http.Request) (idempotency.Seen, error) {
+func seenIn(r *http.Request) (idempotency.Precondition, error) {
 	query, err := queryOf(r, ParamExecutionID, ParamState)
 	if err != nil {
-		return idempotency.Seen{}, err
+		return idempotency.Precondition{}, err
 	}
 	states := query[ParamState]
 	switch {
 	case len(states) > 1:
-		return idempotency.Seen{}, wrongRequest("%s stands %d times; a key is in one state", ParamState, len(states))
+		return idempotency.Precondition{}, wrongRequest("%s stands %d times; a key is in one state", ParamState, len(states))
 	case len(states) == 1 && !slices.Contains(States, states[0]):
-		return idempotency.Seen{}, wrongState(states[0])
+		return idempotency.Precondition{}, wrongState(states[0])
 	}
-	return idempotency.Seen{ExecutionID: query.Get(ParamExecutionID), State: idempotency.State(query.Get(ParamState))}, nil
+	return idempotency.Precondition{ExecutionID: query.Get(ParamExecutionID), State: idempotency.State(query.Get(ParamState))}, nil
 }
 
 func wrongState(text string) error {

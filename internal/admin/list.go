@@ -281,11 +281,11 @@ func (l *listing) ask(ctx context.Context, store Store, at string, most int) ([]
 }
 
 // beginningsOf returns how the keys of delivery IDs begin in this store.
-func beginningsOf(store Store, ids ...string) []idempotency.Beginning {
-	var of []idempotency.Beginning
+func beginningsOf(store Store, ids ...string) []idempotency.KeyPrefix {
+	var of []idempotency.KeyPrefix
 	for _, namespace := range store.Namespaces() {
 		for _, id := range ids {
-			of = append(of, idempotency.BeginningOf(namespace, id))
+			of = append(of, idempotency.PrefixFor(namespace, id))
 		}
 	}
 	return of

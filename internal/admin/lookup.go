@@ -189,8 +189,8 @@ func (l *lookup) filters(joined bool) (filters []keyFilter) {
 
 // in looks at all records of one store that can be of these IDs.
 func (l *lookup) in(ctx context.Context, store Store, filters []keyFilter) error {
-	sought := make(map[idempotency.Beginning][]keyFilter)
-	var of []idempotency.Beginning
+	sought := make(map[idempotency.KeyPrefix][]keyFilter)
+	var of []idempotency.KeyPrefix
 	for _, filter := range filters {
 		for _, begins := range beginningsOf(store, filter.idSought()) {
 			sought[begins] = append(sought[begins], filter)
@@ -206,7 +206,7 @@ func (l *lookup) in(ctx context.Context, store Store, filters []keyFilter) error
 			return err
 		}
 		for _, listed := range page {
-			for _, filter := range sought[listed.Key.Beginning()] {
+			for _, filter := range sought[listed.Key.Prefix()] {
 				l.look(store, listed, filter)
 			}
 		}

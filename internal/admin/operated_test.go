@@ -49,14 +49,14 @@ func (o *operated) Lookup(ctx context.Context, key idempotency.Key) (*idempotenc
 	return o.Store.Lookup(ctx, key)
 }
 
-func (o *operated) Free(ctx context.Context, key idempotency.Key, token string, seen idempotency.Seen) (*idempotency.Record, error) {
+func (o *operated) Release(ctx context.Context, key idempotency.Key, token string, seen idempotency.Precondition) (*idempotency.Record, error) {
 	if o.away.Load() {
 		return nil, errAway
 	}
-	return o.Store.Free(ctx, key, token, seen)
+	return o.Store.Release(ctx, key, token, seen)
 }
 
-func (o *operated) Forget(ctx context.Context, key idempotency.Key, seen idempotency.Seen) error {
+func (o *operated) Forget(ctx context.Context, key idempotency.Key, seen idempotency.Precondition) error {
 	if o.away.Load() {
 		return errAway
 	}
@@ -83,7 +83,7 @@ func (o *operated) List(ctx context.Context, cursor string, limit int) ([]idempo
 	return o.listed(o.Store.List(ctx, cursor, limit))
 }
 
-func (o *operated) Find(ctx context.Context, of []idempotency.Beginning, cursor string, limit int) ([]idempotency.Listed, string, error) {
+func (o *operated) Find(ctx context.Context, of []idempotency.KeyPrefix, cursor string, limit int) ([]idempotency.Listed, string, error) {
 	return o.listed(o.Store.Find(ctx, of, cursor, limit))
 }
 

@@ -49,10 +49,10 @@ type Response struct {
 
 // StateLapsed is what operators see of a claim that is stored as in flight, and whose
 // lease was not renewed: the next request takes it over.
-const StateLapsed = string(idempotency.SeenLapsed)
+const StateLapsed = string(idempotency.Lapsed)
 
 // StateOf is the state of a record at the time of its store's clock, for operators.
-func StateOf(r *idempotency.Record, now time.Time) string { return string(r.SeenAs(now)) }
+func StateOf(r *idempotency.Record, now time.Time) string { return string(r.StateAt(now)) }
 
 // showRecord shows a record at the time of its store's clock.
 func showRecord(store string, key idempotency.Key, r *idempotency.Record, now time.Time) Record {

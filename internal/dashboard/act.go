@@ -14,12 +14,12 @@ import (
 type act struct {
 	Verb, Title, Text string
 	done              string
-	do                func(admin.Store, context.Context, idempotency.Key, idempotency.Seen) error
+	do                func(admin.Store, context.Context, idempotency.Key, idempotency.Precondition) error
 }
 
 var acts = map[string]act{
 	"release": {
-		Verb: "Release the key", Title: "Release this key?", do: admin.Store.Free,
+		Verb: "Release the key", Title: "Release this key?", do: admin.Store.Release,
 		Text: "Its next request runs. The record keeps its history, and attempts are counted from 1 again. If the service has executed the request already, it executes it again.",
 		done: "The key is released. Its next request runs: have it sent again.",
 	},
@@ -54,7 +54,7 @@ func (p *Page) act(w http.ResponseWriter, r *http.Request) {
 		refuse(w, http.StatusBadRequest, "The form cannot be read.")
 		return
 	}
-	seen := idempotency.Seen{ExecutionID: form("execution"), State: idempotency.State(state)}
+	seen := idempotency.Precondition{ExecutionID: form("execution"), State: idempotency.State(state)}
 	// What was begun is finished even if the browser disconnects.
 	err = p.inStores(func(store admin.Store) error { return act.do(store, context.WithoutCancel(r.Context()), key, seen) })
 	changed, hasChanged := errors.AsType[idempotency.ChangedError](err)

@@ -100,10 +100,10 @@ func TestActsThatCannotBe(t *testing.T) {
 		says   string
 	}{
 		"a run has begun": {func(key idempotency.Key) {
-			_ = r.store.Forget(t.Context(), key, idempotency.Seen{})
+			_ = r.store.Forget(t.Context(), key, idempotency.Precondition{})
 			r.store.put(t, put{id: "k"})
 		}, 409, "A run is in flight"},
-		"it is gone":               {func(key idempotency.Key) { _ = r.store.Forget(t.Context(), key, idempotency.Seen{}) }, 404, "any more"},
+		"it is gone":               {func(key idempotency.Key) { _ = r.store.Forget(t.Context(), key, idempotency.Precondition{}) }, 404, "any more"},
 		"the store is unavailable": {func(idempotency.Key) { r.store.unavailable.Store(true) }, 503, "the <store> is unavailable"},
 	} {
 		key := r.store.put(t, put{id: "k", state: idempotency.Held})
@@ -120,7 +120,7 @@ func TestActsThatCannotBe(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		_ = o.Forget(t.Context(), key, idempotency.Seen{})
+		_ = o.Forget(t.Context(), key, idempotency.Precondition{})
 	}
 	running := r.store.put(t, put{id: "running"})
 	if a := r.want(http.StatusOK, "key="+running.String()+"&do=release"); a.byID("confirm") != nil || a.link("Release…") != "" || a.link("Forget…") != "" {

@@ -50,4 +50,4 @@ func alertOf(state string, r *idempotency.Record) alert {
 
 // byOperator reports whether a released record was released by an operator and has not run
 // since.
-func byOperator(r *idempotency.Record) bool { return r.Attempt > 0 && r.FreedAttempts >= r.Attempt }
+func byOperator(r *idempotency.Record) bool { return r.Attempt > 0 && r.ReleasedAttempts >= r.Attempt }

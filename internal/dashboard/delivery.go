@@ -73,9 +73,9 @@ func (v *view) deliveryOf(e *entry, kept keptResponse) *delivery {
 	for i := range d.Timeline {
 		d.Timeline[i].When = whenOf(d.Timeline[i].at, v.now)
 	}
-	if e.record.MayBeTaken(idempotency.Seen{}, e.now) == nil {
+	if e.record.CheckChange(idempotency.Precondition{}, e.now) == nil {
 		// A key that is free needs a release only if its attempts may be exhausted.
-		if e.state != admin.StateUnreadable && (e.state != string(idempotency.Released) || e.record.Attempt > e.record.FreedAttempts) {
+		if e.state != admin.StateUnreadable && (e.state != string(idempotency.Released) || e.record.Attempt > e.record.ReleasedAttempts) {
 			d.May = append(d.May, "release")
 		}
 		d.May = append(d.May, "forget")
@@ -104,8 +104,8 @@ func timeline(e *entry) (all []moment) {
 	if r.Attempt > 1 {
 		add(time.Time{}, "note", "Earlier attempts", fmt.Sprintf("%d before this one. The record has only the latest.", r.Attempt-1))
 	}
-	if r.FreedAttempts > 0 {
-		add(time.Time{}, "note", "Released", fmt.Sprintf("By an operator, after attempt %d. The log says by whom.", r.FreedAttempts))
+	if r.ReleasedAttempts > 0 {
+		add(time.Time{}, "note", "Released", fmt.Sprintf("By an operator, after attempt %d. The log says by whom.", r.ReleasedAttempts))
 	}
 	if r.ParentID != "" {
 		add(r.Claimed, "begin", "Forced", "It ran again on purpose, after the execution "+plain(r.ParentID)+".")

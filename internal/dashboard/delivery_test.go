@@ -27,8 +27,8 @@ func TestAlerts(t *testing.T) {
 		"complete, a failure":      {"complete", idempotency.Record{Status: 500, Attempt: 3}, alertFailureKept},
 		"failed":                   {"released", idempotency.Record{Attempt: 1, Status: 503, Ended: now}, alertFailing},
 		"not sent":                 {"released", idempotency.Record{Status: 502, Ended: now}, alertFailing},
-		"failed after a release":   {"released", idempotency.Record{Attempt: 3, FreedAttempts: 2, Status: 500, Ended: now}, alertFailing},
-		"released by an operator":  {"released", idempotency.Record{Attempt: 2, FreedAttempts: 2, Status: 500, Ended: now}, ""},
+		"failed after a release":   {"released", idempotency.Record{Attempt: 3, ReleasedAttempts: 2, Status: 500, Ended: now}, alertFailing},
+		"released by an operator":  {"released", idempotency.Record{Attempt: 2, ReleasedAttempts: 2, Status: 500, Ended: now}, ""},
 		"an API's conflict":        {"released", idempotency.Record{Attempt: 1, Status: 409, Ended: now}, ""},
 		"an API's 401":             {"released", idempotency.Record{Attempt: 1, Ended: now}, ""}, // its status is not in the record
 		"a webhook's conflict":     {"released", idempotency.Record{Attempt: 1, Status: 409, Ended: now, Origin: github}, alertFailing},
@@ -63,7 +63,7 @@ func TestTimeline(t *testing.T) {
 			"Claimed: Attempt 1 began.\nLease lapsed: It was not renewed. The next delivery takes over.\n",
 		},
 		"released by an operator": {
-			"released", idempotency.Record{State: idempotency.Released, Attempt: 1, FreedAttempts: 1, Claimed: at(1), Ended: at(2)},
+			"released", idempotency.Record{State: idempotency.Released, Attempt: 1, ReleasedAttempts: 1, Claimed: at(1), Ended: at(2)},
 			"Released: By an operator, after attempt 1. The log says by whom.\nClaimed: Attempt 1 began.\nEnded: Without a response.\n",
 		},
 		"held since its lease lapsed": {

@@ -46,11 +46,11 @@ func (s *shown) Lookup(ctx context.Context, key idempotency.Key) (*idempotency.R
 	return s.Store.Lookup(ctx, key)
 }
 
-func (s *shown) Free(ctx context.Context, key idempotency.Key, token string, seen idempotency.Seen) (*idempotency.Record, error) {
+func (s *shown) Release(ctx context.Context, key idempotency.Key, token string, seen idempotency.Precondition) (*idempotency.Record, error) {
 	if s.unavailable.Load() {
 		return nil, errUnavailable
 	}
-	return s.Store.Free(ctx, key, token, seen)
+	return s.Store.Release(ctx, key, token, seen)
 }
 
 var damage = &idempotency.UnreadableError{Where: "record", Err: errors.New("it is <damaged>")}
@@ -72,7 +72,7 @@ func (s *shown) List(ctx context.Context, cursor string, limit int) ([]idempoten
 	return s.listed(s.Store.List(ctx, cursor, limit))
 }
 
-func (s *shown) Find(ctx context.Context, of []idempotency.Beginning, cursor string, limit int) ([]idempotency.Listed, string, error) {
+func (s *shown) Find(ctx context.Context, of []idempotency.KeyPrefix, cursor string, limit int) ([]idempotency.Listed, string, error) {
 	return s.listed(s.Store.Find(ctx, of, cursor, limit))
 }
 

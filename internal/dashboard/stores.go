@@ -162,9 +162,9 @@ func findWhere(ctx context.Context, open []admin.Store, id string, is func(idemp
 	found := &top{max: maxRows, compare: newest}
 	var failed error
 	for _, store := range open {
-		var of []idempotency.Beginning
+		var of []idempotency.KeyPrefix
 		for _, namespace := range store.Namespaces() {
-			of = append(of, idempotency.BeginningOf(namespace, id))
+			of = append(of, idempotency.PrefixFor(namespace, id))
 		}
 		for cursor, more := "", true; more; more = cursor != "" {
 			page, next, err := store.Find(ctx, of, cursor, batch)

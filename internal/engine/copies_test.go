@@ -164,12 +164,12 @@ func TestResponseIsCopiedWhenItIsStoredLater(t *testing.T) {
 func TestCopiesFollowWhatHappensElsewhere(t *testing.T) {
 	happens := map[string]func(t *testing.T, b *replica, req engine.Request){
 		"freed": func(t *testing.T, b *replica, req engine.Request) {
-			if err := b.Free(context.Background(), req.Key, idempotency.Seen{}); err != nil {
+			if err := b.Release(context.Background(), req.Key, idempotency.Precondition{}); err != nil {
 				t.Fatal(err)
 			}
 		},
 		"forgotten": func(t *testing.T, b *replica, req engine.Request) {
-			if err := b.Forget(context.Background(), req.Key, idempotency.Seen{}); err != nil {
+			if err := b.Forget(context.Background(), req.Key, idempotency.Precondition{}); err != nil {
 				t.Fatal(err)
 			}
 		},
@@ -259,7 +259,7 @@ func TestAnswerFromBeforeADropIsNoCopy(t *testing.T) {
 				w := b.beginLater(context.Background(), req)
 				synctest.Wait()
 				by := map[string]*replica{"this replica": b, "another": a}[freedBy]
-				if err := by.Free(context.Background(), req.Key, idempotency.Seen{}); err != nil {
+				if err := by.Release(context.Background(), req.Key, idempotency.Precondition{}); err != nil {
 					t.Fatal(err)
 				}
 				resume()
@@ -277,7 +277,7 @@ func TestAnswerFromBeforeADropIsNoCopy(t *testing.T) {
 			resume := b.link.pauseReply("response")
 			wantEnd(t, run, created("old"), resultKept)
 			synctest.Wait()
-			if err := a.Free(context.Background(), req.Key, idempotency.Seen{}); err != nil {
+			if err := a.Release(context.Background(), req.Key, idempotency.Precondition{}); err != nil {
 				t.Fatal(err)
 			}
 			resume()
@@ -296,7 +296,7 @@ func TestAnswerFromBeforeADropIsNoCopy(t *testing.T) {
 				wantEnd(t, run, created("old"), resultKept)
 			}()
 			synctest.Wait()
-			if err := a.Free(context.Background(), req.Key, idempotency.Seen{}); err != nil {
+			if err := a.Release(context.Background(), req.Key, idempotency.Precondition{}); err != nil {
 				t.Fatal(err)
 			}
 			resume()
@@ -313,7 +313,7 @@ func TestCopyThatTheStoreContradicts(t *testing.T) {
 		store, copies := newShared(t), engine.NewCopies(someCopies)
 		a, req := newCopying(t, store, copies), someRequest()
 		wantEnd(t, a.run(req), created("old"), resultKept)
-		if err := store.Forget(context.Background(), req.Key, idempotency.Seen{}); err != nil {
+		if err := store.Forget(context.Background(), req.Key, idempotency.Precondition{}); err != nil {
 			t.Fatal(err)
 		}
 		// The store has told: a copy comes to be again only from what it says.
@@ -323,7 +323,7 @@ func TestCopyThatTheStoreContradicts(t *testing.T) {
 		}
 		wantEnd(t, run, created("new"), resultKept)
 		a.link.deafen()
-		if err := store.Forget(context.Background(), req.Key, idempotency.Seen{}); err != nil {
+		if err := store.Forget(context.Background(), req.Key, idempotency.Precondition{}); err != nil {
 			t.Fatal(err)
 		}
 		time.Sleep(engine.CopyBound)

@@ -86,7 +86,7 @@ func TestStoresShareTheLimitAndNothingElse(t *testing.T) {
 	}
 	wantReplay(t, a.begin(req), first.ExecutionID(), created("first"), false)
 	wantReplay(t, b.begin(req), second.ExecutionID(), created("second"), false)
-	if err := a.Free(context.Background(), req.Key, idempotency.Seen{}); err != nil {
+	if err := a.Release(context.Background(), req.Key, idempotency.Precondition{}); err != nil {
 		t.Fatal(err)
 	}
 	as[*engine.Run](t, a.begin(req))

@@ -69,7 +69,7 @@ func (e *Engine) Drain(ctx context.Context) error {
 	if err := e.awaitSettled(ctx); err != nil {
 		return err
 	}
-	ctx, cancel := context.WithTimeout(ctx, idempotency.ClaimPatience+withdrawInterval+e.Timeout())
+	ctx, cancel := context.WithTimeout(ctx, idempotency.ClaimTimeout+withdrawInterval+e.Timeout())
 	defer cancel()
 	return e.withdrawals.wait(ctx)
 }

@@ -89,13 +89,13 @@ func TestNoRunBeginsWhileResponsesWaitForRoom(t *testing.T) {
 		}
 		for n := range trying {
 			wantFull(t, a.begin(nth(200+n)))
-			if err := a.Forget(context.Background(), nth(n).Key, idempotency.Seen{}); err != nil {
+			if err := a.Forget(context.Background(), nth(n).Key, idempotency.Precondition{}); err != nil {
 				t.Fatal(err)
 			}
 			time.Sleep(4 * time.Second)
 		}
 		for n := range 10 { // new keys leave room for responses of runs in flight
-			if err := a.Forget(context.Background(), nth(trying+n).Key, idempotency.Seen{}); err != nil {
+			if err := a.Forget(context.Background(), nth(trying+n).Key, idempotency.Precondition{}); err != nil {
 				t.Fatal(err)
 			}
 		}

@@ -250,7 +250,7 @@ func interleave(t *testing.T, seed uint64, copies int64, sealedWith []string) *c
 	clients.Wait()
 	close(stop)
 	disturbers.Wait()
-	time.Sleep(2 * idempotency.ClaimPatience)
+	time.Sleep(2 * idempotency.ClaimTimeout)
 	for _, r := range replicas {
 		r.drain()
 	}

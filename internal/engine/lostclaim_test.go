@@ -62,7 +62,7 @@ func TestLostClaimIsWrittenAgainWhileItsRunReleases(t *testing.T) {
 					t.Errorf("the run ended %q", got)
 				}
 				resume()
-				time.Sleep(2 * idempotency.ClaimPatience)
+				time.Sleep(2 * idempotency.ClaimTimeout)
 				a.link.recover()
 				a.drain()
 				if record := a.stored(req); record != nil && record.State != idempotency.Released {

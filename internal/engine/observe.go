@@ -30,9 +30,9 @@ type Result string
 const (
 	// ResultKept: its response is kept.
 	ResultKept Result = "kept"
-	// ResultReleased: the key is free for a retry; the request may have been executed.
+	// ResultReleased: the key was released for a retry; the request may have been executed.
 	ResultReleased Result = "released"
-	// ResultNotSent: the key is free, because the request was not sent.
+	// ResultNotSent: the key was released, because the request was not sent.
 	ResultNotSent Result = "not_sent"
 	// ResultHeld: whether it was executed is unknown, and an operator has to decide.
 	ResultHeld Result = "held"
@@ -70,7 +70,7 @@ const (
 	OperationSettle   Operation = "settle"
 	OperationLookup   Operation = "lookup"
 	OperationResponse Operation = "response"
-	OperationFree     Operation = "free"
+	OperationRelease  Operation = "release"
 	OperationForget   Operation = "forget"
 	OperationList     Operation = "list" // List and Find
 )
@@ -78,7 +78,7 @@ const (
 // Operations are all operations.
 var Operations = []Operation{
 	OperationClaim, OperationRenew, OperationSettle, OperationLookup,
-	OperationResponse, OperationFree, OperationForget, OperationList,
+	OperationResponse, OperationRelease, OperationForget, OperationList,
 }
 
 type noopObserver struct{}
@@ -192,16 +192,16 @@ func (s observedStore) Response(ctx context.Context, key idempotency.Key, token 
 	return response, err
 }
 
-// Free implements [idempotency.Store].
-func (s observedStore) Free(ctx context.Context, key idempotency.Key, token string, seen idempotency.Seen) (*idempotency.Record, error) {
+// Release implements [idempotency.Store].
+func (s observedStore) Release(ctx context.Context, key idempotency.Key, token string, seen idempotency.Precondition) (*idempotency.Record, error) {
 	began := time.Now()
-	record, err := s.Store.Free(ctx, key, token, seen)
-	s.asked(ctx, OperationFree, began, err)
+	record, err := s.Store.Release(ctx, key, token, seen)
+	s.asked(ctx, OperationRelease, began, err)
 	return record, err
 }
 
 // Forget implements [idempotency.Store].
-func (s observedStore) Forget(ctx context.Context, key idempotency.Key, seen idempotency.Seen) error {
+func (s observedStore) Forget(ctx context.Context, key idempotency.Key, seen idempotency.Precondition) error {
 	began := time.Now()
 	err := s.Store.Forget(ctx, key, seen)
 	s.asked(ctx, OperationForget, began, err)
@@ -217,7 +217,7 @@ func (s observedStore) List(ctx context.Context, cursor string, limit int) ([]id
 }
 
 // Find implements [idempotency.Store].
-func (s observedStore) Find(ctx context.Context, of []idempotency.Beginning, cursor string, limit int) ([]idempotency.Listed, string, error) {
+func (s observedStore) Find(ctx context.Context, of []idempotency.KeyPrefix, cursor string, limit int) ([]idempotency.Listed, string, error) {
 	began := time.Now()
 	page, next, err := s.Store.Find(ctx, of, cursor, limit)
 	s.asked(ctx, OperationList, began, err)

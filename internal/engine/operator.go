@@ -66,7 +66,7 @@ func (e *Engine) List(ctx context.Context, cursor string, limit int) ([]idempote
 
 // Find returns one page of the records whose key begins in one of these ways: see
 // [idempotency.Store].
-func (e *Engine) Find(ctx context.Context, of []idempotency.Beginning, cursor string, limit int) ([]idempotency.Listed, string, error) {
+func (e *Engine) Find(ctx context.Context, of []idempotency.KeyPrefix, cursor string, limit int) ([]idempotency.Listed, string, error) {
 	ctx, cancel := context.WithTimeout(ctx, e.Timeout())
 	defer cancel()
 	return e.store.Find(ctx, of, cursor, limit)
@@ -97,59 +97,59 @@ func operatorFields(ctx context.Context) zap.Field {
 	}))
 }
 
-// Free lets the next request of a key run, for an operator: if the key is held, if it
+// Release lets the next request of a key run, for an operator: if the key is held, if it
 // is complete, or if all attempts are used. The record keeps its history, and what
 // is encrypted in it stays encrypted. The store does it in one step: a late owner can
 // change nothing any more, and a run with a live lease loses nothing. Errors:
 // [idempotency.ErrGone] if there is no record, [idempotency.ErrInFlight] if a run is
 // in flight and its lease has not lapsed, an [idempotency.ChangedError] if the record is
-// not the one that the operator has seen; the zero Seen is any.
-func (e *Engine) Free(ctx context.Context, key idempotency.Key, seen idempotency.Seen) error {
+// not what the precondition says; the zero Precondition is met by any record.
+func (e *Engine) Release(ctx context.Context, key idempotency.Key, pre idempotency.Precondition) error {
 	ctx, cancel := context.WithTimeout(ctx, e.Timeout())
 	defer cancel()
 	defer e.copies.invalidate(key) // also with an error: perhaps it was done
-	found, err := e.store.Free(ctx, key, e.options.NewToken(), seen)
+	found, err := e.store.Release(ctx, key, e.options.NewToken(), pre)
 	if err != nil {
 		return err
 	}
-	// A record that is stored as in flight is freed only when its lease is over.
-	e.log.Warn("an operator freed a key", zap.Stringer("key", key), e.recordFields(found, found.LeaseUntil), operatorFields(ctx))
+	// A record that is stored as in flight is released only when its lease is over.
+	e.log.Warn("an operator released a key", zap.Stringer("key", key), e.recordFields(found, found.LeaseUntil), operatorFields(ctx))
 	return nil
 }
 
-// recordFields returns what was freed or removed, as fields of a log line: as operators see it
-// at that time.
+// recordFields returns what was released or forgotten, as fields of a log line: as operators see
+// it at that time.
 func (e *Engine) recordFields(r *idempotency.Record, now time.Time) zap.Field {
 	return zap.Inline(zapcore.ObjectMarshalerFunc(func(to zapcore.ObjectEncoder) error {
 		e.loggedID(r.DeliveryID, r.SealedBy).AddTo(to)
 		to.AddString("provider", r.Provider)
 		to.AddString("execution_id", r.ExecutionID)
-		to.AddString("state", string(r.SeenAs(now)))
+		to.AddString("state", string(r.StateAt(now)))
 		to.AddInt("attempt", r.Attempt)
 		return nil
 	}))
 }
 
 // Forget removes the record of a key and its responses, for an operator, even if they
-// cannot be read. Errors as with [Engine.Free].
-func (e *Engine) Forget(ctx context.Context, key idempotency.Key, seen idempotency.Seen) error {
+// cannot be read. Errors as with [Engine.Release].
+func (e *Engine) Forget(ctx context.Context, key idempotency.Key, pre idempotency.Precondition) error {
 	ctx, cancel := context.WithTimeout(ctx, e.Timeout())
 	defer cancel()
 	defer e.copies.invalidate(key) // also with an error: perhaps it was done
 	for {
-		what, removes := zap.Skip(), seen
-		if found, now, err := e.store.Lookup(ctx, key); err == nil && found != nil { // later it is gone
+		what, removes := zap.Skip(), pre
+		if found, now, err := e.store.Lookup(ctx, key); err == nil && found != nil {
 			what = e.recordFields(found, now)
-			if seen == (idempotency.Seen{}) {
-				removes = idempotency.SeenOf(found, now) // so that the log says what was removed
+			if pre == (idempotency.Precondition{}) {
+				removes = idempotency.PreconditionOf(found, now) // so that the log says what was removed
 			}
 		}
 		err := e.store.Forget(ctx, key, removes)
-		if _, changed := errors.AsType[idempotency.ChangedError](err); changed && removes != seen && ctx.Err() == nil {
+		if _, changed := errors.AsType[idempotency.ChangedError](err); changed && removes != pre && ctx.Err() == nil {
 			continue
 		}
 		if err == nil {
-			e.log.Warn("an operator removed a key", zap.Stringer("key", key), what, operatorFields(ctx))
+			e.log.Warn("an operator forgot a key", zap.Stringer("key", key), what, operatorFields(ctx))
 		}
 		return err
 	}

@@ -41,7 +41,7 @@ func TestOperatorFreesAKey(t *testing.T) {
 				req.Policy.MaxAttempts = 1
 				block(t, r, req)
 				before := r.stored(req)
-				if err := r.Free(context.Background(), req.Key, idempotency.Seen{}); err != nil {
+				if err := r.Release(context.Background(), req.Key, idempotency.Precondition{}); err != nil {
 					t.Fatal(err)
 				}
 				r.wantState(req, idempotency.Released, 1)
@@ -67,7 +67,7 @@ func TestLateOwnerOfAFreedKeyIsFenced(t *testing.T) {
 		late := a.run(req)
 		a.link.fail(refused, "renew")
 		time.Sleep(2 * someLease)
-		if err := b.Free(context.Background(), req.Key, idempotency.Seen{}); err != nil {
+		if err := b.Release(context.Background(), req.Key, idempotency.Precondition{}); err != nil {
 			t.Fatal(err)
 		}
 		a.link.recover()
@@ -79,21 +79,21 @@ func TestLateOwnerOfAFreedKeyIsFenced(t *testing.T) {
 func TestOperatorLeavesALiveRunAlone(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r, req := newReplica(t, newShared(t)), someRequest()
-		if err := r.Free(context.Background(), req.Key, idempotency.Seen{}); !errors.Is(err, idempotency.ErrGone) {
+		if err := r.Release(context.Background(), req.Key, idempotency.Precondition{}); !errors.Is(err, idempotency.ErrGone) {
 			t.Errorf("freeing an unknown key: %v", err)
 		}
-		if err := r.Forget(context.Background(), req.Key, idempotency.Seen{}); !errors.Is(err, idempotency.ErrGone) {
+		if err := r.Forget(context.Background(), req.Key, idempotency.Precondition{}); !errors.Is(err, idempotency.ErrGone) {
 			t.Errorf("forgetting an unknown key: %v", err)
 		}
 		run := r.run(req)
-		if err := r.Free(context.Background(), req.Key, idempotency.Seen{}); !errors.Is(err, idempotency.ErrInFlight) {
+		if err := r.Release(context.Background(), req.Key, idempotency.Precondition{}); !errors.Is(err, idempotency.ErrInFlight) {
 			t.Errorf("freeing a key in flight: %v", err)
 		}
-		if err := r.Forget(context.Background(), req.Key, idempotency.Seen{}); !errors.Is(err, idempotency.ErrInFlight) {
+		if err := r.Forget(context.Background(), req.Key, idempotency.Precondition{}); !errors.Is(err, idempotency.ErrInFlight) {
 			t.Errorf("forgetting a key in flight: %v", err)
 		}
 		wantEnd(t, run, created("first"), resultKept)
-		if err := r.Forget(context.Background(), req.Key, idempotency.Seen{}); err != nil {
+		if err := r.Forget(context.Background(), req.Key, idempotency.Precondition{}); err != nil {
 			t.Errorf("forgetting a complete key: %v", err)
 		}
 		if again := r.run(req); again.Attempt() != 1 {
@@ -106,11 +106,11 @@ func TestOperatorLeavesALiveRunAlone(t *testing.T) {
 // stored bytes.
 func TestOperatorsActsAreLoggedAsSeen(t *testing.T) {
 	for what, act := range map[string]func(*engine.Engine, idempotency.Key) error{
-		"freed": func(e *engine.Engine, key idempotency.Key) error {
-			return e.Free(context.Background(), key, idempotency.Seen{})
+		"released": func(e *engine.Engine, key idempotency.Key) error {
+			return e.Release(context.Background(), key, idempotency.Precondition{})
 		},
-		"removed": func(e *engine.Engine, key idempotency.Key) error {
-			return e.Forget(context.Background(), key, idempotency.Seen{})
+		"forgot": func(e *engine.Engine, key idempotency.Key) error {
+			return e.Forget(context.Background(), key, idempotency.Precondition{})
 		},
 	} {
 		for state, req := range map[string]engine.Request{"lapsed": someRequest(), "held": holding()} {

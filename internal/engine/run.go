@@ -176,7 +176,7 @@ func (r *Run) end(end idempotency.End) (idempotency.Settlement, error) {
 // WasLast reports whether no attempt is left after this one.
 func (r *Run) WasLast() bool {
 	limit := r.policy.MaxAttempts
-	return limit > 0 && r.record.Attempt-r.record.FreedAttempts >= limit
+	return limit > 0 && r.record.Attempt-r.record.ReleasedAttempts >= limit
 }
 
 func (r *Run) logger() *zap.Logger {

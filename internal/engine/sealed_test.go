@@ -90,7 +90,7 @@ func TestStoreGetsNothingReadable(t *testing.T) {
 		look("forced")
 		wantEnd(t, forced, broken("answer 3"), resultReleased)
 		look("forced in vain")
-		if err := a.Free(context.Background(), req.Key, idempotency.Seen{}); err != nil {
+		if err := a.Release(context.Background(), req.Key, idempotency.Precondition{}); err != nil {
 			t.Fatal(err)
 		}
 		look("freed")
@@ -135,11 +135,11 @@ func TestRecordOfAnUnknownKey(t *testing.T) {
 
 				// An operator can free the key without its encryption key, and then a
 				// request can run.
-				if err := b.Free(context.Background(), req.Key, idempotency.Seen{}); err != nil {
+				if err := b.Release(context.Background(), req.Key, idempotency.Precondition{}); err != nil {
 					t.Fatal(err)
 				}
 				wantEnd(t, b.run(req), created("again"), resultKept)
-				if err := b.Forget(context.Background(), req.Key, idempotency.Seen{}); err != nil {
+				if err := b.Forget(context.Background(), req.Key, idempotency.Precondition{}); err != nil {
 					t.Errorf("forgotten: %v", err)
 				}
 			})
@@ -215,10 +215,10 @@ func TestOperatorWithoutKeysLeavesARunAlone(t *testing.T) {
 		store, req := newShared(t), delivered()
 		a, b := newSealed(t, store, "a"), newReplica(t, store)
 		run := a.run(req)
-		if err := b.Free(context.Background(), req.Key, idempotency.Seen{}); !errors.Is(err, idempotency.ErrInFlight) {
+		if err := b.Release(context.Background(), req.Key, idempotency.Precondition{}); !errors.Is(err, idempotency.ErrInFlight) {
 			t.Errorf("freeing: %v", err)
 		}
-		if err := b.Forget(context.Background(), req.Key, idempotency.Seen{}); !errors.Is(err, idempotency.ErrInFlight) {
+		if err := b.Forget(context.Background(), req.Key, idempotency.Precondition{}); !errors.Is(err, idempotency.ErrInFlight) {
 			t.Errorf("forgetting: %v", err)
 		}
 		wantEnd(t, run, created("kept"), resultKept)
@@ -319,7 +319,7 @@ func TestHeldRecordOfAnUnknownKey(t *testing.T) {
 		run := a.run(req)
 		ended(run, idempotency.End{How: idempotency.Unknown, Response: failed(502)})
 		wantRefusal(t, b.begin(req), engine.ReasonHeld, run.ExecutionID())
-		if err := b.Free(context.Background(), req.Key, idempotency.Seen{}); err != nil {
+		if err := b.Release(context.Background(), req.Key, idempotency.Precondition{}); err != nil {
 			t.Fatal(err)
 		}
 		wantEnd(t, b.run(req), created("again"), resultKept)

@@ -111,10 +111,10 @@ func (ws *withdrawals) round(round []*withdrawal) (failed *withdrawal) {
 
 // try tries to withdraw a claim, and notes whether that was final.
 func (ws *withdrawals) try(w *withdrawal) error {
-	// Within ClaimPatience nothing is final: a claim that is not in the store may still
+	// Within ClaimTimeout nothing is final: a claim that is not in the store may still
 	// be executed, and one that was released may be executed again, if the client of
 	// the store has sent it twice.
-	last := time.Since(w.since) > idempotency.ClaimPatience
+	last := time.Since(w.since) > idempotency.ClaimTimeout
 	released, err := ws.release(w)
 	if err != nil {
 		return err

@@ -35,7 +35,7 @@ func TestClaimInDoubtIsWithdrawn(t *testing.T) {
 						}
 					}
 					a.link.recover()
-					time.Sleep(2 * idempotency.ClaimPatience)
+					time.Sleep(2 * idempotency.ClaimTimeout)
 					a.drain()
 					if record := a.stored(req); record != nil {
 						a.wantState(req, idempotency.Released, 0)
@@ -61,7 +61,7 @@ func TestRetryRunsOverAClaimInDoubt(t *testing.T) {
 				wantRefusal(t, a.begin(req), engine.ReasonUnavailable, "")
 				a.link.recover()
 				run := b.run(req)
-				time.Sleep(2 * idempotency.ClaimPatience)
+				time.Sleep(2 * idempotency.ClaimTimeout)
 				b.wantState(req, idempotency.InFlight, 1)
 				wantEnd(t, run, created("one"), resultKept)
 				a.drain()
@@ -82,7 +82,7 @@ func TestClaimIsExecutedAfterAReleasedRetry(t *testing.T) {
 			wantRefusal(t, a.begin(req), engine.ReasonUnavailable, "")
 			a.link.recover()
 			wantEnd(t, b.run(req), broken("out of order"), resultReleased)
-			time.Sleep(2 * idempotency.ClaimPatience)
+			time.Sleep(2 * idempotency.ClaimTimeout)
 			a.drain()
 			b.wantState(req, idempotency.Released, 1)
 			if run := b.run(req); run.Attempt() != 2 {
@@ -105,7 +105,7 @@ func TestTakeoverInDoubtKeepsTheAttempts(t *testing.T) {
 				b.link.fail(how, "claim")
 				wantRefusal(t, b.begin(req), engine.ReasonUnavailable, "")
 				b.link.recover()
-				time.Sleep(2 * idempotency.ClaimPatience)
+				time.Sleep(2 * idempotency.ClaimTimeout)
 				b.drain()
 				if run := b.run(req); run.Attempt() != 3 {
 					t.Errorf("the next attempt is %d, want 3", run.Attempt())

@@ -9,8 +9,8 @@ type Terms struct {
 	Lease time.Duration
 	// Retention is how long a record lives from the end of its run.
 	Retention time.Duration
-	// Hold says what to do if nobody knows how a run ended: hold the key (true) or
-	// release it (false).
+	// Hold reports whether the key is held if it is unknown how a run ended; otherwise it
+	// is released.
 	Hold bool
 	// MaxAttempts is how many runs may reach the upstream; 0 means no limit.
 	MaxAttempts int
@@ -34,7 +34,7 @@ type Claim struct {
 	// for [Store.Renew].
 	Follows string
 	// Within is the execution ID that the request came in with: that of the run of another
-	// dedup in front, or forged. Empty for most.
+	// dedup in front, or forged. Empty for most requests.
 	Within string
 	// Fingerprints are the fingerprint of the request, in every form in which an
 	// earlier claim may have stored it: plain, and under each encryption key. This
@@ -45,8 +45,8 @@ type Claim struct {
 	SealedBy string
 	Sealed   []byte
 	Terms
-	// Waits says that, if a run is in flight, this process wants to be woken when
-	// that run ends ([Store.Subscribe]).
+	// Waits has the store wake this process when a run in flight ends
+	// ([Store.Subscribe]).
 	Waits bool
 	// Force runs again on purpose although a response is kept. That response stays
 	// until the new run has one to keep.
@@ -65,17 +65,17 @@ const (
 	WaitForRun
 	// RefuseReused: the key was used with another fingerprint.
 	RefuseReused
-	// RefuseHeld: nobody knows how the latest run ended, and its claim was made with
+	// RefuseHeld: it is unknown how the latest run ended, and its claim was made with
 	// [Terms.Hold].
 	RefuseHeld
 	// RefuseLoop: the request is part of the run in flight ([Claim.Within]), and would
 	// wait for itself.
 	RefuseLoop
-	// RefuseExhausted: [Terms.MaxAttempts] runs may have reached the upstream, and
-	// nobody knows how the last of them ended.
+	// RefuseExhausted: [Terms.MaxAttempts] runs may have reached the upstream, and it is
+	// unknown how the last of them ended.
 	RefuseExhausted
 	// RefuseUnreadable: the record was sealed with an encryption key that this process
-	// does not have, so that nobody can tell whether this is the same request.
+	// does not have, so it is unknown whether this is the same request.
 	RefuseUnreadable
 )
 
@@ -84,7 +84,7 @@ var verdictNames = [...]string{"none", "proceed", "replay", "wait", "reused", "h
 // String returns the verdict's name for logs and test failures.
 func (v Verdict) String() string { return verdictNames[v] }
 
-// Decide is the claim table: it says what a claim may do with the record that the
+// Decide is the claim table: it returns what a claim may do with the record that the
 // store has for the key (nil: none), at a time by the clock of the store. No other
 // code decides this. A store makes the decision, and the write of [Claim.Record],
 // one atomic step.
@@ -132,7 +132,7 @@ func (c Claim) compare(r *Record) sameness {
 }
 
 func (c Claim) exhausted(found *Record) bool {
-	return c.MaxAttempts > 0 && found.Attempt-found.FreedAttempts >= c.MaxAttempts
+	return c.MaxAttempts > 0 && found.Attempt-found.ReleasedAttempts >= c.MaxAttempts
 }
 
 // Record returns the record that the claim writes if it may proceed, given the
@@ -143,11 +143,11 @@ func (c Claim) Record(found *Record, now time.Time) *Record {
 	case found == nil:
 	case found.State == InFlight && found.Token == c.Token: // the same claim again
 		next.Attempt, next.ParentID, next.Replaces = found.Attempt, found.ParentID, found.Replaces
-		next.FreedAttempts, next.Follows = found.FreedAttempts, found.Follows
+		next.ReleasedAttempts, next.Follows = found.ReleasedAttempts, found.Follows
 	case found.State == Complete:
 		next.Attempt, next.ParentID, next.Replaces = found.Attempt+1, found.ExecutionID, found
 	default:
-		next.Attempt, next.FreedAttempts, next.Follows = found.Attempt+1, found.FreedAttempts, found.Token
+		next.Attempt, next.ReleasedAttempts, next.Follows = found.Attempt+1, found.ReleasedAttempts, found.Token
 	}
 	if next.Replaces != nil {
 		next.Expires = latest(next.Expires, next.Replaces.Expires)

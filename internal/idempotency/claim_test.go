@@ -118,7 +118,7 @@ func (c claimCase) build(now time.Time) (*idempotency.Record, idempotency.Claim)
 		Terms: idempotency.Terms{Hold: c.choice == "hold", Lease: 30 * time.Second, Retention: time.Hour},
 	}
 	found := &idempotency.Record{
-		Token: "token-found", ExecutionID: "run-found", Attempt: 5, FreedAttempts: 2, Fingerprint: "body:1",
+		Token: "token-found", ExecutionID: "run-found", Attempt: 5, ReleasedAttempts: 2, Fingerprint: "body:1",
 		Hold: c.unknown == "hold", Expires: now.Add(time.Minute),
 	}
 	found.State = map[string]idempotency.State{

@@ -41,26 +41,26 @@ const (
 
 // storedRecord has the fields of a [Record]. Times are in milliseconds since 1970, 0 for none.
 type storedRecord struct {
-	_             struct{} `cbor:",toarray"`
-	State         State
-	Token         string
-	ExecutionID   string
-	Attempt       int
-	FreedAttempts int
-	Fingerprint   string
-	Hold          bool
-	Origin        storedOrigin
-	SealedBy      string
-	Sealed        []byte
-	Status        int
-	Reason        string
-	ParentID      string
-	Replaces      *storedRecord
-	Follows       string
-	Claimed       int64
-	Ended         int64
-	LeaseUntil    int64
-	Expires       int64
+	_                struct{} `cbor:",toarray"`
+	State            State
+	Token            string
+	ExecutionID      string
+	Attempt          int
+	ReleasedAttempts int
+	Fingerprint      string
+	Hold             bool
+	Origin           storedOrigin
+	SealedBy         string
+	Sealed           []byte
+	Status           int
+	Reason           string
+	ParentID         string
+	Replaces         *storedRecord
+	Follows          string
+	Claimed          int64
+	Ended            int64
+	LeaseUntil       int64
+	Expires          int64
 }
 
 // storedOrigin has the fields of an [Origin].
@@ -101,7 +101,7 @@ func must[T any](mode T, err error) T {
 // milliseconds.
 func AppendRecord(dst []byte, key Key, r *Record) []byte {
 	at := len(dst)
-	dst = append(slices.Grow(dst, usualRoom), recordMagic...)
+	dst = append(slices.Grow(dst, defaultRoom), recordMagic...)
 	dst = encode(append(dst, make([]byte, checksumSize)...), r.stored())
 	seal(dst[at:], &key, "")
 	return dst
@@ -136,14 +136,14 @@ func DecodeRecord(key Key, stored []byte) (*Record, error) {
 // AppendResponse appends the stored form of the response of a run: what
 // [AppendResponseHead] writes, and then the body.
 func AppendResponse(dst []byte, key Key, token string, r *Response) []byte {
-	return append(AppendResponseHead(slices.Grow(dst, usualRoom+len(r.Body)), key, token, r), r.Body...)
+	return append(AppendResponseHead(slices.Grow(dst, defaultRoom+len(r.Body)), key, token, r), r.Body...)
 }
 
 // AppendResponseHead appends the stored form of a response without its body, for a
 // store that keeps the body beside it. [DecodeResponseParts] reads both.
 func AppendResponseHead(dst []byte, key Key, token string, r *Response) []byte {
 	at := len(dst)
-	dst = append(slices.Grow(dst, usualRoom), responseMagic...)
+	dst = append(slices.Grow(dst, defaultRoom), responseMagic...)
 	dst = encode(append(dst, make([]byte, checksumSize+lengthSize)...), &storedHead{
 		Status: r.Status, Header: r.Header, Omitted: r.Omitted, Failed: r.Failed, SealedBy: r.SealedBy,
 		Length: len(r.Body), Sum: xxhash.Sum64(r.Body),
@@ -202,8 +202,8 @@ func DecodeResponseParts(key Key, token string, head, body []byte) (*Response, e
 	return &Response{Status: s.Status, Header: s.Header, Omitted: s.Omitted, Failed: s.Failed, SealedBy: s.SealedBy, Body: body}, nil
 }
 
-// usualRoom is enough for most records and for the headers of most responses, in bytes.
-const usualRoom = 512
+// defaultRoom is enough for most records and for the headers of most responses, in bytes.
+const defaultRoom = 512
 
 func encode(dst []byte, stored any) []byte {
 	buffer := bytes.NewBuffer(dst)
@@ -215,7 +215,7 @@ func encode(dst []byte, stored any) []byte {
 
 func (r *Record) stored() *storedRecord {
 	s := &storedRecord{
-		State: r.State, Token: r.Token, ExecutionID: r.ExecutionID, Attempt: r.Attempt, FreedAttempts: r.FreedAttempts,
+		State: r.State, Token: r.Token, ExecutionID: r.ExecutionID, Attempt: r.Attempt, ReleasedAttempts: r.ReleasedAttempts,
 		Fingerprint: r.Fingerprint, Hold: r.Hold, Origin: storedOrigin{Origin: r.Origin}, SealedBy: r.SealedBy, Sealed: r.Sealed,
 		Status: r.Status, Reason: r.Reason, ParentID: r.ParentID, Follows: r.Follows,
 		Claimed: millis(r.Claimed), Ended: millis(r.Ended), LeaseUntil: millis(r.LeaseUntil), Expires: millis(r.Expires),
@@ -228,7 +228,7 @@ func (r *Record) stored() *storedRecord {
 
 func (s *storedRecord) record() *Record {
 	r := &Record{
-		State: s.State, Token: s.Token, ExecutionID: s.ExecutionID, Attempt: s.Attempt, FreedAttempts: s.FreedAttempts,
+		State: s.State, Token: s.Token, ExecutionID: s.ExecutionID, Attempt: s.Attempt, ReleasedAttempts: s.ReleasedAttempts,
 		Fingerprint: s.Fingerprint, Hold: s.Hold, Origin: s.Origin.Origin, SealedBy: s.SealedBy, Sealed: s.Sealed,
 		Status: s.Status, Reason: s.Reason, ParentID: s.ParentID, Follows: s.Follows,
 		Claimed: moment(s.Claimed), Ended: moment(s.Ended), LeaseUntil: moment(s.LeaseUntil), Expires: moment(s.Expires),
@@ -253,7 +253,7 @@ func moment(ms int64) time.Time {
 	return time.UnixMilli(ms).UTC()
 }
 
-// ErrFormat says that another version of caddy-dedup has written a stored form.
+// ErrFormat is the error for a stored form that another version of caddy-dedup has written.
 var ErrFormat = errors.New("another version has written it")
 
 var errCutOff = errors.New("it is cut off")

@@ -26,12 +26,12 @@ func fullRecord() *Record {
 		Fingerprint: "body:" + strings.Repeat("00ff", 16), Hold: true, Origin: Origin{
 			Provider: "github", DeliveryID: "72d3162e <é>", Parts: []string{"second", ""}, Method: "POST", Host: "example.com:8443", Path: "/hooks/%2F",
 		}, Status: 201, SealedBy: "00ff00ff", Sealed: []byte("\x00sealed\xff"), Reason: "the upstream answered with 500",
-		Claimed:       time.Date(2026, 1, 2, 3, 4, 5, 6_000_000, time.UTC),
-		Ended:         time.Date(2026, 1, 2, 3, 4, 6, 0, time.UTC),
-		LeaseUntil:    time.Date(2026, 1, 2, 3, 4, 35, 0, time.UTC),
-		Expires:       time.Date(2026, 1, 9, 3, 4, 6, 999_000_000, time.UTC),
-		FreedAttempts: 1,
-		ParentID:      "0199b8a2-7d1c-7000-8000-000000000000",
+		Claimed:          time.Date(2026, 1, 2, 3, 4, 5, 6_000_000, time.UTC),
+		Ended:            time.Date(2026, 1, 2, 3, 4, 6, 0, time.UTC),
+		LeaseUntil:       time.Date(2026, 1, 2, 3, 4, 35, 0, time.UTC),
+		Expires:          time.Date(2026, 1, 9, 3, 4, 6, 999_000_000, time.UTC),
+		ReleasedAttempts: 1,
+		ParentID:         "0199b8a2-7d1c-7000-8000-000000000000",
 		Replaces: &Record{
 			State: Complete, Token: "earlier", ExecutionID: "0199b8a2-7d1c-7000-8000-000000000000", Attempt: 2, Status: 200,
 			Expires: time.Date(2026, 1, 9, 3, 4, 6, 0, time.UTC),
@@ -59,7 +59,7 @@ func TestRecordRoundTrip(t *testing.T) {
 		"released":   {State: Released, Token: "t", Attempt: 1, Status: 503},
 		"held":       {State: Held, Token: "t", Attempt: 1, Hold: true},
 		"long texts": {State: Held, Token: strings.Repeat("t", 300), Origin: Origin{DeliveryID: strings.Repeat("é", 1<<16)}},
-		"numbers":    {State: Complete, Token: "t", Attempt: -1, FreedAttempts: 1 << 30, Status: 999},
+		"numbers":    {State: Complete, Token: "t", Attempt: -1, ReleasedAttempts: 1 << 30, Status: 999},
 		"times": {
 			State: Complete, Token: "t", Ended: time.UnixMilli(-1).UTC(),
 			LeaseUntil: time.Date(9999, 12, 31, 23, 59, 59, 0, time.UTC), Expires: time.Date(1, 1, 1, 0, 0, 1, 0, time.UTC),

@@ -10,7 +10,7 @@ import (
 	"github.com/caddy-dedup/caddy-dedup/internal/canonicaljson"
 )
 
-// FingerprintKind says what two bodies must have in common to be the same request.
+// FingerprintKind is what two bodies must have in common to be the same request.
 type FingerprintKind string
 
 const (
@@ -44,8 +44,8 @@ func Fingerprint(kind FingerprintKind, path, query string, body []byte, exclude 
 		}
 		kind += excluding(exclude)
 	}
-	if len(body) <= mostOnStack {
-		parts := appendFingerprinted(make([]byte, 0, 2*mostOnStack), path, query, len(body))
+	if len(body) <= maxOnStack {
+		parts := appendFingerprinted(make([]byte, 0, 2*maxOnStack), path, query, len(body))
 		return fingerprintText(kind, sha256.Sum256(append(parts, body...)))
 	}
 	return fingerprintPieces(kind, path, query, len(body), func(yield func([]byte) bool) { yield(body) })
@@ -103,7 +103,7 @@ const (
 	// different: they are two requests.
 	different
 	// unknown: the one fingerprint was hashed with an encryption key that the other
-	// was not hashed with, so that nobody can tell.
+	// was not hashed with.
 	unknown
 )
 

@@ -8,8 +8,8 @@ import (
 	"fmt"
 )
 
-// The labels of the two hashes that a key is made of. Whoever changes how a key is
-// derived must change the label too: then a new key is never equal to an old one.
+// The labels of the two hashes that a key is made of. A change in how a key is derived needs a
+// new label: then a new key is never equal to an old one.
 const (
 	keyVersion = "caddy-dedup key v1"
 	idVersion  = "caddy-dedup ID v1"
@@ -62,7 +62,7 @@ type Identity struct {
 // scope, are hashed too. Without them, ("ab", "c") and ("a", "bc") would have the
 // same key.
 func (id Identity) Key() Key {
-	whole := make([]byte, 0, mostOnStack)
+	whole := make([]byte, 0, maxOnStack)
 	whole = appendPart(whole, keyVersion)
 	whole = appendPart(whole, id.Namespace)
 	whole = appendCount(whole, len(id.Scope))
@@ -73,15 +73,15 @@ func (id Identity) Key() Key {
 	whole = appendPart(whole, id.Prefix)
 	whole = appendPart(whole, cmp.Or(id.Tuple, id.ID))
 
-	key, begins := Key{}, BeginningOf(id.Namespace, id.ID)
+	key, begins := Key{}, PrefixFor(id.Namespace, id.ID)
 	digest := sha256.Sum256(whole)
 	copy(key[:], begins[:])
 	copy(key[idDigest:], digest[:])
 	return key
 }
 
-// mostOnStack is how many bytes are gathered to be hashed without an allocation.
-const mostOnStack = 1 << 10
+// maxOnStack is how many bytes are gathered to be hashed without an allocation.
+const maxOnStack = 1 << 10
 
 // appendPart appends a text with its length before it, to be hashed.
 func appendPart[T string | []byte](to []byte, part T) []byte {

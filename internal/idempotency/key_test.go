@@ -193,15 +193,15 @@ func TestParseKey(t *testing.T) {
 }
 
 // An operator who knows namespace and ID can say how the keys begin.
-func TestBeginningOf(t *testing.T) {
+func TestPrefixFor(t *testing.T) {
 	key := someIdentity.Key()
-	begins := idempotency.BeginningOf(someIdentity.Namespace, someIdentity.ID)
-	if begins != key.Beginning() || begins.String() != key.String()[:16] {
+	begins := idempotency.PrefixFor(someIdentity.Namespace, someIdentity.ID)
+	if begins != key.Prefix() || begins.String() != key.String()[:16] {
 		t.Errorf("the keys begin with %s, want that of %s", begins, key)
 	}
-	a, b, c := idempotency.Beginning{1, 2}, idempotency.Beginning{1, 3}, idempotency.Beginning{2}
-	of := []idempotency.Beginning{c, a, b, a, c}
-	if got := idempotency.SortBeginnings(of); !slices.Equal(got, []idempotency.Beginning{a, b, c}) {
+	a, b, c := idempotency.KeyPrefix{1, 2}, idempotency.KeyPrefix{1, 3}, idempotency.KeyPrefix{2}
+	of := []idempotency.KeyPrefix{c, a, b, a, c}
+	if got := idempotency.SortPrefixes(of); !slices.Equal(got, []idempotency.KeyPrefix{a, b, c}) {
 		t.Errorf("sorted they are %v", got)
 	}
 	if of[0] != c {

@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// State is where a key's latest run stands.
+// State is the state of a key's latest run.
 type State string
 
 const (
@@ -13,10 +13,10 @@ const (
 	InFlight State = "in_flight"
 	// Complete: the response is kept and replayed to duplicates.
 	Complete State = "complete"
-	// Released: the run ended without an answer to keep, or an operator freed the
+	// Released: the run ended without an answer to keep, or an operator released the
 	// key; the next request runs.
 	Released State = "released"
-	// Held: nobody knows how the run ended. No request runs until an operator frees
+	// Held: it is unknown how the run ended. No request runs until an operator releases
 	// the key or the retention ends.
 	Held State = "held"
 )
@@ -58,9 +58,9 @@ type Record struct {
 	// Attempt counts the runs that may have reached the upstream, including the one
 	// in flight.
 	Attempt int
-	// FreedAttempts is how many of these runs came before an operator freed the key.
+	// ReleasedAttempts is how many of these runs came before an operator released the key.
 	// They no longer count against [Terms.MaxAttempts].
-	FreedAttempts int
+	ReleasedAttempts int
 	// Fingerprint is that of the request that claimed, in the first of its forms
 	// ([Claim.Fingerprints]); empty if none was taken.
 	Fingerprint string
@@ -73,7 +73,7 @@ type Record struct {
 	Sealed   []byte
 	// Status is the HTTP status of the run's answer, 0 if the run had none.
 	Status int
-	// Reason says why the last run ended without a response to keep, at most [MaxReason] bytes;
+	// Reason is why the last run ended without a response to keep, at most [MaxReason] bytes;
 	// empty if it kept one.
 	Reason string
 	// ParentID is set for a forced run only: the execution ID of the run whose
@@ -120,10 +120,10 @@ func (r *Record) Effective(now time.Time) *Record {
 	return &kept
 }
 
-// CountedAs returns the record with the number of attempts that its owner knows, if
+// WithAttempts returns the record with the number of attempts that its owner knows, if
 // that is larger. The numbers differ after the store has lost the claim: the owner
 // then writes the claim again, and the store counts from 1.
-func (r *Record) CountedAs(claimed *Record) *Record {
+func (r *Record) WithAttempts(claimed *Record) *Record {
 	if r.Attempt >= claimed.Attempt {
 		return r
 	}
@@ -132,16 +132,16 @@ func (r *Record) CountedAs(claimed *Record) *Record {
 	return &next
 }
 
-// Owned says whether the claim with this token may still be renewed and settled,
+// Owned reports whether the claim with this token may still be renewed and settled,
 // given the record that the store has for the key (nil: none). follows is the token of
 // the record over which the claim was written ([Record.Follows]). open is false
 // without an error if a settlement with this token is stored already: then there
 // is nothing left to do. One that leaves the record before a forced run leaves that
-// record's token; left is it ([Record.Leaves]).
+// record's token; left is it ([Record.LeftToken]).
 //
 // Errors: [ErrGone] if the store has lost the claim: there is no record, or again the one
 // that the claim was written over, as where a server comes up with older data. No run has
-// the token of that record any more, so nobody has claimed the key since. [ErrFenced] if
+// the token of that record any more, so no request has claimed the key since. [ErrFenced] if
 // the record has another token.
 func (r *Record) Owned(token, follows, left string) (open bool, err error) {
 	switch {
@@ -158,9 +158,9 @@ func (r *Record) Owned(token, follows, left string) (open bool, err error) {
 	}
 }
 
-// Leaves returns the token of the record that a settlement of this claim leaves to count
+// LeftToken returns the token of the record that a settlement of this claim leaves to count
 // again, "" if it leaves none.
-func (r *Record) Leaves(s Settlement) string {
+func (r *Record) LeftToken(s Settlement) string {
 	if r.Replaces == nil || s.State == Complete {
 		return ""
 	}
@@ -175,33 +175,33 @@ func (r *Record) Renewed(t Terms, now time.Time) *Record {
 	return &next
 }
 
-// Freed returns the record after an operator has freed the key: the next request
+// Release returns the record after an operator has released the key: the next request
 // runs, and its attempts are counted from 1 again. Execution ID, attempts, status
 // and times stay, for operators to read. The token is a new one, so that a late
 // owner can change nothing any more. Errors: [ErrGone] if there is no record (nil),
 // [ErrInFlight] if a run is in flight and its lease has not lapsed, a [ChangedError]
 // if the record is not the one that the operator has seen.
-func (r *Record) Freed(token string, seen Seen, now time.Time) (*Record, error) {
+func (r *Record) Release(token string, pre Precondition, now time.Time) (*Record, error) {
 	found := r.Effective(now)
-	if err := found.MayBeTaken(seen, now); err != nil {
+	if err := found.CheckChange(pre, now); err != nil {
 		return nil, err
 	}
 	next := *found
 	next.State, next.Token, next.Follows, next.LeaseUntil = Released, token, "", time.Time{}
-	next.FreedAttempts = found.Attempt
+	next.ReleasedAttempts = found.Attempt
 	return &next, nil
 }
 
-// MayBeTaken says whether an operator may free or forget the record that counts (nil:
-// there is none). Its errors are those of [Record.Freed].
-func (r *Record) MayBeTaken(seen Seen, now time.Time) error {
+// CheckChange returns an error if an operator may not release or forget the record that counts
+// (nil: there is none). Its errors are those of [Record.Release].
+func (r *Record) CheckChange(pre Precondition, now time.Time) error {
 	switch {
 	case r == nil:
 		return ErrGone
 	case r.State == InFlight && !r.Lapsed(now):
 		return ErrInFlight
 	default:
-		return seen.mustBe(SeenOf(r, now))
+		return pre.check(PreconditionOf(r, now))
 	}
 }
 
@@ -219,17 +219,17 @@ type Response struct {
 	// Header are the header fields to replay, by canonical name. A field without
 	// values is one that was set before the run, and that the run removed.
 	Header map[string][]string
-	// Omitted says that the body was larger than the limit, or than the store has room
-	// for, and is not kept.
+	// Omitted reports whether the body was larger than the limit, or than the store has
+	// room for, and is not kept.
 	Omitted bool
-	// Failed says that the upstream gave no response: Status is that of the error
-	// which the client of the run got.
+	// Failed reports whether the upstream gave no response: then Status is that of the
+	// error that the client of the run got.
 	Failed bool
 	// SealedBy is the ID of the encryption key, if Body is a whole response in
 	// encrypted form; else it is empty.
 	SealedBy string
-	// Body is not written to by anybody, and neither is the room behind it: a store, local
-	// copies and those who are answered with it may all have the same bytes.
+	// Body must not be written to, and neither must its spare capacity: a store, local
+	// copies and several requests may share the bytes.
 	Body []byte
 }
 

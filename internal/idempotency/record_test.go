@@ -140,7 +140,7 @@ func TestFollows(t *testing.T) {
 			t.Errorf("over %s, settled, it follows %q", name, settled.Follows)
 		}
 		record.LeaseUntil = now
-		if freed, err := record.Freed("operator", idempotency.Seen{}, now); err != nil || freed.Follows != "" {
+		if freed, err := record.Release("operator", idempotency.Precondition{}, now); err != nil || freed.Follows != "" {
 			t.Errorf("over %s, freed, it follows %q, %v", name, freed.Follows, err)
 		}
 	}
@@ -151,7 +151,7 @@ func TestFollows(t *testing.T) {
 func TestFreed(t *testing.T) {
 	now := time.Unix(1000, 0)
 	complete := idempotency.Record{
-		State: idempotency.Complete, Token: "owner", ExecutionID: "run", Attempt: 3, FreedAttempts: 1, Fingerprint: "body:1", Hold: true,
+		State: idempotency.Complete, Token: "owner", ExecutionID: "run", Attempt: 3, ReleasedAttempts: 1, Fingerprint: "body:1", Hold: true,
 		Origin: idempotency.Origin{Provider: "github", DeliveryID: "72d3162e"}, Status: 201, ParentID: "parent",
 		Claimed: now.Add(-time.Minute), Ended: now.Add(-time.Second), Expires: now.Add(time.Hour),
 	}
@@ -160,14 +160,16 @@ func TestFreed(t *testing.T) {
 		change(&r)
 		return &r
 	}
-	freed := with(func(r *idempotency.Record) { r.State, r.Token, r.FreedAttempts = idempotency.Released, "operator", 3 })
+	freed := with(func(r *idempotency.Record) {
+		r.State, r.Token, r.ReleasedAttempts = idempotency.Released, "operator", 3
+	})
 	inFlight := func(left time.Duration, replaces *idempotency.Record) *idempotency.Record {
 		return with(func(r *idempotency.Record) {
 			r.State, r.LeaseUntil, r.Replaces = idempotency.InFlight, now.Add(left), replaces
 		})
 	}
 	counted := *freed
-	counted.Attempt, counted.FreedAttempts = 3, 3
+	counted.Attempt, counted.ReleasedAttempts = 3, 3
 	for name, c := range map[string]struct {
 		found, want *idempotency.Record
 		err         error
@@ -184,14 +186,14 @@ func TestFreed(t *testing.T) {
 		"forced and lapsed, over what has expired": {
 			found: inFlight(0, with(func(r *idempotency.Record) { r.Expires = now })), err: idempotency.ErrGone},
 	} {
-		got, err := c.found.Freed("operator", idempotency.Seen{}, now)
+		got, err := c.found.Release("operator", idempotency.Precondition{}, now)
 		if !errors.Is(err, c.err) || (err == nil) != (c.err == nil) {
 			t.Errorf("%s: %v, want %v", name, err, c.err)
 		}
 		if !reflect.DeepEqual(got, c.want) {
 			t.Errorf("%s:\ngot  %+v\nwant %+v", name, got, c.want)
 		}
-		if err := c.found.Effective(now).MayBeTaken(idempotency.Seen{}, now); !errors.Is(err, c.err) {
+		if err := c.found.Effective(now).CheckChange(idempotency.Precondition{}, now); !errors.Is(err, c.err) {
 			t.Errorf("%s: may be taken: %v, want %v", name, err, c.err)
 		}
 	}

@@ -41,11 +41,11 @@ type End struct {
 	// response, or 0 to release the key.
 	Retention *time.Duration
 	// Attempt is the number of this run, counted as [Terms.MaxAttempts] counts: from
-	// 1, and from 1 again after an operator has freed the key.
+	// 1, and from 1 again after an operator has released the key.
 	Attempt int
 	// Reason is [Record.Reason].
 	Reason string
-	// Replaces says that the run was forced, and that the response which it is meant
+	// Replaces reports whether the run was forced, and the response that it is meant
 	// to replace is still kept.
 	Replaces bool
 }
@@ -57,11 +57,11 @@ type Policy struct {
 	ReleaseOn StatusSet
 }
 
-// Settlement says what becomes of a claim.
+// Settlement is what becomes of a claim.
 type Settlement struct {
 	// State is Complete, Released or Held.
 	State State
-	// Counted says whether the run may have reached the upstream.
+	// Counted reports whether the run may have reached the upstream.
 	Counted bool
 	// Response is the answer for later requests (Complete), or for the requests that
 	// waited (Released); nil if there is none.
@@ -73,17 +73,16 @@ type Settlement struct {
 	// Ago is how long before now the run ended: the store could not be told at once.
 	Ago time.Duration
 	// AnswerFor is how long the response of a released run is kept, for requests that
-	// waited for the run on other replicas: one lease, and at least leastAnswer.
+	// waited for the run on other replicas: one lease, and at least minAnswer.
 	AnswerFor time.Duration
-	// Withdraws says that the claim is in doubt, and that nobody runs under it. It was
-	// perhaps not executed yet ([Store.Settle]); AnswerFor is how long that may last.
+	// Withdraws reports whether the claim is in doubt, so that no request runs under it. It
+	// was perhaps not executed yet ([Store.Settle]); AnswerFor is how long that may last.
 	Withdraws bool
 }
 
-// leastAnswer leaves those who wait on other replicas time to fetch the answer, also
-// where the lease is short: a lost message costs them a second, and a store that does
-// not answer its timeout.
-const leastAnswer = 5 * time.Second
+// minAnswer leaves waiting requests on other replicas time to fetch the answer if the lease is
+// short: a lost message costs them a second, and a store that does not answer its timeout.
+const minAnswer = 5 * time.Second
 
 // ResponseFor is how long the response of the settlement must be kept.
 func (s Settlement) ResponseFor() time.Duration {
@@ -93,7 +92,7 @@ func (s Settlement) ResponseFor() time.Duration {
 	return s.AnswerFor
 }
 
-// Conclude is the settle table: it says what becomes of a claim when its run has
+// Conclude is the settle table: it returns what becomes of a claim when its run has
 // ended. No other code decides this.
 func Conclude(end End, p Policy) Settlement {
 	s := Settlement{
@@ -102,7 +101,7 @@ func Conclude(end End, p Policy) Settlement {
 		Response:  end.Response,
 		Reason:    end.Reason,
 		Retention: p.Retention,
-		AnswerFor: max(p.Lease, leastAnswer),
+		AnswerFor: max(p.Lease, minAnswer),
 	}
 	if end.Replaces && (s.State == Held || end.Response != nil && end.Response.Omitted) {
 		// The response that was kept before stays. It is not given up for a held key,
@@ -116,8 +115,8 @@ func Conclude(end End, p Policy) Settlement {
 	case s.State == Held:
 		s.Response = nil
 	case s.State == Released && end.hasStatus(AboutCaller):
-		// It answers this caller, and nobody else: a forged delivery that was refused
-		// must not answer the genuine one beside it, nor fill the store.
+		// It answers this caller only: a forged delivery that was refused must not
+		// answer the genuine one beside it, nor fill the store.
 		s.Response = nil
 		if p.MaxAttempts == 0 {
 			s.Retention = p.Lease
@@ -159,8 +158,8 @@ func (e End) hasStatus(is func(status int) bool) bool {
 	return e.Response != nil && is(e.Response.Status) || is(e.UpstreamStatus)
 }
 
-// AboutCaller reports whether a status says something of who asks, and not of what is
-// asked for (RFC 9110, sections 15.5.2, 15.5.4 and 15.5.8).
+// AboutCaller reports whether a status is about the caller, and not about what was requested
+// (RFC 9110, sections 15.5.2, 15.5.4 and 15.5.8).
 func AboutCaller(status int) bool { return status == 401 || status == 403 || status == 407 }
 
 func gatewayLost(status int) bool { return status == 502 || status == 504 }
@@ -169,7 +168,7 @@ func gatewayLost(status int) bool { return status == 502 || status == 504 }
 type StatusSet struct{ bits [16]uint64 }
 
 // ParseStatuses reads codes ("409"), classes ("5xx") and exceptions ("!409"). An exception
-// wins wherever it stands.
+// wins regardless of the order.
 func ParseStatuses(words ...string) (StatusSet, error) {
 	var set, except StatusSet
 	for _, word := range words {

@@ -11,18 +11,17 @@ import (
 // steps, for all processes that share it. All methods may be called concurrently.
 // An error that is not named here means that the store could not be asked.
 type Store interface {
-	// Claim applies [Decide] to the key's record and, where it says [Proceed],
+	// Claim applies [Decide] to the key's record and, if it returns [Proceed],
 	// writes [Claim.Record], in one atomic step. A store that one process alone can have
 	// open may forget a claim with its process, unless [Terms.Hold] or
 	// [Terms.MaxAttempts] makes it count. Then the claim of a dead process has
-	// lapsed, whatever its lease says.
+	// lapsed, regardless of its lease.
 	//
-	// With an error, Claimed.Record says whether the claim is in doubt: it is the
-	// record that may have been written although the call failed, or nil if nothing
-	// was written. A command that timed out may still be executed. With [Terms.Hold],
-	// [Terms.MaxAttempts] or Force, and over any record, that is never later than
-	// [ClaimPatience] after the call. Otherwise it may be later, but the lease counts
-	// from the call: it keeps others from the key until then at most, and a
+	// With an error, Claimed.Record is the record that may have been written although
+	// the call failed: the claim is in doubt. It is nil if nothing was written. A command
+	// that timed out may still be executed. With [Terms.Hold], [Terms.MaxAttempts] or
+	// Force, and over any record, that is never later than [ClaimTimeout] after the call. Otherwise it may be later, but the lease counts
+	// from the call: other requests get the key when it lapses at the latest, and a
 	// settlement that withdraws the claim also prevents that. Errors: an
 	// [*UnreadableError] for a record that cannot be read, [ErrFull] if the store takes
 	// no more records.
@@ -37,13 +36,13 @@ type Store interface {
 	// response in one atomic step, and wakes the processes that wait for the key. A
 	// second settlement with the same token does nothing. With [Settlement.Withdraws]
 	// and without a record, a store in which the claim may still be executed makes sure
-	// that it finds itself withdrawn: [Decide] then says [WaitForRun]. Errors as with
-	// Renew, and of a store with a limit [ErrFull] while it has no room for the response,
-	// and [ErrTooLarge] if the response is too large to wait for that.
+	// that it finds itself withdrawn: [Decide] then returns [WaitForRun]. Errors: those of
+	// Renew; of a store with a limit also [ErrFull] while it has no room for the response,
+	// and [ErrTooLarge] if it will never have room.
 	Settle(ctx context.Context, key Key, claimed *Record, s Settlement) error
 
-	// Ready returns an error while requests cannot claim keys, though the store may answer
-	// what it has in memory, or has read. A store that has reached its own limit
+	// Ready returns an error while requests cannot claim keys, although the store may still
+	// return what it has in memory. A store that has reached its own limit
 	// ([ErrFull]) is ready: what it keeps is replayed.
 	Ready(ctx context.Context) error
 
@@ -55,47 +54,44 @@ type Store interface {
 	// kept, or not any more.
 	Response(ctx context.Context, key Key, token string) (*Response, error)
 
-	// Free applies [Record.Freed] to the record of the key, for an operator who has seen
-	// it. It does so in one atomic step, wakes the processes that wait for the key, and
-	// returns the record that it found. Errors: those of Freed, and an
-	// [*UnreadableError].
-	Free(ctx context.Context, key Key, token string, seen Seen) (*Record, error)
+	// Release applies [Record.Release] to the record of the key, for an operator. It does so
+	// in one atomic step, wakes the processes that wait for the key, and returns the record
+	// that it found. Errors: those of [Record.Release], and an [*UnreadableError].
+	Release(ctx context.Context, key Key, token string, pre Precondition) (*Record, error)
 
 	// Forget removes the record of the key and its responses, for an operator. It
 	// does so in one atomic step, and wakes the processes that wait for the key. A
 	// record that cannot be read is removed too: otherwise its key could never be
-	// used again. Errors: those of [Record.MayBeTaken], and of [Seen.MayBeUnreadable].
-	Forget(ctx context.Context, key Key, seen Seen) error
+	// used again. Errors: those of [Record.CheckChange], and of [Precondition.CheckUnreadable].
+	Forget(ctx context.Context, key Key, pre Precondition) error
 
 	// List returns a page of up to limit records; a store without an order of its own may
 	// return somewhat more. The page begins at the cursor; "" is the beginning. With the page
 	// comes the cursor of the next one; "" is the end. A page may be empty although another
-	// one follows: the work for one page is bounded. Within a page the records are in the order of their keys; the order of
-	// the pages is the store's choice. A record that cannot be read is listed with
-	// Unreadable set. Errors: [ErrCursor].
+	// one follows: the work for one page is bounded. Within a page the records are in the
+	// order of their keys; the order of the pages is up to the store. A record that cannot be
+	// read is listed with Unreadable set. Errors: [ErrCursor].
 	List(ctx context.Context, cursor string, limit int) ([]Listed, string, error)
 
-	// Find returns pages as List does, but only of the records whose key begins in one
-	// of these ways. It does not go through all records where the store has them in
-	// order.
-	Find(ctx context.Context, of []Beginning, cursor string, limit int) ([]Listed, string, error)
+	// Find returns pages as List does, but only of the records whose key has one of these
+	// prefixes. It does not go through all records if the store has them in order.
+	Find(ctx context.Context, of []KeyPrefix, cursor string, limit int) ([]Listed, string, error)
 
 	// Subscribe has the store call wake whenever a run ends for which this process
-	// waits ([Claim.Waits]), and whenever a kept response counts no more, because an
-	// operator has freed or forgotten its key or a forced run has replaced it: then nobody
-	// may go on with a copy. The call is a hint: it may be lost, and it may come for a key
-	// of which none of this is true. wake must not block. The returned function ends the
-	// subscription.
+	// waits ([Claim.Waits]), and whenever copies of a kept response become invalid, because an
+	// operator has released or forgotten its key or a forced run has replaced it. The call is
+	// a hint: it may be lost, and it may come for other keys, too. wake must not block. The
+	// returned function ends the subscription.
 	Subscribe(wake func(Key)) (stop func())
 
 	// Close closes the store. No method may be called afterwards.
 	Close() error
 }
 
-// ClaimPatience is how long after the call a claim whose caller has given up may still
+// ClaimTimeout is how long after the call a claim whose caller has given up may still
 // be executed so that it matters ([Store.Claim]). After that time, a claim in doubt can
 // be withdrawn for good.
-const ClaimPatience = 2 * time.Second
+const ClaimTimeout = 2 * time.Second
 
 // Claimed is what a store answers to a claim.
 type Claimed struct {
@@ -116,7 +112,7 @@ type Claimed struct {
 type Listed struct {
 	Key    Key
 	Record *Record
-	// Unreadable says why the record could not be read; Record is then nil.
+	// Unreadable is why the record could not be read; Record is then nil.
 	Unreadable error
 	// Now is the time by the clock of the store when the record was read.
 	Now time.Time
@@ -128,7 +124,7 @@ var (
 	// ErrGone: the store has no record of the key, or of the claim: it has lost it.
 	ErrGone = errors.New("the claim's record is gone")
 	// ErrInFlight: a run is in flight and its lease has not lapsed, so that an
-	// operator may neither free nor forget the key.
+	// operator may neither release nor forget the key.
 	ErrInFlight = errors.New("a run is in flight under the key; wait until it has ended, or its lease has lapsed")
 	// ErrCursor: the cursor is not one that a page came with.
 	ErrCursor = errors.New("the cursor is not one that a page came with")
@@ -141,10 +137,10 @@ var (
 	ErrClosed = errors.New("the store is closed")
 )
 
-// UnreadableError says that a stored record or response cannot be read: it is
+// UnreadableError is the error for a stored record or response that cannot be read: it is
 // damaged, or was written by another version or by another program.
 type UnreadableError struct {
-	// Where says where it is, in the terms of the store, for the operator who has to
+	// Where is its location, in the terms of the store, for the operator who has to
 	// look at it.
 	Where string
 	Err   error

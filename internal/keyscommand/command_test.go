@@ -57,7 +57,7 @@ func (s awayStore) Lookup(ctx context.Context, key idempotency.Key) (*idempotenc
 	return s.Store.Lookup(ctx, key)
 }
 
-func (s awayStore) Find(ctx context.Context, of []idempotency.Beginning, cursor string, limit int) ([]idempotency.Listed, string, error) {
+func (s awayStore) Find(ctx context.Context, of []idempotency.KeyPrefix, cursor string, limit int) ([]idempotency.Listed, string, error) {
 	if s.away.Load() {
 		return nil, "", errAway
 	}
@@ -205,7 +205,7 @@ func TestChangesOnlyWhatItShowed(t *testing.T) {
 		one := r.a.put(t, "", "one", "run 1", idempotency.Held)
 		two := r.a.put(t, "", "two", "run 2", idempotency.Held)
 		r.input = &meanwhile{do: func() {
-			if err := r.a.Free(t.Context(), one, idempotency.Seen{}); err != nil {
+			if err := r.a.Release(t.Context(), one, idempotency.Precondition{}); err != nil {
 				t.Error(err)
 			}
 			r.a.put(t, "", "one", "run 3", idempotency.Complete)
@@ -283,7 +283,7 @@ func TestKeyInTwoStores(t *testing.T) {
 // unreadableStore is one whose records cannot be read.
 type unreadableStore struct{ idempotency.Store }
 
-func (s unreadableStore) Find(ctx context.Context, of []idempotency.Beginning, cursor string, limit int) ([]idempotency.Listed, string, error) {
+func (s unreadableStore) Find(ctx context.Context, of []idempotency.KeyPrefix, cursor string, limit int) ([]idempotency.Listed, string, error) {
 	page, next, err := s.Store.Find(ctx, of, cursor, limit)
 	for i, listed := range page {
 		page[i] = idempotency.Listed{Key: listed.Key, Unreadable: &idempotency.UnreadableError{Where: "record", Err: errors.New("it is damaged")}}
@@ -291,9 +291,9 @@ func (s unreadableStore) Find(ctx context.Context, of []idempotency.Beginning, c
 	return page, next, err
 }
 
-func (s unreadableStore) Forget(ctx context.Context, key idempotency.Key, seen idempotency.Seen) error {
-	if seen.State == idempotency.SeenUnreadable {
-		seen = idempotency.Seen{}
+func (s unreadableStore) Forget(ctx context.Context, key idempotency.Key, seen idempotency.Precondition) error {
+	if seen.State == idempotency.Unreadable {
+		seen = idempotency.Precondition{}
 	}
 	return s.Store.Forget(ctx, key, seen)
 }

@@ -4,8 +4,8 @@
 //
 // The name of a record ([idempotency.Key]) does not depend on encryption. So
 // turning encryption on or off, or replacing an encryption key, forgets no record.
-// But whoever reads the store, and guesses a delivery ID, can check the guess
-// against the names. A secret namespace prevents that.
+// But a reader of the store who guesses a delivery ID can check the guess against the names.
+// A secret namespace prevents that.
 package seal
 
 import (
@@ -47,8 +47,8 @@ type key struct {
 	fingerprints []byte
 }
 
-// Labels for what is derived from a key, and for the additional data. Whoever
-// changes one of these forms must give it a new label.
+// Labels for what is derived from a key, and for the additional data. A change in one of these
+// forms needs a new label.
 const (
 	keyIDLabel          = "caddy-dedup encryption key ID v1"
 	fingerprintLabel    = "caddy-dedup fingerprint secret v1"
@@ -77,7 +77,7 @@ func New(keys ...[]byte) (*Sealer, error) {
 		next := newKey(secret)
 		for j, other := range s.keys {
 			if other.id == next.id {
-				return nil, fmt.Errorf("keys %d and %d are the same; each key stands once", j+1, i+1)
+				return nil, fmt.Errorf("keys %d and %d are the same; name each key once", j+1, i+1)
 			}
 		}
 		s.keys = append(s.keys, next)
@@ -123,8 +123,7 @@ func (s *Sealer) all() []key {
 	return s.keys
 }
 
-// keyNamed returns the key with this ID, or an error that says that no such key is
-// configured.
+// keyNamed returns the key with this ID, or an error if no such key is configured.
 func (s *Sealer) keyNamed(id string) (key, error) {
 	if len(s.all()) == 0 {
 		return key{}, errors.New("it is encrypted, and no key is configured with encrypt")
@@ -298,7 +297,7 @@ func (s *Sealer) openReason(record idempotency.Key, stored string) string {
 }
 
 // openRecord returns a copy of the record for operators, with a readable origin and reason. The
-// record that a forced run is meant to replace stays sealed: nobody reads that one, and its key
+// record that a forced run is meant to replace stays sealed: operators do not see it, and its key
 // need not be configured.
 func (s *Sealer) openRecord(record idempotency.Key, r *idempotency.Record) (*idempotency.Record, error) {
 	if err := s.check(r); err != nil || r == nil {

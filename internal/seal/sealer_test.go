@@ -40,7 +40,7 @@ func TestSealerRefusesKeys(t *testing.T) {
 		"short":   {[][]byte{secretOf('a')[:31]}, "key 1 has 31 bytes; a key has 32"},
 		"long":    {[][]byte{secretOf('a'), append(secretOf('b'), 'b')}, "key 2 has 33 bytes; a key has 32"},
 		"empty":   {[][]byte{{}}, "key 1 has 0 bytes; a key has 32"},
-		"doubled": {[][]byte{secretOf('a'), secretOf('b'), secretOf('a')}, "keys 1 and 3 are the same; each key stands once"},
+		"doubled": {[][]byte{secretOf('a'), secretOf('b'), secretOf('a')}, "keys 1 and 3 are the same; name each key once"},
 	} {
 		s, err := New(c.keys...)
 		if s != nil || err == nil || err.Error() != c.want {

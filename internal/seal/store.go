@@ -87,17 +87,17 @@ func (s *Store) Opened(key idempotency.Key, record *idempotency.Record) (*idempo
 	return opened, nil
 }
 
-// Free implements [idempotency.Store].
-func (s *Store) Free(ctx context.Context, key idempotency.Key, token string, seen idempotency.Seen) (*idempotency.Record, error) {
+// Release implements [idempotency.Store].
+func (s *Store) Release(ctx context.Context, key idempotency.Key, token string, seen idempotency.Precondition) (*idempotency.Record, error) {
 	seen, err := s.stored(ctx, key, seen)
 	if err != nil {
 		return nil, err
 	}
-	return s.Store.Free(ctx, key, token, seen)
+	return s.Store.Release(ctx, key, token, seen)
 }
 
 // Forget implements [idempotency.Store].
-func (s *Store) Forget(ctx context.Context, key idempotency.Key, seen idempotency.Seen) error {
+func (s *Store) Forget(ctx context.Context, key idempotency.Key, seen idempotency.Precondition) error {
 	seen, err := s.stored(ctx, key, seen)
 	if err != nil {
 		return err
@@ -107,8 +107,8 @@ func (s *Store) Forget(ctx context.Context, key idempotency.Key, seen idempotenc
 
 // stored returns what the inner store has of what an operator has seen. What the operator
 // cannot read the inner store can, where only the encryption key is missing.
-func (s *Store) stored(ctx context.Context, key idempotency.Key, seen idempotency.Seen) (idempotency.Seen, error) {
-	if seen.State != idempotency.SeenUnreadable {
+func (s *Store) stored(ctx context.Context, key idempotency.Key, seen idempotency.Precondition) (idempotency.Precondition, error) {
+	if seen.State != idempotency.Unreadable {
 		return seen, nil
 	}
 	found, now, err := s.Store.Lookup(ctx, key)
@@ -121,7 +121,7 @@ func (s *Store) stored(ctx context.Context, key idempotency.Key, seen idempotenc
 	if _, err := s.Opened(key, found); err == nil {
 		return seen, nil // it can be read: it is another
 	}
-	return idempotency.SeenOf(found, now), nil
+	return idempotency.PreconditionOf(found, now), nil
 }
 
 // Response implements [idempotency.Store].
@@ -141,7 +141,7 @@ func (s *Store) List(ctx context.Context, cursor string, limit int) ([]idempoten
 }
 
 // Find implements [idempotency.Store].
-func (s *Store) Find(ctx context.Context, of []idempotency.Beginning, cursor string, limit int) ([]idempotency.Listed, string, error) {
+func (s *Store) Find(ctx context.Context, of []idempotency.KeyPrefix, cursor string, limit int) ([]idempotency.Listed, string, error) {
 	page, next, err := s.Store.Find(ctx, of, cursor, limit)
 	s.openAll(page)
 	return page, next, err

@@ -45,9 +45,9 @@ func (o opened) Claim(ctx context.Context, c idempotency.Claim) (idempotency.Cla
 	return got, err
 }
 
-// Free implements [idempotency.Store].
-func (o opened) Free(ctx context.Context, key idempotency.Key, token string, seen idempotency.Seen) (*idempotency.Record, error) {
-	found, err := o.Store.Free(ctx, key, token, seen)
+// Release implements [idempotency.Store].
+func (o opened) Release(ctx context.Context, key idempotency.Key, token string, seen idempotency.Precondition) (*idempotency.Record, error) {
+	found, err := o.Store.Release(ctx, key, token, seen)
 	if err != nil {
 		return nil, err
 	}
@@ -98,7 +98,7 @@ func TestSealedRecordsAreFound(t *testing.T) {
 	if _, err := seal.Around(inner, sealing(t, "a")).Claim(t.Context(), claim); err != nil {
 		t.Fatal(err)
 	}
-	of := []idempotency.Beginning{idempotency.BeginningOf("default", "7")}
+	of := []idempotency.KeyPrefix{idempotency.PrefixFor("default", "7")}
 	for keys, readable := range map[string]bool{"a": true, "ba": true, "b": false, "": false} {
 		page, _, err := seal.Around(inner, sealing(t, keys)).Find(t.Context(), of, "", 10)
 		if err != nil || len(page) != 1 || page[0].Key != key {
@@ -129,21 +129,21 @@ func TestSealedRecordsAreForgottenAsSeen(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	unreadable := idempotency.Seen{State: idempotency.SeenUnreadable}
+	unreadable := idempotency.Precondition{State: idempotency.Unreadable}
 	if err := blind.Forget(t.Context(), key, unreadable); !errors.Is(err, idempotency.ErrInFlight) {
 		t.Errorf("forget in flight: %v", err)
 	}
 	if err := sealed.Settle(t.Context(), key, claimed.Record, idempotency.Settlement{State: idempotency.Held, Retention: time.Hour}); err != nil {
 		t.Fatal(err)
 	}
-	want := idempotency.ChangedError{Now: idempotency.Seen{ExecutionID: "run", State: idempotency.Held}}
+	want := idempotency.ChangedError{Now: idempotency.Precondition{ExecutionID: "run", State: idempotency.Held}}
 	if err := sealed.Forget(t.Context(), key, unreadable); !errors.Is(err, want) {
 		t.Errorf("forget as unreadable where it can be read: %v", err)
 	}
-	if _, err := sealed.Free(t.Context(), key, "operator", unreadable); !errors.Is(err, want) {
+	if _, err := sealed.Release(t.Context(), key, "operator", unreadable); !errors.Is(err, want) {
 		t.Errorf("free as unreadable where it can be read: %v", err)
 	}
-	if _, err := blind.Free(t.Context(), key, "operator", unreadable); err != nil {
+	if _, err := blind.Release(t.Context(), key, "operator", unreadable); err != nil {
 		t.Errorf("free as unreadable: %v", err)
 	}
 	if err := blind.Forget(t.Context(), key, unreadable); err != nil {

@@ -44,8 +44,8 @@ func (s *Store) Key() string { return s.key }
 // Name describes the store to operators.
 func (s *Store) Name() string { return s.name }
 
-// Gone is closed when the store is.
-func (s *Store) Gone() <-chan struct{} { return s.closed }
+// Closed returns a channel that is closed when the store is.
+func (s *Store) Closed() <-chan struct{} { return s.closed }
 
 // enter reports false if the store is closed, or about to be.
 func (s *Store) enter() bool {

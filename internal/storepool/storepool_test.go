@@ -414,7 +414,7 @@ func TestStoreIsNotClosedWithAnUnstoredEnd(t *testing.T) {
 		m.away.away.Store(true)
 		kept(run)
 		second.Stop()
-		time.Sleep(idempotency.ClaimPatience)
+		time.Sleep(idempotency.ClaimTimeout)
 		m.away.away.Store(false)
 		// The claim in doubt is withdrawn before the end is tried again.
 		<-store.closed

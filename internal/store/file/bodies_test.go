@@ -161,7 +161,7 @@ func TestDamagedBody(t *testing.T) {
 		if got, err := ask(t.Context(), s, "a"); !isUnreadable(err) || !strings.Contains(err.Error(), segment) || got.Response != nil {
 			t.Errorf("%s: %v, %v; want an UnreadableError that names %s", name, got.Verdict, err, segment)
 		}
-		if err := s.Forget(t.Context(), key("a"), idempotency.Seen{}); err != nil {
+		if err := s.Forget(t.Context(), key("a"), idempotency.Precondition{}); err != nil {
 			t.Errorf("%s: forget: %v", name, err)
 		}
 		claimed(t, s, claimOf("a"))

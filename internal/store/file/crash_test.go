@@ -100,7 +100,7 @@ func (c *crashing) walk(t *testing.T, s *Store, from, to int) {
 			})
 		}
 		if i%10 == 1 {
-			c.do(t, name, idempotency.Proceed, func() error { return s.Forget(t.Context(), key(name), idempotency.Seen{}) })
+			c.do(t, name, idempotency.Proceed, func() error { return s.Forget(t.Context(), key(name), idempotency.Precondition{}) })
 		}
 		switch i % 20 {
 		case 9:

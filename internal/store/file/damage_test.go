@@ -140,7 +140,7 @@ func TestUnreadableValues(t *testing.T) {
 			if page, _, err := s.List(t.Context(), "", 10); err != nil || len(page) != 2 {
 				t.Errorf("list: %+v, %v; want both keys", page, err)
 			}
-			if err := s.Forget(t.Context(), a.Key, idempotency.Seen{}); err != nil {
+			if err := s.Forget(t.Context(), a.Key, idempotency.Precondition{}); err != nil {
 				t.Fatalf("forget: %v", err)
 			}
 			claimed(t, s, a)

@@ -138,7 +138,7 @@ func TestDiskThatFails(t *testing.T) {
 				"settle": func() error { return s.Settle(t.Context(), key("plain"), plain, completeAs("plain")) },
 				"claim":  func() error { _, err := s.Claim(t.Context(), holding("new")); return err },
 				"renew":  func() error { return s.Renew(t.Context(), holding("held")) },
-				"forget": func() error { return s.Forget(t.Context(), key("1"), idempotency.Seen{}) },
+				"forget": func() error { return s.Forget(t.Context(), key("1"), idempotency.Precondition{}) },
 				"ready":  func() error { return s.Ready(t.Context()) },
 			} {
 				if name == "tables" { // until the table fails, the log takes writes

@@ -79,7 +79,7 @@ func TestFullFilterIsBuiltAgain(t *testing.T) {
 	s := openStore(t, vfs.Default, newPath(t))
 	before := awaitFilter(t, s)
 	keep(t, s, 0, 10)
-	if err := s.Forget(t.Context(), key("3"), idempotency.Seen{}); err != nil {
+	if err := s.Forget(t.Context(), key("3"), idempotency.Precondition{}); err != nil {
 		t.Fatal(err)
 	}
 	if err := s.filter.rebuild(t.Context(), s.database); err != nil || s.filter.current.Load() != before {

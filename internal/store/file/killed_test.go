@@ -34,7 +34,7 @@ type asked struct {
 	What       string
 	Key        idempotency.Key
 	Token      string
-	Seen       idempotency.Seen
+	Seen       idempotency.Precondition
 	Claim      idempotency.Claim
 	Record     *idempotency.Record
 	Settlement idempotency.Settlement
@@ -92,7 +92,7 @@ func carryOut(s *Store, a asked) answered {
 	case "response":
 		result.Response, err = s.Response(ctx, a.Key, a.Token)
 	case "free":
-		result.Record, err = s.Free(ctx, a.Key, a.Token, a.Seen)
+		result.Record, err = s.Release(ctx, a.Key, a.Token, a.Seen)
 	case "forget":
 		err = s.Forget(ctx, a.Key, a.Seen)
 	default:
@@ -197,12 +197,12 @@ func (s *served) Response(_ context.Context, key idempotency.Key, token string) 
 	return r.Response, err
 }
 
-func (s *served) Free(_ context.Context, key idempotency.Key, token string, seen idempotency.Seen) (*idempotency.Record, error) {
+func (s *served) Release(_ context.Context, key idempotency.Key, token string, seen idempotency.Precondition) (*idempotency.Record, error) {
 	r, err := s.ask(asked{What: "free", Key: key, Token: token, Seen: seen})
 	return r.Record, err
 }
 
-func (s *served) Forget(_ context.Context, key idempotency.Key, seen idempotency.Seen) error {
+func (s *served) Forget(_ context.Context, key idempotency.Key, seen idempotency.Precondition) error {
 	_, err := s.ask(asked{What: "forget", Key: key, Seen: seen})
 	return err
 }

@@ -17,8 +17,8 @@ func (s *Store) List(ctx context.Context, cursor string, limit int) ([]idempoten
 }
 
 // Find implements [idempotency.Store]. It seeks each beginning.
-func (s *Store) Find(ctx context.Context, of []idempotency.Beginning, cursor string, limit int) ([]idempotency.Listed, string, error) {
-	of = idempotency.SortBeginnings(of)
+func (s *Store) Find(ctx context.Context, of []idempotency.KeyPrefix, cursor string, limit int) ([]idempotency.Listed, string, error) {
+	of = idempotency.SortPrefixes(of)
 	return s.list(ctx, cursor, limit, func(key []byte) []byte {
 		for ; len(of) > 0; of = of[1:] {
 			prefix := of[0][:]

@@ -99,10 +99,10 @@ func (s *Store) Settle(ctx context.Context, key idempotency.Key, claimed *idempo
 	}
 	now := clock()
 	found := live(record, now)
-	if open, err := found.Owned(claimed.Token, claimed.Follows, claimed.Leaves(settlement)); !open {
+	if open, err := found.Owned(claimed.Token, claimed.Follows, claimed.LeftToken(settlement)); !open {
 		return err
 	}
-	next := value{record: found.CountedAs(claimed).Settled(settlement, now)}
+	next := value{record: found.WithAttempts(claimed).Settled(settlement, now)}
 	if r := settlement.Response; r != nil {
 		next.answer = &answer{token: claimed.Token, until: now.Add(settlement.ResponseFor()), response: r}
 		if len(r.Body) > maxInlineBody {
@@ -144,8 +144,8 @@ func (s *Store) Response(ctx context.Context, key idempotency.Key, token string)
 	return k.response(ctx, stored, token, clock())
 }
 
-// Free implements [idempotency.Store].
-func (s *Store) Free(ctx context.Context, key idempotency.Key, token string, seen idempotency.Seen) (*idempotency.Record, error) {
+// Release implements [idempotency.Store].
+func (s *Store) Release(ctx context.Context, key idempotency.Key, token string, seen idempotency.Precondition) (*idempotency.Record, error) {
 	k, err := s.lockKey(ctx, key)
 	if err != nil {
 		return nil, err
@@ -156,7 +156,7 @@ func (s *Store) Free(ctx context.Context, key idempotency.Key, token string, see
 		return nil, err
 	}
 	now := clock()
-	freed, err := live(record, now).Freed(token, seen, now)
+	freed, err := live(record, now).Release(token, seen, now)
 	if err != nil {
 		return nil, err
 	}
@@ -167,7 +167,7 @@ func (s *Store) Free(ctx context.Context, key idempotency.Key, token string, see
 }
 
 // Forget implements [idempotency.Store].
-func (s *Store) Forget(ctx context.Context, key idempotency.Key, seen idempotency.Seen) error {
+func (s *Store) Forget(ctx context.Context, key idempotency.Key, seen idempotency.Precondition) error {
 	k, err := s.lockKey(ctx, key)
 	if err != nil {
 		return err
@@ -178,9 +178,9 @@ func (s *Store) Forget(ctx context.Context, key idempotency.Key, seen idempotenc
 	_, damaged := errors.AsType[*idempotency.UnreadableError](err)
 	switch {
 	case damaged:
-		err = seen.MayBeUnreadable()
+		err = seen.CheckUnreadable()
 	case err == nil:
-		err = live(record, now).Effective(now).MayBeTaken(seen, now)
+		err = live(record, now).Effective(now).CheckChange(seen, now)
 	}
 	if err != nil {
 		return err

@@ -64,7 +64,7 @@ func TestSweepRemovesWhatHasExpired(t *testing.T) {
 				exact(t, s, kept+1+i, 2*i+n)
 			}
 		}
-		if _, err := s.Free(t.Context(), key("1"), "operator", idempotency.Seen{}); err != nil {
+		if _, err := s.Release(t.Context(), key("1"), "operator", idempotency.Precondition{}); err != nil {
 			t.Fatal(err)
 		}
 		force := claimOf("2")
@@ -170,7 +170,7 @@ func TestSweepRemovesBodies(t *testing.T) {
 		if _, err := s.bodies.write(t.Context(), clock().Add(time.Hour), []byte(largeText("orphan"))); err != nil {
 			t.Fatal(err)
 		}
-		if err := s.Forget(t.Context(), key("b"), idempotency.Seen{}); err != nil {
+		if err := s.Forget(t.Context(), key("b"), idempotency.Precondition{}); err != nil {
 			t.Fatal(err)
 		}
 		if err := fs.MkdirAll(fs.PathJoin(s.bodies.root, "other"), 0o700); err != nil {

@@ -78,7 +78,7 @@ func BenchmarkFirstDelivery(b *testing.B) {
 					b.Fatal(err)
 				}
 				if c.size > 64<<10 {
-					if err := s.Forget(b.Context(), claim.Key, idempotency.Seen{}); err != nil {
+					if err := s.Forget(b.Context(), claim.Key, idempotency.Precondition{}); err != nil {
 						b.Fatal(err)
 					}
 				}

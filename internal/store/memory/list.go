@@ -17,8 +17,8 @@ func (s *Store) List(ctx context.Context, cursor string, limit int) ([]idempoten
 }
 
 // Find implements [idempotency.Store]. It goes through the maps that may have the keys.
-func (s *Store) Find(ctx context.Context, of []idempotency.Beginning, cursor string, limit int) ([]idempotency.Listed, string, error) {
-	wanted := make(map[byte][]idempotency.Beginning)
+func (s *Store) Find(ctx context.Context, of []idempotency.KeyPrefix, cursor string, limit int) ([]idempotency.Listed, string, error) {
+	wanted := make(map[byte][]idempotency.KeyPrefix)
 	for _, b := range of {
 		wanted[b[0]] = append(wanted[b[0]], b)
 	}
@@ -27,7 +27,7 @@ func (s *Store) Find(ctx context.Context, of []idempotency.Beginning, cursor str
 
 // list returns a page of the keys that begin in the wanted ways, by their first bytes; of all keys
 // if wanted is nil. It locks the store for one map at a time: no request waits for a whole page.
-func (s *Store) list(ctx context.Context, cursor string, limit int, wanted map[byte][]idempotency.Beginning) (page []idempotency.Listed, next string, err error) {
+func (s *Store) list(ctx context.Context, cursor string, limit int, wanted map[byte][]idempotency.KeyPrefix) (page []idempotency.Listed, next string, err error) {
 	if limit < 1 {
 		return nil, "", fmt.Errorf("a page of %d records; it must be at least 1", limit)
 	}
@@ -45,7 +45,7 @@ func (s *Store) list(ctx context.Context, cursor string, limit int, wanted map[b
 		err := s.do(ctx, func(now time.Time) error {
 			var keys []idempotency.Key
 			for n := range s.values[first] {
-				if n.token == 0 && bytes.Compare(n.key[:], after[:]) > 0 && (wanted == nil || slices.Contains(begin, n.key.Beginning())) {
+				if n.token == 0 && bytes.Compare(n.key[:], after[:]) > 0 && (wanted == nil || slices.Contains(begin, n.key.Prefix())) {
 					keys = append(keys, n.key)
 				}
 			}

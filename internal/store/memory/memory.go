@@ -160,7 +160,7 @@ func (s *Store) Settle(ctx context.Context, key idempotency.Key, claimed *idempo
 		if err != nil {
 			return err
 		}
-		if open, err := found.Owned(claimed.Token, claimed.Follows, claimed.Leaves(settlement)); !open {
+		if open, err := found.Owned(claimed.Token, claimed.Follows, claimed.LeftToken(settlement)); !open {
 			return err
 		}
 		if response.head != nil {
@@ -173,7 +173,7 @@ func (s *Store) Settle(ctx context.Context, key idempotency.Key, claimed *idempo
 				return idempotency.ErrFull
 			}
 		}
-		s.putRecord(key, found.CountedAs(claimed).Settled(settlement, now), now)
+		s.putRecord(key, found.WithAttempts(claimed).Settled(settlement, now), now)
 		ended = true
 		return nil
 	})
@@ -211,17 +211,17 @@ func (s *Store) Response(ctx context.Context, key idempotency.Key, token string)
 	return kept.decode(key, token)
 }
 
-// Free implements [idempotency.Store].
-func (s *Store) Free(ctx context.Context, key idempotency.Key, token string, seen idempotency.Seen) (found *idempotency.Record, err error) {
+// Release implements [idempotency.Store].
+func (s *Store) Release(ctx context.Context, key idempotency.Key, token string, seen idempotency.Precondition) (found *idempotency.Record, err error) {
 	err = s.do(ctx, func(now time.Time) error {
 		stored, err := s.find(key, now)
 		if err != nil {
 			return err
 		}
-		freed, err := stored.Freed(token, seen, now)
+		released, err := stored.Release(token, seen, now)
 		if err == nil {
 			found = stored.Effective(now)
-			s.putRecord(key, freed, now)
+			s.putRecord(key, released, now)
 		}
 		return err
 	})
@@ -232,13 +232,13 @@ func (s *Store) Free(ctx context.Context, key idempotency.Key, token string, see
 }
 
 // Forget implements [idempotency.Store].
-func (s *Store) Forget(ctx context.Context, key idempotency.Key, seen idempotency.Seen) error {
+func (s *Store) Forget(ctx context.Context, key idempotency.Key, seen idempotency.Precondition) error {
 	err := s.do(ctx, func(now time.Time) error {
 		found, err := s.find(key, now)
 		if err != nil {
-			err = seen.MayBeUnreadable()
+			err = seen.CheckUnreadable()
 		} else {
-			err = found.Effective(now).MayBeTaken(seen, now)
+			err = found.Effective(now).CheckChange(seen, now)
 		}
 		if err != nil {
 			return err

@@ -111,10 +111,10 @@ func TestKnownKeysInAFullStore(t *testing.T) {
 	settle(t, s, record, claim(-1), idempotency.Settlement{State: idempotency.Released, Counted: true, Retention: time.Hour})
 	record = want("a retry after a release", next(claim(-1)), idempotency.Proceed)
 	settle(t, s, record, claim(-1), idempotency.Settlement{State: idempotency.Held, Counted: true, Retention: time.Hour})
-	if _, err := s.Free(t.Context(), claim(-1).Key, "another", idempotency.Seen{}); err != nil {
+	if _, err := s.Release(t.Context(), claim(-1).Key, "another", idempotency.Precondition{}); err != nil {
 		t.Errorf("free: %v", err)
 	}
-	if err := s.Forget(t.Context(), claim(-1).Key, idempotency.Seen{}); err != nil {
+	if err := s.Forget(t.Context(), claim(-1).Key, idempotency.Precondition{}); err != nil {
 		t.Errorf("forget: %v", err)
 	}
 }

@@ -110,7 +110,7 @@ func randomWork(t *testing.T, random *rand.Rand) {
 				full++
 			}
 		case op < 18:
-			_ = s.Forget(t.Context(), key, idempotency.Seen{}) // often there is nothing to forget
+			_ = s.Forget(t.Context(), key, idempotency.Precondition{}) // often there is nothing to forget
 		default:
 			time.Sleep(time.Duration(random.IntN(30)) * time.Second)
 		}
@@ -185,7 +185,7 @@ func TestMemoryReturnsAfterExpiry(t *testing.T) {
 		}
 		time.Sleep(time.Minute)
 		for n := range 10 {
-			if err := s.Forget(t.Context(), claim(n).Key, idempotency.Seen{}); err != nil {
+			if err := s.Forget(t.Context(), claim(n).Key, idempotency.Precondition{}); err != nil {
 				t.Fatal(err)
 			}
 		}

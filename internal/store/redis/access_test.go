@@ -51,10 +51,10 @@ func useAll(t *testing.T, s *Store) {
 		t.Fatalf("list: %d records, %v; want 3", len(page), err)
 	}
 	for _, name := range []string{"small", "large", "released"} {
-		if found, err := s.Free(ctx, keyOf(name), "operator", idempotency.Seen{}); err != nil || found.State != idempotency.Complete {
+		if found, err := s.Release(ctx, keyOf(name), "operator", idempotency.Precondition{}); err != nil || found.State != idempotency.Complete {
 			t.Fatalf("free: %+v, %v", found, err)
 		}
-		if err := s.Forget(ctx, keyOf(name), idempotency.Seen{}); err != nil {
+		if err := s.Forget(ctx, keyOf(name), idempotency.Precondition{}); err != nil {
 			t.Fatalf("forget: %v", err)
 		}
 	}

@@ -25,7 +25,7 @@ func TestForgetAfterARefusedConnection(t *testing.T) {
 		return netDialer(generous).DialContext(ctx, network, address)
 	}
 	s := closeAtEnd(t, openWith(t, o))
-	if err := s.Forget(ctx, keyOf("a"), idempotency.Seen{}); !errors.Is(err, idempotency.ErrGone) {
+	if err := s.Forget(ctx, keyOf("a"), idempotency.Precondition{}); !errors.Is(err, idempotency.ErrGone) {
 		t.Errorf("forget: %v, want ErrGone", err)
 	}
 	if n := dials.Load(); n < 2 || n > 1+maxFlushes { // the others may both dial
@@ -43,7 +43,7 @@ func TestForgetUnreadableThatBecomesALiveRun(t *testing.T) {
 		command(t, server, "FLUSHALL")
 		var running *idempotency.Record
 		s := openMeddled(t, server.Addr, generous, forgetScript, map[int]func(){at: func() {
-			if err := other.Forget(ctx, c.Key, idempotency.Seen{}); err != nil {
+			if err := other.Forget(ctx, c.Key, idempotency.Precondition{}); err != nil {
 				t.Fatalf("another operator: %v", err)
 			}
 			running = mustClaim(t, other, c, idempotency.Proceed).Record
@@ -51,7 +51,7 @@ func TestForgetUnreadableThatBecomesALiveRun(t *testing.T) {
 		command(t, server, "SET", named.record(c.Key), writable{
 			form: valueForm, state: "f", revision: "0123456789", lease: "9999999999999", expiry: "9999999999999", token: "x", record: "not a record",
 		}.String())
-		if err := s.Forget(ctx, c.Key, idempotency.Seen{}); !errors.Is(err, idempotency.ErrInFlight) {
+		if err := s.Forget(ctx, c.Key, idempotency.Precondition{}); !errors.Is(err, idempotency.ErrInFlight) {
 			t.Errorf("forget, with a run from round %d on: %v, want ErrInFlight", at, err)
 		}
 		if running == nil {
@@ -82,13 +82,13 @@ func TestForgetUnreadableWithALease(t *testing.T) {
 		mustSettle(t, s, c, first.Record, released())
 		mustClaim(t, s, withToken(c, "next"), idempotency.Proceed)
 		name := named.record(c.Key)
-		if err := s.Forget(ctx, c.Key, idempotency.Seen{}); !errors.Is(err, idempotency.ErrInFlight) {
+		if err := s.Forget(ctx, c.Key, idempotency.Precondition{}); !errors.Is(err, idempotency.ErrInFlight) {
 			t.Fatalf("%s: forget before the damage: %v", what, err)
 		}
 		rewrite(t, server, c.Key, damage)
 		_, _, err := s.Lookup(ctx, c.Key)
 		mustBeUnreadable(t, what, err, name)
-		if err := s.Forget(ctx, c.Key, idempotency.Seen{}); err != nil {
+		if err := s.Forget(ctx, c.Key, idempotency.Precondition{}); err != nil {
 			t.Errorf("%s: forget: %v", what, err)
 		}
 		if left := command(t, server, "DBSIZE"); left != int64(0) {
@@ -106,14 +106,14 @@ func TestRecordChangesBetweenLookAndForget(t *testing.T) {
 	for name, test := range map[string]struct {
 		before    func(c idempotency.Claim) idempotency.Claimed
 		meanwhile func(c idempotency.Claim, claimed idempotency.Claimed)
-		seen, now idempotency.Seen
+		seen, now idempotency.Precondition
 	}{
 		"a lapsed claim is settled": {
 			func(c idempotency.Claim) idempotency.Claimed { return lapsed(t, other, c) },
 			func(c idempotency.Claim, claimed idempotency.Claimed) {
 				mustSettle(t, other, c, claimed.Record, kept(small))
 			},
-			idempotency.Seen{State: idempotency.SeenLapsed}, idempotency.Seen{State: idempotency.Complete},
+			idempotency.Precondition{State: idempotency.Lapsed}, idempotency.Precondition{State: idempotency.Complete},
 		},
 		"a complete key is freed": {
 			func(c idempotency.Claim) idempotency.Claimed {
@@ -122,11 +122,11 @@ func TestRecordChangesBetweenLookAndForget(t *testing.T) {
 				return claimed
 			},
 			func(c idempotency.Claim, _ idempotency.Claimed) {
-				if _, err := other.Free(ctx, c.Key, "another operator", idempotency.Seen{}); err != nil {
+				if _, err := other.Release(ctx, c.Key, "another operator", idempotency.Precondition{}); err != nil {
 					t.Error(err)
 				}
 			},
-			idempotency.Seen{State: idempotency.Complete}, idempotency.Seen{State: idempotency.Released},
+			idempotency.Precondition{State: idempotency.Complete}, idempotency.Precondition{State: idempotency.Released},
 		},
 		"something foreign is replaced": {
 			func(c idempotency.Claim) idempotency.Claimed {
@@ -137,7 +137,7 @@ func TestRecordChangesBetweenLookAndForget(t *testing.T) {
 				command(t, server, "DEL", named.record(c.Key))
 				mustSettle(t, other, c, mustClaim(t, other, c, idempotency.Proceed).Record, kept(small))
 			},
-			idempotency.Seen{State: idempotency.SeenUnreadable}, idempotency.Seen{State: idempotency.Complete},
+			idempotency.Precondition{State: idempotency.Unreadable}, idempotency.Precondition{State: idempotency.Complete},
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -168,14 +168,14 @@ func TestForgetForeignAsSeen(t *testing.T) {
 	} {
 		command(t, server, "FLUSHALL")
 		command(t, server, put...)
-		err := s.Forget(ctx, keyOf("a"), idempotency.Seen{State: idempotency.Complete})
-		if changed, ok := errors.AsType[idempotency.ChangedError](err); !ok || changed.Now.State != idempotency.SeenUnreadable {
+		err := s.Forget(ctx, keyOf("a"), idempotency.Precondition{State: idempotency.Complete})
+		if changed, ok := errors.AsType[idempotency.ChangedError](err); !ok || changed.Now.State != idempotency.Unreadable {
 			t.Errorf("%s, seen as complete: %v", what, err)
 		}
 		if left := command(t, server, "DBSIZE"); left != int64(1) {
 			t.Errorf("%s, seen as complete: %v keys are left", what, left)
 		}
-		if err := s.Forget(ctx, keyOf("a"), idempotency.Seen{State: idempotency.SeenUnreadable}); err != nil {
+		if err := s.Forget(ctx, keyOf("a"), idempotency.Precondition{State: idempotency.Unreadable}); err != nil {
 			t.Errorf("%s, seen as unreadable: %v", what, err)
 		}
 		if left := command(t, server, "DBSIZE"); left != int64(0) {

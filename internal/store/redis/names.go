@@ -53,7 +53,7 @@ func (n names) copies() string { return n.prefix + "copies" }
 func (n names) records() string { return n.prefix + "{*}" }
 
 // beginning is a pattern of SCAN for the records whose keys have this beginning.
-func (n names) beginning(b idempotency.Beginning) string { return n.prefix + "{" + b.String() + "*}" }
+func (n names) beginning(b idempotency.KeyPrefix) string { return n.prefix + "{" + b.String() + "*}" }
 
 // keyIn returns the key, in hex, of a record with this name. It is not ok for other names that
 // match the pattern.

@@ -70,7 +70,7 @@ func TestPrefixesShareNothing(t *testing.T) {
 			}
 			for i, s := range stores {
 				for _, key := range []idempotency.Key{c.Key, keyOf(fmt.Sprint(i))} {
-					if err := s.Forget(ctx, key, idempotency.Seen{}); err != nil {
+					if err := s.Forget(ctx, key, idempotency.Precondition{}); err != nil {
 						t.Errorf("%q forgets: %v", s.options.Prefix, err)
 					}
 				}

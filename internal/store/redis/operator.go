@@ -13,9 +13,9 @@ import (
 // errOverdue reports that a script refused to run after its deadline.
 var errOverdue = errors.New("the command reached the server too late, or its clock jumps")
 
-// Free implements [idempotency.Store]. It looks the record up and replaces exactly that
+// Release implements [idempotency.Store]. It looks the record up and replaces exactly that
 // version. If the record changes in between, it tries again, like a claim.
-func (s *Store) Free(ctx context.Context, key idempotency.Key, token string, seen idempotency.Seen) (*idempotency.Record, error) {
+func (s *Store) Release(ctx context.Context, key idempotency.Key, token string, seen idempotency.Precondition) (*idempotency.Record, error) {
 	ctx, cancel := s.withTimeout(ctx)
 	defer cancel()
 	until := time.Now().Add(s.executeWithin)
@@ -24,7 +24,7 @@ func (s *Store) Free(ctx context.Context, key idempotency.Key, token string, see
 		if err != nil {
 			return nil, err
 		}
-		freed, err := looked.record.Freed(token, seen, looked.now)
+		freed, err := looked.record.Release(token, seen, looked.now)
 		if err != nil {
 			return nil, err
 		}
@@ -80,7 +80,7 @@ type forgetCall struct {
 	unreadable string
 	// seen is what the operator has seen, and version what forget.lua may remove: "" for any
 	// record, if the operator has seen nothing.
-	seen    idempotency.Seen
+	seen    idempotency.Precondition
 	version string
 	// lostReply reports whether an attempt got no reply, and may have removed the record.
 	lostReply bool
@@ -93,11 +93,11 @@ const (
 )
 
 // Forget implements [idempotency.Store]. It also removes what cannot be read.
-func (s *Store) Forget(ctx context.Context, key idempotency.Key, seen idempotency.Seen) error {
+func (s *Store) Forget(ctx context.Context, key idempotency.Key, seen idempotency.Precondition) error {
 	ctx, cancel := s.withTimeout(ctx)
 	defer cancel()
 	c := &forgetCall{store: s, key: key, name: s.names.record(key), seen: seen}
-	if seen != (idempotency.Seen{}) {
+	if seen != (idempotency.Precondition{}) {
 		c.version = versionNone
 	}
 	for ctx.Err() == nil {
@@ -182,9 +182,9 @@ func (c *forgetCall) compare(f *found, version string) (done bool, err error) {
 		return false, nil
 	}
 	if f != nil {
-		err = f.record.MayBeTaken(c.seen, f.now)
+		err = f.record.CheckChange(c.seen, f.now)
 	} else {
-		err = c.seen.MayBeUnreadable()
+		err = c.seen.CheckUnreadable()
 	}
 	c.version = version
 	return err != nil, err

@@ -46,10 +46,10 @@ func openMeddled(t *testing.T, address string, timeout time.Duration, script *sc
 	s := closeAtEnd(t, openWith(t, Options{Addresses: []string{address}, Timeout: timeout}))
 	c := claimOf("warm", "warm")
 	mustSettle(t, s, c, mustClaim(t, s, c, idempotency.Proceed).Record, kept(small))
-	if _, err := s.Free(ctx, c.Key, "warm operator", idempotency.Seen{}); err != nil {
+	if _, err := s.Release(ctx, c.Key, "warm operator", idempotency.Precondition{}); err != nil {
 		t.Fatal(err)
 	}
-	if err := s.Forget(ctx, c.Key, idempotency.Seen{}); err != nil {
+	if err := s.Forget(ctx, c.Key, idempotency.Precondition{}); err != nil {
 		t.Fatal(err)
 	}
 	s.client.(*goredis.Client).AddHook(&meddler{script: script.hash, before: before})
@@ -101,7 +101,7 @@ func TestHungServerFrees(t *testing.T) {
 			mustSettle(t, s, c, mustClaim(t, s, c, idempotency.Proceed).Record, kept(small))
 			before := command(t, server, "DUMP", named.record(c.Key))
 
-			if _, err := s.Free(ctx, c.Key, "operator", idempotency.Seen{}); err == nil {
+			if _, err := s.Release(ctx, c.Key, "operator", idempotency.Precondition{}); err == nil {
 				t.Fatal("a hung server freed the key")
 			}
 			server.Resume()
@@ -162,19 +162,19 @@ func TestRecordChangesBetweenLookAndFree(t *testing.T) {
 			return nil
 		}, nil},
 		"it is forgotten": {release, func(t *testing.T, c idempotency.Claim, _ idempotency.Claimed) *idempotency.Record {
-			if err := other.Forget(ctx, c.Key, idempotency.Seen{}); err != nil {
+			if err := other.Forget(ctx, c.Key, idempotency.Precondition{}); err != nil {
 				t.Fatalf("forget: %v", err)
 			}
 			return nil
 		}, idempotency.ErrGone},
 		"it is forgotten and claimed": {release, func(t *testing.T, c idempotency.Claim, _ idempotency.Claimed) *idempotency.Record {
-			if err := other.Forget(ctx, c.Key, idempotency.Seen{}); err != nil {
+			if err := other.Forget(ctx, c.Key, idempotency.Precondition{}); err != nil {
 				t.Fatalf("forget: %v", err)
 			}
 			return mustClaim(t, other, withToken(c, "next"), idempotency.Proceed).Record
 		}, idempotency.ErrInFlight},
 		"another operator frees it": {release, func(t *testing.T, c idempotency.Claim, _ idempotency.Claimed) *idempotency.Record {
-			if _, err := other.Free(ctx, c.Key, "another operator", idempotency.Seen{}); err != nil {
+			if _, err := other.Release(ctx, c.Key, "another operator", idempotency.Precondition{}); err != nil {
 				t.Fatalf("free: %v", err)
 			}
 			return nil
@@ -188,7 +188,7 @@ func TestRecordChangesBetweenLookAndFree(t *testing.T) {
 				running = test.meanwhile(t, c, claimed)
 				changed, _, _ = other.Lookup(ctx, c.Key)
 			}})
-			found, err := s.Free(ctx, c.Key, "operator", idempotency.Seen{})
+			found, err := s.Release(ctx, c.Key, "operator", idempotency.Precondition{})
 			if !errors.Is(err, test.want) {
 				t.Fatalf("free: %v, want %v", err, test.want)
 			}
@@ -232,7 +232,7 @@ func TestFreedRecord(t *testing.T) {
 			record := named.record(c.Key)
 			expires := mustFind(t, s, c.Key).Expires
 			rewrite(t, server, c.Key, func(p *writable) { p.channels = named.inbox("of a waiter") })
-			if _, err := s.Free(ctx, c.Key, "operator", idempotency.Seen{}); err != nil {
+			if _, err := s.Release(ctx, c.Key, "operator", idempotency.Precondition{}); err != nil {
 				t.Fatalf("%s: free: %v", name, err)
 			}
 			if at := command(t, server, "PEXPIRETIME", record); at != expires.UnixMilli() {
@@ -244,7 +244,7 @@ func TestFreedRecord(t *testing.T) {
 			if left := valueOf(t, server, c.Key); left.channels != "" || left.response != "" {
 				t.Errorf("%s: the freed record has the channels %q and the response %q", name, left.channels, left.response)
 			}
-			if err := s.Forget(ctx, c.Key, idempotency.Seen{}); err != nil {
+			if err := s.Forget(ctx, c.Key, idempotency.Precondition{}); err != nil {
 				t.Fatalf("%s: forget: %v", name, err)
 			}
 			if n := command(t, server, "DBSIZE"); n != int64(0) {
@@ -263,7 +263,7 @@ func TestFreedOften(t *testing.T) {
 	for i := range 12 {
 		c = withToken(c, fmt.Sprint("token", i))
 		mustSettle(t, s, c, mustClaim(t, s, c, idempotency.Proceed).Record, released())
-		if _, err := s.Free(ctx, c.Key, fmt.Sprint("operator", i), idempotency.Seen{}); err != nil {
+		if _, err := s.Release(ctx, c.Key, fmt.Sprint("operator", i), idempotency.Precondition{}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -299,11 +299,11 @@ func TestLostReplyToAnOperator(t *testing.T) {
 				want := test.free
 				if what == "free" {
 					var found *idempotency.Record
-					if found, err = s.Free(ctx, c.Key, "operator", idempotency.Seen{}); err == nil && found.Token != c.Token {
+					if found, err = s.Release(ctx, c.Key, "operator", idempotency.Precondition{}); err == nil && found.Token != c.Token {
 						t.Errorf("freed %+v; want what was there at first", found)
 					}
 				} else {
-					err, want = s.Forget(ctx, c.Key, idempotency.Seen{}), test.forget
+					err, want = s.Forget(ctx, c.Key, idempotency.Precondition{}), test.forget
 				}
 				if !errors.Is(err, want) {
 					t.Errorf("%s: %v, want %v", what, err, want)

@@ -61,7 +61,7 @@ func Open(o Options) (*Store, error) {
 	}
 	s := &Store{
 		options: o, limits: new(limits), names: names{prefix: o.Prefix}, log: o.Logger,
-		credentials: enterCredentials(o), executeWithin: idempotency.ClaimPatience,
+		credentials: enterCredentials(o), executeWithin: idempotency.ClaimTimeout,
 	}
 	s.limits.set(o.Timeout, o.WaitReplicas)
 	s.dialer = newDialer(o, s.limits)

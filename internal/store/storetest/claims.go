@@ -135,7 +135,7 @@ func endedContext(f *fixture) {
 		f.Fatal("a claim with an ended context is no error")
 	}
 	if claimed.Record == nil {
-		f.pass(idempotency.ClaimPatience)
+		f.pass(idempotency.ClaimTimeout)
 		f.absent(key("a"))
 	}
 }

@@ -66,7 +66,7 @@ func crashHolds(f *fixture) {
 			f.Errorf("held by %+v, want %+v", refused.Record, renewed)
 		}
 	}
-	if _, err := f.store.Free(f.ctx, c.Key, "operator", idempotency.Seen{State: idempotency.Held}); err != nil {
+	if _, err := f.store.Release(f.ctx, c.Key, "operator", idempotency.Precondition{State: idempotency.Held}); err != nil {
 		f.Fatalf("free: %v", err)
 	}
 	f.claim(f.newClaim(c.Key), idempotency.Proceed)

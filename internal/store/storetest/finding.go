@@ -26,10 +26,10 @@ func keyOf(id, route string) idempotency.Key {
 	return idempotency.Identity{Namespace: "default", Scope: []string{route}, ID: id}.Key()
 }
 
-func beginningsOf(ids ...string) []idempotency.Beginning {
-	var of []idempotency.Beginning
+func beginningsOf(ids ...string) []idempotency.KeyPrefix {
+	var of []idempotency.KeyPrefix
 	for _, id := range ids {
-		of = append(of, idempotency.BeginningOf("default", id))
+		of = append(of, idempotency.PrefixFor("default", id))
 	}
 	return of
 }
@@ -98,7 +98,7 @@ func findStates(f *fixture) {
 		"held":      func(r *idempotency.Record, k idempotency.Key) { f.settle(k, r, hold()) },
 		"freed": func(r *idempotency.Record, k idempotency.Key) {
 			f.settle(k, r, hold())
-			if _, err := f.store.Free(f.ctx, k, "operator", idempotency.Seen{}); err != nil {
+			if _, err := f.store.Release(f.ctx, k, "operator", idempotency.Precondition{}); err != nil {
 				f.Fatalf("free: %v", err)
 			}
 		},
@@ -184,7 +184,7 @@ func findLive(f *fixture) {
 		}
 		f.settle(k, claimed.Record, s)
 	}
-	if err := f.store.Forget(f.ctx, keyOf("wanted", "forgotten"), idempotency.Seen{}); err != nil {
+	if err := f.store.Forget(f.ctx, keyOf("wanted", "forgotten"), idempotency.Precondition{}); err != nil {
 		f.Fatalf("forget: %v", err)
 	}
 	f.pass(f.short())

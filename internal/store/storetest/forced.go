@@ -123,10 +123,10 @@ func forcedLapsesOverExpired(f *fixture) {
 		if listed := f.pageThrough(10)[k]; listed != nil {
 			f.Errorf("%s: it is listed as %+v", name, listed)
 		}
-		if _, err := f.store.Free(f.ctx, k, "operator", idempotency.Seen{}); !errors.Is(err, idempotency.ErrGone) {
+		if _, err := f.store.Release(f.ctx, k, "operator", idempotency.Precondition{}); !errors.Is(err, idempotency.ErrGone) {
 			f.Errorf("%s: free: %v, want ErrGone", name, err)
 		}
-		if err := f.store.Forget(f.ctx, k, idempotency.Seen{}); !errors.Is(err, idempotency.ErrGone) {
+		if err := f.store.Forget(f.ctx, k, idempotency.Precondition{}); !errors.Is(err, idempotency.ErrGone) {
 			f.Errorf("%s: forget: %v, want ErrGone", name, err)
 		}
 		f.absent(k)

@@ -134,7 +134,7 @@ func goneRecord(f *fixture) {
 	forgotten.Lease = f.short() // once it has lapsed, an operator may forget the key
 	first := f.claim(forgotten, idempotency.Proceed)
 	f.pass(forgotten.Lease)
-	if err := f.store.Forget(f.ctx, forgotten.Key, idempotency.Seen{}); err != nil {
+	if err := f.store.Forget(f.ctx, forgotten.Key, idempotency.Precondition{}); err != nil {
 		f.Fatalf("forget: %v", err)
 	}
 	expired := f.newClaim(key("expired"))
@@ -181,7 +181,7 @@ func wentBack(f *fixture) {
 	})
 	f.goneBack("freed", func(k idempotency.Key) string {
 		f.settle(k, f.claim(f.newClaim(k), idempotency.Proceed).Record, complete("kept"))
-		if _, err := f.store.Free(f.ctx, k, "operator", idempotency.Seen{}); err != nil {
+		if _, err := f.store.Release(f.ctx, k, "operator", idempotency.Precondition{}); err != nil {
 			f.Fatalf("free: %v", err)
 		}
 		return "operator"

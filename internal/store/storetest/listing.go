@@ -50,7 +50,7 @@ func (f *fixture) listWhile(change func(page []idempotency.Listed)) {
 func listWhileKeysGo(f *fixture) {
 	f.listWhile(func(page []idempotency.Listed) {
 		for _, one := range page {
-			if err := f.store.Forget(f.ctx, one.Key, idempotency.Seen{}); err != nil && !errors.Is(err, idempotency.ErrGone) {
+			if err := f.store.Forget(f.ctx, one.Key, idempotency.Precondition{}); err != nil && !errors.Is(err, idempotency.ErrGone) {
 				f.Fatalf("forget: %v", err)
 			}
 		}
@@ -138,7 +138,7 @@ func listLive(f *fixture) {
 		}
 		f.settle(key(name), claimed.Record, s)
 	}
-	if err := f.store.Forget(f.ctx, key("forgotten"), idempotency.Seen{}); err != nil {
+	if err := f.store.Forget(f.ctx, key("forgotten"), idempotency.Precondition{}); err != nil {
 		f.Fatalf("forget: %v", err)
 	}
 	f.pass(f.short())

@@ -102,23 +102,23 @@ func (m *model) settle(k idempotency.Key, claimed *idempotency.Record, s idempot
 	if open, err := found.Owned(claimed.Token, claimed.Follows, ""); !open {
 		return err
 	}
-	m.put(k, found.CountedAs(claimed).Settled(s, m.now), true)
+	m.put(k, found.WithAttempts(claimed).Settled(s, m.now), true)
 	if s.Response != nil {
 		m.responses[responseName(k, claimed.Token)] = keptResponse{s.Response, m.now.Add(s.ResponseFor())}
 	}
 	return nil
 }
 
-func (m *model) free(k idempotency.Key, token string, seen idempotency.Seen) error {
-	freed, err := m.lookup(k).Freed(token, seen, m.now)
+func (m *model) free(k idempotency.Key, token string, seen idempotency.Precondition) error {
+	freed, err := m.lookup(k).Release(token, seen, m.now)
 	if err == nil {
 		m.put(k, freed, true)
 	}
 	return err
 }
 
-func (m *model) forget(k idempotency.Key, seen idempotency.Seen) error {
-	if err := m.lookup(k).MayBeTaken(seen, m.now); err != nil {
+func (m *model) forget(k idempotency.Key, seen idempotency.Precondition) error {
+	if err := m.lookup(k).CheckChange(seen, m.now); err != nil {
 		return err
 	}
 	delete(m.records, k)

@@ -67,13 +67,13 @@ func (f *fixture) endedAs(name string) (idempotency.Claim, *idempotency.Record) 
 func freeAnyState(f *fixture) {
 	for name := range ends {
 		c, before := f.endedAs(name)
-		found, err := f.store.Free(f.ctx, c.Key, "operator", idempotency.Seen{})
+		found, err := f.store.Release(f.ctx, c.Key, "operator", idempotency.Precondition{})
 		if err != nil {
 			f.Fatalf("free, %s: %v", name, err)
 		}
 		f.sameRecord("found by free, "+name, found, before)
 		want := *before
-		want.State, want.Token, want.FreedAttempts, want.LeaseUntil = idempotency.Released, "operator", before.Attempt, f.lookup(c.Key).LeaseUntil
+		want.State, want.Token, want.ReleasedAttempts, want.LeaseUntil = idempotency.Released, "operator", before.Attempt, f.lookup(c.Key).LeaseUntil
 		f.sameRecord("freed, "+name, f.lookup(c.Key), &want)
 		if want.LeaseUntil.Sub(f.now()) > 0 {
 			f.Errorf("freed, %s: it has a lease until %v", name, want.LeaseUntil)
@@ -82,7 +82,7 @@ func freeAnyState(f *fixture) {
 			f.Errorf("freed, %s: an operator's act has the response %+v", name, response)
 		}
 		// A second Free is no error.
-		if _, err := f.store.Free(f.ctx, c.Key, "operator", idempotency.Seen{}); err != nil {
+		if _, err := f.store.Release(f.ctx, c.Key, "operator", idempotency.Precondition{}); err != nil {
 			f.Fatalf("free again, %s: %v", name, err)
 		}
 		next := f.newClaim(c.Key)
@@ -100,7 +100,7 @@ func freeForced(f *fixture) {
 	for size, body := range bodies {
 		claimed, c := f.forced(size, body)
 		f.pass(c.Lease)
-		if _, err := f.store.Free(f.ctx, c.Key, "operator", idempotency.Seen{}); err != nil {
+		if _, err := f.store.Release(f.ctx, c.Key, "operator", idempotency.Precondition{}); err != nil {
 			f.Fatalf("free: %v", err)
 		}
 		freed := f.lookup(c.Key)
@@ -117,7 +117,7 @@ func freeForced(f *fixture) {
 func freedOwner(f *fixture) {
 	c, _ := f.endedAs("lapsed")
 	claimed := f.lookup(c.Key)
-	if _, err := f.store.Free(f.ctx, c.Key, "operator", idempotency.Seen{}); err != nil {
+	if _, err := f.store.Release(f.ctx, c.Key, "operator", idempotency.Precondition{}); err != nil {
 		f.Fatalf("free: %v", err)
 	}
 	if err := f.store.Renew(f.ctx, c); !errors.Is(err, idempotency.ErrFenced) {
@@ -131,14 +131,14 @@ func freedOwner(f *fixture) {
 func forgetAnyState(f *fixture) {
 	for name := range ends {
 		c, before := f.endedAs(name)
-		if err := f.store.Forget(f.ctx, c.Key, idempotency.Seen{}); err != nil {
+		if err := f.store.Forget(f.ctx, c.Key, idempotency.Precondition{}); err != nil {
 			f.Fatalf("forget, %s: %v", name, err)
 		}
 		f.absent(c.Key)
 		if response := f.response(c.Key, before.Token); response != nil {
 			f.Errorf("forgotten, %s: the response is still there", name)
 		}
-		if err := f.store.Forget(f.ctx, c.Key, idempotency.Seen{}); !errors.Is(err, idempotency.ErrGone) {
+		if err := f.store.Forget(f.ctx, c.Key, idempotency.Precondition{}); !errors.Is(err, idempotency.ErrGone) {
 			f.Fatalf("forget again, %s: %v", name, err)
 		}
 		again := f.claim(f.newClaim(c.Key), idempotency.Proceed)
@@ -149,10 +149,10 @@ func forgetAnyState(f *fixture) {
 }
 
 func operatorWithoutRecord(f *fixture) {
-	if _, err := f.store.Free(f.ctx, key("a"), "operator", idempotency.Seen{}); !errors.Is(err, idempotency.ErrGone) {
+	if _, err := f.store.Release(f.ctx, key("a"), "operator", idempotency.Precondition{}); !errors.Is(err, idempotency.ErrGone) {
 		f.Errorf("free: %v", err)
 	}
-	if err := f.store.Forget(f.ctx, key("a"), idempotency.Seen{}); !errors.Is(err, idempotency.ErrGone) {
+	if err := f.store.Forget(f.ctx, key("a"), idempotency.Precondition{}); !errors.Is(err, idempotency.ErrGone) {
 		f.Errorf("forget: %v", err)
 	}
 	f.absent(key("a"))
@@ -162,10 +162,10 @@ func operatorBesideRun(f *fixture) {
 	refused := func(k idempotency.Key) {
 		f.Helper()
 		before := f.lookup(k)
-		if _, err := f.peer.Free(f.ctx, k, "operator", idempotency.Seen{}); !errors.Is(err, idempotency.ErrInFlight) {
+		if _, err := f.peer.Release(f.ctx, k, "operator", idempotency.Precondition{}); !errors.Is(err, idempotency.ErrInFlight) {
 			f.Errorf("free: %v", err)
 		}
-		if err := f.peer.Forget(f.ctx, k, idempotency.Seen{}); !errors.Is(err, idempotency.ErrInFlight) {
+		if err := f.peer.Forget(f.ctx, k, idempotency.Precondition{}); !errors.Is(err, idempotency.ErrInFlight) {
 			f.Errorf("forget: %v", err)
 		}
 		f.sameRecord("lookup", f.lookup(k), before)
@@ -211,9 +211,9 @@ func operatorsAndClaims(f *fixture) {
 		})
 		done.Go(func() {
 			for round := range rounds {
-				_, err := f.storeOf(worker).Free(f.ctx, k, fmt.Sprintf("operator-%d-%d", worker, round), idempotency.Seen{})
+				_, err := f.storeOf(worker).Release(f.ctx, k, fmt.Sprintf("operator-%d-%d", worker, round), idempotency.Precondition{})
 				if worker%2 == 0 {
-					err = f.storeOf(worker).Forget(f.ctx, k, idempotency.Seen{})
+					err = f.storeOf(worker).Forget(f.ctx, k, idempotency.Precondition{})
 				}
 				if err != nil && !errors.Is(err, idempotency.ErrInFlight) && !errors.Is(err, idempotency.ErrGone) {
 					f.Errorf("an operator: %v", err)

@@ -19,28 +19,28 @@ var seenTests = []subtest{
 }
 
 // takes are the two ways in which an operator takes a key.
-var takes = map[string]func(idempotency.Store, *fixture, idempotency.Key, idempotency.Seen) error{
-	"free": func(s idempotency.Store, f *fixture, k idempotency.Key, seen idempotency.Seen) error {
-		_, err := s.Free(f.ctx, k, fmt.Sprint("operator-", f.tokens.Add(1)), seen)
+var takes = map[string]func(idempotency.Store, *fixture, idempotency.Key, idempotency.Precondition) error{
+	"free": func(s idempotency.Store, f *fixture, k idempotency.Key, seen idempotency.Precondition) error {
+		_, err := s.Release(f.ctx, k, fmt.Sprint("operator-", f.tokens.Add(1)), seen)
 		return err
 	},
-	"forget": func(s idempotency.Store, f *fixture, k idempotency.Key, seen idempotency.Seen) error {
+	"forget": func(s idempotency.Store, f *fixture, k idempotency.Key, seen idempotency.Precondition) error {
 		return s.Forget(f.ctx, k, seen)
 	},
 }
 
 // seen is what an operator sees of a key now.
-func (f *fixture) seen(k idempotency.Key) idempotency.Seen {
+func (f *fixture) seen(k idempotency.Key) idempotency.Precondition {
 	f.Helper()
 	found, now, err := f.store.Lookup(f.ctx, k)
 	if err != nil || found == nil {
 		f.Fatalf("lookup: %+v, %v; want a record", found, err)
 	}
-	return idempotency.SeenOf(found, now)
+	return idempotency.PreconditionOf(found, now)
 }
 
 // wantChanged fails the test if an operator was not told what there is now.
-func (f *fixture) wantChanged(what string, err error, now idempotency.Seen) {
+func (f *fixture) wantChanged(what string, err error, now idempotency.Precondition) {
 	f.Helper()
 	if changed, ok := errors.AsType[idempotency.ChangedError](err); !ok || changed.Now != now {
 		f.Errorf("%s: %v, want that it has changed, and is %+v now", what, err, now)
@@ -52,13 +52,13 @@ func takenAsSeen(f *fixture) {
 		for how, take := range takes {
 			c, before := f.endedAs(end)
 			seen := f.seen(c.Key)
-			for _, other := range []idempotency.Seen{
+			for _, other := range []idempotency.Precondition{
 				{ExecutionID: "another", State: seen.State},
 				{ExecutionID: "another"},
 				{ExecutionID: seen.ExecutionID, State: idempotency.InFlight},
 				{State: idempotency.InFlight},
-				{State: idempotency.SeenUnreadable},
-				{ExecutionID: seen.ExecutionID, State: idempotency.SeenUnreadable},
+				{State: idempotency.Unreadable},
+				{ExecutionID: seen.ExecutionID, State: idempotency.Unreadable},
 			} {
 				f.wantChanged(fmt.Sprintf("%s, %s, seen %+v", how, end, other), take(f.peer, f, c.Key, other), seen)
 			}
@@ -67,12 +67,12 @@ func takenAsSeen(f *fixture) {
 				f.Errorf("%s, %s: %v", how, end, err)
 			}
 			if how == "free" {
-				f.wantChanged("free twice as seen, "+end, take(f.store, f, c.Key, idempotency.Seen{ExecutionID: "another"}),
-					idempotency.Seen{ExecutionID: seen.ExecutionID, State: idempotency.Released})
+				f.wantChanged("free twice as seen, "+end, take(f.store, f, c.Key, idempotency.Precondition{ExecutionID: "another"}),
+					idempotency.Precondition{ExecutionID: seen.ExecutionID, State: idempotency.Released})
 			} else if err := take(f.store, f, c.Key, seen); !errors.Is(err, idempotency.ErrGone) {
 				f.Errorf("forget twice as seen, %s: %v", end, err)
 			}
-			if err := f.store.Forget(f.ctx, c.Key, idempotency.Seen{}); err != nil && !errors.Is(err, idempotency.ErrGone) {
+			if err := f.store.Forget(f.ctx, c.Key, idempotency.Precondition{}); err != nil && !errors.Is(err, idempotency.ErrGone) {
 				f.Fatalf("forget: %v", err)
 			}
 		}
@@ -83,15 +83,15 @@ func runSinceSeen(f *fixture) {
 	for how, take := range takes {
 		c, _ := f.endedAs("held")
 		held := f.seen(c.Key)
-		if _, err := f.peer.Free(f.ctx, c.Key, "operator", held); err != nil {
+		if _, err := f.peer.Release(f.ctx, c.Key, "operator", held); err != nil {
 			f.Fatalf("free: %v", err)
 		}
-		f.wantChanged(how+" a freed key", take(f.store, f, c.Key, held), idempotency.Seen{ExecutionID: held.ExecutionID, State: idempotency.Released})
+		f.wantChanged(how+" a freed key", take(f.store, f, c.Key, held), idempotency.Precondition{ExecutionID: held.ExecutionID, State: idempotency.Released})
 		next := f.newClaim(c.Key)
 		f.settle(c.Key, f.claimAt(f.peer, next, idempotency.Proceed).Record, complete("kept"))
-		f.wantChanged(how+" a key that has run", take(f.store, f, c.Key, held), idempotency.Seen{ExecutionID: next.ExecutionID, State: idempotency.Complete})
+		f.wantChanged(how+" a key that has run", take(f.store, f, c.Key, held), idempotency.Precondition{ExecutionID: next.ExecutionID, State: idempotency.Complete})
 		f.replays("held", "kept")
-		if err := f.store.Forget(f.ctx, c.Key, idempotency.Seen{}); err != nil {
+		if err := f.store.Forget(f.ctx, c.Key, idempotency.Precondition{}); err != nil {
 			f.Fatalf("forget: %v", err)
 		}
 	}
@@ -103,9 +103,9 @@ func endedSinceSeen(f *fixture) {
 		c, claimed := f.endedAs("lapsed")
 		lapsed := f.seen(c.Key)
 		f.settle(c.Key, claimed, complete("late"))
-		f.wantChanged(how, take(f.peer, f, c.Key, lapsed), idempotency.Seen{ExecutionID: c.ExecutionID, State: idempotency.Complete})
+		f.wantChanged(how, take(f.peer, f, c.Key, lapsed), idempotency.Precondition{ExecutionID: c.ExecutionID, State: idempotency.Complete})
 		f.replays("lapsed", "late")
-		if err := f.store.Forget(f.ctx, c.Key, idempotency.Seen{}); err != nil {
+		if err := f.store.Forget(f.ctx, c.Key, idempotency.Precondition{}); err != nil {
 			f.Fatalf("forget: %v", err)
 		}
 	}
@@ -118,17 +118,17 @@ func unreadableSeen(f *fixture) {
 	c, _ := f.endedAs("complete")
 	readable := f.seen(c.Key)
 	f.options.Damage(f.T, f.store, c.Key)
-	for _, seen := range []idempotency.Seen{readable, {State: readable.State}, {ExecutionID: readable.ExecutionID}} {
-		f.wantChanged("forget", f.store.Forget(f.ctx, c.Key, seen), idempotency.Seen{State: idempotency.SeenUnreadable})
+	for _, seen := range []idempotency.Precondition{readable, {State: readable.State}, {ExecutionID: readable.ExecutionID}} {
+		f.wantChanged("forget", f.store.Forget(f.ctx, c.Key, seen), idempotency.Precondition{State: idempotency.Unreadable})
 	}
 	var unreadable *idempotency.UnreadableError
-	if _, err := f.store.Free(f.ctx, c.Key, "operator", idempotency.Seen{State: idempotency.SeenUnreadable}); !errors.As(err, &unreadable) {
+	if _, err := f.store.Release(f.ctx, c.Key, "operator", idempotency.Precondition{State: idempotency.Unreadable}); !errors.As(err, &unreadable) {
 		f.Errorf("free: %v, want an UnreadableError", err)
 	}
 	if _, _, err := f.store.Lookup(f.ctx, c.Key); !errors.As(err, &unreadable) {
 		f.Errorf("after that: %v, want an UnreadableError", err)
 	}
-	if err := f.store.Forget(f.ctx, c.Key, idempotency.Seen{State: idempotency.SeenUnreadable}); err != nil {
+	if err := f.store.Forget(f.ctx, c.Key, idempotency.Precondition{State: idempotency.Unreadable}); err != nil {
 		f.Errorf("forget: %v", err)
 	}
 	f.absent(c.Key)
@@ -138,7 +138,7 @@ func aliveWhateverSeen(f *fixture) {
 	c := f.newClaim(key("a"))
 	f.claim(c, idempotency.Proceed)
 	for how, take := range takes {
-		for _, seen := range []idempotency.Seen{f.seen(c.Key), {State: idempotency.Held}, {ExecutionID: "another"}} {
+		for _, seen := range []idempotency.Precondition{f.seen(c.Key), {State: idempotency.Held}, {ExecutionID: "another"}} {
 			if err := take(f.peer, f, c.Key, seen); !errors.Is(err, idempotency.ErrInFlight) {
 				f.Errorf("%s, seen %+v: %v, want ErrInFlight", how, seen, err)
 			}
@@ -192,7 +192,7 @@ func takenOnce(f *fixture) {
 			if found, _, err := f.store.Lookup(f.ctx, c.Key); err != nil || found != nil && found.State == idempotency.Complete {
 				f.replays("held", "retry")
 			}
-			if err := f.store.Forget(f.ctx, c.Key, idempotency.Seen{}); err != nil && !errors.Is(err, idempotency.ErrGone) {
+			if err := f.store.Forget(f.ctx, c.Key, idempotency.Precondition{}); err != nil && !errors.Is(err, idempotency.ErrGone) {
 				f.Fatalf("forget: %v", err)
 			}
 		}

@@ -149,10 +149,10 @@ func withdrawsNothing(f *fixture) {
 		if err := f.peer.Renew(f.ctx, c); !errors.Is(err, idempotency.ErrGone) {
 			f.Errorf("%s: renew: %v, want ErrGone", when, err)
 		}
-		if _, err := f.peer.Free(f.ctx, k, "operator", idempotency.Seen{}); !errors.Is(err, idempotency.ErrGone) {
+		if _, err := f.peer.Release(f.ctx, k, "operator", idempotency.Precondition{}); !errors.Is(err, idempotency.ErrGone) {
 			f.Errorf("%s: free: %v, want ErrGone", when, err)
 		}
-		if err := f.peer.Forget(f.ctx, k, idempotency.Seen{}); !errors.Is(err, idempotency.ErrGone) {
+		if err := f.peer.Forget(f.ctx, k, idempotency.Precondition{}); !errors.Is(err, idempotency.ErrGone) {
 			f.Errorf("%s: forget: %v, want ErrGone", when, err)
 		}
 		if response := f.response(k, c.Token); response != nil {

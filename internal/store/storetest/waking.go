@@ -79,10 +79,10 @@ func wokenByOperator(f *fixture) {
 	defer stop()
 	for name, take := range map[string]func(idempotency.Key) error{
 		"free": func(k idempotency.Key) error {
-			_, err := f.store.Free(f.ctx, k, "operator", idempotency.Seen{})
+			_, err := f.store.Release(f.ctx, k, "operator", idempotency.Precondition{})
 			return err
 		},
-		"forget": func(k idempotency.Key) error { return f.store.Forget(f.ctx, k, idempotency.Seen{}) },
+		"forget": func(k idempotency.Key) error { return f.store.Forget(f.ctx, k, idempotency.Precondition{}) },
 	} {
 		f.awaitWakeBy(name, woken, f.short(), func(_ idempotency.Claimed, k idempotency.Key) {
 			f.pass(f.short())

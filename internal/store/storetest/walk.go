@@ -209,7 +209,7 @@ func (w *Walk) tryOperator(ctx context.Context, store idempotency.Store, k idemp
 		})
 	}
 	token := fmt.Sprintf("operator-%s-%d", w.name, w.step)
-	_, err := store.Free(ctx, k, token, seen)
+	_, err := store.Release(ctx, k, token, seen)
 	return w.ended("free", k, err, func() error {
 		err := w.model.free(k, token, seen)
 		if err == nil {
@@ -220,17 +220,17 @@ func (w *Walk) tryOperator(ctx context.Context, store idempotency.Store, k idemp
 }
 
 // anySeen is what an operator has seen of a key: that, something else, or nothing.
-func (w *Walk) anySeen(k idempotency.Key) idempotency.Seen {
+func (w *Walk) anySeen(k idempotency.Key) idempotency.Precondition {
 	found := w.model.lookup(k)
 	if found == nil || w.random.IntN(2) == 0 {
-		return idempotency.Seen{}
+		return idempotency.Precondition{}
 	}
-	seen := idempotency.SeenOf(found, w.model.now)
+	seen := idempotency.PreconditionOf(found, w.model.now)
 	switch w.random.IntN(6) {
 	case 0:
 		seen.ExecutionID += " before"
 	case 1:
-		seen.State = idempotency.SeenUnreadable
+		seen.State = idempotency.Unreadable
 	}
 	return seen
 }

@@ -1,0 +1,68 @@
+package idempotency
+
+import (
+	"fmt"
+	"time"
+)
+
+// States that operators see, and that no record has.
+const (
+	// Lapsed: a claim that is stored as in flight, and whose lease was not renewed.
+	// The next request takes it over.
+	Lapsed State = "lapsed"
+	// Unreadable: a record that cannot be read.
+	Unreadable State = "unreadable"
+)
+
+// StateAt returns the state of the record at a time, for operators: a claim that has lapsed is
+// held, or [Lapsed].
+func (r *Record) StateAt(now time.Time) State {
+	switch {
+	case r.Lapsed(now) && r.Hold:
+		return Held
+	case r.Lapsed(now):
+		return Lapsed
+	default:
+		return r.State
+	}
+}
+
+// Precondition is what an operator has seen of a record, and what the record still has to be when
+// it is released or forgotten. Every run has an execution ID of its own, so the precondition
+// fails if the key has run since, or if its run has ended. Empty fields are not compared.
+type Precondition struct {
+	ExecutionID string
+	// State is as [Record.StateAt] has it, or [Unreadable].
+	State State
+}
+
+// PreconditionOf returns the precondition that a record is as it is at a time.
+func PreconditionOf(r *Record, now time.Time) Precondition {
+	return Precondition{r.ExecutionID, r.StateAt(now)}
+}
+
+// CheckUnreadable returns a [ChangedError] if an operator may not forget a record that cannot be
+// read.
+func (p Precondition) CheckUnreadable() error { return p.check(Precondition{State: Unreadable}) }
+
+func (p Precondition) check(now Precondition) error {
+	if p.State != "" && p.State != now.State || p.ExecutionID != "" && p.ExecutionID != now.ExecutionID {
+		return ChangedError{now}
+	}
+	return nil
+}
+
+// ChangedError is the error for a record that does not meet the [Precondition] of an operator.
+// Nothing was changed.
+type ChangedError struct {
+	// Now is what the operator would see.
+	Now Precondition
+}
+
+// Error implements error.
+func (e ChangedError) Error() string {
+	if e.Now.ExecutionID == "" {
+		return fmt.Sprintf("the key has changed since you looked: it is %s now", e.Now.State)
+	}
+	return fmt.Sprintf("the key has changed since you looked: it is %s now, with the execution ID %s", e.Now.State, e.Now.ExecutionID)
+}
