@@ -23,7 +23,9 @@
 //   - The response of a run needs room within the limit. Without it, one of up to an eighth of the
 //     limit is refused with [idempotency.ErrFull], and its engine tries again. No new key is taken
 //     meanwhile, so there is room as soon as enough of the others have expired. A larger one is
-//     refused with [idempotency.ErrTooLarge], and its engine keeps it without its body.
+//     refused with [idempotency.ErrTooLarge], and its engine keeps it without its body. A key
+//     that is released is released without the response, which the requests that waited get
+//     from their engine.
 //   - The record of a known key always has room. It grows by some hundred bytes at most.
 package memory
 
@@ -167,6 +169,7 @@ func (s *Store) Settle(ctx context.Context, key idempotency.Key, claimed *idempo
 			switch cost := response.cost(); {
 			case s.makeRoom(cost, s.limit, now):
 				s.put(s.nameOf(key, claimed.Token), response, now.Add(settlement.ResponseFor()), now)
+			case settlement.State == idempotency.Released: // the key is free all the same
 			case cost > s.limit/reserve:
 				return idempotency.ErrTooLarge
 			default:

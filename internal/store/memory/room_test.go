@@ -108,7 +108,9 @@ func TestKnownKeysInAFullStore(t *testing.T) {
 		t.Errorf("a response: %v, want ErrFull", err)
 	}
 	want("a duplicate of a run whose response waits", next(claim(-1)), idempotency.WaitForRun)
-	settle(t, s, record, claim(-1), idempotency.Settlement{State: idempotency.Released, Counted: true, Retention: time.Hour})
+	released := idempotency.Settlement{State: idempotency.Released, Counted: true, Retention: time.Hour, AnswerFor: time.Hour}
+	released.Response = complete(20_000).Response
+	settle(t, s, record, claim(-1), released) // without the response
 	record = want("a retry after a release", next(claim(-1)), idempotency.Proceed)
 	settle(t, s, record, claim(-1), idempotency.Settlement{State: idempotency.Held, Counted: true, Retention: time.Hour})
 	if _, err := s.Release(t.Context(), claim(-1).Key, "another", idempotency.Precondition{}); err != nil {
