@@ -26,11 +26,11 @@ func (x *exchange) replay(d engine.Replay) error {
 	o := outcomeReplayed
 	if d.Waited {
 		o = outcomeWaited
-	} else if x.Duplicate == duplicateConflict && !d.Response.Failed {
+	} else if x.OnDuplicate == duplicateConflict && !d.Response.Failed {
 		return x.answerProblem(x.conflict(d), nil)
 	} else if other := x.otherAnswer(d); other != nil {
 		d.Response = other
-		if x.Duplicate == duplicateAcknowledge { // else it is see_other, a replay in other words
+		if x.OnDuplicate == duplicateAcknowledge { // else it is see_other, a replay in other words
 			o = outcomeAcknowledge
 		}
 	}
@@ -83,7 +83,7 @@ func (x *exchange) makeRoom(store *storepool.Store, decision engine.Decision, d 
 	case d.Waited:
 		x.unshare = x.allowance.Budget.Share(d.Response)
 		return decision, nil
-	case x.Duplicate == duplicateConflict, x.otherAnswer(d) != nil: // the body is not sent
+	case x.OnDuplicate == duplicateConflict, x.otherAnswer(d) != nil: // the body is not sent
 		return decision, nil
 	case x.allowance.TryTakeReplay(size):
 		return decision, nil
@@ -201,7 +201,7 @@ const maxOriginalResponse = 4 << 10
 // otherAnswer returns what the duplicate of a complete request gets in place of
 // the kept response, nil where that is what it gets.
 func (x *exchange) otherAnswer(d engine.Replay) *idempotency.Response {
-	switch x.Duplicate {
+	switch x.OnDuplicate {
 	case duplicateAcknowledge:
 		// A kept failure is no success: a sender that took it for one would never
 		// deliver again.
@@ -266,7 +266,7 @@ func (x *exchange) passUnclaimed() error {
 		return x.refuseNoHandler("", 0)
 	case err == nil:
 		return nil
-	case x.key != (idempotency.Key{}): // with store_errors pass
+	case x.key != (idempotency.Key{}): // with on_store_error pass
 		return x.failed(err)
 	case isAnswered(to), !x.body.read, !hasErrorRoutes(x.r), runOf(x.r.Context()) != nil:
 		return err

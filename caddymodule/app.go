@@ -112,7 +112,7 @@ func (a *App) Provision(ctx caddy.Context) error {
 // setNamespace replaces the placeholders of the namespace. Where one of them is empty
 // or unknown the rest would be another namespace, which others may have too.
 func (a *App) setNamespace() error {
-	orElse(&a.Namespace, "default")
+	setDefault(&a.Namespace, "default")
 	if err := checkClosed("namespace", a.Namespace); err != nil {
 		return err
 	}

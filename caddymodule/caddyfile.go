@@ -34,19 +34,19 @@ type settingParser func(*Settings, *caddyfile.Dispenser) error
 // settingParsers are the words of the handler's block.
 var settingParsers = map[string]settingParser{
 	"mode":              word("mode", func(s *Settings) *string { return &s.Mode }),
-	"missing":           word("missing", func(s *Settings) *string { return &s.Missing }),
+	"on_missing":        word("on_missing", func(s *Settings) *string { return &s.OnMissing }),
 	"fingerprint":       word("fingerprint", func(s *Settings) *string { return &s.Fingerprint }),
-	"unknown":           word("unknown", func(s *Settings) *string { return &s.Unknown }),
-	"duplicate":         word("duplicate", func(s *Settings) *string { return &s.Duplicate }),
-	"store_errors":      word("store_errors", func(s *Settings) *string { return &s.StoreErrors }),
+	"on_unknown":        word("on_unknown", func(s *Settings) *string { return &s.OnUnknown }),
+	"on_duplicate":      word("on_duplicate", func(s *Settings) *string { return &s.OnDuplicate }),
+	"on_store_error":    word("on_store_error", func(s *Settings) *string { return &s.OnStoreError }),
 	"methods":           list("methods such as POST PUT", func(s *Settings) *[]string { return &s.Methods }, checkMethods),
 	"scope":             list("texts with placeholders", func(s *Settings) *[]string { return &s.Scope }, checkScope),
-	"release":           list("off, or statuses, classes and exceptions such as 409 5xx !503", func(s *Settings) *[]string { return &s.Release }, checkRelease),
+	"release_on":        list("off, or statuses, classes and exceptions such as 409 5xx !503", func(s *Settings) *[]string { return &s.ReleaseOn }, checkReleaseOn),
 	"exclude":           list("JSON pointers such as /sent_at", func(s *Settings) *[]string { return &s.Exclude }, checkExclude),
 	"keep_header":       list("names of header fields", func(s *Settings) *[]string { return &s.KeepHeader }, checkKeepHeader),
 	"retention":         period("retention", time.Second, func(s *Settings) *caddy.Duration { return &s.Retention }),
 	"retention_from":    parseRetentionFrom,
-	"lease":             period("lease", shortestLease, func(s *Settings) *caddy.Duration { return &s.Lease }),
+	"lease":             period("lease", minLease, func(s *Settings) *caddy.Duration { return &s.Lease }),
 	"timeout":           period("timeout", time.Millisecond, func(s *Settings) *caddy.Duration { return &s.Timeout }),
 	"client_idle":       period("client_idle", time.Second, func(s *Settings) *caddy.Duration { return &s.ClientIdle }),
 	"max_request_body":  size("max_request_body", func(s *Settings) *int64 { return &s.MaxRequestBody }),
@@ -55,7 +55,7 @@ var settingParsers = map[string]settingParser{
 	"max_attempts":      count("max_attempts", 0, func(s *Settings) *int { return &s.MaxAttempts }),
 	"force":             text("the name of a header field", func(s *Settings) *string { return &s.Force }, checkForce),
 	"key":               parseKey,
-	"in_flight":         parseInFlight,
+	"wait":              parseWait,
 	"docs":              text("a URL", func(s *Settings) *string { return &s.Docs }, checkDocs),
 	"store":             parseHandlerStore,
 }
@@ -202,18 +202,18 @@ func list(what string, field func(*Settings) *[]string, check func([]string) err
 }
 
 // period parses a setting that is a duration.
-func period(name string, least time.Duration, field func(*Settings) *caddy.Duration) settingParser {
+func period(name string, min time.Duration, field func(*Settings) *caddy.Duration) settingParser {
 	return func(s *Settings, d *caddyfile.Dispenser) error {
 		value, err := oneArg(d, "a duration such as 30s or 7d")
 		if err != nil {
 			return err
 		}
-		*field(s), err = parseDuration(d, name, value, least)
+		*field(s), err = parseDuration(d, name, value, min)
 		return err
 	}
 }
 
-func parseDuration(d *caddyfile.Dispenser, name, value string, least time.Duration) (caddy.Duration, error) {
+func parseDuration(d *caddyfile.Dispenser, name, value string, min time.Duration) (caddy.Duration, error) {
 	parsed, err := caddy.ParseDuration(value)
 	if err != nil && durations.MatchString(value) {
 		return 0, d.Errf("%s: %s is too long; use at most 36500d", name, value)
@@ -221,7 +221,7 @@ func parseDuration(d *caddyfile.Dispenser, name, value string, least time.Durati
 	if err != nil {
 		return 0, d.Errf("%s: %q is not a duration; use one such as 500ms, 30s, 5m or 7d", name, withoutPassword(value))
 	}
-	if err := checkDuration(name, caddy.Duration(parsed), least); err != nil {
+	if err := checkDuration(name, caddy.Duration(parsed), min); err != nil {
 		return 0, d.WrapErr(err)
 	}
 	return caddy.Duration(parsed), nil
@@ -236,33 +236,26 @@ func size(name string, field func(*Settings) *int64) settingParser {
 }
 
 // count parses a setting that is a whole number.
-func count(name string, least int, field func(*Settings) *int) settingParser {
+func count(name string, min int, field func(*Settings) *int) settingParser {
 	return func(s *Settings, d *caddyfile.Dispenser) (err error) {
-		*field(s), err = countArg(d, name, least)
+		*field(s), err = countArg(d, name, min)
 		return err
 	}
 }
 
-func parseInFlight(s *Settings, d *caddyfile.Dispenser) error {
-	args := d.RemainingArgs()
-	if len(args) == 0 {
-		return d.Errf("in_flight takes wait [<max>] or reject")
-	}
-	if err := checkWord("in_flight", args[0]); err != nil {
-		return d.WrapErr(err)
-	}
-	if len(args) > 2 || (len(args) == 2 && args[0] == inFlightReject) {
-		return d.Errf("in_flight %s: too many arguments %q; use wait [<max>] or reject", args[0], args[1:])
-	}
-	if err := noBlock(d, "in_flight"); err != nil {
+// parseWait reads `wait <duration>|off`. Off is a duration of 0.
+func parseWait(s *Settings, d *caddyfile.Dispenser) error {
+	value, err := oneArg(d, "a duration such as 30s, or off")
+	if err != nil {
 		return err
 	}
-	s.InFlight = args[0]
-	if len(args) == 2 {
-		var err error
-		s.MaxWait, err = parseDuration(d, "in_flight wait", args[1], time.Millisecond)
-		return err
+	var wait caddy.Duration
+	if value != offWord {
+		if wait, err = parseDuration(d, "wait", value, time.Millisecond); err != nil {
+			return d.Errf("wait: %q is not accepted; use a duration from 1ms to 36500d, such as 30s, or off", withoutPassword(value))
+		}
 	}
+	s.Wait = &wait
 	return nil
 }
 

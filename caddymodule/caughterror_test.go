@@ -60,7 +60,7 @@ func TestErrorPageOfASubrouteIsNoAnswer(t *testing.T) {
 				if serve, ok := c.upstream.(func(http.ResponseWriter, *http.Request, int)); ok {
 					address, runs = upstream(t, serve)
 				}
-				lines := []string{"route {", "dedup {", "unknown " + unknown, "}", "vars page " + strconv.Itoa(c.page), "caught {"}
+				lines := []string{"route {", "dedup {", "on_unknown " + unknown, "}", "vars page " + strconv.Itoa(c.page), "caught {"}
 				behind := c.lines
 				if behind == nil {
 					behind = []string{"reverse_proxy {to}"}

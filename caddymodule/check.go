@@ -21,23 +21,22 @@ import (
 	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
 )
 
-// shortestLease leaves time for three renewals of a tenth of a second each.
-const shortestLease = 300 * time.Millisecond
+// minLease leaves time for three renewals of a tenth of a second each.
+const minLease = 300 * time.Millisecond
 
 // The words that settings accept; the first is the default.
 var accepted = map[string][]string{
-	"mode":         {string(delivery.ModeAPI), string(delivery.ModeWebhook)},
-	"missing":      {missingPass, missingReject},
-	"fingerprint":  {string(idempotency.FingerprintBody), string(idempotency.FingerprintJSON), string(idempotency.FingerprintNone)},
-	"in_flight":    {inFlightWait, inFlightReject},
-	"unknown":      {unknownRelease, unknownHold},
-	"store_errors": {storeErrorsReject, storeErrorsPass},
-	"duplicate":    {duplicateReplay, duplicateConflict, duplicateAcknowledge, duplicateSeeOther},
+	"mode":           {string(delivery.ModeAPI), string(delivery.ModeWebhook)},
+	"on_missing":     {missingPass, missingReject},
+	"fingerprint":    {string(idempotency.FingerprintBody), string(idempotency.FingerprintJSON), string(idempotency.FingerprintNone)},
+	"on_unknown":     {unknownRelease, unknownHold},
+	"on_store_error": {storeErrorReject, storeErrorPass},
+	"on_duplicate":   {duplicateReplay, duplicateConflict, duplicateAcknowledge, duplicateSeeOther},
 }
 
 // neverDeduplicated are the safe methods, and CONNECT, which has no response to
 // keep.
-var neverDeduplicated = []string{"GET", "HEAD", "OPTIONS", "TRACE", "CONNECT"}
+var neverDeduplicated = []string{"GET", "HEAD", "OPTIONS", "TRACE", "QUERY", "CONNECT"}
 
 // check finds what is wrong with the settings, with the defaults filled in. It names
 // them as in JSON: the Caddyfile's parser calls the same functions word by word, with
@@ -45,17 +44,16 @@ var neverDeduplicated = []string{"GET", "HEAD", "OPTIONS", "TRACE", "CONNECT"}
 func (s *Settings) check() error {
 	errs := []error{
 		checkWord("mode", s.Mode),
-		checkWord("missing", s.Missing),
-		checkWord("in_flight", s.InFlight),
-		checkWord("unknown", s.Unknown),
-		checkWord("store_errors", s.StoreErrors),
-		checkWord("duplicate", s.Duplicate),
+		checkWord("on_missing", s.OnMissing),
+		checkWord("on_unknown", s.OnUnknown),
+		checkWord("on_store_error", s.OnStoreError),
+		checkWord("on_duplicate", s.OnDuplicate),
 		checkNamed("providers", checkProviders(s.Providers)),
 		checkMethods(s.Methods),
-		checkRelease(s.Release),
+		checkReleaseOn(s.ReleaseOn),
 		checkExclude(s.Exclude),
 		s.checkKeys(),
-		checkDuration("lease", s.Lease, shortestLease),
+		checkDuration("lease", s.Lease, minLease),
 		checkDuration("timeout", s.Timeout, time.Millisecond),
 		checkDuration("client_idle", s.ClientIdle, time.Second),
 		checkCount("max_key_length", s.MaxKeyLength, 1),
@@ -65,8 +63,8 @@ func (s *Settings) check() error {
 		checkScope(s.Scope),
 		checkKeepHeader(s.KeepHeader),
 	}
-	if s.InFlight == inFlightWait {
-		errs = append(errs, checkDuration("max_wait", s.MaxWait, time.Millisecond))
+	if *s.Wait != 0 {
+		errs = append(errs, checkDuration("wait", *s.Wait, time.Millisecond))
 	}
 	if s.Docs != "" {
 		errs = append(errs, checkDocs(s.Docs))
@@ -105,9 +103,6 @@ func (s *Settings) checkTogether() (word string, err error) {
 	}
 	if s.Force != "" && slices.ContainsFunc(s.Scope, func(text string) bool { return reads(delivery.Source{Text: text}, s.Force) }) {
 		return "force", fmt.Errorf("force: %s is a part of the scope, and the field is removed from requests; use another field", s.Force)
-	}
-	if s.InFlight == inFlightReject && s.MaxWait != 0 {
-		return "in_flight", errors.New("in_flight reject and max_wait exclude each other: nobody waits; use in_flight wait, or leave max_wait out")
 	}
 	fingerprint := idempotency.FingerprintKind(s.Fingerprint)
 	taken := s.Fingerprint != "" && fingerprint != idempotency.FingerprintNone
@@ -203,56 +198,56 @@ func checkMethods(methods []string) error {
 	return nil
 }
 
-func checkRelease(words []string) error {
-	if err := checkDoubled("release", words); err != nil {
+func checkReleaseOn(words []string) error {
+	if err := checkDoubled("release_on", words); err != nil {
 		return err
 	}
-	if slices.Contains(words, releaseOff) {
+	if slices.Contains(words, offWord) {
 		if len(words) > 1 {
-			return fmt.Errorf("release: off stands alone, not with %s", delivery.Alternatives(slices.DeleteFunc(slices.Clone(words), isOff)))
+			return fmt.Errorf("release_on: off stands alone, not with %s", delivery.Alternatives(slices.DeleteFunc(slices.Clone(words), isOff)))
 		}
 		return nil
 	}
 	if _, err := idempotency.ParseStatuses(words...); err != nil {
-		return fmt.Errorf("release: %w, nor off", err)
+		return fmt.Errorf("release_on: %w, nor off", err)
 	}
 	return nil
 }
 
-func isOff(word string) bool { return word == releaseOff }
+func isOff(word string) bool { return word == offWord }
 
 // What settings accept at most. What is added to them, or multiplied with, must not
 // overflow.
 const (
-	longestDuration = 36500 * 24 * time.Hour
-	mostBytes       = 1 << 50
-	highestCount    = math.MaxInt32
+	maxDuration = 36500 * 24 * time.Hour
+	maxBytes    = 1 << 50
+	maxCount    = math.MaxInt32
 )
 
 // durations matches every duration that is none below zero. One of them that cannot be read
 // has more nanoseconds than there is room for.
 var durations = regexp.MustCompile(`^([0-9]+(\.[0-9]+)?(d|h|m|s|ms|us|µs|ns))+$`)
 
-func checkDuration(setting string, d caddy.Duration, least time.Duration) error {
+func checkDuration(setting string, d caddy.Duration, min time.Duration) error {
 	switch {
-	case duration(d) < least:
-		return fmt.Errorf("%s: %s is too short; use at least %s", setting, duration(d), least)
-	case duration(d) > longestDuration:
+	case duration(d) < min:
+		return fmt.Errorf("%s: %s is too short; use at least %s", setting, duration(d), min)
+	case duration(d) > maxDuration:
 		return fmt.Errorf("%s: %s is too long; use at most 36500d", setting, duration(d))
 	}
 	return nil
 }
 
 func checkSize(setting string, n int64) error {
-	if n <= 0 || n > mostBytes {
-		return fmt.Errorf("%s: %d is not accepted; use a number of bytes from 1 to %d, which is 1 PiB", setting, n, int64(mostBytes))
+	if n <= 0 || n > maxBytes {
+		return fmt.Errorf("%s: %d is not accepted; use a number of bytes from 1 to %d, which is 1 PiB", setting, n, int64(maxBytes))
 	}
 	return nil
 }
 
-func checkCount(setting string, n, least int) error {
-	if n < least || n > highestCount {
-		return fmt.Errorf("%s: %d is not accepted; use a whole number from %d to %d", setting, n, least, highestCount)
+func checkCount(setting string, n, min int) error {
+	if n < min || n > maxCount {
+		return fmt.Errorf("%s: %d is not accepted; use a whole number from %d to %d", setting, n, min, maxCount)
 	}
 	return nil
 }

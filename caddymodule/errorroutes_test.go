@@ -73,15 +73,15 @@ func TestErrorRoutesExecuteNothing(t *testing.T) {
 		"a key in the body":          {[]string{"dedup {\nkey json /id\n}", proxy}, "", 502},
 		"a key in a body in a copy":  {[]string{"{auth}", "dedup {\nkey json /id\n}", proxy}, "", 502},
 		"no handler":                 {[]string{"dedup"}, "k", 500},
-		"refused":                    {[]string{"dedup {\nmissing reject\n}", proxy}, "", 400},
+		"refused":                    {[]string{"dedup {\non_missing reject\n}", proxy}, "", 400},
 		"refused behind a rewrite":   {[]string{"rewrite * /inner", "dedup {\nmax_request_body 1\n}", proxy}, "k", 413},
 		"the store failed":           {[]string{"dedup {\nstore redis redis://" + refusing(t) + "\n}", proxy}, "k", 503},
-		"unprotected":                {[]string{"dedup {\nstore redis redis://" + refusing(t) + "\nstore_errors pass\n}", proxy}, "k", 502},
+		"unprotected":                {[]string{"dedup {\nstore redis redis://" + refusing(t) + "\non_store_error pass\n}", proxy}, "k", 502},
 		"in a subroute with its own": {[]string{"rescued {", "dedup", proxy, "}"}, "k", 502},
 		"in a run":                   {[]string{"dedup", "dedup {\nscope inner\n}", proxy}, "k", 502},
 		"no key, in a run":           {[]string{"dedup", "dedup {\nkey json /other\n}", proxy}, "k", 502},
 		"in a run, and a subroute":   {[]string{"dedup", "rescued {", "dedup {\nscope inner\n}", proxy, "}"}, "k", 502},
-		"refused in a run":           {[]string{"dedup", "rescued {", "dedup {\nscope inner\nkey header X-Other\nmissing reject\n}", proxy, "}"}, "k", 400},
+		"refused in a run":           {[]string{"dedup", "rescued {", "dedup {\nscope inner\nkey header X-Other\non_missing reject\n}", proxy, "}"}, "k", 400},
 	} {
 		for _, body := range []string{`{"id":"7"}`, ""} {
 			if body == "" && c.key == "" {
@@ -168,7 +168,7 @@ func TestNoErrorRouteAnswers(t *testing.T) {
 // What an error page asks an upstream for is not part of the run of a dedup in front.
 func TestErrorPageInARunIsNotSent(t *testing.T) {
 	address, _ := standIn(t)
-	s := serve(t, "route {", "dedup {", "unknown hold", "}", "dedup {", "unknown hold", "scope inner", "}", "reverse_proxy "+refusing(t), "}",
+	s := serve(t, "route {", "dedup {", "on_unknown hold", "}", "dedup {", "on_unknown hold", "scope inner", "}", "reverse_proxy "+refusing(t), "}",
 		"handle_errors {", "reverse_proxy "+address, "}")
 	if got := s.mustPost("k", "body"); got.status != 502 {
 		t.Errorf("the client got %d", got.status)

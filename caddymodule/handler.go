@@ -100,8 +100,8 @@ func (h *Handler) Provision(ctx caddy.Context) error {
 	if h.store, err = app.use(h.store, duration(h.Timeout)); err != nil {
 		return err
 	}
-	if h.StoreErrors == storeErrorsPass {
-		h.logger.Warn("store_errors pass: while the store fails, requests pass unprotected and duplicates run")
+	if h.OnStoreError == storeErrorPass {
+		h.logger.Warn("on_store_error pass: while the store fails, requests pass unprotected and duplicates run")
 	}
 	h.counts = processMetrics.requestsOf(h)
 	if server, ok := ctx.Value(caddyhttp.ServerCtxKey).(*caddyhttp.Server); ok {
@@ -307,7 +307,7 @@ func (h *Handler) policyFor(provider string) idempotency.Policy {
 		Terms: idempotency.Terms{
 			Lease:       duration(h.Lease),
 			Retention:   h.retentionOf(provider),
-			Hold:        h.Unknown == unknownHold,
+			Hold:        h.OnUnknown == unknownHold,
 			MaxAttempts: h.MaxAttempts,
 		},
 		ReleaseOn: h.releaseOn,
@@ -315,12 +315,7 @@ func (h *Handler) policyFor(provider string) idempotency.Policy {
 }
 
 // wait is how long a duplicate waits, 0 for not at all.
-func (h *Handler) wait() time.Duration {
-	if h.InFlight == inFlightReject {
-		return 0
-	}
-	return duration(h.MaxWait)
-}
+func (h *Handler) wait() time.Duration { return duration(*h.Wait) }
 
 var (
 	_ caddy.Provisioner           = (*Handler)(nil)

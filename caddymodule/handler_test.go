@@ -207,7 +207,7 @@ func TestHandlerReplays(t *testing.T) {
 	}
 }
 
-// A duplicate of a complete request gets what `duplicate` says.
+// A duplicate of a complete request gets what `on_duplicate` says.
 func TestHandlerAnswersDuplicates(t *testing.T) {
 	for word, want := range map[string]struct {
 		status  int
@@ -226,7 +226,7 @@ func TestHandlerAnswersDuplicates(t *testing.T) {
 				w.WriteHeader(201)
 				_, _ = io.WriteString(w, `{"id":1}`)
 			})
-			s := serve(t, "header >X-Outcome {http.dedup.outcome}", "dedup {", "duplicate "+word, "}", "reverse_proxy "+address)
+			s := serve(t, "header >X-Outcome {http.dedup.outcome}", "dedup {", "on_duplicate "+word, "}", "reverse_proxy "+address)
 			s.mustPost("k", "body")
 			got := s.mustPost("k", "body")
 			if got.status != want.status || got.header.Get("X-Outcome") != want.outcome || !strings.Contains(got.body, want.body) {
@@ -252,13 +252,13 @@ func TestHandlerRefuses(t *testing.T) {
 		api, webhook int
 		code         string
 	}{
-		"missing": {lines: []string{"missing reject"}, api: 400, webhook: 400, code: "idempotency_key_missing"},
+		"missing": {lines: []string{"on_missing reject"}, api: 400, webhook: 400, code: "idempotency_key_missing"},
 		"invalid": {key: strings.Repeat("k", 256), api: 400, webhook: 201, code: "idempotency_key_invalid"},
 		"reused":  {lines: []string{"fingerprint body"}, key: "k", body: "another", before: func(s *site) { s.mustPost("k", "body") }, api: 422, webhook: 422, code: "idempotency_key_reused"},
 		"too large": {lines: []string{"fingerprint body", "max_request_body 50"}, key: "k", body: large, api: 413, webhook: 201,
 			code: "request_too_large"},
 		"not kept":  {lines: []string{"max_response_body 3"}, key: "k", body: "body", before: func(s *site) { s.mustPost("k", "body") }, api: 409, webhook: 201, code: "response_not_kept"},
-		"held":      {lines: []string{"unknown hold"}, key: "cut", body: "body", before: func(s *site) { _, _ = s.post("cut", "body") }, api: 409, webhook: 503, code: "outcome_unknown"},
+		"held":      {lines: []string{"on_unknown hold"}, key: "cut", body: "body", before: func(s *site) { _, _ = s.post("cut", "body") }, api: 409, webhook: 503, code: "outcome_unknown"},
 		"exhausted": {lines: []string{"max_attempts 1"}, key: "cut", body: "body", before: func(s *site) { _, _ = s.post("cut", "body") }, api: 409, webhook: 503, code: "attempts_exhausted"},
 	} {
 		for mode, want := range map[string]int{"api": c.api, "webhook": c.webhook} {
@@ -356,7 +356,7 @@ func TestSlowClientKeepsNoStoreOpen(t *testing.T) {
 	for name, site := range map[string][]string{
 		"kept":       {"dedup {", "max_response_body 16MiB", "}"},
 		"not kept":   {"dedup {", "max_response_body 1MiB", "}"},
-		"error page": {"dedup {", "max_response_body 16MiB", "duplicate conflict", "in_flight reject", "}", "handle_errors {", "reverse_proxy " + pages, "}"},
+		"error page": {"dedup {", "max_response_body 16MiB", "on_duplicate conflict", "wait off", "}", "handle_errors {", "reverse_proxy " + pages, "}"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			address, runs := upstream(t, largeAnswers)

@@ -49,7 +49,7 @@ func (*Health) CaddyModule() caddy.ModuleInfo {
 
 // Provision fills in the default.
 func (h *Health) Provision(caddy.Context) error {
-	orElse(&h.Probe, probeReady)
+	setDefault(&h.Probe, probeReady)
 	return nil
 }
 

@@ -55,7 +55,7 @@ func TestEndsOverHTTP2(t *testing.T) {
 		for unknown, want := range map[string]idempotency.State{"release": c.release, "hold": c.hold} {
 			t.Run(name+" under "+unknown, func(t *testing.T) {
 				address, runs := http2Upstream(t, c.upstream)
-				s := serve(t, "dedup {", "unknown "+unknown, "timeout "+c.timeout, "}", "reverse_proxy h2c://"+address)
+				s := serve(t, "dedup {", "on_unknown "+unknown, "timeout "+c.timeout, "}", "reverse_proxy h2c://"+address)
 				got, err := s.post("k", "body")
 				if err == nil && got.status != c.status || err != nil && c.status != 0 {
 					t.Errorf("the client got %+v, %v; want %d", got, err, c.status)

@@ -111,7 +111,7 @@ func (h *Handler) replaced(repl *caddy.Replacer, text string) string {
 
 // withoutKey lets a request pass unclaimed because it has no key, or refuses it.
 func (x *exchange) withoutKey(reason error) (*engine.Request, *refusal, error) {
-	if x.Missing == missingReject {
+	if x.OnMissing == missingReject {
 		return nil, &refusal{reasonMissing, reason.Error()}, nil
 	}
 	x.logMissing(reason)

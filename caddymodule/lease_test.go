@@ -24,8 +24,8 @@ func TestLeaseAndTheTimeoutOfItsStore(t *testing.T) {
 		lease time.Duration
 		says  []string
 	}{
-		{new(FileStore), shortestLease, nil},
-		{new(MemoryStore), shortestLease, nil},
+		{new(FileStore), minLease, nil},
+		{new(MemoryStore), minLease, nil},
 		{redis(`{}`), 30 * time.Second, nil},
 		{redis(`{}`), 1500 * time.Millisecond, nil},
 		{redis(`{}`), 1499 * time.Millisecond, []string{"lease: 1.499s", "redis at localhost:6379", "timeout of 500ms", "at least 1.5s", "at most 499.666666ms"}},

@@ -36,11 +36,11 @@ type Limits struct {
 }
 
 func (l *Limits) setDefaults() {
-	orElse(&l.Buffered, defaultBuffered())
-	orElse(&l.Waiters, 10_000)
-	orElse(&l.WaitersPerKey, 1000)
-	orElse(&l.InFlight, 10_000)
-	orElse(&l.MemoryStore, 256<<20)
+	setDefault(&l.Buffered, defaultBuffered())
+	setDefault(&l.Waiters, 10_000)
+	setDefault(&l.WaitersPerKey, 1000)
+	setDefault(&l.InFlight, 10_000)
+	setDefault(&l.MemoryStore, 256<<20)
 }
 
 func (l *Limits) check() error {
@@ -105,15 +105,15 @@ func (a *App) localCopies() int64 {
 	return *a.LocalCopies
 }
 
-// mostBuffered is the largest limit that is chosen by itself.
-const mostBuffered = 256 << 20
+// maxBuffered is the largest default limit.
+const maxBuffered = 256 << 20
 
 // defaultBuffered is a quarter of the memory limit (GOMEMLIMIT, which Caddy sets by the
-// container's), at most mostBuffered.
+// container's), at most maxBuffered.
 func defaultBuffered() int64 {
 	limit := debug.SetMemoryLimit(-1)
 	if limit == math.MaxInt64 {
-		return mostBuffered
+		return maxBuffered
 	}
-	return min(limit/4, mostBuffered)
+	return min(limit/4, maxBuffered)
 }

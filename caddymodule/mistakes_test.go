@@ -155,8 +155,8 @@ func TestEmptyArguments(t *testing.T) {
 // What stands twice in a list is a mistake of whoever wrote it.
 func TestDoubledArguments(t *testing.T) {
 	for line, want := range map[string]string{
-		"release 5xx 409 5xx": "release: 5xx is named twice",
-		"release off off":     "release: off is named twice",
+		"release_on 5xx 409 5xx":                               "release_on: 5xx is named twice",
+		"release_on off off":                                   "release_on: off is named twice",
 		"scope {http.request.host} a {http.request.host}":      "scope: {http.request.host} is named twice",
 		"store redis {\naddress a:1 b:1 A:1\n}":                `redis address "A:1" is named twice`,
 		"store redis {\naddress a:1 a:1\nsentinel m\n}":        `redis address "a:1" is named twice`,
@@ -195,7 +195,7 @@ func TestWordsOfAnotherBlock(t *testing.T) {
 		{globalOf, "retention 7d", `the global option dedup: unknown word "retention"; it belongs ` + site + "; use "},
 		{globalOf, "lease 30s", site + "; use "},
 		{globalOf, "key header X-Id", "it belongs " + site + " or " + tls + "; use "},
-		{globalOf, "in_flight 1000", "it belongs " + site + " or " + limits + "; use "},
+		{globalOf, "in_flight 1000", "it belongs " + limits + "; use "},
 		{globalOf, "address a:1", "it belongs " + redis + "; use "},
 		{globalOf, "limits {\nstore memory\n}", "it belongs " + site + " or " + global + "; use "},
 		{globalOf, "store redis {\nca ca.pem\n}", "it belongs " + tls + "; use "},
@@ -292,19 +292,19 @@ func TestSizesThatMeanSomethingElse(t *testing.T) {
 	}
 }
 
-// The same in JSON, and a limit of waiting where nobody waits.
+// The same in JSON.
 func TestSettingsThatMeanNothing(t *testing.T) {
 	for want, s := range map[string]Settings{
-		"max_wait":                    {InFlight: inFlightReject, MaxWait: 5e9},
-		"release: 409 is named twice": {Release: []string{"409", "409"}},
-		"scope: a is named twice":     {Scope: []string{"a", "a"}},
+		"wait: 1ns is too short":         {Wait: new(caddy.Duration(1))},
+		"release_on: 409 is named twice": {ReleaseOn: []string{"409", "409"}},
+		"scope: a is named twice":        {Scope: []string{"a", "a"}},
 	} {
 		s.setDefaults()
 		if err := s.check(); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%v; want %q", err, want)
 		}
 	}
-	for _, s := range []Settings{{}, {InFlight: inFlightReject}, {InFlight: inFlightWait, MaxWait: 5e9}, {MaxWait: 5e9}} {
+	for _, s := range []Settings{{}, {Wait: new(caddy.Duration)}, {Wait: new(caddy.Duration(5e9))}} {
 		s.setDefaults()
 		if err := s.check(); err != nil {
 			t.Error(err)

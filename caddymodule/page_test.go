@@ -88,7 +88,7 @@ func TestDashboardFindsAndReleasesADelivery(t *testing.T) {
 					w.WriteHeader(http.StatusBadGateway)
 				}))
 				defer up.Close()
-				s := serve(t, strings.ReplaceAll(route, "%", "dedup_dashboard"), "handle {", "dedup {", "unknown hold", "}", "reverse_proxy "+strings.TrimPrefix(up.URL, "http://"), "}")
+				s := serve(t, strings.ReplaceAll(route, "%", "dedup_dashboard"), "handle {", "dedup {", "on_unknown hold", "}", "reverse_proxy "+strings.TrimPrefix(up.URL, "http://"), "}")
 				if _, err := s.post("a delivery", "body"); err != nil {
 					t.Fatal(err)
 				}

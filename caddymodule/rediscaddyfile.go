@@ -112,7 +112,7 @@ func parseRedisTimeout(s *RedisStore, d *caddyfile.Dispenser) error {
 	if err != nil {
 		return err
 	}
-	s.Timeout, err = parseDuration(d, "timeout", value, shortestRedisTimeout)
+	s.Timeout, err = parseDuration(d, "timeout", value, minRedisTimeout)
 	return err
 }
 

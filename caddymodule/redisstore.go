@@ -25,8 +25,8 @@ func init() {
 	caddy.RegisterModule(new(RedisStore))
 }
 
-// shortestRedisTimeout leaves time for one round trip.
-const shortestRedisTimeout = 10 * time.Millisecond
+// minRedisTimeout leaves time for one round trip.
+const minRedisTimeout = 10 * time.Millisecond
 
 // RedisStore keeps claims and responses in Redis, which any number of replicas
 // share: in a single server, in the master that sentinels name, or in a cluster.
@@ -186,15 +186,15 @@ func (s *RedisStore) resolve(replace func(string) (string, error), prefix string
 	}
 	options.Cluster = s.Cluster
 	options.Prefix = prefix
-	orElse(&options.Prefix, redis.DefaultPrefix)
+	setDefault(&options.Prefix, redis.DefaultPrefix)
 	options.WaitReplicas = s.WaitReplicas
 	if s.Timeout != 0 {
-		if err := checkDuration("timeout", s.Timeout, shortestRedisTimeout); err != nil {
+		if err := checkDuration("timeout", s.Timeout, minRedisTimeout); err != nil {
 			return options, err
 		}
 	}
 	options.Timeout = duration(s.Timeout)
-	orElse(&options.Timeout, redis.DefaultTimeout)
+	setDefault(&options.Timeout, redis.DefaultTimeout)
 	return options, options.Check()
 }
 

@@ -65,7 +65,7 @@ func TestFieldsOfJSON(t *testing.T) {
 		sameWords(t, "docs/json.md, "+heading, slices.Collect(maps.Keys(documented)), fields)
 	}
 	var s Settings
-	if err := json.Unmarshal([]byte(`{"retention": "7d"}`), &s); err != nil || s.retentionOf("") != delivery.UsualRetention {
+	if err := json.Unmarshal([]byte(`{"retention": "7d"}`), &s); err != nil || s.retentionOf("") != delivery.DefaultRetention {
 		t.Errorf("a duration as a text is read as %v: %v", s.Retention, err)
 	}
 }
@@ -75,7 +75,7 @@ func withoutLink(cell string) string { return strings.ReplaceAll(cell, "[", "") 
 // typeNamed says what the page calls a type.
 func typeNamed(of reflect.Type) string {
 	switch {
-	case of == reflect.TypeFor[caddy.Duration]():
+	case of == reflect.TypeFor[caddy.Duration](), of == reflect.TypeFor[*caddy.Duration]():
 		return "duration"
 	case of == reflect.TypeFor[json.RawMessage]():
 		return "store"

@@ -214,8 +214,8 @@ func TestDefaultsOfTheDirective(t *testing.T) {
 		s.setDefaults()
 		found := delivery.Found{}
 		return []any{
-			s.Mode, s.Methods, s.deliverySources(), s.Missing, s.MaxKeyLength, s.fingerprintOf(found), s.retentionOf(""), s.RetentionFrom,
-			s.Lease, s.Timeout, s.InFlight, s.MaxWait, s.releasing(), s.Unknown, s.MaxAttempts, s.Duplicate, s.Force, s.StoreErrors,
+			s.Mode, s.Methods, s.deliverySources(), s.OnMissing, s.MaxKeyLength, s.fingerprintOf(found), s.retentionOf(""), s.RetentionFrom,
+			s.Lease, s.Timeout, *s.Wait, s.releasing(), s.OnUnknown, s.MaxAttempts, s.OnDuplicate, s.Force, s.OnStoreError,
 			s.MaxRequestBody, s.MaxResponseBody, s.ClientIdle, s.KeepHeader, s.Docs, s.Exclude,
 		}
 	}
@@ -239,9 +239,9 @@ func TestDefaultsOfTheDirective(t *testing.T) {
 			t.Errorf("%s: with its stated default %q it is %v, without %v", word, stated, got, usual)
 		}
 	}
-	webhooks := under(t, "directive.md", "Subdirectives > ")["release"]
+	webhooks := under(t, "directive.md", "Subdirectives > ")["release_on"]
 	if list := strings.Join(webhookReleases, " "); !strings.Contains(webhooks, "for webhooks `"+list+"`") {
-		t.Errorf("release: the default for webhooks is %s, and the page does not say so", list)
+		t.Errorf("release_on: the default for webhooks is %s, and the page does not say so", list)
 	}
 }
 

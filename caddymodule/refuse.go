@@ -30,7 +30,7 @@ func (x *exchange) refuse(r refusal) error {
 // unprotected where the store fails and the user chose so. What is known to have been
 // executed never passes.
 func (x *exchange) refuseOrPass(d engine.Refusal) error {
-	if d.Reason == engine.ReasonUnavailable && d.ExecutionID == "" && x.StoreErrors == storeErrorsPass && !errors.Is(d.Err, storepool.ErrNotOpen) {
+	if d.Reason == engine.ReasonUnavailable && d.ExecutionID == "" && x.OnStoreError == storeErrorPass && !errors.Is(d.Err, storepool.ErrNotOpen) {
 		x.logger.Error("unprotected: the store failed and the request passes without a claim",
 			zap.Inline(x), zap.String("key", x.keyText()), zap.String("provider", x.found.Provider), x.loggedID(), zap.Error(d.Err))
 		x.report(outcomeUnprotected, "", 0)
@@ -170,7 +170,7 @@ type problem struct {
 	Key         string        `json:"key,omitempty"`
 	ExecutionID string        `json:"execution_id,omitempty"`
 
-	// Of the first response, for `duplicate conflict`.
+	// Of the first response, for `on_duplicate conflict`.
 	OriginalStatus   int             `json:"original_status,omitempty"`
 	OriginalLocation string          `json:"original_location,omitempty"`
 	OriginalResponse json.RawMessage `json:"original_response,omitempty"`

@@ -231,7 +231,7 @@ func (x *exchange) wishedRetention(answer *capture) *time.Duration {
 	if answer.retention == "" {
 		return nil
 	}
-	const most = uint64(longestDuration / time.Second)
+	const most = uint64(maxDuration / time.Second)
 	seconds, err := strconv.ParseUint(answer.retention, 10, 64)
 	if seconds > most && (err == nil || errors.Is(err, strconv.ErrRange)) {
 		x.logger.Warn("the upstream's "+retentionHeader+" is longer than a response can be kept; it is kept for the most",

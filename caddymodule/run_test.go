@@ -195,7 +195,7 @@ func refusing(t *testing.T) string {
 }
 
 // Every way in which a chain with a real reverse_proxy ends, and what the store
-// then says, under both settings of `unknown`.
+// then says, under both settings of `on_unknown`.
 func TestEndsOfARealChain(t *testing.T) {
 	const complete, released, held = idempotency.Complete, idempotency.Released, idempotency.Held
 	hangs := func(w http.ResponseWriter, r *http.Request, _ int) { <-r.Context().Done() }
@@ -294,7 +294,7 @@ func TestEndsOfARealChain(t *testing.T) {
 				if name == tooLong {
 					timeout = "300ms"
 				}
-				lines := []string{"route {", "header >X-Run {http.dedup.execution_id}", "dedup {", "unknown " + unknown, "timeout " + timeout, "}"}
+				lines := []string{"route {", "header >X-Run {http.dedup.execution_id}", "dedup {", "on_unknown " + unknown, "timeout " + timeout, "}"}
 				for _, line := range behind {
 					line = strings.ReplaceAll(line, "{to}", address)
 					lines = append(lines, strings.ReplaceAll(line, "{refused}", refusing(t)))
@@ -333,7 +333,7 @@ func TestDedupBehindTakesNoEvidenceBack(t *testing.T) {
 	for name, inner := range map[string]string{"that runs": "scope inner", "that does not claim": "key header X-Absent"} {
 		t.Run(name, func(t *testing.T) {
 			address, runs := rawUpstream(t, fastCGI("Status: 200 OK\r\nX-Accel-Redirect: /next\r\n\r\n", 0, true))
-			s := serve(t, "route {", "dedup {", "unknown hold", "}", "reverse_proxy "+address+" {", "transport fastcgi {", "root /", "}",
+			s := serve(t, "route {", "dedup {", "on_unknown hold", "}", "reverse_proxy "+address+" {", "transport fastcgi {", "root /", "}",
 				"@accel header X-Accel-Redirect *", "handle_response @accel {", "route {", "dedup {", inner, "}", "reverse_proxy "+refusing(t), "}", "}", "}", "}")
 			if got := s.mustPost("k", ""); got.status != 502 {
 				t.Fatalf("the client got %+v", got)

@@ -80,7 +80,7 @@ func TestRequestIsSentOnce(t *testing.T) {
 		"by the proxy, HTTP/2": {startHTTP2, "body", []string{"reverse_proxy h2c://{to} {", "request_buffers 1KiB", "lb_retries 3", "lb_retry_match method POST GET", "}"}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			s, runs := warmed(t, c.start, append([]string{"route {", "dedup {", "unknown hold", "fingerprint none", "}"}, append(c.lines, "}")...)...)
+			s, runs := warmed(t, c.start, append([]string{"route {", "dedup {", "on_unknown hold", "fingerprint none", "}"}, append(c.lines, "}")...)...)
 			got := s.mustPost("k", c.body)
 			if got.status != http.StatusBadGateway || runs.Load() != 1 {
 				t.Errorf("the client got %+v after %d executions; want 502 after 1", got, runs.Load())
@@ -138,7 +138,7 @@ func TestRequestThatAnUpstreamHasNotProcessed(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			address, runs := rawUpstream(t, refusingHTTP2(c.times, c.refuse))
-			s := serve(t, "dedup {", "unknown hold", "}", "reverse_proxy h2c://"+address)
+			s := serve(t, "dedup {", "on_unknown hold", "}", "reverse_proxy h2c://"+address)
 			if got := s.mustPost("k", c.body); got.status != c.status {
 				t.Errorf("the client got %+v after %d connections, want %d", got, runs.Load(), c.status)
 			}
@@ -158,7 +158,7 @@ func TestH2CIsNoWayPastHold(t *testing.T) {
 		}
 		w.WriteHeader(201)
 	})
-	s := serve(t, "dedup {", "unknown hold", "}", "reverse_proxy "+address)
+	s := serve(t, "dedup {", "on_unknown hold", "}", "reverse_proxy "+address)
 	for range 2 {
 		got := s.mustPost("k", "", "Connection", "Upgrade, HTTP2-Settings", "Upgrade", "h2c", "HTTP2-Settings", "AAMAAABkAAQAoAAAAAIAAAAA")
 		if got.status != 201 || runs.Load() != 1 {

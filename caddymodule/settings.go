@@ -21,12 +21,12 @@ type Settings struct {
 	Providers []string `json:"providers,omitempty"`
 
 	// What the handler serves: `api` (the default), or `webhook` (the default as
-	// soon as a provider is named). It decides on the defaults of `release` and
+	// soon as a provider is named). It decides on the defaults of `release_on` and
 	// `fingerprint`, on the default scope, and on the statuses of refusals.
 	Mode string `json:"mode,omitempty"`
 
 	// The methods that are deduplicated. Default: POST and PATCH. GET, HEAD,
-	// OPTIONS and TRACE never are.
+	// OPTIONS, TRACE, QUERY and CONNECT never are.
 	Methods []string `json:"methods,omitempty"`
 
 	// Where the key comes from; the first source that is present wins. Default,
@@ -35,7 +35,7 @@ type Settings struct {
 
 	// What to do with a request without a key: `pass` it on unprotected (the
 	// default), or `reject` it with 400.
-	Missing string `json:"missing,omitempty"`
+	OnMissing string `json:"on_missing,omitempty"`
 
 	// JSON pointers to volatile members, which are left out of a `content` key and
 	// of a `json` fingerprint.
@@ -81,24 +81,21 @@ type Settings struct {
 	// The limit of one run, also when its client is gone. Default: 5 minutes.
 	Timeout caddy.Duration `json:"timeout,omitempty"`
 
-	// What a duplicate does while the run is in flight: `wait` for its response
-	// (the default), or be refused (`reject`).
-	InFlight string `json:"in_flight,omitempty"`
-
-	// How long it waits at most; only with `wait`. Default: 5s.
-	MaxWait caddy.Duration `json:"max_wait,omitempty"`
+	// How long a concurrent duplicate waits for the run's response. After that it is
+	// refused. 0 does not wait: it is `off` in a Caddyfile. Default: 30s.
+	Wait *caddy.Duration `json:"wait,omitempty"`
 
 	// The responses that release the key, so that a retry runs: statuses (`409`) and
 	// classes (`5xx`), or only `off`. `!409` excepts one status and wins wherever it
 	// stands; a list of exceptions alone adds them to the default. Default for an API:
 	// 5xx 4xx !400 !402 !404 !410 !422; for webhooks: 3xx 4xx 5xx. The status that
 	// the upstream sent counts as well as the one that a response handler made of it.
-	Release []string `json:"release,omitempty"`
+	ReleaseOn []string `json:"release_on,omitempty"`
 
 	// What to do when it is unknown whether the upstream executed a run (timed
 	// out, cut off, crashed): `release` the key, so that a retry runs (at least
 	// once; the default), or `hold` it until an operator decides (at most once).
-	Unknown string `json:"unknown,omitempty"`
+	OnUnknown string `json:"on_unknown,omitempty"`
 
 	// How many runs may reach the upstream. The last one's answer is kept whatever
 	// its status. Default: 0, no limit.
@@ -107,7 +104,7 @@ type Settings struct {
 	// What the duplicate of a complete request gets: the response (`replay`, the
 	// default), 409 that names the first run (`conflict`), an empty 200
 	// (`acknowledge`), or 303 to the first response's Location (`see_other`).
-	Duplicate string `json:"duplicate,omitempty"`
+	OnDuplicate string `json:"on_duplicate,omitempty"`
 
 	// The name of a request header field: with the value `true` in it, a complete
 	// request runs again on purpose, and its response replaces the kept one.
@@ -116,15 +113,15 @@ type Settings struct {
 
 	// What to do when the store fails: `reject` with 503 (the default), or
 	// `pass` the request on unprotected, logged.
-	StoreErrors string `json:"store_errors,omitempty"`
+	OnStoreError string `json:"on_store_error,omitempty"`
 
 	// The largest request body that is read before the claim, in bytes. Default:
-	// 1 MiB. A larger one is 413 if the fingerprint needs it (for webhooks: it
+	// 8 MiB. A larger one is 413 if the fingerprint needs it (for webhooks: it
 	// passes as if it had no key), and streams on if not.
 	MaxRequestBody int64 `json:"max_request_body,omitempty"`
 
-	// The largest response body that is kept, in bytes. Default: 1 MiB. Of a
-	// larger response status and header are kept, and duplicates are told so.
+	// The largest response body that is kept, in bytes. Default: 8 MiB. Of a
+	// larger response only the status and the header are kept.
 	MaxResponseBody int64 `json:"max_response_body,omitempty"`
 
 	// How long a client may take nothing of its answer before it is let go. That ends
@@ -184,21 +181,19 @@ const (
 	missingPass   = "pass"
 	missingReject = "reject"
 
-	inFlightWait   = "wait"
-	inFlightReject = "reject"
-
 	unknownRelease = "release"
 	unknownHold    = "hold"
 
-	storeErrorsReject = "reject"
-	storeErrorsPass   = "pass"
+	storeErrorReject = "reject"
+	storeErrorPass   = "pass"
 
 	duplicateReplay      = "replay"
 	duplicateConflict    = "conflict"
 	duplicateAcknowledge = "acknowledge"
 	duplicateSeeOther    = "see_other"
 
-	releaseOff = "off"
+	// offWord turns a setting off.
+	offWord = "off"
 )
 
 // The responses that release a key, by mode. An API keeps those about the content of the
@@ -227,26 +222,25 @@ func (s *Settings) setDefaults() {
 	if len(s.Methods) == 0 {
 		s.Methods = DefaultMethods()
 	}
-	orElse(&s.Missing, missingPass)
-	orElse(&s.MaxKeyLength, 255)
-	orElse(&s.Lease, caddy.Duration(30*time.Second))
+	setDefault(&s.OnMissing, missingPass)
+	setDefault(&s.MaxKeyLength, 255)
+	setDefault(&s.Lease, caddy.Duration(30*time.Second))
 	s.Timeout = caddy.Duration(s.RunLimit())
-	orElse(&s.ClientIdle, caddy.Duration(time.Minute))
-	orElse(&s.InFlight, inFlightWait)
-	if s.InFlight == inFlightWait {
-		orElse(&s.MaxWait, caddy.Duration(5*time.Second))
+	setDefault(&s.ClientIdle, caddy.Duration(time.Minute))
+	if s.Wait == nil {
+		s.Wait = new(caddy.Duration(30 * time.Second))
 	}
-	orElse(&s.Unknown, unknownRelease)
-	orElse(&s.Duplicate, duplicateReplay)
-	orElse(&s.StoreErrors, storeErrorsReject)
-	orElse(&s.MaxRequestBody, 1<<20)
-	orElse(&s.MaxResponseBody, 1<<20)
+	setDefault(&s.OnUnknown, unknownRelease)
+	setDefault(&s.OnDuplicate, duplicateReplay)
+	setDefault(&s.OnStoreError, storeErrorReject)
+	setDefault(&s.MaxRequestBody, 8<<20)
+	setDefault(&s.MaxResponseBody, 8<<20)
 	if s.RetentionFrom != nil {
-		orElse(&s.RetentionFrom.Most, caddy.Duration(usualMost))
+		setDefault(&s.RetentionFrom.Max, caddy.Duration(defaultMaxRetention))
 	}
 }
 
-func orElse[T comparable](setting *T, fallback T) {
+func setDefault[T comparable](setting *T, fallback T) {
 	var none T
 	if *setting == none {
 		*setting = fallback
@@ -255,16 +249,16 @@ func orElse[T comparable](setting *T, fallback T) {
 
 // releasing returns the words of the release list that is in force.
 func (s *Settings) releasing() []string {
-	if slices.Equal(s.Release, []string{releaseOff}) {
+	if slices.Equal(s.ReleaseOn, []string{offWord}) {
 		return nil
 	}
-	if slices.ContainsFunc(s.Release, func(word string) bool { return !strings.HasPrefix(word, "!") }) {
-		return s.Release
+	if slices.ContainsFunc(s.ReleaseOn, func(word string) bool { return !strings.HasPrefix(word, "!") }) {
+		return s.ReleaseOn
 	}
 	if s.Mode == string(delivery.ModeWebhook) {
-		return slices.Concat(webhookReleases, s.Release)
+		return slices.Concat(webhookReleases, s.ReleaseOn)
 	}
-	return slices.Concat(apiReleases, s.Release)
+	return slices.Concat(apiReleases, s.ReleaseOn)
 }
 
 // fingerprintOf returns the fingerprint that is taken beside a key: the one that the user
@@ -293,7 +287,7 @@ func (s *Settings) retentionOf(provider string) time.Duration {
 	if p, ok := delivery.ProviderNamed(provider); ok && p.Retention != 0 {
 		return p.Retention
 	}
-	return delivery.UsualRetention
+	return delivery.DefaultRetention
 }
 
 func duration(d caddy.Duration) time.Duration { return time.Duration(d) }

@@ -179,7 +179,7 @@ func (s *Settings) checkKeys() error {
 // such a number in the request `retention` counts.
 //
 // A JSON number and a text of digits are both fine; a fraction is rounded up to whole
-// seconds. What is more than `most` gets `most`. What is no number, zero or negative is
+// seconds. What is more than `max` gets `max`. What is no number, zero or negative is
 // ignored: it does not turn the protection off. Both are a line in the log, and never
 // an error to the sender.
 type RetentionSource struct {
@@ -192,14 +192,13 @@ type RetentionSource struct {
 	JSON string `json:"json,omitempty"`
 
 	// The longest retention that a request can get. Default: 30 days.
-	Most caddy.Duration `json:"most,omitempty"`
+	Max caddy.Duration `json:"max,omitempty"`
 
 	noted oneASecond
 }
 
-// usualMost is the longest retention that a request can get, where the user has not
-// chosen.
-const usualMost = 30 * 24 * time.Hour
+// defaultMaxRetention is the default of [RetentionSource.Max].
+const defaultMaxRetention = 30 * 24 * time.Hour
 
 // source returns what package delivery reads the number by.
 func (r *RetentionSource) source() delivery.Source {
@@ -225,10 +224,10 @@ func (r *RetentionSource) check() error {
 	if err := checkPointerText(r.JSON); err != nil {
 		return fmt.Errorf("retention_from: %w", err)
 	}
-	if r.Most == 0 {
+	if r.Max == 0 {
 		return nil
 	}
-	return checkDuration("retention_from: most", r.Most, time.Second)
+	return checkDuration("retention_from: max", r.Max, time.Second)
 }
 
 // askedRetention returns the retention that a request asks for, no longer than it may;
@@ -245,16 +244,16 @@ func (x *exchange) askedRetention(request delivery.Request, body *requestBody) t
 		defer takeTurn()()
 	}
 	asked, err := delivery.Seconds(source, request)
-	most := duration(from.Most)
+	longest := duration(from.Max)
 	switch {
 	case body.failed() != nil:
 		return 0 // who reads the body next ends the request
 	case err != nil:
 		x.noteRetention("the request's own retention is ignored, and the configured one stays", zap.NamedError("reason", err))
 		return 0
-	case asked > most:
-		x.noteRetention("the request asks for a longer retention than it may, and gets the most", zap.Stringer("asked", asked), zap.Stringer("most", most))
-		return most
+	case asked > longest:
+		x.noteRetention("the request asks for a longer retention than allowed, and gets the maximum", zap.Stringer("asked", asked), zap.Stringer("max", longest))
+		return longest
 	}
 	return asked
 }
@@ -270,9 +269,9 @@ func (x *exchange) noteRetention(message string, facts ...zap.Field) {
 }
 
 // retentionForms are what may stand behind retention_from.
-const retentionForms = "header <field> [<most>] or json <JSON pointer> [<most>]"
+const retentionForms = "header <field> [<max>] or json <JSON pointer> [<max>]"
 
-// parseRetentionFrom reads `retention_from header <field>|json <JSON pointer> [<most>]`.
+// parseRetentionFrom reads `retention_from header <field>|json <JSON pointer> [<max>]`.
 func parseRetentionFrom(s *Settings, d *caddyfile.Dispenser) error {
 	const name = "retention_from"
 	args := d.RemainingArgs()
@@ -296,7 +295,7 @@ func parseRetentionFrom(s *Settings, d *caddyfile.Dispenser) error {
 	}
 	if len(args) == 3 {
 		var err error
-		if from.Most, err = parseDuration(d, name+": most", args[2], time.Second); err != nil {
+		if from.Max, err = parseDuration(d, name+": max", args[2], time.Second); err != nil {
 			return err
 		}
 	}

@@ -138,8 +138,8 @@ func TestRetentionFromDefaults(t *testing.T) {
 		t.Run(from, func(t *testing.T) {
 			s := serve(t, "dedup github {", "retention_from "+from, "}", "reverse_proxy "+address)
 			s.mustPost("", `{"window":9999999}`, "X-GitHub-Delivery", "1", "X-Window", "9999999")
-			if got := s.kept(); got != usualMost {
-				t.Errorf("kept for %s, want %s", got, usualMost)
+			if got := s.kept(); got != defaultMaxRetention {
+				t.Errorf("kept for %s, want %s", got, defaultMaxRetention)
 			}
 		})
 	}
@@ -170,7 +170,7 @@ func TestRetentionOfARequestAndOfItsRun(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			address, _ := upstream(t, func(w http.ResponseWriter, r *http.Request, _ int) { answers[r.Header.Get("X-End")](w) })
-			s := serve(t, "dedup {", "retention_from header X-Window", "unknown hold", "max_attempts 9", "}", "reverse_proxy "+address)
+			s := serve(t, "dedup {", "retention_from header X-Window", "on_unknown hold", "max_attempts 9", "}", "reverse_proxy "+address)
 			s.mustPost("k", "body", "X-End", c.end, "X-Window", "600")
 			if record := s.only(); record.State != c.state || s.kept() != c.kept {
 				t.Errorf("the record is %s and kept for %s; want %s, %s", record.State, s.kept(), c.state, c.kept)
@@ -197,7 +197,7 @@ func TestRetentionOfTheUpstream(t *testing.T) {
 	const usual = 7 * 24 * time.Hour
 	for asked, want := range map[string]time.Duration{
 		"1": time.Second, "2147483648": 2147483648 * time.Second,
-		"3153600000": longestDuration, "3153600001": longestDuration, "99999999999999999999999": longestDuration,
+		"3153600000": maxDuration, "3153600001": maxDuration, "99999999999999999999999": maxDuration,
 		"-1": usual, "+60": usual, "0.5": usual, "1e3": usual, "60s": usual, " ": usual, "": usual,
 	} {
 		t.Run(asked, func(t *testing.T) {
@@ -320,14 +320,14 @@ func TestRetentionSourcesThatAreMistakes(t *testing.T) {
 		{&RetentionSource{Header: "Cookie"}, "credential"},
 		{&RetentionSource{JSON: "window"}, "must start with a slash"},
 		{&RetentionSource{JSON: "/~window"}, "~0"},
-		{&RetentionSource{JSON: "/window", Most: -1}, "too short"},
-		{&RetentionSource{JSON: "/window", Most: 1}, "too short"},
-		{&RetentionSource{JSON: "/window", Most: 1 << 62}, "too long"},
+		{&RetentionSource{JSON: "/window", Max: -1}, "too short"},
+		{&RetentionSource{JSON: "/window", Max: 1}, "too short"},
+		{&RetentionSource{JSON: "/window", Max: 1 << 62}, "too long"},
 	} {
 		s := Settings{RetentionFrom: c.from}
 		s.setDefaults()
 		if err := s.check(); err == nil || !strings.Contains(err.Error(), "retention_from") || !strings.Contains(err.Error(), c.says) {
-			t.Errorf("%q %q %d: got %v; want an error with %q", c.from.Header, c.from.JSON, c.from.Most, err, c.says)
+			t.Errorf("%q %q %d: got %v; want an error with %q", c.from.Header, c.from.JSON, c.from.Max, err, c.says)
 		}
 	}
 	s := Settings{Force: "x-window", RetentionFrom: &RetentionSource{Header: "X-Window"}}

@@ -12,7 +12,7 @@ import (
 // where that fails. A run by then would be one of a configuration that was never loaded.
 func TestNothingRunsBeforeTheStoreIsOpen(t *testing.T) {
 	address, runs := upstream(t, answers(201, "done"))
-	app, web := provision(t, "", "dedup {", "store_errors pass", "}", "reverse_proxy "+address)
+	app, web := provision(t, "", "dedup {", "on_store_error pass", "}", "reverse_proxy "+address)
 	s := &site{t: t, app: app}
 	for _, server := range web.Servers {
 		s.Server = httptest.NewServer(server)

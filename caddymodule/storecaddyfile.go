@@ -96,7 +96,7 @@ func parseLocalCopies(d *caddyfile.Dispenser) (*int64, error) {
 	switch {
 	case err != nil:
 		return nil, err
-	case value == "off":
+	case value == offWord:
 		return new(int64), nil
 	}
 	n, ok := parseSize(value)
@@ -216,18 +216,18 @@ func parseSize(value string) (n int64, ok bool) {
 		return 0, false // humanize leaves commas out, and the rest of a byte
 	}
 	bytes, err := humanize.ParseBytes(value)
-	return int64(bytes), err == nil && bytes > 0 && bytes <= mostBytes //nolint:gosec // it is far below
+	return int64(bytes), err == nil && bytes > 0 && bytes <= maxBytes //nolint:gosec // it is far below
 }
 
 // countArg reads the only argument of the current word, a whole number.
-func countArg(d *caddyfile.Dispenser, name string, least int) (int, error) {
+func countArg(d *caddyfile.Dispenser, name string, min int) (int, error) {
 	value, err := oneArg(d, "a whole number")
 	if err != nil {
 		return 0, err
 	}
 	n, err := strconv.Atoi(value)
-	if err != nil || n < least || n > highestCount {
-		return 0, d.Errf("%s: %q is not a whole number from %d to %d", name, withoutPassword(value), least, highestCount)
+	if err != nil || n < min || n > maxCount {
+		return 0, d.Errf("%s: %q is not a whole number from %d to %d", name, withoutPassword(value), min, maxCount)
 	}
 	return n, nil
 }

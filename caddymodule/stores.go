@@ -94,7 +94,7 @@ func (s *FileStore) Provision(caddy.Context) error {
 		}
 		s.Path = path
 	}
-	orElse(&s.Path, defaultDirectory)
+	setDefault(&s.Path, defaultDirectory)
 	if !filepath.IsAbs(s.Path) {
 		s.Path = filepath.Join(caddy.AppDataDir(), s.Path)
 	}

@@ -140,7 +140,7 @@ func TestEmptyScopeKeepsCallersApart(t *testing.T) {
 		"apps": {
 			"dedup": {"store": {"store": "memory"}},
 			"http": {"servers": {"s": {"listen": ["127.0.0.1:%d"], "routes": [{"handle": [
-				{"handler": "dedup", "scope": [], "methods": [], "release": [], "keys": [], "keep_header": []},
+				{"handler": "dedup", "scope": [], "methods": [], "release_on": [], "keys": [], "keep_header": []},
 				{"handler": "reverse_proxy", "upstreams": [{"dial": %q}]}
 			]}]}}}
 		}
@@ -207,7 +207,7 @@ func TestUpstreamsCannotSetOurHeadersInEarlyHints(t *testing.T) {
 func TestUpstreamAnswerThatNobodyWrites(t *testing.T) {
 	t.Parallel()
 	up := startUpstream(t, answers201)
-	p := start(t, conf{store: "store memory", site: lines(dedupBlock("unknown hold"),
+	p := start(t, conf{store: "store memory", site: lines(dedupBlock("on_unknown hold"),
 		"reverse_proxy "+up.addr+" {", "handle_response {", "vars seen true", "}", "}")})
 	for n := 1; n <= 2; n++ {
 		if got := p.post(t, "/", "k", "body"); got.Status != 200 || got.Body != "" || got.replayed() != (n == 2) {

@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-// `unknown hold` with `release off` is strict at-most-once: whatever the first
+// `on_unknown hold` with `release_on off` is strict at-most-once: whatever the first
 // run's end, the upstream never sees the key again. Only a request that was
 // never sent may be sent.
 func TestStrictAtMostOnce(t *testing.T) {
@@ -33,7 +33,7 @@ func TestStrictAtMostOnce(t *testing.T) {
 			ends[path.Base(r.URL.Path)].answer(w, r, n)
 		})
 		p := start(t, conf{store: store, site: lines(
-			dedupBlock("unknown hold", "release off", "timeout 2s"), proxyTo(up))})
+			dedupBlock("on_unknown hold", "release_on off", "timeout 2s"), proxyTo(up))})
 		for name, end := range ends {
 			_, _ = try(oneShot, p.newPost("/"+name, name, "body")) // it may be cut off
 			for range 3 {

@@ -370,8 +370,8 @@ func TestAttackIDHeaderIsStripped(t *testing.T) {
 	p := start(t, conf{store: "store memory", site: lines("log",
 		"handle /pass {", "dedup", proxyTo(up), "}",
 		"handle /hook {", "dedup github", proxyTo(up), "}",
-		"handle /reject {", dedupBlock("missing reject"), proxyTo(up), "}",
-		"handle /hook/reject {", "dedup github {\nmissing reject\n}", proxyTo(up), "}",
+		"handle /reject {", dedupBlock("on_missing reject"), proxyTo(up), "}",
+		"handle /hook/reject {", "dedup github {\non_missing reject\n}", proxyTo(up), "}",
 		"handle /content {", dedupBlock("key header Idempotency-Key", "key content"), proxyTo(up), "}")})
 
 	wantFresh(t, p.post(t, "/pass", "", "body"), 201, "run 1 of ")

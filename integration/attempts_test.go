@@ -100,7 +100,7 @@ func TestAttemptsUnderHold(t *testing.T) {
 	t.Parallel()
 	eachStore(t, func(t *testing.T, store string) {
 		up := startUpstream(t, inTurn(answersStatus(500), noAnswer, answers201))
-		p := start(t, conf{store: store, site: lines(dedupBlock("max_attempts 5", "unknown hold"), proxyTo(up))})
+		p := start(t, conf{store: store, site: lines(dedupBlock("max_attempts 5", "on_unknown hold"), proxyTo(up))})
 		p.post(t, "/", "k", "body")
 		wantLost(t, p, "k", 502)
 		for range 2 {
@@ -124,7 +124,7 @@ func TestLastAttemptUnderHold(t *testing.T) {
 			answersStatus(500)(w, r, n)
 		}
 	})
-	p := start(t, conf{store: "store memory", site: lines(dedupBlock("max_attempts 1", "unknown hold"), proxyTo(up))})
+	p := start(t, conf{store: "store memory", site: lines(dedupBlock("max_attempts 1", "on_unknown hold"), proxyTo(up))})
 	for _, id := range []string{"cut", "gateway"} {
 		p.post(t, "/", id, "body")
 		wantProblem(t, p.post(t, "/", id, "body"), 409, "outcome_unknown")
@@ -194,7 +194,7 @@ func TestOwnerDiesInTheLastAttempt(t *testing.T) {
 			t.Parallel()
 			server := redistest.Start(t)
 			up := startUpstream(t, inTurn(answersStatus(500), untilGone))
-			c := conf{store: storeAt(server.Addr), site: lines(dedupBlock("max_attempts 2", "lease 1500ms", "unknown "+unknown), proxyTo(up))}
+			c := conf{store: storeAt(server.Addr), site: lines(dedupBlock("max_attempts 2", "lease 1500ms", "on_unknown "+unknown), proxyTo(up))}
 			a, b := start(t, c), start(t, c)
 			a.post(t, "/", "k", "body", host("shop.test"))
 			dying := a.postLater("/", "k", "body", host("shop.test"))

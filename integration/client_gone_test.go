@@ -79,7 +79,7 @@ func TestNothingIsClaimedWhenTheClientLeavesWhileSending(t *testing.T) {
 	t.Parallel()
 	eachStore(t, func(t *testing.T, store string) {
 		up := startUpstream(t, answers201)
-		p := start(t, conf{store: store, site: lines("log", dedupBlock("unknown hold"), proxyTo(up))})
+		p := start(t, conf{store: store, site: lines("log", dedupBlock("on_unknown hold"), proxyTo(up))})
 
 		conn, err := net.Dial("tcp", p.addr)
 		if err != nil {

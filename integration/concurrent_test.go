@@ -171,7 +171,7 @@ func TestRetryOnAnotherReplicaRuns(t *testing.T) {
 
 func TestDuplicateInFlightIsRefused(t *testing.T) {
 	t.Parallel()
-	for name, how := range map[string]string{"reject": "in_flight reject", "wait past its limit": "in_flight wait 300ms"} {
+	for name, how := range map[string]string{"reject": "wait off", "wait past its limit": "wait 300ms"} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			eachStore(t, func(t *testing.T, store string) {

@@ -116,7 +116,7 @@ func TestBodyTooLargeForItsKey(t *testing.T) {
 		"/hashed":  dedupBlock(limit, "key header X-Id"),
 		"/or":      dedupBlock(limit, "key header X-Id", "key content", "fingerprint none"),
 		"/hook":    dedupBlock(limit, "mode webhook", "key json /id"),
-		"/strict":  dedupBlock(limit, "mode webhook", "missing reject", "key json /id"),
+		"/strict":  dedupBlock(limit, "mode webhook", "on_missing reject", "key json /id"),
 		"/github":  lines("dedup github {", limit, "}"),
 		"/stripe":  lines("dedup stripe {", limit, "}"),
 	})})

@@ -31,7 +31,7 @@ func TestStoreAwayServesDuplicatesFromCopies(t *testing.T) {
 			case "encrypt":
 				c.dedup = keyFiles(t, t.TempDir(), "a")
 			case "pass":
-				c.site = lines(dedupBlock("store_errors pass"), proxyTo(up))
+				c.site = lines(dedupBlock("on_store_error pass"), proxyTo(up))
 			}
 			p := start(t, c)
 			other := start(t, c)
@@ -127,7 +127,7 @@ func TestCopiesAnswerAsTheStoreDoes(t *testing.T) {
 		p := start(t, conf{store: store, sites: lines(
 			"http://one.test:PORT {", copying(up), "}",
 			"http://two.test:PORT {", lines("header >X-Key {http.dedup.key}", dedupBlock("retention 2s"), proxyTo(up)), "}",
-			"http://three.test:PORT {", lines(dedupBlock("duplicate conflict"), proxyTo(up)), "}")})
+			"http://three.test:PORT {", lines(dedupBlock("on_duplicate conflict"), proxyTo(up)), "}")})
 		one := p.post(t, "/", "k", "body", host("one.test"))
 		two := p.post(t, "/", "k", "body", host("two.test"))
 		begun := time.Now()

@@ -15,7 +15,7 @@ func TestKilledOwnerIsTakenOverOnce(t *testing.T) {
 	up := startUpstream(t, inTurn(untilGone, answers201))
 	// A waiter waits longer than the lease, and not twice as long: who is not
 	// served within one lease is refused.
-	c := conf{store: storeAt(server.Addr), site: lines(dedupBlock("lease 2s", "in_flight wait 4s"), proxyTo(up))}
+	c := conf{store: storeAt(server.Addr), site: lines(dedupBlock("lease 2s", "wait 4s"), proxyTo(up))}
 	a, b := start(t, c), start(t, c)
 
 	first := a.postLater("/", "k", "body")
@@ -49,7 +49,7 @@ func TestKilledOwnerIsHeld(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
 	up := startUpstream(t, inTurn(untilGone, answers201))
-	c := conf{store: storeAt(server.Addr), site: lines(dedupBlock("lease 1500ms", "unknown hold"), proxyTo(up))}
+	c := conf{store: storeAt(server.Addr), site: lines(dedupBlock("lease 1500ms", "on_unknown hold"), proxyTo(up))}
 	a, b := start(t, c), start(t, c)
 
 	first := a.postLater("/", "k", "body")
@@ -70,7 +70,7 @@ func TestKilledOwnersOwnRuleDecides(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
 	up := startUpstream(t, inTurn(untilGone, answers201))
-	c := conf{store: storeAt(server.Addr), site: lines(dedupBlock("lease 1500ms", "unknown hold"), proxyTo(up))}
+	c := conf{store: storeAt(server.Addr), site: lines(dedupBlock("lease 1500ms", "on_unknown hold"), proxyTo(up))}
 	a := start(t, c)
 	c.site = lines(dedupBlock("lease 1500ms"), proxyTo(up))
 	b := start(t, c)
@@ -94,7 +94,7 @@ func TestRunLongerThanItsLeaseIsRenewed(t *testing.T) {
 		}
 		answers201(w, r, n)
 	})
-	c := conf{store: storeAt(server.Addr), site: lines(dedupBlock("lease 1500ms", "in_flight wait 300ms"), proxyTo(up))}
+	c := conf{store: storeAt(server.Addr), site: lines(dedupBlock("lease 1500ms", "wait 300ms"), proxyTo(up))}
 	owner, other := start(t, c), start(t, c)
 	first := owner.postLater("/", "k", "body", host("shop.test"))
 	up.awaitRuns(t, "k", 1)
@@ -155,8 +155,8 @@ func TestFileStoreSurvivesKill(t *testing.T) {
 		answers201(w, r, n)
 	})
 	c := conf{store: "store file", site: lines(
-		"handle /hold {", dedupBlock("unknown hold", "in_flight reject"), proxyTo(up), "}",
-		"handle {", dedupBlock("in_flight reject"), proxyTo(up), "}")}
+		"handle /hold {", dedupBlock("on_unknown hold", "wait off"), proxyTo(up), "}",
+		"handle {", dedupBlock("wait off"), proxyTo(up), "}")}
 	p := start(t, c)
 	const kept = 20
 	var firsts []reply

@@ -86,7 +86,7 @@ func TestDashboard(t *testing.T) {
 		up := startUpstream(t, inTurn(noAnswer, answers201))
 		site := lines(
 			"handle_path /ops/* {", "basic_auth {", "operator $2a$04$wvLKdxLAq0tWI6Zl3iiveerWdnoccirNJYypGt5frcQb0jvXZroe.", "}", "dedup_dashboard", "}",
-			"handle {", "dedup github {", "unknown hold", "}", proxyTo(up), "}")
+			"handle {", "dedup github {", "on_unknown hold", "}", proxyTo(up), "}")
 		p := start(t, conf{store: store, site: site})
 		deliver := func() reply {
 			return p.post(t, "/hook", "", "{}", header("X-GitHub-Delivery", "72d3162e-<i>"), header("X-GitHub-Hook-ID", "7"))

@@ -138,7 +138,7 @@ func TestExampleOfHandingTheKeyOnBesideAMatcher(t *testing.T) {
 func TestKeysCommandsOfThePage(t *testing.T) {
 	t.Parallel()
 	up := startUpstream(t, noAnswer)
-	p := start(t, conf{store: "store memory", site: lines("dedup github {\nunknown hold\n}", proxyTo(up))})
+	p := start(t, conf{store: "store memory", site: lines("dedup github {\non_unknown hold\n}", proxyTo(up))})
 	p.post(t, "/", "", "{}", header("X-GitHub-Delivery", "72d3162e-cc78-11e3-81ab-4c9367dc0958"), header("X-GitHub-Hook-ID", "7"))
 	said := map[string]string{"keys show": "held", "keys release": "was held", "keys forget": "was released"}
 	ran := 0

@@ -48,7 +48,7 @@ func TestDuplicateConflict(t *testing.T) {
 	for _, mode := range []string{"api", "webhook"} {
 		eachStore(t, func(t *testing.T, store string) {
 			up := startUpstream(t, func(w http.ResponseWriter, r *http.Request, n run) { cases[n.Key].first.answer(w, r, n) })
-			p := start(t, conf{store: store, site: shown(dedupBlock("mode "+mode, "release off", "duplicate conflict", "max_response_body 8KiB"), up)})
+			p := start(t, conf{store: store, site: shown(dedupBlock("mode "+mode, "release_on off", "on_duplicate conflict", "max_response_body 8KiB"), up)})
 			for name, c := range cases {
 				first := p.post(t, "/", name, "body")
 				wantFresh(t, first, c.first.status, c.first.body)
@@ -77,7 +77,7 @@ func TestDuplicateAcknowledge(t *testing.T) {
 	eachStore(t, func(t *testing.T, store string) {
 		first := original{201, "/runs/1", "application/json", `{"run_id": 1}`}
 		up := startUpstream(t, first.answer)
-		p := start(t, conf{store: store, site: shown(dedupBlock("duplicate acknowledge", "max_response_body 10B"), up)})
+		p := start(t, conf{store: store, site: shown(dedupBlock("on_duplicate acknowledge", "max_response_body 10B"), up)})
 		ran := p.post(t, "/", "k", "body")
 		wantFresh(t, ran, 201, first.body)
 		got := p.post(t, "/", "k", "body")
@@ -106,7 +106,7 @@ func TestDuplicateSeeOther(t *testing.T) {
 			}
 			answers201(w, r, n)
 		})
-		p := start(t, conf{store: store, site: lines(dedupBlock("duplicate see_other"), proxyTo(up))})
+		p := start(t, conf{store: store, site: lines(dedupBlock("on_duplicate see_other"), proxyTo(up))})
 		first := p.post(t, "/", "located", "body")
 		wantFresh(t, first, 202, "accepted")
 		got := p.post(t, "/", "located", "body")
@@ -129,7 +129,7 @@ func TestDuplicateAnswersAreForCompleteRequests(t *testing.T) {
 			g := newGate(t)
 			located := original{201, "/runs/1", "text/plain", "created"}
 			up := startUpstream(t, inTurn(g.before(answersStatus(500)), located.answer))
-			c := conf{store: redisStore(t), site: lines(dedupBlock("duplicate "+how), proxyTo(up))}
+			c := conf{store: redisStore(t), site: lines(dedupBlock("on_duplicate "+how), proxyTo(up))}
 			a, b := start(t, c), start(t, c)
 			options := []option{host("shop.test")}
 
@@ -161,7 +161,7 @@ func TestWaiterGetsTheRunsAnswerWhateverDuplicatesGet(t *testing.T) {
 			t.Parallel()
 			g := newGate(t)
 			up := startUpstream(t, g.before(original{201, "/runs/1", "text/plain", "created"}.answer))
-			c := conf{store: redisStore(t), site: lines(dedupBlock("duplicate "+how), proxyTo(up))}
+			c := conf{store: redisStore(t), site: lines(dedupBlock("on_duplicate "+how), proxyTo(up))}
 			a, b := start(t, c), start(t, c)
 			first := a.postLater("/", "k", "body", host("shop.test"))
 			up.awaitRuns(t, "k", 1)

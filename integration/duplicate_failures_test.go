@@ -12,7 +12,7 @@ func TestAcknowledgeReplaysAKeptFailure(t *testing.T) {
 	t.Parallel()
 	up := startUpstream(t, answersStatus(500))
 	p := start(t, conf{store: "store memory", site: lines(
-		dedupBlock("mode webhook", "max_attempts 2", "duplicate acknowledge"), proxyTo(up))})
+		dedupBlock("mode webhook", "max_attempts 2", "on_duplicate acknowledge"), proxyTo(up))})
 	for n := range 4 {
 		if got := p.post(t, "/", "k", "body"); got.Status != 500 {
 			t.Errorf("delivery %d got %d, want 500", n+1, got.Status)
@@ -35,7 +35,7 @@ func TestConflictIsWholeJSON(t *testing.T) {
 		w.WriteHeader(http.StatusCreated)
 		fmt.Fprint(w, bodies[n.Key])
 	})
-	p := start(t, conf{store: "store memory", site: lines(dedupBlock("duplicate conflict"), proxyTo(up))})
+	p := start(t, conf{store: "store memory", site: lines(dedupBlock("on_duplicate conflict"), proxyTo(up))})
 	for name, body := range bodies {
 		first := p.post(t, "/", name, "body")
 		got := p.post(t, "/", name, "body")

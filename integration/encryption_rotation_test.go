@@ -128,7 +128,7 @@ func TestHeldKeyOfARotation(t *testing.T) {
 	t.Parallel()
 	up := startUpstream(t, inTurn(noAnswer, answers201))
 	store, dir := redisStore(t), shortTempDir(t)
-	site := lines(dedupBlock("unknown hold"), proxyTo(up))
+	site := lines(dedupBlock("on_unknown hold"), proxyTo(up))
 	a := start(t, conf{store: store, dedup: keyFiles(t, dir, "ab"), site: site})
 	b := start(t, conf{store: store, dedup: keyFiles(t, dir, "ba"), site: site})
 	if got := a.post(t, "/", "k", "body"); got.Status != 502 {

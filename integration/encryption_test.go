@@ -144,7 +144,7 @@ func leaveRecords(t *testing.T, store string, encrypted bool) *caddy {
 	if encrypted {
 		keys = keyFiles(t, shortTempDir(t), "a")
 	}
-	p := start(t, conf{store: store, dedup: keys, site: lines("log", dedupBlock("unknown hold", "force X-Force"), proxyTo(up))})
+	p := start(t, conf{store: store, dedup: keys, site: lines("log", dedupBlock("on_unknown hold", "force X-Force"), proxyTo(up))})
 	const id = "delivery-4711"
 	caller := []option{header("Authorization", "Bearer bearer-secret"), header("X-Api-Key", "api-key-secret")}
 	first := p.post(t, "/kept", id, "body", caller...)
@@ -282,7 +282,7 @@ func TestRecordsOfAMissingEncryptionKey(t *testing.T) {
 	store, dir := redisStore(t), shortTempDir(t)
 	site := onPaths(up, map[string]string{
 		"/":     "dedup",
-		"/hold": dedupBlock("unknown hold"),
+		"/hold": dedupBlock("on_unknown hold"),
 		"/once": dedupBlock("max_attempts 1"),
 	})
 	p := start(t, conf{store: store, dedup: keyFiles(t, dir, "a"), site: site})

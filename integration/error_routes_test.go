@@ -36,7 +36,7 @@ func TestErrorRouteThatIsAProxy(t *testing.T) {
 				return lines("handle "+path+" {", dedupBlock(lines_...), proxyTo(up), "}")
 			}
 			p := start(t, conf{store: "store memory", site: lines(
-				site("/pay", "in_flight reject", "max_request_body 1KiB"), site("/must", "missing reject"), site("/wait"),
+				site("/pay", "wait off", "max_request_body 1KiB"), site("/must", "on_missing reject"), site("/wait"),
 				"handle_errors {", "rewrite * /page/{err.status_code}", proxyTo(up), "}")})
 			first, waited := p.postLater("/pay", "k", "body"), p.postLater("/wait", "w", "")
 			up.awaitRuns(t, "k", 1)
@@ -95,7 +95,7 @@ func TestErrorRouteThatStreams(t *testing.T) {
 		_ = http.NewResponseController(w).Flush()
 		fmt.Fprint(w, "page")
 	})
-	p := start(t, conf{store: "store memory", site: lines(dedupBlock("in_flight reject"), proxyTo(up),
+	p := start(t, conf{store: "store memory", site: lines(dedupBlock("wait off"), proxyTo(up),
 		"handle_errors {", "rewrite * /page/{err.status_code}", proxyTo(up), "}")})
 	first := p.postLater("/", "k", "body")
 	up.awaitRuns(t, "k", 1)
@@ -111,9 +111,9 @@ func TestErrorRouteThatRefuses(t *testing.T) {
 	t.Parallel()
 	nobody := fmt.Sprintf("127.0.0.1:%d", freeport.Of(t))
 	p := start(t, conf{store: "store memory", site: lines(
-		"route /must {", dedupBlock("missing reject"), "}",
+		"route /must {", dedupBlock("on_missing reject"), "}",
 		"route {", "dedup", "reverse_proxy "+nobody, "}",
-		"handle_errors {", dedupBlock("missing reject"), `respond "in error"`, "}")})
+		"handle_errors {", dedupBlock("on_missing reject"), `respond "in error"`, "}")})
 	for _, body := range []string{"", "body"} {
 		wantAnswer(t, p.post(t, "/must", "", body), 400, "in error")
 		wantProblem(t, p.post(t, "/", "", body), 400, "idempotency_key_missing")

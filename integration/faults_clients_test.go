@@ -13,7 +13,7 @@ func TestSlowBodyHoldsNoKey(t *testing.T) {
 	t.Parallel()
 	eachStore(t, func(t *testing.T, store string) {
 		up := startUpstream(t, answers201)
-		p := start(t, conf{store: store, site: lines(dedupBlock("in_flight reject"), proxyTo(up))})
+		p := start(t, conf{store: store, site: lines(dedupBlock("wait off"), proxyTo(up))})
 		body, write := io.Pipe()
 		slow := sendLater(oneShot, p.newPost("/", "k", "", func(r *http.Request) { r.Body, r.ContentLength = body, 4 }))
 		if _, err := io.WriteString(write, "bo"); err != nil {
@@ -68,7 +68,7 @@ func TestThousandDuplicatesOverThreeReplicasRunOnce(t *testing.T) {
 	t.Parallel()
 	g := newGate(t)
 	up := startUpstream(t, g.before(answers201))
-	c := conf{store: redisStore(t), site: lines(dedupBlock("in_flight wait 1m"), proxyTo(up))}
+	c := conf{store: redisStore(t), site: lines(dedupBlock("wait 1m"), proxyTo(up))}
 	const each = 334
 	var all []*pending
 	var replicas []*caddy

@@ -103,7 +103,7 @@ func TestStartOnAFullDisk(t *testing.T) {
 	}
 	up := startUpstream(t, answers201)
 	c := conf{store: "store file " + filepath.Join(shortTempDir(t), "dedup"), site: lines(
-		"handle /pass {", dedupBlock("store_errors pass"), proxyTo(up), "}",
+		"handle /pass {", dedupBlock("on_store_error pass"), proxyTo(up), "}",
 		"handle {", "dedup", proxyTo(up), "}")}
 	p := start(t, c)
 	kept := make([]reply, 50)
@@ -121,7 +121,7 @@ func TestStartOnAFullDisk(t *testing.T) {
 		t.Errorf("a request without a key got %d", got.Status)
 	}
 	if got := q.post(t, "/pass", "unprotected", "body", host("shop.test")); got.Status != 201 {
-		t.Errorf("with store_errors pass: %d %s", got.Status, got.Body)
+		t.Errorf("with on_store_error pass: %d %s", got.Status, got.Body)
 	}
 	limitFiles(t, q, "unlimited")
 	eventually(t, "the store is open", func() bool {

@@ -18,7 +18,7 @@ func TestLostReplyToAClaimRunsNothingAndLocksNothing(t *testing.T) {
 			server := redistest.Start(t)
 			way := startLink(t, server.Addr)
 			up := startUpstream(t, answers201)
-			site := bothModes(up, "unknown "+unknown, "lease 1m", "in_flight reject")
+			site := bothModes(up, "on_unknown "+unknown, "lease 1m", "wait off")
 			p := start(t, conf{store: storeAt(way.addr), site: site})
 			other := start(t, conf{store: storeAt(server.Addr), site: site})
 			options := []option{host("shop.test")}

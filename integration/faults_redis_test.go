@@ -44,7 +44,7 @@ func TestRedisOutOfOrderIs503AndRecovers(t *testing.T) {
 				}
 				answers201(w, r, n)
 			})
-			site, shop := bothModes(up, "unknown hold", "lease 1m"), host("shop.test")
+			site, shop := bothModes(up, "on_unknown hold", "lease 1m"), host("shop.test")
 			p := start(t, conf{store: storeAt(way.addr), site: site})
 			kept := p.post(t, "/", "kept", "body")
 			running := p.postLater("/", "running", "body", shop)

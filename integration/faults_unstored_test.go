@@ -7,7 +7,7 @@ import (
 )
 
 // The upstream answered, the store was away, and the process died before it was
-// back: nobody knows of the answer any more, and `unknown` decides.
+// back: nobody knows of the answer any more, and `on_unknown` decides.
 func TestKilledBeforeTheAnswerCouldBeStored(t *testing.T) {
 	t.Parallel()
 	for _, unknown := range []string{"release", "hold"} {
@@ -17,7 +17,7 @@ func TestKilledBeforeTheAnswerCouldBeStored(t *testing.T) {
 			way := startLink(t, server.Addr)
 			g := newGate(t)
 			up := startUpstream(t, g.before(answers201))
-			site := lines(dedupBlock("unknown "+unknown, "lease 1500ms", "in_flight wait 3s"), proxyTo(up))
+			site := lines(dedupBlock("on_unknown "+unknown, "lease 1500ms", "wait 3s"), proxyTo(up))
 			p := start(t, conf{store: storeAt(way.addr), site: site})
 			other := start(t, conf{store: storeAt(server.Addr), site: site})
 

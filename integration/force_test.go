@@ -115,7 +115,7 @@ func TestForcedRunThatFailsLeavesTheOldResponse(t *testing.T) {
 				t.Parallel()
 				eachStore(t, func(t *testing.T, store string) {
 					up := startUpstream(t, inTurn(answers201, lost.answer, answersStatus(503), answers201))
-					p := start(t, conf{store: store, site: lines(dedupBlock("force X-Force", lost.timeout, "unknown "+unknown), proxyTo(up))})
+					p := start(t, conf{store: store, site: lines(dedupBlock("force X-Force", lost.timeout, "on_unknown "+unknown), proxyTo(up))})
 					first := p.post(t, "/", "k", "body")
 					got, err := try(oneShot, p.newPost("/", "k", "body", byForce))
 					if lost.status == 0 && err == nil || lost.status != 0 && (err != nil || got.Status != lost.status) {
@@ -189,7 +189,7 @@ func TestForceInFlight(t *testing.T) {
 		up := startUpstream(t, g.before(answers201))
 		p := start(t, conf{store: store, site: onPaths(up, map[string]string{
 			"/wait":   dedupBlock("force X-Force"),
-			"/reject": dedupBlock("force X-Force", "in_flight reject"),
+			"/reject": dedupBlock("force X-Force", "wait off"),
 		})})
 		waited, rejected := p.postLater("/wait", "w", "body"), p.postLater("/reject", "r", "body")
 		up.awaitRuns(t, "w", 1)
@@ -211,7 +211,7 @@ func TestForceDoesNotFreeAHeldKey(t *testing.T) {
 	t.Parallel()
 	eachStore(t, func(t *testing.T, store string) {
 		up := startUpstream(t, inTurn(noAnswer, answers201))
-		p := start(t, conf{store: store, site: lines(dedupBlock("force X-Force", "unknown hold"), proxyTo(up))})
+		p := start(t, conf{store: store, site: lines(dedupBlock("force X-Force", "on_unknown hold"), proxyTo(up))})
 		wantLost(t, p, "k", 502)
 		for range 2 {
 			wantProblem(t, p.post(t, "/", "k", "body", byForce), 409, "outcome_unknown")
@@ -269,7 +269,7 @@ func TestForcedRunThatDiesLeavesTheOldResponse(t *testing.T) {
 			t.Parallel()
 			server := redistest.Start(t)
 			up := startUpstream(t, inTurn(answers201, untilGone, answers201))
-			c := conf{store: storeAt(server.Addr), site: lines(dedupBlock("force X-Force", "lease 1500ms", "unknown "+unknown), proxyTo(up))}
+			c := conf{store: storeAt(server.Addr), site: lines(dedupBlock("force X-Force", "lease 1500ms", "on_unknown "+unknown), proxyTo(up))}
 			a, b := start(t, c), start(t, c)
 			first := a.post(t, "/", "k", "body", host("shop.test"))
 			dying := a.postLater("/", "k", "body", host("shop.test"), byForce)

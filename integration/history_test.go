@@ -57,10 +57,10 @@ func (l loadTerms) maxAttempts() int {
 func loadSite(upstream string) string {
 	proxy := lines("reverse_proxy "+upstream+" {", "transport http {", "dial_timeout 1m", "}", "}")
 	block := func(terms loadTerms, words ...string) string {
-		words = append(words, "force X-Force", fmt.Sprintf("lease %s", loadLease), "in_flight wait 1s")
+		words = append(words, "force X-Force", fmt.Sprintf("lease %s", loadLease), "wait 1s")
 		return lines("handle /"+string(terms)+" {", "header >X-Key {http.dedup.key}", dedupBlock(words...), proxy, "}")
 	}
-	return lines(block(underRelease, "unknown release"), block(underHold, "unknown hold"),
+	return lines(block(underRelease, "on_unknown release"), block(underHold, "on_unknown hold"),
 		block(onceAtMost, "max_attempts 1"), block(twiceAtMost, "max_attempts 2"))
 }
 

@@ -57,7 +57,7 @@ func TestDialOfHTTP3ThatAnotherRequestGivesUp(t *testing.T) {
 				t.Fatal(err)
 			}
 			up := &upstream{answer: answers201}
-			p := start(t, conf{store: "store memory", site: lines(dedupBlock("unknown "+unknown), overHTTP3(on.LocalAddr().String()))})
+			p := start(t, conf{store: "store memory", site: lines(dedupBlock("on_unknown "+unknown), overHTTP3(on.LocalAddr().String()))})
 
 			ctx, leave := context.WithCancel(t.Context())
 			defer leave()
@@ -92,7 +92,7 @@ func TestDialOfHTTP3ThatAnotherRequestGivesUp(t *testing.T) {
 }
 
 // When Caddy reloads, it closes its connections to upstreams of HTTP/3. The pages say so; what
-// counts is that nothing of it is kept, and that `unknown` decides.
+// counts is that nothing of it is kept, and that `on_unknown` decides.
 func TestReloadCutsRunsOverHTTP3(t *testing.T) {
 	t.Parallel()
 	for unknown, want := range map[string]func(t *testing.T, again reply){
@@ -110,7 +110,7 @@ func TestReloadCutsRunsOverHTTP3(t *testing.T) {
 			serveHTTP3(t, on, up)
 			g := newGate(t) // opened before the server is closed, which waits for what runs
 			up.answer = inTurn(g.before(answers201), answers201)
-			site := lines(dedupBlock("unknown "+unknown), overHTTP3(on.LocalAddr().String()))
+			site := lines(dedupBlock("on_unknown "+unknown), overHTTP3(on.LocalAddr().String()))
 			p := start(t, conf{store: "store memory", site: site})
 			first := p.postLater("/", "k", "body")
 			up.awaitRuns(t, "k", 1)

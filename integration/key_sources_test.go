@@ -11,7 +11,7 @@ func TestKeyInAJSONMember(t *testing.T) {
 	p := start(t, conf{store: "store memory", site: onPaths(up, map[string]string{
 		"/id":      dedupBlock("key json /id", "fingerprint none"),
 		"/deep":    dedupBlock("key json /a~1b/0/m~0n", "fingerprint none"),
-		"/reject":  dedupBlock("key json /id", "missing reject"),
+		"/reject":  dedupBlock("key json /id", "on_missing reject"),
 		"/body":    dedupBlock("key json /id"),
 		"/webhook": dedupBlock("mode webhook", "key json /id"),
 	})})
@@ -61,7 +61,7 @@ func TestKeyOfAText(t *testing.T) {
 		"/id":     dedupBlock("key value {http.request.uri.query.id}"),
 		"/two":    dedupBlock("key value {http.request.uri.query.a}-{http.request.uri.query.b}", "fingerprint none"),
 		"/scope":  dedupBlock("scope {no.such.scope} {http.request.host}"),
-		"/reject": dedupBlock("key value {http.request.uri.query.id}", "missing reject"),
+		"/reject": dedupBlock("key value {http.request.uri.query.id}", "on_missing reject"),
 		"/bogus":  dedupBlock("key value x{http.request.uri.query.id}{no.such.placeholder}"),
 	})})
 	wantKeys(t, p, "/id", queries("id=1"), queries("id=2"), queries("id=%C3%BC"), queries("id=%20"), queries("id="+strings.Repeat("k", 255)))

@@ -62,7 +62,7 @@ func TestKeysCommand(t *testing.T) {
 			}
 			answers201(w, r, n)
 		})
-		p := start(t, conf{store: store, site: lines(dedupBlock("unknown hold"), proxyTo(up))})
+		p := start(t, conf{store: store, site: lines(dedupBlock("on_unknown hold"), proxyTo(up))})
 		wantFresh(t, p.post(t, "/", "whole", "body"), 201, "run 1 of whole")
 		p.post(t, "/", "cut", "body")
 		wantProblem(t, p.post(t, "/", "cut", "body"), 409, "outcome_unknown")
@@ -302,7 +302,7 @@ func TestKeysCommandAsks(t *testing.T) {
 func TestKeysCommandNeedsNothing(t *testing.T) {
 	t.Parallel()
 	up := startUpstream(t, noAnswer)
-	p := start(t, conf{store: "store memory", site: lines(dedupBlock("unknown hold"), proxyTo(up))})
+	p := start(t, conf{store: "store memory", site: lines(dedupBlock("on_unknown hold"), proxyTo(up))})
 	p.post(t, "/", "k", "body")
 	home := shortTempDir(t)
 	for _, args := range [][]string{{"list"}, {"show", "k"}, {"release", "k"}, {"forget", "k"}} {

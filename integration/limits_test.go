@@ -16,7 +16,7 @@ func TestWaitersOverTheirLimitAreRefused(t *testing.T) {
 	t.Parallel()
 	g := newGate(t)
 	up := startUpstream(t, g.before(answers201))
-	p := start(t, conf{store: "store memory", dedup: limits("waiters_per_key 2"), site: lines(dedupBlock("in_flight wait 1m"), proxyTo(up))})
+	p := start(t, conf{store: "store memory", dedup: limits("waiters_per_key 2"), site: lines(dedupBlock("wait 1m"), proxyTo(up))})
 	waiting := p.postMany(3, "/", "k", "body")
 	up.awaitRuns(t, "k", 1)
 	p.awaitWaiting(t, 2)
@@ -42,7 +42,7 @@ func TestRunsOverTheirLimitAreRefused(t *testing.T) {
 	g := newGate(t)
 	up := startUpstream(t, g.before(answers201))
 	p := start(t, conf{store: "store memory", dedup: limits("in_flight 1"), site: lines(
-		"handle /pass {", dedupBlock("store_errors pass"), proxyTo(up), "}", "handle {", "dedup", proxyTo(up), "}")})
+		"handle /pass {", dedupBlock("on_store_error pass"), proxyTo(up), "}", "handle {", "dedup", proxyTo(up), "}")})
 	first := p.postLater("/", "k", "body")
 	up.awaitRuns(t, "k", 1)
 	wantProblem(t, p.post(t, "/", "other", "body"), 503, "overloaded")

@@ -104,8 +104,8 @@ func TestRefusalsAndReleasesAreLogged(t *testing.T) {
 	t.Parallel()
 	up := startUpstream(t, answersStatus(500))
 	p := start(t, conf{store: "store memory", site: lines("header >X-Key {http.dedup.key}",
-		"handle /hold {", dedupBlock("unknown hold", "release off"), "reverse_proxy "+up.addr+" {", "transport http {", "response_header_timeout 200ms", "}", "}", "}",
-		"handle {", dedupBlock("missing reject"), proxyTo(up), "}")})
+		"handle /hold {", dedupBlock("on_unknown hold", "release_on off"), "reverse_proxy "+up.addr+" {", "transport http {", "response_header_timeout 200ms", "}", "}", "}",
+		"handle {", dedupBlock("on_missing reject"), proxyTo(up), "}")})
 
 	released := p.post(t, "/", "k", "body")
 	p.awaitLog(t, "the release", func(e entry) bool {
@@ -137,7 +137,7 @@ func TestLinesAboutAKeyNameTheDelivery(t *testing.T) {
 			answers201(w, r, n)
 		}
 	})
-	p := start(t, conf{store: "store memory", site: lines(dedupBlock("unknown hold", "force X-Force"), proxyTo(up))})
+	p := start(t, conf{store: "store memory", site: lines(dedupBlock("on_unknown hold", "force X-Force"), proxyTo(up))})
 	p.post(t, "/free", "delivery-free", "body")
 	p.post(t, "/kept", "delivery-kept", "body")
 	p.post(t, "/kept", "delivery-kept", "another")
@@ -166,7 +166,7 @@ func TestMissingKeyIsLogged(t *testing.T) {
 	up := startUpstream(t, answers201)
 	p := start(t, conf{store: "store memory", site: lines(
 		"handle /api {", "dedup", proxyTo(up), "}",
-		"handle /rejected {", dedupBlock("mode webhook", "key header X-Id", "missing reject"), proxyTo(up), "}",
+		"handle /rejected {", dedupBlock("mode webhook", "key header X-Id", "on_missing reject"), proxyTo(up), "}",
 		"handle /json {", dedupBlock("key json /id"), proxyTo(up), "}",
 		"handle /invalid {", "dedup github", proxyTo(up), "}",
 		"handle {", "dedup github gitlab", proxyTo(up), "}")})
@@ -223,7 +223,7 @@ func TestHeldLineSaysWhatHappened(t *testing.T) {
 		"/bad-gateway": {answersStatus(502), "answered with 502"},
 	}
 	up := startUpstream(t, func(w http.ResponseWriter, r *http.Request, n run) { ends[r.URL.Path].answer(w, r, n) })
-	p := start(t, conf{store: "store memory", site: lines(dedupBlock("unknown hold", "timeout 2s"), proxyTo(up))})
+	p := start(t, conf{store: "store memory", site: lines(dedupBlock("on_unknown hold", "timeout 2s"), proxyTo(up))})
 	for path, end := range ends {
 		_, _ = try(oneShot, p.newPost(path+"?token=secret", path, "body", host("shop.test"))) // it may be cut off
 		held := p.awaitLog(t, "that the key of "+path+" is held", func(e entry) bool {

@@ -30,7 +30,7 @@ func TestOperatorReleasesAHeldKey(t *testing.T) {
 	eachStore(t, func(t *testing.T, store string) {
 		up := startUpstream(t, inTurn(noAnswer, answers201))
 		p := start(t, conf{store: store, site: lines(
-			dedupBlock("unknown hold"), proxyTo(up))})
+			dedupBlock("on_unknown hold"), proxyTo(up))})
 		if got := p.post(t, "/", "k", "body"); got.Status != 502 {
 			t.Fatalf("got %d", got.Status)
 		}
@@ -74,7 +74,7 @@ func TestOperatorMistakes(t *testing.T) {
 	t.Parallel()
 	g := newGate(t)
 	up := startUpstream(t, g.before(answers201))
-	p := start(t, conf{store: "store memory", site: lines(dedupBlock("in_flight reject"), proxyTo(up))})
+	p := start(t, conf{store: "store memory", site: lines(dedupBlock("wait off"), proxyTo(up))})
 	p.operator(t, http.MethodGet, unknownKey, 404)
 	p.operator(t, http.MethodDelete, unknownKey, 404)
 	p.operator(t, http.MethodPost, unknownKey+"/release", 404)
@@ -97,7 +97,7 @@ func TestOperatorMistakes(t *testing.T) {
 func TestOperatorsActsSayWho(t *testing.T) {
 	t.Parallel()
 	up := startUpstream(t, noAnswer)
-	p := start(t, conf{store: "store memory", site: lines(dedupBlock("unknown hold"), proxyTo(up))})
+	p := start(t, conf{store: "store memory", site: lines(dedupBlock("on_unknown hold"), proxyTo(up))})
 	p.post(t, "/", "k", "body")
 	held := wantProblem(t, p.post(t, "/", "k", "body"), 409, "outcome_unknown")
 	p.operator(t, http.MethodPost, held.Key+"/release", 204)

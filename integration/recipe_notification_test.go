@@ -218,7 +218,7 @@ func TestRecipeNotificationDeliveryUnderFaults(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
 	up, service := startDeliveries(t, func(string, int) int { return []int{0, 503, 503}[rand.IntN(3)] })
-	r := readRecipe(t, "notification-delivery.md").before(t, up).on(t, server.Addr).with(t, "lease 10s", "lease 1500ms", "in_flight wait 30s", "in_flight wait 2s")
+	r := readRecipe(t, "notification-delivery.md").before(t, up).on(t, server.Addr).with(t, "lease 10s", "lease 1500ms", "wait 30s", "wait 2s")
 	a, b := r.start(t), r.start(t)
 	ids := []string{"n1", "n2", "n3", "n4"}
 	done := make(chan struct{})

@@ -141,7 +141,7 @@ func TestRecipeOrchestrationSubmitSeesOther(t *testing.T) {
 	server := redistest.Start(t)
 	up := startUpstream(t, startsRuns)
 	p := readRecipe(t, "orchestration-submit.md").before(t, up).on(t, server.Addr).
-		with(t, "scope orchestration-runs", "scope orchestration-runs\nduplicate see_other").start(t)
+		with(t, "scope orchestration-runs", "scope orchestration-runs\non_duplicate see_other").start(t)
 	first := p.post(t, submitPath, "d1", submitTo("shop", "deploy"))
 	again := p.post(t, submitPath, "d1", submitTo("shop", "deploy"))
 	wantReplay(t, again, reply{Status: 303, Header: first.Header})

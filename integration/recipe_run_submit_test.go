@@ -109,7 +109,7 @@ func TestRecipeRunSubmitWithTheClientsKey(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	const instead = "key header Idempotency-Key\n\t\tmissing reject\n\t\tfingerprint none\n"
+	const instead = "key header Idempotency-Key\n\t\ton_missing reject\n\t\tfingerprint none\n"
 	if !strings.Contains(string(page), instead) {
 		t.Fatal("the page has no lines for clients that make the key themselves")
 	}
@@ -128,7 +128,7 @@ func TestRecipeRunSubmitAnswersOtherwise(t *testing.T) {
 	up := startRunner(t, startsNumberedRuns)
 	r := readRecipe(t, "run-submit.md").before(t, up)
 
-	p := r.with(t, "duplicate conflict", "duplicate see_other").start(t)
+	p := r.with(t, "on_duplicate conflict", "on_duplicate see_other").start(t)
 	first := p.post(t, runsPath, "k1", "{}")
 	got := p.post(t, runsPath, "k1", "{}")
 	wantReplay(t, got, reply{Status: 303, Header: first.Header})
@@ -136,7 +136,7 @@ func TestRecipeRunSubmitAnswersOtherwise(t *testing.T) {
 		t.Errorf("the duplicate is sent to %q", got.Header.Get("Location"))
 	}
 
-	p = r.with(t, "duplicate conflict", "duplicate replay").start(t)
+	p = r.with(t, "on_duplicate conflict", "on_duplicate replay").start(t)
 	first = p.post(t, runsPath, "k1", "{}")
 	wantReplay(t, p.post(t, runsPath, "k1", "{}"), first)
 	if n := len(up.all()); n != 2 {
@@ -200,7 +200,7 @@ func TestRecipeRunSubmitClient(t *testing.T) {
 	up := startRunner(t, startsNumberedRuns)
 	page := readRecipe(t, "run-submit.md").before(t, up)
 	p := page.start(t)
-	replaying := page.with(t, "duplicate conflict", "duplicate replay").start(t)
+	replaying := page.with(t, "on_duplicate conflict", "on_duplicate replay").start(t)
 
 	submit := func(p *caddy, file string, arguments ...string) string {
 		t.Helper()

@@ -127,7 +127,7 @@ func TestRecipeSubscriptionWindowHasOneWinner(t *testing.T) {
 	up := startUpstream(t, g.before(executes))
 	r := readRecipe(t, "subscription-window.md").before(t, up).on(t, server.Addr)
 	a, b := r.start(t), r.start(t)
-	impatient := r.with(t, "retention 300s", "retention 300s\nin_flight reject").start(t)
+	impatient := r.with(t, "retention 300s", "retention 300s\nwait off").start(t)
 
 	body := execution("orders", "4711", 300)
 	all := append(a.postMany(10, executePath, "", body), b.postMany(10, executePath, "", body)...)

@@ -79,7 +79,7 @@ func TestStalledClientHoldsUpNobody(t *testing.T) {
 				t.Errorf("the duplicate got %d with %d bytes, replayed: %v", got.Status, len(got.Body), got.replayed())
 			}
 		}},
-		"not kept": {[]string{"timeout 1s", "lease 2s", "unknown hold"}, func(t *testing.T, p *caddy, key string) {
+		"not kept": {[]string{"max_response_body 1MiB", "timeout 1s", "lease 2s", "on_unknown hold"}, func(t *testing.T, p *caddy, key string) {
 			eventually(t, "the duplicate is told so", func() bool {
 				// One that follows the response from its beginning is sent all of it.
 				got, err := try(oneShot, p.newPost("/", key, "body"))
@@ -154,7 +154,7 @@ func TestWaitersOfALargeResponseAreToldSo(t *testing.T) {
 		w.Header().Set("Content-Length", strconv.Itoa(3<<20)) // else the proxy makes it a stream
 		_, _ = io.WriteString(w, strings.Repeat("x", 3<<20))
 	}))
-	p := start(t, conf{store: "store file", site: lines("dedup", proxyTo(up))})
+	p := start(t, conf{store: "store file", site: lines(dedupBlock("max_response_body 1MiB"), proxyTo(up))})
 	first := p.postLater("/", "k", "body")
 	up.awaitRuns(t, "k", 1)
 	var waiting []*pending

@@ -51,7 +51,7 @@ func TestRedisRefused(t *testing.T) {
 	up := startUpstream(t, answers201)
 	server.Kill()
 	// It starts though Redis is away.
-	p := start(t, conf{store: storeAt(server.Addr), site: bothModes(up, "unknown hold")})
+	p := start(t, conf{store: storeAt(server.Addr), site: bothModes(up, "on_unknown hold")})
 	wantUnavailable(t, p, up, "away")
 	if got := p.post(t, "/", "", "body"); got.Status != 201 {
 		t.Errorf("a request without key got %d while the store is away", got.Status)
@@ -73,7 +73,7 @@ func TestRedisHung(t *testing.T) {
 			t.Parallel()
 			server := redistest.Start(t)
 			up := startUpstream(t, answers201)
-			p := start(t, conf{store: storeAt(server.Addr), site: bothModes(up, "unknown "+unknown, "lease 1500ms")})
+			p := start(t, conf{store: storeAt(server.Addr), site: bothModes(up, "on_unknown "+unknown, "lease 1500ms")})
 			p.post(t, "/", "warm", "body") // a connection is open
 			server.Pause()
 			wantUnavailable(t, p, up, "lost")
@@ -139,7 +139,7 @@ func TestRedisAwayWhenTheUpstreamAnswers(t *testing.T) {
 			server := redistest.Start(t, way.args...)
 			g := newGate(t)
 			up := startUpstream(t, g.before(answers201))
-			c := conf{store: storeAt(server.Addr), site: lines("header >X-Key {http.dedup.key}", dedupBlock("in_flight wait 10s"), proxyTo(up))}
+			c := conf{store: storeAt(server.Addr), site: lines("header >X-Key {http.dedup.key}", dedupBlock("wait 10s"), proxyTo(up))}
 			p, other := start(t, c), start(t, c)
 			options := []option{host("shop.test")}
 
@@ -173,9 +173,9 @@ func TestStoreErrorsCanPassUnprotected(t *testing.T) {
 	server := redistest.Start(t)
 	up := startUpstream(t, answers201)
 	server.Kill()
-	p := start(t, conf{store: storeAt(server.Addr), site: lines("log", dedupBlock("store_errors pass"), proxyTo(up))})
+	p := start(t, conf{store: storeAt(server.Addr), site: lines("log", dedupBlock("on_store_error pass"), proxyTo(up))})
 	p.awaitLog(t, "the start's warning", func(e entry) bool {
-		return e.text("level") == "warn" && strings.HasPrefix(e.text("msg"), "store_errors pass: ")
+		return e.text("level") == "warn" && strings.HasPrefix(e.text("msg"), "on_store_error pass: ")
 	})
 	for n := range 2 {
 		got := p.post(t, "/", "k", "body")

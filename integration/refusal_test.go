@@ -9,8 +9,8 @@ func TestRefusalSaysWhatItIs(t *testing.T) {
 	t.Parallel()
 	up := startUpstream(t, answers201)
 	p := start(t, conf{store: "store memory", site: lines(
-		"handle /docs {", dedupBlock("docs https://shop.test/idempotency", "missing reject"), proxyTo(up), "}",
-		"handle {", dedupBlock("missing reject"), proxyTo(up), "}")})
+		"handle /docs {", dedupBlock("docs https://shop.test/idempotency", "on_missing reject"), proxyTo(up), "}",
+		"handle {", dedupBlock("on_missing reject"), proxyTo(up), "}")})
 
 	first := p.post(t, "/", "k", "body")
 	said := wantProblem(t, p.post(t, "/", "k", "another"), 422, "idempotency_key_reused")
@@ -40,7 +40,7 @@ func TestRefusalNamesTheKey(t *testing.T) {
 	t.Parallel()
 	up := startUpstream(t, answers201)
 	p := start(t, conf{store: "store memory", site: lines("header >X-Key {http.dedup.key}",
-		dedupBlock("max_request_body 1KiB", "missing reject"), proxyTo(up))})
+		dedupBlock("max_request_body 1KiB", "on_missing reject"), proxyTo(up))})
 	wantKey := func(got reply, code string) {
 		t.Helper()
 		said := wantProblem(t, got, got.Status, code)
@@ -62,11 +62,11 @@ func TestRefusalsOfTwoSitesOnOnePort(t *testing.T) {
 	t.Parallel()
 	up := startUpstream(t, answers201)
 	p := start(t, conf{store: "store memory", sites: lines(
-		"http://own.test:PORT {", dedupBlock("missing reject"), proxyTo(up),
+		"http://own.test:PORT {", dedupBlock("on_missing reject"), proxyTo(up),
 		"handle_errors {", `respond "sorry: {err.status_code} {err.message}"`, "}", "}",
-		"http://some.test:PORT {", dedupBlock("missing reject"), proxyTo(up),
+		"http://some.test:PORT {", dedupBlock("on_missing reject"), proxyTo(up),
 		"handle_errors 404 {", `respond "not here"`, "}", "}",
-		"http://none.test:PORT {", dedupBlock("missing reject"), proxyTo(up), "}")})
+		"http://none.test:PORT {", dedupBlock("on_missing reject"), proxyTo(up), "}")})
 
 	got := p.post(t, "/", "", "", host("own.test"))
 	if got.Status != 400 || !strings.HasPrefix(got.Body, "sorry: 400 ") {
@@ -87,7 +87,7 @@ func TestErrorRouteKeepsRetryAfter(t *testing.T) {
 	t.Parallel()
 	g := newGate(t)
 	up := startUpstream(t, g.before(answers201))
-	p := start(t, conf{store: "store memory", site: lines(dedupBlock("in_flight reject"), proxyTo(up),
+	p := start(t, conf{store: "store memory", site: lines(dedupBlock("wait off"), proxyTo(up),
 		"handle_errors {", `respond "try {err.status_code} again"`, "}")})
 	first := p.postLater("/", "k", "")
 	up.awaitRuns(t, "k", 1)

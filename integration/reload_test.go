@@ -144,7 +144,7 @@ func TestRunsCutOffAtExitAreSettled(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			up := startUpstream(t, inTurn(c.first, answers201))
-			with := lines(dedupBlock("lease 10m", "in_flight reject", "unknown "+c.unknown), proxyTo(up))
+			with := lines(dedupBlock("lease 10m", "wait off", "on_unknown "+c.unknown), proxyTo(up))
 			conf := conf{store: c.store, global: "grace_period 1s", site: with}
 			p := start(t, conf)
 			p.postLater("/", "k", "body", host("shop.test"))

@@ -191,7 +191,7 @@ func TestRequestsWithoutKeyPass(t *testing.T) {
 	t.Parallel()
 	up := startUpstream(t, answers201)
 	p := start(t, conf{store: "store memory", site: lines(
-		"handle /strict {", dedupBlock("missing reject"), proxyTo(up), "}",
+		"handle /strict {", dedupBlock("on_missing reject"), proxyTo(up), "}",
 		"handle {", "dedup", proxyTo(up), "}")})
 
 	for range 2 {

@@ -54,8 +54,8 @@ func TestRetentionFromTheRequest(t *testing.T) {
 					{`"300"`, 300 * time.Second, ""},
 					{"89.2", 90 * time.Second, ""},
 					{"86400", day, ""},
-					{"86401", day, "gets the most"},
-					{"1e99", day, "gets the most"},
+					{"86401", day, "gets the maximum"},
+					{"1e99", day, "gets the maximum"},
 					{"0", 2 * day, "is ignored"},
 					{"-300", 2 * day, "is ignored"},
 					{`"soon"`, 2 * day, "is ignored"},
@@ -101,7 +101,7 @@ func TestRetentionThatIsNotGrantedIsLogged(t *testing.T) {
 		"json /window 30m":  {`{"window":0}`, "is ignored", "is zero"},
 		"json /window 59m":  {`{"window":1,"x":"` + strings.Repeat("x", 1024) + `"}`, "is ignored", "larger than max_request_body"},
 		"header X-Window":   {`{}`, "is ignored", "is negative"},
-		"json /longer 300s": {`{"longer":301}`, "gets the most", ""},
+		"json /longer 300s": {`{"longer":301}`, "gets the maximum", ""},
 	} {
 		p := start(t, conf{store: "store memory", site: lines(dedupBlock(key, "retention_from "+from), proxyTo(up))})
 		for n := range 20 {
@@ -112,7 +112,7 @@ func TestRetentionThatIsNotGrantedIsLogged(t *testing.T) {
 		if line.text("level") != "warn" || !strings.Contains(line.text("reason"), c.reason) || line.text("delivery_id") != from+"0" || !hexKey.MatchString(line.text("key")) {
 			t.Errorf("%s: the line is %v", from, line)
 		}
-		if c.reason == "" && (line.text("asked") != "5m1s" || line.text("most") != "5m0s") {
+		if c.reason == "" && (line.text("asked") != "5m1s" || line.text("max") != "5m0s") {
 			t.Errorf("%s: the line is %v", from, line)
 		}
 		if n := len(p.log.find(granted)); n > 10 {
@@ -128,7 +128,7 @@ func TestWindowOfTheRunCounts(t *testing.T) {
 	server := redistest.Start(t)
 	up := startUpstream(t, inTurn(untilGone, answersStatus(500), answers201))
 	c := conf{store: storeAt(server.Addr), site: lines("header >X-Key {http.dedup.key}", dedupBlock(
-		"key header Idempotency-Key", "scope all", "fingerprint none", "lease 1500ms", "in_flight wait 4s", "max_attempts 9", "retention_from header X-Window"), proxyTo(up))}
+		"key header Idempotency-Key", "scope all", "fingerprint none", "lease 1500ms", "wait 4s", "max_attempts 9", "retention_from header X-Window"), proxyTo(up))}
 	a, b := start(t, c), start(t, c)
 	dying := a.postLater("/", "k", "body", header("X-Window", "3600"))
 	up.awaitRuns(t, "k", 1)

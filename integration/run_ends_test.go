@@ -25,7 +25,7 @@ func TestUpstreamNeverReachedReleases(t *testing.T) {
 			t.Parallel()
 			eachStore(t, func(t *testing.T, store string) {
 				addr := fmt.Sprintf("127.0.0.1:%d", freeport.Of(t))
-				p := start(t, conf{store: store, site: lines(dedupBlock("unknown "+unknown), "reverse_proxy "+addr)})
+				p := start(t, conf{store: store, site: lines(dedupBlock("on_unknown "+unknown), "reverse_proxy "+addr)})
 				for range 2 {
 					if got := p.post(t, "/", "k", ""); got.Status != 502 || got.replayed() {
 						t.Fatalf("got %d %v, want a plain 502", got.Status, got.Header)
@@ -50,9 +50,9 @@ func TestReleasingStatusesRunAgain(t *testing.T) {
 	})
 	p := start(t, conf{store: "store memory", site: lines(
 		"handle /hook/* {", dedupBlock("mode webhook"), proxyTo(up), "}",
-		"handle /off/* {", "uri strip_prefix /off", dedupBlock("release off"), proxyTo(up), "}",
-		"handle /own/* {", "uri strip_prefix /own", dedupBlock("release 404 2xx"), proxyTo(up), "}",
-		"handle /less/* {", "uri strip_prefix /less", dedupBlock("release !409"), proxyTo(up), "}",
+		"handle /off/* {", "uri strip_prefix /off", dedupBlock("release_on off"), proxyTo(up), "}",
+		"handle /own/* {", "uri strip_prefix /own", dedupBlock("release_on 404 2xx"), proxyTo(up), "}",
+		"handle /less/* {", "uri strip_prefix /less", dedupBlock("release_on !409"), proxyTo(up), "}",
 		"handle {", dedupBlock(), proxyTo(up), "}")})
 
 	released := map[string][]int{
@@ -102,7 +102,7 @@ func TestInnerRefusalIsNotARun(t *testing.T) {
 			t.Parallel()
 			up := startUpstream(t, answers201)
 			p := start(t, conf{store: "store memory", site: lines("route {",
-				dedupBlock("scope fixed", "unknown "+unknown),
+				dedupBlock("scope fixed", "on_unknown "+unknown),
 				"basic_auth {", "ali "+passwordHash, "}",
 				proxyTo(up), "}")})
 			for range 2 {
@@ -156,8 +156,8 @@ func TestLostAnswerIsHeld(t *testing.T) {
 			eachStore(t, func(t *testing.T, store string) {
 				up := startUpstream(t, inTurn(lost.answer, answers201))
 				p := start(t, conf{store: store, site: lines(
-					"handle /hook {", dedupBlock("mode webhook", "unknown hold", lost.timeout), proxyTo(up), "}",
-					"handle {", dedupBlock("unknown hold", lost.timeout), proxyTo(up), "}")})
+					"handle /hook {", dedupBlock("mode webhook", "on_unknown hold", lost.timeout), proxyTo(up), "}",
+					"handle {", dedupBlock("on_unknown hold", lost.timeout), proxyTo(up), "}")})
 				wantLost(t, p, "k", lost.status)
 				for range 2 {
 					held := wantProblem(t, p.post(t, "/", "k", "body"), 409, "outcome_unknown")
@@ -223,8 +223,8 @@ func TestGatewayErrorsAreUnknownUnderHold(t *testing.T) {
 			answersStatus(status)(w, r, n)
 		})
 		p := start(t, conf{store: "store memory", site: lines(
-			"handle /hook {", dedupBlock("mode webhook", "unknown hold"), proxyTo(up), "}",
-			"handle {", dedupBlock("unknown hold"), proxyTo(up), "}")})
+			"handle /hook {", dedupBlock("mode webhook", "on_unknown hold"), proxyTo(up), "}",
+			"handle {", dedupBlock("on_unknown hold"), proxyTo(up), "}")})
 		wantFresh(t, p.post(t, "/", "k", ""), status, "run 1 of k")
 		wantProblem(t, p.post(t, "/", "k", ""), 409, "outcome_unknown")
 		p.post(t, "/hook", "hook", "")

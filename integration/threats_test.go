@@ -18,7 +18,7 @@ func TestWhoKnowsURLAndIDOfAWebhook(t *testing.T) {
 	up := startUpstream(t, verifying(401))
 	p := start(t, conf{store: "store memory", site: lines(
 		"handle /hook {", "dedup github", proxyTo(up), "}",
-		"handle /quiet {", "dedup github {", "duplicate acknowledge", "}", proxyTo(up), "}")})
+		"handle /quiet {", "dedup github {", "on_duplicate acknowledge", "}", proxyTo(up), "}")})
 	for _, path := range []string{"/hook", "/quiet"} {
 		genuine := []option{header("X-GitHub-Delivery", path), header("X-Hub-Signature-256", "sha256=genuine")}
 		forged := []option{header("X-GitHub-Delivery", path), header("X-Hub-Signature-256", "sha256=forged")}

@@ -12,7 +12,7 @@ func TestTroubleshootingPage(t *testing.T) {
 	t.Parallel()
 	testPage(t, "troubleshooting.md", map[string]situation{
 		"At night, with only the delivery ID": symptom{
-			route: "dedup github {\nunknown hold\n}", answer: cutFirst, make: first,
+			route: "dedup github {\non_unknown hold\n}", answer: cutFirst, make: first,
 			before: map[int]func(*testing.T, *stage){3: deliverAgain(200, true)},
 			after:  deliverAgain(200, false),
 		}.in(),
@@ -47,7 +47,7 @@ func TestTroubleshootingPage(t *testing.T) {
 			}),
 		}.in(),
 		"409 or 503 again and again": symptom{
-			route: "dedup github {\nunknown hold\n}", answer: cutFirst, make: lost(first), after: deliverAgain(200, true),
+			route: "dedup github {\non_unknown hold\n}", answer: cutFirst, make: lost(first), after: deliverAgain(200, true),
 		}.in(),
 		"A retry is answered with the old error": symptom{
 			route: "dedup", answer: inTurn(answersStatus(400), answersStatus(400), answersStatus(400), answersDone),
@@ -61,7 +61,7 @@ func TestTroubleshootingPage(t *testing.T) {
 			},
 		}.in(),
 		"A replay has no body": symptom{
-			route: "dedup github", answer: answersLarge(2 << 20), make: first,
+			route: "dedup github", answer: answersLarge(9 << 20), make: first,
 			after: mended("A replay has no body", func(t *testing.T, s *stage) {
 				first := s.deliver(t, answered)
 				if again := s.deliver(t, answered); len(first.Body) == 0 || again.Body != first.Body {
@@ -69,7 +69,7 @@ func TestTroubleshootingPage(t *testing.T) {
 				}
 			}),
 		}.in(),
-		"A request waits 5 seconds": runningOrder(t, "A request waits 5 seconds"),
+		"A request waits 30 seconds": runningOrder(t, "A request waits 30 seconds"),
 		"Nothing happens after a crash": {start: func(t *testing.T) *stage {
 			g := newGate(t)
 			s, server := onRedis(t, "dedup {\nlease 1500ms\n}", g.before(answersDone))
@@ -86,14 +86,14 @@ func TestTroubleshootingPage(t *testing.T) {
 			after: mended("Memory grows", deliverAgain(200, false)),
 		}.in(),
 		"It runs unprotected": {start: func(t *testing.T) *stage {
-			s, server := onRedis(t, "dedup {\nstore_errors pass\n}", answersDone)
+			s, server := onRedis(t, "dedup {\non_store_error pass\n}", answersDone)
 			server.Kill()
 			firstOrder(t, s)
 			s.awaitSaid(t, `"msg":"unprotected: `)
 			return s
 		}, after: mended("It runs unprotected", orderAgain(503, false))},
 		"The commands find no admin API": symptom{
-			route: "dedup github {\nunknown hold\n}", answer: cutFirst, make: first,
+			route: "dedup github {\non_unknown hold\n}", answer: cutFirst, make: first,
 		}.in(),
 		"After a change of the configuration": symptom{
 			route: "dedup github", answer: answersDone,
@@ -107,7 +107,7 @@ func TestTroubleshootingPage(t *testing.T) {
 			after: func(t *testing.T, s *stage) { firstOrder(t, s); orderAgain(200, false)(t, s) },
 		}.in(),
 		"idempotency_key_missing": symptom{
-			route: "dedup {\nmissing reject\n}", answer: answersDone,
+			route: "dedup {\non_missing reject\n}", answer: answersDone,
 			make: refusedAs("idempotency_key_missing", "{}", withoutKey),
 			after: mended("idempotency_key_missing", func(t *testing.T, s *stage) {
 				s.sendOrder(t, "{}", withoutKey)
@@ -137,17 +137,17 @@ func TestTroubleshootingPage(t *testing.T) {
 		}.in(),
 		"request_in_flight": runningOrder(t, ""),
 		"outcome_unknown": symptom{
-			route: "dedup {\nunknown hold\n}", answer: cutFirst, make: lost(firstOrder), after: orderAgain(200, true),
+			route: "dedup {\non_unknown hold\n}", answer: cutFirst, make: lost(firstOrder), after: orderAgain(200, true),
 		}.in(),
 		"attempts_exhausted": symptom{
 			route: "dedup {\nmax_attempts 1\n}", answer: cutFirst, make: lost(firstOrder), after: orderAgain(200, true),
 		}.in(),
 		"duplicate_request": symptom{
-			route: "dedup {\nduplicate conflict\n}", answer: answersDone, make: lost(firstOrder),
+			route: "dedup {\non_duplicate conflict\n}", answer: answersDone, make: lost(firstOrder),
 			after: mended("duplicate_request", orderAgain(200, false)),
 		}.in(),
 		"response_not_kept": symptom{
-			route: "dedup", answer: answersLarge(2 << 20), make: lost(firstOrder),
+			route: "dedup", answer: answersLarge(9 << 20), make: lost(firstOrder),
 			after: mended("response_not_kept", func(t *testing.T, s *stage) {
 				orderAgain(409, false)(t, s)
 				s.keys(t, 0, "release", order)
@@ -157,9 +157,9 @@ func TestTroubleshootingPage(t *testing.T) {
 		}.in(),
 		"request_too_large": symptom{
 			route: "dedup", answer: answersDone,
-			make: refusedAs("request_too_large", strings.Repeat("x", 2<<20)),
+			make: refusedAs("request_too_large", strings.Repeat("x", 9<<20)),
 			after: mended("request_too_large", func(t *testing.T, s *stage) {
-				wantNext(t, s, func() reply { return s.sendOrder(t, strings.Repeat("x", 2<<20)) }, 200, true)
+				wantNext(t, s, func() reply { return s.sendOrder(t, strings.Repeat("x", 9<<20)) }, 200, true)
 			}),
 		}.in(),
 		"store_unavailable": storeAway(),

@@ -11,9 +11,9 @@ import (
 func TestTwoDedupsOfOneKeyAreALoop(t *testing.T) {
 	t.Parallel()
 	up := startUpstream(t, answers201)
-	one := start(t, conf{store: "store memory", site: lines("route {", "dedup", dedupBlock("in_flight wait 1h"), proxyTo(up), "}")})
+	one := start(t, conf{store: "store memory", site: lines("route {", "dedup", dedupBlock("wait 1h"), proxyTo(up), "}")})
 	store := redisStore(t)
-	sidecar := start(t, conf{store: store, site: lines(dedupBlock("in_flight wait 1h"), proxyTo(up))})
+	sidecar := start(t, conf{store: store, site: lines(dedupBlock("wait 1h"), proxyTo(up))})
 	gateway := start(t, conf{store: store, site: lines("dedup", "reverse_proxy "+sidecar.addr)})
 	for outer, inner := range map[*caddy]*caddy{one: one, gateway: sidecar} {
 		wantProblem(t, outer.post(t, "/", "k", "body"), 508, "loop_detected")

@@ -36,7 +36,7 @@ func TestHandshakesPass(t *testing.T) {
 	blocks := make(map[string]string)
 	for name := range handshakes {
 		blocks["/"+name] = "dedup " + name
-		blocks["/strict/"+name] = lines("dedup "+name+" {", "missing reject", "}")
+		blocks["/strict/"+name] = lines("dedup "+name+" {", "on_missing reject", "}")
 	}
 	blocks["/several"] = "dedup sns slack twitch eventgrid"
 	p := start(t, conf{store: "store memory", site: onPaths(up, blocks)})
@@ -82,7 +82,7 @@ func TestWebhookInFlightIsRefusedForLater(t *testing.T) {
 	t.Parallel()
 	g := newGate(t)
 	up := startUpstream(t, g.before(answers201))
-	p := start(t, conf{store: "store memory", site: lines("dedup stripe {", "in_flight reject", "}", proxyTo(up))})
+	p := start(t, conf{store: "store memory", site: lines("dedup stripe {", "wait off", "}", proxyTo(up))})
 	first := p.postLater("/", "", `{"id":"evt_1"}`)
 	up.awaitRuns(t, "", 1)
 	refused := p.post(t, "/", "", `{"id":"evt_1"}`)

@@ -15,7 +15,7 @@ func TestEchoedExecutionIDOpensNothing(t *testing.T) {
 	for _, unknown := range []string{"release", "hold"} {
 		g := newGate(t)
 		up := startUpstream(t, g.before(answers201))
-		p := start(t, conf{store: "store memory", site: lines(dedupBlock("in_flight reject", "unknown "+unknown), proxyTo(up))})
+		p := start(t, conf{store: "store memory", site: lines(dedupBlock("wait off", "on_unknown "+unknown), proxyTo(up))})
 		first := p.postLater("/", "k", "body")
 		up.awaitRuns(t, "k", 1)
 		refused := p.post(t, "/", "k", "body", header("Dedup-Execution-Id", "00000000-0000-7000-8000-000000000000"))

@@ -79,7 +79,7 @@ http://:PORT {
 	}
 	handle {
 		dedup github {
-			unknown hold
+			on_unknown hold
 		}
 		reverse_proxy UPSTREAM
 	}

@@ -45,7 +45,7 @@ type Request struct {
 	Key string `json:"key"`
 	// Proxy is the number of the process that was asked.
 	Proxy int `json:"proxy"`
-	// Hold says that the key is one under `unknown hold`; the same for all
+	// Hold says that the key is one under `on_unknown hold`; the same for all
 	// requests of a key.
 	Hold bool `json:"hold,omitempty"`
 	// MaxAttempts is how many runs of the key may reach the upstream, 0 for no

@@ -260,7 +260,7 @@ func (s step) take(now state) []state {
 }
 
 // free ends what take began. An operator that was cut off between the two leaves
-// the key to a lease, and to what `unknown` says.
+// the key to a lease, and to what `on_unknown` says.
 func (s step) free(now state) []state {
 	if now.phase != taken {
 		if s.unsure {

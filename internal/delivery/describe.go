@@ -82,7 +82,7 @@ func (p Provider) Key() string {
 // configuration, such as 7d.
 func (p Provider) Kept() string {
 	const day = 24 * time.Hour
-	kept := cmp.Or(p.Retention, UsualRetention)
+	kept := cmp.Or(p.Retention, DefaultRetention)
 	if kept%day == 0 {
 		return strconv.Itoa(int(kept/day)) + "d"
 	}

@@ -5,9 +5,9 @@ import (
 	"time"
 )
 
-// UsualRetention is how long a kept response is replayed, unless a provider or
+// DefaultRetention is how long a kept response is replayed, unless a provider or
 // the user says otherwise. It is longer than most providers retry.
-const UsualRetention = 7 * 24 * time.Hour
+const DefaultRetention = 7 * 24 * time.Hour
 
 // Provider is a sender of webhooks in the catalogue. A handler for a provider works
 // in [ModeWebhook].
@@ -22,7 +22,7 @@ type Provider struct {
 	// Signs say which requests may be from the provider. They hold for every source
 	// that has none of its own, and for Passes.
 	Signs Signs
-	// Retention is how long a kept response is replayed, if [UsualRetention] would
+	// Retention is how long a kept response is replayed, if [DefaultRetention] would
 	// be wrong: the provider retries for longer, or sends the same body again for
 	// another event. Zero means the usual one.
 	Retention time.Duration

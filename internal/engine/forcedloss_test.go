@@ -40,7 +40,7 @@ func TestForcedRunAfterTheStoreLostWhatItReplaces(t *testing.T) {
 	}
 }
 
-// If nobody knows how such a run ended, its key is held under `unknown hold`: the
+// If nobody knows how such a run ended, its key is held under `on_unknown hold`: the
 // response from before is lost, so that it cannot stay in place of holding the key.
 func TestForcedRunUnderHoldAfterTheStoreLostWhatItReplaces(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

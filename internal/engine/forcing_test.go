@@ -70,7 +70,7 @@ func TestForcedRun(t *testing.T) {
 }
 
 // The process of a forced run crashes. Then the response that was kept before counts
-// again, also under `unknown hold`, and another run can be forced.
+// again, also under `on_unknown hold`, and another run can be forced.
 func TestForcedRunOfACrashedOwner(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store, req := newShared(t), holding()

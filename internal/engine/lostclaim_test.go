@@ -45,7 +45,7 @@ func TestLostClaimWhoseRunReleases(t *testing.T) {
 }
 
 // The renewal writes a lost claim again just when the run ends. The claim must not stay
-// in the store without a run: under `unknown hold` nobody could use the key any more.
+// in the store without a run: under `on_unknown hold` nobody could use the key any more.
 func TestLostClaimIsWrittenAgainWhileItsRunReleases(t *testing.T) {
 	for name, how := range map[string]fault{"slow": works, "executed later": executedLater} {
 		t.Run(name, func(t *testing.T) {

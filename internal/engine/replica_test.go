@@ -109,7 +109,7 @@ func lose(t *testing.T, store idempotency.Store, req engine.Request) {
 	}
 }
 
-// holding returns someRequest under `unknown hold`.
+// holding returns someRequest under `on_unknown hold`.
 func holding() engine.Request {
 	r := someRequest()
 	r.Policy.Hold = true

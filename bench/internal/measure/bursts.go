@@ -30,11 +30,11 @@ type burstFigures struct {
 }
 
 // bursts counts the requests that are refused where many come at once, and under
-// `store_errors pass` those that run unprotected.
+// `on_store_error pass` those that run unprotected.
 func (b *Bench) bursts() error {
 	g := report.Group{Name: "bursts", Title: "Bursts over Redis", Columns: []report.Column{
 		{Key: "refused", Title: "refused, %", Digits: 1},
-		{Key: "unprotected", Title: "unprotected under `store_errors pass`, %", Digits: 1},
+		{Key: "unprotected", Title: "unprotected under `on_store_error pass`, %", Digits: 1},
 		{Key: "p50", Title: "p50 ms", Digits: 1},
 		{Key: "p99", Title: "p99 ms", Digits: 1},
 		{Key: "longest", Title: "longest, ms", Digits: 1},
@@ -60,7 +60,7 @@ func (b *Bench) bursts() error {
 	return nil
 }
 
-// burst runs all rounds of a burst with one choice of store_errors.
+// burst runs all rounds of a burst with one choice of on_store_error.
 func (b *Bench) burst(c burst, choice string, f *burstFigures) error {
 	redis, err := b.stage.StartRedis("redis-server ("+c.name+")", "")
 	if err != nil {
@@ -76,7 +76,7 @@ func (b *Bench) burst(c burst, choice string, f *burstFigures) error {
 		addr = link.Addr
 	}
 	site := servers.Dedup("redis redis://" + addr)
-	site.Handler = append(site.Handler, "store_errors "+choice)
+	site.Handler = append(site.Handler, "on_store_error "+choice)
 	site.Outcome = true
 	s, err := b.startCaddies(c.name+", "+choice, 1, redis, site)
 	if err != nil {
