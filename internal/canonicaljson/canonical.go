@@ -39,8 +39,8 @@ import (
 )
 
 // Canonicalize returns a JSON text in the canonical form of RFC 8785, without
-// the members and elements that the JSON pointers in exclude name. It differs
-// from the RFC in one thing: integers keep their digits. By the RFC, integers
+// the members and elements that the JSON pointers in exclude name, in which the token *
+// names every member or element of one level. It differs from the RFC in one thing: integers keep their digits. By the RFC, integers
 // beyond 2^53 are rounded to a double, and two different IDs can become one.
 //
 // A text that [Parse] refuses is an error. So is a number with a fraction or an
@@ -62,8 +62,8 @@ func (d *Document) Canonical(exclude ...string) ([]byte, error) {
 		if pointer == "" {
 			return nil, errors.New(`JSON pointer "" would exclude the whole document; it must name a member, such as /sent_at`)
 		}
-		if v, ok := d.Root().At(pointer); ok {
-			c.excluded[v.node] = true
+		if CheckPointer(pointer) == nil {
+			c.exclude(d.Root(), slices.Collect(jsontext.Pointer(pointer).Tokens()))
 		}
 	}
 	if err := c.write(d.Root()); err != nil {
@@ -84,6 +84,21 @@ type canonicalWriter struct {
 type canonicalMember struct {
 	name  []byte
 	value Value
+}
+
+// exclude leaves out what the tokens of a JSON pointer name, starting from v.
+func (c *canonicalWriter) exclude(v Value, tokens []string) {
+	if len(tokens) == 0 {
+		c.excluded[v.node] = true
+		return
+	}
+	if tokens[0] == "*" {
+		for child := range v.children() {
+			c.exclude(child, tokens[1:])
+		}
+	} else if child, ok := v.child(tokens[0]); ok {
+		c.exclude(child, tokens[1:])
+	}
 }
 
 // write calls itself for each level of nesting. Parse limits how many there are.

@@ -108,6 +108,12 @@ func TestCanonicalJSONWithoutExcludedMembers(t *testing.T) {
 		{[]string{"/c/0/x", "/d/e"}, `{"":3,"a/b":1,"c":[{"y":2},{"x":3}],"d":{"e2":5},"m~n":2}`},
 		{[]string{"/c/0", "/c/0/x"}, `{"":3,"a/b":1,"c":[{"x":3}],"d":{"e":{"f":4},"e2":5},"m~n":2}`},
 		{[]string{"/c/1", "/c/0", "/d/e/f", "/d/e2"}, `{"":3,"a/b":1,"c":[],"d":{"e":{}},"m~n":2}`},
+		{[]string{"/c/*"}, `{"":3,"a/b":1,"c":[],"d":{"e":{"f":4},"e2":5},"m~n":2}`},
+		{[]string{"/c/*/x", "/d/*"}, `{"":3,"a/b":1,"c":[{"y":2},{}],"d":{},"m~n":2}`},
+		{[]string{"/*/e"}, `{"":3,"a/b":1,"c":[{"x":1,"y":2},{"x":3}],"d":{"e2":5},"m~n":2}`},
+		{[]string{"/*/*/x", "/m~0n/*", "/none/*"}, `{"":3,"a/b":1,"c":[{"y":2},{}],"d":{"e":{"f":4},"e2":5},"m~n":2}`},
+		{[]string{"/c/*/*/*", "/d/e/*", "/c*"}, `{"":3,"a/b":1,"c":[{"x":1,"y":2},{"x":3}],"d":{"e":{},"e2":5},"m~n":2}`},
+		{[]string{"/*"}, `{}`},
 	} {
 		if got, err := canonicaljson.Canonicalize([]byte(text), c.exclude...); err != nil || string(got) != c.want {
 			t.Errorf("without %q: got %s, %v; want %s", c.exclude, got, err, c.want)

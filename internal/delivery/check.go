@@ -19,12 +19,24 @@ const acceptedKinds = "header, json, value, content or parts"
 // The empty pointer is valid: it names the whole document.
 func CheckPointer(pointer string) error { return canonicaljson.CheckPointer(pointer) }
 
-// CheckExclude says what is wrong with a JSON pointer in [Request.Exclude].
+// CheckExclude says what is wrong with a JSON pointer in [Request.Exclude], whose token *
+// stands for every member or element of one level.
 func CheckExclude(pointer string) error {
 	if pointer == "" {
 		return errors.New(`JSON pointer "" would exclude the whole body; it must name a member, such as /sent_at`)
 	}
-	return CheckPointer(pointer)
+	if err := CheckPointer(pointer); err != nil {
+		return err
+	}
+	for token := range strings.SplitSeq(pointer[1:], "/") {
+		switch {
+		case token == "-":
+			return fmt.Errorf("JSON pointer %q has the token -, which names an element behind the last and so none; write * for every element of the array", pointer)
+		case token != "*" && strings.Contains(token, "*"):
+			return fmt.Errorf("JSON pointer %q has a * inside the name %q; * stands alone, for every member or element of one level, such as /items/*/sent_at", pointer, token)
+		}
+	}
+	return nil
 }
 
 // CheckSource says what is wrong with a source, so that a user learns of it when the

@@ -66,7 +66,8 @@ func TestCheckSource(t *testing.T) {
 }
 
 func TestCheckExclude(t *testing.T) {
-	for pointer, right := range map[string]bool{"/sent_at": true, "/a/0": true, "": false, "sent_at": false, "/~": false} {
+	for pointer, right := range map[string]bool{"/sent_at": true, "/a/0": true, "": false, "sent_at": false, "/~": false,
+		"/*": true, "/items/*/sent_at": true, "/*/*": true, "/a-b": true, "/-": false, "/items/-": false, "/items/-/a": false, "/sent*": false, "/items/**/a": false} {
 		if err := delivery.CheckExclude(pointer); (err == nil) != right {
 			t.Errorf("%q: %v", pointer, err)
 		}
