@@ -145,7 +145,7 @@ func stateAfter(end End, p Policy) State {
 		return Complete
 	case end.Retention != nil && *end.Retention <= 0:
 		return Released
-	case end.hasStatus(p.ReleaseOn.Has):
+	case end.hasStatus(p.ReleaseOn.Has), end.asksForPayment():
 		return Released
 	default:
 		return Complete
@@ -156,6 +156,13 @@ func stateAfter(end End, p Policy) State {
 // the upstream sent.
 func (e End) hasStatus(is func(status int) bool) bool {
 	return e.Response != nil && is(e.Response.Status) || is(e.UpstreamStatus)
+}
+
+// asksForPayment reports whether the answer is a 402 with a challenge. The client pays, and
+// sends the request again under the same key.
+func (e End) asksForPayment() bool {
+	return e.Response != nil && e.Response.Status == 402 &&
+		len(e.Response.Header["Www-Authenticate"])+len(e.Response.Header["Payment-Required"]) > 0
 }
 
 // AboutCaller reports whether a status is about the caller, and not about what was requested

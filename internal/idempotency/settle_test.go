@@ -10,7 +10,7 @@ import (
 	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
 )
 
-// release is one value of the `release` setting, with the words that it stands for
+// release is one value of the `release_on` setting, with the words that it stands for
 // and, written out once more, the statuses that these words mean.
 type release struct {
 	name  string
@@ -32,11 +32,11 @@ var releases = []release{
 // row.
 //
 //   - forced: the run is meant to replace a kept response
-//   - hold: the policy is `unknown hold`
+//   - hold: the policy is `on_unknown hold`
 //   - lost: the client got 502 or 504, or the upstream sent it
 //   - zero: the upstream sent `Dedup-Retention: 0`
 //   - frees: the client got a status after which the key is released, or the
-//     upstream sent it
+//     upstream sent it, or the client got a 402 with a challenge
 //   - last: as many runs as `max_attempts` allows may have reached the upstream
 //   - omitted: the body was larger than the limit, and is not kept
 var settleTable = []struct {
@@ -107,6 +107,10 @@ func settleCases(t *testing.T, yield func(settleCase)) {
 		responses := []*idempotency.Response{nil} // the run wrote no response
 		if how == idempotency.Answered {
 			responses = []*idempotency.Response{{Status: 200, Omitted: true}, {Status: 500, Omitted: true}}
+			for _, status := range []int{200, 402} { // of which a challenge makes only 402 a request for payment
+				responses = append(responses, &idempotency.Response{Status: status, Header: map[string][]string{"Www-Authenticate": {"Payment"}}},
+					&idempotency.Response{Status: status, Header: map[string][]string{"Payment-Required": {"e30="}}})
+			}
 		}
 		for status := 200; status <= 599; status++ {
 			responses = append(responses, &idempotency.Response{Status: status, Failed: how != idempotency.Answered})
@@ -178,7 +182,7 @@ func settleRow(t *testing.T, c settleCase) int {
 	lost := status == 502 || status == 504 || upstream == 502 || upstream == 504
 	zero := c.end.Retention != nil && *c.end.Retention <= 0
 	last := c.policy.MaxAttempts == 2 || c.policy.MaxAttempts == 3 // the run is the third attempt
-	frees := c.set.frees(status) || c.set.frees(upstream)
+	frees := c.set.frees(status) || c.set.frees(upstream) || status == 402 && c.end.Response.Header != nil
 	omitted := c.end.Response != nil && c.end.Response.Omitted
 	found := -1
 	for i, r := range settleTable {
