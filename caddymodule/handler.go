@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/caddyserver/caddy/v2"
@@ -57,6 +58,7 @@ type Handler struct {
 	unknown   unknownPlaceholders
 	counts    requestCounts
 	missing   oneASecond // lines about requests without a key
+	cookies   sync.Once  // the warning of callers that only a cookie tells apart
 }
 
 // CaddyModule returns the Caddy module information.

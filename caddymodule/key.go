@@ -208,6 +208,7 @@ func (h *Handler) appendScope(scope []string, r *http.Request, path string, repl
 		return append(scope, found.Scope...)
 	}
 	scope = append(scope, "method", r.Method)
+	withoutCaller := len(scope)
 	for _, name := range callerPlaceholders {
 		if r.TLS == nil && strings.HasPrefix(name, "http.request.tls.") {
 			continue // there is none, and to ask for it is dear
@@ -222,6 +223,12 @@ func (h *Handler) appendScope(scope []string, r *http.Request, path string, repl
 				scope = append(scope, name, value)
 			}
 		}
+	}
+	if len(scope) == withoutCaller && len(r.Header["Cookie"]) > 0 {
+		h.cookies.Do(func() {
+			h.logger.Warn("a request with a key names no caller but in a Cookie, which is not part of the key: callers share their keys; write a scope with the cookie that tells them apart",
+				zap.String("scope", "scope {http.request.method} {http.request.host} {http.request.orig_uri.path} {http.request.cookie.<name>}"))
+		})
 	}
 	return append(scope, found.Scope...)
 }
