@@ -273,8 +273,8 @@ func checkEncryptionKeys(texts []string) error {
 		if err := checkEncryptionKey(i, text); err != nil {
 			return err
 		}
-		if slices.Contains(texts[:i], text) {
-			return fmt.Errorf("encrypt: %s stands twice", text)
+		if first := slices.Index(texts, text); first < i {
+			return fmt.Errorf("encrypt: arguments %d and %d are the same key", first+1, i+1)
 		}
 	}
 	return nil

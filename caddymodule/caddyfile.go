@@ -111,12 +111,23 @@ func (s *Settings) read(d *caddyfile.Dispenser) (places map[string]caddyfile.Dis
 // unknownWord refuses the current word of a block.
 func unknownWord(d *caddyfile.Dispenser, block string, words []string) error {
 	meant := ""
-	if near := delivery.Nearest(d.Val(), words); len(belongs[d.Val()]) > 0 {
+	if hint, ok := hints[d.Val()]; ok {
+		meant = "write " + hint + "; "
+	} else if near := delivery.Nearest(d.Val(), words); len(belongs[d.Val()]) > 0 {
 		meant = "it belongs " + delivery.Alternatives(belongs[d.Val()]) + "; "
 	} else if len(near) > 0 {
 		meant = "did you mean " + delivery.Alternatives(near) + "? "
 	}
 	return d.Errf("%s: unknown word %q; %suse %s", block, withoutPassword(d.Val()), meant, delivery.Alternatives(words))
+}
+
+// hints are the right forms for words that people often write.
+var hints = map[string]string{
+	"ttl":      "retention 7d",
+	"expire":   "retention 7d",
+	"status":   "release_on 409 for a response that releases the key, or on_duplicate conflict for what duplicates get",
+	"provider": "the provider's name behind dedup, as in dedup github",
+	"redis":    "store redis redis://localhost:6379",
 }
 
 // belongs says of each word where it is accepted.

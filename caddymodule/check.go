@@ -90,6 +90,9 @@ func (s *Settings) check() error {
 
 // checkTogether finds settings that exclude each other, and names one of them.
 func (s *Settings) checkTogether() (word string, err error) {
+	if s.Force != "" && len(s.Providers) > 0 {
+		return "force", errors.New("force: beside a provider, any sender could run a delivery again; use a handler without providers, or leave force out")
+	}
 	content, other := false, false
 	for _, source := range s.deliverySources() {
 		content = content || source.MadeOfContent()
@@ -123,12 +126,10 @@ func checkNamed(setting string, err error) error {
 	return fmt.Errorf("%s: %w", setting, err)
 }
 
-// reads reports whether a source, or what it adds to the scope, reads a header field.
+// reads reports whether a source reads a header field.
 func reads(source delivery.Source, field string) bool {
 	placeholder := "{http.request.header." + strings.ToLower(field) + "}"
 	return strings.EqualFold(source.Header, field) || strings.Contains(strings.ToLower(source.Text), placeholder) ||
-		slices.ContainsFunc(source.ScopeHeaders, func(name string) bool { return strings.EqualFold(name, field) }) ||
-		slices.ContainsFunc(source.Signs.AnyOf, func(sign delivery.Sign) bool { return strings.EqualFold(sign.Header, field) }) ||
 		slices.ContainsFunc(source.Parts, func(part delivery.Source) bool { return reads(part, field) })
 }
 
@@ -258,6 +259,12 @@ func checkScope(texts []string) error {
 		return errors.New(`scope: "" separates no callers; use texts with placeholders such as {http.request.host}`)
 	}
 	for _, text := range texts {
+		switch _, isKind := keyKinds[text]; {
+		case strings.HasPrefix(text, "/"):
+			return fmt.Errorf("scope: %q is not looked up in the body; for a member write {http.dedup.json.%s}", text, text)
+		case isKind || text == delivery.KindParts:
+			return fmt.Errorf("scope: %q is a word behind key; scope takes texts with placeholders, such as {http.request.header.X-Tenant} or {http.dedup.json./tenant}", text)
+		}
 		if err := checkPlaceholders("scope", text); err != nil {
 			return err
 		}

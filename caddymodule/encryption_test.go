@@ -65,7 +65,7 @@ func TestEncryptionKeysAreRefused(t *testing.T) {
 		"hex":             {[]string{"{env.DEDUP_KEY_HEX}"}, "encrypt: {env.DEDUP_KEY_HEX} has 48 bytes in base64; a key is 32"},
 		"no base64":       {[]string{"{env.DEDUP_KEY_TEXT}"}, "encrypt: {env.DEDUP_KEY_TEXT} has 9 characters that are not base64"},
 		"the same value":  {[]string{"{env.DEDUP_KEY_A}", "{env.DEDUP_KEY_SAME}"}, "encrypt: keys 1 and 2 are the same"},
-		"the same place":  {[]string{"{env.DEDUP_KEY_A}", "{env.DEDUP_KEY_A}"}, "encrypt: {env.DEDUP_KEY_A} stands twice"},
+		"the same place":  {[]string{"{env.DEDUP_KEY_A}", "{env.DEDUP_KEY_A}"}, "encrypt: arguments 1 and 2 are the same key"},
 		"a literal":       {[]string{"{env.DEDUP_KEY_A}", secret}, "encrypt: argument 2 is not one placeholder"},
 		"text beside one": {[]string{secret + "{env.DEDUP_KEY_A}"}, "encrypt: argument 1 is not one placeholder"},
 		"two in one":      {[]string{"{env.A}{env.B}"}, "encrypt: argument 1 is not one placeholder"},

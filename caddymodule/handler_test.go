@@ -189,6 +189,23 @@ func answers(status int, body string) func(http.ResponseWriter, *http.Request, i
 	}
 }
 
+// The field names are those of a response as it is captured.
+func TestChallengeForPaymentReleases(t *testing.T) {
+	for _, field := range []string{"WWW-Authenticate", "PAYMENT-REQUIRED"} {
+		address, _ := upstream(t, func(w http.ResponseWriter, r *http.Request, n int) {
+			if n == 1 {
+				w.Header().Set(field, "challenge")
+				w.WriteHeader(402)
+			}
+		})
+		s := serve(t, "dedup", "reverse_proxy "+address)
+		if asked, paid := s.mustPost("k", "body"), s.mustPost("k", "body"); asked.status != 402 || paid.status != 200 {
+			t.Errorf("%s: got %d, and then %d", field, asked.status, paid.status)
+		}
+		s.stop()
+	}
+}
+
 func TestHandlerReplays(t *testing.T) {
 	address, runs := upstream(t, answers(201, "created"))
 	s := serve(t, "dedup", "reverse_proxy "+address)

@@ -206,23 +206,60 @@ func TestWordsOfAnotherBlock(t *testing.T) {
 	}
 }
 
-// The field of force is removed from requests. Without one that the scope has, callers, or
-// the hooks of a provider, would share keys.
+// What people often write in place of the right form.
+func TestOtherFormsAreAnsweredWithTheRightOne(t *testing.T) {
+	for line, want := range map[string]string{
+		"ttl 1h":                           `unknown word "ttl"; write retention 7d; use `,
+		"expire 1h":                        `unknown word "expire"; write retention 7d; use `,
+		"status 409":                       `unknown word "status"; write release_on 409 `,
+		"provider github":                  `unknown word "provider"; write the provider's name behind dedup, as in dedup github; use `,
+		"redis localhost:6379":             `unknown word "redis"; write store redis redis://localhost:6379; use `,
+		"store redis localhost:6379":       "has no scheme, such as that of redis://localhost:6379",
+		"store redis redis://a b:6379":     "URL 2: the redis URL has no scheme",
+		"scope json /namespace":            `scope: "json" is a word behind key; scope takes texts with placeholders, such as`,
+		"scope a header X-Tenant":          `scope: "header" is a word behind key`,
+		"scope {http.request.host} parts":  `scope: "parts" is a word behind key`,
+		"scope {http.request.host} /a~1b":  `scope: "/a~1b" is not looked up in the body; for a member write {http.dedup.json./a~1b}`,
+		"key content\nexclude /items/-/at": `exclude: JSON pointer "/items/-/at" has the token -`,
+		"key content\nexclude /sent*":      `exclude: JSON pointer "/sent*" has a * inside the name "sent*"`,
+		"retention 0":                      "retention: 0s is too short; use at least 1s",
+		"retention_from header X-Window 0": "retention_from: max: 0s is too short; use at least 1s",
+		"lease 0":                          "lease: 0s is too short; use at least 300ms",
+		"timeout 0":                        "timeout: 0s is too short; use at least 1ms",
+		"wait 0":                           `wait: "0" is not accepted; use a duration from 1ms to 36500d, such as 30s, or off`,
+		"store redis {\ntimeout 0\n}":      "timeout: 0s is too short; use at least 10ms",
+		"methods POST GET":                 "methods: GET is never deduplicated; use methods that change something",
+		"methods HEAD":                     "methods: HEAD is never",
+		"methods OPTIONS":                  "methods: OPTIONS is never",
+		"methods TRACE":                    "methods: TRACE is never",
+		"methods QUERY":                    "methods: QUERY is never",
+		"methods CONNECT":                  "methods: CONNECT is never",
+		"missing reject":                   `unknown word "missing"; use `,
+		"in_flight reject":                 `unknown word "in_flight"; it belongs in limits of the global option dedup; use `,
+	} {
+		place := fmt.Sprintf("Testfile:%d", 2+strings.Count(line, "\nexclude")+strings.Count(line, "\ntimeout"))
+		if err := handlerOf(line); err == nil || !strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), place) {
+			t.Errorf("%s: %v; want %q at %s", line, err, want, place)
+		}
+	}
+}
+
+// The field of force is removed from requests. Without one that the scope has, callers
+// would share keys.
 func TestForceTakesNothingFromTheScope(t *testing.T) {
 	for text, want := range map[string]string{
 		"dedup {\nforce x-api-key\n}":                                              "force: x-api-key has a meaning of its own",
 		"dedup {\nforce Remote-User\n}":                                            "force: Remote-User has a meaning of its own",
 		"dedup {\nforce X-Tenant\nscope {http.request.header.x-tenant}\n}":         "force: X-Tenant is a part of the scope",
 		"dedup {\nforce X-Tenant\nscope a \"b {http.request.header.X-Tenant}\"\n}": "force: X-Tenant is a part of the scope",
-		"dedup github {\nforce X-GitHub-Hook-Id\n}":                                "force: X-GitHub-Hook-Id is where the key comes from",
-		"dedup gitlab {\nforce X-Gitlab-Event\n}":                                  "force: X-Gitlab-Event is where the key comes from",
+		"dedup github {\nforce X-Force\n}":                                         "force: beside a provider",
 	} {
 		err := new(Handler).UnmarshalCaddyfile(caddyfile.NewTestDispenser(text))
 		if err == nil || !strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), "Testfile:2") {
 			t.Errorf("%s: %v; want %q", text, err, want)
 		}
 	}
-	for _, line := range []string{"force X-Force", "force X-Force\nscope {http.request.header.X-Forced}", "force X-GitHub-Hook-ID"} {
+	for _, line := range []string{"force X-Force", "force X-Force\nscope {http.request.header.X-Forced}"} {
 		if err := handlerOf(line); err != nil {
 			t.Errorf("%s: %v", line, err)
 		}

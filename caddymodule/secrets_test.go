@@ -19,7 +19,7 @@ func TestMistakesThatShowNoPassword(t *testing.T) {
 		"store file " + url + " a":                         "one path at most",
 		"store memory " + url:                              "no arguments",
 		"store memory {\n" + url + "\n}":                   "takes no block",
-		"store redis " + url + " s3cret":                   "another scheme",
+		"store redis " + url + " s3cret":                   "URL 2: the redis URL has no scheme",
 		"store redis " + url + " {\nfoo\n}":                `unknown word "foo"`,
 		"store redis {\n" + url + "\n}":                    "store redis: unknown word",
 		"store redis {\naddress " + url + "\n}":            "a URL stands behind store redis",
