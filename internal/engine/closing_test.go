@@ -140,7 +140,7 @@ func TestClosedEngineIsGarbage(t *testing.T) {
 	}
 }
 
-// A process that exits does not wait for ever: it may close the engine while requests
+// A process that exits waits for a limited time: it may close the engine while requests
 // are still being decided on.
 func TestCloseBesideRequests(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -166,7 +166,7 @@ func TestCloseBesideRequests(t *testing.T) {
 	})
 }
 
-// A request that is claiming its key may run in a moment: who waits for all runs waits
+// A request that is claiming its key may run in a moment: Drain and Finish wait
 // for it.
 func TestDrainWaitsForClaims(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -191,7 +191,7 @@ func TestDrainWaitsForClaims(t *testing.T) {
 	})
 }
 
-// What a process that exits leaves in flight is settled as unknown, and nobody waits for its
+// What a process that exits leaves in flight is settled as unknown, and no request waits for its
 // lease.
 func TestAbandonSettlesRunsAsUnknown(t *testing.T) {
 	lastAttempt := someRequest()

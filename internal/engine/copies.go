@@ -39,7 +39,7 @@ type Copies struct {
 	bytes int64
 }
 
-// copyKey tells keys of different stores apart.
+// copyKey distinguishes equal keys of different stores.
 type copyKey struct {
 	owner *ownCopies
 	key   idempotency.Key

@@ -14,8 +14,8 @@ import (
 
 // If the store cannot be asked, a copy answers for as long as its retention lasts, and
 // nothing runs.
-func TestCopiesAnswerWhileTheStoreIsAway(t *testing.T) {
-	for name, away := range map[string]fault{"refuses": refused, "hangs": hung} {
+func TestCopiesAnswerWhileTheStoreIsUnavailable(t *testing.T) {
+	for name, how := range map[string]fault{"refuses": refused, "hangs": hung} {
 		t.Run(name, func(t *testing.T) {
 			withCopies(t, func(t *testing.T, a, _ *replica) {
 				req := someRequest()
@@ -23,7 +23,7 @@ func TestCopiesAnswerWhileTheStoreIsAway(t *testing.T) {
 				begun := time.Now()
 				run := a.run(req)
 				wantEnd(t, run, created("paid"), resultKept)
-				a.link.fail(away)
+				a.link.fail(how)
 				time.Sleep(30 * time.Minute)
 				asked := a.link.count("claim")
 				for _, w := range a.waiters(3, req) {
@@ -45,7 +45,7 @@ func TestCopiesAnswerWhileTheStoreIsAway(t *testing.T) {
 				a.link.fail(works)
 				a.drain()
 				second := a.run(unknown)
-				a.link.fail(away)
+				a.link.fail(how)
 				wantReplay(t, a.begin(req), run.ExecutionID(), created("paid"), false)
 				time.Sleep(time.Until(begun.Add(time.Hour)))
 				wantRefusal(t, a.begin(req), engine.ReasonUnavailable, "")
@@ -56,7 +56,7 @@ func TestCopiesAnswerWhileTheStoreIsAway(t *testing.T) {
 	}
 }
 
-// A store that says something of the key is not away.
+// A store that answers something about the key is available.
 func TestCopyIsNoAnswerWhereTheStoreHasOne(t *testing.T) {
 	for name, c := range map[string]struct {
 		err    error
@@ -156,7 +156,7 @@ func TestCopiesAndEncryption(t *testing.T) {
 	})
 }
 
-// A run that was claimed under a key that is gone by its end is stored, and not copied.
+// A run that was claimed under an encryption key that is removed by its end is stored, and not copied.
 func TestRunThatOutlivesItsEncryptionKey(t *testing.T) {
 	withCopies(t, func(t *testing.T, a, _ *replica) {
 		req := delivered()
@@ -171,7 +171,7 @@ func TestRunThatOutlivesItsEncryptionKey(t *testing.T) {
 	})
 }
 
-// Who has freed or forgotten a key relies on the bound that is published.
+// An operator who has released or forgotten a key relies on the published bound.
 func TestCopiesKeepToThePublishedBound(t *testing.T) {
 	guarantees, err := os.ReadFile("../../docs/guarantees.md")
 	if err != nil {

@@ -54,7 +54,7 @@ func TestDuplicateIsAnsweredFromACopy(t *testing.T) {
 	}
 }
 
-// A store in this process is never away: most keys have no duplicate, and those that have
+// A store in this process is always available: most keys have no duplicate, and those that have
 // one get their copy from it.
 func TestCopyOfAStoreInThisProcessComesWithTheFirstDuplicate(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -66,7 +66,7 @@ func TestCopyOfAStoreInThisProcessComesWithTheFirstDuplicate(t *testing.T) {
 		run := r.run(req)
 		wantEnd(t, run, created("paid"), resultKept)
 		if n := copies.Bytes(); n != 0 {
-			t.Errorf("a copy of %d bytes was made before anybody asked for it", n)
+			t.Errorf("a copy of %d bytes was made before a duplicate came", n)
 		}
 		wantReplay(t, r.begin(req), run.ExecutionID(), created("paid"), false)
 		if copies.Bytes() == 0 {
@@ -163,7 +163,7 @@ func TestResponseIsCopiedWhenItIsStoredLater(t *testing.T) {
 // tells, and within the bound where its message is lost. Before that, a copy answers.
 func TestCopiesFollowWhatHappensElsewhere(t *testing.T) {
 	happens := map[string]func(t *testing.T, b *replica, req engine.Request){
-		"freed": func(t *testing.T, b *replica, req engine.Request) {
+		"released": func(t *testing.T, b *replica, req engine.Request) {
 			if err := b.Release(context.Background(), req.Key, idempotency.Precondition{}); err != nil {
 				t.Fatal(err)
 			}
@@ -178,7 +178,7 @@ func TestCopiesFollowWhatHappensElsewhere(t *testing.T) {
 		},
 	}
 	for name, happen := range happens {
-		for _, how := range []string{"here", "told", "not told"} {
+		for _, how := range []string{"here", "notified", "not notified"} {
 			t.Run(name+" "+how, func(t *testing.T) {
 				withCopies(t, func(t *testing.T, a, b *replica) {
 					req := someRequest()
@@ -186,11 +186,11 @@ func TestCopiesFollowWhatHappensElsewhere(t *testing.T) {
 					wantEnd(t, run, created("old"), resultKept)
 					switch how {
 					case "here":
-						a.link.deafen() // what it does itself it need not be told
+						a.link.deafen() // of its own acts it needs no notification
 						happen(t, a, req)
-					case "told":
+					case "notified":
 						happen(t, b, req)
-					case "not told":
+					case "not notified":
 						a.link.deafen()
 						happen(t, b, req)
 						time.Sleep(engine.CopyBound - time.Millisecond)
@@ -247,7 +247,7 @@ func TestCopyIsNoAnswerWithinAForcedRun(t *testing.T) {
 	})
 }
 
-// What the store has answered before a key was freed must not become a copy after that.
+// What the store has answered before a key was released must not become a copy after that.
 func TestAnswerFromBeforeADropIsNoCopy(t *testing.T) {
 	t.Run("of a claim", func(t *testing.T) {
 		for _, freedBy := range []string{"this replica", "another"} {
@@ -316,7 +316,7 @@ func TestCopyThatTheStoreContradicts(t *testing.T) {
 		if err := store.Forget(context.Background(), req.Key, idempotency.Precondition{}); err != nil {
 			t.Fatal(err)
 		}
-		// The store has told: a copy comes to be again only from what it says.
+		// The store has notified: only its next answer becomes a copy.
 		run := a.run(req)
 		if n := copies.Bytes(); n != 0 {
 			t.Errorf("beside a run the copies take %d bytes", n)

@@ -231,8 +231,8 @@ func TestRequestWithinItsOwnRunIsRefused(t *testing.T) {
 	})
 }
 
-// An answer about the caller is that caller's alone. Those who waited claim anew,
-// one after the other, on all replicas; what a forgery leaves is soon gone.
+// An answer about the caller is that caller's alone. The requests that waited claim anew,
+// one after the other, on all replicas; the record of a forgery expires soon.
 func TestAnswerAboutTheCallerIsNotShared(t *testing.T) {
 	for _, status := range []int{401, 403, 407} {
 		onBoth(t, func(t *testing.T, owner, other *replica) {
@@ -257,7 +257,7 @@ func TestAnswerAboutTheCallerIsNotShared(t *testing.T) {
 				}
 			}
 			if run == nil {
-				t.Fatalf("%d: nobody runs", status)
+				t.Fatalf("%d: no request runs", status)
 			}
 			wantEnd(t, run, created("one"), resultKept)
 			for _, w := range genuine {
@@ -283,7 +283,7 @@ func TestAnswerAboutTheCallerIsNotShared(t *testing.T) {
 	})
 }
 
-func TestStoreErrorsRefuseAllWhoJoined(t *testing.T) {
+func TestStoreErrorsRefuseAllThatJoined(t *testing.T) {
 	damaged := &idempotency.UnreadableError{Where: "dedup:one", Err: errors.New("it is cut off")}
 	for name, test := range map[string]struct {
 		err    error
@@ -333,7 +333,7 @@ func TestHungStoreRefusesWithinItsTimeout(t *testing.T) {
 	})
 }
 
-func TestStoreThatPanicsLeavesNobodyWaiting(t *testing.T) {
+func TestStoreThatPanicsLeavesNoRequestWaiting(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a, req := newReplica(t, newShared(t)), someRequest()
 		a.link.fail(panics, "claim")

@@ -219,7 +219,7 @@ func (f *flight) end(event flightEvent, found idempotency.Claimed, err error) {
 // askAgain ends the flight, and has its members ask the store again.
 func (f *flight) askAgain() { f.end(runOver, idempotency.Claimed{}, nil) }
 
-// moveLocked applies an event, and notifies those who wait for a change.
+// moveLocked applies an event, and notifies the requests that wait for a change.
 func (f *flight) moveLocked(event flightEvent) {
 	next, changed := f.state.after(event)
 	if !changed {
@@ -232,7 +232,7 @@ func (f *flight) moveLocked(event flightEvent) {
 	}
 }
 
-// notifyLocked notifies those who wait that there is something new to see.
+// notifyLocked notifies the requests that wait that there is something new to see.
 func (f *flight) notifyLocked() {
 	if f.changed != nil {
 		close(f.changed)

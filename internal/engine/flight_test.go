@@ -70,7 +70,7 @@ func TestWaitersGetTheAnswerThatReleases(t *testing.T) {
 
 // A request that comes while the run is in flight counts as one that waited, even if
 // its goroutine first looks at the flight after the run has ended.
-func TestAllWhoCameBeforeTheEndGetTheAnswer(t *testing.T) {
+func TestAllThatCameBeforeTheEndGetTheAnswer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a, req := newReplica(t, newShared(t)), someRequest()
 		const n = 200
@@ -197,7 +197,7 @@ func TestLeaseOutlivesFailedRenewals(t *testing.T) {
 	})
 }
 
-// The store is away while two renewals are due, and back for a third of the lease. It is
+// The store is unavailable while two renewals are due, and available for a third of the lease. It is
 // asked then, and not only when the lease ends.
 func TestLeaseIsRenewedWhenTheStoreIsBack(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

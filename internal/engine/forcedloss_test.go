@@ -40,7 +40,7 @@ func TestForcedRunAfterTheStoreLostWhatItReplaces(t *testing.T) {
 	}
 }
 
-// If nobody knows how such a run ended, its key is held under `on_unknown hold`: the
+// If it is unknown how such a run ended, its key is held under `on_unknown hold`: the
 // response from before is lost, so that it cannot stay in place of holding the key.
 func TestForcedRunUnderHoldAfterTheStoreLostWhatItReplaces(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -81,7 +81,7 @@ func TestForcedRunOfACrashedOwnerCounts(t *testing.T) {
 	})
 }
 
-// The same where nobody has noticed the loss before the end.
+// The same where the loss was not noticed before the end.
 func TestForcedRunUnderHoldAfterAnUnnoticedLoss(t *testing.T) {
 	for name, outage := range map[string]fault{"at once": works, "after an outage": refused} {
 		t.Run(name, func(t *testing.T) {

@@ -111,7 +111,7 @@ func TestForcedRequestBesideOthers(t *testing.T) {
 }
 
 // Not more runs reach the upstream than MaxAttempts allows. The answer of the last one
-// is kept, whatever its status is. If nobody knows how the last one ended, no more
+// is kept, whatever its status is. If it is unknown how the last one ended, no more
 // requests run.
 func TestMaxAttempts(t *testing.T) {
 	onBoth(t, func(t *testing.T, a, b *replica) {

@@ -159,7 +159,7 @@ func TestForcedResponseThatTheStoreCanNeverKeep(t *testing.T) {
 		synctest.Wait()
 		wantEnd(t, run, created(strings.Repeat("x", 2<<20)), resultReleased)
 		if got := as[engine.Replay](t, waiting.decision()); !got.Response.Omitted || got.Record.ExecutionID != run.ExecutionID() {
-			t.Errorf("who waited gets %+v of %s", got.Response, got.Record.ExecutionID)
+			t.Errorf("the request that waited gets %+v of %s", got.Response, got.Record.ExecutionID)
 		}
 		wantReplay(t, a.begin(someRequest()), first.ExecutionID(), created("first"), false)
 	})

@@ -184,7 +184,7 @@ func TestRunHoldsNoGoroutine(t *testing.T) {
 	}
 }
 
-// The store is asked every second while it is away, and the log is not told each time.
+// An unavailable store is asked every second, and not every failure is logged.
 func TestRenewalsThatFailAreLoggedOnceInAThirdOfTheLease(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		core, logged := observer.New(zap.WarnLevel)
@@ -203,9 +203,9 @@ func TestRenewalsThatFailAreLoggedOnceInAThirdOfTheLease(t *testing.T) {
 		if asked := link.count("renew"); asked < 10 {
 			t.Errorf("the store was asked %d times", asked)
 		}
-		told := logged.FilterMessageSnippet("could not be renewed").All()
-		if len(told) != 2 {
-			t.Errorf("the log was told %d times within two thirds of the lease", len(told))
+		lines := logged.FilterMessageSnippet("could not be renewed").All()
+		if len(lines) != 2 {
+			t.Errorf("%d failures were logged within two thirds of the lease", len(lines))
 		}
 		wantEnd(t, run, created("one"), resultKept)
 	})

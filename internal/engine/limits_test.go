@@ -47,7 +47,7 @@ func TestLimitOfWaiters(t *testing.T) {
 		more := other.waiters(2, two)
 		synctest.Wait()
 		if runs, n := owner.InProgress(); runs != 2 || n != 0 && owner != other {
-			t.Errorf("in progress are %d runs and %d who wait", runs, n)
+			t.Errorf("in progress are %d runs and %d that wait", runs, n)
 		}
 		if _, n := other.InProgress(); n != 5 {
 			t.Errorf("%d wait", n)
@@ -210,7 +210,7 @@ func TestLimitOfRunsAndAStoreThatHangs(t *testing.T) {
 	})
 }
 
-// Beyond the limits of waiters, who does not have to wait is not refused.
+// Beyond the limits of waiters, a request that does not have to wait is not refused.
 func TestLimitOfWaitersRefusesOnlyWaiters(t *testing.T) {
 	onBoth(t, func(t *testing.T, owner, other *replica) {
 		req := someRequest()
@@ -245,7 +245,7 @@ func TestLimitOfWaitersRefusesOnlyWaiters(t *testing.T) {
 	})
 }
 
-// Of those who joined while the store was asked, so many wait as may, and the first one
+// Of the requests that joined while the store was asked, so many wait as may, and the first one
 // has no place of its own.
 func TestLimitOfWaitersThatJoinedTogether(t *testing.T) {
 	for _, limits := range []engine.Limits{{Waiters: 4}, {WaitersPerKey: 4}} {

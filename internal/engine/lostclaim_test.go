@@ -45,7 +45,7 @@ func TestLostClaimWhoseRunReleases(t *testing.T) {
 }
 
 // The renewal writes a lost claim again just when the run ends. The claim must not stay
-// in the store without a run: under `on_unknown hold` nobody could use the key any more.
+// in the store without a run: under `on_unknown hold` no request could use the key any more.
 func TestLostClaimIsWrittenAgainWhileItsRunReleases(t *testing.T) {
 	for name, how := range map[string]fault{"slow": works, "executed later": executedLater} {
 		t.Run(name, func(t *testing.T) {
@@ -92,7 +92,7 @@ func TestClaimLostToAnotherIsNotRenewed(t *testing.T) {
 	})
 }
 
-// The store says that a claim is gone, and the engine writes it again. In between,
+// The store has lost a claim, and the engine writes it again. In between,
 // another request may claim the key.
 func TestClaimLostToAnotherWhileItIsWrittenAgain(t *testing.T) {
 	t.Run("by a renewal", func(t *testing.T) {

@@ -13,7 +13,7 @@ import (
 	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
 )
 
-// observed is what an observer was told, each under one name.
+// observed counts what an observer was notified of, by name.
 type observed struct {
 	mu     sync.Mutex
 	counts map[string]int
@@ -137,9 +137,9 @@ func TestEveryRunCountsOnce(t *testing.T) {
 			}
 		}, map[string]int{"run lost": 1}},
 		"taken over": {func(t *testing.T, a *replica) {
-			gone := newReplica(t, a.link.Store)
-			lapsed := gone.run(someRequest())
-			_ = gone.Close()
+			crashed := newReplica(t, a.link.Store)
+			lapsed := crashed.run(someRequest())
+			_ = crashed.Close()
 			time.Sleep(someLease)
 			run := a.run(someRequest())
 			if run.Lapsed() != lapsed.ExecutionID() {
@@ -194,7 +194,7 @@ func TestEveryLimitCounts(t *testing.T) {
 }
 
 // An answer of the store that the rules know is no failure of it, and neither is a caller
-// that has gone away.
+// that has disconnected.
 func TestFailuresOfTheStoreCount(t *testing.T) {
 	for _, c := range []struct {
 		err    error
@@ -230,13 +230,13 @@ func TestFailuresOfTheStoreCount(t *testing.T) {
 		cancel()
 		a.link.failWith(context.Canceled, "lookup")
 		if _, _, err := a.Lookup(ctx, someRequest().Key); err == nil {
-			t.Error("the lookup of a caller that is gone succeeds")
+			t.Error("the lookup of a cancelled caller succeeds")
 		}
 		wantCounts(t, a.seen.of("lookup", "lookup failed"), map[string]int{"lookup": 1})
 	})
 }
 
-// Each operation is told with the time that it took.
+// Each operation is reported with the time that it took.
 func TestOperationsAreTimed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a, req := newReplica(t, newShared(t)), someRequest()
@@ -265,7 +265,7 @@ func TestOperationsAreTimed(t *testing.T) {
 		counts := a.seen.of(names...)
 		for _, name := range names {
 			if counts[name] == 0 {
-				t.Errorf("%s is not told of", name)
+				t.Errorf("%s is not reported", name)
 			}
 		}
 		if counts["list"] != 2 {

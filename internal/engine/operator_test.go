@@ -14,7 +14,7 @@ import (
 	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
 )
 
-func TestOperatorFreesAKey(t *testing.T) {
+func TestOperatorReleasesAKey(t *testing.T) {
 	failed := &idempotency.Response{Status: 504, Failed: true}
 	for name, block := range map[string]func(t *testing.T, r *replica, req engine.Request){
 		"held": func(t *testing.T, r *replica, req engine.Request) {
@@ -22,9 +22,9 @@ func TestOperatorFreesAKey(t *testing.T) {
 			as[engine.Refusal](t, r.begin(req))
 		},
 		"held since its owner crashed": func(t *testing.T, r *replica, req engine.Request) {
-			gone := newReplica(t, r.link.Store)
-			gone.run(req)
-			_ = gone.Close()
+			crashed := newReplica(t, r.link.Store)
+			crashed.run(req)
+			_ = crashed.Close()
 			time.Sleep(someLease)
 			as[engine.Refusal](t, r.begin(req))
 		},
@@ -50,7 +50,7 @@ func TestOperatorFreesAKey(t *testing.T) {
 				}
 				run := r.run(req)
 				if run.Attempt() != 2 {
-					t.Errorf("the freed key's run is attempt %d, want 2", run.Attempt())
+					t.Errorf("the run of the released key is attempt %d, want 2", run.Attempt())
 				}
 				wantEnd(t, run, created("second"), resultKept)
 				wantReplay(t, r.begin(req), run.ExecutionID(), created("second"), false)
@@ -59,8 +59,8 @@ func TestOperatorFreesAKey(t *testing.T) {
 	}
 }
 
-// A late owner comes back after an operator has freed its key.
-func TestLateOwnerOfAFreedKeyIsFenced(t *testing.T) {
+// A late owner comes back after an operator has released its key.
+func TestLateOwnerOfAReleasedKeyIsFenced(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store, req := newShared(t), holding()
 		a, b := newReplica(t, store), newReplica(t, store)
@@ -117,9 +117,9 @@ func TestOperatorsActsAreLoggedAsSeen(t *testing.T) {
 			t.Run(what+", "+state, func(t *testing.T) {
 				synctest.Test(t, func(t *testing.T) {
 					store := newShared(t)
-					gone := newReplica(t, store)
-					run := gone.run(req)
-					gone.link.fail(refused, "renew")
+					crashed := newReplica(t, store)
+					run := crashed.run(req)
+					crashed.link.fail(refused, "renew")
 					time.Sleep(2 * someLease)
 					core, logged := observer.New(zap.WarnLevel)
 					options := someOptions()
@@ -139,7 +139,7 @@ func TestOperatorsActsAreLoggedAsSeen(t *testing.T) {
 	}
 }
 
-// Who asks may have more time than the store.
+// A caller may have more time than the store.
 func TestHungStoreIsNotReadyWithinItsTimeout(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a := newReplica(t, newShared(t))

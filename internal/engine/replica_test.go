@@ -116,7 +116,7 @@ func holding() engine.Request {
 	return r
 }
 
-// begin returns the decision on a request whose client does not go away.
+// begin returns the decision on a request whose client stays connected.
 func (r *replica) begin(req engine.Request) engine.Decision {
 	r.t.Helper()
 	d, err := r.Begin(context.Background(), req)

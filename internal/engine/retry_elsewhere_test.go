@@ -10,8 +10,8 @@ import (
 	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
 )
 
-// A run on replica a frees its key, and replica b, where one waits for it, is not told.
-// What comes to b after the end runs; the answer is for those who came before it.
+// A run on replica a releases its key, and replica b, where a request waits for it, is not notified.
+// What comes to b after the end runs; the answer is for the requests that came before it.
 func TestRetryElsewhereRuns(t *testing.T) {
 	for _, pause := range []time.Duration{0, time.Millisecond, 400 * time.Millisecond} {
 		t.Run(pause.String(), func(t *testing.T) {
@@ -51,7 +51,7 @@ func TestRetryThatComesDuringTheLook(t *testing.T) {
 				synctest.Wait()
 				resume := b.link.pause(paused)
 				wantEnd(t, run, broken("out of order"), resultReleased)
-				synctest.Wait() // b is told, and looks
+				synctest.Wait() // b is notified, and looks
 				retry := b.beginLater(context.Background(), req)
 				synctest.Wait()
 				resume()
@@ -108,7 +108,7 @@ func TestKeptAnswerIsForLateOnesToo(t *testing.T) {
 }
 
 // Many that come together, or while a look is under way, cost one look more, and those
-// who are refused at once cost none.
+// that are refused at once cost none.
 func TestWaitersShareTheirLooks(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store, req := newShared(t), someRequest()

@@ -10,8 +10,8 @@ import (
 )
 
 // A run has ended, and its end is being stored, or is stored and the reply is under way.
-// Those who wait elsewhere may have the answer already, so what comes now can be a retry
-// that follows it: an answer that frees the key is not for it.
+// Requests that wait elsewhere may have the answer already, so what comes now can be a retry
+// that follows it: an answer that releases the key is not for it.
 func TestRetryThatComesWhileTheEndIsStored(t *testing.T) {
 	for name, paused := range map[string]string{"before it": "settle", "after it": "reply to settle"} {
 		t.Run(name, func(t *testing.T) {
@@ -45,7 +45,7 @@ func TestRetryThatComesWhileTheEndIsStored(t *testing.T) {
 }
 
 // An answer that is kept is for what comes while it is stored, too. A stream is not
-// followed any more: its status may be one that frees the key.
+// followed any more: its status may be one that releases the key.
 func TestDuplicateThatComesWhileTheAnswerIsStored(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a, req := newReplica(t, newShared(t)), someRequest()
@@ -92,8 +92,8 @@ func TestDuplicateThatComesWhileAForcedRunLeavesTheResponse(t *testing.T) {
 	})
 }
 
-// A run elsewhere has gone on for longer than its first lease, and frees its key, which
-// is claimed again before a look finds the end. Who came during that look waits for the
+// A run elsewhere has gone on for longer than its first lease, and releases its key, which
+// is claimed again before a look finds the end. A request that came during that look waits for the
 // second run: the first one is over, and its key is not held.
 func TestDuplicateThatComesDuringTheLookAndAfterTheNextClaim(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

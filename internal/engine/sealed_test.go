@@ -93,7 +93,7 @@ func TestStoreGetsNothingReadable(t *testing.T) {
 		if err := a.Release(context.Background(), req.Key, idempotency.Precondition{}); err != nil {
 			t.Fatal(err)
 		}
-		look("freed")
+		look("released")
 		held := req
 		held.Policy.Hold = true
 		ended(a.run(held), idempotency.End{How: idempotency.Unknown, Response: broken("answer 4")})
@@ -133,7 +133,7 @@ func TestRecordOfAnUnknownKey(t *testing.T) {
 				}
 				wantReplay(t, a.begin(req), run.ExecutionID(), created("kept"), false)
 
-				// An operator can free the key without its encryption key, and then a
+				// An operator can release the key without its encryption key, and then a
 				// request can run.
 				if err := b.Release(context.Background(), req.Key, idempotency.Precondition{}); err != nil {
 					t.Fatal(err)
@@ -148,7 +148,7 @@ func TestRecordOfAnUnknownKey(t *testing.T) {
 }
 
 // Two replicas change their encryption keys, one after the other, while requests go on.
-// No response is forgotten, and two different bodies are told apart under every pair
+// No response is forgotten, and two different bodies are distinguished under every pair
 // of keys.
 func TestKeysAreExchanged(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -174,7 +174,7 @@ func TestKeysAreExchanged(t *testing.T) {
 }
 
 // The keys change while a run is in flight. Its end is stored with the new keys, and its
-// request is still told apart from another one.
+// request is still distinguished from another one.
 func TestKeysChangeUnderARun(t *testing.T) {
 	onBoth(t, func(t *testing.T, owner, other *replica) {
 		req := delivered()
@@ -241,8 +241,8 @@ func TestWaitersOpenASealedAnswer(t *testing.T) {
 	})
 }
 
-// A reload takes the key away with which a run in flight was claimed. Whether another
-// request is the same one cannot be told any more: it must not get that run's answer.
+// A reload removes the key with which a run in flight was claimed. Whether another
+// request is the same one is unknown then: it must not get that run's answer.
 func TestOtherRequestBesideARunOfADroppedKey(t *testing.T) {
 	for name, keys := range map[string]string{"replaced": "b", "off": ""} {
 		t.Run(name, func(t *testing.T) {
@@ -293,7 +293,7 @@ func TestWaiterOverAnExchangeOfKeys(t *testing.T) {
 	})
 }
 
-// A record that nobody here can read is forced. Who waits on another replica for that
+// A record that cannot be read here is forced. A request that waits on another replica for that
 // run needs nothing of the record before it, and neither does an operator.
 func TestForcedRunOverARecordOfAnUnknownKey(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -57,17 +57,17 @@ func isTold(changed <-chan struct{}) bool {
 	}
 }
 
-// Those who wait are told of every change, and of nothing else. While nobody waits,
+// Requests that wait are notified of every change, and of nothing else. While none waits,
 // there is no channel to tell them with.
 func TestFlightTellsOfItsChanges(t *testing.T) {
 	all := noFlights()
 	f := all.mustJoin(t, first).flight
 	if f.changed != nil {
-		t.Error("there is a broadcast that nobody waits for")
+		t.Error("there is a broadcast that no request waits for")
 	}
 	_, changed := f.view()
 	if _, again := f.view(); again != changed {
-		t.Error("two who wait do not wait for the same")
+		t.Error("two requests do not wait for the same")
 	}
 	for _, step := range []struct {
 		move func()
@@ -79,14 +79,14 @@ func TestFlightTellsOfItsChanges(t *testing.T) {
 	} {
 		_, before := f.view()
 		if isTold(before) {
-			t.Fatalf("told before it is %v", step.want)
+			t.Fatalf("notified before it is %v", step.want)
 		}
 		step.move()
 		if !isTold(before) {
-			t.Errorf("not told that it is %v", step.want)
+			t.Errorf("not notified that it is %v", step.want)
 		}
 		if f.changed != nil {
-			t.Error("there is a broadcast that nobody waits for")
+			t.Error("there is a broadcast that no request waits for")
 		}
 		if seen, _ := f.view(); seen.state != step.want {
 			t.Errorf("it is %v, want %v", seen.state, step.want)
@@ -139,7 +139,7 @@ func TestRequestThatJoinedBeforeTheEnd(t *testing.T) {
 	}
 }
 
-// When nobody waits any more, a flight ends if its run is on another replica, and only
+// When no request waits any more, a flight ends if its run is on another replica, and only
 // then.
 func TestDesertedFlight(t *testing.T) {
 	for name, own := range map[string]*Run{"watched": nil, "our own": new(Run)} {
@@ -151,7 +151,7 @@ func TestDesertedFlight(t *testing.T) {
 		_, changed := f.view()
 		one.leave()
 		if isTold(changed) {
-			t.Errorf("%s: given up with one who waits", name)
+			t.Errorf("%s: given up with a request that waits", name)
 		}
 		two.leave()
 		if isTold(changed) != watched {

@@ -30,7 +30,7 @@ func TestOtherReplicaIsWoken(t *testing.T) {
 				t.Errorf("10 waiters made %d of %s, want 1", n, operation)
 			}
 		}
-		// Who comes is looked for once. One more look is that for the end.
+		// One look for each request that comes, and one for the end.
 		if n := b.link.count("lookup"); n > 11 {
 			t.Errorf("10 waiters made %d of lookup, want 11 at most", n)
 		}
@@ -66,7 +66,7 @@ func TestLostWakeUpIsMadeUpFor(t *testing.T) {
 		wantEnd(t, run, created("one"), resultKept)
 		wantReplay(t, w.decision(), run.ExecutionID(), created("one"), true)
 		if w.took > 3300*time.Millisecond {
-			t.Errorf("told %v after the end, want within a second", w.took-2300*time.Millisecond)
+			t.Errorf("notified %v after the end, want within a second", w.took-2300*time.Millisecond)
 		}
 	})
 }
@@ -110,7 +110,7 @@ func TestDesertedRunIsNotWatched(t *testing.T) {
 		asked := b.link.count("lookup")
 		time.Sleep(10 * time.Second)
 		if n := b.link.count("lookup"); n != asked {
-			t.Errorf("asked %d times for nobody", n-asked)
+			t.Errorf("asked %d times for no request", n-asked)
 		}
 		later := b.beginLater(context.Background(), req)
 		time.Sleep(time.Second)
@@ -163,7 +163,7 @@ func TestOneWaiterTakesOverFromACrashedOwner(t *testing.T) {
 				}
 			}
 			if run == nil {
-				t.Fatalf("nobody took over %v after the claim", time.Since(start))
+				t.Fatalf("no request took over %v after the claim", time.Since(start))
 			}
 			if run.Attempt() != 2 || run.ExecutionID() == crashed.ExecutionID() {
 				t.Errorf("it runs as attempt %d of %q, the crashed one was %q", run.Attempt(), run.ExecutionID(), crashed.ExecutionID())
@@ -273,7 +273,7 @@ func TestRunPastItsTimeLimitIsTakenOver(t *testing.T) {
 			}
 		}
 		if run == nil {
-			t.Fatalf("nobody took over %v after the claim", time.Since(start))
+			t.Fatalf("no request took over %v after the claim", time.Since(start))
 		}
 		if stuck.Lapsed() != "" || run.Lapsed() != stuck.ExecutionID() {
 			t.Errorf("the first took over %q, the second %q", stuck.Lapsed(), run.Lapsed())
@@ -367,12 +367,12 @@ func TestWatchingGoesOnOverStoreErrors(t *testing.T) {
 				b.link.fail(hung, operation)
 				impatient := req
 				impatient.Wait = 2 * time.Second
-				gone, stays := b.beginLater(context.Background(), impatient), b.beginLater(context.Background(), req)
+				leaves, stays := b.beginLater(context.Background(), impatient), b.beginLater(context.Background(), req)
 				synctest.Wait()
 				wantEnd(t, run, created("one"), resultKept)
-				wantRefusal(t, gone.decision(), engine.ReasonInFlight, run.ExecutionID())
-				if gone.took != 2*time.Second {
-					t.Errorf("refused after %v", gone.took)
+				wantRefusal(t, leaves.decision(), engine.ReasonInFlight, run.ExecutionID())
+				if leaves.took != 2*time.Second {
+					t.Errorf("refused after %v", leaves.took)
 				}
 				b.link.fail(works)
 				wantReplay(t, stays.decision(), run.ExecutionID(), created("one"), true)

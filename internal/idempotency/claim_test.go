@@ -38,7 +38,7 @@ var (
 	}
 	// differing are the fingerprints that show that two requests are not the same.
 	differing = is("different", "different in another form")
-	// unreadable are those that nobody here can compare.
+	// unreadable are those that cannot be compared here.
 	unreadable = is("another key's")
 	alike      = isNot(fingerprints, append(slices.Clone(differing), unreadable...)...)
 	tokens     = []string{"same", "other"}
@@ -63,7 +63,7 @@ var claimTable = []struct {
 	// released, because the claim was withdrawn, and a delayed copy of it arrives
 	{record: is("released"), token: is("same"), want: idempotency.WaitForRun},
 
-	// held: whatever comes, until an operator frees the key
+	// held: whatever comes, until an operator releases the key
 	{record: is("held"), want: idempotency.RefuseHeld},
 
 	// in flight by this claim: its reply was lost, and the claim is made again
@@ -80,7 +80,7 @@ var claimTable = []struct {
 	{record: is("in flight"), lease: is("live"), token: is("other"), within: is("none", "other"),
 		fingerprint: unreadable, want: idempotency.RefuseUnreadable},
 
-	// in flight, with a lapsed lease: nobody knows how the run ended, and the setting
+	// in flight, with a lapsed lease: it is unknown how the run ended, and the setting
 	// that the run was claimed under decides
 	{record: is("in flight"), lease: is("at its end", "over"), token: is("other"), within: is("none", "other"),
 		unknown: is("release"), attempts: is("any", "left"), want: idempotency.Proceed},

@@ -98,7 +98,7 @@ func TestOwned(t *testing.T) {
 		{"earlier", "earlier", "", lost},
 		// The one that our settlement leaves: it has left that already.
 		{"earlier", "", "earlier", nil},
-		// A record that somebody wrote before or after: nobody can tell.
+		// A record of an earlier or a later claim: it is unknown which.
 		{"earlier", "", "", idempotency.ErrFenced},
 	} {
 		for _, state := range []idempotency.State{idempotency.InFlight, idempotency.Complete, idempotency.Released, idempotency.Held} {
@@ -117,7 +117,7 @@ func TestOwned(t *testing.T) {
 	}
 }
 
-// A claim knows which record it was written over, until it is settled or freed.
+// A claim knows which record it was written over, until it is settled or released.
 func TestFollows(t *testing.T) {
 	now := time.Unix(1000, 0)
 	mine := idempotency.Claim{Token: "mine"}
@@ -140,15 +140,15 @@ func TestFollows(t *testing.T) {
 			t.Errorf("over %s, settled, it follows %q", name, settled.Follows)
 		}
 		record.LeaseUntil = now
-		if freed, err := record.Release("operator", idempotency.Precondition{}, now); err != nil || freed.Follows != "" {
-			t.Errorf("over %s, freed, it follows %q, %v", name, freed.Follows, err)
+		if released, err := record.Release("operator", idempotency.Precondition{}, now); err != nil || released.Follows != "" {
+			t.Errorf("over %s, released, it follows %q, %v", name, released.Follows, err)
 		}
 	}
 }
 
-// After an operator has freed a key, its record still says what happened before. A
-// key whose run has a live lease cannot be freed.
-func TestFreed(t *testing.T) {
+// After an operator has released a key, its record still says what happened before. A
+// key whose run has a live lease cannot be released.
+func TestReleaseByAnOperator(t *testing.T) {
 	now := time.Unix(1000, 0)
 	complete := idempotency.Record{
 		State: idempotency.Complete, Token: "owner", ExecutionID: "run", Attempt: 3, ReleasedAttempts: 1, Fingerprint: "body:1", Hold: true,
@@ -160,7 +160,7 @@ func TestFreed(t *testing.T) {
 		change(&r)
 		return &r
 	}
-	freed := with(func(r *idempotency.Record) {
+	released := with(func(r *idempotency.Record) {
 		r.State, r.Token, r.ReleasedAttempts = idempotency.Released, "operator", 3
 	})
 	inFlight := func(left time.Duration, replaces *idempotency.Record) *idempotency.Record {
@@ -168,18 +168,18 @@ func TestFreed(t *testing.T) {
 			r.State, r.LeaseUntil, r.Replaces = idempotency.InFlight, now.Add(left), replaces
 		})
 	}
-	counted := *freed
+	counted := *released
 	counted.Attempt, counted.ReleasedAttempts = 3, 3
 	for name, c := range map[string]struct {
 		found, want *idempotency.Record
 		err         error
 	}{
 		"none":      {err: idempotency.ErrGone},
-		"complete":  {found: &complete, want: freed},
-		"held":      {found: with(func(r *idempotency.Record) { r.State = idempotency.Held }), want: freed},
-		"released":  {found: with(func(r *idempotency.Record) { r.State = idempotency.Released }), want: freed},
+		"complete":  {found: &complete, want: released},
+		"held":      {found: with(func(r *idempotency.Record) { r.State = idempotency.Held }), want: released},
+		"released":  {found: with(func(r *idempotency.Record) { r.State = idempotency.Released }), want: released},
 		"in flight": {found: inFlight(time.Millisecond, nil), err: idempotency.ErrInFlight},
-		"lapsed":    {found: inFlight(0, nil), want: freed},
+		"lapsed":    {found: inFlight(0, nil), want: released},
 		"forced":    {found: inFlight(time.Millisecond, &complete), err: idempotency.ErrInFlight},
 		"forced and lapsed": {
 			found: inFlight(0, with(func(r *idempotency.Record) { r.Attempt = 2 })), want: &counted},

@@ -30,8 +30,8 @@ func (h How) String() string { return howNames[h] }
 type End struct {
 	How How
 	// Response is the answer of the run. If there was no whole answer, it is the
-	// error that the client got, with Failed set. Nil means that there is nothing to
-	// tell the requests that waited.
+	// error that the client got, with Failed set. Nil means that the requests
+	// that waited get no answer.
 	Response *Response
 	// UpstreamStatus is the status that the upstream sent, as a proxy reports it. It
 	// can differ from the status of Response, because a handler between may have
@@ -70,7 +70,7 @@ type Settlement struct {
 	Reason string
 	// Retention is how long the record lives from now on.
 	Retention time.Duration
-	// Ago is how long before now the run ended: the store could not be told at once.
+	// Ago is how long before now the run ended: it could not be stored at once.
 	Ago time.Duration
 	// AnswerFor is how long the response of a released run is kept, for requests that
 	// waited for the run on other replicas: one lease, and at least minAnswer.

@@ -13,9 +13,9 @@ import (
 // release is one value of the `release_on` setting, with the words that it stands for
 // and, written out once more, the statuses that these words mean.
 type release struct {
-	name  string
-	words string
-	frees func(status int) bool
+	name     string
+	words    string
+	releases func(status int) bool
 }
 
 var releases = []release{
@@ -35,15 +35,15 @@ var releases = []release{
 //   - hold: the policy is `on_unknown hold`
 //   - lost: the client got 502 or 504, or the upstream sent it
 //   - zero: the upstream sent `Dedup-Retention: 0`
-//   - frees: the client got a status after which the key is released, or the
+//   - releases: the client got a status after which the key is released, or the
 //     upstream sent it, or the client got a 402 with a challenge
 //   - last: as many runs as `max_attempts` allows may have reached the upstream
 //   - omitted: the body was larger than the limit, and is not kept
 var settleTable = []struct {
-	how                                            idempotency.How
-	forced, hold, lost, zero, frees, last, omitted string
-	state                                          idempotency.State
-	counted                                        bool
+	how                                               idempotency.How
+	forced, hold, lost, zero, releases, last, omitted string
+	state                                             idempotency.State
+	counted                                           bool
 }{
 	{idempotency.NotSent, "-", "-", "-", "-", "-", "-", "-", idempotency.Released, false},
 	{idempotency.Unknown, "-", "no", "-", "-", "-", "-", "-", idempotency.Released, true},
@@ -182,12 +182,12 @@ func settleRow(t *testing.T, c settleCase) int {
 	lost := status == 502 || status == 504 || upstream == 502 || upstream == 504
 	zero := c.end.Retention != nil && *c.end.Retention <= 0
 	last := c.policy.MaxAttempts == 2 || c.policy.MaxAttempts == 3 // the run is the third attempt
-	frees := c.set.frees(status) || c.set.frees(upstream) || status == 402 && c.end.Response.Header != nil
+	releases := c.set.releases(status) || c.set.releases(upstream) || status == 402 && c.end.Response.Header != nil
 	omitted := c.end.Response != nil && c.end.Response.Omitted
 	found := -1
 	for i, r := range settleTable {
 		if r.how != c.end.How || !fits(r.forced, c.end.Replaces) || !fits(r.hold, c.policy.Hold) || !fits(r.lost, lost) ||
-			!fits(r.zero, zero) || !fits(r.frees, frees) || !fits(r.last, last) || !fits(r.omitted, omitted) {
+			!fits(r.zero, zero) || !fits(r.releases, releases) || !fits(r.last, last) || !fits(r.omitted, omitted) {
 			continue
 		}
 		if found >= 0 {
@@ -249,8 +249,8 @@ func TestParseStatusesNamesTheWrongWord(t *testing.T) {
 	}
 }
 
-// Those who waited on other replicas have a lease, and at least 5 s, to fetch the answer.
-func TestAnswerIsKeptForThoseWhoWaited(t *testing.T) {
+// Requests that waited on other replicas have a lease, and at least 5 s, to fetch the answer.
+func TestAnswerIsKeptForRequestsThatWaited(t *testing.T) {
 	for lease, want := range map[time.Duration]time.Duration{
 		300 * time.Millisecond: 5 * time.Second,
 		5 * time.Second:        5 * time.Second,

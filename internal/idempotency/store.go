@@ -20,9 +20,10 @@ type Store interface {
 	// With an error, Claimed.Record is the record that may have been written although
 	// the call failed: the claim is in doubt. It is nil if nothing was written. A command
 	// that timed out may still be executed. With [Terms.Hold], [Terms.MaxAttempts] or
-	// Force, and over any record, that is never later than [ClaimTimeout] after the call. Otherwise it may be later, but the lease counts
-	// from the call: other requests get the key when it lapses at the latest, and a
-	// settlement that withdraws the claim also prevents that. Errors: an
+	// Force, and over any record, that is never later than [ClaimTimeout] after the call.
+	// Otherwise it may be later, but the lease counts from the call: other requests get the
+	// key when it lapses at the latest, and a settlement that withdraws the claim also
+	// prevents that. Errors: an
 	// [*UnreadableError] for a record that cannot be read, [ErrFull] if the store takes
 	// no more records.
 	Claim(ctx context.Context, c Claim) (Claimed, error)

@@ -141,10 +141,10 @@ func TestSealedRecordsAreForgottenAsSeen(t *testing.T) {
 		t.Errorf("forget as unreadable where it can be read: %v", err)
 	}
 	if _, err := sealed.Release(t.Context(), key, "operator", unreadable); !errors.Is(err, want) {
-		t.Errorf("free as unreadable where it can be read: %v", err)
+		t.Errorf("released as unreadable where it can be read: %v", err)
 	}
 	if _, err := blind.Release(t.Context(), key, "operator", unreadable); err != nil {
-		t.Errorf("free as unreadable: %v", err)
+		t.Errorf("released as unreadable: %v", err)
 	}
 	if err := blind.Forget(t.Context(), key, unreadable); err != nil {
 		t.Errorf("forget as unreadable: %v", err)

@@ -38,7 +38,7 @@ type Store struct {
 	finishing, closing bool
 }
 
-// Key tells the stores of a process apart. It has no secret in it.
+// Key distinguishes the stores of a process. It has no secret in it.
 func (s *Store) Key() string { return s.key }
 
 // Name describes the store to operators.

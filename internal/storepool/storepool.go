@@ -17,7 +17,7 @@ import (
 	"github.com/caddy-dedup/caddy-dedup/internal/engine"
 )
 
-// Pool has the open stores of a process. It is not Caddy's UsagePool, which removes a value
+// Pool holds the open stores of a process. It is not Caddy's UsagePool, which removes a value
 // before it is closed, so that a directory could be opened while it is still locked, and in
 // which a look at all stores waits for the one that is being opened.
 type Pool struct {
@@ -40,7 +40,7 @@ func New(room func() error, copies *engine.Copies) *Pool {
 }
 
 // enter returns the store of a handle, entered, and opens it if necessary. Opening one store
-// does not delay those who need another.
+// does not delay requests that need another.
 func (p *Pool) enter(h *Handle) (*Store, error) {
 	for {
 		p.mu.Lock()

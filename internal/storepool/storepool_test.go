@@ -281,7 +281,7 @@ func TestExitClosesStoresAndSettlesRuns(t *testing.T) {
 }
 
 // A disk that hangs does not keep a process from its exit.
-func TestExitDoesNotWaitForEverForAStoreToClose(t *testing.T) {
+func TestExitWaitsOnlySoLongForAStoreToClose(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := &countedModule{key: t.Name(), closes: make(chan struct{})}
 		core, said := observer.New(zap.ErrorLevel)
@@ -295,16 +295,16 @@ func TestExitDoesNotWaitForEverForAStoreToClose(t *testing.T) {
 			t.Errorf("waited %s for a store that does not close, want 5s", waited)
 		}
 		if n := said.FilterMessageSnippet("does not close").Len(); n != 1 {
-			t.Errorf("told %d times", n)
+			t.Errorf("logged %d times", n)
 		}
 		close(m.closes)
 		<-store.closed
 	})
 }
 
-// Who wants one store does not wait for another that is being opened; who wants
+// A request for one store does not wait for another that is being opened; a request for
 // the same one does, and it is opened once.
-func TestOpeningAStoreKeepsNobodyElseWaiting(t *testing.T) {
+func TestOpeningAStoreDelaysNoOther(t *testing.T) {
 	slow := &countedModule{key: t.Name() + " slow", opens: make(chan struct{})}
 	other := &countedModule{key: t.Name() + " other"}
 	entered := make(chan *Store)
@@ -356,14 +356,14 @@ func TestStoreThatDoesNotOpen(t *testing.T) {
 	}
 }
 
-// awayStore is a memory store that can be away for settlements, and that can lose the
+// unavailableStore is a memory store that can be unavailable for settlements, and that can lose the
 // replies to claims.
-type awayStore struct {
+type unavailableStore struct {
 	*countedStore
-	away, losesReplies atomic.Bool
+	unavailable, losesReplies atomic.Bool
 }
 
-func (s *awayStore) Claim(ctx context.Context, c idempotency.Claim) (idempotency.Claimed, error) {
+func (s *unavailableStore) Claim(ctx context.Context, c idempotency.Claim) (idempotency.Claimed, error) {
 	got, err := s.countedStore.Claim(ctx, c)
 	if s.losesReplies.Load() {
 		return idempotency.Claimed{Record: got.Record}, errors.New("no reply")
@@ -371,37 +371,37 @@ func (s *awayStore) Claim(ctx context.Context, c idempotency.Claim) (idempotency
 	return got, err
 }
 
-func (s *awayStore) Settle(ctx context.Context, key idempotency.Key, claimed *idempotency.Record, settlement idempotency.Settlement) error {
-	if s.away.Load() {
-		return errors.New("away")
+func (s *unavailableStore) Settle(ctx context.Context, key idempotency.Key, claimed *idempotency.Record, settlement idempotency.Settlement) error {
+	if s.unavailable.Load() {
+		return errors.New("unavailable")
 	}
 	return s.countedStore.Settle(ctx, key, claimed, settlement)
 }
 
-// awayModule opens one such store.
-type awayModule struct {
+// unavailableModule opens one such store.
+type unavailableModule struct {
 	countedModule
-	away *awayStore
+	opened *unavailableStore
 }
 
-func (m *awayModule) Open(*zap.Logger) (idempotency.Store, error) { return m.away, nil }
+func (m *unavailableModule) Open(*zap.Logger) (idempotency.Store, error) { return m.opened, nil }
 
 // While a store waits for a claim in doubt, to be closed then, its configuration comes
 // back, a run's end cannot be stored, and the configuration goes again: the store is
 // closed when that end is stored, and not before.
 func TestStoreIsNotClosedWithAnUnstoredEnd(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		m := &awayModule{away: &awayStore{countedStore: &countedStore{Store: memory.New(1 << 20)}}}
+		m := &unavailableModule{opened: &unavailableStore{countedStore: &countedStore{Store: memory.New(1 << 20)}}}
 		handle := func() *Handle {
 			return &Handle{Pool: pool, Config: m, Key: t.Name(), Logger: zap.NewNop(), MemoryLimit: 1 << 20}
 		}
 		first := handle()
 		store := started(t, first)
-		m.away.losesReplies.Store(true)
+		m.opened.losesReplies.Store(true)
 		if d, _ := store.Begin(t.Context(), someKey("in doubt")); d.(engine.Refusal).Reason != engine.ReasonUnavailable {
 			t.Fatalf("decided %+v", d)
 		}
-		m.away.losesReplies.Store(false)
+		m.opened.losesReplies.Store(false)
 		first.Stop()
 		synctest.Wait() // it waits for the claim in doubt
 
@@ -411,14 +411,14 @@ func TestStoreIsNotClosedWithAnUnstoredEnd(t *testing.T) {
 		}
 		run := begin(t, store, "paid")
 		time.Sleep(1500 * time.Millisecond)
-		m.away.away.Store(true)
+		m.opened.unavailable.Store(true)
 		kept(run)
 		second.Stop()
 		time.Sleep(idempotency.ClaimTimeout)
-		m.away.away.Store(false)
+		m.opened.unavailable.Store(false)
 		// The claim in doubt is withdrawn before the end is tried again.
 		<-store.closed
-		if n := m.away.completed.Load(); n != 1 {
+		if n := m.opened.completed.Load(); n != 1 {
 			t.Errorf("the store was closed with %d ends stored, want 1", n)
 		}
 	})

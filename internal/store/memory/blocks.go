@@ -1,7 +1,7 @@
 package memory
 
-// blocks has byte strings, each in a chain of blocks. What one string leaves fits any other, so
-// nothing has to be moved.
+// blocks stores byte strings, each in a chain of blocks. A free block fits any string, so nothing
+// has to be moved.
 type blocks struct {
 	pages []*[pageBlocks]block
 	free  uint32 // a chain
@@ -10,7 +10,7 @@ type blocks struct {
 
 const pageBlocks = 512
 
-// block has a part of a string. Blocks are numbered from 1 on.
+// block is a part of a string. Blocks are numbered from 1 on.
 type block struct {
 	bytes [124]byte
 	next  uint32 // 0 in the last one

@@ -6,13 +6,13 @@ import (
 	"time"
 )
 
-// expiry is a time at which a value may have expired. It is forgotten if it is not the value's due.
+// expiry is a time at which a value may have expired. It is ignored if it is not the value's due.
 type expiry struct {
 	at   int64
 	name name
 }
 
-// expiries is a heap: the first one comes first.
+// expiries is a heap by time.
 type expiries []expiry
 
 func (x expiries) Len() int           { return len(x) }

@@ -5,10 +5,10 @@
 // [Store.List] goes through a small part of them. Their bytes are as in every store, and lie in
 // blocks of one size without pointers (blocks.go): to have the garbage collector mark each of them
 // costs a fifth of a first delivery. Two things are not encoded or copied: the record of a run in
-// flight, which would be decoded again soon, and a large body, to which nobody writes
+// flight, which would be decoded again soon, and a large body, which is never written to
 // ([idempotency.Response]).
 //
-// A heap has the times at which values expire (expiry.go). A value that has expired counts as
+// A heap orders the times at which values expire (expiry.go). A value that has expired counts as
 // absent at once. A timer removes it a little later, or an operation that needs its room. Other
 // values use the room again; the process gets it back when the store is empty.
 //

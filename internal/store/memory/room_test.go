@@ -70,7 +70,7 @@ func fillWithRunsInFlight(t *testing.T, size int, wait bool) {
 		}
 		time.Sleep(time.Hour)
 		if hours == runs {
-			t.Fatalf("%d responses wait for ever", len(waiting))
+			t.Fatalf("%d responses still wait", len(waiting))
 		}
 	}
 	begin(t, s, claim(-1))
@@ -114,7 +114,7 @@ func TestKnownKeysInAFullStore(t *testing.T) {
 	record = want("a retry after a release", next(claim(-1)), idempotency.Proceed)
 	settle(t, s, record, claim(-1), idempotency.Settlement{State: idempotency.Held, Counted: true, Retention: time.Hour})
 	if _, err := s.Release(t.Context(), claim(-1).Key, "another", idempotency.Precondition{}); err != nil {
-		t.Errorf("free: %v", err)
+		t.Errorf("release: %v", err)
 	}
 	if err := s.Forget(t.Context(), claim(-1).Key, idempotency.Precondition{}); err != nil {
 		t.Errorf("forget: %v", err)

@@ -1,4 +1,4 @@
-// Package wakeup tells those who wait, within one process, that a run has ended. All
+// Package wakeup notifies subscribers, within one process, that a run has ended. All
 // stores use it: the memory store and the file store when they settle a run, the
 // Redis store when its server reports an end.
 package wakeup
@@ -9,7 +9,7 @@ import (
 	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
 )
 
-// Subscribers are the functions that are told. The zero value has none.
+// Subscribers are the functions to call. The zero value has none.
 type Subscribers struct {
 	mu   sync.RWMutex
 	next int
@@ -35,8 +35,8 @@ func (s *Subscribers) Subscribe(wake func(idempotency.Key)) (stop func()) {
 	}
 }
 
-// Wake tells all subscribers that the run of a key has ended. It does not look up
-// whether a subscriber waits for the key: that would cost as much as telling it.
+// Wake notifies all subscribers that the run of a key has ended. It does not look up
+// whether a subscriber waits for the key: that would cost as much as the call.
 func (s *Subscribers) Wake(key idempotency.Key) {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
@@ -45,7 +45,7 @@ func (s *Subscribers) Wake(key idempotency.Key) {
 	}
 }
 
-// Any reports whether anybody is told.
+// Any reports whether there are subscribers.
 func (s *Subscribers) Any() bool {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
