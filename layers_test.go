@@ -33,7 +33,7 @@ var layers = map[string]struct{ code, tests []string }{
 	"internal/keyscommand":     {code: list("internal/admin", "internal/delivery", "internal/idempotency"), tests: list("internal/engine", "internal/store/memory")},
 	"internal/commands":        {code: list("caddymodule", "internal/admin", "internal/delivery", "internal/keyscommand")},
 	"internal/storepool":       {code: list("internal/engine", "internal/idempotency"), tests: list("internal/store/memory")},
-	"internal/recording":       {code: list("internal/idempotency")},
+	"internal/recording":       {},
 	"internal/freeport":        {},
 	"internal/redistest":       {code: list("internal/freeport")},
 	"integration":              {tests: list("integration/history", "internal/delivery", "internal/freeport", "internal/redistest", "k8s")},

@@ -65,32 +65,30 @@ func (x *exchange) replay(d engine.Replay) error {
 	}
 	to := x.toClient()
 	defer to.Done()
-	if d.Waited {
-		to.HeldAs = d.Response // with all who waited
-	}
 	if to.Send(d.Response.Body) != nil {
 		panic(http.ErrAbortHandler) // a cut response must not look whole
 	}
 	return nil
 }
 
-// makeRoom takes room in the budget for a response that is to be replayed. Where there
-// is none, the response is let go, and read again when there is: what waits holds
-// nothing. So it has no body to run with, either, where the response is gone by then.
-func (x *exchange) makeRoom(store *storepool.Store, decision engine.Decision, d engine.Replay) (engine.Decision, error) {
-	size := len(d.Response.Body)
+// makeRoom takes room in the budget for a response that is to be replayed. A request that has to
+// wait for room holds nothing: its body is dropped, and the response is read from the store when
+// there is room. If the response is gone by then, the request has no body to run with either.
+func (x *exchange) makeRoom(store *storepool.Store, d engine.Replay) (engine.Decision, error) {
+	budget, size := x.allowance.Budget, len(d.Response.Body)
 	switch {
-	case d.Waited:
-		x.unshare = x.allowance.Budget.Share(d.Response)
-		return decision, nil
 	case x.OnDuplicate == duplicateConflict, x.otherAnswer(d) != nil: // the body is not sent
-		return decision, nil
-	case x.allowance.TryTakeReplay(size):
-		return decision, nil
+		return d, nil
+	case !d.Waited && size <= recording.SmallReplay:
+		x.allowance.Count(size)
+		return d, nil
+	}
+	if x.unshare = budget.Share(d.Response.Body, d.Waited); x.unshare != nil {
+		return d, nil
 	}
 	d.Response = nil
-	readOff(x.w, x.r) // else those who wait would wait for each other's bodies
-	x.allowance.GiveAllBack()
+	readOff(x.w, x.r) // otherwise those that wait would wait for each other's bodies
+	x.allowance.ReleaseAll()
 	if err := x.allowance.TakeReplay(x.r.Context(), size); err != nil {
 		return nil, err
 	}
@@ -109,10 +107,12 @@ func (x *exchange) makeRoom(store *storepool.Store, decision engine.Decision, d 
 		return refused, nil
 	}
 	d.Response = response
+	x.unshare = budget.Share(response.Body, true) // another request may have it, too
+	x.allowance.ReleaseAll()
 	return d, nil
 }
 
-var errReplayGone = errors.New("the response is not kept any more")
+var errReplayGone = errors.New("the response is no longer kept")
 
 // live is a response that is still coming, for the duplicates that follow it.
 type live struct {

@@ -225,14 +225,14 @@ func (b *heldBody) readHeld(reader io.Reader, p []byte) (int, error) {
 		return 0, http.ErrBodyReadAfterClose // and no end, which would make it look whole
 	}
 	n := b.bytes.Take(p)
-	b.taken.GiveBack(int64(n))
+	b.taken.Release(int64(n))
 	b.begun = b.begun || n > 0
 	return n, nil
 }
 
 func (b *heldBody) letGoLocked() {
 	b.gone = b.gone || b.bytes.Len() > 0
-	b.taken.GiveBack(int64(b.bytes.Len()))
+	b.taken.Release(int64(b.bytes.Len()))
 	b.bytes.Drop()
 }
 

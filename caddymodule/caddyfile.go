@@ -48,7 +48,6 @@ var settingParsers = map[string]settingParser{
 	"retention_from":    parseRetentionFrom,
 	"lease":             period("lease", minLease, func(s *Settings) *caddy.Duration { return &s.Lease }),
 	"timeout":           period("timeout", time.Millisecond, func(s *Settings) *caddy.Duration { return &s.Timeout }),
-	"client_idle":       period("client_idle", time.Second, func(s *Settings) *caddy.Duration { return &s.ClientIdle }),
 	"max_request_body":  size("max_request_body", func(s *Settings) *int64 { return &s.MaxRequestBody }),
 	"max_response_body": size("max_response_body", func(s *Settings) *int64 { return &s.MaxResponseBody }),
 	"max_key_length":    count("max_key_length", 1, func(s *Settings) *int { return &s.MaxKeyLength }),

@@ -150,7 +150,7 @@ func (c *capture) Write(p []byte) (int, error) {
 		return len(p), nil
 	}
 	c.written += int64(len(p))
-	if !c.omitted && c.written > c.maxBody {
+	if !c.omitted && (c.written > c.maxBody || !c.takeRoom(len(p))) {
 		c.omitted = true
 		c.stream()
 		c.run.outgrown()
@@ -161,13 +161,19 @@ func (c *capture) Write(p []byte) (int, error) {
 		}
 		return len(p), nil
 	}
-	if need := c.record.Needs(len(p), c.written, c.maxBody); !c.taken.TryTake(need) {
-		goOn := c.run.waits()
-		c.taken.Take(need)
-		goOn()
-	}
 	c.record.Add(p)
 	return len(p), nil
+}
+
+// takeRoom takes room for n bytes more, and waits for it. It reports false if there is none: the
+// body is not kept then, as if it were too large.
+func (c *capture) takeRoom(n int) bool {
+	need := c.record.Needs(n, c.written, c.maxBody)
+	if c.taken.TryTake(need) {
+		return true
+	}
+	defer c.run.waits()()
+	return c.taken.Take(need)
 }
 
 // ReadFrom keeps io.Copy from reaching past this writer.

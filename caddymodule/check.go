@@ -55,7 +55,6 @@ func (s *Settings) check() error {
 		s.checkKeys(),
 		checkDuration("lease", s.Lease, minLease),
 		checkDuration("timeout", s.Timeout, time.Millisecond),
-		checkDuration("client_idle", s.ClientIdle, time.Second),
 		checkCount("max_key_length", s.MaxKeyLength, 1),
 		checkCount("max_attempts", s.MaxAttempts, 0),
 		checkSize("max_request_body", s.MaxRequestBody),

@@ -55,10 +55,12 @@ type Handler struct {
 	store     *storepool.Handle
 	encrypted bool
 	space     string
-	unknown   unknownPlaceholders
-	counts    requestCounts
-	missing   oneASecond // lines about requests without a key
-	cookies   sync.Once  // the warning of callers that only a cookie tells apart
+	// clientIdle is how long a client may accept nothing of its response.
+	clientIdle time.Duration
+	unknown    unknownPlaceholders
+	counts     requestCounts
+	missing    oneASecond // lines about requests without a key
+	cookies    sync.Once  // the warning of callers that only a cookie tells apart
 }
 
 // CaddyModule returns the Caddy module information.
@@ -94,6 +96,7 @@ func (h *Handler) Provision(ctx caddy.Context) error {
 	}
 	app := module.(*App)
 	h.space, h.store, h.encrypted = app.Namespace, app.store, app.sealer != nil
+	h.clientIdle = duration(app.Limits.ClientIdle)
 	if h.StoreRaw != nil {
 		if h.store, err = app.loadStore(ctx, h, h.StoreRaw); err != nil {
 			return err
@@ -181,7 +184,7 @@ type exchange struct {
 	request   engine.Request
 	entered   *storepool.Store  // until it is left
 	following *recording.Reader // of the stream that the request is answered with
-	unshare   func()            // lets a response go that others are answered with, too
+	unshare   func()            // releases the room of a body that others are answered with, too
 
 	// What is asked for more than once of the request's context, which is a long chain.
 	placeholders *caddy.Replacer
@@ -212,14 +215,13 @@ func (x *exchange) conn() net.Conn {
 // toClient returns a writer to the request's client. Where the server has a limit of its
 // own for writing, that one counts.
 func (x *exchange) toClient() recording.ClientWriter {
-	idle := duration(x.ClientIdle)
+	idle := x.clientIdle
 	deadline := idle
 	server, _ := x.r.Context().Value(caddyhttp.ServerCtxKey).(*caddyhttp.Server)
 	if server != nil && server.WriteTimeout > 0 {
 		idle, deadline = time.Duration(server.WriteTimeout), 0
 	}
 	to := recording.NewClientWriter(x.w, x.conn(), deadline)
-	to.Budget = x.allowance.Budget
 	if x.r.ProtoMajor == 2 {
 		to.Shared(idle)
 	}
@@ -249,7 +251,7 @@ func (x *exchange) begin(request *engine.Request) (engine.Decision, error) {
 				continue // the stream has ended in this moment: its run is settled
 			}
 		case engine.Replay:
-			decision, err = x.makeRoom(store, decision, d)
+			decision, err = x.makeRoom(store, d)
 		}
 		return decision, err
 	}
@@ -272,7 +274,7 @@ func (x *exchange) done() {
 	if x.unshare != nil {
 		x.unshare()
 	}
-	x.allowance.GiveAllBack()
+	x.allowance.ReleaseAll()
 	x.leaveStore()
 }
 

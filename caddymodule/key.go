@@ -174,7 +174,7 @@ func (x *exchange) claimable(fingerprint string) *engine.Request {
 		Origin:      x.origin(),
 		Fingerprint: fingerprint,
 		Policy:      x.policyOf(x.found.Provider),
-		Timeout:     duration(x.Timeout) + recording.RoomPatience,
+		Timeout:     duration(x.Timeout) + recording.RoomTimeout,
 		Wait:        x.wait(),
 	}
 	return &x.request

@@ -6,6 +6,9 @@ import (
 	"runtime/debug"
 	"slices"
 	"sync"
+	"time"
+
+	"github.com/caddyserver/caddy/v2"
 
 	"github.com/caddy-dedup/caddy-dedup/internal/engine"
 	"github.com/caddy-dedup/caddy-dedup/internal/recording"
@@ -15,11 +18,16 @@ import (
 // a key are refused with 503 and `overloaded`.
 type Limits struct {
 	// All that is held for requests, in bytes: bodies as they arrive, responses and
-	// replays until the client has them. While nine tenths of it are taken, requests
-	// that would begin are refused; what is in flight goes on, and waits for room where
-	// it must. Default: a quarter of the memory limit (GOMEMLIMIT, which is set by the
+	// replays until the client has read them. While nine tenths of it are taken, requests
+	// that would begin are refused, and replays wait; what is in flight goes on, and waits
+	// for room if it has to. Default: a quarter of the memory limit (GOMEMLIMIT, which is set by the
 	// container's limit), at most 256 MiB.
 	Buffered int64 `json:"buffered,omitempty"`
+
+	// How long a client may accept no bytes of its response before it is disconnected. The
+	// response is kept all the same. Default: 10 seconds. A server's own `timeouts write`
+	// takes precedence.
+	ClientIdle caddy.Duration `json:"client_idle,omitempty"`
 
 	// Duplicates that wait for a run. Default: 10000.
 	Waiters int `json:"waiters,omitempty"`
@@ -37,6 +45,7 @@ type Limits struct {
 
 func (l *Limits) setDefaults() {
 	setDefault(&l.Buffered, defaultBuffered())
+	setDefault(&l.ClientIdle, caddy.Duration(10*time.Second))
 	setDefault(&l.Waiters, 10_000)
 	setDefault(&l.WaitersPerKey, 1000)
 	setDefault(&l.InFlight, 10_000)
@@ -46,6 +55,7 @@ func (l *Limits) setDefaults() {
 func (l *Limits) check() error {
 	return errors.Join(
 		checkSize("limits: buffered", l.Buffered),
+		checkDuration("limits: client_idle", l.ClientIdle, time.Second),
 		checkCount("limits: waiters", l.Waiters, 1),
 		checkCount("limits: waiters_per_key", l.WaitersPerKey, 1),
 		checkCount("limits: in_flight", l.InFlight, 1),

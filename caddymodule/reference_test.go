@@ -216,7 +216,7 @@ func TestDefaultsOfTheDirective(t *testing.T) {
 		return []any{
 			s.Mode, s.Methods, s.deliverySources(), s.OnMissing, s.MaxKeyLength, s.fingerprintOf(found), s.retentionOf(""), s.RetentionFrom,
 			s.Lease, s.Timeout, *s.Wait, s.releasing(), s.OnUnknown, s.MaxAttempts, s.OnDuplicate, s.Force, s.OnStoreError,
-			s.MaxRequestBody, s.MaxResponseBody, s.ClientIdle, s.KeepHeader, s.Docs, s.Exclude,
+			s.MaxRequestBody, s.MaxResponseBody, s.KeepHeader, s.Docs, s.Exclude,
 		}
 	}
 	usual := inForce(new(Settings))

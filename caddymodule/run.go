@@ -130,7 +130,7 @@ func (e *execution) settle(err error) {
 	if end.Response != nil {
 		copied := len(end.Response.Body) // as it is stored
 		answer.taken.Count(copied)
-		defer answer.taken.GiveBack(int64(copied))
+		defer answer.taken.Release(int64(copied))
 	}
 	cause := err
 	if err == nil && way.unanswered() {

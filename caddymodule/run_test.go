@@ -383,7 +383,7 @@ func TestWaitingForRoomCostsNoTimeout(t *testing.T) {
 	address, runs := upstream(t, func(w http.ResponseWriter, r *http.Request, n int) {
 		others.Count(400 << 10) // from here on there is no room, and somebody else goes over the limit
 		others.TryTake(1)
-		time.AfterFunc(2*time.Second, others.GiveAllBack)
+		time.AfterFunc(2*time.Second, others.ReleaseAll)
 		answers(201, strings.Repeat("x", 50_000))(w, r, n)
 	})
 	s := serveWith(t, "limits {\nbuffered 400KiB\n}", "dedup {\ntimeout 1s\n}", "reverse_proxy "+address)

@@ -124,11 +124,6 @@ type Settings struct {
 	// larger response only the status and the header are kept.
 	MaxResponseBody int64 `json:"max_response_body,omitempty"`
 
-	// How long a client may take nothing of its answer before it is let go. That ends
-	// nothing but its own answer. Default: 1 minute. A server's own `timeouts write`
-	// comes before it.
-	ClientIdle caddy.Duration `json:"client_idle,omitempty"`
-
 	// Header fields to keep with a response though they are dropped by default:
 	// Set-Cookie, Date, Age, Alt-Svc, Server-Timing.
 	KeepHeader []string `json:"keep_header,omitempty"`
@@ -226,7 +221,6 @@ func (s *Settings) setDefaults() {
 	setDefault(&s.MaxKeyLength, 255)
 	setDefault(&s.Lease, caddy.Duration(30*time.Second))
 	s.Timeout = caddy.Duration(s.RunLimit())
-	setDefault(&s.ClientIdle, caddy.Duration(time.Minute))
 	if s.Wait == nil {
 		s.Wait = new(caddy.Duration(30 * time.Second))
 	}

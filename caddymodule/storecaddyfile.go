@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/caddyserver/caddy/v2/caddyconfig"
 	"github.com/caddyserver/caddy/v2/caddyconfig/caddyfile"
@@ -167,6 +168,14 @@ func parseStore(d *caddyfile.Dispenser) (json.RawMessage, error) {
 var limitWords = blockWords[Limits]{
 	"buffered": func(l *Limits, d *caddyfile.Dispenser) (err error) {
 		l.Buffered, err = sizeArg(d, "buffered")
+		return err
+	},
+	"client_idle": func(l *Limits, d *caddyfile.Dispenser) error {
+		value, err := oneArg(d, "a duration such as 10s")
+		if err != nil {
+			return err
+		}
+		l.ClientIdle, err = parseDuration(d, "client_idle", value, time.Second)
 		return err
 	},
 	"waiters": func(l *Limits, d *caddyfile.Dispenser) (err error) {

@@ -27,7 +27,7 @@ import (
 )
 
 // startHTTP3 starts the binary with a site that is served over HTTP/3, too.
-func startHTTP3(t *testing.T, site string) *caddy {
+func startHTTP3(t *testing.T, site string, dedup ...string) *caddy {
 	t.Helper()
 	dir := shortTempDir(t)
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
@@ -51,7 +51,7 @@ func startHTTP3(t *testing.T, site string) *caddy {
 	}
 	port, release := freeport.Claim(t)
 	release()
-	return start(t, conf{dir: dir, port: port, store: "store memory", sites: fmt.Sprintf("https://localhost:PORT {\ntls %s/cert.pem %[1]s/key.pem\n%s\n}\n", dir, site)})
+	return start(t, conf{dir: dir, port: port, store: "store memory", dedup: lines(dedup...), sites: fmt.Sprintf("https://localhost:PORT {\ntls %s/cert.pem %[1]s/key.pem\n%s\n}\n", dir, site)})
 }
 
 // http3Client returns a client of HTTP/3 that takes so many bytes of a response that it does
@@ -170,14 +170,14 @@ func TestHTTP3ResponseThatWasCutDoesNotEndWhole(t *testing.T) {
 		w.Header().Set("Content-Length", fmt.Sprint(len(text))) // else it is a stream
 		fmt.Fprint(w, text)
 	})
-	p := startHTTP3(t, lines(dedupBlock("client_idle 1s"), proxyTo(up)))
+	p := startHTTP3(t, lines("dedup", proxyTo(up)), limits("client_idle 1s"))
 	for _, what := range []string{"of the run", "of a replay"} {
 		got, err := post3(t, http3Client(t, 5000), p, "k", http.NoBody, 0)
 		if err != nil {
 			t.Fatal(err)
 		}
 		defer got.Body.Close()
-		eventually(t, "it is let go", func() bool { return p.scrape(t)["caddy_dedup_buffered_bytes"] == 0 })
+		eventually(t, "it is disconnected", func() bool { return p.scrape(t)["caddy_dedup_buffered_bytes"] == 0 })
 		if read, err := io.ReadAll(got.Body); err == nil {
 			t.Errorf("the response %s ends whole after %d of %d bytes", what, len(read), len(text))
 		}

@@ -135,9 +135,9 @@ func TestFollowerOfALargeResponseGoesOnAlone(t *testing.T) {
 	}
 }
 
-// The client that began the run stalls while another one follows, is left behind, and
-// comes back: it sees that its answer is cut.
-func TestClientThatIsLeftBehindSeesIt(t *testing.T) {
+// The client that began the run stalls while another one follows, is disconnected, and
+// reads on: it sees that its answer is cut.
+func TestClientThatIsDisconnectedSeesIt(t *testing.T) {
 	t.Parallel()
 	g := newGate(t)
 	up := begunLarge(t, g)
@@ -180,7 +180,7 @@ func TestSteadyReaderIsNotCut(t *testing.T) {
 		}
 	}
 	up := startUpstream(t, answersLarge(size))
-	p := start(t, conf{store: "store memory", site: lines(dedupBlock("client_idle 2s", "max_response_body 100KiB"), proxyTo(up))})
+	p := start(t, conf{store: "store memory", dedup: limits("client_idle 2s"), site: lines(dedupBlock("max_response_body 100KiB"), proxyTo(up))})
 	// Its kernel takes in as little as it does: else that would take megabytes at once, and
 	// then nothing for longer than client_idle. It asks for more when half of its room is
 	// free, which is twice what is set: here after 0.6 s.
@@ -266,7 +266,7 @@ func TestPauseOfAStreamIsNotItsClients(t *testing.T) {
 				}
 				fmt.Fprint(w, "end\n")
 			})
-			p := start(t, conf{store: "store memory", global: "servers {\nprotocols h1 h2c\n}", site: lines(dedupBlock("client_idle 1s", "max_response_body 1MiB"), proxyTo(up))})
+			p := start(t, conf{store: "store memory", dedup: limits("client_idle 1s"), global: "servers {\nprotocols h1 h2c\n}", site: lines(dedupBlock("max_response_body 1MiB"), proxyTo(up))})
 			first := sendLater(client, p.newPost("/", "k", ""))
 			up.awaitRuns(t, "k", 1)
 			second := sendLater(client, p.newPost("/", "k", ""))
@@ -299,7 +299,7 @@ func TestStalledReplaysLeaveRoomForRuns(t *testing.T) {
 	late := p.postLater("/", "late", "")
 	up.awaitRuns(t, "late", 1)
 	for range 10 {
-		slowly(stalled(t, p, "kept")) // one that has stopped is let go for those who wait
+		slowly(stalled(t, p, "kept")) // one that stalls is disconnected
 	}
 	p.awaitCall(t, "(*ClientWriter).Send(")
 	wantProblem(t, p.post(t, "/", "new", ""), 503, "overloaded")
@@ -329,12 +329,12 @@ func TestWaitingReplayNeverRuns(t *testing.T) {
 func TestWaitingReplayWhoseKeyIsForgotten(t *testing.T) {
 	t.Parallel()
 	up := startUpstream(t, answersLarge(largeSize))
-	p := start(t, conf{store: "store memory", dedup: lines(limits("buffered 8500KiB"), "local_copies off"),
+	p := start(t, conf{store: "store file", dedup: lines(limits("buffered 9500KiB"), "local_copies off"),
 		site: lines(keyHeader, dedupBlock("on_store_error pass", "max_response_body 16MiB"), proxyTo(up))})
 	key := p.post(t, "/", "k", "body").Header.Get("X-Key")
 	holding := stalled(t, p, "k")
 	p.awaitCall(t, "(*ClientWriter).Send(")
-	slowly(holding) // one that has stopped is let go for those who wait
+	slowly(holding) // one that stalls is disconnected
 	waiting := p.postLater("/", "k", "body")
 	p.awaitCall(t, "(*Allowance).TakeReplay(")
 	p.operator(t, "DELETE", key, 204)
@@ -356,11 +356,12 @@ func waitingReplay(t *testing.T, copies string) {
 	server := redistest.Start(t)
 	up := startUpstream(t, answersLarge(largeSize))
 	site := lines(dedupBlock("on_store_error pass", "max_response_body 16MiB"), proxyTo(up))
-	p := start(t, conf{store: storeAt(server.Addr) + " {\ntimeout 2s\n}", dedup: lines(limits("buffered 8500KiB"), copies), site: site})
+	p := start(t, conf{store: storeAt(server.Addr) + " {\ntimeout 2s\n}", dedup: lines(limits("buffered 9500KiB"), copies), site: site})
 	first := p.post(t, "/", "k", "body")
-	holding := stalled(t, p, "k")
+	p.post(t, "/", "other", "body")
+	holding := stalled(t, p, "other")
 	p.awaitCall(t, "(*ClientWriter).Send(")
-	slowly(holding) // one that has stopped is let go for those who wait
+	slowly(holding) // one that stalls is disconnected
 	waiting := p.postLater("/", "k", "body")
 	p.awaitCall(t, "(*Allowance).TakeReplay(")
 	server.Stop()

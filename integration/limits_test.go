@@ -171,8 +171,7 @@ func TestRefusedReloadLeavesTheLimits(t *testing.T) {
 }
 
 // Clients that read nothing hold no more than the limit, and one response beyond it, however
-// many there are and though all of them were admitted: for runs that need the room, and for
-// replays, those that have stopped are let go. Their retries are answered.
+// many there are and although all of them were admitted. Their retries are answered.
 func TestStalledClientsHoldNoMoreThanTheLimit(t *testing.T) {
 	t.Parallel()
 	const clients, size, limit = 12, 600 << 10, 2 << 20
@@ -181,7 +180,7 @@ func TestStalledClientsHoldNoMoreThanTheLimit(t *testing.T) {
 		w.Header().Set("Content-Length", strconv.Itoa(size))
 		_, _ = io.WriteString(w, n.text()+strings.Repeat(".", size-len(n.text())))
 	}))
-	p := start(t, conf{store: "store memory", dedup: limits("buffered 2MiB"), site: lines(keyHeader, "dedup", proxyTo(up))})
+	p := start(t, conf{store: "store memory", dedup: limits("buffered 2MiB", "client_idle 1s"), site: lines(keyHeader, "dedup", proxyTo(up))})
 	for n := range clients {
 		stalled(t, p, fmt.Sprint(n))
 		up.awaitRuns(t, fmt.Sprint(n), 1)

@@ -106,11 +106,11 @@ func TestStalledClientHoldsUpNobody(t *testing.T) {
 	}
 }
 
-// A client that takes nothing is let go after client_idle.
-func TestStalledClientIsLetGo(t *testing.T) {
+// A client that accepts nothing is disconnected after client_idle.
+func TestStalledClientIsDisconnected(t *testing.T) {
 	t.Parallel()
 	up := startUpstream(t, answersLarge(8<<20))
-	p := start(t, conf{store: "store memory", site: lines(dedupBlock("client_idle 1s"), proxyTo(up))})
+	p := start(t, conf{store: "store memory", dedup: limits("client_idle 1s"), site: lines("dedup", proxyTo(up))})
 	stalled(t, p, "k")
 	up.awaitRuns(t, "k", 1)
 	eventually(t, "nobody writes to it any more", func() bool {

@@ -65,7 +65,7 @@ func TestStuckHTTP2ConnectionHoldsNoRoom(t *testing.T) {
 	up := startUpstream(t, func(w http.ResponseWriter, _ *http.Request, _ run) {
 		fmt.Fprint(w, strings.Repeat("x", 400<<10))
 	})
-	p := start(t, conf{store: "store memory", global: h2c, dedup: limits("buffered 1MiB"), site: lines(dedupBlock("client_idle 1s"), proxyTo(up))})
+	p := start(t, conf{store: "store memory", global: h2c, dedup: limits("buffered 1MiB", "client_idle 1s"), site: lines("dedup", proxyTo(up))})
 	client := dialStuck(t, p)
 	for i := range 24 {
 		client.post("/", fmt.Sprint(i))

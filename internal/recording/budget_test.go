@@ -3,55 +3,115 @@ package recording
 import (
 	"context"
 	"errors"
+	"fmt"
 	"testing"
 	"testing/synctest"
 	"time"
-
-	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
 )
 
 // budgetOf returns a budget and a function that makes allowances of it.
 func budgetOf(limit int64) (*Budget, func() *Allowance) {
-	b := &Budget{limit: limit}
+	b := NewBudget(limit)
 	return b, func() *Allowance { return &Allowance{Budget: b} }
 }
 
 func wantUsed(t *testing.T, b *Budget, want int64) {
 	t.Helper()
-	if b.used != want {
-		t.Errorf("%d bytes are in use, want %d", b.used, want)
+	if got := b.Used(); got != want {
+		t.Errorf("%d bytes are in use, want %d", got, want)
 	}
 }
 
-// New requests get nine tenths, replays too, and runs all there is.
-func TestBudgetKeepsATenthForRuns(t *testing.T) {
-	const limit = 1 << 20
-	takes := map[string]struct {
-		most int64
-		take func(a *Allowance, n int) bool
-	}{
-		"request": {limit - limit/10, func(a *Allowance, n int) bool { return a.Admit(n) == nil }},
-		"replay":  {limit - limit/10, (*Allowance).TryTakeReplay},
-		"run":     {limit, (*Allowance).TryTake},
+const (
+	unit  = 100 << 10
+	limit = 10 * unit // nine tenths are 9 units
+)
+
+// Each step is one of a holder, in units: a run or a replay takes room, or a holder releases some.
+// want has the units in use after it, and waits the holders that wait then.
+func TestBudget(t *testing.T) {
+	type step struct {
+		of     string // a run begins with r, a replay with p, a request with q
+		units  int    // negative: releases
+		want   int
+		waits  string
+		refuse bool
 	}
-	for name, c := range takes {
+	for name, steps := range map[string][]step{
+		"runs get the whole limit":          {{of: "r1", units: 10, want: 10}},
+		"requests get nine tenths":          {{of: "q1", units: 9, want: 9}, {of: "q2", units: 1, want: 9, refuse: true}},
+		"replays get nine tenths":           {{of: "p1", units: 9, want: 9}, {of: "p2", units: 1, want: 9, waits: "p2"}, {of: "p1", units: -1, want: 9}},
+		"a replay waits for runs":           {{of: "r1", units: 9, want: 9}, {of: "p1", units: 2, want: 9, waits: "p1"}, {of: "r1", units: -9, want: 2}},
+		"a replay over the limit":           {{of: "r1", units: 1, want: 1}, {of: "p1", units: 12, want: 13}, {of: "p2", units: 12, want: 13, waits: "p2"}, {of: "p1", units: -12, want: 13}},
+		"replays in the order they came":    {{of: "p1", units: 9, want: 9}, {of: "p2", units: 5, want: 9, waits: "p2"}, {of: "p3", units: 1, want: 9, waits: "p2 p3"}, {of: "p1", units: -2, want: 7, waits: "p2 p3"}, {of: "p1", units: -7, want: 6}},
+		"the oldest of all exceeds":         {{of: "r1", units: 5, want: 5}, {of: "r2", units: 5, want: 10}, {of: "r1", units: 3, want: 13}, {of: "r2", units: 1, want: 13, waits: "r2"}, {of: "r1", units: 2, want: 15, waits: "r2"}, {of: "r1", units: -10, want: 6}},
+		"the older of two that wait":        {{of: "r1", units: 3, want: 3}, {of: "r2", units: 3, want: 6}, {of: "r3", units: 4, want: 10}, {of: "r3", units: 1, want: 11}, {of: "r2", units: 1, want: 11, waits: "r2"}, {of: "r1", units: 1, want: 11, waits: "r1 r2"}, {of: "r3", units: -1, want: 11, waits: "r2"}},
+		"all that wait, one by one":         {{of: "r1", units: 5, want: 5}, {of: "r2", units: 5, want: 10}, {of: "r3", units: 5, want: 15}, {of: "r1", units: 5, want: 15, waits: "r1"}, {of: "r2", units: 5, want: 15, waits: "r1 r2"}, {of: "r3", units: -5, want: 15, waits: "r2"}, {of: "r1", units: -10, want: 10}},
+		"a run passes no older one":         {{of: "r1", units: 9, want: 9}, {of: "r2", units: 9, want: 18}, {of: "r1", units: 2, want: 18, waits: "r1"}, {of: "r3", units: 1, want: 18, waits: "r1 r3"}, {of: "r2", units: -9, want: 11, waits: "r3"}, {of: "r1", units: -1, want: 11}},
+		"runs before replays":               {{of: "r1", units: 10, want: 10}, {of: "r2", units: 1, want: 11}, {of: "p1", units: 1, want: 11, waits: "p1"}, {of: "r3", units: 5, want: 11, waits: "r3 p1"}, {of: "r1", units: -6, want: 10, waits: "p1"}, {of: "r3", units: -5, want: 6}},
+		"a request beside a run that waits": {{of: "r1", units: 10, want: 10}, {of: "q1", units: 1, want: 10, refuse: true}},
+	} {
 		t.Run(name, func(t *testing.T) {
-			b, next := budgetOf(limit)
-			b.overdrawing, b.replays = next(), 1 // somebody else's
-			if !c.take(next(), int(c.most)) {
-				t.Fatalf("no room for %d of %d bytes", c.most, limit)
-			}
-			if c.take(next(), smallReplay+1) {
-				t.Errorf("there is room beyond %d of %d bytes", c.most, limit)
-			}
-			wantUsed(t, b, c.most)
+			synctest.Test(t, func(t *testing.T) {
+				b, next := budgetOf(limit)
+				holders, waiting := make(map[string]*Allowance), make(map[string]bool)
+				var all []string
+				for _, s := range steps {
+					a := holders[s.of]
+					if a == nil {
+						a = next()
+						holders[s.of] = a
+						all = append(all, s.of)
+					}
+					switch {
+					case s.units < 0:
+						a.Release(int64(-s.units) * unit)
+					case s.of[0] == 'q':
+						if err := a.Admit(s.units * unit); (err != nil) != s.refuse {
+							t.Fatalf("%s: %v", s.of, err)
+						}
+					default:
+						waiting[s.of] = true
+						go func() {
+							if s.of[0] == 'r' {
+								a.Take(s.units * unit)
+							} else if err := a.TakeReplay(t.Context(), s.units*unit); err != nil {
+								t.Error(err)
+							}
+							b.mu.Lock()
+							defer b.mu.Unlock()
+							delete(waiting, s.of)
+						}()
+					}
+					synctest.Wait()
+					var waits string
+					for _, kind := range []byte("rp") {
+						for _, name := range all {
+							if name[0] == kind && waiting[name] {
+								waits += " " + name
+							}
+						}
+					}
+					if got := fmt.Sprint(b.Used()/unit, waits); got != fmt.Sprint(s.want, map[bool]string{true: " " + s.waits}[s.waits != ""]) {
+						t.Fatalf("after %s %+d: %s; want %d %s", s.of, s.units, got, s.want, s.waits)
+					}
+				}
+				for _, a := range holders {
+					a.ReleaseAll()
+				}
+				synctest.Wait()
+				for _, a := range holders { // what those hold that have waited
+					a.ReleaseAll()
+				}
+				wantUsed(t, b, 0)
+			})
 		})
 	}
 }
 
 func TestBudgetRefusesNewRunsAtNineTenths(t *testing.T) {
-	b, next := budgetOf(1000)
-	next().Count(900)
+	b, next := budgetOf(limit)
+	next().Count(9 * unit)
 	if err := b.Busy(); err != nil {
 		t.Errorf("at nine tenths: %v", err)
 	}
@@ -60,16 +120,16 @@ func TestBudgetRefusesNewRunsAtNineTenths(t *testing.T) {
 	if err := b.Busy(); err == nil {
 		t.Error("beyond nine tenths a new run has room")
 	}
-	over.GiveAllBack()
+	over.ReleaseAll()
 	if err := b.Busy(); err != nil {
 		t.Errorf("back at nine tenths: %v", err)
 	}
 }
 
-// What may be a duplicate is admitted while it is small.
+// A request that may be a duplicate is admitted while it is small.
 func TestSmallRequestsAreAdmitted(t *testing.T) {
-	b, next := budgetOf(1000)
-	next().Count(1000)
+	_, next := budgetOf(limit)
+	next().Count(limit)
 	request := next()
 	for range 2 {
 		if err := request.Admit(SmallBody / 2); err != nil {
@@ -79,129 +139,90 @@ func TestSmallRequestsAreAdmitted(t *testing.T) {
 	if request.Admit(1) == nil {
 		t.Error("a request that is not small is admitted")
 	}
-	wantUsed(t, b, 1000+SmallBody)
 }
 
-// One run goes over the limit at a time, until it has all of its response.
-func TestOneRunOverdraws(t *testing.T) {
-	b, next := budgetOf(1000)
-	one, two := next(), next()
-	for range 3 {
-		if !one.TryTake(600) {
-			t.Fatal("the one that overdraws has no room")
-		}
-	}
-	if two.TryTake(1) {
-		t.Fatal("two overdraw at once")
-	}
-	one.complete() // its client may take for ever
-	if !two.TryTake(1) {
-		t.Error("when the first is complete, the second has no room")
-	}
-	wantUsed(t, b, 1801)
-}
-
-// A run waits for room, but it never waits so long that its upstream gives up.
-func TestRunWaitsForRoom(t *testing.T) {
+// A run waits for RoomTimeout in all, and takes nothing then.
+func TestRunWaitsForRoomTimeout(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b, next := budgetOf(1000)
-		b.overdrawing = next()
+		b, next := budgetOf(limit)
 		others, run := next(), next()
-		others.Count(1000)
-		begun := time.Now()
-		run.Take(10)
-		if waited := time.Since(begun); waited != RoomPatience {
-			t.Errorf("it waited for %v, want %v", waited, RoomPatience)
+		others.Take(limit + unit)
+		began := time.Now()
+		time.AfterFunc(10*time.Second, others.ReleaseAll)
+		if !run.Take(unit) || time.Since(began) != 10*time.Second {
+			t.Errorf("the run waited for %v", time.Since(began))
 		}
-		run.Take(10) // it has waited enough
-		if waited := time.Since(begun); waited != RoomPatience {
-			t.Errorf("it waited again, %v in all", waited)
+		others.Take(limit + unit)
+		if run.Take(unit) || time.Since(began) != RoomTimeout {
+			t.Errorf("the run waited for %v in all; want %v", time.Since(began), RoomTimeout)
 		}
-
-		second := next()
-		time.AfterFunc(time.Second, others.GiveAllBack)
-		begun = time.Now()
-		second.Take(10)
-		if waited := time.Since(begun); waited != time.Second {
-			t.Errorf("it waited for %v, want until there was room", waited)
-		}
-		wantUsed(t, b, 30)
+		wantUsed(t, b, limit+2*unit)
+		others.ReleaseAll()
+		wantUsed(t, b, unit)
 	})
 }
 
-// A run waits for RoomPatience in all, not for each piece of its response.
-func TestRunWaitsForRoomOnceInAll(t *testing.T) {
+// A replay whose client has disconnected no longer stands before others.
+func TestReplayWaitsNoLongerThanItsClient(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b, next := budgetOf(100)
-		b.overdrawing = next()
-		holder, run := next(), next()
-		holder.Count(100)
-		go func() {
-			for range 3 { // replays that end, one after the other
-				time.Sleep(RoomPatience / 3)
-				holder.GiveBack(11)
-			}
-		}()
-		begun := time.Now()
-		for range 9 {
-			run.Take(11)
-		}
-		if waited := time.Since(begun); waited != RoomPatience {
-			t.Errorf("it waited for %v in all, want %v", waited, RoomPatience)
-		}
-	})
-}
-
-// Replays wait until there is room or their client is gone. A small one never waits, and
-// one that is larger than nine tenths is sent alone.
-func TestReplayWaitsForRoom(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		b, next := budgetOf(1 << 20)
-		large, waiting, small := next(), next(), next()
-		if err := large.TakeReplay(t.Context(), 2<<20); err != nil {
-			t.Fatalf("a replay alone: %v", err)
-		}
-		if err := small.TakeReplay(t.Context(), smallReplay); err != nil {
-			t.Fatalf("a small replay: %v", err)
-		}
+		b, next := budgetOf(limit)
+		next().Count(5 * unit)
+		ctx, cancel := context.WithCancelCause(t.Context())
+		left := errors.New("the client has left")
+		time.AfterFunc(time.Minute, func() { cancel(left) })
 		done := make(chan error)
-		go func() { done <- waiting.TakeReplay(t.Context(), 1<<19) }()
+		go func() { done <- next().TakeReplay(ctx, 6*unit) }()
 		synctest.Wait()
-		select {
-		case err := <-done:
-			t.Fatalf("there is room beside it: %v", err)
-		default:
+		go func() { done <- next().TakeReplay(t.Context(), 4*unit) }()
+		if err := <-done; !errors.Is(err, left) && err != nil {
+			t.Errorf("got %v", err)
 		}
-		gone, leave := context.WithCancelCause(t.Context())
-		leave(errNoReaders)
-		if err := next().TakeReplay(gone, 1<<19); !errors.Is(err, errNoReaders) {
-			t.Errorf("without its client: %v", err)
-		}
-		large.GiveAllBack()
-		if err := <-done; err != nil {
-			t.Errorf("when there is room: %v", err)
-		}
-		wantUsed(t, b, 1<<19+smallReplay)
+		<-done
+		wantUsed(t, b, 9*unit)
 	})
 }
 
-// A response that several are answered with counts once, until the last of them has it.
-func TestSharedResponseCountsOnce(t *testing.T) {
-	b, _ := budgetOf(1000)
-	response := &idempotency.Response{Body: make([]byte, 300)}
-	one, two := b.Share(response), b.Share(response)
-	other := b.Share(&idempotency.Response{Body: make([]byte, 20)})
-	wantUsed(t, b, 320)
-	one()
-	one()
-	wantUsed(t, b, 320)
-	other()
-	two()
-	wantUsed(t, b, 0)
-	if len(b.shared) != 0 {
-		t.Errorf("%d responses are remembered", len(b.shared))
-	}
+// A limit that is raised gives room to those that wait.
+func TestRaisedLimit(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b, next := budgetOf(limit)
+		next().Count(limit)
+		go func() { _ = next().TakeReplay(t.Context(), unit) }()
+		synctest.Wait()
+		b.SetLimit(2 * limit)
+		synctest.Wait()
+		wantUsed(t, b, limit+unit)
+	})
 }
 
-// room is an allowance of a budget that nothing else uses.
+// A body with which many are answered is counted once, while any of them has it.
+func TestSharedBodyCountsOnce(t *testing.T) {
+	b, next := budgetOf(limit)
+	body, other := make([]byte, 5*unit), make([]byte, 5*unit)
+	var releases []func()
+	for range 3 {
+		releases = append(releases, b.Share(body, false))
+		wantUsed(t, b, 5*unit)
+	}
+	if b.Share(other, false) != nil {
+		t.Error("there is room for another one")
+	}
+	releases = append(releases, b.Share(other, true))
+	wantUsed(t, b, 10*unit)
+	if got := b.Share(body, false); got == nil {
+		t.Error("a body that is held already has no room")
+	} else {
+		got()
+	}
+	releases[3]()
+	wantUsed(t, b, 5*unit)
+	next().Count(0)
+	for _, release := range releases {
+		release()
+		release()
+	}
+	wantUsed(t, b, 0)
+}
+
+// room returns an allowance of a budget that is never reached.
 func room() *Allowance { return &Allowance{Budget: NewBudget(1 << 30)} }

@@ -41,7 +41,7 @@ func TestSharedConnectionThatIsStuckIsClosed(t *testing.T) {
 				if err := write(&d); err == nil {
 					t.Error("it was written")
 				}
-				if took := time.Since(began); took != time.Minute+lastWords {
+				if took := time.Since(began); took != time.Minute+resetTimeout {
 					t.Errorf("the connection was closed after %s", took)
 				}
 			})

@@ -16,9 +16,9 @@ type Pieces struct {
 	more  []part
 	// The bytes from the offset begin to the offset end are held.
 	begin, end int64
-	// lent says that somebody else may have parts of the pieces. Their memory is not used
+	// shared reports whether others may have parts of the pieces. Their memory is not used
 	// again then.
-	lent bool
+	shared bool
 }
 
 // part is a piece that begins at an offset.
@@ -121,13 +121,13 @@ func (p *Pieces) Joined() []byte {
 		}
 		p.first = part{bytes: whole}
 	}
-	p.lent = true
+	p.shared = true
 	return p.first.bytes
 }
 
 // from returns bytes from the offset on, as many as lie in one piece.
 func (p *Pieces) from(offset int64) []byte {
-	p.lent = true
+	p.shared = true
 	return p.at(offset)
 }
 
@@ -163,7 +163,7 @@ func (p *Pieces) dropTo(offset int64) {
 }
 
 func (p *Pieces) discardFirst() {
-	if bytes := p.first.bytes; cap(bytes) == mostPiece && !p.lent {
+	if bytes := p.first.bytes; cap(bytes) == mostPiece && !p.shared {
 		unused.Put((*[mostPiece]byte)(bytes[:mostPiece]))
 	}
 	p.first = part{at: p.end}

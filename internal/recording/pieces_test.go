@@ -80,14 +80,14 @@ func TestPiecesHoldWhatCame(t *testing.T) {
 }
 
 // What somebody else has is never used again for other bytes.
-func TestLentPiecesAreNotUsedAgain(t *testing.T) {
+func TestSharedPiecesAreNotUsedAgain(t *testing.T) {
 	const size = 4 * mostPiece
-	for name, lend := range map[string]func(p *Pieces) (lent [][]byte){
-		"shown": func(p *Pieces) (lent [][]byte) {
-			for offset := int64(0); offset < p.end; offset += int64(len(lent[len(lent)-1])) {
-				lent = append(lent, p.from(offset))
+	for name, show := range map[string]func(p *Pieces) (shown [][]byte){
+		"shown": func(p *Pieces) (shown [][]byte) {
+			for offset := int64(0); offset < p.end; offset += int64(len(shown[len(shown)-1])) {
+				shown = append(shown, p.from(offset))
 			}
-			return lent
+			return shown
 		},
 		"joined": func(p *Pieces) [][]byte { return [][]byte{p.Joined()} },
 	} {
@@ -95,12 +95,12 @@ func TestLentPiecesAreNotUsedAgain(t *testing.T) {
 			for range 10 { // the pool drops some of what it gets under the race detector
 				var p Pieces
 				p.Append(bytes.Repeat([]byte("a"), size))
-				lent := lend(&p)
+				shown := show(&p)
 				p.Joined()
 				p.Drop()
 				var other Pieces
 				other.Append(bytes.Repeat([]byte("b"), size))
-				if got := bytes.Join(lent, nil); !bytes.Equal(got, bytes.Repeat([]byte("a"), size)) {
+				if got := bytes.Join(shown, nil); !bytes.Equal(got, bytes.Repeat([]byte("a"), size)) {
 					t.Fatal("the bytes have changed")
 				}
 			}

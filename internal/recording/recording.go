@@ -1,4 +1,4 @@
-// Package recording has what a response is recorded into, the budget that counts all
+// Package recording has what a response is recorded into, the budget that bounds all
 // bytes that are held for requests, and how a recording is written to one client. It
 // knows net/http, and nothing of Caddy.
 package recording
@@ -8,7 +8,6 @@ import (
 	"errors"
 	"slices"
 	"sync"
-	"time"
 )
 
 // Recording is the body of one response, as it comes from the upstream, at the
@@ -24,21 +23,20 @@ type Recording struct {
 	Taken *Allowance
 	// room is how many bytes were taken of the budget before they came.
 	room int64
-	// Abandoned is called when a body is passing and its last reader has left: nobody
-	// needs the rest.
+	// Abandoned is called when a body is passing and its last reader has left: the rest
+	// is not needed.
 	Abandoned func()
 
 	mu sync.Mutex
-	// changed is closed at the next change; nil while nobody waits for one.
+	// changed is closed at the next change; nil while no reader waits for one.
 	changed chan struct{}
 	// body has the bytes, but for those that were dropped.
 	body    Pieces
 	state   State
-	passed  bool // it was [Passing], and has not all that came
 	readers []*Reader
-	// place is where readers begins to lie: most recordings have one alone.
-	place [1]*Reader
-	// kept says how many others need the bytes: the engine, until the response is
+	// first is the array of readers at the beginning: most recordings have only one.
+	first [1]*Reader
+	// kept is how many others need the bytes: the engine, until the response is
 	// stored.
 	kept int
 }
@@ -49,7 +47,7 @@ type State int
 const (
 	// Growing: bytes come, and all are kept.
 	Growing State = iota
-	// Passing: the body is larger than is kept. What all readers have is dropped, and
+	// Passing: the body is larger than is kept. What all readers have read is dropped, and
 	// the upstream is read at the pace of the slowest.
 	Passing
 	// Whole: all bytes have come, and the run is settled.
@@ -58,24 +56,32 @@ const (
 	Cut
 )
 
-const (
-	// window is how many bytes of a passing body wait for its readers, in bytes.
-	window = 64 << 10
-	// readerPatience is how long a reader of a passing body may take nothing while
-	// another one waits for more: then it is cut, and the others go on.
-	readerPatience = 5 * time.Second
-)
+// window is how many bytes of a passing body wait for its readers. They take no room of the
+// budget.
+const window = 64 << 10
 
-var errNoReaders = errors.New("nobody takes the rest of the response")
+var errNoReaders = errors.New("no client reads the rest of the response")
 
 // Init makes a zero recording one without any bytes, which takes its room from the
 // allowance.
 func (r *Recording) Init(taken *Allowance) {
 	r.Declared, r.Taken, r.Abandoned = -1, taken, func() {}
-	r.readers = r.place[:0]
+	r.readers = r.first[:0]
 }
 
-func (r *Recording) changedLocked() { wakeAll(&r.changed) }
+func (r *Recording) changedLocked() {
+	if r.changed != nil {
+		close(r.changed)
+		r.changed = nil
+	}
+}
+
+func (r *Recording) awaitLocked() <-chan struct{} {
+	if r.changed == nil {
+		r.changed = make(chan struct{})
+	}
+	return r.changed
+}
 
 // Needs returns how many bytes have to be taken of the budget before n more are added, of
 // a body of which most are kept. written counts all bytes, the n among them.
@@ -103,64 +109,51 @@ func (r *Recording) Add(p []byte) {
 }
 
 // Pass appends bytes of a body that is larger than is kept. It waits until its readers
-// have taken what came before. The error says that there are none.
+// have read what came before. The error says that there are none.
 func (r *Recording) Pass(p []byte) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.state == Growing {
-		r.state, r.passed = Passing, true
-		r.Taken.complete()
-		r.Taken.GiveBack(max(0, r.room-int64(r.body.Len())))
+		r.state = Passing
+		r.Taken.Release(max(0, r.room-int64(r.body.Len())))
 		r.dropLocked()
 	}
-	for r.body.Len() >= window && len(r.readers) > 0 {
-		r.awaitReadersLocked()
-	}
-	if len(r.readers) == 0 {
-		return errNoReaders
-	}
-	r.body.Append(p)
-	r.Taken.Count(len(p))
-	r.changedLocked()
-	return nil
-}
-
-// awaitReadersLocked waits until something changes. Readers that take nothing although
-// others wait for more are cut.
-func (r *Recording) awaitReadersLocked() {
-	behind, total := r.body.begin, r.body.end
-	var patience <-chan time.Time // a client alone is given up after client_idle
-	if slices.ContainsFunc(r.readers, func(rd *Reader) bool { return rd.offset == total }) {
-		timer := time.NewTimer(readerPatience)
-		defer timer.Stop()
-		patience = timer.C
-	}
-	if awaitLocked(&r.mu, &r.changed, patience) {
-		r.readers = slices.DeleteFunc(r.readers, func(rd *Reader) bool { return rd.offset == behind })
-		r.dropLocked()
+	for {
+		for r.body.Len() >= window && len(r.readers) > 0 {
+			changed := r.awaitLocked()
+			r.mu.Unlock()
+			<-changed
+			r.mu.Lock()
+		}
+		if len(r.readers) == 0 {
+			return errNoReaders
+		}
+		n := min(len(p), window)
+		r.body.Append(p[:n])
+		r.changedLocked()
+		if p = p[n:]; len(p) == 0 {
+			return nil
+		}
 	}
 }
 
-// End says that no more bytes come. Only its first call counts.
+// End ends the recording: no more bytes come. Only its first call counts.
 func (r *Recording) End(state State) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.state == Growing || r.state == Passing {
 		r.state = state
-		r.lendLocked(r.readers...)
 	}
-	r.Taken.complete()
 	r.dropLocked()
 }
 
-// Bytes returns the bytes that are held, when no more come. They are there until the last
-// who needs them lets go.
+// Bytes returns the bytes that are held, when no more come.
 func (r *Recording) Bytes() []byte {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if joined := r.body.Len(); len(r.body.more) > 0 { // they are there twice meanwhile
 		r.Taken.Count(joined)
-		defer r.Taken.GiveBack(int64(joined))
+		defer r.Taken.Release(int64(joined))
 	}
 	return r.body.Joined()
 }
@@ -177,21 +170,20 @@ func (r *Recording) Unkeep() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.kept--
-	r.lendLocked(r.readers...)
 	r.dropLocked()
 }
 
-// dropLocked drops what nobody needs any more, and gives its room back.
+// dropLocked drops what is no longer needed, and releases its room.
 func (r *Recording) dropLocked() {
 	switch {
 	case len(r.readers) == 0 && (r.state == Passing || r.state != Growing && r.kept == 0):
 		r.body.Drop()
-		r.Taken.GiveAllBack()
+		r.Taken.ReleaseAll()
 	case r.state == Passing && len(r.readers) > 0:
 		needed := slices.MinFunc(r.readers, func(a, b *Reader) int { return cmp.Compare(a.offset, b.offset) }).offset
 		if n := needed - r.body.begin; n > 0 {
 			r.body.dropTo(needed)
-			r.Taken.GiveBack(n)
+			r.Taken.Release(n)
 		}
 	}
 	r.changedLocked()
@@ -201,11 +193,9 @@ func (r *Recording) dropLocked() {
 type Reader struct {
 	of     *Recording
 	offset int64 // under the recording's lock, like the list of readers
-	// borrower is its client, nil until that is written to.
-	borrower *borrower
 }
 
-// NewReader returns a new reader, or nil where the first bytes are gone.
+// NewReader returns a new reader, or nil if the first bytes are gone.
 func (r *Recording) NewReader() *Reader {
 	rd := new(Reader)
 	if !rd.Begin(r) {
@@ -227,9 +217,9 @@ func (rd *Reader) Begin(r *Recording) bool {
 	return true
 }
 
-// next returns bytes that may be shown and were not taken yet, how far the recording is,
-// and, where there is nothing to show yet, what is closed when that has changed. To a
-// reader that was left behind the recording is cut.
+// next returns bytes that may be shown and were not read yet, how far the recording is,
+// and, if there is nothing to show yet, a channel that is closed when that has changed. To a
+// reader that has left, the recording is cut.
 func (rd *Reader) next() ([]byte, State, <-chan struct{}) {
 	r := rd.of
 	r.mu.Lock()
@@ -244,10 +234,10 @@ func (rd *Reader) next() ([]byte, State, <-chan struct{}) {
 	if len(shown) > 0 || r.state == Whole || r.state == Cut {
 		return shown, r.state, nil
 	}
-	return nil, r.state, awaited(&r.changed)
+	return nil, r.state, r.awaitLocked()
 }
 
-// took says that the reader has taken that many bytes more.
+// took moves the reader on by n bytes.
 func (rd *Reader) took(n int) {
 	r := rd.of
 	r.mu.Lock()
@@ -258,20 +248,18 @@ func (rd *Reader) took(n int) {
 	}
 }
 
-// Leave says that the reader takes no more. It may be called again.
+// Leave ends the reader. It may be called again.
 func (rd *Reader) Leave() {
 	r := rd.of
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	had := len(r.readers)
 	r.readers = slices.DeleteFunc(r.readers, func(other *Reader) bool { return other == rd })
-	if len(r.readers) < had {
-		r.dropLocked()
+	if len(r.readers) == had {
+		return
 	}
-	if rd.borrower != nil { // its room is given back, if it was the last
-		r.Taken.Budget.end(rd.borrower)
-	}
-	if len(r.readers) < had && r.state == Passing && len(r.readers) == 0 {
+	r.dropLocked()
+	if r.state == Passing && len(r.readers) == 0 {
 		r.Abandoned()
 	}
 }

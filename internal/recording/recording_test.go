@@ -91,25 +91,29 @@ func TestPassingBodyReachesAllItsReaders(t *testing.T) {
 	})
 }
 
-// A reader that takes nothing is cut when another one waits for more, and the upstream
-// goes on.
-func TestStalledReaderOfAPassingBodyIsLeftBehind(t *testing.T) {
+// A body that outgrew what is kept takes no room, however much of it is written at once, and however
+// slowly it is read.
+func TestPassingBodyTakesNoRoom(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		_, next := budgetOf(1 << 30)
+		b, next := budgetOf(1 << 30)
 		r := begun(next())
-		stalled, alive := r.NewReader(), r.NewReader()
-		passed(t, r, window)
-		alive.readAll(t)
-		begun := time.Now()
-		passed(t, r, 1)
-		if waited := time.Since(begun); waited != readerPatience {
-			t.Errorf("the upstream waited for %v, want %v", waited, readerPatience)
+		rd := r.NewReader()
+		r.Taken.Count(100)
+		r.Add(make([]byte, 100))
+		done := make(chan error)
+		go func() { done <- r.Pass(make([]byte, 30<<20)) }()
+		for range 2 {
+			synctest.Wait()
+			shown, _, _ := rd.next()
+			rd.took(len(shown))
+			wantUsed(t, b, 0)
+			if held := r.body.Len(); held > 2*window {
+				t.Errorf("%d bytes are held", held)
+			}
 		}
-		if _, state := alive.readAll(t); state != Passing {
-			t.Errorf("the one that reads sees the state %d", state)
-		}
-		if shown, state, _ := stalled.next(); state != Cut || len(shown) > 0 {
-			t.Errorf("the one that stalled sees the state %d and %d bytes", state, len(shown))
+		rd.Leave()
+		if err := <-done; !errors.Is(err, errNoReaders) {
+			t.Errorf("without readers: %v", err)
 		}
 	})
 }

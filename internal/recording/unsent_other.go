@@ -4,8 +4,5 @@ package recording
 
 import "net"
 
-// limitUnsent does nothing: what waits in the kernel is up to it.
+// limitUnsent does nothing: the kernel decides how much waits in it.
 func limitUnsent(net.Conn) {}
-
-// acknowledged returns 0: nobody says how much the client has.
-func acknowledged(net.Conn) uint64 { return 0 }
