@@ -8,6 +8,7 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -186,6 +187,35 @@ func answers(status int, body string) func(http.ResponseWriter, *http.Request, i
 		w.Header().Set("X-Own", "1")
 		w.WriteHeader(status)
 		_, _ = io.WriteString(w, body)
+	}
+}
+
+// What a run's status does to its key, by mode and by release_on.
+func TestReleasingStatusesRunAgain(t *testing.T) {
+	address, _ := upstream(t, func(w http.ResponseWriter, r *http.Request, _ int) {
+		status, _ := strconv.Atoi(r.Header.Get("X-Status"))
+		w.WriteHeader(status)
+	})
+	for line, c := range map[string]struct{ released, kept []int }{
+		"":                              {[]int{500, 599, 401, 409, 411, 415, 417, 421, 426, 428, 431, 451}, []int{200, 204, 302, 400, 402, 404, 410, 422}},
+		"release_on !409":               {[]int{500, 408}, []int{409, 404, 200}},
+		"release_on 404 2xx":            {[]int{404, 200, 204}, []int{500, 401}},
+		"release_on !503 5xx 503":       {[]int{500, 504}, []int{503, 409}},
+		"release_on off":                {nil, []int{200, 401, 500}},
+		"mode webhook":                  {[]int{301, 307, 400, 402, 404, 410, 500}, []int{200, 202, 204}},
+		"mode webhook\nrelease_on !410": {[]int{301, 404, 500}, []int{410, 200}},
+	} {
+		s := serve(t, "dedup {", line, "}", "reverse_proxy "+address)
+		for again, statuses := range map[bool][]int{true: c.released, false: c.kept} {
+			for _, status := range statuses {
+				key := strconv.Itoa(status)
+				_, second := s.mustPost(key, "", "X-Status", key), s.mustPost(key, "", "X-Status", key)
+				if replayed := second.header.Get("Idempotent-Replayed") != ""; second.status != status || replayed == again {
+					t.Errorf("%q: the second request with %d got %d, replayed: %v", line, status, second.status, replayed)
+				}
+			}
+		}
+		s.stop()
 	}
 }
 

@@ -3,8 +3,6 @@ package integration
 import (
 	"fmt"
 	"net/http"
-	"path"
-	"strconv"
 	"testing"
 
 	"github.com/caddy-dedup/caddy-dedup/internal/freeport"
@@ -36,59 +34,6 @@ func TestUpstreamNeverReachedReleases(t *testing.T) {
 				wantAttempt(t, up, "k", 1, "1")
 			})
 		})
-	}
-}
-
-func TestReleasingStatusesRunAgain(t *testing.T) {
-	t.Parallel()
-	up := startUpstream(t, func(w http.ResponseWriter, r *http.Request, n run) {
-		status, err := strconv.Atoi(path.Base(r.URL.Path))
-		if err != nil {
-			panic(err) // the test writes these paths
-		}
-		answersStatus(status)(w, r, n)
-	})
-	p := start(t, conf{store: "store memory", site: lines(
-		"handle /hook/* {", dedupBlock("mode webhook"), proxyTo(up), "}",
-		"handle /off/* {", "uri strip_prefix /off", dedupBlock("release_on off"), proxyTo(up), "}",
-		"handle /own/* {", "uri strip_prefix /own", dedupBlock("release_on 404 2xx"), proxyTo(up), "}",
-		"handle /less/* {", "uri strip_prefix /less", dedupBlock("release_on !409"), proxyTo(up), "}",
-		"handle {", dedupBlock(), proxyTo(up), "}")})
-
-	released := map[string][]int{
-		"":      {500, 599, 401, 409, 411, 415, 417, 421, 426, 428, 431, 451},
-		"/less": {500, 408},
-		"/hook": {301, 307, 400, 404, 410, 500},
-		"/own":  {404, 200, 204},
-	}
-	kept := map[string][]int{
-		"":      {200, 204, 302, 400, 402, 404, 410, 422},
-		"/less": {409, 404, 200},
-		"/hook": {200, 202, 204},
-		"/off":  {200, 401, 500},
-		"/own":  {500, 401},
-	}
-	for prefix, statuses := range released {
-		for _, status := range statuses {
-			key := fmt.Sprintf("%s-%d", prefix, status)
-			path := fmt.Sprintf("%s/%d", prefix, status)
-			for n := range 2 {
-				got := p.post(t, path, key, "")
-				if got.Status != status || got.replayed() {
-					t.Errorf("%s: got %d, replayed: %v; want it run again", path, got.Status, got.replayed())
-				}
-				wantAttempt(t, up, key, n+1, fmt.Sprint(n+1))
-			}
-		}
-	}
-	for prefix, statuses := range kept {
-		for _, status := range statuses {
-			key := fmt.Sprintf("%s-%d", prefix, status)
-			path := fmt.Sprintf("%s/%d", prefix, status)
-			first := p.post(t, path, key, "")
-			wantReplay(t, p.post(t, path, key, ""), first)
-			up.wantRuns(t, key, 1)
-		}
 	}
 }
 
