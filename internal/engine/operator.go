@@ -64,7 +64,7 @@ func (e *Engine) List(ctx context.Context, cursor string, limit int) ([]idempote
 	return e.store.List(ctx, cursor, limit)
 }
 
-// Find returns one page of the records whose key begins in one of these ways: see
+// Find returns one page of the records whose key has one of these prefixes: see
 // [idempotency.Store].
 func (e *Engine) Find(ctx context.Context, of []idempotency.KeyPrefix, cursor string, limit int) ([]idempotency.Listed, string, error) {
 	ctx, cancel := context.WithTimeout(ctx, e.Timeout())

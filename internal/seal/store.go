@@ -88,38 +88,38 @@ func (s *Store) Opened(key idempotency.Key, record *idempotency.Record) (*idempo
 }
 
 // Release implements [idempotency.Store].
-func (s *Store) Release(ctx context.Context, key idempotency.Key, token string, seen idempotency.Precondition) (*idempotency.Record, error) {
-	seen, err := s.stored(ctx, key, seen)
+func (s *Store) Release(ctx context.Context, key idempotency.Key, token string, pre idempotency.Precondition) (*idempotency.Record, error) {
+	pre, err := s.stored(ctx, key, pre)
 	if err != nil {
 		return nil, err
 	}
-	return s.Store.Release(ctx, key, token, seen)
+	return s.Store.Release(ctx, key, token, pre)
 }
 
 // Forget implements [idempotency.Store].
-func (s *Store) Forget(ctx context.Context, key idempotency.Key, seen idempotency.Precondition) error {
-	seen, err := s.stored(ctx, key, seen)
+func (s *Store) Forget(ctx context.Context, key idempotency.Key, pre idempotency.Precondition) error {
+	pre, err := s.stored(ctx, key, pre)
 	if err != nil {
 		return err
 	}
-	return s.Store.Forget(ctx, key, seen)
+	return s.Store.Forget(ctx, key, pre)
 }
 
 // stored returns what the inner store has of what an operator has seen. What the operator
 // cannot read the inner store can, where only the encryption key is missing.
-func (s *Store) stored(ctx context.Context, key idempotency.Key, seen idempotency.Precondition) (idempotency.Precondition, error) {
-	if seen.State != idempotency.Unreadable {
-		return seen, nil
+func (s *Store) stored(ctx context.Context, key idempotency.Key, pre idempotency.Precondition) (idempotency.Precondition, error) {
+	if pre.State != idempotency.Unreadable {
+		return pre, nil
 	}
 	found, now, err := s.Store.Lookup(ctx, key)
 	if _, damaged := errors.AsType[*idempotency.UnreadableError](err); damaged || err == nil && found == nil {
-		return seen, nil
+		return pre, nil
 	}
 	if err != nil {
-		return seen, err
+		return pre, err
 	}
 	if _, err := s.Opened(key, found); err == nil {
-		return seen, nil // it can be read: it is another
+		return pre, nil // it can be read: it is another
 	}
 	return idempotency.PreconditionOf(found, now), nil
 }

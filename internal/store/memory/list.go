@@ -16,17 +16,17 @@ func (s *Store) List(ctx context.Context, cursor string, limit int) ([]idempoten
 	return s.list(ctx, cursor, limit, nil)
 }
 
-// Find implements [idempotency.Store]. It goes through the maps that may have the keys.
+// Find implements [idempotency.Store]. It goes through the maps of these prefixes only.
 func (s *Store) Find(ctx context.Context, of []idempotency.KeyPrefix, cursor string, limit int) ([]idempotency.Listed, string, error) {
 	wanted := make(map[byte][]idempotency.KeyPrefix)
-	for _, b := range of {
-		wanted[b[0]] = append(wanted[b[0]], b)
+	for _, prefix := range of {
+		wanted[prefix[0]] = append(wanted[prefix[0]], prefix)
 	}
 	return s.list(ctx, cursor, limit, wanted)
 }
 
-// list returns a page of the keys that begin in the wanted ways, by their first bytes; of all keys
-// if wanted is nil. It locks the store for one map at a time: no request waits for a whole page.
+// list returns a page of the keys with the wanted prefixes, which are by their first bytes; of all
+// keys if wanted is nil. It locks the store for one map at a time: no request waits for a whole page.
 func (s *Store) list(ctx context.Context, cursor string, limit int, wanted map[byte][]idempotency.KeyPrefix) (page []idempotency.Listed, next string, err error) {
 	if limit < 1 {
 		return nil, "", fmt.Errorf("a page of %d records; it must be at least 1", limit)
@@ -38,14 +38,14 @@ func (s *Store) list(ctx context.Context, cursor string, limit int, wanted map[b
 		}
 	}
 	for first := int(after[0]); first < len(s.values); first++ {
-		begin := wanted[byte(first)]
-		if wanted != nil && begin == nil {
+		prefixes := wanted[byte(first)]
+		if wanted != nil && prefixes == nil {
 			continue
 		}
 		err := s.do(ctx, func(now time.Time) error {
 			var keys []idempotency.Key
 			for n := range s.values[first] {
-				if n.token == 0 && bytes.Compare(n.key[:], after[:]) > 0 && (wanted == nil || slices.Contains(begin, n.key.Prefix())) {
+				if n.token == 0 && bytes.Compare(n.key[:], after[:]) > 0 && (wanted == nil || slices.Contains(prefixes, n.key.Prefix())) {
 					keys = append(keys, n.key)
 				}
 			}

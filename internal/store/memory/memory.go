@@ -215,13 +215,13 @@ func (s *Store) Response(ctx context.Context, key idempotency.Key, token string)
 }
 
 // Release implements [idempotency.Store].
-func (s *Store) Release(ctx context.Context, key idempotency.Key, token string, seen idempotency.Precondition) (found *idempotency.Record, err error) {
+func (s *Store) Release(ctx context.Context, key idempotency.Key, token string, pre idempotency.Precondition) (found *idempotency.Record, err error) {
 	err = s.do(ctx, func(now time.Time) error {
 		stored, err := s.find(key, now)
 		if err != nil {
 			return err
 		}
-		released, err := stored.Release(token, seen, now)
+		released, err := stored.Release(token, pre, now)
 		if err == nil {
 			found = stored.Effective(now)
 			s.putRecord(key, released, now)
@@ -235,13 +235,13 @@ func (s *Store) Release(ctx context.Context, key idempotency.Key, token string, 
 }
 
 // Forget implements [idempotency.Store].
-func (s *Store) Forget(ctx context.Context, key idempotency.Key, seen idempotency.Precondition) error {
+func (s *Store) Forget(ctx context.Context, key idempotency.Key, pre idempotency.Precondition) error {
 	err := s.do(ctx, func(now time.Time) error {
 		found, err := s.find(key, now)
 		if err != nil {
-			err = seen.CheckUnreadable()
+			err = pre.CheckUnreadable()
 		} else {
-			err = found.Effective(now).CheckChange(seen, now)
+			err = found.Effective(now).CheckChange(pre, now)
 		}
 		if err != nil {
 			return err
