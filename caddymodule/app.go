@@ -43,7 +43,7 @@ type App struct {
 	StoreRaw json.RawMessage `json:"store,omitempty" caddy:"namespace=dedup.stores inline_key=store"`
 
 	// How many bytes of kept responses this process holds, so that it answers their
-	// duplicates without asking the store, and also while the store is away. 0 holds
+	// duplicates without asking the store, and also while the store is unavailable. 0 holds
 	// none: it is `off` in a Caddyfile. Default: 16 MiB.
 	LocalCopies *int64 `json:"local_copies,omitempty"`
 
@@ -262,7 +262,7 @@ var keyPlaceholder = regexp.MustCompile(`^\{(env|file)\.[^{}]+\}$`)
 // may be a key.
 func checkEncryptionKey(i int, text string) error {
 	if !keyPlaceholder.MatchString(text) {
-		return fmt.Errorf("encrypt: argument %d is not one placeholder {env.NAME} or {file./path}; keys do not stand in the configuration", i+1)
+		return fmt.Errorf("encrypt: argument %d is not one placeholder {env.NAME} or {file./path}; keys must not be in the configuration", i+1)
 	}
 	return nil
 }

@@ -73,7 +73,7 @@ func (h *Handler) UnmarshalCaddyfile(d *caddyfile.Dispenser) error {
 }
 
 // Lines are a directive with some of its lines. Each of them is checked, and not what they
-// are together: what one of them needs, or excludes, may stand in another line.
+// are together: another line may have what one of them needs or excludes.
 type Lines struct{ Settings }
 
 // UnmarshalCaddyfile reads the directive with the lines that are there.
@@ -97,7 +97,7 @@ func (s *Settings) read(d *caddyfile.Dispenser) (places map[string]caddyfile.Dis
 			return nil, unknownWord(d, "dedup", slices.Sorted(maps.Keys(settingParsers)))
 		}
 		if _, twice := places[name]; twice && name != "key" {
-			return nil, d.Errf("dedup: %s stands twice; only key may", name)
+			return nil, d.Errf("dedup: %s is repeated; only key may repeat", name)
 		}
 		places[name] = *d
 		if err := parse(s, d); err != nil {
@@ -109,15 +109,15 @@ func (s *Settings) read(d *caddyfile.Dispenser) (places map[string]caddyfile.Dis
 
 // unknownWord refuses the current word of a block.
 func unknownWord(d *caddyfile.Dispenser, block string, words []string) error {
-	meant := ""
-	if hint, ok := hints[d.Val()]; ok {
-		meant = "write " + hint + "; "
+	hint := ""
+	if form, ok := hints[d.Val()]; ok {
+		hint = "write " + form + "; "
 	} else if near := delivery.Nearest(d.Val(), words); len(belongs[d.Val()]) > 0 {
-		meant = "it belongs " + delivery.Alternatives(belongs[d.Val()]) + "; "
+		hint = "it belongs " + delivery.Alternatives(belongs[d.Val()]) + "; "
 	} else if len(near) > 0 {
-		meant = "did you mean " + delivery.Alternatives(near) + "? "
+		hint = "did you mean " + delivery.Alternatives(near) + "? "
 	}
-	return d.Errf("%s: unknown word %q; %suse %s", block, withoutPassword(d.Val()), meant, delivery.Alternatives(words))
+	return d.Errf("%s: unknown word %q; %suse %s", block, withoutPassword(d.Val()), hint, delivery.Alternatives(words))
 }
 
 // hints are the right forms for words that people often write.
@@ -129,7 +129,7 @@ var hints = map[string]string{
 	"redis":    "store redis redis://localhost:6379",
 }
 
-// belongs says of each word where it is accepted.
+// belongs has the blocks that accept each word.
 var belongs = make(map[string][]string)
 
 // The parsers of the words refer to the error that has this, so it is filled here.
@@ -277,7 +277,7 @@ func parseHandlerStore(s *Settings, d *caddyfile.Dispenser) error {
 
 var _ caddyfile.Unmarshaler = (*Handler)(nil)
 
-// keyForms are what may stand behind the word key.
+// keyForms are the arguments of key.
 const keyForms = "header <field> [<prefix>], json <JSON pointer> [<prefix>], value <text> [<prefix>], content [<prefix>] or parts <prefix> { ... }"
 
 // parseKey reads one line `key …`.
@@ -347,7 +347,7 @@ func parseSource(d *caddyfile.Dispenser, args []string, before, forms string) (K
 	return source, noBlock(d, before+kind)
 }
 
-// partForms are what may stand in a block of parts.
+// partForms are the lines of a block of parts.
 const partForms = "header <field>, json <JSON pointer>, value <text> or content, each with optional behind it if it may be absent"
 
 // optionalWord ends the line of a part that may be absent.
@@ -385,7 +385,7 @@ func parsePart(d *caddyfile.Dispenser) (KeySource, error) {
 		return KeySource{}, err
 	}
 	if part.Prefix != "" {
-		return KeySource{}, d.Errf("key parts: %s has %q behind it; a part has no prefix, and only one word may stand there, %s", line[0], part.Prefix, optionalWord)
+		return KeySource{}, d.Errf("key parts: %s has %q behind it; a part has no prefix, and only the word %s may follow", line[0], part.Prefix, optionalWord)
 	}
 	if err := part.checkAsPart(); err != nil {
 		return KeySource{}, d.Errf("key parts: %w", err)

@@ -147,8 +147,8 @@ func checkExclude(pointers []string) error {
 	return nil
 }
 
-// neverForce are fields that mean something else, and that would be removed: without those
-// that say who calls, all callers would share their keys.
+// neverForce are fields with a meaning of their own, which force would remove: without those
+// that name the caller, all callers would share their keys.
 var neverForce = []string{"Authorization", "Proxy-Authorization", "X-Api-Key", "Remote-User", "Cookie", "Host", "Expect"}
 
 func checkForce(name string) error {
@@ -271,7 +271,7 @@ func checkScope(texts []string) error {
 	return checkDoubled("scope", texts)
 }
 
-// checkDoubled refuses a word of a list that stands in it before.
+// checkDoubled refuses a list that repeats a word.
 func checkDoubled(setting string, words []string) error {
 	for i, word := range words {
 		if slices.Contains(words[:i], word) {
@@ -289,7 +289,7 @@ func checkDocs(docs string) error {
 	}
 	if i := strings.IndexFunc(docs, notInURLs); i >= 0 {
 		c, _ := utf8.DecodeRuneInString(docs[i:])
-		return fmt.Errorf("docs: %q has %q, which stands in a URL only percent-encoded; write one such as https://example.com/docs/idempotency", docs, c)
+		return fmt.Errorf("docs: %q has %q, which a URL has only percent-encoded; write one such as https://example.com/docs/idempotency", docs, c)
 	}
 	return nil
 }
@@ -299,8 +299,8 @@ func checkDocs(docs string) error {
 func notInURLs(c rune) bool { return c <= ' ' || c >= 0x7f || strings.ContainsRune("<>\"{}|\\^`", c) }
 
 // placeholdersIn returns the names of the placeholders of a text, as Caddy's replacer
-// finds them: a brace behind a backslash is a brace. unclosed says that a brace opens
-// and none closes it; the replacer would take it as it stands.
+// finds them: a brace behind a backslash is a brace. unclosed reports whether a brace
+// opens and none closes it; the replacer would leave it as it is.
 func placeholdersIn(text string) (names []string, unclosed bool) {
 	for i := 0; i < len(text); i++ {
 		if text[i] != '{' || i > 0 && text[i-1] == '\\' {

@@ -6,8 +6,8 @@ import (
 	"strings"
 )
 
-// checkPrefix refuses a prefix with a placeholder: it would stand in the keys as it is, the
-// same for all requests, where its author counts on another one for each tenant.
+// checkPrefix refuses a prefix with a placeholder: it would not be replaced, so the prefix
+// would be the same for all requests, where its author expects one for each tenant.
 func checkPrefix(prefix string) error {
 	names, _ := placeholdersIn(prefix)
 	if len(names) == 0 {

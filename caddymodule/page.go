@@ -90,7 +90,7 @@ func (d *Dashboard) UnmarshalCaddyfile(of *caddyfile.Dispenser) error {
 		case word != "bodies":
 			return of.Errf("dedup_dashboard: unknown word %q; it takes bodies, or nothing", word)
 		case d.Bodies:
-			return of.Errf("dedup_dashboard: bodies stands twice")
+			return of.Errf("dedup_dashboard: bodies is repeated")
 		}
 		d.Bodies = true
 	}

@@ -24,7 +24,7 @@ func TestDashboardDirective(t *testing.T) {
 		"dedup_dashboard":                  "",
 		"dedup_dashboard bodies":           "",
 		"dedup_dashboard body":             `unknown word "body"; it takes bodies, or nothing`,
-		"dedup_dashboard bodies bodies":    "bodies stands twice",
+		"dedup_dashboard bodies bodies":    "bodies is repeated",
 		"dedup_dashboard {\n\tbodies\n}\n": "takes no block",
 	} {
 		page := new(Dashboard)

@@ -34,5 +34,5 @@ func checkClosed(setting, text string) error {
 	return nil
 }
 
-// asWritten replaces nothing: what placeholders stand for is not known yet.
-func asWritten(text string) (string, error) { return text, nil }
+// noReplace replaces nothing: what placeholders stand for is not known yet.
+func noReplace(text string) (string, error) { return text, nil }

@@ -36,7 +36,7 @@ func parseRedis(d *caddyfile.Dispenser, urls []string) (*RedisStore, error) {
 	if hasPlaceholder(prefix) {
 		prefix = "" // the same
 	}
-	if _, err := store.resolve(asWritten, prefix); err != nil {
+	if _, err := store.resolve(noReplace, prefix); err != nil {
 		return nil, d.Errf("store redis: %w", err)
 	}
 	return store, nil
@@ -50,7 +50,7 @@ func (s *RedisStore) checkWords(urls []string, seen map[string]bool) error {
 	case hasPlaceholder(urls...) || hasPlaceholder(s.Addresses...):
 		return s.checkServers()
 	}
-	_, err := s.servers(asWritten)
+	_, err := s.servers(noReplace)
 	return err
 }
 
@@ -69,7 +69,7 @@ var redisWords = blockWords[RedisStore]{
 	},
 	"db": func(s *RedisStore, d *caddyfile.Dispenser) error {
 		db, err := countArg(d, "db", 0)
-		s.DB = &db // 0 too: what a URL's placeholder says of it is known later
+		s.DB = &db // 0 too: a URL's placeholder may name another one
 		return err
 	},
 	"tls":      func(s *RedisStore, d *caddyfile.Dispenser) (err error) { s.TLS, err = parseRedisTLS(d); return err },
@@ -101,7 +101,7 @@ func parseSentinel(s *RedisStore, d *caddyfile.Dispenser) (err error) {
 
 func parseCluster(s *RedisStore, d *caddyfile.Dispenser) error {
 	if args := d.RemainingArgs(); len(args) > 0 {
-		return d.Errf("cluster takes no arguments, the addresses stand behind address; it has %q", withoutPasswords(args...))
+		return d.Errf("cluster takes no arguments; write the addresses behind address; it has %q", withoutPasswords(args...))
 	}
 	s.Cluster = true
 	return noBlock(d, "cluster")

@@ -47,7 +47,7 @@ type RedisStore struct {
 	// The server's address, host:port or the path of a unix socket. With
 	// `sentinel` these are the addresses of sentinels, host:port; otherwise
 	// several are nodes of a cluster, of which one that answers is enough. None
-	// stands twice.
+	// is repeated.
 	// Default: localhost:6379, but none with `sentinel`.
 	Addresses []string `json:"addresses,omitempty"`
 
@@ -262,13 +262,13 @@ func (s *RedisStore) checkServers() error {
 	}
 }
 
-// checkTwice finds what a URL and a setting both say. No error shows a secret.
+// checkTwice finds what a URL and a setting both set. No error shows a secret.
 func (s *RedisStore) checkTwice(url redis.Options, database bool) error {
 	switch {
 	case s.Username != "" && url.Username != "":
-		return errors.New("the URL has a user's name, and username says one too; use one of them")
+		return errors.New("the URL and username both set the user's name; use one of them")
 	case s.Password != "" && url.Password != "":
-		return errors.New("the URL has a password, and password says one too; use one of them")
+		return errors.New("the URL and password both set a password; use one of them")
 	case s.DB != nil && database:
 		return errors.New("the URL names a database, and db does too; use one of them")
 	case s.TLS != nil && url.TLS != nil:

@@ -285,7 +285,7 @@ func TestDefaultsOfTheGlobalOption(t *testing.T) {
 			if err := json.Unmarshal(app.StoreRaw, redis); err != nil {
 				t.Fatal(err)
 			}
-			options, err := redis.resolve(asWritten, redis.Prefix)
+			options, err := redis.resolve(noReplace, redis.Prefix)
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -10,11 +10,11 @@ import (
 	"github.com/caddyserver/caddy/v2/caddyconfig/caddyfile"
 )
 
-// notShown stands in an error for a text that may hold a password.
+// notShown replaces a text that may hold a password in an error.
 const notShown = "<not shown, it may hold a password>"
 
 // withoutPasswords returns texts of a configuration as an error may show them. A Redis
-// URL that stands in a wrong place, or a part of one, is not shown: errors go to logs,
+// URL in a wrong place, or a part of one, is not shown: errors go to logs,
 // terminals and tickets.
 func withoutPasswords(texts ...string) []string {
 	shown := make([]string, len(texts))
@@ -40,7 +40,7 @@ func mayHoldPassword(text string) bool {
 }
 
 // hidePasswords returns an error about a directive without those of its words that may hold
-// a password: whichever check has found the mistake, and wherever the word stands.
+// a password, whichever check has found the mistake and wherever the word is.
 func hidePasswords(d caddyfile.Dispenser, err error) error {
 	if err == nil {
 		return nil

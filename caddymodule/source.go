@@ -111,7 +111,7 @@ func (k KeySource) checkAsPart() error {
 	for i, part := range k.Parts {
 		part.Optional = false // which parts alone may be
 		if slices.ContainsFunc(k.Parts[:i], part.shadowedBy) {
-			return fmt.Errorf("%s stands twice among the parts; leave one of them out", part.source())
+			return fmt.Errorf("%s is repeated among the parts; leave one of them out", part.source())
 		}
 		if err := part.checkAsPart(); err != nil {
 			return err
@@ -268,7 +268,7 @@ func (x *exchange) noteRetention(message string, facts ...zap.Field) {
 	}
 }
 
-// retentionForms are what may stand behind retention_from.
+// retentionForms are the arguments of retention_from.
 const retentionForms = "header <field> [<max>] or json <JSON pointer> [<max>]"
 
 // parseRetentionFrom reads `retention_from header <field>|json <JSON pointer> [<max>]`.

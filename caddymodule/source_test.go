@@ -270,13 +270,13 @@ func TestPartsThatAreReadTwice(t *testing.T) {
 		"value {http.request.uri.query.a}\nvalue {http.request.uri.query.a}\ncontent": "value {http.request.uri.query.a}",
 	} {
 		err := handlerOf("key parts orders {\n" + lines + "\n}")
-		if err == nil || !strings.Contains(err.Error(), "key: "+want+" stands twice among the parts") || !strings.Contains(err.Error(), "Testfile:") {
+		if err == nil || !strings.Contains(err.Error(), "key: "+want+" is repeated among the parts") || !strings.Contains(err.Error(), "Testfile:") {
 			t.Errorf("%q: %v", lines, err)
 		}
 	}
 	s := Settings{Keys: []KeySource{{Prefix: "orders", Parts: []KeySource{{JSON: "/a"}, {JSON: "/a", Optional: true}}}}}
 	s.setDefaults()
-	if err := s.check(); err == nil || !strings.Contains(err.Error(), "keys[0]: json /a stands twice among the parts") {
+	if err := s.check(); err == nil || !strings.Contains(err.Error(), "keys[0]: json /a is repeated among the parts") {
 		t.Errorf("in JSON: %v", err)
 	}
 	for _, lines := range []string{"json /a\njson /A", "json /a\nheader a", "value {http.request.uri.query.a}\nvalue {http.request.uri.query.b}"} {

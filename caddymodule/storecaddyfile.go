@@ -35,7 +35,7 @@ func (w blockWords[T]) parse(d *caddyfile.Dispenser, block string, into *T, chec
 		case !ok:
 			return unknownWord(d, block, slices.Sorted(maps.Keys(w)))
 		case seen[name]:
-			return d.Errf("%s: %s stands twice", block, name)
+			return d.Errf("%s: %s is repeated", block, name)
 		}
 		seen[name] = true
 		if err := parse(into, d); err != nil {
@@ -63,7 +63,7 @@ var globalWords = blockWords[App]{
 func parseGlobalOption(d *caddyfile.Dispenser, existing any) (any, error) {
 	d.Next() // the option's name
 	if existing != nil {
-		return nil, d.Err("the global option dedup stands twice; all of it belongs in one block")
+		return nil, d.Err("the global option dedup is repeated; write all of it in one block")
 	}
 	app := new(App)
 	if args := d.RemainingArgs(); len(args) > 0 {
@@ -119,7 +119,7 @@ func parseEncrypt(d *caddyfile.Dispenser) ([]string, error) {
 	return keys, noBlock(d, "encrypt")
 }
 
-// storeKinds are the kinds of stores, each with the parser of what stands behind it.
+// storeKinds are the kinds of stores, each with the parser of its arguments.
 var storeKinds = map[string]func(d *caddyfile.Dispenser, args []string) (any, error){
 	"file": func(d *caddyfile.Dispenser, args []string) (any, error) {
 		switch {

@@ -45,9 +45,9 @@ func checkStoreKind(raw json.RawMessage) error {
 	var kind string
 	switch err := json.Unmarshal(settings["store"], &kind); {
 	case err != nil || kind == "":
-		return errors.New(`store: its member "store" says which one it is, and is not there or is no text; use file, memory or redis, such as {"store": "redis", "url": "{env.REDIS_URL}"}`)
+		return errors.New(`store: its member "store" is missing or is not a text; use file, memory or redis, such as {"store": "redis", "url": "{env.REDIS_URL}"}`)
 	case mayHoldPassword(kind):
-		return errors.New("store: a URL is not accepted here, and is not shown; with the store redis it stands in url")
+		return errors.New("store: a URL is not accepted here, and is not shown; for redis, write it in url")
 	}
 	return nil
 }

@@ -119,7 +119,7 @@ func TestMistakes(t *testing.T) {
 		"an unknown provider":       {[]string{"--to", ":1", "--provider", "gitbuh"}, []string{"--provider", "gitbuh", "github"}},
 		"an unknown word":           {[]string{"--to", ":1", "--dedup", "retenton 3d"}, []string{"--dedup", "retenton", "retention"}},
 		"a wrong value":             {[]string{"--to", ":1", "--dedup", "retention -3d"}, []string{"--dedup", "-3d"}},
-		"a word twice":              {[]string{"--to", ":1", "--dedup", "retention 3d", "--dedup", "retention 4d"}, []string{"--dedup", "retention", "twice"}},
+		"a word twice":              {[]string{"--to", ":1", "--dedup", "retention 3d", "--dedup", "retention 4d"}, []string{"--dedup", "retention", "repeated"}},
 		"a line out of the block":   {[]string{"--to", ":1", "--dedup", "}\nrespond 200"}, []string{"--dedup", "respond"}},
 		"lines that exclude":        {[]string{"--to", ":1", "--dedup", "fingerprint none", "--dedup", "exclude /a"}, []string{"--dedup", "exclude", "fingerprint"}},
 		"two places for the state":  {[]string{"--to", ":1", "--redis", "redis://u:open-sesame@a", "--file", "b"}, []string{"--redis", "--file", "redis://u:xxxxx@a", " b"}},

@@ -152,7 +152,7 @@ func CheckAddress(address, written string) error {
 		return nil
 	}
 	if isURL(address) {
-		return fmt.Errorf("%s is a URL or has a user in it; use host:port or the absolute path of a unix socket; a URL stands behind store redis, and in JSON in url", shownAs(written))
+		return fmt.Errorf("%s is a URL or has a user in it; use host:port or the absolute path of a unix socket; write a URL behind store redis, or in JSON in url", shownAs(written))
 	}
 	host, port, err := net.SplitHostPort(address)
 	if err != nil || host == "" || port == "" {
