@@ -17,7 +17,8 @@ const module = "github.com/caddy-dedup/caddy-dedup"
 var layers = map[string]struct{ code, tests []string }{
 	"":                         {code: list("caddymodule", "internal/commands")},
 	"cmd/caddy-dedup":          {code: list("")},
-	"caddymodule":              {code: list("internal/admin", "internal/dashboard", "internal/delivery", "internal/engine", "internal/idempotency", "internal/storepool", "internal/recording", "internal/seal", "internal/store/file", "internal/store/memory", "internal/store/redis"), tests: list("internal/redistest")},
+	"caddymodule":              {code: list("internal/admin", "internal/dashboard", "internal/delivery", "internal/engine", "internal/exchange", "internal/idempotency", "internal/storepool", "internal/recording", "internal/seal", "internal/store/file", "internal/store/memory", "internal/store/redis"), tests: list("internal/redistest")},
+	"internal/exchange":        {code: list("internal/delivery", "internal/engine", "internal/idempotency", "internal/recording", "internal/storepool")},
 	"internal/admin":           {code: list("internal/engine", "internal/idempotency"), tests: list("internal/store/memory")},
 	"internal/dashboard":       {code: list("internal/admin", "internal/idempotency"), tests: list("internal/engine", "internal/store/memory")},
 	"internal/canonicaljson":   {tests: list("internal/idempotency")},
@@ -47,7 +48,7 @@ var stayOut = []struct {
 	imported string
 	reaching []string
 }{
-	{"github.com/caddyserver/caddy/v2", list("", "cmd/caddy-dedup", "internal/commands", "caddymodule")},
+	{"github.com/caddyserver/caddy/v2", list("", "cmd/caddy-dedup", "internal/commands", "caddymodule", "internal/exchange")},
 	{"github.com/redis/go-redis/v9", list("", "cmd/caddy-dedup", "internal/commands", "caddymodule", "internal/store/redis", "internal/redistest")},
 	{"github.com/cockroachdb/pebble", list("", "cmd/caddy-dedup", "internal/commands", "caddymodule", "internal/store/file")},
 }

@@ -1,12 +1,10 @@
 package caddymodule
 
 import (
-	"net/http"
-
 	"github.com/caddyserver/caddy/v2"
-	"go.uber.org/zap"
 
 	"github.com/caddy-dedup/caddy-dedup/internal/admin"
+	"github.com/caddy-dedup/caddy-dedup/internal/exchange"
 )
 
 func init() {
@@ -33,7 +31,7 @@ func (*AdminAPI) CaddyModule() caddy.ModuleInfo {
 
 // Routes implements [caddy.AdminRouter].
 func (*AdminAPI) Routes() []caddy.AdminRoute {
-	api := &admin.API{Open: openStores, ParseDuration: caddy.ParseDuration, User: userOf}
+	api := &admin.API{Open: openStores, ParseDuration: caddy.ParseDuration, User: exchange.User}
 	var routes []caddy.AdminRoute
 	for _, route := range api.Routes() {
 		routes = append(routes, caddy.AdminRoute{Pattern: route.Pattern, Handler: caddy.AdminHandlerFunc(route.Serve)})
@@ -47,24 +45,6 @@ func openStores() (open []admin.Store) {
 		open = append(open, store)
 	}
 	return open
-}
-
-// userOf names the user whom a handler in front has authenticated, "" for nobody.
-func userOf(r *http.Request) string {
-	repl, ok := r.Context().Value(caddy.ReplacerCtxKey).(*caddy.Replacer)
-	if !ok {
-		return "" // the admin API has none
-	}
-	user, _ := repl.GetString("http.auth.user.id")
-	return user
-}
-
-// userField is the user as a log field, if there is one.
-func userField(r *http.Request) zap.Field {
-	if user := userOf(r); user != "" {
-		return zap.String("user", user)
-	}
-	return zap.Skip()
 }
 
 var _ caddy.AdminRouter = (*AdminAPI)(nil)

@@ -9,15 +9,14 @@ import (
 	"regexp"
 	"slices"
 	"strings"
-	"sync"
 	"time"
 	"unicode/utf8"
 
 	"github.com/caddyserver/caddy/v2"
-	"go.uber.org/zap"
 	"golang.org/x/net/http/httpguts"
 
 	"github.com/caddy-dedup/caddy-dedup/internal/delivery"
+	"github.com/caddy-dedup/caddy-dedup/internal/exchange"
 	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
 )
 
@@ -31,7 +30,7 @@ var accepted = map[string][]string{
 	"fingerprint":    {string(idempotency.FingerprintBody), string(idempotency.FingerprintJSON), string(idempotency.FingerprintNone)},
 	"on_unknown":     {unknownRelease, unknownHold},
 	"on_store_error": {storeErrorReject, storeErrorPass},
-	"on_duplicate":   {duplicateReplay, duplicateConflict, duplicateAcknowledge, duplicateSeeOther},
+	"on_duplicate":   {string(exchange.ReplayDuplicate), string(exchange.ConflictDuplicate), string(exchange.AcknowledgeDuplicate), string(exchange.SeeOtherDuplicate)},
 }
 
 // neverDeduplicated are the safe methods, and CONNECT, which has no response to
@@ -153,11 +152,11 @@ var neverForce = []string{"Authorization", "Proxy-Authorization", "X-Api-Key", "
 
 func checkForce(name string) error {
 	canonical := http.CanonicalHeaderKey(name)
-	if slices.Contains(neverForce, canonical) || slices.Contains(hopByHop, canonical) || strings.HasPrefix(canonical, "Content-") {
+	if slices.Contains(neverForce, canonical) || slices.Contains(exchange.HopByHop, canonical) || strings.HasPrefix(canonical, "Content-") {
 		return fmt.Errorf("force: %s has a meaning of its own, and the field is removed from requests; use another such as X-Force", name)
 	}
-	if strings.HasPrefix(http.CanonicalHeaderKey(name), dedupHeaderPrefix) {
-		return fmt.Errorf("force: fields that begin with %s are removed from requests; use another such as X-Force", dedupHeaderPrefix)
+	if strings.HasPrefix(http.CanonicalHeaderKey(name), exchange.HeaderPrefix) {
+		return fmt.Errorf("force: fields that begin with %s are removed from requests; use another such as X-Force", exchange.HeaderPrefix)
 	}
 	return checkHeaderNames("force", []string{name})
 }
@@ -219,9 +218,8 @@ func isOff(word string) bool { return word == offWord }
 // What settings accept at most. What is added to them, or multiplied with, must not
 // overflow.
 const (
-	maxDuration = 36500 * 24 * time.Hour
-	maxBytes    = 1 << 50
-	maxCount    = math.MaxInt32
+	maxBytes = 1 << 50
+	maxCount = math.MaxInt32
 )
 
 // durations matches every duration that is none below zero. One of them that cannot be read
@@ -232,7 +230,7 @@ func checkDuration(setting string, d caddy.Duration, min time.Duration) error {
 	switch {
 	case duration(d) < min:
 		return fmt.Errorf("%s: %s is too short; use at least %s", setting, duration(d), min)
-	case duration(d) > maxDuration:
+	case duration(d) > exchange.MaxRetention:
 		return fmt.Errorf("%s: %s is too long; use at most 36500d", setting, duration(d))
 	}
 	return nil
@@ -298,35 +296,6 @@ func checkDocs(docs string) error {
 // field of refusals.
 func notInURLs(c rune) bool { return c <= ' ' || c >= 0x7f || strings.ContainsRune("<>\"{}|\\^`", c) }
 
-// placeholdersIn returns the names of the placeholders of a text, as Caddy's replacer
-// finds them: a brace behind a backslash is a brace. unclosed reports whether a brace
-// opens and none closes it; the replacer would leave it as it is.
-func placeholdersIn(text string) (names []string, unclosed bool) {
-	for i := 0; i < len(text); i++ {
-		if text[i] != '{' || i > 0 && text[i-1] == '\\' {
-			continue
-		}
-		end := closingBrace(text, i)
-		if end < 0 {
-			unclosed = true
-			continue
-		}
-		names = append(names, text[i+1:end])
-		i = end
-	}
-	return names, unclosed
-}
-
-// closingBrace returns the place of the first brace behind i that closes, -1 for none.
-func closingBrace(text string, i int) int {
-	for end := i + 1; end < len(text); end++ {
-		if text[end] == '}' && text[end-1] != '\\' {
-			return end
-		}
-	}
-	return -1
-}
-
 const examplePlaceholder = "{http.request.uri.query.id}"
 
 // checkPlaceholders refuses a placeholder that is not closed, those that a retry never
@@ -334,7 +303,7 @@ const examplePlaceholder = "{http.request.uri.query.id}"
 // that was cut off for a whole one. One of a field that is removed from requests would be
 // empty in all of them.
 func checkPlaceholders(setting, text string) error {
-	names, unclosed := placeholdersIn(text)
+	names, unclosed := exchange.PlaceholdersIn(text)
 	if unclosed {
 		return fmt.Errorf(`%s: %q has a placeholder without its closing brace; write %s, or \{ for a brace`, setting, text, examplePlaceholder)
 	}
@@ -345,27 +314,9 @@ func checkPlaceholders(setting, text string) error {
 		return fmt.Errorf("%s: %s would read the body without a limit; use key json or key content", setting, text)
 	}
 	for _, name := range names {
-		if field, is := strings.CutPrefix(name, "http.request.header."); is && isDedupHeader(field) {
-			return fmt.Errorf("%s: {%s} is empty in all requests: fields that begin with %s are removed from them; use a field that the sender chooses", setting, name, dedupHeaderPrefix)
+		if field, is := strings.CutPrefix(name, "http.request.header."); is && exchange.IsDedupHeader(field) {
+			return fmt.Errorf("%s: {%s} is empty in all requests: fields that begin with %s are removed from them; use a field that the sender chooses", setting, name, exchange.HeaderPrefix)
 		}
 	}
 	return nil
-}
-
-// unknownPlaceholders are those that a handler has warned of.
-type unknownPlaceholders struct{ warned sync.Map }
-
-// warnOf logs the placeholders of a text that Caddy does not know, each once. Only a
-// request can show it: modules and handlers in front bring placeholders of their own.
-func (u *unknownPlaceholders) warnOf(text string, repl *caddy.Replacer, logger *zap.Logger) {
-	names, _ := placeholdersIn(text)
-	for _, name := range names {
-		if _, known := repl.Get(name); known {
-			continue
-		}
-		if _, before := u.warned.LoadOrStore(name, true); !before {
-			logger.Warn("a request has shown that a placeholder is unknown; it counts as empty: is its name right?",
-				zap.String("placeholder", "{"+name+"}"), zap.String("text", text))
-		}
-	}
 }

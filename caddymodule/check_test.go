@@ -3,6 +3,8 @@ package caddymodule
 import (
 	"strings"
 	"testing"
+
+	"github.com/caddy-dedup/caddy-dedup/internal/exchange"
 )
 
 func TestPlaceholdersIn(t *testing.T) {
@@ -10,7 +12,7 @@ func TestPlaceholdersIn(t *testing.T) {
 		"": "", "plain": "", "{a}": "a", "x{a}-{b.c}y": "a b.c", `\{a}`: "", `\{a\}{b}`: "b", "}{a}": "a", `{a\}b}`: `a\}b`,
 		"{a": "unclosed", "{a}{b": "a unclosed", "{a{b}": "a{b", `\{a`: "", `{a\}`: "unclosed",
 	} {
-		names, unclosed := placeholdersIn(text)
+		names, unclosed := exchange.PlaceholdersIn(text)
 		if unclosed {
 			names = append(names, "unclosed")
 		}

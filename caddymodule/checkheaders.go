@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/caddy-dedup/caddy-dedup/internal/exchange"
 	"golang.org/x/net/http/httpguts"
 )
 
@@ -26,7 +27,7 @@ func checkHeaderNames(setting string, names []string) error {
 
 func checkKeepHeader(names []string) error {
 	for _, name := range names {
-		if connectionOnly(http.CanonicalHeaderKey(name)) {
+		if exchange.NeverKept(http.CanonicalHeaderKey(name)) {
 			return fmt.Errorf("keep_header: %s speaks of one connection or one request and can never be kept", name)
 		}
 	}

@@ -4,12 +4,14 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+
+	"github.com/caddy-dedup/caddy-dedup/internal/exchange"
 )
 
 // checkPrefix refuses a prefix with a placeholder: it would not be replaced, so the prefix
 // would be the same for all requests, where its author expects one for each tenant.
 func checkPrefix(prefix string) error {
-	names, _ := placeholdersIn(prefix)
+	names, _ := exchange.PlaceholdersIn(prefix)
 	if len(names) == 0 {
 		return nil
 	}
@@ -22,7 +24,7 @@ var caddysPlaceholders = []string{"env.", "file.", "http.", "system.", "time."}
 // checkPointerText refuses a JSON pointer with one of Caddy's placeholders. Other braces may
 // be a part of a member's name.
 func checkPointerText(pointer string) error {
-	names, _ := placeholdersIn(pointer)
+	names, _ := exchange.PlaceholdersIn(pointer)
 	for _, name := range names {
 		if slices.ContainsFunc(caddysPlaceholders, func(start string) bool { return strings.HasPrefix(name, start) }) {
 			return fmt.Errorf("JSON pointer %q has the placeholder {%s}, and none is replaced there; write the names of the members, such as /data/id", pointer, name)
@@ -36,7 +38,7 @@ func checkKeyText(text string) error {
 	if err := checkPlaceholders("value", text); err != nil {
 		return err
 	}
-	if names, _ := placeholdersIn(text); len(names) == 0 {
+	if names, _ := exchange.PlaceholdersIn(text); len(names) == 0 {
 		return fmt.Errorf("value: %q has no placeholder and would be one key for all requests; use one such as %s", text, examplePlaceholder)
 	}
 	return nil
@@ -44,7 +46,7 @@ func checkKeyText(text string) error {
 
 // isTheSameAlways reports whether no request can have another key of this source.
 func (k KeySource) isTheSameAlways() bool {
-	names, _ := placeholdersIn(k.Value)
+	names, _ := exchange.PlaceholdersIn(k.Value)
 	differs := func(name string) bool { return !ofThisProcess(name) }
 	return k.Value != "" && !slices.ContainsFunc(names, differs) ||
 		len(k.Parts) > 0 && !slices.ContainsFunc(k.Parts, func(part KeySource) bool { return !part.isTheSameAlways() })
@@ -57,7 +59,7 @@ func ofThisProcess(name string) bool {
 
 // ofEachRequest finds a placeholder that has another value in each request, a retry too.
 func ofEachRequest(text string) (name string, is bool) {
-	names, _ := placeholdersIn(text)
+	names, _ := exchange.PlaceholdersIn(text)
 	for _, name := range names {
 		switch name {
 		case "http.request.uuid", "http.request.duration", "http.request.duration_ms",

@@ -11,7 +11,7 @@ func TestForcedRunNamesTheClientBehindTrustedProxies(t *testing.T) {
 	address, _ := upstream(t, answers(201, "done"))
 	s := serveWith(t, "}\nservers {\ntrusted_proxies static private_ranges", "dedup {", "force X-Force", "}", "reverse_proxy "+address)
 	core, logged := observer.New(zap.InfoLevel)
-	s.handler().logger = zap.New(core)
+	s.handler().exchange.Logger = zap.New(core)
 	s.mustPost("k", "body")
 	s.mustPost("k", "body", "X-Force", "true", "X-Forwarded-For", "192.0.2.7")
 	lines := logged.FilterMessageSnippet("forced: ").All()

@@ -1,7 +1,6 @@
 package caddymodule
 
 import (
-	"cmp"
 	"errors"
 	"fmt"
 	"sync"
@@ -12,6 +11,7 @@ import (
 
 	"github.com/caddy-dedup/caddy-dedup/internal/delivery"
 	"github.com/caddy-dedup/caddy-dedup/internal/engine"
+	"github.com/caddy-dedup/caddy-dedup/internal/exchange"
 )
 
 // The metrics of this process. Caddy makes a new registry for each configuration, and
@@ -66,7 +66,7 @@ type operationCounts struct {
 }
 
 // outcomeCounts counts what becomes of the requests of one provider.
-type outcomeCounts map[outcome]prometheus.Counter
+type outcomeCounts map[exchange.Outcome]prometheus.Counter
 
 func metricOpts(name, help string) prometheus.Opts {
 	return prometheus.Opts{Namespace: "caddy", Subsystem: "dedup", Name: name, Help: help}
@@ -139,7 +139,7 @@ func (m *metrics) provider(name string) outcomeCounts {
 		return m.providers[labelCustom]
 	}
 	counts := make(outcomeCounts)
-	for _, o := range outcomes {
+	for _, o := range exchange.Outcomes {
 		counts[o] = m.requests.WithLabelValues(name, string(o))
 	}
 	m.providers[name] = counts
@@ -150,7 +150,7 @@ func (m *metrics) provider(name string) outcomeCounts {
 func (m *metrics) byOutcome() map[string]uint64 {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	counts := make(map[string]uint64, len(outcomes))
+	counts := make(map[string]uint64, len(exchange.Outcomes))
 	for _, provider := range m.providers {
 		for o, counter := range provider {
 			var now dto.Metric
@@ -162,7 +162,7 @@ func (m *metrics) byOutcome() map[string]uint64 {
 	return counts
 }
 
-// requestCounts counts the requests of one handler. The zero value counts nothing.
+// requestCounts counts the requests of one handler.
 type requestCounts struct {
 	providers map[string]outcomeCounts
 	// others are of no provider, as far as is known.
@@ -180,7 +180,7 @@ func (m *metrics) requestsOf(h *Handler) requestCounts {
 	switch {
 	case len(h.Providers) == 1 && len(h.Keys) == 0:
 		counts.others = m.provider(h.Providers[0])
-	case h.mode() == delivery.ModeAPI:
+	case h.Mode == string(delivery.ModeAPI):
 		counts.others = m.provider(labelAPI)
 	default:
 		counts.others = m.provider(labelCustom)
@@ -188,21 +188,17 @@ func (m *metrics) requestsOf(h *Handler) requestCounts {
 	return counts
 }
 
-// count counts the request by its outcome, once. One without an outcome has panicked over a
-// store.
-func (x *exchange) count() {
-	if x.counted {
-		return
-	}
-	x.counted = true
-	counts, ok := x.counts.providers[x.found.Provider]
+// Request implements [exchange.Observer].
+func (c requestCounts) Request(provider string, o exchange.Outcome) {
+	counts, ok := c.providers[provider]
 	if !ok {
-		counts = x.counts.others
+		counts = c.others
 	}
-	if counter, ok := counts[cmp.Or(x.outcome, outcomeUnavailable)]; ok {
-		counter.Inc()
-	}
+	counts[o].Inc()
 }
+
+// Overloaded implements [exchange.Observer].
+func (requestCounts) Overloaded(limit engine.Limit) { processMetrics.Overloaded(limit) }
 
 // gauges are what is read when somebody asks for the metrics.
 type gauges struct{ inFlight, waiting, unreplicated, buffered, localCopies *prometheus.Desc }

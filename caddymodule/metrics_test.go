@@ -1,7 +1,6 @@
 package caddymodule
 
 import (
-	"net/http"
 	"strconv"
 	"testing"
 	"time"
@@ -10,6 +9,7 @@ import (
 
 	"github.com/caddy-dedup/caddy-dedup/internal/delivery"
 	"github.com/caddy-dedup/caddy-dedup/internal/engine"
+	"github.com/caddy-dedup/caddy-dedup/internal/exchange"
 )
 
 // gathered counts the series of each family, as Prometheus stores them, and sums up the
@@ -50,10 +50,9 @@ func TestSeriesAreBounded(t *testing.T) {
 		for _, mode := range []delivery.Mode{delivery.ModeWebhook, delivery.ModeAPI} {
 			h := &Handler{Settings: Settings{Providers: []string{provider.Name}, Mode: string(mode), Keys: []KeySource{{}}}}
 			counts := m.requestsOf(h)
-			for _, o := range outcomes {
+			for _, o := range exchange.Outcomes {
 				for _, found := range []string{provider.Name, ""} {
-					x := &exchange{Handler: &Handler{counts: counts}, found: delivery.Found{Provider: found}, outcome: o}
-					x.count()
+					counts.Request(found, o)
 					requests++
 				}
 			}
@@ -95,8 +94,8 @@ func TestSeriesAreBounded(t *testing.T) {
 	if total != float64(requests) {
 		t.Errorf("%v requests are counted, want %d", total, requests)
 	}
-	if n := series["caddy_dedup_requests_total"]; n != mostProviders*len(outcomes) {
-		t.Errorf("requests have %d series, want %d", n, mostProviders*len(outcomes))
+	if n := series["caddy_dedup_requests_total"]; n != mostProviders*len(exchange.Outcomes) {
+		t.Errorf("requests have %d series, want %d", n, mostProviders*len(exchange.Outcomes))
 	}
 }
 
@@ -123,8 +122,7 @@ func TestProviderOfARequest(t *testing.T) {
 			if err := m.register(registry); err != nil {
 				t.Fatal(err)
 			}
-			x := &exchange{Handler: &Handler{counts: m.requestsOf(&Handler{Settings: c.settings})}, found: delivery.Found{Provider: c.found}, outcome: outcomeReplayed}
-			x.count()
+			m.requestsOf(&Handler{Settings: c.settings}).Request(c.found, exchange.OutcomeReplayed)
 			if _, values := gathered(t, registry); values["caddy_dedup_requests_total replayed "+c.want] != 1 {
 				t.Errorf("it does not count as %s: %v", c.want, values)
 			}
@@ -158,7 +156,7 @@ func TestMetricsAllocateNothing(t *testing.T) {
 		}
 		s := serveWith(t, "", "dedup", "respond done 201")
 		if !metrics {
-			s.handler().counts = requestCounts{}
+			s.handler().exchange.Observer = noopObserver{}
 		}
 		n := 0
 		first = testing.AllocsPerRun(200, func() { n++; post(s.Config.Handler, strconv.Itoa(n)) })
@@ -172,11 +170,9 @@ func TestMetricsAllocateNothing(t *testing.T) {
 		t.Errorf("a first request makes %v allocations, %v without metrics; a duplicate %v, and %v", first, firstWithout, duplicate, duplicateWithout)
 	}
 	m := newMetrics()
-	x := &exchange{Handler: &Handler{counts: m.requestsOf(&Handler{Settings: Settings{Providers: []string{"github"}}})}}
-	x.found.Provider = "github"
+	counts := m.requestsOf(&Handler{Settings: Settings{Providers: []string{"github"}}})
 	if n := testing.AllocsPerRun(100, func() {
-		x.outcome, x.counted = outcomeFresh, false
-		x.count()
+		counts.Request("github", exchange.OutcomeFresh)
 		m.RunEnded(engine.ResultKept)
 		m.Asked(engine.OperationClaim, time.Millisecond, false)
 	}); n != 0 {
@@ -184,17 +180,7 @@ func TestMetricsAllocateNothing(t *testing.T) {
 	}
 }
 
-// A request counts once, also one whose body cannot be read.
-func TestUnreadBodiesHaveAnOutcome(t *testing.T) {
-	for name, c := range map[string]struct {
-		err  error
-		want outcome
-	}{
-		"larger than the server takes": {bodyError(t.Context(), &http.MaxBytesError{Limit: 1}), outcomeTooLarge},
-		"cut off":                      {bodyError(t.Context(), http.ErrBodyReadAfterClose), outcomeInvalid},
-	} {
-		if got := unreadOutcome(c.err); got != c.want {
-			t.Errorf("%s: %s, want %s", name, got, c.want)
-		}
-	}
-}
+type noopObserver struct{}
+
+func (noopObserver) Request(string, exchange.Outcome) {}
+func (noopObserver) Overloaded(engine.Limit)          {}

@@ -11,6 +11,7 @@ import (
 
 	"github.com/caddy-dedup/caddy-dedup/internal/dashboard"
 	"github.com/caddy-dedup/caddy-dedup/internal/engine"
+	"github.com/caddy-dedup/caddy-dedup/internal/exchange"
 )
 
 func init() {
@@ -65,7 +66,7 @@ func (d *Dashboard) ServeHTTP(w http.ResponseWriter, r *http.Request, _ caddyhtt
 // the subject of a verified client certificate, and the address, behind one of the server's
 // trusted_proxies that of its client.
 func operatorOf(r *http.Request) engine.Operator {
-	by := engine.Operator{Remote: r.RemoteAddr, User: userOf(r)}
+	by := engine.Operator{Remote: r.RemoteAddr, User: exchange.User(r)}
 	if by.User == "" && r.TLS != nil && len(r.TLS.VerifiedChains) > 0 {
 		by.User = r.TLS.VerifiedChains[0][0].Subject.String()
 	}

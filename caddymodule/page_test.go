@@ -156,12 +156,3 @@ func TestOperatorByCertificate(t *testing.T) {
 		t.Errorf("a verified one: %+v", by)
 	}
 }
-
-// Counting allocates nothing.
-func TestCountingAllocatesNothing(t *testing.T) {
-	x := &exchange{Handler: &Handler{}, r: httptest.NewRequest(http.MethodPost, "/", nil), said: &said{logged: true}}
-	x.key[0] = 1
-	if n := testing.AllocsPerRun(10_000, func() { x.report(outcomeFresh, "execution", 1) }); n != 0 {
-		t.Errorf("it allocates %v times", n)
-	}
-}

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"strings"
 
+	"github.com/caddy-dedup/caddy-dedup/internal/exchange"
 	"github.com/caddyserver/caddy/v2"
 )
 
@@ -28,7 +29,7 @@ func replacePlaceholders(text string) (string, error) {
 // stands: a text that was to be secret, or another one on each machine, would be the same
 // everywhere. The error does not show it.
 func checkClosed(setting, text string) error {
-	if _, unclosed := placeholdersIn(text); unclosed {
+	if _, unclosed := exchange.PlaceholdersIn(text); unclosed {
 		return fmt.Errorf(`%s: a placeholder in it lacks its closing brace; write it whole, such as {env.NAME}, or \{ for a brace`, setting)
 	}
 	return nil

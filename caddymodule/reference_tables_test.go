@@ -11,6 +11,7 @@ import (
 	"github.com/caddyserver/caddy/v2"
 
 	"github.com/caddy-dedup/caddy-dedup/internal/delivery"
+	"github.com/caddy-dedup/caddy-dedup/internal/exchange"
 )
 
 // rows returns the names in backquotes that begin the rows of the tables of a text,
@@ -100,20 +101,20 @@ func typeNamed(of reflect.Type) string {
 func TestPlaceholdersOfThePage(t *testing.T) {
 	var named, results []string
 	for name, cells := range rows(under(t, "directive.md", "")["Placeholders"]) {
-		placeholder, ok := strings.CutPrefix(name, "{"+placeholderPrefix)
+		placeholder, ok := strings.CutPrefix(name, "{"+exchange.PlaceholderPrefix)
 		if !ok {
 			results = append(results, name)
 			continue
 		}
 		placeholder = strings.TrimSuffix(placeholder, "}")
 		named = append(named, placeholder)
-		if cells[0] != "`"+logPrefix+placeholder+"`" {
+		if cells[0] != "`"+exchange.LogPrefix+placeholder+"`" {
 			t.Errorf("%s is %s in the access log", placeholder, cells[0])
 		}
 	}
-	sameWords(t, "the placeholders", named, sayables)
+	sameWords(t, "the placeholders", named, exchange.InfoFields)
 	var all []string
-	for _, o := range outcomes {
+	for _, o := range exchange.Outcomes {
 		all = append(all, string(o))
 	}
 	sameWords(t, "the outcomes", results, all)

@@ -212,9 +212,9 @@ func defaultIn(t *testing.T, text string) string {
 func TestDefaultsOfTheDirective(t *testing.T) {
 	inForce := func(s *Settings) []any {
 		s.setDefaults()
-		found := delivery.Found{}
+		c := s.config()
 		return []any{
-			s.Mode, s.Methods, s.deliverySources(), s.OnMissing, s.MaxKeyLength, s.fingerprintOf(found), s.retentionOf(""), s.RetentionFrom,
+			s.Mode, s.Methods, s.deliverySources(), s.OnMissing, s.MaxKeyLength, c.FingerprintFor(delivery.Found{}), s.retentionOf(""), s.RetentionFrom,
 			s.Lease, s.Timeout, *s.Wait, s.releasing(), s.OnUnknown, s.MaxAttempts, s.OnDuplicate, s.Force, s.OnStoreError,
 			s.MaxRequestBody, s.MaxResponseBody, s.KeepHeader, s.Docs, s.Exclude,
 		}

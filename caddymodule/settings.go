@@ -10,7 +10,7 @@ import (
 	"github.com/caddyserver/caddy/v2"
 
 	"github.com/caddy-dedup/caddy-dedup/internal/delivery"
-	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
+	"github.com/caddy-dedup/caddy-dedup/internal/exchange"
 )
 
 // Settings are what users configure of the handler. In JSON, durations are
@@ -182,11 +182,6 @@ const (
 	storeErrorReject = "reject"
 	storeErrorPass   = "pass"
 
-	duplicateReplay      = "replay"
-	duplicateConflict    = "conflict"
-	duplicateAcknowledge = "acknowledge"
-	duplicateSeeOther    = "see_other"
-
 	// offWord turns a setting off.
 	offWord = "off"
 )
@@ -225,7 +220,7 @@ func (s *Settings) setDefaults() {
 		s.Wait = new(caddy.Duration(30 * time.Second))
 	}
 	setDefault(&s.OnUnknown, unknownRelease)
-	setDefault(&s.OnDuplicate, duplicateReplay)
+	setDefault(&s.OnDuplicate, string(exchange.ReplayDuplicate))
 	setDefault(&s.OnStoreError, storeErrorReject)
 	setDefault(&s.MaxRequestBody, 8<<20)
 	setDefault(&s.MaxResponseBody, 8<<20)
@@ -253,35 +248,6 @@ func (s *Settings) releasing() []string {
 		return slices.Concat(webhookReleases, s.ReleaseOn)
 	}
 	return slices.Concat(apiReleases, s.ReleaseOn)
-}
-
-// fingerprintOf returns the fingerprint that is taken beside a key: the one that the user
-// has chosen, as far as it fits the key, else that of the mode.
-func (s *Settings) fingerprintOf(found delivery.Found) idempotency.FingerprintKind {
-	switch kind := idempotency.FingerprintKind(s.Fingerprint); {
-	case kind == idempotency.FingerprintBody && found.Content:
-		// Bytes that are no part of the key, such as white space and excluded members, do
-		// not make another request.
-		return idempotency.FingerprintJSON
-	case kind != "":
-		return kind
-	case s.Mode == string(delivery.ModeWebhook) || found.Content:
-		return idempotency.FingerprintNone
-	default:
-		return idempotency.FingerprintBody
-	}
-}
-
-// retentionOf returns how long a response is kept whose delivery came from the
-// given provider ("" for none), where the user has not chosen.
-func (s *Settings) retentionOf(provider string) time.Duration {
-	if s.Retention != 0 {
-		return duration(s.Retention)
-	}
-	if p, ok := delivery.ProviderNamed(provider); ok && p.Retention != 0 {
-		return p.Retention
-	}
-	return delivery.DefaultRetention
 }
 
 func duration(d caddy.Duration) time.Duration { return time.Duration(d) }

@@ -11,9 +11,9 @@ import (
 
 	"github.com/caddyserver/caddy/v2"
 	"github.com/caddyserver/caddy/v2/caddyconfig/caddyfile"
-	"go.uber.org/zap"
 
 	"github.com/caddy-dedup/caddy-dedup/internal/delivery"
+	"github.com/caddy-dedup/caddy-dedup/internal/exchange"
 )
 
 // deliverySources returns the sources in the order in which they are tried:
@@ -149,7 +149,7 @@ func (k KeySource) checkField() error {
 			return err
 		}
 	}
-	if isDedupHeader(k.Header) || strings.EqualFold(k.Header, "Host") {
+	if exchange.IsDedupHeader(k.Header) || strings.EqualFold(k.Header, "Host") {
 		return fmt.Errorf("header %s never arrives as a field; use a field that the sender chooses", k.Header)
 	}
 	return nil
@@ -193,8 +193,6 @@ type RetentionSource struct {
 
 	// The longest retention that a request can get. Default: 30 days.
 	Max caddy.Duration `json:"max,omitempty"`
-
-	noted oneASecond
 }
 
 // defaultMaxRetention is the default of [RetentionSource.Max].
@@ -213,7 +211,7 @@ func (r *RetentionSource) check() error {
 	switch {
 	case (r.Header == "") == (r.JSON == ""):
 		return errors.New("retention_from takes exactly one of header and json")
-	case isDedupHeader(r.Header) || strings.EqualFold(r.Header, "Host"):
+	case exchange.IsDedupHeader(r.Header) || strings.EqualFold(r.Header, "Host"):
 		return fmt.Errorf("retention_from: header %s never arrives as a field; use a field that the sender chooses", r.Header)
 	case slices.ContainsFunc(credentialFields, func(field string) bool { return strings.EqualFold(field, r.Header) }):
 		return fmt.Errorf("retention_from: header %s carries a credential, and what is no number is logged; use a field of its own, such as X-Retention", r.Header)
@@ -228,44 +226,6 @@ func (r *RetentionSource) check() error {
 		return nil
 	}
 	return checkDuration("retention_from: max", r.Max, time.Second)
-}
-
-// askedRetention returns the retention that a request asks for, no longer than it may;
-// 0 if it asks for none that counts. What is wrong is logged, and never the sender's to
-// mend: its event would be lost.
-func (x *exchange) askedRetention(request delivery.Request, body *requestBody) time.Duration {
-	from := x.RetentionFrom
-	if from == nil {
-		return 0
-	}
-	source := from.source()
-	if source.NeedsBody() && !x.readsJSON {
-		_ = body.needed() // what fails shows below; slow clients must not keep others from their turn
-		defer takeTurn()()
-	}
-	asked, err := delivery.Seconds(source, request)
-	longest := duration(from.Max)
-	switch {
-	case body.failed() != nil:
-		return 0 // who reads the body next ends the request
-	case err != nil:
-		x.noteRetention("the request's own retention is ignored, and the configured one stays", zap.NamedError("reason", err))
-		return 0
-	case asked > longest:
-		x.noteRetention("the request asks for a longer retention than allowed, and gets the maximum", zap.Stringer("asked", asked), zap.Stringer("max", longest))
-		return longest
-	}
-	return asked
-}
-
-// noteRetention logs that a request does not get the retention that it asks for, at
-// most once a second: what senders write must not fill the log.
-func (x *exchange) noteRetention(message string, facts ...zap.Field) {
-	if leftOut, ok := x.RetentionFrom.noted.allow(time.Since(start)); ok {
-		x.logger.With(facts...).Warn(message,
-			zap.Stringer("source", x.RetentionFrom.source()), zap.String("key", x.keyText()),
-			zap.String("provider", x.found.Provider), x.loggedID(), zap.Int64("left_out", leftOut))
-	}
 }
 
 // retentionForms are the arguments of retention_from.

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/caddy-dedup/caddy-dedup/internal/delivery"
+	"github.com/caddy-dedup/caddy-dedup/internal/exchange"
 	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
 )
 
@@ -197,7 +198,7 @@ func TestRetentionOfTheUpstream(t *testing.T) {
 	const usual = 7 * 24 * time.Hour
 	for asked, want := range map[string]time.Duration{
 		"1": time.Second, "2147483648": 2147483648 * time.Second,
-		"3153600000": maxDuration, "3153600001": maxDuration, "99999999999999999999999": maxDuration,
+		"3153600000": exchange.MaxRetention, "3153600001": exchange.MaxRetention, "99999999999999999999999": exchange.MaxRetention,
 		"-1": usual, "+60": usual, "0.5": usual, "1e3": usual, "60s": usual, " ": usual, "": usual,
 	} {
 		t.Run(asked, func(t *testing.T) {

@@ -129,17 +129,3 @@ func TestSpansHaveNoDeliveryIDUnderEncrypt(t *testing.T) {
 		t.Errorf("the span has the delivery ID: %v", got.Attributes)
 	}
 }
-
-// Where nothing is recorded, nothing is made for it.
-func TestTracesAllocateNothingWithoutASpan(t *testing.T) {
-	x := &exchange{r: httptest.NewRequest(http.MethodPost, "/", nil), said: new(said)}
-	if n := testing.AllocsPerRun(100, func() {
-		x.trace()
-		x.traceEvent(spanReplay)
-		if x.tracedWait() != nil {
-			t.Error("there is a span")
-		}
-	}); n != 0 {
-		t.Errorf("%v allocations", n)
-	}
-}

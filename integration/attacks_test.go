@@ -313,7 +313,7 @@ func TestAttackSlowSendersHoldClaims(t *testing.T) {
 	}
 	eventually(t, "the slow requests are being read", func() bool {
 		_, dump := p.askAdmin(t, "GET", "/debug/pprof/goroutine?debug=2", "", "")
-		return strings.Count(dump, "caddymodule.(*exchange).identify") >= len(slow)
+		return strings.Count(dump, "exchange.(*exchange).identify") >= len(slow)
 	})
 	if n := redisClient(t, server).DBSize(context.Background()).Val(); n != 0 {
 		t.Errorf("the store has %d records of requests whose bodies are not there", n)
@@ -358,7 +358,7 @@ func TestAttackSlowSendersKeepNobodyFromParsing(t *testing.T) {
 	}
 	eventually(t, "the slow requests are being read", func() bool {
 		_, dump := p.askAdmin(t, "GET", "/debug/pprof/goroutine?debug=2", "", "")
-		return strings.Count(dump, "caddymodule.(*exchange).identify") >= slow
+		return strings.Count(dump, "exchange.(*exchange).identify") >= slow
 	})
 	wantFresh(t, p.post(t, "/", "", `{"id": "k"}`), 201, "run 1 of ")
 }

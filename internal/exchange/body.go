@@ -1,4 +1,4 @@
-package caddymodule
+package exchange
 
 import (
 	"context"
@@ -294,12 +294,12 @@ func bodyError(ctx context.Context, err error) error {
 }
 
 // unreadOutcome is what becomes of a request whose body could not be read.
-func unreadOutcome(err error) outcome {
+func unreadOutcome(err error) Outcome {
 	var handlerError caddyhttp.HandlerError
 	if errors.As(err, &handlerError) && handlerError.StatusCode == http.StatusRequestEntityTooLarge {
-		return outcomeTooLarge
+		return OutcomeTooLarge
 	}
-	return outcomeInvalid
+	return OutcomeInvalid
 }
 
 // statusClientGone is what Caddy's reverse_proxy, too, notes for a client that

@@ -1,4 +1,4 @@
-package caddymodule
+package exchange
 
 import (
 	"cmp"
@@ -15,51 +15,51 @@ import (
 	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
 )
 
-// outcomes are all outcomes.
-var outcomes = []outcome{
-	outcomeFresh, outcomeReplayed, outcomeWaited, outcomeInFlight, outcomeReused, outcomeHeld, outcomeExhausted, outcomeForced,
-	outcomeConflict, outcomeAcknowledge, outcomeMissing, outcomeInvalid, outcomeTooLarge, outcomeNotKept, outcomeUnprotected,
-	outcomeOverloaded, outcomeUnavailable, outcomeUnreadable, outcomeNoHandler, outcomeLoop,
+// Outcomes are all outcomes.
+var Outcomes = []Outcome{
+	OutcomeFresh, OutcomeReplayed, OutcomeWaited, OutcomeInFlight, OutcomeReused, OutcomeHeld, OutcomeExhausted, OutcomeForced,
+	OutcomeConflict, OutcomeAcknowledge, OutcomeMissing, OutcomeInvalid, OutcomeTooLarge, OutcomeNotKept, OutcomeUnprotected,
+	OutcomeOverloaded, OutcomeUnavailable, OutcomeUnreadable, OutcomeNoHandler, OutcomeLoop,
 }
 
-// outcome is what became of a request, for {http.dedup.outcome}, logs and
+// Outcome is what became of a request, for {http.dedup.outcome}, logs and
 // metrics.
-type outcome string
+type Outcome string
 
 const (
-	outcomeFresh       outcome = "fresh"
-	outcomeReplayed    outcome = "replayed"
-	outcomeWaited      outcome = "waited"
-	outcomeInFlight    outcome = "in_flight"
-	outcomeReused      outcome = "reused"
-	outcomeHeld        outcome = "held"
-	outcomeExhausted   outcome = "exhausted"
-	outcomeForced      outcome = "forced"
-	outcomeConflict    outcome = "conflict"
-	outcomeAcknowledge outcome = "acknowledged"
-	outcomeMissing     outcome = "missing"
-	outcomeInvalid     outcome = "invalid"
-	outcomeTooLarge    outcome = "too_large"
-	outcomeNotKept     outcome = "not_kept"
-	outcomeUnprotected outcome = "unprotected"
-	outcomeOverloaded  outcome = "overloaded"
-	outcomeUnavailable outcome = "store_unavailable"
-	outcomeUnreadable  outcome = "record_unreadable"
-	outcomeNoHandler   outcome = "no_handler"
-	outcomeLoop        outcome = "loop"
+	OutcomeFresh       Outcome = "fresh"
+	OutcomeReplayed    Outcome = "replayed"
+	OutcomeWaited      Outcome = "waited"
+	OutcomeInFlight    Outcome = "in_flight"
+	OutcomeReused      Outcome = "reused"
+	OutcomeHeld        Outcome = "held"
+	OutcomeExhausted   Outcome = "exhausted"
+	OutcomeForced      Outcome = "forced"
+	OutcomeConflict    Outcome = "conflict"
+	OutcomeAcknowledge Outcome = "acknowledged"
+	OutcomeMissing     Outcome = "missing"
+	OutcomeInvalid     Outcome = "invalid"
+	OutcomeTooLarge    Outcome = "too_large"
+	OutcomeNotKept     Outcome = "not_kept"
+	OutcomeUnprotected Outcome = "unprotected"
+	OutcomeOverloaded  Outcome = "overloaded"
+	OutcomeUnavailable Outcome = "store_unavailable"
+	OutcomeUnreadable  Outcome = "record_unreadable"
+	OutcomeNoHandler   Outcome = "no_handler"
+	OutcomeLoop        Outcome = "loop"
 )
 
-// placeholderPrefix is what the names of our placeholders begin with.
-const placeholderPrefix = "http.dedup."
+// PlaceholderPrefix is what the names of our placeholders begin with.
+const PlaceholderPrefix = "http.dedup."
 
-// logPrefix is what the names of our fields in the access log begin with.
-const logPrefix = "dedup_"
+// LogPrefix is what the names of our fields in the access log begin with.
+const LogPrefix = "dedup_"
 
-// said is what is known of a request and its key, for placeholders and the access log.
+// requestInfo is what is known of a request and its key, for placeholders and the access log.
 // One request has one, however many handlers of ours it passes: who speaks last counts,
 // unless it knows of no key. What is not known stays as it was.
-type said struct {
-	outcome              outcome
+type requestInfo struct {
+	outcome              Outcome
 	key                  idempotency.Key
 	provider, deliveryID string
 	executionID          string
@@ -67,30 +67,30 @@ type said struct {
 	logged               bool // the access log will ask
 }
 
-// saidName is the placeholder behind which a request has what is said of it; nobody can write
+// infoName is the placeholder behind which a request has what is said of it; nobody can write
 // it in a configuration. It stands among the placeholders, which have a lock, and not among
 // the request's variables: those a dial still reads that a proxy in front has left behind.
-const saidName = "\x00caddy-dedup"
+const infoName = "\x00caddy-dedup"
 
-// saying returns what is said of a request so far, and makes our placeholders known to
+// infoOf returns what is known of a request so far, and makes our placeholders known to
 // it. Those that have no value are empty: Caddy leaves the text of one that it does not
 // know as it stands, and `{http.dedup.key}` itself, handed on to a service, would be one
 // key for all requests without one.
-func saying(r *http.Request) *said {
+func infoOf(r *http.Request) *requestInfo {
 	repl, ok := r.Context().Value(caddy.ReplacerCtxKey).(*caddy.Replacer)
 	if !ok {
-		return new(said)
+		return new(requestInfo)
 	}
-	known, _ := repl.Get(saidName)
-	if s, ok := known.(*said); ok {
+	known, _ := repl.Get(infoName)
+	if s, ok := known.(*requestInfo); ok {
 		return s
 	}
-	s := new(said)
+	s := new(requestInfo)
 	repl.Map(func(name string) (any, bool) {
-		if name == saidName {
+		if name == infoName {
 			return s, true
 		}
-		name, ours := strings.CutPrefix(name, placeholderPrefix)
+		name, ours := strings.CutPrefix(name, PlaceholderPrefix)
 		if !ours {
 			return nil, false
 		}
@@ -99,12 +99,12 @@ func saying(r *http.Request) *said {
 	return s
 }
 
-// sayables are the names of what is said, as placeholders and fields of the access log.
-var sayables = []string{"outcome", "key", "provider", "delivery_id", "execution_id", "attempt"}
+// InfoFields are the names of what is said, as placeholders and fields of the access log.
+var InfoFields = []string{"outcome", "key", "provider", "delivery_id", "execution_id", "attempt"}
 
 // value returns what is said under a name, and whether the name is ours. What has no
 // value is an empty text.
-func (s *said) value(name string) (value any, ours bool) {
+func (s *requestInfo) value(name string) (value any, ours bool) {
 	switch name {
 	case "outcome":
 		return string(s.outcome), true
@@ -131,15 +131,15 @@ func (s *said) value(name string) (value any, ours bool) {
 
 // MarshalLogObject implements [zapcore.ObjectMarshaler]: the access log asks when the
 // request is over.
-func (s *said) MarshalLogObject(to zapcore.ObjectEncoder) error {
-	for _, name := range sayables {
+func (s *requestInfo) MarshalLogObject(to zapcore.ObjectEncoder) error {
+	for _, name := range InfoFields {
 		switch value, _ := s.value(name); value := value.(type) {
 		case string:
 			if value != "" {
-				to.AddString(logPrefix+name, value)
+				to.AddString(LogPrefix+name, value)
 			}
 		case int:
-			to.AddInt(logPrefix+name, value)
+			to.AddInt(LogPrefix+name, value)
 		}
 	}
 	return nil
@@ -147,22 +147,22 @@ func (s *said) MarshalLogObject(to zapcore.ObjectEncoder) error {
 
 // report tells placeholders and the access log what became of the request, as far
 // as it is known. It runs in the request's goroutine.
-func (x *exchange) report(o outcome, executionID string, attempt int) {
+func (x *exchange) report(o Outcome, executionID string, attempt int) {
 	x.outcome = o
 	switch o {
-	case outcomeFresh, outcomeForced, outcomeMissing, outcomeUnprotected: // perhaps no handler answers it
+	case OutcomeFresh, OutcomeForced, OutcomeMissing, OutcomeUnprotected: // perhaps no handler answers it
 	default:
 		x.count()
 	}
-	s := x.said
-	if o != outcomeMissing || s.key == (idempotency.Key{}) {
+	s := x.info
+	if o != OutcomeMissing || s.key == (idempotency.Key{}) {
 		s.outcome = o // else a handler in front knows of a key: it says what became of the request
 	}
 	if x.key != (idempotency.Key{}) {
 		s.key = x.key
 	}
 	s.provider = cmp.Or(x.found.Provider, s.provider)
-	if !x.encrypted {
+	if !x.Encrypted {
 		s.deliveryID = cmp.Or(x.found.ID, s.deliveryID)
 	}
 	s.executionID = cmp.Or(executionID, s.executionID)
@@ -180,10 +180,10 @@ func (x *exchange) report(o outcome, executionID string, attempt int) {
 	}
 }
 
-// happened says which request a run was for, and what happened to it, for the log
+// runLogFields says which request a run was for, and what happened to it, for the log
 // line about a key that is held or free again: who has to decide whether the upstream
 // has executed it needs that. A run whose response is kept has no such line, and no reason.
-func (x *exchange) happened(err error, end idempotency.End) (facts []zap.Field, reason string) {
+func (x *exchange) runLogFields(err error, end idempotency.End) (facts []zap.Field, reason string) {
 	if end.How == idempotency.Answered && end.Response != nil && end.Response.Status < 300 && end.UpstreamStatus < 300 {
 		return nil, ""
 	}
@@ -229,5 +229,14 @@ func causeOf(err error, end idempotency.End) error {
 		return errors.New("the response was cut off, or the run was cancelled")
 	default:
 		return nil
+	}
+}
+
+// count counts the request by its outcome, once. One without an outcome has panicked over a
+// store.
+func (x *exchange) count() {
+	if !x.counted {
+		x.counted = true
+		x.Observer.Request(x.found.Provider, cmp.Or(x.outcome, OutcomeUnavailable))
 	}
 }

@@ -1,4 +1,4 @@
-package caddymodule
+package exchange
 
 import (
 	"bytes"
@@ -22,7 +22,7 @@ func (x *exchange) failed(err error) error {
 	if failedStatus(err) >= http.StatusInternalServerError {
 		level = zapcore.ErrorLevel
 	}
-	x.logger.Log(level, "the request failed", zap.Inline(x), zap.String("key", x.keyText()), zap.Error(err))
+	x.Logger.Log(level, "the request failed", zap.Inline(x), zap.String("key", x.keyText()), zap.Error(err))
 	return x.answerError(err)
 }
 
@@ -67,7 +67,7 @@ func (x *exchange) serveErrorRoutes(r *http.Request, cause error, isPage bool) b
 	errors := r.Context().Value(caddyhttp.ServerCtxKey).(*caddyhttp.Server).Errors
 	noRoute := caddyhttp.HandlerFunc(func(http.ResponseWriter, *http.Request) error { return nil })
 	if err := errors.Routes.Compile(noRoute).ServeHTTP(w, errors.WithError(r, cause)); err != nil {
-		x.logger.Error("the error routes failed", zap.Inline(x), zap.NamedError("first_error", cause), zap.Error(err))
+		x.Logger.Error("the error routes failed", zap.Inline(x), zap.NamedError("first_error", cause), zap.Error(err))
 	}
 	if answer.Buffered() && body.Len() > 0 {
 		_ = answer.WriteResponse() // an error is the client's

@@ -1,10 +1,9 @@
-package caddymodule
+package exchange
 
 import (
 	"bufio"
 	"context"
 	"crypto/tls"
-	"fmt"
 	"net/http"
 	"net/http/httptest"
 	"slices"
@@ -13,8 +12,6 @@ import (
 
 	"github.com/caddyserver/caddy/v2"
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
-	"go.uber.org/zap"
-	"go.uber.org/zap/zaptest/observer"
 
 	"github.com/caddy-dedup/caddy-dedup/internal/delivery"
 )
@@ -33,7 +30,7 @@ func TestCallersHaveScopesOfTheirOwn(t *testing.T) {
 		"Remote-User":        func(_ *caddy.Replacer, h map[string][]string) { h["Remote-User"] = []string{"a"} },
 	}
 	for _, mode := range []delivery.Mode{delivery.ModeAPI, delivery.ModeWebhook} {
-		handler := &Handler{Settings: Settings{Mode: string(mode)}}
+		handler := New(Config{Mode: mode})
 		var seen [][]string
 		for name, say := range says {
 			r, repl := httptest.NewRequest("POST", "/", nil), caddy.NewReplacer()
@@ -52,7 +49,7 @@ func TestCallersHaveScopesOfTheirOwn(t *testing.T) {
 // Requests that differ only in how they write one host and path, or in empty fields, have
 // one scope; no others have it. Each request is its target and its header.
 func TestTargetsHaveScopes(t *testing.T) {
-	handler := &Handler{Settings: Settings{Mode: string(delivery.ModeAPI)}}
+	handler := New(Config{Mode: delivery.ModeAPI})
 	seen := map[string]string{}
 	for _, equal := range [][]string{
 		{
@@ -117,41 +114,5 @@ func TestTargetsAsSent(t *testing.T) {
 		if path, query := asSent(rewritten); path != want[0] || query != want[1] {
 			t.Errorf("%s, rewritten: %q and %q, want %q", target, path, query, want)
 		}
-	}
-}
-
-// A caller that only a cookie tells apart is warned of once, with the scope to write.
-func TestCallersThatOnlyACookieTellsApart(t *testing.T) {
-	address, _ := upstream(t, answers(201, "done"))
-	for name, c := range map[string]struct {
-		line   string
-		header []string
-		warned int
-	}{
-		"a cookie":                {"", []string{"Cookie", "session=a"}, 1},
-		"a cookie and no user":    {"", []string{"Cookie", "session=a", "Authorization", ""}, 1},
-		"a cookie and a user":     {"", []string{"Cookie", "session=a", "Authorization", "Bearer a"}, 0},
-		"a cookie and an API key": {"", []string{"Cookie", "session=a", "X-Api-Key", "a"}, 0},
-		"nothing":                 {"", nil, 0},
-		"a scope of its own":      {"scope {http.request.cookie.session}", []string{"Cookie", "session=a"}, 0},
-		"a webhook":               {"mode webhook", []string{"Cookie", "session=a"}, 0},
-	} {
-		s := serve(t, "dedup {", c.line, "}", "reverse_proxy "+address)
-		core, logged := observer.New(zap.WarnLevel)
-		s.handler().logger = zap.New(core)
-		s.mustPost("", "body", "Cookie", "session=a") // without a key there is nothing to share
-		for _, key := range []string{"1", "2"} {
-			s.mustPost(key, "body", c.header...)
-		}
-		lines := logged.FilterMessageSnippet("no caller but in a Cookie").All()
-		if len(lines) != c.warned {
-			t.Errorf("%s: the warnings are %v, want %d", name, lines, c.warned)
-		}
-		for _, line := range lines {
-			if scope := fmt.Sprint(line.ContextMap()["scope"]); handlerOf(strings.ReplaceAll(scope, "<name>", "session")) != nil {
-				t.Errorf("%s: the scope to write is %q", name, scope)
-			}
-		}
-		s.stop()
 	}
 }

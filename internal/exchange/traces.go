@@ -1,4 +1,4 @@
-package caddymodule
+package exchange
 
 import (
 	"go.opentelemetry.io/otel/attribute"
@@ -33,9 +33,9 @@ func (x *exchange) trace() {
 	if span == nil {
 		return
 	}
-	attributes := make([]attribute.KeyValue, 0, len(sayables))
-	for _, name := range sayables {
-		switch value, _ := x.said.value(name); value := value.(type) {
+	attributes := make([]attribute.KeyValue, 0, len(InfoFields))
+	for _, name := range InfoFields {
+		switch value, _ := x.info.value(name); value := value.(type) {
 		case string:
 			if value != "" {
 				attributes = append(attributes, attribute.String(tracePrefix+name, value))

@@ -1,4 +1,4 @@
-package caddymodule
+package exchange
 
 import (
 	"context"
@@ -8,6 +8,7 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/caddyserver/caddy/v2"
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
 	"go.uber.org/zap"
 
@@ -60,7 +61,7 @@ func (x *exchange) carryOut(run *engine.Run) error {
 	case way.resent: // for which reverse_proxy has written 499
 		err = caddyhttp.Error(http.StatusBadGateway, errors.New(errResent.Error()))
 	case err == nil && !e.settled && e.answer.status == 0 && way.nothingSent():
-		err, e.outcome = errNoHandler, outcomeNoHandler
+		err, e.outcome = errNoHandler, OutcomeNoHandler
 	}
 	e.settle(err)
 	return e.deliver(err)
@@ -118,7 +119,7 @@ func (e *execution) settle(err error) {
 	e.count()
 	answer, way := &e.answer, e.trace.seen(err)
 	end := conclude(err, answer, way)
-	if end.How == idempotency.Unknown && answer.status == 0 && way.answered && e.releaseOn.Has(way.status) && !e.run.WasLast() {
+	if end.How == idempotency.Unknown && answer.status == 0 && way.answered && e.request.Policy.ReleaseOn.Has(way.status) && !e.run.WasLast() {
 		end.How = idempotency.Answered // with a failure, of which a handler behind has made an error
 	}
 	if end.Retention == nil {
@@ -136,7 +137,7 @@ func (e *execution) settle(err error) {
 	if err == nil && way.unanswered() {
 		cause = way.failed
 	}
-	facts, reason := e.happened(cause, end)
+	facts, reason := e.runLogFields(cause, end)
 	end.Reason = reason
 	e.run.Explain(facts...)
 	_, _ = e.run.End(end) // the engine logs what became of it
@@ -231,15 +232,15 @@ func (x *exchange) wishedRetention(answer *capture) *time.Duration {
 	if answer.retention == "" {
 		return nil
 	}
-	const most = uint64(maxDuration / time.Second)
+	const most = uint64(MaxRetention / time.Second)
 	seconds, err := strconv.ParseUint(answer.retention, 10, 64)
 	if seconds > most && (err == nil || errors.Is(err, strconv.ErrRange)) {
-		x.logger.Warn("the upstream's "+retentionHeader+" is longer than a response can be kept; it is kept for the most",
+		x.Logger.Warn("the upstream's "+retentionHeader+" is longer than a response can be kept; it is kept for the most",
 			zap.String("value", fmt.Sprintf("%.40q", answer.retention)), zap.Uint64("most_seconds", most))
 		seconds, err = most, nil
 	}
 	if err != nil {
-		x.logger.Warn("the upstream's "+retentionHeader+" is not a number of seconds; the configured retention stays",
+		x.Logger.Warn("the upstream's "+retentionHeader+" is not a number of seconds; the configured retention stays",
 			zap.String("value", fmt.Sprintf("%.40q", answer.retention)))
 		return nil
 	}
@@ -292,17 +293,17 @@ var noIdleTimeouts = caddyhttp.ContextWithIdleTimeouts(context.Background(), nil
 // which can be lifted. A transport's connections are observed in it.
 func (e *execution) begin() context.Context {
 	e.context = runContext{client: e.r.Context(), executionID: e.run.ExecutionID()}
-	ctx := e.limit.begin(e.trace.observe(&e.context, e.repl()), duration(e.Timeout))
+	ctx := e.limit.begin(e.trace.observe(&e.context, e.repl()), e.Timeout)
 	e.trace.cancel = e.limit.cancel
 	return ctx
 }
 
 // announce tells placeholders, the client and the upstream which run it is.
 func (e *execution) announce() {
-	x, o := e.exchange, outcomeFresh
+	x, o := e.exchange, OutcomeFresh
 	id, attempt := e.run.ExecutionID(), e.run.Attempt()
 	if parent := e.run.ParentID(); parent != "" {
-		o = outcomeForced
+		o = OutcomeForced
 		x.w.Header().Set(parentIDHeader, parent)
 		x.r.Header.Set(parentIDHeader, parent)
 		x.audit("forced: a request that was complete runs again on purpose", id, attempt, zap.String("parent_id", parent))
@@ -334,16 +335,34 @@ func (x *exchange) auditForce(decision engine.Decision) {
 // audit notes who has asked for a run on purpose.
 func (x *exchange) audit(what, executionID string, attempt int, more ...zap.Field) {
 	client, _ := caddyhttp.GetVar(x.r.Context(), caddyhttp.ClientIPVarKey).(string)
-	x.logger.Info(what, append(more,
+	x.Logger.Info(what, append(more,
 		zap.String("key", x.keyText()), zap.String("execution_id", executionID), zap.Int("attempt", attempt),
 		zap.String("provider", x.found.Provider), x.loggedID(),
 		zap.Inline(x), zap.String("client_ip", client), userField(x.r))...)
 }
 
+// User returns the user whom a handler in front has authenticated, "" for none.
+func User(r *http.Request) string {
+	repl, ok := r.Context().Value(caddy.ReplacerCtxKey).(*caddy.Replacer)
+	if !ok {
+		return "" // the admin API has none
+	}
+	user, _ := repl.GetString("http.auth.user.id")
+	return user
+}
+
+// userField is the user as a log field, if there is one.
+func userField(r *http.Request) zap.Field {
+	if user := User(r); user != "" {
+		return zap.String("user", user)
+	}
+	return zap.Skip()
+}
+
 // loggedID is the delivery ID as a log field. What is encrypted in the store does
 // not stand in the log.
 func (x *exchange) loggedID() zap.Field {
-	if x.encrypted || x.found.ID == "" {
+	if x.Encrypted || x.found.ID == "" {
 		return zap.Skip()
 	}
 	return zap.String("delivery_id", x.found.ID)

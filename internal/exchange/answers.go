@@ -1,4 +1,4 @@
-package caddymodule
+package exchange
 
 import (
 	"context"
@@ -23,33 +23,33 @@ import (
 
 // replay answers a duplicate with the response of the run that was.
 func (x *exchange) replay(d engine.Replay) error {
-	o := outcomeReplayed
+	o := OutcomeReplayed
 	if d.Waited {
-		o = outcomeWaited
-	} else if x.OnDuplicate == duplicateConflict && !d.Response.Failed {
+		o = OutcomeWaited
+	} else if x.OnDuplicate == ConflictDuplicate && !d.Response.Failed {
 		return x.answerProblem(x.conflict(d), nil)
 	} else if other := x.otherAnswer(d); other != nil {
 		d.Response = other
-		if x.OnDuplicate == duplicateAcknowledge { // else it is see_other, a replay in other words
-			o = outcomeAcknowledge
+		if x.OnDuplicate == AcknowledgeDuplicate { // else it is see_other, a replay in other words
+			o = OutcomeAcknowledge
 		}
 	}
-	if d.Response.Omitted && x.mode() == delivery.ModeAPI {
+	if d.Response.Omitted && x.Mode == delivery.ModeAPI {
 		detail := fmt.Sprintf("the request was executed and answered with %d, but the response was larger than is kept (%d bytes, or less where the store has less room)",
 			d.Response.Status, x.MaxResponseBody)
 		if d.Record.State == idempotency.Released { // it waited for a run whose answer frees the key
 			detail += "; this answer has freed the key: repeat the request to have it run again"
 		}
-		p := newProblem(reasonNotKept, x.mode(), detail, d.Record.ExecutionID, x.Docs)
+		p := newProblem(reasonNotKept, x.Mode, detail, d.Record.ExecutionID, x.Docs)
 		p.attempt = d.Record.Attempt
 		return x.answerProblem(p, nil)
 	}
 	if d.Response.Omitted {
-		o = outcomeNotKept
+		o = OutcomeNotKept
 	}
 	x.report(o, d.Record.ExecutionID, d.Record.Attempt)
 	x.traceEvent(spanReplay)
-	if entry := x.logger.Check(zap.DebugLevel, "answered a duplicate"); entry != nil {
+	if entry := x.Logger.Check(zap.DebugLevel, "answered a duplicate"); entry != nil {
 		entry.Write(zap.String("key", x.keyText()), x.loggedID(), zap.String("execution_id", d.Record.ExecutionID), zap.Int("status", d.Response.Status))
 	}
 	x.leaveStore() // the client's pace is its own affair
@@ -77,7 +77,7 @@ func (x *exchange) replay(d engine.Replay) error {
 func (x *exchange) makeRoom(store *storepool.Store, d engine.Replay) (engine.Decision, error) {
 	budget, size := x.allowance.Budget, len(d.Response.Body)
 	switch {
-	case x.OnDuplicate == duplicateConflict, x.otherAnswer(d) != nil: // the body is not sent
+	case x.OnDuplicate == ConflictDuplicate, x.otherAnswer(d) != nil: // the body is not sent
 		return d, nil
 	case !d.Waited && size <= recording.SmallReplay:
 		x.allowance.Count(size)
@@ -139,7 +139,7 @@ func (e *execution) live() any {
 func (x *exchange) follow(d engine.Follow) error {
 	stream := d.Live.(*live)
 	x.leaveStore() // the client's pace is its own affair
-	x.report(outcomeWaited, d.Record.ExecutionID, d.Record.Attempt)
+	x.report(OutcomeWaited, d.Record.ExecutionID, d.Record.Attempt)
 	x.traceEvent(spanReplay)
 	readOff(x.w, x.r)
 	x.setReplayHeader(engine.Replay{Record: d.Record, Response: stream.head})
@@ -202,13 +202,13 @@ const maxOriginalResponse = 4 << 10
 // the kept response, nil where that is what it gets.
 func (x *exchange) otherAnswer(d engine.Replay) *idempotency.Response {
 	switch x.OnDuplicate {
-	case duplicateAcknowledge:
+	case AcknowledgeDuplicate:
 		// A kept failure is no success: a sender that took it for one would never
 		// deliver again.
 		if d.Response.Status < 400 {
 			return &idempotency.Response{Status: http.StatusOK}
 		}
-	case duplicateSeeOther:
+	case SeeOtherDuplicate:
 		if location := firstIn(d.Response.Header, "Location"); location != "" {
 			return &idempotency.Response{
 				Status: http.StatusSeeOther,
@@ -222,7 +222,7 @@ func (x *exchange) otherAnswer(d engine.Replay) *idempotency.Response {
 // conflict refuses the duplicate of a complete request, and tells what the first
 // one was answered, so that a client can go on from there.
 func (x *exchange) conflict(d engine.Replay) problem {
-	p := newProblem(reasonConflict, x.mode(),
+	p := newProblem(reasonConflict, x.Mode,
 		fmt.Sprintf("the request was executed before, as %s, and answered with %d", d.Record.ExecutionID, d.Response.Status),
 		d.Record.ExecutionID, x.Docs)
 	p.attempt = d.Record.Attempt

@@ -1,4 +1,4 @@
-package caddymodule
+package exchange
 
 import (
 	"sync"
@@ -8,7 +8,7 @@ import (
 )
 
 func TestOneASecond(t *testing.T) {
-	var o oneASecond
+	var o logSampler
 	var counted int64
 	for second := range 3 {
 		var lines, leftOut atomic.Int64
@@ -37,7 +37,7 @@ func TestOneASecond(t *testing.T) {
 
 // A flood of requests without a key costs nothing that is not logged.
 func TestLeftOutLineAllocatesNothing(t *testing.T) {
-	var o oneASecond
+	var o logSampler
 	o.allow(0)
 	if n := testing.AllocsPerRun(100, func() { o.allow(0) }); n != 0 {
 		t.Errorf("a line that is left out allocates %v times", n)

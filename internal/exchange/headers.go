@@ -1,4 +1,4 @@
-package caddymodule
+package exchange
 
 import (
 	"io"
@@ -13,7 +13,7 @@ import (
 // The header fields between us, upstreams and clients. All begin with a prefix
 // that is ours alone: what clients and upstreams send under it is removed.
 const (
-	dedupHeaderPrefix = "Dedup-"
+	HeaderPrefix      = "Dedup-"
 	executionIDHeader = "Dedup-Execution-Id"
 	attemptHeader     = "Dedup-Attempt"
 	parentIDHeader    = "Dedup-Parent-Id"
@@ -89,7 +89,7 @@ func removeH2C(header http.Header) {
 // protectFromConnection takes our fields out of those that Connection names: a
 // proxy removes all of these from what it sends on (RFC 9110, section 7.6.1), and
 // the upstream would not learn which run it is.
-func protectFromConnection(header http.Header) { removeConnectionOptions(header, isDedupHeader) }
+func protectFromConnection(header http.Header) { removeConnectionOptions(header, IsDedupHeader) }
 
 // removeConnectionOptions removes options from the field Connection.
 func removeConnectionOptions(header http.Header, remove func(name string) bool) {
@@ -116,7 +116,7 @@ func removeConnectionOptions(header http.Header, remove func(name string) bool) 
 // that a header had before.
 func removeDedupHeaders(header, before http.Header) {
 	for name, values := range header {
-		if !isDedupHeader(name) {
+		if !IsDedupHeader(name) {
 			continue
 		}
 		if had, is := before[name]; !is || !slices.Equal(values, had) {
@@ -124,7 +124,7 @@ func removeDedupHeaders(header, before http.Header) {
 		}
 	}
 	for name, values := range before {
-		if !isDedupHeader(name) {
+		if !IsDedupHeader(name) {
 			continue
 		}
 		if _, still := header[name]; !still {
@@ -133,8 +133,9 @@ func removeDedupHeaders(header, before http.Header) {
 	}
 }
 
-func isDedupHeader(name string) bool {
-	return len(name) >= len(dedupHeaderPrefix) && strings.EqualFold(name[:len(dedupHeaderPrefix)], dedupHeaderPrefix)
+// IsDedupHeader reports whether a field is one of ours.
+func IsDedupHeader(name string) bool {
+	return len(name) >= len(HeaderPrefix) && strings.EqualFold(name[:len(HeaderPrefix)], HeaderPrefix)
 }
 
 // firstIn is [http.Header.Get] for a name that is canonical, which Get would look into first.
@@ -165,9 +166,9 @@ func (h *Handler) takeForce(r *http.Request) bool {
 	return asked
 }
 
-// hopByHop are the fields that speak of one connection only (RFC 9110, section
+// HopByHop are the fields that speak of one connection only (RFC 9110, section
 // 7.6.1) or are made anew for every response.
-var hopByHop = []string{
+var HopByHop = []string{
 	"Connection", "Keep-Alive", "Te", "Trailer", "Transfer-Encoding", "Upgrade", "Content-Length",
 }
 
@@ -186,10 +187,10 @@ func newHeaderRules(keep []string) (rules headerRules) {
 	return rules
 }
 
-// connectionOnly reports whether a field can never be kept.
-func connectionOnly(name string) bool {
-	return slices.Contains(hopByHop, name) || strings.HasPrefix(name, "Proxy-") ||
-		strings.HasPrefix(name, dedupHeaderPrefix) || strings.HasPrefix(name, http.TrailerPrefix)
+// NeverKept reports whether a field can never be kept.
+func NeverKept(name string) bool {
+	return slices.Contains(HopByHop, name) || strings.HasPrefix(name, "Proxy-") ||
+		strings.HasPrefix(name, HeaderPrefix) || strings.HasPrefix(name, http.TrailerPrefix)
 }
 
 // kept returns what is to be kept of a response's header: the fields in which it
@@ -200,7 +201,7 @@ func (rules headerRules) kept(found, answered http.Header) map[string][]string {
 	var room [16]string // on the stack
 	names, lines := room[:0], 0
 	for name, values := range answered {
-		if !connectionOnly(name) && rules.keeps(name) && !slices.Contains(named, name) && !slices.Equal(values, found[name]) {
+		if !NeverKept(name) && rules.keeps(name) && !slices.Contains(named, name) && !slices.Equal(values, found[name]) {
 			names, lines = append(names, name), lines+len(values)
 		}
 	}
@@ -211,7 +212,7 @@ func (rules headerRules) kept(found, answered http.Header) map[string][]string {
 		out[name] = own[len(own)-len(values) : len(own) : len(own)]
 	}
 	for name := range found {
-		if _, still := answered[name]; !still && !connectionOnly(name) {
+		if _, still := answered[name]; !still && !NeverKept(name) {
 			out[name] = nil
 		}
 	}
@@ -270,7 +271,7 @@ func (c *capture) sendTrailers() {
 		}
 	}
 	for name, values := range c.header {
-		if isDedupHeader(strings.TrimPrefix(name, http.TrailerPrefix)) {
+		if IsDedupHeader(strings.TrimPrefix(name, http.TrailerPrefix)) {
 			continue
 		}
 		if announced[name] || strings.HasPrefix(name, http.TrailerPrefix) {

@@ -1,4 +1,4 @@
-package caddymodule
+package exchange
 
 import (
 	"bytes"
@@ -30,14 +30,14 @@ func (x *exchange) refuse(r refusal) error {
 // unprotected where the store fails and the user chose so. What is known to have been
 // executed never passes.
 func (x *exchange) refuseOrPass(d engine.Refusal) error {
-	if d.Reason == engine.ReasonUnavailable && d.ExecutionID == "" && x.OnStoreError == storeErrorPass && !errors.Is(d.Err, storepool.ErrNotOpen) {
-		x.logger.Error("unprotected: the store failed and the request passes without a claim",
+	if d.Reason == engine.ReasonUnavailable && d.ExecutionID == "" && x.PassUnavailable && !errors.Is(d.Err, storepool.ErrNotOpen) {
+		x.Logger.Error("unprotected: the store failed and the request passes without a claim",
 			zap.Inline(x), zap.String("key", x.keyText()), zap.String("provider", x.found.Provider), x.loggedID(), zap.Error(d.Err))
-		x.report(outcomeUnprotected, "", 0)
+		x.report(OutcomeUnprotected, "", 0)
 		x.leaveStore()
 		return x.passUnclaimed()
 	}
-	p := newProblem(d.Reason, x.mode(), x.detailOf(d), d.ExecutionID, x.Docs)
+	p := newProblem(d.Reason, x.Mode, x.detailOf(d), d.ExecutionID, x.Docs)
 	p.attempt = d.Attempt
 	return x.answerProblem(p, d.Err)
 }
@@ -80,13 +80,13 @@ func (x *exchange) detailOf(d engine.Refusal) string {
 // refuseFor logs a refusal and answers with it, once the rest of the request's
 // body is out of the way.
 func (x *exchange) refuseFor(reason engine.Reason, executionID, detail string) error {
-	return x.answerProblem(newProblem(reason, x.mode(), detail, executionID, x.Docs), nil)
+	return x.answerProblem(newProblem(reason, x.Mode, detail, executionID, x.Docs), nil)
 }
 
 // refuseNoHandler answers a request that no handler behind has answered. Caddy's empty 200
 // would make a webhook's sender take a missing reverse_proxy for success.
 func (x *exchange) refuseNoHandler(executionID string, attempt int) error {
-	p := newProblem(reasonNoHandler, x.mode(), "the request was not executed: no handler answered it", executionID, x.Docs)
+	p := newProblem(reasonNoHandler, x.Mode, "the request was not executed: no handler answered it", executionID, x.Docs)
 	p.attempt = attempt
 	return x.answerProblem(p, errNoHandler)
 }
@@ -98,7 +98,7 @@ func (x *exchange) answerProblem(p problem, storeSaid error) error {
 	p.Key = x.keyText()
 	rule := refusalRules[p.Code]
 	x.report(rule.outcome, p.ExecutionID, p.attempt)
-	x.logger.Log(rule.level, "refused a request", zap.Inline(x),
+	x.Logger.Log(rule.level, "refused a request", zap.Inline(x),
 		zap.String("code", string(p.Code)),
 		zap.Int("status", p.Status),
 		zap.String("key", p.Key),
@@ -137,27 +137,27 @@ type refusalRule struct {
 	retryAfter   int // seconds, 0 for none
 	// apiRetries says that an API's client is told when to retry, too.
 	apiRetries bool
-	outcome    outcome
+	outcome    Outcome
 	// level is that of the line in the log: a client's own affair, something that an
 	// operator has to look at, or a store that fails.
 	level zapcore.Level
 }
 
 var refusalRules = map[engine.Reason]refusalRule{
-	reasonMissing:            {"The idempotency key is missing", 400, 400, 0, false, outcomeMissing, zapcore.InfoLevel},
-	reasonInvalid:            {"The idempotency key is invalid", 400, 400, 0, false, outcomeInvalid, zapcore.InfoLevel},
-	engine.ReasonReused:      {"The idempotency key is already used", 422, 422, 0, false, outcomeReused, zapcore.InfoLevel},
-	engine.ReasonInFlight:    {"A request with this idempotency key is outstanding", 409, 503, 2, true, outcomeInFlight, zapcore.InfoLevel},
-	engine.ReasonHeld:        {"The outcome of an earlier request is unknown", 409, 503, 60, false, outcomeHeld, zapcore.WarnLevel},
-	engine.ReasonExhausted:   {"The allowed attempts are exhausted", 409, 503, 60, false, outcomeExhausted, zapcore.WarnLevel},
-	reasonConflict:           {"The request is a duplicate", 409, 409, 0, false, outcomeConflict, zapcore.InfoLevel},
-	reasonNotKept:            {"The response of an earlier request was not kept", 409, 409, 0, false, outcomeNotKept, zapcore.InfoLevel},
-	reasonTooLarge:           {"The request is too large", 413, 413, 0, false, outcomeTooLarge, zapcore.InfoLevel},
-	reasonNoHandler:          {"No handler answered the request", 500, 500, 0, false, outcomeNoHandler, zapcore.ErrorLevel},
-	engine.ReasonLoop:        {"A loop was detected", 508, 508, 0, false, outcomeLoop, zapcore.ErrorLevel},
-	engine.ReasonUnavailable: {"The idempotency store is unavailable", 503, 503, 5, true, outcomeUnavailable, zapcore.ErrorLevel},
-	engine.ReasonUnreadable:  {"The idempotency record cannot be read", 500, 503, 60, false, outcomeUnreadable, zapcore.ErrorLevel},
-	engine.ReasonOverloaded:  {"Too much is in progress", 503, 503, 5, true, outcomeOverloaded, zapcore.WarnLevel},
+	reasonMissing:            {"The idempotency key is missing", 400, 400, 0, false, OutcomeMissing, zapcore.InfoLevel},
+	reasonInvalid:            {"The idempotency key is invalid", 400, 400, 0, false, OutcomeInvalid, zapcore.InfoLevel},
+	engine.ReasonReused:      {"The idempotency key is already used", 422, 422, 0, false, OutcomeReused, zapcore.InfoLevel},
+	engine.ReasonInFlight:    {"A request with this idempotency key is outstanding", 409, 503, 2, true, OutcomeInFlight, zapcore.InfoLevel},
+	engine.ReasonHeld:        {"The outcome of an earlier request is unknown", 409, 503, 60, false, OutcomeHeld, zapcore.WarnLevel},
+	engine.ReasonExhausted:   {"The allowed attempts are exhausted", 409, 503, 60, false, OutcomeExhausted, zapcore.WarnLevel},
+	reasonConflict:           {"The request is a duplicate", 409, 409, 0, false, OutcomeConflict, zapcore.InfoLevel},
+	reasonNotKept:            {"The response of an earlier request was not kept", 409, 409, 0, false, OutcomeNotKept, zapcore.InfoLevel},
+	reasonTooLarge:           {"The request is too large", 413, 413, 0, false, OutcomeTooLarge, zapcore.InfoLevel},
+	reasonNoHandler:          {"No handler answered the request", 500, 500, 0, false, OutcomeNoHandler, zapcore.ErrorLevel},
+	engine.ReasonLoop:        {"A loop was detected", 508, 508, 0, false, OutcomeLoop, zapcore.ErrorLevel},
+	engine.ReasonUnavailable: {"The idempotency store is unavailable", 503, 503, 5, true, OutcomeUnavailable, zapcore.ErrorLevel},
+	engine.ReasonUnreadable:  {"The idempotency record cannot be read", 500, 503, 60, false, OutcomeUnreadable, zapcore.ErrorLevel},
+	engine.ReasonOverloaded:  {"Too much is in progress", 503, 503, 5, true, OutcomeOverloaded, zapcore.WarnLevel},
 }
 
 // problem is the body of a refusal (RFC 9457).
@@ -230,14 +230,23 @@ func (p problem) write(w http.ResponseWriter) {
 // the provider or the key may be configured wrong.
 func (x *exchange) logMissing(reason error) {
 	if leftOut, ok := x.missing.allow(time.Since(start)); ok {
-		x.logger.Info("missing: a request has no key and passes unprotected",
-			zap.String("provider", strings.Join(x.Providers, ", ")), zap.Inline(x),
-			zap.Stringers("looked_for", x.sources), zap.NamedError("reason", reason), zap.Int64("left_out", leftOut))
+		x.Logger.Info("missing: a request has no key and passes unprotected",
+			zap.String("provider", x.providerNames()), zap.Inline(x),
+			zap.Stringers("looked_for", x.Sources), zap.NamedError("reason", reason), zap.Int64("left_out", leftOut))
 	}
 }
 
-// oneASecond lets one line a second into a log, and counts those that are left out.
-type oneASecond struct {
+// providerNames names the providers that a request could come from.
+func (h *Handler) providerNames() string {
+	var names []string
+	for _, provider := range h.Providers {
+		names = append(names, provider.Name)
+	}
+	return strings.Join(names, ", ")
+}
+
+// logSampler lets one line a second into a log, and counts those that are left out.
+type logSampler struct {
 	next    atomic.Int64 // when the next line may come, in nanoseconds
 	leftOut atomic.Int64
 }
@@ -248,7 +257,7 @@ var start = time.Now()
 
 // allow reports whether a line may be logged at a time, and how many were left out
 // since the last one.
-func (o *oneASecond) allow(now time.Duration) (leftOut int64, ok bool) {
+func (o *logSampler) allow(now time.Duration) (leftOut int64, ok bool) {
 	next := o.next.Load()
 	if int64(now) < next || !o.next.CompareAndSwap(next, int64(now+time.Second)) {
 		o.leftOut.Add(1)

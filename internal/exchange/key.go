@@ -1,4 +1,4 @@
-package caddymodule
+package exchange
 
 import (
 	"cmp"
@@ -35,21 +35,21 @@ func (x *exchange) identify() (*engine.Request, *refusal, error) {
 		err := body.needed() // before the turn: slow clients must not keep others from theirs
 		switch {
 		case body.failed() != nil:
-			return unread(err)
+			return x.unread(err)
 		case err == nil: // a body too large is parsed by nobody, and may still have to be read
-			defer takeTurn()()
+			defer acquireParseSlot()()
 		}
 	}
-	if name, ok := delivery.PassThrough(x.passing, request); ok {
-		x.logger.Debug("passed a request that is no delivery", zap.String("provider", name))
+	if name, ok := delivery.PassThrough(x.Providers, request); ok {
+		x.Logger.Debug("passed a request that is no delivery", zap.String("provider", name))
 		return x.withoutDelivery()
 	}
-	found, err := delivery.Find(x.sources, request, x.MaxKeyLength)
+	found, err := delivery.Find(x.Sources, request, x.MaxKeyLength)
 	invalid, isInvalid := errors.AsType[*delivery.InvalidError](err)
 	switch {
 	case body.failed() != nil:
-		return unread(body.failed())
-	case isInvalid && x.mode() == delivery.ModeAPI:
+		return x.unread(body.failed())
+	case isInvalid && x.Mode == delivery.ModeAPI:
 		return nil, &refusal{reasonInvalid, invalid.Error()}, nil
 	case isInvalid:
 		return x.withoutKey(fmt.Errorf("the delivery ID is invalid: %w", invalid))
@@ -58,16 +58,16 @@ func (x *exchange) identify() (*engine.Request, *refusal, error) {
 	case err != nil:
 		return x.withoutKey(err)
 	}
-	x.know(found, repl)
-	retention := x.askedRetention(request, body)
-	fingerprint, read := x.fingerprintOf(found), body.needed
+	x.setKey(found, repl)
+	retention := x.askedRetention(request)
+	fingerprint, read := x.FingerprintFor(found), body.needed
 	if fingerprint == idempotency.FingerprintNone {
 		read = body.whole
 	}
 	err = read()
 	switch {
 	case body.failed() != nil:
-		return unread(body.failed())
+		return x.unread(body.failed())
 	case err != nil && fingerprint != idempotency.FingerprintNone:
 		return x.withLargeBody("the fingerprint")
 	}
@@ -78,21 +78,38 @@ func (x *exchange) identify() (*engine.Request, *refusal, error) {
 	return claimable, nil, nil
 }
 
-// turns bounds how many requests are parsed at a time. A parsed body takes many
+// FingerprintFor returns the fingerprint that is taken beside a key: the one that the user
+// has chosen, as far as it fits the key, else that of the mode.
+func (c *Config) FingerprintFor(found delivery.Found) idempotency.FingerprintKind {
+	switch kind := c.Fingerprint; {
+	case kind == idempotency.FingerprintBody && found.Content:
+		// Bytes that are no part of the key, such as white space and excluded members, do
+		// not make another request.
+		return idempotency.FingerprintJSON
+	case kind != "":
+		return kind
+	case c.Mode == delivery.ModeWebhook || found.Content:
+		return idempotency.FingerprintNone
+	default:
+		return idempotency.FingerprintBody
+	}
+}
+
+// parseSlots bounds how many requests are parsed at a time. A parsed body takes many
 // times the room of its bytes, and parsing more than there are processors gains
 // nothing.
-var turns = make(chan struct{}, runtime.GOMAXPROCS(0))
+var parseSlots = make(chan struct{}, runtime.GOMAXPROCS(0))
 
-// takeTurn waits for a turn, and returns what ends it.
-func takeTurn() (end func()) {
-	turns <- struct{}{}
-	return func() { <-turns }
+// acquireParseSlot waits for a turn, and returns what ends it.
+func acquireParseSlot() (end func()) {
+	parseSlots <- struct{}{}
+	return func() { <-parseSlots }
 }
 
 // unread is for a body that could not be read, or that there is no room for.
-func unread(err error) (*engine.Request, *refusal, error) {
+func (x *exchange) unread(err error) (*engine.Request, *refusal, error) {
 	if full, ok := errors.AsType[recording.SpentError](err); ok {
-		processMetrics.Overloaded(engine.LimitBuffered)
+		x.Observer.Overloaded(engine.LimitBuffered)
 		return nil, &refusal{engine.ReasonOverloaded, full.Error() + "; repeat the request later"}, nil
 	}
 	return nil, nil, err
@@ -103,7 +120,7 @@ func unread(err error) (*engine.Request, *refusal, error) {
 func (h *Handler) replaced(repl *caddy.Replacer, text string) string {
 	value, err := repl.ReplaceOrErr(text, true, true)
 	if err != nil {
-		h.unknown.warnOf(text, repl, h.logger)
+		h.unknown.warnOf(text, repl, h.Logger)
 		return ""
 	}
 	return value
@@ -111,7 +128,7 @@ func (h *Handler) replaced(repl *caddy.Replacer, text string) string {
 
 // withoutKey lets a request pass unclaimed because it has no key, or refuses it.
 func (x *exchange) withoutKey(reason error) (*engine.Request, *refusal, error) {
-	if x.OnMissing == missingReject {
+	if x.RejectMissing {
 		return nil, &refusal{reasonMissing, reason.Error()}, nil
 	}
 	x.logMissing(reason)
@@ -121,7 +138,7 @@ func (x *exchange) withoutKey(reason error) (*engine.Request, *refusal, error) {
 // withoutDelivery lets a request pass unclaimed.
 func (x *exchange) withoutDelivery() (*engine.Request, *refusal, error) {
 	x.found, x.key = delivery.Found{}, idempotency.Key{} // of a body too large, they do not count
-	x.report(outcomeMissing, "", 0)
+	x.report(OutcomeMissing, "", 0)
 	return nil, nil, nil
 }
 
@@ -129,19 +146,19 @@ func (x *exchange) withoutDelivery() (*engine.Request, *refusal, error) {
 // may be held.
 func (x *exchange) withLargeBody(needs string) (*engine.Request, *refusal, error) {
 	detail := fmt.Sprintf("the body is larger than max_request_body, %d bytes, and %s needs all of it", x.MaxRequestBody, needs)
-	if x.mode() == delivery.ModeAPI {
+	if x.Mode == delivery.ModeAPI {
 		return nil, &refusal{reasonTooLarge, detail}, nil
 	}
 	return x.withoutKey(errors.New(detail))
 }
 
-// know notes the delivery and its key, which logs and refusals name from here on.
-func (x *exchange) know(found delivery.Found, repl *caddy.Replacer) {
+// setKey notes the delivery and its key, which logs and refusals name from here on.
+func (x *exchange) setKey(found delivery.Found, repl *caddy.Replacer) {
 	x.found = found
 	x.path, x.query = asSent(x.r)
 	room := make([]string, 0, 16) // on the stack
 	x.key = idempotency.Identity{
-		Namespace: x.space,
+		Namespace: x.Namespace,
 		Scope:     x.appendScope(room, x.r, x.path, repl, found),
 		Kind:      found.Kind,
 		Prefix:    found.Prefix,
@@ -161,10 +178,10 @@ func (x *exchange) origin() idempotency.Origin {
 // policyOf returns the policy for a provider. A prefix that the user has configured is one too,
 // and the catalogue may not have it.
 func (h *Handler) policyOf(provider string) idempotency.Policy {
-	if policy, ok := h.policies[provider]; ok {
+	if policy, ok := h.Policies[provider]; ok {
 		return policy
 	}
-	return h.policies[""]
+	return h.Policies[""]
 }
 
 // claimable is what the engine needs to know of a request whose key is known.
@@ -174,8 +191,8 @@ func (x *exchange) claimable(fingerprint string) *engine.Request {
 		Origin:      x.origin(),
 		Fingerprint: fingerprint,
 		Policy:      x.policyOf(x.found.Provider),
-		Timeout:     duration(x.Timeout) + recording.RoomTimeout,
-		Wait:        x.wait(),
+		Timeout:     x.Timeout + recording.RoomTimeout,
+		Wait:        x.Wait,
 	}
 	return &x.request
 }
@@ -196,15 +213,15 @@ func (h *Handler) appendScope(scope []string, r *http.Request, path string, repl
 		for _, text := range h.Scope {
 			value, err := repl.ReplaceOrErr(text, false, true)
 			if err != nil {
-				h.unknown.warnOf(text, repl, h.logger)
+				h.unknown.warnOf(text, repl, h.Logger)
 				value = repl.ReplaceAll(text, "")
 			}
 			scope = append(scope, value)
 		}
 		return scope
 	}
-	scope = append(scope, string(h.mode()), "host", hostOf(r), "path", path)
-	if h.mode() == delivery.ModeWebhook {
+	scope = append(scope, string(h.Mode), "host", hostOf(r), "path", path)
+	if h.Mode == delivery.ModeWebhook {
 		return append(scope, found.Scope...)
 	}
 	scope = append(scope, "method", r.Method)
@@ -226,7 +243,7 @@ func (h *Handler) appendScope(scope []string, r *http.Request, path string, repl
 	}
 	if len(scope) == withoutCaller && len(r.Header["Cookie"]) > 0 {
 		h.cookies.Do(func() {
-			h.logger.Warn("a request with a key names no caller but in a Cookie, which is not part of the key: callers share their keys; write a scope with the cookie that tells them apart",
+			h.Logger.Warn("a request with a key names no caller but in a Cookie, which is not part of the key: callers share their keys; write a scope with the cookie that tells them apart",
 				zap.String("scope", "scope {http.request.method} {http.request.host} {http.request.orig_uri.path} {http.request.cookie.<name>}"))
 		})
 	}

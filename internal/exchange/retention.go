@@ -1,0 +1,56 @@
+package exchange
+
+import (
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/caddy-dedup/caddy-dedup/internal/delivery"
+)
+
+// RetentionSource is where a request asks for its retention: a number of seconds, of which at
+// most Max counts.
+type RetentionSource struct {
+	Source delivery.Source
+	Max    time.Duration
+}
+
+// MaxRetention is the longest retention of all, and the longest duration of a setting. What is added
+// to it must not overflow.
+const MaxRetention = 36500 * 24 * time.Hour
+
+// askedRetention returns the retention that a request asks for, no longer than it may;
+// 0 if it asks for none that counts. What is wrong is logged. It is no error to the sender,
+// whose event would be lost.
+func (x *exchange) askedRetention(request delivery.Request) time.Duration {
+	from := x.RetentionFrom
+	if from == nil {
+		return 0
+	}
+	if from.Source.NeedsBody() && !x.readsJSON {
+		_ = x.body.needed() // before the parse slot: slow clients must not hold one; a failure shows below
+		defer acquireParseSlot()()
+	}
+	asked, err := delivery.Seconds(from.Source, request)
+	switch {
+	case x.body.failed() != nil:
+		return 0 // whoever reads the body next ends the request
+	case err != nil:
+		x.logRetention("the request's own retention is ignored, and the configured one stays", zap.NamedError("reason", err))
+		return 0
+	case asked > from.Max:
+		x.logRetention("the request asks for a longer retention than allowed, and gets the maximum", zap.Stringer("asked", asked), zap.Stringer("max", from.Max))
+		return from.Max
+	}
+	return asked
+}
+
+// logRetention logs that a request does not get the retention that it asks for, at
+// most once a second: what senders write must not fill the log.
+func (x *exchange) logRetention(message string, fields ...zap.Field) {
+	if omitted, ok := x.retention.allow(time.Since(start)); ok {
+		x.Logger.With(fields...).Warn(message,
+			zap.Stringer("source", x.RetentionFrom.Source), zap.String("key", x.keyText()),
+			zap.String("provider", x.found.Provider), x.loggedID(), zap.Int64("left_out", omitted))
+	}
+}
