@@ -60,6 +60,32 @@ func (p *caddy) wantAtMost(t *testing.T, bytes int) (check func()) {
 	}
 }
 
+// The body of a replay is read from the store when there is room for it.
+func TestReplaysAreReadWhenThereIsRoom(t *testing.T) {
+	t.Parallel()
+	const clients, size = 40, 6 << 20
+	for name, store := range map[string]string{"redis": redisStore(t), "file": "store file"} {
+		t.Run(name, func(t *testing.T) {
+			up := startUpstream(t, answersLarge(size))
+			p := start(t, conf{store: store, dedup: lines("local_copies off", limits("buffered 32MiB")), site: lines(dedupBlock("max_response_body 8MiB"), proxyTo(up))})
+			for n := range clients {
+				p.post(t, "/", fmt.Sprint(n), "body")
+			}
+			check := p.wantAtMost(t, 96<<20)
+			var all []*pending
+			for n := range clients {
+				all = append(all, p.postLater("/", fmt.Sprint(n), "body"))
+			}
+			for _, got := range replies(t, all) {
+				if got.Status != 200 || len(got.Body) != size || !got.replayed() {
+					t.Errorf("a replay got %d and %d bytes", got.Status, len(got.Body))
+				}
+			}
+			check()
+		})
+	}
+}
+
 // Slow downloads leave the room to others when their clients have read what was recorded.
 func TestSlowDownloadsHoldNoRoom(t *testing.T) {
 	t.Parallel()

@@ -12,7 +12,9 @@ type Decision interface{ decision() }
 
 // Replay answers a request with the response of the run of another request.
 type Replay struct {
-	Record   *idempotency.Record
+	Record *idempotency.Record
+	// Response is nil if it is large and not in memory. The caller makes room for
+	// [idempotency.Record.LargeBody] bytes, and reads it with [Engine.KeptResponse].
 	Response *idempotency.Response
 	// Waited reports whether the run was still in flight when the request came.
 	Waited bool
@@ -84,11 +86,12 @@ func decideInFlight(run *idempotency.Record, live any, c idempotency.Claim) Deci
 // request must ask the store.
 func (v view) decideEnded(m *member, c idempotency.Claim) Decision {
 	found, waited := v.found, v.record != nil && m.part != afterwards
+	hasResponse := found.Response != nil || found.Record != nil && found.Record.LargeBody > 0
 	verdict := idempotency.Decide(found.Record, c, found.Now)
 	switch {
 	case v.err != nil && verdict == idempotency.Proceed: // also when there is no record
 		return refusalFor(v.err)
-	case v.cameBeforeTheEnd(m) && found.Response != nil && found.Record.Token == v.record.Token && c.SameRequest(v.record):
+	case v.cameBeforeTheEnd(m) && hasResponse && found.Record.Token == v.record.Token && c.SameRequest(v.record):
 		return Replay{Record: found.Record, Response: found.Response, Waited: true}
 	case found.Response != nil && found.Record.State == idempotency.InFlight:
 		// The record is that of the run from when it was in flight. The store has
@@ -99,7 +102,7 @@ func (v view) decideEnded(m *member, c idempotency.Claim) Decision {
 	case idempotency.ReplayKept:
 		// The store sends a response only to a claim that may replay it. If the first
 		// request was refused, the flight has no response for the others.
-		if found.Response != nil || v.record != nil {
+		if hasResponse || v.record != nil {
 			return Replay{Record: found.Record, Response: found.Response, Waited: waited}
 		}
 	case idempotency.RefuseReused:

@@ -223,7 +223,7 @@ func (e *Engine) claim(f *flight, c idempotency.Claim, req Request) *Run {
 	switch {
 	case err != nil:
 		f.end(runOver, e.copies.stale(c.Key, err), err)
-	case got.Verdict == idempotency.ReplayKept && got.Response == nil:
+	case got.Verdict == idempotency.ReplayKept && got.Response == nil && got.Record.LargeBody == 0:
 		// A store must not answer so. Without this error, the requests would ask it
 		// again and again.
 		f.end(runOver, idempotency.Claimed{}, &idempotency.UnreadableError{

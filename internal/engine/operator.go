@@ -49,12 +49,21 @@ func (e *Engine) Response(ctx context.Context, key idempotency.Key, record *idem
 }
 
 // KeptResponse is Response for a request that is answered with the response: a local copy
-// of this run counts too, however old it is.
+// of this run counts too, however old it is, and there is one afterwards.
 func (e *Engine) KeptResponse(ctx context.Context, key idempotency.Key, record *idempotency.Record) (*idempotency.Response, error) {
 	if found, _ := e.copies.find(key); found.Record != nil && found.Record.Token == record.Token {
 		return found.Response, nil
 	}
-	return e.Response(ctx, key, record)
+	read := e.copies.begin()
+	response, err := e.Response(ctx, key, record)
+	if response != nil && !e.inProcess && int64(len(response.Body)) < e.copies.all.limit.Load() {
+		ctx, cancel := context.WithTimeout(ctx, e.Timeout())
+		defer cancel()
+		if now, at, err := e.store.Lookup(ctx, key); err == nil && now != nil && now.Token == record.Token {
+			e.copies.keepFound(key, read, idempotency.Claimed{Record: now, Response: response, Now: at})
+		}
+	}
+	return response, err
 }
 
 // List returns one page of records: see [idempotency.Store].

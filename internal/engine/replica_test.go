@@ -123,7 +123,20 @@ func (r *replica) begin(req engine.Request) engine.Decision {
 	if err != nil {
 		r.t.Fatalf("begin: %v", err)
 	}
-	return d
+	return r.whole(req, d)
+}
+
+// whole returns the decision with its response, if that is large and was not read.
+func (r *replica) whole(req engine.Request, d engine.Decision) engine.Decision {
+	replay, ok := d.(engine.Replay)
+	if !ok || replay.Response != nil {
+		return d
+	}
+	var err error
+	if replay.Response, err = r.KeptResponse(context.Background(), req.Key, replay.Record); err != nil {
+		r.t.Errorf("the response of a replay: %v", err)
+	}
+	return replay
 }
 
 // run begins a request, and fails the test if the request may not run.
@@ -148,6 +161,7 @@ func (r *replica) beginLater(ctx context.Context, req engine.Request) *waiter {
 	go func() {
 		defer close(w.done)
 		w.d, w.err = r.Begin(ctx, req)
+		w.d = r.whole(req, w.d)
 		w.took = time.Since(start)
 	}()
 	return w

@@ -81,7 +81,7 @@ func (e *Engine) lookAt(key idempotency.Key, run *idempotency.Record) (found ide
 	switch {
 	case isThisRun && record.State == idempotency.InFlight && !record.Lapsed(now):
 		return found, false, nil
-	case isThisRun && (record.State == idempotency.InFlight || record.State == idempotency.Held):
+	case isThisRun && (record.State == idempotency.InFlight || record.State == idempotency.Held || record.LargeBody > 0):
 		return found, true, nil
 	}
 	// The answer of the run is kept under its token, whatever has happened to the key

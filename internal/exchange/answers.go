@@ -75,17 +75,20 @@ func (x *exchange) replay(d engine.Replay) error {
 // wait for room holds nothing: its body is dropped, and the response is read from the store when
 // there is room. If the response is gone by then, the request has no body to run with either.
 func (x *exchange) makeRoom(store *storepool.Store, d engine.Replay) (engine.Decision, error) {
-	budget, size := x.allowance.Budget, len(d.Response.Body)
+	budget := x.allowance.Budget
 	switch {
+	case d.Response == nil: // it is read when there is room
 	case x.OnDuplicate == ConflictDuplicate, x.otherAnswer(d) != nil: // the body is not sent
 		return d, nil
-	case !d.Waited && size <= recording.SmallReplay:
-		x.allowance.Count(size)
+	case !d.Waited && len(d.Response.Body) <= recording.SmallReplay:
+		x.allowance.Count(len(d.Response.Body))
 		return d, nil
+	default:
+		if x.unshare = budget.Share(d.Response.Body, d.Waited); x.unshare != nil {
+			return d, nil
+		}
 	}
-	if x.unshare = budget.Share(d.Response.Body, d.Waited); x.unshare != nil {
-		return d, nil
-	}
+	size := d.Record.LargeBody
 	d.Response = nil
 	readOff(x.w, x.r) // otherwise those that wait would wait for each other's bodies
 	x.allowance.ReleaseAll()

@@ -28,7 +28,7 @@ import (
 //
 // Numbers outside the CBOR are big-endian. Another version of the form needs another magic.
 const (
-	recordMagic   = "ddr\x03"
+	recordMagic   = "ddr\x04"
 	responseMagic = "dda\x03"
 )
 
@@ -53,6 +53,7 @@ type storedRecord struct {
 	SealedBy         string
 	Sealed           []byte
 	Status           int
+	LargeBody        int
 	Reason           string
 	ParentID         string
 	Replaces         *storedRecord
@@ -217,7 +218,7 @@ func (r *Record) stored() *storedRecord {
 	s := &storedRecord{
 		State: r.State, Token: r.Token, ExecutionID: r.ExecutionID, Attempt: r.Attempt, ReleasedAttempts: r.ReleasedAttempts,
 		Fingerprint: r.Fingerprint, Hold: r.Hold, Origin: storedOrigin{Origin: r.Origin}, SealedBy: r.SealedBy, Sealed: r.Sealed,
-		Status: r.Status, Reason: r.Reason, ParentID: r.ParentID, Follows: r.Follows,
+		Status: r.Status, LargeBody: r.LargeBody, Reason: r.Reason, ParentID: r.ParentID, Follows: r.Follows,
 		Claimed: millis(r.Claimed), Ended: millis(r.Ended), LeaseUntil: millis(r.LeaseUntil), Expires: millis(r.Expires),
 	}
 	if r.Replaces != nil {
@@ -230,7 +231,7 @@ func (s *storedRecord) record() *Record {
 	r := &Record{
 		State: s.State, Token: s.Token, ExecutionID: s.ExecutionID, Attempt: s.Attempt, ReleasedAttempts: s.ReleasedAttempts,
 		Fingerprint: s.Fingerprint, Hold: s.Hold, Origin: s.Origin.Origin, SealedBy: s.SealedBy, Sealed: s.Sealed,
-		Status: s.Status, Reason: s.Reason, ParentID: s.ParentID, Follows: s.Follows,
+		Status: s.Status, LargeBody: s.LargeBody, Reason: s.Reason, ParentID: s.ParentID, Follows: s.Follows,
 		Claimed: moment(s.Claimed), Ended: moment(s.Ended), LeaseUntil: moment(s.LeaseUntil), Expires: moment(s.Expires),
 	}
 	if s.Replaces != nil {

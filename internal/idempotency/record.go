@@ -73,6 +73,9 @@ type Record struct {
 	Sealed   []byte
 	// Status is the HTTP status of the run's answer, 0 if the run had none.
 	Status int
+	// LargeBody is the length of the answer's body, as it is stored, if that is large; else 0. A
+	// large body is read from the store only when there is room for it, by [Store.Response].
+	LargeBody int
 	// Reason is why the last run ended without a response to keep, at most [MaxReason] bytes;
 	// empty if it kept one.
 	Reason string
@@ -97,6 +100,9 @@ type Record struct {
 	LeaseUntil time.Time
 	Expires    time.Time
 }
+
+// maxClaimedBody is the size up to which a body comes with the reply to a claim.
+const maxClaimedBody = 16 << 10
 
 // Lapsed reports whether the lease of a claim in flight is over. The owner did not
 // renew it in time: the owner crashed, hangs, or cannot reach the store.
@@ -269,9 +275,12 @@ func (r *Record) settled(s *Settlement, now time.Time) Record {
 	next.Ended = now.Add(-s.Ago)
 	next.LeaseUntil = time.Time{}
 	next.Expires = now.Add(s.Retention)
-	next.Status, next.Reason = 0, s.Reason
+	next.Status, next.LargeBody, next.Reason = 0, 0, s.Reason
 	if s.Response != nil {
 		next.Status = s.Response.Status
+		if n := len(s.Response.Body); n > maxClaimedBody {
+			next.LargeBody = n
+		}
 	}
 	if !s.Counted {
 		next.Attempt--

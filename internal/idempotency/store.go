@@ -103,7 +103,7 @@ type Claimed struct {
 	// Previous is set with Proceed only: the record that was found; nil if there was
 	// none.
 	Previous *Record
-	// Response comes with [ReplayKept].
+	// Response comes with [ReplayKept], unless its body is large ([Record.LargeBody]).
 	Response *Response
 	// Now is the time by the clock of the store.
 	Now time.Time

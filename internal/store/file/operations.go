@@ -29,6 +29,9 @@ func (s *Store) Claim(ctx context.Context, c idempotency.Claim) (idempotency.Cla
 	claimed := idempotency.Claimed{Verdict: idempotency.Decide(found, c, now), Record: found, Now: now}
 	switch claimed.Verdict {
 	case idempotency.ReplayKept:
+		if found.LargeBody > 0 {
+			return claimed, nil
+		}
 		claimed.Response, err = k.response(ctx, stored, found.Token, now)
 		if err == nil && claimed.Response == nil {
 			err = s.unreadable("record", c.Key, idempotency.ErrResponseMissing)

@@ -107,7 +107,7 @@ func BenchmarkReplay(b *testing.B) {
 }
 
 // What the store counts is what it takes, and a delivery with a response of 512 bytes takes about
-// 1.2 kB.
+// 1.3 kB.
 func TestBytesPerKey(t *testing.T) {
 	const keys = 20_000
 	s := New(64 << 20)
@@ -125,8 +125,8 @@ func TestBytesPerKey(t *testing.T) {
 	each := (liveHeap() - before) / keys
 	counted = (s.taken() - counted) / keys
 	t.Logf("each key takes %d bytes of heap, and counts as %d", each, counted)
-	if each > 1300 {
-		t.Errorf("a kept response of 512 bytes takes %d bytes of heap, want at most 1300", each)
+	if each > 1400 {
+		t.Errorf("a kept response of 512 bytes takes %d bytes of heap, want at most 1400", each)
 	}
 	if off := each - counted; off > each/7 || -off > each/7 {
 		t.Errorf("a kept response of 512 bytes takes %d bytes of heap, and counts as %d", each, counted)

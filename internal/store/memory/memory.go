@@ -122,6 +122,9 @@ func (s *Store) Claim(ctx context.Context, c idempotency.Claim) (claimed idempot
 			claimed.Previous, claimed.Record = found, c.Record(found, now)
 			s.putRecord(c.Key, claimed.Record, now)
 		case idempotency.ReplayKept:
+			if found.LargeBody > 0 {
+				return nil
+			}
 			if kept = s.response(s.nameOf(c.Key, found.Token), now); kept.head == nil {
 				return unreadable("record", c.Key, idempotency.ErrResponseMissing)
 			}

@@ -38,8 +38,8 @@ type claimCall struct {
 }
 
 // Claim implements [idempotency.Store]. It takes one round trip if there is no record or a
-// small response. It takes two to wait for a run in flight, to replace a record, and to read a
-// large response.
+// complete one. It takes two to wait for a run in flight, to replace a record, and to read a
+// response that is beside the record.
 func (s *Store) Claim(ctx context.Context, c idempotency.Claim) (idempotency.Claimed, error) {
 	ctx, cancel := s.withTimeout(ctx)
 	defer cancel()
@@ -292,6 +292,9 @@ func (c *claimCall) decide(ctx context.Context, f *found, registered bool) (_ id
 		}
 		return claimed, true, nil
 	case idempotency.ReplayKept:
+		if f.record.LargeBody > 0 {
+			return claimed, true, nil
+		}
 		claimed.Response, err = c.store.keptResponse(ctx, c.claim.Key, f)
 		if err != nil || claimed.Response != nil {
 			return claimed, true, err

@@ -80,6 +80,9 @@ func (m *model) claim(c idempotency.Claim) idempotency.Claimed {
 		claimed.Record = c.Record(found, m.now)
 		m.put(c.Key, claimed.Record, c.Hold || c.MaxAttempts > 0)
 	case idempotency.ReplayKept:
+		if found.LargeBody > 0 {
+			break
+		}
 		claimed.Response = m.response(c.Key, found.Token)
 	}
 	return claimed

@@ -19,6 +19,7 @@ func recordDifference(got, want *idempotency.Record) string {
 		return fmt.Sprintf("got %+v, want %+v", got, want)
 	}
 	a, b := *got, *want
+	a.LargeBody, b.LargeBody = 0, 0 // of a sealed response it is another one
 	for _, at := range []struct {
 		name string
 		a, b *time.Time

@@ -177,6 +177,12 @@ func (f *fixture) claimAt(store idempotency.Store, c idempotency.Claim, want ide
 	if claimed.Record == nil {
 		f.Fatalf("claim %s: verdict %v without a record", c.Token, claimed.Verdict)
 	}
+	if (claimed.Record.LargeBody > 0) != (claimed.Verdict == idempotency.ReplayKept && claimed.Response == nil) {
+		f.Fatalf("claim %s: verdict %v, with a response: %v; record %+v", c.Token, claimed.Verdict, claimed.Response != nil, claimed.Record)
+	}
+	if claimed.Verdict == idempotency.ReplayKept && claimed.Response == nil {
+		claimed.Response = f.responseAt(store, c.Key, claimed.Record.Token)
+	}
 	if claimed.Now.IsZero() {
 		f.Fatalf("claim %s: verdict %v without the time", c.Token, claimed.Verdict)
 	}
@@ -219,7 +225,12 @@ func (f *fixture) absent(k idempotency.Key) {
 // response returns the response of the run with this token, nil if there is none.
 func (f *fixture) response(k idempotency.Key, token string) *idempotency.Response {
 	f.Helper()
-	response, err := f.store.Response(f.ctx, k, token)
+	return f.responseAt(f.store, k, token)
+}
+
+func (f *fixture) responseAt(store idempotency.Store, k idempotency.Key, token string) *idempotency.Response {
+	f.Helper()
+	response, err := store.Response(f.ctx, k, token)
 	if err != nil {
 		f.Fatalf("response of %s: %v", token, err)
 	}
