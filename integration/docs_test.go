@@ -266,10 +266,10 @@ func membersIn(whole, part map[string]any) bool {
 // Every command of the pages is run by a test. This table says by which; a new
 // command has to be added here, with its test.
 var commandsRunBy = map[string]string{
-	"./caddy-dedup run --config Caddyfile.example":         "TestExampleCaddyfile",
-	"caddy-dedup run --config Caddyfile.example":           "TestExampleCaddyfile",
-	"export PATH=$PWD:$PATH":                               "TestGuides",
-	"git clone https://github.com/caddy-dedup/caddy-dedup": "TestGuides",
+	"./caddy-dedup run --config Caddyfile.example":            "TestExampleCaddyfile",
+	"go run ./cmd/caddy-dedup run --config Caddyfile.example": "TestExampleCaddyfile",
+	"export PATH=$PWD:$PATH":                                  "TestGuides",
+	"git clone https://github.com/caddy-dedup/caddy-dedup":    "TestGuides",
 	"cd caddy-dedup": "TestGuides",
 	"curl -i -X POST -H 'Idempotency-Key: order-1' -d amount=10 http://127.0.0.1:8080/payments": "TestExampleCaddyfile",
 	"caddy-dedup proxy --from :8080 --to localhost:3000 --provider github":                      "TestProxyCommandForAProviderOnRedis",

@@ -31,7 +31,7 @@ func TestSendersOfTheReadme(t *testing.T) {
 			verified[fields[0]] = true
 		}
 	}
-	said := regexp.MustCompile(`webhooks of (\d+) senders by name, such as ([^:]+): .* For (\d+) of them`).FindStringSubmatch(string(page))
+	said := regexp.MustCompile(`\*\*(\d+) webhook senders by name\*\*, such as ([^;]+); (\d+) of them are verified`).FindStringSubmatch(string(page))
 	if said == nil {
 		t.Fatal("the README does not say how many senders there are")
 	}
@@ -43,9 +43,27 @@ func TestSendersOfTheReadme(t *testing.T) {
 			t.Errorf("the README names %s, which is not verified", name)
 		}
 	}
-	for _, found := range regexp.MustCompile(`(?m)^\s*dedup (\w+) `).FindAllStringSubmatch(string(page), -1) {
-		if !verified[found[1]] {
-			t.Errorf("a Caddyfile of the README has %s, which is not verified", found[1])
+	configured := regexp.MustCompile("(?:`dedup|--provider) ([a-z_ ]+)").FindAllStringSubmatch(string(page), -1)
+	if len(configured) == 0 {
+		t.Error("the README configures no sender: is it where this test looks?")
+	}
+	for _, found := range configured {
+		for _, name := range strings.Fields(found[1]) {
+			if !verified[name] {
+				t.Errorf("the README configures %s, which is not verified", name)
+			}
 		}
+	}
+}
+
+// The README is one page.
+func TestReadmeIsOnePage(t *testing.T) {
+	t.Parallel()
+	page, err := os.ReadFile("../README.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if words := len(strings.Fields(string(page))); words > 900 {
+		t.Errorf("the README has %d words, want at most 900", words)
 	}
 }
