@@ -115,7 +115,7 @@ func TestStalledClientIsDisconnected(t *testing.T) {
 	up.awaitRuns(t, "k", 1)
 	eventually(t, "nobody writes to it any more", func() bool {
 		_, dump := p.askAdmin(t, "GET", "/debug/pprof/goroutine?debug=2", "", "")
-		return !strings.Contains(dump, "exchange.(*capture).deliver")
+		return !strings.Contains(dump, "exchange.(*recorder).deliver")
 	})
 	up.wantRuns(t, "k", 1)
 }

@@ -130,8 +130,8 @@ type live struct {
 // live returns what duplicates follow: nothing of an answer about the caller, which is
 // nobody else's, also where a response handler shows another status than the upstream's.
 func (e *execution) live() any {
-	c := &e.answer
-	if idempotency.AboutCaller(c.status) || idempotency.AboutCaller(e.trace.seen(nil).status) {
+	c := &e.response
+	if idempotency.AboutCaller(c.status) || idempotency.AboutCaller(e.upstream.observed(nil).status) {
 		return nil
 	}
 	return &live{record: &c.record, head: &idempotency.Response{Status: c.status, Header: c.keptHeader()}, headFirst: c.headFirst}

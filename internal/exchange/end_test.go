@@ -3,168 +3,140 @@ package exchange
 import (
 	"errors"
 	"fmt"
-	"io"
 	"net/http"
 	"net/http/httptest"
+	"slices"
 	"testing"
 
-	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
+
+	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
 )
 
 // The ways in which the handlers behind can end: what they return, what they have
-// written by then, and what was seen of the way to an upstream.
+// written by then, and what was observed of the way to an upstream.
 var (
-	returned = map[string]error{
-		"nothing":  nil,
-		"an error": errors.New("no"),
-		"502":      caddyhttp.Error(502, errors.New("connection refused")),
-		"504":      caddyhttp.Error(504, errors.New("timed out")),
-		"a panic":  errAborted,
+	err500, err502 = errors.New("no"), caddyhttp.Error(502, errors.New("connection refused"))
+	returned       = map[string]error{"nothing": nil, "an error": err500, "502": err502, "a panic": errAborted}
+	wrote          = map[string]observation{
+		"nothing":         {},
+		"a response":      {status: 201},
+		"a cut response":  {status: 201, broken: true},
+		"499":             {status: statusClientGone},
+		"too much":        {status: 201, omitted: true},
+		"too much, cut":   {status: 201, omitted: true, broken: true},
+		"an upgrade":      {status: http.StatusSwitchingProtocols, upgraded: true},
+		"to a connection": {upgraded: true},
 	}
-	wrote = map[string]func(c *capture){
-		"nothing":        func(*capture) {},
-		"a header alone": func(c *capture) { c.Header().Set("X-Own", "1") },
-		"a whole answer": func(c *capture) {
-			c.WriteHeader(201)
-			_, _ = io.WriteString(c, "created")
-		},
-		"no content": func(c *capture) { c.WriteHeader(204) },
-		"a cut answer": func(c *capture) {
-			c.Header().Set("Content-Length", "10")
-			_, _ = io.WriteString(c, "cut")
-		},
-		"499":        func(c *capture) { c.WriteHeader(statusClientGone) },
-		"an upgrade": func(c *capture) { c.WriteHeader(http.StatusSwitchingProtocols) },
-	}
-	ways = map[string]upstreamWay{
-		"none":                    {},
-		"sought":                  {sought: true},
-		"sent":                    {maybeSent: true},
-		"sent, answered 500":      {maybeSent: true, status: 500},
-		"sent, answered 499":      {maybeSent: true, status: 499},
-		"a 503 that was not sent": {status: 503},
-		"shown":                   {failed: errors.New("no")},
-		"sent, shown":             {maybeSent: true, failed: errors.New("no")},
-		"answered 500, shown":     {maybeSent: true, status: 500, failed: errors.New("no")},
+	ways = map[string]upstreamObservation{
+		"none":                       {},
+		"sought":                     {sought: true},
+		"sent":                       {maybeSent: true},
+		"sent, answered 500":         {maybeSent: true, status: 500, answered: true},
+		"sent, answered 499":         {maybeSent: true, status: 499, answered: true},
+		"sent, a 500 of another":     {maybeSent: true, status: 500},
+		"a 503 that was not sent":    {status: 503},
+		"error routes":               {failed: err500},
+		"sent, error routes":         {maybeSent: true, failed: err500},
+		"answered 500, error routes": {maybeSent: true, status: 500, answered: true, failed: err500},
+		"sent, and again":            {maybeSent: true, resent: true},
 	}
 )
 
 // endTable is what the contract says of "How a run ends" (section 4), for what a
-// handler can see. An empty field stands for any value. Every case must be in
-// exactly one row.
+// handler can see. An empty field stands for any value. Every case is in exactly one row.
 var endTable = []struct {
 	returned, wrote, way []string
-	how                  idempotency.How
-	status               int // of what those get who wait; 0: that of the error
-	failed, frees        bool
-	none                 bool // nothing: those who wait run
+	releases             []bool
+	want                 ending // but for upstream; err is only compared where it is one of ours
 }{
-	{wrote: of("an upgrade"), how: idempotency.Unknown, none: true},
-	{returned: of("a panic"), wrote: but("an upgrade"), how: idempotency.Unknown, failed: true},
+	{wrote: of("an upgrade", "to a connection"), want: ending{how: idempotency.Unknown, waiting: getNothing}},
+	{wrote: of("too much", "too much, cut"), want: ending{how: idempotency.Answered, waiting: getResponse}},
 
-	// An error: what was written of an answer is none.
-	{returned: of("an error", "502", "504"), wrote: of("nothing", "a header alone"), way: of("none", "sought", "a 503 that was not sent", "shown"), how: idempotency.NotSent, failed: true},
-	{returned: of("an error", "502", "504"), wrote: of("nothing", "a header alone"), way: of("sent", "sent, answered 500", "sent, answered 499", "sent, shown", "answered 500, shown"), how: idempotency.Unknown, failed: true},
-	{returned: of("an error", "502", "504"), wrote: but("nothing", "a header alone", "an upgrade"), how: idempotency.Unknown, failed: true},
+	// An error: what was written of a response is none.
+	{returned: failures, wrote: of("nothing"), way: answered, releases: yes, want: ending{how: idempotency.Answered, waiting: getError}},
+	{returned: failures, wrote: of("nothing"), way: answered, releases: no, want: ending{how: idempotency.Unknown, waiting: getError}},
+	{returned: failures, wrote: of("nothing"), way: of("sent", "sent, a 500 of another", "sent, error routes"), want: ending{how: idempotency.Unknown, waiting: getError}},
+	{returned: of("a panic"), wrote: of("nothing"), way: notSent, want: ending{how: idempotency.Unknown, waiting: getError}},
+	{returned: of("an error", "502"), wrote: of("nothing"), way: notSent, want: ending{how: idempotency.NotSent, waiting: getError}},
+	{returned: failures, wrote: written, way: except(again), want: ending{how: idempotency.Unknown, waiting: getError}},
+
+	// The run was cancelled before its request was sent again.
+	{wrote: of("nothing", "a response", "a cut response", "499"), way: again, want: ending{how: idempotency.Unknown, waiting: getError, err: errSentTwice}},
 
 	// No error.
-	{returned: of("nothing"), wrote: of("a whole answer"), way: exceptShown, how: idempotency.Answered, status: 201},
-	{returned: of("nothing"), wrote: of("no content"), way: exceptShown, how: idempotency.Answered, status: 204},
-	{returned: of("nothing"), wrote: of("a whole answer"), way: of("shown"), how: idempotency.NotSent, status: 201},
-	{returned: of("nothing"), wrote: of("no content"), way: of("shown"), how: idempotency.NotSent, status: 204},
-	{returned: of("nothing"), wrote: of("499"), way: of("shown"), how: idempotency.NotSent, status: 499},
-	{returned: of("nothing"), wrote: of("a whole answer"), way: of("sent, shown"), how: idempotency.Unknown, status: 201},
-	{returned: of("nothing"), wrote: of("no content"), way: of("sent, shown"), how: idempotency.Unknown, status: 204},
-	{returned: of("nothing"), wrote: of("499"), way: of("sent, shown"), how: idempotency.Unknown, status: 499},
-	{returned: of("nothing"), wrote: of("a cut answer"), how: idempotency.Unknown, failed: true},
-	{returned: of("nothing"), wrote: of("499"), way: of("sent", "sent, answered 500", "answered 500, shown"), how: idempotency.Unknown, failed: true},
-	{returned: of("nothing"), wrote: of("499"), way: of("sought"), how: idempotency.NotSent, failed: true},
-	{returned: of("nothing"), wrote: of("499"), way: of("none", "a 503 that was not sent", "sent, answered 499"), how: idempotency.Answered, status: 499},
-	{returned: of("nothing"), wrote: of("nothing", "a header alone"), way: of("none", "sought", "shown"), how: idempotency.NotSent, status: 200},
-	{returned: of("nothing"), wrote: of("nothing", "a header alone"), way: of("sent", "sent, shown"), how: idempotency.Unknown, failed: true},
-	{returned: of("nothing"), wrote: of("nothing", "a header alone"), way: of("a 503 that was not sent"), how: idempotency.Answered, status: 200, frees: true},
-	{returned: of("nothing"), wrote: of("nothing", "a header alone"), way: of("sent, answered 500", "sent, answered 499", "answered 500, shown"), how: idempotency.Answered, status: 200},
+	{returned: of("nothing"), wrote: of("a cut response"), way: except(again), want: ending{how: idempotency.Unknown, waiting: getError, err: errCutOff}},
+	{returned: of("nothing"), wrote: of("a response", "499"), way: of("error routes"), want: ending{how: idempotency.NotSent, waiting: getResponse}},
+	{returned: of("nothing"), wrote: of("a response", "499"), way: of("sent, error routes"), want: ending{how: idempotency.Unknown, waiting: getResponse}},
+	{returned: of("nothing"), wrote: of("499"), way: of("sent", "sent, answered 500", "sent, a 500 of another", "answered 500, error routes"), want: ending{how: idempotency.Unknown, waiting: getError}},
+	{returned: of("nothing"), wrote: of("499"), way: of("sought"), want: ending{how: idempotency.NotSent, waiting: getError}},
+	{returned: of("nothing"), wrote: of("499"), way: of("none", "sent, answered 499", "a 503 that was not sent"), want: ending{how: idempotency.Answered, waiting: getResponse}},
+	{returned: of("nothing"), wrote: of("a response"), way: except(of("error routes", "sent, error routes", "sent, and again")), want: ending{how: idempotency.Answered, waiting: getResponse}},
+	{returned: of("nothing"), wrote: of("nothing"), way: of("sent, answered 500", "sent, answered 499", "sent, a 500 of another", "answered 500, error routes"), want: ending{how: idempotency.Answered, waiting: getEmpty}},
+	{returned: of("nothing"), wrote: of("nothing"), way: of("a 503 that was not sent"), want: ending{how: idempotency.Answered, waiting: getEmpty, frees: true}},
+	{returned: of("nothing"), wrote: of("nothing"), way: of("sent", "sent, error routes"), want: ending{how: idempotency.Unknown, waiting: getError, err: errNoResponse}},
+	{returned: of("nothing"), wrote: of("nothing"), way: of("none", "sought", "error routes"), want: ending{how: idempotency.NotSent, waiting: getNothing, err: errNoHandler}},
 }
 
-var exceptShown = of("none", "sought", "sent", "sent, answered 500", "sent, answered 499", "a 503 that was not sent", "answered 500, shown")
+var (
+	failures = of("an error", "502", "a panic")
+	written  = of("a response", "a cut response", "499")
+	answered = of("sent, answered 500", "sent, answered 499", "answered 500, error routes")
+	notSent  = of("none", "sought", "a 503 that was not sent", "error routes")
+	again    = of("sent, and again")
+	yes, no  = []bool{true}, []bool{false}
+)
 
 func of(names ...string) []string { return names }
 
-// but returns all the ways of writing except some.
-func but(names ...string) []string {
-	var others []string
-	for name := range wrote {
-		if !contains(names, name) {
+// except returns all ways to an upstream but some.
+func except(names []string) (others []string) {
+	for name := range ways {
+		if !slices.Contains(names, name) {
 			others = append(others, name)
 		}
 	}
 	return others
 }
 
-func contains(names []string, name string) bool {
-	for _, n := range names {
-		if n == name {
-			return true
-		}
-	}
-	return false
+func fits[T comparable](names []T, name T) bool {
+	return len(names) == 0 || slices.Contains(names, name)
 }
 
-func fits(names []string, name string) bool { return len(names) == 0 || contains(names, name) }
-
-func TestConcludeOverItsWholeDomain(t *testing.T) {
+func TestEndingOverItsWholeDomain(t *testing.T) {
 	used := make([]int, len(endTable))
 	for what, err := range returned {
-		for how, write := range wrote {
+		for how, o := range wrote {
 			for path, way := range ways {
-				name := fmt.Sprintf("returned %s, wrote %s, way %s", what, how, path)
-				row := -1
-				for i, r := range endTable {
-					if !fits(r.returned, what) || !fits(r.wrote, how) || !fits(r.way, path) {
-						continue
+				for _, releases := range []bool{false, true} {
+					name := fmt.Sprintf("returned %s, wrote %s, way %s, releases %v", what, how, path, releases)
+					row := -1
+					for i, r := range endTable {
+						if !fits(r.returned, what) || !fits(r.wrote, how) || !fits(r.way, path) || !fits(r.releases, releases) {
+							continue
+						}
+						if row >= 0 {
+							t.Fatalf("%s: rows %d and %d of the table both have it", name, row, i)
+						}
+						row = i
 					}
-					if row >= 0 {
-						t.Fatalf("%s: rows %d and %d of the table both say what is right", name, row, i)
+					if row < 0 {
+						t.Fatalf("%s: no row of the table has it", name)
 					}
-					row = i
-				}
-				if row < 0 {
-					t.Fatalf("%s: no row of the table says what is right", name)
-				}
-				used[row]++
-				want := endTable[row]
-				answer := captureOn(httptest.NewRecorder(), 1<<20)
-				write(answer)
-				end := conclude(err, answer, way)
-				if want.none {
-					if end.How != want.how || end.Response != nil {
-						t.Errorf("%s: got %+v with %+v; want %v with nothing", name, end, end.Response, want.how)
+					used[row]++
+					want := endTable[row].want
+					o.err, o.upstream, o.releases = err, way, releases
+					got := o.ending()
+					if got.how != want.how || got.waiting != want.waiting || got.frees != want.frees {
+						t.Errorf("%s: got %+v, want %+v", name, got, want)
 					}
-					continue
-				}
-				status := want.status
-				var handlerError caddyhttp.HandlerError
-				switch {
-				case !want.failed:
-				case errors.As(err, &handlerError):
-					status = handlerError.StatusCode
-				case err == nil || errors.Is(err, errAborted):
-					status = 502
-				default:
-					status = 500
-				}
-				if end.How != want.how || end.UpstreamStatus != way.status || end.Response.Status != status || end.Response.Failed != want.failed {
-					t.Errorf("%s: got %+v with %+v; want %v with %d, failed %v", name, end, end.Response, want.how, status, want.failed)
-				}
-				if want.frees != (end.Retention != nil && *end.Retention == 0) {
-					t.Errorf("%s: its retention is %v", name, end.Retention)
-				}
-				if end.How == idempotency.Answered && how == "a whole answer" && string(end.Response.Body) != "created" {
-					t.Errorf("%s: the body is %q", name, end.Response.Body)
-				}
-				if how == "a header alone" && end.How != idempotency.Unknown && len(end.Response.Header["X-Own"]) != 1 {
-					t.Errorf("%s: the header is %v", name, end.Response.Header)
+					switch { // an error is the client's in place of the response
+					case want.err != nil && !errors.Is(got.err, want.err),
+						err != nil && !way.resent && !errors.Is(got.err, err),
+						want.waiting == getResponse && !o.omitted && got.err != nil,
+						o.omitted && (got.err != nil) != (err != nil || o.broken || way.resent):
+						t.Errorf("%s: the client gets the error %v", name, got.err)
+					}
 				}
 			}
 		}
@@ -172,6 +144,41 @@ func TestConcludeOverItsWholeDomain(t *testing.T) {
 	for row, n := range used {
 		if n == 0 {
 			t.Errorf("no case is in row %d of the table", row)
+		}
+	}
+}
+
+// What requests get that wait for a run.
+func TestSharedResponse(t *testing.T) {
+	for name, c := range map[string]struct {
+		status int // that was written
+		ending
+		want *idempotency.Response
+	}{
+		"nothing":                    {0, ending{waiting: getNothing}, nil},
+		"the response":               {201, ending{waiting: getResponse}, &idempotency.Response{Status: 201}},
+		"an empty 200":               {0, ending{waiting: getEmpty}, &idempotency.Response{Status: 200}},
+		"an error":                   {0, ending{waiting: getError, err: err500}, &idempotency.Response{Status: 500, Failed: true}},
+		"an error of Caddy's":        {0, ending{waiting: getError, err: caddyhttp.Error(504, nil)}, &idempotency.Response{Status: 504, Failed: true}},
+		"a panic":                    {0, ending{waiting: getError, err: errAborted}, &idempotency.Response{Status: 502, Failed: true}},
+		"an error behind a response": {201, ending{waiting: getError, err: err500}, &idempotency.Response{Status: 500, Failed: true}},
+		"a 499 that is no response":  {499, ending{waiting: getError}, &idempotency.Response{Status: 502, Failed: true}},
+	} {
+		response := recorderOn(httptest.NewRecorder(), 1<<20)
+		response.Header().Set("X-Own", "1")
+		if c.status != 0 {
+			response.WriteHeader(c.status)
+		}
+		got := response.shared(c.ending)
+		if (got == nil) != (c.want == nil) {
+			t.Errorf("%s: got %+v, want %+v", name, got, c.want)
+		}
+		if got == nil || c.want == nil {
+			continue
+		}
+		// The header is kept with a response, and with an error in place of none.
+		if hasHeader := len(got.Header["X-Own"]) == 1; got.Status != c.want.Status || got.Failed != c.want.Failed || hasHeader != (c.status == 0 || !got.Failed) {
+			t.Errorf("%s: got %+v, want %+v", name, got, c.want)
 		}
 	}
 }

@@ -260,7 +260,7 @@ func hasTrailers(header http.Header) bool {
 }
 
 // sendTrailers passes on what was added to the header after the status.
-func (c *capture) sendTrailers() {
+func (c *recorder) sendTrailers() {
 	if !hasTrailers(c.header) {
 		return
 	}

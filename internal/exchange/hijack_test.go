@@ -11,8 +11,8 @@ import (
 // as over HTTP/2, goes on, and its answer is kept like any other.
 func TestRunIsUpgradedWhenItHasTheConnection(t *testing.T) {
 	run := new(watchedRun)
-	watched := func(w http.ResponseWriter) *capture {
-		c := captureOn(w, 1000)
+	watched := func(w http.ResponseWriter) *recorder {
+		c := recorderOn(w, 1000)
 		c.run = run
 		return c
 	}

@@ -14,7 +14,7 @@ import (
 func TestStatusThatIsNone(t *testing.T) {
 	for _, status := range []int{-1, 0, 42, 99, 1000} {
 		func() {
-			c := captureOn(httptest.NewRecorder(), 64)
+			c := recorderOn(httptest.NewRecorder(), 64)
 			defer c.close()
 			defer func() {
 				if recover() == nil || c.status != 0 {
@@ -29,7 +29,7 @@ func TestStatusThatIsNone(t *testing.T) {
 // 1xx goes to the client at once and is not the answer.
 func TestCapturePassesEarlyHints(t *testing.T) {
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-		c := captureOn(w, 64)
+		c := recorderOn(w, 64)
 		c.Header().Set("Link", "</style.css>; rel=preload")
 		c.WriteHeader(http.StatusEarlyHints)
 		c.Header().Del("Link")

@@ -23,18 +23,17 @@ type execution struct {
 	*exchange
 	run     *engine.Run
 	settled bool
-	how     idempotency.How // it ended, once it is settled
 
-	context runContext
-	limit   runLimit
-	trace   upstreamTrace
-	answer  capture
-	named   struct{ toClient, toUpstream, attempt oneValue }
+	context  runContext
+	limit    runLimit
+	upstream upstreamTrace
+	response recorder
+	named    struct{ toClient, toUpstream, attempt oneValue }
 }
 
 // carryOut lets a run's request through and settles its claim by how the
 // handlers behind ended. The run stays in the request's goroutine, but not under
-// the client's context: a client that goes away ends nothing.
+// the client's context: a client that leaves ends nothing.
 func (x *exchange) carryOut(run *engine.Run) error {
 	e := &execution{exchange: x, run: run}
 	e.announce()
@@ -44,204 +43,129 @@ func (x *exchange) carryOut(run *engine.Run) error {
 	forgetUpstream(x.repl())
 	ctx := e.begin()
 	defer e.limit.end()
-	e.answer.begin(e, x.toClient(), x.MaxResponseBody, x.headers, x.allowance.Budget)
-	defer e.answer.close()
+	e.response.begin(e, x.toClient(), x.MaxResponseBody, x.headers, x.allowance.Budget)
+	defer e.response.close()
 
 	ended := false
 	defer func() {
 		if !ended { // a panic
-			e.settle(errAborted)
-			e.answer.cut()
+			e.settle(e.conclude(errAborted))
+			e.response.cut()
 		}
 	}()
-	e.trace.request = e.forUpstream(x.r.WithContext(ctx))
-	err := x.next.ServeHTTP(&e.answer, e.trace.request)
+	e.upstream.request = e.forUpstream(x.r.WithContext(ctx))
+	err := x.next.ServeHTTP(&e.response, e.upstream.request)
 	ended = true
-	switch way := e.trace.seen(err); {
-	case way.resent: // for which reverse_proxy has written 499
-		err = caddyhttp.Error(http.StatusBadGateway, errors.New(errResent.Error()))
-	case err == nil && !e.settled && e.answer.status == 0 && way.nothingSent():
-		err, e.outcome = errNoHandler, OutcomeNoHandler
-	}
-	e.settle(err)
-	return e.deliver(err)
+	end := e.conclude(err)
+	e.settle(end)
+	return e.deliver(end.err)
 }
 
-// deliver gives the client of a run that has ended what it does not have yet.
+// deliver gives the client of a settled run what it does not have yet: the response, or an error
+// in its place.
 func (e *execution) deliver(err error) error {
 	switch {
-	case e.answer.streaming && (err != nil || e.answer.broken()):
-		e.answer.cut()
+	case err == nil:
+		letGo(e.r.Body) // the upstream has read it
+		e.response.finish()
+		return nil
+	case e.response.streaming:
+		e.response.cut()
 		panic(http.ErrAbortHandler) // a cut response must not look whole
-	case errors.Is(err, errNoHandler):
-		e.answer.giveUp()
-		return e.refuseNoHandler(e.run.ExecutionID(), e.run.Attempt())
-	case err != nil:
-		e.answer.giveUp()
-		return e.failed(err)
-	case e.how == idempotency.Unknown && e.answer.status == 0 && !e.answer.upgraded:
-		return e.failed(caddyhttp.Error(http.StatusBadGateway, errors.New("the upstream gave no response")))
-	case e.answer.broken():
-		return e.failed(caddyhttp.Error(http.StatusBadGateway, errors.New("the response was cut off")))
 	}
-	letGo(e.r.Body) // it has done its part
-	e.answer.finish()
-	return nil
+	e.response.giveUp()
+	if errors.Is(err, errNoHandler) {
+		return e.refuseNoHandler(e.run.ExecutionID(), e.run.Attempt())
+	}
+	return e.failed(err)
 }
 
-// upgraded implements [capturedRun].
+// upgraded implements [recordedRun].
 func (e *execution) upgraded() {
 	e.limit.lift()
-	e.settle(nil)
+	e.settle(e.conclude(nil))
 }
 
-// streams implements [capturedRun].
+// streams implements [recordedRun].
 func (e *execution) streams() { e.run.Stream(e.live()) }
 
-// outgrown implements [capturedRun].
+// outgrown implements [recordedRun].
 func (e *execution) outgrown() {
-	e.answer.record.Abandoned = e.limit.end
+	e.response.record.Abandoned = e.limit.end
 	e.limit.lift()
-	e.settle(nil)
-	context.AfterFunc(e.r.Context(), e.answer.own.Leave) // it may be the last who needs the rest
+	end := e.conclude(nil)
+	end.err = nil // the rest is to come
+	e.settle(end)
+	context.AfterFunc(e.r.Context(), e.response.own.Leave) // it may be the last reader of the rest
 }
 
-// waits implements [capturedRun].
+// waits implements [recordedRun].
 func (e *execution) waits() (goOn func()) { return e.limit.pause() }
 
-// settle ends the run, if it has not ended yet. The room that its response takes is
+// conclude returns how the run ended, by what was observed of it until the handlers behind
+// returned an error or nil.
+func (e *execution) conclude(err error) ending {
+	response, upstream := &e.response, e.upstream.observed(err)
+	return observation{
+		err:      err,
+		status:   response.status,
+		broken:   response.broken(),
+		omitted:  response.omitted,
+		upgraded: response.upgraded,
+		upstream: upstream,
+		releases: e.request.Policy.ReleaseOn.Has(upstream.status) && !e.run.WasLast(),
+	}.ending()
+}
+
+// settle ends the run, if it is not settled yet. The room that its response takes is
 // needed until that is stored, which may be after its request.
-func (e *execution) settle(err error) {
+func (e *execution) settle(ended ending) {
 	if e.settled {
 		return
 	}
 	e.settled = true
+	if errors.Is(ended.err, errNoHandler) {
+		e.outcome = OutcomeNoHandler
+	}
 	e.count()
-	answer, way := &e.answer, e.trace.seen(err)
-	end := conclude(err, answer, way)
-	if end.How == idempotency.Unknown && answer.status == 0 && way.answered && e.request.Policy.ReleaseOn.Has(way.status) && !e.run.WasLast() {
-		end.How = idempotency.Answered // with a failure, of which a handler behind has made an error
+	end := idempotency.End{
+		How: ended.how, UpstreamStatus: ended.upstream.status, Retention: e.wishedRetention(), Response: e.response.shared(ended),
 	}
-	if end.Retention == nil {
-		end.Retention = e.wishedRetention(answer)
+	if ended.frees {
+		end.Retention = new(time.Duration)
 	}
-	e.how = end.How
-	answer.record.Keep()
-	e.run.OnStored(answer.record.Unkeep)
+	e.response.record.Keep()
+	e.run.OnStored(e.response.record.Unkeep)
 	if end.Response != nil {
 		copied := len(end.Response.Body) // as it is stored
-		answer.taken.Count(copied)
-		defer answer.taken.Release(int64(copied))
+		e.response.taken.Count(copied)
+		defer e.response.taken.Release(int64(copied))
 	}
-	cause := err
-	if err == nil && way.unanswered() {
-		cause = way.failed
-	}
-	facts, reason := e.runLogFields(cause, end)
+	fields, reason := e.runLogFields(ended.cause(), end)
 	end.Reason = reason
-	e.run.Explain(facts...)
+	e.run.Explain(fields...)
 	_, _ = e.run.End(end) // the engine logs what became of it
-	e.leaveStore()        // what is left is the client's own affair
-}
-
-// errAborted stands for a panic: the run was aborted, or its upstream died in the
-// middle of a body.
-var errAborted = errors.New("aborted")
-
-// errNoHandler is how a run ends that no handler behind has answered.
-var errNoHandler = errors.New("no handler behind dedup answered the request")
-
-// conclude says how a run ended: by the error that the handlers behind returned
-// ([errAborted] if they panicked), by what they wrote, and by what was seen of the
-// way to an upstream. With it comes what those get who wait for the run: its
-// response, or, where there is none, the error that its client gets.
-func conclude(err error, answer *capture, way upstreamWay) idempotency.End {
-	end := idempotency.End{UpstreamStatus: way.status}
-	switch {
-	case answer.upgraded: // what goes on there is no response
-		end.How = idempotency.Unknown
-	case answer.omitted:
-		// It is settled where it outgrows what is kept, whatever comes behind.
-		end.How = idempotency.Answered
-	case errors.Is(err, errAborted):
-		end.How = idempotency.Unknown
-	case err == nil && (answer.status == statusClientGone && way.gaveUp() || answer.whole() && way.unanswered()):
-		end.How = idempotency.Unknown
-		if !way.maybeSent {
-			end.How = idempotency.NotSent
-		}
-	case err == nil && answer.whole():
-		end.How = idempotency.Answered
-	case err == nil && answer.status == 0 && way.status >= 200:
-		// The upstream answered, and a response handler made nothing of it. Its client has the
-		// server's empty 200, and so have duplicates: to run again what was executed would be worse.
-		end.How = idempotency.Answered
-		if !way.maybeSent {
-			end.Retention = new(time.Duration)
-		}
-	case answer.status != 0 || way.maybeSent:
-		end.How = idempotency.Unknown
-	default:
-		end.How = idempotency.NotSent
-	}
-	end.Response = responseOf(end.How, err, answer, way)
-	return end
-}
-
-// responseOf returns what those get who wait for a run that ended so, nil where they run
-// themselves.
-func responseOf(how idempotency.How, err error, answer *capture, way upstreamWay) *idempotency.Response {
-	switch {
-	case answer.upgraded, errors.Is(err, errNoHandler):
-		return nil // the connection is its own client's, or there is no answer: they run, too
-	case err == nil && answer.whole() && !answer.omitted && way.unanswered():
-		return answer.response() // the page, as the first client gets it
-	case how == idempotency.Unknown, err == nil && answer.status == statusClientGone && way.gaveUp():
-		return &idempotency.Response{Status: failedStatus(err), Failed: true}
-	case err == nil && answer.status == 0:
-		// As the server answers the first client.
-		return &idempotency.Response{Status: http.StatusOK, Header: answer.rules.kept(answer.found, answer.header)}
-	case how == idempotency.Answered, err == nil:
-		return answer.response()
-	default:
-		return &idempotency.Response{
-			Status: failedStatus(err), Failed: true,
-			Header: answer.rules.kept(answer.found, answer.header),
-		}
-	}
-}
-
-// failedStatus returns the status with which Caddy answers an error, and 502 for a
-// response that is not whole.
-func failedStatus(err error) int {
-	var handlerError caddyhttp.HandlerError
-	switch {
-	case errors.As(err, &handlerError) && handlerError.StatusCode != 0:
-		return handlerError.StatusCode
-	case err != nil && !errors.Is(err, errAborted):
-		return http.StatusInternalServerError
-	default:
-		return http.StatusBadGateway
-	}
+	e.leaveStore()        // which is not needed while the client reads
 }
 
 // wishedRetention reads the upstream's Dedup-Retention, which is no longer than the longest
 // that can be configured. One that is not a number of seconds is logged, and the configured
 // retention stays.
-func (x *exchange) wishedRetention(answer *capture) *time.Duration {
-	if answer.retention == "" {
+func (e *execution) wishedRetention() *time.Duration {
+	text := e.response.retention
+	if text == "" {
 		return nil
 	}
 	const most = uint64(MaxRetention / time.Second)
-	seconds, err := strconv.ParseUint(answer.retention, 10, 64)
+	seconds, err := strconv.ParseUint(text, 10, 64)
 	if seconds > most && (err == nil || errors.Is(err, strconv.ErrRange)) {
-		x.Logger.Warn("the upstream's "+retentionHeader+" is longer than a response can be kept; it is kept for the most",
-			zap.String("value", fmt.Sprintf("%.40q", answer.retention)), zap.Uint64("most_seconds", most))
+		e.Logger.Warn("the upstream's "+retentionHeader+" is longer than a response can be kept; it is kept for the most",
+			zap.String("value", fmt.Sprintf("%.40q", text)), zap.Uint64("most_seconds", most))
 		seconds, err = most, nil
 	}
 	if err != nil {
-		x.Logger.Warn("the upstream's "+retentionHeader+" is not a number of seconds; the configured retention stays",
-			zap.String("value", fmt.Sprintf("%.40q", answer.retention)))
+		e.Logger.Warn("the upstream's "+retentionHeader+" is not a number of seconds; the configured retention stays",
+			zap.String("value", fmt.Sprintf("%.40q", text)))
 		return nil
 	}
 	wished := time.Duration(seconds) * time.Second
@@ -293,8 +217,8 @@ var noIdleTimeouts = caddyhttp.ContextWithIdleTimeouts(context.Background(), nil
 // which can be lifted. A transport's connections are observed in it.
 func (e *execution) begin() context.Context {
 	e.context = runContext{client: e.r.Context(), executionID: e.run.ExecutionID()}
-	ctx := e.limit.begin(e.trace.observe(&e.context, e.repl()), e.Timeout)
-	e.trace.cancel = e.limit.cancel
+	ctx := e.limit.begin(e.upstream.observe(&e.context, e.repl()), e.Timeout)
+	e.upstream.cancel = e.limit.cancel
 	return ctx
 }
 

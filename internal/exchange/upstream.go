@@ -162,8 +162,8 @@ func (t *upstreamTrace) gotFirstResponseByte() {
 	t.attempt.responded = true
 }
 
-// upstreamWay is what was seen of a request's way to an upstream.
-type upstreamWay struct {
+// upstreamObservation is what was seen of a request's way to an upstream.
+type upstreamObservation struct {
 	// maybeSent says that the request may have reached an upstream. A proxy that
 	// chose an upstream and whose transport shows no connections (FastCGI) cannot
 	// tell.
@@ -183,20 +183,17 @@ type upstreamWay struct {
 
 // unanswered reports whether a whole answer is a page of error routes behind, about an error
 // before which no upstream has answered. Nor has one that they themselves have asked.
-func (w *upstreamWay) unanswered() bool { return w.failed != nil && w.status == 0 }
-
-// nothingSent reports whether no proxy has sent the request to an upstream.
-func (w upstreamWay) nothingSent() bool { return !w.maybeSent && w.status == 0 }
+func (w *upstreamObservation) unanswered() bool { return w.failed != nil && w.status == 0 }
 
 // gaveUp reports whether a 499 is no answer of anybody's, but what reverse_proxy notes where
 // its transport gave up. A run's own client does not make it do so, but another request can:
 // those of HTTP/3 that wait for one connection all fail when the one that dials is cancelled.
-func (w *upstreamWay) gaveUp() bool {
+func (w *upstreamObservation) gaveUp() bool {
 	return w.status != statusClientGone && (w.maybeSent || w.sought)
 }
 
-// seen returns what was seen until the handlers behind ended, with an error or nil.
-func (t *upstreamTrace) seen(err error) upstreamWay {
+// observed returns what was observed until the handlers behind ended, with an error or nil.
+func (t *upstreamTrace) observed(err error) upstreamObservation {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	address, chosen := t.repl.Get(upstreamAddress)
@@ -208,7 +205,7 @@ func (t *upstreamTrace) seen(err error) upstreamWay {
 		failed, _ = value.(error)
 	}
 	connected := t.sent || t.attempt.connected
-	return upstreamWay{
+	return upstreamObservation{
 		failed:    failed,
 		maybeSent: t.sent || connected && !refusedUnprocessed(err) || chosen && address != t.address,
 		sought:    t.sought,

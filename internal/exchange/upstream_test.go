@@ -48,7 +48,7 @@ func TestWaysToAnUpstream(t *testing.T) {
 					repl.Set(upstreamStatus, 200)
 				}
 			}
-			if got := trace.seen(nil); got.maybeSent != want {
+			if got := trace.observed(nil); got.maybeSent != want {
 				t.Errorf("seen: %+v, want maybe sent %v", got, want)
 			}
 		})
@@ -65,15 +65,15 @@ func TestStatusOfTheLastAttempt(t *testing.T) {
 	shown := httptrace.ContextClientTrace(trace.observe(t.Context(), repl))
 	shown.GetConn("")
 	shown.GotConn(httptrace.GotConnInfo{})
-	if got := trace.seen(nil); got.status != 0 || got.answered {
+	if got := trace.observed(nil); got.status != 0 || got.answered {
 		t.Errorf("before its answer: %+v", got)
 	}
 	repl.Set(upstreamStatus, 503)
-	if got := trace.seen(nil); got.status != 503 || !got.answered {
+	if got := trace.observed(nil); got.status != 503 || !got.answered {
 		t.Errorf("after its answer: %+v", got)
 	}
 	repl.Set(upstreamAddress, "127.0.0.1:9002")
-	if got := trace.seen(nil); got.answered {
+	if got := trace.observed(nil); got.answered {
 		t.Errorf("after a transport that shows nothing: %+v", got)
 	}
 }

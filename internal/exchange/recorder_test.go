@@ -34,7 +34,7 @@ func serveCaptured(t *testing.T, maxBody int64, handler http.HandlerFunc, settle
 	t.Helper()
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Server", "in front")
-		c := captureOn(w, maxBody)
+		c := recorderOn(w, maxBody)
 		settleOnce := sync.OnceFunc(func() {
 			settle(captured{
 				status: c.status, body: string(c.response().Body), omitted: c.omitted, streaming: c.streaming, whole: c.whole(),
@@ -55,9 +55,9 @@ func serveCaptured(t *testing.T, maxBody int64, handler http.HandlerFunc, settle
 	return response
 }
 
-// captureOn is a capture for a client that may take as long as it likes.
-func captureOn(w http.ResponseWriter, maxBody int64) *capture {
-	c := new(capture)
+// recorderOn is a capture for a client that may take as long as it likes.
+func recorderOn(w http.ResponseWriter, maxBody int64) *recorder {
+	c := new(recorder)
 	c.begin(&watchedRun{settle: func() {}}, recording.NewClientWriter(w, nil, 0), maxBody, headerRules{}, recording.NewBudget(1<<30))
 	return c
 }
@@ -239,7 +239,7 @@ func TestCaptureHoldsTheEndBack(t *testing.T) {
 
 // A response that declares more than it has is not whole.
 func TestCaptureNoticesAShortBody(t *testing.T) {
-	c := captureOn(httptest.NewRecorder(), 64)
+	c := recorderOn(httptest.NewRecorder(), 64)
 	c.Header().Set("Content-Length", "10")
 	if _, err := c.Write([]byte("short")); err != nil {
 		t.Fatal(err)
@@ -253,7 +253,7 @@ func TestCaptureNoticesAShortBody(t *testing.T) {
 func TestCaptureGoesOnWithoutClient(t *testing.T) {
 	done := make(chan captured, 1)
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		c := captureOn(w, 1<<20)
+		c := recorderOn(w, 1<<20)
 		fmt.Fprint(c, "first,")
 		c.Flush()
 		<-r.Context().Done()
@@ -289,15 +289,15 @@ func TestCaptureGoesOnWithoutClient(t *testing.T) {
 // A response without a body that was flushed is no stream: its client gets it, like any
 // other, after it is stored.
 func TestFlushedResponseWithoutABodyIsHeldBack(t *testing.T) {
-	for name, write := range map[string]func(c *capture){
-		"no content":        func(c *capture) { c.WriteHeader(http.StatusNoContent) },
-		"not modified":      func(c *capture) { c.WriteHeader(http.StatusNotModified) },
-		"declared as empty": func(c *capture) { c.Header().Set("Content-Length", "0") },
-		"no events": func(c *capture) {
+	for name, write := range map[string]func(c *recorder){
+		"no content":        func(c *recorder) { c.WriteHeader(http.StatusNoContent) },
+		"not modified":      func(c *recorder) { c.WriteHeader(http.StatusNotModified) },
+		"declared as empty": func(c *recorder) { c.Header().Set("Content-Length", "0") },
+		"no events": func(c *recorder) {
 			c.Header().Set("Content-Type", "text/event-stream")
 			c.WriteHeader(http.StatusNoContent)
 		},
-		"events declared as empty": func(c *capture) {
+		"events declared as empty": func(c *recorder) {
 			c.Header().Set("Content-Type", "text/event-stream")
 			c.Header().Set("Content-Length", "0")
 			c.WriteHeader(http.StatusOK)
@@ -306,7 +306,7 @@ func TestFlushedResponseWithoutABodyIsHeldBack(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			client := httptest.NewRecorder()
 			client.Code = 0
-			c := captureOn(client, 64)
+			c := recorderOn(client, 64)
 			write(c)
 			c.Flush()
 			if c.streaming || client.Flushed || client.Code != 0 {
@@ -338,7 +338,7 @@ func (w lookingWriter) Unwrap() http.ResponseWriter { return w.ResponseWriter }
 func TestHandlersInFrontSeeTheStatusInTheRequestsGoroutine(t *testing.T) {
 	variables := make(map[string]int)
 	client := lookingWriter{httptest.NewRecorder(), func() { _ = variables["written"] }}
-	c := captureOn(client, 1<<20)
+	c := recorderOn(client, 1<<20)
 	fmt.Fprint(c, "first,")
 	c.Flush()
 	variables["written"]++ // the race detector sees who reads it
@@ -352,7 +352,7 @@ func TestHandlersInFrontSeeTheStatusInTheRequestsGoroutine(t *testing.T) {
 // Who writes to the recording has no client whose pace could be limited.
 func TestHandlersBehindHaveNoWriteDeadline(t *testing.T) {
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-		c := captureOn(w, 1<<20)
+		c := recorderOn(w, 1<<20)
 		if err := http.NewResponseController(c).SetWriteDeadline(time.Now()); !errors.Is(err, http.ErrNotSupported) {
 			t.Errorf("got %v", err)
 		}
@@ -375,7 +375,7 @@ func TestHandlersBehindHaveNoWriteDeadline(t *testing.T) {
 func TestStatusWithoutABodyIsWhole(t *testing.T) {
 	for status, length := range map[int]string{http.StatusNoContent: "", http.StatusNotModified: "7"} {
 		client := httptest.NewRecorder()
-		c := captureOn(client, 64)
+		c := recorderOn(client, 64)
 		c.Header().Set("Content-Length", "7")
 		c.WriteHeader(status)
 		if n, err := io.WriteString(c, "created"); n != 7 || err != nil || !c.whole() || len(c.response().Body) != 0 {

@@ -16,7 +16,7 @@ import (
 	"github.com/caddy-dedup/caddy-dedup/internal/recording"
 )
 
-// capture is the response writer of a run. What the handlers behind write goes into a
+// recorder is the response writer of a run. What the handlers behind write goes into a
 // recording, at their pace, up to a limit; the client reads it at its own. The end of it
 // is held back until the run is settled: the client must not know of a response that is
 // not stored.
@@ -25,7 +25,7 @@ import (
 // then the client gets it as it comes. A body that is larger than is kept becomes a
 // stream, and is settled there. To the handlers behind, writing does not fail: the run
 // goes on without its client, but for a body that is not kept.
-type capture struct {
+type recorder struct {
 	client   http.ResponseWriter
 	toClient recording.ClientWriter
 	taken    recording.Allowance
@@ -33,7 +33,7 @@ type capture struct {
 	own      recording.Reader // the client's
 	maxBody  int64
 	rules    headerRules
-	run      capturedRun
+	run      recordedRun
 
 	// header is the run's own view, so that what the handlers in front have set can be
 	// told from what the run has set: until the client's header is sent, that one is as
@@ -64,9 +64,9 @@ type capture struct {
 	panicked  any             // what the client's writer panicked with
 }
 
-// capturedRun is the run whose response is captured. It is told what its response turns out
+// recordedRun is the run whose response is captured. It is told what its response turns out
 // to be.
-type capturedRun interface {
+type recordedRun interface {
 	// upgraded: the connection is another protocol's from here on.
 	upgraded()
 	// streams: the client gets the response as it comes.
@@ -77,9 +77,9 @@ type capturedRun interface {
 	waits() (goOn func())
 }
 
-// begin makes a capture of a zero one, for the run of a client, which takes its room from
+// begin makes a recorder of a zero one, for the run of a client, which takes its room from
 // a budget.
-func (c *capture) begin(run capturedRun, to recording.ClientWriter, maxBody int64, rules headerRules, budget *recording.Budget) {
+func (c *recorder) begin(run recordedRun, to recording.ClientWriter, maxBody int64, rules headerRules, budget *recording.Budget) {
 	c.run, c.client, c.toClient, c.maxBody, c.rules = run, to.Client, to, maxBody, rules
 	c.taken.Budget = budget
 	c.record.Init(&c.taken)
@@ -89,18 +89,18 @@ func (c *capture) begin(run capturedRun, to recording.ClientWriter, maxBody int6
 }
 
 // Header returns the run's view of the header.
-func (c *capture) Header() http.Header { return c.header }
+func (c *recorder) Header() http.Header { return c.header }
 
 // Unwrap lets http.ResponseController reach the read deadline and full duplex.
-func (c *capture) Unwrap() http.ResponseWriter { return c.client }
+func (c *recorder) Unwrap() http.ResponseWriter { return c.client }
 
 // SetWriteDeadline keeps handlers behind from the client's deadline: they write to the
 // recording, at a pace of their own.
-func (c *capture) SetWriteDeadline(time.Time) error { return http.ErrNotSupported }
+func (c *recorder) SetWriteDeadline(time.Time) error { return http.ErrNotSupported }
 
 // WriteHeader passes 1xx on and notes the final status. It may be called from a
 // transport's goroutine for 1xx, while the handler waits for that transport.
-func (c *capture) WriteHeader(status int) {
+func (c *recorder) WriteHeader(status int) {
 	switch {
 	case c.status != 0:
 		return
@@ -128,7 +128,7 @@ func (c *capture) WriteHeader(status int) {
 
 // inform passes an informational response (RFC 9110, section 15.2) on to the client at once,
 // and restores the header that the run found.
-func (c *capture) inform(status int) {
+func (c *recorder) inform(status int) {
 	found, early := c.found.Clone(), c.header.Clone()
 	removeDedupHeaders(early, found)
 	c.replaceHeader(early)
@@ -139,7 +139,7 @@ func (c *capture) inform(status int) {
 // Write records the bytes. It waits where there is no room for them, and, of a body that
 // is not kept, for the client. What comes behind a status without a body, as from a page of PHP,
 // is let go: a proxy whose byte is refused would abort an answer that is whole.
-func (c *capture) Write(p []byte) (int, error) {
+func (c *recorder) Write(p []byte) (int, error) {
 	if c.status == 0 {
 		c.WriteHeader(http.StatusOK)
 	}
@@ -167,7 +167,7 @@ func (c *capture) Write(p []byte) (int, error) {
 
 // takeRoom takes room for n bytes more, and waits for it. It reports false if there is none: the
 // body is not kept then, as if it were too large.
-func (c *capture) takeRoom(n int) bool {
+func (c *recorder) takeRoom(n int) bool {
 	need := c.record.Needs(n, c.written, c.maxBody)
 	if c.taken.TryTake(need) {
 		return true
@@ -177,7 +177,7 @@ func (c *capture) takeRoom(n int) bool {
 }
 
 // ReadFrom keeps io.Copy from reaching past this writer.
-func (c *capture) ReadFrom(r io.Reader) (int64, error) {
+func (c *recorder) ReadFrom(r io.Reader) (int64, error) {
 	return io.Copy(writerOnly{c}, r)
 }
 
@@ -185,7 +185,7 @@ type writerOnly struct{ io.Writer }
 
 // FlushError makes the response a stream: its upstream wants the client to see what
 // there is. A response without a body is none: its client sees it when it is stored.
-func (c *capture) FlushError() error {
+func (c *recorder) FlushError() error {
 	if c.status == 0 {
 		c.WriteHeader(http.StatusOK)
 	}
@@ -196,11 +196,11 @@ func (c *capture) FlushError() error {
 }
 
 // Flush implements http.Flusher.
-func (c *capture) Flush() { _ = c.FlushError() }
+func (c *recorder) Flush() { _ = c.FlushError() }
 
 // Hijack hands the connection over: what happens on it is no response. Without the
 // connection the run goes on, and may still answer.
-func (c *capture) Hijack() (net.Conn, *bufio.ReadWriter, error) {
+func (c *recorder) Hijack() (net.Conn, *bufio.ReadWriter, error) {
 	conn, buffer, err := http.NewResponseController(c.client).Hijack()
 	if err == nil {
 		c.upgrade()
@@ -208,7 +208,7 @@ func (c *capture) Hijack() (net.Conn, *bufio.ReadWriter, error) {
 	return conn, buffer, err
 }
 
-func (c *capture) upgrade() {
+func (c *recorder) upgrade() {
 	if !c.upgraded {
 		c.upgraded = true
 		c.run.upgraded()
@@ -216,15 +216,15 @@ func (c *capture) upgrade() {
 }
 
 // whole reports whether a final status came, with as many bytes as it declared.
-func (c *capture) whole() bool { return c.status != 0 && !c.broken() }
+func (c *recorder) whole() bool { return c.status != 0 && !c.broken() }
 
 // broken reports whether fewer or more bytes were written than declared.
-func (c *capture) broken() bool {
+func (c *recorder) broken() bool {
 	return c.declared >= 0 && c.declared != c.written && bodyAllowed(c.status)
 }
 
 // response returns what is kept of the answer.
-func (c *capture) response() *idempotency.Response {
+func (c *recorder) response() *idempotency.Response {
 	r := &idempotency.Response{
 		Status:  c.status,
 		Header:  c.keptHeader(),
@@ -238,7 +238,7 @@ func (c *capture) response() *idempotency.Response {
 
 // keptHeader returns what is kept of the answer's header. It is asked for before the
 // client's header is sent, at the latest: then nobody knows any more what the run found.
-func (c *capture) keptHeader() map[string][]string {
+func (c *recorder) keptHeader() map[string][]string {
 	if c.kept == nil {
 		c.kept = c.rules.kept(c.found, c.answered)
 		if types, named := c.answered["Content-Type"]; len(types) == 0 && (named || c.headFirst) {
@@ -250,7 +250,7 @@ func (c *capture) keptHeader() map[string][]string {
 
 // finish gives the client what it does not have yet, and returns when it has it, or is
 // gone. It is called after the run is settled.
-func (c *capture) finish() {
+func (c *recorder) finish() {
 	if c.upgraded || c.status == 0 {
 		c.giveUp() // the status comes from the server
 		c.panicAsNoted()
@@ -276,13 +276,13 @@ func (c *capture) finish() {
 }
 
 // notePanic keeps a panic of the client's writer for the request's own goroutine.
-func (c *capture) notePanic() {
+func (c *recorder) notePanic() {
 	if failed := recover(); failed != nil {
 		c.panicked = failed
 	}
 }
 
-func (c *capture) panicAsNoted() {
+func (c *recorder) panicAsNoted() {
 	if c.panicked != nil {
 		panic(c.panicked)
 	}
@@ -290,7 +290,7 @@ func (c *capture) panicAsNoted() {
 
 // cut ends a stream whose end is missing. It returns when the client has what there is,
 // or was let go.
-func (c *capture) cut() {
+func (c *recorder) cut() {
 	c.record.End(recording.Cut)
 	if c.streaming {
 		<-c.delivered
@@ -298,7 +298,7 @@ func (c *capture) cut() {
 }
 
 // close lets the recording go, however the run has ended.
-func (c *capture) close() {
+func (c *recorder) close() {
 	c.record.End(recording.Cut)
 	c.own.Leave()
 }
@@ -306,7 +306,7 @@ func (c *capture) close() {
 // giveUp leaves the header as the run set it to whoever answers instead: an
 // error route shows WWW-Authenticate of an inner handler. That of an answer which is dropped
 // says nothing of another one. On a connection that is taken over nobody answers.
-func (c *capture) giveUp() {
+func (c *recorder) giveUp() {
 	if c.streaming || c.upgraded {
 		return
 	}
@@ -319,7 +319,7 @@ func (c *capture) giveUp() {
 // stream gives the client what was recorded so far and all that follows, as it comes and
 // at its own pace. The header is written here, which waits for no client: handlers in
 // front may look at what handlers behind are changing meanwhile.
-func (c *capture) stream() {
+func (c *recorder) stream() {
 	if c.streaming {
 		return
 	}
@@ -337,7 +337,7 @@ func (c *capture) stream() {
 }
 
 // deliver writes body and trailers to the client.
-func (c *capture) deliver() {
+func (c *recorder) deliver() {
 	defer c.own.Leave()
 	if c.headFirst && c.toClient.Flush() != nil {
 		return
@@ -348,7 +348,7 @@ func (c *capture) deliver() {
 }
 
 // sendHeader sends status and header. From here on the header is the client's.
-func (c *capture) sendHeader() {
+func (c *recorder) sendHeader() {
 	if c.answered == nil { // the connection is taken over
 		c.answered = c.header.Clone()
 	}
@@ -359,15 +359,15 @@ func (c *capture) sendHeader() {
 
 // replaceHeader gives the client a header whose values nobody else has: handlers in front
 // change theirs.
-func (c *capture) replaceHeader(header http.Header) {
+func (c *recorder) replaceHeader(header http.Header) {
 	own := c.client.Header()
 	clear(own)
 	maps.Copy(own, header)
 }
 
 var (
-	_ http.ResponseWriter = (*capture)(nil)
-	_ http.Flusher        = (*capture)(nil)
-	_ http.Hijacker       = (*capture)(nil)
-	_ io.ReaderFrom       = (*capture)(nil)
+	_ http.ResponseWriter = (*recorder)(nil)
+	_ http.Flusher        = (*recorder)(nil)
+	_ http.Hijacker       = (*recorder)(nil)
+	_ io.ReaderFrom       = (*recorder)(nil)
 )
