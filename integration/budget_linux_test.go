@@ -6,6 +6,7 @@ import (
 	"os"
 	"regexp"
 	"strconv"
+	"strings"
 	"testing"
 	"time"
 )
@@ -13,21 +14,14 @@ import (
 var rssAnon = regexp.MustCompile(`RssAnon:\s+(\d+) kB`)
 
 // anonymous returns the anonymous memory of the process, in bytes: its heap and its stacks, but
-// not the files that it maps.
-func (p *caddy) anonymous(t *testing.T) int {
-	t.Helper()
-	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", p.cmd.Process.Pid))
-	if err != nil {
-		t.Fatal(err)
-	}
+// not the files that it maps. It is 0 if the process has ended.
+func (p *caddy) anonymous() int {
+	status, _ := os.ReadFile(fmt.Sprintf("/proc/%d/status", p.cmd.Process.Pid))
 	found := rssAnon.FindSubmatch(status)
 	if found == nil {
-		t.Fatal("the process has no RssAnon")
+		return 0
 	}
-	kilobytes, err := strconv.Atoi(string(found[1]))
-	if err != nil {
-		t.Fatal(err)
-	}
+	kilobytes, _ := strconv.Atoi(string(found[1])) // the pattern has digits only
 	return kilobytes << 10
 }
 
@@ -36,7 +30,7 @@ func (p *caddy) anonymous(t *testing.T) int {
 func (p *caddy) wantAtMost(t *testing.T, bytes int) (check func()) {
 	t.Helper()
 	p.liveMemory(t) // collects the garbage
-	before, peak := p.anonymous(t), 0
+	before, peak := p.anonymous(), 0
 	stop, stopped := make(chan struct{}), make(chan struct{})
 	go func() {
 		defer close(stopped)
@@ -45,7 +39,7 @@ func (p *caddy) wantAtMost(t *testing.T, bytes int) (check func()) {
 			case <-stop:
 				return
 			case <-time.After(5 * time.Millisecond):
-				peak = max(peak, p.anonymous(t))
+				peak = max(peak, p.anonymous())
 			}
 		}
 	}()
@@ -108,4 +102,101 @@ func TestSlowDownloadsHoldNoRoom(t *testing.T) {
 	check := p.wantAtMost(t, 16<<20)
 	wantFresh(t, p.post(t, "/", "other", ""), 201, "run 1 of other")
 	check()
+}
+
+// However many clients read nothing, their responses take no more than the limit, and one beyond
+// it. All are kept.
+func TestClientsThatReadNothing(t *testing.T) {
+	t.Parallel()
+	const clients, size = 500, 1 << 20
+	g := newGate(t)
+	up := startUpstream(t, g.before(answersDeclared(size)))
+	p := start(t, conf{store: "store file", dedup: lines("local_copies off", limits("buffered 32MiB", "client_idle 1s")), site: lines("dedup", proxyTo(up))})
+	for n := range clients {
+		stalled(t, p, fmt.Sprint(n))
+	}
+	eventually(t, "all are in flight", func() bool { return p.scrape(t)["caddy_dedup_in_flight"] == clients })
+	check := p.wantAtMost(t, 256<<20)
+	g.open()
+	eventually(t, "all are kept and all clients disconnected", func() bool {
+		now := p.scrape(t)
+		return now[runs("kept")] == clients && now["caddy_dedup_buffered_bytes"] == 0
+	})
+	check()
+}
+
+// Streams that declare bodies and send none take no room.
+func TestStreamsThatDeclareBodies(t *testing.T) {
+	t.Parallel()
+	up := startUpstream(t, answers201)
+	p := start(t, conf{store: "store memory", global: h2c, dedup: limits("buffered 3MiB"), site: lines("dedup", proxyTo(up))})
+	check := p.wantAtMost(t, 32<<20)
+	client := dialStuck(t, p)
+	for n := range 240 {
+		client.declare(n, 1<<20)
+	}
+	eventually(t, "their bodies are awaited", func() bool {
+		_, dump := p.askAdmin(t, "GET", "/debug/pprof/goroutine?debug=2", "", "")
+		return strings.Count(dump, "(*requestBody).readPieces(") == 240
+	})
+	if held := p.scrape(t)["caddy_dedup_buffered_bytes"]; held != 0 {
+		t.Errorf("they take %v bytes", held)
+	}
+	wantFresh(t, p.post(t, "/", "other", strings.Repeat("x", 100_000)), 201, "run 1 of other")
+	check()
+}
+
+// Replays that are not read take no more than the limit.
+func TestReplaysThatAreNotRead(t *testing.T) {
+	t.Parallel()
+	const clients, size = 800, 512 << 10
+	for name, store := range map[string]string{"redis": redisStore(t), "file": "store file"} {
+		t.Run(name, func(t *testing.T) {
+			up := startUpstream(t, answersDeclared(size))
+			p := start(t, conf{store: store, dedup: lines("local_copies off", limits("buffered 32MiB", "client_idle 1s")), site: lines("dedup", proxyTo(up))})
+			p.post(t, "/", "k", "body")
+			check := p.wantAtMost(t, 192<<20)
+			for range clients {
+				stalled(t, p, "k")
+			}
+			eventually(t, "all were answered and disconnected", func() bool {
+				now := p.scrape(t)
+				return now[requests("api", "replayed")] == clients && now["caddy_dedup_buffered_bytes"] == 0
+			})
+			check()
+			up.wantRuns(t, "k", 1)
+		})
+	}
+}
+
+// Large responses that do not fit the limit together are all kept, one after the other.
+func TestLargeResponsesTogether(t *testing.T) {
+	t.Parallel()
+	const size = 7 << 20
+	g := newGate(t)
+	up := startUpstream(t, g.before(answersLarge(size)))
+	p := start(t, conf{store: "store file", dedup: lines("local_copies off", limits("buffered 32MiB")), site: lines(dedupBlock("max_response_body 8MiB"), proxyTo(up))})
+	var all []*pending
+	for n := range 5 {
+		all = append(all, p.postLater("/", fmt.Sprint(n), "body"))
+		up.awaitRuns(t, fmt.Sprint(n), 1)
+	}
+	check := p.wantAtMost(t, 128<<20)
+	g.open()
+	got := replies(t, all)
+	check()
+	for n, first := range got {
+		if first.Status != 200 || len(first.Body) != size {
+			t.Errorf("response %d: %d, %d bytes", n, first.Status, len(first.Body))
+		}
+		wantReplay(t, p.post(t, "/", fmt.Sprint(n), "body"), first)
+	}
+}
+
+// answersDeclared answers with so many bytes, as it has declared.
+func answersDeclared(size int) answering {
+	return func(w http.ResponseWriter, _ *http.Request, _ run) {
+		w.Header().Set("Content-Length", strconv.Itoa(size))
+		_, _ = w.Write(make([]byte, size))
+	}
 }

@@ -2,10 +2,8 @@ package integration
 
 import (
 	"fmt"
-	"io"
 	"net"
 	"net/http"
-	"strconv"
 	"strings"
 	"testing"
 )
@@ -167,38 +165,5 @@ func TestRefusedReloadLeavesTheLimits(t *testing.T) {
 		if reply.Status != 201 {
 			t.Errorf("got %d %s", reply.Status, reply.Body)
 		}
-	}
-}
-
-// Clients that read nothing hold no more than the limit, and one response beyond it, however
-// many there are and although all of them were admitted. Their retries are answered.
-func TestStalledClientsHoldNoMoreThanTheLimit(t *testing.T) {
-	t.Parallel()
-	const clients, size, limit = 12, 600 << 10, 2 << 20
-	g := newGate(t)
-	up := startUpstream(t, g.before(func(w http.ResponseWriter, _ *http.Request, n run) {
-		w.Header().Set("Content-Length", strconv.Itoa(size))
-		_, _ = io.WriteString(w, n.text()+strings.Repeat(".", size-len(n.text())))
-	}))
-	p := start(t, conf{store: "store memory", dedup: limits("buffered 2MiB", "client_idle 1s"), site: lines(keyHeader, "dedup", proxyTo(up))})
-	for n := range clients {
-		stalled(t, p, fmt.Sprint(n))
-		up.awaitRuns(t, fmt.Sprint(n), 1)
-	}
-	g.open()
-	eventually(t, "all responses are kept", func() bool {
-		now := p.scrape(t)
-		// Each response is counted twice while it is being stored.
-		if held := now["caddy_dedup_buffered_bytes"]; held > limit+3*size {
-			t.Errorf("%v bytes are held; the limit is %d", held, limit)
-		}
-		return now[`caddy_dedup_runs_total{result="kept"}`] == clients
-	})
-	for n := range clients {
-		again := p.post(t, "/", fmt.Sprint(n), "body")
-		if again.Status != 200 || len(again.Body) != size || !again.replayed() {
-			t.Errorf("the retry of %d got %d with %d bytes", n, again.Status, len(again.Body))
-		}
-		up.wantRuns(t, fmt.Sprint(n), 1)
 	}
 }

@@ -42,17 +42,24 @@ func (s *stuck) must(err error) {
 	}
 }
 
-// post begins a request without a body.
-func (s *stuck) post(path, key string) {
+// post sends a request without a body.
+func (s *stuck) post(path, key string) { s.request(path, key, true) }
+
+// declare begins a request with a body of so many bytes, of which none comes.
+func (s *stuck) declare(n, size int) {
+	s.request("/", fmt.Sprint(n), false, [2]string{"content-length", fmt.Sprint(size)})
+}
+
+func (s *stuck) request(path, key string, ends bool, more ...[2]string) {
 	s.t.Helper()
 	var block bytes.Buffer
 	encoder := hpack.NewEncoder(&block)
-	for _, field := range [][2]string{
+	for _, field := range append([][2]string{
 		{":method", "POST"}, {":scheme", "http"}, {":authority", s.host}, {":path", path}, {"idempotency-key", key},
-	} {
+	}, more...) {
 		s.must(encoder.WriteField(hpack.HeaderField{Name: field[0], Value: field[1]}))
 	}
-	s.must(s.framer.WriteHeaders(http2.HeadersFrameParam{StreamID: s.next, BlockFragment: block.Bytes(), EndStream: true, EndHeaders: true}))
+	s.must(s.framer.WriteHeaders(http2.HeadersFrameParam{StreamID: s.next, BlockFragment: block.Bytes(), EndStream: ends, EndHeaders: true}))
 	s.next += 2
 }
 
