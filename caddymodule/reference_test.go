@@ -332,3 +332,19 @@ func TestDefaultsOfTheGlobalOption(t *testing.T) {
 		t.Errorf("only %d defaults are stated: are they where this test looks?", checked)
 	}
 }
+
+// The table at the top has each word, with the default that its section states.
+func TestTableOfAllWords(t *testing.T) {
+	all := under(t, "directive.md", "Subdirectives > ")
+	table := rows(under(t, "directive.md", "")["All words"])
+	sameWords(t, "the table of docs/directive.md", slices.Collect(maps.Keys(table)), slices.Collect(maps.Keys(settingParsers)))
+	for word, cells := range table {
+		if described := cells[0] != "none" && !strings.HasPrefix(cells[0], "`"); described {
+			continue // no text that could stand there, as of scope
+		}
+		inTable := strings.Trim(strings.TrimPrefix(cells[0], "none"), "`")
+		if stated := defaultIn(t, all[word]); inTable != stated {
+			t.Errorf("%s: the table says that the default is %q, its section %q", word, inTable, stated)
+		}
+	}
+}
