@@ -68,7 +68,8 @@ func (h *Handler) Provision(ctx caddy.Context) error {
 	config := h.config()
 	config.Namespace, config.Store, config.Encrypted = app.Namespace, store, app.sealer != nil
 	config.ClientIdle = duration(app.Limits.ClientIdle)
-	config.Budget, config.Observer, config.Logger = buffered, processMetrics.requestsOf(h), ctx.Logger()
+	config.Budget, config.Observer, config.Logger = buffered, processMetrics, ctx.Logger()
+	processMetrics.addHandler(config)
 	h.exchange = exchange.New(config)
 	if config.PassUnavailable {
 		config.Logger.Warn("on_store_error pass: while the store fails, requests pass unprotected and duplicates run")
@@ -107,6 +108,7 @@ func (s *Settings) config() exchange.Config {
 		KeepHeader:      s.KeepHeader,
 		Docs:            s.Docs,
 	}
+	c.Label = labelOf(c.Mode, c.Sources)
 	if s.RetentionFrom != nil {
 		c.RetentionFrom = &exchange.RetentionSource{Source: s.RetentionFrom.source(), Max: duration(s.RetentionFrom.Max)}
 	}

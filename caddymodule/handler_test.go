@@ -264,7 +264,7 @@ func TestHandlerAnswersDuplicates(t *testing.T) {
 		"replay":      {201, "replayed", `{"id":1}`},
 		"conflict":    {409, "conflict", `"original_response":{"id":1}`},
 		"acknowledge": {200, "acknowledged", ""},
-		"see_other":   {303, "replayed", ""},
+		"see_other":   {303, "see_other", ""},
 	} {
 		t.Run(word, func(t *testing.T) {
 			address, runs := upstream(t, func(w http.ResponseWriter, _ *http.Request, _ int) {

@@ -1,9 +1,11 @@
 package caddymodule
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
-	"sync"
+	"slices"
+	"strconv"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -18,17 +20,11 @@ import (
 // shows that of the latest one: the counters are the process's own, and each registry
 // gets them, so that they go on over a reload.
 
-// What the label `provider` says of requests that are of no provider with series of its
-// own.
+// The label `provider` of requests of no provider.
 const (
 	labelAPI    = "api"
 	labelCustom = "custom"
 )
-
-// mostProviders is how many providers have series of their own, with [labelAPI] and
-// [labelCustom]. All metrics together have at most 400 series, however many providers are
-// configured; each takes one for each outcome. Who comes later counts as [labelCustom].
-const mostProviders = 13
 
 // storeBuckets are the upper bounds of the histogram of the store's operations, in
 // seconds: from a store in this process to Redis at its time limit. Caddy's own histograms
@@ -40,9 +36,8 @@ var processMetrics = newMetrics()
 
 func init() { stores.Observer = processMetrics }
 
-// metrics are counters, each made beforehand, so that counting looks nothing up and
-// allocates nothing, and every series is there from the start: of one that begins with 1,
-// a rule sees no increase.
+// metrics are counters. Every series is there from the start: a rule sees no increase of one that
+// begins with 1.
 type metrics struct {
 	requests    *prometheus.CounterVec
 	runs        *prometheus.CounterVec
@@ -50,23 +45,7 @@ type metrics struct {
 	storeErrors *prometheus.CounterVec
 	takeovers   prometheus.Counter
 	overloads   *prometheus.CounterVec
-
-	results    map[engine.Result]prometheus.Counter
-	operations map[engine.Operation]operationCounts
-	limits     map[engine.Limit]prometheus.Counter
-
-	mu        sync.Mutex
-	providers map[string]outcomeCounts
 }
-
-// operationCounts counts one operation of the stores.
-type operationCounts struct {
-	took   prometheus.Observer
-	failed prometheus.Counter
-}
-
-// outcomeCounts counts what becomes of the requests of one provider.
-type outcomeCounts map[exchange.Outcome]prometheus.Counter
 
 func metricOpts(name, help string) prometheus.Opts {
 	return prometheus.Opts{Namespace: "caddy", Subsystem: "dedup", Name: name, Help: help}
@@ -78,8 +57,8 @@ func newCounterVec(name, help string, labels ...string) *prometheus.CounterVec {
 
 func newMetrics() *metrics {
 	m := &metrics{
-		requests: newCounterVec("requests_total", "Requests with a method that is deduplicated, by what became of them.", "provider", "outcome"),
-		runs:     newCounterVec("runs_total", "Runs that have ended, by what became of their claims.", "result"),
+		requests: newCounterVec("requests_total", "Requests with a method that is deduplicated, by outcome.", "provider", "outcome", "observed"),
+		runs:     newCounterVec("runs_total", "Runs that have ended, by what became of their claims.", "provider", "result"),
 		durations: prometheus.NewHistogramVec(prometheus.HistogramOpts{
 			Namespace: "caddy", Subsystem: "dedup", Name: "store_duration_seconds",
 			Help: "How long the operations of the store take.", Buckets: storeBuckets,
@@ -87,120 +66,96 @@ func newMetrics() *metrics {
 		storeErrors: newCounterVec("store_errors_total", "Operations that the store could not do.", "operation"),
 		takeovers: prometheus.NewCounter(prometheus.CounterOpts(metricOpts("takeovers_total",
 			"Runs that took over a claim whose lease was not renewed."))),
-		overloads:  newCounterVec("overloads_total", "How often a limit refused something.", "limit"),
-		results:    make(map[engine.Result]prometheus.Counter),
-		operations: make(map[engine.Operation]operationCounts),
-		limits:     make(map[engine.Limit]prometheus.Counter),
-		providers:  make(map[string]outcomeCounts),
-	}
-	for _, result := range engine.Results {
-		m.results[result] = m.runs.WithLabelValues(string(result))
+		overloads: newCounterVec("overloads_total", "How often a limit refused something.", "limit"),
 	}
 	for _, operation := range engine.Operations {
-		m.operations[operation] = operationCounts{
-			m.durations.WithLabelValues(string(operation)), m.storeErrors.WithLabelValues(string(operation)),
-		}
+		m.durations.WithLabelValues(string(operation))
+		m.storeErrors.WithLabelValues(string(operation))
 	}
 	for _, limit := range engine.AllLimits {
-		m.limits[limit] = m.overloads.WithLabelValues(string(limit))
+		m.overloads.WithLabelValues(string(limit))
 	}
-	m.provider(labelAPI)
-	m.provider(labelCustom)
 	return m
 }
 
+// addHandler makes the series of a handler's requests: those of the providers that its
+// configuration names, and of requests that are of none of them.
+func (m *metrics) addHandler(c exchange.Config) {
+	labels := []string{c.Label}
+	for _, source := range c.Sources {
+		labels = append(labels, cmp.Or(source.Provider, c.Label))
+	}
+	for _, label := range labels {
+		for _, o := range exchange.Outcomes {
+			m.requests.WithLabelValues(label, string(o), observedLabel(false))
+		}
+		for _, result := range engine.Results {
+			m.runs.WithLabelValues(label, string(result))
+		}
+	}
+}
+
+// labelOf returns the label of requests whose key is of no provider: in an API or of a sender that
+// has no name. If all keys of a handler are of one provider, requests without a key count as its.
+func labelOf(mode delivery.Mode, sources []delivery.Source) string {
+	only := sources[0].Provider
+	switch {
+	case only != "" && !slices.ContainsFunc(sources, func(s delivery.Source) bool { return s.Provider != only }):
+		return only
+	case mode == delivery.ModeAPI:
+		return labelAPI
+	default:
+		return labelCustom
+	}
+}
+
+func observedLabel(observed bool) string { return strconv.FormatBool(observed) }
+
+// Request implements [exchange.Observer].
+func (m *metrics) Request(provider string, o exchange.Outcome, observed bool) {
+	m.requests.WithLabelValues(provider, string(o), observedLabel(observed)).Inc()
+}
+
 // RunEnded implements [engine.Observer].
-func (m *metrics) RunEnded(result engine.Result) { m.results[result].Inc() }
+func (m *metrics) RunEnded(provider string, result engine.Result) {
+	m.runs.WithLabelValues(provider, string(result)).Inc()
+}
 
 // TookOver implements [engine.Observer].
 func (m *metrics) TookOver() { m.takeovers.Inc() }
 
-// Overloaded implements [engine.Observer].
-func (m *metrics) Overloaded(limit engine.Limit) { m.limits[limit].Inc() }
+// Overloaded implements [engine.Observer] and [exchange.Observer].
+func (m *metrics) Overloaded(limit engine.Limit) { m.overloads.WithLabelValues(string(limit)).Inc() }
 
 // Asked implements [engine.Observer].
 func (m *metrics) Asked(operation engine.Operation, took time.Duration, failed bool) {
-	counts := m.operations[operation]
-	counts.took.Observe(took.Seconds())
+	m.durations.WithLabelValues(string(operation)).Observe(took.Seconds())
 	if failed {
-		counts.failed.Inc()
+		m.storeErrors.WithLabelValues(string(operation)).Inc()
 	}
-}
-
-// provider returns the counters of a provider: its own, or those of [labelCustom], where
-// too many have some.
-func (m *metrics) provider(name string) outcomeCounts {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if counts, ok := m.providers[name]; ok {
-		return counts
-	}
-	if len(m.providers) == mostProviders {
-		return m.providers[labelCustom]
-	}
-	counts := make(outcomeCounts)
-	for _, o := range exchange.Outcomes {
-		counts[o] = m.requests.WithLabelValues(name, string(o))
-	}
-	m.providers[name] = counts
-	return counts
 }
 
 // byOutcome returns how many requests had which outcome, those of all providers together.
 func (m *metrics) byOutcome() map[string]uint64 {
-	m.mu.Lock()
-	defer m.mu.Unlock()
+	series := make(chan prometheus.Metric)
+	go func() {
+		m.requests.Collect(series)
+		close(series)
+	}()
 	counts := make(map[string]uint64, len(exchange.Outcomes))
-	for _, provider := range m.providers {
-		for o, counter := range provider {
-			var now dto.Metric
-			if err := counter.Write(&now); err == nil { // it never fails
-				counts[string(o)] += uint64(now.GetCounter().GetValue())
+	for counter := range series {
+		var now dto.Metric
+		_ = counter.Write(&now) // it never fails
+		for _, label := range now.GetLabel() {
+			if label.GetName() == "outcome" {
+				counts[label.GetValue()] += uint64(now.GetCounter().GetValue())
 			}
 		}
 	}
 	return counts
 }
 
-// requestCounts counts the requests of one handler.
-type requestCounts struct {
-	providers map[string]outcomeCounts
-	// others are of no provider, as far as is known.
-	others outcomeCounts
-}
-
-// requestsOf returns the counters for the requests of a handler. Those that are known to be
-// of no provider are of an API or of a sender of the user's own. Where there is only one
-// sender, those without a delivery ID are its, too.
-func (m *metrics) requestsOf(h *Handler) requestCounts {
-	counts := requestCounts{providers: make(map[string]outcomeCounts)}
-	for _, name := range h.Providers {
-		counts.providers[name] = m.provider(name)
-	}
-	switch {
-	case len(h.Providers) == 1 && len(h.Keys) == 0:
-		counts.others = m.provider(h.Providers[0])
-	case h.Mode == string(delivery.ModeAPI):
-		counts.others = m.provider(labelAPI)
-	default:
-		counts.others = m.provider(labelCustom)
-	}
-	return counts
-}
-
-// Request implements [exchange.Observer].
-func (c requestCounts) Request(provider string, o exchange.Outcome) {
-	counts, ok := c.providers[provider]
-	if !ok {
-		counts = c.others
-	}
-	counts[o].Inc()
-}
-
-// Overloaded implements [exchange.Observer].
-func (requestCounts) Overloaded(limit engine.Limit) { processMetrics.Overloaded(limit) }
-
-// gauges are what is read when somebody asks for the metrics.
+// gauges are read when the metrics are collected.
 type gauges struct{ inFlight, waiting, unreplicated, buffered, localCopies *prometheus.Desc }
 
 func newDesc(name, help string) *prometheus.Desc {
@@ -250,5 +205,6 @@ func (m *metrics) register(registry prometheus.Registerer) error {
 
 var (
 	_ engine.Observer      = (*metrics)(nil)
+	_ exchange.Observer    = (*metrics)(nil)
 	_ prometheus.Collector = gauges{}
 )

@@ -1,13 +1,13 @@
 package caddymodule
 
 import (
+	"maps"
 	"strconv"
 	"testing"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 
-	"github.com/caddy-dedup/caddy-dedup/internal/delivery"
 	"github.com/caddy-dedup/caddy-dedup/internal/engine"
 	"github.com/caddy-dedup/caddy-dedup/internal/exchange"
 )
@@ -38,93 +38,68 @@ func gathered(t *testing.T, registry *prometheus.Registry) (series map[string]in
 	return series, values
 }
 
-// However many providers are configured, there are at most 400 series, and no request is
-// left out.
-func TestSeriesAreBounded(t *testing.T) {
-	m, registry := newMetrics(), prometheus.NewPedanticRegistry()
-	if err := m.register(registry); err != nil {
-		t.Fatal(err)
-	}
-	requests := 0
-	for _, provider := range delivery.Providers() {
-		for _, mode := range []delivery.Mode{delivery.ModeWebhook, delivery.ModeAPI} {
-			h := &Handler{Settings: Settings{Providers: []string{provider.Name}, Mode: string(mode), Keys: []KeySource{{}}}}
-			counts := m.requestsOf(h)
-			for _, o := range exchange.Outcomes {
-				for _, found := range []string{provider.Name, ""} {
-					counts.Request(found, o)
-					requests++
-				}
-			}
-		}
-	}
-	for _, operation := range engine.Operations {
-		m.Asked(operation, time.Millisecond, true)
-	}
-	for _, limit := range engine.AllLimits {
-		m.Overloaded(limit)
-	}
-	for _, result := range engine.Results {
-		m.RunEnded(result)
-	}
-	m.TookOver()
-	series, values := gathered(t, registry)
-	sum := 0
-	for _, n := range series {
-		sum += n
-	}
-	if sum > 400 {
-		t.Errorf("%d series: %v; want at most 400", sum, series)
-	}
-	for _, name := range []string{
-		"caddy_dedup_requests_total", "caddy_dedup_runs_total", "caddy_dedup_store_duration_seconds", "caddy_dedup_store_errors_total",
-		"caddy_dedup_in_flight", "caddy_dedup_waiting", "caddy_dedup_takeovers_total", "caddy_dedup_overloads_total",
-		"caddy_dedup_unreplicated_total", "caddy_dedup_buffered_bytes", "caddy_dedup_local_copies_bytes",
-	} {
-		if series[name] == 0 {
-			t.Errorf("there is no %s", name)
-		}
-	}
-	total := 0.0
-	for name, value := range values {
-		if len(name) > 27 && name[:26] == "caddy_dedup_requests_total" {
-			total += value
-		}
-	}
-	if total != float64(requests) {
-		t.Errorf("%v requests are counted, want %d", total, requests)
-	}
-	if n := series["caddy_dedup_requests_total"]; n != mostProviders*len(exchange.Outcomes) {
-		t.Errorf("requests have %d series, want %d", n, mostProviders*len(exchange.Outcomes))
-	}
-}
-
-// Of which provider a request counts that brought none.
-func TestProviderOfARequest(t *testing.T) {
+// The providers of a configuration have their series from the start, and nothing of a request
+// makes one.
+func TestProvidersOfMetrics(t *testing.T) {
+	prefixed := "dedup {\nmode webhook\nkey header X-GitHub-Delivery github\nkey header X-Gitlab-Event-UUID gitlab\n" +
+		"key parts jangar {\nheader X-Jangar\ncontent optional\n}\n}"
 	for name, c := range map[string]struct {
-		settings Settings
-		found    string
-		want     string
+		site  string
+		field string // of the delivery ID
+		want  string // label
+		all   []string
 	}{
-		"an API":                                {Settings{Mode: "api"}, "", "api"},
-		"an API with keys":                      {Settings{Mode: "api", Keys: []KeySource{{}}}, "", "api"},
-		"keys of webhooks":                      {Settings{Mode: "webhook", Keys: []KeySource{{}}}, "", "custom"},
-		"a provider":                            {Settings{Mode: "webhook", Providers: []string{"github"}}, "github", "github"},
-		"the only provider, without an ID":      {Settings{Mode: "webhook", Providers: []string{"github"}}, "", "github"},
-		"one of two":                            {Settings{Mode: "webhook", Providers: []string{"github", "stripe"}}, "stripe", "stripe"},
-		"none of two":                           {Settings{Mode: "webhook", Providers: []string{"github", "stripe"}}, "", "custom"},
-		"a key beside the only provider":        {Settings{Mode: "webhook", Providers: []string{"github"}, Keys: []KeySource{{}}}, "", "custom"},
-		"a provider of an API":                  {Settings{Mode: "api", Providers: []string{"github"}}, "github", "github"},
-		"no ID of the two providers of one API": {Settings{Mode: "api", Providers: []string{"github", "stripe"}}, "", "api"},
+		"an API":                            {"dedup", "Idempotency-Key", "api", []string{"api"}},
+		"an API without a key":              {"dedup", "", "api", []string{"api"}},
+		"another sender":                    {"dedup {\nmode webhook\nkey header X-Id\n}", "X-Id", "custom", []string{"custom"}},
+		"a prefix":                          {prefixed, "X-GitHub-Delivery", "github", []string{"custom", "github", "gitlab", "jangar"}},
+		"another prefix":                    {prefixed, "X-Gitlab-Event-UUID", "gitlab", []string{"custom", "github", "gitlab", "jangar"}},
+		"a prefix of parts":                 {prefixed, "X-Jangar", "jangar", []string{"custom", "github", "gitlab", "jangar"}},
+		"none of three":                     {prefixed, "", "custom", []string{"custom", "github", "gitlab", "jangar"}},
+		"the only prefix, without an ID":    {"dedup {\nmode webhook\nkey header X-Id mine\n}", "", "mine", []string{"mine"}},
+		"a prefix beside a key of an API":   {"dedup {\nkey header X-Id mine\nkey header X-Other\n}", "X-Other", "api", []string{"api", "mine"}},
+		"a provider":                        {"dedup github", "X-GitHub-Delivery", "github", []string{"github"}},
+		"the only provider, without an ID":  {"dedup github", "", "github", []string{"github"}},
+		"a key beside a provider":           {"dedup github {\nkey header X-Id\n}", "X-Id", "custom", []string{"custom", "github"}},
+		"a provider with a prefix of its":   {"dedup github {\nkey header X-Id github\n}", "X-Id", "github", []string{"github"}},
+		"no ID of two providers":            {"dedup github gitlab", "", "custom", []string{"custom", "github", "gitlab"}},
+		"a provider of an API, without one": {"dedup github {\nmode api\nkey header X-Id\n}", "", "api", []string{"api", "github"}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			m, registry := newMetrics(), prometheus.NewPedanticRegistry()
+			s, m := serve(t, c.site, "respond done 201"), newMetrics()
+			h := s.handler().exchange
+			h.Observer = m
+			m.addHandler(h.Config)
+			registry := prometheus.NewPedanticRegistry()
 			if err := m.register(registry); err != nil {
 				t.Fatal(err)
 			}
-			m.requestsOf(&Handler{Settings: c.settings}).Request(c.found, exchange.OutcomeReplayed)
-			if _, values := gathered(t, registry); values["caddy_dedup_requests_total replayed "+c.want] != 1 {
-				t.Errorf("it does not count as %s: %v", c.want, values)
+			before, _ := gathered(t, registry)
+			outcome := "missing"
+			if header := []string{c.field, "1"}; c.field != "" {
+				outcome = "executed"
+				s.mustPost("", "{}", header...)
+				if got := s.only().Provider; got != c.want && (got != "" || c.want != "api" && c.want != "custom") {
+					t.Errorf("the record has the provider %q", got)
+				}
+			} else {
+				s.mustPost("", "{}")
+			}
+			after, values := gathered(t, registry)
+			if !maps.Equal(before, after) || after["caddy_dedup_requests_total"] != len(c.all)*len(exchange.Outcomes) || after["caddy_dedup_runs_total"] != len(c.all)*len(engine.Results) {
+				t.Errorf("the request changes the series %v to %v", before, after)
+			}
+			for _, provider := range c.all {
+				want := 0.0
+				if provider == c.want {
+					want = 1
+				}
+				if got, ok := values["caddy_dedup_requests_total false "+outcome+" "+provider]; !ok || got != want {
+					t.Errorf("%s has %v requests, %v; want %v", provider, got, ok, want)
+				}
+				if _, ok := values["caddy_dedup_runs_total "+provider+" kept"]; !ok {
+					t.Errorf("%s has no runs", provider)
+				}
 			}
 		})
 	}
@@ -170,10 +145,9 @@ func TestMetricsAllocateNothing(t *testing.T) {
 		t.Errorf("a first request makes %v allocations, %v without metrics; a duplicate %v, and %v", first, firstWithout, duplicate, duplicateWithout)
 	}
 	m := newMetrics()
-	counts := m.requestsOf(&Handler{Settings: Settings{Providers: []string{"github"}}})
 	if n := testing.AllocsPerRun(100, func() {
-		counts.Request("github", exchange.OutcomeFresh)
-		m.RunEnded(engine.ResultKept)
+		m.Request("github", exchange.OutcomeExecuted, false)
+		m.RunEnded("github", engine.ResultKept)
 		m.Asked(engine.OperationClaim, time.Millisecond, false)
 	}); n != 0 {
 		t.Errorf("counting makes %v allocations", n)
@@ -182,5 +156,5 @@ func TestMetricsAllocateNothing(t *testing.T) {
 
 type noopObserver struct{}
 
-func (noopObserver) Request(string, exchange.Outcome) {}
-func (noopObserver) Overloaded(engine.Limit)          {}
+func (noopObserver) Request(string, exchange.Outcome, bool) {}
+func (noopObserver) Overloaded(engine.Limit)                {}

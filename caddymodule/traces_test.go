@@ -71,7 +71,7 @@ func TestSpansSayWhatBecameOfRequests(t *testing.T) {
 		t.Fatalf("%v, %v", page, err)
 	}
 	key, record := page[0].Key, page[0].Record
-	said := map[string]string{"dedup.outcome": "fresh", "dedup.key": key.String(), "dedup.delivery_id": "k", "dedup.execution_id": record.ExecutionID, "dedup.attempt": "1"}
+	said := map[string]string{"dedup.outcome": "executed", "dedup.key": key.String(), "dedup.delivery_id": "k", "dedup.execution_id": record.ExecutionID, "dedup.attempt": "1"}
 	wantSpan(t, fresh, said)
 	if slices.ContainsFunc(fresh.Attributes, func(a attribute.KeyValue) bool { return a.Key == "dedup.provider" }) {
 		t.Error("a request of no provider names one")
@@ -87,11 +87,11 @@ func TestSpansSayWhatBecameOfRequests(t *testing.T) {
 		time.Sleep(time.Millisecond)
 	}
 	goOn <- struct{}{}
-	wantSpan(t, <-first, map[string]string{"dedup.outcome": "fresh"})
+	wantSpan(t, <-first, map[string]string{"dedup.outcome": "executed"})
 	wantSpan(t, <-second, map[string]string{"dedup.outcome": "waited", "dedup.delivery_id": "slow"}, "dedup.wait", "dedup.replay")
 
 	s.lapse(key)
-	wantSpan(t, s.traced("k"), map[string]string{"dedup.outcome": "fresh", "dedup.attempt": "3"}, "dedup.takeover")
+	wantSpan(t, s.traced("k"), map[string]string{"dedup.outcome": "executed", "dedup.attempt": "3"}, "dedup.takeover")
 }
 
 // lapse has a run of the key lapse, as if its process had died.
@@ -124,7 +124,7 @@ func TestSpansHaveNoDeliveryIDUnderEncrypt(t *testing.T) {
 	t.Setenv("DEDUP_TRACE_KEY", strings.Repeat("A", 43)+"=")
 	s := serveWith(t, "encrypt {env.DEDUP_TRACE_KEY}", "dedup", "respond done 201")
 	got := s.traced("secret")
-	wantSpan(t, got, map[string]string{"dedup.outcome": "fresh", "dedup.delivery_id": ""})
+	wantSpan(t, got, map[string]string{"dedup.outcome": "executed", "dedup.delivery_id": ""})
 	if strings.Contains(fmt.Sprint(got.Attributes), "secret") {
 		t.Errorf("the span has the delivery ID: %v", got.Attributes)
 	}

@@ -120,7 +120,7 @@ func TestClientsThatReadNothing(t *testing.T) {
 	g.open()
 	eventually(t, "all are kept and all clients disconnected", func() bool {
 		now := p.scrape(t)
-		return now[runs("kept")] == clients && now["caddy_dedup_buffered_bytes"] == 0
+		return now[runs("api", "kept")] == clients && now["caddy_dedup_buffered_bytes"] == 0
 	})
 	check()
 }

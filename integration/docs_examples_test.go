@@ -81,7 +81,7 @@ func TestExampleOfHeaders(t *testing.T) {
 	p := startExample(t, "directive.md", "header >X-Dedup", up)
 	first := p.post(t, "/", "k", "body")
 	again := p.post(t, "/", "k", "body")
-	for outcome, got := range map[string]reply{"fresh": first, "replayed": again} {
+	for outcome, got := range map[string]reply{"executed": first, "replayed": again} {
 		if got.Header.Get("X-Dedup") != outcome {
 			t.Errorf("X-Dedup is %q, want %q", got.Header.Get("X-Dedup"), outcome)
 		}

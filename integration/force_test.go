@@ -98,7 +98,7 @@ func TestForceWithoutACompleteRequest(t *testing.T) {
 			got := p.post(t, "/", "k", "body", byForce)
 			wantFresh(t, got, status, fmt.Sprintf("run %d of k", n+1))
 			wantAttempt(t, up, "k", n+1, fmt.Sprint(n+1))
-			if got.Header.Get("Dedup-Parent-Id") != "" || up.runs("k")[n].Header.Get("Dedup-Parent-Id") != "" || got.Header.Get("X-Outcome") != "fresh" {
+			if got.Header.Get("Dedup-Parent-Id") != "" || up.runs("k")[n].Header.Get("Dedup-Parent-Id") != "" || got.Header.Get("X-Outcome") != "executed" {
 				t.Errorf("run %d is taken for a forced one: %v", n+1, got.Header)
 			}
 			p.awaitForceLine(t, "nothing is complete", got.executionID(), "")

@@ -1,6 +1,7 @@
 package integration
 
 import (
+	"cmp"
 	"crypto/sha256"
 	"fmt"
 	"hash/fnv"
@@ -92,8 +93,8 @@ func (w *witness) ServeHTTP(answer http.ResponseWriter, r *http.Request) {
 		RequestID:   r.Header.Get(requestHeader),
 		Key:         r.Header.Get("Idempotency-Key"),
 	}
-	run.Attempt, _ = strconv.Atoi(r.Header.Get("Dedup-Attempt")) // 0 is an attempt that no run has
-	_, _ = io.Copy(io.Discard, r.Body)                           // the proxy may be killed meanwhile; the run goes on
+	run.Attempt, _ = strconv.Atoi(cmp.Or(r.Header.Get("Dedup-Attempt"), "1")) // 0 is an attempt that no run has
+	_, _ = io.Copy(io.Discard, r.Body)                                        // the proxy may be killed meanwhile; the run goes on
 	w.mu.Lock()
 	w.count[run.Key]++
 	n := w.count[run.Key]

@@ -84,7 +84,7 @@ func TestDialOfHTTP3ThatAnotherRequestGivesUp(t *testing.T) {
 			}
 			serveHTTP3(t, on, up)
 			wantFresh(t, p.post(t, "/", "k", "body"), 201, "run 1 of k")
-			if attempt := up.nth(t, "k", 1).Header.Get("Dedup-Attempt"); attempt != "1" {
+			if attempt := up.nth(t, "k", 1).Header.Get("Dedup-Attempt"); attempt != "" {
 				t.Errorf("the first run that reaches the upstream is attempt %s", attempt)
 			}
 		})

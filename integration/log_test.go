@@ -42,9 +42,9 @@ func TestPlaceholdersAndAccessLogAgree(t *testing.T) {
 				e.text("dedup_attempt") == attempt
 		})
 	}
-	want("a first run", p.post(t, "/", "k", "body"), "fresh", "1")
+	want("a first run", p.post(t, "/", "k", "body"), "executed", "1")
 	fresh := p.post(t, "/", "k", "body")
-	want("a second run", fresh, "fresh", "2")
+	want("a second run", fresh, "executed", "2")
 	if !hexKey.MatchString(fresh.Header.Get("X-Key")) || !uuidV7.MatchString(fresh.executionID()) {
 		t.Errorf("key %q or execution %q is of the wrong form", fresh.Header.Get("X-Key"), fresh.executionID())
 	}
@@ -78,7 +78,7 @@ func TestProviderIsNamed(t *testing.T) {
 	up := startUpstream(t, answers201)
 	p := start(t, conf{store: "store memory", site: shown("dedup github", up)})
 	got := p.post(t, "/", "", "{}", header("X-GitHub-Delivery", "1"))
-	if got.Header.Get("X-Provider") != "github" || got.Header.Get("X-Outcome") != "fresh" {
+	if got.Header.Get("X-Provider") != "github" || got.Header.Get("X-Outcome") != "executed" {
 		t.Errorf("provider %q, outcome %q", got.Header.Get("X-Provider"), got.Header.Get("X-Outcome"))
 	}
 	p.awaitLog(t, "the provider", func(e entry) bool { return e.text("dedup_provider") == "github" })

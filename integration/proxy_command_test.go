@@ -320,7 +320,7 @@ func TestProxyCommandForProbes(t *testing.T) {
 	health := fmt.Sprintf("127.0.0.1:%d", freeport.Of(t))
 	p := startProxyCommand(t, up, "--health", health)
 	p.post(t, "/", "k", "body")
-	for path, want := range map[string]string{"/live": "", "/ready": "", "/metrics": `caddy_dedup_requests_total{outcome="fresh",provider="api"} 1`} {
+	for path, want := range map[string]string{"/live": "", "/ready": "", "/metrics": `caddy_dedup_requests_total{observed="false",outcome="executed",provider="api"} 1`} {
 		got, err := http.Get("http://" + health + path)
 		if err != nil {
 			t.Fatal(err)

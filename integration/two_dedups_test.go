@@ -79,8 +79,8 @@ func TestDedupThatDoesNotClaimIsTransparent(t *testing.T) {
 			if v, ok := got.Header["Dedup-Retention"]; ok {
 				t.Errorf("behind it %s: the client got Dedup-Retention %q", inner, v)
 			}
-			if shown := got.Header.Get("X-Outcome"); shown != "fresh" {
-				t.Errorf("behind it %s: outcome %q, want fresh", inner, shown)
+			if shown := got.Header.Get("X-Outcome"); shown != "executed" {
+				t.Errorf("behind it %s: outcome %q, want executed", inner, shown)
 			}
 			if id := up.all()[len(up.all())-1].Header.Get("Dedup-Execution-Id"); id != got.executionID() {
 				t.Errorf("behind it %s: the upstream got the execution ID %q, the client %q", inner, id, got.executionID())

@@ -123,7 +123,6 @@ func nameRun(toClient, toUpstream http.Header) error {
 	}
 	toClient["Dedup-Execution-Id"] = []string{id.String()}
 	toUpstream["Dedup-Execution-Id"] = toClient["Dedup-Execution-Id"]
-	toUpstream["Dedup-Attempt"] = []string{"1"}
 	return nil
 }
 

@@ -28,8 +28,8 @@ var groupTexts = [groups]struct{ name, title, text string }{
 
 // groupOf has the groups of outcomes. Outcomes that are not in it are refusals.
 var groupOf = map[string]group{
-	"fresh": executed, "forced": executed,
-	"replayed": absorbed, "waited": absorbed, "acknowledged": absorbed, "conflict": absorbed, "not_kept": absorbed,
+	"executed": executed, "forced": executed, "passed": executed,
+	"replayed": absorbed, "waited": absorbed, "acknowledged": absorbed, "conflict": absorbed, "see_other": absorbed, "not_kept": absorbed,
 	"missing": unprotected, "unprotected": unprotected,
 }
 

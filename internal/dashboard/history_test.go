@@ -8,7 +8,7 @@ import (
 )
 
 func TestHistoryByMinute(t *testing.T) {
-	counts := map[string]uint64{"fresh": 1000} // from before there was a page
+	counts := map[string]uint64{"executed": 1000} // from before there was a page
 	h := NewHistory(func() map[string]uint64 { return maps.Clone(counts) })
 	start := time.Now().Truncate(time.Minute)
 	h.update(start)
@@ -26,17 +26,17 @@ func TestHistoryByMinute(t *testing.T) {
 		}
 	}
 	want(time.Second, 0)
-	counts["fresh"] += 3
+	counts["executed"] += 3
 	want(2*time.Second, 3) // at once, not only at the end of the minute
-	counts["fresh"]++
+	counts["executed"]++
 	want(time.Minute, 4, 0)
-	counts["fresh"] += 5
+	counts["executed"] += 5
 	want(61*time.Second, 4, 5)
 	want(3*time.Minute, 4, 5, 0, 0)
 	want(50*time.Second, 4, 5, 0, 0) // the clock was set back
 	want(time.Minute, 4, 5, 0, 0, 0)
 	want(62*time.Minute, 0)
-	counts["fresh"]++
+	counts["executed"]++
 	want(62*time.Minute, 1)
 	want(30*24*time.Hour, 0)
 }
@@ -46,7 +46,7 @@ func TestChart(t *testing.T) {
 	h := NewHistory(func() map[string]uint64 { return counts })
 	at := time.Date(2026, 11, 22, 3, 30, 20, 0, time.UTC)
 	h.update(at)
-	counts = map[string]uint64{"fresh": 2000, "replayed": 500, "held": 1000, "an outcome of later": 500}
+	counts = map[string]uint64{"executed": 2000, "replayed": 500, "held": 1000, "an outcome of later": 500}
 	h.update(at)
 	counts["missing"] = 3
 	c := h.chart(at.Add(time.Minute))

@@ -29,7 +29,7 @@ func filled(t *testing.T) *rig {
 		r.store.put(t, p)
 	}
 	r.store.damaged[r.store.put(t, put{id: "broken"})] = true
-	r.counts["fresh"], r.counts["replayed"] = 7, 3
+	r.counts["executed"], r.counts["replayed"] = 7, 3
 	return r
 }
 

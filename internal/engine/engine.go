@@ -131,6 +131,8 @@ func (e *Engine) Configure(s Settings) {
 type Request struct {
 	Key    idempotency.Key
 	Origin idempotency.Origin
+	// Label is what the run counts under ([Observer.RunEnded]).
+	Label string
 	// Fingerprint is from [idempotency.Fingerprint]; empty if none is taken.
 	Fingerprint string
 	// Within is the execution ID that the request came in with ([idempotency.Claim]);

@@ -11,9 +11,9 @@ import (
 // Observer is notified of what an engine does, for metrics. Its methods may be called
 // concurrently. They must not block, and must not call the engine.
 type Observer interface {
-	// RunEnded is called once for each run, when its claim is settled or lost: if the store
-	// fails, long after the run itself.
-	RunEnded(result Result)
+	// RunEnded is called once for each run, with [Request.Label], when its claim is settled or
+	// lost: if the store fails, long after the run itself.
+	RunEnded(label string, result Result)
 	// TookOver is called when a run takes over a claim whose lease was not renewed.
 	TookOver()
 	// Overloaded is called when a limit refuses something.
@@ -83,7 +83,7 @@ var Operations = []Operation{
 
 type noopObserver struct{}
 
-func (noopObserver) RunEnded(Result)                      {}
+func (noopObserver) RunEnded(string, Result)              {}
 func (noopObserver) TookOver()                            {}
 func (noopObserver) Overloaded(Limit)                     {}
 func (noopObserver) Asked(Operation, time.Duration, bool) {}

@@ -29,7 +29,7 @@ func (o *observed) add(name string) {
 	o.counts[name]++
 }
 
-func (o *observed) RunEnded(result engine.Result) { o.add("run " + string(result)) }
+func (o *observed) RunEnded(_ string, result engine.Result) { o.add("run " + string(result)) }
 
 func (o *observed) TookOver() { o.add("takeover") }
 

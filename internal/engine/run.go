@@ -16,6 +16,7 @@ type Run struct {
 	engine  *Engine
 	flight  *flight
 	claim   idempotency.Claim
+	label   string
 	policy  idempotency.Policy
 	timeout time.Duration
 	record  *idempotency.Record
@@ -38,7 +39,7 @@ type Run struct {
 func (e *Engine) newRun(f *flight, c idempotency.Claim, req Request, got idempotency.Claimed) *Run {
 	c.Follows = got.Record.Follows
 	r := &Run{
-		engine: e, flight: f, claim: c, policy: req.Policy, timeout: req.Timeout, record: got.Record,
+		engine: e, flight: f, claim: c, label: req.Label, policy: req.Policy, timeout: req.Timeout, record: got.Record,
 	}
 	if got.Previous != nil && got.Previous.State == idempotency.InFlight && got.Previous.Token != c.Token {
 		r.lapsed = got.Previous.ExecutionID
@@ -143,7 +144,7 @@ func (r *Run) end(end idempotency.End) (idempotency.Settlement, error) {
 		if !ended { // the store has panicked
 			r.flight.askAgain()
 			r.engine.unsettled.add(-1)
-			r.engine.options.Observer.RunEnded(ResultLost)
+			r.engine.options.Observer.RunEnded(r.label, ResultLost)
 		}
 	}()
 	read := r.engine.copies.begin()

@@ -29,9 +29,9 @@ func (x *exchange) replay(d engine.Replay) error {
 	} else if x.OnDuplicate == ConflictDuplicate && !d.Response.Failed {
 		return x.answerProblem(x.conflict(d), nil)
 	} else if other := x.otherAnswer(d); other != nil {
-		d.Response = other
-		if x.OnDuplicate == AcknowledgeDuplicate { // else it is see_other, a replay in other words
-			o = OutcomeAcknowledge
+		d.Response, o = other, OutcomeSeeOther
+		if x.OnDuplicate == AcknowledgeDuplicate {
+			o = OutcomeAcknowledged
 		}
 	}
 	if d.Response.Omitted && x.Mode == delivery.ModeAPI {

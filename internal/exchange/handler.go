@@ -35,6 +35,7 @@ type Config struct {
 	// Sources are tried in this order.
 	Sources      []delivery.Source
 	Providers    []delivery.Provider // whose handshakes pass
+	Label        string              // under which requests of no provider count
 	Exclude      []string            // JSON pointers
 	MaxKeyLength int                 // bytes
 	Namespace    string
@@ -78,8 +79,9 @@ const (
 
 // Observer counts requests. Its methods are called concurrently.
 type Observer interface {
-	// Request counts a request by the provider of its key, "" for none, and its outcome.
-	Request(provider string, o Outcome)
+	// Request counts a request by the provider of its key, or [Config.Label], and its outcome.
+	// observed reports whether the handler only observes.
+	Request(provider string, o Outcome, observed bool)
 	// Overloaded counts a request that was refused because of a limit.
 	Overloaded(engine.Limit)
 }

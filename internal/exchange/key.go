@@ -41,8 +41,9 @@ func (x *exchange) identify() (*engine.Request, *refusal, error) {
 		}
 	}
 	if name, ok := delivery.PassThrough(x.Providers, request); ok {
-		x.Logger.Debug("passed a request that is no delivery", zap.String("provider", name))
-		return x.withoutDelivery()
+		x.found = delivery.Found{Provider: name}
+		x.report(OutcomePassed, "", 0)
+		return nil, nil, nil
 	}
 	found, err := delivery.Find(x.Sources, request, x.MaxKeyLength)
 	invalid, isInvalid := errors.AsType[*delivery.InvalidError](err)
@@ -132,11 +133,6 @@ func (x *exchange) withoutKey(reason error) (*engine.Request, *refusal, error) {
 		return nil, &refusal{reasonMissing, reason.Error()}, nil
 	}
 	x.logMissing(reason)
-	return x.withoutDelivery()
-}
-
-// withoutDelivery lets a request pass unclaimed.
-func (x *exchange) withoutDelivery() (*engine.Request, *refusal, error) {
 	x.found, x.key = delivery.Found{}, idempotency.Key{} // of a body too large, they do not count
 	x.report(OutcomeMissing, "", 0)
 	return nil, nil, nil
@@ -189,6 +185,7 @@ func (x *exchange) claimable(fingerprint string) *engine.Request {
 	x.request = engine.Request{
 		Key:         x.key,
 		Origin:      x.origin(),
+		Label:       x.label(),
 		Fingerprint: fingerprint,
 		Policy:      x.policyOf(x.found.Provider),
 		Timeout:     x.Timeout + recording.RoomTimeout,

@@ -17,9 +17,9 @@ import (
 
 // Outcomes are all outcomes.
 var Outcomes = []Outcome{
-	OutcomeFresh, OutcomeReplayed, OutcomeWaited, OutcomeInFlight, OutcomeReused, OutcomeHeld, OutcomeExhausted, OutcomeForced,
-	OutcomeConflict, OutcomeAcknowledge, OutcomeMissing, OutcomeInvalid, OutcomeTooLarge, OutcomeNotKept, OutcomeUnprotected,
-	OutcomeOverloaded, OutcomeUnavailable, OutcomeUnreadable, OutcomeNoHandler, OutcomeLoop,
+	OutcomeExecuted, OutcomeReplayed, OutcomeWaited, OutcomeInFlight, OutcomeReused, OutcomeHeld, OutcomeExhausted, OutcomeForced,
+	OutcomeConflict, OutcomeAcknowledged, OutcomeSeeOther, OutcomeMissing, OutcomePassed, OutcomeInvalid, OutcomeTooLarge,
+	OutcomeNotKept, OutcomeUnprotected, OutcomeOverloaded, OutcomeUnavailable, OutcomeUnreadable, OutcomeNoHandler, OutcomeLoop,
 }
 
 // Outcome is what became of a request, for {http.dedup.outcome}, logs and
@@ -27,26 +27,28 @@ var Outcomes = []Outcome{
 type Outcome string
 
 const (
-	OutcomeFresh       Outcome = "fresh"
-	OutcomeReplayed    Outcome = "replayed"
-	OutcomeWaited      Outcome = "waited"
-	OutcomeInFlight    Outcome = "in_flight"
-	OutcomeReused      Outcome = "reused"
-	OutcomeHeld        Outcome = "held"
-	OutcomeExhausted   Outcome = "exhausted"
-	OutcomeForced      Outcome = "forced"
-	OutcomeConflict    Outcome = "conflict"
-	OutcomeAcknowledge Outcome = "acknowledged"
-	OutcomeMissing     Outcome = "missing"
-	OutcomeInvalid     Outcome = "invalid"
-	OutcomeTooLarge    Outcome = "too_large"
-	OutcomeNotKept     Outcome = "not_kept"
-	OutcomeUnprotected Outcome = "unprotected"
-	OutcomeOverloaded  Outcome = "overloaded"
-	OutcomeUnavailable Outcome = "store_unavailable"
-	OutcomeUnreadable  Outcome = "record_unreadable"
-	OutcomeNoHandler   Outcome = "no_handler"
-	OutcomeLoop        Outcome = "loop"
+	OutcomeExecuted     Outcome = "executed"
+	OutcomeReplayed     Outcome = "replayed"
+	OutcomeWaited       Outcome = "waited"
+	OutcomeInFlight     Outcome = "in_flight"
+	OutcomeReused       Outcome = "reused"
+	OutcomeHeld         Outcome = "held"
+	OutcomeExhausted    Outcome = "exhausted"
+	OutcomeForced       Outcome = "forced"
+	OutcomeConflict     Outcome = "conflict"
+	OutcomeAcknowledged Outcome = "acknowledged"
+	OutcomeSeeOther     Outcome = "see_other"
+	OutcomeMissing      Outcome = "missing"
+	OutcomePassed       Outcome = "passed" // a handshake of a provider
+	OutcomeInvalid      Outcome = "invalid"
+	OutcomeTooLarge     Outcome = "too_large"
+	OutcomeNotKept      Outcome = "not_kept"
+	OutcomeUnprotected  Outcome = "unprotected"
+	OutcomeOverloaded   Outcome = "overloaded"
+	OutcomeUnavailable  Outcome = "store_unavailable"
+	OutcomeUnreadable   Outcome = "record_unreadable"
+	OutcomeNoHandler    Outcome = "no_handler"
+	OutcomeLoop         Outcome = "loop"
 )
 
 // PlaceholderPrefix is what the names of our placeholders begin with.
@@ -150,12 +152,12 @@ func (s *requestInfo) MarshalLogObject(to zapcore.ObjectEncoder) error {
 func (x *exchange) report(o Outcome, executionID string, attempt int) {
 	x.outcome = o
 	switch o {
-	case OutcomeFresh, OutcomeForced, OutcomeMissing, OutcomeUnprotected: // perhaps no handler answers it
+	case OutcomeExecuted, OutcomeForced, OutcomeMissing, OutcomePassed, OutcomeUnprotected: // perhaps no handler answers it
 	default:
 		x.count()
 	}
 	s := x.info
-	if o != OutcomeMissing || s.key == (idempotency.Key{}) {
+	if o != OutcomeMissing && o != OutcomePassed || s.key == (idempotency.Key{}) {
 		s.outcome = o // else a handler in front knows of a key: it says what became of the request
 	}
 	if x.key != (idempotency.Key{}) {
@@ -237,6 +239,9 @@ func causeOf(err error, end idempotency.End) error {
 func (x *exchange) count() {
 	if !x.counted {
 		x.counted = true
-		x.Observer.Request(x.found.Provider, cmp.Or(x.outcome, OutcomeUnavailable))
+		x.Observer.Request(x.label(), cmp.Or(x.outcome, OutcomeUnavailable), false)
 	}
 }
+
+// label is the provider under which the request counts.
+func (x *exchange) label() string { return cmp.Or(x.found.Provider, x.Label) }

@@ -11,15 +11,15 @@ import (
 
 type noopObserver struct{}
 
-func (noopObserver) Request(string, Outcome) {}
-func (noopObserver) Overloaded(engine.Limit) {}
+func (noopObserver) Request(string, Outcome, bool) {}
+func (noopObserver) Overloaded(engine.Limit)       {}
 
 type countingObserver struct {
 	noopObserver
 	counted []string
 }
 
-func (c *countingObserver) Request(provider string, o Outcome) {
+func (c *countingObserver) Request(provider string, o Outcome, _ bool) {
 	c.counted = append(c.counted, provider+" "+string(o))
 }
 
@@ -28,7 +28,7 @@ func TestRequestCountsOnce(t *testing.T) {
 	for want, reported := range map[string][]Outcome{
 		" replayed":          {OutcomeReplayed, OutcomeHeld},
 		" no_handler":        {OutcomeMissing, OutcomeNoHandler},
-		" fresh":             {OutcomeFresh},
+		" executed":          {OutcomeExecuted},
 		" store_unavailable": nil,
 	} {
 		var observer countingObserver
@@ -47,7 +47,7 @@ func TestRequestCountsOnce(t *testing.T) {
 func TestCountingAllocatesNothing(t *testing.T) {
 	x := &exchange{Handler: New(Config{Observer: noopObserver{}}), r: httptest.NewRequest(http.MethodPost, "/", nil), info: &requestInfo{logged: true}}
 	x.key[0] = 1
-	if n := testing.AllocsPerRun(10_000, func() { x.report(OutcomeFresh, "execution", 1) }); n != 0 {
+	if n := testing.AllocsPerRun(10_000, func() { x.report(OutcomeExecuted, "execution", 1) }); n != 0 {
 		t.Errorf("it allocates %v times", n)
 	}
 }

@@ -224,7 +224,7 @@ func (e *execution) begin() context.Context {
 
 // announce tells placeholders, the client and the upstream which run it is.
 func (e *execution) announce() {
-	x, o := e.exchange, OutcomeFresh
+	x, o := e.exchange, OutcomeExecuted
 	id, attempt := e.run.ExecutionID(), e.run.Attempt()
 	if parent := e.run.ParentID(); parent != "" {
 		o = OutcomeForced
@@ -237,7 +237,11 @@ func (e *execution) announce() {
 	x.report(o, id, attempt)
 	e.named.toClient.set(x.w.Header(), executionIDHeader, id)
 	e.named.toUpstream.set(x.r.Header, executionIDHeader, id)
-	e.named.attempt.set(x.r.Header, attemptHeader, strconv.Itoa(attempt))
+	if attempt > 1 {
+		e.named.attempt.set(x.r.Header, attemptHeader, strconv.Itoa(attempt))
+	} else {
+		delete(x.r.Header, attemptHeader) // of a run in front
+	}
 }
 
 // auditForce notes what became of a request that was forced and is no run of its own on purpose.

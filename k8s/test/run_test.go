@@ -213,7 +213,7 @@ func TestSidecarsServe(t *testing.T) {
 				t.Errorf("the application was asked %d times; want once", n)
 			}
 			metrics, err := get(http.DefaultClient, probes+"/metrics")
-			if err != nil || !strings.Contains(metrics, `caddy_dedup_requests_total{outcome="replayed",provider="api"} 1`) {
+			if err != nil || !strings.Contains(metrics, `caddy_dedup_requests_total{observed="false",outcome="replayed",provider="api"} 1`) {
 				t.Errorf("the metrics do not have the duplicate: %v\n%.500s", err, metrics)
 			}
 			out, err := command(t, environment, "keys", "list").CombinedOutput()
