@@ -11,7 +11,6 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
-	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -279,24 +278,5 @@ func fill(t *testing.T, p *caddy, from, to int) {
 	close(failed)
 	if err := <-failed; err != nil {
 		t.Fatal(err)
-	}
-}
-
-// pagesThatNameTests are pages with claims of which each names a test that holds it.
-var pagesThatNameTests = []string{"capacity.md", "security.md", "upgrading.md", "from-hand-written.md"}
-
-// Each test that a page names is there.
-func TestPagesNameTheirTests(t *testing.T) {
-	t.Parallel()
-	written := testsOfTheModule(t)
-	for _, page := range pagesThatNameTests {
-		text, err := os.ReadFile(filepath.Join("../docs", page))
-		if err != nil {
-			t.Fatal(err)
-		}
-		named := testName.FindAllStringSubmatch(string(text), -1)
-		if missing := slices.DeleteFunc(named, func(found []string) bool { return written[found[1]] }); len(missing) > 0 {
-			t.Errorf("%s names tests that are not there: %q", page, missing)
-		}
 	}
 }

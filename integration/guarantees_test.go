@@ -10,45 +10,69 @@ import (
 )
 
 var (
-	testName   = regexp.MustCompile("`(Test\\w+)`")
-	testSource = regexp.MustCompile(`(?m)^func (Test\w+)\(t \*testing\.T\)`)
+	testName   = regexp.MustCompile("`((?:Test|Fuzz)\\w+)`")
+	testSource = regexp.MustCompile(`(?m)^func ((?:Test|Fuzz)\w+)\(\w+ \*testing\.[TF]\)`)
 )
 
-// Each row of the table of faults names the tests that hold its promise, and each
-// test that the page names is there.
-func TestGuaranteesNameTheirTests(t *testing.T) {
+// promises.md names, for what the pages promise, the tests that hold it.
+func TestPromisesHaveTheirTests(t *testing.T) {
 	t.Parallel()
-	page, err := os.ReadFile("../docs/guarantees.md")
+	index, err := os.ReadFile("promises.md")
 	if err != nil {
 		t.Fatal(err)
 	}
-	written := testsOfTheModule(t)
-	for _, found := range testName.FindAllStringSubmatch(string(page), -1) {
-		if !written[found[1]] {
-			t.Errorf("the page names %s, and there is no such test", found[1])
+	written, held := testsOfTheModule(t), map[string]bool{}
+	for _, name := range testName.FindAllStringSubmatch(string(index), -1) {
+		if !written[name[1]] {
+			t.Errorf("promises.md names %s, and there is no such test", name[1])
 		}
 	}
-	_, table, found := strings.Cut(string(page), "| fault | promise | tests |\n")
-	if !found {
-		t.Fatal("the page has no table of faults")
-	}
-	rows := 0
-	for line := range strings.Lines(table) {
-		if !strings.HasPrefix(line, "|") {
-			break
-		}
-		if strings.HasPrefix(line, "|-") {
+	for section := range strings.SplitSeq(string(index), "\n## ") {
+		page, table, found := strings.Cut(section, "\n\n| claim | tests |\n|---|---|\n")
+		if !found {
 			continue
 		}
-		rows++
-		cells := strings.Split(strings.Trim(strings.TrimSpace(line), "|"), "|")
-		if len(cells) != 3 || !testName.MatchString(cells[2]) {
-			t.Errorf("no test is named for: %s", line)
+		text, err := os.ReadFile(filepath.Join("../docs", page))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for line := range strings.Lines(table) {
+			claim, tests, isRow := strings.Cut(strings.Trim(strings.TrimSpace(line), "| "), " | ")
+			if !isRow {
+				break
+			}
+			held[page+" "+claim] = true
+			if !strings.Contains(string(text), claim) {
+				t.Errorf("%s does not say %q any more", page, claim)
+			}
+			if !testName.MatchString(tests) {
+				t.Errorf("no test is named for %q of %s", claim, page)
+			}
+		}
+	}
+	faults := pageTable(t, "guarantees.md", "| fault | promise |")
+	for _, row := range faults {
+		if !held["guarantees.md "+row[0]] {
+			t.Errorf("promises.md names no test for: %s", row[0])
 		}
 	}
 	const promises = 12 // and rows that divide one of them
-	if rows < promises {
-		t.Errorf("the table has %d rows, want at least the %d promises", rows, promises)
+	if len(faults) < promises {
+		t.Errorf("the table has %d rows, want at least the %d promises", len(faults), promises)
+	}
+}
+
+// Users do not read test functions.
+func TestPagesNameNoTests(t *testing.T) {
+	t.Parallel()
+	for _, page := range docPages(t) {
+		text, err := os.ReadFile(page)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if name := testName.Find(text); name != nil && strings.HasPrefix(page, "../docs/") {
+			t.Errorf("%s names %s: it belongs into integration/promises.md", page, name)
+		}
 	}
 }
 

@@ -17,7 +17,7 @@ import (
 func formats(t *testing.T) map[string]int {
 	t.Helper()
 	of := make(map[string]int)
-	for _, row := range pageTable(t, "upgrading.md", "| what | where it stands | now | another one |") {
+	for _, row := range pageTable(t, "upgrading.md", "| what | where | now | another one |") {
 		of[row[0]] = int(figureIn(t, row[2]))
 	}
 	return of
