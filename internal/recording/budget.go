@@ -135,7 +135,7 @@ func (a *Allowance) TryTake(n int) bool {
 		b.begun++
 		a.age = b.begun
 	}
-	return (len(b.runs) == 0 || b.exceeding == a) && a.takeLocked(int64(n))
+	return a.takeLocked(int64(n))
 }
 
 func (a *Allowance) takeLocked(n int64) bool {
@@ -202,7 +202,8 @@ func (a *Allowance) wait(ctx context.Context, queue *[]*waiter, n int) bool {
 	return false
 }
 
-// grantLocked gives room to those that wait, as far as there is some.
+// grantLocked gives room to those that wait, as far as there is some. After it, runs wait only
+// while another run exceeds the limit.
 func (b *Budget) grantLocked() {
 	if b.exceeding != nil && (b.used <= b.limit || b.exceeding.bytes == 0) {
 		b.exceeding = nil
@@ -210,7 +211,7 @@ func (b *Budget) grantLocked() {
 	for len(b.runs) > 0 && b.runs[0].of.takeLocked(b.runs[0].bytes) {
 		b.runs = granted(b.runs)
 	}
-	for len(b.runs) == 0 && len(b.replays) > 0 {
+	for len(b.replays) > 0 {
 		w := b.replays[0]
 		switch {
 		case b.used+w.bytes <= b.limitForNew():
@@ -256,7 +257,7 @@ func (b *Budget) Share(body []byte, held bool) (release func()) {
 	s := b.shared[&body[0]]
 	if s == nil {
 		size := int64(len(body))
-		if !held && (len(b.runs)+len(b.replays) > 0 || b.used+size > b.limitForNew()) {
+		if !held && (len(b.replays) > 0 || b.used+size > b.limitForNew()) {
 			return nil
 		}
 		s = &sharedBody{taken: Allowance{Budget: b}}

@@ -69,6 +69,50 @@ func TestSharedConnectionThatTakesAllStays(t *testing.T) {
 	})
 }
 
+// Each piece of a large response has a deadline, and the next response on the connection has none
+// of this one.
+func TestWritesHaveADeadline(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		client := &limited{ResponseRecorder: httptest.NewRecorder()}
+		d := NewClientWriter(client, nil, time.Minute)
+		if err := d.Send(make([]byte, 3*piece)); err != nil {
+			t.Fatal(err)
+		}
+		if len(client.left) != 3 {
+			t.Fatalf("there were %d deadlines, want one for each of 3 pieces", len(client.left))
+		}
+		for _, left := range client.left {
+			if left != time.Minute {
+				t.Errorf("a piece may take %v", left)
+			}
+		}
+		d.Done()
+		if !client.deadline.IsZero() {
+			t.Errorf("the connection is left with the deadline %v", client.deadline)
+		}
+	})
+}
+
+// limited notes the deadlines that it gets, and takes a second for each write.
+type limited struct {
+	*httptest.ResponseRecorder
+	deadline time.Time
+	left     []time.Duration // until the deadline, when it was set
+}
+
+func (l *limited) SetWriteDeadline(deadline time.Time) error {
+	l.deadline = deadline
+	if !deadline.IsZero() {
+		l.left = append(l.left, time.Until(deadline))
+	}
+	return nil
+}
+
+func (l *limited) Write(p []byte) (int, error) {
+	time.Sleep(time.Second)
+	return l.ResponseRecorder.Write(p)
+}
+
 // Over HTTP/2 the server makes a copy of a header with a length, which it leaves out: the
 // header is changed as soon as the informational response is written, and the server may
 // still be reading the one that it was given.

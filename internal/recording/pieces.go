@@ -28,15 +28,15 @@ type part struct {
 }
 
 const (
-	// leastPiece is how much room a sender has before it has sent anything, in bytes: its
+	// minPiece is how much room a sender has before it has sent anything, in bytes: its
 	// connection alone takes as much.
-	leastPiece = 4 << 10
-	// mostPiece is the size of the pieces of a large body, in bytes.
-	mostPiece = 64 << 10
+	minPiece = 4 << 10
+	// maxPiece is the size of the pieces of a large body, in bytes.
+	maxPiece = 64 << 10
 )
 
-// unused has room for pieces of the size mostPiece.
-var unused = sync.Pool{New: func() any { return new([mostPiece]byte) }}
+// unused has room for pieces of the size maxPiece.
+var unused = sync.Pool{New: func() any { return new([maxPiece]byte) }}
 
 // Len returns how many bytes are held.
 func (p *Pieces) Len() int { return int(p.end - p.begin) }
@@ -57,12 +57,12 @@ func (p *Pieces) Append(bytes []byte) {
 // Room returns room for the next bytes, of which no more than that many can come.
 // [Pieces.Grow] says how many came.
 func (p *Pieces) Room(most int64) []byte {
-	room := p.room(int(min(most, int64(max(p.Len(), leastPiece)))))
+	room := p.room(int(min(most, int64(max(p.Len(), minPiece)))))
 	return room[:min(most, int64(cap(room)))]
 }
 
 // room returns the room behind the last byte. Where there is none, there is another
-// piece then, of n bytes, but not larger than mostPiece.
+// piece then, of n bytes, but not larger than maxPiece.
 func (p *Pieces) room(n int) []byte {
 	last := p.last()
 	if len(last.bytes) == cap(last.bytes) {
@@ -71,10 +71,10 @@ func (p *Pieces) room(n int) []byte {
 			last = p.last()
 		}
 		last.at = p.end
-		if n < mostPiece {
+		if n < maxPiece {
 			last.bytes = make([]byte, 0, n)
 		} else {
-			last.bytes = unused.Get().(*[mostPiece]byte)[:0]
+			last.bytes = unused.Get().(*[maxPiece]byte)[:0]
 		}
 	}
 	return last.bytes[len(last.bytes):]
@@ -163,8 +163,8 @@ func (p *Pieces) dropTo(offset int64) {
 }
 
 func (p *Pieces) discardFirst() {
-	if bytes := p.first.bytes; cap(bytes) == mostPiece && !p.shared {
-		unused.Put((*[mostPiece]byte)(bytes[:mostPiece]))
+	if bytes := p.first.bytes; cap(bytes) == maxPiece && !p.shared {
+		unused.Put((*[maxPiece]byte)(bytes[:maxPiece]))
 	}
 	p.first = part{at: p.end}
 	if len(p.more) > 0 {

@@ -21,7 +21,7 @@ func (p *Pieces) allocated() int {
 // bounded by what came. Without a lend, room is used again, and nobody sees another's bytes.
 func TestPiecesHoldWhatCame(t *testing.T) {
 	random := rand.New(rand.NewPCG(1, 2))
-	sizes := []int{0, 1, 10, 511, 4 << 10, 32 << 10, mostPiece - 1, mostPiece, mostPiece + 1, 200_000}
+	sizes := []int{0, 1, 10, 511, 4 << 10, 32 << 10, maxPiece - 1, maxPiece, maxPiece + 1, 200_000}
 	for round := range 200 {
 		var p Pieces
 		var came []byte
@@ -45,7 +45,7 @@ func TestPiecesHoldWhatCame(t *testing.T) {
 				next = next[n:]
 			}
 		}
-		if most := 2*len(came) + leastPiece; round%3 != 0 && p.allocated() > most {
+		if most := 2*len(came) + minPiece; round%3 != 0 && p.allocated() > most {
 			t.Fatalf("round %d: %d bytes take %d", round, len(came), p.allocated())
 		}
 		if got := bytes.Join(slices.Collect(p.All()), nil); !bytes.Equal(got, came) || p.Len() != len(came) {
@@ -62,7 +62,7 @@ func TestPiecesHoldWhatCame(t *testing.T) {
 			joined := p.Joined()
 			p.Drop()
 			var other Pieces
-			other.Append(make([]byte, 3*mostPiece)) // may use room again
+			other.Append(make([]byte, 3*maxPiece)) // may use room again
 			if !bytes.Equal(joined, came) {
 				t.Fatalf("round %d: what was joined has changed", round)
 			}
@@ -73,7 +73,7 @@ func TestPiecesHoldWhatCame(t *testing.T) {
 			to := make([]byte, sizes[1+random.IntN(len(sizes)-1)])
 			out = append(out, to[:p.Take(to)]...)
 		}
-		if !bytes.Equal(out, came) || p.allocated() > mostPiece && round%3 != 0 {
+		if !bytes.Equal(out, came) || p.allocated() > maxPiece && round%3 != 0 {
 			t.Fatalf("round %d: %d of %d bytes were taken, %d are allocated", round, len(out), len(came), p.allocated())
 		}
 	}
@@ -81,7 +81,7 @@ func TestPiecesHoldWhatCame(t *testing.T) {
 
 // What somebody else has is never used again for other bytes.
 func TestSharedPiecesAreNotUsedAgain(t *testing.T) {
-	const size = 4 * mostPiece
+	const size = 4 * maxPiece
 	for name, show := range map[string]func(p *Pieces) (shown [][]byte){
 		"shown": func(p *Pieces) (shown [][]byte) {
 			for offset := int64(0); offset < p.end; offset += int64(len(shown[len(shown)-1])) {
@@ -111,7 +111,7 @@ func TestSharedPiecesAreNotUsedAgain(t *testing.T) {
 // A large body that nobody else has parts of costs nothing but its list of pieces, when
 // there was one before.
 func TestRoomIsUsedAgain(t *testing.T) {
-	const size = 16 * mostPiece
+	const size = 16 * maxPiece
 	body := make([]byte, size)
 	const times = 200
 	var before, after runtime.MemStats
