@@ -24,9 +24,8 @@ func TestRequestsAllocateLittle(t *testing.T) {
 		key                func(n int) string
 		allocations, bytes float64
 	}{
-		"without a key": {func(int) string { return "" }, 5.5, 1300},
-		// Twelve of them are the names that a transport shows, which tell HTTP/2 ([upstreamTrace]).
-		"first delivery": {newKey, 86, 11_800},
+		"without a key":  {func(int) string { return "" }, 5.5, 1300},
+		"first delivery": {newKey, 50, 10_200},
 		"duplicate":      {func(int) string { return "one key" }, -95, -5000},
 	} {
 		t.Run(name, func(t *testing.T) {

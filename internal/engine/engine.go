@@ -252,8 +252,11 @@ func (e *Engine) claim(f *flight, c idempotency.Claim, req Request) *Run {
 func (e *Engine) Timeout() time.Duration { return time.Duration(e.timeout.Load()) }
 
 // operation returns the context for an operation of the store. No client cancels it: one that
-// disconnects must not leave a claim in doubt.
+// disconnects must not leave a claim in doubt. An inProcess store never blocks, and needs no timeout.
 func (e *Engine) operation() (context.Context, context.CancelFunc) {
+	if e.inProcess {
+		return context.Background(), func() {}
+	}
 	return context.WithTimeout(context.Background(), e.Timeout())
 }
 

@@ -139,7 +139,8 @@ func (l *link) do(ctx context.Context, operation string, call func(context.Conte
 	}
 	executeLater := func() {
 		deadline, _ := ctx.Deadline()
-		time.AfterFunc(time.Until(deadline)+executionDelay, func() { _ = call(context.Background()) })
+		late := context.WithValue(context.Background(), lateKey{}, true)
+		time.AfterFunc(time.Until(deadline)+executionDelay, func() { _ = call(late) })
 	}
 	switch how {
 	case works:
@@ -165,13 +166,16 @@ func (l *link) do(ctx context.Context, operation string, call func(context.Conte
 	return fmt.Errorf("%w: %w", errLost, ctx.Err())
 }
 
+// lateKey is in the context of an operation that is executed after its caller has given up.
+type lateKey struct{}
+
 func (l *link) Claim(ctx context.Context, c idempotency.Claim) (idempotency.Claimed, error) {
 	found, now, _ := l.Store.Lookup(ctx, c.Key)
 	inDoubt := c.Record(found, now)
 	var got idempotency.Claimed
 	err := l.do(ctx, "claim", func(ctx context.Context) error {
 		claimed, err := l.Store.Claim(ctx, c)
-		if _, inTime := ctx.Deadline(); inTime {
+		if ctx.Value(lateKey{}) == nil {
 			got = claimed
 		}
 		return err

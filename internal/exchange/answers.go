@@ -251,7 +251,7 @@ func (x *exchange) sentOnce() (*http.Request, context.CancelCauseFunc) {
 		return x.r, func(error) {}
 	}
 	ctx, cancel := context.WithCancelCause(x.r.Context())
-	trace := &upstreamTrace{cancel: func(error) { cancel(errors.New(errResent.Error())) }} // 502, and not 499
+	trace := &upstreamTrace{request: x.r, cancel: func(error) { cancel(errors.New(errResent.Error())) }} // 502, and not 499
 	trace.request = x.r.WithContext(trace.observe(ctx, x.repl()))
 	return trace.request, cancel
 }

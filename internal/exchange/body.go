@@ -194,7 +194,8 @@ type heldBody struct {
 	begun bool // to be read by those behind
 	// reader is who reads it, once somebody does: nobody else may.
 	reader io.Reader
-	gone   bool // some of it was let go, and nobody can read it whole
+	gone   bool // some of it was released: it cannot be read whole
+	later  laterBody
 }
 
 // join returns the bytes in one piece.
@@ -250,6 +251,12 @@ func (b *heldBody) Close() error {
 // it. Either they read it, if that proxy sends none of it, or the proxy: its transport may
 // not have come to the end yet when the upstream answers, and what is left is not the body.
 type laterBody struct{ *heldBody }
+
+// forLater returns the body as a laterBody.
+func (b *heldBody) forLater() *laterBody {
+	b.later.heldBody = b
+	return &b.later
+}
 
 // Read implements io.Reader.
 func (b *laterBody) Read(p []byte) (int, error) { return b.readBy(b, p) }

@@ -85,7 +85,7 @@ func (c *recorder) begin(run recordedRun, to recording.ClientWriter, maxBody int
 	c.record.Init(&c.taken)
 	c.own.Begin(&c.record)
 	c.found = to.Client.Header()
-	c.header, c.declared = c.found.Clone(), -1
+	c.header, c.declared = maps.Clone(c.found), -1
 }
 
 // Header returns the run's view of the header.
@@ -118,7 +118,7 @@ func (c *recorder) WriteHeader(status int) {
 		removeDedupHeaders(c.header, c.found)
 		c.declared = declaredLength(c.header)
 		c.record.Declared = c.declared
-		c.answered = c.header.Clone()
+		c.answered = maps.Clone(c.header)
 		removeForbiddenLength(status, c.answered)
 		if strings.HasPrefix(strings.ToLower(firstIn(c.header, "Content-Type")), "text/event-stream") && c.declared != 0 && bodyAllowed(status) {
 			c.stream()

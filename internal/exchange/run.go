@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"net/http"
 	"strconv"
 	"time"
@@ -41,7 +42,7 @@ func (x *exchange) carryOut(run *engine.Run) error {
 		x.traceEvent(spanTakeover)
 	}
 	forgetUpstream(x.repl())
-	ctx := e.begin()
+	e.begin()
 	defer e.limit.end()
 	e.response.begin(e, x.toClient(), x.MaxResponseBody, x.headers, x.allowance.Budget)
 	defer e.response.close()
@@ -53,7 +54,6 @@ func (x *exchange) carryOut(run *engine.Run) error {
 			e.response.cut()
 		}
 	}()
-	e.upstream.request = e.forUpstream(x.r.WithContext(ctx))
 	err := x.next.ServeHTTP(&e.response, e.upstream.request)
 	ended = true
 	end := e.conclude(err)
@@ -213,13 +213,14 @@ func (c *runContext) Value(key any) any {
 // A `timeouts` handler behind would change that while the client is being written to.
 var noIdleTimeouts = caddyhttp.ContextWithIdleTimeouts(context.Background(), nil, nil)
 
-// begin returns the context for the run: not the client's, and with a limit of its own,
-// which can be lifted. A transport's connections are observed in it.
-func (e *execution) begin() context.Context {
+// begin makes the request that the handlers behind get. Its context is not the client's, and has
+// a limit of its own, which can be lifted. A transport's connections are observed in it.
+func (e *execution) begin() {
 	e.context = runContext{client: e.r.Context(), executionID: e.run.ExecutionID()}
+	e.upstream.request = e.r
 	ctx := e.limit.begin(e.upstream.observe(&e.context, e.repl()), e.Timeout)
 	e.upstream.cancel = e.limit.cancel
-	return ctx
+	e.upstream.request = e.forUpstream(e.r.WithContext(ctx))
 }
 
 // announce tells placeholders, the client and the upstream which run it is.
@@ -301,7 +302,7 @@ func (x *exchange) loggedID() zap.Field {
 // Accept-Encoding the upstream has no reason to encode, and Go's transport decodes what
 // it asked for itself.
 func (e *execution) forUpstream(r *http.Request) *http.Request {
-	r.Header = r.Header.Clone()
+	r.Header = maps.Clone(r.Header)
 	delete(r.Header, "Accept-Encoding")
 	removeH2C(r.Header)
 	return r

@@ -2,6 +2,7 @@ package exchange
 
 import (
 	"context"
+	"net"
 	"net/http"
 	"net/http/httptrace"
 	"strings"
@@ -51,8 +52,7 @@ type upstreamTrace struct {
 	// sent reports whether an earlier attempt, or a transport that shows no connections, may have
 	// reached an upstream. It is never taken back.
 	sent bool
-	// http2 reports whether the request went out over HTTP/2 or HTTP/3, whose connections carry
-	// other requests too.
+	// http2 reports whether a request without a body went out over HTTP/2 or HTTP/3.
 	http2 bool
 	// resent reports whether the run was cancelled.
 	resent bool
@@ -82,8 +82,14 @@ func (t *upstreamTrace) observe(ctx context.Context, repl *caddy.Replacer) conte
 		repl.Delete(handlersError)
 	}
 	t.hooks = httptrace.ClientTrace{
-		GetConn: t.getConn, GotConn: t.gotConn, ConnectDone: t.connectDone,
-		WroteHeaderField: t.wroteHeaderField, GotFirstResponseByte: t.gotFirstResponseByte,
+		GetConn: t.getConn, GotConn: t.gotConn, ConnectDone: t.connectDone, GotFirstResponseByte: t.gotFirstResponseByte,
+	}
+	// A transport resends a request with a body only if it has written nothing of it. That of one
+	// without is judged by its protocol, which shows in the header; each field is an allocation.
+	if t.request.ContentLength == 0 {
+		t.hooks.WroteHeaderField = t.wroteHeaderField
+	} else {
+		t.hooks.WroteHeaders = t.wroteHeaders
 	}
 	return httptrace.WithClientTrace(ctx, &t.hooks)
 }
@@ -127,13 +133,20 @@ func (t *upstreamTrace) gotConn(info httptrace.GotConnInfo) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.attempt.connected = true
-	if t.resent && !t.http2 { // the transport may not notice in time that it is cancelled
+	if t.resent && isExclusive(info) { // the transport may not notice in time that it is cancelled
 		_ = info.Conn.Close()
 	}
 	t.repl.Delete(upstreamStatus)
 	if held := heldIn(t.request.Body); held != nil {
-		t.request.Body = &laterBody{held}
+		t.request.Body = held.forLater()
 	}
+}
+
+// isExclusive reports whether a connection carries no other request. That of HTTP/3 panics when it
+// is closed.
+func isExclusive(info httptrace.GotConnInfo) bool {
+	_, quic := info.Conn.RemoteAddr().(*net.UDPAddr)
+	return !quic && (!info.Reused || info.WasIdle)
 }
 
 // connectDone notices the connection of a transport that shows none of its own, such as that
@@ -154,6 +167,12 @@ func (t *upstreamTrace) wroteHeaderField(name string, _ []string) {
 		t.http2 = true
 		t.repl.Set(transportError, false)
 	}
+}
+
+func (t *upstreamTrace) wroteHeaders() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.attempt.wrote = true
 }
 
 func (t *upstreamTrace) gotFirstResponseByte() {

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"math"
 	"slices"
+	"sync"
 	"time"
 
 	"github.com/cespare/xxhash/v2"
@@ -103,7 +104,9 @@ func must[T any](mode T, err error) T {
 func AppendRecord(dst []byte, key Key, r *Record) []byte {
 	at := len(dst)
 	dst = append(slices.Grow(dst, defaultRoom), recordMagic...)
-	dst = encode(append(dst, make([]byte, checksumSize)...), r.stored())
+	e := encoders.Get().(*encoder)
+	e.record = r.stored()
+	dst = e.encode(append(dst, make([]byte, checksumSize)...), &e.record)
 	seal(dst[at:], &key, "")
 	return dst
 }
@@ -145,10 +148,12 @@ func AppendResponse(dst []byte, key Key, token string, r *Response) []byte {
 func AppendResponseHead(dst []byte, key Key, token string, r *Response) []byte {
 	at := len(dst)
 	dst = append(slices.Grow(dst, defaultRoom), responseMagic...)
-	dst = encode(append(dst, make([]byte, checksumSize+lengthSize)...), &storedHead{
+	e := encoders.Get().(*encoder)
+	e.head = storedHead{
 		Status: r.Status, Header: r.Header, Omitted: r.Omitted, Failed: r.Failed, SealedBy: r.SealedBy,
 		Length: len(r.Body), Sum: xxhash.Sum64(r.Body),
-	})
+	}
+	dst = e.encode(append(dst, make([]byte, checksumSize+lengthSize)...), &e.head)
 	head := dst[at:]
 	if len(head) > math.MaxUint32 {
 		panic("idempotency: a response's header of 4 GiB") // HTTP servers and clients take some MiB at most
@@ -206,23 +211,37 @@ func DecodeResponseParts(key Key, token string, head, body []byte) (*Response, e
 // defaultRoom is enough for most records and for the headers of most responses, in bytes.
 const defaultRoom = 512
 
-func encode(dst []byte, stored any) []byte {
-	buffer := bytes.NewBuffer(dst)
-	if err := encoding.MarshalToBuffer(stored, buffer); err != nil {
-		panic("idempotency: a value that CBOR cannot hold: " + err.Error()) // impossible by its type
-	}
-	return buffer.Bytes()
+// encoder has what encoding allocates.
+type encoder struct {
+	buffer bytes.Buffer
+	record storedRecord
+	head   storedHead
 }
 
-func (r *Record) stored() *storedRecord {
-	s := &storedRecord{
+var encoders = sync.Pool{New: func() any { return new(encoder) }}
+
+// encode appends one of the encoder's values to dst, and ends the use of the encoder.
+func (e *encoder) encode(dst []byte, stored any) []byte {
+	if err := encoding.MarshalToBuffer(stored, &e.buffer); err != nil {
+		panic("idempotency: a value that CBOR cannot hold: " + err.Error()) // impossible by its type
+	}
+	dst = append(dst, e.buffer.Bytes()...)
+	e.buffer.Reset()
+	e.record, e.head = storedRecord{}, storedHead{}
+	encoders.Put(e)
+	return dst
+}
+
+func (r *Record) stored() storedRecord {
+	s := storedRecord{
 		State: r.State, Token: r.Token, ExecutionID: r.ExecutionID, Attempt: r.Attempt, ReleasedAttempts: r.ReleasedAttempts,
 		Fingerprint: r.Fingerprint, Hold: r.Hold, Origin: storedOrigin{Origin: r.Origin}, SealedBy: r.SealedBy, Sealed: r.Sealed,
 		Status: r.Status, LargeBody: r.LargeBody, Reason: r.Reason, ParentID: r.ParentID, Follows: r.Follows,
 		Claimed: millis(r.Claimed), Ended: millis(r.Ended), LeaseUntil: millis(r.LeaseUntil), Expires: millis(r.Expires),
 	}
 	if r.Replaces != nil {
-		s.Replaces = r.Replaces.stored()
+		replaced := r.Replaces.stored()
+		s.Replaces = &replaced
 	}
 	return s
 }

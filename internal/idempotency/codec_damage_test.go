@@ -120,8 +120,11 @@ func sealed(magic string, key Key, token string, content []byte) []byte {
 // The checksum of these values is right, but this version would not write what is
 // behind it.
 func TestWrongContentIsAnError(t *testing.T) {
-	encoded := func(value any) []byte { return encode(nil, value) }
-	least := func() *storedRecord { return (&Record{State: Held, Token: "t"}).stored() }
+	encoded := func(value any) []byte { return new(encoder).encode(nil, value) }
+	least := func() *storedRecord {
+		stored := (&Record{State: Held, Token: "t"}).stored()
+		return &stored
+	}
 	with := func(change func(*storedRecord)) []byte {
 		record := least()
 		change(record)

@@ -129,7 +129,8 @@ func (s *Store) put(n name, e encoded, expires, now time.Time) {
 	}
 	if !found || v.expires < old.due {
 		v.due = v.expires
-		heap.Push(&s.expiries, expiry{v.due, n})
+		s.expiries = append(s.expiries, expiry{v.due, n})
+		heap.Fix(&s.expiries, len(s.expiries)-1) // heap.Push would allocate
 		s.scheduleSweep(now)
 	}
 	values[n] = v
