@@ -11,6 +11,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/caddy-dedup/caddy-dedup/internal/recording"
@@ -73,6 +74,30 @@ func (w *watchedRun) upgraded()          { w.upgrades++ }
 func (*watchedRun) streams()             {}
 func (w *watchedRun) outgrown()          { w.settle() }
 func (*watchedRun) waits() (goOn func()) { return func() {} }
+
+// A run that finds no room is settled without its body, and its client gets all of that.
+func TestRunWithoutRoomIsNotKept(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		budget := recording.NewBudget(1000)
+		others := &recording.Allowance{Budget: budget}
+		others.Take(2000)
+		client, settled := httptest.NewRecorder(), 0
+		c := new(recorder)
+		c.begin(&watchedRun{settle: func() { settled++ }}, recording.NewClientWriter(client, nil, 0), 1<<20, headerRules{}, budget)
+		for _, part := range []string{"all ", "of ", "it"} {
+			if _, err := io.WriteString(c, part); err != nil {
+				t.Fatal(err)
+			}
+		}
+		c.finish()
+		if settled != 1 || !c.omitted || client.Body.String() != "all of it" {
+			t.Errorf("settled %d times, omitted: %v; the client got %q", settled, c.omitted, client.Body)
+		}
+		if used := budget.Used(); used != 2000 {
+			t.Errorf("%d bytes are in use, want those of the others", used)
+		}
+	})
+}
 
 func TestCapture(t *testing.T) {
 	long := strings.Repeat("x", 100)
