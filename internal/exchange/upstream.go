@@ -100,24 +100,24 @@ func (t *upstreamTrace) getConn(string) {
 	defer t.mu.Unlock()
 	last := t.attempt
 	t.attempt = attempt{}
-	if last.connected && !t.unprocessed() {
+	address, _ := t.repl.Get(upstreamAddress)
+	if last.connected && !(t.unprocessed(last) && address == t.address) {
 		t.sent = true
 		if last.wrote && !t.answered(last) {
 			t.resent = true
 			t.cancel(errResent)
 		}
 	}
-	t.sought = true
-	t.address, _ = t.repl.Get(upstreamAddress)
+	t.sought, t.address = true, address
 }
 
 // unprocessed reports whether the transport itself sends the request again over HTTP/2 or
 // HTTP/3, which it does only if the upstream has not processed it: after GOAWAY and
 // REFUSED_STREAM (RFC 9113, sections 6.8 and 8.7) or H3_REQUEST_REJECTED (RFC 9114, section
-// 4.1.1). A retry of reverse_proxy has deleted the placeholder.
-func (t *upstreamTrace) unprocessed() bool {
+// 4.1.1). A retry of reverse_proxy has deleted the placeholder, unless it is for a response.
+func (t *upstreamTrace) unprocessed(last attempt) bool {
 	_, kept := t.repl.Get(transportError)
-	return t.http2 && kept
+	return t.http2 && kept && !last.responded
 }
 
 // answered reports whether an attempt was answered: a proxy that sends the request again

@@ -10,7 +10,8 @@ import (
 
 // Whether a request may have reached an upstream, by what proxies choose and what transports
 // show. Each letter is a step: C and D a proxy chooses upstream 1 or 2, g a transport looks for a
-// connection, G it has one, d a dialer has one, s the proxy has the status of a response.
+// connection, G it has one, d a dialer has one, h it writes a header of HTTP/2, r it reads a
+// response, s the proxy has the status of that.
 func TestWaysToAnUpstream(t *testing.T) {
 	for steps, want := range map[string]bool{
 		"":        false, // no proxy
@@ -27,6 +28,10 @@ func TestWaysToAnUpstream(t *testing.T) {
 		"CgDd":    true,
 		"CgD":     true,
 		"CdsDgCg": true,
+		"CgGhgG":  true,  // sent again by the transport, over HTTP/2
+		"CgGhg":   false, // which finds no other connection: the upstream has not processed it
+		"CgGhDg":  true,  // sent by one proxy, and not by the next one
+		"CgGhrg":  true,  // answered, and not sent again
 	} {
 		t.Run(steps, func(t *testing.T) {
 			repl := caddy.NewReplacer()
@@ -44,6 +49,10 @@ func TestWaysToAnUpstream(t *testing.T) {
 					shown.GotConn(httptrace.GotConnInfo{})
 				case 'd':
 					shown.ConnectDone("tcp", "", nil)
+				case 'h':
+					shown.WroteHeaderField(":method", nil)
+				case 'r':
+					shown.GotFirstResponseByte()
 				case 's':
 					repl.Set(upstreamStatus, 200)
 				}
