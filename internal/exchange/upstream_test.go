@@ -35,7 +35,7 @@ func TestWaysToAnUpstream(t *testing.T) {
 	} {
 		t.Run(steps, func(t *testing.T) {
 			repl := caddy.NewReplacer()
-			trace := &upstreamTrace{request: new(http.Request)}
+			trace := &upstreamTrace{request: new(http.Request), cancel: func(error) {}}
 			shown := httptrace.ContextClientTrace(trace.observe(t.Context(), repl))
 			for _, step := range steps {
 				switch step {
@@ -70,7 +70,7 @@ func TestStatusOfTheLastAttempt(t *testing.T) {
 	repl := caddy.NewReplacer()
 	repl.Set(upstreamAddress, "127.0.0.1:9001")
 	repl.Set(upstreamStatus, 500) // of an attempt before
-	trace := &upstreamTrace{request: new(http.Request)}
+	trace := &upstreamTrace{request: new(http.Request), cancel: func(error) {}}
 	shown := httptrace.ContextClientTrace(trace.observe(t.Context(), repl))
 	shown.GetConn("")
 	shown.GotConn(httptrace.GotConnInfo{})
