@@ -91,6 +91,9 @@ func subdirectives() []string {
 	return append(words, "key > key "+delivery.KindParts)
 }
 
+// notOptions are the headings of the page of the global option that are no words.
+var notOptions = []string{"All words", "Syntax", "Placeholders"}
+
 // globalOptions are those that the page of the global option must have.
 func globalOptions() []string {
 	words := slices.Collect(maps.Keys(globalWords))
@@ -114,7 +117,7 @@ func TestHeadingsAreTheWordsOfTheParser(t *testing.T) {
 	sameWords(t, "docs/directive.md", slices.Collect(maps.Keys(under(t, "directive.md", "Subdirectives > "))), subdirectives())
 	var options []string
 	for _, path := range slices.Collect(maps.Keys(under(t, "global-option.md", ""))) {
-		if path != "Syntax" && path != "Placeholders" {
+		if !slices.Contains(notOptions, path) {
 			options = append(options, path)
 		}
 	}
@@ -126,7 +129,7 @@ func TestHeadingsAreTheWordsOfTheParser(t *testing.T) {
 func TestSectionsOfWordsAreComplete(t *testing.T) {
 	all := under(t, "directive.md", "Subdirectives > ")
 	for path, text := range under(t, "global-option.md", "") {
-		if path != "Syntax" && path != "Placeholders" {
+		if !slices.Contains(notOptions, path) {
 			all["the global option: "+path] = text
 		}
 	}
@@ -307,7 +310,7 @@ func TestDefaultsOfTheGlobalOption(t *testing.T) {
 	for path, text := range under(t, "global-option.md", "") {
 		words := strings.Split(path, " > ")
 		word := words[len(words)-1]
-		if path == "Syntax" || path == "Placeholders" || path == "limits" || strings.HasPrefix(word, "store ") {
+		if slices.Contains(notOptions, path) || path == "limits" || strings.HasPrefix(word, "store ") {
 			continue
 		}
 		stated := defaultIn(t, text)
@@ -333,18 +336,34 @@ func TestDefaultsOfTheGlobalOption(t *testing.T) {
 	}
 }
 
-// The table at the top has each word, with the default that its section states.
-func TestTableOfAllWords(t *testing.T) {
-	all := under(t, "directive.md", "Subdirectives > ")
-	table := rows(under(t, "directive.md", "")["All words"])
-	sameWords(t, "the table of docs/directive.md", slices.Collect(maps.Keys(table)), slices.Collect(maps.Keys(settingParsers)))
-	for word, cells := range table {
-		if described := cells[0] != "none" && !strings.HasPrefix(cells[0], "`"); described {
-			continue // no text that could stand there, as of scope
+// The tables at the top have each word, with the default that its section states.
+func TestTablesOfAllWords(t *testing.T) {
+	options := make(map[string]string)
+	for path, text := range under(t, "global-option.md", "") {
+		if word := path[strings.LastIndex(path, " > ")+1:]; !strings.Contains(path, "store > store") || strings.Contains(path, "redis > ") {
+			options[strings.TrimPrefix(word, "> ")] = text
 		}
-		inTable := strings.Trim(strings.TrimPrefix(cells[0], "none"), "`")
-		if stated := defaultIn(t, all[word]); inTable != stated {
-			t.Errorf("%s: the table says that the default is %q, its section %q", word, inTable, stated)
+	}
+	for page, all := range map[string]map[string]string{
+		"directive.md":     under(t, "directive.md", "Subdirectives > "),
+		"global-option.md": options,
+	} {
+		table := rows(under(t, page, "")["All words"])
+		var words []string
+		for word := range all {
+			if !slices.Contains(notOptions, word) && !strings.Contains(word, " ") {
+				words = append(words, word)
+			}
+		}
+		sameWords(t, "the table of docs/"+page, slices.Collect(maps.Keys(table)), words)
+		for word, cells := range table {
+			if described := cells[0] != "none" && !strings.HasPrefix(cells[0], "`"); described {
+				continue // no text that could stand there, as of scope
+			}
+			inTable := strings.Trim(strings.TrimPrefix(cells[0], "none"), "`")
+			if stated := defaultIn(t, all[word]); inTable != stated {
+				t.Errorf("%s: %s: the table says that the default is %q, its section %q", page, word, inTable, stated)
+			}
 		}
 	}
 }
