@@ -38,7 +38,7 @@ const pageHead = `# Providers
 
 <!-- Generated from the catalogue in internal/delivery by go generate. Change that. -->
 
-Write the names of the senders of your webhooks. Then each delivery reaches your service once, also when the sender repeats it:
+Name the senders of your webhooks. Each delivery then reaches your service once:
 
 %[1]scaddyfile
 :8080 {
@@ -47,16 +47,22 @@ Write the names of the senders of your webhooks. Then each delivery reaches your
 }
 %[1]s
 
-All providers are served in webhook mode. The name of the provider is the prefix of its keys, so what is known under two names never shares a key. The scope has the host and the path, and what the column *scope* names. The query is no part of it: where a sender delivers one event, with one ID, to two addresses that differ in the query alone, the second delivery gets the response of the first. Give each a path of its own, or write a [` + "`scope`" + `](directive.md#scope) with ` + "`{http.request.host}`, `{http.request.orig_uri}`" + ` and the fields of that column. ` + "`caddy-dedup providers`" + ` prints this catalogue, and ` + "`caddy-dedup providers <name>`" + ` prints one entry of it.
+` + "`caddy-dedup providers`" + ` prints this catalogue, ` + "`caddy-dedup providers <name>`" + ` one entry.
 
-- **key**: what identifies a delivery. The first one that is present wins. ` + "`header`" + ` is a header field, and ` + "`json`" + ` is a JSON pointer (RFC 6901) into the body. A request without any of them has no key, and passes.
-- **retention**: how long a response is kept for duplicates, unless the directive says otherwise. It counts from the end of the run. Most senders stop their retries within seven days. If the retention is another one, the notes say why. A retention below the time of the retries leaves the last ones unrecognised.
-- **claims**, in the notes: the header fields by which the sender's requests are known. A request without them is another sender's, whatever it carries, and falls through to the next source: the ` + "`Idempotency-Key: 42`" + ` of a scheduler on the same route is not GitLab's. If a proxy in front of yours removes such a field, deliveries pass without a key, and the log says why.
-- **verified**: we have read it in the provider's documentation or source code, which is linked below, with the day on which we read it, where we noted that. Of an *unverified* entry, the sender's own words leave something open, or were not found: its note says what. Watch a retry of your own before you rely on it, and tell us what you saw.
+- **key**: what identifies a delivery; the first one that is present wins. ` + "`header`" + ` is a header field, ` + "`json`" + ` a JSON pointer (RFC 6901) into the body. A request without any of them has no key, and passes.
+- **scope**: what is part of the key beside the host and the path. The query is not: give two addresses that differ in the query alone a path each, or write a [` + "`scope`" + `](directive.md#scope) with ` + "`{http.request.host}`, `{http.request.orig_uri}`" + ` and the fields of this column.
+- **retention**: how long a response is kept, unless the directive says otherwise. Most senders stop their retries within seven days; the notes say why another one is set. A retention shorter than the retries leaves the last ones unrecognised.
+- **claims**, in the notes: the header fields by which the sender's requests are known. A request without them falls through to the next source: a scheduler's ` + "`Idempotency-Key: 42`" + ` on the same route is not GitLab's. If a proxy in front removes such a field, deliveries pass without a key, and the log says why.
+- **verified**: read in the provider's documentation or source, which is linked below, with the day where noted. For an *unverified* entry the note says what is open: watch a retry of your own before you rely on it, and report what you saw.
 
 Only POST and PATCH requests are deduplicated. If a provider uses another method, write it into ` + "`methods`" + `.
 
-One handler can have several names. But it cannot have two that read the same member of the body, because a delivery of one would count as a delivery of the other: ` + "`cloudevents`" + ` serves every sender of CloudEvents. Of providers that have the same header field as their key, and the same claims, such as ` + "`svix`, `clerk` and `resend`" + `, or ` + "`openai` and `replicate`" + `, the first one that is named takes the deliveries of all of them, under its own name: if two of them could send the same ID, give each a path and a handler of its own. A provider that is known by the whole body, and by no header field, takes every delivery. So it comes last. A provider that is known by a member of the body takes every request that has this member, such as ` + "`/id`" + `: give other requests with a body of that shape a route of their own.
+One handler can have several providers:
+
+- Two that read the same member of the body are an error: ` + "`cloudevents`" + ` serves every sender of CloudEvents.
+- Of providers with the same header field and the same claims, such as ` + "`svix`, `clerk` and `resend`, or `openai` and `replicate`" + `, the first one takes the deliveries of all. If two of them could send the same ID, give each a path and a handler of its own.
+- A provider known by the whole body takes every delivery: it comes last.
+- A provider known by a member of the body takes every request with this member, such as ` + "`/id`" + `: give other requests of that shape a route of their own.
 
 | name | sender | key | scope | retention | fact |
 |---|---|---|---|---|---|
@@ -65,11 +71,11 @@ One handler can have several names. But it cannot have two that read the same me
 const pageTail = `
 ## Batches
 
-A key marked *batch* is made of the IDs of all elements, in their order. ` + "`*`" + ` means each element of an array. If the provider sends the same request again, it is a duplicate. If it sends the same events in another order, or in other groups, they are a new request and run. If that matters, compare the IDs in your service too. If one element has no ID, the request has no key at all, and passes. Otherwise this element could be lost.
+A key marked *batch* is made of the IDs of all elements, in their order. ` + "`*`" + ` means each element of an array. The same request again is a duplicate; the same events in another order, or in other groups, are a new request and run. If that matters, compare the IDs in your service too. If one element has no ID, the request has no key and passes, so that this element is not lost.
 
 ## Keys made of content
 
-If a provider sends no ID, the key is a hash of the body. If the body is JSON, its canonical form (RFC 8785) is hashed, so white space and the order of members do not count. Otherwise its bytes are hashed. Some senders change a member with each retry, such as the number of the attempt. Name this member with ` + "`exclude`" + `, or each retry is a new request and runs. Two events with exactly the same body count as one: until the retention ends, the second one does not reach your service.
+If a provider sends no ID, the key is a hash of the body: of its canonical form (RFC 8785) if it is JSON, otherwise of its bytes. If the sender changes a member with each retry, such as the number of the attempt, name it with ` + "`exclude`" + `, or each retry runs. Two events with exactly the same body count as one: until the retention ends, the second does not reach your service.
 
 ## Senders without a name here
 
@@ -79,7 +85,7 @@ If a provider sends no ID, the key is a hash of the body. If the body is JSON, i
 
 ## Any other sender
 
-Say with ` + "`key`" + ` lines where its ID is, such as ` + "`key header X-Event-Id`" + ` or ` + "`key json /event/id orders`" + `. They can stand beside names, and are tried after them. A second line ` + "`key content`" + ` is for requests without the ID.
+Write ` + "`key`" + ` lines, such as ` + "`key header X-Event-Id`" + ` or ` + "`key json /event/id orders`" + `, also beside providers, which are tried first. A last line ` + "`key content`" + ` is for requests without the ID.
 `
 
 func renderProviders() []byte {
