@@ -33,6 +33,7 @@ type settingParser func(*Settings, *caddyfile.Dispenser) error
 
 // settingParsers are the words of the handler's block.
 var settingParsers = map[string]settingParser{
+	"observe":           parseObserve,
 	"mode":              word("mode", func(s *Settings) *string { return &s.Mode }),
 	"on_missing":        word("on_missing", func(s *Settings) *string { return &s.OnMissing }),
 	"fingerprint":       word("fingerprint", func(s *Settings) *string { return &s.Fingerprint }),
@@ -251,6 +252,15 @@ func count(name string, min int, field func(*Settings) *int) settingParser {
 		*field(s), err = countArg(d, name, min)
 		return err
 	}
+}
+
+// parseObserve reads `observe`, which takes no argument.
+func parseObserve(s *Settings, d *caddyfile.Dispenser) error {
+	if args := d.RemainingArgs(); len(args) > 0 {
+		return d.Errf("observe takes no argument; it has %d: %q", len(args), withoutPasswords(args...))
+	}
+	s.Observe = true
+	return noBlock(d, "observe")
 }
 
 // parseWait reads `wait <duration>|off`. Off is a duration of 0.

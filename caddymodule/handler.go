@@ -71,7 +71,9 @@ func (h *Handler) Provision(ctx caddy.Context) error {
 	config.Budget, config.Observer, config.Logger = buffered, processMetrics, ctx.Logger()
 	processMetrics.addHandler(config)
 	h.exchange = exchange.New(config)
-	if config.PassUnavailable {
+	if config.Observe {
+		config.Logger.Warn("observe: requests are counted and logged, and every one passes: duplicates run")
+	} else if config.PassUnavailable {
 		config.Logger.Warn("on_store_error pass: while the store fails, requests pass unprotected and duplicates run")
 	}
 	if server, ok := ctx.Value(caddyhttp.ServerCtxKey).(*caddyhttp.Server); ok {
@@ -89,6 +91,7 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request, next caddyht
 // config returns what the settings, which are checked, mean for requests.
 func (s *Settings) config() exchange.Config {
 	c := exchange.Config{
+		Observe:         s.Observe,
 		Mode:            delivery.Mode(s.Mode),
 		Methods:         s.Methods,
 		Sources:         s.deliverySources(),

@@ -8,6 +8,7 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -40,14 +41,14 @@ type site struct {
 func (s *site) handler() *Handler {
 	s.t.Helper()
 	routes := s.Config.Handler.(*caddyhttp.Server).Routes
-	for len(routes) > 0 {
-		switch h := routes[0].Handlers[0].(type) {
-		case *Handler:
-			return h
-		case *caddyhttp.Subroute:
-			routes = h.Routes
-		default:
-			routes = routes[1:]
+	for i := 0; i < len(routes); i++ {
+		for _, handler := range routes[i].Handlers {
+			switch h := handler.(type) {
+			case *Handler:
+				return h
+			case *caddyhttp.Subroute:
+				routes = slices.Concat(routes, h.Routes)
+			}
 		}
 	}
 	s.t.Fatal("the site has no dedup handler")

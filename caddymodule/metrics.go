@@ -87,7 +87,7 @@ func (m *metrics) addHandler(c exchange.Config) {
 	}
 	for _, label := range labels {
 		for _, o := range exchange.Outcomes {
-			m.requests.WithLabelValues(label, string(o), observedLabel(false))
+			m.requests.WithLabelValues(label, string(o), observedLabel(c.Observe))
 		}
 		for _, result := range engine.Results {
 			m.runs.WithLabelValues(label, string(result))
@@ -135,7 +135,8 @@ func (m *metrics) Asked(operation engine.Operation, took time.Duration, failed b
 	}
 }
 
-// byOutcome returns how many requests had which outcome, those of all providers together.
+// byOutcome returns how many requests had which outcome, those of all providers together. It
+// leaves out those that are only observed.
 func (m *metrics) byOutcome() map[string]uint64 {
 	series := make(chan prometheus.Metric)
 	go func() {
@@ -146,10 +147,12 @@ func (m *metrics) byOutcome() map[string]uint64 {
 	for counter := range series {
 		var now dto.Metric
 		_ = counter.Write(&now) // it never fails
+		labels := make(map[string]string)
 		for _, label := range now.GetLabel() {
-			if label.GetName() == "outcome" {
-				counts[label.GetValue()] += uint64(now.GetCounter().GetValue())
-			}
+			labels[label.GetName()] = label.GetValue()
+		}
+		if labels["observed"] == observedLabel(false) {
+			counts[labels["outcome"]] += uint64(now.GetCounter().GetValue())
 		}
 	}
 	return counts

@@ -20,6 +20,11 @@ type Settings struct {
 	// tried before the keys, in this order.
 	Providers []string `json:"providers,omitempty"`
 
+	// Let every request through as if the handler were not there, and only count and log what
+	// would have become of it. Requests that are observed share no keys with those that are
+	// deduplicated later. Default: false.
+	Observe bool `json:"observe,omitempty"`
+
 	// What the handler serves: `api` (the default), or `webhook` (the default as
 	// soon as a provider is named). It decides on the defaults of `release_on` and
 	// `fingerprint`, on the default scope, and on the statuses of refusals.

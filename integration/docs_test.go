@@ -271,6 +271,7 @@ var commandsRunBy = map[string]string{
 	"export PATH=$PWD:$PATH":                                  "TestGuides",
 	"git clone https://github.com/caddy-dedup/caddy-dedup":    "TestGuides",
 	"cd caddy-dedup": "TestGuides",
+	"grep -o '\"dedup_outcome\":\"[a-z_]*\"' access.log | sort | uniq -c":                       "TestGuides",
 	"curl -i -X POST -H 'Idempotency-Key: order-1' -d amount=10 http://127.0.0.1:8080/payments": "TestExampleCaddyfile",
 	"caddy-dedup proxy --from :8080 --to localhost:3000 --provider github":                      "TestProxyCommandForAProviderOnRedis",
 	"caddy-dedup keys show 72d3162e-cc78-11e3-81ab-4c9367dc0958":                                "TestKeysCommandsOfThePage",

@@ -128,7 +128,7 @@ func (r *Run) abandon() {
 	}
 	// The caller may still set what belongs to the end of its own run.
 	own := &Run{
-		engine: r.engine, flight: r.flight, claim: r.claim, policy: r.policy, record: r.record,
+		engine: r.engine, flight: r.flight, claim: r.claim, label: r.label, policy: r.policy, observed: r.observed, record: r.record,
 		facts: []zap.Field{zap.NamedError("error", errExited)},
 	}
 	own.wasLost.Store(r.wasLost.Load())

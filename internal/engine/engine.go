@@ -141,6 +141,9 @@ type Request struct {
 	// Force runs again on purpose although a response is kept.
 	Force  bool
 	Policy idempotency.Policy
+	// Observed reports whether the request is carried out whatever the engine decides. Its run
+	// is not counted ([Observer.RunEnded]).
+	Observed bool
 	// Timeout is the time limit of the run, 0 for none. If a run goes on for longer,
 	// for example because its client does not read a stream to the end, its lease is
 	// no longer renewed, and another request can take the key over.

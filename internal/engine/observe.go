@@ -11,8 +11,8 @@ import (
 // Observer is notified of what an engine does, for metrics. Its methods may be called
 // concurrently. They must not block, and must not call the engine.
 type Observer interface {
-	// RunEnded is called once for each run, with [Request.Label], when its claim is settled or
-	// lost: if the store fails, long after the run itself.
+	// RunEnded is called once for each run that is not [Request.Observed], with [Request.Label],
+	// when its claim is settled or lost: if the store fails, long after the run itself.
 	RunEnded(label string, result Result)
 	// TookOver is called when a run takes over a claim whose lease was not renewed.
 	TookOver()

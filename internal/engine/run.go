@@ -19,8 +19,10 @@ type Run struct {
 	label   string
 	policy  idempotency.Policy
 	timeout time.Duration
-	record  *idempotency.Record
-	lease   lease
+	// observed is [Request.Observed].
+	observed bool
+	record   *idempotency.Record
+	lease    lease
 	// lapsed names the run whose claim this one has taken over, "" for none.
 	lapsed string
 	// facts are what the caller knows of the run's end, for the log.
@@ -39,7 +41,7 @@ type Run struct {
 func (e *Engine) newRun(f *flight, c idempotency.Claim, req Request, got idempotency.Claimed) *Run {
 	c.Follows = got.Record.Follows
 	r := &Run{
-		engine: e, flight: f, claim: c, label: req.Label, policy: req.Policy, timeout: req.Timeout, record: got.Record,
+		engine: e, flight: f, claim: c, label: req.Label, policy: req.Policy, timeout: req.Timeout, observed: req.Observed, record: got.Record,
 	}
 	if got.Previous != nil && got.Previous.State == idempotency.InFlight && got.Previous.Token != c.Token {
 		r.lapsed = got.Previous.ExecutionID
@@ -144,7 +146,7 @@ func (r *Run) end(end idempotency.End) (idempotency.Settlement, error) {
 		if !ended { // the store has panicked
 			r.flight.askAgain()
 			r.engine.unsettled.add(-1)
-			r.engine.options.Observer.RunEnded(r.label, ResultLost)
+			r.count(ResultLost)
 		}
 	}()
 	read := r.engine.copies.begin()
@@ -174,6 +176,13 @@ func (r *Run) end(end idempotency.End) (idempotency.Settlement, error) {
 	return s, err
 }
 
+// count counts the run by what has become of its claim.
+func (r *Run) count(result Result) {
+	if !r.observed {
+		r.engine.options.Observer.RunEnded(r.label, result)
+	}
+}
+
 // WasLast reports whether no attempt is left after this one.
 func (r *Run) WasLast() bool {
 	limit := r.policy.MaxAttempts
@@ -181,7 +190,11 @@ func (r *Run) WasLast() bool {
 }
 
 func (r *Run) logger() *zap.Logger {
-	return r.engine.log.With(
+	observed := zap.Skip()
+	if r.observed {
+		observed = zap.Bool("observed", true)
+	}
+	return r.engine.log.With(observed,
 		zap.Stringer("key", r.claim.Key),
 		zap.String("execution_id", r.record.ExecutionID),
 		zap.Int("attempt", r.record.Attempt),

@@ -150,13 +150,13 @@ func (r *Run) retry(end idempotency.End, deadline time.Time) {
 }
 
 func (r *Run) neverStored(why string) {
-	r.engine.options.Observer.RunEnded(r.label, ResultLost)
+	r.count(ResultLost)
 	r.logger().Error("the run's end was never stored: " + why)
 }
 
 // report counts and logs what has become of the claim of the run.
 func (r *Run) report(s idempotency.Settlement, err error) {
-	r.engine.options.Observer.RunEnded(r.label, resultOf(s, err))
+	r.count(resultOf(s, err))
 	if err == nil && s.State == idempotency.Complete {
 		return
 	}

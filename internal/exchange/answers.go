@@ -23,16 +23,12 @@ import (
 
 // replay answers a duplicate with the response of the run that was.
 func (x *exchange) replay(d engine.Replay) error {
-	o := OutcomeReplayed
-	if d.Waited {
-		o = OutcomeWaited
-	} else if x.OnDuplicate == ConflictDuplicate && !d.Response.Failed {
+	o := x.outcomeOf(d)
+	switch o {
+	case OutcomeConflict:
 		return x.answerProblem(x.conflict(d), nil)
-	} else if other := x.otherAnswer(d); other != nil {
-		d.Response, o = other, OutcomeSeeOther
-		if x.OnDuplicate == AcknowledgeDuplicate {
-			o = OutcomeAcknowledged
-		}
+	case OutcomeAcknowledged, OutcomeSeeOther:
+		d.Response = x.otherAnswer(d)
 	}
 	if d.Response.Omitted && x.Mode == delivery.ModeAPI {
 		detail := fmt.Sprintf("the request was executed and answered with %d, but the response was larger than is kept (%d bytes, or less where the store has less room)",
@@ -43,9 +39,6 @@ func (x *exchange) replay(d engine.Replay) error {
 		p := newProblem(reasonNotKept, x.Mode, detail, d.Record.ExecutionID, x.Docs)
 		p.attempt = d.Record.Attempt
 		return x.answerProblem(p, nil)
-	}
-	if d.Response.Omitted {
-		o = OutcomeNotKept
 	}
 	x.report(o, d.Record.ExecutionID, d.Record.Attempt)
 	x.traceEvent(spanReplay)
@@ -69,6 +62,25 @@ func (x *exchange) replay(d engine.Replay) error {
 		panic(http.ErrAbortHandler) // a cut response must not look whole
 	}
 	return nil
+}
+
+// outcomeOf returns the outcome of a replay.
+func (x *exchange) outcomeOf(d engine.Replay) Outcome {
+	other := !d.Waited && x.otherAnswer(d) != nil
+	switch {
+	case !d.Waited && x.OnDuplicate == ConflictDuplicate && !d.Response.Failed:
+		return OutcomeConflict
+	case other && x.OnDuplicate == AcknowledgeDuplicate:
+		return OutcomeAcknowledged
+	case other:
+		return OutcomeSeeOther
+	case d.Response.Omitted:
+		return OutcomeNotKept
+	case d.Waited:
+		return OutcomeWaited
+	default:
+		return OutcomeReplayed
+	}
 }
 
 // makeRoom takes room in the budget for a response that is to be replayed. A request that has to
@@ -271,12 +283,6 @@ func (x *exchange) passUnclaimed() error {
 		return nil
 	case x.key != (idempotency.Key{}): // with on_store_error pass
 		return x.failed(err)
-	case isAnswered(to), !x.body.read, !hasErrorRoutes(x.r), runOf(x.r.Context()) != nil:
-		return err
 	}
-	// The server's own request may be another one, of whose body nothing is left.
-	if !x.serveErrorRoutes(receivedRequest(x.r), err, false) {
-		x.w.WriteHeader(failedStatus(err))
-	}
-	return nil
+	return x.returnError(x.r, err, isAnswered(to))
 }

@@ -41,6 +41,19 @@ func (x *exchange) serveErrorPage(cause error) bool {
 	return x.serveErrorRoutes(errorPageRequest(x.r), cause, true)
 }
 
+// returnError returns an error of the handlers behind, as without dedup. If the body was read, it
+// runs the server's error routes instead: the server's own request may be another one, of whose
+// body nothing is left.
+func (x *exchange) returnError(r *http.Request, err error, answered bool) error {
+	if err == nil || answered || !x.body.read || !hasErrorRoutes(r) || runOf(r.Context()) != nil {
+		return err
+	}
+	if !x.serveErrorRoutes(receivedRequest(r), err, false) {
+		x.w.WriteHeader(failedStatus(err))
+	}
+	return nil
+}
+
 // hasErrorRoutes reports whether the server has error routes for a request. One that is in them
 // already has none: they would call themselves.
 func hasErrorRoutes(r *http.Request) bool {

@@ -29,6 +29,7 @@ import (
 // Config is what a handler does with requests: what its user has configured, with the defaults
 // filled in and checked.
 type Config struct {
+	Observe bool // requests pass whatever is decided
 	Mode    delivery.Mode
 	Methods []string
 
@@ -80,7 +81,7 @@ const (
 // Observer counts requests. Its methods are called concurrently.
 type Observer interface {
 	// Request counts a request by the provider of its key, or [Config.Label], and its outcome.
-	// observed reports whether the handler only observes.
+	// observed is [Config.Observe].
 	Request(provider string, o Outcome, observed bool)
 	// Overloaded counts a request that was refused because of a limit.
 	Overloaded(engine.Limit)
@@ -90,16 +91,20 @@ type Observer interface {
 type Handler struct {
 	Config
 
-	readsJSON bool // whether the body of every request is parsed
-	headers   headerRules
-	unknown   unknownPlaceholders
-	missing   logSampler // lines about requests without a key
-	retention logSampler // lines about requests whose own retention does not count
-	cookies   sync.Once  // the warning of callers that only a cookie tells apart
+	readsJSON  bool // whether the body of every request is parsed
+	headers    headerRules
+	unknown    unknownPlaceholders
+	missing    logSampler // lines about requests without a key
+	retention  logSampler // lines about requests whose own retention does not count
+	unobserved logSampler // lines about requests that could not be observed
+	cookies    sync.Once  // the warning of callers that only a cookie tells apart
 }
 
 // New returns a handler.
 func New(c Config) *Handler {
+	if c.Observe {
+		c.Namespace = idempotency.ObservedNamespace(c.Namespace)
+	}
 	return &Handler{
 		Config: c,
 		readsJSON: c.Fingerprint == idempotency.FingerprintJSON ||
@@ -112,6 +117,9 @@ func New(c Config) *Handler {
 // ServeHTTP finds the request's key and does what the engine decides.
 func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request, next caddyhttp.Handler) error {
 	info := infoOf(r)
+	if h.Observe {
+		return h.observe(w, r, next, info)
+	}
 	within, forced := takeDedupHeaders(r), h.takeForce(r)
 	if !h.applies(r) {
 		return next.ServeHTTP(w, r)

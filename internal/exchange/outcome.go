@@ -239,7 +239,7 @@ func causeOf(err error, end idempotency.End) error {
 func (x *exchange) count() {
 	if !x.counted {
 		x.counted = true
-		x.Observer.Request(x.label(), cmp.Or(x.outcome, OutcomeUnavailable), false)
+		x.Observer.Request(x.label(), cmp.Or(x.outcome, OutcomeUnavailable), x.Observe)
 	}
 }
 

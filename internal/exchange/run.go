@@ -129,7 +129,7 @@ func (e *execution) settle(ended ending) {
 	}
 	e.count()
 	end := idempotency.End{
-		How: ended.how, UpstreamStatus: ended.upstream.status, Retention: e.wishedRetention(), Response: e.response.shared(ended),
+		How: ended.how, UpstreamStatus: ended.upstream.status, Retention: e.wishedRetention(e.response.retention), Response: e.response.shared(ended),
 	}
 	if ended.frees {
 		end.Retention = new(time.Duration)
@@ -151,20 +151,19 @@ func (e *execution) settle(ended ending) {
 // wishedRetention reads the upstream's Dedup-Retention, which is no longer than the longest
 // that can be configured. One that is not a number of seconds is logged, and the configured
 // retention stays.
-func (e *execution) wishedRetention() *time.Duration {
-	text := e.response.retention
+func (x *exchange) wishedRetention(text string) *time.Duration {
 	if text == "" {
 		return nil
 	}
 	const most = uint64(MaxRetention / time.Second)
 	seconds, err := strconv.ParseUint(text, 10, 64)
 	if seconds > most && (err == nil || errors.Is(err, strconv.ErrRange)) {
-		e.Logger.Warn("the upstream's "+retentionHeader+" is longer than a response can be kept; it is kept for the most",
+		x.Logger.Warn("the upstream's "+retentionHeader+" is longer than a response can be kept; it is kept for the most",
 			zap.String("value", fmt.Sprintf("%.40q", text)), zap.Uint64("most_seconds", most))
 		seconds, err = most, nil
 	}
 	if err != nil {
-		e.Logger.Warn("the upstream's "+retentionHeader+" is not a number of seconds; the configured retention stays",
+		x.Logger.Warn("the upstream's "+retentionHeader+" is not a number of seconds; the configured retention stays",
 			zap.String("value", fmt.Sprintf("%.40q", text)))
 		return nil
 	}

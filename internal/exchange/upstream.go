@@ -38,7 +38,7 @@ func forgetUpstream(repl *caddy.Replacer) {
 type upstreamTrace struct {
 	hooks  httptrace.ClientTrace
 	repl   *caddy.Replacer
-	cancel context.CancelCauseFunc // cancels the run
+	cancel context.CancelCauseFunc // cancels the run; nil if it is only observed
 	// within says that the run is itself within error routes, for an error before it.
 	within bool
 	// request is the one that the handlers behind get. What a proxy sends is a copy of it.
@@ -105,7 +105,9 @@ func (t *upstreamTrace) getConn(string) {
 		t.sent = true
 		if last.wrote && !t.answered(last) {
 			t.resent = true
-			t.cancel(errResent)
+			if t.cancel != nil {
+				t.cancel(errResent)
+			}
 		}
 	}
 	t.sought, t.address = true, address
@@ -133,7 +135,7 @@ func (t *upstreamTrace) gotConn(info httptrace.GotConnInfo) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.attempt.connected = true
-	if t.resent && isExclusive(info) { // the transport may not notice in time that it is cancelled
+	if t.resent && t.cancel != nil && isExclusive(info) { // the transport may not notice in time that it is cancelled
 		_ = info.Conn.Close()
 	}
 	t.repl.Delete(upstreamStatus)

@@ -80,6 +80,13 @@ func (id Identity) Key() Key {
 	return key
 }
 
+// ObservedNamespace returns the namespace of the keys of requests that are only observed. It is a
+// hash, so that no configured namespace is equal to it.
+func ObservedNamespace(namespace string) string {
+	digest := sha256.Sum256(appendPart(appendPart(nil, "caddy-dedup observe v1"), namespace))
+	return hex.EncodeToString(digest[:])
+}
+
 // maxOnStack is how many bytes are gathered to be hashed without an allocation.
 const maxOnStack = 1 << 10
 
