@@ -129,11 +129,11 @@ func TestGoingOverRunsNothingTwice(t *testing.T) {
 	direct(t, up, "X-Event-Id", "during", "{}") // past caddy-dedup, as where only some replicas have it
 	direct(t, up, "X-Event-Id", "past it", "{}")
 	send("past it")
-	once("step 1", "before", "during", "past it")
+	once("step 2", "before", "during", "past it")
 	// 3: the service answers no duplicates any more.
 	mu.Lock()
 	service = plain
 	mu.Unlock()
 	send("before", "during", "past it", "after", "after")
-	once("step 3", "before", "during", "past it", "after")
+	once("step 4", "before", "during", "past it", "after")
 }
