@@ -69,7 +69,7 @@ func TestTypeOfAnAnswerThatNamesNone(t *testing.T) {
 			"a type for none": "header ?Content-Type application/json",
 			"an encoder":      "encode gzip {\nminimum_length 1\n}",
 		} {
-			p := start(t, conf{store: "store memory", site: lines("handle /plain {", line, proxyTo(up), "}", "handle {", line, "dedup", proxyTo(up), "}")})
+			p := start(t, conf{store: "store memory", site: lines("handle /plain {", line, proxyTo(up), "}", "handle {", line, "dedup {\nmax_response_body 1MiB\n}", proxyTo(up), "}")})
 			want := p.post(t, "/plain", "k", "body").Header["Content-Type"]
 			for range 2 {
 				got := p.post(t, "/", front, "body")
