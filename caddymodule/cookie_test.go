@@ -32,7 +32,7 @@ func TestCallersThatOnlyACookieTellsApart(t *testing.T) {
 		for _, key := range []string{"1", "2"} {
 			s.mustPost(key, "body", c.header...)
 		}
-		lines := logged.FilterMessageSnippet("no caller but in a Cookie").All()
+		lines := logged.FilterMessageSnippet("by a Cookie only").All()
 		if len(lines) != c.warned {
 			t.Errorf("%s: the warnings are %v, want %d", name, lines, c.warned)
 		}

@@ -74,7 +74,7 @@ func provision(t testing.TB, global string, lines ...string) (*App, *caddyhttp.A
 		t.Fatal(err)
 	}
 	config.Admin = &caddy.AdminConfig{Disabled: true}
-	config.Logging = &caddy.Logging{Logs: map[string]*caddy.CustomLog{"default": {BaseLog: caddy.BaseLog{WriterRaw: json.RawMessage(`{"output":"discard"}`)}}}}
+	config.Logging = &caddy.Logging{Logs: map[string]*caddy.CustomLog{"default": {BaseLog: caddy.BaseLog{WriterRaw: json.RawMessage(`{"output":"` + logOutput + `"}`), Level: logLevel}}}}
 	ctx, err := caddy.ProvisionContext(config)
 	if err != nil {
 		t.Fatalf("%v in\n%s", err, text)
@@ -158,6 +158,21 @@ func (s *site) mustPost(key, body string, header ...string) answer {
 		s.t.Fatal(err)
 	}
 	return got
+}
+
+// serveHTTP is post without a connection: when it returns, the site is done with the request.
+func (s *site) serveHTTP(key, body string, header ...string) answer {
+	s.t.Helper()
+	r := httptest.NewRequestWithContext(s.t.Context(), http.MethodPost, "http://dedup.test/", strings.NewReader(body))
+	if key != "" {
+		r.Header.Set("Idempotency-Key", key)
+	}
+	for i := 0; i < len(header); i += 2 {
+		r.Header.Set(header[i], header[i+1])
+	}
+	w := httptest.NewRecorder()
+	s.Config.Handler.ServeHTTP(w, r)
+	return answer{w.Code, w.Header(), w.Body.String()}
 }
 
 // only returns the record of the site's only key.

@@ -101,7 +101,7 @@ func TestForceWithoutACompleteRequest(t *testing.T) {
 			if got.Header.Get("Dedup-Parent-Id") != "" || up.runs("k")[n].Header.Get("Dedup-Parent-Id") != "" || got.Header.Get("X-Outcome") != "executed" {
 				t.Errorf("run %d is taken for a forced one: %v", n+1, got.Header)
 			}
-			p.awaitForceLine(t, "nothing is complete", got.executionID(), "")
+			p.awaitForceLine(t, "no response is kept", got.executionID(), "")
 		}
 	})
 }

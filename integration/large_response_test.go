@@ -106,7 +106,7 @@ func TestLargeAnswerThatFreesTheKeySaysSo(t *testing.T) {
 			t.Errorf("the run's client got %d with %d bytes", got.Status, len(got.Body))
 		}
 		said := wantProblem(t, waiting.reply(t), 409, "response_not_kept")
-		if !strings.Contains(said.Detail, "answered with 500") || !strings.Contains(said.Detail, "freed the key") {
+		if !strings.Contains(said.Detail, "answered with 500") || !strings.Contains(said.Detail, "released the key") {
 			t.Errorf("the detail is %q", said.Detail)
 		}
 		wantFresh(t, p.post(t, "/", "k", "body"), 201, "run 2 of k")

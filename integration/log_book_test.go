@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"fmt"
+	"regexp"
 	"strings"
 	"sync"
 	"testing"
@@ -120,4 +121,16 @@ func (p *caddy) awaitAccess(t *testing.T, key string) entry {
 		headers, _ := request["headers"].(map[string]any)
 		return strings.HasPrefix(e.text("logger"), "http.log.access") && strings.Contains(fmt.Sprint(headers["Idempotency-Key"]), key)
 	})
+}
+
+var (
+	hexKey = regexp.MustCompile(`^[0-9a-f]{64}$`)
+	uuidV7 = regexp.MustCompile(`^[0-9a-f]{8}-[0-9a-f]{4}-7[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}$`)
+)
+
+// shown is a site that shows each placeholder to the client.
+func shown(dedup string, up *upstream) string {
+	return lines("log",
+		"header >X-Outcome {http.dedup.outcome}", "header >X-Key {http.dedup.key}", "header >X-Provider {http.dedup.provider}",
+		"header >X-Delivery {http.dedup.delivery_id}", "header >X-Execution {http.dedup.execution_id}", "header >X-Attempt {http.dedup.attempt}", dedup, proxyTo(up))
 }

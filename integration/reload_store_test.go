@@ -65,7 +65,7 @@ func TestReloadReachesTheLogOfAnOpenStore(t *testing.T) {
 		}
 		up := startUpstream(t, answersStatus(500))
 		p := startQuiet(t, conf{store: store, global: logTo("old.log"), site: lines(keyHeader, "dedup", proxyTo(up))})
-		const released = "released: the key is free for a retry"
+		const released = "released: the next request with the key runs"
 		said := func(name, key string) bool {
 			return strings.Contains(read(name), released) && strings.Contains(read(name), key)
 		}

@@ -179,6 +179,6 @@ func (r *Run) report(s idempotency.Settlement, err error) {
 		if s.Response != nil {
 			status = s.Response.Status
 		}
-		log.Info("released: the key is free for a retry", zap.Int("status", status))
+		log.Info("released: the next request with the key runs", zap.Int("status", status))
 	}
 }

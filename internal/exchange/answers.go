@@ -33,8 +33,8 @@ func (x *exchange) replay(d engine.Replay) error {
 	if d.Response.Omitted && x.Mode == delivery.ModeAPI {
 		detail := fmt.Sprintf("the request was executed and answered with %d, but the response was larger than is kept (%d bytes, or less where the store has less room)",
 			d.Response.Status, x.MaxResponseBody)
-		if d.Record.State == idempotency.Released { // it waited for a run whose answer frees the key
-			detail += "; this answer has freed the key: repeat the request to have it run again"
+		if d.Record.State == idempotency.Released { // it waited for a run whose answer releases the key
+			detail += "; this answer has released the key: repeat the request to have it run again"
 		}
 		p := newProblem(reasonNotKept, x.Mode, detail, d.Record.ExecutionID, x.Docs)
 		p.attempt = d.Record.Attempt
@@ -43,7 +43,7 @@ func (x *exchange) replay(d engine.Replay) error {
 	x.report(o, d.Record.ExecutionID, d.Record.Attempt)
 	x.traceEvent(spanReplay)
 	if entry := x.Logger.Check(zap.DebugLevel, "answered a duplicate"); entry != nil {
-		entry.Write(zap.String("key", x.keyText()), x.loggedID(), zap.String("execution_id", d.Record.ExecutionID), zap.Int("status", d.Response.Status))
+		entry.Write(zap.Inline(x), zap.String("execution_id", d.Record.ExecutionID), zap.Int("status", d.Response.Status))
 	}
 	x.leaveStore() // the client's pace is its own affair
 	readOff(x.w, x.r)

@@ -22,7 +22,7 @@ func (x *exchange) failed(err error) error {
 	if failedStatus(err) >= http.StatusInternalServerError {
 		level = zapcore.ErrorLevel
 	}
-	x.Logger.Log(level, "the request failed", zap.Inline(x), zap.String("key", x.keyText()), zap.Error(err))
+	x.Logger.Log(level, "the request failed", zap.Inline(x), zap.Error(err))
 	return x.answerError(err)
 }
 

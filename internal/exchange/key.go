@@ -130,7 +130,7 @@ func (h *Handler) replaced(repl *caddy.Replacer, text string) string {
 // withoutKey lets a request pass unclaimed because it has no key, or refuses it.
 func (x *exchange) withoutKey(reason error) (*engine.Request, *refusal, error) {
 	if x.RejectMissing {
-		return nil, &refusal{reasonMissing, reason.Error()}, nil
+		return nil, &refusal{reasonMissing, fmt.Sprintf("%v; looked for %v", reason, x.Sources)}, nil
 	}
 	x.logMissing(reason)
 	x.found, x.key = delivery.Found{}, idempotency.Key{} // of a body too large, they do not count
@@ -151,7 +151,7 @@ func (x *exchange) withLargeBody(needs string) (*engine.Request, *refusal, error
 // setKey notes the delivery and its key, which logs and refusals name from here on.
 func (x *exchange) setKey(found delivery.Found, repl *caddy.Replacer) {
 	x.found = found
-	x.path, x.query = asSent(x.r)
+	x.path, x.query = originalPath(x.r)
 	room := make([]string, 0, 16) // on the stack
 	x.key = idempotency.Identity{
 		Namespace: x.Namespace,
@@ -240,17 +240,17 @@ func (h *Handler) appendScope(scope []string, r *http.Request, path string, repl
 	}
 	if len(scope) == withoutCaller && len(r.Header["Cookie"]) > 0 {
 		h.cookies.Do(func() {
-			h.Logger.Warn("a request with a key names no caller but in a Cookie, which is not part of the key: callers share their keys; write a scope with the cookie that tells them apart",
+			h.Logger.Warn("a request with a key identifies its caller by a Cookie only, which is not part of the key: callers share their keys; write a scope with the cookie that tells them apart",
 				zap.String("scope", "scope {http.request.method} {http.request.host} {http.request.orig_uri.path} {http.request.cookie.<name>}"))
 		})
 	}
 	return append(scope, found.Scope...)
 }
 
-// asSent returns path and query as the client sent them, escaped, whatever handlers in
+// originalPath returns path and query as the client sent them, escaped, whatever handlers in
 // front have rewritten. RawPath comes first: where the client sent a byte that must be
 // escaped, EscapedPath would make one path of %2F and /.
-func asSent(r *http.Request) (path, query string) {
+func originalPath(r *http.Request) (path, query string) {
 	u := r.URL
 	if original, ok := r.Context().Value(caddyhttp.OriginalRequestCtxKey).(http.Request); ok && original.URL != nil {
 		u = original.URL

@@ -84,7 +84,7 @@ func TestTargetsHaveScopes(t *testing.T) {
 			if overTLS {
 				r.TLS = new(tls.ConnectionState)
 			}
-			path, _ := asSent(r)
+			path, _ := originalPath(r)
 			scope := strings.Join(handler.appendScope(nil, r, path, caddy.NewReplacer(), delivery.Found{}), "\n")
 			if i == 0 {
 				first = scope
@@ -105,13 +105,13 @@ func TestTargetsAsSent(t *testing.T) {
 		"shop:transfer":      {"transfer", ""},
 	} {
 		r := httptest.NewRequest("POST", target, nil)
-		if path, query := asSent(r); path != want[0] || query != want[1] {
+		if path, query := originalPath(r); path != want[0] || query != want[1] {
 			t.Errorf("%s: %q and %q, want %q", target, path, query, want)
 		}
 		original := http.Request{URL: r.URL, RequestURI: r.RequestURI}
 		rewritten := httptest.NewRequest("POST", "/rewritten?z", nil)
 		rewritten = rewritten.WithContext(context.WithValue(rewritten.Context(), caddyhttp.OriginalRequestCtxKey, original))
-		if path, query := asSent(rewritten); path != want[0] || query != want[1] {
+		if path, query := originalPath(rewritten); path != want[0] || query != want[1] {
 			t.Errorf("%s, rewritten: %q and %q, want %q", target, path, query, want)
 		}
 	}

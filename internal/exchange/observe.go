@@ -78,7 +78,7 @@ func (x *exchange) reportRefused(d engine.Refusal) {
 		x.counted = true
 		if omitted, ok := x.unobserved.allow(time.Since(start)); ok {
 			x.Logger.Warn("unobserved: a request passes, and what would have become of it is unknown", zap.Inline(x),
-				zap.String("key", x.keyText()), zap.String("provider", x.found.Provider), x.loggedID(), zap.Error(d.Err), zap.Int64("left_out", omitted))
+				zap.Error(d.Err), zap.Int64("left_out", omitted))
 		}
 		return
 	case engine.ReasonInFlight:

@@ -57,27 +57,26 @@ const PlaceholderPrefix = "http.dedup."
 // LogPrefix is what the names of our fields in the access log begin with.
 const LogPrefix = "dedup_"
 
-// requestInfo is what is known of a request and its key, for placeholders and the access log.
-// One request has one, however many handlers of ours it passes: who speaks last counts,
-// unless it knows of no key. What is not known stays as it was.
+// requestInfo is what is known of a request and its key, for placeholders, the access log and
+// traces. If several dedup handlers see one request, they share it, and the last one that found a
+// key wins. A value that a handler does not know stays as it was.
 type requestInfo struct {
 	outcome              Outcome
 	key                  idempotency.Key
 	provider, deliveryID string
 	executionID          string
 	attempt              int
-	logged               bool // the access log will ask
+	logged               bool // the access log has it
 }
 
-// infoName is the placeholder behind which a request has what is said of it; nobody can write
-// it in a configuration. It stands among the placeholders, which have a lock, and not among
-// the request's variables: those a dial still reads that a proxy in front has left behind.
+// infoName is the placeholder that has a request's info. No configuration can contain it. It is
+// among the placeholders, which have a lock, and not among the request's variables, which a dial
+// that a proxy in front has abandoned may still read.
 const infoName = "\x00caddy-dedup"
 
-// infoOf returns what is known of a request so far, and makes our placeholders known to
-// it. Those that have no value are empty: Caddy leaves the text of one that it does not
-// know as it stands, and `{http.dedup.key}` itself, handed on to a service, would be one
-// key for all requests without one.
+// infoOf returns what is known of a request so far, and adds our placeholders to it. Those
+// without a value are empty: Caddy leaves the text of an unknown one as it is, and
+// `{http.dedup.key}` itself, sent to a service, would be one key for all requests without one.
 func infoOf(r *http.Request) *requestInfo {
 	repl, ok := r.Context().Value(caddy.ReplacerCtxKey).(*caddy.Replacer)
 	if !ok {
@@ -101,11 +100,11 @@ func infoOf(r *http.Request) *requestInfo {
 	return s
 }
 
-// InfoFields are the names of what is said, as placeholders and fields of the access log.
+// InfoFields are the names of placeholders, fields of the access log and attributes of spans,
+// without their prefixes.
 var InfoFields = []string{"outcome", "key", "provider", "delivery_id", "execution_id", "attempt"}
 
-// value returns what is said under a name, and whether the name is ours. What has no
-// value is an empty text.
+// value returns a value, "" for none, and whether the name is one of [InfoFields].
 func (s *requestInfo) value(name string) (value any, ours bool) {
 	switch name {
 	case "outcome":
@@ -131,8 +130,7 @@ func (s *requestInfo) value(name string) (value any, ours bool) {
 	}
 }
 
-// MarshalLogObject implements [zapcore.ObjectMarshaler]: the access log asks when the
-// request is over.
+// MarshalLogObject implements [zapcore.ObjectMarshaler], for the access log.
 func (s *requestInfo) MarshalLogObject(to zapcore.ObjectEncoder) error {
 	for _, name := range InfoFields {
 		switch value, _ := s.value(name); value := value.(type) {
@@ -147,8 +145,8 @@ func (s *requestInfo) MarshalLogObject(to zapcore.ObjectEncoder) error {
 	return nil
 }
 
-// report tells placeholders and the access log what became of the request, as far
-// as it is known. It runs in the request's goroutine.
+// report sets what became of the request, as far as it is known, for placeholders, the access
+// log, traces and metrics. It runs in the request's goroutine.
 func (x *exchange) report(o Outcome, executionID string, attempt int) {
 	x.outcome = o
 	switch o {
@@ -164,9 +162,7 @@ func (x *exchange) report(o Outcome, executionID string, attempt int) {
 		s.key = x.key
 	}
 	s.provider = cmp.Or(x.found.Provider, s.provider)
-	if !x.Encrypted {
-		s.deliveryID = cmp.Or(x.found.ID, s.deliveryID)
-	}
+	s.deliveryID = cmp.Or(x.shownID(), s.deliveryID)
 	s.executionID = cmp.Or(executionID, s.executionID)
 	s.attempt = cmp.Or(attempt, s.attempt)
 	x.trace()
@@ -182,14 +178,14 @@ func (x *exchange) report(o Outcome, executionID string, attempt int) {
 	}
 }
 
-// runLogFields says which request a run was for, and what happened to it, for the log
-// line about a key that is held or free again: who has to decide whether the upstream
-// has executed it needs that. A run whose response is kept has no such line, and no reason.
+// runLogFields returns which request a run was for and how it ended, for the log line about a key
+// that is held or released: an operator decides by it whether the upstream has executed the
+// request. A run whose response is kept has no such line, and no reason.
 func (x *exchange) runLogFields(err error, end idempotency.End) (facts []zap.Field, reason string) {
 	if end.How == idempotency.Answered && end.Response != nil && end.Response.Status < 300 && end.UpstreamStatus < 300 {
 		return nil, ""
 	}
-	path, _ := asSent(x.r) // now: the line may come long after the request
+	path, _ := originalPath(x.r) // now: the line may come long after the request
 	facts = []zap.Field{zap.String("method", x.r.Method), zap.String("host", x.r.Host), zap.String("path", path)}
 	if repl, ok := x.r.Context().Value(caddy.ReplacerCtxKey).(*caddy.Replacer); ok {
 		if _, chosen := repl.Get(upstreamAddress); chosen {
@@ -205,17 +201,31 @@ func (x *exchange) runLogFields(err error, end idempotency.End) (facts []zap.Fie
 	return append(facts, zap.NamedError("error", cause)), reason
 }
 
-// MarshalLogObject implements [zapcore.ObjectMarshaler]: it says which request it is. The
-// path comes without the query, which may have a token.
+// MarshalLogObject implements [zapcore.ObjectMarshaler]: our own log lines name the request and
+// its delivery by it. The path is without the query, which may contain a token.
 func (x *exchange) MarshalLogObject(to zapcore.ObjectEncoder) error {
-	path, _ := asSent(x.r)
-	to.AddString("method", x.r.Method)
-	to.AddString("host", x.r.Host)
-	to.AddString("path", path)
+	path, _ := originalPath(x.r)
+	for _, field := range [...][2]string{
+		{"method", x.r.Method}, {"host", x.r.Host}, {"path", path},
+		{"key", x.keyText()}, {"provider", x.found.Provider}, {"delivery_id", x.shownID()},
+	} {
+		if field[1] != "" {
+			to.AddString(field[0], field[1])
+		}
+	}
 	return nil
 }
 
-// causeOf says why a run ended otherwise than with a whole response, nil if it did not.
+// shownID returns the delivery ID, or "" under encrypt: what is encrypted in the store is neither
+// logged nor shown by placeholders.
+func (x *exchange) shownID() string {
+	if x.Encrypted {
+		return ""
+	}
+	return x.found.ID
+}
+
+// causeOf returns why a run ended without a whole response, or nil.
 func causeOf(err error, end idempotency.End) error {
 	var handlerError caddyhttp.HandlerError
 	switch {

@@ -48,7 +48,7 @@ func (u *unknownPlaceholders) warnOf(text string, repl *caddy.Replacer, logger *
 			continue
 		}
 		if _, before := u.warned.LoadOrStore(name, true); !before {
-			logger.Warn("a request has shown that a placeholder is unknown; it counts as empty: is its name right?",
+			logger.Warn("a placeholder is unknown and counts as empty; check its name",
 				zap.String("placeholder", "{"+name+"}"), zap.String("text", text))
 		}
 	}

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"net/http"
 	"strconv"
-	"strings"
 	"sync/atomic"
 	"time"
 
@@ -32,7 +31,7 @@ func (x *exchange) refuse(r refusal) error {
 func (x *exchange) refuseOrPass(d engine.Refusal) error {
 	if d.Reason == engine.ReasonUnavailable && d.ExecutionID == "" && x.PassUnavailable && !errors.Is(d.Err, storepool.ErrNotOpen) {
 		x.Logger.Error("unprotected: the store failed and the request passes without a claim",
-			zap.Inline(x), zap.String("key", x.keyText()), zap.String("provider", x.found.Provider), x.loggedID(), zap.Error(d.Err))
+			zap.Inline(x), zap.Error(d.Err))
 		x.report(OutcomeUnprotected, "", 0)
 		x.leaveStore()
 		return x.passUnclaimed()
@@ -101,9 +100,6 @@ func (x *exchange) answerProblem(p problem, storeSaid error) error {
 	x.Logger.Log(rule.level, "refused a request", zap.Inline(x),
 		zap.String("code", string(p.Code)),
 		zap.Int("status", p.Status),
-		zap.String("key", p.Key),
-		zap.String("provider", x.found.Provider),
-		x.loggedID(),
 		zap.String("execution_id", p.ExecutionID),
 		zap.Int("attempt", p.attempt),
 		zap.String("detail", p.Detail),
@@ -226,33 +222,22 @@ func (p problem) write(w http.ResponseWriter) {
 	_, _ = w.Write(body.Bytes()) // an error is the client's
 }
 
-// logMissing logs, at most once a second, that a request has no key and what was looked for:
-// the provider or the key may be configured wrong.
+// logMissing logs, at most once a second, that a request has no key, and what was looked for: the
+// name of the provider or the `key` line may be wrong.
 func (x *exchange) logMissing(reason error) {
 	if leftOut, ok := x.missing.allow(time.Since(start)); ok {
 		x.Logger.Info("missing: a request has no key and passes unprotected",
-			zap.String("provider", x.providerNames()), zap.Inline(x),
-			zap.Stringers("looked_for", x.Sources), zap.NamedError("reason", reason), zap.Int64("left_out", leftOut))
+			zap.Inline(x), zap.Stringers("looked_for", x.Sources), zap.NamedError("reason", reason), zap.Int64("left_out", leftOut))
 	}
 }
 
-// providerNames names the providers that a request could come from.
-func (h *Handler) providerNames() string {
-	var names []string
-	for _, provider := range h.Providers {
-		names = append(names, provider.Name)
-	}
-	return strings.Join(names, ", ")
-}
-
-// logSampler lets one line a second into a log, and counts those that are left out.
+// logSampler allows one line a second, and counts the others.
 type logSampler struct {
 	next    atomic.Int64 // when the next line may come, in nanoseconds
 	leftOut atomic.Int64
 }
 
-// start is when the clock of these lines begins; steps of the host's clock do not
-// move it.
+// start is the zero of a clock that steps of the host's clock do not change.
 var start = time.Now()
 
 // allow reports whether a line may be logged at a time, and how many were left out

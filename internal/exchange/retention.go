@@ -50,7 +50,6 @@ func (x *exchange) askedRetention(request delivery.Request) time.Duration {
 func (x *exchange) logRetention(message string, fields ...zap.Field) {
 	if omitted, ok := x.retention.allow(time.Since(start)); ok {
 		x.Logger.With(fields...).Warn(message,
-			zap.Stringer("source", x.RetentionFrom.Source), zap.String("key", x.keyText()),
-			zap.String("provider", x.found.Provider), x.loggedID(), zap.Int64("left_out", omitted))
+			zap.Stringer("source", x.RetentionFrom.Source), zap.Inline(x), zap.Int64("left_out", omitted))
 	}
 }

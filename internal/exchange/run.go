@@ -158,8 +158,8 @@ func (x *exchange) wishedRetention(text string) *time.Duration {
 	const most = uint64(MaxRetention / time.Second)
 	seconds, err := strconv.ParseUint(text, 10, 64)
 	if seconds > most && (err == nil || errors.Is(err, strconv.ErrRange)) {
-		x.Logger.Warn("the upstream's "+retentionHeader+" is longer than a response can be kept; it is kept for the most",
-			zap.String("value", fmt.Sprintf("%.40q", text)), zap.Uint64("most_seconds", most))
+		x.Logger.Warn("the upstream's "+retentionHeader+" is longer than the maximum, which applies",
+			zap.String("value", fmt.Sprintf("%.40q", text)), zap.Uint64("max_seconds", most))
 		seconds, err = most, nil
 	}
 	if err != nil {
@@ -249,7 +249,7 @@ func (x *exchange) auditForce(decision engine.Decision) {
 	switch d := decision.(type) {
 	case *engine.Run:
 		if d.ParentID() == "" {
-			x.audit("force: nothing is complete, and the request is an ordinary run", d.ExecutionID(), d.Attempt())
+			x.audit("force: no response is kept, and the request is an ordinary run", d.ExecutionID(), d.Attempt())
 		}
 	case engine.Replay:
 		x.audit("force: the request got the response of the run that was in flight", d.Record.ExecutionID, d.Record.Attempt)
@@ -264,9 +264,8 @@ func (x *exchange) auditForce(decision engine.Decision) {
 func (x *exchange) audit(what, executionID string, attempt int, more ...zap.Field) {
 	client, _ := caddyhttp.GetVar(x.r.Context(), caddyhttp.ClientIPVarKey).(string)
 	x.Logger.Info(what, append(more,
-		zap.String("key", x.keyText()), zap.String("execution_id", executionID), zap.Int("attempt", attempt),
-		zap.String("provider", x.found.Provider), x.loggedID(),
-		zap.Inline(x), zap.String("client_ip", client), userField(x.r))...)
+		zap.Inline(x), zap.String("execution_id", executionID), zap.Int("attempt", attempt),
+		zap.String("client_ip", client), userField(x.r))...)
 }
 
 // User returns the user whom a handler in front has authenticated, "" for none.
@@ -285,15 +284,6 @@ func userField(r *http.Request) zap.Field {
 		return zap.String("user", user)
 	}
 	return zap.Skip()
-}
-
-// loggedID is the delivery ID as a log field. What is encrypted in the store does
-// not stand in the log.
-func (x *exchange) loggedID() zap.Field {
-	if x.Encrypted || x.found.ID == "" {
-		return zap.Skip()
-	}
-	return zap.String("delivery_id", x.found.ID)
 }
 
 // forUpstream makes the request, which is the caller's own, the one that the handlers
