@@ -278,6 +278,9 @@ func (*counted) Overloaded(engine.Limit) {}
 // TestObserveReports sends requests, which all reach the upstream, and compares what is counted.
 func TestObserveReports(t *testing.T) {
 	address, runs := upstream(t, func(w http.ResponseWriter, r *http.Request, n int) {
+		if r.Header.Get("X-Slow") != "" {
+			time.Sleep(2 * time.Millisecond)
+		}
 		if r.Header.Get("X-Cut") != "" {
 			panic(http.ErrAbortHandler)
 		}
@@ -310,6 +313,7 @@ func TestObserveReports(t *testing.T) {
 		"a response too long": {block: "max_response_body 3", requests: []request{usual, usual}, want: "executed not_kept"},
 		"an unknown end":      {requests: []request{with("X-Cut", "1"), usual}, want: "executed executed"},
 		"held":                {block: "on_unknown hold", requests: []request{with("X-Cut", "1"), usual}, want: "executed held"},
+		"over the timeout":    {block: "timeout 1ms\non_unknown hold", requests: []request{with("X-Slow", "1"), usual}, want: "executed held"},
 		"not sent":            {block: "on_unknown hold", behind: "reverse_proxy " + refusing(t), requests: []request{usual, usual}, want: "executed executed"},
 		"exhausted":           {block: "max_attempts 1", requests: []request{with("X-Cut", "1"), usual}, want: "executed exhausted"},
 		"conflict":            {block: "on_duplicate conflict", requests: []request{usual, usual}, want: "executed conflict"},

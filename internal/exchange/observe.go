@@ -1,6 +1,7 @@
 package exchange
 
 import (
+	"context"
 	"errors"
 	"io"
 	"net/http"
@@ -101,9 +102,16 @@ func (x *exchange) passObserved(run *engine.Run, w *observedWriter, r *http.Requ
 	}
 	x.report(o, run.ExecutionID(), run.Attempt())
 	forgetUpstream(x.repl())
-	upstream := upstreamTrace{request: &http.Request{ContentLength: r.ContentLength}} // its body stays as it is
-	err := errAborted                                                                 // unless the handlers behind return
-	defer func() { x.settleObserved(run, w, err, upstream.observed(err)) }()
+	// The trace must not touch the request itself.
+	upstream := upstreamTrace{request: &http.Request{ContentLength: r.ContentLength}}
+	began, err := time.Now(), errAborted // unless the handlers behind return
+	defer func() {
+		end := err
+		if time.Since(began) > x.Timeout && w.written <= x.MaxResponseBody {
+			end = caddyhttp.Error(http.StatusGatewayTimeout, context.DeadlineExceeded)
+		}
+		x.settleObserved(run, w, end, upstream.observed(end))
+	}()
 	err = x.next.ServeHTTP(w, r.WithContext(upstream.observe(r.Context(), x.repl())))
 	return err
 }
