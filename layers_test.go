@@ -17,8 +17,8 @@ const module = "github.com/caddy-dedup/caddy-dedup"
 var layers = map[string]struct{ code, tests []string }{
 	"":                         {code: list("caddymodule", "internal/commands")},
 	"cmd/caddy-dedup":          {code: list("")},
-	"caddymodule":              {code: list("internal/admin", "internal/dashboard", "internal/delivery", "internal/engine", "internal/exchange", "internal/idempotency", "internal/storepool", "internal/recording", "internal/seal", "internal/store/file", "internal/store/memory", "internal/store/redis"), tests: list("internal/redistest")},
-	"internal/exchange":        {code: list("internal/delivery", "internal/engine", "internal/idempotency", "internal/recording", "internal/storepool")},
+	"caddymodule":              {code: list("internal/admin", "internal/dashboard", "internal/delivery", "internal/engine", "internal/exchange", "internal/idempotency", "internal/storepool", "internal/seal", "internal/store/file", "internal/store/memory", "internal/store/redis"), tests: list("internal/redistest")},
+	"internal/exchange":        {code: list("internal/delivery", "internal/engine", "internal/idempotency", "internal/storepool")},
 	"internal/admin":           {code: list("internal/engine", "internal/idempotency"), tests: list("internal/store/memory")},
 	"internal/dashboard":       {code: list("internal/admin", "internal/idempotency"), tests: list("internal/engine", "internal/store/memory")},
 	"internal/canonicaljson":   {tests: list("internal/idempotency")},
@@ -34,7 +34,6 @@ var layers = map[string]struct{ code, tests []string }{
 	"internal/keyscommand":     {code: list("internal/admin", "internal/delivery", "internal/idempotency"), tests: list("internal/engine", "internal/store/memory")},
 	"internal/commands":        {code: list("caddymodule", "internal/admin", "internal/delivery", "internal/keyscommand")},
 	"internal/storepool":       {code: list("internal/engine", "internal/idempotency"), tests: list("internal/store/memory")},
-	"internal/recording":       {},
 	"internal/freeport":        {},
 	"internal/redistest":       {code: list("internal/freeport")},
 	"integration":              {tests: list("integration/history", "internal/delivery", "internal/freeport", "internal/redistest", "k8s")},

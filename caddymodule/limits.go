@@ -11,7 +11,7 @@ import (
 	"github.com/caddyserver/caddy/v2"
 
 	"github.com/caddy-dedup/caddy-dedup/internal/engine"
-	"github.com/caddy-dedup/caddy-dedup/internal/recording"
+	"github.com/caddy-dedup/caddy-dedup/internal/exchange"
 )
 
 // Limits bound what one process holds at a time. Past one of them, requests with
@@ -68,7 +68,7 @@ func (l *Limits) ofEngine() engine.Limits {
 }
 
 // buffered is the budget of this process. A configuration sets its limit.
-var buffered = recording.NewBudget(math.MaxInt64)
+var buffered = exchange.NewBudget(math.MaxInt64)
 
 // budgeted are the configurations that run, the oldest first. The limit of that one
 // counts, as with the settings of a store.

@@ -10,8 +10,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/caddy-dedup/caddy-dedup/internal/exchange"
 	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
-	"github.com/caddy-dedup/caddy-dedup/internal/recording"
 )
 
 // refusing is an address at which nothing listens.
@@ -210,7 +210,7 @@ func TestEndWithoutItsClient(t *testing.T) {
 // While a run waits for room its own time stands still: what others hold does not cut an
 // answer that the upstream has given.
 func TestWaitingForRoomCostsNoTimeout(t *testing.T) {
-	others := &recording.Allowance{Budget: buffered}
+	others := &exchange.Allowance{Budget: buffered}
 	address, runs := upstream(t, func(w http.ResponseWriter, r *http.Request, n int) {
 		others.Count(400 << 10) // from here on there is no room, and somebody else goes over the limit
 		others.TryTake(1)

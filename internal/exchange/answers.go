@@ -17,7 +17,6 @@ import (
 	"github.com/caddy-dedup/caddy-dedup/internal/delivery"
 	"github.com/caddy-dedup/caddy-dedup/internal/engine"
 	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
-	"github.com/caddy-dedup/caddy-dedup/internal/recording"
 	"github.com/caddy-dedup/caddy-dedup/internal/storepool"
 )
 
@@ -92,7 +91,7 @@ func (x *exchange) makeRoom(store *storepool.Store, d engine.Replay) (engine.Dec
 	case d.Response == nil: // it is read when there is room
 	case x.OnDuplicate == ConflictDuplicate, x.otherAnswer(d) != nil: // the body is not sent
 		return d, nil
-	case !d.Waited && len(d.Response.Body) <= recording.SmallReplay:
+	case !d.Waited && len(d.Response.Body) <= SmallReplay:
 		x.allowance.Count(len(d.Response.Body))
 		return d, nil
 	default:
@@ -131,7 +130,7 @@ var errReplayGone = errors.New("the response is no longer kept")
 
 // live is a response that is still coming, for the duplicates that follow it.
 type live struct {
-	record *recording.Recording
+	record *Recording
 	// head is status and header, as they are replayed.
 	head *idempotency.Response
 	// headFirst says that the header goes out before the body begins. Otherwise it goes with
@@ -167,7 +166,7 @@ func (x *exchange) follow(d engine.Follow) error {
 	to := x.toClient()
 	defer to.Done()
 	to.Flushes = true
-	if stream.headFirst && to.Flush() != nil || to.Follow(x.r.Context(), x.following) != recording.Whole {
+	if stream.headFirst && to.Flush() != nil || to.Follow(x.r.Context(), x.following) != Whole {
 		panic(http.ErrAbortHandler) // a cut response must not look whole
 	}
 	return nil

@@ -15,7 +15,6 @@ import (
 
 	"github.com/caddy-dedup/caddy-dedup/internal/delivery"
 	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
-	"github.com/caddy-dedup/caddy-dedup/internal/recording"
 )
 
 // Before we answer a request ourselves, what is left of its body is read off:
@@ -33,7 +32,7 @@ type requestBody struct {
 	w     http.ResponseWriter // to whoever sends it
 	r     *http.Request
 	limit int64
-	taken *recording.Allowance
+	taken *Allowance
 
 	read bool
 	all  bool
@@ -85,12 +84,12 @@ func (b *requestBody) readBody() (whole bool, err error) {
 	if r.ContentLength > 0 {
 		most = min(most, r.ContentLength+1) // so that a small body takes a small buffer
 	}
-	if n := r.ContentLength; 0 < n && n <= min(limit, recording.SmallBody) && len(r.Trailer) == 0 {
+	if n := r.ContentLength; 0 < n && n <= min(limit, SmallBody) && len(r.Trailer) == 0 {
 		err = b.readSmall(int(n))
 	} else {
 		err = b.readPieces(most)
 	}
-	if full, ok := errors.AsType[recording.SpentError](err); ok {
+	if full, ok := errors.AsType[SpentError](err); ok {
 		b.putBack(rest)
 		return false, full
 	}
@@ -178,7 +177,7 @@ func (b failedBody) Read([]byte) (int, error) { return 0, b.err }
 // fingerprint returns the fingerprint of the request, whose body was read. Path and query
 // are those that the client sent.
 func (b *requestBody) fingerprint(kind idempotency.FingerprintKind, path, query string, exclude []string) string {
-	if pieces := &b.held.bytes; kind == idempotency.FingerprintBody && pieces.Len() > recording.SmallBody {
+	if pieces := &b.held.bytes; kind == idempotency.FingerprintBody && pieces.Len() > SmallBody {
 		return idempotency.FingerprintPieces(path, query, pieces.Len(), pieces.All())
 	}
 	if kind == idempotency.FingerprintNone {
@@ -192,10 +191,10 @@ func (b *requestBody) fingerprint(kind idempotency.FingerprintKind, path, query 
 type heldBody struct {
 	io.Closer // of the body as it came
 	rest      io.Reader
-	taken     *recording.Allowance
+	taken     *Allowance
 
 	mu    sync.Mutex // a transport may close the body while it is being read
-	bytes recording.Pieces
+	bytes Pieces
 	begun bool // to be read by those behind
 	// reader is who reads it, once somebody does: nobody else may.
 	reader io.Reader

@@ -22,7 +22,6 @@ import (
 	"github.com/caddy-dedup/caddy-dedup/internal/delivery"
 	"github.com/caddy-dedup/caddy-dedup/internal/engine"
 	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
-	"github.com/caddy-dedup/caddy-dedup/internal/recording"
 	"github.com/caddy-dedup/caddy-dedup/internal/storepool"
 )
 
@@ -61,7 +60,7 @@ type Config struct {
 
 	Store     *storepool.Handle
 	Encrypted bool
-	Budget    *recording.Budget
+	Budget    *Budget
 	Observer  Observer
 	Logger    *zap.Logger
 }
@@ -124,7 +123,7 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request, next caddyht
 	if !h.applies(r) {
 		return next.ServeHTTP(w, r)
 	}
-	x := &exchange{Handler: h, w: w, r: r, next: next, info: info, allowance: recording.Allowance{Budget: h.Budget}}
+	x := &exchange{Handler: h, w: w, r: r, next: next, info: info, allowance: Allowance{Budget: h.Budget}}
 	x.body = requestBody{w: w, r: r, limit: h.MaxRequestBody, taken: &x.allowance}
 	defer x.done()
 	request, refused, err := x.identify()
@@ -180,12 +179,12 @@ type exchange struct {
 	counted   bool
 	found     delivery.Found
 	key       idempotency.Key
-	allowance recording.Allowance // of the budget, for the request's body and its response
+	allowance Allowance // of the budget, for the request's body and its response
 	body      requestBody
 	request   engine.Request
-	entered   *storepool.Store  // until it is left
-	following *recording.Reader // of the stream that the request is answered with
-	unshare   func()            // releases the room of a body that others are answered with, too
+	entered   *storepool.Store // until it is left
+	following *Reader          // of the stream that the request is answered with
+	unshare   func()           // releases the room of a body that others are answered with, too
 
 	// What is asked for more than once of the request's context, which is a long chain.
 	placeholders *caddy.Replacer
@@ -215,14 +214,14 @@ func (x *exchange) conn() net.Conn {
 
 // toClient returns a writer to the request's client. Where the server has a limit of its
 // own for writing, that one counts.
-func (x *exchange) toClient() recording.ClientWriter {
+func (x *exchange) toClient() ClientWriter {
 	idle := x.ClientIdle
 	deadline := idle
 	server, _ := x.r.Context().Value(caddyhttp.ServerCtxKey).(*caddyhttp.Server)
 	if server != nil && server.WriteTimeout > 0 {
 		idle, deadline = time.Duration(server.WriteTimeout), 0
 	}
-	to := recording.NewClientWriter(x.w, x.conn(), deadline)
+	to := NewClientWriter(x.w, x.conn(), deadline)
 	if x.r.ProtoMajor == 2 {
 		to.Shared(idle)
 	}

@@ -17,7 +17,6 @@ import (
 	"github.com/caddy-dedup/caddy-dedup/internal/delivery"
 	"github.com/caddy-dedup/caddy-dedup/internal/engine"
 	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
-	"github.com/caddy-dedup/caddy-dedup/internal/recording"
 )
 
 // identify finds the request's key and reads its body. It returns nothing for a
@@ -109,7 +108,7 @@ func acquireParseSlot() (end func()) {
 
 // unread is for a body that could not be read, or that there is no room for.
 func (x *exchange) unread(err error) (*engine.Request, *refusal, error) {
-	if full, ok := errors.AsType[recording.SpentError](err); ok {
+	if full, ok := errors.AsType[SpentError](err); ok {
 		x.Observer.Overloaded(engine.LimitBuffered)
 		return nil, &refusal{engine.ReasonOverloaded, full.Error() + "; repeat the request later"}, nil
 	}
@@ -188,7 +187,7 @@ func (x *exchange) claimable(fingerprint string) *engine.Request {
 		Label:       x.label(),
 		Fingerprint: fingerprint,
 		Policy:      x.policyOf(x.found.Provider),
-		Timeout:     x.Timeout + recording.RoomTimeout,
+		Timeout:     x.Timeout + RoomTimeout,
 		Wait:        x.Wait,
 	}
 	return &x.request

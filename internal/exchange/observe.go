@@ -13,7 +13,6 @@ import (
 
 	"github.com/caddy-dedup/caddy-dedup/internal/engine"
 	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
-	"github.com/caddy-dedup/caddy-dedup/internal/recording"
 )
 
 // observe passes a request on as if dedup were not there, and reports the outcome that it would
@@ -25,7 +24,7 @@ func (h *Handler) observe(w http.ResponseWriter, r *http.Request, next caddyhttp
 	}
 	read := r.WithContext(r.Context()) // reading a body changes its request
 	read.Header = r.Header.Clone()
-	x := &exchange{Handler: h, w: w, r: read, next: next, info: info, allowance: recording.Allowance{Budget: h.Budget}}
+	x := &exchange{Handler: h, w: w, r: read, next: next, info: info, allowance: Allowance{Budget: h.Budget}}
 	x.body = requestBody{w: w, r: read, limit: h.MaxRequestBody, taken: &x.allowance}
 	defer x.done()
 	run := x.claimObserved()

@@ -13,7 +13,6 @@ import (
 	"time"
 
 	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
-	"github.com/caddy-dedup/caddy-dedup/internal/recording"
 )
 
 // recorder is the response writer of a run. What the handlers behind write goes into a
@@ -27,10 +26,10 @@ import (
 // goes on without its client, but for a body that is not kept.
 type recorder struct {
 	client   http.ResponseWriter
-	toClient recording.ClientWriter
-	taken    recording.Allowance
-	record   recording.Recording
-	own      recording.Reader // the client's
+	toClient ClientWriter
+	taken    Allowance
+	record   Recording
+	own      Reader // the client's
 	maxBody  int64
 	rules    headerRules
 	run      recordedRun
@@ -58,10 +57,10 @@ type recorder struct {
 	// headFirst says that the client's header goes out before the first bytes are there, from
 	// which the server could guess a type.
 	headFirst bool
-	omitted   bool            // the body is too large to be kept
-	upgraded  bool            // 101, or the connection was taken over
-	got       recording.State // how far the client came
-	panicked  any             // what the client's writer panicked with
+	omitted   bool  // the body is too large to be kept
+	upgraded  bool  // 101, or the connection was taken over
+	got       State // how far the client came
+	panicked  any   // what the client's writer panicked with
 }
 
 // recordedRun is the run whose response is captured. It is told what its response turns out
@@ -79,7 +78,7 @@ type recordedRun interface {
 
 // begin makes a recorder of a zero one, for the run of a client, which takes its room from
 // a budget.
-func (c *recorder) begin(run recordedRun, to recording.ClientWriter, maxBody int64, rules headerRules, budget *recording.Budget) {
+func (c *recorder) begin(run recordedRun, to ClientWriter, maxBody int64, rules headerRules, budget *Budget) {
 	c.run, c.client, c.toClient, c.maxBody, c.rules = run, to.Client, to, maxBody, rules
 	c.taken.Budget = budget
 	c.record.Init(&c.taken)
@@ -256,7 +255,7 @@ func (c *recorder) finish() {
 		c.panicAsNoted()
 		return
 	}
-	c.record.End(recording.Whole) // for those who follow it: the client may take long
+	c.record.End(Whole) // for those who follow it: the client may take long
 	if c.streaming {
 		<-c.delivered
 	} else {
@@ -267,7 +266,7 @@ func (c *recorder) finish() {
 		c.deliver()
 	}
 	c.toClient.Done()
-	if c.got != recording.Whole && c.panicked == nil {
+	if c.got != Whole && c.panicked == nil {
 		// A cut response must not look whole, which over HTTP/3 it would: a stream whose
 		// deadline has passed can still be ended.
 		c.panicked = http.ErrAbortHandler
@@ -291,7 +290,7 @@ func (c *recorder) panicAsNoted() {
 // cut ends a stream whose end is missing. It returns when the client has what there is,
 // or was let go.
 func (c *recorder) cut() {
-	c.record.End(recording.Cut)
+	c.record.End(Cut)
 	if c.streaming {
 		<-c.delivered
 	}
@@ -299,7 +298,7 @@ func (c *recorder) cut() {
 
 // close lets the recording go, however the run has ended.
 func (c *recorder) close() {
-	c.record.End(recording.Cut)
+	c.record.End(Cut)
 	c.own.Leave()
 }
 
@@ -342,7 +341,7 @@ func (c *recorder) deliver() {
 	if c.headFirst && c.toClient.Flush() != nil {
 		return
 	}
-	if c.got = c.toClient.Follow(context.Background(), &c.own); c.got == recording.Whole {
+	if c.got = c.toClient.Follow(context.Background(), &c.own); c.got == Whole {
 		c.sendTrailers()
 	}
 }

@@ -13,8 +13,6 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
-
-	"github.com/caddy-dedup/caddy-dedup/internal/recording"
 )
 
 // captured is what a capture knew when its run was settled, and what the client
@@ -59,7 +57,7 @@ func serveCaptured(t *testing.T, maxBody int64, handler http.HandlerFunc, settle
 // recorderOn is a capture for a client that may take as long as it likes.
 func recorderOn(w http.ResponseWriter, maxBody int64) *recorder {
 	c := new(recorder)
-	c.begin(&watchedRun{settle: func() {}}, recording.NewClientWriter(w, nil, 0), maxBody, headerRules{}, recording.NewBudget(1<<30))
+	c.begin(&watchedRun{settle: func() {}}, NewClientWriter(w, nil, 0), maxBody, headerRules{}, NewBudget(1<<30))
 	return c
 }
 
@@ -78,12 +76,12 @@ func (*watchedRun) waits() (goOn func()) { return func() {} }
 // A run that finds no room is settled without its body, and its client gets all of that.
 func TestRunWithoutRoomIsNotKept(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		budget := recording.NewBudget(1000)
-		others := &recording.Allowance{Budget: budget}
+		budget := NewBudget(1000)
+		others := &Allowance{Budget: budget}
 		others.Take(2000)
 		client, settled := httptest.NewRecorder(), 0
 		c := new(recorder)
-		c.begin(&watchedRun{settle: func() { settled++ }}, recording.NewClientWriter(client, nil, 0), 1<<20, headerRules{}, budget)
+		c.begin(&watchedRun{settle: func() { settled++ }}, NewClientWriter(client, nil, 0), 1<<20, headerRules{}, budget)
 		for _, part := range []string{"all ", "of ", "it"} {
 			if _, err := io.WriteString(c, part); err != nil {
 				t.Fatal(err)

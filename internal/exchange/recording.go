@@ -1,7 +1,4 @@
-// Package recording has what a response is recorded into, the budget that bounds all
-// bytes that are held for requests, and how a recording is written to one client. It
-// knows net/http, and nothing of Caddy.
-package recording
+package exchange
 
 import (
 	"cmp"

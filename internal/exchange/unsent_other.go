@@ -1,6 +1,6 @@
 //go:build !linux
 
-package recording
+package exchange
 
 import "net"
 

@@ -1,4 +1,4 @@
-package recording
+package exchange
 
 import (
 	"crypto/tls"
