@@ -16,7 +16,7 @@ func init() {
 //	GET    /dedup/keys                records, by state, delivery ID and more, in pages
 //	POST   /dedup/lookup              the records of many delivery IDs
 //	GET    /dedup/keys/<key>          the key's record; with ?body=true its response, too
-//	POST   /dedup/keys/<key>/release  frees a held, complete or exhausted key, and keeps its history
+//	POST   /dedup/keys/<key>/release  releases a held, complete or exhausted key, and keeps its history
 //	DELETE /dedup/keys/<key>          forgets the key
 //	GET    /dedup/ready               whether the stores answer
 type AdminAPI struct{}

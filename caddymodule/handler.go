@@ -20,7 +20,7 @@ func init() {
 // Handler makes the handlers behind it idempotent. It takes the delivery ID or
 // idempotency key from a request, claims it in a store, lets exactly one request
 // through, keeps the response and replays it to duplicates. Where the upstream
-// failed, the key is free for a retry.
+// failed, the key is released for a retry.
 //
 // Without providers and keys it serves the `Idempotency-Key` header of an API.
 // With providers it serves their webhooks.

@@ -67,7 +67,7 @@ type Settings struct {
 
 	// How long a kept response is replayed, from the end of its run. Default: 7
 	// days, or longer where a provider retries for longer. An upstream may choose
-	// another for one response, in seconds, with the header `Dedup-Retention`; 0 frees
+	// another for one response, in seconds, with the header `Dedup-Retention`; 0 releases
 	// the key.
 	Retention caddy.Duration `json:"retention,omitempty"`
 

@@ -53,7 +53,7 @@ there with 'caddy-dedup run'.
 X-Forwarded-* of clients in private networks is passed on, as a sidecar behind
 an ingress needs it.
 
-What is refused, freed, held or not sent has a line in the log; with
+What is refused, released, held or not sent has a line in the log; with
 --access-log every request has one.
 
 The admin API listens on a unix socket in the data directory, where

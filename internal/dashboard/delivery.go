@@ -74,7 +74,7 @@ func (v *view) deliveryOf(e *entry, kept keptResponse) *delivery {
 		d.Timeline[i].When = whenOf(d.Timeline[i].at, v.now)
 	}
 	if e.record.CheckChange(idempotency.Precondition{}, e.now) == nil {
-		// A key that is free needs a release only if its attempts may be exhausted.
+		// A released key needs a release only if its attempts may be exhausted.
 		if e.state != admin.StateUnreadable && (e.state != string(idempotency.Released) || e.record.Attempt > e.record.ReleasedAttempts) {
 			d.May = append(d.May, "release")
 		}

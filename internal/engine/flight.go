@@ -288,7 +288,7 @@ func (l *waitLimit) stop() {
 }
 
 // follow waits until a flight shows what a request does. If it returns neither a
-// decision nor an error, the request must ask the store again: the key may be free
+// decision nor an error, the request must ask the store again: the key may be released
 // by now.
 func (e *Engine) follow(ctx context.Context, m *member, c idempotency.Claim, limit *waitLimit) (Decision, error) {
 	for {

@@ -106,7 +106,7 @@ func (r *Run) outcome(s idempotency.Settlement, now time.Time) idempotency.Claim
 // to store it ([Engine.Drain]). The settlement's retention may be shorter, and is no reason to
 // stop: each try renews the claim, and without a settlement operators could not see how its run
 // has ended. Meanwhile the flight answers the duplicates that this process gets. After a
-// release it does not: the key is free, but the store does not know it yet, and only the store
+// release it does not: the key is released, but the store does not know it yet, and only the store
 // can decide which request runs next.
 func (r *Run) settleLater(end idempotency.End, s idempotency.Settlement) {
 	outcome := r.outcome(s, time.Now())

@@ -1,5 +1,5 @@
 // Package keyscommand has the commands that ask the admin API of a running caddy-dedup:
-// keys, with which operators list and show keys, free and forget them, and health, with
+// keys, with which operators list, show, release and forget keys, and health, with
 // which probes ask whether it is ready. It knows nothing of Caddy.
 package keyscommand
 
@@ -22,7 +22,7 @@ import (
 // What the command says of itself.
 const (
 	Usage = "list|show|release|forget"
-	Short = "Lists and shows keys, frees and forgets them"
+	Short = "Lists and shows keys, releases and forgets them"
 	Long  = `
 Asks a running caddy-dedup about its keys, by its admin API. A key is named by
 its 64 hex digits, as in the log, or by the delivery ID that the sender knows.
@@ -69,8 +69,8 @@ func (p Program) SetUp(cmd *cobra.Command) {
 	p.addressFlag(cmd)
 	cmd.PersistentFlags().Bool("json", false, "Print one JSON object a line")
 	cmd.AddCommand(p.listCommand(), p.showCommand(),
-		p.changeCommand("release", "Frees keys: the next request runs", "released", http.MethodPost, "/release", `
-Frees a held, complete or exhausted key: its next request runs. The record
+		p.changeCommand("release", "Releases keys: the next request runs", "released", http.MethodPost, "/release", `
+Releases a held, complete or exhausted key: its next request runs. The record
 keeps its history, and the allowed attempts begin anew.`),
 		p.changeCommand("forget", "Forgets keys", "forgotten", http.MethodDelete, "", `
 Removes a key and its kept response, also where they cannot be read. Its next

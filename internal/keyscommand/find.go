@@ -19,7 +19,7 @@ import (
 const probeFor = 5 * time.Second
 
 // address returns that of the flag, "" where it is not given. An empty one is what a variable
-// leaves that is not set: the keys of another process would be freed.
+// leaves that is not set: the keys of another process would be released.
 func (c *call) address() (string, error) {
 	text := c.text("address")
 	if text == "" && c.Flags().Changed("address") {
