@@ -311,9 +311,14 @@ func checkPlaceholders(setting, text string) error {
 		return fmt.Errorf("%s: {%s} is another one in each request, so that no retry would be known; use what a retry repeats, such as %s", setting, name, examplePlaceholder)
 	}
 	if strings.Contains(text, "{http.request.body") {
-		return fmt.Errorf("%s: %s would read the body without a limit; use key json or key content", setting, text)
+		return fmt.Errorf("%s: %s would read the body without a limit; write {http.dedup.json./tenant} for a member of it, or key content", setting, text)
 	}
 	for _, name := range names {
+		if pointer, is := exchange.MemberPointer(name); is {
+			if err := checkMember(pointer); err != nil {
+				return fmt.Errorf("%s: {%s}: %w", setting, name, err)
+			}
+		}
 		if field, is := strings.CutPrefix(name, "http.request.header."); is && exchange.IsDedupHeader(field) {
 			return fmt.Errorf("%s: {%s} is empty in all requests: fields that begin with %s are removed from them; use a field that the sender chooses", setting, name, exchange.HeaderPrefix)
 		}

@@ -5,6 +5,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/caddy-dedup/caddy-dedup/internal/delivery"
 	"github.com/caddy-dedup/caddy-dedup/internal/exchange"
 )
 
@@ -31,6 +32,14 @@ func checkPointerText(pointer string) error {
 		}
 	}
 	return nil
+}
+
+// checkMember refuses what names no member of the body in a placeholder.
+func checkMember(pointer string) error {
+	if err := delivery.CheckPointer(pointer); err != nil {
+		return err
+	}
+	return checkPointerText(pointer + "}") // which ended the placeholder around it
 }
 
 // checkKeyText refuses the text of a key that is the same for all requests.

@@ -31,6 +31,12 @@ func init() {
 // same as fields of the access log, with `dedup_` before the name. A placeholder is
 // empty where there is nothing to say. The key is the same in every attempt and on
 // every replica, and can be handed on to a service behind.
+//
+// Members of a JSON body are placeholders for `scope`, for the `value` of a key and for the
+// handlers behind: `{http.dedup.json.<JSON pointer>}`. What is known of the run that completed
+// the key of a duplicate is there for error routes and handlers in front:
+// `{http.dedup.first.status}`, `{http.dedup.first.execution_id}`,
+// `{http.dedup.first.header.<field>}` and `{http.dedup.first.json.<JSON pointer>}`.
 type Handler struct {
 	Settings
 

@@ -2,6 +2,8 @@ package integration
 
 import (
 	"encoding/json"
+	"io"
+	"net/http"
 	"strings"
 	"testing"
 )
@@ -24,7 +26,7 @@ func startExample(t *testing.T, page, words string, up *upstream) *caddy {
 func TestExampleOfAnErrorMember(t *testing.T) {
 	t.Parallel()
 	up := startUpstream(t, answers201)
-	p := startExample(t, "behaviour.md", "handle_errors", up)
+	p := startExample(t, "behaviour.md", "idempotency_error", up)
 	wantFresh(t, p.post(t, "/", "k", `a "quoted" body`), 201, "run 1 of k")
 	got := p.post(t, "/", "k", "another")
 	var said struct {
@@ -38,6 +40,22 @@ func TestExampleOfAnErrorMember(t *testing.T) {
 	}
 	if kind := got.Header.Get("Content-Type"); kind != "application/json" {
 		t.Errorf("the content type is %q", kind)
+	}
+}
+
+// A duplicate gets a 409 with members of the first response, whatever is in them.
+func TestExampleOfAnAnswerOfYourOwn(t *testing.T) {
+	t.Parallel()
+	up := startUpstream(t, func(w http.ResponseWriter, _ *http.Request, _ run) {
+		w.WriteHeader(201)
+		_, _ = io.WriteString(w, `{"run_id": 9007199254740993, "name": "a \"quoted\" {{env \"HOME\"}} {http.request.host}"}`)
+	})
+	p := startExample(t, "behaviour.md", "http.dedup.first.json", up)
+	p.post(t, "/", "k", "body")
+	got := p.post(t, "/", "k", "body")
+	want := `{ "existing_run_id": 9007199254740993, "name": "a \"quoted\" {{env \"HOME\"}} {http.request.host}" }`
+	if text := strings.Join(strings.Fields(got.Body), " "); text != want || got.Status != 409 || got.Header.Get("Content-Type") != "application/json" {
+		t.Errorf("got %d %s %q, want %q", got.Status, got.Header.Get("Content-Type"), text, want)
 	}
 }
 

@@ -72,6 +72,15 @@ func (d *Document) Canonical(exclude ...string) ([]byte, error) {
 	return c.out, nil
 }
 
+// Canonical is [Document.Canonical] of a part of a document, with nothing excluded.
+func (v Value) Canonical() ([]byte, error) {
+	c := canonicalWriter{doc: v.doc}
+	if err := c.write(v); err != nil {
+		return nil, err
+	}
+	return c.out, nil
+}
+
 type canonicalWriter struct {
 	doc      *Document
 	out      []byte

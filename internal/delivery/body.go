@@ -1,6 +1,8 @@
 package delivery
 
 import (
+	"errors"
+
 	"github.com/go-json-experiment/json/jsontext"
 
 	"github.com/caddy-dedup/caddy-dedup/internal/canonicaljson"
@@ -84,6 +86,42 @@ func member(from canonicaljson.Value, pointer string) (item, error) {
 	default:
 		return item{}, unusable("%s is neither a string nor a number", pointer)
 	}
+}
+
+// Member returns the member of the body that a JSON pointer names: a string as it is, a number,
+// true and false as they are written, an object or an array in canonical form (RFC 8785), and ""
+// for null and where there is no such member.
+//
+// An error is [ErrBodyTooLarge], that of [Request.Body], or says why the member can be no part of
+// a key or a scope: the body is not JSON, or the member is no text. The text of an object or an
+// array is returned all the same.
+func (r Request) Member(pointer string) (string, error) {
+	doc, err := r.parsed.document(r.Body)
+	if _, empty := errors.AsType[absentError](err); empty {
+		return "", nil
+	}
+	if err != nil {
+		return "", err
+	}
+	v, ok := doc.Root().At(pointer)
+	if !ok {
+		return "", nil
+	}
+	switch v.Kind() {
+	case jsontext.KindNull:
+		return "", nil
+	case jsontext.KindBeginObject, jsontext.KindBeginArray:
+		text, err := v.Canonical()
+		if err == nil {
+			err = errors.New("it is an object or an array")
+		}
+		return string(text), unusable("%s: %v", pointer, err)
+	}
+	text, err := v.Text()
+	if err != nil {
+		return "", unusable("%s: %v", pointer, err)
+	}
+	return text, nil
 }
 
 // content returns the hash of the body. If the body is JSON, the hash is over its

@@ -20,8 +20,8 @@ type Request struct {
 	Body func() ([]byte, error)
 	// Replace returns a text with its placeholders replaced. If a placeholder has no
 	// value, it returns an empty text: the rest of the text alone would be the same
-	// ID for many requests.
-	Replace func(text string) (value string)
+	// ID for many requests. An error is from [Request.Member].
+	Replace func(text string) (value string, err error)
 	// Exclude are JSON pointers (RFC 6901) to the members that a source of kind
 	// content leaves out.
 	Exclude []string
@@ -215,10 +215,13 @@ func (f finder) json(pointer string) (item, error) {
 
 func (f finder) value(text string) (item, error) {
 	var id string
+	var err error
 	if f.request.Replace != nil {
-		id = f.request.Replace(text)
+		id, err = f.request.Replace(text)
 	}
 	switch {
+	case err != nil:
+		return item{}, err
 	case id == "":
 		return item{}, absent("it is empty")
 	case !utf8.ValidString(id):

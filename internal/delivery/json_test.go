@@ -211,7 +211,7 @@ func TestValueKeys(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			asked := ""
-			request := delivery.Request{Replace: func(text string) string { asked = text; return c.replaced }}
+			request := delivery.Request{Replace: func(text string) (string, error) { asked = text; return c.replaced, nil }}
 			found, err := delivery.Find(value, request, maxLength)
 			if asked != "{a}-{b}" {
 				t.Errorf("asked to replace %q", asked)
@@ -227,6 +227,41 @@ func TestValueKeys(t *testing.T) {
 	}
 	if _, err := delivery.Find(value, delivery.Request{}, maxLength); !errors.Is(err, delivery.ErrMissing) {
 		t.Errorf("with nothing to replace placeholders: got %v; want ErrMissing", err)
+	}
+}
+
+// The text of a member, and why it is no part of a key or a scope.
+func TestMembers(t *testing.T) {
+	for body, c := range map[string]struct{ pointer, text, reason string }{
+		`{"a":"x\u00fc\n\""}`:         {"/a", "xü\n\"", ""},
+		`{"a":""}`:                    {"/a", "", ""},
+		`{"a":1.0}`:                   {"/a", "1.0", ""},
+		`{"a":1e3}`:                   {"/a", "1e3", ""},
+		`{"a":-0}`:                    {"/a", "-0", ""},
+		`{"a":123456789012345678901}`: {"/a", "123456789012345678901", ""},
+		`{"a":true}`:                  {"/a", "true", ""},
+		`{"a":false}`:                 {"/a", "false", ""},
+		`{"a":null}`:                  {"/a", "", ""},
+		`{"b":1}`:                     {"/a", "", ""},
+		`["a"]`:                       {"/a", "", ""},
+		``:                            {"/a", "", ""},
+		`{"a/b":{"~":{"":[0,"x"]}}}`:  {"/a~1b/~0//1", "x", ""},
+		`[[0]]`:                       {"/0/1", "", ""},
+		`[1]`:                         {"/00", "", ""},
+		`"x"`:                         {"", "x", ""},
+		"\ufeff{\"a\":\"x\"}":         {"/a", "x", ""},
+		`{"a":{"c": 1.0, "b": []}}`:   {"/a", `{"b":[],"c":1}`, "/a: it is an object or an array"},
+		`{"a":[ {} ]}`:                {"/a", "[{}]", "/a: it is an object or an array"},
+		`{"a":[1e999]}`:               {"/a", "", "/a: number 1e999 is out of the range"},
+		`{"a":"\ud83d"}`:              {"/a", "", "/a: a string has an escape that is half"},
+		`{"a":1,"a":1}`:               {"/a", "", "not JSON at byte"},
+		"{\"a\":\"\xff\"}":            {"/a", "", "not JSON at byte"},
+		`a=x`:                         {"/a", "", "not JSON at byte"},
+	} {
+		text, err := withBody(body).Remember().Member(c.pointer)
+		if text != c.text || (err == nil) != (c.reason == "") || err != nil && !strings.Contains(err.Error(), c.reason) {
+			t.Errorf("%s at %q: got %q, %v; want %q, %q", body, c.pointer, text, err, c.text, c.reason)
+		}
 	}
 }
 
@@ -248,6 +283,10 @@ func FuzzJSONKey(f *testing.F) {
 			return delivery.Find([]delivery.Source{inBody(pointer)}, withBody(body), maxLength)
 		}
 		found, err := find(before)
+		text, noMember := withBody(before).Remember().Member(pointer)
+		if err == nil && (noMember != nil || text == "" || found.Kind == "json" && text != found.ID) {
+			t.Fatalf("%q at %q: the key is %+v, and the member %q, %v", body, pointer, found, text, noMember)
+		}
 		if err != nil {
 			if !errors.Is(err, delivery.ErrMissing) {
 				t.Fatalf("%q at %q: %v", body, pointer, err)

@@ -24,7 +24,7 @@ func TestParts(t *testing.T) {
 	)}
 	ask := func(shop, q, body string) (delivery.Found, error) {
 		request := withBody(body)
-		request.Replace = func(string) string { return q }
+		request.Replace = func(string) (string, error) { return q, nil }
 		if shop != "absent" {
 			request.Header = http.Header{"X-Shop": {shop}}
 		}
@@ -160,7 +160,7 @@ func TestOptionalParts(t *testing.T) {
 	tooLarge := delivery.Request{Body: func() ([]byte, error) { return nil, delivery.ErrBodyTooLarge }}
 	inHeader := func(lines ...string) delivery.Request { return delivery.Request{Header: http.Header{"X-May": lines}} }
 	replaced := func(text string) delivery.Request {
-		return delivery.Request{Replace: func(string) string { return text }}
+		return delivery.Request{Replace: func(string) (string, error) { return text, nil }}
 	}
 	for _, c := range []struct {
 		name    string
@@ -309,7 +309,7 @@ func TestPartsNeverMeet(t *testing.T) {
 	for _, a := range texts {
 		request := withBody(fmt.Sprintf(`{"a":%q}`, a))
 		request.Header = http.Header{"X-A": {a}}
-		request.Replace = func(string) string { return a }
+		request.Replace = func(string) (string, error) { return a, nil }
 		add("header "+a, inParts(header), request)
 		add("value "+a, inParts(value), request)
 		add("json "+a, inParts(inBody("/a")), request)

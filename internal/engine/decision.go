@@ -35,6 +35,8 @@ type Refusal struct {
 	ExecutionID string
 	// Attempt is the number of that run of the key, 0 if none is known.
 	Attempt int
+	// Status is that of the answer of that run if the key is complete, else 0.
+	Status int
 	// Err is the error, if the store or a limit is the reason.
 	Err error
 }
@@ -137,7 +139,11 @@ func (v view) cameBeforeTheEnd(m *member) bool {
 
 // refusalBeside is a refusal because of the run that wrote this record.
 func refusalBeside(reason Reason, record *idempotency.Record) Refusal {
-	return Refusal{Reason: reason, ExecutionID: record.ExecutionID, Attempt: record.Attempt}
+	refusal := Refusal{Reason: reason, ExecutionID: record.ExecutionID, Attempt: record.Attempt}
+	if record.State == idempotency.Complete {
+		refusal.Status = record.Status
+	}
+	return refusal
 }
 
 // refuseUnreadable refuses a request beside a record whose encryption key is not among those of

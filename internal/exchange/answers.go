@@ -115,6 +115,9 @@ func (x *exchange) makeRoom(store *storepool.Store, d engine.Replay) (engine.Dec
 	}
 	if err != nil {
 		refused := engine.Refusal{Reason: engine.ReasonUnavailable, ExecutionID: d.Record.ExecutionID, Attempt: d.Record.Attempt, Err: err}
+		if d.Record.State == idempotency.Complete {
+			refused.Status = d.Record.Status
+		}
 		if _, unreadable := errors.AsType[*idempotency.UnreadableError](err); unreadable {
 			refused.Reason = engine.ReasonUnreadable
 		}

@@ -57,6 +57,16 @@ func (b *requestBody) joined() ([]byte, error) {
 	return b.held.join(), nil
 }
 
+// unread is joined for a body that those behind have not begun to read; else it is empty.
+func (b *requestBody) unread() ([]byte, error) {
+	b.held.mu.Lock()
+	defer b.held.mu.Unlock()
+	if !b.all || b.held.begun || b.held.gone {
+		return nil, nil
+	}
+	return b.held.bytes.Joined(), nil
+}
+
 // whole reads the body. [delivery.ErrBodyTooLarge] says that it streams on behind what
 // was read.
 func (b *requestBody) whole() error {

@@ -90,7 +90,8 @@ type Observer interface {
 type Handler struct {
 	Config
 
-	readsJSON  bool // whether the body of every request is parsed
+	readsJSON  bool     // whether the body of every request is parsed
+	members    []string // of the body that the scope and the keys name, as JSON pointers
 	headers    headerRules
 	unknown    unknownPlaceholders
 	missing    logSampler // lines about requests without a key
@@ -104,9 +105,11 @@ func New(c Config) *Handler {
 	if c.Observe {
 		c.Namespace = idempotency.ObservedNamespace(c.Namespace)
 	}
+	keyMembers := membersIn(c.keyTexts())
 	return &Handler{
-		Config: c,
-		readsJSON: c.Fingerprint == idempotency.FingerprintJSON ||
+		Config:  c,
+		members: append(membersIn(c.Scope), keyMembers...),
+		readsJSON: len(keyMembers) > 0 || c.Fingerprint == idempotency.FingerprintJSON ||
 			slices.ContainsFunc(c.Sources, delivery.Source.NeedsBody) ||
 			slices.ContainsFunc(c.Providers, delivery.Provider.PassesByBody),
 		headers: newHeaderRules(c.KeepHeader),
@@ -182,6 +185,8 @@ type exchange struct {
 	allowance Allowance // of the budget, for the request's body and its response
 	body      requestBody
 	request   engine.Request
+	parsing   bool             // it has a parse slot
+	decision  engine.Decision  // nil until it is made
 	entered   *storepool.Store // until it is left
 	following *Reader          // of the stream that the request is answered with
 	unshare   func()           // releases the room of a body that others are answered with, too
@@ -253,6 +258,7 @@ func (x *exchange) begin(request *engine.Request) (engine.Decision, error) {
 		case engine.Replay:
 			decision, err = x.makeRoom(store, d)
 		}
+		x.decision = decision
 		return decision, err
 	}
 }

@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"net/url"
 	"runtime"
+	"slices"
 	"strings"
 
 	"github.com/caddyserver/caddy/v2"
@@ -23,20 +24,21 @@ import (
 // request that passes without a key, and an error for a body that could not be
 // read: then there is nothing to claim.
 func (x *exchange) identify() (*engine.Request, *refusal, error) {
-	body, repl := &x.body, x.repl()
+	x.info.exchange = nil
+	defer func() {
+		x.endParsing()
+		x.info.exchange = x
+	}()
+	body := &x.body
 	request := delivery.Request{
 		Header:  x.r.Header,
 		Body:    body.joined,
-		Replace: func(text string) string { return x.replaced(repl, text) },
+		Replace: x.keyValue,
 		Exclude: x.Exclude,
 	}.Remember()
 	if x.readsJSON {
-		err := body.needed() // before the turn: slow clients must not keep others from theirs
-		switch {
-		case body.failed() != nil:
+		if err := x.parse(request); err != nil {
 			return x.unread(err)
-		case err == nil: // a body too large is parsed by nobody, and may still have to be read
-			defer acquireParseSlot()()
 		}
 	}
 	if name, ok := delivery.PassThrough(x.Providers, request); ok {
@@ -58,7 +60,17 @@ func (x *exchange) identify() (*engine.Request, *refusal, error) {
 	case err != nil:
 		return x.withoutKey(err)
 	}
-	x.setKey(found, repl)
+	if len(x.members) > 0 && !x.readsJSON { // the scope names them
+		if err := x.parse(request); err != nil {
+			return x.unread(err)
+		}
+	}
+	switch err := x.setKey(found); {
+	case errors.Is(err, delivery.ErrBodyTooLarge):
+		return x.withLargeBody("the scope")
+	case err != nil:
+		return x.withoutKey(err)
+	}
 	retention := x.askedRetention(request)
 	fingerprint, read := x.FingerprintFor(found), body.needed
 	if fingerprint == idempotency.FingerprintNone {
@@ -100,10 +112,23 @@ func (c *Config) FingerprintFor(found delivery.Found) idempotency.FingerprintKin
 // nothing.
 var parseSlots = make(chan struct{}, runtime.GOMAXPROCS(0))
 
-// acquireParseSlot waits for a turn, and returns what ends it.
-func acquireParseSlot() (end func()) {
-	parseSlots <- struct{}{}
-	return func() { <-parseSlots }
+// beginParsing reads the body, and then waits for a parse slot: slow clients must not hold one. A
+// body that is too large is not parsed.
+func (x *exchange) beginParsing() error {
+	err := x.body.needed()
+	if err == nil && !x.parsing {
+		parseSlots <- struct{}{}
+		x.parsing = true
+	}
+	return err
+}
+
+// endParsing gives the parse slot back, if the request has one.
+func (x *exchange) endParsing() {
+	if x.parsing {
+		<-parseSlots
+		x.parsing = false
+	}
 }
 
 // unread is for a body that could not be read, or that there is no room for.
@@ -115,15 +140,14 @@ func (x *exchange) unread(err error) (*engine.Request, *refusal, error) {
 	return nil, nil, err
 }
 
-// replaced returns a text with its placeholders replaced, or nothing where one of
+// keyValue returns the text of a key with its placeholders replaced, or nothing if one of
 // them is empty or unknown: the rest alone would be one key for many requests.
-func (h *Handler) replaced(repl *caddy.Replacer, text string) string {
-	value, err := repl.ReplaceOrErr(text, true, true)
-	if err != nil {
-		h.unknown.warnOf(text, repl, h.Logger)
-		return ""
+func (x *exchange) keyValue(text string) (string, error) {
+	value, values, err := x.replace(text)
+	if err != nil || slices.Contains(values, "") {
+		return "", err
 	}
-	return value
+	return value, nil
 }
 
 // withoutKey lets a request pass unclaimed because it has no key, or refuses it.
@@ -148,18 +172,28 @@ func (x *exchange) withLargeBody(needs string) (*engine.Request, *refusal, error
 }
 
 // setKey notes the delivery and its key, which logs and refusals name from here on.
-func (x *exchange) setKey(found delivery.Found, repl *caddy.Replacer) {
+// An error says why there is none: a member of the body is no part of a scope.
+func (x *exchange) setKey(found delivery.Found) error {
 	x.found = found
 	x.path, x.query = originalPath(x.r)
-	room := make([]string, 0, 16) // on the stack
+	scope := make([]string, 0, 16) // on the stack
+	if len(x.Scope) == 0 {
+		scope = x.appendScope(scope, x.r, x.path, x.repl())
+	} else {
+		var err error
+		if scope, err = x.appendOwnScope(scope); err != nil {
+			return err
+		}
+	}
 	x.key = idempotency.Identity{
 		Namespace: x.Namespace,
-		Scope:     x.appendScope(room, x.r, x.path, repl, found),
+		Scope:     append(scope, found.Scope...),
 		Kind:      found.Kind,
 		Prefix:    found.Prefix,
 		ID:        found.ID,
 		Tuple:     found.Tuple,
 	}.Key()
+	return nil
 }
 
 // origin tells operators which request claimed the key.
@@ -200,25 +234,30 @@ var callerHeaders = []string{"Authorization", "X-Api-Key", "Remote-User"}
 // callerPlaceholders say who calls where Caddy knows.
 var callerPlaceholders = []string{"http.auth.user.id", "http.request.tls.client.fingerprint"}
 
-// appendScope appends the parts that separate the key's route and caller from all
-// others. Every value has its label before it. The first part says which rule made the
-// scope.
-func (h *Handler) appendScope(scope []string, r *http.Request, path string, repl *caddy.Replacer, found delivery.Found) []string {
-	if len(h.Scope) > 0 {
-		scope = append(scope, "text")
-		for _, text := range h.Scope {
-			value, err := repl.ReplaceOrErr(text, false, true)
-			if err != nil {
-				h.unknown.warnOf(text, repl, h.Logger)
-				value = repl.ReplaceAll(text, "")
-			}
-			scope = append(scope, value)
+// appendOwnScope appends the scope that the user has written. Beside each text with several
+// placeholders come their values: "a" before "bc" is another scope than "ab" before "c".
+func (x *exchange) appendOwnScope(scope []string) ([]string, error) {
+	scope = append(scope, "text")
+	for _, text := range x.Scope {
+		replaced, values, err := x.replace(text)
+		if err != nil {
+			return nil, fmt.Errorf("scope %s: %w", text, err)
 		}
-		return scope
+		scope = append(scope, replaced)
+		if len(values) > 1 {
+			scope = append(scope, values...)
+		}
 	}
+	return scope, nil
+}
+
+// appendScope appends the parts of the default scope, which separate the key's route and caller
+// from all others. Every value has its label before it. The first part says which rule made the
+// scope.
+func (h *Handler) appendScope(scope []string, r *http.Request, path string, repl *caddy.Replacer) []string {
 	scope = append(scope, string(h.Mode), "host", hostOf(r), "path", path)
 	if h.Mode == delivery.ModeWebhook {
-		return append(scope, found.Scope...)
+		return scope
 	}
 	scope = append(scope, "method", r.Method)
 	withoutCaller := len(scope)
@@ -243,7 +282,7 @@ func (h *Handler) appendScope(scope []string, r *http.Request, path string, repl
 				zap.String("scope", "scope {http.request.method} {http.request.host} {http.request.orig_uri.path} {http.request.cookie.<name>}"))
 		})
 	}
-	return append(scope, found.Scope...)
+	return scope
 }
 
 // originalPath returns path and query as the client sent them, escaped, whatever handlers in

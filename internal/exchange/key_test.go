@@ -36,7 +36,7 @@ func TestCallersHaveScopesOfTheirOwn(t *testing.T) {
 			r, repl := httptest.NewRequest("POST", "/", nil), caddy.NewReplacer()
 			r.TLS = new(tls.ConnectionState) // without it nobody has a certificate
 			say(repl, r.Header)
-			scope := handler.appendScope(nil, r, "/", repl, delivery.Found{})
+			scope := handler.appendScope(nil, r, "/", repl)
 			same := slices.ContainsFunc(seen, func(other []string) bool { return slices.Equal(scope, other) })
 			if wantSame := mode == delivery.ModeWebhook && len(seen) > 0; same != wantSame {
 				t.Errorf("%s, %s: the scope %q was seen before: %v, want %v", mode, name, scope, same, wantSame)
@@ -85,7 +85,7 @@ func TestTargetsHaveScopes(t *testing.T) {
 				r.TLS = new(tls.ConnectionState)
 			}
 			path, _ := originalPath(r)
-			scope := strings.Join(handler.appendScope(nil, r, path, caddy.NewReplacer(), delivery.Found{}), "\n")
+			scope := strings.Join(handler.appendScope(nil, r, path, caddy.NewReplacer()), "\n")
 			if i == 0 {
 				first = scope
 			}

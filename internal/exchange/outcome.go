@@ -67,6 +67,11 @@ type requestInfo struct {
 	executionID          string
 	attempt              int
 	logged               bool // the access log has it
+
+	members map[string]member // of the body, by JSON pointer, that were read with the key
+	// exchange is that of the last handler of ours, with the other members and the first run;
+	// nil while it looks for its key.
+	exchange *exchange
 }
 
 // infoName is the placeholder that has a request's info. No configuration can contain it. It is
@@ -125,9 +130,14 @@ func (s *requestInfo) value(name string) (value any, ours bool) {
 			return "", true
 		}
 		return s.attempt, true
-	default:
-		return nil, false
 	}
+	if pointer, is := strings.CutPrefix(name, membersPrefix); is {
+		return s.member(unescaped(pointer)), true
+	}
+	if name, is := strings.CutPrefix(name, "first."); is {
+		return s.exchange.first(name)
+	}
+	return nil, false
 }
 
 // MarshalLogObject implements [zapcore.ObjectMarshaler], for the access log.

@@ -27,9 +27,8 @@ func (x *exchange) askedRetention(request delivery.Request) time.Duration {
 	if from == nil {
 		return 0
 	}
-	if from.Source.NeedsBody() && !x.readsJSON {
-		_ = x.body.needed() // before the parse slot: slow clients must not hold one; a failure shows below
-		defer acquireParseSlot()()
+	if from.Source.NeedsBody() {
+		_ = x.beginParsing() // a failure shows below
 	}
 	asked, err := delivery.Seconds(from.Source, request)
 	switch {

@@ -1,0 +1,196 @@
+package caddymodule
+
+import (
+	"net/http"
+	"strings"
+	"testing"
+)
+
+// members is an upstream that answers with what it gets in the field X-Members.
+func members(t *testing.T) (address string) {
+	address, _ = upstream(t, func(w http.ResponseWriter, r *http.Request, _ int) {
+		w.WriteHeader(201)
+		_, _ = w.Write([]byte(r.Header.Get("X-Members")))
+	})
+	return address
+}
+
+// Handlers behind have all members of a JSON body, whether a line of the handler names them or
+// not. A text in the body is no placeholder.
+func TestMembersForHandlersBehind(t *testing.T) {
+	const fields = `{http.dedup.json./a}|{http.dedup.json./b~1c/\}/0}|{http.dedup.json./}|{http.dedup.json.}|{http.dedup.json.a}|{http.dedup.jsons}`
+	for name, line := range map[string]string{
+		"named by no line":   "key header Idempotency-Key",
+		"named by a key":     `key value "{http.dedup.json./a}{http.dedup.json./b~1c/\}/0}{http.dedup.json./}"`,
+		"named by the scope": `scope {http.dedup.json./b~1c/\}/0} {http.dedup.json./}`,
+		"without a key":      "key json /none",
+	} {
+		s := serve(t, "dedup {", line, "}", "reverse_proxy "+members(t)+" {", "header_up X-Members `"+fields+"`", "}")
+		for body, want := range map[string]string{
+			`{"a":1.50}`: `1.50|||{"a":1.5}|`,
+			`{"b/c":{"}":["x"]}, "":true, "a": null}`:        `|x|true|{"":true,"a":null,"b/c":{"}":["x"]}}|`,
+			`{"a":{"z":[], "y":{"{http.request.host}": 1}}}`: `{"y":{"{http.request.host}":1},"z":[]}|||{"a":{"y":{"{http.request.host}":1},"z":[]}}|`,
+			`{"a":"{http.request.host}","":"\u0061"}`:        `{http.request.host}||a|{"":"a","a":"{http.request.host}"}|`,
+			`not JSON`: "||||",
+			``:         "||||",
+		} {
+			if got := s.mustPost(body+"k", body); got.body != want+"|{http.dedup.jsons}" {
+				t.Errorf("%s, %s: got\n%s, want\n%s", name, body, got.body, want)
+			}
+		}
+		s.stop()
+	}
+}
+
+// Members that a line of the handler names have their values to the end of the request; others
+// until the body is read.
+func TestMembersOfABodyThatIsRead(t *testing.T) {
+	s := serve(t, "header >X-Own {http.dedup.json./tenant}.", "header >X-Other {http.dedup.json./other}.",
+		"dedup {", "scope {http.dedup.json./tenant}", "}", "reverse_proxy "+members(t))
+	for range 2 {
+		got := s.mustPost("k", `{"tenant":"t","other":"o"}`)
+		if got.header.Get("X-Own") != "t." || got.header.Get("X-Other") != "." {
+			t.Errorf("the headers are %v", got.header)
+		}
+	}
+	if got := s.mustPost("", `{"tenant":"t"}`); got.header.Get("X-Own") != "." {
+		t.Errorf("the body of a request without a key was read: %v", got.header)
+	}
+}
+
+// Of requests with one idempotency key, those of a group have one scope, and no others.
+func TestTenantsInTheBodyShareNoKey(t *testing.T) {
+	for scope, groups := range map[string][][]string{
+		"{http.dedup.json./tenant}": {
+			{`{"tenant":"a"}`, `{"tenant":"\u0061"}`, "\ufeff" + ` {"tenant":"a"}`, `{"tenant":"a","x":1}`},
+			{`{"tenant":"b"}`},
+			{`{"tenant":1}`, `{"tenant":"1"}`},
+			{`{"tenant":1.0}`}, {`{"tenant":1e0}`}, {`{"tenant":9007199254740993}`}, {`{"tenant":9007199254740992}`},
+			{`{"tenant":true}`},
+			{`{"tenant":null}`, `{"tenant":""}`, `{}`, `[]`, ``},
+		},
+		"{http.dedup.json./a} {http.dedup.json./b}":        {{`{"a":"x"}`}, {`{"b":"x"}`}},
+		"{http.dedup.json./a}{http.dedup.json./b}":         {{`{"a":"x"}`}, {`{"b":"x"}`}, {`{"a":"xy","b":"z"}`}, {`{"a":"x","b":"yz"}`}},
+		`a-{http.dedup.json./a~1\}} {http.request.method}`: {{`{"a/}":"x"}`}, {`{"a/}":"y"}`}},
+	} {
+		address, runs := upstream(t, answers(201, ""))
+		s := serve(t, "dedup {", "fingerprint none", "scope "+scope, "}", "reverse_proxy "+address)
+		for _, group := range groups {
+			runs.Store(0)
+			for _, body := range group {
+				s.mustPost("k", body)
+			}
+			if runs.Load() != 1 {
+				t.Errorf("scope %s: %s ran %d times, want once", scope, group, runs.Load())
+			}
+		}
+		s.stop()
+	}
+}
+
+// What can be no part of a scope or a key leaves the request without a key: it must not share
+// one with others.
+func TestMembersThatAreNoKey(t *testing.T) {
+	for _, lines := range []string{
+		"scope {http.dedup.json./tenant}",
+		"key value {http.dedup.json./tenant}",
+		"key value {http.request.host}{http.dedup.json./tenant}",
+		"key parts p {\nheader Idempotency-Key\nvalue {http.dedup.json./tenant} optional\n}",
+	} {
+		for _, missing := range []string{"pass", "reject"} {
+			address, runs := upstream(t, answers(201, ""))
+			s := serve(t, "header >X-Outcome {http.dedup.outcome}", "dedup {", lines, "max_request_body 60", "on_missing "+missing, "}", "reverse_proxy "+address)
+			for _, body := range []string{
+				`{"tenant":{"a":1}}`, `{"tenant":["a"]}`, `{"tenant":"\ud83d"}`, `{"tenant":"a","tenant":"a"}`, "{\"tenant\":\"\xff\"}", `tenant=a`,
+			} {
+				runs.Store(0)
+				for range 2 {
+					if got := s.mustPost("k", body); got.header.Get("X-Outcome") != "missing" {
+						t.Errorf("%s, %s: got %+v", lines, body, got)
+					}
+				}
+				if want := map[string]int64{"pass": 2}[missing]; runs.Load() != want {
+					t.Errorf("%s, %s: ran %d times with on_missing %s", lines, body, runs.Load(), missing)
+				}
+			}
+			large := s.mustPost("k", `{"tenant":"a","long":"`+strings.Repeat("x", 60)+`"}`)
+			if large.status != http.StatusRequestEntityTooLarge || runs.Load() > 2 {
+				t.Errorf("%s: a body too large got %+v", lines, large)
+			}
+			s.stop()
+		}
+	}
+}
+
+func TestKeyValueOfMembers(t *testing.T) {
+	address, runs := upstream(t, answers(201, ""))
+	s := serve(t, "header >X-ID {http.dedup.delivery_id}", "dedup {", "key value {http.dedup.json./job}-{http.dedup.json./step}", "}", "reverse_proxy "+address)
+	for body, id := range map[string]string{
+		`{"job":"j","step":1.0}`:   "j-1.0",
+		`{"job":"j","step":false}`: "j-false",
+		`{"job":"j"}`:              "",
+		`{"job":"j","step":null}`:  "",
+		`{"job":"j","step":""}`:    "",
+		``:                         "",
+	} {
+		runs.Store(0)
+		s.mustPost("", body)
+		if got := s.mustPost("", body); got.header.Get("X-ID") != id || (runs.Load() == 1) != (id != "") {
+			t.Errorf("%s: the ID is %q and it ran %d times, want %q", body, got.header.Get("X-ID"), runs.Load(), id)
+		}
+	}
+}
+
+// A scope of one's own keeps what a provider needs: all hooks of a repository get an event under
+// one ID.
+func TestOwnScopeKeepsTheProviders(t *testing.T) {
+	address, runs := upstream(t, answers(201, ""))
+	s := serve(t, "dedup github {", "scope {http.dedup.json./tenant}", "}", "reverse_proxy "+address)
+	for _, hook := range []string{"1", "2", "1"} {
+		s.mustPost("", `{"tenant":"a"}`, "X-GitHub-Delivery", "d", "X-GitHub-Hook-ID", hook)
+	}
+	if runs.Load() != 2 {
+		t.Errorf("two hooks ran %d times", runs.Load())
+	}
+}
+
+// What is known of the run that completed the key, for each answer that a duplicate gets.
+func TestPlaceholdersOfTheFirstRun(t *testing.T) {
+	const fields = `{http.dedup.first.status}|{http.dedup.first.header.x-own}|{http.dedup.first.header.X-Two}|{http.dedup.first.json./run/id}|{http.dedup.first.json./\}}|{http.dedup.first.none}`
+	const unknown = "|{http.dedup.first.none}"
+	for name, c := range map[string]struct{ lines, response, want string }{
+		"replay":      {"fingerprint none\non_duplicate replay", "", `201|own|a,b|7.0|{"a":null}`},
+		"conflict":    {"fingerprint none\non_duplicate conflict", "", `201|own|a,b|7.0|{"a":null}`},
+		"acknowledge": {"fingerprint none\non_duplicate acknowledge", "", `201|own|a,b|7.0|{"a":null}`},
+		"see_other":   {"fingerprint none\non_duplicate see_other", "", `201|own|a,b|7.0|{"a":null}`},
+		"not kept":    {"fingerprint none\nmax_response_body 5", "", `201|own|a,b||`},
+		"large":       {"fingerprint none", `{"run":{"id":1},"x":"` + strings.Repeat("x", 4<<10) + `"}`, `201|own|a,b||`},
+		"not JSON":    {"fingerprint none", "{{", `201|own|a,b||`},
+		"reused":      {"fingerprint body", "", "201||||"},
+		"released":    {"release_on 201", "", "||||"},
+		"another key": {"scope {http.request.header.X-N}", "", "||||"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			address, _ := upstream(t, func(w http.ResponseWriter, _ *http.Request, _ int) {
+				w.Header()["X-Own"], w.Header()["X-Two"], w.Header()["Location"] = []string{"own"}, []string{"a", "b"}, []string{"/runs/7"}
+				w.WriteHeader(201)
+				if c.response == "" {
+					c.response = `{"run":{"id":7.0},"}":{"a":null}}`
+				}
+				_, _ = w.Write([]byte(c.response))
+			})
+			s := serve(t, "header >X-First `"+fields+"`", "header >X-ID {http.dedup.first.execution_id}", "dedup {", c.lines, "}",
+				"reverse_proxy "+address, "handle_errors {", "header X-Page `"+fields+"`", "respond page", "}")
+			first, again := s.mustPost("k", "1", "X-N", "1"), s.mustPost("k", "2", "X-N", "2")
+			if first.header.Get("X-First") != "||||"+unknown || first.header.Get("X-ID") != "" {
+				t.Errorf("the first request has %q, %q", first.header.Get("X-First"), first.header.Get("X-ID"))
+			}
+			if again.header.Get("X-First") != c.want+unknown || again.body == "page" && again.header.Get("X-Page") != c.want+unknown {
+				t.Errorf("got %q, and in the page %q; want %q", again.header.Get("X-First"), again.header.Get("X-Page"), c.want)
+			}
+			if id := again.header.Get("X-ID"); (id != "") != (c.want != "||||") || id != "" && id != first.header.Get("Dedup-Execution-Id") {
+				t.Errorf("the first run is %q", id)
+			}
+		})
+	}
+}

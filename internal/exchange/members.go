@@ -1,0 +1,135 @@
+package exchange
+
+import (
+	"net/http"
+	"strings"
+
+	"github.com/caddyserver/caddy/v2"
+
+	"github.com/caddy-dedup/caddy-dedup/internal/delivery"
+	"github.com/caddy-dedup/caddy-dedup/internal/engine"
+	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
+)
+
+// membersPrefix is what the names of placeholders for members of a JSON text begin with, before
+// a JSON pointer.
+const membersPrefix = "json."
+
+// MemberPointer returns the JSON pointer in the name of a placeholder for a member of the body,
+// and whether it is one.
+func MemberPointer(placeholder string) (pointer string, is bool) {
+	pointer, is = strings.CutPrefix(placeholder, PlaceholderPrefix+membersPrefix)
+	return unescaped(pointer), is
+}
+
+// unescaped returns the JSON pointer in a placeholder, which a brace would end.
+func unescaped(pointer string) string { return strings.ReplaceAll(pointer, `\}`, "}") }
+
+// membersIn returns the members of the body that texts of the configuration name, as pointers.
+func membersIn(texts []string) (pointers []string) {
+	for _, text := range texts {
+		names, _ := PlaceholdersIn(text)
+		for _, name := range names {
+			if pointer, is := MemberPointer(name); is {
+				pointers = append(pointers, pointer)
+			}
+		}
+	}
+	return pointers
+}
+
+// keyTexts returns the texts that keys are made of.
+func (c *Config) keyTexts() (texts []string) {
+	for _, source := range c.Sources {
+		texts = append(texts, source.Text)
+		for _, part := range source.Parts {
+			texts = append(texts, part.Text)
+		}
+	}
+	return texts
+}
+
+// member is a member of a request's body.
+type member struct {
+	text string
+	err  error // why it can be no part of a key or a scope
+}
+
+// parse makes the body ready to be parsed for the key, and reads the members that the scope and
+// the keys name. Their placeholders have these values from then on. An error says that the body
+// cannot be read.
+func (x *exchange) parse(request delivery.Request) error {
+	if err := x.beginParsing(); x.body.failed() != nil {
+		return err
+	}
+	if x.info.members == nil && len(x.members) > 0 {
+		x.info.members = make(map[string]member)
+	}
+	for _, pointer := range x.members {
+		text, err := request.Member(pointer)
+		x.allowance.Count(len(text))
+		x.info.members[pointer] = member{text, err}
+	}
+	return nil
+}
+
+// member returns a member of the body. One that was not read with the key is empty once the
+// handlers behind have begun to read the body: its bytes are no longer held then.
+func (s *requestInfo) member(pointer string) string {
+	if m, read := s.members[pointer]; read || s.exchange == nil {
+		return m.text
+	}
+	parseSlots <- struct{}{}
+	defer func() { <-parseSlots }()
+	text, _ := delivery.Request{Body: s.exchange.body.unread}.Remember().Member(pointer)
+	return text
+}
+
+// replace replaces the placeholders in a text of a key or a scope, and returns their values, too.
+func (x *exchange) replace(text string) (replaced string, values []string, err error) {
+	replaced, err = x.repl().ReplaceFunc(text, func(name string, value any) (any, error) {
+		if value == nil {
+			x.unknown.warnOf(text, x.repl(), x.Logger)
+		}
+		values = append(values, caddy.ToString(value))
+		if pointer, is := MemberPointer(name); is {
+			return value, x.info.members[pointer].err
+		}
+		return value, nil
+	})
+	return replaced, values, err
+}
+
+// first returns what is known of the run that completed the key, by the decision on a duplicate,
+// and whether the name is that of a placeholder.
+func (x *exchange) first(name string) (value any, ours bool) {
+	status, executionID, response := any(""), "", new(idempotency.Response)
+	if x != nil {
+		switch d := x.decision.(type) {
+		case engine.Replay:
+			if d.Record.State == idempotency.Complete {
+				status, executionID, response = d.Response.Status, d.Record.ExecutionID, d.Response
+			}
+		case engine.Refusal:
+			if d.Status != 0 {
+				status, executionID = d.Status, d.ExecutionID
+			}
+		}
+	}
+	switch name {
+	case "status":
+		return status, true
+	case "execution_id":
+		return executionID, true
+	}
+	if field, is := strings.CutPrefix(name, "header."); is {
+		return strings.Join(response.Header[http.CanonicalHeaderKey(field)], ","), true
+	}
+	pointer, is := strings.CutPrefix(name, membersPrefix)
+	if !is || len(response.Body) > maxOriginalResponse {
+		return "", is
+	}
+	body := func() ([]byte, error) { return response.Body, nil }
+	text, _ := delivery.Request{Body: body}.Remember().Member(unescaped(pointer))
+	return text, true
+}
