@@ -18,6 +18,7 @@ const (
 	ParamProvider    = "provider"
 	ParamDeliveryID  = "delivery_id"
 	ParamExecutionID = "execution_id"
+	ParamPath        = "path"
 	ParamOlderThan   = "older_than"
 	ParamNewerThan   = "newer_than"
 	ParamLimit       = "limit"
@@ -25,7 +26,7 @@ const (
 )
 
 var listParameters = []string{
-	ParamState, ParamProvider, ParamDeliveryID, ParamExecutionID, ParamOlderThan, ParamNewerThan, ParamLimit, ParamCursor,
+	ParamState, ParamProvider, ParamDeliveryID, ParamExecutionID, ParamPath, ParamOlderThan, ParamNewerThan, ParamLimit, ParamCursor,
 }
 
 // StateUnreadable is what operators see of a record that cannot be read.
@@ -49,7 +50,7 @@ type keyFilter struct {
 	provider             string
 	deliveryID           string
 	joined               bool // deliveryID is that of parts, joined by colons
-	executionID          string
+	executionID, path    string
 	olderThan, newerThan time.Duration // since the claim
 }
 
@@ -57,7 +58,7 @@ type keyFilter struct {
 func (a *API) filterOf(query url.Values) (filter keyFilter, limit int, err error) {
 	filter = keyFilter{
 		states: query[ParamState], provider: query.Get(ParamProvider),
-		deliveryID: query.Get(ParamDeliveryID), executionID: query.Get(ParamExecutionID),
+		deliveryID: query.Get(ParamDeliveryID), executionID: query.Get(ParamExecutionID), path: query.Get(ParamPath),
 	}
 	for _, state := range filter.states {
 		if !slices.Contains(States, state) {
@@ -138,7 +139,7 @@ func (f keyFilter) wants(r Record, now time.Time) bool {
 		return false
 	}
 	if r.State == StateUnreadable {
-		return f.deliveryID != "" || f.provider == "" && f.executionID == "" && f.olderThan == 0 && f.newerThan == 0
+		return f.deliveryID != "" || f.provider == "" && f.executionID == "" && f.path == "" && f.olderThan == 0 && f.newerThan == 0
 	}
 	age := now.Sub(r.Claimed)
 	switch {
@@ -146,6 +147,7 @@ func (f keyFilter) wants(r Record, now time.Time) bool {
 		f.deliveryID != "" && !f.joined && r.DeliveryID != f.deliveryID,
 		f.joined && idempotency.Origin{DeliveryID: r.DeliveryID, Parts: r.Parts}.Joined() != f.deliveryID,
 		f.executionID != "" && r.ExecutionID != f.executionID,
+		f.path != "" && r.Path != f.path[:min(len(f.path), idempotency.MaxPath)],
 		f.olderThan > 0 && age <= f.olderThan,
 		f.newerThan > 0 && age >= f.newerThan:
 		return false

@@ -208,8 +208,10 @@ func (l *listing) page(ctx context.Context, open []Store, from listCursor) (Page
 	return l.upTo(nil), nil
 }
 
-// upTo is the page of what was found, with where the next one begins, nil for nowhere.
+// upTo is the page of what was found, the newest claim first, with where the next page begins, nil
+// for nowhere.
 func (l *listing) upTo(next *listCursor) Page {
+	slices.SortStableFunc(l.found, func(a, b Record) int { return b.Claimed.Compare(a.Claimed) })
 	p := Page{Keys: l.found, Unasked: l.unasked}
 	if p.Keys == nil {
 		p.Keys = []Record{} // in JSON it is a list

@@ -18,7 +18,7 @@ func TestListByFilters(t *testing.T) {
 		{provider: "github", id: "gone", lease: -time.Hour},
 		{provider: "github", id: "done", state: idempotency.Complete},
 		{provider: "stripe", id: "done", state: idempotency.Complete, route: "/other"},
-		{id: "failed", state: idempotency.Released},
+		{id: "failed", path: "/orders", state: idempotency.Released},
 		{id: "unknown", state: idempotency.Held},
 	} {
 		o.put(t, c)
@@ -42,6 +42,9 @@ func TestListByFilters(t *testing.T) {
 		"delivery_id=broken&provider=slack": {"broken"}, // nobody knows
 		"execution_id=execution+of+failed":  {"failed"},
 		"execution_id=execution":            {},
+		"path=/orders":                      {"failed"},
+		"path=/order":                       {},
+		"provider=&state=&path=&cursor=":    {"", "done", "done", "failed", "gone", "running", "unknown"},
 		"older_than=1h":                     {},
 		"newer_than=1h&state=held":          {"unknown"},
 		"newer_than=1d&older_than=1h":       {},
@@ -286,5 +289,18 @@ func TestLookupOfManyIDs(t *testing.T) {
 		if !slices.Equal(got.ids(), want[0]) || !slices.Equal(got.Missing, want[1]) {
 			t.Errorf("%s: found %q, missing %q; want %q", body, got.ids(), got.Missing, want)
 		}
+	}
+}
+
+// A page has the newest claim first, and at its end what has no time of its own.
+func TestPageHasTheNewestFirst(t *testing.T) {
+	at := time.Now()
+	l := listing{found: []Record{{Key: "unreadable"}, {Key: "old", Claimed: at.Add(-time.Hour)}, {Key: "new", Claimed: at}}}
+	var keys []string
+	for _, r := range l.upTo(nil).Keys {
+		keys = append(keys, r.Key)
+	}
+	if want := []string{"new", "old", "unreadable"}; !slices.Equal(keys, want) {
+		t.Errorf("the page has %q, want %q", keys, want)
 	}
 }

@@ -137,10 +137,10 @@ func operate(t *testing.T, name string, namespaces ...string) *operated {
 
 // claimed is what was claimed of a key, and how its run ended: "" for not at all.
 type claimed struct {
-	namespace, provider, id, route string
-	state                          idempotency.State
-	lease                          time.Duration
-	in                             string // the end of its execution ID
+	namespace, provider, id, route, path string
+	state                                idempotency.State
+	lease                                time.Duration
+	in                                   string // the end of its execution ID
 }
 
 func (o *operated) put(t *testing.T, c claimed) idempotency.Key {
@@ -154,7 +154,7 @@ func (o *operated) put(t *testing.T, c claimed) idempotency.Key {
 	key := idempotency.Identity{Namespace: c.namespace, Scope: []string{c.route}, Prefix: c.provider, ID: c.id}.Key()
 	got, err := o.Claim(t.Context(), idempotency.Claim{
 		Key: key, Token: "secret-token", ExecutionID: "execution of " + c.id + c.route + c.in,
-		Origin: idempotency.Origin{Provider: c.provider, DeliveryID: c.id},
+		Origin: idempotency.Origin{Provider: c.provider, DeliveryID: c.id, Path: c.path},
 		Terms:  idempotency.Terms{Lease: c.lease, Retention: time.Hour},
 	})
 	if err != nil || got.Verdict != idempotency.Proceed {

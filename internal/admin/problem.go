@@ -97,7 +97,7 @@ func answerAs(w http.ResponseWriter, status int, contentType string, value any) 
 }
 
 // queryOf returns the parameters of a request, which are some of the accepted ones. A
-// misspelt filter would else list everything.
+// misspelt filter would otherwise list everything. An empty one counts as absent.
 func queryOf(r *http.Request, accepted ...string) (url.Values, error) {
 	query, err := url.ParseQuery(r.URL.RawQuery)
 	if err != nil {
@@ -111,9 +111,10 @@ func queryOf(r *http.Request, accepted ...string) (url.Values, error) {
 			return nil, wrongRequest("the parameter %q is unknown; accepted are %s", name, strings.Join(accepted, ", "))
 		case len(values) > 1 && name != ParamState:
 			return nil, wrongRequest("the parameter %s stands %d times; only %s may repeat", name, len(values), ParamState)
-		case slices.Contains(values, ""):
+		case slices.Contains(values, "") && r.Method != http.MethodGet: // it was to guard a change
 			return nil, wrongRequest("the parameter %s is empty; leave it out, or give it a value", name)
 		}
+		query[name] = slices.DeleteFunc(values, func(value string) bool { return value == "" })
 	}
 	return query, nil
 }

@@ -185,6 +185,7 @@ var listFlags = []struct {
 	{"provider", admin.ParamProvider, "Only keys of this provider, such as github", providerNames},
 	{"delivery-id", admin.ParamDeliveryID, "Only keys of this delivery ID", nothing},
 	{"execution-id", admin.ParamExecutionID, "Only the key of this execution", nothing},
+	{"path", admin.ParamPath, "Only keys of requests to this path, as the client sent it", nothing},
 	{"older-than", admin.ParamOlderThan, "Only keys that were claimed longer ago than this, such as 15m or 7d", durations},
 	{"newer-than", admin.ParamNewerThan, "Only keys that were claimed within this time, such as 1d", durations},
 	{"cursor", admin.ParamCursor, "Where to go on, as a list before has said", nothing},
