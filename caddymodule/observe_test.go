@@ -88,7 +88,7 @@ func TestObserveIsTransparent(t *testing.T) {
 		"Dedup fields of the client":                {serve: answer(), request: post("body", keyed("Dedup-Execution-Id", "forged", "Dedup-X", "1", "Connection", "Dedup-X")...)},
 		"a retention that is wished":                {serve: answer("Dedup-Retention", "60"), request: post("body", key...)},
 		"a field that forces":                       {block: "force X-Force", serve: answer(), request: post("body", keyed("X-Force", "true")...)},
-		"a failure":                                 {serve: func(w http.ResponseWriter, _ *http.Request) { http.Error(w, "failed", 503) }, request: post("body", key...)},
+		"a failure":                                 {serve: func(w http.ResponseWriter, _ *http.Request) { http.Error(w, "failed", http.StatusServiceUnavailable) }, request: post("body", key...)},
 		"no body":                                   {serve: answer(), request: post("", key...)},
 		"an empty chunked body":                     {serve: answer(), request: chunked("", key...)},
 		"a chunked body":                            {serve: answer(), request: chunked("body", key...)},
@@ -469,5 +469,33 @@ func TestObserveLetsTheTransportResend(t *testing.T) {
 	}
 	if executions[0] != executions[1] || executions[0] < 2 {
 		t.Errorf("without dedup the upstream executes %d times, under observe %d; want the same", executions[0], executions[1])
+	}
+}
+
+// A body that neither the key nor the fingerprint needs is not held up.
+func TestObserveStreamsTheRequest(t *testing.T) {
+	begun := make(chan struct{})
+	up := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		_, _ = io.ReadFull(r.Body, make([]byte, 3))
+		close(begun)
+		_, _ = io.Copy(io.Discard, r.Body)
+	}))
+	defer up.Close()
+	s := serve(t, "dedup {", "observe", "mode webhook", "key header Idempotency-Key", "}", "reverse_proxy "+strings.TrimPrefix(up.URL, "http://"))
+	body, client := io.Pipe()
+	go func() {
+		_, _ = io.WriteString(client, "one")
+		<-begun
+		_, _ = io.WriteString(client, "two")
+		_ = client.Close()
+	}()
+	got := new(told)
+	exchanged(got, s.URL, body, "Idempotency-Key", "k")
+	if len(got.lines) != 1 || !strings.HasPrefix(got.lines[0], "200 ") {
+		t.Errorf("the client got %q", got.lines)
+	}
+	s.Close()
+	if state := s.only().State; state != idempotency.Complete {
+		t.Errorf("the key is %s", state)
 	}
 }

@@ -73,7 +73,10 @@ func (x *exchange) identify() (*engine.Request, *refusal, error) {
 	}
 	retention := x.askedRetention(request)
 	fingerprint, read := x.FingerprintFor(found), body.needed
-	if fingerprint == idempotency.FingerprintNone {
+	switch {
+	case fingerprint == idempotency.FingerprintNone && x.Observe:
+		read = func() error { return nil } // the body reaches the upstream as it comes
+	case fingerprint == idempotency.FingerprintNone:
 		read = body.whole
 	}
 	err = read()
