@@ -111,7 +111,7 @@ func TestPlaceholdersAndAccessLogAgree(t *testing.T) {
 		}
 		answers(status, "done")(w, r, n)
 	})
-	s := serveLogged(t, "", "", showInfo, "dedup github {\nmode api\nkey header Idempotency-Key\nmax_request_body 1KiB\n}", "reverse_proxy "+address)
+	s := serveLogged(t, "", "", showInfo, "dedup github {\nmode api\nkey header X-Jangar jangar\nkey header Idempotency-Key\nmax_request_body 1KiB\n}", "reverse_proxy "+address)
 	var key string
 	for i, c := range []struct {
 		outcome, provider, id, attempt, body string
@@ -122,6 +122,7 @@ func TestPlaceholdersAndAccessLogAgree(t *testing.T) {
 		{"replayed", "", "k", "2", "body", []string{"Idempotency-Key", "k"}},
 		{"reused", "", "k", "2", "another", []string{"Idempotency-Key", "k"}},
 		{"executed", "github", "1", "1", "{}", []string{"X-GitHub-Delivery", "1"}},
+		{"executed", "jangar", "1", "1", "{}", []string{"X-Jangar", "1"}},
 		{"missing", "", "", "", "body", nil},
 		{"invalid", "", "", "", "body", []string{"Idempotency-Key", `"`}},
 		{"too_large", "", "large", "", strings.Repeat("x", 1025), []string{"Idempotency-Key", "large"}},

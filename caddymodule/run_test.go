@@ -222,3 +222,23 @@ func TestWaitingForRoomCostsNoTimeout(t *testing.T) {
 		t.Errorf("got %d with %d bytes after %d runs", got.status, len(got.body), runs.Load())
 	}
 }
+
+// The upstream gets the number of an attempt from the second one on, also where a dedup in front is
+// at another one, and never a client's.
+func TestAttemptsThatTheUpstreamGets(t *testing.T) {
+	var got []string
+	address, _ := upstream(t, func(w http.ResponseWriter, r *http.Request, n int) {
+		got = append(got, r.Header.Get("Dedup-Attempt")+" of "+r.Header.Get("Idempotency-Key"))
+		if n < 5 {
+			w.WriteHeader(500)
+		}
+	})
+	inner := "dedup {\nkey value {http.request.header.X-Inner} inner\n}"
+	s := serve(t, "route {", "dedup", inner, "reverse_proxy "+address, "}")
+	for _, header := range [][]string{nil, nil, {"X-Inner", "1"}, {"X-Inner", "1"}, nil} {
+		s.mustPost("k", "body", append(header, "Dedup-Attempt", "9")...)
+	}
+	if want := []string{" of k", "2 of k", " of k", "2 of k", "5 of k"}; !slices.Equal(got, want) {
+		t.Errorf("the upstream got the attempts %q, want %q", got, want)
+	}
+}

@@ -172,8 +172,9 @@ type KeySource struct {
 	// is not JSON. One larger than `max_request_body` counts as where any key needs it.
 	Optional bool `json:"optional,omitempty"`
 
-	// What separates equal keys of different sources. Default: the field's name
-	// in lower case, `json`, `value` or `content`. Parts need one.
+	// What separates equal keys of different sources, and the provider in records, logs,
+	// metrics and filters. Default: no provider, and the field's name in lower case, `json`,
+	// `value` or `content`. Parts need one.
 	Prefix string `json:"prefix,omitempty"`
 }
 

@@ -26,7 +26,7 @@ type scraped map[string]map[string][]string
 
 func scrapedLabels(t *testing.T) scraped {
 	t.Helper()
-	p := start(t, conf{store: "store memory", site: lines("dedup", "respond done 201")})
+	p := start(t, conf{store: "store memory", site: lines("dedup", "handle /tried {", dedupBlock("observe"), "}", "respond done 201")})
 	found := make(scraped)
 	for name := range p.scrape(t) {
 		metric, labels, _ := strings.Cut(strings.TrimSuffix(name, "}"), "{")
