@@ -499,3 +499,16 @@ func TestObserveStreamsTheRequest(t *testing.T) {
 		t.Errorf("the key is %s", state)
 	}
 }
+
+// A request that comes before the store is open passes, too.
+func TestObservePassesBeforeTheStoreIsOpen(t *testing.T) {
+	address, _ := upstream(t, answers(201, "done"))
+	app, web := provision(t, "", "dedup {", "observe", "}", "reverse_proxy "+address)
+	for _, server := range web.Servers {
+		s := &site{t: t, app: app, Server: httptest.NewServer(server)}
+		defer s.Close()
+		if got := s.mustPost("k", "body"); got.status != 201 {
+			t.Errorf("got %+v", got)
+		}
+	}
+}
