@@ -454,3 +454,13 @@ func TestSlowClientKeepsNoStoreOpen(t *testing.T) {
 		})
 	}
 }
+
+// `header` replaces in place what a handler in front has set, which is then a part of the response.
+func TestReplacedHeaderOfAHandlerInFront(t *testing.T) {
+	address, _ := upstream(t, answers(201, ""))
+	s := serve(t, "route {", "header X-Site one", "dedup", "header X-Site one two", "reverse_proxy "+address, "}")
+	first, again := s.mustPost("k", "{}"), s.mustPost("k", "{}")
+	if first.header.Get("X-Site") != "two" || again.header.Get("X-Site") != "two" {
+		t.Errorf("the first client gets %q, and a duplicate %q", first.header.Get("X-Site"), again.header.Get("X-Site"))
+	}
+}

@@ -155,6 +155,16 @@ func (v *oneValue) set(header http.Header, name, value string) {
 	header[name] = v[:]
 }
 
+// cloneHeader is [http.Header.Clone] with the place for its values, which grows if they need more.
+func cloneHeader(header http.Header, place []string) http.Header {
+	clone := make(http.Header, len(header))
+	for name, values := range header {
+		place = append(place, values...)
+		clone[name] = place[len(place)-len(values) : len(place) : len(place)]
+	}
+	return clone
+}
+
 // takeForce removes the header field that asks to run again on purpose, and
 // reports whether it does.
 func (h *Handler) takeForce(r *http.Request) bool {

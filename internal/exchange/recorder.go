@@ -38,6 +38,7 @@ type recorder struct {
 	// told from what the run has set: until the client's header is sent, that one is as
 	// the run found it.
 	header http.Header
+	values [2]string // the place of those that the run found
 	// found is the client's own header, as the run found it.
 	found http.Header
 
@@ -84,7 +85,7 @@ func (c *recorder) begin(run recordedRun, to ClientWriter, maxBody int64, rules 
 	c.record.Init(&c.taken)
 	c.own.Begin(&c.record)
 	c.found = to.Client.Header()
-	c.header, c.declared = maps.Clone(c.found), -1
+	c.header, c.declared = cloneHeader(c.found, c.values[:0]), -1
 }
 
 // Header returns the run's view of the header.
