@@ -86,7 +86,6 @@ func (x *exchange) outcomeOf(d engine.Replay) Outcome {
 // wait for room holds nothing: its body is dropped, and the response is read from the store when
 // there is room. If the response is gone by then, the request has no body to run with either.
 func (x *exchange) makeRoom(store *storepool.Store, d engine.Replay) (engine.Decision, error) {
-	budget := x.allowance.Budget
 	switch {
 	case d.Response == nil: // it is read when there is room
 	case x.OnDuplicate == ConflictDuplicate, x.otherAnswer(d) != nil: // the body is not sent
@@ -95,7 +94,7 @@ func (x *exchange) makeRoom(store *storepool.Store, d engine.Replay) (engine.Dec
 		x.allowance.Count(len(d.Response.Body))
 		return d, nil
 	default:
-		if x.unshare = budget.Share(d.Response.Body, d.Waited); x.unshare != nil {
+		if x.unshare = x.allowance.Share(d.Response.Body, d.Waited); x.unshare != nil {
 			return d, nil
 		}
 	}
@@ -124,7 +123,7 @@ func (x *exchange) makeRoom(store *storepool.Store, d engine.Replay) (engine.Dec
 		return refused, nil
 	}
 	d.Response = response
-	x.unshare = budget.Share(response.Body, true) // another request may have it, too
+	x.unshare = x.allowance.Share(response.Body, true) // another request may have it, too
 	x.allowance.ReleaseAll()
 	return d, nil
 }

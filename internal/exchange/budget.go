@@ -247,8 +247,10 @@ func (a *Allowance) ReleaseAll() { a.Release(math.MaxInt64) }
 
 // Share takes room for a body with which a request is answered: once for all requests that are
 // answered with it. If nothing has taken room for it and there is none, the result is nil, unless
-// the body is held anyway.
-func (b *Budget) Share(body []byte, held bool) (release func()) {
+// the body is held anyway. An allowance that exceeds the limit does so for the body, which exceeds
+// it then.
+func (a *Allowance) Share(body []byte, held bool) (release func()) {
+	b := a.Budget
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if len(body) == 0 {
@@ -262,6 +264,9 @@ func (b *Budget) Share(body []byte, held bool) (release func()) {
 		}
 		s = &sharedBody{taken: Allowance{Budget: b}}
 		s.taken.addLocked(size)
+		if b.exceeding == a {
+			b.exceeding = &s.taken
+		}
 		if b.shared == nil {
 			b.shared = make(map[*byte]*sharedBody)
 		}

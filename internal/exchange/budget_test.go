@@ -201,15 +201,15 @@ func TestSharedBodyCountsOnce(t *testing.T) {
 	body, other := make([]byte, 5*unit), make([]byte, 5*unit)
 	var releases []func()
 	for range 3 {
-		releases = append(releases, b.Share(body, false))
+		releases = append(releases, next().Share(body, false))
 		wantUsed(t, b, 5*unit)
 	}
-	if b.Share(other, false) != nil {
+	if next().Share(other, false) != nil {
 		t.Error("there is room for another one")
 	}
-	releases = append(releases, b.Share(other, true))
+	releases = append(releases, next().Share(other, true))
 	wantUsed(t, b, 10*unit)
-	if got := b.Share(body, false); got == nil {
+	if got := next().Share(body, false); got == nil {
 		t.Error("a body that is held already has no room")
 	} else {
 		got()
@@ -226,3 +226,30 @@ func TestSharedBodyCountsOnce(t *testing.T) {
 
 // room returns an allowance of a budget that is never reached.
 func room() *Allowance { return &Allowance{Budget: NewBudget(1 << 30)} }
+
+// A replay that exceeds the limit is alone until its body is released: those behind it wait.
+func TestReplaysOverTheLimitOneByOne(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b, next := budgetOf(limit)
+		var releases []func()
+		for range 3 {
+			go func() {
+				taken := next()
+				if err := taken.TakeReplay(t.Context(), 12*unit); err != nil {
+					t.Error(err)
+				}
+				release := taken.Share(make([]byte, 12*unit), true)
+				taken.ReleaseAll()
+				releases = append(releases, release)
+			}()
+			synctest.Wait()
+		}
+		for range 3 {
+			wantUsed(t, b, 12*unit)
+			releases[0]()
+			releases = releases[1:]
+			synctest.Wait()
+		}
+		wantUsed(t, b, 0)
+	})
+}
