@@ -272,6 +272,25 @@ func TestNoStoreIsOpen(t *testing.T) {
 	}
 }
 
+// A lookup with bodies has those that are small and JSON.
+func TestLookupWithBodies(t *testing.T) {
+	o := operate(t, "a", "default")
+	o.put(t, claimed{id: "running"})
+	o.put(t, claimed{id: "text", state: idempotency.Complete})
+	o.put(t, claimed{id: "json", state: idempotency.Complete, json: `{"id": 1}`})
+	for query, want := range map[string]string{"": "", "?body=false": "", "?body=true": `json={"id": 1}`} {
+		got := ""
+		for _, r := range wantAsked(t, "POST", "/dedup/lookup"+query, `{"ids":["running","text","json"]}`, 200).Keys {
+			if r.Response != nil {
+				got += r.DeliveryID + "=" + r.Response.Body
+			}
+		}
+		if got != want {
+			t.Errorf("%q shows the bodies %q, want %q", query, got, want)
+		}
+	}
+}
+
 func TestLookupOfManyIDs(t *testing.T) {
 	o := operate(t, "a", "default")
 	o.put(t, claimed{provider: "github", id: "1", state: idempotency.Complete})

@@ -46,14 +46,15 @@ func (a *API) serveLookup(w http.ResponseWriter, r *http.Request) error {
 	if r.Method != http.MethodPost {
 		return wrongMethod(w, r, "POST", "POST "+LookupPath)
 	}
-	if _, err := queryOf(r); err != nil {
+	withBody, err := wantsBody(r)
+	if err != nil {
 		return err
 	}
 	asked, err := parseLookup(http.MaxBytesReader(w, r.Body, mostLookup))
 	if err != nil {
 		return err
 	}
-	l := lookup{LookupRequest: asked, found: make(map[string]bool), seen: make(map[string]bool)}
+	l := lookup{LookupRequest: asked, withBody: withBody, found: make(map[string]bool), seen: make(map[string]bool)}
 	if err := a.lookUp(r.Context(), &l); err != nil {
 		return err
 	}
@@ -169,9 +170,10 @@ func placeOf(wrong *json.UnmarshalTypeError) string {
 // lookup gathers records of delivery IDs.
 type lookup struct {
 	LookupRequest
-	keys  []Record
-	found map[string]bool // delivery IDs
-	seen  map[string]bool // a store may list a key twice
+	withBody bool // whether records have their responses, of those that are small and JSON
+	keys     []Record
+	found    map[string]bool // delivery IDs
+	seen     map[string]bool // a store may list a key twice
 
 	unasked []Readiness
 }
@@ -207,7 +209,9 @@ func (l *lookup) in(ctx context.Context, store Store, filters []keyFilter) error
 		}
 		for _, listed := range page {
 			for _, filter := range sought[listed.Key.Prefix()] {
-				l.look(store, listed, filter)
+				if err := l.look(ctx, store, listed, filter); err != nil {
+					return err
+				}
 			}
 		}
 		if len(l.keys) > MostFound {
@@ -219,17 +223,27 @@ func (l *lookup) in(ctx context.Context, store Store, filters []keyFilter) error
 }
 
 // look takes a record whose key begins as those that are looked for.
-func (l *lookup) look(store Store, listed idempotency.Listed, filter keyFilter) {
+func (l *lookup) look(ctx context.Context, store Store, listed idempotency.Listed, filter keyFilter) error {
 	shown := showListed(store.Name(), listed)
 	if shown.State == StateUnreadable {
 		shown.DeliveryID = filter.idSought()
 	}
 	name := store.Key() + " " + shown.Key
 	if !filter.wants(shown, time.Time{}) || l.seen[name] {
-		return
+		return nil
+	}
+	if l.withBody && shown.State == string(idempotency.Complete) && listed.Record.LargeBody == 0 {
+		response, err := store.Response(ctx, listed.Key, listed.Record)
+		if err != nil {
+			return err
+		}
+		if response.InlineJSON() != nil {
+			shown.Response = showResponse(response)
+		}
 	}
 	l.seen[name], l.found[filter.deliveryID] = true, true
 	l.keys = append(l.keys, shown)
+	return nil
 }
 
 func (l *lookup) answer() LookupAnswer {

@@ -141,6 +141,7 @@ type claimed struct {
 	state                                idempotency.State
 	lease                                time.Duration
 	in                                   string // the end of its execution ID
+	json                                 string // its response, if that is JSON
 }
 
 func (o *operated) put(t *testing.T, c claimed) idempotency.Key {
@@ -164,6 +165,10 @@ func (o *operated) put(t *testing.T, c claimed) idempotency.Key {
 		settlement := idempotency.Settlement{State: c.state, Counted: true, Retention: time.Hour}
 		if c.state == idempotency.Complete {
 			settlement.Response = &idempotency.Response{Status: 201, Body: []byte("kept")}
+			if c.json != "" {
+				settlement.Response.Header = map[string][]string{"Content-Type": {"application/json"}}
+				settlement.Response.Body = []byte(c.json)
+			}
 		}
 		if err := o.Settle(t.Context(), key, got.Record, settlement); err != nil {
 			t.Fatal(err)

@@ -2,14 +2,10 @@ package exchange
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"mime"
 	"net/http"
 	"strconv"
-	"strings"
-	"unicode/utf8"
 
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
 	"go.uber.org/zap"
@@ -210,10 +206,6 @@ func (x *exchange) setReplayHeader(d engine.Replay) {
 	}
 }
 
-// maxOriginalResponse is the size up to which a conflict carries the first
-// response.
-const maxOriginalResponse = 4 << 10
-
 // otherAnswer returns what the duplicate of a complete request gets in place of
 // the kept response, nil where that is what it gets.
 func (x *exchange) otherAnswer(d engine.Replay) *idempotency.Response {
@@ -244,17 +236,8 @@ func (x *exchange) conflict(d engine.Replay) problem {
 	p.attempt = d.Record.Attempt
 	p.OriginalStatus = d.Response.Status
 	p.OriginalLocation = firstIn(d.Response.Header, "Location")
-	if body := d.Response.Body; len(body) <= maxOriginalResponse && isJSON(firstIn(d.Response.Header, "Content-Type")) && utf8.Valid(body) && json.Valid(body) {
-		p.OriginalResponse = body
-	}
+	p.OriginalResponse = d.Response.InlineJSON()
 	return p
-}
-
-// isJSON reports whether a media type is JSON (RFC 8259) or is written in it (RFC
-// 6839, section 3.1).
-func isJSON(contentType string) bool {
-	media, _, err := mime.ParseMediaType(contentType)
-	return err == nil && (media == "application/json" || strings.HasSuffix(media, "+json"))
 }
 
 // sentOnce returns the request in a form that Go's transport sends once. Only one without a

@@ -126,7 +126,7 @@ func (x *exchange) first(name string) (value any, ours bool) {
 		return strings.Join(response.Header[http.CanonicalHeaderKey(field)], ","), true
 	}
 	pointer, is := strings.CutPrefix(name, membersPrefix)
-	if !is || len(response.Body) > maxOriginalResponse {
+	if !is || len(response.Body) > idempotency.MaxInlineJSON {
 		return "", is
 	}
 	body := func() ([]byte, error) { return response.Body, nil }
