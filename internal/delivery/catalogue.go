@@ -50,13 +50,12 @@ func ofEach(list List) Source {
 
 // Notes that several entries share.
 const (
-	noteRoute = "Every endpoint of the provider gets the same ID, so that host and path must stay in the scope. The query is no part of it: give each endpoint a path of its own, or write `scope` with `{http.request.orig_uri}`."
-	noteBatch = "A request carries several events; its key is made of all their IDs, in order. " +
-		"The same events cut into other requests are not recognised."
-	noteCloudEvents = "binary, structured, and batched. A structured or batched event is known by the type application/cloudevents of the content. " + noteBatch
+	noteRoute       = "Every endpoint gets the same ID: keep host and path in the scope. If endpoints differ in the query alone, write `scope` with `{http.request.orig_uri}`."
+	noteBatch       = "A request carries several events; its key is made of all their IDs, in order."
+	noteCloudEvents = "binary, structured and batched, these by the content type application/cloudevents. " + noteBatch
 	noteMeta        = "It retries for up to seven days, and the retention is longer than that. "
 	noteContent     = "The deliveries have no ID; the key is a hash of the body."
-	noteRepeats     = "A body says only that something changed, and the next change may send the very same bytes: " +
+	noteRepeats     = "A body says only that something changed, and the next change may send the same bytes: " +
 		"within the retention, a second change goes unseen. " +
-		"Set a shorter retention, or leave this provider out, where that hurts more than a duplicate."
+		"Where that is worse than a duplicate, set a shorter retention, or leave this provider out."
 )

@@ -39,13 +39,13 @@ var knownByHeader = []Provider{
 		Name: "forgejo", Title: "Forgejo", Verified: true,
 		Sources: []Source{inHeader("X-Gitea-Delivery")},
 		Fact:    "https://forgejo.org/docs/latest/user/webhooks/",
-		Note:    "It sends the same ID as X-GitHub-Delivery too; github leaves such a request to forgejo. A replay by hand is a new delivery.",
+		Note:    "It sends the same ID as X-GitHub-Delivery too; github leaves such a request to forgejo. A manual replay is a new delivery.",
 	},
 	{
 		Name: "gitea", Title: "Gitea", Verified: true,
 		Sources: []Source{inHeader("X-Gitea-Delivery")},
 		Fact:    "https://docs.gitea.com/usage/webhooks",
-		Note:    "It sends the same ID as X-GitHub-Delivery too; github leaves such a request to gitea. A replay by hand is a new delivery.",
+		Note:    "It sends the same ID as X-GitHub-Delivery too; github leaves such a request to gitea. A manual replay is a new delivery.",
 	},
 	{
 		Name: "github", Title: "GitHub", Verified: true,
@@ -54,7 +54,7 @@ var knownByHeader = []Provider{
 		Sources: []Source{inHeader("X-GitHub-Delivery", "X-GitHub-Hook-ID")},
 		Signs:   Signs{NoneOf: []Sign{{Header: "X-Gitea-Delivery"}, {Header: "X-Gogs-Delivery"}}},
 		Fact:    "https://docs.github.com/en/webhooks/webhook-events-and-payloads#delivery-headers",
-		Note: "It does not retry by itself (https://docs.github.com/en/webhooks/using-webhooks/handling-failed-webhook-deliveries): redeliver what has failed by hand, or by its API. " +
+		Note: "It does not retry by itself (https://docs.github.com/en/webhooks/using-webhooks/handling-failed-webhook-deliveries): redeliver what has failed manually, or by its API. " +
 			"A redelivery keeps the ID. If the delivery had succeeded, release its key first to have it run again.",
 	},
 	{
@@ -67,7 +67,7 @@ var knownByHeader = []Provider{
 		},
 		Signs: signedBy("X-Gitlab-Event"),
 		Fact:  "https://docs.gitlab.com/user/project/integrations/webhooks/",
-		Note: "Idempotency-Key and webhook-id are the same ID, and a request sent again by hand keeps it. Older versions send X-Gitlab-Event-UUID alone; " +
+		Note: "Idempotency-Key and webhook-id are the same ID, and a request sent again manually keeps it. Older versions send X-Gitlab-Event-UUID alone; " +
 			"several events of one cause can share it, so that a hash of the body joins it.",
 	},
 	{
@@ -76,7 +76,7 @@ var knownByHeader = []Provider{
 		// has the field too.
 		Sources: []Source{together(inHeader("Webhook-Id"), inMember("/webhook/id"))},
 		Fact:    "https://huggingface.co/docs/hub/webhooks",
-		Note:    "A replay by hand keeps the ID: release its key first to have it run again.",
+		Note:    "A manual replay keeps the ID: release its key first to have it run again.",
 	},
 	{
 		Name: "jira", Title: "Jira Cloud", Verified: true, Read: secondReading,
@@ -117,7 +117,7 @@ var knownByHeader = []Provider{
 		Name: "pandadoc", Title: "PandaDoc", Verified: true, Read: firstReading,
 		Sources: []Source{inHeader("X-PandaDoc-Webhook-Event-Id")},
 		Fact:    "https://developers.pandadoc.com/changelog/2026-07-20-webhooks-deduplicate",
-		Note:    "A retry by hand keeps the ID: release its key first to have it run again.",
+		Note:    "A manual retry keeps the ID: release its key first to have it run again.",
 	},
 	{
 		Name: "prolific", Title: "Prolific", Verified: true, Read: firstReading,
@@ -130,7 +130,7 @@ var knownByHeader = []Provider{
 		Name: "razorpay", Title: "Razorpay", Verified: true, Read: firstReading,
 		Sources: []Source{inHeader("X-Razorpay-Event-Id")},
 		Fact:    "https://razorpay.com/docs/payments/payment-gateway/s2s-integration/test-s2s/best-practices/webhooks-and-fetch-apis",
-		Note:    "It retries for 24 hours; events that it has no 2xx for can be sent again by hand for seven days.",
+		Note:    "It retries for 24 hours; events that it has no 2xx for can be sent again manually for seven days.",
 	},
 	{
 		Name: "replicate", Title: "Replicate", Verified: true,
@@ -186,7 +186,7 @@ var knownByHeader = []Provider{
 		// A message's or call's SID is that of all events about it.
 		Sources: []Source{inHeader("I-Twilio-Idempotency-Token")},
 		Fact:    "https://github.com/twilio/twilio-agent-connect-python",
-		Note: "A duplicate needs the TwiML of the first answer: leave duplicate at replay, and max_response_body large enough. " +
+		Note: "A duplicate needs the TwiML of the first answer: leave on_duplicate at replay, and max_response_body large enough. " +
 			"Where you have set a webhook to GET, its requests pass: choose POST.",
 	},
 	{

@@ -86,7 +86,7 @@ var knownByMember = []Provider{
 		// The ID in the header is that of one transmission.
 		Sources: []Source{inMember("/id")},
 		Fact:    "https://github.com/paypal/paypal-rest-api-specifications/blob/main/openapi/notifications_webhooks_v1.json",
-		Note:    noteRoute + " A notification is sent again by its ID, also by hand: release its key first to have it run again.",
+		Note:    noteRoute + " A notification is sent again by its ID, also manually: release its key first to have it run again.",
 	},
 	{
 		Name: "sevalla", Title: "Sevalla", Verified: true, Read: firstReading,
