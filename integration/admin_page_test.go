@@ -147,7 +147,7 @@ func TestAdminPage(t *testing.T) {
 			kill = a.records
 			return a.stage
 		},
-		before: map[int]func(*testing.T, *stage){6: func(*testing.T, *stage) { kill.Kill() }},
+		before: map[int]func(*testing.T, *stage){4: func(*testing.T, *stage) { kill.Kill() }},
 	}
 	unreadable := situation{start: func(t *testing.T) *stage {
 		a := startAdminPage(t)
