@@ -122,16 +122,15 @@ func (e *Engine) Release(ctx context.Context, key idempotency.Key, pre idempoten
 		return err
 	}
 	// A record that is stored as in flight is released only when its lease is over.
-	e.log.Warn("an operator released a key", zap.Stringer("key", key), e.recordFields(found, found.LeaseUntil), operatorFields(ctx))
+	e.log.Warn("an operator released a key", e.recordFields(key, found, found.LeaseUntil), operatorFields(ctx))
 	return nil
 }
 
 // recordFields returns what was released or forgotten, as fields of a log line: as operators see
 // it at that time.
-func (e *Engine) recordFields(r *idempotency.Record, now time.Time) zap.Field {
+func (e *Engine) recordFields(key idempotency.Key, r *idempotency.Record, now time.Time) zap.Field {
 	return zap.Inline(zapcore.ObjectMarshalerFunc(func(to zapcore.ObjectEncoder) error {
-		e.loggedID(r.DeliveryID, r.SealedBy).AddTo(to)
-		to.AddString("provider", r.Provider)
+		e.keyFields(key, r.Origin, r.SealedBy).AddTo(to)
 		to.AddString("execution_id", r.ExecutionID)
 		to.AddString("state", string(r.StateAt(now)))
 		to.AddInt("attempt", r.Attempt)
@@ -146,9 +145,9 @@ func (e *Engine) Forget(ctx context.Context, key idempotency.Key, pre idempotenc
 	defer cancel()
 	defer e.copies.invalidate(key) // also with an error: perhaps it was done
 	for {
-		what, removes := zap.Skip(), pre
+		what, removes := zap.Stringer("key", key), pre
 		if found, now, err := e.store.Lookup(ctx, key); err == nil && found != nil {
-			what = e.recordFields(found, now)
+			what = e.recordFields(key, found, now)
 			if pre == (idempotency.Precondition{}) {
 				removes = idempotency.PreconditionOf(found, now) // so that the log says what was removed
 			}
@@ -158,7 +157,7 @@ func (e *Engine) Forget(ctx context.Context, key idempotency.Key, pre idempotenc
 			continue
 		}
 		if err == nil {
-			e.log.Warn("an operator forgot a key", zap.Stringer("key", key), what, operatorFields(ctx))
+			e.log.Warn("an operator forgot a key", what, operatorFields(ctx))
 		}
 		return err
 	}

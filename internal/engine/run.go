@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"go.uber.org/zap"
+	"go.uber.org/zap/zapcore"
 
 	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
 )
@@ -195,18 +196,22 @@ func (r *Run) logger() *zap.Logger {
 		observed = zap.Bool("observed", true)
 	}
 	return r.engine.log.With(observed,
-		zap.Stringer("key", r.claim.Key),
+		r.engine.keyFields(r.claim.Key, r.claim.Origin, r.claim.SealedBy),
 		zap.String("execution_id", r.record.ExecutionID),
-		zap.Int("attempt", r.record.Attempt),
-		zap.String("provider", r.claim.Provider),
-		r.engine.loggedID(r.claim.DeliveryID, r.claim.SealedBy))
+		zap.Int("attempt", r.record.Attempt))
 }
 
-// loggedID returns a delivery ID as a field of a log line, unless it is sealed: what the store
-// encrypts is not logged either.
-func (e *Engine) loggedID(deliveryID, sealedBy string) zap.Field {
-	if e.store.Sealer() != nil || sealedBy != "" {
-		return zap.Skip()
-	}
-	return zap.String("delivery_id", deliveryID)
+// keyFields returns a key and its delivery as fields of a log line. A delivery ID that the store
+// encrypts is not logged.
+func (e *Engine) keyFields(key idempotency.Key, o idempotency.Origin, sealedBy string) zap.Field {
+	return zap.Inline(zapcore.ObjectMarshalerFunc(func(to zapcore.ObjectEncoder) error {
+		to.AddString("key", key.String())
+		if o.Provider != "" {
+			to.AddString("provider", o.Provider)
+		}
+		if o.DeliveryID != "" && sealedBy == "" && e.store.Sealer() == nil {
+			to.AddString("delivery_id", o.DeliveryID)
+		}
+		return nil
+	}))
 }

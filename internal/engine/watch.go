@@ -48,7 +48,7 @@ func (f *flight) watch(e *Engine, run *idempotency.Record, now time.Time) {
 			// Go on: the store may come back. Each request gives up when its own
 			// Wait is over.
 			e.log.Warn("a run on another replica could not be looked up",
-				zap.Stringer("key", f.key), e.loggedID(run.DeliveryID, run.SealedBy),
+				e.keyFields(f.key, run.Origin, run.SealedBy),
 				zap.String("execution_id", run.ExecutionID), zap.Error(err))
 			timer.Reset(maxWatchInterval)
 		case ended:

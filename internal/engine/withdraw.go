@@ -98,7 +98,7 @@ func (ws *withdrawals) round(round []*withdrawal) (failed *withdrawal) {
 				once.Do(func() {
 					failed = w
 					ws.engine.log.Warn("a claim in doubt could not be withdrawn yet",
-						zap.Stringer("key", w.claim.Key), ws.engine.loggedID(w.claim.DeliveryID, w.claim.SealedBy),
+						ws.engine.keyFields(w.claim.Key, w.claim.Origin, w.claim.SealedBy),
 						zap.Int("in_doubt", len(round)), zap.Error(err))
 				})
 			}
@@ -122,7 +122,7 @@ func (ws *withdrawals) try(w *withdrawal) error {
 	w.claimed = w.claimed || released
 	if w.done = last; last {
 		ws.engine.log.Info("withdrew a claim whose reply was lost",
-			zap.Stringer("key", w.claim.Key), ws.engine.loggedID(w.claim.DeliveryID, w.claim.SealedBy),
+			ws.engine.keyFields(w.claim.Key, w.claim.Origin, w.claim.SealedBy),
 			zap.String("execution_id", w.claim.ExecutionID), zap.Bool("was_claimed", w.claimed))
 	}
 	return nil
