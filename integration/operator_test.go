@@ -97,7 +97,7 @@ func TestOperatorMistakes(t *testing.T) {
 func TestOperatorsActsSayWho(t *testing.T) {
 	t.Parallel()
 	up := startUpstream(t, noAnswer)
-	p := start(t, conf{store: "store memory", site: lines(dedupBlock("on_unknown hold"), proxyTo(up))})
+	p := start(t, conf{store: "store memory", site: lines(dedupBlock("key header Idempotency-Key shop", "on_unknown hold"), proxyTo(up))})
 	p.post(t, "/", "k", "body")
 	held := wantProblem(t, p.post(t, "/", "k", "body"), 409, "outcome_unknown")
 	p.operator(t, http.MethodPost, held.Key+"/release", 204)
@@ -105,7 +105,7 @@ func TestOperatorsActsSayWho(t *testing.T) {
 	for _, message := range []string{"an operator released a key", "an operator forgot a key"} {
 		p.awaitLog(t, message, func(e entry) bool {
 			return e.text("msg") == message && e.text("level") == "warn" && e.text("key") == held.Key && e.text("delivery_id") == "k" &&
-				e.text("execution_id") == held.ExecutionID && e.text("attempt") == "1" && e["provider"] != nil &&
+				e.text("execution_id") == held.ExecutionID && e.text("attempt") == "1" && e.text("provider") == "shop" &&
 				e.text("remote") == "unix socket "+adminSocket(p.conf.dir)
 		})
 	}
