@@ -41,7 +41,7 @@ func (x *exchange) replay(d engine.Replay) error {
 		entry.Write(zap.Inline(x), zap.String("execution_id", d.Record.ExecutionID), zap.Int("status", d.Response.Status))
 	}
 	x.leaveStore() // the client's pace is its own affair
-	readOff(x.w, x.r)
+	drainBody(x.w, x.r)
 	x.setReplayHeader(d)
 	if d.Response.Failed {
 		// An error is answered by the error routes, as it was for the first client.
@@ -96,7 +96,7 @@ func (x *exchange) makeRoom(store *storepool.Store, d engine.Replay) (engine.Dec
 	}
 	size := d.Record.LargeBody
 	d.Response = nil
-	readOff(x.w, x.r) // otherwise those that wait would wait for each other's bodies
+	drainBody(x.w, x.r) // otherwise those that wait would wait for each other's bodies
 	x.allowance.ReleaseAll()
 	if err := x.allowance.TakeReplay(x.r.Context(), size); err != nil {
 		return nil, err
@@ -132,12 +132,12 @@ type live struct {
 	// head is status and header, as they are replayed.
 	head *idempotency.Response
 	// headFirst says that the header goes out before the body begins. Otherwise it goes with
-	// the first bytes: the server guesses the type from them where nobody has named one.
+	// the first bytes: the server guesses the type from them if none is named.
 	headFirst bool
 }
 
-// live returns what duplicates follow: nothing of an answer about the caller, which is
-// nobody else's, also where a response handler shows another status than the upstream's.
+// live returns what duplicates follow: nil for an answer about the caller, also if a response
+// handler shows another status than the upstream's.
 func (e *execution) live() any {
 	c := &e.response
 	if idempotency.AboutCaller(c.status) || idempotency.AboutCaller(e.upstream.observed(nil).status) {
@@ -153,7 +153,7 @@ func (x *exchange) follow(d engine.Follow) error {
 	x.leaveStore() // the client's pace is its own affair
 	x.report(OutcomeWaited, d.Record.ExecutionID, d.Record.Attempt)
 	x.traceEvent(spanReplay)
-	readOff(x.w, x.r)
+	drainBody(x.w, x.r)
 	x.setReplayHeader(engine.Replay{Record: d.Record, Response: stream.head})
 	header := x.w.Header()
 	delete(header, "Content-Length")

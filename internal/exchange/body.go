@@ -21,15 +21,15 @@ import (
 // a client that is still sending would see a broken connection instead of the
 // answer. Both limits are generous for a client and cheap for us.
 const (
-	readOffAtMost = 32 << 20
-	readOffFor    = 10 * time.Second
+	maxDrained   = 32 << 20
+	drainTimeout = 10 * time.Second
 )
 
 // requestBody reads a request's body to its end, or up to a limit, at most once,
 // and puts it back for those behind. Reading before a claim means that a slow or
 // vanishing client holds no claim.
 type requestBody struct {
-	w     http.ResponseWriter // to whoever sends it
+	w     http.ResponseWriter // to its client
 	r     *http.Request
 	limit int64
 	taken *Allowance
@@ -40,8 +40,8 @@ type requestBody struct {
 	held heldBody // what was read, and what the request has in place of its body
 }
 
-// needed is whole for somebody who cannot do without it: a body that is declared
-// to be too large is not read at all, and its client not told to send it.
+// needed is [requestBody.whole] for a caller that needs all of it: a body that is declared
+// to be too large is not read, and its client is not asked to send it.
 func (b *requestBody) needed() error {
 	if !b.read && b.r.ContentLength > b.limit {
 		return delivery.ErrBodyTooLarge
@@ -49,7 +49,7 @@ func (b *requestBody) needed() error {
 	return b.whole()
 }
 
-// joined is needed for somebody who needs the bytes in one piece.
+// joined returns the bytes of a body that is needed in one piece.
 func (b *requestBody) joined() ([]byte, error) {
 	if err := b.needed(); err != nil {
 		return nil, err
@@ -61,7 +61,7 @@ func (b *requestBody) joined() ([]byte, error) {
 func (b *requestBody) unread() ([]byte, error) {
 	b.held.mu.Lock()
 	defer b.held.mu.Unlock()
-	if !b.all || b.held.begun || b.held.gone {
+	if !b.all || b.held.begun || b.held.discarded {
 		return nil, nil
 	}
 	return b.held.bytes.Joined(), nil
@@ -206,10 +206,10 @@ type heldBody struct {
 	mu    sync.Mutex // a transport may close the body while it is being read
 	bytes Pieces
 	begun bool // to be read by those behind
-	// reader is who reads it, once somebody does: nobody else may.
-	reader io.Reader
-	gone   bool // some of it was released: it cannot be read whole
-	later  laterBody
+	// reader is the first that reads it. No other may.
+	reader    io.Reader
+	discarded bool // some of it was released: it cannot be read whole
+	later     laterBody
 }
 
 // join returns the bytes in one piece.
@@ -236,7 +236,7 @@ func (b *heldBody) readHeld(reader io.Reader, p []byte) (int, error) {
 	if b.reader == nil {
 		b.reader = reader
 	}
-	if b.gone || b.reader != reader {
+	if b.discarded || b.reader != reader {
 		return 0, http.ErrBodyReadAfterClose // and no end, which would make it look whole
 	}
 	n := b.bytes.Take(p)
@@ -245,8 +245,8 @@ func (b *heldBody) readHeld(reader io.Reader, p []byte) (int, error) {
 	return n, nil
 }
 
-func (b *heldBody) letGoLocked() {
-	b.gone = b.gone || b.bytes.Len() > 0
+func (b *heldBody) discardLocked() {
+	b.discarded = b.discarded || b.bytes.Len() > 0
 	b.taken.Release(int64(b.bytes.Len()))
 	b.bytes.Drop()
 }
@@ -255,13 +255,13 @@ func (b *heldBody) letGoLocked() {
 // server itself, and no end: a body of which all was read before would look like an empty one.
 func (b *heldBody) Close() error {
 	b.mu.Lock()
-	b.letGoLocked()
-	b.gone = true
+	b.discardLocked()
+	b.discarded = true
 	b.mu.Unlock()
 	return b.Closer.Close()
 }
 
-// laterBody is a held body for those who get the request after a proxy had a connection for
+// laterBody is a held body for handlers that get the request after a proxy had a connection for
 // it. Either they read it, if that proxy sends none of it, or the proxy: its transport may
 // not have come to the end yet when the upstream answers, and what is left is not the body.
 type laterBody struct{ *heldBody }
@@ -287,12 +287,12 @@ func heldIn(body io.ReadCloser) *heldBody {
 	}
 }
 
-// letGo gives back what a body holds, if it is one of ours.
-func letGo(body io.ReadCloser) {
+// releaseBody gives back what a body holds, if it is one of ours.
+func releaseBody(body io.ReadCloser) {
 	if b := heldIn(body); b != nil {
 		b.mu.Lock()
 		defer b.mu.Unlock()
-		b.letGoLocked()
+		b.discardLocked()
 	}
 }
 
@@ -324,19 +324,19 @@ func unreadOutcome(err error) Outcome {
 }
 
 // statusClientGone is what Caddy's reverse_proxy, too, notes for a client that
-// went away before it was answered.
+// disconnected before it was answered.
 const statusClientGone = 499
 
-// readOff reads what is left of a body, within limits. A client that waits to be
+// drainBody reads what is left of a body, within limits. A client that waits to be
 // told to continue has sent none; it sees our answer only if the connection is
 // closed, because Go's server, which does not know its own body reader behind
 // Caddy's, would wait for a body that never comes.
-func readOff(w http.ResponseWriter, r *http.Request) {
+func drainBody(w http.ResponseWriter, r *http.Request) {
 	if r.Body == nil || r.Body == http.NoBody {
 		return
 	}
 	if body := heldIn(r.Body); body != nil && body.rest == http.NoBody { // it was read to its end
-		letGo(body)
+		releaseBody(body)
 		return
 	}
 	if firstIn(r.Header, "Expect") != "" {
@@ -347,8 +347,8 @@ func readOff(w http.ResponseWriter, r *http.Request) {
 	}
 	control := http.NewResponseController(w)
 	// Where there is no deadline to be had the server's own timeouts apply.
-	_ = control.SetReadDeadline(time.Now().Add(readOffFor))
-	_, err := io.CopyN(io.Discard, r.Body, readOffAtMost)
+	_ = control.SetReadDeadline(time.Now().Add(drainTimeout))
+	_, err := io.CopyN(io.Discard, r.Body, maxDrained)
 	if err == nil || errors.Is(err, io.EOF) {
 		_ = control.SetReadDeadline(time.Time{})
 	}

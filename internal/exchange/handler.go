@@ -211,7 +211,7 @@ func KeepConns(server *caddyhttp.Server) {
 	})
 }
 
-// conn is the connection on which the request came, nil where nobody says.
+// conn returns the connection on which the request came, nil if it is unknown.
 func (x *exchange) conn() net.Conn {
 	conn, _ := x.r.Context().Value(connKey{}).(net.Conn)
 	return conn

@@ -146,11 +146,11 @@ func firstIn(header http.Header, name string) string {
 	return ""
 }
 
-// oneValue is the place of a field's only value, for those who have one: a header then
-// needs none made for it. Who appends to the field gets another place.
-type oneValue [1]string
+// headerValue is storage for the only value of a field, within something that is allocated
+// anyway. An append to the field moves it elsewhere.
+type headerValue [1]string
 
-func (v *oneValue) set(header http.Header, name, value string) {
+func (v *headerValue) set(header http.Header, name, value string) {
 	v[0] = value
 	header[name] = v[:]
 }

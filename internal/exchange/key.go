@@ -230,11 +230,11 @@ func (x *exchange) claimable(fingerprint string) *engine.Request {
 	return &x.request
 }
 
-// callerHeaders are the request's header fields that say who calls. Cookies are
+// callerHeaders are the request's header fields that name the caller. Cookies are
 // not among them: they change without the caller changing.
 var callerHeaders = []string{"Authorization", "X-Api-Key", "Remote-User"}
 
-// callerPlaceholders say who calls where Caddy knows.
+// callerPlaceholders name a caller that Caddy knows.
 var callerPlaceholders = []string{"http.auth.user.id", "http.request.tls.client.fingerprint"}
 
 // appendOwnScope appends the scope that the user has written. Beside each text with several

@@ -45,7 +45,7 @@ type recorder struct {
 	status   int
 	answered http.Header // as it was when the status was written
 	declared int64       // Content-Length, -1 if there was none
-	// kept is what is kept of answered, once somebody has asked.
+	// kept is what is kept of answered; nil until it is needed.
 	kept map[string][]string
 	// retention is the upstream's own wish, as it wrote it.
 	retention string
@@ -64,8 +64,8 @@ type recorder struct {
 	panicked  any   // what the client's writer panicked with
 }
 
-// recordedRun is the run whose response is captured. It is told what its response turns out
-// to be.
+// recordedRun is the run whose response is recorded. Its methods are called as the response
+// turns out to be one of these.
 type recordedRun interface {
 	// upgraded: the connection is another protocol's from here on.
 	upgraded()
@@ -138,7 +138,7 @@ func (c *recorder) inform(status int) {
 
 // Write records the bytes. It waits where there is no room for them, and, of a body that
 // is not kept, for the client. What comes behind a status without a body, as from a page of PHP,
-// is let go: a proxy whose byte is refused would abort an answer that is whole.
+// is dropped: a proxy whose byte is refused would abort a response that is whole.
 func (c *recorder) Write(p []byte) (int, error) {
 	if c.status == 0 {
 		c.WriteHeader(http.StatusOK)
@@ -231,18 +231,18 @@ func (c *recorder) response() *idempotency.Response {
 		Omitted: c.omitted,
 	}
 	if !c.omitted {
-		r.Body = c.record.Bytes() // nobody writes any more
+		r.Body = c.record.Bytes() // the upstream has ended
 	}
 	return r
 }
 
 // keptHeader returns what is kept of the answer's header. It is asked for before the
-// client's header is sent, at the latest: then nobody knows any more what the run found.
+// client's header is sent, at the latest: after that what the run found is unknown.
 func (c *recorder) keptHeader() map[string][]string {
 	if c.kept == nil {
 		c.kept = c.rules.kept(c.found, c.answered)
 		if types, named := c.answered["Content-Type"]; len(types) == 0 && (named || c.headFirst) {
-			c.kept["Content-Type"] = nil // nobody is told one
+			c.kept["Content-Type"] = nil // the client gets none
 		}
 	}
 	return c.kept
@@ -256,7 +256,7 @@ func (c *recorder) finish() {
 		c.panicAsNoted()
 		return
 	}
-	c.record.End(Whole) // for those who follow it: the client may take long
+	c.record.End(Whole) // for duplicates that follow it: the client may take long
 	if c.streaming {
 		<-c.delivered
 	} else {
@@ -289,7 +289,7 @@ func (c *recorder) panicAsNoted() {
 }
 
 // cut ends a stream whose end is missing. It returns when the client has what there is,
-// or was let go.
+// or was disconnected.
 func (c *recorder) cut() {
 	c.record.End(Cut)
 	if c.streaming {
@@ -303,9 +303,9 @@ func (c *recorder) close() {
 	c.own.Leave()
 }
 
-// giveUp leaves the header as the run set it to whoever answers instead: an
+// giveUp leaves the header as the run set it to what answers instead: an
 // error route shows WWW-Authenticate of an inner handler. That of an answer which is dropped
-// says nothing of another one. On a connection that is taken over nobody answers.
+// says nothing of another one. On a connection that is taken over nothing answers.
 func (c *recorder) giveUp() {
 	if c.streaming || c.upgraded {
 		return
@@ -331,7 +331,7 @@ func (c *recorder) stream() {
 		defer c.notePanic()
 		c.deliver()
 	}()
-	if !c.omitted { // nobody follows what is not kept
+	if !c.omitted { // duplicates do not follow what is not kept
 		c.run.streams()
 	}
 }
@@ -357,7 +357,7 @@ func (c *recorder) sendHeader() {
 	c.client.WriteHeader(c.status)
 }
 
-// replaceHeader gives the client a header whose values nobody else has: handlers in front
+// replaceHeader gives the client a header whose values are its own: handlers in front
 // change theirs.
 func (c *recorder) replaceHeader(header http.Header) {
 	own := c.client.Header()

@@ -104,7 +104,7 @@ func (x *exchange) answerProblem(p problem, storeSaid error) error {
 		zap.Int("attempt", p.attempt),
 		zap.String("detail", p.Detail),
 		zap.Error(storeSaid))
-	readOff(x.w, x.r)
+	drainBody(x.w, x.r)
 	p.setHeader(x.w.Header())
 	cause := caddyhttp.Error(p.Status, errors.New(string(p.Code)+": "+p.Detail))
 	if !x.serveErrorPage(cause) {
@@ -131,7 +131,7 @@ type refusalRule struct {
 	title        string
 	api, webhook int
 	retryAfter   int // seconds, 0 for none
-	// apiRetries says that an API's client is told when to retry, too.
+	// apiRetries reports whether an API's client gets Retry-After, too.
 	apiRetries bool
 	outcome    Outcome
 	// level is that of the line in the log: a client's own affair, something that an
@@ -197,7 +197,7 @@ func newProblem(reason engine.Reason, mode delivery.Mode, detail, executionID, d
 	return p
 }
 
-// setHeader sets the fields that a refusal has whoever writes its body.
+// setHeader sets the fields that a refusal has whatever writes its body.
 func (p problem) setHeader(header http.Header) {
 	if p.ExecutionID != "" {
 		header.Set(executionIDHeader, p.ExecutionID)

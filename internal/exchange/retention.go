@@ -33,7 +33,7 @@ func (x *exchange) askedRetention(request delivery.Request) time.Duration {
 	asked, err := delivery.Seconds(from.Source, request)
 	switch {
 	case x.body.failed() != nil:
-		return 0 // whoever reads the body next ends the request
+		return 0 // the next reader of the body ends the request
 	case err != nil:
 		x.logRetention("the request's own retention is ignored, and the configured one stays", zap.NamedError("reason", err))
 		return 0

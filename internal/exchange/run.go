@@ -29,7 +29,7 @@ type execution struct {
 	limit    runLimit
 	upstream upstreamTrace
 	response recorder
-	named    struct{ toClient, toUpstream, attempt oneValue }
+	named    struct{ toClient, toUpstream, attempt headerValue }
 }
 
 // carryOut lets a run's request through and settles its claim by how the
@@ -66,7 +66,7 @@ func (x *exchange) carryOut(run *engine.Run) error {
 func (e *execution) deliver(err error) error {
 	switch {
 	case err == nil:
-		letGo(e.r.Body) // the upstream has read it
+		releaseBody(e.r.Body) // the upstream has read it
 		e.response.finish()
 		return nil
 	case e.response.streaming:
@@ -260,7 +260,7 @@ func (x *exchange) auditForce(decision engine.Decision) {
 	}
 }
 
-// audit notes who has asked for a run on purpose.
+// audit logs a forced request with its client.
 func (x *exchange) audit(what, executionID string, attempt int, more ...zap.Field) {
 	client, _ := caddyhttp.GetVar(x.r.Context(), caddyhttp.ClientIPVarKey).(string)
 	x.Logger.Info(what, append(more,

@@ -5,7 +5,7 @@ import (
 	"go.opentelemetry.io/otel/trace"
 )
 
-// What a span is told of, beside its attributes.
+// The events of a span.
 const (
 	spanTakeover = "dedup.takeover"
 	spanWait     = "dedup.wait"
