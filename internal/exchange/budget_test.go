@@ -246,8 +246,9 @@ func TestReplaysOverTheLimitOneByOne(t *testing.T) {
 		}
 		for range 3 {
 			wantUsed(t, b, 12*unit)
-			releases[0]()
-			releases = releases[1:]
+			release := releases[0]
+			releases = releases[1:] // before the next one appends
+			release()
 			synctest.Wait()
 		}
 		wantUsed(t, b, 0)
