@@ -97,13 +97,15 @@ func (x *exchange) answerProblem(p problem, storeSaid error) error {
 	p.Key = x.keyText()
 	rule := refusalRules[p.Code]
 	x.report(rule.outcome, p.ExecutionID, p.attempt)
-	x.Logger.Log(rule.level, "refused a request", zap.Inline(x),
-		zap.String("code", string(p.Code)),
-		zap.Int("status", p.Status),
-		zap.String("execution_id", p.ExecutionID),
-		zap.Int("attempt", p.attempt),
-		zap.String("detail", p.Detail),
-		zap.Error(storeSaid))
+	if p.Code != reasonMissing { // which is logged, at most once a second
+		x.Logger.Log(rule.level, "refused a request", zap.Inline(x),
+			zap.String("code", string(p.Code)),
+			zap.Int("status", p.Status),
+			zap.String("execution_id", p.ExecutionID),
+			zap.Int("attempt", p.attempt),
+			zap.String("detail", p.Detail),
+			zap.Error(storeSaid))
+	}
 	drainBody(x.w, x.r)
 	p.setHeader(x.w.Header())
 	cause := caddyhttp.Error(p.Status, errors.New(string(p.Code)+": "+p.Detail))
@@ -225,8 +227,12 @@ func (p problem) write(w http.ResponseWriter) {
 // logMissing logs, at most once a second, that a request has no key, and what was looked for: the
 // name of the provider or the `key` line may be wrong.
 func (x *exchange) logMissing(reason error) {
+	message := "missing: a request has no key and passes unprotected"
+	if x.RejectMissing {
+		message = "missing: a request has no key and is refused"
+	}
 	if leftOut, ok := x.missing.allow(time.Since(start)); ok {
-		x.Logger.Info("missing: a request has no key and passes unprotected",
+		x.Logger.Info(message,
 			zap.Inline(x), zap.Stringers("looked_for", x.Sources), zap.NamedError("reason", reason), zap.Int64("left_out", leftOut))
 	}
 }
