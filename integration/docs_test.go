@@ -84,6 +84,7 @@ func filledIn(t *testing.T) *strings.Replacer {
 	keys, certificates := shortTempDir(t), redistest.NewCertificates(t)
 	keyFiles(t, keys, "ab")
 	return strings.NewReplacer(
+		"output file access.log", "output file "+keys+"/access.log",
 		"{env.REDIS_URL}", "redis://localhost:6379",
 		"{env.REDIS_PASSWORD}", "secret",
 		"{env.DEDUP_NAMESPACE}", "shop",
