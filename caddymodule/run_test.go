@@ -14,16 +14,9 @@ import (
 	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
 )
 
-// refusing is an address at which nothing listens.
-func refusing(t *testing.T) string {
-	t.Helper()
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer listener.Close()
-	return listener.Addr().String()
-}
+// refusing is an address at which nothing listens, nor begins to: the port is that of a service
+// that is not run any more (tcpmux).
+func refusing(*testing.T) string { return "127.0.0.1:1" }
 
 // Every way in which a chain with a real reverse_proxy ends, and what the store
 // then says, under both settings of `on_unknown`.
