@@ -14,7 +14,9 @@ import (
 // or read.
 //
 // New requests and replays get nine tenths of the limit, runs in flight all of it. What does not
-// fit waits: runs in the order in which they began, then replays in the order in which they came.
+// fit, and is not small, waits: runs in the order in which they began, then replays in the order in
+// which they came.
+//
 // Runs that wait for each other's room would wait without end, so one run at a time may exceed
 // the limit, the oldest that waits. The next one may when what is held is within the limit again.
 type Budget struct {
@@ -90,9 +92,9 @@ type Allowance struct {
 }
 
 const (
-	// SmallBody is the size of a request up to which it is always admitted, in bytes: its
-	// connection alone takes as much, and it may be a duplicate. If it would run, the engine
-	// refuses it.
+	// SmallBody is the size of a request up to which it is always admitted, and of a run's response
+	// up to which it need not wait, in bytes: its connection alone takes as much. The request may
+	// be a duplicate. If it would run, the engine refuses it.
 	SmallBody = 4 << 10
 	// SmallReplay is the size up to which a replay need not wait, in bytes: its connection alone
 	// takes as much.
@@ -134,6 +136,10 @@ func (a *Allowance) TryTake(n int) bool {
 	if a.age == 0 {
 		b.begun++
 		a.age = b.begun
+	}
+	if a.bytes+int64(n) <= SmallBody {
+		a.addLocked(int64(n))
+		return true
 	}
 	return a.takeLocked(int64(n))
 }

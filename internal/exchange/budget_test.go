@@ -254,3 +254,20 @@ func TestReplaysOverTheLimitOneByOne(t *testing.T) {
 		wantUsed(t, b, 0)
 	})
 }
+
+// A small response never waits, whoever holds the room: it could only be lost.
+func TestSmallResponsesNeedNotWait(t *testing.T) {
+	b, next := budgetOf(limit)
+	next().Count(limit)
+	next().TryTake(unit) // exceeds the limit
+	run := next()
+	for range 2 {
+		if !run.TryTake(SmallBody / 2) {
+			t.Error("a small response has to wait")
+		}
+	}
+	wantUsed(t, b, limit+unit+SmallBody)
+	if run.TryTake(1) {
+		t.Error("a response that is not small has room")
+	}
+}

@@ -78,20 +78,21 @@ func TestRunWithoutRoomIsNotKept(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		budget := NewBudget(1000)
 		others := &Allowance{Budget: budget}
-		others.Take(2000)
+		others.Take(2 * SmallBody)
 		client, settled := httptest.NewRecorder(), 0
 		c := new(recorder)
 		c.begin(&watchedRun{settle: func() { settled++ }}, NewClientWriter(client, nil, 0), 1<<20, headerRules{}, budget)
-		for _, part := range []string{"all ", "of ", "it"} {
+		large := strings.Repeat("all ", SmallBody)
+		for _, part := range []string{large, "of ", "it"} {
 			if _, err := io.WriteString(c, part); err != nil {
 				t.Fatal(err)
 			}
 		}
 		c.finish()
-		if settled != 1 || !c.omitted || client.Body.String() != "all of it" {
-			t.Errorf("settled %d times, omitted: %v; the client got %q", settled, c.omitted, client.Body)
+		if settled != 1 || !c.omitted || client.Body.String() != large+"of it" {
+			t.Errorf("settled %d times, omitted: %v; the client got %d bytes", settled, c.omitted, client.Body.Len())
 		}
-		if used := budget.Used(); used != 2000 {
+		if used := budget.Used(); used != 2*SmallBody {
 			t.Errorf("%d bytes are in use, want those of the others", used)
 		}
 	})
