@@ -235,7 +235,6 @@ func TestMissingKeyIsLogged(t *testing.T) {
 		"a body":               {"dedup {\nkey json /id\n}", `{"id":`, "", "[json /id]", "JSON"},
 		"an invalid ID":        {"dedup github", "{}", strings.Repeat("x", 300), "[header X-GitHub-Delivery]", "the delivery ID is invalid: "},
 		"several":              {"dedup github gitlab", "{}", "", "header X-GitHub-Delivery", "header X-GitHub-Delivery: it is not there"},
-		"a refusal":            {"dedup {\nmode webhook\nkey header X-Id\non_missing reject\n}", "{}", "", "[header X-Id]", "no idempotency key or delivery ID"},
 		"a body that is large": {"dedup {\nmode webhook\nkey json /id\nmax_request_body 1\n}", "{}", "", "[json /id]", "max_request_body"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -257,6 +256,14 @@ func TestMissingKeyIsLogged(t *testing.T) {
 				t.Errorf("the line is %v", line)
 			}
 		})
+	}
+	s := serveLogged(t, "", "", "dedup {\nmode webhook\nkey header X-Id\non_missing reject\n}", "respond done")
+	for range 100 {
+		s.serveHTTP("", "{}")
+	}
+	all := book.about("refused a request")
+	if len(all) == 0 || len(all) > 50 || !strings.Contains(all[0].text("detail"), "[header X-Id]") {
+		t.Errorf("100 requests that are refused leave %v", all)
 	}
 }
 

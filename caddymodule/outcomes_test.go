@@ -74,7 +74,7 @@ func TestEveryOutcomeIsCountedAndLogged(t *testing.T) {
 		"held":              {handler("on_unknown hold"), cut, cut, "held", "", refused("warn", "outcome_unknown", "1"), ""},
 		"exhausted":         {handler("max_attempts 1"), cut, cut, "exhausted", "", refused("warn", "attempts_exhausted", "1"), ""},
 		"missing":           {"dedup", nil, nil, "missing", "", []string{"missing: ", "info", "", ""}, ""},
-		"missing, rejected": {handler("on_missing reject"), nil, nil, "missing", "", []string{"missing: ", "info", "", ""}, ""},
+		"missing, rejected": {handler("on_missing reject"), nil, nil, "missing", "", refused("info", "idempotency_key_missing", "0"), ""},
 		"passed":            {"dedup sns", nil, []string{"X-Amz-Sns-Message-Type", "SubscriptionConfirmation"}, "passed", "", nil, ""},
 		"invalid":           {"dedup", nil, []string{"k", `"`}, "invalid", "", refused("info", "idempotency_key_invalid", "0"), ""},
 		"too large":         {handler("max_request_body 1"), nil, key, "too_large", "", refused("info", "request_too_large", "0"), ""},

@@ -155,10 +155,10 @@ func (x *exchange) keyValue(text string) (string, error) {
 
 // withoutKey lets a request pass unclaimed because it has no key, or refuses it.
 func (x *exchange) withoutKey(reason error) (*engine.Request, *refusal, error) {
-	x.logMissing(reason)
 	if x.RejectMissing {
 		return nil, &refusal{reasonMissing, fmt.Sprintf("%v; looked for %v", reason, x.Sources)}, nil
 	}
+	x.logMissing(reason)
 	x.found, x.key = delivery.Found{}, idempotency.Key{} // of a body too large, they do not count
 	x.report(OutcomeMissing, "", 0)
 	return nil, nil, nil

@@ -97,14 +97,19 @@ func (x *exchange) answerProblem(p problem, storeSaid error) error {
 	p.Key = x.keyText()
 	rule := refusalRules[p.Code]
 	x.report(rule.outcome, p.ExecutionID, p.attempt)
-	if p.Code != reasonMissing { // which is logged, at most once a second
+	leftOut, logged := int64(0), true
+	if p.Code == reasonMissing {
+		leftOut, logged = x.missing.allow(time.Since(start))
+	}
+	if logged {
 		x.Logger.Log(rule.level, "refused a request", zap.Inline(x),
 			zap.String("code", string(p.Code)),
 			zap.Int("status", p.Status),
 			zap.String("execution_id", p.ExecutionID),
 			zap.Int("attempt", p.attempt),
 			zap.String("detail", p.Detail),
-			zap.Error(storeSaid))
+			zap.Error(storeSaid),
+			leftOutField(leftOut))
 	}
 	drainBody(x.w, x.r)
 	p.setHeader(x.w.Header())
@@ -227,14 +232,18 @@ func (p problem) write(w http.ResponseWriter) {
 // logMissing logs, at most once a second, that a request has no key, and what was looked for: the
 // name of the provider or the `key` line may be wrong.
 func (x *exchange) logMissing(reason error) {
-	message := "missing: a request has no key and passes unprotected"
-	if x.RejectMissing {
-		message = "missing: a request has no key and is refused"
-	}
 	if leftOut, ok := x.missing.allow(time.Since(start)); ok {
-		x.Logger.Info(message,
+		x.Logger.Info("missing: a request has no key and passes unprotected",
 			zap.Inline(x), zap.Stringers("looked_for", x.Sources), zap.NamedError("reason", reason), zap.Int64("left_out", leftOut))
 	}
+}
+
+// leftOutField is how many lines were left out since the last one, if any were.
+func leftOutField(n int64) zap.Field {
+	if n == 0 {
+		return zap.Skip()
+	}
+	return zap.Int64("left_out", n)
 }
 
 // logSampler allows one line a second, and counts the others.
