@@ -6,8 +6,9 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/caddy-dedup/caddy-dedup/internal/exchange"
 	"golang.org/x/net/http/httpguts"
+
+	"github.com/caddy-dedup/caddy-dedup/internal/exchange"
 )
 
 func checkHeaderNames(setting string, names []string) error {

@@ -5,8 +5,9 @@ import (
 	"fmt"
 	"strings"
 
-	"github.com/caddy-dedup/caddy-dedup/internal/exchange"
 	"github.com/caddyserver/caddy/v2"
+
+	"github.com/caddy-dedup/caddy-dedup/internal/exchange"
 )
 
 // replacePlaceholders replaces the placeholders of a text when the configuration is

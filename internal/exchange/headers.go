@@ -165,17 +165,6 @@ func cloneHeader(header http.Header, place []string) http.Header {
 	return clone
 }
 
-// takeForce removes the header field that asks to run again on purpose, and
-// reports whether it does.
-func (h *Handler) takeForce(r *http.Request) bool {
-	if h.Force == "" {
-		return false
-	}
-	asked := r.Header.Get(h.Force) == "true"
-	r.Header.Del(h.Force)
-	return asked
-}
-
 // HopByHop are the fields that speak of one connection only (RFC 9110, section
 // 7.6.1) or are made anew for every response.
 var HopByHop = []string{
@@ -267,27 +256,6 @@ func hasTrailers(header http.Header) bool {
 		}
 	}
 	return false
-}
-
-// sendTrailers passes on what was added to the header after the status.
-func (c *recorder) sendTrailers() {
-	if !hasTrailers(c.header) {
-		return
-	}
-	announced := make(map[string]bool)
-	for _, line := range c.header["Trailer"] {
-		for name := range strings.SplitSeq(line, ",") {
-			announced[http.CanonicalHeaderKey(strings.TrimSpace(name))] = true
-		}
-	}
-	for name, values := range c.header {
-		if IsDedupHeader(strings.TrimPrefix(name, http.TrailerPrefix)) {
-			continue
-		}
-		if announced[name] || strings.HasPrefix(name, http.TrailerPrefix) {
-			c.client.Header()[name] = values
-		}
-	}
 }
 
 // bodyAllowed reports whether a response with this status has a body (RFC 9110,

@@ -2,15 +2,9 @@ package exchange
 
 import (
 	"cmp"
-	"errors"
-	"fmt"
-	"net/http"
-	"strings"
 
-	"github.com/caddyserver/caddy/v2"
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
 	"go.uber.org/zap"
-	"go.uber.org/zap/zapcore"
 
 	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
 )
@@ -51,110 +45,6 @@ const (
 	OutcomeLoop         Outcome = "loop"
 )
 
-// PlaceholderPrefix is what the names of our placeholders begin with.
-const PlaceholderPrefix = "http.dedup."
-
-// LogPrefix is what the names of our fields in the access log begin with.
-const LogPrefix = "dedup_"
-
-// requestInfo is what is known of a request and its key, for placeholders, the access log and
-// traces. If several dedup handlers see one request, they share it, and the last one that found a
-// key wins. A value that a handler does not know stays as it was.
-type requestInfo struct {
-	outcome              Outcome
-	key                  idempotency.Key
-	provider, deliveryID string
-	executionID          string
-	attempt              int
-	logged               bool // the access log has it
-
-	members map[string]member // of the body, by JSON pointer, that were read with the key
-	// exchange is that of the last handler of ours, with the other members and the first run;
-	// nil while it looks for its key.
-	exchange *exchange
-}
-
-// infoName is the placeholder that has a request's info. No configuration can contain it. It is
-// among the placeholders, which have a lock, and not among the request's variables, which a dial
-// that a proxy in front has abandoned may still read.
-const infoName = "\x00caddy-dedup"
-
-// infoOf returns what is known of a request so far, and adds our placeholders to it. Those
-// without a value are empty: Caddy leaves the text of an unknown one as it is, and
-// `{http.dedup.key}` itself, sent to a service, would be one key for all requests without one.
-func infoOf(r *http.Request) *requestInfo {
-	repl, ok := r.Context().Value(caddy.ReplacerCtxKey).(*caddy.Replacer)
-	if !ok {
-		return new(requestInfo)
-	}
-	known, _ := repl.Get(infoName)
-	if s, ok := known.(*requestInfo); ok {
-		return s
-	}
-	s := new(requestInfo)
-	repl.Map(func(name string) (any, bool) {
-		if name == infoName {
-			return s, true
-		}
-		name, ours := strings.CutPrefix(name, PlaceholderPrefix)
-		if !ours {
-			return nil, false
-		}
-		return s.value(name)
-	})
-	return s
-}
-
-// InfoFields are the names of placeholders, fields of the access log and attributes of spans,
-// without their prefixes.
-var InfoFields = []string{"outcome", "key", "provider", "delivery_id", "execution_id", "attempt"}
-
-// value returns a value, "" for none, and whether the name is one of [InfoFields].
-func (s *requestInfo) value(name string) (value any, ours bool) {
-	switch name {
-	case "outcome":
-		return string(s.outcome), true
-	case "key":
-		if s.key == (idempotency.Key{}) {
-			return "", true
-		}
-		return s.key.String(), true
-	case "provider":
-		return s.provider, true
-	case "delivery_id":
-		return s.deliveryID, true
-	case "execution_id":
-		return s.executionID, true
-	case "attempt":
-		if s.attempt == 0 {
-			return "", true
-		}
-		return s.attempt, true
-	}
-	if pointer, is := strings.CutPrefix(name, membersPrefix); is {
-		return s.member(unescaped(pointer)), true
-	}
-	if name, is := strings.CutPrefix(name, "first."); is {
-		return s.exchange.first(name)
-	}
-	return nil, false
-}
-
-// MarshalLogObject implements [zapcore.ObjectMarshaler], for the access log.
-func (s *requestInfo) MarshalLogObject(to zapcore.ObjectEncoder) error {
-	for _, name := range InfoFields {
-		switch value, _ := s.value(name); value := value.(type) {
-		case string:
-			if value != "" {
-				to.AddString(LogPrefix+name, value)
-			}
-		case int:
-			to.AddInt(LogPrefix+name, value)
-		}
-	}
-	return nil
-}
-
 // report sets what became of the request, as far as it is known, for placeholders, the access
 // log, traces and metrics. It runs in the request's goroutine.
 func (x *exchange) report(o Outcome, executionID string, attempt int) {
@@ -185,72 +75,6 @@ func (x *exchange) report(o Outcome, executionID string, attempt int) {
 	}
 	if fields, ok := x.r.Context().Value(caddyhttp.ExtraLogFieldsCtxKey).(*caddyhttp.ExtraLogFields); ok {
 		fields.Add(zap.Inline(s))
-	}
-}
-
-// runLogFields returns which request a run was for and how it ended, for the log line about a key
-// that is held or released: an operator decides by it whether the upstream has executed the
-// request. A run whose response is kept has no such line, and no reason.
-func (x *exchange) runLogFields(err error, end idempotency.End) (facts []zap.Field, reason string) {
-	if end.How == idempotency.Answered && end.Response != nil && end.Response.Status < 300 && end.UpstreamStatus < 300 {
-		return nil, ""
-	}
-	path, _ := originalPath(x.r) // now: the line may come long after the request
-	facts = []zap.Field{zap.String("method", x.r.Method), zap.String("host", x.r.Host), zap.String("path", path)}
-	if repl, ok := x.r.Context().Value(caddy.ReplacerCtxKey).(*caddy.Replacer); ok {
-		if _, chosen := repl.Get(upstreamAddress); chosen {
-			host, _ := repl.GetString("http.reverse_proxy.upstream.hostport")
-			facts = append(facts, zap.String("upstream", host))
-		}
-	}
-	cause := causeOf(err, end)
-	if cause != nil {
-		reason = cause.Error()
-		reason = strings.ToValidUTF8(reason[:min(len(reason), idempotency.MaxReason)], "")
-	}
-	return append(facts, zap.NamedError("error", cause)), reason
-}
-
-// MarshalLogObject implements [zapcore.ObjectMarshaler]: our own log lines name the request and
-// its delivery by it. The path is without the query, which may contain a token.
-func (x *exchange) MarshalLogObject(to zapcore.ObjectEncoder) error {
-	path, _ := originalPath(x.r)
-	for _, field := range [...][2]string{
-		{"method", x.r.Method}, {"host", x.r.Host}, {"path", path},
-		{"key", x.keyText()}, {"provider", x.found.Provider}, {"delivery_id", x.shownID()},
-	} {
-		if field[1] != "" {
-			to.AddString(field[0], field[1])
-		}
-	}
-	return nil
-}
-
-// shownID returns the delivery ID, or "" under encrypt: what is encrypted in the store is neither
-// logged nor shown by placeholders.
-func (x *exchange) shownID() string {
-	if x.Encrypted {
-		return ""
-	}
-	return x.found.ID
-}
-
-// causeOf returns why a run ended without a whole response, or nil.
-func causeOf(err error, end idempotency.End) error {
-	var handlerError caddyhttp.HandlerError
-	switch {
-	case errors.Is(err, errAborted):
-		return errors.New("the response was cut off, or a handler was aborted")
-	case errors.As(err, &handlerError) && handlerError.Err != nil:
-		return handlerError.Err
-	case err != nil:
-		return err
-	case end.How == idempotency.Answered && end.UpstreamStatus != 0:
-		return fmt.Errorf("the upstream answered with %d", end.UpstreamStatus)
-	case end.How == idempotency.Unknown:
-		return errors.New("the response was cut off, or the run was cancelled")
-	default:
-		return nil
 	}
 }
 

@@ -365,6 +365,27 @@ func (c *recorder) replaceHeader(header http.Header) {
 	maps.Copy(own, header)
 }
 
+// sendTrailers passes on what was added to the header after the status.
+func (c *recorder) sendTrailers() {
+	if !hasTrailers(c.header) {
+		return
+	}
+	announced := make(map[string]bool)
+	for _, line := range c.header["Trailer"] {
+		for name := range strings.SplitSeq(line, ",") {
+			announced[http.CanonicalHeaderKey(strings.TrimSpace(name))] = true
+		}
+	}
+	for name, values := range c.header {
+		if IsDedupHeader(strings.TrimPrefix(name, http.TrailerPrefix)) {
+			continue
+		}
+		if announced[name] || strings.HasPrefix(name, http.TrailerPrefix) {
+			c.client.Header()[name] = values
+		}
+	}
+}
+
 var (
 	_ http.ResponseWriter = (*recorder)(nil)
 	_ http.Flusher        = (*recorder)(nil)

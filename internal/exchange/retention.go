@@ -1,6 +1,9 @@
 package exchange
 
 import (
+	"errors"
+	"fmt"
+	"strconv"
 	"time"
 
 	"go.uber.org/zap"
@@ -51,4 +54,27 @@ func (x *exchange) logRetention(message string, fields ...zap.Field) {
 		x.Logger.With(fields...).Warn(message,
 			zap.Stringer("source", x.RetentionFrom.Source), zap.Inline(x), zap.Int64("left_out", omitted))
 	}
+}
+
+// wishedRetention reads the upstream's Dedup-Retention, which is no longer than the longest
+// that can be configured. One that is not a number of seconds is logged, and the configured
+// retention stays.
+func (x *exchange) wishedRetention(text string) *time.Duration {
+	if text == "" {
+		return nil
+	}
+	const most = uint64(MaxRetention / time.Second)
+	seconds, err := strconv.ParseUint(text, 10, 64)
+	if seconds > most && (err == nil || errors.Is(err, strconv.ErrRange)) {
+		x.Logger.Warn("the upstream's "+retentionHeader+" is longer than the maximum, which applies",
+			zap.String("value", fmt.Sprintf("%.40q", text)), zap.Uint64("max_seconds", most))
+		seconds, err = most, nil
+	}
+	if err != nil {
+		x.Logger.Warn("the upstream's "+retentionHeader+" is not a number of seconds; the configured retention stays",
+			zap.String("value", fmt.Sprintf("%.40q", text)))
+		return nil
+	}
+	wished := time.Duration(seconds) * time.Second
+	return &wished
 }

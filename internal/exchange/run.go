@@ -3,14 +3,11 @@ package exchange
 import (
 	"context"
 	"errors"
-	"fmt"
 	"maps"
 	"net/http"
 	"strconv"
 	"time"
 
-	"github.com/caddyserver/caddy/v2"
-	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
 	"go.uber.org/zap"
 
 	"github.com/caddy-dedup/caddy-dedup/internal/engine"
@@ -148,70 +145,6 @@ func (e *execution) settle(ended ending) {
 	e.leaveStore()        // which is not needed while the client reads
 }
 
-// wishedRetention reads the upstream's Dedup-Retention, which is no longer than the longest
-// that can be configured. One that is not a number of seconds is logged, and the configured
-// retention stays.
-func (x *exchange) wishedRetention(text string) *time.Duration {
-	if text == "" {
-		return nil
-	}
-	const most = uint64(MaxRetention / time.Second)
-	seconds, err := strconv.ParseUint(text, 10, 64)
-	if seconds > most && (err == nil || errors.Is(err, strconv.ErrRange)) {
-		x.Logger.Warn("the upstream's "+retentionHeader+" is longer than the maximum, which applies",
-			zap.String("value", fmt.Sprintf("%.40q", text)), zap.Uint64("max_seconds", most))
-		seconds, err = most, nil
-	}
-	if err != nil {
-		x.Logger.Warn("the upstream's "+retentionHeader+" is not a number of seconds; the configured retention stays",
-			zap.String("value", fmt.Sprintf("%.40q", text)))
-		return nil
-	}
-	wished := time.Duration(seconds) * time.Second
-	return &wished
-}
-
-// runContext is what the context of a run is made from. It has the values of the client's
-// context, and does not end with it, like that of [context.WithoutCancel]. It also says
-// which run it is.
-type runContext struct {
-	client      context.Context
-	executionID string
-}
-
-type runKey struct{}
-
-// runOf returns the run in this process that a context belongs to, nil for none.
-func runOf(ctx context.Context) *runContext {
-	run, _ := ctx.Value(runKey{}).(*runContext)
-	return run
-}
-
-// Deadline implements [context.Context].
-func (*runContext) Deadline() (time.Time, bool) { return time.Time{}, false }
-
-// Done implements [context.Context].
-func (*runContext) Done() <-chan struct{} { return nil }
-
-// Err implements [context.Context].
-func (*runContext) Err() error { return nil }
-
-// Value implements [context.Context].
-func (c *runContext) Value(key any) any {
-	switch {
-	case key == (runKey{}):
-		return c
-	case noIdleTimeouts.Value(key) != nil:
-		reader, _ := caddyhttp.IdleTimeoutsFromContext(c.client)
-		return caddyhttp.ContextWithIdleTimeouts(context.Background(), reader, nil).Value(key)
-	}
-	return c.client.Value(key)
-}
-
-// noIdleTimeouts tells the key under which Caddy has the client's writer with its time limit.
-// A `timeouts` handler behind would change that while the client is being written to.
-var noIdleTimeouts = caddyhttp.ContextWithIdleTimeouts(context.Background(), nil, nil)
-
 // begin makes the request that the handlers behind get. Its context is not the client's, and has
 // a limit of its own, which can be lifted. A transport's connections are observed in it.
 func (e *execution) begin() {
@@ -242,48 +175,6 @@ func (e *execution) announce() {
 	} else {
 		delete(x.r.Header, attemptHeader) // of a run in front
 	}
-}
-
-// auditForce notes what became of a request that was forced and is no run of its own on purpose.
-func (x *exchange) auditForce(decision engine.Decision) {
-	switch d := decision.(type) {
-	case *engine.Run:
-		if d.ParentID() == "" {
-			x.audit("force: no response is kept, and the request is an ordinary run", d.ExecutionID(), d.Attempt())
-		}
-	case engine.Replay:
-		x.audit("force: the request got the response of the run that was in flight", d.Record.ExecutionID, d.Record.Attempt)
-	case engine.Follow:
-		x.audit("force: the request got the response of the run that was in flight", d.Record.ExecutionID, d.Record.Attempt)
-	case engine.Refusal:
-		x.audit("force: the request was refused", d.ExecutionID, d.Attempt, zap.String("code", string(d.Reason)))
-	}
-}
-
-// audit logs a forced request with its client.
-func (x *exchange) audit(what, executionID string, attempt int, more ...zap.Field) {
-	client, _ := caddyhttp.GetVar(x.r.Context(), caddyhttp.ClientIPVarKey).(string)
-	x.Logger.Info(what, append(more,
-		zap.Inline(x), zap.String("execution_id", executionID), zap.Int("attempt", attempt),
-		zap.String("client_ip", client), userField(x.r))...)
-}
-
-// User returns the user whom a handler in front has authenticated, "" for none.
-func User(r *http.Request) string {
-	repl, ok := r.Context().Value(caddy.ReplacerCtxKey).(*caddy.Replacer)
-	if !ok {
-		return "" // the admin API has none
-	}
-	user, _ := repl.GetString("http.auth.user.id")
-	return user
-}
-
-// userField is the user as a log field, if there is one.
-func userField(r *http.Request) zap.Field {
-	if user := User(r); user != "" {
-		return zap.String("user", user)
-	}
-	return zap.Skip()
 }
 
 // forUpstream makes the request, which is the caller's own, the one that the handlers

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"net/http"
 	"strconv"
-	"sync/atomic"
 	"time"
 
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
@@ -227,41 +226,4 @@ func (p problem) write(w http.ResponseWriter) {
 	w.Header().Set("Content-Length", strconv.Itoa(body.Len()))
 	w.WriteHeader(p.Status)
 	_, _ = w.Write(body.Bytes()) // an error is the client's
-}
-
-// logMissing logs, at most once a second, that a request has no key, and what was looked for: the
-// name of the provider or the `key` line may be wrong.
-func (x *exchange) logMissing(reason error) {
-	if leftOut, ok := x.missing.allow(time.Since(start)); ok {
-		x.Logger.Info("missing: a request has no key and passes unprotected",
-			zap.Inline(x), zap.Stringers("looked_for", x.Sources), zap.NamedError("reason", reason), zap.Int64("left_out", leftOut))
-	}
-}
-
-// leftOutField is how many lines were left out since the last one, if any were.
-func leftOutField(n int64) zap.Field {
-	if n == 0 {
-		return zap.Skip()
-	}
-	return zap.Int64("left_out", n)
-}
-
-// logSampler allows one line a second, and counts the others.
-type logSampler struct {
-	next    atomic.Int64 // when the next line may come, in nanoseconds
-	leftOut atomic.Int64
-}
-
-// start is the zero of a clock that steps of the host's clock do not change.
-var start = time.Now()
-
-// allow reports whether a line may be logged at a time, and how many were left out
-// since the last one.
-func (o *logSampler) allow(now time.Duration) (leftOut int64, ok bool) {
-	next := o.next.Load()
-	if int64(now) < next || !o.next.CompareAndSwap(next, int64(now+time.Second)) {
-		o.leftOut.Add(1)
-		return 0, false
-	}
-	return o.leftOut.Swap(0), true
 }

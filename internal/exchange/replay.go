@@ -239,34 +239,3 @@ func (x *exchange) conflict(d engine.Replay) problem {
 	p.OriginalResponse = d.Response.InlineJSON()
 	return p
 }
-
-// sentOnce returns the request in a form that Go's transport sends once. Only one without a
-// body would be resent ([upstreamTrace]).
-func (x *exchange) sentOnce() (*http.Request, context.CancelCauseFunc) {
-	if x.r.ContentLength != 0 {
-		return x.r, func(error) {}
-	}
-	ctx, cancel := context.WithCancelCause(x.r.Context())
-	trace := &upstreamTrace{request: x.r, cancel: func(error) { cancel(errors.New(errResent.Error())) }} // 502, and not 499
-	trace.request = x.r.WithContext(trace.observe(ctx, x.repl()))
-	return trace.request, cancel
-}
-
-// passUnclaimed lets the request through without a claim.
-func (x *exchange) passUnclaimed() error {
-	forgetUpstream(x.repl())
-	to := caddyhttp.NewResponseRecorder(x.w, nil, nil)
-	r, cancel := x.sentOnce()
-	defer cancel(nil)
-	err := x.next.ServeHTTP(to, r)
-	_, proxied := x.repl().Get(upstreamAddress)
-	switch {
-	case err == nil && !isAnswered(to) && !proxied:
-		return x.refuseNoHandler("", 0)
-	case err == nil:
-		return nil
-	case x.key != (idempotency.Key{}): // with on_store_error pass
-		return x.failed(err)
-	}
-	return x.returnError(x.r, err, isAnswered(to))
-}

@@ -1,0 +1,173 @@
+package exchange
+
+import (
+	"context"
+	"errors"
+	"net"
+	"net/http"
+	"time"
+
+	"github.com/caddyserver/caddy/v2"
+	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
+	"go.opentelemetry.io/otel/trace"
+
+	"github.com/caddy-dedup/caddy-dedup/internal/delivery"
+	"github.com/caddy-dedup/caddy-dedup/internal/engine"
+	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
+	"github.com/caddy-dedup/caddy-dedup/internal/storepool"
+)
+
+// exchange is one request on its way through the handler, and its response.
+type exchange struct {
+	*Handler
+	w    http.ResponseWriter
+	r    *http.Request
+	next caddyhttp.Handler
+	info *requestInfo
+
+	outcome   Outcome // the last that was reported
+	counted   bool
+	found     delivery.Found
+	key       idempotency.Key
+	allowance Allowance // of the budget, for the request's body and its response
+	body      requestBody
+	request   engine.Request
+	parsing   bool             // it has a parse slot
+	decision  engine.Decision  // nil until it is made
+	entered   *storepool.Store // until it is left
+	following *Reader          // of the stream that the request is answered with
+	unshare   func()           // releases the room of a body that others are answered with, too
+
+	// What is asked for more than once of the request's context, which is a long chain.
+	placeholders *caddy.Replacer
+	path, query  string     // as the client sent them; set with the key
+	recording    trace.Span // nil if there is none
+	spanSought   bool
+}
+
+// connKey is where the context of a request has its connection.
+type connKey struct{}
+
+// KeepConns has a server tell the handlers of its requests which connection they came on.
+func KeepConns(server *caddyhttp.Server) {
+	server.RegisterConnContext(func(ctx context.Context, conn net.Conn) context.Context {
+		if ctx.Value(connKey{}) != nil { // by another handler
+			return ctx
+		}
+		return context.WithValue(ctx, connKey{}, conn)
+	})
+}
+
+// conn returns the connection on which the request came, nil if it is unknown.
+func (x *exchange) conn() net.Conn {
+	conn, _ := x.r.Context().Value(connKey{}).(net.Conn)
+	return conn
+}
+
+// toClient returns a writer to the request's client. Where the server has a limit of its
+// own for writing, that one counts.
+func (x *exchange) toClient() ClientWriter {
+	idle := x.ClientIdle
+	deadline := idle
+	server, _ := x.r.Context().Value(caddyhttp.ServerCtxKey).(*caddyhttp.Server)
+	if server != nil && server.WriteTimeout > 0 {
+		idle, deadline = time.Duration(server.WriteTimeout), 0
+	}
+	to := NewClientWriter(x.w, x.conn(), deadline)
+	if x.r.ProtoMajor == 2 {
+		to.Shared(idle)
+	}
+	return to
+}
+
+// begin asks the engine. The store stays open for this request until it is left: a
+// configuration reload does not wait for requests.
+func (x *exchange) begin(request *engine.Request) (engine.Decision, error) {
+	store, err := x.Store.Enter()
+	if err != nil {
+		return engine.Refusal{Reason: engine.ReasonUnavailable, Err: err}, nil //nolint:nilerr // it is in the refusal
+	}
+	x.entered = store
+	for {
+		decision, err := store.Begin(x.r.Context(), *request)
+		switch d := decision.(type) {
+		case engine.Follow:
+			x.following = d.Live.(*live).record.NewReader()
+			if x.following == nil {
+				continue // the stream has ended in this moment: its run is settled
+			}
+		case engine.Replay:
+			decision, err = x.makeRoom(store, d)
+		}
+		x.decision = decision
+		return decision, err
+	}
+}
+
+// leaveStore says that the request needs the store no more.
+func (x *exchange) leaveStore() {
+	if x.entered != nil {
+		x.entered.Leave()
+		x.entered = nil
+	}
+}
+
+// done gives back what the request held.
+func (x *exchange) done() {
+	x.count()
+	if x.following != nil {
+		x.following.Leave()
+	}
+	if x.unshare != nil {
+		x.unshare()
+	}
+	x.allowance.ReleaseAll()
+	x.leaveStore()
+}
+
+// repl returns the placeholders of the request.
+func (x *exchange) repl() *caddy.Replacer {
+	if x.placeholders == nil {
+		x.placeholders = x.r.Context().Value(caddy.ReplacerCtxKey).(*caddy.Replacer)
+	}
+	return x.placeholders
+}
+
+// keyText is the key as people see it, "" where there is none yet.
+func (x *exchange) keyText() string {
+	if x.key == (idempotency.Key{}) {
+		return ""
+	}
+	return x.key.String()
+}
+
+// sentOnce returns the request in a form that Go's transport sends once. Only one without a
+// body would be resent ([upstreamTrace]).
+func (x *exchange) sentOnce() (*http.Request, context.CancelCauseFunc) {
+	if x.r.ContentLength != 0 {
+		return x.r, func(error) {}
+	}
+	ctx, cancel := context.WithCancelCause(x.r.Context())
+	trace := &upstreamTrace{request: x.r, cancel: func(error) { cancel(errors.New(errResent.Error())) }} // 502, and not 499
+	trace.request = x.r.WithContext(trace.observe(ctx, x.repl()))
+	return trace.request, cancel
+}
+
+// passUnclaimed lets the request through without a claim.
+func (x *exchange) passUnclaimed() error {
+	forgetUpstream(x.repl())
+	to := caddyhttp.NewResponseRecorder(x.w, nil, nil)
+	r, cancel := x.sentOnce()
+	defer cancel(nil)
+	err := x.next.ServeHTTP(to, r)
+	_, proxied := x.repl().Get(upstreamAddress)
+	switch {
+	case err == nil && !isAnswered(to) && !proxied:
+		return x.refuseNoHandler("", 0)
+	case err == nil:
+		return nil
+	case x.key != (idempotency.Key{}): // with on_store_error pass
+		return x.failed(err)
+	}
+	return x.returnError(x.r, err, isAnswered(to))
+}

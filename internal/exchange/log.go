@@ -1,0 +1,119 @@
+package exchange
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"github.com/caddyserver/caddy/v2"
+	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
+	"go.uber.org/zap"
+	"go.uber.org/zap/zapcore"
+
+	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
+)
+
+// runLogFields returns which request a run was for and how it ended, for the log line about a key
+// that is held or released: an operator decides by it whether the upstream has executed the
+// request. A run whose response is kept has no such line, and no reason.
+func (x *exchange) runLogFields(err error, end idempotency.End) (facts []zap.Field, reason string) {
+	if end.How == idempotency.Answered && end.Response != nil && end.Response.Status < 300 && end.UpstreamStatus < 300 {
+		return nil, ""
+	}
+	path, _ := originalPath(x.r) // now: the line may come long after the request
+	facts = []zap.Field{zap.String("method", x.r.Method), zap.String("host", x.r.Host), zap.String("path", path)}
+	if repl, ok := x.r.Context().Value(caddy.ReplacerCtxKey).(*caddy.Replacer); ok {
+		if _, chosen := repl.Get(upstreamAddress); chosen {
+			host, _ := repl.GetString("http.reverse_proxy.upstream.hostport")
+			facts = append(facts, zap.String("upstream", host))
+		}
+	}
+	cause := causeOf(err, end)
+	if cause != nil {
+		reason = cause.Error()
+		reason = strings.ToValidUTF8(reason[:min(len(reason), idempotency.MaxReason)], "")
+	}
+	return append(facts, zap.NamedError("error", cause)), reason
+}
+
+// MarshalLogObject implements [zapcore.ObjectMarshaler]: our own log lines name the request and
+// its delivery by it. The path is without the query, which may contain a token.
+func (x *exchange) MarshalLogObject(to zapcore.ObjectEncoder) error {
+	path, _ := originalPath(x.r)
+	for _, field := range [...][2]string{
+		{"method", x.r.Method}, {"host", x.r.Host}, {"path", path},
+		{"key", x.keyText()}, {"provider", x.found.Provider}, {"delivery_id", x.shownID()},
+	} {
+		if field[1] != "" {
+			to.AddString(field[0], field[1])
+		}
+	}
+	return nil
+}
+
+// shownID returns the delivery ID, or "" under encrypt: what is encrypted in the store is neither
+// logged nor shown by placeholders.
+func (x *exchange) shownID() string {
+	if x.Encrypted {
+		return ""
+	}
+	return x.found.ID
+}
+
+// causeOf returns why a run ended without a whole response, or nil.
+func causeOf(err error, end idempotency.End) error {
+	var handlerError caddyhttp.HandlerError
+	switch {
+	case errors.Is(err, errAborted):
+		return errors.New("the response was cut off, or a handler was aborted")
+	case errors.As(err, &handlerError) && handlerError.Err != nil:
+		return handlerError.Err
+	case err != nil:
+		return err
+	case end.How == idempotency.Answered && end.UpstreamStatus != 0:
+		return fmt.Errorf("the upstream answered with %d", end.UpstreamStatus)
+	case end.How == idempotency.Unknown:
+		return errors.New("the response was cut off, or the run was cancelled")
+	default:
+		return nil
+	}
+}
+
+// logMissing logs, at most once a second, that a request has no key, and what was looked for: the
+// name of the provider or the `key` line may be wrong.
+func (x *exchange) logMissing(reason error) {
+	if leftOut, ok := x.missing.allow(time.Since(start)); ok {
+		x.Logger.Info("missing: a request has no key and passes unprotected",
+			zap.Inline(x), zap.Stringers("looked_for", x.Sources), zap.NamedError("reason", reason), zap.Int64("left_out", leftOut))
+	}
+}
+
+// leftOutField is how many lines were left out since the last one, if any were.
+func leftOutField(n int64) zap.Field {
+	if n == 0 {
+		return zap.Skip()
+	}
+	return zap.Int64("left_out", n)
+}
+
+// logSampler allows one line a second, and counts the others.
+type logSampler struct {
+	next    atomic.Int64 // when the next line may come, in nanoseconds
+	leftOut atomic.Int64
+}
+
+// start is the zero of a clock that steps of the host's clock do not change.
+var start = time.Now()
+
+// allow reports whether a line may be logged at a time, and how many were left out
+// since the last one.
+func (o *logSampler) allow(now time.Duration) (leftOut int64, ok bool) {
+	next := o.next.Load()
+	if int64(now) < next || !o.next.CompareAndSwap(next, int64(now+time.Second)) {
+		o.leftOut.Add(1)
+		return 0, false
+	}
+	return o.leftOut.Swap(0), true
+}
