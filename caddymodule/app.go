@@ -34,7 +34,7 @@ type App struct {
 	// The first part of every key: installations that share a store and must
 	// not share keys have different ones. It may hold placeholders such as
 	// `{env.DEDUP_NAMESPACE}`, which are replaced when the configuration is loaded;
-	// a secret one makes keys unguessable for who can read the store. Default:
+	// a secret one makes keys unguessable for readers of the store. Default:
 	// `default`.
 	Namespace string `json:"namespace,omitempty"`
 

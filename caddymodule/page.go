@@ -62,7 +62,7 @@ func (d *Dashboard) ServeHTTP(w http.ResponseWriter, r *http.Request, _ caddyhtt
 	return nil
 }
 
-// operatorOf returns who sent a request: the user that a handler in front has authenticated, or
+// operatorOf returns the operator that sent a request: the user that a handler in front has authenticated, or
 // the subject of a verified client certificate, and the address, behind one of the server's
 // trusted_proxies that of its client.
 func operatorOf(r *http.Request) engine.Operator {

@@ -142,7 +142,7 @@ func (s *RedisStore) Provision(caddy.Context) error {
 		s.tls, err = s.TLS.resolve(replacePlaceholders)
 	}
 	if err == nil && s.TLS != nil {
-		// Read now, for whoever loads the configuration, and again at every dial.
+		// Read now, so that an error fails the load, and again at every dial.
 		options.TLS = s.tls.config
 		_, err = options.TLS()
 	}

@@ -21,13 +21,13 @@ import (
 // stores are the open stores of this process.
 var stores = storepool.New(buffered.Busy, localCopies)
 
-// leasePerTimeout is how many timeouts a lease has at least: one for the claim, of
-// which nobody knows when in this time the store began the lease, one for a renewal
-// that fails, and one for the renewal after it.
+// leasePerTimeout is how many timeouts a lease has at least: one for the claim, in which the store
+// may have begun the lease at any time, one for a renewal that fails, and one for the renewal after
+// it.
 const leasePerTimeout = 3
 
 // checkLease refuses a lease that could lapse while its own claim or renewals are under
-// way. In a store of this process alone nobody can take over meanwhile.
+// way. In a store of this process alone no other process can take over.
 func checkLease(store storepool.Config, lease time.Duration) error {
 	timeout := store.OperationTimeout()
 	if !store.Shared() || timeout <= lease/leasePerTimeout {

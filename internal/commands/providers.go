@@ -66,7 +66,7 @@ func printProviders(w io.Writer) error {
 			verified = "yes"
 		}
 		scope := cmp.Or(strings.Join(p.Scope(), ", "), "-")
-		fmt.Fprintf(table, "%s\t%s\t%s\t%s\t%s\n", p.Name, verified, p.Kept(), scope, p.Key())
+		fmt.Fprintf(table, "%s\t%s\t%s\t%s\t%s\n", p.Name, verified, p.RetentionText(), scope, p.Key())
 	}
 	return table.Flush()
 }
@@ -96,9 +96,9 @@ func printProvider(w io.Writer, name string) error {
 		{"key", p.Key()},
 		{"claims", claims},
 		{"scope", strings.Join(append([]string{"host", "path"}, p.Scope()...), ", ")},
-		{"retention", p.Kept()},
+		{"retention", p.RetentionText()},
 		{"passes", cmp.Or(strings.Join(passes, ", or "), "none of its requests")},
-		{"verified", p.Trust()},
+		{"verified", p.Provenance()},
 		{"fact", fact},
 		{"note", p.Note},
 	}

@@ -78,9 +78,9 @@ func (p Provider) Key() string {
 	return strings.Join(texts, ", or ")
 }
 
-// Kept says how long responses to the provider are kept, as a duration of the
+// RetentionText says how long responses to the provider are kept, as a duration of the
 // configuration, such as 7d.
-func (p Provider) Kept() string {
+func (p Provider) RetentionText() string {
 	const day = 24 * time.Hour
 	kept := cmp.Or(p.Retention, DefaultRetention)
 	if kept%day == 0 {
@@ -111,9 +111,9 @@ func (p Provider) ReadOn() string {
 	return ", read on " + p.Read
 }
 
-// Trust says whether the fact was verified and when and, if it was not, where it comes
+// Provenance says whether the fact was verified and when and, if it was not, where it comes
 // from.
-func (p Provider) Trust() string {
+func (p Provider) Provenance() string {
 	if p.Verified {
 		return "verified" + p.ReadOn()
 	}

@@ -123,7 +123,7 @@ func Find(sources []Source, request Request, maxLength int) (Found, error) {
 	var reasons []string
 	tooLarge := false
 	for _, source := range sources {
-		if reason := source.Signs.whyNot(request.Header); reason != "" {
+		if reason := source.Signs.mismatch(request.Header); reason != "" {
 			reason = "not from " + source.Provider + ": " + reason
 			if !slices.Contains(reasons, reason) {
 				reasons = append(reasons, reason)

@@ -21,7 +21,7 @@ type Pass struct {
 	// value means that the request passes.
 	Values []string
 	// Empty says that Pointer is to an array, and that in such a request it has no
-	// elements: the sender tries whether somebody listens.
+	// elements: the sender tries whether the receiver listens.
 	Empty bool
 }
 
@@ -46,8 +46,8 @@ func PassThrough(providers []Provider, request Request) (name string, ok bool) {
 // sends reports whether a request has what only deliveries of the provider have: the header
 // field with its delivery ID, or its signs.
 func (p Provider) sends(header http.Header) bool {
-	return len(p.Signs.AnyOf) > 0 && p.Signs.whyNot(header) == "" || slices.ContainsFunc(p.Sources, func(s Source) bool {
-		return s.OfOneSender() && s.Signs.whyNot(header) == "" && s.hasItsHeaders(header)
+	return len(p.Signs.AnyOf) > 0 && p.Signs.mismatch(header) == "" || slices.ContainsFunc(p.Sources, func(s Source) bool {
+		return s.OfOneSender() && s.Signs.mismatch(header) == "" && s.hasItsHeaders(header)
 	})
 }
 
@@ -69,7 +69,7 @@ func (p Provider) PassesByBody() bool {
 // PassesThrough reports whether the request is from the provider but not a delivery,
 // so that it must reach the upstream without a claim.
 func (p Provider) PassesThrough(request Request) bool {
-	if p.Signs.whyNot(request.Header) != "" {
+	if p.Signs.mismatch(request.Header) != "" {
 		return false
 	}
 	request = request.Remember()

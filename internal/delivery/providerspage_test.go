@@ -96,7 +96,7 @@ func renderProviders() []byte {
 		if !p.Verified {
 			trust = "*unverified*"
 		}
-		fmt.Fprintf(&b, "| `%s` | %s | %s | %s | %s | %s |\n", p.Name, p.Title, codes(keys(p)), codes(p.Scope()), p.Kept(), trust)
+		fmt.Fprintf(&b, "| `%s` | %s | %s | %s | %s | %s |\n", p.Name, p.Title, codes(keys(p)), codes(p.Scope()), p.RetentionText(), trust)
 	}
 	b.WriteString("\n## Notes\n")
 	for _, p := range delivery.Providers() {

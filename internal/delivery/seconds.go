@@ -29,7 +29,7 @@ func (e *NotSecondsError) Error() string {
 
 // Seconds returns the number of seconds that a request asks for in a source of kind
 // header or json, as a duration; 0 if it asks for none. A fraction of a second counts
-// as a whole one, so that nobody gets less than was asked for. A number that no
+// as a whole one, so that no request gets less than it asked for. A number that no
 // duration can hold is the longest duration.
 //
 // A request asks for none if the field or member is absent, empty or null, or the body

@@ -42,8 +42,8 @@ type Signs struct {
 	NoneOf []Sign
 }
 
-// whyNot says why a request is not from the provider, and is "" if it may be.
-func (s Signs) whyNot(header http.Header) string {
+// mismatch returns why a request is not from the provider, "" if it may be.
+func (s Signs) mismatch(header http.Header) string {
 	onRequest := func(sign Sign) bool { return sign.isOn(header) }
 	switch i := slices.IndexFunc(s.NoneOf, onRequest); {
 	case i >= 0:

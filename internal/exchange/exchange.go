@@ -92,7 +92,7 @@ func (x *exchange) begin(request *engine.Request) (engine.Decision, error) {
 		decision, err := store.Begin(x.r.Context(), *request)
 		switch d := decision.(type) {
 		case engine.Follow:
-			x.following = d.Live.(*live).record.NewReader()
+			x.following = d.Live.(*liveResponse).record.NewReader()
 			if x.following == nil {
 				continue // the stream has ended in this moment: its run is settled
 			}
@@ -141,9 +141,9 @@ func (x *exchange) keyText() string {
 	return x.key.String()
 }
 
-// sentOnce returns the request in a form that Go's transport sends once. Only one without a
+// disableTransportRetry returns the request in a form that Go's transport sends once. Only one without a
 // body would be resent ([upstreamTrace]).
-func (x *exchange) sentOnce() (*http.Request, context.CancelCauseFunc) {
+func (x *exchange) disableTransportRetry() (*http.Request, context.CancelCauseFunc) {
 	if x.r.ContentLength != 0 {
 		return x.r, func(error) {}
 	}
@@ -157,7 +157,7 @@ func (x *exchange) sentOnce() (*http.Request, context.CancelCauseFunc) {
 func (x *exchange) passUnclaimed() error {
 	forgetUpstream(x.repl())
 	to := caddyhttp.NewResponseRecorder(x.w, nil, nil)
-	r, cancel := x.sentOnce()
+	r, cancel := x.disableTransportRetry()
 	defer cancel(nil)
 	err := x.next.ServeHTTP(to, r)
 	_, proxied := x.repl().Get(upstreamAddress)

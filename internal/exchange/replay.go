@@ -126,8 +126,8 @@ func (x *exchange) makeRoom(store *storepool.Store, d engine.Replay) (engine.Dec
 
 var errReplayGone = errors.New("the response is no longer kept")
 
-// live is a response that is still coming, for the duplicates that follow it.
-type live struct {
+// liveResponse is a response that is still coming, for the duplicates that follow it.
+type liveResponse struct {
 	record *Recording
 	// head is status and header, as they are replayed.
 	head *idempotency.Response
@@ -143,13 +143,13 @@ func (e *execution) live() any {
 	if idempotency.AboutCaller(c.status) || idempotency.AboutCaller(e.upstream.observed(nil).status) {
 		return nil
 	}
-	return &live{record: &c.record, head: &idempotency.Response{Status: c.status, Header: c.keptHeader()}, headFirst: c.headFirst}
+	return &liveResponse{record: &c.record, head: &idempotency.Response{Status: c.status, Header: c.keptHeader()}, headFirst: c.headFirst}
 }
 
 // follow answers a duplicate with the stream that its run is answering, from the first
 // byte and then as it comes. An end by error is its end too.
 func (x *exchange) follow(d engine.Follow) error {
-	stream := d.Live.(*live)
+	stream := d.Live.(*liveResponse)
 	x.leaveStore() // the client's pace is its own affair
 	x.report(OutcomeWaited, d.Record.ExecutionID, d.Record.Attempt)
 	x.traceEvent(spanReplay)
