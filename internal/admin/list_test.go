@@ -297,11 +297,15 @@ func TestLookupOfManyIDs(t *testing.T) {
 	o.put(t, claimed{provider: "stripe", id: "1", route: "/other"})
 	o.put(t, claimed{provider: "stripe", id: "2"})
 	o.damaged[o.put(t, claimed{provider: "github", id: "3"})] = true
+	o.put(t, claimed{id: "uid", part: "mail"})
+	o.put(t, claimed{id: "uid", part: "sms"})
 	for body, want := range map[string][2][]string{
 		`{"ids":["1","4","2","1","4"]}`:            {{"1", "1", "2"}, {"4"}},
 		`{"ids":["2","1"],"provider":"github"}`:    {{"1"}, {"2"}},
 		`{"ids":["3"],"provider":"github"}`:        {{"3"}, {}},
 		`{"ids":["<b>","\u0007"],"provider":null}`: {{}, {"<b>", "\a"}},
+		`{"ids":["uid:sms","uid:fax"]}`:            {{"uid"}, {"uid:fax"}},
+		`{"ids":["uid","uid:sms","uid:fax"]}`:      {{"uid", "uid"}, {"uid:fax"}},
 		`{"ids":["\ud83d\ude00","\ufffd"]}`:        {{}, {"\U0001f600", "\ufffd"}},
 	} {
 		got := wantAsked(t, "POST", "/dedup/lookup", body, 200)

@@ -173,7 +173,7 @@ type lookup struct {
 	withBody bool // whether records have their responses, of those that are small and JSON
 	keys     []Record
 	found    map[string]bool // delivery IDs
-	seen     map[string]bool // a store may list a key twice
+	seen     map[string]bool // a store may list a key twice, and two IDs may name it
 
 	unasked []Readiness
 }
@@ -228,21 +228,23 @@ func (l *lookup) look(ctx context.Context, store Store, listed idempotency.Liste
 	if shown.State == StateUnreadable {
 		shown.DeliveryID = filter.idSought()
 	}
-	name := store.Key() + " " + shown.Key
-	if !filter.wants(shown, time.Time{}) || l.seen[name] {
+	if !filter.wants(shown, time.Time{}) {
 		return nil
 	}
-	if l.withBody && shown.State == string(idempotency.Complete) && listed.Record.LargeBody == 0 {
-		response, err := store.Response(ctx, listed.Key, listed.Record)
-		if err != nil {
-			return err
+	if name := store.Key() + " " + shown.Key; !l.seen[name] {
+		if l.withBody && shown.State == string(idempotency.Complete) && listed.Record.LargeBody == 0 {
+			response, err := store.Response(ctx, listed.Key, listed.Record)
+			if err != nil {
+				return err
+			}
+			if response.InlineJSON() != nil {
+				shown.Response = showResponse(response)
+			}
 		}
-		if response.InlineJSON() != nil {
-			shown.Response = showResponse(response)
-		}
+		l.seen[name] = true
+		l.keys = append(l.keys, shown)
 	}
-	l.seen[name], l.found[filter.deliveryID] = true, true
-	l.keys = append(l.keys, shown)
+	l.found[filter.deliveryID] = true
 	return nil
 }
 

@@ -142,6 +142,7 @@ type claimed struct {
 	lease                                time.Duration
 	in                                   string // the end of its execution ID
 	json                                 string // its response, if that is JSON
+	part                                 string // the second one of its ID
 }
 
 func (o *operated) put(t *testing.T, c claimed) idempotency.Key {
@@ -152,10 +153,14 @@ func (o *operated) put(t *testing.T, c claimed) idempotency.Key {
 	if c.lease == 0 {
 		c.lease = time.Hour
 	}
-	key := idempotency.Identity{Namespace: c.namespace, Scope: []string{c.route}, Prefix: c.provider, ID: c.id}.Key()
+	var parts []string
+	if c.part != "" {
+		parts = []string{c.part}
+	}
+	key := idempotency.Identity{Namespace: c.namespace, Scope: []string{c.route}, Prefix: c.provider, ID: c.id, Tuple: c.part}.Key()
 	got, err := o.Claim(t.Context(), idempotency.Claim{
 		Key: key, Token: "secret-token", ExecutionID: "execution of " + c.id + c.route + c.in,
-		Origin: idempotency.Origin{Provider: c.provider, DeliveryID: c.id, Path: c.path},
+		Origin: idempotency.Origin{Provider: c.provider, DeliveryID: c.id, Parts: parts, Path: c.path},
 		Terms:  idempotency.Terms{Lease: c.lease, Retention: time.Hour},
 	})
 	if err != nil || got.Verdict != idempotency.Proceed {
