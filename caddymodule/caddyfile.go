@@ -118,7 +118,7 @@ func unknownWord(d *caddyfile.Dispenser, block string, words []string) error {
 	} else if len(near) > 0 {
 		hint = "did you mean " + delivery.Alternatives(near) + "? "
 	}
-	return d.Errf("%s: unknown word %q; %suse %s", block, withoutPassword(d.Val()), hint, delivery.Alternatives(words))
+	return d.Errf("%s: unknown word %q; %suse %s", block, d.Val(), hint, delivery.Alternatives(words))
 }
 
 // hints are the right forms for words that people often write.
@@ -160,7 +160,7 @@ func oneArg(d *caddyfile.Dispenser, what string) (string, error) {
 	name := d.Val()
 	args := d.RemainingArgs()
 	if len(args) != 1 {
-		return "", d.Errf("%s takes one argument, %s; it has %d: %q", name, what, len(args), withoutPasswords(args...))
+		return "", d.Errf("%s takes one argument, %s; it has %d: %q", name, what, len(args), args)
 	}
 	return args[0], noBlock(d, name)
 }
@@ -168,7 +168,7 @@ func oneArg(d *caddyfile.Dispenser, what string) (string, error) {
 // noBlock refuses a block behind a word that has none.
 func noBlock(d *caddyfile.Dispenser, name string) error {
 	for nesting := d.Nesting(); d.NextBlock(nesting); {
-		return d.Errf("%s takes no block; it has one with %q", name, withoutPassword(d.Val()))
+		return d.Errf("%s takes no block; it has one with %q", name, d.Val())
 	}
 	return nil
 }
@@ -230,7 +230,7 @@ func parseDuration(d *caddyfile.Dispenser, name, value string, min time.Duration
 		return 0, d.Errf("%s: %s is too long; use at most 36500d", name, value)
 	}
 	if err != nil {
-		return 0, d.Errf("%s: %q is not a duration; use one such as 500ms, 30s, 5m or 7d", name, withoutPassword(value))
+		return 0, d.Errf("%s: %q is not a duration; use one such as 500ms, 30s, 5m or 7d", name, value)
 	}
 	if err := checkDuration(name, caddy.Duration(parsed), min); err != nil {
 		return 0, d.WrapErr(err)
@@ -257,7 +257,7 @@ func count(name string, min int, field func(*Settings) *int) settingParser {
 // parseObserve reads `observe`, which takes no argument.
 func parseObserve(s *Settings, d *caddyfile.Dispenser) error {
 	if args := d.RemainingArgs(); len(args) > 0 {
-		return d.Errf("observe takes no argument; it has %d: %q", len(args), withoutPasswords(args...))
+		return d.Errf("observe takes no argument; it has %d: %q", len(args), args)
 	}
 	s.Observe = true
 	return noBlock(d, "observe")
@@ -272,7 +272,7 @@ func parseWait(s *Settings, d *caddyfile.Dispenser) error {
 	var wait caddy.Duration
 	if value != offWord {
 		if wait, err = parseDuration(d, "wait", value, time.Millisecond); err != nil {
-			return d.Errf("wait: %q is not accepted; use a duration from 1ms to 36500d, such as 30s, or off", withoutPassword(value))
+			return d.Errf("wait: %q is not accepted; use a duration from 1ms to 36500d, such as 30s, or off", value)
 		}
 	}
 	s.Wait = &wait
@@ -334,7 +334,7 @@ func parseSource(d *caddyfile.Dispenser, args []string, before, forms string) (K
 	var source KeySource
 	field, ok := keyKinds[kind]
 	if !ok {
-		return source, d.Errf("%s%q is not accepted; use %s", before, withoutPassword(kind), forms)
+		return source, d.Errf("%s%q is not accepted; use %s", before, kind, forms)
 	}
 	takes := 1
 	if field == nil {

@@ -85,7 +85,7 @@ func inUse() (open []admin.Store, timeout time.Duration) {
 func parseHealth(h httpcaddyfile.Helper) (caddyhttp.MiddlewareHandler, error) {
 	handler := new(Health)
 	err := handler.UnmarshalCaddyfile(h.Dispenser)
-	return handler, err
+	return handler, hidePasswords(*h.Dispenser, err)
 }
 
 // UnmarshalCaddyfile reads the directive. Syntax:

@@ -80,7 +80,7 @@ func operatorOf(r *http.Request) engine.Operator {
 func parseDashboard(h httpcaddyfile.Helper) (caddyhttp.MiddlewareHandler, error) {
 	page := new(Dashboard)
 	err := page.UnmarshalCaddyfile(h.Dispenser)
-	return page, err
+	return page, hidePasswords(*h.Dispenser, err)
 }
 
 // UnmarshalCaddyfile reads the directive: dedup_dashboard [<matcher>] [bodies].

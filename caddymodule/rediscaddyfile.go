@@ -101,7 +101,7 @@ func parseSentinel(s *RedisStore, d *caddyfile.Dispenser) (err error) {
 
 func parseCluster(s *RedisStore, d *caddyfile.Dispenser) error {
 	if args := d.RemainingArgs(); len(args) > 0 {
-		return d.Errf("cluster takes no arguments; write the addresses behind address; it has %q", withoutPasswords(args...))
+		return d.Errf("cluster takes no arguments; write the addresses behind address; it has %q", args)
 	}
 	s.Cluster = true
 	return noBlock(d, "cluster")
@@ -191,7 +191,7 @@ func tlsText(field func(*RedisTLS) *string) func(*RedisTLS, *caddyfile.Dispenser
 
 func parseRedisTLS(d *caddyfile.Dispenser) (*RedisTLS, error) {
 	if args := d.RemainingArgs(); len(args) > 0 {
-		return nil, d.Errf("tls takes a block and no arguments; it has %q", withoutPasswords(args...))
+		return nil, d.Errf("tls takes a block and no arguments; it has %q", args)
 	}
 	settings, at := new(RedisTLS), *d
 	if err := tlsWords.parse(d, "tls", settings, nil); err != nil {

@@ -13,22 +13,14 @@ import (
 // notShown replaces a text that may hold a password in an error.
 const notShown = "<not shown, it may hold a password>"
 
-// withoutPasswords returns texts of a configuration as an error may show them. A Redis
-// URL in a wrong place, or a part of one, is not shown: errors go to logs,
-// terminals and tickets.
-func withoutPasswords(texts ...string) []string {
-	shown := make([]string, len(texts))
-	for i, text := range texts {
-		shown[i] = text
-		if mayHoldPassword(text) {
-			shown[i] = notShown
-		}
+// withoutPassword returns a text of a configuration as an error may show it. A Redis URL in a
+// wrong place, or a part of one, is not shown: errors go to logs, terminals and tickets.
+func withoutPassword(text string) string {
+	if mayHoldPassword(text) {
+		return notShown
 	}
-	return shown
+	return text
 }
-
-// withoutPassword is withoutPasswords for one text.
-func withoutPassword(text string) string { return withoutPasswords(text)[0] }
 
 // mayHoldPassword reports whether a text is a URL that may have a password in it, or the
 // end of one. A web address has none unless it has an @; what begins with an @ is the name

@@ -61,18 +61,22 @@ var globalWords = blockWords[App]{
 
 // parseGlobalOption reads the global option `dedup`.
 func parseGlobalOption(d *caddyfile.Dispenser, existing any) (any, error) {
-	d.Next() // the option's name
-	if existing != nil {
-		return nil, d.Err("the global option dedup is repeated; write all of it in one block")
-	}
 	app := new(App)
-	if args := d.RemainingArgs(); len(args) > 0 {
-		return nil, d.Errf("the global option dedup takes a block and no arguments; it has %q", withoutPasswords(args...))
-	}
-	if err := globalWords.parse(d, "the global option dedup", app, nil); err != nil {
+	if err := app.read(d, existing != nil); err != nil {
 		return nil, hidePasswords(*d, err)
 	}
 	return httpcaddyfile.App{Name: "dedup", Value: caddyconfig.JSON(app, nil)}, nil
+}
+
+func (a *App) read(d *caddyfile.Dispenser, again bool) error {
+	d.Next() // the option's name
+	if again {
+		return d.Err("the global option dedup is repeated; write all of it in one block")
+	}
+	if args := d.RemainingArgs(); len(args) > 0 {
+		return d.Errf("the global option dedup takes a block and no arguments; it has %q", args)
+	}
+	return globalWords.parse(d, "the global option dedup", a, nil)
 }
 
 func parseNamespace(a *App, d *caddyfile.Dispenser) (err error) {
@@ -102,7 +106,7 @@ func parseLocalCopies(d *caddyfile.Dispenser) (*int64, error) {
 	}
 	n, ok := parseSize(value)
 	if !ok {
-		return nil, d.Errf("%s: %q is neither a size nor off; use one above 0 such as 16MiB, and at most 1PiB, or off", name, withoutPassword(value))
+		return nil, d.Errf("%s: %q is neither a size nor off; use one above 0 such as 16MiB, and at most 1PiB, or off", name, value)
 	}
 	return &n, nil
 }
@@ -124,7 +128,7 @@ var storeKinds = map[string]func(d *caddyfile.Dispenser, args []string) (any, er
 	"file": func(d *caddyfile.Dispenser, args []string) (any, error) {
 		switch {
 		case len(args) > 1:
-			return nil, d.Errf("store file takes one path at most; it has %q", withoutPasswords(args...))
+			return nil, d.Errf("store file takes one path at most; it has %q", args)
 		case len(args) == 1 && args[0] == "":
 			return nil, d.Errf("store file: the path is empty; leave it out for the directory %s", defaultDirectory)
 		}
@@ -136,7 +140,7 @@ var storeKinds = map[string]func(d *caddyfile.Dispenser, args []string) (any, er
 	},
 	"memory": func(d *caddyfile.Dispenser, args []string) (any, error) {
 		if len(args) > 0 {
-			return nil, d.Errf("store memory takes no arguments; it has %q", withoutPasswords(args...))
+			return nil, d.Errf("store memory takes no arguments; it has %q", args)
 		}
 		return new(MemoryStore), noBlock(d, "store memory")
 	},
@@ -212,7 +216,7 @@ func sizeArg(d *caddyfile.Dispenser, name string) (int64, error) {
 	}
 	n, ok := parseSize(value)
 	if !ok {
-		return 0, d.Errf("%s: %q is not a size; use one above 0 such as 64KiB or 1.5MiB, and at most 1PiB", name, withoutPassword(value))
+		return 0, d.Errf("%s: %q is not a size; use one above 0 such as 64KiB or 1.5MiB, and at most 1PiB", name, value)
 	}
 	return n, nil
 }
@@ -236,7 +240,7 @@ func countArg(d *caddyfile.Dispenser, name string, min int) (int, error) {
 	}
 	n, err := strconv.Atoi(value)
 	if err != nil || n < min || n > maxCount {
-		return 0, d.Errf("%s: %q is not a whole number from %d to %d", name, withoutPassword(value), min, maxCount)
+		return 0, d.Errf("%s: %q is not a whole number from %d to %d", name, value, min, maxCount)
 	}
 	return n, nil
 }
