@@ -69,9 +69,6 @@ func (w *written) write() string {
 	b.close()
 	if !w.ownStore {
 		b.open("dedup")
-		if hasPassword(f.redis) {
-			b.line("# A placeholder, such as {env.REDIS_PASSWORD}, keeps a password out of this file.")
-		}
 		b.line("store", w.store())
 		b.close()
 	}
@@ -101,6 +98,17 @@ func (w *written) write() string {
 		b.close()
 	}
 	return string(caddyfile.Format([]byte(b.String())))
+}
+
+// printed returns the Caddyfile without the passwords of a Redis that are in the flags.
+func (w *written) printed() string {
+	text := urlPassword.ReplaceAllString(w.text, "${1}{env.REDIS_PASSWORD}@")
+	text = passwordLine.ReplaceAllString(text, "${1}{env.REDIS_PASSWORD}")
+	text = sentinelPasswordLine.ReplaceAllString(text, "${1}{env.SENTINEL_PASSWORD}")
+	if text == w.text {
+		return text
+	}
+	return "# A password in the flags is a placeholder here: set REDIS_PASSWORD or SENTINEL_PASSWORD\n# in the environment, where it is named.\n" + text
 }
 
 func (w *written) store() string {

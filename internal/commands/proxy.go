@@ -86,7 +86,7 @@ func (f *flags) run() (int, error) {
 		if err := written.validate(config); err != nil {
 			return caddy.ExitCodeFailedStartup, err
 		}
-		_, err := os.Stdout.WriteString(written.text)
+		_, err := os.Stdout.WriteString(written.printed())
 		return caddy.ExitCodeSuccess, err
 	}
 	caddy.TrapSignals()

@@ -52,13 +52,41 @@ func TestCaddyfilesOfFlags(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if w.text != want {
-				t.Errorf("it is written as\n%s", w.text)
+			if w.printed() != want {
+				t.Errorf("it is printed as\n%s", w.printed())
 			}
-			if _, err := adapt(w.text); err != nil {
+			if _, err := adapt(w.printed()); err != nil {
 				t.Error(err)
 			}
 		})
+	}
+}
+
+// What is printed has no password, and keeps the placeholders that the flags have.
+func TestPrintedCaddyfileHasNoPassword(t *testing.T) {
+	for _, c := range []struct{ args, want []string }{
+		{[]string{"--redis", "redis://:open-sesame@h"}, []string{"store redis redis://:{env.REDIS_PASSWORD}@h\n"}},
+		{[]string{"--redis", "redis://u:open%40sesame@h", "--redis", "rediss://u:{env.P}@i"}, []string{"redis://u:{env.REDIS_PASSWORD}@h rediss://u:{env.P}@i\n"}},
+		{[]string{"--dedup", "store redis unix://u:open-sesame@/run/redis.sock"}, []string{"unix://u:{env.REDIS_PASSWORD}@/run/redis.sock\n"}},
+		{
+			[]string{"--dedup", "store redis {\naddress h:1\npassword \"open-sesame x\"\nsentinel m\nsentinel_password open-sesame\n}"},
+			[]string{"\tpassword {env.REDIS_PASSWORD}\n", "\tsentinel_password {env.SENTINEL_PASSWORD}\n"},
+		},
+		{[]string{"--redis", "redis://h:1"}, []string{"store redis redis://h:1\n"}},
+	} {
+		w, err := writtenFor(t, append(c.args, "--from", ":8080", "--to", ":1")...)
+		if err != nil {
+			t.Fatalf("%q: %v", c.args, err)
+		}
+		printed := w.printed()
+		for _, want := range c.want {
+			if !strings.Contains(printed, want) {
+				t.Errorf("%q is printed as\n%swant %q in it", c.args, printed, want)
+			}
+		}
+		if strings.Contains(printed, "sesame") {
+			t.Errorf("%q: it shows the password:\n%s", c.args, printed)
+		}
 	}
 }
 

@@ -25,6 +25,14 @@ func hasPassword(urls []string) bool {
 // placeholderPassword matches a URL whose password is one placeholder.
 var placeholderPassword = regexp.MustCompile(`^[a-z]+://[^:@/]*:\{[^{}]+\}@`)
 
+// urlPassword and the others match what stands before a password, and a password that is no
+// placeholder.
+var (
+	urlPassword          = regexp.MustCompile(`((?:redis|rediss|unix)://[^\s:@/]*:)[^\s{@][^\s]*@`)
+	passwordLine         = regexp.MustCompile("(?m)^(\\s*password\\s+)[^\\s{].*$")
+	sentinelPasswordLine = regexp.MustCompile("(?m)^(\\s*sentinel_password\\s+)[^\\s{].*$")
+)
+
 // beforeAt matches a text with something before an @ that may end in a password, as the URL
 // parser does not see it: it takes an unescaped / or # in a password for the host's end.
 var beforeAt = regexp.MustCompile(`:.*@`)
