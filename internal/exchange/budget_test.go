@@ -7,6 +7,9 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/caddy-dedup/caddy-dedup/internal/engine"
+	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
 )
 
 // budgetOf returns a budget and a function that makes allowances of it.
@@ -269,5 +272,20 @@ func TestSmallResponsesNeedNotWait(t *testing.T) {
 	wantUsed(t, b, limit+unit+SmallBody)
 	if run.TryTake(1) {
 		t.Error("a response that is not small has room")
+	}
+}
+
+// What requests get that waited takes room whatever on_duplicate says: it is the run's response.
+func TestResponseOfThoseThatWaitedTakesRoom(t *testing.T) {
+	for _, on := range []OnDuplicate{ReplayDuplicate, ConflictDuplicate, AcknowledgeDuplicate, SeeOtherDuplicate} {
+		budget := NewBudget(1 << 20)
+		x := &exchange{Handler: New(Config{OnDuplicate: on, Budget: budget}), allowance: Allowance{Budget: budget}}
+		response := &idempotency.Response{Status: 201, Header: map[string][]string{"Location": {"/1"}}, Body: make([]byte, SmallReplay+1)}
+		if _, err := x.makeRoom(nil, engine.Replay{Record: new(idempotency.Record), Response: response, Waited: true}); err != nil {
+			t.Fatal(err)
+		}
+		if got := budget.Used(); got != int64(len(response.Body)) {
+			t.Errorf("%s: %d bytes are taken, want %d", on, got, len(response.Body))
+		}
 	}
 }

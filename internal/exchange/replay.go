@@ -84,7 +84,7 @@ func (x *exchange) outcomeOf(d engine.Replay) Outcome {
 func (x *exchange) makeRoom(store *storepool.Store, d engine.Replay) (engine.Decision, error) {
 	switch {
 	case d.Response == nil: // it is read when there is room
-	case x.OnDuplicate == ConflictDuplicate, x.otherAnswer(d) != nil: // the body is not sent
+	case !d.Waited && (x.OnDuplicate == ConflictDuplicate || x.otherAnswer(d) != nil): // the body is not sent
 		return d, nil
 	case !d.Waited && len(d.Response.Body) <= SmallReplay:
 		x.allowance.Count(len(d.Response.Body))
