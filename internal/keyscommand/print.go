@@ -129,6 +129,7 @@ func (t *table) whole(r admin.Record) {
 		{"unreadable", r.Unreadable},
 		{"provider", r.Provider},
 		{"delivery ID", r.DeliveryID},
+		{"parts", strings.Join(r.Parts, ", ")},
 		{"execution ID", r.ExecutionID},
 		{"parent ID", r.ParentID},
 		{"attempt", number(r.Attempt)},

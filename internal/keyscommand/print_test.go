@@ -40,7 +40,7 @@ func TestPrintable(t *testing.T) {
 
 var someShown = []admin.Record{
 	{
-		Key: strings.Repeat("a", 64), Store: "file store", State: "complete", Provider: "github", DeliveryID: "1",
+		Key: strings.Repeat("a", 64), Store: "file store", State: "complete", Provider: "github", DeliveryID: "1", Parts: []string{"mail", "2"},
 		ExecutionID: "e1", Attempt: 2, Status: 201, Claimed: time.Unix(0, 0), Response: &admin.Response{
 			Status: 201, Header: map[string][]string{"Content-Type": {"text/plain"}, "A": {"1", "2"}}, Body: "line 1\nline 2",
 		},
@@ -75,6 +75,7 @@ func TestWhole(t *testing.T) {
 		"state         complete\n" +
 		"provider      github\n" +
 		"delivery ID   1\n" +
+		"parts         mail, 2\n" +
 		"execution ID  e1\n" +
 		"attempt       2\n" +
 		"status        201\n" +
