@@ -29,8 +29,8 @@ var placeholderPassword = regexp.MustCompile(`^[a-z]+://[^:@/]*:\{[^{}]+\}@`)
 // placeholder.
 var (
 	urlPassword          = regexp.MustCompile(`((?:redis|rediss|unix)://[^\s:@/]*:)[^\s{@][^\s]*@`)
-	passwordLine         = regexp.MustCompile("(?m)^(\\s*password\\s+)[^\\s{].*$")
-	sentinelPasswordLine = regexp.MustCompile("(?m)^(\\s*sentinel_password\\s+)[^\\s{].*$")
+	passwordLine         = regexp.MustCompile(`(?m)^(\s*password\s+)[^\s{].*$`)
+	sentinelPasswordLine = regexp.MustCompile(`(?m)^(\s*sentinel_password\s+)[^\s{].*$`)
 )
 
 // beforeAt matches a text with something before an @ that may end in a password, as the URL
