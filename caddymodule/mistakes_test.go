@@ -214,6 +214,7 @@ func TestOtherFormsAreAnsweredWithTheRightOne(t *testing.T) {
 		"status 409":                                       `unknown word "status"; write release_on 409 `,
 		"provider github":                                  `unknown word "provider"; write the provider's name behind dedup, as in dedup github; use `,
 		"redis localhost:6379":                             `unknown word "redis"; write store redis redis://localhost:6379; use `,
+		"store localhost:6379":                             "did you mean store redis redis://localhost:6379? use file, memory or redis",
 		"store redis localhost:6379":                       "has no scheme, such as that of redis://localhost:6379",
 		"store redis redis://a b:6379":                     "URL 2: the redis URL has no scheme",
 		"scope json /namespace":                            `scope: "json" is a word behind key; scope takes texts with placeholders, such as`,

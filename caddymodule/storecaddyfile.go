@@ -158,6 +158,8 @@ func parseStore(d *caddyfile.Dispenser) (json.RawMessage, error) {
 	switch {
 	case !ok && mayHoldPassword(args[0]):
 		return nil, d.Errf("store: a URL is not accepted here, and is not shown; did you mean store redis <url>? use %s", kinds)
+	case !ok && strings.Contains(args[0], ":"):
+		return nil, d.Errf("store: %q is not accepted; did you mean store redis redis://%s? use %s", args[0], args[0], kinds)
 	case !ok:
 		return nil, d.Errf("store: %q is not accepted; use %s", args[0], kinds)
 	}

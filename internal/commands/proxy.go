@@ -197,8 +197,12 @@ func (w *written) summary() string {
 	case len(f.redis) > 0:
 		state = "Redis at " + redacted(f.redis)
 	}
+	does := "caddy-dedup protects " + strings.Join(f.to, ", ")
+	if w.handler.Observe {
+		does = "caddy-dedup observes " + strings.Join(f.to, ", ") + ", and every request passes"
+	}
 	lines := []string{
-		"caddy-dedup protects " + strings.Join(f.to, ", "),
+		does,
 		fmt.Sprintf("  %s (%s)", what, strings.Join(w.methods(), ", ")),
 		"  try:    " + try,
 		"  state:  " + state,

@@ -351,6 +351,7 @@ func TestSummary(t *testing.T) {
 		"a whole URL":   {[]string{"--redis", "{env.REDIS_URL}"}, []string{"state:  Redis at {env.REDIS_URL}\n"}},
 		"a placeholder": {[]string{"--redis", "redis://u:{env.P}@a"}, []string{"Redis at redis://u:{env.P}@a\n"}},
 		"its own":       {[]string{"--from", "http://0.0.0.0", "--to", ":1", "--dedup", "store memory"}, []string{"state:  as --dedup says", "hello http://localhost/"}},
+		"observe":       {[]string{"--dedup", "observe"}, []string{"caddy-dedup observes :1, and every request passes\n"}},
 		"a directory":   {[]string{"--from", "http://[::]:80", "--to", ":1", "--file", "/srv/keys"}, []string{"state:  /srv/keys", "hello http://localhost/"}},
 		"a local name":  {nil, []string{"protects :1\n", "try:    curl -k -i", "https://localhost/"}},
 		"an IPv6 name":  {[]string{"--from", "http://[::1]", "--to", ":1"}, []string{"hello http://[::1]/"}},
