@@ -1,7 +1,6 @@
 package caddymodule
 
 import (
-	"bytes"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -141,6 +140,11 @@ func (s *site) post(key, body string, header ...string) (answer, error) {
 	for i := 0; i < len(header); i += 2 {
 		r.Header.Set(header[i], header[i+1])
 	}
+	return do(r)
+}
+
+// do sends a request and reads the whole answer.
+func do(r *http.Request) (answer, error) {
 	got, err := oneRequest.Do(r)
 	if err != nil {
 		return answer{}, err
@@ -338,19 +342,13 @@ func TestHandlerRefuses(t *testing.T) {
 					c.before(s)
 				}
 				got := s.mustPost(c.key, c.body)
-				if got.status != want {
-					t.Fatalf("got %+v, want %d", got, want)
-				}
 				if want < 400 {
+					if got.status != want {
+						t.Errorf("got %+v, want %d", got, want)
+					}
 					return
 				}
-				var problem struct {
-					Code   string `json:"code"`
-					Status int    `json:"status"`
-				}
-				if err := json.Unmarshal([]byte(got.body), &problem); err != nil || problem.Code != c.code || problem.Status != want {
-					t.Errorf("the problem is %s, %v; want the code %s", got.body, err, c.code)
-				}
+				got.problem(t, want, c.code)
 				if (want == 503) != (got.header.Get("Retry-After") != "") {
 					t.Errorf("Retry-After is %q", got.header.Get("Retry-After"))
 				}
@@ -362,28 +360,37 @@ func TestHandlerRefuses(t *testing.T) {
 // The request's body reaches the upstream byte for byte, whatever the handler had
 // to read of it.
 func TestHandlerPassesTheBodyOn(t *testing.T) {
-	for name, lines := range map[string][]string{
-		"fingerprinted": {"dedup"},
-		"not read":      {"dedup {", "fingerprint none", "max_request_body 10", "}"},
-		"key in it":     {"dedup {", "key json /id", "}"},
+	binary := `{"id":"1","text":"` + strings.Repeat("\xff\x00 ", 20_000) + `"}`
+	for name, c := range map[string]struct {
+		dedup, body string
+		replayed    bool
+	}{
+		"fingerprinted":          {"", binary, true},
+		"not read":               {"fingerprint none\nmax_request_body 10", binary, true},
+		"key in it":              {"key json /id", `{"id":"1","text":"` + strings.Repeat("é ", 20_000) + `"}`, true},
+		"fingerprinted as JSON":  {"fingerprint json", "{ \"b\" : 1.0,\r\n\"a\":2 }\n", true},
+		"of the largest size":    {"max_request_body 1KiB", strings.Repeat("x", 1024), true},
+		"empty":                  {"", "", true},
+		"too large for the key":  {"mode webhook\nkey json /id\nmax_request_body 10", binary, false},
+		"too large for a digest": {"mode webhook\nkey header Idempotency-Key\nfingerprint body\nmax_request_body 10", binary, false},
+		"too large without key":  {"key header X-Absent\nmax_request_body 10", binary, false},
 	} {
 		t.Run(name, func(t *testing.T) {
-			body := []byte(`{"id":"1","text":"` + strings.Repeat("\xff\x00 ", 20_000) + `"}`)
-			if name == "key in it" {
-				body = []byte(`{"id":"1","text":"` + strings.Repeat("é ", 20_000) + `"}`)
-			}
 			var got []byte
 			server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 				got, _ = io.ReadAll(r.Body)
 				w.WriteHeader(201)
 			}))
 			defer server.Close()
-			s := serve(t, append(lines, "reverse_proxy "+strings.TrimPrefix(server.URL, "http://"))...)
-			if first := s.mustPost("k", string(body)); first.status != 201 {
+			s := serve(t, "dedup {", c.dedup, "}", "reverse_proxy "+strings.TrimPrefix(server.URL, "http://"))
+			if first := s.mustPost("k", c.body); first.status != 201 {
 				t.Fatalf("got %+v", first)
 			}
-			if !bytes.Equal(got, body) {
-				t.Errorf("the upstream got %d bytes, %d were sent", len(got), len(body))
+			if string(got) != c.body {
+				t.Errorf("the upstream got %d bytes, %d were sent", len(got), len(c.body))
+			}
+			if again := s.mustPost("k", c.body); (again.header.Get("Idempotent-Replayed") != "") != c.replayed {
+				t.Errorf("the duplicate got %+v", again)
 			}
 		})
 	}
