@@ -181,3 +181,22 @@ func TestFileStoreSurvivesKill(t *testing.T) {
 	wantProblem(t, q.post(t, "/hold", "cut and held", "body"), 409, "outcome_unknown")
 	up.wantRuns(t, "cut and held", 1)
 }
+
+// A replica that is killed in the last attempt has used it up.
+func TestKilledOwnerHasUsedItsAttempt(t *testing.T) {
+	t.Parallel()
+	up := startUpstream(t, inTurn(answersStatus(500), untilGone))
+	c := conf{store: redisStore(t), site: lines(dedupBlock("max_attempts 2", "lease 1500ms"), proxyTo(up))}
+	a, b := start(t, c), start(t, c)
+	a.post(t, "/", "k", "body")
+	dying := a.postLater("/", "k", "body")
+	last := up.awaitRuns(t, "k", 2).Header.Get("Dedup-Execution-Id")
+	a.kill(t)
+	<-dying.done
+	for range 2 {
+		if told := wantProblem(t, b.post(t, "/", "k", "body"), 409, "attempts_exhausted"); told.ExecutionID != last {
+			t.Errorf("the refusal names execution %q, want %q", told.ExecutionID, last)
+		}
+	}
+	up.wantRuns(t, "k", 2)
+}

@@ -112,7 +112,7 @@ func TestForcedRequestBesideOthers(t *testing.T) {
 
 // Not more runs reach the upstream than MaxAttempts allows. The answer of the last one
 // is kept, whatever its status is. If it is unknown how the last one ended, no more
-// requests run.
+// requests run; those that waited for it get its error.
 func TestMaxAttempts(t *testing.T) {
 	onBoth(t, func(t *testing.T, a, b *replica) {
 		req := someRequest()
@@ -144,7 +144,10 @@ func TestMaxAttempts(t *testing.T) {
 			wantEnd(t, a.run(req), broken("still"), resultReleased)
 		}
 		last := a.run(req)
-		ended(last, idempotency.End{How: idempotency.Unknown, Response: &idempotency.Response{Status: 504, Failed: true}})
+		waiting := b.beginLater(context.Background(), req)
+		synctest.Wait()
+		ended(last, idempotency.End{How: idempotency.Unknown, Response: failed(504)})
+		wantReplay(t, waiting.decision(), last.ExecutionID(), failed(504), true)
 		wantRefusal(t, b.begin(req), engine.ReasonExhausted, last.ExecutionID())
 	})
 }
