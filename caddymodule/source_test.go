@@ -98,6 +98,7 @@ func TestRetentionThatARequestAsksFor(t *testing.T) {
 		{"300", `{"window":300}`, 300 * time.Second, 300 * time.Second},
 		{"1", `{"window":"1"}`, time.Second, time.Second},
 		{"0.2", `{"window":0.2}`, time.Second, time.Second},
+		{"89.2", `{"window":89.2}`, 90 * time.Second, 90 * time.Second},
 		{"7200", `{"window":7200}`, 2 * hour, 2 * hour},
 		{"86400", `{"window":86400}`, day, day},
 		{"86401", `{"window":86401}`, day, day},
@@ -106,6 +107,8 @@ func TestRetentionThatARequestAsksFor(t *testing.T) {
 		{"-5", `{"window":"-5"}`, hour, hour},
 		{"soon", `{"window":"soon"}`, hour, hour},
 		{"", `{"window":null}`, hour, hour},
+		{"", `{"window":""}`, hour, hour},
+		{"{}", `{"window":{}}`, hour, hour},
 		{"300", `window=300`, 300 * time.Second, hour},
 		{"300", ``, 300 * time.Second, hour},
 		{"300", `{"window":300,"x":"` + strings.Repeat("x", 2000) + `"}`, 300 * time.Second, hour},
@@ -199,7 +202,7 @@ func TestRetentionOfTheUpstream(t *testing.T) {
 	for asked, want := range map[string]time.Duration{
 		"1": time.Second, "2147483648": 2147483648 * time.Second,
 		"3153600000": exchange.MaxRetention, "3153600001": exchange.MaxRetention, "99999999999999999999999": exchange.MaxRetention,
-		"-1": usual, "+60": usual, "0.5": usual, "1e3": usual, "60s": usual, " ": usual, "": usual,
+		"0": usual, "-1": usual, "+60": usual, "0.5": usual, "1e3": usual, "60s": usual, " ": usual, "": usual,
 	} {
 		t.Run(asked, func(t *testing.T) {
 			address, _ := upstream(t, func(w http.ResponseWriter, _ *http.Request, _ int) {
@@ -207,9 +210,47 @@ func TestRetentionOfTheUpstream(t *testing.T) {
 				w.WriteHeader(201)
 			})
 			s := serve(t, "dedup", "reverse_proxy "+address)
-			s.mustPost("k", "body")
-			if got := s.kept(); got != want {
-				t.Errorf("kept for %s, want %s", got, want)
+			first, again := s.mustPost("k", "body"), s.mustPost("k", "body")
+			if got := s.kept(); got != want || (again.header.Get("Idempotent-Replayed") != "") != (asked != "0") {
+				t.Errorf("kept for %s, want %s; the duplicate got %+v", got, want, again)
+			}
+			for _, got := range []answer{first, again} {
+				if _, found := got.header["Dedup-Retention"]; found {
+					t.Errorf("the client got %v", got.header)
+				}
+			}
+		})
+	}
+}
+
+// What a request does not get of what it asks for is in the log, with what is right, and without
+// a flood.
+func TestRetentionThatIsNotGrantedIsLogged(t *testing.T) {
+	const ignored, cut = "the request's own retention is ignored", "the request asks for a longer retention than allowed"
+	for from, c := range map[string]struct {
+		body, message, field, text string
+	}{
+		"json /window 1h":   {`{"window":"next week"}`, ignored, "reason", `value "next week" is not a number; it must be a number of seconds that is more than 0`},
+		"json /window 30m":  {`{"window":0}`, ignored, "reason", "is zero"},
+		"json /window 59m":  {`{"window":1,"x":"` + strings.Repeat("x", 1024) + `"}`, ignored, "reason", "larger than max_request_body"},
+		"header X-Window":   {`{}`, ignored, "reason", "is negative"},
+		"json /longer 300s": {`{"longer":301}`, cut, "asked", "5m1s"},
+	} {
+		t.Run(from, func(t *testing.T) {
+			s := serveLogged(t, "", "", "dedup {", "max_request_body 1KiB", "fingerprint none", "retention_from "+from, "}", "respond done 201")
+			for n := range 20 {
+				if got := s.serveHTTP(fmt.Sprint("k", n), c.body, "X-Window", "-1"); got.status != 201 {
+					t.Errorf("got %+v", got)
+				}
+			}
+			all := book.about(c.message)
+			if len(all) == 0 || len(all) > 10 {
+				t.Fatalf("20 requests leave %d lines", len(all))
+			}
+			line := all[0]
+			if line.text("level") != "warn" || !strings.Contains(line.text(c.field), c.text) || line.text("delivery_id") != "k0" || !hexKey.MatchString(line.text("key")) ||
+				c.message == cut && line.text("max") != "5m0s" {
+				t.Errorf("the line is %v", line)
 			}
 		})
 	}

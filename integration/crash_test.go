@@ -1,10 +1,12 @@
 package integration
 
 import (
+	"fmt"
 	"net/http"
 	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/caddy-dedup/caddy-dedup/internal/redistest"
 )
@@ -199,4 +201,41 @@ func TestKilledOwnerHasUsedItsAttempt(t *testing.T) {
 		}
 	}
 	up.wantRuns(t, "k", 2)
+}
+
+// After the window the same key runs again, by the attempts' count too; the window of
+// who runs counts, also where a claim that has lapsed is taken over.
+func TestWindowOfTheRunCounts(t *testing.T) {
+	t.Parallel()
+	server := redistest.Start(t)
+	up := startUpstream(t, inTurn(untilGone, answersStatus(500), answers201))
+	c := conf{store: storeAt(server.Addr), site: lines("header >X-Key {http.dedup.key}", dedupBlock(
+		"key header Idempotency-Key", "scope all", "fingerprint none", "lease 1500ms", "wait 4s", "max_attempts 9", "retention_from header X-Window"), proxyTo(up))}
+	a, b := start(t, c), start(t, c)
+	dying := a.postLater("/", "k", "body", header("X-Window", "3600"))
+	up.awaitRuns(t, "k", 1)
+	a.kill(t)
+	<-dying.done
+
+	taken := b.post(t, "/", "k", "body", header("X-Window", "600"))
+	wantFresh(t, taken, 500, "run 2 of k")
+	key := taken.Header.Get("X-Key")
+	record := b.operator(t, http.MethodGet, key, 200)
+	at := func(field string) time.Time {
+		at, err := time.Parse(time.RFC3339Nano, fmt.Sprint(record[field]))
+		if err != nil {
+			t.Fatalf("%v in %v", err, record)
+		}
+		return at
+	}
+	if kept := at("expires").Sub(at("ended")).Round(time.Second); kept != 10*time.Minute {
+		t.Errorf("a run that was taken over, and released, is kept for %s", kept)
+	}
+	last := b.post(t, "/", "k", "body", header("X-Window", "1"))
+	wantFresh(t, last, 201, "run 3 of k")
+	wantAttempt(t, up, "k", 3, "3")
+	client := redisClient(t, server)
+	eventually(t, "the window is over", func() bool { return client.Exists(t.Context(), recordIn(key)).Val() == 0 })
+	wantFresh(t, b.post(t, "/", "k", "body"), 201, "run 4 of k")
+	wantAttempt(t, up, "k", 4, "1")
 }
