@@ -229,3 +229,57 @@ func TestRewritesReachTheUpstream(t *testing.T) {
 		}
 	}
 }
+
+func TestFingerprints(t *testing.T) {
+	k := func(body string, lines ...string) request { return with(body, append(lines, "Idempotency-Key: k")...) }
+	all := func(texts ...string) (all []request) {
+		for _, text := range texts {
+			all = append(all, k(text))
+		}
+		return all
+	}
+	json := []request{k(`{"a":1,"b":[1,2]}`), k(`{"b":[1,2],"a":1.0}`), k("\t{\"a\":1, \"b\":[1,2]}")}
+	checkKeys(t, map[string]keyed{
+		"body, whatever its type": {
+			groups:  [][]request{{k("{}", "/?a=1", "Content-Type: application/json"), k("{}", "/?a=1", "Content-Type: application/json; charset=utf-8")}},
+			refused: refuses(reused, k("{ }", "/?a=1"), k("{}", "/?a=2"), k("{}")),
+		},
+		"json": {
+			site: "fingerprint json", groups: [][]request{json},
+			refused: refuses(reused, all(`{"a":1,"b":[2,1]}`, `{"a":1}`, `{"a":"1","b":[1,2]}`, `a=1`, ``)...),
+		},
+		"json, of what is not JSON": {site: "fingerprint json", groups: [][]request{all("a=1&b=2")}, refused: refuses(reused, all("b=2&a=1")...)},
+		"json without members": {
+			site:    "fingerprint json\nexclude /sent_at /meta/attempt",
+			groups:  [][]request{all(`{"a":1,"sent_at":1,"meta":{"attempt":1}}`, `{"meta":{"attempt":2},"sent_at":null,"a":1}`, `{"a":1,"meta":{}}`)},
+			refused: refuses(reused, all(`{"a":2,"sent_at":1,"meta":{"attempt":1}}`, `{"a":1,"meta":{"by":"x"}}`, `{"a":1}`, `{"sent_at":1`)...),
+		},
+		"bytes, with the members": {site: "fingerprint json\nexclude /sent_at", groups: [][]request{all(`{"sent_at":1`)}, refused: refuses(reused, all(`{"sent_at":2`)...)},
+		"none":                    {site: "fingerprint none", groups: [][]request{{k("body", "/?a=1"), k("another", "/?a=2")}}},
+		"of a webhook":            {site: "mode webhook\nkey header Idempotency-Key", groups: [][]request{{k("body", "/?a=1"), k("another", "/?a=2")}}},
+		// A change of what is excluded refuses no retry.
+		"two forms": {
+			site: "@new header X-New *\nhandle @new {\ndedup {\nfingerprint json\nexclude /sent_at /try\n}\nreverse_proxy {up}\n}\n" +
+				"handle {\ndedup {\nfingerprint json\nexclude /sent_at\n}\nreverse_proxy {up}\n}",
+			groups: [][]request{{k(`{"a":1,"sent_at":1,"try":1}`), k(`{"a":1,"sent_at":2,"try":2}`, "X-New: 1")}},
+		},
+		// White space and what is excluded are no part of a content key, and make no other request.
+		"body, beside content": {
+			site: "key header X-Id\nkey content\nexclude /sent_at\nfingerprint body",
+			groups: [][]request{
+				bodies(`{"a":1,"b":2,"sent_at":1}`, `{"a":1,"b":2,"sent_at":2}`, `{"b":2, "a":1}`), bodies(`a=1`), {with(`{"a":1,"sent_at":1}`, "X-Id: 1")},
+			},
+			refused: refuses(reused, with(`{"a":1,"b":2}`, "/?a=1"), with(`{"a":1,"sent_at":2}`, "X-Id: 1")),
+		},
+		"json, beside content": {
+			site:    "key header X-Id\nkey content\nexclude /sent_at\nfingerprint json",
+			groups:  [][]request{bodies(`{"a":1,"b":2,"sent_at":1}`, `{"a":1,"b":2,"sent_at":2}`, `{"b":2, "a":1}`), bodies(`a=1`)},
+			refused: refuses(reused, with(`{"a":1,"b":2}`, "/?a=1")),
+		},
+		"by default, beside content": {
+			site:    "key header X-Id\nkey content",
+			groups:  [][]request{bodies(`{"b":1,"a":2}`, `{"a":2,"b":1}`), {with("body", "X-Id: 1")}},
+			refused: refuses(reused, with("other", "X-Id: 1")),
+		},
+	})
+}
