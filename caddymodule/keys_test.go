@@ -77,10 +77,11 @@ func echo(t *testing.T) (address string, runs *atomic.Int64) {
 	runs = new(atomic.Int64)
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		runs.Add(1)
+		body, _ := io.ReadAll(r.Body)
 		w.Header().Set("X-Target", r.RequestURI)
 		w.Header()["X-Key"] = r.Header["Idempotency-Key"]
 		w.WriteHeader(201)
-		_, _ = io.Copy(w, r.Body)
+		_, _ = w.Write(body)
 	}))
 	t.Cleanup(server.Close)
 	return strings.TrimPrefix(server.URL, "http://"), runs
@@ -282,4 +283,221 @@ func TestFingerprints(t *testing.T) {
 			refused: refuses(reused, with("other", "X-Id: 1")),
 		},
 	})
+}
+
+// invalidKeys are requests whose Idempotency-Key makes no key.
+var invalidKeys = append(each(
+	"Idempotency-Key:", "Idempotency-Key:   ", `Idempotency-Key: ""`, "Idempotency-Key: "+strings.Repeat("x", 256), "Idempotency-Key: caf\xc3\xa9",
+	"Idempotency-Key: a\tb", `Idempotency-Key: "abc`, `Idempotency-Key: "abc", "abc"`, `Idempotency-Key: "a\nb"`,
+), with("", "Idempotency-Key: a", "Idempotency-Key: b"), with("", "Idempotency-Key: a", "Idempotency-Key:"))
+
+func TestKeysOfHeaders(t *testing.T) {
+	checkKeys(t, map[string]keyed{
+		"an API": {
+			groups: [][]request{
+				append(each("Idempotency-Key: abc", `Idempotency-Key: "abc"`), with("body", "Idempotency-Key: abc", `Idempotency-Key: "abc"`)),
+				each("Idempotency-Key: ABC"), // case matters
+				each(`Idempotency-Key: "a\"b\\c"`, `Idempotency-Key: a"b\c`),
+				each("Idempotency-Key: with spaces, and a comma", `Idempotency-Key: "with spaces, and a comma"`),
+				each("Idempotency-Key: "+strings.Repeat("x", 255), `Idempotency-Key: "`+strings.Repeat("x", 255)+`"`),
+			},
+			pass:    bodies("body"),
+			refused: refuses(invalid, invalidKeys...),
+		},
+		"a webhook":   {site: "mode webhook\nkey header Idempotency-Key", pass: invalidKeys},
+		"a short key": {site: "max_key_length 8", groups: [][]request{each("Idempotency-Key: 12345678")}, refused: refuses(invalid, each("Idempotency-Key: 123456789")...)},
+	})
+}
+
+func TestKeysOfMembers(t *testing.T) {
+	none := bodies(``, `{}`, `{"id":null}`, `{"id":{}}`, `{"id":["7"]}`, `{"id":true}`, `{"id":""}`, `{"id":"`+strings.Repeat("k", 256)+`"}`,
+		`{"id":"7"`, `{"id":"7","id":"8"}`, `id=7`)
+	checkKeys(t, map[string]keyed{
+		"an API": {
+			site:   "key json /id\nfingerprint none",
+			groups: [][]request{bodies(`{"id":"7"}`, `{"x":1,"id":"\u0037"}`), bodies(`{"id":7}`, `{"id":7.0,"x":1}`), bodies(`{"id":"7.0"}`)},
+			pass:   none,
+		},
+		"deep inside": {
+			site:   "key json /a~1b/0/m~0n\nfingerprint none",
+			groups: [][]request{bodies(`{"a/b":[{"m~n":"1"}]}`, `{"a/b":[{"m~n":"1"},{"m~n":"2"}]}`), bodies(`{"a/b":[{"m~n":1}]}`)},
+		},
+		"required": {site: "key json /id\non_missing reject", refused: refuses(missing, none...)},
+		// The ID alone is the key: other content under it is another request, to an API.
+		"content beside it": {site: "key json /id", groups: [][]request{bodies(`{"id":"7","n":1}`)}, refused: refuses(reused, bodies(`{"id":"7","n":2}`)...)},
+		"a webhook":         {site: "mode webhook\nkey json /id", groups: [][]request{bodies(`{"id":"7","n":1}`, `{"id":"7","n":2}`)}, pass: none},
+	})
+}
+
+func TestKeysOfValues(t *testing.T) {
+	none := each("/", "/?id=", "/?ID=1", "/?id=%FF", "/?id="+strings.Repeat("k", 256))
+	checkKeys(t, map[string]keyed{
+		"one": {
+			site:   "key value {http.request.uri.query.id}",
+			groups: [][]request{each("/?id=1"), each("/?id=2"), each("/?id=%C3%BC"), each("/?id=%20"), each("/?id=" + strings.Repeat("k", 255))},
+			pass:   none, refused: refuses(reused, each("/?id=1&x=1")...),
+		},
+		"required": {site: "key value {http.request.uri.query.id}\non_missing reject", refused: refuses(missing, none...)},
+		"two": {
+			site:   "key value {http.request.uri.query.a}-{http.request.uri.query.b}\nfingerprint none",
+			groups: [][]request{each("/?a=1&b=2", "/?b=2&a=1"), each("/?a=2&b=1"), each("/?a=-&b=-")},
+			pass:   each("/", "/?a=1", "/?b=2", "/?a=&b=2", "/?a=1&b="),
+		},
+		"with an unknown placeholder": {site: "key value x{http.request.uri.query.id}{no.such.placeholder}", pass: each("/?id=1", "/?id=2")},
+	})
+}
+
+func TestUnknownPlaceholdersAreLoggedOnce(t *testing.T) {
+	s := serveLogged(t, "", "", "dedup {", "key value x{http.request.uri.query.id}{no.such.placeholder}", "key header Idempotency-Key",
+		"scope {no.such.scope} {http.request.host}", "}", "respond done")
+	for _, key := range []string{"k", "l"} {
+		s.send(with("", "/?id=1", "Idempotency-Key: "+key))
+	}
+	book.only(t, "a placeholder is unknown", "level", "warn", "placeholder", "{no.such.placeholder}")
+	book.only(t, "a placeholder is unknown", "level", "warn", "placeholder", "{no.such.scope}")
+	if all := book.about("a placeholder is unknown"); len(all) != 2 {
+		t.Errorf("the lines are %v", all)
+	}
+}
+
+func TestKeysOfParts(t *testing.T) {
+	tenant := func(value, query, body string) request { return with(body, "X-Tenant: "+value, "/"+query) }
+	const three = "key parts orders {\nheader X-Tenant\njson /a\nvalue {http.request.uri.query.q}\n}\nfingerprint none"
+	of := keyed{
+		site: three,
+		groups: [][]request{
+			{tenant("t", "?q=1", `{"a":"x"}`), tenant(`"t"`, "?x=0&q=1", `{"a":"x","z":1}`)},
+			{tenant("t", "?q=2", `{"a":"x"}`)}, {tenant("u", "?q=1", `{"a":"x"}`)}, {tenant("x", "?q=1", `{"a":"t"}`)},
+		},
+		pass: []request{
+			with(`{"a":"x"}`, "/?q=1"), tenant("t", "", `{"a":"x"}`), tenant("t", "?q=1", `{}`), tenant("t", "?q=1", ``), tenant("t", "?q=", `{"a":"x"}`),
+		},
+	}
+	// One part that is invalid makes the whole invalid.
+	ofAPI, ofWebhook, wrong := of, of, tenant("", "?q=1", `{"a":"x"}`)
+	ofAPI.refused = refuses(invalid, wrong)
+	ofWebhook.site, ofWebhook.pass = "mode webhook\n"+three, append(of.pass, wrong)
+
+	submit := func(body string) request { return with(body, "X-Delivery: 1") }
+	checkKeys(t, map[string]keyed{
+		"an API": ofAPI, "a webhook": ofWebhook,
+		"optional": {
+			site: "key parts submits {\nheader X-Delivery\njson /namespace optional\njson /name\n}\nfingerprint none",
+			groups: [][]request{
+				{submit(`{"name":"deploy"}`), submit(`{"name":"deploy","namespace":null}`), submit(`{"name":"deploy","namespace":""}`)},
+				{submit(`{"name":"deploy","namespace":"shop"}`), submit(`{"namespace":"shop","name":"deploy","more":1}`)},
+				{submit(`{"name":"shop:deploy"}`)},
+			},
+			// What is no namespace is not as good as none: another request may have another.
+			pass: []request{submit(`{"name":"deploy","namespace":{"name":"shop"}}`), submit(`{"name":"deploy","namespace":true}`), submit(`{"namespace":"shop"}`), submit(`deploy`)},
+		},
+		"content": {
+			site: "key parts orders {\nheader X-Tenant\ncontent\n}",
+			groups: [][]request{
+				{tenant("t", "", `{"a":1,"b":2}`), tenant("t", "", `{"b":2,"a":1}`)}, {tenant("t", "", `{"a":1}`)}, {tenant("u", "", `{"a":1}`)},
+			},
+			pass: append(bodies(`{"a":1}`), tenant("t", "", "")),
+		},
+	})
+}
+
+// The first part is the delivery ID, which the record and the access log have. The record has the
+// other parts.
+func TestPartsOfARecord(t *testing.T) {
+	address, _ := echo(t)
+	for body, want := range map[string]string{
+		`{"ref":{"name":"deploy"}}`:                     "[deploy]",
+		`{"ref":{"name":"deploy"},"namespace":"shop"}`:  "[shop deploy]",
+		`{"ref":{"name":"shop:deploy"}}`:                "[shop:deploy]",
+		`{"ref":{"name":"naïve"},"namespace":12345678}`: "[12345678 naïve]",
+	} {
+		s := serveLogged(t, "", "", "log", "dedup {", "key parts submits {", "header X-Delivery", "json /namespace optional", "json /ref/name", "}", "}", "reverse_proxy "+address)
+		s.send(with(body, "X-Delivery: 1"))
+		if record := s.only(); record.Provider != "submits" || record.DeliveryID != "1" || fmt.Sprint(record.Parts) != want {
+			t.Errorf("%s: the record is %+v, want the parts %s", body, record.Origin, want)
+		}
+		book.only(t, "handled request", "dedup_delivery_id", "1")
+		s.stop()
+	}
+}
+
+func TestFirstSourcePresentWins(t *testing.T) {
+	id := func(value, body string) request { return with(body, "X-Id: "+value) }
+	gitHub := func(delivery string, lines ...string) request {
+		return with(`{"id":"9"}`, append(lines, "X-GitHub-Delivery: "+delivery)...)
+	}
+	const two = "key header X-Id\nkey json /id\n"
+	groups := [][]request{{id("1", `{"id":"2"}`), id("1", `{"id":"3"}`), id("1", ``)}, {id("2", `{"id":"1"}`)}, bodies(`{"id":"1"}`), bodies(`{"id":"2"}`)}
+	// A header that is present and invalid is not passed over.
+	var wrong []request
+	for _, value := range []string{"", `"`, "ü", strings.Repeat("k", 256)} {
+		wrong = append(wrong, id(value, `{"id":"4"}`))
+	}
+	checkKeys(t, map[string]keyed{
+		"an API":    {site: two + "fingerprint none", groups: groups, pass: bodies(``, `{}`), refused: refuses(invalid, wrong...)},
+		"a webhook": {site: two + "mode webhook", groups: groups, pass: append(bodies(``, `{}`), wrong...)},
+		"two headers": {
+			site:    "key header X-Request-Token\nkey header X-Order orders",
+			groups:  [][]request{{with("", "X-Request-Token: 1", "X-Order: a"), with("", "X-Request-Token: 1", "X-Order: b")}, {with("", "X-Order: 1")}},
+			pass:    each("Idempotency-Key: k"),
+			refused: refuses(invalid, with("", `X-Request-Token: "`, "X-Order: c")),
+		},
+		"a provider": {
+			site: "dedup github {\n" + two + "}\nreverse_proxy {up}",
+			groups: [][]request{
+				{gitHub("1", "X-Id: a"), gitHub("1"), gitHub("1", "X-Id: b")}, {gitHub("2", "X-Id: a")}, {id("a", `{"id":"9"}`)}, {id("1", `{"id":"9"}`)}, bodies(`{"id":"9"}`),
+			},
+		},
+	})
+}
+
+// A key is of its kind of source and of its prefix.
+func TestPrefixesKeepKeysApart(t *testing.T) {
+	checkKeys(t, map[string]keyed{
+		"by default": {
+			site:   "key header X-A\nkey header X-B\nkey json /id\nkey value {http.request.uri.query.id}\nfingerprint none",
+			groups: [][]request{each("X-A: 1"), each("X-B: 1"), bodies(`{"id":"1"}`), each("/?id=1")},
+		},
+		"two prefixes": {site: "key header X-A one\nkey header X-B two", groups: [][]request{each("X-A: 1"), each("X-B: 1")}},
+		"one prefix": {
+			site:   "key header X-A same\nkey header X-B same\nkey json /id same\nfingerprint none",
+			groups: [][]request{each("X-A: 1", "X-B: 1"), bodies(`{"id":"1"}`)},
+		},
+	})
+}
+
+// A service behind gets the key in place of what the sender has sent: over all attempts, whatever
+// host is asked, and when a request is forced. Without a key it gets none.
+func TestKeyIsHandedOn(t *testing.T) {
+	var got []string
+	address, _ := upstream(t, func(w http.ResponseWriter, r *http.Request, _ int) {
+		got = append(got, strings.Join(r.Header["Idempotency-Key"], ", ")+r.Header.Get("X-Key"))
+		if r.Header.Get("X-Fails") != "" {
+			w.WriteHeader(503)
+		}
+	})
+	s := serve(t, "header >X-Key {http.dedup.key}", "header >X-Outcome {http.dedup.outcome}",
+		"dedup {", "key header Idempotency-Key", "key header X-Event-Id", "scope {http.request.orig_uri.path}", "force X-Force", "}",
+		"@named header X-Named *", "reverse_proxy @named "+address+" {", "header_up X-Key {http.dedup.key}", "}",
+		"reverse_proxy "+address+" {", "header_up Idempotency-Key {http.dedup.key}", "}")
+	var want []string
+	for _, id := range []string{"Idempotency-Key: a", "Idempotency-Key: b", "X-Event-Id: a"} {
+		key := s.send(with("body", id, "X-Fails: 1", "Host: a.test")).header.Get("X-Key")
+		if !hexKey.MatchString(key) || slices.Contains(want, key) {
+			t.Fatalf("the key is %q, after %q", key, want)
+		}
+		s.send(with("body", id, "Host: b.test:8080"))
+		s.send(with("body", id, "Host: a.test")) // a duplicate
+		s.send(with("body", id, "X-Force: true"))
+		want = append(want, key, key, key)
+	}
+	s.send(with("body"))
+	without := s.send(with("body", "PUT", "Idempotency-Key: c"))
+	named := s.send(with("", "Idempotency-Key: c", "X-Named: 1")).header.Get("X-Key")
+	if want = append(want, "", "", "c"+named); !slices.Equal(got, want) {
+		t.Errorf("the upstream got the keys\n%q, want\n%q", got, want)
+	}
+	if without.header.Get("X-Outcome") != "" || without.header.Get("X-Key") != "" {
+		t.Errorf("a request that is not deduplicated has %v", without.header)
+	}
 }
