@@ -208,8 +208,13 @@ func (l *lookup) in(ctx context.Context, store Store, filters []keyFilter) error
 			return err
 		}
 		for _, listed := range page {
-			for _, filter := range sought[listed.Key.Prefix()] {
-				if err := l.look(ctx, store, listed, filter); err != nil {
+			shown := showListed(store.Name(), listed)
+			joined := idempotency.Origin{DeliveryID: shown.DeliveryID, Parts: shown.Parts}.Joined()
+			for _, filter := range sought[listed.Key.Prefix()] { // may be all IDs: they begin with the same part
+				if filter.joined && filter.deliveryID != joined && shown.State != StateUnreadable {
+					continue
+				}
+				if err := l.look(ctx, store, listed, shown, filter); err != nil {
 					return err
 				}
 			}
@@ -223,8 +228,7 @@ func (l *lookup) in(ctx context.Context, store Store, filters []keyFilter) error
 }
 
 // look takes a record whose key begins as those that are looked for.
-func (l *lookup) look(ctx context.Context, store Store, listed idempotency.Listed, filter keyFilter) error {
-	shown := showListed(store.Name(), listed)
+func (l *lookup) look(ctx context.Context, store Store, listed idempotency.Listed, shown Record, filter keyFilter) error {
 	if shown.State == StateUnreadable {
 		shown.DeliveryID = filter.idSought()
 	}
