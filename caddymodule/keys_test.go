@@ -501,3 +501,67 @@ func TestKeyIsHandedOn(t *testing.T) {
 		t.Errorf("a request that is not deduplicated has %v", without.header)
 	}
 }
+
+func TestKeysOfContent(t *testing.T) {
+	const attempt = `[{"eventId":1,"attemptNumber":%d,"objectId":%d}]`
+	checkKeys(t, map[string]keyed{
+		"an API": {
+			site: "key content",
+			groups: [][]request{
+				{with(`{"b":1,"a":[1,2]}`, "/?a=1"), with(`{"a":[1,2],"b":1.0}`, "/?a=2"), with(`{"a":[1,2],"b":1}`)}, // the query counts only in a scope
+				bodies(`{"b":1,"a":[2,1]}`), bodies(`null`, ` null `), bodies(`b=1`), bodies(`b=1 `), bodies(`{"b":1`), bodies("\x00\xff"),
+			},
+			pass: bodies(``),
+		},
+		"a scope with the query": {
+			site:   "key content\nscope {http.request.orig_uri}",
+			groups: [][]request{{with("query", "/?a=1")}, {with("query", "/?a=2")}, {with("query")}},
+		},
+		"without members": {
+			site: "key content\nexclude /sent_at /meta/attempt /items/1",
+			groups: [][]request{
+				bodies(`{"sent_at":1,"meta":{"attempt":1,"by":"a"},"items":["x","y","z"]}`, `{"sent_at":{"deep":[2]},"meta":{"attempt":2,"by":"a"},"items":["x","other","z"]}`,
+					`{"meta":{"by":"a"},"items":["x",0,"z"]}`),
+				bodies(`{"sent_at":1,"meta":{"attempt":1,"by":"b"},"items":["x","y","z"]}`),
+				bodies(`{"sent_at":1,"meta":{"attempt":1,"by":"a"},"items":["x","y","w"]}`),
+				bodies(`{"inner":{"sent_at":1}}`), bodies(`{"inner":{"sent_at":2}}`), bodies(`sent_at=1`), bodies(`sent_at=2`),
+			},
+		},
+		// As docs/providers.md says of HubSpot and of Microsoft Graph, whose check has no body.
+		"HubSpot": {
+			site:   "mode webhook\nkey content\nexclude /0/attemptNumber",
+			groups: [][]request{bodies(fmt.Sprintf(attempt, 0, 5), fmt.Sprintf(attempt, 1, 5)), bodies(fmt.Sprintf(attempt, 0, 6))},
+		},
+		"Microsoft Graph": {
+			site:   "mode webhook\nkey content",
+			groups: [][]request{bodies(`{"value":[{"changeType":"updated"}]}`), bodies(`{"value":[{"changeType":"created"}]}`)},
+			pass:   []request{with("", "/?validationToken=a")},
+		},
+	})
+}
+
+func TestBodyTooLargeForItsKey(t *testing.T) {
+	const limit, tooLarge = "max_request_body 1KiB\n", "request_too_large"
+	fits := `{"id":"1","x":"` + strings.Repeat("x", 1024-17) + `"}`
+	large := strings.Replace(fits, "x", "xx", 1)
+	if len(fits) != 1024 || len(large) != 1025 {
+		t.Fatalf("the bodies have %d and %d bytes", len(fits), len(large))
+	}
+	one, withID := [][]request{bodies(fits)}, with(large, "X-Id: 1")
+	checkKeys(t, map[string]keyed{
+		"member":      {site: limit + "key json /id", groups: one, refused: refuses(tooLarge, with(large))},
+		"content":     {site: limit + "key content", groups: one, refused: refuses(tooLarge, with(large))},
+		"parts":       {site: limit + "key parts x {\nheader X-Id\njson /id\n}", pass: bodies(large), refused: refuses(tooLarge, withID)},
+		"fingerprint": {site: limit + "key header X-Id", pass: bodies(large), refused: refuses(tooLarge, withID)},
+		"a webhook":   {site: limit + "mode webhook\nkey json /id", groups: one, pass: bodies(large)},
+		"required":    {site: limit + "mode webhook\non_missing reject\nkey json /id", refused: refuses(missing, with(large))},
+		"a provider":  {site: "dedup stripe {\n" + limit + "}\nreverse_proxy {up}", groups: one, pass: bodies(large)},
+		// Where neither a source nor a fingerprint needs the body, it streams on.
+		"header":            {site: limit + "key header X-Id\nfingerprint none", groups: [][]request{{withID, with(fits, "X-Id: 1")}}, pass: bodies(large)},
+		"header or content": {site: limit + "key header X-Id\nkey content\nfingerprint none", groups: append(one, []request{withID}), refused: refuses(tooLarge, with(large))},
+		"a header of GitHub": {
+			site:   "dedup github {\n" + limit + "}\nreverse_proxy {up}",
+			groups: [][]request{{with(large, "X-GitHub-Delivery: 1")}},
+		},
+	})
+}

@@ -6,10 +6,10 @@ import (
 	"testing"
 )
 
-// sent is what a test of keys sends: a body and, with it, a query and headers.
+// sent is what a test of keys sends: a body and, with it, headers.
 type sent struct {
-	query, body string
-	options     []option
+	body    string
+	options []option
 }
 
 // bodies are requests that differ in their bodies.
@@ -21,31 +21,10 @@ func bodies(texts ...string) []sent {
 	return all
 }
 
-// headers are requests that differ in a header field.
-func headers(name string, values ...string) []sent {
-	var all []sent
-	for _, value := range values {
-		all = append(all, sent{body: "body", options: []option{header(name, value)}})
-	}
-	return all
-}
-
-// queries are requests that differ in their queries.
-func queries(texts ...string) []sent {
-	var all []sent
-	for _, text := range texts {
-		all = append(all, sent{query: text, body: "body"})
-	}
-	return all
-}
-
-func (s sent) String() string { return fmt.Sprintf("?%s with %.60q", s.query, s.body) }
+func (s sent) String() string { return fmt.Sprintf(" with %.60q", s.body) }
 
 func (p *caddy) send(t *testing.T, path string, s sent) reply {
 	t.Helper()
-	if s.query != "" {
-		path += "?" + s.query
-	}
 	return p.post(t, path, "", s.body, s.options...)
 }
 

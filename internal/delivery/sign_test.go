@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/caddy-dedup/caddy-dedup/internal/delivery"
+	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
 )
 
 // sharedFields are the header fields with which more than one sender names a delivery.
@@ -48,6 +49,10 @@ func TestSigns(t *testing.T) {
 		"standard webhooks, by signature":  {"standard_webhooks", "webhook-signature: v1,a", true, ""},
 		"standard webhooks, by time":       {"standard_webhooks", "webhook-timestamp: 1", true, ""},
 		"standard webhooks, nothing":       {"standard_webhooks", "X-Other: 1", false, "webhook-signature or webhook-timestamp"},
+		"openai, by signature":             {"openai", "webhook-signature: v1,a", true, ""},
+		"openai, nothing":                  {"openai", "X-Other: 1", false, "not from openai"},
+		"replicate, by time":               {"replicate", "webhook-timestamp: 1", true, ""},
+		"replicate, nothing":               {"replicate", "X-Other: 1", false, "not from replicate"},
 		"bitbucket, by its hook":           {"bitbucket", "X-Hook-UUID: 1", true, ""},
 		"bitbucket, by its event":          {"bitbucket", "X-Event-Key: repo:push", true, ""},
 		"bitbucket, nothing":               {"bitbucket", "X-Other: 1", false, "X-Hook-UUID or X-Event-Key"},
@@ -112,6 +117,36 @@ func TestForeignRequestFallsThrough(t *testing.T) {
 	invalid := sample{"Idempotency-Key: \xff", "{}"}
 	if found, err := delivery.Find(gitlab.Sources, invalid.request(), maxLength); !errors.Is(err, delivery.ErrMissing) {
 		t.Errorf("an invalid key of a scheduler: found %+v, %v; want ErrMissing", found, err)
+	}
+}
+
+// Of several providers, each finds its own requests, also if a request imitates another sender's,
+// or if the whole body is the key.
+func TestProvidersBesideOthers(t *testing.T) {
+	for names, lines := range map[string]map[string]string{
+		"github gitea": {
+			"X-Gitea-Delivery: 42\nX-GitHub-Delivery: 42\nX-GitHub-Event: push": "gitea", "X-GitHub-Delivery: 42\nX-GitHub-Event: push": "github",
+		},
+		"sentry dropbox plaid": {
+			"Sentry-Hook-Resource: issue": "sentry", "X-Dropbox-Signature: a": "dropbox", "Plaid-Verification: a": "plaid", "Idempotency-Key: 1": "", "X-Other: 1": "none",
+		},
+	} {
+		var sources []delivery.Source
+		for name := range strings.FieldsSeq(names) {
+			p, _ := delivery.ProviderNamed(name)
+			sources = append(sources, p.Sources...)
+		}
+		seen := map[idempotency.Key]string{}
+		for header, want := range lines {
+			found, err := delivery.Find(append(sources, keyHeader), sample{header, `{"n":1}`}.request(), maxLength)
+			if found.Provider != want && want != "none" || (err != nil) != (want == "none") {
+				t.Errorf("%s: %q: found %+v, %v; want %q", names, header, found, err, want)
+			}
+			if other, ok := seen[keyOf(found)]; ok {
+				t.Errorf("%s: %q has the key of %q", names, header, other)
+			}
+			seen[keyOf(found)] = header
+		}
 	}
 }
 
