@@ -256,59 +256,6 @@ func TestChallengeForPaymentReleases(t *testing.T) {
 	}
 }
 
-func TestHandlerReplays(t *testing.T) {
-	address, runs := upstream(t, answers(201, "created"))
-	s := serve(t, "dedup", "reverse_proxy "+address)
-	first, second := s.mustPost("k", "body"), s.mustPost("k", "body")
-	if first.status != 201 || first.body != "created" || first.header.Get("Idempotent-Replayed") != "" {
-		t.Errorf("the first answer is %+v", first)
-	}
-	if second.status != 201 || second.body != "created" || second.header.Get("Idempotent-Replayed") != "true" || second.header.Get("X-Own") != "1" {
-		t.Errorf("the second answer is %+v", second)
-	}
-	if id := first.header.Get("Dedup-Execution-Id"); id == "" || second.header.Get("Dedup-Execution-Id") != id {
-		t.Errorf("the answers name the executions %q and %q", id, second.header.Get("Dedup-Execution-Id"))
-	}
-	if runs.Load() != 1 {
-		t.Errorf("the upstream ran %d times", runs.Load())
-	}
-}
-
-// A duplicate of a complete request gets what `on_duplicate` says.
-func TestHandlerAnswersDuplicates(t *testing.T) {
-	for word, want := range map[string]struct {
-		status  int
-		outcome string
-		body    string
-	}{
-		"replay":      {201, "replayed", `{"id":1}`},
-		"conflict":    {409, "conflict", `"original_response":{"id":1}`},
-		"acknowledge": {200, "acknowledged", ""},
-		"see_other":   {303, "see_other", ""},
-	} {
-		t.Run(word, func(t *testing.T) {
-			address, runs := upstream(t, func(w http.ResponseWriter, _ *http.Request, _ int) {
-				w.Header().Set("Content-Type", "application/json")
-				w.Header().Set("Location", "/things/1")
-				w.WriteHeader(201)
-				_, _ = io.WriteString(w, `{"id":1}`)
-			})
-			s := serve(t, "header >X-Outcome {http.dedup.outcome}", "dedup {", "on_duplicate "+word, "}", "reverse_proxy "+address)
-			s.mustPost("k", "body")
-			got := s.mustPost("k", "body")
-			if got.status != want.status || got.header.Get("X-Outcome") != want.outcome || !strings.Contains(got.body, want.body) {
-				t.Errorf("got %+v, want %+v", got, want)
-			}
-			if word == "see_other" && got.header.Get("Location") != "/things/1" {
-				t.Errorf("it leads to %q", got.header.Get("Location"))
-			}
-			if runs.Load() != 1 {
-				t.Errorf("the upstream ran %d times", runs.Load())
-			}
-		})
-	}
-}
-
 // Every refusal that needs no other replica, in both modes.
 func TestHandlerRefuses(t *testing.T) {
 	large := strings.Repeat("x", 100)
