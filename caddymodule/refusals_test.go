@@ -65,6 +65,9 @@ func TestRefusalsSayWhatTheyRefuse(t *testing.T) {
 				t.Errorf("%s: Link is %q, want %q", c.code, got.header.Get("Link"), link)
 			}
 		}
+		if got := s.mustPost("large", "small"); got.status != 201 || got.header.Get("Idempotent-Replayed") != "" {
+			t.Errorf("the key of a request that was too large is not free: %+v", got)
+		}
 		s.stop()
 	}
 }
