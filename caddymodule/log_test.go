@@ -48,6 +48,12 @@ func (b *logBook) Write(line []byte) (int, error) {
 	return len(line), nil
 }
 
+func (b *logBook) clear() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.lines = nil
+}
+
 // about returns the lines that begin with a message and have fields, each a name and its value.
 func (b *logBook) about(message string, fields ...string) (found []entry) {
 	b.mu.Lock()
@@ -90,7 +96,7 @@ func serveLogged(t *testing.T, level, global string, lines ...string) *site {
 	t.Helper()
 	logOutput, logLevel = "book", level
 	defer func() { logOutput, logLevel = "discard", "" }()
-	book.lines = nil
+	book.clear()
 	return serveWith(t, global, lines...)
 }
 
