@@ -130,22 +130,16 @@ func (x *exchange) settleObserved(run *engine.Run, w *observedWriter, err error,
 	if errors.Is(ended.err, errNoHandler) {
 		x.report(OutcomeNoHandler, run.ExecutionID(), run.Attempt())
 	}
-	end := idempotency.End{How: ended.how, UpstreamStatus: upstream.status, Retention: x.wishedRetention(firstIn(w.Header(), retentionHeader))}
-	if ended.frees {
-		end.Retention = new(time.Duration)
-	}
+	var shared *idempotency.Response
 	switch ended.waiting {
 	case getResponse:
-		end.Response = &idempotency.Response{Status: w.status, Header: w.decisive(), Omitted: omitted}
+		shared = &idempotency.Response{Status: w.status, Header: w.decisive(), Omitted: omitted}
 	case getEmpty:
-		end.Response = &idempotency.Response{Status: http.StatusOK}
+		shared = &idempotency.Response{Status: http.StatusOK}
 	case getError:
-		end.Response = &idempotency.Response{Status: failedStatus(ended.err), Failed: true}
+		shared = &idempotency.Response{Status: failedStatus(ended.err), Failed: true}
 	}
-	fields, reason := x.runLogFields(ended.cause(), end)
-	end.Reason = reason
-	run.Explain(fields...)
-	_, _ = run.End(end) // the engine logs what became of it
+	x.end(run, ended, firstIn(w.Header(), retentionHeader), shared)
 }
 
 // observedWriter is the client's writer. It notes status and length of the response.

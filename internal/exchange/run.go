@@ -125,24 +125,30 @@ func (e *execution) settle(ended ending) {
 		e.outcome = OutcomeNoHandler
 	}
 	e.count()
+	shared := e.response.shared(ended)
+	e.response.record.Keep()
+	e.run.OnStored(e.response.record.Unkeep)
+	if shared != nil {
+		copied := len(shared.Body) // as it is stored
+		e.response.taken.Count(copied)
+		defer e.response.taken.Release(int64(copied))
+	}
+	e.end(e.run, ended, e.response.retention, shared)
+	e.leaveStore() // which is not needed while the client reads
+}
+
+// end ends a run with the upstream's Dedup-Retention and with what requests get that wait for it.
+func (x *exchange) end(run *engine.Run, ended ending, retention string, shared *idempotency.Response) {
 	end := idempotency.End{
-		How: ended.how, UpstreamStatus: ended.upstream.status, Retention: e.wishedRetention(e.response.retention), Response: e.response.shared(ended),
+		How: ended.how, UpstreamStatus: ended.upstream.status, Retention: x.wishedRetention(retention), Response: shared,
 	}
 	if ended.frees {
 		end.Retention = new(time.Duration)
 	}
-	e.response.record.Keep()
-	e.run.OnStored(e.response.record.Unkeep)
-	if end.Response != nil {
-		copied := len(end.Response.Body) // as it is stored
-		e.response.taken.Count(copied)
-		defer e.response.taken.Release(int64(copied))
-	}
-	fields, reason := e.runLogFields(ended.cause(), end)
+	fields, reason := x.runLogFields(ended.cause(), end)
 	end.Reason = reason
-	e.run.Explain(fields...)
-	_, _ = e.run.End(end) // the engine logs what became of it
-	e.leaveStore()        // which is not needed while the client reads
+	run.Explain(fields...)
+	_, _ = run.End(end) // the engine logs what became of it
 }
 
 // begin makes the request that the handlers behind get. Its context is not the client's, and has
