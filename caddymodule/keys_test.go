@@ -469,9 +469,9 @@ func TestPrefixesKeepKeysApart(t *testing.T) {
 // A service behind gets the key in place of what the sender has sent: over all attempts, whatever
 // host is asked, and when a request is forced. Without a key it gets none.
 func TestKeyIsHandedOn(t *testing.T) {
-	var got []string
+	ran := make(chan string, 20)
 	address, _ := upstream(t, func(w http.ResponseWriter, r *http.Request, _ int) {
-		got = append(got, strings.Join(r.Header["Idempotency-Key"], ", ")+r.Header.Get("X-Key"))
+		ran <- strings.Join(r.Header["Idempotency-Key"], ", ") + r.Header.Get("X-Key")
 		if r.Header.Get("X-Fails") != "" {
 			w.WriteHeader(503)
 		}
@@ -494,6 +494,11 @@ func TestKeyIsHandedOn(t *testing.T) {
 	s.send(with("body"))
 	without := s.send(with("body", "PUT", "Idempotency-Key: c"))
 	named := s.send(with("", "Idempotency-Key: c", "X-Named: 1")).header.Get("X-Key")
+	close(ran)
+	var got []string
+	for run := range ran {
+		got = append(got, run)
+	}
 	if want = append(want, "", "", "c"+named); !slices.Equal(got, want) {
 		t.Errorf("the upstream got the keys\n%q, want\n%q", got, want)
 	}

@@ -50,7 +50,7 @@ func TestStoreAwayServesDuplicatesFromCopies(t *testing.T) {
 			if dedup == "pass" {
 				return
 			}
-			wantProblem(t, p.post(t, "/", "k", "body", host("shop.test"), byForce), 503, "store_unavailable")
+			wantProblem(t, p.post(t, "/", "k", "body", host("shop.test"), header("X-Force", "true")), 503, "store_unavailable")
 			wantProblem(t, p.post(t, "/", "new", "body", host("shop.test")), 503, "store_unavailable")
 			wantProblem(t, p.post(t, "/elsewhere", "k", "body", host("shop.test")), 503, "store_unavailable")
 			up.wantRuns(t, "k", 1)
@@ -82,7 +82,7 @@ func TestOtherReplicasCopiesAreGoneWithinTheBound(t *testing.T) {
 		"released":  func(t *testing.T, p *caddy, key string) { p.operator(t, http.MethodPost, key+"/release", 204) },
 		"forgotten": func(t *testing.T, p *caddy, key string) { p.operator(t, http.MethodDelete, key, 204) },
 		"forced": func(t *testing.T, p *caddy, _ string) {
-			if got := p.post(t, "/", "k", "body", host("shop.test"), byForce); got.Status != 201 || got.replayed() {
+			if got := p.post(t, "/", "k", "body", host("shop.test"), header("X-Force", "true")); got.Status != 201 || got.replayed() {
 				t.Errorf("forced: %d %s", got.Status, got.Body)
 			}
 		},
