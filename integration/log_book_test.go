@@ -127,10 +127,3 @@ var (
 	hexKey = regexp.MustCompile(`^[0-9a-f]{64}$`)
 	uuidV7 = regexp.MustCompile(`^[0-9a-f]{8}-[0-9a-f]{4}-7[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}$`)
 )
-
-// shown is a site that shows each placeholder to the client.
-func shown(dedup string, up *upstream) string {
-	return lines("log",
-		"header >X-Outcome {http.dedup.outcome}", "header >X-Key {http.dedup.key}", "header >X-Provider {http.dedup.provider}",
-		"header >X-Delivery {http.dedup.delivery_id}", "header >X-Execution {http.dedup.execution_id}", "header >X-Attempt {http.dedup.attempt}", dedup, proxyTo(up))
-}
