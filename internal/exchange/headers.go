@@ -186,9 +186,9 @@ func newHeaderRules(keep []string) (rules headerRules) {
 	return rules
 }
 
-// NeverKept reports whether a field can never be kept.
+// NeverKept reports whether a field can never be kept. Mcp-Session-Id is the first client's session.
 func NeverKept(name string) bool {
-	return slices.Contains(HopByHop, name) || strings.HasPrefix(name, "Proxy-") ||
+	return slices.Contains(HopByHop, name) || name == "Mcp-Session-Id" || strings.HasPrefix(name, "Proxy-") ||
 		strings.HasPrefix(name, HeaderPrefix) || strings.HasPrefix(name, http.TrailerPrefix)
 }
 

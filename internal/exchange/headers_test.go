@@ -15,7 +15,7 @@ func TestKeptHeader(t *testing.T) {
 		"Proxy-Authenticate": {"Basic"}, "Transfer-Encoding": {"chunked"}, "Te": {"trailers"}, "Content-Length": {"3"},
 		"Trailer": {"X-Sum"}, "X-Sum": {"1"}, http.TrailerPrefix + "X-Late": {"1"},
 		"Set-Cookie": {"a=b"}, "Date": {"now"}, "Age": {"1"}, "Alt-Svc": {"h3"}, "Server-Timing": {"db"},
-		"Dedup-Execution-Id": {"1"},
+		"Dedup-Execution-Id": {"1"}, "Mcp-Session-Id": {"s"},
 	}
 	got := newHeaderRules([]string{"set-cookie"}).kept(found, answered)
 	want := map[string][]string{
