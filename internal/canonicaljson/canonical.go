@@ -40,8 +40,9 @@ import (
 
 // Canonicalize returns a JSON text in the canonical form of RFC 8785, without
 // the members and elements that the JSON pointers in exclude name, in which the token *
-// names every member or element of one level. It differs from the RFC in one thing: integers keep their digits. By the RFC, integers
-// beyond 2^53 are rounded to a double, and two different IDs can become one.
+// names every member or element of one level. It differs from the RFC in one thing: integers
+// keep their digits. By the RFC, integers beyond 2^53 are rounded to a double, and two different
+// IDs can become one.
 //
 // A text that [Parse] refuses is an error. So is a number with a fraction or an
 // exponent that is too large for a double, and a string with half of a surrogate pair

@@ -41,7 +41,7 @@ type exchange struct {
 	// What is asked for more than once of the request's context, which is a long chain.
 	placeholders *caddy.Replacer
 	path, query  string     // as the client sent them; set with the key
-	recording    trace.Span // nil if there is none
+	activeSpan   trace.Span // nil if there is none
 	spanSought   bool
 }
 
@@ -104,7 +104,7 @@ func (x *exchange) begin(request *engine.Request) (engine.Decision, error) {
 	}
 }
 
-// leaveStore says that the request needs the store no more.
+// leaveStore lets the store close: the request no longer needs it.
 func (x *exchange) leaveStore() {
 	if x.entered != nil {
 		x.entered.Leave()
@@ -112,7 +112,7 @@ func (x *exchange) leaveStore() {
 	}
 }
 
-// done gives back what the request held.
+// done releases what the request holds.
 func (x *exchange) done() {
 	x.count()
 	if x.following != nil {
@@ -141,8 +141,8 @@ func (x *exchange) keyText() string {
 	return x.key.String()
 }
 
-// disableTransportRetry returns the request in a form that Go's transport sends once. Only one without a
-// body would be resent ([upstreamTrace]).
+// disableTransportRetry returns the request in a form that Go's transport sends once. Only one
+// without a body would be resent ([upstreamTrace]).
 func (x *exchange) disableTransportRetry() (*http.Request, context.CancelCauseFunc) {
 	if x.r.ContentLength != 0 {
 		return x.r, func(error) {}

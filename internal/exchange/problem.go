@@ -21,7 +21,7 @@ import (
 
 // refuse answers with a refusal of the handler's own.
 func (x *exchange) refuse(r refusal) error {
-	return x.refuseFor(r.reason, "", r.detail)
+	return x.answerProblem(newProblem(r.reason, x.Mode, r.detail, "", x.Docs), nil)
 }
 
 // refuseOrPass answers with a refusal of the engine's, or lets the request pass
@@ -75,12 +75,6 @@ func (x *exchange) detailOf(d engine.Refusal) string {
 	}
 }
 
-// refuseFor logs a refusal and answers with it, once the rest of the request's
-// body is out of the way.
-func (x *exchange) refuseFor(reason engine.Reason, executionID, detail string) error {
-	return x.answerProblem(newProblem(reason, x.Mode, detail, executionID, x.Docs), nil)
-}
-
 // refuseNoHandler answers a request that no handler behind has answered. Caddy's empty 200
 // would make a webhook's sender take a missing reverse_proxy for success.
 func (x *exchange) refuseNoHandler(executionID string, attempt int) error {
@@ -89,9 +83,9 @@ func (x *exchange) refuseNoHandler(executionID string, attempt int) error {
 	return x.answerProblem(p, errNoHandler)
 }
 
-// answerProblem is refuseFor with a problem that is made already, and with what
-// the store said of it, which goes to the log only.
-func (x *exchange) answerProblem(p problem, storeSaid error) error {
+// answerProblem logs a refusal and answers with it, once the rest of the request's body is
+// drained. The cause goes to the log only.
+func (x *exchange) answerProblem(p problem, cause error) error {
 	x.leaveStore() // neither the client's pace nor that of an error route is its affair
 	p.Key = x.keyText()
 	rule := refusalRules[p.Code]
@@ -107,13 +101,12 @@ func (x *exchange) answerProblem(p problem, storeSaid error) error {
 			zap.String("execution_id", p.ExecutionID),
 			zap.Int("attempt", p.attempt),
 			zap.String("detail", p.Detail),
-			zap.Error(storeSaid),
+			zap.Error(cause),
 			leftOutField(leftOut))
 	}
 	drainBody(x.w, x.r)
 	p.setHeader(x.w.Header())
-	cause := caddyhttp.Error(p.Status, errors.New(string(p.Code)+": "+p.Detail))
-	if !x.serveErrorPage(cause) {
+	if !x.serveErrorPage(caddyhttp.Error(p.Status, errors.New(string(p.Code)+": "+p.Detail))) {
 		p.write(x.w)
 	}
 	return nil
@@ -129,10 +122,10 @@ const (
 	reasonNoHandler engine.Reason = "no_handler"
 )
 
-// refusalRule is one row of the table of refusals. The titles of the first three
-// statuses say what those of draft-ietf-httpapi-idempotency-key-header-07, section
-// 2.7, say, but name no header field: many keys are in none. Webhook senders take most 4xx as a reason to drop an event for good, so
-// that theirs are 503 wherever the same event may pass later.
+// refusalRule is one row of the table of refusals. The titles of the first three statuses are those
+// of draft-ietf-httpapi-idempotency-key-header-07, section 2.7, without the name of a header field:
+// many keys are in none. Webhook senders take most 4xx as a reason to drop an event for good, so
+// theirs are 503 wherever the same event may pass later.
 type refusalRule struct {
 	title        string
 	api, webhook int

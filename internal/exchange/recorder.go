@@ -215,9 +215,6 @@ func (c *recorder) upgrade() {
 	}
 }
 
-// whole reports whether a final status came, with as many bytes as it declared.
-func (c *recorder) whole() bool { return c.status != 0 && !c.broken() }
-
 // broken reports whether fewer or more bytes were written than declared.
 func (c *recorder) broken() bool {
 	return c.declared >= 0 && c.declared != c.written && bodyAllowed(c.status)

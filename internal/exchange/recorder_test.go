@@ -411,3 +411,6 @@ func TestStatusWithoutABodyIsWhole(t *testing.T) {
 		}
 	}
 }
+
+// whole reports whether a final status came, with as many bytes as it declared.
+func (c *recorder) whole() bool { return c.status != 0 && !c.broken() }

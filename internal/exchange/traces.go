@@ -21,10 +21,10 @@ func (x *exchange) span() trace.Span {
 	if !x.spanSought { // to find that there is none is dear
 		x.spanSought = true
 		if span := trace.SpanFromContext(x.r.Context()); span.IsRecording() {
-			x.recording = span
+			x.activeSpan = span
 		}
 	}
-	return x.recording
+	return x.activeSpan
 }
 
 // trace gives the request's span what is said of it.
