@@ -216,8 +216,8 @@ func TestWaitingForRoomCostsNoTimeout(t *testing.T) {
 	}
 }
 
-// The upstream gets the number of an attempt from the second one on, also where a dedup in front is
-// at another one, and never a client's.
+// The upstream gets the number of the attempt from the second one on: that of the last dedup, never
+// that of a dedup in front or of a client.
 func TestAttemptsThatTheUpstreamGets(t *testing.T) {
 	var got []string
 	address, _ := upstream(t, func(w http.ResponseWriter, r *http.Request, n int) {

@@ -203,8 +203,8 @@ func TestKilledOwnerHasUsedItsAttempt(t *testing.T) {
 	up.wantRuns(t, "k", 2)
 }
 
-// After the window the same key runs again, by the attempts' count too; the window of
-// who runs counts, also where a claim that has lapsed is taken over.
+// After the retention the same key runs again, with its attempts counted anew. The retention is
+// that of the request that runs, even if it takes over a lapsed claim.
 func TestWindowOfTheRunCounts(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)

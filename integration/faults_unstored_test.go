@@ -6,8 +6,8 @@ import (
 	"github.com/caddy-dedup/caddy-dedup/internal/redistest"
 )
 
-// The upstream answered, the store was away, and the process died before it was
-// back: nobody knows of the answer any more, and `on_unknown` decides.
+// The upstream answered while the store was unavailable, and the process died before it could
+// store the response: the outcome is unknown, and `on_unknown` decides.
 func TestKilledBeforeTheAnswerCouldBeStored(t *testing.T) {
 	t.Parallel()
 	for _, unknown := range []string{"release", "hold"} {

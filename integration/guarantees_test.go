@@ -71,7 +71,7 @@ func TestPagesNameNoTests(t *testing.T) {
 			t.Fatal(err)
 		}
 		if name := testName.Find(text); name != nil && strings.HasPrefix(page, "../docs/") {
-			t.Errorf("%s names %s: it belongs into integration/promises.md", page, name)
+			t.Errorf("%s names %s: it belongs in integration/promises.md", page, name)
 		}
 	}
 }

@@ -9,8 +9,7 @@ import (
 	"github.com/caddy-dedup/caddy-dedup/internal/freeport"
 )
 
-// wantAttempt fails unless the n-th run of a key was told that it is this attempt. The first one is
-// not told.
+// wantAttempt fails unless the n-th run of a key had this Dedup-Attempt. The first one has none.
 func wantAttempt(t *testing.T, up *upstream, key string, n int, attempt string) {
 	t.Helper()
 	if got := up.nth(t, key, n).Header.Get("Dedup-Attempt"); cmp.Or(got, "1") != attempt || got == "1" {

@@ -120,8 +120,8 @@ func TestForeignRequestFallsThrough(t *testing.T) {
 	}
 }
 
-// Of several providers, each finds its own requests, also if a request imitates another sender's,
-// or if the whole body is the key.
+// Each of several providers finds its own requests, even if one imitates another sender's or if the
+// whole body is the key.
 func TestProvidersBesideOthers(t *testing.T) {
 	for names, lines := range map[string]map[string]string{
 		"github gitea": {

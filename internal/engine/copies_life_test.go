@@ -171,7 +171,7 @@ func TestRunThatOutlivesItsEncryptionKey(t *testing.T) {
 	})
 }
 
-// An operator who has released or forgotten a key relies on the published bound.
+// Operators who release or forget a key rely on the published bound.
 func TestCopiesKeepToThePublishedBound(t *testing.T) {
 	guarantees, err := os.ReadFile("../../docs/guarantees.md")
 	if err != nil {

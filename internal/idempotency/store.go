@@ -141,8 +141,7 @@ var (
 // UnreadableError is the error for a stored record or response that cannot be read: it is
 // damaged, or was written by another version or by another program.
 type UnreadableError struct {
-	// Where is its location, in the terms of the store, for the operator who has to
-	// look at it.
+	// Where is its location, in the terms of the store, for operators.
 	Where string
 	Err   error
 }
