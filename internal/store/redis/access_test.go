@@ -258,7 +258,10 @@ func (c cutConn) Close() error {
 		return err
 	}
 	err := c.Conn.Close()
-	c.closed <- err
+	select {
+	case c.closed <- err:
+	default: // of a second connection, which a busy machine dials
+	}
 	return err
 }
 
