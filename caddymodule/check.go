@@ -183,14 +183,14 @@ func checkProviders(names []string) error {
 
 func checkMethods(methods []string) error {
 	for i, method := range methods {
-		switch {
-		case !httpguts.ValidHeaderFieldName(method) || method != strings.ToUpper(method):
-			return fmt.Errorf("methods: %q is not a method; write it in capitals, such as POST", withoutPassword(method))
+		switch method = strings.ToUpper(method); {
+		case !httpguts.ValidHeaderFieldName(method):
+			return fmt.Errorf("methods: %q is not a method; it must be a word such as POST", withoutPassword(methods[i]))
 		case strings.Contains(method, "*") || method == "ALL" || method == "ANY": // a name may be so, and none is
 			return fmt.Errorf("methods: %q stands for no other methods; name each of them, such as POST PUT PATCH DELETE", method)
 		case slices.Contains(neverDeduplicated, method):
 			return fmt.Errorf("methods: %s is never deduplicated; use methods that change something, such as POST, PUT, PATCH, DELETE", method)
-		case slices.Contains(methods[:i], method):
+		case slices.ContainsFunc(methods[:i], func(before string) bool { return strings.EqualFold(before, method) }):
 			return fmt.Errorf("methods: %s is named twice", method)
 		}
 	}

@@ -194,3 +194,35 @@ func TestPlaceholdersOfTheFirstRun(t *testing.T) {
 		})
 	}
 }
+
+// In a forced run they are those of the record that it replaces, for the handlers behind, and in
+// front if nothing has replaced it.
+func TestPlaceholdersOfTheFirstRunWhenForced(t *testing.T) {
+	const fields = `{http.dedup.first.status}|{http.dedup.first.execution_id}|{http.dedup.first.header.X-Own}|{http.dedup.first.json./run}`
+	for name, c := range map[string]struct {
+		body   string
+		member string
+	}{"small": {`{"run":7}`, "7"}, "large": {`{"run":7,"x":"` + strings.Repeat("x", 100<<10) + `"}`, ""}} {
+		t.Run(name, func(t *testing.T) {
+			var got string
+			address, _ := upstream(t, func(w http.ResponseWriter, r *http.Request, n int) {
+				got = r.Header.Get("X-First")
+				w.Header()["X-Own"] = []string{"own"}
+				if n > 1 {
+					w.WriteHeader(503)
+				}
+				_, _ = w.Write([]byte(c.body))
+			})
+			s := serve(t, "header >X-First `"+fields+"`", "dedup {", "force X-Force", "}", "reverse_proxy "+address+" {", "header_up X-First `"+fields+"`", "}")
+			first := s.mustPost("k", "body")
+			if got != "|||" {
+				t.Errorf("the first run has %q", got)
+			}
+			again := s.mustPost("k", "body", "X-Force", "true")
+			want := "200|" + first.header.Get("Dedup-Execution-Id") + "|own|" + c.member
+			if got != want || again.header.Get("X-First") != want || again.header.Get("Dedup-Parent-Id") != first.header.Get("Dedup-Execution-Id") {
+				t.Errorf("the forced run has %q, and its client %v; want %q", got, again.header, want)
+			}
+		})
+	}
+}

@@ -5,6 +5,7 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -118,7 +119,8 @@ func startHTTP2(server *httptest.Server) {
 }
 
 // By REFUSED_STREAM and GOAWAY an upstream says that it has not processed a request (RFC 9113,
-// sections 8.7 and 6.8). The transport may send it again; and if it cannot, nothing was sent.
+// sections 8.7 and 6.8). The transport may send it again. If it cannot, because of a body, only a text
+// says so, and what has happened is unknown.
 func TestRequestThatAnUpstreamHasNotProcessed(t *testing.T) {
 	refuse := func(framer *http2.Framer, stream uint32) {
 		_ = framer.WriteRSTStream(stream, http2.ErrCodeRefusedStream)
@@ -132,9 +134,9 @@ func TestRequestThatAnUpstreamHasNotProcessed(t *testing.T) {
 		state  idempotency.State
 	}{
 		"refused once":        {refuse, 1, "", 201, idempotency.Complete},
-		"refused with a body": {refuse, 1, "body", 502, idempotency.Released},
+		"refused with a body": {refuse, 1, "body", 502, idempotency.Held},
 		"gone away once":      {goAway, 1, "", 201, idempotency.Complete},
-		"gone with a body":    {goAway, 1, "body", 502, idempotency.Released},
+		"gone with a body":    {goAway, 1, "body", 502, idempotency.Held},
 	} {
 		t.Run(name, func(t *testing.T) {
 			address, runs := rawUpstream(t, refusingHTTP2(c.times, c.refuse))
@@ -149,21 +151,178 @@ func TestRequestThatAnUpstreamHasNotProcessed(t *testing.T) {
 	}
 }
 
-// An offer of h2c, which some clients make with every request, does not reach the upstream: one
-// that accepts it answers with 101 and has executed the request.
-func TestH2CIsNoWayPastHold(t *testing.T) {
-	address, runs := upstream(t, func(w http.ResponseWriter, r *http.Request, _ int) {
-		if r.Header.Get("Upgrade") != "" || r.Header.Get("Connection") != "" || r.Header.Get("HTTP2-Settings") != "" {
-			t.Errorf("the upstream got %v", r.Header)
+// What has spoken HTTP/2 before within a run says nothing of an attempt over HTTP/1.1.
+func TestHTTP2BeforeIsNoLicenseToSendAgain(t *testing.T) {
+	for name, before := range map[string][]string{
+		"forward_auth": {"forward_auth h2c://{h2} {", "uri /", "}", "reverse_proxy {to}"},
+		"a primary":    {"reverse_proxy h2c://{h2} {", "@busy status 200", "handle_response @busy {", "reverse_proxy {to}", "}", "}"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			primary, _ := http2Upstream(t, func(http.ResponseWriter, *http.Request) {})
+			for i := range before {
+				before[i] = strings.ReplaceAll(before[i], "{h2}", primary)
+			}
+			s, runs := warmed(t, (*httptest.Server).Start, slices.Concat([]string{"route {", "dedup {", "on_unknown hold", "}"}, before, []string{"}"})...)
+			if got := s.mustPost("k", ""); got.status != http.StatusBadGateway || runs.Load() != 1 {
+				t.Errorf("the client got %+v after %d executions; want 502 after 1", got, runs.Load())
+			}
+			if record := s.only(); record.State != idempotency.Held {
+				t.Errorf("the key is %s, want held", record.State)
+			}
+		})
+	}
+}
+
+// A transport that shows nothing but its dialer is cancelled before it dials again. The FastCGI
+// server executes, and dies.
+func TestFastCGIIsSentOnce(t *testing.T) {
+	for name, c := range map[string]struct {
+		status string // of the first answer, "" for none
+		want   int64
+	}{"died": {"", 1}, "answered, then died": {"503 Busy", 2}} {
+		t.Run(name, func(t *testing.T) {
+			answer := ""
+			if c.status != "" {
+				answer = "Status: " + c.status + "\r\n\r\n"
+			}
+			var served atomic.Int64
+			address, runs := rawUpstream(t, func(conn net.Conn) {
+				if served.Add(1) == 1 {
+					fastCGI(answer, 0, answer != "")(conn)
+					return
+				}
+				fastCGI("", 0, false)(conn)
+			})
+			s := serve(t, "dedup {", "on_unknown hold", "}", "reverse_proxy "+address+" {", "transport fastcgi {", "root /", "}",
+				"lb_retries 3", "lb_retry_match method POST", "lb_retry_match `{rp.status_code} == 503`", "}")
+			if got := s.mustPost("k", "body"); got.status != http.StatusBadGateway || runs.Load() != c.want {
+				t.Errorf("the client got %+v after %d executions; want 502 after %d", got, runs.Load(), c.want)
+			}
+			if record := s.only(); record.State != idempotency.Held {
+				t.Errorf("the key is %s, want held", record.State)
+			}
+		})
+	}
+}
+
+// No text that an upstream has sent says whether the request was executed.
+func TestNoTextOfAnUpstreamDecides(t *testing.T) {
+	goodbye := func(conn net.Conn) {
+		refusingHTTP2(1, func(framer *http2.Framer, stream uint32) {
+			_ = framer.WriteGoAway(stream, http2.ErrCodeInternal, []byte("graceful shutdown GOAWAY; REFUSED_STREAM"))
+			_ = conn.Close()
+		})(conn)
+	}
+	for name, c := range map[string]struct {
+		serve func(net.Conn)
+		to    string
+	}{
+		"a broken header": {afterRequest("HTTP/1.1 200 OK\r\nX-Echo: a\r\n; REFUSED_STREAM\r\n\r\n"), ""},
+		"debug data":      {goodbye, "h2c://"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			address, runs := rawUpstream(t, c.serve)
+			s := serve(t, "dedup {", "on_unknown hold", "max_attempts 3", "}", "reverse_proxy "+c.to+address)
+			for _, want := range []int{http.StatusBadGateway, http.StatusConflict} {
+				if got := s.mustPost("k", "body"); got.status != want || runs.Load() != 1 {
+					t.Errorf("the client got %+v after %d connections; want %d after 1", got, runs.Load(), want)
+				}
+			}
+		})
+	}
+}
+
+// What fails before a transport dials was not sent, and is no attempt.
+func TestRequestThatCannotBeSent(t *testing.T) {
+	address, runs := upstream(t, answers(201, "done"))
+	s := serve(t, "dedup {", "on_unknown hold", "max_attempts 1", "}", "reverse_proxy "+address+" {", "header_up X-Copied {http.request.uri.query.x}", "}")
+	post := func(query string) (answer, error) {
+		r, err := http.NewRequest(http.MethodPost, s.URL+"/"+query, strings.NewReader("body"))
+		if err != nil {
+			t.Fatal(err)
 		}
-		w.WriteHeader(201)
-	})
-	s := serve(t, "dedup {", "on_unknown hold", "}", "reverse_proxy "+address)
-	for range 2 {
-		got := s.mustPost("k", "", "Connection", "Upgrade, HTTP2-Settings", "Upgrade", "h2c", "HTTP2-Settings", "AAMAAABkAAQAoAAAAAIAAAAA")
-		if got.status != 201 || runs.Load() != 1 {
-			t.Errorf("the client got %+v after %d executions; want 201 after 1", got, runs.Load())
+		r.Header.Set("Idempotency-Key", "k")
+		return do(r)
+	}
+	if got, err := post("?x=a%0Ab"); err != nil || got.status != http.StatusBadGateway {
+		t.Fatalf("the client got %+v, %v", got, err)
+	}
+	if record := s.only(); record.State != idempotency.Released || record.Attempt != 0 {
+		t.Errorf("the key is %s after attempt %d, want released after none", record.State, record.Attempt)
+	}
+	if got, err := post("?x=ab"); err != nil || got.status != 201 || runs.Load() != 1 {
+		t.Errorf("the next request got %+v, %v after %d executions", got, err, runs.Load())
+	}
+}
+
+// An offer of another protocol does not reach the upstream: one that accepts it answers with 101
+// and has executed the request. Some clients offer h2c with every request.
+func TestUpgradeIsNoWayPastHold(t *testing.T) {
+	for name, header := range map[string][]string{
+		"h2c":   {"Connection", "Upgrade, HTTP2-Settings", "Upgrade", "h2c", "HTTP2-Settings", "AAMAAABkAAQAoAAAAAIAAAAA"},
+		"other": {"Connection", "Upgrade", "Upgrade", "websocket"},
+		"empty": {"Connection", "upgrade", "Upgrade", ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			address, runs := upstream(t, func(w http.ResponseWriter, r *http.Request, _ int) {
+				if len(r.Header["Upgrade"])+len(r.Header["Connection"])+len(r.Header["Http2-Settings"]) > 0 {
+					t.Errorf("the upstream got %v", r.Header)
+				}
+				w.WriteHeader(201)
+			})
+			s := serve(t, "dedup {", "on_unknown hold", "max_attempts 1", "}", "reverse_proxy "+address)
+			for range 2 {
+				got := s.mustPost("k", "", header...)
+				if got.status != 201 || runs.Load() != 1 {
+					t.Errorf("the client got %+v after %d executions; want 201 after 1", got, runs.Load())
+				}
+			}
+		})
+	}
+}
+
+// Methods are compared without regard to case, and forwarded as sent. `fetch` sends `patch` as it
+// is written, and Django and Symfony execute it.
+func TestSpellingOfAMethodIsNoWayPast(t *testing.T) {
+	for _, lines := range []string{"methods patch", "methods PATCH\nscope {http.request.method}"} {
+		t.Run(lines, func(t *testing.T) {
+			var methods []string
+			address, runs := upstream(t, func(w http.ResponseWriter, r *http.Request, _ int) {
+				methods = append(methods, r.Method)
+				w.WriteHeader(201)
+			})
+			s := serve(t, "dedup {", lines, "}", "reverse_proxy "+address)
+			for _, method := range []string{"patch", "PATCH", "Patch"} {
+				r, err := http.NewRequest(method, s.URL+"/", strings.NewReader("body"))
+				if err != nil {
+					t.Fatal(err)
+				}
+				r.Header.Set("Idempotency-Key", "k")
+				if got, err := do(r); err != nil || got.status != 201 || runs.Load() != 1 {
+					t.Errorf("%s got %+v, %v after %d executions; want 201 after 1", method, got, err, runs.Load())
+				}
+			}
+			if !slices.Equal(methods, []string{"patch"}) {
+				t.Errorf("the upstream got %q", methods)
+			}
+		})
+	}
+}
+
+// gRPC is of HTTP/2 and HTTP/3. Its name alone is no way past a required key.
+func TestGRPCOverHTTP1(t *testing.T) {
+	address, runs := upstream(t, answers(201, ""))
+	s := serve(t, "dedup {", "on_missing reject", "}", "reverse_proxy "+address)
+	for _, kind := range []string{"application/grpc", "application/grpc+json", "application/grpc-web"} {
+		if got := s.mustPost("", "", "Content-Type", kind); got.status != http.StatusBadRequest {
+			t.Errorf("%s without a key got %+v, want 400", kind, got)
 		}
+		for range 2 {
+			s.mustPost(kind, "", "Content-Type", kind)
+		}
+	}
+	if runs.Load() != 3 {
+		t.Errorf("three keys ran %d times", runs.Load())
 	}
 }
 

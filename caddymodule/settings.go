@@ -30,8 +30,8 @@ type Settings struct {
 	// `fingerprint`, on the default scope, and on the statuses of refusals.
 	Mode string `json:"mode,omitempty"`
 
-	// The methods that are deduplicated. Default: POST and PATCH. GET, HEAD,
-	// OPTIONS, TRACE, QUERY and CONNECT never are.
+	// The methods that are deduplicated, compared without regard to case. Default:
+	// POST and PATCH. GET, HEAD, OPTIONS, TRACE, QUERY and CONNECT never are.
 	Methods []string `json:"methods,omitempty"`
 
 	// Where the key comes from; the first source that is present wins. Default,

@@ -159,7 +159,8 @@ func TestResponseOfExactlyTheLimitIsKept(t *testing.T) {
 	wantReplay(t, p.post(t, "/", "k", ""), first)
 }
 
-func TestUpgradeIsNotDeduplicated(t *testing.T) {
+// A request without a key keeps its offer of another protocol, and its connection.
+func TestUpgradeWithoutAKeyPasses(t *testing.T) {
 	t.Parallel()
 	up := startUpstream(t, func(w http.ResponseWriter, _ *http.Request, _ run) {
 		conn, buf, err := w.(http.Hijacker).Hijack()
@@ -181,7 +182,7 @@ func TestUpgradeIsNotDeduplicated(t *testing.T) {
 			t.Fatal(err)
 		}
 		t.Cleanup(func() { conn.Close() })
-		fmt.Fprintf(conn, "POST / HTTP/1.1\r\nHost: %s\r\nConnection: Upgrade\r\nUpgrade: echo\r\nIdempotency-Key: k\r\nContent-Length: 0\r\n\r\n", p.addr)
+		fmt.Fprintf(conn, "POST / HTTP/1.1\r\nHost: %s\r\nConnection: Upgrade\r\nUpgrade: echo\r\nContent-Length: 0\r\n\r\n", p.addr)
 		return conn
 	}
 	wantEcho := func(conn net.Conn) {
@@ -203,18 +204,31 @@ func TestUpgradeIsNotDeduplicated(t *testing.T) {
 	first, second := ask(), ask()
 	wantEcho(second)
 	wantEcho(first)
-	up.wantRuns(t, "k", 2)
+	up.wantRuns(t, "", 2)
 }
 
-func TestGRPCIsNotDeduplicated(t *testing.T) {
+// A call of gRPC has no key. It is of HTTP/2, and neither HTTP/1.1 nor gRPC-Web is it.
+func TestGRPCHasNoKey(t *testing.T) {
 	t.Parallel()
-	up := startUpstream(t, answers201)
-	p := start(t, conf{store: "store memory", site: lines("dedup", proxyTo(up))})
-	for n, kind := range []string{"application/grpc", "application/grpc+proto", "application/grpc-web"} {
-		got := p.post(t, "/", "k", "", header("Content-Type", kind))
-		if got.Status != 201 || got.replayed() {
-			t.Errorf("%s: got %d %v, want it passed", kind, got.Status, got.Header)
+	for name, client := range map[string]*http.Client{"HTTP/1.1": oneShot, "HTTP/2": unencryptedHTTP2()} {
+		for kind, isCall := range map[string]bool{
+			"application/grpc": true, "application/grpc+proto": true, "Application/GRPC; x=y": true, "application/grpc-web": false, "application/grpcx": false,
+		} {
+			t.Run(name+" "+kind, func(t *testing.T) {
+				t.Parallel()
+				up := startUpstream(t, answers201)
+				p := start(t, conf{store: "store memory", global: "servers {\nprotocols h1 h2c\n}", site: lines("dedup", proxyTo(up))})
+				want := 1
+				if isCall && name == "HTTP/2" {
+					want = 2
+				}
+				for range 2 {
+					if got, err := try(client, p.newPost("/", "k", "", header("Content-Type", kind))); err != nil || got.Status != 201 {
+						t.Errorf("got %d, %v", got.Status, err)
+					}
+				}
+				up.wantRuns(t, "k", want)
+			})
 		}
-		up.wantRuns(t, "k", n+1)
 	}
 }

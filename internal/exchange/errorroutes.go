@@ -100,7 +100,7 @@ func errorPageRequest(r *http.Request) *http.Request {
 	page.Method = http.MethodGet
 	page.Body, page.ContentLength, page.TransferEncoding, page.Trailer = http.NoBody, 0, nil, nil
 	page.Header = r.Header.Clone()
-	removeH2C(page.Header)
+	removeUpgrade(page.Header)
 	for _, name := range []string{ // which say something of the client's own request
 		"Content-Length", "Expect", "If-Match", "If-None-Match", "If-Modified-Since", "If-Unmodified-Since", "If-Range", "Range",
 	} {

@@ -32,11 +32,12 @@ type exchange struct {
 	allowance Allowance // of the budget, for the request's body and its response
 	body      requestBody
 	request   engine.Request
-	parsing   bool             // it has a parse slot
-	decision  engine.Decision  // nil until it is made
-	entered   *storepool.Store // until it is left
-	following *Reader          // of the stream that the request is answered with
-	unshare   func()           // releases the room of a body that others are answered with, too
+	parsing   bool                  // it has a parse slot
+	decision  engine.Decision       // nil until it is made
+	entered   *storepool.Store      // until it is left
+	following *Reader               // of the stream that the request is answered with
+	unshare   func()                // releases the room of a body that others are answered with, too
+	replaced  *idempotency.Response // what a forced run is to replace; nil until it is asked for
 
 	// What is asked for more than once of the request's context, which is a long chain.
 	placeholders *caddy.Replacer

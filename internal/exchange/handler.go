@@ -173,10 +173,16 @@ type refusal struct {
 	detail string
 }
 
-// applies reports whether requests like this one are deduplicated at all.
+// applies reports whether requests with this method are deduplicated. Methods are case-sensitive
+// (RFC 9110, section 9.1), and yet many frameworks execute `patch`.
 func (h *Handler) applies(r *http.Request) bool {
-	if !slices.Contains(h.Methods, r.Method) || asksForUpgrade(r.Header) {
-		return false
-	}
-	return !strings.HasPrefix(strings.ToLower(firstIn(r.Header, "Content-Type")), "application/grpc")
+	return slices.ContainsFunc(h.Methods, func(method string) bool { return strings.EqualFold(method, r.Method) })
+}
+
+// isGRPC reports whether a request is a call of gRPC, which streams both ways. That is of HTTP/2 or
+// HTTP/3 only.
+func isGRPC(r *http.Request) bool {
+	mediaType, _, _ := strings.Cut(firstIn(r.Header, "Content-Type"), ";")
+	mediaType = strings.ToLower(strings.TrimSpace(mediaType))
+	return r.ProtoMajor >= 2 && (mediaType == "application/grpc" || strings.HasPrefix(mediaType, "application/grpc+"))
 }

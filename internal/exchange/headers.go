@@ -6,8 +6,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-
-	"golang.org/x/net/http/httpguts"
 )
 
 // The header fields between us, upstreams and clients. All begin with a prefix
@@ -62,20 +60,10 @@ func (b bodyBeforeTrailers) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// asksForUpgrade reports whether a request asks for another protocol than h2c on its connection,
-// such as a WebSocket. What is said there cannot be replayed.
-func asksForUpgrade(header http.Header) bool {
-	return len(header["Upgrade"]) > 0 && httpguts.HeaderValuesContainsToken(header["Connection"], "upgrade") && !asksForH2C(header)
-}
-
-func asksForH2C(header http.Header) bool {
-	return !slices.ContainsFunc(header["Upgrade"], func(line string) bool { return !strings.EqualFold(strings.TrimSpace(line), "h2c") })
-}
-
-// removeH2C removes the offer to go on over HTTP/2 without TLS, which some HTTP clients make with
-// every request (RFC 7540, section 3.2): an upstream that accepts it answers with 101, and has
-// executed the request.
-func removeH2C(header http.Header) {
+// removeUpgrade removes the offer to go on in another protocol (RFC 9110, section 7.8), such as
+// h2c, which some HTTP clients make with every request: an upstream that accepts it answers with
+// 101, and has executed the request.
+func removeUpgrade(header http.Header) {
 	if len(header["Upgrade"]) == 0 && len(header["Http2-Settings"]) == 0 {
 		return
 	}

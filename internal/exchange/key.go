@@ -29,6 +29,9 @@ func (x *exchange) identify() (*engine.Request, *refusal, error) {
 		x.endParsing()
 		x.info.exchange = x
 	}()
+	if isGRPC(x.r) {
+		return x.withoutKey(errors.New("a call of gRPC streams both ways and cannot be replayed"))
+	}
 	body := &x.body
 	request := delivery.Request{
 		Header:  x.r.Header,
@@ -262,7 +265,7 @@ func (h *Handler) appendScope(scope []string, r *http.Request, path string, repl
 	if h.Mode == delivery.ModeWebhook {
 		return scope
 	}
-	scope = append(scope, "method", r.Method)
+	scope = append(scope, "method", strings.ToUpper(r.Method))
 	withoutCaller := len(scope)
 	for _, name := range callerPlaceholders {
 		if r.TLS == nil && strings.HasPrefix(name, "http.request.tls.") {

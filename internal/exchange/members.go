@@ -1,6 +1,7 @@
 package exchange
 
 import (
+	"context"
 	"net/http"
 	"strings"
 
@@ -91,6 +92,9 @@ func (x *exchange) replace(text string) (replaced string, values []string, err e
 		if value == nil {
 			x.unknown.warnOf(text, x.repl(), x.Logger)
 		}
+		if name == "http.request.method" { // as in the default scope
+			value = strings.ToUpper(x.r.Method)
+		}
 		values = append(values, caddy.ToString(value))
 		if pointer, is := MemberPointer(name); is {
 			return value, x.info.members[pointer].err
@@ -104,11 +108,22 @@ func (x *exchange) replace(text string) (replaced string, values []string, err e
 // and whether the name is that of a placeholder.
 func (x *exchange) first(name string) (value any, ours bool) {
 	status, executionID, response := any(""), "", new(idempotency.Response)
+	of := func(r *idempotency.Record) { status, executionID = r.Status, r.ExecutionID }
+	field, isHeader := strings.CutPrefix(name, "header.")
+	pointer, isMember := strings.CutPrefix(name, membersPrefix)
 	if x != nil {
 		switch d := x.decision.(type) {
+		case *engine.Run:
+			if replaced := d.Record().Replaces; replaced != nil {
+				of(replaced)
+				if isHeader || isMember {
+					response = x.replacedResponse(replaced)
+				}
+			}
 		case engine.Replay:
 			if d.Record.State == idempotency.Complete {
-				status, executionID, response = d.Response.Status, d.Record.ExecutionID, d.Response
+				of(d.Record)
+				status, response = d.Response.Status, d.Response
 			}
 		case engine.Refusal:
 			if d.Status != 0 {
@@ -116,20 +131,45 @@ func (x *exchange) first(name string) (value any, ours bool) {
 			}
 		}
 	}
-	switch name {
-	case "status":
+	switch {
+	case name == "status":
 		return status, true
-	case "execution_id":
+	case name == "execution_id":
 		return executionID, true
-	}
-	if field, is := strings.CutPrefix(name, "header."); is {
+	case isHeader:
 		return strings.Join(response.Header[http.CanonicalHeaderKey(field)], ","), true
-	}
-	pointer, is := strings.CutPrefix(name, membersPrefix)
-	if !is || len(response.Body) > idempotency.MaxInlineJSON {
-		return "", is
+	case !isMember || len(response.Body) > idempotency.MaxInlineJSON:
+		return "", isMember
 	}
 	body := func() ([]byte, error) { return response.Body, nil }
 	text, _ := delivery.Request{Body: body}.Remember().Member(unescaped(pointer))
 	return text, true
+}
+
+// replacedResponse returns the response that a forced run is to replace, as far as it is shown. It
+// is empty if it cannot be read, or if there is no room for it.
+func (x *exchange) replacedResponse(record *idempotency.Record) *idempotency.Response {
+	if x.replaced != nil {
+		return x.replaced
+	}
+	x.replaced = new(idempotency.Response)
+	store, err := x.Store.Enter() // the run has left it if it is settled
+	if err != nil {
+		return x.replaced
+	}
+	defer store.Leave()
+	room := Allowance{Budget: x.Budget}
+	defer room.ReleaseAll()
+	if !room.TryTake(record.LargeBody) {
+		return x.replaced
+	}
+	// The run goes on without its client, whose context may have ended.
+	r, err := store.KeptResponse(context.WithoutCancel(x.r.Context()), x.key, record)
+	if err == nil && r != nil {
+		x.replaced.Header = r.Header
+		if len(r.Body) <= idempotency.MaxInlineJSON {
+			x.replaced.Body = r.Body
+		}
+	}
+	return x.replaced
 }

@@ -109,7 +109,7 @@ func (x *exchange) passObserved(run *engine.Run, w *observedWriter, r *http.Requ
 		if time.Since(began) > x.Timeout && w.written <= x.MaxResponseBody {
 			end = caddyhttp.Error(http.StatusGatewayTimeout, context.DeadlineExceeded)
 		}
-		x.settleObserved(run, w, end, upstream.observed(end))
+		x.settleObserved(run, w, end, upstream.observed())
 	}()
 	err = x.next.ServeHTTP(w, r.WithContext(upstream.observe(r.Context(), x.repl())))
 	return err

@@ -140,7 +140,7 @@ type liveResponse struct {
 // handler shows another status than the upstream's.
 func (e *execution) live() any {
 	c := &e.response
-	if idempotency.AboutCaller(c.status) || idempotency.AboutCaller(e.upstream.observed(nil).status) {
+	if idempotency.AboutCaller(c.status) || idempotency.AboutCaller(e.upstream.observed().status) {
 		return nil
 	}
 	return &liveResponse{record: &c.record, head: &idempotency.Response{Status: c.status, Header: c.keptHeader()}, headFirst: c.headFirst}

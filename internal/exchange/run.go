@@ -102,7 +102,7 @@ func (e *execution) waits() (goOn func()) { return e.limit.pause() }
 // conclude returns how the run ended, by what was observed of it until the handlers behind
 // returned an error or nil.
 func (e *execution) conclude(err error) ending {
-	response, upstream := &e.response, e.upstream.observed(err)
+	response, upstream := &e.response, e.upstream.observed()
 	return observation{
 		err:      err,
 		status:   response.status,
@@ -190,6 +190,6 @@ func (e *execution) announce() {
 func (e *execution) forUpstream(r *http.Request) *http.Request {
 	r.Header = maps.Clone(r.Header)
 	delete(r.Header, "Accept-Encoding")
-	removeH2C(r.Header)
+	removeUpgrade(r.Header)
 	return r
 }

@@ -35,11 +35,15 @@ func forgetUpstream(repl *caddy.Replacer) {
 // attempts that proxies and transports make, and cancels the run before a transport or a proxy
 // sends the request again. Go's transport does so for a request without a body that has an
 // idempotency key (net/http, Request.isReplayable), once for each idle connection.
+//
+// It is the context of what it observes.
 type upstreamTrace struct {
-	hooks  httptrace.ClientTrace
-	repl   *caddy.Replacer
-	cancel context.CancelCauseFunc // cancels the run; nil if it is only observed
-	// within says that the run is itself within error routes, for an error before it.
+	context.Context // with the hooks
+	front           context.Context
+	hooks           httptrace.ClientTrace
+	repl            *caddy.Replacer
+	cancel          context.CancelCauseFunc // cancels the run; nil if it is only observed
+	// within reports whether the run is itself within error routes, for an error before it.
 	within bool
 	// request is the one that the handlers behind get. What a proxy sends is a copy of it.
 	request *http.Request
@@ -47,19 +51,26 @@ type upstreamTrace struct {
 	mu      sync.Mutex // a transport dials, and writes, in goroutines of its own
 	attempt attempt    // the last one
 	sought  bool       // a transport looked for a connection
-	// address is the upstream for which it did, nil if no proxy chose one.
+	// address is the upstream of the last attempt, nil if no proxy chose one.
 	address any
-	// sent reports whether an earlier attempt, or a transport that shows no connections, may have
-	// reached an upstream. It is never taken back.
+	// sent reports whether an attempt before the last, or a transport that shows nothing but its
+	// dialer, may have reached an upstream. It is never taken back.
 	sent bool
-	// http2 reports whether a request without a body went out over HTTP/2 or HTTP/3.
-	http2 bool
 	// resent reports whether the run was cancelled.
 	resent bool
 }
 
-// attempt is one attempt of a transport to send the request.
-type attempt struct{ connected, wrote, responded bool }
+// attempt is one attempt to send the request.
+type attempt struct {
+	// sought reports whether Go's transport looked for a connection.
+	sought                      bool
+	connected, wrote, responded bool
+	// http2 reports whether a request without a body went out over HTTP/2 or HTTP/3.
+	http2 bool
+	// dialed reports whether the transport shows nothing but its dialer. It may have written from
+	// then on, and that it was answered shows in the proxy's status.
+	dialed bool
+}
 
 // errResent cancels a run whose request would be sent again. To reverse_proxy it is a request
 // that was given up, which is no failure of its upstream.
@@ -75,7 +86,7 @@ func (resentError) Error() string {
 // Is makes it a [context.Canceled].
 func (resentError) Is(target error) bool { return target == context.Canceled }
 
-// observe returns a context in which a transport's connections are observed.
+// observe makes t a context in which a transport's connections are observed.
 func (t *upstreamTrace) observe(ctx context.Context, repl *caddy.Replacer) context.Context {
 	t.repl = repl
 	if t.within = ctx.Value(caddyhttp.ErrorCtxKey) != nil; !t.within {
@@ -91,16 +102,44 @@ func (t *upstreamTrace) observe(ctx context.Context, repl *caddy.Replacer) conte
 	} else {
 		t.hooks.WroteHeaders = t.wroteHeaders
 	}
-	return httptrace.WithClientTrace(ctx, &t.hooks)
+	t.front, t.Context = ctx, httptrace.WithClientTrace(ctx, &t.hooks)
+	return t
 }
 
-// getConn begins an attempt.
+// Value implements [context.Context]. reverse_proxy asks for the hooks before each attempt,
+// whatever its transport shows of it.
+func (t *upstreamTrace) Value(key any) any {
+	value := t.Context.Value(key)
+	if _, hooks := value.(*httptrace.ClientTrace); hooks {
+		t.front.Value(key) // so that a dedup in front notices, too
+		t.willSend()
+	}
+	return value
+}
+
+// willSend begins an attempt of a proxy behind one whose transport shows nothing but its dialer, or
+// that had another upstream. Others begin with getConn.
+func (t *upstreamTrace) willSend() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if address, _ := t.repl.Get(upstreamAddress); t.attempt.dialed || t.attempt.connected && address != t.address {
+		t.nextAttempt(address)
+	}
+}
+
+// getConn begins an attempt of Go's transport.
 func (t *upstreamTrace) getConn(string) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
+	address, _ := t.repl.Get(upstreamAddress)
+	t.nextAttempt(address)
+	t.sought, t.attempt.sought = true, true
+}
+
+// nextAttempt begins an attempt, unless the last one forbids it.
+func (t *upstreamTrace) nextAttempt(address any) {
 	last := t.attempt
 	t.attempt = attempt{}
-	address, _ := t.repl.Get(upstreamAddress)
 	if last.connected && !(t.unprocessed(last) && address == t.address) {
 		t.sent = true
 		if last.wrote && !t.answered(last) {
@@ -110,7 +149,7 @@ func (t *upstreamTrace) getConn(string) {
 			}
 		}
 	}
-	t.sought, t.address = true, address
+	t.address = address
 }
 
 // unprocessed reports whether the transport itself sends the request again over HTTP/2 or
@@ -119,14 +158,14 @@ func (t *upstreamTrace) getConn(string) {
 // 4.1.1). A retry of reverse_proxy has deleted the placeholder, unless it is for a response.
 func (t *upstreamTrace) unprocessed(last attempt) bool {
 	_, kept := t.repl.Get(transportError)
-	return t.http2 && kept && !last.responded
+	return last.http2 && kept && !last.responded
 }
 
 // answered reports whether an attempt was answered: a proxy that sends the request again
 // has decided so by the response.
 func (t *upstreamTrace) answered(a attempt) bool {
 	_, status := t.repl.Get(upstreamStatus)
-	return a.responded && (t.address == nil || status)
+	return (a.responded || a.dialed) && (t.address == nil || status)
 }
 
 // gotConn is called by the proxy's own goroutine, while the proxy waits for its transport. What
@@ -152,21 +191,26 @@ func isExclusive(info httptrace.GotConnInfo) bool {
 }
 
 // connectDone notices the connection of a transport that shows none of its own, such as that
-// of FastCGI, which only its dialer does.
-func (t *upstreamTrace) connectDone(_, _ string, err error) {
+// of FastCGI. Go's transport dials for the upstream for which it looked for a connection, and a
+// resolver over UDP.
+func (t *upstreamTrace) connectDone(network, _ string, err error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if chosen, ok := t.repl.Get(upstreamAddress); err == nil && ok && chosen != t.address {
-		t.sent = true
+	address, chosen := t.repl.Get(upstreamAddress)
+	if err != nil || strings.HasPrefix(network, "udp") || !chosen || address == t.address && (t.attempt.sought || t.attempt.dialed) {
+		return
 	}
+	t.attempt = attempt{connected: true, wrote: true, dialed: true}
+	t.sent, t.address = true, address
+	t.repl.Delete(upstreamStatus)
 }
 
 func (t *upstreamTrace) wroteHeaderField(name string, _ []string) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.attempt.wrote = true
-	if !t.http2 && strings.HasPrefix(name, ":") {
-		t.http2 = true
+	if !t.attempt.http2 && strings.HasPrefix(name, ":") {
+		t.attempt.http2 = true
 		t.repl.Set(transportError, false)
 	}
 }
@@ -185,9 +229,7 @@ func (t *upstreamTrace) gotFirstResponseByte() {
 
 // upstreamObservation is what was seen of a request's way to an upstream.
 type upstreamObservation struct {
-	// maybeSent says that the request may have reached an upstream. A proxy that
-	// chose an upstream and whose transport shows no connections (FastCGI) cannot
-	// tell.
+	// maybeSent reports whether the request may have reached an upstream: a connection was made.
 	maybeSent bool
 	// sought says that a transport has looked for a connection.
 	sought bool
@@ -213,11 +255,11 @@ func (w *upstreamObservation) gaveUp() bool {
 	return w.status != statusClientGone && (w.maybeSent || w.sought)
 }
 
-// observed returns what was observed until the handlers behind ended, with an error or nil.
-func (t *upstreamTrace) observed(err error) upstreamObservation {
+// observed returns what was observed until now.
+func (t *upstreamTrace) observed() upstreamObservation {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	address, chosen := t.repl.Get(upstreamAddress)
+	address, _ := t.repl.Get(upstreamAddress)
 	value, _ := t.repl.Get(upstreamStatus)
 	status, _ := value.(int)
 	var failed error
@@ -228,21 +270,10 @@ func (t *upstreamTrace) observed(err error) upstreamObservation {
 	connected := t.sent || t.attempt.connected
 	return upstreamObservation{
 		failed:    failed,
-		maybeSent: t.sent || connected && !refusedUnprocessed(err) || chosen && address != t.address,
+		maybeSent: connected,
 		sought:    t.sought,
 		status:    status,
 		answered:  status != 0 && connected && t.address == address,
 		resent:    t.resent,
 	}
-}
-
-// refusedUnprocessed reports whether an upstream said over HTTP/2 that it has not processed a
-// request, which its transport could not send again because it has a body. Go's transport says
-// so in words only (net/http, http2errClientConnGotGoAway and http2shouldRetryRequest).
-func refusedUnprocessed(err error) bool {
-	if err == nil {
-		return false
-	}
-	text := err.Error()
-	return strings.Contains(text, "; REFUSED_STREAM") || strings.Contains(text, "graceful shutdown GOAWAY")
 }

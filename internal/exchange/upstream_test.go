@@ -9,46 +9,77 @@ import (
 )
 
 // Whether a request may have reached an upstream, by what proxies choose and what transports
-// show. Each letter is a step: C and D a proxy chooses upstream 1 or 2, g a transport looks for a
-// connection, G it has one, d a dialer has one, h it writes a header of HTTP/2, r it reads a
-// response, s the proxy has the status of that.
+// show. Each letter is a step: C and D a proxy chooses upstream 1 or 2, and begins an attempt; g a
+// transport looks for a connection, G it has one, d a dialer has one, n one of a resolver has one, w
+// it writes a header of HTTP/1.1, h one of HTTP/2, r it reads a response, s the proxy has the status
+// of that, x the proxy tries again after an error.
 func TestWaysToAnUpstream(t *testing.T) {
-	for steps, want := range map[string]bool{
-		"":        false, // no proxy
-		"Cg":      false, // no connection to be had
-		"Cgd":     false, // nor after a handshake
-		"CgDg":    false, // nor to the next upstream
-		"CgG":     true,
-		"CgGDg":   true, // and to the next upstream none
-		"gG":      true, // no proxy
-		"C":       true, // a transport that shows nothing
-		"Cd":      true, // one that shows its dialer, such as that of FastCGI
-		"CdsDg":   true, // which an upstream that refuses connections does not take back
-		"CdDg":    true, // nor if it has not answered
-		"CgDd":    true,
-		"CgD":     true,
-		"CdsDgCg": true,
-		"CgGhgG":  true,  // sent again by the transport, over HTTP/2
-		"CgGhg":   false, // which finds no other connection: the upstream has not processed it
-		"CgGhDg":  true,  // sent by one proxy, and not by the next one
-		"CgGhrg":  true,  // answered, and not sent again
+	const unsent, sent, cancelled = "not sent", "sent", "sent, and cancelled"
+	for steps, want := range map[string]string{
+		"":       unsent, // no proxy
+		"C":      unsent, // the request cannot be sent
+		"Cg":     unsent, // no connection to be had
+		"Cgd":    unsent, // nor after a handshake
+		"CgDg":   unsent, // nor to the next upstream
+		"CgD":    unsent,
+		"CgG":    sent,
+		"CgGDg":  sent, // and to the next upstream none
+		"CgGCg":  sent, // nothing was written
+		"gG":     sent, // no proxy
+		"gGwg":   cancelled,
+		"CgGwg":  cancelled, // sent again by the transport
+		"CgGwDg": cancelled, // or by another proxy
+
+		// A transport that shows nothing but its dialer, such as that of FastCGI.
+		"Cd":      sent,
+		"Cn":      unsent,
+		"CdsDg":   sent, // which an upstream that refuses connections does not take back
+		"CdsDgCg": sent,
+		"CdDg":    cancelled,
+		"CdD":     cancelled, // before it dials
+		"CdC":     cancelled,
+		"CdxC":    cancelled,
+		"CdnC":    cancelled,
+		"CdsC":    sent,      // for the response
+		"CdsCdC":  cancelled, // which is none to the next attempt
+		"CgDd":    sent,
+		"CgGwDd":  cancelled,
+		"CgGwrsD": sent,
+		"CgGwd":   sent, // Go's transport has dialed for nothing
+
+		// Over HTTP/2 the transport sends again what was not processed.
+		"CgGhgG":      sent,
+		"CgGhg":       unsent, // and finds no other connection
+		"CgGhDg":      cancelled,
+		"CgGhrg":      cancelled, // without a status of its own
+		"CgGhrsDgGwg": cancelled, // what has spoken HTTP/2 before says nothing of HTTP/1.1
+		"CgGhxCg":     cancelled, // by the proxy
 	} {
 		t.Run(steps, func(t *testing.T) {
 			repl := caddy.NewReplacer()
 			trace := &upstreamTrace{request: new(http.Request), cancel: func(error) {}}
-			shown := httptrace.ContextClientTrace(trace.observe(t.Context(), repl))
+			ctx := trace.observe(t.Context(), repl)
+			shown := &trace.hooks
 			for _, step := range steps {
 				switch step {
 				case 'C':
 					repl.Set(upstreamAddress, "127.0.0.1:9001")
+					httptrace.WithClientTrace(ctx, new(httptrace.ClientTrace))
 				case 'D':
 					repl.Set(upstreamAddress, "127.0.0.1:9002")
+					httptrace.WithClientTrace(ctx, new(httptrace.ClientTrace))
 				case 'g':
 					shown.GetConn("")
 				case 'G':
 					shown.GotConn(httptrace.GotConnInfo{})
 				case 'd':
 					shown.ConnectDone("tcp", "", nil)
+				case 'n':
+					shown.ConnectDone("udp", "", nil)
+				case 'w':
+					shown.WroteHeaderField("Host", nil)
+				case 'x':
+					repl.Delete(transportError)
 				case 'h':
 					shown.WroteHeaderField(":method", nil)
 				case 'r':
@@ -57,15 +88,21 @@ func TestWaysToAnUpstream(t *testing.T) {
 					repl.Set(upstreamStatus, 200)
 				}
 			}
-			if got := trace.observed(nil); got.maybeSent != want {
-				t.Errorf("seen: %+v, want maybe sent %v", got, want)
+			got, is := trace.observed(), unsent
+			switch {
+			case got.resent && got.maybeSent:
+				is = cancelled
+			case got.maybeSent:
+				is = sent
+			}
+			if is != want {
+				t.Errorf("seen: %+v, want %s", got, want)
 			}
 		})
 	}
 }
 
-// A proxy's status is the answer to the last attempt, and not where a transport that shows no
-// connections comes behind.
+// A proxy's status is the answer to the last attempt, and not where another proxy comes behind.
 func TestStatusOfTheLastAttempt(t *testing.T) {
 	repl := caddy.NewReplacer()
 	repl.Set(upstreamAddress, "127.0.0.1:9001")
@@ -74,15 +111,15 @@ func TestStatusOfTheLastAttempt(t *testing.T) {
 	shown := httptrace.ContextClientTrace(trace.observe(t.Context(), repl))
 	shown.GetConn("")
 	shown.GotConn(httptrace.GotConnInfo{})
-	if got := trace.observed(nil); got.status != 0 || got.answered {
+	if got := trace.observed(); got.status != 0 || got.answered {
 		t.Errorf("before its answer: %+v", got)
 	}
 	repl.Set(upstreamStatus, 503)
-	if got := trace.observed(nil); got.status != 503 || !got.answered {
+	if got := trace.observed(); got.status != 503 || !got.answered {
 		t.Errorf("after its answer: %+v", got)
 	}
 	repl.Set(upstreamAddress, "127.0.0.1:9002")
-	if got := trace.observed(nil); got.answered {
+	if got := trace.observed(); got.answered {
 		t.Errorf("after a transport that shows nothing: %+v", got)
 	}
 }
