@@ -37,7 +37,7 @@ func startProxyIn(t *testing.T, dir string, up *upstream, args ...string) *caddy
 			t.Fatalf("the proxy ended: %v\n%s", p.err, p.log)
 		default:
 		}
-		return strings.Contains(p.log.String(), "caddy-dedup protects ")
+		return strings.Contains(p.log.String(), "caddy-dedup protects ") || strings.Contains(p.log.String(), "caddy-dedup observes ")
 	})
 	return p
 }
@@ -193,6 +193,73 @@ func TestProxyCommandPrintsWhatItRuns(t *testing.T) {
 	})
 	if strings.Contains(q.log.String(), "not formatted") {
 		t.Error("the Caddyfile is not formatted as Caddy does")
+	}
+}
+
+// The service gets a secret of the flags, and nothing else shows it.
+func TestProxyCommandShowsNoSecret(t *testing.T) {
+	t.Parallel()
+	up := startUpstream(t, answers201)
+	admin := fmt.Sprintf("127.0.0.1:%d", freeport.Of(t))
+	args := []string{"--header-up", "Authorization: Bearer open-sesame", "--header-down", "X-Session: open-sesame", "--admin", admin}
+	p := startProxyCommand(t, up, append(args, "--debug")...)
+	first := p.post(t, "/", "k", "body")
+	if got := up.nth(t, "k", 1).Header.Get("Authorization"); got != "Bearer open-sesame" {
+		t.Errorf("the service got the Authorization %q", got)
+	}
+	if got := first.Header.Get("X-Session"); got != "open-sesame" {
+		t.Errorf("the client got the X-Session %q", got)
+	}
+	if said := p.log.String(); strings.Contains(said, "Bearer open-sesame") || !strings.Contains(said, "{env.AUTHORIZATION}") {
+		t.Errorf("the log with the configuration shows the secret, or is not there:\n%s", said)
+	}
+	got, err := http.Get("http://" + admin + "/config/")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer got.Body.Close()
+	config, err := io.ReadAll(got.Body)
+	if err != nil || strings.Contains(string(config), "sesame") || !strings.Contains(string(config), "{env.AUTHORIZATION}") {
+		t.Errorf("the admin API shows the secret, or not its placeholder: %v, %s", err, config)
+	}
+	text, code := command(t, p.conf.dir, append([]string{"proxy", "--from", ":8080", "--to", up.addr, "--print"}, args...)...)
+	if code != 0 || strings.Contains(text, "sesame") || !strings.Contains(text, "header_up Authorization `Bearer {env.AUTHORIZATION}`") {
+		t.Errorf("--print ended with %d, and shows\n%s", code, text)
+	}
+}
+
+func TestProxyCommandForPaths(t *testing.T) {
+	t.Parallel()
+	up := startUpstream(t, answers201)
+	p := startProxyCommand(t, up, "--path", "/webhooks/*", "--path", "/orders")
+	for _, path := range []string{"/webhooks/github", "/orders"} {
+		first := p.post(t, path, path, "body")
+		wantFresh(t, first, 201, "run 1 of "+path)
+		wantReplay(t, p.post(t, path, path, "body"), first)
+	}
+	for range 2 {
+		p.post(t, "/other", "k", "body")
+	}
+	up.wantRuns(t, "k", 2)
+}
+
+func TestProxyCommandObserves(t *testing.T) {
+	t.Parallel()
+	up := startUpstream(t, answers201)
+	health := fmt.Sprintf("127.0.0.1:%d", freeport.Of(t))
+	p := startProxyCommand(t, up, "--observe", "--health", health, "--dedup", "retention 30d")
+	for range 2 {
+		p.post(t, "/", "k", "body")
+	}
+	up.wantRuns(t, "k", 2)
+	got, err := http.Get("http://" + health + "/metrics")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer got.Body.Close()
+	body, err := io.ReadAll(got.Body)
+	if want := `caddy_dedup_requests_total{observed="true",outcome="replayed",provider="api"} 1`; err != nil || !strings.Contains(string(body), want) {
+		t.Errorf("%v: want %s in\n%s", err, want, body)
 	}
 }
 

@@ -16,6 +16,7 @@ type written struct {
 	data         string // Caddy's data directory
 	caddyAdmin   string // $CADDY_ADMIN
 	text         string
+	secrets      map[string]string // of the flags, by the variables that the text has for them
 	warnings     []string
 	site, health site
 	admin        string
@@ -26,8 +27,8 @@ type written struct {
 // caddyfile writes the Caddyfile that the flags stand for. data is the directory in
 // which Caddy keeps its data, and caddyAdmin what $CADDY_ADMIN says.
 func (f *flags) caddyfile(data, caddyAdmin string) (*written, error) {
-	w := &written{flags: f, data: data, caddyAdmin: caddyAdmin}
-	for _, read := range []func() error{w.readSites, w.readTargets, w.readDirective, w.readStore, w.readHeaders} {
+	w := &written{flags: f, data: data, caddyAdmin: caddyAdmin, secrets: make(map[string]string)}
+	for _, read := range []func() error{w.readSites, w.readTargets, w.readPaths, w.readDirective, w.readStore, w.readHeaders} {
 		if err := read(); err != nil {
 			return nil, err
 		}
@@ -46,8 +47,6 @@ func (w *written) internalCA() bool {
 func (w *written) write() string {
 	f := w.flags
 	var b block
-	b.line("# What `caddy-dedup proxy` runs for its flags. To go on from here, save it as")
-	b.line("# Caddyfile, and run it: caddy-dedup run --config Caddyfile")
 	b.open("")
 	b.line("admin", quote(w.admin))
 	b.line("persist_config off")
@@ -97,25 +96,24 @@ func (w *written) write() string {
 		b.line("metrics /metrics")
 		b.close()
 	}
-	return string(caddyfile.Format([]byte(b.String())))
-}
-
-// printed returns the Caddyfile without the passwords of a Redis that are in the flags.
-func (w *written) printed() string {
-	text := urlPassword.ReplaceAllString(w.text, "${1}{env.REDIS_PASSWORD}@")
-	text = passwordLine.ReplaceAllString(text, "${1}{env.REDIS_PASSWORD}")
-	text = sentinelPasswordLine.ReplaceAllString(text, "${1}{env.SENTINEL_PASSWORD}")
-	if text == w.text {
-		return text
+	var head block
+	head.line("# What `caddy-dedup proxy` runs for its flags. To go on from here, save it as")
+	head.line("# Caddyfile, and run it: caddy-dedup run --config Caddyfile")
+	if len(w.secrets) > 0 {
+		head.line(w.secretsNeeded())
 	}
-	return "# A password in the flags is a placeholder here: set REDIS_PASSWORD or SENTINEL_PASSWORD\n# in the environment, where it is named.\n" + text
+	return string(caddyfile.Format([]byte(head.String() + b.String())))
 }
 
 func (w *written) store() string {
 	f := w.flags
 	switch {
 	case len(f.redis) > 0:
-		return "redis " + strings.Join(quoteAll(f.redis), " ")
+		words := []string{"redis"}
+		for _, url := range f.redis {
+			words = append(words, quote(w.hideURL(url)))
+		}
+		return strings.Join(words, " ")
 	case f.file.Given:
 		return "file " + quote(f.file.Text)
 	default:
@@ -133,15 +131,24 @@ func (w *written) writeSite(b *block) {
 	if f.accessLog {
 		b.line("log")
 	}
-	head := strings.Join(append([]string{"dedup"}, quoteAll(f.providers)...), " ")
-	if len(f.lines) > 0 {
-		b.open(head)
-		for _, lines := range f.lines {
-			b.line(lines) // `caddy fmt` indents what is in blocks of its own
+	head := []string{"dedup"}
+	switch paths := quoteAll(f.paths); len(paths) {
+	case 0:
+	case 1:
+		head = append(head, paths[0])
+	default:
+		b.line("@dedup path", strings.Join(paths, " "))
+		head = append(head, "@dedup")
+	}
+	directive := strings.Join(append(head, quoteAll(f.providers)...), " ")
+	if lines := w.lines(); len(lines) > 0 {
+		b.open(directive)
+		for _, line := range lines {
+			b.line(w.hideLine(line)) // `caddy fmt` indents what is in blocks of its own
 		}
 		b.close()
 	} else {
-		b.line(head)
+		b.line(directive)
 	}
 	var inside []string
 	if f.changeHost {
@@ -149,11 +156,11 @@ func (w *written) writeSite(b *block) {
 	}
 	for _, field := range f.headerUp {
 		name, value := splitField(field)
-		inside = append(inside, "header_up "+quote(name)+" "+quote(value))
+		inside = append(inside, "header_up "+quote(name)+" "+quote(w.hideField(name, value)))
 	}
 	for _, field := range f.headerDown {
 		name, value := splitField(field)
-		inside = append(inside, "header_down "+quote(name)+" "+quote(value))
+		inside = append(inside, "header_down "+quote(name)+" "+quote(w.hideField(name, value)))
 	}
 	proxy := "reverse_proxy " + strings.Join(quoteAll(f.to), " ")
 	insecure := f.insecure && w.secureTarget()

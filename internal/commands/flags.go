@@ -26,10 +26,11 @@ type flags struct {
 	from, file, admin, health keyscommand.Once
 	to, providers, redis      []string
 	lines                     []string // of the directive
+	paths                     []string // that the directive is for
 	headerUp, headerDown      []string
 
 	changeHost, insecure, internalCerts, disableRedirects bool
-	accessLog, debug, print                               bool
+	observe, accessLog, debug, print                      bool
 }
 
 func (f *flags) define(cmd *cobra.Command) {
@@ -41,6 +42,8 @@ func (f *flags) define(cmd *cobra.Command) {
 	set.StringArrayVar(&f.redis, "redis", nil, "URL of the Redis server that keeps the state, such as redis://localhost:6379; several are a cluster")
 	set.Var(&f.file, "file", "Directory that keeps the state (default: dedup-<port> in Caddy's data directory)")
 	set.StringArrayVar(&f.lines, "dedup", nil, "A line of the dedup directive, such as 'retention 30d'; may be repeated")
+	set.StringArrayVar(&f.paths, "path", nil, "A path that is protected, such as '/webhooks/*' (default: every path); may be repeated")
+	set.BoolVar(&f.observe, "observe", false, "Decide, count and log, but let every request through")
 	set.BoolVar(&f.print, "print", false, "Show the Caddyfile that the flags stand for, and exit")
 	set.VarP(&f.admin, "admin", "a", "Address of the admin API, or off (default: a socket in Caddy's data directory)")
 	set.Var(&f.health, "health", "Address, such as :8081, that serves /live, /ready and /metrics")
@@ -95,6 +98,9 @@ func (w *written) readAdmin() error {
 	if w.admin == adminOff {
 		return nil
 	}
+	if strings.Contains(w.admin, "@") && !strings.HasPrefix(w.admin, "unix/") {
+		return fmt.Errorf("%s takes no user, and its value has an @; use an address such as localhost:2019 or unix//run/caddy/admin.sock, or off", from)
+	}
 	if err := checkWord(w.admin); err != nil {
 		return fmt.Errorf("%s %s: %w", from, w.admin, err)
 	}
@@ -136,7 +142,10 @@ func (w *written) readTargets() error {
 			f.to[i] = to
 		}
 		if err := readTarget(to); err != nil {
-			return fmt.Errorf("--to: %q is not the address of a service; use one such as localhost:3000, http://localhost:3000 or https://example.com: %w", redacted([]string{to}), err)
+			if strings.ContainsAny(to, "@?#") { // it may have a password or a token
+				to = "the value given"
+			}
+			return fmt.Errorf("--to: %q is not the address of a service; use one such as localhost:3000, http://localhost:3000 or https://example.com: %w", to, err)
 		}
 	}
 	w.shareScheme()
@@ -191,6 +200,27 @@ func readTarget(to string) error {
 	return parse("reverse_proxy "+quote(to), "--to", new(reverseproxy.Handler))
 }
 
+// readPaths reads the paths of the directive's matcher.
+func (w *written) readPaths() error {
+	for _, path := range w.flags.paths {
+		if !strings.HasPrefix(path, "/") || strings.ContainsAny(path, "?#") {
+			return fmt.Errorf("--path: %q is not a path; use one such as /orders, or /webhooks/* for all that begin with /webhooks/", redacted(path))
+		}
+		if err := checkWord(path); err != nil {
+			return fmt.Errorf("--path %s: %w", path, err)
+		}
+	}
+	return nil
+}
+
+// lines are those of the directive.
+func (w *written) lines() []string {
+	if w.flags.observe {
+		return append([]string{"observe"}, w.flags.lines...)
+	}
+	return w.flags.lines
+}
+
 // readDirective reads the directive that --provider and --dedup make, each line of it
 // alone first, to name the flag that is wrong. What the lines are together, such as an
 // exclude and the fingerprint that it is for, is known when all of them are read.
@@ -209,9 +239,12 @@ func (w *written) readDirective() error {
 		if err != nil {
 			return fmt.Errorf("--dedup %s: %w", shownLine(line), err)
 		}
+		if f.observe && alone.Observe {
+			return fmt.Errorf("--observe and --dedup %s say the same; leave one of them out", shownLine(line))
+		}
 		w.ownStore = w.ownStore || alone.StoreRaw != nil
 	}
-	if err := parse("dedup "+providers+" {\n"+strings.Join(f.lines, "\n")+"\n}", "--dedup", &w.handler); err != nil {
+	if err := parse("dedup "+providers+" {\n"+strings.Join(w.lines(), "\n")+"\n}", "--dedup", &w.handler); err != nil {
 		return fmt.Errorf("--dedup and --provider: %w", err)
 	}
 	return nil
@@ -281,10 +314,12 @@ func parse(text, from string, into caddyfile.Unmarshaler) error {
 func (w *written) readStore() error {
 	f := w.flags
 	switch {
+	case strings.Contains(f.file.Text, "://"):
+		return fmt.Errorf("--file takes the path of a directory, and its value is a URL; for that of a Redis server use --redis")
 	case len(f.redis) > 0 && f.file.Given:
-		return fmt.Errorf("--redis %s and --file %s exclude each other: the state lies in one place", redacted(f.redis), f.file.Text)
+		return fmt.Errorf("--redis %s and --file %s exclude each other: the state lies in one place", redacted(f.redis...), f.file.Text)
 	case w.ownStore && len(f.redis) > 0:
-		return fmt.Errorf("--redis %s and --dedup 'store …' exclude each other: the state lies in one place", redacted(f.redis))
+		return fmt.Errorf("--redis %s and --dedup 'store …' exclude each other: the state lies in one place", redacted(f.redis...))
 	case w.ownStore && f.file.Given:
 		return fmt.Errorf("--file %s and --dedup 'store …' exclude each other: the state lies in one place", f.file.Text)
 	case f.file.Given && f.file.Text == "":
@@ -295,11 +330,11 @@ func (w *written) readStore() error {
 	}
 	for _, url := range f.redis {
 		if err := checkWord(url); err != nil {
-			return fmt.Errorf("--redis %s: %w", redacted([]string{url}), err)
+			return fmt.Errorf("--redis %s: %w", redacted(url), err)
 		}
 	}
 	if len(f.redis) > 0 {
-		if err := parse("dedup {\nstore "+w.store()+"\n}", "--redis", new(caddymodule.Handler)); err != nil {
+		if err := parse("dedup {\nstore redis "+strings.Join(quoteAll(f.redis), " ")+"\n}", "--redis", new(caddymodule.Handler)); err != nil {
 			return fmt.Errorf("--redis: %w", err)
 		}
 	}
@@ -320,17 +355,20 @@ func (w *written) readHeaders() error {
 	f := w.flags
 	for flag, fields := range map[string][]string{"header-up": f.headerUp, "header-down": f.headerDown} {
 		set := make(map[string]bool)
-		for _, field := range fields {
+		for i, field := range fields {
 			name, value := splitField(field)
+			if name == field { // all of it may be a secret
+				return fmt.Errorf("--%s: the value of flag %d has no colon; use one such as \"Field: value\"", flag, i+1)
+			}
 			// A sign in front would have another meaning in the Caddyfile.
 			if !httpguts.ValidHeaderFieldName(name) || strings.ContainsAny(name[:1], "+-") || value == "" || !httpguts.ValidHeaderFieldValue(value) {
-				return fmt.Errorf("--%s: %q is not a header field; use one such as \"Field: value\"", flag, field)
+				return fmt.Errorf("--%s: %q has no valid name before its colon, or no valid value behind it; use one such as \"Field: value\"", flag, name+": …")
 			}
 			if err := cmp.Or(checkWord(name), checkWord(value)); err != nil {
 				return fmt.Errorf("--%s %s: its value does not work here: %w", flag, name, err)
 			}
 			if f.changeHost && flag == "header-up" && textproto.CanonicalMIMEHeaderKey(name) == "Host" {
-				return fmt.Errorf("--change-host-header and --header-up %q exclude each other: both set Host", field)
+				return fmt.Errorf("--change-host-header and --header-up %q exclude each other: both set Host", name)
 			}
 			// In the Caddyfile the last one would count, and the others be gone without a word.
 			canonical := textproto.CanonicalMIMEHeaderKey(name)

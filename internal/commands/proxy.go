@@ -27,7 +27,7 @@ func init() {
 	cobra.OnInitialize(makeDataDirectory)
 	caddycmd.RegisterCommand(caddycmd.Command{
 		Name:  "proxy",
-		Usage: "--from <address> --to <address>... [--provider <name>]... [--redis <url> | --file <directory>] [--dedup <line>]... [--print]",
+		Usage: "--from <address> --to <address>... [--provider <name>]... [--redis <url> | --file <directory>] [--dedup <line>]... [--path <path>]... [--observe] [--print]",
 		Short: "Makes one service idempotent, without a configuration file",
 		Long: `
 Listens on --from, passes requests on to --to, and lets none of them through
@@ -46,9 +46,13 @@ data directory, or in that of --file, or in the Redis server of --redis, which
 several replicas can share. The password in its URL may be a placeholder, such
 as {env.REDIS_PASSWORD}. Several --redis are nodes of one cluster.
 
---dedup takes any line of the dedup directive, such as 'retention 30d'. --print
-shows the Caddyfile that the flags stand for, and exits: save it to go on from
-there with 'caddy-dedup run'.
+--dedup takes any line of the dedup directive, such as 'retention 30d'. With
+--path, such as '/webhooks/*', only requests with that path are protected, and
+the others are passed on. With --observe all are passed on: it logs and counts
+what it would have done.
+
+--print shows the Caddyfile that the flags stand for, with placeholders for its
+secrets, and exits: save it to go on from there with 'caddy-dedup run'.
 
 X-Forwarded-* of clients in private networks is passed on, as a sidecar behind
 an ingress needs it.
@@ -62,11 +66,20 @@ address, or off.
 --health serves /live, /ready and /metrics, for probes, on an address of its own.`,
 		CobraFunc: func(cmd *cobra.Command) {
 			f := new(flags)
-			cmd.Args = cobra.NoArgs
+			cmd.Args = flagsOnly
 			f.define(cmd)
 			cmd.RunE = caddycmd.WrapCommandFuncForCobra(func(caddycmd.Flags) (int, error) { return f.run() })
 		},
 	})
+}
+
+// flagsOnly refuses words that belong to no flag, such as the second word of a header field. It
+// does not show them, as [cobra.NoArgs] does.
+func flagsOnly(_ *cobra.Command, args []string) error {
+	if len(args) > 0 {
+		return fmt.Errorf("proxy takes flags only, and %d words belong to none; put a value with a space in it in quotes", len(args))
+	}
+	return nil
 }
 
 // run prints the Caddyfile of the flags, or runs it and does not return.
@@ -74,6 +87,11 @@ func (f *flags) run() (int, error) {
 	written, err := f.caddyfile(caddy.AppDataDir(), os.Getenv("CADDY_ADMIN"))
 	if err != nil {
 		return caddy.ExitCodeFailedStartup, err
+	}
+	for name, value := range written.secrets {
+		if err := os.Setenv(name, value); err != nil {
+			return caddy.ExitCodeFailedStartup, fmt.Errorf("setting the variable %s: %w", name, err)
+		}
 	}
 	config, err := adapt(written.text)
 	if err != nil {
@@ -86,7 +104,7 @@ func (f *flags) run() (int, error) {
 		if err := written.validate(config); err != nil {
 			return caddy.ExitCodeFailedStartup, err
 		}
-		_, err := os.Stdout.WriteString(written.printed())
+		_, err := os.Stdout.WriteString(written.text)
 		return caddy.ExitCodeSuccess, err
 	}
 	caddy.TrapSignals()
@@ -188,18 +206,21 @@ func (w *written) summary() string {
 	case len(f.providers) > 0:
 		what, try = "webhooks of "+strings.Join(f.providers, ", "), w.delivery(f.providers[0])
 	case len(w.handler.Keys) > 0:
-		what, try = "requests with the keys of --dedup", w.site.url()
+		what, try = "requests with the keys of --dedup", w.url()
 	}
 	state := w.stateDirectory()
 	switch {
 	case w.ownStore:
 		state = "as --dedup says"
 	case len(f.redis) > 0:
-		state = "Redis at " + redacted(f.redis)
+		state = "Redis at " + redacted(f.redis...)
 	}
 	does := "caddy-dedup protects " + strings.Join(f.to, ", ")
 	if w.handler.Observe {
 		does = "caddy-dedup observes " + strings.Join(f.to, ", ") + ", and every request passes"
+	}
+	if len(f.paths) > 0 {
+		what += " at " + strings.Join(f.paths, ", ")
 	}
 	lines := []string{
 		does,
@@ -223,7 +244,15 @@ func (w *written) request(field string) string {
 	if w.internalCA() {
 		insecure = "-k " // its CA is known to nobody
 	}
-	return fmt.Sprintf("curl %s-i -X %s -H '%s: try-1' -d hello %s/", insecure, w.methods()[0], field, w.site.url())
+	return fmt.Sprintf("curl %s-i -X %s -H '%s: try-1' -d hello %s", insecure, w.methods()[0], field, w.url())
+}
+
+// url is one that is protected.
+func (w *written) url() string {
+	if paths := w.flags.paths; len(paths) > 0 {
+		return w.site.url() + strings.ReplaceAll(paths[0], "*", "try")
+	}
+	return w.site.url() + "/"
 }
 
 // delivery is a command that sends what dedup takes for a delivery of a provider, or the
@@ -231,7 +260,7 @@ func (w *written) request(field string) string {
 func (w *written) delivery(provider string) string {
 	p, _ := delivery.ProviderNamed(provider)
 	if len(p.Sources) == 0 || p.Sources[0].Kind != delivery.KindHeader || len(p.Signs.AnyOf) > 0 {
-		return w.site.url()
+		return w.url()
 	}
 	return w.request(p.Sources[0].Header)
 }

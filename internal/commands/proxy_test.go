@@ -1,6 +1,7 @@
 package commands
 
 import (
+	"maps"
 	"os"
 	"path/filepath"
 	"strings"
@@ -52,40 +53,90 @@ func TestCaddyfilesOfFlags(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if w.printed() != want {
-				t.Errorf("it is printed as\n%s", w.printed())
+			if w.text != want {
+				t.Errorf("it is printed as\n%s", w.text)
 			}
-			if _, err := adapt(w.printed()); err != nil {
+			if _, err := adapt(w.text); err != nil {
 				t.Error(err)
 			}
 		})
 	}
 }
 
-// What is printed has no password, and keeps the placeholders that the flags have.
-func TestPrintedCaddyfileHasNoPassword(t *testing.T) {
-	for _, c := range []struct{ args, want []string }{
-		{[]string{"--redis", "redis://:open-sesame@h"}, []string{"store redis redis://:{env.REDIS_PASSWORD}@h\n"}},
-		{[]string{"--redis", "redis://u:open%40sesame@h", "--redis", "rediss://u:{env.P}@i"}, []string{"redis://u:{env.REDIS_PASSWORD}@h rediss://u:{env.P}@i\n"}},
-		{[]string{"--dedup", "store redis unix://u:open-sesame@/run/redis.sock"}, []string{"unix://u:{env.REDIS_PASSWORD}@/run/redis.sock\n"}},
+// The Caddyfile, which runs as it is printed, has no secret: variables have them. It keeps the
+// placeholders that the flags have.
+func TestCaddyfileHasNoSecret(t *testing.T) {
+	const secret = "open-sesame"
+	for _, c := range []struct {
+		args, want []string
+		secrets    map[string]string
+	}{
+		{[]string{"--redis", "redis://:open-sesame@h"}, []string{"store redis redis://:{env.REDIS_PASSWORD}@h\n"}, map[string]string{"REDIS_PASSWORD": secret}},
+		{[]string{"--redis", "redis://u:open%40sesame@h", "--redis", "rediss://u:{env.P}@i"}, []string{"redis://u:{env.REDIS_PASSWORD}@h rediss://u:{env.P}@i\n"}, map[string]string{"REDIS_PASSWORD": "open%40sesame"}},
+		{[]string{"--redis", "redis://u:open-sesame@h:1", "--redis", "redis://u:open-sesame@h:2"}, []string{"redis://u:{env.REDIS_PASSWORD}@h:1 redis://u:{env.REDIS_PASSWORD}@h:2\n"}, map[string]string{"REDIS_PASSWORD": secret}},
+		{[]string{"--redis", "redis://u:{file./run/x}open-sesame@h"}, []string{"redis://u:{file./run/x}{env.REDIS_PASSWORD}@h\n"}, map[string]string{"REDIS_PASSWORD": secret}},
+		{[]string{"--redis", "redis://u:{open-sesame@h"}, []string{"redis://u:{env.REDIS_PASSWORD}@h\n"}, map[string]string{"REDIS_PASSWORD": "{open-sesame"}},
+		{[]string{"--redis", "{env.LOGIN}:open-sesame@h"}, []string{"store redis {env.LOGIN}:{env.REDIS_PASSWORD}@h\n"}, map[string]string{"REDIS_PASSWORD": secret}},
+		{[]string{"--dedup", "store redis unix://u:open-sesame@/run/@redis.sock"}, []string{"unix://u:{env.REDIS_PASSWORD}@/run/@redis.sock\n"}, map[string]string{"REDIS_PASSWORD": secret}},
 		{
-			[]string{"--dedup", "store redis {\naddress h:1\npassword \"open-sesame x\"\nsentinel m\nsentinel_password open-sesame\n}"},
-			[]string{"\tpassword {env.REDIS_PASSWORD}\n", "\tsentinel_password {env.SENTINEL_PASSWORD}\n"},
+			[]string{"--dedup", "store redis {\naddress h:1\npassword \"open-sesame x\" # the one of June\nsentinel m\nsentinel_password open-sesame\n}"},
+			[]string{"\t\tstore redis {\n\t\t\taddress h:1\n\t\t\tpassword {env.REDIS_PASSWORD}\n\t\t\tsentinel m\n\t\t\tsentinel_password {env.SENTINEL_PASSWORD}\n\t\t}\n"},
+			map[string]string{"REDIS_PASSWORD": "open-sesame x", "SENTINEL_PASSWORD": secret},
 		},
-		{[]string{"--redis", "redis://h:1"}, []string{"store redis redis://h:1\n"}},
+		{[]string{"--dedup", "store redis {\n\"password\" \\\n open-sesame\n}"}, []string{"\tpassword {env.REDIS_PASSWORD}\n"}, map[string]string{"REDIS_PASSWORD": secret}},
+		{[]string{"--dedup", "store redis {\npassword <<X\nopen-sesame\nX\n}"}, []string{"\tpassword {env.REDIS_PASSWORD}\n"}, map[string]string{"REDIS_PASSWORD": secret}},
+		{[]string{"--dedup", "store redis { password {env.P}open-sesame\n}"}, []string{"\tpassword {env.P}{env.REDIS_PASSWORD}\n"}, map[string]string{"REDIS_PASSWORD": secret}},
+		{[]string{"--redis", "redis://h:1", "--dedup", "key header password # of the site", "--dedup", "key value a:{http.request.header.X}@h"}, []string{"store redis redis://h:1\n", "key header password # of the site\n", "key value a:{http.request.header.X}@h\n"}, nil},
+
+		{[]string{"--header-up", "Authorization: Bearer open-sesame"}, []string{"header_up Authorization `Bearer {env.AUTHORIZATION}`\n"}, map[string]string{"AUTHORIZATION": secret}},
+		{[]string{"--header-up", "authorization: open-sesame", "--header-up", "Proxy-Authorization: Basic open-sesame=="}, []string{"header_up authorization {env.AUTHORIZATION}\n", "header_up Proxy-Authorization `Basic {env.PROXY_AUTHORIZATION}`\n"}, map[string]string{"AUTHORIZATION": secret, "PROXY_AUTHORIZATION": "open-sesame=="}},
+		{[]string{"--header-up", "Cookie: session=open-sesame; a=b", "--header-down", "Set-Cookie: s=open-sesame"}, []string{"header_up Cookie {env.COOKIE}\n", "header_down Set-Cookie {env.SET_COOKIE}\n"}, map[string]string{"COOKIE": "session=open-sesame; a=b", "SET_COOKIE": "s=open-sesame"}},
+		{[]string{"--header-up", "X-Api-Key: open-sesame", "--header-down", "X-Api-Key: open-sesame 2"}, []string{"header_up X-Api-Key {env.X_API_KEY}\n", "header_down X-Api-Key {env.X_API_KEY_2}\n"}, map[string]string{"X_API_KEY": secret, "X_API_KEY_2": "open-sesame 2"}},
+		{[]string{"--header-up", `X-Token: {"k":"open-sesame\}"}`}, []string{"header_up X-Token {env.X_TOKEN}\n"}, map[string]string{"X_TOKEN": `{"k":"open-sesame}"}`}},
+		{[]string{"--header-up", "X-Shop: bearer open-sesame", "--header-up", "X-Other: https://u:open-sesame@h/"}, []string{"header_up X-Shop `bearer {env.X_SHOP}`\n", "header_up X-Other {env.X_OTHER}\n"}, map[string]string{"X_SHOP": secret, "X_OTHER": "https://u:open-sesame@h/"}},
+		{[]string{"--header-up", "Authorization: open-sesame", "--header-up", "X-A: {env.AUTHORIZATION}"}, []string{"header_up Authorization {env.AUTHORIZATION_2}\n", "header_up X-A {env.AUTHORIZATION}\n"}, map[string]string{"AUTHORIZATION_2": secret}},
+		{[]string{"--header-up", "Authorization: Bearer {file./run/token}", "--header-up", "X-Run: {http.dedup.execution_id}", "--header-down", "Access-Control-Allow-Credentials: true"}, []string{"`Bearer {file./run/token}`\n", "header_up X-Run {http.dedup.execution_id}\n", "header_down Access-Control-Allow-Credentials true\n"}, nil},
 	} {
 		w, err := writtenFor(t, append(c.args, "--from", ":8080", "--to", ":1")...)
 		if err != nil {
 			t.Fatalf("%q: %v", c.args, err)
 		}
-		printed := w.printed()
 		for _, want := range c.want {
-			if !strings.Contains(printed, want) {
-				t.Errorf("%q is printed as\n%swant %q in it", c.args, printed, want)
+			if !strings.Contains(w.text, want) {
+				t.Errorf("%q stands for\n%swant %q in it", c.args, w.text, want)
 			}
 		}
-		if strings.Contains(printed, "sesame") {
-			t.Errorf("%q: it shows the password:\n%s", c.args, printed)
+		if strings.Contains(w.text, "sesame") {
+			t.Errorf("%q: it shows the secret:\n%s", c.args, w.text)
+		}
+		if !maps.Equal(w.secrets, c.secrets) {
+			t.Errorf("%q: the variables are %q; want %q", c.args, w.secrets, c.secrets)
+		}
+		for name := range c.secrets {
+			if comment, _, _ := strings.Cut(w.text, "\n{\n"); !strings.Contains(comment, name) {
+				t.Errorf("%q: no comment names %s:\n%s", c.args, name, comment)
+			}
+		}
+		if _, err := adapt(w.text); err != nil {
+			t.Errorf("%q: %v", c.args, err)
+		}
+	}
+}
+
+// These are credentials, wherever a value looks like any other.
+func TestFieldsOfSecrets(t *testing.T) {
+	for _, field := range []string{
+		"Authorization", "Proxy-Authorization", "Cookie", "Set-Cookie", "X-Api-Key", "Api-Key", "Apikey", "X-Auth-Token", "X-Access-Token",
+		"Private-Token", "X-Goog-Api-Key", "Ocp-Apim-Subscription-Key", "X-Vault-Token", "X-Shopify-Access-Token", "X-Amzn-Oidc-Data",
+		"Cf-Access-Jwt-Assertion", "X-Webhook-Secret", "X-Hub-Signature-256", "X-Password", "X-CSRF", "X-Session",
+	} {
+		if w, err := writtenFor(t, "--from", ":8080", "--to", ":1", "--header-up", field+": x-sesame"); err != nil || strings.Contains(w.text, "sesame") {
+			t.Errorf("%s: %v; it stands for\n%s", field, err, w.text)
+		}
+	}
+	for _, field := range []string{"X-Shop", "X-Served-By", "Host", "X-Forwarded-Proto", "Cache-Control", "Link", "WWW-Authenticate", "Access-Control-Allow-Headers"} {
+		if w, err := writtenFor(t, "--from", ":8080", "--to", ":1", "--header-up", field+": x-sesame"); err != nil || !strings.Contains(w.text, "header_up "+field+" x-sesame\n") {
+			t.Errorf("%s: %v; it stands for\n%s", field, err, w.text)
 		}
 	}
 }
@@ -159,7 +210,9 @@ func TestMistakes(t *testing.T) {
 		"a host set twice":          {[]string{"--to", ":1", "--change-host-header", "--header-up", "host: x"}, []string{"--change-host-header", "--header-up"}},
 		"a header to send twice":    {[]string{"--to", ":1", "--header-up", "X-A: 1", "--header-up", "x-a: 2"}, []string{"--header-up", "x-a", "twice"}},
 		"a header to answer twice":  {[]string{"--to", ":1", "--header-down", "Link: <a>", "--header-down", "Link: <b>"}, []string{"--header-down", "Link", "twice"}},
-		"a header without a value":  {[]string{"--to", ":1", "--header-up", "X-A"}, []string{"--header-up", "X-A", "Field: value"}},
+		"a header without a value":  {[]string{"--to", ":1", "--header-up", "X-A:"}, []string{"--header-up", "X-A", "Field: value"}},
+		"a header without a colon":  {[]string{"--to", ":1", "--header-up", "X-A: b", "--header-up", "Authorization open-sesame"}, []string{"--header-up", "flag 2", "no colon", "Field: value"}},
+		"a secret of two lines":     {[]string{"--to", ":1", "--header-up", "X-Token: open-sesame\n2"}, []string{"--header-up", `"X-Token: …"`, "Field: value"}},
 		"a header without a name":   {[]string{"--to", ":1", "--header-down", ": x"}, []string{"--header-down", "Field: value"}},
 		"a header to be deleted":    {[]string{"--to", ":1", "--header-down", "-X-A: x"}, []string{"--header-down", "-X-A"}},
 		"a header of two lines":     {[]string{"--to", ":1", "--header-down", "X-A: x\nrespond 200"}, []string{"--header-down"}},
@@ -192,6 +245,21 @@ func TestMistakes(t *testing.T) {
 		"a secret as the service":   {[]string{"--to", "redis://:open-sesame@h:1"}, []string{"--to", "address of a service"}},
 		"a secret with a slash":     {[]string{"--to", ":1", "--redis", "redis://u:12/open-sesame@a", "--file", "b"}, []string{"--redis the URL given", "--file"}},
 		"a secret without a scheme": {[]string{"--to", ":1", "--redis", "u:open-sesame@a", "--file", "b"}, []string{"--redis the URL given", "--file"}},
+		"a token as the service":    {[]string{"--to", "localhost:1?token=open-sesame"}, []string{"--to", "address of a service"}},
+		"a secret in the address":   {[]string{"--to", ":1", "--from", "https://u:open-sesame@h"}, []string{"--from takes no user", ":8080"}},
+		"a secret for probes":       {[]string{"--to", ":1", "--health", "http://open-sesame@h:1"}, []string{"--health takes no user"}},
+		"a secret in admin":         {[]string{"--to", ":1", "--admin", "http://u:open-sesame@localhost:2019"}, []string{"--admin takes no user", "localhost:2019"}},
+		"a secret as a directory":   {[]string{"--to", ":1", "--file", "redis://u:open-sesame@h"}, []string{"--file", "--redis"}},
+		"a secret without its user": {[]string{"--to", ":1", "--redis", "redis://open-sesame@a", "--file", "b"}, []string{"--redis the URL given"}},
+		"a secret to verify":        {[]string{"--to", ":1", "--dedup", "verify github open-sesame"}, []string{"--dedup 'verify …'", "unknown word"}},
+		"a password in no block":    {[]string{"--to", ":1", "--dedup", "password open-sesame"}, []string{"--dedup 'password …'", "in store redis"}},
+		"a key of encrypt":          {[]string{"--to", ":1", "--dedup", "encrypt open-sesame"}, []string{"--dedup 'encrypt …'", "global option"}},
+		"a path without its slash":  {[]string{"--to", ":1", "--path", "webhooks/*"}, []string{"--path", `"webhooks/*"`, "/webhooks/*"}},
+		"an empty path":             {[]string{"--to", ":1", "--path", ""}, []string{"--path", `""`}},
+		"a path with a query":       {[]string{"--to", ":1", "--path", "/hooks?a=b"}, []string{"--path", `"/hooks?a=b"`}},
+		"a URL as a path":           {[]string{"--to", ":1", "--path", "https://u:open-sesame@h/hooks"}, []string{"--path", "/webhooks/*"}},
+		"a variable as a path":      {[]string{"--to", ":1", "--path", "/{$HOOKS}"}, []string{"--path", "{env.NAME}"}},
+		"observe twice":             {[]string{"--to", ":1", "--observe", "--dedup", "wait 1s", "--dedup", "observe"}, []string{`--observe and --dedup "observe" say the same; leave one of them out`}},
 		"a line that goes on":       {[]string{"--to", ":1", "--dedup", `key header X \`, "--dedup", "timeout 1m"}, []string{`--dedup "key header X`, "backslash"}},
 		"an open quotation mark":    {[]string{"--to", ":1", "--dedup", `key value "a {http.request.header.X}`}, []string{"--dedup", "quotation mark"}},
 		"a variable in a line":      {[]string{"--to", ":1", "--dedup", "scope {$HOME}"}, []string{"--dedup", "{env.NAME}"}},
@@ -293,6 +361,18 @@ func TestAdminOfTheEnvironment(t *testing.T) {
 	}
 }
 
+// A word of no flag may be a secret that its quotation marks have lost.
+func TestWordsOfNoFlag(t *testing.T) {
+	cmd := new(cobra.Command)
+	caddycmd.Commands()["proxy"].CobraFunc(cmd)
+	if err := cmd.Args(cmd, []string{"Bearer", "open-sesame"}); err == nil || !strings.Contains(err.Error(), "2 words") || strings.Contains(err.Error(), "sesame") {
+		t.Errorf("it says %v", err)
+	}
+	if err := cmd.Args(cmd, nil); err != nil {
+		t.Error(err)
+	}
+}
+
 func TestFlagsThatChangeNothing(t *testing.T) {
 	for name, c := range map[string]struct {
 		args []string
@@ -343,15 +423,18 @@ func TestSummary(t *testing.T) {
 	}{
 		"an API":        {[]string{"--from", ":8080", "--to", ":3000"}, []string{"Idempotency-Key", "(POST, PATCH)", "try:    curl -i -X POST -H 'Idempotency-Key: try-1' -d hello http://localhost:8080/", "state:  /data/caddy/dedup-8080", "admin:  unix//data/caddy/dedup-admin-8080.sock\n"}},
 		"webhooks":      {[]string{"--from", "example.com", "--to", "a:1", "--to", "b:2", "--provider", "github", "--provider", "stripe"}, []string{"protects a:1, b:2, :1\n", "webhooks of github, stripe", "try:    curl -i -X POST -H 'X-GitHub-Delivery: try-1' -d hello https://example.com/\n", "dedup-443"}},
-		"a body":        {[]string{"--from", ":8080", "--provider", "stripe"}, []string{"try:    http://localhost:8080\n"}},
-		"a signature":   {[]string{"--from", ":8080", "--provider", "gitlab"}, []string{"try:    http://localhost:8080\n"}},
-		"other keys":    {[]string{"--from", "127.0.0.1:80", "--to", ":1", "--dedup", "key header X-Id", "--dedup", "methods PUT"}, []string{"keys of --dedup (PUT)", "http://127.0.0.1\n"}},
+		"a body":        {[]string{"--from", ":8080", "--provider", "stripe"}, []string{"try:    http://localhost:8080/\n"}},
+		"a signature":   {[]string{"--from", ":8080", "--provider", "gitlab"}, []string{"try:    http://localhost:8080/\n"}},
+		"other keys":    {[]string{"--from", "127.0.0.1:80", "--to", ":1", "--dedup", "key header X-Id", "--dedup", "methods PUT"}, []string{"keys of --dedup (PUT)", "http://127.0.0.1/\n"}},
 		"methods":       {[]string{"--from", ":8080", "--dedup", "methods PUT DELETE"}, []string{"(PUT, DELETE)", "try:    curl -i -X PUT -H"}},
 		"redis":         {[]string{"--from", "[::1]:8080", "--to", ":1", "--redis", "redis://u:open-sesame@a", "--admin", "off", "--health", ":8081"}, []string{"Redis at redis://u:xxxxx@a\n", "http://[::1]:8080/", "admin:  off", "shared: with replicas", "health: http://localhost:8081/ready"}},
 		"a whole URL":   {[]string{"--redis", "{env.REDIS_URL}"}, []string{"state:  Redis at {env.REDIS_URL}\n"}},
 		"a placeholder": {[]string{"--redis", "redis://u:{env.P}@a"}, []string{"Redis at redis://u:{env.P}@a\n"}},
 		"its own":       {[]string{"--from", "http://0.0.0.0", "--to", ":1", "--dedup", "store memory"}, []string{"state:  as --dedup says", "hello http://localhost/"}},
 		"observe":       {[]string{"--dedup", "observe"}, []string{"caddy-dedup observes :1, and every request passes\n"}},
+		"its flag":      {[]string{"--observe"}, []string{"caddy-dedup observes :1, and every request passes\n"}},
+		"paths":         {[]string{"--from", ":8080", "--path", "/webhooks/*", "--path", "/orders"}, []string{"the header Idempotency-Key at /webhooks/*, /orders (POST, PATCH)", "-d hello http://localhost:8080/webhooks/try\n"}},
+		"path, no curl": {[]string{"--from", ":8080", "--provider", "stripe", "--path", "/hooks"}, []string{"webhooks of stripe at /hooks (", "try:    http://localhost:8080/hooks\n"}},
 		"a directory":   {[]string{"--from", "http://[::]:80", "--to", ":1", "--file", "/srv/keys"}, []string{"state:  /srv/keys", "hello http://localhost/"}},
 		"a local name":  {nil, []string{"protects :1\n", "try:    curl -k -i", "https://localhost/"}},
 		"an IPv6 name":  {[]string{"--from", "http://[::1]", "--to", ":1"}, []string{"hello http://[::1]/"}},

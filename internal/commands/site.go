@@ -30,6 +30,9 @@ func readSite(flag, text string) (site, error) {
 	wrong := func(why string) (site, error) {
 		return site{}, fmt.Errorf("--%s: %q is not an address to listen on: %s; use one such as :8080, 127.0.0.1:8080, http://:8080 or example.com", flag, text, why)
 	}
+	if strings.Contains(text, "@") { // it may have a password
+		return site{}, fmt.Errorf("--%s takes no user, and its value has an @; use an address to listen on such as :8080, 127.0.0.1:8080, http://:8080 or example.com", flag)
+	}
 	address, err := httpcaddyfile.ParseAddress(text)
 	switch {
 	case err != nil:
