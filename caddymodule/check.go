@@ -285,6 +285,9 @@ func checkDocs(docs string) error {
 	if err != nil || !u.IsAbs() || onAHost && u.Hostname() == "" {
 		return fmt.Errorf("docs: %q is not an absolute URL, such as https://example.com/docs/idempotency", docs)
 	}
+	if u.User != nil {
+		return errors.New("docs: the URL has a user, and every client that is refused gets the URL; write one without")
+	}
 	if i := strings.IndexFunc(docs, notInURLs); i >= 0 {
 		c, _ := utf8.DecodeRuneInString(docs[i:])
 		return fmt.Errorf("docs: %q has %q, which a URL has only percent-encoded; write one such as https://example.com/docs/idempotency", docs, c)

@@ -59,6 +59,8 @@ func TestMistakesThatShowNoPassword(t *testing.T) {
 		"retention_from " + url:                            "is not accepted",
 		"retention_from json " + url:                       "must start with a slash",
 		"docs \"" + url + " a\"":                           "is not an absolute URL",
+		"docs https://u:s3cret@example.com":                "has a user",
+		"docs https://s3cret@example.com":                  "has a user",
 		"docs `redis://:s3cret\"@h a`":                     "is not an absolute URL",
 	} {
 		if err := handlerOf(line); err == nil || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "s3cret") {

@@ -1,6 +1,8 @@
 package commands
 
 import (
+	"maps"
+	"slices"
 	"strings"
 	"time"
 
@@ -10,7 +12,7 @@ import (
 	"github.com/caddy-dedup/caddy-dedup/caddymodule"
 )
 
-// written is the Caddyfile that the flags stand for, and what was learnt from them.
+// written is the Caddyfile that the flags stand for, and what was read from them.
 type written struct {
 	flags        *flags
 	data         string // Caddy's data directory
@@ -50,7 +52,7 @@ func (w *written) write() string {
 	b.open("")
 	b.line("admin", quote(w.admin))
 	b.line("persist_config off")
-	b.line("# At the end, a request has the time that a run may take; then it is cut off.")
+	b.line("# On shutdown, requests have as long as a run may take; then they are cut off.")
 	b.line("grace_period", short(w.handler.RunLimit()))
 	if f.debug {
 		b.line("debug")
@@ -63,7 +65,7 @@ func (w *written) write() string {
 		b.line("skip_install_trust")
 	}
 	b.open("servers")
-	b.line("# An ingress or a mesh in a private network says in X-Forwarded-* who the client was.")
+	b.line("# Trust X-Forwarded-* of an ingress or a mesh in a private network.")
 	b.line("trusted_proxies static private_ranges")
 	b.close()
 	if !w.ownStore {
@@ -88,7 +90,7 @@ func (w *written) write() string {
 	}
 	if f.health.Given {
 		b.line("")
-		b.line("# For probes and for Prometheus: who asks here needs no name and no password.")
+		b.line("# For probes and Prometheus, without a password.")
 		b.open(w.health.address())
 		b.bind(w.health)
 		b.line("dedup_health /live live")
@@ -100,7 +102,7 @@ func (w *written) write() string {
 	head.line("# What `caddy-dedup proxy` runs for its flags. To go on from here, save it as")
 	head.line("# Caddyfile, and run it: caddy-dedup run --config Caddyfile")
 	if len(w.secrets) > 0 {
-		head.line(w.secretsNeeded())
+		head.line("# Secrets of the flags are placeholders here. Set in its environment: " + strings.Join(slices.Sorted(maps.Keys(w.secrets)), ", "))
 	}
 	return string(caddyfile.Format([]byte(head.String() + b.String())))
 }

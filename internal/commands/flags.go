@@ -221,9 +221,9 @@ func (w *written) lines() []string {
 	return w.flags.lines
 }
 
-// readDirective reads the directive that --provider and --dedup make, each line of it
-// alone first, to name the flag that is wrong. What the lines are together, such as an
-// exclude and the fingerprint that it is for, is known when all of them are read.
+// readDirective reads the directive that --provider and --dedup make. It reads each line
+// alone first, so that an error names the flag, and then all of them, because one line may
+// need another, as exclude needs a fingerprint.
 func (w *written) readDirective() error {
 	f := w.flags
 	providers := strings.Join(quoteAll(f.providers), " ")
@@ -250,7 +250,7 @@ func (w *written) readDirective() error {
 	return nil
 }
 
-// checkLine refuses what would reach beyond a line, or mean something else than it says.
+// checkLine refuses a line that would continue into the next one, or that Caddy would replace.
 func checkLine(line string) error {
 	switch {
 	case strings.Contains(line, "{$"):
@@ -317,11 +317,11 @@ func (w *written) readStore() error {
 	case strings.Contains(f.file.Text, "://"):
 		return fmt.Errorf("--file takes the path of a directory, and its value is a URL; for that of a Redis server use --redis")
 	case len(f.redis) > 0 && f.file.Given:
-		return fmt.Errorf("--redis %s and --file %s exclude each other: the state lies in one place", redacted(f.redis...), f.file.Text)
+		return fmt.Errorf("--redis %s and --file %s exclude each other: the state is in one place", redacted(f.redis...), f.file.Text)
 	case w.ownStore && len(f.redis) > 0:
-		return fmt.Errorf("--redis %s and --dedup 'store …' exclude each other: the state lies in one place", redacted(f.redis...))
+		return fmt.Errorf("--redis %s and --dedup 'store …' exclude each other: the state is in one place", redacted(f.redis...))
 	case w.ownStore && f.file.Given:
-		return fmt.Errorf("--file %s and --dedup 'store …' exclude each other: the state lies in one place", f.file.Text)
+		return fmt.Errorf("--file %s and --dedup 'store …' exclude each other: the state is in one place", f.file.Text)
 	case f.file.Given && f.file.Text == "":
 		return fmt.Errorf("--file: it is empty; use the path of a directory")
 	}
@@ -339,9 +339,9 @@ func (w *written) readStore() error {
 		}
 	}
 	if f.file.Given && !strings.HasPrefix(f.file.Text, "{") {
-		// In a Caddyfile a relative path lies in Caddy's data directory; on a command line
-		// it lies where one is. Before a placeholder nothing is put: its value is mostly a
-		// whole path, and would lie there too.
+		// A relative path is relative to Caddy's data directory in a Caddyfile, and to the
+		// working directory on a command line. One that begins with a placeholder stays as it
+		// is: the value is mostly an absolute path.
 		path, err := filepath.Abs(f.file.Text)
 		if err != nil {
 			return fmt.Errorf("--file %s: %w", f.file.Text, err)
@@ -370,7 +370,7 @@ func (w *written) readHeaders() error {
 			if f.changeHost && flag == "header-up" && textproto.CanonicalMIMEHeaderKey(name) == "Host" {
 				return fmt.Errorf("--change-host-header and --header-up %q exclude each other: both set Host", name)
 			}
-			// In the Caddyfile the last one would count, and the others be gone without a word.
+			// In the Caddyfile the last one would silently win.
 			canonical := textproto.CanonicalMIMEHeaderKey(name)
 			if set[canonical] {
 				return fmt.Errorf("--%s sets %s twice, and sets one value; a field that is a list takes all of it in one: \"%s: a, b\"", flag, name, name)

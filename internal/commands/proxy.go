@@ -38,8 +38,8 @@ Without --provider it serves the Idempotency-Key header of an API. With one or
 more it serves their webhooks.
 
 --from is a port (:8080) or an address of this machine (127.0.0.1:8080), served
-over HTTP, or a name (example.com), served over HTTPS with a certificate that is
-got by itself, unless it begins with http://.
+over HTTP, or a name (example.com), served over HTTPS with a certificate that
+Caddy obtains, unless it begins with http://.
 
 Claims and responses are kept durably in the directory dedup-<port> in Caddy's
 data directory, or in that of --file, or in the Redis server of --redis, which
@@ -57,8 +57,8 @@ secrets, and exits: save it to go on from there with 'caddy-dedup run'.
 X-Forwarded-* of clients in private networks is passed on, as a sidecar behind
 an ingress needs it.
 
-What is refused, released, held or not sent has a line in the log; with
---access-log every request has one.
+The log has a line for each request that is refused, released, held or not sent,
+and with --access-log for every request.
 
 The admin API listens on a unix socket in the data directory, where
 'caddy-dedup keys' finds it, unless --admin or $CADDY_ADMIN names another
@@ -109,7 +109,7 @@ func (f *flags) run() (int, error) {
 	}
 	caddy.TrapSignals()
 	if !config.Admin.Disabled {
-		// As Caddy does, which makes room for no socket: it is to be where Caddy puts it.
+		// Caddy replaces placeholders too, and the socket has to be where Caddy puts it.
 		if written.admin, err = caddy.NewReplacer().ReplaceOrErr(config.Admin.Listen, true, true); err != nil {
 			return caddy.ExitCodeFailedStartup, fmt.Errorf("the address %s of the admin API: %w", config.Admin.Listen, err)
 		}
@@ -138,10 +138,10 @@ func (f *flags) run() (int, error) {
 // ofThisMachine are placeholders whose values the machine has.
 var ofThisMachine = regexp.MustCompile(`\{(env|file)\.[^}]*\}`)
 
-// validate finds what only a start would, such as a lease that is too short for Redis. It
-// opens no store, dials nobody, and leaves nothing behind. The configuration can be used for
-// nothing else after it. Where a placeholder of the store has no value on this machine, the
-// Caddyfile is for another one, and nothing can be said.
+// validate finds mistakes that otherwise only a start finds, such as a lease that is too short
+// for Redis. It opens no store, dials nothing and leaves no files behind, and config must not
+// be used after it. If a placeholder of the store has no value here, the Caddyfile is for
+// another machine, and validate returns nil.
 func (w *written) validate(config *caddy.Config) error {
 	repl := caddy.NewReplacer()
 	replaced := strings.Join(slices.Concat(w.flags.redis, w.flags.lines, []string{w.flags.file.Text}), "\n")
@@ -157,7 +157,7 @@ func (w *written) validate(config *caddy.Config) error {
 	defer os.RemoveAll(dir)
 	// The certificate authority of `tls internal` would be made where Caddy keeps its own.
 	config.StorageRaw = caddyconfig.JSONModuleObject(map[string]string{"root": dir}, "module", "file_system", nil)
-	// What a start says is not for who asks for the Caddyfile.
+	// Keep the messages of a start out of the output.
 	config.Logging = &caddy.Logging{Logs: map[string]*caddy.CustomLog{
 		caddy.DefaultLoggerName: {BaseLog: caddy.BaseLog{Level: "ERROR"}},
 	}}
@@ -167,10 +167,10 @@ func (w *written) validate(config *caddy.Config) error {
 	return nil
 }
 
-// limitMemory has Go keep within the memory that the process may have, as Caddy does for
-// `run` alone: within a part of it, $AUTOMEMLIMIT or nine tenths.
+// limitMemory sets Go's memory limit to a part of the memory that the process may use,
+// $AUTOMEMLIMIT or nine tenths. Caddy does so only for `run`.
 func limitMemory() {
-	// The error is of a system that has no limit to tell.
+	// It fails on systems without a limit.
 	_, _ = memlimit.Set(memlimit.WithProvider(memlimit.ApplyFallback(memlimit.FromCgroup, memlimit.FromSystem)))
 }
 

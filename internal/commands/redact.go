@@ -28,8 +28,7 @@ func redacted(urls ...string) string {
 	return strings.Join(shown, ", ")
 }
 
-// secretWords begin lines that have secrets, where they belong into the directive and where
-// they do not.
+// secretWords are followed by secrets, in the directive or in the global option.
 var secretWords = []string{"store", "password", "sentinel_password", "verify", "secret", "encrypt", "namespace"}
 
 // shownLine is a line of --dedup in an error. What may have a secret is shown by its first

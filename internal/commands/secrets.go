@@ -2,7 +2,6 @@ package commands
 
 import (
 	"fmt"
-	"maps"
 	"regexp"
 	"slices"
 	"strings"
@@ -11,15 +10,15 @@ import (
 	"github.com/caddyserver/caddy/v2/caddyconfig/caddyfile"
 )
 
-// The Caddyfile that is printed is the one that runs, so neither has a secret: the flags'
-// secrets are variables of the environment, and the Caddyfile has their placeholders. Nor can
-// the admin API or a debug line with the configuration show them.
+// The command prints the same Caddyfile that it runs. Secrets of the flags are in neither: the
+// Caddyfile has placeholders, and the command sets the variables of its environment. So the
+// admin API and debug lines, which show the configuration, do not show the secrets either.
 
 // placeholder matches what Caddy replaces.
 var placeholder = regexp.MustCompile(`\{[a-z_]+(?:\.[^{}\s]+)?\}`)
 
-// hide returns a text with secrets in it as the Caddyfile has it: each part that is not a
-// placeholder is one of a variable called name.
+// hide returns a secret text as placeholders. Those in it stay, and each part between them
+// becomes the placeholder of a variable called name.
 func (w *written) hide(name, text string) string {
 	var b strings.Builder
 	end := 0
@@ -33,8 +32,8 @@ func (w *written) hide(name, text string) string {
 	return b.String()
 }
 
-// variable returns the name of the variable with a value: the name given, with a number
-// behind it if that one has another value, or if a flag has its placeholder.
+// variable returns the variable that has the value: name, or name with a number if name has
+// another value or if a flag uses its placeholder.
 func (w *written) variable(name, value string) string {
 	value = caddy.NewEmptyReplacer().ReplaceKnown(value, "") // it removes the backslash of \{
 	f := w.flags
@@ -51,15 +50,11 @@ func (w *written) variable(name, value string) string {
 	return free
 }
 
-// secretsNeeded is the comment that names the variables.
-func (w *written) secretsNeeded() string {
-	return "# Secrets of the flags are placeholders here. Set in its environment: " + strings.Join(slices.Sorted(maps.Keys(w.secrets)), ", ")
-}
-
 // urlPassword matches a Redis URL up to the end of its password. A placeholder may have a
 // slash.
 var urlPassword = regexp.MustCompile(`^(?:[^/]*://)?(?:\{[^{}]*\}|[^/?#:])*:((?:\{[^{}]*\}|[^/?#])*)@`)
 
+// hideURL hides the password of a Redis URL.
 func (w *written) hideURL(text string) string {
 	at := urlPassword.FindStringSubmatchIndex(text)
 	if at == nil {
@@ -68,28 +63,28 @@ func (w *written) hideURL(text string) string {
 	return text[:at[2]] + w.hide("REDIS_PASSWORD", text[at[2]:at[3]]) + text[at[3]:]
 }
 
-// Fields whose values are secrets are known by a part of their name, or by what the value
-// looks like. One too many costs a line in the environment. The names that are public say how
-// to log in, and what a browser may do.
+// A header field has a secret if its name has one of these parts, or if its value begins with
+// a scheme or is a URL with a user. A false positive does no harm: the field is sent all the
+// same. Public fields say how to log in, or what a browser may do.
 var (
 	secretField = regexp.MustCompile(`(?i)auth|cookie|credential|csrf|jwt|key|oidc|pass|pwd|secret|session|sig|token`)
 	publicField = regexp.MustCompile(`(?i)^access-control-|-authenticate$`)
-	scheme      = regexp.MustCompile(`^(?i:basic|bearer|token)\s+`)
+	authScheme  = regexp.MustCompile(`^(?i:basic|bearer|token)\s+`)
 	userInURL   = regexp.MustCompile(`://[^/\s]*@`)
 	notOfNames  = regexp.MustCompile(`[^A-Z0-9]`)
 )
 
-// hideField returns the value of a header field. The scheme of an Authorization stays.
+// hideField hides the value of a header field that has a secret, except its scheme.
 func (w *written) hideField(name, value string) string {
-	if publicField.MatchString(name) || !secretField.MatchString(name) && !scheme.MatchString(value) && !userInURL.MatchString(value) {
+	if publicField.MatchString(name) || !secretField.MatchString(name) && !authScheme.MatchString(value) && !userInURL.MatchString(value) {
 		return value
 	}
-	start := len(scheme.FindString(value))
+	start := len(authScheme.FindString(value))
 	return value[:start] + w.hide(notOfNames.ReplaceAllString(strings.ToUpper(name), "_"), value[start:])
 }
 
-// hideLine returns a line of the directive, which can be a block. A line without a secret
-// stays as it was given.
+// hideLine hides the secrets of a store in a line of the directive, which can be a block. A
+// line without a secret stays as it was given.
 func (w *written) hideLine(line string) string {
 	tokens, _ := caddyfile.Tokenize([]byte(line), "") // it has been read before
 	var text strings.Builder
