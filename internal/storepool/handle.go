@@ -1,8 +1,10 @@
 package storepool
 
 import (
+	"context"
 	"errors"
 	"fmt"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -47,10 +49,12 @@ type Handle struct {
 	MemoryLimit int64
 
 	opened atomic.Pointer[Store]
+	// started is closed when the store is open for the first time.
+	started               chan struct{}
+	makeStarted, announce sync.Once
 }
 
-// ErrNotOpen is the error for a request that comes before its configuration has opened
-// the store: while the configuration starts, or after it has failed to.
+// ErrNotOpen is the error for a request whose configuration does not open the store in time.
 var ErrNotOpen = errors.New("the configuration has not opened its store yet")
 
 // Describe describes the store to operators.
@@ -64,8 +68,15 @@ func (h *Handle) Start() (*Store, error) {
 	store, err := h.open()
 	if err == nil {
 		store.addConfiguration(h)
+		h.announce.Do(func() { close(h.whenStarted()) })
 	}
 	return store, err
+}
+
+// whenStarted returns the channel that is closed when the store is open for the first time.
+func (h *Handle) whenStarted() chan struct{} {
+	h.makeStarted.Do(func() { h.started = make(chan struct{}) })
+	return h.started
 }
 
 // Stop ends the configuration's use of the store.
@@ -75,17 +86,27 @@ func (h *Handle) Stop() {
 	store.Leave()
 }
 
-// Enter returns the store for a request, which has to leave it. A request that outlives its
-// configuration may open the store once more.
-func (h *Handle) Enter() (*Store, error) {
-	switch store := h.opened.Load(); {
-	case store == nil:
-		return nil, ErrNotOpen
-	case store.enter():
-		return store, nil
-	default:
-		return h.open()
+// Enter returns the store for a request, which has to leave it. One that comes while its
+// configuration starts waits for the store, up to the time of an operation or until its context
+// ends. A request that outlives its configuration may open the store once more.
+func (h *Handle) Enter(ctx context.Context) (*Store, error) {
+	store := h.opened.Load()
+	if store == nil {
+		timeout := time.NewTimer(h.Config.OperationTimeout())
+		defer timeout.Stop()
+		select {
+		case <-h.whenStarted():
+			store = h.opened.Load()
+		case <-timeout.C:
+			return nil, ErrNotOpen
+		case <-ctx.Done():
+			return nil, context.Cause(ctx)
+		}
 	}
+	if store.enter() {
+		return store, nil
+	}
+	return h.open()
 }
 
 func (h *Handle) open() (*Store, error) {

@@ -103,7 +103,7 @@ func (m *countedModule) handleOf(limit int, logger *zap.Logger) *Handle {
 
 func mustEnter(t *testing.T, h *Handle) *Store {
 	t.Helper()
-	store, err := h.Enter()
+	store, err := h.Enter(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -343,7 +343,7 @@ func TestStoreThatDoesNotOpen(t *testing.T) {
 		if _, err := h.Start(); !errors.Is(err, m.err) {
 			t.Errorf("got %v", err)
 		}
-		if _, err := h.Enter(); !errors.Is(err, ErrNotOpen) {
+		if _, err := h.Enter(t.Context()); !errors.Is(err, ErrNotOpen) {
 			t.Errorf("a request got %v", err)
 		}
 	}
@@ -354,6 +354,43 @@ func TestStoreThatDoesNotOpen(t *testing.T) {
 	if n := m.opened.Load(); n != 3 {
 		t.Errorf("opened %d times, want 3: a failure is no reason not to try again", n)
 	}
+}
+
+// A request that comes while its configuration starts waits until the store is open, for as long as
+// an operation of the store may take, or until its client leaves.
+func TestRequestWaitsForItsStoreToOpen(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := (&countedModule{key: t.Name()}).handleOf(1, zap.NewNop())
+		began := time.Now()
+		if _, err := h.Enter(t.Context()); !errors.Is(err, ErrNotOpen) || time.Since(began) != h.Config.OperationTimeout() {
+			t.Errorf("got %v after %v", err, time.Since(began))
+		}
+		ctx, leave := context.WithCancel(t.Context())
+		entered := make(chan error, 2)
+		go func() {
+			_, err := h.Enter(ctx)
+			entered <- err
+		}()
+		synctest.Wait()
+		leave()
+		if err := <-entered; !errors.Is(err, context.Canceled) {
+			t.Errorf("its client has left, and it got %v", err)
+		}
+		go func() {
+			store, err := h.Enter(t.Context())
+			if err == nil {
+				store.Leave()
+			}
+			entered <- err
+		}()
+		synctest.Wait()
+		store := started(t, h)
+		if err := <-entered; err != nil {
+			t.Errorf("the store is open, and a request that waited got %v", err)
+		}
+		h.Stop()
+		<-store.closed
+	})
 }
 
 // unavailableStore is a memory store that can be unavailable for settlements, and that can lose the
