@@ -197,3 +197,38 @@ func TestExpectationIsAnsweredOnce(t *testing.T) {
 		t.Errorf("the upstream ran %d times", runs.Load())
 	}
 }
+
+// A duplicate whose body is larger than max_request_body does not wait for the run: what is unread
+// of it would stall its HTTP/2 connection, and the run on it.
+func TestDuplicateWithAnUnreadBodyDoesNotWait(t *testing.T) {
+	arrived, goOn := make(chan struct{}), make(chan struct{})
+	address, runs := upstream(t, func(w http.ResponseWriter, _ *http.Request, _ int) {
+		close(arrived)
+		<-goOn
+	})
+	s := serve(t, "dedup {", "fingerprint none", "max_request_body 1KiB", "wait 10m", "}", "reverse_proxy "+address)
+	first := make(chan answer, 1)
+	go func() {
+		got, _ := s.post("k", "small")
+		first <- got
+	}()
+	<-arrived
+	if got := s.mustPost("k", strings.Repeat("x", 64<<10)); got.status != 409 || !strings.Contains(got.body, "request_in_flight") {
+		t.Errorf("the duplicate got %d %s", got.status, got.body)
+	}
+	close(goOn)
+	if got := <-first; got.status != 200 || runs.Load() != 1 {
+		t.Errorf("the first request got %+v after %d runs", got, runs.Load())
+	}
+}
+
+// The refusal of a response that is not kept says why it is not, and so does its record.
+func TestResponseThatIsNotKeptSaysWhy(t *testing.T) {
+	address, _ := upstream(t, answers(201, "large"))
+	s := serve(t, "dedup {", "max_response_body 3", "}", "reverse_proxy "+address)
+	s.mustPost("k", "")
+	const why = "larger than max_response_body, 3 bytes"
+	if got := s.mustPost("k", ""); got.status != 409 || !strings.Contains(got.body, why) || !strings.Contains(s.only().Reason, why) {
+		t.Errorf("the duplicate got %s; the record has %q", got.body, s.only().Reason)
+	}
+}

@@ -31,7 +31,7 @@ func (r *Run) settle(end *idempotency.End) (idempotency.Settlement, error) {
 		}
 		r.logger().Warn("too large: the store has no room for the response; its body is not kept",
 			zap.Int("status", reduced.Status), zap.Int("bytes", len(end.Response.Body)))
-		end.Response = reduced
+		end.Response, end.Reason = reduced, "the response was not kept: the store has no room for it"
 		r.responseDone()
 	}
 }

@@ -137,6 +137,9 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request, next caddyht
 		return x.passUnclaimed()
 	}
 	request.Within, request.Force, request.OnWait = within, forced, x.tracedWait()
+	if !x.body.all {
+		request.Wait = 0 // what is unread would stall its HTTP/2 connection, and the run on it
+	}
 	decision, err := x.begin(request)
 	if err != nil { // it waited, and its client has left
 		x.report(OutcomeInFlight, "", 0)

@@ -153,7 +153,8 @@ func (x *exchange) replacedResponse(record *idempotency.Record) *idempotency.Res
 		return x.replaced
 	}
 	x.replaced = new(idempotency.Response)
-	store, err := x.Store.Enter() // the run has left it if it is settled
+	ctx := context.WithoutCancel(x.r.Context()) // the run goes on without its client
+	store, err := x.Store.Enter(ctx)            // the run has left it if it is settled
 	if err != nil {
 		return x.replaced
 	}
@@ -163,8 +164,7 @@ func (x *exchange) replacedResponse(record *idempotency.Record) *idempotency.Res
 	if !room.TryTake(record.LargeBody) {
 		return x.replaced
 	}
-	// The run goes on without its client, whose context may have ended.
-	r, err := store.KeptResponse(context.WithoutCancel(x.r.Context()), x.key, record)
+	r, err := store.KeptResponse(ctx, x.key, record)
 	if err == nil && r != nil {
 		x.replaced.Header = r.Header
 		if len(r.Body) <= idempotency.MaxInlineJSON {

@@ -139,7 +139,7 @@ func (x *exchange) settleObserved(run *engine.Run, w *observedWriter, err error,
 	case getError:
 		shared = &idempotency.Response{Status: failedStatus(ended.err), Failed: true}
 	}
-	x.end(run, ended, firstIn(w.Header(), retentionHeader), shared)
+	x.end(run, ended, firstIn(w.Header(), retentionHeader), shared, "")
 }
 
 // observedWriter is the client's writer. It notes status and length of the response.

@@ -58,7 +58,8 @@ type recorder struct {
 	// headFirst says that the client's header goes out before the first bytes are there, from
 	// which the server could guess a type.
 	headFirst bool
-	omitted   bool  // the body is too large to be kept
+	omitted   bool  // the body is not kept
+	noRoom    bool  // because there was no room for it, and not because it is too large
 	upgraded  bool  // 101, or the connection was taken over
 	got       State // how far the client came
 	panicked  any   // what the client's writer panicked with
@@ -84,6 +85,7 @@ func (c *recorder) begin(run recordedRun, to ClientWriter, maxBody int64, rules 
 	c.taken.Budget = budget
 	c.record.Init(&c.taken)
 	c.own.Begin(&c.record)
+	c.record.own = &c.own
 	c.found = to.Client.Header()
 	c.header, c.declared = cloneHeader(c.found, c.values[:0]), -1
 }
@@ -150,8 +152,8 @@ func (c *recorder) Write(p []byte) (int, error) {
 		return len(p), nil
 	}
 	c.written += int64(len(p))
-	if !c.omitted && (c.written > c.maxBody || !c.takeRoom(len(p))) {
-		c.omitted = true
+	if !c.omitted && (c.written > c.maxBody || !c.takeRoom(c.record.Needs(len(p), c.written, c.maxBody))) {
+		c.omitted, c.noRoom = true, c.written <= c.maxBody
 		c.stream()
 		c.run.outgrown()
 	}
@@ -165,15 +167,41 @@ func (c *recorder) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// takeRoom takes room for n bytes more, and waits for it. It reports false if there is none: the
-// body is not kept then, as if it were too large.
+// takeRoom takes room for n bytes more, and waits for it. It reports false if there is none: then
+// the body is not kept.
 func (c *recorder) takeRoom(n int) bool {
-	need := c.record.Needs(n, c.written, c.maxBody)
-	if c.taken.TryTake(need) {
+	if c.taken.TryTake(n) {
 		return true
 	}
 	defer c.run.waits()()
-	return c.taken.Take(need)
+	return c.taken.Take(n)
+}
+
+// takeCopyRoom takes room for the copy of the body that its way into the store needs: in one piece,
+// or encrypted. Without room the body is not kept, and its client gets it all the same.
+func (c *recorder) takeCopyRoom() (n int) {
+	switch n = c.record.held(); {
+	case c.omitted:
+		return 0
+	case n <= SmallBody:
+		c.taken.Count(n)
+	case !c.takeRoom(n):
+		c.omitted, c.noRoom = true, true
+		return 0
+	}
+	return n
+}
+
+// notKept returns why the body is not kept, "" if it is.
+func (c *recorder) notKept() string {
+	switch {
+	case !c.omitted:
+		return ""
+	case c.noRoom:
+		return fmt.Sprintf("the response was not kept: there was no room for it within `buffered` for %v", RoomTimeout)
+	default:
+		return fmt.Sprintf("the response was not kept: it is larger than max_response_body, %d bytes", c.maxBody)
+	}
 }
 
 // ReadFrom keeps io.Copy from reaching past this writer.

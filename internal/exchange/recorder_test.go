@@ -98,6 +98,57 @@ func TestRunWithoutRoomIsNotKept(t *testing.T) {
 	})
 }
 
+// The copy that a body needs on its way into the store waits for room like the body itself. Without
+// it the body is not kept, for that reason, and its client gets it all the same. A small one does not
+// wait.
+func TestCopyForTheStoreWaitsForRoom(t *testing.T) {
+	const large = 2 * SmallBody
+	for name, c := range map[string]struct {
+		body      int
+		others    int           // bytes that others hold besides the body
+		release   time.Duration // when they release them
+		want      int
+		wantAfter time.Duration
+	}{
+		"room":       {large, 0, time.Hour, large, 0},
+		"room later": {large, large, 3 * time.Second, large, 3 * time.Second},
+		"no room":    {large, large, time.Hour, 0, RoomTimeout},
+		"small":      {SmallBody, large, time.Hour, SmallBody, 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				budget := NewBudget(3 * SmallBody)
+				client, r := httptest.NewRecorder(), new(recorder)
+				r.begin(&watchedRun{}, NewClientWriter(client, nil, 0), 1<<20, headerRules{}, budget)
+				others := &Allowance{Budget: budget}
+				if _, err := r.Write(make([]byte, c.body)); err != nil {
+					t.Fatal(err)
+				}
+				others.TryTake(1) // another run is over the limit, and its body too
+				others.Count(c.others)
+				if c.others > 0 {
+					others.TryTake(large)
+				}
+				release := time.AfterFunc(c.release, others.ReleaseAll)
+				defer release.Stop()
+				began := time.Now()
+				got := r.takeCopyRoom()
+				if took := time.Since(began); got != c.want || took != c.wantAfter {
+					t.Errorf("%d bytes were taken after %v, want %d after %v", got, took, c.want, c.wantAfter)
+				}
+				notKept := r.notKept()
+				if response := r.response(); (got == 0) != response.Omitted || (got == 0) != strings.Contains(notKept, "no room") {
+					t.Errorf("omitted: %v, because %q", response.Omitted, notKept)
+				}
+				r.finish()
+				if client.Body.Len() != c.body {
+					t.Errorf("its client got %d bytes", client.Body.Len())
+				}
+			})
+		})
+	}
+}
+
 func TestCapture(t *testing.T) {
 	long := strings.Repeat("x", 100)
 	tests := map[string]struct {

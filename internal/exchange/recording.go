@@ -10,7 +10,8 @@ import (
 // Recording is the body of one response, as it comes from the upstream, at the
 // upstream's pace. Any number of readers follow it, each at its own: the client of the
 // run, and the duplicates that follow a stream. What a reader does changes nothing for
-// the run or for other readers.
+// the run or for other readers, until the body outgrows what is kept: then the run's
+// client holds the upstream back, and the others have to keep up with it.
 type Recording struct {
 	// Declared is the length that the response promises, -1 for none. The last byte of
 	// such a response is not shown before it is whole, and not at all if it is cut behind
@@ -33,6 +34,8 @@ type Recording struct {
 	readers []*Reader
 	// first is the array of readers at the beginning: most recordings have only one.
 	first [1]*Reader
+	// own is the reader of the run's client.
+	own *Reader
 	// kept is how many others need the bytes: the engine, until the response is
 	// stored.
 	kept int
@@ -45,7 +48,7 @@ const (
 	// Growing: bytes come, and all are kept.
 	Growing State = iota
 	// Passing: the body is larger than is kept. What all readers have read is dropped, and
-	// the upstream is read at the pace of the slowest.
+	// the upstream is read at the pace of the run's client.
 	Passing
 	// Whole: all bytes have come, and the run is settled.
 	Whole
@@ -105,8 +108,9 @@ func (r *Recording) Add(p []byte) {
 	r.changedLocked()
 }
 
-// Pass appends bytes of a body that is larger than is kept. It waits until its readers
-// have read what came before. The error says that there are none.
+// Pass appends bytes of a body that is larger than is kept. It waits until the run's client has
+// read what came before, and cuts the other readers that lag behind. The error says that there
+// are no readers.
 func (r *Recording) Pass(p []byte) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -116,12 +120,13 @@ func (r *Recording) Pass(p []byte) error {
 		r.dropLocked()
 	}
 	for {
-		for r.body.Len() >= window && len(r.readers) > 0 {
+		for len(r.readers) > 0 && r.body.end-r.leadLocked() >= window {
 			changed := r.awaitLocked()
 			r.mu.Unlock()
 			<-changed
 			r.mu.Lock()
 		}
+		r.cutLaggardsLocked()
 		if len(r.readers) == 0 {
 			return errNoReaders
 		}
@@ -134,6 +139,24 @@ func (r *Recording) Pass(p []byte) error {
 	}
 }
 
+// leadLocked returns how far the run's client has read or, if it has left, the fastest reader.
+func (r *Recording) leadLocked() (offset int64) {
+	for _, rd := range r.readers {
+		if rd == r.own {
+			return rd.offset
+		}
+		offset = max(offset, rd.offset)
+	}
+	return offset
+}
+
+// cutLaggardsLocked ends the readers that are a window behind the one that leads.
+func (r *Recording) cutLaggardsLocked() {
+	lead := r.leadLocked()
+	r.readers = slices.DeleteFunc(r.readers, func(rd *Reader) bool { return lead-rd.offset >= window })
+	r.dropLocked()
+}
+
 // End ends the recording: no more bytes come. Only its first call counts.
 func (r *Recording) End(state State) {
 	r.mu.Lock()
@@ -144,14 +167,18 @@ func (r *Recording) End(state State) {
 	r.dropLocked()
 }
 
-// Bytes returns the bytes that are held, when no more come.
+// held returns how many bytes are held.
+func (r *Recording) held() int {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.body.Len()
+}
+
+// Bytes returns the bytes that are held, when no more come. They are there twice meanwhile, for
+// which the caller takes room.
 func (r *Recording) Bytes() []byte {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if joined := r.body.Len(); len(r.body.more) > 0 { // they are there twice meanwhile
-		r.Taken.Count(joined)
-		defer r.Taken.Release(int64(joined))
-	}
 	return r.body.Joined()
 }
 

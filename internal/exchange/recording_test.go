@@ -3,6 +3,7 @@ package exchange
 import (
 	"errors"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -36,37 +37,39 @@ func passed(t *testing.T, r *Recording, n int) {
 	}
 }
 
-// A body that is larger than is kept reaches all who have begun to read it, and what
-// they have is held no longer.
+// A body that is larger than is kept reaches all who keep up with the run's client, and what
+// they have is held no longer. A slow one is cut, and delays nobody.
 func TestPassingBodyReachesAllItsReaders(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b, next := budgetOf(1 << 30)
 		r := begun(next())
 		readers := []*Reader{r.NewReader(), r.NewReader(), r.NewReader()}
+		const own, fast, slow = 1, 0, 2
+		r.own = readers[own]
+		took := time.Now()
 		r.Taken.Count(100)
 		r.Add(make([]byte, 100))
 		const pieces = 50
 		total := 100 + pieces*window/2
-		done := make(chan int, len(readers))
+		got := make([]int, len(readers))
+		var done sync.WaitGroup
 		for n, rd := range readers {
-			go func() {
-				got := 0
+			done.Go(func() {
 				for {
 					shown, state, changed := rd.next()
 					if len(shown) == 0 && state != Growing && state != Passing {
-						done <- got
 						return
 					}
 					if len(shown) == 0 {
 						<-changed
 						continue
 					}
-					time.Sleep(time.Duration(n) * time.Second) // each at its own pace
-					n := min(len(shown), piece)
-					got += n
-					rd.took(n)
+					time.Sleep(time.Duration(n*n) * time.Second) // each at its own pace
+					taken := min(len(shown), piece)
+					got[n] += taken
+					rd.took(taken)
 				}
-			}()
+			})
 		}
 		for range pieces {
 			passed(t, r, window/2)
@@ -78,10 +81,12 @@ func TestPassingBodyReachesAllItsReaders(t *testing.T) {
 			t.Error("a reader can begin although the first bytes are gone")
 		}
 		r.End(Whole)
-		for range readers {
-			if got := <-done; got != total {
-				t.Errorf("a reader got %d of %d bytes", got, total)
-			}
+		done.Wait()
+		if got[own] != total || got[fast] != total || got[slow] >= total {
+			t.Errorf("of %d bytes, the run's client got %d, a fast reader %d, a slow one %d", total, got[own], got[fast], got[slow])
+		}
+		if took := time.Since(took); took > (pieces+4)*time.Second {
+			t.Errorf("the run's client got them within %v: the slow one held it back", took)
 		}
 		for _, rd := range readers {
 			rd.Leave()

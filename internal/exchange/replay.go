@@ -1,6 +1,7 @@
 package exchange
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -26,8 +27,8 @@ func (x *exchange) replay(d engine.Replay) error {
 		d.Response = x.otherAnswer(d)
 	}
 	if d.Response.Omitted && x.Mode == delivery.ModeAPI {
-		detail := fmt.Sprintf("the request was executed and answered with %d, but the response was larger than is kept (%d bytes, or less where the store has less room)",
-			d.Response.Status, x.MaxResponseBody)
+		detail := fmt.Sprintf("the request was executed and answered with %d; %s",
+			d.Response.Status, cmp.Or(d.Record.Reason, "the response was not kept"))
 		if d.Record.State == idempotency.Released { // it waited for a run whose answer releases the key
 			detail += "; this answer has released the key: repeat the request to have it run again"
 		}

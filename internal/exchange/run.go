@@ -1,6 +1,7 @@
 package exchange
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"maps"
@@ -125,20 +126,19 @@ func (e *execution) settle(ended ending) {
 		e.outcome = OutcomeNoHandler
 	}
 	e.count()
+	if ended.waiting == getResponse {
+		defer e.response.taken.Release(int64(e.response.takeCopyRoom()))
+	}
 	shared := e.response.shared(ended)
 	e.response.record.Keep()
 	e.run.OnStored(e.response.record.Unkeep)
-	if shared != nil {
-		copied := len(shared.Body) // as it is stored
-		e.response.taken.Count(copied)
-		defer e.response.taken.Release(int64(copied))
-	}
-	e.end(e.run, ended, e.response.retention, shared)
+	e.end(e.run, ended, e.response.retention, shared, e.response.notKept())
 	e.leaveStore() // which is not needed while the client reads
 }
 
 // end ends a run with the upstream's Dedup-Retention and with what requests get that wait for it.
-func (x *exchange) end(run *engine.Run, ended ending, retention string, shared *idempotency.Response) {
+// notKept says why that has no body, although the response has one.
+func (x *exchange) end(run *engine.Run, ended ending, retention string, shared *idempotency.Response, notKept string) {
 	end := idempotency.End{
 		How: ended.how, UpstreamStatus: ended.upstream.status, Retention: x.wishedRetention(retention), Response: shared,
 	}
@@ -146,7 +146,7 @@ func (x *exchange) end(run *engine.Run, ended ending, retention string, shared *
 		end.Retention = new(time.Duration)
 	}
 	fields, reason := x.runLogFields(ended.cause(), end)
-	end.Reason = reason
+	end.Reason = cmp.Or(notKept, reason)
 	run.Explain(fields...)
 	_, _ = run.End(end) // the engine logs what became of it
 }

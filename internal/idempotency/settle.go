@@ -108,7 +108,7 @@ func Conclude(end End, p Policy) Settlement {
 		// or for a response without its body.
 		s.State = Released
 	}
-	if s.State == Complete {
+	if s.State == Complete && (end.Response == nil || !end.Response.Omitted) {
 		s.Reason = ""
 	}
 	switch {
