@@ -101,7 +101,7 @@ func TestBurstOverALongWay(t *testing.T) {
 	server := redistest.Start(t)
 	o := Options{Addresses: []string{server.Addr}, Timeout: generous}
 	o.dial = func(ctx context.Context, network, address string) (net.Conn, error) {
-		conn, err := netDialer(generous).DialContext(ctx, network, address)
+		conn, err := new(net.Dialer).DialContext(ctx, network, address)
 		return slowConn{conn, 20 * time.Millisecond}, err
 	}
 	s := closeAtEnd(t, openWith(t, o))

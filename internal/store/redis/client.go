@@ -77,9 +77,33 @@ func (s *Store) nodeOf(ctx context.Context, name string) (*goredis.Client, error
 	case *goredis.Client:
 		return c, nil
 	case *goredis.ClusterClient:
+		if err := s.learnSlots(ctx, c); err != nil {
+			return nil, err
+		}
 		return c.MasterForKey(ctx, name)
 	default:
 		return nil, fmt.Errorf("a client of the type %T", c)
+	}
+}
+
+// learnSlots waits until the cluster has told once which node has which slots. That goes on when
+// the caller's time is over; later, go-redis asks in the background.
+func (s *Store) learnSlots(ctx context.Context, c *goredis.ClusterClient) error {
+	if s.slotsKnown.Load() {
+		return nil
+	}
+	learned := s.learning.DoChan("", func() (any, error) {
+		background, cancel := context.WithTimeout(s.dialer.ctx, dialTimeout)
+		defer cancel()
+		err := c.ForEachMaster(background, func(context.Context, *goredis.Client) error { return nil })
+		s.slotsKnown.Store(err == nil)
+		return nil, err
+	})
+	select {
+	case result := <-learned:
+		return result.Err
+	case <-ctx.Done():
+		return &unsentError{s.dialer.awaited("", ctx.Err())}
 	}
 }
 

@@ -3,7 +3,6 @@ package redis
 import (
 	"context"
 	"crypto/tls"
-	"errors"
 	"fmt"
 	"net"
 	"sync"
@@ -20,11 +19,19 @@ type dialFunc func(ctx context.Context, network, address string) (net.Conn, erro
 // dialer makes the connections of a store, limits their reads and writes, and can close all
 // of them. It is also a go-redis hook, through which it sees dials that fail.
 type dialer struct {
-	dial   dialFunc
 	limits *limits
+	tls    func() (*tls.Config, error)
+	// ctx ends the dials under way when the store is closed.
+	ctx    context.Context
+	cancel context.CancelFunc
 	// master is the address that was connected to last, for logs: behind sentinels the
 	// client has none.
 	master atomic.Pointer[string]
+
+	// In tests, dial replaces all of a dial; resolver and control are parts of it.
+	dial     dialFunc
+	resolver *net.Resolver
+	control  func(ctx context.Context, network, address string, c syscall.RawConn) error
 
 	mu   sync.Mutex
 	open map[*conn]struct{}
@@ -33,54 +40,41 @@ type dialer struct {
 var _ goredis.Hook = (*dialer)(nil)
 
 func newDialer(o Options, l *limits) *dialer {
-	d := &dialer{dial: o.dial, limits: l, open: make(map[*conn]struct{})}
-	if d.dial == nil {
-		d.dial = func(ctx context.Context, network, address string) (net.Conn, error) {
-			return dialTLS(ctx, netDialer(l.attempt()), o.TLS, network, address)
-		}
-	}
+	d := &dialer{limits: l, tls: o.TLS, dial: o.dial, resolver: net.DefaultResolver, open: make(map[*conn]struct{})}
+	d.ctx, d.cancel = context.WithCancel(context.Background())
 	return d
-}
-
-// netDialer leaves time for the IPv4 address of a name whose IPv6 address does not answer.
-func netDialer(timeout time.Duration) *net.Dialer {
-	return &net.Dialer{
-		FallbackDelay:   timeout / 4,
-		KeepAliveConfig: net.KeepAliveConfig{Enable: true, Idle: 15 * time.Second, Interval: 5 * time.Second, Count: 3},
-	}
-}
-
-// dialTLS differs from what go-redis does by itself: each connection asks for its TLS
-// settings, and the handshake ends with the context.
-func dialTLS(ctx context.Context, d *net.Dialer, settings func() (*tls.Config, error), network, address string) (net.Conn, error) {
-	if settings == nil {
-		return d.DialContext(ctx, network, address)
-	}
-	config, err := settings()
-	if err != nil {
-		return nil, err
-	}
-	conn, err := (&tls.Dialer{NetDialer: d, Config: config}).DialContext(ctx, network, address)
-	if errors.Is(err, context.DeadlineExceeded) && !errors.As(err, new(*net.OpError)) {
-		err = fmt.Errorf("the server does not answer the TLS handshake; it may have no TLS at this port: %w", err)
-	}
-	return conn, err
 }
 
 // subscribing marks the context of a subscription, whose connection may wait for messages.
 type subscribing struct{}
 
 func (d *dialer) dialConn(ctx context.Context, network, address string) (net.Conn, error) {
-	limited, cancel := context.WithTimeout(ctx, d.limits.attempt())
+	ctx, cancel := context.WithTimeout(ctx, dialTimeout)
 	defer cancel()
-	raw, err := d.dial(limited, network, address)
-	if err != nil {
-		return nil, err
-	}
-	c := &conn{Conn: raw, dialer: d, waits: ctx.Value(subscribing{}) != nil}
+	defer context.AfterFunc(d.ctx, cancel)()
+	c := &conn{dialer: d, address: address, began: time.Now(), subscribes: ctx.Value(subscribing{}) != nil}
+	c.await(connecting)
 	d.mu.Lock()
 	d.open[c] = struct{}{}
 	d.mu.Unlock()
+	var raw net.Conn
+	var err error
+	if d.dial != nil {
+		raw, err = d.dial(ctx, network, address)
+	} else {
+		raw, err = d.dialTLS(ctx, network, address, c.await)
+	}
+	c.await(greeting)
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if err != nil {
+		delete(d.open, c)
+		if d.ctx.Err() != nil {
+			err = goredis.ErrClosed
+		}
+		return nil, err
+	}
+	c.Conn = raw
 	if raw, ok := raw.(syscall.Conn); ok { // go-redis checks idle ones, but not below TLS
 		return struct {
 			*conn
@@ -90,12 +84,33 @@ func (d *dialer) dialConn(ctx context.Context, network, address string) (net.Con
 	return c, nil
 }
 
+// awaited adds to an error what the oldest dial to an address waits for, if there is one. Behind
+// sentinels, and for an empty address, that may be any dial.
+func (d *dialer) awaited(address string, err error) error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	anywhere := address == "" || address == sentinelClient
+	var oldest *conn
+	var awaits string
+	for c := range d.open {
+		if what := c.awaits.Load(); what != nil && (anywhere || c.address == address) && (oldest == nil || c.began.Before(oldest.began)) {
+			oldest, awaits = c, *what
+		}
+	}
+	if oldest == nil {
+		return err
+	}
+	return fmt.Errorf("no connection to %s yet: %s: %w", oldest.address, awaits, err)
+}
+
 // closeAll closes all connections, so that each is made again.
 func (d *dialer) closeAll() {
 	d.mu.Lock()
 	open := make([]*conn, 0, len(d.open))
 	for c := range d.open {
-		open = append(open, c)
+		if c.Conn != nil {
+			open = append(open, c)
+		}
 	}
 	d.mu.Unlock()
 	for _, c := range open {
@@ -103,18 +118,44 @@ func (d *dialer) closeAll() {
 	}
 }
 
-// conn ends each read and write after the attempt timeout, as it is then.
+// conn ends each read and write after the attempt timeout, as it is then. Before the first reply
+// it allows more time.
 type conn struct {
-	net.Conn
-	dialer *dialer
-	waits  bool
+	net.Conn   // nil while it is dialed
+	dialer     *dialer
+	address    string
+	began      time.Time
+	subscribes bool
+	// awaits is what the connection waits for; nil after the first reply.
+	awaits atomic.Pointer[string]
+}
+
+func (c *conn) await(what string) { c.awaits.Store(&what) }
+
+// Read implements [net.Conn]. Before the first reply no command of the store was sent.
+func (c *conn) Read(b []byte) (int, error) {
+	n, err := c.Conn.Read(b)
+	if c.awaits.Load() != nil {
+		if n > 0 {
+			c.awaits.Store(nil)
+		} else if err != nil {
+			err = initError(err)
+		}
+	}
+	return n, err
 }
 
 func (c *conn) limit(t time.Time) time.Time {
-	if limit := time.Now().Add(c.dialer.limits.attempt()); !c.waits && limit.Before(t) {
+	timeout := c.dialer.limits.attempt()
+	if c.awaits.Load() != nil {
+		timeout = c.dialer.limits.greeting()
+	} else if c.subscribes {
+		return t // also the zero time, for none
+	}
+	if limit := time.Now().Add(timeout); limit.Before(t) {
 		return limit
 	}
-	return t // also the zero time, for none
+	return t
 }
 
 // SetReadDeadline implements [net.Conn].

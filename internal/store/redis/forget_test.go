@@ -22,7 +22,7 @@ func TestForgetAfterARefusedConnection(t *testing.T) {
 		if dials.Add(1) == 1 {
 			return nil, &net.OpError{Op: "dial", Net: network, Err: syscall.ECONNREFUSED}
 		}
-		return netDialer(generous).DialContext(ctx, network, address)
+		return new(net.Dialer).DialContext(ctx, network, address)
 	}
 	s := closeAtEnd(t, openWith(t, o))
 	if err := s.Forget(ctx, keyOf("a"), idempotency.Precondition{}); !errors.Is(err, idempotency.ErrGone) {

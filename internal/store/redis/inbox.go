@@ -195,7 +195,7 @@ func (i *inbox) connect() (*goredis.PubSub, error) {
 		_ = subscription.Close()
 		return nil, idempotency.ErrClosed
 	}
-	ctx, cancel := context.WithTimeout(i.ctx, i.limits.timeout())
+	ctx, cancel := context.WithTimeout(i.ctx, dialTimeout)
 	defer cancel()
 	if err := subscription.Subscribe(ctx, i.name, i.copies); err != nil {
 		_ = subscription.Close()

@@ -21,7 +21,7 @@ func (c *cutter) arm(bytes, times int64) {
 }
 
 func (c *cutter) dial(ctx context.Context, network, address string) (net.Conn, error) {
-	conn, err := netDialer(generous).DialContext(ctx, network, address)
+	conn, err := new(net.Dialer).DialContext(ctx, network, address)
 	return &cuttableConn{conn, c, c.bytes.Load()}, err
 }
 

@@ -185,6 +185,9 @@ func (p *pipe) send(ctx context.Context, c *request) (maybeApplied bool, err err
 	p.mu.Unlock()
 	<-c.done
 	p.pipes.channels.Put(c.done)
+	if c.state.Load() == abandonedUnsent {
+		return false, &unsentError{p.pipes.dialer.awaited(p.node.Options().Addr, context.DeadlineExceeded)}
+	}
 	return c.result()
 }
 

@@ -23,7 +23,7 @@ func TestNextServer(t *testing.T) {
 	core, logs := observer.New(zap.InfoLevel)
 	o := Options{Addresses: []string{"redis.test:6379"}, Timeout: generous, Logger: zap.New(core)}
 	o.dial = func(ctx context.Context, network, _ string) (net.Conn, error) {
-		return netDialer(generous).DialContext(ctx, network, now.Load().Addr)
+		return new(net.Dialer).DialContext(ctx, network, now.Load().Addr)
 	}
 	s := closeAtEnd(t, openWith(t, o))
 	mustClaim(t, s, claimOf("a", "token"), idempotency.Proceed)

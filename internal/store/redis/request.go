@@ -117,14 +117,10 @@ func (c *request) abandon(now time.Time) {
 // result returns how the command ended for its caller. With an error of the context, the
 // caller may not touch the command any more.
 func (c *request) result() (maybeApplied bool, err error) {
-	switch c.state.Load() {
-	case abandonedUnsent:
-		return false, &unsentError{context.DeadlineExceeded}
-	case abandonedSent:
+	if c.state.Load() == abandonedSent {
 		return true, errAbandoned
-	default:
-		return c.maybeApplied, c.Err()
 	}
+	return c.maybeApplied, c.Err()
 }
 
 // errAbandoned reports that the time of a caller was over before the reply came.

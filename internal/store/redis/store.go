@@ -9,6 +9,7 @@ import (
 
 	goredis "github.com/redis/go-redis/v9"
 	"go.uber.org/zap"
+	"golang.org/x/sync/singleflight"
 
 	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
 )
@@ -26,6 +27,9 @@ type Store struct {
 	pipes       *pipes
 	inbox       *inbox
 	log         *zap.Logger
+	// slotsKnown reports whether a cluster has told its slots, learning asks for them.
+	slotsKnown atomic.Bool
+	learning   singleflight.Group
 	// executeWithin is how long after a call the server may still execute a claim by
 	// script, or release a key.
 	executeWithin time.Duration
@@ -46,8 +50,11 @@ func (l *limits) set(timeout time.Duration, waitReplicas int) {
 // timeout limits one operation.
 func (l *limits) timeout() time.Duration { return time.Duration(l.timeoutNanos.Load()) }
 
-// attempt limits a dial, a write and a read each: an operation has time for two of them.
+// attempt limits a write and a read each: an operation has time for two of them.
 func (l *limits) attempt() time.Duration { return l.timeout() * 2 / 5 }
+
+// greeting limits how long a server may be silent at the start of a connection.
+func (l *limits) greeting() time.Duration { return max(minGreeting, l.timeout()) }
 
 // replicas is how many replicas a kept response waits for.
 func (l *limits) replicas() int64 { return l.replicaCount.Load() }
@@ -79,6 +86,7 @@ func (s *Store) Tune(timeout time.Duration, waitReplicas int) { s.limits.set(tim
 func (s *Store) Close() error {
 	s.inbox.close()
 	err := s.client.Close()
+	s.dialer.cancel()
 	close(s.pipes.closed)
 	s.credentials.leave()
 	if lost := (*net.OpError)(nil); errors.As(err, &lost) {

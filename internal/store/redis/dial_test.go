@@ -1,0 +1,180 @@
+package redis
+
+import (
+	"context"
+	"encoding/binary"
+	"net"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
+	"github.com/caddy-dedup/caddy-dedup/internal/redistest"
+)
+
+// TestDistantRedis has connections that take longer to make than an operation may: the name
+// server is slow, or the network, with TLS and behind a proxy. Callers give up, and the
+// connection serves those who come later. They say what they waited for.
+func TestDistantRedis(t *testing.T) {
+	t.Parallel()
+	certificates := redistest.NewCertificates(t)
+	overTLS, inTheClear := redistest.StartTLS(t, certificates), redistest.Start(t)
+	cluster := redistest.StartCluster(t, 1, 0)
+	sentinels := redistest.StartSentinels(t, inTheClear, 0, 1)
+	username, password := allowed(overTLS)
+	const delay = 9 * DefaultTimeout / 5 // per connection: at least one caller gives up meanwhile
+	for name, test := range map[string]struct {
+		backend string
+		options Options
+		slowDNS bool
+		waits   string
+	}{
+		"a slow name server":   {inTheClear.Addr, Options{}, true, "its name is not resolved"},
+		"a slow first command": {inTheClear.Addr, Options{}, false, "does not answer the first command"},
+		"a slow handshake": {
+			overTLS.Addr, Options{TLS: always(knownTo(t, certificates)), Username: username, Password: password},
+			false, "the TLS handshake is not answered",
+		},
+		"a cluster":   {cluster.Masters[0].Addr, Options{Cluster: true}, false, "does not answer the first command"},
+		"by sentinel": {sentinels[0].Addr, Options{Sentinel: redistest.MasterName}, false, "does not answer the first command"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			p := startProxy(t, listen(t), test.backend)
+			o := test.options
+			o.Addresses = []string{p.addr}
+			if test.slowDNS {
+				_, port, _ := net.SplitHostPort(p.addr)
+				o.Addresses = []string{net.JoinHostPort("redis.test", port)}
+			}
+			s := closeAtEnd(t, openWith(t, o))
+			if test.slowDNS {
+				s.dialer.resolver = resolver(t, delay, "127.0.0.1")
+			} else {
+				p.slowStart.Store(int64(2 * delay))
+			}
+			said := false
+			eventually(t, "a claim of a later caller", func() bool {
+				_, err := s.Claim(ctx, claimOf("a", "token"))
+				said = said || err != nil && strings.Contains(err.Error(), test.waits)
+				return err == nil
+			})
+			if !said {
+				t.Errorf("no error says %q", test.waits)
+			}
+		})
+	}
+}
+
+// TestNameWithSilentAddresses dials a name of whose addresses only the last answers. It is
+// reached within one operation.
+func TestNameWithSilentAddresses(t *testing.T) {
+	t.Parallel()
+	server := redistest.Start(t)
+	_, port, _ := net.SplitHostPort(server.Addr)
+	for _, silent := range [][]string{{"::1"}, {"127.0.0.2"}, {"::1", "127.0.0.2"}} {
+		t.Run(strings.Join(silent, " "), func(t *testing.T) {
+			t.Parallel()
+			s := closeAtEnd(t, openWith(t, Options{Addresses: []string{net.JoinHostPort("redis.test", port)}, Timeout: generous}))
+			s.dialer.resolver = resolver(t, 0, append(slices.Clone(silent), "127.0.0.1")...)
+			s.dialer.control = func(ctx context.Context, _, address string, _ syscall.RawConn) error {
+				if host, _, _ := net.SplitHostPort(address); slices.Contains(silent, host) {
+					<-ctx.Done()
+					return ctx.Err()
+				}
+				return nil
+			}
+			mustClaim(t, s, claimOf(t.Name(), "token"), idempotency.Proceed)
+		})
+	}
+}
+
+// TestDialEndsWithTheStore has dials that never end. There are never more of them than flushes,
+// and Close ends them.
+func TestDialEndsWithTheStore(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var dials, under atomic.Int64
+		o := Options{Addresses: []string{"pipe:1"}}
+		o.dial = func(ctx context.Context, _, _ string) (net.Conn, error) {
+			dials.Add(1)
+			under.Add(1)
+			defer under.Add(-1)
+			<-ctx.Done()
+			return nil, ctx.Err()
+		}
+		s := openWith(t, o)
+		begun := time.Now()
+		for time.Since(begun) < dialTimeout-DefaultTimeout {
+			if _, err := s.Claim(ctx, claimOf("a", "token")); err == nil {
+				t.Fatal("a claim without a connection")
+			}
+		}
+		if n := dials.Load(); n != maxFlushes {
+			t.Errorf("%d dials within the time of one; want one for each of %d flushes", n, maxFlushes)
+		}
+		if err := s.Close(); err != nil {
+			t.Error(err)
+		}
+		synctest.Wait()
+		if n := under.Load(); n != 0 || time.Since(begun) >= dialTimeout {
+			t.Errorf("%d dials go on after the store was closed", n)
+		}
+	})
+}
+
+// resolver returns a resolver that takes a while, and has the same addresses for each name.
+func resolver(t *testing.T, delay time.Duration, addresses ...string) *net.Resolver {
+	t.Helper()
+	server, err := net.ListenPacket("udp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = server.Close() })
+	go func() {
+		query := make([]byte, 512)
+		for {
+			n, from, err := server.ReadFrom(query)
+			if err != nil {
+				return
+			}
+			time.Sleep(delay)
+			_, _ = server.WriteTo(answerDNS(query[:n], addresses), from)
+		}
+	}()
+	return &net.Resolver{PreferGo: true, Dial: func(context.Context, string, string) (net.Conn, error) {
+		return net.Dial("udp", server.LocalAddr().String())
+	}}
+}
+
+// answerDNS answers the question of a query (RFC 1035), for A and AAAA.
+func answerDNS(query []byte, addresses []string) []byte {
+	const header, a, aaaa = 12, 1, 28
+	end := header
+	for query[end] != 0 { // the labels of the name
+		end += 1 + int(query[end])
+	}
+	kind := binary.BigEndian.Uint16(query[end+1:])
+	var found []net.IP
+	for _, address := range addresses {
+		ip := net.ParseIP(address)
+		if four := ip.To4(); four != nil && kind == a {
+			found = append(found, four)
+		} else if four == nil && kind == aaaa {
+			found = append(found, ip)
+		}
+	}
+	answer := append([]byte{}, query[:2]...)                                   // the ID
+	answer = append(answer, 0x81, 0x80, 0, 1, 0, byte(len(found)), 0, 0, 0, 0) // one question
+	answer = append(answer, query[header:end+5]...)
+	for _, ip := range found {
+		answer = append(answer, 0xc0, header) // the name is that of the question
+		answer = binary.BigEndian.AppendUint16(answer, kind)
+		answer = append(answer, 0, 1, 0, 0, 0, 60, 0, byte(len(ip))) // class, TTL, length
+		answer = append(answer, ip...)
+	}
+	return answer
+}
