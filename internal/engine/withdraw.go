@@ -18,8 +18,12 @@ import (
 // runs begin until some of the claims are withdrawn.
 const maxWithdrawals = 100_000
 
-// withdrawInterval is the pause between two rounds over the claims in doubt.
-const withdrawInterval = 500 * time.Millisecond
+// withdrawInterval is the pause between two rounds over the claims in doubt, and
+// withdrawLogInterval that between two warnings that a round failed.
+const (
+	withdrawInterval    = 500 * time.Millisecond
+	withdrawLogInterval = 5 * time.Minute
+)
 
 // maxConcurrentWithdrawals is how many claims are withdrawn at the same time. One lost reply
 // can leave some hundred claims in doubt, for which a distant store would need many seconds,
@@ -33,6 +37,7 @@ const maxConcurrentWithdrawals = 32
 type withdrawals struct {
 	engine  *Engine
 	inDoubt tally
+	warned  time.Time
 
 	mu      sync.Mutex
 	pending []*withdrawal
@@ -69,7 +74,18 @@ func (ws *withdrawals) wait(ctx context.Context) error {
 	return nil
 }
 
-// run tries to withdraw the claims in doubt, round after round, until none is left.
+// hasLapsed reports whether the claim has no effect any more, if it is in the store at all. One that
+// counts for longer than its lease has to be withdrawn later, too.
+func (w *withdrawal) hasLapsed() bool {
+	effect := w.claim.Lease
+	if w.claim.Hold || w.claim.MaxAttempts > 0 {
+		effect = w.claim.Life()
+	}
+	return time.Since(w.since) > effect
+}
+
+// run tries to withdraw the claims in doubt, round after round, until none is left. One that has
+// lapsed needs no further try.
 func (ws *withdrawals) run() {
 	for {
 		ws.mu.Lock()
@@ -96,7 +112,10 @@ func (ws *withdrawals) round(round []*withdrawal) (failed *withdrawal) {
 			err := ws.try(w)
 			if err != nil {
 				once.Do(func() {
-					failed = w
+					if failed = w; time.Since(ws.warned) < withdrawLogInterval {
+						return
+					}
+					ws.warned = time.Now()
 					ws.engine.log.Warn("a claim in doubt could not be withdrawn yet",
 						ws.engine.keyFields(w.claim.Key, w.claim.Origin, w.claim.SealedBy),
 						zap.Int("in_doubt", len(round)), zap.Error(err))
@@ -144,15 +163,17 @@ func (ws *withdrawals) release(w *withdrawal) (released bool, err error) {
 	return err == nil, err
 }
 
-// removeDone removes the claims that are done, and reports whether none is left. The claim
-// that failed comes last in the next round: perhaps only its key cannot be reached, and the
-// others must not wait for it.
+// removeDone removes the claims that are done, and, if one failed, those that have lapsed meanwhile.
+// It reports whether none is left. The claim that failed comes last in the next round: perhaps
+// only its key cannot be reached, and the others must not wait for it.
 func (ws *withdrawals) removeDone(failed *withdrawal) (empty bool) {
 	ws.mu.Lock()
 	defer ws.mu.Unlock()
 	before := len(ws.pending)
-	ws.pending = slices.DeleteFunc(ws.pending, func(w *withdrawal) bool { return w.done || w == failed })
-	if failed != nil {
+	ws.pending = slices.DeleteFunc(ws.pending, func(w *withdrawal) bool {
+		return w.done || w == failed || failed != nil && w.hasLapsed()
+	})
+	if failed != nil && !failed.hasLapsed() {
 		ws.pending = append(ws.pending, failed)
 	}
 	ws.inDoubt.add(len(ws.pending) - before)

@@ -8,6 +8,9 @@ import (
 	"testing/synctest"
 	"time"
 
+	"go.uber.org/zap"
+	"go.uber.org/zap/zaptest/observer"
+
 	"github.com/caddy-dedup/caddy-dedup/internal/engine"
 	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
 )
@@ -127,6 +130,51 @@ func TestWithdrawingWaitsForTheStore(t *testing.T) {
 		a.drain()
 		a.wantState(req, idempotency.Released, 0)
 	})
+}
+
+// TestWithdrawingEndsWithTheClaim has a store that never comes back. The engine is idle when no
+// claim in doubt can have an effect any more, and its store can be closed. Until then it warns
+// now and then.
+func TestWithdrawingEndsWithTheClaim(t *testing.T) {
+	release := someRequest()
+	release.Policy.Retention = time.Hour
+	hold, attempts := release, release
+	hold.Policy.Hold, attempts.Policy.MaxAttempts = true, 3
+	for name, test := range map[string]struct {
+		req    engine.Request
+		effect time.Duration
+	}{
+		"release":      {release, someLease},
+		"hold":         {hold, time.Hour},
+		"max_attempts": {attempts, time.Hour},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				core, logs := observer.New(zap.WarnLevel)
+				options, broken := someOptions(), newLink(newShared(t))
+				options.Logger = zap.New(core)
+				e := engine.New(broken, options)
+				defer func() { _ = e.Close() }()
+				broken.fail(hung)
+				for range 3 {
+					if d, err := e.Begin(t.Context(), test.req); err != nil {
+						t.Fatalf("%v, %v", d, err)
+					}
+				}
+				time.Sleep(test.effect - time.Second)
+				if e.Idle() {
+					t.Error("idle while the claims still have an effect")
+				}
+				time.Sleep(10 * time.Second)
+				if !e.Idle() {
+					t.Error("not idle, although the claims have no effect any more")
+				}
+				if n, most := logs.Len(), 2+int(test.effect/(5*time.Minute)); n == 0 || n > most {
+					t.Errorf("%d warnings, want at most %d", n, most)
+				}
+			})
+		})
+	}
 }
 
 // keyed returns a request with the key number n.
