@@ -26,14 +26,14 @@ func TestLeaseAndTheTimeoutOfItsStore(t *testing.T) {
 	}{
 		{new(FileStore), minLease, nil},
 		{new(MemoryStore), minLease, nil},
-		{redis(`{}`), 30 * time.Second, nil},
-		{redis(`{}`), 1500 * time.Millisecond, nil},
-		{redis(`{}`), 1499 * time.Millisecond, []string{"lease: 1.499s", "redis at localhost:6379", "timeout of 500ms", "at least 1.5s", "at most 499.666666ms"}},
-		{redis(`{}`), time.Second, []string{"lease: 1s", "at least 1.5s"}},
-		{redis(`{"timeout": "100ms"}`), 300 * time.Millisecond, nil},
-		{redis(`{"timeout": "10s"}`), 30 * time.Second, nil},
-		{redis(`{"timeout": "11s"}`), 30 * time.Second, []string{"lease: 30s", "timeout of 11s", "at least 33s", "at most 10s"}},
-		{redis(`{"timeout": "36500d"}`), 30 * time.Second, []string{"lease: 30s", "at most 10s"}},
+		{redis(`{"addresses": ["localhost:6379"]}`), 30 * time.Second, nil},
+		{redis(`{"addresses": ["localhost:6379"]}`), 1500 * time.Millisecond, nil},
+		{redis(`{"addresses": ["localhost:6379"]}`), 1499 * time.Millisecond, []string{"lease: 1.499s", "redis at localhost:6379", "timeout of 500ms", "at least 1.5s", "at most 499.666666ms"}},
+		{redis(`{"addresses": ["localhost:6379"]}`), time.Second, []string{"lease: 1s", "at least 1.5s"}},
+		{redis(`{"url": "redis://a", "timeout": "100ms"}`), 300 * time.Millisecond, nil},
+		{redis(`{"url": "redis://a", "timeout": "10s"}`), 30 * time.Second, nil},
+		{redis(`{"url": "redis://a", "timeout": "11s"}`), 30 * time.Second, []string{"lease: 30s", "timeout of 11s", "at least 33s", "at most 10s"}},
+		{redis(`{"url": "redis://a", "timeout": "36500d"}`), 30 * time.Second, []string{"lease: 30s", "at most 10s"}},
 	} {
 		err := checkLease(test.store, test.lease)
 		if (err == nil) != (test.says == nil) {

@@ -29,19 +29,19 @@ func globalOf(line string) error {
 func TestPlaceholdersThatAreEmptyOrUnknown(t *testing.T) {
 	t.Setenv("TEST_EMPTY", "")
 	for settings, want := range map[string]string{
-		`{"url": "redis://:{env.TEST_NOT_SET}@h"}`:                     "url: {env.TEST_NOT_SET} is empty",
-		`{"url": "{env.TEST_EMPTY}"}`:                                  "url: {env.TEST_EMPTY} is empty",
-		`{"urls": ["redis://a", "redis://{env.TEST_NOT_SET}"]}`:        "urls: {env.TEST_NOT_SET} is empty",
-		`{"addresses": ["redis{env.TEST_NOT_SET}:6379"]}`:              "addresses: {env.TEST_NOT_SET} is empty",
-		`{"username": "{env.TEST_NOT_SET}"}`:                           "username: {env.TEST_NOT_SET} is empty",
-		`{"password": "{env.TEST_NOT_SET}"}`:                           "password: {env.TEST_NOT_SET} is empty",
-		`{"password": "a{env.TEST_NOT_SET}"}`:                          "password: {env.TEST_NOT_SET} is empty",
-		`{"password": "{file./no/such/password}"}`:                     "password: {file./no/such/password} is empty",
-		`{"password": "{vault.redis}"}`:                                "password: it has a placeholder that is unknown",
-		`{"sentinel": "a{env.TEST_NOT_SET}"}`:                          "sentinel: {env.TEST_NOT_SET} is empty",
-		`{"sentinel": "a", "sentinel_username": "{env.TEST_NOT_SET}"}`: "sentinel_username: {env.TEST_NOT_SET} is empty",
-		`{"tls": {"ca": "{env.TEST_NOT_SET}/ca.pem"}}`:                 "tls ca: {env.TEST_NOT_SET} is empty",
-		`{"prefix": "a{env.TEST_NOT_SET}:"}`:                           "{env.TEST_NOT_SET} is empty",
+		`{"url": "redis://:{env.TEST_NOT_SET}@h"}`:                         "url: {env.TEST_NOT_SET} is empty",
+		`{"url": "{env.TEST_EMPTY}"}`:                                      "url: {env.TEST_EMPTY} is empty",
+		`{"urls": ["redis://a", "redis://{env.TEST_NOT_SET}"]}`:            "urls: {env.TEST_NOT_SET} is empty",
+		`{"addresses": ["redis{env.TEST_NOT_SET}:6379"]}`:                  "addresses: {env.TEST_NOT_SET} is empty",
+		`{"username": "{env.TEST_NOT_SET}"}`:                               "username: {env.TEST_NOT_SET} is empty",
+		`{"password": "{env.TEST_NOT_SET}"}`:                               "password: {env.TEST_NOT_SET} is empty",
+		`{"password": "a{env.TEST_NOT_SET}"}`:                              "password: {env.TEST_NOT_SET} is empty",
+		`{"password": "{file./no/such/password}"}`:                         "password: {file./no/such/password} is empty",
+		`{"password": "{vault.redis}"}`:                                    "password: it has a placeholder that is unknown",
+		`{"sentinel": "a{env.TEST_NOT_SET}"}`:                              "sentinel: {env.TEST_NOT_SET} is empty",
+		`{"sentinel": "a", "sentinel_username": "{env.TEST_NOT_SET}"}`:     "sentinel_username: {env.TEST_NOT_SET} is empty",
+		`{"url": "redis://a", "tls": {"ca": "{env.TEST_NOT_SET}/ca.pem"}}`: "tls ca: {env.TEST_NOT_SET} is empty",
+		`{"prefix": "a{env.TEST_NOT_SET}:"}`:                               "{env.TEST_NOT_SET} is empty",
 	} {
 		if _, err := provisioned(t, settings); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v; want %q", settings, err, want)
@@ -136,6 +136,8 @@ func TestEmptyArguments(t *testing.T) {
 			content ""
 		}`: "the prefix is empty",
 		`store redis ""`:                                       "redis URL",
+		"store redis":                                          "no server is set",
+		"store redis {\ntimeout 1s\n}":                         "no server is set",
 		"store redis {\naddress \"\"\n}":                       `redis address ""`,
 		"store redis {\nusername \"\"\n}":                      "username is empty",
 		"store redis {\npassword \"\"\n}":                      "password is empty",

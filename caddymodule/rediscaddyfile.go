@@ -177,6 +177,13 @@ var tlsWords = blockWords[RedisTLS]{
 	"cert":        tlsText(func(t *RedisTLS) *string { return &t.Cert }),
 	"key":         tlsText(func(t *RedisTLS) *string { return &t.Key }),
 	"server_name": tlsText(func(t *RedisTLS) *string { return &t.ServerName }),
+	"insecure_skip_verify": func(t *RedisTLS, d *caddyfile.Dispenser) error {
+		t.InsecureSkipVerify = true
+		if args := d.RemainingArgs(); len(args) > 0 {
+			return d.Errf("insecure_skip_verify takes no arguments; it has %q", args)
+		}
+		return noBlock(d, "insecure_skip_verify")
+	},
 }
 
 func tlsText(field func(*RedisTLS) *string) func(*RedisTLS, *caddyfile.Dispenser) error {

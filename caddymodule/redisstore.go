@@ -47,8 +47,7 @@ type RedisStore struct {
 	// The server's address, host:port or the path of a unix socket. With
 	// `sentinel` these are the addresses of sentinels, host:port; otherwise
 	// several are nodes of a cluster, of which one that answers is enough. None
-	// is repeated.
-	// Default: localhost:6379, but none with `sentinel`.
+	// is repeated. One of `url`, `urls` and `addresses` is needed.
 	Addresses []string `json:"addresses,omitempty"`
 
 	// The user's name (ACL), if not the default one. It needs `password`, or one in
@@ -119,6 +118,10 @@ type RedisTLS struct {
 	// The name in the servers' certificates, if it is not that of the host which
 	// is dialed.
 	ServerName string `json:"server_name,omitempty"`
+
+	// Accepts any certificate of a server: whoever can answer in its place reads
+	// passwords and responses. Rather name its authority in `ca`.
+	InsecureSkipVerify bool `json:"insecure_skip_verify,omitempty"`
 }
 
 // CaddyModule returns the Caddy module information.
@@ -177,10 +180,6 @@ func (s *RedisStore) resolve(replace func(string) (string, error), prefix string
 			return options, fmt.Errorf("%s: %w", setting.name, err)
 		}
 	}
-	if s.Sentinel != "" && s.URL == "" && len(s.URLs)+len(s.Addresses) == 0 {
-		return options, errors.New("sentinel without an address: name the sentinels themselves, such as sentinel-1:26379; " +
-			"localhost:6379, which is meant without any, is where a Redis is")
-	}
 	if s.DB != nil {
 		options.DB = *s.DB
 	}
@@ -217,9 +216,6 @@ func (s *RedisStore) servers(replace func(string) (string, error)) (redis.Option
 			return options, err
 		}
 		return options, s.checkTwice(options, slices.ContainsFunc(texts, namesDatabase))
-	}
-	if len(s.Addresses) == 0 {
-		return redis.Options{Addresses: []string{"localhost:6379"}}, nil
 	}
 	addresses, err := replaceAll(replace, "addresses", s.Addresses)
 	if err != nil {
@@ -325,7 +321,10 @@ func (t *RedisTLS) checkPair() error {
 
 // config reads the files as they are now.
 func (t *RedisTLS) config() (*tls.Config, error) {
-	config := &tls.Config{ServerName: t.ServerName, MinVersion: tls.VersionTLS12}
+	config := &tls.Config{
+		ServerName: t.ServerName, MinVersion: tls.VersionTLS12,
+		InsecureSkipVerify: t.InsecureSkipVerify,
+	}
 	if t.CA != "" {
 		pem, err := os.ReadFile(t.CA)
 		if err != nil {

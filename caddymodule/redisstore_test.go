@@ -162,9 +162,28 @@ func TestRedisCertificatesAreReplaced(t *testing.T) {
 	if err := os.WriteFile(certificates.Key, key[:len(key)/2], 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := provisioned(t, fmt.Sprintf(`{"tls": {"cert": %q, "key": %q}}`, certificates.Cert, certificates.Key)); err == nil ||
+	if _, err := provisioned(t, fmt.Sprintf(`{"url": "redis://a", "tls": {"cert": %q, "key": %q}}`, certificates.Cert, certificates.Key)); err == nil ||
 		!strings.Contains(err.Error(), certificates.Key) {
 		t.Errorf("loaded with half a key: %v; want an error that names it", err)
+	}
+}
+
+// A server whose certificate no known authority has signed is accepted only on request.
+func TestRedisCertificateThatIsNotVerified(t *testing.T) {
+	certificates := redistest.NewCertificates(t)
+	server := redistest.StartTLS(t, certificates)
+	for _, test := range []struct{ setting, want string }{
+		{"", "certificate"},
+		{`, "insecure_skip_verify": true`, ""},
+	} {
+		s, err := provisioned(t, fmt.Sprintf(`{"addresses": [%q], "timeout": "10s", "tls": {"cert": %q, "key": %q%s}}`,
+			server.Addr, certificates.Cert, certificates.Key, test.setting))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err = claimOnce(t, s); (err == nil) != (test.want == "") || err != nil && !strings.Contains(err.Error(), test.want) {
+			t.Errorf("%q: %v; want %q", test.setting, err, test.want)
+		}
 	}
 }
 
@@ -172,7 +191,6 @@ func TestRedisCertificatesAreReplaced(t *testing.T) {
 func TestRedisPoolKeys(t *testing.T) {
 	seen := make(map[string]string)
 	for _, settings := range []string{
-		`{}`,
 		`{"addresses": ["a:1"]}`,
 		`{"addresses": ["a:1"], "cluster": true}`,
 		`{"addresses": ["a:1"], "sentinel": "main"}`,
@@ -184,6 +202,7 @@ func TestRedisPoolKeys(t *testing.T) {
 		`{"addresses": ["a:1"], "db": 1}`,
 		`{"addresses": ["a:1"], "tls": {}}`,
 		`{"addresses": ["a:1"], "tls": {"server_name": "a"}}`,
+		`{"addresses": ["a:1"], "tls": {"insecure_skip_verify": true}}`,
 		`{"addresses": ["a:1"], "prefix": "a"}`,
 		`{"addresses": ["a:1"], "prefix": "b"}`,
 		`{"addresses": ["a:1", "b:2"]}`,
@@ -231,7 +250,7 @@ func TestRedisNameAndPasswordApart(t *testing.T) {
 	}
 	for _, block := range []string{
 		"redis://u@h {\npassword p\n}", "redis://:p@h {\nusername u\n}", "redis://u@h redis://u@i {\ntimeout 1s\npassword p\n}",
-		"{\nusername u\npassword p\n}", "{\naddress a:1\nsentinel_username u\nsentinel m\nsentinel_password p\n}",
+		"{\naddress a:1\nusername u\npassword p\n}", "{\naddress a:1\nsentinel_username u\nsentinel m\nsentinel_password p\n}",
 	} {
 		if err := handlerOf("store redis " + block); err != nil {
 			t.Errorf("%q: %v", block, err)
@@ -244,44 +263,46 @@ func TestRedisSettingsThatExcludeEachOther(t *testing.T) {
 	t.Setenv("TEST_URL", "redis://h/3")
 	t.Setenv("TEST_HOST", "s3cret s3cret")
 	for settings, want := range map[string]string{
-		`{"url": "redis://a", "addresses": ["b:1"]}`:                                      "exclude each other",
-		`{"url": "redis://a", "urls": ["redis://b"]}`:                                     "exclude each other",
-		`{"urls": ["redis://:s3cret@b", "redis://c"]}`:                                    "must be the same",
-		`{"urls": ["redis://b", "redis://c"], "db": 1}`:                                   "database 0 alone",
-		`{"urls": ["redis://b/1", "redis://c/1"]}`:                                        "database 0 alone",
-		`{"addresses": ["a:1"], "sentinel": "main", "cluster":true}`:                      "exclude each other",
-		`{"addresses": ["a:1"], "db": 1, "cluster":true}`:                                 "exclude each other",
-		`{"addresses": ["a:1"], "sentinel_password": "s3cret"}`:                           "need sentinel",
-		`{"sentinel": "main"}`:                                                            "sentinel without an address",
-		`{"addresses": ["a:1"], "wait_replicas": -1}`:                                     "wait_replicas -1",
-		`{"addresses": ["/run/redis.sock"], "cluster":true}`:                              "unix socket",
-		`{"addresses": ["{env.TEST_NOT_SET}"]}`:                                           "addresses: {env.TEST_NOT_SET} is empty",
-		`{"sentinel": "{env.TEST_NOT_SET}"}`:                                              "sentinel: {env.TEST_NOT_SET} is empty",
-		`{"sentinel": "main", "sentinel_password": "{env.TEST_NO}"}`:                      "sentinel_password: {env.TEST_NO} is empty",
-		`{"prefix": "a{b}"}`:                                                              "prefix a{b}: unrecognized placeholder {b}",
-		`{"prefix": "a{b"}`:                                                               `redis prefix "a{b" has a '{' in it`,
-		`{"prefix": "a{env.TEST_NOT_SET}:"}`:                                              "prefix a{env.TEST_NOT_SET}:: evaluated placeholder {env.TEST_NOT_SET} is empty",
-		`{"prefix": "a*"}`:                                                                `redis prefix "a*" has a '*' in it`,
-		`{"tls": {"ca": "/no/such/ca.pem"}}`:                                              "/no/such/ca.pem",
-		`{"tls": {"server_name": "{env.TEST_NOT_SET}"}}`:                                  "tls server_name: {env.TEST_NOT_SET} is empty",
-		`{"tls": {"cert": "cert.pem"}}`:                                                   "need each other",
-		`{"url": "redis://h/3", "db": 0}`:                                                 "names a database, and db does too",
-		`{"url": "redis://h/0", "db": 0}`:                                                 "names a database, and db does too",
-		`{"url": "{env.TEST_URL}", "db": 0}`:                                              "names a database, and db does too",
-		`{"url": "{env.TEST_URL}", "db": 3}`:                                              "names a database, and db does too",
-		`{"db": -1}`:                                                                      "db -1",
-		`{"username": "s3cret"}`:                                                          "username without a password",
-		`{"url": "redis://s3cret@h"}`:                                                     "username without a password",
-		`{"url": "redis://s3cret:@h"}`:                                                    "username without a password",
-		`{"urls": ["redis://s3cret@b", "redis://s3cret@c"]}`:                              "username without a password",
-		`{"url": "unix://s3cret@/run/redis.sock"}`:                                        "username without a password",
-		`{"username": "s3cret", "password": "{env.TEST_NOT_SET}"}`:                        "password: {env.TEST_NOT_SET} is empty",
-		`{"addresses": ["a:1"], "sentinel": "main", "sentinel_username": "s3cret"}`:       "sentinel_username without a sentinel_password",
-		`{"url": "redis://:s3cret@h", "sentinel": "main", "sentinel_username": "s3cret"}`: "sentinel_username without a sentinel_password",
-		`{"addresses": ["a:99999"]}`:                                                      `redis address "a:99999" has a port`,
-		`{"addresses": ["a:1", "a b:1"]}`:                                                 `redis address "a b:1" has a host`,
-		`{"addresses": ["a:{env.TEST_PORT}"]}`:                                            `redis address "a:{env.TEST_PORT}" has a port`,
-		`{"addresses": ["{env.TEST_HOST}:6379"]}`:                                         `redis address "{env.TEST_HOST}:6379" has a host`,
+		`{"url": "redis://a", "addresses": ["b:1"]}`:                 "exclude each other",
+		`{"url": "redis://a", "urls": ["redis://b"]}`:                "exclude each other",
+		`{"urls": ["redis://:s3cret@b", "redis://c"]}`:               "must be the same",
+		`{"urls": ["redis://b", "redis://c"], "db": 1}`:              "database 0 alone",
+		`{"urls": ["redis://b/1", "redis://c/1"]}`:                   "database 0 alone",
+		`{"addresses": ["a:1"], "sentinel": "main", "cluster":true}`: "exclude each other",
+		`{"addresses": ["a:1"], "db": 1, "cluster":true}`:            "exclude each other",
+		`{"addresses": ["a:1"], "sentinel_password": "s3cret"}`:      "need sentinel",
+		`{}`:                   "no server is set",
+		`{"timeout": "1s"}`:    "no server is set",
+		`{"sentinel": "main"}`: "no server is set",
+		`{"addresses": ["a:1"], "wait_replicas": -1}`:                                      "wait_replicas -1",
+		`{"addresses": ["/run/redis.sock"], "cluster":true}`:                               "unix socket",
+		`{"addresses": ["{env.TEST_NOT_SET}"]}`:                                            "addresses: {env.TEST_NOT_SET} is empty",
+		`{"addresses": ["a:1"], "sentinel": "{env.TEST_NOT_SET}"}`:                         "sentinel: {env.TEST_NOT_SET} is empty",
+		`{"addresses": ["a:1"], "sentinel": "main", "sentinel_password": "{env.TEST_NO}"}`: "sentinel_password: {env.TEST_NO} is empty",
+		`{"addresses": ["a:1"], "prefix": "a{b}"}`:                                         "prefix a{b}: unrecognized placeholder {b}",
+		`{"addresses": ["a:1"], "prefix": "a{b"}`:                                          `redis prefix "a{b" has a '{' in it`,
+		`{"addresses": ["a:1"], "prefix": "a{env.TEST_NOT_SET}:"}`:                         "prefix a{env.TEST_NOT_SET}:: evaluated placeholder {env.TEST_NOT_SET} is empty",
+		`{"addresses": ["a:1"], "prefix": "a*"}`:                                           `redis prefix "a*" has a '*' in it`,
+		`{"addresses": ["a:1"], "tls": {"ca": "/no/such/ca.pem"}}`:                         "/no/such/ca.pem",
+		`{"addresses": ["a:1"], "tls": {"server_name": "{env.TEST_NOT_SET}"}}`:             "tls server_name: {env.TEST_NOT_SET} is empty",
+		`{"addresses": ["a:1"], "tls": {"cert": "cert.pem"}}`:                              "need each other",
+		`{"url": "redis://h/3", "db": 0}`:                                                  "names a database, and db does too",
+		`{"url": "redis://h/0", "db": 0}`:                                                  "names a database, and db does too",
+		`{"url": "{env.TEST_URL}", "db": 0}`:                                               "names a database, and db does too",
+		`{"url": "{env.TEST_URL}", "db": 3}`:                                               "names a database, and db does too",
+		`{"addresses": ["a:1"], "db": -1}`:                                                 "db -1",
+		`{"addresses": ["a:1"], "username": "s3cret"}`:                                     "username without a password",
+		`{"url": "redis://s3cret@h"}`:                                                      "username without a password",
+		`{"url": "redis://s3cret:@h"}`:                                                     "username without a password",
+		`{"urls": ["redis://s3cret@b", "redis://s3cret@c"]}`:                               "username without a password",
+		`{"url": "unix://s3cret@/run/redis.sock"}`:                                         "username without a password",
+		`{"addresses": ["a:1"], "username": "s3cret", "password": "{env.TEST_NOT_SET}"}`:   "password: {env.TEST_NOT_SET} is empty",
+		`{"addresses": ["a:1"], "sentinel": "main", "sentinel_username": "s3cret"}`:        "sentinel_username without a sentinel_password",
+		`{"url": "redis://:s3cret@h", "sentinel": "main", "sentinel_username": "s3cret"}`:  "sentinel_username without a sentinel_password",
+		`{"addresses": ["a:99999"]}`:                                                       `redis address "a:99999" has a port`,
+		`{"addresses": ["a:1", "a b:1"]}`:                                                  `redis address "a b:1" has a host`,
+		`{"addresses": ["a:{env.TEST_PORT}"]}`:                                             `redis address "a:{env.TEST_PORT}" has a port`,
+		`{"addresses": ["{env.TEST_HOST}:6379"]}`:                                          `redis address "{env.TEST_HOST}:6379" has a host`,
 	} {
 		if _, err := provisioned(t, settings); err == nil || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "s3cret") {
 			t.Errorf("%s: %v; want %q", settings, err, want)
@@ -299,17 +320,17 @@ func TestOneRedisHasOneTuning(t *testing.T) {
 		}
 		return app.use(&storepool.Handle{Config: config, Key: config.PoolKey()}, 0)
 	}
-	first, err := use(`{}`)
+	first, err := use(`{"url": "redis://a"}`)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if again, err := use(`{}`); again != first || err != nil {
+	if again, err := use(`{"url": "redis://a"}`); again != first || err != nil {
 		t.Errorf("the same settings: %v, %v", again, err)
 	}
-	if other, err := use(`{"wait_replicas": 1, "prefix": "safe:"}`); other == first || err != nil {
+	if other, err := use(`{"url": "redis://a", "wait_replicas": 1, "prefix": "safe:"}`); other == first || err != nil {
 		t.Errorf("another prefix: %v", err)
 	}
-	for _, settings := range []string{`{"wait_replicas": 1}`, `{"timeout": "2s"}`} {
+	for _, settings := range []string{`{"url": "redis://a", "wait_replicas": 1}`, `{"url": "redis://a", "timeout": "2s"}`} {
 		if _, err := use(settings); err == nil || !strings.Contains(err.Error(), "another timeout or wait_replicas") {
 			t.Errorf("%s: %v", settings, err)
 		}
@@ -330,7 +351,7 @@ func TestCertificateAndKeyNeedEachOther(t *testing.T) {
 			}
 		}
 	}
-	if _, err := provisioned(t, `{"tls": {"cert": "cert.pem"}}`); err == nil || !strings.Contains(err.Error(), "and key is not there") {
+	if _, err := provisioned(t, `{"url": "redis://a", "tls": {"cert": "cert.pem"}}`); err == nil || !strings.Contains(err.Error(), "and key is not there") {
 		t.Errorf("in JSON: %v", err)
 	}
 }

@@ -322,7 +322,7 @@ func TestDefaultsOfTheGlobalOption(t *testing.T) {
 		switch words[0] {
 		case "store":
 			if len(words) > 1 {
-				line, without = "store redis {\n"+line+"\n}", "store redis"
+				line, without = "store redis redis://h {\n"+line+"\n}", "store redis redis://h"
 			}
 		case "limits":
 			line = "limits {\n" + line + "\n}"

@@ -54,6 +54,7 @@ func TestMistakesInJSON(t *testing.T) {
 		`"store": {"store": "redis", "url": "rediss://a:6379", "tls": {}}`:                    "beside tls write redis://",
 		`"store": {"store": "redis", "url": "redis://a:6379", "addresses": ["a:6379"]}`:       "url (or urls) and addresses",
 		`"store": {"store": "redis", "timeout": 4611686018427387904}`:                         "timeout: 1281023h53m38.427388s is too long",
+		`"store": {"store": "redis"}`:                                                         "no server is set",
 		`"release_on": ["5xx", "5xx"]`:                                                        "release_on: 5xx is named twice",
 		`"scope": ["a", "a"]`:                                                                 "scope: a is named twice",
 		`"store": {"store": "redis", "addresses": ["a:1", "a:1"]}`:                            "is named twice",

@@ -114,7 +114,7 @@ func usernameWithoutPassword(name, password string) error {
 // two places, a URL and beside it.
 func (o Options) checkServers() error {
 	if len(o.Addresses) == 0 {
-		return errors.New("a redis store needs an address, host:port or the path of a unix socket")
+		return errors.New("no server is set: write a URL, such as redis://localhost:6379, or an address; a variable such as {$REDIS_URL} may be empty")
 	}
 	for _, address := range o.Addresses {
 		if err := CheckAddress(address, address); err != nil {
