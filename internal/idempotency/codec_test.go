@@ -59,6 +59,7 @@ func TestRecordRoundTrip(t *testing.T) {
 		"released":   {State: Released, Token: "t", Attempt: 1, Status: 503},
 		"held":       {State: Held, Token: "t", Attempt: 1, Hold: true},
 		"long texts": {State: Held, Token: strings.Repeat("t", 300), Origin: Origin{DeliveryID: strings.Repeat("é", 1<<16)}},
+		"any bytes":  {State: Held, Token: "t", Fingerprint: "\xff", Origin: Origin{DeliveryID: "é\xff\x00"}},
 		"numbers":    {State: Complete, Token: "t", Attempt: -1, ReleasedAttempts: 1 << 30, Status: 999},
 		"times": {
 			State: Complete, Token: "t", Ended: time.UnixMilli(-1).UTC(),

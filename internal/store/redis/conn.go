@@ -84,8 +84,8 @@ func (d *dialer) dialConn(ctx context.Context, network, address string) (net.Con
 	return c, nil
 }
 
-// awaited adds to an error what the oldest dial to an address waits for, if there is one. Behind
-// sentinels, and for an empty address, that may be any dial.
+// awaited adds to an error why there is no connection to an address: what the oldest dial waits
+// for. Behind sentinels, and for an empty address, that may be any dial.
 func (d *dialer) awaited(address string, err error) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -98,7 +98,7 @@ func (d *dialer) awaited(address string, err error) error {
 		}
 	}
 	if oldest == nil {
-		return err
+		return fmt.Errorf("no connection was free: %w", err)
 	}
 	return fmt.Errorf("no connection to %s yet: %s: %w", oldest.address, awaits, err)
 }
