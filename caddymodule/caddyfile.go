@@ -33,7 +33,7 @@ type settingParser func(*Settings, *caddyfile.Dispenser) error
 
 // settingParsers are the words of the handler's block.
 var settingParsers = map[string]settingParser{
-	"observe":           parseObserve,
+	"observe":           func(s *Settings, d *caddyfile.Dispenser) (err error) { s.Observe, err = flagWord(d); return err },
 	"mode":              word("mode", func(s *Settings) *string { return &s.Mode }),
 	"on_missing":        word("on_missing", func(s *Settings) *string { return &s.OnMissing }),
 	"fingerprint":       word("fingerprint", func(s *Settings) *string { return &s.Fingerprint }),
@@ -254,13 +254,13 @@ func count(name string, min int, field func(*Settings) *int) settingParser {
 	}
 }
 
-// parseObserve reads `observe`, which takes no argument.
-func parseObserve(s *Settings, d *caddyfile.Dispenser) error {
+// flagWord reads a word that takes no argument.
+func flagWord(d *caddyfile.Dispenser) (bool, error) {
+	name := d.Val()
 	if args := d.RemainingArgs(); len(args) > 0 {
-		return d.Errf("observe takes no argument; it has %d: %q", len(args), args)
+		return false, d.Errf("%s takes no argument; it has %d: %q", name, len(args), args)
 	}
-	s.Observe = true
-	return noBlock(d, "observe")
+	return true, noBlock(d, name)
 }
 
 // parseWait reads `wait <duration>|off`. Off is a duration of 0.

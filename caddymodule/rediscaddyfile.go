@@ -177,12 +177,9 @@ var tlsWords = blockWords[RedisTLS]{
 	"cert":        tlsText(func(t *RedisTLS) *string { return &t.Cert }),
 	"key":         tlsText(func(t *RedisTLS) *string { return &t.Key }),
 	"server_name": tlsText(func(t *RedisTLS) *string { return &t.ServerName }),
-	"insecure_skip_verify": func(t *RedisTLS, d *caddyfile.Dispenser) error {
-		t.InsecureSkipVerify = true
-		if args := d.RemainingArgs(); len(args) > 0 {
-			return d.Errf("insecure_skip_verify takes no arguments; it has %q", args)
-		}
-		return noBlock(d, "insecure_skip_verify")
+	"insecure_skip_verify": func(t *RedisTLS, d *caddyfile.Dispenser) (err error) {
+		t.InsecureSkipVerify, err = flagWord(d)
+		return err
 	},
 }
 

@@ -74,8 +74,7 @@ func (ws *withdrawals) wait(ctx context.Context) error {
 	return nil
 }
 
-// hasLapsed reports whether the claim has no effect any more, if it is in the store at all. One that
-// counts for longer than its lease has to be withdrawn later, too.
+// hasLapsed reports whether the claim has no effect any more, so that it need not be withdrawn.
 func (w *withdrawal) hasLapsed() bool {
 	effect := w.claim.Lease
 	if w.claim.Hold || w.claim.MaxAttempts > 0 {

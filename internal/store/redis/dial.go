@@ -83,23 +83,21 @@ func (d *dialer) connect(ctx context.Context, network, address string, report fu
 	report(connecting)
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	conns, errs := make(chan net.Conn), make(chan error)
+	type result struct {
+		conn net.Conn
+		err  error
+	}
+	results := make(chan result)
 	dial := func(address string) {
 		conn, err := one.DialContext(ctx, network, address)
-		if err != nil {
-			select {
-			case errs <- err:
-			case <-ctx.Done():
-			}
-			return
-		}
 		select {
-		case conns <- conn:
+		case results <- result{conn, err}:
 		case <-ctx.Done():
-			_ = conn.Close()
+			if err == nil {
+				_ = conn.Close()
+			}
 		}
 	}
-	headStart := min(d.limits.timeout()/4, maxHeadStart)
 	next := time.NewTimer(0)
 	defer next.Stop()
 	for dialed, failed := 0, 0; ; {
@@ -108,20 +106,19 @@ func (d *dialer) connect(ctx context.Context, network, address string, report fu
 			if dialed < len(addresses) {
 				go dial(net.JoinHostPort(addresses[dialed].String(), port))
 				dialed++
-				next.Reset(headStart)
+				next.Reset(min(d.limits.timeout()/4, maxHeadStart))
 			}
-		case failure := <-errs:
-			if err == nil {
-				err = failure
-			} else {
-				err = fmt.Errorf("%w; %w", err, failure)
+		case got := <-results:
+			if got.err == nil {
+				return got.conn, nil
 			}
-			if failed++; failed == len(addresses) {
+			if failed++; failed > 1 {
+				got.err = fmt.Errorf("%w; %w", err, got.err)
+			}
+			if err = got.err; failed == len(addresses) {
 				return nil, err
 			}
 			next.Reset(0)
-		case conn := <-conns:
-			return conn, nil
 		case <-ctx.Done():
 			return nil, ctx.Err()
 		}
