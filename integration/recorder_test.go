@@ -2,6 +2,7 @@ package integration
 
 import (
 	"bufio"
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -103,6 +104,38 @@ func TestStalledClientHoldsUpNobody(t *testing.T) {
 				up.wantRuns(t, "k", 1)
 			})
 		})
+	}
+}
+
+// A client that reads slowly and steadily gets its whole response, although less than is written at a
+// time leaves within client_idle. Its system takes little at once: else it would take all.
+func TestSlowSteadyClientIsServed(t *testing.T) {
+	t.Parallel()
+	const size, perSecond = 256 << 10, 24 << 10
+	up := startUpstream(t, answersLarge(size))
+	p := start(t, conf{store: "store memory", dedup: limits("client_idle 1s"), site: lines("dedup", proxyTo(up))})
+	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true, DialContext: func(ctx context.Context, network, addr string) (net.Conn, error) {
+		conn, err := new(net.Dialer).DialContext(ctx, network, addr)
+		if err != nil {
+			return nil, err
+		}
+		return conn, conn.(*net.TCPConn).SetReadBuffer(4 << 10)
+	}}}
+	got, err := client.Do(p.newPost("/", "k", ""))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer got.Body.Close()
+	total, begun := 0, time.Now()
+	for err == nil && total < size {
+		time.Sleep(50 * time.Millisecond) // its pace
+		due := int64(time.Since(begun).Seconds()*perSecond) - int64(total)
+		var n int64
+		n, err = io.CopyN(io.Discard, got.Body, min(due, int64(size-total)))
+		total += int(n)
+	}
+	if err != nil {
+		t.Errorf("it got %d of %d bytes: %v", total, size, err)
 	}
 }
 

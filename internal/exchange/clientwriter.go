@@ -9,56 +9,44 @@ import (
 )
 
 // ClientWriter writes a recording to one client, at that client's pace. A client that accepts no
-// bytes for too long is disconnected, by a deadline for each write.
+// bytes for too long is disconnected.
 type ClientWriter struct {
 	// Client is what it writes to.
 	Client  http.ResponseWriter
 	control http.ResponseController
-	// idle is how long the client may accept nothing; 0 leaves that to the server's own
-	// timeouts.
-	idle time.Duration
 	// Flushes reports whether each piece is to reach the client at once.
 	Flushes bool
-	// conn is the client's connection, nil if it is unknown.
-	conn net.Conn
-	// closeAfter is how long a write may take before the connection is closed; 0 for no limit.
-	closeAfter time.Duration
-	sent       int
-	// unsentLimited reports whether [limitUnsent] was called, and limited whether the connection
-	// has a deadline of ours.
-	unsentLimited, limited bool
+	// limit is how long the client may accept nothing, and conn its connection, nil if it is unknown.
+	limit writeLimit
+	conn  net.Conn
+	sent  int
+	// progress is that of the client; nil until something is written that is watched.
+	progress *progress
+	// unsentLimited reports whether [limitUnsent] was called.
+	unsentLimited bool
 }
 
-// NewClientWriter returns a writer to a client that may accept nothing for as long as idle; 0
-// leaves that to the server's own timeouts. conn is the client's connection, nil if it is
+// writeLimit says how long a client may accept nothing.
+type writeLimit struct {
+	idle time.Duration
+	// byServer reports whether that is the server's own limit, which ends the write by itself.
+	byServer bool
+	// shared reports whether the connection carries other requests too, as with HTTP/2. The end of a
+	// write only ends a stream there, by a frame to the client: while the whole connection accepts
+	// nothing, that is not sent, and the write does not return. Then the connection is closed.
+	shared bool
+}
+
+// NewClientWriter returns a writer to a client. conn is the client's connection, nil if it is
 // unknown.
-func NewClientWriter(w http.ResponseWriter, conn net.Conn, idle time.Duration) ClientWriter {
-	return ClientWriter{Client: w, control: *http.NewResponseController(w), idle: idle, conn: conn}
+func NewClientWriter(w http.ResponseWriter, conn net.Conn, limit writeLimit) ClientWriter {
+	return ClientWriter{Client: w, control: *http.NewResponseController(w), conn: conn, limit: limit}
 }
 
-// resetTimeout is how long the server may take to tell the client of a reset HTTP/2 stream.
-const resetTimeout = 5 * time.Second
-
-// Shared tells the writer that the connection carries other requests too, as with HTTP/2, and that
-// the client may accept nothing of one for as long as idle. A deadline only ends a stream there,
-// by a frame to the client: while the whole connection accepts nothing, that is not sent, and a
-// write does not return. Then the connection is closed.
-func (d *ClientWriter) Shared(idle time.Duration) { d.closeAfter = idle + resetTimeout }
-
-// watch closes the connection unless the write that follows returns in time.
-func (d *ClientWriter) watch() (stop func()) {
-	if d.closeAfter == 0 || d.conn == nil {
-		return func() {}
-	}
-	conn := d.conn
-	stuck := time.AfterFunc(d.closeAfter, func() { _ = conn.Close() }) // the write returns the error
-	return func() { stuck.Stop() }
-}
-
-// piece is how much is written at a time: what the client has to accept within idle.
+// piece is how much is written at a time.
 const piece = 32 << 10
 
-// maxUnlimited is how much is written without a deadline, in bytes: no more than Go's
+// maxUnlimited is how much is written without a limit, in bytes: no more than Go's
 // server holds back until the handler has returned.
 const maxUnlimited = 2 << 10
 
@@ -71,7 +59,12 @@ func (d *ClientWriter) Send(p []byte) error {
 			d.unsentLimited = true
 			limitUnsent(d.conn)
 		}
-		if err := d.write(p[:n]); err != nil {
+		if d.Flushes || d.sent > maxUnlimited {
+			d.begin()
+		}
+		_, err := d.Client.Write(p[:n])
+		d.end(n)
+		if err != nil {
 			return err
 		}
 		p = p[n:]
@@ -82,19 +75,10 @@ func (d *ClientWriter) Send(p []byte) error {
 	return nil
 }
 
-func (d *ClientWriter) write(p []byte) error {
-	if d.Flushes || d.sent > maxUnlimited {
-		d.SetDeadline()
-		defer d.watch()()
-	}
-	_, err := d.Client.Write(p)
-	return err
-}
-
 // Flush sends the client what was written. The error says that it has disconnected.
 func (d *ClientWriter) Flush() error {
-	d.SetDeadline()
-	defer d.watch()()
+	d.begin()
+	defer d.end(0)
 	if err := d.control.Flush(); err != nil && !errors.Is(err, http.ErrNotSupported) {
 		return err
 	}
@@ -105,29 +89,29 @@ func (d *ClientWriter) Flush() error {
 // after that: over HTTP/2, Go's server may still be reading it if it has given up a stream
 // that was reset, unless it has a length to leave out, for which it makes a copy.
 func (d *ClientWriter) Inform(status int) {
-	if d.closeAfter > 0 {
+	if d.limit.shared {
 		d.Client.Header()["Content-Length"] = []string{"0"}
 	}
-	d.SetDeadline()
-	defer d.watch()()
+	d.begin()
+	defer d.end(0)
 	d.Client.WriteHeader(status)
-	d.Done()
 }
 
-// SetDeadline limits the next write. If none can be set, the server's own timeouts
-// apply.
-func (d *ClientWriter) SetDeadline() {
-	if d.idle > 0 {
-		d.limited = true
-		_ = d.control.SetWriteDeadline(time.Now().Add(d.idle))
+// begin watches the client during a write, until end.
+func (d *ClientWriter) begin() {
+	if d.limit.idle == 0 || d.limit.byServer && !d.limit.shared {
+		return
 	}
+	if d.progress == nil {
+		d.progress = &progress{limit: d.limit, conn: d.conn, control: d.control}
+	}
+	d.progress.begin()
 }
 
-// Done leaves the connection without a deadline of ours, for the next request on it.
-func (d *ClientWriter) Done() {
-	if d.limited {
-		d.limited = false
-		_ = d.control.SetWriteDeadline(time.Time{})
+// end ends the write of n bytes.
+func (d *ClientWriter) end(n int) {
+	if d.progress != nil {
+		d.progress.end(n)
 	}
 }
 
@@ -147,7 +131,6 @@ func (d *ClientWriter) Follow(ctx context.Context, rd *Reader) State {
 		if state == Whole || state == Cut {
 			return state
 		}
-		d.Done() // HTTP/2 resets a stream whose deadline passes, even if nothing is written
 		select {
 		case <-changed:
 		case <-ctx.Done():

@@ -1,9 +1,13 @@
 package exchange
 
 import (
+	"io"
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"os"
+	"runtime"
+	"slices"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -35,8 +39,7 @@ func TestSharedConnectionThatIsStuckIsClosed(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				ours, theirs := net.Pipe()
 				defer theirs.Close()
-				d := NewClientWriter(stuckClient{httptest.NewRecorder(), ours}, ours, time.Minute)
-				d.Shared(time.Minute)
+				d := NewClientWriter(stuckClient{httptest.NewRecorder(), ours}, ours, writeLimit{idle: time.Minute, shared: true})
 				began := time.Now()
 				if err := write(&d); err == nil {
 					t.Error("it was written")
@@ -55,8 +58,7 @@ func TestSharedConnectionThatTakesAllStays(t *testing.T) {
 		ours, theirs := net.Pipe()
 		defer theirs.Close()
 		recorder := httptest.NewRecorder()
-		d := NewClientWriter(recorder, ours, time.Second)
-		d.Shared(time.Second)
+		d := NewClientWriter(recorder, ours, writeLimit{idle: time.Second, shared: true})
 		for range 10 {
 			if err := d.Send(make([]byte, 64<<10)); err != nil {
 				t.Fatal(err)
@@ -69,48 +71,94 @@ func TestSharedConnectionThatTakesAllStays(t *testing.T) {
 	})
 }
 
-// Each piece of a large response has a deadline, and the next response on the connection has none
-// of this one.
-func TestWritesHaveADeadline(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		client := &limited{ResponseRecorder: httptest.NewRecorder()}
-		d := NewClientWriter(client, nil, time.Minute)
-		if err := d.Send(make([]byte, 3*piece)); err != nil {
-			t.Fatal(err)
-		}
-		if len(client.left) != 3 {
-			t.Fatalf("there were %d deadlines, want one for each of 3 pieces", len(client.left))
-		}
-		for _, left := range client.left {
-			if left != time.Minute {
-				t.Errorf("a piece may take %v", left)
-			}
-		}
-		d.Done()
-		if !client.deadline.IsZero() {
-			t.Errorf("the connection is left with the deadline %v", client.deadline)
-		}
-	})
-}
-
-// limited notes the deadlines that it gets, and takes a second for each write.
-type limited struct {
-	*httptest.ResponseRecorder
-	deadline time.Time
-	left     []time.Duration // until the deadline, when it was set
-}
-
-func (l *limited) SetWriteDeadline(deadline time.Time) error {
-	l.deadline = deadline
-	if !deadline.IsZero() {
-		l.left = append(l.left, time.Until(deadline))
+// A client is disconnected when it has accepted nothing for as long as client_idle, and has had the
+// time to read what it had accepted before. One that is slow and steady is not, however slow.
+func TestClientThatAcceptsNothingIsDisconnected(t *testing.T) {
+	const idle = 10 * time.Second
+	steady := append(make([]time.Duration, 2), slices.Repeat([]time.Duration{16 * time.Second}, 32)...) // 2 KiB/s, after what the kernel takes
+	for name, c := range map[string]struct {
+		pieces []time.Duration // how long each takes; 0 for at once
+		want   time.Duration   // until it is cut, 0 for never
+	}{
+		"nothing at all":      {[]time.Duration{time.Hour}, idle},
+		"a lump, and no more": {[]time.Duration{0, time.Hour}, idle + piece*time.Second/minReadRate},
+		"much, and no more":   {slices.Concat(make([]time.Duration, 99), []time.Duration{time.Hour}), idle + maxReading*idle},
+		"slow and steady":     {steady, 0},
+		"the end of a steady": {append(slices.Clone(steady), time.Hour), 32*16*time.Second + idle/4 + idle + piece*time.Second/minReadRate},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				client := &slowClient{ResponseRecorder: httptest.NewRecorder(), takes: c.pieces, cut: make(chan struct{})}
+				d := NewClientWriter(client, nil, writeLimit{idle: idle})
+				began := time.Now()
+				err := d.Send(make([]byte, len(c.pieces)*piece))
+				if took := time.Since(began); (err != nil) != (c.want != 0) || err != nil && took != c.want {
+					t.Errorf("it ended after %v with %v, want %v", took, err, c.want)
+				}
+				time.Sleep(time.Hour)
+				select {
+				case <-client.cut:
+					if c.want == 0 {
+						t.Error("it was cut after its end")
+					}
+				default:
+				}
+			})
+		})
 	}
+}
+
+// slowClient takes some time for each write, and fails where that is cut.
+type slowClient struct {
+	*httptest.ResponseRecorder
+	takes []time.Duration
+	cut   chan struct{}
+}
+
+func (c *slowClient) SetWriteDeadline(time.Time) error {
+	close(c.cut)
 	return nil
 }
 
-func (l *limited) Write(p []byte) (int, error) {
-	time.Sleep(time.Second)
-	return l.ResponseRecorder.Write(p)
+func (c *slowClient) Write(p []byte) (int, error) {
+	takes := c.takes[0]
+	c.takes = c.takes[1:]
+	select {
+	case <-time.After(takes):
+		return len(p), nil
+	case <-c.cut:
+		return 0, os.ErrDeadlineExceeded
+	}
+}
+
+// Where the kernel tells, what the client's system has acknowledged counts, and not the writes.
+func TestAcknowledgedBytesAreProgress(t *testing.T) {
+	if _, known := ackedBytes(nil); known {
+		t.Error("of no connection they are known")
+	}
+	for name, ends := range connections(t) {
+		before, known := ackedBytes(ends[0])
+		if !known {
+			if runtime.GOOS == "linux" {
+				t.Errorf("%s: they are unknown", name)
+			}
+			continue
+		}
+		if _, err := ends[0].Write(make([]byte, 1000)); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := io.ReadFull(ends[1], make([]byte, 1000)); err != nil {
+			t.Fatal(err)
+		}
+		for deadline := time.Now().Add(10 * time.Second); ; time.Sleep(time.Millisecond) {
+			if acked, _ := ackedBytes(ends[0]); acked >= before+1000 {
+				break
+			}
+			if time.Now().After(deadline) {
+				t.Fatalf("%s: the client has read 1000 bytes, and they are not acknowledged", name)
+			}
+		}
+	}
 }
 
 // Over HTTP/2 the server makes a copy of a header with a length, which it leaves out: the
@@ -118,9 +166,9 @@ func (l *limited) Write(p []byte) (int, error) {
 // still be reading the one that it was given.
 func TestHeadersOfInformationalResponsesAreNotShared(t *testing.T) {
 	client := &informed{ResponseRecorder: httptest.NewRecorder()}
-	d := NewClientWriter(client, nil, time.Minute)
+	d := NewClientWriter(client, nil, writeLimit{idle: time.Minute})
 	d.Inform(http.StatusEarlyHints)
-	d.Shared(time.Minute)
+	d.limit.shared = true
 	d.Inform(http.StatusEarlyHints)
 	if len(client.lengths) != 2 || client.lengths[0] != "" || client.lengths[1] != "0" {
 		t.Errorf("the lengths are %q; want one over HTTP/2", client.lengths)

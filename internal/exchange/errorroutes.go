@@ -1,11 +1,9 @@
 package exchange
 
 import (
-	"bytes"
 	"context"
 	"net/http"
 
-	"github.com/caddyserver/caddy/v2"
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
 	"go.uber.org/zap"
 	"go.uber.org/zap/zapcore"
@@ -16,14 +14,19 @@ import (
 // request as it came, and one that is a proxy would execute it. Here they get a GET without a
 // body, as with nginx's error_page.
 
-// failed logs why a request has failed, at the level that the server logs it at, and answers it.
+// failed logs why a request has failed, and answers it.
 func (x *exchange) failed(err error) error {
+	x.logFailure(err)
+	return x.answerError(err)
+}
+
+// logFailure logs why a request has failed, at the level that the server logs it at.
+func (x *exchange) logFailure(err error) {
 	level := zapcore.DebugLevel
 	if failedStatus(err) >= http.StatusInternalServerError {
 		level = zapcore.ErrorLevel
 	}
 	x.Logger.Log(level, "the request failed", zap.Inline(x), zap.Error(err))
-	return x.answerError(err)
 }
 
 // answerError answers a request with the server's error routes; where none of them answers, with
@@ -48,6 +51,7 @@ func (x *exchange) returnError(r *http.Request, err error, answered bool) error 
 	if err == nil || answered || !x.body.read || !hasErrorRoutes(r) || runOf(r.Context()) != nil {
 		return err
 	}
+	x.logFailure(err) // as the server would
 	if !x.serveErrorRoutes(receivedRequest(r), err, false) {
 		x.w.WriteHeader(failedStatus(err))
 	}
@@ -68,25 +72,18 @@ func (x *exchange) serveErrorRoutes(r *http.Request, cause error, isPage bool) b
 		x.repl().Set(handlersError, cause) // a dedup in front sees by it that no upstream has answered
 		return false
 	}
-	var body bytes.Buffer
-	status := failedStatus(cause)
-	answer := caddyhttp.NewResponseRecorder(x.w, &body, func(written int, _ http.Header) bool { return written == status })
-	var w http.ResponseWriter = answer
+	page := &errorPage{to: x.toClient(), header: x.w.Header().Clone(), failed: failedStatus(cause)}
 	if isPage {
 		forgetUpstream(x.repl())
 		defer forgetUpstream(x.repl()) // of the error routes: it is not the run's of a dedup in front
-		w = &errorPageWriter{&caddyhttp.ResponseWriterWrapper{ResponseWriter: answer}, status, x.repl()}
+		page.repl = x.repl()
 	}
 	errors := r.Context().Value(caddyhttp.ServerCtxKey).(*caddyhttp.Server).Errors
 	noRoute := caddyhttp.HandlerFunc(func(http.ResponseWriter, *http.Request) error { return nil })
-	if err := errors.Routes.Compile(noRoute).ServeHTTP(w, errors.WithError(r, cause)); err != nil {
+	if err := errors.Routes.Compile(noRoute).ServeHTTP(page, errors.WithError(r, cause)); err != nil {
 		x.Logger.Error("the error routes failed", zap.Inline(x), zap.NamedError("first_error", cause), zap.Error(err))
 	}
-	if answer.Buffered() && body.Len() > 0 {
-		_ = answer.WriteResponse() // an error is the client's
-		return true
-	}
-	return !answer.Buffered() && isAnswered(answer)
+	return page.answered()
 }
 
 // isAnswered reports whether a final status was written.
@@ -101,7 +98,8 @@ func errorPageRequest(r *http.Request) *http.Request {
 	page.Body, page.ContentLength, page.TransferEncoding, page.Trailer = http.NoBody, 0, nil, nil
 	page.Header = r.Header.Clone()
 	removeUpgrade(page.Header)
-	for _, name := range []string{ // which say something of the client's own request
+	removeDedupHeaders(page.Header, nil) // of the run that failed
+	for _, name := range []string{       // which say something of the client's own request
 		"Content-Length", "Expect", "If-Match", "If-None-Match", "If-Modified-Since", "If-Unmodified-Since", "If-Range", "Range",
 	} {
 		delete(page.Header, name)
@@ -127,20 +125,4 @@ func receivedRequest(r *http.Request) *http.Request {
 		*received.URL = *original.URL
 	}
 	return received
-}
-
-// errorPageWriter writes the page for an error.
-type errorPageWriter struct {
-	*caddyhttp.ResponseWriterWrapper
-	status int
-	repl   *caddy.Replacer
-}
-
-// WriteHeader writes a status. The upstream of a proxy answers as to any GET, which is no answer
-// to the client's own request: the error's status stays then.
-func (w *errorPageWriter) WriteHeader(status int) {
-	if proxied, _ := w.repl.Get(upstreamStatus); proxied == status {
-		status = w.status
-	}
-	w.ResponseWriterWrapper.WriteHeader(status)
 }

@@ -68,17 +68,12 @@ func (x *exchange) conn() net.Conn {
 // toClient returns a writer to the request's client. Where the server has a limit of its
 // own for writing, that one counts.
 func (x *exchange) toClient() ClientWriter {
-	idle := x.ClientIdle
-	deadline := idle
+	limit := writeLimit{idle: x.ClientIdle, shared: x.r.ProtoMajor == 2}
 	server, _ := x.r.Context().Value(caddyhttp.ServerCtxKey).(*caddyhttp.Server)
 	if server != nil && server.WriteTimeout > 0 {
-		idle, deadline = time.Duration(server.WriteTimeout), 0
+		limit.idle, limit.byServer = time.Duration(server.WriteTimeout), true
 	}
-	to := NewClientWriter(x.w, x.conn(), deadline)
-	if x.r.ProtoMajor == 2 {
-		to.Shared(idle)
-	}
-	return to
+	return NewClientWriter(x.w, x.conn(), limit)
 }
 
 // begin asks the engine. The store stays open for this request until it is left: a

@@ -291,7 +291,6 @@ func (c *recorder) finish() {
 		c.sendHeader()
 		c.deliver()
 	}
-	c.toClient.Done()
 	if c.got != Whole && c.panicked == nil {
 		// A cut response must not look whole, which over HTTP/3 it would: a stream whose
 		// deadline has passed can still be ended.

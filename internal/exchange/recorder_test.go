@@ -57,7 +57,7 @@ func serveCaptured(t *testing.T, maxBody int64, handler http.HandlerFunc, settle
 // recorderOn is a capture for a client that may take as long as it likes.
 func recorderOn(w http.ResponseWriter, maxBody int64) *recorder {
 	c := new(recorder)
-	c.begin(&watchedRun{settle: func() {}}, NewClientWriter(w, nil, 0), maxBody, headerRules{}, NewBudget(1<<30))
+	c.begin(&watchedRun{settle: func() {}}, NewClientWriter(w, nil, writeLimit{}), maxBody, headerRules{}, NewBudget(1<<30))
 	return c
 }
 
@@ -81,7 +81,7 @@ func TestRunWithoutRoomIsNotKept(t *testing.T) {
 		others.Take(2 * SmallBody)
 		client, settled := httptest.NewRecorder(), 0
 		c := new(recorder)
-		c.begin(&watchedRun{settle: func() { settled++ }}, NewClientWriter(client, nil, 0), 1<<20, headerRules{}, budget)
+		c.begin(&watchedRun{settle: func() { settled++ }}, NewClientWriter(client, nil, writeLimit{}), 1<<20, headerRules{}, budget)
 		large := strings.Repeat("all ", SmallBody)
 		for _, part := range []string{large, "of ", "it"} {
 			if _, err := io.WriteString(c, part); err != nil {
@@ -119,7 +119,7 @@ func TestCopyForTheStoreWaitsForRoom(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				budget := NewBudget(3 * SmallBody)
 				client, r := httptest.NewRecorder(), new(recorder)
-				r.begin(&watchedRun{}, NewClientWriter(client, nil, 0), 1<<20, headerRules{}, budget)
+				r.begin(&watchedRun{}, NewClientWriter(client, nil, writeLimit{}), 1<<20, headerRules{}, budget)
 				others := &Allowance{Budget: budget}
 				if _, err := r.Write(make([]byte, c.body)); err != nil {
 					t.Fatal(err)

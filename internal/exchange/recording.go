@@ -5,6 +5,7 @@ import (
 	"errors"
 	"slices"
 	"sync"
+	"time"
 )
 
 // Recording is the body of one response, as it comes from the upstream, at the
@@ -34,8 +35,9 @@ type Recording struct {
 	readers []*Reader
 	// first is the array of readers at the beginning: most recordings have only one.
 	first [1]*Reader
-	// own is the reader of the run's client.
-	own *Reader
+	// own is the reader of the run's client, and delayed how long others have delayed it.
+	own     *Reader
+	delayed time.Duration
 	// kept is how many others need the bytes: the engine, until the response is
 	// stored.
 	kept int
@@ -59,6 +61,9 @@ const (
 // window is how many bytes of a passing body wait for its readers. They take no room of the
 // budget.
 const window = 64 << 10
+
+// maxFollowersDelay is how long, in all, followers may delay the reader that leads a passing body.
+const maxFollowersDelay = time.Second
 
 var errNoReaders = errors.New("no client reads the rest of the response")
 
@@ -121,12 +126,9 @@ func (r *Recording) Pass(p []byte) error {
 	}
 	for {
 		for len(r.readers) > 0 && r.body.end-r.leadLocked() >= window {
-			changed := r.awaitLocked()
-			r.mu.Unlock()
-			<-changed
-			r.mu.Lock()
+			r.waitLocked(nil)
 		}
-		r.cutLaggardsLocked()
+		r.awaitFollowersLocked()
 		if len(r.readers) == 0 {
 			return errNoReaders
 		}
@@ -150,11 +152,35 @@ func (r *Recording) leadLocked() (offset int64) {
 	return offset
 }
 
-// cutLaggardsLocked ends the readers that are a window behind the one that leads.
-func (r *Recording) cutLaggardsLocked() {
+// awaitFollowersLocked waits for the readers that are a window behind the one that leads, for as
+// long as all followers together may delay it, and then cuts them. Those that are fast enough are
+// only not scheduled yet.
+func (r *Recording) awaitFollowersLocked() {
+	lags := func(rd *Reader) bool { return r.leadLocked()-rd.offset >= window }
+	if !slices.ContainsFunc(r.readers, lags) {
+		return
+	}
+	began := time.Now()
+	timeout := time.NewTimer(maxFollowersDelay - r.delayed)
+	defer timeout.Stop()
+	for slices.ContainsFunc(r.readers, lags) && r.delayed+time.Since(began) < maxFollowersDelay {
+		r.waitLocked(timeout.C)
+	}
+	r.delayed += time.Since(began)
 	lead := r.leadLocked()
 	r.readers = slices.DeleteFunc(r.readers, func(rd *Reader) bool { return lead-rd.offset >= window })
 	r.dropLocked()
+}
+
+// waitLocked waits for the next change, or until the timeout.
+func (r *Recording) waitLocked(timeout <-chan time.Time) {
+	changed := r.awaitLocked()
+	r.mu.Unlock()
+	defer r.mu.Lock()
+	select {
+	case <-changed:
+	case <-timeout:
+	}
 }
 
 // End ends the recording: no more bytes come. Only its first call counts.

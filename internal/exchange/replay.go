@@ -53,7 +53,6 @@ func (x *exchange) replay(d engine.Replay) error {
 		return nil
 	}
 	to := x.toClient()
-	defer to.Done()
 	if to.Send(d.Response.Body) != nil {
 		panic(http.ErrAbortHandler) // a cut response must not look whole
 	}
@@ -163,7 +162,6 @@ func (x *exchange) follow(d engine.Follow) error {
 	}
 	x.w.WriteHeader(stream.head.Status)
 	to := x.toClient()
-	defer to.Done()
 	to.Flushes = true
 	if stream.headFirst && to.Flush() != nil || to.Follow(x.r.Context(), x.following) != Whole {
 		panic(http.ErrAbortHandler) // a cut response must not look whole

@@ -25,3 +25,21 @@ func limitUnsent(conn net.Conn) {
 		})
 	}
 }
+
+// ackedBytes returns how many bytes the other end of a TCP connection has acknowledged.
+func ackedBytes(conn net.Conn) (n int64, known bool) {
+	socket, ok := underlying(conn).(syscall.Conn)
+	if !ok {
+		return 0, false
+	}
+	raw, err := socket.SyscallConn()
+	if err != nil {
+		return 0, false
+	}
+	_ = raw.Control(func(fd uintptr) {
+		if info, err := unix.GetsockoptTCPInfo(int(fd), unix.IPPROTO_TCP, unix.TCP_INFO); err == nil {
+			n, known = int64(info.Bytes_acked), true
+		}
+	})
+	return n, known
+}

@@ -1,0 +1,122 @@
+package exchange
+
+import (
+	"net"
+	"net/http"
+	"sync"
+	"time"
+)
+
+// progress watches a client while a response is written to it, and disconnects one that accepts no
+// bytes for too long. A write says little: what the kernel holds for a slow client leaves in lumps.
+// So the bytes that the client's system has acknowledged count, where the kernel tells (Linux, TCP).
+// Of a connection that is shared, they may be another request's, and only whole writes count.
+//
+// What the client's system has accepted at once, its program may be reading for a while: a receiver
+// opens a full window only when a good part of it was read. So a lump counts as being read at
+// minReadRate, for at most maxReading times as long as the client may be idle.
+type progress struct {
+	limit   writeLimit
+	conn    net.Conn
+	control http.ResponseController
+
+	mu      sync.Mutex
+	timer   *time.Timer
+	writing bool
+	written int64 // by the writes that have ended
+	// accepted is what the client had accepted at the latest look, -1 before the first. since is when
+	// that was less, or when the write began.
+	accepted int64
+	since    time.Time
+	// lump is how much the client has accepted from look to look since it accepted nothing; paused
+	// reports whether it had accepted nothing more at the latest look.
+	lump   int64
+	paused bool
+	// ended reports whether the write was ended.
+	ended bool
+}
+
+const (
+	// minReadRate is how fast, at least, a client reads, in bytes a second.
+	minReadRate = 2 << 10
+	// maxReading is for how many times client_idle, at most, a lump is being read.
+	maxReading = 4
+	// minLookInterval is how often, at most, a write is looked at.
+	minLookInterval = 500 * time.Millisecond
+	// resetTimeout is how long the server may take to tell the client of a reset HTTP/2 stream.
+	resetTimeout = 5 * time.Second
+)
+
+func (p *progress) interval() time.Duration { return max(p.limit.idle/4, minLookInterval) }
+
+// begin begins to watch a write.
+func (p *progress) begin() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.writing, p.since = true, time.Now()
+	if p.timer == nil {
+		p.accepted = -1
+		p.timer = time.AfterFunc(p.interval(), p.look)
+		return
+	}
+	p.timer.Reset(p.interval())
+}
+
+// end ends that, after n bytes.
+func (p *progress) end(n int) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.writing = false
+	p.written += int64(n)
+	if p.timer != nil {
+		p.timer.Stop()
+	}
+}
+
+// look ends a write whose client has accepted nothing for too long.
+func (p *progress) look() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	switch {
+	case !p.writing:
+		return
+	case p.ended: // and the end has not reached the client
+		_ = p.conn.Close()
+		return
+	}
+	now, accepted := time.Now(), p.written
+	if !p.limit.shared {
+		if acked, known := ackedBytes(p.conn); known {
+			accepted = acked
+		}
+	}
+	switch {
+	case p.accepted < 0: // before this look it may have been other responses of the connection
+		p.accepted, p.lump = accepted, p.written
+	case accepted > p.accepted:
+		if p.paused {
+			p.lump = 0
+		}
+		p.lump += accepted - p.accepted
+		p.accepted, p.since, p.paused = accepted, now, false
+	default:
+		p.paused = true
+	}
+	if left := p.allowed() - now.Sub(p.since); left > 0 {
+		p.timer.Reset(min(left, p.interval()))
+		return
+	}
+	if !p.limit.byServer {
+		_ = p.control.SetWriteDeadline(now) // if it can have none, the server's own timeouts apply
+	}
+	if p.limit.shared && p.conn != nil {
+		p.ended = true
+		p.timer.Reset(resetTimeout)
+	}
+}
+
+// allowed returns for how long the client may accept nothing.
+func (p *progress) allowed() time.Duration {
+	reading := time.Duration(min(p.lump, 1<<30)) * time.Second / minReadRate
+	return p.limit.idle + min(reading, maxReading*p.limit.idle)
+}
