@@ -42,7 +42,7 @@ var neverDeduplicated = []string{"GET", "HEAD", "OPTIONS", "TRACE", "QUERY", "CO
 // its own words, to name the line too.
 func (s *Settings) check() error {
 	errs := []error{
-		checkWord("mode", s.Mode),
+		s.checkMode(),
 		checkWord("on_missing", s.OnMissing),
 		checkWord("on_unknown", s.OnUnknown),
 		checkWord("on_store_error", s.OnStoreError),
@@ -86,8 +86,23 @@ func (s *Settings) check() error {
 	return err
 }
 
+// checkMode refuses an unknown word, and providers beside keys without one: what a mode leaves
+// out of a key, only the user can want.
+func (s *Settings) checkMode() error {
+	switch {
+	case s.Mode != "":
+		return checkWord("mode", s.Mode)
+	case len(s.Providers) > 0 && len(s.Keys) > 0:
+		return errors.New("mode: providers beside keys need it written; webhook leaves the caller and the fingerprint out of a key, so that clients who send equal keys get each other's responses; api leaves nothing out, so that a delivery whose body or credential changes with a retry is refused or runs again")
+	}
+	return nil
+}
+
 // checkTogether finds settings that exclude each other, and names one of them.
 func (s *Settings) checkTogether() (word string, err error) {
+	if err := s.checkMode(); err != nil {
+		return "key", err
+	}
 	if s.Force != "" && len(s.Providers) > 0 {
 		return "force", errors.New("force: beside a provider, any sender could run a delivery again; use a handler without providers, or leave force out")
 	}
@@ -177,8 +192,7 @@ func checkProviders(names []string) error {
 			return fmt.Errorf("the provider %q is named twice", name)
 		}
 	}
-	s := Settings{Providers: names}
-	return delivery.SameMember(s.providers())
+	return delivery.CheckApart(names)
 }
 
 func checkMethods(methods []string) error {

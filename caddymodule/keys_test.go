@@ -443,7 +443,7 @@ func TestFirstSourcePresentWins(t *testing.T) {
 			refused: refuses(invalid, with("", `X-Request-Token: "`, "X-Order: c")),
 		},
 		"a provider": {
-			site: "dedup github {\n" + two + "}\nreverse_proxy {up}",
+			site: "dedup github {\nmode webhook\n" + two + "}\nreverse_proxy {up}",
 			groups: [][]request{
 				{gitHub("1", "X-Id: a"), gitHub("1"), gitHub("1", "X-Id: b")}, {gitHub("2", "X-Id: a")}, {id("a", `{"id":"9"}`)}, {id("1", `{"id":"9"}`)}, bodies(`{"id":"9"}`),
 			},
@@ -560,7 +560,10 @@ func TestBodyTooLargeForItsKey(t *testing.T) {
 		"fingerprint": {site: limit + "key header X-Id", pass: bodies(large), refused: refuses(tooLarge, withID)},
 		"a webhook":   {site: limit + "mode webhook\nkey json /id", groups: one, pass: bodies(large)},
 		"required":    {site: limit + "mode webhook\non_missing reject\nkey json /id", refused: refuses(missing, with(large))},
-		"a provider":  {site: "dedup stripe {\n" + limit + "}\nreverse_proxy {up}", groups: one, pass: bodies(large)},
+		"a provider": {
+			site:   "dedup stripe {\n" + limit + "}\nreverse_proxy {up}",
+			groups: [][]request{{with(fits, "Stripe-Signature: t=1")}}, pass: []request{with(large, "Stripe-Signature: t=1"), with(fits)},
+		},
 		// Where neither a source nor a fingerprint needs the body, it streams on.
 		"header":            {site: limit + "key header X-Id\nfingerprint none", groups: [][]request{{withID, with(fits, "X-Id: 1")}}, pass: bodies(large)},
 		"header or content": {site: limit + "key header X-Id\nkey content\nfingerprint none", groups: append(one, []request{withID}), refused: refuses(tooLarge, with(large))},

@@ -60,8 +60,8 @@ func TestProvidersOfMetrics(t *testing.T) {
 		"a prefix beside a key of an API":   {"dedup {\nkey header X-Id mine\nkey header X-Other\n}", "X-Other", "api", []string{"api", "mine"}},
 		"a provider":                        {"dedup github", "X-GitHub-Delivery", "github", []string{"github"}},
 		"the only provider, without an ID":  {"dedup github", "", "github", []string{"github"}},
-		"a key beside a provider":           {"dedup github {\nkey header X-Id\n}", "X-Id", "custom", []string{"custom", "github"}},
-		"a provider with a prefix of its":   {"dedup github {\nkey header X-Id github\n}", "X-Id", "github", []string{"github"}},
+		"a key beside a provider":           {"dedup github {\nmode webhook\nkey header X-Id\n}", "X-Id", "custom", []string{"custom", "github"}},
+		"a provider with a prefix of its":   {"dedup github {\nmode webhook\nkey header X-Id github\n}", "X-Id", "github", []string{"github"}},
 		"no ID of two providers":            {"dedup github gitlab", "", "custom", []string{"custom", "github", "gitlab"}},
 		"a provider of an API, without one": {"dedup github {\nmode api\nkey header X-Id\n}", "", "api", []string{"api", "github"}},
 	} {

@@ -251,6 +251,27 @@ func TestOtherFormsAreAnsweredWithTheRightOne(t *testing.T) {
 	}
 }
 
+// What each mode leaves out of a key, only the user can want.
+func TestProvidersBesideKeysNeedAMode(t *testing.T) {
+	const lines = "dedup github {\nretention 1d\nkey header Idempotency-Key\n"
+	err := new(Handler).UnmarshalCaddyfile(caddyfile.NewTestDispenser(lines + "}"))
+	for _, want := range []string{"mode: ", "webhook leaves the caller and the fingerprint out", "api leaves nothing out", "Testfile:3"} {
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("got %v; want %q in it", err, want)
+		}
+	}
+	inJSON := &Settings{Providers: []string{"github"}, Keys: []KeySource{{Header: "Idempotency-Key"}}}
+	inJSON.setDefaults()
+	if err := inJSON.check(); err == nil || !strings.Contains(err.Error(), "webhook leaves the caller") {
+		t.Errorf("in JSON: got %v", err)
+	}
+	for _, mode := range []string{"api", "webhook"} {
+		if err := new(Handler).UnmarshalCaddyfile(caddyfile.NewTestDispenser(lines + "mode " + mode + "\n}")); err != nil {
+			t.Errorf("mode %s: %v", mode, err)
+		}
+	}
+}
+
 // The field of force is removed from requests. Without one that the scope has, callers
 // would share keys.
 func TestForceTakesNothingFromTheScope(t *testing.T) {

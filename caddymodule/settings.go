@@ -25,9 +25,10 @@ type Settings struct {
 	// deduplicated later. Default: false.
 	Observe bool `json:"observe,omitempty"`
 
-	// What the handler serves: `api` (the default), or `webhook` (the default as
-	// soon as a provider is named). It decides on the defaults of `release_on` and
-	// `fingerprint`, on the default scope, and on the statuses of refusals.
+	// What the handler serves: `api` (the default), or `webhook` (the default where
+	// providers are named). Beside providers, `keys` need it written. It decides on the
+	// defaults of `release_on` and `fingerprint`, on the default scope, and on the statuses
+	// of refusals.
 	Mode string `json:"mode,omitempty"`
 
 	// The methods that are deduplicated, compared without regard to case. Default:
@@ -209,11 +210,12 @@ func (s *Settings) RunLimit() time.Duration {
 }
 
 func (s *Settings) setDefaults() {
-	if s.Mode == "" {
+	switch {
+	case s.Mode != "" || len(s.Providers) > 0 && len(s.Keys) > 0: // which check refuses
+	case len(s.Providers) > 0:
+		s.Mode = string(delivery.ModeWebhook)
+	default:
 		s.Mode = string(delivery.ModeAPI)
-		if len(s.Providers) > 0 {
-			s.Mode = string(delivery.ModeWebhook)
-		}
 	}
 	if len(s.Methods) == 0 {
 		s.Methods = DefaultMethods()

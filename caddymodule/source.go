@@ -1,7 +1,6 @@
 package caddymodule
 
 import (
-	"cmp"
 	"errors"
 	"fmt"
 	"reflect"
@@ -18,16 +17,15 @@ import (
 
 // deliverySources returns the sources in the order in which they are tried:
 // providers, then keys. Among the providers those that are known by a header
-// field come first: a member of the body, such as /id, may be there in another
+// field come first: members of the body, such as /id, may be there in another
 // provider's deliveries too, and be the same in several of them.
 func (s *Settings) deliverySources() []delivery.Source {
 	var sources []delivery.Source
 	for _, provider := range s.providers() {
 		sources = append(sources, provider.Sources...)
 	}
-	slices.SortStableFunc(sources, func(a, b delivery.Source) int {
-		return cmp.Compare(certainty(a), certainty(b))
-	})
+	byHeader := slices.DeleteFunc(slices.Clone(sources), func(s delivery.Source) bool { return !s.OfOneSender() })
+	sources = append(byHeader, slices.DeleteFunc(sources, delivery.Source.OfOneSender)...)
 	for _, key := range s.Keys {
 		sources = append(sources, key.source())
 	}
@@ -38,19 +36,6 @@ func (s *Settings) deliverySources() []delivery.Source {
 		sources[i] = sources[i].WithPrefix()
 	}
 	return sources
-}
-
-// certainty is 0 for a source that only its own provider's requests have, 1 for a
-// member of the body, and 2 for what every request has.
-func certainty(s delivery.Source) int {
-	switch {
-	case s.OfOneSender():
-		return 0
-	case s.MadeOfContent():
-		return 2
-	default:
-		return 1
-	}
 }
 
 // providers returns the entries of the catalogue that are named; an unknown

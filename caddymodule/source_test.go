@@ -13,8 +13,8 @@ import (
 )
 
 // Whatever the order in which providers are named, those that are known by a
-// header field are tried first: their deliveries may have a member of the body
-// that is another provider's ID.
+// header field are tried first: their deliveries may have the members of the body
+// by which another provider claims.
 func TestProvidersKnownByAFieldComeFirst(t *testing.T) {
 	for _, first := range delivery.Providers() {
 		for _, second := range delivery.Providers() {
@@ -24,16 +24,18 @@ func TestProvidersKnownByAFieldComeFirst(t *testing.T) {
 			}
 			s := Settings{Providers: names, Keys: []KeySource{{Header: "X-Own"}}}
 			sources := s.deliverySources()
-			before := 0
+			if n := len(first.Sources) + len(second.Sources) + 1; len(sources) != n {
+				t.Fatalf("%v: %d sources, want %d", names, len(sources), n)
+			}
+			byMember := false
 			for _, source := range sources[:len(sources)-1] {
 				if source.Provider == "" {
 					t.Fatalf("%v: the user's line is not last", names)
 				}
-				if now := certainty(source); now < before {
-					t.Errorf("%v: %s of %s comes behind a less certain source", names, source, source.Provider)
-				} else {
-					before = now
+				if byMember && source.OfOneSender() {
+					t.Errorf("%v: %s of %s comes behind a source that other requests may have", names, source, source.Provider)
 				}
+				byMember = byMember || !source.OfOneSender()
 			}
 		}
 	}

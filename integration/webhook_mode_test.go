@@ -26,6 +26,7 @@ var handshakes = map[string][]sent{
 	"zoom":    {lined(`{"event":"endpoint.url_validation","event_ts":1654503849680,"payload":{"plainToken":"qgg8vlvZRS6UYooatFL8Aw"}}`, "x-zm-signature: v0=a")},
 	"gusto":   bodies(`{"verification_token":"a","webhook_subscription_uuid":"b"}`),
 	"line":    bodies(`{"destination":"U1","events":[]}`),
+	"stripe":  {lined(`{"id":"evt_00000000000000","object":"event","type":"charge.succeeded"}`, "Stripe-Signature: t=1,v1=a")},
 	"notion":  bodies(`{"verification_token":"secret_tMrlL1qK5vuQAh1b6cZGhFChZTSYJlce98V0pYn7yBl"}`),
 }
 
@@ -49,7 +50,7 @@ func TestHandshakesPass(t *testing.T) {
 	}
 	wantProblem(t, p.send(t, "/strict/slack", sent{body: `{"type":"event_callback"}`}), 400, "idempotency_key_missing")
 	// What is no handshake of this provider is a delivery as any.
-	wantKeys(t, p, "/slack", bodies(`{"type":"event_callback","event":{"type":"url_verification"},"event_id":"Ev1"}`))
+	wantKeys(t, p, "/slack", []sent{lined(`{"type":"event_callback","event":{"type":"url_verification"},"event_id":"Ev1"}`, "X-Slack-Signature: v0=a")})
 	wantKeys(t, p, "/sns", []sent{{body: "{}", options: []option{header("x-amz-sns-message-type", "Notification"), header("x-amz-sns-message-id", "165545c9")}}})
 }
 
@@ -83,14 +84,15 @@ func TestWebhookInFlightIsRefusedForLater(t *testing.T) {
 	g := newGate(t)
 	up := startUpstream(t, g.before(answers201))
 	p := start(t, conf{store: "store memory", site: lines("dedup stripe {", "wait off", "}", proxyTo(up))})
-	first := p.postLater("/", "", `{"id":"evt_1"}`)
+	signed := header("Stripe-Signature", "t=1,v1=a")
+	first := p.postLater("/", "", `{"id":"evt_1"}`, signed)
 	up.awaitRuns(t, "", 1)
-	refused := p.post(t, "/", "", `{"id":"evt_1"}`)
+	refused := p.post(t, "/", "", `{"id":"evt_1"}`, signed)
 	wantProblem(t, refused, 503, "request_in_flight")
 	wantRetryAfter(t, refused)
 	g.open()
 	done := first.reply(t)
-	wantReplay(t, p.post(t, "/", "", `{"id":"evt_1"}`), done)
+	wantReplay(t, p.post(t, "/", "", `{"id":"evt_1"}`, signed), done)
 }
 
 // A fingerprint is for those who ask for one.

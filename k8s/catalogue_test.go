@@ -17,7 +17,6 @@ var update = flag.Bool("update", false, "write the catalogue of providers into i
 type catalogueLists struct {
 	names []string   // all providers
 	alike [][]string // providers of which a handler can have one
-	last  []string   // providers that no other one can come after
 }
 
 // fromCatalogue asks the catalogue about each pair of providers.
@@ -25,19 +24,12 @@ func fromCatalogue(t *testing.T) catalogueLists {
 	t.Helper()
 	var lists catalogueLists
 	all := delivery.Providers()
-	apart := func(first, second delivery.Provider) bool {
-		return delivery.SameMember([]delivery.Provider{first, second}) != nil
-	}
 	for _, p := range all {
 		lists.names = append(lists.names, p.Name)
-		group, last := []string{p.Name}, false
+		group := []string{p.Name}
 		for _, q := range all {
-			switch {
-			case p.Name == q.Name:
-			case apart(p, q) && apart(q, p):
+			if q.Name != p.Name && delivery.CheckApart([]string{p.Name, q.Name}) != nil {
 				group = append(group, q.Name)
-			case apart(p, q):
-				last = true
 			}
 		}
 		slices.Sort(group)
@@ -45,17 +37,14 @@ func fromCatalogue(t *testing.T) catalogueLists {
 		if len(group) > 1 && !known {
 			lists.alike = append(lists.alike, group)
 		}
-		if last {
-			lists.last = append(lists.last, p.Name)
-		}
 	}
 	return lists
 }
 
 // allows says what the policy says of a list of providers.
 func (l catalogueLists) allows(providers ...string) bool {
-	for i, name := range providers {
-		if !slices.Contains(l.names, name) || slices.Contains(l.last, name) && i != len(providers)-1 {
+	for _, name := range providers {
+		if !slices.Contains(l.names, name) {
 			return false
 		}
 	}
@@ -81,7 +70,7 @@ func TestCatalogueListsAgreeWithTheHandler(t *testing.T) {
 			if p.Name == q.Name {
 				continue
 			}
-			if want := delivery.SameMember([]delivery.Provider{p, q}) == nil; lists.allows(p.Name, q.Name) != want {
+			if want := delivery.CheckApart([]string{p.Name, q.Name}) == nil; lists.allows(p.Name, q.Name) != want {
 				t.Errorf("%s and then %s: the handler takes them: %t; the policy's lists say %t", p.Name, q.Name, want, !want)
 			}
 		}
@@ -129,7 +118,7 @@ func variablesOf(lists catalogueLists) string {
 		line += word
 	}
 	b.WriteString(line + "\n        ]\n")
-	b.WriteString("    # Providers that read the same member of the body, or the whole of it: of each line one\n    # at most.\n")
+	b.WriteString("    # Providers whose requests look the same: of each line one at most.\n")
 	b.WriteString("    - name: alike\n      expression: >-\n        [\n")
 	for i, group := range lists.alike {
 		b.WriteString("          " + quoted(group))
@@ -139,8 +128,6 @@ func variablesOf(lists catalogueLists) string {
 		b.WriteString("\n")
 	}
 	b.WriteString("        ]\n")
-	b.WriteString("    # Providers that read the whole body, and so would take the deliveries of those after\n    # them.\n")
-	b.WriteString("    - name: last\n      expression: >-\n        " + quoted(lists.last) + "\n")
 	return b.String()
 }
 

@@ -23,7 +23,8 @@ func init() {
 		Long: `
 Prints the names that the dedup directive and proxy --provider accept, with
 what each provider's key is made of, what it adds to the scope, how long its
-responses are kept, and whether that was read in the provider's documentation.
+responses are kept, whether that was read in the provider's documentation, and
+whether it needs a route of its own.
 
 With a name it prints all that is known of that provider.`,
 		CobraFunc: func(cmd *cobra.Command) {
@@ -59,17 +60,28 @@ func runProviders(flags caddycmd.Flags) (int, error) {
 // printProviders writes the catalogue as a table.
 func printProviders(w io.Writer) error {
 	table := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(table, "NAME\tVERIFIED\tRETENTION\tSCOPE\tKEY") // the key last: some are long
+	fmt.Fprintln(table, "NAME\tVERIFIED\tROUTE\tRETENTION\tSCOPE\tKEY") // the key last: some are long
 	for _, p := range delivery.Providers() {
 		verified := "no"
 		if p.Verified {
 			verified = "yes"
 		}
+		route := "any"
+		if p.Matcher() != "" {
+			route = "own"
+		}
 		scope := cmp.Or(strings.Join(p.Scope(), ", "), "-")
-		fmt.Fprintf(table, "%s\t%s\t%s\t%s\t%s\n", p.Name, verified, p.RetentionText(), scope, p.Key())
+		fmt.Fprintf(table, "%s\t%s\t%s\t%s\t%s\t%s\n", p.Name, verified, route, p.RetentionText(), scope, p.Key())
 	}
-	return table.Flush()
+	if err := table.Flush(); err != nil {
+		return err
+	}
+	_, err := fmt.Fprintln(w, "\nROUTE own: "+ownRoute+", as in dedup /webhooks/adyen adyen")
+	return err
 }
+
+// ownRoute says what a provider needs that claims by members of the body alone.
+const ownRoute = "a site's own JSON could be taken for its deliveries; give it a path of its own"
 
 // printProvider writes all that the catalogue says of one provider.
 func printProvider(w io.Writer, name string) error {
@@ -85,6 +97,10 @@ func printProvider(w io.Writer, name string) error {
 	if p.Verified { // else the line before names its origin
 		fact = p.Fact
 	}
+	route := ""
+	if matcher := p.Matcher(); matcher != "" {
+		route = ownRoute + ": " + matcher
+	}
 	claims := ""
 	if signs := p.Signs.String(); signs != "" {
 		claims = "requests " + signs
@@ -95,6 +111,7 @@ func printProvider(w io.Writer, name string) error {
 		{"mode", string(delivery.ModeWebhook)},
 		{"key", p.Key()},
 		{"claims", claims},
+		{"route", route},
 		{"scope", strings.Join(append([]string{"host", "path"}, p.Scope()...), ", ")},
 		{"retention", p.RetentionText()},
 		{"passes", cmp.Or(strings.Join(passes, ", or "), "none of its requests")},

@@ -2,11 +2,16 @@ package delivery
 
 import (
 	"cmp"
+	"fmt"
 	"slices"
+	"strings"
 )
 
 // catalogue has every provider, sorted by name. The tables do not set
 // [Source.Provider]: complete does that.
+//
+// A provider claims no request that a site's own API may get, as far as its sender leaves a
+// choice: [Provider.Signs] has the field that every delivery carries.
 //
 // There is one table for each kind of place where a delivery ID can be. A comment
 // beside an entry says what would go wrong with another source that looks right.
@@ -18,11 +23,41 @@ func sortedByName(tables ...[]Provider) []Provider {
 	return all
 }
 
+// alike are the providers whose requests look the same.
+var alike = [][]string{
+	{"clerk", "resend", "svix"},
+	{"cloudevents", "eventarc", "knative"},
+	{"forgejo", "gitea"},
+	{"meta", "whatsapp"},
+	{"openai", "replicate", "standard_webhooks"},
+}
+
+// CheckApart returns an error if the requests of two of the providers look the same: the first
+// one would take the deliveries of both.
+func CheckApart(names []string) error {
+	for _, group := range alike {
+		var named []string
+		for _, name := range names {
+			if slices.Contains(group, name) {
+				named = append(named, name)
+			}
+		}
+		if len(named) > 1 {
+			return fmt.Errorf("the requests of %s look the same, so that one handler cannot tell them apart; name one of them, which serves them all, or give each a route and a handler of its own",
+				strings.Join(named, " and "))
+		}
+	}
+	return nil
+}
+
 // The days on which the facts that have a date were read.
 const (
 	firstReading  = "2026-11-21"
 	secondReading = "2026-11-22"
 )
+
+// codeHosts are fields of the senders that sign as GitHub does.
+var codeHosts = []Sign{{Header: "X-GitHub-Delivery"}, {Header: "X-Gitea-Delivery"}}
 
 func inHeader(name string, scope ...string) Source {
 	return Source{Kind: KindHeader, Header: name, ScopeHeaders: scope}

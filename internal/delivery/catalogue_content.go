@@ -2,17 +2,16 @@ package delivery
 
 import "time"
 
-// knownByContent are the providers that send no delivery ID at all, not always one, or
-// one that changes with each attempt.
+// knownByContent are the providers that send no delivery ID at all, or one that changes
+// with each attempt.
 var knownByContent = []Provider{
 	{
 		Name: "asana", Title: "Asana",
 		Fact:    "developers.asana.com/docs/webhooks-guide, read on 2026-11-22, says how long it retries, and nothing about what a retry carries",
 		Sources: []Source{inContent()},
-		// The handshake carries the secret and no signature yet.
-		Signs:  signedBy("X-Hook-Signature", "X-Hook-Secret"),
-		Passes: []Pass{{Header: "X-Hook-Secret"}, {Pointer: "/events", Empty: true}},
-		Note:   noteContent + " It retries for 24 hours. A heartbeat has no events.",
+		Signs:   signedBy("X-Hook-Signature"),
+		Passes:  []Pass{{Header: "X-Hook-Secret", Unsigned: true}, {Pointer: "/events", Empty: true}},
+		Note:    noteContent + " It retries for 24 hours. A heartbeat has no events.",
 	},
 	{
 		Name: "discord", Title: "Discord webhook events", Verified: true, Read: firstReading,
@@ -34,7 +33,9 @@ var knownByContent = []Provider{
 		Name: "lemon_squeezy", Title: "Lemon Squeezy",
 		Fact:    "general knowledge; on 2026-11-22, no page or code of Lemon Squeezy was found that says what a retry carries",
 		Sources: []Source{inContent()},
-		Note:    noteContent + " Bodies have a member /meta/webhook_id: if it changes with a retry, the retry runs.",
+		// Other senders use X-Signature too.
+		Signs: Signs{AllOf: []Sign{{Header: "X-Signature"}, {Header: "X-Event-Name"}}},
+		Note:  noteContent + " Bodies have a member /meta/webhook_id: if it changes with a retry, the retry runs.",
 	},
 	{
 		Name: "plaid", Title: "Plaid", Verified: true, Read: firstReading,
@@ -45,15 +46,6 @@ var knownByContent = []Provider{
 		Fact:      "https://plaid.com/docs/api/webhooks",
 		Note: noteContent + " It retries after 30 seconds and then after four times as long each, for 24 hours; " +
 			"the retention covers the first three retries, because bodies repeat within a day. " + noteRepeats,
-	},
-	{
-		Name: "postmark", Title: "Postmark", Verified: true, Read: secondReading,
-		// Several opens, clicks and recipients of one message share MessageID and
-		// RecordType.
-		Sources: []Source{inHeader("X-PM-Webhook-Trace-Id"), inContent()},
-		Fact:    "https://github.com/ActiveCampaign/postmark-skills/blob/1d8f3680d1595d38107ace4eadc7a8aab0169001/postmark-webhooks/references/handler-examples.md",
-		Note: "The trace ID stays the same when an event is sent again. A request without it, such as an inbound message, is known by a hash of the body. " +
-			"It retries an outbound event for 70 minutes, and drops one that is answered with 4xx other than 408 and 429.",
 	},
 	{
 		Name: "sentry", Title: "Sentry", Verified: true, Read: firstReading,

@@ -120,6 +120,15 @@ var knownByHeader = []Provider{
 		Note:    "A manual retry keeps the ID: release its key first to have it run again.",
 	},
 	{
+		Name: "postmark", Title: "Postmark", Verified: true, Read: secondReading,
+		// Several opens, clicks and recipients of one message share MessageID and
+		// RecordType.
+		Sources: []Source{inHeader("X-PM-Webhook-Trace-Id")},
+		Fact:    "https://github.com/ActiveCampaign/postmark-skills/blob/1d8f3680d1595d38107ace4eadc7a8aab0169001/postmark-webhooks/references/handler-examples.md",
+		Note: "The trace ID stays the same when an event is sent again. A request without it, such as an inbound message, has no key: write `mode webhook` and `key content postmark` beside it. " +
+			"It retries an outbound event for 70 minutes, and drops one that is answered with 4xx other than 408 and 429.",
+	},
+	{
 		Name: "prolific", Title: "Prolific", Verified: true, Read: firstReading,
 		Sources: []Source{inHeader("X-Event-ID")},
 		Signs:   signedBy("X-Prolific-Request-Signature", "X-Prolific-Request-Timestamp"),

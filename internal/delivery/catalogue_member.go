@@ -6,7 +6,7 @@ import "time"
 var knownByMember = []Provider{
 	{
 		Name: "asaas", Title: "Asaas", Verified: true, Read: firstReading,
-		Sources: []Source{inMember("/id")},
+		Sources: []Source{together(inMember("/id"), inMember("/event"))},
 		Fact:    "https://docs.asaas.com/changelog/inclus%C3%A3o-de-campo-com-id-do-evento-em-envios-de-webhooks",
 	},
 	{
@@ -20,37 +20,42 @@ var knownByMember = []Provider{
 		Name: "box", Title: "Box", Verified: true, Read: firstReading,
 		// BOX-DELIVERY-ID changes with every retry.
 		Sources: []Source{inMember("/id")},
+		Signs:   signedBy("BOX-DELIVERY-ID"),
 		Fact:    "https://developer.box.com/guides/webhooks/v2/",
 	},
 	{
 		Name: "chargebee", Title: "Chargebee", Verified: true, Read: secondReading,
 		// webhook_status changes with an attempt.
-		Sources: []Source{inMember("/id")},
+		Sources: []Source{together(inMember("/id"), inMember("/event_type"))},
 		Fact:    "https://github.com/chargebee/ai/blob/459f7df974cdb053b9199786d753de1a769289e6/chargebee-integration/references/webhooks.md",
 		Note:    noteRoute + " It retries for up to three days.",
 	},
 	{
 		Name: "circleci", Title: "CircleCI", Verified: true,
 		Sources: []Source{inMember("/id")},
+		Signs:   signedBy("Circleci-Event-Type"),
 		Fact:    "https://circleci.com/docs/guides/integration/outbound-webhooks/",
 	},
 	{
 		Name: "fourthwall", Title: "Fourthwall", Verified: true, Read: firstReading,
 		// Whether two webhooks get one event under one ID, its page does not say.
 		Sources: []Source{together(inMember("/id"), inMember("/webhookId"))},
+		Signs:   signedBy("X-Fourthwall-Hmac-SHA256", "X-Fourthwall-Hmac-Apps-SHA256"),
 		Fact:    "https://docs.fourthwall.com/webhooks/webhook-model",
 	},
 	{
 		Name: "gusto", Title: "Gusto", Verified: true, Read: firstReading,
 		// resource_uuid and entity_uuid name what the event is about.
 		Sources: []Source{inMember("/uuid")},
+		Signs:   signedBy("X-Gusto-Signature"),
 		Fact:    "https://docs.gusto.com/embedded-payroll/v2022-09-15/changelog/added-unique-identifier-to-webhook-event-payload",
-		Passes:  []Pass{{Pointer: "/verification_token"}},
+		Passes:  []Pass{{Pointer: "/verification_token", Unsigned: true}},
 	},
 	{
 		Name: "intercom", Title: "Intercom", Verified: true, Read: secondReading,
 		// delivery_attempts counts the attempts at the notification that has this ID.
 		Sources: []Source{inMember("/id")},
+		Signs:   Signs{AnyOf: []Sign{{Header: "X-Hub-Signature"}}, NoneOf: codeHosts},
 		Fact:    "https://developers.intercom.com/intercom-api-reference/reference/webhook-models#webhook-notification-object",
 		Note:    "It retries after a minute.",
 	},
@@ -64,13 +69,15 @@ var knownByMember = []Provider{
 	{
 		Name: "notion", Title: "Notion", Verified: true, Read: firstReading,
 		Sources: []Source{inMember("/id")},
-		Passes:  []Pass{{Pointer: "/verification_token"}},
+		Signs:   signedBy("X-Notion-Signature"),
+		Passes:  []Pass{{Pointer: "/verification_token", Unsigned: true}},
 		Fact:    "https://www.npmjs.com/package/@notionhq/client",
 		Note:    "It tries up to eight times.",
 	},
 	{
 		Name: "nylas", Title: "Nylas", Verified: true, Read: firstReading,
 		Sources: []Source{together(inMember("/id"), inMember("/source"))},
+		Signs:   signedBy("X-Nylas-Signature"),
 		Fact:    "https://developer.nylas.com/docs/cookbook/use-cases/build/handle-duplicate-webhooks/",
 		Note:    "Its notifications are shaped like CloudEvents. It tries three times. The challenge of a new webhook is a GET and passes.",
 	},
@@ -78,6 +85,7 @@ var knownByMember = []Provider{
 		Name: "paddle", Title: "Paddle", Verified: true, Read: firstReading,
 		// The notification's ID is another one for each destination.
 		Sources: []Source{inMember("/event_id")},
+		Signs:   signedBy("Paddle-Signature"),
 		Fact:    "https://developer.paddle.com/webhooks/about/how-webhooks-work",
 		Note:    noteRoute + " It retries for three days.",
 	},
@@ -85,6 +93,7 @@ var knownByMember = []Provider{
 		Name: "paypal", Title: "PayPal", Verified: true, Read: secondReading,
 		// The ID in the header is that of one transmission.
 		Sources: []Source{inMember("/id")},
+		Signs:   signedBy("PAYPAL-TRANSMISSION-ID"),
 		Fact:    "https://github.com/paypal/paypal-rest-api-specifications/blob/main/openapi/notifications_webhooks_v1.json",
 		Note:    noteRoute + " A notification is sent again by its ID, also manually: release its key first to have it run again.",
 	},
@@ -101,14 +110,16 @@ var knownByMember = []Provider{
 		Name: "slack", Title: "Slack Events API", Verified: true, Read: secondReading,
 		// event_id is that of one specific event, and a retry is of that event.
 		Sources: []Source{inMember("/event_id")},
+		Signs:   signedBy("X-Slack-Signature"),
 		Fact:    "https://docs.slack.dev/apis/events-api/",
-		Passes:  []Pass{{Pointer: "/type", Values: []string{"url_verification"}}},
+		Passes:  []Pass{{Pointer: "/type", Values: []string{"url_verification"}, Unsigned: true}},
 		Note: "It waits for 3 seconds: answer first and work afterwards, or its retries wait for the first run. It retries at once, after one minute and after five, and with Delayed Events each hour for a day. " +
 			"In 2025 it sent one message as several events, each with an ID of its own; they are several deliveries here (https://github.com/slackapi/node-slack-sdk/issues/2141).",
 	},
 	{
 		Name: "square", Title: "Square", Verified: true, Read: firstReading,
 		Sources: []Source{inMember("/event_id")},
+		Signs:   signedBy("x-square-hmacsha256-signature"),
 		Fact:    "https://developer.squareup.com/docs/webhooks/step4manage",
 		Note:    "The ID can be null; such a request passes.",
 	},
@@ -116,22 +127,27 @@ var knownByMember = []Provider{
 		Name: "stripe", Title: "Stripe", Verified: true, Read: firstReading,
 		Fact:    "https://docs.stripe.com/webhooks",
 		Sources: []Source{inMember("/id")},
-		Note:    noteRoute + " It retries for 3 days. Two events about one change have two IDs, and both run.",
+		Signs:   signedBy("Stripe-Signature"),
+		// The events of a test endpoint all have one ID.
+		Passes: []Pass{{Pointer: "/id", Suffix: "_00000000000000"}},
+		Note:   noteRoute + " It retries for 3 days. Two events about one change have two IDs, and both run.",
 	},
 	{
 		Name: "telegram", Title: "Telegram Bot API", Verified: true, Read: firstReading,
 		Sources: []Source{inScope(inMember("/update_id"), "X-Telegram-Bot-Api-Secret-Token")},
+		Signs:   signedBy("X-Telegram-Bot-Api-Secret-Token"),
 		Fact:    "https://core.telegram.org/bots/api",
-		Note:    "Every bot counts for itself: give each a path or a secret token of its own, and leave the path in the scope. Updates are kept for 24 hours.",
+		Note:    "Every bot counts for itself: give each a path or a secret token of its own, and leave the path in the scope. Without a `secret_token` at setWebhook, write `mode webhook` and `key json /update_id telegram` in place of the name. Updates are kept for 24 hours.",
 	},
 	{
 		Name: "typeform", Title: "Typeform",
 		Fact:    "Typeform's pages, read on 2026-11-22, say that the event's ID is unique, and not whether a retry keeps it",
-		Sources: []Source{inMember("/event_id")},
+		Sources: []Source{together(inMember("/event_id"), inMember("/event_type"))},
 	},
 	{
 		Name: "vercel", Title: "Vercel",
 		Fact:    "Vercel's pages, read on 2026-11-21, document the event's ID, and not whether a retry keeps it",
 		Sources: []Source{inMember("/id")},
+		Signs:   signedBy("x-vercel-signature"),
 	},
 }

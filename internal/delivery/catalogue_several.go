@@ -8,6 +8,10 @@ const (
 	factMeta        = "Meta's pages, read on 2026-11-22, say it of WhatsApp's messages and statuses; for Messenger and Instagram, no page was found that says what identifies an event"
 )
 
+// ofMeta are the signs of Meta's senders. GitHub, and those that imitate it, sign in the same
+// field.
+var ofMeta = Signs{AnyOf: []Sign{{Header: "X-Hub-Signature-256"}}, NoneOf: codeHosts}
+
 // ofCloudEvents are the sources of a sender of CloudEvents, in the three modes of the
 // HTTP binding. Two event sources can use the same ID, so the source is part of it.
 func ofCloudEvents() []Source {
@@ -19,11 +23,15 @@ func ofCloudEvents() []Source {
 	return []Source{together(inHeader("ce-id"), inHeader("ce-source")), structured, batched}
 }
 
+// ofEventGridAlone is the field that Event Grid sends in each of its schemas.
+var ofEventGridAlone = Signs{AllOf: []Sign{{Header: "aeg-event-type"}}}
+
 // ofEventGrid are the sources of Event Grid's own schema and of CloudEvents. Two event
 // subscriptions can lead to one address, and each delivers the event.
 func ofEventGrid() []Source {
 	sources := append([]Source{ofEach(List{Array: "", Members: []string{"/id", "/topic"}})}, ofCloudEvents()...)
 	for i, s := range sources {
+		s.Signs.AllOf = ofEventGridAlone.AllOf
 		sources[i] = inScope(s, "aeg-subscription-name")
 	}
 	return sources
@@ -80,9 +88,10 @@ var knownBySeveral = []Provider{
 	{
 		Name: "eventgrid", Title: "Azure Event Grid", Verified: true,
 		Sources: ofEventGrid(),
+		Signs:   ofEventGridAlone,
 		Passes:  []Pass{{Header: "aeg-event-type", Values: []string{"SubscriptionValidation"}}},
 		Fact:    "https://learn.microsoft.com/en-us/azure/event-grid/delivery-and-retry",
-		Note:    "In its own schema, and as CloudEvents: " + noteCloudEvents,
+		Note:    "In its own schema, and as CloudEvents: " + noteCloudEvents + " Beside cloudevents, name eventgrid first.",
 	},
 	{
 		Name: "knative", Title: "Knative Eventing", Verified: true,
@@ -94,8 +103,9 @@ var knownBySeveral = []Provider{
 		Name: "line", Title: "LINE Messaging API", Verified: true, Read: firstReading,
 		// deliveryContext changes with a redelivery.
 		Sources: []Source{ofEach(List{Array: "/events", Members: []string{"/webhookEventId"}})},
+		Signs:   signedBy("X-Line-Signature"),
 		Fact:    "https://github.com/line/line-openapi/blob/main/webhook.yml",
-		Passes:  []Pass{{Pointer: "/events", Empty: true}},
+		Passes:  []Pass{{Pointer: "/events", Empty: true, Unsigned: true}},
 		Note:    "The check of a webhook has no events. " + noteBatch,
 	},
 	{
@@ -104,6 +114,7 @@ var knownBySeveral = []Provider{
 			Array: "/entry",
 			Lists: []List{whatsAppChange, {Array: "/messaging", Members: []string{"/message/mid", "/timestamp"}}},
 		})},
+		Signs:     ofMeta,
 		Retention: whatsAppRetention,
 		Note:      "Messages, and the statuses of WhatsApp; what has no ID, such as a receipt or another field's change, passes. " + noteMeta + noteBatch,
 	},
@@ -132,6 +143,7 @@ var knownBySeveral = []Provider{
 		// attempt's.
 		Fact:      factWhatsApp,
 		Sources:   []Source{ofEach(List{Array: "/entry", Lists: []List{whatsAppChange}})},
+		Signs:     ofMeta,
 		Retention: whatsAppRetention,
 		Note:      "Messages and statuses; a change of another field passes. " + noteMeta + noteBatch,
 	},

@@ -2,6 +2,7 @@ package delivery
 
 import (
 	"cmp"
+	"fmt"
 	"slices"
 	"strconv"
 	"strings"
@@ -22,7 +23,7 @@ func (s Source) String() string {
 	case KindValue:
 		return s.Kind + " " + s.Text
 	case KindParts:
-		return "parts " + joined(s.Parts)
+		return "parts " + joined(s.Parts, " + ")
 	case KindBatch:
 		return "batch " + strings.Join(s.Batch.paths(""), " + ")
 	default:
@@ -30,12 +31,12 @@ func (s Source) String() string {
 	}
 }
 
-func joined(parts []Source) string {
-	texts := make([]string, len(parts))
-	for i, part := range parts {
-		texts[i] = part.String()
+func joined[T fmt.Stringer](items []T, by string) string {
+	texts := make([]string, len(items))
+	for i, item := range items {
+		texts[i] = item.String()
 	}
-	return strings.Join(texts, " + ")
+	return strings.Join(texts, by)
 }
 
 // paths returns the JSON pointers to what a list reads, with * for each element.
@@ -63,6 +64,9 @@ func (p Pass) String() string {
 	if p.Empty {
 		return where + " is empty"
 	}
+	if p.Suffix != "" {
+		return where + " ends in " + p.Suffix
+	}
 	if len(p.Values) == 0 {
 		return where + " is there"
 	}
@@ -71,11 +75,7 @@ func (p Pass) String() string {
 
 // Key names the sources of the provider, in the order in which they are tried.
 func (p Provider) Key() string {
-	texts := make([]string, len(p.Sources))
-	for i, s := range p.Sources {
-		texts[i] = s.String()
-	}
-	return strings.Join(texts, ", or ")
+	return joined(p.Sources, ", or ")
 }
 
 // RetentionText says how long responses to the provider are kept, as a duration of the
@@ -87,6 +87,15 @@ func (p Provider) RetentionText() string {
 		return strconv.Itoa(int(kept/day)) + "d"
 	}
 	return strconv.Itoa(int(kept/time.Minute)) + "m"
+}
+
+// Matcher is the directive with a matcher for a provider that claims by members of the body
+// alone, which a site's own JSON may have too; it is "" for the others.
+func (p Provider) Matcher() string {
+	if !slices.ContainsFunc(p.Sources, func(s Source) bool { return !s.OfOneSender() }) {
+		return ""
+	}
+	return "dedup /webhooks/" + p.Name + " " + p.Name
 }
 
 // Scope names the header fields that the provider adds to the scope.

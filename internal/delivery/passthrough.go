@@ -3,6 +3,7 @@ package delivery
 import (
 	"net/http"
 	"slices"
+	"strings"
 
 	"github.com/caddy-dedup/caddy-dedup/internal/canonicaljson"
 	"github.com/go-json-experiment/json/jsontext"
@@ -23,6 +24,10 @@ type Pass struct {
 	// Empty says that Pointer is to an array, and that in such a request it has no
 	// elements: the sender tries whether the receiver listens.
 	Empty bool
+	// Suffix is what the value ends in, in place of Values.
+	Suffix string
+	// Unsigned says that such a request may come without the signs of the provider.
+	Unsigned bool
 }
 
 // PassThrough reports whether the request passes without a claim, because it is not
@@ -46,7 +51,7 @@ func PassThrough(providers []Provider, request Request) (name string, ok bool) {
 // sends reports whether a request has what only deliveries of the provider have: the header
 // field with its delivery ID, or its signs.
 func (p Provider) sends(header http.Header) bool {
-	return len(p.Signs.AnyOf) > 0 && p.Signs.mismatch(header) == "" || slices.ContainsFunc(p.Sources, func(s Source) bool {
+	return p.Signs.ofOneSender() && p.Signs.mismatch(header) == "" || slices.ContainsFunc(p.Sources, func(s Source) bool {
 		return s.OfOneSender() && s.Signs.mismatch(header) == "" && s.hasItsHeaders(header)
 	})
 }
@@ -69,11 +74,10 @@ func (p Provider) PassesByBody() bool {
 // PassesThrough reports whether the request is from the provider but not a delivery,
 // so that it must reach the upstream without a claim.
 func (p Provider) PassesThrough(request Request) bool {
-	if p.Signs.mismatch(request.Header) != "" {
-		return false
-	}
 	request = request.Remember()
-	return slices.ContainsFunc(p.Passes, func(pass Pass) bool { return pass.matches(request) })
+	return slices.ContainsFunc(p.Passes, func(pass Pass) bool {
+		return (pass.Unsigned || p.Signs.mismatch(request.Header) == "") && pass.matches(request)
+	})
 }
 
 func (p Pass) matches(request Request) bool {
@@ -91,6 +95,9 @@ func (p Pass) matches(request Request) bool {
 			return false
 		}
 		told = []string{found.id}
+	}
+	if p.Suffix != "" {
+		return slices.ContainsFunc(told, func(value string) bool { return strings.HasSuffix(value, p.Suffix) })
 	}
 	if len(p.Values) == 0 {
 		return len(told) > 0

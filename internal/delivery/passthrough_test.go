@@ -44,6 +44,10 @@ func TestPassThrough(t *testing.T) {
 			passes:  []sample{{"x-zm-signature: v0=a", `{"event":"endpoint.url_validation","event_ts":1,"payload":{"plainToken":"q"}}`}},
 			claimed: []sample{{"x-zm-signature: v0=a", `{"event":"meeting.started"}`}, {"", `{"event":"endpoint.url_validation"}`}},
 		},
+		"stripe": {
+			passes:  []sample{{"Stripe-Signature: t=1,v1=a", `{"id":"evt_00000000000000","object":"event","type":"charge.succeeded"}`}},
+			claimed: []sample{{"Stripe-Signature: t=1,v1=a", `{"id":"evt_000000000000001"}`}, {"Stripe-Signature: t=1,v1=a", `{"id":"evt_1","data":{"object":{"id":"ch_00000000000000"}}}`}, {"", `{"id":"evt_00000000000000"}`}},
+		},
 		"notion": {
 			passes:  []sample{{"", `{"verification_token":"secret_x"}`}},
 			claimed: []sample{{"", `{"id":"a"}`}, {"", `{"id":"a","verification_token":null}`}},
@@ -72,8 +76,8 @@ func TestPassThrough(t *testing.T) {
 // Discord sends. For every provider that has rules for such requests, one of the two
 // passes through.
 var everyHandshake = sample{
-	"x-amz-sns-message-type: SubscriptionConfirmation\naeg-event-type: SubscriptionValidation\nTwitch-Eventsub-Message-Type: webhook_callback_verification\nX-Hook-Secret: a\nx-zm-signature: a",
-	`{"type":"url_verification","verification_token":"a","event":"endpoint.url_validation","events":[]}`,
+	"x-amz-sns-message-type: SubscriptionConfirmation\naeg-event-type: SubscriptionValidation\nTwitch-Eventsub-Message-Type: webhook_callback_verification\nX-Hook-Secret: a\nx-zm-signature: a\nStripe-Signature: t=1,v1=a",
+	`{"type":"url_verification","verification_token":"a","event":"endpoint.url_validation","events":[],"id":"evt_00000000000000"}`,
 }
 
 var ping = sample{"X-Signature-Ed25519: a", `{"type":0}`}

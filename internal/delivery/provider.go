@@ -20,7 +20,7 @@ type Provider struct {
 	// present in a request counts.
 	Sources []Source
 	// Signs say which requests may be from the provider. They hold for every source
-	// that has none of its own, and for Passes.
+	// that has none of its own, and for Passes that are not [Pass.Unsigned].
 	Signs Signs
 	// Retention is how long a kept response is replayed, if [DefaultRetention] would
 	// be wrong: the provider retries for longer, or sends the same body again for

@@ -113,7 +113,7 @@ var providerSamples = map[string]providerSample{
 		`{"type":"notification_event","id":"notif_05d4fa91","delivery_attempts":1,"data":{"item":{"id":"u1"}}}`, `{"type":"notification_event","topic":"ping","id":null}`),
 	"jira":    byHeader("X-Atlassian-Webhook-Identifier", someUUID, otherUUID, "X-Atlassian-Webhook-Retry", `{"webhookEvent":"jira:issue_created","timestamp":1}`),
 	"knative": cloudEvents(),
-	"lemon_squeezy": byBody("X-Event-Name: order_created", `{"meta":{"event_name":"order_created"},"data":{"type":"orders","id":"1","attributes":{"updated_at":"2026-01-02T03:04:05.000000Z"}}}`,
+	"lemon_squeezy": byBody("X-Signature: a\nX-Event-Name: order_created", `{"meta":{"event_name":"order_created"},"data":{"type":"orders","id":"1","attributes":{"updated_at":"2026-01-02T03:04:05.000000Z"}}}`,
 		`{"meta":{"event_name":"order_created"},"data":{"id":"1","type":"orders","attributes":{"updated_at":"2026-01-02T03:04:05.000000Z"}}}`,
 		`{"meta":{"event_name":"order_created"},"data":{"type":"orders","id":"2","attributes":{"updated_at":"2026-01-02T03:04:05.000000Z"}}}`, ``),
 	"linear": byHeader("Linear-Delivery", someUUID, otherUUID, "Linear-Signature", `{"action":"create","type":"Comment","webhookTimestamp":1}`),
@@ -123,7 +123,7 @@ var providerSamples = map[string]providerSample{
 	"meta": byBody("X-Hub-Signature-256: sha256=1", `{"object":"page","entry":[{"id":"1","time":1,"messaging":[{"sender":{"id":"2"},"timestamp":7,"message":{"mid":"m_1","text":"hi"}}]}]}`,
 		`{"object":"page","entry":[{"id":"1","time":2,"messaging":[{"sender":{"id":"2"},"timestamp":7,"message":{"mid":"m_1","text":"hi"}}]}]}`, messages,
 		`{"object":"page","entry":[{"id":"1","time":1,"messaging":[{"sender":{"id":"2"},"read":{"watermark":1}}]}]}`),
-	"notion": byBody("", `{"id":"`+someUUID+`","timestamp":"2026-01-02T03:04:05.000Z","type":"page.created","attempt_number":1,"entity":{"id":"p"}}`,
+	"notion": byBody("X-Notion-Signature: sha256=1", `{"id":"`+someUUID+`","timestamp":"2026-01-02T03:04:05.000Z","type":"page.created","attempt_number":1,"entity":{"id":"p"}}`,
 		`{"id":"`+someUUID+`","timestamp":"2026-01-02T03:04:05.000Z","type":"page.created","attempt_number":2,"entity":{"id":"p"}}`,
 		`{"id":"`+otherUUID+`","type":"page.created","attempt_number":1,"entity":{"id":"p"}}`, `{"type":"page.created"}`),
 	"okta": byBody("", `{"eventType":"com.okta.event_hook","eventTime":"2026-01-02T03:04:05Z","data":{"events":[{"uuid":"a","eventType":"user.lifecycle.create"},{"uuid":"b"}]}}`,
@@ -141,7 +141,7 @@ var providerSamples = map[string]providerSample{
 		sample{"X-PM-Webhook-Trace-Id: " + someUUID + "\nX-PM-Retries-Remaining: 6", `{"RecordType":"Open","MessageID":"883953f4","Recipient":"a@example.com"}`},
 		sample{"X-PM-Webhook-Trace-Id: " + someUUID + "\nX-PM-Retries-Remaining: 5", `{"MessageID":"883953f4","RecordType":"Open","Recipient":"a@example.com"}`},
 		sample{"X-PM-Webhook-Trace-Id: " + otherUUID + "\nX-PM-Retries-Remaining: 6", `{"RecordType":"Open","MessageID":"883953f4","Recipient":"a@example.com"}`},
-		sample{"X-PM-Retries-Remaining: 6", ""},
+		sample{"X-PM-Retries-Remaining: 6", `{"From":"a@example.com","MessageID":"22c74902"}`},
 	},
 	"pubsub": byBody("", `{"message":{"data":"SGVsbG8=","messageId":"2070443601311540","publishTime":"2026-01-02T03:04:05Z"},"subscription":"projects/p/subscriptions/s"}`,
 		`{"deliveryAttempt":2,"message":{"data":"SGVsbG8=","messageId":"2070443601311540"},"subscription":"projects/p/subscriptions/s"}`,
@@ -168,14 +168,14 @@ var providerSamples = map[string]providerSample{
 		`{"token":"t","team_id":"T1","event":{"type":"app_mention","ts":"1.0"},"type":"event_callback","event_id":"Ev9UQ52YNA","event_time":1234567890}`,
 		`{"token":"t","event":{"type":"app_mention","ts":"1.0"},"type":"event_callback","event_id":"Ev9UQ52YNB"}`, `{"type":"app_rate_limited","team_id":"T1"}`),
 	"sns":               byHeader("x-amz-sns-message-id", someUUID, otherUUID, "x-amz-sns-rawdelivery", `{"Type":"Notification","MessageId":"`+someUUID+`"}`),
-	"square":            byBody("square-retry-number: 1", `{"merchant_id":"M","type":"payment.created","event_id":"`+someUUID+`","created_at":"2026-01-02T03:04:05Z"}`, `{"merchant_id":"M","type":"payment.created","event_id":"`+someUUID+`"}`, `{"merchant_id":"M","event_id":"`+otherUUID+`"}`, `{"merchant_id":"M"}`),
+	"square":            byBody("x-square-hmacsha256-signature: a\nsquare-retry-number: 1", `{"merchant_id":"M","type":"payment.created","event_id":"`+someUUID+`","created_at":"2026-01-02T03:04:05Z"}`, `{"merchant_id":"M","type":"payment.created","event_id":"`+someUUID+`"}`, `{"merchant_id":"M","event_id":"`+otherUUID+`"}`, `{"merchant_id":"M"}`),
 	"standard_webhooks": byHeader("webhook-id", "msg_a", "msg_b", "webhook-timestamp", `{"type":"contact.created"}`),
 	"stripe":            byBody("Stripe-Signature: t=1,v1=a", `{"id":"evt_1MqqbKLt4dXK03v5qaIbiNCC","object":"event","created":1680064028,"type":"customer.created","pending_webhooks":2}`, `{"id":"evt_1MqqbKLt4dXK03v5qaIbiNCC","object":"event","created":1680064028,"type":"customer.created","pending_webhooks":1}`, `{"id":"evt_2","object":"event"}`, `{"object":"event"}`),
 	"svix":              byHeader("svix-id", "msg_a", "msg_b", "svix-timestamp", `{"test":2432232314}`),
 	"telegram":          byBody("X-Telegram-Bot-Api-Secret-Token: s", `{"update_id":10000,"message":{"message_id":1365,"date":1441645532,"text":"/start"}}`, `{"update_id":10000,"message":{"message_id":1365}}`, `{"update_id":10001,"message":{"message_id":1365}}`, `{"message":{"message_id":1365}}`),
 	"twilio":            byHeader("I-Twilio-Idempotency-Token", someUUID, otherUUID, "X-Twilio-Signature", `MessageSid=SM1&MessageStatus=sent`),
 	"twitch":            byHeader("Twitch-Eventsub-Message-Id", "befa7b53", "befa7b54", "Twitch-Eventsub-Message-Timestamp", `{"subscription":{"id":"f1c2a387"},"event":{"user_id":"1337"}}`),
-	"typeform":          byBody("Typeform-Signature: sha256=1", `{"event_id":"LtWXD3crgy","event_type":"form_response","form_response":{"token":"a"}}`, `{"event_id":"LtWXD3crgy","event_type":"form_response","form_response":{"token":"a"}}`, `{"event_id":"LtWXD3crgz"}`, `{"event_type":"form_response"}`),
+	"typeform":          byBody("Typeform-Signature: sha256=1", `{"event_id":"LtWXD3crgy","event_type":"form_response","form_response":{"token":"a"}}`, `{"event_id":"LtWXD3crgy","event_type":"form_response","form_response":{"token":"a"}}`, `{"event_id":"LtWXD3crgz","event_type":"form_response"}`, `{"event_type":"form_response"}`),
 	"vercel":            byBody("x-vercel-signature: a", `{"id":"uev_1","type":"deployment.created","createdAt":1700000000000,"payload":{"deployment":{"id":"dpl_1"}}}`, `{"id":"uev_1","type":"deployment.created","payload":{"deployment":{"id":"dpl_1"}}}`, `{"id":"uev_2","payload":{"deployment":{"id":"dpl_1"}}}`, `{"payload":{"deployment":{"id":"dpl_1"}}}`),
 	"whatsapp":          byBody("X-Hub-Signature-256: sha256=1", messages, strings.Replace(messages, `"id":"1022"`, `"id":"1022","time":2`, 1), read, account),
 	"woocommerce": {
@@ -184,7 +184,7 @@ var providerSamples = map[string]providerSample{
 		sample{"X-WC-Webhook-Delivery-ID: 5f4d", `{"id":728,"status":"processing"}`},
 		sample{"X-WC-Webhook-Signature: a", `{"id":727,"status":"processing"}`},
 	},
-	"asaas":      byBody("", `{"id":"evt_05b7&368604920","event":"PAYMENT_CREATED","payment":{"id":"pay_1"}}`, `{"event":"PAYMENT_CREATED","id":"evt_05b7&368604920"}`, `{"id":"evt_05b8&368604920","payment":{"id":"pay_1"}}`, `{"payment":{"id":"pay_1"}}`),
+	"asaas":      byBody("", `{"id":"evt_05b7&368604920","event":"PAYMENT_CREATED","payment":{"id":"pay_1"}}`, `{"event":"PAYMENT_CREATED","id":"evt_05b7&368604920"}`, `{"id":"evt_05b8&368604920","event":"PAYMENT_CREATED","payment":{"id":"pay_1"}}`, `{"payment":{"id":"pay_1"}}`),
 	"chargebee":  byBody("", `{"id":"ev_16BHbh","occurred_at":1702578601,"event_type":"invoice_updated","webhook_status":"scheduled"}`, `{"id":"ev_16BHbh","occurred_at":1702578601,"event_type":"invoice_updated","webhook_status":"re_scheduled"}`, `{"id":"ev_16BHbi","event_type":"invoice_updated"}`, `{"event_type":"invoice_updated"}`),
 	"contentful": signedByHeader("X-Contentful-Topic: ContentManagement.Entry.publish\n", "X-Contentful-Idempotency-Key", "a1b2", "a1b3", "X-Contentful-Signature", `{"sys":{"id":"e1"}}`),
 	"fourthwall": byBody("X-Fourthwall-Hmac-SHA256: a", `{"testMode":false,"id":"weve_a","webhookId":"wcon_1","type":"ORDER_PLACED"}`, `{"webhookId":"wcon_1","id":"weve_a","type":"ORDER_PLACED"}`, `{"id":"weve_b","webhookId":"wcon_1"}`, `{"webhookId":"wcon_1"}`),
@@ -243,10 +243,61 @@ func TestEachProvidersRequests(t *testing.T) {
 	}
 }
 
+// A site's own JSON, whatever members it has, is no delivery of a provider: only of those that
+// are marked, which send no field of their own.
+func TestSitesOwnJSONIsNoDelivery(t *testing.T) {
+	for _, p := range delivery.Providers() {
+		marked := p.Matcher() != ""
+		if s := (sample{"Content-Type: application/json", providerSamples[p.Name].first.body}); claims(t, p, s) != marked {
+			t.Errorf("provider %s: it claims its body without its fields: %v; it is marked: %v", p.Name, !marked, marked)
+		}
+		for _, body := range []string{
+			`{"id":"42"}`, `{"id":42,"type":"order","source":"web"}`, `{"event_id":"42","type":"x"}`, `{"uuid":"42"}`, `{"update_id":42}`, `{"hash":"42"}`,
+			`{"events":[{"id":"42"}]}`, `{"data":{"id":"42"}}`, `{"message":{"id":"42"}}`, `[{"id":"42"}]`, `42`,
+		} {
+			if s := (sample{"Content-Type: application/json", body}); claims(t, p, s) {
+				t.Errorf("provider %s claims %s", p.Name, body)
+			}
+		}
+	}
+}
+
+// claims reports whether the provider claims the request.
+func claims(t *testing.T, p delivery.Provider, s sample) bool {
+	t.Helper()
+	_, err := delivery.Find(p.Sources, s.request(), maxLength)
+	if err != nil && !errors.Is(err, delivery.ErrMissing) {
+		t.Errorf("provider %s: %+v: %v", p.Name, s, err)
+	}
+	return err == nil
+}
+
+// Two providers can share a handler if none claims a delivery of the other: those that are known
+// by a header field are tried before those that are known by members alone.
+func TestProvidersOfOneHandler(t *testing.T) {
+	for _, p := range delivery.Providers() {
+		for _, q := range delivery.Providers() {
+			if p.Name == q.Name {
+				continue
+			}
+			err := delivery.CheckApart([]string{"github", p.Name, q.Name})
+			of := providerSamples[p.Name]
+			taken := (claims(t, q, of.first) || claims(t, q, of.other)) && (q.Matcher() == "" || p.Matcher() != "")
+			if (err != nil) != taken {
+				t.Errorf("%s takes a delivery of %s: %v; a handler of both: %v", q.Name, p.Name, taken, err)
+			}
+			if err != nil && !strings.Contains(err.Error(), "the requests of "+p.Name+" and "+q.Name+" look the same") {
+				t.Errorf("%s and %s: got %v", p.Name, q.Name, err)
+			}
+		}
+	}
+}
+
 // Some providers have more than one source. These deliveries do not have the first
 // one.
 func TestSecondSourcesOfProviders(t *testing.T) {
 	const gitlabs, structured = "X-Gitlab-Event: Push Hook\n", "Content-Type: application/cloudevents+json"
+	const grid, hub = "aeg-event-type: Notification\n", "X-Hub-Signature-256: sha256=1"
 	for name, samples := range map[string][]sample{
 		"gitlab": {
 			{gitlabs + "Idempotency-Key: a\nwebhook-id: b\nX-Gitlab-Event-UUID: c", "{}"}, {gitlabs + "webhook-id: b\nX-Gitlab-Event-UUID: c", "{}"},
@@ -256,17 +307,16 @@ func TestSecondSourcesOfProviders(t *testing.T) {
 			{"X-Shopify-Event-Id: a\nX-Shopify-Webhook-Id: b", "{}"}, {"X-Shopify-Event-Id: a", "{}"}, {"X-Shopify-Webhook-Id: b", "{}"}, {"X-Shopify-Webhook-Id: b\nX-Shopify-Topic: orders/create", "{}"},
 			{"X-Shopify-Webhook-Id: b\nX-Shopify-Shop-Domain: a.myshopify.com", "{}"}, {"Shopify-Webhook-Id: b", "{}"}, {"Shopify-Webhook-Id: b\nShopify-Topic: product", "{}"},
 		},
-		"postmark": {
-			{"X-PM-Webhook-Trace-Id: a", "{}"}, {"", "{}"}, {"X-PM-Retries-Remaining: 6", `{"From":"a@example.com","MessageID":"22c74902"}`},
-			{"", `{"From":"a@example.com","MessageID":"22c74903"}`},
-		},
 		"cloudevents": {
 			{"ce-source: t\nce-id: a", "{}"}, {structured, `{"source":"t","id":"a"}`}, {structured, `[{"source":"t","id":"a"}]`}, {structured, `[{"source":"t","id":"a"},{"source":"t","id":"b"}]`},
 			{"Content-Type: APPLICATION/CloudEvents-Batch+JSON; charset=utf-8", `[{"source":"u","id":"a"}]`},
 		},
-		"eventgrid": {{"", `[{"id":"a","topic":"t"}]`}, {"ce-source: t\nce-id: a", `{}`}, {"ce-source: t\nce-id: a", `[{"id":"a","topic":"t"},{"id":"b","topic":"t"}]`}},
-		"whatsapp":  {{"", messages}, {"", read}, {"", strings.Replace(read, `"read"`, `"delivered"`, 1)}},
-		"meta":      {{"", messages}, {"", read}},
+		"eventgrid": {
+			{grid, `[{"id":"a","topic":"t"}]`}, {grid + "ce-source: t\nce-id: a", `{}`}, {grid + "ce-source: t\nce-id: a", `[{"id":"a","topic":"t"},{"id":"b","topic":"t"}]`},
+			{grid + structured, `{"source":"t","id":"b"}`},
+		},
+		"whatsapp": {{hub, messages}, {hub, read}, {hub, strings.Replace(read, `"read"`, `"delivered"`, 1)}},
+		"meta":     {{hub, messages}, {hub, read}},
 	} {
 		p, _ := delivery.ProviderNamed(name)
 		seen := map[string]bool{}

@@ -52,20 +52,19 @@ Name the senders of your webhooks. Each delivery then reaches your service once:
 - **key**: what identifies a delivery; the first one that is present wins. ` + "`header`" + ` is a header field, ` + "`json`" + ` a JSON pointer (RFC 6901) into the body. A request without any of them has no key, and passes.
 - **scope**: what is part of the key beside the host and the path. The query is not: give two addresses that differ in the query alone a path each, or write a [` + "`scope`" + `](directive.md#scope) with ` + "`{http.request.host}`, `{http.request.orig_uri}`" + ` and the fields of this column.
 - **retention**: how long a response is kept, unless the directive says otherwise. Most senders stop their retries within seven days; the notes say why another one is set. A retention shorter than the retries leaves the last ones unrecognised.
-- **claims**, in the notes: the header fields by which the sender's requests are known. A request without them falls through to the next source: a scheduler's ` + "`Idempotency-Key: 42`" + ` on the same route is not GitLab's. If a proxy in front removes such a field, deliveries pass without a key, and the log says why.
+- **route**: ` + "`any`" + ` if the name can be on a whole site, because each delivery has a header field that only this sender sends. ` + "`own`" + ` if the sender has no such field, so that a site's own JSON with the same members would be taken for its deliveries: name its path, as in ` + "`dedup /webhooks/adyen adyen`" + `.
+- **claims**, in the notes: the header fields by which the sender's requests are known. A request without them falls through to the next source: your own API's ` + "`POST /payments`" + ` with an ` + "`id`" + ` is not Stripe's, nor a scheduler's ` + "`Idempotency-Key: 42`" + ` GitLab's. If a proxy in front removes such a field, deliveries pass without a key, and the log says why.
 - **verified**: read in the provider's documentation or source, which is linked below, with the day where noted. For an *unverified* entry the note says what is open: watch a retry of your own before you rely on it, and report what you saw.
 
 Only POST and PATCH requests are deduplicated. If a provider uses another method, write it into ` + "`methods`" + `.
 
-One handler can have several providers:
+One handler can have several providers. It can have one of each of these groups, whose requests look the same:
 
-- Two that read the same member of the body are an error: ` + "`cloudevents`" + ` serves every sender of CloudEvents.
-- Of providers with the same header field and the same claims, such as ` + "`svix`, `clerk` and `resend`, or `openai` and `replicate`" + `, the first one takes the deliveries of all. If two of them could send the same ID, give each a path and a handler of its own.
-- A provider known by the whole body takes every delivery: it comes last.
-- A provider known by a member of the body takes every request with this member, such as ` + "`/id`" + `: give other requests of that shape a route of their own.
+%s
+One of a group serves all of it. If two of them could send the same ID, give each a path and a handler of its own.
 
-| name | sender | key | scope | retention | fact |
-|---|---|---|---|---|---|
+| name | sender | route | key | scope | retention | fact |
+|---|---|---|---|---|---|---|
 `
 
 const pageTail = `
@@ -90,13 +89,17 @@ Write ` + "`key`" + ` lines, such as ` + "`key header X-Event-Id`" + ` or ` + "`
 
 func renderProviders() []byte {
 	var b bytes.Buffer
-	fmt.Fprintf(&b, pageHead, "```")
+	fmt.Fprintf(&b, pageHead, "```", groups())
 	for _, p := range delivery.Providers() {
 		trust := "verified"
 		if !p.Verified {
 			trust = "*unverified*"
 		}
-		fmt.Fprintf(&b, "| `%s` | %s | %s | %s | %s | %s |\n", p.Name, p.Title, codes(keys(p)), codes(p.Scope()), p.RetentionText(), trust)
+		route := "any"
+		if p.Matcher() != "" {
+			route = "**own**"
+		}
+		fmt.Fprintf(&b, "| `%s` | %s | %s | %s | %s | %s | %s |\n", p.Name, p.Title, route, codes(keys(p)), codes(p.Scope()), p.RetentionText(), trust)
 	}
 	b.WriteString("\n## Notes\n")
 	for _, p := range delivery.Providers() {
@@ -109,6 +112,9 @@ func renderProviders() []byte {
 		if claims := p.Signs.String(); claims != "" {
 			fmt.Fprintf(&b, " Claims only requests %s.", claims)
 		}
+		if matcher := p.Matcher(); matcher != "" {
+			fmt.Fprintf(&b, " A site's own JSON could be taken for its deliveries: write `%s`.", matcher)
+		}
 		if p.Note != "" {
 			b.WriteString(" " + p.Note)
 		}
@@ -119,6 +125,25 @@ func renderProviders() []byte {
 	}
 	b.WriteString(pageTail)
 	return b.Bytes()
+}
+
+// groups lists the providers that cannot share a handler.
+func groups() string {
+	var b strings.Builder
+	listed := map[string]bool{}
+	for _, p := range delivery.Providers() {
+		group := []string{p.Name}
+		for _, q := range delivery.Providers() {
+			if q.Name != p.Name && delivery.CheckApart([]string{p.Name, q.Name}) != nil {
+				group = append(group, q.Name)
+				listed[q.Name] = true
+			}
+		}
+		if len(group) > 1 && !listed[p.Name] {
+			fmt.Fprintf(&b, "- %s\n", codes(group))
+		}
+	}
+	return b.String()
 }
 
 func keys(p delivery.Provider) []string {

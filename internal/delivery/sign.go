@@ -35,6 +35,8 @@ func (s Sign) String() string {
 // Signs say which requests may be from a provider. The zero value takes every request
 // for its own.
 type Signs struct {
+	// AllOf are fields that the provider always sends.
+	AllOf []Sign
 	// AnyOf are fields of which the provider always sends at least one.
 	AnyOf []Sign
 	// NoneOf are fields of other senders. These send fields of the provider's name
@@ -44,42 +46,45 @@ type Signs struct {
 
 // mismatch returns why a request is not from the provider, "" if it may be.
 func (s Signs) mismatch(header http.Header) string {
-	onRequest := func(sign Sign) bool { return sign.isOn(header) }
-	switch i := slices.IndexFunc(s.NoneOf, onRequest); {
-	case i >= 0:
-		return "the request has " + s.NoneOf[i].String()
-	case len(s.AnyOf) > 0 && !slices.ContainsFunc(s.AnyOf, onRequest):
-		return "the request has no " + alternatives(s.AnyOf)
-	default:
-		return ""
+	for _, sign := range s.NoneOf {
+		if sign.isOn(header) {
+			return "the request has " + sign.String()
+		}
 	}
+	for _, sign := range s.AllOf {
+		if !sign.isOn(header) {
+			return "the request has no " + sign.String()
+		}
+	}
+	if len(s.AnyOf) > 0 && !slices.ContainsFunc(s.AnyOf, func(sign Sign) bool { return sign.isOn(header) }) {
+		return "the request has no " + joined(s.AnyOf, " or ")
+	}
+	return ""
 }
 
 // String says which requests may be from the provider, in words that follow
 // "requests"; it is "" if all may be.
 func (s Signs) String() string {
 	var all []string
+	if len(s.AllOf) > 0 {
+		all = append(all, "with "+joined(s.AllOf, " and "))
+	}
 	if len(s.AnyOf) > 0 {
-		all = append(all, "with "+alternatives(s.AnyOf))
+		all = append(all, "with "+joined(s.AnyOf, " or "))
 	}
 	if len(s.NoneOf) > 0 {
-		all = append(all, "without "+alternatives(s.NoneOf))
+		all = append(all, "without "+joined(s.NoneOf, " or "))
 	}
 	return strings.Join(all, " and ")
 }
 
-func alternatives(signs []Sign) string {
-	texts := make([]string, len(signs))
-	for i, sign := range signs {
-		texts[i] = sign.String()
-	}
-	return strings.Join(texts, " or ")
-}
+// ofOneSender reports whether only the provider's requests have them.
+func (s Signs) ofOneSender() bool { return len(s.AllOf)+len(s.AnyOf) > 0 }
 
-func (s Signs) isZero() bool { return len(s.AnyOf) == 0 && len(s.NoneOf) == 0 }
+func (s Signs) isZero() bool { return len(s.AllOf)+len(s.AnyOf)+len(s.NoneOf) == 0 }
 
 func (s Signs) clone() Signs {
-	return Signs{AnyOf: slices.Clone(s.AnyOf), NoneOf: slices.Clone(s.NoneOf)}
+	return Signs{AllOf: slices.Clone(s.AllOf), AnyOf: slices.Clone(s.AnyOf), NoneOf: slices.Clone(s.NoneOf)}
 }
 
 // signedBy are the signs of a provider that always sends one of these fields.

@@ -20,8 +20,7 @@ func TestSharedFieldsAreNoProvidersAlone(t *testing.T) {
 			for _, body := range []string{"", "42", `{"order":42}`, `{"webhook":"42"}`} {
 				s := sample{field + ": 42", body}
 				found, err := delivery.Find(p.Sources, s.request(), maxLength)
-				wholeBody := body != "" && (p.Name == "lemon_squeezy" || p.Name == "postmark") // they have no sign, as the page says
-				if (err == nil) != wholeBody || err != nil && !errors.Is(err, delivery.ErrMissing) {
+				if !errors.Is(err, delivery.ErrMissing) {
 					t.Errorf("provider %s: %q with the body %q: found %+v, %v", p.Name, s.header, body, found, err)
 				}
 			}
@@ -62,10 +61,14 @@ func TestSigns(t *testing.T) {
 		"github, of gitea":                 {"github", "X-Gitea-Delivery: 42", false, "not from github: the request has X-Gitea-Delivery"},
 		"github, of gogs":                  {"github", "X-Gogs-Delivery: 42", false, "X-Gogs-Delivery"},
 		"gitea":                            {"gitea", "X-Gitea-Delivery: 42", true, ""},
+		"stripe":                           {"stripe", "Stripe-Signature: t=1,v1=a", true, ""},
+		"stripe, nothing":                  {"stripe", "X-Other: 1", false, "not from stripe: the request has no Stripe-Signature"},
+		"intercom, of github":              {"intercom", "X-Hub-Signature: sha1=a", false, "not from intercom: the request has X-GitHub-Delivery"},
+		"lemon squeezy, half":              {"lemon_squeezy", "X-Signature: a", false, "not from lemon_squeezy: the request has no X-Event-Name"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			p, _ := delivery.ProviderNamed(c.provider)
-			found, err := delivery.Find(p.Sources, sample{key + c.header, `{}`}.request(), maxLength)
+			found, err := delivery.Find(p.Sources, sample{key + c.header, `{"id":"42"}`}.request(), maxLength)
 			switch {
 			case c.claimed && (err != nil || found.ID != "42"):
 				t.Errorf("found %+v, %v; want the ID 42", found, err)
@@ -156,7 +159,11 @@ func TestSignsInWords(t *testing.T) {
 		"github":    "without X-Gitea-Delivery or X-Gogs-Delivery",
 		"openai":    "with webhook-signature or webhook-timestamp",
 		"pagerduty": "with X-PagerDuty-Signature or X-Webhook-Subscription or User-Agent that begins with PagerDuty-Webhook/",
-		"stripe":    "",
+		"stripe":    "with Stripe-Signature",
+		"adyen":     "",
+
+		"lemon_squeezy": "with X-Signature and X-Event-Name",
+		"intercom":      "with X-Hub-Signature and without X-GitHub-Delivery or X-Gitea-Delivery",
 	} {
 		if p, _ := delivery.ProviderNamed(name); p.Signs.String() != want {
 			t.Errorf("%s: got %q; want %q", name, p.Signs.String(), want)
