@@ -163,7 +163,7 @@ func checkExclude(pointers []string) error {
 
 // neverForce are fields with a meaning of their own, which force would remove: without those
 // that name the caller, all callers would share their keys.
-var neverForce = []string{"Authorization", "Proxy-Authorization", "X-Api-Key", "Remote-User", "Cookie", "Host", "Expect"}
+var neverForce = slices.Concat(credentialFields, exchange.UserFields, exchange.AccountFields, []string{"Host", "Expect"})
 
 func checkForce(name string) error {
 	canonical := http.CanonicalHeaderKey(name)

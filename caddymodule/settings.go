@@ -52,9 +52,9 @@ type Settings struct {
 
 	// What separates equal keys of different routes and callers, in place of the
 	// default scope; texts with placeholders. The default for an API is method,
-	// host, path and caller (the authenticated user's ID, `Authorization`,
-	// `X-Api-Key`, the client certificate's fingerprint, `Remote-User`); for
-	// webhooks host, path and what the provider needs. Clients whose tokens
+	// host, path and caller (the authenticated user's ID, the client certificate's
+	// fingerprint, `Authorization`, and the other header fields by which callers are
+	// commonly known); for webhooks host, path and what the provider needs. Clients whose tokens
 	// rotate need a scope of your own: with a new token they are a new caller.
 	// A replay does not ask the upstream for authentication again.
 	Scope []string `json:"scope,omitempty"`

@@ -116,7 +116,7 @@ func (k KeySource) checkAsPart() error {
 
 // credentialFields are never a key: the store holds delivery IDs in a form that
 // operators can read.
-var credentialFields = []string{"Authorization", "Proxy-Authorization", "Cookie", "X-Api-Key"}
+var credentialFields = append([]string{"Proxy-Authorization", "Cookie"}, exchange.CredentialFields...)
 
 // checkField refuses fields that carry credentials, and those that never arrive.
 func (k KeySource) checkField() error {

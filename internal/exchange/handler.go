@@ -94,7 +94,7 @@ type Handler struct {
 	missing    logSampler // lines about requests without a key
 	retention  logSampler // lines about requests whose own retention does not count
 	unobserved logSampler // lines about requests that could not be observed
-	cookies    sync.Once  // the warning of callers that only a cookie tells apart
+	callers    sync.Once  // the warning of callers that nothing tells apart
 }
 
 // New returns a handler.

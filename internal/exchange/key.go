@@ -233,9 +233,20 @@ func (x *exchange) claimable(fingerprint string) *engine.Request {
 	return &x.request
 }
 
-// callerHeaders are the request's header fields that name the caller. Cookies are
-// not among them: they change without the caller changing.
-var callerHeaders = []string{"Authorization", "X-Api-Key", "Remote-User"}
+// CredentialFields are the request's header fields by which callers are commonly known, and
+// that carry a secret. Cookies are not among them: they change without the caller changing.
+var CredentialFields = []string{
+	"Authorization", "X-Api-Key", "Api-Key", "Apikey", "X-Auth-Token", "X-Access-Token", "Private-Token",
+	"X-Goog-Api-Key", "Ocp-Apim-Subscription-Key", "X-Vault-Token", "X-Shopify-Access-Token",
+}
+
+// UserFields are those by which a proxy in front, or the caller itself, names the caller.
+var UserFields = []string{
+	"Remote-User", "X-Forwarded-User", "X-Auth-Request-User", "X-Amzn-Oidc-Identity", "Cf-Access-Authenticated-User-Email",
+}
+
+// AccountFields are those that name on whose behalf a caller acts, and not the caller.
+var AccountFields = []string{"Stripe-Account", "X-Tenant-Id"}
 
 // callerPlaceholders name a caller that Caddy knows.
 var callerPlaceholders = []string{"http.auth.user.id", "http.request.tls.client.fingerprint"}
@@ -275,20 +286,34 @@ func (h *Handler) appendScope(scope []string, r *http.Request, path string, repl
 			scope = append(scope, name, value)
 		}
 	}
-	for _, name := range callerHeaders {
-		for _, value := range r.Header[name] {
+	scope = appendFields(scope, r.Header, CredentialFields)
+	scope = appendFields(scope, r.Header, UserFields)
+	if len(scope) == withoutCaller {
+		h.callers.Do(func() { h.warnOfCallers(r.Header) })
+	}
+	return appendFields(scope, r.Header, AccountFields)
+}
+
+// appendFields appends the names and values of the fields that are there and not empty.
+func appendFields(scope []string, header http.Header, names []string) []string {
+	for _, name := range names {
+		for _, value := range header[name] {
 			if value != "" {
 				scope = append(scope, name, value)
 			}
 		}
 	}
-	if len(scope) == withoutCaller && len(r.Header["Cookie"]) > 0 {
-		h.cookies.Do(func() {
-			h.Logger.Warn("a request with a key identifies its caller by a Cookie only, which is not part of the key: callers share their keys; write a scope with the cookie that tells them apart",
-				zap.String("scope", "scope {http.request.method} {http.request.host} {http.request.orig_uri.path} {http.request.cookie.<name>}"))
-		})
-	}
 	return scope
+}
+
+// warnOfCallers says that a request has nothing by which its caller is known.
+func (h *Handler) warnOfCallers(header http.Header) {
+	caller := "{http.request.header.<field>}"
+	if len(header["Cookie"]) > 0 {
+		caller = "{http.request.cookie.<name>}"
+	}
+	h.Logger.Warn("a request with a key has no field by which dedup knows its caller, and cookies are not part of the key: callers who send equal keys share them; write a scope with what tells callers apart, or without a caller if all may share",
+		zap.String("scope", "scope {http.request.method} {http.request.host} {http.request.orig_uri.path} "+caller))
 }
 
 // originalPath returns path and query as the client sent them, escaped, whatever handlers in

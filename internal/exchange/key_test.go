@@ -12,6 +12,7 @@ import (
 
 	"github.com/caddyserver/caddy/v2"
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
+	"go.uber.org/zap"
 
 	"github.com/caddy-dedup/caddy-dedup/internal/delivery"
 )
@@ -26,11 +27,16 @@ func TestCallersHaveScopesOfTheirOwn(t *testing.T) {
 		"other certificate":  func(r *caddy.Replacer, _ map[string][]string) { r.Set("http.request.tls.client.fingerprint", "b") },
 		"Authorization":      func(_ *caddy.Replacer, h map[string][]string) { h["Authorization"] = []string{"a"} },
 		"two lines":          func(_ *caddy.Replacer, h map[string][]string) { h["Authorization"] = []string{"a", "b"} },
-		"X-Api-Key":          func(_ *caddy.Replacer, h map[string][]string) { h["X-Api-Key"] = []string{"a"} },
-		"Remote-User":        func(_ *caddy.Replacer, h map[string][]string) { h["Remote-User"] = []string{"a"} },
+	}
+	for _, name := range []string{
+		"x-api-key", "api-key", "apikey", "x-auth-token", "x-access-token", "private-token", "x-goog-api-key", "ocp-apim-subscription-key",
+		"x-vault-token", "x-shopify-access-token", "stripe-account", "x-tenant-id", "remote-user", "x-forwarded-user", "x-auth-request-user",
+		"x-amzn-oidc-identity", "cf-access-authenticated-user-email",
+	} {
+		says[name] = func(_ *caddy.Replacer, h map[string][]string) { http.Header(h).Set(name, "a") }
 	}
 	for _, mode := range []delivery.Mode{delivery.ModeAPI, delivery.ModeWebhook} {
-		handler := New(Config{Mode: mode})
+		handler := New(Config{Mode: mode, Logger: zap.NewNop()})
 		var seen [][]string
 		for name, say := range says {
 			r, repl := httptest.NewRequest("POST", "/", nil), caddy.NewReplacer()
@@ -49,7 +55,7 @@ func TestCallersHaveScopesOfTheirOwn(t *testing.T) {
 // Requests that differ only in how they write one host and path, or in empty fields, have
 // one scope; no others have it. Each request is its target and its header.
 func TestTargetsHaveScopes(t *testing.T) {
-	handler := New(Config{Mode: delivery.ModeAPI})
+	handler := New(Config{Mode: delivery.ModeAPI, Logger: zap.NewNop()})
 	seen := map[string]string{}
 	for _, equal := range [][]string{
 		{
