@@ -217,7 +217,7 @@ func TestReleasingStatusesRunAgain(t *testing.T) {
 		w.WriteHeader(status)
 	})
 	for line, c := range map[string]struct{ released, kept []int }{
-		"":                              {[]int{500, 599, 401, 409, 411, 415, 417, 421, 426, 428, 431, 451}, []int{200, 204, 302, 400, 402, 404, 410, 422}},
+		"":                              {[]int{307, 308, 500, 599, 401, 409, 411, 415, 417, 421, 426, 428, 431, 451}, []int{200, 204, 301, 302, 303, 400, 402, 404, 410, 422}},
 		"release_on !409":               {[]int{500, 408}, []int{409, 404, 200}},
 		"release_on 404 2xx":            {[]int{404, 200, 204}, []int{500, 401}},
 		"release_on !503 5xx 503":       {[]int{500, 504}, []int{503, 409}},

@@ -94,7 +94,7 @@ type Settings struct {
 	// The responses that release the key, so that a retry runs: statuses (`409`) and
 	// classes (`5xx`), or only `off`. `!409` excepts one status and wins wherever it
 	// stands; a list of exceptions alone adds them to the default. Default for an API:
-	// 5xx 4xx !400 !402 !404 !410 !422; for webhooks: 3xx 4xx 5xx. The status that
+	// 5xx 4xx 307 308 !400 !402 !404 !410 !422; for webhooks: 3xx 4xx 5xx. The status that
 	// the upstream sent counts as well as the one that a response handler made of it.
 	ReleaseOn []string `json:"release_on,omitempty"`
 
@@ -195,9 +195,10 @@ const (
 
 // The responses that release a key, by mode. An API keeps those about the content of the
 // request, and releases those about its envelope, such as 415, which a client corrects
-// under the same key; for webhooks all that a sender takes for a failure releases.
+// under the same key, and those that say that it was not executed here (307 and 308: a
+// follower that names the leader); for webhooks all that a sender takes for a failure releases.
 var (
-	apiReleases     = []string{"5xx", "4xx", "!400", "!402", "!404", "!410", "!422"}
+	apiReleases     = []string{"5xx", "4xx", "307", "308", "!400", "!402", "!404", "!410", "!422"}
 	webhookReleases = []string{"3xx", "4xx", "5xx"}
 )
 
