@@ -116,7 +116,7 @@ func (a *App) setNamespace() error {
 	if err := checkClosed("namespace", a.Namespace); err != nil {
 		return err
 	}
-	namespace, err := caddy.NewReplacer().ReplaceOrErr(a.Namespace, true, true)
+	namespace, err := replacePlaceholders(a.Namespace)
 	if err != nil {
 		return fmt.Errorf("namespace: %s: %w", a.Namespace, err)
 	}

@@ -136,7 +136,7 @@ func (*RedisStore) CaddyModule() caddy.ModuleInfo {
 // nothing.
 func (s *RedisStore) Provision(caddy.Context) error {
 	// Without one of its parts it would be another store's prefix.
-	prefix, err := caddy.NewReplacer().ReplaceOrErr(s.Prefix, true, true)
+	prefix, err := replacePlaceholders(s.Prefix)
 	if err != nil {
 		return fmt.Errorf("redis store: prefix %s: %w", s.Prefix, err)
 	}

@@ -57,9 +57,9 @@ func TestRedisPasswordsFromPlaceholders(t *testing.T) {
 	if err := os.WriteFile(file, []byte("s3cret"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	t.Setenv("TEST_REDIS_USER", "dedup")
-	t.Setenv("TEST_REDIS_PASSWORD", "s3cret")
-	t.Setenv("TEST_SENTINEL_PASSWORD", "s3ntinel")
+	t.Setenv("TEST_REDIS_USER", "dedup\n") // a line end is nobody's
+	t.Setenv("TEST_REDIS_PASSWORD", "s3cret\r\n")
+	t.Setenv("TEST_SENTINEL_PASSWORD", "s3ntinel\n")
 	t.Setenv("TEST_WRONG_PASSWORD", "wr0ng")
 	for _, test := range []struct{ settings, want string }{
 		{`{"url": "redis://{env.TEST_REDIS_USER}:{env.TEST_REDIS_PASSWORD}@` + master.Addr + `"}`, ""},
@@ -217,7 +217,7 @@ func TestRedisPoolKeys(t *testing.T) {
 		}
 		seen[s.PoolKey()] = settings
 	}
-	t.Setenv("TEST_REDIS_PREFIX", "a")
+	t.Setenv("TEST_REDIS_PREFIX", "a\n")
 	for what, settings := range map[string]string{
 		"a URL and an address":                `{"url": "redis://a:1"}`,
 		"the default prefix and the same one": `{"addresses": ["a:1"], "prefix": "dedup:"}`,
@@ -279,9 +279,9 @@ func TestRedisSettingsThatExcludeEachOther(t *testing.T) {
 		`{"addresses": ["{env.TEST_NOT_SET}"]}`:                                            "addresses: {env.TEST_NOT_SET} is empty",
 		`{"addresses": ["a:1"], "sentinel": "{env.TEST_NOT_SET}"}`:                         "sentinel: {env.TEST_NOT_SET} is empty",
 		`{"addresses": ["a:1"], "sentinel": "main", "sentinel_password": "{env.TEST_NO}"}`: "sentinel_password: {env.TEST_NO} is empty",
-		`{"addresses": ["a:1"], "prefix": "a{b}"}`:                                         "prefix a{b}: unrecognized placeholder {b}",
+		`{"addresses": ["a:1"], "prefix": "a{b}"}`:                                         "prefix a{b}: it has a placeholder that is unknown",
 		`{"addresses": ["a:1"], "prefix": "a{b"}`:                                          `redis prefix "a{b" has a '{' in it`,
-		`{"addresses": ["a:1"], "prefix": "a{env.TEST_NOT_SET}:"}`:                         "prefix a{env.TEST_NOT_SET}:: evaluated placeholder {env.TEST_NOT_SET} is empty",
+		`{"addresses": ["a:1"], "prefix": "a{env.TEST_NOT_SET}:"}`:                         "prefix a{env.TEST_NOT_SET}:: {env.TEST_NOT_SET} is empty",
 		`{"addresses": ["a:1"], "prefix": "a*"}`:                                           `redis prefix "a*" has a '*' in it`,
 		`{"addresses": ["a:1"], "tls": {"ca": "/no/such/ca.pem"}}`:                         "/no/such/ca.pem",
 		`{"addresses": ["a:1"], "tls": {"server_name": "{env.TEST_NOT_SET}"}}`:             "tls server_name: {env.TEST_NOT_SET} is empty",

@@ -89,7 +89,7 @@ func ofEachRequest(text string) (name string, is bool) {
 // the text; one that is unknown may be a part of a password with braces in it.
 func replacePlaceholders(text string) (string, error) {
 	return caddy.NewReplacer().ReplaceFunc(text, func(name string, value any) (any, error) {
-		switch {
+		switch value = exchange.TrimLineEnd(name, value); {
 		case caddy.ToString(value) != "":
 			return value, nil
 		case value == nil && !strings.HasPrefix(name, "file."): // which has no value if there is no such file

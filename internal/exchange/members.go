@@ -92,6 +92,7 @@ func (x *exchange) replace(text string) (replaced string, values []string, err e
 		if value == nil {
 			x.unknown.warnOf(text, x.repl(), x.Logger)
 		}
+		value = TrimLineEnd(name, value)
 		if name == "http.request.method" { // as in the default scope
 			value = strings.ToUpper(x.r.Method)
 		}

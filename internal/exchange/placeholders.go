@@ -1,6 +1,7 @@
 package exchange
 
 import (
+	"strings"
 	"sync"
 
 	"github.com/caddyserver/caddy/v2"
@@ -34,6 +35,16 @@ func closingBrace(text string, i int) int {
 		}
 	}
 	return -1
+}
+
+// TrimLineEnd returns the value of a placeholder without the line end that a variable of the
+// environment often has at its end, and that nobody means. Caddy trims that of a {file.*}.
+func TrimLineEnd(placeholder string, value any) any {
+	text, is := value.(string)
+	if !is || !strings.HasPrefix(placeholder, "env.") || !strings.HasSuffix(text, "\n") {
+		return value
+	}
+	return strings.TrimSuffix(strings.TrimSuffix(text, "\n"), "\r")
 }
 
 // unknownPlaceholders are those that a handler has warned of.
