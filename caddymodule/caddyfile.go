@@ -43,7 +43,7 @@ var settingParsers = map[string]settingParser{
 	"methods":           list("methods such as POST PUT", func(s *Settings) *[]string { return &s.Methods }, checkMethods),
 	"scope":             list("texts with placeholders", func(s *Settings) *[]string { return &s.Scope }, checkScope),
 	"release_on":        list("off, or statuses, classes and exceptions such as 409 5xx !503", func(s *Settings) *[]string { return &s.ReleaseOn }, checkReleaseOn),
-	"exclude":           list("JSON pointers such as /sent_at", func(s *Settings) *[]string { return &s.Exclude }, checkExclude),
+	"exclude":           list("JSON pointers such as /sent_at, and parameters of the query such as ?ts", func(s *Settings) *[]string { return &s.Exclude }, checkExclude),
 	"keep_header":       list("names of header fields", func(s *Settings) *[]string { return &s.KeepHeader }, checkKeepHeader),
 	"retention":         period("retention", time.Second, func(s *Settings) *caddy.Duration { return &s.Retention }),
 	"retention_from":    parseRetentionFrom,
@@ -123,11 +123,11 @@ func unknownWord(d *caddyfile.Dispenser, block string, words []string) error {
 
 // hints are the right forms for words that people often write.
 var hints = map[string]string{
-	"ttl":      "retention 7d",
-	"expire":   "retention 7d",
+	"ttl":      "retention 7d in the block of a site's dedup",
+	"expire":   "retention 7d in the block of a site's dedup",
 	"status":   "release_on 409 for a response that releases the key, or on_duplicate conflict for what duplicates get",
 	"provider": "the provider's name behind dedup, as in dedup github",
-	"redis":    "store redis redis://localhost:6379",
+	"redis":    "store redis {env.REDIS_URL}, or store redis and a URL such as redis://host:6379",
 }
 
 // belongs has the blocks that accept each word.

@@ -89,13 +89,10 @@ func (s *Settings) check() error {
 // checkMode refuses an unknown word, and providers beside keys without one: what a mode leaves
 // out of a key, only the user can want.
 func (s *Settings) checkMode() error {
-	switch {
-	case s.Mode != "":
-		return checkWord("mode", s.Mode)
-	case len(s.Providers) > 0 && len(s.Keys) > 0:
+	if s.mode() == "" {
 		return errors.New("mode: providers beside keys need it written; webhook leaves the caller and the fingerprint out of a key, so that clients who send equal keys get each other's responses; api leaves nothing out, so that a delivery whose body or credential changes with a retry is refused or runs again")
 	}
-	return nil
+	return checkWord("mode", string(s.mode()))
 }
 
 // checkTogether finds settings that exclude each other, and names one of them.
@@ -106,10 +103,13 @@ func (s *Settings) checkTogether() (word string, err error) {
 	if s.Force != "" && len(s.Providers) > 0 {
 		return "force", errors.New("force: beside a provider, any sender could run a delivery again; use a handler without providers, or leave force out")
 	}
-	content, other := false, false
+	fingerprint := idempotency.FingerprintKind(s.Fingerprint)
+	config := exchange.Config{Mode: s.mode(), Fingerprint: fingerprint}
+	content, other, fingerprinted := false, false, false
 	for _, source := range s.deliverySources() {
 		content = content || source.MadeOfContent()
 		other = other || !source.MadeOfContent()
+		fingerprinted = fingerprinted || config.FingerprintFor(delivery.Found{Content: source.MadeOfContent()}) != idempotency.FingerprintNone
 		if s.Force != "" && reads(source, s.Force) {
 			return "force", fmt.Errorf("force: %s is where the key comes from; use another field", s.Force)
 		}
@@ -120,13 +120,17 @@ func (s *Settings) checkTogether() (word string, err error) {
 	if s.Force != "" && slices.ContainsFunc(s.Scope, func(text string) bool { return reads(delivery.Source{Text: text}, s.Force) }) {
 		return "force", fmt.Errorf("force: %s is a part of the scope, and the field is removed from requests; use another field", s.Force)
 	}
-	fingerprint := idempotency.FingerprintKind(s.Fingerprint)
 	taken := s.Fingerprint != "" && fingerprint != idempotency.FingerprintNone
 	if taken && content && !other {
 		return "fingerprint", fmt.Errorf("fingerprint %s and a key that is made of content exclude each other: another content is another key; leave fingerprint out", s.Fingerprint)
 	}
-	if len(s.Exclude) > 0 && !content && fingerprint != idempotency.FingerprintJSON {
-		return "exclude", errors.New("exclude leaves members out of a content key or of a json fingerprint, and here is neither; add a key of content or the fingerprint json, or leave exclude out")
+	for _, word := range s.Exclude {
+		switch parameter := strings.HasPrefix(word, "?"); {
+		case parameter && !fingerprinted:
+			return "exclude", fmt.Errorf("exclude: %s is left out of the query in a fingerprint, and here is none; add the fingerprint body or json, or leave it out", word)
+		case !parameter && !content && fingerprint != idempotency.FingerprintJSON:
+			return "exclude", fmt.Errorf("exclude: %s is left out of a content key or of a json fingerprint, and here is neither; add a key of content or the fingerprint json, or leave it out", word)
+		}
 	}
 	return "", nil
 }

@@ -255,6 +255,11 @@ func TestFingerprints(t *testing.T) {
 			groups:  [][]request{all(`{"a":1,"sent_at":1,"meta":{"attempt":1}}`, `{"meta":{"attempt":2},"sent_at":null,"a":1}`, `{"a":1,"meta":{}}`)},
 			refused: refuses(reused, all(`{"a":2,"sent_at":1,"meta":{"attempt":1}}`, `{"a":1,"meta":{"by":"x"}}`, `{"a":1}`, `{"sent_at":1`)...),
 		},
+		"without parameters": {
+			site:    "exclude ?ts ?sig",
+			groups:  [][]request{{k("x", "/pay?amount=10&ts=1&sig=a"), k("x", "/pay?amount=10&ts=2&sig=b"), k("x", "/pay?amount=10")}},
+			refused: refuses(reused, k("x", "/pay?amount=20&ts=1&sig=a"), k("y", "/pay?amount=10&ts=1&sig=a")),
+		},
 		"bytes, with the members": {site: "fingerprint json\nexclude /sent_at", groups: [][]request{all(`{"sent_at":1`)}, refused: refuses(reused, all(`{"sent_at":2`)...)},
 		"none":                    {site: "fingerprint none", groups: [][]request{{k("body", "/?a=1"), k("another", "/?a=2")}}},
 		"of a webhook":            {site: "mode webhook\nkey header Idempotency-Key", groups: [][]request{{k("body", "/?a=1"), k("another", "/?a=2")}}},

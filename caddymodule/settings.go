@@ -43,8 +43,9 @@ type Settings struct {
 	// default), or `reject` it with 400.
 	OnMissing string `json:"on_missing,omitempty"`
 
-	// JSON pointers to volatile members, which are left out of a `content` key and
-	// of a `json` fingerprint.
+	// What is volatile. JSON pointers to members, which are left out of a `content` key and
+	// of a `json` fingerprint; and parameters of the query (`?ts`; all: `?*`), compared
+	// decoded, which are left out of the fingerprint.
 	Exclude []string `json:"exclude,omitempty"`
 
 	// The longest key that is accepted, in bytes. Default: 255.
@@ -211,13 +212,7 @@ func (s *Settings) RunLimit() time.Duration {
 }
 
 func (s *Settings) setDefaults() {
-	switch {
-	case s.Mode != "" || len(s.Providers) > 0 && len(s.Keys) > 0: // which check refuses
-	case len(s.Providers) > 0:
-		s.Mode = string(delivery.ModeWebhook)
-	default:
-		s.Mode = string(delivery.ModeAPI)
-	}
+	s.Mode = string(s.mode())
 	if len(s.Methods) == 0 {
 		s.Methods = DefaultMethods()
 	}
@@ -236,6 +231,19 @@ func (s *Settings) setDefaults() {
 	if s.RetentionFrom != nil {
 		setDefault(&s.RetentionFrom.Max, caddy.Duration(defaultMaxRetention))
 	}
+}
+
+// mode returns the mode that is in force, "" where it has to be written.
+func (s *Settings) mode() delivery.Mode {
+	switch {
+	case s.Mode != "":
+		return delivery.Mode(s.Mode)
+	case len(s.Providers) == 0:
+		return delivery.ModeAPI
+	case len(s.Keys) == 0:
+		return delivery.ModeWebhook
+	}
+	return ""
 }
 
 func setDefault[T comparable](setting *T, fallback T) {

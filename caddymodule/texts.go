@@ -39,7 +39,7 @@ func checkPointerText(pointer string) error {
 
 // checkMember refuses what names no member of the body in a placeholder.
 func checkMember(pointer string) error {
-	if err := delivery.CheckPointer(pointer); err != nil {
+	if err := delivery.CheckMember(pointer); err != nil {
 		return err
 	}
 	return checkPointerText(pointer + "}") // which ended the placeholder around it

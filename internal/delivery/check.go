@@ -19,9 +19,24 @@ const acceptedKinds = "header, json, value, content or parts"
 // The empty pointer is valid: it names the whole document.
 func CheckPointer(pointer string) error { return canonicaljson.CheckPointer(pointer) }
 
+// CheckMember says what is wrong with a JSON pointer to one member, as [CheckPointer] does.
+func CheckMember(pointer string) error {
+	if strings.Contains(pointer, "*") {
+		return fmt.Errorf("JSON pointer %q has a *, which stands for several members only in exclude; write the name or the number of one, such as /items/0/id", pointer)
+	}
+	return CheckPointer(pointer)
+}
+
 // CheckExclude says what is wrong with a JSON pointer in [Request.Exclude], whose token *
-// stands for every member or element of one level.
+// stands for every member or element of one level, or with the parameter of a query, which has
+// a ? before its name, or before a * that stands for all of them.
 func CheckExclude(pointer string) error {
+	if name, is := strings.CutPrefix(pointer, "?"); is {
+		if name == "" || name != "*" && strings.ContainsAny(name, "*?=&#") {
+			return fmt.Errorf("%q names no parameter of the query; write each by its name alone, such as ?ts ?sig, or ?* for all", pointer)
+		}
+		return nil
+	}
 	if pointer == "" {
 		return errors.New(`JSON pointer "" would exclude the whole body; it must name a member, such as /sent_at`)
 	}
@@ -49,7 +64,7 @@ func CheckSource(s Source) error {
 	case KindHeader:
 		return checkField(s.Header)
 	case KindJSON:
-		return CheckPointer(s.Pointer)
+		return CheckMember(s.Pointer)
 	case KindValue:
 		return checkText(s.Text)
 	case KindContent:

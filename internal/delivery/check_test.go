@@ -45,6 +45,8 @@ func TestCheckSource(t *testing.T) {
 		"optional alone":      {optional(header), []string{"optional", "several parts"}},
 		"optional parts":      {optional(inParts(header)), []string{"optional", "several parts"}},
 		"all are optional":    {inParts(optional(header), optional(value)), []string{"first part is optional", "delivery ID"}},
+		"every element":       {inBody("/items/*/id"), []string{`"/items/*/id"`, "only in exclude", "such as /items/0/id"}},
+		"a star in a name":    {inParts(header, inBody("/id*")), []string{"part 2", `"/id*"`, "only in exclude"}},
 		"a wrong optional":    {inParts(header, optional(inBody("id"))), []string{"part 2", `"id"`, "slash"}},
 		"a batch of one's":    {delivery.Source{Kind: delivery.KindBatch, Batch: two}, []string{`"batch"`, "header, json, value, content or parts"}},
 		"a batch of nothing":  {delivery.Source{Kind: delivery.KindBatch, Provider: "shop"}, []string{"no members"}},
@@ -67,7 +69,8 @@ func TestCheckSource(t *testing.T) {
 
 func TestCheckExclude(t *testing.T) {
 	for pointer, right := range map[string]bool{"/sent_at": true, "/a/0": true, "": false, "sent_at": false, "/~": false,
-		"/*": true, "/items/*/sent_at": true, "/*/*": true, "/a-b": true, "/-": false, "/items/-": false, "/items/-/a": false, "/sent*": false, "/items/**/a": false} {
+		"/*": true, "/items/*/sent_at": true, "/*/*": true, "/a-b": true, "/-": false, "/items/-": false, "/items/-/a": false, "/sent*": false, "/items/**/a": false,
+		"?ts": true, "?*": true, "?a[]": true, "?t%73": true, "?": false, "?ts*": false, "?ts=1": false, "?ts&sig": false, "??ts": false, "ts": false} {
 		if err := delivery.CheckExclude(pointer); (err == nil) != right {
 			t.Errorf("%q: %v", pointer, err)
 		}

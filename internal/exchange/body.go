@@ -188,7 +188,7 @@ func (b failedBody) Read([]byte) (int, error) { return 0, b.err }
 // are those that the client sent.
 func (b *requestBody) fingerprint(kind idempotency.FingerprintKind, path, query string, exclude []string) string {
 	if pieces := &b.held.bytes; kind == idempotency.FingerprintBody && pieces.Len() > SmallBody {
-		return idempotency.FingerprintPieces(path, query, pieces.Len(), pieces.All())
+		return idempotency.FingerprintPieces(path, query, pieces.Len(), pieces.All(), exclude...)
 	}
 	if kind == idempotency.FingerprintNone {
 		return ""

@@ -33,7 +33,7 @@ type Config struct {
 	Sources      []delivery.Source
 	Providers    []delivery.Provider // whose handshakes pass
 	Label        string              // under which requests of no provider count
-	Exclude      []string            // JSON pointers
+	Exclude      []string            // JSON pointers, and parameters of the query, each behind a ?
 	MaxKeyLength int                 // bytes
 	Namespace    string
 	Scope        []string                    // texts with placeholders; nil for the default of the mode
@@ -89,6 +89,8 @@ type Handler struct {
 
 	readsJSON  bool     // whether the body of every request is parsed
 	members    []string // of the body that the scope and the keys name, as JSON pointers
+	excluded   []string // those of Exclude that are JSON pointers
+	parameters []string // and the names of those that are parameters
 	headers    headerRules
 	unknown    unknownPlaceholders
 	missing    logSampler // lines about requests without a key
@@ -103,7 +105,7 @@ func New(c Config) *Handler {
 		c.Namespace = idempotency.ObservedNamespace(c.Namespace)
 	}
 	keyMembers := membersIn(c.keyTexts())
-	return &Handler{
+	h := &Handler{
 		Config:  c,
 		members: append(membersIn(c.Scope), keyMembers...),
 		readsJSON: len(keyMembers) > 0 || c.Fingerprint == idempotency.FingerprintJSON ||
@@ -111,6 +113,14 @@ func New(c Config) *Handler {
 			slices.ContainsFunc(c.Providers, delivery.Provider.PassesByBody),
 		headers: newHeaderRules(c.KeepHeader),
 	}
+	for _, word := range c.Exclude {
+		if name, is := strings.CutPrefix(word, "?"); is {
+			h.parameters = append(h.parameters, decoded(name))
+		} else {
+			h.excluded = append(h.excluded, word)
+		}
+	}
+	return h
 }
 
 // ServeHTTP finds the request's key and does what the engine decides.

@@ -37,7 +37,7 @@ func (x *exchange) identify() (*engine.Request, *refusal, error) {
 		Header:  x.r.Header,
 		Body:    body.joined,
 		Replace: x.keyValue,
-		Exclude: x.Exclude,
+		Exclude: x.excluded,
 	}.Remember()
 	if x.readsJSON {
 		if err := x.parse(request); err != nil {
@@ -89,7 +89,7 @@ func (x *exchange) identify() (*engine.Request, *refusal, error) {
 	case err != nil && fingerprint != idempotency.FingerprintNone:
 		return x.withLargeBody("the fingerprint")
 	}
-	claimable := x.claimable(body.fingerprint(fingerprint, x.path, x.query, x.Exclude))
+	claimable := x.claimable(body.fingerprint(fingerprint, x.path, withoutParameters(x.query, x.parameters), x.Exclude))
 	if retention != 0 {
 		claimable.Policy.Retention = retention
 	}
@@ -325,6 +325,30 @@ func originalPath(r *http.Request) (path, query string) {
 		u = original.URL
 	}
 	return cmp.Or(u.RawPath, u.EscapedPath(), u.Opaque, "/"), u.RawQuery
+}
+
+// withoutParameters returns a query without the parameters of these names, * for all. What is
+// left is as it was sent.
+func withoutParameters(query string, names []string) string {
+	if len(names) == 0 || query == "" {
+		return query
+	}
+	if slices.Contains(names, "*") {
+		return ""
+	}
+	kept := slices.DeleteFunc(strings.Split(query, "&"), func(parameter string) bool {
+		name, _, _ := strings.Cut(parameter, "=")
+		return slices.Contains(names, decoded(name))
+	})
+	return strings.Join(kept, "&")
+}
+
+// decoded returns the name of a parameter, as it is if it is not well escaped.
+func decoded(name string) string {
+	if text, err := url.QueryUnescape(name); err == nil {
+		return text
+	}
+	return name
 }
 
 // hostOf returns the host as the client sent it, in lower case, without a trailing dot,

@@ -122,3 +122,23 @@ func TestTargetsAsSent(t *testing.T) {
 		}
 	}
 }
+
+// Parameters are compared decoded, and those that are left are as they were sent.
+func TestQueryWithoutExcludedParameters(t *testing.T) {
+	for _, c := range []struct{ exclude, query, want string }{
+		{"?ts ?sig", "a=1&ts=1&b=%20&sig=x", "a=1&b=%20"},
+		{"?ts ?sig", "t%73=3&ts=4&ts&a=1&b=%20", "a=1&b=%20"},
+		{"?t%73", "ts=1&a=1", "a=1"},
+		{"?a+b", "a%20b=1&a+b=2&a%2Bb=3", "a%2Bb=3"},
+		{"?ts", "TS=1&b=+&%zz=1&&", "TS=1&b=+&%zz=1&&"},
+		{"?*", "a=1&ts=1", ""},
+		{"?*", "", ""},
+		{"/ts /sig", "ts=1&sig=x", "ts=1&sig=x"},
+		{"", "ts=1", "ts=1"},
+	} {
+		h := New(Config{Exclude: strings.Fields(c.exclude)})
+		if got := withoutParameters(c.query, h.parameters); got != c.want {
+			t.Errorf("%s without %s is %q, want %q", c.query, c.exclude, got, c.want)
+		}
+	}
+}

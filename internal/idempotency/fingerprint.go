@@ -27,8 +27,9 @@ const (
 const fingerprintVersion = "caddy-dedup fingerprint v1"
 
 // Fingerprint hashes what the client asked for: path and query as it sent them,
-// and the body. For [FingerprintJSON], the members that the JSON pointers in
-// exclude name are left out of the body; the other kinds ignore exclude.
+// and the body. For [FingerprintJSON], the members that the JSON pointers in exclude
+// name are left out of the body; the other kinds ignore them. The parameters that
+// exclude names, each behind a ?, are left out of the query already.
 //
 // The result is the kind, a colon and the hash: after a change of the setting,
 // old and new fingerprints are then of different kinds, and a retry is not
@@ -39,10 +40,13 @@ func Fingerprint(kind FingerprintKind, path, query string, body []byte, exclude 
 		return ""
 	}
 	if kind == FingerprintJSON {
-		if canonical, err := canonicaljson.Canonicalize(body, exclude...); err == nil {
+		members := slices.DeleteFunc(slices.Clone(exclude), isParameter)
+		if canonical, err := canonicaljson.Canonicalize(body, members...); err == nil {
 			body = canonical
 		}
 		kind += excluding(exclude)
+	} else {
+		kind += excluding(parametersIn(exclude))
 	}
 	if len(body) <= maxOnStack {
 		parts := appendFingerprinted(make([]byte, 0, 2*maxOnStack), path, query, len(body))
@@ -53,8 +57,15 @@ func Fingerprint(kind FingerprintKind, path, query string, body []byte, exclude 
 
 // FingerprintPieces returns what [Fingerprint] does for [FingerprintBody]. The body, of that
 // many bytes, lies in pieces.
-func FingerprintPieces(path, query string, size int, pieces iter.Seq[[]byte]) string {
-	return fingerprintPieces(FingerprintBody, path, query, size, pieces)
+func FingerprintPieces(path, query string, size int, pieces iter.Seq[[]byte], exclude ...string) string {
+	return fingerprintPieces(FingerprintBody+excluding(parametersIn(exclude)), path, query, size, pieces)
+}
+
+func isParameter(excluded string) bool { return strings.HasPrefix(excluded, "?") }
+
+// parametersIn returns what is excluded of the query, and not of the body.
+func parametersIn(exclude []string) []string {
+	return slices.DeleteFunc(slices.Clone(exclude), func(word string) bool { return !isParameter(word) })
 }
 
 func fingerprintPieces(kind FingerprintKind, path, query string, size int, pieces iter.Seq[[]byte]) string {
@@ -74,15 +85,15 @@ func appendFingerprinted(to []byte, path, query string, size int) []byte {
 	return appendCount(to, size)
 }
 
-// excluding names a set of JSON pointers, in whatever order they stand; the empty one has
+// excluding names a set of what is excluded, in whatever order it stands; the empty one has
 // the name "".
-func excluding(pointers []string) FingerprintKind {
-	if len(pointers) == 0 {
+func excluding(words []string) FingerprintKind {
+	if len(words) == 0 {
 		return ""
 	}
 	var parts []byte
-	for _, pointer := range slices.Sorted(slices.Values(pointers)) {
-		parts = appendPart(parts, pointer)
+	for _, word := range slices.Sorted(slices.Values(words)) {
+		parts = appendPart(parts, word)
 	}
 	digest := sha256.Sum256(parts)
 	return FingerprintKind("-" + hex.EncodeToString(digest[:4]))

@@ -90,6 +90,9 @@ func TestFingerprintNamesWhatIsExcluded(t *testing.T) {
 	if got := kindOf(byBody, "/b"); got != string(byBody) {
 		t.Errorf("a body, of which nothing is excluded, is of the kind %q", got)
 	}
+	if got := kindOf(byBody, "?ts"); got == string(byBody) || got == kindOf(byBody, "?sig") {
+		t.Errorf("a query without ts is of the kind %q", got)
+	}
 }
 
 func TestFingerprintLeavesTheBodyAsItIs(t *testing.T) {
