@@ -12,6 +12,8 @@ import (
 
 	"github.com/caddyserver/caddy/v2/caddyconfig/httpcaddyfile"
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
+	"go.uber.org/zap"
+	"go.uber.org/zap/zaptest/observer"
 
 	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
 )
@@ -181,5 +183,52 @@ func TestErrorPageInARunIsNotSent(t *testing.T) {
 		if r := kept.Record; r.State != idempotency.Released || r.Attempt != 0 {
 			t.Errorf("a key is %s after %d attempts, want it released after none", r.State, r.Attempt)
 		}
+	}
+}
+
+// A page that a proxy among the error routes fetches reaches the client as it comes, and the GET for
+// it carries nothing of the run that failed.
+func TestErrorPageOfAProxyStreams(t *testing.T) {
+	goOn := make(chan struct{})
+	pages, _ := upstream(t, func(w http.ResponseWriter, r *http.Request, _ int) {
+		for name := range r.Header {
+			if strings.HasPrefix(name, "Dedup-") {
+				t.Errorf("the GET for the page has %s", name)
+			}
+		}
+		_, _ = io.WriteString(w, "begins")
+		_ = http.NewResponseController(w).Flush()
+		<-goOn
+		_, _ = io.WriteString(w, " and ends")
+	})
+	dead, _ := upstream(t, func(http.ResponseWriter, *http.Request, int) { panic(http.ErrAbortHandler) })
+	s := serve(t, "dedup", "reverse_proxy "+dead, "handle_errors {", "reverse_proxy "+pages, "}")
+	r, err := http.NewRequest(http.MethodPost, s.URL, strings.NewReader("body"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.Header.Set("Idempotency-Key", "k")
+	got, err := oneRequest.Do(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer got.Body.Close()
+	begins := make([]byte, len("begins"))
+	if _, err := io.ReadFull(got.Body, begins); err != nil || got.StatusCode != 502 {
+		t.Errorf("before its end, the client has %d %q, %v", got.StatusCode, begins, err)
+	}
+	close(goOn)
+	if rest, err := io.ReadAll(got.Body); string(rest) != " and ends" || err != nil {
+		t.Errorf("then it has %q, %v", rest, err)
+	}
+}
+
+// What fails without a key is logged, although its error routes run here.
+func TestFailureWithoutAKeyIsLogged(t *testing.T) {
+	s := serve(t, "dedup {", "key json /id", "mode api", "}", "reverse_proxy "+refusing(t), "handle_errors {", "respond page", "}")
+	core, logged := observer.New(zap.ErrorLevel)
+	s.handler().exchange.Logger = zap.New(core)
+	if got := s.mustPost("", "{}"); got.status != 502 || got.body != "page" || logged.FilterMessage("the request failed").Len() != 1 {
+		t.Errorf("got %+v, logged %v", got, logged.All())
 	}
 }

@@ -83,8 +83,8 @@ func TestCaddyfileHasNoSecret(t *testing.T) {
 			[]string{"\t\tstore redis {\n\t\t\taddress h:1\n\t\t\tpassword {env.REDIS_PASSWORD}\n\t\t\tsentinel m\n\t\t\tsentinel_password {env.SENTINEL_PASSWORD}\n\t\t}\n"},
 			map[string]string{"REDIS_PASSWORD": "open-sesame x", "SENTINEL_PASSWORD": secret},
 		},
-		{[]string{"--dedup", "store redis {\n\"password\" \\\n open-sesame\n}"}, []string{"\tpassword {env.REDIS_PASSWORD}\n"}, map[string]string{"REDIS_PASSWORD": secret}},
-		{[]string{"--dedup", "store redis {\npassword <<X\nopen-sesame\nX\n}"}, []string{"\tpassword {env.REDIS_PASSWORD}\n"}, map[string]string{"REDIS_PASSWORD": secret}},
+		{[]string{"--dedup", "store redis {\naddress h:1\n\"password\" \\\n open-sesame\n}"}, []string{"\tpassword {env.REDIS_PASSWORD}\n"}, map[string]string{"REDIS_PASSWORD": secret}},
+		{[]string{"--dedup", "store redis {\naddress h:1\npassword <<X\nopen-sesame\nX\n}"}, []string{"\tpassword {env.REDIS_PASSWORD}\n"}, map[string]string{"REDIS_PASSWORD": secret}},
 		{[]string{"--dedup", "store redis { password {env.P}open-sesame\n}"}, []string{"\tpassword {env.P}{env.REDIS_PASSWORD}\n"}, map[string]string{"REDIS_PASSWORD": secret}},
 		{[]string{"--redis", "redis://h:1", "--dedup", "key header password # of the site", "--dedup", "key value a:{http.request.header.X}@h"}, []string{"store redis redis://h:1\n", "key header password # of the site\n", "key value a:{http.request.header.X}@h\n"}, nil},
 

@@ -46,11 +46,11 @@ func (p *errorPage) WriteHeader(status int) {
 
 // Write implements [io.Writer].
 func (p *errorPage) Write(bytes []byte) (int, error) {
-	if p.status == 0 {
-		p.WriteHeader(http.StatusOK)
-	}
 	if len(bytes) == 0 {
 		return 0, nil
+	}
+	if p.status == 0 {
+		p.WriteHeader(http.StatusOK)
 	}
 	p.send()
 	if err := p.to.Send(bytes); err != nil {
