@@ -85,7 +85,7 @@ func TestCaddyfileHasNoSecret(t *testing.T) {
 		},
 		{[]string{"--dedup", "store redis {\naddress h:1\n\"password\" \\\n open-sesame\n}"}, []string{"\tpassword {env.REDIS_PASSWORD}\n"}, map[string]string{"REDIS_PASSWORD": secret}},
 		{[]string{"--dedup", "store redis {\naddress h:1\npassword <<X\nopen-sesame\nX\n}"}, []string{"\tpassword {env.REDIS_PASSWORD}\n"}, map[string]string{"REDIS_PASSWORD": secret}},
-		{[]string{"--dedup", "store redis { password {env.P}open-sesame\n}"}, []string{"\tpassword {env.P}{env.REDIS_PASSWORD}\n"}, map[string]string{"REDIS_PASSWORD": secret}},
+		{[]string{"--dedup", "store redis { address h:1\npassword {env.P}open-sesame\n}"}, []string{"\tpassword {env.P}{env.REDIS_PASSWORD}\n"}, map[string]string{"REDIS_PASSWORD": secret}},
 		{[]string{"--redis", "redis://h:1", "--dedup", "key header password # of the site", "--dedup", "key value a:{http.request.header.X}@h"}, []string{"store redis redis://h:1\n", "key header password # of the site\n", "key value a:{http.request.header.X}@h\n"}, nil},
 
 		{[]string{"--header-up", "Authorization: Bearer open-sesame"}, []string{"header_up Authorization `Bearer {env.AUTHORIZATION}`\n"}, map[string]string{"AUTHORIZATION": secret}},
