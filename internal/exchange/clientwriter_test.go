@@ -81,10 +81,10 @@ func TestClientThatAcceptsNothingIsDisconnected(t *testing.T) {
 		want   time.Duration   // until it is cut, 0 for never
 	}{
 		"nothing at all":      {[]time.Duration{time.Hour}, idle},
-		"a lump, and no more": {[]time.Duration{0, time.Hour}, idle + piece*time.Second/minReadRate},
-		"much, and no more":   {slices.Concat(make([]time.Duration, 99), []time.Duration{time.Hour}), idle + maxReading*idle},
+		"a lump, and no more": {[]time.Duration{0, time.Hour}, idle/4 + 2*idle},
+		"much, and no more":   {slices.Concat(make([]time.Duration, 99), []time.Duration{time.Hour}), idle/4 + idle + maxReading*idle},
 		"slow and steady":     {steady, 0},
-		"the end of a steady": {append(slices.Clone(steady), time.Hour), 32*16*time.Second + idle/4 + idle + piece*time.Second/minReadRate},
+		"the end of a steady": {append(slices.Clone(steady), time.Hour), 32*16*time.Second + idle/4 + 2*idle},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
