@@ -109,12 +109,12 @@ func (e *Engine) Abandon() error {
 		}
 	}
 	e.flights.mu.Unlock()
-	ctx, cancel := e.operation()
+	ctx, cancel := e.operation(0)
 	defer cancel()
 	err := e.Drain(ctx)
 	if err != nil {
 		e.giveUp()
-		ctx, cancel := e.operation()
+		ctx, cancel := e.operation(0)
 		defer cancel()
 		_ = e.awaitSettled(ctx)
 	}

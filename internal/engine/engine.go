@@ -208,7 +208,7 @@ func (e *Engine) claim(f *flight, c idempotency.Claim, req Request) *Run {
 			f.end(runOver, idempotency.Claimed{}, errors.New("the store failed"))
 		}
 	}()
-	ctx, cancel := e.operation()
+	ctx, cancel := e.operation(0)
 	defer cancel()
 	if found, err := e.beginClaim(ctx, c); err != nil {
 		answered = true
@@ -254,13 +254,14 @@ func (e *Engine) claim(f *flight, c idempotency.Claim, req Request) *Run {
 // Timeout is the time limit for one operation of the store.
 func (e *Engine) Timeout() time.Duration { return time.Duration(e.timeout.Load()) }
 
-// operation returns the context for an operation of the store. No client cancels it: one that
-// disconnects must not leave a claim in doubt. An inProcess store never blocks, and needs no timeout.
-func (e *Engine) operation() (context.Context, context.CancelFunc) {
+// operation returns the context for an operation of the store, which may take longer than others by
+// extra. No client cancels it: one that disconnects must not leave a claim in doubt. An inProcess
+// store never blocks, and needs no timeout.
+func (e *Engine) operation(extra time.Duration) (context.Context, context.CancelFunc) {
 	if e.inProcess {
 		return context.Background(), func() {}
 	}
-	return context.WithTimeout(context.Background(), e.Timeout())
+	return context.WithTimeout(context.Background(), e.Timeout()+extra)
 }
 
 // Close ends the work in the background and closes the store. It does not wait for

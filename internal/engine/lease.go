@@ -130,7 +130,7 @@ func (r *Run) renewOnce() error {
 // reclaim writes the claim again after the store has lost it. It returns
 // [idempotency.ErrFenced] if another request has claimed the key since.
 func (r *Run) reclaim() error {
-	ctx, cancel := r.engine.operation()
+	ctx, cancel := r.engine.operation(0)
 	defer cancel()
 	// A response that is kept by now is another run's, or this run's own: it must not be
 	// replaced.

@@ -3,6 +3,7 @@ package engine_test
 import (
 	"context"
 	"errors"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -22,6 +23,24 @@ var outages = map[string]func(*link){
 func (l *link) recover() {
 	l.fail(works)
 	l.failWith(nil, "settle")
+}
+
+// A store has more time for a large response than for other operations, and no more for a small one.
+func TestLargeResponseHasMoreTime(t *testing.T) {
+	for size, extra := range map[int]time.Duration{10: 0, 4 << 20: 4 * time.Second} {
+		synctest.Test(t, func(t *testing.T) {
+			a := newReplica(t, newShared(t))
+			run := a.run(someRequest())
+			a.link.fail(hung, "settle")
+			began := time.Now()
+			wantEnd(t, run, created(strings.Repeat("x", size)), resultTrying)
+			if took := time.Since(began).Truncate(time.Second / 10); took != a.Timeout()+extra {
+				t.Errorf("%d bytes: given up after %v, want %v", size, took, a.Timeout()+extra)
+			}
+			a.link.recover()
+			a.drain()
+		})
+	}
 }
 
 func TestResponseIsStoredLater(t *testing.T) {

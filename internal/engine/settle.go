@@ -67,9 +67,17 @@ func (r *Run) storeEnd(end idempotency.End) (idempotency.Settlement, error) {
 	return s, r.engine.storeSettlement(r.claim.Key, r.current(), s)
 }
 
+// minStoreRate is how many bytes a second a store takes at least. A large response has more time
+// than other operations: with less than it takes, no attempt would ever store it.
+const minStoreRate = 1 << 20
+
 // storeSettlement stores a settlement, with no second try.
 func (e *Engine) storeSettlement(key idempotency.Key, claimed *idempotency.Record, s idempotency.Settlement) error {
-	ctx, cancel := e.operation()
+	size := 0
+	if s.Response != nil {
+		size = len(s.Response.Body)
+	}
+	ctx, cancel := e.operation(time.Duration(size) * time.Second / minStoreRate)
 	defer cancel()
 	return e.store.Settle(ctx, key, claimed, s)
 }

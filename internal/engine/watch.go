@@ -70,7 +70,7 @@ func watchInterval(run *idempotency.Record, now time.Time) time.Duration {
 // lookAt reports whether a run of another replica has ended, and how. If the run is
 // still in flight, found is its record with the lease as it is now.
 func (e *Engine) lookAt(key idempotency.Key, run *idempotency.Record) (found idempotency.Claimed, ended bool, err error) {
-	ctx, cancel := e.operation()
+	ctx, cancel := e.operation(0)
 	defer cancel()
 	record, now, err := e.store.Lookup(ctx, key)
 	if err != nil {
