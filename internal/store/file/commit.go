@@ -126,7 +126,10 @@ func (d *database) confirmWrites() {
 	for w := range d.applied {
 		if err := w.batch.SyncWait(); err != nil {
 			d.disk.fail(err)
-			return
+		}
+		// pebble does not know whether the flush has failed.
+		if d.disk.hasFailed() {
+			continue
 		}
 		w.end(begun, applied)
 		close(w.done)

@@ -6,11 +6,14 @@ import (
 	"fmt"
 	"strings"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"github.com/cockroachdb/pebble/v2"
 	"github.com/cockroachdb/pebble/v2/vfs/errorfs"
+	"go.uber.org/zap"
 
 	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
 )
@@ -167,6 +170,33 @@ func TestWritesThatAreGivenUp(t *testing.T) {
 			}
 		}
 		closeStore(t, s)
+	})
+}
+
+// pebble does not know that a flush has failed, so a write whose flush ends after a failure is not
+// acknowledged.
+func TestFlushThatEndsAfterAFailure(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d, err := openDatabase(newMemory(), "/", true, zap.NewNop())
+		if err != nil {
+			t.Fatal(err)
+		}
+		w := &write{batch: d.db.NewBatch(), ended: func(o outcome) { t.Errorf("it ended with outcome %d", o) }, done: make(chan struct{})}
+		w.state.Store(begun)
+		if err := errors.Join(w.batch.Set([]byte("name"), nil, nil), d.db.ApplyNoSyncWait(w.batch, pebble.Sync)); err != nil {
+			t.Fatal(err)
+		}
+		d.disk.fail(syscall.EIO)
+		d.applied <- w
+		synctest.Wait()
+		select {
+		case <-w.done:
+			t.Error("it is done")
+		default:
+		}
+		if err := d.close(); !errors.Is(err, syscall.EIO) {
+			t.Errorf("close: %v, want EIO", err)
+		}
 	})
 }
 

@@ -50,6 +50,10 @@ type database struct {
 	queue, applied chan *write
 	stopped        chan struct{} // closed when writer and confirmer have returned
 	late           atomic.Int32  // writes that have kept their callers waiting for too long
+
+	opened  chan struct{} // closed when db and openErr are set
+	openErr error
+	closing func() <-chan error // begins to close the database, once
 }
 
 // openDatabase opens the database in a directory, or creates it if the directory is a new one.
@@ -58,11 +62,10 @@ func openDatabase(fs vfs.FS, path string, create bool, logger *zap.Logger) (*dat
 	d := &database{
 		disk: newDisk(fs), reads: make(chan struct{}, maxReads),
 		queue: make(chan *write, maxQueued), applied: make(chan *write, maxQueued), stopped: make(chan struct{}),
+		opened: make(chan struct{}),
 	}
-	// pebble repeats at once what fails in the background.
-	logger = logger.With(zap.String("path", path)).WithOptions(zap.WrapCore(func(core zapcore.Core) zapcore.Core {
-		return zapcore.NewSamplerWithOptions(core, time.Second, 1, 0)
-	}))
+	d.closing = sync.OnceValue(d.closeInBackground)
+	logger = sampled(logger.With(zap.String("path", path)), time.Second) // pebble repeats at once what fails in the background
 	options := &pebble.Options{
 		FS:                          d.disk,
 		ErrorIfNotExists:            !create,
@@ -89,26 +92,25 @@ func openDatabase(fs vfs.FS, path string, create bool, logger *zap.Logger) (*dat
 	for i := range options.Levels {
 		options.Levels[i].FilterPolicy = bloom.FilterPolicy(10)
 	}
-	opened := make(chan error, 1)
+	go d.applyWrites()
+	go d.confirmWrites()
 	go func() {
-		defer recoverPanic(func(err error) { opened <- err })
-		var err error
-		d.db, err = pebble.Open(path, options)
-		opened <- err
+		defer close(d.opened)
+		defer recoverPanic(func(err error) { d.openErr = err })
+		d.db, d.openErr = pebble.Open(path, options)
 	}()
 	select {
-	case err := <-opened:
-		if err != nil {
-			err = explainOpen(err, d.disk.lastOpened())
-			d.disk.fail(err)
-			return d, err
+	case <-d.opened:
+		if d.openErr != nil {
+			d.disk.fail(explainOpen(d.openErr, d.disk.lastOpened()))
 		}
-	case <-d.disk.failed: // and pebble.Open waits in Fatalf
+	case <-d.disk.failed:
+	}
+	if d.disk.hasFailed() {
+		_ = d.close()
 		return d, d.disk.failure
 	}
 	d.disk.setOpen()
-	go d.applyWrites()
-	go d.confirmWrites()
 	return d, nil
 }
 
@@ -129,6 +131,13 @@ func explainOpen(err error, lastOpened string) error {
 	return fmt.Errorf("it is damaged; restore it from a backup, or move it to begin with an empty one: %w", err)
 }
 
+// sampled returns a logger that logs each message once in an interval.
+func sampled(logger *zap.Logger, interval time.Duration) *zap.Logger {
+	return logger.WithOptions(zap.WrapCore(func(core zapcore.Core) zapcore.Core {
+		return zapcore.NewSamplerWithOptions(core, interval, 1, 0)
+	}))
+}
+
 // pebbleLogger logs what pebble reports.
 type pebbleLogger struct {
 	disk   *disk
@@ -143,8 +152,8 @@ func (l *pebbleLogger) Errorf(format string, args ...any) {
 	l.logger.Warn("pebble reports an error", zap.String("error", fmt.Sprintf(format, args...)))
 }
 
-// Fatalf implements [pebble.Logger]. It must not return: pebble would go on, and acknowledge what
-// it has not written.
+// Fatalf implements [pebble.Logger]. It must not return: pebble would go on with what is broken. No
+// failed write comes here (disk.go).
 func (l *pebbleLogger) Fatalf(format string, args ...any) {
 	l.disk.fail(fmt.Errorf(format, args...))
 	select {}
@@ -222,21 +231,32 @@ func readWithDeadline[T any](ctx context.Context, d *database, read func() (T, e
 	}
 }
 
-// close waits for operations and writes under way and closes the database. If the disk fails, close
-// abandons the database.
+// close closes the database as soon as the operations and writes under way have ended. If its disk
+// has failed, or fails meanwhile, close waits only until nothing is being written any more, and the
+// rest goes on in the background. No operation may begin after the call.
 func (d *database) close() error {
+	select {
+	case err := <-d.closing():
+		if !d.disk.hasFailed() {
+			return err
+		}
+	case <-d.disk.failed:
+	}
+	d.disk.fence()
+	return fmt.Errorf("not closed cleanly; everything acknowledged is on the disk: %w", d.disk.failure)
+}
+
+func (d *database) closeInBackground() <-chan error {
 	closed := make(chan error, 1)
 	go func() {
+		defer recoverPanic(func(err error) { closed <- err })
+		<-d.opened
 		d.users.Wait()
 		close(d.queue)
 		<-d.stopped
-		closed <- d.db.Close()
+		if d.db != nil {
+			closed <- d.db.Close()
+		}
 	}()
-	select {
-	case err := <-closed:
-		return err
-	case <-d.disk.failed:
-		d.disk.fence()
-		return fmt.Errorf("not closed cleanly; everything acknowledged is on the disk: %w", d.disk.failure)
-	}
+	return closed
 }

@@ -28,15 +28,16 @@ func isNoSpace(err error) bool {
 const spaceInterval = 100 * time.Millisecond
 
 // disk is the file system that pebble writes to. pebble expects that the process ends when a write
-// fails; otherwise it may acknowledge what was not written. So pebble never sees an error of a
-// write:
+// fails; otherwise it may acknowledge what was not written, or repeat the write without a pause. So
+// pebble never sees an error of a write:
 //
 //   - A write that finds no room waits and is tried again. Meanwhile the disk is full, and no
 //     operation starts another write.
-//   - Any other failure is final. Nothing more is written, later writes never return, and
-//     the database is abandoned: the store opens another one as soon as the disk allows it
-//     (reopen.go), with what is on the disk, which is all that was acknowledged. While a database
-//     is being opened, a lack of room is such a failure too, so that the opening ends.
+//   - Any other failure is final. Nothing more is written, and nothing is acknowledged (commit.go).
+//     The writes that follow seem to succeed, so that pebble can be closed as ever. The store opens
+//     another database as soon as the disk allows it (reopen.go), with what is on the disk, which is
+//     all that was acknowledged. While a database is being opened, a lack of room is such a failure
+//     too, so that the opening ends.
 //
 // Reads are passed on; pebble copes with their errors.
 type disk struct {
@@ -113,8 +114,8 @@ func (d *disk) attempt(change func() error) error {
 	return change()
 }
 
-// write makes one change of the disk, as often as it takes until there is room for it. It returns
-// only after it has succeeded.
+// write makes one change of the disk, as often as it takes until there is room for it. If it fails,
+// so has the database.
 func (d *disk) write(change func() error) {
 	err := d.attempt(change)
 	if isNoSpace(err) && d.beginWait(err) {
@@ -129,18 +130,16 @@ func (d *disk) write(change func() error) {
 		}
 		d.endWait()
 	}
-	d.mustSucceed(err)
+	if err != nil {
+		d.fail(err)
+	}
 }
 
 // flush makes what was written durable. It is not tried again, even for lack of room: after a
 // failed flush the system may have dropped the data, and the next flush would succeed without it.
-func (d *disk) flush(sync func() error) { d.mustSucceed(d.attempt(sync)) }
-
-// mustSucceed returns only if there was no error.
-func (d *disk) mustSucceed(err error) {
-	if err != nil {
+func (d *disk) flush(sync func() error) {
+	if err := d.attempt(sync); err != nil {
 		d.fail(err)
-		select {}
 	}
 }
 
@@ -166,13 +165,22 @@ func (d *disk) endWait() {
 // openFile opens a file to write to it. pebble's files are private, also in a directory that is
 // not.
 func (d *disk) openFile(name string, open func() (vfs.File, error)) (vfs.File, error) {
-	var f vfs.File
-	d.write(func() (err error) {
-		f, err = open()
+	f := d.open(open)
+	makePrivate(name)
+	return f, nil
+}
+
+// open opens a file or a directory. After a failure it is one that nothing is written to.
+func (d *disk) open(open func() (vfs.File, error)) vfs.File {
+	f, _ := vfs.NewMem().OpenDir("/")
+	d.write(func() error {
+		opened, err := open()
+		if err == nil {
+			f = opened
+		}
 		return err
 	})
-	makePrivate(name)
-	return &diskFile{f, d}, nil
+	return &diskFile{f, d}
 }
 
 // makePrivate makes a file readable for its owner alone. An error is ignored: not every file system
@@ -215,12 +223,7 @@ func (d *disk) OpenReadWrite(name string, c vfs.DiskWriteCategory, opts ...vfs.O
 }
 
 func (d *disk) OpenDir(name string) (vfs.File, error) {
-	var dir vfs.File
-	d.write(func() (err error) {
-		dir, err = d.FS.OpenDir(name)
-		return err
-	})
-	return &diskFile{dir, d}, nil
+	return d.open(func() (vfs.File, error) { return d.FS.OpenDir(name) }), nil
 }
 
 func (d *disk) Link(old, name string) error {
@@ -267,15 +270,15 @@ func (f *diskFile) Write(p []byte) (n int, err error) {
 		n += m
 		return err
 	})
-	return n, nil
+	return len(p), nil
 }
 
 func (f *diskFile) WriteAt(p []byte, at int64) (n int, err error) {
-	f.disk.write(func() (err error) {
-		n, err = f.File.WriteAt(p, at)
+	f.disk.write(func() error {
+		_, err := f.File.WriteAt(p, at)
 		return err
 	})
-	return n, nil
+	return len(p), nil
 }
 
 // Preallocate returns its errors: not every file system can do it.

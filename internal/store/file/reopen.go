@@ -7,19 +7,12 @@ import (
 	"go.uber.org/zap"
 )
 
-const (
-	// probeInterval is how often the store looks whether a disk that failed takes writes again.
-	probeInterval = 500 * time.Millisecond
-	// maxBackoff bounds how long the store waits between two attempts to open a database. An
-	// abandoned one keeps its memory and its files, so that a disk which takes writes and yet fails
-	// again and again gets a new database less and less often.
-	maxBackoff = time.Minute
-)
+// probeInterval is how often the store looks whether a disk that failed takes writes again.
+const probeInterval = 500 * time.Millisecond
 
 // reopenFailed puts another database in the place of one that has failed, until the context ends.
 func (s *Store) reopenFailed(ctx context.Context) {
-	var opened time.Time
-	backoff := probeInterval
+	logger := sampled(s.logger.With(zap.String("path", s.path)), time.Minute) // a disk may fail again and again
 	for {
 		db := s.current()
 		select {
@@ -27,23 +20,20 @@ func (s *Store) reopenFailed(ctx context.Context) {
 			return
 		case <-db.disk.failed:
 		}
-		s.logger.Error("the store failed: it is unavailable until its disk takes writes again",
-			zap.String("path", s.path), plainError(db.disk.failure))
-		db.disk.fence()
-		if time.Since(opened) > maxBackoff {
-			backoff = probeInterval
-		}
+		logger.Error("the store failed: it is unavailable until its disk takes writes again", plainError(db.disk.failure))
+		s.mu.Lock()   // every operation that uses the database has entered it by now
+		s.mu.Unlock() //nolint:staticcheck // empty on purpose
+		_ = db.close()
 		for available := false; !available; {
 			if !pause(ctx, probeInterval) {
 				return
 			}
-			if time.Since(opened) < backoff || s.dir.probe() != nil {
+			if s.dir.probe() != nil {
 				continue
 			}
-			opened, backoff = time.Now(), min(2*backoff, maxBackoff)
 			next, err := openDatabase(s.fs, s.path, false, s.logger)
 			if err != nil {
-				s.logger.Error("the store does not open again yet", zap.String("path", s.path), plainError(err))
+				logger.Error("the store does not open again yet", plainError(err))
 				continue
 			}
 			if !s.replace(next) {
@@ -52,7 +42,7 @@ func (s *Store) reopenFailed(ctx context.Context) {
 			}
 			available = true
 		}
-		s.logger.Info("the store is available again", zap.String("path", s.path))
+		logger.Info("the store is available again")
 	}
 }
 
