@@ -11,8 +11,8 @@ import (
 	"testing"
 )
 
-// limitFiles forbids a process to make any file larger than so many bytes, as a
-// full disk would; "unlimited" allows it again.
+// limitFiles forbids a process to make any file larger than so many bytes; "unlimited" allows it
+// again.
 func limitFiles(t *testing.T, p *caddy, bytes string) {
 	t.Helper()
 	out, err := exec.Command("prlimit", "--pid", strconv.Itoa(p.cmd.Process.Pid), "--fsize="+bytes+":unlimited").CombinedOutput()
@@ -21,15 +21,21 @@ func limitFiles(t *testing.T, p *caddy, bytes string) {
 	}
 }
 
-func TestFileStoreOnAFullDisk(t *testing.T) {
+// Where files may not become large, a response that fits into none is not kept, and refuses no other
+// key. The database fails, and is opened again, with all that was acknowledged.
+func TestFileStoreUnderALimitForFiles(t *testing.T) {
 	t.Parallel()
 	if _, err := exec.LookPath("prlimit"); err != nil {
-		t.Skip("no prlimit in PATH, which is Linux's: the store's own test of a full disk has to do")
+		t.Skip("no prlimit in PATH, which is Linux's: the store's own tests of such a limit have to do")
 	}
 	g := newGate(t)
 	up := startUpstream(t, func(w http.ResponseWriter, r *http.Request, n run) {
-		if n.Key == "running" {
+		switch n.Key {
+		case "running":
 			<-g.opened
+		case "large":
+			_, _ = w.Write(make([]byte, 1<<20))
+			return
 		}
 		answers201(w, r, n)
 	})
@@ -49,6 +55,10 @@ func TestFileStoreOnAFullDisk(t *testing.T) {
 		t.Fatal(err)
 	}
 	limitFiles(t, p, fmt.Sprint(stat.Size()+32<<10))
+	if got := p.post(t, "/", "large", "body", host("shop.test")); got.Status != 200 || len(got.Body) != 1<<20 {
+		t.Errorf("a large response: %d, %d bytes", got.Status, len(got.Body))
+	}
+	wantProblem(t, p.post(t, "/", "large", "body", host("shop.test")), 409, "response_not_kept")
 	var taken []reply
 	refused := ""
 	for n := 0; refused == ""; n++ {
@@ -94,15 +104,37 @@ func TestFileStoreOnAFullDisk(t *testing.T) {
 	}
 }
 
+// onFullDisk makes a process run in a mount namespace of its own, in which the parent of its store is a
+// small disk that has the store's files and is full, until release is called.
+func onFullDisk(t *testing.T, store string) (under []string, release func()) {
+	t.Helper()
+	if out, err := exec.Command("unshare", "-rm", "true").CombinedOutput(); err != nil {
+		t.Skipf("no namespaces here (%v: %s): the store's own tests have to do", err, out)
+	}
+	const script = `set -e
+cp -r "$1" "$2.copy"
+mount -t tmpfs -o size=64m tmpfs "$(dirname "$1")"
+cp -r "$2.copy" "$1"
+head -c 64m /dev/zero > "$(dirname "$1")/others" 2> /dev/null || true
+(n=0; while [ ! -e "$2" ] && [ $n -lt 600 ]; do sleep 0.1; n=$((n + 1)); done; rm "$(dirname "$1")/others") &
+shift 2
+exec "$@"`
+	released := filepath.Join(shortTempDir(t), "released")
+	return []string{"unshare", "-rm", "sh", "-c", script, "sh", store, released}, func() {
+		if err := os.WriteFile(released, nil, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
 // A disk that is full already when the process starts is no other: it serves, and goes on by
 // itself.
 func TestStartOnAFullDisk(t *testing.T) {
 	t.Parallel()
-	if _, err := exec.LookPath("prlimit"); err != nil {
-		t.Skip("no prlimit in PATH, which is Linux's: the store's own test of a full disk has to do")
-	}
+	dir := filepath.Join(shortTempDir(t), "dedup")
+	under, release := onFullDisk(t, dir)
 	up := startUpstream(t, answers201)
-	c := conf{store: "store file " + filepath.Join(shortTempDir(t), "dedup"), site: lines(
+	c := conf{store: "store file " + dir, site: lines(
 		"handle /pass {", dedupBlock("on_store_error pass"), proxyTo(up), "}",
 		"handle {", "dedup", proxyTo(up), "}")}
 	p := start(t, c)
@@ -112,7 +144,7 @@ func TestStartOnAFullDisk(t *testing.T) {
 	}
 	p.kill(t) // what the log has of them goes into a table when the store is opened
 
-	c.dir, c.under = p.conf.dir, []string{"prlimit", "--fsize=4096:unlimited"}
+	c.dir, c.under = p.conf.dir, under
 	q := start(t, c)
 	got := q.post(t, "/", "kept 0", "body", host("shop.test"))
 	wantProblem(t, got, 503, "store_unavailable")
@@ -123,7 +155,7 @@ func TestStartOnAFullDisk(t *testing.T) {
 	if got := q.post(t, "/pass", "unprotected", "body", host("shop.test")); got.Status != 201 {
 		t.Errorf("with on_store_error pass: %d %s", got.Status, got.Body)
 	}
-	limitFiles(t, q, "unlimited")
+	release()
 	eventually(t, "the store is open", func() bool {
 		return q.post(t, "/", "kept 0", "body", host("shop.test")).Status == 201
 	})

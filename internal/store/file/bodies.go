@@ -10,16 +10,24 @@ import (
 	"os"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"time"
 
 	"github.com/cockroachdb/pebble/v2/vfs"
+	"golang.org/x/sync/semaphore"
+
+	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
 )
 
 // Large bodies are not in the database: pebble would write each of them to its log and then, again
 // and again, to its tables. They are in segments, bodies/<bucket>/<segment>, one behind the other,
 // and are flushed before the values that refer to them. A bucket is the moment by which everything
-// in it has expired. It is removed as a whole some time later, with bodies whose values were never
-// written or have been removed.
+// in it has expired. It is removed as a whole some time later, with bodies whose values were removed
+// or, because of a crash, never written.
+//
+// A slow disk may take longer for a body than its settlement waits. So bodies go to the disk a few
+// at a time, in pieces between which the log is flushed, and a body that was begun is written to its
+// end, once: the next attempt of the settlement takes its place.
 const (
 	bodiesName     = "bodies"
 	maxInlineBody  = 64 << 10 // larger ones are in segments
@@ -29,8 +37,12 @@ const (
 
 	maxSegment      = 64 << 20 // a full one takes no more bodies
 	maxOpenSegments = 16
-	maxBodyWrites   = 16
 	blockSize       = 4096 // bodies begin at a multiple of it, for direct writes
+
+	maxWriting = 16 << 20        // bytes of the bodies that are written at a time
+	halfSize   = 2 << 20         // larger bodies count as half of maxWriting: two are written at a time
+	pieceSize  = 1 << 20         // of a write
+	fullTime   = 5 * time.Second // how long the disk counts as full; longer than the engine waits before it tries again
 )
 
 // place is where a body is. Segment 0 does not exist.
@@ -51,21 +63,26 @@ func decodePlace(b []byte) place {
 // bodies are the segments of a store. They do not use the database's disk: a failed write is an
 // error of the one settlement, and nothing else is lost by it.
 type bodies struct {
-	fs     vfs.FS
-	root   string
-	writes chan struct{} // has room for maxBodyWrites
-	mu     sync.Mutex
-	open   map[string]*segment // by bucket, those that take more bodies
+	fs      vfs.FS
+	root    string
+	writing *semaphore.Weighted // of maxWriting
+	mu      sync.Mutex
+	open    map[string]*segment // by bucket, those that take more bodies
 
 	fullUntil atomic.Int64 // Unix milliseconds; see status
 }
 
-// fullTime is how long the disk counts as full after a body found no room: longer than the engine
-// waits before it tries again.
-const fullTime = 5 * time.Second
+// bodyWrite is a body on its way to a segment, or there.
+type bodyWrite struct {
+	bucket string
+	head   []byte        // of its response, as the value has it
+	done   chan struct{} // closed when place and err are set
+	place  place
+	err    error
+}
 
-// status returns ErrNoSpace if a body has found no room a short time ago. pebble, which has its log
-// preallocated, may not notice yet.
+// status returns ErrNoSpace if a body has found no room a short time ago.
+// pebble, which has its log preallocated, may not notice yet.
 func (b *bodies) status() error {
 	if clock().UnixMilli() < b.fullUntil.Load() {
 		return ErrNoSpace
@@ -73,10 +90,12 @@ func (b *bodies) status() error {
 	return nil
 }
 
+func (b *bodies) setFull() { b.fullUntil.Store(clock().Add(fullTime).UnixMilli()) }
+
 func newBodies(fs vfs.FS, store string) *bodies {
 	return &bodies{
-		fs: fs, root: fs.PathJoin(store, bodiesName),
-		writes: make(chan struct{}, maxBodyWrites), open: make(map[string]*segment),
+		fs: fs, root: fs.PathJoin(store, bodiesName), writing: semaphore.NewWeighted(maxWriting),
+		open: make(map[string]*segment),
 	}
 }
 
@@ -88,39 +107,59 @@ func (b *bodies) segmentPath(bucket string, number uint64) string {
 	return b.fs.PathJoin(b.root, bucket, fmt.Sprintf("%016x", number))
 }
 
-// write writes a body that expires at until, and flushes it. When the context ends, write returns
-// and leaves the body to be removed with its bucket.
-func (b *bodies) write(ctx context.Context, until time.Time, body []byte) (place, error) {
-	select {
-	case b.writes <- struct{}{}:
-	case <-ctx.Done():
-		return place{}, ctx.Err()
-	}
-	type result struct {
-		place place
-		err   error
-	}
-	done := make(chan result, 1)
-	go func() {
-		var r result
-		r.place, r.err = b.append(b.bucket(until), body)
-		<-b.writes
-		done <- r
-	}()
-	select {
-	case r := <-done:
-		if isNoSpace(r.err) {
-			b.fullUntil.Store(clock().Add(fullTime).UnixMilli())
-			r.err = fmt.Errorf("%w: %w", ErrNoSpace, r.err)
+// write writes the body of an answer, flushes it, and gives the answer its place. When the context
+// ends, write returns an error, and what it has begun goes on: another call with the same begun
+// returns as soon as that is done. That call's answer becomes the one of the call before, whose
+// encryption may differ.
+func (b *bodies) write(ctx context.Context, key idempotency.Key, a *answer, begun **bodyWrite) error {
+	bucket := b.bucket(a.until)
+	if *begun == nil || (*begun).bucket != bucket {
+		body := a.response.Body
+		size := int64(len(body))
+		if size > halfSize {
+			size = maxWriting / 2
 		}
-		return r.place, r.err
-	case <-ctx.Done():
-		return place{}, ctx.Err()
+		if err := b.writing.Acquire(ctx, size); err != nil {
+			return err
+		}
+		w := &bodyWrite{bucket: bucket, head: idempotency.AppendResponseHead(nil, key, a.token, a.response), done: make(chan struct{})}
+		*begun = w
+		go func() {
+			defer close(w.done)
+			w.place, w.err = b.append(bucket, body)
+			b.writing.Release(size)
+		}()
 	}
+	w := *begun
+	select {
+	case <-w.done:
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	if w.err != nil {
+		*begun = nil
+	}
+	a.place, a.encoded, a.response = w.place, w.head, nil
+	return w.err
 }
 
-// append appends a body to the open segment of a bucket.
-func (b *bodies) append(bucket string, body []byte) (place, error) {
+// append appends a body to the open segment of a bucket. If a file may not become so large, the body
+// gets a segment of its own; if that is still too large for a file, so is the body.
+func (b *bodies) append(bucket string, body []byte) (p place, err error) {
+	for again := true; again; again = errors.Is(err, syscall.EFBIG) && p.offset > 0 {
+		p, err = b.appendOnce(bucket, body)
+	}
+	switch {
+	case isNoSpace(err):
+		b.setFull()
+		err = fmt.Errorf("%w: %w", ErrNoSpace, err)
+	case errors.Is(err, syscall.EFBIG):
+		err = fmt.Errorf("%w: %w", idempotency.ErrTooLarge, err)
+	}
+	return p, err
+}
+
+func (b *bodies) appendOnce(bucket string, body []byte) (place, error) {
 	s, offset, err := b.reserve(bucket, uint64(len(body)))
 	if err != nil {
 		return place{}, err
@@ -266,16 +305,21 @@ type segment struct {
 const directSize = 256 << 10
 
 // writeAt writes a body. What a direct write does not take is written through the cache.
-func (s *segment) writeAt(body []byte, offset int64) error {
-	n := 0
-	if s.direct != nil && len(body) >= directSize {
-		n, _ = s.direct.WriteAt(body[:len(body)&^(blockSize-1)], offset)
-		n &^= blockSize - 1
+func (s *segment) writeAt(body []byte, offset int64) (err error) {
+	direct := s.direct != nil && len(body) >= directSize
+	for err == nil && len(body) > 0 {
+		piece := body[:min(len(body), pieceSize)]
+		n := len(piece) &^ (blockSize - 1)
+		if direct && n > 0 {
+			whole := n
+			n, _ = s.direct.WriteAt(piece[:whole], offset)
+			direct = n == whole
+			n &^= blockSize - 1
+		} else {
+			n, err = s.file.WriteAt(piece, offset)
+		}
+		body, offset = body[n:], offset+int64(n)
 	}
-	if n == len(body) {
-		return nil
-	}
-	_, err := s.file.WriteAt(body[n:], offset+int64(n))
 	return err
 }
 

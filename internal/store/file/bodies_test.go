@@ -92,20 +92,26 @@ func TestConcurrentBodies(t *testing.T) {
 	}
 }
 
+// writeBody writes a body as that of the run with this name.
+func writeBody(ctx context.Context, b *bodies, name string, until time.Time, body []byte) error {
+	a := &answer{token: name, until: until, response: &idempotency.Response{Status: 200, Body: body}}
+	return b.write(ctx, key(name), a, new(*bodyWrite))
+}
+
 // A segment takes bodies up to its size, only so many are open, and each is closed in the end.
 func TestSegmentsAreClosed(t *testing.T) {
 	counting := &countingFS{FS: newMemory()}
 	b := newBodies(counting, storePath)
 	now := time.Now()
 	for i := range 3 * maxOpenSegments {
-		if _, err := b.write(t.Context(), now.Add(time.Duration(i)*bucketInterval), []byte(largeText("x"))); err != nil {
+		if err := writeBody(t.Context(), b, fmt.Sprint(i), now.Add(time.Duration(i)*bucketInterval), []byte(largeText("x"))); err != nil {
 			t.Fatal(err)
 		}
 	}
 	if counting.open > maxOpenSegments {
 		t.Errorf("%d segments are open", counting.open)
 	}
-	if _, err := b.write(t.Context(), now, bytes.Repeat([]byte("x"), maxSegment)); err != nil {
+	if err := writeBody(t.Context(), b, "last", now, bytes.Repeat([]byte("x"), maxSegment)); err != nil {
 		t.Fatal(err)
 	}
 	if b.open[b.bucket(now)] != nil {
@@ -284,7 +290,7 @@ func TestFlushesOfBodiesAreShared(t *testing.T) {
 	fs := newFaulty(newMemory())
 	b := newBodies(fs, storePath)
 	until := time.Now()
-	if _, err := b.write(t.Context(), until, []byte("first")); err != nil {
+	if err := writeBody(t.Context(), b, "first", until, []byte("first")); err != nil {
 		t.Fatal(err)
 	}
 	began, release := make(chan struct{}), make(chan struct{})
@@ -304,24 +310,83 @@ func TestFlushesOfBodiesAreShared(t *testing.T) {
 		return nil
 	})
 	var done sync.WaitGroup
-	write := func() {
+	write := func(name string) {
 		done.Go(func() {
-			if _, err := b.write(t.Context(), until, []byte("body")); err != nil {
+			if err := writeBody(t.Context(), b, name, until, []byte("body")); err != nil {
 				t.Error(err)
 			}
 		})
 	}
-	write()
+	write("0")
 	<-began
-	for range maxBodyWrites - 1 {
-		write()
+	const others = 15
+	for i := range others {
+		write(fmt.Sprint(1 + i))
 	}
 	s := b.open[b.bucket(until)]
-	poll(t, "all bodies are written", func() bool { return s.written.Load() == 1+maxBodyWrites })
+	poll(t, "all bodies are written", func() bool { return s.written.Load() == 2+others })
 	close(release)
 	done.Wait()
 	if flushes != 2 {
 		t.Errorf("%d flushes, want 2", flushes)
 	}
 	b.close()
+}
+
+// limited is a disk on which no file may become larger.
+type limited struct {
+	vfs.FS
+	max int64
+}
+
+func (l limited) OpenReadWrite(name string, c vfs.DiskWriteCategory, opts ...vfs.OpenOption) (vfs.File, error) {
+	f, err := l.FS.OpenReadWrite(name, c, opts...)
+	return limitedFile{f, l.max}, err
+}
+
+type limitedFile struct {
+	vfs.File
+	max int64
+}
+
+func (f limitedFile) WriteAt(p []byte, at int64) (int, error) {
+	room := max(0, min(int64(len(p)), f.max-at))
+	n, err := f.File.WriteAt(p[:room], at)
+	if err == nil && n < len(p) {
+		err = syscall.EFBIG
+	}
+	return n, err
+}
+
+// Where no file may become as large as a segment, a body that does not fit behind others gets a new
+// segment. One that fits into no file is too large. The disk is not full.
+func TestFilesThatMayNotBecomeLarge(t *testing.T) {
+	path := newPath(t)
+	body := largeText("body")
+	s := openStore(t, limited{vfs.Default, int64(2*len(body) + len(body)/2 + 2*blockSize)}, path)
+	for i := range 9 {
+		if err := keepAs(t.Context(), s, fmt.Sprint(i), completeAs(body)); err != nil {
+			t.Fatalf("body %d: %v", i, err)
+		}
+	}
+	if n := len(segments(t, path)); n != 5 { // two bodies each, and one
+		t.Errorf("%d segments", n)
+	}
+	record := claimed(t, s, claimOf("too large"))
+	if err := s.Settle(t.Context(), key("too large"), record, completeAs(strings.Repeat(body, 3))); !errors.Is(err, idempotency.ErrTooLarge) || errors.Is(err, ErrNoSpace) {
+		t.Errorf("a body larger than a file: %v, want ErrTooLarge", err)
+	}
+	if err := s.Ready(t.Context()); err != nil {
+		t.Errorf("ready: %v", err)
+	}
+	keep(t, s, 100, 110)
+	for i := range 9 {
+		replays(t, s, fmt.Sprint(i), body)
+	}
+	for _, name := range segments(t, path) {
+		if info, err := os.Stat(name); err != nil || info.Size() > int64(2*len(body)+blockSize) {
+			t.Errorf("what did not fit is left: %+v, %v", info, err)
+		}
+	}
+	closeStore(t, s)
 }

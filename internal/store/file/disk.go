@@ -18,10 +18,10 @@ var ErrNoSpace = errors.New("no space left for the store")
 
 var errAbandoned = errors.New("the database was abandoned")
 
-// isNoSpace reports whether an error is that of a full disk, of a quota, or of the process's limit
-// for the size of a file.
+// isNoSpace reports whether an error is that of a full disk or of a quota. A file that may not become
+// larger is another case: room on the disk does not help it.
 func isNoSpace(err error) bool {
-	return errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT) || errors.Is(err, syscall.EFBIG)
+	return errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT)
 }
 
 // spaceInterval is how often a write that found no room is tried again.

@@ -19,7 +19,11 @@ type claim struct {
 	// in the middle of a write.
 	base *value
 	from *database
+	body *bodyWrite // of the response that the run has ended with; nil for none
 }
+
+// withoutBase returns the claim with its base to be read again.
+func (c *claim) withoutBase() *claim { return &claim{record: c.record, body: c.body} }
 
 // keyTable has an entry for each key that an operation has locked or that has a claim.
 //

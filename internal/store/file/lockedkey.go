@@ -60,7 +60,7 @@ func (k *lockedKey) read(ctx context.Context) (*idempotency.Record, *value, erro
 	if c != nil {
 		settled := v != nil && v.record.Token == c.record.Token && v.record.State != idempotency.InFlight
 		if !settled {
-			k.claim = &claim{c.record, v.bare(), k.db}
+			k.setClaim(c.record, v)
 			return clone(c.record), v, nil
 		}
 		k.claim = nil // it was settled by the last write of the database that was abandoned
@@ -69,6 +69,15 @@ func (k *lockedKey) read(ctx context.Context) (*idempotency.Record, *value, erro
 		return nil, nil, nil
 	}
 	return k.ofDeadProcess(v.record), v, nil
+}
+
+// setClaim sets the record of the key's claim, which is in flight over a value of the database.
+func (k *lockedKey) setClaim(record *idempotency.Record, base *value) {
+	c := &claim{record: record, base: base.bare(), from: k.db}
+	if k.claim != nil {
+		c.body = k.claim.body
+	}
+	k.claim = c
 }
 
 // ofDeadProcess returns a record of the database as it counts where this process has no claim of
@@ -177,7 +186,7 @@ func (k *lockedKey) write(ctx context.Context, old *value, next value, c *claim,
 		return notApplied, err
 	}
 	size := headRoom
-	if a := next.answer; a != nil && a.place.segment == 0 {
+	if a := next.answer; a != nil && a.response != nil {
 		size += len(a.response.Body)
 	}
 	batch := k.db.db.NewBatch(pebble.WithInitialSizeBytes(size))
@@ -207,7 +216,7 @@ func (k *lockedKey) commit(ctx context.Context, batch *pebble.Batch, c *claim) (
 		case unknown:
 			s.filter.add(&key)
 			if before != nil {
-				before = &claim{record: before.record} // whose base is to be read again
+				before = before.withoutBase()
 			}
 			s.keys.unlock(key, before)
 		case notApplied:

@@ -60,7 +60,8 @@ func (k *lockedKey) grant(ctx context.Context, terms idempotency.Terms, stored *
 	if err := cmp.Or(k.db.status(), k.bodies.status()); err != nil {
 		return notApplied, k.wrap(err)
 	}
-	k.claim = &claim{clone(record), stored.bare(), k.db}
+	k.claim = nil
+	k.setClaim(clone(record), stored)
 	return applied, nil
 }
 
@@ -81,10 +82,10 @@ func (s *Store) Renew(ctx context.Context, c idempotency.Claim) error {
 	if open, err := found.Owned(c.Token, c.Follows, ""); !open {
 		return err
 	}
-	renewed := found.Renewed(c.Terms, now)
-	k.claim = &claim{renewed, stored.bare(), k.db}
+	k.setClaim(found.Renewed(c.Terms, now), stored)
 	if stored != nil && stored.record.Token == c.Token {
-		_, err = k.write(ctx, stored, value{record: renewed}, &claim{record: renewed}, now)
+		next := *k.claim
+		_, err = k.write(ctx, stored, value{record: next.record}, &next, now)
 	}
 	return err
 }
@@ -109,8 +110,12 @@ func (s *Store) Settle(ctx context.Context, key idempotency.Key, claimed *idempo
 	if r := settlement.Response; r != nil {
 		next.answer = &answer{token: claimed.Token, until: now.Add(settlement.ResponseFor()), response: r}
 		if len(r.Body) > maxInlineBody {
+			begun := new(*bodyWrite)
+			if k.claim != nil {
+				begun = &k.claim.body
+			}
 			if err = k.db.status(); err == nil {
-				next.answer.place, err = s.bodies.write(ctx, next.answer.until, r.Body)
+				err = s.bodies.write(ctx, key, next.answer, begun)
 			}
 			if err != nil {
 				return s.wrap(err)

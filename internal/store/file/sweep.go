@@ -89,7 +89,7 @@ func (s *Store) removeDue(ctx context.Context, db *database, due [][]byte) (remo
 	unlock := func(o outcome) {
 		for key, c := range locked {
 			if c != nil && o != notApplied {
-				c = &claim{record: c.record} // whose base is removed
+				c = c.withoutBase()
 			}
 			s.keys.unlock(key, c)
 		}

@@ -167,13 +167,18 @@ func TestSweepRemovesBodies(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		if _, err := s.bodies.write(t.Context(), clock().Add(time.Hour), []byte(largeText("orphan"))); err != nil {
+		if err := writeBody(t.Context(), s.bodies, "orphan", clock().Add(time.Hour), []byte(largeText("orphan"))); err != nil {
 			t.Fatal(err)
 		}
 		if err := s.Forget(t.Context(), key("b"), idempotency.Precondition{}); err != nil {
 			t.Fatal(err)
 		}
 		if err := fs.MkdirAll(fs.PathJoin(s.bodies.root, "other"), 0o700); err != nil {
+			t.Fatal(err)
+		}
+		shared := completeAs(largeText("shared"))
+		shared.State, shared.Retention, shared.AnswerFor = idempotency.Released, 24*time.Hour, time.Minute
+		if err := keepAs(t.Context(), s, "shared", shared); err != nil {
 			t.Fatal(err)
 		}
 		buckets := func() string {
@@ -192,6 +197,9 @@ func TestSweepRemovesBodies(t *testing.T) {
 		time.Sleep(bucketInterval + bucketDelay + sweepInterval + time.Second)
 		if got := buckets(); got != "other" {
 			t.Errorf("there is %s", got)
+		}
+		if r, err := s.Response(t.Context(), key("shared"), claimOf("shared").Token); r != nil || err != nil {
+			t.Errorf("a response that has expired before its record: %v, %v; want none", r, err)
 		}
 		closeStore(t, s)
 	})

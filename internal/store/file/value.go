@@ -76,7 +76,7 @@ type answer struct {
 	place place     // of its body; zero if the body is part of encoded
 	// encoded is the response as it is stored, nil where it was dropped to save memory (bare).
 	encoded []byte
-	// response is set instead of encoded until it is stored.
+	// response is set instead of encoded until it, or its body, is stored.
 	response *idempotency.Response
 }
 
@@ -203,9 +203,7 @@ func (v *value) set(b *pebble.Batch, key idempotency.Key, token string) error {
 		}
 		if body = a.encoded; a.response != nil {
 			head = idempotency.AppendResponseHead(head, key, a.token, a.response)
-			if a.place.segment == 0 {
-				body = a.response.Body
-			}
+			body = a.response.Body
 		}
 	}
 	var lead [1 + binary.MaxVarintLen64]byte

@@ -1,0 +1,261 @@
+package file
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/cockroachdb/pebble/v2/vfs"
+	"github.com/cockroachdb/pebble/v2/vfs/errorfs"
+
+	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
+)
+
+// slow is a disk that writes so many bytes a second, one write after the other.
+type slow struct {
+	vfs.FS
+	rate    int
+	turn    chan struct{}
+	written atomic.Int64 // bytes of bodies
+}
+
+func newSlow(fs vfs.FS, rate int) *slow {
+	return &slow{FS: fs, rate: rate, turn: make(chan struct{}, 1)}
+}
+
+func (d *slow) slowed(name string, f vfs.File, err error) (vfs.File, error) {
+	if err != nil {
+		return nil, err
+	}
+	return slowFile{f, d, strings.Contains(name, bodiesName)}, nil
+}
+
+func (d *slow) Create(name string, c vfs.DiskWriteCategory) (vfs.File, error) {
+	f, err := d.FS.Create(name, c)
+	return d.slowed(name, f, err)
+}
+
+func (d *slow) OpenReadWrite(name string, c vfs.DiskWriteCategory, opts ...vfs.OpenOption) (vfs.File, error) {
+	f, err := d.FS.OpenReadWrite(name, c, opts...)
+	return d.slowed(name, f, err)
+}
+
+type slowFile struct {
+	vfs.File
+	disk   *slow
+	isBody bool
+}
+
+func (f slowFile) pass(bytes int) {
+	f.disk.turn <- struct{}{} // not a mutex, which would stop the time of synctest
+	time.Sleep(time.Duration(bytes) * time.Second / time.Duration(f.disk.rate))
+	<-f.disk.turn
+	if f.isBody {
+		f.disk.written.Add(int64(bytes))
+	}
+}
+
+func (f slowFile) Write(p []byte) (int, error) {
+	f.pass(len(p))
+	return f.File.Write(p)
+}
+
+func (f slowFile) WriteAt(p []byte, at int64) (int, error) {
+	f.pass(len(p))
+	return f.File.WriteAt(p, at)
+}
+
+// settle settles as an engine does: an attempt takes so long at most, and is repeated.
+func settle(t *testing.T, s *Store, name string, record *idempotency.Record, settlement idempotency.Settlement, limit time.Duration) {
+	t.Helper()
+	for {
+		ctx, cancel := context.WithTimeout(t.Context(), limit)
+		err := s.Settle(ctx, key(name), record, settlement)
+		cancel()
+		if err == nil {
+			return
+		}
+		if !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("settle %s: %v", name, err)
+			return
+		}
+		time.Sleep(3 * time.Second)
+		if err := s.Renew(t.Context(), claimOf(name)); err != nil {
+			t.Errorf("renew %s: %v", name, err)
+		}
+	}
+}
+
+// On a slow disk each large body is written once, all are kept in about the time that the disk takes
+// for them, and keys with small responses go on meanwhile.
+func TestSlowDiskWritesLargeBodiesOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const n, size, rate, limit = 40, 3 << 20, 3 << 20, 5 * time.Second // as 40 of 8 MiB at 8 MiB a second
+		fs := newSlow(newMemory(), rate)
+		s := openStore(t, fs, storePath)
+		bodies := make([]string, n)
+		began := time.Now()
+		var large sync.WaitGroup
+		for i := range n {
+			name := fmt.Sprint("large ", i)
+			bodies[i] = strings.Repeat(fmt.Sprintf("%08d", i), size/8)
+			record := claimed(t, s, claimOf(name))
+			large.Go(func() { settle(t, s, name, record, completeAs(bodies[i]), limit) })
+		}
+		stop, stopped := context.WithCancel(t.Context())
+		small := 0
+		done := make(chan struct{})
+		go func() {
+			defer close(done)
+			for ; stop.Err() == nil; small++ {
+				if err := keepAs(within(t, limit), s, fmt.Sprint("small ", small), completeAs("small")); err != nil {
+					t.Errorf("small response %d after %v: %v", small, time.Since(began), err)
+				}
+				time.Sleep(time.Second / 10)
+			}
+		}()
+		large.Wait()
+		stopped()
+		<-done
+		if took := time.Since(began); took > 60*time.Second { // the disk's own time is 40 s
+			t.Errorf("it took %v", took)
+		}
+		if written := fs.written.Load(); written != n*size {
+			t.Errorf("%d bytes of bodies were written, want %d", written, n*size)
+		}
+		if small < 10 {
+			t.Errorf("only %d small responses were kept meanwhile", small)
+		}
+		for i, body := range bodies {
+			replays(t, s, fmt.Sprint("large ", i), body)
+		}
+		closeStore(t, s)
+	})
+}
+
+// A settlement that gives up while its body is written returns at once. The next attempt joins the
+// write, or finds its place, also of a body that was encrypted anew.
+func TestSettlementGivenUpInItsBody(t *testing.T) {
+	for _, finished := range []bool{false, true} {
+		fs := newFaulty(newMemory())
+		s := openStore(t, fs, storePath)
+		record := claimed(t, s, claimOf("a"))
+		began, release := make(chan struct{}, 10), make(chan struct{})
+		fs.set(func(op errorfs.Op) error {
+			if strings.Contains(op.Path, bodiesName) && op.Kind == errorfs.OpFileWriteAt {
+				began <- struct{}{}
+				<-release
+			}
+			return nil
+		})
+		ctx, cancel := context.WithCancel(t.Context())
+		settled := make(chan error, 1)
+		go func() { settled <- s.Settle(ctx, key("a"), record, completeAs(largeText("a"))) }()
+		<-began
+		cancel()
+		if err := <-settled; !errors.Is(err, context.Canceled) {
+			t.Errorf("settle: %v, want Canceled", err)
+		}
+		if finished {
+			close(release)
+			c, _ := s.keys.tryLock(key("a"))
+			s.keys.unlock(key("a"), c)
+			<-c.body.done
+		}
+		go func() { settled <- s.Settle(t.Context(), key("a"), record, completeAs(largeText("A"))) }()
+		if !finished {
+			poll(t, "the next attempt has the key", func() bool { _, locked := s.keys.peek(key("a")); return locked })
+			close(release)
+		}
+		if err := <-settled; err != nil {
+			t.Error(err)
+		}
+		if len(began) > 0 {
+			t.Error("the body was written twice")
+		}
+		replays(t, s, "a", largeText("a"))
+		closeStore(t, s)
+	}
+}
+
+// A body whose settlement fails behind it is not written again, also if the database is another one
+// by then.
+func TestSettlementThatFailsBehindItsBody(t *testing.T) {
+	for name, limit := range map[string]time.Duration{"fails": time.Minute, "hangs": time.Second} {
+		synctest.Test(t, func(t *testing.T) {
+			fs := newFaulty(newMemory())
+			s := openStore(t, fs, storePath)
+			record, before := claimed(t, s, claimOf("a")), s.current()
+			synctest.Wait()
+			bodies, release := 0, make(chan struct{})
+			fs.set(func(op errorfs.Op) error {
+				switch {
+				case strings.Contains(op.Path, bodiesName) && op.Kind == errorfs.OpFileWriteAt:
+					bodies++
+				case strings.HasSuffix(op.Path, ".log") && op.Kind.ReadOrWrite() == errorfs.OpIsWrite && name == "hangs":
+					<-release
+				case strings.HasSuffix(op.Path, ".log") && op.Kind == errorfs.OpFileWrite && s.current() == before:
+					return syscall.EIO
+				}
+				return nil
+			})
+			if err := s.Settle(within(t, limit), key("a"), record, completeAs(largeText("a"))); err == nil {
+				t.Error("settled")
+			}
+			close(release)
+			awaitReady(t, s)
+			if err := s.Settle(t.Context(), key("a"), record, completeAs(largeText("a"))); err != nil {
+				t.Error(err)
+			}
+			if bodies != 1 {
+				t.Errorf("%s: the body was written %d times", name, bodies)
+			}
+			replays(t, s, "a", largeText("a"))
+			closeStore(t, s)
+		})
+	}
+}
+
+// Of bodies of more than halfSize, two are written at a time, and the others wait. Whoever waits can
+// give up, and leaves nothing behind.
+func TestBodiesAreWrittenInTurn(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		fs := newFaulty(newMemory())
+		s := openStore(t, fs, storePath)
+		var writing, most atomic.Int64
+		fs.set(func(op errorfs.Op) error {
+			if strings.Contains(op.Path, bodiesName) && op.Kind == errorfs.OpFileWriteAt {
+				most.Store(max(most.Load(), writing.Add(1)))
+				time.Sleep(time.Second)
+				writing.Add(-1)
+			}
+			return nil
+		})
+		var done sync.WaitGroup
+		for i := range 8 {
+			name := fmt.Sprint(i)
+			record := claimed(t, s, claimOf(name))
+			done.Go(func() { settle(t, s, name, record, completeAs(strings.Repeat("x", halfSize+1)), time.Minute) })
+		}
+		synctest.Wait()
+		late := claimed(t, s, claimOf("late"))
+		if err := s.Settle(within(t, time.Second), key("late"), late, completeAs(largeText("late"))); !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("behind the others: %v, want DeadlineExceeded", err)
+		}
+		done.Wait()
+		if n := most.Load(); n != 2 {
+			t.Errorf("%d bodies were written at a time, want 2", n)
+		}
+		if err := s.Settle(t.Context(), key("late"), late, completeAs(largeText("late"))); err != nil {
+			t.Error(err)
+		}
+		closeStore(t, s)
+	})
+}
