@@ -23,7 +23,7 @@ import (
 // and again, to its tables. They are in segments, bodies/<bucket>/<segment>, one behind the other,
 // and are flushed before the values that refer to them. A bucket is the moment by which everything
 // in it has expired. It is removed as a whole some time later, with bodies whose values were removed
-// or, because of a crash, never written.
+// or, because of a crash, never written. That needs no database, and no room on the disk.
 //
 // A slow disk may take longer for a body than its settlement waits. So bodies go to the disk a few
 // at a time, in pieces between which the log is flushed, and a body that was begun is written to its
@@ -42,6 +42,7 @@ const (
 	maxWriting = 16 << 20        // bytes of the bodies that are written at a time
 	halfSize   = 2 << 20         // larger bodies count as half of maxWriting: two are written at a time
 	pieceSize  = 1 << 20         // of a write
+	spareRoom  = 32 << 20        // what bodies and new keys leave free on the disk: the database needs it
 	fullTime   = 5 * time.Second // how long the disk counts as full; longer than the engine waits before it tries again
 )
 
@@ -81,7 +82,7 @@ type bodyWrite struct {
 	err    error
 }
 
-// status returns ErrNoSpace if a body has found no room a short time ago.
+// status returns ErrNoSpace if the disk had little room a short time ago, or a body found none.
 // pebble, which has its log preallocated, may not notice yet.
 func (b *bodies) status() error {
 	if clock().UnixMilli() < b.fullUntil.Load() {
@@ -91,6 +92,14 @@ func (b *bodies) status() error {
 }
 
 func (b *bodies) setFull() { b.fullUntil.Store(clock().Add(fullTime).UnixMilli()) }
+
+// roomFor returns an error if the disk would not have spareRoom left after a write of so many bytes.
+func (b *bodies) roomFor(bytes int) error {
+	if free := freeRoom(b.fs, b.fs.PathDir(b.root)); free < uint64(bytes)+spareRoom {
+		return fmt.Errorf("%d MiB are free, of which the store leaves %d: %w", free>>20, spareRoom>>20, syscall.ENOSPC)
+	}
+	return nil
+}
 
 func newBodies(fs vfs.FS, store string) *bodies {
 	return &bodies{
@@ -146,7 +155,8 @@ func (b *bodies) write(ctx context.Context, key idempotency.Key, a *answer, begu
 // append appends a body to the open segment of a bucket. If a file may not become so large, the body
 // gets a segment of its own; if that is still too large for a file, so is the body.
 func (b *bodies) append(bucket string, body []byte) (p place, err error) {
-	for again := true; again; again = errors.Is(err, syscall.EFBIG) && p.offset > 0 {
+	err = b.roomFor(len(body))
+	for again := err == nil; again; again = errors.Is(err, syscall.EFBIG) && p.offset > 0 {
 		p, err = b.appendOnce(bucket, body)
 	}
 	switch {

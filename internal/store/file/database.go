@@ -4,7 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"os"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -97,7 +99,9 @@ func openDatabase(fs vfs.FS, path string, create bool, logger *zap.Logger) (*dat
 	go func() {
 		defer close(d.opened)
 		defer recoverPanic(func(err error) { d.openErr = err })
-		d.db, d.openErr = pebble.Open(path, options)
+		if d.openErr = roomToOpen(fs, path); d.openErr == nil {
+			d.db, d.openErr = pebble.Open(path, options)
+		}
 	}()
 	select {
 	case <-d.opened:
@@ -112,6 +116,35 @@ func openDatabase(fs vfs.FS, path string, create bool, logger *zap.Logger) (*dat
 	}
 	d.disk.setOpen()
 	return d, nil
+}
+
+// freeRoom returns how many bytes are free on the disk of a directory. Where the system does not
+// know, these are more than anybody needs.
+func freeRoom(fs vfs.FS, path string) uint64 {
+	if usage, err := fs.GetDiskUsage(path); err == nil {
+		return usage.AvailBytes
+	}
+	return math.MaxUint64
+}
+
+// roomToOpen returns an error if the disk has less room than it may take to open a database: pebble
+// writes what is in the logs to tables before it removes a log.
+func roomToOpen(fs vfs.FS, path string) error {
+	names, err := fs.List(path)
+	if err != nil {
+		return err
+	}
+	need := uint64(memTableBytes) // for the next log
+	for _, name := range names {
+		if info, err := fs.Stat(fs.PathJoin(path, name)); err == nil && strings.HasSuffix(name, ".log") {
+			need += uint64(info.Size())
+		}
+	}
+	need = min(need, (1+maxMemTables)*memTableBytes) // other logs are kept to be used again
+	if free := freeRoom(fs, path); free < need {
+		return fmt.Errorf("%d MiB are free, and to open the store may take %d: %w", free>>20, need>>20, syscall.ENOSPC)
+	}
+	return nil
 }
 
 // explainOpen adds to an error of [pebble.Open] that the store is damaged, and by which file, unless it

@@ -30,10 +30,12 @@
 // # Failures
 //
 // pebble never sees an error of a write (disk.go). On a full disk, writes wait; new keys are refused,
-// and responses are replayed. A disk that hangs refuses new keys after the first operation that
-// timed out. After any other failure the database is abandoned, and another one is opened as soon as
-// the disk takes writes (reopen.go). Claims in memory, and their runs, survive that. Close abandons a
-// database that does not close in time.
+// and responses are replayed. New keys and bodies leave some room free, so that what is in flight ends,
+// what has expired is removed, and the database opens again. A file that may not become large enough
+// for a body makes the body too large. A slow disk writes bodies in turn, each once (bodies.go). A disk
+// that hangs refuses new keys after the first operation that timed out. After any other failure the
+// database is abandoned, and another one is opened as soon as the disk takes writes (reopen.go). Claims
+// in memory, and their runs, survive that. Close abandons a database that does not close in time.
 //
 // # Limits
 //
@@ -93,6 +95,7 @@ func openIn(fs vfs.FS, path string, logger *zap.Logger) (*Store, error) {
 		return nil, fmt.Errorf("store directory %s: %w", path, err)
 	}
 	s := &Store{path: path, fs: fs, dir: dir, logger: logger, opened: clock(), bodies: newBodies(fs, path)}
+	_ = s.bodies.removeExpired(clock()) // which may make the room that opening needs; sweepBodies reports errors
 	s.database, err = openDatabase(fs, path, dir.isNew, logger)
 	if err == nil {
 		if err = dir.setCreated(); err != nil {
@@ -107,7 +110,8 @@ func openIn(fs vfs.FS, path string, logger *zap.Logger) (*Store, error) {
 	s.stop = stop
 	s.close = sync.OnceValue(s.closeOnce)
 	s.background.Go(func() { s.reopenFailed(ctx) })
-	s.background.Go(func() { s.sweep(ctx) })
+	s.background.Go(func() { s.sweep(ctx, sweepInterval, s.sweepRecords) })
+	s.background.Go(func() { s.sweep(ctx, roomInterval, s.sweepBodies) })
 	return s, nil
 }
 

@@ -15,6 +15,7 @@ import (
 // What has expired counts as absent at once. The sweeper only returns its space.
 const (
 	sweepInterval = 5 * time.Second
+	roomInterval  = time.Second // of sweepBodies
 	// sweepDelay is how long a value is due before it is removed: longer than an operation takes
 	// that writes a value which is due at once.
 	sweepDelay = 10 * time.Second
@@ -36,32 +37,40 @@ func pause(ctx context.Context, d time.Duration) bool {
 	}
 }
 
-// sweep removes what has expired until the context ends.
-func (s *Store) sweep(ctx context.Context) {
+// sweep calls remove, which removes what has expired, at an interval until the context ends.
+func (s *Store) sweep(ctx context.Context, interval time.Duration, remove func(context.Context) error) {
 	failing := false
 	for {
-		err := s.sweepOnce(ctx)
+		err := remove(ctx)
 		if ctx.Err() != nil {
 			return
 		}
 		if err != nil && !failing {
-			s.logger.Warn("expired records stay in the store", zap.String("path", s.path), plainError(err))
+			s.logger.Warn("what has expired stays in the store", zap.String("path", s.path), plainError(err))
 		}
 		failing = err != nil
-		if !pause(ctx, sweepInterval) {
+		if !pause(ctx, interval) {
 			return
 		}
 	}
 }
 
-func (s *Store) sweepOnce(ctx context.Context) error {
+// sweepBodies needs no database: the room that it returns may be what the database waits for.
+func (s *Store) sweepBodies(context.Context) error {
+	if s.bodies.roomFor(0) != nil {
+		s.bodies.setFull()
+	}
+	return s.bodies.removeExpired(clock())
+}
+
+func (s *Store) sweepRecords(ctx context.Context) error {
 	db, err := s.enter(ctx)
 	if err != nil {
 		return err
 	}
 	defer db.users.Done()
 	s.keys.dropExpired(clock())
-	return errors.Join(s.filter.rebuild(ctx, db), s.bodies.removeExpired(clock()), s.sweepValues(ctx, db))
+	return errors.Join(s.filter.rebuild(ctx, db), s.sweepValues(ctx, db))
 }
 
 func (s *Store) sweepValues(ctx context.Context, db *database) error {

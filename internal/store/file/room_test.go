@@ -1,0 +1,246 @@
+package file
+
+import (
+	"errors"
+	"fmt"
+	"sync"
+	"syscall"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/cockroachdb/pebble/v2/vfs"
+
+	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
+)
+
+// volume is a disk of some size.
+type volume struct {
+	vfs.FS
+	size uint64
+
+	mu    sync.Mutex
+	taken uint64 // by others
+}
+
+// used returns the bytes of all files.
+func (v *volume) used(name string) (bytes uint64) {
+	names, err := v.FS.List(name)
+	if info, statErr := v.FS.Stat(name); err != nil || statErr != nil || !info.IsDir() {
+		if statErr == nil {
+			bytes = uint64(info.Size())
+		}
+		return bytes
+	}
+	for _, inner := range names {
+		bytes += v.used(v.FS.PathJoin(name, inner))
+	}
+	return bytes
+}
+
+func (v *volume) GetDiskUsage(string) (vfs.DiskUsage, error) {
+	used := v.used("/")
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	if used += v.taken; used > v.size {
+		used = v.size
+	}
+	return vfs.DiskUsage{TotalBytes: v.size, UsedBytes: used, AvailBytes: v.size - used}, nil
+}
+
+// take makes others take all that is free but so many bytes, or give it back.
+func (v *volume) take(but uint64) {
+	v.mu.Lock()
+	v.taken = 0
+	v.mu.Unlock()
+	usage, _ := v.GetDiskUsage("/")
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	v.taken = usage.AvailBytes - min(but, usage.AvailBytes)
+}
+
+func (v *volume) Create(name string, c vfs.DiskWriteCategory) (vfs.File, error) {
+	f, err := v.FS.Create(name, c)
+	return volumeFile{f, v}, err
+}
+
+func (v *volume) OpenReadWrite(name string, c vfs.DiskWriteCategory, opts ...vfs.OpenOption) (vfs.File, error) {
+	f, err := v.FS.OpenReadWrite(name, c, opts...)
+	return volumeFile{f, v}, err
+}
+
+type volumeFile struct {
+	vfs.File
+	volume *volume
+}
+
+func (f volumeFile) roomFor(p []byte) error {
+	if usage, _ := f.volume.GetDiskUsage("/"); usage.AvailBytes < uint64(len(p)) {
+		return syscall.ENOSPC
+	}
+	return nil
+}
+
+func (f volumeFile) Write(p []byte) (int, error) {
+	if err := f.roomFor(p); err != nil {
+		return 0, err
+	}
+	return f.File.Write(p)
+}
+
+func (f volumeFile) WriteAt(p []byte, at int64) (int, error) {
+	if err := f.roomFor(p); err != nil {
+		return 0, err
+	}
+	return f.File.WriteAt(p, at)
+}
+
+// fill keeps responses until the store refuses one, and returns how many it has kept.
+func fill(t *testing.T, s *Store, body string) int {
+	t.Helper()
+	for i := 0; ; i++ {
+		err := keepAs(t.Context(), s, fmt.Sprint(i), completeAs(body))
+		if errors.Is(err, ErrNoSpace) {
+			return i
+		}
+		if err != nil || i == 1e6 {
+			t.Fatalf("response %d: %v", i, err)
+		}
+	}
+}
+
+// A store that has filled its disk by itself is there after a restart, and goes on when what it has
+// kept expires.
+func TestStoreThatFillsItsDisk(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		fs := &volume{FS: newMemory(), size: 100 << 20}
+		s := openStore(t, fs, storePath)
+		body := string(make([]byte, 8<<20))
+		kept := fill(t, s, body)
+		if kept == 0 {
+			t.Fatal("no response fits")
+		}
+		if usage, _ := fs.GetDiskUsage("/"); usage.AvailBytes < spareRoom {
+			t.Errorf("%d bytes are free, want %d", usage.AvailBytes, spareRoom)
+		}
+		for range 2 {
+			if _, err := ask(t.Context(), s, "new"); !errors.Is(err, ErrNoSpace) {
+				t.Errorf("a new key: %v, want ErrNoSpace", err)
+			}
+			for i := range kept {
+				replays(t, s, fmt.Sprint(i), body)
+			}
+			closeStore(t, s)
+			s = openStore(t, fs, storePath)
+			fs.take(spareRoom / 2)
+			time.Sleep(roomInterval)
+			synctest.Wait()
+		}
+		fs.take(fs.size)
+		time.Sleep(time.Hour + bucketInterval + bucketDelay + fullTime + time.Minute)
+		if got := fill(t, s, body); got < kept-1 {
+			t.Errorf("%d responses fit again, want %d", got, kept)
+		}
+		closeStore(t, s)
+	})
+}
+
+// What has expired is removed before the database is opened, and while it cannot be: a disk that is
+// full of it has room again without anybody's help. Each attempt on the way leaves nothing behind.
+func TestOpenOnADiskFullOfExpiredBodies(t *testing.T) {
+	for _, expired := range []bool{true, false} {
+		synctest.Test(t, func(t *testing.T) {
+			fs := &volume{FS: newMemory(), size: 100 << 20}
+			counted := &handles{FS: fs}
+			s := openStore(t, counted, storePath)
+			record := claimed(t, s, claimOf("long"))
+			long := completeAs("long")
+			long.Retention = 24 * time.Hour
+			if err := s.Settle(t.Context(), key("long"), record, long); err != nil {
+				t.Fatal(err)
+			}
+			fill(t, s, string(make([]byte, 8<<20)))
+			closeStore(t, s)
+			fs.take(0)
+			life := time.Hour + bucketInterval + bucketDelay
+			if expired {
+				time.Sleep(life)
+			}
+			s = openStore(t, counted, storePath)
+			if !expired {
+				time.Sleep(life / 2)
+				if _, err := ask(t.Context(), s, "long"); !errors.Is(err, syscall.ENOSPC) {
+					t.Errorf("on a full disk: %v, want ENOSPC", err)
+				}
+				if n := counted.open.Load(); n > 1 {
+					t.Errorf("%d files are open", n)
+				}
+				time.Sleep(life/2 + time.Minute)
+			}
+			replays(t, s, "long", "long")
+			time.Sleep(fullTime)
+			keep(t, s, 1000, 1010)
+			closeStore(t, s)
+		})
+	}
+}
+
+// A disk without room for what opening writes is not tried, and nothing is left on it. As soon as
+// there is room, the store is there.
+func TestOpenOnADiskWithLittleRoom(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		fs := &volume{FS: newMemory(), size: 1 << 30}
+		s := openStore(t, fs, storePath)
+		keep(t, s, 0, 5000)
+		closeStore(t, s)
+		fs.take(memTableBytes + 100<<10) // less than the log has
+		used := fs.used("/")
+		s = openStore(t, fs, storePath)
+		time.Sleep(time.Minute)
+		if got, err := ask(t.Context(), s, "1"); !errors.Is(err, syscall.ENOSPC) {
+			t.Errorf("a claim: %v, %v; want ENOSPC", got.Verdict, err)
+		}
+		if now := fs.used("/"); now > used+1<<10 {
+			t.Errorf("%d bytes were left on the disk", now-used)
+		}
+		fs.take(2 * spareRoom)
+		time.Sleep(2 * probeInterval)
+		synctest.Wait()
+		replaysAll(t, s, 0, 5000)
+		time.Sleep(fullTime)
+		keep(t, s, 5000, 5010)
+		closeStore(t, s)
+	})
+}
+
+// New keys leave room for what is in flight and for the sweeper: when what is kept has expired, the
+// store goes on by itself.
+func TestNewKeysLeaveRoom(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		fs := &volume{FS: newMemory(), size: 100 << 20}
+		s := openStore(t, fs, storePath)
+		body := string(make([]byte, maxInlineBody))
+		running := claimed(t, s, claimOf("running"))
+		fs.take(spareRoom + 1<<20)
+		for i := 0; ; i++ {
+			err := keepAs(t.Context(), s, fmt.Sprint(i), completeAs(body))
+			if errors.Is(err, ErrNoSpace) {
+				break
+			}
+			if err != nil || i > 1000 {
+				t.Fatalf("response %d: %v", i, err)
+			}
+			time.Sleep(roomInterval / 2)
+		}
+		if err := s.Settle(t.Context(), key("running"), running, completeAs(body)); err != nil {
+			t.Errorf("a run in flight: %v", err)
+		}
+		if err := s.Forget(t.Context(), key("0"), idempotency.Precondition{}); err != nil {
+			t.Errorf("forget: %v", err)
+		}
+		fs.take(spareRoom)
+		time.Sleep(fullTime + roomInterval)
+		keep(t, s, 2000, 2010)
+		closeStore(t, s)
+	})
+}
