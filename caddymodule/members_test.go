@@ -1,7 +1,9 @@
 package caddymodule
 
 import (
+	"io"
 	"net/http"
+	"net/http/httptest"
 	"strings"
 	"testing"
 )
@@ -225,4 +227,45 @@ func TestPlaceholdersOfTheFirstRunWhenForced(t *testing.T) {
 			}
 		})
 	}
+}
+
+// A name of the catalogue on a whole site does not make its uploads wait, or take room for them:
+// the body of a request that no provider can have sent is not read.
+func TestBodyOfNoProviderIsNotRead(t *testing.T) {
+	for name, c := range map[string]struct {
+		dedup, header string
+		read          bool
+	}{
+		"stripe's":           {"dedup stripe", "Stripe-Signature", true},
+		"not stripe's":       {"dedup stripe", "Content-Type", false},
+		"paddle's":           {"dedup github paddle", "Paddle-Signature", true},
+		"not paddle's":       {"dedup github paddle", "Content-Type", false},
+		"a handshake":        {"dedup notion", "Content-Type", true},
+		"without a key":      {"dedup {\nfingerprint json\n}", "Content-Type", false},
+		"with a key":         {"dedup {\nfingerprint json\n}", "Idempotency-Key", true},
+		"one of its members": {"dedup {\nkey value {http.dedup.json./id}\n}", "Content-Type", true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := serve(t, c.dedup, "respond 201")
+			body := &countedReader{strings.NewReader(`{"id":"1"}`), 0}
+			r := httptest.NewRequest(http.MethodPost, "/", body)
+			r.Header.Set(c.header, "1")
+			w := httptest.NewRecorder()
+			s.Config.Handler.ServeHTTP(w, r)
+			if w.Code != 201 || body.reads > 0 != c.read {
+				t.Errorf("got %d after %d reads; want 201, read %v", w.Code, body.reads, c.read)
+			}
+		})
+	}
+}
+
+// countedReader counts how often it is read.
+type countedReader struct {
+	from  io.Reader
+	reads int
+}
+
+func (r *countedReader) Read(p []byte) (int, error) {
+	r.reads++
+	return r.from.Read(p)
 }

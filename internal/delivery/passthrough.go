@@ -65,18 +65,26 @@ func (s Source) hasItsHeaders(header http.Header) bool {
 	})
 }
 
-// PassesByBody reports whether the body must be read to know which requests of the
-// provider are not deliveries.
-func (p Provider) PassesByBody() bool {
-	return slices.ContainsFunc(p.Passes, func(pass Pass) bool { return pass.Pointer != "" })
-}
-
 // PassesThrough reports whether the request is from the provider but not a delivery,
 // so that it must reach the upstream without a claim.
 func (p Provider) PassesThrough(request Request) bool {
 	request = request.Remember()
 	return slices.ContainsFunc(p.Passes, func(pass Pass) bool {
-		return (pass.Unsigned || p.Signs.mismatch(request.Header) == "") && pass.matches(request)
+		return p.maySend(pass, request.Header) && pass.matches(request)
+	})
+}
+
+func (p Provider) maySend(pass Pass, header http.Header) bool {
+	return pass.Unsigned || p.Signs.mismatch(header) == ""
+}
+
+// NeedsBody reports whether it takes the body of a request with this header to know its key, or
+// that it passes. That of a request which no provider can have sent is left to stream.
+func NeedsBody(sources []Source, providers []Provider, header http.Header) bool {
+	return slices.ContainsFunc(sources, func(s Source) bool {
+		return s.NeedsBody() && s.Signs.mismatch(header) == ""
+	}) || slices.ContainsFunc(providers, func(p Provider) bool {
+		return slices.ContainsFunc(p.Passes, func(pass Pass) bool { return pass.Pointer != "" && p.maySend(pass, header) })
 	})
 }
 

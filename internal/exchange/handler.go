@@ -87,7 +87,7 @@ type Observer interface {
 type Handler struct {
 	Config
 
-	readsJSON  bool     // whether the body of every request is parsed
+	keyInText  bool     // whether the texts of the keys name members of the body
 	members    []string // of the body that the scope and the keys name, as JSON pointers
 	excluded   []string // those of Exclude that are JSON pointers
 	parameters []string // and the names of those that are parameters
@@ -106,12 +106,10 @@ func New(c Config) *Handler {
 	}
 	keyMembers := membersIn(c.keyTexts())
 	h := &Handler{
-		Config:  c,
-		members: append(membersIn(c.Scope), keyMembers...),
-		readsJSON: len(keyMembers) > 0 || c.Fingerprint == idempotency.FingerprintJSON ||
-			slices.ContainsFunc(c.Sources, delivery.Source.NeedsBody) ||
-			slices.ContainsFunc(c.Providers, delivery.Provider.PassesByBody),
-		headers: newHeaderRules(c.KeepHeader),
+		Config:    c,
+		members:   append(membersIn(c.Scope), keyMembers...),
+		keyInText: len(keyMembers) > 0,
+		headers:   newHeaderRules(c.KeepHeader),
 	}
 	for _, word := range c.Exclude {
 		if name, is := strings.CutPrefix(word, "?"); is {

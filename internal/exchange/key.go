@@ -39,7 +39,8 @@ func (x *exchange) identify() (*engine.Request, *refusal, error) {
 		Replace: x.keyValue,
 		Exclude: x.excluded,
 	}.Remember()
-	if x.readsJSON {
+	parsed := x.keyInText || delivery.NeedsBody(x.Sources, x.Providers, x.r.Header)
+	if parsed {
 		if err := x.parse(request); err != nil {
 			return x.unread(err)
 		}
@@ -63,7 +64,7 @@ func (x *exchange) identify() (*engine.Request, *refusal, error) {
 	case err != nil:
 		return x.withoutKey(err)
 	}
-	if len(x.members) > 0 && !x.readsJSON { // the scope names them
+	if !parsed && (len(x.members) > 0 || x.Fingerprint == idempotency.FingerprintJSON) { // the scope names them, or the fingerprint parses
 		if err := x.parse(request); err != nil {
 			return x.unread(err)
 		}
