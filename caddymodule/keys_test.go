@@ -578,3 +578,20 @@ func TestBodyTooLargeForItsKey(t *testing.T) {
 		},
 	})
 }
+
+// What has a key of the handler's own lines is no unsigned handshake: a member such as
+// verification_token is no way past them.
+func TestKeyedRequestIsNoHandshake(t *testing.T) {
+	const own = " {\nmode api\nkey header Idempotency-Key\n}\nreverse_proxy {up}"
+	token, empty := `{"verification_token":"x"}`, `{"events":[]}`
+	checkKeys(t, map[string]keyed{
+		"notion": {
+			site:   "dedup notion" + own,
+			groups: [][]request{{with(token, "Idempotency-Key: 1"), with(token, "Idempotency-Key: 1")}}, pass: []request{with(token)},
+		},
+		"line": {
+			site:   "dedup line" + own,
+			groups: [][]request{{with(empty, "Idempotency-Key: 1"), with(empty, "Idempotency-Key: 1")}}, pass: []request{with(empty)},
+		},
+	})
+}

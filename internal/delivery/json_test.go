@@ -158,7 +158,7 @@ func TestBodyIsReadAtMostOnceAndOnlyIfNeeded(t *testing.T) {
 	}
 	slack, _ := delivery.ProviderNamed("slack")
 	request, read = request.Remember(), 0
-	delivery.PassThrough([]delivery.Provider{slack, slack}, request)
+	delivery.PassThrough([]delivery.Provider{slack, slack}, nil, request)
 	if found, err := delivery.Find(sources, request, maxLength); err != nil || found.ID != "x" || read != 1 {
 		t.Fatalf("got %+v, %v, and the body was read %d times", found, err, read)
 	}

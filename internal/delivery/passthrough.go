@@ -33,13 +33,15 @@ type Pass struct {
 // PassThrough reports whether the request passes without a claim, because it is not
 // a delivery, and returns the name of the provider from which it is. A body that
 // cannot be read never lets a request pass. Nor does one that only looks like a
-// handshake, if a header field says that another one of the providers has sent it.
-func PassThrough(providers []Provider, request Request) (name string, ok bool) {
+// handshake, if a header field says that another one of the providers has sent it, or is one of the
+// sources: then it has a key.
+func PassThrough(providers []Provider, sources []Source, request Request) (name string, ok bool) {
 	request = request.Remember()
 	for _, p := range providers {
 		if p.PassesThrough(request) {
 			ofAnother := !p.sends(request.Header) &&
-				slices.ContainsFunc(providers, func(other Provider) bool { return other.sends(request.Header) })
+				(slices.ContainsFunc(providers, func(other Provider) bool { return other.sends(request.Header) }) ||
+					slices.ContainsFunc(sources, func(s Source) bool { return s.isSent(request.Header) }))
 			if !ofAnother {
 				return p.Name, true
 			}
@@ -51,9 +53,13 @@ func PassThrough(providers []Provider, request Request) (name string, ok bool) {
 // sends reports whether a request has what only deliveries of the provider have: the header
 // field with its delivery ID, or its signs.
 func (p Provider) sends(header http.Header) bool {
-	return p.Signs.ofOneSender() && p.Signs.mismatch(header) == "" || slices.ContainsFunc(p.Sources, func(s Source) bool {
-		return s.OfOneSender() && s.Signs.mismatch(header) == "" && s.hasItsHeaders(header)
-	})
+	return p.Signs.ofOneSender() && p.Signs.mismatch(header) == "" ||
+		slices.ContainsFunc(p.Sources, func(s Source) bool { return s.isSent(header) })
+}
+
+// isSent reports whether a request has the header fields that only those with the source have.
+func (s Source) isSent(header http.Header) bool {
+	return s.OfOneSender() && s.Signs.mismatch(header) == "" && s.hasItsHeaders(header)
 }
 
 func (s Source) hasItsHeaders(header http.Header) bool {

@@ -55,12 +55,12 @@ func TestPassThrough(t *testing.T) {
 	} {
 		p, _ := delivery.ProviderNamed(name)
 		for _, s := range c.passes {
-			if found, ok := delivery.PassThrough([]delivery.Provider{p}, s.request()); !ok || found != name {
+			if found, ok := delivery.PassThrough([]delivery.Provider{p}, nil, s.request()); !ok || found != name {
 				t.Errorf("%s: %+v does not pass", name, s)
 			}
 		}
 		for _, s := range c.claimed {
-			if _, ok := delivery.PassThrough([]delivery.Provider{p}, s.request()); ok {
+			if _, ok := delivery.PassThrough([]delivery.Provider{p}, nil, s.request()); ok {
 				t.Errorf("%s: %+v passes", name, s)
 			}
 		}
@@ -88,15 +88,15 @@ func TestPassThroughNamesTheProvider(t *testing.T) {
 		p, _ := delivery.ProviderNamed(name)
 		providers = append(providers, p)
 	}
-	if name, ok := delivery.PassThrough(providers, everyHandshake.request()); !ok || name != "slack" {
+	if name, ok := delivery.PassThrough(providers, nil, everyHandshake.request()); !ok || name != "slack" {
 		t.Errorf("got %q, %v; want the first that has it pass, slack", name, ok)
 	}
 	large := sample{"x-amz-sns-message-type: SubscriptionConfirmation", ""}.request()
 	large.Body = func() ([]byte, error) { return nil, delivery.ErrBodyTooLarge }
-	if name, ok := delivery.PassThrough(providers, large); !ok || name != "sns" {
+	if name, ok := delivery.PassThrough(providers, nil, large); !ok || name != "sns" {
 		t.Errorf("with a body that is too large: got %q, %v; want sns, by its header", name, ok)
 	}
-	if name, ok := delivery.PassThrough(nil, everyHandshake.request()); ok {
+	if name, ok := delivery.PassThrough(nil, nil, everyHandshake.request()); ok {
 		t.Errorf("without providers: got %q", name)
 	}
 }
@@ -122,7 +122,7 @@ func TestNoHandshakeOfAnotherSender(t *testing.T) {
 		"the handshake of sns": {sample{"x-amz-sns-message-type: SubscriptionConfirmation\nx-amz-sns-message-id: 1\nx-amz-sns-topic-arn: t",
 			`{"Type":"SubscriptionConfirmation"}`}, "sns"},
 	} {
-		if found, ok := delivery.PassThrough(providers, c.request()); found != c.passes || ok != (c.passes != "") {
+		if found, ok := delivery.PassThrough(providers, nil, c.request()); found != c.passes || ok != (c.passes != "") {
 			t.Errorf("%s: got %q, %v; want %q", name, found, ok, c.passes)
 		}
 	}

@@ -45,7 +45,7 @@ func (x *exchange) identify() (*engine.Request, *refusal, error) {
 			return x.unread(err)
 		}
 	}
-	if name, ok := delivery.PassThrough(x.Providers, request); ok {
+	if name, ok := delivery.PassThrough(x.Providers, x.Sources, request); ok {
 		x.found = delivery.Found{Provider: name}
 		x.report(OutcomePassed, "", 0)
 		return nil, nil, nil
