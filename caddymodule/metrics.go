@@ -169,7 +169,7 @@ var processGauges = gauges{
 	inFlight:     newDesc("in_flight", "Runs in flight, and ends of runs that are not stored yet."),
 	waiting:      newDesc("waiting", "Requests that wait for a run."),
 	unreplicated: newDesc("unreplicated_total", "Kept responses that were answered before they were on as many replicas as are wanted."),
-	buffered:     newDesc("buffered_bytes", "Bytes that are held for requests: bodies, responses and replays."),
+	buffered:     newDesc("buffered_bytes", "Bytes that are held for requests: bodies, what they are parsed into, responses and replays."),
 	localCopies:  newDesc("local_copies_bytes", "Bytes of the kept responses of which this process has copies."),
 }
 

@@ -434,15 +434,21 @@ func TestObservePassesWithoutStoreOrRoom(t *testing.T) {
 		got = string(text)
 	}))
 	defer up.Close()
-	for name, c := range map[string]struct{ line, global string }{
+	for name, c := range map[string]struct {
+		line, global string
+		taken        int
+	}{
 		"no store":             {line: "store redis redis://" + nothing},
-		"no room for a body":   {global: "limits {\nbuffered 1KiB\n}"},
+		"no room for a body":   {global: "limits {\nbuffered 64KiB\n}", taken: 64 << 10},
 		"no room for a record": {global: "limits {\nmemory_store 1KiB\n}"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := serveWith(t, c.global, "header >X-Outcome {http.dedup.outcome}", "dedup {", "observe", c.line, "}", "reverse_proxy "+strings.TrimPrefix(up.URL, "http://"))
 			counts := new(counted)
 			s.handler().exchange.Observer = counts
+			others := &exchange.Allowance{Budget: buffered}
+			others.Count(c.taken)
+			defer others.ReleaseAll()
 			answered := s.mustPost("k", body)
 			if answered.status != 200 || got != body || answered.header.Get("X-Outcome") != "" {
 				t.Errorf("the client got %d, the upstream %d bytes, and the outcome is %q", answered.status, len(got), answered.header.Get("X-Outcome"))

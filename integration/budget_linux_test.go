@@ -200,3 +200,52 @@ func answersDeclared(size int) answering {
 		_, _ = w.Write(make([]byte, size))
 	}
 }
+
+// What bodies are parsed into counts: no body makes the process take much more than the limit, whatever
+// is in it. One that would take more than that by itself is too large.
+func TestParsedBodiesCount(t *testing.T) {
+	t.Parallel()
+	const size = 8<<20 - 1<<10
+	var wide strings.Builder
+	for n := 0; wide.Len() < size; n++ {
+		fmt.Fprintf(&wide, `"%07x":0,`, n)
+	}
+	for name, c := range map[string]struct {
+		body     string // before a number and behind it
+		tooLarge bool
+	}{
+		"digits":       {`{"a":[` + strings.Repeat("0,", size/2) + `0],`, true},
+		"fewer digits": {`{"a":[` + strings.Repeat("0,", size/4) + `0],`, false},
+		"members":      {"{" + wide.String(), false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			up := startUpstream(t, answers201)
+			p := start(t, conf{store: "store memory", dedup: limits("buffered 64MiB"),
+				site: lines("handle /id {", dedupBlock("key json /id", "fingerprint json"), proxyTo(up), "}",
+					"handle /content {", dedupBlock("key content", "exclude /*/* /none"), proxyTo(up), "}")})
+			for _, path := range []string{"/id", "/content"} {
+				check := p.wantAtMost(t, 128<<20)
+				var all []*pending
+				for n := range 4 {
+					all = append(all, p.postLater(path, "", fmt.Sprintf(`%s"id":%d}`, c.body, n)))
+				}
+				for _, got := range replies(t, all) {
+					switch {
+					case c.tooLarge:
+						if problem := wantProblem(t, got, 413, "request_too_large"); !strings.Contains(problem.Detail, "limits { buffered }, 67108864 bytes") {
+							t.Errorf("%s: the detail is %q", path, problem.Detail)
+						}
+					case got.Status == 503:
+						wantProblem(t, got, 503, "overloaded")
+					case got.Status != 201:
+						t.Errorf("%s: got %d %s", path, got.Status, got.Body)
+					}
+				}
+				check()
+			}
+			if held := p.scrape(t)["caddy_dedup_buffered_bytes"]; held != 0 {
+				t.Errorf("%v bytes are still taken", held)
+			}
+		})
+	}
+}

@@ -1,10 +1,6 @@
 package delivery
 
-import (
-	"github.com/go-json-experiment/json/jsontext"
-
-	"github.com/caddy-dedup/caddy-dedup/internal/canonicaljson"
-)
+import "github.com/caddy-dedup/caddy-dedup/internal/canonicaljson"
 
 // batchVersion labels the hash of a batch.
 const batchVersion = "caddy-dedup batch v1"
@@ -14,16 +10,16 @@ const batchVersion = "caddy-dedup batch v1"
 // of the other elements alone would not name that element, and a request that has
 // it and one that has not would be the same.
 func (f finder) batch(list List) (item, error) {
-	doc, err := f.request.parsed.document(f.request.Body)
+	doc, err := f.request.document()
 	if err != nil {
 		return item{}, err
 	}
-	array := elements(doc.Root(), list)
-	if len(array) == 0 {
+	b := batch{all: newTuple(batchVersion)}
+	n, err := b.list(doc.Root(), list)
+	if n == 0 {
 		return item{}, absent("the body has no array %q with elements", list.Array)
 	}
-	b := batch{all: newTuple(batchVersion)}
-	if err := b.list(array, list); err != nil {
+	if err != nil {
 		return item{}, err
 	}
 	return item{kind: KindBatch, id: summary(b.count, "ids", b.first, b.all)}, nil
@@ -36,30 +32,30 @@ type batch struct {
 	first string
 }
 
-// elements returns the elements of a list, none if there is no such array.
-func elements(from canonicaljson.Value, list List) []canonicaljson.Value {
+// list adds the elements of a list, and returns how many there are. There are none without such an
+// array.
+func (b *batch) list(from canonicaljson.Value, list List) (n int, err error) {
 	array, ok := from.At(list.Array)
-	if !ok || array.Kind() != jsontext.KindBeginArray {
-		return nil
+	if ok {
+		for range array.Elements() {
+			n++
+		}
 	}
-	var all []canonicaljson.Value
+	b.all.writeCount(n)
+	if n == 0 {
+		return 0, nil
+	}
+	i := 0
 	for element := range array.Elements() {
-		all = append(all, element)
-	}
-	return all
-}
-
-func (b *batch) list(array []canonicaljson.Value, list List) error {
-	b.all.writeCount(len(array))
-	for i, element := range array {
 		if err := b.members(i, element, list); err != nil {
-			return err
+			return n, err
 		}
 		if err := b.lists(i, element, list); err != nil {
-			return err
+			return n, err
 		}
+		i++
 	}
-	return nil
+	return n, nil
 }
 
 func (b *batch) members(i int, element canonicaljson.Value, list List) error {
@@ -97,12 +93,12 @@ func (b *batch) optional(element canonicaljson.Value, pointer string) {
 func (b *batch) lists(i int, element canonicaljson.Value, list List) error {
 	filled := 0
 	for _, inner := range list.Lists {
-		array := elements(element, inner)
-		if len(array) > 0 {
-			filled++
-		}
-		if err := b.list(array, inner); err != nil {
+		n, err := b.list(element, inner)
+		if err != nil {
 			return err
+		}
+		if n > 0 {
+			filled++
 		}
 	}
 	if len(list.Lists) > 0 && filled == 0 {

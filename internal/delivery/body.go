@@ -17,6 +17,7 @@ type parsedBody struct {
 	read, parsed    bool
 	body            []byte
 	doc             *canonicaljson.Document
+	noRoom          error // of [Request.Reserve]
 	bodyErr, docErr error
 }
 
@@ -44,19 +45,40 @@ func (p *parsedBody) bytes(read func() ([]byte, error)) ([]byte, error) {
 }
 
 // document returns the body as JSON. If the body is empty, the error is an absentError,
-// and if it is not JSON an unusableError: any member may be in it.
-func (p *parsedBody) document(read func() ([]byte, error)) (*canonicaljson.Document, error) {
-	body, err := p.bytes(read)
+// and if it is not JSON an unusableError: any member may be in it. If there is no room for it, the
+// error is that of [Request.Reserve].
+func (r Request) document() (*canonicaljson.Document, error) {
+	p := r.parsed
+	body, err := p.bytes(r.Body)
 	if err != nil {
 		return nil, err
 	}
 	if !p.parsed {
 		p.parsed = true
-		if p.doc, err = canonicaljson.Parse(body); err != nil {
-			p.docErr = unusable("the body is %v", err)
+		p.doc, p.docErr = canonicaljson.Parse(body, r.room)
+		if p.docErr != nil && p.noRoom == nil {
+			p.docErr = unusable("the body is %v", p.docErr)
 		}
 	}
 	return p.doc, p.docErr
+}
+
+// room asks for room, and notes that there is none.
+func (r Request) room(bytes int) error {
+	if r.Reserve != nil {
+		r.parsed.noRoom = r.Reserve(bytes)
+	}
+	return r.parsed.noRoom
+}
+
+// Document returns the body as JSON, and nil if it is none. Errors are those of [Request.Body] and
+// [Request.Reserve].
+func (r Request) Document() (*canonicaljson.Document, error) {
+	doc, err := r.document()
+	if isMissing(err) {
+		return nil, nil
+	}
+	return doc, err
 }
 
 // member returns the ID at a pointer: a string that is not empty, or a number.
@@ -78,7 +100,7 @@ func member(from canonicaljson.Value, pointer string) (item, error) {
 	case jsontext.KindNumber:
 		number, ok := exactNumber(text)
 		if !ok {
-			return item{}, unusable("%s is a number with an exponent that is too large", pointer)
+			return item{}, unusable("%s is a number that is too long, or with an exponent that is too large", pointer)
 		}
 		return item{kind: kindJSONNumber, id: number}, nil
 	case jsontext.KindNull:
@@ -96,7 +118,7 @@ func member(from canonicaljson.Value, pointer string) (item, error) {
 // a key or a scope: the body is not JSON, or the member is no text. The text of an object or an
 // array is returned all the same.
 func (r Request) Member(pointer string) (string, error) {
-	doc, err := r.parsed.document(r.Body)
+	doc, err := r.document()
 	if _, empty := errors.AsType[absentError](err); empty {
 		return "", nil
 	}
@@ -111,11 +133,14 @@ func (r Request) Member(pointer string) (string, error) {
 	case jsontext.KindNull:
 		return "", nil
 	case jsontext.KindBeginObject, jsontext.KindBeginArray:
-		text, err := v.Canonical()
+		text, err := v.Canonical(r.room)
+		if r.parsed.noRoom != nil {
+			return "", r.parsed.noRoom
+		}
 		if err == nil {
 			err = errors.New("it is an object or an array")
 		}
-		return string(text), unusable("%s: %v", pointer, err)
+		return text, unusable("%s: %v", pointer, err)
 	}
 	text, err := v.Text()
 	if err != nil {
@@ -132,14 +157,25 @@ func (f finder) content() (item, error) {
 	if err != nil {
 		return item{}, err
 	}
-	form := "bytes"
-	if doc, err := f.request.parsed.document(f.request.Body); err == nil {
-		if canonical, err := doc.Canonical(f.request.Exclude...); err == nil {
-			form, content = "json", canonical
+	doc, err := f.request.Document()
+	if err != nil {
+		return item{}, err
+	}
+	if doc != nil {
+		hash := contentTuple("json")
+		if err := doc.WriteCanonical(hash.hash, f.request.Exclude...); err == nil {
+			return item{kind: KindContent, id: hash.sum()}, nil
 		}
 	}
+	hash := contentTuple("bytes")
+	hash.hash.Write(content)
+	return item{kind: KindContent, id: hash.sum()}, nil
+}
+
+// contentTuple returns the tuple of a content, which is to be written last, without its length:
+// a canonical form is hashed while it is written.
+func contentTuple(form string) tuple {
 	hash := newTuple(contentVersion)
 	hash.write([]byte(form))
-	hash.write(content)
-	return item{kind: KindContent, id: hash.sum()}, nil
+	return hash
 }

@@ -25,6 +25,10 @@ type Request struct {
 	// Exclude are JSON pointers (RFC 6901) to the members that a source of kind
 	// content leaves out.
 	Exclude []string
+	// Reserve is asked for the bytes that the body takes when it is parsed, before they are
+	// allocated. Its error, [ErrBodyTooLarge] or another, is that of what needed them. Nil means
+	// that there is room.
+	Reserve func(bytes int) error
 
 	parsed *parsedBody
 }
@@ -117,7 +121,7 @@ type item struct {
 //     this field.
 //   - [ErrBodyTooLarge] if a source needs the body, the body is too large, and no
 //     other source is present.
-//   - The error of [Request.Body] if the body could not be read.
+//   - The error of [Request.Body] if the body could not be read, and of [Request.Reserve].
 func Find(sources []Source, request Request, maxLength int) (Found, error) {
 	f := finder{request: request.Remember(), maxLength: maxLength}
 	var reasons []string
@@ -202,7 +206,7 @@ func (f finder) header(name string) (item, error) {
 }
 
 func (f finder) json(pointer string) (item, error) {
-	doc, err := f.request.parsed.document(f.request.Body)
+	doc, err := f.request.document()
 	if err != nil {
 		return item{}, err
 	}

@@ -13,10 +13,17 @@ const maxZeros = 64
 // sum of exponents and lengths overflows.
 const maxExponent = 1_000_000_000
 
+// maxNumber is how long a number may be, in bytes: its exact form takes several copies, which nothing
+// has reserved.
+const maxNumber = 4 << 10
+
 // exactNumber returns the same text for all JSON numbers with the same value: 1, 1.0
 // and 1e0 become "1". It keeps all digits; a double would lose some of them. ok is
-// false if the exponent is beyond maxExponent.
+// false if the exponent is beyond maxExponent, or the number longer than maxNumber.
 func exactNumber(number string) (form string, ok bool) {
+	if len(number) > maxNumber {
+		return "", false
+	}
 	mantissa, exponentText, hasExponent := strings.Cut(strings.ToLower(number), "e")
 	exponent := int64(0)
 	if hasExponent {

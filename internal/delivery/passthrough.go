@@ -97,7 +97,7 @@ func NeedsBody(sources []Source, providers []Provider, header http.Header) bool 
 func (p Pass) matches(request Request) bool {
 	told := headerLines(request.Header, p.Header)
 	if p.Pointer != "" {
-		doc, err := request.parsed.document(request.Body)
+		doc, err := request.document()
 		if err != nil {
 			return false
 		}

@@ -60,7 +60,7 @@ func asked(source Source, request Request) (text string, err error) {
 		}
 		return lines[0], nil
 	}
-	doc, err := request.parsed.document(request.Body)
+	doc, err := request.document()
 	if err != nil {
 		return "", err
 	}

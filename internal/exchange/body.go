@@ -14,7 +14,6 @@ import (
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
 
 	"github.com/caddy-dedup/caddy-dedup/internal/delivery"
-	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
 )
 
 // Before we answer a request ourselves, what is left of its body is read off:
@@ -34,10 +33,12 @@ type requestBody struct {
 	limit int64
 	taken *Allowance
 
-	read bool
-	all  bool
-	err  error
-	held heldBody // what was read, and what the request has in place of its body
+	read    bool
+	all     bool
+	err     error
+	parsing int64       // bytes that were taken for parsing it
+	large   *LargeError // why it is not parsed, or not read to its end; nil for no such reason
+	held    heldBody    // what was read, and what the request has in place of its body
 }
 
 // needed is [requestBody.whole] for a caller that needs all of it: a body that is declared
@@ -54,17 +55,55 @@ func (b *requestBody) joined() ([]byte, error) {
 	if err := b.needed(); err != nil {
 		return nil, err
 	}
+	n := b.held.bytes.Joining()
+	if err := b.reserve(n); err != nil {
+		return nil, err
+	}
+	defer b.release(int64(n)) // of the pieces
 	return b.held.join(), nil
 }
 
 // unread is joined for a body that those behind have not begun to read; else it is empty.
-func (b *requestBody) unread() ([]byte, error) {
+func (b *requestBody) unread(room *Allowance) ([]byte, error) {
 	b.held.mu.Lock()
 	defer b.held.mu.Unlock()
 	if !b.all || b.held.begun || b.held.discarded {
 		return nil, nil
 	}
+	if err := room.Admit(b.held.bytes.Joining()); err != nil {
+		return nil, err
+	}
 	return b.held.bytes.Joined(), nil
+}
+
+// take takes room for bytes that are made of the body beside it. A small one always gets it.
+func (b *requestBody) take(n int) error {
+	if n == 0 || b.held.bytes.Len() <= SmallBody {
+		b.taken.Count(n)
+		return nil
+	}
+	err := b.taken.Admit(n)
+	if large, ok := errors.AsType[*LargeError](err); ok {
+		b.large = large
+	} else if err != nil {
+		b.err = err
+	}
+	return err
+}
+
+// reserve takes room for what is needed to parse the body.
+func (b *requestBody) reserve(n int) error {
+	err := b.take(n)
+	if err == nil {
+		b.parsing += int64(n)
+	}
+	return err
+}
+
+// release gives back room that was reserved.
+func (b *requestBody) release(n int64) {
+	b.parsing -= n
+	b.taken.Release(n)
 }
 
 // whole reads the body. [delivery.ErrBodyTooLarge] says that it streams on behind what
@@ -102,6 +141,11 @@ func (b *requestBody) readBody() (whole bool, err error) {
 	if full, ok := errors.AsType[SpentError](err); ok {
 		b.putBack(rest)
 		return false, full
+	}
+	if large, ok := errors.AsType[*LargeError](err); ok {
+		b.large = large
+		b.putBack(rest)
+		return false, nil
 	}
 	if err != nil {
 		b.putBack(failedBody{err})
@@ -183,18 +227,6 @@ type failedBody struct{ err error }
 
 // Read implements [io.Reader].
 func (b failedBody) Read([]byte) (int, error) { return 0, b.err }
-
-// fingerprint returns the fingerprint of the request, whose body was read. Path and query
-// are those that the client sent.
-func (b *requestBody) fingerprint(kind idempotency.FingerprintKind, path, query string, exclude []string) string {
-	if pieces := &b.held.bytes; kind == idempotency.FingerprintBody && pieces.Len() > SmallBody {
-		return idempotency.FingerprintPieces(path, query, pieces.Len(), pieces.All(), exclude...)
-	}
-	if kind == idempotency.FingerprintNone {
-		return ""
-	}
-	return idempotency.Fingerprint(kind, path, query, b.held.join(), exclude...)
-}
 
 // heldBody is a body that was read, for those behind. What they have is held no more, and
 // its room in the budget is given back.

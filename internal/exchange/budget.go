@@ -7,6 +7,8 @@ import (
 	"slices"
 	"sync"
 	"time"
+
+	"github.com/caddy-dedup/caddy-dedup/internal/delivery"
 )
 
 // Budget bounds the bytes that are held for requests: bodies as they arrive, recorded responses,
@@ -68,6 +70,17 @@ func (e SpentError) Error() string {
 	return fmt.Sprintf("the limit of %d buffered bytes is reached", e.limit)
 }
 
+// LargeError is the error of a request that takes more than new requests get in all: it never fits.
+type LargeError struct{ bytes, limit int64 }
+
+// Error implements error.
+func (e *LargeError) Error() string {
+	return fmt.Sprintf("the body would take %d bytes with what it is parsed into, more than nine tenths of limits { buffered }, %d bytes", e.bytes, e.limit)
+}
+
+// Unwrap returns [delivery.ErrBodyTooLarge].
+func (e *LargeError) Unwrap() error { return delivery.ErrBodyTooLarge }
+
 // Busy returns a [SpentError] while no new run may begin.
 func (b *Budget) Busy() error {
 	b.mu.Lock()
@@ -104,12 +117,17 @@ const (
 	RoomTimeout = 30 * time.Second
 )
 
-// Admit takes room for bytes of a request that is not in flight yet, or returns a [SpentError].
+// Admit takes room for bytes of a request that is not in flight yet, or returns a [SpentError] or a
+// [*LargeError].
 func (a *Allowance) Admit(n int) error {
 	b := a.Budget
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if b.used+int64(n) > b.limitForNew() && a.bytes+int64(n) > SmallBody {
+	switch all := a.bytes + int64(n); {
+	case all <= SmallBody:
+	case all > b.limitForNew():
+		return &LargeError{all, b.limit}
+	case b.used+int64(n) > b.limitForNew():
 		return SpentError{b.limit}
 	}
 	a.addLocked(int64(n))

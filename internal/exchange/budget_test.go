@@ -4,10 +4,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"github.com/caddy-dedup/caddy-dedup/internal/delivery"
 	"github.com/caddy-dedup/caddy-dedup/internal/engine"
 	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
 )
@@ -140,6 +142,23 @@ func TestSmallRequestsAreAdmitted(t *testing.T) {
 	if request.Admit(1) == nil {
 		t.Error("a request that is not small is admitted")
 	}
+}
+
+// What a request takes more than nine tenths of by itself never fits, however much is free.
+func TestRequestsThatNeverFit(t *testing.T) {
+	b, next := budgetOf(limit)
+	request := next()
+	if err := request.Admit(5 * unit); err != nil {
+		t.Fatal(err)
+	}
+	if err := request.Admit(5 * unit); !errors.Is(err, delivery.ErrBodyTooLarge) || !strings.Contains(err.Error(), fmt.Sprintf("%d bytes", 10*unit)) {
+		t.Errorf("all of the limit: %v", err)
+	}
+	next().Count(4 * unit)
+	if err := request.Admit(4 * unit); !errors.As(err, new(SpentError)) {
+		t.Errorf("what would fit without others: %v", err)
+	}
+	wantUsed(t, b, 9*unit)
 }
 
 // A run waits for RoomTimeout in all, and takes nothing then.

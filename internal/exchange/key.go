@@ -38,6 +38,7 @@ func (x *exchange) identify() (*engine.Request, *refusal, error) {
 		Body:    body.joined,
 		Replace: x.keyValue,
 		Exclude: x.excluded,
+		Reserve: body.reserve,
 	}.Remember()
 	parsed := x.keyInText || delivery.NeedsBody(x.Sources, x.Providers, x.r.Header)
 	if parsed {
@@ -83,14 +84,17 @@ func (x *exchange) identify() (*engine.Request, *refusal, error) {
 	case fingerprint == idempotency.FingerprintNone:
 		read = body.whole
 	}
-	err = read()
+	var taken string
+	if err = read(); err == nil {
+		taken, err = x.fingerprint(fingerprint, request)
+	}
 	switch {
 	case body.failed() != nil:
 		return x.unread(body.failed())
 	case err != nil && fingerprint != idempotency.FingerprintNone:
 		return x.withLargeBody("the fingerprint")
 	}
-	claimable := x.claimable(body.fingerprint(fingerprint, x.path, withoutParameters(x.query, x.parameters), x.Exclude))
+	claimable := x.claimable(taken)
 	if retention != 0 {
 		claimable.Policy.Retention = retention
 	}
@@ -114,6 +118,27 @@ func (c *Config) FingerprintFor(found delivery.Found) idempotency.FingerprintKin
 	}
 }
 
+// fingerprint returns the fingerprint of the request, whose body was read. An error says that there
+// is no room to parse it.
+func (x *exchange) fingerprint(kind idempotency.FingerprintKind, request delivery.Request) (string, error) {
+	if kind == idempotency.FingerprintNone {
+		return "", nil
+	}
+	held, query := &x.body.held, withoutParameters(x.query, x.parameters)
+	switch {
+	case kind == idempotency.FingerprintJSON:
+		doc, err := request.Document()
+		if err != nil {
+			return "", err
+		}
+		return idempotency.Fingerprint(kind, x.path, query, held.join(), doc, x.Exclude...), nil
+	case held.bytes.Len() > SmallBody:
+		return idempotency.FingerprintPieces(x.path, query, held.bytes.All(), x.Exclude...), nil
+	default:
+		return idempotency.Fingerprint(kind, x.path, query, held.join(), nil, x.Exclude...), nil
+	}
+}
+
 // parseSlots bounds how many requests are parsed at a time. A parsed body takes many
 // times the room of its bytes, and parsing more than there are processors gains
 // nothing.
@@ -130,9 +155,10 @@ func (x *exchange) beginParsing() error {
 	return err
 }
 
-// endParsing gives the parse slot back, if the request has one.
+// endParsing gives back what parsing has taken, and the parse slot, if the request has one.
 func (x *exchange) endParsing() {
 	if x.parsing {
+		x.body.release(x.body.parsing)
 		<-parseSlots
 		x.parsing = false
 	}
@@ -169,9 +195,13 @@ func (x *exchange) withoutKey(reason error) (*engine.Request, *refusal, error) {
 }
 
 // withLargeBody is for a body that something needs whole, and that is larger than
-// may be held.
+// may be held, or be parsed.
 func (x *exchange) withLargeBody(needs string) (*engine.Request, *refusal, error) {
-	detail := fmt.Sprintf("the body is larger than max_request_body, %d bytes, and %s needs all of it", x.MaxRequestBody, needs)
+	detail := fmt.Sprintf("the body is larger than max_request_body, %d bytes", x.MaxRequestBody)
+	if x.body.large != nil {
+		detail = x.body.large.Error()
+	}
+	detail += ", and " + needs + " needs all of it"
 	if x.Mode == delivery.ModeAPI {
 		return nil, &refusal{reasonTooLarge, detail}, nil
 	}

@@ -58,7 +58,7 @@ type member struct {
 
 // parse makes the body ready to be parsed for the key, and reads the members that the scope and
 // the keys name. Their placeholders have these values from then on. An error says that the body
-// cannot be read.
+// cannot be read, or that there is no room to parse it now.
 func (x *exchange) parse(request delivery.Request) error {
 	if err := x.beginParsing(); x.body.failed() != nil {
 		return err
@@ -68,21 +68,27 @@ func (x *exchange) parse(request delivery.Request) error {
 	}
 	for _, pointer := range x.members {
 		text, err := request.Member(pointer)
-		x.allowance.Count(len(text))
+		if full := x.body.take(len(text)); full != nil {
+			text, err = "", full
+		}
 		x.info.members[pointer] = member{text, err}
 	}
-	return nil
+	return x.body.failed()
 }
 
 // member returns a member of the body. One that was not read with the key is empty once the
-// handlers behind have begun to read the body: its bytes are no longer held then.
+// handlers behind have begun to read the body: its bytes are no longer held then. So it is without
+// room to parse the body.
 func (s *requestInfo) member(pointer string) string {
 	if m, read := s.members[pointer]; read || s.exchange == nil {
 		return m.text
 	}
 	parseSlots <- struct{}{}
 	defer func() { <-parseSlots }()
-	text, _ := delivery.Request{Body: s.exchange.body.unread}.Remember().Member(pointer)
+	room := Allowance{Budget: s.exchange.Budget}
+	defer room.ReleaseAll()
+	body := func() ([]byte, error) { return s.exchange.body.unread(&room) }
+	text, _ := delivery.Request{Body: body, Reserve: room.Admit}.Remember().Member(pointer)
 	return text
 }
 

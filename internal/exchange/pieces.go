@@ -108,6 +108,14 @@ func (p *Pieces) All() iter.Seq[[]byte] {
 	}
 }
 
+// Joining returns how many bytes Joined allocates.
+func (p *Pieces) Joining() int {
+	if len(p.more) == 0 {
+		return 0
+	}
+	return p.Len()
+}
+
 // Joined returns all bytes in one piece, none of which was dropped. They stay as they
 // are.
 func (p *Pieces) Joined() []byte {

@@ -37,7 +37,7 @@ func BenchmarkFingerprint(b *testing.B) {
 				b.ReportAllocs()
 				b.SetBytes(int64(len(body)))
 				for b.Loop() {
-					idempotency.Fingerprint(kind, "/v1/payments", "", body)
+					fingerprint(kind, "/v1/payments", "", body)
 				}
 			})
 		}
@@ -47,12 +47,12 @@ func BenchmarkFingerprint(b *testing.B) {
 // BenchmarkDecide asks the claim table about a duplicate.
 func BenchmarkDecide(b *testing.B) {
 	now := time.Now()
-	fingerprint := idempotency.Fingerprint(idempotency.FingerprintBody, "/v1/payments", "", []byte("{}"))
+	claimed := fingerprint(idempotency.FingerprintBody, "/v1/payments", "", []byte("{}"))
 	terms := idempotency.Terms{Lease: 30 * time.Second, Retention: time.Hour}
-	first := idempotency.Claim{Token: "a", ExecutionID: "a", Fingerprints: []string{fingerprint}, Terms: terms}
+	first := idempotency.Claim{Token: "a", ExecutionID: "a", Fingerprints: []string{claimed}, Terms: terms}
 	kept := first.Record(nil, now).Settled(idempotency.Settlement{State: idempotency.Complete, Counted: true, Retention: time.Hour,
 		Response: &idempotency.Response{Status: 201}}, now)
-	again := idempotency.Claim{Token: "b", ExecutionID: "b", Fingerprints: []string{fingerprint}, Terms: terms}
+	again := idempotency.Claim{Token: "b", ExecutionID: "b", Fingerprints: []string{claimed}, Terms: terms}
 	b.ReportAllocs()
 	for b.Loop() {
 		if got := idempotency.Decide(kept, again, now); got != idempotency.ReplayKept {

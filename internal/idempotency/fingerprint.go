@@ -27,38 +27,41 @@ const (
 const fingerprintVersion = "caddy-dedup fingerprint v1"
 
 // Fingerprint hashes what the client asked for: path and query as it sent them,
-// and the body. For [FingerprintJSON], the members that the JSON pointers in exclude
-// name are left out of the body; the other kinds ignore them. The parameters that
-// exclude names, each behind a ?, are left out of the query already.
+// and the body. For [FingerprintJSON], doc is the body, nil if it is not JSON, and the members that
+// the JSON pointers in exclude name are left out of it; the other kinds ignore both. The parameters
+// that exclude names, each behind a ?, are left out of the query already.
 //
 // The result is the kind, a colon and the hash: after a change of the setting,
 // old and new fingerprints are then of different kinds, and a retry is not
 // refused as another request. What is excluded is a part of the setting, and so of
 // the kind. It is empty for [FingerprintNone].
-func Fingerprint(kind FingerprintKind, path, query string, body []byte, exclude ...string) string {
+func Fingerprint(kind FingerprintKind, path, query string, body []byte, doc *canonicaljson.Document, exclude ...string) string {
 	if kind == FingerprintNone || kind == "" {
 		return ""
 	}
 	if kind == FingerprintJSON {
-		members := slices.DeleteFunc(slices.Clone(exclude), isParameter)
-		if canonical, err := canonicaljson.Canonicalize(body, members...); err == nil {
-			body = canonical
-		}
 		kind += excluding(exclude)
+		if doc != nil {
+			h := sha256.New()
+			h.Write(appendFingerprinted(nil, path, query))
+			members := slices.DeleteFunc(slices.Clone(exclude), isParameter)
+			if err := doc.WriteCanonical(h, members...); err == nil {
+				return fingerprintText(kind, [sha256.Size]byte(h.Sum(nil)))
+			}
+		}
 	} else {
 		kind += excluding(parametersIn(exclude))
 	}
 	if len(body) <= maxOnStack {
-		parts := appendFingerprinted(make([]byte, 0, 2*maxOnStack), path, query, len(body))
+		parts := appendFingerprinted(make([]byte, 0, 2*maxOnStack), path, query)
 		return fingerprintText(kind, sha256.Sum256(append(parts, body...)))
 	}
-	return fingerprintPieces(kind, path, query, len(body), func(yield func([]byte) bool) { yield(body) })
+	return fingerprintPieces(kind, path, query, func(yield func([]byte) bool) { yield(body) })
 }
 
-// FingerprintPieces returns what [Fingerprint] does for [FingerprintBody]. The body, of that
-// many bytes, lies in pieces.
-func FingerprintPieces(path, query string, size int, pieces iter.Seq[[]byte], exclude ...string) string {
-	return fingerprintPieces(FingerprintBody+excluding(parametersIn(exclude)), path, query, size, pieces)
+// FingerprintPieces returns what [Fingerprint] does for [FingerprintBody]. The body lies in pieces.
+func FingerprintPieces(path, query string, pieces iter.Seq[[]byte], exclude ...string) string {
+	return fingerprintPieces(FingerprintBody+excluding(parametersIn(exclude)), path, query, pieces)
 }
 
 func isParameter(excluded string) bool { return strings.HasPrefix(excluded, "?") }
@@ -68,21 +71,21 @@ func parametersIn(exclude []string) []string {
 	return slices.DeleteFunc(slices.Clone(exclude), func(word string) bool { return !isParameter(word) })
 }
 
-func fingerprintPieces(kind FingerprintKind, path, query string, size int, pieces iter.Seq[[]byte]) string {
+func fingerprintPieces(kind FingerprintKind, path, query string, pieces iter.Seq[[]byte]) string {
 	h := sha256.New()
-	h.Write(appendFingerprinted(nil, path, query, size))
+	h.Write(appendFingerprinted(nil, path, query))
 	for piece := range pieces {
 		h.Write(piece)
 	}
 	return fingerprintText(kind, [sha256.Size]byte(h.Sum(nil)))
 }
 
-// appendFingerprinted appends what is hashed before a body of that size.
-func appendFingerprinted(to []byte, path, query string, size int) []byte {
+// appendFingerprinted appends what is hashed before a body. The body is the last, and needs no
+// length: a canonical form is hashed while it is written.
+func appendFingerprinted(to []byte, path, query string) []byte {
 	to = appendPart(to, fingerprintVersion)
 	to = appendPart(to, path)
-	to = appendPart(to, query)
-	return appendCount(to, size)
+	return appendPart(to, query)
 }
 
 // excluding names a set of what is excluded, in whatever order it stands; the empty one has
