@@ -177,11 +177,12 @@ func (c *recorder) takeRoom(n int) bool {
 	return c.taken.Take(n)
 }
 
-// takeCopyRoom takes room for the copy of the body that its way into the store needs: in one piece,
-// or encrypted. Without room the body is not kept, and its client gets it all the same.
-func (c *recorder) takeCopyRoom() (n int) {
-	switch n = c.record.held(); {
-	case c.omitted:
+// takeCopyRoom takes room for the copy of the body that its way into the store needs, to be in one
+// piece or encrypted. Without room the body is not kept, and its client gets it all the same.
+func (c *recorder) takeCopyRoom(encrypted bool) (n int) {
+	n, joined := c.record.held()
+	switch {
+	case c.omitted, joined && !encrypted:
 		return 0
 	case n <= SmallBody:
 		c.taken.Count(n)

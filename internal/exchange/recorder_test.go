@@ -107,13 +107,15 @@ func TestCopyForTheStoreWaitsForRoom(t *testing.T) {
 		body      int
 		others    int           // bytes that others hold besides the body
 		release   time.Duration // when they release them
+		encrypted bool
 		want      int
 		wantAfter time.Duration
 	}{
-		"room":       {large, 0, time.Hour, large, 0},
-		"room later": {large, large, 3 * time.Second, large, 3 * time.Second},
-		"no room":    {large, large, time.Hour, 0, RoomTimeout},
-		"small":      {SmallBody, large, time.Hour, SmallBody, 0},
+		"room":       {large, 0, time.Hour, true, large, 0},
+		"room later": {large, large, 3 * time.Second, true, large, 3 * time.Second},
+		"no room":    {large, large, time.Hour, true, 0, RoomTimeout},
+		"small":      {SmallBody, large, time.Hour, true, SmallBody, 0},
+		"no copy":    {large, large, time.Hour, false, 0, 0},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -132,12 +134,12 @@ func TestCopyForTheStoreWaitsForRoom(t *testing.T) {
 				release := time.AfterFunc(c.release, others.ReleaseAll)
 				defer release.Stop()
 				began := time.Now()
-				got := r.takeCopyRoom()
+				got := r.takeCopyRoom(c.encrypted)
 				if took := time.Since(began); got != c.want || took != c.wantAfter {
 					t.Errorf("%d bytes were taken after %v, want %d after %v", got, took, c.want, c.wantAfter)
 				}
 				notKept := r.notKept()
-				if response := r.response(); (got == 0) != response.Omitted || (got == 0) != strings.Contains(notKept, "no room") {
+				if response := r.response(); response.Omitted != (c.wantAfter == RoomTimeout) || response.Omitted != strings.Contains(notKept, "no room") {
 					t.Errorf("omitted: %v, because %q", response.Omitted, notKept)
 				}
 				r.finish()

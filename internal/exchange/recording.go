@@ -193,11 +193,11 @@ func (r *Recording) End(state State) {
 	r.dropLocked()
 }
 
-// held returns how many bytes are held.
-func (r *Recording) held() int {
+// held returns how many bytes are held, and whether they are in one piece.
+func (r *Recording) held() (n int, joined bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return r.body.Len()
+	return r.body.Len(), len(r.body.more) == 0
 }
 
 // Bytes returns the bytes that are held, when no more come. They are there twice meanwhile, for

@@ -127,7 +127,7 @@ func (e *execution) settle(ended ending) {
 	}
 	e.count()
 	if ended.waiting == getResponse {
-		defer e.response.taken.Release(int64(e.response.takeCopyRoom()))
+		defer e.response.taken.Release(int64(e.response.takeCopyRoom(e.Encrypted)))
 	}
 	shared := e.response.shared(ended)
 	e.response.record.Keep()
