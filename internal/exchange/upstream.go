@@ -16,17 +16,23 @@ import (
 const (
 	upstreamAddress = "http.reverse_proxy.upstream.address"
 	upstreamStatus  = "http.reverse_proxy.status_code"
-	// transportError is set while reverse_proxy decides on a retry after a failed round trip,
-	// and deleted by it after that.
-	transportError = "http.reverse_proxy.is_transport_error"
+	upstreamLatency = "http.reverse_proxy.upstream.latency"
 )
 
 // handlersError is where Caddy has the error for which error routes are run.
 const handlersError = "http.error"
 
+// proxyPlaceholders are the placeholders of a request in which proxies say what they do.
+type proxyPlaceholders interface {
+	Get(name string) (value any, known bool)
+	Delete(name string)
+}
+
+var _ proxyPlaceholders = (*caddy.Replacer)(nil)
+
 // forgetUpstream removes what a proxy in front of this handler, such as
 // forward_auth, has left in the placeholders.
-func forgetUpstream(repl *caddy.Replacer) {
+func forgetUpstream(repl proxyPlaceholders) {
 	repl.Delete(upstreamAddress)
 	repl.Delete(upstreamStatus)
 }
@@ -41,7 +47,7 @@ type upstreamTrace struct {
 	context.Context // with the hooks
 	front           context.Context
 	hooks           httptrace.ClientTrace
-	repl            *caddy.Replacer
+	repl            proxyPlaceholders
 	cancel          context.CancelCauseFunc // cancels the run; nil if it is only observed
 	// within reports whether the run is itself within error routes, for an error before it.
 	within bool
@@ -51,6 +57,7 @@ type upstreamTrace struct {
 	mu      sync.Mutex // a transport dials, and writes, in goroutines of its own
 	attempt attempt    // the last one
 	sought  bool       // a transport looked for a connection
+	asked   bool       // a proxy that has chosen its upstream begins an attempt
 	// address is the upstream of the last attempt, nil if no proxy chose one.
 	address any
 	// sent reports whether an attempt before the last, or a transport that shows nothing but its
@@ -87,7 +94,7 @@ func (resentError) Error() string {
 func (resentError) Is(target error) bool { return target == context.Canceled }
 
 // observe makes t a context in which a transport's connections are observed.
-func (t *upstreamTrace) observe(ctx context.Context, repl *caddy.Replacer) context.Context {
+func (t *upstreamTrace) observe(ctx context.Context, repl proxyPlaceholders) context.Context {
 	t.repl = repl
 	if t.within = ctx.Value(caddyhttp.ErrorCtxKey) != nil; !t.within {
 		repl.Delete(handlersError)
@@ -107,7 +114,7 @@ func (t *upstreamTrace) observe(ctx context.Context, repl *caddy.Replacer) conte
 }
 
 // Value implements [context.Context]. reverse_proxy asks for the hooks before each attempt,
-// whatever its transport shows of it.
+// whatever its transport shows of it. Its transport asks reverse_proxy's own context.
 func (t *upstreamTrace) Value(key any) any {
 	value := t.Context.Value(key)
 	if _, hooks := value.(*httptrace.ClientTrace); hooks {
@@ -122,7 +129,9 @@ func (t *upstreamTrace) Value(key any) any {
 func (t *upstreamTrace) willSend() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if address, _ := t.repl.Get(upstreamAddress); t.attempt.dialed || t.attempt.connected && address != t.address {
+	address, chosen := t.repl.Get(upstreamAddress)
+	t.asked = chosen
+	if t.attempt.dialed || t.attempt.connected && address != t.address {
 		t.nextAttempt(address)
 	}
 }
@@ -149,16 +158,15 @@ func (t *upstreamTrace) nextAttempt(address any) {
 			}
 		}
 	}
-	t.address = address
+	t.address, t.asked = address, false
 }
 
-// unprocessed reports whether the transport itself sends the request again over HTTP/2 or
-// HTTP/3, which it does only if the upstream has not processed it: after GOAWAY and
+// unprocessed reports whether the transport itself, and no proxy, sends the request again over
+// HTTP/2 or HTTP/3, which it does only if the upstream has not processed it: after GOAWAY and
 // REFUSED_STREAM (RFC 9113, sections 6.8 and 8.7) or H3_REQUEST_REJECTED (RFC 9114, section
-// 4.1.1). A retry of reverse_proxy has deleted the placeholder, unless it is for a response.
+// 4.1.1).
 func (t *upstreamTrace) unprocessed(last attempt) bool {
-	_, kept := t.repl.Get(transportError)
-	return last.http2 && kept && !last.responded
+	return last.http2 && !t.asked && !last.responded
 }
 
 // answered reports whether an attempt was answered: a proxy that sends the request again
@@ -209,10 +217,7 @@ func (t *upstreamTrace) wroteHeaderField(name string, _ []string) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.attempt.wrote = true
-	if !t.attempt.http2 && strings.HasPrefix(name, ":") {
-		t.attempt.http2 = true
-		t.repl.Set(transportError, false)
-	}
+	t.attempt.http2 = t.attempt.http2 || strings.HasPrefix(name, ":")
 }
 
 func (t *upstreamTrace) wroteHeaders() {

@@ -38,7 +38,6 @@ func TestWaysToAnUpstream(t *testing.T) {
 		"CdDg":    cancelled,
 		"CdD":     cancelled, // before it dials
 		"CdC":     cancelled,
-		"CdxC":    cancelled,
 		"CdnC":    cancelled,
 		"CdsC":    sent,      // for the response
 		"CdsCdC":  cancelled, // which is none to the next attempt
@@ -53,7 +52,7 @@ func TestWaysToAnUpstream(t *testing.T) {
 		"CgGhDg":      cancelled,
 		"CgGhrg":      cancelled, // without a status of its own
 		"CgGhrsDgGwg": cancelled, // what has spoken HTTP/2 before says nothing of HTTP/1.1
-		"CgGhxCg":     cancelled, // by the proxy
+		"CgGhCg":      cancelled, // by the proxy
 	} {
 		t.Run(steps, func(t *testing.T) {
 			repl := caddy.NewReplacer()
@@ -78,8 +77,6 @@ func TestWaysToAnUpstream(t *testing.T) {
 					shown.ConnectDone("udp", "", nil)
 				case 'w':
 					shown.WroteHeaderField("Host", nil)
-				case 'x':
-					repl.Delete(transportError)
 				case 'h':
 					shown.WroteHeaderField(":method", nil)
 				case 'r':
