@@ -85,8 +85,10 @@ func (e *Engine) Finish(ctx context.Context) error {
 }
 
 func (e *Engine) awaitSettled(ctx context.Context) error {
-	if n, err := e.unsettled.wait(ctx); err != nil {
-		return fmt.Errorf("%d runs or their responses are unsettled: %w", n, err)
+	for _, t := range []*tally{&e.unsettled, &e.observed} {
+		if n, err := t.wait(ctx); err != nil {
+			return fmt.Errorf("%d runs or their responses are unsettled: %w", n, err)
+		}
 	}
 	return nil
 }
@@ -94,7 +96,7 @@ func (e *Engine) awaitSettled(ctx context.Context) error {
 // Idle reports whether nothing at all is left to do. It stays so only while no new request
 // can begin. What is settled leaves no claim in doubt behind that it does not count.
 func (e *Engine) Idle() bool {
-	return e.unsettled.count() == 0 && e.withdrawals.inDoubt.count() == 0
+	return e.unsettled.count() == 0 && e.observed.count() == 0 && e.withdrawals.inDoubt.count() == 0
 }
 
 // Abandon ends all runs in flight as unknown, for a process that exits before they have

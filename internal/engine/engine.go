@@ -70,8 +70,8 @@ type Engine struct {
 	flights     flights
 	withdrawals withdrawals
 	// unsettled counts the requests that are claiming, the runs in flight, and the ends
-	// of runs that are not stored yet.
-	unsettled tally
+	// of runs that are not stored yet. observed counts those that are [Request.Observed].
+	unsettled, observed tally
 
 	// ctx ends when the engine is closed, and with it the work in the background.
 	ctx        context.Context
@@ -141,8 +141,9 @@ type Request struct {
 	// Force runs again on purpose although a response is kept.
 	Force  bool
 	Policy idempotency.Policy
-	// Observed reports whether the request is carried out whatever the engine decides. Its run
-	// is not counted ([Observer.RunEnded]).
+	// Observed reports whether the request is carried out whatever the engine decides. It is in
+	// no count but those of the store's operations, and takes no place from other runs
+	// ([Limits.InFlight]).
 	Observed bool
 	// Timeout is the time limit of the run, 0 for none. If a run goes on for longer,
 	// for example because its client does not read a stream to the end, its lease is
@@ -202,7 +203,7 @@ func (e *Engine) claim(f *flight, c idempotency.Claim, req Request) *Run {
 	counted, answered := false, false
 	defer func() {
 		if counted {
-			e.unsettled.add(-1)
+			e.tally(req.Observed).add(-1)
 		}
 		if !answered { // the store has panicked: the others must not wait for a reply
 			f.end(runOver, idempotency.Claimed{}, errors.New("the store failed"))
@@ -210,7 +211,7 @@ func (e *Engine) claim(f *flight, c idempotency.Claim, req Request) *Run {
 	}()
 	ctx, cancel := e.operation(0)
 	defer cancel()
-	if found, err := e.beginClaim(ctx, c); err != nil {
+	if found, err := e.beginClaim(ctx, c, req.Observed); err != nil {
 		answered = true
 		f.end(runOver, found, err)
 		return nil
@@ -219,7 +220,7 @@ func (e *Engine) claim(f *flight, c idempotency.Claim, req Request) *Run {
 	c.Token, c.ExecutionID = e.options.NewToken(), e.options.NewExecutionID()
 	read := e.copies.begin()
 	f.beginLook()
-	got, err := e.store.Claim(ctx, c)
+	got, err := e.storeClaim(ctx, c, req.Observed)
 	answered = true
 	if err != nil && got.Record != nil { // the reply was lost, and the claim perhaps written
 		e.withdrawals.add(c, got.Record)
@@ -249,6 +250,31 @@ func (e *Engine) claim(f *flight, c idempotency.Claim, req Request) *Run {
 		f.end(runOver, got, nil)
 	}
 	return nil
+}
+
+// storeClaim asks the store for a claim. One that is refused because the store is full counts.
+func (e *Engine) storeClaim(ctx context.Context, c idempotency.Claim, observed bool) (idempotency.Claimed, error) {
+	got, err := e.store.Claim(ctx, c)
+	if errors.Is(err, idempotency.ErrFull) {
+		e.observer(observed).Overloaded(LimitMemoryStore)
+	}
+	return got, err
+}
+
+// observer returns what is notified of a request.
+func (e *Engine) observer(observed bool) Observer {
+	if observed {
+		return noopObserver{}
+	}
+	return e.options.Observer
+}
+
+// tally returns where a request counts while it is not settled.
+func (e *Engine) tally(observed bool) *tally {
+	if observed {
+		return &e.observed
+	}
+	return &e.unsettled
 }
 
 // Timeout is the time limit for one operation of the store.

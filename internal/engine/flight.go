@@ -294,8 +294,11 @@ func (e *Engine) follow(ctx context.Context, m *member, c idempotency.Claim, lim
 	for {
 		seen, changed := m.flight.view()
 		decision := seen.decide(m, c)
-		if decision != nil || seen.state == closed {
+		switch {
+		case decision != nil || seen.state == closed:
 			return decision, nil
+		case seen.state != asking && !c.Waits:
+			return refusalBeside(ReasonInFlight, seen.runRecord()), nil
 		}
 		var timeout <-chan time.Time // an operation of the store has a time limit of its own
 		if seen.state != asking {

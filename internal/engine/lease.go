@@ -136,7 +136,7 @@ func (r *Run) reclaim() error {
 	// replaced.
 	c := r.claim
 	c.Waits, c.Force = false, false
-	got, err := r.engine.store.Claim(ctx, c)
+	got, err := r.engine.storeClaim(ctx, c, r.observed)
 	if err == nil && got.Verdict != idempotency.Proceed {
 		return idempotency.ErrFenced
 	}

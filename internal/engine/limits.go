@@ -15,7 +15,8 @@ type Limits struct {
 	// this process or on another replica; WaitersPerKey is the same for each key.
 	Waiters       int
 	WaitersPerKey int
-	// InFlight is the limit for runs and for ends of runs that are not stored yet.
+	// InFlight is the limit for runs and for ends of runs that are not stored yet, and as many
+	// may be observed beside them.
 	InFlight int
 }
 
@@ -26,8 +27,8 @@ func overloaded(limit string, n int) error {
 	return fmt.Errorf("%w: the limit of %d %s is reached", ErrOverloaded, n, limit)
 }
 
-// InProgress returns how many runs of this process are in flight, or are not stored yet,
-// and how many requests wait for a run.
+// InProgress returns how many runs of this process are in flight, or are not stored yet, without
+// those that are only observed, and how many requests wait for a run.
 func (e *Engine) InProgress() (runs, waiting int) {
 	e.flights.mu.Lock()
 	defer e.flights.mu.Unlock()
@@ -68,8 +69,8 @@ func (m *member) wait(seen flightState) (reached Limit, err error) {
 // A limit refuses only runs. When one is reached, the store is asked first whether this
 // request would run. Between that and the claim the answer may change, so for a moment there
 // may be one run more than the limit allows.
-func (e *Engine) beginClaim(ctx context.Context, c idempotency.Claim) (found idempotency.Claimed, err error) {
-	reached, full := e.countClaim()
+func (e *Engine) beginClaim(ctx context.Context, c idempotency.Claim, observed bool) (found idempotency.Claimed, err error) {
+	reached, full := e.countClaim(observed)
 	if full == nil {
 		return idempotency.Claimed{}, nil
 	}
@@ -79,18 +80,19 @@ func (e *Engine) beginClaim(ctx context.Context, c idempotency.Claim) (found ide
 	}
 	if idempotency.Decide(found.Record, c, found.Now) == idempotency.Proceed {
 		if reached != "" {
-			e.options.Observer.Overloaded(reached)
+			e.observer(observed).Overloaded(reached)
 		}
 		return found, full
 	}
-	e.unsettled.add(1)
+	e.tally(observed).add(1)
 	return idempotency.Claimed{}, nil
 }
 
 // countClaim counts a claim as unsettled, unless full is why no more runs may begin.
 // reached is then the limit that was reached, if it is one of ours.
-func (e *Engine) countClaim() (reached Limit, full error) {
+func (e *Engine) countClaim(observed bool) (reached Limit, full error) {
 	var noRoom error
+	unsettled := e.tally(observed)
 	if e.options.Room != nil {
 		noRoom = e.options.Room()
 	}
@@ -103,9 +105,9 @@ func (e *Engine) countClaim() (reached Limit, full error) {
 		return LimitBuffered, fmt.Errorf("%w: %w", ErrOverloaded, noRoom)
 	case e.withdrawals.inDoubt.count() >= maxWithdrawals: // no limit of ours: the store does not answer
 		return "", fmt.Errorf("%d claims in doubt wait for the store to answer", maxWithdrawals)
-	case limit > 0 && e.unsettled.count() >= limit:
+	case limit > 0 && unsettled.count() >= limit:
 		return LimitInFlight, overloaded("runs in flight", limit)
 	}
-	e.unsettled.add(1)
+	unsettled.add(1)
 	return "", nil
 }

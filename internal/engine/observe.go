@@ -144,7 +144,6 @@ func (s observedStore) Claim(ctx context.Context, c idempotency.Claim) (idempote
 	began := time.Now()
 	got, err := s.Store.Claim(ctx, c)
 	if errors.Is(err, idempotency.ErrFull) {
-		s.observer.Overloaded(LimitMemoryStore)
 		s.observer.Asked(OperationClaim, time.Since(began), false)
 		return got, err
 	}

@@ -158,6 +158,63 @@ func TestEveryRunCountsOnce(t *testing.T) {
 	}
 }
 
+// A run that is only observed is in none of the counts, takes no place from another run, and is
+// waited for all the same.
+func TestObservedRunsCountNothing(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a := newReplica(t, newShared(t))
+		a.Configure(engine.Settings{Limits: engine.Limits{InFlight: 1, Waiters: 1, WaitersPerKey: 1}})
+		observing := func(key string) engine.Request {
+			req := withKey(someRequest(), key)
+			req.Observed, req.Wait = true, 0
+			return req
+		}
+		crashed := newReplica(t, a.link.Store)
+		crashed.run(observing("lapsed"))
+		_ = crashed.Close()
+		time.Sleep(someLease)
+
+		run := a.run(observing("lapsed")) // it takes over
+		wantOverloaded(t, a.begin(observing("other")))
+		if got := as[engine.Refusal](t, a.begin(observing("lapsed"))); got.Reason != engine.ReasonInFlight {
+			t.Errorf("beside it: %+v", got)
+		}
+		if inFlight, waiting := a.InProgress(); inFlight != 0 || waiting != 0 {
+			t.Errorf("%d runs in flight and %d requests wait", inFlight, waiting)
+		}
+		if a.Idle() {
+			t.Error("nothing is left to do while a run is observed")
+		}
+		wantCounts(t, a.seen.runs(), map[string]int{})
+		enforced := a.run(withKey(someRequest(), "enforced"))
+		waiters := a.waiters(1, withKey(someRequest(), "enforced")) // as many as may wait
+		synctest.Wait()
+		a.link.fail(refused)
+		wantEnd(t, run, created("one"), resultTrying)
+		forced := observing("lapsed")
+		forced.Force = true
+		if got := as[engine.Refusal](t, a.begin(forced)); got.Reason != engine.ReasonInFlight {
+			t.Errorf("before its end is stored: %+v", got)
+		}
+		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+		defer cancel()
+		if err := a.Drain(ctx); err == nil {
+			t.Error("the process does not wait for the end of an observed run to be stored")
+		}
+		a.link.recover()
+		wantEnd(t, enforced, created("one"), resultKept)
+		waiters[0].decision()
+		a.drain()
+		a.setRoom(errors.New("no room"))
+		wantOverloaded(t, a.begin(observing("other")))
+		a.setRoom(nil)
+		a.link.failWith(idempotency.ErrFull, "claim")
+		as[engine.Refusal](t, a.begin(observing("other")))
+		wantCounts(t, a.seen.runs(), map[string]int{"run kept": 1})
+		wantCounts(t, a.seen.overloads(), map[string]int{})
+	})
+}
+
 func TestEveryLimitCounts(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a := newReplica(t, newShared(t))

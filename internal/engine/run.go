@@ -46,7 +46,7 @@ func (e *Engine) newRun(f *flight, c idempotency.Claim, req Request, got idempot
 	}
 	if got.Previous != nil && got.Previous.State == idempotency.InFlight && got.Previous.Token != c.Token {
 		r.lapsed = got.Previous.ExecutionID
-		e.options.Observer.TookOver()
+		e.observer(req.Observed).TookOver()
 		r.logger().Warn("lapsed: took over a claim whose lease was not renewed",
 			zap.String("lapsed_execution_id", got.Previous.ExecutionID),
 			zap.Time("lease_until", got.Previous.LeaseUntil))
@@ -146,7 +146,7 @@ func (r *Run) end(end idempotency.End) (idempotency.Settlement, error) {
 		}
 		if !ended { // the store has panicked
 			r.flight.askAgain()
-			r.engine.unsettled.add(-1)
+			r.engine.tally(r.observed).add(-1)
 			r.count(ResultLost)
 		}
 	}()
@@ -172,16 +172,14 @@ func (r *Run) end(end idempotency.End) (idempotency.Settlement, error) {
 		r.settleLater(end, s)
 		return s, err
 	}
-	r.engine.unsettled.add(-1)
+	r.engine.tally(r.observed).add(-1)
 	r.report(s, err)
 	return s, err
 }
 
 // count counts the run by what has become of its claim.
 func (r *Run) count(result Result) {
-	if !r.observed {
-		r.engine.options.Observer.RunEnded(r.label, result)
-	}
+	r.engine.observer(r.observed).RunEnded(r.label, result)
 }
 
 // WasLast reports whether no attempt is left after this one.

@@ -124,7 +124,7 @@ func (r *Run) settleLater(end idempotency.End, s idempotency.Settlement) {
 	}
 	r.flight.end(event, outcome, nil)
 	r.engine.goBackground(func() {
-		defer r.engine.unsettled.add(-1)
+		defer r.engine.tally(r.observed).add(-1)
 		defer r.responseDone()
 		defer r.flight.end(runOver, outcome, nil)
 		r.retry(end, time.Now().Add(max(s.Retention, r.claim.Life())))
