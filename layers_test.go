@@ -18,7 +18,7 @@ var layers = map[string]struct{ code, tests []string }{
 	"":                         {code: list("caddymodule", "internal/commands")},
 	"cmd/caddy-dedup":          {code: list("")},
 	"caddymodule":              {code: list("internal/admin", "internal/dashboard", "internal/delivery", "internal/engine", "internal/exchange", "internal/idempotency", "internal/storepool", "internal/seal", "internal/store/file", "internal/store/memory", "internal/store/redis"), tests: list("internal/redistest")},
-	"internal/exchange":        {code: list("internal/delivery", "internal/engine", "internal/idempotency", "internal/storepool")},
+	"internal/exchange":        {code: list("internal/delivery", "internal/engine", "internal/idempotency", "internal/storepool"), tests: list("internal/store/memory")},
 	"internal/admin":           {code: list("internal/engine", "internal/idempotency"), tests: list("internal/store/memory")},
 	"internal/dashboard":       {code: list("internal/admin", "internal/idempotency"), tests: list("internal/engine", "internal/store/memory")},
 	"internal/canonicaljson":   {tests: list("internal/idempotency")},

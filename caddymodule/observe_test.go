@@ -23,7 +23,6 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
-	"github.com/caddy-dedup/caddy-dedup/internal/engine"
 	"github.com/caddy-dedup/caddy-dedup/internal/exchange"
 	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
 )
@@ -245,6 +244,7 @@ func TestObserveStreamsAndCancels(t *testing.T) {
 		cancelled <- r.Context().Err()
 	})
 	s := serve(t, "dedup {", "observe", "on_unknown hold", "}", "reverse_proxy "+address)
+	counts := s.counted()
 	ctx, cancel := context.WithCancel(t.Context())
 	r, err := http.NewRequestWithContext(ctx, http.MethodPost, s.URL, strings.NewReader("body"))
 	if err != nil {
@@ -264,21 +264,42 @@ func TestObserveStreamsAndCancels(t *testing.T) {
 		t.Errorf("the upstream's request ended with %v", err)
 	}
 	close(goOn)
-	s.Close() // waits for the request
+	counts.want(t, "executed")
 	if state := s.only().State; state != idempotency.Held {
 		t.Errorf("the key is %s, want it held: the end is unknown", state)
 	}
 }
 
-// counted notes what is counted.
+// counted is told what is counted. A request counts when its claim is settled.
 type counted struct {
-	told
+	exchange.Observer
+	told chan string
+}
+
+// counted returns what is told of the requests of the site.
+func (s *site) counted() *counted {
+	c := &counted{s.handler().exchange.Observer, make(chan string, 10)}
+	s.handler().exchange.Observer = c
+	return c
 }
 
 func (c *counted) Request(provider string, o exchange.Outcome, observed bool) {
-	c.add("%s %s %v", provider, o, observed)
+	c.Observer.Request(provider, o, observed)
+	c.told <- fmt.Sprintf("%s %s %v", provider, o, observed)
 }
-func (*counted) Overloaded(engine.Limit) {}
+
+// want waits for the next outcome, and compares it.
+func (c *counted) want(t *testing.T, outcome string) {
+	t.Helper()
+	select {
+	case got := <-c.told:
+		if got != "api "+outcome+" true" {
+			t.Errorf("it counts as %q, want %s", got, outcome)
+		}
+	case <-time.After(10 * time.Second):
+		t.Fatalf("it does not count, want %s", outcome)
+	}
+}
 
 // TestObserveReports sends requests, which all reach the upstream, and compares what is counted.
 func TestObserveReports(t *testing.T) {
@@ -297,8 +318,8 @@ func TestObserveReports(t *testing.T) {
 		status, _ := strconv.Atoi(cmp.Or(r.Header.Get("X-Status"), "201"))
 		answers(status, "created")(w, r, n)
 	})
-	type request []string // key, body, header fields
-	usual := request{"k", "body"}
+	type request []string                                 // key, body, header fields
+	usual, bare := request{"k", "body"}, request{"k", ""} // what nothing behind reads has no outcome
 	with := func(header ...string) request { return append(slices.Clone(usual), header...) }
 	for name, c := range map[string]struct {
 		block    string
@@ -319,35 +340,50 @@ func TestObserveReports(t *testing.T) {
 		"an unknown end":      {requests: []request{with("X-Cut", "1"), usual}, want: "executed executed"},
 		"held":                {block: "on_unknown hold", requests: []request{with("X-Cut", "1"), usual}, want: "executed held"},
 		"over the timeout":    {block: "timeout 1ms\non_unknown hold", requests: []request{with("X-Slow", "1"), usual}, want: "executed held"},
-		"not sent":            {block: "on_unknown hold", behind: "reverse_proxy " + nothing, requests: []request{usual, usual}, want: "executed executed"},
+		"not sent":            {block: "on_unknown hold", behind: "reverse_proxy " + nothing, requests: []request{bare, bare}, want: "executed executed"},
 		"exhausted":           {block: "max_attempts 1", requests: []request{with("X-Cut", "1"), usual}, want: "executed exhausted"},
 		"conflict":            {block: "on_duplicate conflict", requests: []request{usual, usual}, want: "executed conflict"},
 		"acknowledge":         {block: "on_duplicate acknowledge", requests: []request{usual, usual}, want: "executed acknowledged"},
 		"see other":           {block: "on_duplicate see_other", requests: []request{with("X-Location", "/1"), usual}, want: "executed see_other"},
 		"see no other":        {block: "on_duplicate see_other", requests: []request{usual, usual}, want: "executed replayed"},
 		"forced":              {block: "force X-Force", requests: []request{usual, with("X-Force", "true")}, want: "executed forced"},
-		"no handler":          {behind: "vars a b", requests: []request{usual, usual}, want: "no_handler no_handler"},
+		"no handler":          {behind: "vars a b", requests: []request{bare, bare}, want: "no_handler no_handler"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			before := runs.Load()
 			s := serve(t, "dedup {", "observe", c.block, "}", cmp.Or(c.behind, "reverse_proxy "+address))
-			counts := new(counted)
-			s.handler().exchange.Observer = counts
-			for _, r := range c.requests {
-				s.mustPost(r[0], r[1], r[2:]...)
-			}
-			s.Close() // waits for the requests
-			var want []string
-			for o := range strings.FieldsSeq(c.want) {
-				want = append(want, "api "+o+" true")
-			}
-			if !slices.Equal(counts.lines, want) {
-				t.Errorf("counted are %q, want %q", counts.lines, want)
+			counts := s.counted()
+			for i, outcome := range strings.Fields(c.want) {
+				s.mustPost(c.requests[i][0], c.requests[i][1], c.requests[i][2:]...)
+				counts.want(t, outcome)
 			}
 			if n := runs.Load() - before; c.behind == "" && n != int64(len(c.requests)) {
 				t.Errorf("%d of %d requests reached the upstream", n, len(c.requests))
 			}
 		})
+	}
+}
+
+// The access log has the outcome of a request whose handlers end after its claim.
+func TestObserveIsInTheAccessLog(t *testing.T) {
+	decided := make(chan struct{})
+	address, _ := upstream(t, func(_ http.ResponseWriter, _ *http.Request, n int) {
+		if n > 1 {
+			<-decided
+		}
+	})
+	s := serveLogged(t, "", "", "log", "dedup {", "observe", "}", "reverse_proxy "+address)
+	counts := s.counted()
+	s.serveHTTP("k", "body")
+	counts.want(t, "executed")
+	go func() {
+		counts.want(t, "replayed")
+		close(decided)
+	}()
+	s.serveHTTP("k", "body")
+	line := book.only(t, "handled request", "dedup_outcome", "replayed")
+	if record := s.only(); line.text("dedup_execution_id") != record.ExecutionID || line.text("dedup_key") == "" {
+		t.Errorf("the access log has %v, the store %+v", line, record)
 	}
 }
 
@@ -360,19 +396,17 @@ func TestObserveDoesNotWait(t *testing.T) {
 				<-goOn
 			}
 		})
-		s := serve(t, "header >X-Outcome {http.dedup.outcome}", "dedup {", "observe", line, "}", "reverse_proxy "+address)
-		first := make(chan answer)
+		s := serve(t, "dedup {", "observe", line, "}", "reverse_proxy "+address)
+		counts, first := s.counted(), make(chan answer)
 		go func() { first <- s.mustPost("k", "body", "X-Slow", "1") }()
 		for len(s.listed()) == 0 {
 			time.Sleep(time.Millisecond)
 		}
-		if got := s.mustPost("k", "body"); got.header.Get("X-Outcome") != want {
-			t.Errorf("%s: beside a run a request is %s, want %s", line, got.header.Get("X-Outcome"), want)
-		}
+		s.mustPost("k", "body")
+		counts.want(t, want)
 		close(goOn)
-		if got := <-first; got.header.Get("X-Outcome") != "executed" {
-			t.Errorf("%s: the run is %s", line, got.header.Get("X-Outcome"))
-		}
+		<-first
+		counts.want(t, "executed")
 		s.stop()
 	}
 }
@@ -405,7 +439,9 @@ func TestObserveKeepsApart(t *testing.T) {
 	s := serve(t, "@observed header X-Observed *", "route {", "dedup @observed {", "observe", "}",
 		"@enforced not header X-Observed *", "dedup @enforced", "reverse_proxy "+address, "}")
 	before, onPage := runsOf(), processMetrics.byOutcome()["executed"]
+	counts := s.counted()
 	s.mustPost("k", "body", "X-Observed", "1")
+	counts.want(t, "executed")
 	kept := s.listed()
 	if len(kept) != 1 || kept[0].Record.State != idempotency.Complete || kept[0].Record.Status != 201 {
 		t.Fatalf("the store has %+v", kept)
@@ -443,22 +479,43 @@ func TestObservePassesWithoutStoreOrRoom(t *testing.T) {
 		"no room for a record": {global: "limits {\nmemory_store 1KiB\n}"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			s := serveWith(t, c.global, "header >X-Outcome {http.dedup.outcome}", "dedup {", "observe", c.line, "}", "reverse_proxy "+strings.TrimPrefix(up.URL, "http://"))
-			counts := new(counted)
-			s.handler().exchange.Observer = counts
+			s := serveLogged(t, "", c.global, "log", "dedup {", "observe", c.line, "}", "reverse_proxy "+strings.TrimPrefix(up.URL, "http://"))
+			counts, before := s.counted(), overloads(t)
 			others := &exchange.Allowance{Budget: buffered}
 			others.Count(c.taken)
 			defer others.ReleaseAll()
-			answered := s.mustPost("k", body)
-			if answered.status != 200 || got != body || answered.header.Get("X-Outcome") != "" {
-				t.Errorf("the client got %d, the upstream %d bytes, and the outcome is %q", answered.status, len(got), answered.header.Get("X-Outcome"))
+			if answered := s.mustPost("k", body); answered.status != 200 || got != body {
+				t.Errorf("the client got %d, the upstream %d bytes", answered.status, len(got))
+			}
+			for len(book.about("unobserved: ")) == 0 {
+				time.Sleep(time.Millisecond)
 			}
 			s.Close()
-			if len(counts.lines) > 0 {
-				t.Errorf("it counts as %q", counts.lines)
+			if n := len(book.about("handled request")); n != 1 || len(book.about("handled request", "dedup_outcome", "")) != 1 {
+				t.Errorf("the access log has %v", book.about("handled request"))
+			}
+			if len(counts.told) > 0 || overloads(t) != before {
+				t.Errorf("it counts as %d requests, and %v refusals because of a limit", len(counts.told), overloads(t)-before)
 			}
 		})
 	}
+}
+
+// overloads returns how often limits have refused something.
+func overloads(t *testing.T) float64 {
+	t.Helper()
+	registry := prometheus.NewPedanticRegistry()
+	if err := processMetrics.register(registry); err != nil {
+		t.Fatal(err)
+	}
+	_, values := gathered(t, registry)
+	sum := 0.0
+	for name, value := range values {
+		if strings.HasPrefix(name, "caddy_dedup_overloads_total") {
+			sum += value
+		}
+	}
+	return sum
 }
 
 // What Go's transport sends again, it sends again: the run would not have been repeated, and its
@@ -467,11 +524,13 @@ func TestObserveLetsTheTransportResend(t *testing.T) {
 	var executions []int64
 	for _, matcher := range []string{"/never", ""} {
 		s, runs := warmed(t, (*httptest.Server).Start, "route {", "dedup "+matcher+" {", "observe", "on_unknown hold", "}", "reverse_proxy {to}", "}")
+		counts := s.counted()
 		if got := s.mustPost("k", ""); got.status != http.StatusBadGateway {
 			t.Errorf("the client got %+v", got)
 		}
 		executions = append(executions, runs.Load())
 		if matcher == "" {
+			counts.want(t, "executed")
 			if state := s.only().State; state != idempotency.Held {
 				t.Errorf("the key is %s, want held", state)
 			}
@@ -483,31 +542,115 @@ func TestObserveLetsTheTransportResend(t *testing.T) {
 	}
 }
 
-// A body that neither the key nor the fingerprint needs is not held up.
-func TestObserveStreamsTheRequest(t *testing.T) {
-	begun := make(chan struct{})
-	up := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
-		_, _ = io.ReadFull(r.Body, make([]byte, 3))
-		close(begun)
-		_, _ = io.Copy(io.Discard, r.Body)
+// Request and response stream at the same time, whatever the key needs of the body.
+func TestObserveStreamsBothWays(t *testing.T) {
+	up := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		for word := make([]byte, 4); ; {
+			if _, err := io.ReadFull(r.Body, word); err != nil {
+				return
+			}
+			_, _ = w.Write(word)
+			_ = http.NewResponseController(w).Flush()
+		}
 	}))
+	overHTTP2(up)
 	defer up.Close()
-	s := serve(t, "dedup {", "observe", "mode webhook", "key header Idempotency-Key", "}", "reverse_proxy "+strings.TrimPrefix(up.URL, "http://"))
+	s := serve(t, "dedup {", "observe", "}", "reverse_proxy h2c://"+up.Listener.Addr().String())
+	counts, front := s.counted(), httptest.NewUnstartedServer(s.Config.Handler)
+	overHTTP2(front)
+	defer front.Close()
 	body, client := io.Pipe()
-	go func() {
-		_, _ = io.WriteString(client, "one")
-		<-begun
-		_, _ = io.WriteString(client, "two")
-		_ = client.Close()
-	}()
-	got := new(told)
-	exchanged(got, s.URL, body, "Idempotency-Key", "k")
-	if len(got.lines) != 1 || !strings.HasPrefix(got.lines[0], "200 ") {
-		t.Errorf("the client got %q", got.lines)
+	defer client.Close()
+	r, err := http.NewRequestWithContext(t.Context(), http.MethodPost, front.URL, body)
+	if err != nil {
+		t.Fatal(err)
 	}
-	s.Close()
+	r.Header.Set("Idempotency-Key", "k")
+	go func() { _, _ = io.WriteString(client, "ping") }()
+	got, err := (&http.Transport{Protocols: front.Config.Protocols}).RoundTrip(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer got.Body.Close()
+	for range 2 {
+		word := make([]byte, 4)
+		if _, err := io.ReadFull(got.Body, word); err != nil || string(word) != "ping" {
+			t.Fatalf("the client got %q, %v", word, err)
+		}
+		go func() { _, _ = io.WriteString(client, "ping") }()
+	}
+	if _, err := io.ReadFull(got.Body, make([]byte, 4)); err != nil {
+		t.Fatal(err)
+	}
+	_ = client.Close()
+	if rest, err := io.ReadAll(got.Body); len(rest) > 0 || err != nil {
+		t.Errorf("after the end the client got %q, %v", rest, err)
+	}
+	counts.want(t, "executed")
 	if state := s.only().State; state != idempotency.Complete {
 		t.Errorf("the key is %s", state)
+	}
+}
+
+func overHTTP2(server *httptest.Server) {
+	server.Config.Protocols = new(http.Protocols)
+	server.Config.Protocols.SetUnencryptedHTTP2(true)
+	server.Start()
+}
+
+// The server logs the errors of the handlers behind, and shows its pages for them, as without dedup.
+func TestObserveLeavesErrorsToTheServer(t *testing.T) {
+	address, _ := upstream(t, answers(201, "created"))
+	for _, routes := range []string{"", "handle_errors {\nreverse_proxy " + address + "\n}"} {
+		var lines [2][]entry
+		var got [2]answer
+		for i, matcher := range []string{"/never", ""} {
+			s := serveLogged(t, "DEBUG", "", "log", "dedup "+matcher+" {", "observe", "}", "reverse_proxy "+nothing, routes)
+			got[i] = s.mustPost("k", "body")
+			s.Close()
+			for _, line := range book.about("") {
+				if strings.HasPrefix(line.text("logger"), "http.log.error") {
+					lines[i] = append(lines[i], line)
+				}
+			}
+			s.stop()
+		}
+		if len(lines[0]) != 1 || len(lines[1]) != 1 || lines[0][0].text("level") != lines[1][0].text("level") {
+			t.Errorf("%q: the server logs %v, without dedup %v", routes, lines[1], lines[0])
+		}
+		if got[0].status != got[1].status || got[0].body != got[1].body {
+			t.Errorf("%q: the client gets %+v, without dedup %+v", routes, got[1], got[0])
+		}
+	}
+}
+
+// What a proxy in front has left in the placeholders stays there, and says nothing of the run.
+func TestObserveBehindAProxy(t *testing.T) {
+	address, _ := upstream(t, answers(200, "done"))
+	const shown = "respond `{http.reverse_proxy.status_code} {http.reverse_proxy.upstream.hostport}`"
+	for name, c := range map[string]struct {
+		behind []string
+		status int
+		body   string
+		want   idempotency.State
+	}{
+		"no proxy":        {[]string{shown}, 200, "200 " + address, idempotency.Complete},
+		"no upstream":     {[]string{"reverse_proxy " + nothing}, 502, "", idempotency.Released},
+		"the same one":    {[]string{"reverse_proxy " + address}, 200, "done", idempotency.Complete},
+		"made nothing of": {[]string{"reverse_proxy " + address + " {", "handle_response {", "vars a b", "}", "}"}, 200, "", idempotency.Complete},
+	} {
+		t.Run(name, func(t *testing.T) {
+			lines := slices.Concat([]string{"route {", "forward_auth " + address + " {", "uri /", "}", "dedup {", "observe", "on_unknown hold", "}"}, c.behind, []string{"}"})
+			s := serve(t, lines...)
+			counts := s.counted()
+			if got := s.mustPost("k", ""); got.status != c.status || got.body != c.body {
+				t.Errorf("the client got %+v", got)
+			}
+			counts.want(t, "executed")
+			if state := s.only().State; state != c.want {
+				t.Errorf("the key is %s, want %s", state, c.want)
+			}
+		})
 	}
 }
 

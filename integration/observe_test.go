@@ -10,18 +10,16 @@ func TestObserveFirst(t *testing.T) {
 	t.Parallel()
 	up := startUpstream(t, answers201)
 	p := start(t, conf{site: lines("dedup {", "observe", "}", proxyTo(up))})
-	for range 2 {
+	counted := series{}
+	for _, outcome := range []string{"executed", "replayed"} {
 		got := p.post(t, "/", "k", "body")
 		if got.Status != 201 || got.executionID() != "" || got.Header.Get("Idempotent-Replayed") != "" {
 			t.Errorf("under observe the client got %+v", got)
 		}
+		counted[strings.Replace(requests("api", outcome), `observed="false"`, `observed="true"`, 1)] = 1
+		eventuallyEqual(t, "what would have become of them", counted, func() series { return p.scrape(t).since(nil) })
 	}
 	up.wantRuns(t, "k", 2)
-	observed := func(outcome string) string {
-		return strings.Replace(requests("api", outcome), `observed="false"`, `observed="true"`, 1)
-	}
-	eventuallyEqual(t, "what would have become of them", series{observed("executed"): 1, observed("replayed"): 1},
-		func() series { return p.scrape(t).since(nil) })
 
 	p.reload(t, lines("dedup", proxyTo(up)))
 	first := p.post(t, "/", "k", "body")

@@ -148,7 +148,6 @@ func (b *requestBody) readBody() (whole bool, err error) {
 		return false, nil
 	}
 	if err != nil {
-		b.putBack(failedBody{err})
 		return false, bodyError(r.Context(), err)
 	}
 	// The client was told to continue already: the upstream must not be asked to.
@@ -183,9 +182,11 @@ func (b *requestBody) readSmall(n int) error {
 	if err := b.taken.Admit(n); err != nil {
 		return err
 	}
-	read, err := io.ReadFull(b.r.Body, b.held.bytes.Room(int64(n)))
-	b.held.bytes.Grow(read)
-	return err
+	if _, err := io.ReadFull(b.r.Body, b.held.bytes.Room(int64(n))); err != nil {
+		return err
+	}
+	b.held.bytes.Grow(n)
+	return nil
 }
 
 // readPieces reads a body to its end, or as much of it. Its buffers grow as it comes: a
@@ -196,10 +197,10 @@ func (b *requestBody) readPieces(most int64) error {
 	for int64(pieces.Len()) < most {
 		n, err := b.r.Body.Read(pieces.Room(most - int64(pieces.Len())))
 		if n > 0 {
-			pieces.Grow(n)
 			if full := b.taken.Admit(n); full != nil {
 				return full
 			}
+			pieces.Grow(n)
 		}
 		if errors.Is(err, io.EOF) {
 			break
@@ -221,12 +222,6 @@ func (b *requestBody) putBack(rest io.Reader) {
 	b.held.Closer, b.held.rest, b.held.taken = b.r.Body, rest, b.taken
 	b.r.Body = &b.held
 }
-
-// failedBody is the rest of a body that could not be read.
-type failedBody struct{ err error }
-
-// Read implements [io.Reader].
-func (b failedBody) Read([]byte) (int, error) { return 0, b.err }
 
 // heldBody is a body that was read, for those behind. What they have is held no more, and
 // its room in the budget is given back.

@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
@@ -87,29 +88,34 @@ type Observer interface {
 type Handler struct {
 	Config
 
-	keyInText  bool     // whether the texts of the keys name members of the body
-	members    []string // of the body that the scope and the keys name, as JSON pointers
-	excluded   []string // those of Exclude that are JSON pointers
-	parameters []string // and the names of those that are parameters
-	headers    headerRules
-	unknown    unknownPlaceholders
-	missing    logSampler // lines about requests without a key
-	retention  logSampler // lines about requests whose own retention does not count
-	unobserved logSampler // lines about requests that could not be observed
-	callers    sync.Once  // the warning of callers that nothing tells apart
+	keyInText     bool     // whether the texts of the keys name members of the body
+	members       []string // of the body that the scope and the keys name, as JSON pointers
+	excluded      []string // those of Exclude that are JSON pointers
+	parameters    []string // and the names of those that are parameters
+	headers       headerRules
+	unknown       unknownPlaceholders
+	missing       logSampler // lines about requests without a key
+	retention     logSampler // lines about requests whose own retention does not count
+	unobservedLog logSampler // lines about requests that could not be observed
+	callers       sync.Once  // the warning of callers that nothing tells apart
+
+	// Of one that only observes.
+	keyPlaceholders []string    // [Config.placeholders]
+	slowStore       atomic.Bool // the last claim took longer than reportTimeout
 }
 
 // New returns a handler.
 func New(c Config) *Handler {
 	if c.Observe {
-		c.Namespace = idempotency.ObservedNamespace(c.Namespace)
+		c = c.observing()
 	}
 	keyMembers := membersIn(c.keyTexts())
 	h := &Handler{
-		Config:    c,
-		members:   append(membersIn(c.Scope), keyMembers...),
-		keyInText: len(keyMembers) > 0,
-		headers:   newHeaderRules(c.KeepHeader),
+		Config:          c,
+		members:         append(membersIn(c.Scope), keyMembers...),
+		keyInText:       len(keyMembers) > 0,
+		headers:         newHeaderRules(c.KeepHeader),
+		keyPlaceholders: c.placeholders(),
 	}
 	for _, word := range c.Exclude {
 		if name, is := strings.CutPrefix(word, "?"); is {

@@ -185,7 +185,7 @@ func (x *exchange) keyValue(text string) (string, error) {
 
 // withoutKey lets a request pass unclaimed because it has no key, or refuses it.
 func (x *exchange) withoutKey(reason error) (*engine.Request, *refusal, error) {
-	if x.RejectMissing && !x.Observe {
+	if x.RejectMissing {
 		return nil, &refusal{reasonMissing, fmt.Sprintf("%v; looked for %v", reason, x.Sources)}, nil
 	}
 	x.logMissing(reason)

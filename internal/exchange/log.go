@@ -26,7 +26,7 @@ func (x *exchange) runLogFields(err error, end idempotency.End) (facts []zap.Fie
 	facts = []zap.Field{zap.String("method", x.r.Method), zap.String("host", x.r.Host), zap.String("path", path)}
 	if repl, ok := x.r.Context().Value(caddy.ReplacerCtxKey).(*caddy.Replacer); ok {
 		if _, chosen := repl.Get(upstreamAddress); chosen {
-			host, _ := repl.GetString("http.reverse_proxy.upstream.hostport")
+			host, _ := repl.GetString(upstreamHostPort)
 			facts = append(facts, zap.String("upstream", host))
 		}
 	}

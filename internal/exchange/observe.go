@@ -3,11 +3,12 @@ package exchange
 import (
 	"context"
 	"errors"
-	"io"
 	"net/http"
 	"slices"
+	"sync/atomic"
 	"time"
 
+	"github.com/caddyserver/caddy/v2"
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
 	"go.uber.org/zap"
 
@@ -15,183 +16,299 @@ import (
 	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
 )
 
-// observe passes a request on as if dedup were not there, and reports the outcome that it would
-// have had. The key is claimed in a namespace of its own, and the claim is settled by how the
-// handlers behind ended.
-func (h *Handler) observe(w http.ResponseWriter, r *http.Request, next caddyhttp.Handler, info *requestInfo) error {
+// tap observes a request that passes as if dedup were not there. A goroutine beside the request
+// finds its key in a copy of it, claims the key in a namespace of its own, and settles the claim by
+// how the handlers behind ended.
+type tap struct {
+	*exchange // of the copy; it is the goroutine's until reported is closed
+
+	tee      *bodyTee // nil for a request without one
+	response observedWriter
+	proxies  steadyPlaceholders
+	upstream upstreamTrace // of the request itself
+
+	decided  atomic.Bool
+	ended    chan tapEnd
+	reported chan struct{} // closed when the outcome is known
+}
+
+// tapEnd is how the handlers behind ended.
+type tapEnd struct {
+	observation
+	retention string              // the upstream's wish
+	header    map[string][]string // the fields that decide on what becomes of a key
+}
+
+// reportTimeout is how long a request whose handlers have ended waits for its outcome, for the
+// access log. A claim takes less while its store is well, and has begun when the upstream had read
+// the request. Behind a store that was slower with the last request, none waits.
+const reportTimeout = 50 * time.Millisecond
+
+// errNotRead is why there is no key of a request whose body was not read to its end.
+var errNotRead = errors.New("the handlers behind have not read the body to its end")
+
+// observing returns what a handler has that only observes: it refuses nothing, and its keys and
+// counts are its own.
+func (c Config) observing() Config {
+	c.Namespace = idempotency.ObservedNamespace(c.Namespace)
+	c.RejectMissing = false
+	c.Observer = requestsOnly{c.Observer}
+	return c
+}
+
+// placeholders returns the names of the placeholders that keys, and what is asked with them, are
+// made of, without those of members: these are read with the key.
+func (c *Config) placeholders() (names []string) {
+	texts := append(c.keyTexts(), c.Scope...)
+	if c.RetentionFrom != nil {
+		texts = append(texts, c.RetentionFrom.Source.Text)
+	}
+	for _, text := range texts {
+		in, _ := PlaceholdersIn(text)
+		names = append(names, in...)
+	}
+	names = slices.DeleteFunc(names, func(name string) bool {
+		_, is := MemberPointer(name)
+		return is
+	})
+	return append(names, callerPlaceholders...)
+}
+
+// requestsOnly is an observer of requests that no limit has refused.
+type requestsOnly struct{ Observer }
+
+// Overloaded implements [Observer].
+func (requestsOnly) Overloaded(engine.Limit) {}
+
+// observe passes a request on as it is, and its response. Everything else goes on beside it.
+func (h *Handler) observe(w http.ResponseWriter, r *http.Request, next caddyhttp.Handler, info *requestInfo) (err error) {
 	if !h.applies(r) {
 		return next.ServeHTTP(w, r)
 	}
-	read := r.WithContext(r.Context()) // reading a body changes its request
-	read.Header = r.Header.Clone()
-	x := &exchange{Handler: h, w: w, r: read, next: next, info: info, allowance: Allowance{Budget: h.Budget}}
-	x.body = requestBody{w: w, r: read, limit: h.MaxRequestBody, taken: &x.allowance}
-	defer x.done()
-	run := x.claimObserved()
-	if read.Body != http.NoBody {
-		r.Body = read.Body
+	t := h.newTap(w, r)
+	go t.run()
+	ctx, body, known, began := r.Context(), r.Body, info.key, time.Now()
+	// In place: placeholders read, and handlers change, the request itself.
+	*r = *r.WithContext(t.upstream.observe(ctx, &t.proxies))
+	if t.tee != nil {
+		r.Body = t.tee
 	}
-	to := &observedWriter{ResponseWriterWrapper: &caddyhttp.ResponseWriterWrapper{ResponseWriter: w}}
-	if err := x.passObserved(run, to, r); err != nil {
-		return x.returnError(r, err, to.status != 0)
-	}
-	return nil
+	err = errAborted // unless the handlers behind return
+	defer func() {
+		*r = *r.WithContext(ctx)
+		if t.tee != nil {
+			t.tee.end(errNotRead)
+			if r.Body == t.tee {
+				r.Body = body
+			}
+		}
+		t.ended <- t.seen(err, time.Since(began))
+		if t.isReported() && info.key == known { // else a dedup behind has found a key
+			t.show(r, info)
+		}
+	}()
+	return next.ServeHTTP(&t.response, r)
 }
 
-// claimObserved returns the run of a request that would have run. Of any other request it reports
-// the outcome.
-func (x *exchange) claimObserved() *engine.Run {
-	request, refused, err := x.identify()
+// newTap returns the tap of a request, with a copy of it that handlers behind do not change.
+func (h *Handler) newTap(w http.ResponseWriter, r *http.Request) *tap {
+	repl := r.Context().Value(caddy.ReplacerCtxKey).(*caddy.Replacer)
+	own := caddy.NewEmptyReplacer()
+	for _, name := range h.keyPlaceholders {
+		if value, known := repl.Get(name); known {
+			own.Set(name, caddy.ToString(value))
+		}
+	}
+	of := r.Clone(context.WithValue(context.WithoutCancel(r.Context()), caddy.ReplacerCtxKey, own))
+	of.Body = http.NoBody
+	delete(of.Header, "Expect") // nothing is asked of the client
+	t := &tap{
+		exchange: &exchange{
+			Handler: h, r: of, info: infoOf(of), placeholders: own, spanSought: true, allowance: Allowance{Budget: h.Budget},
+		},
+		response: observedWriter{ResponseWriterWrapper: &caddyhttp.ResponseWriterWrapper{ResponseWriter: w}},
+		proxies:  steadyPlaceholders{repl: repl, hidden: make(map[string][2]string)},
+		upstream: upstreamTrace{request: &http.Request{ContentLength: r.ContentLength}}, // of which it takes no body
+		ended:    make(chan tapEnd, 1),
+		reported: make(chan struct{}),
+	}
+	t.info.logged = true // by show
+	if r.Body != nil && r.Body != http.NoBody && r.ContentLength != 0 {
+		t.tee = newBodyTee(r, h.MaxRequestBody, h.Budget)
+		of.Body = t.tee.copied()
+	}
+	t.exchange.body = requestBody{r: of, limit: h.MaxRequestBody, taken: &t.allowance}
+	forgetUpstream(&t.proxies)
+	return t
+}
+
+// run is the goroutine beside the request. It ends when the handlers behind have ended, and the
+// store has answered or its time limit is over.
+func (t *tap) run() {
+	defer func() {
+		if failed := recover(); failed != nil { // as the server would recover, of the request
+			t.counted = true
+			t.Logger.Error("unobserved: a panic beside the request, which passes", zap.Inline(t.exchange), zap.Any("panic", failed), zap.Stack("stack"))
+			t.dropBody()
+		}
+		t.done()
+	}()
+	run := t.claim()
+	t.decided.Store(true)
+	if run == nil {
+		t.count()
+		close(t.reported)
+		return
+	}
+	t.settle(run, <-t.ended)
+}
+
+// claim returns the run of a request that would have run. Of any other request it reports the
+// outcome.
+func (t *tap) claim() *engine.Run {
+	request, refused, err := t.identify()
+	t.dropBody()
 	switch {
+	case errors.Is(err, errNotRead):
+		t.unobserved(err)
+		return nil
 	case err != nil:
-		x.report(unreadOutcome(err), "", 0)
+		t.report(unreadOutcome(err), "", 0)
 		return nil
 	case refused != nil:
-		x.reportRefused(engine.Refusal{Reason: refused.reason, Err: errors.New(refused.detail)})
+		t.reportRefused(engine.Refusal{Reason: refused.reason, Err: errors.New(refused.detail)})
 		return nil
 	case request == nil: // it has no key, which is reported
 		return nil
 	}
 	request.Observed, request.Wait = true, 0
-	request.Force = x.Force != "" && x.r.Header.Get(x.Force) == "true"
-	decision, err := x.begin(request)
-	if err != nil { // its client has left
-		x.counted = true
+	request.Force = t.Force != "" && t.r.Header.Get(t.Force) == "true"
+	asked := time.Now()
+	decision, err := t.begin(request)
+	t.slowStore.Store(time.Since(asked) > reportTimeout)
+	if err != nil {
+		t.unobserved(err)
 		return nil
 	}
 	switch d := decision.(type) {
 	case *engine.Run:
+		o := OutcomeExecuted
+		if d.ParentID() != "" {
+			o = OutcomeForced
+		}
+		t.report(o, d.ExecutionID(), d.Attempt())
 		return d
 	case engine.Replay:
-		x.report(x.outcomeOf(d), d.Record.ExecutionID, d.Record.Attempt)
+		t.report(t.outcomeOf(d), d.Record.ExecutionID, d.Record.Attempt)
 	case engine.Refusal:
-		x.reportRefused(d)
+		t.reportRefused(d)
 	}
 	return nil
 }
 
+// dropBody drops what was read of the body.
+func (t *tap) dropBody() {
+	t.exchange.body, t.r.Body = requestBody{}, http.NoBody
+	t.allowance.ReleaseAll()
+	if t.tee != nil {
+		t.tee.discard()
+	}
+}
+
 // reportRefused reports the outcome of a request that would have been refused, or have waited.
 // Without a store, or room, there is none.
-func (x *exchange) reportRefused(d engine.Refusal) {
-	switch d.Reason {
-	case engine.ReasonUnavailable, engine.ReasonOverloaded:
-		x.counted = true
-		if omitted, ok := x.unobserved.allow(time.Since(start)); ok {
-			x.Logger.Warn("unobserved: a request passes, and what would have become of it is unknown", zap.Inline(x),
-				zap.Error(d.Err), zap.Int64("left_out", omitted))
-		}
-		return
-	case engine.ReasonInFlight:
-		if x.Wait > 0 {
-			x.report(OutcomeWaited, d.ExecutionID, d.Attempt)
-			return
-		}
+func (t *tap) reportRefused(d engine.Refusal) {
+	switch {
+	case d.Reason == engine.ReasonUnavailable, d.Reason == engine.ReasonOverloaded:
+		t.unobserved(d.Err)
+	case d.Reason == engine.ReasonInFlight && t.Wait > 0:
+		t.report(OutcomeWaited, d.ExecutionID, d.Attempt)
+	default:
+		t.report(refusalRules[d.Reason].outcome, d.ExecutionID, d.Attempt)
 	}
-	x.report(refusalRules[d.Reason].outcome, d.ExecutionID, d.Attempt)
 }
 
-// passObserved passes a request on, and settles its claim, if it has one.
-func (x *exchange) passObserved(run *engine.Run, w *observedWriter, r *http.Request) error {
-	if run == nil {
-		return x.next.ServeHTTP(w, r)
+// unobserved logs, at most once a second, why a request has no outcome.
+func (t *tap) unobserved(err error) {
+	t.counted = true
+	if leftOut, ok := t.unobservedLog.allow(time.Since(start)); ok {
+		t.Logger.Warn("unobserved: a request passes, and what would have become of it is unknown",
+			zap.Inline(t.exchange), zap.Error(err), zap.Int64("left_out", leftOut))
 	}
-	o := OutcomeExecuted
-	if run.ParentID() != "" {
-		o = OutcomeForced
-	}
-	x.report(o, run.ExecutionID(), run.Attempt())
-	forgetUpstream(x.repl())
-	// The trace must not touch the request itself.
-	upstream := upstreamTrace{request: &http.Request{ContentLength: r.ContentLength}}
-	began, err := time.Now(), errAborted // unless the handlers behind return
-	defer func() {
-		end := err
-		if time.Since(began) > x.Timeout && w.written <= x.MaxResponseBody {
-			end = caddyhttp.Error(http.StatusGatewayTimeout, context.DeadlineExceeded)
-		}
-		x.settleObserved(run, w, end, upstream.observed())
-	}()
-	err = x.next.ServeHTTP(w, r.WithContext(upstream.observe(r.Context(), x.repl())))
-	return err
 }
 
-// settleObserved ends a run as if the handlers behind had run for dedup. It keeps no body.
-func (x *exchange) settleObserved(run *engine.Run, w *observedWriter, err error, upstream upstreamObservation) {
-	omitted := w.written > x.MaxResponseBody
-	ended := observation{
-		err:      err,
-		status:   w.status,
-		broken:   w.broken(),
-		omitted:  omitted,
-		upgraded: w.status == http.StatusSwitchingProtocols,
-		upstream: upstream,
-		releases: x.request.Policy.ReleaseOn.Has(upstream.status) && !run.WasLast(),
-	}.ending()
+// settle ends a run as if the handlers behind had run for dedup. It keeps no body.
+func (t *tap) settle(run *engine.Run, o tapEnd) {
+	o.releases = t.request.Policy.ReleaseOn.Has(o.upstream.status) && !run.WasLast()
+	ended := o.ending()
 	if errors.Is(ended.err, errNoHandler) {
-		x.report(OutcomeNoHandler, run.ExecutionID(), run.Attempt())
+		t.outcome = OutcomeNoHandler
 	}
+	close(t.reported)
 	var shared *idempotency.Response
 	switch ended.waiting {
 	case getResponse:
-		shared = &idempotency.Response{Status: w.status, Header: w.decisive(), Omitted: omitted}
+		shared = &idempotency.Response{Status: o.status, Header: o.header, Omitted: o.omitted}
 	case getEmpty:
 		shared = &idempotency.Response{Status: http.StatusOK}
 	case getError:
 		shared = &idempotency.Response{Status: failedStatus(ended.err), Failed: true}
 	}
-	x.end(run, ended, firstIn(w.Header(), retentionHeader), shared, "")
+	t.exchange.end(run, ended, o.retention, shared, "")
 }
 
-// observedWriter is the client's writer. It notes status and length of the response.
-type observedWriter struct {
-	*caddyhttp.ResponseWriterWrapper
-	status  int
-	written int64
-}
-
-// WriteHeader implements [http.ResponseWriter].
-func (w *observedWriter) WriteHeader(status int) {
-	if w.status == 0 && (status >= 200 || status == http.StatusSwitchingProtocols) {
-		w.status = status
+// seen returns how the handlers behind ended, which have returned an error or nil.
+func (t *tap) seen(err error, took time.Duration) tapEnd {
+	w := &t.response
+	omitted := w.written > t.MaxResponseBody
+	if took > t.Timeout && !omitted {
+		err = caddyhttp.Error(http.StatusGatewayTimeout, context.DeadlineExceeded)
 	}
-	w.ResponseWriterWrapper.WriteHeader(status)
-}
-
-// Write implements [http.ResponseWriter].
-func (w *observedWriter) Write(p []byte) (int, error) {
-	w.noteBody()
-	n, err := w.ResponseWriterWrapper.Write(p)
-	w.written += int64(n)
-	return n, err
-}
-
-// ReadFrom implements [io.ReaderFrom].
-func (w *observedWriter) ReadFrom(r io.Reader) (int64, error) {
-	w.noteBody()
-	n, err := w.ResponseWriterWrapper.ReadFrom(r)
-	w.written += n
-	return n, err
-}
-
-func (w *observedWriter) noteBody() {
-	if w.status == 0 {
-		w.status = http.StatusOK
-	}
-}
-
-// broken is [recorder.broken].
-func (w *observedWriter) broken() bool {
-	declared := declaredLength(w.Header())
-	return declared >= 0 && declared != w.written && bodyAllowed(w.status)
-}
-
-// decisive returns the header fields that decide on what becomes of a key and its duplicates.
-func (w *observedWriter) decisive() map[string][]string {
-	fields := make(map[string][]string)
-	for _, name := range []string{"Location", "Www-Authenticate", "Payment-Required"} {
-		if values := w.Header()[name]; len(values) > 0 {
-			fields[name] = slices.Clone(values)
+	for _, name := range []string{upstreamAddress, upstreamHostPort} { // for the log
+		if value, known := t.proxies.Get(name); known {
+			t.repl().Set(name, value)
 		}
 	}
-	return fields
+	return tapEnd{
+		observation: observation{
+			err:      err,
+			status:   w.status,
+			broken:   w.broken(),
+			omitted:  omitted,
+			upgraded: w.status == http.StatusSwitchingProtocols,
+			upstream: t.upstream.observed(),
+		},
+		retention: firstIn(w.Header(), retentionHeader),
+		header:    w.decisive(),
+	}
+}
+
+// isReported reports whether the outcome is known, and may wait for it.
+func (t *tap) isReported() bool {
+	if t.slowStore.Load() && !t.decided.Load() {
+		return false
+	}
+	timer := time.NewTimer(reportTimeout)
+	defer timer.Stop()
+	select {
+	case <-t.reported:
+		return true
+	case <-timer.C:
+		t.slowStore.Store(true)
+		return false
+	}
+}
+
+// show reports the outcome for placeholders, the access log and traces of the request itself. It
+// runs in the request's goroutine.
+func (t *tap) show(r *http.Request, info *requestInfo) {
+	if t.outcome == "" {
+		return
+	}
+	shown := &exchange{Handler: t.Handler, r: r, info: info, found: t.found, key: t.key, counted: true}
+	shown.report(t.outcome, t.info.executionID, t.info.attempt)
+	switch t.decision.(type) {
+	case engine.Replay, engine.Refusal: // what is known of the first run
+		info.exchange = t.exchange
+	}
 }

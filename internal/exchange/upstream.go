@@ -14,9 +14,10 @@ import (
 
 // What Caddy's reverse_proxy says about the request in its placeholders.
 const (
-	upstreamAddress = "http.reverse_proxy.upstream.address"
-	upstreamStatus  = "http.reverse_proxy.status_code"
-	upstreamLatency = "http.reverse_proxy.upstream.latency"
+	upstreamAddress  = "http.reverse_proxy.upstream.address"
+	upstreamHostPort = "http.reverse_proxy.upstream.hostport"
+	upstreamStatus   = "http.reverse_proxy.status_code"
+	upstreamLatency  = "http.reverse_proxy.upstream.latency"
 )
 
 // handlersError is where Caddy has the error for which error routes are run.

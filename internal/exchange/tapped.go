@@ -1,0 +1,193 @@
+package exchange
+
+import (
+	"errors"
+	"io"
+	"net/http"
+	"slices"
+	"sync"
+
+	"github.com/caddyserver/caddy/v2"
+	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
+)
+
+// What a [tap] takes of a request: its body, its response and its placeholders. None of these is
+// another one for it.
+
+// bodyTee is a request's body, of which what those behind read is copied, up to a limit.
+type bodyTee struct {
+	io.ReadCloser
+	limit, declared int64 // bytes
+	taken           Allowance
+
+	mu    sync.Mutex // transports read in goroutines of their own
+	held  Pieces
+	err   error         // why no more is copied: [io.EOF] if that is all, or enough
+	ended chan struct{} // closed when err is set
+}
+
+func newBodyTee(r *http.Request, limit int64, budget *Budget) *bodyTee {
+	return &bodyTee{ReadCloser: r.Body, limit: limit, declared: r.ContentLength, taken: Allowance{Budget: budget}, ended: make(chan struct{})}
+}
+
+// Read implements [io.Reader].
+func (b *bodyTee) Read(p []byte) (int, error) {
+	n, err := b.ReadCloser.Read(p)
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.err != nil {
+		return n, err
+	}
+	if full := b.taken.Admit(n); full != nil {
+		b.endLocked(full)
+		return n, err
+	}
+	b.held.Append(p[:n])
+	switch held := int64(b.held.Len()); {
+	case held > b.limit, held == b.declared, errors.Is(err, io.EOF):
+		b.endLocked(io.EOF)
+	case err != nil:
+		b.endLocked(err)
+	}
+	return n, err
+}
+
+// end ends the copying, unless it has ended.
+func (b *bodyTee) end(err error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.endLocked(err)
+}
+
+func (b *bodyTee) endLocked(err error) {
+	if b.err != nil {
+		return
+	}
+	b.err = err
+	if !errors.Is(err, io.EOF) {
+		b.dropLocked()
+	}
+	close(b.ended)
+}
+
+// discard ends the copying, and drops the copy.
+func (b *bodyTee) discard() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.endLocked(io.EOF)
+	b.dropLocked()
+}
+
+func (b *bodyTee) dropLocked() {
+	b.held.Drop()
+	b.taken.ReleaseAll()
+}
+
+// copied returns the copy. It can be read when the copying has ended, and its bytes are then held
+// no more.
+func (b *bodyTee) copied() io.ReadCloser { return io.NopCloser(copiedBody{b}) }
+
+type copiedBody struct{ of *bodyTee }
+
+// Read implements [io.Reader].
+func (c copiedBody) Read(p []byte) (int, error) {
+	b := c.of
+	<-b.ended
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	n := b.held.Take(p)
+	b.taken.Release(int64(n))
+	if n == 0 && len(p) > 0 {
+		return 0, b.err
+	}
+	return n, nil
+}
+
+// observedWriter is the client's writer. It notes status and length of the response.
+type observedWriter struct {
+	*caddyhttp.ResponseWriterWrapper
+	status  int
+	written int64
+}
+
+// WriteHeader implements [http.ResponseWriter].
+func (w *observedWriter) WriteHeader(status int) {
+	if w.status == 0 && (status >= 200 || status == http.StatusSwitchingProtocols) {
+		w.status = status
+	}
+	w.ResponseWriterWrapper.WriteHeader(status)
+}
+
+// Write implements [http.ResponseWriter].
+func (w *observedWriter) Write(p []byte) (int, error) {
+	w.noteBody()
+	n, err := w.ResponseWriterWrapper.Write(p)
+	w.written += int64(n)
+	return n, err
+}
+
+// ReadFrom implements [io.ReaderFrom].
+func (w *observedWriter) ReadFrom(r io.Reader) (int64, error) {
+	w.noteBody()
+	n, err := w.ResponseWriterWrapper.ReadFrom(r)
+	w.written += n
+	return n, err
+}
+
+func (w *observedWriter) noteBody() {
+	if w.status == 0 {
+		w.status = http.StatusOK
+	}
+}
+
+// broken is [recorder.broken].
+func (w *observedWriter) broken() bool {
+	declared := declaredLength(w.Header())
+	return declared >= 0 && declared != w.written && bodyAllowed(w.status)
+}
+
+// decisive returns the header fields that decide on what becomes of a key and its duplicates.
+func (w *observedWriter) decisive() map[string][]string {
+	fields := make(map[string][]string)
+	for _, name := range []string{"Location", "Www-Authenticate", "Payment-Required"} {
+		if values := w.Header()[name]; len(values) > 0 {
+			fields[name] = slices.Clone(values)
+		}
+	}
+	return fields
+}
+
+// steadyPlaceholders are the placeholders of a request for an [upstreamTrace] that changes none of
+// them: what it deletes is hidden from it until a handler sets it.
+type steadyPlaceholders struct {
+	repl   *caddy.Replacer
+	mu     sync.Mutex
+	hidden map[string][2]string
+}
+
+// Delete implements [proxyPlaceholders].
+func (p *steadyPlaceholders) Delete(name string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.hidden[name] = p.text(name)
+}
+
+// Get implements [proxyPlaceholders].
+func (p *steadyPlaceholders) Get(name string) (any, bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if hidden, is := p.hidden[name]; is && hidden == p.text(name) {
+		return nil, false
+	}
+	return p.repl.Get(name)
+}
+
+// text returns what differs when a handler has set a placeholder anew. Two responses of proxies
+// may have the same status; they do not take the same time, in nanoseconds.
+func (p *steadyPlaceholders) text(name string) (text [2]string) {
+	text[0], _ = p.repl.GetString(name)
+	if name == upstreamStatus {
+		text[1], _ = p.repl.GetString(upstreamLatency)
+	}
+	return text
+}
