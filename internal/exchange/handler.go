@@ -102,6 +102,7 @@ type Handler struct {
 	// Of one that only observes.
 	keyPlaceholders []string    // [Config.placeholders]
 	slowStore       atomic.Bool // the last claim took longer than reportTimeout
+	settling        sync.Map    // by execution ID, runs whose handlers have ended; a channel for each
 }
 
 // New returns a handler.

@@ -183,9 +183,7 @@ func (t *tap) claim() *engine.Run {
 	}
 	request.Observed, request.Wait = true, 0
 	request.Force = t.Force != "" && t.r.Header.Get(t.Force) == "true"
-	asked := time.Now()
-	decision, err := t.begin(request)
-	t.slowStore.Store(time.Since(asked) > reportTimeout)
+	decision, err := t.decide(request)
 	if err != nil {
 		t.unobserved(err)
 		return nil
@@ -204,6 +202,23 @@ func (t *tap) claim() *engine.Run {
 		t.reportRefused(d)
 	}
 	return nil
+}
+
+// decide asks the engine, and again where that answers beside a run whose handlers have ended: a
+// request that follows the answer of a run would have come after its end was stored.
+func (t *tap) decide(request *engine.Request) (engine.Decision, error) {
+	for {
+		asked := time.Now()
+		decision, err := t.begin(request)
+		t.slowStore.Store(time.Since(asked) > reportTimeout)
+		beside, _ := decision.(engine.Refusal)
+		settled, is := t.settling.Load(beside.ExecutionID)
+		if beside.Reason != engine.ReasonInFlight || !is {
+			return decision, err
+		}
+		t.leaveStore()
+		<-settled.(chan struct{})
+	}
 }
 
 // dropBody drops what was read of the body.
@@ -244,6 +259,12 @@ func (t *tap) settle(run *engine.Run, o tapEnd) {
 	if errors.Is(ended.err, errNoHandler) {
 		t.outcome = OutcomeNoHandler
 	}
+	settled := make(chan struct{})
+	t.settling.Store(run.ExecutionID(), settled)
+	defer func() {
+		t.settling.Delete(run.ExecutionID())
+		close(settled)
+	}()
 	close(t.reported)
 	var shared *idempotency.Response
 	switch ended.waiting {
@@ -255,6 +276,7 @@ func (t *tap) settle(run *engine.Run, o tapEnd) {
 		shared = &idempotency.Response{Status: failedStatus(ended.err), Failed: true}
 	}
 	t.exchange.end(run, ended, o.retention, shared, "")
+	t.count()
 }
 
 // seen returns how the handlers behind ended, which have returned an error or nil.

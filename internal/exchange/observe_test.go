@@ -30,10 +30,12 @@ import (
 // its store.
 type observing struct {
 	*Handler
-	t     *testing.T
-	logs  *observer.ObservedLogs
-	key   string // of its requests
-	claim func() // called when the store is asked for a claim; it may hang, or panic
+	t    *testing.T
+	logs *observer.ObservedLogs
+	key  string // of its requests
+
+	// Called when the store is asked for a claim, or a settlement. They may hang, or panic.
+	claim, settle func()
 
 	others int64 // bytes that others hold
 
@@ -44,7 +46,7 @@ type observing struct {
 func newObserving(t *testing.T, change func(*Config)) *observing {
 	t.Helper()
 	core, logs := observer.New(zap.WarnLevel)
-	o, logger := &observing{t: t, logs: logs, key: "k", claim: func() {}}, zap.New(core)
+	o, logger := &observing{t: t, logs: logs, key: "k", claim: func() {}, settle: func() {}}, zap.New(core)
 	c := Config{
 		Observe: true, Mode: delivery.ModeAPI, Methods: []string{"POST"}, Label: "api", MaxKeyLength: 255, Namespace: "test",
 		Sources:  []delivery.Source{{Kind: delivery.KindHeader, Header: delivery.IdempotencyKeyHeader}},
@@ -100,6 +102,11 @@ type hangingStore struct {
 func (s *hangingStore) Claim(ctx context.Context, c idempotency.Claim) (idempotency.Claimed, error) {
 	s.of.claim()
 	return s.Store.Claim(ctx, c)
+}
+
+func (s *hangingStore) Settle(ctx context.Context, key idempotency.Key, claimed *idempotency.Record, settlement idempotency.Settlement) error {
+	s.of.settle()
+	return s.Store.Settle(ctx, key, claimed, settlement)
 }
 
 // post sends a request through the handler. It returns the request when the handlers behind have
@@ -282,6 +289,29 @@ func TestObserveWaitsForNoStore(t *testing.T) {
 			t.Errorf("the outcome with a store that is well again is %q", outcome)
 		}
 	})
+}
+
+// A request that follows the answer of another would have come after its end was stored.
+func TestObserveFollowsTheAnswer(t *testing.T) {
+	for status, want := range map[int]string{http.StatusCreated: "replayed", http.StatusServiceUnavailable: "executed"} {
+		synctest.Test(t, func(t *testing.T) {
+			o := newObserving(t, func(c *Config) {
+				policy := c.Policies[""]
+				policy.ReleaseOn, _ = idempotency.ParseStatuses("5xx")
+				c.Policies[""] = policy
+			})
+			answer := func(w http.ResponseWriter, r *http.Request) {
+				_, _ = io.Copy(io.Discard, r.Body)
+				w.WriteHeader(status)
+			}
+			goOn := make(chan struct{})
+			o.settle = func() { <-goOn }
+			o.post(strings.NewReader("body"), answer)
+			o.post(strings.NewReader("body"), answer)
+			close(goOn)
+			o.want("executed", want)
+		})
+	}
 }
 
 // A store that panics ends no process.
