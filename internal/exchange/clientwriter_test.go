@@ -75,16 +75,16 @@ func TestSharedConnectionThatTakesAllStays(t *testing.T) {
 // time to read what it had accepted before. One that is slow and steady is not, however slow.
 func TestClientThatAcceptsNothingIsDisconnected(t *testing.T) {
 	const idle = 10 * time.Second
-	steady := append(make([]time.Duration, 2), slices.Repeat([]time.Duration{16 * time.Second}, 32)...) // 2 KiB/s, after what the kernel takes
+	steady := append(make([]time.Duration, 2), slices.Repeat([]time.Duration{16 * time.Second}, 32)...) // in lumps, after what the kernel takes
 	for name, c := range map[string]struct {
 		pieces []time.Duration // how long each takes; 0 for at once
 		want   time.Duration   // until it is cut, 0 for never
 	}{
 		"nothing at all":      {[]time.Duration{time.Hour}, idle},
-		"a lump, and no more": {[]time.Duration{0, time.Hour}, idle/4 + 2*idle},
-		"much, and no more":   {slices.Concat(make([]time.Duration, 99), []time.Duration{time.Hour}), idle/4 + idle + maxReading*idle},
+		"little, and no more": {[]time.Duration{0, time.Hour}, 2 * idle},
+		"much, and no more":   {slices.Concat(make([]time.Duration, 99), []time.Duration{time.Hour}), idle + maxReading*idle},
 		"slow and steady":     {steady, 0},
-		"the end of a steady": {append(slices.Clone(steady), time.Hour), 32*16*time.Second + idle/4 + 2*idle},
+		"the end of a steady": {append(slices.Clone(steady), time.Hour), 32*16*time.Second + 2*idle},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {

@@ -16,7 +16,7 @@ import (
 // opens a full window only when a good part of it was read. On Linux with its defaults, a client at
 // 2 KiB/s acknowledges nothing for 41 seconds of loopback, and one at 8 KiB/s for 16 (measured). So
 // a full window counts as being read for maxReading times as long as the client may be idle, and
-// less in proportion.
+// a smaller one in proportion.
 type progress struct {
 	limit   writeLimit
 	conn    net.Conn
@@ -25,6 +25,7 @@ type progress struct {
 	mu      sync.Mutex
 	timer   *time.Timer
 	writing bool
+	looked  bool  // since the write began
 	written int64 // by the writes that have ended
 	// accepted is what the client had accepted at the latest look. since is when that was less, or
 	// when the write began.
@@ -41,7 +42,7 @@ type progress struct {
 const (
 	// fullWindow is what a system accepts for a program that does not read, in bytes.
 	fullWindow = 128 << 10
-	// maxReading is for how many times client_idle that is being read.
+	// maxReading is for how many times client_idle a full window is being read.
 	maxReading = 4
 	// minLookInterval is how often, at most, a write is looked at.
 	minLookInterval = 500 * time.Millisecond
@@ -55,7 +56,7 @@ func (p *progress) interval() time.Duration { return max(p.limit.idle/4, minLook
 func (p *progress) begin() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.writing, p.since = true, time.Now()
+	p.writing, p.looked, p.since = true, false, time.Now()
 	if p.timer == nil {
 		p.accepted = p.acceptedNow()
 		p.timer = time.AfterFunc(p.interval(), p.look)
@@ -92,10 +93,13 @@ func (p *progress) look() {
 			p.lump = 0
 		}
 		p.lump += accepted - p.accepted
-		p.accepted, p.since, p.paused = accepted, now, false
+		if p.accepted, p.paused = accepted, false; p.looked { // else it was accepted when the write began
+			p.since = now
+		}
 	} else {
 		p.paused = true
 	}
+	p.looked = true
 	if left := p.allowed() - now.Sub(p.since); left > 0 {
 		p.timer.Reset(min(left, p.interval()))
 		return
