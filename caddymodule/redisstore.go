@@ -62,8 +62,8 @@ type RedisStore struct {
 	// that names one, 0 neither. Default: what the URL says, else 0.
 	DB *int `json:"db,omitempty"`
 
-	// TLS settings; an empty object uses the system's certificates. They are for
-	// sentinels too.
+	// TLS settings; an empty object uses the system's certificates, as `rediss://`
+	// does. They are for sentinels too.
 	TLS *RedisTLS `json:"tls,omitempty"`
 
 	// The name by which sentinels know the master. It excludes `cluster`.
@@ -267,8 +267,8 @@ func (s *RedisStore) checkTwice(url redis.Options, database bool) error {
 		return errors.New("the URL and password both set a password; use one of them")
 	case s.DB != nil && database:
 		return errors.New("the URL names a database, and db does too; use one of them")
-	case s.TLS != nil && url.TLS != nil:
-		return errors.New("the URL begins with rediss://, and there is tls too; beside tls write redis://")
+	case s.TLS != nil && *s.TLS == (RedisTLS{}) && url.TLS != nil:
+		return errors.New("the URL begins with rediss://, and tls without settings says the same; use one of them")
 	default:
 		return nil
 	}

@@ -172,17 +172,18 @@ func TestRedisCertificatesAreReplaced(t *testing.T) {
 func TestRedisCertificateThatIsNotVerified(t *testing.T) {
 	certificates := redistest.NewCertificates(t)
 	server := redistest.StartTLS(t, certificates)
-	for _, test := range []struct{ setting, want string }{
-		{"", "certificate"},
-		{`, "insecure_skip_verify": true`, ""},
+	for _, test := range []struct{ server, setting, want string }{
+		{`"addresses": [%q]`, "", "certificate"},
+		{`"addresses": [%q]`, `, "insecure_skip_verify": true`, ""},
+		{`"url": "rediss://%s"`, `, "insecure_skip_verify": true`, ""}, // as platforms hand it out
 	} {
-		s, err := provisioned(t, fmt.Sprintf(`{"addresses": [%q], "timeout": "10s", "tls": {"cert": %q, "key": %q%s}}`,
+		s, err := provisioned(t, fmt.Sprintf(`{`+test.server+`, "timeout": "10s", "tls": {"cert": %q, "key": %q%s}}`,
 			server.Addr, certificates.Cert, certificates.Key, test.setting))
 		if err != nil {
 			t.Fatal(err)
 		}
 		if err = claimOnce(t, s); (err == nil) != (test.want == "") || err != nil && !strings.Contains(err.Error(), test.want) {
-			t.Errorf("%q: %v; want %q", test.setting, err, test.want)
+			t.Errorf("%s%s: %v; want %q", test.server, test.setting, err, test.want)
 		}
 	}
 }
