@@ -42,7 +42,7 @@ const (
 	maxWriting = 16 << 20        // bytes of the bodies that are written at a time
 	halfSize   = 2 << 20         // larger bodies count as half of maxWriting: two are written at a time
 	pieceSize  = 1 << 20         // of a write
-	spareRoom  = 32 << 20        // what bodies and new keys leave free on the disk: the database needs it
+	maxSpare   = 32 << 20        // see roomOn
 	fullTime   = 5 * time.Second // how long the disk counts as full; longer than the engine waits before it tries again
 )
 
@@ -70,7 +70,13 @@ type bodies struct {
 	mu      sync.Mutex
 	open    map[string]*segment // by bucket, those that take more bodies
 
-	fullUntil atomic.Int64 // Unix milliseconds; see status
+	full atomic.Pointer[fullDisk] // see status
+}
+
+// fullDisk is why the disk counts as full, and until when.
+type fullDisk struct {
+	err   error
+	until time.Time
 }
 
 // bodyWrite is a body on its way to a segment, or there.
@@ -85,20 +91,30 @@ type bodyWrite struct {
 // status returns ErrNoSpace if the disk had little room a short time ago, or a body found none.
 // pebble, which has its log preallocated, may not notice yet.
 func (b *bodies) status() error {
-	if clock().UnixMilli() < b.fullUntil.Load() {
-		return ErrNoSpace
+	if full := b.full.Load(); full != nil && clock().Before(full.until) {
+		return full.err
 	}
 	return nil
 }
 
-func (b *bodies) setFull() { b.fullUntil.Store(clock().Add(fullTime).UnixMilli()) }
+// setFull makes the disk count as full because of an error, and returns that as an ErrNoSpace.
+func (b *bodies) setFull(err error) error {
+	err = fmt.Errorf("%w: %w", ErrNoSpace, err)
+	b.full.Store(&fullDisk{err, clock().Add(fullTime)})
+	return err
+}
 
-// roomFor returns an error if the disk would not have spareRoom left after a write of so many bytes.
+// roomFor returns an error if the disk would have too little room left after a write of so many bytes.
 func (b *bodies) roomFor(bytes int) error {
-	if free := freeRoom(b.fs, b.fs.PathDir(b.root)); free < uint64(bytes)+spareRoom {
-		return fmt.Errorf("%d MiB are free, of which the store leaves %d: %w", free>>20, spareRoom>>20, syscall.ENOSPC)
+	free, spare, size := roomOn(b.fs, b.fs.PathDir(b.root))
+	switch need := uint64(bytes) + spare; {
+	case need > size: // never
+		return fmt.Errorf("%d MiB are all that the disk has: %w", size>>20, syscall.EFBIG)
+	case need > free:
+		return fmt.Errorf("%d MiB are free, of which the store leaves %d: %w", free>>20, spare>>20, syscall.ENOSPC)
+	default:
+		return nil
 	}
-	return nil
 }
 
 func newBodies(fs vfs.FS, store string) *bodies {
@@ -161,8 +177,7 @@ func (b *bodies) append(bucket string, body []byte) (p place, err error) {
 	}
 	switch {
 	case isNoSpace(err):
-		b.setFull()
-		err = fmt.Errorf("%w: %w", ErrNoSpace, err)
+		err = b.setFull(err)
 	case errors.Is(err, syscall.EFBIG):
 		err = fmt.Errorf("%w: %w", idempotency.ErrTooLarge, err)
 	}

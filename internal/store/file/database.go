@@ -118,13 +118,15 @@ func openDatabase(fs vfs.FS, path string, create bool, logger *zap.Logger) (*dat
 	return d, nil
 }
 
-// freeRoom returns how many bytes are free on the disk of a directory. Where the system does not
-// know, these are more than anybody needs.
-func freeRoom(fs vfs.FS, path string) uint64 {
-	if usage, err := fs.GetDiskUsage(path); err == nil {
-		return usage.AvailBytes
+// roomOn returns how many bytes are free on the disk of a directory, how many of these bodies and new
+// keys leave free because the database needs them, and how many the disk has. Where the system does
+// not know, there is room for everything.
+func roomOn(fs vfs.FS, path string) (free, spare, size uint64) {
+	usage, err := fs.GetDiskUsage(path)
+	if err != nil || usage.TotalBytes == 0 {
+		return math.MaxUint64, maxSpare, math.MaxUint64
 	}
-	return math.MaxUint64
+	return usage.AvailBytes, min(maxSpare, usage.TotalBytes/4), usage.TotalBytes
 }
 
 // roomToOpen returns an error if the disk has less room than it may take to open a database: pebble
@@ -140,8 +142,9 @@ func roomToOpen(fs vfs.FS, path string) error {
 			need += uint64(info.Size())
 		}
 	}
-	need = min(need, (1+maxMemTables)*memTableBytes) // other logs are kept to be used again
-	if free := freeRoom(fs, path); free < need {
+	free, spare, _ := roomOn(fs, path)
+	need = min(need, spare/2) // other logs are kept to be used again
+	if free < need {
 		return fmt.Errorf("%d MiB are free, and to open the store may take %d: %w", free>>20, need>>20, syscall.ENOSPC)
 	}
 	return nil

@@ -32,7 +32,7 @@
 // pebble never sees an error of a write (disk.go). On a full disk, writes wait; new keys are refused,
 // and responses are replayed. New keys and bodies leave some room free, so that what is in flight ends,
 // what has expired is removed, and the database opens again. A file that may not become large enough
-// for a body makes the body too large. A slow disk writes bodies in turn, each once (bodies.go). A disk
+// for a body, or a disk that is too small for it, makes the body too large. A slow disk writes bodies in turn, each once (bodies.go). A disk
 // that hangs refuses new keys after the first operation that timed out. After any other failure the
 // database is abandoned, and another one is opened as soon as the disk takes writes (reopen.go). Claims
 // in memory, and their runs, survive that. Close abandons a database that does not close in time.

@@ -3,6 +3,7 @@ package file
 import (
 	"errors"
 	"fmt"
+	"strings"
 	"sync"
 	"syscall"
 	"testing"
@@ -113,15 +114,15 @@ func fill(t *testing.T, s *Store, body string) int {
 // kept expires.
 func TestStoreThatFillsItsDisk(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		fs := &volume{FS: newMemory(), size: 100 << 20}
+		fs := &volume{FS: newMemory(), size: 4 * maxSpare}
 		s := openStore(t, fs, storePath)
 		body := string(make([]byte, 8<<20))
 		kept := fill(t, s, body)
 		if kept == 0 {
 			t.Fatal("no response fits")
 		}
-		if usage, _ := fs.GetDiskUsage("/"); usage.AvailBytes < spareRoom {
-			t.Errorf("%d bytes are free, want %d", usage.AvailBytes, spareRoom)
+		if usage, _ := fs.GetDiskUsage("/"); usage.AvailBytes < maxSpare {
+			t.Errorf("%d bytes are free, want %d", usage.AvailBytes, maxSpare)
 		}
 		for range 2 {
 			if _, err := ask(t.Context(), s, "new"); !errors.Is(err, ErrNoSpace) {
@@ -132,7 +133,7 @@ func TestStoreThatFillsItsDisk(t *testing.T) {
 			}
 			closeStore(t, s)
 			s = openStore(t, fs, storePath)
-			fs.take(spareRoom / 2)
+			fs.take(maxSpare / 2)
 			time.Sleep(roomInterval)
 			synctest.Wait()
 		}
@@ -150,7 +151,7 @@ func TestStoreThatFillsItsDisk(t *testing.T) {
 func TestOpenOnADiskFullOfExpiredBodies(t *testing.T) {
 	for _, expired := range []bool{true, false} {
 		synctest.Test(t, func(t *testing.T) {
-			fs := &volume{FS: newMemory(), size: 100 << 20}
+			fs := &volume{FS: newMemory(), size: 4 * maxSpare}
 			counted := &handles{FS: fs}
 			s := openStore(t, counted, storePath)
 			record := claimed(t, s, claimOf("long"))
@@ -203,7 +204,7 @@ func TestOpenOnADiskWithLittleRoom(t *testing.T) {
 		if now := fs.used("/"); now > used+1<<10 {
 			t.Errorf("%d bytes were left on the disk", now-used)
 		}
-		fs.take(2 * spareRoom)
+		fs.take(2 * maxSpare)
 		time.Sleep(2 * probeInterval)
 		synctest.Wait()
 		replaysAll(t, s, 0, 5000)
@@ -217,11 +218,11 @@ func TestOpenOnADiskWithLittleRoom(t *testing.T) {
 // store goes on by itself.
 func TestNewKeysLeaveRoom(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		fs := &volume{FS: newMemory(), size: 100 << 20}
+		fs := &volume{FS: newMemory(), size: 4 * maxSpare}
 		s := openStore(t, fs, storePath)
 		body := string(make([]byte, maxInlineBody))
 		running := claimed(t, s, claimOf("running"))
-		fs.take(spareRoom + 1<<20)
+		fs.take(maxSpare + 1<<20)
 		for i := 0; ; i++ {
 			err := keepAs(t.Context(), s, fmt.Sprint(i), completeAs(body))
 			if errors.Is(err, ErrNoSpace) {
@@ -238,9 +239,67 @@ func TestNewKeysLeaveRoom(t *testing.T) {
 		if err := s.Forget(t.Context(), key("0"), idempotency.Precondition{}); err != nil {
 			t.Errorf("forget: %v", err)
 		}
-		fs.take(spareRoom)
+		fs.take(maxSpare)
 		time.Sleep(fullTime + roomInterval)
 		keep(t, s, 2000, 2010)
 		closeStore(t, s)
+	})
+}
+
+// A small volume holds a store too, which leaves the same part of it free after a restart, and says so.
+func TestSmallVolume(t *testing.T) {
+	for _, size := range []uint64{32 << 20, 64 << 20} {
+		synctest.Test(t, func(t *testing.T) {
+			fs := &volume{FS: newMemory(), size: size}
+			s := openStore(t, fs, storePath)
+			keep(t, s, 1000, 1010)
+			if kept := fill(t, s, string(make([]byte, 1<<20))); kept < int(size>>22) {
+				t.Errorf("%d MiB fit into %d", kept, size>>20)
+			}
+			closeStore(t, s)
+			s = openStore(t, fs, storePath)
+			replaysAll(t, s, 1000, 1010)
+			fs.take(size / 8)
+			time.Sleep(roomInterval)
+			synctest.Wait()
+			want := fmt.Sprintf("%d MiB are free, of which the store leaves %d", size>>23, size>>22)
+			if _, err := ask(t.Context(), s, "new"); !errors.Is(err, ErrNoSpace) || !strings.Contains(err.Error(), want) {
+				t.Errorf("a new key: %v, want %q", err, want)
+			}
+			closeStore(t, s)
+		})
+	}
+}
+
+// A body that is larger than the disk is too large: to wait for room would refuse new keys for nothing.
+func TestBodyLargerThanTheDisk(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := openStore(t, &volume{FS: newMemory(), size: 16 << 20}, storePath)
+		err := keepAs(t.Context(), s, "large", completeAs(string(make([]byte, 16<<20))))
+		if !errors.Is(err, idempotency.ErrTooLarge) {
+			t.Errorf("%v, want ErrTooLarge", err)
+		}
+		keep(t, s, 0, 10)
+		closeStore(t, s)
+	})
+}
+
+// unmeasured is a disk that says that it has no bytes at all, as some network file systems do.
+type unmeasured struct{ vfs.FS }
+
+func (unmeasured) GetDiskUsage(string) (vfs.DiskUsage, error) { return vfs.DiskUsage{}, nil }
+
+func TestDiskOfUnknownSize(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		fs := unmeasured{newMemory()}
+		for i := range 2 {
+			s := openStore(t, fs, storePath)
+			synctest.Wait()
+			keep(t, s, 10*i, 10*i+10)
+			if err := keepAs(t.Context(), s, fmt.Sprint("large ", i), completeAs(largeText("large"))); err != nil {
+				t.Error(err)
+			}
+			closeStore(t, s)
+		}
 	})
 }

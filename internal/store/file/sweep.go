@@ -57,8 +57,8 @@ func (s *Store) sweep(ctx context.Context, interval time.Duration, remove func(c
 
 // sweepBodies needs no database: the room that it returns may be what the database waits for.
 func (s *Store) sweepBodies(context.Context) error {
-	if s.bodies.roomFor(0) != nil {
-		s.bodies.setFull()
+	if err := s.bodies.roomFor(0); err != nil {
+		_ = s.bodies.setFull(err)
 	}
 	return s.bodies.removeExpired(clock())
 }
