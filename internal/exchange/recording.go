@@ -35,9 +35,7 @@ type Recording struct {
 	readers []*Reader
 	// first is the array of readers at the beginning: most recordings have only one.
 	first [1]*Reader
-	// own is the reader of the run's client, and delayed how long others have delayed it.
-	own     *Reader
-	delayed time.Duration
+	own   *Reader // the run's client's
 	// kept is how many others need the bytes: the engine, until the response is
 	// stored.
 	kept int
@@ -62,8 +60,8 @@ const (
 // budget.
 const window = 64 << 10
 
-// maxFollowersDelay is how long, in all, followers may delay the reader that leads a passing body.
-const maxFollowersDelay = time.Second
+// maxDelay is how long, in all, a follower may delay the reader that leads a passing body.
+const maxDelay = time.Second
 
 var errNoReaders = errors.New("no client reads the rest of the response")
 
@@ -152,24 +150,31 @@ func (r *Recording) leadLocked() (offset int64) {
 	return offset
 }
 
-// awaitFollowersLocked waits for the readers that are a window behind the one that leads, for as
-// long as all followers together may delay it, and then cuts them. Those that are fast enough are
-// only not scheduled yet.
+// awaitFollowersLocked waits for the readers that are a window behind the one that leads. Those that
+// are fast enough are only not scheduled yet. One that has delayed it for too long is cut.
 func (r *Recording) awaitFollowersLocked() {
-	lags := func(rd *Reader) bool { return r.leadLocked()-rd.offset >= window }
-	if !slices.ContainsFunc(r.readers, lags) {
-		return
-	}
-	began := time.Now()
-	timeout := time.NewTimer(maxFollowersDelay - r.delayed)
-	defer timeout.Stop()
-	for slices.ContainsFunc(r.readers, lags) && r.delayed+time.Since(began) < maxFollowersDelay {
+	for {
+		lead, left := r.leadLocked(), maxDelay
+		lags := func(rd *Reader) bool { return lead-rd.offset >= window }
+		lagging := slices.DeleteFunc(slices.Clone(r.readers), func(rd *Reader) bool { return !lags(rd) })
+		if len(lagging) == 0 {
+			return
+		}
+		for _, rd := range lagging {
+			left = min(left, maxDelay-rd.delayed)
+		}
+		began, timeout := time.Now(), time.NewTimer(left)
 		r.waitLocked(timeout.C)
+		timeout.Stop()
+		for _, rd := range lagging {
+			rd.delayed += time.Since(began)
+		}
+		readers := len(r.readers)
+		r.readers = slices.DeleteFunc(r.readers, func(rd *Reader) bool { return lags(rd) && rd.delayed >= maxDelay })
+		if len(r.readers) < readers {
+			r.dropLocked()
+		}
 	}
-	r.delayed += time.Since(began)
-	lead := r.leadLocked()
-	r.readers = slices.DeleteFunc(r.readers, func(rd *Reader) bool { return lead-rd.offset >= window })
-	r.dropLocked()
 }
 
 // waitLocked waits for the next change, or until the timeout.
@@ -241,8 +246,10 @@ func (r *Recording) dropLocked() {
 
 // Reader follows a recording from its first byte.
 type Reader struct {
-	of     *Recording
-	offset int64 // under the recording's lock, like the list of readers
+	of *Recording
+	// Under the recording's lock, like the list of readers:
+	offset  int64
+	delayed time.Duration // for how long it has delayed the reader that leads
 }
 
 // NewReader returns a new reader, or nil if the first bytes are gone.

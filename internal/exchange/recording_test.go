@@ -85,7 +85,7 @@ func TestPassingBodyReachesAllItsReaders(t *testing.T) {
 		if got[own] != total || got[fast] != total || got[slow] >= total {
 			t.Errorf("of %d bytes, the run's client got %d, a fast reader %d, a slow one %d", total, got[own], got[fast], got[slow])
 		}
-		if took := time.Since(took); took > (pieces+4)*time.Second+maxFollowersDelay {
+		if took := time.Since(took); took > (pieces+4)*time.Second+maxDelay {
 			t.Errorf("the run's client got them within %v: the slow one held it back", took)
 		}
 		for _, rd := range readers {
@@ -93,6 +93,43 @@ func TestPassingBodyReachesAllItsReaders(t *testing.T) {
 			rd.Leave()
 		}
 		wantUsed(t, b, 0)
+	})
+}
+
+// A follower that is fast enough is not cut for what a slow one has delayed.
+func TestSlowFollowerCutsNoFastOne(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		_, next := budgetOf(1 << 30)
+		r := begun(next())
+		own, fast, slow := r.NewReader(), r.NewReader(), r.NewReader()
+		r.own = own
+		for rd, took := range map[*Reader]time.Duration{own: 0, fast: time.Millisecond} {
+			go func() {
+				for {
+					shown, state, changed := rd.next()
+					if len(shown) == 0 && state == Cut {
+						return
+					}
+					if len(shown) == 0 {
+						<-changed
+						continue
+					}
+					time.Sleep(took)
+					rd.took(len(shown))
+				}
+			}()
+		}
+		for range 10 {
+			passed(t, r, window)
+		}
+		defer time.Sleep(time.Second) // the readers end
+		defer r.End(Cut)
+		if _, state, _ := slow.next(); state != Cut {
+			t.Error("the slow one was not cut")
+		}
+		if _, state, _ := fast.next(); state == Cut {
+			t.Error("the fast one was cut")
+		}
 	})
 }
 
