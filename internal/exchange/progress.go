@@ -13,10 +13,10 @@ import (
 // Of a connection that is shared, they may be another request's, and only whole writes count.
 //
 // What the client's system has accepted at once, its program may be reading for a while: a receiver
-// opens a full window only when a good part of it was read. On Linux with its defaults, a client at
-// 2 KiB/s acknowledges nothing for 41 seconds of loopback, and one at 8 KiB/s for 16 (measured). So
-// a full window counts as being read for maxReading times as long as the client may be idle, and
-// a smaller one in proportion.
+// opens a full window only when a good part of it was read, and over loopback when all of it was. On
+// Linux with its defaults, a client at 2 KiB/s acknowledges nothing there for 63 seconds, and one at
+// 8 KiB/s for 16 (measured). So a full window counts as being read for maxReading times as long as the
+// client may be idle, and a smaller one in proportion: with the default, at about 2 KiB/s.
 type progress struct {
 	limit   writeLimit
 	conn    net.Conn
@@ -43,7 +43,7 @@ const (
 	// fullWindow is what a system accepts for a program that does not read, in bytes.
 	fullWindow = 128 << 10
 	// maxReading is for how many times client_idle a full window is being read.
-	maxReading = 4
+	maxReading = 6
 	// minLookInterval is how often, at most, a write is looked at.
 	minLookInterval = 500 * time.Millisecond
 	// resetTimeout is how long the server may take to tell the client of a reset HTTP/2 stream.
