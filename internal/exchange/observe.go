@@ -170,7 +170,7 @@ func (t *tap) claim() *engine.Run {
 	t.dropBody()
 	switch {
 	case errors.Is(err, errNotRead):
-		t.unobserved(err)
+		t.unobserved(errNotRead) // the request itself gets no status for it
 		return nil
 	case err != nil:
 		t.report(unreadOutcome(err), "", 0)

@@ -156,10 +156,10 @@ func (r *Recording) awaitFollowersLocked() {
 	for {
 		lead, left := r.leadLocked(), maxDelay
 		lags := func(rd *Reader) bool { return lead-rd.offset >= window }
-		lagging := slices.DeleteFunc(slices.Clone(r.readers), func(rd *Reader) bool { return !lags(rd) })
-		if len(lagging) == 0 {
+		if !slices.ContainsFunc(r.readers, lags) {
 			return
 		}
+		lagging := slices.DeleteFunc(slices.Clone(r.readers), func(rd *Reader) bool { return !lags(rd) })
 		for _, rd := range lagging {
 			left = min(left, maxDelay-rd.delayed)
 		}
