@@ -23,7 +23,7 @@ func TestCallersThatNothingTellsApart(t *testing.T) {
 		"a cookie and no user":    {"", []string{"Cookie", "session=a", "Authorization", ""}, "{http.request.cookie.<name>}"},
 		"nothing":                 {"", nil, "{http.request.header.<field>}"},
 		"an unknown field":        {"", []string{"X-My-Token", "a"}, "{http.request.header.<field>}"},
-		"an account and nobody":   {"", []string{"Stripe-Account", "acct_1", "X-Tenant-Id", "a"}, "{http.request.header.<field>}"},
+		"an account, no caller":   {"", []string{"Stripe-Account", "acct_1", "X-Tenant-Id", "a"}, "{http.request.header.<field>}"},
 		"a cookie and a user":     {"", []string{"Cookie", "session=a", "Authorization", "Bearer a"}, ""},
 		"a cookie and an API key": {"", []string{"Cookie", "session=a", "Api-Key", "a"}, ""},
 		"a user of a proxy":       {"", []string{"X-Forwarded-User", "a"}, ""},

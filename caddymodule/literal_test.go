@@ -81,7 +81,8 @@ func TestKeysThatAreTheSameAlwaysOrNever(t *testing.T) {
 	}
 }
 
-// A line end at the end of a variable is nobody's: replicas of which one has it share their keys.
+// A line end at the end of a variable is no part of its value: replicas share their keys if only one
+// of them has it.
 func TestLineEndsOfVariablesArePartOfNoKey(t *testing.T) {
 	t.Setenv("TEST_REGION", "eu")
 	t.Setenv("TEST_REGION_LINE", "eu\n")

@@ -270,13 +270,13 @@ func TestObserveStreamsAndCancels(t *testing.T) {
 	}
 }
 
-// counted is told what is counted. A request counts when its claim is settled.
+// counted collects the requests that are counted. A request counts when its claim is settled.
 type counted struct {
 	exchange.Observer
 	told chan string
 }
 
-// counted returns what is told of the requests of the site.
+// counted returns the collector of the site.
 func (s *site) counted() *counted {
 	c := &counted{s.handler().exchange.Observer, make(chan string, 10)}
 	s.handler().exchange.Observer = c

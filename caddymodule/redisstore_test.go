@@ -57,7 +57,7 @@ func TestRedisPasswordsFromPlaceholders(t *testing.T) {
 	if err := os.WriteFile(file, []byte("s3cret"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	t.Setenv("TEST_REDIS_USER", "dedup\n") // a line end is nobody's
+	t.Setenv("TEST_REDIS_USER", "dedup\n") // the line end is no part of it
 	t.Setenv("TEST_REDIS_PASSWORD", "s3cret\r\n")
 	t.Setenv("TEST_SENTINEL_PASSWORD", "s3ntinel\n")
 	t.Setenv("TEST_WRONG_PASSWORD", "wr0ng")

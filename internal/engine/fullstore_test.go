@@ -201,6 +201,9 @@ func TestRestOfALargeResponseIsStoredLater(t *testing.T) {
 		a.link.recover()
 		time.Sleep(4 * time.Second)
 		a.wantState(someRequest(), idempotency.Complete, 1)
+		if reason := a.stored(someRequest()).Reason; !strings.Contains(reason, "the store has no room for it") {
+			t.Errorf("the record says %q", reason)
+		}
 		if given != 1 {
 			t.Errorf("given back %d times in the end, want 1", given)
 		}

@@ -38,7 +38,7 @@ func closingBrace(text string, i int) int {
 }
 
 // TrimLineEnd returns the value of a placeholder without the line end that a variable of the
-// environment often has at its end, and that nobody means. Caddy trims that of a {file.*}.
+// environment often ends with by accident. Caddy trims that of a {file.*}.
 func TrimLineEnd(placeholder string, value any) any {
 	text, is := value.(string)
 	if !is || !strings.HasPrefix(placeholder, "env.") || !strings.HasSuffix(text, "\n") {

@@ -38,7 +38,7 @@ func passed(t *testing.T, r *Recording, n int) {
 }
 
 // A body that is larger than is kept reaches all who keep up with the run's client, and what
-// they have is held no longer. A slow one is cut, and delays nobody.
+// they have read is dropped. A slow reader is cut, and delays no other.
 func TestPassingBodyReachesAllItsReaders(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b, next := budgetOf(1 << 30)

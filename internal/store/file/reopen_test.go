@@ -136,7 +136,7 @@ func TestDiskThatFailsAgainAndAgain(t *testing.T) {
 	})
 }
 
-// A store that is closed while its disk fails, or has no room, keeps nobody waiting for longer than
+// A store that is closed while its disk fails, or has no room, returns no later than
 // closeTimeout, leaves nothing behind, and has lost nothing.
 func TestCloseOnADiskThatFails(t *testing.T) {
 	for _, failure := range []error{syscall.ENOSPC, syscall.EIO} {

@@ -185,7 +185,7 @@ func TestSettlementGivenUpInItsBody(t *testing.T) {
 	}
 }
 
-// A body whose settlement fails behind it is not written again, also if the database is another one
+// A body whose settlement fails behind it is not written again, even if the database was replaced
 // by then.
 func TestSettlementThatFailsBehindItsBody(t *testing.T) {
 	for name, limit := range map[string]time.Duration{"fails": time.Minute, "hangs": time.Second} {

@@ -17,8 +17,8 @@ import (
 )
 
 // TestDistantRedis has connections that take longer to make than an operation may: the name
-// server is slow, or the network, with TLS and behind a proxy. Callers give up, and the
-// connection serves those who come later. They say what they waited for.
+// server is slow, or the network, with TLS and behind a proxy. Callers give up with an
+// error that says what they waited for, and the connection serves later ones.
 func TestDistantRedis(t *testing.T) {
 	t.Parallel()
 	certificates := redistest.NewCertificates(t)
