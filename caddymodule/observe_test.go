@@ -422,23 +422,9 @@ func (s *site) listed() []idempotency.Listed {
 // What is observed is kept without its body and under a key of its own, and counts as no run.
 func TestObserveKeepsApart(t *testing.T) {
 	address, _ := upstream(t, answers(201, "created"))
-	runsOf := func() float64 {
-		registry := prometheus.NewPedanticRegistry()
-		if err := processMetrics.register(registry); err != nil {
-			t.Fatal(err)
-		}
-		_, values := gathered(t, registry)
-		sum := 0.0
-		for name, value := range values {
-			if strings.HasPrefix(name, "caddy_dedup_runs_total") {
-				sum += value
-			}
-		}
-		return sum
-	}
 	s := serve(t, "@observed header X-Observed *", "route {", "dedup @observed {", "observe", "}",
 		"@enforced not header X-Observed *", "dedup @enforced", "reverse_proxy "+address, "}")
-	before, onPage := runsOf(), processMetrics.byOutcome()["executed"]
+	before, onPage := total(t, "runs_total"), processMetrics.byOutcome()["executed"]
 	counts := s.counted()
 	s.mustPost("k", "body", "X-Observed", "1")
 	counts.want(t, "executed")
@@ -450,13 +436,13 @@ func TestObserveKeepsApart(t *testing.T) {
 	if err != nil || response == nil || response.Status != 201 || len(response.Body)+len(response.Header) > 0 {
 		t.Errorf("the response that is kept is %+v, %v", response, err)
 	}
-	if n, shown := runsOf()-before, processMetrics.byOutcome()["executed"]-onPage; n != 0 || shown != 0 {
+	if n, shown := total(t, "runs_total")-before, processMetrics.byOutcome()["executed"]-onPage; n != 0 || shown != 0 {
 		t.Errorf("%v runs are counted, and the page shows %d", n, shown)
 	}
 	if got := s.mustPost("k", "body"); got.header.Get("Idempotent-Replayed") != "" {
 		t.Error("what was only observed is replayed")
 	}
-	if n := runsOf() - before; len(s.listed()) != 2 || n != 1 {
+	if n := total(t, "runs_total") - before; len(s.listed()) != 2 || n != 1 {
 		t.Errorf("there are %d keys, and %v runs; want 2 and 1", len(s.listed()), n)
 	}
 }
@@ -480,7 +466,7 @@ func TestObservePassesWithoutStoreOrRoom(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := serveLogged(t, "", c.global, "log", "dedup {", "observe", c.line, "}", "reverse_proxy "+strings.TrimPrefix(up.URL, "http://"))
-			counts, before := s.counted(), overloads(t)
+			counts, before := s.counted(), total(t, "overloads_total")
 			others := &exchange.Allowance{Budget: buffered}
 			others.Count(c.taken)
 			defer others.ReleaseAll()
@@ -494,15 +480,15 @@ func TestObservePassesWithoutStoreOrRoom(t *testing.T) {
 			if n := len(book.about("handled request")); n != 1 || len(book.about("handled request", "dedup_outcome", "")) != 1 {
 				t.Errorf("the access log has %v", book.about("handled request"))
 			}
-			if len(counts.told) > 0 || overloads(t) != before {
-				t.Errorf("it counts as %d requests, and %v refusals because of a limit", len(counts.told), overloads(t)-before)
+			if len(counts.told) > 0 || total(t, "overloads_total") != before {
+				t.Errorf("it counts as %d requests, and %v refusals because of a limit", len(counts.told), total(t, "overloads_total")-before)
 			}
 		})
 	}
 }
 
-// overloads returns how often limits have refused something.
-func overloads(t *testing.T) float64 {
+// total returns the sum of a counter of the process over all its labels.
+func total(t *testing.T, counter string) float64 {
 	t.Helper()
 	registry := prometheus.NewPedanticRegistry()
 	if err := processMetrics.register(registry); err != nil {
@@ -511,7 +497,7 @@ func overloads(t *testing.T) float64 {
 	_, values := gathered(t, registry)
 	sum := 0.0
 	for name, value := range values {
-		if strings.HasPrefix(name, "caddy_dedup_overloads_total") {
+		if strings.HasPrefix(name, "caddy_dedup_"+counter) {
 			sum += value
 		}
 	}
