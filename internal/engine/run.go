@@ -40,7 +40,7 @@ type Run struct {
 
 // newRun returns the run of a claim. Its lease is not renewed yet.
 func (e *Engine) newRun(f *flight, c idempotency.Claim, req Request, got idempotency.Claimed) *Run {
-	c.Follows = got.Record.Follows
+	c.PrevToken = got.Record.PrevToken
 	r := &Run{
 		engine: e, flight: f, claim: c, label: req.Label, policy: req.Policy, timeout: req.Timeout, observed: req.Observed, record: got.Record,
 	}
@@ -84,18 +84,18 @@ func (r *Run) replaces() *idempotency.Record {
 	if r.wasLost.Load() {
 		return nil
 	}
-	return r.record.Replaces
+	return r.record.Previous
 }
 
 // current returns the record of the run as the store has it, or had it last. It must not be
 // changed.
 func (r *Run) current() *idempotency.Record {
 	replaces := r.replaces()
-	if replaces == r.record.Replaces {
+	if replaces == r.record.Previous {
 		return r.record
 	}
 	record := r.Record()
-	record.Replaces = replaces
+	record.Previous = replaces
 	return record
 }
 
@@ -121,7 +121,7 @@ func (r *Run) responseDone() {
 func (r *Run) Explain(facts ...zap.Field) { r.facts = facts }
 
 // End settles the claim of the run. The caller says how the run ended, except for
-// Attempt and Replaces, which End sets itself. Without an error the settlement is
+// Attempt and Previous, which End sets itself. Without an error the settlement is
 // stored. Errors:
 //   - [idempotency.ErrFenced]: another request has taken the key over, or
 //     [Engine.Abandon] has ended the run. Nothing was stored.

@@ -62,8 +62,8 @@ func TestStoreGetsNothingReadable(t *testing.T) {
 				t.Fatal(err)
 			}
 			shown := fmt.Sprintf("%+v", *record)
-			if record.Replaces != nil {
-				shown += fmt.Sprintf("%+v", *record.Replaces)
+			if record.Previous != nil {
+				shown += fmt.Sprintf("%+v", *record.Previous)
 			}
 			if response != nil {
 				shown += fmt.Sprintf("%q%s", response.Header, response.Body)

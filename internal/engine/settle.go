@@ -85,7 +85,7 @@ func (e *Engine) storeSettlement(key idempotency.Key, claimed *idempotency.Recor
 // settlement returns what becomes of the claim, by the rules and by when the run ended.
 func (r *Run) settlement(end idempotency.End) idempotency.Settlement {
 	end.Attempt = r.record.Attempt - r.record.ReleasedAttempts
-	end.Replaces = r.replaces() != nil
+	end.HasPrevious = r.replaces() != nil
 	s := idempotency.Conclude(end, r.policy)
 	if ago := time.Since(r.endedAt).Truncate(time.Second); ago > 0 {
 		s.Ago, s.Retention = ago, max(s.Retention-ago, min(s.Retention, minLateRetention))

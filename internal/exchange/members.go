@@ -121,7 +121,7 @@ func (x *exchange) first(name string) (value any, ours bool) {
 	if x != nil {
 		switch d := x.decision.(type) {
 		case *engine.Run:
-			if replaced := d.Record().Replaces; replaced != nil {
+			if replaced := d.Record().Previous; replaced != nil {
 				of(replaced)
 				if isHeader || isMember {
 					response = x.replacedResponse(replaced)

@@ -30,9 +30,9 @@ type Claim struct {
 	// reply to the claim was lost, and the same claim is made once more.
 	Token       string
 	ExecutionID string
-	// Follows is the [Record.Follows] of the record that this claim has written. It is
+	// PrevToken is the [Record.PrevToken] of the record that this claim has written. It is
 	// for [Store.Renew].
-	Follows string
+	PrevToken string
 	// Within is the execution ID that the request came in with: that of the run of another
 	// dedup in front, or forged. Empty for most requests.
 	Within string
@@ -142,15 +142,15 @@ func (c Claim) Record(found *Record, now time.Time) *Record {
 	switch {
 	case found == nil:
 	case found.State == InFlight && found.Token == c.Token: // the same claim again
-		next.Attempt, next.ParentID, next.Replaces = found.Attempt, found.ParentID, found.Replaces
-		next.ReleasedAttempts, next.Follows = found.ReleasedAttempts, found.Follows
+		next.Attempt, next.ParentID, next.Previous = found.Attempt, found.ParentID, found.Previous
+		next.ReleasedAttempts, next.PrevToken = found.ReleasedAttempts, found.PrevToken
 	case found.State == Complete:
-		next.Attempt, next.ParentID, next.Replaces = found.Attempt+1, found.ExecutionID, found
+		next.Attempt, next.ParentID, next.Previous = found.Attempt+1, found.ExecutionID, found
 	default:
-		next.Attempt, next.ReleasedAttempts, next.Follows = found.Attempt+1, found.ReleasedAttempts, found.Token
+		next.Attempt, next.ReleasedAttempts, next.PrevToken = found.Attempt+1, found.ReleasedAttempts, found.Token
 	}
-	if next.Replaces != nil {
-		next.Expires = latest(next.Expires, next.Replaces.Expires)
+	if next.Previous != nil {
+		next.Expires = latest(next.Expires, next.Previous.Expires)
 	}
 	return next
 }

@@ -261,7 +261,7 @@ func TestClaimRecord(t *testing.T) {
 		Origin: idempotency.Origin{Provider: "stripe", DeliveryID: "evt"}, Status: 503,
 		Claimed: now.Add(-time.Hour), Ended: now.Add(-time.Minute), Expires: now.Add(time.Minute),
 	}
-	want.Attempt, want.Follows = 5, "theirs"
+	want.Attempt, want.PrevToken = 5, "theirs"
 	if got := claim.Record(old, now); !reflect.DeepEqual(*got, want) {
 		t.Errorf("over a released record:\ngot  %+v\nwant %+v", *got, want)
 	}
@@ -275,7 +275,7 @@ func TestClaimRecord(t *testing.T) {
 	}
 	// The run ended and the key was released: the next claim is another run.
 	released := claim.Record(old, now).Settled(idempotency.Settlement{State: idempotency.Released, Counted: true}, now)
-	want.Attempt, want.Follows = 6, "mine"
+	want.Attempt, want.PrevToken = 6, "mine"
 	if got := claim.Record(released, now); !reflect.DeepEqual(*got, want) {
 		t.Errorf("over the claim's own released record:\ngot  %+v\nwant %+v", *got, want)
 	}

@@ -57,8 +57,8 @@ type storedRecord struct {
 	LargeBody        int
 	Reason           string
 	ParentID         string
-	Replaces         *storedRecord
-	Follows          string
+	Previous         *storedRecord
+	PrevToken        string
 	Claimed          int64
 	Ended            int64
 	LeaseUntil       int64
@@ -121,7 +121,7 @@ func DecodeRecord(key Key, stored []byte) (*Record, error) {
 	if err := decoding.Unmarshal(content, &s); err != nil {
 		return nil, err
 	}
-	for r := &s; r != nil; r = r.Replaces {
+	for r := &s; r != nil; r = r.Previous {
 		switch r.State {
 		case InFlight, Complete, Released, Held:
 		default:
@@ -131,7 +131,7 @@ func DecodeRecord(key Key, stored []byte) (*Record, error) {
 			return nil, errors.New("it has no token")
 		}
 	}
-	if s.Replaces != nil && s.Replaces.Replaces != nil {
+	if s.Previous != nil && s.Previous.Previous != nil {
 		return nil, errors.New("the record that it replaces replaces another one")
 	}
 	return s.record(), nil
@@ -236,12 +236,12 @@ func (r *Record) stored() storedRecord {
 	s := storedRecord{
 		State: r.State, Token: r.Token, ExecutionID: r.ExecutionID, Attempt: r.Attempt, ReleasedAttempts: r.ReleasedAttempts,
 		Fingerprint: r.Fingerprint, Hold: r.Hold, Origin: storedOrigin{Origin: r.Origin}, SealedBy: r.SealedBy, Sealed: r.Sealed,
-		Status: r.Status, LargeBody: r.LargeBody, Reason: r.Reason, ParentID: r.ParentID, Follows: r.Follows,
+		Status: r.Status, LargeBody: r.LargeBody, Reason: r.Reason, ParentID: r.ParentID, PrevToken: r.PrevToken,
 		Claimed: millis(r.Claimed), Ended: millis(r.Ended), LeaseUntil: millis(r.LeaseUntil), Expires: millis(r.Expires),
 	}
-	if r.Replaces != nil {
-		replaced := r.Replaces.stored()
-		s.Replaces = &replaced
+	if r.Previous != nil {
+		replaced := r.Previous.stored()
+		s.Previous = &replaced
 	}
 	return s
 }
@@ -250,11 +250,11 @@ func (s *storedRecord) record() *Record {
 	r := &Record{
 		State: s.State, Token: s.Token, ExecutionID: s.ExecutionID, Attempt: s.Attempt, ReleasedAttempts: s.ReleasedAttempts,
 		Fingerprint: s.Fingerprint, Hold: s.Hold, Origin: s.Origin.Origin, SealedBy: s.SealedBy, Sealed: s.Sealed,
-		Status: s.Status, LargeBody: s.LargeBody, Reason: s.Reason, ParentID: s.ParentID, Follows: s.Follows,
+		Status: s.Status, LargeBody: s.LargeBody, Reason: s.Reason, ParentID: s.ParentID, PrevToken: s.PrevToken,
 		Claimed: moment(s.Claimed), Ended: moment(s.Ended), LeaseUntil: moment(s.LeaseUntil), Expires: moment(s.Expires),
 	}
-	if s.Replaces != nil {
-		r.Replaces = s.Replaces.record()
+	if s.Previous != nil {
+		r.Previous = s.Previous.record()
 	}
 	return r
 }

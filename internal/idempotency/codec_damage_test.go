@@ -135,7 +135,7 @@ func TestWrongContentIsAnError(t *testing.T) {
 		valid   bool
 	}{
 		"a record":                  {encoded(least()), true},
-		"one that replaces another": {with(func(r *storedRecord) { r.Replaces = least() }), true},
+		"one that replaces another": {with(func(r *storedRecord) { r.Previous = least() }), true},
 		"nothing":                   {nil, false},
 		"another type":              {encoded("a text"), false},
 		"too few fields":            {encoded([]string{"held", "t"}), false},
@@ -144,8 +144,8 @@ func TestWrongContentIsAnError(t *testing.T) {
 		"no token":                  {with(func(r *storedRecord) { r.Token = "" }), false},
 		"a byte behind it":          {append(encoded(least()), 0), false},
 		"one that replaces two": {with(func(r *storedRecord) {
-			r.Replaces = least()
-			r.Replaces.Replaces = least()
+			r.Previous = least()
+			r.Previous.Previous = least()
 		}), false},
 		"an array of 2^62 elements": {[]byte("\x9b\x40\x00\x00\x00\x00\x00\x00\x00"), false},
 	} {

@@ -23,7 +23,7 @@ func FuzzDecodeRecord(f *testing.F) {
 			if err != nil {
 				continue
 			}
-			if r.Token == "" || r.State == "" || r.Replaces != nil && r.Replaces.Replaces != nil {
+			if r.Token == "" || r.State == "" || r.Previous != nil && r.Previous.Previous != nil {
 				t.Fatalf("it was read as %+v", *r)
 			}
 			written := AppendRecord(nil, thisKey, r)

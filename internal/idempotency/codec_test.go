@@ -32,11 +32,11 @@ func fullRecord() *Record {
 		Expires:          time.Date(2026, 1, 9, 3, 4, 6, 999_000_000, time.UTC),
 		ReleasedAttempts: 1,
 		ParentID:         "0199b8a2-7d1c-7000-8000-000000000000",
-		Replaces: &Record{
+		Previous: &Record{
 			State: Complete, Token: "earlier", ExecutionID: "0199b8a2-7d1c-7000-8000-000000000000", Attempt: 2, Status: 200,
 			Expires: time.Date(2026, 1, 9, 3, 4, 6, 0, time.UTC),
 		},
-		Follows: "before",
+		PrevToken: "before",
 	}
 }
 

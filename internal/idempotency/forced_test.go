@@ -21,21 +21,21 @@ func TestForcedRecord(t *testing.T) {
 		Terms: idempotency.Terms{Lease: time.Second, Retention: time.Hour},
 	}
 	run := claim.Record(old, now)
-	if run.State != idempotency.InFlight || run.ParentID != "parent" || run.Attempt != 3 || run.Replaces != old {
+	if run.State != idempotency.InFlight || run.ParentID != "parent" || run.Attempt != 3 || run.Previous != old {
 		t.Fatalf("the forced run's record is %+v", run)
 	}
 	if !run.Expires.Equal(old.Expires) {
 		t.Errorf("it expires at %v, before the record that it may leave, %v", run.Expires, old.Expires)
 	}
-	if again := claim.Record(run, now); again.Replaces != old || again.ParentID != "parent" || again.Attempt != 3 {
+	if again := claim.Record(run, now); again.Previous != old || again.ParentID != "parent" || again.Attempt != 3 {
 		t.Errorf("claimed again with its own token it is %+v", again)
 	}
-	if renewed := run.Renewed(claim.Terms, now.Add(time.Second)); !renewed.Expires.Equal(old.Expires) || renewed.Replaces != old {
+	if renewed := run.Renewed(claim.Terms, now.Add(time.Second)); !renewed.Expires.Equal(old.Expires) || renewed.Previous != old {
 		t.Errorf("renewed it is %+v", renewed)
 	}
 
 	kept := run.Settled(idempotency.Settlement{State: idempotency.Complete, Counted: true, Retention: time.Hour}, now)
-	if kept.State != idempotency.Complete || kept.Token != "new" || kept.ParentID != "parent" || kept.Replaces != nil {
+	if kept.State != idempotency.Complete || kept.Token != "new" || kept.ParentID != "parent" || kept.Previous != nil {
 		t.Errorf("kept it is %+v", kept)
 	}
 	for _, s := range []idempotency.Settlement{
@@ -61,7 +61,7 @@ func TestEffective(t *testing.T) {
 	gone := &idempotency.Record{State: idempotency.Complete, Token: "old", Expires: now}
 	live, lapsed := now.Add(time.Millisecond), now
 	record := func(until time.Time, replaces *idempotency.Record) *idempotency.Record {
-		return &idempotency.Record{State: idempotency.InFlight, Token: "new", LeaseUntil: until, Replaces: replaces}
+		return &idempotency.Record{State: idempotency.InFlight, Token: "new", LeaseUntil: until, Previous: replaces}
 	}
 	for name, c := range map[string]struct{ found, want *idempotency.Record }{
 		"none":                        {nil, nil},

@@ -82,14 +82,14 @@ type Record struct {
 	// ParentID is set for a forced run only: the execution ID of the run whose
 	// response it is meant to replace.
 	ParentID string
-	// Replaces is set while a forced run is in flight: the complete record that the
+	// Previous is set while a forced run is in flight: the complete record that the
 	// run is meant to replace. If the run keeps no response, this record counts
 	// again.
-	Replaces *Record
-	// Follows is set while a run is in flight that has claimed the key over the record
+	Previous *Record
+	// PrevToken is set while a run is in flight that has claimed the key over the record
 	// of an earlier run, released or lapsed: the token of that record. If the store has
 	// that record again, it has lost this one ([Record.Owned]).
-	Follows string
+	PrevToken string
 	// Claimed and Ended are by the clock of the process that ran, to the millisecond.
 	// They are for operators; no rule reads them.
 	Claimed time.Time
@@ -115,13 +115,13 @@ func (r *Record) Lapsed(now time.Time) bool {
 // the record that the run was meant to replace counts again. The attempt of that
 // run is counted in it, because the run may have reached the upstream.
 func (r *Record) Effective(now time.Time) *Record {
-	if r == nil || r.Replaces == nil || !r.Lapsed(now) {
+	if r == nil || r.Previous == nil || !r.Lapsed(now) {
 		return r
 	}
-	if !now.Before(r.Replaces.Expires) {
+	if !now.Before(r.Previous.Expires) {
 		return nil
 	}
-	kept := *r.Replaces
+	kept := *r.Previous
 	kept.Attempt = r.Attempt
 	return &kept
 }
@@ -140,7 +140,7 @@ func (r *Record) WithAttempts(claimed *Record) *Record {
 
 // Owned reports whether the claim with this token may still be renewed and settled,
 // given the record that the store has for the key (nil: none). follows is the token of
-// the record over which the claim was written ([Record.Follows]). open is false
+// the record over which the claim was written ([Record.PrevToken]). open is false
 // without an error if a settlement with this token is stored already: then there
 // is nothing left to do. One that leaves the record before a forced run leaves that
 // record's token; left is it ([Record.LeftToken]).
@@ -167,10 +167,10 @@ func (r *Record) Owned(token, follows, left string) (open bool, err error) {
 // LeftToken returns the token of the record that a settlement of this claim leaves to count
 // again, "" if it leaves none.
 func (r *Record) LeftToken(s Settlement) string {
-	if r.Replaces == nil || s.State == Complete {
+	if r.Previous == nil || s.State == Complete {
 		return ""
 	}
-	return r.Replaces.Token
+	return r.Previous.Token
 }
 
 // Renewed returns the record with a lease that begins again at the given time.
@@ -193,7 +193,7 @@ func (r *Record) Release(token string, pre Precondition, now time.Time) (*Record
 		return nil, err
 	}
 	next := *found
-	next.State, next.Token, next.Follows, next.LeaseUntil = Released, token, "", time.Time{}
+	next.State, next.Token, next.PrevToken, next.LeaseUntil = Released, token, "", time.Time{}
 	next.ReleasedAttempts = found.Attempt
 	return &next, nil
 }
@@ -262,15 +262,15 @@ func (r *Record) Settled(s Settlement, now time.Time) *Record {
 }
 
 func (r *Record) settled(s *Settlement, now time.Time) Record {
-	if r.Replaces != nil && s.State != Complete {
-		kept := *r.Replaces
+	if r.Previous != nil && s.State != Complete {
+		kept := *r.Previous
 		if s.Counted {
 			kept.Attempt = r.Attempt
 		}
 		return kept
 	}
 	next := *r
-	next.Replaces, next.Follows = nil, ""
+	next.Previous, next.PrevToken = nil, ""
 	next.State = s.State
 	next.Ended = now.Add(-s.Ago)
 	next.LeaseUntil = time.Time{}

@@ -129,19 +129,19 @@ func TestFollows(t *testing.T) {
 		"nothing":             {nil, ""},
 		"released":            {&idempotency.Record{State: idempotency.Released, Token: "earlier"}, "earlier"},
 		"lapsed":              {&idempotency.Record{State: idempotency.InFlight, Token: "earlier"}, "earlier"},
-		"the same claim":      {&idempotency.Record{State: idempotency.InFlight, Token: "mine", Follows: "earlier"}, "earlier"},
+		"the same claim":      {&idempotency.Record{State: idempotency.InFlight, Token: "mine", PrevToken: "earlier"}, "earlier"},
 		"complete, if forced": {complete, ""},
 	} {
 		record := mine.Record(c.found, now)
-		if record.Follows != c.want {
-			t.Errorf("over %s it follows %q, want %q", name, record.Follows, c.want)
+		if record.PrevToken != c.want {
+			t.Errorf("over %s it follows %q, want %q", name, record.PrevToken, c.want)
 		}
-		if settled := record.Settled(idempotency.Settlement{State: idempotency.Complete, Response: &idempotency.Response{}}, now); settled.Follows != "" {
-			t.Errorf("over %s, settled, it follows %q", name, settled.Follows)
+		if settled := record.Settled(idempotency.Settlement{State: idempotency.Complete, Response: &idempotency.Response{}}, now); settled.PrevToken != "" {
+			t.Errorf("over %s, settled, it follows %q", name, settled.PrevToken)
 		}
 		record.LeaseUntil = now
-		if released, err := record.Release("operator", idempotency.Precondition{}, now); err != nil || released.Follows != "" {
-			t.Errorf("over %s, released, it follows %q, %v", name, released.Follows, err)
+		if released, err := record.Release("operator", idempotency.Precondition{}, now); err != nil || released.PrevToken != "" {
+			t.Errorf("over %s, released, it follows %q, %v", name, released.PrevToken, err)
 		}
 	}
 }
@@ -165,7 +165,7 @@ func TestReleaseByAnOperator(t *testing.T) {
 	})
 	inFlight := func(left time.Duration, replaces *idempotency.Record) *idempotency.Record {
 		return with(func(r *idempotency.Record) {
-			r.State, r.LeaseUntil, r.Replaces = idempotency.InFlight, now.Add(left), replaces
+			r.State, r.LeaseUntil, r.Previous = idempotency.InFlight, now.Add(left), replaces
 		})
 	}
 	counted := *released

@@ -45,9 +45,9 @@ type End struct {
 	Attempt int
 	// Reason is [Record.Reason].
 	Reason string
-	// Replaces reports whether the run was forced, and the response that it is meant
+	// HasPrevious reports whether the run was forced, and the response that it is meant
 	// to replace is still kept.
-	Replaces bool
+	HasPrevious bool
 }
 
 // Policy is what the user has configured for the end of a run.
@@ -103,7 +103,7 @@ func Conclude(end End, p Policy) Settlement {
 		Retention: p.Retention,
 		AnswerFor: max(p.Lease, minAnswer),
 	}
-	if end.Replaces && (s.State == Held || end.Response != nil && end.Response.Omitted) {
+	if end.HasPrevious && (s.State == Held || end.Response != nil && end.Response.Omitted) {
 		// The response that was kept before stays. It is not given up for a held key,
 		// or for a response without its body.
 		s.State = Released
@@ -141,7 +141,7 @@ func stateAfter(end End, p Policy) State {
 		return Held
 	// This was the last run that is allowed, so its answer is kept, whatever it is.
 	// After a forced run there is no need for that: the response before is kept.
-	case p.MaxAttempts > 0 && end.Attempt >= p.MaxAttempts && !end.Replaces:
+	case p.MaxAttempts > 0 && end.Attempt >= p.MaxAttempts && !end.HasPrevious:
 		return Complete
 	case end.Retention != nil && *end.Retention <= 0:
 		return Released

@@ -95,7 +95,7 @@ func (c settleCase) String() string {
 		retention = c.end.Retention.String()
 	}
 	return fmt.Sprintf("%v, status %d, upstream %d, retention %s, hold %v, release %s, attempt %d of %d, forced %v",
-		c.end.How, c.status(), c.end.UpstreamStatus, retention, c.policy.Hold, c.set.name, c.end.Attempt, c.policy.MaxAttempts, c.end.Replaces)
+		c.end.How, c.status(), c.end.UpstreamStatus, retention, c.policy.Hold, c.set.name, c.end.Attempt, c.policy.MaxAttempts, c.end.HasPrevious)
 }
 
 // settleCases yields every case once. The run is always the third attempt.
@@ -126,7 +126,7 @@ func settleCases(t *testing.T, yield func(settleCase)) {
 						for flags := range 4 {
 							for _, most := range []int{0, 2, 3, 4} {
 								yield(settleCase{
-									end: idempotency.End{How: how, Response: response, UpstreamStatus: upstream, Retention: retention, Attempt: 3, Replaces: flags&1 != 0},
+									end: idempotency.End{How: how, Response: response, UpstreamStatus: upstream, Retention: retention, Attempt: 3, HasPrevious: flags&1 != 0},
 									policy: idempotency.Policy{
 										Terms:     idempotency.Terms{Lease: 30 * time.Second, Retention: time.Hour, Hold: flags&2 != 0, MaxAttempts: most},
 										ReleaseOn: releaseOn,
@@ -186,7 +186,7 @@ func settleRow(t *testing.T, c settleCase) int {
 	omitted := c.end.Response != nil && c.end.Response.Omitted
 	found := -1
 	for i, r := range settleTable {
-		if r.how != c.end.How || !fits(r.forced, c.end.Replaces) || !fits(r.hold, c.policy.Hold) || !fits(r.lost, lost) ||
+		if r.how != c.end.How || !fits(r.forced, c.end.HasPrevious) || !fits(r.hold, c.policy.Hold) || !fits(r.lost, lost) ||
 			!fits(r.zero, zero) || !fits(r.releases, releases) || !fits(r.last, last) || !fits(r.omitted, omitted) {
 			continue
 		}

@@ -221,8 +221,8 @@ func TestSealedRecord(t *testing.T) {
 	a, b := sealerOf(t, 'a'), sealerOf(t, 'b')
 	// A forced run that was claimed after the first key had changed.
 	sealed := sealedRecord(a, "72d3162e")
-	sealed.Replaces = sealedRecord(b, "the one before")
-	for _, r := range []*idempotency.Record{sealed, sealed.Replaces} {
+	sealed.Previous = sealedRecord(b, "the one before")
+	for _, r := range []*idempotency.Record{sealed, sealed.Previous} {
 		stored := string(idempotency.AppendRecord(nil, thisKey, &idempotency.Record{State: r.State, Token: "t", Origin: r.Origin, Sealed: r.Sealed, Reason: r.Reason}))
 		for _, readable := range []string{"72d3162e", "before", "github", "channel", "POST", "example.com", "/hooks", "cut off"} {
 			if strings.Contains(stored, readable) {
@@ -237,11 +237,11 @@ func TestSealedRecord(t *testing.T) {
 	// The key of the record that is to be replaced is not needed.
 	for _, s := range []*Sealer{a, sealerOf(t, 'b', 'a')} {
 		got, err := s.openRecord(thisKey, stored)
-		if err != nil || !reflect.DeepEqual(got.Origin, someOrigin("72d3162e")) || got.SealedBy != "" || got.Reason != "cut off at 72d3162e" || got.Replaces != stored.Replaces {
+		if err != nil || !reflect.DeepEqual(got.Origin, someOrigin("72d3162e")) || got.SealedBy != "" || got.Reason != "cut off at 72d3162e" || got.Previous != stored.Previous {
 			t.Errorf("it opens as %+v, %v", got, err)
 		}
 	}
-	if stored.SealedBy != a.KeyIDs()[0] || stored.Replaces.SealedBy != b.KeyIDs()[0] {
+	if stored.SealedBy != a.KeyIDs()[0] || stored.Previous.SealedBy != b.KeyIDs()[0] {
 		t.Error("opening changed the stored record")
 	}
 	for name, s := range map[string]*Sealer{"neither key": sealerOf(t, 'c'), "the other": b, "no keys": nil} {

@@ -152,8 +152,8 @@ func (t *keyTable) dropExpired(now time.Time) {
 // clone returns a copy of a record that shares no memory with it.
 func clone(r *idempotency.Record) *idempotency.Record {
 	copied := *r
-	if r.Replaces != nil {
-		copied.Replaces = clone(r.Replaces)
+	if r.Previous != nil {
+		copied.Previous = clone(r.Previous)
 	}
 	return &copied
 }

@@ -79,7 +79,7 @@ func (s *Store) Renew(ctx context.Context, c idempotency.Claim) error {
 	}
 	now := clock()
 	found := live(record, now)
-	if open, err := found.Owned(c.Token, c.Follows, ""); !open {
+	if open, err := found.Owned(c.Token, c.PrevToken, ""); !open {
 		return err
 	}
 	k.setClaim(found.Renewed(c.Terms, now), stored)
@@ -103,7 +103,7 @@ func (s *Store) Settle(ctx context.Context, key idempotency.Key, claimed *idempo
 	}
 	now := clock()
 	found := live(record, now)
-	if open, err := found.Owned(claimed.Token, claimed.Follows, claimed.LeftToken(settlement)); !open {
+	if open, err := found.Owned(claimed.Token, claimed.PrevToken, claimed.LeftToken(settlement)); !open {
 		return err
 	}
 	next := value{record: found.WithAttempts(claimed).Settled(settlement, now)}

@@ -147,7 +147,7 @@ func (s *Store) Renew(ctx context.Context, c idempotency.Claim) error {
 		if err != nil {
 			return err
 		}
-		open, err := found.Owned(c.Token, c.Follows, "")
+		open, err := found.Owned(c.Token, c.PrevToken, "")
 		if open {
 			s.putRecord(c.Key, found.Renewed(c.Terms, now), now)
 		}
@@ -165,7 +165,7 @@ func (s *Store) Settle(ctx context.Context, key idempotency.Key, claimed *idempo
 		if err != nil {
 			return err
 		}
-		if open, err := found.Owned(claimed.Token, claimed.Follows, claimed.LeftToken(settlement)); !open {
+		if open, err := found.Owned(claimed.Token, claimed.PrevToken, claimed.LeftToken(settlement)); !open {
 			return err
 		}
 		if response.head != nil {

@@ -214,8 +214,8 @@ func (c *claimCall) runScript(ctx context.Context, attempt *idempotency.Record) 
 	}
 	revision := newRevision()
 	keepResponse, minExpiry := "", int64(0)
-	if attempt.Replaces != nil {
-		keepResponse, minExpiry = "1", attempt.Replaces.Expires.UnixMilli()
+	if attempt.Previous != nil {
+		keepResponse, minExpiry = "1", attempt.Previous.Expires.UnixMilli()
 	}
 	prepare := func(sent *request) {
 		sent.until, sent.deadlineArg = c.called.Add(s.executeWithin), deadlineArg

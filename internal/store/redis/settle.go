@@ -28,7 +28,7 @@ func (s *Store) Renew(ctx context.Context, c idempotency.Claim) error {
 	var answer reply
 	run := func(by *script) error {
 		return try(ctx, func() (err error) {
-			answer, _, err = s.runScript(ctx, by, keys, nil, c.Token, toMillis(c.Lease), toMillis(c.Life()), c.Follows, revision[:])
+			answer, _, err = s.runScript(ctx, by, keys, nil, c.Token, toMillis(c.Lease), toMillis(c.Life()), c.PrevToken, revision[:])
 			return err
 		})
 	}
@@ -153,8 +153,8 @@ func (s *Store) newSettleCall(key idempotency.Key, claimed *idempotency.Record, 
 		putDigits(value[atExpiry:atToken], expiry)
 		more[5] = claimed.Token
 	}
-	if claimed.Follows != "" {
-		more[0] = claimed.Follows
+	if claimed.PrevToken != "" {
+		more[0] = claimed.PrevToken
 	}
 	c.keys = append(c.keys, s.names.record(key))
 	if answer != nil || c.body != nil {
@@ -170,7 +170,7 @@ func (s *Store) newSettleCall(key idempotency.Key, claimed *idempotency.Record, 
 	if settlement.Withdraws && !leaves {
 		more[3] = toMillis(settlement.AnswerFor)
 	}
-	if claimed.Replaces != nil && !leaves {
+	if claimed.Previous != nil && !leaves {
 		more[4] = s.names.copies()
 	}
 	last := len(more) // what follows the last one that is set is left out

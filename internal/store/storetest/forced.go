@@ -153,8 +153,8 @@ func forcedMadeAgain(f *fixture) {
 		f.pass(2 * f.short())
 		c.Force = !expired
 		again := f.claim(c, idempotency.Proceed)
-		if replaces := again.Record.Replaces != nil; replaces == expired {
-			f.Errorf("%s: it is to replace %+v", name, again.Record.Replaces)
+		if replaces := again.Record.Previous != nil; replaces == expired {
+			f.Errorf("%s: it is to replace %+v", name, again.Record.Previous)
 		}
 		f.settle(k, again.Record, complete("second"))
 		f.replays(name, "second")

@@ -194,11 +194,11 @@ func (f *fixture) goneBack(name string, before func(k idempotency.Key) string) {
 	f.Helper()
 	k := key(name)
 	lost := f.newClaim(k)
-	lost.Follows = before(k)
+	lost.PrevToken = before(k)
 	old := f.lookup(k)
 	record := lost.Record(old, f.now())
-	if record.Follows != lost.Follows {
-		f.Fatalf("%s: the claim follows %q, want %q", name, record.Follows, lost.Follows)
+	if record.PrevToken != lost.PrevToken {
+		f.Fatalf("%s: the claim follows %q, want %q", name, record.PrevToken, lost.PrevToken)
 	}
 	want := func(when string, want error) {
 		f.Helper()
@@ -225,9 +225,9 @@ func (f *fixture) goneBack(name string, before func(k idempotency.Key) string) {
 	// Over an old record that nobody has claimed, the claim is made again and settled.
 	k = key(name + " again")
 	lost = f.newClaim(k)
-	lost.Follows = before(k)
+	lost.PrevToken = before(k)
 	again := f.claim(lost, idempotency.Proceed)
-	if again.Record.Follows != lost.Follows || again.Record.Token != lost.Token {
+	if again.Record.PrevToken != lost.PrevToken || again.Record.Token != lost.Token {
 		f.Errorf("%s: it is claimed again as %+v", name, again.Record)
 	}
 	if err := f.store.Renew(f.ctx, lost); err != nil {

@@ -90,7 +90,7 @@ func (m *model) claim(c idempotency.Claim) idempotency.Claimed {
 
 func (m *model) renew(c idempotency.Claim) error {
 	found := m.lookup(c.Key)
-	if open, err := found.Owned(c.Token, c.Follows, ""); !open {
+	if open, err := found.Owned(c.Token, c.PrevToken, ""); !open {
 		return err
 	}
 	next := *found
@@ -102,7 +102,7 @@ func (m *model) renew(c idempotency.Claim) error {
 
 func (m *model) settle(k idempotency.Key, claimed *idempotency.Record, s idempotency.Settlement) error {
 	found := m.lookup(k)
-	if open, err := found.Owned(claimed.Token, claimed.Follows, ""); !open {
+	if open, err := found.Owned(claimed.Token, claimed.PrevToken, ""); !open {
 		return err
 	}
 	m.put(k, found.WithAttempts(claimed).Settled(s, m.now), true)

@@ -104,7 +104,7 @@ func freeForced(f *fixture) {
 			f.Fatalf("free: %v", err)
 		}
 		freed := f.lookup(c.Key)
-		if freed.State != idempotency.Released || freed.ExecutionID != claimed.Previous.ExecutionID || freed.Attempt != 2 || freed.Replaces != nil {
+		if freed.State != idempotency.Released || freed.ExecutionID != claimed.Previous.ExecutionID || freed.Attempt != 2 || freed.Previous != nil {
 			f.Errorf("freed it is %+v", freed)
 		}
 		if err := f.store.Settle(f.ctx, c.Key, claimed.Record, complete("late")); !errors.Is(err, idempotency.ErrFenced) {

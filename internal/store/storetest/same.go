@@ -32,10 +32,10 @@ func recordDifference(got, want *idempotency.Record) string {
 		}
 		*at.a, *at.b = time.Time{}, time.Time{} // times can be equal and yet differ in their time zone
 	}
-	if difference := recordDifference(a.Replaces, b.Replaces); difference != "" {
+	if difference := recordDifference(a.Previous, b.Previous); difference != "" {
 		return "the record that it replaces: " + difference
 	}
-	a.Replaces, b.Replaces = nil, nil
+	a.Previous, b.Previous = nil, nil
 	if !reflect.DeepEqual(a, b) {
 		return fmt.Sprintf("got %+v, want %+v", a, b)
 	}

@@ -26,7 +26,7 @@ func (f *fixture) ended(k idempotency.Key, claimed *idempotency.Record, s idempo
 	f.between("the record's end", got.Expires, before.Add(s.Retention), after.Add(s.Retention))
 	want := *claimed
 	want.State, want.Ended, want.LeaseUntil, want.Expires = s.State, got.Ended, time.Time{}, got.Expires
-	want.Follows = ""
+	want.PrevToken = ""
 	if s.Response != nil {
 		want.Status = s.Response.Status
 	}
