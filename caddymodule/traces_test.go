@@ -103,7 +103,7 @@ func (s *site) lapse(key idempotency.Key) {
 	if err := s.keys.Release(s.t.Context(), key, idempotency.Precondition{}); err != nil {
 		s.t.Fatal(err)
 	}
-	decision, err := s.keys.Begin(s.t.Context(), engine.Request{
+	decision, err := s.keys.Claim(s.t.Context(), engine.Request{
 		Key: key, Timeout: time.Nanosecond,
 		Policy: idempotency.Policy{Terms: idempotency.Terms{Lease: 30 * time.Millisecond, Retention: time.Hour}},
 	})
@@ -111,7 +111,7 @@ func (s *site) lapse(key idempotency.Key) {
 	if !ok || err != nil {
 		s.t.Fatalf("got %T, %v", decision, err)
 	}
-	s.t.Cleanup(func() { _, _ = run.End(idempotency.End{How: idempotency.NotSent}) }) // the store stays open for it
+	s.t.Cleanup(func() { _, _ = run.Settle(idempotency.End{How: idempotency.NotSent}) }) // the store stays open for it
 	for deadline := time.Now().Add(10 * time.Second); ; time.Sleep(time.Millisecond) {
 		record, now, err := s.keys.Lookup(s.t.Context(), key)
 		if err != nil || time.Now().After(deadline) {

@@ -150,7 +150,7 @@ func TestCloseBesideRequests(t *testing.T) {
 			requests.Go(func() {
 				req := someRequest()
 				req.Key = idempotency.Identity{ID: string(rune('a' + i))}.Key()
-				d, err := a.Begin(context.Background(), req)
+				d, err := a.Claim(context.Background(), req)
 				if run, ok := d.(*engine.Run); ok {
 					end(run, created("one"))
 				} else {

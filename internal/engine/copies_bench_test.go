@@ -25,7 +25,7 @@ func newBenchmarked(b testing.TB, copies *engine.Copies) *engine.Engine {
 func beginWith(b testing.TB, e *engine.Engine, req engine.Request, n int) engine.Decision {
 	binary.BigEndian.PutUint64(req.Key[:], uint64(n))
 	binary.BigEndian.PutUint64(req.Key[len(req.Key)-8:], uint64(n))
-	decision, err := e.Begin(context.Background(), req)
+	decision, err := e.Claim(context.Background(), req)
 	if err != nil {
 		b.Fatal(err)
 	}

@@ -171,10 +171,10 @@ func (e *Engine) claimOf(req Request) idempotency.Claim {
 	}
 }
 
-// Begin decides what a request does, and waits if it has to wait for a run. It
-// returns a [*Run], which the caller must end, a [Replay], a [Follow] or a
+// Claim decides what a request does, and waits if it has to wait for a run. It
+// returns a [*Run], which the caller must settle, a [Replay], a [Follow] or a
 // [Refusal]. The only error is that of the context: the client has disconnected.
-func (e *Engine) Begin(ctx context.Context, req Request) (Decision, error) {
+func (e *Engine) Claim(ctx context.Context, req Request) (Decision, error) {
 	limit := waitLimit{until: time.Now().Add(req.Wait), onWait: req.OnWait}
 	defer limit.stop()
 	for {

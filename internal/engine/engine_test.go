@@ -341,7 +341,7 @@ func TestStoreThatPanicsLeavesNoRequestWaiting(t *testing.T) {
 		panicked := make(chan any)
 		go func() {
 			defer func() { panicked <- recover() }()
-			_, _ = a.Begin(context.Background(), req)
+			_, _ = a.Claim(context.Background(), req)
 		}()
 		synctest.Wait()
 		all := a.waiters(3, req)

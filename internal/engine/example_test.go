@@ -13,7 +13,7 @@ import (
 )
 
 // A request runs, and its duplicate gets the same response.
-func ExampleEngine_Begin() {
+func ExampleEngine_Claim() {
 	e := engine.New(memory.New(1<<20), engine.Options{
 		Timeout:        time.Second,
 		Logger:         zap.NewNop(),
@@ -26,14 +26,14 @@ func ExampleEngine_Begin() {
 		Policy: idempotency.Policy{Terms: idempotency.Terms{Lease: 30 * time.Second, Retention: 24 * time.Hour}},
 	}
 	for range 2 {
-		decision, err := e.Begin(context.Background(), request)
+		decision, err := e.Claim(context.Background(), request)
 		if err != nil {
 			panic(err)
 		}
 		switch d := decision.(type) {
 		case *engine.Run:
 			response := &idempotency.Response{Status: 201, Body: []byte("order 17 is placed")}
-			settlement, err := d.End(idempotency.End{How: idempotency.Answered, Response: response})
+			settlement, err := d.Settle(idempotency.End{How: idempotency.Answered, Response: response})
 			fmt.Println(d.ExecutionID(), "ran:", settlement.State, err)
 		case engine.Replay:
 			fmt.Println(d.Record.ExecutionID, "is replayed:", d.Response.Status, string(d.Response.Body))

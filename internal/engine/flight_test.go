@@ -79,7 +79,7 @@ func TestAllThatCameBeforeTheEndGetTheAnswer(t *testing.T) {
 		decided := make(chan engine.Decision, n)
 		for range n {
 			go func() {
-				d, _ := a.Begin(context.Background(), req)
+				d, _ := a.Claim(context.Background(), req)
 				if run, ok := d.(*engine.Run); ok {
 					end(run, broken("out of order"))
 					ran <- run.ExecutionID()

@@ -25,7 +25,7 @@ type chaos struct {
 	leases map[string]time.Time
 	// running has, for each operation, the runs that have not ended.
 	running map[int]map[string]bool
-	// kept has, for each operation, the run whose response is kept, as End has said.
+	// kept has, for each operation, the run whose response is kept, as Settle has said.
 	kept    map[int]string
 	results map[string]result
 	replays map[string]int
@@ -112,7 +112,7 @@ func (c *chaos) request(random *rand.Rand, r *replica, operation int, req engine
 		defer cancel()
 		ctx = impatient
 	}
-	d, err := r.Begin(ctx, req)
+	d, err := r.Claim(ctx, req)
 	switch d := d.(type) {
 	case *engine.Run:
 		c.begins(operation, d)

@@ -94,7 +94,7 @@ func (r *Run) renew() {
 	err := r.renewOnce()
 	if errors.Is(err, idempotency.ErrGone) {
 		// This order matters: first set wasLost, then look whether the run has
-		// ended. End does it the other way round: it first stops the renewal,
+		// ended. Settle does it the other way round: it first stops the renewal,
 		// and then looks at wasLost. So at least one of them sees what the
 		// other has done, and no claim stays that was written again after the
 		// end.

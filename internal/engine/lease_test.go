@@ -193,7 +193,7 @@ func TestRenewalsThatFailAreLoggedOnceInAThirdOfTheLease(t *testing.T) {
 		link := newLink(newShared(t))
 		e := engine.New(link, options)
 		defer e.Close()
-		decision, err := e.Begin(context.Background(), someRequest())
+		decision, err := e.Claim(context.Background(), someRequest())
 		if err != nil {
 			t.Fatal(err)
 		}

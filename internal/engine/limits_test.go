@@ -197,7 +197,7 @@ func TestLimitOfRunsAndAStoreThatHangs(t *testing.T) {
 		r.link.fail(panics, "lookup")
 		panicked := func() (reason any) {
 			defer func() { reason = recover() }()
-			_, _ = r.Begin(context.Background(), withKey(req, "new"))
+			_, _ = r.Claim(context.Background(), withKey(req, "new"))
 			return nil
 		}()
 		if panicked == nil {

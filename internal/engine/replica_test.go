@@ -119,7 +119,7 @@ func holding() engine.Request {
 // begin returns the decision on a request whose client stays connected.
 func (r *replica) begin(req engine.Request) engine.Decision {
 	r.t.Helper()
-	d, err := r.Begin(context.Background(), req)
+	d, err := r.Claim(context.Background(), req)
 	if err != nil {
 		r.t.Fatalf("begin: %v", err)
 	}
@@ -160,7 +160,7 @@ func (r *replica) beginLater(ctx context.Context, req engine.Request) *waiter {
 	start := time.Now()
 	go func() {
 		defer close(w.done)
-		w.d, w.err = r.Begin(ctx, req)
+		w.d, w.err = r.Claim(ctx, req)
 		w.d = r.whole(req, w.d)
 		w.took = time.Since(start)
 	}()
@@ -271,7 +271,7 @@ const (
 
 // ended ends a run and returns what has become of it.
 func ended(run *engine.Run, end idempotency.End) result {
-	s, err := run.End(end)
+	s, err := run.Settle(end)
 	switch {
 	case errors.Is(err, idempotency.ErrFenced):
 		return resultFenced

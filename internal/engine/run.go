@@ -12,7 +12,7 @@ import (
 )
 
 // Run is a request that has claimed its key, and may now be carried out. The caller of
-// [Engine.Begin] carries it out, and then calls End, exactly once.
+// [Engine.Claim] carries it out, and then calls Settle, exactly once.
 type Run struct {
 	engine  *Engine
 	flight  *flight
@@ -104,9 +104,9 @@ func (r *Run) current() *idempotency.Record {
 func (r *Run) Stream(live any) { r.flight.stream(live) }
 
 // OnStored sets a function that is called once, when the engine no longer needs the response
-// that End was given. That is when End returns or, if the store fails, when the end is stored
+// that Settle was given. That is when Settle returns or, if the store fails, when the end is stored
 // or given up. A local copy may keep the response for longer, under a limit of its own, so its
-// bytes must never be reused. OnStored must be called before End.
+// bytes must never be reused. OnStored must be called before Settle.
 func (r *Run) OnStored(f func()) { r.onStored = f }
 
 func (r *Run) responseDone() {
@@ -117,11 +117,11 @@ func (r *Run) responseDone() {
 }
 
 // Explain sets what the caller knows of the run and its end, for the log line about what has
-// become of the claim. It must be called before End.
+// become of the claim. It must be called before Settle.
 func (r *Run) Explain(facts ...zap.Field) { r.facts = facts }
 
-// End settles the claim of the run. The caller says how the run ended, except for
-// Attempt and Previous, which End sets itself. Without an error the settlement is
+// Settle settles the claim of the run. The caller says how the run ended, except for
+// Attempt and Previous, which Settle sets itself. Without an error the settlement is
 // stored. Errors:
 //   - [idempotency.ErrFenced]: another request has taken the key over, or
 //     [Engine.Abandon] has ended the run. Nothing was stored.
@@ -129,7 +129,7 @@ func (r *Run) Explain(facts ...zap.Field) { r.facts = facts }
 //     released, which needs no record, so nothing was stored.
 //   - Any other error: the engine keeps trying to store the settlement. Until then
 //     it answers the duplicates that this process gets.
-func (r *Run) End(end idempotency.End) (idempotency.Settlement, error) {
+func (r *Run) Settle(end idempotency.End) (idempotency.Settlement, error) {
 	if !r.lease.end() {
 		r.responseDone()
 		return idempotency.Settlement{}, idempotency.ErrFenced

@@ -42,7 +42,7 @@ func TestTooManyClaimsInDoubt(t *testing.T) {
 		}
 		e.copies = &ownCopies{all: NewCopies(0), store: e.store, ctx: t.Context()}
 		e.timeout.Store(int64(time.Second))
-		d, err := e.Begin(context.Background(), Request{})
+		d, err := e.Claim(context.Background(), Request{})
 		if err != nil {
 			t.Fatal(err)
 		}

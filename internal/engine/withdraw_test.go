@@ -157,7 +157,7 @@ func TestWithdrawingEndsWithTheClaim(t *testing.T) {
 				defer func() { _ = e.Close() }()
 				broken.fail(hung)
 				for range 3 {
-					if d, err := e.Begin(t.Context(), test.req); err != nil {
+					if d, err := e.Claim(t.Context(), test.req); err != nil {
 						t.Fatalf("%v, %v", d, err)
 					}
 				}

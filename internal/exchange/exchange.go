@@ -85,7 +85,7 @@ func (x *exchange) begin(request *engine.Request) (engine.Decision, error) {
 	}
 	x.entered = store
 	for {
-		decision, err := store.Begin(x.r.Context(), *request)
+		decision, err := store.Claim(x.r.Context(), *request)
 		switch d := decision.(type) {
 		case engine.Follow:
 			x.following = d.Live.(*liveResponse).record.NewReader()

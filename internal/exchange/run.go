@@ -148,7 +148,7 @@ func (x *exchange) end(run *engine.Run, ended ending, retention string, shared *
 	fields, reason := x.runLogFields(ended.cause(), end)
 	end.Reason = cmp.Or(notKept, reason)
 	run.Explain(fields...)
-	_, _ = run.End(end) // the engine logs what became of it
+	_, _ = run.Settle(end) // the engine logs what became of it
 }
 
 // begin makes the request that the handlers behind get. Its context is not the client's, and has

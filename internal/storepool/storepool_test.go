@@ -130,7 +130,7 @@ func someKey(id string) engine.Request {
 // begin begins a run that must be allowed.
 func begin(t *testing.T, store *Store, id string) *engine.Run {
 	t.Helper()
-	d, err := store.Begin(t.Context(), someKey(id))
+	d, err := store.Claim(t.Context(), someKey(id))
 	run, ok := d.(*engine.Run)
 	if !ok {
 		t.Fatalf("decided %+v, %v", d, err)
@@ -139,7 +139,7 @@ func begin(t *testing.T, store *Store, id string) *engine.Run {
 }
 
 func kept(run *engine.Run) {
-	_, _ = run.End(idempotency.End{How: idempotency.Answered, Response: &idempotency.Response{Status: 201}})
+	_, _ = run.Settle(idempotency.End{How: idempotency.Answered, Response: &idempotency.Response{Status: 201}})
 }
 
 // A new configuration's settings count when the old one is gone, and not before: one
@@ -166,12 +166,12 @@ func TestSettingsOfTheOldestConfigurationCount(t *testing.T) {
 		for n := range limit {
 			runs = append(runs, begin(t, store, string(rune('a'+n))))
 		}
-		d, _ := store.Begin(t.Context(), someKey("one more"))
+		d, _ := store.Claim(t.Context(), someKey("one more"))
 		if refused, ok := d.(engine.Refusal); !ok || refused.Reason != engine.ReasonOverloaded {
 			t.Errorf("beside %d runs another got %+v", limit, d)
 		}
 		for _, run := range runs {
-			_, _ = run.End(idempotency.End{How: idempotency.NotSent})
+			_, _ = run.Settle(idempotency.End{How: idempotency.NotSent})
 		}
 		lines.TakeAll()
 		others.TakeAll()
@@ -229,7 +229,7 @@ func TestStoreIsClosedAfterItsLastWork(t *testing.T) {
 		t.Error("a store with work to do is opened twice")
 	}
 	kept(run)
-	d, _ := store.Begin(t.Context(), someKey("k"))
+	d, _ := store.Claim(t.Context(), someKey("k"))
 	if _, ok := d.(engine.Replay); !ok {
 		t.Errorf("the duplicate got %+v", d)
 	}
@@ -435,7 +435,7 @@ func TestStoreIsNotClosedWithAnUnstoredEnd(t *testing.T) {
 		first := handle()
 		store := started(t, first)
 		m.opened.losesReplies.Store(true)
-		if d, _ := store.Begin(t.Context(), someKey("in doubt")); d.(engine.Refusal).Reason != engine.ReasonUnavailable {
+		if d, _ := store.Claim(t.Context(), someKey("in doubt")); d.(engine.Refusal).Reason != engine.ReasonUnavailable {
 			t.Fatalf("decided %+v", d)
 		}
 		m.opened.losesReplies.Store(false)
