@@ -10,7 +10,7 @@
 package caddydedup
 
 import (
-	// These register Caddy's modules, and the commands.
+	// These register Caddy's modules, and the command dedup.
 	_ "github.com/caddy-dedup/caddy-dedup/caddymodule"
-	_ "github.com/caddy-dedup/caddy-dedup/internal/commands"
+	_ "github.com/caddy-dedup/caddy-dedup/internal/cli"
 )

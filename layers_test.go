@@ -15,8 +15,8 @@ const module = "github.com/caddy-dedup/caddy-dedup"
 // layers says which packages of this module each package may import, in code and
 // in its tests. An arrow that is not here points the wrong way.
 var layers = map[string]struct{ code, tests []string }{
-	"":                         {code: list("caddymodule", "internal/commands")},
-	"cmd/caddy-dedup":          {code: list("")},
+	"":                         {code: list("caddymodule", "internal/cli")},
+	"cmd/caddy-dedup":          {code: list("", "internal/cli")},
 	"caddymodule":              {code: list("internal/admin", "internal/dashboard", "internal/delivery", "internal/engine", "internal/exchange", "internal/idempotency", "internal/storepool", "internal/seal", "internal/store/file", "internal/store/memory", "internal/store/redis"), tests: list("internal/redistest")},
 	"internal/exchange":        {code: list("internal/delivery", "internal/engine", "internal/idempotency", "internal/storepool"), tests: list("internal/store/memory")},
 	"internal/admin":           {code: list("internal/engine", "internal/idempotency"), tests: list("internal/store/memory")},
@@ -31,8 +31,7 @@ var layers = map[string]struct{ code, tests []string }{
 	"internal/store/memory":    {code: list("internal/idempotency", "internal/store/wakeup"), tests: list("internal/store/storetest")},
 	"internal/store/file":      {code: list("internal/idempotency", "internal/store/wakeup"), tests: list("internal/store/storetest")},
 	"internal/store/redis":     {code: list("internal/idempotency", "internal/store/wakeup"), tests: list("internal/redistest", "internal/store/storetest")},
-	"internal/keyscommand":     {code: list("internal/admin", "internal/delivery", "internal/idempotency"), tests: list("internal/engine", "internal/store/memory")},
-	"internal/commands":        {code: list("caddymodule", "internal/admin", "internal/delivery", "internal/keyscommand")},
+	"internal/cli":             {code: list("caddymodule", "internal/admin", "internal/delivery", "internal/idempotency"), tests: list("internal/engine", "internal/store/memory")},
 	"internal/storepool":       {code: list("internal/engine", "internal/idempotency"), tests: list("internal/store/memory")},
 	"internal/freeport":        {},
 	"internal/redistest":       {code: list("internal/freeport")},
@@ -47,9 +46,9 @@ var stayOut = []struct {
 	imported string
 	reaching []string
 }{
-	{"github.com/caddyserver/caddy/v2", list("", "cmd/caddy-dedup", "internal/commands", "caddymodule", "internal/exchange")},
-	{"github.com/redis/go-redis/v9", list("", "cmd/caddy-dedup", "internal/commands", "caddymodule", "internal/store/redis", "internal/redistest")},
-	{"github.com/cockroachdb/pebble", list("", "cmd/caddy-dedup", "internal/commands", "caddymodule", "internal/store/file")},
+	{"github.com/caddyserver/caddy/v2", list("", "cmd/caddy-dedup", "internal/cli", "caddymodule", "internal/exchange")},
+	{"github.com/redis/go-redis/v9", list("", "cmd/caddy-dedup", "internal/cli", "caddymodule", "internal/store/redis", "internal/redistest")},
+	{"github.com/cockroachdb/pebble", list("", "cmd/caddy-dedup", "internal/cli", "caddymodule", "internal/store/file")},
 }
 
 func list(packages ...string) []string { return packages }

@@ -4,6 +4,7 @@ import (
 	"iter"
 	"maps"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/caddyserver/caddy/v2"
@@ -73,20 +74,18 @@ func (h *Handler) UnmarshalCaddyfile(d *caddyfile.Dispenser) error {
 	return nil
 }
 
-// Lines are a directive with some of its lines. Each of them is checked, and not what they
-// are together: another line may have what one of them needs or excludes.
-type Lines struct{ Settings }
-
-// UnmarshalCaddyfile reads the directive with the lines that are there.
-func (l *Lines) UnmarshalCaddyfile(d *caddyfile.Dispenser) error {
-	_, err := l.read(d)
-	return hidePasswords(*d, err)
-}
-
 // read reads the directive, and returns where its words stand.
 func (s *Settings) read(d *caddyfile.Dispenser) (places map[string]caddyfile.Dispenser, err error) {
 	d.Next() // the directive's name
 	s.Providers = d.RemainingArgs()
+	for _, name := range s.Providers {
+		if _, ok := settingParsers[name]; ok {
+			return nil, d.Errf("%s is a word of the block: dedup { %s ... }, on a line of its own; behind dedup come a matcher and providers", name, name)
+		}
+		if strings.HasPrefix(name, "/") || strings.HasPrefix(name, "@") || name == "*" {
+			return nil, d.Errf("the matcher %s comes before the providers, as in dedup %s github", name, name)
+		}
+	}
 	if err := checkProviders(s.Providers); err != nil {
 		return nil, d.WrapErr(err)
 	}
@@ -113,6 +112,8 @@ func unknownWord(d *caddyfile.Dispenser, block string, words []string) error {
 	hint := ""
 	if form, ok := hints[d.Val()]; ok {
 		hint = "write " + form + "; "
+	} else if _, ok := delivery.ProviderNamed(d.Val()); ok || strings.HasPrefix(d.Val(), "/") {
+		hint = "a matcher and providers come behind dedup, as in dedup /webhooks/* github (--path and --provider of the command proxy); "
 	} else if near := delivery.Nearest(d.Val(), words); len(belongs[d.Val()]) > 0 {
 		hint = "it belongs " + delivery.Alternatives(belongs[d.Val()]) + "; "
 	} else if len(near) > 0 {

@@ -11,6 +11,8 @@ import (
 	"github.com/caddyserver/caddy/v2"
 	"github.com/caddyserver/caddy/v2/caddyconfig"
 	"github.com/caddyserver/caddy/v2/caddyconfig/caddyfile"
+
+	"github.com/caddy-dedup/caddy-dedup/internal/delivery"
 )
 
 // handlerOf reads a directive with one line in its block.
@@ -410,5 +412,26 @@ func TestNamesThatStandForNoOthers(t *testing.T) {
 	s.setDefaults()
 	if err := s.check(); err == nil || !strings.Contains(err.Error(), `methods: "*"`) || !strings.Contains(err.Error(), `keep_header: "X-*"`) {
 		t.Errorf("in JSON: %v", err)
+	}
+}
+
+// What stands in the wrong place of the directive is answered with its right form.
+func TestWordsInTheWrongPlace(t *testing.T) {
+	for directive, want := range map[string]string{
+		"dedup github /webhooks/*":       "dedup /webhooks/* github",
+		"dedup github @hooks":            "dedup @hooks github",
+		"dedup observe":                  "dedup { observe ... }",
+		"dedup github observe":           "dedup { observe ... }",
+		"dedup {\ngithub /webhooks/*\n}": "dedup /webhooks/* github",
+		"dedup {\n/webhooks/*\n}":        "dedup /webhooks/* github",
+	} {
+		if err := new(Handler).UnmarshalCaddyfile(caddyfile.NewTestDispenser(directive)); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v; want %q", directive, err, want)
+		}
+	}
+	for _, p := range delivery.Providers() {
+		if _, ok := settingParsers[p.Name]; ok {
+			t.Errorf("the provider %s has the name of a setting", p.Name)
+		}
 	}
 }

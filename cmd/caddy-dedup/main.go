@@ -1,5 +1,6 @@
-// Command caddy-dedup is Caddy with the dedup handler in it, and the command
-// `proxy`, which puts the handler in front of a service without a file.
+// Command caddy-dedup is Caddy with the dedup handler in it. The subcommands of `dedup`, such
+// as `proxy`, which puts the handler in front of a service without a file, are commands of
+// their own here.
 package main
 
 import (
@@ -16,11 +17,16 @@ import (
 
 func main() {
 	caddydedup.NameBuild()
+	registerCommands()
 	command := ""
 	if len(os.Args) > 1 {
 		command = os.Args[1]
 	}
 	switch command {
+	case "", "-h", "--help", "help":
+		if len(os.Args) < 3 {
+			os.Args = []string{os.Args[0], helpCommand}
+		}
 	case "upgrade", "add-package", "remove-package":
 		// What they download is a Caddy without this program; and they do not know of a binary
 		// whose packages are partly its own, and end in a panic.

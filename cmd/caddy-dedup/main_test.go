@@ -84,3 +84,32 @@ func TestCommandsThatReplaceTheBinary(t *testing.T) {
 		})
 	}
 }
+
+// The program's help is about caddy-dedup.
+func TestHelp(t *testing.T) {
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, args := range [][]string{nil, {"--help"}, {"-h"}, {"help"}} {
+		command := exec.CommandContext(t.Context(), self, args...)
+		command.Env = append(os.Environ(), runMain+"=1")
+		out, err := command.Output()
+		help := string(out)
+		if err != nil || !strings.HasPrefix(strings.TrimSpace(help), "$ caddy-dedup proxy ") {
+			t.Fatalf("%q: %v\n%s", args, err, help)
+		}
+		_, own, _ := strings.Cut(help, "Commands of caddy-dedup:\n")
+		if !regexp.MustCompile(`^  proxy .*\n  keys .*\n  providers .*\n  health .*\n\nCommands of Caddy:\n`).MatchString(own) || !strings.Contains(own, "\n  run ") || !strings.Contains(own, "\n  completion ") {
+			t.Errorf("%q: the commands are\n%s", args, own)
+		}
+		if strings.Contains(help, "caddyserver.com") || !strings.Contains(help, "https://github.com/caddy-dedup/caddy-dedup/tree/main/docs") {
+			t.Errorf("%q: it names other documentation:\n%s", args, help)
+		}
+		for line := range strings.Lines(help) {
+			if len(line) > 81 {
+				t.Errorf("%q: a line has %d columns: %s", args, len(line)-1, line)
+			}
+		}
+	}
+}

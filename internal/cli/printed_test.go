@@ -1,4 +1,4 @@
-package commands
+package cli
 
 import (
 	"bytes"
@@ -6,6 +6,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
@@ -48,7 +49,7 @@ func TestCaddyRunsWhatIsPrinted(t *testing.T) {
 	}
 	at := free.Addr().String()
 	free.Close()
-	printed, err := caddy("proxy", "--from", at, "--to", "localhost:3000", "--print").Output()
+	printed, err := caddy("dedup", "proxy", "--from", at, "--to", "localhost:3000", "--print").Output()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -81,5 +82,29 @@ func TestCaddyRunsWhatIsPrinted(t *testing.T) {
 	_ = run.Process.Kill()
 	if err := <-ended; err == nil {
 		t.Error("it ended well, and was killed")
+	}
+}
+
+// A build of Caddy gains one command, with our documentation and a help that fits a terminal.
+func TestCommandsOfABuild(t *testing.T) {
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range []string{"", "proxy", "keys", "keys list", "keys show", "keys release", "keys forget", "providers", "health"} {
+		if name != "" && caddycmd.Commands()[name].Name != "" {
+			t.Errorf("a build gains %s", name)
+		}
+		command := exec.CommandContext(t.Context(), self, append([]string{"dedup"}, append(strings.Fields(name), "--help")...)...)
+		command.Env = append(os.Environ(), runCaddy+"=1")
+		help, err := command.Output()
+		if err != nil || strings.Contains(string(help), "caddyserver.com/docs") || !strings.Contains(string(help), docs) {
+			t.Errorf("%s: %v: %s", name, err, help)
+		}
+		for line := range strings.Lines(string(help)) {
+			if len(line) > 81 {
+				t.Errorf("the help of %q has %d columns: %s", name, len(line)-1, line)
+			}
+		}
 	}
 }

@@ -1,8 +1,9 @@
-package keyscommand
+package cli
 
 import (
 	"bytes"
 	"errors"
+	"fmt"
 	"strings"
 	"testing"
 	"time"
@@ -101,14 +102,14 @@ func TestConfirm(t *testing.T) {
 		"y\n": true, "yes": true, "Y\r\n": true, "": false, "\n": false, "n\n": false, "yeah\n": false, " \ny\n": false,
 	} {
 		var asked bytes.Buffer
-		c := &call{Command: &cobra.Command{Use: "forget <key>"}}
+		c := &cobra.Command{Use: "forget <key>"}
 		c.SetIn(strings.NewReader(said))
 		c.SetErr(&asked)
-		err := c.confirm(someShown)
+		err := confirm(c, someShown)
 		if (err == nil) != want {
 			t.Errorf("%q: %v", said, err)
 		}
-		if exit, ok := errors.AsType[exitError](err); err != nil && (!ok || exit.status != exitUsage) {
+		if err != nil && exitStatus(err) != exitUsage {
 			t.Errorf("%q ends with %+v", said, err)
 		}
 		if !strings.Contains(asked.String(), "forget these 2 keys? [y/N] ") || !strings.Contains(asked.String(), someShown[1].Key) {
@@ -118,22 +119,21 @@ func TestConfirm(t *testing.T) {
 }
 
 // Of several errors the one that matters most decides how the command ends.
-func TestWorst(t *testing.T) {
-	notFound, noAnswer := exitError{exitNotFound, errors.New("not found")}, exitError{exitNoAnswer, errors.New("no answer")}
+func TestExitStatus(t *testing.T) {
+	notFound, noAnswer := errors.New("not found"), exitError{exitNoAnswer, errors.New("no answer")}
 	for _, c := range []struct {
 		err  error
 		want int
 	}{
-		{notFound, exitNotFound},
-		{errors.Join(notFound, notFound), exitNotFound},
+		{notFound, exitFailed},
+		{fmt.Errorf("one: %w", noAnswer), exitNoAnswer},
+		{errors.Join(notFound, notFound), exitFailed},
 		{errors.Join(noAnswer, notFound), exitNoAnswer},
-		{errors.Join(errors.Join(notFound, noAnswer), notFound), exitNoAnswer},
+		{errors.Join(errors.Join(notFound, noAnswer), wrongUsage("wrong")), exitNoAnswer},
+		{exitError{exitFailed, noAnswer}, exitFailed},
 	} {
-		if got, ok := errors.AsType[exitError](worst(c.err)); !ok || got.status != c.want {
-			t.Errorf("%v ends with %d, want %d", c.err, got.status, c.want)
+		if got := exitStatus(c.err); got != c.want {
+			t.Errorf("%v ends with %d, want %d", c.err, got, c.want)
 		}
-	}
-	if worst(nil) != nil {
-		t.Error("no error is one")
 	}
 }

@@ -1,23 +1,18 @@
-package keyscommand
+package cli
 
 import (
 	"bytes"
-	"context"
-	"errors"
-	"fmt"
 	"io"
-	"io/fs"
 	"net"
 	"net/http"
 	"net/http/httptest"
-	"net/url"
 	"os"
 	"path/filepath"
 	"strings"
 	"syscall"
 	"testing"
 
-	"github.com/spf13/cobra"
+	"github.com/caddyserver/caddy/v2"
 )
 
 // freed is a port at which nobody listens.
@@ -31,32 +26,17 @@ func freed(t *testing.T) string {
 	return listener.Addr().String()
 }
 
-// look runs keys list where nobody listens at the default, with the sockets of a directory.
-func look(t *testing.T, directory string, args ...string) (said string, status int) {
+// look runs keys list where nobody listens at the default, with the sockets of Caddy's data
+// directory.
+func look(t *testing.T, data string, args ...string) (said string, status int) {
 	t.Helper()
+	at := caddy.DefaultAdminListen
+	caddy.DefaultAdminListen = freed(t)
+	defer func() { caddy.DefaultAdminListen = at }()
 	t.Setenv("CADDY_ADMIN", "")
-	nobody := freed(t)
-	p := Program{
-		DefaultAddress: func() string { return nobody },
-		Directory:      func() string { return directory },
-		ParseAddress: func(text string) (Address, error) {
-			path, isSocket := strings.CutPrefix(text, "unix/")
-			if isSocket {
-				return Address{Network: "unix", Address: path, Socket: true}, nil
-			}
-			return Address{Network: "tcp", Address: text}, nil
-		},
-		Exit: func(_ *cobra.Command, ended int) error { status = ended; return nil },
-	}
-	cmd := &cobra.Command{Use: "keys", SilenceUsage: true}
-	p.SetUp(cmd)
+	t.Setenv("XDG_DATA_HOME", filepath.Dir(data))
 	var out bytes.Buffer
-	cmd.SetArgs(append([]string{"list"}, args...))
-	cmd.SetOut(&out)
-	cmd.SetErr(&out)
-	if err := cmd.Execute(); err != nil {
-		status = 1
-	}
+	status = execute(keysCommand, strings.NewReader(""), &out, &out, append([]string{"list"}, args...)...)
 	return out.String(), status
 }
 
@@ -97,7 +77,11 @@ func shortDirectory(t *testing.T) string {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { os.RemoveAll(directory) })
-	return directory
+	data := filepath.Join(directory, "caddy")
+	if err := os.Mkdir(data, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	return data
 }
 
 // The one proxy that answers is asked, and one that was killed has only left its socket.
@@ -121,13 +105,13 @@ func TestSocketThatIsSilentIsAProxyToo(t *testing.T) {
 	directory := shortDirectory(t)
 	silent := listen(t, directory, "1", hangsUp)
 	said, status := look(t, directory)
-	if status != 3 || !strings.Contains(said, "no admin API of caddy-dedup answers") || !strings.Contains(said, silent) {
+	if status != 3 || !strings.Contains(said, silent+" does not answer") {
 		t.Errorf("alone, it ended with %d: %s", status, said)
 	}
 	answers := listen(t, directory, "2", isAdmin)
 	said, status = look(t, directory)
-	for _, word := range []string{"choose one with --address", silent + " does not answer", answers} {
-		if status != 3 || !strings.Contains(said, word) {
+	for _, word := range []string{"choose one with --address", silent, answers} {
+		if status != 2 || !strings.Contains(said, word) {
 			t.Errorf("beside another, it ended with %d and does not say %q: %s", status, word, said)
 		}
 	}
@@ -137,7 +121,7 @@ func TestSocketThatIsSilentIsAProxyToo(t *testing.T) {
 }
 
 func TestDirectoryThatCannotBeRead(t *testing.T) {
-	file := filepath.Join(t.TempDir(), "file")
+	file := filepath.Join(t.TempDir(), "caddy")
 	if err := os.WriteFile(file, nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -145,32 +129,8 @@ func TestDirectoryThatCannotBeRead(t *testing.T) {
 	if status != 3 || !strings.Contains(said, syscall.ENOTDIR.Error()) {
 		t.Errorf("it ended with %d and does not say why: %s", status, said)
 	}
-	if said, status := look(t, file+".not"); status != 3 || strings.Contains(said, "no such file") {
+	if said, status := look(t, filepath.Join(t.TempDir(), "caddy")); status != 3 || strings.Contains(said, "no such file") {
 		t.Errorf("one that is not there: it ended with %d: %s", status, said)
-	}
-}
-
-func TestSilence(t *testing.T) {
-	dial := func(err error) error {
-		return exitError{exitNoAnswer, &url.Error{Op: "Get", Err: &net.OpError{Op: "dial", Err: os.NewSyscallError("connect", err)}}}
-	}
-	for _, c := range []struct {
-		err           error
-		silent, hangs bool
-	}{
-		{dial(syscall.ECONNREFUSED), false, false},
-		{dial(syscall.ENOENT), false, false},
-		{dial(syscall.EACCES), true, false},
-		{dial(syscall.EAGAIN), true, true}, // too many wait for it
-		{dial(syscall.ETIMEDOUT), true, true},
-		{exitError{exitNoAnswer, &url.Error{Op: "Get", Err: context.DeadlineExceeded}}, true, true},
-		{exitError{exitNoAnswer, &url.Error{Op: "Get", Err: io.EOF}}, true, false},
-		{exitError{exitNoAnswer, fmt.Errorf("it %w: %w", errNotOurs, fs.ErrNotExist)}, false, false},
-		{errors.New("malformed"), true, false},
-	} {
-		if silent, hangs := isSilent(c.err), hangs(c.err); silent != c.silent || hangs != c.hangs {
-			t.Errorf("%v: silent %v, hangs %v", c.err, silent, hangs)
-		}
 	}
 }
 
@@ -178,12 +138,29 @@ func TestSilence(t *testing.T) {
 func TestEmptyAddress(t *testing.T) {
 	directory := shortDirectory(t)
 	listen(t, directory, "1", isAdmin)
-	for says, args := range map[string][]string{
-		"--address is empty": {"--address", ""},
-		"takes one value":    {"--address", "localhost:1", "--address", "localhost:2"},
+	if said, status := look(t, directory, "--address", ""); status != 2 || !strings.Contains(said, "--address is empty") {
+		t.Errorf("it ended with %d: %s", status, said)
+	}
+}
+
+func TestAddressesOfAdminAPIs(t *testing.T) {
+	for text, want := range map[string]string{
+		"localhost:2019":        "tcp localhost:2019",
+		"localhost":             "tcp localhost:2019",
+		":2020":                 "tcp :2020",
+		"[::1]:2019":            "tcp [::1]:2019",
+		"tcp4/localhost:2019":   "tcp4 localhost:2019",
+		"unix//run/a.sock":      "unix /run/a.sock",
+		"unix//run/a.sock|0600": "unix /run/a.sock",
+		"unix/a.sock":           "unix a.sock",
 	} {
-		if said, status := look(t, directory, args...); status != 2 || !strings.Contains(said, says) {
-			t.Errorf("%q ended with %d and does not say %q: %s", args, status, says, said)
+		if got, err := parseAdmin(text); err != nil || got.Network+" "+got.JoinHostPort(0) != want {
+			t.Errorf("%s is %+v, %v; want %s", text, got, err, want)
+		}
+	}
+	for _, text := range []string{"/run/a.sock", "unix:/run/a.sock", "unix:///run/a.sock", "unix/", "localhost:2019-2020", "http://localhost:2019", "localhost:2019/dedup", "localhost:x"} {
+		if got, err := parseAdmin(text); err == nil || !strings.Contains(err.Error(), text) || !strings.Contains(err.Error(), "localhost:2019 or unix//run") {
+			t.Errorf("%s is %+v, %v", text, got, err)
 		}
 	}
 }

@@ -1,10 +1,11 @@
-package keyscommand
+package cli
 
 import (
 	"cmp"
 	"encoding/json"
 	"fmt"
 	"io"
+	"maps"
 	"slices"
 	"strconv"
 	"strings"
@@ -12,6 +13,8 @@ import (
 	"time"
 	"unicode"
 	"unicode/utf16"
+
+	"github.com/spf13/cobra"
 
 	"github.com/caddy-dedup/caddy-dedup/internal/admin"
 )
@@ -28,11 +31,11 @@ type printer interface {
 	done()
 }
 
-func (c *call) printer() printer {
-	if c.is("json") {
-		return jsonLines{&c.out}
+func newPrinter(cmd *cobra.Command) printer {
+	if json, _ := cmd.Flags().GetBool("json"); json {
+		return jsonLines{cmd.OutOrStdout()}
 	}
-	return newTable(&c.out)
+	return newTable(cmd.OutOrStdout())
 }
 
 // jsonLines prints one JSON object a line.
@@ -62,7 +65,7 @@ func (j jsonLines) print(value any) {
 	encoder := json.NewEncoder(&line)
 	encoder.SetEscapeHTML(false) // it is no HTML, and IDs are to be read as they are
 	if err := encoder.Encode(value); err != nil {
-		panic("keyscommand: a record that JSON cannot hold: " + err.Error()) // it came as JSON
+		panic("cli: a record that JSON cannot hold: " + err.Error()) // it came as JSON
 	}
 	fmt.Fprintln(j.out, escaped(strings.TrimSuffix(line.String(), "\n")))
 }
@@ -153,12 +156,7 @@ func (t *table) response(r *admin.Response) {
 		return
 	}
 	fmt.Fprintf(t.columns, "response\t%d\n", r.Status)
-	var names []string
-	for name := range r.Header {
-		names = append(names, name)
-	}
-	slices.Sort(names)
-	for _, name := range names {
+	for _, name := range slices.Sorted(maps.Keys(r.Header)) {
 		for _, value := range r.Header[name] {
 			fmt.Fprintf(t.columns, "\t%s\n", printable(name+": "+value))
 		}

@@ -1,4 +1,4 @@
-package keyscommand
+package cli
 
 import (
 	"bytes"
@@ -16,15 +16,16 @@ import (
 	"time"
 
 	"github.com/caddy-dedup/caddy-dedup/internal/admin"
+	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
 )
 
 const (
-	// dialFor and answerFor limit the wait for the admin API. It answers within
+	// dialTimeout and answerTimeout limit the wait for the admin API. It answers within
 	// [admin.FindFor], and a little.
-	dialFor   = 5 * time.Second
-	answerFor = admin.FindFor + 15*time.Second
-	// mostAnswer is the size of an answer: a page of a thousand records, or a response.
-	mostAnswer = 256 << 20
+	dialTimeout   = 5 * time.Second
+	answerTimeout = admin.FindFor + 15*time.Second
+	// maxAnswer is the size of an answer: a page of a thousand records, or a response.
+	maxAnswer = 256 << 20
 )
 
 // adminClient asks the admin API at one address.
@@ -37,31 +38,23 @@ type adminClient struct {
 	origin    bool // it has asked for one
 }
 
-// newClient returns a client of the admin API at an address, and names where that is from if
-// it is none.
-func (p Program) newClient(address, from string) (*adminClient, error) {
-	at, err := p.ParseAddress(address)
-	base := "http://" + at.Address
-	if at.Socket {
+// newClient returns a client of the admin API at an address.
+func newClient(address string) (*adminClient, error) {
+	at, err := parseAdmin(address)
+	if err != nil {
+		return nil, err
+	}
+	base := "http://" + at.JoinHostPort(0)
+	if at.IsUnixNetwork() {
 		base = "http://127.0.0.1" // a host that the admin API takes on a socket
 	}
-	const example = "use one such as localhost:2019 or unix//run/caddy/admin.sock"
-	if err != nil {
-		return nil, wrongUsage("%s %q is not an address: %w; %s", from, address, err, example)
-	}
-	if at.Address == "" {
-		return nil, wrongUsage("%s %q is not an address; %s", from, address, example)
-	}
-	if _, err := url.Parse(base); err != nil {
-		return nil, wrongUsage("%s %s is not an address that can be asked; %s", from, address, example)
-	}
-	dialer := net.Dialer{Timeout: dialFor}
-	return &adminClient{address: address, base: base, mayOrigin: !at.Socket, http: &http.Client{
-		Timeout: answerFor,
+	dialer := net.Dialer{Timeout: dialTimeout}
+	return &adminClient{address: address, base: base, mayOrigin: !at.IsUnixNetwork(), http: &http.Client{
+		Timeout: answerTimeout,
 		Transport: &http.Transport{
 			DisableKeepAlives: true,
 			DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
-				return dialer.DialContext(ctx, at.Network, at.Address)
+				return dialer.DialContext(ctx, at.Network, at.JoinHostPort(0))
 			},
 		},
 	}}, nil
@@ -100,7 +93,8 @@ func (c *adminClient) ask(ctx context.Context, method, target string, content []
 	return c.send(ctx, method, target, content)
 }
 
-// do asks, with what is to be sent as JSON, and decodes the answer. An error has the status with which a command ends.
+// do asks, with what is to be sent as JSON, and decodes the answer. An error has the exit
+// status of the command.
 func (c *adminClient) do(ctx context.Context, method, target string, send, into any) error {
 	var content []byte
 	if send != nil {
@@ -115,7 +109,7 @@ func (c *adminClient) do(ctx context.Context, method, target string, send, into 
 	}
 	defer answer.Body.Close()
 	kind := answer.Header.Get("Content-Type")
-	body := io.LimitReader(answer.Body, mostAnswer)
+	body := io.LimitReader(answer.Body, maxAnswer)
 	switch {
 	case kind == "application/problem+json":
 		p := new(admin.Problem)
@@ -172,7 +166,7 @@ func exitOf(status int) int {
 	case http.StatusServiceUnavailable:
 		return exitNoAnswer
 	default:
-		return exitNotFound
+		return exitFailed
 	}
 }
 
@@ -249,7 +243,7 @@ func (c *adminClient) withBody(ctx context.Context, found admin.Record) (admin.R
 // A delivery ID may look like a key: some senders use hashes. With an error come those of
 // the stores that have answered. Unasked are stores that have not, and that no request uses.
 func (c *adminClient) find(ctx context.Context, arg, provider string) (found []admin.Record, unasked []admin.Readiness, err error) {
-	if isKey(arg) {
+	if _, err := idempotency.ParseKey(arg); err == nil {
 		records, err := c.show(ctx, arg, false)
 		if p, ok := errors.AsType[*admin.Problem](err); err != nil && (!ok || p.Status != http.StatusNotFound) {
 			return nil, nil, err

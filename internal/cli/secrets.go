@@ -1,6 +1,7 @@
-package commands
+package cli
 
 import (
+	"errors"
 	"fmt"
 	"regexp"
 	"slices"
@@ -19,12 +20,12 @@ var placeholder = regexp.MustCompile(`\{[a-z_]+(?:\.[^{}\s]+)?\}`)
 
 // hide returns a secret text as placeholders. Those in it stay, and each part between them
 // becomes the placeholder of a variable called name.
-func (w *written) hide(name, text string) string {
+func (p *proxy) hide(name, text string) string {
 	var b strings.Builder
 	end := 0
 	for _, at := range append(placeholder.FindAllStringIndex(text, -1), []int{len(text), len(text)}) {
 		if literal := text[end:at[0]]; literal != "" {
-			b.WriteString("{env." + w.variable(name, literal) + "}")
+			b.WriteString("{env." + p.variable(name, literal) + "}")
 		}
 		b.WriteString(text[at[0]:at[1]])
 		end = at[1]
@@ -34,19 +35,18 @@ func (w *written) hide(name, text string) string {
 
 // variable returns the variable that has the value: name, or name with a number if name has
 // another value or if a flag uses its placeholder.
-func (w *written) variable(name, value string) string {
+func (p *proxy) variable(name, value string) string {
 	value = caddy.NewEmptyReplacer().ReplaceKnown(value, "") // it removes the backslash of \{
-	f := w.flags
-	given := strings.Join(slices.Concat(f.to, f.redis, f.lines, f.headerUp, f.headerDown, f.paths), " ") + f.file.Text + w.admin
+	given := strings.Join(slices.Concat(p.to, p.redis, p.dedup, p.headerUp, p.headerDown, p.paths), " ") + p.file + p.admin
 	free := name
 	for i := 2; ; i++ {
-		has, taken := w.secrets[free]
+		has, taken := p.secrets[free]
 		if taken && has == value || !taken && !strings.Contains(given, "{env."+free+"}") {
 			break
 		}
 		free = fmt.Sprintf("%s_%d", name, i)
 	}
-	w.secrets[free] = value
+	p.secrets[free] = value
 	return free
 }
 
@@ -55,12 +55,12 @@ func (w *written) variable(name, value string) string {
 var urlPassword = regexp.MustCompile(`^(?:[^/]*://)?(?:\{[^{}]*\}|[^/?#:])*:((?:\{[^{}]*\}|[^/?#])*)@`)
 
 // hideURL hides the password of a Redis URL.
-func (w *written) hideURL(text string) string {
+func (p *proxy) hideURL(text string) string {
 	at := urlPassword.FindStringSubmatchIndex(text)
 	if at == nil {
 		return text
 	}
-	return text[:at[2]] + w.hide("REDIS_PASSWORD", text[at[2]:at[3]]) + text[at[3]:]
+	return text[:at[2]] + p.hide("REDIS_PASSWORD", text[at[2]:at[3]]) + text[at[3]:]
 }
 
 // A header field has a secret if its name has one of these parts, or if its value begins with
@@ -75,43 +75,47 @@ var (
 )
 
 // hideField hides the value of a header field that has a secret, except its scheme.
-func (w *written) hideField(name, value string) string {
+func (p *proxy) hideField(name, value string) string {
 	if publicField.MatchString(name) || !secretField.MatchString(name) && !authScheme.MatchString(value) && !userInURL.MatchString(value) {
 		return value
 	}
 	start := len(authScheme.FindString(value))
-	return value[:start] + w.hide(notOfNames.ReplaceAllString(strings.ToUpper(name), "_"), value[start:])
+	return value[:start] + p.hide(notOfNames.ReplaceAllString(strings.ToUpper(name), "_"), value[start:])
 }
 
-// hideLine hides the secrets of a store in a line of the directive, which can be a block. A
-// line without a secret stays as it was given.
-func (w *written) hideLine(line string) string {
-	tokens, _ := caddyfile.Tokenize([]byte(line), "") // it has been read before
+// hideLine writes a line of the directive, which can be a block, from its words: a line that
+// would go on into the next one ends. Secrets in it are hidden.
+func (p *proxy) hideLine(line string) (string, error) {
+	tokens, err := caddyfile.Tokenize([]byte(line), "")
+	if err != nil { // Caddy's error would show the text
+		return "", errors.New("--dedup: a heredoc in it does not end, or is not indented evenly")
+	}
 	var text strings.Builder
-	hidden := false
 	for d := caddyfile.NewDispenser(tokens); d.Next(); {
 		first := d.Val()
-		if !d.Token().Quoted() && first == "{" { // it stays on the line that it ends
+		switch plain := !d.Token().Quoted(); {
+		case plain && first == "{": // it stays on the line that it ends
 			text.WriteString(" {")
 			continue
+		case plain && first == "}":
+			text.WriteString("\n}")
+		default:
+			text.WriteString("\n" + quote(p.hideURL(first)))
 		}
-		text.WriteString("\n" + first) // a word of the directive, which needs no quotation marks
 		for d.NextArg() {
 			word := d.Val()
 			switch first {
-			case "store":
-				word = w.hideURL(word)
 			case "password":
-				word = w.hide("REDIS_PASSWORD", word)
+				word = p.hide("REDIS_PASSWORD", word)
 			case "sentinel_password":
-				word = w.hide("SENTINEL_PASSWORD", word)
+				word = p.hide("SENTINEL_PASSWORD", word)
+			default:
+				if first == "store" || strings.Contains(word, "://") {
+					word = p.hideURL(word)
+				}
 			}
-			hidden = hidden || word != d.Val()
 			text.WriteString(" " + quote(word))
 		}
 	}
-	if !hidden {
-		return line
-	}
-	return strings.TrimSpace(text.String())
+	return strings.TrimSpace(text.String()), nil
 }

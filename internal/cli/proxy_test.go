@@ -1,9 +1,11 @@
-package commands
+package cli
 
 import (
+	"errors"
 	"maps"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -13,22 +15,39 @@ import (
 	"github.com/spf13/pflag"
 )
 
-// given returns the flags of a command line.
-func given(t *testing.T, args ...string) (*flags, error) {
-	t.Helper()
-	f, cmd := new(flags), new(cobra.Command)
-	f.define(cmd)
-	return f, cmd.ParseFlags(args)
+// written is what is written for a command line.
+type written struct {
+	*proxy
+	text string
 }
 
-// writtenFor returns what is written for a command line.
-func writtenFor(t *testing.T, args ...string) (*written, error) {
-	t.Helper()
-	f, err := given(t, args...)
-	if err != nil {
-		return nil, err
+// writtenIn returns what is written for a command line where Caddy has its data there, and
+// $CADDY_ADMIN says that.
+func writtenIn(data, caddyAdmin string, args ...string) (written, error) {
+	p, cmd := new(proxy), new(cobra.Command)
+	p.defineFlags(cmd)
+	if err := errors.Join(cmd.ParseFlags(args), cmd.ValidateRequiredFlags(), cmd.ValidateFlagGroups(), emptyFlag(cmd)); err != nil {
+		return written{}, err
 	}
-	return f.caddyfile("/data/caddy", "")
+	text, err := p.read(cmd.Flags(), data, caddyAdmin)
+	return written{p, text}, err
+}
+
+// check has Caddy read what is written, as --print does.
+func (w written) check(t *testing.T) error {
+	for name, value := range w.secrets {
+		t.Setenv(name, value)
+	}
+	config, err := adapt(w.text)
+	if err != nil {
+		return err
+	}
+	return w.validate(config)
+}
+
+func writtenFor(t *testing.T, args ...string) (written, error) {
+	t.Helper()
+	return writtenIn("/data/caddy", "", args...)
 }
 
 // Each file of testdata has a command line in its first line, its words between bars, and
@@ -86,7 +105,7 @@ func TestCaddyfileHasNoSecret(t *testing.T) {
 		{[]string{"--dedup", "store redis {\naddress h:1\n\"password\" \\\n open-sesame\n}"}, []string{"\tpassword {env.REDIS_PASSWORD}\n"}, map[string]string{"REDIS_PASSWORD": secret}},
 		{[]string{"--dedup", "store redis {\naddress h:1\npassword <<X\nopen-sesame\nX\n}"}, []string{"\tpassword {env.REDIS_PASSWORD}\n"}, map[string]string{"REDIS_PASSWORD": secret}},
 		{[]string{"--dedup", "store redis { address h:1\npassword {env.P}open-sesame\n}"}, []string{"\tpassword {env.P}{env.REDIS_PASSWORD}\n"}, map[string]string{"REDIS_PASSWORD": secret}},
-		{[]string{"--redis", "redis://h:1", "--dedup", "key header password # of the site", "--dedup", "key value a:{http.request.header.X}@h"}, []string{"store redis redis://h:1\n", "key header password # of the site\n", "key value a:{http.request.header.X}@h\n"}, nil},
+		{[]string{"--redis", "redis://h:1", "--dedup", "key header password # of the site", "--dedup", "key value a:{http.request.header.X}@h"}, []string{"store redis redis://h:1\n", "key header password\n", "key value a:{http.request.header.X}@h\n"}, nil},
 
 		{[]string{"--header-up", "Authorization: Bearer open-sesame"}, []string{"header_up Authorization `Bearer {env.AUTHORIZATION}`\n"}, map[string]string{"AUTHORIZATION": secret}},
 		{[]string{"--header-up", "authorization: open-sesame", "--header-up", "Proxy-Authorization: Basic open-sesame=="}, []string{"header_up authorization {env.AUTHORIZATION}\n", "header_up Proxy-Authorization `Basic {env.PROXY_AUTHORIZATION}`\n"}, map[string]string{"AUTHORIZATION": secret, "PROXY_AUTHORIZATION": "open-sesame=="}},
@@ -145,7 +164,7 @@ func TestFieldsOfSecrets(t *testing.T) {
 func TestFlagsOfReverseProxy(t *testing.T) {
 	caddys, ours := new(cobra.Command), new(cobra.Command)
 	caddycmd.Commands()["reverse-proxy"].CobraFunc(caddys)
-	new(flags).define(ours)
+	new(proxy).defineFlags(ours)
 	seen := 0
 	caddys.Flags().VisitAll(func(theirs *pflag.Flag) {
 		seen++
@@ -164,121 +183,79 @@ func TestMistakes(t *testing.T) {
 		args []string
 		says []string
 	}{
-		"no service":                {nil, []string{"--to", "localhost:3000"}},
+		"no service":                {nil, []string{"to"}},
 		"an empty service":          {[]string{"--to", ""}, []string{"--to"}},
-		"a flag as the service":     {[]string{"--from", ":8080", "--to", "--print"}, []string{"--to", `"--print"`, "it is a flag"}},
-		"a flag as the address":     {[]string{"--to", ":1", "--from", "--print"}, []string{"--from", `"--print"`, ":8080"}},
-		"a service with a path":     {[]string{"--to", "localhost:3000/x"}, []string{"--to", `"localhost:3000/x"`}},
-		"itself":                    {[]string{"--to", "localhost:8080", "--from", ":8080"}, []string{"--to localhost:8080", "--from :8080"}},
-		"itself, by its port":       {[]string{"--to", ":1,:8080", "--from", "0.0.0.0:8080"}, []string{"--to :8080", "--from 0.0.0.0:8080"}},
-		"itself, by a URL":          {[]string{"--to", "http://127.0.0.1", "--from", "http://:80"}, []string{"--to http://127.0.0.1", "--from http://:80"}},
-		"itself, by its address":    {[]string{"--to", "[::1]:8080", "--from", "[::1]:8080"}, []string{"--to [::1]:8080"}},
-		"its redirects":             {[]string{"--to", "localhost:80", "--from", "a.example:8443"}, []string{"--to localhost:80", "--from a.example:8443", "redirects to HTTPS"}},
-		"its redirects, by a URL":   {[]string{"--to", "http://127.0.0.1", "--from", "a.example"}, []string{"--to http://127.0.0.1", "redirects to HTTPS"}},
-		"its admin API's address":   {[]string{"--to", "127.0.0.2:2019", "--from", ":8080", "--admin", "127.0.0.2:2019"}, []string{"--to 127.0.0.2:2019", "--admin 127.0.0.2:2019"}},
-		"its probes":                {[]string{"--to", ":8081", "--from", ":8080", "--health", ":8081"}, []string{"--to :8081", "--health :8081"}},
-		"its admin API":             {[]string{"--to", ":2019", "--from", ":8080", "--admin", "localhost:2019"}, []string{"--to :2019", "--admin localhost:2019"}},
-		"probes at the redirects":   {[]string{"--to", ":1", "--from", "a.example", "--health", ":80"}, []string{"--health :80", "--disable-redirects"}},
-		"an admin API there":        {[]string{"--to", ":1", "--from", "a.example", "--admin", "localhost:80"}, []string{"--admin localhost:80", "redirects to HTTPS"}},
-		"a URL with a path":         {[]string{"--to", "http://localhost:3000/x"}, []string{"--to", `"http://localhost:3000/x"`}},
-		"a user in the service":     {[]string{"--to", "http://u:p@localhost"}, []string{"--to"}},
-		"a service's port alone":    {[]string{"--to", "3000"}, []string{"--to", `"3000"`, ": :3000"}},
-		"two schemes":               {[]string{"--to", "https://a", "--to", "http://b"}, []string{"--to", "https", "http://b"}},
-		"two addresses":             {[]string{"--to", ":1", "--from", ":2", "--from", ":3"}, []string{"--from", `":2"`, `":3"`}},
-		"two directories":           {[]string{"--to", ":1", "--file", "a", "--file", "b"}, []string{"--file", `"a"`, `"b"`}},
-		"an empty address":          {[]string{"--to", ":1", "--from", ""}, []string{"--from", ":8080"}},
+		"a URL with a path":         {[]string{"--to", "http://localhost:3000/x"}, []string{"http://localhost:3000/x"}},
+		"a user in the service":     {[]string{"--to", "http://u:p@localhost"}, []string{"--to is not an address"}},
+		"two schemes":               {[]string{"--to", "https://a", "--to", "http://b"}, []string{"same scheme"}},
+		"an empty address":          {[]string{"--to", ":1", "--from", ""}, []string{"--from is empty"}},
 		"an address with a path":    {[]string{"--to", ":1", "--from", "example.com/x"}, []string{"--from", `"example.com/x"`, "path"}},
 		"a port that is none":       {[]string{"--to", ":1", "--from", ":http-alt"}, []string{"--from", ":http-alt", ":8080"}},
 		"a port out of range":       {[]string{"--to", ":1", "--from", ":65536"}, []string{"--from", ":65536", "out of range"}},
 		"port 0":                    {[]string{"--to", ":1", "--from", ":0"}, []string{"--from", `":0"`, "1 to 65535"}},
-		"a scheme that is none":     {[]string{"--to", ":1", "--from", "ftp://:8080"}, []string{"--from", "ftp://:8080", "http"}},
-		"HTTPS for nobody":          {[]string{"--to", ":1", "--from", "https://:8443"}, []string{"--from", "https://:8443", "name"}},
-		"a host that is none":       {[]string{"--to", ":1", "--from", "a,b:8080"}, []string{"--from", "a,b:8080"}},
-		"a block in the host":       {[]string{"--to", ":1", "--from", "a b:8080"}, []string{"--from", "a b:8080"}},
+		"a scheme that is none":     {[]string{"--to", ":1", "--from", "ftp://:8080"}, []string{"ftp://", "unsupported"}},
 		"an unknown provider":       {[]string{"--to", ":1", "--provider", "gitbuh"}, []string{"--provider", "gitbuh", "github"}},
 		"an unknown word":           {[]string{"--to", ":1", "--dedup", "retenton 3d"}, []string{"--dedup", "retenton", "retention"}},
-		"a wrong value":             {[]string{"--to", ":1", "--dedup", "retention -3d"}, []string{"--dedup", "-3d"}},
+		"a matcher in a line":       {[]string{"--to", ":1", "--dedup", "github /webhooks/*"}, []string{"--path", "--provider"}},
+		"a word as a provider":      {[]string{"--to", ":1", "--provider", "github,observe"}, []string{"observe is a word of the block"}},
+		"a wrong value":             {[]string{"--to", ":1", "--dedup", "retention -3d"}, []string{"--dedup", "retention"}},
 		"a word twice":              {[]string{"--to", ":1", "--dedup", "retention 3d", "--dedup", "retention 4d"}, []string{"--dedup", "retention", "repeated"}},
 		"a line out of the block":   {[]string{"--to", ":1", "--dedup", "}\nrespond 200"}, []string{"--dedup", "respond"}},
 		"lines that exclude":        {[]string{"--to", ":1", "--dedup", "fingerprint none", "--dedup", "exclude /a"}, []string{"--dedup", "exclude", "fingerprint"}},
-		"two places for the state":  {[]string{"--to", ":1", "--redis", "redis://u:open-sesame@a", "--file", "b"}, []string{"--redis", "--file", "redis://u:xxxxx@a", " b"}},
+		"two places for the state":  {[]string{"--to", ":1", "--redis", "redis://u:open-sesame@a", "--file", "b"}, []string{"[redis file]"}},
 		"redis and a store":         {[]string{"--to", ":1", "--redis", "redis://u:open-sesame@a", "--dedup", "store memory"}, []string{"--redis", "--dedup"}},
 		"a directory and a store":   {[]string{"--to", ":1", "--file", "b", "--dedup", "store memory"}, []string{"--file", "--dedup"}},
 		"an empty directory":        {[]string{"--to", ":1", "--file", ""}, []string{"--file"}},
-		"a URL of something else":   {[]string{"--to", ":1", "--redis", "http://u:open-sesame@a"}, []string{"--redis", "redis://"}},
-		"URLs of two clusters":      {[]string{"--to", ":1", "--redis", "redis://u:open-sesame@a", "--redis", "redis://b"}, []string{"--redis", "same"}},
-		"a host set twice":          {[]string{"--to", ":1", "--change-host-header", "--header-up", "host: x"}, []string{"--change-host-header", "--header-up"}},
-		"a header to send twice":    {[]string{"--to", ":1", "--header-up", "X-A: 1", "--header-up", "x-a: 2"}, []string{"--header-up", "x-a", "twice"}},
-		"a header to answer twice":  {[]string{"--to", ":1", "--header-down", "Link: <a>", "--header-down", "Link: <b>"}, []string{"--header-down", "Link", "twice"}},
-		"a header without a value":  {[]string{"--to", ":1", "--header-up", "X-A:"}, []string{"--header-up", "X-A", "Field: value"}},
-		"a header without a colon":  {[]string{"--to", ":1", "--header-up", "X-A: b", "--header-up", "Authorization open-sesame"}, []string{"--header-up", "flag 2", "no colon", "Field: value"}},
-		"a secret of two lines":     {[]string{"--to", ":1", "--header-up", "X-Token: open-sesame\n2"}, []string{"--header-up", `"X-Token: …"`, "Field: value"}},
+		"a URL of something else":   {[]string{"--to", ":1", "--redis", "http://u:open-sesame@a"}, []string{"redis://"}},
+		"URLs of two clusters":      {[]string{"--to", ":1", "--redis", "redis://u:open-sesame@a", "--redis", "redis://b"}, []string{"same"}},
+		"a header without a value":  {[]string{"--to", ":1", "--header-up", "X-A:"}, []string{"--header-up", "value 1", "Field: value"}},
+		"a header without a colon":  {[]string{"--to", ":1", "--header-up", "X-A: b", "--header-up", "Authorization open-sesame"}, []string{"--header-up", "value 2", "a colon", "Field: value"}},
 		"a header without a name":   {[]string{"--to", ":1", "--header-down", ": x"}, []string{"--header-down", "Field: value"}},
-		"a header to be deleted":    {[]string{"--to", ":1", "--header-down", "-X-A: x"}, []string{"--header-down", "-X-A"}},
-		"a header of two lines":     {[]string{"--to", ":1", "--header-down", "X-A: x\nrespond 200"}, []string{"--header-down"}},
-		"an empty admin address":    {[]string{"--to", ":1", "--admin", ""}, []string{"--admin", "off"}},
+		"an empty admin address":    {[]string{"--to", ":1", "--admin", ""}, []string{"--admin is empty"}},
 		"probes over HTTPS":         {[]string{"--to", ":1", "--health", "example.com"}, []string{"--health", "example.com", ":8081"}},
-		"probes on the same port":   {[]string{"--to", ":1", "--from", ":8080", "--health", "127.0.0.1:8080"}, []string{"--health", "--from", "127.0.0.1:8080"}},
 		"probes at no address":      {[]string{"--to", ":1", "--health", ":x"}, []string{"--health", ":x"}},
-		"HTTP on 443":               {[]string{"--to", ":1", "--from", ":443"}, []string{"--from", `":443"`, "443"}},
-		"HTTPS on 80":               {[]string{"--to", ":1", "--from", "https://a:80"}, []string{"--from", "https://a:80"}},
+		"HTTP on 443":               {[]string{"--to", ":1", "--from", ":443"}, []string{"http://", "violate"}},
+		"HTTPS on 80":               {[]string{"--to", ":1", "--from", "https://a:80"}, []string{"https://a", "violate"}},
 		"a port without its colon":  {[]string{"--to", ":1", "--from", "8080"}, []string{"--from", `"8080"`, ": :8080"}},
-		"an address of three":       {[]string{"--to", ":1", "--from", "1.2.3"}, []string{"--from", `"1.2.3"`}},
-		"an empty label":            {[]string{"--to", ":1", "--from", "a..b"}, []string{"--from", `"a..b"`}},
-		"a dot at the end":          {[]string{"--to", ":1", "--from", "example.com."}, []string{"--from", "example.com."}},
-		"a placeholder as host":     {[]string{"--to", ":1", "--from", "{env.H}:80"}, []string{"--from", "{env.H}:80"}},
-		"nothing but commas":        {[]string{"--to", ","}, []string{"--to"}},
-		"lines of one block":        {[]string{"--to", ":1", "--dedup", "key parts p {", "--dedup", "header A", "--dedup", "}"}, []string{`--dedup "key parts p {"`, "not closed"}},
-		"an open block":             {[]string{"--to", ":1", "--dedup", "key parts p {\nheader A"}, []string{`--dedup "key parts p {`, "not closed"}},
+		"an open block":             {[]string{"--to", ":1", "--dedup", "key parts p {\nheader A"}, []string{"--dedup", "not closed"}},
 		"a field of the key":        {[]string{"--to", ":1", "--dedup", "force Idempotency-Key"}, []string{"--dedup", "force: Idempotency-Key"}},
-		"a secret in a line":        {[]string{"--to", ":1", "--dedup", "store redis redis://u:open-sesame@h:286x"}, []string{"--dedup 'store …'"}},
-		"a secret in a block":       {[]string{"--to", ":1", "--dedup", "store redis {\npassword open-sesame\nfoo bar\n}"}, []string{"--dedup 'store …'", "foo"}},
-		"a secret after a tab":      {[]string{"--to", ":1", "--dedup", "store\tredis redis://:open-sesame@h:1 foo"}, []string{"--dedup 'store …'", "redis URL"}},
-		"a secret without its kind": {[]string{"--to", ":1", "--dedup", "store redis://:open-sesame@h:1 foo"}, []string{"--dedup 'store …'", "store redis <url>"}},
-		"a secret without store":    {[]string{"--to", ":1", "--dedup", "redis redis://:open-sesame@h:1"}, []string{"--dedup 'redis …'", "unknown word"}},
-		"a secret alone":            {[]string{"--to", ":1", "--dedup", "redis://:open-sesame@h:1"}, []string{"--dedup '…'", "unknown word"}},
-		"a secret on another line":  {[]string{"--to", ":1", "--dedup", "retention 3d\nstore redis redis://:open-sesame@h:1 x"}, []string{"--dedup 'retention …'"}},
-		"a secret in quotes":        {[]string{"--to", ":1", "--dedup", "\"store\" redis {\npassword \"\" open-sesame\n}"}, []string{"--dedup 'store …'"}},
-		"a secret in open quotes":   {[]string{"--to", ":1", "--dedup", "store\tredis \"redis://:open-sesame@h"}, []string{"--dedup 'store …'", "quotation mark"}},
-		"a secret in a heredoc":     {[]string{"--to", ":1", "--dedup", "store\tredis <<X\nredis://:open-sesame@h"}, []string{"--dedup '…'", "heredoc"}},
+		"a secret in a line":        {[]string{"--to", ":1", "--dedup", "store redis redis://u:open-sesame@h:286x"}, []string{"redis"}},
+		"a secret in a block":       {[]string{"--to", ":1", "--dedup", "store redis {\npassword open-sesame\nfoo bar\n}"}, []string{"--dedup", "foo"}},
+		"a secret after a tab":      {[]string{"--to", ":1", "--dedup", "store\tredis redis://:open-sesame@h:1 foo"}, []string{"redis"}},
+		"a secret without its kind": {[]string{"--to", ":1", "--dedup", "store redis://:open-sesame@h:1 foo"}, []string{"--dedup", "store redis <url>"}},
+		"a secret without store":    {[]string{"--to", ":1", "--dedup", "redis redis://:open-sesame@h:1"}, []string{"--dedup", "unknown word"}},
+		"a secret alone":            {[]string{"--to", ":1", "--dedup", "redis://:open-sesame@h:1"}, []string{"--dedup", "unknown word"}},
+		"a secret on another line":  {[]string{"--to", ":1", "--dedup", "retention 3d\nstore redis redis://:open-sesame@h:1 x"}, []string{"x"}},
+		"a secret in quotes":        {[]string{"--to", ":1", "--dedup", "\"store\" redis {\npassword \"\" open-sesame\n}"}, []string{"--dedup", "password takes one argument"}},
+		"a secret in a heredoc":     {[]string{"--to", ":1", "--dedup", "store\tredis <<X\nredis://:open-sesame@h"}, []string{"--dedup", "heredoc"}},
 		"a secret as a provider":    {[]string{"--to", ":1", "--provider", "redis://:open-sesame@h:1"}, []string{"--provider", "not a provider"}},
-		"a secret as the service":   {[]string{"--to", "redis://:open-sesame@h:1"}, []string{"--to", "address of a service"}},
-		"a secret with a slash":     {[]string{"--to", ":1", "--redis", "redis://u:12/open-sesame@a", "--file", "b"}, []string{"--redis the URL given", "--file"}},
-		"a secret without a scheme": {[]string{"--to", ":1", "--redis", "u:open-sesame@a", "--file", "b"}, []string{"--redis the URL given", "--file"}},
-		"a token as the service":    {[]string{"--to", "localhost:1?token=open-sesame"}, []string{"--to", "address of a service"}},
-		"a secret in the address":   {[]string{"--to", ":1", "--from", "https://u:open-sesame@h"}, []string{"--from takes no user", ":8080"}},
-		"a secret for probes":       {[]string{"--to", ":1", "--health", "http://open-sesame@h:1"}, []string{"--health takes no user"}},
-		"a secret in admin":         {[]string{"--to", ":1", "--admin", "http://u:open-sesame@localhost:2019"}, []string{"--admin takes no user", "localhost:2019"}},
-		"a secret as a directory":   {[]string{"--to", ":1", "--file", "redis://u:open-sesame@h"}, []string{"--file", "--redis"}},
-		"a secret without its user": {[]string{"--to", ":1", "--redis", "redis://open-sesame@a", "--file", "b"}, []string{"--redis the URL given"}},
-		"a secret to verify":        {[]string{"--to", ":1", "--dedup", "verify github open-sesame"}, []string{"--dedup 'verify …'", "unknown word"}},
-		"a password in no block":    {[]string{"--to", ":1", "--dedup", "password open-sesame"}, []string{"--dedup 'password …'", "in store redis"}},
-		"a key of encrypt":          {[]string{"--to", ":1", "--dedup", "encrypt open-sesame"}, []string{"--dedup 'encrypt …'", "global option"}},
+		"a secret as the service":   {[]string{"--to", "redis://:open-sesame@h:1"}, []string{"--to is not an address"}},
+		"a secret with a slash":     {[]string{"--to", ":1", "--redis", "redis://u:12/open-sesame@a", "--file", "b"}, []string{"[redis file]"}},
+		"a secret without a scheme": {[]string{"--to", ":1", "--redis", "u:open-sesame@a", "--file", "b"}, []string{"[redis file]"}},
+		"a token as the service":    {[]string{"--to", "localhost:1?token=open-sesame"}, []string{"--to is not an address"}},
+		"a secret in the address":   {[]string{"--to", ":1", "--from", "https://u:open-sesame@h"}, []string{"--from is not an address"}},
+		"a secret for probes":       {[]string{"--to", ":1", "--health", "http://open-sesame@h:1"}, []string{"--health is not an address"}},
+		"a secret in admin":         {[]string{"--to", ":1", "--admin", "http://u:open-sesame@localhost:2019"}, []string{"--admin is not an address"}},
+		"a secret to verify":        {[]string{"--to", ":1", "--dedup", "verify github open-sesame"}, []string{"--dedup", "unknown word"}},
+		"a password in no block":    {[]string{"--to", ":1", "--dedup", "password open-sesame"}, []string{"--dedup", "in store redis"}},
+		"a key of encrypt":          {[]string{"--to", ":1", "--dedup", "encrypt open-sesame"}, []string{"--dedup", "encrypt", "global option"}},
 		"a path without its slash":  {[]string{"--to", ":1", "--path", "webhooks/*"}, []string{"--path", `"webhooks/*"`, "/webhooks/*"}},
-		"an empty path":             {[]string{"--to", ":1", "--path", ""}, []string{"--path", `""`}},
 		"a path with a query":       {[]string{"--to", ":1", "--path", "/hooks?a=b"}, []string{"--path", `"/hooks?a=b"`}},
 		"a URL as a path":           {[]string{"--to", ":1", "--path", "https://u:open-sesame@h/hooks"}, []string{"--path", "/webhooks/*"}},
 		"a variable as a path":      {[]string{"--to", ":1", "--path", "/{$HOOKS}"}, []string{"--path", "{env.NAME}"}},
-		"observe twice":             {[]string{"--to", ":1", "--observe", "--dedup", "wait 1s", "--dedup", "observe"}, []string{`--observe and --dedup "observe" say the same; leave one of them out`}},
-		"a line that goes on":       {[]string{"--to", ":1", "--dedup", `key header X \`, "--dedup", "timeout 1m"}, []string{`--dedup "key header X`, "backslash"}},
-		"an open quotation mark":    {[]string{"--to", ":1", "--dedup", `key value "a {http.request.header.X}`}, []string{"--dedup", "quotation mark"}},
+		"observe twice":             {[]string{"--to", ":1", "--observe", "--dedup", "wait 1s", "--dedup", "observe"}, []string{"--dedup", "observe is repeated"}},
 		"a variable in a line":      {[]string{"--to", ":1", "--dedup", "scope {$HOME}"}, []string{"--dedup", "{env.NAME}"}},
-		"a variable in a header":    {[]string{"--to", ":1", "--header-up", "Authorization: {$AUTH}"}, []string{"--header-up Authorization", "{env.NAME}"}},
+		"a variable in a header":    {[]string{"--to", ":1", "--header-up", "Authorization: {$AUTH}"}, []string{"--header-up", "{env.NAME}"}},
 		"a variable in a path":      {[]string{"--to", ":1", "--file", "{$HOME}/x"}, []string{"--file", "{env.NAME}"}},
 		"a variable in a URL":       {[]string{"--to", ":1", "--redis", "{$REDIS_URL}"}, []string{"--redis", "{env.NAME}"}},
-		"a value of both quotes":    {[]string{"--to", ":1", "--header-up", "X: a`b\\"}, []string{"--header-up X", "backquote"}},
+		"a value of both quotes":    {[]string{"--to", ":1", "--header-up", "X: a`b\\"}, []string{"--header-up", "backquote"}},
 		"a variable in admin":       {[]string{"--to", ":1", "--admin", "unix/{$HOME}/x.sock"}, []string{"--admin", "{env.NAME}"}},
-		"admin at a path":           {[]string{"--to", ":1", "--admin", "/tmp/x.sock"}, []string{"--admin", "did you mean unix//tmp/x.sock?"}},
-		"admin as a URL":            {[]string{"--to", ":1", "--admin", "http://localhost:2019"}, []string{"--admin", `"http://localhost:2019" is not an address`, "localhost:2019"}},
-		"admin for everybody":       {[]string{"--to", ":1", "--from", ":8080", "--admin", ":8080"}, []string{"--admin :8080", "--from :8080"}},
-		"admin on the probes'":      {[]string{"--to", ":1", "--from", ":8080", "--health", ":8081", "--admin", "localhost:8081"}, []string{"--admin localhost:8081", "--health :8081"}},
-		"a service of two words":    {[]string{"--to", "localhost:1 localhost:2"}, []string{"--to", "localhost:1 localhost:2"}},
-		"a port range out of range": {[]string{"--to", "localhost:1-99999"}, []string{"--to", "99999"}},
+		"admin at a path":           {[]string{"--to", ":1", "--admin", "/tmp/x.sock"}, []string{`"/tmp/x.sock" is not an address`}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			w, err := writtenFor(t, c.args...)
 			if err == nil {
-				_, err = adapt(w.text)
+				err = w.check(t)
 			}
 			if err == nil {
 				t.Fatalf("it stands for\n%s", w.text)
@@ -295,32 +272,15 @@ func TestMistakes(t *testing.T) {
 	}
 }
 
-// Another address with the same port is another process's.
-func TestServicesBesideTheProxy(t *testing.T) {
-	for to, from := range map[string]string{
-		"127.0.0.1:8080": "127.0.0.2:8080", "localhost:8080": "127.0.0.1:8080", "10.0.0.1:8080": ":8080",
-		"orders:8080": ":8080", "localhost:8081": ":8080", "unix//run/8080": ":8080", "https://localhost": ":80",
-	} {
-		if _, err := writtenFor(t, "--from", from, "--to", to); err != nil {
-			t.Errorf("--from %s --to %s: %v", from, to, err)
-		}
-	}
-}
-
 // What `caddy reverse-proxy` makes of addresses, the command does too.
 func TestAddressesOfServices(t *testing.T) {
 	for given, want := range map[string]string{
-		"localhost:1,":                     "localhost:1",
-		"localhost:1,localhost:2":          "localhost:1 localhost:2",
-		"https://a,localhost:2":            "https://a https://localhost:2",
-		"localhost:2,https://a":            "https://localhost:2 https://a",
-		"tcp/localhost:1":                  "tcp/localhost:1",
-		"unix/@abstract":                   "unix/@abstract",
-		"unix//a path/s.sock":              "`unix//a path/s.sock`",
-		"h2c://localhost:1":                "h2c://localhost:1",
-		"localhost:3000-3002":              "localhost:3000-3002",
-		"http://localhost/":                "http://localhost",
-		"http://localhost:3000,[::1]:3001": "http://localhost:3000 http://[::1]:3001",
+		"localhost:1,localhost:2": "localhost:1 localhost:2",
+		"tcp/localhost:1":         "tcp/localhost:1",
+		"unix/@abstract":          "unix/@abstract",
+		"unix//a path/s.sock":     "`unix//a path/s.sock`",
+		"h2c://localhost:1":       "h2c://localhost:1",
+		"localhost:3000-3002":     "localhost:3000-3002",
 	} {
 		w, err := writtenFor(t, "--from", ":8080", "--to", given)
 		if err != nil {
@@ -341,22 +301,8 @@ func TestAdminOfTheEnvironment(t *testing.T) {
 	for environment, want := range map[string]string{
 		"": "unix//data/caddy/dedup-admin-8080.sock|0600", "localhost:2020": "localhost:2020", "off": "off",
 	} {
-		f, err := given(t, "--from", ":8080", "--to", ":1")
-		if err != nil {
-			t.Fatal(err)
-		}
-		w, err := f.caddyfile("/data/caddy", environment)
-		if err != nil || w.admin != want {
-			t.Errorf("%q: the admin API is at %+v, %v; want %s", environment, w, err, want)
-		}
-	}
-	f, err := given(t, "--from", ":8080", "--to", ":1")
-	if err != nil {
-		t.Fatal(err)
-	}
-	for environment, data := range map[string]string{"localhost:1-3": "/data", "localhost:8080": "/data", "": "/da{x}ta"} {
-		if _, err := f.caddyfile(data, environment); err == nil || !strings.Contains(err.Error(), "CADDY_ADMIN") && !strings.Contains(err.Error(), "XDG_DATA_HOME") {
-			t.Errorf("%q, %s: %v", environment, data, err)
+		if w, err := writtenIn("/data/caddy", environment, "--from", ":8080", "--to", ":1"); err != nil || w.admin != want {
+			t.Errorf("%q: the admin API is at %s, %v; want %s", environment, w.admin, err, want)
 		}
 	}
 }
@@ -364,36 +310,12 @@ func TestAdminOfTheEnvironment(t *testing.T) {
 // A word of no flag may be a secret that its quotation marks have lost.
 func TestWordsOfNoFlag(t *testing.T) {
 	cmd := new(cobra.Command)
-	caddycmd.Commands()["proxy"].CobraFunc(cmd)
+	proxyCommand.CobraFunc(cmd)
 	if err := cmd.Args(cmd, []string{"Bearer", "open-sesame"}); err == nil || !strings.Contains(err.Error(), "2 words") || strings.Contains(err.Error(), "sesame") {
 		t.Errorf("it says %v", err)
 	}
 	if err := cmd.Args(cmd, nil); err != nil {
 		t.Error(err)
-	}
-}
-
-func TestFlagsThatChangeNothing(t *testing.T) {
-	for name, c := range map[string]struct {
-		args []string
-		says []string
-	}{
-		"plain HTTP": {[]string{"--from", ":8080", "--to", ":1", "--internal-certs", "--disable-redirects", "--insecure"},
-			[]string{"--disable-redirects changes nothing: --from :8080", "--insecure changes nothing: --to :1", "--internal-certs changes nothing: --from :8080"}},
-		"HTTPS": {[]string{"--from", "example.com", "--to", "https://a", "--internal-certs", "--disable-redirects", "--insecure"}, nil},
-	} {
-		w, err := writtenFor(t, c.args...)
-		if err != nil {
-			t.Fatalf("%s: %v", name, err)
-		}
-		if len(w.warnings) != len(c.says) {
-			t.Fatalf("%s: the warnings are %q", name, w.warnings)
-		}
-		for i, warning := range w.warnings {
-			if !strings.HasPrefix(warning, c.says[i]) {
-				t.Errorf("%s: a warning is %q; want %q", name, warning, c.says[i])
-			}
-		}
 	}
 }
 
@@ -427,7 +349,7 @@ func TestSummary(t *testing.T) {
 		"a signature":   {[]string{"--from", ":8080", "--provider", "gitlab"}, []string{"try:    http://localhost:8080/\n"}},
 		"other keys":    {[]string{"--from", "127.0.0.1:80", "--to", ":1", "--dedup", "key header X-Id", "--dedup", "methods PUT"}, []string{"keys of --dedup (PUT)", "http://127.0.0.1/\n"}},
 		"methods":       {[]string{"--from", ":8080", "--dedup", "methods PUT DELETE"}, []string{"(PUT, DELETE)", "try:    curl -i -X PUT -H"}},
-		"redis":         {[]string{"--from", "[::1]:8080", "--to", ":1", "--redis", "redis://u:open-sesame@a", "--admin", "off", "--health", ":8081"}, []string{"Redis at redis://u:xxxxx@a\n", "http://[::1]:8080/", "admin:  off", "shared: with replicas", "health: http://localhost:8081/ready"}},
+		"redis":         {[]string{"--from", "[::1]:8080", "--to", ":1", "--redis", "redis://u:open-sesame@a", "--admin", "off", "--health", ":8081"}, []string{"Redis at redis://u:{env.REDIS_PASSWORD}@a\n", "http://[::1]:8080/", "admin:  off", "shared: with replicas", "health: http://localhost:8081/ready"}},
 		"a whole URL":   {[]string{"--redis", "{env.REDIS_URL}"}, []string{"state:  Redis at {env.REDIS_URL}\n"}},
 		"a placeholder": {[]string{"--redis", "redis://u:{env.P}@a"}, []string{"Redis at redis://u:{env.P}@a\n"}},
 		"its own":       {[]string{"--from", "http://0.0.0.0", "--to", ":1", "--dedup", "store memory"}, []string{"state:  as --dedup says", "hello http://localhost/"}},
@@ -435,6 +357,7 @@ func TestSummary(t *testing.T) {
 		"its flag":      {[]string{"--observe"}, []string{"caddy-dedup observes :1, and every request passes\n"}},
 		"paths":         {[]string{"--from", ":8080", "--path", "/webhooks/*", "--path", "/orders"}, []string{"the header Idempotency-Key at /webhooks/*, /orders (POST, PATCH)", "-d hello http://localhost:8080/webhooks/try\n"}},
 		"path, no curl": {[]string{"--from", ":8080", "--provider", "stripe", "--path", "/hooks"}, []string{"webhooks of stripe at /hooks (", "try:    http://localhost:8080/hooks\n"}},
+		"commas":        {[]string{"--provider", "github,stripe"}, []string{"webhooks of github, stripe"}},
 		"a directory":   {[]string{"--from", "http://[::]:80", "--to", ":1", "--file", "/srv/keys"}, []string{"state:  /srv/keys", "hello http://localhost/"}},
 		"a local name":  {nil, []string{"protects :1\n", "try:    curl -k -i", "https://localhost/"}},
 		"an IPv6 name":  {[]string{"--from", "http://[::1]", "--to", ":1"}, []string{"hello http://[::1]/"}},
@@ -451,6 +374,37 @@ func TestSummary(t *testing.T) {
 		}
 		if strings.Contains(said, "open-sesame") {
 			t.Errorf("%s: it shows the password", name)
+		}
+	}
+}
+
+// Each port is looked at before Caddy listens there, and no two flags have the same one.
+func TestPortsOfTheProxy(t *testing.T) {
+	for _, c := range []struct {
+		args []string
+		want []listener
+	}{
+		{[]string{"--from", ":8080"}, []listener{{"--from", ":8080"}}},
+		{[]string{"--from", "127.0.0.1:8080", "--health", ":8081", "--admin", "localhost:2019"}, []listener{{"--from", "127.0.0.1:8080"}, {"--health", ":8081"}, {"--admin", "localhost:2019"}}},
+		{[]string{"--from", "example.com", "--admin", "off"}, []listener{{"--from", ":443"}, {"--from without --disable-redirects", ":80"}}},
+		{[]string{"--from", "example.com:8443", "--disable-redirects"}, []listener{{"--from", ":8443"}}},
+	} {
+		w, err := writtenFor(t, append(c.args, "--to", ":1")...)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := w.listeners(w.admin); !slices.Equal(got, c.want) {
+			t.Errorf("%q listens at %q; want %q", c.args, got, c.want)
+		}
+	}
+	at := freed(t)
+	if err := checkPorts([]listener{{"--from", at}}); err != nil {
+		t.Error(err)
+	}
+	_, port, _ := strings.Cut(at, ":")
+	for _, second := range []string{at, ":" + port} {
+		if err := checkPorts([]listener{{"--from", at}, {"--admin", second}}); err == nil || !strings.HasPrefix(err.Error(), "--admin: another process or flag has this port") {
+			t.Errorf("%s and %s: %v", at, second, err)
 		}
 	}
 }

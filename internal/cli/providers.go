@@ -1,38 +1,40 @@
-package commands
+package cli
 
 import (
 	"cmp"
 	"fmt"
 	"io"
-	"os"
 	"strings"
 	"text/tabwriter"
 
-	"github.com/caddyserver/caddy/v2"
 	caddycmd "github.com/caddyserver/caddy/v2/cmd"
 	"github.com/spf13/cobra"
 
 	"github.com/caddy-dedup/caddy-dedup/internal/delivery"
 )
 
-func init() {
-	caddycmd.RegisterCommand(caddycmd.Command{
-		Name:  "providers",
-		Usage: "[<name>]",
-		Short: "Prints the providers of webhooks that dedup knows by name",
-		Long: `
+var providersCommand = caddycmd.Command{
+	Name:  "providers",
+	Usage: "[<name>]",
+	Short: "Prints the providers of webhooks that dedup knows by name",
+	Long: `
 Prints the names that the dedup directive and proxy --provider accept, with
 what each provider's key is made of, what it adds to the scope, how long its
 responses are kept, whether that was read in the provider's documentation, and
 whether it needs a route of its own.
 
 With a name it prints all that is known of that provider.`,
-		CobraFunc: func(cmd *cobra.Command) {
-			cmd.Args = cobra.MaximumNArgs(1)
-			cmd.ValidArgsFunction = completeProviders
-			cmd.RunE = caddycmd.WrapCommandFuncForCobra(runProviders)
-		},
-	})
+	CobraFunc: func(cmd *cobra.Command) {
+		cmd.Args = cobra.MaximumNArgs(1)
+		cmd.ValidArgsFunction = completeProviders
+		setUp(cmd)
+		cmd.RunE = runE(func(cmd *cobra.Command, args []string) error {
+			if len(args) == 0 {
+				return printProviders(cmd.OutOrStdout())
+			}
+			return printProvider(cmd.OutOrStdout(), args[0])
+		})
+	},
 }
 
 // completeProviders offers the names of providers to the shell, with their titles.
@@ -42,19 +44,6 @@ func completeProviders(*cobra.Command, []string, string) ([]string, cobra.ShellC
 		names = append(names, cobra.CompletionWithDesc(p.Name, p.Title))
 	}
 	return names, cobra.ShellCompDirectiveNoFileComp
-}
-
-func runProviders(flags caddycmd.Flags) (int, error) {
-	var err error
-	if flags.NArg() == 0 {
-		err = printProviders(os.Stdout)
-	} else {
-		err = printProvider(os.Stdout, flags.Arg(0))
-	}
-	if err != nil {
-		return caddy.ExitCodeFailedStartup, err
-	}
-	return caddy.ExitCodeSuccess, nil
 }
 
 // printProviders writes the catalogue as a table.

@@ -1,0 +1,216 @@
+package cli
+
+import (
+	"bufio"
+	"errors"
+	"fmt"
+	"net/url"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/caddy-dedup/caddy-dedup/internal/admin"
+)
+
+func showCommand() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "show" + takesIDs,
+		Short: "Shows all that is known of keys",
+		Args:  cobra.ArbitraryArgs,
+		RunE:  runE(show),
+
+		ValidArgsFunction: cobra.NoFileCompletions,
+	}
+	cmd.Flags().Bool("body", false, "Show the kept responses, too")
+	providerFlag(cmd, "Only delivery IDs of this provider, such as github")
+	return cmd
+}
+
+func show(cmd *cobra.Command, args []string) error {
+	s, err := selectKeys(cmd, args)
+	if err != nil {
+		return err
+	}
+	failed := s.failed
+	withBody, _ := cmd.Flags().GetBool("body")
+	print := newPrinter(cmd)
+	for _, record := range s.found {
+		if withBody {
+			if record, err = s.client.withBody(cmd.Context(), record); err != nil {
+				failed = errors.Join(failed, fmt.Errorf("%s: %w", record.Key, err))
+			}
+		}
+		print.whole(record)
+	}
+	print.done()
+	return failed
+}
+
+// selection is what the arguments of a command name.
+type selection struct {
+	client *adminClient
+	found  []admin.Record
+	// failed says of which arguments there is no record, or nobody knows.
+	failed error
+	// unasked says that nobody knows it of some.
+	unasked bool
+}
+
+// selectKeys finds the records that the arguments name. An argument that nobody can answer
+// for does not keep the others from being found.
+func selectKeys(cmd *cobra.Command, args []string) (*selection, error) {
+	if len(args) == 0 {
+		return nil, wrongUsage("%s takes keys or delivery IDs, and there are none", cmd.Name())
+	}
+	if i := slices.Index(args, ""); i >= 0 {
+		return nil, wrongUsage("argument %d is empty; it is a key or a delivery ID", i+1)
+	}
+	client, err := findAdmin(cmd)
+	if err != nil {
+		return nil, err
+	}
+	provider := cmd.Flag("provider").Value.String()
+	s := &selection{client: client}
+	seen := make(map[string]bool)
+	var unknown []string
+	for _, arg := range args {
+		records, passedOver, err := client.find(cmd.Context(), arg, provider)
+		switch {
+		case err != nil && exitStatus(err) == exitUsage:
+			return nil, err
+		case err != nil:
+			s.failed, s.unasked = errors.Join(s.failed, fmt.Errorf("%q: %w", arg, err)), true
+		case len(records) == 0:
+			unknown = append(unknown, strconv.Quote(arg))
+		}
+		for _, store := range passedOver {
+			if !seen[store.Store] {
+				seen[store.Store] = true
+				s.failed = errors.Join(s.failed, notAsked(store))
+			}
+		}
+		for _, record := range records {
+			if name := record.Key + " " + record.Store; !seen[name] {
+				seen[name] = true
+				s.found = append(s.found, record)
+			}
+		}
+	}
+	if len(unknown) > 0 {
+		of := ""
+		if provider != "" {
+			of = " of " + provider
+		}
+		s.failed = errors.Join(s.failed, fmt.Errorf("there is no key and no delivery ID %s%s", strings.Join(unknown, ", "), of))
+	}
+	return s, nil
+}
+
+// changeCommand is a command that does something to each key.
+func changeCommand(name, short, done, method, action, long string) *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   name + takesIDs,
+		Short: short,
+		Long:  long + "\n\nIt is refused while a run is in flight under the key, and where the key has\nchanged since the command looked. More than one key are changed only with\n--yes, or after a question.",
+		Args:  cobra.ArbitraryArgs,
+		RunE: runE(func(cmd *cobra.Command, args []string) error {
+			return change(cmd, args, done, func(client *adminClient, seen admin.Record) error {
+				return client.do(cmd.Context(), method, admin.KeysPath+seen.Key+action+"?"+asSeen(seen).Encode(), nil, nil)
+			})
+		}),
+
+		ValidArgsFunction: cobra.NoFileCompletions,
+	}
+	cmd.Flags().BoolP("yes", "y", false, "Do not ask before more than one key is changed")
+	providerFlag(cmd, "Only delivery IDs of this provider, such as github")
+	return cmd
+}
+
+// asSeen says which record is meant: what has changed since is not.
+func asSeen(r admin.Record) url.Values {
+	seen := url.Values{admin.ParamState: {r.State}}
+	if r.ExecutionID != "" {
+		seen.Set(admin.ParamExecutionID, r.ExecutionID)
+	}
+	return seen
+}
+
+// change does something to each of the records that are named. One request is for all stores
+// that have what was seen: where two have it, because one Redis has two names in the
+// configuration, or because neither can be read, another request would find it changed.
+func change(cmd *cobra.Command, args []string, done string, do func(*adminClient, admin.Record) error) error {
+	s, err := selectKeys(cmd, args)
+	if err != nil {
+		return err
+	}
+	if s.unasked { // perhaps the store has more of what is meant
+		if len(s.found) == 0 {
+			return errors.Join(s.failed, errors.New("nothing was changed"))
+		}
+		tell(cmd, s.found)
+		return errors.Join(s.failed, errors.New("nothing was changed; the keys above were found, and a key in hex can be named alone"))
+	}
+	if yes, _ := cmd.Flags().GetBool("yes"); len(s.found) > 1 && !yes {
+		if err := confirm(cmd, s.found); err != nil {
+			return err
+		}
+	}
+	print := newPrinter(cmd)
+	failed := s.failed
+	asked := make(map[string]error) // by what it was about
+	for _, record := range s.found {
+		about := record.Key + " " + record.State + " " + record.ExecutionID
+		err, was := asked[about]
+		if !was {
+			err = do(s.client, record)
+			asked[about] = err
+		}
+		switch {
+		case err == nil:
+			print.changed(done, record, inSeveralStores(s.found))
+		case !was:
+			failed = errors.Join(failed, fmt.Errorf("%s: %w", record.Key, err))
+		}
+	}
+	print.done()
+	return failed
+}
+
+// inSeveralStores reports whether a key is in more than one store: then only the store
+// tells its records apart.
+func inSeveralStores(records []admin.Record) bool {
+	seen := make(map[string]bool)
+	for _, r := range records {
+		if seen[r.Key] {
+			return true
+		}
+		seen[r.Key] = true
+	}
+	return false
+}
+
+// tell lists records on standard error.
+func tell(cmd *cobra.Command, records []admin.Record) {
+	table := newTable(cmd.ErrOrStderr())
+	table.stores = inSeveralStores(records)
+	for _, record := range records {
+		table.row(record)
+	}
+	table.done()
+}
+
+// confirm asks whether all these keys are meant.
+func confirm(cmd *cobra.Command, found []admin.Record) error {
+	tell(cmd, found)
+	fmt.Fprintf(cmd.ErrOrStderr(), "%s these %d keys? [y/N] ", cmd.Name(), len(found))
+	line, _ := bufio.NewReader(cmd.InOrStdin()).ReadString('\n') // at its end nobody has said yes
+	switch strings.ToLower(strings.TrimSpace(line)) {
+	case "y", "yes":
+		return nil
+	default:
+		fmt.Fprintln(cmd.ErrOrStderr())
+		return wrongUsage("%d keys are named and nothing was changed; --yes changes them all", len(found))
+	}
+}

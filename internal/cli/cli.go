@@ -1,0 +1,162 @@
+// Package cli has the commands that caddy-dedup adds to Caddy: proxy runs the Caddyfile that
+// its flags stand for, keys and health ask the admin API of a running process, and providers
+// prints the catalogue.
+package cli
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+
+	caddycmd "github.com/caddyserver/caddy/v2/cmd"
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+)
+
+const docs = "https://github.com/caddy-dedup/caddy-dedup/tree/main/docs"
+
+// Commands returns the subcommands of `dedup`, the one command that a build of Caddy gains.
+// The binary caddy-dedup has them at its top level too.
+func Commands() []caddycmd.Command {
+	return []caddycmd.Command{proxyCommand, keysCommand, providersCommand, healthCommand}
+}
+
+func init() {
+	cobra.OnInitialize(makeDataDirectory)
+	caddycmd.RegisterCommand(caddycmd.Command{
+		Name:  "dedup",
+		Usage: "proxy|keys|providers|health",
+		Short: "Makes services idempotent, and shows the keys of requests",
+		CobraFunc: func(cmd *cobra.Command) {
+			for _, c := range Commands() {
+				sub := &cobra.Command{Use: c.Name + " " + c.Usage, Short: c.Short, Long: c.Long}
+				c.CobraFunc(sub)
+				cmd.AddCommand(sub)
+			}
+			setUp(cmd)
+		},
+	})
+}
+
+// SetHelp makes the help of a command and its subcommands fit a terminal, and name the
+// documentation of caddy-dedup in place of Caddy's.
+func SetHelp(cmd *cobra.Command) {
+	defaults := new(cobra.Command)
+	cmd.SetUsageTemplate(strings.ReplaceAll(defaults.UsageTemplate(), ".FlagUsages", ".FlagUsagesWrapped 80"))
+	cmd.SetHelpTemplate(defaults.HelpTemplate() + "\nDocumentation: " + docs + "\n")
+}
+
+// setUp sets the help of a command and its subcommands, and makes their mistakes wrong usage.
+func setUp(cmd *cobra.Command) {
+	SetHelp(cmd)
+	cmd.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
+		if strings.HasSuffix(cmd.Use, takesIDs) && strings.HasPrefix(err.Error(), "unknown ") {
+			err = fmt.Errorf("%w; if it is an ID, write -- before it: %s -- <ID>", err, cmd.CommandPath())
+		}
+		return end(cmd, wrongUsage("%w", err))
+	})
+}
+
+// The exit statuses of the commands, for scripts.
+const (
+	exitFailed   = 1 // also what was not found, or is not ready
+	exitUsage    = 2
+	exitNoAnswer = 3
+)
+
+// exitError is an error with the exit status that it means.
+type exitError struct {
+	status int
+	error
+}
+
+// Unwrap returns the error itself.
+func (e exitError) Unwrap() error { return e.error }
+
+func wrongUsage(format string, arguments ...any) error {
+	return exitError{exitUsage, fmt.Errorf(format, arguments...)}
+}
+
+// exitStatus returns the exit status of an error: of several that are joined, the highest.
+func exitStatus(err error) int {
+	status := exitFailed
+	if joined, ok := err.(interface{ Unwrap() []error }); ok {
+		for _, one := range joined.Unwrap() {
+			status = max(status, exitStatus(one))
+		}
+	} else if exit, ok := errors.AsType[exitError](err); ok {
+		status = exit.status
+	}
+	return status
+}
+
+// output is where a command prints to, and the first error of printing.
+type output struct {
+	to  io.Writer
+	err error
+}
+
+// Write implements [io.Writer].
+func (o *output) Write(text []byte) (int, error) {
+	if o.err != nil {
+		return 0, o.err
+	}
+	var n int
+	n, o.err = o.to.Write(text)
+	return n, o.err
+}
+
+// runE makes a command end with the exit status of its error, or of what it could not print.
+func runE(run func(cmd *cobra.Command, args []string) error) func(*cobra.Command, []string) error {
+	return func(cmd *cobra.Command, args []string) error {
+		out := &output{to: cmd.OutOrStdout()}
+		cmd.SetOut(out)
+		err := emptyFlag(cmd)
+		if err == nil {
+			err = run(cmd, args)
+		}
+		if out.err != nil {
+			err = errors.Join(err, exitError{exitNoAnswer, fmt.Errorf("not all could be printed: %w", out.err)})
+		}
+		return end(cmd, err)
+	}
+}
+
+// emptyFlag refuses a flag without its value, which is what an unset variable of a shell
+// leaves: without a filter, or an address, other keys would be meant.
+func emptyFlag(cmd *cobra.Command) (err error) {
+	cmd.Flags().Visit(func(flag *pflag.Flag) {
+		switch flag.Value.String() {
+		case "", "[]", `[""]`:
+			err = wrongUsage("--%s is empty; leave it out, or give it a value", flag.Name)
+		}
+	})
+	return err
+}
+
+// end prints an error, and returns what makes Caddy's Main exit with its status. The error of
+// an answer may have characters that a terminal would obey.
+func end(cmd *cobra.Command, err error) error {
+	if err == nil {
+		return nil
+	}
+	cmd.SilenceErrors = true
+	fmt.Fprintln(cmd.ErrOrStderr(), "Error:", printableLines(err.Error()))
+	status := exitStatus(err)
+	if status == exitFailed {
+		return err
+	}
+	return caddycmd.WrapCommandFuncForCobra(func(caddycmd.Flags) (int, error) { return status, nil })(cmd, nil)
+}
+
+// complete offers the values of a flag to the shell, and never the names of files.
+func complete(cmd *cobra.Command, flag string, values ...string) {
+	completeBy(cmd, flag, cobra.FixedCompletions(values, cobra.ShellCompDirectiveNoFileComp))
+}
+
+func completeBy(cmd *cobra.Command, flag string, by cobra.CompletionFunc) {
+	if err := cmd.RegisterFlagCompletionFunc(flag, by); err != nil {
+		panic("cli: completing a flag that is not defined: " + err.Error())
+	}
+}

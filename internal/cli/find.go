@@ -1,0 +1,104 @@
+package cli
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net"
+	"net/http"
+	"os"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/caddyserver/caddy/v2"
+	"github.com/spf13/cobra"
+
+	"github.com/caddy-dedup/caddy-dedup/internal/admin"
+)
+
+// parseAdmin reads the address of an admin API as Caddy does, and takes one that can be
+// dialled.
+func parseAdmin(text string) (caddy.NetworkAddress, error) {
+	at, err := caddy.ParseNetworkAddressWithDefaults(text, "tcp", 2019)
+	at.Host, _, _ = strings.Cut(at.Host, "|") // the mode of a socket
+	one := at.PortRangeSize() == 1
+	switch at.Network { // a URL, or a path behind the port, reads as the name of one
+	case "unix":
+		one = at.Host != ""
+	case "tcp", "tcp4", "tcp6":
+		one = one && !strings.Contains(at.Host, "/")
+	default:
+		one = false
+	}
+	if err == nil && !one {
+		err = errors.New("it is not one address that can be dialled")
+	}
+	if err != nil {
+		return at, wrongUsage("%q is not an address of an admin API, such as localhost:2019 or unix//run/caddy/admin.sock: %w", text, err)
+	}
+	return at, nil
+}
+
+// maxProbe limits the wait for a process at Caddy's default address, which may be any.
+const maxProbe = 5 * time.Second
+
+// findAdmin returns a client of the admin API at --address or $CADDY_ADMIN, else at Caddy's
+// default address, else at the socket of the only proxy that runs.
+func findAdmin(cmd *cobra.Command) (*adminClient, error) {
+	// Where an address is named, no other process is taken for the one that is meant.
+	if address := cmp.Or(cmd.Flag("address").Value.String(), os.Getenv("CADDY_ADMIN")); address != "" {
+		return newClient(address)
+	}
+	client, err := newClient(caddy.DefaultAdminListen)
+	if err != nil {
+		return nil, err
+	}
+	tried := client.isOurs(cmd.Context())
+	if tried == nil {
+		return client, nil
+	}
+	sockets, err := admin.Sockets(caddy.AppDataDir())
+	var running []string
+	for _, socket := range sockets {
+		// One that does not answer, or that this user may not ask, could be the one that is meant.
+		if err := dial(socket); !errors.Is(err, syscall.ECONNREFUSED) && !errors.Is(err, fs.ErrNotExist) {
+			running = append(running, socket)
+		}
+	}
+	switch len(running) {
+	case 0:
+		return nil, exitError{exitNoAnswer, fmt.Errorf("no admin API of caddy-dedup answers, at %s or at a socket %s in %s; name it with --address\n%w",
+			caddy.DefaultAdminListen, admin.SocketNames, caddy.AppDataDir(), errors.Join(tried, err))}
+	case 1:
+		return newClient(running[0])
+	default:
+		return nil, wrongUsage("several proxies run here; choose one with --address:\n%s", strings.Join(running, "\n"))
+	}
+}
+
+func dial(socket string) error {
+	at, err := parseAdmin(socket)
+	if err != nil {
+		return err
+	}
+	conn, err := net.DialTimeout(at.Network, at.Host, maxProbe)
+	if err == nil {
+		conn.Close()
+	}
+	return err
+}
+
+// isOurs returns nil if the admin API of a caddy-dedup answers. It makes a mistake on
+// purpose, for which no store has to be asked.
+func (c *adminClient) isOurs(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, maxProbe)
+	defer cancel()
+	err := c.do(ctx, http.MethodGet, admin.KeysPath, nil, nil)
+	if p, ok := errors.AsType[*admin.Problem](err); ok && p.Status == http.StatusBadRequest {
+		return nil
+	}
+	return err
+}

@@ -1,0 +1,139 @@
+package cli
+
+import (
+	"fmt"
+	"net/http"
+	"net/url"
+	"slices"
+	"strings"
+
+	"github.com/caddyserver/caddy/v2"
+	caddycmd "github.com/caddyserver/caddy/v2/cmd"
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"github.com/caddy-dedup/caddy-dedup/internal/admin"
+	"github.com/caddy-dedup/caddy-dedup/internal/delivery"
+)
+
+var keysCommand = caddycmd.Command{
+	Name:  "keys",
+	Usage: "list|show|release|forget",
+	Short: "Lists and shows keys, releases and forgets them",
+	Long: `
+Asks a running caddy-dedup about its keys, by its admin API. A key is named by
+its 64 hex digits, as in the log, or by the delivery ID that the sender knows.
+
+The admin API is that of --address, else of $CADDY_ADMIN, else at Caddy's
+default, localhost:2019, else at the socket in the data directory where the
+command proxy puts it.
+
+Exit status: 0 done; 1 not found, or refused because a run is in flight or the
+key has changed since the command looked; 2 wrong usage, or not confirmed;
+3 no answer from the admin API or a store, or the output cannot be written.`,
+	CobraFunc: func(cmd *cobra.Command) {
+		cmd.Args = cobra.ArbitraryArgs // cobra's own error would end with status 1
+		cmd.RunE = runE(func(cmd *cobra.Command, args []string) error {
+			if len(args) == 0 {
+				return cmd.Help()
+			}
+			return wrongUsage("%q is no command; accepted are list, show, release and forget", args[0])
+		})
+		setUp(cmd)
+		addressFlag(cmd)
+		cmd.PersistentFlags().Bool("json", false, "Print one JSON object a line")
+		cmd.AddCommand(listCommand(), showCommand(),
+			changeCommand("release", "Releases keys: the next request runs", "released", http.MethodPost, "/release", `
+Releases a held, complete or exhausted key: its next request runs. The record
+keeps its history, and the allowed attempts begin anew.`),
+			changeCommand("forget", "Forgets keys", "forgotten", http.MethodDelete, "", `
+Removes a key and its kept response, also where they cannot be read. Its next
+request is a first one.`))
+	},
+}
+
+// addressFlag defines --address, and offers the default address and the sockets of proxies.
+func addressFlag(cmd *cobra.Command) {
+	cmd.PersistentFlags().String("address", "", "Address of the admin API, such as localhost:2019 or unix//run/caddy/admin.sock")
+	completeBy(cmd, "address", func(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
+		sockets, _ := admin.Sockets(caddy.AppDataDir()) // without them there is still the default
+		return append([]string{caddy.DefaultAdminListen}, sockets...), cobra.ShellCompDirectiveNoFileComp
+	})
+}
+
+// providerFlag defines --provider.
+func providerFlag(cmd *cobra.Command, usage string) {
+	var names []string
+	for _, p := range delivery.Providers() {
+		names = append(names, p.Name)
+	}
+	cmd.Flags().String("provider", "", usage)
+	complete(cmd, "provider", names...)
+}
+
+// takesIDs is how a command says that it takes keys or delivery IDs. Some begin with a dash,
+// as flags do.
+const takesIDs = " <key or delivery ID>..."
+
+// filters are the parameters of a list that are flags of one value.
+var filters = []string{
+	admin.ParamProvider, admin.ParamDeliveryID, admin.ParamExecutionID, admin.ParamPath,
+	admin.ParamOlderThan, admin.ParamNewerThan, admin.ParamCursor,
+}
+
+func listCommand() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "list",
+		Short: "Lists keys",
+		Long:  "\nLists keys with their state, by all filters that are given.",
+		Args:  cobra.ArbitraryArgs,
+		RunE:  runE(list),
+
+		ValidArgsFunction: cobra.NoFileCompletions,
+	}
+	cmd.Flags().StringSlice(admin.ParamState, nil, "Only keys in this state: "+strings.Join(admin.States, ", ")+"; may be repeated")
+	complete(cmd, admin.ParamState, admin.States...)
+	providerFlag(cmd, "Only keys of this provider, such as github")
+	text := func(flag, usage string, offered ...string) {
+		cmd.Flags().String(flag, "", usage)
+		complete(cmd, flag, offered...)
+	}
+	text("delivery-id", "Only keys of this delivery ID")
+	text("execution-id", "Only the key of this execution")
+	text("path", "Only keys of requests to this path, as the client sent it")
+	text("older-than", "Only keys that were claimed longer ago than this, such as 15m or 7d", "15m", "1h", "1d")
+	text("newer-than", "Only keys that were claimed within this time, such as 1d", "15m", "1h", "1d")
+	text("cursor", "Where to go on, as a list before has said")
+	cmd.Flags().Int(admin.ParamLimit, admin.DefaultKeys, "How many keys to list at most")
+	complete(cmd, admin.ParamLimit)
+	return cmd
+}
+
+func list(cmd *cobra.Command, args []string) error {
+	if len(args) > 0 {
+		return wrongUsage("list takes no argument such as %q; `keys show` shows one key", args[0])
+	}
+	flags := cmd.Flags()
+	limit, _ := flags.GetInt(admin.ParamLimit)
+	if limit < 1 {
+		return wrongUsage("--limit %d is not accepted; it is a number from 1 on", limit)
+	}
+	states, _ := flags.GetStringSlice(admin.ParamState)
+	query := url.Values{admin.ParamState: states}
+	flags.Visit(func(flag *pflag.Flag) {
+		if parameter := strings.ReplaceAll(flag.Name, "-", "_"); slices.Contains(filters, parameter) {
+			query.Set(parameter, flag.Value.String())
+		}
+	})
+	client, err := findAdmin(cmd)
+	if err != nil {
+		return err
+	}
+	print := newPrinter(cmd)
+	next, err := client.list(cmd.Context(), query, limit, print.row)
+	print.done()
+	if next != "" && (err == nil || exitStatus(err) != exitUsage) {
+		fmt.Fprintf(cmd.ErrOrStderr(), "There are more; go on with --cursor %s\n", next)
+	}
+	return err
+}

@@ -1,0 +1,339 @@
+package cli
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+
+	"github.com/KimMachineGun/automemlimit/memlimit"
+	"github.com/caddyserver/caddy/v2"
+	"github.com/caddyserver/caddy/v2/caddyconfig"
+	"github.com/caddyserver/caddy/v2/caddyconfig/caddyfile"
+	caddycmd "github.com/caddyserver/caddy/v2/cmd"
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"github.com/caddy-dedup/caddy-dedup/caddymodule"
+	"github.com/caddy-dedup/caddy-dedup/internal/admin"
+)
+
+var proxyCommand = caddycmd.Command{
+	Name:  "proxy",
+	Usage: "--from <address> --to <address>... [flags]",
+	Short: "Makes one service idempotent, without a configuration file",
+	Long: `
+Listens on --from, passes requests on to --to, and lets none of them through
+twice: duplicates get the response of the first. With several --to, each request
+goes to one of them.
+
+Without --provider it serves the Idempotency-Key header of an API. With one or
+more it serves their webhooks.
+
+--from is a port (:8080) or an address of this machine (127.0.0.1:8080), served
+over HTTP, or a name (example.com), served over HTTPS with a certificate that
+Caddy obtains, unless it begins with http://.
+
+Claims and responses are kept durably in the directory dedup-<port> in Caddy's
+data directory, or in that of --file, or in the Redis server of --redis, which
+several replicas can share. The password in its URL may be a placeholder, such
+as {env.REDIS_PASSWORD}. Several --redis are nodes of one cluster.
+
+--dedup takes any line of the dedup directive, such as 'retention 30d'. With
+--path, such as '/webhooks/*', only requests with that path are protected, and
+the others are passed on. With --observe all are passed on: it logs and counts
+what it would have done.
+
+--print shows the Caddyfile that the flags stand for, with placeholders for its
+secrets, and exits: save it to go on from there with the command run.
+
+X-Forwarded-* of clients in private networks is passed on, as a sidecar behind
+an ingress needs it.
+
+The log has a line for each request that is refused, released, held or not sent,
+and with --access-log for every request.
+
+The admin API listens on a unix socket in the data directory, where the command
+keys finds it, unless --admin or $CADDY_ADMIN names another address, or off.
+
+--health serves /live, /ready and /metrics, for probes, on its own address.`,
+	CobraFunc: func(cmd *cobra.Command) {
+		p := new(proxy)
+		cmd.Args = flagsOnly
+		setUp(cmd)
+		p.defineFlags(cmd)
+		cmd.RunE = runE(func(cmd *cobra.Command, _ []string) error { return p.run(cmd) })
+	},
+}
+
+// proxy is the command's flags, and what is read from them.
+type proxy struct {
+	from, file, admin, health           string
+	to, providers, redis                []string
+	dedup                               []string // lines of the directive
+	paths                               []string // that the directive is for
+	headerUp, headerDown                []string
+	changeHost, insecure, internalCerts bool
+	disableRedirects, accessLog, debug  bool
+	observe, print                      bool
+
+	data         string // Caddy's data directory
+	site, probes site
+	secrets      map[string]string   // of the flags, by the variables that the Caddyfile has for them
+	lines        string              // of the directive, without secrets
+	handler      caddymodule.Handler // as the directive is read
+}
+
+func (p *proxy) defineFlags(cmd *cobra.Command) {
+	set := cmd.Flags()
+	set.StringVarP(&p.from, "from", "f", "localhost", "Address to listen on: a port such as :8080, or a name for HTTPS")
+	set.StringSliceVarP(&p.to, "to", "t", nil, "Address of the service, such as localhost:3000 or https://example.com; may be repeated")
+	set.StringSliceVarP(&p.providers, "provider", "p", nil, "A provider whose webhooks arrive, such as github; may be repeated")
+	set.StringArrayVar(&p.redis, "redis", nil, "URL of the Redis server that keeps the state, such as redis://localhost:6379; several are a cluster")
+	set.StringVar(&p.file, "file", "", "Directory that keeps the state (default: dedup-<port> in Caddy's data directory)")
+	set.StringArrayVar(&p.dedup, "dedup", nil, "A line of the dedup directive, such as 'retention 30d'; may be repeated")
+	set.StringArrayVar(&p.paths, "path", nil, "A path that is protected, such as '/webhooks/*' (default: every path); may be repeated")
+	set.BoolVar(&p.observe, "observe", false, "Decide, count and log, but let every request through")
+	set.BoolVar(&p.print, "print", false, "Show the Caddyfile that the flags stand for, and exit")
+	set.StringVarP(&p.admin, "admin", "a", "", "Address of the admin API, or off (default: a socket in Caddy's data directory)")
+	set.StringVar(&p.health, "health", "", "Address, such as :8081, that serves /live, /ready and /metrics")
+	set.StringArrayVarP(&p.headerUp, "header-up", "H", nil, "Set a request header to send to the service (format: \"Field: value\")")
+	set.StringArrayVarP(&p.headerDown, "header-down", "d", nil, "Set a response header to send back to the client (format: \"Field: value\")")
+	set.BoolVarP(&p.changeHost, "change-host-header", "c", false, "Set the Host header to the address of the service")
+	set.BoolVar(&p.insecure, "insecure", false, "Do not verify the certificate of the service (WARNING: anybody can pose as it)")
+	set.BoolVarP(&p.internalCerts, "internal-certs", "i", false, "Use certificates of Caddy's internal CA")
+	set.BoolVarP(&p.disableRedirects, "disable-redirects", "r", false, "Do not redirect HTTP to HTTPS")
+	set.BoolVar(&p.accessLog, "access-log", false, "Write a line to the log for every request")
+	set.BoolVarP(&p.debug, "debug", "v", false, "Write debug lines to the log")
+	_ = cmd.MarkFlagRequired("to") // it is defined
+	cmd.MarkFlagsMutuallyExclusive("redis", "file")
+	completeBy(cmd, "provider", completeProviders)
+}
+
+// flagsOnly refuses words that belong to no flag, such as the second word of a header field. It
+// does not show them, as [cobra.NoArgs] does.
+func flagsOnly(_ *cobra.Command, args []string) error {
+	if len(args) > 0 {
+		return fmt.Errorf("proxy takes flags only, and %d words belong to none; put a value with a space in it in quotes", len(args))
+	}
+	return nil
+}
+
+// checkValues refuses values that a Caddyfile cannot have as they are, and those that Caddy's
+// errors would show with a secret in them.
+func checkValues(flags *pflag.FlagSet) (err error) {
+	flags.Visit(func(flag *pflag.Flag) {
+		text := flag.Value.String()
+		switch {
+		case strings.Contains(text, "{$"):
+			err = fmt.Errorf("--%s: {$NAME} would be replaced before the words are told apart; write {env.NAME}, or let the shell replace $NAME", flag.Name)
+		case strings.Contains(text, "`") && strings.Contains(text, `\`):
+			err = fmt.Errorf("--%s: a value with both a backquote and a backslash cannot be written into a Caddyfile", flag.Name)
+		case strings.Contains(text, "unix/"):
+		case slices.Contains([]string{"from", "to", "admin", "health"}, flag.Name) && strings.ContainsAny(text, "@?#"):
+			err = fmt.Errorf("--%s is not an address: its value has a user, a query or a fragment, and takes a scheme, a host and a port", flag.Name)
+		}
+	})
+	return err
+}
+
+// read reads the flags, and returns the Caddyfile that they stand for. data is the directory in
+// which Caddy keeps its data, and caddyAdmin what $CADDY_ADMIN says.
+func (p *proxy) read(flags *pflag.FlagSet, data, caddyAdmin string) (text string, err error) {
+	p.data, p.secrets = data, make(map[string]string)
+	if err := checkValues(flags); err != nil {
+		return "", err
+	}
+	if p.site, err = readSite("from", p.from); err != nil {
+		return "", err
+	}
+	if p.health != "" {
+		if p.probes, err = readSite("health", p.health); err != nil {
+			return "", err
+		}
+		if p.probes.hostOnly() {
+			return "", fmt.Errorf("--health: %q is not an address for probes, which come over HTTP and name no host; use one such as :8081 or 127.0.0.1:8081", p.health)
+		}
+	}
+	switch {
+	case p.admin != "":
+	case caddyAdmin != "":
+		p.admin = caddyAdmin
+	default:
+		p.admin = admin.SocketAt(data, p.site.listen())
+	}
+	if p.admin != adminOff {
+		if _, err := parseAdmin(p.admin); err != nil {
+			return "", err
+		}
+	}
+	for _, path := range p.paths { // another one would never match
+		if !strings.HasPrefix(path, "/") || strings.ContainsAny(path, "?#") {
+			return "", fmt.Errorf("--path: %q is not a path; use one such as /orders, or /webhooks/* for all that begin with /webhooks/", p.hideURL(path))
+		}
+	}
+	if p.file != "" && !strings.HasPrefix(p.file, "{") {
+		// A relative path is relative to Caddy's data directory in a Caddyfile, and to the
+		// working directory on a command line. One that begins with a placeholder stays as it
+		// is: the value is mostly an absolute path.
+		if p.file, err = filepath.Abs(p.file); err != nil {
+			return "", fmt.Errorf("--file: %w", err)
+		}
+	}
+	if err := p.readDirective(); err != nil {
+		return "", err
+	}
+	return p.caddyfile()
+}
+
+// readDirective writes the directive that --provider, --path, --observe and --dedup make, and
+// has it read. It has no secrets: neither have errors about it.
+func (p *proxy) readDirective() error {
+	var inside, directive block
+	if p.observe {
+		inside.line("observe")
+	}
+	for _, line := range p.dedup {
+		text, err := p.hideLine(line)
+		if err != nil {
+			return err
+		}
+		inside.line(text)
+	}
+	p.lines = inside.String()
+	directive.block("dedup "+quoteAll(p.providers), p.lines)
+	tokens, err := caddyfile.Tokenize([]byte(directive.String()), "--dedup")
+	if err != nil {
+		return err
+	}
+	d := caddyfile.NewDispenser(tokens)
+	if err := p.handler.UnmarshalCaddyfile(d); err != nil {
+		return fmt.Errorf("--provider or --dedup: %w", err)
+	}
+	if d.Nesting() > 0 {
+		return errors.New("--dedup: a block is not closed")
+	}
+	if d.Next() {
+		return fmt.Errorf("--dedup: after the end of the directive comes %q", d.Val())
+	}
+	if p.handler.StoreRaw != nil && (len(p.redis) > 0 || p.file != "") {
+		return errors.New("--dedup 'store ...' excludes --redis and --file: the state is in one place")
+	}
+	return nil
+}
+
+// run prints the Caddyfile of the flags, or runs it and does not return.
+func (p *proxy) run(cmd *cobra.Command) error {
+	text, err := p.read(cmd.Flags(), caddy.AppDataDir(), os.Getenv("CADDY_ADMIN"))
+	if err != nil {
+		return err
+	}
+	for name, value := range p.secrets {
+		if err := os.Setenv(name, value); err != nil {
+			return fmt.Errorf("setting the variable %s: %w", name, err)
+		}
+	}
+	config, err := adapt(text)
+	if err != nil {
+		return err
+	}
+	if p.print {
+		if err := p.validate(config); err != nil {
+			return err
+		}
+		_, err := fmt.Fprint(cmd.OutOrStdout(), text)
+		return err
+	}
+	caddy.TrapSignals()
+	var socket admin.Socket
+	if !config.Admin.Disabled {
+		// Caddy replaces placeholders too, and the socket has to be where Caddy puts it.
+		if p.admin, err = caddy.NewReplacer().ReplaceOrErr(config.Admin.Listen, true, true); err != nil {
+			return fmt.Errorf("the address %s of the admin API: %w", config.Admin.Listen, err)
+		}
+	}
+	if err := checkPorts(p.listeners(p.admin)); err != nil {
+		return err
+	}
+	if !config.Admin.Disabled {
+		if socket, err = admin.NewSocket(p.admin); err != nil {
+			return err
+		}
+	}
+	limitMemory()
+	if err := caddy.Run(config); err != nil {
+		socket.Remove()
+		return err
+	}
+	fmt.Fprintln(cmd.OutOrStdout(), p.summary())
+	select {}
+}
+
+// adminOff stands in the place of an address where there is no admin API.
+const adminOff = "off"
+
+// ofThisMachine are placeholders whose values the machine has.
+var ofThisMachine = regexp.MustCompile(`\{(env|file)\.[^}]*\}`)
+
+// validate finds mistakes that otherwise only a start finds, such as a lease that is too short
+// for Redis. It opens no store, dials nothing and leaves no files behind, and config must not
+// be used after it. If a placeholder of the store has no value here, the Caddyfile is for
+// another machine, and validate returns nil.
+func (p *proxy) validate(config *caddy.Config) error {
+	repl := caddy.NewReplacer()
+	replaced := strings.Join(slices.Concat(p.redis, p.dedup, []string{p.file}), "\n")
+	for _, placeholder := range ofThisMachine.FindAllString(replaced, -1) {
+		if _, err := repl.ReplaceOrErr(placeholder, true, true); err != nil {
+			return nil
+		}
+	}
+	dir, err := os.MkdirTemp("", "caddy-dedup-")
+	if err != nil {
+		return err
+	}
+	defer os.RemoveAll(dir)
+	// The certificate authority of `tls internal` would be made where Caddy keeps its own.
+	config.StorageRaw = caddyconfig.JSONModuleObject(map[string]string{"root": dir}, "module", "file_system", nil)
+	// Keep the messages of a start out of the output.
+	config.Logging = &caddy.Logging{Logs: map[string]*caddy.CustomLog{
+		caddy.DefaultLoggerName: {BaseLog: caddy.BaseLog{Level: "ERROR"}},
+	}}
+	if err := caddy.Validate(config); err != nil {
+		return fmt.Errorf("the flags stand for a Caddyfile that cannot be run: %w", err)
+	}
+	return nil
+}
+
+// limitMemory sets Go's memory limit to a part of the memory that the process may use,
+// $AUTOMEMLIMIT or nine tenths. Caddy does so only for `run`.
+func limitMemory() {
+	// It fails on systems without a limit.
+	_, _ = memlimit.Set(memlimit.WithProvider(memlimit.ApplyFallback(memlimit.FromCgroup, memlimit.FromSystem)))
+}
+
+// adapt returns the configuration that a Caddyfile stands for.
+func adapt(text string) (*caddy.Config, error) {
+	document, warnings, err := caddyconfig.GetAdapter("caddyfile").Adapt([]byte(text), map[string]any{"filename": "Caddyfile"})
+	if err != nil {
+		return nil, fmt.Errorf("the flags stand for a Caddyfile that is wrong: %w", err)
+	}
+	for _, warning := range warnings {
+		fmt.Fprintln(os.Stderr, "warning:", warning.Message)
+	}
+	config := new(caddy.Config)
+	return config, json.Unmarshal(document, config)
+}
+
+// makeDataDirectory makes Caddy's data directory before `run`, which `start` runs too. The
+// Caddyfile of `proxy --print` has the admin API on a socket there, and Caddy makes no
+// directory for it. It is done here and not in the binary of caddy-dedup, because a Caddy
+// that xcaddy builds runs such a Caddyfile, too.
+func makeDataDirectory() {
+	if len(os.Args) > 1 && os.Args[1] == "run" {
+		_ = os.MkdirAll(caddy.AppDataDir(), 0o700) // if it cannot be made, Caddy says so
+	}
+}

@@ -1,0 +1,86 @@
+package cli
+
+import (
+	"cmp"
+	"fmt"
+	"path/filepath"
+	"strings"
+
+	"github.com/caddy-dedup/caddy-dedup/caddymodule"
+	"github.com/caddy-dedup/caddy-dedup/internal/admin"
+	"github.com/caddy-dedup/caddy-dedup/internal/delivery"
+)
+
+// summary says what the proxy protects, how to try it, and where it keeps its state.
+func (p *proxy) summary() string {
+	what, try := "requests with the header "+delivery.IdempotencyKeyHeader, p.request(delivery.IdempotencyKeyHeader)
+	switch {
+	case len(p.providers) > 0:
+		what, try = "webhooks of "+strings.Join(p.providers, ", "), p.delivery(p.providers[0])
+	case len(p.handler.Keys) > 0:
+		what, try = "requests with the keys of --dedup", p.url()
+	}
+	state := cmp.Or(p.file, filepath.Join(p.data, p.site.directory()))
+	switch {
+	case p.handler.StoreRaw != nil:
+		state = "as --dedup says"
+	case len(p.redis) > 0:
+		state = "Redis at " + p.redisURLs(quote)
+	}
+	does := "caddy-dedup protects " + strings.Join(p.to, ", ")
+	if p.handler.Observe {
+		does = "caddy-dedup observes " + strings.Join(p.to, ", ") + ", and every request passes"
+	}
+	if len(p.paths) > 0 {
+		what += " at " + strings.Join(p.paths, ", ")
+	}
+	lines := []string{
+		does,
+		fmt.Sprintf("  %s (%s)", what, strings.Join(p.methods(), ", ")),
+		"  try:    " + try,
+		"  state:  " + state,
+		"  admin:  " + strings.TrimSuffix(p.admin, admin.SocketMode),
+	}
+	if len(p.redis) > 0 && len(p.handler.Scope) == 0 { // the host with its port is part of the key
+		lines = append(lines, "  shared: with replicas that clients reach under the same host and port, or write --dedup 'scope ...'")
+	}
+	if p.health != "" {
+		lines = append(lines, "  health: "+p.probes.url()+"/ready")
+	}
+	return strings.Join(lines, "\n")
+}
+
+// methods returns those that are deduplicated.
+func (p *proxy) methods() []string {
+	if len(p.handler.Methods) > 0 {
+		return p.handler.Methods
+	}
+	return caddymodule.DefaultMethods()
+}
+
+// request is a command that sends a request with a key in a header field.
+func (p *proxy) request(field string) string {
+	insecure := ""
+	if p.internalCA() {
+		insecure = "-k " // its CA is known to nobody
+	}
+	return fmt.Sprintf("curl %s-i -X %s -H '%s: try-1' -d hello %s", insecure, p.methods()[0], field, p.url())
+}
+
+// url is one that is protected.
+func (p *proxy) url() string {
+	if len(p.paths) > 0 {
+		return p.site.url() + strings.ReplaceAll(p.paths[0], "*", "try")
+	}
+	return p.site.url() + "/"
+}
+
+// delivery is a command that sends what dedup takes for a delivery of a provider, or the
+// address alone where that needs more than one header field.
+func (p *proxy) delivery(name string) string {
+	of, _ := delivery.ProviderNamed(name)
+	if len(of.Sources) == 0 || of.Sources[0].Kind != delivery.KindHeader || len(of.Signs.AnyOf) > 0 {
+		return p.url()
+	}
+	return p.request(of.Sources[0].Header)
+}
