@@ -123,19 +123,24 @@ func flagsOnly(_ *cobra.Command, args []string) error {
 	return nil
 }
 
-// checkValues refuses values that a Caddyfile cannot have as they are, and those that Caddy's
-// errors would show with a secret in them.
+// checkValues refuses values that a Caddyfile cannot have as they are, and addresses that
+// Caddy's errors would show with a secret in them.
 func checkValues(flags *pflag.FlagSet) (err error) {
 	flags.Visit(func(flag *pflag.Flag) {
-		text := flag.Value.String()
-		switch {
-		case strings.Contains(text, "{$"):
-			err = fmt.Errorf("--%s: {$NAME} would be replaced before the words are told apart; write {env.NAME}, or let the shell replace $NAME", flag.Name)
-		case strings.Contains(text, "`") && strings.Contains(text, `\`):
-			err = fmt.Errorf("--%s: a value with both a backquote and a backslash cannot be written into a Caddyfile", flag.Name)
-		case strings.Contains(text, "unix/"):
-		case slices.Contains([]string{"from", "to", "admin", "health"}, flag.Name) && strings.ContainsAny(text, "@?#"):
-			err = fmt.Errorf("--%s is not an address: its value has a user, a query or a fragment, and takes a scheme, a host and a port", flag.Name)
+		values := []string{flag.Value.String()}
+		if list, ok := flag.Value.(pflag.SliceValue); ok {
+			values = list.GetSlice()
+		}
+		isAddress := slices.Contains([]string{"from", "to", "admin", "health"}, flag.Name)
+		for _, text := range values {
+			switch {
+			case strings.Contains(text, "{$"):
+				err = fmt.Errorf("--%s: {$NAME} would be replaced before the words are told apart; write {env.NAME}, or let the shell replace $NAME", flag.Name)
+			case strings.Contains(text, "`") && strings.Contains(text, `\`):
+				err = fmt.Errorf("--%s: a value with both a backquote and a backslash cannot be written into a Caddyfile", flag.Name)
+			case isAddress && strings.ContainsAny(text, "@?#") && !strings.HasPrefix(text, "unix/"):
+				err = fmt.Errorf("--%s is not an address: its value has a user, a query or a fragment, and takes a scheme, a host and a port", flag.Name)
+			}
 		}
 	})
 	return err
