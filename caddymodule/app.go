@@ -83,21 +83,16 @@ func (*App) CaddyModule() caddy.ModuleInfo {
 func (a *App) Provision(ctx caddy.Context) error {
 	a.ctx = ctx
 	a.logger = ctx.Logger()
-	var err error
 	if err := processMetrics.register(ctx.GetMetricsRegistry()); err != nil {
+		return err
+	}
+	a.Limits.setDefaults()
+	err := globalBlock.check(a)
+	if err != nil {
 		return err
 	}
 	if err := a.setNamespace(); err != nil {
 		return err
-	}
-	a.Limits.setDefaults()
-	if err := a.Limits.check(); err != nil {
-		return err
-	}
-	if a.LocalCopies != nil && *a.LocalCopies != 0 {
-		if err := checkSize("local_copies", *a.LocalCopies); err != nil {
-			return fmt.Errorf("%w, or 0 for none", err)
-		}
 	}
 	if a.StoreRaw == nil {
 		a.StoreRaw = json.RawMessage(`{"store":"file"}`)
@@ -113,9 +108,6 @@ func (a *App) Provision(ctx caddy.Context) error {
 // or unknown the rest would be another namespace, which others may have too.
 func (a *App) setNamespace() error {
 	setDefault(&a.Namespace, "default")
-	if err := checkClosed("namespace", a.Namespace); err != nil {
-		return err
-	}
 	namespace, err := replacePlaceholders(a.Namespace)
 	if err != nil {
 		return fmt.Errorf("namespace: %s: %w", a.Namespace, err)
@@ -258,23 +250,14 @@ var (
 // Caddy's autosave.
 var keyPlaceholder = regexp.MustCompile(`^\{(env|file)\.[^{}]+\}$`)
 
-// checkEncryptionKey refuses what is no placeholder. It does not show it, for it
-// may be a key.
-func checkEncryptionKey(i int, text string) error {
-	if !keyPlaceholder.MatchString(text) {
-		return fmt.Errorf("encrypt: argument %d is not one placeholder {env.NAME} or {file./path}; keys must not be in the configuration", i+1)
-	}
-	return nil
-}
-
-// checkEncryptionKeys checks the places of all keys.
+// checkEncryptionKeys refuses what is not a placeholder. No error shows it, for it may be a key.
 func checkEncryptionKeys(texts []string) error {
 	for i, text := range texts {
-		if err := checkEncryptionKey(i, text); err != nil {
-			return err
+		if !keyPlaceholder.MatchString(text) {
+			return fmt.Errorf("argument %d is not one placeholder {env.NAME} or {file./path}; keys must not be in the configuration", i+1)
 		}
 		if first := slices.Index(texts, text); first < i {
-			return fmt.Errorf("encrypt: arguments %d and %d are the same key", first+1, i+1)
+			return fmt.Errorf("arguments %d and %d are the same key", first+1, i+1)
 		}
 	}
 	return nil
@@ -282,9 +265,6 @@ func checkEncryptionKeys(texts []string) error {
 
 // newSealer reads the keys. Errors name their placeholders, and never a value.
 func newSealer(texts []string) (*seal.Sealer, error) {
-	if err := checkEncryptionKeys(texts); err != nil {
-		return nil, err
-	}
 	var keys [][]byte
 	for _, text := range texts {
 		key, err := encryptionKey(caddy.NewReplacer().ReplaceAll(text, ""))

@@ -1,6 +1,7 @@
 package caddymodule
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"math"
@@ -37,71 +38,23 @@ var accepted = map[string][]string{
 // keep.
 var neverDeduplicated = []string{"GET", "HEAD", "OPTIONS", "TRACE", "QUERY", "CONNECT"}
 
-// check finds what is wrong with the settings, with the defaults filled in. It names
-// them as in JSON: the Caddyfile's parser calls the same functions word by word, with
-// its own words, to name the line too.
+// check returns what is wrong with the settings, with the defaults filled in. A Caddyfile has
+// the same checks, each on its line.
 func (s *Settings) check() error {
-	errs := []error{
-		s.checkMode(),
-		checkWord("on_missing", s.OnMissing),
-		checkWord("on_unknown", s.OnUnknown),
-		checkWord("on_store_error", s.OnStoreError),
-		checkWord("on_duplicate", s.OnDuplicate),
-		checkNamed("providers", checkProviders(s.Providers)),
-		checkMethods(s.Methods),
-		checkReleaseOn(s.ReleaseOn),
-		checkExclude(s.Exclude),
-		s.checkKeys(),
-		checkDuration("lease", s.Lease, minLease),
-		checkDuration("timeout", s.Timeout, time.Millisecond),
-		checkCount("max_key_length", s.MaxKeyLength, 1),
-		checkCount("max_attempts", s.MaxAttempts, 0),
-		checkSize("max_request_body", s.MaxRequestBody),
-		checkSize("max_response_body", s.MaxResponseBody),
-		checkScope(s.Scope),
-		checkKeepHeader(s.KeepHeader),
-	}
-	if *s.Wait != 0 {
-		errs = append(errs, checkDuration("wait", *s.Wait, time.Millisecond))
-	}
-	if s.Docs != "" {
-		errs = append(errs, checkDocs(s.Docs))
-	}
-	if s.Fingerprint != "" {
-		errs = append(errs, checkWord("fingerprint", s.Fingerprint))
-	}
-	if s.Retention != 0 {
-		errs = append(errs, checkDuration("retention", s.Retention, time.Second))
-	}
-	if s.RetentionFrom != nil {
-		errs = append(errs, s.RetentionFrom.check())
-	}
-	if s.Force != "" {
-		errs = append(errs, checkForce(s.Force))
-	}
-	if err := errors.Join(errs...); err != nil {
+	err := errors.Join(named("providers", checkProviders(s.Providers)), s.checkKeys(), handlerBlock.check(s))
+	if err != nil {
 		return err
 	}
-	_, err := s.checkTogether()
-	return err
+	return s.checkTogether()
 }
 
-// checkMode refuses an unknown word, and providers beside keys without one: what a mode leaves
-// out of a key, only the user can want.
-func (s *Settings) checkMode() error {
-	if s.mode() == "" {
-		return errors.New("mode: providers beside keys need it written; webhook leaves the caller and the fingerprint out of a key, so that clients who send equal keys get each other's responses; api leaves nothing out, so that a delivery whose body or credential changes with a retry is refused or runs again")
-	}
-	return checkWord("mode", string(s.mode()))
-}
-
-// checkTogether finds settings that exclude each other, and names one of them.
-func (s *Settings) checkTogether() (word string, err error) {
-	if err := s.checkMode(); err != nil {
-		return "key", err
+// checkTogether finds settings that exclude each other.
+func (s *Settings) checkTogether() error {
+	if s.mode() == "" { // what a mode leaves out of a key, only the user can want
+		return conflictf("key", "mode: providers beside keys need it written; webhook leaves the caller and the fingerprint out of a key, so that clients who send equal keys get each other's responses; api leaves nothing out, so that a delivery whose body or credential changes with a retry is refused or runs again")
 	}
 	if s.Force != "" && len(s.Providers) > 0 {
-		return "force", errors.New("force: beside a provider, any sender could run a delivery again; use a handler without providers, or leave force out")
+		return conflictf("force", "force: beside a provider, any sender could run a delivery again; use a handler without providers, or leave force out")
 	}
 	fingerprint := idempotency.FingerprintKind(s.Fingerprint)
 	config := exchange.Config{Mode: s.mode(), Fingerprint: fingerprint}
@@ -111,36 +64,28 @@ func (s *Settings) checkTogether() (word string, err error) {
 		other = other || !source.MadeOfContent()
 		fingerprinted = fingerprinted || config.FingerprintFor(delivery.Found{Content: source.MadeOfContent()}) != idempotency.FingerprintNone
 		if s.Force != "" && reads(source, s.Force) {
-			return "force", fmt.Errorf("force: %s is where the key comes from; use another field", s.Force)
+			return conflictf("force", "force: %s is where the key comes from; use another field", s.Force)
 		}
 	}
 	if s.Force != "" && s.RetentionFrom != nil && reads(s.RetentionFrom.source(), s.Force) {
-		return "force", fmt.Errorf("force: %s is where the retention comes from; use another field", s.Force)
+		return conflictf("force", "force: %s is where the retention comes from; use another field", s.Force)
 	}
 	if s.Force != "" && slices.ContainsFunc(s.Scope, func(text string) bool { return reads(delivery.Source{Text: text}, s.Force) }) {
-		return "force", fmt.Errorf("force: %s is a part of the scope, and the field is removed from requests; use another field", s.Force)
+		return conflictf("force", "force: %s is a part of the scope, and the field is removed from requests; use another field", s.Force)
 	}
 	taken := s.Fingerprint != "" && fingerprint != idempotency.FingerprintNone
 	if taken && content && !other {
-		return "fingerprint", fmt.Errorf("fingerprint %s and a key that is made of content exclude each other: another content is another key; leave fingerprint out", s.Fingerprint)
+		return conflictf("fingerprint", "fingerprint %s and a key that is made of content exclude each other: another content is another key; leave fingerprint out", s.Fingerprint)
 	}
 	for _, word := range s.Exclude {
 		switch parameter := strings.HasPrefix(word, "?"); {
 		case parameter && !fingerprinted:
-			return "exclude", fmt.Errorf("exclude: %s is left out of the query in a fingerprint, and here is none; add the fingerprint body or json, or leave it out", word)
+			return conflictf("exclude", "exclude: %s is left out of the query in a fingerprint, and here is none; add the fingerprint body or json, or leave it out", word)
 		case !parameter && !content && fingerprint != idempotency.FingerprintJSON:
-			return "exclude", fmt.Errorf("exclude: %s is left out of a content key or of a json fingerprint, and here is neither; add a key of content or the fingerprint json, or leave it out", word)
+			return conflictf("exclude", "exclude: %s is left out of a content key or of a json fingerprint, and here is neither; add a key of content or the fingerprint json, or leave it out", word)
 		}
 	}
-	return "", nil
-}
-
-// checkNamed puts the name of a setting before an error that does not have it.
-func checkNamed(setting string, err error) error {
-	if err == nil {
-		return nil
-	}
-	return fmt.Errorf("%s: %w", setting, err)
+	return nil
 }
 
 // reads reports whether a source reads a header field.
@@ -151,18 +96,12 @@ func reads(source delivery.Source, field string) bool {
 }
 
 func checkExclude(pointers []string) error {
-	for i, pointer := range pointers {
-		if err := delivery.CheckExclude(pointer); err != nil {
-			return fmt.Errorf("exclude: %w", err)
-		}
-		if err := checkPointerText(pointer); err != nil {
-			return fmt.Errorf("exclude: %w", err)
-		}
-		if slices.Contains(pointers[:i], pointer) {
-			return fmt.Errorf("exclude: %s is named twice", pointer)
+	for _, pointer := range pointers {
+		if err := cmp.Or(delivery.CheckExclude(pointer), checkPointerText(pointer)); err != nil {
+			return err
 		}
 	}
-	return nil
+	return checkDoubled(pointers)
 }
 
 // neverForce are fields with a meaning of their own, which force would remove: without those
@@ -172,19 +111,12 @@ var neverForce = slices.Concat(credentialFields, exchange.UserFields, exchange.A
 func checkForce(name string) error {
 	canonical := http.CanonicalHeaderKey(name)
 	if slices.Contains(neverForce, canonical) || slices.Contains(exchange.HopByHop, canonical) || strings.HasPrefix(canonical, "Content-") {
-		return fmt.Errorf("force: %s has a meaning of its own, and the field is removed from requests; use another such as X-Force", name)
+		return fmt.Errorf("%s has a meaning of its own, and the field is removed from requests; use another such as X-Force", name)
 	}
 	if strings.HasPrefix(http.CanonicalHeaderKey(name), exchange.HeaderPrefix) {
-		return fmt.Errorf("force: fields that begin with %s are removed from requests; use another such as X-Force", exchange.HeaderPrefix)
+		return fmt.Errorf("fields that begin with %s are removed from requests; use another such as X-Force", exchange.HeaderPrefix)
 	}
-	return checkHeaderNames("force", []string{name})
-}
-
-func checkWord(setting, word string) error {
-	if !slices.Contains(accepted[setting], word) {
-		return fmt.Errorf("%s: %q is not accepted; use %s", setting, withoutPassword(word), delivery.Alternatives(accepted[setting]))
-	}
-	return nil
+	return checkHeaderNames([]string{name})
 }
 
 func checkProviders(names []string) error {
@@ -203,30 +135,30 @@ func checkMethods(methods []string) error {
 	for i, method := range methods {
 		switch method = strings.ToUpper(method); {
 		case !httpguts.ValidHeaderFieldName(method):
-			return fmt.Errorf("methods: %q is not a method; it must be a word such as POST", withoutPassword(methods[i]))
+			return fmt.Errorf("%q is not a method; it must be a word such as POST", withoutPassword(methods[i]))
 		case strings.Contains(method, "*") || method == "ALL" || method == "ANY": // a name may be so, and none is
-			return fmt.Errorf("methods: %q stands for no other methods; name each of them, such as POST PUT PATCH DELETE", method)
+			return fmt.Errorf("%q stands for no other methods; name each of them, such as POST PUT PATCH DELETE", method)
 		case slices.Contains(neverDeduplicated, method):
-			return fmt.Errorf("methods: %s is never deduplicated; use methods that change something, such as POST, PUT, PATCH, DELETE", method)
+			return fmt.Errorf("%s is never deduplicated; use methods that change something, such as POST, PUT, PATCH, DELETE", method)
 		case slices.ContainsFunc(methods[:i], func(before string) bool { return strings.EqualFold(before, method) }):
-			return fmt.Errorf("methods: %s is named twice", method)
+			return fmt.Errorf("%s is named twice", method)
 		}
 	}
 	return nil
 }
 
 func checkReleaseOn(words []string) error {
-	if err := checkDoubled("release_on", words); err != nil {
+	if err := checkDoubled(words); err != nil {
 		return err
 	}
 	if slices.Contains(words, offWord) {
 		if len(words) > 1 {
-			return fmt.Errorf("release_on: off stands alone, not with %s", delivery.Alternatives(slices.DeleteFunc(slices.Clone(words), isOff)))
+			return fmt.Errorf("off stands alone, not with %s", delivery.Alternatives(slices.DeleteFunc(slices.Clone(words), isOff)))
 		}
 		return nil
 	}
 	if _, err := idempotency.ParseStatuses(words...); err != nil {
-		return fmt.Errorf("release_on: %w, nor off", err)
+		return fmt.Errorf("%w, nor off", err)
 	}
 	return nil
 }
@@ -244,26 +176,34 @@ const (
 // has more nanoseconds than there is room for.
 var durations = regexp.MustCompile(`^([0-9]+(\.[0-9]+)?(d|h|m|s|ms|us|µs|ns))+$`)
 
-func checkDuration(setting string, d caddy.Duration, min time.Duration) error {
+func checkDuration(d caddy.Duration, min time.Duration) error {
 	switch {
 	case duration(d) < min:
-		return fmt.Errorf("%s: %s is too short; use at least %s", setting, duration(d), min)
+		return fmt.Errorf("%s is too short; use at least %s", duration(d), min)
 	case duration(d) > exchange.MaxRetention:
-		return fmt.Errorf("%s: %s is too long; use at most 36500d", setting, duration(d))
+		return fmt.Errorf("%s is too long; use at most 36500d", duration(d))
 	}
 	return nil
 }
 
-func checkSize(setting string, n int64) error {
+// checkWait accepts 0: no wait.
+func checkWait(d *caddy.Duration) error {
+	if *d == 0 {
+		return nil
+	}
+	return checkDuration(*d, time.Millisecond)
+}
+
+func checkSize(n int64) error {
 	if n <= 0 || n > maxBytes {
-		return fmt.Errorf("%s: %d is not accepted; use a number of bytes from 1 to %d, which is 1 PiB", setting, n, int64(maxBytes))
+		return fmt.Errorf("%d is not accepted; use a number of bytes from 1 to %d, which is 1 PiB", n, int64(maxBytes))
 	}
 	return nil
 }
 
-func checkCount(setting string, n, min int) error {
+func checkCount(n, min int) error {
 	if n < min || n > maxCount {
-		return fmt.Errorf("%s: %d is not accepted; use a whole number from %d to %d", setting, n, min, maxCount)
+		return fmt.Errorf("%d is not accepted; use a whole number from %d to %d", n, min, maxCount)
 	}
 	return nil
 }
@@ -271,27 +211,27 @@ func checkCount(setting string, n, min int) error {
 // checkScope refuses a text that separates nothing from anything.
 func checkScope(texts []string) error {
 	if slices.Contains(texts, "") {
-		return errors.New(`scope: "" separates no callers; use texts with placeholders such as {http.request.host}`)
+		return errors.New(`"" separates no callers; use texts with placeholders such as {http.request.host}`)
 	}
 	for _, text := range texts {
 		switch _, isKind := keyKinds[text]; {
 		case strings.HasPrefix(text, "/"):
-			return fmt.Errorf("scope: %q is not looked up in the body; for a member write {http.dedup.json.%s}", text, text)
+			return fmt.Errorf("%q is not looked up in the body; for a member write {http.dedup.json.%s}", text, text)
 		case isKind || text == delivery.KindParts:
-			return fmt.Errorf("scope: %q is a word behind key; scope takes texts with placeholders, such as {http.request.header.X-Tenant} or {http.dedup.json./tenant}", text)
+			return fmt.Errorf("%q is a word behind key; scope takes texts with placeholders, such as {http.request.header.X-Tenant} or {http.dedup.json./tenant}", text)
 		}
-		if err := checkPlaceholders("scope", text); err != nil {
+		if err := checkPlaceholders(text); err != nil {
 			return err
 		}
 	}
-	return checkDoubled("scope", texts)
+	return checkDoubled(texts)
 }
 
 // checkDoubled refuses a list that repeats a word.
-func checkDoubled(setting string, words []string) error {
+func checkDoubled(words []string) error {
 	for i, word := range words {
 		if slices.Contains(words[:i], word) {
-			return fmt.Errorf("%s: %s is named twice", setting, word)
+			return fmt.Errorf("%s is named twice", word)
 		}
 	}
 	return nil
@@ -301,14 +241,14 @@ func checkDocs(docs string) error {
 	u, err := url.Parse(docs)
 	onAHost := err == nil && (strings.EqualFold(u.Scheme, "http") || strings.EqualFold(u.Scheme, "https"))
 	if err != nil || !u.IsAbs() || onAHost && u.Hostname() == "" {
-		return fmt.Errorf("docs: %q is not an absolute URL, such as https://example.com/docs/idempotency", docs)
+		return fmt.Errorf("%q is not an absolute URL, such as https://example.com/docs/idempotency", docs)
 	}
 	if u.User != nil {
-		return errors.New("docs: the URL has a user, and every client that is refused gets the URL; write one without")
+		return errors.New("the URL has a user, and every client that is refused gets the URL; write one without")
 	}
 	if i := strings.IndexFunc(docs, notInURLs); i >= 0 {
 		c, _ := utf8.DecodeRuneInString(docs[i:])
-		return fmt.Errorf("docs: %q has %q, which a URL has only percent-encoded; write one such as https://example.com/docs/idempotency", docs, c)
+		return fmt.Errorf("%q has %q, which a URL has only percent-encoded; write one such as https://example.com/docs/idempotency", docs, c)
 	}
 	return nil
 }
@@ -323,40 +263,40 @@ const examplePlaceholder = "{http.request.uri.query.id}"
 // repeats, and those that read the body: Caddy reads it without a limit, and takes a body
 // that was cut off for a whole one. One of a field that is removed from requests would be
 // empty in all of them.
-func checkPlaceholders(setting, text string) error {
+func checkPlaceholders(text string) error {
 	names, unclosed := exchange.PlaceholdersIn(text)
 	if unclosed {
-		return fmt.Errorf(`%s: %q has a placeholder without its closing brace; write %s, or \{ for a brace`, setting, text, examplePlaceholder)
+		return fmt.Errorf(`%q has a placeholder without its closing brace; write %s, or \{ for a brace`, text, examplePlaceholder)
 	}
 	if name, is := ofEachRequest(text); is {
-		return fmt.Errorf("%s: {%s} is another one in each request, so that no retry would be known; use what a retry repeats, such as %s", setting, name, examplePlaceholder)
+		return fmt.Errorf("{%s} is another one in each request, so that no retry would be known; use what a retry repeats, such as %s", name, examplePlaceholder)
 	}
 	if strings.Contains(text, "{http.request.body") {
-		return fmt.Errorf("%s: %s would read the body without a limit; write {http.dedup.json./tenant} for a member of it, or key content", setting, text)
+		return fmt.Errorf("%s would read the body without a limit; write {http.dedup.json./tenant} for a member of it, or key content", text)
 	}
 	for _, name := range names {
 		if pointer, is := exchange.MemberPointer(name); is {
 			if err := checkMember(pointer); err != nil {
-				return fmt.Errorf("%s: {%s}: %w", setting, name, err)
+				return fmt.Errorf("{%s}: %w", name, err)
 			}
 		}
 		if field, is := strings.CutPrefix(name, "http.request.header."); is && exchange.IsDedupHeader(field) {
-			return fmt.Errorf("%s: {%s} is empty in all requests: fields that begin with %s are removed from them; use a field that the sender chooses", setting, name, exchange.HeaderPrefix)
+			return fmt.Errorf("{%s} is empty in all requests: fields that begin with %s are removed from them; use a field that the sender chooses", name, exchange.HeaderPrefix)
 		}
 	}
 	return nil
 }
 
-func checkHeaderNames(setting string, names []string) error {
+func checkHeaderNames(names []string) error {
 	for i, name := range names {
 		if !httpguts.ValidHeaderFieldName(name) {
-			return fmt.Errorf("%s: %q is not the name of a header field", setting, withoutPassword(name))
+			return fmt.Errorf("%q is not the name of a header field", withoutPassword(name))
 		}
 		if strings.Contains(name, "*") { // a name may have it, and none has
-			return fmt.Errorf("%s: %q stands for no other fields; name each of them", setting, name)
+			return fmt.Errorf("%q stands for no other fields; name each of them", name)
 		}
 		if slices.ContainsFunc(names[:i], func(other string) bool { return strings.EqualFold(other, name) }) {
-			return fmt.Errorf("%s: %s is named twice", setting, name)
+			return fmt.Errorf("%s is named twice", name)
 		}
 	}
 	return nil
@@ -365,8 +305,8 @@ func checkHeaderNames(setting string, names []string) error {
 func checkKeepHeader(names []string) error {
 	for _, name := range names {
 		if exchange.NeverKept(http.CanonicalHeaderKey(name)) {
-			return fmt.Errorf("keep_header: %s speaks of one connection or one request and can never be kept", name)
+			return fmt.Errorf("%s speaks of one connection or one request and can never be kept", name)
 		}
 	}
-	return checkHeaderNames("keep_header", names)
+	return checkHeaderNames(names)
 }

@@ -8,6 +8,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/caddy-dedup/caddy-dedup/internal/seal"
 )
 
 func keyText(b byte) string {
@@ -72,7 +74,11 @@ func TestEncryptionKeysAreRefused(t *testing.T) {
 		"another kind":    {[]string{"{http.request.host}"}, "encrypt: argument 1 is not one placeholder"},
 		"nothing":         {[]string{""}, "encrypt: argument 1 is not one placeholder"},
 	} {
-		sealer, err := newSealer(c.keys)
+		var sealer *seal.Sealer
+		err := globalBlock.check(&App{Encrypt: c.keys})
+		if err == nil {
+			sealer, err = newSealer(c.keys)
+		}
 		if sealer != nil || err == nil || !strings.Contains(err.Error(), c.want) {
 			t.Errorf("%s: got %v, want %q", name, err, c.want)
 			continue

@@ -1,7 +1,6 @@
 package caddymodule
 
 import (
-	"errors"
 	"math"
 	"runtime/debug"
 	"slices"
@@ -50,17 +49,6 @@ func (l *Limits) setDefaults() {
 	setDefault(&l.WaitersPerKey, 1000)
 	setDefault(&l.InFlight, 10_000)
 	setDefault(&l.MemoryStore, 256<<20)
-}
-
-func (l *Limits) check() error {
-	return errors.Join(
-		checkSize("limits: buffered", l.Buffered),
-		checkDuration("limits: client_idle", l.ClientIdle, time.Second),
-		checkCount("limits: waiters", l.Waiters, 1),
-		checkCount("limits: waiters_per_key", l.WaitersPerKey, 1),
-		checkCount("limits: in_flight", l.InFlight, 1),
-		checkSize("limits: memory_store", l.MemoryStore),
-	)
 }
 
 func (l *Limits) ofEngine() engine.Limits {

@@ -83,7 +83,7 @@ func TestPlaceholdersThatAreNotClosed(t *testing.T) {
 	}
 	// The same in JSON.
 	for name, err := range map[string]error{
-		"namespace":  (&App{Namespace: "{env.TEST_SECRET"}).setNamespace(),
+		"namespace":  globalBlock.check(&App{Namespace: "{env.TEST_SECRET"}),
 		"file store": (&FileStore{Path: "/srv/{env.TEST_TENANT/keys"}).Provision(caddy.Context{}),
 	} {
 		if err == nil || !strings.Contains(err.Error(), want) {
@@ -145,10 +145,10 @@ func TestEmptyArguments(t *testing.T) {
 		"store redis {\npassword \"\"\n}":                      "password is empty",
 		"store redis {\nsentinel m\nsentinel_username \"\"\n}": "sentinel_username is empty",
 		"store redis {\nsentinel m\nsentinel_password \"\"\n}": "sentinel_password is empty",
-		"store redis {\ntls {\nca \"\"\n}\n}":                  "tls: ca is empty",
-		"store redis {\ntls {\ncert \"\"\n}\n}":                "tls: cert is empty",
-		"store redis {\ntls {\nkey \"\"\n}\n}":                 "tls: key is empty",
-		"store redis {\ntls {\nserver_name \"\"\n}\n}":         "tls: server_name is empty",
+		"store redis {\ntls {\nca \"\"\n}\n}":                  "tls: ca: it is empty",
+		"store redis {\ntls {\ncert \"\"\n}\n}":                "tls: cert: it is empty",
+		"store redis {\ntls {\nkey \"\"\n}\n}":                 "tls: key: it is empty",
+		"store redis {\ntls {\nserver_name \"\"\n}\n}":         "tls: server_name: it is empty",
 	} {
 		if err := handlerOf(line); err == nil || !strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), "Testfile:") {
 			t.Errorf("%s: %v; want %q", line, err, want)
@@ -345,6 +345,22 @@ func TestPlaceOfWhatExcludesEachOther(t *testing.T) {
 	}
 }
 
+// Of two words of store redis that exclude each other, the error is on the line of the second.
+func TestLineOfWhatExcludesEachOtherInRedis(t *testing.T) {
+	for block, want := range map[string]string{
+		"{\naddress a:1\ncluster\ndb 1\nprefix a:\n}":                 "Testfile:5",
+		"{\ndb 1\naddress a:1\ncluster\nprefix a:\n}":                 "Testfile:5",
+		"redis://a {\nprefix a:\naddress b:1\ntimeout 1s\n}":          "Testfile:4",
+		"{env.TEST_URL} {\nsentinel m\ncluster\ntimeout 1s\n}":        "Testfile:4",
+		"redis://:p@a {\npassword {env.TEST_PASSWORD}\ntimeout 1s\n}": "Testfile:3",
+		"redis://a/1 {\ndb 0\ntimeout 1s\n}":                          "Testfile:3",
+	} {
+		if err := handlerOf("store redis " + block); err == nil || !strings.HasSuffix(err.Error(), want) {
+			t.Errorf("%q: %v; want it at %s", block, err, want)
+		}
+	}
+}
+
 // What reads sizes takes 1,5MiB for 15 MiB, and 1.5, which lacks its unit, for 1 byte.
 func TestSizesThatMeanSomethingElse(t *testing.T) {
 	sizes := map[string]func(string) error{
@@ -430,7 +446,7 @@ func TestWordsInTheWrongPlace(t *testing.T) {
 		}
 	}
 	for _, p := range delivery.Providers() {
-		if _, ok := settingParsers[p.Name]; ok {
+		if _, ok := handlerBlock[p.Name]; ok {
 			t.Errorf("the provider %s has the name of a setting", p.Name)
 		}
 	}

@@ -2,207 +2,142 @@ package caddymodule
 
 import (
 	"errors"
+	"fmt"
+	"slices"
 	"strings"
 
+	"github.com/caddyserver/caddy/v2"
 	"github.com/caddyserver/caddy/v2/caddyconfig/caddyfile"
 
 	"github.com/caddy-dedup/caddy-dedup/internal/store/redis"
 )
 
 // parseRedis reads the rest of `store redis [<url>...] { … }`.
-func parseRedis(d *caddyfile.Dispenser, urls []string) (*RedisStore, error) {
-	store := new(RedisStore)
-	switch len(urls) {
-	case 0:
-	case 1:
+func parseRedis(d *caddyfile.Dispenser, urls []string) (any, error) {
+	at, store := *d, new(RedisStore)
+	switch {
+	case slices.Contains(urls, ""):
+		return nil, d.Err("store redis: a redis URL is empty; write one such as redis://localhost:6379, or leave it out and write address")
+	case len(urls) == 1:
 		store.URL = urls[0]
 	default:
 		store.URLs = urls
 	}
-	if len(urls) > 0 && !hasPlaceholder(urls...) {
-		if _, err := redis.ParseURLs(urls...); err != nil {
-			return nil, d.WrapErr(err)
-		}
-	}
-	// The second of two words that exclude each other is on the line of the check.
-	check := func(seen map[string]bool) error { return store.checkWords(urls, seen) }
-	if err := redisWords.parse(d, "store redis", store, check); err != nil {
+	words, err := redisBlock.parse(d, "store redis", store)
+	if err != nil {
 		return nil, err
 	}
-	if hasPlaceholder(urls...) || hasPlaceholder(store.Addresses...) {
-		return store, nil // what they are is known when the configuration is loaded
-	}
-	prefix := store.Prefix
-	if hasPlaceholder(prefix) {
-		prefix = "" // the same
-	}
-	if _, err := store.resolve(noReplace, prefix); err != nil {
-		return nil, d.Errf("store redis: %w", err)
+	if err := store.checkWritten(urls); err != nil {
+		return nil, words.wrap(named("store redis", err), at)
 	}
 	return store, nil
 }
 
-// checkWords finds words that exclude each other, as far as they are read.
-func (s *RedisStore) checkWords(urls []string, seen map[string]bool) error {
-	switch {
-	case len(urls) > 0 && seen["address"]:
-		return errors.New("a URL and address exclude each other; use one of them")
-	case hasPlaceholder(urls...) || hasPlaceholder(s.Addresses...):
+// checkWritten returns what is wrong with the settings whatever their placeholders stand for,
+// which is known when the configuration is loaded.
+func (s *RedisStore) checkWritten(urls []string) error {
+	if hasPlaceholder(urls...) || hasPlaceholder(s.Addresses...) {
 		return s.checkServers()
 	}
-	_, err := s.servers(noReplace)
+	prefix := s.Prefix
+	if hasPlaceholder(prefix) {
+		prefix = ""
+	}
+	_, err := s.resolve(noReplace, prefix)
 	return err
 }
 
 func hasPlaceholder(texts ...string) bool { return strings.Contains(strings.Join(texts, " "), "{") }
 
-// redisWords are the words of a block of `store redis`.
-var redisWords = blockWords[RedisStore]{
-	"address": func(s *RedisStore, d *caddyfile.Dispenser) (err error) { s.Addresses, err = addressArgs(d); return err },
-	"username": func(s *RedisStore, d *caddyfile.Dispenser) (err error) {
-		s.Username, err = secretArg(d, "a user's name")
-		return err
-	},
-	"password": func(s *RedisStore, d *caddyfile.Dispenser) (err error) {
-		s.Password, err = secretArg(d, aPassword)
-		return err
-	},
-	"db": func(s *RedisStore, d *caddyfile.Dispenser) error {
-		db, err := countArg(d, "db", 0)
-		s.DB = &db // 0 too: a URL's placeholder may name another one
-		return err
-	},
-	"tls":      func(s *RedisStore, d *caddyfile.Dispenser) (err error) { s.TLS, err = parseRedisTLS(d); return err },
-	"sentinel": parseSentinel,
-	"sentinel_username": func(s *RedisStore, d *caddyfile.Dispenser) (err error) {
-		s.SentinelUsername, err = secretArg(d, "a user's name")
-		return err
-	},
-	"sentinel_password": func(s *RedisStore, d *caddyfile.Dispenser) (err error) {
-		s.SentinelPassword, err = secretArg(d, aPassword)
-		return err
-	},
-	"cluster": parseCluster,
-	"prefix":  func(s *RedisStore, d *caddyfile.Dispenser) (err error) { s.Prefix, err = prefixArg(d); return err },
-	"timeout": parseRedisTimeout,
-	"wait_replicas": func(s *RedisStore, d *caddyfile.Dispenser) (err error) {
-		s.WaitReplicas, err = countArg(d, "wait_replicas", 0)
-		return err
-	},
+// redisBlock has the words of `store redis`.
+var redisBlock = block[RedisStore]{
+	"address": list("host:port, of one server or of several sentinels or nodes of a cluster",
+		func(s *RedisStore) *[]string { return &s.Addresses }, checkAddresses),
+	"username": secret("a user's name", func(s *RedisStore) *string { return &s.Username }),
+	"password": secret(aPassword, func(s *RedisStore) *string { return &s.Password }),
+	"db": setting(func(s *RedisStore) **int { return &s.DB }, func(d *caddyfile.Dispenser) (*int, error) {
+		db, err := countArg(d, 0)
+		return &db, err // 0 too: a URL's placeholder may name another one
+	}, anyValue),
+	"tls":               setting(func(s *RedisStore) **RedisTLS { return &s.TLS }, parseRedisTLS, (*RedisTLS).checkPair),
+	"sentinel":          text("the name by which sentinels know the master", func(s *RedisStore) *string { return &s.Sentinel }, checkNotEmpty),
+	"sentinel_username": secret("a user's name", func(s *RedisStore) *string { return &s.SentinelUsername }),
+	"sentinel_password": secret(aPassword, func(s *RedisStore) *string { return &s.SentinelPassword }),
+	"cluster":           setting(func(s *RedisStore) *bool { return &s.Cluster }, parseCluster, anyValue),
+	"prefix":            text("the text that all names in Redis begin with", func(s *RedisStore) *string { return &s.Prefix }, checkRedisPrefix),
+	"timeout":           period(minRedisTimeout, func(s *RedisStore) *caddy.Duration { return &s.Timeout }),
+	"wait_replicas":     count(0, func(s *RedisStore) *int { return &s.WaitReplicas }),
 }
 
-func parseSentinel(s *RedisStore, d *caddyfile.Dispenser) (err error) {
-	s.Sentinel, err = oneArg(d, "the name by which sentinels know the master")
-	if err == nil && s.Sentinel == "" {
-		err = d.Err("sentinel: the master's name is empty")
-	}
-	return err
-}
-
-func parseCluster(s *RedisStore, d *caddyfile.Dispenser) error {
+func parseCluster(d *caddyfile.Dispenser) (bool, error) {
 	if args := d.RemainingArgs(); len(args) > 0 {
-		return d.Errf("cluster takes no arguments; write the addresses behind address; it has %q", args)
+		return false, d.Errf("cluster takes no arguments; write the addresses behind address; it has %q", args)
 	}
-	s.Cluster = true
-	return noBlock(d, "cluster")
+	return true, noBlock(d, "cluster")
 }
 
-func parseRedisTimeout(s *RedisStore, d *caddyfile.Dispenser) error {
-	value, err := oneArg(d, "a duration such as 500ms")
-	if err != nil {
-		return err
-	}
-	s.Timeout, err = parseDuration(d, "timeout", value, minRedisTimeout)
-	return err
-}
-
-// addressArgs reads one address or more.
-func addressArgs(d *caddyfile.Dispenser) ([]string, error) {
-	addresses := d.RemainingArgs()
-	if len(addresses) == 0 {
-		return nil, d.Err("address takes host:port, of one server or of several sentinels or nodes of a cluster; it has nothing")
-	}
+func checkAddresses(addresses []string) error {
 	for _, address := range addresses {
 		if hasPlaceholder(address) {
-			continue // what it is, is known when the configuration is loaded
+			continue // known when the configuration is loaded
 		}
 		if err := redis.CheckAddress(address, address); err != nil {
-			return nil, d.WrapErr(err)
+			return err
 		}
 	}
-	if err := redis.CheckDoubled(addresses); err != nil {
-		return nil, d.WrapErr(err)
-	}
-	return addresses, noBlock(d, "address")
+	return redis.CheckDoubled(addresses)
 }
 
-// prefixArg reads the prefix of all names in Redis.
-func prefixArg(d *caddyfile.Dispenser) (string, error) {
-	prefix, err := oneArg(d, "the text that all names in Redis begin with")
+func checkRedisPrefix(prefix string) error {
 	switch {
-	case err != nil:
-		return "", err
 	case prefix == "":
-		return "", d.Errf("prefix: the text is empty; leave the line out for %s", redis.DefaultPrefix)
+		return fmt.Errorf("the text is empty; leave the line out for %s", redis.DefaultPrefix)
 	case hasPlaceholder(prefix):
-		return prefix, nil
+		return nil // known when the configuration is loaded
 	}
-	if err := redis.CheckPrefix(prefix); err != nil {
-		return "", d.WrapErr(err)
-	}
-	return prefix, nil
+	return redis.CheckPrefix(prefix)
 }
 
-// aPassword is what a password's word takes.
+func checkNotEmpty(value string) error {
+	if value == "" {
+		return errors.New("it is empty; give it a value, or leave the line out")
+	}
+	return nil
+}
+
+// aPassword is the argument of a password's word.
 const aPassword = "such as {env.REDIS_PASSWORD}"
 
-// secretArg reads one argument. No error shows it, nor what else is on its line: beside a
-// user's name that may be a password. An empty one is what a variable leaves that is not
-// set.
-func secretArg(d *caddyfile.Dispenser, what string) (string, error) {
-	name := d.Val()
-	args := d.RemainingArgs()
-	switch {
-	case len(args) != 1:
-		return "", d.Errf("%s takes one argument, %s; it has %d", name, what, len(args))
-	case args[0] == "":
-		return "", d.Errf("%s is empty; it takes one argument, %s, or leave the line out", name, what)
-	}
-	return args[0], noBlock(d, name)
-}
-
-// tlsWords are the words of a block of `tls`.
-var tlsWords = blockWords[RedisTLS]{
-	"ca":          tlsText(func(t *RedisTLS) *string { return &t.CA }),
-	"cert":        tlsText(func(t *RedisTLS) *string { return &t.Cert }),
-	"key":         tlsText(func(t *RedisTLS) *string { return &t.Key }),
-	"server_name": tlsText(func(t *RedisTLS) *string { return &t.ServerName }),
-	"insecure_skip_verify": func(t *RedisTLS, d *caddyfile.Dispenser) (err error) {
-		t.InsecureSkipVerify, err = flagWord(d)
-		return err
-	},
-}
-
-func tlsText(field func(*RedisTLS) *string) func(*RedisTLS, *caddyfile.Dispenser) error {
-	return func(t *RedisTLS, d *caddyfile.Dispenser) (err error) {
+// secret is a setting whose errors show nothing of its line: what follows a user's name may be
+// a password. A variable that is not set leaves an empty one.
+func secret(what string, field func(*RedisStore) *string) word[RedisStore] {
+	return setting(field, func(d *caddyfile.Dispenser) (string, error) {
 		name := d.Val()
-		if *field(t), err = oneArg(d, "its value"); err == nil && *field(t) == "" {
-			err = d.Errf("tls: %s is empty; give it a value, or leave the line out", name)
+		args := d.RemainingArgs()
+		switch {
+		case len(args) != 1:
+			return "", d.Errf("%s takes one argument, %s; it has %d", name, what, len(args))
+		case args[0] == "":
+			return "", d.Errf("%s is empty; it takes one argument, %s, or leave the line out", name, what)
 		}
-		return err
-	}
+		return args[0], noBlock(d, name)
+	}, anyValue)
+}
+
+// tlsBlock has the words of `tls`.
+var tlsBlock = block[RedisTLS]{
+	"ca":                   text("the path of a file", func(t *RedisTLS) *string { return &t.CA }, checkNotEmpty),
+	"cert":                 text("the path of a file", func(t *RedisTLS) *string { return &t.Cert }, checkNotEmpty),
+	"key":                  text("the path of a file", func(t *RedisTLS) *string { return &t.Key }, checkNotEmpty),
+	"server_name":          text("the name in the certificates of the servers", func(t *RedisTLS) *string { return &t.ServerName }, checkNotEmpty),
+	"insecure_skip_verify": flag(func(t *RedisTLS) *bool { return &t.InsecureSkipVerify }),
 }
 
 func parseRedisTLS(d *caddyfile.Dispenser) (*RedisTLS, error) {
-	if args := d.RemainingArgs(); len(args) > 0 {
-		return nil, d.Errf("tls takes a block and no arguments; it has %q", args)
+	settings := new(RedisTLS)
+	err := noArgs(d, "tls")
+	if err == nil {
+		_, err = tlsBlock.parse(d, "tls", settings)
 	}
-	settings, at := new(RedisTLS), *d
-	if err := tlsWords.parse(d, "tls", settings, nil); err != nil {
-		return nil, err
-	}
-	if err := settings.checkPair(); err != nil {
-		return nil, at.WrapErr(err)
-	}
-	return settings, nil
+	return settings, err
 }

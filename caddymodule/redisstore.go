@@ -141,6 +141,9 @@ func (s *RedisStore) Provision(caddy.Context) error {
 		return fmt.Errorf("redis store: prefix %s: %w", s.Prefix, err)
 	}
 	options, err := s.resolve(replacePlaceholders, prefix)
+	if err == nil {
+		err = redisBlock.check(s)
+	}
 	if err == nil && s.TLS != nil {
 		s.tls, err = s.TLS.resolve(replacePlaceholders)
 	}
@@ -187,11 +190,6 @@ func (s *RedisStore) resolve(replace func(string) (string, error), prefix string
 	options.Prefix = prefix
 	setDefault(&options.Prefix, redis.DefaultPrefix)
 	options.WaitReplicas = s.WaitReplicas
-	if s.Timeout != 0 {
-		if err := checkDuration("timeout", s.Timeout, minRedisTimeout); err != nil {
-			return options, err
-		}
-	}
 	options.Timeout = duration(s.Timeout)
 	setDefault(&options.Timeout, redis.DefaultTimeout)
 	return options, options.Check()
@@ -248,11 +246,11 @@ func (s *RedisStore) checkServers() error {
 	case s.URL != "" && len(s.URLs) > 0:
 		return errors.New("url and urls exclude each other; use one of them")
 	case (s.URL != "" || len(s.URLs) > 0) && len(s.Addresses) > 0:
-		return errors.New("url (or urls) and addresses exclude each other; use one of them")
+		return conflictf("address", "a URL and address (in JSON addresses) exclude each other; use one of them")
 	case s.Sentinel != "" && s.Cluster:
-		return errors.New("sentinel and cluster exclude each other; use one of them")
+		return conflictf("sentinel cluster", "sentinel and cluster exclude each other; use one of them")
 	case s.Cluster && s.DB != nil && *s.DB > 0:
-		return errors.New("cluster and db exclude each other: a cluster has database 0 alone")
+		return conflictf("cluster db", "cluster and db exclude each other: a cluster has database 0 alone")
 	default:
 		return nil
 	}
@@ -262,13 +260,13 @@ func (s *RedisStore) checkServers() error {
 func (s *RedisStore) checkTwice(url redis.Options, database bool) error {
 	switch {
 	case s.Username != "" && url.Username != "":
-		return errors.New("the URL and username both set the user's name; use one of them")
+		return conflictf("username", "the URL and username both set the user's name; use one of them")
 	case s.Password != "" && url.Password != "":
-		return errors.New("the URL and password both set a password; use one of them")
+		return conflictf("password", "the URL and password both set a password; use one of them")
 	case s.DB != nil && database:
-		return errors.New("the URL names a database, and db does too; use one of them")
+		return conflictf("db", "the URL names a database, and db does too; use one of them")
 	case s.TLS != nil && *s.TLS == (RedisTLS{}) && url.TLS != nil:
-		return errors.New("the URL begins with rediss://, and tls without settings says the same; use one of them")
+		return conflictf("tls", "the URL begins with rediss://, and tls without settings says the same; use one of them")
 	default:
 		return nil
 	}
@@ -316,7 +314,7 @@ func (t *RedisTLS) checkPair() error {
 	if t.Cert == "" {
 		lacking = "cert"
 	}
-	return fmt.Errorf("tls: cert and key need each other, and %s is not there; name the files of both, or of neither", lacking)
+	return fmt.Errorf("cert and key need each other, and %s is not there; name the files of both, or of neither", lacking)
 }
 
 // config reads the files as they are now.
@@ -334,9 +332,6 @@ func (t *RedisTLS) config() (*tls.Config, error) {
 		if !config.RootCAs.AppendCertsFromPEM(pem) {
 			return nil, fmt.Errorf("tls ca: %s has no certificate in PEM", t.CA)
 		}
-	}
-	if err := t.checkPair(); err != nil {
-		return nil, err
 	}
 	if t.Cert != "" {
 		pair, err := tls.LoadX509KeyPair(t.Cert, t.Key)

@@ -84,7 +84,7 @@ func sameWords(t *testing.T, where string, documented, accepted []string) {
 
 // subdirectives are the headings that the page of the directive must have.
 func subdirectives() []string {
-	words := slices.Collect(maps.Keys(settingParsers))
+	words := slices.Collect(maps.Keys(handlerBlock))
 	for kind := range keyKinds {
 		words = append(words, "key > key "+kind)
 	}
@@ -96,17 +96,17 @@ var notOptions = []string{"All words", "Syntax", "Placeholders"}
 
 // globalOptions are those that the page of the global option must have.
 func globalOptions() []string {
-	words := slices.Collect(maps.Keys(globalWords))
+	words := slices.Collect(maps.Keys(globalBlock))
 	for kind := range storeKinds {
 		words = append(words, "store > store "+kind)
 	}
-	for word := range redisWords {
+	for word := range redisBlock {
 		words = append(words, "store > store redis > "+word)
 	}
-	for word := range tlsWords {
+	for word := range tlsBlock {
 		words = append(words, "store > store redis > tls > "+word)
 	}
-	for word := range limitWords {
+	for word := range limitsBlock {
 		words = append(words, "limits > "+word)
 	}
 	return words
@@ -192,12 +192,12 @@ func syntaxLine(t *testing.T, page, word string) string {
 }
 
 func TestSyntaxBlocksHaveAllWords(t *testing.T) {
-	sameWords(t, "the syntax of the directive", syntaxWords(t, "directive.md", 1), slices.Collect(maps.Keys(settingParsers)))
+	sameWords(t, "the syntax of the directive", syntaxWords(t, "directive.md", 1), slices.Collect(maps.Keys(handlerBlock)))
 	sameWords(t, "the syntax of key parts", syntaxWords(t, "directive.md", 2), slices.Collect(maps.Keys(keyKinds)))
-	sameWords(t, "the syntax of the global option", syntaxWords(t, "global-option.md", 2), slices.Collect(maps.Keys(globalWords)))
-	inBlocks := append(slices.Collect(maps.Keys(redisWords)), slices.Collect(maps.Keys(limitWords))...)
+	sameWords(t, "the syntax of the global option", syntaxWords(t, "global-option.md", 2), slices.Collect(maps.Keys(globalBlock)))
+	inBlocks := append(slices.Collect(maps.Keys(redisBlock)), slices.Collect(maps.Keys(limitsBlock))...)
 	sameWords(t, "the syntax of store redis and limits", syntaxWords(t, "global-option.md", 3), inBlocks)
-	sameWords(t, "the syntax of tls", syntaxWords(t, "global-option.md", 4), slices.Collect(maps.Keys(tlsWords)))
+	sameWords(t, "the syntax of tls", syntaxWords(t, "global-option.md", 4), slices.Collect(maps.Keys(tlsBlock)))
 }
 
 // defaultIn returns the default that a section states, as it would be written behind

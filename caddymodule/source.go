@@ -1,6 +1,7 @@
 package caddymodule
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"reflect"
@@ -149,14 +150,22 @@ func (k KeySource) shadowedBy(first KeySource) bool {
 // checkKeys finds what is wrong with the sources of a handler together.
 func (s *Settings) checkKeys() error {
 	var errs []error
-	for i, key := range s.Keys {
-		name := fmt.Sprintf("keys[%d]", i)
-		errs = append(errs, checkNamed(name, key.check()))
-		if slices.ContainsFunc(s.Keys[:i], key.shadowedBy) {
-			errs = append(errs, fmt.Errorf("%s: %s is read twice; the second one would never be reached", name, key.source()))
-		}
+	for i := range s.Keys {
+		errs = append(errs, named(fmt.Sprintf("keys[%d]", i), s.checkKey(i)))
 	}
 	return errors.Join(errs...)
+}
+
+// checkKey finds what is wrong with one source behind those before it.
+func (s *Settings) checkKey(i int) error {
+	key := s.Keys[i]
+	if err := key.check(); err != nil {
+		return err
+	}
+	if slices.ContainsFunc(s.Keys[:i], key.shadowedBy) {
+		return fmt.Errorf("%s is read twice; the second one would never be reached", key.source())
+	}
+	return nil
 }
 
 // RetentionSource says where a request asks for its retention: a number of seconds, in
@@ -191,65 +200,53 @@ func (r *RetentionSource) source() delivery.Source {
 	return delivery.Source{Kind: delivery.KindJSON, Pointer: r.JSON}
 }
 
-// check finds what is wrong with the source; with no limit the default one counts.
+// check finds what is wrong with the source; no maximum stands for the default.
 func (r *RetentionSource) check() error {
 	switch {
 	case (r.Header == "") == (r.JSON == ""):
-		return errors.New("retention_from takes exactly one of header and json")
+		return errors.New("it takes exactly one of header and json")
 	case exchange.IsDedupHeader(r.Header) || strings.EqualFold(r.Header, "Host"):
-		return fmt.Errorf("retention_from: header %s never arrives as a field; use a field that the sender chooses", r.Header)
+		return fmt.Errorf("header %s never arrives as a field; use a field that the sender chooses", r.Header)
 	case slices.ContainsFunc(credentialFields, func(field string) bool { return strings.EqualFold(field, r.Header) }):
-		return fmt.Errorf("retention_from: header %s carries a credential, and what is no number is logged; use a field of its own, such as X-Retention", r.Header)
+		return fmt.Errorf("header %s carries a credential, and a value that is not a number is logged; use a field of its own, such as X-Retention", r.Header)
 	}
-	if err := delivery.CheckSource(r.source()); err != nil {
-		return fmt.Errorf("retention_from: %w", err)
+	if err := cmp.Or(delivery.CheckSource(r.source()), checkPointerText(r.JSON)); err != nil || r.Max == 0 {
+		return err
 	}
-	if err := checkPointerText(r.JSON); err != nil {
-		return fmt.Errorf("retention_from: %w", err)
-	}
-	if r.Max == 0 {
-		return nil
-	}
-	return checkDuration("retention_from: max", r.Max, time.Second)
+	return r.checkMax()
 }
+
+func (r *RetentionSource) checkMax() error { return named("max", checkDuration(r.Max, time.Second)) }
 
 // retentionForms are the arguments of retention_from.
 const retentionForms = "header <field> [<max>] or json <JSON pointer> [<max>]"
 
 // parseRetentionFrom reads `retention_from header <field>|json <JSON pointer> [<max>]`.
-func parseRetentionFrom(s *Settings, d *caddyfile.Dispenser) error {
+func parseRetentionFrom(d *caddyfile.Dispenser) (*RetentionSource, error) {
 	const name = "retention_from"
 	args := d.RemainingArgs()
-	if len(args) == 0 {
-		return d.Errf("%s lacks its source; use %s", name, retentionForms)
+	switch {
+	case len(args) == 0:
+		return nil, d.Errf("%s lacks its source; use %s", name, retentionForms)
+	case args[0] != delivery.KindHeader && args[0] != delivery.KindJSON:
+		return nil, d.Errf("%s: %q is not accepted; use %s", name, args[0], retentionForms)
+	case len(args) < 2 || len(args) > 3:
+		return nil, d.Errf("%s %s has the wrong number of arguments, %q; use %s", name, args[0], args[1:], retentionForms)
+	case args[1] == "":
+		return nil, d.Errf("%s %s is empty; use %s", name, args[0], retentionForms)
 	}
-	from := new(RetentionSource)
-	if args[0] != delivery.KindHeader && args[0] != delivery.KindJSON {
-		return d.Errf("%s: %q is not accepted; use %s", name, args[0], retentionForms)
-	}
-	if len(args) < 2 || len(args) > 3 {
-		return d.Errf("%s %s has the wrong number of arguments, %q; use %s", name, args[0], args[1:], retentionForms)
-	}
-	if args[1] == "" {
-		return d.Errf("%s %s is empty; use %s", name, args[0], retentionForms)
-	}
-	if args[0] == delivery.KindHeader {
-		from.Header = args[1]
-	} else {
-		from.JSON = args[1]
+	from := &RetentionSource{Header: args[1]}
+	if args[0] == delivery.KindJSON {
+		from = &RetentionSource{JSON: args[1]}
 	}
 	if len(args) == 3 {
 		var err error
-		if from.Max, err = parseDuration(d, name+": max", args[2], time.Second); err != nil {
-			return err
+		if from.Max, err = parseDuration(d, name+": max", args[2]); err != nil {
+			return nil, err
+		}
+		if from.Max == 0 { // which would stand for the default
+			return nil, d.Errf("%s: %w", name, from.checkMax())
 		}
 	}
-	if err := noBlock(d, name); err != nil {
-		return err
-	}
-	if err := from.check(); err != nil {
-		return d.WrapErr(err)
-	}
-	s.RetentionFrom = from
-	return nil
+	return from, noBlock(d, name)
 }

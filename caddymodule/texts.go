@@ -47,8 +47,8 @@ func checkMember(pointer string) error {
 
 // checkKeyText refuses the text of a key that is the same for all requests.
 func checkKeyText(text string) error {
-	if err := checkPlaceholders("value", text); err != nil {
-		return err
+	if err := checkPlaceholders(text); err != nil {
+		return named("value", err)
 	}
 	if names, _ := exchange.PlaceholdersIn(text); len(names) == 0 {
 		return fmt.Errorf("value: %q has no placeholder and would be one key for all requests; use one such as %s", text, examplePlaceholder)
@@ -102,9 +102,9 @@ func replacePlaceholders(text string) (string, error) {
 // checkClosed refuses a placeholder that is not closed, which Caddy would take as it
 // stands: a text that was to be secret, or another one on each machine, would be the same
 // everywhere. The error does not show it.
-func checkClosed(setting, text string) error {
+func checkClosed(text string) error {
 	if _, unclosed := exchange.PlaceholdersIn(text); unclosed {
-		return fmt.Errorf(`%s: a placeholder in it lacks its closing brace; write it whole, such as {env.NAME}, or \{ for a brace`, setting)
+		return errors.New(`a placeholder in it lacks its closing brace; write it whole, such as {env.NAME}, or \{ for a brace`)
 	}
 	return nil
 }

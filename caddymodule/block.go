@@ -1,0 +1,306 @@
+package caddymodule
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"reflect"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/caddyserver/caddy/v2"
+	"github.com/caddyserver/caddy/v2/caddyconfig/caddyfile"
+	"github.com/dustin/go-humanize"
+
+	"github.com/caddy-dedup/caddy-dedup/internal/delivery"
+)
+
+// block lists the words of a Caddyfile block, which set the fields of a T.
+type block[T any] map[string]word[T]
+
+// word is one word of a block.
+type word[T any] struct {
+	// parse reads the arguments. The word is the current token.
+	parse func(*T, *caddyfile.Dispenser) error
+	// check returns what is wrong with the field, without the word's name.
+	check func(*T) error
+	// isUnset reports whether the field has its zero value.
+	isUnset func(*T) bool
+	// repeats reports whether the word may repeat.
+	repeats bool
+}
+
+// setting returns the word of one field. Its check sees what parse read, and in JSON any value
+// but the zero value, which stands for the default.
+func setting[T, V any](field func(*T) *V, parse func(*caddyfile.Dispenser) (V, error), check func(V) error) word[T] {
+	return word[T]{
+		parse:   func(t *T, d *caddyfile.Dispenser) (err error) { *field(t), err = parse(d); return err },
+		check:   func(t *T) error { return check(*field(t)) },
+		isUnset: func(t *T) bool { return reflect.ValueOf(field(t)).Elem().IsZero() },
+	}
+}
+
+// parse reads the block of a directive or word, and returns where its words are.
+func (b block[T]) parse(d *caddyfile.Dispenser, name string, into *T) (wordLines, error) {
+	var found wordLines
+	prefix := ""
+	if d.Nesting() > 0 {
+		prefix = name + ": "
+	}
+	for nesting := d.Nesting(); d.NextBlock(nesting); {
+		at := *d
+		w, ok := b[at.Val()]
+		switch {
+		case !ok:
+			return nil, unknownWord(d, name, slices.Sorted(maps.Keys(b)))
+		case !w.repeats && found.has(at.Val()):
+			return nil, d.Errf("%s: %s is repeated; write it once", name, at.Val())
+		}
+		found = append(found, at)
+		if err := w.parse(into, d); err != nil {
+			return nil, err
+		}
+		if err := w.check(into); err != nil {
+			return nil, at.Errf("%s%s: %w", prefix, at.Val(), err)
+		}
+	}
+	return found, nil
+}
+
+// check returns what is wrong with the fields of the JSON form.
+func (b block[T]) check(t *T) error {
+	var errs []error
+	for _, name := range slices.Sorted(maps.Keys(b)) {
+		if w := b[name]; !w.isUnset(t) {
+			errs = append(errs, named(name, w.check(t)))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// named returns an error behind the name of its setting.
+func named(setting string, err error) error {
+	if err == nil {
+		return nil
+	}
+	return fmt.Errorf("%s: %w", setting, err)
+}
+
+// wordLines are the words of a block in their order, each with its file and line: import may bring
+// words of several files together.
+type wordLines []caddyfile.Dispenser
+
+func (l wordLines) has(word string) bool {
+	return slices.ContainsFunc(l, func(d caddyfile.Dispenser) bool { return d.Val() == word })
+}
+
+// wrap adds a line to an error: that of the last word that a conflict names, else the line of
+// the block.
+func (l wordLines) wrap(err error, block caddyfile.Dispenser) error {
+	at := block
+	if c, ok := errors.AsType[conflict](err); ok {
+		for _, word := range l {
+			if slices.Contains(c.words, word.Val()) {
+				at = word
+			}
+		}
+	}
+	return at.WrapErr(err)
+}
+
+// conflict is an error about words that do not go together.
+type conflict struct {
+	error
+	words []string
+}
+
+// conflictf returns a conflict of these words, with spaces between them.
+func conflictf(words, format string, args ...any) error {
+	return conflict{fmt.Errorf(format, args...), strings.Fields(words)}
+}
+
+// unknownWord refuses the current word of a block.
+func unknownWord(d *caddyfile.Dispenser, block string, words []string) error {
+	hint := ""
+	if form, ok := hints[d.Val()]; ok {
+		hint = "write " + form + "; "
+	} else if _, ok := delivery.ProviderNamed(d.Val()); ok || strings.HasPrefix(d.Val(), "/") {
+		hint = "a matcher and providers come behind dedup, as in dedup /webhooks/* github (--path and --provider of the command proxy); "
+	} else if near := delivery.Nearest(d.Val(), words); len(belongs[d.Val()]) > 0 {
+		hint = "it belongs " + delivery.Alternatives(belongs[d.Val()]) + "; "
+	} else if len(near) > 0 {
+		hint = "did you mean " + delivery.Alternatives(near) + "? "
+	}
+	return d.Errf("%s: unknown word %q; %suse %s", block, d.Val(), hint, delivery.Alternatives(words))
+}
+
+// hints are the right forms for words that people often write.
+var hints = map[string]string{
+	"ttl":      "retention 7d in the block of a site's dedup",
+	"expire":   "retention 7d in the block of a site's dedup",
+	"status":   "release_on 409 for a response that releases the key, or on_duplicate conflict for what duplicates get",
+	"provider": "the provider's name behind dedup, as in dedup github",
+	"redis":    "store redis {env.REDIS_URL}, or store redis and a URL such as redis://host:6379",
+}
+
+// belongs has the blocks that accept each word.
+var belongs = make(map[string][]string)
+
+// The tables refer to unknownWord, which refers to belongs: an initializer would be a cycle.
+func init() {
+	addPlaces("in the block of a site's dedup", handlerBlock)
+	addPlaces("in the global option dedup", globalBlock)
+	addPlaces("in limits of the global option dedup", limitsBlock)
+	addPlaces("in store redis", redisBlock)
+	addPlaces("in tls of store redis", tlsBlock)
+	for kind := range keyKinds {
+		belongs[kind] = append(belongs[kind], "behind key, as key "+kind)
+	}
+	belongs[delivery.KindParts] = []string{"behind key, as key " + delivery.KindParts}
+}
+
+func addPlaces[T any](place string, words block[T]) {
+	for word := range words {
+		belongs[word] = append(belongs[word], place)
+	}
+}
+
+// oneArg reads the only argument of the current word.
+func oneArg(d *caddyfile.Dispenser, what string) (string, error) {
+	name := d.Val()
+	args := d.RemainingArgs()
+	if len(args) != 1 {
+		return "", d.Errf("%s takes one argument, %s; it has %d: %q", name, what, len(args), args)
+	}
+	return args[0], noBlock(d, name)
+}
+
+// noArgs refuses arguments behind a word that takes only a block.
+func noArgs(d *caddyfile.Dispenser, name string) error {
+	if args := d.RemainingArgs(); len(args) > 0 {
+		return d.Errf("%s takes a block and no arguments; it has %q", name, args)
+	}
+	return nil
+}
+
+// noBlock refuses a block behind a word that has none.
+func noBlock(d *caddyfile.Dispenser, name string) error {
+	for nesting := d.Nesting(); d.NextBlock(nesting); {
+		return d.Errf("%s takes no block; it has one with %q", name, d.Val())
+	}
+	return nil
+}
+
+// text is a setting with one argument.
+func text[T any](what string, field func(*T) *string, check func(string) error) word[T] {
+	return setting(field, func(d *caddyfile.Dispenser) (string, error) { return oneArg(d, what) }, check)
+}
+
+// choice is a setting that takes one of a few values.
+func choice[T any](values []string, field func(*T) *string) word[T] {
+	return text(delivery.Alternatives(values), field, func(value string) error {
+		if !slices.Contains(values, value) {
+			return fmt.Errorf("%q is not accepted; use %s", withoutPassword(value), delivery.Alternatives(values))
+		}
+		return nil
+	})
+}
+
+// list is a setting with one or more arguments.
+func list[T any](what string, field func(*T) *[]string, check func([]string) error) word[T] {
+	return setting(field, func(d *caddyfile.Dispenser) ([]string, error) {
+		name := d.Val()
+		values := d.RemainingArgs()
+		if len(values) == 0 {
+			return nil, d.Errf("%s lacks its arguments; it takes %s", name, what)
+		}
+		return values, noBlock(d, name)
+	}, check)
+}
+
+// flag is a setting that takes no argument.
+func flag[T any](field func(*T) *bool) word[T] {
+	return setting(field, func(d *caddyfile.Dispenser) (bool, error) {
+		name := d.Val()
+		if args := d.RemainingArgs(); len(args) > 0 {
+			return false, d.Errf("%s takes no argument; it has %d: %q", name, len(args), args)
+		}
+		return true, noBlock(d, name)
+	}, anyValue[bool])
+}
+
+// anyValue accepts what can be parsed.
+func anyValue[V any](V) error { return nil }
+
+// period is a setting that is a duration.
+func period[T any](min time.Duration, field func(*T) *caddy.Duration) word[T] {
+	return setting(field, func(d *caddyfile.Dispenser) (caddy.Duration, error) {
+		name := d.Val()
+		value, err := oneArg(d, "a duration such as 500ms, 30s or 7d")
+		if err != nil {
+			return 0, err
+		}
+		return parseDuration(d, name, value)
+	}, func(v caddy.Duration) error { return checkDuration(v, min) })
+}
+
+func parseDuration(d *caddyfile.Dispenser, name, value string) (caddy.Duration, error) {
+	parsed, err := caddy.ParseDuration(value)
+	if err != nil && durations.MatchString(value) {
+		return 0, d.Errf("%s: %s is too long; use at most 36500d", name, value)
+	}
+	if err != nil {
+		return 0, d.Errf("%s: %q is not a duration; use one such as 500ms, 30s, 5m or 7d", name, value)
+	}
+	return caddy.Duration(parsed), nil
+}
+
+// size is a setting that is a number of bytes.
+func size[T any](field func(*T) *int64) word[T] {
+	return setting(field, func(d *caddyfile.Dispenser) (int64, error) {
+		name := d.Val()
+		value, err := oneArg(d, "a size such as 1MiB")
+		if err != nil {
+			return 0, err
+		}
+		n, ok := parseSize(value)
+		if !ok {
+			return 0, d.Errf("%s: %q is not a size; use one above 0 such as 64KiB or 1.5MiB, and at most 1PiB", name, value)
+		}
+		return n, nil
+	}, checkSize)
+}
+
+// parseSize reads a number of bytes above 0 with its unit.
+func parseSize(value string) (n int64, ok bool) {
+	unit := strings.TrimSpace(strings.TrimLeft(value, "0123456789."))
+	inBytes := unit == "" || strings.EqualFold(unit, "B")
+	if strings.Contains(value, ",") || inBytes && strings.Contains(value, ".") {
+		return 0, false // humanize ignores commas, and truncates fractions of a byte
+	}
+	bytes, err := humanize.ParseBytes(value)
+	return int64(bytes), err == nil && bytes > 0 && bytes <= maxBytes //nolint:gosec // it is far below
+}
+
+// count is a setting that is a whole number.
+func count[T any](min int, field func(*T) *int) word[T] {
+	return setting(field, func(d *caddyfile.Dispenser) (int, error) { return countArg(d, min) },
+		func(n int) error { return checkCount(n, min) })
+}
+
+// countArg reads the only argument of the current word, a whole number. In a Caddyfile 0 is a
+// number, and no default.
+func countArg(d *caddyfile.Dispenser, min int) (int, error) {
+	name := d.Val()
+	value, err := oneArg(d, "a whole number")
+	if err != nil {
+		return 0, err
+	}
+	n, err := strconv.Atoi(value)
+	if err != nil || n < min || n > maxCount {
+		return 0, d.Errf("%s: %q is not a whole number from %d to %d", name, value, min, maxCount)
+	}
+	return n, nil
+}
