@@ -65,10 +65,10 @@ type App struct {
 	mu      sync.Mutex
 	stores  []*storepool.Handle // those that the configuration's handlers use
 	started []*storepool.Handle // those whose store the configuration has entered
-	longest time.Duration       // the longest time limit of a run
+	maxRun  time.Duration       // the longest `timeout` of a handler
 
-	// stopping is when the servers began to stop, nil until they do.
-	stopping atomic.Pointer[time.Time]
+	// stopTime is when the servers began to stop, nil until they do.
+	stopTime atomic.Pointer[time.Time]
 }
 
 // CaddyModule returns the Caddy module information.
@@ -135,7 +135,7 @@ func (a *App) loadStore(ctx caddy.Context, owner any, raw json.RawMessage) (*sto
 		Key:         config.PoolKey(),
 		Logger:      a.logger,
 		Namespace:   a.Namespace,
-		Settings:    engine.Settings{Limits: a.Limits.ofEngine(), Timeout: config.OperationTimeout(), Sealer: a.sealer},
+		Settings:    engine.Settings{Limits: a.Limits.engineLimits(), Timeout: config.OperationTimeout(), Sealer: a.sealer},
 		MemoryLimit: a.Limits.MemoryStore,
 	}, nil
 }
@@ -145,7 +145,7 @@ func (a *App) loadStore(ctx caddy.Context, owner any, raw json.RawMessage) (*sto
 func (a *App) use(handle *storepool.Handle, limit time.Duration) (*storepool.Handle, error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	a.longest = max(a.longest, limit)
+	a.maxRun = max(a.maxRun, limit)
 	for _, other := range a.stores {
 		switch {
 		case other.Key != handle.Key:
@@ -165,7 +165,7 @@ func (a *App) use(handle *storepool.Handle, limit time.Duration) (*storepool.Han
 func (a *App) Start() error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	budgeted.add(a)
+	activeConfigs.add(a)
 	for _, handle := range a.stores {
 		store, err := handle.Start()
 		if err != nil {
@@ -200,7 +200,7 @@ func (a *App) Cleanup() error {
 	if caddy.Exiting() {
 		a.drain()
 	}
-	budgeted.remove(a)
+	activeConfigs.remove(a)
 	for _, handle := range a.started {
 		handle.Stop()
 	}
@@ -208,10 +208,10 @@ func (a *App) Cleanup() error {
 	return nil
 }
 
-// serversStop notes when the first server began to stop.
-func (a *App) serversStop() {
+// noteServerStop notes when the first server began to stop.
+func (a *App) noteServerStop() {
 	now := time.Now()
-	a.stopping.CompareAndSwap(nil, &now)
+	a.stopTime.CompareAndSwap(nil, &now)
 }
 
 // drain waits for runs, for as long as drainLimit says.
@@ -227,14 +227,14 @@ func (a *App) drain() {
 func (a *App) drainLimit() time.Duration {
 	module, err := a.ctx.AppIfConfigured("http")
 	if err != nil {
-		return a.longest
+		return a.maxRun
 	}
 	grace := duration(module.(*caddyhttp.App).GracePeriod)
 	if grace <= 0 {
-		return a.longest
+		return a.maxRun
 	}
-	if began := a.stopping.Load(); began != nil {
-		grace -= time.Since(*began)
+	if started := a.stopTime.Load(); started != nil {
+		grace -= time.Since(*started)
 	}
 	return max(grace, 0)
 }

@@ -60,7 +60,7 @@ func (h *Handler) UnmarshalCaddyfile(d *caddyfile.Dispenser) error {
 	at := *d
 	words, err := h.read(d)
 	if err == nil {
-		if err = h.checkTogether(); err != nil {
+		if err = h.checkConflicts(); err != nil {
 			err = words.wrap(err, at)
 		}
 	}

@@ -21,9 +21,9 @@ func TestEncryptionKeysAreRead(t *testing.T) {
 	if err := os.WriteFile(file, []byte(keyText('b')+"\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	url := base64.RawURLEncoding.EncodeToString(bytes.Repeat([]byte{0xff}, 32))
+	encoded := base64.RawURLEncoding.EncodeToString(bytes.Repeat([]byte{0xff}, 32))
 	t.Setenv("DEDUP_KEY_A", keyText('a'))
-	t.Setenv("DEDUP_KEY_URL", " "+url+"\n")
+	t.Setenv("DEDUP_KEY_URL", " "+encoded+"\n")
 	sealer, err := newSealer([]string{"{env.DEDUP_KEY_A}", "{file." + file + "}", "{env.DEDUP_KEY_URL}"})
 	if err != nil {
 		t.Fatal(err)

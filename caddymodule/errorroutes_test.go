@@ -213,13 +213,13 @@ func TestErrorPageOfAProxyStreams(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer got.Body.Close()
-	begins := make([]byte, len("begins"))
-	if _, err := io.ReadFull(got.Body, begins); err != nil || got.StatusCode != 502 {
-		t.Errorf("before its end, the client has %d %q, %v", got.StatusCode, begins, err)
+	start := make([]byte, len("begins"))
+	if _, err := io.ReadFull(got.Body, start); err != nil || got.StatusCode != 502 {
+		t.Errorf("before its end, the client has %d %q, %v", got.StatusCode, start, err)
 	}
 	close(goOn)
-	if rest, err := io.ReadAll(got.Body); string(rest) != " and ends" || err != nil {
-		t.Errorf("then it has %q, %v", rest, err)
+	if tail, err := io.ReadAll(got.Body); string(tail) != " and ends" || err != nil {
+		t.Errorf("then it has %q, %v", tail, err)
 	}
 }
 

@@ -84,7 +84,7 @@ func (h *Handler) Provision(ctx caddy.Context) error {
 	}
 	if server, ok := ctx.Value(caddyhttp.ServerCtxKey).(*caddyhttp.Server); ok {
 		exchange.KeepConns(server)
-		server.RegisterOnShutdown(app.serversStop)
+		server.RegisterOnShutdown(app.noteServerStop)
 	}
 	return checkLease(store.Config, duration(h.Lease))
 }

@@ -51,16 +51,16 @@ func (l *Limits) setDefaults() {
 	setDefault(&l.MemoryStore, 256<<20)
 }
 
-func (l *Limits) ofEngine() engine.Limits {
+func (l *Limits) engineLimits() engine.Limits {
 	return engine.Limits{Waiters: l.Waiters, WaitersPerKey: l.WaitersPerKey, InFlight: l.InFlight}
 }
 
 // buffered is the budget of this process. A configuration sets its limit.
 var buffered = exchange.NewBudget(math.MaxInt64)
 
-// budgeted are the configurations that run, the oldest first. The limit of that one
+// activeConfigs are the configurations that run, the oldest first. The limit of that one
 // counts, as with the settings of a store.
-var budgeted configurations
+var activeConfigs configurations
 
 type configurations struct {
 	mu   sync.Mutex

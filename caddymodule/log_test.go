@@ -234,8 +234,8 @@ func TestLinesAboutAKeyNameTheDelivery(t *testing.T) {
 // A wrong provider or key shows in the log, once a second.
 func TestMissingKeyIsLogged(t *testing.T) {
 	for name, c := range map[string]struct {
-		dedup, body, id   string
-		lookedFor, reason string
+		dedup, body, id  string
+		searched, reason string
 	}{
 		"an API":               {"dedup", "{}", "", "[header Idempotency-Key]", "no idempotency key or delivery ID"},
 		"a body":               {"dedup {\nkey json /id\n}", `{"id":`, "", "[json /id]", "JSON"},
@@ -259,7 +259,7 @@ func TestMissingKeyIsLogged(t *testing.T) {
 			}
 			line := all[0]
 			if line.text("level") != "info" || line.text("path") != "/" || line.text("left_out") != "0" ||
-				!strings.Contains(line.text("looked_for"), c.lookedFor) || !strings.Contains(line.text("reason"), c.reason) {
+				!strings.Contains(line.text("looked_for"), c.searched) || !strings.Contains(line.text("reason"), c.reason) {
 				t.Errorf("the line is %v", line)
 			}
 		})

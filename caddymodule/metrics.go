@@ -159,7 +159,7 @@ func (m *metrics) byOutcome() map[string]uint64 {
 }
 
 // gauges are read when the metrics are collected.
-type gauges struct{ inFlight, waiting, unreplicated, buffered, localCopies *prometheus.Desc }
+type gauges struct{ inFlight, waiters, unreplicated, buffered, localCopies *prometheus.Desc }
 
 func newDesc(name, help string) *prometheus.Desc {
 	return prometheus.NewDesc(prometheus.BuildFQName("caddy", "dedup", name), help, nil, nil)
@@ -167,7 +167,7 @@ func newDesc(name, help string) *prometheus.Desc {
 
 var processGauges = gauges{
 	inFlight:     newDesc("in_flight", "Runs in flight, and ends of runs that are not stored yet."),
-	waiting:      newDesc("waiting", "Requests that wait for a run."),
+	waiters:      newDesc("waiting", "Requests that wait for a run."),
 	unreplicated: newDesc("unreplicated_total", "Kept responses that were answered before they were on as many replicas as are wanted."),
 	buffered:     newDesc("buffered_bytes", "Bytes that are held for requests: bodies, what they are parsed into, responses and replays."),
 	localCopies:  newDesc("local_copies_bytes", "Bytes of the kept responses of which this process has copies."),
@@ -175,7 +175,7 @@ var processGauges = gauges{
 
 // Describe implements [prometheus.Collector].
 func (g gauges) Describe(to chan<- *prometheus.Desc) {
-	for _, desc := range []*prometheus.Desc{g.inFlight, g.waiting, g.unreplicated, g.buffered, g.localCopies} {
+	for _, desc := range []*prometheus.Desc{g.inFlight, g.waiters, g.unreplicated, g.buffered, g.localCopies} {
 		to <- desc
 	}
 }
@@ -187,7 +187,7 @@ func (g gauges) Collect(to chan<- prometheus.Metric) {
 		to <- prometheus.MustNewConstMetric(desc, prometheus.GaugeValue, value)
 	}
 	gauge(g.inFlight, float64(now.InFlight))
-	gauge(g.waiting, float64(now.Waiting))
+	gauge(g.waiters, float64(now.Waiting))
 	gauge(g.buffered, float64(buffered.Used()))
 	gauge(g.localCopies, float64(localCopies.Bytes()))
 	to <- prometheus.MustNewConstMetric(g.unreplicated, prometheus.CounterValue, float64(now.Unreplicated))

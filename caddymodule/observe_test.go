@@ -319,34 +319,34 @@ func TestObserveReports(t *testing.T) {
 		answers(status, "created")(w, r, n)
 	})
 	type request []string                                 // key, body, header fields
-	usual, bare := request{"k", "body"}, request{"k", ""} // what nothing behind reads has no outcome
-	with := func(header ...string) request { return append(slices.Clone(usual), header...) }
+	plain, bare := request{"k", "body"}, request{"k", ""} // what nothing behind reads has no outcome
+	with := func(header ...string) request { return append(slices.Clone(plain), header...) }
 	for name, c := range map[string]struct {
 		block    string
 		behind   string
 		requests []request
 		want     string
 	}{
-		"a duplicate":         {requests: []request{usual, usual, usual}, want: "executed replayed replayed"},
-		"another body":        {requests: []request{usual, {"k", "other"}}, want: "executed reused"},
-		"a released key":      {requests: []request{with("X-Status", "500"), usual, usual}, want: "executed executed replayed"},
-		"released as wished":  {requests: []request{with("X-Dedup-Retention", "0"), usual}, want: "executed executed"},
-		"asked for payment":   {requests: []request{with("X-Status", "402", "X-Payment-Required", "1"), usual}, want: "executed executed"},
-		"a kept 402":          {requests: []request{with("X-Status", "402"), usual}, want: "executed replayed"},
+		"a duplicate":         {requests: []request{plain, plain, plain}, want: "executed replayed replayed"},
+		"another body":        {requests: []request{plain, {"k", "other"}}, want: "executed reused"},
+		"a released key":      {requests: []request{with("X-Status", "500"), plain, plain}, want: "executed executed replayed"},
+		"released as wished":  {requests: []request{with("X-Dedup-Retention", "0"), plain}, want: "executed executed"},
+		"asked for payment":   {requests: []request{with("X-Status", "402", "X-Payment-Required", "1"), plain}, want: "executed executed"},
+		"a kept 402":          {requests: []request{with("X-Status", "402"), plain}, want: "executed replayed"},
 		"no key":              {requests: []request{{"", "body"}}, want: "missing"},
 		"a key too long":      {requests: []request{{strings.Repeat("k", 256), "body"}}, want: "invalid"},
-		"a body too large":    {block: "max_request_body 3", requests: []request{usual}, want: "too_large"},
-		"a response too long": {block: "max_response_body 3", requests: []request{usual, usual}, want: "executed not_kept"},
-		"an unknown end":      {requests: []request{with("X-Cut", "1"), usual}, want: "executed executed"},
-		"held":                {block: "on_unknown hold", requests: []request{with("X-Cut", "1"), usual}, want: "executed held"},
-		"over the timeout":    {block: "timeout 1ms\non_unknown hold", requests: []request{with("X-Slow", "1"), usual}, want: "executed held"},
+		"a body too large":    {block: "max_request_body 3", requests: []request{plain}, want: "too_large"},
+		"a response too long": {block: "max_response_body 3", requests: []request{plain, plain}, want: "executed not_kept"},
+		"an unknown end":      {requests: []request{with("X-Cut", "1"), plain}, want: "executed executed"},
+		"held":                {block: "on_unknown hold", requests: []request{with("X-Cut", "1"), plain}, want: "executed held"},
+		"over the timeout":    {block: "timeout 1ms\non_unknown hold", requests: []request{with("X-Slow", "1"), plain}, want: "executed held"},
 		"not sent":            {block: "on_unknown hold", behind: "reverse_proxy " + nothing, requests: []request{bare, bare}, want: "executed executed"},
-		"exhausted":           {block: "max_attempts 1", requests: []request{with("X-Cut", "1"), usual}, want: "executed exhausted"},
-		"conflict":            {block: "on_duplicate conflict", requests: []request{usual, usual}, want: "executed conflict"},
-		"acknowledge":         {block: "on_duplicate acknowledge", requests: []request{usual, usual}, want: "executed acknowledged"},
-		"see other":           {block: "on_duplicate see_other", requests: []request{with("X-Location", "/1"), usual}, want: "executed see_other"},
-		"see no other":        {block: "on_duplicate see_other", requests: []request{usual, usual}, want: "executed replayed"},
-		"forced":              {block: "force X-Force", requests: []request{usual, with("X-Force", "true")}, want: "executed forced"},
+		"exhausted":           {block: "max_attempts 1", requests: []request{with("X-Cut", "1"), plain}, want: "executed exhausted"},
+		"conflict":            {block: "on_duplicate conflict", requests: []request{plain, plain}, want: "executed conflict"},
+		"acknowledge":         {block: "on_duplicate acknowledge", requests: []request{plain, plain}, want: "executed acknowledged"},
+		"see other":           {block: "on_duplicate see_other", requests: []request{with("X-Location", "/1"), plain}, want: "executed see_other"},
+		"see no other":        {block: "on_duplicate see_other", requests: []request{plain, plain}, want: "executed replayed"},
+		"forced":              {block: "force X-Force", requests: []request{plain, with("X-Force", "true")}, want: "executed forced"},
 		"no handler":          {behind: "vars a b", requests: []request{bare, bare}, want: "no_handler no_handler"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -569,8 +569,8 @@ func TestObserveStreamsBothWays(t *testing.T) {
 		t.Fatal(err)
 	}
 	_ = client.Close()
-	if rest, err := io.ReadAll(got.Body); len(rest) > 0 || err != nil {
-		t.Errorf("after the end the client got %q, %v", rest, err)
+	if tail, err := io.ReadAll(got.Body); len(tail) > 0 || err != nil {
+		t.Errorf("after the end the client got %q, %v", tail, err)
 	}
 	counts.want(t, "executed")
 	if state := s.only().State; state != idempotency.Complete {

@@ -27,15 +27,15 @@ func parseRedis(d *caddyfile.Dispenser, urls []string) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := store.checkWritten(urls); err != nil {
+	if err := store.checkUnreplaced(urls); err != nil {
 		return nil, words.wrap(named("store redis", err), at)
 	}
 	return store, nil
 }
 
-// checkWritten returns what is wrong with the settings whatever their placeholders stand for,
+// checkUnreplaced returns what is wrong with the settings whatever their placeholders stand for,
 // which is known when the configuration is loaded.
-func (s *RedisStore) checkWritten(urls []string) error {
+func (s *RedisStore) checkUnreplaced(urls []string) error {
 	if hasPlaceholder(urls...) || hasPlaceholder(s.Addresses...) {
 		return s.checkServers()
 	}
@@ -43,7 +43,7 @@ func (s *RedisStore) checkWritten(urls []string) error {
 	if hasPlaceholder(prefix) {
 		prefix = ""
 	}
-	_, err := s.resolve(noReplace, prefix)
+	_, err := s.resolve(keepPlaceholders, prefix)
 	return err
 }
 

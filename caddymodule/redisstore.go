@@ -213,7 +213,7 @@ func (s *RedisStore) servers(replace func(string) (string, error)) (redis.Option
 		if err != nil {
 			return options, err
 		}
-		return options, s.checkTwice(options, slices.ContainsFunc(texts, namesDatabase))
+		return options, s.checkURLConflicts(options, slices.ContainsFunc(texts, namesDatabase))
 	}
 	addresses, err := replaceAll(replace, "addresses", s.Addresses)
 	if err != nil {
@@ -256,8 +256,8 @@ func (s *RedisStore) checkServers() error {
 	}
 }
 
-// checkTwice finds what a URL and a setting both set. No error shows a secret.
-func (s *RedisStore) checkTwice(url redis.Options, database bool) error {
+// checkURLConflicts finds what a URL and a setting both set. No error shows a secret.
+func (s *RedisStore) checkURLConflicts(url redis.Options, database bool) error {
 	switch {
 	case s.Username != "" && url.Username != "":
 		return conflictf("username", "the URL and username both set the user's name; use one of them")
@@ -291,7 +291,7 @@ func (t *RedisTLS) resolve(replace func(string) (string, error)) (*RedisTLS, err
 		switch {
 		case err != nil:
 			return nil, fmt.Errorf("tls %s: %w", setting.name, err)
-		case holdsPEM(text): // a secret, which the error of opening it would show
+		case isPEM(text): // a secret, which the error of opening it would show
 			return nil, fmt.Errorf("tls %s takes the name of a file in PEM, and it has what such a file holds", setting.name)
 		}
 		*setting.field = text
@@ -299,10 +299,10 @@ func (t *RedisTLS) resolve(replace func(string) (string, error)) (*RedisTLS, err
 	return &resolved, nil
 }
 
-// holdsPEM reports whether a text is what a file in PEM holds, as it is or in base64.
-func holdsPEM(text string) bool {
-	const begin, inBase64 = "-----BEGIN ", "LS0tLS1CRUdJTi"
-	return strings.Contains(text, begin) || strings.HasPrefix(text, inBase64)
+// isPEM reports whether a text is what a file in PEM holds, as it is or in base64.
+func isPEM(text string) bool {
+	const header, inBase64 = "-----BEGIN ", "LS0tLS1CRUdJTi"
+	return strings.Contains(text, header) || strings.HasPrefix(text, inBase64)
 }
 
 // checkPair finds a certificate without its key, or a key without its certificate.
@@ -310,11 +310,11 @@ func (t *RedisTLS) checkPair() error {
 	if (t.Cert == "") == (t.Key == "") {
 		return nil
 	}
-	lacking := "key"
+	missing := "key"
 	if t.Cert == "" {
-		lacking = "cert"
+		missing = "cert"
 	}
-	return fmt.Errorf("cert and key need each other, and %s is not there; name the files of both, or of neither", lacking)
+	return fmt.Errorf("cert and key need each other, and %s is not there; name the files of both, or of neither", missing)
 }
 
 // config reads the files as they are now.

@@ -108,14 +108,14 @@ func TestRedisCertificatesAreReplaced(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer func() { _ = store.Close() }()
-	look := func() error {
+	lookup := func() error {
 		_, _, err := store.Lookup(t.Context(), sha256.Sum256([]byte(t.Name())))
 		return err
 	}
 	works := func(when string) {
 		t.Helper()
 		for deadline := time.Now().Add(30 * time.Second); ; time.Sleep(10 * time.Millisecond) {
-			if err = look(); err == nil {
+			if err = lookup(); err == nil {
 				return
 			}
 			if time.Now().After(deadline) {
@@ -127,7 +127,7 @@ func TestRedisCertificatesAreReplaced(t *testing.T) {
 	fails := func(when, named string) {
 		t.Helper()
 		for deadline := time.Now().Add(30 * time.Second); ; time.Sleep(10 * time.Millisecond) {
-			err := look()
+			err := lookup()
 			if err != nil && strings.Contains(err.Error(), named) {
 				return
 			}

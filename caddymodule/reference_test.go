@@ -57,11 +57,11 @@ func under(t *testing.T, page, heading string) map[string]string {
 	t.Helper()
 	found := make(map[string]string)
 	for _, s := range sections(t, page) {
-		if rest, ok := strings.CutPrefix(s.path, heading); ok && rest != "" {
-			if _, twice := found[rest]; twice {
+		if after, ok := strings.CutPrefix(s.path, heading); ok && after != "" {
+			if _, twice := found[after]; twice {
 				t.Errorf("%s: the heading %s stands twice", page, s.path)
 			}
-			found[rest] = s.text
+			found[after] = s.text
 		}
 	}
 	return found
@@ -157,11 +157,11 @@ func TestSectionsOfWordsAreComplete(t *testing.T) {
 func syntaxWords(t *testing.T, page string, depth int) (words []string) {
 	t.Helper()
 	for line := range strings.Lines(syntaxBlock(t, page)) {
-		rest := strings.TrimLeft(line, "\t")
-		if len(line)-len(rest) != depth || strings.HasPrefix(rest, "}") {
+		after := strings.TrimLeft(line, "\t")
+		if len(line)-len(after) != depth || strings.HasPrefix(after, "}") {
 			continue
 		}
-		if word := strings.Fields(rest)[0]; !slices.Contains(words, word) {
+		if word := strings.Fields(after)[0]; !slices.Contains(words, word) {
 			words = append(words, word)
 		}
 	}
@@ -171,8 +171,8 @@ func syntaxWords(t *testing.T, page string, depth int) (words []string) {
 func syntaxBlock(t *testing.T, page string) string {
 	t.Helper()
 	for _, s := range sections(t, page) {
-		if _, rest, ok := strings.Cut(s.text, "```\n"); ok && s.path == "Syntax" {
-			block, _, _ := strings.Cut(rest, "```\n")
+		if _, after, ok := strings.Cut(s.text, "```\n"); ok && s.path == "Syntax" {
+			block, _, _ := strings.Cut(after, "```\n")
 			return block
 		}
 	}
@@ -222,7 +222,7 @@ func TestDefaultsOfTheDirective(t *testing.T) {
 			s.MaxRequestBody, s.MaxResponseBody, s.KeepHeader, s.Docs, s.Exclude,
 		}
 	}
-	usual := inForce(new(Settings))
+	defaults := inForce(new(Settings))
 	described := []string{"scope", "store"} // their defaults are no text that could stand there
 	for word, text := range under(t, "directive.md", "Subdirectives > ") {
 		if strings.Contains(word, " ") || slices.Contains(described, word) {
@@ -238,8 +238,8 @@ func TestDefaultsOfTheDirective(t *testing.T) {
 		} else if hasDefault(t, word) {
 			t.Errorf("%s: it has a default, and the page says that there is none", word)
 		}
-		if got := inForce(&h.Settings); !reflect.DeepEqual(got, usual) {
-			t.Errorf("%s: with its stated default %q it is %v, without %v", word, stated, got, usual)
+		if got := inForce(&h.Settings); !reflect.DeepEqual(got, defaults) {
+			t.Errorf("%s: with its stated default %q it is %v, without %v", word, stated, got, defaults)
 		}
 	}
 	webhooks := under(t, "directive.md", "Subdirectives > ")["release_on"]
@@ -288,7 +288,7 @@ func TestDefaultsOfTheGlobalOption(t *testing.T) {
 			if err := json.Unmarshal(app.StoreRaw, redis); err != nil {
 				t.Fatal(err)
 			}
-			options, err := redis.resolve(noReplace, redis.Prefix)
+			options, err := redis.resolve(keepPlaceholders, redis.Prefix)
 			if err != nil {
 				t.Fatal(err)
 			}

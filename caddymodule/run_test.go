@@ -31,7 +31,7 @@ func TestEndsOfARealChain(t *testing.T) {
 	}
 	dies := func(http.ResponseWriter, *http.Request, int) { panic(http.ErrAbortHandler) }
 	// A proxy flushes it in a goroutine of a timer, where a panic would end the process.
-	begins := func(w http.ResponseWriter, _ *http.Request, _ int) {
+	start := func(w http.ResponseWriter, _ *http.Request, _ int) {
 		_ = http.NewResponseController(w).Flush()
 		time.Sleep(50 * time.Millisecond)
 	}
@@ -94,7 +94,7 @@ func TestEndsOfARealChain(t *testing.T) {
 		"a body that becomes no change":           {answers(201, "created"), []string{"intercept {", "replace_status 304", "}", "reverse_proxy {to}"}, 304, true, complete, complete},
 		"FastCGI, no length":                      {fastCGI(page+"\r\n{}", 0, true), php, 201, true, complete, complete},
 		"FastCGI, no end":                         {fastCGI(page+"\r\n{\"half\":", 0, false), php, 201, true, complete, complete},
-		"no status of HTTP":                       {begins, []string{"reverse_proxy {to} {", "@any status 2xx", "replace_status @any 1000", "}"}, 0, true, released, held},
+		"no status of HTTP":                       {start, []string{"reverse_proxy {to} {", "@any status 2xx", "replace_status @any 1000", "}"}, 0, true, released, held},
 		"FastCGI, no status of HTTP":              {fastCGI("Status: 1000 x\r\nContent-Length: 2\r\n\r\n{}", 0, true), php, 0, true, released, held},
 		"FastCGI, then a refused connection":      {fastCGI("Status: 200 OK\r\nX-Accel-Redirect: /next\r\n\r\n", 0, true), accel, 502, true, released, held},
 		"FastCGI, around it a refused connection": {fastCGI("Status: 200 OK\r\nX-Accel-Redirect: /next\r\n\r\n", 0, true), intercepted, 502, true, released, held},

@@ -77,7 +77,7 @@ func (k KeySource) check() error {
 	if err := k.checkAsPart(); err != nil {
 		return err
 	}
-	if k.isTheSameAlways() {
+	if k.isConstant() {
 		return fmt.Errorf("%s is the same in all requests and would be one key for them; use a placeholder that each sets, such as %s", k.source(), examplePlaceholder)
 	}
 	return nil

@@ -200,11 +200,11 @@ func TestRetentionOfARequestAndOfItsRun(t *testing.T) {
 // What an upstream asks for is a whole number of seconds, and is no longer than the longest
 // retention that can be configured: a service that wants its answer kept for good gets that.
 func TestRetentionOfTheUpstream(t *testing.T) {
-	const usual = 7 * 24 * time.Hour
+	const defaults = 7 * 24 * time.Hour
 	for asked, want := range map[string]time.Duration{
 		"1": time.Second, "2147483648": 2147483648 * time.Second,
 		"3153600000": exchange.MaxRetention, "3153600001": exchange.MaxRetention, "99999999999999999999999": exchange.MaxRetention,
-		"0": usual, "-1": usual, "+60": usual, "0.5": usual, "1e3": usual, "60s": usual, " ": usual, "": usual,
+		"0": defaults, "-1": defaults, "+60": defaults, "0.5": defaults, "1e3": defaults, "60s": defaults, " ": defaults, "": defaults,
 	} {
 		t.Run(asked, func(t *testing.T) {
 			address, _ := upstream(t, func(w http.ResponseWriter, _ *http.Request, _ int) {

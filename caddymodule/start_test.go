@@ -41,8 +41,8 @@ func TestStopTakesOneGracePeriod(t *testing.T) {
 	app, _ := provision(t, "}\ngrace_period 3s\nservers {", "dedup {", "timeout 2m", "}")
 	forever, _ := provision(t, "", "dedup {", "timeout 2m", "}")
 	synctest.Test(t, func(t *testing.T) {
-		app.serversStop()
-		forever.serversStop()
+		app.noteServerStop()
+		forever.noteServerStop()
 		for _, c := range []struct{ after, want time.Duration }{{0, 3 * time.Second}, {2 * time.Second, time.Second}, {5 * time.Second, 0}} {
 			time.Sleep(c.after)
 			if got := app.drainLimit(); got != c.want {

@@ -85,7 +85,7 @@ func (*FileStore) CaddyModule() caddy.ModuleInfo {
 // Provision finds the path. It opens nothing.
 func (s *FileStore) Provision(caddy.Context) error {
 	if s.Path != "" {
-		if err := checkClosed(s.Path); err != nil {
+		if err := checkBraces(s.Path); err != nil {
 			return fmt.Errorf("file store: path: %w", err)
 		}
 		path, err := replacePlaceholders(s.Path)

@@ -28,7 +28,7 @@ func fromCatalogue(t *testing.T) catalogueLists {
 		lists.names = append(lists.names, p.Name)
 		group := []string{p.Name}
 		for _, q := range all {
-			if q.Name != p.Name && delivery.CheckApart([]string{p.Name, q.Name}) != nil {
+			if q.Name != p.Name && delivery.CheckDistinct([]string{p.Name, q.Name}) != nil {
 				group = append(group, q.Name)
 			}
 		}
@@ -70,7 +70,7 @@ func TestCatalogueListsAgreeWithTheHandler(t *testing.T) {
 			if p.Name == q.Name {
 				continue
 			}
-			if want := delivery.CheckApart([]string{p.Name, q.Name}) == nil; lists.allows(p.Name, q.Name) != want {
+			if want := delivery.CheckDistinct([]string{p.Name, q.Name}) == nil; lists.allows(p.Name, q.Name) != want {
 				t.Errorf("%s and then %s: the handler takes them: %t; the policy's lists say %t", p.Name, q.Name, want, !want)
 			}
 		}

@@ -32,9 +32,9 @@ var alike = [][]string{
 	{"openai", "replicate", "standard_webhooks"},
 }
 
-// CheckApart returns an error if the requests of two of the providers look the same: the first
+// CheckDistinct returns an error if the requests of two of the providers look the same: the first
 // one would take the deliveries of both.
-func CheckApart(names []string) error {
+func CheckDistinct(names []string) error {
 	for _, group := range alike {
 		var named []string
 		for _, name := range names {
@@ -59,7 +59,7 @@ const (
 // codeHosts are fields of the senders that sign as GitHub does.
 var codeHosts = []Sign{{Header: "X-GitHub-Delivery"}, {Header: "X-Gitea-Delivery"}}
 
-func inHeader(name string, scope ...string) Source {
+func headerSource(name string, scope ...string) Source {
 	return Source{Kind: KindHeader, Header: name, ScopeHeaders: scope}
 }
 
@@ -69,17 +69,17 @@ func inScope(s Source, fields ...string) Source {
 	return s
 }
 
-func inMember(pointer string) Source {
+func memberSource(pointer string) Source {
 	return Source{Kind: KindJSON, Pointer: pointer}
 }
 
-func inContent() Source { return Source{Kind: KindContent} }
+func contentSource() Source { return Source{Kind: KindContent} }
 
-func together(parts ...Source) Source {
+func partsSource(parts ...Source) Source {
 	return Source{Kind: KindParts, Parts: parts}
 }
 
-func ofEach(list List) Source {
+func batchSource(list List) Source {
 	return Source{Kind: KindBatch, Batch: list}
 }
 

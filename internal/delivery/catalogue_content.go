@@ -8,14 +8,14 @@ var knownByContent = []Provider{
 	{
 		Name: "asana", Title: "Asana",
 		Fact:    "developers.asana.com/docs/webhooks-guide, read on 2026-11-22, says how long it retries, and nothing about what a retry carries",
-		Sources: []Source{inContent()},
+		Sources: []Source{contentSource()},
 		Signs:   signedBy("X-Hook-Signature"),
 		Passes:  []Pass{{Header: "X-Hook-Secret", Unsigned: true}, {Pointer: "/events", Empty: true}},
 		Note:    noteContent + " It retries for 24 hours. A heartbeat has no events.",
 	},
 	{
 		Name: "discord", Title: "Discord webhook events", Verified: true, Read: firstReading,
-		Sources: []Source{inContent()},
+		Sources: []Source{contentSource()},
 		Signs:   signedBy("X-Signature-Ed25519"),
 		Passes:  []Pass{{Pointer: "/type", Values: []string{"0"}}},
 		Fact:    "https://docs.discord.com/developers/events/webhook-events",
@@ -23,7 +23,7 @@ var knownByContent = []Provider{
 	},
 	{
 		Name: "dropbox", Title: "Dropbox", Verified: true, Read: firstReading,
-		Sources:   []Source{inContent()},
+		Sources:   []Source{contentSource()},
 		Signs:     signedBy("X-Dropbox-Signature"),
 		Retention: 10 * time.Minute,
 		Fact:      "https://www.dropbox.com/developers/reference/webhooks",
@@ -32,14 +32,14 @@ var knownByContent = []Provider{
 	{
 		Name: "lemon_squeezy", Title: "Lemon Squeezy",
 		Fact:    "general knowledge; on 2026-11-22, no page or code of Lemon Squeezy was found that says what a retry carries",
-		Sources: []Source{inContent()},
+		Sources: []Source{contentSource()},
 		// Other senders use X-Signature too.
 		Signs: Signs{AllOf: []Sign{{Header: "X-Signature"}, {Header: "X-Event-Name"}}},
 		Note:  noteContent + " Bodies have a member /meta/webhook_id: if it changes with a retry, the retry runs.",
 	},
 	{
 		Name: "plaid", Title: "Plaid", Verified: true, Read: firstReading,
-		Sources: []Source{inContent()},
+		Sources: []Source{contentSource()},
 		Signs:   signedBy("Plaid-Verification"),
 		// 30 s, 2 min and 8 min between the first four attempts.
 		Retention: 11 * time.Minute,
@@ -50,7 +50,7 @@ var knownByContent = []Provider{
 	{
 		Name: "sentry", Title: "Sentry", Verified: true, Read: firstReading,
 		// Request-ID is made anew for each attempt.
-		Sources:   []Source{inContent()},
+		Sources:   []Source{contentSource()},
 		Signs:     signedBy("Sentry-Hook-Resource"),
 		Retention: 20 * time.Minute,
 		Fact:      "https://github.com/getsentry/sentry/blob/master/src/sentry/sentry_apps/tasks/sentry_apps.py",
@@ -60,7 +60,7 @@ var knownByContent = []Provider{
 	{
 		Name: "zoom", Title: "Zoom",
 		Fact:    "developers.zoom.us/docs/api/webhooks and devsupport.zoom.us, read on 2026-11-22, name the signature, the validation and the times of the retries, and say nothing about what a retry carries",
-		Sources: []Source{inContent()},
+		Sources: []Source{contentSource()},
 		Signs:   signedBy("x-zm-signature"),
 		// Each time another token, every 72 hours.
 		Passes: []Pass{{Pointer: "/event", Values: []string{"endpoint.url_validation"}}},

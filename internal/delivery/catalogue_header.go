@@ -13,37 +13,37 @@ var knownByHeader = []Provider{
 		Name: "bitbucket", Title: "Bitbucket Cloud",
 		Fact: "support.atlassian.com/bitbucket-cloud/docs/event-payloads, read on 2026-11-22, names the fields, and not whether a retry keeps the request's UUID",
 		// X-Hook-UUID names the hook: it is the same in every delivery.
-		Sources: []Source{inHeader("X-Request-UUID")},
+		Sources: []Source{headerSource("X-Request-UUID")},
 		Signs:   signedBy("X-Hook-UUID", "X-Event-Key"),
 		Note:    "It repeats a delivery twice after a 5xx. Bitbucket Data Center sends X-Request-Id instead, new for each request: it is not covered.",
 	},
 	{
 		Name: "clerk", Title: "Clerk", Verified: true,
-		Sources: []Source{inHeader("svix-id")},
+		Sources: []Source{headerSource("svix-id")},
 		Fact:    "https://clerk.com/docs/webhooks/overview",
 	},
 	{
 		Name: "contentful", Title: "Contentful", Verified: true, Read: firstReading,
 		// The page speaks of very recent requests with the same key: whether it comes
 		// again for a later action, it does not say.
-		Sources: []Source{inScope(together(inHeader("X-Contentful-Idempotency-Key"), inContent()), "X-Contentful-Topic", "X-Contentful-Webhook-Name")},
+		Sources: []Source{inScope(partsSource(headerSource("X-Contentful-Idempotency-Key"), contentSource()), "X-Contentful-Topic", "X-Contentful-Webhook-Name")},
 		Fact:    "https://www.contentful.com/developers/changelog/idempotency-key-headers-for-webhook-requests/",
 		Note:    "Its page does not say that the idempotency key is never used again, so that the key is made of it and a hash of the body.",
 	},
 	{
 		Name: "convoy", Title: "Convoy", Verified: true,
-		Sources: []Source{inHeader("X-Convoy-EventDelivery-ID")},
+		Sources: []Source{headerSource("X-Convoy-EventDelivery-ID")},
 		Fact:    "https://github.com/frain-dev/convoy",
 	},
 	{
 		Name: "forgejo", Title: "Forgejo", Verified: true,
-		Sources: []Source{inHeader("X-Gitea-Delivery")},
+		Sources: []Source{headerSource("X-Gitea-Delivery")},
 		Fact:    "https://forgejo.org/docs/latest/user/webhooks/",
 		Note:    "It sends the same ID as X-GitHub-Delivery too; github leaves such a request to forgejo. A manual replay is a new delivery.",
 	},
 	{
 		Name: "gitea", Title: "Gitea", Verified: true,
-		Sources: []Source{inHeader("X-Gitea-Delivery")},
+		Sources: []Source{headerSource("X-Gitea-Delivery")},
 		Fact:    "https://docs.gitea.com/usage/webhooks",
 		Note:    "It sends the same ID as X-GitHub-Delivery too; github leaves such a request to gitea. A manual replay is a new delivery.",
 	},
@@ -51,7 +51,7 @@ var knownByHeader = []Provider{
 		Name: "github", Title: "GitHub", Verified: true,
 		// The ID names the event: without the hook's own, the second hook's
 		// delivery would be taken for a duplicate of the first.
-		Sources: []Source{inHeader("X-GitHub-Delivery", "X-GitHub-Hook-ID")},
+		Sources: []Source{headerSource("X-GitHub-Delivery", "X-GitHub-Hook-ID")},
 		Signs:   Signs{NoneOf: []Sign{{Header: "X-Gitea-Delivery"}, {Header: "X-Gogs-Delivery"}}},
 		Fact:    "https://docs.github.com/en/webhooks/webhook-events-and-payloads#delivery-headers",
 		Note: "It does not retry by itself (https://docs.github.com/en/webhooks/using-webhooks/handling-failed-webhook-deliveries): redeliver what has failed manually, or by its API. " +
@@ -62,8 +62,8 @@ var knownByHeader = []Provider{
 		// A webhook that leads to another one hands X-Gitlab-Event-UUID on to it.
 		// Two hooks that lead to one address are told apart by their own UUID.
 		Sources: []Source{
-			inHeader("Idempotency-Key", "X-Gitlab-Webhook-UUID"), inHeader("webhook-id", "X-Gitlab-Webhook-UUID"),
-			inScope(together(inHeader("X-Gitlab-Event-UUID"), inContent()), "X-Gitlab-Webhook-UUID"),
+			headerSource("Idempotency-Key", "X-Gitlab-Webhook-UUID"), headerSource("webhook-id", "X-Gitlab-Webhook-UUID"),
+			inScope(partsSource(headerSource("X-Gitlab-Event-UUID"), contentSource()), "X-Gitlab-Webhook-UUID"),
 		},
 		Signs: signedBy("X-Gitlab-Event"),
 		Fact:  "https://docs.gitlab.com/user/project/integrations/webhooks/",
@@ -74,7 +74,7 @@ var knownByHeader = []Provider{
 		Name: "hugging_face", Title: "Hugging Face", Verified: true,
 		// The body's member is in all of its deliveries, and in no other sender's that
 		// has the field too.
-		Sources: []Source{together(inHeader("Webhook-Id"), inMember("/webhook/id"))},
+		Sources: []Source{partsSource(headerSource("Webhook-Id"), memberSource("/webhook/id"))},
 		Fact:    "https://huggingface.co/docs/hub/webhooks",
 		Note:    "A manual replay keeps the ID: release its key first to have it run again.",
 	},
@@ -82,7 +82,7 @@ var knownByHeader = []Provider{
 		Name: "jira", Title: "Jira Cloud", Verified: true, Read: secondReading,
 		// A webhook that failed after all its retries is listed with the one ID that
 		// this field had.
-		Sources: []Source{inHeader("X-Atlassian-Webhook-Identifier")},
+		Sources: []Source{headerSource("X-Atlassian-Webhook-Identifier")},
 		Fact:    "https://developer.atlassian.com/cloud/jira/platform/rest/v3/api-group-webhooks/",
 		Note:    "The identifier is unique within a site: give each site a path of its own.",
 	},
@@ -90,23 +90,23 @@ var knownByHeader = []Provider{
 		Name: "linear", Title: "Linear",
 		Fact: "linear.app/developers/webhooks, read on 2026-11-22, says that the UUID identifies the payload, and not whether a retry keeps it",
 		// The body has the time at which it was sent, so that a hash of it is no better.
-		Sources: []Source{inHeader("Linear-Delivery")},
+		Sources: []Source{headerSource("Linear-Delivery")},
 		Note:    "It retries three times, the last after about seven hours.",
 	},
 	{
 		Name: "openai", Title: "OpenAI", Verified: true,
-		Sources: []Source{inHeader("webhook-id")},
+		Sources: []Source{headerSource("webhook-id")},
 		Signs:   ofStandardWebhooks,
 		Fact:    "https://platform.openai.com/docs/guides/webhooks",
 	},
 	{
 		Name: "outpost", Title: "Outpost", Verified: true,
-		Sources: []Source{inHeader("X-Outpost-Event-Id")},
+		Sources: []Source{headerSource("X-Outpost-Event-Id")},
 		Fact:    "https://github.com/hookdeck/outpost",
 	},
 	{
 		Name: "pagerduty", Title: "PagerDuty", Verified: true, Read: secondReading,
-		Sources: []Source{inHeader("X-Webhook-Id")},
+		Sources: []Source{headerSource("X-Webhook-Id")},
 		Signs: Signs{AnyOf: []Sign{
 			{Header: "X-PagerDuty-Signature"}, {Header: "X-Webhook-Subscription"}, {Header: "User-Agent", Begins: "PagerDuty-Webhook/"},
 		}},
@@ -115,7 +115,7 @@ var knownByHeader = []Provider{
 	},
 	{
 		Name: "pandadoc", Title: "PandaDoc", Verified: true, Read: firstReading,
-		Sources: []Source{inHeader("X-PandaDoc-Webhook-Event-Id")},
+		Sources: []Source{headerSource("X-PandaDoc-Webhook-Event-Id")},
 		Fact:    "https://developers.pandadoc.com/changelog/2026-07-20-webhooks-deduplicate",
 		Note:    "A manual retry keeps the ID: release its key first to have it run again.",
 	},
@@ -123,33 +123,33 @@ var knownByHeader = []Provider{
 		Name: "postmark", Title: "Postmark", Verified: true, Read: secondReading,
 		// Several opens, clicks and recipients of one message share MessageID and
 		// RecordType.
-		Sources: []Source{inHeader("X-PM-Webhook-Trace-Id")},
+		Sources: []Source{headerSource("X-PM-Webhook-Trace-Id")},
 		Fact:    "https://github.com/ActiveCampaign/postmark-skills/blob/1d8f3680d1595d38107ace4eadc7a8aab0169001/postmark-webhooks/references/handler-examples.md",
 		Note: "The trace ID stays the same when an event is sent again. A request without it, such as an inbound message, has no key: write `mode webhook` and `key content postmark` beside it. " +
 			"It retries an outbound event for 70 minutes, and drops one that is answered with 4xx other than 408 and 429.",
 	},
 	{
 		Name: "prolific", Title: "Prolific", Verified: true, Read: firstReading,
-		Sources: []Source{inHeader("X-Event-ID")},
+		Sources: []Source{headerSource("X-Event-ID")},
 		Signs:   signedBy("X-Prolific-Request-Signature", "X-Prolific-Request-Timestamp"),
 		Fact:    "https://docs.prolific.com/api-reference/webhooks/idempotency-and-the-x-event-id-header",
 		Note:    "It retries for 24 hours.",
 	},
 	{
 		Name: "razorpay", Title: "Razorpay", Verified: true, Read: firstReading,
-		Sources: []Source{inHeader("X-Razorpay-Event-Id")},
+		Sources: []Source{headerSource("X-Razorpay-Event-Id")},
 		Fact:    "https://razorpay.com/docs/payments/payment-gateway/s2s-integration/test-s2s/best-practices/webhooks-and-fetch-apis",
 		Note:    "It retries for 24 hours; events that it has no 2xx for can be sent again manually for seven days.",
 	},
 	{
 		Name: "replicate", Title: "Replicate", Verified: true,
-		Sources: []Source{inHeader("webhook-id")},
+		Sources: []Source{headerSource("webhook-id")},
 		Signs:   ofStandardWebhooks,
 		Fact:    "https://replicate.com/docs/topics/webhooks/verify-webhook",
 	},
 	{
 		Name: "resend", Title: "Resend", Verified: true,
-		Sources: []Source{inHeader("svix-id")},
+		Sources: []Source{headerSource("svix-id")},
 		Fact:    "https://resend.com/docs/dashboard/webhooks/introduction",
 	},
 	{
@@ -157,10 +157,10 @@ var knownByHeader = []Provider{
 		// One page says that the event's ID marks a duplicate, another that the
 		// webhook's does. Together they differ wherever one of them does.
 		Sources: []Source{
-			inScope(together(inHeader("X-Shopify-Event-Id"), inHeader("X-Shopify-Webhook-Id")), shopifyScope...),
-			inScope(together(inHeader("X-Shopify-Event-Id"), inContent()), shopifyScope...),
-			inScope(together(inHeader("X-Shopify-Webhook-Id"), inContent()), shopifyScope...),
-			inHeader("Shopify-Webhook-Id", "Shopify-Topic", "Shopify-Shop-Domain"),
+			inScope(partsSource(headerSource("X-Shopify-Event-Id"), headerSource("X-Shopify-Webhook-Id")), shopifyScope...),
+			inScope(partsSource(headerSource("X-Shopify-Event-Id"), contentSource()), shopifyScope...),
+			inScope(partsSource(headerSource("X-Shopify-Webhook-Id"), contentSource()), shopifyScope...),
+			headerSource("Shopify-Webhook-Id", "Shopify-Topic", "Shopify-Shop-Domain"),
 		},
 		Fact: "https://shopify.dev/docs/apps/build/webhooks/verify-deliveries",
 		Note: "Its pages contradict each other on which of the two IDs marks a duplicate, so that the key is made of both; with one of them alone, a hash of the body joins it. " +
@@ -170,7 +170,7 @@ var knownByHeader = []Provider{
 		Name: "sns", Title: "Amazon SNS", Verified: true,
 		// The ID names what was published: each subscription to the topic gets it, and two
 		// can lead to one path, with another query each.
-		Sources: []Source{inHeader("x-amz-sns-message-id", "x-amz-sns-subscription-arn")},
+		Sources: []Source{headerSource("x-amz-sns-message-id", "x-amz-sns-subscription-arn")},
 		Passes: []Pass{{
 			Header: "x-amz-sns-message-type",
 			Values: []string{"SubscriptionConfirmation", "UnsubscribeConfirmation"},
@@ -179,28 +179,28 @@ var knownByHeader = []Provider{
 	},
 	{
 		Name: "standard_webhooks", Title: "Standard Webhooks", Verified: true,
-		Sources: []Source{inHeader("webhook-id")},
+		Sources: []Source{headerSource("webhook-id")},
 		Signs:   ofStandardWebhooks,
 		Fact:    "https://github.com/standard-webhooks/standard-webhooks/blob/main/spec/standard-webhooks.md",
 		Note:    "For every sender that follows the specification and has no name of its own here, such as Codat and 360Learning. Beside gitlab, name gitlab first.",
 	},
 	{
 		Name: "svix", Title: "Svix", Verified: true,
-		Sources: []Source{inHeader("svix-id")},
+		Sources: []Source{headerSource("svix-id")},
 		Fact:    "https://docs.svix.com/receiving/verifying-payloads/how-manual",
 		Note:    "For every sender that uses Svix and has no name of its own here.",
 	},
 	{
 		Name: "twilio", Title: "Twilio", Verified: true, Read: firstReading,
 		// A message's or call's SID is that of all events about it.
-		Sources: []Source{inHeader("I-Twilio-Idempotency-Token")},
+		Sources: []Source{headerSource("I-Twilio-Idempotency-Token")},
 		Fact:    "https://github.com/twilio/twilio-agent-connect-python",
 		Note: "A duplicate needs the TwiML of the first answer: leave on_duplicate at replay, and max_response_body large enough. " +
 			"Where you have set a webhook to GET, its requests pass: choose POST.",
 	},
 	{
 		Name: "twitch", Title: "Twitch EventSub", Verified: true, Read: firstReading,
-		Sources: []Source{inHeader("Twitch-Eventsub-Message-Id")},
+		Sources: []Source{headerSource("Twitch-Eventsub-Message-Id")},
 		Passes:  []Pass{{Header: "Twitch-Eventsub-Message-Type", Values: []string{"webhook_callback_verification"}}},
 		Fact:    "https://dev.twitch.tv/docs/eventsub/",
 	},
@@ -210,7 +210,7 @@ var knownByHeader = []Provider{
 		// That page says that the field has the ID of the invocation; the reference of
 		// the API, that an invocation has one attempt or several.
 		// X-Zendesk-Webhook-Id names the hook: it is the same in every delivery.
-		Sources: []Source{inHeader("X-Zendesk-Webhook-Invocation-Id")},
+		Sources: []Source{headerSource("X-Zendesk-Webhook-Invocation-Id")},
 		Note:    "All attempts at one invocation have its ID. A trigger or an automation can be set to PUT or DELETE: then name these in methods, such as `methods POST PATCH PUT DELETE`. Set to GET, its requests pass.",
 	},
 }

@@ -6,47 +6,47 @@ import "time"
 var knownByMember = []Provider{
 	{
 		Name: "asaas", Title: "Asaas", Verified: true, Read: firstReading,
-		Sources: []Source{together(inMember("/id"), inMember("/event"))},
+		Sources: []Source{partsSource(memberSource("/id"), memberSource("/event"))},
 		Fact:    "https://docs.asaas.com/changelog/inclus%C3%A3o-de-campo-com-id-do-evento-em-envios-de-webhooks",
 	},
 	{
 		Name: "bigcommerce", Title: "BigCommerce", Verified: true,
 		// The hash is one over the data, which names what was changed, and not when.
-		Sources: []Source{together(inMember("/hash"), inMember("/scope"), inMember("/producer"), inMember("/created_at"))},
+		Sources: []Source{partsSource(memberSource("/hash"), memberSource("/scope"), memberSource("/producer"), memberSource("/created_at"))},
 		Fact:    "https://developer.bigcommerce.com/docs/integrations/webhooks",
 		Note:    "There is no event ID; its hash is one over the data, which is the same for each update of one order. So scope, store and time are part of the key.",
 	},
 	{
 		Name: "box", Title: "Box", Verified: true, Read: firstReading,
 		// BOX-DELIVERY-ID changes with every retry.
-		Sources: []Source{inMember("/id")},
+		Sources: []Source{memberSource("/id")},
 		Signs:   signedBy("BOX-DELIVERY-ID"),
 		Fact:    "https://developer.box.com/guides/webhooks/v2/",
 	},
 	{
 		Name: "chargebee", Title: "Chargebee", Verified: true, Read: secondReading,
 		// webhook_status changes with an attempt.
-		Sources: []Source{together(inMember("/id"), inMember("/event_type"))},
+		Sources: []Source{partsSource(memberSource("/id"), memberSource("/event_type"))},
 		Fact:    "https://github.com/chargebee/ai/blob/459f7df974cdb053b9199786d753de1a769289e6/chargebee-integration/references/webhooks.md",
 		Note:    noteRoute + " It retries for up to three days.",
 	},
 	{
 		Name: "circleci", Title: "CircleCI", Verified: true,
-		Sources: []Source{inMember("/id")},
+		Sources: []Source{memberSource("/id")},
 		Signs:   signedBy("Circleci-Event-Type"),
 		Fact:    "https://circleci.com/docs/guides/integration/outbound-webhooks/",
 	},
 	{
 		Name: "fourthwall", Title: "Fourthwall", Verified: true, Read: firstReading,
 		// Whether two webhooks get one event under one ID, its page does not say.
-		Sources: []Source{together(inMember("/id"), inMember("/webhookId"))},
+		Sources: []Source{partsSource(memberSource("/id"), memberSource("/webhookId"))},
 		Signs:   signedBy("X-Fourthwall-Hmac-SHA256", "X-Fourthwall-Hmac-Apps-SHA256"),
 		Fact:    "https://docs.fourthwall.com/webhooks/webhook-model",
 	},
 	{
 		Name: "gusto", Title: "Gusto", Verified: true, Read: firstReading,
 		// resource_uuid and entity_uuid name what the event is about.
-		Sources: []Source{inMember("/uuid")},
+		Sources: []Source{memberSource("/uuid")},
 		Signs:   signedBy("X-Gusto-Signature"),
 		Fact:    "https://docs.gusto.com/embedded-payroll/v2022-09-15/changelog/added-unique-identifier-to-webhook-event-payload",
 		Passes:  []Pass{{Pointer: "/verification_token", Unsigned: true}},
@@ -54,7 +54,7 @@ var knownByMember = []Provider{
 	{
 		Name: "intercom", Title: "Intercom", Verified: true, Read: secondReading,
 		// delivery_attempts counts the attempts at the notification that has this ID.
-		Sources: []Source{inMember("/id")},
+		Sources: []Source{memberSource("/id")},
 		Signs:   Signs{AnyOf: []Sign{{Header: "X-Hub-Signature"}}, NoneOf: codeHosts},
 		Fact:    "https://developers.intercom.com/intercom-api-reference/reference/webhook-models#webhook-notification-object",
 		Note:    "It retries after a minute.",
@@ -62,13 +62,13 @@ var knownByMember = []Provider{
 	{
 		Name: "mailgun", Title: "Mailgun", Verified: true, Read: firstReading,
 		// The token of /signature may differ from one POST to the next.
-		Sources: []Source{together(inMember("/event-data/id"), inMember("/event-data/timestamp"))},
+		Sources: []Source{partsSource(memberSource("/event-data/id"), memberSource("/event-data/timestamp"))},
 		Fact:    "https://documentation.mailgun.com/docs/mailgun/user-manual/events/event-structure",
 		Note:    "An event's ID is unique within a day only, so that the event's time is part of the key.",
 	},
 	{
 		Name: "notion", Title: "Notion", Verified: true, Read: firstReading,
-		Sources: []Source{inMember("/id")},
+		Sources: []Source{memberSource("/id")},
 		Signs:   signedBy("X-Notion-Signature"),
 		Passes:  []Pass{{Pointer: "/verification_token", Unsigned: true}},
 		Fact:    "https://www.npmjs.com/package/@notionhq/client",
@@ -76,7 +76,7 @@ var knownByMember = []Provider{
 	},
 	{
 		Name: "nylas", Title: "Nylas", Verified: true, Read: firstReading,
-		Sources: []Source{together(inMember("/id"), inMember("/source"))},
+		Sources: []Source{partsSource(memberSource("/id"), memberSource("/source"))},
 		Signs:   signedBy("X-Nylas-Signature"),
 		Fact:    "https://developer.nylas.com/docs/cookbook/use-cases/build/handle-duplicate-webhooks/",
 		Note:    "Its notifications are shaped like CloudEvents. It tries three times. The challenge of a new webhook is a GET and passes.",
@@ -84,7 +84,7 @@ var knownByMember = []Provider{
 	{
 		Name: "paddle", Title: "Paddle", Verified: true, Read: firstReading,
 		// The notification's ID is another one for each destination.
-		Sources: []Source{inMember("/event_id")},
+		Sources: []Source{memberSource("/event_id")},
 		Signs:   signedBy("Paddle-Signature"),
 		Fact:    "https://developer.paddle.com/webhooks/about/how-webhooks-work",
 		Note:    noteRoute + " It retries for three days.",
@@ -92,7 +92,7 @@ var knownByMember = []Provider{
 	{
 		Name: "paypal", Title: "PayPal", Verified: true, Read: secondReading,
 		// The ID in the header is that of one transmission.
-		Sources: []Source{inMember("/id")},
+		Sources: []Source{memberSource("/id")},
 		Signs:   signedBy("PAYPAL-TRANSMISSION-ID"),
 		Fact:    "https://github.com/paypal/paypal-rest-api-specifications/blob/main/openapi/notifications_webhooks_v1.json",
 		Note:    noteRoute + " A notification is sent again by its ID, also manually: release its key first to have it run again.",
@@ -100,7 +100,7 @@ var knownByMember = []Provider{
 	{
 		Name: "sevalla", Title: "Sevalla", Verified: true, Read: firstReading,
 		// event_delivery_id changes with every attempt.
-		Sources:   []Source{together(inMember("/event_id"), inMember("/webhook_id"))},
+		Sources:   []Source{partsSource(memberSource("/event_id"), memberSource("/webhook_id"))},
 		Signs:     signedBy("svl-signature"),
 		Retention: 8 * 24 * time.Hour,
 		Fact:      "https://api-docs.sevalla.com/v3/webhook-events",
@@ -109,7 +109,7 @@ var knownByMember = []Provider{
 	{
 		Name: "slack", Title: "Slack Events API", Verified: true, Read: secondReading,
 		// event_id is that of one specific event, and a retry is of that event.
-		Sources: []Source{inMember("/event_id")},
+		Sources: []Source{memberSource("/event_id")},
 		Signs:   signedBy("X-Slack-Signature"),
 		Fact:    "https://docs.slack.dev/apis/events-api/",
 		Passes:  []Pass{{Pointer: "/type", Values: []string{"url_verification"}, Unsigned: true}},
@@ -118,7 +118,7 @@ var knownByMember = []Provider{
 	},
 	{
 		Name: "square", Title: "Square", Verified: true, Read: firstReading,
-		Sources: []Source{inMember("/event_id")},
+		Sources: []Source{memberSource("/event_id")},
 		Signs:   signedBy("x-square-hmacsha256-signature"),
 		Fact:    "https://developer.squareup.com/docs/webhooks/step4manage",
 		Note:    "The ID can be null; such a request passes.",
@@ -126,7 +126,7 @@ var knownByMember = []Provider{
 	{
 		Name: "stripe", Title: "Stripe", Verified: true, Read: firstReading,
 		Fact:    "https://docs.stripe.com/webhooks",
-		Sources: []Source{inMember("/id")},
+		Sources: []Source{memberSource("/id")},
 		Signs:   signedBy("Stripe-Signature"),
 		// The events of a test endpoint all have one ID.
 		Passes: []Pass{{Pointer: "/id", Suffix: "_00000000000000"}},
@@ -134,7 +134,7 @@ var knownByMember = []Provider{
 	},
 	{
 		Name: "telegram", Title: "Telegram Bot API", Verified: true, Read: firstReading,
-		Sources: []Source{inScope(inMember("/update_id"), "X-Telegram-Bot-Api-Secret-Token")},
+		Sources: []Source{inScope(memberSource("/update_id"), "X-Telegram-Bot-Api-Secret-Token")},
 		Signs:   signedBy("X-Telegram-Bot-Api-Secret-Token"),
 		Fact:    "https://core.telegram.org/bots/api",
 		Note:    "Every bot counts for itself: give each a path or a secret token of its own, and leave the path in the scope. Without a `secret_token` at setWebhook, write `mode webhook` and `key json /update_id telegram` in place of the name. Updates are kept for 24 hours.",
@@ -142,12 +142,12 @@ var knownByMember = []Provider{
 	{
 		Name: "typeform", Title: "Typeform",
 		Fact:    "Typeform's pages, read on 2026-11-22, say that the event's ID is unique, and not whether a retry keeps it",
-		Sources: []Source{together(inMember("/event_id"), inMember("/event_type"))},
+		Sources: []Source{partsSource(memberSource("/event_id"), memberSource("/event_type"))},
 	},
 	{
 		Name: "vercel", Title: "Vercel",
 		Fact:    "Vercel's pages, read on 2026-11-21, document the event's ID, and not whether a retry keeps it",
-		Sources: []Source{inMember("/id")},
+		Sources: []Source{memberSource("/id")},
 		Signs:   signedBy("x-vercel-signature"),
 	},
 }

@@ -15,12 +15,12 @@ var ofMeta = Signs{AnyOf: []Sign{{Header: "X-Hub-Signature-256"}}, NoneOf: codeH
 // ofCloudEvents are the sources of a sender of CloudEvents, in the three modes of the
 // HTTP binding. Two event sources can use the same ID, so the source is part of it.
 func ofCloudEvents() []Source {
-	structured := together(inMember("/id"), inMember("/source"))
-	batched := ofEach(List{Array: "", Members: []string{"/id", "/source"}})
+	structured := partsSource(memberSource("/id"), memberSource("/source"))
+	batched := batchSource(List{Array: "", Members: []string{"/id", "/source"}})
 	// The binding tells the modes apart by this type, before + and -batch+.
 	structured.Signs = Signs{AnyOf: []Sign{{Header: "Content-Type", Begins: "application/cloudevents"}}}
 	batched.Signs = structured.Signs
-	return []Source{together(inHeader("ce-id"), inHeader("ce-source")), structured, batched}
+	return []Source{partsSource(headerSource("ce-id"), headerSource("ce-source")), structured, batched}
 }
 
 // ofEventGridAlone is the field that Event Grid sends in each of its schemas.
@@ -29,7 +29,7 @@ var ofEventGridAlone = Signs{AllOf: []Sign{{Header: "aeg-event-type"}}}
 // ofEventGrid are the sources of Event Grid's own schema and of CloudEvents. Two event
 // subscriptions can lead to one address, and each delivers the event.
 func ofEventGrid() []Source {
-	sources := append([]Source{ofEach(List{Array: "", Members: []string{"/id", "/topic"}})}, ofCloudEvents()...)
+	sources := append([]Source{batchSource(List{Array: "", Members: []string{"/id", "/topic"}})}, ofCloudEvents()...)
 	for i, s := range sources {
 		s.Signs.AllOf = ofEventGridAlone.AllOf
 		sources[i] = inScope(s, "aeg-subscription-name")
@@ -62,10 +62,10 @@ var knownBySeveral = []Provider{
 		Name: "adyen", Title: "Adyen", Verified: true, Read: firstReading,
 		// A corrected item may differ in any member, and a retry repeats the item as it is.
 		// A JSON webhook carries one item.
-		Sources: []Source{together(
-			inMember("/notificationItems/0/NotificationRequestItem/pspReference"),
-			inMember("/notificationItems/0/NotificationRequestItem/eventCode"),
-			inContent(),
+		Sources: []Source{partsSource(
+			memberSource("/notificationItems/0/NotificationRequestItem/pspReference"),
+			memberSource("/notificationItems/0/NotificationRequestItem/eventCode"),
+			contentSource(),
 		)},
 		Retention: 30 * 24 * time.Hour,
 		Fact:      "https://docs.adyen.com/development-resources/webhooks/handle-webhook-events/",
@@ -102,7 +102,7 @@ var knownBySeveral = []Provider{
 	{
 		Name: "line", Title: "LINE Messaging API", Verified: true, Read: firstReading,
 		// deliveryContext changes with a redelivery.
-		Sources: []Source{ofEach(List{Array: "/events", Members: []string{"/webhookEventId"}})},
+		Sources: []Source{batchSource(List{Array: "/events", Members: []string{"/webhookEventId"}})},
 		Signs:   signedBy("X-Line-Signature"),
 		Fact:    "https://github.com/line/line-openapi/blob/main/webhook.yml",
 		Passes:  []Pass{{Pointer: "/events", Empty: true, Unsigned: true}},
@@ -110,7 +110,7 @@ var knownBySeveral = []Provider{
 	},
 	{
 		Name: "meta", Title: "Meta (WhatsApp, Messenger, Instagram)", Fact: factMeta,
-		Sources: []Source{ofEach(List{
+		Sources: []Source{batchSource(List{
 			Array: "/entry",
 			Lists: []List{whatsAppChange, {Array: "/messaging", Members: []string{"/message/mid", "/timestamp"}}},
 		})},
@@ -120,19 +120,19 @@ var knownBySeveral = []Provider{
 	},
 	{
 		Name: "okta", Title: "Okta", Verified: true, Read: firstReading,
-		Sources: []Source{ofEach(List{Array: "/data/events", Members: []string{"/uuid"}})},
+		Sources: []Source{batchSource(List{Array: "/data/events", Members: []string{"/uuid"}})},
 		Fact:    "https://developer.okta.com/docs/concepts/event-hooks/",
 		Note:    "The verification of a new hook is a GET and passes. " + noteBatch,
 	},
 	{
 		Name: "pubsub", Title: "Google Cloud Pub/Sub", Verified: true, Read: firstReading,
-		Sources: []Source{together(inMember("/message/messageId"), inMember("/subscription"))},
+		Sources: []Source{partsSource(memberSource("/message/messageId"), memberSource("/subscription"))},
 		Fact:    "https://cloud.google.com/python/docs/reference/pubsub/1.5.0/google.cloud.pubsub_v1.types.PublishResponse",
 		Note:    "For push subscriptions with the wrapped payload. A message that its publisher sends twice has two IDs, and both run.",
 	},
 	{
 		Name: "sendgrid", Title: "Twilio SendGrid", Verified: true, Read: firstReading,
-		Sources: []Source{ofEach(List{Array: "", Members: []string{"/sg_event_id"}})},
+		Sources: []Source{batchSource(List{Array: "", Members: []string{"/sg_event_id"}})},
 		Fact:    "https://docs.sendgrid.com/for-developers/tracking-events/troubleshooting",
 		Note:    "Not every event has the ID; a request with such an event passes. It retries for 24 hours. " + noteBatch,
 	},
@@ -142,7 +142,7 @@ var knownBySeveral = []Provider{
 		// is to drop the duplicates. What names an event is the message's, not the
 		// attempt's.
 		Fact:      factWhatsApp,
-		Sources:   []Source{ofEach(List{Array: "/entry", Lists: []List{whatsAppChange}})},
+		Sources:   []Source{batchSource(List{Array: "/entry", Lists: []List{whatsAppChange}})},
 		Signs:     ofMeta,
 		Retention: whatsAppRetention,
 		Note:      "Messages and statuses; a change of another field passes. " + noteMeta + noteBatch,
@@ -150,7 +150,7 @@ var knownBySeveral = []Provider{
 	{
 		Name: "woocommerce", Title: "WooCommerce", Verified: true,
 		// Two events in one second have the same delivery ID.
-		Sources: []Source{together(inHeader("X-WC-Webhook-Delivery-ID"), inContent())},
+		Sources: []Source{partsSource(headerSource("X-WC-Webhook-Delivery-ID"), contentSource())},
 		Fact:    "https://github.com/woocommerce/woocommerce",
 		Note:    "Two events within one second share the delivery ID, so that the key is made of it and a hash of the body.",
 	},

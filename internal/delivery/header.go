@@ -9,8 +9,8 @@ import (
 	"github.com/dunglas/httpsfv"
 )
 
-// shownValue is how many bytes of an invalid value an [InvalidError] keeps.
-const shownValue = 64
+// maxShownValue is how many bytes of an invalid value an [InvalidError] keeps.
+const maxShownValue = 64
 
 // InvalidError says that the request has the header field for the delivery ID, but
 // no valid ID in it.
@@ -63,7 +63,7 @@ func headerID(name string, lines []string, maxLength int) (string, error) {
 	invalid := func(value, reason string) error {
 		return &InvalidError{
 			Header: http.CanonicalHeaderKey(name),
-			Value:  value[:min(len(value), shownValue)],
+			Value:  value[:min(len(value), maxShownValue)],
 			Reason: reason,
 			Right:  fmt.Sprintf("1 to %d characters of printable ASCII, bare or as a string in double quotes", maxLength),
 		}
@@ -74,7 +74,7 @@ func headerID(name string, lines []string, maxLength int) (string, error) {
 		if !ok {
 			return "", invalid(line, "starts with a double quote but is not a structured field string (RFC 9651)")
 		}
-		if reason := wrongWith(id, maxLength); reason != "" {
+		if reason := invalidReason(id, maxLength); reason != "" {
 			return "", invalid(line, reason)
 		}
 		if i > 0 && id != first {
@@ -102,8 +102,8 @@ func unquote(line string) (id string, ok bool) {
 	return id, ok
 }
 
-// wrongWith says why an ID is invalid. It returns "" for a valid ID.
-func wrongWith(id string, maxLength int) string {
+// invalidReason says why an ID is invalid. It returns "" for a valid ID.
+func invalidReason(id string, maxLength int) string {
 	switch {
 	case id == "":
 		return "is empty"

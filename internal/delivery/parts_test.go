@@ -158,7 +158,7 @@ func TestOptionalParts(t *testing.T) {
 	value := delivery.Source{Kind: delivery.KindValue, Text: "{a}"}
 	const there, gone, missing, invalid, large = "there", "gone", "missing", "invalid", "large"
 	tooLarge := delivery.Request{Body: func() ([]byte, error) { return nil, delivery.ErrBodyTooLarge }}
-	inHeader := func(lines ...string) delivery.Request { return delivery.Request{Header: http.Header{"X-May": lines}} }
+	headerSource := func(lines ...string) delivery.Request { return delivery.Request{Header: http.Header{"X-May": lines}} }
 	replaced := func(text string) delivery.Request {
 		return delivery.Request{Replace: func(string) (string, error) { return text, nil }}
 	}
@@ -168,12 +168,12 @@ func TestOptionalParts(t *testing.T) {
 		request delivery.Request
 		want    string
 	}{
-		{"header", header, inHeader("v"), there},
-		{"header, twice the same", header, inHeader("v", `"v"`), there},
-		{"no header", header, inHeader(), gone},
-		{"an empty header", header, inHeader(""), invalid},
-		{"a long header", header, inHeader(long), invalid},
-		{"headers that differ", header, inHeader("v", "w"), invalid},
+		{"header", header, headerSource("v"), there},
+		{"header, twice the same", header, headerSource("v", `"v"`), there},
+		{"no header", header, headerSource(), gone},
+		{"an empty header", header, headerSource(""), invalid},
+		{"a long header", header, headerSource(long), invalid},
+		{"headers that differ", header, headerSource("v", "w"), invalid},
 		{"a string", inBody("/a"), withBody(`{"a":"v"}`), there},
 		{"a number", inBody("/a"), withBody(`{"a":0}`), there},
 		{"an empty string", inBody("/a"), withBody(`{"a":""}`), gone},

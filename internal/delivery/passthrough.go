@@ -53,16 +53,16 @@ func PassThrough(providers []Provider, sources []Source, request Request) (name 
 // sends reports whether a request has what only deliveries of the provider have: the header
 // field with its delivery ID, or its signs.
 func (p Provider) sends(header http.Header) bool {
-	return p.Signs.ofOneSender() && p.Signs.mismatch(header) == "" ||
+	return p.Signs.exclusive() && p.Signs.mismatch(header) == "" ||
 		slices.ContainsFunc(p.Sources, func(s Source) bool { return s.isSent(header) })
 }
 
 // isSent reports whether a request has the header fields that only those with the source have.
 func (s Source) isSent(header http.Header) bool {
-	return s.OfOneSender() && s.Signs.mismatch(header) == "" && s.hasItsHeaders(header)
+	return s.OfOneSender() && s.Signs.mismatch(header) == "" && s.hasHeaders(header)
 }
 
-func (s Source) hasItsHeaders(header http.Header) bool {
+func (s Source) hasHeaders(header http.Header) bool {
 	if s.Kind == KindHeader {
 		return len(headerLines(header, s.Header)) > 0
 	}

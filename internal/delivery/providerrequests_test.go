@@ -280,7 +280,7 @@ func TestProvidersOfOneHandler(t *testing.T) {
 			if p.Name == q.Name {
 				continue
 			}
-			err := delivery.CheckApart([]string{"github", p.Name, q.Name})
+			err := delivery.CheckDistinct([]string{"github", p.Name, q.Name})
 			of := providerSamples[p.Name]
 			taken := (claims(t, q, of.first) || claims(t, q, of.other)) && (q.Matcher() == "" || p.Matcher() != "")
 			if (err != nil) != taken {

@@ -134,7 +134,7 @@ func groups() string {
 	for _, p := range delivery.Providers() {
 		group := []string{p.Name}
 		for _, q := range delivery.Providers() {
-			if q.Name != p.Name && delivery.CheckApart([]string{p.Name, q.Name}) != nil {
+			if q.Name != p.Name && delivery.CheckDistinct([]string{p.Name, q.Name}) != nil {
 				group = append(group, q.Name)
 				listed[q.Name] = true
 			}

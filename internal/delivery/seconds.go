@@ -104,5 +104,5 @@ func parseSeconds(text string) (time.Duration, error) {
 }
 
 func notSeconds(value, reason string) error {
-	return &NotSecondsError{Value: value[:min(len(value), shownValue)], Reason: reason}
+	return &NotSecondsError{Value: value[:min(len(value), maxShownValue)], Reason: reason}
 }

@@ -55,26 +55,26 @@ func TestSeconds(t *testing.T) {
 			t.Errorf("%.80s: the error keeps %d bytes", name, len(wrong.Value))
 		}
 	}
-	inHeader := func(lines ...string) delivery.Request {
+	headerSource := func(lines ...string) delivery.Request {
 		return delivery.Request{Header: http.Header{"X-Window": lines}}
 	}
-	inMember := func(value string) delivery.Request { return withBody(`{"dedup":{"window_secs":` + value + `}}`) }
+	memberSource := func(value string) delivery.Request { return withBody(`{"dedup":{"window_secs":` + value + `}}`) }
 	for text, c := range numbers {
-		want("header "+text, field, inHeader(text), c.seconds, c.reason)
-		want("header 00"+text, field, inHeader(strings.Replace("00"+text, "00-", "-00", 1)), c.seconds, c.reason)
-		want("the string "+text, at, inMember(strconv.Quote(text)), c.seconds, c.reason)
-		want("the number "+text, at, inMember(text), c.seconds, c.reason)
+		want("header "+text, field, headerSource(text), c.seconds, c.reason)
+		want("header 00"+text, field, headerSource(strings.Replace("00"+text, "00-", "-00", 1)), c.seconds, c.reason)
+		want("the string "+text, at, memberSource(strconv.Quote(text)), c.seconds, c.reason)
+		want("the number "+text, at, memberSource(text), c.seconds, c.reason)
 	}
 	for _, text := range notNumbers {
-		want("header "+text, field, inHeader(text), 0, "is not a number")
-		want("the string "+text, at, inMember(strings.ReplaceAll(strconv.Quote(text), `\x00`, `\u0000`)), 0, "is not a number")
+		want("header "+text, field, headerSource(text), 0, "is not a number")
+		want("the string "+text, at, memberSource(strings.ReplaceAll(strconv.Quote(text), `\x00`, `\u0000`)), 0, "is not a number")
 	}
 	want("no header", field, delivery.Request{}, 0, "")
-	want("an empty header", field, inHeader(""), 0, "")
+	want("an empty header", field, headerSource(""), 0, "")
 	want("a header in lower case", field, delivery.Request{Header: http.Header{"x-window": {"300"}}}, 300, "")
-	want("a header twice", field, inHeader("300", "300"), 300, "")
-	want("headers that differ", field, inHeader("300", "301"), 0, "lines that differ")
-	want("headers of which one is empty", field, inHeader("", "301"), 0, "lines that differ")
+	want("a header twice", field, headerSource("300", "300"), 300, "")
+	want("headers that differ", field, headerSource("300", "301"), 0, "lines that differ")
+	want("headers of which one is empty", field, headerSource("", "301"), 0, "lines that differ")
 	for body, reason := range map[string]string{
 		``: "", `{}`: "", `{"dedup":{}}`: "", `{"dedup":300}`: "", `{"dedup":{"window_secs":null}}`: "", `{"dedup":{"window_secs":""}}`: "",
 		`window_secs=300`: "", `{"dedup":{"window_secs":300}`: "", `{"dedup":{"window_secs":300,"window_secs":300}}`: "",

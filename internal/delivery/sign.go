@@ -78,8 +78,8 @@ func (s Signs) String() string {
 	return strings.Join(all, " and ")
 }
 
-// ofOneSender reports whether only the provider's requests have them.
-func (s Signs) ofOneSender() bool { return len(s.AllOf)+len(s.AnyOf) > 0 }
+// exclusive reports whether only the provider's requests have them.
+func (s Signs) exclusive() bool { return len(s.AllOf)+len(s.AnyOf) > 0 }
 
 func (s Signs) isZero() bool { return len(s.AllOf)+len(s.AnyOf)+len(s.NoneOf) == 0 }
 

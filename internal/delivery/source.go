@@ -117,7 +117,7 @@ func (s Source) NeedsBody() bool {
 // it is, or is made with, a header field of theirs, or reads requests with their signs
 // alone.
 func (s Source) OfOneSender() bool {
-	return s.Kind == KindHeader || s.Signs.ofOneSender() ||
+	return s.Kind == KindHeader || s.Signs.exclusive() ||
 		slices.ContainsFunc(s.Parts, func(part Source) bool { return part.Kind == KindHeader && !part.Optional })
 }
 

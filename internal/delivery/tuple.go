@@ -9,8 +9,8 @@ import (
 	"unicode/utf8"
 )
 
-// shownID is how many bytes of the first ID a summary shows.
-const shownID = 64
+// maxShownID is how many bytes of the first ID a summary shows.
+const maxShownID = 64
 
 // tuple hashes several texts in their order. It hashes the length of each text too:
 // without it, "ab" and "c" would have the same hash as "a" and "bc".
@@ -45,8 +45,8 @@ func (t tuple) sum() string { return "sha256:" + hex.EncodeToString(t.hash.Sum(n
 // summary combines several IDs into one. Operators read in it how many there are and
 // the first of them. The hash over all IDs is what tells two summaries apart.
 func summary(n int, what, first string, all tuple) string {
-	if len(first) > shownID {
-		cut := shownID
+	if len(first) > maxShownID {
+		cut := maxShownID
 		for !utf8.RuneStart(first[cut]) {
 			cut--
 		}

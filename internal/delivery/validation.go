@@ -31,7 +31,7 @@ func CheckMember(pointer string) error {
 // stands for every member or element of one level, or with the parameter of a query, which has
 // a ? before its name, or before a * that stands for all of them.
 func CheckExclude(pointer string) error {
-	if name, is := strings.CutPrefix(pointer, "?"); is {
+	if name, ok := strings.CutPrefix(pointer, "?"); ok {
 		if name == "" || name != "*" && strings.ContainsAny(name, "*?=&#") {
 			return fmt.Errorf("%q names no parameter of the query; write each by its name alone, such as ?ts ?sig, or ?* for all", pointer)
 		}

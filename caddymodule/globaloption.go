@@ -65,7 +65,7 @@ func checkNamespace(name string) error {
 	if name == "" {
 		return errors.New("the name is empty")
 	}
-	return checkClosed(name)
+	return checkBraces(name)
 }
 
 // parseLocalCopies reads `local_copies <size>|off`, whose first word is the current token.
@@ -110,7 +110,7 @@ var storeKinds = map[string]func(d *caddyfile.Dispenser, args []string) (any, er
 			return nil, d.Errf("store file: the path is empty; leave it out for the directory %s", defaultDirectory)
 		}
 		path := strings.Join(args, "")
-		if err := checkClosed(path); err != nil {
+		if err := checkBraces(path); err != nil {
 			return nil, d.Errf("store file: %w", err)
 		}
 		return &FileStore{Path: path}, noBlock(d, "store file")

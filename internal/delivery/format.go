@@ -57,9 +57,9 @@ func (l List) paths(base string) []string {
 
 // String says which requests pass.
 func (p Pass) String() string {
-	where := inHeader(p.Header).String()
+	where := headerSource(p.Header).String()
 	if p.Pointer != "" {
-		where = inMember(p.Pointer).String()
+		where = memberSource(p.Pointer).String()
 	}
 	if p.Empty {
 		return where + " is empty"

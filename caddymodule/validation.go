@@ -34,9 +34,9 @@ var accepted = map[string][]string{
 	"on_duplicate":   {string(exchange.ReplayDuplicate), string(exchange.ConflictDuplicate), string(exchange.AcknowledgeDuplicate), string(exchange.SeeOtherDuplicate)},
 }
 
-// neverDeduplicated are the safe methods, and CONNECT, which has no response to
+// excludedMethods are the safe methods, and CONNECT, which has no response to
 // keep.
-var neverDeduplicated = []string{"GET", "HEAD", "OPTIONS", "TRACE", "QUERY", "CONNECT"}
+var excludedMethods = []string{"GET", "HEAD", "OPTIONS", "TRACE", "QUERY", "CONNECT"}
 
 // check returns what is wrong with the settings, with the defaults filled in. A Caddyfile has
 // the same checks, each on its line.
@@ -45,11 +45,11 @@ func (s *Settings) check() error {
 	if err != nil {
 		return err
 	}
-	return s.checkTogether()
+	return s.checkConflicts()
 }
 
-// checkTogether finds settings that exclude each other.
-func (s *Settings) checkTogether() error {
+// checkConflicts finds settings that exclude each other.
+func (s *Settings) checkConflicts() error {
 	if s.mode() == "" { // what a mode leaves out of a key, only the user can want
 		return conflictf("key", "mode: providers beside keys need it written; webhook leaves the caller and the fingerprint out of a key, so that clients who send equal keys get each other's responses; api leaves nothing out, so that a delivery whose body or credential changes with a retry is refused or runs again")
 	}
@@ -101,16 +101,16 @@ func checkExclude(pointers []string) error {
 			return err
 		}
 	}
-	return checkDoubled(pointers)
+	return checkUnique(pointers)
 }
 
-// neverForce are fields with a meaning of their own, which force would remove: without those
+// reservedFields are fields with a meaning of their own, which force would remove: without those
 // that name the caller, all callers would share their keys.
-var neverForce = slices.Concat(credentialFields, exchange.UserFields, exchange.AccountFields, []string{"Host", "Expect"})
+var reservedFields = slices.Concat(credentialFields, exchange.UserFields, exchange.AccountFields, []string{"Host", "Expect"})
 
 func checkForce(name string) error {
 	canonical := http.CanonicalHeaderKey(name)
-	if slices.Contains(neverForce, canonical) || slices.Contains(exchange.HopByHop, canonical) || strings.HasPrefix(canonical, "Content-") {
+	if slices.Contains(reservedFields, canonical) || slices.Contains(exchange.HopByHop, canonical) || strings.HasPrefix(canonical, "Content-") {
 		return fmt.Errorf("%s has a meaning of its own, and the field is removed from requests; use another such as X-Force", name)
 	}
 	if strings.HasPrefix(http.CanonicalHeaderKey(name), exchange.HeaderPrefix) {
@@ -128,7 +128,7 @@ func checkProviders(names []string) error {
 			return fmt.Errorf("the provider %q is named twice", name)
 		}
 	}
-	return delivery.CheckApart(names)
+	return delivery.CheckDistinct(names)
 }
 
 func checkMethods(methods []string) error {
@@ -136,9 +136,9 @@ func checkMethods(methods []string) error {
 		switch method = strings.ToUpper(method); {
 		case !httpguts.ValidHeaderFieldName(method):
 			return fmt.Errorf("%q is not a method; it must be a word such as POST", withoutPassword(methods[i]))
-		case strings.Contains(method, "*") || method == "ALL" || method == "ANY": // a name may be so, and none is
+		case strings.Contains(method, "*") || method == "ALL" || method == "ANY": // valid names that no method has
 			return fmt.Errorf("%q stands for no other methods; name each of them, such as POST PUT PATCH DELETE", method)
-		case slices.Contains(neverDeduplicated, method):
+		case slices.Contains(excludedMethods, method):
 			return fmt.Errorf("%s is never deduplicated; use methods that change something, such as POST, PUT, PATCH, DELETE", method)
 		case slices.ContainsFunc(methods[:i], func(before string) bool { return strings.EqualFold(before, method) }):
 			return fmt.Errorf("%s is named twice", method)
@@ -148,7 +148,7 @@ func checkMethods(methods []string) error {
 }
 
 func checkReleaseOn(words []string) error {
-	if err := checkDoubled(words); err != nil {
+	if err := checkUnique(words); err != nil {
 		return err
 	}
 	if slices.Contains(words, offWord) {
@@ -224,11 +224,11 @@ func checkScope(texts []string) error {
 			return err
 		}
 	}
-	return checkDoubled(texts)
+	return checkUnique(texts)
 }
 
-// checkDoubled refuses a list that repeats a word.
-func checkDoubled(words []string) error {
+// checkUnique refuses a list that repeats a word.
+func checkUnique(words []string) error {
 	for i, word := range words {
 		if slices.Contains(words[:i], word) {
 			return fmt.Errorf("%s is named twice", word)
@@ -239,23 +239,25 @@ func checkDoubled(words []string) error {
 
 func checkDocs(docs string) error {
 	u, err := url.Parse(docs)
-	onAHost := err == nil && (strings.EqualFold(u.Scheme, "http") || strings.EqualFold(u.Scheme, "https"))
-	if err != nil || !u.IsAbs() || onAHost && u.Hostname() == "" {
+	hasHost := err == nil && (strings.EqualFold(u.Scheme, "http") || strings.EqualFold(u.Scheme, "https"))
+	if err != nil || !u.IsAbs() || hasHost && u.Hostname() == "" {
 		return fmt.Errorf("%q is not an absolute URL, such as https://example.com/docs/idempotency", docs)
 	}
 	if u.User != nil {
 		return errors.New("the URL has a user, and every client that is refused gets the URL; write one without")
 	}
-	if i := strings.IndexFunc(docs, notInURLs); i >= 0 {
+	if i := strings.IndexFunc(docs, mustBeEscaped); i >= 0 {
 		c, _ := utf8.DecodeRuneInString(docs[i:])
 		return fmt.Errorf("%q has %q, which a URL has only percent-encoded; write one such as https://example.com/docs/idempotency", docs, c)
 	}
 	return nil
 }
 
-// notInURLs reports whether a character has to be escaped in a URL, which is in a header
+// mustBeEscaped reports whether a character has to be escaped in a URL, which is in a header
 // field of refusals.
-func notInURLs(c rune) bool { return c <= ' ' || c >= 0x7f || strings.ContainsRune("<>\"{}|\\^`", c) }
+func mustBeEscaped(c rune) bool {
+	return c <= ' ' || c >= 0x7f || strings.ContainsRune("<>\"{}|\\^`", c)
+}
 
 const examplePlaceholder = "{http.request.uri.query.id}"
 
@@ -268,19 +270,19 @@ func checkPlaceholders(text string) error {
 	if unclosed {
 		return fmt.Errorf(`%q has a placeholder without its closing brace; write %s, or \{ for a brace`, text, examplePlaceholder)
 	}
-	if name, is := ofEachRequest(text); is {
+	if name, ok := changingPlaceholder(text); ok {
 		return fmt.Errorf("{%s} is another one in each request, so that no retry would be known; use what a retry repeats, such as %s", name, examplePlaceholder)
 	}
 	if strings.Contains(text, "{http.request.body") {
 		return fmt.Errorf("%s would read the body without a limit; write {http.dedup.json./tenant} for a member of it, or key content", text)
 	}
 	for _, name := range names {
-		if pointer, is := exchange.MemberPointer(name); is {
+		if pointer, ok := exchange.MemberPointer(name); ok {
 			if err := checkMember(pointer); err != nil {
 				return fmt.Errorf("{%s}: %w", name, err)
 			}
 		}
-		if field, is := strings.CutPrefix(name, "http.request.header."); is && exchange.IsDedupHeader(field) {
+		if field, ok := strings.CutPrefix(name, "http.request.header."); ok && exchange.IsDedupHeader(field) {
 			return fmt.Errorf("{%s} is empty in all requests: fields that begin with %s are removed from them; use a field that the sender chooses", name, exchange.HeaderPrefix)
 		}
 	}

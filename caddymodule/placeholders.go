@@ -22,15 +22,15 @@ func checkPrefix(prefix string) error {
 	return fmt.Errorf("prefix: %q has the placeholder {%s}, and none is replaced there; use a word such as orders, and key parts or scope for what differs from request to request", prefix, names[0])
 }
 
-// caddysPlaceholders is how the placeholders begin that a Caddyfile mostly has.
-var caddysPlaceholders = []string{"env.", "file.", "http.", "system.", "time."}
+// placeholderPrefixes is how the placeholders begin that a Caddyfile mostly has.
+var placeholderPrefixes = []string{"env.", "file.", "http.", "system.", "time."}
 
 // checkPointerText refuses a JSON pointer with one of Caddy's placeholders. Other braces may
 // be a part of a member's name.
 func checkPointerText(pointer string) error {
 	names, _ := exchange.PlaceholdersIn(pointer)
 	for _, name := range names {
-		if slices.ContainsFunc(caddysPlaceholders, func(start string) bool { return strings.HasPrefix(name, start) }) {
+		if slices.ContainsFunc(placeholderPrefixes, func(start string) bool { return strings.HasPrefix(name, start) }) {
 			return fmt.Errorf("JSON pointer %q has the placeholder {%s}, and none is replaced there; write the names of the members, such as /data/id", pointer, name)
 		}
 	}
@@ -56,21 +56,21 @@ func checkKeyText(text string) error {
 	return nil
 }
 
-// isTheSameAlways reports whether no request can have another key of this source.
-func (k KeySource) isTheSameAlways() bool {
+// isConstant reports whether no request can have another key of this source.
+func (k KeySource) isConstant() bool {
 	names, _ := exchange.PlaceholdersIn(k.Value)
-	differs := func(name string) bool { return !ofThisProcess(name) }
+	differs := func(name string) bool { return !isConstantPlaceholder(name) }
 	return k.Value != "" && !slices.ContainsFunc(names, differs) ||
-		len(k.Parts) > 0 && !slices.ContainsFunc(k.Parts, func(part KeySource) bool { return !part.isTheSameAlways() })
+		len(k.Parts) > 0 && !slices.ContainsFunc(k.Parts, func(part KeySource) bool { return !part.isConstant() })
 }
 
-// ofThisProcess reports whether a placeholder has the same value in all requests.
-func ofThisProcess(name string) bool {
+// isConstantPlaceholder reports whether a placeholder has the same value in all requests.
+func isConstantPlaceholder(name string) bool {
 	return slices.ContainsFunc([]string{"env.", "file.", "system."}, func(start string) bool { return strings.HasPrefix(name, start) })
 }
 
-// ofEachRequest finds a placeholder that has another value in each request, a retry too.
-func ofEachRequest(text string) (name string, is bool) {
+// changingPlaceholder finds a placeholder that has another value in each request, a retry too.
+func changingPlaceholder(text string) (name string, ok bool) {
 	names, _ := exchange.PlaceholdersIn(text)
 	for _, name := range names {
 		switch name {
@@ -99,15 +99,15 @@ func replacePlaceholders(text string) (string, error) {
 	})
 }
 
-// checkClosed refuses a placeholder that is not closed, which Caddy would take as it
+// checkBraces refuses a placeholder that is not closed, which Caddy would take as it
 // stands: a text that was to be secret, or another one on each machine, would be the same
 // everywhere. The error does not show it.
-func checkClosed(text string) error {
+func checkBraces(text string) error {
 	if _, unclosed := exchange.PlaceholdersIn(text); unclosed {
 		return errors.New(`a placeholder in it lacks its closing brace; write it whole, such as {env.NAME}, or \{ for a brace`)
 	}
 	return nil
 }
 
-// noReplace replaces nothing: what placeholders stand for is not known yet.
-func noReplace(text string) (string, error) { return text, nil }
+// keepPlaceholders replaces nothing: what placeholders stand for is not known yet.
+func keepPlaceholders(text string) (string, error) { return text, nil }
