@@ -13,12 +13,12 @@ func init() {
 
 // AdminAPI answers operators' requests about keys at Caddy's admin address:
 //
-//	GET    /dedup/keys                records, by state, delivery ID and more, in pages
-//	POST   /dedup/lookup              the records of many delivery IDs
-//	GET    /dedup/keys/<key>          the key's record; with ?body=true its response, too
+//	GET    /dedup/keys                lists records, filtered by state, delivery ID and more, in pages
+//	POST   /dedup/lookup              looks up the records of many delivery IDs
+//	GET    /dedup/keys/<key>          shows the record of a key; with ?body=true also its response
 //	POST   /dedup/keys/<key>/release  releases a held, complete or exhausted key, and keeps its history
 //	DELETE /dedup/keys/<key>          forgets the key
-//	GET    /dedup/ready               whether the stores answer
+//	GET    /dedup/ready               reports whether the stores answer
 type AdminAPI struct{}
 
 // CaddyModule returns the Caddy module information.
@@ -39,7 +39,7 @@ func (*AdminAPI) Routes() []caddy.AdminRoute {
 	return routes
 }
 
-// openStores enters the stores that are open in this process.
+// openStores acquires all open stores of the process.
 func openStores() (open []admin.Store) {
 	for _, store := range stores.All() {
 		open = append(open, store)

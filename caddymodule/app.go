@@ -24,37 +24,35 @@ import (
 
 func init() {
 	caddy.RegisterModule(new(App))
-	// By then all servers have stopped. A run may also be one of a configuration that was
-	// replaced, by one without dedup.
+	// All servers have stopped by then. This also settles runs of configurations that were
+	// replaced by one without dedup.
 	caddy.OnExit(func(context.Context) { stores.Exit() })
 }
 
 // App holds what all `dedup` handlers of a configuration share.
 type App struct {
-	// The first part of every key: installations that share a store and must
-	// not share keys have different ones. It may hold placeholders such as
-	// `{env.DEDUP_NAMESPACE}`, which are replaced when the configuration is loaded;
-	// a secret one makes keys unguessable for readers of the store. Default:
-	// `default`.
+	// The first part of every key. Installations that share a store but not their keys
+	// need different namespaces. Placeholders such as `{env.DEDUP_NAMESPACE}` are replaced
+	// when the configuration is loaded. A secret namespace keeps readers of the store from
+	// guessing keys. Default: `default`.
 	Namespace string `json:"namespace,omitempty"`
 
 	// Where claims and responses are kept: `file` (the default), `memory` or
 	// `redis`.
 	StoreRaw json.RawMessage `json:"store,omitempty" caddy:"namespace=dedup.stores inline_key=store"`
 
-	// How many bytes of kept responses this process holds, so that it answers their
-	// duplicates without asking the store, and also while the store is unavailable. 0 holds
-	// none: it is `off` in a Caddyfile. Default: 16 MiB.
+	// The maximum size of the kept responses in memory, in bytes. The process answers their
+	// duplicates without asking the store, even while the store is unavailable. 0 disables
+	// the copies (`off` in a Caddyfile). Default: 16 MiB.
 	LocalCopies *int64 `json:"local_copies,omitempty"`
 
-	// The keys with which stored responses, delivery IDs and fingerprints are
-	// encrypted (AES-256-GCM): each 32 random bytes in base64, and here only the
-	// placeholder of each, `{env.*}` or `{file.*}`. The first encrypts, all decrypt.
-	// What a key is stored under does not depend on them. Default: none, nothing is
-	// encrypted.
+	// The keys that encrypt stored responses, delivery IDs and fingerprints (AES-256-GCM).
+	// Each is a placeholder, `{env.*}` or `{file.*}`, for 32 random bytes in base64. The
+	// first key encrypts; all of them decrypt. The names of stored keys do not depend on
+	// them. Default: none, nothing is encrypted.
 	Encrypt []string `json:"encrypt,omitempty"`
 
-	// What one process holds at a time.
+	// The limits of one process.
 	Limits Limits `json:"limits,omitzero"`
 
 	ctx    caddy.Context
@@ -63,11 +61,11 @@ type App struct {
 	sealer *seal.Sealer // nil without encryption
 
 	mu      sync.Mutex
-	stores  []*storepool.Handle // those that the configuration's handlers use
-	started []*storepool.Handle // those whose store the configuration has entered
+	stores  []*storepool.Handle // used by the handlers of this configuration
+	started []*storepool.Handle // opened by Start
 	maxRun  time.Duration       // the longest `timeout` of a handler
 
-	// stopTime is when the servers began to stop, nil until they do.
+	// stopTime is when the first server started to stop; nil before.
 	stopTime atomic.Pointer[time.Time]
 }
 
@@ -79,7 +77,7 @@ func (*App) CaddyModule() caddy.ModuleInfo {
 	}
 }
 
-// Provision finds the store. It opens nothing.
+// Provision checks the settings and loads the store module. It opens nothing.
 func (a *App) Provision(ctx caddy.Context) error {
 	a.ctx = ctx
 	a.logger = ctx.Logger()
@@ -104,8 +102,8 @@ func (a *App) Provision(ctx caddy.Context) error {
 	return err
 }
 
-// setNamespace replaces the placeholders of the namespace. Where one of them is empty
-// or unknown the rest would be another namespace, which others may have too.
+// setNamespace replaces the placeholders of the namespace. An empty or unknown one is an error:
+// without it the namespace could be that of another installation.
 func (a *App) setNamespace() error {
 	setDefault(&a.Namespace, "default")
 	namespace, err := replacePlaceholders(a.Namespace)
@@ -140,8 +138,8 @@ func (a *App) loadStore(ctx caddy.Context, owner any, raw json.RawMessage) (*sto
 	}, nil
 }
 
-// use notes the store and the time limit of a handler, and returns the handle by
-// which all handlers of the configuration use that store.
+// use registers the store and the `timeout` of a handler. It returns the handle that all handlers
+// of the configuration share for that store.
 func (a *App) use(handle *storepool.Handle, limit time.Duration) (*storepool.Handle, error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -159,9 +157,8 @@ func (a *App) use(handle *storepool.Handle, limit time.Duration) (*storepool.Han
 	return handle, nil
 }
 
-// Start opens the stores, so that what is wrong with one fails the configuration
-// and not the requests. A server that does not answer is no such failure: it may
-// be back before the first request.
+// Start opens the stores: a broken store fails the configuration instead of every request. A
+// server that does not answer is only logged: it may be back before the first request.
 func (a *App) Start() error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -179,8 +176,7 @@ func (a *App) Start() error {
 	return nil
 }
 
-// probe asks the store once, so that an operator reads at the start, and not with
-// the first refused request, that it does not answer.
+// probe logs at the start, before the first request is refused, that the store does not answer.
 func (a *App) probe(engine *engine.Engine, store string) {
 	if err := engine.Ready(a.ctx); err != nil && a.ctx.Err() == nil {
 		a.logger.Error("the store does not answer; requests with a key are refused until it does",
@@ -191,9 +187,9 @@ func (a *App) probe(engine *engine.Engine, store string) {
 // Stop does nothing: requests are still being served, and apps stop in no order.
 func (a *App) Stop() error { return nil }
 
-// Cleanup leaves the stores, each of which is closed when its last work is done.
-// When the process exits, it waits for the runs that no server waits for, such as
-// those whose HTTP/2 client has gone.
+// Cleanup stops using the stores; each closes when its last run has settled. When the process
+// exits, Cleanup first waits for runs that no server waits for, such as those whose HTTP/2 client
+// has disconnected.
 func (a *App) Cleanup() error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -208,22 +204,22 @@ func (a *App) Cleanup() error {
 	return nil
 }
 
-// noteServerStop notes when the first server began to stop.
+// noteServerStop records when the first server started to stop.
 func (a *App) noteServerStop() {
 	now := time.Now()
 	a.stopTime.CompareAndSwap(nil, &now)
 }
 
-// drain waits for runs, for as long as drainLimit says.
+// drain waits for runs, at most for drainLimit.
 func (a *App) drain() {
 	ctx, cancel := context.WithTimeout(context.Background(), a.drainLimit())
 	defer cancel()
 	stores.Drain(ctx)
 }
 
-// drainLimit returns what the servers have left of their grace period, which is one for
-// the whole stop: what kills a process that takes longer was told of one. Without a grace
-// period it is the time of the longest run that is allowed.
+// drainLimit returns what is left of the grace period of the servers. Servers and runs share one
+// period: a supervisor is configured to kill the process after it. Without a grace period the
+// limit is the longest `timeout` of a handler.
 func (a *App) drainLimit() time.Duration {
 	module, err := a.ctx.AppIfConfigured("http")
 	if err != nil {
@@ -245,12 +241,11 @@ var (
 	_ caddy.CleanerUpper = (*App)(nil)
 )
 
-// keyPlaceholder is where an encryption key may come from. A key in the
-// configuration itself would lie in its backups, in the admin API's answers and in
-// Caddy's autosave.
+// keyPlaceholder matches the accepted origins of an encryption key. A key in the configuration
+// itself would leak into backups, responses of the admin API and Caddy's autosave.
 var keyPlaceholder = regexp.MustCompile(`^\{(env|file)\.[^{}]+\}$`)
 
-// checkEncryptionKeys refuses what is not a placeholder. No error shows it, for it may be a key.
+// checkEncryptionKeys refuses anything but placeholders. Errors do not show it: it may be a key.
 func checkEncryptionKeys(texts []string) error {
 	for i, text := range texts {
 		if !keyPlaceholder.MatchString(text) {
@@ -263,7 +258,7 @@ func checkEncryptionKeys(texts []string) error {
 	return nil
 }
 
-// newSealer reads the keys. Errors name their placeholders, and never a value.
+// newSealer reads the keys. Errors name the placeholder and never show a value.
 func newSealer(texts []string) (*seal.Sealer, error) {
 	var keys [][]byte
 	for _, text := range texts {

@@ -42,7 +42,7 @@ func setting[T, V any](field func(*T) *V, parse func(*caddyfile.Dispenser) (V, e
 	}
 }
 
-// parse reads the block of a directive or word, and returns where its words are.
+// parse reads the block of a directive or word and returns the positions of its words.
 func (b block[T]) parse(d *caddyfile.Dispenser, name string, into *T) (wordLines, error) {
 	var found wordLines
 	prefix := ""

@@ -15,8 +15,8 @@ import (
 
 func init() {
 	httpcaddyfile.RegisterHandlerDirective("dedup", parseHandler)
-	// After authentication, so that the scope knows the caller; inside encode,
-	// so that responses are kept unencoded; before handle and the like.
+	// After authentication, so that the scope has the caller; inside encode, so that responses
+	// are stored unencoded; before handle and similar directives.
 	httpcaddyfile.RegisterDirectiveOrder("dedup", httpcaddyfile.After, "templates")
 }
 
@@ -67,7 +67,7 @@ func (h *Handler) UnmarshalCaddyfile(d *caddyfile.Dispenser) error {
 	return hidePasswords(*d, err)
 }
 
-// read reads the directive, and returns where its words are.
+// read reads the directive and returns the positions of its words.
 func (s *Settings) read(d *caddyfile.Dispenser) (wordLines, error) {
 	d.Next() // the directive's name
 	s.Providers = d.RemainingArgs()
@@ -103,7 +103,7 @@ var _ caddyfile.Unmarshaler = (*Handler)(nil)
 // keyForms are the arguments of key.
 const keyForms = "header <field> [<prefix>], json <JSON pointer> [<prefix>], value <text> [<prefix>], content [<prefix>] or parts <prefix> { ... }"
 
-// keyWord adds a source; JSON checks all of them together ([Settings.checkKeys]).
+// keyWord adds a source. For JSON, [Settings.checkKeys] checks all of them.
 var keyWord = word[Settings]{
 	parse: func(s *Settings, d *caddyfile.Dispenser) error {
 		source, err := parseKey(d)
@@ -126,13 +126,13 @@ func parseKey(d *caddyfile.Dispenser) (source KeySource, err error) {
 	}
 	source, err = parseSource(d, args, "key ", keyForms)
 	if err == nil && source.Prefix == optionalWord {
-		err = d.Errf("key %s: %s is a word of the lines in key parts, and no prefix; a key that is absent is passed over anyway", args[0], optionalWord)
+		err = d.Errf("key %s: %s is a word of the lines in key parts, not a prefix; a source that is absent is skipped anyway", args[0], optionalWord)
 	}
 	return source, err
 }
 
-// keyKinds are the sources of one line, each with the field that its argument sets;
-// content takes none.
+// keyKinds are the kinds of source on one line, each with the field that its argument sets.
+// Content takes no argument.
 var keyKinds = map[string]func(*KeySource) *string{
 	delivery.KindHeader:  func(k *KeySource) *string { return &k.Header },
 	delivery.KindJSON:    func(k *KeySource) *string { return &k.JSON },
@@ -172,7 +172,7 @@ func parseSource(d *caddyfile.Dispenser, args []string, before, forms string) (K
 // partForms are the lines of a block of parts.
 const partForms = "header <field>, json <JSON pointer>, value <text> or content, each with optional behind it if it may be absent"
 
-// optionalWord ends the line of a part that may be absent.
+// optionalWord marks a part that may be absent.
 const optionalWord = "optional"
 
 // parseParts reads `key parts <prefix> { … }`.

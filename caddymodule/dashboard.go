@@ -17,23 +17,23 @@ import (
 func init() {
 	caddy.RegisterModule(new(Dashboard))
 	httpcaddyfile.RegisterHandlerDirective("dedup_dashboard", parseDashboard)
-	// As the other directives that answer by themselves: after authentication.
+	// After authentication, like other directives that respond.
 	httpcaddyfile.RegisterDirectiveOrder("dedup_dashboard", httpcaddyfile.Before, "respond")
 }
 
 // Dashboard is a page for operators: which deliveries need attention, one delivery by its ID,
 // and buttons that release or forget its key. It shows the keys of all stores that are open in
-// the process. It asks for no password: put it behind authentication.
+// the process. It has no access control of its own: put it behind authentication.
 //
 // It answers every request that reaches it, whatever its path.
 type Dashboard struct {
-	// Shows the kept responses, too, headers and bodies. Default: false.
+	// Also show the headers and bodies of kept responses. Default: false.
 	Bodies bool `json:"bodies,omitempty"`
 
 	page *dashboard.Page
 }
 
-// history is the last hour of this process, for all pages, from its first page on.
+// history records the last hour of this process. All pages share it; the first one starts it.
 var history = sync.OnceValue(func() *dashboard.History {
 	h := dashboard.NewHistory(processMetrics.byOutcome)
 	go h.Run()
@@ -62,9 +62,9 @@ func (d *Dashboard) ServeHTTP(w http.ResponseWriter, r *http.Request, _ caddyhtt
 	return nil
 }
 
-// operatorOf returns the operator that sent a request: the user that a handler in front has authenticated, or
-// the subject of a verified client certificate, and the address, behind one of the server's
-// trusted_proxies that of its client.
+// operatorOf identifies the sender of a request: the user that a handler in front authenticated,
+// or the subject of a verified client certificate, and the client's address, which behind one of
+// the trusted_proxies of the server is the one that the proxy reports.
 func operatorOf(r *http.Request) engine.Operator {
 	by := engine.Operator{Remote: r.RemoteAddr, User: exchange.User(r)}
 	if by.User == "" && r.TLS != nil && len(r.TLS.VerifiedChains) > 0 {

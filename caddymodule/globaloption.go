@@ -68,8 +68,7 @@ func checkNamespace(name string) error {
 	return checkBraces(name)
 }
 
-// parseLocalCopies reads `local_copies <size>|off`, whose first word is the current token.
-// Off is a size of 0.
+// parseLocalCopies reads `local_copies <size>|off`; off is 0. The first word is the current token.
 func parseLocalCopies(d *caddyfile.Dispenser) (*int64, error) {
 	value, err := oneArg(d, "a size such as 16MiB, or off")
 	if err != nil || value == offWord {

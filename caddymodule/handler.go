@@ -17,24 +17,23 @@ func init() {
 	caddy.RegisterModule(new(Handler))
 }
 
-// Handler makes the handlers behind it idempotent. It takes the delivery ID or
-// idempotency key from a request, claims it in a store, lets exactly one request
-// through, keeps the response and replays it to duplicates. Where the upstream
-// failed, the key is released for a retry.
+// Handler makes the handlers behind it idempotent. It reads the idempotency key or delivery ID of
+// a request, claims it in a store, lets exactly one request through, keeps the response and
+// replays it to duplicates. If the upstream fails, it releases the key for a retry.
 //
 // Without providers and keys it serves the `Idempotency-Key` header of an API.
 // With providers it serves their webhooks.
 //
-// Set by the handler are the placeholders `{http.dedup.outcome}`,
+// The handler sets the placeholders `{http.dedup.outcome}`,
 // `{http.dedup.key}`, `{http.dedup.provider}`, `{http.dedup.delivery_id}` (not
-// under `encrypt`), `{http.dedup.execution_id}` and `{http.dedup.attempt}`, and the
-// same as fields of the access log, with `dedup_` before the name. A placeholder is
-// empty where there is nothing to say. The key is the same in every attempt and on
-// every replica, and can be handed on to a service behind.
+// under `encrypt`), `{http.dedup.execution_id}` and `{http.dedup.attempt}`, and fields
+// of the same names in the access log, prefixed with `dedup_`. A placeholder without a
+// value is empty. The key is the same in every attempt and on every replica, so it can
+// be forwarded to the upstream.
 //
 // Members of a JSON body are placeholders for `scope`, for the `value` of a key and for the
-// handlers behind: `{http.dedup.json.<JSON pointer>}`. What is known of the run that completed
-// the key of a duplicate is there for error routes and handlers in front:
+// handlers behind: `{http.dedup.json.<JSON pointer>}`. For a duplicate, error routes and handlers
+// in front can read the run that completed the key:
 // `{http.dedup.first.status}`, `{http.dedup.first.execution_id}`,
 // `{http.dedup.first.header.<field>}` and `{http.dedup.first.json.<JSON pointer>}`.
 type Handler struct {
@@ -51,7 +50,7 @@ func (*Handler) CaddyModule() caddy.ModuleInfo {
 	}
 }
 
-// Provision fills in the defaults and finds the store. It opens nothing.
+// Provision fills in the defaults, checks the settings and loads the store. It opens nothing.
 func (h *Handler) Provision(ctx caddy.Context) error {
 	h.setDefaults()
 	if err := h.check(); err != nil {
@@ -78,7 +77,7 @@ func (h *Handler) Provision(ctx caddy.Context) error {
 	processMetrics.addHandler(config)
 	h.exchange = exchange.New(config)
 	if config.Observe {
-		config.Logger.Warn("observe: requests are counted and logged, and every one passes: duplicates run")
+		config.Logger.Warn("observe: requests are only counted and logged; duplicates run")
 	} else if config.PassUnavailable {
 		config.Logger.Warn("on_store_error pass: while the store fails, requests pass unprotected and duplicates run")
 	}
@@ -94,7 +93,7 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request, next caddyht
 	return h.exchange.ServeHTTP(w, r, next)
 }
 
-// config returns what the settings, which are checked, mean for requests.
+// config converts checked settings.
 func (s *Settings) config() exchange.Config {
 	c := exchange.Config{
 		Observe:         s.Observe,
@@ -128,9 +127,9 @@ func (s *Settings) config() exchange.Config {
 	return c
 }
 
-// policyFor returns what the user chose for a delivery from a provider, "" for none.
+// policyFor returns the policy for requests of a provider, or of none ("").
 func (s *Settings) policyFor(provider string) idempotency.Policy {
-	releaseOn, _ := idempotency.ParseStatuses(s.releasing()...) // which is checked
+	releaseOn, _ := idempotency.ParseStatuses(s.releasing()...) // checked by Provision
 	return idempotency.Policy{
 		Terms: idempotency.Terms{
 			Lease:       duration(s.Lease),
@@ -142,8 +141,7 @@ func (s *Settings) policyFor(provider string) idempotency.Policy {
 	}
 }
 
-// retentionOf returns how long a response is kept whose delivery came from a provider, "" for
-// none, where the user has not chosen.
+// retentionOf returns the configured retention, or the default for a provider ("" for none).
 func (s *Settings) retentionOf(provider string) time.Duration {
 	if s.Retention != 0 {
 		return duration(s.Retention)

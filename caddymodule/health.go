@@ -16,26 +16,25 @@ import (
 func init() {
 	caddy.RegisterModule(new(Health))
 	httpcaddyfile.RegisterHandlerDirective("dedup_health", parseHealth)
-	// Where dedup is. Of the two it comes first: Caddy puts what is registered later nearer
-	// to templates, and files are initialized in the order of their names.
+	// Next to dedup, and before it: Caddy puts what is registered later nearer to templates,
+	// and Go initializes files in the order of their names.
 	httpcaddyfile.RegisterDirectiveOrder("dedup_health", httpcaddyfile.After, "templates")
 }
 
-// What a probe can ask.
+// The probes.
 const (
 	probeReady = "ready"
 	probeLive  = "live"
 )
 
-// health answers the probes of all handlers: the stores are the process's.
+// health is shared by all handlers, as the stores are.
 var health = &admin.Health{Open: inUse}
 
-// Health answers probes, such as those of Kubernetes: `live` is answered with 200 while
-// the process serves, `ready` with 200 if every store that requests use answers within
-// its timeout, else with 503 and the reason. Probes share what they find out for half a
-// second, so that they cost the stores next to nothing.
+// Health answers probes, such as those of Kubernetes. `live` gets 200 while the process serves.
+// `ready` gets 200 if every store in use answers within its timeout, else 503 with the reason.
+// Results are cached for half a second, so frequent probes do not load the stores.
 type Health struct {
-	// What is asked: `ready` or `live`. Default: `ready`.
+	// The probe: `ready` or `live`. Default: `ready`.
 	Probe string `json:"probe,omitempty"`
 }
 
@@ -71,15 +70,15 @@ func (h *Health) ServeHTTP(w http.ResponseWriter, r *http.Request, _ caddyhttp.H
 	return health.ServeReady(w, r)
 }
 
-// inUse returns the stores of the configurations that run, entered, and the longest of
-// their timeouts. One that is only open for what an earlier configuration has begun does
-// not count: no request comes to it.
+// inUse returns the stores of the active configurations, acquired, and their longest timeout. It
+// leaves out stores that are open only for the runs of an earlier configuration: they get no
+// requests.
 func inUse() (open []admin.Store, timeout time.Duration) {
 	for _, store := range admin.InUse(stores.All()) {
 		open = append(open, store)
 		timeout = max(timeout, store.Timeout())
 	}
-	return open, timeout + time.Second/10 // so that a store says itself what is wrong with it
+	return open, timeout + time.Second/10 // so that a store reports its own error first
 }
 
 func parseHealth(h httpcaddyfile.Helper) (caddyhttp.MiddlewareHandler, error) {

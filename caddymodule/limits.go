@@ -13,14 +13,13 @@ import (
 	"github.com/caddy-dedup/caddy-dedup/internal/exchange"
 )
 
-// Limits bound what one process holds at a time. Past one of them, requests with
-// a key are refused with 503 and `overloaded`.
+// Limits bound the resources of one process. Beyond a limit, requests with a key are refused
+// with 503 and `overloaded`.
 type Limits struct {
-	// All that is held for requests, in bytes: bodies as they arrive, responses and
-	// replays until the client has read them. While nine tenths of it are taken, requests
-	// that would begin are refused, and replays wait; what is in flight goes on, and waits
-	// for room if it has to. Default: a quarter of the memory limit (GOMEMLIMIT, which is set by the
-	// container's limit), at most 256 MiB.
+	// The memory for request bodies, responses and replays, in bytes. While nine tenths of
+	// it are in use, new requests are refused and replays wait. Runs in flight continue, and
+	// wait for free memory if necessary. Default: a quarter of the memory limit (GOMEMLIMIT,
+	// which Caddy derives from the container's limit), at most 256 MiB.
 	Buffered int64 `json:"buffered,omitempty"`
 
 	// How long a client may accept no bytes of its response before it is disconnected. The
@@ -28,17 +27,18 @@ type Limits struct {
 	// takes precedence.
 	ClientIdle caddy.Duration `json:"client_idle,omitempty"`
 
-	// Duplicates that wait for a run. Default: 10000.
+	// The maximum number of duplicates that wait for a run. Default: 10000.
 	Waiters int `json:"waiters,omitempty"`
 
-	// Duplicates that wait for the run of one key. Default: 1000.
+	// The maximum number of duplicates that wait for the run of one key. Default: 1000.
 	WaitersPerKey int `json:"waiters_per_key,omitempty"`
 
-	// Runs in flight, and responses that could not be stored yet. Default: 10000.
+	// The maximum number of runs in flight, including those whose response is not stored
+	// yet. Default: 10000.
 	InFlight int `json:"in_flight,omitempty"`
 
-	// What the memory store holds, in bytes. When seven eighths are taken, it refuses new
-	// keys; it never evicts one. Default: 256 MiB.
+	// The maximum size of the memory store, in bytes. When seven eighths are in use, it
+	// refuses new keys. It never evicts a key. Default: 256 MiB.
 	MemoryStore int64 `json:"memory_store,omitempty"`
 }
 
@@ -55,11 +55,11 @@ func (l *Limits) engineLimits() engine.Limits {
 	return engine.Limits{Waiters: l.Waiters, WaitersPerKey: l.WaitersPerKey, InFlight: l.InFlight}
 }
 
-// buffered is the budget of this process. A configuration sets its limit.
+// buffered is the budget of the process. activeConfigs sets its limit.
 var buffered = exchange.NewBudget(math.MaxInt64)
 
-// activeConfigs are the configurations that run, the oldest first. The limit of that one
-// counts, as with the settings of a store.
+// activeConfigs holds the active configurations, oldest first. The limits of the oldest one
+// apply, as do its settings of a store.
 var activeConfigs configurations
 
 type configurations struct {
@@ -89,11 +89,10 @@ func (c *configurations) applyLocked() {
 	localCopies.SetLimit(app.localCopies())
 }
 
-// localCopies are the copies of kept responses in this process. A configuration sets
-// their limit.
+// localCopies holds the copies of kept responses. activeConfigs sets its limit.
 var localCopies = engine.NewCopies(0)
 
-// defaultLocalCopies is the limit of the local copies where none is configured, in bytes.
+// defaultLocalCopies is the default limit of localCopies, in bytes.
 const defaultLocalCopies = 16 << 20
 
 func (a *App) localCopies() int64 {
@@ -103,11 +102,11 @@ func (a *App) localCopies() int64 {
 	return *a.LocalCopies
 }
 
-// maxBuffered is the largest default limit.
+// maxBuffered is the maximum of the default of [Limits.Buffered], in bytes.
 const maxBuffered = 256 << 20
 
-// defaultBuffered is a quarter of the memory limit (GOMEMLIMIT, which Caddy sets by the
-// container's), at most maxBuffered.
+// defaultBuffered returns a quarter of GOMEMLIMIT, which Caddy sets from the container's limit,
+// and at most maxBuffered.
 func defaultBuffered() int64 {
 	limit := debug.SetMemoryLimit(-1)
 	if limit == math.MaxInt64 {

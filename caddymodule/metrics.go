@@ -16,19 +16,17 @@ import (
 	"github.com/caddy-dedup/caddy-dedup/internal/exchange"
 )
 
-// The metrics of this process. Caddy makes a new registry for each configuration, and
-// shows that of the latest one: the counters are the process's own, and each registry
-// gets them, so that they go on over a reload.
+// Caddy creates a registry for each configuration and serves that of the latest one. The counters
+// belong to the process and are registered with each registry, so they survive a reload.
 
-// The label `provider` of requests of no provider.
+// The label `provider` of requests without a provider.
 const (
 	labelAPI    = "api"
 	labelCustom = "custom"
 )
 
-// storeBuckets are the upper bounds of the histogram of the store's operations, in
-// seconds: from a store in this process to Redis at its time limit. Caddy's own histograms
-// have classic buckets as well.
+// storeBuckets are the buckets of store operations, in seconds: from a local store to Redis at
+// its timeout. They are classic buckets, as those of Caddy's own histograms.
 var storeBuckets = []float64{.0005, .001, .0025, .005, .01, .025, .1, .5, 1, 5}
 
 // processMetrics are the counters of this process.
@@ -36,8 +34,8 @@ var processMetrics = newMetrics()
 
 func init() { stores.Observer = processMetrics }
 
-// metrics are counters. Every series is there from the start: a rule sees no increase of one that
-// begins with 1.
+// metrics are counters. Every series exists from the start: Prometheus sees no increase in a
+// series whose first sample is 1.
 type metrics struct {
 	requests    *prometheus.CounterVec
 	runs        *prometheus.CounterVec
@@ -58,15 +56,15 @@ func newCounterVec(name, help string, labels ...string) *prometheus.CounterVec {
 func newMetrics() *metrics {
 	m := &metrics{
 		requests: newCounterVec("requests_total", "Requests with a method that is deduplicated, by outcome.", "provider", "outcome", "observed"),
-		runs:     newCounterVec("runs_total", "Runs that have ended, by what became of their claims.", "provider", "result"),
+		runs:     newCounterVec("runs_total", "Completed runs, by what happened to their claims.", "provider", "result"),
 		durations: prometheus.NewHistogramVec(prometheus.HistogramOpts{
 			Namespace: "caddy", Subsystem: "dedup", Name: "store_duration_seconds",
-			Help: "How long the operations of the store take.", Buckets: storeBuckets,
+			Help: "Duration of store operations.", Buckets: storeBuckets,
 		}, []string{"operation"}),
-		storeErrors: newCounterVec("store_errors_total", "Operations that the store could not do.", "operation"),
+		storeErrors: newCounterVec("store_errors_total", "Failed store operations.", "operation"),
 		takeovers: prometheus.NewCounter(prometheus.CounterOpts(metricOpts("takeovers_total",
 			"Runs that took over a claim whose lease was not renewed."))),
-		overloads: newCounterVec("overloads_total", "How often a limit refused something.", "limit"),
+		overloads: newCounterVec("overloads_total", "Requests and copies refused by a limit.", "limit"),
 	}
 	for _, operation := range engine.Operations {
 		m.durations.WithLabelValues(string(operation))
@@ -78,8 +76,8 @@ func newMetrics() *metrics {
 	return m
 }
 
-// addHandler makes the series of a handler's requests: those of the providers that its
-// configuration names, and of requests that are of none of them.
+// addHandler creates the series of a handler: one set for each of its providers, and one for
+// requests without a provider.
 func (m *metrics) addHandler(c exchange.Config) {
 	labels := []string{c.Label}
 	for _, source := range c.Sources {
@@ -95,8 +93,8 @@ func (m *metrics) addHandler(c exchange.Config) {
 	}
 }
 
-// labelOf returns the label of requests whose key is of no provider: in an API or of a sender that
-// has no name. If all keys of a handler are of one provider, requests without a key count as its.
+// labelOf returns the label of requests without a provider. If all keys of a handler belong to
+// one provider, requests without a key are counted under it.
 func labelOf(mode delivery.Mode, sources []delivery.Source) string {
 	only := sources[0].Provider
 	switch {
@@ -135,8 +133,8 @@ func (m *metrics) Asked(operation engine.Operation, took time.Duration, failed b
 	}
 }
 
-// byOutcome returns how many requests had which outcome, those of all providers together. It
-// leaves out those that are only observed.
+// byOutcome returns the number of requests with each outcome, over all providers and without
+// observed ones.
 func (m *metrics) byOutcome() map[string]uint64 {
 	series := make(chan prometheus.Metric)
 	go func() {
@@ -166,11 +164,11 @@ func newDesc(name, help string) *prometheus.Desc {
 }
 
 var processGauges = gauges{
-	inFlight:     newDesc("in_flight", "Runs in flight, and ends of runs that are not stored yet."),
+	inFlight:     newDesc("in_flight", "Runs in flight, including those whose end is not stored yet."),
 	waiters:      newDesc("waiting", "Requests that wait for a run."),
-	unreplicated: newDesc("unreplicated_total", "Kept responses that were answered before they were on as many replicas as are wanted."),
-	buffered:     newDesc("buffered_bytes", "Bytes that are held for requests: bodies, what they are parsed into, responses and replays."),
-	localCopies:  newDesc("local_copies_bytes", "Bytes of the kept responses of which this process has copies."),
+	unreplicated: newDesc("unreplicated_total", "Kept responses sent to the client before wait_replicas replicas had them."),
+	buffered:     newDesc("buffered_bytes", "Bytes held for requests: bodies, parsed bodies, responses and replays."),
+	localCopies:  newDesc("local_copies_bytes", "Bytes of kept responses copied in this process."),
 }
 
 // Describe implements [prometheus.Collector].
@@ -193,7 +191,7 @@ func (g gauges) Collect(to chan<- prometheus.Metric) {
 	to <- prometheus.MustNewConstMetric(g.unreplicated, prometheus.CounterValue, float64(now.Unreplicated))
 }
 
-// register puts the metrics into the registry of a configuration.
+// register registers the metrics with the registry of a configuration.
 func (m *metrics) register(registry prometheus.Registerer) error {
 	for _, collector := range []prometheus.Collector{
 		m.requests, m.runs, m.durations, m.storeErrors, m.takeovers, m.overloads, processGauges,

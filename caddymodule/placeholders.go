@@ -12,21 +12,21 @@ import (
 	"github.com/caddy-dedup/caddy-dedup/internal/exchange"
 )
 
-// checkPrefix refuses a prefix with a placeholder: it would not be replaced, so the prefix
-// would be the same for all requests, where its author expects one for each tenant.
+// checkPrefix refuses a prefix with a placeholder. It would not be replaced: the prefix would be
+// the same for all requests, although its author expects one per tenant.
 func checkPrefix(prefix string) error {
 	names, _ := exchange.PlaceholdersIn(prefix)
 	if len(names) == 0 {
 		return nil
 	}
-	return fmt.Errorf("prefix: %q has the placeholder {%s}, and none is replaced there; use a word such as orders, and key parts or scope for what differs from request to request", prefix, names[0])
+	return fmt.Errorf("prefix: %q has the placeholder {%s}, and none is replaced there; use a word such as orders, and key parts or scope for values that differ between requests", prefix, names[0])
 }
 
-// placeholderPrefixes is how the placeholders begin that a Caddyfile mostly has.
+// placeholderPrefixes are the prefixes of common placeholders.
 var placeholderPrefixes = []string{"env.", "file.", "http.", "system.", "time."}
 
-// checkPointerText refuses a JSON pointer with one of Caddy's placeholders. Other braces may
-// be a part of a member's name.
+// checkPointerText refuses a JSON pointer with a common placeholder of Caddy. Other braces may be
+// part of a member's name.
 func checkPointerText(pointer string) error {
 	names, _ := exchange.PlaceholdersIn(pointer)
 	for _, name := range names {
@@ -37,12 +37,12 @@ func checkPointerText(pointer string) error {
 	return nil
 }
 
-// checkMember refuses what names no member of the body in a placeholder.
+// checkMember checks the JSON pointer in a placeholder.
 func checkMember(pointer string) error {
 	if err := delivery.CheckMember(pointer); err != nil {
 		return err
 	}
-	return checkPointerText(pointer + "}") // which ended the placeholder around it
+	return checkPointerText(pointer + "}") // the brace that ended the outer placeholder
 }
 
 // checkKeyText refuses the text of a key that is the same for all requests.
@@ -51,12 +51,12 @@ func checkKeyText(text string) error {
 		return named("value", err)
 	}
 	if names, _ := exchange.PlaceholdersIn(text); len(names) == 0 {
-		return fmt.Errorf("value: %q has no placeholder and would be one key for all requests; use one such as %s", text, examplePlaceholder)
+		return fmt.Errorf("value: %q has no placeholder, so all requests would share one key; use one such as %s", text, examplePlaceholder)
 	}
 	return nil
 }
 
-// isConstant reports whether no request can have another key of this source.
+// isConstant reports whether the source has the same value in all requests.
 func (k KeySource) isConstant() bool {
 	names, _ := exchange.PlaceholdersIn(k.Value)
 	differs := func(name string) bool { return !isConstantPlaceholder(name) }
@@ -69,13 +69,13 @@ func isConstantPlaceholder(name string) bool {
 	return slices.ContainsFunc([]string{"env.", "file.", "system."}, func(start string) bool { return strings.HasPrefix(name, start) })
 }
 
-// changingPlaceholder finds a placeholder that has another value in each request, a retry too.
+// changingPlaceholder finds a placeholder whose value changes with every request, even a retry.
 func changingPlaceholder(text string) (name string, ok bool) {
 	names, _ := exchange.PlaceholdersIn(text)
 	for _, name := range names {
 		switch name {
 		case "http.request.uuid", "http.request.duration", "http.request.duration_ms",
-			"http.request.remote", "http.request.remote.port", // the first has the port too: each connection has another
+			"http.request.remote", "http.request.remote.port", // includes the port, which changes with the connection
 			"time.now", "time.now.http", "time.now.rfc3339", "time.now.common_log", "time.now.unix", "time.now.unix_ms":
 			return name, true
 		}
@@ -83,25 +83,25 @@ func changingPlaceholder(text string) (name string, ok bool) {
 	return "", false
 }
 
-// replacePlaceholders replaces the placeholders of a text when the configuration is
-// loaded. One that is empty or unknown is an error: without one of its parts the text
-// would mean something else. The error names the placeholder, and shows nothing else of
-// the text; one that is unknown may be a part of a password with braces in it.
+// replacePlaceholders replaces the placeholders of a text when the configuration is loaded. An
+// empty or unknown placeholder is an error: without it the text would mean something else. The
+// error names an empty placeholder and shows nothing else of the text. It does not name an unknown
+// one, which may be part of a password with braces.
 func replacePlaceholders(text string) (string, error) {
 	return caddy.NewReplacer().ReplaceFunc(text, func(name string, value any) (any, error) {
 		switch value = exchange.TrimLineEnd(name, value); {
 		case caddy.ToString(value) != "":
 			return value, nil
-		case value == nil && !strings.HasPrefix(name, "file."): // which has no value if there is no such file
-			return nil, errors.New(`it has a placeholder that is unknown; use such as {env.NAME} or {file./path}, and write \{ for a brace`)
+		case value == nil && !strings.HasPrefix(name, "file."): // which has no value if the file does not exist
+			return nil, errors.New(`it has a placeholder that is unknown; use one such as {env.NAME} or {file./path}, and write \{ for a brace`)
 		}
 		return nil, fmt.Errorf("{%s} is empty; it needs a value", name)
 	})
 }
 
-// checkBraces refuses a placeholder that is not closed, which Caddy would take as it
-// stands: a text that was to be secret, or another one on each machine, would be the same
-// everywhere. The error does not show it.
+// checkBraces refuses an unclosed placeholder, which Caddy would keep as literal text: a value that
+// should be secret, or differ between machines, would be the same everywhere. The error does not
+// show the text.
 func checkBraces(text string) error {
 	if _, unclosed := exchange.PlaceholdersIn(text); unclosed {
 		return errors.New(`a placeholder in it lacks its closing brace; write it whole, such as {env.NAME}, or \{ for a brace`)
@@ -109,5 +109,5 @@ func checkBraces(text string) error {
 	return nil
 }
 
-// keepPlaceholders replaces nothing: what placeholders stand for is not known yet.
+// keepPlaceholders replaces nothing: the values are not known yet.
 func keepPlaceholders(text string) (string, error) { return text, nil }

@@ -45,7 +45,7 @@ func TestPlaceholdersWhereNoneIsReplaced(t *testing.T) {
 // One key for all requests answers all of them with the first one's response. A key that
 // no retry repeats protects nothing.
 func TestKeysThatAreTheSameAlwaysOrNever(t *testing.T) {
-	const always, never = "is the same in all requests", "is another one in each request"
+	const always, never = "is the same in all requests", "changes with every request"
 	for line, want := range map[string]string{
 		"key value {env.TEST_ID}":                                     always,
 		`key value "{env.TEST_A}-{file./run/id}"`:                     always,

@@ -33,8 +33,8 @@ func parseRedis(d *caddyfile.Dispenser, urls []string) (any, error) {
 	return store, nil
 }
 
-// checkUnreplaced returns what is wrong with the settings whatever their placeholders stand for,
-// which is known when the configuration is loaded.
+// checkUnreplaced checks what does not depend on the values of placeholders, which are known only
+// when the configuration is loaded.
 func (s *RedisStore) checkUnreplaced(urls []string) error {
 	if hasPlaceholder(urls...) || hasPlaceholder(s.Addresses...) {
 		return s.checkServers()
@@ -57,10 +57,10 @@ var redisBlock = block[RedisStore]{
 	"password": secret(aPassword, func(s *RedisStore) *string { return &s.Password }),
 	"db": setting(func(s *RedisStore) **int { return &s.DB }, func(d *caddyfile.Dispenser) (*int, error) {
 		db, err := countArg(d, 0)
-		return &db, err // 0 too: a URL's placeholder may name another one
+		return &db, err // also 0: a placeholder in the URL may name another database
 	}, anyValue),
 	"tls":               setting(func(s *RedisStore) **RedisTLS { return &s.TLS }, parseRedisTLS, (*RedisTLS).checkPair),
-	"sentinel":          text("the name by which sentinels know the master", func(s *RedisStore) *string { return &s.Sentinel }, checkNotEmpty),
+	"sentinel":          text("the name of the master on the sentinels", func(s *RedisStore) *string { return &s.Sentinel }, checkNotEmpty),
 	"sentinel_username": secret("a user's name", func(s *RedisStore) *string { return &s.SentinelUsername }),
 	"sentinel_password": secret(aPassword, func(s *RedisStore) *string { return &s.SentinelPassword }),
 	"cluster":           setting(func(s *RedisStore) *bool { return &s.Cluster }, parseCluster, anyValue),
@@ -79,7 +79,7 @@ func parseCluster(d *caddyfile.Dispenser) (bool, error) {
 func checkAddresses(addresses []string) error {
 	for _, address := range addresses {
 		if hasPlaceholder(address) {
-			continue // known when the configuration is loaded
+			continue // checked when the configuration is loaded
 		}
 		if err := redis.CheckAddress(address, address); err != nil {
 			return err
@@ -93,7 +93,7 @@ func checkRedisPrefix(prefix string) error {
 	case prefix == "":
 		return fmt.Errorf("the text is empty; leave the line out for %s", redis.DefaultPrefix)
 	case hasPlaceholder(prefix):
-		return nil // known when the configuration is loaded
+		return nil // checked when the configuration is loaded
 	}
 	return redis.CheckPrefix(prefix)
 }
@@ -108,8 +108,8 @@ func checkNotEmpty(value string) error {
 // aPassword is the argument of a password's word.
 const aPassword = "such as {env.REDIS_PASSWORD}"
 
-// secret is a setting whose errors show nothing of its line: what follows a user's name may be
-// a password. A variable that is not set leaves an empty one.
+// secret is a setting whose errors show nothing of its line: a word after a user may be a
+// password. An unset variable leaves an empty argument.
 func secret(what string, field func(*RedisStore) *string) word[RedisStore] {
 	return setting(field, func(d *caddyfile.Dispenser) (string, error) {
 		name := d.Val()

@@ -25,102 +25,101 @@ func init() {
 	caddy.RegisterModule(new(RedisStore))
 }
 
-// minRedisTimeout leaves time for one round trip.
+// minRedisTimeout is a lower bound for one round trip.
 const minRedisTimeout = 10 * time.Millisecond
 
 // RedisStore keeps claims and responses in Redis, which any number of replicas
 // share: in a single server, in the master that sentinels name, or in a cluster.
-// All texts may hold placeholders such as `{env.REDIS_URL}` or
+// All texts may contain placeholders such as `{env.REDIS_URL}` or
 // `{file./run/secrets/redis}`, which are replaced when the configuration is
-// loaded. One that is empty or unknown is an error.
+// loaded. An empty or unknown placeholder is an error.
 type RedisStore struct {
 	// The server as a URL: `redis://`, `rediss://` (TLS) or `unix://`, with user,
-	// password and database where needed. It excludes `urls` and `addresses`. What
-	// it says must not be set again: `username`, `password`, `db`, and `tls` beside
-	// `rediss://`.
+	// password and database where needed. It excludes `urls` and `addresses`. A value in
+	// the URL must not be set again in `username`, `password` or `db`, nor an empty `tls`
+	// beside `rediss://`.
 	URL string `json:"url,omitempty"`
 
-	// Several sentinels, or nodes of a cluster, as URLs that differ in host and
-	// port alone. They exclude `url` and `addresses`.
+	// Several sentinels, or nodes of a cluster, as URLs that differ only in host and
+	// port. They exclude `url` and `addresses`.
 	URLs []string `json:"urls,omitempty"`
 
-	// The server's address, host:port or the path of a unix socket. With
-	// `sentinel` these are the addresses of sentinels, host:port; otherwise
-	// several are nodes of a cluster, of which one that answers is enough. None
-	// is repeated. One of `url`, `urls` and `addresses` is needed.
+	// The address of the server, host:port or the path of a unix socket. With `sentinel`,
+	// the addresses of sentinels as host:port. Otherwise several addresses are nodes of a
+	// cluster, and one that answers is enough. One of `url`, `urls` and `addresses` is
+	// required.
 	Addresses []string `json:"addresses,omitempty"`
 
-	// The user's name (ACL), if not the default one. It needs `password`, or one in
-	// `url`: Redis logs in by name only with a password. For a user with `nopass` any
-	// text will do.
+	// The ACL user. It requires `password`, or a password in `url`, because Redis accepts a
+	// user only with a password; for a user with `nopass`, use any text. Default: the
+	// default user of Redis.
 	Username string `json:"username,omitempty"`
 
 	// The password.
 	Password string `json:"password,omitempty"`
 
-	// The number of the database. A cluster has only 0. It must not stand beside a URL
-	// that names one, 0 neither. Default: what the URL says, else 0.
+	// The number of the database. A cluster has only database 0. Not allowed with a URL that
+	// names a database, even if both are 0. Default: the one in the URL, else 0.
 	DB *int `json:"db,omitempty"`
 
-	// TLS settings; an empty object uses the system's certificates, as `rediss://`
-	// does. They are for sentinels too.
+	// Enables TLS, also for sentinels. An empty object trusts the system's certificates, as
+	// `rediss://` does.
 	TLS *RedisTLS `json:"tls,omitempty"`
 
-	// The name by which sentinels know the master. It excludes `cluster`.
+	// The name of the master on the sentinels. It excludes `cluster`.
 	Sentinel string `json:"sentinel,omitempty"`
 
-	// The user's name on the sentinels, if not the default one. It needs
-	// `sentinel_password`.
+	// The ACL user on the sentinels. It requires `sentinel_password`. Default: the default
+	// user of the sentinels.
 	SentinelUsername string `json:"sentinel_username,omitempty"`
 
 	// The password for the sentinels.
 	SentinelPassword string `json:"sentinel_password,omitempty"`
 
-	// Says that a single address or URL is a node of a cluster; several are
-	// without this.
+	// Use cluster mode with a single address or URL. Several addresses without `sentinel`
+	// always form a cluster.
 	Cluster bool `json:"cluster,omitempty"`
 
-	// What the names of all keys and channels in Redis begin with, so that one
-	// pattern of an access rule, or of SCAN, covers them. Stores with different
-	// prefixes share nothing, also in one database; all replicas need the same one.
-	// It takes up to 100 bytes of printable characters but space, `{`, `}`, `*`,
-	// `?`, `[`, `]` and `\`. Default: `dedup:`.
+	// The prefix of all keys and channels in Redis, so that one pattern of an ACL rule or
+	// of SCAN matches them all. Stores with different prefixes share nothing, even in one
+	// database; all replicas need the same prefix. Up to 100 bytes of printable characters
+	// except space, `{`, `}`, `*`, `?`, `[`, `]` and `\`. Default: `dedup:`.
 	Prefix string `json:"prefix,omitempty"`
 
-	// The limit of one operation. Default: 500ms. A handler's `lease` is at least
-	// three times as long.
+	// The maximum duration of one operation. The `lease` of a handler must be at least
+	// three times as long. Default: 500ms.
 	Timeout caddy.Duration `json:"timeout,omitempty"`
 
-	// On how many replicas a kept response is before it is answered. Where that
-	// takes longer than `timeout`, or fewer replicas are connected, it is answered
-	// all the same, with a warning in the log. Default: 0.
+	// The number of replicas that must have a kept response before the client gets it. If
+	// that takes longer than `timeout`, or fewer replicas are connected, the client gets the
+	// response anyway and a warning is logged. Default: 0.
 	WaitReplicas int `json:"wait_replicas,omitempty"`
 
 	options redis.Options
-	// tls are the settings of TLS with the placeholders replaced.
+	// tls has the TLS settings with their placeholders replaced.
 	tls *RedisTLS
 }
 
-// RedisTLS are the TLS settings of a Redis connection. The files are read when the
-// configuration is loaded, which fails where one is broken, and again for every new
-// connection: certificates that are replaced need no reload.
+// RedisTLS are the TLS settings of a Redis connection. Files are read when the configuration is
+// loaded, and a broken file fails the load. They are read again for every new connection, so
+// replaced certificates need no reload.
 type RedisTLS struct {
-	// A file with the certificates of the authorities that are trusted, in PEM.
-	// Default: those of the system.
+	// The path of a PEM file with the trusted CA certificates. Default: those of the
+	// system.
 	CA string `json:"ca,omitempty"`
 
-	// A file with the client's certificate, in PEM; needs `key`.
+	// The path of a PEM file with the client certificate. It requires `key`.
 	Cert string `json:"cert,omitempty"`
 
-	// A file with the key of the client's certificate, in PEM; needs `cert`.
+	// The path of a PEM file with the key of the client certificate. It requires `cert`.
 	Key string `json:"key,omitempty"`
 
-	// The name in the servers' certificates, if it is not that of the host which
-	// is dialed.
+	// The name that the certificates of the servers must have. Default: the host that is
+	// dialed.
 	ServerName string `json:"server_name,omitempty"`
 
-	// Accepts any certificate of a server: whoever can answer in its place reads
-	// passwords and responses. Rather name its authority in `ca`.
+	// Accept any certificate. Insecure: whoever can intercept the connection reads passwords
+	// and responses. Prefer `ca`.
 	InsecureSkipVerify bool `json:"insecure_skip_verify,omitempty"`
 }
 
@@ -135,20 +134,20 @@ func (*RedisStore) CaddyModule() caddy.ModuleInfo {
 // Provision replaces the placeholders and checks the certificates. It dials
 // nothing.
 func (s *RedisStore) Provision(caddy.Context) error {
-	// Without one of its parts it would be another store's prefix.
+	// An error if a placeholder is empty: the rest could be the prefix of another store.
 	prefix, err := replacePlaceholders(s.Prefix)
 	if err != nil {
 		return fmt.Errorf("redis store: prefix %s: %w", s.Prefix, err)
 	}
-	options, err := s.resolve(replacePlaceholders, prefix)
-	if err == nil {
-		err = redisBlock.check(s)
+	if err := redisBlock.check(s); err != nil {
+		return fmt.Errorf("redis store: %w", err)
 	}
+	options, err := s.resolve(replacePlaceholders, prefix)
 	if err == nil && s.TLS != nil {
 		s.tls, err = s.TLS.resolve(replacePlaceholders)
 	}
 	if err == nil && s.TLS != nil {
-		// Read now, so that an error fails the load, and again at every dial.
+		// Read now, so that an error fails the load. Every dial reads them again.
 		options.TLS = s.tls.config
 		_, err = options.TLS()
 	}
@@ -159,8 +158,8 @@ func (s *RedisStore) Provision(caddy.Context) error {
 	return nil
 }
 
-// resolve returns the options with the placeholders replaced, but for those of
-// tls; in the prefix they are already. No error shows a secret.
+// resolve returns the options with placeholders replaced, except for TLS. Those of the prefix are
+// replaced already. No error shows a secret.
 func (s *RedisStore) resolve(replace func(string) (string, error), prefix string) (redis.Options, error) {
 	options, err := s.servers(replace)
 	if err != nil {
@@ -177,7 +176,7 @@ func (s *RedisStore) resolve(replace func(string) (string, error), prefix string
 		{"sentinel_password", s.SentinelPassword, &options.SentinelPassword},
 	} {
 		if setting.text == "" {
-			continue // a URL may have said it
+			continue // may be set by a URL
 		}
 		if *setting.field, err = replace(setting.text); err != nil {
 			return options, fmt.Errorf("%s: %w", setting.name, err)
@@ -195,7 +194,7 @@ func (s *RedisStore) resolve(replace func(string) (string, error), prefix string
 	return options, options.Check()
 }
 
-// servers returns what the URLs or the addresses say.
+// servers returns the options that are set by the URLs or the addresses.
 func (s *RedisStore) servers(replace func(string) (string, error)) (redis.Options, error) {
 	if err := s.checkServers(); err != nil {
 		return redis.Options{}, err
@@ -220,7 +219,7 @@ func (s *RedisStore) servers(replace func(string) (string, error)) (redis.Option
 		return redis.Options{}, err
 	}
 	for i, address := range addresses {
-		// What a placeholder stands for may be a whole URL, or a password by mistake.
+		// The value of a placeholder may be a URL or, by mistake, a password.
 		if err := redis.CheckAddress(address, s.Addresses[i]); err != nil {
 			return redis.Options{}, err
 		}
@@ -240,7 +239,7 @@ func replaceAll(replace func(string) (string, error), setting string, texts []st
 	return replaced, nil
 }
 
-// checkServers finds settings that exclude each other whatever else is set.
+// checkServers finds conflicts that do not depend on the values of placeholders.
 func (s *RedisStore) checkServers() error {
 	switch {
 	case s.URL != "" && len(s.URLs) > 0:
@@ -256,7 +255,7 @@ func (s *RedisStore) checkServers() error {
 	}
 }
 
-// checkURLConflicts finds what a URL and a setting both set. No error shows a secret.
+// checkURLConflicts finds values that a URL and another setting both set. No error shows a secret.
 func (s *RedisStore) checkURLConflicts(url redis.Options, database bool) error {
 	switch {
 	case s.Username != "" && url.Username != "":
@@ -272,7 +271,7 @@ func (s *RedisStore) checkURLConflicts(url redis.Options, database bool) error {
 	}
 }
 
-// namesDatabase reports whether a Redis URL that can be read says which database.
+// namesDatabase reports whether a valid Redis URL names a database.
 func namesDatabase(text string) bool {
 	u, err := url.Parse(text)
 	return err == nil && (u.Query().Has("db") || u.Scheme != "unix" && strings.Trim(u.Path, "/") != "")
@@ -291,21 +290,21 @@ func (t *RedisTLS) resolve(replace func(string) (string, error)) (*RedisTLS, err
 		switch {
 		case err != nil:
 			return nil, fmt.Errorf("tls %s: %w", setting.name, err)
-		case isPEM(text): // a secret, which the error of opening it would show
-			return nil, fmt.Errorf("tls %s takes the name of a file in PEM, and it has what such a file holds", setting.name)
+		case isPEM(text): // a secret, which the error of opening the file would show
+			return nil, fmt.Errorf("tls %s takes the name of a file in PEM, not the content of one", setting.name)
 		}
 		*setting.field = text
 	}
 	return &resolved, nil
 }
 
-// isPEM reports whether a text is what a file in PEM holds, as it is or in base64.
+// isPEM reports whether a text is PEM, possibly in base64.
 func isPEM(text string) bool {
 	const header, inBase64 = "-----BEGIN ", "LS0tLS1CRUdJTi"
 	return strings.Contains(text, header) || strings.HasPrefix(text, inBase64)
 }
 
-// checkPair finds a certificate without its key, or a key without its certificate.
+// checkPair refuses a certificate without its key, or a key without its certificate.
 func (t *RedisTLS) checkPair() error {
 	if (t.Cert == "") == (t.Key == "") {
 		return nil
@@ -314,10 +313,10 @@ func (t *RedisTLS) checkPair() error {
 	if t.Cert == "" {
 		missing = "cert"
 	}
-	return fmt.Errorf("cert and key need each other, and %s is not there; name the files of both, or of neither", missing)
+	return fmt.Errorf("cert and key need each other, and %s is missing; name the files of both, or of neither", missing)
 }
 
-// config reads the files as they are now.
+// config reads the files.
 func (t *RedisTLS) config() (*tls.Config, error) {
 	config := &tls.Config{
 		ServerName: t.ServerName, MinVersion: tls.VersionTLS12,
@@ -356,7 +355,7 @@ func (s *RedisStore) PoolKey() string {
 	return fmt.Sprintf("redis %x", sha256.Sum256(settings))
 }
 
-// redisTuning has the settings that can change while a Redis store is open.
+// redisTuning has the settings that can change while the store is open.
 type redisTuning struct {
 	timeout      time.Duration
 	waitReplicas int

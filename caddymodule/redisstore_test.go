@@ -275,7 +275,7 @@ func TestRedisSettingsThatExcludeEachOther(t *testing.T) {
 		`{}`:                   "no server is set",
 		`{"timeout": "1s"}`:    "no server is set",
 		`{"sentinel": "main"}`: "no server is set",
-		`{"addresses": ["a:1"], "wait_replicas": -1}`:                                      "wait_replicas -1",
+		`{"addresses": ["a:1"], "wait_replicas": -1}`:                                      "wait_replicas: -1 is not accepted",
 		`{"addresses": ["/run/redis.sock"], "cluster":true}`:                               "unix socket",
 		`{"addresses": ["{env.TEST_NOT_SET}"]}`:                                            "addresses: {env.TEST_NOT_SET} is empty",
 		`{"addresses": ["a:1"], "sentinel": "{env.TEST_NOT_SET}"}`:                         "sentinel: {env.TEST_NOT_SET} is empty",
@@ -342,8 +342,8 @@ func TestOneRedisHasOneTuning(t *testing.T) {
 // as soon as the Caddyfile is read: what placeholders stand for changes nothing about it.
 func TestCertificateAndKeyNeedEachOther(t *testing.T) {
 	for block, want := range map[string]string{
-		"cert {env.TEST_CERT}":   "and key is not there",
-		"ca ca.pem\nkey key.pem": "and cert is not there",
+		"cert {env.TEST_CERT}":   "and key is missing",
+		"ca ca.pem\nkey key.pem": "and cert is missing",
 	} {
 		for _, servers := range []string{"", "{env.TEST_URL} ", "redis://a "} {
 			err := handlerOf("store redis " + servers + "{\nprefix a:\ntls {\n" + block + "\n}\n}")
@@ -352,7 +352,7 @@ func TestCertificateAndKeyNeedEachOther(t *testing.T) {
 			}
 		}
 	}
-	if _, err := provisioned(t, `{"url": "redis://a", "tls": {"cert": "cert.pem"}}`); err == nil || !strings.Contains(err.Error(), "and key is not there") {
+	if _, err := provisioned(t, `{"url": "redis://a", "tls": {"cert": "cert.pem"}}`); err == nil || !strings.Contains(err.Error(), "and key is missing") {
 		t.Errorf("in JSON: %v", err)
 	}
 }

@@ -10,11 +10,11 @@ import (
 	"github.com/caddyserver/caddy/v2/caddyconfig/caddyfile"
 )
 
-// notShown replaces a text that may hold a password in an error.
+// notShown replaces a possible password in an error.
 const notShown = "<not shown, it may hold a password>"
 
-// withoutPassword returns a text of a configuration as an error may show it. A Redis URL in a
-// wrong place, or a part of one, is not shown: errors go to logs, terminals and tickets.
+// withoutPassword returns a text of the configuration for use in an error. A misplaced Redis URL,
+// or a part of one, is not shown: errors end up in logs, terminals and tickets.
 func withoutPassword(text string) string {
 	if mayHoldPassword(text) {
 		return notShown
@@ -22,17 +22,16 @@ func withoutPassword(text string) string {
 	return text
 }
 
-// mayHoldPassword reports whether a text is a URL that may have a password in it, or the
-// end of one. A web address has none unless it has an @; what begins with an @ is the name
-// of a matcher.
+// mayHoldPassword reports whether a text is, or ends, a URL that may contain a password. A web
+// address contains one only with an @. A text that starts with an @ is the name of a matcher.
 func mayHoldPassword(text string) bool {
 	lower := strings.ToLower(text)
 	web := strings.HasPrefix(lower, "https://") || strings.HasPrefix(lower, "http://")
 	return strings.LastIndex(text, "@") > 0 || strings.Contains(text, "://") && !web
 }
 
-// hidePasswords returns an error about a directive without those of its words that may hold
-// a password, whichever check has found the mistake and wherever the word is.
+// hidePasswords removes the words of a directive that may contain a password from an error,
+// whichever check returned it.
 func hidePasswords(d caddyfile.Dispenser, err error) error {
 	if err == nil {
 		return nil
@@ -44,7 +43,7 @@ func hidePasswords(d caddyfile.Dispenser, err error) error {
 			hidden = append(hidden, quoted[1:len(quoted)-1], word)
 		}
 	}
-	// One of them may be a part of another.
+	// Longest first: one may be a part of another.
 	slices.SortFunc(hidden, func(a, b string) int { return cmp.Compare(len(b), len(a)) })
 	shown := err.Error()
 	for _, word := range hidden {

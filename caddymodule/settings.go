@@ -13,90 +13,86 @@ import (
 	"github.com/caddy-dedup/caddy-dedup/internal/exchange"
 )
 
-// Settings are what users configure of the handler. In JSON, durations are
-// strings such as `"30s"` or `"7d"`, or nanoseconds, and sizes are bytes.
+// Settings are the settings of the handler. In JSON, durations are strings such as `"30s"` or
+// `"7d"`, or nanoseconds; sizes are bytes.
 type Settings struct {
 	// The providers whose webhooks are deduplicated, such as `github`. They are
 	// tried before the keys, in this order.
 	Providers []string `json:"providers,omitempty"`
 
-	// Let every request through as if the handler were not there, and only count and log what
-	// would have become of it. Requests that are observed share no keys with those that are
-	// deduplicated later. Default: false.
+	// Let every request through, and only count and log the outcome that it would have had.
+	// Observed requests share no keys with requests that are deduplicated later. Default:
+	// false.
 	Observe bool `json:"observe,omitempty"`
 
-	// What the handler serves: `api` (the default), or `webhook` (the default where
-	// providers are named). Beside providers, `keys` need it written. It decides on the
-	// defaults of `release_on` and `fingerprint`, on the default scope, and on the statuses
-	// of refusals.
+	// The kind of clients: `api`, or `webhook` (the default if `providers` is set). Required
+	// if both `providers` and `keys` are set. It determines the defaults of `release_on`,
+	// `fingerprint` and `scope`, and the statuses of refusals. Default: `api`.
 	Mode string `json:"mode,omitempty"`
 
-	// The methods that are deduplicated, compared without regard to case. Default:
-	// POST and PATCH. GET, HEAD, OPTIONS, TRACE, QUERY and CONNECT never are.
+	// The methods that are deduplicated, in upper or lower case. GET, HEAD, OPTIONS, TRACE,
+	// QUERY and CONNECT are not accepted. Default: POST and PATCH.
 	Methods []string `json:"methods,omitempty"`
 
-	// Where the key comes from; the first source that is present wins. Default,
-	// where no provider is named: the header `Idempotency-Key`.
+	// The sources of the key. The first one that is present in a request is used. Default:
+	// the header `Idempotency-Key`, if no provider is set.
 	Keys []KeySource `json:"keys,omitempty"`
 
-	// What to do with a request without a key: `pass` it on unprotected (the
-	// default), or `reject` it with 400.
+	// What to do with a request without a key: `pass` it on unprotected, or `reject` it with
+	// 400. Default: `pass`.
 	OnMissing string `json:"on_missing,omitempty"`
 
-	// What is volatile. JSON pointers to members, which are left out of a `content` key and
-	// of a `json` fingerprint; and parameters of the query (`?ts`; all: `?*`), compared
+	// Volatile values to ignore: JSON pointers to members, which are left out of a `content`
+	// key and of a `json` fingerprint, and query parameters (`?ts`; all: `?*`), compared
 	// decoded, which are left out of the fingerprint.
 	Exclude []string `json:"exclude,omitempty"`
 
-	// The longest key that is accepted, in bytes. Default: 255.
+	// The maximum length of a key, in bytes. Default: 255.
 	MaxKeyLength int `json:"max_key_length,omitempty"`
 
-	// What separates equal keys of different routes and callers, in place of the
-	// default scope; texts with placeholders. The default for an API is method,
-	// host, path and caller (the authenticated user's ID, the client certificate's
-	// fingerprint, `Authorization`, and the other header fields by which callers are
-	// commonly known); for webhooks host, path and what the provider needs. Clients whose tokens
-	// rotate need a scope of your own: with a new token they are a new caller.
-	// A replay does not ask the upstream for authentication again.
+	// Texts with placeholders that separate equal keys of different routes and callers. They
+	// replace the default scope. The default for an API is method, host, path and caller (the authenticated user's ID, the client certificate's
+	// fingerprint, `Authorization`, and other header fields that commonly identify callers);
+	// for webhooks it is host, path and the fields that the provider needs. If the tokens of
+	// your clients rotate, set a scope: a client with a new token is a new caller. Replays
+	// are not authenticated by the upstream.
 	Scope []string `json:"scope,omitempty"`
 
-	// What makes a request with the same key the same request: its path, its
-	// query and the bytes of its `body` (the default for an API), its `json` in
-	// canonical form, or `none` (the default for webhooks, and where the key is
-	// made of content). With `body`, a request whose key is made of content is
-	// compared as with `json`: its bytes may differ where its content does not.
+	// What two requests with the same key must have in common: path, query and the bytes of
+	// the `body`; path, query and the canonical form of the `json` body; or `none`. With
+	// `body`, a request whose key is made of content is compared as with `json`. Default for
+	// an API: `body`; for webhooks, and for keys made of content: `none`.
 	Fingerprint string `json:"fingerprint,omitempty"`
 
-	// How long a kept response is replayed, from the end of its run. Default: 7
-	// days, or longer where a provider retries for longer. An upstream may choose
-	// another for one response, in seconds, with the header `Dedup-Retention`; 0 releases
-	// the key.
+	// How long a kept response is replayed, from the end of its run. The upstream can set it
+	// for one response, in seconds, with the header `Dedup-Retention`; 0 releases the key.
+	// Default: 7 days, or longer for providers that retry longer.
 	Retention caddy.Duration `json:"retention,omitempty"`
 
-	// Where a request asks for its own retention, in seconds, in place of `retention`.
-	// It counts for all that is remembered of the key: the response, the number of
-	// attempts, and that a key is held. That of the request that runs counts, not those
-	// of its duplicates. `Dedup-Retention` of the upstream counts before it. Default:
-	// none.
+	// Where a request sets its own retention, in seconds, instead of `retention`. It applies
+	// to the whole record of the key: response, number of attempts and hold. Only the request
+	// that runs sets it, not its duplicates. `Dedup-Retention` of the upstream takes
+	// precedence. Default: none.
 	RetentionFrom *RetentionSource `json:"retention_from,omitempty"`
 
-	// How long a claim holds without renewal; it is renewed at a third of it.
-	// After a crash another replica takes over when it lapses. At least 300ms, and in
-	// Redis three times the store's `timeout`. Default: 30s.
+	// How long a claim lasts without renewal. It is renewed after a third of that time. After
+	// a crash, another replica takes over when it lapses. At least 300ms, and with Redis at
+	// least three times the `timeout` of the store. Default: 30s.
 	Lease caddy.Duration `json:"lease,omitempty"`
 
-	// The limit of one run, also when its client is gone. Default: 5 minutes.
+	// The maximum duration of a run, also after its client has disconnected. Default: 5
+	// minutes.
 	Timeout caddy.Duration `json:"timeout,omitempty"`
 
-	// How long a concurrent duplicate waits for the run's response. After that it is
-	// refused. 0 does not wait: it is `off` in a Caddyfile. Default: 30s.
+	// How long a concurrent duplicate waits for the response of the run before it is refused.
+	// 0 refuses it at once (`off` in a Caddyfile). Default: 30s.
 	Wait *caddy.Duration `json:"wait,omitempty"`
 
 	// The responses that release the key, so that a retry runs: statuses (`409`) and
-	// classes (`5xx`), or only `off`. `!409` excepts one status and wins wherever it
-	// stands; a list of exceptions alone adds them to the default. Default for an API:
-	// 5xx 4xx 307 308 !400 !402 !404 !410 !422; for webhooks: 3xx 4xx 5xx. The status that
-	// the upstream sent counts as well as the one that a response handler made of it.
+	// classes (`5xx`), or only `off`. `!409` excludes one status, at any position; a list of
+	// only exclusions adds them to the default. Both the status of the upstream and the one
+	// set by a response handler are matched. Default for an API: 5xx 4xx 307 308 !400 !402
+	// !404 !410 !422; for webhooks: 3xx 4xx 5xx.
 	ReleaseOn []string `json:"release_on,omitempty"`
 
 	// What to do when it is unknown whether the upstream executed a run (timed
@@ -104,8 +100,8 @@ type Settings struct {
 	// once; the default), or `hold` it until an operator decides (at most once).
 	OnUnknown string `json:"on_unknown,omitempty"`
 
-	// How many runs may reach the upstream. The last one's answer is kept whatever
-	// its status. Default: 0, no limit.
+	// The maximum number of runs that may reach the upstream. The response of the last one
+	// is kept, whatever its status. Default: 0, no limit.
 	MaxAttempts int `json:"max_attempts,omitempty"`
 
 	// What the duplicate of a complete request gets: the response (`replay`, the
@@ -122,29 +118,29 @@ type Settings struct {
 	// `pass` the request on unprotected, logged.
 	OnStoreError string `json:"on_store_error,omitempty"`
 
-	// The largest request body that is read before the claim, in bytes. Default:
-	// 8 MiB. A larger one is 413 if the fingerprint needs it (for webhooks: it
-	// passes as if it had no key), and streams on if not.
+	// The maximum size of a request body that is read before the claim, in bytes. If the key
+	// or the fingerprint needs a larger one, the request gets 413 (for webhooks: it passes
+	// without a key); otherwise the body is streamed. Default: 8 MiB.
 	MaxRequestBody int64 `json:"max_request_body,omitempty"`
 
-	// The largest response body that is kept, in bytes. Default: 8 MiB. Of a
-	// larger response only the status and the header are kept.
+	// The maximum size of a response body that is kept, in bytes. Of a larger response, only
+	// status and header are kept. Default: 8 MiB.
 	MaxResponseBody int64 `json:"max_response_body,omitempty"`
 
-	// Header fields to keep with a response though they are dropped by default:
-	// Set-Cookie, Date, Age, Alt-Svc, Server-Timing.
+	// Header fields to keep with a response that are dropped by default, such as Set-Cookie,
+	// Date, Age, Alt-Svc and Server-Timing.
 	KeepHeader []string `json:"keep_header,omitempty"`
 
-	// The URL of your documentation of idempotency, for the `type` of refusals
-	// and their `Link` with rel="describedby".
+	// The URL of your documentation on idempotency. Refusals have it as their `type`, and in
+	// a `Link` with rel="describedby".
 	Docs string `json:"docs,omitempty"`
 
-	// The store of this handler alone. Default: the one of the dedup app.
+	// The store of this handler. Default: that of the dedup app.
 	StoreRaw json.RawMessage `json:"store,omitempty" caddy:"namespace=dedup.stores inline_key=store"`
 }
 
-// KeySource says where a key comes from. Exactly one of its members is set,
-// beside `prefix` and `optional`.
+// KeySource is the source of a key. Exactly one of `header`, `json`, `value`, `content` and
+// `parts` must be set.
 type KeySource struct {
 	// The name of a request header field that carries the key, as a structured
 	// string or bare.
@@ -153,30 +149,31 @@ type KeySource struct {
 	// The JSON pointer (RFC 6901) to a string or number in the request's body.
 	JSON string `json:"json,omitempty"`
 
-	// A text with at least one placeholder. Where one of them is empty or unknown
-	// there is no key.
+	// A text with at least one placeholder. If a placeholder is empty or unknown, there is no
+	// key.
 	Value string `json:"value,omitempty"`
 
-	// Hash the body: its canonical form (RFC 8785) if it is JSON, else its bytes.
+	// Use a hash of the body: of its canonical form (RFC 8785) if it is JSON, else of its
+	// bytes.
 	Content bool `json:"content,omitempty"`
 
-	// Sources that make one key together. All of them must be present, except for
-	// those that are `optional`, which the first cannot be. They have no prefixes of
-	// their own. The value of the first is the delivery ID, which logs, placeholders and
-	// records show, and by which a key is looked up.
+	// Sources that form one key together. All must be present, except those marked
+	// `optional`; the first cannot be optional. Parts have no prefix. The value of the first
+	// part is the delivery ID: logs, placeholders and records show it, and keys are looked up
+	// by it.
 	Parts []KeySource `json:"parts,omitempty"`
 
-	// Of one of several `parts`: it may be absent. The key is then another one than
-	// with any value of this part. Absent are a header field that is not there, an
-	// empty placeholder, an empty body, and a member that is not there, null or an
-	// empty string. What is there and can be no ID, such as an object, or a text longer
-	// than `max_key_length`, leaves the request without a key, and so does a body that
-	// is not JSON. One larger than `max_request_body` counts as where any key needs it.
+	// Only in `parts`: the part may be absent. The key then differs from that with any value
+	// of the part. Absent are: a missing header field, an empty placeholder, an empty body,
+	// and a member that is missing, null or an empty string. A value that cannot be an ID,
+	// such as an object or a text longer than `max_key_length`, and a body that is not JSON
+	// leave the request without a key. A body larger than `max_request_body` is handled as
+	// for any other key.
 	Optional bool `json:"optional,omitempty"`
 
-	// What separates equal keys of different sources, and the provider in records, logs,
-	// metrics and filters. Default: no provider, and the field's name in lower case, `json`,
-	// `value` or `content`. Parts need one.
+	// A word that separates equal keys of different sources. It is also the provider in
+	// records, logs, metrics and filters. Required with `parts`. Default: the name of the
+	// header field in lower case, `json`, `value` or `content`, and no provider.
 	Prefix string `json:"prefix,omitempty"`
 }
 
@@ -190,23 +187,23 @@ const (
 	storeErrorReject = "reject"
 	storeErrorPass   = "pass"
 
-	// offWord turns a setting off.
+	// offWord disables a setting.
 	offWord = "off"
 )
 
-// The responses that release a key, by mode. An API keeps those about the content of the
-// request, and releases those about its envelope, such as 415, which a client corrects
-// under the same key, and those that say that it was not executed here (307 and 308: a
-// follower that names the leader); for webhooks all that a sender takes for a failure releases.
+// The default of release_on, by mode. An API keeps responses about the content of a request. It
+// releases those about its envelope, such as 415, which a client corrects under the same key, and
+// those of a server that did not execute it (307 and 308: a follower that names the leader). For
+// webhooks, every response that senders treat as a failure releases.
 var (
 	apiReleases     = []string{"5xx", "4xx", "307", "308", "!400", "!402", "!404", "!410", "!422"}
 	webhookReleases = []string{"3xx", "4xx", "5xx"}
 )
 
-// DefaultMethods returns the methods whose requests are deduplicated where none are set.
+// DefaultMethods returns the default of [Settings.Methods].
 func DefaultMethods() []string { return []string{"POST", "PATCH"} }
 
-// RunLimit returns how long one run may take, before or after the defaults are set.
+// RunLimit returns the maximum duration of a run, also before the defaults are set.
 func (s *Settings) RunLimit() time.Duration {
 	return cmp.Or(time.Duration(s.Timeout), 5*time.Minute)
 }
@@ -233,7 +230,7 @@ func (s *Settings) setDefaults() {
 	}
 }
 
-// mode returns the mode that is in force, "" where it has to be written.
+// mode returns the effective mode, or "" if the user must set one.
 func (s *Settings) mode() delivery.Mode {
 	switch {
 	case s.Mode != "":
@@ -253,7 +250,7 @@ func setDefault[T comparable](setting *T, fallback T) {
 	}
 }
 
-// releasing returns the words of the release list that is in force.
+// releasing returns the effective words of release_on.
 func (s *Settings) releasing() []string {
 	if slices.Equal(s.ReleaseOn, []string{offWord}) {
 		return nil

@@ -16,10 +16,9 @@ import (
 	"github.com/caddy-dedup/caddy-dedup/internal/exchange"
 )
 
-// deliverySources returns the sources in the order in which they are tried:
-// providers, then keys. Among the providers those that are known by a header
-// field come first: members of the body, such as /id, may be there in another
-// provider's deliveries too, and be the same in several of them.
+// deliverySources returns the sources in the order in which they are tried: providers, then keys.
+// Providers that are identified by a header field come first: deliveries of others may contain
+// the same body members, such as /id, with values that are not unique.
 func (s *Settings) deliverySources() []delivery.Source {
 	var sources []delivery.Source
 	for _, provider := range s.providers() {
@@ -39,8 +38,8 @@ func (s *Settings) deliverySources() []delivery.Source {
 	return sources
 }
 
-// providers returns the entries of the catalogue that are named; an unknown
-// name is left out, which check reports.
+// providers returns the catalogue entries of the configured names. Unknown names, which check
+// reports, are skipped.
 func (s *Settings) providers() []delivery.Provider {
 	var providers []delivery.Provider
 	for _, name := range s.Providers {
@@ -51,7 +50,7 @@ func (s *Settings) providers() []delivery.Provider {
 	return providers
 }
 
-// source returns what package delivery reads the key by.
+// source converts the source.
 func (k KeySource) source() delivery.Source {
 	source := delivery.Source{Provider: k.Prefix, Prefix: k.Prefix, Optional: k.Optional}
 	switch {
@@ -72,18 +71,18 @@ func (k KeySource) source() delivery.Source {
 	return source
 }
 
-// check finds what is wrong with the source.
+// check returns what is wrong with the source.
 func (k KeySource) check() error {
 	if err := k.checkAsPart(); err != nil {
 		return err
 	}
 	if k.isConstant() {
-		return fmt.Errorf("%s is the same in all requests and would be one key for them; use a placeholder that each sets, such as %s", k.source(), examplePlaceholder)
+		return fmt.Errorf("%s is the same in all requests, which would share one key; use a placeholder that differs, such as %s", k.source(), examplePlaceholder)
 	}
 	return nil
 }
 
-// checkAsPart finds what is wrong with the source, which may be one of several parts.
+// checkAsPart returns what is wrong with a source that may be a part.
 func (k KeySource) checkAsPart() error {
 	set := 0
 	for _, is := range []bool{k.Header != "", k.JSON != "", k.Value != "", k.Content, len(k.Parts) > 0} {
@@ -95,7 +94,7 @@ func (k KeySource) checkAsPart() error {
 		return fmt.Errorf("a key source has %d of header, json, value, content and parts; it takes exactly one", set)
 	}
 	for i, part := range k.Parts {
-		part.Optional = false // which parts alone may be
+		part.Optional = false // allowed only for parts
 		if slices.ContainsFunc(k.Parts[:i], part.shadowedBy) {
 			return fmt.Errorf("%s is repeated among the parts; leave one of them out", part.source())
 		}
@@ -115,16 +114,15 @@ func (k KeySource) checkAsPart() error {
 	return delivery.CheckSource(k.source())
 }
 
-// credentialFields are never a key: the store holds delivery IDs in a form that
-// operators can read.
+// credentialFields cannot be keys: the store holds delivery IDs in a form that operators can read.
 var credentialFields = append([]string{"Proxy-Authorization", "Cookie"}, exchange.CredentialFields...)
 
-// checkField refuses fields that carry credentials, and those that never arrive.
+// checkField refuses header fields that carry credentials or never reach the handler.
 func (k KeySource) checkField() error {
 	for _, field := range credentialFields {
 		placeholder := "{http.request.header." + strings.ToLower(field) + "}"
 		if strings.EqualFold(k.Header, field) || strings.Contains(strings.ToLower(k.Value), placeholder) {
-			return fmt.Errorf("%s carries a credential, and keys are stored readable; callers are kept apart by scope, see its default", field)
+			return fmt.Errorf("%s carries a credential, and keys are stored readable; scope separates callers, by default too", field)
 		}
 	}
 	if strings.Contains(k.Value, "{http.request.cookie.") {
@@ -141,13 +139,13 @@ func (k KeySource) checkField() error {
 	return nil
 }
 
-// shadowedBy reports whether another source reads the same and comes first.
+// shadowedBy reports whether an earlier source reads the same value.
 func (k KeySource) shadowedBy(first KeySource) bool {
 	return strings.EqualFold(k.Header, first.Header) && reflect.DeepEqual(k.Parts, first.Parts) &&
 		k.JSON == first.JSON && k.Value == first.Value && k.Content == first.Content
 }
 
-// checkKeys finds what is wrong with the sources of a handler together.
+// checkKeys returns what is wrong with the sources of the handler.
 func (s *Settings) checkKeys() error {
 	var errs []error
 	for i := range s.Keys {
@@ -156,7 +154,7 @@ func (s *Settings) checkKeys() error {
 	return errors.Join(errs...)
 }
 
-// checkKey finds what is wrong with one source behind those before it.
+// checkKey returns what is wrong with a source, given the sources before it.
 func (s *Settings) checkKey(i int) error {
 	key := s.Keys[i]
 	if err := key.check(); err != nil {
@@ -168,31 +166,31 @@ func (s *Settings) checkKey(i int) error {
 	return nil
 }
 
-// RetentionSource says where a request asks for its retention: a number of seconds, in
-// a header field or in a member of the body. Exactly one of the two is set. Without
-// such a number in the request `retention` counts.
+// RetentionSource is where a request sets its retention: a number of seconds in a header field
+// or in a member of the body. Exactly one of the two must be set. Without a number in the request,
+// `retention` applies.
 //
-// A JSON number and a text of digits are both fine; a fraction is rounded up to whole
-// seconds. What is more than `max` gets `max`. What is no number, zero or negative is
-// ignored: it does not turn the protection off. Both are a line in the log, and never
-// an error to the sender.
+// Both a JSON number and a string of digits are accepted; fractions are rounded up to whole
+// seconds. A value above `max` is reduced to `max`. A value that is not a number, zero or negative
+// is ignored, so it cannot disable the protection. Both are logged, and never an error to the
+// sender.
 type RetentionSource struct {
 	// The name of a request header field.
 	Header string `json:"header,omitempty"`
 
-	// The JSON pointer (RFC 6901) to a number, or to a text of digits, in the
-	// request's body. In a body that is not JSON there is none, and none in one that
-	// is larger than `max_request_body`, which is logged.
+	// The JSON pointer (RFC 6901) to a number, or to a string of digits, in the body. A body
+	// that is not JSON contains none. A body larger than `max_request_body` is not read, which
+	// is logged.
 	JSON string `json:"json,omitempty"`
 
-	// The longest retention that a request can get. Default: 30 days.
+	// The maximum retention that a request can set. Default: 30 days.
 	Max caddy.Duration `json:"max,omitempty"`
 }
 
 // defaultMaxRetention is the default of [RetentionSource.Max].
 const defaultMaxRetention = 30 * 24 * time.Hour
 
-// source returns what package delivery reads the number by.
+// source converts the source.
 func (r *RetentionSource) source() delivery.Source {
 	if r.Header != "" {
 		return delivery.Source{Kind: delivery.KindHeader, Header: r.Header}
@@ -200,7 +198,7 @@ func (r *RetentionSource) source() delivery.Source {
 	return delivery.Source{Kind: delivery.KindJSON, Pointer: r.JSON}
 }
 
-// check finds what is wrong with the source; no maximum stands for the default.
+// check returns what is wrong with the source. A zero maximum is the default.
 func (r *RetentionSource) check() error {
 	switch {
 	case (r.Header == "") == (r.JSON == ""):
@@ -244,7 +242,7 @@ func parseRetentionFrom(d *caddyfile.Dispenser) (*RetentionSource, error) {
 		if from.Max, err = parseDuration(d, name+": max", args[2]); err != nil {
 			return nil, err
 		}
-		if from.Max == 0 { // which would stand for the default
+		if from.Max == 0 { // it would be the default
 			return nil, d.Errf("%s: %w", name, from.checkMax())
 		}
 	}

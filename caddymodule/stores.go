@@ -18,30 +18,29 @@ import (
 	"github.com/caddy-dedup/caddy-dedup/internal/storepool"
 )
 
-// stores are the open stores of this process.
+// stores has the open stores of the process.
 var stores = storepool.New(buffered.Busy, localCopies)
 
-// leasePerTimeout is how many timeouts a lease has at least: one for the claim, in which the store
-// may have begun the lease at any time, one for a renewal that fails, and one for the renewal after
-// it.
+// leasePerTimeout is the minimum ratio of lease to store timeout: one timeout for the claim, during
+// which the lease may start at any time, one for a renewal that fails, and one for the next.
 const leasePerTimeout = 3
 
-// checkLease refuses a lease that could lapse while its own claim or renewals are under
-// way. In a store of this process alone no other process can take over.
+// checkLease refuses a lease that could lapse during its own claim or renewals. It accepts any
+// lease in a local store, where no other process can take over.
 func checkLease(store storepool.Config, lease time.Duration) error {
 	timeout := store.OperationTimeout()
 	if !store.Shared() || timeout <= lease/leasePerTimeout {
 		return nil
 	}
-	return fmt.Errorf("lease: %s is too short for the %s: one operation may take its timeout of %s, and a lease is at least three times as long; use a lease of at least %s, or a timeout of at most %s",
+	return fmt.Errorf("lease: %s is too short for the %s: one operation may take its timeout of %s, and a lease must be at least three times as long; use a lease of at least %s, or a timeout of at most %s",
 		lease, store.Describe(), timeout, leasePerTimeout*min(timeout, math.MaxInt64/leasePerTimeout), lease/leasePerTimeout)
 }
 
-// checkStoreKind refuses a store in JSON whose kind is not a word, or is a URL: Caddy's own
-// error would show the settings or the URL, and so the password in them.
+// checkStoreKind refuses a JSON store without a kind, or with a URL as its kind: Caddy's own error
+// would show the settings or the URL, including a password.
 func checkStoreKind(raw json.RawMessage) error {
 	var settings map[string]json.RawMessage
-	_ = json.Unmarshal(raw, &settings) // what is no object has no kind either
+	_ = json.Unmarshal(raw, &settings) // anything but an object has no kind
 	var kind string
 	switch err := json.Unmarshal(settings["store"], &kind); {
 	case err != nil || kind == "":
@@ -59,18 +58,17 @@ func init() {
 
 const (
 	defaultDirectory = "dedup"
-	// localTimeout limits one operation of a store in this process. It is long
-	// against a disk that is busy, and short against a client that waits. Leases may
-	// be shorter ([checkLease]).
+	// localTimeout is the timeout of one operation of a local store: long enough for a busy
+	// disk, short for a waiting client. Leases may be shorter ([checkLease]).
 	localTimeout = 5 * time.Second
 )
 
-// FileStore keeps claims and responses durably in the files of one directory, which
-// survive crashes. Only one process can use it.
+// FileStore keeps claims and responses durably in files of one directory, which survive crashes.
+// Only one process can use it at a time.
 type FileStore struct {
-	// The directory's path. A relative one lies in Caddy's data directory. Default:
-	// `dedup`. Placeholders are replaced when the configuration is loaded; one that is
-	// empty or unknown is an error.
+	// The path of the directory. A relative path is relative to Caddy's data directory.
+	// Placeholders are replaced when the configuration is loaded; an empty or unknown
+	// placeholder is an error. Default: `dedup`.
 	Path string `json:"path,omitempty"`
 }
 
@@ -82,7 +80,7 @@ func (*FileStore) CaddyModule() caddy.ModuleInfo {
 	}
 }
 
-// Provision finds the path. It opens nothing.
+// Provision resolves the path. It opens nothing.
 func (s *FileStore) Provision(caddy.Context) error {
 	if s.Path != "" {
 		if err := checkBraces(s.Path); err != nil {
@@ -125,15 +123,15 @@ func (s *FileStore) Open(logger *zap.Logger) (idempotency.Store, error) {
 	return file.Open(s.Path, logger)
 }
 
-// realPath returns a path without symbolic links, as far as it exists: two paths
-// to one store are one store.
+// realPath resolves symbolic links, as far as the path exists: two paths to one directory are one
+// store.
 func realPath(path string) string {
-	links := 40 // as Linux has it; more of them are a loop
+	links := 40 // the limit of Linux; more are a loop
 	return follow(path, &links)
 }
 
-// follow is realPath for at most so many more links. A link that is relative leads on from
-// where it really lies: by its name alone, it could seem to lead to another store.
+// follow is realPath with a limit on links. A relative link is resolved from the real directory
+// that contains it: from another link to that directory, it would lead to another store.
 func follow(path string, links *int) string {
 	if found, err := filepath.EvalSymlinks(path); err == nil {
 		return found
@@ -154,8 +152,8 @@ func follow(path string, links *int) string {
 	return follow(target, links)
 }
 
-// MemoryStore keeps claims and responses in this process. They are gone when it
-// exits: it is for trying out.
+// MemoryStore keeps claims and responses in memory. They are lost when the process exits, so it is
+// for trying out and tests.
 type MemoryStore struct{}
 
 // CaddyModule returns the Caddy module information.
@@ -176,7 +174,7 @@ func (s *MemoryStore) Tuning() any { return nil }
 func (s *MemoryStore) Tune(idempotency.Store) {}
 
 // Describe implements [storepool.Config].
-func (s *MemoryStore) Describe() string { return "memory store, which is gone when the process exits" }
+func (s *MemoryStore) Describe() string { return "memory store, which is lost when the process exits" }
 
 // OperationTimeout implements [storepool.Config].
 func (s *MemoryStore) OperationTimeout() time.Duration { return localTimeout }
@@ -186,7 +184,7 @@ func (s *MemoryStore) Shared() bool { return false }
 
 // Open implements [storepool.Config].
 func (s *MemoryStore) Open(*zap.Logger) (idempotency.Store, error) {
-	return memory.New(math.MaxInt64), nil // until the limit of a configuration is set
+	return memory.New(math.MaxInt64), nil // until a configuration sets a limit
 }
 
 var (

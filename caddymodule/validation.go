@@ -21,10 +21,10 @@ import (
 	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
 )
 
-// minLease leaves time for three renewals of a tenth of a second each.
+// minLease is a lower bound for three renewals of 100 ms each.
 const minLease = 300 * time.Millisecond
 
-// The words that settings accept; the first is the default.
+// accepted has the values of settings with a fixed choice, the default first.
 var accepted = map[string][]string{
 	"mode":           {string(delivery.ModeAPI), string(delivery.ModeWebhook)},
 	"on_missing":     {missingPass, missingReject},
@@ -34,12 +34,11 @@ var accepted = map[string][]string{
 	"on_duplicate":   {string(exchange.ReplayDuplicate), string(exchange.ConflictDuplicate), string(exchange.AcknowledgeDuplicate), string(exchange.SeeOtherDuplicate)},
 }
 
-// excludedMethods are the safe methods, and CONNECT, which has no response to
-// keep.
+// excludedMethods are the safe methods, and CONNECT, which has no response to keep.
 var excludedMethods = []string{"GET", "HEAD", "OPTIONS", "TRACE", "QUERY", "CONNECT"}
 
-// check returns what is wrong with the settings, with the defaults filled in. A Caddyfile has
-// the same checks, each on its line.
+// check returns what is wrong with the settings once the defaults are set. The Caddyfile runs the
+// same checks per word, to name the line.
 func (s *Settings) check() error {
 	err := errors.Join(named("providers", checkProviders(s.Providers)), s.checkKeys(), handlerBlock.check(s))
 	if err != nil {
@@ -50,8 +49,8 @@ func (s *Settings) check() error {
 
 // checkConflicts finds settings that exclude each other.
 func (s *Settings) checkConflicts() error {
-	if s.mode() == "" { // what a mode leaves out of a key, only the user can want
-		return conflictf("key", "mode: providers beside keys need it written; webhook leaves the caller and the fingerprint out of a key, so that clients who send equal keys get each other's responses; api leaves nothing out, so that a delivery whose body or credential changes with a retry is refused or runs again")
+	if s.mode() == "" { // only the user can decide what to leave out of the key
+		return conflictf("key", "mode: providers beside keys need it written; webhook leaves the caller and the fingerprint out of a key, so that clients that send equal keys get each other's responses; api leaves nothing out, so that a delivery whose body or credential changes with a retry is refused or runs again")
 	}
 	if s.Force != "" && len(s.Providers) > 0 {
 		return conflictf("force", "force: beside a provider, any sender could run a delivery again; use a handler without providers, or leave force out")
@@ -75,14 +74,14 @@ func (s *Settings) checkConflicts() error {
 	}
 	taken := s.Fingerprint != "" && fingerprint != idempotency.FingerprintNone
 	if taken && content && !other {
-		return conflictf("fingerprint", "fingerprint %s and a key that is made of content exclude each other: another content is another key; leave fingerprint out", s.Fingerprint)
+		return conflictf("fingerprint", "fingerprint %s and a key made of content exclude each other: different content has a different key; leave fingerprint out", s.Fingerprint)
 	}
 	for _, word := range s.Exclude {
 		switch parameter := strings.HasPrefix(word, "?"); {
 		case parameter && !fingerprinted:
-			return conflictf("exclude", "exclude: %s is left out of the query in a fingerprint, and here is none; add the fingerprint body or json, or leave it out", word)
+			return conflictf("exclude", "exclude: %s is left out of the query in a fingerprint, and there is none; add fingerprint body or json, or remove it", word)
 		case !parameter && !content && fingerprint != idempotency.FingerprintJSON:
-			return conflictf("exclude", "exclude: %s is left out of a content key or of a json fingerprint, and here is neither; add a key of content or the fingerprint json, or leave it out", word)
+			return conflictf("exclude", "exclude: %s is left out of a content key or of a json fingerprint, and there is neither; add key content or fingerprint json, or remove it", word)
 		}
 	}
 	return nil
@@ -104,17 +103,17 @@ func checkExclude(pointers []string) error {
 	return checkUnique(pointers)
 }
 
-// reservedFields are fields with a meaning of their own, which force would remove: without those
-// that name the caller, all callers would share their keys.
+// reservedFields cannot be force, which removes its field: they have a meaning of their own, and
+// without those that identify the caller, all callers would share their keys.
 var reservedFields = slices.Concat(credentialFields, exchange.UserFields, exchange.AccountFields, []string{"Host", "Expect"})
 
 func checkForce(name string) error {
 	canonical := http.CanonicalHeaderKey(name)
 	if slices.Contains(reservedFields, canonical) || slices.Contains(exchange.HopByHop, canonical) || strings.HasPrefix(canonical, "Content-") {
-		return fmt.Errorf("%s has a meaning of its own, and the field is removed from requests; use another such as X-Force", name)
+		return fmt.Errorf("%s has a meaning of its own, and force removes its field from requests; use another field such as X-Force", name)
 	}
 	if strings.HasPrefix(http.CanonicalHeaderKey(name), exchange.HeaderPrefix) {
-		return fmt.Errorf("fields that begin with %s are removed from requests; use another such as X-Force", exchange.HeaderPrefix)
+		return fmt.Errorf("fields that start with %s are removed from requests; use another field such as X-Force", exchange.HeaderPrefix)
 	}
 	return checkHeaderNames([]string{name})
 }
@@ -137,7 +136,7 @@ func checkMethods(methods []string) error {
 		case !httpguts.ValidHeaderFieldName(method):
 			return fmt.Errorf("%q is not a method; it must be a word such as POST", withoutPassword(methods[i]))
 		case strings.Contains(method, "*") || method == "ALL" || method == "ANY": // valid names that no method has
-			return fmt.Errorf("%q stands for no other methods; name each of them, such as POST PUT PATCH DELETE", method)
+			return fmt.Errorf("%q is not a wildcard for methods; name each of them, such as POST PUT PATCH DELETE", method)
 		case slices.Contains(excludedMethods, method):
 			return fmt.Errorf("%s is never deduplicated; use methods that change something, such as POST, PUT, PATCH, DELETE", method)
 		case slices.ContainsFunc(methods[:i], func(before string) bool { return strings.EqualFold(before, method) }):
@@ -165,15 +164,13 @@ func checkReleaseOn(words []string) error {
 
 func isOff(word string) bool { return word == offWord }
 
-// What settings accept at most. What is added to them, or multiplied with, must not
-// overflow.
+// Upper bounds of settings, low enough that no sum or product of them overflows.
 const (
 	maxBytes = 1 << 50
 	maxCount = math.MaxInt32
 )
 
-// durations matches every duration that is none below zero. One of them that cannot be read
-// has more nanoseconds than there is room for.
+// durations matches every duration that is not negative. If one cannot be parsed, it overflows.
 var durations = regexp.MustCompile(`^([0-9]+(\.[0-9]+)?(d|h|m|s|ms|us|µs|ns))+$`)
 
 func checkDuration(d caddy.Duration, min time.Duration) error {
@@ -208,7 +205,7 @@ func checkCount(n, min int) error {
 	return nil
 }
 
-// checkScope refuses a text that separates nothing from anything.
+// checkScope refuses texts that separate no requests.
 func checkScope(texts []string) error {
 	if slices.Contains(texts, "") {
 		return errors.New(`"" separates no callers; use texts with placeholders such as {http.request.host}`)
@@ -227,7 +224,7 @@ func checkScope(texts []string) error {
 	return checkUnique(texts)
 }
 
-// checkUnique refuses a list that repeats a word.
+// checkUnique refuses a repeated word in a list.
 func checkUnique(words []string) error {
 	for i, word := range words {
 		if slices.Contains(words[:i], word) {
@@ -244,16 +241,16 @@ func checkDocs(docs string) error {
 		return fmt.Errorf("%q is not an absolute URL, such as https://example.com/docs/idempotency", docs)
 	}
 	if u.User != nil {
-		return errors.New("the URL has a user, and every client that is refused gets the URL; write one without")
+		return errors.New("the URL has a user, and refused clients get the URL; write one without a user")
 	}
 	if i := strings.IndexFunc(docs, mustBeEscaped); i >= 0 {
 		c, _ := utf8.DecodeRuneInString(docs[i:])
-		return fmt.Errorf("%q has %q, which a URL has only percent-encoded; write one such as https://example.com/docs/idempotency", docs, c)
+		return fmt.Errorf("%q has %q, which must be percent-encoded in a URL; write one such as https://example.com/docs/idempotency", docs, c)
 	}
 	return nil
 }
 
-// mustBeEscaped reports whether a character has to be escaped in a URL, which is in a header
+// mustBeEscaped reports whether a character must be escaped in a URL. The URL is sent in a header
 // field of refusals.
 func mustBeEscaped(c rune) bool {
 	return c <= ' ' || c >= 0x7f || strings.ContainsRune("<>\"{}|\\^`", c)
@@ -261,17 +258,16 @@ func mustBeEscaped(c rune) bool {
 
 const examplePlaceholder = "{http.request.uri.query.id}"
 
-// checkPlaceholders refuses a placeholder that is not closed, those that a retry never
-// repeats, and those that read the body: Caddy reads it without a limit, and takes a body
-// that was cut off for a whole one. One of a field that is removed from requests would be
-// empty in all of them.
+// checkPlaceholders refuses an unclosed placeholder, one whose value a retry never repeats, and
+// one of the body, which Caddy reads without a limit and without noticing that it was cut off. It
+// also refuses one of a field that is removed from requests and so is always empty.
 func checkPlaceholders(text string) error {
 	names, unclosed := exchange.PlaceholdersIn(text)
 	if unclosed {
 		return fmt.Errorf(`%q has a placeholder without its closing brace; write %s, or \{ for a brace`, text, examplePlaceholder)
 	}
 	if name, ok := changingPlaceholder(text); ok {
-		return fmt.Errorf("{%s} is another one in each request, so that no retry would be known; use what a retry repeats, such as %s", name, examplePlaceholder)
+		return fmt.Errorf("{%s} changes with every request, so a retry would never match; use a value that a retry repeats, such as %s", name, examplePlaceholder)
 	}
 	if strings.Contains(text, "{http.request.body") {
 		return fmt.Errorf("%s would read the body without a limit; write {http.dedup.json./tenant} for a member of it, or key content", text)
@@ -283,7 +279,7 @@ func checkPlaceholders(text string) error {
 			}
 		}
 		if field, ok := strings.CutPrefix(name, "http.request.header."); ok && exchange.IsDedupHeader(field) {
-			return fmt.Errorf("{%s} is empty in all requests: fields that begin with %s are removed from them; use a field that the sender chooses", name, exchange.HeaderPrefix)
+			return fmt.Errorf("{%s} is always empty: fields that start with %s are removed from requests; use a field that the sender chooses", name, exchange.HeaderPrefix)
 		}
 	}
 	return nil
@@ -294,8 +290,8 @@ func checkHeaderNames(names []string) error {
 		if !httpguts.ValidHeaderFieldName(name) {
 			return fmt.Errorf("%q is not the name of a header field", withoutPassword(name))
 		}
-		if strings.Contains(name, "*") { // a name may have it, and none has
-			return fmt.Errorf("%q stands for no other fields; name each of them", name)
+		if strings.Contains(name, "*") { // valid in a name, but no field has it
+			return fmt.Errorf("%q is not a wildcard for fields; name each of them", name)
 		}
 		if slices.ContainsFunc(names[:i], func(other string) bool { return strings.EqualFold(other, name) }) {
 			return fmt.Errorf("%s is named twice", name)
@@ -307,7 +303,7 @@ func checkHeaderNames(names []string) error {
 func checkKeepHeader(names []string) error {
 	for _, name := range names {
 		if exchange.NeverKept(http.CanonicalHeaderKey(name)) {
-			return fmt.Errorf("%s speaks of one connection or one request and can never be kept", name)
+			return fmt.Errorf("%s describes one connection or one request and cannot be kept", name)
 		}
 	}
 	return checkHeaderNames(names)

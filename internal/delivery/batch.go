@@ -5,10 +5,9 @@ import "github.com/caddy-dedup/caddy-dedup/internal/canonicaljson"
 // batchVersion labels the hash of a batch.
 const batchVersion = "caddy-dedup batch v1"
 
-// batch combines the IDs of all elements, in their order, into one ID. There is no
-// ID if the array is absent or empty, or if a single element has no ID: a key made
-// of the other elements alone would not name that element, and a request that has
-// it and one that has not would be the same.
+// batch combines the IDs of all elements, in order, into one ID. There is no ID if the array is
+// absent or empty, or if any element has no ID: a key of the other elements would be the same with
+// and without that element.
 func (f finder) batch(list List) (item, error) {
 	doc, err := f.request.document()
 	if err != nil {
@@ -32,8 +31,7 @@ type batch struct {
 	first string
 }
 
-// list adds the elements of a list, and returns how many there are. There are none without such an
-// array.
+// list adds the elements of a list and returns their number, 0 if the array is absent.
 func (b *batch) list(from canonicaljson.Value, list List) (n int, err error) {
 	array, ok := from.At(list.Array)
 	if ok {
@@ -78,8 +76,8 @@ func (b *batch) members(i int, element canonicaljson.Value, list List) error {
 	return nil
 }
 
-// optional adds a value if it is there. It counts too that none is: else the value of
-// the one pointer could stand for that of the next.
+// optional adds a value if it is present. It hashes the absence too: otherwise the value of one
+// pointer could be read as that of the next.
 func (b *batch) optional(element canonicaljson.Value, pointer string) {
 	found, err := member(element, pointer)
 	if err != nil {

@@ -8,8 +8,7 @@ import (
 	"github.com/caddy-dedup/caddy-dedup/internal/canonicaljson"
 )
 
-// contentVersion labels the hash of a content. Whoever changes how a content is
-// hashed must change the label too.
+// contentVersion labels the hash of a body. A change of what is hashed must change the label.
 const contentVersion = "caddy-dedup content v1"
 
 // parsedBody is a request's body, read and parsed at most once.
@@ -44,9 +43,8 @@ func (p *parsedBody) bytes(read func() ([]byte, error)) ([]byte, error) {
 	return p.body, p.bodyErr
 }
 
-// document returns the body as JSON. If the body is empty, the error is an absentError,
-// and if it is not JSON an unusableError: any member may be in it. If there is no room for it, the
-// error is that of [Request.Reserve].
+// document returns the body as JSON. The error is an absentError if the body is empty, an
+// unusableError if it is not JSON (it may contain any member), or that of [Request.Reserve].
 func (r Request) document() (*canonicaljson.Document, error) {
 	p := r.parsed
 	body, err := p.bytes(r.Body)
@@ -63,7 +61,7 @@ func (r Request) document() (*canonicaljson.Document, error) {
 	return p.doc, p.docErr
 }
 
-// room asks for room, and notes that there is none.
+// room reserves memory and remembers a failure.
 func (r Request) room(bytes int) error {
 	if r.Reserve != nil {
 		r.parsed.noRoom = r.Reserve(bytes)
@@ -71,7 +69,7 @@ func (r Request) room(bytes int) error {
 	return r.parsed.noRoom
 }
 
-// Document returns the body as JSON, and nil if it is none. Errors are those of [Request.Body] and
+// Document returns the body as JSON, or nil if it is not JSON. Errors are those of [Request.Body] and
 // [Request.Reserve].
 func (r Request) Document() (*canonicaljson.Document, error) {
 	doc, err := r.document()
@@ -100,7 +98,7 @@ func member(from canonicaljson.Value, pointer string) (item, error) {
 	case jsontext.KindNumber:
 		number, ok := exactNumber(text)
 		if !ok {
-			return item{}, unusable("%s is a number that is too long, or with an exponent that is too large", pointer)
+			return item{}, unusable("%s is a number that is too long or has too large an exponent", pointer)
 		}
 		return item{kind: kindJSONNumber, id: number}, nil
 	case jsontext.KindNull:
@@ -114,9 +112,9 @@ func member(from canonicaljson.Value, pointer string) (item, error) {
 // true and false as they are written, an object or an array in canonical form (RFC 8785), and ""
 // for null and where there is no such member.
 //
-// An error is [ErrBodyTooLarge], that of [Request.Body], or says why the member can be no part of
-// a key or a scope: the body is not JSON, or the member is no text. The text of an object or an
-// array is returned all the same.
+// An error is [ErrBodyTooLarge], that of [Request.Body], or says why the member cannot be part of
+// a key or a scope: the body is not JSON, or the member is not a text. The text of an object or an
+// array is returned along with the error.
 func (r Request) Member(pointer string) (string, error) {
 	doc, err := r.document()
 	if _, empty := errors.AsType[absentError](err); empty {
@@ -172,8 +170,8 @@ func (f finder) content() (item, error) {
 	return item{kind: KindContent, id: hash.sum()}, nil
 }
 
-// contentTuple returns the tuple of a content, which is to be written last, without its length:
-// a canonical form is hashed while it is written.
+// contentTuple returns the tuple for a body. The body is written last and without its length: the
+// canonical form is hashed while it is generated.
 func contentTuple(form string) tuple {
 	hash := newTuple(contentVersion)
 	hash.write([]byte(form))

@@ -10,11 +10,11 @@ import (
 // catalogue has every provider, sorted by name. The tables do not set
 // [Source.Provider]: complete does that.
 //
-// A provider claims no request that a site's own API may get, as far as its sender leaves a
-// choice: [Provider.Signs] has the field that every delivery carries.
+// Where its sender allows it, a provider does not claim requests of a site's own API:
+// [Provider.Signs] has the field that every delivery carries.
 //
-// There is one table for each kind of place where a delivery ID can be. A comment
-// beside an entry says what would go wrong with another source that looks right.
+// There is one table per location of the delivery ID. A comment beside an entry says why a source
+// that seems right would be wrong.
 var catalogue = sortedByName(knownByHeader, knownByMember, knownBySeveral, knownByContent)
 
 func sortedByName(tables ...[]Provider) []Provider {
@@ -23,7 +23,7 @@ func sortedByName(tables ...[]Provider) []Provider {
 	return all
 }
 
-// alike are the providers whose requests look the same.
+// alike has the groups of providers whose requests are indistinguishable.
 var alike = [][]string{
 	{"clerk", "resend", "svix"},
 	{"cloudevents", "eventarc", "knative"},
@@ -32,8 +32,8 @@ var alike = [][]string{
 	{"openai", "replicate", "standard_webhooks"},
 }
 
-// CheckDistinct returns an error if the requests of two of the providers look the same: the first
-// one would take the deliveries of both.
+// CheckDistinct returns an error if the requests of two of the providers are indistinguishable: the
+// first would claim the deliveries of both.
 func CheckDistinct(names []string) error {
 	for _, group := range alike {
 		var named []string
@@ -50,20 +50,20 @@ func CheckDistinct(names []string) error {
 	return nil
 }
 
-// The days on which the facts that have a date were read.
+// The dates on which facts were read.
 const (
 	firstReading  = "2026-11-21"
 	secondReading = "2026-11-22"
 )
 
-// codeHosts are fields of the senders that sign as GitHub does.
+// codeHosts are the fields of senders that sign as GitHub does.
 var codeHosts = []Sign{{Header: "X-GitHub-Delivery"}, {Header: "X-Gitea-Delivery"}}
 
 func headerSource(name string, scope ...string) Source {
 	return Source{Kind: KindHeader, Header: name, ScopeHeaders: scope}
 }
 
-// inScope is a source with header fields that the provider adds to the scope.
+// inScope returns the source with header fields that the provider adds to the scope.
 func inScope(s Source, fields ...string) Source {
 	s.ScopeHeaders = fields
 	return s

@@ -49,7 +49,7 @@ var knownByContent = []Provider{
 	},
 	{
 		Name: "sentry", Title: "Sentry", Verified: true, Read: firstReading,
-		// Request-ID is made anew for each attempt.
+		// Request-ID changes with each attempt.
 		Sources:   []Source{contentSource()},
 		Signs:     signedBy("Sentry-Hook-Resource"),
 		Retention: 20 * time.Minute,
@@ -62,7 +62,7 @@ var knownByContent = []Provider{
 		Fact:    "developers.zoom.us/docs/api/webhooks and devsupport.zoom.us, read on 2026-11-22, name the signature, the validation and the times of the retries, and say nothing about what a retry carries",
 		Sources: []Source{contentSource()},
 		Signs:   signedBy("x-zm-signature"),
-		// Each time another token, every 72 hours.
+		// The token changes every 72 hours.
 		Passes: []Pass{{Pointer: "/event", Values: []string{"endpoint.url_validation"}}},
 		Note: noteContent + " Each event has its time in it, to the millisecond. It retries three times, the last after 85 minutes. " +
 			"A user has seen two copies of one recording's event with another download token each; such copies both run (https://devforum.zoom.us/t/duplicate-sessions-caused-by-multiple-zoom-webhooks-for-the-same-meeting-recording/128602).",

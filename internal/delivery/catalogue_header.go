@@ -24,8 +24,8 @@ var knownByHeader = []Provider{
 	},
 	{
 		Name: "contentful", Title: "Contentful", Verified: true, Read: firstReading,
-		// The page speaks of very recent requests with the same key: whether it comes
-		// again for a later action, it does not say.
+		// The page mentions very recent requests with the same key. It does not say whether a
+		// later action can have the same key.
 		Sources: []Source{inScope(partsSource(headerSource("X-Contentful-Idempotency-Key"), contentSource()), "X-Contentful-Topic", "X-Contentful-Webhook-Name")},
 		Fact:    "https://www.contentful.com/developers/changelog/idempotency-key-headers-for-webhook-requests/",
 		Note:    "Its page does not say that the idempotency key is never used again, so that the key is made of it and a hash of the body.",

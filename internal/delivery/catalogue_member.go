@@ -38,7 +38,7 @@ var knownByMember = []Provider{
 	},
 	{
 		Name: "fourthwall", Title: "Fourthwall", Verified: true, Read: firstReading,
-		// Whether two webhooks get one event under one ID, its page does not say.
+		// Its page does not say whether two webhooks get one event under one ID.
 		Sources: []Source{partsSource(memberSource("/id"), memberSource("/webhookId"))},
 		Signs:   signedBy("X-Fourthwall-Hmac-SHA256", "X-Fourthwall-Hmac-Apps-SHA256"),
 		Fact:    "https://docs.fourthwall.com/webhooks/webhook-model",
@@ -83,7 +83,7 @@ var knownByMember = []Provider{
 	},
 	{
 		Name: "paddle", Title: "Paddle", Verified: true, Read: firstReading,
-		// The notification's ID is another one for each destination.
+		// The notification's ID differs per destination.
 		Sources: []Source{memberSource("/event_id")},
 		Signs:   signedBy("Paddle-Signature"),
 		Fact:    "https://developer.paddle.com/webhooks/about/how-webhooks-work",

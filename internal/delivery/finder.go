@@ -14,20 +14,18 @@ type Request struct {
 	// Header is the header of the request. A field is looked up under its canonical
 	// name and under its name in lower case.
 	Header http.Header
-	// Body returns the whole body, or [ErrBodyTooLarge]. [Find] calls it at most
-	// once, and only if it tries a source that needs the body. Nil means that the
-	// body is empty.
+	// Body returns the whole body, or [ErrBodyTooLarge]. [Find] calls it at most once, and
+	// only for a source that needs the body. Nil means an empty body.
 	Body func() ([]byte, error)
-	// Replace returns a text with its placeholders replaced. If a placeholder has no
-	// value, it returns an empty text: the rest of the text alone would be the same
-	// ID for many requests. An error is from [Request.Member].
+	// Replace returns a text with its placeholders replaced. If a placeholder has no value, it
+	// returns "": the rest of the text would be the same ID for many requests. Errors are those
+	// of [Request.Member].
 	Replace func(text string) (value string, err error)
 	// Exclude are JSON pointers (RFC 6901) to the members that a source of kind
 	// content leaves out.
 	Exclude []string
-	// Reserve is asked for the bytes that the body takes when it is parsed, before they are
-	// allocated. Its error, [ErrBodyTooLarge] or another, is that of what needed them. Nil means
-	// that there is room.
+	// Reserve reserves the bytes for the parsed body before they are allocated. Its error,
+	// [ErrBodyTooLarge] or another, is returned to the caller. Nil means no limit.
 	Reserve func(bytes int) error
 
 	parsed *parsedBody
@@ -40,25 +38,23 @@ type Found struct {
 	// Kind is [Source.Kind], except for a number in a JSON body: 1 and "1" are
 	// different IDs, and so they have different kinds.
 	Kind string
-	// Prefix is the first of these that is not empty: the name of the provider, the
-	// word that the user has configured, the name of the header field in lower case,
-	// the kind of the source.
+	// Prefix is the first of these that is not empty: the name of the provider, the configured
+	// prefix, the name of the header field in lower case, the kind of the source.
 	Prefix string
-	// ID has at least 1 byte, and at most as many as [Find] was told. An ID from a
-	// header field has only bytes from 0x20 to 0x7E; other IDs are UTF-8.
+	// ID has from 1 byte to the maxLength of [Find]. An ID from a header field has only bytes
+	// from 0x20 to 0x7E; other IDs are UTF-8.
 	//
-	// A source of kind content has a hash as its ID. For parts, the ID is that of the first one.
-	// For a batch, the ID says how many IDs it is made of and what the first one is, and ends
-	// with a hash over all of them, so that it may be longer than the limit.
+	// A source of kind content has a hash as its ID. For parts, the ID is that of the first
+	// part. For a batch, the ID has the number of IDs, the first one, and a hash over all of
+	// them; it may exceed maxLength.
 	ID string
 	// Parts are the IDs of the other parts that are present, and Tuple is a hash over all parts.
 	// Both are empty for other kinds.
 	Parts []string
 	Tuple string
-	// Scope is what the provider adds to the scope. For each of its header fields it
-	// has the name in lower case, the number of lines in decimal, and the lines.
-	// With the number, an absent field is not the same as an empty one, and a line
-	// is not read as the name of the next field.
+	// Scope is what the provider adds to the scope: for each of its header fields the name in
+	// lower case, the number of lines in decimal, and the lines. The number distinguishes an
+	// absent field from an empty one, and a line from the name of the next field.
 	Scope []string
 	// Content is [Source.MadeOfContent].
 	Content bool
@@ -67,13 +63,12 @@ type Found struct {
 var (
 	// ErrMissing says that none of the sources is present in the request.
 	ErrMissing = errors.New("the request has no idempotency key or delivery ID")
-	// ErrBodyTooLarge is what [Request.Body] returns for a body that is larger than
-	// may be kept in memory.
+	// ErrBodyTooLarge is the error of [Request.Body] for a body that is too large to be held in
+	// memory.
 	ErrBodyTooLarge = errors.New("the body is larger than max_request_body")
 )
 
-// absentError says that what a source reads is not in the request, and why. For a
-// header field it is empty: there is no more to say.
+// absentError is the reason why a source is absent from a request. It is empty for a header field.
 type absentError string
 
 func (e absentError) Error() string { return string(e) }
@@ -82,9 +77,8 @@ func absent(format string, arguments ...any) error {
 	return absentError(fmt.Sprintf(format, arguments...))
 }
 
-// unusableError says that what a source reads may be in the request, and why it is no
-// ID. A source on its own is as good as absent then. An optional part is not: other
-// requests, with other values there, would have the same key.
+// unusableError is the reason why the value of a source cannot be an ID. A source is then treated as
+// absent, but an optional part is not: requests with other values would have the same key.
 type unusableError string
 
 func (e unusableError) Error() string { return string(e) }
@@ -93,7 +87,7 @@ func unusable(format string, arguments ...any) error {
 	return unusableError(fmt.Sprintf(format, arguments...))
 }
 
-// isMissing reports whether an error says that a source has no ID for a request.
+// isMissing reports whether an error is an absentError or unusableError.
 func isMissing(err error) bool {
 	if err == nil {
 		return false
@@ -114,11 +108,10 @@ type item struct {
 // one that is present in the request. An ID has no more than maxLength bytes.
 //
 // Errors:
-//   - [ErrMissing] if no source is present. Its text says why a source in the body
-//     is not present, and why the request is not from a source's provider.
+//   - [ErrMissing] if no source is present. Its text says why a source in the body is not
+//     present, and why the request is not from the provider of a source.
 //   - An [*InvalidError] if the first source that is present is a header field
-//     without a valid ID. No further source is tried, because the client meant
-//     this field.
+//     without a valid ID. Later sources are not tried, because the client meant this field.
 //   - [ErrBodyTooLarge] if a source needs the body, the body is too large, and no
 //     other source is present.
 //   - The error of [Request.Body] if the body could not be read, and of [Request.Reserve].
@@ -139,14 +132,14 @@ func Find(sources []Source, request Request, maxLength int) (Found, error) {
 		case isMissing(err):
 			reason := err.Error()
 			if reason == "" && source.Provider != "" {
-				reason = "it is not there" // an API's request without a key is nothing to explain
+				reason = "it is not there" // API requests without a key need no explanation
 			}
 			if reason != "" {
 				reasons = append(reasons, source.String()+": "+reason)
 			}
 			continue
 		case errors.Is(err, ErrBodyTooLarge):
-			tooLarge = true // but one of the next sources may need no body
+			tooLarge = true // a later source may not need the body
 			continue
 		case err != nil:
 			return Found{}, err

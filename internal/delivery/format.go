@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// String says what the source reads, in the words of the configuration.
+// String returns the source as the configuration writes it.
 func (s Source) String() string {
 	if s.Optional {
 		s.Optional = false
@@ -55,7 +55,7 @@ func (l List) paths(base string) []string {
 	return all
 }
 
-// String says which requests pass.
+// String describes the requests that pass.
 func (p Pass) String() string {
 	where := headerSource(p.Header).String()
 	if p.Pointer != "" {
@@ -73,13 +73,13 @@ func (p Pass) String() string {
 	return where + " is " + strings.Join(p.Values, " or ")
 }
 
-// Key names the sources of the provider, in the order in which they are tried.
+// Key lists the sources of the provider, in the order in which they are tried.
 func (p Provider) Key() string {
 	return joined(p.Sources, ", or ")
 }
 
-// RetentionText says how long responses to the provider are kept, as a duration of the
-// configuration, such as 7d.
+// RetentionText returns the retention for the provider as a duration of the configuration, such as
+// 7d.
 func (p Provider) RetentionText() string {
 	const day = 24 * time.Hour
 	kept := cmp.Or(p.Retention, DefaultRetention)
@@ -89,8 +89,8 @@ func (p Provider) RetentionText() string {
 	return strconv.Itoa(int(kept/time.Minute)) + "m"
 }
 
-// Matcher is the directive with a matcher for a provider that claims by members of the body
-// alone, which a site's own JSON may have too; it is "" for the others.
+// Matcher returns a directive with a matcher for a provider that is identified only by body
+// members, which a site's own JSON may have too. It returns "" for other providers.
 func (p Provider) Matcher() string {
 	if !slices.ContainsFunc(p.Sources, func(s Source) bool { return !s.OfOneSender() }) {
 		return ""
@@ -98,7 +98,7 @@ func (p Provider) Matcher() string {
 	return "dedup /webhooks/" + p.Name + " " + p.Name
 }
 
-// Scope names the header fields that the provider adds to the scope.
+// Scope returns the header fields that the provider adds to the scope.
 func (p Provider) Scope() []string {
 	var all []string
 	for _, s := range p.Sources {
@@ -111,8 +111,7 @@ func (p Provider) Scope() []string {
 	return all
 }
 
-// ReadOn says when the fact was read, in words that follow the fact; it is "" if that
-// was not noted.
+// ReadOn returns when the fact was read, as a suffix of the fact, or "" if unknown.
 func (p Provider) ReadOn() string {
 	if p.Read == "" {
 		return ""
@@ -120,8 +119,7 @@ func (p Provider) ReadOn() string {
 	return ", read on " + p.Read
 }
 
-// Provenance says whether the fact was verified and when and, if it was not, where it comes
-// from.
+// Provenance returns whether and when the fact was verified, or else its origin.
 func (p Provider) Provenance() string {
 	if p.Verified {
 		return "verified" + p.ReadOn()

@@ -9,15 +9,14 @@ import (
 	"github.com/dunglas/httpsfv"
 )
 
-// maxShownValue is how many bytes of an invalid value an [InvalidError] keeps.
+// maxShownValue is the maximum length of [InvalidError.Value], in bytes.
 const maxShownValue = 64
 
-// InvalidError says that the request has the header field for the delivery ID, but
-// no valid ID in it.
+// InvalidError is the error for a request whose header field has an invalid delivery ID.
 type InvalidError struct {
 	// Header is the field's canonical name.
 	Header string
-	// Value is the value as the client sent it, cut off after 64 bytes.
+	// Value is the value as sent, truncated to 64 bytes.
 	Value string
 	// Reason says what is wrong with the value.
 	Reason string
@@ -32,13 +31,12 @@ func (e *InvalidError) Error() string {
 }
 
 // headerLines returns the values of all lines of a field. It looks under the
-// canonical name and under the name in lower case. The reason: if a request has an
-// Idempotency-Key under its canonical name, Go's http.Transport may send it a
-// second time by itself, so a dedup handler moves the field to lower case. A
-// second dedup handler, behind the first one, then finds it there.
+// canonical name and under the name in lower case. Go's http.Transport may resend a request with
+// an Idempotency-Key under its canonical name, so a dedup handler moves the field to lower case,
+// where a second dedup handler behind it finds it.
 func headerLines(header http.Header, name string) []string {
 	canonical := http.CanonicalHeaderKey(name)
-	lower := appendLower(make([]byte, 0, 64), name) // on the stack: this is asked of every request
+	lower := appendLower(make([]byte, 0, 64), name) // on the stack: every request comes here
 	lines, moved := header[canonical], header[string(lower)]
 	if len(moved) == 0 || string(lower) == canonical {
 		return lines
@@ -102,7 +100,7 @@ func unquote(line string) (id string, ok bool) {
 	return id, ok
 }
 
-// invalidReason says why an ID is invalid. It returns "" for a valid ID.
+// invalidReason returns why an ID is invalid, or "".
 func invalidReason(id string, maxLength int) string {
 	switch {
 	case id == "":
@@ -118,7 +116,7 @@ func invalidReason(id string, maxLength int) string {
 	return ""
 }
 
-// headerScope returns what these fields add to the scope, as [Found] describes it.
+// headerScope returns the part of the scope for these fields, see [Found.Scope].
 func headerScope(header http.Header, names []string) []string {
 	var scope []string
 	for _, name := range names {

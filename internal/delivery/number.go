@@ -5,16 +5,15 @@ import (
 	"strings"
 )
 
-// maxZeros is how many zeros a number may need to be written without an exponent.
-// With a larger exponent, a few bytes of JSON would become an endless ID.
+// maxZeros is the maximum number of zeros to write a number without an exponent: a few bytes of
+// JSON must not become a huge ID.
 const maxZeros = 64
 
-// maxExponent is the largest exponent for which a number can be an ID, so that no
-// sum of exponents and lengths overflows.
+// maxExponent is the maximum exponent of an ID, so that no sum of exponents and lengths overflows.
 const maxExponent = 1_000_000_000
 
-// maxNumber is how long a number may be, in bytes: its exact form takes several copies, which nothing
-// has reserved.
+// maxNumber is the maximum length of a number, in bytes: its exact form takes several copies, which
+// are not reserved.
 const maxNumber = 4 << 10
 
 // exactNumber returns the same text for all JSON numbers with the same value: 1, 1.0

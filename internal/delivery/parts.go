@@ -8,18 +8,16 @@ import (
 // partsVersion labels the hash of parts.
 const partsVersion = "caddy-dedup parts v1"
 
-// kindAbsent is what is hashed as the kind of an optional part that is absent. No
-// source has this kind, so that no value is taken for an absent one.
+// kindAbsent is hashed as the kind of an absent optional part. No source has this kind, so no value
+// is mistaken for an absent one.
 const kindAbsent = "absent"
 
-// parts combines the IDs of all parts into one, which is shown as that of the first. If a part is absent that is not
-// optional, so is the whole, whatever the others are: the order of the parts does not
-// decide whether a request has a key. Else, if one part is invalid or unusable, so is the
-// whole.
+// parts combines the IDs of all parts; the ID of the first is shown. If a required part is absent,
+// the source is absent, whatever the other parts are: the order of the parts must not decide
+// whether a request has a key. Otherwise, if a part is invalid or unusable, so is the source.
 //
-// The kind of an absent part is hashed in its place, so that the parts behind it are
-// not read as those before. Whether a part is optional is not hashed: a part that
-// becomes optional in a new configuration leaves all keys as they are.
+// An absent part is hashed as kindAbsent, so that later parts keep their positions. Whether a part
+// is optional is not hashed: making a part optional changes no keys.
 func (f finder) parts(parts []Source) (item, error) {
 	all := newTuple(partsVersion)
 	all.writeCount(len(parts))
@@ -48,8 +46,8 @@ func (f finder) parts(parts []Source) (item, error) {
 	return item{kind: KindParts, id: values[0], parts: values[1:], tuple: all.sum()}, nil
 }
 
-// part finds the ID of one part. A part in a body that is not JSON, or too large to be
-// read, is not absent: two events must not have one key because neither could be read.
+// part finds the ID of one part. A part in a body that is not JSON or too large is not absent: two
+// events must not share a key because neither could be read.
 func (f finder) part(part Source) (item, error) {
 	found, err := f.find(part)
 	if _, gone := errors.AsType[absentError](err); gone && part.Optional {

@@ -18,23 +18,21 @@ type Pass struct {
 	// Pointer is the JSON pointer to a string or number in the body by which such a
 	// request is known.
 	Pointer string
-	// Values are the values that such a request has there. If there are none, any
-	// value means that the request passes.
+	// Values are the values that such a request has there. None means any value.
 	Values []string
-	// Empty says that Pointer is to an array, and that in such a request it has no
-	// elements: the sender tries whether the receiver listens.
+	// Empty reports whether such a request has an empty array at Pointer: the sender tests the
+	// receiver.
 	Empty bool
-	// Suffix is what the value ends in, in place of Values.
+	// Suffix is the suffix of the value, instead of Values.
 	Suffix string
-	// Unsigned says that such a request may come without the signs of the provider.
+	// Unsigned reports whether such a request may lack the signs of the provider.
 	Unsigned bool
 }
 
 // PassThrough reports whether the request passes without a claim, because it is not
-// a delivery, and returns the name of the provider from which it is. A body that
-// cannot be read never lets a request pass. Nor does one that only looks like a
-// handshake, if a header field says that another one of the providers has sent it, or is one of the
-// sources: then it has a key.
+// a delivery, and returns the name of its provider. A request whose body cannot be read does not
+// pass. Nor does one that resembles a handshake but has a header field of another provider or of a
+// source: it has a key.
 func PassThrough(providers []Provider, sources []Source, request Request) (name string, ok bool) {
 	request = request.Remember()
 	for _, p := range providers {
@@ -50,14 +48,14 @@ func PassThrough(providers []Provider, sources []Source, request Request) (name 
 	return "", false
 }
 
-// sends reports whether a request has what only deliveries of the provider have: the header
-// field with its delivery ID, or its signs.
+// sends reports whether only the provider can have sent a request: it has the header field of its
+// delivery ID, or its signs.
 func (p Provider) sends(header http.Header) bool {
 	return p.Signs.exclusive() && p.Signs.mismatch(header) == "" ||
 		slices.ContainsFunc(p.Sources, func(s Source) bool { return s.isSent(header) })
 }
 
-// isSent reports whether a request has the header fields that only those with the source have.
+// isSent reports whether a request has the header fields of the source.
 func (s Source) isSent(header http.Header) bool {
 	return s.OfOneSender() && s.Signs.mismatch(header) == "" && s.hasHeaders(header)
 }
@@ -71,8 +69,8 @@ func (s Source) hasHeaders(header http.Header) bool {
 	})
 }
 
-// PassesThrough reports whether the request is from the provider but not a delivery,
-// so that it must reach the upstream without a claim.
+// PassesThrough reports whether the request is from the provider but not a delivery, and so must
+// reach the upstream without a claim.
 func (p Provider) PassesThrough(request Request) bool {
 	request = request.Remember()
 	return slices.ContainsFunc(p.Passes, func(pass Pass) bool {
@@ -84,8 +82,8 @@ func (p Provider) maySend(pass Pass, header http.Header) bool {
 	return pass.Unsigned || p.Signs.mismatch(header) == ""
 }
 
-// NeedsBody reports whether it takes the body of a request with this header to know its key, or
-// that it passes. That of a request which no provider can have sent is left to stream.
+// NeedsBody reports whether the body of a request with this header is needed to find its key or to
+// see that it passes. If no provider can have sent the request, its body can stream.
 func NeedsBody(sources []Source, providers []Provider, header http.Header) bool {
 	return slices.ContainsFunc(sources, func(s Source) bool {
 		return s.NeedsBody() && s.Signs.mismatch(header) == ""

@@ -5,8 +5,8 @@ import (
 	"time"
 )
 
-// DefaultRetention is how long a kept response is replayed, unless a provider or
-// the user says otherwise. It is longer than most providers retry.
+// DefaultRetention is the retention if neither the provider nor the user sets one. Most providers
+// stop retrying earlier.
 const DefaultRetention = 7 * 24 * time.Hour
 
 // Provider is a sender of webhooks in the catalogue. A handler for a provider works
@@ -16,28 +16,27 @@ type Provider struct {
 	Name string
 	// Title is the name as the provider writes it.
 	Title string
-	// Sources are the places where the delivery ID can be. The first one that is
-	// present in a request counts.
+	// Sources are the places where the delivery ID can be. The first one that is present in a
+	// request is used.
 	Sources []Source
-	// Signs say which requests may be from the provider. They hold for every source
-	// that has none of its own, and for Passes that are not [Pass.Unsigned].
+	// Signs identify requests that may be from the provider. They apply to every source without
+	// signs of its own, and to Passes that are not [Pass.Unsigned].
 	Signs Signs
-	// Retention is how long a kept response is replayed, if [DefaultRetention] would
-	// be wrong: the provider retries for longer, or sends the same body again for
-	// another event. Zero means the usual one.
+	// Retention is the retention of the provider if [DefaultRetention] would be wrong: the
+	// provider retries longer, or sends the same body for different events. Zero means the
+	// default.
 	Retention time.Duration
 	// Passes are the requests of the provider that are not deliveries.
 	Passes []Pass
-	// Verified says that the fact was read in the documentation or the source code
-	// of the provider. Other facts are from secondary sources or general knowledge.
+	// Verified reports whether the fact was read in the documentation or the source code of the
+	// provider. Other facts are from secondary sources or general knowledge.
 	Verified bool
-	// Fact says where the fact is from: what identifies a delivery. If it was verified,
-	// this is the address of the page or the file.
+	// Fact is the origin of the fact that identifies a delivery: the URL of the page or file if
+	// it was verified.
 	Fact string
-	// Read is the day on which a verified fact was read there, such as 2026-11-22. It
-	// is empty if that was not noted.
+	// Read is the date on which a verified fact was read, such as 2026-11-22; "" if unknown.
 	Read string
-	// Note is what else a user has to know, in whole sentences.
+	// Note has whatever else a user needs to know, in whole sentences.
 	Note string
 }
 

@@ -12,11 +12,9 @@ import (
 	"github.com/go-json-experiment/json/jsontext"
 )
 
-// NotSecondsError says that a request has something where it may ask for a number of
-// seconds, and that it is no such number.
+// NotSecondsError is the error for a request whose number of seconds is invalid.
 type NotSecondsError struct {
-	// Value is what the request has there, cut off after 64 bytes; for an object or
-	// an array in JSON it is the kind.
+	// Value is the value as sent, truncated to 64 bytes; for a JSON object or array, its kind.
 	Value string
 	// Reason says what is wrong with the value.
 	Reason string
@@ -28,14 +26,12 @@ func (e *NotSecondsError) Error() string {
 }
 
 // Seconds returns the number of seconds that a request asks for in a source of kind
-// header or json, as a duration; 0 if it asks for none. A fraction of a second counts
-// as a whole one, so that no request gets less than it asked for. A number that no
-// duration can hold is the longest duration.
+// header or json, as a duration; 0 if it asks for none. Fractions are rounded up, so that no
+// request gets less than it asked for. A number that overflows becomes the longest duration.
 //
 // A request asks for none if the field or member is absent, empty or null, or the body
 // is not JSON. Errors:
-//   - A [*NotSecondsError] for anything else that is no number, and for a number that
-//     is 0 or negative.
+//   - A [*NotSecondsError] for anything else that is not a positive number.
 //   - [ErrBodyTooLarge], or the error of [Request.Body], if the source needs the body.
 func Seconds(source Source, request Request) (time.Duration, error) {
 	text, err := asked(source, request.Remember())
@@ -48,7 +44,7 @@ func Seconds(source Source, request Request) (time.Duration, error) {
 	return parseSeconds(text)
 }
 
-// asked returns what a request has at the source.
+// asked returns the value of the source in a request.
 func asked(source Source, request Request) (text string, err error) {
 	if source.Kind == KindHeader {
 		lines := headerLines(request.Header, source.Header)
@@ -79,7 +75,7 @@ func asked(source Source, request Request) (text string, err error) {
 	case v.Kind() == jsontext.KindBeginArray:
 		return "", notSeconds("[", "is an array")
 	}
-	return text, nil // true and false are no numbers
+	return text, nil // true and false are not numbers
 }
 
 // decimal is a number as JSON writes it; leading zeros do no harm.
@@ -91,7 +87,7 @@ func parseSeconds(text string) (time.Duration, error) {
 	}
 	seconds, err := strconv.ParseFloat(text, 64)
 	switch {
-	case err != nil && !errors.Is(err, strconv.ErrRange): // then it is infinite
+	case err != nil && !errors.Is(err, strconv.ErrRange): // out of range: infinite
 		return 0, notSeconds(text, "is not a number")
 	case seconds == 0:
 		return 0, notSeconds(text, "is zero")

@@ -6,14 +6,13 @@ import (
 	"strings"
 )
 
-// Sign is a header field by which a request is known to be from a provider. It is no
-// proof of that: a proof is the service's to ask for. It keeps the requests of honest
-// senders apart that share a route.
+// Sign is a header field that identifies the requests of a provider. It is not proof of their
+// origin. It separates the requests of honest senders that share a route.
 type Sign struct {
 	// Header is the name of the field.
 	Header string
-	// Begins is what the field's value begins with, in upper or lower case. If it is
-	// empty, any value is a sign.
+	// Begins is the prefix of the value, in upper or lower case. If it is empty, any value
+	// matches.
 	Begins string
 }
 
@@ -24,7 +23,7 @@ func (s Sign) isOn(header http.Header) bool {
 	})
 }
 
-// String names the sign in words that follow "with".
+// String describes the sign as in "with ...".
 func (s Sign) String() string {
 	if s.Begins == "" {
 		return s.Header
@@ -32,19 +31,17 @@ func (s Sign) String() string {
 	return s.Header + " that begins with " + s.Begins
 }
 
-// Signs say which requests may be from a provider. The zero value takes every request
-// for its own.
+// Signs identify the requests that may be from a provider. The zero value matches every request.
 type Signs struct {
 	// AllOf are fields that the provider always sends.
 	AllOf []Sign
 	// AnyOf are fields of which the provider always sends at least one.
 	AnyOf []Sign
-	// NoneOf are fields of other senders. These send fields of the provider's name
-	// too, so that services made for the provider understand them.
+	// NoneOf are fields of other senders that imitate the provider by sending its fields too.
 	NoneOf []Sign
 }
 
-// mismatch returns why a request is not from the provider, "" if it may be.
+// mismatch returns why a request is not from the provider, or "" if it may be.
 func (s Signs) mismatch(header http.Header) string {
 	for _, sign := range s.NoneOf {
 		if sign.isOn(header) {
@@ -62,8 +59,7 @@ func (s Signs) mismatch(header http.Header) string {
 	return ""
 }
 
-// String says which requests may be from the provider, in words that follow
-// "requests"; it is "" if all may be.
+// String describes the matching requests as in "requests ..."; it returns "" if all match.
 func (s Signs) String() string {
 	var all []string
 	if len(s.AllOf) > 0 {
@@ -87,7 +83,7 @@ func (s Signs) clone() Signs {
 	return Signs{AllOf: slices.Clone(s.AllOf), AnyOf: slices.Clone(s.AnyOf), NoneOf: slices.Clone(s.NoneOf)}
 }
 
-// signedBy are the signs of a provider that always sends one of these fields.
+// signedBy returns the signs of a provider that always sends one of these fields.
 func signedBy(names ...string) Signs {
 	signs := make([]Sign, len(names))
 	for i, name := range names {

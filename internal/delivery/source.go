@@ -1,7 +1,6 @@
-// Package delivery says where the key of a request comes from. It has the sources
-// that a handler is configured with, the rules by which a header field, a member of
-// a JSON body, a text or a whole body becomes a delivery ID, and the catalogue of
-// webhook providers.
+// Package delivery finds the delivery ID or idempotency key of a request. It has the sources that
+// a handler is configured with, the rules by which a header field, a member of a JSON body, a text
+// or a whole body becomes a delivery ID, and the catalogue of webhook providers.
 //
 // The package knows neither Caddy nor a store. The handler adds a namespace and a
 // scope to the delivery ID that is found, and package idempotency hashes all of
@@ -13,16 +12,16 @@ import (
 	"strings"
 )
 
-// Mode says for which kind of client a handler works. It decides what happens to a
-// request whose delivery ID is invalid, and with which status a request is refused.
+// Mode is the kind of clients that a handler serves. It determines what happens to a request with
+// an invalid delivery ID, and the statuses of refusals.
 type Mode string
 
 const (
 	// ModeAPI is for clients that send an idempotency key. A request with an invalid
 	// key is refused.
 	ModeAPI Mode = "api"
-	// ModeWebhook is for providers that deliver events. Many of them drop an event
-	// that is answered with 400; so an invalid delivery ID counts as a missing one.
+	// ModeWebhook is for providers that deliver events. Many of them drop an event after a 400,
+	// so an invalid delivery ID counts as missing.
 	ModeWebhook Mode = "webhook"
 )
 
@@ -52,7 +51,7 @@ const kindJSONNumber = "json number"
 // (draft-ietf-httpapi-idempotency-key-header-07, section 2.1).
 const IdempotencyKeyHeader = "Idempotency-Key"
 
-// Source is one place where a delivery ID may stand.
+// Source is one place where a request can have its delivery ID.
 type Source struct {
 	// Kind is [KindHeader], [KindJSON], [KindValue], [KindContent], [KindParts]
 	// or [KindBatch].
@@ -66,19 +65,19 @@ type Source struct {
 	Text string
 	// Parts are the sources that a source of kind parts combines, in order.
 	Parts []Source
-	// Optional says of a part that it may be absent. The ID of the parts is then
-	// another one than with any value of this part.
+	// Optional reports whether a part may be absent. The ID of the parts then differs from that
+	// with any value of this part.
 	Optional bool
 	// Batch is the array that a source of kind batch reads.
 	Batch List
-	// Prefix is the word with which the user keeps the IDs of this source apart from
-	// those of other sources; empty for the default, see [Found].
+	// Prefix is the configured word that separates the IDs of this source from those of others;
+	// empty for the default, see [Found].
 	Prefix string
-	// Provider is the name of the provider in the catalogue from which this source
-	// is; empty if the user has configured the source.
+	// Provider is the name of the catalogue entry that has this source; empty if the user
+	// configured the source.
 	Provider string
-	// Signs say which requests may be from the provider. In all others the source is
-	// absent, whatever they carry: a field such as Idempotency-Key is many senders'.
+	// Signs identify the requests that may be from the provider. In all others the source is
+	// absent: many senders use a field such as Idempotency-Key.
 	Signs Signs
 	// ScopeHeaders are the header fields that the provider adds to the scope.
 	ScopeHeaders []string
@@ -86,18 +85,16 @@ type Source struct {
 
 // List is an array in a JSON body whose elements carry IDs.
 type List struct {
-	// Array is the JSON pointer to the array. It starts from the whole body or, for a
-	// list in another one, from an element of that list. "" means that the body, or
-	// the element, is the array itself.
+	// Array is the JSON pointer to the array, relative to the body or, for a nested list, to an
+	// element of the outer list. "" means that the body, or the element, is the array.
 	Array string
-	// Members are JSON pointers that start from an element. The values there
-	// together are the ID of the element, and all of them must be present.
+	// Members are JSON pointers relative to an element. Their values form the ID of the element;
+	// all must be present.
 	Members []string
-	// Optional are JSON pointers like Members, to values that not every element has.
-	// Those that are there are part of the element's ID too.
+	// Optional are JSON pointers like Members, to values that may be absent. Those that are
+	// present are part of the ID.
 	Optional []string
-	// Lists are further arrays within each element. At least one of them must have
-	// elements.
+	// Lists are nested arrays of each element. At least one must have elements.
 	Lists []List
 }
 
@@ -113,22 +110,21 @@ func (s Source) NeedsBody() bool {
 	}
 }
 
-// OfOneSender reports whether only requests of the source's own provider can have it:
-// it is, or is made with, a header field of theirs, or reads requests with their signs
-// alone.
+// OfOneSender reports whether only requests of the source's provider can have it: it uses a header
+// field of the provider, or requires its signs.
 func (s Source) OfOneSender() bool {
 	return s.Kind == KindHeader || s.Signs.exclusive() ||
 		slices.ContainsFunc(s.Parts, func(part Source) bool { return part.Kind == KindHeader && !part.Optional })
 }
 
-// MadeOfContent reports whether the ID changes with every change of the body. If it
-// does, a fingerprint of the body would add nothing.
+// MadeOfContent reports whether the ID changes with every change of the body, so that a fingerprint
+// of the body would add nothing.
 func (s Source) MadeOfContent() bool {
 	return s.Kind == KindContent || slices.ContainsFunc(s.Parts, Source.MadeOfContent)
 }
 
-// WithPrefix returns the source with the prefix in it that its IDs have ([Found]): a
-// source that reads many requests then works it out once.
+// WithPrefix returns the source with its effective prefix ([Found.Prefix]), which is then computed
+// once and not for every request.
 func (s Source) WithPrefix() Source {
 	s.Prefix = s.prefix()
 	return s

@@ -9,15 +9,15 @@ import (
 	"unicode/utf8"
 )
 
-// maxShownID is how many bytes of the first ID a summary shows.
+// maxShownID is the maximum length of the first ID in a summary, in bytes.
 const maxShownID = 64
 
-// tuple hashes several texts in their order. It hashes the length of each text too:
-// without it, "ab" and "c" would have the same hash as "a" and "bc".
+// tuple hashes several texts in order, each with its length: otherwise "ab" and "c" would have the
+// same hash as "a" and "bc".
 type tuple struct{ hash hash.Hash }
 
-// newTuple returns a tuple that begins with a label. No other hash of this module
-// has the same label, so that hashes of different kinds are never equal.
+// newTuple returns a tuple that starts with a label. Each kind of hash of this module has its own
+// label, so hashes of different kinds are never equal.
 func newTuple(version string) tuple {
 	t := tuple{sha256.New()}
 	t.write([]byte(version))
@@ -42,8 +42,8 @@ func (t tuple) writeItem(i item) {
 
 func (t tuple) sum() string { return "sha256:" + hex.EncodeToString(t.hash.Sum(nil)) }
 
-// summary combines several IDs into one. Operators read in it how many there are and
-// the first of them. The hash over all IDs is what tells two summaries apart.
+// summary combines several IDs into one. It shows operators their number and the first one; the
+// hash over all IDs makes it unique.
 func summary(n int, what, first string, all tuple) string {
 	if len(first) > maxShownID {
 		cut := maxShownID

@@ -15,11 +15,11 @@ import (
 // acceptedKinds are the kinds of source that a user can configure.
 const acceptedKinds = "header, json, value, content or parts"
 
-// CheckPointer says what is wrong with a JSON pointer (RFC 6901); nil means nothing.
+// CheckPointer returns an error if a JSON pointer (RFC 6901) is invalid.
 // The empty pointer is valid: it names the whole document.
 func CheckPointer(pointer string) error { return canonicaljson.CheckPointer(pointer) }
 
-// CheckMember says what is wrong with a JSON pointer to one member, as [CheckPointer] does.
+// CheckMember returns an error if a JSON pointer is invalid or names several members.
 func CheckMember(pointer string) error {
 	if strings.Contains(pointer, "*") {
 		return fmt.Errorf("JSON pointer %q has a *, which stands for several members only in exclude; write the name or the number of one, such as /items/0/id", pointer)
@@ -27,9 +27,9 @@ func CheckMember(pointer string) error {
 	return CheckPointer(pointer)
 }
 
-// CheckExclude says what is wrong with a JSON pointer in [Request.Exclude], whose token *
-// stands for every member or element of one level, or with the parameter of a query, which has
-// a ? before its name, or before a * that stands for all of them.
+// CheckExclude returns an error if a word of exclude is invalid. It is a JSON pointer in which the
+// token * matches every member or element of one level, or a query parameter as ?name, or ?* for
+// all parameters.
 func CheckExclude(pointer string) error {
 	if name, ok := strings.CutPrefix(pointer, "?"); ok {
 		if name == "" || name != "*" && strings.ContainsAny(name, "*?=&#") {
@@ -54,11 +54,10 @@ func CheckExclude(pointer string) error {
 	return nil
 }
 
-// CheckSource says what is wrong with a source, so that a user learns of it when the
-// configuration is loaded, and not from requests.
+// CheckSource returns an error if a source is invalid.
 func CheckSource(s Source) error {
 	if s.Optional {
-		return errors.New("optional is for one of several parts; a source of its own may be absent anyway, and then the next one is tried")
+		return errors.New("optional is only for parts; without it, a source that is absent is skipped and the next one is tried")
 	}
 	switch s.Kind {
 	case KindHeader:
@@ -80,7 +79,7 @@ func CheckSource(s Source) error {
 }
 
 func checkField(name string) error {
-	if !httpguts.ValidHeaderFieldName(name) || strings.Contains(name, "*") { // which a name may have, and none has
+	if !httpguts.ValidHeaderFieldName(name) || strings.Contains(name, "*") { // valid in a name, but no field has it
 		return fmt.Errorf("header %q is not a field name; it must be letters, digits and - such as X-Request-Id", name)
 	}
 	return nil
@@ -113,7 +112,7 @@ func checkParts(s Source) error {
 		if part.Prefix != "" {
 			return fmt.Errorf("part %d has the prefix %q; only the parts together have one", i+1, part.Prefix)
 		}
-		part.Optional = false // which only a part may be
+		part.Optional = false // allowed only for parts
 		if err := CheckSource(part); err != nil {
 			return fmt.Errorf("part %d: %w", i+1, err)
 		}
