@@ -8,8 +8,7 @@ import (
 	"github.com/caddy-dedup/caddy-dedup/internal/storepool"
 )
 
-// A lease outlasts three operations of a store that others share, and no word says
-// anything of stores that one process has to itself.
+// A lease must outlast three operations of a shared store. Local stores have no such rule.
 func TestLeaseAndTheTimeoutOfItsStore(t *testing.T) {
 	redis := func(settings string) storepool.Config {
 		t.Helper()

@@ -26,8 +26,8 @@ func globalOf(line string) error {
 	return err
 }
 
-// Without one of its parts a text names something else: another directory, another
-// server, or a server without its password.
+// A text with an empty placeholder would name something else: another directory, another server, or
+// a server without its password.
 func TestPlaceholdersThatAreEmptyOrUnknown(t *testing.T) {
 	t.Setenv("TEST_EMPTY", "")
 	for settings, want := range map[string]string{
@@ -67,8 +67,8 @@ func TestPlaceholdersThatAreEmptyOrUnknown(t *testing.T) {
 	}
 }
 
-// A placeholder without its brace would be a text that everybody knows, in place of a secret
-// one, and a directory of that name.
+// An unclosed placeholder would be kept as literal text: a known value instead of a secret one, or
+// the name of a directory.
 func TestPlaceholdersThatAreNotClosed(t *testing.T) {
 	const want = "a placeholder in it lacks its closing brace"
 	for name, err := range map[string]error{
@@ -96,8 +96,8 @@ func TestPlaceholdersThatAreNotClosed(t *testing.T) {
 	}
 }
 
-// What stands behind placeholders is not known when a Caddyfile is read, only when its
-// configuration is loaded.
+// The values of placeholders are not known when a Caddyfile is read, only when its configuration
+// is loaded.
 func TestPlaceholdersAreNoMistakeInACaddyfile(t *testing.T) {
 	t.Setenv("TEST_ADDRESS", "b:1")
 	for _, line := range []string{
@@ -118,8 +118,7 @@ func TestPlaceholdersAreNoMistakeInACaddyfile(t *testing.T) {
 	}
 }
 
-// An empty argument is what a variable leaves that is not set. It is not the same as a
-// word that does not stand there.
+// An unset variable leaves an empty argument, which differs from a missing one.
 func TestEmptyArguments(t *testing.T) {
 	for line, want := range map[string]string{
 		`store file ""`:      "store file: the path is empty",
@@ -156,7 +155,7 @@ func TestEmptyArguments(t *testing.T) {
 	}
 }
 
-// What stands twice in a list is a mistake of whoever wrote it.
+// Duplicates in a list are errors.
 func TestDoubledArguments(t *testing.T) {
 	for line, want := range map[string]string{
 		"release_on 5xx 409 5xx":                               "release_on: 5xx is named twice",
@@ -178,7 +177,7 @@ func TestDoubledArguments(t *testing.T) {
 	}
 }
 
-// A word of another block is no unknown one for who wrote it.
+// For a word of another block, the error says where it belongs.
 func TestWordsOfAnotherBlock(t *testing.T) {
 	const site, global, limits, redis, tls = "in the block of a site's dedup", "in the global option dedup",
 		"in limits of the global option dedup", "in store redis", "in tls of store redis"
@@ -210,7 +209,7 @@ func TestWordsOfAnotherBlock(t *testing.T) {
 	}
 }
 
-// What people often write in place of the right form.
+// Errors about common mistakes name the right form.
 func TestOtherFormsAreAnsweredWithTheRightOne(t *testing.T) {
 	for line, want := range map[string]string{
 		"ttl 1h":                                           `unknown word "ttl"; write retention 7d in the block of a site's dedup; use `,
@@ -263,7 +262,7 @@ func TestOtherFormsAreAnsweredWithTheRightOne(t *testing.T) {
 	}
 }
 
-// What each mode leaves out of a key, only the user can want.
+// Only the user can decide what to leave out of the key.
 func TestProvidersBesideKeysNeedAMode(t *testing.T) {
 	const lines = "dedup github {\nretention 1d\nkey header Idempotency-Key\n"
 	err := new(Handler).UnmarshalCaddyfile(caddyfile.NewTestDispenser(lines + "}"))
@@ -284,8 +283,7 @@ func TestProvidersBesideKeysNeedAMode(t *testing.T) {
 	}
 }
 
-// The field of force is removed from requests. Without one that the scope has, callers
-// would share keys.
+// force removes its field from requests. If it were part of the scope, callers would share keys.
 func TestForceTakesNothingFromTheScope(t *testing.T) {
 	for text, want := range map[string]string{
 		"dedup {\nforce x-api-key\n}":                                              "force: x-api-key has a meaning of its own",
@@ -314,7 +312,7 @@ func TestDocsThatCannotBeOpened(t *testing.T) {
 			t.Errorf("%s: %v", url, err)
 		}
 	}
-	// That it is not absolute would send its author to look at what is well.
+	// "not absolute" would be misleading here.
 	for _, url := range []string{"https://a/ö", "https://a/<b>", `"https://a/b c"`, "https://a/{env.PAGE}"} {
 		if err := handlerOf("docs " + url); err == nil || !strings.Contains(err.Error(), "percent-encoded") || strings.Contains(err.Error(), "is not an absolute") {
 			t.Errorf("%s: %v", url, err)
@@ -345,7 +343,7 @@ func TestPlaceOfWhatExcludesEachOther(t *testing.T) {
 	}
 }
 
-// Of two words of store redis that exclude each other, the error is on the line of the second.
+// An error about two words of store redis is on the line of the second.
 func TestLineOfWhatExcludesEachOtherInRedis(t *testing.T) {
 	for block, want := range map[string]string{
 		"{\naddress a:1\ncluster\ndb 1\nprefix a:\n}":                 "Testfile:5",
@@ -361,7 +359,7 @@ func TestLineOfWhatExcludesEachOtherInRedis(t *testing.T) {
 	}
 }
 
-// What reads sizes takes 1,5MiB for 15 MiB, and 1.5, which lacks its unit, for 1 byte.
+// humanize parses 1,5MiB as 15 MiB, and 1.5 without a unit as 1 byte.
 func TestSizesThatMeanSomethingElse(t *testing.T) {
 	sizes := map[string]func(string) error{
 		"max_request_body %q":          handlerOf,
@@ -405,9 +403,8 @@ func TestSettingsThatMeanNothing(t *testing.T) {
 	}
 }
 
-// A * is a character of names, and elsewhere in Caddy it stands for others. Taken as it is,
-// it would be the name of a method or a field that nobody sends: nothing would be protected,
-// or what was to be left out would be kept.
+// A * is valid in names, but is a wildcard elsewhere in Caddy. Taken literally it would match
+// nothing: no request would be protected.
 func TestNamesThatStandForNoOthers(t *testing.T) {
 	for line, want := range map[string]string{
 		"methods *":                           `methods: "*"`,

@@ -5,8 +5,8 @@ import (
 	"testing"
 )
 
-// Where no placeholder is replaced, one would be a text that is the same for all requests:
-// tenants would share their keys, and a member would be looked for that nobody sends.
+// Some settings replace no placeholders. There, one would be the same text for all requests:
+// tenants would share keys, or no body would have the member.
 func TestPlaceholdersWhereNoneIsReplaced(t *testing.T) {
 	for lines, want := range map[string]struct {
 		text, place string

@@ -188,7 +188,7 @@ func TestRedisCertificateThatIsNotVerified(t *testing.T) {
 	}
 }
 
-// Settings that mean another store have another place in the pool.
+// Settings of different stores have different pool keys.
 func TestRedisPoolKeys(t *testing.T) {
 	seen := make(map[string]string)
 	for _, settings := range []string{

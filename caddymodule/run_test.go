@@ -169,7 +169,7 @@ func TestDedupBehindTakesNoEvidenceBack(t *testing.T) {
 	}
 }
 
-// A client that goes away ends nothing.
+// A run continues after its client has disconnected.
 func TestEndWithoutItsClient(t *testing.T) {
 	arrived, leave := make(chan struct{}), make(chan struct{})
 	address, runs := upstream(t, func(w http.ResponseWriter, r *http.Request, _ int) {

@@ -8,8 +8,7 @@ import (
 	"github.com/caddyserver/caddy/v2/caddyconfig/caddyfile"
 )
 
-// A Redis URL that stands where none belongs is not shown: it has a password in it. The
-// word s3cret is that password in each of these.
+// Errors do not show a misplaced Redis URL, which contains a password: s3cret in each of these.
 func TestMistakesThatShowNoPassword(t *testing.T) {
 	const url = "redis://:s3cret@h:6379"
 	for line, want := range map[string]string{
@@ -96,7 +95,7 @@ func TestStoresWithoutTheirKindShowNoPassword(t *testing.T) {
 	}
 }
 
-// What is no password is shown: who wrote it sees what is meant.
+// Other texts are shown, so that the author sees which one is meant.
 func TestHiddenTexts(t *testing.T) {
 	for text, hidden := range map[string]bool{
 		"redis://:s3cret@h": true, "redis://:s3cret": true, "u:s3cret@h": true, "rediss://{env.P}@h": true, "https://u:s3cret@h": true,
@@ -108,7 +107,7 @@ func TestHiddenTexts(t *testing.T) {
 	}
 }
 
-// What a placeholder stands for is in no error either, but for its name.
+// Errors show the name of a placeholder and never its value.
 func TestValuesOfPlaceholdersAreNotShown(t *testing.T) {
 	t.Setenv("TEST_REDIS_URL", "redis://:s3cret@h:6379")
 	t.Setenv("TEST_REDIS_PASSWORD", "s3cret")

@@ -197,8 +197,8 @@ func TestRetentionOfARequestAndOfItsRun(t *testing.T) {
 	}
 }
 
-// What an upstream asks for is a whole number of seconds, and is no longer than the longest
-// retention that can be configured: a service that wants its answer kept for good gets that.
+// An upstream sets a whole number of seconds, reduced to the longest retention that can be
+// configured.
 func TestRetentionOfTheUpstream(t *testing.T) {
 	const defaults = 7 * 24 * time.Hour
 	for asked, want := range map[string]time.Duration{
@@ -225,8 +225,7 @@ func TestRetentionOfTheUpstream(t *testing.T) {
 	}
 }
 
-// What a request does not get of what it asks for is in the log, with what is right, and without
-// a flood.
+// A retention that is reduced or ignored is logged with what is accepted, at a limited rate.
 func TestRetentionThatIsNotGrantedIsLogged(t *testing.T) {
 	const ignored, cut = "the request's own retention is ignored", "the request asks for a longer retention than allowed"
 	for from, c := range map[string]struct {
@@ -305,7 +304,7 @@ func TestRetentionReadsTheBodyAsAKeyDoes(t *testing.T) {
 	}
 }
 
-// A part that is read twice tells no two requests apart that the first one does not.
+// A repeated part distinguishes no requests.
 func TestPartsThatAreReadTwice(t *testing.T) {
 	for lines, want := range map[string]string{
 		"header X-Shop\nheader x-shop":                                                "header x-shop",
@@ -330,7 +329,7 @@ func TestPartsThatAreReadTwice(t *testing.T) {
 	}
 }
 
-// A directive may have many words with a field or a pointer in them.
+// Errors about keys name the word: several words take a field or a pointer.
 func TestMistakesInKeysNameTheWord(t *testing.T) {
 	for line, want := range map[string]string{
 		"key header X_Id(1)":                       `key: header "X_Id(1)"`,

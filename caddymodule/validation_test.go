@@ -31,7 +31,7 @@ func TestLocalCopiesAreLimitedByDefault(t *testing.T) {
 	}
 }
 
-// Who is told that it is no duration looks for a mistake in how it is written.
+// A too long duration is not reported as malformed: its author would look for a typing mistake.
 func TestDurationsThatAreTooLong(t *testing.T) {
 	for line, want := range map[string]string{
 		"retention 36501d":                 "retention: 876024h0m0s is too long; use at most 36500d",
