@@ -22,7 +22,7 @@ import (
 	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
 )
 
-// cpuTime is the processor time of this process.
+// cpuTime returns the CPU time that this process has used.
 func cpuTime() time.Duration {
 	var used syscall.Rusage
 	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &used); err != nil {
@@ -31,8 +31,8 @@ func cpuTime() time.Duration {
 	return time.Duration(used.Utime.Nano() + used.Stime.Nano())
 }
 
-// anonymousMB is the memory of this process that is not a cache of files; 0 where the system does not
-// tell.
+// anonymousMB returns the memory of this process, in MB, that is not a cache of files; 0 if the system
+// does not report it.
 func anonymousMB() float64 {
 	text, _ := os.ReadFile("/proc/self/status")
 	for line := range strings.Lines(string(text)) {
@@ -44,7 +44,7 @@ func anonymousMB() float64 {
 	return 0
 }
 
-// responseOf is a response of that size which cannot be compressed.
+// responseOf returns a settlement with a body of this size that cannot be compressed.
 func responseOf(size int) idempotency.Settlement {
 	s := completeAs("")
 	s.Response.Body = make([]byte, size)
@@ -52,7 +52,7 @@ func responseOf(size int) idempotency.Settlement {
 	return s
 }
 
-// inParallel calls f with the numbers below n from so many goroutines.
+// inParallel calls f with the numbers from 1 to n, from so many goroutines.
 func inParallel(tb testing.TB, callers, n int, f func(i int) error) {
 	tb.Helper()
 	var next atomic.Int64
@@ -80,7 +80,7 @@ func openForBench(tb testing.TB) *Store {
 	return s
 }
 
-// measure reports what claims and their settlements take.
+// measure reports the rate and the CPU time of claims with their settlements.
 func measure(b *testing.B, s *Store, callers int, settlement idempotency.Settlement) {
 	b.Helper()
 	cpu := cpuTime()
@@ -91,7 +91,7 @@ func measure(b *testing.B, s *Store, callers int, settlement idempotency.Settlem
 	b.ReportMetric(float64((cpuTime()-cpu).Nanoseconds())/float64(b.N)/1000, "cpu-µs/pair")
 }
 
-// BenchmarkFirstDelivery keeps responses of 512 bytes in a store that has so many keys already.
+// BenchmarkFirstDelivery keeps responses of 512 bytes in a store that already has keys.
 func BenchmarkFirstDelivery(b *testing.B) {
 	settlement := responseOf(512)
 	for _, keys := range []int{0, 300_000} {
@@ -106,7 +106,7 @@ func BenchmarkFirstDelivery(b *testing.B) {
 	}
 }
 
-// BenchmarkLargeResponse keeps responses of so many KiB.
+// BenchmarkLargeResponse keeps responses that are larger than an inline body.
 func BenchmarkLargeResponse(b *testing.B) {
 	for _, size := range []int{64, 256, 1024} {
 		for _, callers := range []int{1, 32} {
@@ -130,10 +130,9 @@ func BenchmarkReplay(b *testing.B) {
 	})
 }
 
-var growth = flag.Int("growth", 0, "the keys of TestGrowth; 0 leaves it out")
+var growth = flag.Int("growth", 0, "number of keys in TestGrowth; 0 skips it")
 
-// TestGrowth is a measurement: how a store does with so many keys, while they expire together, and
-// after that.
+// TestGrowth measures a store while it grows, while all keys expire together, and after that.
 func TestGrowth(t *testing.T) {
 	if *growth == 0 {
 		t.Skip("-growth 1000000 runs it")
@@ -145,7 +144,7 @@ func TestGrowth(t *testing.T) {
 		at, cpu := time.Now(), cpuTime()
 		took := make([]time.Duration, n)
 		inParallel(t, 32, n, func(i int) error {
-			began := time.Now()
+			start := time.Now()
 			c, settlement, response := claimOf(fmt.Sprint(kept+i)), settlement, *settlement.Response
 			response.Body = random[(kept+i)*613%(len(random)-512):][:512]
 			settlement.Response = &response
@@ -157,7 +156,7 @@ func TestGrowth(t *testing.T) {
 			if err == nil {
 				err = s.Settle(t.Context(), c.Key, got.Record, settlement)
 			}
-			took[i-1] = time.Since(began)
+			took[i-1] = time.Since(start)
 			return err
 		})
 		kept += n
@@ -168,12 +167,12 @@ func TestGrowth(t *testing.T) {
 			took[n/2].Round(time.Microsecond), took[n*99/100].Round(time.Microsecond), took[n-1].Round(time.Millisecond),
 			anonymousMB(), s.database.db.Metrics().DiskSpaceUsage()>>20)
 	}
-	began := time.Now()
+	start := time.Now()
 	lives := time.Duration(*growth) * 100 * time.Microsecond
-	end := began.Add(lives)
+	end := start.Add(lives)
 	measure("growing", *growth, end)
 	if time.Now().After(end) {
-		t.Fatalf("the keys did not all come within %v", lives)
+		t.Fatalf("not all keys were written within %v", lives)
 	}
 	for range 3 {
 		measure("all", 20_000, time.Time{})

@@ -20,14 +20,14 @@ import (
 )
 
 // Large bodies are not in the database: pebble would write each of them to its log and then, again
-// and again, to its tables. They are in segments, bodies/<bucket>/<segment>, one behind the other,
-// and are flushed before the values that refer to them. A bucket is the moment by which everything
-// in it has expired. It is removed as a whole some time later, with bodies whose values were removed
-// or, because of a crash, never written. That needs no database, and no room on the disk.
+// and again, to its tables. They are appended to segments, bodies/<bucket>/<segment>, and flushed
+// before the values that refer to them. A bucket is named after the time by which everything in it
+// has expired. The sweeper removes it as a whole some time later, including bodies whose values were
+// removed or, because of a crash, never written. That needs neither the database nor free space.
 //
-// A slow disk may take longer for a body than its settlement waits. So bodies go to the disk a few
-// at a time, in pieces between which the log is flushed, and a body that was begun is written to its
-// end, once: the next attempt of the settlement takes its place.
+// A slow disk may need more time for a body than a settlement waits. So only a few bodies are written
+// at a time, in pieces between which the disk can flush the log. A body whose write has started is
+// written to its end, once: the next attempt of the settlement uses it.
 const (
 	bodiesName     = "bodies"
 	maxInlineBody  = 64 << 10 // larger ones are in segments
@@ -39,36 +39,36 @@ const (
 	maxOpenSegments = 16
 	blockSize       = 4096 // bodies begin at a multiple of it, for direct writes
 
-	maxWriting = 16 << 20        // bytes of the bodies that are written at a time
-	halfSize   = 2 << 20         // larger bodies count as half of maxWriting: two are written at a time
-	pieceSize  = 1 << 20         // of a write
-	maxSpare   = 32 << 20        // see roomOn
-	fullTime   = 5 * time.Second // how long the disk counts as full; longer than the engine waits before it tries again
+	maxWriting       = 16 << 20        // bytes of the bodies that are written at a time
+	halfSize         = 2 << 20         // larger bodies count as half of maxWriting: two are written at a time
+	pieceSize        = 1 << 20         // of a write
+	maxReservedSpace = 32 << 20        // see diskSpace
+	fullTimeout      = 5 * time.Second // how long the disk counts as full; longer than the engine's pause between two attempts
 )
 
-// place is where a body is. Segment 0 does not exist.
-type place struct{ segment, offset, length uint64 }
+// location is where a body is. Segment 0 does not exist.
+type location struct{ segment, offset, length uint64 }
 
-const placeSize = 24
+const locationSize = 24
 
-func (p place) append(b []byte) []byte {
+func (p location) append(b []byte) []byte {
 	b = binary.BigEndian.AppendUint64(b, p.segment)
 	b = binary.BigEndian.AppendUint64(b, p.offset)
 	return binary.BigEndian.AppendUint64(b, p.length)
 }
 
-func decodePlace(b []byte) place {
-	return place{binary.BigEndian.Uint64(b), binary.BigEndian.Uint64(b[8:]), binary.BigEndian.Uint64(b[16:])}
+func decodeLocation(b []byte) location {
+	return location{binary.BigEndian.Uint64(b), binary.BigEndian.Uint64(b[8:]), binary.BigEndian.Uint64(b[16:])}
 }
 
-// bodies are the segments of a store. They do not use the database's disk: a failed write is an
-// error of the one settlement, and nothing else is lost by it.
+// bodies are the segments of a store. They do not use the database's disk, so a failed write is an
+// error of one settlement only.
 type bodies struct {
 	fs      vfs.FS
 	root    string
 	writing *semaphore.Weighted // of maxWriting
 	mu      sync.Mutex
-	open    map[string]*segment // by bucket, those that take more bodies
+	open    map[string]*segment // by bucket; the segments that take more bodies
 
 	full atomic.Pointer[fullDisk] // see status
 }
@@ -79,17 +79,17 @@ type fullDisk struct {
 	until time.Time
 }
 
-// bodyWrite is a body on its way to a segment, or there.
+// bodyWrite is a write of a body to a segment, under way or done.
 type bodyWrite struct {
-	bucket string
-	head   []byte        // of its response, as the value has it
-	done   chan struct{} // closed when place and err are set
-	place  place
-	err    error
+	bucket   string
+	head     []byte        // of its response, as the value has it
+	done     chan struct{} // closed when place and err are set
+	location location
+	err      error
 }
 
-// status returns ErrNoSpace if the disk had little room a short time ago, or a body found none.
-// pebble, which has its log preallocated, may not notice yet.
+// status returns ErrNoSpace if the disk was nearly full within fullTimeout, or had no space for a
+// body. pebble may not have noticed, because its log is preallocated.
 func (b *bodies) status() error {
 	if full := b.full.Load(); full != nil && clock().Before(full.until) {
 		return full.err
@@ -97,21 +97,21 @@ func (b *bodies) status() error {
 	return nil
 }
 
-// setFull makes the disk count as full because of an error, and returns that as an ErrNoSpace.
+// setFull makes the disk count as full because of err, and returns err as an ErrNoSpace.
 func (b *bodies) setFull(err error) error {
 	err = fmt.Errorf("%w: %w", ErrNoSpace, err)
-	b.full.Store(&fullDisk{err, clock().Add(fullTime)})
+	b.full.Store(&fullDisk{err, clock().Add(fullTimeout)})
 	return err
 }
 
-// roomFor returns an error if the disk would have too little room left after a write of so many bytes.
-func (b *bodies) roomFor(bytes int) error {
-	free, spare, size := roomOn(b.fs, b.fs.PathDir(b.root))
-	switch need := uint64(bytes) + spare; {
-	case need > size: // never
+// checkSpace returns an error if a write of so many bytes would leave too little space on the disk.
+func (b *bodies) checkSpace(bytes int) error {
+	free, reserved, size := diskSpace(b.fs, b.fs.PathDir(b.root))
+	switch need := uint64(bytes) + reserved; {
+	case need > size: // there will never be enough
 		return fmt.Errorf("%d MiB are all that the disk has: %w", size>>20, syscall.EFBIG)
 	case need > free:
-		return fmt.Errorf("%d MiB are free, of which the store leaves %d: %w", free>>20, spare>>20, syscall.ENOSPC)
+		return fmt.Errorf("%d MiB are free, of which the store leaves %d: %w", free>>20, reserved>>20, syscall.ENOSPC)
 	default:
 		return nil
 	}
@@ -132,13 +132,13 @@ func (b *bodies) segmentPath(bucket string, number uint64) string {
 	return b.fs.PathJoin(b.root, bucket, fmt.Sprintf("%016x", number))
 }
 
-// write writes the body of an answer, flushes it, and gives the answer its place. When the context
-// ends, write returns an error, and what it has begun goes on: another call with the same begun
-// returns as soon as that is done. That call's answer becomes the one of the call before, whose
-// encryption may differ.
-func (b *bodies) write(ctx context.Context, key idempotency.Key, a *answer, begun **bodyWrite) error {
+// write writes the body of an answer, flushes it, and sets the answer's location. When the context
+// ends, write returns an error, but the disk write goes on, in *pending. A later call with the same
+// pending waits for that write instead of starting another one, and its answer becomes that of the
+// first call: the two may be encrypted differently.
+func (b *bodies) write(ctx context.Context, key idempotency.Key, a *answer, pending **bodyWrite) error {
 	bucket := b.bucket(a.until)
-	if *begun == nil || (*begun).bucket != bucket {
+	if *pending == nil || (*pending).bucket != bucket {
 		body := a.response.Body
 		size := int64(len(body))
 		if size > halfSize {
@@ -148,30 +148,30 @@ func (b *bodies) write(ctx context.Context, key idempotency.Key, a *answer, begu
 			return err
 		}
 		w := &bodyWrite{bucket: bucket, head: idempotency.AppendResponseHead(nil, key, a.token, a.response), done: make(chan struct{})}
-		*begun = w
+		*pending = w
 		go func() {
 			defer close(w.done)
-			w.place, w.err = b.append(bucket, body)
+			w.location, w.err = b.append(bucket, body)
 			b.writing.Release(size)
 		}()
 	}
-	w := *begun
+	w := *pending
 	select {
 	case <-w.done:
 	case <-ctx.Done():
 		return ctx.Err()
 	}
 	if w.err != nil {
-		*begun = nil
+		*pending = nil
 	}
-	a.place, a.encoded, a.response = w.place, w.head, nil
+	a.location, a.encoded, a.response = w.location, w.head, nil
 	return w.err
 }
 
-// append appends a body to the open segment of a bucket. If a file may not become so large, the body
-// gets a segment of its own; if that is still too large for a file, so is the body.
-func (b *bodies) append(bucket string, body []byte) (p place, err error) {
-	err = b.roomFor(len(body))
+// append appends a body to the open segment of a bucket. If that would exceed the maximum size of a
+// file, the body gets a new segment. If it does not fit there either, the error is ErrTooLarge.
+func (b *bodies) append(bucket string, body []byte) (p location, err error) {
+	err = b.checkSpace(len(body))
 	for again := err == nil; again; again = errors.Is(err, syscall.EFBIG) && p.offset > 0 {
 		p, err = b.appendOnce(bucket, body)
 	}
@@ -184,10 +184,10 @@ func (b *bodies) append(bucket string, body []byte) (p place, err error) {
 	return p, err
 }
 
-func (b *bodies) appendOnce(bucket string, body []byte) (place, error) {
+func (b *bodies) appendOnce(bucket string, body []byte) (location, error) {
 	s, offset, err := b.reserve(bucket, uint64(len(body)))
 	if err != nil {
-		return place{}, err
+		return location{}, err
 	}
 	if err = s.writeAt(body, int64(offset)); err == nil {
 		err = s.flush()
@@ -203,10 +203,10 @@ func (b *bodies) appendOnce(bucket string, body []byte) (place, error) {
 		b.closeSegment(bucket)
 	}
 	s.release()
-	return place{s.number, offset, uint64(len(body))}, err
+	return location{s.number, offset, uint64(len(body))}, err
 }
 
-// reserve returns room in the open segment of a bucket. It makes one if there is none.
+// reserve reserves space at the end of the open segment of a bucket. It creates one if there is none.
 func (b *bodies) reserve(bucket string, length uint64) (s *segment, offset uint64, err error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -229,7 +229,7 @@ func (b *bodies) reserve(bucket string, length uint64) (s *segment, offset uint6
 	return s, offset, nil
 }
 
-// create makes a segment, whose name is durable when create returns.
+// create creates a segment. Its name is durable when create returns.
 func (b *bodies) create(bucket string) (*segment, error) {
 	dir := b.fs.PathJoin(b.root, bucket)
 	if err := b.fs.MkdirAll(dir, 0o700); err != nil {
@@ -252,8 +252,8 @@ func (b *bodies) create(bucket string) (*segment, error) {
 	return s, nil
 }
 
-// closeSegment makes a bucket's open segment, if there is one, take no more bodies. The mutex is
-// locked.
+// closeSegment removes a bucket's open segment, if there is one, from those that take more bodies.
+// The caller holds the mutex.
 func (b *bodies) closeSegment(bucket string) {
 	if s := b.open[bucket]; s != nil {
 		delete(b.open, bucket)
@@ -261,8 +261,8 @@ func (b *bodies) closeSegment(bucket string) {
 	}
 }
 
-// read reads a body. It returns the name of its file also with an error.
-func (b *bodies) read(until time.Time, p place) (body []byte, name string, err error) {
+// read reads a body. It returns the name of its file even with an error.
+func (b *bodies) read(until time.Time, p location) (body []byte, name string, err error) {
 	name = b.segmentPath(b.bucket(until), p.segment)
 	f, err := b.fs.Open(name)
 	if err != nil {
@@ -313,32 +313,33 @@ func (b *bodies) close() {
 // the mutex of its bodies.
 type segment struct {
 	number, end uint64
-	users       int // the writes under way, and one while it takes more bodies
+	users       int // the writes under way, plus one while it takes more bodies
 	path        string
-	good        int64 // where the last body ends that was written
-	broken      bool  // a write has failed
+	good        int64 // end of the last body that was written
+	broken      bool  // whether a write has failed
 	file        vfs.File
 	direct      *os.File // the same file, for writes past the system's cache; nil if there are none
 
 	written atomic.Int64 // bodies
 	mu      sync.Mutex   // guards the rest
 	flushed int64        // how many bodies are durable
-	err     error        // of a flush; after it, no other body counts
+	err     error        // of a flush; no body that was not flushed before counts
 }
 
-// directSize is the size from which a direct write costs less.
+// directSize is the size, in bytes, from which direct writes are cheaper.
 const directSize = 256 << 10
 
-// writeAt writes a body. What a direct write does not take is written through the cache.
+// writeAt writes a body, directly if it is large. The part after its last whole block, and what a
+// direct write leaves unwritten, goes through the cache.
 func (s *segment) writeAt(body []byte, offset int64) (err error) {
 	direct := s.direct != nil && len(body) >= directSize
 	for err == nil && len(body) > 0 {
 		piece := body[:min(len(body), pieceSize)]
 		n := len(piece) &^ (blockSize - 1)
 		if direct && n > 0 {
-			whole := n
-			n, _ = s.direct.WriteAt(piece[:whole], offset)
-			direct = n == whole
+			aligned := n
+			n, _ = s.direct.WriteAt(piece[:aligned], offset)
+			direct = n == aligned
 			n &^= blockSize - 1
 		} else {
 			n, err = s.file.WriteAt(piece, offset)
@@ -348,8 +349,8 @@ func (s *segment) writeAt(body []byte, offset int64) (err error) {
 	return err
 }
 
-// release ends one use of the segment. The last one closes its files; all that counts is flushed.
-// What a failed write has left is cut off, so that it takes no room from those to come.
+// release ends one use of the segment. The last release closes the files, whose bodies are flushed by
+// then, and cuts off what a failed write has left, so that it takes no space.
 func (s *segment) release() {
 	if s.users--; s.users > 0 {
 		return
@@ -367,8 +368,8 @@ func (s *segment) release() {
 	}
 }
 
-// flush returns when everything that was written before is durable. Concurrent calls share the
-// work: while one flushes, the others wait, and one of them flushes for all.
+// flush returns when everything that was written before the call is durable. Concurrent calls share
+// flushes: while one flushes, the others wait, and then one of them flushes for all.
 func (s *segment) flush() error {
 	want := s.written.Add(1)
 	s.mu.Lock()

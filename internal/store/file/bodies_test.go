@@ -31,7 +31,7 @@ func segments(t *testing.T, path string) []string {
 	return found
 }
 
-// Bodies of more than 64 KiB are on the disk once, in a segment, and others in the database.
+// A body of more than 64 KiB is on the disk once, in a segment. Others are in the database.
 func TestLargeBodiesAreInSegments(t *testing.T) {
 	for size, inSegment := range map[int]bool{maxInlineBody: false, maxInlineBody + 1: true, 5 << 20: true} {
 		path := newPath(t)
@@ -53,13 +53,13 @@ func TestLargeBodiesAreInSegments(t *testing.T) {
 			copies += strings.Count(content, part)
 		}
 		if inSegment && copies != 1 {
-			t.Errorf("%d bytes: they are on the disk %d times", size, copies)
+			t.Errorf("%d bytes: the body is on the disk %d times", size, copies)
 		}
 	}
 }
 
-// Bodies that are written at the same time do not touch each other, whatever their sizes and wherever
-// they are in memory: direct writes need whole blocks.
+// Bodies that are written at the same time do not damage each other, whatever their sizes and addresses
+// in memory: direct writes need whole blocks.
 func TestConcurrentBodies(t *testing.T) {
 	path := newPath(t)
 	s := openStore(t, vfs.Default, path)
@@ -92,13 +92,13 @@ func TestConcurrentBodies(t *testing.T) {
 	}
 }
 
-// writeBody writes a body as that of the run with this name.
+// writeBody writes the body of the run with this name.
 func writeBody(ctx context.Context, b *bodies, name string, until time.Time, body []byte) error {
 	a := &answer{token: name, until: until, response: &idempotency.Response{Status: 200, Body: body}}
 	return b.write(ctx, key(name), a, new(*bodyWrite))
 }
 
-// A segment takes bodies up to its size, only so many are open, and each is closed in the end.
+// A full segment takes no more bodies, the number of open segments is limited, and close closes all.
 func TestSegmentsAreClosed(t *testing.T) {
 	counting := &countingFS{FS: newMemory()}
 	b := newBodies(counting, storePath)
@@ -119,7 +119,7 @@ func TestSegmentsAreClosed(t *testing.T) {
 	}
 	b.close()
 	if counting.open != 0 {
-		t.Errorf("%d segments stay open", counting.open)
+		t.Errorf("%d segments are open after close", counting.open)
 	}
 }
 
@@ -145,8 +145,7 @@ func (f *countedFile) Close() error {
 	return f.File.Close()
 }
 
-// A body that is not the one that was kept is not replayed, and its key does not run again. The error
-// names the file.
+// A damaged body is not replayed, and its key does not run again. The error names the file.
 func TestDamagedBody(t *testing.T) {
 	for name, damage := range map[string]func(path string) error{
 		"changed": func(path string) error {
@@ -174,7 +173,7 @@ func TestDamagedBody(t *testing.T) {
 	}
 }
 
-// A body that cannot be read this time is no damage.
+// A body that cannot be read at the moment does not count as damaged.
 func TestBodyThatCannotBeReadNow(t *testing.T) {
 	fs := newFaulty(newMemory())
 	s := openStore(t, fs, storePath)
@@ -194,8 +193,8 @@ func TestBodyThatCannotBeReadNow(t *testing.T) {
 	replays(t, s, "a", largeText("a"))
 }
 
-// Whatever fails or hangs while a body is written, nothing is acknowledged, no other key suffers, and
-// the run is settled later.
+// If anything fails or hangs while a body is written, nothing is acknowledged, other keys are not
+// affected, and the run can be settled later.
 func TestBodyThatCannotBeWritten(t *testing.T) {
 	for name, isFault := range map[string]func(op errorfs.Op) bool{
 		"create": func(op errorfs.Op) bool { return op.Kind == errorfs.OpOpen },
@@ -224,9 +223,9 @@ func TestBodyThatCannotBeWritten(t *testing.T) {
 				}
 			})
 			for range 2 {
-				ctx := within(t, time.Minute)
+				ctx := timeoutContext(t, time.Minute)
 				if errors.Is(fault, context.DeadlineExceeded) {
-					ctx = within(t, time.Millisecond)
+					ctx = timeoutContext(t, time.Millisecond)
 				}
 				err := s.Settle(ctx, key("a"), record, completeAs(largeText("a")))
 				if !errors.Is(err, fault) || errors.Is(fault, syscall.ENOSPC) != errors.Is(err, ErrNoSpace) {
@@ -255,7 +254,7 @@ func TestBodyThatCannotBeWritten(t *testing.T) {
 	}
 }
 
-// A body that found no room leaves nothing behind, and the disk counts as full.
+// A body for which there is no space leaves nothing behind, and the disk counts as full.
 func TestBodyWithoutRoomLeavesNothing(t *testing.T) {
 	path := newPath(t)
 	fs := newFaulty(vfs.Default)
@@ -285,7 +284,7 @@ func TestBodyWithoutRoomLeavesNothing(t *testing.T) {
 	closeStore(t, s)
 }
 
-// Whoever waits for a flush gets one that began after his write, and most share one.
+// Each writer waits for a flush that started after its write, and writers share flushes.
 func TestFlushesOfBodiesAreShared(t *testing.T) {
 	fs := newFaulty(newMemory())
 	b := newBodies(fs, storePath)
@@ -293,7 +292,7 @@ func TestFlushesOfBodiesAreShared(t *testing.T) {
 	if err := writeBody(t.Context(), b, "first", until, []byte("first")); err != nil {
 		t.Fatal(err)
 	}
-	began, release := make(chan struct{}), make(chan struct{})
+	started, release := make(chan struct{}), make(chan struct{})
 	var mu sync.Mutex
 	flushes := 0
 	fs.set(func(op errorfs.Op) error {
@@ -303,7 +302,7 @@ func TestFlushesOfBodiesAreShared(t *testing.T) {
 			first := flushes == 1
 			mu.Unlock()
 			if first {
-				close(began)
+				close(started)
 				<-release
 			}
 		}
@@ -318,7 +317,7 @@ func TestFlushesOfBodiesAreShared(t *testing.T) {
 		})
 	}
 	write("0")
-	<-began
+	<-started
 	const others = 15
 	for i := range others {
 		write(fmt.Sprint(1 + i))
@@ -333,7 +332,7 @@ func TestFlushesOfBodiesAreShared(t *testing.T) {
 	b.close()
 }
 
-// limited is a disk on which no file may become larger.
+// limited is a disk with a maximum size of files.
 type limited struct {
 	vfs.FS
 	max int64
@@ -358,8 +357,8 @@ func (f limitedFile) WriteAt(p []byte, at int64) (int, error) {
 	return n, err
 }
 
-// Where no file may become as large as a segment, a body that does not fit behind others gets a new
-// segment. One that fits into no file is too large. The disk is not full.
+// If files may not become as large as a segment, a body that does not fit into the open one gets a new
+// segment. A body that fits into no file is too large. The disk does not count as full.
 func TestFilesThatMayNotBecomeLarge(t *testing.T) {
 	path := newPath(t)
 	body := largeText("body")

@@ -9,57 +9,57 @@ import (
 	"github.com/cockroachdb/pebble/v2"
 )
 
-// outcome is what became of a write.
-type outcome int
+// writeResult says whether a write was applied.
+type writeResult int
 
 const (
-	notApplied outcome = iota
+	notApplied writeResult = iota
 	applied
-	unknown // its caller gave up, or the disk failed: it may be applied now, later or never
+	unknown // the caller gave up or the disk failed; the write may be applied now, later or never
 )
 
-// write is a batch on its way to the disk. Two goroutines carry it there, because pebble's calls
-// take no context and a disk may hang: the writer applies batches, and the confirmer waits until
-// they are flushed. Whatever is applied during one flush shares the next.
+// write is a batch on its way to the disk. Two goroutines work on it, because pebble's calls take no
+// context and a disk may hang: the writer applies batches, and the confirmer waits until they are
+// flushed. Batches that are applied during one flush share the next one.
 type write struct {
-	batch *pebble.Batch
-	began time.Time
-	// ended is called once, when the outcome is known, or is known to stay unknown.
-	ended func(outcome)
-	state atomic.Int32
-	done  chan struct{} // closed after ended(applied)
+	batch     *pebble.Batch
+	startTime time.Time
+	// onResult is called once, when the result is known or can no longer become known.
+	onResult func(writeResult)
+	state    atomic.Int32
+	done     chan struct{} // closed after onResult(applied)
 }
 
 // The states of a write. A caller may withdraw it while it is queued.
 const (
-	queued int32 = iota
-	begun
-	over
+	writeQueued int32 = iota
+	writeStarted
+	writeFinished
 )
 
-// hangTimeout is how long a write takes at least for the disk to count as one that hangs. It does so
-// only when a caller has given up as well.
+// hangTimeout is how long a write may take before the disk counts as hanging. It does so only if the
+// write's caller has given up.
 const hangTimeout = time.Second
 
 var errHangs = errors.New("the disk does not answer")
 
-// end ends a write that is in the state from, and reports whether it was.
-func (w *write) end(from int32, o outcome) bool {
-	if !w.state.CompareAndSwap(from, over) {
+// finish finishes a write that is in the state from. It reports false for a write in another state.
+func (w *write) finish(from int32, result writeResult) bool {
+	if !w.state.CompareAndSwap(from, writeFinished) {
 		return false
 	}
-	if o != unknown {
+	if result != unknown {
 		_ = w.batch.Close() // it only returns memory
 	}
-	w.ended(o)
+	w.onResult(result)
 	return true
 }
 
-// commit writes a batch and returns when it is flushed. With an error, the outcome says whether
-// the batch may have been applied. ended is called once with the outcome, perhaps after commit has
-// returned [unknown].
-func (d *database) commit(ctx context.Context, batch *pebble.Batch, ended func(outcome)) (outcome, error) {
-	w := &write{batch: batch, began: time.Now(), ended: ended, done: make(chan struct{})}
+// commit writes a batch and returns when it is flushed. With an error, the result says whether the
+// batch may have been applied. commit calls onResult once: if it returns [unknown], perhaps later,
+// and perhaps with another result.
+func (d *database) commit(ctx context.Context, batch *pebble.Batch, onResult func(writeResult)) (writeResult, error) {
+	w := &write{batch: batch, startTime: time.Now(), onResult: onResult, done: make(chan struct{})}
 	err := d.status()
 	if err == nil {
 		err = ctx.Err()
@@ -83,7 +83,7 @@ func (d *database) commit(ctx context.Context, batch *pebble.Batch, ended func(o
 			err = d.disk.failure
 		}
 	}
-	if w.end(queued, notApplied) {
+	if w.finish(writeQueued, notApplied) {
 		return notApplied, err
 	}
 	go d.awaitOutcome(w)
@@ -92,14 +92,14 @@ func (d *database) commit(ctx context.Context, batch *pebble.Batch, ended func(o
 
 // awaitOutcome waits for a write whose caller has given up.
 func (d *database) awaitOutcome(w *write) {
-	if time.Since(w.began) >= hangTimeout {
-		d.late.Add(1)
-		defer d.late.Add(-1)
+	if time.Since(w.startTime) >= hangTimeout {
+		d.hanging.Add(1)
+		defer d.hanging.Add(-1)
 	}
 	select {
 	case <-w.done:
 	case <-d.disk.failed:
-		w.end(begun, unknown)
+		w.finish(writeStarted, unknown)
 	}
 }
 
@@ -108,7 +108,7 @@ func (d *database) applyWrites() {
 	defer close(d.applied)
 	defer recoverPanic(d.disk.fail)
 	for w := range d.queue {
-		if !w.state.CompareAndSwap(queued, begun) {
+		if !w.state.CompareAndSwap(writeQueued, writeStarted) {
 			continue
 		}
 		if err := d.db.ApplyNoSyncWait(w.batch, pebble.Sync); err != nil {
@@ -131,7 +131,7 @@ func (d *database) confirmWrites() {
 		if d.disk.hasFailed() {
 			continue
 		}
-		w.end(begun, applied)
+		w.finish(writeStarted, applied)
 		close(w.done)
 	}
 }

@@ -61,7 +61,7 @@ func TestFlushesOfARequest(t *testing.T) {
 	}
 }
 
-// No caller sees a change that a crash could still undo, and no claim that counts is granted before.
+// No caller sees a change, and no stored claim is granted, before a flush makes it durable.
 func TestNothingIsSeenBeforeItIsFlushed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		fs := newFaulty(newMemory())
@@ -87,8 +87,8 @@ func TestNothingIsSeenBeforeItIsFlushed(t *testing.T) {
 		}
 		synctest.Wait()
 		for _, name := range []string{"running", "hold", "attempts"} {
-			if _, _, err := s.Lookup(within(t, time.Second), key(name)); !errors.Is(err, context.DeadlineExceeded) {
-				t.Errorf("%s is seen: %v", name, err)
+			if _, _, err := s.Lookup(timeoutContext(t, time.Second), key(name)); !errors.Is(err, context.DeadlineExceeded) {
+				t.Errorf("lookup of %s: %v, want DeadlineExceeded", name, err)
 			}
 		}
 		if done.Load() > 0 {
@@ -98,7 +98,7 @@ func TestNothingIsSeenBeforeItIsFlushed(t *testing.T) {
 		if err != nil {
 			t.Error(err)
 		}
-		for _, listed := range page { // and not as if its process were dead
+		for _, listed := range page { // not as a claim of a dead process
 			if listed.Record.Lapsed(listed.Now) {
 				t.Errorf("a claim that is being flushed is listed as lapsed")
 			}
@@ -115,8 +115,8 @@ func TestNothingIsSeenBeforeItIsFlushed(t *testing.T) {
 	})
 }
 
-// What is given up in the queue is never written, and says so. What is given up later is in doubt, and
-// known as soon as the disk answers; waiting processes are woken then.
+// A write that its caller gives up in the queue is never written, and its error says so. One that is
+// given up later is in doubt until the disk answers. Subscribers are woken then.
 func TestWritesThatAreGivenUp(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		fs := newFaulty(newMemory())
@@ -129,13 +129,13 @@ func TestWritesThatAreGivenUp(t *testing.T) {
 			}
 		})()
 		end := fs.hang(errorfs.OpIsWrite)
-		if err := s.Settle(within(t, time.Millisecond), key("running"), running, completeAs("running")); !errors.Is(err, context.DeadlineExceeded) {
+		if err := s.Settle(timeoutContext(t, time.Millisecond), key("running"), running, completeAs("running")); !errors.Is(err, context.DeadlineExceeded) {
 			t.Errorf("settle: %v", err)
 		}
 		var doubtful, unwritten []string
 		for i := range 3 * maxQueued {
 			name := fmt.Sprint(i)
-			got, err := s.Claim(within(t, time.Millisecond), holding(name))
+			got, err := s.Claim(timeoutContext(t, time.Millisecond), holding(name))
 			switch {
 			case !errors.Is(err, context.DeadlineExceeded):
 				t.Fatalf("claim: %v", err)
@@ -173,16 +173,16 @@ func TestWritesThatAreGivenUp(t *testing.T) {
 	})
 }
 
-// pebble does not know that a flush has failed, so a write whose flush ends after a failure is not
-// acknowledged.
+// A write whose flush ends after a failure is not acknowledged: pebble does not know whether a flush
+// has failed.
 func TestFlushThatEndsAfterAFailure(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d, err := openDatabase(newMemory(), "/", true, zap.NewNop())
 		if err != nil {
 			t.Fatal(err)
 		}
-		w := &write{batch: d.db.NewBatch(), ended: func(o outcome) { t.Errorf("it ended with outcome %d", o) }, done: make(chan struct{})}
-		w.state.Store(begun)
+		w := &write{batch: d.db.NewBatch(), onResult: func(o writeResult) { t.Errorf("it finished with result %d", o) }, done: make(chan struct{})}
+		w.state.Store(writeStarted)
 		if err := errors.Join(w.batch.Set([]byte("name"), nil, nil), d.db.ApplyNoSyncWait(w.batch, pebble.Sync)); err != nil {
 			t.Fatal(err)
 		}

@@ -15,16 +15,16 @@ import (
 	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
 )
 
-// crash is what is left on the disk after a crash of the machine, and the verdicts that duplicates
-// have to get.
+// crash is the content of the disk after a crash of the machine, and the verdicts that duplicates must
+// get then.
 type crash struct {
 	fs     vfs.FS
 	during string
 	want   map[string]idempotency.Verdict
 }
 
-// crashing is a disk in memory whose machine crashes at every change of it: before the change, it
-// takes a copy of what would be left.
+// crashing is a disk in memory that simulates a crash of the machine before each change: it takes a
+// copy of what would be left.
 type crashing struct {
 	vfs.FS
 	mu      sync.Mutex
@@ -48,7 +48,7 @@ func newCrashing(fs *vfs.MemFS, seed uint64) *crashing {
 func (c *crashing) crash(during string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	// Of what was not flushed, nothing is left, or all, or some blocks of it.
+	// Of the data that was not flushed, a crash leaves nothing, everything, or some blocks.
 	percent := []int{0, 100, 50, 80}[c.random.IntN(4)]
 	c.crashes = append(c.crashes, crash{
 		fs:     memory{c.memory.CrashClone(vfs.CrashCloneCfg{UnsyncedDataPercent: percent, RNG: c.random})},
@@ -56,7 +56,7 @@ func (c *crashing) crash(during string) {
 	})
 }
 
-// do changes a key. While it does, nothing is known of the key.
+// do changes a key. Meanwhile any verdict is allowed for the key.
 func (c *crashing) do(t *testing.T, name string, want idempotency.Verdict, change func() error) {
 	t.Helper()
 	set := func(v idempotency.Verdict) {
@@ -71,7 +71,7 @@ func (c *crashing) do(t *testing.T, name string, want idempotency.Verdict, chang
 	set(want)
 }
 
-// body is that of the response of a key. Some are large.
+// bodyOf returns the body of a key's response. Some are large.
 func bodyOf(i int) string {
 	if i%7 == 0 {
 		return largeText(fmt.Sprint(i))
@@ -79,7 +79,7 @@ func bodyOf(i int) string {
 	return fmt.Sprint(i)
 }
 
-// walk makes operations, so that each kind of file is written.
+// walk makes operations that write each kind of file.
 func (c *crashing) walk(t *testing.T, s *Store, from, to int) {
 	t.Helper()
 	for i := from; i < to; i++ {
@@ -117,7 +117,7 @@ func (c *crashing) walk(t *testing.T, s *Store, from, to int) {
 
 func (c *crash) check(t *testing.T) {
 	t.Helper()
-	fs := c.fs.(memory).CrashClone(vfs.CrashCloneCfg{UnsyncedDataPercent: 100, RNG: rand.New(rand.NewPCG(1, 1))}) // which is still there for another crash
+	fs := c.fs.(memory).CrashClone(vfs.CrashCloneCfg{UnsyncedDataPercent: 100, RNG: rand.New(rand.NewPCG(1, 1))}) // a copy: fs is needed for another crash
 	s, err := openIn(memory{fs}, storePath, zap.NewNop())
 	if err != nil {
 		t.Errorf("after a crash during %s: %v", c.during, err)
@@ -141,8 +141,8 @@ func (c *crash) check(t *testing.T) {
 	keep(t, s, 1000, 1001)
 }
 
-// After a crash of the machine at any moment, also while the store is created or opened again, it
-// opens and knows all that it has acknowledged.
+// After a crash of the machine at any moment, including while the store is created or opened again, the
+// store opens and has everything that it has acknowledged.
 func TestCrashOfTheMachine(t *testing.T) {
 	for seed := range uint64(3) {
 		c := newCrashing(vfs.NewCrashableMem(), seed)

@@ -22,8 +22,8 @@ func isUnreadable(err error) bool {
 	return ok
 }
 
-// Whatever is damaged in a table: the process goes on, a response that is replayed is the one that
-// was kept, and no key runs again.
+// Whatever is damaged in a table, the process goes on, replays only responses as they were kept, and
+// runs no key again.
 func TestDamagedStoreNeverAnswersWrongly(t *testing.T) {
 	const keys, rounds = 600, 60
 	whole := newPath(t)
@@ -88,7 +88,8 @@ func TestDamagedStoreNeverAnswersWrongly(t *testing.T) {
 	}
 }
 
-// A value that is damaged is named, and neither replayed nor replaced. An operator can forget it.
+// The error for a damaged value names its key. The value is neither replayed nor replaced, and an
+// operator can forget it.
 func TestUnreadableValues(t *testing.T) {
 	a := claimOf("a")
 	set := func(t *testing.T, s *Store, name, value []byte) {
@@ -148,7 +149,7 @@ func TestUnreadableValues(t *testing.T) {
 	}
 }
 
-// A page of a list is whole or an error.
+// List returns a complete page or an error.
 func TestListThatCannotBeRead(t *testing.T) {
 	fs := newFaulty(newMemory())
 	s := openStore(t, fs, storePath)

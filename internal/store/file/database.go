@@ -19,8 +19,9 @@ import (
 	"go.uber.org/zap/zapcore"
 )
 
-// The memory of pebble, and how it merges tables. Keys are random, so that a merge into a level
-// meets all of the level: each merge should therefore move much. docs/operations.md has the bounds.
+// The memory of pebble, and how it merges tables. Keys are random, so a merge into a level rewrites
+// all of that level, and few large merges are cheaper than many small ones. docs/operations.md
+// documents the bounds.
 const (
 	cacheBytes          = 16 << 20 // with the memtables in it
 	memTableBytes       = 4 << 20
@@ -30,9 +31,9 @@ const (
 	stopWritesThreshold = 48
 	firstLevelBytes     = 64 << 20
 
-	// formatVersion is fixed: a newer one makes files that an older caddy-dedup cannot read. This one
-	// has the checksums by which damage inside a log is told from its end. It keeps no values in
-	// files of their own; with 1,000,000 keys that made no difference.
+	// formatVersion is fixed: an older caddy-dedup could not read the files of a newer format. This
+	// one has checksums that tell damage inside a log from its end. It has no separate files for
+	// values; with 1,000,000 keys they made no difference.
 	formatVersion = pebble.FormatTableFormatV6
 )
 
@@ -41,7 +42,7 @@ const (
 	maxReads  = 256
 )
 
-// database is a pebble database that is open, or was.
+// database is a pebble database: open, failed or closed.
 type database struct {
 	db   *pebble.DB
 	disk *disk
@@ -51,22 +52,22 @@ type database struct {
 
 	queue, applied chan *write
 	stopped        chan struct{} // closed when writer and confirmer have returned
-	late           atomic.Int32  // writes that have kept their callers waiting for too long
+	hanging        atomic.Int32  // writes whose callers gave up after hangTimeout
 
-	opened  chan struct{} // closed when db and openErr are set
-	openErr error
-	closing func() <-chan error // begins to close the database, once
+	opened     chan struct{} // closed when db and openErr are set
+	openErr    error
+	startClose func() <-chan error // starts to close the database; later calls return the same channel
 }
 
-// openDatabase opens the database in a directory, or creates it if the directory is a new one.
-// After an error, the database that it returns has failed with it.
+// openDatabase opens the database in a directory or, with create, creates it. If it returns an error,
+// it also returns a database, which has failed with that error.
 func openDatabase(fs vfs.FS, path string, create bool, logger *zap.Logger) (*database, error) {
 	d := &database{
 		disk: newDisk(fs), reads: make(chan struct{}, maxReads),
 		queue: make(chan *write, maxQueued), applied: make(chan *write, maxQueued), stopped: make(chan struct{}),
 		opened: make(chan struct{}),
 	}
-	d.closing = sync.OnceValue(d.closeInBackground)
+	d.startClose = sync.OnceValue(d.closeInBackground)
 	logger = sampled(logger.With(zap.String("path", path)), time.Second) // pebble repeats at once what fails in the background
 	options := &pebble.Options{
 		FS:                          d.disk,
@@ -99,7 +100,7 @@ func openDatabase(fs vfs.FS, path string, create bool, logger *zap.Logger) (*dat
 	go func() {
 		defer close(d.opened)
 		defer recoverPanic(func(err error) { d.openErr = err })
-		if d.openErr = roomToOpen(fs, path); d.openErr == nil {
+		if d.openErr = checkSpaceToOpen(fs, path); d.openErr == nil {
 			d.db, d.openErr = pebble.Open(path, options)
 		}
 	}()
@@ -118,20 +119,20 @@ func openDatabase(fs vfs.FS, path string, create bool, logger *zap.Logger) (*dat
 	return d, nil
 }
 
-// roomOn returns how many bytes are free on the disk of a directory, how many of these bodies and new
-// keys leave free because the database needs them, and how many the disk has. Where the system does
-// not know, there is room for everything.
-func roomOn(fs vfs.FS, path string) (free, spare, size uint64) {
+// diskSpace returns how many bytes are free on the disk of a directory, how many of these are reserved
+// for the database, so that bodies and new keys must leave them free, and how many bytes the disk has.
+// If the system does not know, the disk counts as unlimited.
+func diskSpace(fs vfs.FS, path string) (free, reserved, size uint64) {
 	usage, err := fs.GetDiskUsage(path)
 	if err != nil || usage.TotalBytes == 0 {
-		return math.MaxUint64, maxSpare, math.MaxUint64
+		return math.MaxUint64, maxReservedSpace, math.MaxUint64
 	}
-	return usage.AvailBytes, min(maxSpare, usage.TotalBytes/4), usage.TotalBytes
+	return usage.AvailBytes, min(maxReservedSpace, usage.TotalBytes/4), usage.TotalBytes
 }
 
-// roomToOpen returns an error if the disk has less room than it may take to open a database: pebble
-// writes what is in the logs to tables before it removes a log.
-func roomToOpen(fs vfs.FS, path string) error {
+// checkSpaceToOpen returns an error if the disk has less space than opening the database may take:
+// pebble writes the content of the logs to tables before it removes a log.
+func checkSpaceToOpen(fs vfs.FS, path string) error {
 	names, err := fs.List(path)
 	if err != nil {
 		return err
@@ -142,16 +143,16 @@ func roomToOpen(fs vfs.FS, path string) error {
 			need += uint64(info.Size())
 		}
 	}
-	free, spare, _ := roomOn(fs, path)
-	need = min(need, spare/2) // other logs are kept to be used again
+	free, reserved, _ := diskSpace(fs, path)
+	need = min(need, reserved/2) // pebble keeps obsolete logs for reuse, and they count above
 	if free < need {
 		return fmt.Errorf("%d MiB are free, and to open the store may take %d: %w", free>>20, need>>20, syscall.ENOSPC)
 	}
 	return nil
 }
 
-// explainOpen adds to an error of [pebble.Open] that the store is damaged, and by which file, unless it
-// is an error of the system. Not all of pebble's errors name the file.
+// explainOpen adds to an error of [pebble.Open] that the store is damaged, and the file that pebble
+// read last, because not all of its errors name a file. An error of the system is returned as it is.
 func explainOpen(err error, lastOpened string) error {
 	_, system := errors.AsType[syscall.Errno](err)
 	switch {
@@ -164,7 +165,7 @@ func explainOpen(err error, lastOpened string) error {
 	default:
 		err = fmt.Errorf("%w (the file opened last is %s)", err, lastOpened)
 	}
-	return fmt.Errorf("it is damaged; restore it from a backup, or move it to begin with an empty one: %w", err)
+	return fmt.Errorf("it is damaged; restore it from a backup, or move it to start with an empty one: %w", err)
 }
 
 // sampled returns a logger that logs each message once in an interval.
@@ -188,20 +189,20 @@ func (l *pebbleLogger) Errorf(format string, args ...any) {
 	l.logger.Warn("pebble reports an error", zap.String("error", fmt.Sprintf(format, args...)))
 }
 
-// Fatalf implements [pebble.Logger]. It must not return: pebble would go on with what is broken. No
-// failed write comes here (disk.go).
+// Fatalf implements [pebble.Logger]. It must not return, because pebble would continue in a broken
+// state. A failed write never calls it (disk.go).
 func (l *pebbleLogger) Fatalf(format string, args ...any) {
 	l.disk.fail(fmt.Errorf(format, args...))
 	select {}
 }
 
-// plainError is an error as a log field without the stack that errors of pebble print.
+// plainError returns a log field for an error without the stack trace that pebble's errors print.
 func plainError(err error) zap.Field { return zap.String("error", err.Error()) }
 
 var errPanic = errors.New("pebble panicked")
 
-// recoverPanic reports a panic of pebble as an error, in a deferred call. Reads hold none of
-// pebble's locks, so that the database remains usable.
+// recoverPanic reports a panic of pebble as an error. It must be deferred. Reads hold none of pebble's
+// locks, so the database remains usable.
 func recoverPanic(report func(error)) {
 	if reason := recover(); reason != nil {
 		report(fmt.Errorf("%w: %v", errPanic, reason))
@@ -211,12 +212,12 @@ func recoverPanic(report func(error)) {
 // isDamage reports whether an error of pebble means that a file is damaged.
 func isDamage(err error) bool { return errors.Is(err, errPanic) || pebble.IsCorruptionError(err) }
 
-// status returns why nothing can be written at the moment, nil if writes are possible.
+// status returns an error if nothing can be written at the moment.
 func (d *database) status() error {
 	if err := d.disk.status(); err != nil {
 		return err
 	}
-	if d.late.Load() > 0 {
+	if d.hanging.Load() > 0 {
 		return errHangs
 	}
 	return nil
@@ -256,7 +257,7 @@ func readWithDeadline[T any](ctx context.Context, d *database, read func() (T, e
 	})
 	select {
 	case r := <-done:
-		if d.disk.hasFailed() { // what was read may be undone
+		if d.disk.hasFailed() { // what was read may not be on the disk
 			return result, d.disk.failure
 		}
 		return r.of, r.err
@@ -267,12 +268,12 @@ func readWithDeadline[T any](ctx context.Context, d *database, read func() (T, e
 	}
 }
 
-// close closes the database as soon as the operations and writes under way have ended. If its disk
-// has failed, or fails meanwhile, close waits only until nothing is being written any more, and the
-// rest goes on in the background. No operation may begin after the call.
+// close closes the database when the operations and writes under way have ended. If its disk has
+// failed, or fails meanwhile, close waits only until no write is under way, and the rest is closed in
+// the background. No operation may start after the call.
 func (d *database) close() error {
 	select {
-	case err := <-d.closing():
+	case err := <-d.startClose():
 		if !d.disk.hasFailed() {
 			return err
 		}

@@ -18,10 +18,10 @@ const (
 	probeName  = ownPrefix + "probe"
 	newSuffix  = ".new"
 	lockName   = "LOCK"
-	newVolume  = "lost+found" // is all that a new ext4 file system has
+	newVolume  = "lost+found" // the only entry of a new ext4 file system
 
 	format = "caddy-dedup store, format 2\n"
-	// formatNew is in the format file until the database has been created.
+	// formatNew is the content of the format file until the database has been created.
 	formatNew    = "caddy-dedup store, format 2, being created\n"
 	formatPrefix = "caddy-dedup store, format "
 )
@@ -35,8 +35,8 @@ type directory struct {
 	isNew bool
 }
 
-// lockDirectory locks a directory for this process, and creates it if it is missing. It changes
-// nothing in a directory of another process or another program.
+// lockDirectory locks a directory for this process, and creates it if it is missing. It does not change
+// a directory that another process uses or that belongs to another program.
 func lockDirectory(fs vfs.FS, path string) (*directory, error) {
 	d := &directory{fs: fs, path: path}
 	if err := d.readFormat(); err != nil {
@@ -46,7 +46,7 @@ func lockDirectory(fs vfs.FS, path string) (*directory, error) {
 		return nil, err
 	}
 	for at := path; d.isNew && at != fs.PathDir(at); at = fs.PathDir(at) {
-		_ = syncDir(fs, fs.PathDir(at)) // not every directory above may be read
+		_ = syncDir(fs, fs.PathDir(at)) // this process may not be allowed to open every parent
 	}
 	var err error
 	if d.lock, err = fs.Lock(d.file(lockName)); err != nil {
@@ -55,7 +55,7 @@ func lockDirectory(fs vfs.FS, path string) (*directory, error) {
 		}
 		holder, _ := readFile(fs, d.file(holderName))
 		pid, host, _ := strings.Cut(strings.TrimSpace(holder), " ")
-		return nil, fmt.Errorf("it is in use by process %s on host %s: %w; a directory is for one process: stop that one, or name another directory, or use `store redis`", pid, host, err)
+		return nil, fmt.Errorf("it is in use by process %s on host %s: %w; only one process can use a directory: stop the other one, set another directory, or use `store redis`", pid, host, err)
 	}
 	makePrivate(d.file(lockName))
 	if err := d.prepare(); err != nil {
@@ -66,20 +66,20 @@ func lockDirectory(fs vfs.FS, path string) (*directory, error) {
 
 func (d *directory) file(name string) string { return d.fs.PathJoin(d.path, name) }
 
-// prepare writes what has to be in a locked directory before its database is opened.
+// prepare writes the files that a locked directory needs before its database is opened.
 func (d *directory) prepare() error {
-	if err := d.readFormat(); err != nil { // which may have changed before the directory was locked
+	if err := d.readFormat(); err != nil { // again: it may have changed before the directory was locked
 		return err
 	}
 	host, _ := os.Hostname()
-	_ = d.writeFile(holderName, fmt.Sprintf("%d %s\n", os.Getpid(), host)) // only an error message needs it
+	_ = d.writeFile(holderName, fmt.Sprintf("%d %s\n", os.Getpid(), host)) // needed only for an error message
 	if d.isNew {
 		return d.writeFile(formatName, formatNew)
 	}
 	return nil
 }
 
-// setCreated writes that the database has been created.
+// setCreated records in the format file that the database has been created.
 func (d *directory) setCreated() error {
 	if !d.isNew {
 		return nil
@@ -91,11 +91,11 @@ func (d *directory) setCreated() error {
 	return nil
 }
 
-// readFormat finds out whether the directory is that of a store in the format of this version, or
-// a new one.
+// readFormat returns an error unless the directory has a store in this version's format or is new. It
+// sets isNew.
 func (d *directory) readFormat() error {
 	if info, err := d.fs.Stat(d.path); err == nil && !info.IsDir() {
-		return errors.New("it is a file, and a store is a directory")
+		return errors.New("it is a file; a store needs a directory")
 	}
 	found, err := readFile(d.fs, d.file(formatName))
 	number, isStore := strings.CutPrefix(found, formatPrefix)
@@ -109,14 +109,14 @@ func (d *directory) readFormat() error {
 		d.isNew = found == formatNew
 		return nil
 	case isStore:
-		return fmt.Errorf("%s says format %q, and this version reads format %q: use the version that wrote it, or name another directory",
+		return fmt.Errorf("%s has format %q, and this version reads format %q: use the version that wrote it, or set another directory",
 			formatName, strings.TrimSpace(number), strings.TrimSpace(format[len(formatPrefix):]))
 	default:
-		return fmt.Errorf("its %s is damaged: restore the directory from a backup, or move it to begin with an empty one", formatName)
+		return fmt.Errorf("its %s is damaged: restore the directory from a backup, or move it to start with an empty one", formatName)
 	}
 }
 
-// refuseForeign returns an error for a directory without a format that has files of its own.
+// refuseForeign returns an error for a directory that has no format file but other files.
 func (d *directory) refuseForeign() error {
 	names, err := d.fs.List(d.path)
 	if err != nil && !errors.Is(err, os.ErrNotExist) {
@@ -124,14 +124,13 @@ func (d *directory) refuseForeign() error {
 	}
 	for _, name := range names {
 		if name != lockName && name != newVolume && !strings.HasPrefix(name, ownPrefix) {
-			return fmt.Errorf("it is not a store: it has %s and no %s; name another directory", name, formatName)
+			return fmt.Errorf("it is not a store: it has %s and no %s; set another directory", name, formatName)
 		}
 	}
 	return nil
 }
 
-// probe returns an error if the disk does not take writes, or the directory is no longer the
-// store's.
+// probe returns an error if the disk does not accept writes, or the directory is no longer a store.
 func (d *directory) probe() error {
 	if _, err := d.fs.Stat(d.file(formatName)); err != nil {
 		return err
@@ -142,7 +141,7 @@ func (d *directory) probe() error {
 	return d.fs.Remove(d.file(probeName))
 }
 
-// writeFile replaces a file of the directory by one with this content, in one step and for good.
+// writeFile replaces a file of the directory atomically and durably.
 func (d *directory) writeFile(name, content string) error {
 	f, err := d.fs.Create(d.file(name+newSuffix), vfs.WriteCategoryUnspecified)
 	if err != nil {

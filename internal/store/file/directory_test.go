@@ -44,8 +44,8 @@ func contents(t *testing.T, path string) map[string]string {
 	return found
 }
 
-// refused fails the test unless Open returns an error with the path and these texts. It may change
-// nothing in a directory that is not a store of this version.
+// refused fails the test unless Open returns an error with the path and these texts. With unchanged, it
+// also fails if Open changes the directory.
 func refused(t *testing.T, path string, unchanged bool, texts ...string) {
 	t.Helper()
 	var before map[string]string
@@ -72,7 +72,7 @@ func TestSecondProcessIsRefused(t *testing.T) {
 	path := newPath(t)
 	cmd, in, out := startChild(t, "open", path)
 	if line, err := bufio.NewReader(out).ReadString('\n'); err != nil || line != "open\n" {
-		t.Fatalf("the child says %q, %v", line, err)
+		t.Fatalf("the child printed %q, %v", line, err)
 	}
 	host, _ := os.Hostname()
 	refused(t, path, false, fmt.Sprintf("in use by process %d on host %s", cmd.Process.Pid, host), "store redis")
@@ -119,7 +119,7 @@ func TestOtherFormatIsRefused(t *testing.T) {
 	}
 }
 
-// A store that is damaged is refused, with the name of the file. Nothing is begun anew in its place.
+// Open refuses a damaged store with an error that names the file, and creates no new store in its place.
 func TestDamagedDirectoryIsRefused(t *testing.T) {
 	path := newPath(t)
 	s := openStore(t, vfs.Default, path)
@@ -128,7 +128,7 @@ func TestDamagedDirectoryIsRefused(t *testing.T) {
 		t.Fatal(err)
 	}
 	keep(t, s, 100, 500)
-	whole := contents(t, path) // as a process leaves them that is killed
+	whole := contents(t, path) // as a killed process leaves them
 	clearSector := func(b []byte) []byte { clear(b[len(b)/8 : min(len(b), len(b)/8+512)]); return b }
 	cut := func(b []byte) []byte { return b[:len(b)/2] }
 	for _, c := range []struct {
@@ -168,7 +168,7 @@ func TestDamagedDirectoryIsRefused(t *testing.T) {
 	}
 }
 
-// Files are private, also in a directory that is not.
+// Files are private, even in a directory that is not.
 func TestFilesArePrivate(t *testing.T) {
 	made, given := newPath(t), t.TempDir()
 	if err := os.Chmod(given, 0o755); err != nil {

@@ -13,33 +13,33 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs"
 )
 
-// ErrNoSpace means that the disk has no room for a write. What is stored can still be read.
+// ErrNoSpace means that the disk has no space for a write. What is stored can still be read.
 var ErrNoSpace = errors.New("no space left for the store")
 
 var errAbandoned = errors.New("the database was abandoned")
 
-// isNoSpace reports whether an error is that of a full disk or of a quota. A file that may not become
-// larger is another case: room on the disk does not help it.
+// isNoSpace reports whether an error is that of a full disk or an exhausted quota. EFBIG is not, because
+// free space does not help a file that has reached its maximum size.
 func isNoSpace(err error) bool {
 	return errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT)
 }
 
-// spaceInterval is how often a write that found no room is tried again.
-const spaceInterval = 100 * time.Millisecond
+// spaceRetryInterval is the interval at which a write that found no space is retried.
+const spaceRetryInterval = 100 * time.Millisecond
 
-// disk is the file system that pebble writes to. pebble expects that the process ends when a write
+// disk is the file system that pebble writes to. pebble expects that the process exits when a write
 // fails; otherwise it may acknowledge what was not written, or repeat the write without a pause. So
-// pebble never sees an error of a write:
+// disk never returns an error of a write to pebble:
 //
-//   - A write that finds no room waits and is tried again. Meanwhile the disk is full, and no
+//   - A write that finds no space waits and is retried. Meanwhile the disk counts as full, and no
 //     operation starts another write.
 //   - Any other failure is final. Nothing more is written, and nothing is acknowledged (commit.go).
-//     The writes that follow seem to succeed, so that pebble can be closed as ever. The store opens
-//     another database as soon as the disk allows it (reopen.go), with what is on the disk, which is
-//     all that was acknowledged. While a database is being opened, a lack of room is such a failure
-//     too, so that the opening ends.
+//     Later writes appear to succeed, so that pebble can be closed as usual. The store opens another
+//     database as soon as the disk allows it (recovery.go). That database has all that was
+//     acknowledged. While a database is being opened, a lack of space is such a failure as well:
+//     opening must not wait.
 //
-// Reads are passed on; pebble copes with their errors.
+// Reads are passed on; pebble handles their errors.
 type disk struct {
 	vfs.FS
 	// writing is read-locked during each write. fence locks it.
@@ -48,22 +48,22 @@ type disk struct {
 	mu      sync.Mutex
 	isOpen  bool
 	last    string // the file that was opened last
-	full    error  // why writes wait
-	waiting int    // how many do
+	full    error  // why writes wait for space; nil if none waits
+	waiting int    // number of such writes
 	failure error
 	failed  chan struct{} // closed when failure is set
 }
 
 func newDisk(fs vfs.FS) *disk { return &disk{FS: fs, failed: make(chan struct{})} }
 
-// setOpen makes writes wait for room from now on.
+// setOpen ends the opening: from now on, writes wait for space.
 func (d *disk) setOpen() {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.isOpen = true
 }
 
-// status returns why nothing can be written at the moment, nil if writes are possible.
+// status returns an error if nothing can be written at the moment.
 func (d *disk) status() error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -77,7 +77,7 @@ func (d *disk) status() error {
 	}
 }
 
-// fail ends all writing.
+// fail makes the disk fail: it writes nothing any more. Only the first error counts.
 func (d *disk) fail(err error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -96,7 +96,7 @@ func (d *disk) hasFailed() bool {
 	}
 }
 
-// fence returns when nothing is being written and nothing will be: another database may use the
+// fence makes the disk fail and returns when no write is under way. Then another database may use the
 // directory.
 func (d *disk) fence() {
 	d.fail(errAbandoned)
@@ -104,7 +104,7 @@ func (d *disk) fence() {
 	defer d.writing.Unlock()
 }
 
-// attempt makes one change of the disk, unless the database has failed.
+// attempt makes one change to the disk, unless the disk has failed.
 func (d *disk) attempt(change func() error) error {
 	d.writing.RLock()
 	defer d.writing.RUnlock()
@@ -114,12 +114,12 @@ func (d *disk) attempt(change func() error) error {
 	return change()
 }
 
-// write makes one change of the disk, as often as it takes until there is room for it. If it fails,
-// so has the database.
+// write makes one change to the disk, and retries it until there is space for it. Any other error makes
+// the disk fail.
 func (d *disk) write(change func() error) {
 	err := d.attempt(change)
-	if isNoSpace(err) && d.beginWait(err) {
-		retry := time.NewTicker(spaceInterval)
+	if isNoSpace(err) && d.addWaiter(err) {
+		retry := time.NewTicker(spaceRetryInterval)
 		defer retry.Stop()
 		for isNoSpace(err) && !d.hasFailed() {
 			select {
@@ -128,23 +128,24 @@ func (d *disk) write(change func() error) {
 			}
 			err = d.attempt(change)
 		}
-		d.endWait()
+		d.removeWaiter()
 	}
 	if err != nil {
 		d.fail(err)
 	}
 }
 
-// flush makes what was written durable. It is not tried again, even for lack of room: after a
-// failed flush the system may have dropped the data, and the next flush would succeed without it.
+// flush makes what was written durable. It is not retried, not even for lack of space: after a failed
+// flush the system may have dropped the data, and the next flush would succeed without it.
 func (d *disk) flush(sync func() error) {
 	if err := d.attempt(sync); err != nil {
 		d.fail(err)
 	}
 }
 
-// beginWait notes that a write waits for room, and reports whether it may.
-func (d *disk) beginWait(err error) bool {
+// addWaiter counts a write that waits for space. It reports false if the write must not wait, because
+// the database is still being opened.
+func (d *disk) addWaiter(err error) bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.isOpen {
@@ -154,7 +155,7 @@ func (d *disk) beginWait(err error) bool {
 	return d.isOpen
 }
 
-func (d *disk) endWait() {
+func (d *disk) removeWaiter() {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.waiting--; d.waiting == 0 {
@@ -162,15 +163,15 @@ func (d *disk) endWait() {
 	}
 }
 
-// openFile opens a file to write to it. pebble's files are private, also in a directory that is
-// not.
+// openFile opens a file for writing. pebble's files are private even in a directory that is not.
 func (d *disk) openFile(name string, open func() (vfs.File, error)) (vfs.File, error) {
 	f := d.open(open)
 	makePrivate(name)
 	return f, nil
 }
 
-// open opens a file or a directory. After a failure it is one that nothing is written to.
+// open opens a file or a directory. On a disk that has failed it returns a placeholder, to which
+// nothing is written.
 func (d *disk) open(open func() (vfs.File, error)) vfs.File {
 	f, _ := vfs.NewMem().OpenDir("/")
 	d.write(func() error {
@@ -183,11 +184,11 @@ func (d *disk) open(open func() (vfs.File, error)) vfs.File {
 	return &diskFile{f, d}
 }
 
-// makePrivate makes a file readable for its owner alone. An error is ignored: not every file system
-// has modes.
+// makePrivate makes a file readable by its owner only. Errors are ignored, because not every file
+// system has modes.
 func makePrivate(name string) { _ = os.Chmod(name, 0o600) }
 
-// Open notes which file pebble reads.
+// Open remembers which file pebble reads.
 func (d *disk) Open(name string, opts ...vfs.OpenOption) (vfs.File, error) {
 	d.mu.Lock()
 	d.last = d.PathBase(name)
@@ -202,11 +203,11 @@ func (d *disk) lastOpened() string {
 	return d.last
 }
 
-// The methods of [vfs.FS] that change something.
+// The methods of [vfs.FS] that change the disk.
 
-// Create makes the names in the directory durable before it creates a marker: a marker names another
-// file, and pebble would make both names durable together. After a crash there could be a marker
-// without its file.
+// Create makes the names in the directory durable before it creates a marker. A marker names another
+// file, and pebble makes both names durable together, so a crash could leave a marker without its
+// file.
 func (d *disk) Create(name string, c vfs.DiskWriteCategory) (vfs.File, error) {
 	if strings.HasPrefix(d.PathBase(name), "marker.") {
 		d.flush(func() error { return syncDir(d.FS, d.PathDir(name)) })
@@ -241,7 +242,7 @@ func (d *disk) MkdirAll(name string, perm os.FileMode) error {
 	return nil
 }
 
-// Remove returns its errors: a file that stays does no harm.
+// Remove returns its errors, because a file that is left does no harm.
 func (d *disk) Remove(name string) error {
 	return d.attempt(func() error { return d.FS.Remove(name) })
 }
@@ -250,11 +251,11 @@ func (d *disk) RemoveAll(name string) error {
 	return d.attempt(func() error { return d.FS.RemoveAll(name) })
 }
 
-// Lock does nothing. The store has locked the directory itself (directory.go); pebble's lock would
-// stay with an abandoned database.
+// Lock does nothing. The store has locked the directory itself (directory.go); an abandoned database
+// would keep pebble's lock.
 func (d *disk) Lock(string) (io.Closer, error) { return io.NopCloser(nil), nil }
 
-// Unwrap hides the file system below: nothing is written past this one.
+// Unwrap hides the wrapped file system, so that pebble cannot bypass this one.
 func (d *disk) Unwrap() vfs.FS { return nil }
 
 // diskFile is a file that pebble writes.
@@ -263,7 +264,7 @@ type diskFile struct {
 	disk *disk
 }
 
-// Write writes all of p. It goes on where an attempt that found no room has ended.
+// Write writes all of p. A retry continues where the attempt before it ran out of space.
 func (f *diskFile) Write(p []byte) (n int, err error) {
 	f.disk.write(func() error {
 		m, err := f.File.Write(p[n:])
@@ -281,7 +282,7 @@ func (f *diskFile) WriteAt(p []byte, at int64) (n int, err error) {
 	return len(p), nil
 }
 
-// Preallocate returns its errors: not every file system can do it.
+// Preallocate returns its errors, because not every file system supports it.
 func (f *diskFile) Preallocate(at, length int64) error {
 	return f.disk.attempt(func() error { return f.File.Preallocate(at, length) })
 }

@@ -19,7 +19,7 @@ import (
 	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
 )
 
-const storePath = "/data/keys" // in a memory
+const storePath = "/data/keys" // on a disk in memory
 
 // memory is a disk in memory. With the race detector, pebble's own inverts the caller's bytes during
 // a write, which no file system may do.
@@ -65,7 +65,7 @@ func newFaulty(fs vfs.FS) *faulty {
 	return f
 }
 
-// set has each operation ask fault for its error; nil for none.
+// set makes fault decide which operations fail; nil for none.
 func (f *faulty) set(fault func(op errorfs.Op) error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -91,7 +91,7 @@ func isFlush(op errorfs.Op) bool {
 	return op.Kind == errorfs.OpFileSync || op.Kind == errorfs.OpFileSyncData
 }
 
-// failing returns a fault: what writes, and matches, fails.
+// failing returns a fault for matching writes.
 func failing(err error, matches func(op errorfs.Op) bool) func(op errorfs.Op) error {
 	return func(op errorfs.Op) error {
 		if op.Kind.ReadOrWrite() == errorfs.OpIsWrite && matches(op) {
@@ -103,8 +103,8 @@ func failing(err error, matches func(op errorfs.Op) bool) func(op errorfs.Op) er
 
 func isAny(errorfs.Op) bool { return true }
 
-// within is a context for one operation.
-func within(t *testing.T, d time.Duration) context.Context {
+// timeoutContext returns a context that ends after d or with the test.
+func timeoutContext(t *testing.T, d time.Duration) context.Context {
 	ctx, cancel := context.WithTimeout(t.Context(), d)
 	t.Cleanup(cancel)
 	return ctx
@@ -112,11 +112,11 @@ func within(t *testing.T, d time.Duration) context.Context {
 
 func awaitReady(t *testing.T, s *Store) {
 	t.Helper()
-	poll(t, "the store is ready", func() bool { return s.Ready(within(t, time.Minute)) == nil })
+	poll(t, "the store is ready", func() bool { return s.Ready(timeoutContext(t, time.Minute)) == nil })
 }
 
-// After any failure nothing is acknowledged, until the database is opened again. It has all that was
-// acknowledged, and the runs in flight go on.
+// After any failure nothing is acknowledged until another database is open. That has everything that
+// was acknowledged, and the runs in flight go on.
 func TestDiskThatFails(t *testing.T) {
 	for name, fails := range map[string]func(op errorfs.Op) bool{
 		"all":     isAny,
@@ -169,8 +169,7 @@ func TestDiskThatFails(t *testing.T) {
 	}
 }
 
-// What belongs to an abandoned database writes nothing, whatever it was doing: another database has
-// the directory.
+// An abandoned database writes nothing more, because another database uses the directory.
 func TestAbandonedDatabaseWritesNothing(t *testing.T) {
 	d := newDisk(newMemory())
 	f, err := d.Create("/file", vfs.WriteCategoryUnspecified)
@@ -186,8 +185,8 @@ func TestAbandonedDatabaseWritesNothing(t *testing.T) {
 	}
 }
 
-// While the disk is full, new keys are refused, what is kept is replayed, and probes hear of it. With
-// room again, all goes on.
+// While the disk is full, the store refuses new keys, replays kept responses, and is not ready. When
+// there is space again, everything works again.
 func TestFullDisk(t *testing.T) {
 	for _, full := range []error{syscall.ENOSPC, syscall.EDQUOT} {
 		fs := newFaulty(newMemory())
@@ -195,7 +194,7 @@ func TestFullDisk(t *testing.T) {
 		keep(t, s, 0, 50)
 		running := claimed(t, s, claimOf("running"))
 		fs.set(failing(full, func(op errorfs.Op) bool { return !isFlush(op) }))
-		doubtful, err := s.Claim(within(t, 100*time.Millisecond), holding("doubtful"))
+		doubtful, err := s.Claim(timeoutContext(t, 100*time.Millisecond), holding("doubtful"))
 		if !errors.Is(err, context.DeadlineExceeded) || doubtful.Record == nil {
 			t.Fatalf("the first claim: %+v, %v; want it in doubt", doubtful, err)
 		}
@@ -232,8 +231,8 @@ func TestFullDisk(t *testing.T) {
 	}
 }
 
-// An existing store on a full disk is opened, and unavailable until there is room. A new one cannot
-// be made.
+// An existing store on a full disk is opened, and unavailable until there is space. A new one cannot be
+// created.
 func TestOpenOnAFullDisk(t *testing.T) {
 	fs := newFaulty(newMemory())
 	fs.set(failing(syscall.ENOSPC, isAny))
@@ -259,8 +258,8 @@ func TestOpenOnAFullDisk(t *testing.T) {
 	}
 }
 
-// Whatever hangs, all callers are answered when their time is over. After that, new keys are refused
-// at once, until the disk answers. What was in doubt is then known.
+// If the disk hangs, every operation returns by its deadline. After that, the store refuses new keys
+// at once, until the disk answers. Then it is known which claims in doubt were written.
 func TestHangingDisk(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		fs := newFaulty(newMemory())
@@ -272,7 +271,7 @@ func TestHangingDisk(t *testing.T) {
 		var done sync.WaitGroup
 		for i := range 3000 { // more than all queues take
 			done.Go(func() {
-				ctx := within(t, 5*time.Second)
+				ctx := timeoutContext(t, 5*time.Second)
 				c := holding(fmt.Sprint("hangs ", i))
 				var err error
 				switch i {
@@ -293,11 +292,11 @@ func TestHangingDisk(t *testing.T) {
 		}
 		done.Wait()
 		for _, c := range []idempotency.Claim{claimOf("refused"), holding("refused")} {
-			if got, err := s.Claim(within(t, time.Second), c); !errors.Is(err, errHangs) || got.Record != nil {
+			if got, err := s.Claim(timeoutContext(t, time.Second), c); !errors.Is(err, errHangs) || got.Record != nil {
 				t.Errorf("a claim: %+v, %v; want errHangs and no doubt", got, err)
 			}
 		}
-		if err := s.Ready(within(t, time.Second)); !errors.Is(err, errHangs) {
+		if err := s.Ready(timeoutContext(t, time.Second)); !errors.Is(err, errHangs) {
 			t.Errorf("ready: %v, want errHangs", err)
 		}
 		replaysAll(t, s, 0, 50)
@@ -330,7 +329,7 @@ func TestHangingDisk(t *testing.T) {
 	})
 }
 
-// Reads of a disk that hangs are answered in time, however many there are, and hold no key.
+// On a hanging disk, any number of reads return by their deadlines, and leave no key locked.
 func TestHangingReads(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		fs := newFaulty(newMemory())
@@ -338,21 +337,21 @@ func TestHangingReads(t *testing.T) {
 		const keys = 2 * maxReads
 		keep(t, s, 0, keys)
 		closeStore(t, s)
-		s = openStore(t, fs, storePath) // which has them in a table
+		s = openStore(t, fs, storePath) // now the keys are in a table
 		synctest.Wait()
 		end := fs.hang(errorfs.OpIsRead)
 		for range 2 {
 			var done sync.WaitGroup
 			for i := range keys {
 				done.Go(func() {
-					if _, err := ask(within(t, time.Second), s, fmt.Sprint(i)); !errors.Is(err, context.DeadlineExceeded) {
+					if _, err := ask(timeoutContext(t, time.Second), s, fmt.Sprint(i)); !errors.Is(err, context.DeadlineExceeded) {
 						t.Errorf("%d: %v, want DeadlineExceeded", i, err)
 					}
 				})
 			}
 			done.Wait()
 		}
-		if _, _, err := s.List(within(t, time.Second), "", 10); !errors.Is(err, context.DeadlineExceeded) {
+		if _, _, err := s.List(timeoutContext(t, time.Second), "", 10); !errors.Is(err, context.DeadlineExceeded) {
 			t.Errorf("list: %v, want DeadlineExceeded", err)
 		}
 		if n := len(s.database.reads); n > maxReads {
@@ -372,7 +371,7 @@ func TestCloseOnAHangingDisk(t *testing.T) {
 	s := openStore(t, fs, storePath)
 	keep(t, s, 0, 50)
 	end := fs.hang(errorfs.OpIsWrite)
-	if _, err := s.Claim(within(t, time.Millisecond), holding("hangs")); !errors.Is(err, context.DeadlineExceeded) {
+	if _, err := s.Claim(timeoutContext(t, time.Millisecond), holding("hangs")); !errors.Is(err, context.DeadlineExceeded) {
 		t.Fatalf("claim: %v", err)
 	}
 	if err := s.Close(); !errors.Is(err, errHangs) {
@@ -380,7 +379,7 @@ func TestCloseOnAHangingDisk(t *testing.T) {
 	}
 	fs.set(nil) // for other writes
 	if _, err := openIn(fs, storePath, zap.NewNop()); err == nil {
-		t.Error("opened beside a write that hangs")
+		t.Error("the store was opened while a write hangs")
 	}
 	end()
 	poll(t, "the directory is unlocked", func() (unlocked bool) {
@@ -393,5 +392,5 @@ func TestCloseOnAHangingDisk(t *testing.T) {
 	})
 }
 
-// largeText returns a body that lies in a segment.
+// largeText returns a body that is stored in a segment.
 func largeText(name string) string { return strings.Repeat(name+" ", maxInlineBody/len(name)) }

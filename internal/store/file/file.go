@@ -4,45 +4,50 @@
 // # Claims
 //
 // Only one process can have the directory open (directory.go). So a run in flight is a claim in
-// memory (keys.go), and a crash releases its key. With Hold or MaxAttempts the attempt counts for
-// good: such a claim, and each of its renewals, is stored before it is acknowledged. A stored
-// record that is in flight without a claim in memory belongs to a dead process, and has lapsed.
+// memory (keys.go), and a crash releases its key. With Hold or MaxAttempts the attempt must survive a
+// crash: such a claim, and each of its renewals, is stored before it is acknowledged. A stored record
+// that is in flight without a claim in memory belongs to a dead process, and has lapsed.
 //
 // # Data
 //
-// All else is in a pebble database (database.go). A key has one value: its record and the response
-// of its run (value.go). An index says when each value expires. It is exact, so the sweeper removes
-// what is due without reading it (sweep.go). A body of more than 64 KiB is written once, to a file
-// beside the database, and flushed before the value that refers to it (bodies.go). Most keys are
-// new; a Bloom filter recognises them without a read (filter.go).
+// All other data is in a pebble database (database.go). A key has one value: its record and the
+// response of its run (value.go). An index has the time at which each value expires. It is exact, so
+// the sweeper removes what is due without reading it (sweep.go). A body of more than 64 KiB is written
+// once, to a file beside the database, and flushed before the value that refers to it (bodies.go).
+// Most keys are new; a Bloom filter recognises them without a read (filter.go).
 //
 // # Operations
 //
 // An operation locks its key, reads, decides, and commits one batch (operations.go, lockedkey.go).
-// It unlocks the key when the batch is flushed: pebble shows a batch before that, and a crash could
-// undo it.
+// It unlocks the key when the batch is flushed, because pebble's readers see a batch before that, and
+// a crash could undo it.
 //
 // pebble's calls take no context, and a disk may hang. So two goroutines write for all operations,
-// which share flushes (commit.go), and each read has a goroutine (database.go). An operation whose
-// context ends returns an error. If its batch may still be written, the key stays locked until the
-// outcome is known.
+// which share flushes (commit.go), and each read has its own goroutine (database.go). An operation
+// whose context ends returns an error. If its batch may still be written, the key stays locked until
+// the result is known.
 //
 // # Failures
 //
-// pebble never sees an error of a write (disk.go). On a full disk, writes wait; new keys are refused,
-// and responses are replayed. New keys and bodies leave some room free, so that what is in flight ends,
-// what has expired is removed, and the database opens again. A file that may not become large enough
-// for a body, or a disk that is too small for it, makes the body too large. A slow disk writes bodies in turn, each once (bodies.go). A disk
-// that hangs refuses new keys after the first operation that timed out. After any other failure the
-// database is abandoned, and another one is opened as soon as the disk takes writes (reopen.go). Claims
-// in memory, and their runs, survive that. Close abandons a database that does not close in time.
+// pebble never sees an error of a write (disk.go).
+//
+//   - Full disk: writes wait, the store refuses new keys, and responses are replayed. New keys and
+//     bodies leave some space free, so that runs in flight can end, the sweeper can remove what has
+//     expired, and the database can be opened again.
+//   - Body larger than a file may become, or than the disk: it is refused as too large.
+//   - Slow disk: it writes a few bodies at a time, each once (bodies.go).
+//   - Hanging disk: the store refuses new keys after the first operation that timed out.
+//   - Any other failure: the store abandons the database, and opens another one as soon as the disk
+//     accepts writes (recovery.go). Claims in memory, and their runs, survive that.
+//
+// Close abandons a database that does not close in time.
 //
 // # Limits
 //
 // pebble verifies what it reads: a damaged value is an [idempotency.UnreadableError], and a damaged
-// database an error of [Open]. The store does not detect files that are removed, truncated or
-// replaced by hand: a log or MANIFEST that was cut short looks like one that a crash has cut, and its keys are
-// forgotten. The disk has to keep what it has flushed.
+// database an error of [Open]. The store does not detect files that someone has removed, truncated or
+// replaced: a truncated log or MANIFEST looks like one that a crash has cut off, and its keys are
+// forgotten. The disk must keep what it has flushed.
 package file
 
 import (
@@ -66,7 +71,7 @@ type Store struct {
 	fs     vfs.FS
 	dir    *directory
 	logger *zap.Logger
-	opened time.Time // claims of earlier processes lapsed by then
+	opened time.Time // claims of earlier processes have lapsed at this time
 
 	keys    keyTable
 	bodies  *bodies
@@ -77,16 +82,17 @@ type Store struct {
 	database *database
 	closed   bool
 
-	stop       context.CancelFunc // ends what runs in the background
+	stop       context.CancelFunc // stops the goroutines in background
 	background sync.WaitGroup
 	close      func() error
 }
 
 var _ idempotency.Store = (*Store)(nil)
 
-// Open opens the store in the directory with this path, which it creates if it is missing. If
-// another process has it open, if it belongs to another program, or if it is damaged, the error
-// says so. An existing store on a full disk is opened, and unavailable until there is room.
+// Open opens the store in the directory with this path, and creates the directory if it is missing. It
+// returns an error if another process has the store open, if the directory belongs to another program,
+// or if the store is damaged. An existing store on a full disk is opened, and unavailable until there
+// is space.
 func Open(path string, logger *zap.Logger) (*Store, error) { return openIn(vfs.Default, path, logger) }
 
 func openIn(fs vfs.FS, path string, logger *zap.Logger) (*Store, error) {
@@ -95,14 +101,14 @@ func openIn(fs vfs.FS, path string, logger *zap.Logger) (*Store, error) {
 		return nil, fmt.Errorf("store directory %s: %w", path, err)
 	}
 	s := &Store{path: path, fs: fs, dir: dir, logger: logger, opened: clock(), bodies: newBodies(fs, path)}
-	_ = s.bodies.removeExpired(clock()) // which may make the room that opening needs; sweepBodies reports errors
+	_ = s.bodies.removeExpired(clock()) // opening may need the space; sweepBodies reports errors
 	s.database, err = openDatabase(fs, path, dir.isNew, logger)
 	if err == nil {
 		if err = dir.setCreated(); err != nil {
-			_ = s.database.close() // the first error is the one to report
+			_ = s.database.close() // the error of setCreated is the cause
 		}
 	}
-	fullDisk := isNoSpace(err) && !dir.isNew // reopenFailed opens the database when there is room
+	fullDisk := isNoSpace(err) && !dir.isNew // reopenFailed opens the database when there is space
 	if err != nil && !fullDisk {
 		return nil, errors.Join(s.wrap(err), dir.lock.Close())
 	}
@@ -111,11 +117,11 @@ func openIn(fs vfs.FS, path string, logger *zap.Logger) (*Store, error) {
 	s.close = sync.OnceValue(s.closeOnce)
 	s.background.Go(func() { s.reopenFailed(ctx) })
 	s.background.Go(func() { s.sweep(ctx, sweepInterval, s.sweepRecords) })
-	s.background.Go(func() { s.sweep(ctx, roomInterval, s.sweepBodies) })
+	s.background.Go(func() { s.sweep(ctx, bodySweepInterval, s.sweepBodies) })
 	return s, nil
 }
 
-// enter returns the database for an operation, which has to call users.Done.
+// enter returns the database for an operation, which must call users.Done when it ends.
 func (s *Store) enter(ctx context.Context) (*database, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err
@@ -133,7 +139,7 @@ func (s *Store) enter(ctx context.Context) (*database, error) {
 	return db, nil
 }
 
-// wrap adds to an error which store could not be asked.
+// wrap adds the path of the store to an error, unless it is that of the caller's context.
 func (s *Store) wrap(err error) error {
 	if err == nil || errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled) {
 		return err
@@ -157,7 +163,7 @@ func (s *Store) readError(what string, key idempotency.Key, err error) error {
 // Subscribe implements [idempotency.Store].
 func (s *Store) Subscribe(wake func(idempotency.Key)) (stop func()) { return s.waiters.Subscribe(wake) }
 
-// Ready implements [idempotency.Store]. It writes something that goes into the log alone.
+// Ready implements [idempotency.Store]. It writes an entry to pebble's log that changes no data.
 func (s *Store) Ready(ctx context.Context) error {
 	db, err := s.enter(ctx)
 	if err != nil {
@@ -168,7 +174,7 @@ func (s *Store) Ready(ctx context.Context) error {
 	if err := batch.LogData([]byte("ready?"), nil); err != nil {
 		return errors.Join(err, batch.Close())
 	}
-	_, err = db.commit(ctx, batch, func(outcome) {})
+	_, err = db.commit(ctx, batch, func(writeResult) {})
 	return s.wrap(cmp.Or(err, s.bodies.status()))
 }
 
@@ -176,8 +182,8 @@ func (s *Store) Ready(ctx context.Context) error {
 const closeTimeout = 5 * time.Second
 
 // Close implements [idempotency.Store]. It waits for operations under way. If the disk does not
-// answer within closeTimeout, it leaves the rest to the background: everything acknowledged is on
-// the disk.
+// answer within closeTimeout, Close returns an error and goes on in the background. Everything
+// acknowledged is on the disk then.
 func (s *Store) Close() error { return s.close() }
 
 func (s *Store) closeOnce() error {

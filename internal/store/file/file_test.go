@@ -23,7 +23,7 @@ func TestStore(t *testing.T) {
 	}
 	storetest.Run(t, func(t *testing.T) idempotency.Store { return open(t, newPath(t)) }, storetest.Options{
 		Around: synctest.Test, Advance: time.Sleep, Damage: damage,
-		// The files as they are now are those that a process leaves when it is killed.
+		// The files at this moment are those that a killed process leaves.
 		Crash: func(t *testing.T, store idempotency.Store) idempotency.Store {
 			path := newPath(t)
 			if err := os.CopyFS(path, os.DirFS(store.(*Store).path)); err != nil {
@@ -34,7 +34,7 @@ func TestStore(t *testing.T) {
 	})
 }
 
-// damage overwrites what is stored of a record.
+// damage overwrites the value of a key.
 func damage(t *testing.T, store idempotency.Store, key idempotency.Key) {
 	s := store.(*Store)
 	if _, err := s.keys.lock(t.Context(), key); err != nil {

@@ -9,15 +9,15 @@ import (
 	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
 )
 
-// keyFilter is a Bloom filter of the keys in the database. Most requests bring a new key, and a
-// look for it in pebble would be a third of the store's work for a first delivery.
+// keyFilter is a Bloom filter of the keys in the database. Most requests have a new key, and looking it
+// up in pebble would be a third of the store's work for a first delivery.
 //
-// A key sets four bits of one word; word and bits are parts of the key, which is a hash. Nothing is
-// ever removed, so that the filter is built again when keys have expired.
+// A key sets four bits of one word; word and bits are parts of the key, which is a hash. Keys cannot be
+// removed from the filter, so a full one is rebuilt without those that have expired.
 type keyFilter struct {
-	current atomic.Pointer[filterBits] // nil until the first one is built: no key is known to be new
-	next    atomic.Pointer[filterBits] // under construction
-	// rebuildAt is with how many keys the current one is full.
+	current atomic.Pointer[filterBits] // nil until the first one is built; then no key is known to be new
+	next    atomic.Pointer[filterBits] // under construction; else nil
+	// rebuildAt is the number of keys at which current counts as full.
 	rebuildAt int64
 }
 
@@ -28,8 +28,8 @@ type filterBits struct {
 
 const (
 	filterWords    = 1 << 18 // 2 MiB
-	filterCapacity = 1 << 21 // with so many keys, about 5 % of the new ones are not recognised
-	filterStep     = 4096    // keys after which building rests
+	filterCapacity = 1 << 21 // keys; a filter that is full does not recognise about 5 % of the new ones
+	filterStep     = 4096    // keys between two pauses of rebuild
 )
 
 func (b *filterBits) word(key *idempotency.Key) (word *atomic.Uint64, bits uint64) {
@@ -44,7 +44,7 @@ func (b *filterBits) add(key *idempotency.Key) {
 	b.keys.Add(1)
 }
 
-// isNew reports whether the database certainly has nothing of a key, which is locked.
+// isNew reports whether the database is known to have nothing of a key. The caller has locked the key.
 func (f *keyFilter) isNew(key *idempotency.Key) bool {
 	current := f.current.Load()
 	if current == nil {
@@ -54,9 +54,9 @@ func (f *keyFilter) isNew(key *idempotency.Key) bool {
 	return word.Load()&bits != bits
 }
 
-// add adds a key that was written and is still locked. A filter under construction is either seen
-// here, or its iterator sees the key. next comes first: rebuild makes it the current one before it
-// clears it.
+// add adds a key that was written and is still locked. Either add sees a filter under construction, or
+// the iterator of rebuild sees the key. add loads next first, because rebuild stores the new filter in
+// current before it clears next.
 func (f *keyFilter) add(key *idempotency.Key) {
 	for _, b := range []*filterBits{f.next.Load(), f.current.Load()} {
 		if b != nil {

@@ -17,8 +17,8 @@ func awaitFilter(t *testing.T, s *Store) *filterBits {
 	return s.filter.current.Load()
 }
 
-// No key that is in the database is ever taken for a new one, also while the filter is built and after
-// a failure; nearly all other keys are known to be new.
+// The filter never takes a key in the database for a new one, not even while it is rebuilt or after a
+// failure. It recognises nearly all other keys as new.
 func TestFilterMissesNoKey(t *testing.T) {
 	fs := newFaulty(newMemory())
 	s := openStore(t, fs, storePath)
@@ -28,7 +28,7 @@ func TestFilterMissesNoKey(t *testing.T) {
 		done.Go(func() { keep(t, s, writer*500, writer*500+500) })
 	}
 	for range 20 {
-		s.filter.rebuildAt = 0 // the sweeper rests
+		s.filter.rebuildAt = 0 // the sweeper does not run now
 		if err := s.filter.rebuild(t.Context(), s.database); err != nil {
 			t.Fatal(err)
 		}
@@ -74,8 +74,8 @@ func TestFilterMissesNoKey(t *testing.T) {
 	}
 }
 
-// A filter that is full is built again, without the removed keys.
-func TestFullFilterIsBuiltAgain(t *testing.T) {
+// A full filter is rebuilt without the removed keys.
+func TestFullFilterIsRebuilt(t *testing.T) {
 	s := openStore(t, vfs.Default, newPath(t))
 	before := awaitFilter(t, s)
 	keep(t, s, 0, 10)
@@ -83,7 +83,7 @@ func TestFullFilterIsBuiltAgain(t *testing.T) {
 		t.Fatal(err)
 	}
 	if err := s.filter.rebuild(t.Context(), s.database); err != nil || s.filter.current.Load() != before {
-		t.Errorf("built again before it is full: %v", err)
+		t.Errorf("rebuilt before it is full: %v", err)
 	}
 	before.keys.Store(filterCapacity)
 	if err := s.filter.rebuild(t.Context(), s.database); err != nil {

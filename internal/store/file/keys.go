@@ -10,25 +10,25 @@ import (
 	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
 )
 
-// claim is a run in flight of this process. While it exists, its record is the key's record,
-// whatever the database has.
+// claim is a run in flight of this process. While it exists, its record is the key's record, not the
+// one in the database.
 type claim struct {
 	record *idempotency.Record
-	// base is the key's value in the database from, without its response; nil if there is none.
-	// In any other database the base has to be read again: the one before was abandoned, perhaps
-	// in the middle of a write.
+	// base is the key's value in the database from, without its response; nil if there is none. After
+	// the store has opened another database, the base must be read again: the old database was
+	// abandoned, perhaps in the middle of a write.
 	base *value
 	from *database
 	body *bodyWrite // of the response that the run has ended with; nil for none
 }
 
-// withoutBase returns the claim with its base to be read again.
+// withoutBase returns the claim without its base, which must then be read again.
 func (c *claim) withoutBase() *claim { return &claim{record: c.record, body: c.body} }
 
 // keyTable has an entry for each key that an operation has locked or that has a claim.
 //
-// Readers lock a key too: pebble shows a batch before it is flushed, and no caller may act on what a
-// crash can still undo.
+// Readers lock a key too: they would see a batch before it is flushed, and no caller may act on what
+// a crash can still undo.
 type keyTable [64]keyShard
 
 type keyShard struct {
@@ -39,7 +39,7 @@ type keyShard struct {
 type keyEntry struct {
 	locked   bool
 	unlocked chan struct{} // closed at the next unlock; nil while no operation waits for it
-	claim    *claim        // nil for none; only the operation that has the lock replaces it
+	claim    *claim        // nil for none; only the operation that has locked the key sets it
 }
 
 func (t *keyTable) shard(key *idempotency.Key) *keyShard { return &t[key[len(key)-1]%byte(len(t))] }
@@ -59,13 +59,14 @@ func (t *keyTable) lock(ctx context.Context, key idempotency.Key) (*claim, error
 	}
 }
 
-// tryLock is lock, unless another operation has the lock.
+// tryLock locks a key and returns its claim, unless another operation has locked the key.
 func (t *keyTable) tryLock(key idempotency.Key) (c *claim, ok bool) {
 	c, unlocked := t.shard(&key).tryLock(key)
 	return c, unlocked == nil
 }
 
-// tryLock returns either the claim of the key, which is then locked, or what to wait for.
+// tryLock locks a key and returns its claim. If another operation has locked the key, it returns a
+// channel that is closed at the next unlock.
 func (s *keyShard) tryLock(key idempotency.Key) (c *claim, unlocked <-chan struct{}) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -101,7 +102,7 @@ func (t *keyTable) unlock(key idempotency.Key, c *claim) {
 	}
 }
 
-// claimed returns the keys that have a claim, from the given bytes on, in order.
+// claimed returns the keys that have a claim and are not less than from, sorted.
 func (t *keyTable) claimed(from []byte) []idempotency.Key {
 	var keys []idempotency.Key
 	for i := range t {
@@ -118,8 +119,8 @@ func (t *keyTable) claimed(from []byte) []idempotency.Key {
 	return keys
 }
 
-// peek returns the record of a key's claim, nil if there is none, without locking the key.
-// It reports whether an operation has locked it.
+// peek returns the record of a key's claim, nil if there is none, without locking the key. locked
+// reports whether an operation has locked the key.
 func (t *keyTable) peek(key idempotency.Key) (r *idempotency.Record, locked bool) {
 	s := t.shard(&key)
 	s.mu.Lock()
@@ -134,8 +135,8 @@ func (t *keyTable) peek(key idempotency.Key) (r *idempotency.Record, locked bool
 	return r, e.locked
 }
 
-// dropExpired removes the claims whose records have expired. A claim stays until the value under
-// it has expired too: without the claim, that value would count again.
+// dropExpired removes the claims whose records have expired. A claim stays until its base has expired
+// too: without the claim, the base would count again.
 func (t *keyTable) dropExpired(now time.Time) {
 	for i := range t {
 		s := &t[i]

@@ -10,13 +10,13 @@ import (
 	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
 )
 
-// List implements [idempotency.Store]. The pages are in the order of the keys. A cursor is the
-// last key of the page before.
+// List implements [idempotency.Store]. Pages are sorted by key. A cursor is the last key of the
+// previous page.
 func (s *Store) List(ctx context.Context, cursor string, limit int) ([]idempotency.Listed, string, error) {
 	return s.list(ctx, cursor, limit, func(key []byte) []byte { return key })
 }
 
-// Find implements [idempotency.Store]. It seeks each beginning.
+// Find implements [idempotency.Store]. It seeks each prefix.
 func (s *Store) Find(ctx context.Context, of []idempotency.KeyPrefix, cursor string, limit int) ([]idempotency.Listed, string, error) {
 	of = idempotency.SortPrefixes(of)
 	return s.list(ctx, cursor, limit, func(key []byte) []byte {
@@ -33,8 +33,8 @@ func (s *Store) Find(ctx context.Context, of []idempotency.KeyPrefix, cursor str
 	})
 }
 
-// list returns a page. wanted is called with keys in order. It returns the key if that belongs to
-// the list; else the bytes with which the next one begins at the earliest, nil if there is none.
+// list returns a page. It calls wanted with sorted keys. wanted returns the key if it belongs on the
+// list. Otherwise it returns a lower bound of the next key that may belong on it, nil if there is none.
 func (s *Store) list(ctx context.Context, cursor string, limit int, wanted func(key []byte) []byte) ([]idempotency.Listed, string, error) {
 	if limit < 1 {
 		return nil, "", fmt.Errorf("a page of %d records; it must be at least 1", limit)
@@ -69,12 +69,12 @@ func (s *Store) list(ctx context.Context, cursor string, limit int, wanted func(
 	return p.records, p.next, nil
 }
 
-// after returns the bytes that come after a key, and before all that come later.
+// after returns the smallest byte string greater than a key.
 func after(key idempotency.Key) []byte { return append(key[:], 0) }
 
 func (s *Store) readPage(ctx context.Context, db *database, from []byte, limit int, wanted func(key []byte) []byte) (records []idempotency.Listed, next string, err error) {
 	defer recoverPanic(func(panicked error) { err = panicked })
-	// The claims come first: a run that has ended since is in the database.
+	// Claims are read before the database: a run that ends in between is then in the database.
 	it := &keyIterator{claimed: s.keys.claimed(from)}
 	it.values, err = db.db.NewIterWithContext(ctx, &pebble.IterOptions{LowerBound: []byte{valueTable}, UpperBound: []byte{valueTable + 1}})
 	if err != nil {
@@ -82,7 +82,7 @@ func (s *Store) readPage(ctx context.Context, db *database, from []byte, limit i
 	}
 	defer closeIterator(it.values, &err)
 	it.seek(from)
-	// Expired records count against the limit. Otherwise one page could read very many of them.
+	// Expired records count against the limit, so that one page does not read very many of them.
 	for read := 0; ; {
 		key, err := it.key()
 		if key == nil || err != nil {
@@ -108,8 +108,8 @@ func (s *Store) readPage(ctx context.Context, db *database, from []byte, limit i
 	}
 }
 
-// listed returns what is listed of the key at which the iterator is. It has neither a record nor an
-// error if the record has expired.
+// listed returns the entry for the key at which the iterator is. It has neither a record nor an error
+// if the record has expired.
 func (s *Store) listed(db *database, it *keyIterator, key idempotency.Key) idempotency.Listed {
 	now := clock()
 	record, locked := s.keys.peek(key)
@@ -131,21 +131,21 @@ func (s *Store) listed(db *database, it *keyIterator, key idempotency.Key) idemp
 		if v == nil {
 			return idempotency.Listed{Key: key, Now: now}
 		}
-		// While an operation has the lock, the record may be that of a claim that it makes.
+		// While an operation has locked the key, the record may be that of a claim being written.
 		if record = v.record; !locked {
-			record = s.ofDeadProcess(record)
+			record = s.lapseOrphan(record)
 		}
 	}
 	return idempotency.Listed{Key: key, Record: live(record, now).Effective(now), Now: now}
 }
 
-// keyIterator iterates over the keys that have a value or a claim.
+// keyIterator iterates over the keys that have a value or a claim, sorted.
 type keyIterator struct {
 	values  *pebble.Iterator
 	claimed []idempotency.Key
 }
 
-// seek goes to the first key from the given bytes on.
+// seek moves to the first key that is not less than from.
 func (it *keyIterator) seek(from []byte) {
 	it.values.SeekGE(append([]byte{valueTable}, from...))
 	for len(it.claimed) > 0 && bytes.Compare(it.claimed[0][:], from) < 0 {
@@ -177,7 +177,7 @@ func (it *keyIterator) hasValue(key idempotency.Key) bool {
 	return it.values.Valid() && bytes.Equal(it.values.Key()[1:], key[:])
 }
 
-// closeIterator closes an iterator, in a deferred call. It sets the error if there is none yet.
+// closeIterator closes an iterator. It must be deferred. It sets *err if that is nil.
 func closeIterator(it *pebble.Iterator, err *error) {
 	if closeErr := it.Close(); *err == nil {
 		*err = closeErr

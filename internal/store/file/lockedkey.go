@@ -19,8 +19,8 @@ type lockedKey struct {
 	db    *database
 	key   idempotency.Key
 	claim *claim // in flight; nil for none
-	// handedOver is set once a write has the lock. The write unlocks the key.
-	handedOver bool
+	// lockTransferred reports whether a write has taken over the lock, and will unlock the key.
+	lockTransferred bool
 }
 
 func (s *Store) lockKey(ctx context.Context, key idempotency.Key) (*lockedKey, error) {
@@ -37,7 +37,7 @@ func (s *Store) lockKey(ctx context.Context, key idempotency.Key) (*lockedKey, e
 }
 
 func (k *lockedKey) leave() {
-	if !k.handedOver {
+	if !k.lockTransferred {
 		k.keys.unlock(k.key, k.claim)
 	}
 	k.db.users.Done()
@@ -63,15 +63,15 @@ func (k *lockedKey) read(ctx context.Context) (*idempotency.Record, *value, erro
 			k.setClaim(c.record, v)
 			return clone(c.record), v, nil
 		}
-		k.claim = nil // it was settled by the last write of the database that was abandoned
+		k.claim = nil // the last write of the abandoned database has settled it
 	}
 	if v == nil {
 		return nil, nil, nil
 	}
-	return k.ofDeadProcess(v.record), v, nil
+	return k.lapseOrphan(v.record), v, nil
 }
 
-// setClaim sets the record of the key's claim, which is in flight over a value of the database.
+// setClaim sets the record of the key's claim. base is the key's value in the database.
 func (k *lockedKey) setClaim(record *idempotency.Record, base *value) {
 	c := &claim{record: record, base: base.bare(), from: k.db}
 	if k.claim != nil {
@@ -80,9 +80,9 @@ func (k *lockedKey) setClaim(record *idempotency.Record, base *value) {
 	k.claim = c
 }
 
-// ofDeadProcess returns a record of the database as it counts where this process has no claim of
-// the key. If it is in flight, the process that wrote it is dead: its lease has lapsed.
-func (s *Store) ofDeadProcess(r *idempotency.Record) *idempotency.Record {
+// lapseOrphan returns a record of the database of which this process has no claim. If the record is in
+// flight, the process that wrote it is dead, and lapseOrphan ends its lease.
+func (s *Store) lapseOrphan(r *idempotency.Record) *idempotency.Record {
 	if r.State != idempotency.InFlight || !r.LeaseUntil.After(s.opened) {
 		return r
 	}
@@ -110,7 +110,7 @@ func (k *lockedKey) load(ctx context.Context) (*value, error) {
 	})
 }
 
-// loadResponse returns a value with the bytes of its response, unless that has expired.
+// loadResponse returns the value with the bytes of its response, unless the response has expired.
 func (k *lockedKey) loadResponse(ctx context.Context, v *value, now time.Time) (*value, error) {
 	if v == nil || v.answer.live(now) == nil || v.answer.encoded != nil {
 		return v, nil
@@ -128,7 +128,7 @@ func (k *lockedKey) response(ctx context.Context, v *value, token string, now ti
 	s, db, key := k.Store, k.db, k.key
 	var a *answer
 	if v != nil && v.answer != nil && v.answer.token == token {
-		if a = v.answer.live(now); a == nil || a.place.segment == 0 {
+		if a = v.answer.live(now); a == nil || a.location.segment == 0 {
 			return s.decodeAnswer(key, a)
 		}
 	}
@@ -159,10 +159,10 @@ func (s *Store) decodeAnswer(key idempotency.Key, a *answer) (*idempotency.Respo
 	}
 	var r *idempotency.Response
 	var err error
-	if a.place.segment == 0 {
+	if a.location.segment == 0 {
 		r, err = idempotency.DecodeResponse(key, a.token, a.encoded)
 	} else {
-		body, name, readErr := s.bodies.read(a.until, a.place)
+		body, name, readErr := s.bodies.read(a.until, a.location)
 		if err = readErr; err == nil {
 			r, err = idempotency.DecodeResponseParts(key, a.token, a.encoded, body)
 		} else if !errors.Is(err, os.ErrNotExist) && !errors.Is(err, io.EOF) && !errors.Is(err, io.ErrUnexpectedEOF) {
@@ -178,14 +178,14 @@ func (s *Store) decodeAnswer(key idempotency.Key, a *answer) (*idempotency.Respo
 	return r, nil
 }
 
-// write replaces the key's value, old, by next. After that, the claim is in flight, if there is
-// one. An error comes with an outcome other than [applied].
-func (k *lockedKey) write(ctx context.Context, old *value, next value, c *claim, now time.Time) (outcome, error) {
+// write replaces the key's value, old, by next, and the key's claim by c, which may be nil. An error
+// comes with a result other than [applied].
+func (k *lockedKey) write(ctx context.Context, old *value, next value, c *claim, now time.Time) (writeResult, error) {
 	old, err := k.loadResponse(ctx, old, now)
 	if err != nil {
 		return notApplied, err
 	}
-	size := headRoom
+	size := valueHeadSize
 	if a := next.answer; a != nil && a.response != nil {
 		size += len(a.response.Body)
 	}
@@ -200,13 +200,13 @@ func (k *lockedKey) write(ctx context.Context, old *value, next value, c *claim,
 	return k.commit(ctx, batch, c)
 }
 
-// commit writes a batch that changes the key. It unlocks the key as soon as the outcome is known,
-// which may be after commit has returned.
-func (k *lockedKey) commit(ctx context.Context, batch *pebble.Batch, c *claim) (outcome, error) {
-	k.handedOver = true
+// commit writes a batch that changes the key, and sets the key's claim to c. It unlocks the key when
+// the result is known, which may be after commit has returned.
+func (k *lockedKey) commit(ctx context.Context, batch *pebble.Batch, c *claim) (writeResult, error) {
+	k.lockTransferred = true
 	s, key, before := k.Store, k.key, k.claim
-	o, err := k.db.commit(ctx, batch, func(o outcome) {
-		switch o {
+	result, err := k.db.commit(ctx, batch, func(result writeResult) {
+		switch result {
 		case applied:
 			s.filter.add(&key)
 			s.keys.unlock(key, c)
@@ -223,5 +223,5 @@ func (k *lockedKey) commit(ctx context.Context, batch *pebble.Batch, c *claim) (
 			s.keys.unlock(key, before)
 		}
 	})
-	return o, s.wrap(err)
+	return result, s.wrap(err)
 }

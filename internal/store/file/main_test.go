@@ -34,7 +34,7 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// startChild starts a child process with which the test talks.
+// startChild starts a child process, and returns its standard input and output.
 func startChild(t *testing.T, name, path string) (cmd *exec.Cmd, in io.WriteCloser, out io.Reader) {
 	t.Helper()
 	cmd = exec.CommandContext(t.Context(), os.Args[0], path)
@@ -82,7 +82,7 @@ func claimOf(name string) idempotency.Claim {
 	}
 }
 
-// holding is a claim that has to survive the process.
+// holding returns a claim that must survive the process.
 func holding(name string) idempotency.Claim {
 	c := claimOf(name)
 	c.Hold = true
@@ -96,7 +96,7 @@ func completeAs(body string) idempotency.Settlement {
 	}
 }
 
-// claim makes a claim that proceeds.
+// claimed makes a claim that proceeds, and returns its record.
 func claimed(t *testing.T, s *Store, c idempotency.Claim) *idempotency.Record {
 	t.Helper()
 	got, err := s.Claim(t.Context(), c)
@@ -147,7 +147,7 @@ func replays(t *testing.T, s *Store, name, body string) {
 	}
 }
 
-// replaysAll is replays for what keep has kept.
+// replaysAll calls replays for the keys that keep has kept.
 func replaysAll(t *testing.T, s *Store, from, to int) {
 	t.Helper()
 	for i := from; i < to; i++ {
@@ -158,10 +158,10 @@ func replaysAll(t *testing.T, s *Store, from, to int) {
 // poll returns when the condition is true.
 func poll(t *testing.T, what string, condition func() bool) {
 	t.Helper()
-	const patience = time.Minute
-	for deadline := time.Now().Add(patience); !condition(); time.Sleep(time.Millisecond) {
+	const timeout = time.Minute
+	for deadline := time.Now().Add(timeout); !condition(); time.Sleep(time.Millisecond) {
 		if time.Now().After(deadline) {
-			t.Fatalf("it did not happen within %v: %s", patience, what)
+			t.Fatalf("it did not happen within %v: %s", timeout, what)
 		}
 	}
 }

@@ -9,8 +9,7 @@ import (
 	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
 )
 
-// clock is the wall clock, because after a restart the times in the store must still be comparable
-// with it.
+// clock returns the time of the wall clock: times in the store must be comparable after a restart.
 func clock() time.Time { return time.Now().UTC().Truncate(time.Millisecond) }
 
 // Claim implements [idempotency.Store].
@@ -41,8 +40,8 @@ func (s *Store) Claim(ctx context.Context, c idempotency.Claim) (idempotency.Cla
 		}
 	case idempotency.Proceed:
 		claimed.Previous, claimed.Record = found, c.Record(found, now)
-		if o, err := k.grant(ctx, c.Terms, stored, claimed.Record, now); err != nil {
-			if o != unknown {
+		if result, err := k.grant(ctx, c.Terms, stored, claimed.Record, now); err != nil {
+			if result != unknown {
 				claimed.Record = nil
 			}
 			return idempotency.Claimed{Record: claimed.Record}, err
@@ -51,12 +50,12 @@ func (s *Store) Claim(ctx context.Context, c idempotency.Claim) (idempotency.Cla
 	return claimed, nil
 }
 
-// grant makes a claim count. It has to survive this process only where an attempt counts for good.
-func (k *lockedKey) grant(ctx context.Context, terms idempotency.Terms, stored *value, record *idempotency.Record, now time.Time) (outcome, error) {
+// grant makes a claim. With Hold or MaxAttempts the claim must survive this process, so grant stores it.
+func (k *lockedKey) grant(ctx context.Context, terms idempotency.Terms, stored *value, record *idempotency.Record, now time.Time) (writeResult, error) {
 	if terms.Hold || terms.MaxAttempts > 0 {
 		return k.write(ctx, stored, value{record: record}, &claim{record: clone(record)}, now)
 	}
-	// The run's response could not be stored while the disk does not take writes.
+	// While the disk accepts no writes, the response of the run could not be stored.
 	if err := cmp.Or(k.db.status(), k.bodies.status()); err != nil {
 		return notApplied, k.wrap(err)
 	}
@@ -65,8 +64,8 @@ func (k *lockedKey) grant(ctx context.Context, terms idempotency.Terms, stored *
 	return applied, nil
 }
 
-// Renew implements [idempotency.Store]. The lease begins again even if the disk does not take the
-// renewal of a claim that is stored.
+// Renew implements [idempotency.Store]. It renews the lease in memory even if the renewal of a stored
+// claim cannot be written.
 func (s *Store) Renew(ctx context.Context, c idempotency.Claim) error {
 	k, err := s.lockKey(ctx, c.Key)
 	if err != nil {
@@ -110,12 +109,12 @@ func (s *Store) Settle(ctx context.Context, key idempotency.Key, claimed *idempo
 	if r := settlement.Response; r != nil {
 		next.answer = &answer{token: claimed.Token, until: now.Add(settlement.ResponseFor()), response: r}
 		if len(r.Body) > maxInlineBody {
-			begun := new(*bodyWrite)
+			pending := new(*bodyWrite)
 			if k.claim != nil {
-				begun = &k.claim.body
+				pending = &k.claim.body
 			}
 			if err = k.db.status(); err == nil {
-				err = s.bodies.write(ctx, key, next.answer, begun)
+				err = s.bodies.write(ctx, key, next.answer, pending)
 			}
 			if err != nil {
 				return s.wrap(err)
@@ -153,7 +152,7 @@ func (s *Store) Response(ctx context.Context, key idempotency.Key, token string)
 }
 
 // Release implements [idempotency.Store].
-func (s *Store) Release(ctx context.Context, key idempotency.Key, token string, seen idempotency.Precondition) (*idempotency.Record, error) {
+func (s *Store) Release(ctx context.Context, key idempotency.Key, token string, pre idempotency.Precondition) (*idempotency.Record, error) {
 	k, err := s.lockKey(ctx, key)
 	if err != nil {
 		return nil, err
@@ -164,7 +163,7 @@ func (s *Store) Release(ctx context.Context, key idempotency.Key, token string, 
 		return nil, err
 	}
 	now := clock()
-	freed, err := live(record, now).Release(token, seen, now)
+	freed, err := live(record, now).Release(token, pre, now)
 	if err != nil {
 		return nil, err
 	}
@@ -175,7 +174,7 @@ func (s *Store) Release(ctx context.Context, key idempotency.Key, token string, 
 }
 
 // Forget implements [idempotency.Store].
-func (s *Store) Forget(ctx context.Context, key idempotency.Key, seen idempotency.Precondition) error {
+func (s *Store) Forget(ctx context.Context, key idempotency.Key, pre idempotency.Precondition) error {
 	k, err := s.lockKey(ctx, key)
 	if err != nil {
 		return err
@@ -186,15 +185,15 @@ func (s *Store) Forget(ctx context.Context, key idempotency.Key, seen idempotenc
 	_, damaged := errors.AsType[*idempotency.UnreadableError](err)
 	switch {
 	case damaged:
-		err = seen.CheckUnreadable()
+		err = pre.CheckUnreadable()
 	case err == nil:
-		err = live(record, now).Effective(now).CheckChange(seen, now)
+		err = live(record, now).Effective(now).CheckChange(pre, now)
 	}
 	if err != nil {
 		return err
 	}
 	var expiries [][]byte
-	if damaged { // when its value is due cannot be read
+	if damaged { // the value does not say where its expiry is
 		db := k.db
 		expiries, err = readWithDeadline(ctx, db, func() ([][]byte, error) { return db.expiriesOf(key) })
 		if err != nil {

@@ -12,20 +12,20 @@ import (
 	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
 )
 
-// What has expired counts as absent at once. The sweeper only returns its space.
+// Expired records and responses count as absent at once. The sweeper only frees their space.
 const (
-	sweepInterval = 5 * time.Second
-	roomInterval  = time.Second // of sweepBodies
-	// sweepDelay is how long a value is due before it is removed: longer than an operation takes
-	// that writes a value which is due at once.
+	sweepInterval     = 5 * time.Second
+	bodySweepInterval = time.Second // of sweepBodies
+	// sweepDelay is how long a value is due before it is removed. It is longer than an operation that
+	// writes a value that is due at once.
 	sweepDelay = 10 * time.Second
-	// sweepSize is how many values one step removes. Their keys are locked meanwhile.
+	// sweepSize is the maximum number of values that one step removes. Their keys are locked meanwhile.
 	sweepSize = 512
-	// sweepRest is how long the sweeper rests after a step, as a multiple of what the step took.
-	sweepRest = 2
+	// sweepPauseFactor is the sweeper's pause after a step, as a multiple of the step's duration.
+	sweepPauseFactor = 2
 )
 
-// pause waits, and reports false as soon as the context ends.
+// pause waits for d and reports true. If the context ends, it returns false at once.
 func pause(ctx context.Context, d time.Duration) bool {
 	timer := time.NewTimer(d)
 	defer timer.Stop()
@@ -37,7 +37,7 @@ func pause(ctx context.Context, d time.Duration) bool {
 	}
 }
 
-// sweep calls remove, which removes what has expired, at an interval until the context ends.
+// sweep calls remove at an interval, until the context ends. It logs the first of several errors.
 func (s *Store) sweep(ctx context.Context, interval time.Duration, remove func(context.Context) error) {
 	failing := false
 	for {
@@ -46,7 +46,7 @@ func (s *Store) sweep(ctx context.Context, interval time.Duration, remove func(c
 			return
 		}
 		if err != nil && !failing {
-			s.logger.Warn("what has expired stays in the store", zap.String("path", s.path), plainError(err))
+			s.logger.Warn("expired data could not be removed from the store", zap.String("path", s.path), plainError(err))
 		}
 		failing = err != nil
 		if !pause(ctx, interval) {
@@ -55,9 +55,9 @@ func (s *Store) sweep(ctx context.Context, interval time.Duration, remove func(c
 	}
 }
 
-// sweepBodies needs no database: the room that it returns may be what the database waits for.
+// sweepBodies does not use the database, which may be waiting for the space that sweepBodies frees.
 func (s *Store) sweepBodies(context.Context) error {
-	if err := s.bodies.roomFor(0); err != nil {
+	if err := s.bodies.checkSpace(0); err != nil {
 		_ = s.bodies.setFull(err)
 	}
 	return s.bodies.removeExpired(clock())
@@ -75,29 +75,29 @@ func (s *Store) sweepRecords(ctx context.Context) error {
 
 func (s *Store) sweepValues(ctx context.Context, db *database) error {
 	for from := []byte{expiryTable}; ; {
-		began := time.Now()
+		start := time.Now()
 		due, err := db.expiries(from, expiryName(clock().Add(-sweepDelay).UnixMilli(), idempotency.Key{}, ""), sweepSize)
 		if len(due) == 0 || err != nil {
 			return err
 		}
 		removed, err := s.removeDue(ctx, db, due)
 		if removed < sweepSize || err != nil {
-			return err // the rest is in use, or not due
+			return err // the next key is in use, or no other value is due
 		}
 		from = append(due[removed-1], 0)
-		if !pause(ctx, max(sweepRest*time.Since(began), time.Millisecond)) {
+		if !pause(ctx, max(sweepPauseFactor*time.Since(start), time.Millisecond)) {
 			return nil
 		}
 	}
 }
 
-// removeDue removes the values that these expiries name, in their order, up to one whose key is in
-// use. It returns how many it has removed.
+// removeDue removes the values that these expiries name, in their order, until it meets one whose key
+// is in use. It returns how many it has removed.
 func (s *Store) removeDue(ctx context.Context, db *database, due [][]byte) (removed int, err error) {
 	locked := make(map[idempotency.Key]*claim)
-	unlock := func(o outcome) {
+	unlock := func(result writeResult) {
 		for key, c := range locked {
-			if c != nil && o != notApplied {
+			if c != nil && result != notApplied {
 				c = c.withoutBase()
 			}
 			s.keys.unlock(key, c)
@@ -114,8 +114,8 @@ func (s *Store) removeDue(ctx context.Context, db *database, due [][]byte) (remo
 		}
 		locked[key] = c
 	}
-	// Before it was locked, a key may have been given another value, which is not due. Then its
-	// expiry is another one, too.
+	// Before removeDue locked a key, its value may have been replaced by one that is not due. Then the
+	// expiry is gone, so the expiries are read again.
 	to := append(bytes.Clone(due[len(due)-1]), 0)
 	if due, err = db.expiries(due[0], to, len(due)); err != nil {
 		unlock(notApplied)
@@ -130,7 +130,7 @@ func (s *Store) removeDue(ctx context.Context, db *database, due [][]byte) (remo
 		removed++
 	}
 	if removed > 0 {
-		// One range for all expiries: the next sweep does not pass the removed ones again.
+		// One range deletion for all expiries lets the next sweep skip them.
 		err = errors.Join(err, batch.DeleteRange(due[0], append(bytes.Clone(due[removed-1]), 0), nil))
 	}
 	if removed == 0 || err != nil {
@@ -155,7 +155,7 @@ func (d *database) scanExpiries(from, to []byte, visit func(name []byte) bool) (
 	return nil
 }
 
-// expiries returns up to so many expiries from one name to another.
+// expiries returns up to limit expiries from one name to another.
 func (d *database) expiries(from, to []byte, limit int) (names [][]byte, err error) {
 	if bytes.Compare(from, to) >= 0 {
 		return nil, nil

@@ -10,7 +10,7 @@ import (
 	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
 )
 
-// names counts the names in the database, by their tables.
+// names counts the names in the database by table.
 func names(t *testing.T, s *Store) map[byte]int {
 	t.Helper()
 	it, err := s.database.db.NewIter(nil)
@@ -25,8 +25,8 @@ func names(t *testing.T, s *Store) map[byte]int {
 	return counts
 }
 
-// exact fails the test unless there are so many values and answers, each with its expiry, and no
-// other ones.
+// exact fails the test unless the database has so many values and answers, one expiry for each, and
+// nothing else.
 func exact(t *testing.T, s *Store, values, answers int) {
 	t.Helper()
 	got := names(t, s)
@@ -36,10 +36,10 @@ func exact(t *testing.T, s *Store, values, answers int) {
 	}
 }
 
-// lateness is how long after it has expired a value is there at the latest.
+// lateness is the longest time after which an expired value is removed.
 const lateness = sweepDelay + 2*sweepInterval
 
-// Each value has one expiry, whatever happens to its key, and all is removed when it has expired.
+// Each value has one expiry, whatever happens to its key, and the sweeper removes what has expired.
 func TestSweepRemovesWhatHasExpired(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := openStore(t, newMemory(), storePath)
@@ -82,13 +82,13 @@ func TestSweepRemovesWhatHasExpired(t *testing.T) {
 	})
 }
 
-// A key that is claimed again when its value is due keeps what it is given.
+// A key that is claimed again when its value is due keeps its new value.
 func TestSweepLeavesWhatIsWrittenMeanwhile(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := openStore(t, newMemory(), storePath)
 		keep(t, s, 0, 10)
 		time.Sleep(time.Hour)
-		time.Sleep(sweepDelay - 2*time.Second) // the sweeper has not come
+		time.Sleep(sweepDelay - 2*time.Second) // the sweeper has not removed them yet
 		due, err := s.database.expiries([]byte{expiryTable}, expiryName(clock().UnixMilli(), idempotency.Key{}, ""), 100)
 		if err != nil || len(due) != 10 {
 			t.Fatalf("%d expiries are due, %v", len(due), err)
@@ -114,7 +114,7 @@ func TestSweepLeavesWhatIsWrittenMeanwhile(t *testing.T) {
 	})
 }
 
-// A claim in memory counts as long as it lives, also over a value that is swept.
+// A claim in memory counts until it expires, even over a value that the sweeper has removed.
 func TestSweepUnderAClaim(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := openStore(t, newMemory(), storePath)
@@ -137,7 +137,7 @@ func TestSweepUnderAClaim(t *testing.T) {
 		}
 		exact(t, s, 1, 0)
 
-		// One that has expired is dropped, and what it was claimed over does not come back before.
+		// A claim that has expired is dropped, but not before the value under it has expired.
 		brief := claimOf("b")
 		if err := keepAs(t.Context(), s, "b", release); err != nil {
 			t.Fatal(err)
@@ -156,8 +156,8 @@ func TestSweepUnderAClaim(t *testing.T) {
 	})
 }
 
-// Bodies are removed with their buckets, also those whose value was never written. What else is
-// there is left alone.
+// Bodies are removed with their buckets, including those whose value was never written. Other
+// directories are left alone.
 func TestSweepRemovesBodies(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		fs := newMemory()

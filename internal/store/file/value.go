@@ -17,9 +17,10 @@ import (
 //	'a' key token          -> a value without a record: the response of an earlier run
 //	'e' due key [token]    -> nothing; the value expires at this moment
 //
-// There is exactly one expiry for each value, at the moment when the value is due. So the sweeper
-// removes what is due without reading it (sweep.go). Whatever writes a value without its expiry,
-// or leaves an expiry behind that is not the value's, makes the sweeper remove too much.
+// Each value has exactly one expiry, at the time when the value is due. So the sweeper removes what
+// is due without reading it (sweep.go). A value without its expiry would never be removed, and a
+// rebuilt filter would not have its key (filter.go). An expiry that is left of an earlier value would
+// remove the next one too early.
 const (
 	answerTable = 'a'
 	expiryTable = 'e'
@@ -66,17 +67,17 @@ type value struct {
 const (
 	hasAnswer = 1 << iota
 	hasToken
-	hasPlace
+	hasLocation
 )
 
 // answer is the response of the run with this token.
 type answer struct {
-	token string
-	until time.Time // when it expires
-	place place     // of its body; zero if the body is part of encoded
-	// encoded is the response as it is stored, nil where it was dropped to save memory (bare).
+	token    string
+	until    time.Time // when it expires
+	location location  // of its body; zero if the body is part of encoded
+	// encoded is the response as it is stored, nil if bare has dropped it to save memory.
 	encoded []byte
-	// response is set instead of encoded until it, or its body, is stored.
+	// response is set instead of encoded until the response, or its body, is stored.
 	response *idempotency.Response
 }
 
@@ -88,7 +89,7 @@ func (a *answer) live(now time.Time) *answer {
 	return a
 }
 
-// due is when all of the value has expired, in milliseconds since 1970.
+// due returns the time at which all of the value has expired, in milliseconds since 1970.
 func (v *value) due() (due int64) {
 	if v.record != nil {
 		due = v.record.Expires.UnixMilli()
@@ -146,12 +147,12 @@ func decodeValue(key idempotency.Key, b []byte) (*value, error) {
 	} else if v.record != nil {
 		v.answer.token = v.record.Token
 	}
-	if flags&hasPlace != 0 {
-		if len(b) < placeSize {
+	if flags&hasLocation != 0 {
+		if len(b) < locationSize {
 			return nil, errCutOff
 		}
-		v.answer.place = decodePlace(b)
-		b = b[placeSize:]
+		v.answer.location = decodeLocation(b)
+		b = b[locationSize:]
 	}
 	v.answer.encoded = b
 	return v, nil
@@ -166,7 +167,7 @@ func decodeRecordValue(key idempotency.Key, b []byte) (*value, error) {
 	return v, err
 }
 
-// cutLength returns the bytes whose length stands before them, and the rest.
+// cutLength cuts a length-prefixed part off b.
 func cutLength(b []byte) (part, rest []byte, ok bool) {
 	length, n := binary.Uvarint(b)
 	if n <= 0 || length > uint64(len(b)-n) {
@@ -176,15 +177,15 @@ func cutLength(b []byte) (part, rest []byte, ok bool) {
 	return b[n:end], b[end:], true
 }
 
-// headRoom is as large as most records and heads of responses are when encoded.
-const headRoom = 1 << 10
+// valueHeadSize is the room for a record and the head of a response; most need less when encoded.
+const valueHeadSize = 1 << 10
 
-// set adds the value, and its expiry, to a batch: as the value of the key or, with a token, as
-// the response of an earlier run.
+// set adds the value and its expiry to a batch, as the value of the key or, with a token, as the
+// response of an earlier run.
 func (v *value) set(b *pebble.Batch, key idempotency.Key, token string) error {
-	// The body is copied once, to where the batch wants it. Before it comes what is of unknown
-	// length, and before that the length of the record.
-	var room [headRoom]byte
+	// The body is copied once, into the batch. What comes before it is encoded first, because its
+	// length is not known.
+	var room [valueHeadSize]byte
 	flags, head, body := byte(0), room[:0], []byte(nil)
 	if v.record != nil {
 		head = idempotency.AppendRecord(head, key, v.record)
@@ -197,9 +198,9 @@ func (v *value) set(b *pebble.Batch, key idempotency.Key, token string) error {
 			flags |= hasToken
 			head = append(binary.AppendUvarint(head, uint64(len(a.token))), a.token...)
 		}
-		if a.place.segment != 0 {
-			flags |= hasPlace
-			head = a.place.append(head)
+		if a.location.segment != 0 {
+			flags |= hasLocation
+			head = a.location.append(head)
 		}
 		if body = a.encoded; a.response != nil {
 			head = idempotency.AppendResponseHead(head, key, a.token, a.response)
@@ -218,10 +219,10 @@ func (v *value) set(b *pebble.Batch, key idempotency.Key, token string) error {
 	return errors.Join(op.Finish(), b.Set(expiryName(v.due(), key, token), nil, nil))
 }
 
-// replace adds to a batch that a key's value becomes next, and returns the value that is stored.
-// next has the response of the run that ended now, if it has one. A response of another run in
-// the old value stays if it has not expired: one of the two is stored in the value, preferably
-// that of the record's own run, and the other one as an answer.
+// replace adds to a batch the replacement of a key's value by next, and returns the value as it is
+// stored. next.answer is the response of the run that ended now, nil if it has none. A response of
+// another run in the old value is kept unless it has expired: one of the two is stored in the value,
+// preferably that of the record's own run, and the other one as an answer.
 func replace(b *pebble.Batch, key idempotency.Key, old *value, next value, now time.Time) (*value, error) {
 	var err error
 	if old != nil {
@@ -243,8 +244,8 @@ func replace(b *pebble.Batch, key idempotency.Key, old *value, next value, now t
 	return &next, errors.Join(err, next.set(b, key, ""))
 }
 
-// remove adds to a batch that a key has no value and no answers. The expiries of the answers
-// stay; what they name is absent by then.
+// remove adds to a batch the removal of a key's value and answers. The expiries of the answers stay;
+// the sweeper finds nothing under them.
 func remove(b *pebble.Batch, key idempotency.Key, old *value) error {
 	answers := append([]byte{answerTable}, key[:]...)
 	end := append(bytes.Clone(answers), 0xff) // a byte that no token has

@@ -49,7 +49,7 @@ func (v *volume) GetDiskUsage(string) (vfs.DiskUsage, error) {
 	return vfs.DiskUsage{TotalBytes: v.size, UsedBytes: used, AvailBytes: v.size - used}, nil
 }
 
-// take makes others take all that is free but so many bytes, or give it back.
+// take makes others use all free space except so many bytes.
 func (v *volume) take(but uint64) {
 	v.mu.Lock()
 	v.taken = 0
@@ -96,7 +96,7 @@ func (f volumeFile) WriteAt(p []byte, at int64) (int, error) {
 	return f.File.WriteAt(p, at)
 }
 
-// fill keeps responses until the store refuses one, and returns how many it has kept.
+// fill keeps responses until the store refuses one for lack of space, and returns how many it has kept.
 func fill(t *testing.T, s *Store, body string) int {
 	t.Helper()
 	for i := 0; ; i++ {
@@ -110,19 +110,19 @@ func fill(t *testing.T, s *Store, body string) int {
 	}
 }
 
-// A store that has filled its disk by itself is there after a restart, and goes on when what it has
-// kept expires.
+// A store that has filled its disk opens after a restart, and accepts new keys when the kept responses
+// have expired.
 func TestStoreThatFillsItsDisk(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		fs := &volume{FS: newMemory(), size: 4 * maxSpare}
+		fs := &volume{FS: newMemory(), size: 4 * maxReservedSpace}
 		s := openStore(t, fs, storePath)
 		body := string(make([]byte, 8<<20))
 		kept := fill(t, s, body)
 		if kept == 0 {
-			t.Fatal("no response fits")
+			t.Fatal("no response was kept")
 		}
-		if usage, _ := fs.GetDiskUsage("/"); usage.AvailBytes < maxSpare {
-			t.Errorf("%d bytes are free, want %d", usage.AvailBytes, maxSpare)
+		if usage, _ := fs.GetDiskUsage("/"); usage.AvailBytes < maxReservedSpace {
+			t.Errorf("%d bytes are free, want %d", usage.AvailBytes, maxReservedSpace)
 		}
 		for range 2 {
 			if _, err := ask(t.Context(), s, "new"); !errors.Is(err, ErrNoSpace) {
@@ -133,12 +133,12 @@ func TestStoreThatFillsItsDisk(t *testing.T) {
 			}
 			closeStore(t, s)
 			s = openStore(t, fs, storePath)
-			fs.take(maxSpare / 2)
-			time.Sleep(roomInterval)
+			fs.take(maxReservedSpace / 2)
+			time.Sleep(bodySweepInterval)
 			synctest.Wait()
 		}
 		fs.take(fs.size)
-		time.Sleep(time.Hour + bucketInterval + bucketDelay + fullTime + time.Minute)
+		time.Sleep(time.Hour + bucketInterval + bucketDelay + fullTimeout + time.Minute)
 		if got := fill(t, s, body); got < kept-1 {
 			t.Errorf("%d responses fit again, want %d", got, kept)
 		}
@@ -146,12 +146,12 @@ func TestStoreThatFillsItsDisk(t *testing.T) {
 	})
 }
 
-// What has expired is removed before the database is opened, and while it cannot be: a disk that is
-// full of it has room again without anybody's help. Each attempt on the way leaves nothing behind.
+// Expired bodies are removed before the database is opened, and while it cannot be opened, so a disk
+// that is full of them recovers by itself. The failed attempts to open leave no open file.
 func TestOpenOnADiskFullOfExpiredBodies(t *testing.T) {
 	for _, expired := range []bool{true, false} {
 		synctest.Test(t, func(t *testing.T) {
-			fs := &volume{FS: newMemory(), size: 4 * maxSpare}
+			fs := &volume{FS: newMemory(), size: 4 * maxReservedSpace}
 			counted := &handles{FS: fs}
 			s := openStore(t, counted, storePath)
 			record := claimed(t, s, claimOf("long"))
@@ -179,22 +179,22 @@ func TestOpenOnADiskFullOfExpiredBodies(t *testing.T) {
 				time.Sleep(life/2 + time.Minute)
 			}
 			replays(t, s, "long", "long")
-			time.Sleep(fullTime)
+			time.Sleep(fullTimeout)
 			keep(t, s, 1000, 1010)
 			closeStore(t, s)
 		})
 	}
 }
 
-// A disk without room for what opening writes is not tried, and nothing is left on it. As soon as
-// there is room, the store is there.
+// The database is not opened on a disk without space for what opening writes, and nothing is left on
+// the disk. As soon as there is space, the store is available.
 func TestOpenOnADiskWithLittleRoom(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		fs := &volume{FS: newMemory(), size: 1 << 30}
 		s := openStore(t, fs, storePath)
 		keep(t, s, 0, 5000)
 		closeStore(t, s)
-		fs.take(memTableBytes + 100<<10) // less than the log has
+		fs.take(memTableBytes + 100<<10) // less than the size of the log
 		used := fs.used("/")
 		s = openStore(t, fs, storePath)
 		time.Sleep(time.Minute)
@@ -204,25 +204,25 @@ func TestOpenOnADiskWithLittleRoom(t *testing.T) {
 		if now := fs.used("/"); now > used+1<<10 {
 			t.Errorf("%d bytes were left on the disk", now-used)
 		}
-		fs.take(2 * maxSpare)
+		fs.take(2 * maxReservedSpace)
 		time.Sleep(2 * probeInterval)
 		synctest.Wait()
 		replaysAll(t, s, 0, 5000)
-		time.Sleep(fullTime)
+		time.Sleep(fullTimeout)
 		keep(t, s, 5000, 5010)
 		closeStore(t, s)
 	})
 }
 
-// New keys leave room for what is in flight and for the sweeper: when what is kept has expired, the
-// store goes on by itself.
+// New keys leave space for runs in flight and for the sweeper, so the store recovers by itself when
+// the kept responses have expired.
 func TestNewKeysLeaveRoom(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		fs := &volume{FS: newMemory(), size: 4 * maxSpare}
+		fs := &volume{FS: newMemory(), size: 4 * maxReservedSpace}
 		s := openStore(t, fs, storePath)
 		body := string(make([]byte, maxInlineBody))
 		running := claimed(t, s, claimOf("running"))
-		fs.take(maxSpare + 1<<20)
+		fs.take(maxReservedSpace + 1<<20)
 		for i := 0; ; i++ {
 			err := keepAs(t.Context(), s, fmt.Sprint(i), completeAs(body))
 			if errors.Is(err, ErrNoSpace) {
@@ -231,7 +231,7 @@ func TestNewKeysLeaveRoom(t *testing.T) {
 			if err != nil || i > 1000 {
 				t.Fatalf("response %d: %v", i, err)
 			}
-			time.Sleep(roomInterval / 2)
+			time.Sleep(bodySweepInterval / 2)
 		}
 		if err := s.Settle(t.Context(), key("running"), running, completeAs(body)); err != nil {
 			t.Errorf("a run in flight: %v", err)
@@ -239,14 +239,15 @@ func TestNewKeysLeaveRoom(t *testing.T) {
 		if err := s.Forget(t.Context(), key("0"), idempotency.Precondition{}); err != nil {
 			t.Errorf("forget: %v", err)
 		}
-		fs.take(maxSpare)
-		time.Sleep(fullTime + roomInterval)
+		fs.take(maxReservedSpace)
+		time.Sleep(fullTimeout + bodySweepInterval)
 		keep(t, s, 2000, 2010)
 		closeStore(t, s)
 	})
 }
 
-// A small volume holds a store too, which leaves the same part of it free after a restart, and says so.
+// A store on a small volume reserves a quarter of it, before and after a restart, and its error says
+// so.
 func TestSmallVolume(t *testing.T) {
 	for _, size := range []uint64{32 << 20, 64 << 20} {
 		synctest.Test(t, func(t *testing.T) {
@@ -260,7 +261,7 @@ func TestSmallVolume(t *testing.T) {
 			s = openStore(t, fs, storePath)
 			replaysAll(t, s, 1000, 1010)
 			fs.take(size / 8)
-			time.Sleep(roomInterval)
+			time.Sleep(bodySweepInterval)
 			synctest.Wait()
 			want := fmt.Sprintf("%d MiB are free, of which the store leaves %d", size>>23, size>>22)
 			if _, err := ask(t.Context(), s, "new"); !errors.Is(err, ErrNoSpace) || !strings.Contains(err.Error(), want) {
@@ -271,7 +272,8 @@ func TestSmallVolume(t *testing.T) {
 	}
 }
 
-// A body that is larger than the disk is too large: to wait for room would refuse new keys for nothing.
+// A body that is larger than the disk is too large: if it waited for space, the store would refuse new
+// keys in vain.
 func TestBodyLargerThanTheDisk(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := openStore(t, &volume{FS: newMemory(), size: 16 << 20}, storePath)
@@ -284,7 +286,7 @@ func TestBodyLargerThanTheDisk(t *testing.T) {
 	})
 }
 
-// unmeasured is a disk that says that it has no bytes at all, as some network file systems do.
+// unmeasured is a disk that reports a size of 0, as some network file systems do.
 type unmeasured struct{ vfs.FS }
 
 func (unmeasured) GetDiskUsage(string) (vfs.DiskUsage, error) { return vfs.DiskUsage{}, nil }

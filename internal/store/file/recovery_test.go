@@ -58,12 +58,12 @@ func (h *handles) Open(name string, opts ...vfs.OpenOption) (vfs.File, error) {
 
 func (h *handles) OpenDir(name string) (vfs.File, error) { return h.opened(h.FS.OpenDir(name)) }
 
-// Whatever fails while a database is opened, or later, the database leaves no file open and no
+// Whichever write fails while a database is opened or later, the database leaves no open file and no
 // goroutine, and nothing that was acknowledged is lost.
 func TestFailedDatabasesLeaveNothing(t *testing.T) {
 	for _, failure := range []error{syscall.ENOSPC, syscall.EIO, syscall.EFBIG} {
 		for fails, writes := 0, 0; fails <= writes; fails++ {
-			synctest.Test(t, func(t *testing.T) { // which fails if a goroutine is left
+			synctest.Test(t, func(t *testing.T) { // synctest fails if a goroutine is left
 				fs := newFaulty(newMemory())
 				counted := &handles{FS: fs}
 				s := openStore(t, counted, storePath)
@@ -93,8 +93,8 @@ func TestFailedDatabasesLeaveNothing(t *testing.T) {
 	}
 }
 
-// A disk that takes the writes of an opening, and then fails every flush, leaves nothing behind
-// however often it does so, and is tried twice a second.
+// If the disk accepts the writes of an opening, and then fails every flush, the store tries again twice
+// a second, and the failed databases leave nothing behind.
 func TestDiskThatFailsAgainAndAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		fs := newFaulty(newMemory())
@@ -136,8 +136,8 @@ func TestDiskThatFailsAgainAndAgain(t *testing.T) {
 	})
 }
 
-// A store that is closed while its disk fails, or has no room, returns no later than
-// closeTimeout, leaves nothing behind, and has lost nothing.
+// Close returns within closeTimeout even if the disk fails or is full. It leaves nothing behind, and
+// nothing that was acknowledged is lost.
 func TestCloseOnADiskThatFails(t *testing.T) {
 	for _, failure := range []error{syscall.ENOSPC, syscall.EIO} {
 		synctest.Test(t, func(t *testing.T) {
@@ -147,14 +147,14 @@ func TestCloseOnADiskThatFails(t *testing.T) {
 			keep(t, s, 0, 50)
 			running := claimed(t, s, claimOf("running"))
 			fs.set(failing(failure, isAny))
-			if err := s.Settle(within(t, time.Second), key("running"), running, completeAs("running")); err == nil {
+			if err := s.Settle(timeoutContext(t, time.Second), key("running"), running, completeAs("running")); err == nil {
 				t.Error("settled")
 			}
-			began := time.Now()
+			start := time.Now()
 			if err := s.Close(); !errors.Is(err, failure) {
 				t.Errorf("close: %v, want %v", err, failure)
 			}
-			if took := time.Since(began); took > closeTimeout {
+			if took := time.Since(start); took > closeTimeout {
 				t.Errorf("it took %v", took)
 			}
 			synctest.Wait()

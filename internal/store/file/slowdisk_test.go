@@ -18,7 +18,7 @@ import (
 	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
 )
 
-// slow is a disk that writes so many bytes a second, one write after the other.
+// slow is a disk that writes rate bytes a second, one write after the other.
 type slow struct {
 	vfs.FS
 	rate    int
@@ -54,7 +54,7 @@ type slowFile struct {
 }
 
 func (f slowFile) pass(bytes int) {
-	f.disk.turn <- struct{}{} // not a mutex, which would stop the time of synctest
+	f.disk.turn <- struct{}{} // with a mutex, the clock of synctest would stop
 	time.Sleep(time.Duration(bytes) * time.Second / time.Duration(f.disk.rate))
 	<-f.disk.turn
 	if f.isBody {
@@ -72,7 +72,7 @@ func (f slowFile) WriteAt(p []byte, at int64) (int, error) {
 	return f.File.WriteAt(p, at)
 }
 
-// settle settles as an engine does: an attempt takes so long at most, and is repeated.
+// settle settles as an engine does: it repeats attempts, each of which limit limits.
 func settle(t *testing.T, s *Store, name string, record *idempotency.Record, settlement idempotency.Settlement, limit time.Duration) {
 	t.Helper()
 	for {
@@ -93,15 +93,15 @@ func settle(t *testing.T, s *Store, name string, record *idempotency.Record, set
 	}
 }
 
-// On a slow disk each large body is written once, all are kept in about the time that the disk takes
-// for them, and keys with small responses go on meanwhile.
+// On a slow disk each large body is written once, all are kept in about the time that the disk needs
+// for them, and small responses are kept meanwhile.
 func TestSlowDiskWritesLargeBodiesOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const n, size, rate, limit = 40, 3 << 20, 3 << 20, 5 * time.Second // as 40 of 8 MiB at 8 MiB a second
 		fs := newSlow(newMemory(), rate)
 		s := openStore(t, fs, storePath)
 		bodies := make([]string, n)
-		began := time.Now()
+		start := time.Now()
 		var large sync.WaitGroup
 		for i := range n {
 			name := fmt.Sprint("large ", i)
@@ -115,8 +115,8 @@ func TestSlowDiskWritesLargeBodiesOnce(t *testing.T) {
 		go func() {
 			defer close(done)
 			for ; stop.Err() == nil; small++ {
-				if err := keepAs(within(t, limit), s, fmt.Sprint("small ", small), completeAs("small")); err != nil {
-					t.Errorf("small response %d after %v: %v", small, time.Since(began), err)
+				if err := keepAs(timeoutContext(t, limit), s, fmt.Sprint("small ", small), completeAs("small")); err != nil {
+					t.Errorf("small response %d after %v: %v", small, time.Since(start), err)
 				}
 				time.Sleep(time.Second / 10)
 			}
@@ -124,7 +124,7 @@ func TestSlowDiskWritesLargeBodiesOnce(t *testing.T) {
 		large.Wait()
 		stopped()
 		<-done
-		if took := time.Since(began); took > 60*time.Second { // the disk's own time is 40 s
+		if took := time.Since(start); took > 60*time.Second { // the disk's own time is 40 s
 			t.Errorf("it took %v", took)
 		}
 		if written := fs.written.Load(); written != n*size {
@@ -140,17 +140,17 @@ func TestSlowDiskWritesLargeBodiesOnce(t *testing.T) {
 	})
 }
 
-// A settlement that gives up while its body is written returns at once. The next attempt joins the
-// write, or finds its place, also of a body that was encrypted anew.
-func TestSettlementGivenUpInItsBody(t *testing.T) {
+// A settlement that is cancelled while its body is written returns at once. The next attempt waits for
+// that write, or uses its result, even if it has encrypted the body anew.
+func TestSettlementCancelledDuringBody(t *testing.T) {
 	for _, finished := range []bool{false, true} {
 		fs := newFaulty(newMemory())
 		s := openStore(t, fs, storePath)
 		record := claimed(t, s, claimOf("a"))
-		began, release := make(chan struct{}, 10), make(chan struct{})
+		started, release := make(chan struct{}, 10), make(chan struct{})
 		fs.set(func(op errorfs.Op) error {
 			if strings.Contains(op.Path, bodiesName) && op.Kind == errorfs.OpFileWriteAt {
-				began <- struct{}{}
+				started <- struct{}{}
 				<-release
 			}
 			return nil
@@ -158,7 +158,7 @@ func TestSettlementGivenUpInItsBody(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		settled := make(chan error, 1)
 		go func() { settled <- s.Settle(ctx, key("a"), record, completeAs(largeText("a"))) }()
-		<-began
+		<-started
 		cancel()
 		if err := <-settled; !errors.Is(err, context.Canceled) {
 			t.Errorf("settle: %v, want Canceled", err)
@@ -177,7 +177,7 @@ func TestSettlementGivenUpInItsBody(t *testing.T) {
 		if err := <-settled; err != nil {
 			t.Error(err)
 		}
-		if len(began) > 0 {
+		if len(started) > 0 {
 			t.Error("the body was written twice")
 		}
 		replays(t, s, "a", largeText("a"))
@@ -185,9 +185,9 @@ func TestSettlementGivenUpInItsBody(t *testing.T) {
 	}
 }
 
-// A body whose settlement fails behind it is not written again, even if the database was replaced
-// by then.
-func TestSettlementThatFailsBehindItsBody(t *testing.T) {
+// A body whose settlement fails after the body was written is not written again, even if the database
+// was replaced meanwhile.
+func TestSettlementThatFailsAfterBody(t *testing.T) {
 	for name, limit := range map[string]time.Duration{"fails": time.Minute, "hangs": time.Second} {
 		synctest.Test(t, func(t *testing.T) {
 			fs := newFaulty(newMemory())
@@ -206,7 +206,7 @@ func TestSettlementThatFailsBehindItsBody(t *testing.T) {
 				}
 				return nil
 			})
-			if err := s.Settle(within(t, limit), key("a"), record, completeAs(largeText("a"))); err == nil {
+			if err := s.Settle(timeoutContext(t, limit), key("a"), record, completeAs(largeText("a"))); err == nil {
 				t.Error("settled")
 			}
 			close(release)
@@ -223,16 +223,16 @@ func TestSettlementThatFailsBehindItsBody(t *testing.T) {
 	}
 }
 
-// Of bodies of more than halfSize, two are written at a time, and the others wait. Whoever waits can
-// give up, and leaves nothing behind.
+// Two bodies of more than halfSize are written at a time, and others wait. A settlement that waits can
+// be cancelled, and leaves nothing behind.
 func TestBodiesAreWrittenInTurn(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		fs := newFaulty(newMemory())
 		s := openStore(t, fs, storePath)
-		var writing, most atomic.Int64
+		var writing, peak atomic.Int64
 		fs.set(func(op errorfs.Op) error {
 			if strings.Contains(op.Path, bodiesName) && op.Kind == errorfs.OpFileWriteAt {
-				most.Store(max(most.Load(), writing.Add(1)))
+				peak.Store(max(peak.Load(), writing.Add(1)))
 				time.Sleep(time.Second)
 				writing.Add(-1)
 			}
@@ -246,11 +246,11 @@ func TestBodiesAreWrittenInTurn(t *testing.T) {
 		}
 		synctest.Wait()
 		late := claimed(t, s, claimOf("late"))
-		if err := s.Settle(within(t, time.Second), key("late"), late, completeAs(largeText("late"))); !errors.Is(err, context.DeadlineExceeded) {
+		if err := s.Settle(timeoutContext(t, time.Second), key("late"), late, completeAs(largeText("late"))); !errors.Is(err, context.DeadlineExceeded) {
 			t.Errorf("behind the others: %v, want DeadlineExceeded", err)
 		}
 		done.Wait()
-		if n := most.Load(); n != 2 {
+		if n := peak.Load(); n != 2 {
 			t.Errorf("%d bodies were written at a time, want 2", n)
 		}
 		if err := s.Settle(t.Context(), key("late"), late, completeAs(largeText("late"))); err != nil {

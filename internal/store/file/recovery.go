@@ -7,10 +7,10 @@ import (
 	"go.uber.org/zap"
 )
 
-// probeInterval is how often the store looks whether a disk that failed takes writes again.
+// probeInterval is the interval at which the store probes a disk that failed.
 const probeInterval = 500 * time.Millisecond
 
-// reopenFailed puts another database in the place of one that has failed, until the context ends.
+// reopenFailed replaces a database that has failed by another one, until the context ends.
 func (s *Store) reopenFailed(ctx context.Context) {
 	logger := sampled(s.logger.With(zap.String("path", s.path)), time.Minute) // a disk may fail again and again
 	for {
@@ -20,8 +20,8 @@ func (s *Store) reopenFailed(ctx context.Context) {
 			return
 		case <-db.disk.failed:
 		}
-		logger.Error("the store failed: it is unavailable until its disk takes writes again", plainError(db.disk.failure))
-		s.mu.Lock()   // every operation that uses the database has entered it by now
+		logger.Error("the store failed: it is unavailable until its disk accepts writes again", plainError(db.disk.failure))
+		s.mu.Lock()   // wait for enter: after this, no operation enters the failed database
 		s.mu.Unlock() //nolint:staticcheck // empty on purpose
 		_ = db.close()
 		for available := false; !available; {
@@ -33,7 +33,7 @@ func (s *Store) reopenFailed(ctx context.Context) {
 			}
 			next, err := openDatabase(s.fs, s.path, false, s.logger)
 			if err != nil {
-				logger.Error("the store does not open again yet", plainError(err))
+				logger.Error("the store cannot be opened again yet", plainError(err))
 				continue
 			}
 			if !s.replace(next) {
@@ -52,8 +52,7 @@ func (s *Store) current() *database {
 	return s.database
 }
 
-// replace puts another database in the place of the one that failed. It reports false if the store
-// is closed.
+// replace replaces the database that failed. It reports false if the store is closed.
 func (s *Store) replace(next *database) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -22,25 +22,26 @@ import (
 )
 
 var (
-	killedFor  = flag.Duration("killed.for", 0, "how long TestKilledProcessAgreesWithTheModel goes on; 0: a few rounds")
-	killedSeed = flag.Uint64("killed.seed", 0, "the operations of an earlier TestKilledProcessAgreesWithTheModel; 0: new ones")
+	killedDuration = flag.Duration("killed.for", 0, "duration of TestKilledProcessAgreesWithTheModel; 0: a few rounds")
+	killedSeed     = flag.Uint64("killed.seed", 0, "seed of TestKilledProcessAgreesWithTheModel; 0: a random one")
 )
 
 func init() { children["served"] = serve }
 
-// asked is one operation that the parent wants from the process that it is going to kill.
+// asked is an operation that the parent requests from the process that it is going to kill.
 type asked struct {
 	ID         uint64
 	What       string
 	Key        idempotency.Key
 	Token      string
-	Seen       idempotency.Precondition
+	Pre        idempotency.Precondition
 	Claim      idempotency.Claim
 	Record     *idempotency.Record
 	Settlement idempotency.Settlement
 }
 
-// answered is how it ended. It comes only after the store has acknowledged it.
+// answered is the result of an operation. The process sends it after the store has acknowledged the
+// operation.
 type answered struct {
 	ID       uint64
 	Claimed  idempotency.Claimed
@@ -50,10 +51,10 @@ type answered struct {
 	Changed  *idempotency.ChangedError
 }
 
-// ruleErrors are the errors that say what a rule has decided.
+// ruleErrors are the errors that a rule of the store decides, as opposed to failures.
 var ruleErrors = []error{idempotency.ErrGone, idempotency.ErrFenced, idempotency.ErrInFlight}
 
-// serve carries out what it is asked for, each in a goroutine, until it is killed.
+// serve executes the operations that it reads, each in a goroutine, until it is killed.
 func serve(path string) error {
 	s, err := Open(path, zap.NewNop())
 	if err != nil {
@@ -71,7 +72,7 @@ func serve(path string) error {
 			result := carryOut(s, a)
 			mu.Lock()
 			defer mu.Unlock()
-			_ = out.Encode(result) // whoever does not hear of it does not count on it
+			_ = out.Encode(result) // to the parent, an operation without an answer is in doubt
 		}()
 	}
 }
@@ -92,9 +93,9 @@ func carryOut(s *Store, a asked) answered {
 	case "response":
 		result.Response, err = s.Response(ctx, a.Key, a.Token)
 	case "free":
-		result.Record, err = s.Release(ctx, a.Key, a.Token, a.Seen)
+		result.Record, err = s.Release(ctx, a.Key, a.Token, a.Pre)
 	case "forget":
-		err = s.Forget(ctx, a.Key, a.Seen)
+		err = s.Forget(ctx, a.Key, a.Pre)
 	default:
 		err = fmt.Errorf("there is no operation %q", a.What)
 	}
@@ -108,11 +109,11 @@ func carryOut(s *Store, a asked) answered {
 
 // served is the store of another process.
 type served struct {
-	idempotency.Store // what is not asked for here
+	idempotency.Store // for the operations that the test does not use
 	mu                sync.Mutex
 	out               *gob.Encoder
 	last              uint64
-	waiting           map[uint64]chan answered // nil when the process has ended
+	waiting           map[uint64]chan answered // nil after the process has exited
 }
 
 var errKilled = errors.New("the process was killed")
@@ -125,7 +126,7 @@ func newServed(in io.Writer, out io.Reader) *served {
 			var a answered
 			err := decoder.Decode(&a)
 			s.mu.Lock()
-			if err != nil { // an answer that is not whole is none
+			if err != nil { // also for an answer that is cut off
 				for _, waiting := range s.waiting {
 					close(waiting)
 				}
@@ -151,7 +152,7 @@ func (s *served) ask(a asked) (answered, error) {
 	a.ID = s.last
 	result := make(chan answered, 1)
 	s.waiting[a.ID] = result
-	_ = s.out.Encode(a) // an error comes when the process has ended, which the reader notices
+	_ = s.out.Encode(a) // it fails if the process has exited, which the reader notices
 	s.mu.Unlock()
 	r, ok := <-result
 	if !ok {
@@ -197,19 +198,19 @@ func (s *served) Response(_ context.Context, key idempotency.Key, token string) 
 	return r.Response, err
 }
 
-func (s *served) Release(_ context.Context, key idempotency.Key, token string, seen idempotency.Precondition) (*idempotency.Record, error) {
-	r, err := s.ask(asked{What: "free", Key: key, Token: token, Seen: seen})
+func (s *served) Release(_ context.Context, key idempotency.Key, token string, pre idempotency.Precondition) (*idempotency.Record, error) {
+	r, err := s.ask(asked{What: "free", Key: key, Token: token, Pre: pre})
 	return r.Record, err
 }
 
-func (s *served) Forget(_ context.Context, key idempotency.Key, seen idempotency.Precondition) error {
-	_, err := s.ask(asked{What: "forget", Key: key, Seen: seen})
+func (s *served) Forget(_ context.Context, key idempotency.Key, pre idempotency.Precondition) error {
+	_, err := s.ask(asked{What: "forget", Key: key, Pre: pre})
 	return err
 }
 
-// A process that is killed (kill -9), again and again, loses nothing that it has acknowledged, but
-// for claims that need not survive it. What it was asked for and has not answered is done as a whole
-// or not at all, and the rest is as the model has it.
+// A process that is repeatedly killed (SIGKILL) loses nothing that it has acknowledged, except claims
+// that need not survive it. Each operation without an answer was executed completely or not at all.
+// Everything else agrees with the model.
 func TestKilledProcessAgreesWithTheModel(t *testing.T) {
 	seed := *killedSeed
 	if seed == 0 {
@@ -217,8 +218,8 @@ func TestKilledProcessAgreesWithTheModel(t *testing.T) {
 	}
 	t.Logf("-killed.seed %d", seed)
 	random := rand.New(rand.NewPCG(seed, 0))
-	// Responses of up to 32 KiB, so that tables leave the memory in the long form, and in
-	// the short one too. In some walks, many bodies lie in segments.
+	// With responses of up to 32 KiB, memtables are flushed even in the short form of the test. In
+	// some walks, many bodies are in segments.
 	walks := make([]*storetest.Walk, 32)
 	for i := range walks {
 		body := 32 << 10
@@ -228,8 +229,8 @@ func TestKilledProcessAgreesWithTheModel(t *testing.T) {
 		walks[i] = storetest.NewWalk(fmt.Sprintf("walk %d", i), random.Uint64(), 10, body)
 	}
 	path := newPath(t)
-	operations, began := 0, time.Now()
-	for round := 0; round < 6 || time.Since(began) < *killedFor; round++ {
+	operations, start := 0, time.Now()
+	for round := 0; round < 6 || time.Since(start) < *killedDuration; round++ {
 		operations += walkUntilKilled(t, path, walks, 500+random.IntN(3000))
 		s := openStore(t, vfs.Default, path)
 		for _, walk := range walks {
@@ -240,12 +241,12 @@ func TestKilledProcessAgreesWithTheModel(t *testing.T) {
 		}
 		closeStore(t, s)
 	}
-	t.Logf("%d operations in %v", operations, time.Since(began).Round(time.Second))
+	t.Logf("%d operations in %v", operations, time.Since(start).Round(time.Second))
 }
 
-// walkUntilKilled walks over the store of another process, which is killed when it has
-// answered so many operations, and returns how many it has.
-func walkUntilKilled(t *testing.T, path string, walks []*storetest.Walk, most int) int {
+// walkUntilKilled walks over the store of another process, kills the process when it has answered so
+// many operations, and returns how many it has answered in the end.
+func walkUntilKilled(t *testing.T, path string, walks []*storetest.Walk, operations int) int {
 	t.Helper()
 	cmd, in, out := startChild(t, "served", path)
 	s := newServed(in, out)
@@ -274,15 +275,15 @@ func walkUntilKilled(t *testing.T, path string, walks []*storetest.Walk, most in
 	for n := 0; ; {
 		select {
 		case <-answers:
-			if n++; n == most {
+			if n++; n == operations {
 				if err := cmd.Process.Kill(); err != nil {
 					t.Fatal(err)
 				}
 			}
 		case <-all:
-			_ = cmd.Wait() // its error only says that it was killed
-			if n < most {
-				t.Fatalf("it ended by itself after %d operations", n)
+			_ = cmd.Wait() // its error only reports the kill
+			if n < operations {
+				t.Fatalf("the process exited by itself after %d operations", n)
 			}
 			return n
 		}
