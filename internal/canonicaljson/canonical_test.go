@@ -31,18 +31,18 @@ func TestCanonicalJSON(t *testing.T) {
 			t.Errorf("%s: got %s, %v; want %s", text, got, err, want)
 		}
 	}
-	for _, wrong := range []string{
+	for _, invalid := range []string{
 		``, ` `, `a`, `{`, `{}{}`, `[1,]`, `{"a":1,"a":2}`, `{"a":1,"\u0061":2}`, `"` + "\xff" + `"`, `"\ud800"`, `01`, `NaN`, `{'a':1}`,
 		`1e400`, `[-1e309]`, `1.0e999999999999`,
 	} {
-		if got, err := canonicaljson.Canonicalize([]byte(wrong)); err == nil {
-			t.Errorf("%q is the JSON text %s", wrong, got)
+		if got, err := canonicaljson.Canonicalize([]byte(invalid)); err == nil {
+			t.Errorf("%q: got %s, want an error", invalid, got)
 		}
 	}
 }
 
-// With a parser that calls itself for each level, or whose time is quadratic in
-// the depth, this test would not end in time.
+// With a recursive parser, or with one whose time is quadratic in the depth, this test would not end in
+// time.
 func TestDeepNestingIsAnError(t *testing.T) {
 	nested := func(depth int) []byte {
 		return []byte(strings.Repeat("[", depth) + strings.Repeat("]", depth))
@@ -58,13 +58,13 @@ func TestDeepNestingIsAnError(t *testing.T) {
 		"1 MiB, other member": []byte(`{"a":1,"b":` + strings.Repeat(`[{"":`, 1<<18)),
 	} {
 		if _, err := canonicaljson.Canonicalize(text); err == nil {
-			t.Errorf("%s is no error", name)
+			t.Errorf("%s: no error", name)
 		}
 	}
 }
 
-// The test vectors of an author of RFC 8785. Where this package differs from the
-// RFC on purpose, at integers beyond 2^53, TestCanonicalJSON says what is right.
+// The test vectors are those of an author of RFC 8785. For integers beyond 2^53, where this package
+// deliberately differs from the RFC, TestCanonicalJSON has the expected results.
 func TestCanonicalJSONVectors(t *testing.T) {
 	folder := os.Getenv("DEDUP_VECTORS")
 	if folder == "" {
@@ -120,9 +120,8 @@ func TestCanonicalJSONWithoutExcludedMembers(t *testing.T) {
 	}
 }
 
-// The library's own canonical form must be the same, with one exception: for a
-// number that is too large for a double, the library writes the largest double,
-// and this package returns an error.
+// The canonical form must be that of the library, with one exception: for a number that is too large
+// for a double, the library writes the largest double, and this package returns an error.
 func FuzzCanonicalJSON(f *testing.F) {
 	for _, seed := range []string{
 		`{"b":[1,2.50,1E1],"a":"\u0041"}`, `{"\u20ac":1,"\r":2,"\ufb33":3,"\ud83d\ude00":4,"\u0080":5,"\u00f6":6}`,
@@ -146,7 +145,7 @@ func FuzzCanonicalJSON(f *testing.F) {
 			return
 		}
 		if libraryErr != nil {
-			t.Fatalf("%q: got %s; but the library says %v", text, got, libraryErr)
+			t.Fatalf("%q: got %s; but the library returns %v", text, got, libraryErr)
 		}
 		if string(got) != string(want) {
 			t.Fatalf("%q: got %s; the library has %s", text, got, want)
@@ -157,8 +156,7 @@ func FuzzCanonicalJSON(f *testing.F) {
 	})
 }
 
-// The time for one byte must not grow with the length of the text, whatever is in
-// the text.
+// The time for each byte must not grow with the length of the text, whatever the text contains.
 func BenchmarkCanonicalJSON(b *testing.B) {
 	for name, text := range map[string]func(size int) string{
 		"nested unsorted objects": func(size int) string {
@@ -177,14 +175,14 @@ func BenchmarkCanonicalJSON(b *testing.B) {
 			}
 			return "{" + b.String()[1:] + "}"
 		},
-		"many numbers":        func(size int) string { return "[" + strings.Repeat("1.5,", size/4) + "0]" },
-		"one long string":     func(size int) string { return `"` + strings.Repeat("x", size) + `"` },
-		"one escaped string":  func(size int) string { return `"` + strings.Repeat(`\u0041`, size/6) + `"` },
-		"one long number":     func(size int) string { return strings.Repeat("9", size) + ".5e-" + fmt.Sprint(size) },
-		"too deep":            func(size int) string { return strings.Repeat("[", size) },
-		"names alike":         func(size int) string { return alike(size) },
-		"cut off at its end":  func(size int) string { return "[" + strings.Repeat(`{"a":""},`, size/9) },
-		"nothing but openers": func(size int) string { return strings.Repeat(`{"":`, size/4) },
+		"many numbers":       func(size int) string { return "[" + strings.Repeat("1.5,", size/4) + "0]" },
+		"one long string":    func(size int) string { return `"` + strings.Repeat("x", size) + `"` },
+		"one escaped string": func(size int) string { return `"` + strings.Repeat(`\u0041`, size/6) + `"` },
+		"one long number":    func(size int) string { return strings.Repeat("9", size) + ".5e-" + fmt.Sprint(size) },
+		"too deep":           func(size int) string { return strings.Repeat("[", size) },
+		"names alike":        func(size int) string { return alike(size) },
+		"cut off at its end": func(size int) string { return "[" + strings.Repeat(`{"a":""},`, size/9) },
+		"openings only":      func(size int) string { return strings.Repeat(`{"":`, size/4) },
 	} {
 		for size := 1 << 10; size <= 1<<20; size <<= 5 {
 			b.Run(fmt.Sprintf("%s/%dKiB", name, size>>10), func(b *testing.B) {
@@ -199,7 +197,7 @@ func BenchmarkCanonicalJSON(b *testing.B) {
 	}
 }
 
-// alike returns an object whose names differ only at their ends, in reverse order.
+// alike returns an object whose names differ only in their last bytes, in reverse order.
 func alike(size int) string {
 	var b strings.Builder
 	for n := 0; b.Len() < size; n++ {

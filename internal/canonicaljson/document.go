@@ -10,31 +10,29 @@ import (
 	"github.com/go-json-experiment/json/jsontext"
 )
 
-// Document is a JSON text that has been read. It refers to the bytes of the text,
-// so these must not change while the document is in use. It is not safe for use by several
-// goroutines at a time.
+// Document is a parsed JSON text. It refers to the bytes of the text, which must not change while the
+// document is in use. It is not safe for concurrent use.
 type Document struct {
 	text    []byte
 	nodes   []node
 	scratch []byte // for strings with escapes; nil until there is one
-	longest int    // bytes of a string, at most
+	longest int    // upper bound of the length of a string, in bytes
 }
 
-// node is one value of a document. The nodes lie in the order of the text: the
-// members or elements of a value come right after it.
+// node is one value of a document. Nodes are in the order of the text: the members or elements of a
+// value follow it.
 type node struct {
 	name  span   // empty unless it is a member
 	value uint32 // where it begins in the text
-	// end is the number of the first node that is not part of an object or array. Of another value
-	// it is where it ends in the text.
+	// end is, for an object or array, the number of the first node after its members or elements. For
+	// another value it is the offset in the text at which the value ends.
 	end uint32
-	// sorted is the number of the member that has this one's place in the order of names. Of
-	// what is no member it is its own.
+	// sorted is the number of the member that takes this member's position when the members are
+	// sorted by name. For a value that is not a member it is the value's own number.
 	sorted uint32
 }
 
-// span is a piece of the text: a string with its quotes and escapes, for
-// example.
+// span is a part of the text, such as a string with its quotes and escapes.
 type span struct{ start, end uint32 }
 
 func (d *Document) raw(s span) []byte { return d.text[s.start:s.end] }
@@ -67,7 +65,7 @@ func (d *Document) children(of uint32) iter.Seq[uint32] {
 	}
 }
 
-// after returns the first node that is not part of a node.
+// after returns the number of the first node after a node and its members or elements.
 func (d *Document) after(i uint32) uint32 {
 	if d.isScalar(i) {
 		return i + 1
@@ -84,10 +82,9 @@ type Value struct {
 // Root returns the whole document.
 func (d *Document) Root() Value { return Value{d, 0} }
 
-// At returns the value that a JSON pointer (RFC 6901) names, starting from this
-// value, and whether there is one. A text that is not a JSON pointer names no
-// value.
-func (v Value) At(pointer string) (Value, bool) {
+// At returns the value that a JSON pointer (RFC 6901) names, relative to this value. ok is false if
+// there is none, or the pointer is invalid.
+func (v Value) At(pointer string) (_ Value, ok bool) {
 	if CheckPointer(pointer) != nil {
 		return Value{}, false
 	}
@@ -130,9 +127,8 @@ func (v Value) child(token string) (Value, bool) {
 // false or null.
 func (v Value) Kind() jsontext.Kind { return v.doc.kind(v.node) }
 
-// Text returns a string without its quotes and escapes; a number, true, false or
-// null as the document writes it; and an empty text for an object or array. The error
-// is [ErrHalfPair].
+// Text returns a string without its quotes and escapes; a number, true, false or null as it is in the
+// text; and "" for an object or array. The only error is [ErrHalfPair].
 func (v Value) Text() (string, error) {
 	switch v.Kind() {
 	case jsontext.KindBeginObject, jsontext.KindBeginArray:
@@ -147,7 +143,7 @@ func (v Value) Text() (string, error) {
 	return string(v.scalar()), nil
 }
 
-// scalar returns the text of what is neither an object nor an array.
+// scalar returns the text of a value that is neither an object nor an array.
 func (v Value) scalar() []byte {
 	n := v.doc.nodes[v.node]
 	return v.doc.text[n.value:n.end]
@@ -168,13 +164,13 @@ func (v Value) Elements() iter.Seq[Value] {
 	}
 }
 
-// ErrHalfPair is the error of a string with an escape that is half of a surrogate pair:
-// no text in UTF-8 is equal to it, and different ones must not become one.
+// ErrHalfPair is the error for a string with an escape that is half of a surrogate pair. No text in
+// UTF-8 is equal to such a string, and two different ones must not become the same text.
 var ErrHalfPair = errors.New(`a string has an escape that is half of a surrogate pair`)
 
-// unquote returns the text of a string. If the string has no escapes, that is part of the
-// document's text, else of the scratch, behind so many bytes that are in use. The caller must not
-// change it. With [ErrHalfPair], U+FFFD is in place of the half.
+// unquote returns the text of a string, which the caller must not change. If the string has no escapes,
+// the result is part of the document's text. Otherwise it is in the scratch, after the first used
+// bytes. With [ErrHalfPair], U+FFFD replaces the half.
 func (d *Document) unquote(raw []byte, used int) ([]byte, error) {
 	if bytes.IndexByte(raw, '\\') < 0 {
 		return raw[1 : len(raw)-1], nil
@@ -183,14 +179,14 @@ func (d *Document) unquote(raw []byte, used int) ([]byte, error) {
 		d.scratch = make([]byte, 0, 2*d.longest)
 	}
 	text, err := jsontext.AppendUnquote(d.scratch[used:used], raw)
-	if err != nil { // all else that is wrong with a string ended the reading
+	if err != nil { // Parse refuses a string with any other error
 		return text, ErrHalfPair
 	}
 	return text, nil
 }
 
-// CheckPointer says what is wrong with a JSON pointer (RFC 6901); nil means
-// nothing. The empty pointer is valid: it names the whole document.
+// CheckPointer returns an error if a JSON pointer (RFC 6901) is invalid. The empty pointer is valid: it
+// names the whole document.
 func CheckPointer(pointer string) error {
 	switch {
 	case jsontext.Pointer(pointer).IsValid():

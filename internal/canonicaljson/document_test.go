@@ -61,8 +61,8 @@ func TestPointersOfTheRFC(t *testing.T) {
 	}
 }
 
-// ~01 stands for the name ~1: to read it as ~ and 1, and then as a slash, would be
-// wrong (RFC 6901, section 4).
+// ~01 stands for the name ~1. If ~0 were unescaped first, the result would be unescaped again, to a
+// slash (RFC 6901, section 4).
 func TestPointerUnescapesInOrder(t *testing.T) {
 	doc, err := canonicaljson.Parse([]byte(`{"~1":"tilde","/":"slash","~01":"both","\u0061":"escaped"}`), nil)
 	if err != nil {
@@ -76,18 +76,18 @@ func TestPointerUnescapesInOrder(t *testing.T) {
 }
 
 func TestCheckPointer(t *testing.T) {
-	for _, right := range []string{"", "/", "/a", "/a/0/b", "/~0~1", "/ü", "/-", "//"} {
-		if err := canonicaljson.CheckPointer(right); err != nil {
-			t.Errorf("%q: %v", right, err)
+	for _, valid := range []string{"", "/", "/a", "/a/0/b", "/~0~1", "/ü", "/-", "//"} {
+		if err := canonicaljson.CheckPointer(valid); err != nil {
+			t.Errorf("%q: %v", valid, err)
 		}
 	}
-	for wrong, hint := range map[string]string{
+	for invalid, hint := range map[string]string{
 		"id": "start with a slash", "$.id": "start with a slash", "#/id": "start with a slash",
 		"/a~": "~ in a name as ~0", "/a~2b": "~ in a name as ~0", "/\xff": "UTF-8",
 	} {
-		err := canonicaljson.CheckPointer(wrong)
-		if err == nil || !strings.Contains(err.Error(), hint) || !strings.Contains(err.Error(), fmt.Sprintf("%q", wrong)) {
-			t.Errorf("%q: got %v; want an error that names it, with %q", wrong, err, hint)
+		err := canonicaljson.CheckPointer(invalid)
+		if err == nil || !strings.Contains(err.Error(), hint) || !strings.Contains(err.Error(), fmt.Sprintf("%q", invalid)) {
+			t.Errorf("%q: got %v; want an error that names it, with %q", invalid, err, hint)
 		}
 	}
 }
@@ -113,8 +113,8 @@ func TestElementsAndTexts(t *testing.T) {
 	}
 }
 
-// What a text has beside half of a surrogate pair can be read, and the half cannot: two
-// different ones must not become one text.
+// A string with half of a surrogate pair cannot be read, because two different halves must not become
+// the same text. The rest of the text can be read.
 func TestHalfOfASurrogatePair(t *testing.T) {
 	for _, half := range []string{`\ud83d`, `cut \uD83D`, `\ude00`, `\ude00\ud83d`, `\ud83d\u0041`, `\ud83d\n`, `\ud83d\ud83d\ude00`} {
 		doc, err := canonicaljson.Parse([]byte(`{"`+half+`":{"id":1},"id":"evt","t":"`+half+`","last":"ok"}`), nil)
@@ -129,45 +129,45 @@ func TestHalfOfASurrogatePair(t *testing.T) {
 		}
 		v, ok := doc.Root().At("/t")
 		if text, err := v.Text(); !ok || !errors.Is(err, canonicaljson.ErrHalfPair) || text != "" {
-			t.Errorf("%s: it is %q, %v", half, text, err)
+			t.Errorf("%s: got %q, %v; want ErrHalfPair", half, text, err)
 		}
 		if v, ok := doc.Root().At("/\ufffd"); ok {
 			t.Errorf("%s: a name is found as %q", half, textOf(t, v))
 		}
 		if err := doc.WriteCanonical(io.Discard); !errors.Is(err, canonicaljson.ErrHalfPair) {
-			t.Errorf("%s: its canonical form has the error %v", half, err)
+			t.Errorf("%s: the canonical form: %v, want ErrHalfPair", half, err)
 		}
 		form, err := canonicaljson.Canonicalize([]byte(`{"t":"`+half+`","a":"\u0041"}`), "/t")
 		if err != nil || string(form) != `{"a":"A"}` {
-			t.Errorf("%s: without it the form is %s, %v", half, form, err)
+			t.Errorf("%s: excluded: got %s, %v", half, form, err)
 		}
 	}
 }
 
-// A byte order mark in front, as some writers of Windows have it, is no part of the text.
+// A byte order mark at the beginning, which some Windows programs write, is not part of the text.
 func TestByteOrderMark(t *testing.T) {
 	const mark = "\ufeff"
 	if form, err := canonicaljson.Canonicalize([]byte(mark+` {"t":1,"a":"`+mark+`"}`), "/t"); err != nil || string(form) != `{"a":"`+mark+`"}` {
 		t.Errorf("got %q, %v", form, err)
 	}
-	for _, wrong := range []string{mark, mark + mark + "{}", " " + mark + "{}", "{}" + mark, "{" + mark + "}"} {
-		if _, err := canonicaljson.Parse([]byte(wrong), nil); err == nil {
-			t.Errorf("%q is JSON", wrong)
+	for _, invalid := range []string{mark, mark + mark + "{}", " " + mark + "{}", "{}" + mark, "{" + mark + "}"} {
+		if _, err := canonicaljson.Parse([]byte(invalid), nil); err == nil {
+			t.Errorf("%q is JSON", invalid)
 		}
 	}
 }
 
 func TestParseJSONErrorsQuoteNothing(t *testing.T) {
 	const secret = "secret"
-	for _, wrong := range []string{
+	for _, invalid := range []string{
 		`{"secret":1,"secret":2}`, `{"secret":`, `{"secret":1]`, `["secret" "secret"]`, `{"secret":{"secret":tru}}`, `secret`,
 		`{"a":1}{"secret":1}`, `["secret"],`, "[\"secret\xff\"]", `{"secret\ud800":1,"secret\ud801":2}`, `{secret:1}`, `]`, `}`, `{"a":1,}`, `[,]`, `{"a"}`, `{"a":}`, `{1:2}`, ``,
 	} {
-		_, err := canonicaljson.Parse([]byte(wrong), nil)
+		_, err := canonicaljson.Parse([]byte(invalid), nil)
 		if err == nil {
-			t.Errorf("%q is JSON", wrong)
+			t.Errorf("%q is JSON", invalid)
 		} else if strings.Contains(err.Error(), secret) || len(err.Error()) > 200 {
-			t.Errorf("%q: the error shows the text: %v", wrong, err)
+			t.Errorf("%q: the error quotes the text: %v", invalid, err)
 		}
 	}
 }

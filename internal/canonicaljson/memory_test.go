@@ -13,13 +13,13 @@ import (
 	"github.com/caddy-dedup/caddy-dedup/internal/canonicaljson"
 )
 
-// Whatever is in a text, what is allocated for it was reserved before, and is not much more than
-// the text explains.
+// Whatever a text contains, all memory for it is reserved before it is allocated, and is at most linear
+// in the length of the text.
 func TestAllocatesWhatItReserves(t *testing.T) {
 	const size = 1 << 20
 	for name, c := range map[string]struct {
 		text    string
-		most    int // bytes for each of the text
+		max     int // bytes reserved for each byte of the text
 		exclude []string
 	}{
 		"digits":                {"[" + strings.Repeat("0,", size/2) + "0]", 13, []string{"/*", "/0"}},
@@ -66,14 +66,14 @@ func TestAllocatesWhatItReserves(t *testing.T) {
 			if allocated > reserved+buffers {
 				t.Errorf("%d bytes were allocated for a text of %d, and %d reserved", allocated, len(text), reserved)
 			}
-			if reserved > c.most*len(text)+buffers {
-				t.Errorf("%d bytes were reserved for a text of %d; want at most %d for each", reserved, len(text), c.most)
+			if reserved > c.max*len(text)+buffers {
+				t.Errorf("%d bytes were reserved for a text of %d; want at most %d for each byte", reserved, len(text), c.max)
 			}
 		})
 	}
 }
 
-// wide returns an object with as many members as have the size. Their names have a number in them.
+// wide returns an object of at least this size, with many members. format makes their names.
 func wide(size int, format string) string {
 	var b strings.Builder
 	for n := 0; b.Len() < size; n++ {
@@ -82,21 +82,21 @@ func wide(size int, format string) string {
 	return "{" + b.String()[1:] + "}"
 }
 
-// Without room, nothing is allocated, and the error is that of who refused it.
-func TestNoRoom(t *testing.T) {
+// If reserve returns an error, nothing is allocated, and the error is returned.
+func TestReserveReturnsError(t *testing.T) {
 	full := errors.New("full")
 	text := []byte(`{"a":[1,"` + strings.Repeat("x", 1<<20) + `"]}`)
 	if doc, err := canonicaljson.Parse(text, func(int) error { return full }); doc != nil || !errors.Is(err, full) {
-		t.Errorf("without room it is %v, %v", doc, err)
+		t.Errorf("parse: got %v, %v; want the error of reserve", doc, err)
 	}
 	doc, err := canonicaljson.Parse(text, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
 	a, _ := doc.Root().At("/a")
-	asked := 0
-	form, err := a.Canonical(func(n int) error { asked = n; return full })
-	if form != "" || !errors.Is(err, full) || asked != len(text)-len(`{"a":}`) {
-		t.Errorf("a part without room is %.10s, %v; it has asked for %d", form, err, asked)
+	requested := 0
+	form, err := a.Canonical(func(n int) error { requested = n; return full })
+	if form != "" || !errors.Is(err, full) || requested != len(text)-len(`{"a":}`) {
+		t.Errorf("canonical: got %.10s, %v, with %d bytes requested", form, err, requested)
 	}
 }

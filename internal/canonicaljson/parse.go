@@ -11,28 +11,27 @@ import (
 const (
 	// maxDepth is how many levels of nesting a text may have.
 	maxDepth = 10_000
-	// levelSize is the stack that a level takes while the canonical form is written, in bytes:
-	// three times a call's frame, because a stack doubles, and is copied for that.
+	// levelSize is the stack, in bytes, that a level takes while the canonical form is written: three
+	// times the frame of a call, because a growing stack is copied to one of twice the size.
 	levelSize = 300
-	// valueSize is what a value takes beside its text, in bytes: its node, and whether it is
-	// excluded. A member takes memberSize more while the members of its object are sorted.
+	// valueSize is the memory, in bytes, that a value takes beside its text: its node, and a flag
+	// whether it is excluded. A member takes memberSize more while its object is sorted.
 	valueSize  = 20 + 1
 	memberSize = 4
 )
 
-// Parse reads a JSON text (RFC 8259), behind a byte order mark or not. These are errors: two members
-// of one object with the same name, invalid UTF-8, anything after the value, more than 10,000 levels
-// of nesting, a text of 2 GiB or more. No error quotes the text, because it may be secret and errors
-// are logged.
+// Parse reads a JSON text (RFC 8259), which may begin with a byte order mark. These are errors: two
+// members of one object with the same name, invalid UTF-8, anything after the value, more than 10,000
+// levels of nesting, a text of 2 GiB or more. No error quotes the text, because it may be secret and
+// errors are logged.
 //
-// Before Parse allocates anything, it asks reserve, which may be nil, for the bytes that the document
-// takes beside its text, and returns its error as it is. They cover all that is asked of the document
-// but [Value.Canonical], and grow linearly with the text, whatever is in it.
+// Before Parse allocates anything, it calls reserve, unless that is nil, with the number of bytes that
+// the document takes beside its text. If reserve returns an error, so does Parse. The bytes cover all
+// methods of the document but [Value.Canonical], and are linear in the length of the text.
 //
-// An escape that is half of a surrogate pair, such as `\ud83d` alone, is JSON (RFC
-// 8259, section 8.2): senders write it where they cut a text in the middle of an emoji.
-// Only what needs that very string cannot have it. Two names with such an escape count
-// as the same.
+// An escape that is half of a surrogate pair, such as `\ud83d` alone, is JSON (RFC 8259, section 8.2):
+// senders produce it when they cut a text within an emoji. Only methods that return that string fail.
+// Two names with such an escape count as the same name.
 func Parse(text []byte, reserve func(bytes int) error) (*Document, error) {
 	text = bytes.TrimPrefix(text, []byte("\ufeff"))
 	if len(text) > math.MaxInt32 {
@@ -57,7 +56,7 @@ func Parse(text []byte, reserve func(bytes int) error) (*Document, error) {
 	return p.Document, nil
 }
 
-// validBytes returns how many bytes a text has before the first that is not UTF-8.
+// validBytes returns the offset of the first byte that is not valid UTF-8.
 func validBytes(text []byte) (n int) {
 	for {
 		r, size := utf8.DecodeRune(text[n:])
@@ -68,8 +67,8 @@ func validBytes(text []byte) (n int) {
 	}
 }
 
-// textSize is how much there is in a text at most: of one that is not JSON, the beginning that
-// could be has no more.
+// textSize has upper bounds of what is in a text. For a text that is not JSON, they hold for the part
+// that Parse reads before it finds the error.
 type textSize struct {
 	values, members, depth int
 	longest                int // bytes of a string, with its quotes, or of a number
@@ -79,7 +78,7 @@ type textSize struct {
 // measure returns the size of a text, in one pass that allocates nothing.
 func measure(text []byte) textSize {
 	size := textSize{values: 1, escapes: bytes.IndexByte(text, '\\') >= 0}
-	depth, begin := 0, 0
+	depth, start := 0, 0
 	for i := 0; i < len(text); i++ {
 		switch text[i] {
 		case '"':
@@ -98,15 +97,15 @@ func measure(text []byte) textSize {
 		default:
 			continue
 		}
-		size.longest = max(size.longest, i-begin)
-		begin = i + 1
+		size.longest = max(size.longest, i-start)
+		start = i + 1
 	}
-	size.longest = max(size.longest, len(text)-begin)
+	size.longest = max(size.longest, len(text)-start)
 	return size
 }
 
-// bytes returns what a text takes that is parsed. A string is read into one more, and with escapes
-// there is room for two ([Document.scratch]).
+// bytes returns the memory that a parsed text takes, in bytes: one copy of a string, for
+// [Value.Text], and with escapes room for two more ([Document.scratch]).
 func (s textSize) bytes() int {
 	copies := 1
 	if s.escapes {
@@ -115,99 +114,100 @@ func (s textSize) bytes() int {
 	return s.values*valueSize + s.members*memberSize + s.depth*levelSize + copies*s.longest
 }
 
-// stringEnd returns the offset behind the string that begins at an offset, or the end of the text.
-func stringEnd(text []byte, at int) int {
-	for begin := at + 1; ; {
-		n := bytes.IndexByte(text[begin:], '"')
+// stringEnd returns the offset after the string that starts at an offset, or the length of the text.
+func stringEnd(text []byte, start int) int {
+	for from := start + 1; ; {
+		n := bytes.IndexByte(text[from:], '"')
 		if n < 0 {
 			return len(text)
 		}
-		quote := begin + n
-		escaping := text[begin:quote]
+		quote := from + n
+		escaping := text[from:quote]
 		if backslashes := len(escaping) - len(bytes.TrimRight(escaping, `\`)); backslashes%2 == 0 {
 			return quote + 1
 		}
-		begin = quote + 1
+		from = quote + 1
 	}
 }
 
 // parser reads a text into a document.
 type parser struct {
 	*Document
-	at      int      // in the text
-	members int      // in the whole text, at most
-	sorted  []uint32 // the members of one object, in the order of their names
+	offset  int      // in the text
+	members int      // upper bound of the members in the text
+	sorted  []uint32 // the members of one object, sorted by name
 }
 
 // none is the parent of the root.
 const none = math.MaxUint32
 
-// parse reads the whole text. While an object or array is open, its node's end is the node that
-// it is in.
+// parse reads the whole text. While an object or array is open, the end of its node is the number of
+// its parent.
 func (p *parser) parse() error {
 	for parent := uint32(none); ; {
 		var name span
 		if parent != none && p.text[p.nodes[parent].value] == '{' {
-			if p.next() != '"' {
-				return p.wrong("the name of a member must begin here, in quotes")
+			if p.skipSpace() != '"' {
+				return p.syntaxError("the name of a member must begin here, in quotes")
 			}
-			begin := p.at
-			if err := p.string(); err != nil {
+			start := p.offset
+			if err := p.readString(); err != nil {
 				return err
 			}
-			name = span{uint32(begin), uint32(p.at)}
-			if p.next() != ':' {
-				return p.wrong("a colon must follow the name of a member")
+			name = span{uint32(start), uint32(p.offset)}
+			if p.skipSpace() != ':' {
+				return p.syntaxError("a colon must follow the name of a member")
 			}
-			p.at++
+			p.offset++
 		}
-		i, c := uint32(len(p.nodes)), p.next()
-		p.nodes = append(p.nodes, node{name: name, value: uint32(p.at), end: parent, sorted: i})
+		i, c := uint32(len(p.nodes)), p.skipSpace()
+		p.nodes = append(p.nodes, node{name: name, value: uint32(p.offset), end: parent, sorted: i})
 		if c == '{' || c == '[' {
-			p.at++
+			p.offset++
 			parent = i
-			if c := p.next(); c != '}' && c != ']' {
+			if c := p.skipSpace(); c != '}' && c != ']' {
 				continue
 			}
 		} else {
-			if err := p.scalar(c); err != nil {
+			if err := p.readScalar(c); err != nil {
 				return err
 			}
-			p.nodes[i].end = uint32(p.at)
+			p.nodes[i].end = uint32(p.offset)
 		}
-		for parent != none && p.next() != ',' {
+		for parent != none && p.skipSpace() != ',' {
 			var err error
-			if parent, err = p.close(parent); err != nil {
+			if parent, err = p.closeNode(parent); err != nil {
 				return err
 			}
 		}
 		if parent == none {
 			break
 		}
-		p.at++
+		p.offset++
 	}
-	if p.next(); p.at < len(p.text) {
-		return p.wrong("more than one JSON value")
+	if p.skipSpace(); p.offset < len(p.text) {
+		return p.syntaxError("more than one JSON value")
 	}
 	return nil
 }
 
-// close ends an object or array, and returns the one that it is in.
-func (p *parser) close(open uint32) (parent uint32, err error) {
+// closeNode closes an object or array, and returns its parent.
+func (p *parser) closeNode(open uint32) (parent uint32, err error) {
 	n := &p.nodes[open]
-	if want := p.text[n.value] + 2; p.next() != want { // in ASCII
-		return none, p.wrong("a comma or a closing bracket or brace must follow a value")
+	if want := p.text[n.value] + 2; p.skipSpace() != want { // in ASCII
+		return none, p.syntaxError("a comma or a closing bracket or brace must follow a value")
 	}
-	p.at++
+	p.offset++
 	parent, n.end = n.end, uint32(len(p.nodes))
 	if p.text[n.value] == '{' {
-		err = p.sort(open)
+		err = p.sortMembers(open)
 	}
 	return parent, err
 }
 
-// sort orders the members of an object as [node.sorted] says. Two with the same name are an error.
-func (p *parser) sort(object uint32) error {
+// sortMembers sets [node.sorted] of the members of an object. It returns an error if two have the same
+// name.
+func (p *parser) sortMembers(object uint32) error {
 	p.sorted = p.sorted[:0]
 	for member := range p.children(object) {
 		if p.sorted == nil {
@@ -230,91 +230,91 @@ func (p *parser) sort(object uint32) error {
 // compareNames compares the names of two members.
 func (p *parser) compareNames(a, b uint32) int {
 	rawA, rawB := p.raw(p.nodes[a].name), p.raw(p.nodes[b].name)
-	nameA, _ := p.unquote(rawA, 0) // of half of a surrogate pair it is U+FFFD
+	nameA, _ := p.unquote(rawA, 0) // half of a surrogate pair becomes U+FFFD
 	nameB, _ := p.unquote(rawB, len(rawA))
 	return compareUTF16(nameA, nameB)
 }
 
-// scalar reads the value that begins with c, and is no object or array.
-func (p *parser) scalar(c byte) error {
+// readScalar reads a value that begins with c and is neither an object nor an array.
+func (p *parser) readScalar(c byte) error {
 	switch c {
 	case '"':
-		return p.string()
+		return p.readString()
 	case 't':
-		return p.literal("true")
+		return p.readLiteral("true")
 	case 'f':
-		return p.literal("false")
+		return p.readLiteral("false")
 	case 'n':
-		return p.literal("null")
+		return p.readLiteral("null")
 	default:
-		return p.number()
+		return p.readNumber()
 	}
 }
 
-func (p *parser) literal(text string) error {
-	if !bytes.HasPrefix(p.text[p.at:], []byte(text)) {
-		return p.wrong("a value must begin here")
+func (p *parser) readLiteral(text string) error {
+	if !bytes.HasPrefix(p.text[p.offset:], []byte(text)) {
+		return p.syntaxError("a value must begin here")
 	}
-	p.at += len(text)
+	p.offset += len(text)
 	return nil
 }
 
-func (p *parser) number() error {
-	if p.here() == '-' {
-		p.at++
+func (p *parser) readNumber() error {
+	if p.peek() == '-' {
+		p.offset++
 	}
-	if p.here() == '0' {
-		p.at++
-	} else if !p.digits() {
-		return p.wrong("a value must begin here")
+	if p.peek() == '0' {
+		p.offset++
+	} else if !p.skipDigits() {
+		return p.syntaxError("a value must begin here")
 	}
-	if p.here() == '.' {
-		p.at++
-		if !p.digits() {
-			return p.wrong("a digit must follow the point of a number")
+	if p.peek() == '.' {
+		p.offset++
+		if !p.skipDigits() {
+			return p.syntaxError("a digit must follow the point of a number")
 		}
 	}
-	if c := p.here(); c == 'e' || c == 'E' {
-		p.at++
-		if c := p.here(); c == '+' || c == '-' {
-			p.at++
+	if c := p.peek(); c == 'e' || c == 'E' {
+		p.offset++
+		if c := p.peek(); c == '+' || c == '-' {
+			p.offset++
 		}
-		if !p.digits() {
-			return p.wrong("a digit must be in the exponent of a number")
+		if !p.skipDigits() {
+			return p.syntaxError("a digit must be in the exponent of a number")
 		}
 	}
 	return nil
 }
 
-// digits reports whether there is a digit, and passes over all.
-func (p *parser) digits() bool {
-	begin := p.at
-	for '0' <= p.here() && p.here() <= '9' {
-		p.at++
+// skipDigits skips digits, and reports whether there was one.
+func (p *parser) skipDigits() bool {
+	start := p.offset
+	for '0' <= p.peek() && p.peek() <= '9' {
+		p.offset++
 	}
-	return p.at > begin
+	return p.offset > start
 }
 
-func (p *parser) string() error {
-	for text, i := p.text, p.at+1; i < len(text); i++ {
+func (p *parser) readString() error {
+	for text, i := p.text, p.offset+1; i < len(text); i++ {
 		switch c := text[i]; {
 		case c == '"':
-			p.at = i + 1
+			p.offset = i + 1
 			return nil
 		case c == '\\':
 			n := escapeLen(text[i:])
 			if n == 0 {
-				return p.wrong("a string has a wrong escape")
+				return p.syntaxError("a string has a wrong escape")
 			}
 			i += n - 1
 		case c < ' ':
-			return p.wrong("a string has a control character")
+			return p.syntaxError("a string has a control character")
 		}
 	}
-	return p.wrong("a string does not end")
+	return p.syntaxError("a string does not end")
 }
 
-// escapeLen returns the length of the escape with which a text begins, 0 if it is none.
+// escapeLen returns the length of the escape at the beginning of a text, 0 if it is invalid.
 func escapeLen(text []byte) int {
 	if len(text) < 2 {
 		return 0
@@ -335,10 +335,10 @@ func isHex(c byte) bool {
 	return '0' <= c && c <= '9' || 'a' <= lower && lower <= 'f'
 }
 
-// next passes over white space, and returns the byte behind it, 0 at the end of the text.
-func (p *parser) next() byte {
-	for ; p.at < len(p.text); p.at++ {
-		switch c := p.text[p.at]; c {
+// skipSpace skips white space, and returns the byte after it, 0 at the end of the text.
+func (p *parser) skipSpace() byte {
+	for ; p.offset < len(p.text); p.offset++ {
+		switch c := p.text[p.offset]; c {
 		case ' ', '\t', '\n', '\r':
 		default:
 			return c
@@ -347,13 +347,15 @@ func (p *parser) next() byte {
 	return 0
 }
 
-// here returns the next byte, 0 at the end of the text.
-func (p *parser) here() byte {
-	if p.at < len(p.text) {
-		return p.text[p.at]
+// peek returns the byte at the offset, 0 at the end of the text.
+func (p *parser) peek() byte {
+	if p.offset < len(p.text) {
+		return p.text[p.offset]
 	}
 	return 0
 }
 
-// wrong says what is wrong where the parser is.
-func (p *parser) wrong(what string) error { return fmt.Errorf("not JSON at byte %d: %s", p.at, what) }
+// syntaxError returns an error for the offset of the parser.
+func (p *parser) syntaxError(what string) error {
+	return fmt.Errorf("not JSON at byte %d: %s", p.offset, what)
+}
