@@ -92,7 +92,7 @@ func writePEM(t testing.TB, path, kind string, der []byte) {
 func StartTLS(t testing.TB, c Certificates, args ...string) *Server {
 	t.Helper()
 	return start(t, func(s *Server, port string) []string {
-		return append(s.private(), "--port", "0", "--tls-port", port,
+		return append(s.commonArgs(), "--port", "0", "--tls-port", port,
 			"--tls-ca-cert-file", c.CA, "--tls-cert-file", c.Cert, "--tls-key-file", c.Key,
 			"--tls-auth-clients", "yes")
 	}, args)

@@ -19,15 +19,15 @@ type Cluster struct {
 	Replicas []*Server
 }
 
-// StartCluster starts a cluster and returns when all nodes know each other. The first
-// masters have a replica each, as many as there are replicas. A node that is silent
-// for a second counts as failed; the others go on to serve their slots.
+// StartCluster starts a cluster and returns when all nodes know each other. Each of the first masters
+// has one of the replicas. A node that does not answer for a second counts as failed; the other nodes
+// continue to serve their slots.
 func StartCluster(t testing.TB, masters, replicas int, args ...string) *Cluster {
 	t.Helper()
 	c := new(Cluster)
 	var all []*Server
 	for i := range masters + replicas {
-		node := start(t, (*Server).clusterNode, args)
+		node := start(t, (*Server).clusterArgs, args)
 		node.Do("CLUSTER", "SET-CONFIG-EPOCH", i+1)
 		if i < masters {
 			c.Masters = append(c.Masters, node)
@@ -35,7 +35,7 @@ func StartCluster(t testing.TB, masters, replicas int, args ...string) *Cluster 
 		} else {
 			c.Replicas = append(c.Replicas, node)
 		}
-		// Without this it would take seconds until all nodes have heard of each other.
+		// Without this, the nodes would need seconds to know each other.
 		_, bus, _ := net.SplitHostPort(node.busAddr())
 		for _, other := range all {
 			other.Do("CLUSTER", "MEET", "127.0.0.1", node.Port(), bus)
@@ -67,18 +67,18 @@ func StartCluster(t testing.TB, masters, replicas int, args ...string) *Cluster 
 	return c
 }
 
-// clusterNode are the arguments of a node. By default the port of its bus would be its
-// own plus 10,000, and there may be no such port.
-func (s *Server) clusterNode(port string) []string {
+// clusterArgs returns the arguments of a cluster node. The port of its bus is set, because the default,
+// its own port plus 10,000, may not exist.
+func (s *Server) clusterArgs(port string) []string {
 	_, bus, _ := net.SplitHostPort(s.busAddr())
-	return append(s.private(), "--port", port,
+	return append(s.commonArgs(), "--port", port,
 		"--cluster-enabled", "yes", "--cluster-port", bus,
 		"--cluster-node-timeout", "1000",
 		"--cluster-require-full-coverage", "no",
 		"--cluster-replica-validity-factor", "0")
 }
 
-// Addrs are the addresses of all nodes.
+// Addrs returns the addresses of all nodes.
 func (c *Cluster) Addrs() []string {
 	var addrs []string
 	for _, node := range slices.Concat(c.Masters, c.Replicas) {
@@ -94,29 +94,29 @@ func (c *Cluster) Do(args ...any) {
 	}
 }
 
-// BeginMove begins to move a slot from one master to another.
-func (c *Cluster) BeginMove(slot int, from, to *Server) {
+// StartMove starts to move a slot from one master to another.
+func (c *Cluster) StartMove(slot int, from, to *Server) {
 	from.t.Helper()
 	to.Do("CLUSTER", "SETSLOT", slot, "IMPORTING", from.Do("CLUSTER", "MYID"))
 	from.Do("CLUSTER", "SETSLOT", slot, "MIGRATING", to.Do("CLUSTER", "MYID"))
 }
 
-// EndMove moves the keys of a slot after [Cluster.BeginMove], and then the slot itself.
-func (c *Cluster) EndMove(slot int, from, to *Server) {
+// FinishMove moves the keys of a slot, and then the slot itself, after [Cluster.StartMove].
+func (c *Cluster) FinishMove(slot int, from, to *Server) {
 	from.t.Helper()
 	for {
 		keys, _ := from.Do("CLUSTER", "GETKEYSINSLOT", slot, 10).([]any)
 		if len(keys) == 0 {
 			break
 		}
-		from.Do(append([]any{"MIGRATE", "127.0.0.1", to.Port(), "", 0, patience.Milliseconds(), "KEYS"}, keys...)...)
+		from.Do(append([]any{"MIGRATE", "127.0.0.1", to.Port(), "", 0, timeout.Milliseconds(), "KEYS"}, keys...)...)
 	}
 	owner := to.Do("CLUSTER", "MYID")
 	to.Do("CLUSTER", "SETSLOT", slot, "NODE", owner)
 	from.Do("CLUSTER", "SETSLOT", slot, "NODE", owner)
 }
 
-// busAddr is where a node's bus listens.
+// busAddr returns the address on which a node's bus listens.
 func (s *Server) busAddr() string {
 	if s.bus == "" {
 		s.bus = freeAddr(s.t)
@@ -124,8 +124,8 @@ func (s *Server) busAddr() string {
 	return s.bus
 }
 
-// Slot returns the hash slot of a key: the CRC16 (XMODEM) of the text in its first
-// braces, or of the whole key if there is none, modulo the number of slots.
+// Slot returns the hash slot of a key: the CRC16 (XMODEM) of the text in its first braces, or of the
+// whole key without braces, modulo the number of slots.
 func Slot(key string) int {
 	if _, after, open := strings.Cut(key, "{"); open {
 		if tag, _, closed := strings.Cut(after, "}"); closed && tag != "" {

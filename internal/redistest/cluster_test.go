@@ -7,7 +7,7 @@ import (
 	"github.com/caddy-dedup/caddy-dedup/internal/redistest"
 )
 
-func TestMovedSlotTakesItsKeysAlong(t *testing.T) {
+func TestMovedSlotHasItsKeys(t *testing.T) {
 	cluster := redistest.StartCluster(t, 2, 1)
 	from, to := cluster.Masters[0], cluster.Masters[1]
 	key := "a"
@@ -24,13 +24,13 @@ func TestMovedSlotTakesItsKeysAlong(t *testing.T) {
 		}
 	}
 	from.Do("SET", key, "1")
-	cluster.BeginMove(slot, from, to)
-	cluster.EndMove(slot, from, to)
+	cluster.StartMove(slot, from, to)
+	cluster.FinishMove(slot, from, to)
 	if n := to.Do("EXISTS", key); n != int64(1) {
-		t.Errorf("the key did not come along")
+		t.Error("the key was not moved")
 	}
 	if cluster.Replicas[0].IsMaster() || !from.IsMaster() {
-		t.Error("the replica is a master, or its master is none")
+		t.Error("IsMaster is wrong for the replica or its master")
 	}
 }
 

@@ -24,19 +24,19 @@ func (s *Server) Do(args ...any) any {
 func (s *Server) try(args ...any) (any, error) {
 	client := redis.NewClient(&redis.Options{
 		Network: "unix", Addr: s.Socket, Protocol: 2, DisableIdentity: true,
-		MaxRetries: -1, ReadTimeout: patience, WriteTimeout: patience,
+		MaxRetries: -1, ReadTimeout: timeout, WriteTimeout: timeout,
 	})
 	defer func() { _ = client.Close() }()
 	return client.Do(context.Background(), args...).Result()
 }
 
-// Info returns one value of INFO, "" where the server does not say.
+// Info returns one value of INFO, "" if there is none.
 func (s *Server) Info(section, name string) string {
 	s.t.Helper()
 	return field(s.Do("INFO", section), name)
 }
 
-// Port is the server's port.
+// Port returns the server's port.
 func (s *Server) Port() string {
 	_, port, _ := net.SplitHostPort(s.Addr)
 	return port
@@ -52,13 +52,12 @@ func field(reply any, name string) string {
 	return ""
 }
 
-// await returns when a condition holds. If it does not within the package's patience,
-// the test fails.
+// await returns when a condition holds. The test fails if that takes longer than timeout.
 func (s *Server) await(what string, holds func() bool) {
 	s.t.Helper()
-	for deadline := time.Now().Add(patience); !holds(); time.Sleep(10 * time.Millisecond) {
+	for deadline := time.Now().Add(timeout); !holds(); time.Sleep(10 * time.Millisecond) {
 		if time.Now().After(deadline) {
-			s.t.Fatalf("%s at %s: not within %s: %s", binary, s.Addr, patience, what)
+			s.t.Fatalf("%s at %s: not true after %s: %s", binary, s.Addr, timeout, what)
 		}
 	}
 }

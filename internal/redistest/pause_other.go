@@ -4,7 +4,7 @@ package redistest
 
 import "runtime"
 
-// Pause fails the test: this system cannot stop a process and have it go on.
+// Pause fails the test, because this system cannot pause a process.
 func (s *Server) Pause() {
 	s.t.Helper()
 	s.t.Fatalf("%s at %s cannot be paused: %s has no SIGSTOP", binary, s.Addr, runtime.GOOS)

@@ -10,19 +10,19 @@ import (
 	"time"
 )
 
-// Pause stops the server's process (SIGSTOP) and returns when it stands still. Its
-// connections stay open, and nobody answers on them.
+// Pause stops the server's process (SIGSTOP) and returns when it has stopped. Its connections stay open,
+// but it does not answer.
 func (s *Server) Pause() {
 	s.t.Helper()
 	s.signal(syscall.SIGSTOP)
-	for deadline := time.Now().Add(patience); !s.paused(); time.Sleep(time.Millisecond) {
+	for deadline := time.Now().Add(timeout); !s.paused(); time.Sleep(time.Millisecond) {
 		if time.Now().After(deadline) {
-			s.t.Fatalf("%s at %s did not stand still within %s of SIGSTOP", binary, s.Addr, patience)
+			s.t.Fatalf("%s at %s did not stop within %s of SIGSTOP", binary, s.Addr, timeout)
 		}
 	}
 }
 
-// Resume has a paused server go on (SIGCONT).
+// Resume continues a paused server (SIGCONT).
 func (s *Server) Resume() {
 	s.t.Helper()
 	s.signal(syscall.SIGCONT)
@@ -38,14 +38,14 @@ func (s *Server) signal(signal syscall.Signal) {
 	}
 }
 
-// paused reports whether the process stands still. Without a /proc nothing can be
-// seen, and the signal is taken to work at once.
+// paused reports whether the process has stopped. Without /proc that is unknown, and paused assumes that
+// the signal has worked.
 func (s *Server) paused() bool {
 	stat, err := os.ReadFile("/proc/" + strconv.Itoa(s.process.command.Process.Pid) + "/stat")
 	if err != nil {
 		return true
 	}
-	// The state follows the name, which stands in parentheses.
+	// The state follows the name, which is in parentheses.
 	_, after, _ := strings.Cut(string(stat), ") ")
 	return strings.HasPrefix(after, "T")
 }

@@ -5,8 +5,7 @@ import (
 	"testing"
 )
 
-// StartReplica starts a replica of another server, and returns when it has all that
-// its master has.
+// StartReplica starts a replica of another server, and returns when it has the data of its master.
 func StartReplica(t testing.TB, master *Server, args ...string) *Server {
 	t.Helper()
 	replica := Start(t, append([]string{"--replicaof", "127.0.0.1 " + master.Port()}, args...)...)
@@ -14,7 +13,7 @@ func StartReplica(t testing.TB, master *Server, args ...string) *Server {
 	return replica
 }
 
-// AwaitMaster returns when the server replicates a master, and the master says so too.
+// AwaitMaster returns when the server replicates a master, and the master reports it as online.
 func (s *Server) AwaitMaster(master *Server) {
 	s.t.Helper()
 	s.await("it replicates "+master.Addr, func() bool {
@@ -31,8 +30,8 @@ func (s *Server) AwaitMaster(master *Server) {
 	})
 }
 
-// IsMaster reports whether the server says that it is a master. While a sentinel changes
-// its role, the server closes the connections of its clients, and says nothing.
+// IsMaster reports whether the server reports the role master. It returns false if the server does not
+// answer: while a sentinel changes its role, it closes the connections of its clients.
 func (s *Server) IsMaster() bool {
 	s.t.Helper()
 	reply, err := s.try("INFO", "replication")

@@ -7,21 +7,21 @@ import (
 	"testing"
 )
 
-// MasterName is what the sentinels of [StartSentinels] call their master.
+// MasterName is the master's name in the configuration of the sentinels of [StartSentinels].
 const MasterName = "main"
 
-// StartSentinels starts sentinels that watch a master and its replicas, and returns
-// when they know each other and the replicas. For them, a master that is silent for
-// half a second is down. The settings are further lines of their configuration.
+// StartSentinels starts sentinels that monitor a master and its replicas, and returns when they know each
+// other and the replicas. They consider a master down that does not answer for half a second. The
+// settings are additional lines of their configuration.
 func StartSentinels(t testing.TB, master *Server, replicas, sentinels int, settings ...string) []*Server {
 	t.Helper()
 	quorum := sentinels/2 + 1
 	all := make([]*Server, sentinels)
 	for i := range all {
 		all[i] = start(t, func(s *Server, port string) []string {
-			return s.sentinel(port, master, quorum, settings)
+			return s.sentinelArgs(port, master, quorum, settings)
 		}, nil)
-		// By default they look for each other, and for changes, every few seconds only.
+		// By default, sentinels poll each other and the servers only every few seconds.
 		all[i].Do("SENTINEL", "DEBUG", "INFO-PERIOD", "200", "PUBLISH-PERIOD", "200", "ASK-PERIOD", "100")
 	}
 	for _, s := range all {
@@ -33,9 +33,9 @@ func StartSentinels(t testing.TB, master *Server, replicas, sentinels int, setti
 	return all
 }
 
-// sentinel are the arguments of a sentinel. It keeps its state in its configuration
+// sentinelArgs are the arguments of a sentinel. It keeps its state in its configuration
 // file, which is left as it is when the sentinel is started again.
-func (s *Server) sentinel(port string, master *Server, quorum int, settings []string) []string {
+func (s *Server) sentinelArgs(port string, master *Server, quorum int, settings []string) []string {
 	path := filepath.Join(s.dir, "sentinel.conf")
 	if _, err := os.Stat(path); err != nil {
 		text := fmt.Sprintf("sentinel monitor %s 127.0.0.1 %s %d\n", MasterName, master.Port(), quorum) +
@@ -57,7 +57,7 @@ func (s *Server) sentinel(port string, master *Server, quorum int, settings []st
 	}
 }
 
-// masterState is what a sentinel says of its master.
+// masterState returns a sentinel's state of its master.
 func (s *Server) masterState() map[string]string {
 	s.t.Helper()
 	reply, _ := s.Do("SENTINEL", "MASTER", MasterName).([]any)

@@ -1,6 +1,6 @@
-// Package redistest runs real Redis servers for tests: alone, with replicas, under
-// sentinels, and as clusters. Each is a process of its own, with a private directory,
-// on a free port of the loopback interface and a unix socket. It ends with its test.
+// Package redistest runs real Redis servers for tests: single servers, with replicas, under sentinels,
+// and as clusters. Each server is a process with a private directory, on a free port of the loopback
+// interface and on a unix socket. It ends with its test.
 package redistest
 
 import (
@@ -19,12 +19,12 @@ import (
 	"github.com/caddy-dedup/caddy-dedup/internal/freeport"
 )
 
-// binary is the server's program, looked for in PATH: what the environment variable
-// REDIS_SERVER names (valkey-server, for example), else redis-server.
+// binary is the name of the server's program in PATH: that in the environment variable REDIS_SERVER, such
+// as valkey-server, or redis-server.
 var binary = cmp.Or(os.Getenv("REDIS_SERVER"), "redis-server")
 
-// patience is how long a server may take to start or to stop.
-const patience = time.Minute
+// timeout is how long a server may take to start, to stop, or to reach a state.
+const timeout = time.Minute
 
 // Server is a Redis server of one test.
 type Server struct {
@@ -36,7 +36,7 @@ type Server struct {
 	t    testing.TB
 	dir  string
 	args []string
-	// arguments returns those that this kind of server needs; args come after them.
+	// arguments returns the arguments that this kind of server needs; args follow them.
 	arguments func(s *Server, port string) []string
 	// bus is the address of a cluster node's bus.
 	bus     string
@@ -46,28 +46,27 @@ type Server struct {
 // process is one run of the server's binary.
 type process struct {
 	command *exec.Cmd
-	// exited is closed when the process is gone and waited for.
+	// exited is closed when the process has exited and Wait has returned.
 	exited chan struct{}
 }
 
-// Start starts a server that writes nothing to its disk. The arguments are Redis's own
-// ("--maxmemory", "2mb"), and are stronger than those of this package. Without a
-// redis-server in PATH the test is skipped; with CI=true in the environment it fails.
+// Start starts a server that writes nothing to its disk. args are arguments of redis-server, such as
+// "--maxmemory", "2mb", and override those of this package. Without a redis-server in PATH, Start skips
+// the test, or fails it if the environment has CI=true.
 func Start(t testing.TB, args ...string) *Server {
 	t.Helper()
-	return start(t, (*Server).plain, args)
+	return start(t, (*Server).plainArgs, args)
 }
 
 func start(t testing.TB, arguments func(s *Server, port string) []string, args []string) *Server {
 	t.Helper()
 	if _, err := exec.LookPath(binary); err != nil {
 		if os.Getenv("CI") == "true" {
-			t.Fatalf("no %s in PATH, and CI=true makes it a must: %v", binary, err)
+			t.Fatalf("no %s in PATH, which CI=true requires: %v", binary, err)
 		}
 		t.Skipf("no %s in PATH: not tested against a real Redis", binary)
 	}
-	// Not t.TempDir(): with a long test name the socket's path would be too
-	// long for the kernel.
+	// In t.TempDir(), a long test name would make the socket's path too long for the kernel.
 	dir, err := os.MkdirTemp("", "redistest")
 	if err != nil {
 		t.Fatal(err)
@@ -87,8 +86,8 @@ func start(t testing.TB, arguments func(s *Server, port string) []string, args [
 	return s
 }
 
-// Stop ends the server as an operator would: SIGTERM, and it saves what it was
-// told to save. It returns when the process is gone.
+// Stop sends SIGTERM, as an operator would: the server saves what it is configured to save. Stop returns
+// when the process has exited.
 func (s *Server) Stop() {
 	s.t.Helper()
 	if s.process == nil {
@@ -100,24 +99,23 @@ func (s *Server) Stop() {
 	select {
 	case <-s.process.exited:
 		s.process = nil
-	case <-time.After(patience):
-		s.t.Fatalf("%s at %s did not stop within %s of SIGTERM", binary, s.Addr, patience)
+	case <-time.After(timeout):
+		s.t.Fatalf("%s at %s did not stop within %s of SIGTERM", binary, s.Addr, timeout)
 	}
 }
 
-// Kill ends the server at once, also a paused one. It returns when the process is
-// gone.
+// Kill ends the server at once, even a paused one. It returns when the process has exited.
 func (s *Server) Kill() {
 	if s.process == nil {
 		return
 	}
-	_ = s.process.command.Process.Kill() // it may be gone already
+	_ = s.process.command.Process.Kill() // it may have exited already
 	<-s.process.exited
 	s.process = nil
 }
 
-// Restart starts the server again after [Server.Stop] or [Server.Kill], at the
-// same addresses and with the same directory. It stops one that still runs.
+// Restart starts the server again, with the same addresses and directory. It stops the server if that
+// still runs.
 func (s *Server) Restart() {
 	s.t.Helper()
 	s.Stop()
@@ -141,45 +139,45 @@ func (s *Server) run() error {
 		close(p.exited)
 	}()
 	s.process = p
-	for deadline := time.Now().Add(patience); ; time.Sleep(2 * time.Millisecond) {
+	for deadline := time.Now().Add(timeout); ; time.Sleep(2 * time.Millisecond) {
 		select {
 		case <-p.exited:
 			s.process = nil
 			return fmt.Errorf("it ended with %s", p.command.ProcessState)
 		default:
 		}
-		err := s.answers()
+		err := s.ping()
 		if err == nil {
 			return nil
 		}
 		if time.Now().After(deadline) {
 			s.Kill()
-			return fmt.Errorf("it does not answer within %s: %w", patience, err)
+			return fmt.Errorf("it does not answer within %s: %w", timeout, err)
 		}
 	}
 }
 
-// plain are the arguments of a server whose port is without TLS.
-func (s *Server) plain(port string) []string {
-	return append(s.private(), "--port", port)
+// plainArgs returns the arguments of a server without TLS.
+func (s *Server) plainArgs(port string) []string {
+	return append(s.commonArgs(), "--port", port)
 }
 
-// private are the arguments of every server but a sentinel.
-func (s *Server) private() []string {
+// commonArgs returns the arguments of every server except sentinels.
+func (s *Server) commonArgs() []string {
 	return []string{
 		"--bind", "127.0.0.1",
 		"--unixsocket", s.Socket,
 		"--dir", s.dir, "--logfile", filepath.Join(s.dir, "log"),
 		"--save", "", "--appendonly", "no",
 		"--daemonize", "no",
-		// A master is to serve a new replica at once, and not to wait for others.
+		// Without this, a master would wait for more replicas before it sends its data.
 		"--repl-diskless-sync-delay", "0",
 	}
 }
 
-// answers sends a PING over the socket: on the port there could be another server. A
-// server that wants a password, or TLS on its port, answers here too.
-func (s *Server) answers() error {
+// ping sends a PING over the socket, because another server could have the port. A server that requires a
+// password, or TLS on its port, answers as well.
+func (s *Server) ping() error {
 	conn, err := net.DialTimeout("unix", s.Socket, time.Second)
 	if err != nil {
 		return err
@@ -197,7 +195,7 @@ func (s *Server) answers() error {
 		return err
 	}
 	if !bytes.HasPrefix(reply[:n], []byte("+PONG")) && !bytes.HasPrefix(reply[:n], []byte("-NOAUTH")) {
-		return fmt.Errorf("it says %q", reply[:n])
+		return fmt.Errorf("it answered %q", reply[:n])
 	}
 	return nil
 }

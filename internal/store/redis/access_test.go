@@ -19,7 +19,7 @@ import (
 	"github.com/caddy-dedup/caddy-dedup/internal/redistest"
 )
 
-// useAll uses every operation once.
+// useAll uses every operation at least once.
 func useAll(t *testing.T, s *Store) {
 	t.Helper()
 	woken := make(chan idempotency.Key, 10)
@@ -52,7 +52,7 @@ func useAll(t *testing.T, s *Store) {
 	}
 	for _, name := range []string{"small", "large", "released"} {
 		if found, err := s.Release(ctx, keyOf(name), "operator", idempotency.Precondition{}); err != nil || found.State != idempotency.Complete {
-			t.Fatalf("free: %+v, %v", found, err)
+			t.Fatalf("release: %+v, %v", found, err)
 		}
 		if err := s.Forget(ctx, keyOf(name), idempotency.Precondition{}); err != nil {
 			t.Fatalf("forget: %v", err)
@@ -60,14 +60,14 @@ func useAll(t *testing.T, s *Store) {
 	}
 }
 
-// allowed makes a user on every server and returns it. Its rules are exactly those
-// that the error after a NOPERM names.
+// allowed creates a user on every server. Its rules are exactly those that the error after a NOPERM
+// names.
 func allowed(servers ...*redistest.Server) (username, password string) {
 	allow(Options{Username: "dedup", Password: "s3cret", Prefix: DefaultPrefix}, servers...)
 	return "dedup", "s3cret"
 }
 
-// allow makes the user of a store, with the rules for its prefix.
+// allow creates the user of a store, with the rules for its prefix.
 func allow(o Options, servers ...*redistest.Server) {
 	set := []any{"ACL", "SETUSER", o.Username, "on", ">" + o.Password}
 	for rule := range strings.FieldsSeq(access(o.withDefaults().Prefix)) {
@@ -78,7 +78,7 @@ func allow(o Options, servers ...*redistest.Server) {
 	}
 }
 
-// TestAccessRulesOfThePage wants the rules on the page where operators look for them.
+// docs/operations.md has the rules that the error after a NOPERM names.
 func TestAccessRulesOfThePage(t *testing.T) {
 	page, err := os.ReadFile("../../../docs/operations.md")
 	if err != nil {
@@ -91,13 +91,12 @@ func TestAccessRulesOfThePage(t *testing.T) {
 	}
 }
 
-// TestAccessRules has a user with exactly the rules that the error after a NOPERM
-// names.
+// The rules that the error after a NOPERM names are sufficient for every operation.
 func TestAccessRules(t *testing.T) {
 	server := redistest.Start(t)
 	username, password := allowed(server)
 	s := closeAtEnd(t, openWith(t, Options{
-		Addresses: []string{server.Addr}, Username: username, Password: password, Timeout: generous,
+		Addresses: []string{server.Addr}, Username: username, Password: password, Timeout: busyTimeout,
 	}))
 	useAll(t, s)
 	if left := command(t, server, "DBSIZE"); left != int64(0) {
@@ -114,7 +113,7 @@ func TestAccessRules(t *testing.T) {
 	}
 	command(t, server, "ACL", "SETUSER", "dedup", "+set")
 	other := closeAtEnd(t, openWith(t, Options{
-		Addresses: []string{server.Addr}, Username: username, Password: password, Timeout: generous, Prefix: "other:",
+		Addresses: []string{server.Addr}, Username: username, Password: password, Timeout: busyTimeout, Prefix: "other:",
 	}))
 	_, err = other.Claim(ctx, claimOf("a", "token"))
 	if err == nil || !strings.Contains(err.Error(), "needs the rules ~other:* &other:* +evalsha") {
@@ -126,7 +125,7 @@ func TestPasswords(t *testing.T) {
 	const right, wrong = "r1ght-password", "wr0ng-password"
 	server := redistest.Start(t, "--requirepass", right)
 	for _, test := range []struct{ username, password, want string }{
-		{"", "", "the server wants a password"},
+		{"", "", "the server requires a password"},
 		{"", wrong, "does not accept the username and password"},
 		{"somebody", right, "does not accept the username and password"},
 	} {
@@ -146,7 +145,7 @@ func TestPasswords(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	s := closeAtEnd(t, openWith(t, Options{Addresses: []string{server.Addr}, Password: right, Timeout: generous}))
+	s := closeAtEnd(t, openWith(t, Options{Addresses: []string{server.Addr}, Password: right, Timeout: busyTimeout}))
 	useAll(t, s)
 }
 
@@ -156,7 +155,7 @@ func TestUnixSocketAndDatabase(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	o.Timeout = generous
+	o.Timeout = busyTimeout
 	s := closeAtEnd(t, openWith(t, o))
 	mustClaim(t, s, claimOf("a", "token"), idempotency.Proceed)
 	if keyspace := command(t, server, "INFO", "keyspace").(string); !strings.Contains(keyspace, "db3:keys=1") {
@@ -177,10 +176,10 @@ func TestTLS(t *testing.T) {
 	p := startProxy(t, tls.NewListener(listen(t), certificate), server.Addr)
 	roots := web.Client().Transport.(*http.Transport).TLSClientConfig.RootCAs
 
-	s := closeAtEnd(t, openWith(t, Options{Addresses: []string{p.addr}, TLS: always(&tls.Config{RootCAs: roots}), Timeout: generous}))
+	s := closeAtEnd(t, openWith(t, Options{Addresses: []string{p.addr}, TLS: always(&tls.Config{RootCAs: roots}), Timeout: busyTimeout}))
 	useAll(t, s)
 
-	stranger := closeAtEnd(t, openWith(t, Options{Addresses: []string{p.addr}, TLS: always(&tls.Config{}), Timeout: generous}))
+	stranger := closeAtEnd(t, openWith(t, Options{Addresses: []string{p.addr}, TLS: always(&tls.Config{}), Timeout: busyTimeout}))
 	claimed, err := stranger.Claim(ctx, claimOf("a", "token"))
 	if err == nil || !strings.Contains(err.Error(), "certificate") {
 		t.Errorf("a server with an unknown certificate: %v", err)
@@ -190,7 +189,7 @@ func TestTLS(t *testing.T) {
 	}
 }
 
-// TestTLSOfRedis has a server that asks for the client's certificate too.
+// The server of this test requires a client certificate.
 func TestTLSOfRedis(t *testing.T) {
 	certificates := redistest.NewCertificates(t)
 	server := redistest.StartTLS(t, certificates)
@@ -205,11 +204,11 @@ func TestTLSOfRedis(t *testing.T) {
 		"by another name":             {&tls.Config{RootCAs: roots, Certificates: pair, ServerName: "redis.test"}, ""},
 		"by a name of another":        {&tls.Config{RootCAs: roots, Certificates: pair, ServerName: "other.test"}, "other.test"},
 		"of an unknown authority":     {&tls.Config{Certificates: pair}, "unknown authority"},
-		"without a certificate of it": {&tls.Config{RootCAs: roots}, server.Addr}, // how it says so depends on timing
+		"without a certificate of it": {&tls.Config{RootCAs: roots}, server.Addr}, // the error depends on timing
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := closeAtEnd(t, openWith(t, Options{
-				Addresses: []string{server.Addr}, TLS: always(test.config), Username: username, Password: password, Timeout: generous,
+				Addresses: []string{server.Addr}, TLS: always(test.config), Username: username, Password: password, Timeout: busyTimeout,
 			}))
 			if test.want == "" {
 				useAll(t, s)
@@ -218,17 +217,16 @@ func TestTLSOfRedis(t *testing.T) {
 			}
 		})
 	}
-	s := closeAtEnd(t, openWith(t, Options{Addresses: []string{server.Addr}, Timeout: generous}))
+	s := closeAtEnd(t, openWith(t, Options{Addresses: []string{server.Addr}, Timeout: busyTimeout}))
 	if _, err := s.Claim(ctx, claimOf("a", "token")); err == nil {
 		t.Error("a server with TLS took a connection in the clear")
 	}
 }
 
-// TestCloseAfterTheServerHungUp has a connection that can no longer send when TLS wants
-// to say goodbye.
+// Close returns no error if TLS cannot send its close_notify because the connection is broken.
 func TestCloseAfterTheServerHungUp(t *testing.T) {
 	certificates := redistest.NewCertificates(t)
-	o := Options{Addresses: []string{redistest.StartTLS(t, certificates).Addr}, Timeout: generous}
+	o := Options{Addresses: []string{redistest.StartTLS(t, certificates).Addr}, Timeout: busyTimeout}
 	closed := make(chan error, 1)
 	o.dial = func(ctx context.Context, network, address string) (net.Conn, error) {
 		conn, err := (&tls.Dialer{Config: knownTo(t, certificates)}).DialContext(ctx, network, address)
@@ -243,7 +241,7 @@ func TestCloseAfterTheServerHungUp(t *testing.T) {
 		t.Errorf("close: %v", err)
 	}
 	if err := <-closed; err == nil {
-		t.Error("TLS could say goodbye, so nothing was tested")
+		t.Error("TLS sent its close_notify, so nothing was tested")
 	}
 }
 
@@ -260,12 +258,12 @@ func (c cutConn) Close() error {
 	err := c.Conn.Close()
 	select {
 	case c.closed <- err:
-	default: // of a second connection, which a busy machine dials
+	default: // a second connection, which a busy machine may dial
 	}
 	return err
 }
 
-// knownTo returns what a client needs that a server with the certificates lets in.
+// knownTo returns a TLS config that a server with these certificates accepts.
 func knownTo(t *testing.T, certificates redistest.Certificates) *tls.Config {
 	t.Helper()
 	authority, err := os.ReadFile(certificates.CA)
@@ -292,7 +290,7 @@ func TestEvictionWarning(t *testing.T) {
 	} {
 		server := redistest.Start(t, test.args...)
 		core, logs := observer.New(zap.WarnLevel)
-		s := closeAtEnd(t, openWith(t, Options{Addresses: []string{server.Addr}, Timeout: generous, Logger: zap.New(core)}))
+		s := closeAtEnd(t, openWith(t, Options{Addresses: []string{server.Addr}, Timeout: busyTimeout, Logger: zap.New(core)}))
 		mustClaim(t, s, claimOf("a", "token"), idempotency.Proceed)
 		mustClaim(t, s, claimOf("b", "token"), idempotency.Proceed)
 		if warned := logs.FilterMessageSnippet("may evict").Len(); warned != test.want {

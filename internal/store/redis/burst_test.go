@@ -15,7 +15,7 @@ import (
 	"github.com/caddy-dedup/caddy-dedup/internal/redistest"
 )
 
-// claimAtOnce claims fresh keys, all at the same time. None may be refused.
+// claimAtOnce claims new keys, all at the same time. All claims must succeed.
 func claimAtOnce(t *testing.T, s *Store, n int) *sync.WaitGroup {
 	callers := new(sync.WaitGroup)
 	for i := range n {
@@ -37,13 +37,13 @@ func (s *pipes) state() (waiting int, flushed int64) {
 	for _, p := range s.open {
 		p.mu.Lock()
 		waiting += len(p.waiting)
-		flushed += p.count
+		flushed += p.flushCount
 		p.mu.Unlock()
 	}
 	return waiting, flushed
 }
 
-// warm makes the connections that flushes need, and claims a key.
+// warm dials the connections that flushes need, and claims a key.
 func warm(t *testing.T, s *Store) {
 	t.Helper()
 	mustClaim(t, s, claimOf("warm", "warm"), idempotency.Proceed)
@@ -56,8 +56,8 @@ func warm(t *testing.T, s *Store) {
 	}
 }
 
-// TestBurst has many more callers than connections. Those of a server that stands still
-// go out together when it goes on.
+// With many more callers than connections, the commands that wait for a paused server are sent together
+// when it resumes.
 func TestBurst(t *testing.T) {
 	const callers = 1000
 	server := redistest.Start(t)
@@ -67,7 +67,7 @@ func TestBurst(t *testing.T) {
 	sent := s.pipes.sent.Load()
 	server.Pause()
 	burst := claimAtOnce(t, s, callers)
-	// Two flushes are on their way, each with what there was when it began.
+	// Two flushes are under way, each with the commands that waited at its start.
 	eventually(t, "all wait", func() bool {
 		waiting, flushed := s.pipes.state()
 		return flushed == before+maxFlushes && int64(waiting)+s.pipes.sent.Load()-sent == callers
@@ -75,15 +75,15 @@ func TestBurst(t *testing.T) {
 	server.Resume()
 	burst.Wait()
 	waiting, flushed := s.pipes.state()
-	if most := before + maxFlushes + callers/maxBatch + 2; waiting != 0 || flushed > most {
-		t.Errorf("%d commands still wait, after %d flushes; want none, after %d at most", waiting, flushed-before, most-before)
+	if maxFlushed := before + maxFlushes + callers/maxBatch + 2; waiting != 0 || flushed > maxFlushed {
+		t.Errorf("%d commands still wait, after %d flushes; want none, after %d at most", waiting, flushed-before, maxFlushed-before)
 	}
 	if clients := s.client.(*goredis.Client).PoolStats().TotalConns; clients > 2*maxFlushes {
 		t.Errorf("%d connections", clients)
 	}
 }
 
-// slowConn delays what it reads, as a long way does.
+// slowConn delays what it reads, as a distant server does.
 type slowConn struct {
 	net.Conn
 	delay time.Duration
@@ -95,11 +95,10 @@ func (c slowConn) Read(b []byte) (int, error) {
 	return n, err
 }
 
-// TestBurstOverALongWay has a round trip that would take one connection seconds for all
-// the claims, one after another.
+// To a distant server, concurrent claims share flushes. One after another, they would take seconds.
 func TestBurstOverALongWay(t *testing.T) {
 	server := redistest.Start(t)
-	o := Options{Addresses: []string{server.Addr}, Timeout: generous}
+	o := Options{Addresses: []string{server.Addr}, Timeout: busyTimeout}
 	o.dial = func(ctx context.Context, network, address string) (net.Conn, error) {
 		conn, err := new(net.Dialer).DialContext(ctx, network, address)
 		return slowConn{conn, 20 * time.Millisecond}, err
@@ -113,7 +112,7 @@ func TestBurstOverALongWay(t *testing.T) {
 	}
 }
 
-// testSlowMaster has one master that stands still. The others' keys go on.
+// testSlowMaster pauses one master. The keys of the other masters are not affected.
 func testSlowMaster(t *testing.T, cluster *redistest.Cluster, o Options) {
 	s := closeAtEnd(t, openWith(t, o))
 	for master := range cluster.Masters {
@@ -136,19 +135,19 @@ func testSlowMaster(t *testing.T, cluster *redistest.Cluster, o Options) {
 	}
 	select {
 	case err := <-errs:
-		t.Errorf("a master that stands still answered: %v", err)
+		t.Errorf("a claim at the paused master: %v, want a timeout", err)
 	default:
 	}
 	cluster.Masters[0].Resume()
 	for range cap(errs) {
 		if err := <-errs; err != nil {
-			t.Errorf("when it goes on: %v", err)
+			t.Errorf("after it resumed: %v", err)
 		}
 	}
 }
 
-// TestFlushIsCut loses the replies to flushes with many commands: each is made again,
-// and none is done twice.
+// TestFlushIsCut loses the replies to flushes with many commands. Each command is sent again, and none
+// takes effect twice.
 func TestFlushIsCut(t *testing.T) {
 	server := redistest.Start(t)
 	p := startProxy(t, listen(t), server.Addr)

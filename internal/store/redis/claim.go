@@ -8,38 +8,37 @@ import (
 	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
 )
 
-// claimCall is one call of Claim. It asks the server again until the claim is written, or the
-// record that was found decides. It is limited by its time and not by a number of rounds: each
-// round that fails because the record changed is one in which another caller succeeded, and on
-// a busy key that may be many in a row.
+// claimCall is one call of Claim. It sends commands in rounds until the claim is written, or the
+// record that it finds decides. Its timeout limits it, not a number of rounds: a round fails because
+// another caller has changed the record, and on a busy key many rounds may fail in a row.
 type claimCall struct {
 	store *Store
 	claim idempotency.Claim
 	name  string // of the key's record
-	// called is when the call began. The deadline of a script counts from here.
-	called time.Time
-	// bySet reports whether the next round is a plain SET, which is all a fresh key needs.
+	// started is the start of the call. The deadline of a script counts from it.
+	started time.Time
+	// bySet reports whether the next round is a plain SET, which is enough for a new key.
 	bySet bool
-	// isWritten reports whether the claim is written, but with times of a wrong clock.
+	// isWritten reports whether the claim is written, but with the times of a wrong clock.
 	isWritten bool
-	// previous is what the claim may replace, nil for nothing.
+	// previous is the record that the claim may replace; nil for none.
 	previous *found
-	// inDoubt is the record that may be written, or may be written later, although the call
-	// fails.
+	// inDoubt is the record that the server may have written, or may still write, although the
+	// call fails.
 	inDoubt *idempotency.Record
 	// wasOverdue reports whether the server has refused the claim once because its deadline
 	// had passed.
 	wasOverdue bool
-	// listens reports whether it makes no difference to wait for the inbox: it was open
-	// before the server was asked, or it cannot be opened.
+	// listens reports whether the call need not wait for the inbox: either the inbox was open
+	// before the first round, or the call has waited for it.
 	listens bool
 	// incomplete is the revision of a complete record whose response was not found.
 	incomplete string
 }
 
-// Claim implements [idempotency.Store]. It takes one round trip if there is no record or a
-// complete one. It takes two to wait for a run in flight, to replace a record, and to read a
-// response that is beside the record.
+// Claim implements [idempotency.Store]. It takes one round trip if there is no record, or a complete
+// one with its response. It takes two to wait for a run in flight, to replace a record, or to read a
+// response that is stored beside its record.
 func (s *Store) Claim(ctx context.Context, c idempotency.Claim) (idempotency.Claimed, error) {
 	ctx, cancel := s.withTimeout(ctx)
 	defer cancel()
@@ -52,13 +51,13 @@ func (s *Store) Claim(ctx context.Context, c idempotency.Claim) (idempotency.Cla
 	return claimed, nil
 }
 
-// newClaimCall returns a call that begins with a plain SET, unless the server must have a
-// deadline for the claim. A SET that arrives late locks the key until its lease ends, and no
-// longer. Under Hold it would lock it until an operator comes, and under MaxAttempts it would
-// count an attempt that never ran.
+// newClaimCall returns a call that starts with a plain SET, unless the claim needs a deadline on the
+// server. A SET that the server executes late locks the key until the lease ends. With Hold, it would
+// lock the key until an operator releases it; with MaxAttempts, it would count an attempt that never
+// ran.
 func (s *Store) newClaimCall(c idempotency.Claim) *claimCall {
 	return &claimCall{
-		store: s, claim: c, name: s.names.record(c.Key), called: time.Now(),
+		store: s, claim: c, name: s.names.record(c.Key), started: time.Now(),
 		bySet: !c.Hold && c.MaxAttempts == 0 && !c.Force,
 	}
 }
@@ -76,10 +75,10 @@ func (c *claimCall) run(ctx context.Context) (idempotency.Claimed, error) {
 			return claimed, err
 		}
 	}
-	return idempotency.Claimed{}, fmt.Errorf("the record changed again and again while it was claimed: %w", ctx.Err())
+	return idempotency.Claimed{}, fmt.Errorf("other callers kept changing the record: %w", ctx.Err())
 }
 
-// setRound asks the server once, without a script. What it leaves open is left to scripts.
+// setRound makes one round with a SET. If that decides nothing, the next rounds use scripts.
 func (c *claimCall) setRound(ctx context.Context) (_ idempotency.Claimed, done bool, err error) {
 	c.bySet = false
 	attempt := c.claim.Record(nil, processTime())
@@ -100,18 +99,18 @@ func (c *claimCall) setRound(ctx context.Context) (_ idempotency.Claimed, done b
 	})
 	switch {
 	case isNil(err):
-		c.inDoubt = attempt // the claim is written, whatever follows
+		c.inDoubt = attempt // the claim is written, even if this call fails
 		if !repeated {
 			defer reuse(value)
 		}
-		return c.takenAt(attempt, value, sent.now)
+		return c.acceptSet(attempt, value, sent.now)
 	case err != nil && c.store.needsScript(err):
 		return idempotency.Claimed{}, false, nil
 	case err != nil:
 		return idempotency.Claimed{}, false, readError(c.name, err)
 	}
 	if sent.now == 0 {
-		return idempotency.Claimed{}, false, nil // the script has the time
+		return idempotency.Claimed{}, false, nil // the script returns the time
 	}
 	stored, ok := sent.Val().(string)
 	if !ok {
@@ -122,23 +121,23 @@ func (c *claimCall) setRound(ctx context.Context) (_ idempotency.Claimed, done b
 		return idempotency.Claimed{}, false, err
 	}
 	if repeated && f.record != nil && f.record.Token == c.claim.Token && f.sameRecord(value) {
-		return c.takenAt(attempt, []byte(stored), sent.now) // by the attempt before
+		return c.acceptSet(attempt, []byte(stored), sent.now) // the earlier attempt has written it
 	}
 	return c.decide(ctx, f, false)
 }
 
-// needsScript reports whether a script may succeed where a SET got this error. Without memory,
-// or without the replicas that the server wants, a script still reads. In a cluster, scripts
-// follow redirects.
+// needsScript reports whether a script may succeed after a SET got this error. A server that is out
+// of memory, or has fewer replicas than it requires, still executes scripts that only read. In a
+// cluster, scripts follow redirects.
 func (s *Store) needsScript(err error) bool {
 	return s.isRedirect(err) || hasCode(err, "OOM") || hasCode(err, "MISCONF") || hasCode(err, "NOREPLICAS")
 }
 
-// takenAt takes a claim that is written with the times in its value. Those are estimates of
-// the server's clock. If the server's time shows that they are wrong by more than a quarter
-// of the lease, a script writes the claim again with the server's own time: a clock was set, or
-// this process was suspended.
-func (c *claimCall) takenAt(attempt *idempotency.Record, value []byte, now int64) (_ idempotency.Claimed, done bool, err error) {
+// acceptSet accepts a claim that a SET has written. The times in its value are by this process's
+// estimate of the server's clock. If they differ from the server's time by more than a quarter of the
+// lease, because a clock was set or this process was suspended, the next round writes the claim again
+// by a script, with the server's own time.
+func (c *claimCall) acceptSet(attempt *idempotency.Record, value []byte, now int64) (_ idempotency.Claimed, done bool, err error) {
 	p, err := splitValue(value)
 	if err != nil {
 		return idempotency.Claimed{}, false, unreadable(c.name, "%w", err)
@@ -152,8 +151,7 @@ func (c *claimCall) takenAt(attempt *idempotency.Record, value []byte, now int64
 	return idempotency.Claimed{Verdict: idempotency.Proceed, Record: attempt, Now: fromMillis(now)}, true, nil
 }
 
-// scriptRound asks the server once, by the script. It is not done if the server has to be asked
-// again.
+// scriptRound makes one round with claim.lua. done is false if another round is needed.
 func (c *claimCall) scriptRound(ctx context.Context) (_ idempotency.Claimed, done bool, err error) {
 	attempt := c.record()
 	answer, err := c.runScript(ctx, attempt)
@@ -162,7 +160,7 @@ func (c *claimCall) scriptRound(ctx context.Context) (_ idempotency.Claimed, don
 	}
 	switch answer.word {
 	case replyClaimed:
-		claimed, err := c.taken(attempt, answer)
+		claimed, err := c.readClaimed(attempt, answer)
 		return claimed, true, err
 	case replyAbsent:
 		c.previous, c.isWritten = nil, false
@@ -171,7 +169,7 @@ func (c *claimCall) scriptRound(ctx context.Context) (_ idempotency.Claimed, don
 		if c.wasOverdue {
 			return idempotency.Claimed{}, false, errOverdue
 		}
-		c.wasOverdue = true // the reply has the server's time
+		c.wasOverdue = true // the reply has corrected the estimate of the server's clock
 		return idempotency.Claimed{}, false, nil
 	case replyFound:
 		value, ok := answer.value(1)
@@ -189,7 +187,7 @@ func (c *claimCall) scriptRound(ctx context.Context) (_ idempotency.Claimed, don
 	}
 }
 
-// record returns the record that the claim writes over what it found.
+// record returns the record that the claim writes in place of the previous one.
 func (c *claimCall) record() *idempotency.Record {
 	if c.previous == nil {
 		return c.claim.Record(nil, processTime())
@@ -197,7 +195,7 @@ func (c *claimCall) record() *idempotency.Record {
 	return c.claim.Record(c.previous.record, processTime())
 }
 
-// deadlineArg is the place of the deadline in the commands that run claim.lua and free.lua: its
+// deadlineArg is the index of the deadline in the commands that run claim.lua and release.lua: the
 // sixth argument, after the command's name, the hash, the number of keys and the key.
 const deadlineArg = 4 + 5
 
@@ -218,7 +216,7 @@ func (c *claimCall) runScript(ctx context.Context, attempt *idempotency.Record) 
 		keepResponse, minExpiry = "1", attempt.Previous.Expires.UnixMilli()
 	}
 	prepare := func(sent *request) {
-		sent.until, sent.deadlineArg = c.called.Add(s.executeWithin), deadlineArg
+		sent.until, sent.deadlineArg = c.started.Add(s.executeTimeout), deadlineArg
 	}
 	err = try(ctx, func() (err error) {
 		var maybeApplied bool
@@ -233,8 +231,8 @@ func (c *claimCall) runScript(ctx context.Context, attempt *idempotency.Record) 
 	return answer, err
 }
 
-// replaces names what the claim may replace, in the form of claim.lua. A record with the
-// claim's own token may have any revision: only this call writes it.
+// replaces returns the version that the claim may replace, in the form that claim.lua takes. A record
+// with the claim's own token may have any revision, because only this call writes it.
 func (c *claimCall) replaces() string {
 	switch {
 	case c.isWritten:
@@ -248,9 +246,9 @@ func (c *claimCall) replaces() string {
 	}
 }
 
-// taken reads the reply to a claim that the script has written.
-func (c *claimCall) taken(attempt *idempotency.Record, answer reply) (idempotency.Claimed, error) {
-	c.inDoubt = attempt // it is written, even if the rest of the reply is unexpected
+// readClaimed reads the reply of claim.lua to a claim that it has written.
+func (c *claimCall) readClaimed(attempt *idempotency.Record, answer reply) (idempotency.Claimed, error) {
+	c.inDoubt = attempt // the claim is written, even if the rest of the reply is unexpected
 	if len(answer.rest) != 2 {
 		return idempotency.Claimed{}, answer.unexpected(c.name)
 	}
@@ -267,8 +265,8 @@ func (c *claimCall) taken(attempt *idempotency.Record, answer reply) (idempotenc
 	return claimed, nil
 }
 
-// decide applies the claim table to what was found. registered reports whether the waiter was
-// registered in the same step.
+// decide applies the claim table to the record that was found. registered reports whether the script
+// that found it has also registered this process as a waiter.
 func (c *claimCall) decide(ctx context.Context, f *found, registered bool) (_ idempotency.Claimed, done bool, err error) {
 	c.previous = nil
 	claimed := idempotency.Claimed{
@@ -282,9 +280,9 @@ func (c *claimCall) decide(ctx context.Context, f *found, registered bool) (_ id
 		return idempotency.Claimed{}, false, nil
 	case idempotency.WaitForRun:
 		if c.claim.Waits && !registered && f.record.State == idempotency.InFlight {
-			return idempotency.Claimed{}, false, nil // the script registers it
+			return idempotency.Claimed{}, false, nil // the script registers this process
 		}
-		// The run may have ended before the inbox was open, and its message is lost.
+		// If the run ended before the inbox was open, its message is lost.
 		if c.claim.Waits && !c.listens {
 			c.listens = true
 			c.store.inbox.await(ctx)
@@ -303,7 +301,7 @@ func (c *claimCall) decide(ctx context.Context, f *found, registered bool) (_ id
 			return idempotency.Claimed{}, false, unreadable(c.name, "it is complete, but its response %s is gone",
 				c.store.names.response(c.claim.Key, f.record.Token))
 		}
-		// The record may have expired, or been forgotten, between the two reads.
+		// The record may have expired or been forgotten between the two reads.
 		c.incomplete = f.version
 		return idempotency.Claimed{}, false, nil
 	default:

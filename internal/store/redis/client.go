@@ -17,14 +17,14 @@ import (
 const (
 	poolSize   = 16
 	bufferSize = 8 << 10 // larger values bypass the buffers
-	// connLifetime is how long a connection is used. A new one resolves the address and
+	// connLifetime is how long a connection is used. A new connection resolves the address and
 	// reads the certificates again.
 	connLifetime       = 30 * time.Minute
 	connLifetimeJitter = 5 * time.Minute
-	// topologyInterval is how often a client asks a cluster which node has which slots.
+	// topologyInterval is the interval at which a client asks a cluster which node has which slots.
 	topologyInterval = time.Second
-	// noLimit leaves the limits to each connection ([conn]), and that on waiting for one to
-	// the operations.
+	// noLimit disables go-redis's own timeouts: each connection limits its reads and writes
+	// ([conn]), and each operation limits its wait for a connection.
 	noLimit = time.Hour
 )
 
@@ -37,18 +37,18 @@ func newClient(o Options, d *dialer, c *credentials) goredis.UniversalClient {
 		SentinelUsername: o.SentinelUsername, SentinelPassword: o.SentinelPassword,
 		Dialer:    d.dialConn,
 		OnConnect: (&prober{log: o.Logger, clustered: o.clustered(), dialer: d}).probe,
-		// The store needs no push messages, and proxies in front of Redis know RESP2.
+		// The store needs no push messages, and every proxy for Redis supports RESP2.
 		Protocol: 2, DisableIdentity: true,
 		MaintNotificationsConfig: &maintnotifications.Config{Mode: maintnotifications.ModeDisabled},
-		// The store retries by itself (try): go-redis does not know what may be sent twice.
+		// The store retries by itself (try): go-redis does not know which commands may be sent twice.
 		MaxRetries: -1, DialerRetries: 1, ContextTimeoutEnabled: true,
 		DialTimeout: noLimit, ReadTimeout: noLimit, WriteTimeout: noLimit, PoolTimeout: noLimit,
-		// Pipelines need no pool of their own: they are as short as other commands.
+		// Pipelines need no separate pool, because they are as short as other commands.
 		PoolSize: poolSize, PipelinePoolSize: -1,
 		ConnMaxLifetime: connLifetime, ConnMaxLifetimeJitter: connLifetimeJitter,
 		ReadBufferSize: bufferSize, WriteBufferSize: bufferSize,
 	}
-	// NewUniversalClient does the same, without the two options of a cluster below.
+	// NewUniversalClient does the same, but cannot set the two cluster options below.
 	switch {
 	case o.Sentinel != "":
 		client := goredis.NewFailoverClient(u.Failover())
@@ -56,10 +56,10 @@ func newClient(o Options, d *dialer, c *credentials) goredis.UniversalClient {
 		return client
 	case o.clustered():
 		options := u.Cluster()
-		// go-redis does not ask for the slots when a node refuses connections (go-redis
-		// #3979), only after this time.
+		// go-redis does not reload the slots when a node refuses connections (go-redis #3979),
+		// only at this interval.
 		options.ClusterStateReloadInterval = topologyInterval
-		// Otherwise the first command waits for a table of all commands.
+		// Without this, the first command waits until go-redis has loaded the COMMAND table.
 		options.DisableRoutingPolicies = true
 		cluster := goredis.NewClusterClient(options)
 		cluster.OnNewNode(func(node *goredis.Client) { node.AddHook(d) })
@@ -71,13 +71,13 @@ func newClient(o Options, d *dialer, c *credentials) goredis.UniversalClient {
 	}
 }
 
-// nodeOf returns the client of the server that has the record of this name.
+// nodeOf returns the client of the server that stores the record with this name.
 func (s *Store) nodeOf(ctx context.Context, name string) (*goredis.Client, error) {
 	switch c := s.client.(type) {
 	case *goredis.Client:
 		return c, nil
 	case *goredis.ClusterClient:
-		if err := s.learnSlots(ctx, c); err != nil {
+		if err := s.loadSlots(ctx, c); err != nil {
 			return nil, err
 		}
 		return c.MasterForKey(ctx, name)
@@ -86,29 +86,28 @@ func (s *Store) nodeOf(ctx context.Context, name string) (*goredis.Client, error
 	}
 }
 
-// learnSlots waits until the cluster has told once which node has which slots. That goes on when
-// the caller's time is over; later, go-redis asks in the background.
-func (s *Store) learnSlots(ctx context.Context, c *goredis.ClusterClient) error {
-	if s.slotsKnown.Load() {
+// loadSlots waits until the client has loaded once which node has which slots. The loading continues
+// after the caller's timeout. Later, go-redis reloads the slots in the background.
+func (s *Store) loadSlots(ctx context.Context, c *goredis.ClusterClient) error {
+	if s.slotsLoaded.Load() {
 		return nil
 	}
-	learned := s.learning.DoChan("", func() (any, error) {
+	loaded := s.slotLoads.DoChan("", func() (any, error) {
 		background, cancel := context.WithTimeout(s.dialer.ctx, dialTimeout)
 		defer cancel()
 		err := c.ForEachMaster(background, func(context.Context, *goredis.Client) error { return nil })
-		s.slotsKnown.Store(err == nil)
+		s.slotsLoaded.Store(err == nil)
 		return nil, err
 	})
 	select {
-	case result := <-learned:
+	case result := <-loaded:
 		return result.Err
 	case <-ctx.Done():
-		return &unsentError{s.dialer.awaited("", ctx.Err())}
+		return &unsentError{s.dialer.explainNoConn("", ctx.Err())}
 	}
 }
 
-// masters returns a client for each server that has records, in the order of their
-// addresses.
+// masters returns a client for each server that stores records, sorted by address.
 func (s *Store) masters(ctx context.Context) ([]*goredis.Client, error) {
 	cluster, ok := s.client.(*goredis.ClusterClient)
 	if !ok {
@@ -130,11 +129,11 @@ func (s *Store) masters(ctx context.Context) ([]*goredis.Client, error) {
 	return all, err
 }
 
-// clientLog takes what go-redis logs in addition to the errors that operations return, such
-// as failed dials in the background.
-type clientLog struct{ log *zap.Logger }
+// clientLog logs what go-redis reports besides the errors of operations, such as failed dials in the
+// background.
+type clientLog struct{ logger *zap.Logger }
 
 // Printf implements go-redis's logging interface.
 func (l clientLog) Printf(_ context.Context, format string, values ...any) {
-	l.log.Debug(fmt.Sprintf(format, values...))
+	l.logger.Debug(fmt.Sprintf(format, values...))
 }

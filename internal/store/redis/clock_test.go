@@ -11,7 +11,7 @@ import (
 	"github.com/caddy-dedup/caddy-dedup/internal/redistest"
 )
 
-// TestServerClockJumps is what a failover to a server with another time looks like.
+// TestServerClockJumps sets the server's clock, as a failover to another server may do.
 func TestServerClockJumps(t *testing.T) {
 	server := redistest.Start(t)
 	s := closeAtEnd(t, openAt(t, server.Addr))
@@ -40,7 +40,7 @@ func TestServerClockJumps(t *testing.T) {
 		return after["set"] - before["set"], scripts
 	}
 	for name, jump := range map[string]time.Duration{"ahead": time.Hour, "behind": -time.Hour} {
-		// When our estimate jumps one way, the server's clock seems to jump the other way.
+		// Moving the estimate one way is like setting the server's clock the other way.
 		estimate := &s.pipes.to(target{node: s.client.(*goredis.Client)}).clock.ahead
 		estimate.Add(-jump.Milliseconds())
 		want := 1
@@ -53,7 +53,7 @@ func TestServerClockJumps(t *testing.T) {
 		if _, scripts := sent(held(name + ", held again")); scripts != 1 {
 			t.Errorf("%s: the next claim was not sent once", name)
 		}
-		// A plain SET has wrong times then, and is written once more by the script.
+		// A plain SET then has wrong times, and the script writes the claim again.
 		estimate.Add(-jump.Milliseconds())
 		if sets, scripts := sent(claimOf(name, name)); sets != 2 || scripts != 1 {
 			t.Errorf("%s: %d SET, %d of them by a script; want one and another one by the script", name, sets, scripts)
@@ -64,12 +64,11 @@ func TestServerClockJumps(t *testing.T) {
 	}
 }
 
-// TestOverdueClaim has no patience at all: the server refuses every claim that has a
-// deadline.
+// With a deadline in the past, the server refuses every claim that has one.
 func TestOverdueClaim(t *testing.T) {
 	server := redistest.Start(t)
 	s := closeAtEnd(t, openAt(t, server.Addr))
-	s.executeWithin = -time.Minute
+	s.executeTimeout = -time.Minute
 	held, counted, forced := claimOf("held", "token"), claimOf("counted", "token"), claimOf("forced", "token")
 	held.Hold, counted.MaxAttempts, forced.Force = true, 1, true
 	for _, c := range []idempotency.Claim{held, counted, forced} {
@@ -81,7 +80,7 @@ func TestOverdueClaim(t *testing.T) {
 	}
 }
 
-// TestEstimateIsThatOfTheQuickestReply has slow replies, and a clock that is set.
+// The estimate of the server's clock is as exact as the fastest reply, and follows a clock that is set.
 func TestEstimateIsThatOfTheQuickestReply(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := &serverClock{started: time.Now()}
@@ -95,9 +94,9 @@ func TestEstimateIsThatOfTheQuickestReply(t *testing.T) {
 			return time.Now().Add(ahead).Sub(time.UnixMilli(c.at(time.Now())))
 		}
 		for i, step := range []struct {
-			set         time.Duration // the server's clock, before the reply
-			there, back time.Duration
-			least, most time.Duration // how far the estimate is behind then
+			set                  time.Duration // the server's clock, before the reply
+			there, back          time.Duration
+			minBehind, maxBehind time.Duration // how far the estimate is behind then
 		}{
 			{0, time.Millisecond, 50 * time.Millisecond, 50 * time.Millisecond, 52 * time.Millisecond},
 			{0, 300 * time.Millisecond, 3 * time.Millisecond, 3 * time.Millisecond, 5 * time.Millisecond},
@@ -106,16 +105,15 @@ func TestEstimateIsThatOfTheQuickestReply(t *testing.T) {
 			{-2 * time.Minute, 20 * time.Millisecond, 10 * time.Millisecond, -22 * time.Millisecond, 12 * time.Millisecond},
 		} {
 			ahead += step.set
-			if behind := reply(step.there, step.back); behind < step.least || behind > step.most {
-				t.Errorf("reply %d: the estimate is behind by %v, want %v to %v", i, behind, step.least, step.most)
+			if behind := reply(step.there, step.back); behind < step.minBehind || behind > step.maxBehind {
+				t.Errorf("reply %d: the estimate is behind by %v, want %v to %v", i, behind, step.minBehind, step.maxBehind)
 			}
 		}
 	})
 }
 
-// TestLookupTellsTheTime has an estimate that is behind, as it is when all replies that
-// told the time were slow. A look at a record tells it too: what is written after that
-// is not written for an earlier moment.
+// If all replies with the server's time were slow, the estimate is behind. A lookup corrects it, so a
+// record that is written after the lookup does not expire too early.
 func TestLookupTellsTheTime(t *testing.T) {
 	server := redistest.Start(t)
 	s := closeAtEnd(t, openAt(t, server.Addr))
@@ -128,7 +126,7 @@ func TestLookupTellsTheTime(t *testing.T) {
 	}
 	settlement := kept(small)
 	mustSettle(t, s, c, record, settlement)
-	if ends, least := mustFind(t, s, c.Key).Expires, now.Add(settlement.Retention-time.Millisecond); ends.Before(least) {
-		t.Errorf("the record ends at %v, want %v or later", ends, least)
+	if expires, earliest := mustFind(t, s, c.Key).Expires, now.Add(settlement.Retention-time.Millisecond); expires.Before(earliest) {
+		t.Errorf("the record ends at %v, want %v or later", expires, earliest)
 	}
 }

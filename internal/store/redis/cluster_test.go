@@ -14,8 +14,7 @@ import (
 
 func slotOf(name string) int { return redistest.Slot(named.record(keyOf(name))) }
 
-// namesOn makes fresh names whose keys lie on one master of a new cluster, which has
-// that many masters.
+// namesOn makes new names whose keys are on one master of a new cluster with so many masters.
 func namesOn(master, masters int, prefix string) func() string {
 	first, end := master*redistest.Slots/masters, (master+1)*redistest.Slots/masters
 	next := counting(prefix)
@@ -35,7 +34,7 @@ func TestCluster(t *testing.T) {
 	username, password := allowed(cluster.Masters...)
 	o := Options{
 		Addresses: []string{cluster.Masters[1].Addr}, Cluster: true,
-		Username: username, Password: password, Timeout: generous,
+		Username: username, Password: password, Timeout: busyTimeout,
 	}
 	for name, test := range map[string]func(*testing.T, *redistest.Cluster, Options){
 		"lists all masters":                testClusterList,
@@ -63,7 +62,7 @@ func testClusterList(t *testing.T, cluster *redistest.Cluster, o Options) {
 		want[c.Key] = true
 	}
 	for _, limit := range []int{1, 7, 1000} {
-		seen := make(map[idempotency.Key]bool)
+		found := make(map[idempotency.Key]bool)
 		cursor := ""
 		for pages := 0; ; pages++ {
 			page, next, err := s.List(ctx, cursor, limit)
@@ -71,7 +70,7 @@ func testClusterList(t *testing.T, cluster *redistest.Cluster, o Options) {
 				t.Fatalf("a page of %d: %d records, %v", limit, len(page), err)
 			}
 			for _, listed := range page {
-				seen[listed.Key] = true
+				found[listed.Key] = true
 			}
 			if cursor = next; cursor == "" {
 				break
@@ -81,12 +80,12 @@ func testClusterList(t *testing.T, cluster *redistest.Cluster, o Options) {
 			}
 		}
 		for key := range want {
-			if !seen[key] {
+			if !found[key] {
 				t.Errorf("pages of %d: %s is missing", limit, key)
 			}
 		}
-		if len(seen) != len(want) {
-			t.Errorf("pages of %d: %d records, want %d", limit, len(seen), len(want))
+		if len(found) != len(want) {
+			t.Errorf("pages of %d: %d records, want %d", limit, len(found), len(want))
 		}
 	}
 
@@ -177,8 +176,8 @@ func testClusterEviction(t *testing.T, cluster *redistest.Cluster, o Options) {
 	}
 }
 
-// testClusterClocks has one master whose clock is behind the others' by an hour,
-// as seen from here.
+// testClusterClocks has one master whose clock, as this process estimates it, is an hour behind those of
+// the others.
 func testClusterClocks(t *testing.T, cluster *redistest.Cluster, o Options) {
 	s := closeAtEnd(t, openWith(t, o))
 	claim := func(master int) (sent int) {

@@ -26,7 +26,7 @@ func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(m)
 }
 
-// damage overwrites what is stored of a record.
+// damage overwrites the value of a key.
 func damage(t *testing.T, store idempotency.Store, key idempotency.Key) {
 	s := store.(*Store)
 	client, name := s.client.(goredis.Cmdable), s.names.record(key)
@@ -41,8 +41,8 @@ func damage(t *testing.T, store idempotency.Store, key idempotency.Key) {
 	}
 }
 
-// TestConformanceMiniredis runs the suite in bubbles of synctest. The server and the
-// store both have the bubble's time.
+// TestConformanceMiniredis runs the suite in bubbles of synctest, whose clock both the server and the
+// store use.
 func TestConformanceMiniredis(t *testing.T) {
 	var server *miniredis.Miniredis
 	open := func(t *testing.T) idempotency.Store {
@@ -98,7 +98,7 @@ func TestConformanceSentinel(t *testing.T) {
 	t.Parallel()
 	master := redistest.Start(t)
 	sentinels := redistest.StartSentinels(t, master, 0, 1)
-	o := Options{Addresses: []string{sentinels[0].Addr}, Sentinel: redistest.MasterName, Timeout: generous}
+	o := Options{Addresses: []string{sentinels[0].Addr}, Sentinel: redistest.MasterName, Timeout: busyTimeout}
 	open := func(t *testing.T) idempotency.Store {
 		master.Do("FLUSHALL")
 		return openWith(t, o)
@@ -112,7 +112,7 @@ func TestConformanceSentinel(t *testing.T) {
 func TestConformanceCluster(t *testing.T) {
 	t.Parallel()
 	cluster := redistest.StartCluster(t, 3, 0)
-	o := Options{Addresses: cluster.Addrs(), Timeout: generous, Prefix: "shop/dedup:"}
+	o := Options{Addresses: cluster.Addrs(), Timeout: busyTimeout, Prefix: "shop/dedup:"}
 	open := func(t *testing.T) idempotency.Store {
 		cluster.Do("FLUSHALL")
 		return openWith(t, o)

@@ -16,19 +16,19 @@ import (
 // dialFunc makes a connection to a server or a sentinel.
 type dialFunc func(ctx context.Context, network, address string) (net.Conn, error)
 
-// dialer makes the connections of a store, limits their reads and writes, and can close all
-// of them. It is also a go-redis hook, through which it sees dials that fail.
+// dialer dials the connections of a store, limits their reads and writes, and can close all of them.
+// It is also a go-redis hook, through which it sees failed dials.
 type dialer struct {
 	limits *limits
 	tls    func() (*tls.Config, error)
 	// ctx ends the dials under way when the store is closed.
 	ctx    context.Context
 	cancel context.CancelFunc
-	// master is the address that was connected to last, for logs: behind sentinels the
-	// client has none.
+	// master is the address of the last connection, for logs: a client behind sentinels has no
+	// address of its own.
 	master atomic.Pointer[string]
 
-	// In tests, dial replaces all of a dial; resolver and control are parts of it.
+	// Tests set these: dial replaces dialTLS; resolver and control are used by it.
 	dial     dialFunc
 	resolver *net.Resolver
 	control  func(ctx context.Context, network, address string, c syscall.RawConn) error
@@ -45,15 +45,15 @@ func newDialer(o Options, l *limits) *dialer {
 	return d
 }
 
-// subscribing marks the context of a subscription, whose connection may wait for messages.
+// subscribing marks the context of a subscription, whose connection waits for messages.
 type subscribing struct{}
 
 func (d *dialer) dialConn(ctx context.Context, network, address string) (net.Conn, error) {
 	ctx, cancel := context.WithTimeout(ctx, dialTimeout)
 	defer cancel()
 	defer context.AfterFunc(d.ctx, cancel)()
-	c := &conn{dialer: d, address: address, began: time.Now(), subscribes: ctx.Value(subscribing{}) != nil}
-	c.await(connecting)
+	c := &conn{dialer: d, address: address, startTime: time.Now(), subscribes: ctx.Value(subscribing{}) != nil}
+	c.setAwaits(awaitingConnect)
 	d.mu.Lock()
 	d.open[c] = struct{}{}
 	d.mu.Unlock()
@@ -62,9 +62,9 @@ func (d *dialer) dialConn(ctx context.Context, network, address string) (net.Con
 	if d.dial != nil {
 		raw, err = d.dial(ctx, network, address)
 	} else {
-		raw, err = d.dialTLS(ctx, network, address, c.await)
+		raw, err = d.dialTLS(ctx, network, address, c.setAwaits)
 	}
-	c.await(greeting)
+	c.setAwaits(awaitingReply)
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if err != nil {
@@ -75,7 +75,7 @@ func (d *dialer) dialConn(ctx context.Context, network, address string) (net.Con
 		return nil, err
 	}
 	c.Conn = raw
-	if raw, ok := raw.(syscall.Conn); ok { // go-redis checks idle ones, but not below TLS
+	if raw, ok := raw.(syscall.Conn); ok { // go-redis checks idle connections by it, except with TLS
 		return struct {
 			*conn
 			syscall.Conn
@@ -84,16 +84,16 @@ func (d *dialer) dialConn(ctx context.Context, network, address string) (net.Con
 	return c, nil
 }
 
-// awaited adds to an error why there is no connection to an address: what the oldest dial waits
-// for. Behind sentinels, and for an empty address, that may be any dial.
-func (d *dialer) awaited(address string, err error) error {
+// explainNoConn adds to an error why there is no connection to an address: what the oldest dial to it
+// waits for. Behind sentinels, and for an empty address, all dials count.
+func (d *dialer) explainNoConn(address string, err error) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	anywhere := address == "" || address == sentinelClient
 	var oldest *conn
 	var awaits string
 	for c := range d.open {
-		if what := c.awaits.Load(); what != nil && (anywhere || c.address == address) && (oldest == nil || c.began.Before(oldest.began)) {
+		if what := c.awaits.Load(); what != nil && (anywhere || c.address == address) && (oldest == nil || c.startTime.Before(oldest.startTime)) {
 			oldest, awaits = c, *what
 		}
 	}
@@ -103,7 +103,7 @@ func (d *dialer) awaited(address string, err error) error {
 	return fmt.Errorf("no connection to %s yet: %s: %w", oldest.address, awaits, err)
 }
 
-// closeAll closes all connections, so that each is made again.
+// closeAll closes all connections, so that they are dialed again.
 func (d *dialer) closeAll() {
 	d.mu.Lock()
 	open := make([]*conn, 0, len(d.open))
@@ -118,21 +118,22 @@ func (d *dialer) closeAll() {
 	}
 }
 
-// conn ends each read and write after the attempt timeout, as it is then. Before the first reply
-// it allows more time.
+// conn limits each read and write by the attempt timeout that is set at that time, and by the
+// handshake timeout before the first reply.
 type conn struct {
-	net.Conn   // nil while it is dialed
+	net.Conn   // nil during the dial
 	dialer     *dialer
 	address    string
-	began      time.Time
+	startTime  time.Time
 	subscribes bool
-	// awaits is what the connection waits for; nil after the first reply.
+	// awaits says what the connection waits for; nil after the first reply.
 	awaits atomic.Pointer[string]
 }
 
-func (c *conn) await(what string) { c.awaits.Store(&what) }
+func (c *conn) setAwaits(what string) { c.awaits.Store(&what) }
 
-// Read implements [net.Conn]. Before the first reply no command of the store was sent.
+// Read implements [net.Conn]. Before the first reply, no command of the store has been sent, so an
+// error is an [initError].
 func (c *conn) Read(b []byte) (int, error) {
 	n, err := c.Conn.Read(b)
 	if c.awaits.Load() != nil {
@@ -146,11 +147,11 @@ func (c *conn) Read(b []byte) (int, error) {
 }
 
 func (c *conn) limit(t time.Time) time.Time {
-	timeout := c.dialer.limits.attempt()
+	timeout := c.dialer.limits.attemptTimeout()
 	if c.awaits.Load() != nil {
-		timeout = c.dialer.limits.greeting()
+		timeout = c.dialer.limits.handshakeTimeout()
 	} else if c.subscribes {
-		return t // also the zero time, for none
+		return t // perhaps the zero time, for no deadline
 	}
 	if limit := time.Now().Add(timeout); limit.Before(t) {
 		return limit
@@ -172,20 +173,20 @@ func (c *conn) Close() error {
 	return c.Conn.Close()
 }
 
-// dialError reports that there was no connection, so that no command was sent.
+// dialError is the error if there was no connection, so that no command was sent.
 type dialError struct{ err error }
 
 func (e *dialError) Error() string { return e.err.Error() }
 func (e *dialError) Unwrap() error { return e.err }
 
-// initError is a dialError for go-redis to return where it makes a connection: it unwraps
-// such an error once.
+// initError returns a dialError that go-redis may unwrap once, as it does with errors while it
+// initializes a connection.
 func initError(err error) error { return &dialError{&dialError{err}} }
 
-// DialHook implements [goredis.Hook]. It returns a connection that fails when it is used in
-// place of the error of a dial. go-redis counts such errors: after as many as the pool has
-// room for, it dials only once a second, and a server that was unavailable for a moment would
-// stay so for a second more.
+// DialHook implements [goredis.Hook]. Instead of the error of a dial, it returns a connection that
+// fails when it is used. go-redis counts the errors of dials: after as many as the size of the pool, it
+// dials only once a second, and a server that was unavailable for a moment would remain unavailable
+// for a second.
 func (d *dialer) DialHook(next goredis.DialHook) goredis.DialHook {
 	return func(ctx context.Context, network, address string) (net.Conn, error) {
 		c, err := next(ctx, network, address)
@@ -214,6 +215,6 @@ type failedConn struct {
 
 func (c failedConn) Write([]byte) (int, error) { return 0, c.err }
 
-// SyscallConn implements [syscall.Conn]. go-redis calls it before it uses an idle connection
-// again, and drops this one.
+// SyscallConn implements [syscall.Conn]. go-redis calls it before it reuses an idle connection, and
+// its error makes go-redis drop this one.
 func (c failedConn) SyscallConn() (syscall.RawConn, error) { return nil, c.err }

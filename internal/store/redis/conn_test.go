@@ -16,9 +16,8 @@ import (
 	"github.com/caddy-dedup/caddy-dedup/internal/redistest"
 )
 
-// TestAddressThatLedToAReplica has an address that leads to a replica when the store first
-// uses it, and then to the master. No connection ends by itself, and no server changes its
-// role, so nothing but another dial finds the master.
+// TestAddressThatLedToAReplica uses an address that leads to a replica at first, and then to the master.
+// No connection is closed and no server changes its role, so only another dial finds the master.
 func TestAddressThatLedToAReplica(t *testing.T) {
 	t.Parallel()
 	web := httptest.NewTLSServer(http.NotFoundHandler()) // for its certificate
@@ -41,7 +40,7 @@ func TestAddressThatLedToAReplica(t *testing.T) {
 			master := redistest.Start(t)
 			replica := redistest.StartReplica(t, master, test.replica...)
 			p := startProxy(t, test.listen(t), replica.Addr)
-			s := closeAtEnd(t, openWith(t, Options{Addresses: []string{p.addr}, TLS: test.tls, Timeout: generous}))
+			s := closeAtEnd(t, openWith(t, Options{Addresses: []string{p.addr}, TLS: test.tls, Timeout: busyTimeout}))
 			for range 3 {
 				if _, err := s.Claim(ctx, claimOf("a", "token")); err == nil {
 					t.Fatal("a replica took a claim")
@@ -52,7 +51,7 @@ func TestAddressThatLedToAReplica(t *testing.T) {
 				_, err := s.Claim(ctx, claimOf("a", "token"))
 				return err == nil
 			})
-			// From here on no request is refused, by whichever connection it goes.
+			// From here on, no connection refuses a request.
 			records := claimMany(t, s, "many ", 50)
 			settleMany(t, s, small, records)
 			for name := range records {
@@ -62,9 +61,9 @@ func TestAddressThatLedToAReplica(t *testing.T) {
 	}
 }
 
-// TestIdleConnectionsThatAreClosed has the other side close all connections that wait in
-// the pool: a server that restarts, or one or a gateway that closes what nobody uses. No
-// command goes out over one of them.
+// TestIdleConnectionsThatAreClosed closes all idle connections in the pool on the server's side, as a
+// restart of the server does, or a server or gateway that closes idle connections. No command is sent
+// over one of them.
 func TestIdleConnectionsThatAreClosed(t *testing.T) {
 	t.Parallel()
 	web := httptest.NewTLSServer(http.NotFoundHandler()) // for its certificate
@@ -92,7 +91,7 @@ func TestIdleConnectionsThatAreClosed(t *testing.T) {
 			t.Parallel()
 			p := startProxy(t, test.listener, test.backend)
 			o := test.options
-			o.Addresses, o.Timeout = []string{p.addr}, generous
+			o.Addresses, o.Timeout = []string{p.addr}, busyTimeout
 			s := closeAtEnd(t, openWith(t, o))
 			mustClaim(t, s, claimOf("before", "token"), idempotency.Proceed)
 			client := s.client.(*goredis.Client)
@@ -118,9 +117,8 @@ func TestIdleConnectionsThatAreClosed(t *testing.T) {
 	}
 }
 
-// TestDemotedMaster has a master that is made a replica of the other server, and keeps its
-// connections open. The next flush notices. If the address leads to the new master by then, the
-// operation succeeds there.
+// TestDemotedMaster makes a master a replica of another server while it keeps its connections open. The
+// next flush notices. If the address leads to the new master by then, the operation succeeds there.
 func TestDemotedMaster(t *testing.T) {
 	t.Parallel()
 	for name, args := range map[string][]string{"read-only": nil, "takes writes": {"--replica-read-only", "no"}} {
@@ -129,7 +127,7 @@ func TestDemotedMaster(t *testing.T) {
 			former := redistest.Start(t, args...)
 			next := redistest.StartReplica(t, former)
 			p := startProxy(t, listen(t), former.Addr)
-			s := closeAtEnd(t, openWith(t, Options{Addresses: []string{p.addr}, Timeout: generous}))
+			s := closeAtEnd(t, openWith(t, Options{Addresses: []string{p.addr}, Timeout: busyTimeout}))
 			c := claimOf("before", "token")
 			record := mustClaim(t, s, c, idempotency.Proceed).Record
 			eventually(t, "the replica has the claim", func() bool { return next.Do("EXISTS", named.record(c.Key)) == int64(1) })
@@ -159,8 +157,8 @@ func TestDemotedMaster(t *testing.T) {
 	}
 }
 
-// TestDemotedMasterBehindAnAddress is noticed by a flush, which is then sent to the new master:
-// no operation fails.
+// A flush notices that an address leads to a demoted master, and is then sent to the new master. No
+// operation fails.
 func TestDemotedMasterBehindAnAddress(t *testing.T) {
 	t.Parallel()
 	for name, args := range map[string][]string{"read-only": nil, "takes writes": {"--replica-read-only", "no"}} {
@@ -169,7 +167,7 @@ func TestDemotedMasterBehindAnAddress(t *testing.T) {
 			former := redistest.Start(t, args...)
 			next := redistest.StartReplica(t, former)
 			p := startProxy(t, listen(t), former.Addr)
-			s := closeAtEnd(t, openWith(t, Options{Addresses: []string{p.addr}, Timeout: generous}))
+			s := closeAtEnd(t, openWith(t, Options{Addresses: []string{p.addr}, Timeout: busyTimeout}))
 			warm(t, s)
 			next.Do("REPLICAOF", "NO", "ONE")
 			former.Do("REPLICAOF", "127.0.0.1", next.Port())
@@ -183,18 +181,18 @@ func TestDemotedMasterBehindAnAddress(t *testing.T) {
 	}
 }
 
-// TestServerThatRefusesConnections has servers that say why, and close the connection. The error
-// names the reasons, and as no command was sent, no claim is in doubt.
+// If a server closes a connection with a reason, the error has a hint, and no claim is in doubt, because
+// no command was sent.
 func TestServerThatRefusesConnections(t *testing.T) {
 	t.Parallel()
-	for name, says := range map[string]string{
+	for name, greeting := range map[string]string{
 		"too many clients": "-ERR max number of clients reached\r\n",
 		"protected mode":   "-DENIED Redis is running in protected mode because protected mode is enabled. " + strings.Repeat("What to do. ", 60) + "\r\n",
 	} {
 		for _, password := range []string{"", "secret"} {
-			s := closeAtEnd(t, openWith(t, Options{Addresses: []string{hangsUp(t, says)}, Password: password, Timeout: generous}))
+			s := closeAtEnd(t, openWith(t, Options{Addresses: []string{hangsUp(t, greeting)}, Password: password, Timeout: busyTimeout}))
 			claimed, err := s.Claim(ctx, claimOf("a", "token"))
-			if err == nil || !strings.Contains(err.Error(), "be in protected mode, or have as many clients as it may") {
+			if err == nil || !strings.Contains(err.Error(), "be in protected mode, or have reached maxclients") {
 				t.Errorf("%s, password %q: %v", name, password, err)
 			}
 			if claimed.Record != nil {
@@ -204,7 +202,7 @@ func TestServerThatRefusesConnections(t *testing.T) {
 	}
 }
 
-// TestTLSOnOneSideOnly has a server with TLS and a store without, and the other way round.
+// If only the server or only the store uses TLS, the error says so.
 func TestTLSOnOneSideOnly(t *testing.T) {
 	t.Parallel()
 	certificates := redistest.NewCertificates(t)
@@ -220,11 +218,11 @@ func TestTLSOnOneSideOnly(t *testing.T) {
 	}
 }
 
-// TestHangUpBeforeTheHandshake keeps what connectionFailed has to know of an error.
+// An error before the TLS handshake counts as a failed connection.
 func TestHangUpBeforeTheHandshake(t *testing.T) {
 	t.Parallel()
 	l := new(limits)
-	l.set(generous, 0)
+	l.set(busyTimeout, 0)
 	d := newDialer(Options{TLS: always(&tls.Config{ServerName: "redis"})}, l)
 	_, err := d.dialTLS(ctx, "tcp", hangsUp(t, ""), func(string) {})
 	if !connectionFailed(err) {
@@ -232,8 +230,8 @@ func TestHangUpBeforeTheHandshake(t *testing.T) {
 	}
 }
 
-// hangsUp returns the address of a server that says something to whoever connects, and hangs up.
-func hangsUp(t *testing.T, says string) (address string) {
+// hangsUp returns the address of a server that sends greeting to each connection and closes it.
+func hangsUp(t *testing.T, greeting string) (address string) {
 	l := listen(t)
 	t.Cleanup(func() { _ = l.Close() })
 	go func() {
@@ -242,7 +240,7 @@ func hangsUp(t *testing.T, says string) (address string) {
 			if err != nil {
 				return
 			}
-			_, _ = io.WriteString(conn, says)
+			_, _ = io.WriteString(conn, greeting)
 			_ = conn.Close()
 		}
 	}()

@@ -7,31 +7,31 @@ import (
 	"sync/atomic"
 )
 
-// credentials are those of an open store. The password of a server can be replaced while runs
-// are in flight: the store of the old configuration has to settle them, and the server refuses
-// its password. It then uses the credentials of the store that was opened last at the same
-// place. A store whose credentials were never accepted does not: they are wrong, and another
-// handler's store must not hide that.
+// credentials are those of an open store. If the password of a server is replaced while runs are in
+// flight, the store of the old configuration must settle them, but the server refuses its password. It
+// then uses the credentials of the newest store of the same server. A store whose credentials were
+// never accepted does not: they are wrong, and the store of another handler must not hide that.
 type credentials struct {
-	place, username, password string
-	accepted, refused         atomic.Bool
+	server             string // identifies the server and what the store keeps there
+	username, password string
+	accepted, refused  atomic.Bool
 }
 
-// newestCredentials are those of the stores that were opened last, by their places.
+// newestCredentials has, by server, the credentials of the store that was opened last.
 var newestCredentials sync.Map
 
-func enterCredentials(o Options) *credentials {
+func registerCredentials(o Options) *credentials {
 	c := &credentials{
-		place:    fmt.Sprintf("%q %q %d %q %t %t", o.Addresses, o.Sentinel, o.DB, o.Prefix, o.Cluster, o.TLS != nil),
+		server:   fmt.Sprintf("%q %q %d %q %t %t", o.Addresses, o.Sentinel, o.DB, o.Prefix, o.Cluster, o.TLS != nil),
 		username: o.Username, password: o.Password,
 	}
-	newestCredentials.Store(c.place, c)
+	newestCredentials.Store(c.server, c)
 	return c
 }
 
-func (c *credentials) leave() { newestCredentials.CompareAndDelete(c.place, c) }
+func (c *credentials) unregister() { newestCredentials.CompareAndDelete(c.server, c) }
 
-// accept notes that the server has executed a claim.
+// accept notes that the server has accepted the credentials.
 func (c *credentials) accept() {
 	if !c.accepted.Load() {
 		c.accepted.Store(true)
@@ -40,7 +40,7 @@ func (c *credentials) accept() {
 
 // provide returns the credentials for a new connection.
 func (c *credentials) provide(context.Context) (username, password string, err error) {
-	if newest, ok := newestCredentials.Load(c.place); ok && c.accepted.Load() && c.refused.Load() {
+	if newest, ok := newestCredentials.Load(c.server); ok && c.accepted.Load() && c.refused.Load() {
 		c = newest.(*credentials)
 	}
 	return c.username, c.password, nil

@@ -7,11 +7,11 @@ import (
 	"github.com/caddy-dedup/caddy-dedup/internal/redistest"
 )
 
-// A store whose password the server refuses uses that of the store opened last at the same place.
+// A store whose password the server refuses uses that of the newest store of the same server.
 func TestRefusedStoreUsesTheNewestCredentials(t *testing.T) {
 	server := redistest.Start(t)
 	username, old := allowed(server)
-	o := Options{Addresses: []string{server.Addr}, Username: username, Password: old, Timeout: generous}
+	o := Options{Addresses: []string{server.Addr}, Username: username, Password: old, Timeout: busyTimeout}
 	s := closeAtEnd(t, openWith(t, o))
 	c := claimOf("a", "token")
 	claimed := mustClaim(t, s, c, idempotency.Proceed)
@@ -29,12 +29,12 @@ func TestRefusedStoreUsesTheNewestCredentials(t *testing.T) {
 	mustSettle(t, s, c, claimed.Record, kept(small))
 }
 
-// Credentials that the server has never accepted are wrong, and another handler's store at the
-// same place must not hide that.
+// Credentials that the server has never accepted are wrong, and the store of another handler must not
+// hide that.
 func TestCredentialsNeverAcceptedAreNotReplaced(t *testing.T) {
 	server := redistest.Start(t)
 	username, password := allowed(server)
-	o := Options{Addresses: []string{server.Addr}, Username: username, Password: "wrong", Timeout: generous}
+	o := Options{Addresses: []string{server.Addr}, Username: username, Password: "wrong", Timeout: busyTimeout}
 	s := closeAtEnd(t, openWith(t, o))
 	o.Password = password
 	other := closeAtEnd(t, openWith(t, o))

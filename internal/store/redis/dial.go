@@ -10,27 +10,28 @@ import (
 )
 
 const (
-	// dialTimeout limits a dial with its lookup: a name server that does not answer takes 5 s
-	// of it. Callers do not wait for so long; the connection serves the next ones.
+	// dialTimeout limits a dial with its DNS lookup, which takes 5 s if the first name server does
+	// not answer. Callers do not wait that long; the connection serves later ones.
 	dialTimeout = 10 * time.Second
-	// minGreeting is how long, at least, a server that accepted a connection may leave the TLS
-	// handshake and then the first command unanswered. A distant server takes some round
-	// trips, and a proxy connects to its own server meanwhile.
-	minGreeting = 2 * time.Second
-	// maxHeadStart is how long, at most, an address of a name is tried alone.
+	// minHandshakeTimeout is the minimum timeout of the TLS handshake, and of the first command on a
+	// connection. A distant server takes some round trips, and a proxy first connects to its own
+	// server.
+	minHandshakeTimeout = 2 * time.Second
+	// maxHeadStart is how long, at most, a dial waits for one address before it tries the next one.
 	maxHeadStart = time.Second
 )
 
-// What a dial waits for, in errors.
+// What a dial waits for. Errors quote it.
 const (
-	lookingUp   = "its name is not resolved"
-	connecting  = "it does not answer"
-	handshaking = "the TLS handshake is not answered: the server is slow, or has no TLS at this port"
-	greeting    = "the server does not answer the first command"
+	awaitingLookup  = "its name is not resolved"
+	awaitingConnect = "it does not answer"
+	awaitingTLS     = "the TLS handshake is not answered: the server is slow, or does not use TLS on this port"
+	awaitingReply   = "the server does not answer the first command"
 )
 
-// dialTLS differs from what go-redis does by itself: each connection asks for its TLS
-// settings, and the handshake ends with the context. It reports what it waits for.
+// dialTLS dials an address and, if the store uses TLS, makes the handshake. Unlike go-redis, it gets
+// the TLS settings for each connection, and the handshake ends with the context. It reports what it
+// waits for.
 func (d *dialer) dialTLS(ctx context.Context, network, address string, report func(string)) (net.Conn, error) {
 	if d.tls == nil {
 		return d.connect(ctx, network, address, report)
@@ -47,8 +48,8 @@ func (d *dialer) dialTLS(ctx context.Context, network, address string, report fu
 	if err != nil {
 		return nil, err
 	}
-	report(handshaking)
-	ctx, cancel := context.WithTimeout(ctx, d.limits.greeting())
+	report(awaitingTLS)
+	ctx, cancel := context.WithTimeout(ctx, d.limits.handshakeTimeout())
 	defer cancel()
 	conn := tls.Client(raw, config)
 	err = conn.HandshakeContext(ctx)
@@ -57,14 +58,14 @@ func (d *dialer) dialTLS(ctx context.Context, network, address string, report fu
 	}
 	_ = raw.Close()
 	if errors.Is(err, context.DeadlineExceeded) {
-		err = fmt.Errorf("%s: %w", handshaking, err)
+		err = fmt.Errorf("%s: %w", awaitingTLS, err)
 	}
 	return nil, err
 }
 
-// connect dials the addresses of a name one after the other, without waiting long for those
-// before, and returns the first connection that is made. Go's dialer would wait at least two
-// seconds for each address of a family.
+// connect dials the addresses of a name. It starts the next dial soon after the previous one, and
+// returns the first connection. Go's dialer would wait at least two seconds for each address of a
+// family.
 func (d *dialer) connect(ctx context.Context, network, address string, report func(string)) (net.Conn, error) {
 	one := net.Dialer{
 		Timeout:         d.limits.timeout(), // the next dial looks the name up again
@@ -72,15 +73,15 @@ func (d *dialer) connect(ctx context.Context, network, address string, report fu
 		ControlContext:  d.control,
 	}
 	host, port, err := net.SplitHostPort(address)
-	if err != nil || host == "" { // a unix socket, or a node of a cluster that does not know its own address
+	if err != nil || host == "" { // a unix socket, or a cluster node that does not know its own address
 		return one.DialContext(ctx, network, address)
 	}
-	report(lookingUp)
+	report(awaitingLookup)
 	addresses, err := d.resolver.LookupIPAddr(ctx, host)
 	if err != nil {
 		return nil, err
 	}
-	report(connecting)
+	report(awaitingConnect)
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	type result struct {

@@ -16,9 +16,9 @@ import (
 	"github.com/caddy-dedup/caddy-dedup/internal/redistest"
 )
 
-// TestDistantRedis has connections that take longer to make than an operation may: the name
-// server is slow, or the network, with TLS and behind a proxy. Callers give up with an
-// error that says what they waited for, and the connection serves later ones.
+// TestDistantRedis has dials that take longer than an operation may: the name server or the network is
+// slow, with TLS or behind a proxy. Callers time out with an error that says what they waited for, and
+// the connection serves later callers.
 func TestDistantRedis(t *testing.T) {
 	t.Parallel()
 	certificates := redistest.NewCertificates(t)
@@ -57,21 +57,20 @@ func TestDistantRedis(t *testing.T) {
 			} else {
 				p.slowStart.Store(int64(2 * delay))
 			}
-			said := false
+			reported := false
 			eventually(t, "a claim of a later caller", func() bool {
 				_, err := s.Claim(ctx, claimOf("a", "token"))
-				said = said || err != nil && strings.Contains(err.Error(), test.waits)
+				reported = reported || err != nil && strings.Contains(err.Error(), test.waits)
 				return err == nil
 			})
-			if !said {
+			if !reported {
 				t.Errorf("no error says %q", test.waits)
 			}
 		})
 	}
 }
 
-// TestNameWithSilentAddresses dials a name of whose addresses only the last answers. It is
-// reached within one operation.
+// If only the last address of a name answers, a dial reaches it within one operation.
 func TestNameWithSilentAddresses(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
@@ -79,7 +78,7 @@ func TestNameWithSilentAddresses(t *testing.T) {
 	for _, silent := range [][]string{{"::1"}, {"127.0.0.2"}, {"::1", "127.0.0.2"}} {
 		t.Run(strings.Join(silent, " "), func(t *testing.T) {
 			t.Parallel()
-			s := closeAtEnd(t, openWith(t, Options{Addresses: []string{net.JoinHostPort("redis.test", port)}, Timeout: generous}))
+			s := closeAtEnd(t, openWith(t, Options{Addresses: []string{net.JoinHostPort("redis.test", port)}, Timeout: busyTimeout}))
 			s.dialer.resolver = resolver(t, 0, append(slices.Clone(silent), "127.0.0.1")...)
 			s.dialer.control = func(ctx context.Context, _, address string, _ syscall.RawConn) error {
 				if host, _, _ := net.SplitHostPort(address); slices.Contains(silent, host) {
@@ -93,8 +92,7 @@ func TestNameWithSilentAddresses(t *testing.T) {
 	}
 }
 
-// TestDialEndsWithTheStore has dials that never end. There are never more of them than flushes,
-// and Close ends them.
+// Dials that hang are never more than flushes, and Close ends them.
 func TestDialEndsWithTheStore(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var dials, under atomic.Int64
@@ -107,8 +105,8 @@ func TestDialEndsWithTheStore(t *testing.T) {
 			return nil, ctx.Err()
 		}
 		s := openWith(t, o)
-		begun := time.Now()
-		for time.Since(begun) < dialTimeout-DefaultTimeout {
+		start := time.Now()
+		for time.Since(start) < dialTimeout-DefaultTimeout {
 			if _, err := s.Claim(ctx, claimOf("a", "token")); err == nil {
 				t.Fatal("a claim without a connection")
 			}
@@ -120,13 +118,13 @@ func TestDialEndsWithTheStore(t *testing.T) {
 			t.Error(err)
 		}
 		synctest.Wait()
-		if n := under.Load(); n != 0 || time.Since(begun) >= dialTimeout {
+		if n := under.Load(); n != 0 || time.Since(start) >= dialTimeout {
 			t.Errorf("%d dials go on after the store was closed", n)
 		}
 	})
 }
 
-// resolver returns a resolver that takes a while, and has the same addresses for each name.
+// resolver returns a slow resolver, which resolves each name to the same addresses.
 func resolver(t *testing.T, delay time.Duration, addresses ...string) *net.Resolver {
 	t.Helper()
 	server, err := net.ListenPacket("udp", "127.0.0.1:0")

@@ -12,11 +12,11 @@ import (
 	"github.com/caddy-dedup/caddy-dedup/internal/redistest"
 )
 
-// TestForgetAfterARefusedConnection has no record to forget: the first attempt
-// never came to a server, and so has not removed it.
+// If the first attempt did not reach the server, it has not removed the record, so a missing record is
+// an ErrGone.
 func TestForgetAfterARefusedConnection(t *testing.T) {
 	server := redistest.Start(t)
-	o := Options{Addresses: []string{server.Addr}, Timeout: generous}
+	o := Options{Addresses: []string{server.Addr}, Timeout: busyTimeout}
 	var dials atomic.Int64
 	o.dial = func(ctx context.Context, network, address string) (net.Conn, error) {
 		if dials.Add(1) == 1 {
@@ -33,8 +33,8 @@ func TestForgetAfterARefusedConnection(t *testing.T) {
 	}
 }
 
-// TestForgetUnreadableThatBecomesALiveRun forgets a record with a lease that cannot be
-// read. Meanwhile another operator forgets it too, and a run claims the key.
+// While an operator forgets an unreadable record with a lease, another operator forgets it as well, and
+// a run claims the key. The run must keep its claim.
 func TestForgetUnreadableThatBecomesALiveRun(t *testing.T) {
 	server := redistest.Start(t)
 	other := closeAtEnd(t, openAt(t, server.Addr))
@@ -42,7 +42,7 @@ func TestForgetUnreadableThatBecomesALiveRun(t *testing.T) {
 	for at := 2; at <= 3; at++ {
 		command(t, server, "FLUSHALL")
 		var running *idempotency.Record
-		s := openMeddled(t, server.Addr, generous, forgetScript, map[int]func(){at: func() {
+		s := openMeddled(t, server.Addr, busyTimeout, forgetScript, map[int]func(){at: func() {
 			if err := other.Forget(ctx, c.Key, idempotency.Precondition{}); err != nil {
 				t.Fatalf("another operator: %v", err)
 			}
@@ -63,8 +63,7 @@ func TestForgetUnreadableThatBecomesALiveRun(t *testing.T) {
 	}
 }
 
-// TestForgetUnreadableWithALease damages records in flight. Their lease means nothing
-// then.
+// The lease of a damaged record in flight does not protect it.
 func TestForgetUnreadableWithALease(t *testing.T) {
 	server := redistest.Start(t)
 	s := closeAtEnd(t, openAt(t, server.Addr))
@@ -98,9 +97,9 @@ func TestForgetUnreadableWithALease(t *testing.T) {
 	}
 }
 
-// TestRecordChangesBetweenLookAndForget has others at the key between the look and the
-// command. What an operator has not seen stays.
-func TestRecordChangesBetweenLookAndForget(t *testing.T) {
+// TestRecordChangesBeforeForget changes the record between the lookup and the command. A record that
+// does not match the precondition stays.
+func TestRecordChangesBeforeForget(t *testing.T) {
 	server := redistest.Start(t)
 	other := closeAtEnd(t, openAt(t, server.Addr))
 	for name, test := range map[string]struct {
@@ -115,7 +114,7 @@ func TestRecordChangesBetweenLookAndForget(t *testing.T) {
 			},
 			idempotency.Precondition{State: idempotency.Lapsed}, idempotency.Precondition{State: idempotency.Complete},
 		},
-		"a complete key is freed": {
+		"a complete key is released": {
 			func(c idempotency.Claim) idempotency.Claimed {
 				claimed := mustClaim(t, other, c, idempotency.Proceed)
 				mustSettle(t, other, c, claimed.Record, kept(small))
@@ -144,7 +143,7 @@ func TestRecordChangesBetweenLookAndForget(t *testing.T) {
 			command(t, server, "FLUSHALL")
 			c := claimOf("a", "token")
 			var claimed idempotency.Claimed
-			s := openMeddled(t, server.Addr, generous, forgetScript, map[int]func(){2: func() { test.meanwhile(c, claimed) }})
+			s := openMeddled(t, server.Addr, busyTimeout, forgetScript, map[int]func(){2: func() { test.meanwhile(c, claimed) }})
 			claimed = test.before(c)
 			test.now.ExecutionID = c.ExecutionID
 			err := s.Forget(ctx, c.Key, test.seen)
@@ -158,7 +157,7 @@ func TestRecordChangesBetweenLookAndForget(t *testing.T) {
 	}
 }
 
-// TestForgetForeignAsSeen has something under a key's name that is no record of ours.
+// A value that caddy-dedup has not written is forgotten only as unreadable.
 func TestForgetForeignAsSeen(t *testing.T) {
 	server := redistest.Start(t)
 	s := closeAtEnd(t, openAt(t, server.Addr))

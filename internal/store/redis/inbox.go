@@ -20,33 +20,34 @@ const (
 	// silenceTimeout is how long the subscription may be silent before it sends a PING, and
 	// as long again before it is closed.
 	silenceTimeout = 5 * time.Second
-	// A subscription that fails is made again after minPause. Each pause is twice as long as
-	// the one before, up to maxPause.
+	// The inbox subscribes again minPause after a failure. Each pause is twice as long as the
+	// previous one, up to maxPause.
 	minPause = 100 * time.Millisecond
 	maxPause = 3 * time.Second
-	// failureLogInterval is how often it is logged while it goes on failing.
+	// failureLogInterval is the interval of log entries while subscribing keeps failing.
 	failureLogInterval = 5 * time.Minute
 )
 
-// inbox is the channel on which this process receives the keys of runs that ended, and its
+// inbox is the channel on which this process receives the keys of runs that have ended, with its
 // subscription.
 //
 // go-redis has PubSub.ChannelWithSubscriptions for this. As of 9.23 (pubsub.go) it is not enough:
 //   - Its health check writes a PING and does not wait for the reply, and its reads have no
-//     deadline. A peer that vanished is noticed when the kernel gives up sending, after minutes.
-//   - It tries again every 100 ms and does not report that it fails, or why.
-//   - Its two goroutines end some time after Close.
+//     deadline. If the server vanishes, it notices when the kernel stops retransmitting, after minutes.
+//   - It retries every 100 ms, and does not report failures.
+//   - Its two goroutines may still run after Close returns.
 type inbox struct {
 	name string
-	// copies is the channel of all stores for kept responses that were removed or replaced.
+	// copies is the channel, shared by all stores, for keys whose kept responses were removed or
+	// replaced.
 	copies string
 	client goredis.UniversalClient
 	limits *limits
 	log    *zap.Logger
 
-	// tried is closed when the first subscription is there, or has failed.
+	// tried is closed when the first attempt to subscribe has succeeded or failed.
 	tried chan struct{}
-	// ctx ends with the store; background is the goroutine that listens.
+	// ctx ends with the store; background has the goroutine that calls run.
 	ctx        context.Context
 	cancel     context.CancelFunc
 	background sync.WaitGroup
@@ -68,7 +69,7 @@ func newInbox(c goredis.UniversalClient, n names, l *limits, log *zap.Logger) *i
 	}
 }
 
-// openIfSubscribed starts to listen if there are subscribers.
+// openIfSubscribed opens the inbox if there are subscribers.
 func (i *inbox) openIfSubscribed() {
 	if !i.used.Load() && i.subscribers.Any() {
 		i.used.Store(true)
@@ -76,8 +77,8 @@ func (i *inbox) openIfSubscribed() {
 	}
 }
 
-// open starts to listen when it is called first. It reports whether there is nothing to wait
-// for: the subscription is there already, or has failed.
+// open starts run at the first call. It reports whether the first attempt to subscribe has succeeded or
+// failed.
 func (i *inbox) open() bool {
 	i.mu.Lock()
 	if !i.opened && !i.closed {
@@ -94,8 +95,8 @@ func (i *inbox) open() bool {
 	}
 }
 
-// await waits until the first subscription is there or has failed, for a part of the time of an
-// operation.
+// await waits until the first attempt to subscribe has succeeded or failed, for at most a fifth of the
+// timeout of an operation.
 func (i *inbox) await(ctx context.Context) {
 	timer := time.NewTimer(i.limits.timeout() / 5)
 	defer timer.Stop()
@@ -106,7 +107,7 @@ func (i *inbox) await(ctx context.Context) {
 	}
 }
 
-// close ends the subscription, and returns when the goroutine has ended.
+// close ends the subscription, and returns when run has returned.
 func (i *inbox) close() {
 	i.mu.Lock()
 	i.closed = true
@@ -119,13 +120,13 @@ func (i *inbox) close() {
 	i.background.Wait()
 }
 
-// run listens until the store is closed, over one connection after another.
+// run receives messages until the store is closed, and subscribes again after each failure.
 func (i *inbox) run() {
 	defer i.background.Done()
 	var once sync.Once
 	tried := func() { once.Do(func() { close(i.tried) }) }
 	pause := minPause
-	var logged time.Time // when the failure was logged last; zero while there is none
+	var logged time.Time // time of the last log entry of a failure; zero while subscribed
 	for i.ctx.Err() == nil {
 		err := i.listen(func() {
 			tried()
@@ -152,13 +153,13 @@ func (i *inbox) run() {
 	}
 }
 
-// listen subscribes, and wakes the subscribers for each message, until the connection fails.
+// listen subscribes, and wakes the subscribers at each message, until the connection fails.
 func (i *inbox) listen(subscribed func()) error {
 	subscription, err := i.connect()
 	if err != nil {
 		return err
 	}
-	defer func() { _ = subscription.Close() }() // close may have done it already
+	defer func() { _ = subscription.Close() }() // close may have closed it already
 	pinged := false
 	for {
 		message, err := subscription.ReceiveTimeout(i.ctx, silenceTimeout)
@@ -184,9 +185,9 @@ func (i *inbox) listen(subscribed func()) error {
 	}
 }
 
-// connect makes a subscription that close can end.
+// connect subscribes over a new connection, which close can close.
 func (i *inbox) connect() (*goredis.PubSub, error) {
-	subscription := i.client.Subscribe(i.ctx) // to nothing yet, so it does not dial
+	subscription := i.client.Subscribe(i.ctx) // without channels, so it does not dial yet
 	i.mu.Lock()
 	i.current = subscription
 	closed := i.closed
@@ -207,7 +208,7 @@ func (i *inbox) connect() (*goredis.PubSub, error) {
 func (i *inbox) wake(payload string) {
 	key, err := idempotency.ParseKey(payload)
 	if err != nil {
-		i.log.Warn("a message in the inbox names no key", zap.String("inbox", i.name), zap.Error(err))
+		i.log.Warn("a message in the inbox is not a key", zap.String("inbox", i.name), zap.Error(err))
 		return
 	}
 	i.subscribers.Wake(key)

@@ -19,7 +19,7 @@ import (
 	"github.com/caddy-dedup/caddy-dedup/internal/redistest"
 )
 
-// TestInboxComesBack kills the subscription's connection.
+// After its connection is killed, the inbox subscribes again.
 func TestInboxComesBack(t *testing.T) {
 	server := redistest.Start(t)
 	s := closeAtEnd(t, openAt(t, server.Addr))
@@ -49,7 +49,7 @@ func TestInboxComesBack(t *testing.T) {
 		t.Fatalf("%v subscriptions, want 1 for the whole store", killed)
 	}
 	eventually(t, "the store subscribes again", func() bool {
-		if subscription() == before { // go-redis connects it once more, until the store has closed it
+		if subscription() == before { // go-redis connects it again until the store has closed it
 			return false
 		}
 		reply := command(t, server, "PUBSUB", "NUMSUB", s.inbox.name).([]any)
@@ -58,7 +58,7 @@ func TestInboxComesBack(t *testing.T) {
 	waitFor("b")
 }
 
-// mutable is a connection that can go silent, as if the other side had vanished.
+// mutable is a connection that can become silent, as if the server had vanished.
 type mutable struct {
 	net.Conn
 	muted atomic.Bool
@@ -80,7 +80,7 @@ func (m *mutable) Write(b []byte) (int, error) {
 	return m.Conn.Write(b)
 }
 
-// TestSilentInbox has all connections go silent without being closed.
+// All connections become silent without being closed.
 func TestSilentInbox(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		server := miniredis.NewMiniRedis()
@@ -120,17 +120,17 @@ func TestSilentInbox(t *testing.T) {
 	})
 }
 
-// TestInboxTellsRarely has the server go away for a quarter of an hour.
-func TestInboxTellsRarely(t *testing.T) {
+// While the server is unavailable for a quarter of an hour, the inbox logs only every few minutes.
+func TestInboxLogsRarely(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		server := miniredis.NewMiniRedis()
 		server.ClockTTL(true)
 		defer server.Close()
-		var away atomic.Bool
+		var unavailable atomic.Bool
 		core, logs := observer.New(zap.InfoLevel)
 		o := Options{Addresses: []string{"pipe:1"}, Logger: zap.New(core)}
 		o.dial = func(ctx context.Context, network, address string) (net.Conn, error) {
-			if away.Load() {
+			if unavailable.Load() {
 				return nil, syscall.ECONNREFUSED
 			}
 			return dialMini(server)(ctx, network, address)
@@ -142,7 +142,7 @@ func TestInboxTellsRarely(t *testing.T) {
 		waiting.Waits = true
 		mustClaim(t, s, waiting, idempotency.WaitForRun)
 
-		away.Store(true)
+		unavailable.Store(true)
 		s.inbox.mu.Lock()
 		current := s.inbox.current
 		s.inbox.mu.Unlock()
@@ -150,14 +150,14 @@ func TestInboxTellsRarely(t *testing.T) {
 			t.Fatal(err)
 		}
 		time.Sleep(14 * time.Minute)
-		if told := logs.FilterMessageSnippet("not subscribed").Len(); told != 3 {
-			t.Errorf("in 14 minutes the log was told %d times; want once every 5", told)
+		if logged := logs.FilterMessageSnippet("not subscribed").Len(); logged != 3 {
+			t.Errorf("%d log entries in 14 minutes; want one every 5 minutes", logged)
 		}
-		away.Store(false)
+		unavailable.Store(false)
 		time.Sleep(maxPause)
 		synctest.Wait()
-		if told := logs.FilterMessageSnippet("subscribed to the ends of other replicas' runs again").Len(); told != 1 {
-			t.Errorf("the log was told %d times that it is well again", told)
+		if logged := logs.FilterMessageSnippet("subscribed to the ends of other replicas' runs again").Len(); logged != 1 {
+			t.Errorf("%d log entries that it is subscribed again, want 1", logged)
 		}
 	})
 }

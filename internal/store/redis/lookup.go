@@ -18,13 +18,13 @@ func (s *Store) Lookup(ctx context.Context, key idempotency.Key) (*idempotency.R
 	return f.record, f.now, nil
 }
 
-// Ready implements [idempotency.Store]. A replica answers as well, but no pipe leads to one.
+// Ready implements [idempotency.Store]. It looks up a key, which fails on a replica.
 func (s *Store) Ready(ctx context.Context) error {
 	_, _, err := s.Lookup(ctx, idempotency.Key{})
 	return err
 }
 
-// lookUp reads a record as it is now; if there is none, only the time is set.
+// lookUp reads a record. If there is none, only the time is set in the result.
 func (s *Store) lookUp(ctx context.Context, key idempotency.Key) (*found, error) {
 	name := s.names.record(key)
 	var answer reply
@@ -37,7 +37,7 @@ func (s *Store) lookUp(ctx context.Context, key idempotency.Key) (*found, error)
 	}
 	f, err := readLookup(key, name, answer)
 	if f != nil && f.withdrawn {
-		f = nil // there is no claim
+		f = nil // the server has never executed the claim
 	}
 	if f == nil && err == nil {
 		f = &found{now: fromMillis(answer.now)}
@@ -45,7 +45,7 @@ func (s *Store) lookUp(ctx context.Context, key idempotency.Key) (*found, error)
 	return f, err
 }
 
-// readLookup reads a reply of lookup.lua. It returns nil if there is no record.
+// readLookup reads a reply of lookup.lua. It returns nil if there is no value.
 func readLookup(key idempotency.Key, name string, answer reply) (*found, error) {
 	switch answer.word {
 	case replyAbsent:

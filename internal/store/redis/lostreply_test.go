@@ -12,7 +12,7 @@ import (
 	"github.com/caddy-dedup/caddy-dedup/internal/redistest"
 )
 
-// cutter cuts connections after so many more bytes of replies, so many times.
+// cutter closes connections after so many bytes of replies, so many times.
 type cutter struct{ bytes, times atomic.Int64 }
 
 func (c *cutter) arm(bytes, times int64) {
@@ -28,7 +28,7 @@ func (c *cutter) dial(ctx context.Context, network, address string) (net.Conn, e
 type cuttableConn struct {
 	net.Conn
 	cutter *cutter
-	again  int64 // where the connection is cut if it is not the first one
+	again  int64 // after how many bytes later connections are cut
 }
 
 func (c *cuttableConn) Read(b []byte) (int, error) {
@@ -47,9 +47,9 @@ func (c *cuttableConn) Read(b []byte) (int, error) {
 	return n, err
 }
 
-// claimWithLostReplies loses the reply to a claim after each of its bytes, once or twice. If the
-// claim may run, no other one does. If it was not written, another one may. And if it is in doubt,
-// another one may as soon as it is withdrawn.
+// claimWithLostReplies loses the reply to a claim after each of its bytes, once or twice. If the claim
+// proceeds, no other claim does. If it was not written, another claim proceeds. If it is in doubt,
+// another claim proceeds as soon as it is withdrawn.
 func claimWithLostReplies(t *testing.T, o Options, flush func(), fresh func() string) {
 	warmName, name := fresh(), fresh()
 	other := closeAtEnd(t, openWith(t, o))
@@ -113,16 +113,15 @@ func mustClaimAny(t *testing.T, s *Store, c idempotency.Claim) idempotency.Verdi
 func TestReplyLostAtEveryByte(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
-	claimWithLostReplies(t, Options{Addresses: []string{server.Addr}, Timeout: generous}, func() { server.Do("FLUSHALL") }, counting("lost"))
+	claimWithLostReplies(t, Options{Addresses: []string{server.Addr}, Timeout: busyTimeout}, func() { server.Do("FLUSHALL") }, counting("lost"))
 }
 
-// testLostRedirects has a slot that moves: the master that has it redirects each claim of a fresh
-// key to the other one.
+// testLostRedirects moves a slot: its master redirects each claim of a new key to the other master.
 func testLostRedirects(t *testing.T, cluster *redistest.Cluster, o Options) {
 	from, to := cluster.Masters[0], cluster.Masters[2]
 	slot := slotOf(namesOn(0, 3, "slot")())
 	next := counting("in the slot")
-	cluster.BeginMove(slot, from, to)
+	cluster.StartMove(slot, from, to)
 	claimWithLostReplies(t, o, func() { cluster.Do("FLUSHALL") }, func() string {
 		for {
 			if name := next(); slotOf(name) == slot {
@@ -130,7 +129,7 @@ func testLostRedirects(t *testing.T, cluster *redistest.Cluster, o Options) {
 			}
 		}
 	})
-	cluster.EndMove(slot, from, to)
-	cluster.BeginMove(slot, to, from)
-	cluster.EndMove(slot, to, from)
+	cluster.FinishMove(slot, from, to)
+	cluster.StartMove(slot, to, from)
+	cluster.FinishMove(slot, to, from)
 }

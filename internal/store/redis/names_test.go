@@ -10,9 +10,8 @@ import (
 	"github.com/caddy-dedup/caddy-dedup/internal/redistest"
 )
 
-// TestPrefixesShareNothing has several stores in one Redis, each with its own
-// prefix, and with a user who may see nothing but that. Some prefixes begin with
-// others.
+// TestPrefixesShareNothing opens several stores in one Redis. Each has its own prefix, and a user with
+// access to that prefix only. Some prefixes begin with others.
 func TestPrefixesShareNothing(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
@@ -29,7 +28,7 @@ func TestPrefixesShareNothing(t *testing.T) {
 			woken := make(map[*Store]chan idempotency.Key)
 			for i, prefix := range []string{"", "dedup:shop:", "dedup:inbox:", "dedup", "~&+/ümläut"} {
 				o := test.o
-				o.Prefix, o.Timeout = prefix, generous
+				o.Prefix, o.Timeout = prefix, busyTimeout
 				o.Username, o.Password = fmt.Sprint("user", i), "s3cret"
 				allow(o, test.servers...)
 				s := closeAtEnd(t, openWith(t, o))
@@ -116,8 +115,7 @@ func sameKeys(a, b []idempotency.Key) bool {
 	return len(a) == len(b) && !slices.ContainsFunc(a, func(key idempotency.Key) bool { return !slices.Contains(b, key) })
 }
 
-// TestListTransfersRecordsOnly looks at what the pattern lets through among
-// everything that a store writes.
+// The SCAN pattern matches records only, among everything that a store writes.
 func TestListTransfersRecordsOnly(t *testing.T) {
 	server := redistest.Start(t)
 	s := closeAtEnd(t, openAt(t, server.Addr))

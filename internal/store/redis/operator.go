@@ -10,47 +10,47 @@ import (
 	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
 )
 
-// errOverdue reports that a script refused to run after its deadline.
-var errOverdue = errors.New("the command reached the server too late, or its clock jumps")
+// errOverdue is the error if a script refuses to run because its deadline has passed.
+var errOverdue = errors.New("the command reached the server too late, or the server's clock jumps")
 
-// Release implements [idempotency.Store]. It looks the record up and replaces exactly that
-// version. If the record changes in between, it tries again, like a claim.
-func (s *Store) Release(ctx context.Context, key idempotency.Key, token string, seen idempotency.Precondition) (*idempotency.Record, error) {
+// Release implements [idempotency.Store]. It looks up the record and replaces exactly that version. If
+// the record changes in between, Release tries again, as a claim does.
+func (s *Store) Release(ctx context.Context, key idempotency.Key, token string, pre idempotency.Precondition) (*idempotency.Record, error) {
 	ctx, cancel := s.withTimeout(ctx)
 	defer cancel()
-	until := time.Now().Add(s.executeWithin)
+	until := time.Now().Add(s.executeTimeout)
 	for ctx.Err() == nil {
-		looked, err := s.lookUp(ctx, key)
+		current, err := s.lookUp(ctx, key)
 		if err != nil {
 			return nil, err
 		}
-		freed, err := looked.record.Release(token, seen, looked.now)
+		released, err := current.record.Release(token, pre, current.now)
 		if err != nil {
 			return nil, err
 		}
-		answer, err := s.replaceFreed(ctx, key, looked, freed, until)
+		answer, err := s.replaceReleased(ctx, key, current, released, until)
 		if err != nil {
-			return nil, s.fail("free", err)
+			return nil, s.fail("release", err)
 		}
 		switch answer.word {
 		case replyOK:
-			return looked.record, nil
+			return current.record, nil
 		case replyAbsent:
 			return nil, idempotency.ErrGone
 		case replyChanged:
 		case replyOverdue:
-			return nil, s.fail("free", errOverdue)
+			return nil, s.fail("release", errOverdue)
 		default:
 			return nil, answer.unexpected(s.names.record(key))
 		}
 	}
-	return nil, s.fail("free", fmt.Errorf("the record changes again and again: %w", ctx.Err()))
+	return nil, s.fail("release", fmt.Errorf("other callers kept changing the record: %w", ctx.Err()))
 }
 
-// replaceFreed writes the freed record over the one that was looked up.
-func (s *Store) replaceFreed(ctx context.Context, key idempotency.Key, looked *found, freed *idempotency.Record,
+// replaceReleased replaces the record that was looked up by the released one.
+func (s *Store) replaceReleased(ctx context.Context, key idempotency.Key, current *found, released *idempotency.Record,
 	until time.Time) (answer reply, err error) {
-	stored, err := appendRecord(nil, key, freed)
+	stored, err := appendRecord(nil, key, released)
 	if err != nil {
 		return reply{}, err
 	}
@@ -58,8 +58,8 @@ func (s *Store) replaceFreed(ctx context.Context, key idempotency.Key, looked *f
 	prepare := func(sent *request) { sent.until, sent.deadlineArg = until, deadlineArg }
 	err = try(ctx, func() (err error) {
 		var maybeApplied bool
-		answer, maybeApplied, err = s.runScript(ctx, freeScript, keys, prepare, looked.version, stored, freed.Token, revision[:],
-			freed.Expires.UnixMilli(), nil, repeated, s.names.copies())
+		answer, maybeApplied, err = s.runScript(ctx, releaseScript, keys, prepare, current.version, stored, released.Token, revision[:],
+			released.Expires.UnixMilli(), nil, repeated, s.names.copies())
 		if maybeApplied {
 			repeated = "1"
 		}
@@ -76,28 +76,27 @@ type forgetCall struct {
 	// tokens are those of the record's latest run and of earlier ones, as the server has
 	// returned them. The script removes the responses of these runs.
 	tokens string
-	// unreadable is the version of a record that is in flight by its head and cannot be read.
+	// unreadable is the version of an unreadable record whose head says that it is in flight.
 	unreadable string
-	// seen is what the operator has seen, and version what forget.lua may remove: "" for any
-	// record, if the operator has seen nothing.
-	seen    idempotency.Precondition
+	pre        idempotency.Precondition
+	// version is what forget.lua may remove; "" for any record, if there is no precondition.
 	version string
-	// lostReply reports whether an attempt got no reply, and may have removed the record.
+	// lostReply reports whether an attempt got no reply, so that it may have removed the record.
 	lostReply bool
 }
 
 // The versions that forget.lua takes in place of '<token>:<revision>'.
 const (
 	versionNone    = "none"     // remove nothing, and return the record
-	versionNotOurs = "not ours" // remove what is no record
+	versionNotOurs = "not ours" // remove a value that is not a record
 )
 
-// Forget implements [idempotency.Store]. It also removes what cannot be read.
-func (s *Store) Forget(ctx context.Context, key idempotency.Key, seen idempotency.Precondition) error {
+// Forget implements [idempotency.Store]. It also removes values that cannot be read.
+func (s *Store) Forget(ctx context.Context, key idempotency.Key, pre idempotency.Precondition) error {
 	ctx, cancel := s.withTimeout(ctx)
 	defer cancel()
-	c := &forgetCall{store: s, key: key, name: s.names.record(key), seen: seen}
-	if seen != (idempotency.Precondition{}) {
+	c := &forgetCall{store: s, key: key, name: s.names.record(key), pre: pre}
+	if pre != (idempotency.Precondition{}) {
 		c.version = versionNone
 	}
 	for ctx.Err() == nil {
@@ -109,10 +108,10 @@ func (s *Store) Forget(ctx context.Context, key idempotency.Key, seen idempotenc
 			return err
 		}
 	}
-	return s.fail("forget", fmt.Errorf("the record changes again and again: %w", ctx.Err()))
+	return s.fail("forget", fmt.Errorf("other callers kept changing the record: %w", ctx.Err()))
 }
 
-// runScript runs forget.lua with what is known of the record so far.
+// runScript runs forget.lua with what earlier replies have said about the record.
 func (c *forgetCall) runScript(ctx context.Context) (answer reply, err error) {
 	keys := []string{c.name}
 	for token := range strings.FieldsSeq(c.tokens) {
@@ -129,7 +128,7 @@ func (c *forgetCall) runScript(ctx context.Context) (answer reply, err error) {
 	return answer, err
 }
 
-// handleReply handles a reply of forget.lua. It is not done if the script must run again.
+// handleReply handles a reply of forget.lua. done is false if the script must run again.
 func (c *forgetCall) handleReply(answer reply) (done bool, err error) {
 	switch {
 	case answer.word == replyOK:
@@ -150,8 +149,8 @@ func (c *forgetCall) handleReply(answer reply) (done bool, err error) {
 		c.unreadable = version
 		return c.compare(nil, version)
 	case (answer.word == replyChanged || answer.word == replyNotOurs) && c.lostReply && c.mayHaveRemoved():
-		// What is there now may be another record.
-		return true, c.store.fail("forget", errors.New("the reply was lost, and the record has changed since; look at it again"))
+		// The record may be another one now.
+		return true, c.store.fail("forget", errors.New("the reply was lost, and the record has changed since; look it up again"))
 	case answer.word == replyNotOurs && c.version != "":
 		return c.compare(nil, versionNotOurs)
 	case answer.word == replyChanged && len(answer.rest) == 3:
@@ -163,7 +162,7 @@ func (c *forgetCall) handleReply(answer reply) (done bool, err error) {
 		}
 		f, err := decodeFound(c.key, c.name, value, answer.now)
 		if err == nil && (f.record == nil || f.withdrawn) {
-			return true, idempotency.ErrGone // what is there no longer counts, and expires
+			return true, idempotency.ErrGone // the value does not count any more, and will expire
 		}
 		c.tokens = tokens
 		if err != nil {
@@ -175,22 +174,22 @@ func (c *forgetCall) handleReply(answer reply) (done bool, err error) {
 	}
 }
 
-// compare compares a version of the record, nil for one that cannot be read, with what the
-// operator has seen. It is not done if the script must run again to remove this version.
+// compare checks the precondition against a version of the record; f is nil if that cannot be read.
+// done is false if the script must run again, to remove this version.
 func (c *forgetCall) compare(f *found, version string) (done bool, err error) {
 	if c.version == "" {
 		return false, nil
 	}
 	if f != nil {
-		err = f.record.CheckChange(c.seen, f.now)
+		err = f.record.CheckChange(c.pre, f.now)
 	} else {
-		err = c.seen.CheckUnreadable()
+		err = c.pre.CheckUnreadable()
 	}
 	c.version = version
 	return err != nil, err
 }
 
-// mayHaveRemoved reports whether the script, as it was sent last, removes what it finds.
+// mayHaveRemoved reports whether the script, as it was sent last, may have removed a value.
 func (c *forgetCall) mayHaveRemoved() bool {
 	return c.tokens != "" || c.version == versionNotOurs
 }

@@ -13,8 +13,7 @@ import (
 	"github.com/caddy-dedup/caddy-dedup/internal/redistest"
 )
 
-// meddler does something just before a script is sent for the first, the second
-// or a later time.
+// meddler calls a function just before a script is sent for the nth time.
 type meddler struct {
 	script string // its SHA-1
 	before map[int]func()
@@ -39,8 +38,8 @@ func (m *meddler) ProcessPipelineHook(next goredis.ProcessPipelineHook) goredis.
 	}
 }
 
-// openMeddled opens a store that is interrupted before it sends a script. The
-// server knows the scripts already.
+// openMeddled opens a store that is interrupted before it sends a script. The server already knows the
+// scripts.
 func openMeddled(t *testing.T, address string, timeout time.Duration, script *script, before map[int]func()) *Store {
 	t.Helper()
 	s := closeAtEnd(t, openWith(t, Options{Addresses: []string{address}, Timeout: timeout}))
@@ -56,7 +55,7 @@ func openMeddled(t *testing.T, address string, timeout time.Duration, script *sc
 	return s
 }
 
-// mustFind returns a record that is there.
+// mustFind returns the record of a key, and fails the test if there is none.
 func mustFind(t *testing.T, s *Store, key idempotency.Key) *idempotency.Record {
 	t.Helper()
 	record, _, err := s.Lookup(ctx, key)
@@ -66,7 +65,7 @@ func mustFind(t *testing.T, s *Store, key idempotency.Key) *idempotency.Record {
 	return record
 }
 
-// lapsed leaves a key whose claim has lapsed.
+// lapsed claims a key and waits until the claim has lapsed.
 func lapsed(t *testing.T, s *Store, c idempotency.Claim) idempotency.Claimed {
 	t.Helper()
 	c.Lease = time.Millisecond
@@ -78,31 +77,31 @@ func lapsed(t *testing.T, s *Store, c idempotency.Claim) idempotency.Claimed {
 	return claimed
 }
 
-// TestHungServerFrees pauses the server between an operator's look and the command.
-// The command waits in its socket, and is executed when the server goes on, unless its
-// deadline has passed: the operator got an error, and may have done something else.
-func TestHungServerFrees(t *testing.T) {
+// TestHungServerReleases pauses the server between an operator's lookup and the command. The server
+// executes the command from its socket when it resumes, unless the deadline has passed: the operator got
+// an error, and may have done something else.
+func TestHungServerReleases(t *testing.T) {
 	for name, test := range map[string]struct {
-		patience time.Duration
+		timeout  time.Duration
 		executed bool
 	}{
-		"within its patience the key is freed late": {time.Hour, true},
-		"past its patience nothing is written":      {50 * time.Millisecond, false},
+		"the key is released late before the deadline": {time.Hour, true},
+		"nothing is written after the deadline":        {50 * time.Millisecond, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			server := redistest.Start(t)
 			sent := 0
-			s := openMeddled(t, server.Addr, DefaultTimeout, freeScript, map[int]func(){1: func() {
+			s := openMeddled(t, server.Addr, DefaultTimeout, releaseScript, map[int]func(){1: func() {
 				sent = calls(t, server)["evalsha"]
 				server.Pause()
 			}})
-			s.executeWithin = test.patience
+			s.executeTimeout = test.timeout
 			c := claimOf("a", "token")
 			mustSettle(t, s, c, mustClaim(t, s, c, idempotency.Proceed).Record, kept(small))
 			before := command(t, server, "DUMP", named.record(c.Key))
 
 			if _, err := s.Release(ctx, c.Key, "operator", idempotency.Precondition{}); err == nil {
-				t.Fatal("a hung server freed the key")
+				t.Fatal("a hung server released the key")
 			}
 			server.Resume()
 			eventually(t, "the server executes the command", func() bool { return calls(t, server)["evalsha"] > sent })
@@ -115,16 +114,16 @@ func TestHungServerFrees(t *testing.T) {
 				record, _, err = s.Lookup(ctx, c.Key)
 				return err == nil
 			})
-			if freed := record.State == idempotency.Released; freed != test.executed {
-				t.Errorf("the record is %+v; want it freed: %v", record, test.executed)
+			if released := record.State == idempotency.Released; released != test.executed {
+				t.Errorf("the record is %+v; want it released: %v", record, test.executed)
 			}
 		})
 	}
 }
 
-// TestRecordChangesBetweenLookAndFree has others at the key between the look and
-// the command. No run that is alive may lose its claim by that.
-func TestRecordChangesBetweenLookAndFree(t *testing.T) {
+// TestRecordChangesBeforeRelease changes the record between the lookup and the command. No live run may
+// lose its claim.
+func TestRecordChangesBeforeRelease(t *testing.T) {
 	server := redistest.Start(t)
 	other := closeAtEnd(t, openAt(t, server.Addr))
 	release := func(t *testing.T, c idempotency.Claim) idempotency.Claimed {
@@ -173,9 +172,9 @@ func TestRecordChangesBetweenLookAndFree(t *testing.T) {
 			}
 			return mustClaim(t, other, withToken(c, "next"), idempotency.Proceed).Record
 		}, idempotency.ErrInFlight},
-		"another operator frees it": {release, func(t *testing.T, c idempotency.Claim, _ idempotency.Claimed) *idempotency.Record {
+		"another operator releases it": {release, func(t *testing.T, c idempotency.Claim, _ idempotency.Claimed) *idempotency.Record {
 			if _, err := other.Release(ctx, c.Key, "another operator", idempotency.Precondition{}); err != nil {
-				t.Fatalf("free: %v", err)
+				t.Fatalf("release: %v", err)
 			}
 			return nil
 		}, nil},
@@ -184,13 +183,13 @@ func TestRecordChangesBetweenLookAndFree(t *testing.T) {
 			c := claimOf(name, "token")
 			claimed := test.before(t, c)
 			var running, changed *idempotency.Record
-			s := openMeddled(t, server.Addr, generous, freeScript, map[int]func(){1: func() {
+			s := openMeddled(t, server.Addr, busyTimeout, releaseScript, map[int]func(){1: func() {
 				running = test.meanwhile(t, c, claimed)
 				changed, _, _ = other.Lookup(ctx, c.Key)
 			}})
 			found, err := s.Release(ctx, c.Key, "operator", idempotency.Precondition{})
 			if !errors.Is(err, test.want) {
-				t.Fatalf("free: %v, want %v", err, test.want)
+				t.Fatalf("release: %v, want %v", err, test.want)
 			}
 			if running != nil {
 				mustSettle(t, other, c, running, kept(small))
@@ -200,19 +199,18 @@ func TestRecordChangesBetweenLookAndFree(t *testing.T) {
 			}
 			if err == nil {
 				if found.Token != changed.Token {
-					t.Errorf("freed what %s had left, want %s", found.Token, changed.Token)
+					t.Errorf("released what %s had left, want %s", found.Token, changed.Token)
 				}
 				if left := mustFind(t, other, c.Key); left.State != idempotency.Released || left.Token != "operator" {
-					t.Errorf("freed it is %+v", left)
+					t.Errorf("released it is %+v", left)
 				}
 			}
 		})
 	}
 }
 
-// TestFreedRecord looks at what is in Redis for a freed key: it expires as before, and
-// forgetting it leaves nothing.
-func TestFreedRecord(t *testing.T) {
+// The value of a released key expires as before, and forgetting the key leaves nothing in Redis.
+func TestReleasedRecord(t *testing.T) {
 	server := redistest.Start(t)
 	s := closeAtEnd(t, openAt(t, server.Addr))
 	complete := func(name string, size int) idempotency.Claim {
@@ -233,16 +231,16 @@ func TestFreedRecord(t *testing.T) {
 			expires := mustFind(t, s, c.Key).Expires
 			rewrite(t, server, c.Key, func(p *writable) { p.channels = named.inbox("of a waiter") })
 			if _, err := s.Release(ctx, c.Key, "operator", idempotency.Precondition{}); err != nil {
-				t.Fatalf("%s: free: %v", name, err)
+				t.Fatalf("%s: release: %v", name, err)
 			}
 			if at := command(t, server, "PEXPIRETIME", record); at != expires.UnixMilli() {
-				t.Errorf("%s: the freed record expires at %v, want %v", name, at, expires.UnixMilli())
+				t.Errorf("%s: the released record expires at %v, want %v", name, at, expires.UnixMilli())
 			}
-			if freed := mustFind(t, s, c.Key); !freed.Expires.Equal(expires) {
-				t.Errorf("%s: the freed record says that it expires at %v, want %v", name, freed.Expires, expires)
+			if released := mustFind(t, s, c.Key); !released.Expires.Equal(expires) {
+				t.Errorf("%s: the released record says that it expires at %v, want %v", name, released.Expires, expires)
 			}
 			if left := valueOf(t, server, c.Key); left.channels != "" || left.response != "" {
-				t.Errorf("%s: the freed record has the channels %q and the response %q", name, left.channels, left.response)
+				t.Errorf("%s: the released record has the channels %q and the response %q", name, left.channels, left.response)
 			}
 			if err := s.Forget(ctx, c.Key, idempotency.Precondition{}); err != nil {
 				t.Fatalf("%s: forget: %v", name, err)
@@ -255,8 +253,8 @@ func TestFreedRecord(t *testing.T) {
 	}
 }
 
-// TestFreedOften has a key freed more often than a record remembers tokens.
-func TestFreedOften(t *testing.T) {
+// A key is released more often than its record can remember tokens.
+func TestReleasedOften(t *testing.T) {
 	server := redistest.Start(t)
 	s := closeAtEnd(t, openAt(t, server.Addr))
 	c := claimOf("a", "token")
@@ -273,34 +271,34 @@ func TestFreedOften(t *testing.T) {
 	}
 }
 
-// TestLostReplyToAnOperator loses the reply to a command that was executed. A claim
-// between it and the next attempt is not lost.
+// TestLostReplyToAnOperator loses the reply to an executed command. A claim between that command and the
+// next attempt is not lost.
 func TestLostReplyToAnOperator(t *testing.T) {
 	server := redistest.Start(t)
 	other := closeAtEnd(t, openAt(t, server.Addr))
 	next := withToken(claimOf("a", ""), "next")
 	claim := func() { mustClaim(t, other, next, idempotency.Proceed) }
 	for name, test := range map[string]struct {
-		meanwhile    func()
-		free, forget error
+		meanwhile       func()
+		release, forget error
 	}{
 		"and nothing else":    {func() {}, nil, nil},
 		"and the key claimed": {claim, nil, idempotency.ErrInFlight},
 	} {
 		t.Run(name, func(t *testing.T) {
-			for what, script := range map[string]*script{"free": freeScript, "forget": forgetScript} {
+			for what, script := range map[string]*script{"release": releaseScript, "forget": forgetScript} {
 				command(t, server, "FLUSHALL")
 				p := startProxy(t, listen(t), server.Addr)
-				lose, at := func() { p.lose.Store(1) }, map[string]int{"free": 1, "forget": 2}[what]
-				s := openMeddled(t, p.addr, generous, script, map[int]func(){at: lose, at + 1: test.meanwhile})
+				lose, at := func() { p.lose.Store(1) }, map[string]int{"release": 1, "forget": 2}[what]
+				s := openMeddled(t, p.addr, busyTimeout, script, map[int]func(){at: lose, at + 1: test.meanwhile})
 				c := claimOf("a", "token")
 				mustSettle(t, s, c, mustClaim(t, s, c, idempotency.Proceed).Record, released())
 				var err error
-				want := test.free
-				if what == "free" {
+				want := test.release
+				if what == "release" {
 					var found *idempotency.Record
 					if found, err = s.Release(ctx, c.Key, "operator", idempotency.Precondition{}); err == nil && found.Token != c.Token {
-						t.Errorf("freed %+v; want what was there at first", found)
+						t.Errorf("released %+v; want what was there at first", found)
 					}
 				} else {
 					err, want = s.Forget(ctx, c.Key, idempotency.Precondition{}), test.forget
@@ -320,9 +318,9 @@ func TestLostReplyToAnOperator(t *testing.T) {
 					if record == nil || record.State != idempotency.InFlight || record.Token != next.Token {
 						t.Errorf("%s: the claim is lost: %+v", what, record)
 					}
-				case what == "free":
+				case what == "release":
 					if record == nil || record.State != idempotency.Released || record.Token != "operator" {
-						t.Errorf("freed it is %+v", record)
+						t.Errorf("released it is %+v", record)
 					}
 				case record != nil:
 					t.Errorf("forgotten it is %+v", record)

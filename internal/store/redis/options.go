@@ -18,8 +18,8 @@ import (
 // DefaultTimeout limits one operation if Options.Timeout is 0.
 const DefaultTimeout = 500 * time.Millisecond
 
-// Options configure a store in a single Redis server, in the master that sentinels name, or in
-// a cluster.
+// Options configure a store: in a single Redis server, in the master that sentinels name, or in a
+// cluster.
 type Options struct {
 	// Addresses are host:port, or the absolute path of a unix socket. With Sentinel they are
 	// the addresses of sentinels; otherwise several are nodes of a cluster.
@@ -27,30 +27,30 @@ type Options struct {
 	// Sentinel is the name of the master in the configuration of the sentinels; empty without
 	// sentinels.
 	Sentinel string
-	// SentinelUsername and SentinelPassword are for the sentinels, as Username and Password
-	// are for the servers.
+	// SentinelUsername and SentinelPassword are those for the sentinels. They are independent of
+	// Username and Password, which are for the servers.
 	SentinelUsername string
 	SentinelPassword string
-	// Cluster reports whether a single address is that of a node of a cluster.
+	// Cluster reports whether a single address is that of a cluster node.
 	Cluster bool
-	// Username is empty for Redis's default user. Another one needs a Password.
+	// Username is empty for Redis's default user. Any other user needs a Password.
 	Username string
 	Password string
 	// DB is the number of the database.
 	DB int
-	// TLS is nil for connections without TLS. Otherwise it is called for every new
-	// connection, also to sentinels, so that certificates can change while the store is
-	// open. If it returns an error, the dial fails with it.
+	// TLS is nil for connections without TLS. Otherwise the store calls it for every new
+	// connection, including those to sentinels, so that certificates can change while the
+	// store is open. If TLS returns an error, the dial fails with it.
 	TLS func() (*tls.Config, error)
 	// Prefix is the prefix of the names of all keys and channels; empty is [DefaultPrefix].
 	// Stores with different prefixes share nothing.
 	Prefix string
 	// Timeout limits one operation with its retries; 0 is [DefaultTimeout].
 	Timeout time.Duration
-	// WaitReplicas is on how many replicas a kept response is before Settle returns, as far
-	// as Timeout allows.
+	// WaitReplicas is the number of replicas that must have a kept response before Settle
+	// returns. Settle waits for them for up to Timeout.
 	WaitReplicas int
-	// Logger gets what happens in the background; nil logs nothing.
+	// Logger logs what happens in the background; nil logs nothing.
 	Logger *zap.Logger
 
 	dial dialFunc // in tests
@@ -69,12 +69,12 @@ func (o Options) withDefaults() Options {
 	return o
 }
 
-// clustered reports whether the store is in a cluster.
+// clustered reports whether the servers are a cluster.
 func (o Options) clustered() bool {
 	return o.Cluster || (o.Sentinel == "" && len(o.Addresses) > 1)
 }
 
-// String names the Redis in errors and logs, without secrets.
+// String describes the servers for errors and logs, without secrets.
 func (o Options) String() string {
 	addresses := strings.Join(o.Addresses, ", ")
 	switch {
@@ -87,7 +87,7 @@ func (o Options) String() string {
 	}
 }
 
-// Check returns an error for options that are wrong.
+// Check returns an error if the options are invalid.
 func (o Options) Check() error {
 	if err := o.checkServers(); err != nil {
 		return err
@@ -102,16 +102,16 @@ func (o Options) Check() error {
 	}
 }
 
-// usernameWithoutPassword returns an error, because go-redis would not send the name, and the
-// store would act as the default user. The name is not shown: in a URL it may be a password in
-// the wrong place.
+// usernameWithoutPassword returns the error for a username without a password: go-redis would not send
+// the name, and the store would act as the default user. The error does not show the name, which in a
+// URL may be a password in the wrong place.
 func usernameWithoutPassword(name, password string) error {
 	return fmt.Errorf("redis %s without a %s: Redis takes a name only with a password, and the store would be the default user; "+
 		"set %[2]s too, for a user with nopass to any text", name, password)
 }
 
-// checkServers checks all but the prefix and the user, whose name and password may be set in
-// two places, a URL and beside it.
+// checkServers checks everything but the prefix, the user and the password: a URL may have the user
+// and the configuration the password.
 func (o Options) checkServers() error {
 	if len(o.Addresses) == 0 {
 		return errors.New("no server is set: write a URL, such as redis://localhost:6379, or an address; a variable such as {$REDIS_URL} may be empty")
@@ -144,9 +144,8 @@ func (o Options) checkServers() error {
 	return nil
 }
 
-// CheckAddress returns an error if a text is no address for [Options]. The error shows the
-// address as it was written, such as with a placeholder, but not if it may be a URL with a
-// password.
+// CheckAddress returns an error if a text is not valid as an address in [Options]. The error shows the
+// address as it was written, perhaps with a placeholder, unless it may be a URL with a password.
 func CheckAddress(address, written string) error {
 	if network(address) == "unix" {
 		return nil
@@ -168,11 +167,10 @@ func CheckAddress(address, written string) error {
 	}
 }
 
-// hostName is the form of the names that Go resolves.
+// hostName matches the names that Go resolves.
 var hostName = regexp.MustCompile(`^(\w[\w-]*\.)*\w[\w-]*\.?$`)
 
-// isHost reports whether a host can be dialed. Only digits and dots are an IP address, or
-// nothing.
+// isHost reports whether a host can be dialed. A text of digits and dots must be an IP address.
 func isHost(host string) bool {
 	_, err := netip.ParseAddr(host)
 	return err == nil || hostName.MatchString(host) && strings.Trim(host, "0123456789.") != ""
@@ -183,8 +181,8 @@ func isPort(port string) bool {
 	return err == nil && n > 0
 }
 
-// CheckDoubled returns an error if an address is listed twice: one server is no cluster, and one
-// sentinel no quorum.
+// CheckDoubled returns an error if an address is listed twice: one server is not a cluster, and one
+// sentinel is not a quorum.
 func CheckDoubled(addresses []string) error {
 	for i, address := range addresses {
 		if slices.ContainsFunc(addresses[:i], func(other string) bool { return strings.EqualFold(other, address) }) {
@@ -194,7 +192,7 @@ func CheckDoubled(addresses []string) error {
 	return nil
 }
 
-// shownAs is an address in an error.
+// shownAs returns an address as errors show it.
 func shownAs(address string) string {
 	if isURL(address) {
 		return "a redis address (not shown, it may hold a password)"
@@ -205,7 +203,7 @@ func shownAs(address string) string {
 // isURL reports whether a text looks like a URL or a part of one.
 func isURL(text string) bool { return strings.Contains(text, "://") || strings.Contains(text, "@") }
 
-// network is tcp or unix.
+// network returns the network of an address, tcp or unix.
 func network(address string) string {
 	if strings.HasPrefix(address, "/") {
 		return "unix"

@@ -17,27 +17,27 @@ import (
 )
 
 const (
-	// maxFlushes is how many flushes to one server run at the same time. The second one
-	// starts only where flushes take longer than nearby, or when the first has run for
+	// maxFlushes is the maximum number of concurrent flushes to one server. The second one
+	// starts only if flushes take longer than fastFlush, or when the first has run for
 	// tickInterval.
 	maxFlushes = 2
-	nearby     = time.Millisecond
-	// maxBatch is how many commands go out in one flush.
+	fastFlush  = time.Millisecond
+	// maxBatch is the maximum number of commands in one flush.
 	maxBatch = 128
-	// tickInterval is how often a busy pipe looks for callers whose time is over.
+	// tickInterval is the interval at which a busy pipe looks for callers that have timed out.
 	tickInterval = 10 * time.Millisecond
-	// maxIdle is after what time a pipe that is not used may be dropped.
-	maxIdle = time.Minute
+	// pipeIdleTimeout is how long a pipe must be unused before it may be dropped.
+	pipeIdleTimeout = time.Minute
 )
 
 // pipes are the pipes to all servers.
 type pipes struct {
 	limits *limits
 	dialer *dialer
-	// clustered reports whether nodes redirect what they are not the master of.
+	// clustered reports whether the servers redirect commands to the master of their slot.
 	clustered bool
 	sent      atomic.Int64 // commands, for tests
-	// work goes to a goroutine that is idle, until closed is closed.
+	// work hands a function to an idle goroutine. The goroutines end when closed is closed.
 	work     chan func()
 	closed   chan struct{}
 	channels sync.Pool // of requests
@@ -46,8 +46,8 @@ type pipes struct {
 	open map[target]*pipe
 }
 
-// target is where a pipe leads. Commands that wait for replicas have a pipe of their own, so
-// that others do not wait with them.
+// target identifies a pipe. Commands that wait for replicas have a separate pipe, so that others do not
+// wait with them.
 type target struct {
 	node  *goredis.Client
 	waits bool
@@ -61,8 +61,8 @@ func newPipes(l *limits, d *dialer, clustered bool) *pipes {
 	}
 }
 
-// run calls a function in another goroutine. It reuses one, because the stack of a new goroutine
-// has to grow first.
+// run calls a function in another goroutine. It reuses an idle one, because the stack of a new
+// goroutine would have to grow.
 func (s *pipes) run(f func()) {
 	select {
 	case s.work <- f:
@@ -79,8 +79,8 @@ func (s *pipes) run(f func()) {
 	}
 }
 
-// to returns the pipe to a server. When it makes a new one, it drops those that were not used
-// for a while: the nodes of a cluster come and go.
+// to returns the pipe to a target. When it creates a new one, it drops the pipes that are idle, because
+// cluster nodes join and leave.
 func (s *pipes) to(t target) *pipe {
 	s.mu.RLock()
 	p := s.open[t]
@@ -95,7 +95,7 @@ func (s *pipes) to(t target) *pipe {
 	}
 	now := time.Now()
 	for other, unused := range s.open {
-		if unused.idleSince(now) > maxIdle {
+		if unused.idleSince(now) > pipeIdleTimeout {
 			delete(s.open, other)
 		}
 	}
@@ -114,10 +114,10 @@ func (s *pipes) to(t target) *pipe {
 	return p
 }
 
-// pipe sends commands to one server. A command that comes while no flush runs is flushed by
-// its caller, in its own goroutine: a handover and back would take as long as the round trip.
-// Commands that come meanwhile go out together in the next flush, which costs client and
-// server hardly more than a single command does.
+// pipe sends commands to one server. If no flush runs, a caller flushes its command in its own
+// goroutine: handing it to another goroutine and back would take as long as the round trip. Commands
+// that arrive during a flush are sent together in the next one, which costs client and server hardly
+// more than a single command.
 type pipe struct {
 	pipes *pipes
 	target
@@ -126,24 +126,24 @@ type pipe struct {
 	connected atomic.Int64
 	buffers   sync.Pool // of flushBuffer
 
-	mu       sync.Mutex
-	waiting  []*request // in the order of their seq
-	sent     []*request // by the flushes that run, but for those of callers
-	seq      int64
-	flushes  int // that run
-	started  time.Time
-	shortest time.Duration // about what the shortest of the last flushes took
-	used     time.Time
-	ticker   *time.Timer // calls tick while ticking
-	ticking  bool
-	count    int64 // all flushes, for tests
+	mu            sync.Mutex
+	waiting       []*request // in the order of their seq
+	sent          []*request // by the running flushes, except those that callers flush themselves
+	seq           int64
+	flushes       int           // number of running flushes
+	started       time.Time     // start of the last flush
+	shortestFlush time.Duration // about what the shortest of the last flushes took
+	used          time.Time
+	ticker        *time.Timer // calls tick while ticking
+	ticking       bool
+	flushCount    int64 // all flushes, for tests
 }
 
-// flushBuffer is what a flush needs and leaves to the next one.
+// flushBuffer has the commands of a flush, for reuse by later ones.
 type flushBuffer struct {
 	pipeline goredis.Pipeliner
 	time     *goredis.TimeCmd
-	wait     *goredis.IntCmd // for no replica
+	wait     *goredis.IntCmd // WAIT for 0 replicas
 	commands []goredis.Cmder
 }
 
@@ -153,9 +153,9 @@ func (p *pipe) idleSince(now time.Time) time.Duration {
 	return now.Sub(p.used)
 }
 
-// send has a command executed. It returns with the reply, or at the deadline of the context,
-// and reports whether the server may have executed the command. With an error of the context,
-// the caller may not touch the command any more.
+// send sends a command and returns with the reply, or at the deadline of the context. It reports
+// whether the server may have executed the command, or may still execute it. After an error of the
+// context, the caller must not use the command any more.
 func (p *pipe) send(ctx context.Context, c *request) (maybeApplied bool, err error) {
 	if err := ctx.Err(); err != nil {
 		return false, &unsentError{err}
@@ -186,13 +186,13 @@ func (p *pipe) send(ctx context.Context, c *request) (maybeApplied bool, err err
 	<-c.done
 	p.pipes.channels.Put(c.done)
 	if c.state.Load() == abandonedUnsent {
-		return false, &unsentError{p.pipes.dialer.awaited(p.node.Options().Addr, context.DeadlineExceeded)}
+		return false, &unsentError{p.pipes.dialer.explainNoConn(p.node.Options().Addr, context.DeadlineExceeded)}
 	}
 	return c.result()
 }
 
-// tick abandons the commands of callers whose time is over, and starts a second flush where
-// the first takes long. One timer for all is far cheaper than one for each caller.
+// tick abandons the commands of callers that have timed out, and starts a second flush if the first
+// takes long. One timer for all callers is far cheaper than one for each.
 func (p *pipe) tick() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -206,12 +206,12 @@ func (p *pipe) tick() {
 	}
 }
 
-// startFlush starts one more flush for what waits, if there may be one.
+// startFlush starts another flush if commands wait and another flush is allowed.
 func (p *pipe) startFlush(now time.Time) {
 	switch {
 	case len(p.waiting) == 0, p.flushes == maxFlushes:
 		return
-	case p.flushes > 0 && p.shortest < nearby && now.Sub(p.started) < tickInterval && len(p.waiting) < maxBatch:
+	case p.flushes > 0 && p.shortestFlush < fastFlush && now.Sub(p.started) < tickInterval && len(p.waiting) < maxBatch:
 		return
 	}
 	p.flushes++
@@ -219,22 +219,22 @@ func (p *pipe) startFlush(now time.Time) {
 	p.pipes.run(p.flushAll)
 }
 
-// flushAll flushes until nothing waits.
+// flushAll flushes until no command waits.
 func (p *pipe) flushAll() {
-	ctx := context.Background() // each connection has its limits
+	ctx := context.Background() // conn limits each read and write
 	for {
 		newest, ok := p.pending()
 		if !ok {
 			return
 		}
-		// While it connects, the commands stay in the queue: if a caller's time is over, its
-		// command is known to be unsent.
+		// Commands stay in the queue while flushAll connects, so a command whose caller times
+		// out is known to be unsent.
 		err := p.connect(ctx)
 		if err == nil {
 			newest = math.MaxInt64
 		}
-		// Without a connection only those fail that it was made for. A later command might
-		// have another server.
+		// If connecting fails, only the commands fail that waited before. For later ones, the
+		// address may lead to another server.
 		batch := p.take(newest)
 		switch {
 		case err != nil:
@@ -250,8 +250,8 @@ func (p *pipe) flushAll() {
 	}
 }
 
-// pending returns the seq of the newest command that waits. If there is none, this flush is
-// over.
+// pending returns the seq of the newest waiting command. If there is none, it ends this flush and
+// returns false.
 func (p *pipe) pending() (newest int64, ok bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -263,8 +263,8 @@ func (p *pipe) pending() (newest int64, ok bool) {
 	return 0, false
 }
 
-// connect makes a connection if none is idle, and learns the server's time. It waits for as
-// long as the pool is full.
+// connect dials if no connection is idle, and learns the server's time. It waits while the pool is
+// full.
 func (p *pipe) connect(ctx context.Context) error {
 	if p.node.PoolStats().IdleConns > 0 && p.clock.known() {
 		return nil
@@ -282,7 +282,7 @@ func (p *pipe) connect(ctx context.Context) error {
 	}
 }
 
-// take takes commands up to the newest one out of the queue.
+// take removes up to maxBatch commands, none later than newest, from the queue.
 func (p *pipe) take(newest int64) []*request {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -298,12 +298,12 @@ func (p *pipe) take(newest int64) []*request {
 	return batch
 }
 
-// flush sends a batch and has the replies when it returns. A TIME is in front if times in the
-// commands must be checked. At the end is a WAIT, for the replicas, or for none: it fails on a
-// server that was made a replica, and on one that takes writes nothing else does.
+// flush sends a batch and returns with the replies. A TIME precedes the batch if times in the commands
+// must be checked. A WAIT follows it, for the replicas or for none: WAIT fails on a master that became
+// a replica, which is the only sign if the replica accepts writes.
 func (p *pipe) flush(ctx context.Context, batch ...*request) {
 	p.mu.Lock()
-	p.count++
+	p.flushCount++
 	p.mu.Unlock()
 	p.pipes.sent.Add(int64(len(batch)))
 	f := p.buffers.Get().(*flushBuffer)
@@ -323,7 +323,7 @@ func (p *pipe) flush(ctx context.Context, batch ...*request) {
 		wait = p.waitForReplicas(ctx)
 	}
 	f.commands = append(f.commands, wait)
-	_ = f.pipeline.BatchProcess(ctx, f.commands...) // they are only queued here
+	_ = f.pipeline.BatchProcess(ctx, f.commands...) // this only queues them
 	_, failed := f.pipeline.Exec(ctx)
 	clear(f.commands)
 
@@ -336,15 +336,15 @@ func (p *pipe) flush(ctx context.Context, batch ...*request) {
 	waitTimedOut := p.waits && errors.Is(wait.Err(), os.ErrDeadlineExceeded)
 	for _, c := range batch {
 		if waitTimedOut && c.Val() != nil {
-			c.SetErr(nil) // it has its reply: go-redis sets the error of the WAIT in all commands
+			c.SetErr(nil) // it has its reply, but go-redis sets the error of the WAIT in all commands
 		}
 		if c.Err() == nil && c.Val() == nil {
-			// It was not sent. go-redis leaves the commands of a pipeline without an error if
-			// the server refuses the connection.
+			// The command was not sent. If the server refuses the connection, go-redis sets no
+			// error in the commands of a pipeline.
 			c.SetErr(cmp.Or(failed, io.ErrUnexpectedEOF))
 		}
 		if demoted && isPlain(c.Err()) {
-			c.SetErr(errReplica) // it was executed, and the server will lose it
+			c.SetErr(errReplica) // executed, but the server will lose it
 		}
 		c.now, c.maybeApplied = now, mayBeApplied(c.Err())
 		if wait.Err() == nil {
@@ -364,10 +364,10 @@ func refusesWait(err error) bool {
 	return answered(err) && strings.Contains(err.Error(), "WAIT cannot be used")
 }
 
-// measure notes how long a flush took. A short one counts for more than many long ones.
+// measure updates shortestFlush. A short flush counts for more than many long ones.
 func (p *pipe) measure(took time.Duration) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	took -= p.shortest
-	p.shortest += min(took, took/16)
+	took -= p.shortestFlush
+	p.shortestFlush += min(took, took/16)
 }

@@ -12,16 +12,16 @@ import (
 	"go.uber.org/zap"
 )
 
-// prober asks the server behind each new connection for its version, its role and whether it
-// may evict records. It refuses the connection to a server that cannot be used, before any
-// command is sent: after a failover, an address can lead to another server than before.
+// prober asks the server of each new connection for its version, its role and whether it may evict
+// records: after a failover, an address may lead to another server than before. If the server cannot be
+// used, prober refuses the connection before any command of the store is sent.
 type prober struct {
 	log *zap.Logger
-	// clustered reports whether the cluster itself tells which nodes are masters.
+	// clustered reports whether the servers are a cluster, whose slots say which nodes are masters.
 	clustered bool
 	dialer    *dialer
 	accepted  sync.Map // run IDs of servers
-	refused   sync.Map // likewise
+	refused   sync.Map // run IDs of replicas
 	connected atomic.Bool
 }
 
@@ -40,7 +40,7 @@ func (p *prober) probe(ctx context.Context, conn *goredis.Conn) error {
 	runID, address := infoField(server.Val(), "run_id"), zap.String("address", p.addressOf(conn))
 	if !p.clustered && infoField(replication.Val(), "role") == "slave" {
 		if _, known := p.refused.LoadOrStore(runID, true); !known {
-			p.log.Error("this redis is a replica: requests with a key are refused until it is a master; set the address of the master, or use sentinel", address)
+			p.log.Error("this redis is a replica: requests with a key are refused until it becomes a master; set the address of the master, or use sentinel", address)
 		}
 		return initError(errReplica)
 	}
@@ -48,7 +48,7 @@ func (p *prober) probe(ctx context.Context, conn *goredis.Conn) error {
 		return nil
 	}
 	if p.connected.Swap(true) && !p.clustered {
-		p.log.Info("connected to another redis than before: a failover, or a name with several addresses", address)
+		p.log.Info("connected to another redis server than before, after a failover or because the name has several addresses", address)
 	}
 	if policy := evictionPolicy(memory.Val()); policy != "" {
 		p.log.Warn("this redis may evict records, and an evicted key runs again; set maxmemory-policy noeviction",
@@ -57,13 +57,13 @@ func (p *prober) probe(ctx context.Context, conn *goredis.Conn) error {
 	return nil
 }
 
-// addressOf returns the address of the server that a connection leads to.
+// addressOf returns the address of a connection's server.
 func (p *prober) addressOf(conn *goredis.Conn) string {
 	address, _, _ := strings.Cut(strings.TrimPrefix(conn.String(), "Redis<"), " ")
 	return p.dialer.addressOf(address)
 }
 
-// sentinelClient is what go-redis has for the address of a client behind sentinels.
+// sentinelClient is what go-redis uses as the address of a client behind sentinels.
 const sentinelClient = "FailoverClient"
 
 // addressOf returns the address of a client's server.
@@ -77,8 +77,8 @@ func (d *dialer) addressOf(client string) string {
 // minVersion is the first version of Redis in which SET takes both NX and GET.
 const minVersion = 7
 
-// checkVersion reads the server section of INFO. It accepts a server that does not tell its
-// version.
+// checkVersion returns an error if the server section of INFO has a version that is too old. Without a
+// version there is no error.
 func checkVersion(info string) error {
 	if infoField(info, "valkey_version") != "" || infoField(info, "dragonfly_version") != "" {
 		return nil // these report an old version of Redis for compatibility
@@ -91,8 +91,8 @@ func checkVersion(info string) error {
 	return nil
 }
 
-// evictionPolicy reads the memory section of INFO. It returns the policy by which the server
-// evicts keys, "" if it evicts none, or does not tell.
+// evictionPolicy returns, from the memory section of INFO, the policy by which the server evicts keys;
+// "" if it evicts none, or that is not known.
 func evictionPolicy(info string) string {
 	limit, policy := infoField(info, "maxmemory"), infoField(info, "maxmemory_policy")
 	if limit == "" || limit == "0" || policy == "noeviction" {
@@ -101,7 +101,7 @@ func evictionPolicy(info string) string {
 	return policy
 }
 
-// infoField returns a field of a reply to INFO, "" if it has none of this name.
+// infoField returns the value of a field in a reply to INFO, "" if there is none.
 func infoField(info, name string) string {
 	for line := range strings.Lines(info) {
 		if field, value, _ := strings.Cut(strings.TrimSpace(line), ":"); field == name {

@@ -13,15 +13,15 @@ import (
 	"github.com/caddy-dedup/caddy-dedup/internal/redistest"
 )
 
-// TestNextServer puts another server behind the same name, as sentinels or a DNS
-// record do. It is greeted like the first.
+// Another server behind the same name, as sentinels or a DNS record may cause, is probed like the
+// first.
 func TestNextServer(t *testing.T) {
 	first := redistest.Start(t, "--maxmemory", "100mb", "--maxmemory-policy", "allkeys-lru")
 	second := redistest.Start(t, "--maxmemory", "100mb", "--maxmemory-policy", "volatile-lru")
 	var now atomic.Pointer[redistest.Server]
 	now.Store(first)
 	core, logs := observer.New(zap.InfoLevel)
-	o := Options{Addresses: []string{"redis.test:6379"}, Timeout: generous, Logger: zap.New(core)}
+	o := Options{Addresses: []string{"redis.test:6379"}, Timeout: busyTimeout, Logger: zap.New(core)}
 	o.dial = func(ctx context.Context, network, _ string) (net.Conn, error) {
 		return new(net.Dialer).DialContext(ctx, network, now.Load().Addr)
 	}
@@ -42,7 +42,7 @@ func TestNextServer(t *testing.T) {
 	if len(warned) != 2 || warned[0] != "allkeys-lru" || warned[1] != "volatile-lru" {
 		t.Errorf("warned of %v; want both servers", warned)
 	}
-	if n := logs.FilterMessageSnippet("another redis than before").Len(); n != 1 {
+	if n := logs.FilterMessageSnippet("another redis server than before").Len(); n != 1 {
 		t.Errorf("%d log lines of another server, want 1", n)
 	}
 }

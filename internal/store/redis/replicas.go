@@ -13,30 +13,31 @@ import (
 	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
 )
 
-// With wait_replicas, the settlements of kept responses go out in flushes of their own, each
-// with a WAIT behind it. WAIT counts what its connection wrote, so the flush has its answer, and
-// no other command waits for a slow replica. While fewer replicas are connected than are wanted,
-// no WAIT is sent: it would only take time.
+// With wait_replicas, the settlements of kept responses are sent in separate flushes, each with a WAIT
+// at its end. WAIT covers the writes of its connection, so its reply is right for the whole flush, and
+// other commands do not wait for a slow replica. While fewer replicas are connected than wait_replicas,
+// settlements do not wait: a WAIT would only time out.
 
-// unknownReplicas is a number of connected replicas before the server was asked.
+// unknownReplicas is the number of connected replicas before the server was asked.
 const unknownReplicas = -1
 
-// eventLoop is how long an idle server sleeps, at its default hz. It ends a WAIT when it wakes.
+// eventLoop is how long an idle server sleeps, at its default hz. When it wakes up, it ends a WAIT that
+// has timed out.
 const eventLoop = 100 * time.Millisecond
 
-// waitForReplicas returns the WAIT at the end of a flush. Its reply comes within an attempt, and
-// an operation has time for three: the server may not know the script, and a flush may run.
+// waitForReplicas returns the WAIT at the end of a flush. Its timeout is short enough that the reply
+// comes within the attempt timeout.
 func (p *pipe) waitForReplicas(ctx context.Context) *goredis.IntCmd {
 	l := p.pipes.limits
-	return goredis.NewIntCmd(ctx, "wait", l.replicas(), toMillis(min(l.attempt()*3/4, l.attempt()-eventLoop*6/5)))
+	return goredis.NewIntCmd(ctx, "wait", l.replicas(), toMillis(min(l.attemptTimeout()*3/4, l.attemptTimeout()-eventLoop*6/5)))
 }
 
-// Unreplicated returns how many kept responses were answered before they were known to be on
-// as many replicas as Options.WaitReplicas says.
+// Unreplicated returns for how many kept responses Settle returned before Options.WaitReplicas replicas
+// were known to have them.
 func (s *Store) Unreplicated() int64 { return s.unreplicated.Load() }
 
-// checkReplicated counts and logs a settlement that not enough replicas have. That is no error:
-// the response is kept, and its client gets it.
+// checkReplicated counts and logs a settlement that is on too few replicas. That is not an error: the
+// response is kept, and its client gets it.
 func (s *Store) checkReplicated(ctx context.Context, to target, replicas int64, key idempotency.Key, claimed *idempotency.Record) {
 	wanted := s.limits.replicas()
 	if to.waits && replicas >= wanted {
@@ -44,28 +45,28 @@ func (s *Store) checkReplicated(ctx context.Context, to target, replicas int64, 
 	}
 	s.unreplicated.Add(1)
 	if !to.waits {
-		return // the missing replicas are in the log already
+		return // countReplicas has logged the missing replicas
 	}
 	err := fmt.Errorf("%d of %d replicas have it", replicas, wanted)
 	if replicas < 0 {
-		err = errors.New("it is not known how many replicas have it")
+		err = errors.New("the number of replicas that have it is unknown")
 	}
 	s.countReplicas(ctx, to.node)
 	s.log.Warn("a kept response is answered before it is known to be on the replicas; a failover may lose it, and its key then runs again",
 		zap.Stringer("key", key), zap.String("execution_id", claimed.ExecutionID), zap.Int64("wait_replicas", wanted), zap.Error(err))
 }
 
-// enoughReplicas reports whether as many replicas are connected to a master as are wanted. It
-// asks the master if there were too few, or it has not asked yet.
+// enoughReplicas reports whether at least wait_replicas replicas are connected to a master. It asks the
+// master if there were too few before, or it has not asked yet.
 func (s *Store) enoughReplicas(ctx context.Context, master *goredis.Client) bool {
 	wanted := s.limits.replicas()
 	connected := s.pipes.to(target{master, true}).connected.Load()
 	return connected >= wanted || s.countReplicas(ctx, master) >= wanted
 }
 
-// countReplicas returns how many replicas are connected to a master. It logs when enough of them
-// become too few, or another number of too few. A master that does not tell, for example
-// because the user may not ask, counts as one that has enough.
+// countReplicas returns how many replicas are connected to a master. It logs when the number becomes
+// too low or changes while it is too low, and when it is high enough again. If the master does not
+// answer, for example because the user may not use INFO, enough replicas count as connected.
 func (s *Store) countReplicas(ctx context.Context, master *goredis.Client) int64 {
 	wanted := s.limits.replicas()
 	info, err := master.Info(ctx, "replication").Result()
@@ -84,7 +85,7 @@ func (s *Store) countReplicas(ctx context.Context, master *goredis.Client) int64
 	}
 	switch {
 	case n < wanted && n != before:
-		s.log.Warn("fewer replicas are connected than wait_replicas says; kept responses are answered without waiting, and a failover may lose them", fields...)
+		s.log.Warn("fewer replicas than wait_replicas are connected; kept responses are answered without waiting, and a failover may lose them", fields...)
 	case n >= wanted && before < wanted && before != unknownReplicas:
 		s.log.Info("enough replicas are connected again", fields...)
 	}

@@ -29,10 +29,10 @@ func claimMany(t *testing.T, s *Store, prefix string, n int) map[string]*idempot
 	return records
 }
 
-// settleMany keeps a response of this size under each key, all at once, and returns how
-// long the slowest settlement took.
+// settleMany keeps a response of this size for each key, concurrently, and returns how long the slowest
+// settlement took.
 func settleMany(t *testing.T, s *Store, size int, records map[string]*idempotency.Record) (slowest time.Duration) {
-	begun := time.Now()
+	start := time.Now()
 	var settling sync.WaitGroup
 	for name, record := range records {
 		settling.Go(func() {
@@ -42,16 +42,15 @@ func settleMany(t *testing.T, s *Store, size int, records map[string]*idempotenc
 		})
 	}
 	settling.Wait()
-	return time.Since(begun)
+	return time.Since(start)
 }
 
-// TestWaitReplicas pauses the replica, so that it has a response only if Settle waited
-// for it.
+// The replica has each kept response when Settle returns.
 func TestWaitReplicas(t *testing.T) {
 	t.Parallel()
 	master := redistest.Start(t)
 	replica := redistest.StartReplica(t, master)
-	s := closeAtEnd(t, openWith(t, Options{Addresses: []string{master.Addr}, Timeout: generous, WaitReplicas: 1}))
+	s := closeAtEnd(t, openWith(t, Options{Addresses: []string{master.Addr}, Timeout: busyTimeout, WaitReplicas: 1}))
 
 	c := claimOf("a", "token")
 	record := mustClaim(t, s, c, idempotency.Proceed).Record
@@ -93,11 +92,11 @@ func (s *Store) waitingFlushes() int64 {
 	p := s.pipes.to(target{s.client.(*goredis.Client), true})
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return p.count
+	return p.flushCount
 }
 
-// TestWaitReplicasStalled has a replica that hangs. More settle at once than there are
-// connections, and claims go on meanwhile: few flushes wait for the replica.
+// While a replica hangs, and there are more settlements than connections, few flushes wait for the
+// replica, and claims go on.
 func TestWaitReplicasStalled(t *testing.T) {
 	t.Parallel()
 	for name, size := range map[string]int{"small": small, "large": large} {
@@ -124,7 +123,7 @@ func stalled(t *testing.T, size int) {
 	go func() { took <- settleMany(t, s, size, records) }()
 	eventually(t, "replicas are waited for", func() bool { return master.Info("clients", "blocked_clients") != "0" })
 	claimMany(t, s, "meanwhile ", 20)
-	if took := <-took; took > s.limits.timeout()+overtime {
+	if took := <-took; took > s.limits.timeout()+timeoutSlack {
 		t.Errorf("it took %s; an operation's timeout is %s", took, s.limits.timeout())
 	}
 	if n := s.waitingFlushes(); n > poolSize {
@@ -141,7 +140,7 @@ func stalled(t *testing.T, size int) {
 	}
 }
 
-// endlessWait has the server wait for a replica without a limit.
+// endlessWait makes the server wait for replicas without a timeout.
 type endlessWait struct{ net.Conn }
 
 func (c endlessWait) Write(b []byte) (int, error) {
@@ -154,8 +153,8 @@ func (c endlessWait) Write(b []byte) (int, error) {
 	return len(b), err
 }
 
-// TestWaitReplicasWithoutReply has a server that keeps a response, but does not answer the
-// WAIT in time. The response is kept, and counts as not replicated.
+// A server keeps a response, but does not answer the WAIT in time. The response counts as kept and as
+// not replicated.
 func TestWaitReplicasWithoutReply(t *testing.T) {
 	t.Parallel()
 	master := redistest.Start(t)
@@ -179,16 +178,16 @@ func TestWaitReplicasWithoutReply(t *testing.T) {
 	}
 }
 
-// TestWaitReplicasTooFew has fewer replicas than are wanted: nothing waits for them, and
-// the log says so once, and when that changes.
+// While fewer replicas than wait_replicas are connected, settlements do not wait, and the store logs only
+// changes of the number.
 func TestWaitReplicasTooFew(t *testing.T) {
 	t.Parallel()
 	master := redistest.Start(t)
 	core, logs := observer.New(zap.InfoLevel)
 	s := closeAtEnd(t, openWith(t, Options{
-		Addresses: []string{master.Addr}, WaitReplicas: 2, Timeout: generous, Logger: zap.New(core),
+		Addresses: []string{master.Addr}, WaitReplicas: 2, Timeout: busyTimeout, Logger: zap.New(core),
 	}))
-	keeps := func(what string, waits bool, told ...string) {
+	keeps := func(what string, waits bool, want ...string) {
 		t.Helper()
 		const settlements = 5
 		missed, waited := s.Unreplicated(), s.waitingFlushes()
@@ -199,12 +198,12 @@ func TestWaitReplicasTooFew(t *testing.T) {
 		if waits && (missed != 0 || waited == 0) || !waits && (missed != settlements || waited != 0) {
 			t.Errorf("%s: %d of %d responses did not wait, in %d flushes", what, missed, settlements, waited)
 		}
-		var said []string
+		var got []string
 		for _, entry := range logs.TakeAll() {
-			said = append(said, fmt.Sprint(entry.Level, " ", entry.ContextMap()["connected"]))
+			got = append(got, fmt.Sprint(entry.Level, " ", entry.ContextMap()["connected"]))
 		}
-		if fmt.Sprint(said) != fmt.Sprint(told) {
-			t.Errorf("%s: the log says %v, want %v", what, said, told)
+		if fmt.Sprint(got) != fmt.Sprint(want) {
+			t.Errorf("%s: the log has %v, want %v", what, got, want)
 		}
 	}
 	keeps("none", false, "warn 0")
@@ -222,8 +221,7 @@ func TestWaitReplicasTooFew(t *testing.T) {
 	keeps("none again", false, "warn 0")
 }
 
-// TestWaitReplicasSaysWhichMaster has sentinels, which name another master after a
-// failover. The log names the one that has too few replicas.
+// Behind sentinels, the log has the address of the master with too few replicas, also after a failover.
 func TestWaitReplicasSaysWhichMaster(t *testing.T) {
 	t.Parallel()
 	master := redistest.Start(t)
@@ -232,17 +230,17 @@ func TestWaitReplicasSaysWhichMaster(t *testing.T) {
 	core, logs := observer.New(zap.WarnLevel)
 	s := closeAtEnd(t, openWith(t, Options{
 		Addresses: []string{sentinels[0].Addr}, Sentinel: redistest.MasterName,
-		WaitReplicas: 2, Timeout: generous, Logger: zap.New(core),
+		WaitReplicas: 2, Timeout: busyTimeout, Logger: zap.New(core),
 	}))
-	said := func(n int, address string) {
+	wantLines := func(n int, address string) {
 		t.Helper()
-		lines := logs.FilterMessageSnippet("fewer replicas are connected").All()
+		lines := logs.FilterMessageSnippet("fewer replicas than wait_replicas are connected").All()
 		if len(lines) != n || lines[n-1].ContextMap()["address"] != address {
 			t.Errorf("the log has %+v; want %d lines, the last one of %s", lines, n, address)
 		}
 	}
 	settleMany(t, s, small, claimMany(t, s, "before ", 2))
-	said(1, master.Addr)
+	wantLines(1, master.Addr)
 	master.Kill()
 	eventually(t, "the replica is the master", replica.IsMaster)
 	var record *idempotency.Record
@@ -252,17 +250,17 @@ func TestWaitReplicasSaysWhichMaster(t *testing.T) {
 		return err == nil
 	})
 	mustSettle(t, s, claimOf("after", "token"), record, kept(small))
-	said(2, replica.Addr)
+	wantLines(2, replica.Addr)
 }
 
-// TestWaitReplicasUnknown has a user who may not ask how many replicas there are.
+// The user of the store may not use INFO, so the number of replicas is unknown.
 func TestWaitReplicasUnknown(t *testing.T) {
 	t.Parallel()
 	master := redistest.Start(t)
 	redistest.StartReplica(t, master)
 	master.Do("ACL", "SETUSER", "dedup", "on", ">secret", "~*", "&*", "+@all", "-info")
 	s := closeAtEnd(t, openWith(t, Options{
-		Addresses: []string{master.Addr}, Username: "dedup", Password: "secret", WaitReplicas: 1, Timeout: generous,
+		Addresses: []string{master.Addr}, Username: "dedup", Password: "secret", WaitReplicas: 1, Timeout: busyTimeout,
 	}))
 	settleMany(t, s, small, claimMany(t, s, "unknown ", 5))
 	if waits := s.waitingFlushes(); waits == 0 || s.Unreplicated() != 0 {
@@ -270,22 +268,22 @@ func TestWaitReplicasUnknown(t *testing.T) {
 	}
 }
 
-// TestReplicaIsSaidAtTheFirstContact has the address of a replica, which takes writes or
-// does not. Neither takes a claim.
-func TestReplicaIsSaidAtTheFirstContact(t *testing.T) {
+// If the address is that of a replica, read-only or not, the store logs that at once, and refuses
+// claims.
+func TestReplicaIsLoggedAtOnce(t *testing.T) {
 	t.Parallel()
 	for readOnly, args := range map[bool][]string{true: nil, false: {"--replica-read-only", "no"}} {
 		master := redistest.Start(t)
 		replica := redistest.StartReplica(t, master, args...)
 		core, logs := observer.New(zap.ErrorLevel)
-		s := closeAtEnd(t, openWith(t, Options{Addresses: []string{replica.Addr}, Timeout: generous, Logger: zap.New(core)}))
+		s := closeAtEnd(t, openWith(t, Options{Addresses: []string{replica.Addr}, Timeout: busyTimeout, Logger: zap.New(core)}))
 		if _, _, err := s.Lookup(ctx, keyOf("a")); !errors.Is(err, errReplica) {
 			t.Errorf("read only %v: lookup: %v; want %v", readOnly, err, errReplica)
 		}
-		said := func() int {
+		logged := func() int {
 			return logs.FilterMessageSnippet("is a replica").FilterField(zap.String("address", replica.Addr)).Len()
 		}
-		if said() != 1 {
+		if logged() != 1 {
 			t.Errorf("read only %v: after the first contact the log has %+v", readOnly, logs.All())
 		}
 		for range 3 {
@@ -296,18 +294,18 @@ func TestReplicaIsSaidAtTheFirstContact(t *testing.T) {
 		}
 		replica.Do("REPLICAOF", "NO", "ONE")
 		mustClaim(t, s, claimOf("a", "token"), idempotency.Proceed)
-		if said() != 1 {
-			t.Errorf("read only %v: it is said %d times", readOnly, said())
+		if logged() != 1 {
+			t.Errorf("read only %v: it is said %d times", readOnly, logged())
 		}
 	}
 }
 
-// TestReadOnlyReplica has the address of a replica, which then becomes a master.
+// The address is that of a replica, which then becomes a master.
 func TestReadOnlyReplica(t *testing.T) {
 	t.Parallel()
 	master := redistest.Start(t)
 	replica := redistest.StartReplica(t, master)
-	s := closeAtEnd(t, openWith(t, Options{Addresses: []string{replica.Addr}, Timeout: generous}))
+	s := closeAtEnd(t, openWith(t, Options{Addresses: []string{replica.Addr}, Timeout: busyTimeout}))
 	claimed, err := s.Claim(ctx, claimOf("a", "token"))
 	if err == nil || !strings.Contains(err.Error(), replica.Addr) || !strings.Contains(err.Error(), "the server is a replica; set the address of the master") {
 		t.Errorf("claim: %v; want it to say that this is a replica", err)

@@ -12,28 +12,29 @@ import (
 	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
 )
 
-// request is one command on a record. While a flush has it, only that flush may read or write
-// it: a caller whose time is over leaves it behind.
+// request is one command on a record. While a flush has it, only that flush may use it: a caller that
+// times out abandons it.
 type request struct {
 	goredis.Cmd
-	// value is what the command writes. It gets its expiry unless life is 0, and the end of
-	// its lease unless lease is, by the clock of the server.
+	// value is what the command writes. setTimes writes into it the expiry, unless life is 0, and
+	// the end of the lease, unless lease is 0.
 	value       []byte
 	lease, life time.Duration
-	// until is the time after which the server refuses the command, as its argument
-	// deadlineArg says by the clock of the server; 0 for none.
+	// until is the time after which the server refuses the command. setTimes writes it, by the
+	// clock of the server, into the argument with index deadlineArg; 0 for no deadline.
 	until       time.Time
 	deadlineArg int
 
-	// maybeApplied reports whether the server may have executed the command, or still may.
+	// maybeApplied reports whether the server may have executed the command without a reply, or
+	// may still execute it.
 	maybeApplied bool
-	// now is the server's time in ms from the same flush, 0 without.
+	// now is the server's time, in ms, from the same flush; 0 if the flush did not ask for it.
 	now int64
 	// replicas is how many replicas have acknowledged the command, -1 if that is unknown.
 	replicas int64
 
-	// For a pipe: the place in its queue, when the caller's time is over, and how far the
-	// command is. done receives when it is replied or abandoned.
+	// These are for the pipe: the position in its queue, the caller's deadline, and the state of
+	// the command. done receives a value when the command is replied or abandoned.
 	seq      int64
 	deadline time.Time
 	state    atomic.Int32
@@ -44,8 +45,8 @@ const (
 	queued = iota
 	inFlush
 	replied
-	abandonedUnsent // the caller's time was over before the command was sent,
-	abandonedSent   // or after that
+	abandonedUnsent // the caller timed out before the command was sent
+	abandonedSent   // the caller timed out after that
 )
 
 func newRequest(ctx context.Context, args ...any) *request {
@@ -70,18 +71,18 @@ func newScriptRequest(ctx context.Context, script *script, byText bool, keys []s
 	return c
 }
 
-// NoRetry keeps go-redis from sending the command again when the reply was lost. It still
-// follows redirects.
+// NoRetry keeps go-redis from resending the command after a lost reply. go-redis still follows
+// redirects.
 func (c *request) NoRetry() bool { return true }
 
-// needsTime reports whether the server's time must come with the reply, to check the times in
-// the command.
+// needsTime reports whether the flush must ask for the server's time, to check the times in the
+// command.
 func (c *request) needsTime() bool { return c.lease > 0 || c.deadlineArg > 0 }
 
 // wasReadOnly reports whether the server refused the command because it is a replica.
 func (c *request) wasReadOnly() bool { return hasCode(c.Err(), "READONLY") }
 
-// setTimes writes the times into the command, by the clock of a server.
+// setTimes writes the deadline, the lease and the expiry into the command, by the clock of a server.
 func (c *request) setTimes(clock *serverClock) {
 	now := clock.at(time.Now())
 	if c.deadlineArg > 0 {
@@ -95,15 +96,15 @@ func (c *request) setTimes(clock *serverClock) {
 	}
 }
 
-// finish notifies the caller of the reply, unless it has abandoned the command. After that
-// the caller may use the request again.
+// finish notifies the caller of the reply, unless the command was abandoned. After that, only the
+// caller may use the request.
 func (c *request) finish() {
 	if c.state.CompareAndSwap(inFlush, replied) {
 		c.done <- struct{}{}
 	}
 }
 
-// abandon notifies the caller if its time is over and there is no reply. A flush may still have
+// abandon notifies the caller if its deadline has passed and there is no reply. A flush may still have
 // the command.
 func (c *request) abandon(now time.Time) {
 	if now.Before(c.deadline) {
@@ -114,8 +115,8 @@ func (c *request) abandon(now time.Time) {
 	}
 }
 
-// result returns how the command ended for its caller. With an error of the context, the
-// caller may not touch the command any more.
+// result returns the result of [pipe.send] for a command that was replied or abandoned after it was
+// sent.
 func (c *request) result() (maybeApplied bool, err error) {
 	if c.state.Load() == abandonedSent {
 		return true, errAbandoned
@@ -123,16 +124,17 @@ func (c *request) result() (maybeApplied bool, err error) {
 	return c.maybeApplied, c.Err()
 }
 
-// errAbandoned reports that the time of a caller was over before the reply came.
+// errAbandoned is the error if a caller times out after its command was sent.
 var errAbandoned = fmt.Errorf("no reply came in time: %w", context.DeadlineExceeded)
 
-// unsentError reports that the time of a caller was over before its command was sent.
+// unsentError is the error if a caller times out before its command was sent.
 type unsentError struct{ err error }
 
 func (e *unsentError) Error() string { return fmt.Sprintf("the command was not sent: %v", e.err) }
 func (e *unsentError) Unwrap() error { return e.err }
 
-// mayBeApplied reports whether the server may execute the failed command, now or later.
+// mayBeApplied reports whether the server may have executed a command that failed with err, or may
+// still execute it.
 func mayBeApplied(err error) bool {
 	if isPlain(err) {
 		return false

@@ -22,21 +22,22 @@ var (
 	lookupSource string
 	//go:embed forget.lua
 	forgetSource string
-	//go:embed free.lua
-	freeSource string
+	//go:embed release.lua
+	releaseSource string
 
 	claimScript = newScript(headSource + claimSource)
 	renewScript = newScript(headSource + renewSource)
-	// renewFullScript is renewScript for a server without memory: a renewal takes none. Not
-	// every server that speaks the protocol of Redis knows its first line.
+	// renewFullScript is renewScript for a server that is out of memory: a renewal needs none. It
+	// is a separate script, because not every server that speaks the protocol of Redis knows its
+	// first line.
 	renewFullScript = newScript("#!lua flags=allow-oom\n" + headSource + renewSource)
 	settleScript    = newScript(settleSource)
 	lookupScript    = newScript(headSource + lookupSource)
 	forgetScript    = newScript(headSource + forgetSource)
-	freeScript      = newScript(headSource + freeSource)
+	releaseScript   = newScript(headSource + releaseSource)
 )
 
-// script is the source of a script, and its SHA-1 in hex, by which the server knows it.
+// script is the source of a script, with its SHA-1 in hex, which identifies it on the server.
 type script struct{ source, hash string }
 
 func newScript(source string) *script {
@@ -68,7 +69,7 @@ type reply struct {
 	rest []any
 }
 
-// readReply takes a script's reply.
+// readReply reads the reply of a script.
 func readReply(key string, command *goredis.Cmd) (reply, error) {
 	value, err := command.Result()
 	if err != nil {
@@ -84,7 +85,7 @@ func readReply(key string, command *goredis.Cmd) (reply, error) {
 	return answer, nil
 }
 
-// scriptReply reads what the scripts return. It is not ok for other replies.
+// scriptReply reads a reply in the form that the scripts return. ok is false for other replies.
 func scriptReply(value any) (answer reply, ok bool) {
 	if word, ok := value.(string); ok {
 		switch word {
@@ -102,8 +103,9 @@ func scriptReply(value any) (answer reply, ok bool) {
 	return reply{word: word, now: now, rest: values[2:]}, isWord && isTime
 }
 
-// value returns the value in the reply, whose rest must have that many parts.
-func (r reply) value(parts int) ([]byte, bool) {
+// value returns the first element of the rest, a value. ok is false unless the rest has so many
+// elements.
+func (r reply) value(parts int) (_ []byte, ok bool) {
 	if len(r.rest) != parts {
 		return nil, false
 	}
@@ -111,13 +113,13 @@ func (r reply) value(parts int) ([]byte, bool) {
 	return []byte(value), ok
 }
 
-// unexpectedReply returns the error for a reply that none of the scripts makes.
+// unexpectedReply returns the error for a reply that no script returns.
 func unexpectedReply(key string, value any) error {
 	text := fmt.Sprintf("%v", value)
 	if len(text) > 100 {
 		text = text[:100] + "..."
 	}
-	return unreadable(key, "the server answers %q, which no script of caddy-dedup does", text)
+	return unreadable(key, "the server answered %q, which no script of caddy-dedup returns", text)
 }
 
 func (r reply) unexpected(key string) error {

@@ -14,12 +14,12 @@ import (
 	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
 )
 
-// Store is an [idempotency.Store] in Redis. Every operation ends with the server's reply or
-// at its timeout, whatever the server does. It does not end earlier when its context is
-// canceled: a command that was sent cannot be taken back.
+// Store is an [idempotency.Store] in Redis. Every operation ends with the server's reply or at its
+// timeout, whatever the server does. It does not end earlier if its context is cancelled: a command that
+// was sent cannot be withdrawn.
 type Store struct {
 	client      goredis.UniversalClient
-	options     Options // as the store was opened, for its errors
+	options     Options // as the store was opened; Tune does not change them
 	limits      *limits
 	names       names
 	credentials *credentials
@@ -27,16 +27,17 @@ type Store struct {
 	pipes       *pipes
 	inbox       *inbox
 	log         *zap.Logger
-	// slotsKnown reports whether a cluster has told its slots, learning asks for them.
-	slotsKnown atomic.Bool
-	learning   singleflight.Group
-	// executeWithin is how long after a call the server may still execute a claim by
-	// script, or release a key.
-	executeWithin time.Duration
-	unreplicated  atomic.Int64
+	// slotsLoaded reports whether the client has loaded the slots of a cluster. slotLoads shares
+	// the loading.
+	slotsLoaded atomic.Bool
+	slotLoads   singleflight.Group
+	// executeTimeout is how long after the start of a call the server may execute a claim by
+	// script, or a release.
+	executeTimeout time.Duration
+	unreplicated   atomic.Int64
 }
 
-// limits are the settings of an open store that can change.
+// limits are the settings that can change while the store is open.
 type limits struct {
 	timeoutNanos atomic.Int64
 	replicaCount atomic.Int64
@@ -50,13 +51,13 @@ func (l *limits) set(timeout time.Duration, waitReplicas int) {
 // timeout limits one operation.
 func (l *limits) timeout() time.Duration { return time.Duration(l.timeoutNanos.Load()) }
 
-// attempt limits a write and a read each: an operation has time for two of them.
-func (l *limits) attempt() time.Duration { return l.timeout() * 2 / 5 }
+// attemptTimeout limits each read and each write. An operation has time for two attempts.
+func (l *limits) attemptTimeout() time.Duration { return l.timeout() * 2 / 5 }
 
-// greeting limits how long a server may be silent at the start of a connection.
-func (l *limits) greeting() time.Duration { return max(minGreeting, l.timeout()) }
+// handshakeTimeout limits the TLS handshake, and the first command on a connection.
+func (l *limits) handshakeTimeout() time.Duration { return max(minHandshakeTimeout, l.timeout()) }
 
-// replicas is how many replicas a kept response waits for.
+// replicas is the number of replicas that a kept response waits for.
 func (l *limits) replicas() int64 { return l.replicaCount.Load() }
 
 // Open returns a store. It dials nothing: the first operation does. Errors are those of
@@ -68,7 +69,7 @@ func Open(o Options) (*Store, error) {
 	}
 	s := &Store{
 		options: o, limits: new(limits), names: names{prefix: o.Prefix}, log: o.Logger,
-		credentials: enterCredentials(o), executeWithin: idempotency.ClaimTimeout,
+		credentials: registerCredentials(o), executeTimeout: idempotency.ClaimTimeout,
 	}
 	s.limits.set(o.Timeout, o.WaitReplicas)
 	s.dialer = newDialer(o, s.limits)
@@ -78,8 +79,7 @@ func Open(o Options) (*Store, error) {
 	return s, nil
 }
 
-// Tune changes [Options.Timeout] and [Options.WaitReplicas], for operations that begin from
-// now on.
+// Tune changes [Options.Timeout] and [Options.WaitReplicas] for later operations.
 func (s *Store) Tune(timeout time.Duration, waitReplicas int) { s.limits.set(timeout, waitReplicas) }
 
 // Close implements [idempotency.Store].
@@ -88,14 +88,14 @@ func (s *Store) Close() error {
 	err := s.client.Close()
 	s.dialer.cancel()
 	close(s.pipes.closed)
-	s.credentials.leave()
+	s.credentials.unregister()
 	if lost := (*net.OpError)(nil); errors.As(err, &lost) {
 		return nil // the server closed the connection first
 	}
 	return err
 }
 
-// Subscribe implements [idempotency.Store]. The server is not asked before the first claim.
+// Subscribe implements [idempotency.Store]. It does not dial: the next claim does.
 func (s *Store) Subscribe(wake func(idempotency.Key)) (stop func()) {
 	return s.inbox.subscribers.Subscribe(wake)
 }

@@ -12,23 +12,23 @@ import (
 	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
 )
 
-// A value is what Redis keeps of a key. It begins with a head of fixed size, which scripts read
-// and change in place. Its numbers are ASCII digits, because a script has no cheap way to read
-// others. The parts whose lengths it has follow.
+// A value is the string that Redis stores for a key. It begins with a head of fixed size, which scripts
+// read and change in place. Numbers in the head are ASCII digits, because scripts cannot read binary
+// numbers cheaply. The parts whose lengths are in the head follow.
 //
 //	offset  size
 //	     0     2  form: D1
 //	     2     1  f: a run is in flight, e: it has ended, w: the claim was withdrawn before
-//	              it was executed
+//	              the server executed it
 //	     3    10  revision: a random text, a new one at every write
 //	    13    13  end of the lease, in ms of the server's clock; 0 unless in flight
-//	    26    13  when the record expires, likewise
+//	    26    13  expiry of the record, in ms of the server's clock
 //	    39     3  length of the token
 //	    42     5  length of the inbox channels of the processes that wait for the run
 //	    47     3  length of the tokens of earlier runs
 //	    50     6  length of the record
 //	    56        token, channels, earlier tokens, record (as the idempotency package encodes
-//	              it), and the response to the end: i and a whole response, b and one whose
+//	              it), and to the end the response: i and a complete response, b and one whose
 //	              body is beside the record, or nothing
 //
 // Spaces separate channels and earlier tokens. head.lua and settle.lua have the same offsets.
@@ -52,18 +52,18 @@ const (
 
 	maxToken  = 199
 	maxRecord = 999_999
-	// endRoom is how much longer a record may get when its run ends, and when it is released
-	// after that. It is left free for a claim, so that a run that started can end.
-	endRoom = 100
-	// usualRecord is room that most records do not fill.
-	usualRecord = 512
+	// settleMargin is how many bytes a record may grow when its run ends, and when an operator
+	// releases it after that. A claim leaves them free, so that every run can be settled.
+	settleMargin = 100
+	// recordSizeHint is a size, in bytes, that most records do not exceed.
+	recordSizeHint = 512
 
 	responseInside = 'i'
 	responseBeside = 'b'
 )
 
-// newRevision returns a text that no other write has: two writes of one token have the same
-// one with a probability of 2^-50.
+// newRevision returns a random text that differs from that of any other write: two writes with the same
+// token have the same revision with a probability of 2^-50.
 func newRevision() [revisionSize]byte {
 	const digits = "0123456789abcdefghijklmnopqrstuv"
 	var revision [revisionSize]byte
@@ -75,15 +75,15 @@ func newRevision() [revisionSize]byte {
 	return revision
 }
 
-// encodeValue returns the value for a record, without channels and earlier tokens, and with room
-// for that much more. It reuses the buffer if that is large enough. The end of the lease and the expiry are 0 until the value is sent: they
-// are by the clock of the server ([request.setTimes]).
+// encodeValue returns the value for a record, without channels and earlier tokens, and with capacity for
+// so many more bytes. It uses the buffer if that is large enough. The end of the lease and the expiry
+// are 0 until [request.setTimes] sets them by the clock of the server.
 func encodeValue(buffer []byte, key idempotency.Key, r *idempotency.Record, more int) ([]byte, error) {
 	state := byte(ended)
 	if r.State == idempotency.InFlight {
 		state = inFlight
 	}
-	value := slices.Grow(buffer[:0], headSize+len(r.Token)+usualRecord+more)[:headSize]
+	value := slices.Grow(buffer[:0], headSize+len(r.Token)+recordSizeHint+more)[:headSize]
 	for i := range value {
 		value[i] = '0'
 	}
@@ -102,31 +102,31 @@ func encodeValue(buffer []byte, key idempotency.Key, r *idempotency.Record, more
 	return value, nil
 }
 
-// appendRecord appends what is stored of a record. The end of its lease and its expiry are left
-// out: they are in the head, by the server's clock. It returns an error for a record whose
-// length does not fit into the head.
+// appendRecord appends the encoded record, without the end of its lease and its expiry: these are in
+// the head, by the server's clock. It returns an error if the length of the record does not fit into
+// the head.
 func appendRecord(dst []byte, key idempotency.Key, r *idempotency.Record) ([]byte, error) {
 	stored := *r
 	stored.LeaseUntil, stored.Expires = time.Time{}, time.Time{}
 	at, limit := len(dst), maxRecord
 	if r.State == idempotency.InFlight {
-		limit -= endRoom
+		limit -= settleMargin
 	}
 	dst = idempotency.AppendRecord(dst, key, &stored)
 	switch size := len(dst) - at; {
 	case len(r.Token) > maxToken:
-		return nil, fmt.Errorf("a token of %d bytes is too long; it has up to %d", len(r.Token), maxToken)
+		return nil, fmt.Errorf("a token has %d bytes; the maximum is %d", len(r.Token), maxToken)
 	case size > limit:
-		return nil, fmt.Errorf("the key's record has %d bytes, and Redis is to keep up to %d: its delivery ID is too long; set max_key_length to less", size, limit)
+		return nil, fmt.Errorf("the key's record has %d bytes, and the maximum in Redis is %d: its delivery ID is too long; reduce max_key_length", size, limit)
 	}
 	return dst, nil
 }
 
-// valueBuffers has buffers for values, from which a claim and a settlement save a third of what
-// they would allocate.
+// valueBuffers has buffers for values. They save a third of what a claim and a settlement would
+// allocate.
 var valueBuffers sync.Pool
 
-// valueBuffer returns a buffer for encodeValue, nil for a new one.
+// valueBuffer returns a buffer for encodeValue, nil if there is none to reuse.
 func valueBuffer() []byte {
 	buffer, _ := valueBuffers.Get().(*[]byte)
 	if buffer == nil {
@@ -135,14 +135,14 @@ func valueBuffer() []byte {
 	return *buffer
 }
 
-// reuse keeps the buffer of a value that no flush has any more.
+// reuse returns the buffer of a value to valueBuffers. No flush may use the value any more.
 func reuse(value []byte) {
 	if cap(value) <= 4<<10 {
 		valueBuffers.Put(&value)
 	}
 }
 
-// putDigits fills the bytes with the last digits of a number.
+// putDigits fills to with the last decimal digits of n.
 func putDigits(to []byte, n int64) {
 	for i := len(to) - 1; i >= 0; i-- {
 		to[i] = byte('0' + n%10)
@@ -201,24 +201,24 @@ func digits(text []byte) (n int64, ok bool) {
 	return n, true
 }
 
-// found is a record as it was found in Redis.
+// found is a record that was read from Redis.
 type found struct {
-	record *idempotency.Record // that counts now, nil for none
+	record *idempotency.Record // the record that counts at now; nil for none
 	now    time.Time
-	// version tells this state of the record from all others: its token and its revision.
+	// version identifies this state of the record: its token and its revision.
 	version string
-	// withdrawn reports whether the key is free, and the value is there only for the claim
-	// of the record, if that should still arrive.
+	// withdrawn reports whether the claim of the record was withdrawn before the server executed
+	// it. Then the key has no record; the value only stops a late copy of the claim.
 	withdrawn bool
 	// encoded is the record as it was stored.
 	encoded []byte
-	// response is the one in the value, without its first byte. bodyBeside reports whether
-	// its body is beside it.
+	// response is the response in the value, without its first byte. bodyBeside reports whether its
+	// body is stored beside the value.
 	response   []byte
 	bodyBeside bool
 }
 
-// decodeFound reads the value under the record's name, at the server's time in ms.
+// decodeFound decodes the value under a record's name. now is the server's time in ms.
 func decodeFound(key idempotency.Key, name string, value []byte, now int64) (*found, error) {
 	p, err := splitValue(value)
 	if err != nil {
@@ -245,8 +245,8 @@ func decodeFound(key idempotency.Key, name string, value []byte, now int64) (*fo
 	return f, nil
 }
 
-// keptResponse returns the response in a value, nil if there is none. bodyBeside reports
-// whether its body is beside it.
+// keptResponse returns the response in a value, nil if there is none. bodyBeside reports whether its
+// body is stored beside the value.
 func (p parts) keptResponse() (response []byte, bodyBeside bool, err error) {
 	if len(p.response) == 0 {
 		return nil, false, nil
@@ -255,17 +255,17 @@ func (p parts) keptResponse() (response []byte, bodyBeside bool, err error) {
 	case responseInside, responseBeside:
 		return p.response[1:], kind == responseBeside, nil
 	default:
-		return nil, false, fmt.Errorf("its response begins with %q, which is no kind of response", kind)
+		return nil, false, fmt.Errorf("its response has the unknown kind %q", kind)
 	}
 }
 
 func (p parts) version() string { return string(p.token) + ":" + string(p.revision) }
 
-// sameRecord reports whether a value has the same record.
+// sameRecord reports whether a value has the same encoded record.
 func (f *found) sameRecord(value []byte) bool {
 	p, err := splitValue(value)
 	return err == nil && bytes.Equal(f.encoded, p.record)
 }
 
-// errNotOurs reports that a value does not have the form above.
-var errNotOurs = errors.New("it does not begin like what caddy-dedup writes, or is cut off")
+// errNotOurs is the error for a value that does not have the form above.
+var errNotOurs = errors.New("it was not written by caddy-dedup, or is cut off")

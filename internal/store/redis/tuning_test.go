@@ -13,8 +13,7 @@ import (
 	"github.com/caddy-dedup/caddy-dedup/internal/redistest"
 )
 
-// TestTimeoutChanges has a server that is slower than the timeout of the store allows, until the
-// store gets another one.
+// The server is slower than the timeout of the store, until Tune sets a longer one.
 func TestTimeoutChanges(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		server := miniredis.NewMiniRedis()
@@ -36,19 +35,19 @@ func TestTimeoutChanges(t *testing.T) {
 			if step.timeout > 0 {
 				s.Tune(step.timeout, 0)
 			}
-			begun := time.Now()
+			start := time.Now()
 			claimed, err := s.Claim(ctx, claimOf(step.timeout.String(), "token"))
 			if (err != nil) != step.fails || err == nil && claimed.Verdict != idempotency.Proceed {
 				t.Errorf("with %s: %v, %v", s.limits.timeout(), claimed.Verdict, err)
 			}
-			if took := time.Since(begun); took > s.limits.timeout()+tickInterval {
+			if took := time.Since(start); took > s.limits.timeout()+tickInterval {
 				t.Errorf("with %s it took %s", s.limits.timeout(), took)
 			}
 		}
 	})
 }
 
-// slowReads is a connection over which replies take a while to arrive.
+// slowReads is a connection over which replies arrive late.
 type slowReads struct {
 	net.Conn
 	delay *time.Duration
@@ -59,14 +58,14 @@ func (c slowReads) Read(b []byte) (int, error) {
 	return c.Conn.Read(b)
 }
 
-// TestWaitReplicasChanges has a store that is to wait for a replica, and no longer.
+// Tune makes a store wait for a replica, and no longer wait.
 func TestWaitReplicasChanges(t *testing.T) {
 	t.Parallel()
 	master := redistest.Start(t)
 	redistest.StartReplica(t, master)
 	s := closeAtEnd(t, openAt(t, master.Addr))
 	for i, replicas := range []int{0, 1, 0} {
-		s.Tune(generous, replicas)
+		s.Tune(busyTimeout, replicas)
 		before := s.waitingFlushes()
 		settleMany(t, s, small, claimMany(t, s, string(rune('a'+i)), 1))
 		if n := s.waitingFlushes() - before; n != int64(replicas) {

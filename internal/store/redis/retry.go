@@ -15,20 +15,20 @@ import (
 // another node of a cluster.
 const tryAgainInterval = 10 * time.Millisecond
 
-// try makes an attempt. If there was no reply and there is time left, it makes a second one
-// over another connection, so the command must be one that may be executed twice.
+// try makes an attempt. If it gets no reply and the context has not ended, try makes a second attempt
+// over another connection, so it must be safe to execute the command twice.
 //
-// A server that restarts closes the idle connections of the pool, and below TLS go-redis does
-// not notice: then the attempts go on until all of these are used up.
+// A server that restarts closes the idle connections in the pool, and with TLS go-redis does not
+// notice. Then the attempts go on until all of these connections are used up.
 //
-// While a slot moves from one node to another, a node executes a script only if it has all of
-// its keys. Where neither has, the attempts go on until the slot has moved.
+// While a slot moves from one node to another, a node executes a script only if it has all of the
+// script's keys. If neither node has all, the attempts go on until the slot has moved.
 func try(ctx context.Context, attempt func() error) error {
 	err := attempt()
 	for n := 0; mayRetry(err, n) && ctx.Err() == nil; n++ {
 		next := attempt()
 		if errors.As(next, new(*unsentError)) {
-			return err // it says more
+			return err // the first error says more
 		}
 		err = next
 	}
@@ -46,15 +46,15 @@ func try(ctx context.Context, attempt func() error) error {
 // mayRetry reports whether another attempt may help after an error and n retries.
 func mayRetry(err error, n int) bool {
 	if isPlain(err) || errors.Is(err, errAbandoned) || errors.As(err, new(*unsentError)) {
-		return false // a flush may still have what an abandoned command writes
+		return false // a flush may still use the value of an abandoned command
 	}
 	isDial := errors.As(err, new(*dialError))
 	demoted := !isDial && (errors.Is(err, errReplica) || hasCode(err, "READONLY"))
 	return n == 0 && (demoted || connectionFailed(err)) || n < poolSize && !isDial && isClosed(err)
 }
 
-// connectionFailed reports whether there was no reply because of the connection. A reply that
-// breaks the protocol is no such error.
+// connectionFailed reports whether there was no reply because the connection failed. A reply that
+// violates the protocol does not count.
 func connectionFailed(err error) bool {
 	if isPlain(err) || answered(err) || errors.Is(err, goredis.ErrPoolTimeout) {
 		return false
@@ -63,13 +63,12 @@ func connectionFailed(err error) bool {
 	return errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) || errors.As(err, &network)
 }
 
-// isClosed reports whether the other side closed the connection.
+// isClosed reports whether the server closed the connection.
 func isClosed(err error) bool {
 	return errors.Is(err, io.EOF) || errors.Is(err, syscall.ECONNRESET) || errors.Is(err, syscall.EPIPE)
 }
 
-// isRedirect reports whether the cluster client may find another node for a command that got
-// this error.
+// isRedirect reports whether the cluster client may find another node for a command with this error.
 func (s *Store) isRedirect(err error) bool {
 	if !s.options.clustered() || isPlain(err) {
 		return false
@@ -78,8 +77,7 @@ func (s *Store) isRedirect(err error) bool {
 	return hasCode(err, "MOVED") || hasCode(err, "ASK") || hasCode(err, "CLUSTERDOWN") || errors.Is(err, goredis.ErrClosed)
 }
 
-// send has a command executed in a flush with others, without a retry. maybeApplied and what
-// the caller may do with the command are as in [pipe.send].
+// send sends a command over the pipe of its server, without a retry. See [pipe.send].
 func (s *Store) send(ctx context.Context, name string, c *request) (maybeApplied bool, err error) {
 	node, err := s.nodeOf(ctx, name)
 	if err != nil {
@@ -88,8 +86,8 @@ func (s *Store) send(ctx context.Context, name string, c *request) (maybeApplied
 	return s.pipes.to(target{node: node}).send(ctx, c)
 }
 
-// runScript runs a script on a record, without a retry. prepare, if it is not nil, is called
-// with each command before it is sent.
+// runScript runs a script on a record, without a retry. It calls prepare, unless that is nil, with each
+// command before it sends the command.
 func (s *Store) runScript(ctx context.Context, script *script, keys []string, prepare func(*request), args ...any) (answer reply, maybeApplied bool, err error) {
 	node, err := s.nodeOf(ctx, keys[0])
 	if err != nil {
@@ -99,8 +97,8 @@ func (s *Store) runScript(ctx context.Context, script *script, keys []string, pr
 	return answer, maybeApplied, err
 }
 
-// runScriptAt runs a script by its hash, and by its text if the server does not know it. It
-// goes where the cluster redirects it.
+// runScriptAt runs a script by its hash, and by its text if the server does not know the hash. It
+// follows redirects of a cluster.
 func (s *Store) runScriptAt(ctx context.Context, to target, script *script, keys []string, prepare func(*request), args ...any) (answer reply, sent *request, maybeApplied bool, err error) {
 	p := s.pipes.to(to)
 	for _, byText := range []bool{false, true} {

@@ -10,13 +10,13 @@ import (
 )
 
 const (
-	// smallResponse is the size, in bytes as stored, up to which the response of a complete
-	// record is in its value. Larger ones would go through Lua, which is far slower.
+	// smallResponse is the maximum size, in bytes as stored, of a response in the value of its
+	// record. A larger one would pass through Lua there, which is far slower.
 	smallResponse = 8 << 10
-	// unsettledLife is how long a response waits for the script that settles.
+	// unsettledLife is the expiry of a body that was written before the script settles the run.
 	unsettledLife = time.Minute
-	// responseMargin is how much longer than its record a response lives, so that a record
-	// is never without it.
+	// responseMargin is how much longer than its record a response beside it lives, so that the
+	// record never lacks it.
 	responseMargin = time.Second
 )
 
@@ -44,8 +44,8 @@ func (s *Store) Renew(ctx context.Context, c idempotency.Claim) error {
 	return answer.owned(keys[0])
 }
 
-// Settle implements [idempotency.Store]. It takes one round trip, and one more for a large
-// response that waits for replicas.
+// Settle implements [idempotency.Store]. It takes one round trip, and a second one for a large response
+// that waits for replicas.
 func (s *Store) Settle(ctx context.Context, key idempotency.Key, claimed *idempotency.Record, settlement idempotency.Settlement) error {
 	if settlement.State == idempotency.Complete && settlement.Response == nil {
 		return errors.New("settle: a complete record needs its response")
@@ -77,7 +77,7 @@ func (s *Store) Settle(ctx context.Context, key idempotency.Key, claimed *idempo
 		reuse(call.value)
 	}
 	if err == nil && answer.word == replyNoResponse {
-		err = errors.New("the response that was written just before is gone: the server evicts keys, or hung")
+		err = errors.New("the response, written a moment ago, is missing: the server evicts keys, or hung")
 	}
 	if err != nil {
 		return s.fail("settle", err)
@@ -86,7 +86,7 @@ func (s *Store) Settle(ctx context.Context, key idempotency.Key, claimed *idempo
 		return err
 	}
 	if answer.word == replySettled {
-		replicas = -1 // an earlier attempt settled it, over another connection
+		replicas = -1 // an earlier attempt has settled it, over another connection
 	}
 	if replicated {
 		s.checkReplicated(ctx, to, replicas, key, claimed)
@@ -94,7 +94,7 @@ func (s *Store) Settle(ctx context.Context, key idempotency.Key, claimed *idempo
 	return nil
 }
 
-// owned returns what the reply to a renewal or a settlement says about the claim.
+// owned returns an error if the reply to a renewal or a settlement says that the claim is lost.
 func (r reply) owned(key string) error {
 	switch r.word {
 	case replyOK, replySettled:
@@ -113,19 +113,19 @@ type settleCall struct {
 	store *Store
 	keys  []string
 	args  []any // of settle.lua
-	// value is what is written of the record, and life how long it lives. The value that a
-	// forced run leaves has its expiry already, and no life.
+	// value is the value to write, and life its expiry. If a forced run keeps nothing, the value of
+	// the record before it has its expiry already, and life is 0.
 	value []byte
 	life  time.Duration
-	// body is written beside the record before the script runs, nil for nothing: the body of
-	// a complete record, or the whole answer of a released run.
+	// body is written beside the record before the script runs: the body of a complete record's
+	// response, or the complete answer of a released run; nil for none.
 	body []byte
 }
 
 func (s *Store) newSettleCall(key idempotency.Key, claimed *idempotency.Record, settlement idempotency.Settlement) (*settleCall, error) {
 	c := &settleCall{store: s, life: settlement.Retention}
 	settled := claimed.Settled(settlement, processTime())
-	value, err := encodeValue(valueBuffer(), key, settled, roomFor(settlement))
+	value, err := encodeValue(valueBuffer(), key, settled, responseSizeHint(settlement))
 	if err != nil {
 		return nil, err
 	}
@@ -134,7 +134,8 @@ func (s *Store) newSettleCall(key idempotency.Key, claimed *idempotency.Record, 
 	switch response := settlement.Response; {
 	case response == nil || besideLife <= 0:
 	case settlement.State != idempotency.Complete:
-		// For the requests that waited: the next claim replaces the value.
+		// The answer is for the requests that waited. It is not in the value, which the next
+		// claim replaces.
 		answer = idempotency.AppendResponse(nil, key, claimed.Token, response)
 		if len(answer) > smallResponse {
 			c.body, answer = answer, nil
@@ -173,7 +174,7 @@ func (s *Store) newSettleCall(key idempotency.Key, claimed *idempotency.Record, 
 	if claimed.Previous != nil && !leaves {
 		more[4] = s.names.copies()
 	}
-	last := len(more) // what follows the last one that is set is left out
+	last := len(more) // arguments after the last one that is set are omitted
 	for last > 0 && more[last-1] == nil {
 		last--
 	}
@@ -184,8 +185,8 @@ func (s *Store) newSettleCall(key idempotency.Key, claimed *idempotency.Record, 
 	return c, nil
 }
 
-// roomFor is about how many bytes appendKept appends at most.
-func roomFor(s idempotency.Settlement) int {
+// responseSizeHint estimates the maximum of what appendKept appends, in bytes.
+func responseSizeHint(s idempotency.Settlement) int {
 	const head = 512
 	if s.State != idempotency.Complete || len(s.Response.Body) > smallResponse {
 		return head
@@ -193,8 +194,8 @@ func roomFor(s idempotency.Settlement) int {
 	return head + len(s.Response.Body)
 }
 
-// appendKept appends the response of a complete record to its value. Of a large one it appends
-// only the head, and returns the body, uncopied, to be written beside the record.
+// appendKept appends the response of a complete record to its value. Of a large response it appends
+// only the head; it returns the body, not copied, to be written beside the record.
 func appendKept(value []byte, key idempotency.Key, token string, r *idempotency.Response) (_, body []byte) {
 	at := len(value)
 	if len(r.Body) <= smallResponse {
@@ -210,8 +211,8 @@ func appendKept(value []byte, key idempotency.Key, token string, r *idempotency.
 	return value, r.Body
 }
 
-// run settles once, without a retry. It returns how many replicas have acknowledged it, -1 if
-// that is unknown.
+// run makes one attempt to settle. It returns how many replicas have acknowledged it, -1 if that is
+// unknown.
 func (c *settleCall) run(ctx context.Context, to target) (answer reply, replicas int64, err error) {
 	prepare := func(sent *request) { sent.value, sent.life = c.value, c.life }
 	if c.body != nil {
@@ -231,15 +232,15 @@ func (c *settleCall) run(ctx context.Context, to target) (answer reply, replicas
 	return answer, sent.replicas, nil
 }
 
-// writeBody writes a large response beside the record, with the script behind it in the same
-// flush: the script then renames or removes it. Other commands are not in this flush, because
-// they would wait for the body. It returns nil if only the body was written, and the script has
-// to be sent by its text, elsewhere, or with others that wait for replicas.
+// writeBody writes a large body beside the record, and runs the script in the same flush; the script
+// renames or removes the body. No other commands are in this flush, because they would wait for the
+// body. writeBody returns nil if it has only written the body: then the script must still be sent, by
+// its text, to another node, or in a flush that waits for replicas.
 func (c *settleCall) writeBody(ctx context.Context, to target, prepare func(*request)) (*request, error) {
 	s := c.store
 	if to.waits {
-		// A flush of its own would hold a connection for as long as it waits. The script has a later
-		// offset in the replication stream, so its WAIT covers the body too.
+		// A separate flush would occupy a connection while it waits. The script has a later
+		// offset in the replication stream, so its WAIT covers the body as well.
 		return nil, s.client.Set(ctx, c.keys[2], c.body, unsettledLife).Err()
 	}
 	body := newRequest(ctx, "set", c.keys[2], c.body, "px", unsettledLife.Milliseconds())
