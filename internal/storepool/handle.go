@@ -16,10 +16,10 @@ import (
 
 // Config opens a store, as a configuration has it.
 type Config interface {
-	// PoolKey is the same for settings that mean the same store. It has no secret in it.
+	// PoolKey returns a key that is equal for settings of the same store. It contains no secret.
 	PoolKey() string
-	// Tuning returns the settings that can change while the store is open, and are not
-	// part of PoolKey. It can be compared, and is nil for a store that has none.
+	// Tuning returns the settings that can change while the store is open, which are not
+	// part of PoolKey. The result is comparable, and nil if there are none.
 	Tuning() any
 	// Tune applies these settings to a store that Open has returned.
 	Tune(store idempotency.Store)
@@ -27,8 +27,8 @@ type Config interface {
 	Describe() string
 	// OperationTimeout limits one operation of the store.
 	OperationTimeout() time.Duration
-	// Shared reports whether other processes may use the store too. They can take over
-	// claims that this one is slow to renew.
+	// Shared reports whether other processes may use the store. They can take over claims
+	// that this process renews too late.
 	Shared() bool
 	// Open opens the store.
 	Open(logger *zap.Logger) (idempotency.Store, error)
@@ -38,32 +38,32 @@ type Config interface {
 type Handle struct {
 	Pool   *Pool
 	Config Config
-	// Key is the Config's PoolKey.
+	// Key is Config.PoolKey().
 	Key    string
 	Logger *zap.Logger
 	// Settings are those of the store's engine.
 	Settings engine.Settings
-	// Namespace is that of the configuration's keys.
+	// Namespace is the namespace of the configuration's keys.
 	Namespace string
-	// MemoryLimit is that of a memory store, in bytes.
+	// MemoryLimit is the limit of a memory store, in bytes.
 	MemoryLimit int64
 
 	opened atomic.Pointer[Store]
-	// started is closed when the store is open for the first time.
+	// started is closed when Start has opened the store for the first time.
 	started               chan struct{}
 	makeStarted, announce sync.Once
 }
 
-// ErrNotOpen is the error for a request whose configuration does not open the store in time.
+// ErrNotOpen is the error if a configuration does not open its store within the timeout of a request.
 var ErrNotOpen = errors.New("the configuration has not opened its store yet")
 
 // Describe describes the store to operators.
 func (h *Handle) Describe() string { return h.Config.Describe() }
 
-// Store returns the store that was opened last, nil before the first time.
+// Store returns the store that was opened last, nil if none was opened yet.
 func (h *Handle) Store() *Store { return h.opened.Load() }
 
-// Start opens the store for a configuration, until Stop.
+// Start opens the store for a configuration, which uses it until Stop.
 func (h *Handle) Start() (*Store, error) {
 	store, err := h.open()
 	if err == nil {
@@ -73,7 +73,7 @@ func (h *Handle) Start() (*Store, error) {
 	return store, err
 }
 
-// whenStarted returns the channel that is closed when the store is open for the first time.
+// whenStarted returns the channel that is closed when Start has opened the store for the first time.
 func (h *Handle) whenStarted() chan struct{} {
 	h.makeStarted.Do(func() { h.started = make(chan struct{}) })
 	return h.started
@@ -86,9 +86,9 @@ func (h *Handle) Stop() {
 	store.Leave()
 }
 
-// Enter returns the store for a request, which has to leave it. One that comes while its
-// configuration starts waits for the store, up to the time of an operation or until its context
-// ends. A request that outlives its configuration may open the store once more.
+// Enter returns the store for a request, which must call Leave. While the configuration starts, Enter
+// waits for the store, for up to the timeout of an operation or until the context ends. For a request
+// that outlives its configuration, Enter may open the store again.
 func (h *Handle) Enter(ctx context.Context) (*Store, error) {
 	store := h.opened.Load()
 	if store == nil {
@@ -118,8 +118,8 @@ func (h *Handle) open() (*Store, error) {
 	return store, nil
 }
 
-// warnIfSlow logs a text unless the timer is stopped within the time of an operation: a start
-// or a reload that waits for a store has to show what it waits for.
+// warnIfSlow logs a text unless the timer is stopped within the timeout of an operation: if a start or a
+// reload waits for a store, the log must say so.
 func (h *Handle) warnIfSlow(text string) *time.Timer {
 	return time.AfterFunc(h.Config.OperationTimeout(), func() {
 		h.Logger.Warn(text, zap.String("store", h.Describe()))

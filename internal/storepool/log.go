@@ -8,8 +8,8 @@ import (
 	"go.uber.org/zap/zapcore"
 )
 
-// movableLog is a logger whose entries go to the log of one configuration after another: a
-// store that stays open over a reload writes to the new log.
+// movableLog is a logger whose target can change: a store that stays open over a reload then logs to the
+// log of the new configuration.
 type movableLog struct {
 	logger *zap.Logger
 	target atomic.Pointer[zapcore.Core]
@@ -43,7 +43,7 @@ func (c movableCore) With(fields []zapcore.Field) zapcore.Core {
 	return movableCore{c.log, append(slices.Clip(c.fields), fields...)}
 }
 
-// Check implements [zapcore.Core]: the target itself takes the entry.
+// Check implements [zapcore.Core]. It adds the target's own core to the entry.
 func (c movableCore) Check(entry zapcore.Entry, checked *zapcore.CheckedEntry) *zapcore.CheckedEntry {
 	if !c.Enabled(entry.Level) {
 		return checked

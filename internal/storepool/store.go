@@ -11,8 +11,8 @@ import (
 	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
 )
 
-// Store is an open store with its engine. It is closed when no configuration and no request
-// uses it, and no work is left: no run, no response to be stored, no claim to be withdrawn.
+// Store is an open store with its engine. The pool closes it when no configuration and no request uses
+// it, and no work is left: no run, no response to store, no claim to withdraw.
 type Store struct {
 	*engine.Engine
 	pool  *Pool
@@ -21,33 +21,34 @@ type Store struct {
 	store idempotency.Store
 	log   *movableLog
 
-	// tried is closed when the store is open, or err is set; closed when it is closed.
+	// tried is closed when the store has been opened or err is set; closed, when the store has been
+	// closed.
 	tried, closed chan struct{}
 	err           error
 
 	mu sync.Mutex
 	// users counts the configurations and requests that have entered and not left.
 	users int
-	// configurations are those that use the store, the oldest first. Its settings
-	// apply: a new configuration that fails to start has changed nothing.
+	// configurations are those that use the store, the oldest first. The settings of the oldest
+	// apply, so a new configuration that fails to start changes nothing.
 	configurations []*Handle
-	// namespaces are those of all configurations since the store was opened: it has the
-	// keys of earlier ones too.
+	// namespaces are those of all configurations since the store was opened, because it still has
+	// keys of earlier ones.
 	namespaces []string
-	// finishing reports whether finish runs, closing whether it is about to close the store.
+	// finishing reports whether finish runs, and closing whether it closes the store.
 	finishing, closing bool
 }
 
-// Key distinguishes the stores of a process. It has no secret in it.
+// Key identifies the store in its process. It contains no secret.
 func (s *Store) Key() string { return s.key }
 
 // Name describes the store to operators.
 func (s *Store) Name() string { return s.name }
 
-// Closed returns a channel that is closed when the store is.
+// Closed returns a channel that is closed when the store is closed.
 func (s *Store) Closed() <-chan struct{} { return s.closed }
 
-// enter reports false if the store is closed, or about to be.
+// enter adds a user of the store. It reports false if the store is closed or being closed.
 func (s *Store) enter() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -68,11 +69,11 @@ func (s *Store) Leave() {
 	}
 }
 
-// finish closes the store when no work is left, unless it has been entered again by then.
+// finish closes the store when no work is left, unless a user has entered it meanwhile.
 func (s *Store) finish() {
 	for {
 		s.mu.Lock()
-		s.finishing = s.users == 0 // else the last one to leave begins anew
+		s.finishing = s.users == 0 // otherwise the last user to leave starts finish again
 		s.closing = s.finishing && s.Idle()
 		finishing, closing := s.finishing, s.closing
 		s.mu.Unlock()
@@ -82,7 +83,7 @@ func (s *Store) finish() {
 		if closing {
 			break
 		}
-		_ = s.Finish(context.Background()) // ends without an error
+		_ = s.Finish(context.Background()) // fails only when its context ends
 	}
 	if err := s.Close(); err != nil {
 		s.log.logger.Error("closing the store", zap.String("store", s.name), zap.Error(err))
@@ -91,23 +92,23 @@ func (s *Store) finish() {
 	close(s.closed)
 }
 
-// UsedBy returns how many configurations and requests have entered and not left.
+// UsedBy returns how many configurations and requests use the store.
 func (s *Store) UsedBy() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.users
 }
 
-// InUse reports whether a configuration uses the store. Otherwise no request comes to it,
-// and it is open only until no work is left.
+// InUse reports whether a configuration uses the store. Otherwise it gets no new requests, and is closed
+// when no work is left.
 func (s *Store) InUse() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return len(s.configurations) > 0
 }
 
-// Namespaces returns the namespaces of the configurations that use the store or have used it:
-// what the keys of a delivery ID begin with depends on them.
+// Namespaces returns the namespaces of the configurations that use or have used the store: the prefixes
+// of a delivery ID's keys depend on them.
 func (s *Store) Namespaces() []string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -145,8 +146,8 @@ func (s *Store) applyLocked() {
 	}
 }
 
-// unreplicated returns how many kept responses the store answered before they were on as
-// many replicas as configured.
+// unreplicated returns how many kept responses the store answered before wait_replicas replicas had
+// them.
 func (s *Store) unreplicated() int64 {
 	if counts, ok := s.store.(interface{ Unreplicated() int64 }); ok {
 		return counts.Unreplicated()

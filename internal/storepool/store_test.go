@@ -11,7 +11,7 @@ import (
 	"go.uber.org/zap/zaptest/observer"
 )
 
-// openNow returns what operators see of a store, without keeping it open; nil for nothing.
+// openNow returns the open store with this key, nil if there is none. It does not keep the store open.
 func openNow(key string) (found *Store) {
 	for _, o := range pool.All() {
 		if o.Key() == key {
@@ -22,7 +22,7 @@ func openNow(key string) (found *Store) {
 	return found
 }
 
-// A store has the keys of the configurations that have used it, also of those that are gone.
+// Namespaces has those of all configurations that have used the store, including stopped ones.
 func TestNamespacesOfAllConfigurations(t *testing.T) {
 	m := &countedModule{key: t.Name()}
 	var store *Store
@@ -33,7 +33,7 @@ func TestNamespacesOfAllConfigurations(t *testing.T) {
 		store = started(t, h)
 		handles = append(handles, h)
 	}
-	run := begin(t, store, "k")
+	run := startRun(t, store, "k")
 	for i, h := range handles {
 		h.Stop()
 		o := openNow(m.key)
@@ -48,41 +48,41 @@ func TestNamespacesOfAllConfigurations(t *testing.T) {
 	<-store.closed
 }
 
-// Whoever waits for a store to be opened, or to be closed before, reads what for.
+// The log says if a start waits for a store to be opened, or to be closed before.
 func TestSlowOpeningIsLogged(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		core, said := observer.New(zap.WarnLevel)
+		core, logs := observer.New(zap.WarnLevel)
 		m := &countedModule{key: t.Name(), opens: make(chan struct{}), closes: make(chan struct{})}
 		h := m.handleOf(1, zap.New(core))
-		opens := func(opened chan<- *Store) { opened <- started(t, h) }
+		open := func(opened chan<- *Store) { opened <- started(t, h) }
 		wait := func(text string) {
 			t.Helper()
 			time.Sleep(m.OperationTimeout() - time.Millisecond)
-			if said.Len() > 0 {
-				t.Errorf("too early: %v", said.TakeAll())
+			if logs.Len() > 0 {
+				t.Errorf("too early: %v", logs.TakeAll())
 			}
 			time.Sleep(2 * time.Millisecond)
 			synctest.Wait()
-			lines := said.TakeAll()
+			lines := logs.TakeAll()
 			if len(lines) != 1 || !strings.Contains(lines[0].Message, text) || lines[0].ContextMap()["store"] != m.Describe() {
 				t.Errorf("got %v; want one line that it is %s", lines, text)
 			}
 		}
 		opened := make(chan *Store)
-		go opens(opened)
+		go open(opened)
 		wait("still being opened")
 		close(m.opens)
 		<-opened
 		h.Stop()
 		synctest.Wait() // it is being closed
-		go opens(opened)
+		go open(opened)
 		wait("still being closed")
 		close(m.closes)
 		<-opened
 		h.Stop()
 		time.Sleep(time.Hour)
-		if said.Len() > 0 {
-			t.Errorf("there is more: %v", said.All())
+		if logs.Len() > 0 {
+			t.Errorf("unexpected log entries: %v", logs.All())
 		}
 	})
 }

@@ -1,6 +1,6 @@
-// Package storepool shares the stores that are open in a process, each with its engine, over
-// the configurations that use them: a run that an old configuration has begun and a duplicate
-// under the new one meet in the same engine. It does not import Caddy.
+// Package storepool shares the open stores of a process, each with its engine, between the
+// configurations that use them: a run of an old configuration and a duplicate under the new one are in
+// the same engine. The package does not import Caddy.
 package storepool
 
 import (
@@ -17,12 +17,12 @@ import (
 	"github.com/caddy-dedup/caddy-dedup/internal/engine"
 )
 
-// Pool holds the open stores of a process. It is not Caddy's UsagePool, which removes a value
-// before it is closed, so that a directory could be opened while it is still locked, and in
-// which a look at all stores waits for the one that is being opened.
+// Pool holds the open stores of a process. It does not use Caddy's UsagePool, for two reasons: UsagePool
+// removes a value before it closes it, so that a new store could open a directory that is still locked;
+// and listing its values waits for a store that is being opened.
 type Pool struct {
-	// Observer is notified of what the engines do. It is set before the first store is
-	// opened, and may be nil.
+	// Observer observes the engines. It may be nil, and must be set before the first store is
+	// opened.
 	Observer engine.Observer
 
 	room   func() error
@@ -30,7 +30,7 @@ type Pool struct {
 
 	mu   sync.Mutex
 	open map[string]*Store // by key
-	// unreplicated is what the stores had counted that are closed.
+	// unreplicated is the sum of what closed stores have counted.
 	unreplicated int64
 }
 
@@ -39,8 +39,8 @@ func New(room func() error, copies *engine.Copies) *Pool {
 	return &Pool{room: room, copies: copies, open: make(map[string]*Store)}
 }
 
-// enter returns the store of a handle, entered, and opens it if necessary. Opening one store
-// does not delay requests that need another.
+// enter enters the store of a handle and returns it. It opens the store if necessary, without delaying
+// requests that need other stores.
 func (p *Pool) enter(h *Handle) (*Store, error) {
 	for {
 		p.mu.Lock()
@@ -58,17 +58,17 @@ func (p *Pool) enter(h *Handle) (*Store, error) {
 			<-s.tried
 			return s, s.err
 		}
-		slow := h.warnIfSlow("the store is still being closed for the previous configuration: its disk is slow, or hangs; what needs the store waits")
+		slow := h.warnIfSlow("the store is still being closed for the previous configuration: its disk is slow or hangs; requests and reloads that need the store wait")
 		<-s.closed
 		slow.Stop()
 	}
 }
 
-// start opens a store, for which others may be waiting already.
+// start opens a store. Other callers may already be waiting for it.
 func (p *Pool) start(s *Store, h *Handle) {
 	defer close(s.tried)
 	s.log = newMovableLog(h.Logger)
-	defer h.warnIfSlow("the store is still being opened: its disk is slow, or hangs; what needs the store waits").Stop()
+	defer h.warnIfSlow("the store is still being opened: its disk is slow or hangs; requests and reloads that need the store wait").Stop()
 	if s.store, s.err = h.Config.Open(s.log.logger); s.err != nil {
 		p.remove(s)
 		return
@@ -77,12 +77,12 @@ func (p *Pool) start(s *Store, h *Handle) {
 		Timeout:        h.Config.OperationTimeout(),
 		Logger:         s.log.logger,
 		NewToken:       rand.Text,
-		NewExecutionID: func() string { return uuid.Must(uuid.NewV7()).String() }, // RFC 9562: in the order of time
+		NewExecutionID: func() string { return uuid.Must(uuid.NewV7()).String() }, // RFC 9562: sorted by time
 		Room:           p.room,
 		Copies:         p.copies,
 		Observer:       p.Observer,
 	})
-	s.Configure(h.Settings) // until a configuration has started with it
+	s.Configure(h.Settings) // until addConfiguration
 }
 
 func (p *Pool) remove(s *Store) {
@@ -92,7 +92,7 @@ func (p *Pool) remove(s *Store) {
 	p.unreplicated += s.unreplicated()
 }
 
-// all returns the stores that are open, without entering them.
+// all returns the open stores, without entering them.
 func (p *Pool) all() []*Store {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -106,30 +106,30 @@ func (p *Pool) allLocked() (open []*Store) {
 			if s.err == nil {
 				open = append(open, s)
 			}
-		default: // it is being opened
+		default: // the store is still being opened
 		}
 	}
 	return open
 }
 
-// All returns the stores that are open now, entered, in a stable order.
+// All enters the open stores and returns them, sorted by key. The caller must leave them.
 func (p *Pool) All() []*Store {
 	entered := slices.DeleteFunc(p.all(), func(s *Store) bool { return !s.enter() })
 	slices.SortFunc(entered, func(a, b *Store) int { return cmp.Compare(a.key, b.key) })
 	return entered
 }
 
-// InProgress is what goes on in the stores of a process, and what they have counted.
+// InProgress is the work in progress in the stores of a process, and their counter.
 type InProgress struct {
-	// InFlight are the runs, and the ends of runs that are not stored yet; Waiting are
-	// the requests that wait for a run.
+	// InFlight is the number of runs, including those whose end is not stored yet. Waiting is
+	// the number of requests that wait for a run.
 	InFlight, Waiting int
-	// Unreplicated are the kept responses that were answered before they were on as many
-	// replicas as configured, also those of closed stores. It never decreases.
+	// Unreplicated is the number of kept responses that were answered before wait_replicas
+	// replicas had them, including those of closed stores. It never decreases.
 	Unreplicated int64
 }
 
-// InProgress returns what goes on in all stores now. It asks no store.
+// InProgress returns the sum over all stores. It does not call any store.
 func (p *Pool) InProgress() InProgress {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -150,8 +150,8 @@ func (p *Pool) Drain(ctx context.Context) {
 	}
 }
 
-// Exit ends all runs that are still in flight as unknown, and waits for the stores to close.
-// The process is about to exit, and its configuration has left.
+// Exit ends all runs that are still in flight with an unknown result, and waits until the stores are
+// closed. It is called when the process exits and its configuration has been stopped.
 func (p *Pool) Exit() {
 	var exits sync.WaitGroup
 	for _, s := range p.all() {
@@ -160,7 +160,7 @@ func (p *Pool) Exit() {
 	exits.Wait()
 }
 
-// exitTimeout is how long a process that exits waits for a store to close.
+// exitTimeout is how long Exit waits for a store to close.
 const exitTimeout = 5 * time.Second
 
 func (s *Store) exit() {
@@ -169,13 +169,13 @@ func (s *Store) exit() {
 		return
 	}
 	if s.UsedBy() > 0 {
-		return // by requests that were cut off
+		return // requests that were cut off still use it
 	}
 	timer := time.NewTimer(exitTimeout)
 	defer timer.Stop()
 	select {
 	case <-s.closed:
 	case <-timer.C:
-		s.log.logger.Error("the store does not close; the process exits as if it had crashed", zap.String("store", s.name))
+		s.log.logger.Error("the store could not be closed in time; the process exits as if it had crashed", zap.String("store", s.name))
 	}
 }

@@ -20,7 +20,7 @@ import (
 // pool has the stores that tests open.
 var pool = New(func() error { return nil }, nil)
 
-// countedStore is a memory store that tells what is done with it.
+// countedStore is a memory store that counts settlements and records its limit.
 type countedStore struct {
 	*memory.Store
 	limit     atomic.Int64
@@ -53,9 +53,9 @@ func (s *countedStore) Close() error {
 // countedModule opens such stores, as the configurations of one test name them.
 type countedModule struct {
 	key string
-	// opens holds each opening until it is closed; nil does not.
+	// opens blocks Open until it is closed; nil does not.
 	opens chan struct{}
-	// closes does the same with closing.
+	// closes blocks Close likewise.
 	closes chan struct{}
 	err    error
 
@@ -85,7 +85,7 @@ func (m *countedModule) Open(*zap.Logger) (idempotency.Store, error) {
 	return s, nil
 }
 
-// configuredModule is such a module as one configuration has it.
+// configuredModule is a countedModule with the settings of one configuration.
 type configuredModule struct {
 	*countedModule
 	limit int
@@ -120,17 +120,17 @@ func started(t *testing.T, h *Handle) *Store {
 	return store
 }
 
-func someKey(id string) engine.Request {
+func requestFor(id string) engine.Request {
 	return engine.Request{
 		Key:    idempotency.Identity{ID: id}.Key(),
 		Policy: idempotency.Policy{Terms: idempotency.Terms{Lease: time.Minute, Retention: time.Hour}},
 	}
 }
 
-// begin begins a run that must be allowed.
-func begin(t *testing.T, store *Store, id string) *engine.Run {
+// startRun starts a run, and fails the test if the engine refuses it.
+func startRun(t *testing.T, store *Store, id string) *engine.Run {
 	t.Helper()
-	d, err := store.Claim(t.Context(), someKey(id))
+	d, err := store.Claim(t.Context(), requestFor(id))
 	run, ok := d.(*engine.Run)
 	if !ok {
 		t.Fatalf("decided %+v, %v", d, err)
@@ -142,8 +142,8 @@ func kept(run *engine.Run) {
 	_, _ = run.Settle(idempotency.End{How: idempotency.Answered, Response: &idempotency.Response{Status: 201}})
 }
 
-// A new configuration's settings count when the old one is gone, and not before: one
-// that fails to start has changed nothing.
+// The settings of a new configuration apply when the old one has stopped, and not before, so one that
+// fails to start changes nothing.
 func TestSettingsOfTheOldestConfigurationCount(t *testing.T) {
 	m := &countedModule{key: t.Name()}
 	oldLog, oldLines := observer.New(zapcore.InfoLevel)
@@ -164,9 +164,9 @@ func TestSettingsOfTheOldestConfigurationCount(t *testing.T) {
 		}
 		var runs []*engine.Run
 		for n := range limit {
-			runs = append(runs, begin(t, store, string(rune('a'+n))))
+			runs = append(runs, startRun(t, store, string(rune('a'+n))))
 		}
-		d, _ := store.Claim(t.Context(), someKey("one more"))
+		d, _ := store.Claim(t.Context(), requestFor("one more"))
 		if refused, ok := d.(engine.Refusal); !ok || refused.Reason != engine.ReasonOverloaded {
 			t.Errorf("beside %d runs another got %+v", limit, d)
 		}
@@ -202,14 +202,14 @@ func TestSettingsOfTheOldestConfigurationCount(t *testing.T) {
 	}
 }
 
-// A store is closed when its last work is done, whoever began it.
+// A store is closed when its last work is done, whether of a configuration or of a late request.
 func TestStoreIsClosedAfterItsLastWork(t *testing.T) {
 	m := &countedModule{key: t.Name()}
 	h := m.handleOf(10, zap.NewNop())
 	store := started(t, h)
 	request := mustEnter(t, h) // a request that outlives the configuration
 	h.Stop()
-	run := begin(t, request, "k")
+	run := startRun(t, request, "k")
 	request.Leave()
 	isOpen := func(when string) {
 		t.Helper()
@@ -223,13 +223,13 @@ func TestStoreIsClosedAfterItsLastWork(t *testing.T) {
 		}
 	}
 	isOpen("with a run in flight")
-	// A configuration that comes back meets the run.
+	// A configuration that starts again uses the same store, which still has the run.
 	again := m.handleOf(10, zap.NewNop())
 	if started(t, again) != store {
 		t.Error("a store with work to do is opened twice")
 	}
 	kept(run)
-	d, _ := store.Claim(t.Context(), someKey("k"))
+	d, _ := store.Claim(t.Context(), requestFor("k"))
 	if _, ok := d.(engine.Replay); !ok {
 		t.Errorf("the duplicate got %+v", d)
 	}
@@ -239,7 +239,7 @@ func TestStoreIsClosedAfterItsLastWork(t *testing.T) {
 	if !m.store.Load().closed.Load() {
 		t.Error("it is not closed")
 	}
-	// A request of a configuration that is gone opens it once more.
+	// A request of a stopped configuration opens the store again.
 	late := mustEnter(t, h)
 	if late == store || m.opened.Load() != 2 {
 		t.Errorf("opened %d times", m.opened.Load())
@@ -258,16 +258,16 @@ func TestExitClosesStoresAndSettlesRuns(t *testing.T) {
 			h.Pool = p
 			open[m] = started(t, h)
 			defer func() { <-open[m].closed }()
-			if m == busy { // its request is still in
+			if m == busy { // its request has not left
 				defer mustEnter(t, h).Leave()
 			}
 			if m != idle {
-				begin(t, open[m], "k")
+				startRun(t, open[m], "k")
 			}
 			h.Stop()
 		}
 		p.Exit()
-		record, _, err := busy.store.Load().Lookup(t.Context(), someKey("k").Key)
+		record, _, err := busy.store.Load().Lookup(t.Context(), requestFor("k").Key)
 		if err != nil || record.State != idempotency.Released {
 			t.Errorf("the run is left as %+v, %v", record, err)
 		}
@@ -280,21 +280,21 @@ func TestExitClosesStoresAndSettlesRuns(t *testing.T) {
 	})
 }
 
-// A disk that hangs does not keep a process from its exit.
+// A hanging disk does not keep a process from exiting.
 func TestExitWaitsOnlySoLongForAStoreToClose(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := &countedModule{key: t.Name(), closes: make(chan struct{})}
-		core, said := observer.New(zap.ErrorLevel)
+		core, logs := observer.New(zap.ErrorLevel)
 		h := m.handleOf(10, zap.New(core))
 		h.Pool = New(func() error { return nil }, engine.NewCopies(0))
 		store := started(t, h)
 		h.Stop()
-		began := time.Now()
+		start := time.Now()
 		h.Pool.Exit()
-		if waited := time.Since(began); waited != 5*time.Second {
+		if waited := time.Since(start); waited != 5*time.Second {
 			t.Errorf("waited %s for a store that does not close, want 5s", waited)
 		}
-		if n := said.FilterMessageSnippet("does not close").Len(); n != 1 {
+		if n := logs.FilterMessageSnippet("could not be closed").Len(); n != 1 {
 			t.Errorf("logged %d times", n)
 		}
 		close(m.closes)
@@ -302,8 +302,8 @@ func TestExitWaitsOnlySoLongForAStoreToClose(t *testing.T) {
 	})
 }
 
-// A request for one store does not wait for another that is being opened; a request for
-// the same one does, and it is opened once.
+// A request for one store does not wait for another store that is being opened. Requests for the same
+// store do, and it is opened once.
 func TestOpeningAStoreDelaysNoOther(t *testing.T) {
 	slow := &countedModule{key: t.Name() + " slow", opens: make(chan struct{})}
 	other := &countedModule{key: t.Name() + " other"}
@@ -320,7 +320,7 @@ func TestOpeningAStoreDelaysNoOther(t *testing.T) {
 	store := started(t, other.handleOf(1, zap.NewNop()))
 	for _, open := range pool.All() { // as the admin API does
 		if open.key == slow.key {
-			t.Error("a store that is being opened is looked at")
+			t.Error("All returned a store that is still being opened")
 		}
 		open.Leave()
 	}
@@ -356,14 +356,14 @@ func TestStoreThatDoesNotOpen(t *testing.T) {
 	}
 }
 
-// A request that comes while its configuration starts waits until the store is open, for as long as
-// an operation of the store may take, or until its client leaves.
+// While its configuration starts, a request waits until the store is open, for up to the timeout of an
+// operation, or until its client disconnects.
 func TestRequestWaitsForItsStoreToOpen(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := (&countedModule{key: t.Name()}).handleOf(1, zap.NewNop())
-		began := time.Now()
-		if _, err := h.Enter(t.Context()); !errors.Is(err, ErrNotOpen) || time.Since(began) != h.Config.OperationTimeout() {
-			t.Errorf("got %v after %v", err, time.Since(began))
+		start := time.Now()
+		if _, err := h.Enter(t.Context()); !errors.Is(err, ErrNotOpen) || time.Since(start) != h.Config.OperationTimeout() {
+			t.Errorf("got %v after %v", err, time.Since(start))
 		}
 		ctx, leave := context.WithCancel(t.Context())
 		entered := make(chan error, 2)
@@ -374,7 +374,7 @@ func TestRequestWaitsForItsStoreToOpen(t *testing.T) {
 		synctest.Wait()
 		leave()
 		if err := <-entered; !errors.Is(err, context.Canceled) {
-			t.Errorf("its client has left, and it got %v", err)
+			t.Errorf("after its client disconnected, the request got %v", err)
 		}
 		go func() {
 			store, err := h.Enter(t.Context())
@@ -423,9 +423,9 @@ type unavailableModule struct {
 
 func (m *unavailableModule) Open(*zap.Logger) (idempotency.Store, error) { return m.opened, nil }
 
-// While a store waits for a claim in doubt, to be closed then, its configuration comes
-// back, a run's end cannot be stored, and the configuration goes again: the store is
-// closed when that end is stored, and not before.
+// While a stopped store waits for a claim in doubt, its configuration starts again, the end of a run
+// cannot be stored, and the configuration stops. The store is closed when that end is stored, and not
+// before.
 func TestStoreIsNotClosedWithAnUnstoredEnd(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := &unavailableModule{opened: &unavailableStore{countedStore: &countedStore{Store: memory.New(1 << 20)}}}
@@ -435,7 +435,7 @@ func TestStoreIsNotClosedWithAnUnstoredEnd(t *testing.T) {
 		first := handle()
 		store := started(t, first)
 		m.opened.losesReplies.Store(true)
-		if d, _ := store.Claim(t.Context(), someKey("in doubt")); d.(engine.Refusal).Reason != engine.ReasonUnavailable {
+		if d, _ := store.Claim(t.Context(), requestFor("in doubt")); d.(engine.Refusal).Reason != engine.ReasonUnavailable {
 			t.Fatalf("decided %+v", d)
 		}
 		m.opened.losesReplies.Store(false)
@@ -446,7 +446,7 @@ func TestStoreIsNotClosedWithAnUnstoredEnd(t *testing.T) {
 		if started(t, second) != store {
 			t.Fatal("the store was opened twice")
 		}
-		run := begin(t, store, "paid")
+		run := startRun(t, store, "paid")
 		time.Sleep(1500 * time.Millisecond)
 		m.opened.unavailable.Store(true)
 		kept(run)

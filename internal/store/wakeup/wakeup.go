@@ -1,6 +1,5 @@
-// Package wakeup notifies subscribers, within one process, that a run has ended. All
-// stores use it: the memory store and the file store when they settle a run, the
-// Redis store when its server reports an end.
+// Package wakeup notifies subscribers in a process that a run has ended. The memory store and the file
+// store use it when they settle a run, the Redis store when its server publishes the end of a run.
 package wakeup
 
 import (
@@ -9,7 +8,7 @@ import (
 	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
 )
 
-// Subscribers are the functions to call. The zero value has none.
+// Subscribers are the functions to call when a run ends. The zero value has none.
 type Subscribers struct {
 	mu   sync.RWMutex
 	next int
@@ -35,8 +34,8 @@ func (s *Subscribers) Subscribe(wake func(idempotency.Key)) (stop func()) {
 	}
 }
 
-// Wake notifies all subscribers that the run of a key has ended. It does not look up
-// whether a subscriber waits for the key: that would cost as much as the call.
+// Wake notifies all subscribers that the run of a key has ended, even those that do not wait for the
+// key: looking that up would cost as much as the call.
 func (s *Subscribers) Wake(key idempotency.Key) {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
