@@ -92,7 +92,7 @@ func carryOut(s *Store, a asked) answered {
 		result.Record, _, err = s.Lookup(ctx, a.Key)
 	case "response":
 		result.Response, err = s.Response(ctx, a.Key, a.Token)
-	case "free":
+	case "release":
 		result.Record, err = s.Release(ctx, a.Key, a.Token, a.Pre)
 	case "forget":
 		err = s.Forget(ctx, a.Key, a.Pre)
@@ -199,7 +199,7 @@ func (s *served) Response(_ context.Context, key idempotency.Key, token string) 
 }
 
 func (s *served) Release(_ context.Context, key idempotency.Key, token string, pre idempotency.Precondition) (*idempotency.Record, error) {
-	r, err := s.ask(asked{What: "free", Key: key, Token: token, Pre: pre})
+	r, err := s.ask(asked{What: "release", Key: key, Token: token, Pre: pre})
 	return r.Record, err
 }
 

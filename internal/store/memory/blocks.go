@@ -1,11 +1,11 @@
 package memory
 
-// blocks stores byte strings, each in a chain of blocks. A free block fits any string, so nothing
-// has to be moved.
+// blocks stores byte strings, each in a chain of blocks. Any free block can be part of any string, so
+// strings never move.
 type blocks struct {
 	pages []*[pageBlocks]block
-	free  uint32 // a chain
-	used  int64
+	free  uint32 // first of the chain of free blocks
+	used  int64  // number of blocks in use
 }
 
 const pageBlocks = 512
@@ -18,7 +18,7 @@ type block struct {
 
 func (b *blocks) at(n uint32) *block { return &b.pages[n/pageBlocks][n%pageBlocks] }
 
-// add copies a string into blocks and returns the first of them, 0 for an empty string.
+// add copies a string into blocks and returns the number of the first, 0 for an empty string.
 func (b *blocks) add(bytes []byte) (first uint32) {
 	for link := &first; len(bytes) > 0; {
 		if b.free == 0 {

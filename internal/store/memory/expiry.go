@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// expiry is a time at which a value may have expired. It is ignored if it is not the value's due.
+// expiry is a time at which a value may have expired. It is ignored unless it is the value's due.
 type expiry struct {
 	at   int64
 	name name
@@ -25,8 +25,8 @@ func (x *expiries) Pop() any {
 	return last
 }
 
-// removeExpired takes the first expiry, if its time has come, and removes the value if that has
-// expired. It reports whether there may be more to remove.
+// removeExpired removes the first expiry from the heap if it is due, and its value if that has expired.
+// It reports whether more expiries may be due.
 func (s *Store) removeExpired(now time.Time) bool {
 	if len(s.expiries) == 0 || s.expiries[0].at > now.UnixMilli() {
 		return false
@@ -47,12 +47,12 @@ func (s *Store) removeExpired(now time.Time) bool {
 
 const (
 	never         = math.MaxInt64
-	sweepInterval = 500 * time.Millisecond // at least
-	// sweepBatch is how many expiries a sweep takes before it unlocks the store for others.
+	sweepInterval = 500 * time.Millisecond // minimum interval between two sweeps
+	// sweepBatch is how many expiries a sweep handles before it unlocks the store.
 	sweepBatch = 256
 )
 
-// scheduleSweep makes sure that there is a sweep for the first expiry.
+// scheduleSweep schedules a sweep for the first expiry, unless one is scheduled before.
 func (s *Store) scheduleSweep(now time.Time) {
 	at := max(s.expiries[0].at, now.Add(sweepInterval).UnixMilli())
 	if at < s.sweepAt {
@@ -67,7 +67,7 @@ func (s *Store) sweep() {
 	}
 }
 
-// sweepSome reports whether there may be more to remove.
+// sweepSome removes a batch of expired values, and reports whether there may be more.
 func (s *Store) sweepSome() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()

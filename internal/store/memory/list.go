@@ -10,13 +10,13 @@ import (
 	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
 )
 
-// List implements [idempotency.Store]. The pages are in the order of the keys. A cursor is the
-// last key of the page before.
+// List implements [idempotency.Store]. Pages are sorted by key. A cursor is the last key of the
+// previous page.
 func (s *Store) List(ctx context.Context, cursor string, limit int) ([]idempotency.Listed, string, error) {
 	return s.list(ctx, cursor, limit, nil)
 }
 
-// Find implements [idempotency.Store]. It goes through the maps of these prefixes only.
+// Find implements [idempotency.Store]. It reads only the maps that can have keys with these prefixes.
 func (s *Store) Find(ctx context.Context, of []idempotency.KeyPrefix, cursor string, limit int) ([]idempotency.Listed, string, error) {
 	wanted := make(map[byte][]idempotency.KeyPrefix)
 	for _, prefix := range of {
@@ -25,8 +25,9 @@ func (s *Store) Find(ctx context.Context, of []idempotency.KeyPrefix, cursor str
 	return s.list(ctx, cursor, limit, wanted)
 }
 
-// list returns a page of the keys with the wanted prefixes, which are by their first bytes; of all
-// keys if wanted is nil. It locks the store for one map at a time: no request waits for a whole page.
+// list returns a page of the keys with the wanted prefixes, or of all keys if wanted is nil. wanted has
+// the prefixes by their first byte. list locks the store for one map at a time, so that no request
+// waits for a whole page.
 func (s *Store) list(ctx context.Context, cursor string, limit int, wanted map[byte][]idempotency.KeyPrefix) (page []idempotency.Listed, next string, err error) {
 	if limit < 1 {
 		return nil, "", fmt.Errorf("a page of %d records; it must be at least 1", limit)

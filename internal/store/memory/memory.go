@@ -1,32 +1,30 @@
-// Package memory is a store in the memory of one process, for trying caddy-dedup out and for
-// tests. A restart empties it.
+// Package memory implements [idempotency.Store] in the memory of one process, for trying caddy-dedup
+// and for tests. A restart empties the store.
 //
 // Records and responses are values in 256 maps, by the first byte of their key, so that a page of
-// [Store.List] goes through a small part of them. Their bytes are as in every store, and lie in
-// blocks of one size without pointers (blocks.go): to have the garbage collector mark each of them
-// costs a fifth of a first delivery. Two things are not encoded or copied: the record of a run in
-// flight, which would be decoded again soon, and a large body, which is never written to
-// ([idempotency.Response]).
+// [Store.List] reads few of them. They are encoded as in every store, in blocks of one size without
+// pointers (blocks.go): marking separate objects would cost the garbage collector a fifth of a first
+// delivery. Two things are neither encoded nor copied: the record of a run in flight, which would soon
+// be decoded again, and a large body, which no caller modifies ([idempotency.Response]).
 //
-// A heap orders the times at which values expire (expiry.go). A value that has expired counts as
-// absent at once. A timer removes it a little later, or an operation that needs its room. Other
-// values use the room again; the process gets it back when the store is empty.
+// A heap orders the times at which values expire (expiry.go). An expired value counts as absent at
+// once. A timer, or an operation that needs the room, removes it later. Other values reuse the room,
+// and the process gets it back when the store is empty.
 //
-// One mutex guards everything. Nothing blocks while it is held, and responses are encoded and
-// decoded without it.
+// One mutex guards everything. Nothing blocks while it is held, and responses are encoded and decoded
+// without it.
 //
 // The store counts bytes against its limit (values.go). It never evicts, because a key that is
-// forgotten too early runs twice. Instead:
+// forgotten too early would run twice. Instead:
 //
-//   - A new key needs room within seven eighths of the limit. Without it, the claim is refused with
-//     [idempotency.ErrFull].
-//   - The response of a run needs room within the limit. Without it, one of up to an eighth of the
-//     limit is refused with [idempotency.ErrFull], and its engine tries again. No new key is taken
-//     meanwhile, so there is room as soon as enough of the others have expired. A larger one is
-//     refused with [idempotency.ErrTooLarge], and its engine keeps it without its body. A key
-//     that is released is released without the response, which the requests that waited get
-//     from their engine.
-//   - The record of a known key always has room. It grows by some hundred bytes at most.
+//   - A new key needs room within seven eighths of the limit. Otherwise the store refuses the claim
+//     with [idempotency.ErrFull].
+//   - The response of a run needs room within the limit. Otherwise the store refuses a response of up
+//     to an eighth of the limit with [idempotency.ErrFull], and the engine tries again. The store
+//     accepts no new key meanwhile, so there is room as soon as enough values have expired. It refuses
+//     a larger response with [idempotency.ErrTooLarge], and the engine keeps it without its body. A
+//     release succeeds without the response, which waiting requests get from their engine.
+//   - The record of a known key always has room. It grows by at most some hundred bytes.
 package memory
 
 import (
@@ -74,18 +72,18 @@ func New(limit int64) *Store {
 	return s
 }
 
-// InProcess marks a store that ends with its process and is always available.
+// InProcess marks a store that is lost with its process and always available.
 func (*Store) InProcess() {}
 
-// SetLimit changes the limit. What is kept stays, even if it exceeds the new limit.
+// SetLimit changes the limit, in bytes. Values that exceed the new limit stay until they expire.
 func (s *Store) SetLimit(limit int64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.limit = limit
 }
 
-// do calls f with the store locked. The error is that of f, or says that the context has ended or
-// the store is closed.
+// do calls f with the store locked, and returns its error. If the context has ended or the store is
+// closed, it returns an error without calling f.
 func (s *Store) do(ctx context.Context, f func(now time.Time) error) error {
 	if err := ctx.Err(); err != nil {
 		return err
@@ -98,8 +96,8 @@ func (s *Store) do(ctx context.Context, f func(now time.Time) error) error {
 	return f(s.now())
 }
 
-// now returns the store's time. It follows the monotonic clock: no lease lapses because the wall
-// clock is set.
+// now returns the store's time. It follows the monotonic clock, so that no lease lapses because someone
+// sets the wall clock.
 func (s *Store) now() time.Time {
 	return s.started.Add(time.Since(s.started)).UTC().Truncate(time.Millisecond)
 }
@@ -116,7 +114,7 @@ func (s *Store) Claim(ctx context.Context, c idempotency.Claim) (claimed idempot
 		claimed = idempotency.Claimed{Verdict: idempotency.Decide(found, c, now), Record: found, Now: now}
 		switch claimed.Verdict {
 		case idempotency.Proceed:
-			if stored == nil && !s.makeRoom(claimCost, s.limit-s.limit/reserve, now) {
+			if stored == nil && !s.makeRoom(claimCost, s.limit-s.limit/reserveDivisor, now) {
 				return idempotency.ErrFull
 			}
 			claimed.Previous, claimed.Record = found, c.Record(found, now)
@@ -157,7 +155,7 @@ func (s *Store) Renew(ctx context.Context, c idempotency.Claim) error {
 
 // Settle implements [idempotency.Store].
 func (s *Store) Settle(ctx context.Context, key idempotency.Key, claimed *idempotency.Record, settlement idempotency.Settlement) error {
-	buffer, ended := buffers.Get().(*[]byte), false
+	buffer, settled := buffers.Get().(*[]byte), false
 	defer buffers.Put(buffer)
 	response := encode(buffer, key, claimed.Token, settlement.Response)
 	err := s.do(ctx, func(now time.Time) error {
@@ -172,18 +170,18 @@ func (s *Store) Settle(ctx context.Context, key idempotency.Key, claimed *idempo
 			switch cost := response.cost(); {
 			case s.makeRoom(cost, s.limit, now):
 				s.put(s.nameOf(key, claimed.Token), response, now.Add(settlement.ResponseFor()), now)
-			case settlement.State == idempotency.Released: // the key is free all the same
-			case cost > s.limit/reserve:
+			case settlement.State == idempotency.Released: // release the key without the response
+			case cost > s.limit/reserveDivisor:
 				return idempotency.ErrTooLarge
 			default:
 				return idempotency.ErrFull
 			}
 		}
 		s.putRecord(key, found.WithAttempts(claimed).Settled(settlement, now), now)
-		ended = true
+		settled = true
 		return nil
 	})
-	if ended {
+	if settled {
 		s.waiters.Wake(key)
 	}
 	return err

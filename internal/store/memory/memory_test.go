@@ -69,8 +69,8 @@ func complete(size int) idempotency.Settlement {
 	}
 }
 
-// begin claims a key.
-func begin(t *testing.T, s *Store, c idempotency.Claim) *idempotency.Record {
+// mustClaim claims a key.
+func mustClaim(t *testing.T, s *Store, c idempotency.Claim) *idempotency.Record {
 	t.Helper()
 	claimed, err := s.Claim(t.Context(), c)
 	if err != nil || claimed.Verdict != idempotency.Proceed {

@@ -24,21 +24,21 @@ func (s *Store) nameOf(key idempotency.Key, token string) name {
 // value says where a record or a response is. Its times are Unix times in milliseconds.
 type value struct {
 	expires     int64
-	due         int64 // the time in the heap of expiries that counts
+	due         int64 // time of the value's expiry in the heap that counts
 	first, size uint32
 }
 
-// encoded is an encoded response. A large body is beside it.
+// encoded is an encoded response. body is set only if it is large; head has the rest.
 type encoded struct{ head, body []byte }
 
-// largeBody is the size from which on a body is not copied into blocks.
+// largeBody is the minimum size of a body that is not copied into blocks.
 const largeBody = 16 << 10
 
 // buffers are for encoding responses.
 var buffers = sync.Pool{New: func() any { return new([]byte) }}
 
-// encode encodes a response into the buffer; without one, the result has no head. A large body is
-// copied only if much of its array is unused.
+// encode encodes a response into the buffer. If r is nil, the result has no head. A large body is copied
+// only if much of its array is unused.
 func encode(buffer *[]byte, key idempotency.Key, token string, r *idempotency.Response) encoded {
 	if r == nil {
 		return encoded{}
@@ -158,28 +158,29 @@ func (s *Store) free(n name, v value) {
 }
 
 const (
-	// reserve is the part of the limit that new keys leave to the responses of runs in flight.
-	reserve    = 8
-	blockCost  = int64(unsafe.Sizeof(block{}))
-	valueCost  = int64(unsafe.Sizeof(name{})+unsafe.Sizeof(value{})) * 3 / 2 // a map is never full
-	expiryCost = int64(unsafe.Sizeof(expiry{})) * 9 / 8
-	// claimCost is about what a run in flight takes: a value, its record and the texts in it.
+	// limit/reserveDivisor is the part of the limit that new keys leave to the responses of
+	// runs in flight.
+	reserveDivisor = 8
+	blockCost      = int64(unsafe.Sizeof(block{}))
+	valueCost      = int64(unsafe.Sizeof(name{})+unsafe.Sizeof(value{})) * 3 / 2 // a map is never full
+	expiryCost     = int64(unsafe.Sizeof(expiry{})) * 9 / 8
+	// claimCost estimates the bytes of a run in flight: a value, its record and the texts in it.
 	claimCost = 1 << 10
 )
 
-// size is about how many bytes of the heap the store takes.
+// size estimates how many bytes of the heap the store takes.
 func (s *Store) size() int64 {
 	return int64(s.count)*valueCost + int64(len(s.expiries))*expiryCost + int64(len(s.claims))*claimCost +
 		s.blocks.used*blockCost + s.bodiesSize
 }
 
-// cost is how many bytes more it will be with the response.
+// cost estimates by how many bytes the response increases size.
 func (r encoded) cost() int64 {
 	return valueCost + expiryCost + (int64(len(r.head)/len(block{}.bytes))+1)*blockCost + int64(cap(r.body))
 }
 
-// makeRoom reports whether so many bytes more are within a limit. It removes values that have
-// expired if it has to.
+// makeRoom reports whether the store can grow by so many bytes within the limit. If necessary, it
+// removes expired values.
 func (s *Store) makeRoom(bytes, limit int64, now time.Time) bool {
 	for s.size()+bytes > limit {
 		if !s.removeExpired(now) {

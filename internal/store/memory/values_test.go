@@ -167,9 +167,9 @@ func TestMemoryReturnsAfterExpiry(t *testing.T) {
 		for n := range 1000 {
 			released := complete(5_000)
 			released.State, released.AnswerFor = idempotency.Released, 30*time.Second
-			settle(t, s, begin(t, s, claim(n)), claim(n), released)
+			settle(t, s, mustClaim(t, s, claim(n)), claim(n), released)
 		}
-		settle(t, s, begin(t, s, claim(-1)), claim(-1), complete(100_000))
+		settle(t, s, mustClaim(t, s, claim(-1)), claim(-1), complete(100_000))
 		time.Sleep(30 * time.Second)
 		synctest.Wait()
 		if taken := s.taken(); taken < 1000*300 || taken > 1000*1000 {
@@ -181,7 +181,7 @@ func TestMemoryReturnsAfterExpiry(t *testing.T) {
 			t.Errorf("when all has expired, it takes %d bytes", s.taken())
 		}
 		for n := range 10 {
-			begin(t, s, claim(n))
+			mustClaim(t, s, claim(n))
 		}
 		time.Sleep(time.Minute)
 		for n := range 10 {
@@ -205,7 +205,7 @@ func TestShortRetentionLeavesNothing(t *testing.T) {
 		for n := range 20_000 {
 			c := claim(n)
 			c.Retention = 7 * 24 * time.Hour
-			settle(t, s, begin(t, s, c), c, idempotency.Settlement{State: idempotency.Released, Retention: time.Second})
+			settle(t, s, mustClaim(t, s, c), c, idempotency.Settlement{State: idempotency.Released, Retention: time.Second})
 			time.Sleep(10 * time.Millisecond)
 		}
 		time.Sleep(2 * time.Second)
@@ -222,7 +222,7 @@ func TestSweepsKeepTheirDistance(t *testing.T) {
 		defer s.Close()
 		for n := range 200 {
 			held := idempotency.Settlement{State: idempotency.Held, Retention: time.Minute + time.Duration(n)*10*time.Millisecond}
-			settle(t, s, begin(t, s, claim(n)), claim(n), held)
+			settle(t, s, mustClaim(t, s, claim(n)), claim(n), held)
 		}
 		time.Sleep(time.Minute - time.Millisecond)
 		sweeps, before := 0, s.taken()
@@ -255,7 +255,7 @@ func TestLargeBodyIsKeptWhereItIs(t *testing.T) {
 			settlement := complete(0)
 			settlement.Response.Body = make([]byte, 1<<20, c.room)
 			body := settlement.Response.Body
-			settle(t, s, begin(t, s, claim(0)), claim(0), settlement)
+			settle(t, s, mustClaim(t, s, claim(0)), claim(0), settlement)
 			got, err := s.Response(t.Context(), claim(0).Key, claim(0).Token)
 			if err != nil || len(got.Body) != len(body) {
 				t.Fatalf("%v, %v", got, err)

@@ -29,8 +29,8 @@ func (f *fixture) storeOf(i int) idempotency.Store {
 	return f.peer
 }
 
-// claimAtOnce makes all claims at the same time, and returns those that may proceed.
-// All others must have been told to wait for that run.
+// claimAtOnce makes all claims concurrently, and returns those that proceed. All others must have the
+// verdict to wait for that run.
 func (f *fixture) claimAtOnce(claims []idempotency.Claim) []idempotency.Claimed {
 	f.Helper()
 	all := make([]idempotency.Claimed, len(claims))
@@ -55,7 +55,7 @@ func (f *fixture) claimAtOnce(claims []idempotency.Claim) []idempotency.Claimed 
 		}
 	}
 	if len(proceeding) == 0 {
-		f.Fatal("no claim may proceed")
+		f.Fatal("no claim proceeds")
 	}
 	for _, claimed := range all {
 		if claimed.Verdict == idempotency.Proceed {
@@ -69,8 +69,7 @@ func (f *fixture) claimAtOnce(claims []idempotency.Claim) []idempotency.Claimed 
 	return proceeding
 }
 
-// oneOf makes many new claims of a key at the same time, and returns the only one
-// that may proceed.
+// oneOf makes many new claims of a key concurrently, and returns the only one that proceeds.
 func (f *fixture) oneOf(k idempotency.Key) idempotency.Claimed {
 	f.Helper()
 	claims := make([]idempotency.Claim, claimers)
@@ -79,7 +78,7 @@ func (f *fixture) oneOf(k idempotency.Key) idempotency.Claimed {
 	}
 	proceeding := f.claimAtOnce(claims)
 	if len(proceeding) != 1 {
-		f.Fatalf("%d claims may proceed, want 1", len(proceeding))
+		f.Fatalf("%d claims proceed, want 1", len(proceeding))
 	}
 	f.sameRecord("lookup", f.lookup(k), proceeding[0].Record)
 	return proceeding[0]
@@ -156,9 +155,8 @@ func racingSettlements(f *fixture) {
 	f.sameResponse("the replay", replayed.Response, answer(201, "owner"))
 }
 
-// run is what the workers know of the runs of one key. Only the worker that owns the
-// claim uses attempts, and no lock guards it: if two runs overlap, the race detector
-// reports it.
+// run is the shared state of the workers for one key. Only the worker that owns the claim uses attempts,
+// without a lock: if two runs overlap, the race detector reports it.
 type run struct {
 	running  atomic.Int32
 	attempts int
@@ -181,8 +179,8 @@ func exclusiveRuns(f *fixture) {
 	done.Wait()
 }
 
-// randomRun claims a key and, if it may run, ends the run in a random way. It reports
-// with Errorf, because Fatalf is only for the goroutine of the test itself.
+// randomRun claims a key and, if the claim proceeds, ends the run in a random way. It uses Errorf, because
+// only the goroutine of the test may call Fatalf.
 func (f *fixture) randomRun(store idempotency.Store, k idempotency.Key, r *run, random *rand.Rand) {
 	c := f.newClaim(k)
 	keptBefore := r.kept.Load()

@@ -7,7 +7,7 @@ import (
 	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
 )
 
-// crashTests are for a store that one process alone can have open: after a crash, no run goes on.
+// crashTests are for a store that only one process can have open: after a crash, no run goes on.
 var crashTests = []subtest{
 	{"a claim of a dead process is free at once", crashReleases},
 	{"a claim of a dead process that holds is held at once", crashHolds},
@@ -16,11 +16,11 @@ var crashTests = []subtest{
 	{"what was acknowledged survives a crash", crashKeeps},
 }
 
-// crash ends the store's process, and returns when the next one has the store open.
+// crash simulates the end of the store's process, and opens the store as the next process does.
 func (f *fixture) crash() {
 	f.Helper()
 	if f.options.Crash == nil {
-		f.Skip("the store outlives its processes, or ends with its process")
+		f.Skip("the store outlives its processes, or is lost with its process")
 	}
 	f.store = f.options.Crash(f.T, f.store)
 	f.peer = f.store
@@ -67,7 +67,7 @@ func crashHolds(f *fixture) {
 		}
 	}
 	if _, err := f.store.Release(f.ctx, c.Key, "operator", idempotency.Precondition{State: idempotency.Held}); err != nil {
-		f.Fatalf("free: %v", err)
+		f.Fatalf("release: %v", err)
 	}
 	f.claim(f.newClaim(c.Key), idempotency.Proceed)
 }

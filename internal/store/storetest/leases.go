@@ -17,7 +17,7 @@ var leaseTests = []subtest{
 	{"renew of a settled claim changes nothing", renewSettled},
 	{"a late owner is fenced", fencedOwner},
 	{"a claim whose record is gone cannot go on", goneRecord},
-	{"a claim that the store lost over an earlier record is gone", wentBack},
+	{"a claim that the store lost over an earlier record is gone", lostClaim},
 	{"a record in flight outlives its lease", outlivesLease},
 	{"retention counts from the settlement", retentionFromSettlement},
 }
@@ -161,36 +161,36 @@ func goneRecord(f *fixture) {
 	}
 }
 
-// A server that comes up with older data, or a replica that was behind and is promoted,
-// has the record again over which a claim was written. Its owner may claim the key
-// again, as after a loss of the record. That is so until another one claims the key.
-func wentBack(f *fixture) {
+// A server that restarts with older data, or a lagging replica that is promoted, has the record that a
+// claim had replaced. The owner of that claim may claim the key again, as if the record were lost, until
+// another claim is made.
+func lostClaim(f *fixture) {
 	for _, settlement := range []idempotency.Settlement{release(true, "busy"), release(false, "not sent")} {
-		f.goneBack(fmt.Sprint("released ", settlement.Counted), func(k idempotency.Key) string {
+		f.checkLostClaim(fmt.Sprint("released ", settlement.Counted), func(k idempotency.Key) string {
 			c := f.newClaim(k)
 			f.settle(k, f.claim(c, idempotency.Proceed).Record, settlement)
 			return c.Token
 		})
 	}
-	f.goneBack("lapsed", func(k idempotency.Key) string {
+	f.checkLostClaim("lapsed", func(k idempotency.Key) string {
 		c := f.newClaim(k)
 		c.Lease = f.short()
 		f.claim(c, idempotency.Proceed)
 		f.pass(c.Lease)
 		return c.Token
 	})
-	f.goneBack("freed", func(k idempotency.Key) string {
+	f.checkLostClaim("released by an operator", func(k idempotency.Key) string {
 		f.settle(k, f.claim(f.newClaim(k), idempotency.Proceed).Record, complete("kept"))
 		if _, err := f.store.Release(f.ctx, k, "operator", idempotency.Precondition{}); err != nil {
-			f.Fatalf("free: %v", err)
+			f.Fatalf("release: %v", err)
 		}
 		return "operator"
 	})
 }
 
-// goneBack tries a claim that the store does not have, over the record with the token
-// that before has left.
-func (f *fixture) goneBack(name string, before func(k idempotency.Key) string) {
+// checkLostClaim renews and settles a claim that the store does not have. before makes the record that
+// the claim had replaced, and returns its token.
+func (f *fixture) checkLostClaim(name string, before func(k idempotency.Key) string) {
 	f.Helper()
 	k := key(name)
 	lost := f.newClaim(k)
@@ -222,7 +222,7 @@ func (f *fixture) goneBack(name string, before func(k idempotency.Key) string) {
 	f.settle(k, next.Record, release(false, "another"))
 	want("with another that is released", idempotency.ErrFenced)
 
-	// Over an old record that nobody has claimed, the claim is made again and settled.
+	// Over an old record without another claim, the claim can be made again and settled.
 	k = key(name + " again")
 	lost = f.newClaim(k)
 	lost.PrevToken = before(k)

@@ -7,13 +7,12 @@ import (
 	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
 )
 
-// model is the simplest store that keeps the contract: maps, and a clock that only the
-// test moves.
+// model is the simplest store that fulfils the contract: maps, and a clock that only the test moves.
 type model struct {
 	now       time.Time
 	records   map[idempotency.Key]*idempotency.Record
 	responses map[string]keptResponse
-	// durable are the records that survive a crash: not those of claims that need not.
+	// durable has the records that survive a crash: all but those of claims that need not.
 	durable map[idempotency.Key]*idempotency.Record
 }
 
@@ -25,7 +24,7 @@ func newModel() model {
 	}
 }
 
-// put writes a record, and one that survives a crash if it is to.
+// put writes a record; if it is durable, it survives a crash.
 func (m *model) put(k idempotency.Key, r *idempotency.Record, durable bool) {
 	m.records[k] = r
 	if durable {
@@ -37,7 +36,7 @@ func (m *model) clone() model {
 	return model{m.now, maps.Clone(m.records), maps.Clone(m.responses), maps.Clone(m.durable)}
 }
 
-// crash ends the store's process: nobody goes on with a run.
+// crash ends the store's process, and with it all runs.
 func (m *model) crash() {
 	clear(m.records)
 	for k, r := range m.durable {
@@ -112,16 +111,16 @@ func (m *model) settle(k idempotency.Key, claimed *idempotency.Record, s idempot
 	return nil
 }
 
-func (m *model) free(k idempotency.Key, token string, seen idempotency.Precondition) error {
-	freed, err := m.lookup(k).Release(token, seen, m.now)
+func (m *model) release(k idempotency.Key, token string, pre idempotency.Precondition) error {
+	released, err := m.lookup(k).Release(token, pre, m.now)
 	if err == nil {
-		m.put(k, freed, true)
+		m.put(k, released, true)
 	}
 	return err
 }
 
-func (m *model) forget(k idempotency.Key, seen idempotency.Precondition) error {
-	if err := m.lookup(k).CheckChange(seen, m.now); err != nil {
+func (m *model) forget(k idempotency.Key, pre idempotency.Precondition) error {
+	if err := m.lookup(k).CheckChange(pre, m.now); err != nil {
 		return err
 	}
 	delete(m.records, k)

@@ -11,18 +11,18 @@ import (
 )
 
 var operatorTests = []subtest{
-	{"free lets a key run again and keeps its history", freeAnyState},
-	{"free after a forced run that lapsed frees the kept response", freeForced},
-	{"the owner of a lapsed claim is fenced once its key is freed", freedOwner},
+	{"release lets a key run again and keeps its history", releaseAnyState},
+	{"release after a forced run that lapsed releases the kept response", releaseForced},
+	{"the owner of a lapsed claim is fenced once its key is released", releasedOwner},
 	{"forget removes a record of any state but in flight", forgetAnyState},
-	{"a key without a record can be neither freed nor forgotten", operatorWithoutRecord},
-	{"a run that is alive can be neither freed nor forgotten", operatorBesideRun},
+	{"a key without a record can be neither released nor forgotten", operatorWithoutRecord},
+	{"a run that is alive can be neither released nor forgotten", operatorBesideRun},
 	{"of claims and operators at once no run is lost", operatorsAndClaims},
 	{"a store is ready, and says so in time", readiness},
 }
 
 func readiness(f *fixture) {
-	for range 2 { // it writes nothing that is in its own way
+	for range 2 { // the first call must not make the second one fail
 		if err := f.store.Ready(f.ctx); err != nil {
 			f.Errorf("ready: %v", err)
 		}
@@ -30,15 +30,15 @@ func readiness(f *fixture) {
 	ctx, cancel := context.WithCancel(f.ctx)
 	cancel()
 	if err := f.store.Ready(ctx); !errors.Is(err, context.Canceled) {
-		f.Errorf("ready, asked when the time is over: %v", err)
+		f.Errorf("ready with an ended context: %v, want Canceled", err)
 	}
 	if page, _, err := f.store.List(f.ctx, "", 10); err != nil || len(page) > 0 {
-		f.Errorf("the question has left %v, %v", page, err)
+		f.Errorf("Ready has left %v, %v", page, err)
 	}
 }
 
-// ends are the states in which an operator can find a key, each with the settlement
-// after which a key is in that state. Nil means that the lease lapses.
+// ends has the states in which an operator can find a key, each with the settlement that leads to it. Nil
+// means that the lease lapses.
 var ends = map[string]*idempotency.Settlement{
 	"lapsed":   nil,
 	"complete": new(complete("kept")),
@@ -64,48 +64,48 @@ func (f *fixture) endedAs(name string) (idempotency.Claim, *idempotency.Record) 
 	return c, f.lookup(c.Key)
 }
 
-func freeAnyState(f *fixture) {
+func releaseAnyState(f *fixture) {
 	for name := range ends {
 		c, before := f.endedAs(name)
 		found, err := f.store.Release(f.ctx, c.Key, "operator", idempotency.Precondition{})
 		if err != nil {
-			f.Fatalf("free, %s: %v", name, err)
+			f.Fatalf("release, %s: %v", name, err)
 		}
-		f.sameRecord("found by free, "+name, found, before)
+		f.sameRecord("found by release, "+name, found, before)
 		want := *before
 		want.State, want.Token, want.ReleasedAttempts, want.LeaseUntil = idempotency.Released, "operator", before.Attempt, f.lookup(c.Key).LeaseUntil
-		f.sameRecord("freed, "+name, f.lookup(c.Key), &want)
+		f.sameRecord("released, "+name, f.lookup(c.Key), &want)
 		if want.LeaseUntil.Sub(f.now()) > 0 {
-			f.Errorf("freed, %s: it has a lease until %v", name, want.LeaseUntil)
+			f.Errorf("released, %s: it has a lease until %v", name, want.LeaseUntil)
 		}
 		if response := f.response(c.Key, "operator"); response != nil {
-			f.Errorf("freed, %s: an operator's act has the response %+v", name, response)
+			f.Errorf("released, %s: an operator's act has the response %+v", name, response)
 		}
-		// A second Free is no error.
+		// A second Release is no error.
 		if _, err := f.store.Release(f.ctx, c.Key, "operator", idempotency.Precondition{}); err != nil {
-			f.Fatalf("free again, %s: %v", name, err)
+			f.Fatalf("release again, %s: %v", name, err)
 		}
 		next := f.newClaim(c.Key)
-		next.MaxAttempts = 1 // attempts from before Free do not count
+		next.MaxAttempts = 1 // attempts from before the release do not count
 		again := f.claimAt(f.peer, next, idempotency.Proceed)
 		if again.Record.Attempt != before.Attempt+1 {
-			f.Errorf("freed, %s: the next attempt is %d, want %d", name, again.Record.Attempt, before.Attempt+1)
+			f.Errorf("released, %s: the next attempt is %d, want %d", name, again.Record.Attempt, before.Attempt+1)
 		}
 		f.settle(c.Key, again.Record, complete("second"))
 		f.replays(name, "second")
 	}
 }
 
-func freeForced(f *fixture) {
+func releaseForced(f *fixture) {
 	for size, body := range bodies {
 		claimed, c := f.forced(size, body)
 		f.pass(c.Lease)
 		if _, err := f.store.Release(f.ctx, c.Key, "operator", idempotency.Precondition{}); err != nil {
-			f.Fatalf("free: %v", err)
+			f.Fatalf("release: %v", err)
 		}
 		freed := f.lookup(c.Key)
 		if freed.State != idempotency.Released || freed.ExecutionID != claimed.Previous.ExecutionID || freed.Attempt != 2 || freed.Previous != nil {
-			f.Errorf("freed it is %+v", freed)
+			f.Errorf("released it is %+v", freed)
 		}
 		if err := f.store.Settle(f.ctx, c.Key, claimed.Record, complete("late")); !errors.Is(err, idempotency.ErrFenced) {
 			f.Errorf("its late owner settles: %v", err)
@@ -114,11 +114,11 @@ func freeForced(f *fixture) {
 	}
 }
 
-func freedOwner(f *fixture) {
+func releasedOwner(f *fixture) {
 	c, _ := f.endedAs("lapsed")
 	claimed := f.lookup(c.Key)
 	if _, err := f.store.Release(f.ctx, c.Key, "operator", idempotency.Precondition{}); err != nil {
-		f.Fatalf("free: %v", err)
+		f.Fatalf("release: %v", err)
 	}
 	if err := f.store.Renew(f.ctx, c); !errors.Is(err, idempotency.ErrFenced) {
 		f.Errorf("renew: %v", err)
@@ -150,7 +150,7 @@ func forgetAnyState(f *fixture) {
 
 func operatorWithoutRecord(f *fixture) {
 	if _, err := f.store.Release(f.ctx, key("a"), "operator", idempotency.Precondition{}); !errors.Is(err, idempotency.ErrGone) {
-		f.Errorf("free: %v", err)
+		f.Errorf("release: %v", err)
 	}
 	if err := f.store.Forget(f.ctx, key("a"), idempotency.Precondition{}); !errors.Is(err, idempotency.ErrGone) {
 		f.Errorf("forget: %v", err)
@@ -163,7 +163,7 @@ func operatorBesideRun(f *fixture) {
 		f.Helper()
 		before := f.lookup(k)
 		if _, err := f.peer.Release(f.ctx, k, "operator", idempotency.Precondition{}); !errors.Is(err, idempotency.ErrInFlight) {
-			f.Errorf("free: %v", err)
+			f.Errorf("release: %v", err)
 		}
 		if err := f.peer.Forget(f.ctx, k, idempotency.Precondition{}); !errors.Is(err, idempotency.ErrInFlight) {
 			f.Errorf("forget: %v", err)
@@ -180,8 +180,8 @@ func operatorBesideRun(f *fixture) {
 	refused(key("a"))
 }
 
-// Operators free and forget a key while requests claim it. A request that may run must
-// still be able to settle, and two requests must never run at the same time.
+// Operators release and forget a key while requests claim it. A claim that proceeds must still be able to
+// settle, and two runs must never overlap.
 func operatorsAndClaims(f *fixture) {
 	const rounds = 60
 	k := key("a")

@@ -1,5 +1,5 @@
-// Package storetest is the conformance suite of [idempotency.Store]: every store must
-// pass these tests. They check what the comments of the interface promise.
+// Package storetest is the conformance suite of [idempotency.Store]. Every store must pass it. It tests
+// what the comments of the interface promise.
 package storetest
 
 import (
@@ -13,38 +13,35 @@ import (
 	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
 )
 
-// Options say how time passes for the store under test, and what else the
-// suite may do with it.
+// Options configure the suite for a store.
 type Options struct {
 	// Around, if it is set, runs the body of every subtest. With synctest.Test, every
 	// subtest has a bubble of its own, and its store is opened inside the bubble.
 	Around func(t *testing.T, body func(t *testing.T))
 
-	// Advance moves the clock of the store: time.Sleep in a bubble, or a function of
-	// a fake server. Nil means that only real time moves the clock. The suite then
-	// uses short leases, and waits until the clock of the store has passed them.
+	// Advance moves the clock of the store: time.Sleep in a bubble, or a function of a fake
+	// server. If it is nil, the clock of the store is real. The suite then uses short leases, and
+	// waits until they have passed.
 	Advance func(d time.Duration)
 
-	// Peer opens a second store over the same records, as another replica has one.
-	// Nil means that only one process can have the records open.
+	// Peer opens a second store over the same records, as another replica does. It is nil if only
+	// one process can open the records.
 	Peer func(t *testing.T, store idempotency.Store) idempotency.Store
 
-	// Crash opens the store that another one leaves when its process is killed. Nil means that a
-	// store outlives a process, or is gone with it.
+	// Crash opens the store that another one leaves when its process is killed. It is nil if a store
+	// outlives its processes, or is lost with its process.
 	Crash func(t *testing.T, store idempotency.Store) idempotency.Store
 
 	// LongPages reports whether a page may have more records than the limit.
 	LongPages bool
 
-	// Damage makes what is stored of the key's record unreadable. Nil for a store of
-	// which nothing can be damaged.
+	// Damage makes the stored record of the key unreadable. It is nil if that is impossible.
 	Damage func(t *testing.T, store idempotency.Store, key idempotency.Key)
 }
 
-// Run runs the suite. open returns an empty store, and the suite closes that store at
-// the end of the subtest.
+// Run runs the suite. open returns an empty store, which the suite closes at the end of the subtest.
 func Run(t *testing.T, open func(t *testing.T) idempotency.Store, options Options) {
-	for _, group := range [][]subtest{claimTests, leaseTests, settleTests, responseTests, listTests, findTests, wakeTests, concurrencyTests, modelTests, forcedTests, operatorTests, seenTests, crashTests} {
+	for _, group := range [][]subtest{claimTests, leaseTests, settleTests, responseTests, listTests, findTests, wakeTests, concurrencyTests, modelTests, forcedTests, operatorTests, preconditionTests, crashTests} {
 		for _, test := range group {
 			t.Run(test.name, func(t *testing.T) {
 				body := func(t *testing.T) { test.run(newFixture(t, open, options)) }
@@ -71,8 +68,7 @@ type fixture struct {
 	peer    idempotency.Store // the store itself if Options has no Peer
 	options Options
 	tokens  atomic.Int64
-	// slowest is how long, in ns, the slowest claim took that got a server's time; 0 where
-	// the clock is a bubble's.
+	// slowest is the duration, in ns, of the slowest claim; 0 in a bubble.
 	slowest atomic.Int64
 }
 
@@ -96,7 +92,7 @@ func (f *fixture) closeAtEnd(store idempotency.Store) {
 	})
 }
 
-// long is a lease that does not lapse while a subtest runs.
+// long is a lease that does not lapse during a subtest.
 const long = time.Hour
 
 // short is a lease for tests that let it lapse.
@@ -107,8 +103,8 @@ func (f *fixture) short() time.Duration {
 	return 300 * time.Millisecond
 }
 
-// clockPatience is how much longer than expected the clock of a store may take.
-const clockPatience = 30 * time.Second
+// clockTimeout is how long the clock of a store may take in addition to the expected time.
+const clockTimeout = 30 * time.Second
 
 // pass returns when the clock of the store has moved by at least d.
 func (f *fixture) pass(d time.Duration) {
@@ -117,13 +113,12 @@ func (f *fixture) pass(d time.Duration) {
 		f.options.Advance(d)
 		return
 	}
-	// A server may use two clocks that differ a little: one to expire keys, one to say
-	// what time it is.
+	// A server may use two clocks that differ a little: one to expire keys, and one for TIME.
 	const spread = 20 * time.Millisecond
 	end := f.now().Add(d + spread)
 	tick := time.NewTicker(5 * time.Millisecond)
 	defer tick.Stop()
-	deadline := time.After(d + clockPatience)
+	deadline := time.After(d + clockTimeout)
 	for f.now().Before(end) {
 		select {
 		case <-tick.C:
@@ -165,12 +160,12 @@ func (f *fixture) claim(c idempotency.Claim, want idempotency.Verdict) idempoten
 
 func (f *fixture) claimAt(store idempotency.Store, c idempotency.Claim, want idempotency.Verdict) idempotency.Claimed {
 	f.Helper()
-	begun := time.Now()
+	start := time.Now()
 	claimed, err := store.Claim(f.ctx, c)
 	if err != nil {
 		f.Fatalf("claim %s: %v", c.Token, err)
 	}
-	f.slowest.Store(max(f.slowest.Load(), int64(time.Since(begun))))
+	f.slowest.Store(max(f.slowest.Load(), int64(time.Since(start))))
 	if claimed.Verdict != want {
 		f.Fatalf("claim %s: verdict %v, want %v; record %+v", c.Token, claimed.Verdict, want, claimed.Record)
 	}
@@ -245,8 +240,7 @@ func complete(body string) idempotency.Settlement {
 	}
 }
 
-// release returns a settlement that releases the key, and keeps a response for
-// requests that waited.
+// release returns a settlement that releases the key, and keeps a response for waiting requests.
 func release(counted bool, body string) idempotency.Settlement {
 	return idempotency.Settlement{
 		State: idempotency.Released, Counted: counted, Retention: 24 * long, AnswerFor: long,

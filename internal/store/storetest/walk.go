@@ -14,9 +14,9 @@ var modelTests = []subtest{
 	{"random operations agree with the model", agreesWithModel},
 }
 
-// The durations of the random operations. Time moves by multiples of modelStep, and
-// leases and retentions end between two such multiples. So it makes no difference
-// that the clock of the store also moves a little by itself.
+// The durations of the random operations. Time moves by multiples of modelStep, and leases and retentions
+// end between two multiples. So it does not matter that the clock of the store also moves a little
+// between the steps.
 const (
 	modelStep  = 25 * time.Minute
 	modelLease = 60 * time.Minute
@@ -44,17 +44,17 @@ func agreesWithModel(f *fixture) {
 	}
 }
 
-// Walk makes random operations on keys of its own, and the same ones on a model, which
-// it compares with what the store answers. It is one caller; several can share a store.
+// Walk makes random operations on its own keys, makes the same operations on a model, and compares the
+// results. A Walk is one caller; several can share a store.
 type Walk struct {
 	model  model
 	random *rand.Rand
 	clock  func() time.Time
 	keys   []idempotency.Key
 	name   string
-	body   int // the most bytes that make a response larger
+	body   int // maximum size of a body, in addition to a few bytes
 	step   int
-	// owners are the last claims of a key that proceeded, the newest last.
+	// owners has the last claims of each key that proceeded, the newest last.
 	owners map[idempotency.Key][]owner
 	doubt  *doubt
 }
@@ -64,20 +64,20 @@ type owner struct {
 	record *idempotency.Record
 }
 
-// doubt is an operation that was asked for and not answered.
+// doubt is an operation without an answer.
 type doubt struct {
 	key   idempotency.Key
-	apply func() // does it to the model
+	apply func() // applies it to the model
 }
 
-// Crashed is called after the process of the store was killed, and before [Walk.Check].
+// Crashed must be called after the process of the store was killed, before [Walk.Check].
 func (w *Walk) Crashed() {
 	w.model.now = w.clock()
 	before := w.model.clone()
 	w.model.crash()
 	if doubt := w.doubt; doubt != nil {
 		apply := doubt.apply
-		doubt.apply = func() { // if it was carried out, that was before the crash
+		doubt.apply = func() { // if the store has executed it, that was before the crash
 			w.model = before
 			apply()
 			w.model.crash()
@@ -85,8 +85,8 @@ func (w *Walk) Crashed() {
 	}
 }
 
-// NewWalk returns a walk over so many keys, which the name tells from those of other
-// walks. Bodies of responses are larger than a few bytes by up to so many.
+// NewWalk returns a walk over so many keys. The name distinguishes its keys from those of other walks. body
+// is the maximum size of a response's body, in addition to a few bytes.
 func NewWalk(name string, seed uint64, keys, body int) *Walk {
 	w := &Walk{
 		random: rand.New(rand.NewPCG(seed, 14)), clock: time.Now, name: name, body: body,
@@ -98,18 +98,17 @@ func NewWalk(name string, seed uint64, keys, body int) *Walk {
 	return w
 }
 
-// AwayError says that the store could not be asked.
-type AwayError struct{ Err error }
+// UnavailableError is the error if an operation of the store failed.
+type UnavailableError struct{ Err error }
 
 // Error implements error.
-func (e *AwayError) Error() string { return "the store could not be asked: " + e.Err.Error() }
+func (e *UnavailableError) Error() string { return "the store is unavailable: " + e.Err.Error() }
 
 // Unwrap returns the reason.
-func (e *AwayError) Unwrap() error { return e.Err }
+func (e *UnavailableError) Unwrap() error { return e.Err }
 
-// Operate makes one operation. Errors: an [*AwayError], after which the operation may
-// have been carried out or not, until [Walk.Check] has found out; any other says in what
-// the store contradicts the model.
+// Operate makes one operation. After an [*UnavailableError], it is unknown whether the store has executed
+// the operation, until [Walk.Check] finds out. Any other error says how the store contradicts the model.
 func (w *Walk) Operate(ctx context.Context, store idempotency.Store) error {
 	k := w.anyKey()
 	if err := w.operate(ctx, store, k); err != nil {
@@ -118,9 +117,8 @@ func (w *Walk) Operate(ctx context.Context, store idempotency.Store) error {
 	return w.compare(ctx, store, k)
 }
 
-// Check compares all that the store has of the walk's keys with the model. An operation
-// that was not answered may have been carried out, and nothing else. The error says in
-// what the store contradicts the model.
+// Check compares the walk's keys in the store with the model. An operation without an answer may have been
+// executed or not. The error says how the store contradicts the model.
 func (w *Walk) Check(ctx context.Context, store idempotency.Store) error {
 	w.model.now = w.clock()
 	doubt := w.doubt
@@ -157,15 +155,15 @@ func (w *Walk) operate(ctx context.Context, store idempotency.Store, k idempoten
 	case op < 15:
 		return w.tryOperator(ctx, store, k)
 	default:
-		return nil // it is only looked at
+		return nil // the key is only compared
 	}
 }
 
-// compare compares what there is of a key.
+// compare compares the record and the responses of a key with the model.
 func (w *Walk) compare(ctx context.Context, store idempotency.Store, k idempotency.Key) error {
 	record, _, err := store.Lookup(ctx, k)
 	if err != nil {
-		return &AwayError{err}
+		return &UnavailableError{err}
 	}
 	if err := agree("lookup", record, w.model.lookup(k)); err != nil {
 		return err
@@ -173,7 +171,7 @@ func (w *Walk) compare(ctx context.Context, store idempotency.Store, k idempoten
 	for _, o := range w.owners[k] {
 		response, err := store.Response(ctx, k, o.claim.Token)
 		if err != nil {
-			return &AwayError{err}
+			return &UnavailableError{err}
 		}
 		if d := responseDifference(response, w.model.response(k, o.claim.Token)); d != "" {
 			return fmt.Errorf("response of %s: %s", o.claim.Token, d)
@@ -182,12 +180,12 @@ func (w *Walk) compare(ctx context.Context, store idempotency.Store, k idempoten
 	return nil
 }
 
-// ended compares how an operation ended in the store with what it does to the model.
-func (w *Walk) ended(what string, k idempotency.Key, got error, apply func() error) error {
+// checkResult compares the error of an operation with that of the model.
+func (w *Walk) checkResult(what string, k idempotency.Key, got error, apply func() error) error {
 	_, changed := errors.AsType[idempotency.ChangedError](got)
 	if got != nil && !errors.Is(got, idempotency.ErrGone) && !errors.Is(got, idempotency.ErrFenced) && !errors.Is(got, idempotency.ErrInFlight) && !changed {
 		w.doubt = &doubt{k, func() { _ = apply() }}
-		return &AwayError{fmt.Errorf("%s: %w", what, got)}
+		return &UnavailableError{fmt.Errorf("%s: %w", what, got)}
 	}
 	if want := apply(); !errors.Is(got, want) {
 		return fmt.Errorf("%s: %w, want %w", what, got, want)
@@ -195,13 +193,13 @@ func (w *Walk) ended(what string, k idempotency.Key, got error, apply func() err
 	return nil
 }
 
-// tryOperator frees or forgets a key. Responses of earlier runs may then stay or go, so
-// they are not compared.
+// tryOperator releases or forgets a key. A store may keep or remove responses of earlier runs then, so they
+// are not compared.
 func (w *Walk) tryOperator(ctx context.Context, store idempotency.Store, k idempotency.Key) error {
-	seen := w.anySeen(k)
+	pre := w.anyPrecondition(k)
 	if w.random.IntN(2) == 0 {
-		return w.ended("forget", k, store.Forget(ctx, k, seen), func() error {
-			err := w.model.forget(k, seen)
+		return w.checkResult("forget", k, store.Forget(ctx, k, pre), func() error {
+			err := w.model.forget(k, pre)
 			if w.model.lookup(k) == nil {
 				w.owners[k] = nil
 			}
@@ -209,9 +207,9 @@ func (w *Walk) tryOperator(ctx context.Context, store idempotency.Store, k idemp
 		})
 	}
 	token := fmt.Sprintf("operator-%s-%d", w.name, w.step)
-	_, err := store.Release(ctx, k, token, seen)
-	return w.ended("free", k, err, func() error {
-		err := w.model.free(k, token, seen)
+	_, err := store.Release(ctx, k, token, pre)
+	return w.checkResult("release", k, err, func() error {
+		err := w.model.release(k, token, pre)
 		if err == nil {
 			w.owners[k] = nil
 		}
@@ -219,20 +217,20 @@ func (w *Walk) tryOperator(ctx context.Context, store idempotency.Store, k idemp
 	})
 }
 
-// anySeen is what an operator has seen of a key: that, something else, or nothing.
-func (w *Walk) anySeen(k idempotency.Key) idempotency.Precondition {
+// anyPrecondition returns the precondition of a key as it is, another one, or none.
+func (w *Walk) anyPrecondition(k idempotency.Key) idempotency.Precondition {
 	found := w.model.lookup(k)
 	if found == nil || w.random.IntN(2) == 0 {
 		return idempotency.Precondition{}
 	}
-	seen := idempotency.PreconditionOf(found, w.model.now)
+	pre := idempotency.PreconditionOf(found, w.model.now)
 	switch w.random.IntN(6) {
 	case 0:
-		seen.ExecutionID += " before"
+		pre.ExecutionID += " before"
 	case 1:
-		seen.State = idempotency.Unreadable
+		pre.State = idempotency.Unreadable
 	}
-	return seen
+	return pre
 }
 
 func (w *Walk) tryClaim(ctx context.Context, store idempotency.Store, k idempotency.Key) error {
@@ -246,7 +244,7 @@ func (w *Walk) tryClaim(ctx context.Context, store idempotency.Store, k idempote
 		}
 		return nil
 	}
-	if err := w.ended("claim", k, err, apply); err != nil {
+	if err := w.checkResult("claim", k, err, apply); err != nil {
 		return err
 	}
 	if got.Verdict != want.Verdict {
@@ -258,8 +256,7 @@ func (w *Walk) tryClaim(ctx context.Context, store idempotency.Store, k idempote
 	return errors.Join(agree("claim", got.Record, want.Record), agree("claim: previous", got.Previous, want.Previous))
 }
 
-// newClaim returns a claim by a new request, by one within an earlier run, or one that is
-// made again.
+// newClaim returns the claim of a new request, of a request within an earlier run, or an earlier claim.
 func (w *Walk) newClaim(k idempotency.Key) idempotency.Claim {
 	c := idempotency.Claim{
 		Key: k, Token: fmt.Sprintf("token-%s-%d", w.name, w.step), ExecutionID: fmt.Sprintf("execution-%s-%d", w.name, w.step),
@@ -289,7 +286,7 @@ func (w *Walk) tryRenew(ctx context.Context, store idempotency.Store, k idempote
 	if o == nil {
 		return nil
 	}
-	return w.ended("renew", k, store.Renew(ctx, o.claim), func() error { return w.model.renew(o.claim) })
+	return w.checkResult("renew", k, store.Renew(ctx, o.claim), func() error { return w.model.renew(o.claim) })
 }
 
 func (w *Walk) trySettle(ctx context.Context, store idempotency.Store, k idempotency.Key) error {
@@ -305,10 +302,10 @@ func (w *Walk) trySettle(ctx context.Context, store idempotency.Store, k idempot
 	if s.State == idempotency.Complete || w.random.IntN(2) == 0 {
 		s.Response = answer(200+w.step%100, fmt.Sprintf("step %d %0*d", w.step, w.random.IntN(w.body+1), w.random.Uint32()))
 	}
-	return w.ended("settle", k, store.Settle(ctx, k, o.record, s), func() error { return w.model.settle(k, o.record, s) })
+	return w.checkResult("settle", k, store.Settle(ctx, k, o.record, s), func() error { return w.model.settle(k, o.record, s) })
 }
 
-// anyOwner returns a claim that has proceeded, mostly the newest one.
+// anyOwner returns a claim that has proceeded, usually the newest.
 func (w *Walk) anyOwner(k idempotency.Key) *owner {
 	owners := w.owners[k]
 	if len(owners) == 0 {
@@ -322,9 +319,8 @@ func (w *Walk) anyOwner(k idempotency.Key) *owner {
 	return &o
 }
 
-// agree compares a record of the store with that of the model. The clock of the model
-// stands still during an operation, and that of the store need not. So times may differ,
-// but not by more than a part of a step.
+// agree compares a record of the store with that of the model. The clock of the model stops during an
+// operation, but that of the store may not, so times may differ by a part of a step.
 func agree(what string, got, want *idempotency.Record) error {
 	if got != nil && want != nil {
 		for _, at := range [][2]time.Time{{got.LeaseUntil, want.LeaseUntil}, {got.Expires, want.Expires}} {

@@ -9,28 +9,28 @@ import (
 	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
 )
 
-var seenTests = []subtest{
-	{"an operator takes a key only as it was seen", takenAsSeen},
-	{"a key that has run since it was seen is left alone", runSinceSeen},
-	{"a run that ended after its lease is not what was seen", endedSinceSeen},
-	{"a record that cannot be read is forgotten only by who has seen that", unreadableSeen},
-	{"a run that is alive is in flight whatever was seen", aliveWhateverSeen},
+var preconditionTests = []subtest{
+	{"an operator takes a key only as it was seen", takenWithPrecondition},
+	{"a key that has run since it was seen is left alone", runSincePrecondition},
+	{"a run that ended after its lease is not what was seen", endedSincePrecondition},
+	{"a record that cannot be read is forgotten only by who has seen that", unreadablePrecondition},
+	{"a run that is alive is in flight whatever was seen", aliveDespitePrecondition},
 	{"of many operators who have seen the same key one takes it", takenOnce},
 }
 
-// takes are the two ways in which an operator takes a key.
+// takes has the two operations by which an operator takes a key.
 var takes = map[string]func(idempotency.Store, *fixture, idempotency.Key, idempotency.Precondition) error{
-	"free": func(s idempotency.Store, f *fixture, k idempotency.Key, seen idempotency.Precondition) error {
-		_, err := s.Release(f.ctx, k, fmt.Sprint("operator-", f.tokens.Add(1)), seen)
+	"release": func(s idempotency.Store, f *fixture, k idempotency.Key, pre idempotency.Precondition) error {
+		_, err := s.Release(f.ctx, k, fmt.Sprint("operator-", f.tokens.Add(1)), pre)
 		return err
 	},
-	"forget": func(s idempotency.Store, f *fixture, k idempotency.Key, seen idempotency.Precondition) error {
-		return s.Forget(f.ctx, k, seen)
+	"forget": func(s idempotency.Store, f *fixture, k idempotency.Key, pre idempotency.Precondition) error {
+		return s.Forget(f.ctx, k, pre)
 	},
 }
 
-// seen is what an operator sees of a key now.
-func (f *fixture) seen(k idempotency.Key) idempotency.Precondition {
+// precondition returns the precondition of an operator that sees the key now.
+func (f *fixture) precondition(k idempotency.Key) idempotency.Precondition {
 	f.Helper()
 	found, now, err := f.store.Lookup(f.ctx, k)
 	if err != nil || found == nil {
@@ -39,7 +39,7 @@ func (f *fixture) seen(k idempotency.Key) idempotency.Precondition {
 	return idempotency.PreconditionOf(found, now)
 }
 
-// wantChanged fails the test if an operator was not told what there is now.
+// wantChanged fails the test unless err is a ChangedError with the current state.
 func (f *fixture) wantChanged(what string, err error, now idempotency.Precondition) {
 	f.Helper()
 	if changed, ok := errors.AsType[idempotency.ChangedError](err); !ok || changed.Now != now {
@@ -47,29 +47,29 @@ func (f *fixture) wantChanged(what string, err error, now idempotency.Preconditi
 	}
 }
 
-func takenAsSeen(f *fixture) {
+func takenWithPrecondition(f *fixture) {
 	for end := range ends {
 		for how, take := range takes {
 			c, before := f.endedAs(end)
-			seen := f.seen(c.Key)
+			pre := f.precondition(c.Key)
 			for _, other := range []idempotency.Precondition{
-				{ExecutionID: "another", State: seen.State},
+				{ExecutionID: "another", State: pre.State},
 				{ExecutionID: "another"},
-				{ExecutionID: seen.ExecutionID, State: idempotency.InFlight},
+				{ExecutionID: pre.ExecutionID, State: idempotency.InFlight},
 				{State: idempotency.InFlight},
 				{State: idempotency.Unreadable},
-				{ExecutionID: seen.ExecutionID, State: idempotency.Unreadable},
+				{ExecutionID: pre.ExecutionID, State: idempotency.Unreadable},
 			} {
-				f.wantChanged(fmt.Sprintf("%s, %s, seen %+v", how, end, other), take(f.peer, f, c.Key, other), seen)
+				f.wantChanged(fmt.Sprintf("%s, %s, seen %+v", how, end, other), take(f.peer, f, c.Key, other), pre)
 			}
 			f.sameRecord("left alone", f.lookup(c.Key), before)
-			if err := take(f.peer, f, c.Key, seen); err != nil {
+			if err := take(f.peer, f, c.Key, pre); err != nil {
 				f.Errorf("%s, %s: %v", how, end, err)
 			}
-			if how == "free" {
-				f.wantChanged("free twice as seen, "+end, take(f.store, f, c.Key, idempotency.Precondition{ExecutionID: "another"}),
-					idempotency.Precondition{ExecutionID: seen.ExecutionID, State: idempotency.Released})
-			} else if err := take(f.store, f, c.Key, seen); !errors.Is(err, idempotency.ErrGone) {
+			if how == "release" {
+				f.wantChanged("release twice as seen, "+end, take(f.store, f, c.Key, idempotency.Precondition{ExecutionID: "another"}),
+					idempotency.Precondition{ExecutionID: pre.ExecutionID, State: idempotency.Released})
+			} else if err := take(f.store, f, c.Key, pre); !errors.Is(err, idempotency.ErrGone) {
 				f.Errorf("forget twice as seen, %s: %v", end, err)
 			}
 			if err := f.store.Forget(f.ctx, c.Key, idempotency.Precondition{}); err != nil && !errors.Is(err, idempotency.ErrGone) {
@@ -79,14 +79,14 @@ func takenAsSeen(f *fixture) {
 	}
 }
 
-func runSinceSeen(f *fixture) {
+func runSincePrecondition(f *fixture) {
 	for how, take := range takes {
 		c, _ := f.endedAs("held")
-		held := f.seen(c.Key)
+		held := f.precondition(c.Key)
 		if _, err := f.peer.Release(f.ctx, c.Key, "operator", held); err != nil {
-			f.Fatalf("free: %v", err)
+			f.Fatalf("release: %v", err)
 		}
-		f.wantChanged(how+" a freed key", take(f.store, f, c.Key, held), idempotency.Precondition{ExecutionID: held.ExecutionID, State: idempotency.Released})
+		f.wantChanged(how+" a released key", take(f.store, f, c.Key, held), idempotency.Precondition{ExecutionID: held.ExecutionID, State: idempotency.Released})
 		next := f.newClaim(c.Key)
 		f.settle(c.Key, f.claimAt(f.peer, next, idempotency.Proceed).Record, complete("kept"))
 		f.wantChanged(how+" a key that has run", take(f.store, f, c.Key, held), idempotency.Precondition{ExecutionID: next.ExecutionID, State: idempotency.Complete})
@@ -97,11 +97,11 @@ func runSinceSeen(f *fixture) {
 	}
 }
 
-// The token and the execution ID are the same after such an end.
-func endedSinceSeen(f *fixture) {
+// Such an end changes neither the token nor the execution ID.
+func endedSincePrecondition(f *fixture) {
 	for how, take := range takes {
 		c, claimed := f.endedAs("lapsed")
-		lapsed := f.seen(c.Key)
+		lapsed := f.precondition(c.Key)
 		f.settle(c.Key, claimed, complete("late"))
 		f.wantChanged(how, take(f.peer, f, c.Key, lapsed), idempotency.Precondition{ExecutionID: c.ExecutionID, State: idempotency.Complete})
 		f.replays("lapsed", "late")
@@ -111,19 +111,19 @@ func endedSinceSeen(f *fixture) {
 	}
 }
 
-func unreadableSeen(f *fixture) {
+func unreadablePrecondition(f *fixture) {
 	if f.options.Damage == nil {
 		f.Skip("this store has no records that cannot be read")
 	}
 	c, _ := f.endedAs("complete")
-	readable := f.seen(c.Key)
+	readable := f.precondition(c.Key)
 	f.options.Damage(f.T, f.store, c.Key)
-	for _, seen := range []idempotency.Precondition{readable, {State: readable.State}, {ExecutionID: readable.ExecutionID}} {
-		f.wantChanged("forget", f.store.Forget(f.ctx, c.Key, seen), idempotency.Precondition{State: idempotency.Unreadable})
+	for _, pre := range []idempotency.Precondition{readable, {State: readable.State}, {ExecutionID: readable.ExecutionID}} {
+		f.wantChanged("forget", f.store.Forget(f.ctx, c.Key, pre), idempotency.Precondition{State: idempotency.Unreadable})
 	}
 	var unreadable *idempotency.UnreadableError
 	if _, err := f.store.Release(f.ctx, c.Key, "operator", idempotency.Precondition{State: idempotency.Unreadable}); !errors.As(err, &unreadable) {
-		f.Errorf("free: %v, want an UnreadableError", err)
+		f.Errorf("release: %v, want an UnreadableError", err)
 	}
 	if _, _, err := f.store.Lookup(f.ctx, c.Key); !errors.As(err, &unreadable) {
 		f.Errorf("after that: %v, want an UnreadableError", err)
@@ -134,28 +134,28 @@ func unreadableSeen(f *fixture) {
 	f.absent(c.Key)
 }
 
-func aliveWhateverSeen(f *fixture) {
+func aliveDespitePrecondition(f *fixture) {
 	c := f.newClaim(key("a"))
 	f.claim(c, idempotency.Proceed)
 	for how, take := range takes {
-		for _, seen := range []idempotency.Precondition{f.seen(c.Key), {State: idempotency.Held}, {ExecutionID: "another"}} {
-			if err := take(f.peer, f, c.Key, seen); !errors.Is(err, idempotency.ErrInFlight) {
-				f.Errorf("%s, seen %+v: %v, want ErrInFlight", how, seen, err)
+		for _, pre := range []idempotency.Precondition{f.precondition(c.Key), {State: idempotency.Held}, {ExecutionID: "another"}} {
+			if err := take(f.peer, f, c.Key, pre); !errors.Is(err, idempotency.ErrInFlight) {
+				f.Errorf("%s, seen %+v: %v, want ErrInFlight", how, pre, err)
 			}
 		}
-		if err := take(f.peer, f, key("none"), f.seen(c.Key)); !errors.Is(err, idempotency.ErrGone) {
+		if err := take(f.peer, f, key("none"), f.precondition(c.Key)); !errors.Is(err, idempotency.ErrGone) {
 			f.Errorf("%s without a record: %v, want ErrGone", how, err)
 		}
 	}
 }
 
-// Operators have all seen the same held key. One of them takes it, a sender's retry runs,
-// and what that leaves is nobody's to take.
+// Several operators have seen the same held key. One of them takes it, and a sender's retry runs. The
+// others must not take what the retry leaves.
 func takenOnce(f *fixture) {
 	for how, take := range takes {
 		for range 20 {
 			c, _ := f.endedAs("held")
-			held := f.seen(c.Key)
+			held := f.precondition(c.Key)
 			var taken atomic.Int64
 			var done sync.WaitGroup
 			for worker := range 6 {
@@ -174,7 +174,7 @@ func takenOnce(f *fixture) {
 				for range 1000 {
 					claimed, err := f.store.Claim(f.ctx, f.newClaim(c.Key))
 					if err == nil && claimed.Verdict != idempotency.Proceed {
-						continue // nobody has taken it yet
+						continue // no operator has taken it yet
 					}
 					if err == nil {
 						err = f.store.Settle(f.ctx, c.Key, claimed.Record, complete("retry"))

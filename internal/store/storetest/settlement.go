@@ -16,8 +16,8 @@ var settleTests = []subtest{
 	{"a withdrawn claim that nobody has seen leaves nothing", withdrawsNothing},
 }
 
-// ended checks the record of a key after a settlement, and returns it.
-func (f *fixture) ended(k idempotency.Key, claimed *idempotency.Record, s idempotency.Settlement, before, after time.Time) *idempotency.Record {
+// checkSettled checks the record of a key after a settlement, and returns it.
+func (f *fixture) checkSettled(k idempotency.Key, claimed *idempotency.Record, s idempotency.Settlement, before, after time.Time) *idempotency.Record {
 	f.Helper()
 	got := f.lookup(k)
 	if got.Ended.IsZero() {
@@ -43,7 +43,7 @@ func completeReplays(f *fixture) {
 	s := complete("kept")
 	before := f.now()
 	f.settle(k, claimed.Record, s)
-	settled := f.ended(k, claimed.Record, s, before, f.now())
+	settled := f.checkSettled(k, claimed.Record, s, before, f.now())
 	for _, store := range []idempotency.Store{f.store, f.peer} {
 		replayed := f.claimAt(store, f.newClaim(k), idempotency.ReplayKept)
 		f.sameRecord("the replay's record", replayed.Record, settled)
@@ -63,7 +63,7 @@ func releasedRunsAgain(f *fixture) {
 	s := release(true, "busy")
 	before := f.now()
 	f.settle(k, first.Record, s)
-	released := f.ended(k, first.Record, s, before, f.now())
+	released := f.checkSettled(k, first.Record, s, before, f.now())
 	again := f.newClaim(k)
 	again.Fingerprints = []string{"body:2"}
 	second := f.claimAt(f.peer, again, idempotency.Proceed)
@@ -104,7 +104,7 @@ func heldStays(f *fixture) {
 	s := hold()
 	before := f.now()
 	f.settle(k, claimed.Record, s)
-	held := f.ended(k, claimed.Record, s, before, f.now())
+	held := f.checkSettled(k, claimed.Record, s, before, f.now())
 	f.pass(3 * f.short())
 	refused := f.claim(f.newClaim(k), idempotency.RefuseHeld)
 	f.sameRecord("what the refused claim found", refused.Record, held)
@@ -133,8 +133,8 @@ func settleTwice(f *fixture) {
 	}
 }
 
-// A claim in doubt is withdrawn again and again, because it may still come. Until then,
-// the key is as free as one that was never claimed.
+// A claim in doubt may be withdrawn several times, because it may still arrive. Meanwhile, the key is like
+// one that was never claimed.
 func withdrawsNothing(f *fixture) {
 	k := key("a")
 	c := f.newClaim(k)
@@ -150,7 +150,7 @@ func withdrawsNothing(f *fixture) {
 			f.Errorf("%s: renew: %v, want ErrGone", when, err)
 		}
 		if _, err := f.peer.Release(f.ctx, k, "operator", idempotency.Precondition{}); !errors.Is(err, idempotency.ErrGone) {
-			f.Errorf("%s: free: %v, want ErrGone", when, err)
+			f.Errorf("%s: release: %v, want ErrGone", when, err)
 		}
 		if err := f.peer.Forget(f.ctx, k, idempotency.Precondition{}); !errors.Is(err, idempotency.ErrGone) {
 			f.Errorf("%s: forget: %v, want ErrGone", when, err)

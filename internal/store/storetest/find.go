@@ -21,7 +21,7 @@ var findTests = []subtest{
 	{"a cursor that came with no page is an error", wrongCursors},
 }
 
-// keyOf returns one of the keys of a delivery ID: that of the route of this name.
+// keyOf returns the key of a delivery ID on the route with this name.
 func keyOf(id, route string) idempotency.Key {
 	return idempotency.Identity{Namespace: "default", Scope: []string{route}, ID: id}.Key()
 }
@@ -57,12 +57,11 @@ func (f *fixture) find(limit int, ids ...string) map[idempotency.Key]idempotency
 			return found
 		}
 	}
-	f.Fatal("the search has no end")
+	f.Fatal("find does not end")
 	return nil
 }
 
-// wantFound fails the test unless these are the records that were found, as Lookup
-// returns them.
+// wantFound fails the test unless exactly these keys were found, with the records that Lookup returns.
 func (f *fixture) wantFound(what string, found map[idempotency.Key]idempotency.Listed, want ...idempotency.Key) {
 	f.Helper()
 	if len(found) != len(want) {
@@ -76,12 +75,12 @@ func (f *fixture) wantFound(what string, found map[idempotency.Key]idempotency.L
 		}
 		f.sameRecord(what, listed.Record, f.lookup(k))
 		if listed.Now.IsZero() || listed.Now.After(f.now()) {
-			f.Errorf("%s: it was found at %v, and it is %v", what, listed.Now, f.now())
+			f.Errorf("%s: Now is %v, but the time is %v", what, listed.Now, f.now())
 		}
 	}
 }
 
-// crowd claims keys of other IDs, among which the wanted ones have to be found.
+// crowd claims keys of other IDs.
 func (f *fixture) crowd() {
 	f.Helper()
 	for i := range 60 {
@@ -96,10 +95,10 @@ func findStates(f *fixture) {
 		"complete":  func(r *idempotency.Record, k idempotency.Key) { f.settle(k, r, complete("kept")) },
 		"released":  func(r *idempotency.Record, k idempotency.Key) { f.settle(k, r, release(true, "busy")) },
 		"held":      func(r *idempotency.Record, k idempotency.Key) { f.settle(k, r, hold()) },
-		"freed": func(r *idempotency.Record, k idempotency.Key) {
+		"released by an operator": func(r *idempotency.Record, k idempotency.Key) {
 			f.settle(k, r, hold())
 			if _, err := f.store.Release(f.ctx, k, "operator", idempotency.Precondition{}); err != nil {
-				f.Fatalf("free: %v", err)
+				f.Fatalf("release: %v", err)
 			}
 		},
 		"forced": func(r *idempotency.Record, k idempotency.Key) {

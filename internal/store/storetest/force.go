@@ -18,8 +18,7 @@ var forcedTests = []subtest{
 	{"a claim that was written again settles with its owner's attempts", settlesWithOwnersAttempts},
 }
 
-// bodies are a small body and a large one, because a store may keep them in different
-// places.
+// bodies are a small body and a large one, which a store may keep differently.
 var bodies = map[string]string{"small": "first", "large": strings.Repeat("first ", 50_000)}
 
 // forced keeps a response with this body, and then claims the key with Force.
@@ -38,7 +37,7 @@ func (f *fixture) forced(name, body string) (idempotency.Claimed, idempotency.Cl
 	return claimed, c
 }
 
-// replays fails the test if the key does not replay this body.
+// replays fails the test unless the key replays this body.
 func (f *fixture) replays(name, body string) {
 	f.Helper()
 	got := f.claimAt(f.peer, f.newClaim(key(name)), idempotency.ReplayKept)
@@ -79,7 +78,7 @@ func forcedLeaves(f *fixture) {
 			}
 			if s.Response != nil {
 				if got := f.response(key(name), claimed.Record.Token); got == nil || string(got.Body) != string(s.Response.Body) {
-					f.Errorf("%s: who waited for the forced run gets %+v", name, got)
+					f.Errorf("%s: the response of the forced run is %+v", name, got)
 				}
 			}
 			// The next forced run can still replace the response.
@@ -94,22 +93,21 @@ func forcedLeaves(f *fixture) {
 func forcedLapses(f *fixture) {
 	for size, body := range bodies {
 		claimed, c := f.forced(size, body)
-		f.keptBeside(size, body, claimed)
+		f.checkKeptBeside(size, body, claimed)
 		f.pass(c.Lease)
-		f.keptBeside(size, body, claimed)
+		f.checkKeptBeside(size, body, claimed)
 		f.replays(size, body)
 		if left := f.lookup(key(size)); left.State != idempotency.Complete || left.Token != claimed.Previous.Token {
 			f.Errorf("the lapsed forced run leaves %+v", left)
 		}
 		f.sameRecord("listed", f.pageThrough(10)[key(size)], f.lookup(key(size)))
-		// Nobody has claimed the key since, so the late owner can still keep its
-		// response.
+		// No other claim was made since, so the late owner can still keep its response.
 		f.settle(key(size), claimed.Record, complete("late"))
 		f.replays(size, "late")
 	}
 }
 
-// Whoever asks is told the same: there is no record.
+// All operations agree that there is no record.
 func forcedLapsesOverExpired(f *fixture) {
 	for name, body := range bodies {
 		k, s := key(name), complete(body)
@@ -124,7 +122,7 @@ func forcedLapsesOverExpired(f *fixture) {
 			f.Errorf("%s: it is listed as %+v", name, listed)
 		}
 		if _, err := f.store.Release(f.ctx, k, "operator", idempotency.Precondition{}); !errors.Is(err, idempotency.ErrGone) {
-			f.Errorf("%s: free: %v, want ErrGone", name, err)
+			f.Errorf("%s: release: %v, want ErrGone", name, err)
 		}
 		if err := f.store.Forget(f.ctx, k, idempotency.Precondition{}); !errors.Is(err, idempotency.ErrGone) {
 			f.Errorf("%s: forget: %v, want ErrGone", name, err)
@@ -137,8 +135,8 @@ func forcedLapsesOverExpired(f *fixture) {
 	}
 }
 
-// The same claim once more is the same run, also where the record that it has written counts
-// no longer: whether the response before is still kept, or has expired as well.
+// A claim that is repeated after its record has lapsed is the same run, whether the response before it is
+// still kept or has expired as well.
 func forcedMadeAgain(f *fixture) {
 	for name, expired := range map[string]bool{"expired": true, "kept": false} {
 		k, s := key(name), complete("first")
@@ -161,8 +159,8 @@ func forcedMadeAgain(f *fixture) {
 	}
 }
 
-// A claim may arrive once more when its run has ended, for example where a client of the
-// server has sent it twice. Nobody would carry that run out or settle it.
+// A copy of a claim may arrive after its run has ended, for example because a client library has sent it
+// twice. It must not start a run, which would never be settled.
 func delayedCopies(f *fixture) {
 	for name, c := range map[string]struct {
 		end  idempotency.Settlement
@@ -193,9 +191,9 @@ func delayedCopies(f *fixture) {
 	}
 }
 
-// keptBeside fails the test if a forced run in flight has a response, or if the
+// checkKeptBeside fails the test if a forced run in flight has a response, or if the
 // response of the run before it is gone.
-func (f *fixture) keptBeside(name, body string, forced idempotency.Claimed) {
+func (f *fixture) checkKeptBeside(name, body string, forced idempotency.Claimed) {
 	f.Helper()
 	if got := f.response(key(name), forced.Record.Token); got != nil {
 		f.Errorf("the forced run in flight has the response %.20q", got.Body)
@@ -205,8 +203,8 @@ func (f *fixture) keptBeside(name, body string, forced idempotency.Claimed) {
 	}
 }
 
-// The store has lost the claim of a third attempt, and the owner has written it again.
-// For the store it is then the first attempt.
+// The store has lost the claim of a third attempt, and the owner has made it again. The store then counts
+// it as the first attempt.
 func settlesWithOwnersAttempts(f *fixture) {
 	c := f.newClaim(key("a"))
 	claimed := f.claim(c, idempotency.Proceed).Record

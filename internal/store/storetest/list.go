@@ -15,8 +15,8 @@ var listTests = []subtest{
 	{"a list leaves out nothing because other keys come", listWhileKeysCome},
 }
 
-// listWhile lists all records, some of which stay, and changes others after each page. All
-// that stay are listed.
+// listWhile lists all records, and calls change after each page. All records that change leaves must be
+// listed.
 func (f *fixture) listWhile(change func(page []idempotency.Listed)) {
 	const keys = 400
 	stay := make(map[idempotency.Key]bool)
@@ -44,7 +44,7 @@ func (f *fixture) listWhile(change func(page []idempotency.Listed)) {
 		cursor = next
 		change(page)
 	}
-	f.Fatalf("the list has no end: %d records", listed)
+	f.Fatalf("the list does not end: %d records", listed)
 }
 
 func listWhileKeysGo(f *fixture) {
@@ -94,7 +94,7 @@ func (f *fixture) pageThrough(limit int) map[idempotency.Key]*idempotency.Record
 		}
 		cursor = next
 	}
-	f.Fatal("the list has no end")
+	f.Fatal("the list does not end")
 	return nil
 }
 

@@ -38,7 +38,7 @@ func TestNoNewKeyWhileAResponseWaits(t *testing.T) {
 	}
 }
 
-func fillWithRunsInFlight(t *testing.T, size int, wait bool) {
+func fillWithRunsInFlight(t *testing.T, size int, waits bool) {
 	const limit, runs = 1 << 20, 60
 	s := New(limit)
 	defer s.Close()
@@ -46,7 +46,7 @@ func fillWithRunsInFlight(t *testing.T, size int, wait bool) {
 	for n := range runs {
 		c := claim(n)
 		c.Retention = 1000 * time.Hour
-		waiting[n] = begin(t, s, c)
+		waiting[n] = mustClaim(t, s, c)
 	}
 	fill(t, s, runs, 500)
 	for hours := 0; len(waiting) > 0; hours++ {
@@ -65,7 +65,7 @@ func fillWithRunsInFlight(t *testing.T, size int, wait bool) {
 				t.Fatalf("it takes %d bytes", taken)
 			}
 		}
-		if hours == 0 && (len(waiting) > 0) != wait {
+		if hours == 0 && (len(waiting) > 0) != waits {
 			t.Fatalf("%d of %d responses wait", len(waiting), runs)
 		}
 		time.Sleep(time.Hour)
@@ -73,19 +73,19 @@ func fillWithRunsInFlight(t *testing.T, size int, wait bool) {
 			t.Fatalf("%d responses still wait", len(waiting))
 		}
 	}
-	begin(t, s, claim(-1))
+	mustClaim(t, s, claim(-1))
 }
 
 // What does not begin a run under a new key goes on in a full store.
 func TestKnownKeysInAFullStore(t *testing.T) {
 	s := New(1 << 20)
 	defer s.Close()
-	record := begin(t, s, claim(-1))
+	record := mustClaim(t, s, claim(-1))
 	fill(t, s, 0, 500)
 	for n := -2; ; n-- { // up to the limit
 		c := claim(0)
 		c.Token, c.Force = claim(n).Token, true
-		if err := s.Settle(t.Context(), c.Key, begin(t, s, c), complete(5_000)); err != nil {
+		if err := s.Settle(t.Context(), c.Key, mustClaim(t, s, c), complete(5_000)); err != nil {
 			break
 		}
 	}
@@ -126,8 +126,8 @@ func TestLargeResponseDoesNotWait(t *testing.T) {
 	const limit = 1 << 20
 	s := New(limit)
 	defer s.Close()
-	settle(t, s, begin(t, s, claim(0)), claim(0), complete(limit/2))
-	record := begin(t, s, claim(1))
+	settle(t, s, mustClaim(t, s, claim(0)), claim(0), complete(limit/2))
+	record := mustClaim(t, s, claim(1))
 	for _, settlement := range []idempotency.Settlement{complete(limit / 2), complete(2 * limit)} {
 		if err := s.Settle(t.Context(), claim(1).Key, record, settlement); !errors.Is(err, idempotency.ErrTooLarge) {
 			t.Errorf("%d bytes: %v, want ErrTooLarge", len(settlement.Response.Body), err)

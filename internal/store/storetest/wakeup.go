@@ -10,25 +10,24 @@ import (
 
 var wakeTests = []subtest{
 	{"whoever waits is woken when the run ends", wokenAtEnd},
-	{"whoever waits is woken when an operator frees or removes the key", wokenByOperator},
+	{"whoever waits is woken when an operator releases or forgets the key", wokenByOperator},
 	{"an ended subscription is not called", endedSubscription},
 }
 
-// wakePatience is how long awaitWake tries. A single wake-up may be lost, but not all
-// of them.
-const wakePatience = 20 * time.Second
+// wakeTimeout is how long awaitWake tries. A single wake-up may be lost, but not all of them.
+const wakeTimeout = 20 * time.Second
 
-// awaitWake ends one run after another, each while a claim of the peer waits for it,
-// until a wake-up comes for one of them.
+// awaitWake ends one run after another, each while a claim of the peer waits for it, until the peer is
+// woken for one of them.
 func (f *fixture) awaitWake(what string, woken <-chan idempotency.Key, s idempotency.Settlement) {
 	f.Helper()
 	f.awaitWakeBy(what, woken, long, func(claimed idempotency.Claimed, k idempotency.Key) { f.settle(k, claimed.Record, s) })
 }
 
-// awaitWakeBy is awaitWake for any way to end a run, and for runs with any lease.
+// awaitWakeBy is like awaitWake, with a function that ends the run, and with a lease.
 func (f *fixture) awaitWakeBy(what string, woken <-chan idempotency.Key, lease time.Duration, end func(idempotency.Claimed, idempotency.Key)) {
 	f.Helper()
-	deadline := time.Now().Add(wakePatience)
+	deadline := time.Now().Add(wakeTimeout)
 	for round := 0; time.Now().Before(deadline); round++ {
 		k := key(fmt.Sprint(what, " ", round))
 		c := f.newClaim(k)
@@ -50,7 +49,7 @@ func (f *fixture) awaitWakeBy(what string, woken <-chan idempotency.Key, lease t
 			}
 		}
 	}
-	f.Fatalf("%s: nobody was woken", what)
+	f.Fatalf("%s: the peer was not woken", what)
 }
 
 // wakeUps subscribes to the peer.
@@ -78,7 +77,7 @@ func wokenByOperator(f *fixture) {
 	woken, stop := f.wakeUps()
 	defer stop()
 	for name, take := range map[string]func(idempotency.Key) error{
-		"free": func(k idempotency.Key) error {
+		"release": func(k idempotency.Key) error {
 			_, err := f.store.Release(f.ctx, k, "operator", idempotency.Precondition{})
 			return err
 		},

@@ -10,7 +10,7 @@ import (
 	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
 )
 
-// recordDifference says how two records differ, "" if they are the same.
+// recordDifference describes how two records differ; "" if they are equal.
 func recordDifference(got, want *idempotency.Record) string {
 	if got == nil || want == nil {
 		if got == want {
@@ -19,7 +19,7 @@ func recordDifference(got, want *idempotency.Record) string {
 		return fmt.Sprintf("got %+v, want %+v", got, want)
 	}
 	a, b := *got, *want
-	a.LargeBody, b.LargeBody = 0, 0 // of a sealed response it is another one
+	a.LargeBody, b.LargeBody = 0, 0 // sealing changes it
 	for _, at := range []struct {
 		name string
 		a, b *time.Time
@@ -42,7 +42,7 @@ func recordDifference(got, want *idempotency.Record) string {
 	return ""
 }
 
-// responseDifference says how two responses differ, "" if they are the same.
+// responseDifference describes how two responses differ; "" if they are equal.
 func responseDifference(got, want *idempotency.Response) string {
 	switch {
 	case got == nil || want == nil:
@@ -81,10 +81,9 @@ func (f *fixture) sameResponse(what string, got, want *idempotency.Response) {
 	}
 }
 
-// between fails the test if a time is before from or after to. Stores keep times in
-// milliseconds, so it may be one millisecond before or after. One that estimates the clock
-// of a server is behind it by no more than the quickest reply took, and so by no more than
-// any call took.
+// between fails the test if a time is before from or after to. Stores keep times in milliseconds, so a
+// difference of one millisecond is allowed. The estimate of a server's clock may be behind by the time of
+// the fastest reply, which is less than the slowest call.
 func (f *fixture) between(what string, at, from, to time.Time) {
 	f.Helper()
 	if at.Before(from.Add(-time.Millisecond-time.Duration(f.slowest.Load()))) || at.After(to.Add(time.Millisecond)) {
