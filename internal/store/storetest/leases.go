@@ -12,7 +12,7 @@ import (
 var leaseTests = []subtest{
 	{"a lapsed lease is taken over", takeover},
 	{"a lapsed claim that holds is refused", lapsedHold},
-	{"a late owner settles while nobody took over", lateButOwner},
+	{"a late owner settles unless its claim was taken over", lateButOwner},
 	{"renew prolongs lease and life", renewProlongs},
 	{"renew of a settled claim changes nothing", renewSettled},
 	{"a late owner is fenced", fencedOwner},
@@ -57,7 +57,7 @@ func lateButOwner(f *fixture) {
 	first := f.claim(c, idempotency.Proceed)
 	f.pass(c.Lease)
 	if err := f.store.Renew(f.ctx, c); err != nil {
-		f.Fatalf("renew of a lapsed lease that nobody took: %v", err)
+		f.Fatalf("renew of a lapsed lease that was not taken over: %v", err)
 	}
 	f.settle(key("a"), first.Record, complete("late"))
 	replayed := f.claim(f.newClaim(key("a")), idempotency.ReplayKept)

@@ -13,7 +13,7 @@ var settleTests = []subtest{
 	{"the attempt counter outlives a release", attemptCounter},
 	{"a held key stays held", heldStays},
 	{"settling twice does nothing", settleTwice},
-	{"a withdrawn claim that nobody has seen leaves nothing", withdrawsNothing},
+	{"a withdrawn claim that was not executed leaves nothing", withdrawsNothing},
 }
 
 // checkSettled checks the record of a key after a settlement, and returns it.

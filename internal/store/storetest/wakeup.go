@@ -9,8 +9,8 @@ import (
 )
 
 var wakeTests = []subtest{
-	{"whoever waits is woken when the run ends", wokenAtEnd},
-	{"whoever waits is woken when an operator releases or forgets the key", wokenByOperator},
+	{"a waiter is woken when the run ends", wokenAtEnd},
+	{"a waiter is woken when an operator releases or forgets the key", wokenByOperator},
 	{"an ended subscription is not called", endedSubscription},
 }
 
