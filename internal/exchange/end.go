@@ -3,6 +3,7 @@ package exchange
 import (
 	"errors"
 	"net/http"
+	"time"
 
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
 
@@ -20,23 +21,14 @@ type observation struct {
 	releases bool // whether the upstream's status releases the key
 }
 
-// ending is how a run ended.
-type ending struct {
-	how      idempotency.How
-	waiting  waiting // what requests get that wait for the run
-	err      error   // what the client gets in place of the response; nil for the response
-	frees    bool    // whether the key is released whatever the response says
-	upstream upstreamObservation
-}
-
-// waiting is what requests get that wait for a run when it ends.
-type waiting int
+// sharedAnswer is what the requests get that waited for a run when it ends.
+type sharedAnswer int
 
 const (
-	getNothing  waiting = iota // they claim in turn
-	getResponse                // as the first client
-	getEmpty                   // the server's own empty 200, as the first client
-	getError                   // the error that the first client gets
+	shareNone     sharedAnswer = iota // they claim in turn
+	shareResponse                     // the response that the first client gets
+	shareEmpty                        // the server's own empty 200, which the first client gets
+	shareError                        // the error that the first client gets
 )
 
 var (
@@ -51,70 +43,73 @@ var (
 	errSentTwice  = caddyhttp.Error(http.StatusBadGateway, errors.New(errResent.Error()))
 )
 
-// ending returns how the run ended (contract, section 4, "How a run ends").
-func (o observation) ending() ending {
+// end returns how the run ended (contract, section 4, "How a run ends"), what the requests get that
+// waited for it, and the error that the client gets in place of the response, nil for the response.
+func (o observation) end() (end idempotency.End, share sharedAnswer, err error) {
 	up := o.upstream
+	end.UpstreamStatus = up.status
 	sent := idempotency.NotSent // the end of a run without a whole response of the upstream
 	if up.maybeSent {
 		sent = idempotency.Unknown
 	}
-	err := o.err
+	err = o.err
 	switch {
-	case up.resent: // for which reverse_proxy has written 499
+	case up.resent: // reverse_proxy has written 499
 		err = errSentTwice
 	case err == nil && o.status != 0 && o.broken:
 		err = errCutOff
 	}
-	end := func(how idempotency.How, w waiting, err error) ending {
-		return ending{how: how, waiting: w, err: err, upstream: up}
-	}
 	switch {
 	case o.upgraded: // what follows on the connection is no response
-		return end(idempotency.Unknown, getNothing, err)
-	case o.omitted: // it is settled where it outgrows what is kept, whatever follows
-		return end(idempotency.Answered, getResponse, err)
-	case err != nil && o.status == 0 && up.answered && o.releases: // of which a handler behind made an error
-		return end(idempotency.Answered, getError, err)
+		end.How, share = idempotency.Unknown, shareNone
+	case o.omitted: // the run is settled where its body outgrows what is kept, whatever follows
+		end.How, share = idempotency.Answered, shareResponse
+	case err != nil && o.status == 0 && up.answered && o.releases: // a later handler turned the response into an error
+		end.How, share = idempotency.Answered, shareError
 	case errors.Is(err, errAborted), err != nil && o.status != 0:
-		return end(idempotency.Unknown, getError, err)
+		end.How, share = idempotency.Unknown, shareError
 	case err != nil:
-		return end(sent, getError, err)
-	case o.status != 0 && up.unanswered(): // the page of error routes behind
-		return end(sent, getResponse, nil)
+		end.How, share = sent, shareError
+	case o.status != 0 && up.unanswered(): // error routes behind wrote the page
+		end.How, share = sent, shareResponse
 	case o.status == statusClientGone && up.gaveUp():
-		return end(sent, getError, nil)
+		end.How, share = sent, shareError
 	case o.status != 0:
-		return end(idempotency.Answered, getResponse, nil)
+		end.How, share = idempotency.Answered, shareResponse
 	case up.status >= 200:
-		// A response handler behind made nothing of the upstream's response. The client has the
-		// server's empty 200, and so have duplicates: to run again what was executed would be worse.
-		empty := end(idempotency.Answered, getEmpty, nil)
-		empty.frees = !up.maybeSent
-		return empty
+		// A response handler behind wrote nothing of the upstream's response. The client gets the
+		// server's empty 200, and so do duplicates: to run again what was executed would be worse.
+		end.How, share = idempotency.Answered, shareEmpty
+		if !up.maybeSent {
+			end.Retention = new(time.Duration) // nothing was executed: release the key
+		}
 	case up.maybeSent:
-		return end(idempotency.Unknown, getError, errNoResponse)
+		end.How, share, err = idempotency.Unknown, shareError, errNoResponse
 	default:
-		return end(idempotency.NotSent, getNothing, errNoHandler)
+		end.How, share, err = idempotency.NotSent, shareNone, errNoHandler
 	}
+	return end, share, err
 }
 
-// cause returns the error that ended the run, nil if the upstream's response did.
-func (e ending) cause() error {
-	if e.err == nil && e.upstream.unanswered() {
-		return e.upstream.failed
+// cause returns the error that ended the run, nil if the upstream's response did. err is what the
+// client gets in place of the response.
+func (o observation) cause(err error) error {
+	if err == nil && o.upstream.unanswered() {
+		return o.upstream.failed
 	}
-	return e.err
+	return err
 }
 
-// shared returns what requests get that wait for the run, nil if they claim in turn.
-func (c *recorder) shared(e ending) *idempotency.Response {
-	switch e.waiting {
-	case getResponse:
+// shared returns the response that the requests get that waited for the run, nil if they claim in
+// turn. err is what the client gets in place of the response.
+func (c *recorder) shared(share sharedAnswer, err error) *idempotency.Response {
+	switch share {
+	case shareResponse:
 		return c.response()
-	case getEmpty:
+	case shareEmpty:
 		return &idempotency.Response{Status: http.StatusOK, Header: c.rules.kept(c.found, c.header)}
-	case getError:
-		r := &idempotency.Response{Status: failedStatus(e.err), Failed: true}
+	case shareError:
+		r := &idempotency.Response{Status: failedStatus(err), Failed: true}
 		if c.status == 0 { // else the header is that of a response that is dropped
 			r.Header = c.rules.kept(c.found, c.header)
 		}

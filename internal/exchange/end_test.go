@@ -43,39 +43,47 @@ var (
 	}
 )
 
+// end is how a run ends: releases reports whether its key is released whatever the response says.
+type end struct {
+	how      idempotency.How
+	share    sharedAnswer
+	err      error
+	releases bool
+}
+
 // endTable is what the contract says of "How a run ends" (section 4), for what a
 // handler can see. An empty field stands for any value. Every case is in exactly one row.
 var endTable = []struct {
 	returned, wrote, way []string
 	releases             []bool
-	want                 ending // but for upstream; err is only compared where it is one of ours
+	want                 end // err is only compared where it is one of ours
 }{
-	{wrote: of("an upgrade", "to a connection"), want: ending{how: idempotency.Unknown, waiting: getNothing}},
-	{wrote: of("too much", "too much, cut"), want: ending{how: idempotency.Answered, waiting: getResponse}},
+	{wrote: of("an upgrade", "to a connection"), want: end{how: idempotency.Unknown, share: shareNone}},
+	{wrote: of("too much", "too much, cut"), want: end{how: idempotency.Answered, share: shareResponse}},
 
 	// An error: what was written of a response is none.
-	{returned: failures, wrote: of("nothing"), way: answered, releases: yes, want: ending{how: idempotency.Answered, waiting: getError}},
-	{returned: failures, wrote: of("nothing"), way: answered, releases: no, want: ending{how: idempotency.Unknown, waiting: getError}},
-	{returned: failures, wrote: of("nothing"), way: of("sent", "sent, a 500 of another", "sent, error routes"), want: ending{how: idempotency.Unknown, waiting: getError}},
-	{returned: of("a panic"), wrote: of("nothing"), way: notSent, want: ending{how: idempotency.Unknown, waiting: getError}},
-	{returned: of("an error", "502"), wrote: of("nothing"), way: notSent, want: ending{how: idempotency.NotSent, waiting: getError}},
-	{returned: failures, wrote: written, way: except(again), want: ending{how: idempotency.Unknown, waiting: getError}},
+	{returned: failures, wrote: of("nothing"), way: answered, releases: yes, want: end{how: idempotency.Answered, share: shareError}},
+	{returned: failures, wrote: of("nothing"), way: answered, releases: no, want: end{how: idempotency.Unknown, share: shareError}},
+	{returned: failures, wrote: of("nothing"), way: of("sent", "sent, a 500 of another", "sent, error routes"), want: end{how: idempotency.Unknown, share: shareError}},
+	{returned: of("a panic"), wrote: of("nothing"), way: notSent, want: end{how: idempotency.Unknown, share: shareError}},
+	{returned: of("an error", "502"), wrote: of("nothing"), way: notSent, want: end{how: idempotency.NotSent, share: shareError}},
+	{returned: failures, wrote: written, way: except(again), want: end{how: idempotency.Unknown, share: shareError}},
 
 	// The run was cancelled before its request was sent again.
-	{wrote: of("nothing", "a response", "a cut response", "499"), way: again, want: ending{how: idempotency.Unknown, waiting: getError, err: errSentTwice}},
+	{wrote: of("nothing", "a response", "a cut response", "499"), way: again, want: end{how: idempotency.Unknown, share: shareError, err: errSentTwice}},
 
 	// No error.
-	{returned: of("nothing"), wrote: of("a cut response"), way: except(again), want: ending{how: idempotency.Unknown, waiting: getError, err: errCutOff}},
-	{returned: of("nothing"), wrote: of("a response", "499"), way: of("error routes"), want: ending{how: idempotency.NotSent, waiting: getResponse}},
-	{returned: of("nothing"), wrote: of("a response", "499"), way: of("sent, error routes"), want: ending{how: idempotency.Unknown, waiting: getResponse}},
-	{returned: of("nothing"), wrote: of("499"), way: of("sent", "sent, answered 500", "sent, a 500 of another", "answered 500, error routes"), want: ending{how: idempotency.Unknown, waiting: getError}},
-	{returned: of("nothing"), wrote: of("499"), way: of("sought"), want: ending{how: idempotency.NotSent, waiting: getError}},
-	{returned: of("nothing"), wrote: of("499"), way: of("none", "sent, answered 499", "a 503 that was not sent"), want: ending{how: idempotency.Answered, waiting: getResponse}},
-	{returned: of("nothing"), wrote: of("a response"), way: except(of("error routes", "sent, error routes", "sent, and again")), want: ending{how: idempotency.Answered, waiting: getResponse}},
-	{returned: of("nothing"), wrote: of("nothing"), way: of("sent, answered 500", "sent, answered 499", "sent, a 500 of another", "answered 500, error routes"), want: ending{how: idempotency.Answered, waiting: getEmpty}},
-	{returned: of("nothing"), wrote: of("nothing"), way: of("a 503 that was not sent"), want: ending{how: idempotency.Answered, waiting: getEmpty, frees: true}},
-	{returned: of("nothing"), wrote: of("nothing"), way: of("sent", "sent, error routes"), want: ending{how: idempotency.Unknown, waiting: getError, err: errNoResponse}},
-	{returned: of("nothing"), wrote: of("nothing"), way: of("none", "sought", "error routes"), want: ending{how: idempotency.NotSent, waiting: getNothing, err: errNoHandler}},
+	{returned: of("nothing"), wrote: of("a cut response"), way: except(again), want: end{how: idempotency.Unknown, share: shareError, err: errCutOff}},
+	{returned: of("nothing"), wrote: of("a response", "499"), way: of("error routes"), want: end{how: idempotency.NotSent, share: shareResponse}},
+	{returned: of("nothing"), wrote: of("a response", "499"), way: of("sent, error routes"), want: end{how: idempotency.Unknown, share: shareResponse}},
+	{returned: of("nothing"), wrote: of("499"), way: of("sent", "sent, answered 500", "sent, a 500 of another", "answered 500, error routes"), want: end{how: idempotency.Unknown, share: shareError}},
+	{returned: of("nothing"), wrote: of("499"), way: of("sought"), want: end{how: idempotency.NotSent, share: shareError}},
+	{returned: of("nothing"), wrote: of("499"), way: of("none", "sent, answered 499", "a 503 that was not sent"), want: end{how: idempotency.Answered, share: shareResponse}},
+	{returned: of("nothing"), wrote: of("a response"), way: except(of("error routes", "sent, error routes", "sent, and again")), want: end{how: idempotency.Answered, share: shareResponse}},
+	{returned: of("nothing"), wrote: of("nothing"), way: of("sent, answered 500", "sent, answered 499", "sent, a 500 of another", "answered 500, error routes"), want: end{how: idempotency.Answered, share: shareEmpty}},
+	{returned: of("nothing"), wrote: of("nothing"), way: of("a 503 that was not sent"), want: end{how: idempotency.Answered, share: shareEmpty, releases: true}},
+	{returned: of("nothing"), wrote: of("nothing"), way: of("sent", "sent, error routes"), want: end{how: idempotency.Unknown, share: shareError, err: errNoResponse}},
+	{returned: of("nothing"), wrote: of("nothing"), way: of("none", "sought", "error routes"), want: end{how: idempotency.NotSent, share: shareNone, err: errNoHandler}},
 }
 
 var (
@@ -126,14 +134,15 @@ func TestEndingOverItsWholeDomain(t *testing.T) {
 					used[row]++
 					want := endTable[row].want
 					o.err, o.upstream, o.releases = err, way, releases
-					got := o.ending()
-					if got.how != want.how || got.waiting != want.waiting || got.frees != want.frees {
+					settled, share, clientErr := o.end()
+					got := end{settled.How, share, clientErr, settled.Retention != nil && *settled.Retention == 0}
+					if got.how != want.how || got.share != want.share || got.releases != want.releases || settled.UpstreamStatus != way.status {
 						t.Errorf("%s: got %+v, want %+v", name, got, want)
 					}
 					switch { // an error is the client's in place of the response
 					case want.err != nil && !errors.Is(got.err, want.err),
 						err != nil && !way.resent && !errors.Is(got.err, err),
-						want.waiting == getResponse && !o.omitted && got.err != nil,
+						want.share == shareResponse && !o.omitted && got.err != nil,
 						o.omitted && (got.err != nil) != (err != nil || o.broken || way.resent):
 						t.Errorf("%s: the client gets the error %v", name, got.err)
 					}
@@ -152,24 +161,25 @@ func TestEndingOverItsWholeDomain(t *testing.T) {
 func TestSharedResponse(t *testing.T) {
 	for name, c := range map[string]struct {
 		status int // that was written
-		ending
-		want *idempotency.Response
+		share  sharedAnswer
+		err    error
+		want   *idempotency.Response
 	}{
-		"nothing":                    {0, ending{waiting: getNothing}, nil},
-		"the response":               {201, ending{waiting: getResponse}, &idempotency.Response{Status: 201}},
-		"an empty 200":               {0, ending{waiting: getEmpty}, &idempotency.Response{Status: 200}},
-		"an error":                   {0, ending{waiting: getError, err: err500}, &idempotency.Response{Status: 500, Failed: true}},
-		"an error of Caddy's":        {0, ending{waiting: getError, err: caddyhttp.Error(504, nil)}, &idempotency.Response{Status: 504, Failed: true}},
-		"a panic":                    {0, ending{waiting: getError, err: errAborted}, &idempotency.Response{Status: 502, Failed: true}},
-		"an error behind a response": {201, ending{waiting: getError, err: err500}, &idempotency.Response{Status: 500, Failed: true}},
-		"a 499 that is no response":  {499, ending{waiting: getError}, &idempotency.Response{Status: 502, Failed: true}},
+		"nothing":                    {0, shareNone, nil, nil},
+		"the response":               {201, shareResponse, nil, &idempotency.Response{Status: 201}},
+		"an empty 200":               {0, shareEmpty, nil, &idempotency.Response{Status: 200}},
+		"an error":                   {0, shareError, err500, &idempotency.Response{Status: 500, Failed: true}},
+		"an error of Caddy's":        {0, shareError, caddyhttp.Error(504, nil), &idempotency.Response{Status: 504, Failed: true}},
+		"a panic":                    {0, shareError, errAborted, &idempotency.Response{Status: 502, Failed: true}},
+		"an error behind a response": {201, shareError, err500, &idempotency.Response{Status: 500, Failed: true}},
+		"a 499 that is no response":  {499, shareError, nil, &idempotency.Response{Status: 502, Failed: true}},
 	} {
 		response := recorderOn(httptest.NewRecorder(), 1<<20)
 		response.Header().Set("X-Own", "1")
 		if c.status != 0 {
 			response.WriteHeader(c.status)
 		}
-		got := response.shared(c.ending)
+		got := response.shared(c.share, c.err)
 		if (got == nil) != (c.want == nil) {
 			t.Errorf("%s: got %+v, want %+v", name, got, c.want)
 		}

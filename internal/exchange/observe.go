@@ -160,7 +160,7 @@ func (t *tap) run() {
 		close(t.reported)
 		return
 	}
-	t.settle(run, <-t.ended)
+	t.finish(run, <-t.ended)
 }
 
 // claim returns the run of a request that would have run. Of any other request it reports the
@@ -252,11 +252,11 @@ func (t *tap) unobserved(err error) {
 	}
 }
 
-// settle ends a run as if the handlers behind had run for dedup. It keeps no body.
-func (t *tap) settle(run *engine.Run, o tapEnd) {
+// finish settles a run as if the handlers behind had run for dedup. It keeps no body.
+func (t *tap) finish(run *engine.Run, o tapEnd) {
 	o.releases = t.request.Policy.ReleaseOn.Has(o.upstream.status) && !run.WasLast()
-	ended := o.ending()
-	if errors.Is(ended.err, errNoHandler) {
+	end, share, err := o.end()
+	if errors.Is(err, errNoHandler) {
 		t.outcome = OutcomeNoHandler
 	}
 	settled := make(chan struct{})
@@ -266,16 +266,16 @@ func (t *tap) settle(run *engine.Run, o tapEnd) {
 		close(settled)
 	}()
 	close(t.reported)
-	var shared *idempotency.Response
-	switch ended.waiting {
-	case getResponse:
-		shared = &idempotency.Response{Status: o.status, Header: o.header, Omitted: o.omitted}
-	case getEmpty:
-		shared = &idempotency.Response{Status: http.StatusOK}
-	case getError:
-		shared = &idempotency.Response{Status: failedStatus(ended.err), Failed: true}
+	switch share {
+	case shareResponse:
+		end.Response = &idempotency.Response{Status: o.status, Header: o.header, Omitted: o.omitted}
+	case shareEmpty:
+		end.Response = &idempotency.Response{Status: http.StatusOK}
+	case shareError:
+		end.Response = &idempotency.Response{Status: failedStatus(err), Failed: true}
 	}
-	t.exchange.end(run, ended, o.retention, shared, "")
+	t.explain(run, &end, o.cause(err), o.retention)
+	_, _ = run.Settle(end) // the engine logs what became of it
 	t.count()
 }
 

@@ -7,7 +7,6 @@ import (
 	"maps"
 	"net/http"
 	"strconv"
-	"time"
 
 	"go.uber.org/zap"
 
@@ -48,15 +47,13 @@ func (x *exchange) carryOut(run *engine.Run) error {
 	ended := false
 	defer func() {
 		if !ended { // a panic
-			e.settle(e.conclude(errAborted))
+			_ = e.finish(e.observed(errAborted))
 			e.response.cut()
 		}
 	}()
 	err := x.next.ServeHTTP(&e.response, e.upstream.request)
 	ended = true
-	end := e.conclude(err)
-	e.settle(end)
-	return e.deliver(end.err)
+	return e.deliver(e.finish(e.observed(err)))
 }
 
 // deliver gives the client of a settled run what it does not have yet: the response, or an error
@@ -81,7 +78,7 @@ func (e *execution) deliver(err error) error {
 // upgraded implements [recordedRun].
 func (e *execution) upgraded() {
 	e.limit.lift()
-	e.settle(e.conclude(nil))
+	_ = e.finish(e.observed(nil))
 }
 
 // streams implements [recordedRun].
@@ -91,18 +88,17 @@ func (e *execution) streams() { e.run.Stream(e.live()) }
 func (e *execution) outgrown() {
 	e.response.record.Abandoned = e.limit.end
 	e.limit.lift()
-	end := e.conclude(nil)
-	end.err = nil // the rest is to come
-	e.settle(end)
+	o := e.observed(nil)
+	o.broken = false // the rest is to come
+	_ = e.finish(o)
 	context.AfterFunc(e.r.Context(), e.response.own.Leave) // it may be the last reader of the rest
 }
 
 // waits implements [recordedRun].
 func (e *execution) waits() (goOn func()) { return e.limit.pause() }
 
-// conclude returns how the run ended, by what was observed of it until the handlers behind
-// returned an error or nil.
-func (e *execution) conclude(err error) ending {
+// observed returns what was observed of the run until the handlers behind returned an error or nil.
+func (e *execution) observed(err error) observation {
 	response, upstream := &e.response, e.upstream.observed()
 	return observation{
 		err:      err,
@@ -112,43 +108,44 @@ func (e *execution) conclude(err error) ending {
 		upgraded: response.upgraded,
 		upstream: upstream,
 		releases: e.request.Policy.ReleaseOn.Has(upstream.status) && !e.run.WasLast(),
-	}.ending()
+	}
 }
 
-// settle ends the run, if it is not settled yet. The room that its response takes is
-// needed until that is stored, which may be after its request.
-func (e *execution) settle(ended ending) {
+// finish settles the claim of the run by what was observed of it, unless it is settled already. It
+// returns the error that the client gets in place of the response, nil for the response.
+func (e *execution) finish(o observation) error {
+	end, share, err := o.end()
 	if e.settled {
-		return
+		return err
 	}
 	e.settled = true
-	if errors.Is(ended.err, errNoHandler) {
+	if errors.Is(err, errNoHandler) {
 		e.outcome = OutcomeNoHandler
 	}
 	e.count()
-	if ended.waiting == getResponse {
-		defer e.response.taken.Release(int64(e.response.takeCopyRoom(e.Encrypted)))
+	response := &e.response
+	if share == shareResponse {
+		defer response.taken.Release(int64(response.takeCopyRoom(e.Encrypted)))
 	}
-	shared := e.response.shared(ended)
-	e.response.record.Keep()
-	e.run.OnStored(e.response.record.Unkeep)
-	e.end(e.run, ended, e.response.retention, shared, e.response.notKept())
-	e.leaveStore() // which is not needed while the client reads
+	end.Response = response.shared(share, err)
+	e.explain(e.run, &end, o.cause(err), response.retention)
+	end.Reason = cmp.Or(response.notKept(), end.Reason)
+	response.record.Keep() // until the response is stored, which may be after its request
+	e.run.OnStored(response.record.Unkeep)
+	_, _ = e.run.Settle(end) // the engine logs what became of it
+	e.leaveStore()           // it isn't needed while the client reads
+	return err
 }
 
-// end ends a run with the upstream's Dedup-Retention and with what requests get that wait for it.
-// notKept says why that has no body, although the response has one.
-func (x *exchange) end(run *engine.Run, ended ending, retention string, shared *idempotency.Response, notKept string) {
-	end := idempotency.End{
-		How: ended.how, UpstreamStatus: ended.upstream.status, Retention: x.wishedRetention(retention), Response: shared,
+// explain completes the end of a run with the upstream's Dedup-Retention and, for operators, with
+// the cause.
+func (x *exchange) explain(run *engine.Run, end *idempotency.End, cause error, retention string) {
+	if wished := x.wishedRetention(retention); end.Retention == nil {
+		end.Retention = wished
 	}
-	if ended.frees {
-		end.Retention = new(time.Duration)
-	}
-	fields, reason := x.runLogFields(ended.cause(), end)
-	end.Reason = cmp.Or(notKept, reason)
+	fields, reason := x.runLogFields(cause, *end)
+	end.Reason = reason
 	run.Explain(fields...)
-	_, _ = run.Settle(end) // the engine logs what became of it
 }
 
 // begin makes the request that the handlers behind get. Its context is not the client's, and has
