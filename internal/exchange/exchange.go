@@ -76,9 +76,9 @@ func (x *exchange) toClient() ClientWriter {
 	return NewClientWriter(x.w, x.conn(), limit)
 }
 
-// begin asks the engine. The store stays open for this request until it is left: a
+// decide asks the engine. The store stays open for this request until it is left: a
 // configuration reload does not wait for requests.
-func (x *exchange) begin(request *engine.Request) (engine.Decision, error) {
+func (x *exchange) decide(request *engine.Request) (engine.Decision, error) {
 	store, err := x.Store.Enter(x.r.Context())
 	if err != nil {
 		return engine.Refusal{Reason: engine.ReasonUnavailable, Err: err}, nil //nolint:nilerr // it is in the refusal

@@ -141,21 +141,30 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request, next caddyht
 	x := &exchange{Handler: h, w: w, r: r, next: next, info: info, allowance: Allowance{Budget: h.Budget}}
 	x.body = requestBody{w: w, r: r, limit: h.MaxRequestBody, taken: &x.allowance}
 	defer x.done()
-	request, refused, err := x.identify()
-	switch {
-	case err != nil:
-		x.report(unreadOutcome(err), "", 0)
-		return x.failed(err)
-	case refused != nil:
-		return x.refuse(*refused)
-	case request == nil:
+	switch d := x.identify().(type) {
+	case claim:
+		d.Within, d.Force = within, forced
+		return x.claim(d.Request)
+	case pass:
+		x.report(d.outcome, "", 0)
 		return x.passUnclaimed()
+	case refusal:
+		return x.refuse(d)
+	case unreadBody:
+		x.report(unreadOutcome(d.err), "", 0)
+		return x.failed(d.err)
+	default:
+		return fmt.Errorf("the key decided on %T", d)
 	}
-	request.Within, request.Force, request.OnWait = within, forced, x.tracedWait()
+}
+
+// claim asks the engine, and does what it decides.
+func (x *exchange) claim(request *engine.Request) error {
+	request.OnWait = x.tracedWait()
 	if !x.body.all {
 		request.Wait = 0 // what is unread would stall its HTTP/2 connection, and the run on it
 	}
-	decision, err := x.begin(request)
+	decision, err := x.decide(request)
 	if err != nil { // it waited, and its client has left
 		x.report(OutcomeInFlight, "", 0)
 		if errors.Is(err, context.DeadlineExceeded) { // of the run that the request is part of
@@ -163,14 +172,9 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request, next caddyht
 		}
 		return x.answerError(caddyhttp.Error(statusClientGone, err))
 	}
-	if forced {
+	if request.Force {
 		x.auditForce(decision)
 	}
-	return x.do(decision)
-}
-
-// do does what the engine has decided.
-func (x *exchange) do(decision engine.Decision) error {
 	switch d := decision.(type) {
 	case *engine.Run:
 		return x.carryOut(d)
@@ -183,12 +187,6 @@ func (x *exchange) do(decision engine.Decision) error {
 	default:
 		return fmt.Errorf("the engine decided on %T", d)
 	}
-}
-
-// refusal is a refusal of the handler's own.
-type refusal struct {
-	reason engine.Reason
-	detail string
 }
 
 // applies reports whether requests with this method are deduplicated. Methods are case-sensitive

@@ -20,10 +20,32 @@ import (
 	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
 )
 
-// identify finds the request's key and reads its body. It returns nothing for a
-// request that passes without a key, and an error for a body that could not be
-// read: then there is nothing to claim.
-func (x *exchange) identify() (*engine.Request, *refusal, error) {
+// keyDecision is what a request does once its key was looked for: [claim], [pass], [refusal] or
+// [unreadBody].
+type keyDecision interface{ keyDecision() }
+
+// claim is a request whose key is to be claimed.
+type claim struct{ *engine.Request }
+
+// pass lets a request through without a claim. Its outcome says why.
+type pass struct{ outcome Outcome }
+
+// refusal refuses a request before the engine is asked.
+type refusal struct {
+	reason engine.Reason
+	detail string
+}
+
+// unreadBody ends a request whose body could not be read.
+type unreadBody struct{ err error }
+
+func (claim) keyDecision()      {}
+func (pass) keyDecision()       {}
+func (refusal) keyDecision()    {}
+func (unreadBody) keyDecision() {}
+
+// identify finds the request's key, and reads its body for it.
+func (x *exchange) identify() keyDecision {
 	x.info.exchange = nil
 	defer func() {
 		x.endParsing()
@@ -48,8 +70,7 @@ func (x *exchange) identify() (*engine.Request, *refusal, error) {
 	}
 	if name, ok := delivery.PassThrough(x.Providers, x.Sources, request); ok {
 		x.found = delivery.Found{Provider: name}
-		x.report(OutcomePassed, "", 0)
-		return nil, nil, nil
+		return pass{OutcomePassed}
 	}
 	found, err := delivery.Find(x.Sources, request, x.MaxKeyLength)
 	invalid, isInvalid := errors.AsType[*delivery.InvalidError](err)
@@ -57,7 +78,7 @@ func (x *exchange) identify() (*engine.Request, *refusal, error) {
 	case body.failed() != nil:
 		return x.unread(body.failed())
 	case isInvalid && x.Mode == delivery.ModeAPI:
-		return nil, &refusal{reasonInvalid, invalid.Error()}, nil
+		return refusal{reasonInvalid, invalid.Error()}
 	case isInvalid:
 		return x.withoutKey(fmt.Errorf("the delivery ID is invalid: %w", invalid))
 	case errors.Is(err, delivery.ErrBodyTooLarge):
@@ -98,7 +119,7 @@ func (x *exchange) identify() (*engine.Request, *refusal, error) {
 	if retention != 0 {
 		claimable.Policy.Retention = retention
 	}
-	return claimable, nil, nil
+	return claim{claimable}
 }
 
 // FingerprintFor returns the fingerprint that is taken beside a key: the one that the user
@@ -165,12 +186,12 @@ func (x *exchange) endParsing() {
 }
 
 // unread is for a body that could not be read, or that there is no room for.
-func (x *exchange) unread(err error) (*engine.Request, *refusal, error) {
+func (x *exchange) unread(err error) keyDecision {
 	if full, ok := errors.AsType[SpentError](err); ok {
 		x.Observer.Overloaded(engine.LimitBuffered)
-		return nil, &refusal{engine.ReasonOverloaded, full.Error() + "; repeat the request later"}, nil
+		return refusal{engine.ReasonOverloaded, full.Error() + "; repeat the request later"}
 	}
-	return nil, nil, err
+	return unreadBody{err}
 }
 
 // keyValue returns the text of a key with its placeholders replaced, or nothing if one of
@@ -184,26 +205,25 @@ func (x *exchange) keyValue(text string) (string, error) {
 }
 
 // withoutKey lets a request pass unclaimed because it has no key, or refuses it.
-func (x *exchange) withoutKey(reason error) (*engine.Request, *refusal, error) {
+func (x *exchange) withoutKey(reason error) keyDecision {
 	if x.RejectMissing {
-		return nil, &refusal{reasonMissing, fmt.Sprintf("%v; looked for %v", reason, x.Sources)}, nil
+		return refusal{reasonMissing, fmt.Sprintf("%v; looked for %v", reason, x.Sources)}
 	}
 	x.logMissing(reason)
 	x.found, x.key = delivery.Found{}, idempotency.Key{} // of a body too large, they do not count
-	x.report(OutcomeMissing, "", 0)
-	return nil, nil, nil
+	return pass{OutcomeMissing}
 }
 
 // withLargeBody is for a body that something needs whole, and that is larger than
 // may be held, or be parsed.
-func (x *exchange) withLargeBody(needs string) (*engine.Request, *refusal, error) {
+func (x *exchange) withLargeBody(needs string) keyDecision {
 	detail := fmt.Sprintf("the body is larger than max_request_body, %d bytes", x.MaxRequestBody)
 	if x.body.large != nil {
 		detail = x.body.large.Error()
 	}
 	detail += ", and " + needs + " needs all of it"
 	if x.Mode == delivery.ModeAPI {
-		return nil, &refusal{reasonTooLarge, detail}, nil
+		return refusal{reasonTooLarge, detail}
 	}
 	return x.withoutKey(errors.New(detail))
 }

@@ -153,7 +153,7 @@ func (t *tap) run() {
 		}
 		t.done()
 	}()
-	run := t.claim()
+	run := t.observeKey()
 	t.decided.Store(true)
 	if run == nil {
 		t.count()
@@ -163,27 +163,34 @@ func (t *tap) run() {
 	t.finish(run, <-t.ended)
 }
 
-// claim returns the run of a request that would have run. Of any other request it reports the
-// outcome.
-func (t *tap) claim() *engine.Run {
-	request, refused, err := t.identify()
+// observeKey looks for the request's key. It returns the run of a request that would have run, and
+// nil for any other, whose outcome it reports.
+func (t *tap) observeKey() *engine.Run {
+	d := t.identify()
 	t.dropBody()
-	switch {
-	case errors.Is(err, errNotRead):
-		t.unobserved(errNotRead) // the request itself gets no status for it
-		return nil
-	case err != nil:
-		t.report(unreadOutcome(err), "", 0)
-		return nil
-	case refused != nil:
-		t.reportRefused(engine.Refusal{Reason: refused.reason, Err: errors.New(refused.detail)})
-		return nil
-	case request == nil: // it has no key, which is reported
-		return nil
+	switch d := d.(type) {
+	case claim:
+		return t.claimObserved(d.Request)
+	case pass:
+		t.report(d.outcome, "", 0)
+	case refusal:
+		t.reportRefused(engine.Refusal{Reason: d.reason, Err: errors.New(d.detail)})
+	case unreadBody:
+		if errors.Is(d.err, errNotRead) {
+			t.unobserved(errNotRead) // the request itself gets no status for it
+		} else {
+			t.report(unreadOutcome(d.err), "", 0)
+		}
 	}
+	return nil
+}
+
+// claimObserved claims a request's key, and reports the outcome that the request would have had. It
+// returns the run of one that would have run.
+func (t *tap) claimObserved(request *engine.Request) *engine.Run {
 	request.Observed, request.Wait = true, 0
 	request.Force = t.Force != "" && t.r.Header.Get(t.Force) == "true"
-	decision, err := t.decide(request)
+	decision, err := t.decideSettled(request)
 	if err != nil {
 		t.unobserved(err)
 		return nil
@@ -204,12 +211,12 @@ func (t *tap) claim() *engine.Run {
 	return nil
 }
 
-// decide asks the engine, and again where that answers beside a run whose handlers have ended: a
+// decideSettled asks the engine, and again where that answers beside a run whose handlers have ended: a
 // request that follows the answer of a run would have come after its end was stored.
-func (t *tap) decide(request *engine.Request) (engine.Decision, error) {
+func (t *tap) decideSettled(request *engine.Request) (engine.Decision, error) {
 	for {
 		asked := time.Now()
-		decision, err := t.begin(request)
+		decision, err := t.decide(request)
 		t.slowStore.Store(time.Since(asked) > reportTimeout)
 		beside, _ := decision.(engine.Refusal)
 		settled, is := t.settling.Load(beside.ExecutionID)
