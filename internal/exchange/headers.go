@@ -134,25 +134,6 @@ func firstIn(header http.Header, name string) string {
 	return ""
 }
 
-// headerValue is storage for the only value of a field, within something that is allocated
-// anyway. An append to the field moves it elsewhere.
-type headerValue [1]string
-
-func (v *headerValue) set(header http.Header, name, value string) {
-	v[0] = value
-	header[name] = v[:]
-}
-
-// cloneHeader is [http.Header.Clone] with the place for its values, which grows if they need more.
-func cloneHeader(header http.Header, place []string) http.Header {
-	clone := make(http.Header, len(header))
-	for name, values := range header {
-		place = append(place, values...)
-		clone[name] = place[len(place)-len(values) : len(place) : len(place)]
-	}
-	return clone
-}
-
 // HopByHop are the fields that speak of one connection only (RFC 9110, section
 // 7.6.1) or are made anew for every response.
 var HopByHop = []string{

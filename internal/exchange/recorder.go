@@ -38,7 +38,6 @@ type recorder struct {
 	// told from what the run has set: until the client's header is sent, that one is as
 	// the run found it.
 	header http.Header
-	values [2]string // the place of those that the run found
 	// found is the client's own header, as the run found it.
 	found http.Header
 
@@ -87,7 +86,7 @@ func (c *recorder) begin(run recordedRun, to ClientWriter, maxBody int64, rules 
 	c.own.Begin(&c.record)
 	c.record.own = &c.own
 	c.found = to.Client.Header()
-	c.header, c.declared = cloneHeader(c.found, c.values[:0]), -1
+	c.header, c.declared = c.found.Clone(), -1
 }
 
 // Header returns the run's view of the header.

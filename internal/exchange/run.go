@@ -26,7 +26,6 @@ type execution struct {
 	limit    runLimit
 	upstream upstreamTrace
 	response recorder
-	named    struct{ toClient, toUpstream, attempt headerValue }
 }
 
 // carryOut lets a run's request through and settles its claim by how the
@@ -171,10 +170,10 @@ func (e *execution) announce() {
 		delete(x.r.Header, parentIDHeader) // of a forced run in front
 	}
 	x.report(o, id, attempt)
-	e.named.toClient.set(x.w.Header(), executionIDHeader, id)
-	e.named.toUpstream.set(x.r.Header, executionIDHeader, id)
+	x.w.Header().Set(executionIDHeader, id)
+	x.r.Header.Set(executionIDHeader, id)
 	if attempt > 1 {
-		e.named.attempt.set(x.r.Header, attemptHeader, strconv.Itoa(attempt))
+		x.r.Header.Set(attemptHeader, strconv.Itoa(attempt))
 	} else {
 		delete(x.r.Header, attemptHeader) // of a run in front
 	}
