@@ -10,18 +10,18 @@ import (
 // A run is settled as upgraded when it has the connection. One that does not get it,
 // as over HTTP/2, goes on, and its answer is kept like any other.
 func TestRunIsUpgradedWhenItHasTheConnection(t *testing.T) {
-	run := new(watchedRun)
+	upgrades := 0
 	watched := func(w http.ResponseWriter) *recorder {
 		c := recorderOn(w, 1000)
-		c.run = run
+		c.settle = func() { upgrades++ }
 		return c
 	}
 	c := watched(httptest.NewRecorder()) // it has no connection to hand over
-	if _, _, err := http.NewResponseController(c).Hijack(); err == nil || run.upgrades != 0 || c.upgraded {
-		t.Errorf("without a connection: %v, upgraded %d times", err, run.upgrades)
+	if _, _, err := http.NewResponseController(c).Hijack(); err == nil || upgrades != 0 || c.upgraded {
+		t.Errorf("without a connection: %v, upgraded %d times", err, upgrades)
 	}
-	if _, err := c.Write([]byte("an answer")); err != nil || !c.whole() || run.upgrades != 0 {
-		t.Errorf("the answer after that: %v, whole: %v, upgraded %d times", err, c.whole(), run.upgrades)
+	if _, err := c.Write([]byte("an answer")); err != nil || !c.whole() || upgrades != 0 {
+		t.Errorf("the answer after that: %v, whole: %v, upgraded %d times", err, c.whole(), upgrades)
 	}
 
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
@@ -39,7 +39,7 @@ func TestRunIsUpgradedWhenItHasTheConnection(t *testing.T) {
 		t.Fatal(err)
 	}
 	_ = got.Body.Close()
-	if got.StatusCode != http.StatusNoContent || run.upgrades != 1 {
-		t.Errorf("with a connection: %d, upgraded %d times", got.StatusCode, run.upgrades)
+	if got.StatusCode != http.StatusNoContent || upgrades != 1 {
+		t.Errorf("with a connection: %d, upgraded %d times", got.StatusCode, upgrades)
 	}
 }

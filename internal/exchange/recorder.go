@@ -32,7 +32,13 @@ type recorder struct {
 	own      Reader // the client's
 	maxBody  int64
 	rules    headerRules
-	run      recordedRun
+	// limit is the run's time limit. It stops while the response waits for room.
+	limit *runLimit
+	// settle is called where the run is to be settled before the handlers behind return: the
+	// connection is another protocol's, or the body is larger than is kept.
+	settle func()
+	// share is called when the client gets the response as it comes, and duplicates may.
+	share func()
 
 	// header is the run's own view, so that what the handlers in front have set can be
 	// told from what the run has set: until the client's header is sent, that one is as
@@ -64,23 +70,10 @@ type recorder struct {
 	panicked  any   // what the client's writer panicked with
 }
 
-// recordedRun is the run whose response is recorded. Its methods are called as the response
-// turns out to be one of these.
-type recordedRun interface {
-	// upgraded: the connection is another protocol's from here on.
-	upgraded()
-	// streams: the client gets the response as it comes.
-	streams()
-	// outgrown: the body is larger than is kept.
-	outgrown()
-	// waits: the run has to wait for room in the budget, until goOn is called.
-	waits() (goOn func())
-}
-
-// begin makes a recorder of a zero one, for the run of a client, which takes its room from
-// a budget.
-func (c *recorder) begin(run recordedRun, to ClientWriter, maxBody int64, rules headerRules, budget *Budget) {
-	c.run, c.client, c.toClient, c.maxBody, c.rules = run, to.Client, to, maxBody, rules
+// init makes a recorder of a zero one, which takes its room from a budget. Its limit and functions
+// are set by the caller.
+func (c *recorder) init(to ClientWriter, maxBody int64, rules headerRules, budget *Budget) {
+	c.client, c.toClient, c.maxBody, c.rules = to.Client, to, maxBody, rules
 	c.taken.Budget = budget
 	c.record.Init(&c.taken)
 	c.own.Begin(&c.record)
@@ -154,7 +147,7 @@ func (c *recorder) Write(p []byte) (int, error) {
 	if !c.omitted && (c.written > c.maxBody || !c.takeRoom(c.record.Needs(len(p), c.written, c.maxBody))) {
 		c.omitted, c.noRoom = true, c.written <= c.maxBody
 		c.stream()
-		c.run.outgrown()
+		c.settle()
 	}
 	if c.omitted {
 		if err := c.record.Pass(p); err != nil {
@@ -172,7 +165,7 @@ func (c *recorder) takeRoom(n int) bool {
 	if c.taken.TryTake(n) {
 		return true
 	}
-	defer c.run.waits()()
+	defer c.limit.pause()()
 	return c.taken.Take(n)
 }
 
@@ -239,7 +232,7 @@ func (c *recorder) Hijack() (net.Conn, *bufio.ReadWriter, error) {
 func (c *recorder) upgrade() {
 	if !c.upgraded {
 		c.upgraded = true
-		c.run.upgraded()
+		c.settle()
 	}
 }
 
@@ -356,7 +349,7 @@ func (c *recorder) stream() {
 		c.deliver()
 	}()
 	if !c.omitted { // duplicates do not follow what is not kept
-		c.run.streams()
+		c.share()
 	}
 }
 

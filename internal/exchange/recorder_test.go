@@ -40,7 +40,7 @@ func serveCaptured(t *testing.T, maxBody int64, handler http.HandlerFunc, settle
 				header: c.response().Header,
 			})
 		})
-		c.run = &watchedRun{settle: settleOnce}
+		c.settle = settleOnce
 		handler(c, r)
 		settleOnce()
 		c.finish()
@@ -56,22 +56,16 @@ func serveCaptured(t *testing.T, maxBody int64, handler http.HandlerFunc, settle
 
 // recorderOn is a capture for a client that may take as long as it likes.
 func recorderOn(w http.ResponseWriter, maxBody int64) *recorder {
-	c := new(recorder)
-	c.begin(&watchedRun{settle: func() {}}, NewClientWriter(w, nil, writeLimit{}), maxBody, headerRules{}, NewBudget(1<<30))
+	return recorderWithin(NewBudget(1<<30), w, maxBody)
+}
+
+// recorderWithin is recorderOn within a budget. Nothing happens where it is to be settled.
+func recorderWithin(budget *Budget, w http.ResponseWriter, maxBody int64) *recorder {
+	c := &recorder{limit: new(runLimit), settle: func() {}, share: func() {}}
+	c.limit.begin(context.Background(), time.Hour)
+	c.init(NewClientWriter(w, nil, writeLimit{}), maxBody, headerRules{}, budget)
 	return c
 }
-
-// watchedRun counts what it is told of its response, and is settled where that outgrows
-// what is kept.
-type watchedRun struct {
-	upgrades int
-	settle   func()
-}
-
-func (w *watchedRun) upgraded()          { w.upgrades++ }
-func (*watchedRun) streams()             {}
-func (w *watchedRun) outgrown()          { w.settle() }
-func (*watchedRun) waits() (goOn func()) { return func() {} }
 
 // A run that finds no room is settled without its body, and its client gets all of that.
 func TestRunWithoutRoomIsNotKept(t *testing.T) {
@@ -80,8 +74,8 @@ func TestRunWithoutRoomIsNotKept(t *testing.T) {
 		others := &Allowance{Budget: budget}
 		others.Take(2 * SmallBody)
 		client, settled := httptest.NewRecorder(), 0
-		c := new(recorder)
-		c.begin(&watchedRun{settle: func() { settled++ }}, NewClientWriter(client, nil, writeLimit{}), 1<<20, headerRules{}, budget)
+		c := recorderWithin(budget, client, 1<<20)
+		c.settle = func() { settled++ }
 		large := strings.Repeat("all ", SmallBody)
 		for _, part := range []string{large, "of ", "it"} {
 			if _, err := io.WriteString(c, part); err != nil {
@@ -120,8 +114,8 @@ func TestCopyForTheStoreWaitsForRoom(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				budget := NewBudget(3 * SmallBody)
-				client, r := httptest.NewRecorder(), new(recorder)
-				r.begin(&watchedRun{}, NewClientWriter(client, nil, writeLimit{}), 1<<20, headerRules{}, budget)
+				client := httptest.NewRecorder()
+				r := recorderWithin(budget, client, 1<<20)
 				others := &Allowance{Budget: budget}
 				if _, err := r.Write(make([]byte, c.body)); err != nil {
 					t.Fatal(err)

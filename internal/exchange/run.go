@@ -40,7 +40,8 @@ func (x *exchange) carryOut(run *engine.Run) error {
 	forgetUpstream(x.repl())
 	e.begin()
 	defer e.limit.end()
-	e.response.begin(e, x.toClient(), x.MaxResponseBody, x.headers, x.allowance.Budget)
+	e.response.init(x.toClient(), x.MaxResponseBody, x.headers, x.allowance.Budget)
+	e.response.limit, e.response.settle, e.response.share = &e.limit, e.settleEarly, e.shareStream
 	defer e.response.close()
 
 	ended := false
@@ -74,27 +75,21 @@ func (e *execution) deliver(err error) error {
 	return e.failed(err)
 }
 
-// upgraded implements [recordedRun].
-func (e *execution) upgraded() {
-	e.limit.lift()
-	_ = e.finish(e.observed(nil))
-}
-
-// streams implements [recordedRun].
-func (e *execution) streams() { e.run.Stream(e.live()) }
-
-// outgrown implements [recordedRun].
-func (e *execution) outgrown() {
-	e.response.record.Abandoned = e.limit.end
+// settleEarly settles a run before the handlers behind have returned: its connection is another
+// protocol's, or its body is larger than is kept. From then on nothing limits its time.
+func (e *execution) settleEarly() {
 	e.limit.lift()
 	o := e.observed(nil)
 	o.broken = false // the rest is to come
 	_ = e.finish(o)
-	context.AfterFunc(e.r.Context(), e.response.own.Leave) // it may be the last reader of the rest
+	if o.omitted {
+		e.response.record.Abandoned = e.limit.end
+		context.AfterFunc(e.r.Context(), e.response.own.Leave) // it may be the last reader of the rest
+	}
 }
 
-// waits implements [recordedRun].
-func (e *execution) waits() (goOn func()) { return e.limit.pause() }
+// shareStream lets duplicates follow the response.
+func (e *execution) shareStream() { e.run.Stream(e.live()) }
 
 // observed returns what was observed of the run until the handlers behind returned an error or nil.
 func (e *execution) observed(err error) observation {
