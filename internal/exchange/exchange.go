@@ -9,7 +9,6 @@ import (
 
 	"github.com/caddyserver/caddy/v2"
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
-	"go.opentelemetry.io/otel/trace"
 
 	"github.com/caddy-dedup/caddy-dedup/internal/delivery"
 	"github.com/caddy-dedup/caddy-dedup/internal/engine"
@@ -25,25 +24,20 @@ type exchange struct {
 	next caddyhttp.Handler
 	info *requestInfo
 
-	outcome    Outcome // the last that was reported
-	counted    bool
-	parsing    bool // it has a parse slot
-	spanSought bool // activeSpan was asked for
-	found      delivery.Found
-	key        idempotency.Key
-	allowance  Allowance // of the budget, for the request's body and its response
-	body       requestBody
-	request    engine.Request
-	decision   engine.Decision       // nil until it is made
-	entered    *storepool.Store      // until it is left
-	following  *Reader               // of the stream that the request is answered with
-	unshare    func()                // releases the room of a body that others are answered with, too
-	replaced   *idempotency.Response // what a forced run is to replace; nil until it is asked for
-
-	// What is asked for more than once of the request's context, which is a long chain.
-	placeholders *caddy.Replacer
-	path, query  string     // as the client sent them; set with the key
-	activeSpan   trace.Span // nil if there is none
+	outcome     Outcome // the last that was reported
+	counted     bool
+	parsing     bool // it has a parse slot
+	found       delivery.Found
+	key         idempotency.Key
+	allowance   Allowance // of the budget, for the request's body and its response
+	body        requestBody
+	request     engine.Request
+	decision    engine.Decision       // nil until it is made
+	entered     *storepool.Store      // until it is left
+	following   *Reader               // of the stream that the request is answered with
+	unshare     func()                // releases the room of a body that others are answered with, too
+	replaced    *idempotency.Response // what a forced run is to replace; nil until it is asked for
+	path, query string                // as the client sent them; set with the key
 }
 
 // connKey is where the context of a request has its connection.
@@ -123,10 +117,7 @@ func (x *exchange) done() {
 
 // repl returns the placeholders of the request.
 func (x *exchange) repl() *caddy.Replacer {
-	if x.placeholders == nil {
-		x.placeholders = x.r.Context().Value(caddy.ReplacerCtxKey).(*caddy.Replacer)
-	}
-	return x.placeholders
+	return x.r.Context().Value(caddy.ReplacerCtxKey).(*caddy.Replacer)
 }
 
 // keyText is the key as people see it, "" where there is none yet.

@@ -160,7 +160,7 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request, next caddyht
 
 // claim asks the engine, and does what it decides.
 func (x *exchange) claim(request *engine.Request) error {
-	request.OnWait = x.tracedWait()
+	request.OnWait = func() { x.traceEvent(spanWait) }
 	if !x.body.all {
 		request.Wait = 0 // what is unread would stall its HTTP/2 connection, and the run on it
 	}

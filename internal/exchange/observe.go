@@ -10,6 +10,7 @@ import (
 
 	"github.com/caddyserver/caddy/v2"
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
+	"go.opentelemetry.io/otel/trace"
 	"go.uber.org/zap"
 
 	"github.com/caddy-dedup/caddy-dedup/internal/engine"
@@ -119,12 +120,13 @@ func (h *Handler) newTap(w http.ResponseWriter, r *http.Request) *tap {
 			own.Set(name, caddy.ToString(value))
 		}
 	}
-	of := r.Clone(context.WithValue(context.WithoutCancel(r.Context()), caddy.ReplacerCtxKey, own))
+	ctx := trace.ContextWithSpan(context.WithoutCancel(r.Context()), nil) // show gives the span what is reported
+	of := r.Clone(context.WithValue(ctx, caddy.ReplacerCtxKey, own))
 	of.Body = http.NoBody
 	delete(of.Header, "Expect") // nothing is asked of the client
 	t := &tap{
 		exchange: &exchange{
-			Handler: h, r: of, info: infoOf(of), placeholders: own, spanSought: true, allowance: Allowance{Budget: h.Budget},
+			Handler: h, r: of, info: infoOf(of), allowance: Allowance{Budget: h.Budget},
 		},
 		response: observedWriter{ResponseWriterWrapper: &caddyhttp.ResponseWriterWrapper{ResponseWriter: w}},
 		proxies:  steadyPlaceholders{repl: repl, hidden: make(map[string][2]string)},

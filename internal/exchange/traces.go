@@ -15,22 +15,10 @@ const (
 // tracePrefix is what the names of our attributes begin with.
 const tracePrefix = "dedup."
 
-// span returns the span of Caddy's tracing, nil where nothing is recorded: then nothing is
-// made for it either.
-func (x *exchange) span() trace.Span {
-	if !x.spanSought { // to find that there is none is dear
-		x.spanSought = true
-		if span := trace.SpanFromContext(x.r.Context()); span.IsRecording() {
-			x.activeSpan = span
-		}
-	}
-	return x.activeSpan
-}
-
-// trace gives the request's span what is said of it.
+// trace gives the request's span what is known of it. A span that is not recorded costs nothing.
 func (x *exchange) trace() {
-	span := x.span()
-	if span == nil {
+	span := trace.SpanFromContext(x.r.Context())
+	if !span.IsRecording() {
 		return
 	}
 	attributes := make([]attribute.KeyValue, 0, len(InfoFields))
@@ -47,19 +35,7 @@ func (x *exchange) trace() {
 	span.SetAttributes(attributes...)
 }
 
-// traceEvent tells the request's span of an event.
+// traceEvent adds an event to the request's span.
 func (x *exchange) traceEvent(name string) {
-	if span := x.span(); span != nil {
-		span.AddEvent(name)
-	}
-}
-
-// tracedWait returns what tells the request's span that it waits for a run, nil without a
-// span.
-func (x *exchange) tracedWait() func() {
-	span := x.span()
-	if span == nil {
-		return nil
-	}
-	return func() { span.AddEvent(spanWait) }
+	trace.SpanFromContext(x.r.Context()).AddEvent(name)
 }
