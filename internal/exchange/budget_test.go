@@ -300,7 +300,7 @@ func TestResponseOfThoseThatWaitedTakesRoom(t *testing.T) {
 		budget := NewBudget(1 << 20)
 		x := &exchange{Handler: New(Config{OnDuplicate: on, Budget: budget}), allowance: Allowance{Budget: budget}}
 		response := &idempotency.Response{Status: 201, Header: map[string][]string{"Location": {"/1"}}, Body: make([]byte, SmallReplay+1)}
-		if _, err := x.makeRoom(nil, engine.Replay{Record: new(idempotency.Record), Response: response, Waited: true}); err != nil {
+		if _, err := x.prepareReplay(nil, engine.Replay{Record: new(idempotency.Record), Response: response, Waited: true}); err != nil {
 			t.Fatal(err)
 		}
 		if got := budget.Used(); got != int64(len(response.Body)) {

@@ -33,6 +33,7 @@ type exchange struct {
 	body        requestBody
 	request     engine.Request
 	decision    engine.Decision       // nil until it is made
+	answer      answer                // to a duplicate
 	entered     *storepool.Store      // until it is left
 	following   *Reader               // of the stream that the request is answered with
 	unshare     func()                // releases the room of a body that others are answered with, too
@@ -87,7 +88,7 @@ func (x *exchange) decide(request *engine.Request) (engine.Decision, error) {
 				continue // the stream has ended in this moment: its run is settled
 			}
 		case engine.Replay:
-			decision, err = x.makeRoom(store, d)
+			decision, err = x.prepareReplay(store, d)
 		}
 		x.decision = decision
 		return decision, err

@@ -206,7 +206,7 @@ func (t *tap) claimObserved(request *engine.Request) *engine.Run {
 		t.report(o, d.ExecutionID(), d.Attempt())
 		return d
 	case engine.Replay:
-		t.report(t.outcomeOf(d), d.Record.ExecutionID, d.Record.Attempt)
+		t.report(t.answer.outcome, d.Record.ExecutionID, d.Record.Attempt)
 	case engine.Refusal:
 		t.reportRefused(d)
 	}

@@ -17,79 +17,84 @@ import (
 	"github.com/caddy-dedup/caddy-dedup/internal/storepool"
 )
 
-// replay answers a duplicate with the response of the run that was.
-func (x *exchange) replay(d engine.Replay) error {
-	o := x.outcomeOf(d)
-	switch o {
-	case OutcomeConflict:
-		return x.answerProblem(x.conflict(d), nil)
-	case OutcomeAcknowledged, OutcomeSeeOther:
-		d.Response = x.otherAnswer(d)
-	}
-	if d.Response.Omitted && x.Mode == delivery.ModeAPI {
-		detail := fmt.Sprintf("the request was executed and answered with %d; %s",
-			d.Response.Status, cmp.Or(d.Record.Reason, "the response was not kept"))
-		if d.Record.State == idempotency.Released { // it waited for a run whose answer releases the key
-			detail += "; this answer has released the key: repeat the request to have it run again"
+// answer is what a duplicate gets.
+type answer struct {
+	outcome  Outcome
+	response *idempotency.Response // nil for [OutcomeConflict]
+}
+
+// answerTo returns what a duplicate gets, by on_duplicate. That counts for complete requests only: one
+// that waited gets the response of the run.
+func (x *exchange) answerTo(d engine.Replay) answer {
+	switch {
+	case d.Waited:
+	case x.OnDuplicate == ConflictDuplicate && !d.Response.Failed:
+		return answer{OutcomeConflict, nil}
+	case x.OnDuplicate == AcknowledgeDuplicate && d.Response.Status < 400:
+		// A kept failure is no success: a sender that took it for one would never deliver again.
+		return answer{OutcomeAcknowledged, &idempotency.Response{Status: http.StatusOK}}
+	case x.OnDuplicate == SeeOtherDuplicate:
+		if location := firstIn(d.Response.Header, "Location"); location != "" {
+			return answer{OutcomeSeeOther, &idempotency.Response{
+				Status: http.StatusSeeOther, Header: map[string][]string{"Location": {location}},
+			}}
 		}
-		p := newProblem(reasonNotKept, x.Mode, detail, d.Record.ExecutionID, x.Docs)
-		p.attempt = d.Record.Attempt
-		return x.answerProblem(p, nil)
 	}
-	x.report(o, d.Record.ExecutionID, d.Record.Attempt)
+	switch {
+	case d.Response.Omitted:
+		return answer{OutcomeNotKept, d.Response}
+	case d.Waited:
+		return answer{OutcomeWaited, d.Response}
+	default:
+		return answer{OutcomeReplayed, d.Response}
+	}
+}
+
+// replay answers a duplicate of a run that has ended.
+func (x *exchange) replay(d engine.Replay) error {
+	response := x.answer.response
+	switch {
+	case x.answer.outcome == OutcomeConflict:
+		return x.answerProblem(x.conflict(d), nil)
+	case response.Omitted && x.Mode == delivery.ModeAPI:
+		return x.answerProblem(x.notKept(d), nil)
+	}
+	x.report(x.answer.outcome, d.Record.ExecutionID, d.Record.Attempt)
 	x.traceEvent(spanReplay)
 	if entry := x.Logger.Check(zap.DebugLevel, "answered a duplicate"); entry != nil {
-		entry.Write(zap.Inline(x), zap.String("execution_id", d.Record.ExecutionID), zap.Int("status", d.Response.Status))
+		entry.Write(zap.Inline(x), zap.String("execution_id", d.Record.ExecutionID), zap.Int("status", response.Status))
 	}
-	x.leaveStore() // the client's pace is its own affair
+	x.leaveStore() // it isn't needed while the client reads
 	drainBody(x.w, x.r)
-	x.setReplayHeader(d)
-	if d.Response.Failed {
+	x.setReplayHeader(d.Record, response)
+	if response.Failed {
 		// An error is answered by the error routes, as it was for the first client.
-		return x.answerError(caddyhttp.Error(d.Response.Status, fmt.Errorf("the run %s of this request ended in an error", d.Record.ExecutionID)))
+		return x.answerError(caddyhttp.Error(response.Status, fmt.Errorf("the run %s of this request ended in an error", d.Record.ExecutionID)))
 	}
-	x.w.WriteHeader(d.Response.Status)
-	if !bodyAllowed(d.Response.Status) || d.Response.Omitted {
+	x.w.WriteHeader(response.Status)
+	if !bodyAllowed(response.Status) || response.Omitted {
 		return nil
 	}
 	to := x.toClient()
-	if to.Send(d.Response.Body) != nil {
+	if to.Send(response.Body) != nil {
 		panic(http.ErrAbortHandler) // a cut response must not look whole
 	}
 	return nil
 }
 
-// outcomeOf returns the outcome of a replay.
-func (x *exchange) outcomeOf(d engine.Replay) Outcome {
-	other := !d.Waited && x.otherAnswer(d) != nil
-	switch {
-	case !d.Waited && x.OnDuplicate == ConflictDuplicate && !d.Response.Failed:
-		return OutcomeConflict
-	case other && x.OnDuplicate == AcknowledgeDuplicate:
-		return OutcomeAcknowledged
-	case other:
-		return OutcomeSeeOther
-	case d.Response.Omitted:
-		return OutcomeNotKept
-	case d.Waited:
-		return OutcomeWaited
-	default:
-		return OutcomeReplayed
-	}
-}
-
-// makeRoom takes room in the budget for a response that is to be replayed. A request that has to
-// wait for room holds nothing: its body is dropped, and the response is read from the store when
-// there is room. If the response is gone by then, the request has no body to run with either.
-func (x *exchange) makeRoom(store *storepool.Store, d engine.Replay) (engine.Decision, error) {
-	switch {
-	case d.Response == nil: // it is read when there is room
-	case !d.Waited && (x.OnDuplicate == ConflictDuplicate || x.otherAnswer(d) != nil): // the body is not sent
-		return d, nil
-	case !d.Waited && len(d.Response.Body) <= SmallReplay:
-		x.allowance.Count(len(d.Response.Body))
-		return d, nil
-	default:
+// prepareReplay decides what a duplicate gets, and takes room in the budget for it. A request that
+// has to wait for room holds nothing: its body is dropped, and the response is read from the store
+// when there is room. If the response is gone by then, the request has no body to run with either.
+func (x *exchange) prepareReplay(store *storepool.Store, d engine.Replay) (engine.Decision, error) {
+	if d.Response != nil {
+		x.answer = x.answerTo(d)
+		switch {
+		case x.answer.response != d.Response: // the kept body is not sent
+			return d, nil
+		case !d.Waited && len(d.Response.Body) <= SmallReplay:
+			x.allowance.Count(len(d.Response.Body))
+			return d, nil
+		}
 		if x.unshare = x.allowance.Share(d.Response.Body, d.Waited); x.unshare != nil {
 			return d, nil
 		}
@@ -119,6 +124,7 @@ func (x *exchange) makeRoom(store *storepool.Store, d engine.Replay) (engine.Dec
 		return refused, nil
 	}
 	d.Response = response
+	x.answer = x.answerTo(d)
 	x.unshare = x.allowance.Share(response.Body, true) // another request may have it, too
 	x.allowance.ReleaseAll()
 	return d, nil
@@ -150,11 +156,11 @@ func (e *execution) live() any {
 // byte and then as it comes. An end by error is its end too.
 func (x *exchange) follow(d engine.Follow) error {
 	stream := d.Live.(*liveResponse)
-	x.leaveStore() // the client's pace is its own affair
+	x.leaveStore() // it isn't needed while the client reads
 	x.report(OutcomeWaited, d.Record.ExecutionID, d.Record.Attempt)
 	x.traceEvent(spanReplay)
 	drainBody(x.w, x.r)
-	x.setReplayHeader(engine.Replay{Record: d.Record, Response: stream.head})
+	x.setReplayHeader(d.Record, stream.head)
 	header := x.w.Header()
 	delete(header, "Content-Length")
 	if stream.record.Declared >= 0 {
@@ -169,10 +175,10 @@ func (x *exchange) follow(d engine.Follow) error {
 	return nil
 }
 
-func (x *exchange) setReplayHeader(d engine.Replay) {
+func (x *exchange) setReplayHeader(record *idempotency.Record, response *idempotency.Response) {
 	header := x.w.Header()
 	lines := 4 // of our own
-	for _, values := range d.Response.Header {
+	for _, values := range response.Header {
 		lines += len(values)
 	}
 	own := make([]string, 0, lines) // handlers in front change theirs
@@ -180,50 +186,41 @@ func (x *exchange) setReplayHeader(d engine.Replay) {
 		own = append(own, values...)
 		header[name] = own[len(own)-len(values) : len(own) : len(own)]
 	}
-	for name, values := range d.Response.Header {
+	for name, values := range response.Header {
 		switch {
-		case d.Response.Omitted && describesBody(name):
+		case response.Omitted && describesBody(name):
 		case len(values) == 0:
 			header.Del(name)
 		default:
 			set(name, values...)
 		}
 	}
-	if d.Record.ParentID != "" {
-		header.Set(parentIDHeader, d.Record.ParentID)
+	if record.ParentID != "" {
+		header.Set(parentIDHeader, record.ParentID)
 	}
-	set(executionIDHeader, d.Record.ExecutionID)
+	set(executionIDHeader, record.ExecutionID)
 	set(replayedHeader, "true")
-	if d.Response.Failed {
+	if response.Failed {
 		return
 	}
-	if types, kept := d.Response.Header["Content-Type"]; kept && len(types) == 0 {
+	if types, kept := response.Header["Content-Type"]; kept && len(types) == 0 {
 		header["Content-Type"] = nil // else the server guesses one, which it has not done before
 	}
-	if bodyAllowed(d.Response.Status) {
-		set("Content-Length", strconv.Itoa(len(d.Response.Body)))
+	if bodyAllowed(response.Status) {
+		set("Content-Length", strconv.Itoa(len(response.Body)))
 	}
 }
 
-// otherAnswer returns what the duplicate of a complete request gets in place of
-// the kept response, nil where that is what it gets.
-func (x *exchange) otherAnswer(d engine.Replay) *idempotency.Response {
-	switch x.OnDuplicate {
-	case AcknowledgeDuplicate:
-		// A kept failure is no success: a sender that took it for one would never
-		// deliver again.
-		if d.Response.Status < 400 {
-			return &idempotency.Response{Status: http.StatusOK}
-		}
-	case SeeOtherDuplicate:
-		if location := firstIn(d.Response.Header, "Location"); location != "" {
-			return &idempotency.Response{
-				Status: http.StatusSeeOther,
-				Header: map[string][]string{"Location": {location}},
-			}
-		}
+// notKept refuses a duplicate whose response was kept without its body.
+func (x *exchange) notKept(d engine.Replay) problem {
+	detail := fmt.Sprintf("the request was executed and answered with %d; %s",
+		d.Response.Status, cmp.Or(d.Record.Reason, "the response was not kept"))
+	if d.Record.State == idempotency.Released { // it waited for a run whose answer releases the key
+		detail += "; this answer has released the key: repeat the request to have it run again"
 	}
-	return nil
+	p := newProblem(reasonNotKept, x.Mode, detail, d.Record.ExecutionID, x.Docs)
+	p.attempt = d.Record.Attempt
+	return p
 }
 
 // conflict refuses the duplicate of a complete request, and tells what the first
