@@ -33,29 +33,29 @@ type requestBody struct {
 	limit int64
 	taken *Allowance
 
-	read    bool
-	all     bool
-	err     error
-	parsing int64       // bytes that were taken for parsing it
-	large   *LargeError // why it is not parsed, or not read to its end; nil for no such reason
-	held    heldBody    // what was read, and what the request has in place of its body
+	read      bool
+	complete  bool // it was read to its end
+	err       error
+	parseRoom int64       // bytes of the allowance, for what it is parsed into
+	large     *largeError // why it is not parsed, or not read to its end; nil for no such reason
+	held      heldBody    // what was read, and what the request has in place of its body
 }
 
-// needed is [requestBody.whole] for a caller that needs all of it: a body that is declared
+// readAll is [requestBody.readToLimit] for a caller that needs all of it: a body that is declared
 // to be too large is not read, and its client is not asked to send it.
-func (b *requestBody) needed() error {
+func (b *requestBody) readAll() error {
 	if !b.read && b.r.ContentLength > b.limit {
 		return delivery.ErrBodyTooLarge
 	}
-	return b.whole()
+	return b.readToLimit()
 }
 
 // joined returns the bytes of a body that is needed in one piece.
 func (b *requestBody) joined() ([]byte, error) {
-	if err := b.needed(); err != nil {
+	if err := b.readAll(); err != nil {
 		return nil, err
 	}
-	n := b.held.bytes.Joining()
+	n := b.held.bytes.JoinCost()
 	if err := b.reserve(n); err != nil {
 		return nil, err
 	}
@@ -63,27 +63,27 @@ func (b *requestBody) joined() ([]byte, error) {
 	return b.held.join(), nil
 }
 
-// unread is joined for a body that those behind have not begun to read; else it is empty.
-func (b *requestBody) unread(room *Allowance) ([]byte, error) {
+// joinedIfUnread is joined for a body that those behind have not begun to read; else it is empty.
+func (b *requestBody) joinedIfUnread(room *Allowance) ([]byte, error) {
 	b.held.mu.Lock()
 	defer b.held.mu.Unlock()
-	if !b.all || b.held.begun || b.held.discarded {
+	if !b.complete || b.held.begun || b.held.discarded {
 		return nil, nil
 	}
-	if err := room.Admit(b.held.bytes.Joining()); err != nil {
+	if err := room.Admit(b.held.bytes.JoinCost()); err != nil {
 		return nil, err
 	}
-	return b.held.bytes.Joined(), nil
+	return b.held.bytes.Join(), nil
 }
 
-// take takes room for bytes that are made of the body beside it. A small one always gets it.
-func (b *requestBody) take(n int) error {
-	if n == 0 || b.held.bytes.Len() <= SmallBody {
+// admit takes room for bytes that are made of the body beside it. A small one always gets it.
+func (b *requestBody) admit(n int) error {
+	if n == 0 || b.held.bytes.Len() <= smallBody {
 		b.taken.Count(n)
 		return nil
 	}
 	err := b.taken.Admit(n)
-	if large, ok := errors.AsType[*LargeError](err); ok {
+	if large, ok := errors.AsType[*largeError](err); ok {
 		b.large = large
 	} else if err != nil {
 		b.err = err
@@ -93,27 +93,27 @@ func (b *requestBody) take(n int) error {
 
 // reserve takes room for what is needed to parse the body.
 func (b *requestBody) reserve(n int) error {
-	err := b.take(n)
+	err := b.admit(n)
 	if err == nil {
-		b.parsing += int64(n)
+		b.parseRoom += int64(n)
 	}
 	return err
 }
 
 // release gives back room that was reserved.
 func (b *requestBody) release(n int64) {
-	b.parsing -= n
+	b.parseRoom -= n
 	b.taken.Release(n)
 }
 
-// whole reads the body. [delivery.ErrBodyTooLarge] says that it streams on behind what
+// readToLimit reads the body. [delivery.ErrBodyTooLarge] says that it streams on behind what
 // was read.
-func (b *requestBody) whole() error {
+func (b *requestBody) readToLimit() error {
 	if !b.read {
 		b.read = true
-		b.all, b.err = b.readBody()
+		b.complete, b.err = b.readBody()
 	}
-	if b.err == nil && !b.all {
+	if b.err == nil && !b.complete {
 		return delivery.ErrBodyTooLarge
 	}
 	return b.err
@@ -128,21 +128,21 @@ func (b *requestBody) readBody() (whole bool, err error) {
 	if r.Body == nil || r.Body == http.NoBody {
 		return true, nil
 	}
-	b.expect()
+	b.sendContinue()
 	rest, most := r.Body, limit+1
 	if r.ContentLength > 0 {
 		most = min(most, r.ContentLength+1) // so that a small body takes a small buffer
 	}
-	if n := r.ContentLength; 0 < n && n <= min(limit, SmallBody) && len(r.Trailer) == 0 {
+	if n := r.ContentLength; 0 < n && n <= min(limit, smallBody) && len(r.Trailer) == 0 {
 		err = b.readSmall(int(n))
 	} else {
 		err = b.readPieces(most)
 	}
-	if full, ok := errors.AsType[SpentError](err); ok {
+	if full, ok := errors.AsType[spentError](err); ok {
 		b.putBack(rest)
 		return false, full
 	}
-	if large, ok := errors.AsType[*LargeError](err); ok {
+	if large, ok := errors.AsType[*largeError](err); ok {
 		b.large = large
 		b.putBack(rest)
 		return false, nil
@@ -168,11 +168,11 @@ func (b *requestBody) readBody() (whole bool, err error) {
 	return true, nil
 }
 
-// expect tells a client to send the body that waits to be told so (RFC 9110, section 10.1.1).
+// sendContinue tells a client to send the body that waits to be told so (RFC 9110, section 10.1.1).
 // Go's servers of HTTP/1.1 and HTTP/2 do that themselves when the body is first read; that of
 // HTTP/3 does not.
-func (b *requestBody) expect() {
-	if b.r.ProtoMajor == 3 && b.r.ContentLength != 0 && strings.EqualFold(firstIn(b.r.Header, "Expect"), "100-continue") {
+func (b *requestBody) sendContinue() {
+	if b.r.ProtoMajor == 3 && b.r.ContentLength != 0 && strings.EqualFold(firstValue(b.r.Header, "Expect"), "100-continue") {
 		b.w.WriteHeader(http.StatusContinue)
 	}
 }
@@ -231,7 +231,7 @@ type heldBody struct {
 	taken     *Allowance
 
 	mu    sync.Mutex // a transport may close the body while it is being read
-	bytes Pieces
+	bytes chunkBuffer
 	begun bool // to be read by those behind
 	// reader is the first that reads it. No other may.
 	reader    io.Reader
@@ -243,7 +243,7 @@ type heldBody struct {
 func (b *heldBody) join() []byte {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	return b.bytes.Joined()
+	return b.bytes.Join()
 }
 
 // Read implements io.Reader.
@@ -366,7 +366,7 @@ func drainBody(w http.ResponseWriter, r *http.Request) {
 		releaseBody(body)
 		return
 	}
-	if firstIn(r.Header, "Expect") != "" {
+	if firstValue(r.Header, "Expect") != "" {
 		if r.ProtoMajor == 1 {
 			w.Header().Set("Connection", "close")
 		}

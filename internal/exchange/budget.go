@@ -62,37 +62,37 @@ func (b *Budget) SetLimit(bytes int64) {
 	b.grantLocked()
 }
 
-// SpentError is the error when the limit is reached.
-type SpentError struct{ limit int64 }
+// spentError is the error when the limit is reached.
+type spentError struct{ limit int64 }
 
 // Error implements error.
-func (e SpentError) Error() string {
+func (e spentError) Error() string {
 	return fmt.Sprintf("the limit of %d buffered bytes is reached", e.limit)
 }
 
-// LargeError is the error of a request that takes more than new requests get in all: it never fits.
-type LargeError struct{ bytes, limit int64 }
+// largeError is the error of a request that takes more than new requests get in all: it never fits.
+type largeError struct{ bytes, limit int64 }
 
 // Error implements error.
-func (e *LargeError) Error() string {
+func (e *largeError) Error() string {
 	return fmt.Sprintf("the body would take %d bytes with what it is parsed into, more than nine tenths of limits { buffered }, %d bytes", e.bytes, e.limit)
 }
 
 // Unwrap returns [delivery.ErrBodyTooLarge].
-func (e *LargeError) Unwrap() error { return delivery.ErrBodyTooLarge }
+func (e *largeError) Unwrap() error { return delivery.ErrBodyTooLarge }
 
-// Busy returns a [SpentError] while no new run may begin.
+// Busy returns a [spentError] while no new run may begin.
 func (b *Budget) Busy() error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if b.used > b.limitForNew() {
-		return SpentError{b.limit}
+	if b.used > b.newRequestLimit() {
+		return spentError{b.limit}
 	}
 	return nil
 }
 
-// limitForNew leaves a tenth of the limit to the runs in flight.
-func (b *Budget) limitForNew() int64 { return b.limit - b.limit/10 }
+// newRequestLimit leaves a tenth of the limit to the runs in flight.
+func (b *Budget) newRequestLimit() int64 { return b.limit - b.limit/10 }
 
 // Allowance is what one holder has taken of a budget.
 type Allowance struct {
@@ -105,30 +105,30 @@ type Allowance struct {
 }
 
 const (
-	// SmallBody is the size of a request up to which it is always admitted, and of a run's response
+	// smallBody is the size of a request up to which it is always admitted, and of a run's response
 	// up to which it need not wait, in bytes: its connection alone takes as much. The request may
 	// be a duplicate. If it would run, the engine refuses it.
-	SmallBody = 4 << 10
-	// SmallReplay is the size up to which a replay need not wait, in bytes: its connection alone
+	smallBody = 4 << 10
+	// smallReplay is the size up to which a replay need not wait, in bytes: its connection alone
 	// takes as much.
-	SmallReplay = 16 << 10
-	// RoomTimeout is how long a run waits for room in all. If it waited longer, its upstream
+	smallReplay = 16 << 10
+	// roomTimeout is how long a run waits for room in all. If it waited longer, its upstream
 	// might give up, and a request that was executed would run again.
-	RoomTimeout = 30 * time.Second
+	roomTimeout = 30 * time.Second
 )
 
-// Admit takes room for bytes of a request that is not in flight yet, or returns a [SpentError] or a
-// [*LargeError].
+// Admit takes room for bytes of a request that is not in flight yet, or returns a [spentError] or a
+// [*largeError].
 func (a *Allowance) Admit(n int) error {
 	b := a.Budget
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	switch all := a.bytes + int64(n); {
-	case all <= SmallBody:
-	case all > b.limitForNew():
-		return &LargeError{all, b.limit}
-	case b.used+int64(n) > b.limitForNew():
-		return SpentError{b.limit}
+	case all <= smallBody:
+	case all > b.newRequestLimit():
+		return &largeError{all, b.limit}
+	case b.used+int64(n) > b.newRequestLimit():
+		return spentError{b.limit}
 	}
 	a.addLocked(int64(n))
 	return nil
@@ -155,7 +155,7 @@ func (a *Allowance) TryTake(n int) bool {
 		b.begun++
 		a.age = b.begun
 	}
-	if a.bytes+int64(n) <= SmallBody {
+	if a.bytes+int64(n) <= smallBody {
 		a.addLocked(int64(n))
 		return true
 	}
@@ -175,13 +175,13 @@ func (a *Allowance) takeLocked(n int64) bool {
 }
 
 // Take is [Allowance.TryTake] that waits for room. It reports false if there was none within
-// [RoomTimeout].
+// [roomTimeout].
 func (a *Allowance) Take(n int) bool {
 	if a.TryTake(n) {
 		return true
 	}
 	began := time.Now()
-	ctx, cancel := context.WithTimeout(context.Background(), RoomTimeout-a.waited)
+	ctx, cancel := context.WithTimeout(context.Background(), roomTimeout-a.waited)
 	defer cancel()
 	took := a.wait(ctx, &a.Budget.runs, n)
 	a.waited += time.Since(began)
@@ -238,9 +238,9 @@ func (b *Budget) grantLocked() {
 	for len(b.replays) > 0 {
 		w := b.replays[0]
 		switch {
-		case b.used+w.bytes <= b.limitForNew():
+		case b.used+w.bytes <= b.newRequestLimit():
 			w.of.addLocked(w.bytes)
-		case w.bytes <= b.limitForNew() || !w.of.takeLocked(w.bytes): // a larger one never fits
+		case w.bytes <= b.newRequestLimit() || !w.of.takeLocked(w.bytes): // a larger one never fits
 			return
 		}
 		b.replays = granted(b.replays)
@@ -283,7 +283,7 @@ func (a *Allowance) Share(body []byte, held bool) (release func()) {
 	s := b.shared[&body[0]]
 	if s == nil {
 		size := int64(len(body))
-		if !held && (len(b.replays) > 0 || b.used+size > b.limitForNew()) {
+		if !held && (len(b.replays) > 0 || b.used+size > b.newRequestLimit()) {
 			return nil
 		}
 		s = &sharedBody{taken: Allowance{Budget: b}}

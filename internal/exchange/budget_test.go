@@ -135,7 +135,7 @@ func TestSmallRequestsAreAdmitted(t *testing.T) {
 	next().Count(limit)
 	request := next()
 	for range 2 {
-		if err := request.Admit(SmallBody / 2); err != nil {
+		if err := request.Admit(smallBody / 2); err != nil {
 			t.Fatalf("a small request: %v", err)
 		}
 	}
@@ -155,13 +155,13 @@ func TestRequestsThatNeverFit(t *testing.T) {
 		t.Errorf("all of the limit: %v", err)
 	}
 	next().Count(4 * unit)
-	if err := request.Admit(4 * unit); !errors.As(err, new(SpentError)) {
+	if err := request.Admit(4 * unit); !errors.As(err, new(spentError)) {
 		t.Errorf("what would fit without others: %v", err)
 	}
 	wantUsed(t, b, 9*unit)
 }
 
-// A run waits for RoomTimeout in all, and takes nothing then.
+// A run waits for roomTimeout in all, and takes nothing then.
 func TestRunWaitsForRoomTimeout(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b, next := budgetOf(limit)
@@ -173,8 +173,8 @@ func TestRunWaitsForRoomTimeout(t *testing.T) {
 			t.Errorf("the run waited for %v", time.Since(began))
 		}
 		others.Take(limit + unit)
-		if run.Take(unit) || time.Since(began) != RoomTimeout {
-			t.Errorf("the run waited for %v in all; want %v", time.Since(began), RoomTimeout)
+		if run.Take(unit) || time.Since(began) != roomTimeout {
+			t.Errorf("the run waited for %v in all; want %v", time.Since(began), roomTimeout)
 		}
 		wantUsed(t, b, limit+2*unit)
 		others.ReleaseAll()
@@ -284,11 +284,11 @@ func TestSmallResponsesNeedNotWait(t *testing.T) {
 	next().TryTake(unit) // exceeds the limit
 	run := next()
 	for range 2 {
-		if !run.TryTake(SmallBody / 2) {
+		if !run.TryTake(smallBody / 2) {
 			t.Error("a small response has to wait")
 		}
 	}
-	wantUsed(t, b, limit+unit+SmallBody)
+	wantUsed(t, b, limit+unit+smallBody)
 	if run.TryTake(1) {
 		t.Error("a response that is not small has room")
 	}
@@ -299,7 +299,7 @@ func TestResponseOfThoseThatWaitedTakesRoom(t *testing.T) {
 	for _, on := range []OnDuplicate{ReplayDuplicate, ConflictDuplicate, AcknowledgeDuplicate, SeeOtherDuplicate} {
 		budget := NewBudget(1 << 20)
 		x := &exchange{Handler: New(Config{OnDuplicate: on, Budget: budget}), allowance: Allowance{Budget: budget}}
-		response := &idempotency.Response{Status: 201, Header: map[string][]string{"Location": {"/1"}}, Body: make([]byte, SmallReplay+1)}
+		response := &idempotency.Response{Status: 201, Header: map[string][]string{"Location": {"/1"}}, Body: make([]byte, smallReplay+1)}
 		if _, err := x.prepareReplay(nil, engine.Replay{Record: new(idempotency.Record), Response: response, Waited: true}); err != nil {
 			t.Fatal(err)
 		}

@@ -8,9 +8,9 @@ import (
 	"time"
 )
 
-// ClientWriter writes a recording to one client, at that client's pace. A client that accepts no
+// clientWriter writes a recording to one client, at that client's pace. A client that accepts no
 // bytes for too long is disconnected.
-type ClientWriter struct {
+type clientWriter struct {
 	// Client is what it writes to.
 	Client  http.ResponseWriter
 	control http.ResponseController
@@ -37,10 +37,10 @@ type writeLimit struct {
 	shared bool
 }
 
-// NewClientWriter returns a writer to a client. conn is the client's connection, nil if it is
+// newClientWriter returns a writer to a client. conn is the client's connection, nil if it is
 // unknown.
-func NewClientWriter(w http.ResponseWriter, conn net.Conn, limit writeLimit) ClientWriter {
-	return ClientWriter{Client: w, control: *http.NewResponseController(w), conn: conn, limit: limit}
+func newClientWriter(w http.ResponseWriter, conn net.Conn, limit writeLimit) clientWriter {
+	return clientWriter{Client: w, control: *http.NewResponseController(w), conn: conn, limit: limit}
 }
 
 // piece is how much is written at a time.
@@ -52,7 +52,7 @@ const maxUnlimited = 2 << 10
 
 // Send writes a whole response. The error says that the client has disconnected, or accepted
 // nothing for too long.
-func (d *ClientWriter) Send(p []byte) error {
+func (d *clientWriter) Send(p []byte) error {
 	for len(p) > 0 {
 		n := min(len(p), piece)
 		if d.sent += n; d.sent >= piece && d.conn != nil && !d.unsentLimited { // a small response is spared the call
@@ -60,10 +60,10 @@ func (d *ClientWriter) Send(p []byte) error {
 			limitUnsent(d.conn)
 		}
 		if d.Flushes || d.sent > maxUnlimited {
-			d.begin()
+			d.startWrite()
 		}
 		_, err := d.Client.Write(p[:n])
-		d.end(n)
+		d.endWrite(n)
 		if err != nil {
 			return err
 		}
@@ -76,9 +76,9 @@ func (d *ClientWriter) Send(p []byte) error {
 }
 
 // Flush sends the client what was written. The error says that it has disconnected.
-func (d *ClientWriter) Flush() error {
-	d.begin()
-	defer d.end(0)
+func (d *clientWriter) Flush() error {
+	d.startWrite()
+	defer d.endWrite(0)
 	if err := d.control.Flush(); err != nil && !errors.Is(err, http.ErrNotSupported) {
 		return err
 	}
@@ -88,53 +88,53 @@ func (d *ClientWriter) Flush() error {
 // Inform writes an informational response, which is sent at once. The header may be changed
 // after that: over HTTP/2, Go's server may still be reading it if it has given up a stream
 // that was reset, unless it has a length to leave out, for which it makes a copy.
-func (d *ClientWriter) Inform(status int) {
+func (d *clientWriter) Inform(status int) {
 	if d.limit.shared {
 		d.Client.Header()["Content-Length"] = []string{"0"}
 	}
-	d.begin()
-	defer d.end(0)
+	d.startWrite()
+	defer d.endWrite(0)
 	d.Client.WriteHeader(status)
 }
 
 // begin watches the client during a write, until end.
-func (d *ClientWriter) begin() {
+func (d *clientWriter) startWrite() {
 	if d.limit.idle == 0 || d.limit.byServer && !d.limit.shared {
 		return
 	}
 	if d.progress == nil {
 		d.progress = &progress{limit: d.limit, conn: d.conn, control: d.control}
 	}
-	d.progress.begin()
+	d.progress.startWrite()
 }
 
 // end ends the write of n bytes.
-func (d *ClientWriter) end(n int) {
+func (d *clientWriter) endWrite(n int) {
 	if d.progress != nil {
-		d.progress.end(n)
+		d.progress.endWrite(n)
 	}
 }
 
-// Follow writes a recording from its first byte to its end. It returns Whole, or Cut for
+// Follow writes a recording from its first byte to its end. It returns stateWhole, or stateCut for
 // whatever reason.
-func (d *ClientWriter) Follow(ctx context.Context, rd *Reader) State {
+func (d *clientWriter) Follow(ctx context.Context, rd *recordingReader) recordingState {
 	for {
 		shown, state, changed := rd.next()
 		if len(shown) > 0 {
 			shown = shown[:min(len(shown), piece)]
 			if err := d.Send(shown); err != nil {
-				return Cut
+				return stateCut
 			}
 			rd.took(len(shown))
 			continue
 		}
-		if state == Whole || state == Cut {
+		if state == stateWhole || state == stateCut {
 			return state
 		}
 		select {
 		case <-changed:
 		case <-ctx.Done():
-			return Cut
+			return stateCut
 		}
 	}
 }

@@ -30,16 +30,16 @@ func (s stuckClient) wait() error {
 
 // A connection that carries several requests is closed when it takes nothing at all.
 func TestSharedConnectionThatIsStuckIsClosed(t *testing.T) {
-	for name, write := range map[string]func(*ClientWriter) error{
-		"a large response":          func(d *ClientWriter) error { return d.Send(make([]byte, 64<<10)) },
-		"a flush":                   (*ClientWriter).Flush,
-		"an informational response": func(d *ClientWriter) error { d.Inform(http.StatusEarlyHints); return net.ErrClosed },
+	for name, write := range map[string]func(*clientWriter) error{
+		"a large response":          func(d *clientWriter) error { return d.Send(make([]byte, 64<<10)) },
+		"a flush":                   (*clientWriter).Flush,
+		"an informational response": func(d *clientWriter) error { d.Inform(http.StatusEarlyHints); return net.ErrClosed },
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				ours, theirs := net.Pipe()
 				defer theirs.Close()
-				d := NewClientWriter(stuckClient{httptest.NewRecorder(), ours}, ours, writeLimit{idle: time.Minute, shared: true})
+				d := newClientWriter(stuckClient{httptest.NewRecorder(), ours}, ours, writeLimit{idle: time.Minute, shared: true})
 				began := time.Now()
 				if err := write(&d); err == nil {
 					t.Error("it was written")
@@ -58,7 +58,7 @@ func TestSharedConnectionThatTakesAllStays(t *testing.T) {
 		ours, theirs := net.Pipe()
 		defer theirs.Close()
 		recorder := httptest.NewRecorder()
-		d := NewClientWriter(recorder, ours, writeLimit{idle: time.Second, shared: true})
+		d := newClientWriter(recorder, ours, writeLimit{idle: time.Second, shared: true})
 		for range 10 {
 			if err := d.Send(make([]byte, 64<<10)); err != nil {
 				t.Fatal(err)
@@ -92,7 +92,7 @@ func TestClientThatAcceptsNothingIsDisconnected(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				client := &slowClient{ResponseRecorder: httptest.NewRecorder(), takes: c.pieces, cut: make(chan struct{})}
-				d := NewClientWriter(client, nil, writeLimit{idle: idle})
+				d := newClientWriter(client, nil, writeLimit{idle: idle})
 				began := time.Now()
 				err := d.Send(make([]byte, len(c.pieces)*piece))
 				if took := time.Since(began); (err != nil) != (c.want != 0) || err != nil && took != c.want {
@@ -169,7 +169,7 @@ func TestAcknowledgedBytesAreProgress(t *testing.T) {
 // still be reading the one that it was given.
 func TestHeadersOfInformationalResponsesAreNotShared(t *testing.T) {
 	client := &informed{ResponseRecorder: httptest.NewRecorder()}
-	d := NewClientWriter(client, nil, writeLimit{idle: time.Minute})
+	d := newClientWriter(client, nil, writeLimit{idle: time.Minute})
 	d.Inform(http.StatusEarlyHints)
 	d.limit.shared = true
 	d.Inform(http.StatusEarlyHints)

@@ -14,7 +14,7 @@ import (
 func newErrorPage() (*errorPage, *httptest.ResponseRecorder) {
 	client := httptest.NewRecorder()
 	client.Header().Set("X-Front", "1")
-	return &errorPage{to: NewClientWriter(client, nil, writeLimit{}), header: client.Header().Clone(), failed: 503, repl: caddy.NewReplacer()}, client
+	return &errorPage{to: newClientWriter(client, nil, writeLimit{}), header: client.Header().Clone(), errorStatus: 503, repl: caddy.NewReplacer()}, client
 }
 
 // Status and header are held back until the first byte, or a status of the page's own. From then on

@@ -24,21 +24,21 @@ type exchange struct {
 	next caddyhttp.Handler
 	info *requestInfo
 
-	outcome     Outcome // the last that was reported
-	counted     bool
-	parsing     bool // it has a parse slot
-	found       delivery.Found
-	key         idempotency.Key
-	allowance   Allowance // of the budget, for the request's body and its response
-	body        requestBody
-	request     engine.Request
-	decision    engine.Decision       // nil until it is made
-	answer      answer                // to a duplicate
-	entered     *storepool.Store      // until it is left
-	following   *Reader               // of the stream that the request is answered with
-	unshare     func()                // releases the room of a body that others are answered with, too
-	replaced    *idempotency.Response // what a forced run is to replace; nil until it is asked for
-	path, query string                // as the client sent them; set with the key
+	outcome       Outcome // the last that was reported
+	counted       bool
+	hasParseSlot  bool
+	found         delivery.Found
+	key           idempotency.Key
+	allowance     Allowance // of the budget, for the request's body and its response
+	body          requestBody
+	request       engine.Request
+	decision      engine.Decision       // nil until it is made
+	answer        answer                // to a duplicate
+	openStore     *storepool.Store      // until it is left
+	streamReader  *recordingReader      // of the stream that the request is answered with
+	releaseShared func()                // releases the room of a body that others are answered with, too
+	replaced      *idempotency.Response // what a forced run is to replace; nil until it is asked for
+	path, query   string                // as the client sent them; set with the key
 }
 
 // connKey is where the context of a request has its connection.
@@ -62,13 +62,13 @@ func (x *exchange) conn() net.Conn {
 
 // toClient returns a writer to the request's client. Where the server has a limit of its
 // own for writing, that one counts.
-func (x *exchange) toClient() ClientWriter {
+func (x *exchange) toClient() clientWriter {
 	limit := writeLimit{idle: x.ClientIdle, shared: x.r.ProtoMajor == 2}
 	server, _ := x.r.Context().Value(caddyhttp.ServerCtxKey).(*caddyhttp.Server)
 	if server != nil && server.WriteTimeout > 0 {
 		limit.idle, limit.byServer = time.Duration(server.WriteTimeout), true
 	}
-	return NewClientWriter(x.w, x.conn(), limit)
+	return newClientWriter(x.w, x.conn(), limit)
 }
 
 // decide asks the engine. The store stays open for this request until it is left: a
@@ -78,13 +78,13 @@ func (x *exchange) decide(request *engine.Request) (engine.Decision, error) {
 	if err != nil {
 		return engine.Refusal{Reason: engine.ReasonUnavailable, Err: err}, nil //nolint:nilerr // it is in the refusal
 	}
-	x.entered = store
+	x.openStore = store
 	for {
 		decision, err := store.Claim(x.r.Context(), *request)
 		switch d := decision.(type) {
 		case engine.Follow:
-			x.following = d.Live.(*liveResponse).record.NewReader()
-			if x.following == nil {
+			x.streamReader = d.Live.(*liveResponse).record.NewReader()
+			if x.streamReader == nil {
 				continue // the stream has ended in this moment: its run is settled
 			}
 		case engine.Replay:
@@ -97,20 +97,20 @@ func (x *exchange) decide(request *engine.Request) (engine.Decision, error) {
 
 // leaveStore lets the store close: the request no longer needs it.
 func (x *exchange) leaveStore() {
-	if x.entered != nil {
-		x.entered.Leave()
-		x.entered = nil
+	if x.openStore != nil {
+		x.openStore.Leave()
+		x.openStore = nil
 	}
 }
 
-// done releases what the request holds.
-func (x *exchange) done() {
+// close releases what the request holds.
+func (x *exchange) close() {
 	x.count()
-	if x.following != nil {
-		x.following.Leave()
+	if x.streamReader != nil {
+		x.streamReader.Leave()
 	}
-	if x.unshare != nil {
-		x.unshare()
+	if x.releaseShared != nil {
+		x.releaseShared()
 	}
 	x.allowance.ReleaseAll()
 	x.leaveStore()
@@ -137,7 +137,7 @@ func (x *exchange) disableTransportRetry() (*http.Request, context.CancelCauseFu
 	}
 	ctx, cancel := context.WithCancelCause(x.r.Context())
 	trace := &upstreamTrace{request: x.r, cancel: func(error) { cancel(errors.New(errResent.Error())) }} // 502, and not 499
-	trace.request = x.r.WithContext(trace.observe(ctx, x.repl()))
+	trace.request = x.r.WithContext(trace.attach(ctx, x.repl()))
 	return trace.request, cancel
 }
 

@@ -10,17 +10,6 @@ import (
 	"github.com/caddy-dedup/caddy-dedup/internal/engine"
 )
 
-// takeForce removes the header field that asks to run again on purpose, and
-// reports whether it does.
-func (h *Handler) takeForce(r *http.Request) bool {
-	if h.Force == "" {
-		return false
-	}
-	asked := r.Header.Get(h.Force) == "true"
-	r.Header.Del(h.Force)
-	return asked
-}
-
 // auditForce notes what became of a request that was forced and is no run of its own on purpose.
 func (x *exchange) auditForce(decision engine.Decision) {
 	switch d := decision.(type) {

@@ -88,16 +88,15 @@ type Observer interface {
 type Handler struct {
 	Config
 
-	keyInText     bool     // whether the texts of the keys name members of the body
-	members       []string // of the body that the scope and the keys name, as JSON pointers
-	excluded      []string // those of Exclude that are JSON pointers
-	parameters    []string // and the names of those that are parameters
-	headers       headerRules
-	unknown       unknownPlaceholders
-	missing       logSampler // lines about requests without a key
-	retention     logSampler // lines about requests whose own retention does not count
-	unobservedLog logSampler // lines about requests that could not be observed
-	callers       sync.Once  // the warning of callers that nothing tells apart
+	keyNamesMembers                      bool     // whether the texts of the keys name members of the body
+	members                              []string // of the body that the scope and the keys name, as JSON pointers
+	excludedPointers, excludedParameters []string // those of Exclude that are JSON pointers, and the names of its parameters
+	headers                              headerRules
+	unknownPlaceholders                  unknownPlaceholders
+	missingLog                           logSampler // about requests without a key
+	retentionLog                         logSampler // about requests whose own retention does not count
+	unobservedLog                        logSampler // about requests that could not be observed
+	callersWarning                       sync.Once  // about callers that nothing tells apart
 
 	// Of one that only observes.
 	keyPlaceholders []string    // [Config.placeholders]
@@ -114,15 +113,15 @@ func New(c Config) *Handler {
 	h := &Handler{
 		Config:          c,
 		members:         append(membersIn(c.Scope), keyMembers...),
-		keyInText:       len(keyMembers) > 0,
+		keyNamesMembers: len(keyMembers) > 0,
 		headers:         newHeaderRules(c.KeepHeader),
 		keyPlaceholders: c.placeholders(),
 	}
 	for _, word := range c.Exclude {
 		if name, is := strings.CutPrefix(word, "?"); is {
-			h.parameters = append(h.parameters, decoded(name))
+			h.excludedParameters = append(h.excludedParameters, decoded(name))
 		} else {
-			h.excluded = append(h.excluded, word)
+			h.excludedPointers = append(h.excludedPointers, word)
 		}
 	}
 	return h
@@ -140,7 +139,7 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request, next caddyht
 	}
 	x := &exchange{Handler: h, w: w, r: r, next: next, info: info, allowance: Allowance{Budget: h.Budget}}
 	x.body = requestBody{w: w, r: r, limit: h.MaxRequestBody, taken: &x.allowance}
-	defer x.done()
+	defer x.close()
 	switch d := x.identify().(type) {
 	case claim:
 		d.Within, d.Force = within, forced
@@ -161,7 +160,7 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request, next caddyht
 // claim asks the engine, and does what it decides.
 func (x *exchange) claim(request *engine.Request) error {
 	request.OnWait = func() { x.traceEvent(spanWait) }
-	if !x.body.all {
+	if !x.body.complete {
 		request.Wait = 0 // what is unread would stall its HTTP/2 connection, and the run on it
 	}
 	decision, err := x.decide(request)
@@ -177,7 +176,7 @@ func (x *exchange) claim(request *engine.Request) error {
 	}
 	switch d := decision.(type) {
 	case *engine.Run:
-		return x.carryOut(d)
+		return x.execute(d)
 	case engine.Replay:
 		return x.replay(d)
 	case engine.Follow:
@@ -198,7 +197,7 @@ func (h *Handler) applies(r *http.Request) bool {
 // isGRPC reports whether a request is a call of gRPC, which streams both ways. That is of HTTP/2 or
 // HTTP/3 only.
 func isGRPC(r *http.Request) bool {
-	mediaType, _, _ := strings.Cut(firstIn(r.Header, "Content-Type"), ";")
+	mediaType, _, _ := strings.Cut(firstValue(r.Header, "Content-Type"), ";")
 	mediaType = strings.ToLower(strings.TrimSpace(mediaType))
 	return r.ProtoMajor >= 2 && (mediaType == "application/grpc" || strings.HasPrefix(mediaType, "application/grpc+"))
 }

@@ -28,16 +28,27 @@ func takeDedupHeaders(r *http.Request) (within string) {
 	if run := runOf(r.Context()); run != nil {
 		return run.executionID
 	}
-	protectTrailers(r)
-	protectFromConnection(r.Header)
-	within = firstIn(r.Header, executionIDHeader)
+	removeDedupTrailers(r)
+	removeDedupOptions(r.Header)
+	within = firstValue(r.Header, executionIDHeader)
 	removeDedupHeaders(r.Header, nil)
 	return within
 }
 
-// protectTrailers removes our fields from a request's trailers: from those that are
+// takeForce removes the header field that asks to run again on purpose, and
+// reports whether it does.
+func (h *Handler) takeForce(r *http.Request) bool {
+	if h.Force == "" {
+		return false
+	}
+	asked := r.Header.Get(h.Force) == "true"
+	r.Header.Del(h.Force)
+	return asked
+}
+
+// removeDedupTrailers removes our fields from a request's trailers: from those that are
 // announced, and from all others when they have come with the end of the body.
-func protectTrailers(r *http.Request) {
+func removeDedupTrailers(r *http.Request) {
 	if r.Trailer == nil || r.Body == nil {
 		return // only announced ones are passed on
 	}
@@ -74,10 +85,10 @@ func removeUpgrade(header http.Header) {
 	})
 }
 
-// protectFromConnection takes our fields out of those that Connection names: a
+// removeDedupOptions takes our fields out of those that Connection names: a
 // proxy removes all of these from what it sends on (RFC 9110, section 7.6.1), and
 // the upstream would not learn which run it is.
-func protectFromConnection(header http.Header) { removeConnectionOptions(header, IsDedupHeader) }
+func removeDedupOptions(header http.Header) { removeConnectionOptions(header, IsDedupHeader) }
 
 // removeConnectionOptions removes options from the field Connection.
 func removeConnectionOptions(header http.Header, remove func(name string) bool) {
@@ -126,8 +137,8 @@ func IsDedupHeader(name string) bool {
 	return len(name) >= len(HeaderPrefix) && strings.EqualFold(name[:len(HeaderPrefix)], HeaderPrefix)
 }
 
-// firstIn is [http.Header.Get] for a name that is canonical, which Get would look into first.
-func firstIn(header http.Header, name string) string {
+// firstValue is [http.Header.Get] for a name that is canonical, which Get would look into first.
+func firstValue(header http.Header, name string) string {
 	if values := header[name]; len(values) > 0 {
 		return values[0]
 	}
@@ -243,7 +254,7 @@ func removeForbiddenLength(status int, header http.Header) {
 }
 
 func declaredLength(header http.Header) int64 {
-	text := firstIn(header, "Content-Length")
+	text := firstValue(header, "Content-Length")
 	if text == "" { // the error would be made for nothing
 		return -1
 	}

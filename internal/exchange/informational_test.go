@@ -37,7 +37,7 @@ func TestCapturePassesEarlyHints(t *testing.T) {
 		if c.status != http.StatusCreated || len(c.answered["Link"]) > 0 {
 			t.Errorf("captured %d %v", c.status, c.answered)
 		}
-		c.finish()
+		c.deliver()
 	}))
 	defer server.Close()
 	var hinted string

@@ -48,7 +48,7 @@ func (unreadBody) keyDecision() {}
 func (x *exchange) identify() keyDecision {
 	x.info.exchange = nil
 	defer func() {
-		x.endParsing()
+		x.releaseParseSlot()
 		x.info.exchange = x
 	}()
 	if isGRPC(x.r) {
@@ -59,13 +59,13 @@ func (x *exchange) identify() keyDecision {
 		Header:  x.r.Header,
 		Body:    body.joined,
 		Replace: x.keyValue,
-		Exclude: x.excluded,
+		Exclude: x.excludedPointers,
 		Reserve: body.reserve,
 	}.Remember()
-	parsed := x.keyInText || delivery.NeedsBody(x.Sources, x.Providers, x.r.Header)
+	parsed := x.keyNamesMembers || delivery.NeedsBody(x.Sources, x.Providers, x.r.Header)
 	if parsed {
 		if err := x.parse(request); err != nil {
-			return x.unread(err)
+			return x.bodyFailure(err)
 		}
 	}
 	if name, ok := delivery.PassThrough(x.Providers, x.Sources, request); ok {
@@ -76,7 +76,7 @@ func (x *exchange) identify() keyDecision {
 	invalid, isInvalid := errors.AsType[*delivery.InvalidError](err)
 	switch {
 	case body.failed() != nil:
-		return x.unread(body.failed())
+		return x.bodyFailure(body.failed())
 	case isInvalid && x.Mode == delivery.ModeAPI:
 		return refusal{reasonInvalid, invalid.Error()}
 	case isInvalid:
@@ -88,7 +88,7 @@ func (x *exchange) identify() keyDecision {
 	}
 	if !parsed && (len(x.members) > 0 || x.Fingerprint == idempotency.FingerprintJSON) { // the scope names them, or the fingerprint parses
 		if err := x.parse(request); err != nil {
-			return x.unread(err)
+			return x.bodyFailure(err)
 		}
 	}
 	switch err := x.setKey(found); {
@@ -97,13 +97,13 @@ func (x *exchange) identify() keyDecision {
 	case err != nil:
 		return x.withoutKey(err)
 	}
-	retention := x.askedRetention(request)
-	fingerprint, read := x.FingerprintFor(found), body.needed
+	retention := x.requestedRetention(request)
+	fingerprint, read := x.FingerprintFor(found), body.readAll
 	switch {
 	case fingerprint == idempotency.FingerprintNone && x.Observe:
 		read = func() error { return nil } // the body reaches the upstream as it comes
 	case fingerprint == idempotency.FingerprintNone:
-		read = body.whole
+		read = body.readToLimit
 	}
 	var taken string
 	if err = read(); err == nil {
@@ -111,7 +111,7 @@ func (x *exchange) identify() keyDecision {
 	}
 	switch {
 	case body.failed() != nil:
-		return x.unread(body.failed())
+		return x.bodyFailure(body.failed())
 	case err != nil && fingerprint != idempotency.FingerprintNone:
 		return x.withLargeBody("the fingerprint")
 	}
@@ -145,7 +145,7 @@ func (x *exchange) fingerprint(kind idempotency.FingerprintKind, request deliver
 	if kind == idempotency.FingerprintNone {
 		return "", nil
 	}
-	held, query := &x.body.held, withoutParameters(x.query, x.parameters)
+	held, query := &x.body.held, withoutParameters(x.query, x.excludedParameters)
 	switch {
 	case kind == idempotency.FingerprintJSON:
 		doc, err := request.Document()
@@ -153,7 +153,7 @@ func (x *exchange) fingerprint(kind idempotency.FingerprintKind, request deliver
 			return "", err
 		}
 		return idempotency.Fingerprint(kind, x.path, query, held.join(), doc, x.Exclude...), nil
-	case held.bytes.Len() > SmallBody:
+	case held.bytes.Len() > smallBody:
 		return idempotency.FingerprintPieces(x.path, query, held.bytes.All(), x.Exclude...), nil
 	default:
 		return idempotency.Fingerprint(kind, x.path, query, held.join(), nil, x.Exclude...), nil
@@ -165,29 +165,29 @@ func (x *exchange) fingerprint(kind idempotency.FingerprintKind, request deliver
 // nothing.
 var parseSlots = make(chan struct{}, runtime.GOMAXPROCS(0))
 
-// beginParsing reads the body, and then waits for a parse slot: slow clients must not hold one. A
+// acquireParseSlot reads the body, and then waits for a parse slot: slow clients must not hold one. A
 // body that is too large is not parsed.
-func (x *exchange) beginParsing() error {
-	err := x.body.needed()
-	if err == nil && !x.parsing {
+func (x *exchange) acquireParseSlot() error {
+	err := x.body.readAll()
+	if err == nil && !x.hasParseSlot {
 		parseSlots <- struct{}{}
-		x.parsing = true
+		x.hasParseSlot = true
 	}
 	return err
 }
 
-// endParsing gives back what parsing has taken, and the parse slot, if the request has one.
-func (x *exchange) endParsing() {
-	if x.parsing {
-		x.body.release(x.body.parsing)
+// releaseParseSlot gives back what parsing has taken, and the parse slot, if the request has one.
+func (x *exchange) releaseParseSlot() {
+	if x.hasParseSlot {
+		x.body.release(x.body.parseRoom)
 		<-parseSlots
-		x.parsing = false
+		x.hasParseSlot = false
 	}
 }
 
 // unread is for a body that could not be read, or that there is no room for.
-func (x *exchange) unread(err error) keyDecision {
-	if full, ok := errors.AsType[SpentError](err); ok {
+func (x *exchange) bodyFailure(err error) keyDecision {
+	if full, ok := errors.AsType[spentError](err); ok {
 		x.Observer.Overloaded(engine.LimitBuffered)
 		return refusal{engine.ReasonOverloaded, full.Error() + "; repeat the request later"}
 	}
@@ -278,7 +278,7 @@ func (x *exchange) claimable(fingerprint string) *engine.Request {
 		Label:       x.label(),
 		Fingerprint: fingerprint,
 		Policy:      x.policyOf(x.found.Provider),
-		Timeout:     x.Timeout + RoomTimeout,
+		Timeout:     x.Timeout + roomTimeout,
 		Wait:        x.Wait,
 	}
 	return &x.request
@@ -340,7 +340,7 @@ func (h *Handler) appendScope(scope []string, r *http.Request, path string, repl
 	scope = appendFields(scope, r.Header, CredentialFields)
 	scope = appendFields(scope, r.Header, UserFields)
 	if len(scope) == withoutCaller {
-		h.callers.Do(func() { h.warnOfCallers(r.Header) })
+		h.callersWarning.Do(func() { h.warnOfCallers(r.Header) })
 	}
 	return appendFields(scope, r.Header, AccountFields)
 }

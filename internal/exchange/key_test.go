@@ -137,7 +137,7 @@ func TestQueryWithoutExcludedParameters(t *testing.T) {
 		{"", "ts=1", "ts=1"},
 	} {
 		h := New(Config{Exclude: strings.Fields(c.exclude)})
-		if got := withoutParameters(c.query, h.parameters); got != c.want {
+		if got := withoutParameters(c.query, h.excludedParameters); got != c.want {
 			t.Errorf("%s without %s is %q, want %q", c.query, c.exclude, got, c.want)
 		}
 	}

@@ -84,7 +84,7 @@ func causeOf(err error, end idempotency.End) error {
 // logMissing logs, at most once a second, that a request has no key, and what was looked for: the
 // name of the provider or the `key` line may be wrong.
 func (x *exchange) logMissing(reason error) {
-	if leftOut, ok := x.missing.allow(time.Since(start)); ok {
+	if leftOut, ok := x.missingLog.allow(time.Since(start)); ok {
 		x.Logger.Info("missing: a request has no key and passes unprotected",
 			zap.Inline(x), zap.Stringers("looked_for", x.Sources), zap.NamedError("reason", reason), zap.Int64("left_out", leftOut))
 	}

@@ -90,7 +90,7 @@ func (h *Handler) observe(w http.ResponseWriter, r *http.Request, next caddyhttp
 	go t.run()
 	ctx, body, known, began := r.Context(), r.Body, info.key, time.Now()
 	// In place: placeholders read, and handlers change, the request itself.
-	*r = *r.WithContext(t.upstream.observe(ctx, &t.proxies))
+	*r = *r.WithContext(t.upstream.attach(ctx, &t.proxies))
 	if t.tee != nil {
 		r.Body = t.tee
 	}
@@ -153,7 +153,7 @@ func (t *tap) run() {
 			t.Logger.Error("unobserved: a panic beside the request, which passes", zap.Inline(t.exchange), zap.Any("panic", failed), zap.Stack("stack"))
 			t.dropBody()
 		}
-		t.done()
+		t.close()
 	}()
 	run := t.observeKey()
 	t.decided.Store(true)
@@ -307,9 +307,9 @@ func (t *tap) seen(err error, took time.Duration) tapEnd {
 			broken:   w.broken(),
 			omitted:  omitted,
 			upgraded: w.status == http.StatusSwitchingProtocols,
-			upstream: t.upstream.observed(),
+			upstream: t.upstream.observation(),
 		},
-		retention: firstIn(w.Header(), retentionHeader),
+		retention: firstValue(w.Header(), retentionHeader),
 		header:    w.decisive(),
 	}
 }

@@ -1,11 +1,17 @@
 package exchange
 
 import (
+	"context"
+	"net/http"
 	"strings"
 	"sync"
 
 	"github.com/caddyserver/caddy/v2"
 	"go.uber.org/zap"
+
+	"github.com/caddy-dedup/caddy-dedup/internal/delivery"
+	"github.com/caddy-dedup/caddy-dedup/internal/engine"
+	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
 )
 
 // PlaceholdersIn returns the names of the placeholders of a text, as Caddy's replacer
@@ -63,4 +69,173 @@ func (u *unknownPlaceholders) warnOf(text string, repl *caddy.Replacer, logger *
 				zap.String("placeholder", "{"+name+"}"), zap.String("text", text))
 		}
 	}
+}
+
+// membersPrefix is what the names of placeholders for members of a JSON text begin with, before
+// a JSON pointer.
+const membersPrefix = "json."
+
+// MemberPointer returns the JSON pointer in the name of a placeholder for a member of the body,
+// and whether it is one.
+func MemberPointer(placeholder string) (pointer string, is bool) {
+	pointer, is = strings.CutPrefix(placeholder, PlaceholderPrefix+membersPrefix)
+	return unescaped(pointer), is
+}
+
+// unescaped returns the JSON pointer in a placeholder, which a brace would end.
+func unescaped(pointer string) string { return strings.ReplaceAll(pointer, `\}`, "}") }
+
+// membersIn returns the members of the body that texts of the configuration name, as pointers.
+func membersIn(texts []string) (pointers []string) {
+	for _, text := range texts {
+		names, _ := PlaceholdersIn(text)
+		for _, name := range names {
+			if pointer, is := MemberPointer(name); is {
+				pointers = append(pointers, pointer)
+			}
+		}
+	}
+	return pointers
+}
+
+// keyTexts returns the texts that keys are made of.
+func (c *Config) keyTexts() (texts []string) {
+	for _, source := range c.Sources {
+		texts = append(texts, source.Text)
+		for _, part := range source.Parts {
+			texts = append(texts, part.Text)
+		}
+	}
+	return texts
+}
+
+// member is a member of a request's body.
+type member struct {
+	text string
+	err  error // why it can be no part of a key or a scope
+}
+
+// parse makes the body ready to be parsed for the key, and reads the members that the scope and
+// the keys name. Their placeholders have these values from then on. An error says that the body
+// cannot be read, or that there is no room to parse it now.
+func (x *exchange) parse(request delivery.Request) error {
+	if err := x.acquireParseSlot(); x.body.failed() != nil {
+		return err
+	}
+	if x.info.members == nil && len(x.members) > 0 {
+		x.info.members = make(map[string]member)
+	}
+	for _, pointer := range x.members {
+		text, err := request.Member(pointer)
+		if full := x.body.admit(len(text)); full != nil {
+			text, err = "", full
+		}
+		x.info.members[pointer] = member{text, err}
+	}
+	return x.body.failed()
+}
+
+// member returns a member of the body. One that was not read with the key is empty once the
+// handlers behind have begun to read the body: its bytes are no longer held then. So it is without
+// room to parse the body.
+func (s *requestInfo) member(pointer string) string {
+	if m, read := s.members[pointer]; read || s.exchange == nil {
+		return m.text
+	}
+	parseSlots <- struct{}{}
+	defer func() { <-parseSlots }()
+	room := Allowance{Budget: s.exchange.Budget}
+	defer room.ReleaseAll()
+	body := func() ([]byte, error) { return s.exchange.body.joinedIfUnread(&room) }
+	text, _ := delivery.Request{Body: body, Reserve: room.Admit}.Remember().Member(pointer)
+	return text
+}
+
+// replace replaces the placeholders in a text of a key or a scope, and returns their values, too.
+func (x *exchange) replace(text string) (replaced string, values []string, err error) {
+	replaced, err = x.repl().ReplaceFunc(text, func(name string, value any) (any, error) {
+		if value == nil {
+			x.unknownPlaceholders.warnOf(text, x.repl(), x.Logger)
+		}
+		value = TrimLineEnd(name, value)
+		if name == "http.request.method" { // as in the default scope
+			value = strings.ToUpper(x.r.Method)
+		}
+		values = append(values, caddy.ToString(value))
+		if pointer, is := MemberPointer(name); is {
+			return value, x.info.members[pointer].err
+		}
+		return value, nil
+	})
+	return replaced, values, err
+}
+
+// first returns what is known of the run that completed the key, by the decision on a duplicate,
+// and whether the name is that of a placeholder.
+func (x *exchange) first(name string) (value any, ours bool) {
+	status, executionID, response := any(""), "", new(idempotency.Response)
+	of := func(r *idempotency.Record) { status, executionID = r.Status, r.ExecutionID }
+	field, isHeader := strings.CutPrefix(name, "header.")
+	pointer, isMember := strings.CutPrefix(name, membersPrefix)
+	if x != nil {
+		switch d := x.decision.(type) {
+		case *engine.Run:
+			if replaced := d.Record().Previous; replaced != nil {
+				of(replaced)
+				if isHeader || isMember {
+					response = x.replacedResponse(replaced)
+				}
+			}
+		case engine.Replay:
+			if d.Record.State == idempotency.Complete {
+				of(d.Record)
+				status, response = d.Response.Status, d.Response
+			}
+		case engine.Refusal:
+			if d.Status != 0 {
+				status, executionID = d.Status, d.ExecutionID
+			}
+		}
+	}
+	switch {
+	case name == "status":
+		return status, true
+	case name == "execution_id":
+		return executionID, true
+	case isHeader:
+		return strings.Join(response.Header[http.CanonicalHeaderKey(field)], ","), true
+	case !isMember || len(response.Body) > idempotency.MaxInlineJSON:
+		return "", isMember
+	}
+	body := func() ([]byte, error) { return response.Body, nil }
+	text, _ := delivery.Request{Body: body}.Remember().Member(unescaped(pointer))
+	return text, true
+}
+
+// replacedResponse returns the response that a forced run is to replace, as far as it is shown. It
+// is empty if it cannot be read, or if there is no room for it.
+func (x *exchange) replacedResponse(record *idempotency.Record) *idempotency.Response {
+	if x.replaced != nil {
+		return x.replaced
+	}
+	x.replaced = new(idempotency.Response)
+	ctx := context.WithoutCancel(x.r.Context()) // the run goes on without its client
+	store, err := x.Store.Enter(ctx)            // the run has left it if it is settled
+	if err != nil {
+		return x.replaced
+	}
+	defer store.Leave()
+	room := Allowance{Budget: x.Budget}
+	defer room.ReleaseAll()
+	if !room.TryTake(record.LargeBody) {
+		return x.replaced
+	}
+	r, err := store.KeptResponse(ctx, x.key, record)
+	if err == nil && r != nil {
+		x.replaced.Header = r.Header
+		if len(r.Body) <= idempotency.MaxInlineJSON {
+			x.replaced.Body = r.Body
+		}
+	}
+	return x.replaced
 }

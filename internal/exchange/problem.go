@@ -92,7 +92,7 @@ func (x *exchange) answerProblem(p problem, cause error) error {
 	x.report(rule.outcome, p.ExecutionID, p.attempt)
 	leftOut, logged := int64(0), true
 	if p.Code == reasonMissing {
-		leftOut, logged = x.missing.allow(time.Since(start))
+		leftOut, logged = x.missingLog.allow(time.Since(start))
 	}
 	if logged {
 		x.Logger.Log(rule.level, "refused a request", zap.Inline(x),

@@ -25,7 +25,7 @@ type progress struct {
 	mu      sync.Mutex
 	timer   *time.Timer
 	writing bool
-	looked  bool  // since the write began
+	checked bool  // since the write began
 	written int64 // by the writes that have ended
 	// accepted is what the client had accepted at the latest look. since is when that was less, or
 	// when the write began.
@@ -44,29 +44,29 @@ const (
 	fullWindow = 128 << 10
 	// maxReading is for how many times client_idle a full window is being read.
 	maxReading = 6
-	// minLookInterval is how often, at most, a write is looked at.
-	minLookInterval = 500 * time.Millisecond
+	// minCheckInterval is how often, at most, a write is looked at.
+	minCheckInterval = 500 * time.Millisecond
 	// resetTimeout is how long the server may take to tell the client of a reset HTTP/2 stream.
 	resetTimeout = 5 * time.Second
 )
 
-func (p *progress) interval() time.Duration { return max(p.limit.idle/4, minLookInterval) }
+func (p *progress) interval() time.Duration { return max(p.limit.idle/4, minCheckInterval) }
 
 // begin begins to watch a write.
-func (p *progress) begin() {
+func (p *progress) startWrite() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.writing, p.looked, p.since = true, false, time.Now()
+	p.writing, p.checked, p.since = true, false, time.Now()
 	if p.timer == nil {
 		p.accepted = p.acceptedNow()
-		p.timer = time.AfterFunc(p.interval(), p.look)
+		p.timer = time.AfterFunc(p.interval(), p.check)
 		return
 	}
 	p.timer.Reset(p.interval())
 }
 
 // end ends that, after n bytes.
-func (p *progress) end(n int) {
+func (p *progress) endWrite(n int) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.writing = false
@@ -77,7 +77,7 @@ func (p *progress) end(n int) {
 }
 
 // look ends a write whose client has accepted nothing for too long.
-func (p *progress) look() {
+func (p *progress) check() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	switch {
@@ -93,13 +93,13 @@ func (p *progress) look() {
 			p.lump = 0
 		}
 		p.lump += accepted - p.accepted
-		if p.accepted, p.paused = accepted, false; p.looked { // else it was accepted when the write began
+		if p.accepted, p.paused = accepted, false; p.checked { // else it was accepted when the write began
 			p.since = now
 		}
 	} else {
 		p.paused = true
 	}
-	p.looked = true
+	p.checked = true
 	if left := p.allowed() - now.Sub(p.since); left > 0 {
 		p.timer.Reset(min(left, p.interval()))
 		return

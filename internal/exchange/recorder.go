@@ -26,10 +26,10 @@ import (
 // goes on without its client, but for a body that is not kept.
 type recorder struct {
 	client   http.ResponseWriter
-	toClient ClientWriter
+	toClient clientWriter
 	taken    Allowance
-	record   Recording
-	own      Reader // the client's
+	record   recording
+	own      recordingReader // the client's
 	maxBody  int64
 	rules    headerRules
 	// limit is the run's time limit. It stops while the response waits for room.
@@ -62,21 +62,21 @@ type recorder struct {
 	streaming bool
 	// headFirst says that the client's header goes out before the first bytes are there, from
 	// which the server could guess a type.
-	headFirst bool
-	omitted   bool  // the body is not kept
-	noRoom    bool  // because there was no room for it, and not because it is too large
-	upgraded  bool  // 101, or the connection was taken over
-	got       State // how far the client came
-	panicked  any   // what the client's writer panicked with
+	headFirst   bool
+	omitted     bool           // the body is not kept
+	noRoom      bool           // because there was no room for it, and not because it is too large
+	upgraded    bool           // 101, or the connection was taken over
+	clientState recordingState // how far the client came
+	panicked    any            // what the client's writer panicked with
 }
 
 // init makes a recorder of a zero one, which takes its room from a budget. Its limit and functions
 // are set by the caller.
-func (c *recorder) init(to ClientWriter, maxBody int64, rules headerRules, budget *Budget) {
+func (c *recorder) init(to clientWriter, maxBody int64, rules headerRules, budget *Budget) {
 	c.client, c.toClient, c.maxBody, c.rules = to.Client, to, maxBody, rules
 	c.taken.Budget = budget
 	c.record.Init(&c.taken)
-	c.own.Begin(&c.record)
+	c.own.attach(&c.record)
 	c.record.own = &c.own
 	c.found = to.Client.Header()
 	c.header, c.declared = c.found.Clone(), -1
@@ -108,13 +108,13 @@ func (c *recorder) WriteHeader(status int) {
 		c.inform(status)
 	default:
 		c.status = status
-		c.retention = firstIn(c.header, retentionHeader)
+		c.retention = firstValue(c.header, retentionHeader)
 		removeDedupHeaders(c.header, c.found)
 		c.declared = declaredLength(c.header)
 		c.record.Declared = c.declared
 		c.answered = maps.Clone(c.header)
 		removeForbiddenLength(status, c.answered)
-		if strings.HasPrefix(strings.ToLower(firstIn(c.header, "Content-Type")), "text/event-stream") && c.declared != 0 && bodyAllowed(status) {
+		if strings.HasPrefix(strings.ToLower(firstValue(c.header, "Content-Type")), "text/event-stream") && c.declared != 0 && bodyAllowed(status) {
 			c.stream()
 		}
 	}
@@ -176,7 +176,7 @@ func (c *recorder) takeCopyRoom(encrypted bool) (n int) {
 	switch {
 	case c.omitted, joined && !encrypted:
 		return 0
-	case n <= SmallBody:
+	case n <= smallBody:
 		c.taken.Count(n)
 	case !c.takeRoom(n):
 		c.omitted, c.noRoom = true, true
@@ -191,7 +191,7 @@ func (c *recorder) notKept() string {
 	case !c.omitted:
 		return ""
 	case c.noRoom:
-		return fmt.Sprintf("the response was not kept: there was no room for it within `buffered` for %v", RoomTimeout)
+		return fmt.Sprintf("the response was not kept: there was no room for it within `buffered` for %v", roomTimeout)
 	default:
 		return fmt.Sprintf("the response was not kept: it is larger than max_response_body, %d bytes", c.maxBody)
 	}
@@ -268,13 +268,13 @@ func (c *recorder) keptHeader() map[string][]string {
 
 // finish gives the client what it does not have yet, and returns when it has it, or is
 // gone. It is called after the run is settled.
-func (c *recorder) finish() {
+func (c *recorder) deliver() {
 	if c.upgraded || c.status == 0 {
-		c.giveUp() // the status comes from the server
+		c.yieldHeader() // the status comes from the server
 		c.panicAsNoted()
 		return
 	}
-	c.record.End(Whole) // for duplicates that follow it: the client may take long
+	c.record.Close(stateWhole) // for duplicates that follow it: the client may take long
 	if c.streaming {
 		<-c.delivered
 	} else {
@@ -282,9 +282,9 @@ func (c *recorder) finish() {
 			c.answered.Set("Content-Length", strconv.FormatInt(c.written, 10))
 		}
 		c.sendHeader()
-		c.deliver()
+		c.sendBody()
 	}
-	if c.got != Whole && c.panicked == nil {
+	if c.clientState != stateWhole && c.panicked == nil {
 		// A cut response must not look whole, which over HTTP/3 it would: a stream whose
 		// deadline has passed can still be ended.
 		c.panicked = http.ErrAbortHandler
@@ -308,7 +308,7 @@ func (c *recorder) panicAsNoted() {
 // cut ends a stream whose end is missing. It returns when the client has what there is,
 // or was disconnected.
 func (c *recorder) cut() {
-	c.record.End(Cut)
+	c.record.Close(stateCut)
 	if c.streaming {
 		<-c.delivered
 	}
@@ -316,14 +316,14 @@ func (c *recorder) cut() {
 
 // close lets the recording go, however the run has ended.
 func (c *recorder) close() {
-	c.record.End(Cut)
+	c.record.Close(stateCut)
 	c.own.Leave()
 }
 
-// giveUp leaves the header as the run set it to what answers instead: an
+// yieldHeader leaves the header as the run set it to what answers instead: an
 // error route shows WWW-Authenticate of an inner handler. That of an answer which is dropped
 // says nothing of another one. On a connection that is taken over nothing answers.
-func (c *recorder) giveUp() {
+func (c *recorder) yieldHeader() {
 	if c.streaming || c.upgraded {
 		return
 	}
@@ -346,7 +346,7 @@ func (c *recorder) stream() {
 	go func() {
 		defer close(c.delivered)
 		defer c.notePanic()
-		c.deliver()
+		c.sendBody()
 	}()
 	if !c.omitted { // duplicates do not follow what is not kept
 		c.share()
@@ -354,12 +354,12 @@ func (c *recorder) stream() {
 }
 
 // deliver writes body and trailers to the client.
-func (c *recorder) deliver() {
+func (c *recorder) sendBody() {
 	defer c.own.Leave()
 	if c.headFirst && c.toClient.Flush() != nil {
 		return
 	}
-	if c.got = c.toClient.Follow(context.Background(), &c.own); c.got == Whole {
+	if c.clientState = c.toClient.Follow(context.Background(), &c.own); c.clientState == stateWhole {
 		c.sendTrailers()
 	}
 }

@@ -43,7 +43,7 @@ func serveCaptured(t *testing.T, maxBody int64, handler http.HandlerFunc, settle
 		c.settle = settleOnce
 		handler(c, r)
 		settleOnce()
-		c.finish()
+		c.deliver()
 	}))
 	t.Cleanup(server.Close)
 	response, err := http.Post(server.URL, "text/plain", strings.NewReader("request"))
@@ -62,8 +62,8 @@ func recorderOn(w http.ResponseWriter, maxBody int64) *recorder {
 // recorderWithin is recorderOn within a budget. Nothing happens where it is to be settled.
 func recorderWithin(budget *Budget, w http.ResponseWriter, maxBody int64) *recorder {
 	c := &recorder{limit: new(runLimit), settle: func() {}, share: func() {}}
-	c.limit.begin(context.Background(), time.Hour)
-	c.init(NewClientWriter(w, nil, writeLimit{}), maxBody, headerRules{}, budget)
+	c.limit.startTimer(context.Background(), time.Hour)
+	c.init(newClientWriter(w, nil, writeLimit{}), maxBody, headerRules{}, budget)
 	return c
 }
 
@@ -72,21 +72,21 @@ func TestRunWithoutRoomIsNotKept(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		budget := NewBudget(1000)
 		others := &Allowance{Budget: budget}
-		others.Take(2 * SmallBody)
+		others.Take(2 * smallBody)
 		client, settled := httptest.NewRecorder(), 0
 		c := recorderWithin(budget, client, 1<<20)
 		c.settle = func() { settled++ }
-		large := strings.Repeat("all ", SmallBody)
+		large := strings.Repeat("all ", smallBody)
 		for _, part := range []string{large, "of ", "it"} {
 			if _, err := io.WriteString(c, part); err != nil {
 				t.Fatal(err)
 			}
 		}
-		c.finish()
+		c.deliver()
 		if settled != 1 || !c.omitted || client.Body.String() != large+"of it" {
 			t.Errorf("settled %d times, omitted: %v; the client got %d bytes", settled, c.omitted, client.Body.Len())
 		}
-		if used := budget.Used(); used != 2*SmallBody {
+		if used := budget.Used(); used != 2*smallBody {
 			t.Errorf("%d bytes are in use, want those of the others", used)
 		}
 	})
@@ -96,7 +96,7 @@ func TestRunWithoutRoomIsNotKept(t *testing.T) {
 // it the body is not kept, for that reason, and its client gets it all the same. A small one does not
 // wait.
 func TestCopyForTheStoreWaitsForRoom(t *testing.T) {
-	const large = 2 * SmallBody
+	const large = 2 * smallBody
 	for name, c := range map[string]struct {
 		body      int
 		others    int           // bytes that others hold besides the body
@@ -107,13 +107,13 @@ func TestCopyForTheStoreWaitsForRoom(t *testing.T) {
 	}{
 		"room":       {large, 0, time.Hour, true, large, 0},
 		"room later": {large, large, 3 * time.Second, true, large, 3 * time.Second},
-		"no room":    {large, large, time.Hour, true, 0, RoomTimeout},
-		"small":      {SmallBody, large, time.Hour, true, SmallBody, 0},
+		"no room":    {large, large, time.Hour, true, 0, roomTimeout},
+		"small":      {smallBody, large, time.Hour, true, smallBody, 0},
 		"no copy":    {large, large, time.Hour, false, 0, 0},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				budget := NewBudget(3 * SmallBody)
+				budget := NewBudget(3 * smallBody)
 				client := httptest.NewRecorder()
 				r := recorderWithin(budget, client, 1<<20)
 				others := &Allowance{Budget: budget}
@@ -133,10 +133,10 @@ func TestCopyForTheStoreWaitsForRoom(t *testing.T) {
 					t.Errorf("%d bytes were taken after %v, want %d after %v", got, took, c.want, c.wantAfter)
 				}
 				notKept := r.notKept()
-				if response := r.response(); response.Omitted != (c.wantAfter == RoomTimeout) || response.Omitted != strings.Contains(notKept, "no room") {
+				if response := r.response(); response.Omitted != (c.wantAfter == roomTimeout) || response.Omitted != strings.Contains(notKept, "no room") {
 					t.Errorf("omitted: %v, because %q", response.Omitted, notKept)
 				}
-				r.finish()
+				r.deliver()
 				if client.Body.Len() != c.body {
 					t.Errorf("its client got %d bytes", client.Body.Len())
 				}
@@ -335,7 +335,7 @@ func TestCaptureGoesOnWithoutClient(t *testing.T) {
 			c.Flush()
 		}
 		done <- captured{body: string(c.response().Body), whole: c.whole()}
-		c.finish() // the server must have its writer back for itself
+		c.deliver() // the server must have its writer back for itself
 	}))
 	defer server.Close()
 	ctx, leave := context.WithCancel(context.Background())
@@ -383,7 +383,7 @@ func TestFlushedResponseWithoutABodyIsHeldBack(t *testing.T) {
 			if c.streaming || client.Flushed || client.Code != 0 {
 				t.Fatalf("before the run was settled the client got %d, flushed: %v", client.Code, client.Flushed)
 			}
-			c.finish()
+			c.deliver()
 			if client.Code != c.status {
 				t.Errorf("the client got %d, want %d", client.Code, c.status)
 			}
@@ -414,7 +414,7 @@ func TestHandlersInFrontSeeTheStatusInTheRequestsGoroutine(t *testing.T) {
 	c.Flush()
 	variables["written"]++ // the race detector sees who reads it
 	fmt.Fprint(c, "second")
-	c.finish()
+	c.deliver()
 	if got := client.ResponseWriter.(*httptest.ResponseRecorder).Body.String(); got != "first,second" {
 		t.Errorf("the client got %q", got)
 	}
@@ -428,7 +428,7 @@ func TestHandlersBehindHaveNoWriteDeadline(t *testing.T) {
 			t.Errorf("got %v", err)
 		}
 		fmt.Fprint(c, "all")
-		c.finish()
+		c.deliver()
 	}))
 	defer server.Close()
 	answer, err := http.Get(server.URL)
@@ -452,7 +452,7 @@ func TestStatusWithoutABodyIsWhole(t *testing.T) {
 		if n, err := io.WriteString(c, "created"); n != 7 || err != nil || !c.whole() || len(c.response().Body) != 0 {
 			t.Errorf("%d: wrote %d, %v; whole %v with %q", status, n, err, c.whole(), c.response().Body)
 		}
-		c.finish()
+		c.deliver()
 		if got := client.Header().Get("Content-Length"); client.Code != status || got != length || client.Body.Len() != 0 {
 			t.Errorf("the client got %d with the length %q and %q; want %d with %q", client.Code, got, client.Body, status, length)
 		}

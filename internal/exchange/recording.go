@@ -8,12 +8,12 @@ import (
 	"time"
 )
 
-// Recording is the body of one response, as it comes from the upstream, at the
+// recording is the body of one response, as it comes from the upstream, at the
 // upstream's pace. Any number of readers follow it, each at its own: the client of the
 // run, and the duplicates that follow a stream. What a reader does changes nothing for
 // the run or for other readers, until the body outgrows what is kept: then the run's
 // client holds the upstream back, and the others have to keep up with it.
-type Recording struct {
+type recording struct {
 	// Declared is the length that the response promises, -1 for none. The last byte of
 	// such a response is not shown before it is whole, and not at all if it is cut behind
 	// that: a client must not know of a response that is not stored.
@@ -30,30 +30,30 @@ type Recording struct {
 	// changed is closed at the next change; nil while no reader waits for one.
 	changed chan struct{}
 	// body has the bytes, but for those that were dropped.
-	body    Pieces
-	state   State
-	readers []*Reader
+	body    chunkBuffer
+	state   recordingState
+	readers []*recordingReader
 	// first is the array of readers at the beginning: most recordings have only one.
-	first [1]*Reader
-	own   *Reader // the run's client's
+	first [1]*recordingReader
+	own   *recordingReader // the run's client's
 	// kept is how many others need the bytes: the engine, until the response is
 	// stored.
 	kept int
 }
 
-// State is how far a recording has come.
-type State int
+// recordingState is how far a recording has come.
+type recordingState int
 
 const (
-	// Growing: bytes come, and all are kept.
-	Growing State = iota
-	// Passing: the body is larger than is kept. What all readers have read is dropped, and
+	// stateGrowing: bytes come, and all are kept.
+	stateGrowing recordingState = iota
+	// statePassing: the body is larger than is kept. What all readers have read is dropped, and
 	// the upstream is read at the pace of the run's client.
-	Passing
-	// Whole: all bytes have come, and the run is settled.
-	Whole
-	// Cut: no more bytes come, and some are missing.
-	Cut
+	statePassing
+	// stateWhole: all bytes have come, and the run is settled.
+	stateWhole
+	// stateCut: no more bytes come, and some are missing.
+	stateCut
 )
 
 // window is how many bytes of a passing body wait for its readers. They take no room of the
@@ -67,19 +67,19 @@ var errNoReaders = errors.New("no client reads the rest of the response")
 
 // Init makes a zero recording one without any bytes, which takes its room from the
 // allowance.
-func (r *Recording) Init(taken *Allowance) {
+func (r *recording) Init(taken *Allowance) {
 	r.Declared, r.Taken, r.Abandoned = -1, taken, func() {}
 	r.readers = r.first[:0]
 }
 
-func (r *Recording) changedLocked() {
+func (r *recording) changedLocked() {
 	if r.changed != nil {
 		close(r.changed)
 		r.changed = nil
 	}
 }
 
-func (r *Recording) awaitLocked() <-chan struct{} {
+func (r *recording) awaitLocked() <-chan struct{} {
 	if r.changed == nil {
 		r.changed = make(chan struct{})
 	}
@@ -88,7 +88,7 @@ func (r *Recording) awaitLocked() <-chan struct{} {
 
 // Needs returns how many bytes have to be taken of the budget before n more are added, of
 // a body of which most are kept. written counts all bytes, the n among them.
-func (r *Recording) Needs(n int, written, most int64) int {
+func (r *recording) Needs(n int, written, most int64) int {
 	switch {
 	case n > 0 && written == int64(n) && r.Declared > written: // an empty write comes before the first bytes
 		r.room = min(r.Declared, most) // the upstream's word is trusted, and counts
@@ -101,7 +101,7 @@ func (r *Recording) Needs(n int, written, most int64) int {
 }
 
 // Add appends bytes that are kept.
-func (r *Recording) Add(p []byte) {
+func (r *recording) Add(p []byte) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.body.end == 0 && r.room > 0 && r.room == r.Declared { // else it is larger than is kept
@@ -114,11 +114,11 @@ func (r *Recording) Add(p []byte) {
 // Pass appends bytes of a body that is larger than is kept. It waits until the run's client has
 // read what came before, and cuts the other readers that lag behind. The error says that there
 // are no readers.
-func (r *Recording) Pass(p []byte) error {
+func (r *recording) Pass(p []byte) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.state == Growing {
-		r.state = Passing
+	if r.state == stateGrowing {
+		r.state = statePassing
 		r.Taken.Release(max(0, r.room-int64(r.body.Len())))
 		r.dropLocked()
 	}
@@ -140,7 +140,7 @@ func (r *Recording) Pass(p []byte) error {
 }
 
 // leadLocked returns how far the run's client has read or, if it has left, the fastest reader.
-func (r *Recording) leadLocked() (offset int64) {
+func (r *recording) leadLocked() (offset int64) {
 	for _, rd := range r.readers {
 		if rd == r.own {
 			return rd.offset
@@ -152,14 +152,14 @@ func (r *Recording) leadLocked() (offset int64) {
 
 // awaitFollowersLocked waits for the readers that are a window behind the one that leads. Those that
 // are fast enough are only not scheduled yet. One that has delayed it for too long is cut.
-func (r *Recording) awaitFollowersLocked() {
+func (r *recording) awaitFollowersLocked() {
 	for {
 		lead, left := r.leadLocked(), maxDelay
-		lags := func(rd *Reader) bool { return lead-rd.offset >= window }
+		lags := func(rd *recordingReader) bool { return lead-rd.offset >= window }
 		if !slices.ContainsFunc(r.readers, lags) {
 			return
 		}
-		lagging := slices.DeleteFunc(slices.Clone(r.readers), func(rd *Reader) bool { return !lags(rd) })
+		lagging := slices.DeleteFunc(slices.Clone(r.readers), func(rd *recordingReader) bool { return !lags(rd) })
 		for _, rd := range lagging {
 			left = min(left, maxDelay-rd.delayed)
 		}
@@ -170,7 +170,7 @@ func (r *Recording) awaitFollowersLocked() {
 			rd.delayed += time.Since(began)
 		}
 		readers := len(r.readers)
-		r.readers = slices.DeleteFunc(r.readers, func(rd *Reader) bool { return lags(rd) && rd.delayed >= maxDelay })
+		r.readers = slices.DeleteFunc(r.readers, func(rd *recordingReader) bool { return lags(rd) && rd.delayed >= maxDelay })
 		if len(r.readers) < readers {
 			r.dropLocked()
 		}
@@ -178,7 +178,7 @@ func (r *Recording) awaitFollowersLocked() {
 }
 
 // waitLocked waits for the next change, or until the timeout.
-func (r *Recording) waitLocked(timeout <-chan time.Time) {
+func (r *recording) waitLocked(timeout <-chan time.Time) {
 	changed := r.awaitLocked()
 	r.mu.Unlock()
 	defer r.mu.Lock()
@@ -189,17 +189,17 @@ func (r *Recording) waitLocked(timeout <-chan time.Time) {
 }
 
 // End ends the recording: no more bytes come. Only its first call counts.
-func (r *Recording) End(state State) {
+func (r *recording) Close(state recordingState) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.state == Growing || r.state == Passing {
+	if r.state == stateGrowing || r.state == statePassing {
 		r.state = state
 	}
 	r.dropLocked()
 }
 
 // held returns how many bytes are held, and whether they are in one piece.
-func (r *Recording) held() (n int, joined bool) {
+func (r *recording) held() (n int, joined bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.body.Len(), len(r.body.more) == 0
@@ -207,21 +207,21 @@ func (r *Recording) held() (n int, joined bool) {
 
 // Bytes returns the bytes that are held, when no more come. They are there twice meanwhile, for
 // which the caller takes room.
-func (r *Recording) Bytes() []byte {
+func (r *recording) Bytes() []byte {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return r.body.Joined()
+	return r.body.Join()
 }
 
-// Keep keeps the bytes until [Recording.Unkeep] is called.
-func (r *Recording) Keep() {
+// Keep keeps the bytes until [recording.Unkeep] is called.
+func (r *recording) Keep() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.kept++
 }
 
-// Unkeep ends one [Recording.Keep].
-func (r *Recording) Unkeep() {
+// Unkeep ends one [recording.Keep].
+func (r *recording) Unkeep() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.kept--
@@ -229,13 +229,13 @@ func (r *Recording) Unkeep() {
 }
 
 // dropLocked drops what is no longer needed, and releases its room.
-func (r *Recording) dropLocked() {
+func (r *recording) dropLocked() {
 	switch {
-	case len(r.readers) == 0 && (r.state == Passing || r.state != Growing && r.kept == 0):
+	case len(r.readers) == 0 && (r.state == statePassing || r.state != stateGrowing && r.kept == 0):
 		r.body.Drop()
 		r.Taken.ReleaseAll()
-	case r.state == Passing && len(r.readers) > 0:
-		needed := slices.MinFunc(r.readers, func(a, b *Reader) int { return cmp.Compare(a.offset, b.offset) }).offset
+	case r.state == statePassing && len(r.readers) > 0:
+		needed := slices.MinFunc(r.readers, func(a, b *recordingReader) int { return cmp.Compare(a.offset, b.offset) }).offset
 		if n := needed - r.body.begin; n > 0 {
 			r.body.dropTo(needed)
 			r.Taken.Release(n)
@@ -244,29 +244,29 @@ func (r *Recording) dropLocked() {
 	r.changedLocked()
 }
 
-// Reader follows a recording from its first byte.
-type Reader struct {
-	of *Recording
+// recordingReader follows a recording from its first byte.
+type recordingReader struct {
+	of *recording
 	// Under the recording's lock, like the list of readers:
 	offset  int64
 	delayed time.Duration // for how long it has delayed the reader that leads
 }
 
 // NewReader returns a new reader, or nil if the first bytes are gone.
-func (r *Recording) NewReader() *Reader {
-	rd := new(Reader)
-	if !rd.Begin(r) {
+func (r *recording) NewReader() *recordingReader {
+	rd := new(recordingReader)
+	if !rd.attach(r) {
 		return nil
 	}
 	return rd
 }
 
 // Begin makes a reader of a recording of a zero one, and reports whether it can: see
-// [Recording.NewReader].
-func (rd *Reader) Begin(r *Recording) bool {
+// [recording.NewReader].
+func (rd *recordingReader) attach(r *recording) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.state == Passing || r.body.begin > 0 || r.state != Growing && len(r.readers) == 0 && r.kept == 0 {
+	if r.state == statePassing || r.body.begin > 0 || r.state != stateGrowing && len(r.readers) == 0 && r.kept == 0 {
 		return false
 	}
 	rd.of = r
@@ -277,46 +277,46 @@ func (rd *Reader) Begin(r *Recording) bool {
 // next returns bytes that may be shown and were not read yet, how far the recording is,
 // and, if there is nothing to show yet, a channel that is closed when that has changed. To a
 // reader that has left, the recording is cut.
-func (rd *Reader) next() ([]byte, State, <-chan struct{}) {
+func (rd *recordingReader) next() ([]byte, recordingState, <-chan struct{}) {
 	r := rd.of
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if !slices.Contains(r.readers, rd) {
-		return nil, Cut, nil
+		return nil, stateCut, nil
 	}
 	shown := r.body.from(rd.offset)
-	if (r.state == Growing || r.state == Cut) && r.Declared > 0 { // the last byte comes with the end, if that is whole
+	if (r.state == stateGrowing || r.state == stateCut) && r.Declared > 0 { // the last byte comes with the end, if that is whole
 		shown = shown[:max(0, min(int64(len(shown)), r.Declared-1-rd.offset))]
 	}
-	if len(shown) > 0 || r.state == Whole || r.state == Cut {
+	if len(shown) > 0 || r.state == stateWhole || r.state == stateCut {
 		return shown, r.state, nil
 	}
 	return nil, r.state, r.awaitLocked()
 }
 
 // took moves the reader on by n bytes.
-func (rd *Reader) took(n int) {
+func (rd *recordingReader) took(n int) {
 	r := rd.of
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	rd.offset += int64(n)
-	if r.state == Passing {
+	if r.state == statePassing {
 		r.dropLocked()
 	}
 }
 
 // Leave ends the reader. It may be called again.
-func (rd *Reader) Leave() {
+func (rd *recordingReader) Leave() {
 	r := rd.of
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	had := len(r.readers)
-	r.readers = slices.DeleteFunc(r.readers, func(other *Reader) bool { return other == rd })
+	r.readers = slices.DeleteFunc(r.readers, func(other *recordingReader) bool { return other == rd })
 	if len(r.readers) == had {
 		return
 	}
 	r.dropLocked()
-	if r.state == Passing && len(r.readers) == 0 {
+	if r.state == statePassing && len(r.readers) == 0 {
 		r.Abandoned()
 	}
 }

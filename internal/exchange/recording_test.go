@@ -10,14 +10,14 @@ import (
 )
 
 // begun returns a recording without any bytes.
-func begun(taken *Allowance) *Recording {
-	r := new(Recording)
+func begun(taken *Allowance) *recording {
+	r := new(recording)
 	r.Init(taken)
 	return r
 }
 
 // readAll reads what a reader can have now, and returns how far the recording is.
-func (rd *Reader) readAll(t *testing.T) (string, State) {
+func (rd *recordingReader) readAll(t *testing.T) (string, recordingState) {
 	t.Helper()
 	var got strings.Builder
 	for {
@@ -30,7 +30,7 @@ func (rd *Reader) readAll(t *testing.T) (string, State) {
 	}
 }
 
-func passed(t *testing.T, r *Recording, n int) {
+func passed(t *testing.T, r *recording, n int) {
 	t.Helper()
 	if err := r.Pass(make([]byte, n)); err != nil {
 		t.Fatal(err)
@@ -43,7 +43,7 @@ func TestPassingBodyReachesAllItsReaders(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b, next := budgetOf(1 << 30)
 		r := begun(next())
-		readers := []*Reader{r.NewReader(), r.NewReader(), r.NewReader()}
+		readers := []*recordingReader{r.NewReader(), r.NewReader(), r.NewReader()}
 		const own, fast, slow = 1, 0, 2
 		r.own = readers[own]
 		took := time.Now()
@@ -57,7 +57,7 @@ func TestPassingBodyReachesAllItsReaders(t *testing.T) {
 			done.Go(func() {
 				for {
 					shown, state, changed := rd.next()
-					if len(shown) == 0 && state != Growing && state != Passing {
+					if len(shown) == 0 && state != stateGrowing && state != statePassing {
 						return
 					}
 					if len(shown) == 0 {
@@ -80,7 +80,7 @@ func TestPassingBodyReachesAllItsReaders(t *testing.T) {
 		if r.NewReader() != nil {
 			t.Error("a reader can begin although the first bytes are gone")
 		}
-		r.End(Whole)
+		r.Close(stateWhole)
 		done.Wait()
 		if got[own] != total || got[fast] != total || got[slow] >= total {
 			t.Errorf("of %d bytes, the run's client got %d, a fast reader %d, a slow one %d", total, got[own], got[fast], got[slow])
@@ -103,11 +103,11 @@ func TestSlowFollowerCutsNoFastOne(t *testing.T) {
 		r := begun(next())
 		own, fast, slow := r.NewReader(), r.NewReader(), r.NewReader()
 		r.own = own
-		for rd, took := range map[*Reader]time.Duration{own: 0, fast: time.Millisecond} {
+		for rd, took := range map[*recordingReader]time.Duration{own: 0, fast: time.Millisecond} {
 			go func() {
 				for {
 					shown, state, changed := rd.next()
-					if len(shown) == 0 && state == Cut {
+					if len(shown) == 0 && state == stateCut {
 						return
 					}
 					if len(shown) == 0 {
@@ -123,11 +123,11 @@ func TestSlowFollowerCutsNoFastOne(t *testing.T) {
 			passed(t, r, window)
 		}
 		defer time.Sleep(time.Second) // the readers end
-		defer r.End(Cut)
-		if _, state, _ := slow.next(); state != Cut {
+		defer r.Close(stateCut)
+		if _, state, _ := slow.next(); state != stateCut {
 			t.Error("the slow one was not cut")
 		}
-		if _, state, _ := fast.next(); state == Cut {
+		if _, state, _ := fast.next(); state == stateCut {
 			t.Error("the fast one was cut")
 		}
 	})
@@ -190,8 +190,8 @@ func TestKeptBodyNeedsNoReaders(t *testing.T) {
 	r.Add([]byte("body"))
 	r.Keep()
 	late := r.NewReader()
-	r.End(Whole)
-	if got, state := late.readAll(t); got != "body" || state != Whole {
+	r.Close(stateWhole)
+	if got, state := late.readAll(t); got != "body" || state != stateWhole {
 		t.Errorf("a late reader got %q, state %d", got, state)
 	}
 	late.Leave()
@@ -212,10 +212,10 @@ func TestNobodyBeginsBehindDroppedBytes(t *testing.T) {
 	r.Keep() // the store is down: the settlement is still to be stored
 	passed(t, r, 10)
 	own.Leave()
-	r.End(Whole)
+	r.Close(stateWhole)
 	if rd := r.NewReader(); rd != nil {
 		got, state := rd.readAll(t)
-		t.Errorf("a reader gets %q, and takes it for whole: %v", got, state == Whole)
+		t.Errorf("a reader gets %q, and takes it for whole: %v", got, state == stateWhole)
 	}
 }
 
@@ -266,7 +266,7 @@ func TestDeclaredResponsesAreCounted(t *testing.T) {
 // A body that is cut when all its bytes have come does not look whole: they are as many as
 // were declared, and nothing else would tell its client.
 func TestCutBodyLacksItsLastByte(t *testing.T) {
-	for end, rest := range map[State]string{Whole: "e", Cut: ""} {
+	for end, rest := range map[recordingState]string{stateWhole: "e", stateCut: ""} {
 		_, next := budgetOf(1 << 30)
 		r := begun(next())
 		r.Declared = 5
@@ -275,7 +275,7 @@ func TestCutBodyLacksItsLastByte(t *testing.T) {
 		if got, _ := rd.readAll(t); got != "whol" {
 			t.Errorf("before its end it shows %q", got)
 		}
-		r.End(end)
+		r.Close(end)
 		if got, state := rd.readAll(t); got != rest || state != end {
 			t.Errorf("at the end %v it shows %q, %v; want %q", end, got, state, rest)
 		}

@@ -34,7 +34,7 @@ func (x *exchange) answerTo(d engine.Replay) answer {
 		// A kept failure is no success: a sender that took it for one would never deliver again.
 		return answer{OutcomeAcknowledged, &idempotency.Response{Status: http.StatusOK}}
 	case x.OnDuplicate == SeeOtherDuplicate:
-		if location := firstIn(d.Response.Header, "Location"); location != "" {
+		if location := firstValue(d.Response.Header, "Location"); location != "" {
 			return answer{OutcomeSeeOther, &idempotency.Response{
 				Status: http.StatusSeeOther, Header: map[string][]string{"Location": {location}},
 			}}
@@ -91,11 +91,11 @@ func (x *exchange) prepareReplay(store *storepool.Store, d engine.Replay) (engin
 		switch {
 		case x.answer.response != d.Response: // the kept body is not sent
 			return d, nil
-		case !d.Waited && len(d.Response.Body) <= SmallReplay:
+		case !d.Waited && len(d.Response.Body) <= smallReplay:
 			x.allowance.Count(len(d.Response.Body))
 			return d, nil
 		}
-		if x.unshare = x.allowance.Share(d.Response.Body, d.Waited); x.unshare != nil {
+		if x.releaseShared = x.allowance.Share(d.Response.Body, d.Waited); x.releaseShared != nil {
 			return d, nil
 		}
 	}
@@ -125,7 +125,7 @@ func (x *exchange) prepareReplay(store *storepool.Store, d engine.Replay) (engin
 	}
 	d.Response = response
 	x.answer = x.answerTo(d)
-	x.unshare = x.allowance.Share(response.Body, true) // another request may have it, too
+	x.releaseShared = x.allowance.Share(response.Body, true) // another request may have it, too
 	x.allowance.ReleaseAll()
 	return d, nil
 }
@@ -134,7 +134,7 @@ var errReplayGone = errors.New("the response is no longer kept")
 
 // liveResponse is a response that is still coming, for the duplicates that follow it.
 type liveResponse struct {
-	record *Recording
+	record *recording
 	// head is status and header, as they are replayed.
 	head *idempotency.Response
 	// headFirst says that the header goes out before the body begins. Otherwise it goes with
@@ -146,7 +146,7 @@ type liveResponse struct {
 // handler shows another status than the upstream's.
 func (e *execution) live() any {
 	c := &e.response
-	if idempotency.AboutCaller(c.status) || idempotency.AboutCaller(e.upstream.observed().status) {
+	if idempotency.AboutCaller(c.status) || idempotency.AboutCaller(e.upstream.observation().status) {
 		return nil
 	}
 	return &liveResponse{record: &c.record, head: &idempotency.Response{Status: c.status, Header: c.keptHeader()}, headFirst: c.headFirst}
@@ -169,7 +169,7 @@ func (x *exchange) follow(d engine.Follow) error {
 	x.w.WriteHeader(stream.head.Status)
 	to := x.toClient()
 	to.Flushes = true
-	if stream.headFirst && to.Flush() != nil || to.Follow(x.r.Context(), x.following) != Whole {
+	if stream.headFirst && to.Flush() != nil || to.Follow(x.r.Context(), x.streamReader) != stateWhole {
 		panic(http.ErrAbortHandler) // a cut response must not look whole
 	}
 	return nil
@@ -231,7 +231,7 @@ func (x *exchange) conflict(d engine.Replay) problem {
 		d.Record.ExecutionID, x.Docs)
 	p.attempt = d.Record.Attempt
 	p.OriginalStatus = d.Response.Status
-	p.OriginalLocation = firstIn(d.Response.Header, "Location")
+	p.OriginalLocation = firstValue(d.Response.Header, "Location")
 	p.OriginalResponse = d.Response.InlineJSON()
 	return p
 }

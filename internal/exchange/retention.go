@@ -22,16 +22,16 @@ type RetentionSource struct {
 // to it must not overflow.
 const MaxRetention = 36500 * 24 * time.Hour
 
-// askedRetention returns the retention that a request asks for, no longer than it may;
+// requestedRetention returns the retention that a request asks for, no longer than it may;
 // 0 if it asks for none that counts. What is wrong is logged. It is no error to the sender,
 // whose event would be lost.
-func (x *exchange) askedRetention(request delivery.Request) time.Duration {
+func (x *exchange) requestedRetention(request delivery.Request) time.Duration {
 	from := x.RetentionFrom
 	if from == nil {
 		return 0
 	}
 	if from.Source.NeedsBody() {
-		_ = x.beginParsing() // a failure shows below
+		_ = x.acquireParseSlot() // a failure shows below
 	}
 	asked, err := delivery.Seconds(from.Source, request)
 	switch {
@@ -50,16 +50,16 @@ func (x *exchange) askedRetention(request delivery.Request) time.Duration {
 // logRetention logs that a request does not get the retention that it asks for, at
 // most once a second: what senders write must not fill the log.
 func (x *exchange) logRetention(message string, fields ...zap.Field) {
-	if omitted, ok := x.retention.allow(time.Since(start)); ok {
+	if omitted, ok := x.retentionLog.allow(time.Since(start)); ok {
 		x.Logger.With(fields...).Warn(message,
 			zap.Stringer("source", x.RetentionFrom.Source), zap.Inline(x), zap.Int64("left_out", omitted))
 	}
 }
 
-// wishedRetention reads the upstream's Dedup-Retention, which is no longer than the longest
+// upstreamRetention reads the upstream's Dedup-Retention, which is no longer than the longest
 // that can be configured. One that is not a number of seconds is logged, and the configured
 // retention stays.
-func (x *exchange) wishedRetention(text string) *time.Duration {
+func (x *exchange) upstreamRetention(text string) *time.Duration {
 	if text == "" {
 		return nil
 	}

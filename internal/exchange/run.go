@@ -7,7 +7,9 @@ import (
 	"maps"
 	"net/http"
 	"strconv"
+	"time"
 
+	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
 	"go.uber.org/zap"
 
 	"github.com/caddy-dedup/caddy-dedup/internal/engine"
@@ -28,18 +30,18 @@ type execution struct {
 	response recorder
 }
 
-// carryOut lets a run's request through and settles its claim by how the
+// execute lets a run's request through and settles its claim by how the
 // handlers behind ended. The run stays in the request's goroutine, but not under
 // the client's context: a client that leaves ends nothing.
-func (x *exchange) carryOut(run *engine.Run) error {
+func (x *exchange) execute(run *engine.Run) error {
 	e := &execution{exchange: x, run: run}
 	e.announce()
 	if run.Lapsed() != "" {
 		x.traceEvent(spanTakeover)
 	}
 	forgetUpstream(x.repl())
-	e.begin()
-	defer e.limit.end()
+	e.startRun()
+	defer e.limit.stop()
 	e.response.init(x.toClient(), x.MaxResponseBody, x.headers, x.allowance.Budget)
 	e.response.limit, e.response.settle, e.response.share = &e.limit, e.settleEarly, e.shareStream
 	defer e.response.close()
@@ -47,13 +49,13 @@ func (x *exchange) carryOut(run *engine.Run) error {
 	ended := false
 	defer func() {
 		if !ended { // a panic
-			_ = e.finish(e.observed(errAborted))
+			_ = e.finish(e.observation(errAborted))
 			e.response.cut()
 		}
 	}()
 	err := x.next.ServeHTTP(&e.response, e.upstream.request)
 	ended = true
-	return e.deliver(e.finish(e.observed(err)))
+	return e.deliver(e.finish(e.observation(err)))
 }
 
 // deliver gives the client of a settled run what it does not have yet: the response, or an error
@@ -62,13 +64,13 @@ func (e *execution) deliver(err error) error {
 	switch {
 	case err == nil:
 		releaseBody(e.r.Body) // the upstream has read it
-		e.response.finish()
+		e.response.deliver()
 		return nil
 	case e.response.streaming:
 		e.response.cut()
 		panic(http.ErrAbortHandler) // a cut response must not look whole
 	}
-	e.response.giveUp()
+	e.response.yieldHeader()
 	if errors.Is(err, errNoHandler) {
 		return e.refuseNoHandler(e.run.ExecutionID(), e.run.Attempt())
 	}
@@ -79,11 +81,11 @@ func (e *execution) deliver(err error) error {
 // protocol's, or its body is larger than is kept. From then on nothing limits its time.
 func (e *execution) settleEarly() {
 	e.limit.lift()
-	o := e.observed(nil)
+	o := e.observation(nil)
 	o.broken = false // the rest is to come
 	_ = e.finish(o)
 	if o.omitted {
-		e.response.record.Abandoned = e.limit.end
+		e.response.record.Abandoned = e.limit.stop
 		context.AfterFunc(e.r.Context(), e.response.own.Leave) // it may be the last reader of the rest
 	}
 }
@@ -92,8 +94,8 @@ func (e *execution) settleEarly() {
 func (e *execution) shareStream() { e.run.Stream(e.live()) }
 
 // observed returns what was observed of the run until the handlers behind returned an error or nil.
-func (e *execution) observed(err error) observation {
-	response, upstream := &e.response, e.upstream.observed()
+func (e *execution) observation(err error) observation {
+	response, upstream := &e.response, e.upstream.observation()
 	return observation{
 		err:      err,
 		status:   response.status,
@@ -134,7 +136,7 @@ func (e *execution) finish(o observation) error {
 // explain completes the end of a run with the upstream's Dedup-Retention and, for operators, with
 // the cause.
 func (x *exchange) explain(run *engine.Run, end *idempotency.End, cause error, retention string) {
-	if wished := x.wishedRetention(retention); end.Retention == nil {
+	if wished := x.upstreamRetention(retention); end.Retention == nil {
 		end.Retention = wished
 	}
 	fields, reason := x.runLogFields(cause, *end)
@@ -144,12 +146,12 @@ func (x *exchange) explain(run *engine.Run, end *idempotency.End, cause error, r
 
 // begin makes the request that the handlers behind get. Its context is not the client's, and has
 // a limit of its own, which can be lifted. A transport's connections are observed in it.
-func (e *execution) begin() {
+func (e *execution) startRun() {
 	e.context = runContext{client: e.r.Context(), executionID: e.run.ExecutionID()}
 	e.upstream.request = e.r
-	ctx := e.limit.begin(e.upstream.observe(&e.context, e.repl()), e.Timeout)
+	ctx := e.limit.startTimer(e.upstream.attach(&e.context, e.repl()), e.Timeout)
 	e.upstream.cancel = e.limit.cancel
-	e.upstream.request = e.forUpstream(e.r.WithContext(ctx))
+	e.upstream.request = e.upstreamRequest(e.r.WithContext(ctx))
 }
 
 // announce tells placeholders, the client and the upstream which run it is.
@@ -174,13 +176,98 @@ func (e *execution) announce() {
 	}
 }
 
-// forUpstream makes the request, which is the caller's own, the one that the handlers
+// upstreamRequest makes the request, which is the caller's own, the one that the handlers
 // behind get. Responses are kept unencoded, for clients of all kinds: without
 // Accept-Encoding the upstream has no reason to encode, and Go's transport decodes what
 // it asked for itself.
-func (e *execution) forUpstream(r *http.Request) *http.Request {
+func (e *execution) upstreamRequest(r *http.Request) *http.Request {
 	r.Header = maps.Clone(r.Header)
 	delete(r.Header, "Accept-Encoding")
 	removeUpgrade(r.Header)
 	return r
+}
+
+// runContext is what the context of a run is made from. It has the values of the client's
+// context, and does not end with it, like that of [context.WithoutCancel]. It also says
+// which run it is.
+type runContext struct {
+	client      context.Context
+	executionID string
+}
+
+type runKey struct{}
+
+// runOf returns the run in this process that a context belongs to, nil for none.
+func runOf(ctx context.Context) *runContext {
+	run, _ := ctx.Value(runKey{}).(*runContext)
+	return run
+}
+
+// Deadline implements [context.Context].
+func (*runContext) Deadline() (time.Time, bool) { return time.Time{}, false }
+
+// Done implements [context.Context].
+func (*runContext) Done() <-chan struct{} { return nil }
+
+// Err implements [context.Context].
+func (*runContext) Err() error { return nil }
+
+// Value implements [context.Context].
+func (c *runContext) Value(key any) any {
+	switch {
+	case key == (runKey{}):
+		return c
+	case noIdleTimeouts.Value(key) != nil:
+		reader, _ := caddyhttp.IdleTimeoutsFromContext(c.client)
+		return caddyhttp.ContextWithIdleTimeouts(context.Background(), reader, nil).Value(key)
+	}
+	return c.client.Value(key)
+}
+
+// noIdleTimeouts tells the key under which Caddy has the client's writer with its time limit.
+// A `timeouts` handler behind would change that while the client is being written to.
+var noIdleTimeouts = caddyhttp.ContextWithIdleTimeouts(context.Background(), nil, nil)
+
+// runLimit is the time limit of a run, and the context that ends with it. Its end is that
+// of a deadline: reverse_proxy tells one (504) from a request that was given up (499).
+type runLimit struct {
+	context.Context
+	cancel context.CancelCauseFunc
+	timer  *time.Timer
+	ends   time.Time
+}
+
+// begin returns a context that ends with the limit.
+func (l *runLimit) startTimer(ctx context.Context, timeout time.Duration) context.Context {
+	l.Context, l.cancel = context.WithCancelCause(ctx)
+	l.ends = time.Now().Add(timeout)
+	l.timer = time.AfterFunc(timeout, l.exceed)
+	return l
+}
+
+// Err implements [context.Context]. It is the cause: for HTTP/2, Go's transport asks for
+// nothing else.
+func (l *runLimit) Err() error { return context.Cause(l.Context) }
+
+func (l *runLimit) exceed() { l.cancel(context.DeadlineExceeded) }
+
+// end ends the run's context.
+func (l *runLimit) stop() {
+	l.timer.Stop()
+	l.cancel(nil)
+}
+
+// lift removes the limit.
+func (l *runLimit) lift() { l.timer.Stop() }
+
+// pause stops the time until what it returns is called.
+func (l *runLimit) pause() (resume func()) {
+	if !l.timer.Stop() { // it is lifted, or over
+		return func() {}
+	}
+	paused := time.Now()
+	return func() {
+		l.ends = l.ends.Add(time.Since(paused))
+		l.timer.Reset(time.Until(l.ends))
+	}
 }

@@ -46,12 +46,12 @@ func forgetUpstream(repl proxyPlaceholders) {
 // It is the context of what it observes.
 type upstreamTrace struct {
 	context.Context // with the hooks
-	front           context.Context
+	parent          context.Context
 	hooks           httptrace.ClientTrace
 	repl            proxyPlaceholders
 	cancel          context.CancelCauseFunc // cancels the run; nil if it is only observed
-	// within reports whether the run is itself within error routes, for an error before it.
-	within bool
+	// inErrorRoutes reports whether the run is itself within error routes, for an error before it.
+	inErrorRoutes bool
 	// request is the one that the handlers behind get. What a proxy sends is a copy of it.
 	request *http.Request
 
@@ -95,9 +95,9 @@ func (resentError) Error() string {
 func (resentError) Is(target error) bool { return target == context.Canceled }
 
 // observe makes t a context in which a transport's connections are observed.
-func (t *upstreamTrace) observe(ctx context.Context, repl proxyPlaceholders) context.Context {
+func (t *upstreamTrace) attach(ctx context.Context, repl proxyPlaceholders) context.Context {
 	t.repl = repl
-	if t.within = ctx.Value(caddyhttp.ErrorCtxKey) != nil; !t.within {
+	if t.inErrorRoutes = ctx.Value(caddyhttp.ErrorCtxKey) != nil; !t.inErrorRoutes {
 		repl.Delete(handlersError)
 	}
 	t.hooks = httptrace.ClientTrace{
@@ -110,7 +110,7 @@ func (t *upstreamTrace) observe(ctx context.Context, repl proxyPlaceholders) con
 	} else {
 		t.hooks.WroteHeaders = t.wroteHeaders
 	}
-	t.front, t.Context = ctx, httptrace.WithClientTrace(ctx, &t.hooks)
+	t.parent, t.Context = ctx, httptrace.WithClientTrace(ctx, &t.hooks)
 	return t
 }
 
@@ -119,7 +119,7 @@ func (t *upstreamTrace) observe(ctx context.Context, repl proxyPlaceholders) con
 func (t *upstreamTrace) Value(key any) any {
 	value := t.Context.Value(key)
 	if _, hooks := value.(*httptrace.ClientTrace); hooks {
-		t.front.Value(key) // so that a dedup in front notices, too
+		t.parent.Value(key) // so that a dedup in front notices, too
 		t.willSend()
 	}
 	return value
@@ -262,14 +262,14 @@ func (w *upstreamObservation) gaveUp() bool {
 }
 
 // observed returns what was observed until now.
-func (t *upstreamTrace) observed() upstreamObservation {
+func (t *upstreamTrace) observation() upstreamObservation {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	address, _ := t.repl.Get(upstreamAddress)
 	value, _ := t.repl.Get(upstreamStatus)
 	status, _ := value.(int)
 	var failed error
-	if !t.within {
+	if !t.inErrorRoutes {
 		value, _ = t.repl.Get(handlersError)
 		failed, _ = value.(error)
 	}

@@ -57,7 +57,7 @@ func TestWaysToAnUpstream(t *testing.T) {
 		t.Run(steps, func(t *testing.T) {
 			repl := caddy.NewReplacer()
 			trace := &upstreamTrace{request: new(http.Request), cancel: func(error) {}}
-			ctx := trace.observe(t.Context(), repl)
+			ctx := trace.attach(t.Context(), repl)
 			shown := &trace.hooks
 			for _, step := range steps {
 				switch step {
@@ -85,7 +85,7 @@ func TestWaysToAnUpstream(t *testing.T) {
 					repl.Set(upstreamStatus, 200)
 				}
 			}
-			got, is := trace.observed(), unsent
+			got, is := trace.observation(), unsent
 			switch {
 			case got.resent && got.maybeSent:
 				is = cancelled
@@ -105,18 +105,18 @@ func TestStatusOfTheLastAttempt(t *testing.T) {
 	repl.Set(upstreamAddress, "127.0.0.1:9001")
 	repl.Set(upstreamStatus, 500) // of an attempt before
 	trace := &upstreamTrace{request: new(http.Request), cancel: func(error) {}}
-	shown := httptrace.ContextClientTrace(trace.observe(t.Context(), repl))
+	shown := httptrace.ContextClientTrace(trace.attach(t.Context(), repl))
 	shown.GetConn("")
 	shown.GotConn(httptrace.GotConnInfo{})
-	if got := trace.observed(); got.status != 0 || got.answered {
+	if got := trace.observation(); got.status != 0 || got.answered {
 		t.Errorf("before its answer: %+v", got)
 	}
 	repl.Set(upstreamStatus, 503)
-	if got := trace.observed(); got.status != 503 || !got.answered {
+	if got := trace.observation(); got.status != 503 || !got.answered {
 		t.Errorf("after its answer: %+v", got)
 	}
 	repl.Set(upstreamAddress, "127.0.0.1:9002")
-	if got := trace.observed(); got.answered {
+	if got := trace.observation(); got.answered {
 		t.Errorf("after a transport that shows nothing: %+v", got)
 	}
 }

@@ -21,7 +21,7 @@ type bodyTee struct {
 	taken           Allowance
 
 	mu    sync.Mutex // transports read in goroutines of their own
-	held  Pieces
+	held  chunkBuffer
 	err   error         // why no more is copied: [io.EOF] if that is all, or enough
 	ended chan struct{} // closed when err is set
 }

@@ -9,7 +9,7 @@ import (
 )
 
 // allocated is how many bytes the pieces take.
-func (p *Pieces) allocated() int {
+func (p *chunkBuffer) allocated() int {
 	n := cap(p.first.bytes)
 	for _, part := range p.more {
 		n += cap(part.bytes)
@@ -21,9 +21,9 @@ func (p *Pieces) allocated() int {
 // bounded by what came. Without a lend, room is used again, and nobody sees another's bytes.
 func TestPiecesHoldWhatCame(t *testing.T) {
 	random := rand.New(rand.NewPCG(1, 2))
-	sizes := []int{0, 1, 10, 511, 4 << 10, 32 << 10, maxPiece - 1, maxPiece, maxPiece + 1, 200_000}
+	sizes := []int{0, 1, 10, 511, 4 << 10, 32 << 10, maxChunk - 1, maxChunk, maxChunk + 1, 200_000}
 	for round := range 200 {
-		var p Pieces
+		var p chunkBuffer
 		var came []byte
 		if round%3 == 0 {
 			p.Reserve(1 + random.IntN(100_000))
@@ -45,7 +45,7 @@ func TestPiecesHoldWhatCame(t *testing.T) {
 				next = next[n:]
 			}
 		}
-		if most := 2*len(came) + minPiece; round%3 != 0 && p.allocated() > most {
+		if most := 2*len(came) + minChunk; round%3 != 0 && p.allocated() > most {
 			t.Fatalf("round %d: %d bytes take %d", round, len(came), p.allocated())
 		}
 		if got := bytes.Join(slices.Collect(p.All()), nil); !bytes.Equal(got, came) || p.Len() != len(came) {
@@ -59,10 +59,10 @@ func TestPiecesHoldWhatCame(t *testing.T) {
 			offset += int64(len(shown))
 		}
 		if round%5 == 0 {
-			joined := p.Joined()
+			joined := p.Join()
 			p.Drop()
-			var other Pieces
-			other.Append(make([]byte, 3*maxPiece)) // may use room again
+			var other chunkBuffer
+			other.Append(make([]byte, 3*maxChunk)) // may use room again
 			if !bytes.Equal(joined, came) {
 				t.Fatalf("round %d: what was joined has changed", round)
 			}
@@ -73,7 +73,7 @@ func TestPiecesHoldWhatCame(t *testing.T) {
 			to := make([]byte, sizes[1+random.IntN(len(sizes)-1)])
 			out = append(out, to[:p.Take(to)]...)
 		}
-		if !bytes.Equal(out, came) || p.allocated() > maxPiece && round%3 != 0 {
+		if !bytes.Equal(out, came) || p.allocated() > maxChunk && round%3 != 0 {
 			t.Fatalf("round %d: %d of %d bytes were taken, %d are allocated", round, len(out), len(came), p.allocated())
 		}
 	}
@@ -81,24 +81,24 @@ func TestPiecesHoldWhatCame(t *testing.T) {
 
 // What somebody else has is never used again for other bytes.
 func TestSharedPiecesAreNotUsedAgain(t *testing.T) {
-	const size = 4 * maxPiece
-	for name, show := range map[string]func(p *Pieces) (shown [][]byte){
-		"shown": func(p *Pieces) (shown [][]byte) {
+	const size = 4 * maxChunk
+	for name, show := range map[string]func(p *chunkBuffer) (shown [][]byte){
+		"shown": func(p *chunkBuffer) (shown [][]byte) {
 			for offset := int64(0); offset < p.end; offset += int64(len(shown[len(shown)-1])) {
 				shown = append(shown, p.from(offset))
 			}
 			return shown
 		},
-		"joined": func(p *Pieces) [][]byte { return [][]byte{p.Joined()} },
+		"joined": func(p *chunkBuffer) [][]byte { return [][]byte{p.Join()} },
 	} {
 		t.Run(name, func(t *testing.T) {
 			for range 10 { // the pool drops some of what it gets under the race detector
-				var p Pieces
+				var p chunkBuffer
 				p.Append(bytes.Repeat([]byte("a"), size))
 				shown := show(&p)
-				p.Joined()
+				p.Join()
 				p.Drop()
-				var other Pieces
+				var other chunkBuffer
 				other.Append(bytes.Repeat([]byte("b"), size))
 				if got := bytes.Join(shown, nil); !bytes.Equal(got, bytes.Repeat([]byte("a"), size)) {
 					t.Fatal("the bytes have changed")
@@ -111,13 +111,13 @@ func TestSharedPiecesAreNotUsedAgain(t *testing.T) {
 // A large body that nobody else has parts of costs nothing but its list of pieces, when
 // there was one before.
 func TestRoomIsUsedAgain(t *testing.T) {
-	const size = 16 * maxPiece
+	const size = 16 * maxChunk
 	body := make([]byte, size)
 	const times = 200
 	var before, after runtime.MemStats
 	runtime.ReadMemStats(&before)
 	for range times {
-		var p Pieces
+		var p chunkBuffer
 		p.Append(body)
 		p.Drop()
 	}
