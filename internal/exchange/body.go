@@ -16,33 +16,33 @@ import (
 	"github.com/caddy-dedup/caddy-dedup/internal/delivery"
 )
 
-// Before we answer a request ourselves, what is left of its body is read off:
-// a client that is still sending would see a broken connection instead of the
-// answer. Both limits are generous for a client and cheap for us.
+// Before dedup answers a request itself, it drains the rest of the body: a client that is still
+// sending would see a broken connection instead of the answer. Both limits are generous for a client
+// and cheap for the server.
 const (
 	maxDrained   = 32 << 20
 	drainTimeout = 10 * time.Second
 )
 
-// requestBody reads a request's body to its end, or up to a limit, at most once,
-// and puts it back for those behind. Reading before a claim means that a slow or
-// vanishing client holds no claim.
+// requestBody reads a request's body to its end, or up to a limit, at most once, and puts it back for
+// the handlers behind. The body is read before the claim, so that a client that is slow or vanishes
+// holds no claim.
 type requestBody struct {
-	w     http.ResponseWriter // to its client
-	r     *http.Request
-	limit int64
-	taken *Allowance
+	w         http.ResponseWriter // to its client
+	r         *http.Request
+	limit     int64
+	allowance *Allowance
 
 	read      bool
 	complete  bool // it was read to its end
 	err       error
 	parseRoom int64       // bytes of the allowance, for what it is parsed into
-	large     *largeError // why it is not parsed, or not read to its end; nil for no such reason
+	large     *largeError // why it is not parsed, or not read to its end, if it is too large for the budget
 	held      heldBody    // what was read, and what the request has in place of its body
 }
 
-// readAll is [requestBody.readToLimit] for a caller that needs all of it: a body that is declared
-// to be too large is not read, and its client is not asked to send it.
+// readAll is [requestBody.readToLimit] for a caller that needs the whole body. A body whose declared
+// length is too large is not read, and the client is not told to continue.
 func (b *requestBody) readAll() error {
 	if !b.read && b.r.ContentLength > b.limit {
 		return delivery.ErrBodyTooLarge
@@ -50,7 +50,7 @@ func (b *requestBody) readAll() error {
 	return b.readToLimit()
 }
 
-// joined returns the bytes of a body that is needed in one piece.
+// joined returns the whole body in one piece.
 func (b *requestBody) joined() ([]byte, error) {
 	if err := b.readAll(); err != nil {
 		return nil, err
@@ -59,11 +59,11 @@ func (b *requestBody) joined() ([]byte, error) {
 	if err := b.reserve(n); err != nil {
 		return nil, err
 	}
-	defer b.release(int64(n)) // of the pieces
+	defer b.release(int64(n)) // the room of the separate chunks
 	return b.held.join(), nil
 }
 
-// joinedIfUnread is joined for a body that those behind have not begun to read; else it is empty.
+// joinedIfUnread returns the whole body if the handlers behind have not begun to read it, else nil.
 func (b *requestBody) joinedIfUnread(room *Allowance) ([]byte, error) {
 	b.held.mu.Lock()
 	defer b.held.mu.Unlock()
@@ -76,13 +76,13 @@ func (b *requestBody) joinedIfUnread(room *Allowance) ([]byte, error) {
 	return b.held.bytes.Join(), nil
 }
 
-// admit takes room for bytes that are made of the body beside it. A small one always gets it.
+// admit takes room for n bytes that are made from the body. A small body always gets it.
 func (b *requestBody) admit(n int) error {
 	if n == 0 || b.held.bytes.Len() <= smallBody {
-		b.taken.Count(n)
+		b.allowance.Count(n)
 		return nil
 	}
-	err := b.taken.Admit(n)
+	err := b.allowance.Admit(n)
 	if large, ok := errors.AsType[*largeError](err); ok {
 		b.large = large
 	} else if err != nil {
@@ -91,7 +91,7 @@ func (b *requestBody) admit(n int) error {
 	return err
 }
 
-// reserve takes room for what is needed to parse the body.
+// reserve takes room for n bytes that parsing the body allocates.
 func (b *requestBody) reserve(n int) error {
 	err := b.admit(n)
 	if err == nil {
@@ -100,14 +100,14 @@ func (b *requestBody) reserve(n int) error {
 	return err
 }
 
-// release gives back room that was reserved.
+// release releases room that was reserved.
 func (b *requestBody) release(n int64) {
 	b.parseRoom -= n
-	b.taken.Release(n)
+	b.allowance.Release(n)
 }
 
-// readToLimit reads the body. [delivery.ErrBodyTooLarge] says that it streams on behind what
-// was read.
+// readToLimit reads the body. It returns [delivery.ErrBodyTooLarge] if there is more than the limit:
+// the rest then streams on behind what was read.
 func (b *requestBody) readToLimit() error {
 	if !b.read {
 		b.read = true
@@ -119,24 +119,24 @@ func (b *requestBody) readToLimit() error {
 	return b.err
 }
 
-// failed returns why the body could not be read, nil if it could or was not.
+// failed returns why the body could not be read, nil if it was read or not tried.
 func (b *requestBody) failed() error { return b.err }
 
-// readBody reads a body and puts it back. It reports whether that is all of it.
+// readBody reads the body and puts it back. It reports whether it has read the whole body.
 func (b *requestBody) readBody() (whole bool, err error) {
 	r, limit := b.r, b.limit
 	if r.Body == nil || r.Body == http.NoBody {
 		return true, nil
 	}
 	b.sendContinue()
-	rest, most := r.Body, limit+1
+	rest, maxBytes := r.Body, limit+1
 	if r.ContentLength > 0 {
-		most = min(most, r.ContentLength+1) // so that a small body takes a small buffer
+		maxBytes = min(maxBytes, r.ContentLength+1) // a small body takes a small buffer
 	}
 	if n := r.ContentLength; 0 < n && n <= min(limit, smallBody) && len(r.Trailer) == 0 {
 		err = b.readSmall(int(n))
 	} else {
-		err = b.readPieces(most)
+		err = b.readChunks(maxBytes)
 	}
 	if full, ok := errors.AsType[spentError](err); ok {
 		b.putBack(rest)
@@ -150,7 +150,7 @@ func (b *requestBody) readBody() (whole bool, err error) {
 	if err != nil {
 		return false, bodyError(r.Context(), err)
 	}
-	// The client was told to continue already: the upstream must not be asked to.
+	// The client was already told to continue: the upstream must not be asked.
 	delete(r.Header, "Expect")
 	n := int64(b.held.bytes.Len())
 	if n > limit {
@@ -168,18 +168,18 @@ func (b *requestBody) readBody() (whole bool, err error) {
 	return true, nil
 }
 
-// sendContinue tells a client to send the body that waits to be told so (RFC 9110, section 10.1.1).
-// Go's servers of HTTP/1.1 and HTTP/2 do that themselves when the body is first read; that of
-// HTTP/3 does not.
+// sendContinue sends 100 Continue to an HTTP/3 client that waits for it before it sends the body (RFC
+// 9110, section 10.1.1). The servers of HTTP/1.1 and HTTP/2 do so by themselves when the body is first
+// read.
 func (b *requestBody) sendContinue() {
 	if b.r.ProtoMajor == 3 && b.r.ContentLength != 0 && strings.EqualFold(firstValue(b.r.Header, "Expect"), "100-continue") {
 		b.w.WriteHeader(http.StatusContinue)
 	}
 }
 
-// readSmall reads a body that is declared and small: it gets its buffer at once.
+// readSmall reads a body of a small declared length into a buffer of that length.
 func (b *requestBody) readSmall(n int) error {
-	if err := b.taken.Admit(n); err != nil {
+	if err := b.allowance.Admit(n); err != nil {
 		return err
 	}
 	if _, err := io.ReadFull(b.r.Body, b.held.bytes.Room(int64(n))); err != nil {
@@ -189,18 +189,18 @@ func (b *requestBody) readSmall(n int) error {
 	return nil
 }
 
-// readPieces reads a body to its end, or as much of it. Its buffers grow as it comes: a
-// declared length costs its sender nothing.
-func (b *requestBody) readPieces(most int64) error {
+// readChunks reads a body to its end, or at most maxBytes of it. Its buffers grow as the bytes come:
+// a client that only declares a length takes no memory.
+func (b *requestBody) readChunks(maxBytes int64) error {
 	delete(b.r.Header, "Expect") // the first read tells the client to continue
-	pieces := &b.held.bytes
-	for int64(pieces.Len()) < most {
-		n, err := b.r.Body.Read(pieces.Room(most - int64(pieces.Len())))
+	buffer := &b.held.bytes
+	for int64(buffer.Len()) < maxBytes {
+		n, err := b.r.Body.Read(buffer.Room(maxBytes - int64(buffer.Len())))
 		if n > 0 {
-			if full := b.taken.Admit(n); full != nil {
+			if full := b.allowance.Admit(n); full != nil {
 				return full
 			}
-			pieces.Grow(n)
+			buffer.Grow(n)
 		}
 		if errors.Is(err, io.EOF) {
 			break
@@ -209,33 +209,33 @@ func (b *requestBody) readPieces(most int64) error {
 			return err
 		}
 	}
-	// A server of HTTP/3 may end a body before its declared length as if it were whole (RFC
-	// 9114, section 4.1.2, has it malformed).
-	if n, declared := int64(pieces.Len()), b.r.ContentLength; declared > 0 && n < min(declared, most) {
+	// An HTTP/3 server may end a body before its declared length without an error, although such a
+	// request is malformed (RFC 9114, section 4.1.2).
+	if n, declared := int64(buffer.Len()), b.r.ContentLength; declared > 0 && n < min(declared, maxBytes) {
 		return fmt.Errorf("the body ended after %d of %d bytes: %w", n, declared, io.ErrUnexpectedEOF)
 	}
 	return nil
 }
 
-// putBack gives the request what was read of its body, and the rest behind that.
+// putBack makes the body of the request what was read of it, followed by the rest.
 func (b *requestBody) putBack(rest io.Reader) {
-	b.held.Closer, b.held.rest, b.held.taken = b.r.Body, rest, b.taken
+	b.held.Closer, b.held.rest, b.held.allowance = b.r.Body, rest, b.allowance
 	b.r.Body = &b.held
 }
 
-// heldBody is a body that was read, for those behind. What they have is held no more, and
-// its room in the budget is given back.
+// heldBody is a body that was read, for the handlers behind. What they read is no longer held, and
+// its room in the budget is released.
 type heldBody struct {
 	io.Closer // of the body as it came
 	rest      io.Reader
-	taken     *Allowance
+	allowance *Allowance
 
 	mu    sync.Mutex // a transport may close the body while it is being read
 	bytes chunkBuffer
-	begun bool // to be read by those behind
-	// reader is the first that reads it. No other may.
+	begun bool // the handlers behind have begun to read it
+	// reader is the first one that read it. Others get an error.
 	reader    io.Reader
-	discarded bool // some of it was released: it cannot be read whole
+	discarded bool // some of it was released, so that it cannot be read whole
 	later     laterBody
 }
 
@@ -264,22 +264,22 @@ func (b *heldBody) readHeld(reader io.Reader, p []byte) (int, error) {
 		b.reader = reader
 	}
 	if b.discarded || b.reader != reader {
-		return 0, http.ErrBodyReadAfterClose // and no end, which would make it look whole
+		return 0, http.ErrBodyReadAfterClose // not io.EOF, which would make it look whole
 	}
 	n := b.bytes.Take(p)
-	b.taken.Release(int64(n))
+	b.allowance.Release(int64(n))
 	b.begun = b.begun || n > 0
 	return n, nil
 }
 
 func (b *heldBody) discardLocked() {
 	b.discarded = b.discarded || b.bytes.Len() > 0
-	b.taken.Release(int64(b.bytes.Len()))
+	b.allowance.Release(int64(b.bytes.Len()))
 	b.bytes.Drop()
 }
 
-// Close implements io.Closer. What is read after that is an error, as with the body of Go's
-// server itself, and no end: a body of which all was read before would look like an empty one.
+// Close implements io.Closer. A later read returns an error, as with the body of Go's own server, and
+// not io.EOF: a body that was read to its end would look like an empty one.
 func (b *heldBody) Close() error {
 	b.mu.Lock()
 	b.discardLocked()
@@ -288,9 +288,9 @@ func (b *heldBody) Close() error {
 	return b.Closer.Close()
 }
 
-// laterBody is a held body for handlers that get the request after a proxy had a connection for
-// it. Either they read it, if that proxy sends none of it, or the proxy: its transport may
-// not have come to the end yet when the upstream answers, and what is left is not the body.
+// laterBody is the same body for handlers that get the request after a proxy got a connection for it,
+// such as those of handle_response. Only one of the two may read it: if the proxy's transport is
+// still sending it when the upstream answers, the rest is not the body.
 type laterBody struct{ *heldBody }
 
 // forLater returns the body as a laterBody.
@@ -302,7 +302,7 @@ func (b *heldBody) forLater() *laterBody {
 // Read implements io.Reader.
 func (b *laterBody) Read(p []byte) (int, error) { return b.readBy(b, p) }
 
-// heldIn returns the held body in a body, nil if it is none.
+// heldIn returns the held body that a request's body is, nil for any other.
 func heldIn(body io.ReadCloser) *heldBody {
 	switch b := body.(type) {
 	case *heldBody:
@@ -314,7 +314,7 @@ func heldIn(body io.ReadCloser) *heldBody {
 	}
 }
 
-// releaseBody gives back what a body holds, if it is one of ours.
+// releaseBody releases what a held body holds. It does nothing to any other.
 func releaseBody(body io.ReadCloser) {
 	if b := heldIn(body); b != nil {
 		b.mu.Lock()
@@ -323,7 +323,7 @@ func releaseBody(body io.ReadCloser) {
 	}
 }
 
-// bodyError says with which status a request ends whose body could not be read.
+// bodyError returns an error with the status of a request whose body could not be read.
 func bodyError(ctx context.Context, err error) error {
 	var handlerError caddyhttp.HandlerError
 	var tooLarge *http.MaxBytesError
@@ -332,7 +332,7 @@ func bodyError(ctx context.Context, err error) error {
 		return err
 	case errors.As(err, &tooLarge):
 		return caddyhttp.Error(http.StatusRequestEntityTooLarge, err)
-	case errors.Is(err, os.ErrDeadlineExceeded): // after which the server, too, ends the context
+	case errors.Is(err, os.ErrDeadlineExceeded): // the server then cancels the context too
 		return caddyhttp.Error(http.StatusRequestTimeout, err)
 	case ctx.Err() != nil:
 		return caddyhttp.Error(statusClientGone, err)
@@ -341,7 +341,7 @@ func bodyError(ctx context.Context, err error) error {
 	}
 }
 
-// unreadOutcome is what becomes of a request whose body could not be read.
+// unreadOutcome returns the outcome of a request whose body could not be read.
 func unreadOutcome(err error) Outcome {
 	var handlerError caddyhttp.HandlerError
 	if errors.As(err, &handlerError) && handlerError.StatusCode == http.StatusRequestEntityTooLarge {
@@ -350,14 +350,13 @@ func unreadOutcome(err error) Outcome {
 	return OutcomeInvalid
 }
 
-// statusClientGone is what Caddy's reverse_proxy, too, notes for a client that
-// disconnected before it was answered.
+// statusClientGone is the status of a request whose client disconnected before it was answered, as in
+// Caddy's reverse_proxy.
 const statusClientGone = 499
 
-// drainBody reads what is left of a body, within limits. A client that waits to be
-// told to continue has sent none; it sees our answer only if the connection is
-// closed, because Go's server, which does not know its own body reader behind
-// Caddy's, would wait for a body that never comes.
+// drainBody reads the rest of a request's body, within limits. A client that waits for 100 Continue
+// has sent none. Its connection is closed behind the answer: Go's server does not recognize its own
+// body reader behind Caddy's, and would wait for a body that never comes.
 func drainBody(w http.ResponseWriter, r *http.Request) {
 	if r.Body == nil || r.Body == http.NoBody {
 		return
@@ -373,7 +372,7 @@ func drainBody(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	control := http.NewResponseController(w)
-	// Where there is no deadline to be had the server's own timeouts apply.
+	// Without support for deadlines, the server's own timeouts apply.
 	_ = control.SetReadDeadline(time.Now().Add(drainTimeout))
 	_, err := io.CopyN(io.Discard, r.Body, maxDrained)
 	if err == nil || errors.Is(err, io.EOF) {

@@ -11,16 +11,16 @@ import (
 	"github.com/caddy-dedup/caddy-dedup/internal/delivery"
 )
 
-// Budget bounds the bytes that are held for requests: bodies as they arrive, recorded responses,
+// Budget limits the bytes that are held for requests: bodies as they arrive, recorded responses,
 // and replays until their clients have read them. Room is reserved before anything is allocated
 // or read.
 //
-// New requests and replays get nine tenths of the limit, runs in flight all of it. What does not
-// fit, and is not small, waits: runs in the order in which they began, then replays in the order in
+// New requests and replays get nine tenths of the limit, runs in flight all of it. Small responses
+// always get room. Others wait for it: first the runs, oldest first, then the replays, in the order in
 // which they came.
 //
-// Runs that wait for each other's room would wait without end, so one run at a time may exceed
-// the limit, the oldest that waits. The next one may when what is held is within the limit again.
+// Otherwise runs could wait for each other's room without end: the oldest run that waits may exceed
+// the limit. The next one may do so when the bytes held are within the limit again.
 type Budget struct {
 	mu          sync.Mutex
 	limit, used int64
@@ -31,17 +31,17 @@ type Budget struct {
 	shared      map[*byte]*sharedBody
 }
 
-// waiter is a holder that waits for room. Its channel is closed when it has got it.
+// waiter is a holder that waits for room. granted is closed when it gets the room.
 type waiter struct {
 	of      *Allowance
 	bytes   int64
 	granted chan struct{}
 }
 
-// sharedBody is a body with which several requests are answered.
+// sharedBody is a body that several requests are answered with.
 type sharedBody struct {
-	users int
-	taken Allowance
+	users     int
+	allowance Allowance
 }
 
 // NewBudget returns a budget with this limit, in bytes.
@@ -70,7 +70,7 @@ func (e spentError) Error() string {
 	return fmt.Sprintf("the limit of %d buffered bytes is reached", e.limit)
 }
 
-// largeError is the error of a request that takes more than new requests get in all: it never fits.
+// largeError is the error of a request that needs more than all new requests together get.
 type largeError struct{ bytes, limit int64 }
 
 // Error implements error.
@@ -91,12 +91,12 @@ func (b *Budget) Busy() error {
 	return nil
 }
 
-// newRequestLimit leaves a tenth of the limit to the runs in flight.
+// newRequestLimit is the limit for new requests and replays. It leaves a tenth to the runs in flight.
 func (b *Budget) newRequestLimit() int64 { return b.limit - b.limit/10 }
 
-// Allowance is what one holder has taken of a budget.
+// Allowance is the room that one holder has taken from a budget.
 type Allowance struct {
-	// Budget is what the room is taken of.
+	// Budget is the budget that the room is taken from.
 	Budget *Budget
 	bytes  int64 // under the budget's lock
 	// age is the number of the run, 0 until it takes room; waited is how long it has waited.
@@ -105,20 +105,20 @@ type Allowance struct {
 }
 
 const (
-	// smallBody is the size of a request up to which it is always admitted, and of a run's response
-	// up to which it need not wait, in bytes: its connection alone takes as much. The request may
-	// be a duplicate. If it would run, the engine refuses it.
+	// smallBody is the size in bytes up to which a request is always admitted, and a run's response
+	// never waits: a connection alone takes as much memory. A small request that is not a duplicate
+	// is refused by the engine if there is no room.
 	smallBody = 4 << 10
-	// smallReplay is the size up to which a replay need not wait, in bytes: its connection alone
-	// takes as much.
+	// smallReplay is the size in bytes up to which a replay never waits: a connection alone takes as
+	// much memory.
 	smallReplay = 16 << 10
-	// roomTimeout is how long a run waits for room in all. If it waited longer, its upstream
-	// might give up, and a request that was executed would run again.
+	// roomTimeout is how long one run waits for room in all. If it waited longer, its upstream might
+	// give up, and the executed request would run again.
 	roomTimeout = 30 * time.Second
 )
 
-// Admit takes room for bytes of a request that is not in flight yet, or returns a [spentError] or a
-// [*largeError].
+// Admit takes room for n bytes of a request that is not in flight yet. If there is none, it returns a
+// [spentError] or a [*largeError].
 func (a *Allowance) Admit(n int) error {
 	b := a.Budget
 	b.mu.Lock()
@@ -134,7 +134,7 @@ func (a *Allowance) Admit(n int) error {
 	return nil
 }
 
-// Count takes room for what is held already, whether there is room or not.
+// Count takes room for n bytes that are held already, even beyond the limit.
 func (a *Allowance) Count(n int) {
 	a.Budget.mu.Lock()
 	defer a.Budget.mu.Unlock()
@@ -146,7 +146,7 @@ func (a *Allowance) addLocked(n int64) {
 	a.bytes += n
 }
 
-// TryTake takes room for the response of a run, and reports whether there was some.
+// TryTake takes room for n bytes of a run's response, and reports whether there was room.
 func (a *Allowance) TryTake(n int) bool {
 	b := a.Budget
 	b.mu.Lock()
@@ -174,7 +174,7 @@ func (a *Allowance) takeLocked(n int64) bool {
 	return true
 }
 
-// Take is [Allowance.TryTake] that waits for room. It reports false if there was none within
+// Take is like [Allowance.TryTake], but waits for room. It reports false if there was none within
 // [roomTimeout].
 func (a *Allowance) Take(n int) bool {
 	if a.TryTake(n) {
@@ -188,8 +188,8 @@ func (a *Allowance) Take(n int) bool {
 	return took
 }
 
-// TakeReplay takes room for a replay. It waits until there is some, or until the context ends;
-// the error is the cause of that.
+// TakeReplay takes room for n bytes of a replay. It waits for room until the context ends, and then
+// returns the cause of that.
 func (a *Allowance) TakeReplay(ctx context.Context, n int) error {
 	if !a.wait(ctx, &a.Budget.replays, n) {
 		return context.Cause(ctx)
@@ -197,7 +197,7 @@ func (a *Allowance) TakeReplay(ctx context.Context, n int) error {
 	return nil
 }
 
-// wait waits in a queue for room, and reports whether it got it before the context ended.
+// wait waits in a queue for room, and reports whether it got room before the context ended.
 func (a *Allowance) wait(ctx context.Context, queue *[]*waiter, n int) bool {
 	b, w := a.Budget, &waiter{a, int64(n), make(chan struct{})}
 	b.mu.Lock()
@@ -226,8 +226,8 @@ func (a *Allowance) wait(ctx context.Context, queue *[]*waiter, n int) bool {
 	return false
 }
 
-// grantLocked gives room to those that wait, as far as there is some. After it, runs wait only
-// while another run exceeds the limit.
+// grantLocked gives room to the waiters while there is some. After it, runs wait only while another
+// run exceeds the limit.
 func (b *Budget) grantLocked() {
 	if b.exceeding != nil && (b.used <= b.limit || b.exceeding.bytes == 0) {
 		b.exceeding = nil
@@ -247,12 +247,13 @@ func (b *Budget) grantLocked() {
 	}
 }
 
-func granted(queue []*waiter) (rest []*waiter) {
+// granted notifies the first waiter of a queue, and removes it.
+func granted(queue []*waiter) []*waiter {
 	close(queue[0].granted)
 	return slices.Delete(queue, 0, 1)
 }
 
-// Release gives back some of the room, at most what was taken.
+// Release releases n bytes of the room, at most what was taken.
 func (a *Allowance) Release(n int64) {
 	a.Budget.mu.Lock()
 	defer a.Budget.mu.Unlock()
@@ -266,13 +267,13 @@ func (a *Allowance) releaseLocked(n int64) {
 	a.Budget.grantLocked()
 }
 
-// ReleaseAll gives back all of the room.
+// ReleaseAll releases all of the room.
 func (a *Allowance) ReleaseAll() { a.Release(math.MaxInt64) }
 
-// Share takes room for a body with which a request is answered: once for all requests that are
-// answered with it. If nothing has taken room for it and there is none, the result is nil, unless
-// the body is held anyway. An allowance that exceeds the limit does so for the body, which exceeds
-// it then.
+// Share takes room for a body that a request is answered with, once for all requests that are answered
+// with the same body. It returns nil if there is no room, unless the body is held anyway, or another
+// request has taken room for it. If a exceeds the limit, it does so for this body, which exceeds the
+// limit in its place.
 func (a *Allowance) Share(body []byte, held bool) (release func()) {
 	b := a.Budget
 	b.mu.Lock()
@@ -286,10 +287,10 @@ func (a *Allowance) Share(body []byte, held bool) (release func()) {
 		if !held && (len(b.replays) > 0 || b.used+size > b.newRequestLimit()) {
 			return nil
 		}
-		s = &sharedBody{taken: Allowance{Budget: b}}
-		s.taken.addLocked(size)
+		s = &sharedBody{allowance: Allowance{Budget: b}}
+		s.allowance.addLocked(size)
 		if b.exceeding == a {
-			b.exceeding = &s.taken
+			b.exceeding = &s.allowance
 		}
 		if b.shared == nil {
 			b.shared = make(map[*byte]*sharedBody)
@@ -302,7 +303,7 @@ func (a *Allowance) Share(body []byte, held bool) (release func()) {
 		defer b.mu.Unlock()
 		if s.users--; s.users == 0 {
 			delete(b.shared, &body[0])
-			s.taken.releaseLocked(math.MaxInt64)
+			s.allowance.releaseLocked(math.MaxInt64)
 		}
 	})
 }

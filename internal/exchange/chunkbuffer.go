@@ -6,42 +6,41 @@ import (
 	"sync"
 )
 
-// chunkBuffer are bytes that are held as they come. What has come is not moved when more
-// comes, and the room that is allocated is at most twice what has come, and a little.
+// chunkBuffer holds bytes in chunks as they come. It does not move them when more come, and
+// allocates at most twice as much as has come, and one small chunk.
 //
-// They are not safe for use by several goroutines at a time.
+// It is not safe for concurrent use.
 type chunkBuffer struct {
-	// first is the first piece: most bodies have one alone. more are those behind it.
-	first part
-	more  []part
+	// first is the first chunk, and more are the others. Most bodies have only one.
+	first chunk
+	more  []chunk
 	// The bytes from the offset begin to the offset end are held.
 	begin, end int64
-	// shared reports whether others may have parts of the pieces. Their memory is not used
-	// again then.
+	// shared reports whether others may hold parts of the chunks, whose memory is then not used again.
 	shared bool
 }
 
-// part is a piece that begins at an offset.
-type part struct {
+// chunk holds the bytes from the offset at on.
+type chunk struct {
 	at    int64
 	bytes []byte
 }
 
 const (
-	// minChunk is how much room a sender has before it has sent anything, in bytes: its
+	// minChunk is the size in bytes of the chunk that a sender gets before it has sent anything: its
 	// connection alone takes as much.
 	minChunk = 4 << 10
-	// maxChunk is the size of the pieces of a large body, in bytes.
+	// maxChunk is the size in bytes of the chunks of a large body.
 	maxChunk = 64 << 10
 )
 
-// chunkPool has room for pieces of the size maxChunk.
+// chunkPool has chunks of the size maxChunk.
 var chunkPool = sync.Pool{New: func() any { return new([maxChunk]byte) }}
 
 // Len returns how many bytes are held.
 func (p *chunkBuffer) Len() int { return int(p.end - p.begin) }
 
-// Reserve makes room for n bytes in one piece. Nothing may be held yet.
+// Reserve makes room for n bytes in one chunk. The buffer must be empty.
 func (p *chunkBuffer) Reserve(n int) { p.first.bytes = make([]byte, 0, n) }
 
 // Append appends a copy of the bytes.
@@ -54,20 +53,20 @@ func (p *chunkBuffer) Append(bytes []byte) {
 	}
 }
 
-// Room returns room for the next bytes, of which no more than that many can come.
-// [chunkBuffer.Grow] says how many came.
-func (p *chunkBuffer) Room(most int64) []byte {
-	room := p.room(int(min(most, int64(max(p.Len(), minChunk)))))
-	return room[:min(most, int64(cap(room)))]
+// Room returns room for the next bytes, at most maxBytes. The caller adds those that it has written
+// with [chunkBuffer.Grow].
+func (p *chunkBuffer) Room(maxBytes int64) []byte {
+	room := p.room(int(min(maxBytes, int64(max(p.Len(), minChunk)))))
+	return room[:min(maxBytes, int64(cap(room)))]
 }
 
-// room returns the room behind the last byte. Where there is none, there is another
-// piece then, of n bytes, but not larger than maxChunk.
+// room returns the room behind the last byte. If there is none, it adds a chunk of n bytes, at most
+// maxChunk.
 func (p *chunkBuffer) room(n int) []byte {
 	last := p.last()
 	if len(last.bytes) == cap(last.bytes) {
 		if len(last.bytes) > 0 {
-			p.more = append(p.more, part{})
+			p.more = append(p.more, chunk{})
 			last = p.last()
 		}
 		last.at = p.end
@@ -80,28 +79,29 @@ func (p *chunkBuffer) room(n int) []byte {
 	return last.bytes[len(last.bytes):]
 }
 
-// Grow says that n bytes were written into the room.
+// Grow adds the n bytes that were written into the room.
 func (p *chunkBuffer) Grow(n int) {
 	last := p.last()
 	last.bytes = last.bytes[:len(last.bytes)+n]
 	p.end += int64(n)
 }
 
-func (p *chunkBuffer) last() *part {
+func (p *chunkBuffer) last() *chunk {
 	if n := len(p.more); n > 0 {
 		return &p.more[n-1]
 	}
 	return &p.first
 }
 
-// All goes through the bytes, none of which was dropped. Nobody may keep them.
+// All returns all bytes, chunk by chunk. None may have been dropped, and the caller must not keep
+// them.
 func (p *chunkBuffer) All() iter.Seq[[]byte] {
 	return func(yield func([]byte) bool) {
 		if p.Len() == 0 || !yield(p.first.bytes) {
 			return
 		}
-		for _, part := range p.more {
-			if len(part.bytes) > 0 && !yield(part.bytes) {
+		for _, chunk := range p.more {
+			if len(chunk.bytes) > 0 && !yield(chunk.bytes) {
 				return
 			}
 		}
@@ -116,8 +116,7 @@ func (p *chunkBuffer) JoinCost() int {
 	return p.Len()
 }
 
-// Join returns all bytes in one piece, none of which was dropped. They stay as they
-// are.
+// Join returns all bytes in one slice, which is not changed afterwards. None may have been dropped.
 func (p *chunkBuffer) Join() []byte {
 	if len(p.more) > 0 {
 		whole := make([]byte, 0, p.Len())
@@ -127,18 +126,19 @@ func (p *chunkBuffer) Join() []byte {
 		for p.first.bytes != nil {
 			p.discardFirst()
 		}
-		p.first = part{bytes: whole}
+		p.first = chunk{bytes: whole}
 	}
 	p.shared = true
 	return p.first.bytes
 }
 
-// from returns bytes from the offset on, as many as lie in one piece.
+// from returns the bytes from the offset to the end of its chunk. The caller may keep them.
 func (p *chunkBuffer) from(offset int64) []byte {
 	p.shared = true
 	return p.at(offset)
 }
 
+// at is from for a caller that does not keep the bytes.
 func (p *chunkBuffer) at(offset int64) []byte {
 	n := sort.Search(len(p.more), func(n int) bool { return p.more[n].at > offset })
 	in := p.first
@@ -148,7 +148,7 @@ func (p *chunkBuffer) at(offset int64) []byte {
 	return in.bytes[offset-in.at:]
 }
 
-// Take moves the first bytes out, as many as there is room for.
+// Take moves the first bytes into to, as many as fit, and returns how many.
 func (p *chunkBuffer) Take(to []byte) int {
 	n := 0
 	for n < len(to) && p.Len() > 0 {
@@ -159,7 +159,7 @@ func (p *chunkBuffer) Take(to []byte) int {
 	return n
 }
 
-// Drop drops all.
+// Drop drops all bytes.
 func (p *chunkBuffer) Drop() { p.dropTo(p.end) }
 
 // dropTo drops the bytes before an offset.
@@ -174,9 +174,9 @@ func (p *chunkBuffer) discardFirst() {
 	if bytes := p.first.bytes; cap(bytes) == maxChunk && !p.shared {
 		chunkPool.Put((*[maxChunk]byte)(bytes[:maxChunk]))
 	}
-	p.first = part{at: p.end}
+	p.first = chunk{at: p.end}
 	if len(p.more) > 0 {
-		p.first, p.more[0] = p.more[0], part{}
+		p.first, p.more[0] = p.more[0], chunk{}
 		p.more = p.more[1:]
 	}
 }

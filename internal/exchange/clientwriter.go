@@ -11,29 +11,30 @@ import (
 // clientWriter writes a recording to one client, at that client's pace. A client that accepts no
 // bytes for too long is disconnected.
 type clientWriter struct {
-	// Client is what it writes to.
+	// Client is the response writer that it writes to.
 	Client  http.ResponseWriter
 	control http.ResponseController
 	// Flushes reports whether each piece is to reach the client at once.
 	Flushes bool
-	// limit is how long the client may accept nothing, and conn its connection, nil if it is unknown.
+	// limit is how long the client may accept nothing. conn is its connection, nil if it is unknown.
 	limit writeLimit
 	conn  net.Conn
 	sent  int
-	// progress is that of the client; nil until something is written that is watched.
+	// progress watches the client; nil until the first write that is watched.
 	progress *progress
 	// unsentLimited reports whether [limitUnsent] was called.
 	unsentLimited bool
 }
 
-// writeLimit says how long a client may accept nothing.
+// writeLimit is how long a client may accept nothing.
 type writeLimit struct {
 	idle time.Duration
-	// byServer reports whether that is the server's own limit, which ends the write by itself.
+	// byServer reports whether idle is the server's own write timeout, so that the server ends the
+	// write.
 	byServer bool
-	// shared reports whether the connection carries other requests too, as with HTTP/2. The end of a
-	// write only ends a stream there, by a frame to the client: while the whole connection accepts
-	// nothing, that is not sent, and the write does not return. Then the connection is closed.
+	// shared reports whether the connection carries other requests too, as in HTTP/2. There a write
+	// deadline only resets a stream, which sends a frame to the client. While the whole connection
+	// accepts nothing, the frame is not sent, and the write does not return: the connection is closed.
 	shared bool
 }
 
@@ -43,19 +44,19 @@ func newClientWriter(w http.ResponseWriter, conn net.Conn, limit writeLimit) cli
 	return clientWriter{Client: w, control: *http.NewResponseController(w), conn: conn, limit: limit}
 }
 
-// piece is how much is written at a time.
-const piece = 32 << 10
+// maxWrite is how much is written at a time, in bytes.
+const maxWrite = 32 << 10
 
-// maxUnlimited is how much is written without a limit, in bytes: no more than Go's
-// server holds back until the handler has returned.
+// maxUnlimited is how much is written without a limit, in bytes: no more than Go's server buffers
+// until the handler returns.
 const maxUnlimited = 2 << 10
 
-// Send writes a whole response. The error says that the client has disconnected, or accepted
-// nothing for too long.
+// Send writes p. It returns an error if the client has disconnected, or accepted nothing for too
+// long.
 func (d *clientWriter) Send(p []byte) error {
 	for len(p) > 0 {
-		n := min(len(p), piece)
-		if d.sent += n; d.sent >= piece && d.conn != nil && !d.unsentLimited { // a small response is spared the call
+		n := min(len(p), maxWrite)
+		if d.sent += n; d.sent >= maxWrite && d.conn != nil && !d.unsentLimited { // a small response saves the call
 			d.unsentLimited = true
 			limitUnsent(d.conn)
 		}
@@ -75,7 +76,7 @@ func (d *clientWriter) Send(p []byte) error {
 	return nil
 }
 
-// Flush sends the client what was written. The error says that it has disconnected.
+// Flush sends the client what was written. It returns an error if the client has disconnected.
 func (d *clientWriter) Flush() error {
 	d.startWrite()
 	defer d.endWrite(0)
@@ -85,9 +86,9 @@ func (d *clientWriter) Flush() error {
 	return nil
 }
 
-// Inform writes an informational response, which is sent at once. The header may be changed
-// after that: over HTTP/2, Go's server may still be reading it if it has given up a stream
-// that was reset, unless it has a length to leave out, for which it makes a copy.
+// Inform sends an informational response at once. The caller may change the header afterwards. Over
+// HTTP/2, Go's server may then still be reading it, for a stream that was reset; a Content-Length
+// makes the server copy the header, to leave that field out.
 func (d *clientWriter) Inform(status int) {
 	if d.limit.shared {
 		d.Client.Header()["Content-Length"] = []string{"0"}
@@ -97,7 +98,7 @@ func (d *clientWriter) Inform(status int) {
 	d.Client.WriteHeader(status)
 }
 
-// begin watches the client during a write, until end.
+// startWrite watches the client during a write, until endWrite.
 func (d *clientWriter) startWrite() {
 	if d.limit.idle == 0 || d.limit.byServer && !d.limit.shared {
 		return
@@ -108,20 +109,20 @@ func (d *clientWriter) startWrite() {
 	d.progress.startWrite()
 }
 
-// end ends the write of n bytes.
+// endWrite ends the write of n bytes.
 func (d *clientWriter) endWrite(n int) {
 	if d.progress != nil {
 		d.progress.endWrite(n)
 	}
 }
 
-// Follow writes a recording from its first byte to its end. It returns stateWhole, or stateCut for
-// whatever reason.
+// Follow writes a recording from its first byte to its end. It returns stateWhole if the client has
+// got all of it, else stateCut.
 func (d *clientWriter) Follow(ctx context.Context, rd *recordingReader) recordingState {
 	for {
 		shown, state, changed := rd.next()
 		if len(shown) > 0 {
-			shown = shown[:min(len(shown), piece)]
+			shown = shown[:min(len(shown), maxWrite)]
 			if err := d.Send(shown); err != nil {
 				return stateCut
 			}
@@ -139,8 +140,8 @@ func (d *clientWriter) Follow(ctx context.Context, rd *recordingReader) recordin
 	}
 }
 
-// underlying returns the connection of the kernel that others are around, such as a
-// [crypto/tls.Conn], and the one of Caddy's listener wrapper proxy_protocol.
+// underlying returns the kernel's connection within wrappers such as [crypto/tls.Conn] and that of
+// Caddy's listener wrapper proxy_protocol.
 func underlying(conn net.Conn) net.Conn {
 	for {
 		switch around := conn.(type) {

@@ -94,7 +94,7 @@ func TestClientThatAcceptsNothingIsDisconnected(t *testing.T) {
 				client := &slowClient{ResponseRecorder: httptest.NewRecorder(), takes: c.pieces, cut: make(chan struct{})}
 				d := newClientWriter(client, nil, writeLimit{idle: idle})
 				began := time.Now()
-				err := d.Send(make([]byte, len(c.pieces)*piece))
+				err := d.Send(make([]byte, len(c.pieces)*maxWrite))
 				if took := time.Since(began); (err != nil) != (c.want != 0) || err != nil && took != c.want {
 					t.Errorf("it ended after %v with %v, want %v", took, err, c.want)
 				}

@@ -10,13 +10,13 @@ import (
 	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
 )
 
-// observation is what was observed of a run when it ended.
+// observation is what was observed of a run until it ended.
 type observation struct {
 	err      error // what the handlers behind returned; [errAborted] if they panicked
 	status   int   // what they wrote; 0 for nothing
 	broken   bool  // whether they wrote fewer or more bytes than they had declared
 	omitted  bool  // whether the body outgrew what is kept
-	upgraded bool  // whether the connection is another protocol's
+	upgraded bool  // whether the connection has switched to another protocol
 	upstream upstreamObservation
 	releases bool // whether the upstream's status releases the key
 }
@@ -32,10 +32,10 @@ const (
 )
 
 var (
-	// errAborted stands for a panic: the run was aborted, or its upstream died in the
-	// middle of a body.
+	// errAborted stands for a panic: a handler was aborted, or the upstream failed in the middle of a
+	// body.
 	errAborted = errors.New("aborted")
-	// errNoHandler is how a run ends that no handler behind has answered.
+	// errNoHandler is the end of a run that no handler behind has answered.
 	errNoHandler = errors.New("no handler behind dedup answered the request")
 
 	errNoResponse = caddyhttp.Error(http.StatusBadGateway, errors.New("the upstream gave no response"))

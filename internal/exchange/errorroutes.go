@@ -12,10 +12,10 @@ import (
 	"go.uber.org/zap/zapcore"
 )
 
-// A request with a key is answered here if it is refused or fails, and its error is not returned:
+// dedup answers a request with a key itself if it is refused or fails, and does not return the error:
 // the server would run its error routes (handle_errors), or a subroute in front its own, with the
-// request as it came, and one that is a proxy would execute it. Here they get a GET without a
-// body, as with nginx's error_page.
+// request as it came, and a proxy among them would execute it. Here they get a GET without a body, as
+// with nginx's error_page.
 
 // failed logs why a request has failed, and answers it.
 func (x *exchange) failed(err error) error {
@@ -23,7 +23,7 @@ func (x *exchange) failed(err error) error {
 	return x.answerError(err)
 }
 
-// logFailure logs why a request has failed, at the level that the server logs it at.
+// logFailure logs why a request has failed, at the level that the server would use.
 func (x *exchange) logFailure(err error) {
 	level := zapcore.DebugLevel
 	if failedStatus(err) >= http.StatusInternalServerError {
@@ -32,8 +32,8 @@ func (x *exchange) logFailure(err error) {
 	x.Logger.Log(level, "the request failed", zap.Inline(x), zap.Error(err))
 }
 
-// answerError answers a request with the server's error routes; where none of them answers, with
-// the status alone, as the server does.
+// answerError answers a request with the server's error routes. If none of them answers, it writes the
+// status alone, as the server does.
 func (x *exchange) answerError(err error) error {
 	if !x.serveErrorPage(err) {
 		x.w.WriteHeader(failedStatus(err))
@@ -41,15 +41,15 @@ func (x *exchange) answerError(err error) error {
 	return nil
 }
 
-// serveErrorPage has the server's error routes show why a request failed, and reports whether
-// they did.
+// serveErrorPage runs the server's error routes to show why a request failed, and reports whether they
+// answered.
 func (x *exchange) serveErrorPage(cause error) bool {
 	return x.serveErrorRoutes(errorPageRequest(x.r), cause, true)
 }
 
-// returnError returns an error of the handlers behind, as without dedup. If the body was read, it
-// runs the server's error routes instead: the server's own request may be another one, of whose
-// body nothing is left.
+// returnError returns an error of the handlers behind, as without dedup. If dedup has read the
+// body, it runs the server's error routes itself: the server would give them its own request, whose
+// body is already consumed.
 func (x *exchange) returnError(r *http.Request, err error, answered bool) error {
 	if err == nil || answered || !x.body.read || !hasErrorRoutes(r) || runOf(r.Context()) != nil {
 		return err
@@ -61,29 +61,29 @@ func (x *exchange) returnError(r *http.Request, err error, answered bool) error 
 	return nil
 }
 
-// hasErrorRoutes reports whether the server has error routes for a request. One that is in them
+// hasErrorRoutes reports whether the server has error routes for a request. A request that is in them
 // already has none: they would call themselves.
 func hasErrorRoutes(r *http.Request) bool {
 	server, _ := r.Context().Value(caddyhttp.ServerCtxKey).(*caddyhttp.Server)
 	return server != nil && server.Errors != nil && r.Context().Value(caddyhttp.ErrorCtxKey) == nil
 }
 
-// serveErrorRoutes runs the server's error routes, and reports whether they answered. Where none
-// of a site's matches, Caddy writes the error's status and no body, which does not count.
+// serveErrorRoutes runs the server's error routes, and reports whether they answered. If no route
+// of the site matches, Caddy writes the error's status and no body, which is no answer.
 func (x *exchange) serveErrorRoutes(r *http.Request, cause error, isPage bool) bool {
 	if !hasErrorRoutes(r) {
-		x.repl().Set(handlersError, cause) // a dedup in front sees by it that no upstream has answered
+		x.repl().Set(handlersError, cause) // a dedup in front learns from it that no upstream has answered
 		return false
 	}
 	page := &errorPage{to: x.toClient(), header: x.w.Header().Clone(), errorStatus: failedStatus(cause)}
 	if isPage {
 		forgetUpstream(x.repl())
-		defer forgetUpstream(x.repl()) // of the error routes: it is not the run's of a dedup in front
+		defer forgetUpstream(x.repl()) // the upstream of error routes is not that of the run of a dedup in front
 		page.repl = x.repl()
 	}
-	errors := r.Context().Value(caddyhttp.ServerCtxKey).(*caddyhttp.Server).Errors
+	routes := r.Context().Value(caddyhttp.ServerCtxKey).(*caddyhttp.Server).Errors
 	noRoute := caddyhttp.HandlerFunc(func(http.ResponseWriter, *http.Request) error { return nil })
-	if err := errors.Routes.Compile(noRoute).ServeHTTP(page, errors.WithError(r, cause)); err != nil {
+	if err := routes.Routes.Compile(noRoute).ServeHTTP(page, routes.WithError(r, cause)); err != nil {
 		x.Logger.Error("the error routes failed", zap.Inline(x), zap.NamedError("first_error", cause), zap.Error(err))
 	}
 	return page.answered()
@@ -94,7 +94,7 @@ func isAnswered(r caddyhttp.ResponseRecorder) bool {
 	return r.Status() >= 200 || r.Status() == http.StatusSwitchingProtocols
 }
 
-// errorPageRequest returns the request with which error routes show a page and execute nothing.
+// errorPageRequest returns a request with which error routes can show a page, but execute nothing.
 func errorPageRequest(r *http.Request) *http.Request {
 	page := receivedRequest(r).WithContext(clientContext(r.Context()))
 	page.Method = http.MethodGet
@@ -102,7 +102,7 @@ func errorPageRequest(r *http.Request) *http.Request {
 	page.Header = r.Header.Clone()
 	removeUpgrade(page.Header)
 	removeDedupHeaders(page.Header, nil) // of the run that failed
-	for _, name := range []string{       // which say something of the client's own request
+	for _, name := range []string{       // they belong to the client's own request
 		"Content-Length", "Expect", "If-Match", "If-None-Match", "If-Modified-Since", "If-Unmodified-Since", "If-Range", "Range",
 	} {
 		delete(page.Header, name)
@@ -110,8 +110,8 @@ func errorPageRequest(r *http.Request) *http.Request {
 	return page
 }
 
-// clientContext returns the context outside of the runs of dedups in front: an error page is no
-// part of them.
+// clientContext returns the context without those of runs of dedups in front: an error page is not
+// part of a run.
 func clientContext(ctx context.Context) context.Context {
 	if run := runOf(ctx); run != nil {
 		return clientContext(run.client)
@@ -119,8 +119,8 @@ func clientContext(ctx context.Context) context.Context {
 	return ctx
 }
 
-// receivedRequest undoes the rewrites of handlers in front, as the server does before it runs
-// its error routes: the URL in place, where placeholders look for it.
+// receivedRequest undoes the rewrites of handlers in front, as the server does before it runs its
+// error routes. It changes the URL in place, where placeholders read it.
 func receivedRequest(r *http.Request) *http.Request {
 	received := r.WithContext(r.Context())
 	if original, ok := r.Context().Value(caddyhttp.OriginalRequestCtxKey).(http.Request); ok {
@@ -130,9 +130,9 @@ func receivedRequest(r *http.Request) *http.Request {
 	return received
 }
 
-// errorPage is the response writer of error routes. Status and header are held back until the
-// first byte: where no route of a site matches, Caddy writes the error's status alone, and that is no
-// page. From the first byte on the page streams to the client, at its pace.
+// errorPage is the response writer of error routes. It holds status and header back until the first
+// byte: if no route of the site matches, Caddy writes the error's status alone, which is no page. From
+// the first byte on, the page streams to the client.
 type errorPage struct {
 	to          clientWriter
 	header      http.Header // until it is sent
@@ -150,8 +150,8 @@ func (p *errorPage) Header() http.Header {
 	return p.header
 }
 
-// WriteHeader writes a status. The upstream of a proxy answers as to any GET, which is no answer
-// to the client's own request: the error's status stays then.
+// WriteHeader writes a status. If it is that of a proxy's upstream, the error's status is written
+// instead: the upstream has answered a GET, and not the client's own request.
 func (p *errorPage) WriteHeader(status int) {
 	if p.status != 0 || status < 200 {
 		return
@@ -210,8 +210,8 @@ func (p *errorPage) replaceHeader() {
 	maps.Copy(own, p.header)
 }
 
-// answered reports whether there was a page. If not, the client gets what the routes have set in
-// the header, with another body.
+// answered reports whether the routes wrote a page. If not, the header that they set goes to the
+// client with another body.
 func (p *errorPage) answered() bool {
 	if !p.sent {
 		p.replaceHeader()

@@ -16,7 +16,7 @@ import (
 	"github.com/caddy-dedup/caddy-dedup/internal/storepool"
 )
 
-// exchange is one request on its way through the handler, and its response.
+// exchange is one request and its response, on their way through the handler.
 type exchange struct {
 	*Handler
 	w    http.ResponseWriter
@@ -24,30 +24,30 @@ type exchange struct {
 	next caddyhttp.Handler
 	info *requestInfo
 
-	outcome       Outcome // the last that was reported
+	outcome       Outcome // the last one reported
 	counted       bool
 	hasParseSlot  bool
 	found         delivery.Found
 	key           idempotency.Key
-	allowance     Allowance // of the budget, for the request's body and its response
+	allowance     Allowance // room in the budget for the request's body and for a replay
 	body          requestBody
 	request       engine.Request
 	decision      engine.Decision       // nil until it is made
 	answer        answer                // to a duplicate
 	openStore     *storepool.Store      // until it is left
-	streamReader  *recordingReader      // of the stream that the request is answered with
-	releaseShared func()                // releases the room of a body that others are answered with, too
-	replaced      *idempotency.Response // what a forced run is to replace; nil until it is asked for
+	streamReader  *recordingReader      // of the stream that the request follows
+	releaseShared func()                // releases the room of a replayed body that other requests may share
+	replaced      *idempotency.Response // the response that a forced run is to replace; nil until it is read
 	path, query   string                // as the client sent them; set with the key
 }
 
-// connKey is where the context of a request has its connection.
+// connKey is the key of a request's connection in its context.
 type connKey struct{}
 
-// KeepConns has a server tell the handlers of its requests which connection they came on.
+// KeepConns makes a server keep the connection of each request in the request's context.
 func KeepConns(server *caddyhttp.Server) {
 	server.RegisterConnContext(func(ctx context.Context, conn net.Conn) context.Context {
-		if ctx.Value(connKey{}) != nil { // by another handler
+		if ctx.Value(connKey{}) != nil { // another handler has registered it already
 			return ctx
 		}
 		return context.WithValue(ctx, connKey{}, conn)
@@ -60,8 +60,8 @@ func (x *exchange) conn() net.Conn {
 	return conn
 }
 
-// toClient returns a writer to the request's client. Where the server has a limit of its
-// own for writing, that one counts.
+// toClient returns a writer to the request's client. The server's own write timeout, if it has one,
+// replaces client_idle.
 func (x *exchange) toClient() clientWriter {
 	limit := writeLimit{idle: x.ClientIdle, shared: x.r.ProtoMajor == 2}
 	server, _ := x.r.Context().Value(caddyhttp.ServerCtxKey).(*caddyhttp.Server)
@@ -71,12 +71,12 @@ func (x *exchange) toClient() clientWriter {
 	return newClientWriter(x.w, x.conn(), limit)
 }
 
-// decide asks the engine. The store stays open for this request until it is left: a
-// configuration reload does not wait for requests.
+// decide asks the engine for a decision. The store stays open until the request leaves it, also over
+// a reload of the configuration.
 func (x *exchange) decide(request *engine.Request) (engine.Decision, error) {
 	store, err := x.Store.Enter(x.r.Context())
 	if err != nil {
-		return engine.Refusal{Reason: engine.ReasonUnavailable, Err: err}, nil //nolint:nilerr // it is in the refusal
+		return engine.Refusal{Reason: engine.ReasonUnavailable, Err: err}, nil //nolint:nilerr // the refusal carries it
 	}
 	x.openStore = store
 	for {
@@ -85,7 +85,7 @@ func (x *exchange) decide(request *engine.Request) (engine.Decision, error) {
 		case engine.Follow:
 			x.streamReader = d.Live.(*liveResponse).record.NewReader()
 			if x.streamReader == nil {
-				continue // the stream has ended in this moment: its run is settled
+				continue // the stream has just ended, and its run is settled
 			}
 		case engine.Replay:
 			decision, err = x.prepareReplay(store, d)
@@ -95,7 +95,7 @@ func (x *exchange) decide(request *engine.Request) (engine.Decision, error) {
 	}
 }
 
-// leaveStore lets the store close: the request no longer needs it.
+// leaveStore allows the store to close: the request no longer needs it.
 func (x *exchange) leaveStore() {
 	if x.openStore != nil {
 		x.openStore.Leave()
@@ -121,7 +121,7 @@ func (x *exchange) repl() *caddy.Replacer {
 	return x.r.Context().Value(caddy.ReplacerCtxKey).(*caddy.Replacer)
 }
 
-// keyText is the key as people see it, "" where there is none yet.
+// keyText returns the key in hex, "" if it is not known yet.
 func (x *exchange) keyText() string {
 	if x.key == (idempotency.Key{}) {
 		return ""
@@ -129,19 +129,19 @@ func (x *exchange) keyText() string {
 	return x.key.String()
 }
 
-// disableTransportRetry returns the request in a form that Go's transport sends once. Only one
-// without a body would be resent ([upstreamTrace]).
+// disableTransportRetry returns a request that Go's transport sends only once. Go's transport resends
+// only requests without a body ([upstreamTrace]).
 func (x *exchange) disableTransportRetry() (*http.Request, context.CancelCauseFunc) {
 	if x.r.ContentLength != 0 {
 		return x.r, func(error) {}
 	}
 	ctx, cancel := context.WithCancelCause(x.r.Context())
-	trace := &upstreamTrace{request: x.r, cancel: func(error) { cancel(errors.New(errResent.Error())) }} // 502, and not 499
+	trace := &upstreamTrace{request: x.r, cancel: func(error) { cancel(errors.New(errResent.Error())) }} // not a context.Canceled: reverse_proxy answers it with 502, not 499
 	trace.request = x.r.WithContext(trace.attach(ctx, x.repl()))
 	return trace.request, cancel
 }
 
-// passUnclaimed lets the request through without a claim.
+// passUnclaimed passes the request on without a claim.
 func (x *exchange) passUnclaimed() error {
 	forgetUpstream(x.repl())
 	to := caddyhttp.NewResponseRecorder(x.w, nil, nil)
@@ -154,7 +154,7 @@ func (x *exchange) passUnclaimed() error {
 		return x.refuseNoHandler("", 0)
 	case err == nil:
 		return nil
-	case x.key != (idempotency.Key{}): // with on_store_error pass
+	case x.key != (idempotency.Key{}): // under on_store_error pass
 		return x.failed(err)
 	}
 	return x.returnError(x.r, err, isAnswered(to))

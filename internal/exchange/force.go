@@ -10,7 +10,7 @@ import (
 	"github.com/caddy-dedup/caddy-dedup/internal/engine"
 )
 
-// auditForce notes what became of a request that was forced and is no run of its own on purpose.
+// auditForce logs what became of a forced request that is not a forced run.
 func (x *exchange) auditForce(decision engine.Decision) {
 	switch d := decision.(type) {
 	case *engine.Run:
@@ -34,7 +34,7 @@ func (x *exchange) audit(what, executionID string, attempt int, more ...zap.Fiel
 		zap.String("client_ip", client), userField(x.r))...)
 }
 
-// User returns the user whom a handler in front has authenticated, "" for none.
+// User returns the user that a handler in front has authenticated, "" for none.
 func User(r *http.Request) string {
 	repl, ok := r.Context().Value(caddy.ReplacerCtxKey).(*caddy.Replacer)
 	if !ok {
@@ -44,7 +44,7 @@ func User(r *http.Request) string {
 	return user
 }
 
-// userField is the user as a log field, if there is one.
+// userField returns the user as a log field, if there is one.
 func userField(r *http.Request) zap.Field {
 	if user := User(r); user != "" {
 		return zap.String("user", user)

@@ -23,32 +23,31 @@ import (
 	"github.com/caddy-dedup/caddy-dedup/internal/storepool"
 )
 
-// Config is what a handler does with requests: what its user has configured, with the defaults
-// filled in and checked.
+// Config is the configuration of a handler, checked and with its defaults filled in.
 type Config struct {
-	Observe bool // requests pass whatever is decided
+	Observe bool // every request passes; only its outcome is reported
 	Mode    delivery.Mode
 	Methods []string
 
 	// Sources are tried in this order.
 	Sources      []delivery.Source
 	Providers    []delivery.Provider // whose handshakes pass
-	Label        string              // under which requests of no provider count
-	Exclude      []string            // JSON pointers, and parameters of the query, each behind a ?
+	Label        string              // metric label for requests without a provider
+	Exclude      []string            // JSON pointers, and query parameters with a leading ?
 	MaxKeyLength int                 // bytes
 	Namespace    string
 	Scope        []string                    // texts with placeholders; nil for the default of the mode
 	Fingerprint  idempotency.FingerprintKind // "" for the default of the mode
 	Force        string                      // a request header field; "" for none
 
-	// Policies are by provider; that of "" is for all others.
+	// Policies has a policy for each provider; that of "" applies to all others.
 	Policies      map[string]idempotency.Policy
 	RetentionFrom *RetentionSource // nil for none
 	Timeout       time.Duration    // of one run
-	Wait          time.Duration    // of a duplicate; 0 for not at all
+	Wait          time.Duration    // maximum for a duplicate; with 0 it is refused at once
 
-	RejectMissing   bool // requests without a key
-	PassUnavailable bool // requests whose store fails
+	RejectMissing   bool // refuse requests without a key
+	PassUnavailable bool // pass requests unprotected when the store fails
 	OnDuplicate     OnDuplicate
 
 	MaxRequestBody, MaxResponseBody int64 // bytes
@@ -98,10 +97,10 @@ type Handler struct {
 	unobservedLog                        logSampler // about requests that could not be observed
 	callersWarning                       sync.Once  // about callers that nothing tells apart
 
-	// Of one that only observes.
+	// Used only under observe.
 	keyPlaceholders []string    // [Config.placeholders]
 	slowStore       atomic.Bool // the last claim took longer than reportTimeout
-	settling        sync.Map    // by execution ID, runs whose handlers have ended; a channel for each
+	settling        sync.Map    // runs being settled, by execution ID; a channel for each, closed when it is
 }
 
 // New returns a handler.
@@ -138,7 +137,7 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request, next caddyht
 		return next.ServeHTTP(w, r)
 	}
 	x := &exchange{Handler: h, w: w, r: r, next: next, info: info, allowance: Allowance{Budget: h.Budget}}
-	x.body = requestBody{w: w, r: r, limit: h.MaxRequestBody, taken: &x.allowance}
+	x.body = requestBody{w: w, r: r, limit: h.MaxRequestBody, allowance: &x.allowance}
 	defer x.close()
 	switch d := x.identify().(type) {
 	case claim:
@@ -164,9 +163,9 @@ func (x *exchange) claim(request *engine.Request) error {
 		request.Wait = 0 // what is unread would stall its HTTP/2 connection, and the run on it
 	}
 	decision, err := x.decide(request)
-	if err != nil { // it waited, and its client has left
+	if err != nil { // the request waited, and its client has left
 		x.report(OutcomeInFlight, "", 0)
-		if errors.Is(err, context.DeadlineExceeded) { // of the run that the request is part of
+		if errors.Is(err, context.DeadlineExceeded) { // the run in front, which the request is part of, has timed out
 			return x.answerError(caddyhttp.Error(http.StatusGatewayTimeout, err))
 		}
 		return x.answerError(caddyhttp.Error(statusClientGone, err))
@@ -189,13 +188,13 @@ func (x *exchange) claim(request *engine.Request) error {
 }
 
 // applies reports whether requests with this method are deduplicated. Methods are case-sensitive
-// (RFC 9110, section 9.1), and yet many frameworks execute `patch`.
+// (RFC 9110, section 9.1), but many frameworks accept `patch` for PATCH.
 func (h *Handler) applies(r *http.Request) bool {
 	return slices.ContainsFunc(h.Methods, func(method string) bool { return strings.EqualFold(method, r.Method) })
 }
 
-// isGRPC reports whether a request is a call of gRPC, which streams both ways. That is of HTTP/2 or
-// HTTP/3 only.
+// isGRPC reports whether a request is a gRPC call, which streams both ways. gRPC needs HTTP/2 or
+// HTTP/3.
 func isGRPC(r *http.Request) bool {
 	mediaType, _, _ := strings.Cut(firstValue(r.Header, "Content-Type"), ";")
 	mediaType = strings.ToLower(strings.TrimSpace(mediaType))

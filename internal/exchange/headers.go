@@ -8,8 +8,8 @@ import (
 	"strings"
 )
 
-// The header fields between us, upstreams and clients. All begin with a prefix
-// that is ours alone: what clients and upstreams send under it is removed.
+// The header fields of dedup. All begin with a prefix of their own: what clients and upstreams send
+// under it is removed.
 const (
 	HeaderPrefix      = "Dedup-"
 	executionIDHeader = "Dedup-Execution-Id"
@@ -21,9 +21,9 @@ const (
 // replayedHeader marks a replay, with the value `true`.
 const replayedHeader = "Idempotent-Replayed"
 
-// takeDedupHeaders removes what came in under our prefix and returns the execution ID
-// among it: that of the run of another dedup in front, or a forged one. What a dedup in
-// this process has set for its run stays, for requests that this one does not claim.
+// takeDedupHeaders removes the fields under our prefix, and returns the execution ID among them:
+// that of a run of another dedup in front, or a forged one. The fields of a run of this process
+// stay, for requests that this handler does not claim.
 func takeDedupHeaders(r *http.Request) (within string) {
 	if run := runOf(r.Context()); run != nil {
 		return run.executionID
@@ -35,8 +35,7 @@ func takeDedupHeaders(r *http.Request) (within string) {
 	return within
 }
 
-// takeForce removes the header field that asks to run again on purpose, and
-// reports whether it does.
+// takeForce removes the header field that forces a run, and reports whether it was "true".
 func (h *Handler) takeForce(r *http.Request) bool {
 	if h.Force == "" {
 		return false
@@ -46,17 +45,17 @@ func (h *Handler) takeForce(r *http.Request) bool {
 	return asked
 }
 
-// removeDedupTrailers removes our fields from a request's trailers: from those that are
-// announced, and from all others when they have come with the end of the body.
+// removeDedupTrailers removes our fields from a request's trailers: the announced ones at once, the
+// others at the end of the body.
 func removeDedupTrailers(r *http.Request) {
 	if r.Trailer == nil || r.Body == nil {
-		return // only announced ones are passed on
+		return // a proxy passes on only announced ones
 	}
 	removeDedupHeaders(r.Trailer, nil)
 	r.Body = bodyBeforeTrailers{r.Body, r.Trailer}
 }
 
-// bodyBeforeTrailers is a body whose trailers are cleared of ours at its end.
+// bodyBeforeTrailers is a body that removes our fields from the trailers at its end.
 type bodyBeforeTrailers struct {
 	io.ReadCloser
 	trailers http.Header
@@ -71,8 +70,8 @@ func (b bodyBeforeTrailers) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// removeUpgrade removes the offer to go on in another protocol (RFC 9110, section 7.8), such as
-// h2c, which some HTTP clients make with every request: an upstream that accepts it answers with
+// removeUpgrade removes an offer to switch to another protocol (RFC 9110, section 7.8), such as
+// h2c, which some HTTP clients send with every request: an upstream that accepts it answers with
 // 101, and has executed the request.
 func removeUpgrade(header http.Header) {
 	if len(header["Upgrade"]) == 0 && len(header["Http2-Settings"]) == 0 {
@@ -85,9 +84,8 @@ func removeUpgrade(header http.Header) {
 	})
 }
 
-// removeDedupOptions takes our fields out of those that Connection names: a
-// proxy removes all of these from what it sends on (RFC 9110, section 7.6.1), and
-// the upstream would not learn which run it is.
+// removeDedupOptions removes our fields from those that Connection names: a proxy removes all of these
+// (RFC 9110, section 7.6.1), and the upstream would not learn which run it is.
 func removeDedupOptions(header http.Header) { removeConnectionOptions(header, IsDedupHeader) }
 
 // removeConnectionOptions removes options from the field Connection.
@@ -111,8 +109,8 @@ func removeConnectionOptions(header http.Header, remove func(name string) bool) 
 	}
 }
 
-// removeDedupHeaders removes all fields under our prefix, and puts back those
-// that a header had before.
+// removeDedupHeaders removes all fields under our prefix, except those that the header had before,
+// which it restores.
 func removeDedupHeaders(header, before http.Header) {
 	for name, values := range header {
 		if !IsDedupHeader(name) {
@@ -137,7 +135,7 @@ func IsDedupHeader(name string) bool {
 	return len(name) >= len(HeaderPrefix) && strings.EqualFold(name[:len(HeaderPrefix)], HeaderPrefix)
 }
 
-// firstValue is [http.Header.Get] for a name that is canonical, which Get would look into first.
+// firstValue is [http.Header.Get] without the check that the name is canonical.
 func firstValue(header http.Header, name string) string {
 	if values := header[name]; len(values) > 0 {
 		return values[0]
@@ -145,18 +143,17 @@ func firstValue(header http.Header, name string) string {
 	return ""
 }
 
-// HopByHop are the fields that speak of one connection only (RFC 9110, section
-// 7.6.1) or are made anew for every response.
+// HopByHop are the fields that concern one connection only (RFC 9110, section 7.6.1) or are set
+// anew for every response.
 var HopByHop = []string{
 	"Connection", "Keep-Alive", "Te", "Trailer", "Transfer-Encoding", "Upgrade", "Content-Length",
 }
 
-// droppedByDefault are true of the first response only, or are meant for its
-// client only. keep_header keeps them.
+// droppedByDefault are fields that apply to the first response or its client only. keep_header keeps
+// them.
 var droppedByDefault = []string{"Set-Cookie", "Date", "Age", "Alt-Svc", "Server-Timing"}
 
-// headerRules are the canonical names of the fields that are kept though they are dropped by
-// default.
+// headerRules are the canonical names of the fields that keep_header keeps.
 type headerRules []string
 
 func newHeaderRules(keep []string) (rules headerRules) {
@@ -166,15 +163,14 @@ func newHeaderRules(keep []string) (rules headerRules) {
 	return rules
 }
 
-// NeverKept reports whether a field can never be kept. Mcp-Session-Id is the first client's session.
+// NeverKept reports whether a field is never kept. Mcp-Session-Id names the first client's session.
 func NeverKept(name string) bool {
 	return slices.Contains(HopByHop, name) || name == "Mcp-Session-Id" || strings.HasPrefix(name, "Proxy-") ||
 		strings.HasPrefix(name, HeaderPrefix) || strings.HasPrefix(name, http.TrailerPrefix)
 }
 
-// kept returns what is to be kept of a response's header: the fields in which it
-// differs from the header that the run found, a field that the run removed with
-// no values.
+// kept returns what is kept of a response's header: the fields that differ from the header that the
+// run found. A field that the run removed has no values.
 func (rules headerRules) kept(found, answered http.Header) map[string][]string {
 	named := connectionNames(answered)
 	var room [16]string // on the stack
@@ -198,8 +194,8 @@ func (rules headerRules) kept(found, answered http.Header) map[string][]string {
 	return out
 }
 
-// connectionNames returns the names of the fields that a header itself says are for one
-// connection only, or come as trailers.
+// connectionNames returns the fields that a header itself names as those of one connection or as
+// trailers.
 func connectionNames(header http.Header) (names []string) {
 	for _, lines := range [...][]string{header["Connection"], header["Trailer"]} {
 		for _, line := range lines {
@@ -215,8 +211,8 @@ func (rules headerRules) keeps(name string) bool {
 	return slices.Contains(rules, name) || !slices.Contains(droppedByDefault, name)
 }
 
-// describesBody reports whether a field is about the body, so that it must not
-// stand on a response without its body.
+// describesBody reports whether a field describes the body, so that a response without its body
+// must not have it.
 func describesBody(name string) bool {
 	switch name {
 	case "Content-Type", "Content-Encoding", "Content-Language", "Content-Location", "Content-Range",
@@ -244,8 +240,8 @@ func bodyAllowed(status int) bool {
 	return status >= 200 && status != http.StatusNoContent && status != http.StatusNotModified
 }
 
-// removeForbiddenLength removes the length of a body that a status 204 has not (RFC 9110,
-// section 8.6): over HTTP/2 a client takes the answer for a broken one. Over HTTP/1.1 the server
+// removeForbiddenLength removes the Content-Length of a 204, which must not have one (RFC 9110,
+// section 8.6): an HTTP/2 client takes the response for a broken one. Over HTTP/1.1 the server
 // removes it.
 func removeForbiddenLength(status int, header http.Header) {
 	if status == http.StatusNoContent {
@@ -255,7 +251,7 @@ func removeForbiddenLength(status int, header http.Header) {
 
 func declaredLength(header http.Header) int64 {
 	text := firstValue(header, "Content-Length")
-	if text == "" { // the error would be made for nothing
+	if text == "" { // saves the error of ParseInt
 		return -1
 	}
 	n, err := strconv.ParseInt(text, 10, 64)

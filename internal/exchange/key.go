@@ -10,6 +10,7 @@ import (
 	"runtime"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/caddyserver/caddy/v2"
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
@@ -20,7 +21,7 @@ import (
 	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
 )
 
-// keyDecision is what a request does once its key was looked for: [claim], [pass], [refusal] or
+// keyDecision is what a request does once dedup has looked for its key: [claim], [pass], [refusal] or
 // [unreadBody].
 type keyDecision interface{ keyDecision() }
 
@@ -44,7 +45,7 @@ func (pass) keyDecision()       {}
 func (refusal) keyDecision()    {}
 func (unreadBody) keyDecision() {}
 
-// identify finds the request's key, and reads its body for it.
+// identify looks for the request's key, and reads the body for it.
 func (x *exchange) identify() keyDecision {
 	x.info.exchange = nil
 	defer func() {
@@ -52,7 +53,7 @@ func (x *exchange) identify() keyDecision {
 		x.info.exchange = x
 	}()
 	if isGRPC(x.r) {
-		return x.withoutKey(errors.New("a call of gRPC streams both ways and cannot be replayed"))
+		return x.withoutKey(errors.New("a gRPC call streams both ways and cannot be replayed"))
 	}
 	body := &x.body
 	request := delivery.Request{
@@ -86,7 +87,7 @@ func (x *exchange) identify() keyDecision {
 	case err != nil:
 		return x.withoutKey(err)
 	}
-	if !parsed && (len(x.members) > 0 || x.Fingerprint == idempotency.FingerprintJSON) { // the scope names them, or the fingerprint parses
+	if !parsed && (len(x.members) > 0 || x.Fingerprint == idempotency.FingerprintJSON) { // the scope needs members, or the fingerprint parses
 		if err := x.parse(request); err != nil {
 			return x.bodyFailure(err)
 		}
@@ -98,37 +99,33 @@ func (x *exchange) identify() keyDecision {
 		return x.withoutKey(err)
 	}
 	retention := x.requestedRetention(request)
-	fingerprint, read := x.FingerprintFor(found), body.readAll
+	kind, read := x.FingerprintFor(found), body.readAll
 	switch {
-	case fingerprint == idempotency.FingerprintNone && x.Observe:
+	case kind == idempotency.FingerprintNone && x.Observe:
 		read = func() error { return nil } // the body reaches the upstream as it comes
-	case fingerprint == idempotency.FingerprintNone:
+	case kind == idempotency.FingerprintNone:
 		read = body.readToLimit
 	}
-	var taken string
+	var fingerprint string
 	if err = read(); err == nil {
-		taken, err = x.fingerprint(fingerprint, request)
+		fingerprint, err = x.fingerprint(kind, request)
 	}
 	switch {
 	case body.failed() != nil:
 		return x.bodyFailure(body.failed())
-	case err != nil && fingerprint != idempotency.FingerprintNone:
+	case err != nil && kind != idempotency.FingerprintNone:
 		return x.withLargeBody("the fingerprint")
 	}
-	claimable := x.claimable(taken)
-	if retention != 0 {
-		claimable.Policy.Retention = retention
-	}
-	return claim{claimable}
+	return claim{x.engineRequest(fingerprint, retention)}
 }
 
-// FingerprintFor returns the fingerprint that is taken beside a key: the one that the user
-// has chosen, as far as it fits the key, else that of the mode.
+// FingerprintFor returns the kind of fingerprint for a key: the configured one, as far as it fits the
+// key, else the default of the mode.
 func (c *Config) FingerprintFor(found delivery.Found) idempotency.FingerprintKind {
 	switch kind := c.Fingerprint; {
 	case kind == idempotency.FingerprintBody && found.Content:
-		// Bytes that are no part of the key, such as white space and excluded members, do
-		// not make another request.
+		// White space and excluded members are not part of a content key: requests that differ only
+		// in them are equal.
 		return idempotency.FingerprintJSON
 	case kind != "":
 		return kind
@@ -139,8 +136,8 @@ func (c *Config) FingerprintFor(found delivery.Found) idempotency.FingerprintKin
 	}
 }
 
-// fingerprint returns the fingerprint of the request, whose body was read. An error says that there
-// is no room to parse it.
+// fingerprint returns the fingerprint of the request, whose body was read. It returns an error if
+// there is no room to parse the body.
 func (x *exchange) fingerprint(kind idempotency.FingerprintKind, request delivery.Request) (string, error) {
 	if kind == idempotency.FingerprintNone {
 		return "", nil
@@ -160,13 +157,12 @@ func (x *exchange) fingerprint(kind idempotency.FingerprintKind, request deliver
 	}
 }
 
-// parseSlots bounds how many requests are parsed at a time. A parsed body takes many
-// times the room of its bytes, and parsing more than there are processors gains
-// nothing.
+// parseSlots limits how many bodies are parsed at a time. A parsed body takes many times the room
+// of its bytes, and there is nothing to gain from parsing more bodies than there are processors.
 var parseSlots = make(chan struct{}, runtime.GOMAXPROCS(0))
 
-// acquireParseSlot reads the body, and then waits for a parse slot: slow clients must not hold one. A
-// body that is too large is not parsed.
+// acquireParseSlot reads the body, and then waits for a parse slot: a slow client must not hold
+// one. It acquires none for a body that is too large to be parsed.
 func (x *exchange) acquireParseSlot() error {
 	err := x.body.readAll()
 	if err == nil && !x.hasParseSlot {
@@ -176,7 +172,7 @@ func (x *exchange) acquireParseSlot() error {
 	return err
 }
 
-// releaseParseSlot gives back what parsing has taken, and the parse slot, if the request has one.
+// releaseParseSlot releases the parse slot, if the request has one, and the room that parsing took.
 func (x *exchange) releaseParseSlot() {
 	if x.hasParseSlot {
 		x.body.release(x.body.parseRoom)
@@ -185,7 +181,7 @@ func (x *exchange) releaseParseSlot() {
 	}
 }
 
-// unread is for a body that could not be read, or that there is no room for.
+// bodyFailure ends a request whose body could not be read, or refuses one if there is no room for it.
 func (x *exchange) bodyFailure(err error) keyDecision {
 	if full, ok := errors.AsType[spentError](err); ok {
 		x.Observer.Overloaded(engine.LimitBuffered)
@@ -194,8 +190,8 @@ func (x *exchange) bodyFailure(err error) keyDecision {
 	return unreadBody{err}
 }
 
-// keyValue returns the text of a key with its placeholders replaced, or nothing if one of
-// them is empty or unknown: the rest alone would be one key for many requests.
+// keyValue returns the text of a key with its placeholders replaced. It returns "" if one of them is
+// empty or unknown: the rest alone would be one key for many requests.
 func (x *exchange) keyValue(text string) (string, error) {
 	value, values, err := x.replace(text)
 	if err != nil || slices.Contains(values, "") {
@@ -204,18 +200,18 @@ func (x *exchange) keyValue(text string) (string, error) {
 	return value, nil
 }
 
-// withoutKey lets a request pass unclaimed because it has no key, or refuses it.
+// withoutKey passes a request that has no key, or refuses it under `on_missing reject`.
 func (x *exchange) withoutKey(reason error) keyDecision {
 	if x.RejectMissing {
 		return refusal{reasonMissing, fmt.Sprintf("%v; looked for %v", reason, x.Sources)}
 	}
 	x.logMissing(reason)
-	x.found, x.key = delivery.Found{}, idempotency.Key{} // of a body too large, they do not count
+	x.found, x.key = delivery.Found{}, idempotency.Key{} // where the body is too large, they may be set
 	return pass{OutcomeMissing}
 }
 
-// withLargeBody is for a body that something needs whole, and that is larger than
-// may be held, or be parsed.
+// withLargeBody refuses a request whose body is needed whole and is too large to be held or parsed, or
+// passes it without a key.
 func (x *exchange) withLargeBody(needs string) keyDecision {
 	detail := fmt.Sprintf("the body is larger than max_request_body, %d bytes", x.MaxRequestBody)
 	if x.body.large != nil {
@@ -228,8 +224,8 @@ func (x *exchange) withLargeBody(needs string) keyDecision {
 	return x.withoutKey(errors.New(detail))
 }
 
-// setKey notes the delivery and its key, which logs and refusals name from here on.
-// An error says why there is none: a member of the body is no part of a scope.
+// setKey sets the delivery and its key, which logs and refusals name from then on. It returns an error
+// if a member of the body cannot be part of the scope.
 func (x *exchange) setKey(found delivery.Found) error {
 	x.found = found
 	x.path, x.query = originalPath(x.r)
@@ -253,7 +249,7 @@ func (x *exchange) setKey(found delivery.Found) error {
 	return nil
 }
 
-// origin tells operators which request claimed the key.
+// origin returns what operators see of the request that claims the key.
 func (x *exchange) origin() idempotency.Origin {
 	return idempotency.Origin{
 		Provider: x.found.Provider, DeliveryID: x.found.ID, Parts: x.found.Parts,
@@ -261,8 +257,7 @@ func (x *exchange) origin() idempotency.Origin {
 	}
 }
 
-// policyOf returns the policy for a provider. A prefix that the user has configured is one too,
-// and the catalogue may not have it.
+// policyOf returns the policy for a provider, or for a prefix that the configuration names.
 func (h *Handler) policyOf(provider string) idempotency.Policy {
 	if policy, ok := h.Policies[provider]; ok {
 		return policy
@@ -270,8 +265,9 @@ func (h *Handler) policyOf(provider string) idempotency.Policy {
 	return h.Policies[""]
 }
 
-// claimable is what the engine needs to know of a request whose key is known.
-func (x *exchange) claimable(fingerprint string) *engine.Request {
+// engineRequest returns what the engine needs to know of the request. A retention of 0 is that of the
+// policy.
+func (x *exchange) engineRequest(fingerprint string, retention time.Duration) *engine.Request {
 	x.request = engine.Request{
 		Key:         x.key,
 		Origin:      x.origin(),
@@ -281,29 +277,32 @@ func (x *exchange) claimable(fingerprint string) *engine.Request {
 		Timeout:     x.Timeout + roomTimeout,
 		Wait:        x.Wait,
 	}
+	if retention != 0 {
+		x.request.Policy.Retention = retention
+	}
 	return &x.request
 }
 
-// CredentialFields are the request's header fields by which callers are commonly known, and
-// that carry a secret. Cookies are not among them: they change without the caller changing.
+// CredentialFields are the request header fields with a secret that commonly identifies a caller.
+// Cookies are not among them: they change while the caller stays the same.
 var CredentialFields = []string{
 	"Authorization", "X-Api-Key", "Api-Key", "Apikey", "X-Auth-Token", "X-Access-Token", "Private-Token",
 	"X-Goog-Api-Key", "Ocp-Apim-Subscription-Key", "X-Vault-Token", "X-Shopify-Access-Token",
 }
 
-// UserFields are those by which a proxy in front, or the caller itself, names the caller.
+// UserFields are the fields in which a proxy in front, or the caller itself, names the caller.
 var UserFields = []string{
 	"Remote-User", "X-Forwarded-User", "X-Auth-Request-User", "X-Amzn-Oidc-Identity", "Cf-Access-Authenticated-User-Email",
 }
 
-// AccountFields are those that name on whose behalf a caller acts, and not the caller.
+// AccountFields name the account for which a caller acts, and not the caller.
 var AccountFields = []string{"Stripe-Account", "X-Tenant-Id"}
 
-// callerPlaceholders name a caller that Caddy knows.
+// callerPlaceholders identify a caller that Caddy has authenticated.
 var callerPlaceholders = []string{"http.auth.user.id", "http.request.tls.client.fingerprint"}
 
-// appendOwnScope appends the scope that the user has written. Beside each text with several
-// placeholders come their values: "a" before "bc" is another scope than "ab" before "c".
+// appendOwnScope appends the configured scope. A text with several placeholders is followed by their
+// values, so that "a" and "bc" differ from "ab" and "c".
 func (x *exchange) appendOwnScope(scope []string) ([]string, error) {
 	scope = append(scope, "text")
 	for _, text := range x.Scope {
@@ -319,9 +318,8 @@ func (x *exchange) appendOwnScope(scope []string) ([]string, error) {
 	return scope, nil
 }
 
-// appendScope appends the parts of the default scope, which separate the key's route and caller
-// from all others. Every value has its label before it. The first part says which rule made the
-// scope.
+// appendScope appends the default scope, which separates the key from those of other routes and
+// callers. The first part names the mode. Each value follows its label.
 func (h *Handler) appendScope(scope []string, r *http.Request, path string, repl *caddy.Replacer) []string {
 	scope = append(scope, string(h.Mode), "host", hostOf(r), "path", path)
 	if h.Mode == delivery.ModeWebhook {
@@ -331,7 +329,7 @@ func (h *Handler) appendScope(scope []string, r *http.Request, path string, repl
 	withoutCaller := len(scope)
 	for _, name := range callerPlaceholders {
 		if r.TLS == nil && strings.HasPrefix(name, "http.request.tls.") {
-			continue // there is none, and to ask for it is dear
+			continue // there is none, and the lookup is expensive
 		}
 		if value, ok := repl.GetString(name); ok && value != "" {
 			scope = append(scope, name, value)
@@ -345,7 +343,7 @@ func (h *Handler) appendScope(scope []string, r *http.Request, path string, repl
 	return appendFields(scope, r.Header, AccountFields)
 }
 
-// appendFields appends the names and values of the fields that are there and not empty.
+// appendFields appends the names and values of the fields that are not empty.
 func appendFields(scope []string, header http.Header, names []string) []string {
 	for _, name := range names {
 		for _, value := range header[name] {
@@ -357,7 +355,7 @@ func appendFields(scope []string, header http.Header, names []string) []string {
 	return scope
 }
 
-// warnOfCallers says that a request has nothing by which its caller is known.
+// warnOfCallers logs that nothing in a request identifies its caller.
 func (h *Handler) warnOfCallers(header http.Header) {
 	caller := "{http.request.header.<field>}"
 	if len(header["Cookie"]) > 0 {
@@ -367,9 +365,8 @@ func (h *Handler) warnOfCallers(header http.Header) {
 		zap.String("scope", "scope {http.request.method} {http.request.host} {http.request.orig_uri.path} "+caller))
 }
 
-// originalPath returns path and query as the client sent them, escaped, whatever handlers in
-// front have rewritten. RawPath comes first: where the client sent a byte that must be
-// escaped, EscapedPath would make one path of %2F and /.
+// originalPath returns path and query as the client sent them, escaped, before rewrites. RawPath comes
+// first: if the client sent a byte that has to be escaped, EscapedPath would make %2F and / one path.
 func originalPath(r *http.Request) (path, query string) {
 	u := r.URL
 	if original, ok := r.Context().Value(caddyhttp.OriginalRequestCtxKey).(http.Request); ok && original.URL != nil {
@@ -378,8 +375,8 @@ func originalPath(r *http.Request) (path, query string) {
 	return cmp.Or(u.RawPath, u.EscapedPath(), u.Opaque, "/"), u.RawQuery
 }
 
-// withoutParameters returns a query without the parameters of these names, * for all. What is
-// left is as it was sent.
+// withoutParameters returns a query without the parameters of these names, * for all. It leaves the
+// others as they were sent.
 func withoutParameters(query string, names []string) string {
 	if len(names) == 0 || query == "" {
 		return query
@@ -394,7 +391,7 @@ func withoutParameters(query string, names []string) string {
 	return strings.Join(kept, "&")
 }
 
-// decoded returns the name of a parameter, as it is if it is not well escaped.
+// decoded returns the unescaped name of a parameter, or the name itself if its escapes are invalid.
 func decoded(name string) string {
 	if text, err := url.QueryUnescape(name); err == nil {
 		return text
@@ -402,8 +399,8 @@ func decoded(name string) string {
 	return name
 }
 
-// hostOf returns the host as the client sent it, in lower case, without a trailing dot,
-// and with its port unless that is the scheme's default: two sites on two ports are two.
+// hostOf returns the host as the client sent it, in lower case, without a trailing dot, and with
+// its port unless that is the scheme's default.
 func hostOf(r *http.Request) string {
 	u := url.URL{Host: strings.ToLower(r.Host)}
 	host, port, standard := strings.TrimSuffix(u.Hostname(), "."), u.Port(), "80"

@@ -15,14 +15,14 @@ import (
 	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
 )
 
-// runLogFields returns which request a run was for and how it ended, for the log line about a key
-// that is held or released: an operator decides by it whether the upstream has executed the
-// request. A run whose response is kept has no such line, and no reason.
+// runLogFields returns fields that name the request of a run and its end, for the log line about a key
+// that is held or released: an operator decides by them whether the upstream has executed the request.
+// The reason is for the record. A run whose response is kept has neither.
 func (x *exchange) runLogFields(err error, end idempotency.End) (facts []zap.Field, reason string) {
 	if end.How == idempotency.Answered && end.Response != nil && end.Response.Status < 300 && end.UpstreamStatus < 300 {
 		return nil, ""
 	}
-	path, _ := originalPath(x.r) // now: the line may come long after the request
+	path, _ := originalPath(x.r) // read now: the line may be logged long after the request
 	facts = []zap.Field{zap.String("method", x.r.Method), zap.String("host", x.r.Host), zap.String("path", path)}
 	if repl, ok := x.r.Context().Value(caddy.ReplacerCtxKey).(*caddy.Replacer); ok {
 		if _, chosen := repl.Get(upstreamAddress); chosen {
@@ -38,8 +38,8 @@ func (x *exchange) runLogFields(err error, end idempotency.End) (facts []zap.Fie
 	return append(facts, zap.NamedError("error", cause)), reason
 }
 
-// MarshalLogObject implements [zapcore.ObjectMarshaler]: our own log lines name the request and
-// its delivery by it. The path is without the query, which may contain a token.
+// MarshalLogObject implements [zapcore.ObjectMarshaler], for the request and its delivery in our
+// own log lines. The path has no query, which may contain a token.
 func (x *exchange) MarshalLogObject(to zapcore.ObjectEncoder) error {
 	path, _ := originalPath(x.r)
 	for _, field := range [...][2]string{
@@ -53,8 +53,8 @@ func (x *exchange) MarshalLogObject(to zapcore.ObjectEncoder) error {
 	return nil
 }
 
-// shownID returns the delivery ID, or "" under encrypt: what is encrypted in the store is neither
-// logged nor shown by placeholders.
+// shownID returns the delivery ID for logs and placeholders. It is "" under encrypt: what the store
+// encrypts is not shown.
 func (x *exchange) shownID() string {
 	if x.Encrypted {
 		return ""
@@ -62,7 +62,7 @@ func (x *exchange) shownID() string {
 	return x.found.ID
 }
 
-// causeOf returns why a run ended without a whole response, or nil.
+// causeOf returns why a run ended without a response that is kept, or nil.
 func causeOf(err error, end idempotency.End) error {
 	var handlerError caddyhttp.HandlerError
 	switch {
@@ -81,8 +81,8 @@ func causeOf(err error, end idempotency.End) error {
 	}
 }
 
-// logMissing logs, at most once a second, that a request has no key, and what was looked for: the
-// name of the provider or the `key` line may be wrong.
+// logMissing logs, at most once a second, that a request has no key, and where dedup looked for one: a
+// provider's name or a `key` line may be wrong.
 func (x *exchange) logMissing(reason error) {
 	if leftOut, ok := x.missingLog.allow(time.Since(start)); ok {
 		x.Logger.Info("missing: a request has no key and passes unprotected",
@@ -90,7 +90,7 @@ func (x *exchange) logMissing(reason error) {
 	}
 }
 
-// leftOutField is how many lines were left out since the last one, if any were.
+// leftOutField returns how many lines were left out since the last one, if any were.
 func leftOutField(n int64) zap.Field {
 	if n == 0 {
 		return zap.Skip()
@@ -100,15 +100,14 @@ func leftOutField(n int64) zap.Field {
 
 // logSampler allows one line a second, and counts the others.
 type logSampler struct {
-	next    atomic.Int64 // when the next line may come, in nanoseconds
+	next    atomic.Int64 // when the next line may be logged, in nanoseconds since start
 	leftOut atomic.Int64
 }
 
-// start is the zero of a clock that steps of the host's clock do not change.
+// start is the zero of a monotonic clock.
 var start = time.Now()
 
-// allow reports whether a line may be logged at a time, and how many were left out
-// since the last one.
+// allow reports whether a line may be logged now, and how many were left out since the last one.
 func (o *logSampler) allow(now time.Duration) (leftOut int64, ok bool) {
 	next := o.next.Load()
 	if int64(now) < next || !o.next.CompareAndSwap(next, int64(now+time.Second)) {

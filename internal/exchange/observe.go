@@ -17,11 +17,11 @@ import (
 	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
 )
 
-// tap observes a request that passes as if dedup were not there. A goroutine beside the request
-// finds its key in a copy of it, claims the key in a namespace of its own, and settles the claim by
-// how the handlers behind ended.
+// tap observes a request, which passes as without dedup. A goroutine beside the request finds the
+// key in a copy of the request, claims it in a namespace of its own, and settles the claim by how
+// the handlers behind ended.
 type tap struct {
-	*exchange // of the copy; it is the goroutine's until reported is closed
+	*exchange // of the copy; only the goroutine uses it until reported is closed
 
 	tee      *bodyTee // nil for a request without one
 	response observedWriter
@@ -36,19 +36,19 @@ type tap struct {
 // tapEnd is how the handlers behind ended.
 type tapEnd struct {
 	observation
-	retention string              // the upstream's wish
-	header    map[string][]string // the fields that decide on what becomes of a key
+	retention string              // the upstream's Dedup-Retention
+	header    map[string][]string // [observedWriter.decisive]
 }
 
 // reportTimeout is how long a request whose handlers have ended waits for its outcome, for the
-// access log. A claim takes less while its store is well, and has begun when the upstream had read
-// the request. Behind a store that was slower with the last request, none waits.
+// access log. With a store that works, the claim takes less time, and it began when the upstream
+// had read the request. If the store was slower for the last request, none waits.
 const reportTimeout = 50 * time.Millisecond
 
-// errNotRead is why there is no key of a request whose body was not read to its end.
+// errNotRead is why a request has no outcome whose body was not read to its end.
 var errNotRead = errors.New("the handlers behind have not read the body to its end")
 
-// observing returns what a handler has that only observes: it refuses nothing, and its keys and
+// observing returns the configuration of a handler under observe: it refuses nothing, and its keys and
 // counts are its own.
 func (c Config) observing() Config {
 	c.Namespace = idempotency.ObservedNamespace(c.Namespace)
@@ -57,8 +57,8 @@ func (c Config) observing() Config {
 	return c
 }
 
-// placeholders returns the names of the placeholders that keys, and what is asked with them, are
-// made of, without those of members: these are read with the key.
+// placeholders returns the names of the placeholders that keys, scopes and retentions are made from,
+// without those of members of the body, which are read with the key.
 func (c *Config) placeholders() (names []string) {
 	texts := append(c.keyTexts(), c.Scope...)
 	if c.RetentionFrom != nil {
@@ -75,13 +75,13 @@ func (c *Config) placeholders() (names []string) {
 	return append(names, callerPlaceholders...)
 }
 
-// requestsOnly is an observer of requests that no limit has refused.
+// requestsOnly is an observer that counts requests, but no overloads.
 type requestsOnly struct{ Observer }
 
 // Overloaded implements [Observer].
 func (requestsOnly) Overloaded(engine.Limit) {}
 
-// observe passes a request on as it is, and its response. Everything else goes on beside it.
+// observe passes a request and its response on as they are. Everything else happens beside them.
 func (h *Handler) observe(w http.ResponseWriter, r *http.Request, next caddyhttp.Handler, info *requestInfo) (err error) {
 	if !h.applies(r) {
 		return next.ServeHTTP(w, r)
@@ -89,7 +89,7 @@ func (h *Handler) observe(w http.ResponseWriter, r *http.Request, next caddyhttp
 	t := h.newTap(w, r)
 	go t.run()
 	ctx, body, known, began := r.Context(), r.Body, info.key, time.Now()
-	// In place: placeholders read, and handlers change, the request itself.
+	// In place: placeholders read the request itself, and handlers change it.
 	*r = *r.WithContext(t.upstream.attach(ctx, &t.proxies))
 	if t.tee != nil {
 		r.Body = t.tee
@@ -104,14 +104,14 @@ func (h *Handler) observe(w http.ResponseWriter, r *http.Request, next caddyhttp
 			}
 		}
 		t.ended <- t.seen(err, time.Since(began))
-		if t.isReported() && info.key == known { // else a dedup behind has found a key
+		if t.isReported() && info.key == known { // else a dedup behind has found a key, and its outcome stays
 			t.show(r, info)
 		}
 	}()
 	return next.ServeHTTP(&t.response, r)
 }
 
-// newTap returns the tap of a request, with a copy of it that handlers behind do not change.
+// newTap returns the tap of a request, with a copy that the handlers behind do not change.
 func (h *Handler) newTap(w http.ResponseWriter, r *http.Request) *tap {
 	repl := r.Context().Value(caddy.ReplacerCtxKey).(*caddy.Replacer)
 	own := caddy.NewEmptyReplacer()
@@ -123,32 +123,32 @@ func (h *Handler) newTap(w http.ResponseWriter, r *http.Request) *tap {
 	ctx := trace.ContextWithSpan(context.WithoutCancel(r.Context()), nil) // show gives the span what is reported
 	of := r.Clone(context.WithValue(ctx, caddy.ReplacerCtxKey, own))
 	of.Body = http.NoBody
-	delete(of.Header, "Expect") // nothing is asked of the client
+	delete(of.Header, "Expect") // the copy asks nothing of the client
 	t := &tap{
 		exchange: &exchange{
 			Handler: h, r: of, info: infoOf(of), allowance: Allowance{Budget: h.Budget},
 		},
 		response: observedWriter{ResponseWriterWrapper: &caddyhttp.ResponseWriterWrapper{ResponseWriter: w}},
 		proxies:  steadyPlaceholders{repl: repl, hidden: make(map[string][2]string)},
-		upstream: upstreamTrace{request: &http.Request{ContentLength: r.ContentLength}}, // of which it takes no body
+		upstream: upstreamTrace{request: &http.Request{ContentLength: r.ContentLength}}, // without a body to take from the proxy
 		ended:    make(chan tapEnd, 1),
 		reported: make(chan struct{}),
 	}
-	t.info.logged = true // by show
+	t.info.logged = true // show adds it to the access log
 	if r.Body != nil && r.Body != http.NoBody && r.ContentLength != 0 {
 		t.tee = newBodyTee(r, h.MaxRequestBody, h.Budget)
 		of.Body = t.tee.copied()
 	}
-	t.exchange.body = requestBody{r: of, limit: h.MaxRequestBody, taken: &t.allowance}
+	t.exchange.body = requestBody{r: of, limit: h.MaxRequestBody, allowance: &t.allowance}
 	forgetUpstream(&t.proxies)
 	return t
 }
 
 // run is the goroutine beside the request. It ends when the handlers behind have ended, and the
-// store has answered or its time limit is over.
+// store has answered or timed out.
 func (t *tap) run() {
 	defer func() {
-		if failed := recover(); failed != nil { // as the server would recover, of the request
+		if failed := recover(); failed != nil { // it must not end the process; the server recovers only from panics in the request's goroutine
 			t.counted = true
 			t.Logger.Error("unobserved: a panic beside the request, which passes", zap.Inline(t.exchange), zap.Any("panic", failed), zap.Stack("stack"))
 			t.dropBody()
@@ -213,8 +213,9 @@ func (t *tap) claimObserved(request *engine.Request) *engine.Run {
 	return nil
 }
 
-// decideSettled asks the engine, and again where that answers beside a run whose handlers have ended: a
-// request that follows the answer of a run would have come after its end was stored.
+// decideSettled asks the engine. If the engine refuses the request beside a run whose handlers have
+// ended, it asks again when that run is settled: without observe, a response is stored before its
+// client has it.
 func (t *tap) decideSettled(request *engine.Request) (engine.Decision, error) {
 	for {
 		asked := time.Now()
@@ -239,8 +240,8 @@ func (t *tap) dropBody() {
 	}
 }
 
-// reportRefused reports the outcome of a request that would have been refused, or have waited.
-// Without a store, or room, there is none.
+// reportRefused reports the outcome of a request that would have been refused, or would have
+// waited. There is none if the store failed or there was no room.
 func (t *tap) reportRefused(d engine.Refusal) {
 	switch {
 	case d.Reason == engine.ReasonUnavailable, d.Reason == engine.ReasonOverloaded:
@@ -288,7 +289,7 @@ func (t *tap) finish(run *engine.Run, o tapEnd) {
 	t.count()
 }
 
-// seen returns how the handlers behind ended, which have returned an error or nil.
+// seen returns how the handlers behind ended, which returned err after this time.
 func (t *tap) seen(err error, took time.Duration) tapEnd {
 	w := &t.response
 	omitted := w.written > t.MaxResponseBody
@@ -314,7 +315,7 @@ func (t *tap) seen(err error, took time.Duration) tapEnd {
 	}
 }
 
-// isReported reports whether the outcome is known, and may wait for it.
+// isReported reports whether the outcome is known. It waits for it, for up to reportTimeout.
 func (t *tap) isReported() bool {
 	if t.slowStore.Load() && !t.decided.Load() {
 		return false
@@ -330,8 +331,8 @@ func (t *tap) isReported() bool {
 	}
 }
 
-// show reports the outcome for placeholders, the access log and traces of the request itself. It
-// runs in the request's goroutine.
+// show reports the outcome in placeholders, access log and traces of the request itself. It runs in
+// the request's goroutine.
 func (t *tap) show(r *http.Request, info *requestInfo) {
 	if t.outcome == "" {
 		return

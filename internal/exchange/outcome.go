@@ -51,18 +51,18 @@ const (
 	OutcomeLoop         Outcome = "loop"
 )
 
-// report sets what became of the request, as far as it is known, for placeholders, the access
-// log, traces and metrics. It runs in the request's goroutine.
+// report sets the outcome of the request, as far as it is known, for placeholders, the access log,
+// traces and metrics. It runs in the request's goroutine.
 func (x *exchange) report(o Outcome, executionID string, attempt int) {
 	x.outcome = o
 	switch o {
-	case OutcomeExecuted, OutcomeForced, OutcomeMissing, OutcomePassed, OutcomeUnprotected: // perhaps no handler answers it
+	case OutcomeExecuted, OutcomeForced, OutcomeMissing, OutcomePassed, OutcomeUnprotected: // it may become no_handler
 	default:
 		x.count()
 	}
 	s := x.info
 	if o != OutcomeMissing && o != OutcomePassed || s.key == (idempotency.Key{}) {
-		s.outcome = o // else a handler in front knows of a key: it says what became of the request
+		s.outcome = o // else a handler in front has found a key, and its outcome stays
 	}
 	if x.key != (idempotency.Key{}) {
 		s.key = x.key
@@ -84,8 +84,8 @@ func (x *exchange) report(o Outcome, executionID string, attempt int) {
 	}
 }
 
-// count counts the request by its outcome, once. One without an outcome has panicked over a
-// store.
+// count counts the request by its outcome, once. A request without an outcome is one whose store has
+// panicked.
 func (x *exchange) count() {
 	if !x.counted {
 		x.counted = true
@@ -93,40 +93,40 @@ func (x *exchange) count() {
 	}
 }
 
-// label is the provider under which the request counts.
+// label returns the metric label of the request.
 func (x *exchange) label() string { return cmp.Or(x.found.Provider, x.Label) }
 
-// PlaceholderPrefix is what the names of our placeholders begin with.
+// PlaceholderPrefix begins the names of our placeholders.
 const PlaceholderPrefix = "http.dedup."
 
-// LogPrefix is what the names of our fields in the access log begin with.
+// LogPrefix begins the names of our fields in the access log.
 const LogPrefix = "dedup_"
 
 // requestInfo is what is known of a request and its key, for placeholders, the access log and
-// traces. If several dedup handlers see one request, they share it, and the last one that found a
-// key wins. A value that a handler does not know stays as it was.
+// traces. If several dedup handlers see one request, they share it, and the last one that found a key
+// wins. A value that this one does not know stays as it was.
 type requestInfo struct {
 	outcome              Outcome
 	key                  idempotency.Key
 	provider, deliveryID string
 	executionID          string
 	attempt              int
-	logged               bool // the access log has it
+	logged               bool // it was added to the access log
 
 	members map[string]member // of the body, by JSON pointer, that were read with the key
-	// exchange is that of the last handler of ours, with the other members and the first run;
-	// nil while it looks for its key.
+	// exchange is that of the last dedup handler, for the other members and the first run; nil while
+	// the handler looks for its key.
 	exchange *exchange
 }
 
-// infoName is the placeholder that has a request's info. No configuration can contain it. It is
-// among the placeholders, which have a lock, and not among the request's variables, which a dial
-// that a proxy in front has abandoned may still read.
+// infoName is the name of a placeholder whose value is the request's info. No configuration can
+// contain it. Placeholders have a lock. The request's variables have none, and a dial that a proxy
+// in front has abandoned may still read them.
 const infoName = "\x00caddy-dedup"
 
-// infoOf returns what is known of a request so far, and adds our placeholders to it. Those
-// without a value are empty: Caddy leaves the text of an unknown one as it is, and
-// `{http.dedup.key}` itself, sent to a service, would be one key for all requests without one.
+// infoOf returns the info of a request, and adds our placeholders to the request. A placeholder
+// without a value is empty. Caddy leaves an unknown one as it is, and a service that gets the text
+// `{http.dedup.key}` would take it for one key of many requests.
 func infoOf(r *http.Request) *requestInfo {
 	repl, ok := r.Context().Value(caddy.ReplacerCtxKey).(*caddy.Replacer)
 	if !ok {
@@ -154,7 +154,7 @@ func infoOf(r *http.Request) *requestInfo {
 // without their prefixes.
 var InfoFields = []string{"outcome", "key", "provider", "delivery_id", "execution_id", "attempt"}
 
-// value returns a value, "" for none, and whether the name is one of [InfoFields].
+// value returns the value of a placeholder, "" for none, and whether the placeholder is ours.
 func (s *requestInfo) value(name string) (value any, ours bool) {
 	switch name {
 	case "outcome":
@@ -207,7 +207,7 @@ const (
 	spanReplay   = "dedup.replay"
 )
 
-// tracePrefix is what the names of our attributes begin with.
+// tracePrefix begins the names of our attributes.
 const tracePrefix = "dedup."
 
 // trace gives the request's span what is known of it. A span that is not recorded costs nothing.

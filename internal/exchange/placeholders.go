@@ -14,9 +14,9 @@ import (
 	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
 )
 
-// PlaceholdersIn returns the names of the placeholders of a text, as Caddy's replacer
-// finds them: a brace behind a backslash is a brace. unclosed says that a brace opens
-// and none closes it; the replacer would take it as it stands.
+// PlaceholdersIn returns the names of the placeholders in a text, as Caddy's replacer finds them: a
+// brace behind a backslash is a brace. unclosed reports whether a brace opens and none closes it;
+// the replacer would leave it as it is.
 func PlaceholdersIn(text string) (names []string, unclosed bool) {
 	for i := 0; i < len(text); i++ {
 		if text[i] != '{' || i > 0 && text[i-1] == '\\' {
@@ -33,7 +33,7 @@ func PlaceholdersIn(text string) (names []string, unclosed bool) {
 	return names, unclosed
 }
 
-// closingBrace returns the place of the first brace behind i that closes, -1 for none.
+// closingBrace returns the index of the first closing brace behind i, -1 for none.
 func closingBrace(text string, i int) int {
 	for end := i + 1; end < len(text); end++ {
 		if text[end] == '}' && text[end-1] != '\\' {
@@ -43,8 +43,8 @@ func closingBrace(text string, i int) int {
 	return -1
 }
 
-// TrimLineEnd returns the value of a placeholder without the line end that a variable of the
-// environment often ends with by accident. Caddy trims that of a {file.*}.
+// TrimLineEnd trims the line end from the value of an {env.*}, which often has one by accident.
+// Caddy trims that of a {file.*}.
 func TrimLineEnd(placeholder string, value any) any {
 	text, is := value.(string)
 	if !is || !strings.HasPrefix(placeholder, "env.") || !strings.HasSuffix(text, "\n") {
@@ -53,11 +53,11 @@ func TrimLineEnd(placeholder string, value any) any {
 	return strings.TrimSuffix(strings.TrimSuffix(text, "\n"), "\r")
 }
 
-// unknownPlaceholders are those that a handler has warned of.
+// unknownPlaceholders are the unknown placeholders that a handler has warned of.
 type unknownPlaceholders struct{ warned sync.Map }
 
-// warnOf logs the placeholders of a text that Caddy does not know, each once. Only a
-// request can show it: modules and handlers in front bring placeholders of their own.
+// warnOf logs each placeholder of a text that Caddy does not know, once. This is known only with a
+// request: modules and handlers in front add placeholders of their own.
 func (u *unknownPlaceholders) warnOf(text string, repl *caddy.Replacer, logger *zap.Logger) {
 	names, _ := PlaceholdersIn(text)
 	for _, name := range names {
@@ -71,21 +71,20 @@ func (u *unknownPlaceholders) warnOf(text string, repl *caddy.Replacer, logger *
 	}
 }
 
-// membersPrefix is what the names of placeholders for members of a JSON text begin with, before
-// a JSON pointer.
+// membersPrefix precedes the JSON pointer in the name of a placeholder for a member of JSON.
 const membersPrefix = "json."
 
-// MemberPointer returns the JSON pointer in the name of a placeholder for a member of the body,
-// and whether it is one.
+// MemberPointer returns the JSON pointer in the name of a placeholder for a member of the body, and
+// whether the name is one of those.
 func MemberPointer(placeholder string) (pointer string, is bool) {
 	pointer, is = strings.CutPrefix(placeholder, PlaceholderPrefix+membersPrefix)
 	return unescaped(pointer), is
 }
 
-// unescaped returns the JSON pointer in a placeholder, which a brace would end.
+// unescaped returns the JSON pointer in a placeholder, where a closing brace is escaped.
 func unescaped(pointer string) string { return strings.ReplaceAll(pointer, `\}`, "}") }
 
-// membersIn returns the members of the body that texts of the configuration name, as pointers.
+// membersIn returns the JSON pointers of the members of the body that texts of the configuration name.
 func membersIn(texts []string) (pointers []string) {
 	for _, text := range texts {
 		names, _ := PlaceholdersIn(text)
@@ -112,12 +111,12 @@ func (c *Config) keyTexts() (texts []string) {
 // member is a member of a request's body.
 type member struct {
 	text string
-	err  error // why it can be no part of a key or a scope
+	err  error // why it cannot be part of a key or a scope
 }
 
-// parse makes the body ready to be parsed for the key, and reads the members that the scope and
-// the keys name. Their placeholders have these values from then on. An error says that the body
-// cannot be read, or that there is no room to parse it now.
+// parse reads the body, and from it the members that the scope and the keys name. Their
+// placeholders have these values from then on. It returns an error if the body cannot be read, or
+// if there is no room to parse it now.
 func (x *exchange) parse(request delivery.Request) error {
 	if err := x.acquireParseSlot(); x.body.failed() != nil {
 		return err
@@ -135,9 +134,9 @@ func (x *exchange) parse(request delivery.Request) error {
 	return x.body.failed()
 }
 
-// member returns a member of the body. One that was not read with the key is empty once the
-// handlers behind have begun to read the body: its bytes are no longer held then. So it is without
-// room to parse the body.
+// member returns a member of the body. A member that was not read with the key is empty once the
+// handlers behind have begun to read the body, whose bytes are then no longer held, or if there is
+// no room to parse it.
 func (s *requestInfo) member(pointer string) string {
 	if m, read := s.members[pointer]; read || s.exchange == nil {
 		return m.text
@@ -151,7 +150,7 @@ func (s *requestInfo) member(pointer string) string {
 	return text
 }
 
-// replace replaces the placeholders in a text of a key or a scope, and returns their values, too.
+// replace replaces the placeholders in a text of a key or a scope, and returns their values too.
 func (x *exchange) replace(text string) (replaced string, values []string, err error) {
 	replaced, err = x.repl().ReplaceFunc(text, func(name string, value any) (any, error) {
 		if value == nil {
@@ -170,8 +169,8 @@ func (x *exchange) replace(text string) (replaced string, values []string, err e
 	return replaced, values, err
 }
 
-// first returns what is known of the run that completed the key, by the decision on a duplicate,
-// and whether the name is that of a placeholder.
+// first returns the value of a {http.dedup.first.*} placeholder, and whether the name is one. It is
+// known from the decision on a duplicate or on a forced run.
 func (x *exchange) first(name string) (value any, ours bool) {
 	status, executionID, response := any(""), "", new(idempotency.Response)
 	of := func(r *idempotency.Record) { status, executionID = r.Status, r.ExecutionID }
@@ -212,8 +211,8 @@ func (x *exchange) first(name string) (value any, ours bool) {
 	return text, true
 }
 
-// replacedResponse returns the response that a forced run is to replace, as far as it is shown. It
-// is empty if it cannot be read, or if there is no room for it.
+// replacedResponse returns the response that a forced run is to replace, without a body that is not
+// shown. It is empty if it cannot be read, or if there is no room for it.
 func (x *exchange) replacedResponse(record *idempotency.Record) *idempotency.Response {
 	if x.replaced != nil {
 		return x.replaced

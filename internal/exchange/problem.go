@@ -24,9 +24,9 @@ func (x *exchange) refuse(r refusal) error {
 	return x.answerProblem(newProblem(r.reason, x.Mode, r.detail, "", x.Docs), nil)
 }
 
-// refuseOrPass answers with a refusal of the engine's, or lets the request pass
-// unprotected where the store fails and the user chose so. What is known to have been
-// executed never passes.
+// refuseOrPass answers with a refusal of the engine, or passes the request unprotected if the store
+// failed and `on_store_error pass` is configured. A request that is known to have been executed
+// never passes.
 func (x *exchange) refuseOrPass(d engine.Refusal) error {
 	if d.Reason == engine.ReasonUnavailable && d.ExecutionID == "" && x.PassUnavailable && !errors.Is(d.Err, storepool.ErrNotOpen) {
 		x.Logger.Error("unprotected: the store failed and the request passes without a claim",
@@ -40,8 +40,7 @@ func (x *exchange) refuseOrPass(d engine.Refusal) error {
 	return x.answerProblem(p, d.Err)
 }
 
-// detailOf explains a refusal to the client. What the store said stays in the
-// log: it names addresses.
+// detailOf explains a refusal to the client. The store's error, which names addresses, is only logged.
 func (x *exchange) detailOf(d engine.Refusal) string {
 	switch d.Reason {
 	case engine.ReasonReused:
@@ -61,7 +60,7 @@ func (x *exchange) detailOf(d engine.Refusal) string {
 		if errors.Is(d.Err, idempotency.ErrFull) {
 			return "the request was not executed: the store is full; repeat it later"
 		}
-		if d.ExecutionID != "" { // it is being executed at this moment: the client must not take another key
+		if d.ExecutionID != "" { // it is being executed: the client must not take another key
 			return "the first request with this key has not been answered yet, and too many others wait; repeat this one later"
 		}
 		return "the request was not executed: too much is in progress; repeat it later"
@@ -75,18 +74,18 @@ func (x *exchange) detailOf(d engine.Refusal) string {
 	}
 }
 
-// refuseNoHandler answers a request that no handler behind has answered. Caddy's empty 200
-// would make a webhook's sender take a missing reverse_proxy for success.
+// refuseNoHandler refuses a request that no handler behind has answered. With Caddy's empty 200, a
+// webhook sender would take a missing reverse_proxy for success.
 func (x *exchange) refuseNoHandler(executionID string, attempt int) error {
 	p := newProblem(reasonNoHandler, x.Mode, "the request was not executed: no handler answered it", executionID, x.Docs)
 	p.attempt = attempt
 	return x.answerProblem(p, errNoHandler)
 }
 
-// answerProblem logs a refusal and answers with it, once the rest of the request's body is
-// drained. The cause goes to the log only.
+// answerProblem logs a refusal, drains the rest of the request's body, and answers. The cause is
+// only logged.
 func (x *exchange) answerProblem(p problem, cause error) error {
-	x.leaveStore() // neither the client's pace nor that of an error route is its affair
+	x.leaveStore() // it isn't needed while error routes run and the client reads
 	p.Key = x.keyText()
 	rule := refusalRules[p.Code]
 	x.report(rule.outcome, p.ExecutionID, p.attempt)
@@ -122,19 +121,19 @@ const (
 	reasonNoHandler engine.Reason = "no_handler"
 )
 
-// refusalRule is one row of the table of refusals. The titles of the first three statuses are those
-// of draft-ietf-httpapi-idempotency-key-header-07, section 2.7, without the name of a header field:
-// many keys are in none. Webhook senders take most 4xx as a reason to drop an event for good, so
-// theirs are 503 wherever the same event may pass later.
+// refusalRule is one row of the table of refusals. The titles for missing, reused and outstanding
+// keys are those of draft-ietf-httpapi-idempotency-key-header-07, section 2.7, without the name of
+// a header field, because many keys are not in one. Webhook senders drop an event for good after
+// most 4xx, so webhooks get 503 wherever the same event may pass later.
 type refusalRule struct {
 	title        string
 	api, webhook int
 	retryAfter   int // seconds, 0 for none
-	// apiRetries reports whether an API's client gets Retry-After, too.
+	// apiRetries reports whether API clients get Retry-After too.
 	apiRetries bool
 	outcome    Outcome
-	// level is that of the line in the log: a client's own affair, something that an
-	// operator has to look at, or a store that fails.
+	// level is that of the log line: info for a fault of the client, warn for what an operator has to
+	// look at, error for a store or a configuration that fails.
 	level zapcore.Level
 }
 
@@ -165,17 +164,17 @@ type problem struct {
 	Key         string        `json:"key,omitempty"`
 	ExecutionID string        `json:"execution_id,omitempty"`
 
-	// Of the first response, for `on_duplicate conflict`.
+	// The first response, for `on_duplicate conflict`.
 	OriginalStatus   int             `json:"original_status,omitempty"`
 	OriginalLocation string          `json:"original_location,omitempty"`
 	OriginalResponse json.RawMessage `json:"original_response,omitempty"`
 
-	attempt    int // of the run because of which the request is refused; 0 for none
+	attempt    int // number of the run that is the reason; 0 for none
 	retryAfter int
 	docs       string
 }
 
-// newProblem fills a row of the table for one request.
+// newProblem returns the problem of one request, by the table.
 func newProblem(reason engine.Reason, mode delivery.Mode, detail, executionID, docs string) problem {
 	rule := refusalRules[reason]
 	p := problem{
@@ -196,7 +195,7 @@ func newProblem(reason engine.Reason, mode delivery.Mode, detail, executionID, d
 	return p
 }
 
-// setHeader sets the fields that a refusal has whatever writes its body.
+// setHeader sets the header fields of a refusal, also where error routes write its body.
 func (p problem) setHeader(header http.Header) {
 	if p.ExecutionID != "" {
 		header.Set(executionIDHeader, p.ExecutionID)
@@ -213,10 +212,10 @@ func (p problem) setHeader(header http.Header) {
 func (p problem) write(w http.ResponseWriter) {
 	var body bytes.Buffer
 	encoder := json.NewEncoder(&body)
-	encoder.SetEscapeHTML(false) // it is no HTML, and a response within would grow sixfold
+	encoder.SetEscapeHTML(false) // escaped, a response within could grow sixfold
 	_ = encoder.Encode(p)        // its fields are texts and valid JSON
 	w.Header().Set("Content-Type", "application/problem+json")
 	w.Header().Set("Content-Length", strconv.Itoa(body.Len()))
 	w.WriteHeader(p.Status)
-	_, _ = w.Write(body.Bytes()) // an error is the client's
+	_, _ = w.Write(body.Bytes()) // an error means that the client has disconnected
 }

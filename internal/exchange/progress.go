@@ -7,16 +7,18 @@ import (
 	"time"
 )
 
-// progress watches a client while a response is written to it, and disconnects one that accepts no
-// bytes for too long. A write says little: what the kernel holds for a slow client leaves in lumps.
-// So the bytes that the client's system has acknowledged count, where the kernel tells (Linux, TCP).
-// Of a connection that is shared, they may be another request's, and only whole writes count.
+// progress watches a client while a response is written to it, and disconnects a client that
+// accepts no bytes for too long. Returning writes are a poor measure: the kernel's buffer for a
+// slow client empties in lumps. So progress counts the bytes that the client's system has
+// acknowledged, where the kernel knows them (Linux, TCP). On a shared connection these may belong
+// to another request, and only whole writes count.
 //
-// What the client's system has accepted at once, its program may be reading for a while: a receiver
-// opens a full window only when a good part of it was read, and over loopback when all of it was. On
-// Linux with its defaults, a client at 2 KiB/s acknowledges nothing there for 63 seconds, and one at
-// 8 KiB/s for 16 (measured). So a full window counts as being read for maxReading times as long as the
-// client may be idle, and a smaller one in proportion: with the default, at about 2 KiB/s.
+// The client's program may read for a while what its system has accepted at once: a receiver
+// reopens a full window only when the program has read a good part of it, and over loopback all of
+// it. On Linux with its defaults, a client at 2 KiB/s acknowledges nothing there for 63 seconds,
+// and one at 8 KiB/s for 16 (measured). So a client that has accepted a full window may be idle for
+// maxReading times longer, and for a smaller window in proportion: with the defaults, a client at
+// about 2 KiB/s is fast enough.
 type progress struct {
 	limit   writeLimit
 	conn    net.Conn
@@ -25,26 +27,26 @@ type progress struct {
 	mu      sync.Mutex
 	timer   *time.Timer
 	writing bool
-	checked bool  // since the write began
+	checked bool  // check has run since the write began
 	written int64 // by the writes that have ended
-	// accepted is what the client had accepted at the latest look. since is when that was less, or
-	// when the write began.
+	// accepted is how many bytes the client had accepted at the last check. since is when the
+	// client last accepted some, or when the write began.
 	accepted int64
 	since    time.Time
-	// lump is how much the client has accepted from look to look since it accepted nothing; paused
-	// reports whether it had accepted nothing more at the latest look.
+	// lump is how many bytes the client has accepted since the last pause. paused reports whether
+	// it had accepted nothing more at the last check.
 	lump   int64
 	paused bool
-	// ended reports whether the write was ended.
+	// ended reports whether the write was ended by its deadline.
 	ended bool
 }
 
 const (
-	// fullWindow is what a system accepts for a program that does not read, in bytes.
+	// fullWindow is how many bytes a system accepts for a program that does not read.
 	fullWindow = 128 << 10
-	// maxReading is for how many times client_idle a full window is being read.
+	// maxReading is for how many times client_idle the program may be reading a full window.
 	maxReading = 6
-	// minCheckInterval is how often, at most, a write is looked at.
+	// minCheckInterval is the shortest interval between two checks of a write.
 	minCheckInterval = 500 * time.Millisecond
 	// resetTimeout is how long the server may take to tell the client of a reset HTTP/2 stream.
 	resetTimeout = 5 * time.Second
@@ -52,7 +54,7 @@ const (
 
 func (p *progress) interval() time.Duration { return max(p.limit.idle/4, minCheckInterval) }
 
-// begin begins to watch a write.
+// startWrite starts to watch a write.
 func (p *progress) startWrite() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -65,7 +67,7 @@ func (p *progress) startWrite() {
 	p.timer.Reset(p.interval())
 }
 
-// end ends that, after n bytes.
+// endWrite stops watching a write, of n bytes.
 func (p *progress) endWrite(n int) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -76,14 +78,14 @@ func (p *progress) endWrite(n int) {
 	}
 }
 
-// look ends a write whose client has accepted nothing for too long.
+// check ends the write if its client has accepted nothing for too long.
 func (p *progress) check() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	switch {
 	case !p.writing:
 		return
-	case p.ended: // and the end has not reached the client
+	case p.ended: // the reset of the stream has not reached the client
 		_ = p.conn.Close()
 		return
 	}
@@ -93,7 +95,7 @@ func (p *progress) check() {
 			p.lump = 0
 		}
 		p.lump += accepted - p.accepted
-		if p.accepted, p.paused = accepted, false; p.checked { // else it was accepted when the write began
+		if p.accepted, p.paused = accepted, false; p.checked { // before the first check, it may have been accepted before the write
 			p.since = now
 		}
 	} else {
@@ -105,7 +107,7 @@ func (p *progress) check() {
 		return
 	}
 	if !p.limit.byServer {
-		_ = p.control.SetWriteDeadline(now) // if it can have none, the server's own timeouts apply
+		_ = p.control.SetWriteDeadline(now) // without support for deadlines, the server's own timeouts apply
 	}
 	if p.limit.shared && p.conn != nil {
 		p.ended = true
@@ -113,8 +115,8 @@ func (p *progress) check() {
 	}
 }
 
-// acceptedNow returns how many bytes the client has accepted on its connection or, where that is
-// unknown, how many were written.
+// acceptedNow returns how many bytes the client has accepted on its connection. If that is unknown, it
+// returns how many were written.
 func (p *progress) acceptedNow() int64 {
 	if !p.limit.shared {
 		if acked, known := ackedBytes(p.conn); known {

@@ -15,85 +15,82 @@ import (
 	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
 )
 
-// recorder is the response writer of a run. What the handlers behind write goes into a
-// recording, at their pace, up to a limit; the client reads it at its own. The end of it
-// is held back until the run is settled: the client must not know of a response that is
-// not stored.
+// recorder is the response writer of a run. The handlers behind write into a recording at their own
+// pace, up to a limit, and the client reads the recording at its own. The last byte is held back
+// until the run is settled: the client must not get a response that is not stored.
 //
-// A response is recorded whole before the client gets any of it, unless it is a stream:
-// then the client gets it as it comes. A body that is larger than is kept becomes a
-// stream, and is settled there. To the handlers behind, writing does not fail: the run
-// goes on without its client, but for a body that is not kept.
+// A response is recorded whole before the client gets any of it, unless it is a stream: then the
+// client gets it as it comes. A body that outgrows what is kept becomes a stream, and the run is
+// settled there. Writing does not fail while the body is kept: the run goes on without its client.
 type recorder struct {
-	client   http.ResponseWriter
-	toClient clientWriter
-	taken    Allowance
-	record   recording
-	own      recordingReader // the client's
-	maxBody  int64
-	rules    headerRules
-	// limit is the run's time limit. It stops while the response waits for room.
+	client    http.ResponseWriter
+	toClient  clientWriter
+	allowance Allowance
+	record    recording
+	own       recordingReader // the client's
+	maxBody   int64
+	rules     headerRules
+	// limit is the run's time limit. It is paused while the response waits for room.
 	limit *runLimit
-	// settle is called where the run is to be settled before the handlers behind return: the
-	// connection is another protocol's, or the body is larger than is kept.
+	// settle is called to settle the run before the handlers behind return: the connection has
+	// switched to another protocol, or the body has outgrown what is kept.
 	settle func()
-	// share is called when the client gets the response as it comes, and duplicates may.
+	// share is called when the response becomes a stream that duplicates can follow.
 	share func()
 
-	// header is the run's own view, so that what the handlers in front have set can be
-	// told from what the run has set: until the client's header is sent, that one is as
-	// the run found it.
+	// header is the header that the handlers behind see and change. The client's own header stays
+	// as the run found it until it is sent, so that what the run has set is known.
 	header http.Header
-	// found is the client's own header, as the run found it.
+	// found is the client's own header, until that is sent.
 	found http.Header
 
 	status   int
-	answered http.Header // as it was when the status was written
+	answered http.Header // the header when the status was written
 	declared int64       // Content-Length, -1 if there was none
-	// kept is what is kept of answered; nil until it is needed.
+	// kept is what is kept of answered; nil until [recorder.keptHeader] is called.
 	kept map[string][]string
-	// retention is the upstream's own wish, as it wrote it.
+	// retention is the upstream's Dedup-Retention.
 	retention string
 	written   int64
 
-	// streaming says that the client gets the response as it comes; delivered is closed
-	// when it has all that it gets.
+	// streaming reports whether the client gets the response as it comes. delivered is closed when the
+	// client has got it, or has left.
 	delivered chan struct{}
 	streaming bool
-	// headFirst says that the client's header goes out before the first bytes are there, from
-	// which the server could guess a type.
+	// headFirst reports whether the client's header is sent before the first bytes, from which the
+	// server would guess a Content-Type.
 	headFirst   bool
 	omitted     bool           // the body is not kept
-	noRoom      bool           // because there was no room for it, and not because it is too large
+	noRoom      bool           // the body is not kept because there was no room for it
 	upgraded    bool           // 101, or the connection was taken over
 	clientState recordingState // how far the client came
 	panicked    any            // what the client's writer panicked with
 }
 
-// init makes a recorder of a zero one, which takes its room from a budget. Its limit and functions
-// are set by the caller.
+// init initializes a recorder, which takes its room from a budget. The caller sets limit, settle
+// and share.
 func (c *recorder) init(to clientWriter, maxBody int64, rules headerRules, budget *Budget) {
 	c.client, c.toClient, c.maxBody, c.rules = to.Client, to, maxBody, rules
-	c.taken.Budget = budget
-	c.record.Init(&c.taken)
+	c.allowance.Budget = budget
+	c.record.Init(&c.allowance)
 	c.own.attach(&c.record)
 	c.record.own = &c.own
 	c.found = to.Client.Header()
 	c.header, c.declared = c.found.Clone(), -1
 }
 
-// Header returns the run's view of the header.
+// Header implements [http.ResponseWriter]. The client's own header is not changed.
 func (c *recorder) Header() http.Header { return c.header }
 
-// Unwrap lets http.ResponseController reach the read deadline and full duplex.
+// Unwrap lets [http.ResponseController] set the read deadline and full duplex.
 func (c *recorder) Unwrap() http.ResponseWriter { return c.client }
 
-// SetWriteDeadline keeps handlers behind from the client's deadline: they write to the
-// recording, at a pace of their own.
+// SetWriteDeadline keeps the handlers behind from changing the client's deadline: they write to the
+// recording.
 func (c *recorder) SetWriteDeadline(time.Time) error { return http.ErrNotSupported }
 
-// WriteHeader passes 1xx on and notes the final status. It may be called from a
-// transport's goroutine for 1xx, while the handler waits for that transport.
+// WriteHeader sends 1xx to the client, and records the final status. A transport may call it for
+// 1xx from a goroutine of its own, while the handler waits for that transport.
 func (c *recorder) WriteHeader(status int) {
 	switch {
 	case c.status != 0:
@@ -103,7 +100,7 @@ func (c *recorder) WriteHeader(status int) {
 		c.upgrade()
 		c.sendHeader()
 	case status < 100, status > 999:
-		panic(fmt.Sprintf("the status %d is none of HTTP", status)) // as the server does, and before it is kept
+		panic(fmt.Sprintf("the status %d is none of HTTP", status)) // as the server would, but before the status is stored
 	case status < 200:
 		c.inform(status)
 	default:
@@ -120,8 +117,8 @@ func (c *recorder) WriteHeader(status int) {
 	}
 }
 
-// inform passes an informational response (RFC 9110, section 15.2) on to the client at once,
-// and restores the header that the run found.
+// inform sends an informational response (RFC 9110, section 15.2) to the client at once, and
+// restores the header that the run found.
 func (c *recorder) inform(status int) {
 	found, early := c.found.Clone(), c.header.Clone()
 	removeDedupHeaders(early, found)
@@ -130,9 +127,9 @@ func (c *recorder) inform(status int) {
 	c.replaceHeader(found)
 }
 
-// Write records the bytes. It waits where there is no room for them, and, of a body that
-// is not kept, for the client. What comes behind a status without a body, as from a page of PHP,
-// is dropped: a proxy whose byte is refused would abort a response that is whole.
+// Write records the bytes. It waits for room or, if the body is not kept, for the client. A body
+// behind a status that has none, such as a PHP page may send, is dropped: with an error, a proxy
+// would abort a response that is whole.
 func (c *recorder) Write(p []byte) (int, error) {
 	if c.status == 0 {
 		c.WriteHeader(http.StatusOK)
@@ -159,25 +156,26 @@ func (c *recorder) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// takeRoom takes room for n bytes more, and waits for it. It reports false if there is none: then
-// the body is not kept.
+// takeRoom takes room for n more bytes, and waits for it. It reports false if there is none: the
+// body is then not kept.
 func (c *recorder) takeRoom(n int) bool {
-	if c.taken.TryTake(n) {
+	if c.allowance.TryTake(n) {
 		return true
 	}
 	defer c.limit.pause()()
-	return c.taken.Take(n)
+	return c.allowance.Take(n)
 }
 
-// takeCopyRoom takes room for the copy of the body that its way into the store needs, to be in one
-// piece or encrypted. Without room the body is not kept, and its client gets it all the same.
+// takeCopyRoom takes room for the copy of the body that is made to join its chunks or to encrypt
+// it, and returns the copy's size. If there is no room, the body is not stored, but the client gets
+// it.
 func (c *recorder) takeCopyRoom(encrypted bool) (n int) {
 	n, joined := c.record.held()
 	switch {
 	case c.omitted, joined && !encrypted:
 		return 0
 	case n <= smallBody:
-		c.taken.Count(n)
+		c.allowance.Count(n)
 	case !c.takeRoom(n):
 		c.omitted, c.noRoom = true, true
 		return 0
@@ -185,7 +183,7 @@ func (c *recorder) takeCopyRoom(encrypted bool) (n int) {
 	return n
 }
 
-// notKept returns why the body is not kept, "" if it is.
+// notKept returns why the body is not kept, "" if it is kept.
 func (c *recorder) notKept() string {
 	switch {
 	case !c.omitted:
@@ -197,15 +195,15 @@ func (c *recorder) notKept() string {
 	}
 }
 
-// ReadFrom keeps io.Copy from reaching past this writer.
+// ReadFrom keeps [io.Copy] from using that of a writer within.
 func (c *recorder) ReadFrom(r io.Reader) (int64, error) {
 	return io.Copy(writerOnly{c}, r)
 }
 
 type writerOnly struct{ io.Writer }
 
-// FlushError makes the response a stream: its upstream wants the client to see what
-// there is. A response without a body is none: its client sees it when it is stored.
+// FlushError makes the response a stream, because the upstream wants the client to get what there
+// is. A response without a body stays as it is, and is sent when it is stored.
 func (c *recorder) FlushError() error {
 	if c.status == 0 {
 		c.WriteHeader(http.StatusOK)
@@ -219,8 +217,8 @@ func (c *recorder) FlushError() error {
 // Flush implements http.Flusher.
 func (c *recorder) Flush() { _ = c.FlushError() }
 
-// Hijack hands the connection over: what happens on it is no response. Without the
-// connection the run goes on, and may still answer.
+// Hijack hands the connection over, and settles the run: what follows on the connection is no
+// response. If that fails, the run goes on and may still answer.
 func (c *recorder) Hijack() (net.Conn, *bufio.ReadWriter, error) {
 	conn, buffer, err := http.NewResponseController(c.client).Hijack()
 	if err == nil {
@@ -241,7 +239,7 @@ func (c *recorder) broken() bool {
 	return c.declared >= 0 && c.declared != c.written && bodyAllowed(c.status)
 }
 
-// response returns what is kept of the answer.
+// response returns what is stored of the response.
 func (c *recorder) response() *idempotency.Response {
 	r := &idempotency.Response{
 		Status:  c.status,
@@ -254,8 +252,8 @@ func (c *recorder) response() *idempotency.Response {
 	return r
 }
 
-// keptHeader returns what is kept of the answer's header. It is asked for before the
-// client's header is sent, at the latest: after that what the run found is unknown.
+// keptHeader returns what is stored of the response's header. It must first be called before the
+// client's header is sent, which overwrites the header that the run found.
 func (c *recorder) keptHeader() map[string][]string {
 	if c.kept == nil {
 		c.kept = c.rules.kept(c.found, c.answered)
@@ -266,15 +264,15 @@ func (c *recorder) keptHeader() map[string][]string {
 	return c.kept
 }
 
-// finish gives the client what it does not have yet, and returns when it has it, or is
-// gone. It is called after the run is settled.
+// deliver sends the client what it does not have yet, and returns when the client has got it or has
+// left. It is called after the run is settled.
 func (c *recorder) deliver() {
 	if c.upgraded || c.status == 0 {
 		c.yieldHeader() // the status comes from the server
 		c.panicAsNoted()
 		return
 	}
-	c.record.Close(stateWhole) // for duplicates that follow it: the client may take long
+	c.record.Close(stateWhole) // now, for duplicates that follow it: the client may be slow
 	if c.streaming {
 		<-c.delivered
 	} else {
@@ -285,14 +283,14 @@ func (c *recorder) deliver() {
 		c.sendBody()
 	}
 	if c.clientState != stateWhole && c.panicked == nil {
-		// A cut response must not look whole, which over HTTP/3 it would: a stream whose
-		// deadline has passed can still be ended.
+		// A cut response must not look whole. Over HTTP/3 it would: a stream can still be ended
+		// after its deadline has passed.
 		c.panicked = http.ErrAbortHandler
 	}
 	c.panicAsNoted()
 }
 
-// notePanic keeps a panic of the client's writer for the request's own goroutine.
+// notePanic recovers a panic of the client's writer, for the request's own goroutine to repeat.
 func (c *recorder) notePanic() {
 	if failed := recover(); failed != nil {
 		c.panicked = failed
@@ -305,8 +303,7 @@ func (c *recorder) panicAsNoted() {
 	}
 }
 
-// cut ends a stream whose end is missing. It returns when the client has what there is,
-// or was disconnected.
+// cut ends a stream that is not whole. It returns when the client has got what there is, or has left.
 func (c *recorder) cut() {
 	c.record.Close(stateCut)
 	if c.streaming {
@@ -314,15 +311,15 @@ func (c *recorder) cut() {
 	}
 }
 
-// close lets the recording go, however the run has ended.
+// close releases the recording, however the run has ended.
 func (c *recorder) close() {
 	c.record.Close(stateCut)
 	c.own.Leave()
 }
 
-// yieldHeader leaves the header as the run set it to what answers instead: an
-// error route shows WWW-Authenticate of an inner handler. That of an answer which is dropped
-// says nothing of another one. On a connection that is taken over nothing answers.
+// yieldHeader gives the client the header that the run has set, for what answers in place of the
+// run: error routes then send the WWW-Authenticate of a handler behind. If the run has written a
+// status, its response is dropped, and the header with it.
 func (c *recorder) yieldHeader() {
 	if c.streaming || c.upgraded {
 		return
@@ -333,9 +330,9 @@ func (c *recorder) yieldHeader() {
 	}
 }
 
-// stream gives the client what was recorded so far and all that follows, as it comes and
-// at its own pace. The header is written here, which waits for no client: handlers in
-// front may look at what handlers behind are changing meanwhile.
+// stream starts to send the client what is recorded so far, and what follows as it comes. It sends
+// the header itself, in the handler's goroutine, because handlers in front may read what the
+// handlers behind change.
 func (c *recorder) stream() {
 	if c.streaming {
 		return
@@ -348,12 +345,12 @@ func (c *recorder) stream() {
 		defer c.notePanic()
 		c.sendBody()
 	}()
-	if !c.omitted { // duplicates do not follow what is not kept
+	if !c.omitted { // duplicates do not follow a body that is not kept
 		c.share()
 	}
 }
 
-// deliver writes body and trailers to the client.
+// sendBody sends body and trailers to the client.
 func (c *recorder) sendBody() {
 	defer c.own.Leave()
 	if c.headFirst && c.toClient.Flush() != nil {
@@ -364,9 +361,9 @@ func (c *recorder) sendBody() {
 	}
 }
 
-// sendHeader sends status and header. From here on the header is the client's.
+// sendHeader sends status and header. From then on, the client's own header is the one that was sent.
 func (c *recorder) sendHeader() {
-	if c.answered == nil { // the connection is taken over
+	if c.answered == nil { // the connection has switched to another protocol
 		c.answered = c.header.Clone()
 	}
 	c.keptHeader()
@@ -374,15 +371,14 @@ func (c *recorder) sendHeader() {
 	c.client.WriteHeader(c.status)
 }
 
-// replaceHeader gives the client a header whose values are its own: handlers in front
-// change theirs.
+// replaceHeader replaces the fields of the client's own header.
 func (c *recorder) replaceHeader(header http.Header) {
 	own := c.client.Header()
 	clear(own)
 	maps.Copy(own, header)
 }
 
-// sendTrailers passes on what was added to the header after the status.
+// sendTrailers sends the trailers that were added to the header after the status.
 func (c *recorder) sendTrailers() {
 	if !hasTrailers(c.header) {
 		return

@@ -8,36 +8,34 @@ import (
 	"time"
 )
 
-// recording is the body of one response, as it comes from the upstream, at the
-// upstream's pace. Any number of readers follow it, each at its own: the client of the
-// run, and the duplicates that follow a stream. What a reader does changes nothing for
-// the run or for other readers, until the body outgrows what is kept: then the run's
-// client holds the upstream back, and the others have to keep up with it.
+// recording is the body of one response, as it comes from the upstream, at the upstream's pace. Any
+// number of readers follow it, each at its own pace: the client of the run, and the duplicates that
+// follow a stream. A reader delays neither the run nor other readers, until the body outgrows what
+// is kept: then the run's client holds the upstream back, and the other readers have to keep up
+// with it.
 type recording struct {
-	// Declared is the length that the response promises, -1 for none. The last byte of
-	// such a response is not shown before it is whole, and not at all if it is cut behind
-	// that: a client must not know of a response that is not stored.
+	// Declared is the Content-Length, -1 for none. Readers get the last byte of such a response
+	// only when it is whole, and not if it is cut behind that byte: a client must not get a
+	// response that is not stored.
 	Declared int64
-	// Taken is the room that the bytes take of the budget.
-	Taken *Allowance
-	// room is how many bytes were taken of the budget before they came.
+	// Allowance is the room in the budget that the bytes take.
+	Allowance *Allowance
+	// room is how many bytes of room were taken before the bytes came.
 	room int64
-	// Abandoned is called when a body is passing and its last reader has left: the rest
-	// is not needed.
+	// Abandoned is called when the last reader of a passing body has left: the rest is not needed.
 	Abandoned func()
 
 	mu sync.Mutex
 	// changed is closed at the next change; nil while no reader waits for one.
 	changed chan struct{}
-	// body has the bytes, but for those that were dropped.
+	// body has the bytes that were not dropped.
 	body    chunkBuffer
 	state   recordingState
 	readers []*recordingReader
-	// first is the array of readers at the beginning: most recordings have only one.
+	// first is the initial array of readers: most recordings have only one.
 	first [1]*recordingReader
-	own   *recordingReader // the run's client's
-	// kept is how many others need the bytes: the engine, until the response is
-	// stored.
+	own   *recordingReader // that of the run's client
+	// kept counts the others that need the bytes: the engine, until the response is stored.
 	kept int
 }
 
@@ -45,9 +43,9 @@ type recording struct {
 type recordingState int
 
 const (
-	// stateGrowing: bytes come, and all are kept.
+	// stateGrowing: bytes come, and all of them are kept.
 	stateGrowing recordingState = iota
-	// statePassing: the body is larger than is kept. What all readers have read is dropped, and
+	// statePassing: the body has outgrown what is kept. What all readers have read is dropped, and
 	// the upstream is read at the pace of the run's client.
 	statePassing
 	// stateWhole: all bytes have come, and the run is settled.
@@ -56,22 +54,21 @@ const (
 	stateCut
 )
 
-// window is how many bytes of a passing body wait for its readers. They take no room of the
-// budget.
+// window is how many bytes of a passing body wait for its readers. They are not counted in the budget.
 const window = 64 << 10
 
-// maxDelay is how long, in all, a follower may delay the reader that leads a passing body.
+// maxDelay is how long, in all, a follower may delay the leading reader of a passing body.
 const maxDelay = time.Second
 
 var errNoReaders = errors.New("no client reads the rest of the response")
 
-// Init makes a zero recording one without any bytes, which takes its room from the
-// allowance.
-func (r *recording) Init(taken *Allowance) {
-	r.Declared, r.Taken, r.Abandoned = -1, taken, func() {}
+// Init initializes a recording, which takes its room from the allowance.
+func (r *recording) Init(allowance *Allowance) {
+	r.Declared, r.Allowance, r.Abandoned = -1, allowance, func() {}
 	r.readers = r.first[:0]
 }
 
+// changedLocked notifies the readers that wait.
 func (r *recording) changedLocked() {
 	if r.changed != nil {
 		close(r.changed)
@@ -79,6 +76,7 @@ func (r *recording) changedLocked() {
 	}
 }
 
+// awaitLocked returns a channel that is closed at the next change.
 func (r *recording) awaitLocked() <-chan struct{} {
 	if r.changed == nil {
 		r.changed = make(chan struct{})
@@ -86,12 +84,12 @@ func (r *recording) awaitLocked() <-chan struct{} {
 	return r.changed
 }
 
-// Needs returns how many bytes have to be taken of the budget before n more are added, of
-// a body of which most are kept. written counts all bytes, the n among them.
-func (r *recording) Needs(n int, written, most int64) int {
+// Needs returns how many bytes of room have to be taken before n more are added. written counts all
+// bytes, including the n, and maxBody is how many are kept at most.
+func (r *recording) Needs(n int, written, maxBody int64) int {
 	switch {
 	case n > 0 && written == int64(n) && r.Declared > written: // an empty write comes before the first bytes
-		r.room = min(r.Declared, most) // the upstream's word is trusted, and counts
+		r.room = min(r.Declared, maxBody) // room for the declared length is taken at once
 		return int(r.room)
 	case written <= r.room:
 		return 0
@@ -104,22 +102,22 @@ func (r *recording) Needs(n int, written, most int64) int {
 func (r *recording) Add(p []byte) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.body.end == 0 && r.room > 0 && r.room == r.Declared { // else it is larger than is kept
+	if r.body.end == 0 && r.room > 0 && r.room == r.Declared { // else the body is larger than is kept
 		r.body.Reserve(int(r.room))
 	}
 	r.body.Append(p)
 	r.changedLocked()
 }
 
-// Pass appends bytes of a body that is larger than is kept. It waits until the run's client has
-// read what came before, and cuts the other readers that lag behind. The error says that there
-// are no readers.
+// Pass appends bytes of a body that has outgrown what is kept. It waits until the run's client has
+// read what came before, and cuts other readers that lag behind. It returns an error if there are
+// no readers.
 func (r *recording) Pass(p []byte) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.state == stateGrowing {
 		r.state = statePassing
-		r.Taken.Release(max(0, r.room-int64(r.body.Len())))
+		r.Allowance.Release(max(0, r.room-int64(r.body.Len())))
 		r.dropLocked()
 	}
 	for {
@@ -139,7 +137,8 @@ func (r *recording) Pass(p []byte) error {
 	}
 }
 
-// leadLocked returns how far the run's client has read or, if it has left, the fastest reader.
+// leadLocked returns how far the leading reader has read: the run's client or, if it has left, the
+// fastest reader.
 func (r *recording) leadLocked() (offset int64) {
 	for _, rd := range r.readers {
 		if rd == r.own {
@@ -150,8 +149,9 @@ func (r *recording) leadLocked() (offset int64) {
 	return offset
 }
 
-// awaitFollowersLocked waits for the readers that are a window behind the one that leads. Those that
-// are fast enough are only not scheduled yet. One that has delayed it for too long is cut.
+// awaitFollowersLocked waits for the readers that are a window behind the leading one: a reader
+// that is fast enough may not have been scheduled yet. It cuts a reader that has delayed the
+// leading one for too long.
 func (r *recording) awaitFollowersLocked() {
 	for {
 		lead, left := r.leadLocked(), maxDelay
@@ -177,7 +177,7 @@ func (r *recording) awaitFollowersLocked() {
 	}
 }
 
-// waitLocked waits for the next change, or until the timeout.
+// waitLocked waits for the next change, or for the timeout.
 func (r *recording) waitLocked(timeout <-chan time.Time) {
 	changed := r.awaitLocked()
 	r.mu.Unlock()
@@ -188,7 +188,7 @@ func (r *recording) waitLocked(timeout <-chan time.Time) {
 	}
 }
 
-// End ends the recording: no more bytes come. Only its first call counts.
+// Close ends the recording: no more bytes come. Only the first call counts.
 func (r *recording) Close(state recordingState) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -198,15 +198,15 @@ func (r *recording) Close(state recordingState) {
 	r.dropLocked()
 }
 
-// held returns how many bytes are held, and whether they are in one piece.
+// held returns how many bytes are held, and whether they are in one chunk.
 func (r *recording) held() (n int, joined bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.body.Len(), len(r.body.more) == 0
 }
 
-// Bytes returns the bytes that are held, when no more come. They are there twice meanwhile, for
-// which the caller takes room.
+// Bytes returns the bytes that are held, in one slice. No more bytes may come. Joining them takes a
+// copy, for which the caller takes room.
 func (r *recording) Bytes() []byte {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -228,17 +228,17 @@ func (r *recording) Unkeep() {
 	r.dropLocked()
 }
 
-// dropLocked drops what is no longer needed, and releases its room.
+// dropLocked drops the bytes that are no longer needed, and releases their room.
 func (r *recording) dropLocked() {
 	switch {
 	case len(r.readers) == 0 && (r.state == statePassing || r.state != stateGrowing && r.kept == 0):
 		r.body.Drop()
-		r.Taken.ReleaseAll()
+		r.Allowance.ReleaseAll()
 	case r.state == statePassing && len(r.readers) > 0:
 		needed := slices.MinFunc(r.readers, func(a, b *recordingReader) int { return cmp.Compare(a.offset, b.offset) }).offset
 		if n := needed - r.body.begin; n > 0 {
 			r.body.dropTo(needed)
-			r.Taken.Release(n)
+			r.Allowance.Release(n)
 		}
 	}
 	r.changedLocked()
@@ -247,12 +247,12 @@ func (r *recording) dropLocked() {
 // recordingReader follows a recording from its first byte.
 type recordingReader struct {
 	of *recording
-	// Under the recording's lock, like the list of readers:
+	// Guarded by the recording's lock, like the list of readers.
 	offset  int64
-	delayed time.Duration // for how long it has delayed the reader that leads
+	delayed time.Duration // how long it has delayed the leading reader
 }
 
-// NewReader returns a new reader, or nil if the first bytes are gone.
+// NewReader returns a new reader, or nil if the first bytes were dropped.
 func (r *recording) NewReader() *recordingReader {
 	rd := new(recordingReader)
 	if !rd.attach(r) {
@@ -261,8 +261,7 @@ func (r *recording) NewReader() *recordingReader {
 	return rd
 }
 
-// Begin makes a reader of a recording of a zero one, and reports whether it can: see
-// [recording.NewReader].
+// attach initializes a reader of a recording. It reports false if the first bytes were dropped.
 func (rd *recordingReader) attach(r *recording) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -274,9 +273,9 @@ func (rd *recordingReader) attach(r *recording) bool {
 	return true
 }
 
-// next returns bytes that may be shown and were not read yet, how far the recording is,
-// and, if there is nothing to show yet, a channel that is closed when that has changed. To a
-// reader that has left, the recording is cut.
+// next returns bytes that the reader may have and has not read yet, and the state of the recording.
+// If there are none yet, it also returns a channel that is closed at the next change. For a reader
+// that has left, the state is stateCut.
 func (rd *recordingReader) next() ([]byte, recordingState, <-chan struct{}) {
 	r := rd.of
 	r.mu.Lock()
@@ -294,7 +293,7 @@ func (rd *recordingReader) next() ([]byte, recordingState, <-chan struct{}) {
 	return nil, r.state, r.awaitLocked()
 }
 
-// took moves the reader on by n bytes.
+// took advances the reader by n bytes.
 func (rd *recordingReader) took(n int) {
 	r := rd.of
 	r.mu.Lock()
@@ -305,7 +304,7 @@ func (rd *recordingReader) took(n int) {
 	}
 }
 
-// Leave ends the reader. It may be called again.
+// Leave removes the reader. It may be called again.
 func (rd *recordingReader) Leave() {
 	r := rd.of
 	r.mu.Lock()

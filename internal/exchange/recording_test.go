@@ -10,9 +10,9 @@ import (
 )
 
 // begun returns a recording without any bytes.
-func begun(taken *Allowance) *recording {
+func begun(allowance *Allowance) *recording {
 	r := new(recording)
-	r.Init(taken)
+	r.Init(allowance)
 	return r
 }
 
@@ -47,7 +47,7 @@ func TestPassingBodyReachesAllItsReaders(t *testing.T) {
 		const own, fast, slow = 1, 0, 2
 		r.own = readers[own]
 		took := time.Now()
-		r.Taken.Count(100)
+		r.Allowance.Count(100)
 		r.Add(make([]byte, 100))
 		const pieces = 50
 		total := 100 + pieces*window/2
@@ -65,7 +65,7 @@ func TestPassingBodyReachesAllItsReaders(t *testing.T) {
 						continue
 					}
 					time.Sleep(time.Duration(n*n) * time.Second) // each at its own pace
-					taken := min(len(shown), piece)
+					taken := min(len(shown), maxWrite)
 					got[n] += taken
 					rd.took(taken)
 				}
@@ -140,7 +140,7 @@ func TestPassingBodyTakesNoRoom(t *testing.T) {
 		b, next := budgetOf(1 << 30)
 		r := begun(next())
 		rd := r.NewReader()
-		r.Taken.Count(100)
+		r.Allowance.Count(100)
 		r.Add(make([]byte, 100))
 		done := make(chan error)
 		go func() { done <- r.Pass(make([]byte, 30<<20)) }()
@@ -177,7 +177,7 @@ func TestPassingBodyWithoutReadersIsAbandoned(t *testing.T) {
 		t.Errorf("it was abandoned %d times", abandoned)
 	}
 	if err := r.Pass([]byte("more")); !errors.Is(err, errNoReaders) {
-		t.Errorf("more was taken: %v", err)
+		t.Errorf("more was allowance: %v", err)
 	}
 }
 
@@ -186,7 +186,7 @@ func TestKeptBodyNeedsNoReaders(t *testing.T) {
 	b, next := budgetOf(1 << 30)
 	r := begun(next())
 	r.NewReader().Leave()
-	r.Taken.Count(4)
+	r.Allowance.Count(4)
 	r.Add([]byte("body"))
 	r.Keep()
 	late := r.NewReader()
@@ -243,22 +243,22 @@ func TestDeclaredResponsesAreCounted(t *testing.T) {
 				if got := r.Needs(n, written, c.most); got != c.takes[i] {
 					t.Errorf("piece %d needs %d bytes, want %d", i, got, c.takes[i])
 				}
-				r.Taken.Count(c.takes[i])
+				r.Allowance.Count(c.takes[i])
 				r.Add(make([]byte, n))
-				if int64(r.body.allocated()) > max(2*r.Taken.bytes, 64) {
-					t.Errorf("%d bytes are allocated, %d counted", r.body.allocated(), r.Taken.bytes)
+				if int64(r.body.allocated()) > max(2*r.Allowance.bytes, 64) {
+					t.Errorf("%d bytes are allocated, %d counted", r.body.allocated(), r.Allowance.bytes)
 				}
 			}
 			own := r.NewReader()
 			if err := r.Pass([]byte("x")); err != nil {
 				t.Fatal(err)
 			}
-			if held := int64(r.body.Len()); r.Taken.bytes > held+int64(c.takes[len(c.takes)-1]) {
-				t.Errorf("%d bytes are held, %d counted", held, r.Taken.bytes)
+			if held := int64(r.body.Len()); r.Allowance.bytes > held+int64(c.takes[len(c.takes)-1]) {
+				t.Errorf("%d bytes are held, %d counted", held, r.Allowance.bytes)
 			}
 			own.readAll(t)
 			own.Leave()
-			wantUsed(t, r.Taken.Budget, 0)
+			wantUsed(t, r.Allowance.Budget, 0)
 		})
 	}
 }

@@ -83,8 +83,9 @@ func (x *exchange) replay(d engine.Replay) error {
 }
 
 // prepareReplay decides what a duplicate gets, and takes room in the budget for it. A request that
-// has to wait for room holds nothing: its body is dropped, and the response is read from the store
-// when there is room. If the response is gone by then, the request has no body to run with either.
+// has to wait for room holds nothing meanwhile: its body is drained, and the response is read from
+// the store when there is room. If the response is gone by then, the request cannot run either, and
+// is refused.
 func (x *exchange) prepareReplay(store *storepool.Store, d engine.Replay) (engine.Decision, error) {
 	if d.Response != nil {
 		x.answer = x.answerTo(d)
@@ -101,7 +102,7 @@ func (x *exchange) prepareReplay(store *storepool.Store, d engine.Replay) (engin
 	}
 	size := d.Record.LargeBody
 	d.Response = nil
-	drainBody(x.w, x.r) // otherwise those that wait would wait for each other's bodies
+	drainBody(x.w, x.r) // otherwise requests that wait would wait for each other's bodies
 	x.allowance.ReleaseAll()
 	if err := x.allowance.TakeReplay(x.r.Context(), size); err != nil {
 		return nil, err
@@ -125,25 +126,25 @@ func (x *exchange) prepareReplay(store *storepool.Store, d engine.Replay) (engin
 	}
 	d.Response = response
 	x.answer = x.answerTo(d)
-	x.releaseShared = x.allowance.Share(response.Body, true) // another request may have it, too
+	x.releaseShared = x.allowance.Share(response.Body, true) // another request may have read it too
 	x.allowance.ReleaseAll()
 	return d, nil
 }
 
 var errReplayGone = errors.New("the response is no longer kept")
 
-// liveResponse is a response that is still coming, for the duplicates that follow it.
+// liveResponse is a response that its run is still giving, for the duplicates that follow it.
 type liveResponse struct {
 	record *recording
-	// head is status and header, as they are replayed.
+	// head has the status and the header that are replayed.
 	head *idempotency.Response
-	// headFirst says that the header goes out before the body begins. Otherwise it goes with
-	// the first bytes: the server guesses the type from them if none is named.
+	// headFirst reports whether the header is sent before the body begins. Otherwise it is sent
+	// with the first bytes, from which the server guesses a Content-Type if there is none.
 	headFirst bool
 }
 
-// live returns what duplicates follow: nil for an answer about the caller, also if a response
-// handler shows another status than the upstream's.
+// live returns the response for duplicates to follow. It is nil for an answer about the caller,
+// also if a response handler has changed the upstream's status.
 func (e *execution) live() any {
 	c := &e.response
 	if idempotency.AboutCaller(c.status) || idempotency.AboutCaller(e.upstream.observation().status) {
@@ -152,8 +153,8 @@ func (e *execution) live() any {
 	return &liveResponse{record: &c.record, head: &idempotency.Response{Status: c.status, Header: c.keptHeader()}, headFirst: c.headFirst}
 }
 
-// follow answers a duplicate with the stream that its run is answering, from the first
-// byte and then as it comes. An end by error is its end too.
+// follow answers a duplicate with the stream of its run, from the first byte on and then as it
+// comes. If the stream ends with an error, so does the duplicate.
 func (x *exchange) follow(d engine.Follow) error {
 	stream := d.Live.(*liveResponse)
 	x.leaveStore() // it isn't needed while the client reads
@@ -175,13 +176,14 @@ func (x *exchange) follow(d engine.Follow) error {
 	return nil
 }
 
+// setReplayHeader sets the header of a response that is replayed.
 func (x *exchange) setReplayHeader(record *idempotency.Record, response *idempotency.Response) {
 	header := x.w.Header()
-	lines := 4 // of our own
+	lines := 4 // for our own fields
 	for _, values := range response.Header {
 		lines += len(values)
 	}
-	own := make([]string, 0, lines) // handlers in front change theirs
+	own := make([]string, 0, lines) // a copy, which handlers in front may change
 	set := func(name string, values ...string) {
 		own = append(own, values...)
 		header[name] = own[len(own)-len(values) : len(own) : len(own)]
@@ -204,7 +206,7 @@ func (x *exchange) setReplayHeader(record *idempotency.Record, response *idempot
 		return
 	}
 	if types, kept := response.Header["Content-Type"]; kept && len(types) == 0 {
-		header["Content-Type"] = nil // else the server guesses one, which it has not done before
+		header["Content-Type"] = nil // otherwise the server guesses one, which it did not for the first client
 	}
 	if bodyAllowed(response.Status) {
 		set("Content-Length", strconv.Itoa(len(response.Body)))
@@ -223,8 +225,8 @@ func (x *exchange) notKept(d engine.Replay) problem {
 	return p
 }
 
-// conflict refuses the duplicate of a complete request, and tells what the first
-// one was answered, so that a client can go on from there.
+// conflict refuses the duplicate of a complete request. It names the first response, so that a
+// client can continue from there.
 func (x *exchange) conflict(d engine.Replay) problem {
 	p := newProblem(reasonConflict, x.Mode,
 		fmt.Sprintf("the request was executed before, as %s, and answered with %d", d.Record.ExecutionID, d.Response.Status),

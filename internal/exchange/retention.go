@@ -11,27 +11,27 @@ import (
 	"github.com/caddy-dedup/caddy-dedup/internal/delivery"
 )
 
-// RetentionSource is where a request asks for its retention: a number of seconds, of which at
-// most Max counts.
+// RetentionSource is where a request has the retention that it asks for, in seconds. Max is the
+// longest that it gets.
 type RetentionSource struct {
 	Source delivery.Source
 	Max    time.Duration
 }
 
-// MaxRetention is the longest retention of all, and the longest duration of a setting. What is added
-// to it must not overflow.
+// MaxRetention is the longest retention, and the longest duration in a configuration. Sums with it
+// do not overflow.
 const MaxRetention = 36500 * 24 * time.Hour
 
-// requestedRetention returns the retention that a request asks for, no longer than it may;
-// 0 if it asks for none that counts. What is wrong is logged. It is no error to the sender,
-// whose event would be lost.
+// requestedRetention returns the retention that a request asks for, at most the maximum, and 0 if
+// it asks for none. An invalid one is logged and ignored: with an error, the sender's event would
+// be lost.
 func (x *exchange) requestedRetention(request delivery.Request) time.Duration {
 	from := x.RetentionFrom
 	if from == nil {
 		return 0
 	}
 	if from.Source.NeedsBody() {
-		_ = x.acquireParseSlot() // a failure shows below
+		_ = x.acquireParseSlot() // the failure shows below
 	}
 	asked, err := delivery.Seconds(from.Source, request)
 	switch {
@@ -47,8 +47,8 @@ func (x *exchange) requestedRetention(request delivery.Request) time.Duration {
 	return asked
 }
 
-// logRetention logs that a request does not get the retention that it asks for, at
-// most once a second: what senders write must not fill the log.
+// logRetention logs, at most once a second, that a request does not get the retention that it asks
+// for.
 func (x *exchange) logRetention(message string, fields ...zap.Field) {
 	if omitted, ok := x.retentionLog.allow(time.Since(start)); ok {
 		x.Logger.With(fields...).Warn(message,
@@ -56,25 +56,24 @@ func (x *exchange) logRetention(message string, fields ...zap.Field) {
 	}
 }
 
-// upstreamRetention reads the upstream's Dedup-Retention, which is no longer than the longest
-// that can be configured. One that is not a number of seconds is logged, and the configured
-// retention stays.
+// upstreamRetention returns the value of the upstream's Dedup-Retention, at most [MaxRetention],
+// and nil if there is none. An invalid one is logged and ignored.
 func (x *exchange) upstreamRetention(text string) *time.Duration {
 	if text == "" {
 		return nil
 	}
-	const most = uint64(MaxRetention / time.Second)
+	const maxSeconds = uint64(MaxRetention / time.Second)
 	seconds, err := strconv.ParseUint(text, 10, 64)
-	if seconds > most && (err == nil || errors.Is(err, strconv.ErrRange)) {
+	if seconds > maxSeconds && (err == nil || errors.Is(err, strconv.ErrRange)) {
 		x.Logger.Warn("the upstream's "+retentionHeader+" is longer than the maximum, which applies",
-			zap.String("value", fmt.Sprintf("%.40q", text)), zap.Uint64("max_seconds", most))
-		seconds, err = most, nil
+			zap.String("value", fmt.Sprintf("%.40q", text)), zap.Uint64("max_seconds", maxSeconds))
+		seconds, err = maxSeconds, nil
 	}
 	if err != nil {
 		x.Logger.Warn("the upstream's "+retentionHeader+" is not a number of seconds; the configured retention stays",
 			zap.String("value", fmt.Sprintf("%.40q", text)))
 		return nil
 	}
-	wished := time.Duration(seconds) * time.Second
-	return &wished
+	retention := time.Duration(seconds) * time.Second
+	return &retention
 }

@@ -16,9 +16,9 @@ import (
 	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
 )
 
-// execution is a run on its way through the handlers behind, with all that only a run
-// needs: its context, its time limit, what is seen of its way to an upstream, and its
-// response. It is one object, because every first delivery needs all of it.
+// execution is a run on its way through the handlers behind: its context, its time limit, the trace
+// of its way to an upstream, and its response. It is one object, because every first delivery needs
+// all of it.
 type execution struct {
 	*exchange
 	run     *engine.Run
@@ -30,9 +30,9 @@ type execution struct {
 	response recorder
 }
 
-// execute lets a run's request through and settles its claim by how the
-// handlers behind ended. The run stays in the request's goroutine, but not under
-// the client's context: a client that leaves ends nothing.
+// execute passes a run's request on, and settles its claim by how the handlers behind ended. The
+// run stays in the request's goroutine, but not in the client's context: it goes on if the client
+// leaves.
 func (x *exchange) execute(run *engine.Run) error {
 	e := &execution{exchange: x, run: run}
 	e.announce()
@@ -58,8 +58,8 @@ func (x *exchange) execute(run *engine.Run) error {
 	return e.deliver(e.finish(e.observation(err)))
 }
 
-// deliver gives the client of a settled run what it does not have yet: the response, or an error
-// in its place.
+// deliver gives the client of a settled run what it does not have yet: the response or, in place of
+// it, an error.
 func (e *execution) deliver(err error) error {
 	switch {
 	case err == nil:
@@ -77,8 +77,9 @@ func (e *execution) deliver(err error) error {
 	return e.failed(err)
 }
 
-// settleEarly settles a run before the handlers behind have returned: its connection is another
-// protocol's, or its body is larger than is kept. From then on nothing limits its time.
+// settleEarly settles a run before the handlers behind have returned: its connection has switched
+// to another protocol, or its body has outgrown what is kept. From then on the run has no time
+// limit.
 func (e *execution) settleEarly() {
 	e.limit.lift()
 	o := e.observation(nil)
@@ -93,7 +94,8 @@ func (e *execution) settleEarly() {
 // shareStream lets duplicates follow the response.
 func (e *execution) shareStream() { e.run.Stream(e.live()) }
 
-// observed returns what was observed of the run until the handlers behind returned an error or nil.
+// observation returns what was observed of the run so far. err is what the handlers behind have
+// returned.
 func (e *execution) observation(err error) observation {
 	response, upstream := &e.response, e.upstream.observation()
 	return observation{
@@ -121,20 +123,19 @@ func (e *execution) finish(o observation) error {
 	e.count()
 	response := &e.response
 	if share == shareResponse {
-		defer response.taken.Release(int64(response.takeCopyRoom(e.Encrypted)))
+		defer response.allowance.Release(int64(response.takeCopyRoom(e.Encrypted)))
 	}
 	end.Response = response.shared(share, err)
 	e.explain(e.run, &end, o.cause(err), response.retention)
 	end.Reason = cmp.Or(response.notKept(), end.Reason)
 	response.record.Keep() // until the response is stored, which may be after its request
 	e.run.OnStored(response.record.Unkeep)
-	_, _ = e.run.Settle(end) // the engine logs what became of it
+	_, _ = e.run.Settle(end) // the engine logs the result
 	e.leaveStore()           // it isn't needed while the client reads
 	return err
 }
 
-// explain completes the end of a run with the upstream's Dedup-Retention and, for operators, with
-// the cause.
+// explain adds to the end of a run the upstream's Dedup-Retention and, for operators, the cause.
 func (x *exchange) explain(run *engine.Run, end *idempotency.End, cause error, retention string) {
 	if wished := x.upstreamRetention(retention); end.Retention == nil {
 		end.Retention = wished
@@ -144,8 +145,8 @@ func (x *exchange) explain(run *engine.Run, end *idempotency.End, cause error, r
 	run.Explain(fields...)
 }
 
-// begin makes the request that the handlers behind get. Its context is not the client's, and has
-// a limit of its own, which can be lifted. A transport's connections are observed in it.
+// startRun makes the request that the handlers behind get. Its context is not cancelled with the
+// client's: it has a time limit of its own, and traces the connections of transports.
 func (e *execution) startRun() {
 	e.context = runContext{client: e.r.Context(), executionID: e.run.ExecutionID()}
 	e.upstream.request = e.r
@@ -154,7 +155,7 @@ func (e *execution) startRun() {
 	e.upstream.request = e.upstreamRequest(e.r.WithContext(ctx))
 }
 
-// announce tells placeholders, the client and the upstream which run it is.
+// announce names the run to placeholders, the client and the upstream.
 func (e *execution) announce() {
 	x, o := e.exchange, OutcomeExecuted
 	id, attempt := e.run.ExecutionID(), e.run.Attempt()
@@ -176,10 +177,9 @@ func (e *execution) announce() {
 	}
 }
 
-// upstreamRequest makes the request, which is the caller's own, the one that the handlers
-// behind get. Responses are kept unencoded, for clients of all kinds: without
-// Accept-Encoding the upstream has no reason to encode, and Go's transport decodes what
-// it asked for itself.
+// upstreamRequest removes from a request what the handlers behind must not get. Responses are
+// stored unencoded, for all kinds of clients: without Accept-Encoding the upstream does not encode,
+// and Go's transport decodes the encoding that it asks for itself.
 func (e *execution) upstreamRequest(r *http.Request) *http.Request {
 	r.Header = maps.Clone(r.Header)
 	delete(r.Header, "Accept-Encoding")
@@ -187,9 +187,8 @@ func (e *execution) upstreamRequest(r *http.Request) *http.Request {
 	return r
 }
 
-// runContext is what the context of a run is made from. It has the values of the client's
-// context, and does not end with it, like that of [context.WithoutCancel]. It also says
-// which run it is.
+// runContext is the parent of a run's context. Like that of [context.WithoutCancel], it has the
+// values of the client's context, and is not cancelled with it. It also names the run.
 type runContext struct {
 	client      context.Context
 	executionID string
@@ -197,7 +196,7 @@ type runContext struct {
 
 type runKey struct{}
 
-// runOf returns the run in this process that a context belongs to, nil for none.
+// runOf returns the run of this process that a context belongs to, nil for none.
 func runOf(ctx context.Context) *runContext {
 	run, _ := ctx.Value(runKey{}).(*runContext)
 	return run
@@ -224,12 +223,12 @@ func (c *runContext) Value(key any) any {
 	return c.client.Value(key)
 }
 
-// noIdleTimeouts tells the key under which Caddy has the client's writer with its time limit.
-// A `timeouts` handler behind would change that while the client is being written to.
+// noIdleTimeouts finds the context key of Caddy's idle timeouts. A `timeouts` handler behind would
+// otherwise change the write timeout while the client is being written to.
 var noIdleTimeouts = caddyhttp.ContextWithIdleTimeouts(context.Background(), nil, nil)
 
-// runLimit is the time limit of a run, and the context that ends with it. Its end is that
-// of a deadline: reverse_proxy tells one (504) from a request that was given up (499).
+// runLimit is the time limit of a run, and the context that is cancelled by it. It is cancelled with
+// DeadlineExceeded, for which reverse_proxy answers with 504, and not with 499.
 type runLimit struct {
 	context.Context
 	cancel context.CancelCauseFunc
@@ -237,7 +236,7 @@ type runLimit struct {
 	ends   time.Time
 }
 
-// begin returns a context that ends with the limit.
+// startTimer starts the limit, and returns a context that is cancelled by it.
 func (l *runLimit) startTimer(ctx context.Context, timeout time.Duration) context.Context {
 	l.Context, l.cancel = context.WithCancelCause(ctx)
 	l.ends = time.Now().Add(timeout)
@@ -245,13 +244,13 @@ func (l *runLimit) startTimer(ctx context.Context, timeout time.Duration) contex
 	return l
 }
 
-// Err implements [context.Context]. It is the cause: for HTTP/2, Go's transport asks for
-// nothing else.
+// Err implements [context.Context]. It returns the cause, because Go's HTTP/2 transport does not
+// ask for that.
 func (l *runLimit) Err() error { return context.Cause(l.Context) }
 
 func (l *runLimit) exceed() { l.cancel(context.DeadlineExceeded) }
 
-// end ends the run's context.
+// stop cancels the run's context.
 func (l *runLimit) stop() {
 	l.timer.Stop()
 	l.cancel(nil)
@@ -260,9 +259,9 @@ func (l *runLimit) stop() {
 // lift removes the limit.
 func (l *runLimit) lift() { l.timer.Stop() }
 
-// pause stops the time until what it returns is called.
+// pause stops the limit until resume is called.
 func (l *runLimit) pause() (resume func()) {
-	if !l.timer.Stop() { // it is lifted, or over
+	if !l.timer.Stop() { // it is lifted or exceeded
 		return func() {}
 	}
 	paused := time.Now()

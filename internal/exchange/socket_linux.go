@@ -7,10 +7,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// maxUnsent is how much of a response waits in the kernel, in bytes, beyond what is on
-// its way to the client. Without a limit there can be megabytes, of which a third has to
-// leave before a writer goes on: a client that reads slowly would look like one that has
-// stopped.
+// maxUnsent is how many unsent bytes of a response the kernel buffers at most. Without a limit it
+// may buffer megabytes, and a writer continues only when a third of them is sent: a slow client
+// would look like one that has stopped.
 const maxUnsent = 128 << 10
 
 // limitUnsent sets maxUnsent for a connection, if that has a socket.
@@ -21,12 +20,12 @@ func limitUnsent(conn net.Conn) {
 	}
 	if raw, err := socket.SyscallConn(); err == nil {
 		_ = raw.Control(func(fd uintptr) {
-			_ = unix.SetsockoptInt(int(fd), unix.IPPROTO_TCP, unix.TCP_NOTSENT_LOWAT, maxUnsent) // a unix socket has none
+			_ = unix.SetsockoptInt(int(fd), unix.IPPROTO_TCP, unix.TCP_NOTSENT_LOWAT, maxUnsent) // fails for a unix socket
 		})
 	}
 }
 
-// ackedBytes returns how many bytes the other end of a TCP connection has acknowledged.
+// ackedBytes returns how many bytes the peer of a TCP connection has acknowledged.
 func ackedBytes(conn net.Conn) (n int64, known bool) {
 	socket, ok := underlying(conn).(syscall.Conn)
 	if !ok {

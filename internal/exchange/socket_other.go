@@ -4,8 +4,8 @@ package exchange
 
 import "net"
 
-// limitUnsent does nothing: the kernel decides how much waits in it.
+// limitUnsent does nothing: the kernel decides how much it buffers.
 func limitUnsent(net.Conn) {}
 
-// ackedBytes knows nothing.
+// ackedBytes reports that the number is unknown.
 func ackedBytes(net.Conn) (n int64, known bool) { return 0, false }

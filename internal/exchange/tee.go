@@ -11,23 +11,23 @@ import (
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
 )
 
-// What a [tap] takes of a request: its body, its response and its placeholders. None of these is
-// another one for it.
+// What a [tap] sees of a request: its body, its response and its placeholders, which it does not
+// change.
 
-// bodyTee is a request's body, of which what those behind read is copied, up to a limit.
+// bodyTee is a request's body. What the handlers behind read of it is copied, up to a limit.
 type bodyTee struct {
 	io.ReadCloser
 	limit, declared int64 // bytes
-	taken           Allowance
+	allowance       Allowance
 
 	mu    sync.Mutex // transports read in goroutines of their own
 	held  chunkBuffer
-	err   error         // why no more is copied: [io.EOF] if that is all, or enough
+	err   error         // why no more is copied: [io.EOF] at the end of the body, or at the limit
 	ended chan struct{} // closed when err is set
 }
 
 func newBodyTee(r *http.Request, limit int64, budget *Budget) *bodyTee {
-	return &bodyTee{ReadCloser: r.Body, limit: limit, declared: r.ContentLength, taken: Allowance{Budget: budget}, ended: make(chan struct{})}
+	return &bodyTee{ReadCloser: r.Body, limit: limit, declared: r.ContentLength, allowance: Allowance{Budget: budget}, ended: make(chan struct{})}
 }
 
 // Read implements [io.Reader].
@@ -38,7 +38,7 @@ func (b *bodyTee) Read(p []byte) (int, error) {
 	if b.err != nil {
 		return n, err
 	}
-	if full := b.taken.Admit(n); full != nil {
+	if full := b.allowance.Admit(n); full != nil {
 		b.endLocked(full)
 		return n, err
 	}
@@ -80,11 +80,10 @@ func (b *bodyTee) discard() {
 
 func (b *bodyTee) dropLocked() {
 	b.held.Drop()
-	b.taken.ReleaseAll()
+	b.allowance.ReleaseAll()
 }
 
-// copied returns the copy. It can be read when the copying has ended, and its bytes are then held
-// no more.
+// copied returns the copy. A read waits until the copying has ended, and releases what it returns.
 func (b *bodyTee) copied() io.ReadCloser { return io.NopCloser(copiedBody{b}) }
 
 type copiedBody struct{ of *bodyTee }
@@ -96,14 +95,14 @@ func (c copiedBody) Read(p []byte) (int, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	n := b.held.Take(p)
-	b.taken.Release(int64(n))
+	b.allowance.Release(int64(n))
 	if n == 0 && len(p) > 0 {
 		return 0, b.err
 	}
 	return n, nil
 }
 
-// observedWriter is the client's writer. It notes status and length of the response.
+// observedWriter is the client's writer. It records status and length of the response.
 type observedWriter struct {
 	*caddyhttp.ResponseWriterWrapper
 	status  int
@@ -146,7 +145,7 @@ func (w *observedWriter) broken() bool {
 	return declared >= 0 && declared != w.written && bodyAllowed(w.status)
 }
 
-// decisive returns the header fields that decide on what becomes of a key and its duplicates.
+// decisive returns the header fields that decide what becomes of the key and its duplicates.
 func (w *observedWriter) decisive() map[string][]string {
 	fields := make(map[string][]string)
 	for _, name := range []string{"Location", "Www-Authenticate", "Payment-Required"} {
@@ -157,8 +156,8 @@ func (w *observedWriter) decisive() map[string][]string {
 	return fields
 }
 
-// steadyPlaceholders are the placeholders of a request for an [upstreamTrace] that changes none of
-// them: what it deletes is hidden from it until a handler sets it.
+// steadyPlaceholders are the placeholders of a request for an [upstreamTrace] that must not change
+// them: what it deletes is hidden from it until a handler sets it anew.
 type steadyPlaceholders struct {
 	repl   *caddy.Replacer
 	mu     sync.Mutex
@@ -182,8 +181,8 @@ func (p *steadyPlaceholders) Get(name string) (any, bool) {
 	return p.repl.Get(name)
 }
 
-// text returns what differs when a handler has set a placeholder anew. Two responses of proxies
-// may have the same status; they do not take the same time, in nanoseconds.
+// text returns a text that differs once a handler has set the placeholder anew. Two responses may
+// have the same status, but not the same latency in nanoseconds.
 func (p *steadyPlaceholders) text(name string) (text [2]string) {
 	text[0], _ = p.repl.GetString(name)
 	if name == upstreamStatus {

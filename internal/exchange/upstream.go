@@ -12,7 +12,7 @@ import (
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
 )
 
-// What Caddy's reverse_proxy says about the request in its placeholders.
+// The placeholders of Caddy's reverse_proxy.
 const (
 	upstreamAddress  = "http.reverse_proxy.upstream.address"
 	upstreamHostPort = "http.reverse_proxy.upstream.hostport"
@@ -20,10 +20,10 @@ const (
 	upstreamLatency  = "http.reverse_proxy.upstream.latency"
 )
 
-// handlersError is where Caddy has the error for which error routes are run.
+// handlersError is the placeholder with the error for which Caddy runs error routes.
 const handlersError = "http.error"
 
-// proxyPlaceholders are the placeholders of a request in which proxies say what they do.
+// proxyPlaceholders are the placeholders of a request, which proxies set.
 type proxyPlaceholders interface {
 	Get(name string) (value any, known bool)
 	Delete(name string)
@@ -31,40 +31,40 @@ type proxyPlaceholders interface {
 
 var _ proxyPlaceholders = (*caddy.Replacer)(nil)
 
-// forgetUpstream removes what a proxy in front of this handler, such as
-// forward_auth, has left in the placeholders.
+// forgetUpstream deletes the placeholders that an earlier proxy, such as that of forward_auth, has
+// set.
 func forgetUpstream(repl proxyPlaceholders) {
 	repl.Delete(upstreamAddress)
 	repl.Delete(upstreamStatus)
 }
 
-// upstreamTrace observes whether a run's request may have reached an upstream, over all the
-// attempts that proxies and transports make, and cancels the run before a transport or a proxy
-// sends the request again. Go's transport does so for a request without a body that has an
-// idempotency key (net/http, Request.isReplayable), once for each idle connection.
+// upstreamTrace observes whether a run's request may have reached an upstream, over all attempts of
+// proxies and transports, and cancels the run before a transport or a proxy sends the request
+// again. Go's transport resends a request without a body that has an idempotency key, once for each
+// idle connection (net/http, Request.isReplayable).
 //
-// It is the context of what it observes.
+// It is the context of the request that it observes.
 type upstreamTrace struct {
 	context.Context // with the hooks
 	parent          context.Context
 	hooks           httptrace.ClientTrace
 	repl            proxyPlaceholders
-	cancel          context.CancelCauseFunc // cancels the run; nil if it is only observed
-	// inErrorRoutes reports whether the run is itself within error routes, for an error before it.
+	cancel          context.CancelCauseFunc // cancels the run; nil under observe
+	// inErrorRoutes reports whether the run itself is in error routes, for an earlier error.
 	inErrorRoutes bool
-	// request is the one that the handlers behind get. What a proxy sends is a copy of it.
+	// request is the request that the handlers behind get. A proxy sends a copy of it.
 	request *http.Request
 
 	mu      sync.Mutex // a transport dials, and writes, in goroutines of its own
 	attempt attempt    // the last one
-	sought  bool       // a transport looked for a connection
-	asked   bool       // a proxy that has chosen its upstream begins an attempt
+	sought  bool       // some transport looked for a connection
+	asked   bool       // a proxy that has chosen its upstream begins this attempt
 	// address is the upstream of the last attempt, nil if no proxy chose one.
 	address any
-	// sent reports whether an attempt before the last, or a transport that shows nothing but its
-	// dialer, may have reached an upstream. It is never taken back.
+	// sent reports whether an earlier attempt, or a transport of which only the dialer is traced,
+	// may have reached an upstream. It is never reset.
 	sent bool
-	// resent reports whether the run was cancelled.
+	// resent reports whether the request would have been sent again.
 	resent bool
 }
 
@@ -73,15 +73,15 @@ type attempt struct {
 	// sought reports whether Go's transport looked for a connection.
 	sought                      bool
 	connected, wrote, responded bool
-	// http2 reports whether a request without a body went out over HTTP/2 or HTTP/3.
+	// http2 reports whether a request without a body was written over HTTP/2 or HTTP/3.
 	http2 bool
-	// dialed reports whether the transport shows nothing but its dialer. It may have written from
-	// then on, and that it was answered shows in the proxy's status.
+	// dialed reports whether only the transport's dialer is traced. From the dial on, the request
+	// may have been written, and only the proxy's status shows whether it was answered.
 	dialed bool
 }
 
-// errResent cancels a run whose request would be sent again. To reverse_proxy it is a request
-// that was given up, which is no failure of its upstream.
+// errResent cancels a run whose request would be sent again. reverse_proxy takes it for a request
+// whose client has left, which does not count as a failure of the upstream.
 var errResent error = resentError{}
 
 type resentError struct{}
@@ -94,7 +94,7 @@ func (resentError) Error() string {
 // Is makes it a [context.Canceled].
 func (resentError) Is(target error) bool { return target == context.Canceled }
 
-// observe makes t a context in which a transport's connections are observed.
+// attach returns t as a context that traces the connections of transports.
 func (t *upstreamTrace) attach(ctx context.Context, repl proxyPlaceholders) context.Context {
 	t.repl = repl
 	if t.inErrorRoutes = ctx.Value(caddyhttp.ErrorCtxKey) != nil; !t.inErrorRoutes {
@@ -103,8 +103,9 @@ func (t *upstreamTrace) attach(ctx context.Context, repl proxyPlaceholders) cont
 	t.hooks = httptrace.ClientTrace{
 		GetConn: t.getConn, GotConn: t.gotConn, ConnectDone: t.connectDone, GotFirstResponseByte: t.gotFirstResponseByte,
 	}
-	// A transport resends a request with a body only if it has written nothing of it. That of one
-	// without is judged by its protocol, which shows in the header; each field is an allocation.
+	// A transport resends a request with a body only if it has written nothing of it. Whether it
+	// may resend one without depends on the protocol, which only the header fields show, at an
+	// allocation for each.
 	if t.request.ContentLength == 0 {
 		t.hooks.WroteHeaderField = t.wroteHeaderField
 	} else {
@@ -114,19 +115,19 @@ func (t *upstreamTrace) attach(ctx context.Context, repl proxyPlaceholders) cont
 	return t
 }
 
-// Value implements [context.Context]. reverse_proxy asks for the hooks before each attempt,
-// whatever its transport shows of it. Its transport asks reverse_proxy's own context.
+// Value implements [context.Context]. reverse_proxy looks the hooks up before each attempt, with
+// any transport. The transport looks them up in reverse_proxy's own context.
 func (t *upstreamTrace) Value(key any) any {
 	value := t.Context.Value(key)
 	if _, hooks := value.(*httptrace.ClientTrace); hooks {
-		t.parent.Value(key) // so that a dedup in front notices, too
+		t.parent.Value(key) // a dedup in front has to notice too
 		t.willSend()
 	}
 	return value
 }
 
-// willSend begins an attempt of a proxy behind one whose transport shows nothing but its dialer, or
-// that had another upstream. Others begin with getConn.
+// willSend begins an attempt of a proxy if only the dialer of the last attempt was traced, or if
+// that had another upstream. Other attempts begin with getConn.
 func (t *upstreamTrace) willSend() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -146,7 +147,7 @@ func (t *upstreamTrace) getConn(string) {
 	t.sought, t.attempt.sought = true, true
 }
 
-// nextAttempt begins an attempt, unless the last one forbids it.
+// nextAttempt begins an attempt. It cancels the run if the last attempt was sent and not answered.
 func (t *upstreamTrace) nextAttempt(address any) {
 	last := t.attempt
 	t.attempt = attempt{}
@@ -162,28 +163,27 @@ func (t *upstreamTrace) nextAttempt(address any) {
 	t.address, t.asked = address, false
 }
 
-// unprocessed reports whether the transport itself, and no proxy, sends the request again over
-// HTTP/2 or HTTP/3, which it does only if the upstream has not processed it: after GOAWAY and
-// REFUSED_STREAM (RFC 9113, sections 6.8 and 8.7) or H3_REQUEST_REJECTED (RFC 9114, section
-// 4.1.1).
+// unprocessed reports whether the transport itself, and not a proxy, sends the request again over
+// HTTP/2 or HTTP/3. It does so only if the upstream has not processed the request: after GOAWAY and
+// REFUSED_STREAM (RFC 9113, sections 6.8 and 8.7) or H3_REQUEST_REJECTED (RFC 9114, section 4.1.1).
 func (t *upstreamTrace) unprocessed(last attempt) bool {
 	return last.http2 && !t.asked && !last.responded
 }
 
-// answered reports whether an attempt was answered: a proxy that sends the request again
-// has decided so by the response.
+// answered reports whether an attempt was answered: a proxy that then sends the request again has
+// decided so by the response.
 func (t *upstreamTrace) answered(a attempt) bool {
 	_, status := t.repl.Get(upstreamStatus)
 	return (a.responded || a.dialed) && (t.address == nil || status)
 }
 
-// gotConn is called by the proxy's own goroutine, while the proxy waits for its transport. What
-// an attempt before was answered says nothing of this one.
+// gotConn is called in the proxy's own goroutine, while the proxy waits for its transport. It
+// deletes the status of an earlier attempt, which is not the answer to this one.
 func (t *upstreamTrace) gotConn(info httptrace.GotConnInfo) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.attempt.connected = true
-	if t.resent && t.cancel != nil && isExclusive(info) { // the transport may not notice in time that it is cancelled
+	if t.resent && t.cancel != nil && isExclusive(info) { // the transport may notice the cancellation too late
 		_ = info.Conn.Close()
 	}
 	t.repl.Delete(upstreamStatus)
@@ -192,16 +192,16 @@ func (t *upstreamTrace) gotConn(info httptrace.GotConnInfo) {
 	}
 }
 
-// isExclusive reports whether a connection carries no other request. That of HTTP/3 panics when it
-// is closed.
+// isExclusive reports whether a connection carries no other request. It reports false for HTTP/3,
+// whose connection panics when it is closed.
 func isExclusive(info httptrace.GotConnInfo) bool {
 	_, quic := info.Conn.RemoteAddr().(*net.UDPAddr)
 	return !quic && (!info.Reused || info.WasIdle)
 }
 
-// connectDone notices the connection of a transport that shows none of its own, such as that
-// of FastCGI. Go's transport dials for the upstream for which it looked for a connection, and a
-// resolver over UDP.
+// connectDone handles a transport of which only the dialer is traced, such as that of FastCGI. It
+// ignores dials of Go's transport, which has looked for a connection to the same upstream, and
+// those of a resolver over UDP.
 func (t *upstreamTrace) connectDone(network, _ string, err error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -233,35 +233,35 @@ func (t *upstreamTrace) gotFirstResponseByte() {
 	t.attempt.responded = true
 }
 
-// upstreamObservation is what was seen of a request's way to an upstream.
+// upstreamObservation is what was observed of a request's way to an upstream.
 type upstreamObservation struct {
 	// maybeSent reports whether the request may have reached an upstream: a connection was made.
 	maybeSent bool
-	// sought says that a transport has looked for a connection.
+	// sought reports whether a transport has looked for a connection.
 	sought bool
-	// status is that of the upstream, as a proxy reports it; 0 if none has.
+	// status is the upstream's status that a proxy reports; 0 for none.
 	status int
-	// answered says that it is the answer to the last attempt that may have reached an
+	// answered reports whether status is the answer to the last attempt that may have reached an
 	// upstream, as far as connections show.
 	answered bool
-	// resent says that the run was cancelled, because its request would have been sent again.
+	// resent reports whether the run was cancelled because its request would have been sent again.
 	resent bool
-	// failed is the error for which error routes behind, those of a subroute, were run.
+	// failed is the error for which error routes behind ran, such as those of a subroute.
 	failed error
 }
 
-// unanswered reports whether a whole answer is a page of error routes behind, about an error
-// before which no upstream has answered. Nor has one that they themselves have asked.
+// unanswered reports whether a whole response is a page of error routes behind, for an error
+// without an upstream's answer, also not to the error routes themselves.
 func (w *upstreamObservation) unanswered() bool { return w.failed != nil && w.status == 0 }
 
-// gaveUp reports whether a 499 is no answer of anybody's, but what reverse_proxy notes where
-// its transport gave up. A run's own client does not make it do so, but another request can:
-// those of HTTP/3 that wait for one connection all fail when the one that dials is cancelled.
+// gaveUp reports whether a 499 comes from reverse_proxy, for a transport that gave up, and not from
+// an upstream or a handler. A run's own client does not cause it, but another request can: HTTP/3
+// requests that wait for one connection all fail when the one that dials is cancelled.
 func (w *upstreamObservation) gaveUp() bool {
 	return w.status != statusClientGone && (w.maybeSent || w.sought)
 }
 
-// observed returns what was observed until now.
+// observation returns what was observed until now.
 func (t *upstreamTrace) observation() upstreamObservation {
 	t.mu.Lock()
 	defer t.mu.Unlock()
