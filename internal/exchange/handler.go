@@ -87,15 +87,19 @@ type Observer interface {
 type Handler struct {
 	Config
 
-	keyNamesMembers                      bool     // whether the texts of the keys name members of the body
-	members                              []string // of the body that the scope and the keys name, as JSON pointers
-	excludedPointers, excludedParameters []string // those of Exclude that are JSON pointers, and the names of its parameters
-	headers                              headerRules
-	unknownPlaceholders                  unknownPlaceholders
-	missingLog                           logSampler // about requests without a key
-	retentionLog                         logSampler // about requests whose own retention does not count
-	unobservedLog                        logSampler // about requests that could not be observed
-	callersWarning                       sync.Once  // about callers that nothing tells apart
+	// members are the JSON pointers of the members of the body that the scope and the keys name.
+	// keyNamesMembers reports whether the keys name any.
+	members         []string
+	keyNamesMembers bool
+	// Exclude, apart: the JSON pointers, and the names of the parameters.
+	excludedPointers, excludedParameters []string
+
+	headers             headerRules
+	unknownPlaceholders unknownPlaceholders
+	missingLog          logSampler // about requests without a key
+	retentionLog        logSampler // about requests that do not get the retention that they ask for
+	unobservedLog       logSampler // about requests that could not be observed
+	callersWarning      sync.Once  // about a request in which nothing identifies the caller
 
 	// Used only under observe.
 	keyPlaceholders []string    // [Config.placeholders]
@@ -126,7 +130,7 @@ func New(c Config) *Handler {
 	return h
 }
 
-// ServeHTTP finds the request's key and does what the engine decides.
+// ServeHTTP finds the request's key, has the engine decide about it, and does what that says.
 func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request, next caddyhttp.Handler) error {
 	info := infoOf(r)
 	if h.Observe {
@@ -152,11 +156,11 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request, next caddyht
 		x.report(unreadOutcome(d.err), "", 0)
 		return x.failed(d.err)
 	default:
-		return fmt.Errorf("the key decided on %T", d)
+		return fmt.Errorf("identify returned %T", d)
 	}
 }
 
-// claim asks the engine, and does what it decides.
+// claim claims the key, and does what the engine decides.
 func (x *exchange) claim(request *engine.Request) error {
 	request.OnWait = func() { x.traceEvent(spanWait) }
 	if !x.body.complete {

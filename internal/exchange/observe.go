@@ -148,7 +148,7 @@ func (h *Handler) newTap(w http.ResponseWriter, r *http.Request) *tap {
 // store has answered or timed out.
 func (t *tap) run() {
 	defer func() {
-		if failed := recover(); failed != nil { // it must not end the process; the server recovers only from panics in the request's goroutine
+		if failed := recover(); failed != nil { // as the server recovers in the request's goroutine
 			t.counted = true
 			t.Logger.Error("unobserved: a panic beside the request, which passes", zap.Inline(t.exchange), zap.Any("panic", failed), zap.Stack("stack"))
 			t.dropBody()
@@ -285,7 +285,7 @@ func (t *tap) finish(run *engine.Run, o tapEnd) {
 		end.Response = &idempotency.Response{Status: failedStatus(err), Failed: true}
 	}
 	t.explain(run, &end, o.cause(err), o.retention)
-	_, _ = run.Settle(end) // the engine logs what became of it
+	_, _ = run.Settle(end) // the engine logs the result
 	t.count()
 }
 

@@ -70,7 +70,7 @@ func (x *exchange) detailOf(d engine.Refusal) string {
 		}
 		fallthrough
 	default:
-		return "the request was not executed: whether it is a duplicate could not be found out; repeat it later"
+		return "the request was not executed: whether it is a duplicate is unknown; repeat it later"
 	}
 }
 

@@ -62,7 +62,7 @@ type recorder struct {
 	headFirst   bool
 	omitted     bool           // the body is not kept
 	noRoom      bool           // the body is not kept because there was no room for it
-	upgraded    bool           // 101, or the connection was taken over
+	upgraded    bool           // the connection has switched to another protocol
 	clientState recordingState // how far the client came
 	panicked    any            // what the client's writer panicked with
 }
@@ -100,7 +100,7 @@ func (c *recorder) WriteHeader(status int) {
 		c.upgrade()
 		c.sendHeader()
 	case status < 100, status > 999:
-		panic(fmt.Sprintf("the status %d is none of HTTP", status)) // as the server would, but before the status is stored
+		panic(fmt.Sprintf("the status %d is not between 100 and 999", status)) // as the server would, but before the status is stored
 	case status < 200:
 		c.inform(status)
 	default:

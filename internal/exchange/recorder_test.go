@@ -15,8 +15,7 @@ import (
 	"time"
 )
 
-// captured is what a capture knew when its run was settled, and what the client
-// had read by then is settledAfter.
+// captured is what a recorder knew when its run was settled.
 type captured struct {
 	status    int
 	body      string
@@ -26,9 +25,8 @@ type captured struct {
 	header    http.Header
 }
 
-// serveCaptured serves one request with a handler behind a capture, on a real
-// server. settle is called where the run is settled: at its end, or where its body
-// outgrows what is kept.
+// serveCaptured serves one request with a handler behind a recorder, on a real server. settle is
+// called where the run is settled: at its end, or where its body outgrows what is kept.
 func serveCaptured(t *testing.T, maxBody int64, handler http.HandlerFunc, settle func(captured)) *http.Response {
 	t.Helper()
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -54,12 +52,12 @@ func serveCaptured(t *testing.T, maxBody int64, handler http.HandlerFunc, settle
 	return response
 }
 
-// recorderOn is a capture for a client that may take as long as it likes.
+// recorderOn returns a recorder for a client that may read as slowly as it likes.
 func recorderOn(w http.ResponseWriter, maxBody int64) *recorder {
 	return recorderWithin(NewBudget(1<<30), w, maxBody)
 }
 
-// recorderWithin is recorderOn within a budget. Nothing happens where it is to be settled.
+// recorderWithin is recorderOn with a budget. Its run is not settled by anything.
 func recorderWithin(budget *Budget, w http.ResponseWriter, maxBody int64) *recorder {
 	c := &recorder{limit: new(runLimit), settle: func() {}, share: func() {}}
 	c.limit.startTimer(context.Background(), time.Hour)

@@ -46,15 +46,15 @@ func (x *exchange) execute(run *engine.Run) error {
 	e.response.limit, e.response.settle, e.response.share = &e.limit, e.settleEarly, e.shareStream
 	defer e.response.close()
 
-	ended := false
+	returned := false
 	defer func() {
-		if !ended { // a panic
+		if !returned { // a panic
 			_ = e.finish(e.observation(errAborted))
 			e.response.cut()
 		}
 	}()
 	err := x.next.ServeHTTP(&e.response, e.upstream.request)
-	ended = true
+	returned = true
 	return e.deliver(e.finish(e.observation(err)))
 }
 
