@@ -21,30 +21,6 @@ import (
 	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
 )
 
-// keyDecision is what a request does once dedup has looked for its key: [claim], [pass], [refusal] or
-// [unreadBody].
-type keyDecision interface{ keyDecision() }
-
-// claim is a request whose key is to be claimed.
-type claim struct{ *engine.Request }
-
-// pass lets a request through without a claim. Its outcome says why.
-type pass struct{ outcome Outcome }
-
-// refusal refuses a request before the engine is asked.
-type refusal struct {
-	reason engine.Reason
-	detail string
-}
-
-// unreadBody ends a request whose body could not be read.
-type unreadBody struct{ err error }
-
-func (claim) keyDecision()      {}
-func (pass) keyDecision()       {}
-func (refusal) keyDecision()    {}
-func (unreadBody) keyDecision() {}
-
 // identify looks for the request's key, and reads the body for it.
 func (x *exchange) identify() keyDecision {
 	x.info.exchange = nil
