@@ -60,6 +60,10 @@ type App struct {
 	store  *storepool.Handle
 	sealer *seal.Sealer // nil without encryption
 
+	// shownNamespace is the namespace if it is written, without a placeholder: one of those may be
+	// secret.
+	shownNamespace string
+
 	mu      sync.Mutex
 	stores  []*storepool.Handle // used by the handlers of this configuration
 	started []*storepool.Handle // opened by Start
@@ -105,10 +109,14 @@ func (a *App) Provision(ctx caddy.Context) error {
 // setNamespace replaces the placeholders of the namespace. An empty or unknown one is an error:
 // without it the namespace could be that of another installation.
 func (a *App) setNamespace() error {
+	written := a.Namespace != ""
 	setDefault(&a.Namespace, "default")
 	namespace, err := replacePlaceholders(a.Namespace)
 	if err != nil {
 		return fmt.Errorf("namespace: %s: %w", a.Namespace, err)
+	}
+	if namespace == a.Namespace && written {
+		a.shownNamespace = namespace
 	}
 	a.Namespace = namespace
 	return nil

@@ -29,6 +29,9 @@ func init() {
 type Dashboard struct {
 	// Also show the headers and bodies of kept responses. Default: false.
 	Bodies bool `json:"bodies,omitempty"`
+	// Names the installation, in the title of the page and of its window. The title also has the
+	// host of the request and the namespace, unless that has a placeholder. Default: none.
+	Title string `json:"title,omitempty"`
 
 	page *dashboard.Page
 }
@@ -49,9 +52,12 @@ func (*Dashboard) CaddyModule() caddy.ModuleInfo {
 }
 
 // Provision implements [caddy.Provisioner].
-func (d *Dashboard) Provision(caddy.Context) error {
+func (d *Dashboard) Provision(ctx caddy.Context) error {
 	d.page = &dashboard.Page{
-		Open: openStores, History: history(), Bodies: d.Bodies, CopyBound: engine.CopyBound,
+		Open: openStores, History: history(), Title: d.Title, Bodies: d.Bodies, CopyBound: engine.CopyBound,
+	}
+	if app, err := ctx.AppIfConfigured("dedup"); err == nil { // without it, no namespace is written
+		d.page.Namespace = app.(*App).shownNamespace
 	}
 	return nil
 }
@@ -83,17 +89,22 @@ func parseDashboard(h httpcaddyfile.Helper) (caddyhttp.MiddlewareHandler, error)
 	return page, hidePasswords(*h.Dispenser, err)
 }
 
-// UnmarshalCaddyfile reads the directive: dedup_dashboard [<matcher>] [bodies].
+// UnmarshalCaddyfile reads the directive: dedup_dashboard [<matcher>] [bodies] [title <text>].
 func (d *Dashboard) UnmarshalCaddyfile(of *caddyfile.Dispenser) error {
 	of.Next() // the directive's name
-	for _, word := range of.RemainingArgs() {
-		switch {
-		case word != "bodies":
-			return of.Errf("dedup_dashboard: unknown word %q; it takes bodies, or nothing", word)
-		case d.Bodies:
-			return of.Errf("dedup_dashboard: bodies is repeated")
+	for of.NextArg() {
+		switch word := of.Val(); {
+		case word == "bodies" && d.Bodies, word == "title" && d.Title != "":
+			return of.Errf("dedup_dashboard: %s is repeated", word)
+		case word == "bodies":
+			d.Bodies = true
+		case word == "title" && (!of.NextArg() || of.Val() == ""):
+			return of.Err("dedup_dashboard: title takes a text, such as title production")
+		case word == "title":
+			d.Title = of.Val()
+		default:
+			return of.Errf("dedup_dashboard: unknown word %q; it takes bodies and title <text>, or nothing", word)
 		}
-		d.Bodies = true
 	}
 	return noBlock(of, "dedup_dashboard")
 }

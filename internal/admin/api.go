@@ -164,23 +164,33 @@ func (a *API) show(w http.ResponseWriter, r *http.Request, key idempotency.Key) 
 
 // showKey returns the record that the key has in a store.
 func showKey(ctx context.Context, store Store, key idempotency.Key, withBody bool) (Record, error) {
-	record, now, err := store.Lookup(ctx, key)
-	if unreadable, ok := errors.AsType[*idempotency.UnreadableError](err); ok {
-		return showListed(store.Name(), idempotency.Listed{Key: key, Unreadable: unreadable}), nil
-	}
+	f, err := LookUp(ctx, store, key)
 	if err != nil {
 		return Record{}, err
 	}
-	if record == nil {
-		return Record{}, idempotency.ErrGone
-	}
-	shown := showRecord(store.Name(), key, record, now)
-	if withBody {
-		response, err := store.Response(ctx, key, record)
+	shown := showFound(f)
+	if withBody && f.Unreadable == nil {
+		response, err := store.Response(ctx, key, f.Record)
 		if err != nil {
 			return Record{}, err
 		}
 		shown.Response = showResponse(response)
 	}
 	return shown, nil
+}
+
+// LookUp returns the record that a key has in a store, also one that cannot be read. The error
+// is [idempotency.ErrGone] if there is none.
+func LookUp(ctx context.Context, store Store, key idempotency.Key) (*Found, error) {
+	record, now, err := store.Lookup(ctx, key)
+	if unreadable, ok := errors.AsType[*idempotency.UnreadableError](err); ok {
+		return FoundIn(store, idempotency.Listed{Key: key, Unreadable: unreadable, Now: time.Now()}), nil
+	}
+	if err == nil && record == nil {
+		err = idempotency.ErrGone
+	}
+	if err != nil {
+		return nil, err
+	}
+	return FoundIn(store, idempotency.Listed{Key: key, Record: record, Now: now}), nil
 }

@@ -22,11 +22,15 @@ const (
 	ParamOlderThan   = "older_than"
 	ParamNewerThan   = "newer_than"
 	ParamLimit       = "limit"
+	ParamOrder       = "order"
 	ParamCursor      = "cursor"
 )
 
+// OrderStore asks for the store's own order. By default the newest claim comes first.
+const OrderStore = "store"
+
 var listParameters = []string{
-	ParamState, ParamProvider, ParamDeliveryID, ParamExecutionID, ParamPath, ParamOlderThan, ParamNewerThan, ParamLimit, ParamCursor,
+	ParamState, ParamProvider, ParamDeliveryID, ParamExecutionID, ParamPath, ParamOlderThan, ParamNewerThan, ParamLimit, ParamOrder, ParamCursor,
 }
 
 // StateUnreadable is what operators see of a record that cannot be read.
@@ -48,17 +52,16 @@ const (
 type keyFilter struct {
 	states               []string
 	provider             string
-	deliveryID           string
-	joined               bool // deliveryID is that of parts, joined by colons
 	executionID, path    string
 	olderThan, newerThan time.Duration // since the claim
+	ofID                 bool          // only records of some delivery IDs are asked
 }
 
 // filterOf reads the parameters of a list, but for its cursor.
 func (a *API) filterOf(query url.Values) (filter keyFilter, limit int, err error) {
 	filter = keyFilter{
 		states: query[ParamState], provider: query.Get(ParamProvider),
-		deliveryID: query.Get(ParamDeliveryID), executionID: query.Get(ParamExecutionID), path: query.Get(ParamPath),
+		executionID: query.Get(ParamExecutionID), path: query.Get(ParamPath), ofID: query.Get(ParamDeliveryID) != "",
 	}
 	for _, state := range filter.states {
 		if !slices.Contains(States, state) {
@@ -121,36 +124,26 @@ func (a *API) durationIn(query url.Values, name string) (time.Duration, error) {
 	return d, nil
 }
 
-// idSought is the delivery ID with which the keys begin that are looked for. An operator may
-// write several parts of a key, joined by colons.
-func (f keyFilter) idSought() string {
-	if f.joined {
-		first, _, _ := strings.Cut(f.deliveryID, ":")
-		return first
-	}
-	return f.deliveryID
+// IsOf reports whether a provider is the one of a filter. Keys without a provider are found as
+// api and custom, under which they are counted.
+func IsOf(provider, filter string) bool {
+	return filter == "" || provider == filter || provider == "" && (filter == "api" || filter == "custom")
 }
 
-// wants reports whether a record that was read at the given time is one of them. Of a
-// record that cannot be read only the state is known, and that it may be one of the
-// delivery ID by which it was found: then nothing excludes it.
-func (f keyFilter) wants(r Record, now time.Time) bool {
+// wants reports whether a record is one of them. Of a record that cannot be read only the state
+// is known, and that it may be one of the delivery ID by which it was found: then nothing
+// excludes it.
+func (f keyFilter) wants(r *Found) bool {
 	if len(f.states) > 0 && !slices.Contains(f.states, r.State) {
 		return false
 	}
 	if r.State == StateUnreadable {
-		return f.deliveryID != "" || f.provider == "" && f.executionID == "" && f.path == "" && f.olderThan == 0 && f.newerThan == 0
+		return f.ofID || f.provider == "" && f.executionID == "" && f.path == "" && f.olderThan == 0 && f.newerThan == 0
 	}
-	age := now.Sub(r.Claimed)
-	switch {
-	case f.provider != "" && r.Provider != f.provider,
-		f.deliveryID != "" && !f.joined && r.DeliveryID != f.deliveryID,
-		f.joined && idempotency.Origin{DeliveryID: r.DeliveryID, Parts: r.Parts}.Joined() != f.deliveryID,
-		f.executionID != "" && r.ExecutionID != f.executionID,
-		f.path != "" && r.Path != f.path[:min(len(f.path), idempotency.MaxPath)],
-		f.olderThan > 0 && age <= f.olderThan,
-		f.newerThan > 0 && age >= f.newerThan:
-		return false
-	}
-	return true
+	age := r.Now.Sub(r.Record.Claimed)
+	return IsOf(r.Record.Provider, f.provider) &&
+		(f.executionID == "" || r.Record.ExecutionID == f.executionID) &&
+		(f.path == "" || r.Record.Path == f.path[:min(len(f.path), idempotency.MaxPath)]) &&
+		(f.olderThan == 0 || age > f.olderThan) &&
+		(f.newerThan == 0 || age < f.newerThan)
 }

@@ -2,36 +2,24 @@ package admin
 
 import (
 	"context"
-	"crypto/sha256"
 	"encoding/base64"
-	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"net/http"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
-)
-
-const (
-	// listFor is how long one request goes through records of which few are wanted. Then
-	// it answers with what it has found, and with where to go on.
-	listFor = 3 * time.Second
-	// FindFor is that for a delivery ID, of which one request is to find all: a Redis of
-	// a million keys takes a second, one of ten million ten.
-	FindFor = 30 * time.Second
-	// listBatch is how many records a store is asked for at a time, and findBatch how many of
-	// a delivery ID: a Redis looks at so many names.
-	listBatch = 500
-	findBatch = 2000
 )
 
 // Page is a page of records.
 type Page struct {
 	Keys []Record `json:"keys"`
 	Next string   `json:"next,omitempty"`
+	// Incomplete reports whether not all records were seen, of which these are the newest.
+	// Seen is how many were.
+	Incomplete bool `json:"incomplete,omitempty"`
+	Seen       int  `json:"seen,omitempty"`
 	// Unasked are the stores that could not be asked, where others could, or where no
 	// configuration uses them any more.
 	Unasked []Readiness `json:"unasked,omitempty"`
@@ -50,77 +38,103 @@ func (a *API) serveList(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
+	order, id := query.Get(ParamOrder), query.Get(ParamDeliveryID)
+	if order != "" && order != OrderStore {
+		return wrongRequest("order=%q is not accepted; it is %s, or left out for the newest first", order, OrderStore)
+	}
 	from, err := parseListCursor(query.Get(ParamCursor))
 	if err != nil {
 		return err
 	}
-	l := listing{keyFilter: filter, limit: limit, until: time.Now().Add(listFor)}
-	if filter.deliveryID != "" {
-		l.until = time.Now().Add(FindFor)
+	if from.isPlace() && id != "" {
+		return wrongRequest("cursor=%q is of a list without %s; begin the list anew", query.Get(ParamCursor), ParamDeliveryID)
 	}
-	if from.Store != "" && from.ID != idInCursor(filter.deliveryID) {
-		return wrongRequest("cursor=%q is of a list with another %s, or with none; begin the list anew", query.Get(ParamCursor), ParamDeliveryID)
+	var page Page
+	if from.isPlace() || from.Store == "" && order == OrderStore && id == "" {
+		page, err = a.inOrderOfStores(r.Context(), &listing{keyFilter: filter, limit: limit}, from)
+	} else {
+		page, err = a.newest(r.Context(), filter, id, limit, from)
 	}
-	page, err := a.page(r.Context(), &l, from)
 	if err != nil {
 		return err
 	}
 	return answerJSON(w, http.StatusOK, page)
 }
 
-// page leaves the stores before the page is written: whoever asks may read it slowly.
-func (a *API) page(ctx context.Context, l *listing, from listCursor) (Page, error) {
+// newest returns a page with the newest records of all stores. It leaves them before the page is
+// written: whoever asks may read it slowly.
+func (a *API) newest(ctx context.Context, filter keyFilter, id string, limit int, from listCursor) (Page, error) {
 	open, err := a.enter()
 	if err != nil {
 		return Page{}, err
 	}
 	defer leaveAll(open)
-	l.joined = strings.Contains(l.deliveryID, ":") && !l.isID(ctx, open)
-	return l.page(ctx, open, from)
-}
-
-// isID reports whether a record has the whole text as its delivery ID. Only if none has, it is
-// that of parts. A store that cannot be asked has none here; the page says so.
-func (l *listing) isID(ctx context.Context, open []Store) bool {
-	id := keyFilter{deliveryID: l.deliveryID}
-	for _, store := range open {
-		for cursor, more := "", true; more; more = cursor != "" {
-			page, next, err := store.Find(ctx, beginningsOf(store, l.deliveryID), cursor, listBatch)
-			if err != nil || ctx.Err() != nil {
-				break
-			}
-			for _, listed := range page {
-				if id.wants(showListed(store.Name(), listed), listed.Now) {
-					return true
-				}
-			}
-			cursor = next
-		}
+	s := Search{Wants: filter.wants, Max: limit, After: from.after(), Timeout: WalkTimeout}
+	if id != "" {
+		s.IDs, s.Timeout = []string{id}, FindTimeout
 	}
-	return false
+	s.Run(ctx, open)
+	found := s.Result.Found
+	if len(found) == 0 && s.unavailable {
+		return Page{}, unaskedProblem(s.Failed)
+	}
+	page := Page{Keys: showAll(found), Unasked: s.Failed}
+	if s.Incomplete() {
+		page.Incomplete, page.Seen = true, s.Read
+	}
+	if s.Result.Count > len(found) {
+		page.Next = CursorAfter(found[len(found)-1])
+	}
+	return page, nil
 }
 
-// listCursor is where a page begins: in a store, at a page of the store's own. It never
-// is within one: asked again, a store may have another page there.
+// listCursor is where a page begins. In the order of stores that is at a page of a store's own,
+// and never within one: asked again, a store may have another page there. Otherwise it is behind
+// a record.
 type listCursor struct {
 	Store string `json:"s"`
 	At    string `json:"c,omitempty"`
-	// ID is of the delivery ID that is looked for, among whose keys alone the place is one.
-	ID string `json:"d,omitempty"`
+
+	Key        string `json:"k,omitempty"`
+	Claimed    int64  `json:"t,omitempty"` // in milliseconds
+	Unreadable bool   `json:"u,omitempty"`
 }
 
-// idInCursor is how a cursor names a delivery ID, "" where there is none.
-func idInCursor(deliveryID string) string {
-	if deliveryID == "" {
-		return ""
+// isPlace reports whether the cursor is of a list in the order of stores.
+func (c listCursor) isPlace() bool { return c.Store != "" && c.Key == "" }
+
+// after returns the record behind which a page begins, nil for none.
+func (c listCursor) after() *Found {
+	key, err := idempotency.ParseKey(c.Key)
+	if err != nil {
+		return nil
 	}
-	return shortSum(deliveryID)
+	f := &Found{in: c.Store, Listed: idempotency.Listed{Key: key, Record: new(idempotency.Record)}}
+	if c.Unreadable {
+		f.State = StateUnreadable
+	} else {
+		f.Record.Claimed = time.UnixMilli(c.Claimed)
+	}
+	return f
 }
 
-// shortSum names a text in a cursor, which need not show it.
-func shortSum(text string) string {
-	sum := sha256.Sum256([]byte(text))
-	return hex.EncodeToString(sum[:6])
+// CursorAfter returns the cursor of the page behind a record, the newest first.
+func CursorAfter(f *Found) string {
+	c := listCursor{Store: f.in, Key: f.Key.String(), Unreadable: f.State == StateUnreadable}
+	if !c.Unreadable {
+		c.Claimed = f.Record.Claimed.UnixMilli()
+	}
+	return c.String()
+}
+
+// ParseAfter returns the record behind which the page of a cursor begins, nil if there is no
+// cursor. Only its place in the order is known.
+func ParseAfter(cursor string) (*Found, error) {
+	c, err := parseListCursor(cursor)
+	if err == nil && c.isPlace() {
+		err = wrongCursor(cursor)
+	}
+	return c.after(), err
 }
 
 func (c listCursor) String() string {
@@ -131,16 +145,15 @@ func (c listCursor) String() string {
 	return base64.RawURLEncoding.EncodeToString(text)
 }
 
-func parseListCursor(text string) (listCursor, error) {
+func parseListCursor(text string) (c listCursor, err error) {
 	if text == "" {
 		return listCursor{}, nil
 	}
-	var c listCursor
 	raw, err := base64.RawURLEncoding.DecodeString(text)
 	if err == nil {
 		err = json.Unmarshal(raw, &c)
 	}
-	if err != nil || c.Store == "" {
+	if err != nil || c.Store == "" || c.Key != "" && c.after() == nil {
 		return listCursor{}, wrongCursor(text)
 	}
 	return c, nil
@@ -150,23 +163,27 @@ func wrongCursor(text string) error {
 	return wrongRequest("cursor=%q is not accepted; it is the next of the page before, and without one the list begins", text)
 }
 
-// cursorName names a store in a cursor.
-func cursorName(store Store) string { return shortSum(store.Key()) }
+// listTimeout is how long one request goes through records of which few are wanted. Then it
+// answers with what it has found, and with where to go on.
+const listTimeout = 3 * time.Second
 
-// listing goes through the stores, one after the other.
+// listing goes through the stores, one after the other, in their own order.
 type listing struct {
 	keyFilter
 	limit int
-	until time.Time
 
-	found   []Record
-	seen    map[string]bool // a store may list a key twice
+	found   []*Found
 	unasked []Readiness
 	away    bool // one of them is in use
 }
 
-// page returns the records from a place on.
-func (l *listing) page(ctx context.Context, open []Store, from listCursor) (Page, error) {
+// inOrderOfStores returns the records from a place on.
+func (a *API) inOrderOfStores(ctx context.Context, l *listing, from listCursor) (Page, error) {
+	open, err := a.enter()
+	if err != nil {
+		return Page{}, err
+	}
+	defer leaveAll(open)
 	first := 0
 	if from.Store != "" {
 		first = slices.IndexFunc(open, func(o Store) bool { return cursorName(o) == from.Store })
@@ -174,6 +191,7 @@ func (l *listing) page(ctx context.Context, open []Store, from listCursor) (Page
 			return Page{}, wrongRequest("cursor=%q is of a store that is not open any more; begin the list anew", from)
 		}
 	}
+	until := time.Now().Add(listTimeout)
 	for i, store := range open[first:] {
 		at := &listCursor{Store: cursorName(store)}
 		if i == 0 && from.Store != "" {
@@ -193,7 +211,7 @@ func (l *listing) page(ctx context.Context, open []Store, from listCursor) (Page
 				next = nil
 			}
 			at = next
-			if len(l.found) < l.limit && time.Now().Before(l.until) {
+			if len(l.found) < l.limit && time.Now().Before(until) {
 				continue
 			}
 			if rest := open[first+i+1:]; at == nil && len(rest) > 0 {
@@ -208,16 +226,10 @@ func (l *listing) page(ctx context.Context, open []Store, from listCursor) (Page
 	return l.upTo(nil), nil
 }
 
-// upTo is the page of what was found, the newest claim first, with where the next page begins, nil
-// for nowhere.
+// upTo is the page of what was found, with where the next page begins, nil for nowhere.
 func (l *listing) upTo(next *listCursor) Page {
-	slices.SortStableFunc(l.found, func(a, b Record) int { return b.Claimed.Compare(a.Claimed) })
-	p := Page{Keys: l.found, Unasked: l.unasked}
-	if p.Keys == nil {
-		p.Keys = []Record{} // in JSON it is a list
-	}
+	p := Page{Keys: showAll(l.found), Unasked: l.unasked}
 	if next != nil {
-		next.ID = idInCursor(l.deliveryID)
 		p.Next = next.String()
 	}
 	return p
@@ -228,75 +240,31 @@ func (l *listing) upTo(next *listCursor) Page {
 // from a store whose own pages do.
 func (l *listing) step(ctx context.Context, store Store, at listCursor) (*listCursor, error) {
 	room := l.limit - len(l.found)
-	batch := listBatch
-	if l.deliveryID != "" {
-		batch = findBatch
-	}
-	wanted, next, last, err := l.look(ctx, store, at.At, batch)
-	if err == nil && len(wanted) > room { // as many records as have so many that are wanted
-		wanted, next, _, err = l.look(ctx, store, at.At, last)
-	}
-	if err == nil && len(wanted) > room { // a store may begin with others
-		wanted, next, _, err = l.look(ctx, store, at.At, room)
-	}
-	if err != nil {
-		return nil, err
-	}
-	for _, shown := range wanted {
-		if l.seen == nil {
-			l.seen = make(map[string]bool)
+	for batch := walkBatch; ; {
+		page, next, err := store.List(ctx, at.At, batch)
+		if err != nil {
+			return nil, err
 		}
-		l.seen[store.Key()+" "+shown.Key] = true
-	}
-	l.found = append(l.found, wanted...)
-	if next == "" {
-		return nil, nil
-	}
-	return &listCursor{Store: at.Store, At: next}, nil
-}
-
-// look returns the wanted ones of up to so many records of a store, and where the next ones
-// begin, "" at the end. last is how many records have as many that are wanted as the page
-// has room for.
-func (l *listing) look(ctx context.Context, store Store, at string, most int) (wanted []Record, next string, last int, err error) {
-	batch, next, err := l.ask(ctx, store, at, most)
-	for i, listed := range batch {
-		shown := showListed(store.Name(), listed)
-		if l.deliveryID != "" && shown.State == StateUnreadable {
-			shown.DeliveryID = l.idSought() // its key begins so
-		}
-		if l.wants(shown, listed.Now) && !l.seen[store.Key()+" "+shown.Key] {
-			wanted = append(wanted, shown)
-			if len(wanted) == l.limit-len(l.found) {
-				last = i + 1
+		var wanted []*Found
+		fits := 0 // how many records have as many that are wanted as there is room for
+		for i, listed := range page {
+			if f := FoundIn(store, listed); l.wants(f) {
+				if wanted = append(wanted, f); len(wanted) == room {
+					fits = i + 1
+				}
 			}
 		}
-	}
-	return wanted, next, last, err
-}
-
-func (l *listing) ask(ctx context.Context, store Store, at string, most int) ([]idempotency.Listed, string, error) {
-	if l.deliveryID == "" {
-		return store.List(ctx, at, most)
-	}
-	return store.Find(ctx, beginningsOf(store, l.idSought()), at, most)
-}
-
-// beginningsOf returns how the keys of delivery IDs begin in this store.
-func beginningsOf(store Store, ids ...string) []idempotency.KeyPrefix {
-	var of []idempotency.KeyPrefix
-	for _, namespace := range store.Namespaces() {
-		for _, id := range ids {
-			of = append(of, idempotency.PrefixFor(namespace, id))
+		switch {
+		case len(wanted) > room && fits < batch:
+			batch = fits
+		case len(wanted) > room && batch > room: // a store may begin with others
+			batch = room
+		default:
+			l.found = append(l.found, wanted...)
+			if next == "" {
+				return nil, nil
+			}
+			return &listCursor{Store: at.Store, At: next}, nil
 		}
 	}
-	return of
-}
-
-// showListed shows a record of a page, also one that cannot be read.
-func showListed(store string, listed idempotency.Listed) Record {
-	if listed.Unreadable != nil {
-		return Record{Key: listed.Key.String(), Store: store, State: StateUnreadable, Unreadable: listed.Unreadable.Error()}
-	}
-	return showRecord(store, listed.Key, listed.Record, listed.Now)
 }

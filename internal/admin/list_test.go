@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
@@ -34,6 +35,10 @@ func TestListByFilters(t *testing.T) {
 		"provider=github":                   {"done", "gone", "running"},
 		"provider=github&state=complete":    {"done"},
 		"provider=shopify":                  {},
+		"provider=api":                      {"failed", "unknown"},
+		"provider=custom&state=held":        {"unknown"},
+		"order=store&state=held":            {"unknown"},
+		"order=store&delivery_id=done":      {"done", "done"},
 		"delivery_id=done":                  {"done", "done"},
 		"delivery_id=done&provider=stripe":  {"done"},
 		"delivery_id=done&state=held":       {},
@@ -62,16 +67,6 @@ func TestListByFilters(t *testing.T) {
 	}
 }
 
-// Keys of two delivery IDs can begin alike, by chance: then the ID itself decides.
-func TestFilterByTheIDItself(t *testing.T) {
-	filter := keyFilter{deliveryID: "1"}
-	for id, want := range map[string]bool{"1": true, "2": false} {
-		if got := filter.wants(Record{State: "held", DeliveryID: id}, time.Now()); got != want {
-			t.Errorf("looking for 1 it takes %s: %v", id, got)
-		}
-	}
-}
-
 func TestFilterByAge(t *testing.T) {
 	now := time.Now()
 	for _, c := range []struct {
@@ -86,7 +81,8 @@ func TestFilterByAge(t *testing.T) {
 		{keyFilter{olderThan: time.Minute, newerThan: time.Hour}, 30 * time.Minute, true},
 		{keyFilter{olderThan: time.Minute, newerThan: time.Hour}, 2 * time.Hour, false},
 	} {
-		if got := c.filter.wants(Record{State: "held", Claimed: now.Add(-c.age)}, now); got != c.want {
+		found := &Found{State: "held", Listed: idempotency.Listed{Record: &idempotency.Record{Claimed: now.Add(-c.age)}, Now: now}}
+		if got := c.filter.wants(found); got != c.want {
 			t.Errorf("%+v takes a record of %s: %v", c.filter, c.age, got)
 		}
 	}
@@ -134,7 +130,9 @@ func TestListPagesOverAllStores(t *testing.T) {
 		t.Errorf("without a limit a page has %d keys, and %q is next; want 100, and a next one", len(page.Keys), page.Next)
 	}
 	for _, limit := range []int{1, 7, 40, 120, 1000} {
-		for query, half := range map[string]bool{"": false, "&delivery_id=same": false, "&state=held": true} {
+		for query, half := range map[string]bool{
+			"": false, "&delivery_id=same": false, "&state=held": true, "&order=store": false, "&order=store&state=held": true,
+		} {
 			all := walk(t, limit, query)
 			seen := make(map[string]bool)
 			for _, key := range all {
@@ -150,33 +148,173 @@ func TestListPagesOverAllStores(t *testing.T) {
 	}
 }
 
-// A list of which few records are wanted stops when its time is over, and says where to
-// go on.
-func TestListThatIsOutOfTimeSaysWhereToGoOn(t *testing.T) {
-	o := operate(t, "a", "default")
-	for i := range listBatch + 10 {
-		o.put(t, claimed{id: fmt.Sprint(i)})
-	}
-	o.put(t, claimed{id: "wanted", state: idempotency.Held})
-	entered := enterAll()
-	defer leaveAll(entered)
-	var found []Record
-	from, pages := listCursor{}, 0
-	for more := true; more; pages++ {
-		l := listing{keyFilter: keyFilter{states: []string{"held"}}, limit: 10} // its time is over
-		page, err := l.page(t.Context(), entered, from)
-		if err != nil {
-			t.Fatal(err)
+// The newest of the whole store come first, and what cannot be read before them. Pages go on
+// from there.
+func TestNewestOfTheWholeStoreFirst(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a, b := operate(t, "a", "default"), operate(t, "b", "default")
+		var want []string
+		for i := range 205 {
+			o := a
+			if i%3 == 0 {
+				o = b
+			}
+			want = append(want, o.put(t, claimed{id: fmt.Sprint(i)}).String())
+			time.Sleep(time.Millisecond) // records have no finer time
 		}
-		found = append(found, page.Keys...)
-		if more = page.Next != ""; more {
-			if from, err = parseListCursor(page.Next); err != nil {
-				t.Fatal(err)
+		a.damaged[a.put(t, claimed{id: "broken"})] = true
+		a.put(t, claimed{id: "twice"})
+		b.put(t, claimed{id: "twice"}) // the same key, claimed at the same time
+		first := wantAsked(t, "GET", "/dedup/keys?limit=3", "", 200)
+		if first.Keys[0].State != "unreadable" || first.Keys[1].DeliveryID != "twice" || first.Keys[2].DeliveryID != "twice" {
+			t.Fatalf("the list begins with %s", first.text)
+		}
+		slices.Reverse(want)
+		for _, limit := range []int{1, 100, 1000} {
+			if got := walk(t, limit, "")[3:]; !slices.Equal(got, want) {
+				t.Errorf("limit=%d: the order is %q, want %q", limit, got, want)
 			}
 		}
+	})
+}
+
+// A walk stops when its time is over, and says that it has not seen all.
+func TestListThatIsOutOfTimeIsIncomplete(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a, b := operate(t, "a", "default"), operate(t, "b", "default")
+		for i := range 3 * walkBatch {
+			a.put(t, claimed{id: fmt.Sprint(i)})
+		}
+		b.put(t, claimed{id: "elsewhere", state: idempotency.Held})
+		a.delay = WalkTimeout - time.Millisecond
+		began := time.Now()
+		got := wantAsked(t, "GET", "/dedup/keys?state=held", "", 200)
+		if took := time.Since(began); took != 2*a.delay {
+			t.Errorf("it took %v", took)
+		}
+		if !slices.Equal(got.ids(), []string{"elsewhere"}) || !got.Incomplete || got.Seen != 2*walkBatch+1 {
+			t.Errorf("listed %s", got.text)
+		}
+		a.delay = FindTimeout + time.Millisecond
+		if got := wantAsked(t, "POST", "/dedup/lookup", `{"ids":["elsewhere"]}`, 200); !slices.Equal(got.ids(), []string{"elsewhere"}) {
+			t.Errorf("looked up %s", got.text)
+		}
+		a.delay = 0
+		if got := wantAsked(t, "GET", "/dedup/keys?state=held", "", 200); got.Incomplete || got.Seen != 0 {
+			t.Errorf("listed %s", got.text)
+		}
+	})
+}
+
+func TestTopKeepsTheFirst(t *testing.T) {
+	now := time.Now()
+	kept := Top{Max: 50, Compare: Newest}
+	const many = 1000
+	for range 2 { // a store may list a key twice
+		for i := range many {
+			at := now.Add(time.Duration(i*7919%many) * time.Second)
+			kept.Add(&Found{Listed: idempotency.Listed{Key: idempotency.Key{byte(i >> 8), byte(i)}, Record: &idempotency.Record{Claimed: at}}})
+		}
 	}
-	if len(found) != 1 || pages != 2 {
-		t.Errorf("%d records in %d pages, want 1 in 2", len(found), pages)
+	if len(kept.Found) != kept.Max {
+		t.Errorf("it keeps %d", len(kept.Found))
+	}
+	for i, e := range kept.Found {
+		if want := now.Add(time.Duration(many-1-i) * time.Second); !e.Record.Claimed.Equal(want) {
+			t.Fatalf("entry %d is of %v, want %v", i, e.Record.Claimed, want)
+		}
+	}
+}
+
+// In the order of a store, a list of which few records are wanted says where to go on when its
+// time is over.
+func TestListInTheOrderOfStoresGoesOn(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		o := operate(t, "a", "default")
+		for i := range walkBatch + 10 {
+			o.put(t, claimed{id: fmt.Sprint(i)})
+		}
+		o.put(t, claimed{id: "wanted", state: idempotency.Held})
+		o.delay = listTimeout
+		pages, found := 0, 0
+		for cursor := ""; pages == 0 || cursor != ""; pages++ {
+			page := wantAsked(t, "GET", "/dedup/keys?state=held&order=store&cursor="+cursor, "", 200)
+			found += len(page.Keys)
+			cursor = page.Next
+		}
+		if found != 1 || pages != 2 {
+			t.Errorf("%d records in %d pages, want 1 in 2", found, pages)
+		}
+	})
+}
+
+// Keys that were claimed under observe are found by their ID, and marked.
+func TestObservedKeys(t *testing.T) {
+	o := operate(t, "a", "other", "default")
+	o.put(t, claimed{id: "7", route: "enforced"})
+	o.put(t, claimed{namespace: idempotency.ObservedNamespace("default"), id: "7", route: "observed"})
+	o.put(t, claimed{namespace: idempotency.ObservedNamespace("default"), id: "7", part: "sms"})
+	for method, target := range map[string]string{"GET": "/dedup/keys?delivery_id=7", "POST": "/dedup/lookup"} {
+		got := wantAsked(t, method, target, `{"ids":["7"]}`, 200)
+		observed := 0
+		for _, r := range got.Keys {
+			if r.Observed {
+				observed++
+			}
+			if one := wantAsked(t, "GET", "/dedup/keys/"+r.Key, "", 200); strings.Contains(one.text, `"observed":true`) != r.Observed {
+				t.Errorf("by its key it is %s", one.text)
+			}
+		}
+		if len(got.Keys) != 3 || observed != 2 {
+			t.Errorf("%s %s: %s", method, target, got.text)
+		}
+	}
+	if got := wantAsked(t, "POST", "/dedup/lookup", `{"ids":["7:sms"]}`, 200); len(got.Keys) != 1 || !got.Keys[0].Observed {
+		t.Errorf("by its parts it is %s", got.text)
+	}
+}
+
+// The whole text of an ID counts first. Only if no record has it is it split at colons.
+func TestWholeIDBeforeItsParts(t *testing.T) {
+	o := operate(t, "a", "default")
+	o.put(t, claimed{id: "uid", part: "sms"})
+	for _, request := range [][3]string{
+		{"GET", "/dedup/keys?delivery_id=uid:sms"}, {"POST", "/dedup/lookup", `{"ids":["uid:sms"]}`},
+	} {
+		if got := wantAsked(t, request[0], request[1], request[2], 200); !slices.Equal(got.ids(), []string{"uid"}) {
+			t.Errorf("%s %s: found %s", request[0], request[1], got.text)
+		}
+	}
+	o.put(t, claimed{id: "uid:sms", state: idempotency.Held})
+	for _, request := range [][3]string{
+		{"GET", "/dedup/keys?delivery_id=uid:sms"}, {"POST", "/dedup/lookup", `{"ids":["uid:sms"]}`},
+	} {
+		if got := wantAsked(t, request[0], request[1], request[2], 200); !slices.Equal(got.ids(), []string{"uid:sms"}) {
+			t.Errorf("%s %s: found %s", request[0], request[1], got.text)
+		}
+	}
+	if got := wantAsked(t, "GET", "/dedup/keys?delivery_id=uid:sms&state=in_flight", "", 200); len(got.Keys) != 0 {
+		t.Errorf("the state decides what an ID is: %s", got.text)
+	}
+}
+
+// A record says why its latest run left nothing to replay.
+func TestReasonOfARecord(t *testing.T) {
+	o := operate(t, "a", "default")
+	reasonOf := func(id string) string {
+		return wantAsked(t, "GET", "/dedup/keys?delivery_id="+id, "", 200).Keys[0].Reason
+	}
+	key := o.put(t, claimed{id: "failed", state: idempotency.Released, reason: "EOF"})
+	o.put(t, claimed{id: "gone", lease: -time.Hour})
+	o.put(t, claimed{id: "running"})
+	for id, want := range map[string]string{"failed": "EOF", "gone": "the lease was not renewed", "running": ""} {
+		if got := reasonOf(id); got != want {
+			t.Errorf("%s: %q, want %q", id, got, want)
+		}
+	}
+	wantAsked(t, "POST", "/dedup/keys/"+key.String()+"/release", "", 204)
+	if got := reasonOf("failed"); got != "released by an operator" {
+		t.Errorf("released: %q", got)
 	}
 }
 
@@ -312,18 +450,5 @@ func TestLookupOfManyIDs(t *testing.T) {
 		if !slices.Equal(got.ids(), want[0]) || !slices.Equal(got.Missing, want[1]) {
 			t.Errorf("%s: found %q, missing %q; want %q", body, got.ids(), got.Missing, want)
 		}
-	}
-}
-
-// A page has the newest claim first, and at its end what has no time of its own.
-func TestPageHasTheNewestFirst(t *testing.T) {
-	at := time.Now()
-	l := listing{found: []Record{{Key: "unreadable"}, {Key: "old", Claimed: at.Add(-time.Hour)}, {Key: "new", Claimed: at}}}
-	var keys []string
-	for _, r := range l.upTo(nil).Keys {
-		keys = append(keys, r.Key)
-	}
-	if want := []string{"new", "old", "unreadable"}; !slices.Equal(keys, want) {
-		t.Errorf("the page has %q, want %q", keys, want)
 	}
 }

@@ -8,8 +8,6 @@ import (
 	"fmt"
 	"io"
 	"net/http"
-	"strings"
-	"time"
 
 	"github.com/go-json-experiment/json/jsontext"
 
@@ -54,46 +52,59 @@ func (a *API) serveLookup(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	l := lookup{LookupRequest: asked, withBody: withBody, found: make(map[string]bool), seen: make(map[string]bool)}
-	if err := a.lookUp(r.Context(), &l); err != nil {
+	answer, err := a.lookUp(r.Context(), asked, withBody)
+	if err != nil {
 		return err
 	}
-	return answerJSON(w, http.StatusOK, l.answer())
+	return answerJSON(w, http.StatusOK, answer)
 }
 
 // lookUp leaves the stores before the answer is written. Where one cannot be asked, the
 // problem has what the others have.
-func (a *API) lookUp(ctx context.Context, l *lookup) error {
+func (a *API) lookUp(ctx context.Context, asked LookupRequest, withBody bool) (*LookupAnswer, error) {
 	open, err := a.enter()
 	if err != nil {
-		return err
+		return nil, err
 	}
 	defer leaveAll(open)
-	ctx, cancel := context.WithTimeout(ctx, FindFor)
+	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	unavailable := false
-	for _, joined := range []bool{false, true} {
-		ids := l.filters(joined)
-		for i := 0; i < len(open) && len(ids) > 0; i++ {
-			err := l.in(ctx, open[i], ids)
-			if _, isProblem := errors.AsType[*Problem](err); isProblem {
-				return err
-			}
+	found := 0
+	s := Search{IDs: asked.IDs, Max: MostFound, Timeout: FindTimeout, Wants: func(f *Found) bool {
+		if f.State != StateUnreadable && !IsOf(f.Record.Provider, asked.Provider) {
+			return false
+		}
+		if found++; found > MostFound {
+			cancel()
+		}
+		return true
+	}}
+	s.Run(ctx, open)
+	if found > MostFound {
+		return nil, wrongRequest("these ids have more than %d records; ask for fewer, or page through one with GET %s?%s=", MostFound, ListPath, ParamDeliveryID)
+	}
+	for _, store := range s.More {
+		s.Failed, s.unavailable = append(s.Failed, Readiness{Store: store, Error: fmt.Sprintf("not all of its keys were read within %s", FindTimeout)}), true
+	}
+	answer := &LookupAnswer{Keys: showAll(s.Result.Found), Missing: append([]string{}, s.Missing...), Unasked: s.Failed}
+	for i, f := range s.Result.Found {
+		if withBody && f.State == string(idempotency.Complete) && f.Record.LargeBody == 0 {
+			response, err := f.Store.Response(ctx, f.Key, f.Record)
 			if err != nil {
-				l.unasked = append(l.unasked, Readiness{Store: open[i].Name(), Error: err.Error()})
-				unavailable = unavailable || open[i].InUse()
+				s.fail(f.Store, err)
+				break
+			}
+			if response.InlineJSON() != nil {
+				answer.Keys[i].Response = showResponse(response)
 			}
 		}
-		if len(l.unasked) > 0 {
-			break // what is missing may be in a store that could not be asked
-		}
 	}
-	if unavailable {
-		p := unaskedProblem(l.unasked)
-		p.Keys = l.keys
-		return p
+	if s.unavailable {
+		p := unaskedProblem(s.Failed)
+		p.Keys = answer.Keys
+		return nil, p
 	}
-	return nil
+	return answer, nil
 }
 
 func parseLookup(body io.Reader) (LookupRequest, error) {
@@ -165,103 +176,4 @@ func placeOf(wrong *json.UnmarshalTypeError) string {
 		return "the whole"
 	}
 	return fmt.Sprintf("the member %q", wrong.Field)
-}
-
-// lookup gathers records of delivery IDs.
-type lookup struct {
-	LookupRequest
-	withBody bool // whether records have their responses, of those that are small and JSON
-	keys     []Record
-	found    map[string]bool // delivery IDs
-	seen     map[string]bool // a store may list a key twice, and two IDs may name it
-
-	unasked []Readiness
-}
-
-// filters returns what is still looked for: whole IDs, or those of which none was found, as
-// parts that are joined by colons.
-func (l *lookup) filters(joined bool) (filters []keyFilter) {
-	for _, id := range l.IDs {
-		if !l.found[id] && (!joined || strings.Contains(id, ":")) {
-			filters = append(filters, keyFilter{provider: l.Provider, deliveryID: id, joined: joined})
-		}
-	}
-	return filters
-}
-
-// in looks at all records of one store that can be of these IDs.
-func (l *lookup) in(ctx context.Context, store Store, filters []keyFilter) error {
-	sought := make(map[idempotency.KeyPrefix][]keyFilter)
-	var of []idempotency.KeyPrefix
-	for _, filter := range filters {
-		for _, begins := range beginningsOf(store, filter.idSought()) {
-			sought[begins] = append(sought[begins], filter)
-			of = append(of, begins)
-		}
-	}
-	for cursor, first := "", true; first || cursor != ""; first = false {
-		page, next, err := store.Find(ctx, of, cursor, listBatch)
-		if err == nil {
-			err = ctx.Err()
-		}
-		if err != nil {
-			return err
-		}
-		for _, listed := range page {
-			shown := showListed(store.Name(), listed)
-			joined := idempotency.Origin{DeliveryID: shown.DeliveryID, Parts: shown.Parts}.Joined()
-			for _, filter := range sought[listed.Key.Prefix()] { // may be all IDs: they begin with the same part
-				if filter.joined && filter.deliveryID != joined && shown.State != StateUnreadable {
-					continue
-				}
-				if err := l.look(ctx, store, listed, shown, filter); err != nil {
-					return err
-				}
-			}
-		}
-		if len(l.keys) > MostFound {
-			return wrongRequest("these ids have more than %d records; ask for fewer, or page through one with GET %s?%s=", MostFound, ListPath, ParamDeliveryID)
-		}
-		cursor = next
-	}
-	return nil
-}
-
-// look takes a record whose key begins as those that are looked for.
-func (l *lookup) look(ctx context.Context, store Store, listed idempotency.Listed, shown Record, filter keyFilter) error {
-	if shown.State == StateUnreadable {
-		shown.DeliveryID = filter.idSought()
-	}
-	if !filter.wants(shown, time.Time{}) {
-		return nil
-	}
-	if name := store.Key() + " " + shown.Key; !l.seen[name] {
-		if l.withBody && shown.State == string(idempotency.Complete) && listed.Record.LargeBody == 0 {
-			response, err := store.Response(ctx, listed.Key, listed.Record)
-			if err != nil {
-				return err
-			}
-			if response.InlineJSON() != nil {
-				shown.Response = showResponse(response)
-			}
-		}
-		l.seen[name] = true
-		l.keys = append(l.keys, shown)
-	}
-	l.found[filter.deliveryID] = true
-	return nil
-}
-
-func (l *lookup) answer() LookupAnswer {
-	answer := LookupAnswer{Keys: l.keys, Missing: []string{}, Unasked: l.unasked}
-	if answer.Keys == nil {
-		answer.Keys = []Record{}
-	}
-	for _, id := range l.IDs {
-		if !l.found[id] {
-			l.found[id] = true // one that is asked for twice is missing once
-			answer.Missing = append(answer.Missing, id)
-		}
-	}
-	return answer
 }

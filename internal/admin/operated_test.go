@@ -28,6 +28,7 @@ type operated struct {
 	name    string
 	away    atomic.Bool
 	damaged map[idempotency.Key]bool
+	delay   time.Duration // of a list
 }
 
 var errAway = errors.New("the store is away")
@@ -68,6 +69,7 @@ func damage(key idempotency.Key) error {
 }
 
 func (o *operated) listed(page []idempotency.Listed, next string, err error) ([]idempotency.Listed, string, error) {
+	time.Sleep(o.delay)
 	if o.away.Load() {
 		return nil, "", errAway
 	}
@@ -120,7 +122,7 @@ func operate(t *testing.T, name string, namespaces ...string) *operated {
 	t.Helper()
 	o := &operated{Store: memory.New(64 << 20), name: t.Name() + " " + name, damaged: make(map[idempotency.Key]bool)}
 	of := &opened{
-		Engine: engine.New(o, engine.Options{Timeout: time.Second, Logger: zap.NewNop(), NewToken: rand.Text}), name: o.name, namespaces: namespaces,
+		Engine: engine.New(o, engine.Options{Timeout: time.Minute, Logger: zap.NewNop(), NewToken: rand.Text}), name: o.name, namespaces: namespaces,
 	}
 	open = append(open, of)
 	t.Cleanup(func() {
@@ -143,6 +145,7 @@ type claimed struct {
 	in                                   string // the end of its execution ID
 	json                                 string // its response, if that is JSON
 	part                                 string // the second one of its ID
+	reason                               string // why it left nothing
 }
 
 func (o *operated) put(t *testing.T, c claimed) idempotency.Key {
@@ -167,7 +170,7 @@ func (o *operated) put(t *testing.T, c claimed) idempotency.Key {
 		t.Fatalf("claim of %+v: %v, %v", c, got.Verdict, err)
 	}
 	if c.state != "" {
-		settlement := idempotency.Settlement{State: c.state, Counted: true, Retention: time.Hour}
+		settlement := idempotency.Settlement{State: c.state, Counted: true, Retention: time.Hour, Reason: c.reason}
 		if c.state == idempotency.Complete {
 			settlement.Response = &idempotency.Response{Status: 201, Body: []byte("kept")}
 			if c.json != "" {
@@ -196,6 +199,9 @@ type asked struct {
 	Status  int         `json:"status"`
 	Stores  []Readiness `json:"stores"`
 	Unasked []Readiness `json:"unasked"`
+
+	Incomplete bool `json:"incomplete"`
+	Seen       int  `json:"seen"`
 
 	Outcomes []Outcome `json:"outcomes"`
 }

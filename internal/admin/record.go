@@ -10,9 +10,11 @@ import (
 // Record is a record as operators see it. The owner's token, which is a
 // secret, is not part of it.
 type Record struct {
-	Key        string `json:"key"`
-	Store      string `json:"store"`
-	State      string `json:"state"`
+	Key   string `json:"key"`
+	Store string `json:"store"`
+	State string `json:"state"`
+	// Observed reports whether the request was only observed.
+	Observed   bool   `json:"observed,omitempty"`
 	Provider   string `json:"provider,omitempty"`
 	DeliveryID string `json:"delivery_id,omitempty"`
 	// Parts are the other parts of a key of several parts.
@@ -24,7 +26,7 @@ type Record struct {
 	ParentID    string   `json:"parent_id,omitempty"`
 	Attempt     int      `json:"attempt,omitempty"`
 	Status      int      `json:"status,omitempty"`
-	// Reason says why the last run ended without a response to keep.
+	// Reason says why the last run left nothing to replay.
 	Reason     string    `json:"reason,omitempty"`
 	Claimed    time.Time `json:"claimed,omitzero"`
 	Ended      time.Time `json:"ended,omitzero"`
@@ -51,18 +53,28 @@ type Response struct {
 // lease was not renewed: the next request takes it over.
 const StateLapsed = string(idempotency.Lapsed)
 
-// StateOf is the state of a record at the time of its store's clock, for operators.
-func StateOf(r *idempotency.Record, now time.Time) string { return string(r.StateAt(now)) }
-
-// showRecord shows a record at the time of its store's clock.
-func showRecord(store string, key idempotency.Key, r *idempotency.Record, now time.Time) Record {
-	return Record{
-		Key: key.String(), Store: store, State: StateOf(r, now),
+// showFound shows a record that was found.
+func showFound(f *Found) Record {
+	r := f.Record
+	shown := Record{
+		Key: f.Key.String(), Store: f.Store.Name(), State: f.State, Observed: f.Observed(),
 		Provider: r.Provider, DeliveryID: r.DeliveryID, Parts: r.Parts, Method: r.Method, Host: r.Host, Path: r.Path,
 		ExecutionID: r.ExecutionID, ParentID: r.ParentID,
-		Attempt: r.Attempt, Status: r.Status, Reason: r.Reason,
+		Attempt: r.Attempt, Status: r.Status, Reason: f.Reason(),
 		Claimed: r.Claimed, Ended: r.Ended, LeaseUntil: r.LeaseUntil, Expires: r.Expires,
 	}
+	if f.Unreadable != nil {
+		shown.Unreadable = f.Unreadable.Error()
+	}
+	return shown
+}
+
+func showAll(found []*Found) []Record {
+	all := make([]Record, 0, len(found)) // in JSON it is a list
+	for _, f := range found {
+		all = append(all, showFound(f))
+	}
+	return all
 }
 
 func showResponse(r *idempotency.Response) *Response {

@@ -15,7 +15,7 @@ import (
 
 // Each state has one word, which operators see in records and in the log.
 func TestShownStates(t *testing.T) {
-	now := time.Now()
+	now, operated := time.Now(), new(opened)
 	for _, state := range []idempotency.State{idempotency.InFlight, idempotency.Complete, idempotency.Released, idempotency.Held} {
 		for _, left := range []time.Duration{time.Second, 0, -time.Hour} {
 			for _, hold := range []bool{false, true} {
@@ -28,7 +28,7 @@ func TestShownStates(t *testing.T) {
 				case state == idempotency.InFlight && left <= 0:
 					want = "lapsed"
 				}
-				if got := StateOf(&idempotency.Record{State: state, Hold: hold, LeaseUntil: now.Add(left)}, now); got != want {
+				if got := FoundIn(operated, idempotency.Listed{Record: &idempotency.Record{State: state, Hold: hold, LeaseUntil: now.Add(left)}, Now: now}).State; got != want {
 					t.Errorf("%s with a lease of another %s, hold %v: shown as %q, want %q", state, left, hold, got, want)
 				}
 			}

@@ -21,9 +21,9 @@ import (
 
 const (
 	// dialTimeout and answerTimeout limit the wait for the admin API. It answers within
-	// [admin.FindFor], and a little.
+	// [admin.FindTimeout], and a little.
 	dialTimeout   = 5 * time.Second
-	answerTimeout = admin.FindFor + 15*time.Second
+	answerTimeout = admin.FindTimeout + 15*time.Second
 	// maxAnswer is the size of an answer: a page of a thousand records, or a response.
 	maxAnswer = 256 << 20
 )
@@ -174,6 +174,9 @@ func exitOf(status int) int {
 // list goes on, "" for its end.
 func (c *adminClient) list(ctx context.Context, query url.Values, limit int, see func(admin.Record)) (next string, err error) {
 	unasked := make(map[string]error)
+	if limit > admin.MostKeys { // else each page would be a walk of its own
+		query.Set(admin.ParamOrder, admin.OrderStore)
+	}
 	for limit > 0 {
 		query.Set(admin.ParamLimit, strconv.Itoa(min(limit, admin.MostKeys)))
 		var page admin.Page

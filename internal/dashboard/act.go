@@ -12,19 +12,19 @@ import (
 
 // act is what an operator can do about a key.
 type act struct {
-	Verb, Title, Text string
-	done              string
-	do                func(admin.Store, context.Context, idempotency.Key, idempotency.Precondition) error
+	Verb, Text string
+	done       string
+	do         func(admin.Store, context.Context, idempotency.Key, idempotency.Precondition) error
 }
 
 var acts = map[string]act{
 	"release": {
-		Verb: "Release the key", Title: "Release this key?", do: admin.Store.Release,
+		Verb: "Release", do: admin.Store.Release,
 		Text: "Its next request runs. The record keeps its history, and attempts are counted from 1 again. If the service has executed the request already, it executes it again.",
 		done: "The key is released. Its next request runs: have it sent again.",
 	},
 	"forget": {
-		Verb: "Forget the key", Title: "Forget this key?", do: admin.Store.Forget,
+		Verb: "Forget", do: admin.Store.Forget,
 		Text: "The record and the kept response are removed. The next request with the key runs as if none had come before.",
 		done: "The record is gone. The next request with the key runs as if none had come before.",
 	},
@@ -42,7 +42,7 @@ const maxForm = 4 << 10
 // act does what an operator has confirmed. It refuses requests from other sites.
 func (p *Page) act(w http.ResponseWriter, r *http.Request) {
 	if err := p.crossOrigin.Check(r); err != nil {
-		refuse(w, http.StatusForbidden, "The request came from another site.")
+		p.refuse(w, r, http.StatusForbidden, "The request came from another site.")
 		return
 	}
 	r.Body = http.MaxBytesReader(w, r.Body, maxForm)
@@ -51,7 +51,7 @@ func (p *Page) act(w http.ResponseWriter, r *http.Request) {
 	act, known := acts[do]
 	key, err := idempotency.ParseKey(form("key"))
 	if !known || err != nil || state == "" {
-		refuse(w, http.StatusBadRequest, "The form cannot be read.")
+		p.refuse(w, r, http.StatusBadRequest, "The form cannot be read.")
 		return
 	}
 	seen := idempotency.Precondition{ExecutionID: form("execution"), State: idempotency.State(state)}
@@ -64,15 +64,15 @@ func (p *Page) act(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Location", addressOf(r.URL.Query()).With("q", "", "key", key.String(), "done", do)+"#said")
 		w.WriteHeader(http.StatusSeeOther)
 	case hasChanged:
-		v := &view{status: http.StatusConflict, address: address{Key: key.String()}}
+		v := &view{status: http.StatusConflict, Place: p.place(r), address: address{Key: key.String()}}
 		v.Problem = fmt.Sprintf("The key has changed since: it was %s, and is %s now. Look at it again.", stateNamed(state).Word, stateNamed(string(changed.Now.State)).Word)
 		render(w, "refusal", v)
 	case errors.Is(err, idempotency.ErrGone):
-		refuse(w, http.StatusNotFound, "No store has a record of this key any more.")
+		p.refuse(w, r, http.StatusNotFound, "No store has a record of this key any more.")
 	case errors.Is(err, idempotency.ErrInFlight):
-		refuse(w, http.StatusConflict, "A run is in flight under the key. Wait until it has ended, or its lease has lapsed.")
+		p.refuse(w, r, http.StatusConflict, "A run is in flight under the key. Wait until it has ended, or its lease has lapsed.")
 	default:
-		refuse(w, http.StatusServiceUnavailable, "The store failed: "+plain(err.Error()))
+		p.refuse(w, r, http.StatusServiceUnavailable, "The store failed: "+plain(err.Error()))
 	}
 }
 

@@ -34,6 +34,9 @@ func TestReleaseAndForgetByForms(t *testing.T) {
 		key := r.store.put(t, put{id: "held " + c.do, state: idempotency.Held})
 		found := r.want(http.StatusOK, url.Values{"q": {"held " + c.do}, "state": {"held"}}.Encode())
 		asks := r.want(http.StatusOK, found.link(c.do))
+		if got, verb := asks.words("confirm-title"), strings.TrimSuffix(c.do, "…"); got != verb+" held "+c.do+" ?" {
+			t.Errorf("the question is %q", got)
+		}
 		if got := r.stateOf(key); got != idempotency.Held {
 			t.Fatalf("a GET has made it %s", got)
 		}
@@ -121,6 +124,10 @@ func TestActsThatCannotBe(t *testing.T) {
 			}
 		}
 		_ = o.Forget(t.Context(), key, idempotency.Precondition{})
+	}
+	released := r.store.put(t, put{id: "released", state: idempotency.Released, status: 500})
+	if a := r.want(http.StatusOK, "key="+released.String()+"&do=release"); a.byID("confirm") != nil || a.link("Release…") != "" || a.link("Forget…") == "" {
+		t.Error("a released key may be released")
 	}
 	running := r.store.put(t, put{id: "running"})
 	if a := r.want(http.StatusOK, "key="+running.String()+"&do=release"); a.byID("confirm") != nil || a.link("Release…") != "" || a.link("Forget…") != "" {

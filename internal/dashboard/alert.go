@@ -23,17 +23,28 @@ const (
 var advice = map[alert]string{
 	alertHeld:        "It is unknown whether the service executed it. Check the service. If it did not, release the key and have the delivery sent again. If it did, leave it.",
 	alertFailureKept: "The kept response is a failure, and duplicates get it. Fix the service, then release the key and have the delivery sent again.",
-	alertFailing:     "The latest run failed. Check the log of the service. The next delivery runs. If it is refused because no attempt is left, release the key.",
+	alertFailing:     "The latest run failed. Check the log of the service. The next delivery runs. If it is refused because no attempt is left, use caddy-dedup keys release.",
 	alertLapsed:      "Its process died, hangs, or cannot reach the store. The next delivery takes over. If it is refused because no attempt is left, release the key.",
 	alertUnreadable:  "The record cannot be read. If the cause cannot be fixed, forget the key.",
 }
 
-// alertOf returns the alert of a record. Whether attempts are exhausted is not in the record:
-// such a key is failing, or lapsed.
-func alertOf(state string, r *idempotency.Record) alert {
-	switch state {
+// alertFor returns the alert of a record. A request that was only observed was not refused, and
+// needs nobody.
+func alertFor(f *admin.Found) alert {
+	a := alertOf(f)
+	if a != "" && f.Observed() {
+		return ""
+	}
+	return a
+}
+
+// alertOf returns the alert that the state of a record is. Whether attempts are exhausted is not
+// in the record: such a key is failing, or lapsed.
+func alertOf(f *admin.Found) alert {
+	r := f.Record
+	switch f.State {
 	case string(idempotency.Held), admin.StateLapsed, admin.StateUnreadable:
-		return alert(state)
+		return alert(f.State)
 	case string(idempotency.Complete):
 		if r.Status >= 500 {
 			return alertFailureKept
@@ -41,13 +52,9 @@ func alertOf(state string, r *idempotency.Record) alert {
 	case string(idempotency.Released):
 		// Other statuses that release the key of an API, such as 409, answer its client. The
 		// sender of a webhook makes no such mistakes.
-		if !byOperator(r) && !r.Ended.IsZero() && (r.Status >= 500 || r.Provider != "") {
+		if !f.ByOperator() && !r.Ended.IsZero() && (r.Status >= 500 || r.Provider != "") {
 			return alertFailing
 		}
 	}
 	return ""
 }
-
-// byOperator reports whether a released record was released by an operator and has not run
-// since.
-func byOperator(r *idempotency.Record) bool { return r.Attempt > 0 && r.ReleasedAttempts >= r.Attempt }

@@ -40,23 +40,23 @@ func (p *Page) showDelivery(r *http.Request, open []admin.Store, v *view) {
 	}
 	query := r.URL.Query()
 	do, done := query.Get("do"), query.Get("done")
-	e, kept, err := lookUp(r.Context(), open, key, p.Bodies)
+	f, kept, err := lookUp(r.Context(), open, key, p.Bodies)
 	switch {
-	case err != nil && e == nil:
-		v.problem(http.StatusServiceUnavailable, "The record cannot be read: "+plain(err.Error()))
+	case err != nil:
+		v.problem(http.StatusServiceUnavailable, "The record cannot be read: "+err.Error())
 		return
-	case e == nil && done == "forget":
+	case f == nil && done == "forget":
 		v.Notice = acts[done].done + p.copyBound()
 		return
-	case e == nil:
+	case f == nil:
 		v.problem(http.StatusNotFound, "No store has a record of this key. It was never claimed, it has expired, or it was forgotten.")
 		return
-	case done == "release" && byOperator(e.record):
+	case done == "release" && f.ByOperator():
 		v.Notice = acts[done].done + p.copyBound()
 	}
-	v.Delivery = v.deliveryOf(e, kept)
+	v.Delivery = v.deliveryOf(f, kept)
 	if slices.Contains(v.Delivery.May, do) {
-		v.Confirm = &confirm{acts[do], do, key.String(), e.state, e.record.ExecutionID}
+		v.Confirm = &confirm{acts[do], do, key.String(), f.State, f.Record.ExecutionID}
 	}
 }
 
@@ -68,14 +68,17 @@ func (p *Page) copyBound() string {
 	return " Other replicas follow within " + span(p.CopyBound) + "."
 }
 
-func (v *view) deliveryOf(e *entry, kept keptResponse) *delivery {
-	d := &delivery{row: v.rowOf(e), Advice: advice[e.alert], Unreadable: plain(e.unreadable), Timeline: timeline(e), Fields: fieldsOf(e), Response: responseOf(kept)}
+func (v *view) deliveryOf(f *admin.Found, kept keptResponse) *delivery {
+	d := &delivery{row: v.rowOf(f), Advice: advice[alertFor(f)], Timeline: timeline(f), Fields: fieldsOf(f), Response: responseOf(kept)}
+	if f.Unreadable != nil {
+		d.Unreadable = plain(f.Unreadable.Error())
+	}
 	for i := range d.Timeline {
 		d.Timeline[i].When = whenOf(d.Timeline[i].at, v.now)
 	}
-	if e.record.CheckChange(idempotency.Precondition{}, e.now) == nil {
-		// A released key needs a release only if its attempts may be exhausted.
-		if e.state != admin.StateUnreadable && (e.state != string(idempotency.Released) || e.record.Attempt > e.record.ReleasedAttempts) {
+	if f.Record.CheckChange(idempotency.Precondition{}, f.Now) == nil {
+		// A released key runs. One whose attempts are exhausted cannot be told from it.
+		if f.State != admin.StateUnreadable && f.State != string(idempotency.Released) {
 			d.May = append(d.May, "release")
 		}
 		d.May = append(d.May, "forget")
@@ -93,12 +96,12 @@ type moment struct {
 }
 
 // timeline tells what the record says of a key, in the order of time.
-func timeline(e *entry) (all []moment) {
-	r := e.record
+func timeline(f *admin.Found) (all []moment) {
+	r := f.Record
 	add := func(at time.Time, mark, title, text string) {
 		all = append(all, moment{at: at, Title: title, Text: text, Mark: mark})
 	}
-	if e.state == admin.StateUnreadable {
+	if f.State == admin.StateUnreadable {
 		return nil
 	}
 	if r.Attempt > 1 {
@@ -113,10 +116,10 @@ func timeline(e *entry) (all []moment) {
 		add(r.Claimed, "begin", "Claimed", fmt.Sprintf("Attempt %d began.", max(1, r.Attempt)))
 	}
 	if !r.Ended.IsZero() {
-		mark, text := endOf(r)
+		mark, text := endOf(f)
 		add(r.Ended, mark, "Ended", text)
 	}
-	switch e.state {
+	switch f.State {
 	case string(idempotency.InFlight):
 		add(r.LeaseUntil, "coming", "Lease ends", "If the process does not renew it, the next delivery takes over.")
 	case admin.StateLapsed:
@@ -132,8 +135,8 @@ func timeline(e *entry) (all []moment) {
 }
 
 // endOf says how the latest run ended.
-func endOf(r *idempotency.Record) (mark, text string) {
-	with := "Without a response."
+func endOf(f *admin.Found) (mark, text string) {
+	r, with := f.Record, "Without a response."
 	if r.Status != 0 {
 		with = fmt.Sprintf("With %d.", r.Status)
 	}
@@ -146,7 +149,7 @@ func endOf(r *idempotency.Record) (mark, text string) {
 		return "bad", "It is unknown whether the request was executed. No request runs."
 	case r.Attempt == 0:
 		return "bad", "The service was not reached. The next delivery runs."
-	case byOperator(r):
+	case f.ByOperator():
 		return "note", with
 	default:
 		return "bad", with + " The response is not kept. The next delivery runs, if an attempt is left."
@@ -154,8 +157,8 @@ func endOf(r *idempotency.Record) (mark, text string) {
 }
 
 // fieldsOf are the fields of a record, except the token of its owner, which is a secret.
-func fieldsOf(e *entry) (fields []field) {
-	r := e.record
+func fieldsOf(f *admin.Found) (fields []field) {
+	r := f.Record
 	add := func(name, value string) {
 		if value != "" && value != "0" {
 			fields = append(fields, field{name, plain(value)})
@@ -166,9 +169,12 @@ func fieldsOf(e *entry) (fields []field) {
 			add(name, at.UTC().Format("2006-01-02 15:04:05.000 UTC"))
 		}
 	}
-	add("Key", e.key.String())
+	add("Key", f.Key.String())
 	add("Delivery ID", r.DeliveryID)
+	add("Parts", strings.Join(r.Parts, ", "))
 	add("Provider", r.Provider)
+	add("Request", routeOf(r))
+	add("Reason", f.Reason())
 	add("Execution ID", r.ExecutionID)
 	add("Parent ID", r.ParentID)
 	add("Attempt", strconv.Itoa(r.Attempt))
@@ -180,7 +186,7 @@ func fieldsOf(e *entry) (fields []field) {
 	}
 	clock("Lease until", r.LeaseUntil)
 	clock("Expires", r.Expires)
-	add("Store", e.store)
+	add("Store", f.Store.Name())
 	return fields
 }
 

@@ -34,7 +34,7 @@ func TestAlerts(t *testing.T) {
 		"a webhook's conflict":     {"released", idempotency.Record{Attempt: 1, Status: 409, Ended: now, Origin: github}, alertFailing},
 		"a webhook's 401":          {"released", idempotency.Record{Attempt: 1, Ended: now, Origin: github}, alertFailing},
 	} {
-		if got := alertOf(c.state, &c.record); got != c.want || got != "" && advice[got] == "" {
+		if got := alertOf(&admin.Found{State: c.state, Listed: idempotency.Listed{Record: &c.record}}); got != c.want || got != "" && advice[got] == "" {
 			t.Errorf("%s: the alert is %q with the advice %q, want %q", name, got, advice[got], c.want)
 		}
 	}
@@ -81,7 +81,7 @@ func TestTimeline(t *testing.T) {
 	} {
 		c.record.Expires = at(999)
 		var got strings.Builder
-		for _, m := range timeline(&entry{state: c.state, record: &c.record}) {
+		for _, m := range timeline(&admin.Found{State: c.state, Listed: idempotency.Listed{Record: &c.record}}) {
 			got.WriteString(m.Title + ": " + m.Text + "\n")
 		}
 		if got.String() != c.want+expires {

@@ -1,6 +1,7 @@
 package dashboard
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"errors"
@@ -141,6 +142,9 @@ type put struct {
 	header              map[string][]string
 	lease               time.Duration
 	hold                bool
+
+	namespace, path, reason string
+	parts                   []string
 }
 
 func (s *shown) put(t testing.TB, p put) idempotency.Key {
@@ -148,10 +152,10 @@ func (s *shown) put(t testing.TB, p put) idempotency.Key {
 	if p.lease == 0 {
 		p.lease = time.Hour
 	}
-	key := idempotency.Identity{Namespace: "default", Scope: []string{p.route}, Prefix: p.provider, ID: p.id}.Key()
+	key := idempotency.Identity{Namespace: cmp.Or(p.namespace, "default"), Scope: []string{p.route}, Prefix: p.provider, ID: p.id}.Key()
 	got, err := s.Claim(context.Background(), idempotency.Claim{
 		Key: key, Token: "secret-token", ExecutionID: "execution of " + plain(p.id) + p.route,
-		Origin: idempotency.Origin{Provider: p.provider, DeliveryID: p.id},
+		Origin: idempotency.Origin{Provider: p.provider, DeliveryID: p.id, Parts: p.parts, Method: "POST", Host: "example.com", Path: p.path},
 		Terms:  idempotency.Terms{Lease: p.lease, Retention: time.Hour, Hold: p.hold},
 	})
 	if err != nil || got.Verdict != idempotency.Proceed {
@@ -160,7 +164,7 @@ func (s *shown) put(t testing.TB, p put) idempotency.Key {
 	if p.state == "" {
 		return key
 	}
-	settlement := idempotency.Settlement{State: p.state, Counted: true, Retention: time.Hour}
+	settlement := idempotency.Settlement{State: p.state, Counted: true, Retention: time.Hour, Reason: p.reason}
 	if p.status != 0 {
 		settlement.Response = &idempotency.Response{Status: p.status, Header: p.header, Body: []byte(p.body)}
 	}

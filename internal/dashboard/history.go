@@ -33,12 +33,17 @@ var groupOf = map[string]group{
 	"missing": unprotected, "unprotected": unprotected,
 }
 
-// minutes is how many minutes the chart shows.
-const minutes = 60
+const (
+	// minutes is how many minutes the chart shows.
+	minutes = 60
+	// chartAfter is when there is enough to be drawn.
+	chartAfter = 10 * time.Minute
+)
 
 // History has the outcomes of the requests of this process in the last hour, by minute.
 type History struct {
 	counts func() map[string]uint64
+	began  time.Time
 
 	mu     sync.Mutex
 	last   [groups]uint64          // the counters at the latest update
@@ -48,7 +53,7 @@ type History struct {
 
 // NewHistory returns a history of counters, which counts returns by outcome.
 func NewHistory(counts func() map[string]uint64) *History {
-	h := &History{counts: counts}
+	h := &History{counts: counts, began: time.Now()}
 	h.update(time.Now())
 	h.ring = [minutes][groups]uint64{} // what was counted before
 	return h
@@ -91,7 +96,7 @@ func (h *History) update(now time.Time) [minutes][groups]uint64 {
 // chart is the last hour, ready to be drawn in units of barWidth and chartHeight.
 type chart struct {
 	Width, Height int
-	Bars          []bar
+	Bars          []bar  // none before there is enough to be drawn
 	Max           string // requests in the highest bar
 	Legend        []legend
 }
@@ -132,6 +137,9 @@ func (h *History) chart(now time.Time) chart {
 	}
 	c := chart{Width: minutes * barWidth, Height: chartHeight, Max: grouped(highest)}
 	for i, counts := range ring {
+		if now.Sub(h.began) < chartAfter {
+			break
+		}
 		at := now.UTC().Add(time.Duration(i+1-minutes) * time.Minute)
 		b := bar{Time: at.Format("15:04"), X: i*barWidth + 2, W: barWidth - 4}
 		below := uint64(0)

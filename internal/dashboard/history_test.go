@@ -45,10 +45,14 @@ func TestChart(t *testing.T) {
 	counts := make(map[string]uint64)
 	h := NewHistory(func() map[string]uint64 { return counts })
 	at := time.Date(2026, 11, 22, 3, 30, 20, 0, time.UTC)
+	h.began = at.Add(time.Minute - chartAfter)
 	h.update(at)
 	counts = map[string]uint64{"executed": 2000, "replayed": 500, "held": 1000, "an outcome of later": 500}
 	h.update(at)
 	counts["missing"] = 3
+	if early := h.chart(at.Add(time.Minute - 1)); early.Bars != nil || len(early.Legend) != 4 {
+		t.Errorf("before ten minutes it has %d bars, and %d sums", len(early.Bars), len(early.Legend))
+	}
 	c := h.chart(at.Add(time.Minute))
 	if len(c.Bars) != 60 || c.Max != "4\u202f003" || c.Bars[59].Time != "03:31" || c.Bars[0].Time != "02:32" {
 		t.Errorf("%d bars from %s to %s, up to %s", len(c.Bars), c.Bars[0].Time, c.Bars[59].Time, c.Max)

@@ -13,6 +13,7 @@ import (
 	"net/url"
 	"path"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/caddy-dedup/caddy-dedup/internal/admin"
@@ -25,6 +26,10 @@ type Page struct {
 	Open func() []admin.Store
 	// History has the outcomes of the last hour.
 	History *History
+	// Title is a text of the configuration that names the installation; "" for none.
+	Title string
+	// Namespace is that of the keys; "" if it is not to be shown.
+	Namespace string
 	// Bodies reports whether kept responses are shown.
 	Bodies bool
 	// CopyBound is how long other replicas may replay their local copy of a response whose
@@ -59,13 +64,13 @@ func (p *Page) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		p.act(w, r)
 	case r.Method != http.MethodGet && r.Method != http.MethodHead:
 		header.Set("Allow", "GET, HEAD, POST")
-		refuse(w, http.StatusMethodNotAllowed, "The page accepts GET, HEAD and POST.")
+		p.refuse(w, r, http.StatusMethodNotAllowed, "The page accepts GET, HEAD and POST.")
 	case file == "":
 		render(w, "page", p.view(r))
 	case slices.Contains(files, file):
 		http.ServeFileFS(w, r, assets, path.Join("assets", file))
 	default:
-		refuse(w, http.StatusNotFound, "The page has no such file.")
+		p.refuse(w, r, http.StatusNotFound, "The page has no such file.")
 	}
 }
 
@@ -84,27 +89,33 @@ func render(w http.ResponseWriter, name string, v *view) {
 }
 
 // refuse writes a page that says why nothing was done.
-func refuse(w http.ResponseWriter, status int, problem string) {
-	render(w, "refusal", &view{status: status, Problem: problem})
+func (p *Page) refuse(w http.ResponseWriter, r *http.Request, status int, problem string) {
+	render(w, "refusal", &view{status: status, Place: p.place(r), Problem: problem})
+}
+
+// place says which installation a request sees.
+func (p *Page) place(r *http.Request) string {
+	parts := slices.DeleteFunc([]string{p.Title, r.Host, p.Namespace}, func(text string) bool { return text == "" })
+	return plain(strings.Join(parts, " · "))
 }
 
 // address is what the page shows, as its query has it.
-type address struct{ Q, Key, State, Provider string }
+type address struct{ Q, Key, State, Provider, After string }
 
 // maxQuery is the longest parameter that is accepted, in bytes: it is part of every link.
 const maxQuery = 4096
 
 func addressOf(query url.Values) address {
-	return address{query.Get("q"), query.Get("key"), query.Get("state"), query.Get("provider")}
+	return address{query.Get("q"), query.Get("key"), query.Get("state"), query.Get("provider"), query.Get("after")}
 }
 
 func (a address) tooLong() bool {
-	return max(len(a.Q), len(a.Key), len(a.State), len(a.Provider)) > maxQuery
+	return max(len(a.Q), len(a.Key), len(a.State), len(a.Provider), len(a.After)) > maxQuery
 }
 
 // With returns a link to this address with some parameters changed: names and values.
 func (a address) With(pairs ...string) string {
-	query := url.Values{"q": {a.Q}, "key": {a.Key}, "state": {a.State}, "provider": {a.Provider}}
+	query := url.Values{"q": {a.Q}, "key": {a.Key}, "state": {a.State}, "provider": {a.Provider}, "after": {a.After}}
 	for pair := range slices.Chunk(pairs, 2) {
 		query.Set(pair[0], pair[1])
 	}

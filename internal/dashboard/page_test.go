@@ -53,6 +53,9 @@ func TestOrderOfThePage(t *testing.T) {
 	if focused != "q" {
 		t.Errorf("the focus is on %q, want the search field", focused)
 	}
+	if len(a.has("chart", "rect")) != 4 || len(a.has("chart", "details")) != 0 {
+		t.Errorf("there is a chart before there is something to draw: %s", a.words("chart"))
+	}
 	for _, want := range []string{"Executed 7", "Absorbed 3", "Refused 0"} {
 		if !strings.Contains(a.words("chart"), want) {
 			t.Errorf("the chart says %q, want %q", a.words("chart"), want)
@@ -66,6 +69,24 @@ func TestOrderOfThePage(t *testing.T) {
 	}
 	if got := strings.Join(rows, ", "); !regexp.MustCompile(`^(lost, unknown|unknown, lost), kept failure, failed, gone, key [0-9a-f]{16}…$`).MatchString(got) {
 		t.Errorf("needs attention: %s", got)
+	}
+}
+
+// The title says which installation it is.
+func TestTitle(t *testing.T) {
+	r := filled(t)
+	for _, c := range []struct{ title, namespace, place string }{
+		{"", "", "example.com"},
+		{"Production <eu>", "orders", "Production <eu> · example.com · orders"},
+	} {
+		r.page.Title, r.page.Namespace = c.title, c.namespace
+		a := r.want(http.StatusOK, "")
+		if got, want := textOf(a.has("", "title")[0]), "Deliveries · "+c.place+" · caddy-dedup"; got != want {
+			t.Errorf("the title is %q, want %q", got, want)
+		}
+		if got, want := textOf(a.has("", "header")[0]), "Deliveries "+c.place+" "; !strings.HasPrefix(got, want) {
+			t.Errorf("the page begins with %q, want %q", got, want)
+		}
 	}
 }
 

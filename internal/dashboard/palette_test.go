@@ -69,6 +69,7 @@ func TestContrastOfThePalette(t *testing.T) {
 			{"ink", "ground", 4.5}, {"ink", "surface", 4.5}, {"ink", "tint", 4.5},
 			{"soft", "ground", 4.5}, {"soft", "surface", 4.5}, {"soft", "tint", 4.5},
 			{"accent", "ground", 4.5}, {"accent", "surface", 4.5}, {"accent", "tint", 4.5}, {"on-accent", "accent", 4.5},
+			{"alert", "surface", 4.5}, {"alert", "tint", 4.5},
 			{"edge", "surface", 3}, {"edge", "ground", 3}, {"edge", "tint", 3},
 		} {
 			if got := contrast(t, colours[pair.front], colours[pair.back]); got < pair.least {

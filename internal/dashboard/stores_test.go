@@ -12,6 +12,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/caddy-dedup/caddy-dedup/internal/admin"
 	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
 )
 
@@ -73,11 +74,11 @@ func TestScanTime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t)
 		slow := r.open("store two")
-		for i := range 3 * batch {
+		for i := range 3 * 500 {
 			r.store.put(t, put{id: fmt.Sprint(i), state: idempotency.Held})
 			slow.put(t, put{id: fmt.Sprint("slow ", i), state: idempotency.Held})
 		}
-		slow.delay = scanTime - time.Millisecond
+		slow.delay = scanTimeout - time.Millisecond
 		began := time.Now()
 		a := r.want(http.StatusOK, "")
 		if took := time.Since(began); took != 2*slow.delay {
@@ -89,30 +90,10 @@ func TestScanTime(t *testing.T) {
 		if got := a.words("deliveries"); !strings.Contains(got, "There are more keys than the 2 500 that were read: not all of store two.") {
 			t.Errorf("the list says %.300s", got)
 		}
-		if got := r.want(http.StatusOK, "q=nothing").words("deliveries"); !strings.Contains(got, "Execution IDs were only searched among the keys that were read") {
+		if got := r.want(http.StatusOK, "q=nothing").words("said"); !strings.Contains(got, "Execution IDs were only searched among the keys that were read") {
 			t.Errorf("a search says %.300s", got)
 		}
 	})
-}
-
-func TestTopKeepsTheFirst(t *testing.T) {
-	now := time.Now()
-	kept := top{max: 50, compare: newest}
-	const many = 1000
-	for range 2 { // a store may list a key twice
-		for i := range many {
-			at := now.Add(time.Duration(i*7919%many) * time.Second)
-			kept.add(&entry{key: idempotency.Key{byte(i >> 8), byte(i)}, record: &idempotency.Record{Claimed: at}})
-		}
-	}
-	if len(kept.entries) != kept.max {
-		t.Errorf("it keeps %d", len(kept.entries))
-	}
-	for i, e := range kept.entries {
-		if want := now.Add(time.Duration(many-1-i) * time.Second); !e.record.Claimed.Equal(want) {
-			t.Fatalf("entry %d is of %v, want %v", i, e.record.Claimed, want)
-		}
-	}
 }
 
 func TestStoreUnavailable(t *testing.T) {
@@ -163,9 +144,9 @@ func TestSearch(t *testing.T) {
 		"q=" + key.String():              {200, "one complete", "Found All deliveries"},
 		"q=two":                          {200, "", "two stripe"},
 		"q=execution+of+one%2Fa":         {200, "one complete", "one github"},
-		"q=three":                        {200, "", "No delivery with this ID"},
-		"q=on":                           {200, "", "No delivery with this ID"},
-		"q=+":                            {200, "", "No delivery with this ID"},
+		"q=three":                        {200, "", "Found All deliveries No delivery."},
+		"q=on":                           {200, "", "Found All deliveries No delivery."},
+		"q=+":                            {200, "", "Found All deliveries No delivery."},
 		"q=broken":                       {200, "unreadable", "unreadable"},
 		"key=" + broken.String():         {200, "record cannot be read: it is <damaged>", "Deliveries 4"},
 		"key=" + strings.Repeat("0", 64): {404, "", "Deliveries 4"},
@@ -173,6 +154,10 @@ func TestSearch(t *testing.T) {
 		a := r.want(want.status, query)
 		if !strings.Contains(a.words("delivery"), want.opened) || (want.opened == "") != (a.byID("delivery") == nil) {
 			t.Errorf("?%s opens %q, want %q", query, a.words("delivery"), want.opened)
+		}
+		nothing := strings.HasSuffix(want.list, "No delivery.")
+		if got := a.words("said"); strings.HasPrefix(got, "Nothing found. It never arrived") != nothing {
+			t.Errorf("?%s: above all it says %q", query, got)
 		}
 		if !strings.Contains(a.words("deliveries"), want.list) {
 			t.Errorf("?%s lists %q, want %q", query, a.words("deliveries"), want.list)
@@ -215,12 +200,82 @@ func TestSearchForAnIDOfManyRecords(t *testing.T) {
 	}
 	open := r.enter()
 	defer leave(open)
-	found, err := find(t.Context(), open, "many")
-	if len(found.entries) != maxRows || found.count != maxRows+1 || err != nil {
-		t.Errorf("%d of %d records are shown: %v", len(found.entries), found.count, err)
+	found := find(t.Context(), open, "many", nil).Result
+	if len(found.Found) != maxRows || found.Count != maxRows+1 {
+		t.Errorf("%d of %d records are shown", len(found.Found), found.Count)
 	}
-	if !slices.IsSortedFunc(found.entries, newest) {
+	if !slices.IsSortedFunc(found.Found, admin.Newest) {
 		t.Error("they are not sorted")
+	}
+}
+
+// Each page of the list begins behind the one before, also that of a search.
+func TestPagesOfTheList(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t)
+		for i := range 2*maxRows + 5 {
+			r.store.put(t, put{id: "many", route: strconv.Itoa(i), path: fmt.Sprint("/", i), state: idempotency.Held})
+			time.Sleep(time.Millisecond)
+		}
+		for _, query := range []string{"state=held", "q=many"} {
+			next := 2*maxRows + 4
+			for _, rows := range []int{maxRows, maxRows, 5} {
+				a := r.want(http.StatusOK, query)
+				all := a.has("deliveries", "tr")[1:]
+				if len(all) != rows {
+					t.Fatalf("?%s: %d rows, want %d", query, len(all), rows)
+				}
+				for _, row := range all {
+					if !strings.Contains(textOf(row), fmt.Sprintf("/%d ", next)) {
+						t.Fatalf("?%s: the row is %s, want /%d", query, textOf(row), next)
+					}
+					next--
+				}
+				query = a.link("Older")
+			}
+			if query != "" || next != -1 {
+				t.Errorf("after the last page comes %q; %d are missing", query, next+1)
+			}
+		}
+		if a := r.want(http.StatusBadRequest, "after=x"); len(a.has("deliveries", "tr")) != maxRows+1 {
+			t.Errorf("an unknown page shows %s", a.words("deliveries"))
+		}
+	})
+}
+
+// Keys that have no provider are listed as api, under which they are counted.
+func TestListOfAPIKeys(t *testing.T) {
+	r := newRig(t)
+	r.store.put(t, put{id: "order", state: idempotency.Complete, status: 200})
+	r.store.put(t, put{provider: "github", id: "delivery", state: idempotency.Complete, status: 200})
+	if got := r.want(http.StatusOK, "provider=api").words("deliveries"); !strings.Contains(got, "order") || strings.Contains(got, "delivery ") {
+		t.Errorf("listed are %s", got)
+	}
+}
+
+// A row says what was sent where, and why nothing of it is replayed. What was only observed is
+// marked, found, and needs nobody.
+func TestRowsSayWhatAndWhere(t *testing.T) {
+	r := newRig(t)
+	r.store.put(t, put{id: "uid", parts: []string{"sms", "7"}, path: "/notify", state: idempotency.Held, reason: "EOF"})
+	for _, id := range []string{"attention", "deliveries"} {
+		if got := r.want(http.StatusOK, "").words(id); !strings.Contains(got, "uid sms, 7 POST example.com/notify EOF") {
+			t.Errorf("%s: %s", id, got)
+		}
+	}
+	opened := r.want(http.StatusOK, "q=uid").words("delivery")
+	for _, want := range []string{"Parts sms, 7", "Request POST example.com/notify", "Reason EOF"} {
+		if !strings.Contains(opened, want) {
+			t.Errorf("the record has no %q: %s", want, opened)
+		}
+	}
+	r.store.put(t, put{id: "seen", namespace: idempotency.ObservedNamespace("default"), state: idempotency.Held})
+	a := r.want(http.StatusOK, "q=seen")
+	if got := a.words("delivery"); !strings.Contains(got, "held observed") {
+		t.Errorf("observed is %s", got)
+	}
+	if got := a.words("attention"); strings.Contains(got, "seen") || !strings.Contains(got, "1 held") {
+		t.Errorf("needs attention: %s", got)
 	}
 }
 

@@ -26,6 +26,7 @@ type view struct {
 	now    time.Time
 	status int
 
+	Place   string   // which installation it is: a text of the configuration, the host, the namespace
 	Problem string   // why something is not shown, or was not done
 	Notice  string   // what was done
 	NoStore bool     // none is open
@@ -36,7 +37,8 @@ type view struct {
 	States     []option // of the filter
 	Rows       []row
 	Count      string // of the records in the list
-	Newest     string // how many of them are shown, "" for all
+	Shown      string // how many of them are shown, "" for all
+	Next       string // where the others are, "" for nowhere
 	Read       string // how many records were read
 	Incomplete string // the stores that have more
 	Updated    *when
@@ -60,11 +62,13 @@ type alertView struct {
 
 // row is a record in a list.
 type row struct {
-	ID, Provider, Link string
-	State              state
-	Attempt, Status    int
-	Claimed, Since     *when
-	Chosen             bool
+	ID, Provider, Link   string
+	Parts, Route, Reason string
+	Observed             bool // its request was only observed
+	State                state
+	Attempt, Status      int
+	Claimed, Since       *when
+	Chosen               bool
 }
 
 func (v *view) problem(status int, why string) { v.status, v.Problem = status, why }
@@ -73,27 +77,37 @@ func (v *view) problem(status int, why string) { v.status, v.Problem = status, w
 func (p *Page) view(r *http.Request) *view {
 	open := p.Open()
 	defer leave(open)
-	v := &view{address: addressOf(r.URL.Query()), now: time.Now(), status: http.StatusOK, NoStore: len(open) == 0}
+	v := &view{address: addressOf(r.URL.Query()), now: time.Now(), status: http.StatusOK, Place: p.place(r), NoStore: len(open) == 0}
 	if v.tooLong() {
 		v.address = address{}
 		v.problem(http.StatusBadRequest, "The text is too long for the page. Search for it with caddy-dedup keys show.")
 	}
+	after, err := admin.ParseAfter(v.After)
+	if err != nil {
+		v.After = ""
+		v.problem(http.StatusBadRequest, "The page of the list is unknown. This is the first one.")
+	}
 	v.Chart = p.History.chart(v.now)
-	found := v.search(r.Context(), open)
-	s := scanStores(r.Context(), open, v.inList)
-	if v.Q != "" && found.count > 0 {
-		s.list = *found
+	found := v.search(r.Context(), open, after)
+	s := scanStores(r.Context(), open, after, v.inList)
+	if found.Count > 0 {
+		s.Result = found
 	}
 	v.show(s)
 	p.showDelivery(r, open, v)
+	if v.Q != "" && v.Key == "" && len(v.Rows) == 0 && v.Problem == "" && len(v.Failed) == 0 {
+		v.Notice = "Nothing found. It never arrived, it arrived without this ID, it has expired, or it is of another namespace."
+		if v.Incomplete != "" {
+			v.Notice += " Execution IDs were only searched among the keys that were read."
+		}
+	}
 	return v
 }
 
 // search looks for what is in the search field: a key, or a delivery ID, as it is or without
 // the spaces around it. If the result is a single delivery, it is opened. Execution IDs are
 // left to the scan.
-func (v *view) search(ctx context.Context, open []admin.Store) (found *top) {
-	found = new(top)
+func (v *view) search(ctx context.Context, open []admin.Store, after *admin.Found) (found admin.Top) {
 	if v.Q == "" {
 		return found
 	}
@@ -101,64 +115,70 @@ func (v *view) search(ctx context.Context, open []admin.Store) (found *top) {
 	key, err := idempotency.ParseKey(trimmed)
 	isKey := err == nil
 	if isKey {
-		if e, _, err := lookUp(ctx, open, key, false); e != nil || err != nil {
+		if f, _, err := lookUp(ctx, open, key, false); f != nil || err != nil {
 			v.Key = key.String()
 			return found
 		}
 	}
 	for _, text := range slices.Compact([]string{v.Q, trimmed}) {
-		if found, err = find(ctx, open, text); err != nil {
-			v.problem(http.StatusServiceUnavailable, "The search is incomplete: "+plain(err.Error()))
+		s := find(ctx, open, text, after)
+		if s.Incomplete() {
+			why := slices.Clone(s.More)
+			for _, store := range s.Failed {
+				why = append(why, failure(store.Store, store.Error))
+			}
+			v.problem(http.StatusServiceUnavailable, "The search is incomplete: "+plain(strings.Join(why, "; ")))
 		}
-		if found.count > 0 {
+		if found = s.Result; found.Count > 0 {
 			break
 		}
 	}
 	switch {
-	case found.count == 1:
-		v.Key = found.entries[0].key.String()
-	case found.count == 0 && isKey:
+	case found.Count == 1 && after == nil:
+		v.Key = found.Found[0].Key.String()
+	case found.Count == 0 && isKey:
 		v.Key = key.String() // there is no record of it
 	}
 	return found
 }
 
 // inList reports whether the list has a record.
-func (v *view) inList(e *entry) bool {
+func (v *view) inList(f *admin.Found, a alert) bool {
 	if v.Q != "" {
 		q := strings.TrimSpace(v.Q)
-		return q != "" && (q == e.record.ExecutionID || q == e.record.ParentID)
+		return q != "" && (q == f.Record.ExecutionID || q == f.Record.ParentID)
 	}
-	return (v.State == "" || v.State == e.state || v.State == string(e.alert) || v.State == anyAlert && e.alert != "") &&
-		(v.Provider == "" || v.Provider == e.record.Provider)
+	return (v.State == "" || v.State == f.State || v.State == string(a) || v.State == anyAlert && a != "") && admin.IsOf(f.Record.Provider, v.Provider)
 }
 
 // show shows what a scan found.
 func (v *view) show(s *scan) {
-	for _, why := range s.failed {
-		v.Failed = append(v.Failed, plain(why))
+	for _, store := range s.Failed {
+		v.Failed = append(v.Failed, failure(store.Store, store.Error))
 	}
-	v.Updated, v.Read, v.Incomplete = whenOf(v.now, v.now), grouped(s.read), plain(strings.Join(s.incomplete, ", "))
-	if v.Count = grouped(s.list.count); s.list.count > len(s.list.entries) {
-		v.Newest = grouped(len(s.list.entries))
+	list := s.Result
+	v.Updated, v.Read, v.Incomplete = whenOf(v.now, v.now), grouped(s.Read), plain(strings.Join(s.More, ", "))
+	if v.Count = grouped(list.Count); list.Count > len(list.Found) {
+		v.Shown = grouped(len(list.Found))
+		v.Next = v.With("after", admin.CursorAfter(list.Found[len(list.Found)-1]))
 	}
-	if v.Q != "" && s.list.count == 1 && v.Key == "" {
-		v.Key = s.list.entries[0].key.String()
+	if v.Q != "" && list.Count == 1 && v.Key == "" && v.After == "" {
+		v.Key = list.Found[0].Key.String()
 	}
-	for _, e := range s.list.entries {
-		v.Rows = append(v.Rows, v.rowOf(e))
+	for _, f := range list.Found {
+		v.Rows = append(v.Rows, v.rowOf(f))
 	}
 	for _, a := range alerts {
 		top := s.alerts[a]
-		if top.count == 0 {
+		if top.Count == 0 {
 			continue
 		}
 		shown := alertView{
-			State: stateNamed(string(a)), Count: grouped(top.count), Advice: advice[a],
-			Link: v.With("state", string(a), "key", "", "q", ""),
+			State: stateNamed(string(a)), Count: grouped(top.Count), Advice: advice[a],
+			Link: v.With("state", string(a), "key", "", "q", "", "after", ""),
 		}
-		for _, e := range top.entries {
-			shown.Rows = append(shown.Rows, v.rowOf(e))
+		for _, f := range top.Found {
+			shown.Rows = append(shown.Rows, v.rowOf(f))
 		}
 		v.Alerts = append(v.Alerts, shown)
 	}
@@ -174,20 +194,27 @@ func (v *view) show(s *scan) {
 	v.States[chosen].Chosen = true
 }
 
-func (v *view) rowOf(e *entry) row {
+func (v *view) rowOf(f *admin.Found) row {
+	r := f.Record
 	return row{
-		ID: nameOf(e), Provider: plain(e.record.Provider), Link: v.With("key", e.key.String()) + "#delivery",
-		State: stateOf(e), Attempt: e.record.Attempt, Status: e.record.Status,
-		Claimed: whenOf(e.record.Claimed, v.now), Since: whenOf(e.since(), v.now), Chosen: e.key.String() == v.Key,
+		ID: nameOf(f), Provider: plain(r.Provider), Link: v.With("key", f.Key.String()) + "#delivery",
+		Parts: plain(strings.Join(r.Parts, ", ")), Route: plain(routeOf(r)), Reason: plain(f.Reason()), Observed: f.Observed(),
+		State: stateOf(f), Attempt: r.Attempt, Status: r.Status,
+		Claimed: whenOf(r.Claimed, v.now), Since: whenOf(since(r), v.now), Chosen: f.Key.String() == v.Key,
 	}
 }
 
+// routeOf is the request that claimed: its method, host and path.
+func routeOf(r *idempotency.Record) string {
+	return strings.TrimSpace(r.Method + " " + r.Host + r.Path)
+}
+
 // nameOf is what a delivery is called: its ID, or its key if it has none.
-func nameOf(e *entry) string {
-	if e.record.DeliveryID == "" {
-		return "key " + e.key.String()[:16] + "…"
+func nameOf(f *admin.Found) string {
+	if f.Record.DeliveryID == "" {
+		return "key " + f.Key.String()[:16] + "…"
 	}
-	return plain(e.record.DeliveryID)
+	return plain(f.Record.DeliveryID)
 }
 
 // Title is the title of the document.
@@ -204,9 +231,9 @@ type state struct{ Name, Word string }
 func stateNamed(name string) state { return state{name, strings.ReplaceAll(name, "_", " ")} }
 
 // stateOf is the state of a record, or its alert.
-func stateOf(e *entry) state {
-	if e.alert != "" {
-		return stateNamed(string(e.alert))
+func stateOf(f *admin.Found) state {
+	if a := alertFor(f); a != "" {
+		return stateNamed(string(a))
 	}
-	return stateNamed(e.state)
+	return stateNamed(f.State)
 }

@@ -1,0 +1,310 @@
+package admin
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"maps"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
+)
+
+const (
+	// WalkTimeout is how long a list reads the records of all stores, plus one call of a store.
+	WalkTimeout = 10 * time.Second
+	// FindTimeout is how long a search for delivery IDs takes at most: a Redis of a million
+	// keys takes a second, one of ten million ten.
+	FindTimeout = 30 * time.Second
+	// walkBatch is how many records a store is asked for at a time. No call blocks a store
+	// for longer than these take.
+	walkBatch = 500
+)
+
+// Found is a record that was found in a store.
+type Found struct {
+	idempotency.Listed
+	// Store has the record. It must not be asked after it was left.
+	Store Store
+	// State is the record's state, as operators see it.
+	State string
+
+	in string // names the store in a cursor
+}
+
+// FoundIn returns a record that a store has listed. Of one that cannot be read, Record is empty
+// and not nil.
+func FoundIn(store Store, listed idempotency.Listed) *Found {
+	return foundIn(store, cursorName(store), listed)
+}
+
+func foundIn(store Store, name string, listed idempotency.Listed) *Found {
+	f := &Found{Listed: listed, Store: store, State: StateUnreadable, in: name}
+	if listed.Unreadable == nil {
+		f.State = string(listed.Record.StateAt(listed.Now))
+	} else {
+		f.Record = new(idempotency.Record)
+	}
+	return f
+}
+
+// Observed reports whether the key was claimed under observe: then it is of a namespace of its
+// own. That is known of the namespaces of this process only.
+func (f *Found) Observed() bool {
+	prefix := f.Key.Prefix()
+	return slices.ContainsFunc(f.Store.Namespaces(), func(namespace string) bool {
+		return prefix == idempotency.PrefixFor(idempotency.ObservedNamespace(namespace), f.Record.DeliveryID)
+	})
+}
+
+// Reason says why the latest run left nothing to replay, "" if it left something or is in flight.
+func (f *Found) Reason() string {
+	switch r := f.Record; {
+	case r.State == idempotency.InFlight && f.State != string(idempotency.InFlight):
+		return "the lease was not renewed"
+	case f.ByOperator():
+		return "released by an operator"
+	default:
+		return r.Reason
+	}
+}
+
+// ByOperator reports whether an operator has released the key, and it has not run since.
+func (f *Found) ByOperator() bool {
+	r := f.Record
+	return f.State == string(idempotency.Released) && r.Attempt > 0 && r.ReleasedAttempts >= r.Attempt
+}
+
+// Newest is the order of lists: what cannot be read first, and then the newest claim.
+func Newest(a, b *Found) int {
+	return cmp.Or(cmp.Compare(readable(a), readable(b)), b.Record.Claimed.Compare(a.Record.Claimed), ByKey(a, b))
+}
+
+func readable(f *Found) int {
+	if f.State == StateUnreadable {
+		return 0
+	}
+	return 1
+}
+
+// ByKey is the order of keys, and of the stores that have one.
+func ByKey(a, b *Found) int {
+	return cmp.Or(bytes.Compare(a.Key[:], b.Key[:]), strings.Compare(a.in, b.in))
+}
+
+// Top counts records, and keeps the first of them in an order.
+type Top struct {
+	Max     int
+	Compare func(a, b *Found) int
+
+	Count int
+	Found []*Found
+}
+
+// Add adds a record, unless it is kept already: a store may list a key twice.
+func (t *Top) Add(f *Found) {
+	at, twice := slices.BinarySearchFunc(t.Found, f, t.Compare)
+	if twice {
+		return
+	}
+	t.Count++
+	if at < t.Max {
+		t.Found = slices.Insert(t.Found, at, f)
+		t.Found = t.Found[:min(len(t.Found), t.Max)]
+	}
+}
+
+// Search looks for records in all stores that are open: for a list, a lookup, or the page. It
+// reads the stores in parallel, so that a slow one takes no time from the others, and keeps the
+// newest of what it has read.
+type Search struct {
+	// IDs are the delivery IDs that are looked for; nil for all records. The whole text is
+	// an ID first. If no record has it, the text is that of parts joined by colons.
+	IDs []string
+	// Wants reports whether a record belongs to the result. It is called once for each record
+	// that was read and has one of the IDs, one call at a time.
+	Wants func(*Found) bool
+	// After is the record after which the result begins, nil for its beginning.
+	After *Found
+	// Max is how many records the result has at most.
+	Max int
+	// Timeout is how long the search asks stores for more, plus one call of a store.
+	Timeout time.Duration
+
+	// Result has the newest records, and how many there are.
+	Result Top
+	// Missing are the IDs of which there is no record, each once.
+	Missing []string
+	// Read is how many records were read.
+	Read int
+	// More are the names of the stores that have more records than were read.
+	More []string
+	// Failed are the stores that could not be asked.
+	Failed []Readiness
+
+	mu          sync.Mutex
+	ids         map[string]*matches
+	unavailable bool // one of the failed stores is in use
+}
+
+// matches are the records of a delivery ID, and of parts that make the same text.
+type matches struct {
+	whole, joined Top
+	isID          bool // a record has the ID, wanted or not
+}
+
+// Incomplete reports whether a store has records that were not read.
+func (s *Search) Incomplete() bool { return len(s.More)+len(s.Failed) > 0 }
+
+// Run searches the stores.
+func (s *Search) Run(ctx context.Context, open []Store) {
+	s.Result = s.top()
+	s.ids = make(map[string]*matches)
+	for _, id := range s.IDs {
+		s.ids[id] = &matches{whole: s.top(), joined: s.top()}
+	}
+	until := time.Now().Add(s.Timeout)
+	var all sync.WaitGroup
+	for _, store := range open {
+		all.Go(func() { s.walk(ctx, store, until) })
+	}
+	all.Wait()
+	slices.Sort(s.More)
+	slices.SortFunc(s.Failed, func(a, b Readiness) int { return strings.Compare(a.Store, b.Store) })
+	s.conclude()
+}
+
+func (s *Search) top() Top { return Top{Max: s.Max, Compare: Newest} }
+
+// walk reads the records of one store, in steps.
+func (s *Search) walk(ctx context.Context, store Store, until time.Time) {
+	sought, prefixes := s.sought(store)
+	for cursor := ""; ; {
+		page, next, err := s.step(ctx, store, prefixes, cursor)
+		if s.add(store, sought, page, err); err != nil || next == "" {
+			return
+		}
+		if cursor = next; time.Now().After(until) {
+			s.mu.Lock()
+			defer s.mu.Unlock()
+			s.More = append(s.More, store.Name())
+			return
+		}
+	}
+}
+
+func (s *Search) step(ctx context.Context, store Store, prefixes []idempotency.KeyPrefix, cursor string) ([]idempotency.Listed, string, error) {
+	if err := ctx.Err(); err != nil {
+		return nil, "", err
+	}
+	if s.IDs == nil {
+		return store.List(ctx, cursor, walkBatch)
+	}
+	return store.Find(ctx, prefixes, cursor, walkBatch)
+}
+
+// target is a text whose keys are read because of an ID: the ID, or the first of several parts.
+type target struct{ id, text string }
+
+// sought returns how the keys begin that a store may have of the IDs, also of requests that
+// were only observed.
+func (s *Search) sought(store Store) (map[idempotency.KeyPrefix][]target, []idempotency.KeyPrefix) {
+	sought := make(map[idempotency.KeyPrefix][]target)
+	for id := range s.ids {
+		first, _, _ := strings.Cut(id, ":")
+		for _, text := range slices.Compact([]string{id, first}) {
+			for _, namespace := range store.Namespaces() {
+				for _, of := range []string{namespace, idempotency.ObservedNamespace(namespace)} {
+					prefix := idempotency.PrefixFor(of, text)
+					sought[prefix] = append(sought[prefix], target{id, text})
+				}
+			}
+		}
+	}
+	return sought, slices.Collect(maps.Keys(sought))
+}
+
+// add takes what a step has read of a store.
+func (s *Search) add(store Store, sought map[idempotency.KeyPrefix][]target, page []idempotency.Listed, err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if err != nil {
+		s.fail(store, err)
+		return
+	}
+	s.Read += len(page)
+	name := cursorName(store)
+	for _, listed := range page {
+		f := foundIn(store, name, listed)
+		if s.IDs == nil {
+			s.keep(&s.Result, f)
+		}
+		for _, t := range sought[f.Key.Prefix()] { // may be of all IDs: they begin with the same part
+			s.match(f, t)
+		}
+	}
+}
+
+func (s *Search) fail(store Store, err error) {
+	s.Failed = append(s.Failed, Readiness{Store: store.Name(), Error: err.Error()})
+	s.unavailable = s.unavailable || store.InUse()
+}
+
+func (s *Search) keep(in *Top, f *Found) {
+	if s.Wants(f) && (s.After == nil || Newest(f, s.After) > 0) {
+		in.Add(f)
+	}
+}
+
+// match takes a record whose key begins as those of a text. Of one that cannot be read, that is
+// all that is known.
+func (s *Search) match(f *Found, t target) {
+	if f.State == StateUnreadable {
+		named := *f
+		named.Record = &idempotency.Record{Origin: idempotency.Origin{DeliveryID: t.text}}
+		f = &named
+	}
+	m := s.ids[t.id]
+	switch {
+	case f.Record.DeliveryID == t.id:
+		m.isID = true
+		s.keep(&m.whole, f)
+	case f.Record.Joined() == t.id || f.State == StateUnreadable:
+		s.keep(&m.joined, f)
+	}
+}
+
+// conclude makes the result of what was found of the IDs. While a store could not be asked,
+// which may have a record of the whole text, no text is split.
+func (s *Search) conclude() {
+	for _, id := range s.IDs {
+		m := s.ids[id]
+		if m == nil { // it is there twice
+			continue
+		}
+		delete(s.ids, id)
+		of := &m.whole
+		if !m.isID && !s.Incomplete() {
+			of = &m.joined
+		}
+		if of.Count == 0 {
+			s.Missing = append(s.Missing, id)
+		}
+		more := of.Count - len(of.Found)
+		for _, f := range of.Found {
+			s.Result.Add(f)
+		}
+		s.Result.Count += more
+	}
+}
+
+// cursorName names a store in a cursor.
+func cursorName(store Store) string {
+	sum := sha256.Sum256([]byte(store.Key()))
+	return hex.EncodeToString(sum[:6])
+}
