@@ -70,12 +70,19 @@ func serve(t *testing.T, upstream string) string {
 	auto_https off
 	persist_config off
 	dedup {
+		namespace payments
 		store memory
 	}
 }
 http://:PORT {
 	handle_path /ops/* {
-		dedup_dashboard
+		dedup_dashboard title production
+	}
+	handle /orders {
+		dedup {
+			release_on off
+		}
+		reverse_proxy UPSTREAM
 	}
 	handle {
 		dedup github {

@@ -66,7 +66,7 @@ func TestPageInABrowser(t *testing.T) {
 			b.do("searching", chromedp.SendKeys("#q", deliveryID+"\r"))
 			b.await("#delivery", "It is unknown whether the service executed it")
 			b.click(`#delivery a[href*="do=release"]`)
-			b.await("#confirm", "Release this key?")
+			b.await("#confirm", "Release "+deliveryID+"?")
 			if got := deliver(t, addr); got != http.StatusServiceUnavailable {
 				t.Fatalf("got %d; the release is not confirmed yet", got)
 			}

@@ -30,7 +30,7 @@ type tab struct {
 
 // openTab starts a browser. It skips the test where there is none, unless DEDUP_BROWSER=1
 // demands one.
-func openTab(t *testing.T, scripts bool) *tab {
+func openTab(t *testing.T, scripts bool, more ...chromedp.ExecAllocatorOption) *tab {
 	t.Helper()
 	options := append(chromedp.DefaultExecAllocatorOptions[:],
 		chromedp.ExecPath(browserProgram(t)),
@@ -38,6 +38,7 @@ func openTab(t *testing.T, scripts bool) *tab {
 		chromedp.NoSandbox,
 		chromedp.WindowSize(1280, 900),
 	)
+	options = append(options, more...)
 	bounded, end := context.WithTimeout(t.Context(), 4*patience)
 	allocator, stop := chromedp.NewExecAllocator(bounded, options...)
 	b := &tab{t: t}

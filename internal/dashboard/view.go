@@ -2,6 +2,7 @@ package dashboard
 
 import (
 	"context"
+	"fmt"
 	"net/http"
 	"slices"
 	"strings"
@@ -195,10 +196,13 @@ func (v *view) show(s *scan) {
 }
 
 func (v *view) rowOf(f *admin.Found) row {
-	r := f.Record
+	r, reason := f.Record, f.Reason()
+	if reason == "" && r.Status >= 500 { // a failure that is kept
+		reason = fmt.Sprintf("answered with %d", r.Status)
+	}
 	return row{
 		ID: nameOf(f), Provider: plain(r.Provider), Link: v.With("key", f.Key.String()) + "#delivery",
-		Parts: plain(strings.Join(r.Parts, ", ")), Route: plain(routeOf(r)), Reason: plain(f.Reason()), Observed: f.Observed(),
+		Parts: plain(strings.Join(r.Parts, ", ")), Route: plain(routeOf(r)), Reason: plain(reason), Observed: f.Observed(),
 		State: stateOf(f), Attempt: r.Attempt, Status: r.Status,
 		Claimed: whenOf(r.Claimed, v.now), Since: whenOf(since(r), v.now), Chosen: f.Key.String() == v.Key,
 	}
