@@ -106,7 +106,7 @@ func TestDashboard(t *testing.T) {
 		operator := p.visitor(t, "/ops/", "at night")
 		operator.must(t, "", `class="state held"`, "72d3162e-&lt;i&gt;")
 		found := operator.must(t, "q=72d3162e-%3Ci%3E", "It is unknown whether the service executed it")
-		asks := operator.must(t, html.UnescapeString(actLink.FindStringSubmatch(found)[1]), "Release this key?")
+		asks := operator.must(t, html.UnescapeString(actLink.FindStringSubmatch(found)[1]), ">72d3162e-&lt;i&gt;</span>?")
 		form := make(url.Values)
 		for _, field := range hiddenField.FindAllStringSubmatch(asks, -1) {
 			form.Set(field[1], field[2])

@@ -145,6 +145,15 @@ func change(cmd *cobra.Command, args []string, done string, do func(*adminClient
 	if err != nil {
 		return err
 	}
+	// Of an ID that other keys have too, those that were only observed are not meant: they refuse
+	// no request.
+	enforced := make(map[string]bool)
+	for _, r := range s.found {
+		enforced[r.DeliveryID] = enforced[r.DeliveryID] || !r.Observed
+	}
+	s.found = slices.DeleteFunc(s.found, func(r admin.Record) bool {
+		return r.Observed && enforced[r.DeliveryID] && !slices.Contains(args, r.Key)
+	})
 	if s.unasked { // perhaps the store has more of what is meant
 		if len(s.found) == 0 {
 			return errors.Join(s.failed, errors.New("nothing was changed"))

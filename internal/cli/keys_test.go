@@ -264,6 +264,29 @@ func TestProviderCountsForAKeyToo(t *testing.T) {
 	r.want(t, 0, []string{"show", "--provider", "github", key.String()}, "held")
 }
 
+// What was only observed is shown, and is not what a release of the same ID means.
+func TestReleaseBesideAnObservedKey(t *testing.T) {
+	r := newRig(t)
+	held := r.a.put(t, "github", "one", "run 1", idempotency.Held)
+	observed := idempotency.Identity{Namespace: idempotency.ObservedNamespace("default"), Prefix: "github", ID: "one"}.Key()
+	claimed, err := r.a.store.Claim(t.Context(), idempotency.Claim{
+		Key: observed, Token: "t", ExecutionID: "run 2", Origin: idempotency.Origin{Provider: "github", DeliveryID: "one"},
+		Terms: idempotency.Terms{Lease: time.Hour, Retention: time.Hour},
+	})
+	if err == nil {
+		err = r.a.store.Settle(t.Context(), observed, claimed.Record, idempotency.Settlement{State: idempotency.Held, Retention: time.Hour})
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.want(t, 0, []string{"show", "one"}, held.String(), observed.String(), "held (observed)")
+	r.want(t, 0, []string{"release", "one"}, held.String())
+	if got := r.a.state(t, observed); got != idempotency.Held {
+		t.Errorf("the observed key is %s", got)
+	}
+	r.want(t, 0, []string{"forget", observed.String()}, observed.String())
+}
+
 // The same key in two stores of one process is two records, by its key and by its ID.
 func TestKeyInTwoStores(t *testing.T) {
 	r := newRig(t)

@@ -126,9 +126,13 @@ func (t *table) whole(r admin.Record) {
 	if t.wholes++; t.wholes > 1 {
 		fmt.Fprintln(t.out)
 	}
+	state := r.State
+	if r.Observed {
+		state += " (observed)"
+	}
 	for _, line := range []struct{ label, text string }{
 		{"key", r.Key},
-		{"state", r.State},
+		{"state", state},
 		{"unreadable", r.Unreadable},
 		{"provider", r.Provider},
 		{"delivery ID", r.DeliveryID},
