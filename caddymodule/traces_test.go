@@ -111,7 +111,7 @@ func (s *site) lapse(key idempotency.Key) {
 	if !ok || err != nil {
 		s.t.Fatalf("got %T, %v", decision, err)
 	}
-	s.t.Cleanup(func() { _, _ = run.Settle(idempotency.End{How: idempotency.NotSent}) }) // the store stays open for it
+	s.t.Cleanup(func() { _, _ = run.Settle(idempotency.End{How: idempotency.NotSent}, nil) }) // the store stays open for it
 	for deadline := time.Now().Add(10 * time.Second); ; time.Sleep(time.Millisecond) {
 		record, now, err := s.keys.Lookup(s.t.Context(), key)
 		if err != nil || time.Now().After(deadline) {

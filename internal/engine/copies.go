@@ -174,15 +174,15 @@ type ownCopies struct {
 	ctx   context.Context // ends when the engine is closed
 }
 
-// reading is a time at which the store is asked.
-type reading struct {
+// snapshot is what copies are when the store is asked.
+type snapshot struct {
 	asked      time.Time
 	generation uint64
 }
 
-// begin notes that the store is about to be asked.
-func (o *ownCopies) begin() reading {
-	return reading{generation: o.all.generation.Load(), asked: time.Now()}
+// snapshot must be taken before the store is asked for what may become a copy.
+func (o *ownCopies) snapshot() snapshot {
+	return snapshot{generation: o.all.generation.Load(), asked: time.Now()}
 }
 
 // find returns the copy of a key as the store would return it, and its age. It has no
@@ -218,7 +218,7 @@ func isUnavailable(err error) bool { return refusalFor(err).Reason == ReasonUnav
 
 // keep keeps a copy of a complete record, of whose retention so much was left when the store
 // was asked.
-func (o *ownCopies) keep(key idempotency.Key, read reading, record *idempotency.Record, response *idempotency.Response, life time.Duration) {
+func (o *ownCopies) keep(key idempotency.Key, read snapshot, record *idempotency.Record, response *idempotency.Response, life time.Duration) {
 	if int64(len(response.Body)) >= o.all.limit.Load() {
 		o.evict(key) // what is there is older
 		return
@@ -231,7 +231,7 @@ func (o *ownCopies) keep(key idempotency.Key, read reading, record *idempotency.
 }
 
 // keepFound keeps a copy of what the store has returned, if that is complete.
-func (o *ownCopies) keepFound(key idempotency.Key, read reading, found idempotency.Claimed) {
+func (o *ownCopies) keepFound(key idempotency.Key, read snapshot, found idempotency.Claimed) {
 	if found.Record != nil && found.Record.State == idempotency.Complete && found.Response != nil {
 		o.keep(key, read, found.Record, found.Response, found.Record.Expires.Sub(found.Now))
 	}
@@ -239,7 +239,7 @@ func (o *ownCopies) keepFound(key idempotency.Key, read reading, found idempoten
 
 // keepClaimed keeps a copy of what the store has answered to a claim, or evicts the one that
 // the answer contradicts.
-func (o *ownCopies) keepClaimed(key idempotency.Key, read reading, got idempotency.Claimed, err error) {
+func (o *ownCopies) keepClaimed(key idempotency.Key, read snapshot, got idempotency.Claimed, err error) {
 	switch {
 	case err != nil && isUnavailable(err):
 		return
@@ -285,9 +285,10 @@ func (o *ownCopies) invalidateAll() {
 //
 // A store in this process is always available, so that a copy only saves a duplicate some
 // work, and the first duplicate makes it: to copy every run took a tenth of a first delivery.
-func (r *Run) copyResponse(read reading, s idempotency.Settlement, ended idempotency.Claimed) {
+func (r *Run) copyResponse(read snapshot, s idempotency.Settlement) {
 	if s.State == idempotency.Complete && s.Response != nil && !r.engine.inProcess {
-		r.engine.copies.keep(r.claim.Key, read, ended.Record, s.Response, s.Retention+s.Ago-read.asked.Sub(r.endedAt))
+		life := s.Retention + s.Ago - read.asked.Sub(r.endedAt)
+		r.engine.copies.keep(r.claim.Key, read, r.current().Settled(s, time.Now()), s.Response, life)
 	}
 }
 

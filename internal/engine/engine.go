@@ -2,9 +2,9 @@
 // has several requests with the same key at the same time, only the first one asks
 // the store, and the others follow what it learns: together they are a flight
 // (flight.go). For a run the engine renews the lease (lease.go) and stores the
-// end, again and again if the store fails (settle.go). It also watches the runs of
-// other replicas (watch.go), and withdraws claims whose reply was lost
-// (withdraw.go). What it knows to be complete it answers from local copies
+// end, again and again if the store fails (settlement.go). It also watches the runs of
+// other replicas (watcher.go), and withdraws claims whose reply was lost
+// (withdrawal.go). What it knows to be complete it answers from local copies
 // (copies.go).
 //
 // Package idempotency has the rules; the engine only applies them.
@@ -96,7 +96,7 @@ func New(store idempotency.Store, options Options) *Engine {
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	e := &Engine{
-		store:   seal.Around(observedStore{store, options.Observer}, nil),
+		store:   seal.Around(store, nil),
 		options: options,
 		log:     options.Logger,
 		ctx:     ctx,
@@ -209,18 +209,16 @@ func (e *Engine) claim(f *flight, c idempotency.Claim, req Request) *Run {
 			f.end(runOver, idempotency.Claimed{}, errors.New("the store failed"))
 		}
 	}()
-	ctx, cancel := e.operation(0)
-	defer cancel()
-	if found, err := e.beginClaim(ctx, c, req.Observed); err != nil {
+	if found, err := e.beginClaim(c, req.Observed); err != nil {
 		answered = true
 		f.end(runOver, found, err)
 		return nil
 	}
 	counted = true
 	c.Token, c.ExecutionID = e.options.NewToken(), e.options.NewExecutionID()
-	read := e.copies.begin()
+	read := e.copies.snapshot()
 	f.beginLook()
-	got, err := e.storeClaim(ctx, c, req.Observed)
+	got, err := e.storeClaim(c, req.Observed)
 	answered = true
 	if err != nil && got.Record != nil { // the reply was lost, and the claim perhaps written
 		e.withdrawals.add(c, got.Record)
@@ -253,12 +251,20 @@ func (e *Engine) claim(f *flight, c idempotency.Claim, req Request) *Run {
 }
 
 // storeClaim asks the store for a claim. One that is refused because the store is full counts.
-func (e *Engine) storeClaim(ctx context.Context, c idempotency.Claim, observed bool) (idempotency.Claimed, error) {
-	got, err := e.store.Claim(ctx, c)
+func (e *Engine) storeClaim(c idempotency.Claim, observed bool) (idempotency.Claimed, error) {
+	call := e.startCall(context.Background(), OperationClaim, e.Timeout())
+	got, err := e.store.Claim(call.ctx, c)
 	if errors.Is(err, idempotency.ErrFull) {
 		e.observer(observed).Overloaded(LimitMemoryStore)
 	}
-	return got, err
+	return got, call.done(err)
+}
+
+// lookup returns the record of a key as it is stored.
+func (e *Engine) lookup(ctx context.Context, key idempotency.Key) (*idempotency.Record, time.Time, error) {
+	call := e.startCall(ctx, OperationLookup, e.Timeout())
+	record, now, err := e.store.Lookup(call.ctx, key)
+	return record, now, call.done(err)
 }
 
 // observer returns what is notified of a request.
@@ -280,14 +286,13 @@ func (e *Engine) tally(observed bool) *tally {
 // Timeout is the time limit for one operation of the store.
 func (e *Engine) Timeout() time.Duration { return time.Duration(e.timeout.Load()) }
 
-// operation returns the context for an operation of the store, which may take longer than others by
-// extra. No client cancels it: one that disconnects must not leave a claim in doubt. An inProcess
-// store never blocks, and needs no timeout.
-func (e *Engine) operation(extra time.Duration) (context.Context, context.CancelFunc) {
+// withTimeout limits how long the store may take. An inProcess store never blocks, and needs no
+// limit.
+func (e *Engine) withTimeout(ctx context.Context, timeout time.Duration) (context.Context, context.CancelFunc) {
 	if e.inProcess {
-		return context.Background(), func() {}
+		return ctx, func() {}
 	}
-	return context.WithTimeout(context.Background(), e.Timeout()+extra)
+	return context.WithTimeout(ctx, timeout)
 }
 
 // Close ends the work in the background and closes the store. It does not wait for

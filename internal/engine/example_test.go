@@ -33,7 +33,7 @@ func ExampleEngine_Claim() {
 		switch d := decision.(type) {
 		case *engine.Run:
 			response := &idempotency.Response{Status: 201, Body: []byte("order 17 is placed")}
-			settlement, err := d.Settle(idempotency.End{How: idempotency.Answered, Response: response})
+			settlement, err := d.Settle(idempotency.End{How: idempotency.Answered, Response: response}, nil)
 			fmt.Println(d.ExecutionID(), "ran:", settlement.State, err)
 		case engine.Replay:
 			fmt.Println(d.Record.ExecutionID, "is replayed:", d.Response.Status, string(d.Response.Body))

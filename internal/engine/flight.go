@@ -190,8 +190,8 @@ func (f *flight) setRun(record *idempotency.Record, run *Run) (exiting bool) {
 	return f.all.exiting
 }
 
-// beginStoring notes that the run of this process has ended.
-func (f *flight) beginStoring() {
+// setStoring notes that the run of this process has ended.
+func (f *flight) setStoring() {
 	f.all.mu.Lock()
 	defer f.all.mu.Unlock()
 	f.storing = true

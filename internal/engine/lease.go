@@ -122,21 +122,18 @@ func (r *Run) renew() {
 // renewOnce renews the lease in the store. It takes no longer than a third of the lease, so
 // that one renewal that hangs does not delay the next one.
 func (r *Run) renewOnce() error {
-	ctx, cancel := context.WithTimeout(context.Background(), min(r.engine.Timeout(), r.claim.Lease/3))
-	defer cancel()
-	return r.engine.store.Renew(ctx, r.claim)
+	call := r.engine.startCall(context.Background(), OperationRenew, min(r.engine.Timeout(), r.claim.Lease/3))
+	return call.done(r.engine.store.Renew(call.ctx, r.claim))
 }
 
 // reclaim writes the claim again after the store has lost it. It returns
 // [idempotency.ErrFenced] if another request has claimed the key since.
 func (r *Run) reclaim() error {
-	ctx, cancel := r.engine.operation(0)
-	defer cancel()
 	// A response that is kept by now is another run's, or this run's own: it must not be
 	// replaced.
 	c := r.claim
 	c.Waits, c.Force = false, false
-	got, err := r.engine.storeClaim(ctx, c, r.observed)
+	got, err := r.engine.storeClaim(c, r.observed)
 	if err == nil && got.Verdict != idempotency.Proceed {
 		return idempotency.ErrFenced
 	}

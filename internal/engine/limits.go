@@ -69,12 +69,12 @@ func (m *member) wait(seen flightState) (reached Limit, err error) {
 // A limit refuses only runs. When one is reached, the store is asked first whether this
 // request would run. Between that and the claim the answer may change, so for a moment there
 // may be one run more than the limit allows.
-func (e *Engine) beginClaim(ctx context.Context, c idempotency.Claim, observed bool) (found idempotency.Claimed, err error) {
+func (e *Engine) beginClaim(c idempotency.Claim, observed bool) (found idempotency.Claimed, err error) {
 	reached, full := e.countClaim(observed)
 	if full == nil {
 		return idempotency.Claimed{}, nil
 	}
-	found.Record, found.Now, err = e.store.Lookup(ctx, c.Key)
+	found.Record, found.Now, err = e.lookup(context.Background(), c.Key)
 	if err != nil {
 		return e.copies.stale(c.Key, err), err
 	}

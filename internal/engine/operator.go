@@ -14,9 +14,7 @@ import (
 // Lookup returns the record of a key that counts now, nil if there is none, and the
 // time by the clock of the store.
 func (e *Engine) Lookup(ctx context.Context, key idempotency.Key) (*idempotency.Record, time.Time, error) {
-	ctx, cancel := context.WithTimeout(ctx, e.Timeout())
-	defer cancel()
-	found, now, err := e.store.Lookup(ctx, key)
+	found, now, err := e.lookup(ctx, key)
 	if err != nil {
 		return nil, time.Time{}, err
 	}
@@ -26,26 +24,32 @@ func (e *Engine) Lookup(ctx context.Context, key idempotency.Key) (*idempotency.
 
 // Ready reports whether requests can claim keys in the store: see [idempotency.Store].
 func (e *Engine) Ready(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, e.Timeout())
-	defer cancel()
-	return e.store.Ready(ctx)
+	call := e.startCall(ctx, OperationLookup, e.Timeout())
+	return call.done(e.store.Ready(call.ctx))
 }
 
 // Response returns the response of the run that wrote this record, nil if none is kept, or
 // not any more. Where a complete record is still there without it, the store has lost it: an
 // [*idempotency.UnreadableError].
 func (e *Engine) Response(ctx context.Context, key idempotency.Key, record *idempotency.Record) (*idempotency.Response, error) {
-	ctx, cancel := context.WithTimeout(ctx, e.Timeout())
+	ctx, cancel := e.withTimeout(ctx, e.Timeout())
 	defer cancel()
-	response, err := e.store.Response(ctx, key, record.Token)
+	response, err := e.response(ctx, key, record.Token)
 	if response != nil || err != nil || record.State != idempotency.Complete {
 		return response, err
 	}
-	now, _, err := e.store.Lookup(ctx, key)
+	now, _, err := e.lookup(ctx, key)
 	if err == nil && now != nil && now.State == idempotency.Complete && now.Token == record.Token {
 		err = &idempotency.UnreadableError{Where: "record of the key " + key.String(), Err: idempotency.ErrResponseMissing}
 	}
 	return nil, err
+}
+
+// response returns the response of a run from the store.
+func (e *Engine) response(ctx context.Context, key idempotency.Key, token string) (*idempotency.Response, error) {
+	call := e.startCall(ctx, OperationResponse, e.Timeout())
+	response, err := e.store.Response(call.ctx, key, token)
+	return response, call.done(err)
 }
 
 // KeptResponse is Response for a request that is answered with the response: a local copy
@@ -54,12 +58,10 @@ func (e *Engine) KeptResponse(ctx context.Context, key idempotency.Key, record *
 	if found, _ := e.copies.find(key); found.Record != nil && found.Record.Token == record.Token {
 		return found.Response, nil
 	}
-	read := e.copies.begin()
+	read := e.copies.snapshot()
 	response, err := e.Response(ctx, key, record)
 	if response != nil && !e.inProcess && int64(len(response.Body)) < e.copies.all.limit.Load() {
-		ctx, cancel := context.WithTimeout(ctx, e.Timeout())
-		defer cancel()
-		if now, at, err := e.store.Lookup(ctx, key); err == nil && now != nil && now.Token == record.Token {
+		if now, at, err := e.lookup(ctx, key); err == nil && now != nil && now.Token == record.Token {
 			e.copies.keepFound(key, read, idempotency.Claimed{Record: now, Response: response, Now: at})
 		}
 	}
@@ -68,17 +70,17 @@ func (e *Engine) KeptResponse(ctx context.Context, key idempotency.Key, record *
 
 // List returns one page of records: see [idempotency.Store].
 func (e *Engine) List(ctx context.Context, cursor string, limit int) ([]idempotency.Listed, string, error) {
-	ctx, cancel := context.WithTimeout(ctx, e.Timeout())
-	defer cancel()
-	return e.store.List(ctx, cursor, limit)
+	call := e.startCall(ctx, OperationList, e.Timeout())
+	page, next, err := e.store.List(call.ctx, cursor, limit)
+	return page, next, call.done(err)
 }
 
 // Find returns one page of the records whose key has one of these prefixes: see
 // [idempotency.Store].
 func (e *Engine) Find(ctx context.Context, of []idempotency.KeyPrefix, cursor string, limit int) ([]idempotency.Listed, string, error) {
-	ctx, cancel := context.WithTimeout(ctx, e.Timeout())
-	defer cancel()
-	return e.store.Find(ctx, of, cursor, limit)
+	call := e.startCall(ctx, OperationList, e.Timeout())
+	page, next, err := e.store.Find(call.ctx, of, cursor, limit)
+	return page, next, call.done(err)
 }
 
 // Operator is the person or program that acts on a key, for the log.
@@ -114,11 +116,10 @@ func operatorFields(ctx context.Context) zap.Field {
 // in flight and its lease has not lapsed, an [idempotency.ChangedError] if the record is
 // not what the precondition says; the zero Precondition is met by any record.
 func (e *Engine) Release(ctx context.Context, key idempotency.Key, pre idempotency.Precondition) error {
-	ctx, cancel := context.WithTimeout(ctx, e.Timeout())
-	defer cancel()
 	defer e.copies.invalidate(key) // also with an error: perhaps it was done
-	found, err := e.store.Release(ctx, key, e.options.NewToken(), pre)
-	if err != nil {
+	call := e.startCall(ctx, OperationRelease, e.Timeout())
+	found, err := e.store.Release(call.ctx, key, e.options.NewToken(), pre)
+	if call.done(err) != nil {
 		return err
 	}
 	// A record that is stored as in flight is released only when its lease is over.
@@ -141,18 +142,19 @@ func (e *Engine) recordFields(key idempotency.Key, r *idempotency.Record, now ti
 // Forget removes the record of a key and its responses, for an operator, even if they
 // cannot be read. Errors as with [Engine.Release].
 func (e *Engine) Forget(ctx context.Context, key idempotency.Key, pre idempotency.Precondition) error {
-	ctx, cancel := context.WithTimeout(ctx, e.Timeout())
+	ctx, cancel := e.withTimeout(ctx, e.Timeout())
 	defer cancel()
 	defer e.copies.invalidate(key) // also with an error: perhaps it was done
 	for {
 		what, removes := zap.Stringer("key", key), pre
-		if found, now, err := e.store.Lookup(ctx, key); err == nil && found != nil {
+		if found, now, err := e.lookup(ctx, key); err == nil && found != nil {
 			what = e.recordFields(key, found, now)
 			if pre == (idempotency.Precondition{}) {
 				removes = idempotency.PreconditionOf(found, now) // so that the log says what was removed
 			}
 		}
-		err := e.store.Forget(ctx, key, removes)
+		call := e.startCall(ctx, OperationForget, e.Timeout())
+		err := call.done(e.store.Forget(call.ctx, key, removes))
 		if _, changed := errors.AsType[idempotency.ChangedError](err); changed && removes != pre && ctx.Err() == nil {
 			continue
 		}

@@ -269,9 +269,10 @@ const (
 	resultTrying result = "trying"
 )
 
-// ended ends a run and returns what has become of it.
-func ended(run *engine.Run, end idempotency.End) result {
-	s, err := run.Settle(end)
+// ended settles a run and returns what has become of it.
+func ended(run *engine.Run, end idempotency.End) result { return resultOf(run.Settle(end, nil)) }
+
+func resultOf(s idempotency.Settlement, err error) result {
 	switch {
 	case errors.Is(err, idempotency.ErrFenced):
 		return resultFenced
@@ -295,15 +296,21 @@ func withResponse(end idempotency.End, response *idempotency.Response) idempoten
 	return end
 }
 
-// end ends a run with a whole response.
+// end settles a run with a whole response.
 func end(run *engine.Run, response *idempotency.Response) result {
 	return ended(run, idempotency.End{How: idempotency.Answered, Response: response})
 }
 
-// wantEnd ends a run with a whole response and checks what has become of it.
+// wantEnd settles a run with a whole response and checks what has become of it.
 func wantEnd(t *testing.T, run *engine.Run, response *idempotency.Response, want result) {
 	t.Helper()
-	if got := end(run, response); got != want {
+	wantStored(t, run, response, want, nil)
+}
+
+// wantStored is wantEnd with a function that is called when the response is stored.
+func wantStored(t *testing.T, run *engine.Run, response *idempotency.Response, want result, onStored func()) {
+	t.Helper()
+	if got := resultOf(run.Settle(idempotency.End{How: idempotency.Answered, Response: response}, onStored)); got != want {
 		t.Errorf("the run ended %q, want %q", got, want)
 	}
 }

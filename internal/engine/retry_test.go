@@ -269,8 +269,7 @@ func TestResponseIsGivenBackWhenItIsStored(t *testing.T) {
 		r, req := newReplica(t, newShared(t)), someRequest()
 		given := 0
 		first := r.run(req)
-		first.OnStored(func() { given++ })
-		wantEnd(t, first, created("first"), resultKept)
+		wantStored(t, first, created("first"), resultKept, func() { given++ })
 		if given != 1 {
 			t.Errorf("given back %d times at once, want 1", given)
 		}
@@ -278,9 +277,8 @@ func TestResponseIsGivenBackWhenItIsStored(t *testing.T) {
 		other.Key = idempotency.Identity{ID: "other"}.Key()
 		given = 0
 		second := r.run(other)
-		second.OnStored(func() { given++ })
 		r.link.fail(refused, "settle")
-		wantEnd(t, second, created("second"), resultTrying)
+		wantStored(t, second, created("second"), resultTrying, func() { given++ })
 		time.Sleep(time.Minute)
 		if given != 0 {
 			t.Error("given back before the response is stored")

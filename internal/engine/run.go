@@ -1,7 +1,6 @@
 package engine
 
 import (
-	"errors"
 	"sync/atomic"
 	"time"
 
@@ -26,16 +25,16 @@ type Run struct {
 	lease    lease
 	// lapsed names the run whose claim this one has taken over, "" for none.
 	lapsed string
-	// facts are what the caller knows of the run's end, for the log.
-	facts []zap.Field
-	// onStored is called when the engine no longer needs the response; nil afterwards.
-	onStored func()
 	// wasLost reports whether the store has lost the claim once, and with it what the run
 	// was to replace. The claim may have been written again.
 	wasLost atomic.Bool
-	// endedAt is when the run ended, and its end was first to be stored. Its retention counts
-	// from then, to the second.
-	endedAt time.Time
+
+	// The caller of Settle sets these, once the run has ended. endedAt is when: the retention
+	// counts from then, to the second.
+	end       idempotency.End
+	endedAt   time.Time
+	onStored  func() // nil once it was called
+	logFields []zap.Field
 }
 
 // newRun returns the run of a claim. Its lease is not renewed yet.
@@ -102,85 +101,6 @@ func (r *Run) current() *idempotency.Record {
 // Stream sets the response that the run is giving: duplicates in this process get a [Follow]
 // with live. Nil is nothing to follow.
 func (r *Run) Stream(live any) { r.flight.stream(live) }
-
-// OnStored sets a function that is called once, when the engine no longer needs the response
-// that Settle was given. That is when Settle returns or, if the store fails, when the end is stored
-// or given up. A local copy may keep the response for longer, under a limit of its own, so its
-// bytes must never be reused. OnStored must be called before Settle.
-func (r *Run) OnStored(f func()) { r.onStored = f }
-
-func (r *Run) responseDone() {
-	if r.onStored != nil {
-		r.onStored()
-		r.onStored = nil
-	}
-}
-
-// Explain sets what the caller knows of the run and its end, for the log line about what has
-// become of the claim. It must be called before Settle.
-func (r *Run) Explain(facts ...zap.Field) { r.facts = facts }
-
-// Settle settles the claim of the run. The caller says how the run ended, except for
-// Attempt and Previous, which Settle sets itself. Without an error the settlement is
-// stored. Errors:
-//   - [idempotency.ErrFenced]: another request has taken the key over, or
-//     [Engine.Abandon] has ended the run. Nothing was stored.
-//   - [idempotency.ErrGone]: the store has lost the claim. The key was to be
-//     released, which needs no record, so nothing was stored.
-//   - Any other error: the engine keeps trying to store the settlement. Until then
-//     it answers the duplicates that this process gets.
-func (r *Run) Settle(end idempotency.End) (idempotency.Settlement, error) {
-	if !r.lease.end() {
-		r.responseDone()
-		return idempotency.Settlement{}, idempotency.ErrFenced
-	}
-	return r.end(end)
-}
-
-func (r *Run) end(end idempotency.End) (idempotency.Settlement, error) {
-	r.flight.beginStoring()
-	ended, trying := false, false
-	defer func() {
-		if !trying {
-			r.responseDone()
-		}
-		if !ended { // the store has panicked
-			r.flight.askAgain()
-			r.engine.tally(r.observed).add(-1)
-			r.count(ResultLost)
-		}
-	}()
-	read := r.engine.copies.begin()
-	r.endedAt = read.asked
-	s, err := r.settle(&end)
-	ended = true
-	switch {
-	case err == nil, errors.Is(err, idempotency.ErrGone):
-		outcome := r.outcome(s, time.Now())
-		if err == nil {
-			r.copyResponse(read, s, outcome)
-		}
-		r.flight.end(runOver, outcome, nil)
-	case errors.Is(err, idempotency.ErrFenced):
-		// The requests that waited get the answer of the run that has taken the key
-		// over, as all other requests do.
-		r.flight.askAgain()
-	default:
-		r.logger().Error("the run's end could not be stored; the process keeps trying",
-			zap.String("state", string(s.State)), zap.Error(err))
-		trying = true
-		r.settleLater(end, s)
-		return s, err
-	}
-	r.engine.tally(r.observed).add(-1)
-	r.report(s, err)
-	return s, err
-}
-
-// count counts the run by what has become of its claim.
-func (r *Run) count(result Result) {
-	r.engine.observer(r.observed).RunEnded(r.label, result)
-}
 
 // WasLast reports whether no attempt is left after this one.
 func (r *Run) WasLast() bool {

@@ -284,8 +284,8 @@ func (t *tap) finish(run *engine.Run, o tapEnd) {
 	case shareError:
 		end.Response = &idempotency.Response{Status: failedStatus(err), Failed: true}
 	}
-	t.explain(run, &end, o.cause(err), o.retention)
-	_, _ = run.Settle(end) // the engine logs the result
+	fields := t.explain(&end, o.cause(err), o.retention)
+	_, _ = run.Settle(end, nil, fields...) // the engine logs the result
 	t.count()
 }
 

@@ -126,23 +126,23 @@ func (e *execution) finish(o observation) error {
 		defer response.allowance.Release(int64(response.takeCopyRoom(e.Encrypted)))
 	}
 	end.Response = response.shared(share, err)
-	e.explain(e.run, &end, o.cause(err), response.retention)
+	fields := e.explain(&end, o.cause(err), response.retention)
 	end.Reason = cmp.Or(response.notKept(), end.Reason)
 	response.record.Keep() // until the response is stored, which may be after its request
-	e.run.OnStored(response.record.Unkeep)
-	_, _ = e.run.Settle(end) // the engine logs the result
-	e.leaveStore()           // it isn't needed while the client reads
+	_, _ = e.run.Settle(end, response.record.Unkeep, fields...) // the engine logs the result
+	e.leaveStore()                                              // it isn't needed while the client reads
 	return err
 }
 
-// explain adds to the end of a run the upstream's Dedup-Retention and, for operators, the cause.
-func (x *exchange) explain(run *engine.Run, end *idempotency.End, cause error, retention string) {
+// explain adds to the end of a run the upstream's Dedup-Retention and, for operators, the cause. It
+// returns the fields of the run's log line.
+func (x *exchange) explain(end *idempotency.End, cause error, retention string) []zap.Field {
 	if wished := x.upstreamRetention(retention); end.Retention == nil {
 		end.Retention = wished
 	}
 	fields, reason := x.runLogFields(cause, *end)
 	end.Reason = reason
-	run.Explain(fields...)
+	return fields
 }
 
 // startRun makes the request that the handlers behind get. Its context is not cancelled with the

@@ -2,7 +2,7 @@
 // key is derived (key.go), how two requests with one key are told apart
 // (fingerprint.go), what a record holds (record.go), what a request may do with
 // the record that it finds (claim.go), and what becomes of a run that has ended
-// (settle.go). A [Store] makes these decisions atomic and decides nothing itself.
+// (settlement.go). A [Store] makes these decisions atomic and decides nothing itself.
 // The bytes in which all stores keep records are described here too (codec.go).
 //
 // The package starts no goroutine, and knows no HTTP server, no Caddy and no

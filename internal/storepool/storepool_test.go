@@ -139,7 +139,7 @@ func startRun(t *testing.T, store *Store, id string) *engine.Run {
 }
 
 func kept(run *engine.Run) {
-	_, _ = run.Settle(idempotency.End{How: idempotency.Answered, Response: &idempotency.Response{Status: 201}})
+	_, _ = run.Settle(idempotency.End{How: idempotency.Answered, Response: &idempotency.Response{Status: 201}}, nil)
 }
 
 // The settings of a new configuration apply when the old one has stopped, and not before, so one that
@@ -171,7 +171,7 @@ func TestSettingsOfTheOldestConfigurationCount(t *testing.T) {
 			t.Errorf("beside %d runs another got %+v", limit, d)
 		}
 		for _, run := range runs {
-			_, _ = run.Settle(idempotency.End{How: idempotency.NotSent})
+			_, _ = run.Settle(idempotency.End{How: idempotency.NotSent}, nil)
 		}
 		lines.TakeAll()
 		others.TakeAll()

@@ -125,10 +125,9 @@ func TestResponseThatTheStoreCanNeverKeep(t *testing.T) {
 				a, logged := newInMemory(t, 1<<20)
 				given := 0
 				run := a.run(someRequest())
-				run.OnStored(func() { given++ })
 				waiting := a.beginLater(context.Background(), someRequest())
 				synctest.Wait()
-				wantEnd(t, run, c.answer, resultKept)
+				wantStored(t, run, c.answer, resultKept, func() { given++ })
 				for _, d := range []engine.Decision{waiting.decision(), a.begin(someRequest())} {
 					got := as[engine.Replay](t, d)
 					if fmt.Sprint(got.Response) != fmt.Sprint(c.want) || got.Record.ExecutionID != run.ExecutionID() {
@@ -186,11 +185,10 @@ func TestRestOfALargeResponseIsStoredLater(t *testing.T) {
 		a, _ := newInMemory(t, 1<<20)
 		given := 0
 		run := a.run(someRequest())
-		run.OnStored(func() { given++ })
 		a.link.failWith(idempotency.ErrTooLarge, "settle")
 		answer := created("one")
 		answer.Header = map[string][]string{"Etag": {"1"}}
-		wantEnd(t, run, answer, resultTrying)
+		wantStored(t, run, answer, resultTrying, func() { given++ })
 		if n := a.link.count("settle"); n != 3 {
 			t.Errorf("tried %d times at once, want whole, without the body, and without the header", n)
 		}

@@ -36,7 +36,7 @@ func TestTooManyClaimsInDoubt(t *testing.T) {
 		t.Helper()
 		e := &Engine{
 			store:       seal.Around(storeOfOne{t: t, record: record}, nil),
-			options:     Options{NewToken: func() string { return "token" }, NewExecutionID: func() string { return "execution" }},
+			options:     Options{Observer: noopObserver{}, NewToken: func() string { return "token" }, NewExecutionID: func() string { return "execution" }},
 			flights:     flights{byKey: make(map[idempotency.Key]*flight)},
 			withdrawals: withdrawals{inDoubt: tally{n: maxWithdrawals}},
 		}

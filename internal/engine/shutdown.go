@@ -111,12 +111,12 @@ func (e *Engine) Abandon() error {
 		}
 	}
 	e.flights.mu.Unlock()
-	ctx, cancel := e.operation(0)
+	ctx, cancel := e.withTimeout(context.Background(), e.Timeout())
 	defer cancel()
 	err := e.Drain(ctx)
 	if err != nil {
 		e.giveUp()
-		ctx, cancel := e.operation(0)
+		ctx, cancel := e.withTimeout(context.Background(), e.Timeout())
 		defer cancel()
 		_ = e.awaitSettled(ctx)
 	}
@@ -125,16 +125,7 @@ func (e *Engine) Abandon() error {
 
 // abandon ends the run as unknown, if it has not ended.
 func (r *Run) abandon() {
-	if !r.lease.end() {
-		return
-	}
-	// The caller may still set what belongs to the end of its own run.
-	own := &Run{
-		engine: r.engine, flight: r.flight, claim: r.claim, label: r.label, policy: r.policy, observed: r.observed, record: r.record,
-		facts: []zap.Field{zap.NamedError("error", errExited)},
-	}
-	own.wasLost.Store(r.wasLost.Load())
-	_, _ = own.end(idempotency.End{How: idempotency.Unknown}) // it is logged
+	_, _ = r.Settle(idempotency.End{How: idempotency.Unknown}, nil, zap.NamedError("error", errExited)) // Settle logs it
 }
 
 var errExited = errors.New("the process exited before the run had ended")

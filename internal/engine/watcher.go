@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"context"
 	"errors"
 	"time"
 
@@ -37,7 +38,7 @@ func (f *flight) watch(e *Engine, run *idempotency.Record, now time.Time) {
 			f.end(runOver, idempotency.Claimed{}, idempotency.ErrClosed)
 			return
 		}
-		number, read := f.beginLook(), e.copies.begin()
+		number, read := f.beginLook(), e.copies.snapshot()
 		found, ended, err := e.lookAt(f.key, run)
 		var unreadable *idempotency.UnreadableError
 		switch {
@@ -70,9 +71,7 @@ func watchInterval(run *idempotency.Record, now time.Time) time.Duration {
 // lookAt reports whether a run of another replica has ended, and how. If the run is
 // still in flight, found is its record with the lease as it is now.
 func (e *Engine) lookAt(key idempotency.Key, run *idempotency.Record) (found idempotency.Claimed, ended bool, err error) {
-	ctx, cancel := e.operation(0)
-	defer cancel()
-	record, now, err := e.store.Lookup(ctx, key)
+	record, now, err := e.lookup(context.Background(), key)
 	if err != nil {
 		return idempotency.Claimed{}, false, err
 	}
@@ -86,7 +85,7 @@ func (e *Engine) lookAt(key idempotency.Key, run *idempotency.Record) (found ide
 	}
 	// The answer of the run is kept under its token, whatever has happened to the key
 	// since: even if the key was released and claimed again.
-	if found.Response, err = e.store.Response(ctx, key, run.Token); err != nil {
+	if found.Response, err = e.response(context.Background(), key, run.Token); err != nil {
 		return idempotency.Claimed{}, false, err
 	}
 	if found.Response == nil {

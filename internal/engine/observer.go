@@ -106,119 +106,49 @@ func resultOf(s idempotency.Settlement, err error) Result {
 	}
 }
 
-// observedStore notifies an observer of the operations of a store.
-type observedStore struct {
-	idempotency.Store
-	observer Observer
+// storeCall is one call of the store, of which the observer is notified.
+type storeCall struct {
+	ctx       context.Context
+	cancel    context.CancelFunc
+	observer  Observer
+	operation Operation
+	start     time.Time
 }
 
-var _ idempotency.Store = observedStore{}
-
-// asked notifies the observer of an operation that has ended. A cancelled request is no failure
-// of the store.
-func (s observedStore) asked(ctx context.Context, operation Operation, began time.Time, err error) {
-	s.observer.Asked(operation, time.Since(began), storeFailed(ctx, err))
+// startCall starts a call of the store, which may take as long as timeout. The caller passes
+// storeCall.ctx to the store, and its error to done.
+func (e *Engine) startCall(ctx context.Context, operation Operation, timeout time.Duration) storeCall {
+	call := storeCall{observer: e.options.Observer, operation: operation}
+	call.ctx, call.cancel = e.withTimeout(ctx, timeout)
+	call.start = time.Now()
+	return call
 }
 
-// storeFailed reports whether an error means that the store could not be asked. The others
+// done notifies the observer that the call has ended, and returns its error.
+func (c *storeCall) done(err error) error {
+	took := time.Since(c.start)
+	c.observer.Asked(c.operation, took, c.failed(err))
+	c.cancel()
+	return err
+}
+
+// failed reports whether an error means that the store could not be asked. The others
 // are answers ([idempotency.Store]), and a store that is full refuses a claim as a limit
-// does. What was to be stored in it all the same is a failure.
-func storeFailed(ctx context.Context, err error) bool {
-	if err == nil || errors.Is(ctx.Err(), context.Canceled) {
+// does. What was to be stored in it all the same is a failure. A cancelled request is no failure
+// of the store.
+func (c *storeCall) failed(err error) bool {
+	switch {
+	case err == nil, errors.Is(c.ctx.Err(), context.Canceled):
 		return false
+	case errors.Is(err, idempotency.ErrFull):
+		return c.operation != OperationClaim
 	}
-	if _, changed := errors.AsType[idempotency.ChangedError](err); changed {
-		return false
-	}
-	var unreadable *idempotency.UnreadableError
 	for _, answer := range []error{idempotency.ErrFenced, idempotency.ErrGone, idempotency.ErrInFlight, idempotency.ErrCursor, idempotency.ErrTooLarge} {
 		if errors.Is(err, answer) {
 			return false
 		}
 	}
-	return !errors.As(err, &unreadable)
-}
-
-// Claim implements [idempotency.Store].
-func (s observedStore) Claim(ctx context.Context, c idempotency.Claim) (idempotency.Claimed, error) {
-	began := time.Now()
-	got, err := s.Store.Claim(ctx, c)
-	if errors.Is(err, idempotency.ErrFull) {
-		s.observer.Asked(OperationClaim, time.Since(began), false)
-		return got, err
-	}
-	s.asked(ctx, OperationClaim, began, err)
-	return got, err
-}
-
-// Renew implements [idempotency.Store].
-func (s observedStore) Renew(ctx context.Context, c idempotency.Claim) error {
-	began := time.Now()
-	err := s.Store.Renew(ctx, c)
-	s.asked(ctx, OperationRenew, began, err)
-	return err
-}
-
-// Settle implements [idempotency.Store].
-func (s observedStore) Settle(ctx context.Context, key idempotency.Key, claimed *idempotency.Record, settlement idempotency.Settlement) error {
-	began := time.Now()
-	err := s.Store.Settle(ctx, key, claimed, settlement)
-	s.asked(ctx, OperationSettle, began, err)
-	return err
-}
-
-// Lookup implements [idempotency.Store].
-func (s observedStore) Lookup(ctx context.Context, key idempotency.Key) (*idempotency.Record, time.Time, error) {
-	began := time.Now()
-	record, now, err := s.Store.Lookup(ctx, key)
-	s.asked(ctx, OperationLookup, began, err)
-	return record, now, err
-}
-
-// Ready implements [idempotency.Store].
-func (s observedStore) Ready(ctx context.Context) error {
-	began := time.Now()
-	err := s.Store.Ready(ctx)
-	s.asked(ctx, OperationLookup, began, err)
-	return err
-}
-
-// Response implements [idempotency.Store].
-func (s observedStore) Response(ctx context.Context, key idempotency.Key, token string) (*idempotency.Response, error) {
-	began := time.Now()
-	response, err := s.Store.Response(ctx, key, token)
-	s.asked(ctx, OperationResponse, began, err)
-	return response, err
-}
-
-// Release implements [idempotency.Store].
-func (s observedStore) Release(ctx context.Context, key idempotency.Key, token string, seen idempotency.Precondition) (*idempotency.Record, error) {
-	began := time.Now()
-	record, err := s.Store.Release(ctx, key, token, seen)
-	s.asked(ctx, OperationRelease, began, err)
-	return record, err
-}
-
-// Forget implements [idempotency.Store].
-func (s observedStore) Forget(ctx context.Context, key idempotency.Key, seen idempotency.Precondition) error {
-	began := time.Now()
-	err := s.Store.Forget(ctx, key, seen)
-	s.asked(ctx, OperationForget, began, err)
-	return err
-}
-
-// List implements [idempotency.Store].
-func (s observedStore) List(ctx context.Context, cursor string, limit int) ([]idempotency.Listed, string, error) {
-	began := time.Now()
-	page, next, err := s.Store.List(ctx, cursor, limit)
-	s.asked(ctx, OperationList, began, err)
-	return page, next, err
-}
-
-// Find implements [idempotency.Store].
-func (s observedStore) Find(ctx context.Context, of []idempotency.KeyPrefix, cursor string, limit int) ([]idempotency.Listed, string, error) {
-	began := time.Now()
-	page, next, err := s.Store.Find(ctx, of, cursor, limit)
-	s.asked(ctx, OperationList, began, err)
-	return page, next, err
+	_, unreadable := errors.AsType[*idempotency.UnreadableError](err)
+	_, changed := errors.AsType[idempotency.ChangedError](err)
+	return !unreadable && !changed
 }

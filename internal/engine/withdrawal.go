@@ -149,7 +149,7 @@ func (ws *withdrawals) try(w *withdrawal) error {
 // release releases the claim. It reports false if there was nothing to release: the claim was
 // not executed, or not yet, or the record is damaged.
 func (ws *withdrawals) release(w *withdrawal) (released bool, err error) {
-	err = ws.engine.storeSettlement(w.claim.Key, w.record, idempotency.Settlement{
+	err = ws.engine.settle(w.claim.Key, w.record, idempotency.Settlement{
 		State:     idempotency.Released,
 		Retention: w.claim.Retention,
 		AnswerFor: w.claim.Lease,

@@ -1,0 +1,242 @@
+package engine
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
+)
+
+// A settlement that could not be stored is tried again after minRetryPause. The pause
+// doubles each time, up to maxRetryPause. It is never longer than a third of the lease,
+// because each try also renews the claim.
+const (
+	minRetryPause = 100 * time.Millisecond
+	maxRetryPause = 3 * time.Second
+)
+
+// Settle settles the claim of the run. The caller says how the run ended, except for
+// Attempt and HasPrevious, which Settle sets itself. Without an error the settlement is
+// stored. Errors:
+//   - [idempotency.ErrFenced]: another request has taken the key over, or
+//     [Engine.Abandon] has ended the run. Nothing was stored.
+//   - [idempotency.ErrGone]: the store has lost the claim. The key was to be
+//     released, which needs no record, so nothing was stored.
+//   - Any other error: the engine keeps trying to store the settlement. Until then
+//     it answers the duplicates that this process gets.
+//
+// onStored, if it is not nil, is called once, when the engine no longer needs the response: before
+// Settle returns or, if the store fails, when the settlement is stored or given up. A local copy
+// may keep the response for longer, under a limit of its own, so its bytes must never be
+// reused. logFields say what the caller knows of the run, in the log line about its claim.
+func (r *Run) Settle(end idempotency.End, onStored func(), logFields ...zap.Field) (idempotency.Settlement, error) {
+	if !r.lease.end() {
+		if onStored != nil {
+			onStored()
+		}
+		return idempotency.Settlement{}, idempotency.ErrFenced
+	}
+	r.end, r.endedAt, r.onStored, r.logFields = end, time.Now(), onStored, logFields
+	r.flight.setStoring()
+	returned := false
+	defer func() {
+		if !returned { // the store has panicked
+			r.flight.askAgain()
+			r.settled(ResultLost)
+		}
+	}()
+	s, err := r.trySettle()
+	returned = true
+	switch {
+	case err == nil, errors.Is(err, idempotency.ErrGone):
+		r.flight.end(runOver, r.flightResult(s), nil)
+	case errors.Is(err, idempotency.ErrFenced):
+		// The requests that waited get the answer of the run that has taken the key
+		// over, as all other requests do.
+		r.flight.askAgain()
+	default:
+		r.logger().Error("the run's end could not be stored; the process keeps trying",
+			zap.String("state", string(s.State)), zap.Error(err))
+		r.settleLater(s)
+		return s, err
+	}
+	r.log(s, err)
+	r.settled(resultOf(s, err))
+	return s, err
+}
+
+// trySettle tries once to store the settlement. If the response is too large for the store, it
+// stores less of it, now and in later tries.
+//
+// If the store has lost the claim, for example in a restart without persistence, trySettle first
+// writes the claim again, unless another request has claimed the key since: without a record
+// the next duplicate would run again. A settlement that releases the key needs no record.
+func (r *Run) trySettle() (idempotency.Settlement, error) {
+	read := r.engine.copies.snapshot()
+	s := r.settlement()
+	err := r.engine.settle(r.claim.Key, r.current(), s)
+	if errors.Is(err, idempotency.ErrGone) && r.replaces() != nil && s.State == idempotency.Released {
+		// The store has lost the response that this run was to replace, too. What the run
+		// ended with now counts by itself: it may have to be held, or kept as the last attempt.
+		r.wasLost.Store(true)
+		s = r.settlement()
+	}
+	switch {
+	case !errors.Is(err, idempotency.ErrGone):
+	case s.State != idempotency.Released:
+		if err = r.reclaim(); err == nil {
+			err = r.engine.settle(r.claim.Key, r.current(), s)
+		}
+	case r.wasLost.Load():
+		// The renewal may have written the claim again, or be about to. No run would
+		// ever settle that claim, so it is withdrawn.
+		r.engine.withdrawals.add(r.claim, r.current())
+	}
+	if errors.Is(err, idempotency.ErrTooLarge) {
+		if reduced := r.end.Response.Reduced(); reduced != nil {
+			r.logger().Warn("too large: the store has no room for the response; its body is not kept",
+				zap.Int("status", reduced.Status), zap.Int("bytes", len(r.end.Response.Body)))
+			r.end.Response, r.end.Reason = reduced, "the response was not kept: the store has no room for it"
+			r.responseDone()
+			return r.trySettle()
+		}
+	}
+	if err == nil {
+		r.copyResponse(read, s)
+	}
+	return s, err
+}
+
+// minStoreRate is how many bytes a second a store takes at least. A large response has more time
+// than other operations: with less than it takes, no attempt would ever store it.
+const minStoreRate = 1 << 20
+
+// settle stores a settlement, with no second try.
+func (e *Engine) settle(key idempotency.Key, claimed *idempotency.Record, s idempotency.Settlement) error {
+	timeout := e.Timeout()
+	if s.Response != nil {
+		timeout += time.Duration(len(s.Response.Body)) * time.Second / minStoreRate
+	}
+	call := e.startCall(context.Background(), OperationSettle, timeout)
+	return call.done(e.store.Settle(call.ctx, key, claimed, s))
+}
+
+// settlement returns what becomes of the claim, by the rules and by when the run ended.
+func (r *Run) settlement() idempotency.Settlement {
+	r.end.Attempt = r.record.Attempt - r.record.ReleasedAttempts
+	r.end.HasPrevious = r.replaces() != nil
+	s := idempotency.Conclude(r.end, r.policy)
+	if ago := time.Since(r.endedAt).Truncate(time.Second); ago > 0 {
+		s.Ago, s.Retention = ago, max(s.Retention-ago, min(s.Retention, minLateRetention))
+	}
+	return s
+}
+
+// minLateRetention is for an end that could not be stored before its retention was over. It is
+// stored all the same: without it, operators could not see how the run has ended.
+const minLateRetention = time.Second
+
+// flightResult returns how the flight has ended: what requests get that waited for the run,
+// or that come before the settlement is stored. A forced run that keeps no response
+// still has an answer for the requests that waited. So it is returned under the
+// record of the run, although the record before applies again in the store.
+func (r *Run) flightResult(s idempotency.Settlement) idempotency.Claimed {
+	now := time.Now()
+	record := r.current().Settled(s, now)
+	if s.State == idempotency.Released && r.replaces() != nil {
+		record = r.record
+	}
+	return idempotency.Claimed{Record: record, Response: s.Response, Now: now}
+}
+
+// settleLater continues, in the background, to try to store the settlement of a run: until
+// it is stored, the claim is lost, the claim's record could be gone, or there is nowhere left
+// to store it ([Engine.Drain]). The settlement's retention may be shorter, and is no reason to
+// stop: each try renews the claim, and without a settlement operators could not see how its run
+// has ended. Meanwhile the flight answers the duplicates that this process gets. After a
+// release it does not: the key is released, but the store does not know it yet, and only the store
+// can decide which request runs next.
+func (r *Run) settleLater(s idempotency.Settlement) {
+	result, event := r.flightResult(s), runUnstored
+	if s.State == idempotency.Released {
+		event = runOver
+	}
+	r.flight.end(event, result, nil)
+	r.engine.goBackground(func() {
+		settled := r.retry(time.Now().Add(max(s.Retention, r.claim.Life())))
+		r.flight.end(runOver, result, nil)
+		r.settled(settled)
+	})
+}
+
+// retry tries to settle the run until the deadline.
+func (r *Run) retry(deadline time.Time) Result {
+	for delay := minRetryPause; time.Now().Before(deadline); delay = min(2*delay, maxRetryPause, r.claim.Lease/3) {
+		if !pause(r.engine.storing, delay) {
+			return r.neverStored("the process stops")
+		}
+		// The store may have no room for the response and still renew the lease. This
+		// comes first: a settlement that hangs again may outlast what is left of it.
+		_ = r.renewOnce()
+		s, err := r.trySettle()
+		if err == nil || errors.Is(err, idempotency.ErrFenced) || errors.Is(err, idempotency.ErrGone) {
+			r.log(s, err)
+			if err == nil {
+				r.logger().Info("the run's end is stored now", zap.String("state", string(s.State)))
+			}
+			return resultOf(s, err)
+		}
+	}
+	return r.neverStored("its retention is over")
+}
+
+func (r *Run) neverStored(why string) Result {
+	r.logger().Error("the run's end was never stored: " + why)
+	return ResultLost
+}
+
+// settled counts the run by what has become of its claim, and releases what the run holds.
+func (r *Run) settled(result Result) {
+	r.engine.observer(r.observed).RunEnded(r.label, result)
+	r.responseDone()
+	r.engine.tally(r.observed).add(-1)
+}
+
+// responseDone reports that the engine no longer needs the response.
+func (r *Run) responseDone() {
+	if r.onStored != nil {
+		r.onStored()
+		r.onStored = nil
+	}
+}
+
+// log logs what has become of the claim of the run.
+func (r *Run) log(s idempotency.Settlement, err error) {
+	if err == nil && s.State == idempotency.Complete {
+		return
+	}
+	log := r.logger().With(r.logFields...)
+	switch {
+	case errors.Is(err, idempotency.ErrFenced):
+		log.Warn("the run ended after another owner had taken its key over; its response is not stored")
+	case errors.Is(err, idempotency.ErrGone):
+		log.Warn("the run ended after the store had lost its claim")
+	case s.State == idempotency.Held:
+		log.Warn("held: whether the run was executed is unknown; an operator has to release the key")
+	case s.State == idempotency.Released && r.replaces() != nil:
+		log.Info("the forced run kept nothing; the response before it stays", zap.Bool("sent", s.Counted))
+	case s.State == idempotency.Released && !s.Counted:
+		log.Info("released: the request was not sent")
+	case s.State == idempotency.Released && r.WasLast():
+		log.Warn("exhausted: whether the last attempt that is allowed was executed is unknown; an operator has to release the key")
+	case s.State == idempotency.Released:
+		status := 0
+		if s.Response != nil {
+			status = s.Response.Status
+		}
+		log.Info("released: the next request with the key runs", zap.Int("status", status))
+	}
+}
