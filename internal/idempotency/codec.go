@@ -29,8 +29,8 @@ import (
 //
 // Numbers outside the CBOR are big-endian. Another version of the form needs another magic.
 const (
-	recordMagic   = "ddr\x04"
-	responseMagic = "dda\x03"
+	recordMagic   = "ddr\x05"
+	responseMagic = "dda\x04"
 )
 
 const (
@@ -40,45 +40,19 @@ const (
 	lengthSize   = 4
 )
 
-// storedRecord has the fields of a [Record]. Times are in milliseconds since 1970, 0 for none.
+// storedRecord is a [Record] with times in milliseconds since 1970, 0 for none.
 type storedRecord struct {
-	_                struct{} `cbor:",toarray"`
-	State            State
-	Token            string
-	ExecutionID      string
-	Attempt          int
-	ReleasedAttempts int
-	Fingerprint      string
-	Hold             bool
-	Origin           storedOrigin
-	SealedBy         string
-	Sealed           []byte
-	Status           int
-	LargeBody        int
-	Reason           string
-	ParentID         string
-	Previous         *storedRecord
-	PrevToken        string
-	Claimed          int64
-	Ended            int64
-	LeaseUntil       int64
-	Expires          int64
+	_      struct{} `cbor:",toarray"`
+	Record Record
+	// The CBOR of the Record has none of these.
+	Previous                            *storedRecord
+	Claimed, Ended, LeaseUntil, Expires int64
 }
 
-// storedOrigin has the fields of an [Origin].
-type storedOrigin struct {
-	_ struct{} `cbor:",toarray"`
-	Origin
-}
-
-// storedHead has the fields of a [Response], with the length and checksum of its body.
+// storedHead is a [Response] with the length and the checksum of its body in place of the body.
 type storedHead struct {
 	_        struct{} `cbor:",toarray"`
-	Status   int
-	Header   map[string][]string
-	Omitted  bool
-	Failed   bool
-	SealedBy string
+	Response Response
 	Length   int
 	Sum      uint64
 }
@@ -105,8 +79,10 @@ func AppendRecord(dst []byte, key Key, r *Record) []byte {
 	at := len(dst)
 	dst = append(slices.Grow(dst, defaultRoom), recordMagic...)
 	e := encoders.Get().(*encoder)
-	e.record = r.stored()
+	e.record.set(r)
 	dst = e.encode(append(dst, make([]byte, checksumSize)...), &e.record)
+	e.record = storedRecord{}
+	encoders.Put(e)
 	seal(dst[at:], &key, "")
 	return dst
 }
@@ -117,17 +93,17 @@ func DecodeRecord(key Key, stored []byte) (*Record, error) {
 	if err != nil {
 		return nil, err
 	}
-	var s storedRecord
-	if err := decoding.Unmarshal(content, &s); err != nil {
+	s := new(storedRecord)
+	if err := decoding.Unmarshal(content, s); err != nil {
 		return nil, err
 	}
-	for r := &s; r != nil; r = r.Previous {
-		switch r.State {
+	for r := s; r != nil; r = r.Previous {
+		switch r.Record.State {
 		case InFlight, Complete, Released, Held:
 		default:
-			return nil, fmt.Errorf("its state %q is unknown", r.State)
+			return nil, fmt.Errorf("its state %q is unknown", r.Record.State)
 		}
-		if r.Token == "" {
+		if r.Record.Token == "" {
 			return nil, errors.New("it has no token")
 		}
 	}
@@ -149,11 +125,10 @@ func AppendResponseHead(dst []byte, key Key, token string, r *Response) []byte {
 	at := len(dst)
 	dst = append(slices.Grow(dst, defaultRoom), responseMagic...)
 	e := encoders.Get().(*encoder)
-	e.head = storedHead{
-		Status: r.Status, Header: r.Header, Omitted: r.Omitted, Failed: r.Failed, SealedBy: r.SealedBy,
-		Length: len(r.Body), Sum: xxhash.Sum64(r.Body),
-	}
+	e.head = storedHead{Response: *r, Length: len(r.Body), Sum: xxhash.Sum64(r.Body)}
 	dst = e.encode(append(dst, make([]byte, checksumSize+lengthSize)...), &e.head)
+	e.head = storedHead{}
+	encoders.Put(e)
 	head := dst[at:]
 	if len(head) > math.MaxUint32 {
 		panic("idempotency: a response's header of 4 GiB") // HTTP servers and clients take some MiB at most
@@ -190,22 +165,22 @@ func DecodeResponseParts(key Key, token string, head, body []byte) (*Response, e
 	if len(content) < lengthSize || uint64(binary.BigEndian.Uint32(content)) != uint64(len(content)-lengthSize) {
 		return nil, errCutOff
 	}
-	var s storedHead
-	if err := decoding.Unmarshal(content[lengthSize:], &s); err != nil {
+	s := new(storedHead)
+	if err := decoding.Unmarshal(content[lengthSize:], s); err != nil {
 		return nil, err
 	}
 	switch {
-	case s.Status < 100 || s.Status > 999:
-		return nil, fmt.Errorf("its status %d is none of HTTP", s.Status)
+	case s.Response.Status < 100 || s.Response.Status > 999:
+		return nil, fmt.Errorf("its status %d is none of HTTP", s.Response.Status)
 	case s.Length != len(body):
 		return nil, fmt.Errorf("its body has %d bytes, not %d", len(body), s.Length)
 	case s.Sum != xxhash.Sum64(body):
 		return nil, errors.New("the checksum of its body is wrong: it is damaged")
 	}
-	if body == nil {
-		body = []byte{}
+	if s.Response.Body = body; body == nil {
+		s.Response.Body = []byte{}
 	}
-	return &Response{Status: s.Status, Header: s.Header, Omitted: s.Omitted, Failed: s.Failed, SealedBy: s.SealedBy, Body: body}, nil
+	return &s.Response, nil
 }
 
 // defaultRoom is enough for most records and for the headers of most responses, in bytes.
@@ -220,39 +195,29 @@ type encoder struct {
 
 var encoders = sync.Pool{New: func() any { return new(encoder) }}
 
-// encode appends one of the encoder's values to dst, and ends the use of the encoder.
+// encode appends a value to dst. The caller clears the value before it returns the encoder.
 func (e *encoder) encode(dst []byte, stored any) []byte {
+	e.buffer = *bytes.NewBuffer(dst)
 	if err := encoding.MarshalToBuffer(stored, &e.buffer); err != nil {
 		panic("idempotency: a value that CBOR cannot hold: " + err.Error()) // impossible by its type
 	}
-	dst = append(dst, e.buffer.Bytes()...)
-	e.buffer.Reset()
-	e.record, e.head = storedRecord{}, storedHead{}
-	encoders.Put(e)
+	dst = e.buffer.Bytes()
+	e.buffer = bytes.Buffer{}
 	return dst
 }
 
-func (r *Record) stored() storedRecord {
-	s := storedRecord{
-		State: r.State, Token: r.Token, ExecutionID: r.ExecutionID, Attempt: r.Attempt, ReleasedAttempts: r.ReleasedAttempts,
-		Fingerprint: r.Fingerprint, Hold: r.Hold, Origin: storedOrigin{Origin: r.Origin}, SealedBy: r.SealedBy, Sealed: r.Sealed,
-		Status: r.Status, LargeBody: r.LargeBody, Reason: r.Reason, ParentID: r.ParentID, PrevToken: r.PrevToken,
-		Claimed: millis(r.Claimed), Ended: millis(r.Ended), LeaseUntil: millis(r.LeaseUntil), Expires: millis(r.Expires),
-	}
+func (s *storedRecord) set(r *Record) {
+	s.Record = *r
+	s.Claimed, s.Ended, s.LeaseUntil, s.Expires = millis(r.Claimed), millis(r.Ended), millis(r.LeaseUntil), millis(r.Expires)
 	if r.Previous != nil {
-		replaced := r.Previous.stored()
-		s.Previous = &replaced
+		s.Previous = new(storedRecord)
+		s.Previous.set(r.Previous)
 	}
-	return s
 }
 
 func (s *storedRecord) record() *Record {
-	r := &Record{
-		State: s.State, Token: s.Token, ExecutionID: s.ExecutionID, Attempt: s.Attempt, ReleasedAttempts: s.ReleasedAttempts,
-		Fingerprint: s.Fingerprint, Hold: s.Hold, Origin: s.Origin.Origin, SealedBy: s.SealedBy, Sealed: s.Sealed,
-		Status: s.Status, LargeBody: s.LargeBody, Reason: s.Reason, ParentID: s.ParentID, PrevToken: s.PrevToken,
-		Claimed: moment(s.Claimed), Ended: moment(s.Ended), LeaseUntil: moment(s.LeaseUntil), Expires: moment(s.Expires),
-	}
+	r := &s.Record
+	r.Claimed, r.Ended, r.LeaseUntil, r.Expires = moment(s.Claimed), moment(s.Ended), moment(s.LeaseUntil), moment(s.Expires)
 	if s.Previous != nil {
 		r.Previous = s.Previous.record()
 	}

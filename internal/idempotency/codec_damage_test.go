@@ -74,7 +74,7 @@ func TestAnotherVersionIsNamed(t *testing.T) {
 }
 
 func TestForeignValuesAreErrors(t *testing.T) {
-	for _, foreign := range []string{"", "x", "ddr", "dda\x03", `{"state":"complete"}`, strings.Repeat("\x00", 100)} {
+	for _, foreign := range []string{"", "x", "ddr", "dda\x04", `{"state":"complete"}`, strings.Repeat("\x00", 100)} {
 		if r, err := DecodeRecord(thisKey, []byte(foreign)); err == nil {
 			t.Errorf("%q is the record %+v", foreign, r)
 		}
@@ -121,10 +121,7 @@ func sealed(magic string, key Key, token string, content []byte) []byte {
 // behind it.
 func TestWrongContentIsAnError(t *testing.T) {
 	encoded := func(value any) []byte { return new(encoder).encode(nil, value) }
-	least := func() *storedRecord {
-		stored := (&Record{State: Held, Token: "t"}).stored()
-		return &stored
-	}
+	least := func() *storedRecord { return &storedRecord{Record: Record{State: Held, Token: "t"}} }
 	with := func(change func(*storedRecord)) []byte {
 		record := least()
 		change(record)
@@ -139,9 +136,9 @@ func TestWrongContentIsAnError(t *testing.T) {
 		"nothing":                   {nil, false},
 		"another type":              {encoded("a text"), false},
 		"too few fields":            {encoded([]string{"held", "t"}), false},
-		"no state":                  {with(func(r *storedRecord) { r.State = "" }), false},
-		"unknown state":             {with(func(r *storedRecord) { r.State = "gone" }), false},
-		"no token":                  {with(func(r *storedRecord) { r.Token = "" }), false},
+		"no state":                  {with(func(r *storedRecord) { r.Record.State = "" }), false},
+		"unknown state":             {with(func(r *storedRecord) { r.Record.State = "gone" }), false},
+		"no token":                  {with(func(r *storedRecord) { r.Record.Token = "" }), false},
 		"a byte behind it":          {append(encoded(least()), 0), false},
 		"one that replaces two": {with(func(r *storedRecord) {
 			r.Previous = least()
@@ -157,7 +154,7 @@ func TestWrongContentIsAnError(t *testing.T) {
 
 	const sumOfNothing = 0xef46db3751d8e999
 	head := func(status, length int, sum uint64) []byte {
-		return encoded(&storedHead{Status: status, Length: length, Sum: sum})
+		return encoded(&storedHead{Response: Response{Status: status}, Length: length, Sum: sum})
 	}
 	for name, c := range map[string]struct {
 		content []byte

@@ -68,7 +68,7 @@ func TestRecordRoundTrip(t *testing.T) {
 	}
 	// Each field by itself, so that none hides behind another.
 	full := reflect.ValueOf(*fullRecord())
-	for i := range full.NumField() {
+	for i := 1; i < full.NumField(); i++ { // the first one is for the encoding
 		r := &Record{State: Complete, Token: "t"}
 		reflect.ValueOf(r).Elem().Field(i).Set(full.Field(i))
 		records["with "+full.Type().Field(i).Name] = r
@@ -106,7 +106,7 @@ func TestPrecisionOfTimes(t *testing.T) {
 func TestRoundTripHasEveryField(t *testing.T) {
 	for _, full := range []any{*fullRecord(), *fullResponse()} {
 		v := reflect.ValueOf(full)
-		for i := range v.NumField() {
+		for i := 1; i < v.NumField(); i++ { // the first one is for the encoding
 			field := v.Type().Field(i).Name
 			if v.Field(i).IsZero() && field != "Omitted" && field != "Failed" {
 				t.Errorf("%s.%s is not tried", v.Type().Name(), field)

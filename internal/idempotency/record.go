@@ -23,6 +23,7 @@ const (
 
 // Origin tells operators which request claimed a key.
 type Origin struct {
+	_ struct{} `cbor:",toarray"` // the stored form: codec.go
 	// Provider is the prefix of the key's source: the catalogue's name of the sender, or the
 	// prefix that the configuration names. Empty for other keys.
 	Provider string
@@ -49,6 +50,7 @@ const (
 
 // Record is what a store knows of a key. A zero time means that there is none.
 type Record struct {
+	_     struct{} `cbor:",toarray"` // the stored form: codec.go
 	State State
 	// Token is the secret of the latest claim. Only a process that knows it may renew
 	// or settle the claim.
@@ -65,8 +67,8 @@ type Record struct {
 	// ([Claim.Fingerprints]); empty if none was taken.
 	Fingerprint string
 	// Hold is [Terms.Hold] of the claim. It counts also after the setting has changed.
-	Hold bool
-	Origin
+	Hold   bool
+	Origin `cbor:"Origin"`
 	// Sealed is the Origin in encrypted form, and SealedBy the ID of the encryption key. Both
 	// are empty where the Origin is readable.
 	SealedBy string
@@ -85,20 +87,20 @@ type Record struct {
 	// Previous is set while a forced run is in flight: the complete record that the
 	// run is meant to replace. If the run keeps no response, this record counts
 	// again.
-	Previous *Record
+	Previous *Record `cbor:"-"`
 	// PrevToken is set while a run is in flight that has claimed the key over the record
 	// of an earlier run, released or lapsed: the token of that record. If the store has
 	// that record again, it has lost this one ([Record.Owned]).
 	PrevToken string
 	// Claimed and Ended are by the clock of the process that ran, to the millisecond.
 	// They are for operators; no rule reads them.
-	Claimed time.Time
-	Ended   time.Time
+	Claimed time.Time `cbor:"-"`
+	Ended   time.Time `cbor:"-"`
 	// LeaseUntil is when the lease of a claim in flight lapses; Expires is when the
 	// store forgets the record. Both are by the clock of the store, to the
 	// millisecond.
-	LeaseUntil time.Time
-	Expires    time.Time
+	LeaseUntil time.Time `cbor:"-"`
+	Expires    time.Time `cbor:"-"`
 }
 
 // maxClaimedBody is the size up to which a body comes with the reply to a claim.
@@ -221,6 +223,7 @@ func latest(a, b time.Time) time.Time {
 // Response is the answer of one run. Stores keep it under the key and the token of
 // the run: so a run that has lost its claim cannot overwrite the answer of another.
 type Response struct {
+	_      struct{} `cbor:",toarray"` // the stored form: codec.go
 	Status int
 	// Header are the header fields to replay, by canonical name. A field without
 	// values is one that was set before the run, and that the run removed.
@@ -236,7 +239,7 @@ type Response struct {
 	SealedBy string
 	// Body must not be written to, and neither must its spare capacity: a store, local
 	// copies and several requests may share the bytes.
-	Body []byte
+	Body []byte `cbor:"-"`
 }
 
 // Reduced returns what is kept of a response that is too large for the store
