@@ -312,7 +312,7 @@ func (e *Engine) decideByCopy(c idempotency.Claim) Decision {
 	case idempotency.ReplayKept:
 		return Replay{Record: found.Record, Response: found.Response}
 	case idempotency.RefuseReused:
-		return refusalBeside(ReasonReused, found.Record)
+		return newRefusal(ReasonReused, found.Record)
 	default:
 		return nil
 	}

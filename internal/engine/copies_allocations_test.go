@@ -13,28 +13,28 @@ import (
 // To make a copy of a run's end costs little more than to encode it.
 func TestAllocationsOfCopying(t *testing.T) {
 	n, response := 0, usual(512)
-	firsts := func(most int64) float64 {
-		e, req := newBenchmarked(t, engine.NewCopies(most)), someRequest()
+	firsts := func(limit int64) float64 {
+		e, req := newBenchmarked(t, engine.NewCopies(limit)), someRequest()
 		return testing.AllocsPerRun(1000, func() {
 			n++
 			runWith(t, e, req, n, response)
 		})
 	}
 	without := firsts(0)
-	with := firsts(100 << 10) // so that most take the place of another
+	with := firsts(100 << 10) // so that limit take the place of another
 	t.Logf("a first request makes %v allocations without copies, and %v with them", without, with)
 	if with > without+10 {
-		t.Errorf("a first request makes %v allocations without copies, and %v with them, want at most 10 more", without, with)
+		t.Errorf("a first request makes %v allocations without copies, and %v with them, want at limit 10 more", without, with)
 	}
 }
 
 // A duplicate that is answered from a copy costs next to nothing.
 func TestAllocationsOfACopy(t *testing.T) {
-	a := newCopying(t, newShared(t), engine.NewCopies(someCopies))
+	a := newReplicaWithCopies(t, newShared(t), engine.NewCopies(someCopies))
 	req := someRequest()
 	wantEnd(t, a.run(req), created("paid"), resultKept)
-	if n := testing.AllocsPerRun(100, func() { as[engine.Replay](t, a.begin(req)) }); n > 2 {
-		t.Errorf("a duplicate makes %v allocations, want at most 2", n)
+	if n := testing.AllocsPerRun(100, func() { as[engine.Replay](t, a.claim(req)) }); n > 2 {
+		t.Errorf("a duplicate makes %v allocations, want at limit 2", n)
 	} else {
 		t.Logf("a duplicate makes %v allocations", n)
 	}

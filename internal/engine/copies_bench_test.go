@@ -21,8 +21,8 @@ func newBenchmarked(b testing.TB, copies *engine.Copies) *engine.Engine {
 	return e
 }
 
-// beginWith begins a request with a key of this number, which costs next to nothing.
-func beginWith(b testing.TB, e *engine.Engine, req engine.Request, n int) engine.Decision {
+// claimWith begins a request with a key of this number, which costs next to nothing.
+func claimWith(b testing.TB, e *engine.Engine, req engine.Request, n int) engine.Decision {
 	binary.BigEndian.PutUint64(req.Key[:], uint64(n))
 	binary.BigEndian.PutUint64(req.Key[len(req.Key)-8:], uint64(n))
 	decision, err := e.Claim(context.Background(), req)
@@ -33,7 +33,7 @@ func beginWith(b testing.TB, e *engine.Engine, req engine.Request, n int) engine
 }
 
 func runWith(b testing.TB, e *engine.Engine, req engine.Request, n int, response *idempotency.Response) {
-	run, ok := beginWith(b, e, req, n).(*engine.Run)
+	run, ok := claimWith(b, e, req, n).(*engine.Run)
 	if !ok {
 		b.Fatal("the first request does not run")
 	}
@@ -56,9 +56,9 @@ var garbage []byte
 // hold costs time whenever the garbage collector has to clean up.
 func BenchmarkFirstDelivery(b *testing.B) {
 	for _, size := range bodySizes {
-		for _, most := range limits {
-			b.Run(fmt.Sprintf("copies of %d MiB/%d", most>>20, size), func(b *testing.B) {
-				e, req, n := newBenchmarked(b, engine.NewCopies(most)), someRequest(), 0
+		for _, limit := range limits {
+			b.Run(fmt.Sprintf("copies of %d MiB/%d", limit>>20, size), func(b *testing.B) {
+				e, req, n := newBenchmarked(b, engine.NewCopies(limit)), someRequest(), 0
 				req.Origin.DeliveryID = "72d3162e-cc78-11e3-81ab-4c9367dc0958"
 				b.ReportAllocs()
 				for b.Loop() {
@@ -90,7 +90,7 @@ func BenchmarkDuplicate(b *testing.B) {
 				e, req := filled(b)
 				b.StartTimer()
 				for n := range min(keys, b.N-done) {
-					if _, ok := beginWith(b, e, req, n).(engine.Replay); !ok {
+					if _, ok := claimWith(b, e, req, n).(engine.Replay); !ok {
 						b.Fatal("there is no copy")
 					}
 				}
@@ -99,12 +99,12 @@ func BenchmarkDuplicate(b *testing.B) {
 		b.Run(fmt.Sprintf("second/%d", size), func(b *testing.B) {
 			e, req := filled(b)
 			for n := range keys {
-				beginWith(b, e, req, n)
+				claimWith(b, e, req, n)
 			}
 			n := 0
 			b.ReportAllocs()
 			for b.Loop() {
-				if _, ok := beginWith(b, e, req, n%keys).(engine.Replay); !ok {
+				if _, ok := claimWith(b, e, req, n%keys).(engine.Replay); !ok {
 					b.Fatal("there is no copy")
 				}
 				n++

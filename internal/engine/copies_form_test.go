@@ -54,7 +54,7 @@ func TestCopyOfARunIsWhatTheStoreHas(t *testing.T) {
 						time.Sleep(7654321 * time.Nanosecond)
 						wantEnd(t, r, response, resultKept)
 						asked := a.link.count("claim")
-						copied, stored := as[engine.Replay](t, a.begin(req)), as[engine.Replay](t, b.begin(req))
+						copied, stored := as[engine.Replay](t, a.claim(req)), as[engine.Replay](t, b.claim(req))
 						copied.Record.LargeBody = stored.Record.LargeBody // the store has that of the sealed response
 						a.wantAsked("a duplicate", asked)
 						b.wantAsked("its first request", 1)
@@ -73,7 +73,7 @@ func TestCopyOfARunIsWhatTheStoreHas(t *testing.T) {
 // those that follow.
 func TestFirstDuplicatesTogether(t *testing.T) {
 	copies := engine.NewCopies(someCopies)
-	a, req := newCopying(t, newShared(t), copies), someRequest()
+	a, req := newReplicaWithCopies(t, newShared(t), copies), someRequest()
 	run := a.run(req)
 	wantEnd(t, run, usual(512), resultKept)
 	const n = 16
@@ -83,7 +83,7 @@ func TestFirstDuplicatesTogether(t *testing.T) {
 	for i := range n {
 		all.Go(func() {
 			<-begin
-			decisions[i] = a.begin(req)
+			decisions[i] = a.claim(req)
 		})
 	}
 	close(begin)
@@ -91,7 +91,7 @@ func TestFirstDuplicatesTogether(t *testing.T) {
 	for _, d := range decisions {
 		wantReplay(t, d, run.ExecutionID(), usual(512), false)
 	}
-	first, second := as[engine.Replay](t, a.begin(req)), as[engine.Replay](t, a.begin(req))
+	first, second := as[engine.Replay](t, a.claim(req)), as[engine.Replay](t, a.claim(req))
 	if first.Record != second.Record || first.Response != second.Response {
 		t.Error("a later duplicate decodes the copy again")
 	}
@@ -101,13 +101,13 @@ func TestFirstDuplicatesTogether(t *testing.T) {
 // A large body is not there twice, and a small one keeps no large buffer.
 func TestBodyOfACopy(t *testing.T) {
 	copies := engine.NewCopies(someCopies)
-	a := newCopying(t, newShared(t), copies)
+	a := newReplicaWithCopies(t, newShared(t), copies)
 	for n, c := range []struct {
 		body []byte
 		same bool
 	}{{make([]byte, 10, 64<<10), false}, {make([]byte, 10<<10), true}} {
 		wantEnd(t, a.run(numbered(n)), &idempotency.Response{Status: 200, Body: c.body}, resultKept)
-		got := as[engine.Replay](t, a.begin(numbered(n))).Response.Body
+		got := as[engine.Replay](t, a.claim(numbered(n))).Response.Body
 		if same := &got[0] == &c.body[0]; same != c.same || len(got) != len(c.body) {
 			t.Errorf("a body of %d bytes: the copy has %d, the same %v, want %v", len(c.body), len(got), same, c.same)
 		}
@@ -118,10 +118,10 @@ func TestBodyOfACopy(t *testing.T) {
 func TestCopyOfWhatIsNoResponse(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		copies := engine.NewCopies(someCopies)
-		a, req := newCopying(t, newShared(t), copies), someRequest()
+		a, req := newReplicaWithCopies(t, newShared(t), copies), someRequest()
 		run := a.run(req)
 		wantEnd(t, run, &idempotency.Response{Status: 1000}, resultKept)
-		wantRefusal(t, a.begin(req), engine.ReasonUnreadable, "")
+		wantRefusal(t, a.claim(req), engine.ReasonUnreadable, "")
 		a.wantAsked("after the run", 2)
 		if n := copies.Bytes(); n != 0 {
 			t.Errorf("the copies take %d bytes", n)

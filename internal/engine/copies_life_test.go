@@ -20,7 +20,7 @@ func TestCopiesAnswerWhileTheStoreIsUnavailable(t *testing.T) {
 			withCopies(t, func(t *testing.T, a, _ *replica) {
 				req := someRequest()
 				req.Policy.Retention = time.Hour
-				begun := time.Now()
+				start := time.Now()
 				run := a.run(req)
 				wantEnd(t, run, created("paid"), resultKept)
 				a.link.fail(how)
@@ -34,21 +34,21 @@ func TestCopiesAnswerWhileTheStoreIsUnavailable(t *testing.T) {
 				}
 				other := req
 				other.Fingerprint = "body:two"
-				wantRefusal(t, a.begin(other), engine.ReasonReused, run.ExecutionID())
-				wantReplay(t, a.begin(req), run.ExecutionID(), created("paid"), false)
-				wantRefusal(t, a.begin(forcing(req)), engine.ReasonUnavailable, "")
+				wantRefusal(t, a.claim(other), engine.ReasonReused, run.ExecutionID())
+				wantReplay(t, a.claim(req), run.ExecutionID(), created("paid"), false)
+				wantRefusal(t, a.claim(forcing(req)), engine.ReasonUnavailable, "")
 				unknown := req
 				unknown.Key = idempotency.Identity{ID: "unknown"}.Key()
-				wantRefusal(t, a.begin(unknown), engine.ReasonUnavailable, "")
+				wantRefusal(t, a.claim(unknown), engine.ReasonUnavailable, "")
 				// Over the limit of runs the store is asked in another way.
 				a.Configure(engine.Settings{Limits: engine.Limits{InFlight: 1}})
 				a.link.fail(works)
 				a.drain()
 				second := a.run(unknown)
 				a.link.fail(how)
-				wantReplay(t, a.begin(req), run.ExecutionID(), created("paid"), false)
-				time.Sleep(time.Until(begun.Add(time.Hour)))
-				wantRefusal(t, a.begin(req), engine.ReasonUnavailable, "")
+				wantReplay(t, a.claim(req), run.ExecutionID(), created("paid"), false)
+				time.Sleep(time.Until(start.Add(time.Hour)))
+				wantRefusal(t, a.claim(req), engine.ReasonUnavailable, "")
 				a.link.fail(works)
 				wantEnd(t, second, created("later"), resultKept)
 			})
@@ -71,10 +71,10 @@ func TestCopyIsNoAnswerWhereTheStoreHasOne(t *testing.T) {
 				wantEnd(t, a.run(req), created("paid"), resultKept)
 				time.Sleep(engine.CopyBound)
 				a.link.failWith(c.err, "claim")
-				wantRefusal(t, a.begin(req), c.reason, "")
+				wantRefusal(t, a.claim(req), c.reason, "")
 				a.link.failWith(nil, "claim")
 				a.link.fail(refused)
-				wantRefusal(t, a.begin(req), engine.ReasonUnavailable, "") // there is no copy any more
+				wantRefusal(t, a.claim(req), engine.ReasonUnavailable, "") // there is no copy any more
 			})
 		})
 	}
@@ -89,10 +89,10 @@ func TestReusedKeyLeavesTheCopy(t *testing.T) {
 		time.Sleep(engine.CopyBound)
 		other := req
 		other.Fingerprint = "body:two"
-		wantRefusal(t, a.begin(other), engine.ReasonReused, run.ExecutionID())
+		wantRefusal(t, a.claim(other), engine.ReasonReused, run.ExecutionID())
 		a.wantAsked("an old copy", 2)
 		a.link.fail(refused)
-		wantReplay(t, a.begin(req), run.ExecutionID(), created("paid"), false)
+		wantReplay(t, a.claim(req), run.ExecutionID(), created("paid"), false)
 	})
 }
 
@@ -114,20 +114,20 @@ func TestCopiesEndWithTheRetention(t *testing.T) {
 				req := someRequest()
 				req.Policy.Retention, req.Policy.Lease = retention, time.Second
 				run := a.run(req)
-				begun := time.Now()
+				start := time.Now()
 				a.link.fail(c.settle, "settle")
 				_ = end(run, created("paid"))
 				a.link.fail(works, "settle")
 				a.drain()
-				time.Sleep(time.Until(begun.Add(c.delay)))
+				time.Sleep(time.Until(start.Add(c.delay)))
 				r := c.copies(a, b)
-				wantReplay(t, r.begin(req), run.ExecutionID(), created("paid"), false)
-				time.Sleep(time.Until(begun.Add(retention - time.Millisecond)))
+				wantReplay(t, r.claim(req), run.ExecutionID(), created("paid"), false)
+				time.Sleep(time.Until(start.Add(retention - time.Millisecond)))
 				asked := r.link.count("claim")
-				wantReplay(t, r.begin(req), run.ExecutionID(), created("paid"), false)
+				wantReplay(t, r.claim(req), run.ExecutionID(), created("paid"), false)
 				r.wantAsked("before the end", asked)
 				time.Sleep(time.Millisecond)
-				as[*engine.Run](t, r.begin(req))
+				as[*engine.Run](t, r.claim(req))
 			})
 		})
 	}
@@ -140,19 +140,19 @@ func TestCopiesAndEncryption(t *testing.T) {
 		run := a.run(req)
 		wantEnd(t, run, created("paid"), resultKept)
 		a.Configure(engine.Settings{Sealer: sealing(t, "a")}) // a reload that changes nothing
-		wantReplay(t, a.begin(req), run.ExecutionID(), created("paid"), false)
+		wantReplay(t, a.claim(req), run.ExecutionID(), created("paid"), false)
 		a.wantAsked("the same keys", 1)
 		reused := req
 		reused.Fingerprint = "body:two"
-		wantRefusal(t, a.begin(reused), engine.ReasonReused, run.ExecutionID())
+		wantRefusal(t, a.claim(reused), engine.ReasonReused, run.ExecutionID())
 		a.Configure(engine.Settings{Sealer: sealing(t, "ba")})
-		wantReplay(t, a.begin(req), run.ExecutionID(), created("paid"), false)
+		wantReplay(t, a.claim(req), run.ExecutionID(), created("paid"), false)
 		a.Configure(engine.Settings{Sealer: sealing(t, "b")})
-		if refused := as[engine.Refusal](t, a.begin(req)); refused.Reason != engine.ReasonUnreadable {
+		if refused := as[engine.Refusal](t, a.claim(req)); refused.Reason != engine.ReasonUnreadable {
 			t.Errorf("without its key: %+v", refused)
 		}
 		a.link.fail(refused)
-		wantRefusal(t, a.begin(req), engine.ReasonUnavailable, "")
+		wantRefusal(t, a.claim(req), engine.ReasonUnavailable, "")
 	})
 }
 
@@ -165,7 +165,7 @@ func TestRunThatOutlivesItsEncryptionKey(t *testing.T) {
 		run := a.run(req)
 		a.Configure(engine.Settings{Sealer: sealing(t, "b")})
 		wantEnd(t, run, created("paid"), resultKept)
-		if refused := as[engine.Refusal](t, a.begin(req)); refused.Reason != engine.ReasonUnreadable {
+		if refused := as[engine.Refusal](t, a.claim(req)); refused.Reason != engine.ReasonUnreadable {
 			t.Errorf("without its key: %+v", refused)
 		}
 	})

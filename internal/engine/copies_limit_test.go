@@ -24,13 +24,13 @@ func numbered(n int) engine.Request {
 func (r *replica) asks(req engine.Request) bool {
 	r.t.Helper()
 	before := r.link.count("claim")
-	as[engine.Replay](r.t, r.begin(req))
+	as[engine.Replay](r.t, r.claim(req))
 	return r.link.count("claim") > before
 }
 
 func TestCopiesHaveALimit(t *testing.T) {
 	copies := engine.NewCopies(100 << 10)
-	a := newCopying(t, newShared(t), copies)
+	a := newReplicaWithCopies(t, newShared(t), copies)
 	for n := range 10 {
 		wantEnd(t, a.run(numbered(n)), created(strings.Repeat("x", 20<<10)), resultKept)
 		if a.asks(numbered(0)) { // used again and again
@@ -75,7 +75,7 @@ func TestCopiesHaveALimit(t *testing.T) {
 // The limit is that of a process. Two of its stores may have the same key.
 func TestStoresShareTheLimitAndNothingElse(t *testing.T) {
 	copies := engine.NewCopies(someCopies)
-	a, b := newCopying(t, newShared(t), copies), newCopying(t, newShared(t), copies)
+	a, b := newReplicaWithCopies(t, newShared(t), copies), newReplicaWithCopies(t, newShared(t), copies)
 	req := someRequest()
 	first, second := a.run(req), b.run(req)
 	wantEnd(t, first, created("first"), resultKept)
@@ -84,12 +84,12 @@ func TestStoresShareTheLimitAndNothingElse(t *testing.T) {
 	if both := copies.Bytes(); both <= one {
 		t.Errorf("two copies take %d bytes, one %d", both, one)
 	}
-	wantReplay(t, a.begin(req), first.ExecutionID(), created("first"), false)
-	wantReplay(t, b.begin(req), second.ExecutionID(), created("second"), false)
+	wantReplay(t, a.claim(req), first.ExecutionID(), created("first"), false)
+	wantReplay(t, b.claim(req), second.ExecutionID(), created("second"), false)
 	if err := a.Release(context.Background(), req.Key, idempotency.Precondition{}); err != nil {
 		t.Fatal(err)
 	}
-	as[*engine.Run](t, a.begin(req))
+	as[*engine.Run](t, a.claim(req))
 	if b.asks(req) {
 		t.Error("a key that was freed in one store lost its copy of the other")
 	}
@@ -102,7 +102,7 @@ func TestStoresShareTheLimitAndNothingElse(t *testing.T) {
 }
 
 func TestKeptResponse(t *testing.T) {
-	a := newCopying(t, newShared(t), engine.NewCopies(someCopies))
+	a := newReplicaWithCopies(t, newShared(t), engine.NewCopies(someCopies))
 	req := someRequest()
 	run := a.run(req)
 	wantEnd(t, run, created("paid"), resultKept)
@@ -110,7 +110,7 @@ func TestKeptResponse(t *testing.T) {
 	if err != nil || first == nil || string(first.Body) != "paid" {
 		t.Errorf("before a duplicate: %+v, %v", first, err)
 	}
-	replay := as[engine.Replay](t, a.begin(req))
+	replay := as[engine.Replay](t, a.claim(req))
 	got, err := a.KeptResponse(context.Background(), req.Key, replay.Record)
 	if err != nil || got != replay.Response || a.link.count("response") != 0 {
 		t.Errorf("got %+v, %v, and the store was asked %d times", got, err, a.link.count("response"))
@@ -159,7 +159,7 @@ func TestCopiesCountTheirBytes(t *testing.T) {
 					t.Errorf("a copy is %d objects", each)
 				}
 				for i := range c.n {
-					as[engine.Replay](t, beginWith(t, e, req, i))
+					as[engine.Replay](t, claimWith(t, e, req, i))
 				}
 				decoded, _ := heap()
 				const noise = 1 << 20

@@ -18,7 +18,7 @@ func withCopies(t *testing.T, test func(t *testing.T, a, b *replica)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		store := newShared(t)
-		test(t, newCopying(t, store, engine.NewCopies(someCopies)), newCopying(t, store, engine.NewCopies(someCopies)))
+		test(t, newReplicaWithCopies(t, store, engine.NewCopies(someCopies)), newReplicaWithCopies(t, store, engine.NewCopies(someCopies)))
 	})
 }
 
@@ -39,11 +39,11 @@ func TestDuplicateIsAnsweredFromACopy(t *testing.T) {
 				run := a.run(req)
 				wantEnd(t, run, response, resultKept)
 				for range 3 {
-					wantReplay(t, a.begin(req), run.ExecutionID(), response, false)
+					wantReplay(t, a.claim(req), run.ExecutionID(), response, false)
 				}
 				a.wantAsked("after the run", 1)
 				for range 3 {
-					got := as[engine.Replay](t, b.begin(req))
+					got := as[engine.Replay](t, b.claim(req))
 					if got.Response.Omitted != response.Omitted {
 						t.Errorf("replayed %+v", got.Response)
 					}
@@ -68,11 +68,11 @@ func TestCopyOfAStoreInThisProcessComesWithTheFirstDuplicate(t *testing.T) {
 		if n := copies.Bytes(); n != 0 {
 			t.Errorf("a copy of %d bytes was made before a duplicate came", n)
 		}
-		wantReplay(t, r.begin(req), run.ExecutionID(), created("paid"), false)
+		wantReplay(t, r.claim(req), run.ExecutionID(), created("paid"), false)
 		if copies.Bytes() == 0 {
 			t.Error("the first duplicate has made no copy")
 		}
-		wantReplay(t, r.begin(req), run.ExecutionID(), created("paid"), false)
+		wantReplay(t, r.claim(req), run.ExecutionID(), created("paid"), false)
 	})
 }
 
@@ -80,12 +80,12 @@ func TestReplicaThatWaitedHasACopy(t *testing.T) {
 	withCopies(t, func(t *testing.T, a, b *replica) {
 		req := someRequest()
 		run := a.run(req)
-		w := b.beginLater(context.Background(), req)
+		w := b.claimLater(context.Background(), req)
 		synctest.Wait()
 		wantEnd(t, run, created("paid"), resultKept)
 		wantReplay(t, w.decision(), run.ExecutionID(), created("paid"), true)
 		asked := b.link.count("claim")
-		wantReplay(t, b.begin(req), run.ExecutionID(), created("paid"), false)
+		wantReplay(t, b.claim(req), run.ExecutionID(), created("paid"), false)
 		b.wantAsked("after it waited", asked)
 	})
 }
@@ -97,16 +97,16 @@ func TestCopyIsNoAnswerToAnotherRequest(t *testing.T) {
 		wantEnd(t, run, created("paid"), resultKept)
 		other := req
 		other.Fingerprint = "body:two"
-		wantRefusal(t, a.begin(other), engine.ReasonReused, run.ExecutionID())
+		wantRefusal(t, a.claim(other), engine.ReasonReused, run.ExecutionID())
 		a.wantAsked("another fingerprint", 1)
 		elsewhere := req
 		elsewhere.Key = idempotency.Identity{ID: "elsewhere"}.Key()
-		as[*engine.Run](t, a.begin(elsewhere))
+		as[*engine.Run](t, a.claim(elsewhere))
 		a.wantAsked("another key", 2)
-		forced := as[*engine.Run](t, a.begin(forcing(req)))
+		forced := as[*engine.Run](t, a.claim(forcing(req)))
 		a.wantAsked("forced", 3)
 		wantEnd(t, forced, created("again"), resultKept)
-		wantReplay(t, a.begin(req), forced.ExecutionID(), created("again"), false)
+		wantReplay(t, a.claim(req), forced.ExecutionID(), created("again"), false)
 		a.wantAsked("the forced run's response", 3)
 	})
 }
@@ -136,7 +136,7 @@ func TestOnlyWhatIsStoredAndCompleteIsCopied(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				copies := engine.NewCopies(someCopies)
-				a := newCopying(t, newShared(t), copies)
+				a := newReplicaWithCopies(t, newShared(t), copies)
 				end(t, a, a.run(holding()))
 				if n := copies.Bytes(); n != 0 {
 					t.Errorf("the copies take %d bytes", n)
@@ -154,7 +154,7 @@ func TestResponseIsCopiedWhenItIsStoredLater(t *testing.T) {
 		wantEnd(t, run, created("paid"), resultTrying)
 		a.link.fail(works, "settle")
 		a.drain()
-		wantReplay(t, a.begin(req), run.ExecutionID(), created("paid"), false)
+		wantReplay(t, a.claim(req), run.ExecutionID(), created("paid"), false)
 		a.wantAsked("stored", 1)
 	})
 }
@@ -186,18 +186,18 @@ func TestCopiesFollowWhatHappensElsewhere(t *testing.T) {
 					wantEnd(t, run, created("old"), resultKept)
 					switch how {
 					case "here":
-						a.link.deafen() // of its own acts it needs no notification
+						a.link.dropWakeUps() // of its own acts it needs no notification
 						happen(t, a, req)
 					case "notified":
 						happen(t, b, req)
 					case "not notified":
-						a.link.deafen()
+						a.link.dropWakeUps()
 						happen(t, b, req)
 						time.Sleep(engine.CopyBound - time.Millisecond)
-						wantReplay(t, a.begin(req), run.ExecutionID(), created("old"), false)
+						wantReplay(t, a.claim(req), run.ExecutionID(), created("old"), false)
 						time.Sleep(time.Millisecond)
 					}
-					switch d := a.begin(req).(type) {
+					switch d := a.claim(req).(type) {
 					case *engine.Run:
 						if name == "forced" {
 							t.Error("a duplicate of a forced run runs")
@@ -221,7 +221,7 @@ func TestNoCopyBesideAForcedRun(t *testing.T) {
 		req := someRequest()
 		wantEnd(t, a.run(req), created("old"), resultKept)
 		forced := a.run(forcing(req))
-		w := a.beginLater(context.Background(), req)
+		w := a.claimLater(context.Background(), req)
 		synctest.Wait()
 		if w.decided() {
 			t.Fatalf("decided %+v", w.d)
@@ -237,12 +237,12 @@ func TestCopyIsNoAnswerWithinAForcedRun(t *testing.T) {
 		req := someRequest()
 		first := front.run(req)
 		wantEnd(t, first, created("old"), resultKept)
-		wantReplay(t, behind.begin(req), first.ExecutionID(), created("old"), false)
-		behind.link.deafen()
+		wantReplay(t, behind.claim(req), first.ExecutionID(), created("old"), false)
+		behind.link.dropWakeUps()
 		forced := front.run(forcing(req))
 		inner := req
 		inner.Within = forced.ExecutionID()
-		wantRefusal(t, behind.begin(inner), engine.ReasonLoop, forced.ExecutionID())
+		wantRefusal(t, behind.claim(inner), engine.ReasonLoop, forced.ExecutionID())
 		wantEnd(t, forced, created("new"), resultKept)
 	})
 }
@@ -256,7 +256,7 @@ func TestAnswerFromBeforeADropIsNoCopy(t *testing.T) {
 				run := a.run(req)
 				wantEnd(t, run, created("old"), resultKept)
 				resume := b.link.pauseReply("claim")
-				w := b.beginLater(context.Background(), req)
+				w := b.claimLater(context.Background(), req)
 				synctest.Wait()
 				by := map[string]*replica{"this replica": b, "another": a}[freedBy]
 				if err := by.Release(context.Background(), req.Key, idempotency.Precondition{}); err != nil {
@@ -264,7 +264,7 @@ func TestAnswerFromBeforeADropIsNoCopy(t *testing.T) {
 				}
 				resume()
 				wantReplay(t, w.decision(), run.ExecutionID(), created("old"), false)
-				as[*engine.Run](t, b.begin(req))
+				as[*engine.Run](t, b.claim(req))
 			})
 		}
 	})
@@ -272,7 +272,7 @@ func TestAnswerFromBeforeADropIsNoCopy(t *testing.T) {
 		withCopies(t, func(t *testing.T, a, b *replica) {
 			req := someRequest()
 			run := a.run(req)
-			w := b.beginLater(context.Background(), req)
+			w := b.claimLater(context.Background(), req)
 			synctest.Wait()
 			resume := b.link.pauseReply("response")
 			wantEnd(t, run, created("old"), resultKept)
@@ -282,7 +282,7 @@ func TestAnswerFromBeforeADropIsNoCopy(t *testing.T) {
 			}
 			resume()
 			wantReplay(t, w.decision(), run.ExecutionID(), created("old"), true)
-			as[*engine.Run](t, b.begin(req))
+			as[*engine.Run](t, b.claim(req))
 		})
 	})
 	t.Run("of a settlement", func(t *testing.T) {
@@ -301,7 +301,7 @@ func TestAnswerFromBeforeADropIsNoCopy(t *testing.T) {
 			}
 			resume()
 			<-done
-			as[*engine.Run](t, a.begin(req))
+			as[*engine.Run](t, a.claim(req))
 		})
 	})
 }
@@ -311,7 +311,7 @@ func TestAnswerFromBeforeADropIsNoCopy(t *testing.T) {
 func TestCopyThatTheStoreContradicts(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store, copies := newShared(t), engine.NewCopies(someCopies)
-		a, req := newCopying(t, store, copies), someRequest()
+		a, req := newReplicaWithCopies(t, store, copies), someRequest()
 		wantEnd(t, a.run(req), created("old"), resultKept)
 		if err := store.Forget(context.Background(), req.Key, idempotency.Precondition{}); err != nil {
 			t.Fatal(err)
@@ -322,7 +322,7 @@ func TestCopyThatTheStoreContradicts(t *testing.T) {
 			t.Errorf("beside a run the copies take %d bytes", n)
 		}
 		wantEnd(t, run, created("new"), resultKept)
-		a.link.deafen()
+		a.link.dropWakeUps()
 		if err := store.Forget(context.Background(), req.Key, idempotency.Precondition{}); err != nil {
 			t.Fatal(err)
 		}

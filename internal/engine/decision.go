@@ -68,15 +68,15 @@ const (
 func decideInFlight(run *idempotency.Record, live any, c idempotency.Claim) Decision {
 	switch idempotency.Decide(run, c, time.Time{}) {
 	case idempotency.RefuseReused:
-		return refusalBeside(ReasonReused, run)
+		return newRefusal(ReasonReused, run)
 	case idempotency.RefuseUnreadable:
 		return refuseUnreadable(c.Key, run)
 	case idempotency.RefuseLoop:
-		return refusalBeside(ReasonLoop, run)
+		return newRefusal(ReasonLoop, run)
 	}
 	switch {
 	case !c.Waits:
-		return refusalBeside(ReasonInFlight, run)
+		return newRefusal(ReasonInFlight, run)
 	case live != nil:
 		return Follow{Record: run, Live: live}
 	default:
@@ -87,13 +87,13 @@ func decideInFlight(run *idempotency.Record, live any, c idempotency.Claim) Deci
 // decideEnded returns what a request does when the flight has ended. Nil means that the
 // request must ask the store.
 func (v view) decideEnded(m *member, c idempotency.Claim) Decision {
-	found, waited := v.found, v.record != nil && m.part != afterwards
+	found, waited := v.found, v.record != nil && m.part != joinedAfterEnd
 	hasResponse := found.Response != nil || found.Record != nil && found.Record.LargeBody > 0
 	verdict := idempotency.Decide(found.Record, c, found.Now)
 	switch {
 	case v.err != nil && verdict == idempotency.Proceed: // also when there is no record
 		return refusalFor(v.err)
-	case v.cameBeforeTheEnd(m) && hasResponse && found.Record.Token == v.record.Token && c.SameRequest(v.record):
+	case v.joinedBeforeEnd(m) && hasResponse && found.Record.Token == v.record.Token && c.SameRequest(v.record):
 		return Replay{Record: found.Record, Response: found.Response, Waited: true}
 	case found.Response != nil && found.Record.State == idempotency.InFlight:
 		// The record is that of the run from when it was in flight. The store has
@@ -108,7 +108,7 @@ func (v view) decideEnded(m *member, c idempotency.Claim) Decision {
 			return Replay{Record: found.Record, Response: found.Response, Waited: waited}
 		}
 	case idempotency.RefuseReused:
-		return refusalBeside(ReasonReused, found.Record)
+		return newRefusal(ReasonReused, found.Record)
 	case idempotency.RefuseUnreadable:
 		// If the store can be asked, it has to decide: the encryption keys may have changed
 		// since the fingerprints of this request were made.
@@ -116,29 +116,29 @@ func (v view) decideEnded(m *member, c idempotency.Claim) Decision {
 			return refuseUnreadable(c.Key, found.Record)
 		}
 	case idempotency.RefuseHeld:
-		return refusalBeside(ReasonHeld, found.Record)
+		return newRefusal(ReasonHeld, found.Record)
 	case idempotency.RefuseExhausted:
-		return refusalBeside(ReasonExhausted, found.Record)
+		return newRefusal(ReasonExhausted, found.Record)
 	case idempotency.RefuseLoop:
-		return refusalBeside(ReasonLoop, found.Record)
+		return newRefusal(ReasonLoop, found.Record)
 	case idempotency.WaitForRun:
 		if !c.Waits {
-			return refusalBeside(ReasonInFlight, found.Record)
+			return newRefusal(ReasonInFlight, found.Record)
 		}
 	}
 	return nil
 }
 
-// cameBeforeTheEnd reports whether a request is known to have come before the run of its
+// joinedBeforeEnd reports whether a request is known to have come before the run of its
 // flight had ended. Only then does it get an answer that has released the key: a retry
 // that follows such an answer has to run. Of a run on another replica this is known
 // where a look at the store that began after the request had come saw it in flight.
-func (v view) cameBeforeTheEnd(m *member) bool {
-	return v.record != nil && m.part != afterwards && m.part != whileStoring && (!v.watched || v.sawRun > m.looks)
+func (v view) joinedBeforeEnd(m *member) bool {
+	return v.record != nil && m.part != joinedAfterEnd && m.part != joinedWhileStoring && (!v.watched || v.lastPollInFlight > m.pollSeq)
 }
 
-// refusalBeside is a refusal because of the run that wrote this record.
-func refusalBeside(reason Reason, record *idempotency.Record) Refusal {
+// newRefusal is a refusal because of the run that wrote this record.
+func newRefusal(reason Reason, record *idempotency.Record) Refusal {
 	refusal := Refusal{Reason: reason, ExecutionID: record.ExecutionID, Attempt: record.Attempt}
 	if record.State == idempotency.Complete {
 		refusal.Status = record.Status
@@ -149,7 +149,7 @@ func refusalBeside(reason Reason, record *idempotency.Record) Refusal {
 // refuseUnreadable refuses a request beside a record whose encryption key is not among those of
 // the request's fingerprints.
 func refuseUnreadable(key idempotency.Key, record *idempotency.Record) Refusal {
-	refusal := refusalBeside(ReasonUnreadable, record)
+	refusal := newRefusal(ReasonUnreadable, record)
 	refusal.Err = &idempotency.UnreadableError{
 		Where: "record " + key.String(), Err: errors.New("it is encrypted with a key that is not configured"),
 	}

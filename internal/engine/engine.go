@@ -78,8 +78,8 @@ type Engine struct {
 	cancel     context.CancelFunc
 	background sync.WaitGroup
 	// storing ends, with ctx or before it, when ends that are not stored yet are given up.
-	storing context.Context
-	giveUp  context.CancelFunc
+	retryCtx    context.Context
+	stopRetries context.CancelFunc
 	// closing is a lock: no work may be added to background while Close begins to
 	// wait for it.
 	closing sync.Mutex
@@ -105,7 +105,7 @@ func New(store idempotency.Store, options Options) *Engine {
 	e.flights.byKey = make(map[idempotency.Key]*flight)
 	e.withdrawals.engine = e
 	e.copies = &ownCopies{options.Copies, e.store, ctx}
-	e.storing, e.giveUp = context.WithCancel(ctx)
+	e.retryCtx, e.stopRetries = context.WithCancel(ctx)
 	_, e.inProcess = store.(inProcess)
 	e.timeout.Store(int64(options.Timeout))
 	e.unsubscribe = store.Subscribe(e.wake)
@@ -157,9 +157,9 @@ type Request struct {
 	OnWait func()
 }
 
-// claimOf returns the claim of a request, still without token and execution ID. Only a
+// newClaim returns the claim of a request, still without token and execution ID. Only a
 // request that asks the store needs these, and it needs new ones each time.
-func (e *Engine) claimOf(req Request) idempotency.Claim {
+func (e *Engine) newClaim(req Request) idempotency.Claim {
 	return idempotency.Claim{
 		Key:          req.Key,
 		Within:       req.Within,
@@ -178,13 +178,13 @@ func (e *Engine) Claim(ctx context.Context, req Request) (Decision, error) {
 	limit := waitLimit{until: time.Now().Add(req.Wait), onWait: req.OnWait}
 	defer limit.stop()
 	for {
-		c := e.claimOf(req) // anew in each round: the encryption keys may have changed
+		c := e.newClaim(req) // anew in each round: the encryption keys may have changed
 		if decision := e.decideByCopy(c); decision != nil {
 			return decision, nil
 		}
 		m := e.flights.join(c.Key)
 		if m.part == first {
-			if run := e.claim(m.flight, c, req); run != nil {
+			if run := e.claimForFlight(m.flight, c, req); run != nil {
 				return run, nil
 			}
 		}
@@ -196,10 +196,10 @@ func (e *Engine) Claim(ctx context.Context, req Request) (Decision, error) {
 	}
 }
 
-// claim asks the store, for the first request of a flight. It returns a run if the
+// claimForFlight asks the store, for the first request of a flight. It returns a run if the
 // request may run. Otherwise it returns nil, and the flight shows all its requests,
 // the first one too, what to do.
-func (e *Engine) claim(f *flight, c idempotency.Claim, req Request) *Run {
+func (e *Engine) claimForFlight(f *flight, c idempotency.Claim, req Request) *Run {
 	counted, answered := false, false
 	defer func() {
 		if counted {
@@ -209,7 +209,7 @@ func (e *Engine) claim(f *flight, c idempotency.Claim, req Request) *Run {
 			f.end(runOver, idempotency.Claimed{}, errors.New("the store failed"))
 		}
 	}()
-	if found, err := e.beginClaim(c, req.Observed); err != nil {
+	if found, err := e.admitClaim(c, req.Observed); err != nil {
 		answered = true
 		f.end(runOver, found, err)
 		return nil
@@ -217,7 +217,7 @@ func (e *Engine) claim(f *flight, c idempotency.Claim, req Request) *Run {
 	counted = true
 	c.Token, c.ExecutionID = e.options.NewToken(), e.options.NewExecutionID()
 	read := e.copies.snapshot()
-	f.beginLook()
+	f.startPoll()
 	got, err := e.storeClaim(c, req.Observed)
 	answered = true
 	if err != nil && got.Record != nil { // the reply was lost, and the claim perhaps written

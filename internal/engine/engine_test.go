@@ -50,7 +50,7 @@ func TestConcurrentDuplicatesAskTheStoreOnce(t *testing.T) {
 		if n := a.link.count("lookup") + a.link.count("response"); n != 0 {
 			t.Errorf("the store was asked %d times for a run of this process", n)
 		}
-		wantReplay(t, a.begin(req), run.ExecutionID(), answer, false)
+		wantReplay(t, a.claim(req), run.ExecutionID(), answer, false)
 		a.wantState(req, idempotency.Complete, 1)
 	})
 }
@@ -63,8 +63,8 @@ func TestKeysDoNotWaitForEachOther(t *testing.T) {
 		second := a.run(two)
 		wantEnd(t, second, created("two"), resultKept)
 		wantEnd(t, first, created("one"), resultKept)
-		wantReplay(t, a.begin(one), first.ExecutionID(), created("one"), false)
-		wantReplay(t, a.begin(two), second.ExecutionID(), created("two"), false)
+		wantReplay(t, a.claim(one), first.ExecutionID(), created("one"), false)
+		wantReplay(t, a.claim(two), second.ExecutionID(), created("two"), false)
 	})
 }
 
@@ -74,14 +74,14 @@ func TestOtherFingerprintIsRefused(t *testing.T) {
 		reused := req
 		reused.Fingerprint = "body:two"
 		run := owner.run(req)
-		w := other.beginLater(context.Background(), reused)
+		w := other.claimLater(context.Background(), reused)
 		wantRefusal(t, w.decision(), engine.ReasonReused, run.ExecutionID())
 		if w.took != 0 {
 			t.Errorf("the refusal waited %v", w.took)
 		}
 		wantEnd(t, run, created("one"), resultKept)
-		wantRefusal(t, other.begin(reused), engine.ReasonReused, run.ExecutionID())
-		wantReplay(t, other.begin(req), run.ExecutionID(), created("one"), false)
+		wantRefusal(t, other.claim(reused), engine.ReasonReused, run.ExecutionID())
+		wantReplay(t, other.claim(req), run.ExecutionID(), created("one"), false)
 	})
 }
 
@@ -95,9 +95,9 @@ func TestDuplicateBesideAReusedKeyIsReplayed(t *testing.T) {
 		reused := req
 		reused.Fingerprint = "body:two"
 		resume := a.link.pause("claim")
-		first := a.beginLater(context.Background(), reused)
+		first := a.claimLater(context.Background(), reused)
 		synctest.Wait()
-		second := a.beginLater(context.Background(), req)
+		second := a.claimLater(context.Background(), req)
 		synctest.Wait()
 		resume()
 		wantRefusal(t, first.decision(), engine.ReasonReused, run.ExecutionID())
@@ -110,13 +110,13 @@ func TestInFlightIsRefusedWithoutWaiting(t *testing.T) {
 		req := someRequest()
 		req.Wait = 0
 		run := owner.run(req)
-		w := other.beginLater(context.Background(), req)
+		w := other.claimLater(context.Background(), req)
 		wantRefusal(t, w.decision(), engine.ReasonInFlight, run.ExecutionID())
 		if w.took != 0 {
 			t.Errorf("the refusal waited %v", w.took)
 		}
 		wantEnd(t, run, created("one"), resultKept)
-		wantReplay(t, other.begin(req), run.ExecutionID(), created("one"), false)
+		wantReplay(t, other.claim(req), run.ExecutionID(), created("one"), false)
 	})
 }
 
@@ -131,14 +131,14 @@ func TestWaitingBesideOneThatDoesNot(t *testing.T) {
 		impatient := req
 		impatient.Wait = 0
 		resume := b.link.pause("claim")
-		first := b.beginLater(context.Background(), impatient)
+		first := b.claimLater(context.Background(), impatient)
 		synctest.Wait()
-		second := b.beginLater(context.Background(), req)
+		second := b.claimLater(context.Background(), req)
 		synctest.Wait()
 		resume()
 		wantRefusal(t, first.decision(), engine.ReasonInFlight, run.ExecutionID())
 		synctest.Wait()
-		wantRefusal(t, b.begin(impatient), engine.ReasonInFlight, run.ExecutionID())
+		wantRefusal(t, b.claim(impatient), engine.ReasonInFlight, run.ExecutionID())
 		wantEnd(t, run, created("one"), resultKept)
 		wantReplay(t, second.decision(), run.ExecutionID(), created("one"), true)
 	})
@@ -148,12 +148,12 @@ func TestWaitEndsAtItsLimit(t *testing.T) {
 	onBoth(t, func(t *testing.T, owner, other *replica) {
 		req := someRequest()
 		run := owner.run(req)
-		w := other.beginLater(context.Background(), req)
+		w := other.claimLater(context.Background(), req)
 		wantRefusal(t, w.decision(), engine.ReasonInFlight, run.ExecutionID())
 		if w.took != someWait {
 			t.Errorf("waited %v, want %v", w.took, someWait)
 		}
-		later := other.beginLater(context.Background(), req)
+		later := other.claimLater(context.Background(), req)
 		time.Sleep(someWait / 2)
 		wantEnd(t, run, created("one"), resultKept)
 		wantReplay(t, later.decision(), run.ExecutionID(), created("one"), true)
@@ -165,7 +165,7 @@ func TestWaiterWhoseClientLeft(t *testing.T) {
 		req := someRequest()
 		run := owner.run(req)
 		ctx, cancel := context.WithCancelCause(context.Background())
-		gone, stays := other.beginLater(ctx, req), other.beginLater(context.Background(), req)
+		gone, stays := other.claimLater(ctx, req), other.claimLater(context.Background(), req)
 		time.Sleep(time.Second)
 		left := errors.New("the client left")
 		cancel(left)
@@ -183,10 +183,10 @@ func TestClientsThatLeaveWhileTheStoreIsAsked(t *testing.T) {
 		a, req := newReplica(t, newShared(t)), someRequest()
 		resume := a.link.pause("claim")
 		ctx, cancel := context.WithCancel(context.Background())
-		first := a.beginLater(ctx, req)
+		first := a.claimLater(ctx, req)
 		synctest.Wait()
-		second := a.beginLater(ctx, req)
-		third := a.beginLater(context.Background(), req)
+		second := a.claimLater(ctx, req)
+		third := a.claimLater(context.Background(), req)
 		synctest.Wait()
 		cancel()
 		synctest.Wait()
@@ -214,20 +214,20 @@ func TestRequestWithinItsOwnRunIsRefused(t *testing.T) {
 			for _, fingerprint := range []string{req.Fingerprint, "json:as another handler takes it", "body:two"} {
 				inner := req
 				inner.Within, inner.Fingerprint = run.ExecutionID(), fingerprint
-				w := other.beginLater(context.Background(), inner)
+				w := other.claimLater(context.Background(), inner)
 				wantRefusal(t, w.decision(), engine.ReasonLoop, run.ExecutionID())
 				if w.took != 0 {
 					t.Errorf("it waited %v for itself", w.took)
 				}
 			}
-			other.beginLater(context.Background(), req)
+			other.claimLater(context.Background(), req)
 			synctest.Wait()
 		}
 		elsewhere := req
 		elsewhere.Within, elsewhere.Wait = "another run", 0
-		wantRefusal(t, other.begin(elsewhere), engine.ReasonInFlight, run.ExecutionID())
+		wantRefusal(t, other.claim(elsewhere), engine.ReasonInFlight, run.ExecutionID())
 		wantEnd(t, run, created("one"), resultKept)
-		wantReplay(t, owner.begin(elsewhere), run.ExecutionID(), created("one"), false)
+		wantReplay(t, owner.claim(elsewhere), run.ExecutionID(), created("one"), false)
 	})
 }
 
@@ -358,7 +358,7 @@ func TestStoreThatPanicsLeavesNoRequestWaiting(t *testing.T) {
 
 		// The same at the end of a run: neither its waiters nor later requests may wait
 		// for ever.
-		waiting := a.beginLater(context.Background(), req)
+		waiting := a.claimLater(context.Background(), req)
 		synctest.Wait()
 		a.link.fail(panics, "settle")
 		func() {
@@ -395,6 +395,6 @@ func TestKeptResponseThatDoesNotCome(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a, req := newReplica(t, mute{newShared(t)}), someRequest()
 		wantEnd(t, a.run(req), created("one"), resultKept)
-		wantRefusal(t, a.begin(req), engine.ReasonUnreadable, "")
+		wantRefusal(t, a.claim(req), engine.ReasonUnreadable, "")
 	})
 }

@@ -55,8 +55,8 @@ type flight struct {
 	watched bool
 	woken   chan struct{}
 	// looks counts the looks at the store that have begun, including the first request's
-	// claim. sawRun is the number of the latest one that saw the watched run in flight.
-	looks, sawRun int
+	// claim. lastPollInFlight is the number of the latest one that saw the watched run in flight.
+	pollSeq, lastPollInFlight int
 }
 
 // flightState is the state of a flight.
@@ -122,13 +122,13 @@ const (
 	// waiter: it joined before the run had ended. It counts as a request that waited
 	// for the run, even if the run ends before its goroutine first looks.
 	waiter
-	// whileStoring: it joined after the run had ended, while its end was being stored.
+	// joinedWhileStoring: it joined after the run had ended, while its end was being stored.
 	// For the store the run was perhaps in flight, so it counts as one that waited, too.
 	// But it may be a retry that follows the answer: a waiter on another replica may have
 	// the answer before this process has the store's reply.
-	whileStoring
-	// afterwards: it joined after the run had ended, and before the end was stored.
-	afterwards
+	joinedWhileStoring
+	// joinedAfterEnd: it joined after the run had ended, and before the end was stored.
+	joinedAfterEnd
 )
 
 // member is a request that has joined a flight.
@@ -136,7 +136,7 @@ type member struct {
 	flight *flight
 	part   membership
 	// looks is how many looks at the store had begun when it joined.
-	looks int
+	pollSeq int
 	// counted reports whether it counts as a waiter. Only its own goroutine sets this.
 	counted bool
 }
@@ -151,12 +151,12 @@ func (t *flights) join(key idempotency.Key) member {
 		f, part = &flight{all: t, key: key}, first
 		t.byKey[key] = f
 	case f.state == unstored:
-		part = afterwards
+		part = joinedAfterEnd
 	case f.storing:
-		part = whileStoring
+		part = joinedWhileStoring
 	}
 	f.members++
-	return member{flight: f, part: part, looks: f.looks}
+	return member{flight: f, part: part, pollSeq: f.pollSeq}
 }
 
 // leave removes a request from its flight.
@@ -181,7 +181,7 @@ func (f *flight) setRun(record *idempotency.Record, run *Run) (exiting bool) {
 	defer f.all.mu.Unlock()
 	f.record, f.run, f.watched = record, run, run == nil
 	if f.watched {
-		f.sawRun = f.looks
+		f.lastPollInFlight = f.pollSeq
 		if f.woken == nil {
 			f.woken = make(chan struct{}, 1)
 		}
@@ -242,13 +242,13 @@ func (f *flight) notifyLocked() {
 
 // view is a copy of what a member needs to know of its flight, at one moment.
 type view struct {
-	state   flightState
-	record  *idempotency.Record
-	live    any
-	found   idempotency.Claimed
-	err     error
-	watched bool
-	sawRun  int
+	state            flightState
+	record           *idempotency.Record
+	live             any
+	found            idempotency.Claimed
+	err              error
+	watched          bool
+	lastPollInFlight int
 }
 
 // view returns a view of a flight, and a channel that is closed when the state
@@ -259,7 +259,7 @@ func (f *flight) view() (view, <-chan struct{}) {
 	if f.changed == nil && f.state != closed {
 		f.changed = make(chan struct{})
 	}
-	return view{f.state, f.record, f.live, f.found, f.err, f.watched, f.sawRun}, f.changed
+	return view{f.state, f.record, f.live, f.found, f.err, f.watched, f.lastPollInFlight}, f.changed
 }
 
 // waitLimit is how long a request waits for runs. Most requests wait for none, and need no
@@ -271,7 +271,7 @@ type waitLimit struct {
 	timer  *time.Timer
 }
 
-func (l *waitLimit) begin() <-chan time.Time {
+func (l *waitLimit) startTimer() <-chan time.Time {
 	if l.timer == nil {
 		l.timer = time.NewTimer(time.Until(l.until))
 		if l.onWait != nil {
@@ -298,22 +298,22 @@ func (e *Engine) follow(ctx context.Context, m *member, c idempotency.Claim, lim
 		case decision != nil || seen.state == closed:
 			return decision, nil
 		case seen.state != asking && !c.Waits:
-			return refusalBeside(ReasonInFlight, seen.runRecord()), nil
+			return newRefusal(ReasonInFlight, seen.runRecord()), nil
 		}
 		var timeout <-chan time.Time // an operation of the store has a time limit of its own
 		if seen.state != asking {
 			if reached, err := m.wait(seen.state); err != nil {
 				e.options.Observer.Overloaded(reached)
-				refused := refusalBeside(ReasonOverloaded, seen.runRecord())
+				refused := newRefusal(ReasonOverloaded, seen.runRecord())
 				refused.Err = err
 				return refused, nil //nolint:nilerr // it is in the refusal
 			}
-			timeout = limit.begin()
+			timeout = limit.startTimer()
 		}
 		select {
 		case <-changed:
 		case <-timeout:
-			return refusalBeside(ReasonInFlight, seen.runRecord()), nil
+			return newRefusal(ReasonInFlight, seen.runRecord()), nil
 		case <-ctx.Done():
 			return nil, context.Cause(ctx)
 		}
@@ -328,7 +328,7 @@ func (v view) decide(m *member, c idempotency.Claim) Decision {
 		return nil
 	case running:
 		live := v.live
-		if m.part == whileStoring {
+		if m.part == joinedWhileStoring {
 			live = nil // its status may release the key, and then this request has to run
 		}
 		return decideInFlight(v.record, live, c)

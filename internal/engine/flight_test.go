@@ -123,8 +123,8 @@ func TestEndThatIsUnknownHoldsTheKey(t *testing.T) {
 					wantRefusal(t, w.decision(), engine.ReasonHeld, run.ExecutionID())
 				}
 				for _, r := range []*replica{a, b} {
-					wantRefusal(t, r.begin(req), engine.ReasonHeld, run.ExecutionID())
-					wantRefusal(t, r.begin(someRequest()), engine.ReasonHeld, run.ExecutionID())
+					wantRefusal(t, r.claim(req), engine.ReasonHeld, run.ExecutionID())
+					wantRefusal(t, r.claim(someRequest()), engine.ReasonHeld, run.ExecutionID())
 				}
 				a.wantState(req, idempotency.Held, 1)
 			})
@@ -147,7 +147,7 @@ func TestRetentionCountsFromTheEnd(t *testing.T) {
 				time.Sleep(3 * time.Minute)
 				ended(run, idempotency.End{How: idempotency.Answered, Retention: test.asked, Response: created("one")})
 				time.Sleep(test.want - time.Millisecond)
-				wantReplay(t, a.begin(req), run.ExecutionID(), created("one"), false)
+				wantReplay(t, a.claim(req), run.ExecutionID(), created("one"), false)
 				time.Sleep(time.Millisecond)
 				if again := a.run(req); again.Attempt() != 1 {
 					t.Errorf("the attempt after the retention is %d, want 1", again.Attempt())
@@ -173,7 +173,7 @@ func TestLeaseIsRenewedAtAThird(t *testing.T) {
 		if n := a.link.count("renew"); n != 30 {
 			t.Errorf("renewed %d times in 5 minutes, want 30", n)
 		}
-		wantRefusal(t, b.begin(req), engine.ReasonInFlight, run.ExecutionID())
+		wantRefusal(t, b.claim(req), engine.ReasonInFlight, run.ExecutionID())
 		wantEnd(t, run, created("one"), resultKept)
 		time.Sleep(someLease)
 		if n := a.link.count("renew"); n != 30 {
@@ -192,7 +192,7 @@ func TestLeaseOutlivesFailedRenewals(t *testing.T) {
 		time.Sleep(20 * time.Second) // two renewals fail
 		a.link.fail(works)
 		time.Sleep(time.Minute)
-		wantRefusal(t, b.begin(req), engine.ReasonInFlight, run.ExecutionID())
+		wantRefusal(t, b.claim(req), engine.ReasonInFlight, run.ExecutionID())
 		wantEnd(t, run, created("one"), resultKept)
 	})
 }
@@ -203,8 +203,8 @@ func TestLeaseIsRenewedWhenTheStoreIsBack(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store, req := newShared(t), someRequest()
 		a, b := newReplica(t, store), newReplica(t, store)
-		begun, run := time.Now(), a.run(req)
-		until := func(end time.Duration) { time.Sleep(time.Until(begun.Add(end))) }
+		start, run := time.Now(), a.run(req)
+		until := func(end time.Duration) { time.Sleep(time.Until(start.Add(end))) }
 		until(someLease/3 - 100*time.Millisecond)
 		a.link.fail(refused, "renew")
 		until(2*someLease/3 + 100*time.Millisecond)
@@ -218,7 +218,7 @@ func TestLeaseIsRenewedWhenTheStoreIsBack(t *testing.T) {
 			t.Error("the store is back for a third of the lease, and was not asked")
 		}
 		until(someLease + time.Second)
-		wantRefusal(t, b.begin(req), engine.ReasonInFlight, run.ExecutionID())
+		wantRefusal(t, b.claim(req), engine.ReasonInFlight, run.ExecutionID())
 		wantEnd(t, run, created("one"), resultKept)
 	})
 }

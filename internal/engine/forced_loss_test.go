@@ -31,7 +31,7 @@ func TestForcedRunAfterTheStoreLostWhatItReplaces(t *testing.T) {
 				forced := a.run(forcing(req))
 				lose(t, store, req)
 				time.Sleep(someLease / 2) // until the claim is written again
-				wantRefusal(t, b.begin(impatient(req)), engine.ReasonInFlight, forced.ExecutionID())
+				wantRefusal(t, b.claim(impatient(req)), engine.ReasonInFlight, forced.ExecutionID())
 				ended(forced, withResponse(c.end, c.answer))
 				a.drain()
 				wantEnd(t, b.run(req), created("second"), resultKept)
@@ -53,7 +53,7 @@ func TestForcedRunUnderHoldAfterTheStoreLostWhatItReplaces(t *testing.T) {
 		if got := ended(forced, idempotency.End{How: idempotency.Unknown, Response: failed(502)}); got != resultHeld {
 			t.Errorf("the run ended %q, want it held", got)
 		}
-		wantRefusal(t, b.begin(req), engine.ReasonHeld, forced.ExecutionID())
+		wantRefusal(t, b.claim(req), engine.ReasonHeld, forced.ExecutionID())
 	})
 }
 
@@ -101,7 +101,7 @@ func TestForcedRunUnderHoldAfterAnUnnoticedLoss(t *testing.T) {
 				}
 				a.link.fail(works)
 				a.drain()
-				wantRefusal(t, b.begin(req), engine.ReasonHeld, forced.ExecutionID())
+				wantRefusal(t, b.claim(req), engine.ReasonHeld, forced.ExecutionID())
 			})
 		})
 	}
@@ -128,7 +128,7 @@ func TestForcedClaimIsWrittenAgainWhileItsRunEnds(t *testing.T) {
 		}
 		synctest.Wait()
 		a.wantState(req, idempotency.Complete, 2)
-		wantReplay(t, b.begin(impatient(req)), forced.ExecutionID(), created("second"), false)
+		wantReplay(t, b.claim(impatient(req)), forced.ExecutionID(), created("second"), false)
 	})
 }
 
@@ -150,7 +150,7 @@ func TestForcedClaimIsNeverForcedAgain(t *testing.T) {
 		synctest.Wait()
 		b.wantState(req, idempotency.Complete, 1)
 		wantEnd(t, forced, created("second"), resultFenced)
-		wantReplay(t, a.begin(req), other.ExecutionID(), created("other"), false)
+		wantReplay(t, a.claim(req), other.ExecutionID(), created("other"), false)
 	})
 }
 
@@ -171,6 +171,6 @@ func TestForcedClaimExecutedAgainAfterItsRun(t *testing.T) {
 			t.Errorf("the copy got %v, %v", got.Verdict, err)
 		}
 		a.wantState(req, idempotency.Complete, 2)
-		wantReplay(t, a.begin(req), run.ExecutionID(), created("second"), false)
+		wantReplay(t, a.claim(req), run.ExecutionID(), created("second"), false)
 	})
 }

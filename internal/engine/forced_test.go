@@ -60,9 +60,9 @@ func TestForcedRun(t *testing.T) {
 					wantReplay(t, w.decision(), run.ExecutionID(), c.waited, true)
 				}
 				if c.kept {
-					wantReplay(t, other.begin(req), run.ExecutionID(), created("second"), false)
+					wantReplay(t, other.claim(req), run.ExecutionID(), created("second"), false)
 				} else {
-					wantReplay(t, other.begin(req), first.ExecutionID(), created("first"), false)
+					wantReplay(t, other.claim(req), first.ExecutionID(), created("first"), false)
 				}
 			})
 		})
@@ -80,10 +80,10 @@ func TestForcedRunOfACrashedOwner(t *testing.T) {
 		a.run(forcing(req))
 		_ = a.Close() // so that it does not renew
 		time.Sleep(someLease)
-		wantReplay(t, b.begin(req), first.ExecutionID(), created("first"), false)
+		wantReplay(t, b.claim(req), first.ExecutionID(), created("first"), false)
 		again := b.run(forcing(req))
 		wantEnd(t, again, created("third"), resultKept)
-		wantReplay(t, b.begin(req), again.ExecutionID(), created("third"), false)
+		wantReplay(t, b.claim(req), again.ExecutionID(), created("third"), false)
 	})
 }
 
@@ -96,17 +96,17 @@ func TestForcedRequestBesideOthers(t *testing.T) {
 		other := forcing(req)
 		other.Fingerprint = "body:two"
 		run := a.run(req)
-		wantRefusal(t, a.begin(other), engine.ReasonReused, run.ExecutionID())
+		wantRefusal(t, a.claim(other), engine.ReasonReused, run.ExecutionID())
 		wantEnd(t, run, created("first"), resultKept)
 		second := a.run(other)
 		wantEnd(t, second, created("second"), resultKept)
-		wantRefusal(t, a.begin(req), engine.ReasonReused, second.ExecutionID())
+		wantRefusal(t, a.claim(req), engine.ReasonReused, second.ExecutionID())
 
 		held := req
 		held.Key = idempotency.Identity{ID: "held"}.Key()
 		lost := a.run(held)
 		ended(lost, idempotency.End{How: idempotency.Unknown, Response: &idempotency.Response{Status: 502, Failed: true}})
-		wantRefusal(t, a.begin(forcing(held)), engine.ReasonHeld, lost.ExecutionID())
+		wantRefusal(t, a.claim(forcing(held)), engine.ReasonHeld, lost.ExecutionID())
 	})
 }
 
@@ -133,7 +133,7 @@ func TestMaxAttempts(t *testing.T) {
 			wantEnd(t, run, broken("still"), want)
 		}
 		for range 3 {
-			got := as[engine.Replay](t, a.begin(req))
+			got := as[engine.Replay](t, a.claim(req))
 			if got.Response.Status != 500 || got.Record.Attempt != 3 {
 				t.Errorf("replayed %d of attempt %d", got.Response.Status, got.Record.Attempt)
 			}
@@ -144,11 +144,11 @@ func TestMaxAttempts(t *testing.T) {
 			wantEnd(t, a.run(req), broken("still"), resultReleased)
 		}
 		last := a.run(req)
-		waiting := b.beginLater(context.Background(), req)
+		waiting := b.claimLater(context.Background(), req)
 		synctest.Wait()
 		ended(last, idempotency.End{How: idempotency.Unknown, Response: failed(504)})
 		wantReplay(t, waiting.decision(), last.ExecutionID(), failed(504), true)
-		wantRefusal(t, b.begin(req), engine.ReasonExhausted, last.ExecutionID())
+		wantRefusal(t, b.claim(req), engine.ReasonExhausted, last.ExecutionID())
 	})
 }
 
@@ -160,25 +160,25 @@ func TestForcedRequestWaitsForAPendingResponse(t *testing.T) {
 		first := r.run(req)
 		r.link.fail(refused, "settle", "renew", "claim")
 		wantEnd(t, first, created("first"), resultTrying)
-		wantReplay(t, r.begin(req), first.ExecutionID(), created("first"), false)
+		wantReplay(t, r.claim(req), first.ExecutionID(), created("first"), false)
 
-		impatient := r.beginLater(context.Background(), forcing(req))
+		impatient := r.claimLater(context.Background(), forcing(req))
 		wantRefusal(t, impatient.decision(), engine.ReasonInFlight, first.ExecutionID())
 		if impatient.took != someWait {
 			t.Errorf("it was refused after %v, want %v", impatient.took, someWait)
 		}
 		atOnce := forcing(req)
 		atOnce.Wait = 0
-		wantRefusal(t, r.begin(atOnce), engine.ReasonInFlight, first.ExecutionID())
+		wantRefusal(t, r.claim(atOnce), engine.ReasonInFlight, first.ExecutionID())
 		ctx, leave := context.WithCancel(context.Background())
-		left := r.beginLater(ctx, forcing(req))
+		left := r.claimLater(ctx, forcing(req))
 		synctest.Wait()
 		leave()
 		if <-left.done; left.err == nil {
 			t.Error("a client that left got a decision")
 		}
 
-		patient := r.beginLater(context.Background(), forcing(req))
+		patient := r.claimLater(context.Background(), forcing(req))
 		synctest.Wait()
 		r.link.recover()
 		run := as[*engine.Run](t, patient.decision())
@@ -198,6 +198,6 @@ func TestForcedResponseWithoutItsBody(t *testing.T) {
 		wantEnd(t, first, created("first"), resultKept)
 		omitted := &idempotency.Response{Status: 201, Omitted: true}
 		wantEnd(t, r.run(forcing(req)), omitted, resultReleased)
-		wantReplay(t, r.begin(req), first.ExecutionID(), created("first"), false)
+		wantReplay(t, r.claim(req), first.ExecutionID(), created("first"), false)
 	})
 }

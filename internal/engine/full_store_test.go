@@ -29,7 +29,7 @@ func newInMemory(t *testing.T, limit int64) (*replica, *observer.ObservedLogs) {
 	r := &replica{t: t, link: newLink(store)}
 	core, logged := observer.New(zap.WarnLevel)
 	options := someOptions()
-	options.Observer, options.Logger = &r.seen, zap.New(core)
+	options.Observer, options.Logger = &r.observer, zap.New(core)
 	r.Engine = engine.New(inMemory{r.link}, options)
 	t.Cleanup(func() { _ = r.Engine.Close() })
 	return r, logged
@@ -38,8 +38,8 @@ func newInMemory(t *testing.T, limit int64) (*replica, *observer.ObservedLogs) {
 // nth returns someRequest with a key of its own.
 func nth(n int) engine.Request { return withKey(someRequest(), fmt.Sprint("key ", n)) }
 
-// manyBegin begins so many runs, all of which are in flight together.
-func (r *replica) manyBegin(n int) []*engine.Run {
+// startRuns begins so many runs, all of which are in flight together.
+func (r *replica) startRuns(n int) []*engine.Run {
 	runs := make([]*engine.Run, n)
 	for i := range runs {
 		runs[i] = r.run(nth(i))
@@ -62,7 +62,7 @@ func TestNoRunBeginsWhileResponsesWaitForRoom(t *testing.T) {
 		a, _ := newInMemory(t, 1<<20)
 		answer := created(strings.Repeat("x", 20_000))
 		kept, trying := 0, 0
-		for n, run := range a.manyBegin(60) {
+		for n, run := range a.startRuns(60) {
 			switch got := end(run, answer); got {
 			case resultKept:
 				kept++
@@ -76,19 +76,19 @@ func TestNoRunBeginsWhileResponsesWaitForRoom(t *testing.T) {
 			t.Fatalf("%d responses of 20 kB are in a store of 1 MiB, and %d wait", kept, trying)
 		}
 		for n := range 20 {
-			wantFull(t, a.begin(nth(100+n)))
+			wantFull(t, a.claim(nth(100+n)))
 			time.Sleep(7 * time.Second)
 		}
-		if n := a.seen.overloads()["limit "+string(engine.LimitMemoryStore)]; n != 20 {
+		if n := a.observer.overloads()["limit "+string(engine.LimitMemoryStore)]; n != 20 {
 			t.Errorf("memory_store has refused %d times, want 20", n)
 		}
 		for n := range 60 {
-			if got := as[engine.Replay](t, a.begin(nth(n))); string(got.Response.Body) != string(answer.Body) {
+			if got := as[engine.Replay](t, a.claim(nth(n))); string(got.Response.Body) != string(answer.Body) {
 				t.Errorf("key %d is answered with %+v", n, got.Response)
 			}
 		}
 		for n := range trying {
-			wantFull(t, a.begin(nth(200+n)))
+			wantFull(t, a.claim(nth(200+n)))
 			if err := a.Forget(context.Background(), nth(n).Key, idempotency.Precondition{}); err != nil {
 				t.Fatal(err)
 			}
@@ -123,22 +123,22 @@ func TestResponseThatTheStoreCanNeverKeep(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				a, logged := newInMemory(t, 1<<20)
-				given := 0
+				calls := 0
 				run := a.run(someRequest())
-				waiting := a.beginLater(context.Background(), someRequest())
+				waiting := a.claimLater(context.Background(), someRequest())
 				synctest.Wait()
-				wantStored(t, run, c.answer, resultKept, func() { given++ })
-				for _, d := range []engine.Decision{waiting.decision(), a.begin(someRequest())} {
+				wantStored(t, run, c.answer, resultKept, func() { calls++ })
+				for _, d := range []engine.Decision{waiting.decision(), a.claim(someRequest())} {
 					got := as[engine.Replay](t, d)
 					if fmt.Sprint(got.Response) != fmt.Sprint(c.want) || got.Record.ExecutionID != run.ExecutionID() {
 						t.Errorf("replayed %v of %s, want %v", got.Response, got.Record.ExecutionID, c.want)
 					}
 				}
-				if given != 1 || !a.Idle() {
-					t.Errorf("given back %d times; idle is %v", given, a.Idle())
+				if calls != 1 || !a.Idle() {
+					t.Errorf("calls back %d times; idle is %v", calls, a.Idle())
 				}
 				wantEnd(t, a.run(nth(1)), created("one"), resultKept) // new keys go on
-				wantCounts(t, a.seen.runs(), map[string]int{"run kept": 2})
+				wantCounts(t, a.observer.runs(), map[string]int{"run kept": 2})
 				if logged.FilterMessageSnippet("too large").Len() == 0 {
 					t.Errorf("logged is %v", logged.All())
 				}
@@ -154,13 +154,13 @@ func TestForcedResponseThatTheStoreCanNeverKeep(t *testing.T) {
 		first := a.run(someRequest())
 		wantEnd(t, first, created("first"), resultKept)
 		run := a.run(forcing(someRequest()))
-		waiting := a.beginLater(context.Background(), someRequest())
+		waiting := a.claimLater(context.Background(), someRequest())
 		synctest.Wait()
 		wantEnd(t, run, created(strings.Repeat("x", 2<<20)), resultReleased)
 		if got := as[engine.Replay](t, waiting.decision()); !got.Response.Omitted || got.Record.ExecutionID != run.ExecutionID() {
 			t.Errorf("the request that waited gets %+v of %s", got.Response, got.Record.ExecutionID)
 		}
-		wantReplay(t, a.begin(someRequest()), first.ExecutionID(), created("first"), false)
+		wantReplay(t, a.claim(someRequest()), first.ExecutionID(), created("first"), false)
 	})
 }
 
@@ -169,31 +169,31 @@ func TestCopyOfAResponseThatTheStoreCanNeverKeep(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := memory.New(1 << 20)
 		defer store.Close()
-		a := newCopying(t, store, engine.NewCopies(16<<20))
+		a := newReplicaWithCopies(t, store, engine.NewCopies(16<<20))
 		wantEnd(t, a.run(someRequest()), created(strings.Repeat("x", 2<<20)), resultKept)
 		a.link.fail(refused)
-		if got := as[engine.Replay](t, a.begin(someRequest())); !got.Response.Omitted || len(got.Response.Body) != 0 {
+		if got := as[engine.Replay](t, a.claim(someRequest())); !got.Response.Omitted || len(got.Response.Body) != 0 {
 			t.Errorf("the copy has a body of %d bytes, omitted %v", len(got.Response.Body), got.Response.Omitted)
 		}
 	})
 }
 
 // Where there is no room for the rest either, that is what waits, and the room of the body
-// is given back at once.
+// is calls back at once.
 func TestRestOfALargeResponseIsStoredLater(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a, _ := newInMemory(t, 1<<20)
-		given := 0
+		calls := 0
 		run := a.run(someRequest())
 		a.link.failWith(idempotency.ErrTooLarge, "settle")
 		answer := created("one")
 		answer.Header = map[string][]string{"Etag": {"1"}}
-		wantStored(t, run, answer, resultTrying, func() { given++ })
+		wantStored(t, run, answer, resultTrying, func() { calls++ })
 		if n := a.link.count("settle"); n != 3 {
 			t.Errorf("tried %d times at once, want whole, without the body, and without the header", n)
 		}
-		if given != 1 {
-			t.Errorf("given back %d times, want 1", given)
+		if calls != 1 {
+			t.Errorf("calls back %d times, want 1", calls)
 		}
 		time.Sleep(time.Minute)
 		a.link.recover()
@@ -202,8 +202,8 @@ func TestRestOfALargeResponseIsStoredLater(t *testing.T) {
 		if reason := a.stored(someRequest()).Reason; !strings.Contains(reason, "the store has no room for it") {
 			t.Errorf("the record says %q", reason)
 		}
-		if given != 1 {
-			t.Errorf("given back %d times in the end, want 1", given)
+		if calls != 1 {
+			t.Errorf("calls back %d times in the end, want 1", calls)
 		}
 	})
 }
@@ -215,7 +215,7 @@ func TestDrainWaitsForNoRoomInThisProcess(t *testing.T) {
 		one, two := a.run(nth(1)), a.run(nth(2))
 		a.link.failWith(idempotency.ErrFull, "settle")
 		wantEnd(t, one, created("one"), resultTrying)
-		wantReplay(t, a.begin(nth(1)), one.ExecutionID(), created("one"), false)
+		wantReplay(t, a.claim(nth(1)), one.ExecutionID(), created("one"), false)
 		drained := make(chan error)
 		go func() { drained <- a.Drain(context.Background()) }()
 		time.Sleep(time.Minute)
@@ -224,14 +224,14 @@ func TestDrainWaitsForNoRoomInThisProcess(t *testing.T) {
 			t.Fatalf("drained with a run in flight: %v", err)
 		default:
 		}
-		begun := time.Now()
+		start := time.Now()
 		wantEnd(t, two, created("two"), resultTrying)
-		if err := <-drained; err != nil || time.Since(begun) > 0 {
-			t.Errorf("drained %v after the last run: %v", time.Since(begun), err)
+		if err := <-drained; err != nil || time.Since(start) > 0 {
+			t.Errorf("drained %v after the last run: %v", time.Since(start), err)
 		}
 		if n := logged.FilterMessage("the run's end was never stored: the process stops").Len(); n != 2 {
 			t.Errorf("%d lines say that an end was never stored, want 2", n)
 		}
-		wantCounts(t, a.seen.runs(), map[string]int{"run lost": 2})
+		wantCounts(t, a.observer.runs(), map[string]int{"run lost": 2})
 	})
 }

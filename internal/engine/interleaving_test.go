@@ -54,7 +54,7 @@ func (c *chaos) Renew(ctx context.Context, claim idempotency.Claim) error {
 	return err
 }
 
-func (c *chaos) begins(operation int, run *engine.Run) {
+func (c *chaos) runStarted(operation int, run *engine.Run) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	executionID := run.ExecutionID()
@@ -75,7 +75,7 @@ func (c *chaos) begins(operation int, run *engine.Run) {
 	c.running[operation][executionID] = true
 }
 
-func (c *chaos) ends(operation int, run *engine.Run, how idempotency.How, response *idempotency.Response) {
+func (c *chaos) runEnded(operation int, run *engine.Run, how idempotency.How, response *idempotency.Response) {
 	c.mu.Lock()
 	delete(c.running[operation], run.ExecutionID())
 	c.mu.Unlock()
@@ -115,7 +115,7 @@ func (c *chaos) request(random *rand.Rand, r *replica, operation int, req engine
 	d, err := r.Claim(ctx, req)
 	switch d := d.(type) {
 	case *engine.Run:
-		c.begins(operation, d)
+		c.runStarted(operation, d)
 		time.Sleep(time.Duration(random.IntN(6000)) * time.Millisecond)
 		response := &idempotency.Response{Status: 500, Body: []byte(d.ExecutionID())}
 		how := idempotency.Answered
@@ -127,7 +127,7 @@ func (c *chaos) request(random *rand.Rand, r *replica, operation int, req engine
 		case 2, 3:
 			response.Status = 201
 		}
-		c.ends(operation, d, how, response)
+		c.runEnded(operation, d, how, response)
 	case engine.Replay:
 		c.replayed(d)
 	case engine.Refusal:
@@ -210,7 +210,7 @@ func interleave(t *testing.T, seed uint64, copies int64, sealedWith []string) *c
 	}
 	var replicas []*replica
 	for _, keys := range sealedWith {
-		r := newCopying(t, c, engine.NewCopies(copies))
+		r := newReplicaWithCopies(t, c, engine.NewCopies(copies))
 		r.Configure(engine.Settings{Sealer: sealing(t, keys)})
 		replicas = append(replicas, r)
 	}
@@ -257,10 +257,10 @@ func interleave(t *testing.T, seed uint64, copies int64, sealedWith []string) *c
 	// Whatever has happened, no key may be left in flight without a run.
 	for n := range keys {
 		req := request(n)
-		switch d := replicas[n%2].begin(req).(type) {
+		switch d := replicas[n%2].claim(req).(type) {
 		case *engine.Run:
-			c.begins(n, d)
-			c.ends(n, d, idempotency.Answered, &idempotency.Response{Status: 201, Body: []byte(d.ExecutionID())})
+			c.runStarted(n, d)
+			c.runEnded(n, d, idempotency.Answered, &idempotency.Response{Status: 201, Body: []byte(d.ExecutionID())})
 		case engine.Replay:
 			c.replayed(d)
 		case engine.Refusal:

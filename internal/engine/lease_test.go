@@ -32,7 +32,7 @@ func TestFirstRenewalCountsFromTheClaim(t *testing.T) {
 				req.Policy.Lease = shortLease
 				resume := a.link.pauseReply("claim")
 				sent := time.Now()
-				w := a.beginLater(context.Background(), req)
+				w := a.claimLater(context.Background(), req)
 				time.Sleep(slow)
 				resume()
 				run := as[*engine.Run](t, w.decision())
@@ -68,7 +68,7 @@ func TestSlowRenewalDoesNotDelayTheNext(t *testing.T) {
 					}
 				}
 				req.Wait = 0
-				wantRefusal(t, b.begin(req), engine.ReasonInFlight, run.ExecutionID())
+				wantRefusal(t, b.claim(req), engine.ReasonInFlight, run.ExecutionID())
 				wantEnd(t, run, created("one"), resultKept)
 			})
 		})
@@ -108,27 +108,27 @@ func TestClaimOutlastsAnEndThatHangs(t *testing.T) {
 		wantEnd(t, run, created("one"), resultTrying)
 		time.Sleep(shortLease/3 + 50*time.Millisecond) // the lease of the claim is over
 		req.Wait = 0
-		wantRefusal(t, b.begin(req), engine.ReasonInFlight, run.ExecutionID())
+		wantRefusal(t, b.claim(req), engine.ReasonInFlight, run.ExecutionID())
 		a.link.recover()
 		a.drain()
-		wantReplay(t, b.begin(req), run.ExecutionID(), created("one"), false)
+		wantReplay(t, b.claim(req), run.ExecutionID(), created("one"), false)
 	})
 }
 
-// notedRenewals notes when the claim of each key was renewed.
-type notedRenewals struct {
+// renewalRecorder records when the claim of each key was renewed.
+type renewalRecorder struct {
 	idempotency.Store
-	begun time.Time
+	start time.Time
 
-	mu sync.Mutex
-	of map[idempotency.Key][]time.Duration
+	mu       sync.Mutex
+	renewals map[idempotency.Key][]time.Duration
 }
 
-func (n *notedRenewals) Renew(ctx context.Context, c idempotency.Claim) error {
-	n.mu.Lock()
-	n.of[c.Key] = append(n.of[c.Key], time.Since(n.begun))
-	n.mu.Unlock()
-	return n.Store.Renew(ctx, c)
+func (r *renewalRecorder) Renew(ctx context.Context, c idempotency.Claim) error {
+	r.mu.Lock()
+	r.renewals[c.Key] = append(r.renewals[c.Key], time.Since(r.start))
+	r.mu.Unlock()
+	return r.Store.Renew(ctx, c)
 }
 
 // Whatever other runs there are, with leases of whatever length, beginning and ending in
@@ -136,7 +136,7 @@ func (n *notedRenewals) Renew(ctx context.Context, c idempotency.Claim) error {
 // ended.
 func TestRenewalsOfManyRuns(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		store := &notedRenewals{Store: newShared(t), begun: time.Now(), of: make(map[idempotency.Key][]time.Duration)}
+		store := &renewalRecorder{Store: newShared(t), start: time.Now(), renewals: make(map[idempotency.Key][]time.Duration)}
 		a := newReplica(t, store)
 		const runs = 100
 		random := rand.New(rand.NewPCG(1, 2))
@@ -146,13 +146,13 @@ func TestRenewalsOfManyRuns(t *testing.T) {
 			req := someRequest()
 			req.Key = idempotency.Identity{ID: strconv.Itoa(i)}.Key()
 			req.Policy.Lease = shortLease * time.Duration(1+random.IntN(5))
-			begins := time.Duration(random.IntN(20_000))*time.Millisecond + time.Duration(i)*time.Microsecond
+			delay := time.Duration(random.IntN(20_000))*time.Millisecond + time.Duration(i)*time.Microsecond
 			lasts := time.Duration(random.IntN(60_000))*time.Millisecond + 500*time.Microsecond
 			for at := req.Policy.Lease / 3; at < lasts; at += req.Policy.Lease / 3 {
-				want[req.Key] = append(want[req.Key], begins+at)
+				want[req.Key] = append(want[req.Key], delay+at)
 			}
 			all.Go(func() {
-				time.Sleep(begins)
+				time.Sleep(delay)
 				run := a.run(req)
 				time.Sleep(lasts)
 				wantEnd(t, run, created("one"), resultKept)
@@ -160,8 +160,8 @@ func TestRenewalsOfManyRuns(t *testing.T) {
 		}
 		all.Wait()
 		time.Sleep(time.Hour)
-		if !maps.EqualFunc(store.of, want, slices.Equal) {
-			t.Errorf("renewed at %v;\nwant %v", store.of, want)
+		if !maps.EqualFunc(store.renewals, want, slices.Equal) {
+			t.Errorf("renewed at %v;\nwant %v", store.renewals, want)
 		}
 	})
 }

@@ -55,13 +55,13 @@ func (m *member) wait(seen flightState) (reached Limit, err error) {
 	m.counted = true
 	all.waiting++
 	f.waiting++
-	if f.watched && f.looks == m.looks {
+	if f.watched && f.pollSeq == m.pollSeq {
 		f.hintLocked() // a look that begins now shows whether it came before the run's end
 	}
 	return "", nil
 }
 
-// beginClaim counts a claim as unsettled. If the claim becomes a run, it stays so until
+// admitClaim counts a claim as unsettled. If the claim becomes a run, it stays so until
 // the run is settled: what waits for all to be settled misses nothing in between. With
 // an error the claim is not made, and not counted; found is then what the store has,
 // as far as it was asked.
@@ -69,8 +69,8 @@ func (m *member) wait(seen flightState) (reached Limit, err error) {
 // A limit refuses only runs. When one is reached, the store is asked first whether this
 // request would run. Between that and the claim the answer may change, so for a moment there
 // may be one run more than the limit allows.
-func (e *Engine) beginClaim(c idempotency.Claim, observed bool) (found idempotency.Claimed, err error) {
-	reached, full := e.countClaim(observed)
+func (e *Engine) admitClaim(c idempotency.Claim, observed bool) (found idempotency.Claimed, err error) {
+	reached, full := e.reserveClaim(observed)
 	if full == nil {
 		return idempotency.Claimed{}, nil
 	}
@@ -88,9 +88,9 @@ func (e *Engine) beginClaim(c idempotency.Claim, observed bool) (found idempoten
 	return idempotency.Claimed{}, nil
 }
 
-// countClaim counts a claim as unsettled, unless full is why no more runs may begin.
+// reserveClaim counts a claim as unsettled, unless full is why no more runs may begin.
 // reached is then the limit that was reached, if it is one of ours.
-func (e *Engine) countClaim(observed bool) (reached Limit, full error) {
+func (e *Engine) reserveClaim(observed bool) (reached Limit, full error) {
 	var noRoom error
 	unsettled := e.tally(observed)
 	if e.options.Room != nil {

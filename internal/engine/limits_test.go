@@ -43,7 +43,7 @@ func TestLimitOfWaiters(t *testing.T) {
 		// others do, and counts.
 		waiting := other.waiters(3, one)
 		synctest.Wait()
-		wantNoRoomToWait(t, other.begin(one), first)
+		wantNoRoomToWait(t, other.claim(one), first)
 		more := other.waiters(2, two)
 		synctest.Wait()
 		if runs, n := owner.InProgress(); runs != 2 || n != 0 && owner != other {
@@ -52,7 +52,7 @@ func TestLimitOfWaiters(t *testing.T) {
 		if _, n := other.InProgress(); n != 5 {
 			t.Errorf("%d wait", n)
 		}
-		wantNoRoomToWait(t, other.begin(two), second)
+		wantNoRoomToWait(t, other.claim(two), second)
 
 		wantEnd(t, first, created("one"), resultKept)
 		wantEnd(t, second, created("two"), resultKept)
@@ -62,13 +62,13 @@ func TestLimitOfWaiters(t *testing.T) {
 		for _, w := range more {
 			wantReplay(t, w.decision(), second.ExecutionID(), created("two"), true)
 		}
-		wantCounts(t, other.seen.overloads(), map[string]int{"limit waiters": 1, "limit waiters_per_key": 1})
+		wantCounts(t, other.observer.overloads(), map[string]int{"limit waiters": 1, "limit waiters_per_key": 1})
 		// Requests that have left make room for others.
 		third := withKey(limited, "three")
 		run := owner.run(third)
 		again := other.waiters(3, third)
 		synctest.Wait()
-		wantNoRoomToWait(t, other.begin(third), run)
+		wantNoRoomToWait(t, other.claim(third), run)
 		wantEnd(t, run, created("three"), resultKept)
 		for _, w := range again {
 			wantReplay(t, w.decision(), run.ExecutionID(), created("three"), true)
@@ -83,18 +83,18 @@ func TestLimitOfRunsInFlight(t *testing.T) {
 		r.Configure(engine.Settings{Limits: engine.Limits{InFlight: 2}})
 		one := r.run(withKey(limited, "one"))
 		two := r.run(withKey(limited, "two"))
-		wantOverloaded(t, r.begin(withKey(limited, "three")))
+		wantOverloaded(t, r.claim(withKey(limited, "three")))
 		wantEnd(t, one, created("one"), resultKept)
 
 		// A response that is not stored yet counts too, because it takes memory.
 		r.link.fail(refused, "settle")
 		wantEnd(t, two, created("two"), resultTrying)
 		three := r.run(withKey(limited, "three"))
-		wantOverloaded(t, r.begin(withKey(limited, "four")))
+		wantOverloaded(t, r.claim(withKey(limited, "four")))
 		r.link.recover()
 		wantEnd(t, three, created("three"), resultKept)
 		r.drain()
-		wantCounts(t, r.seen.overloads(), map[string]int{"limit in_flight": 2})
+		wantCounts(t, r.observer.overloads(), map[string]int{"limit in_flight": 2})
 		wantEnd(t, r.run(withKey(limited, "four")), created("four"), resultKept)
 	})
 }
@@ -117,22 +117,22 @@ func TestLimitOfRunsRefusesOnlyRuns(t *testing.T) {
 			filling := other.run(withKey(req, "filling"))
 			defer func() { wantEnd(t, filling, created("filling"), resultKept) }()
 		}
-		wantOverloaded(t, other.begin(withKey(req, "new")))
+		wantOverloaded(t, other.claim(withKey(req, "new")))
 
-		wantReplay(t, other.begin(kept), first.ExecutionID(), created("kept"), false)
+		wantReplay(t, other.claim(kept), first.ExecutionID(), created("kept"), false)
 		reused := kept
 		reused.Fingerprint = "body:two"
-		wantRefusal(t, other.begin(reused), engine.ReasonReused, first.ExecutionID())
-		wantRefusal(t, other.begin(held), engine.ReasonHeld, lost.ExecutionID())
+		wantRefusal(t, other.claim(reused), engine.ReasonReused, first.ExecutionID())
+		wantRefusal(t, other.claim(held), engine.ReasonHeld, lost.ExecutionID())
 		reused = busy
 		reused.Fingerprint = "body:two"
-		wantRefusal(t, other.begin(reused), engine.ReasonReused, run.ExecutionID())
+		wantRefusal(t, other.claim(reused), engine.ReasonReused, run.ExecutionID())
 		inner := busy
 		inner.Within = run.ExecutionID()
-		wantRefusal(t, other.begin(inner), engine.ReasonLoop, run.ExecutionID())
+		wantRefusal(t, other.claim(inner), engine.ReasonLoop, run.ExecutionID())
 		forced := kept
 		forced.Force = true
-		wantOverloaded(t, other.begin(forced))
+		wantOverloaded(t, other.claim(forced))
 
 		waiting := other.waiters(3, busy)
 		synctest.Wait()
@@ -140,7 +140,7 @@ func TestLimitOfRunsRefusesOnlyRuns(t *testing.T) {
 		for _, w := range waiting {
 			wantReplay(t, w.decision(), run.ExecutionID(), created("busy"), true)
 		}
-		wantCounts(t, other.seen.of("limit in_flight"), map[string]int{"limit in_flight": 2})
+		wantCounts(t, other.observer.of("limit in_flight"), map[string]int{"limit in_flight": 2})
 	})
 }
 
@@ -156,7 +156,7 @@ func TestReplayBesideARunThatIsRefused(t *testing.T) {
 		forced := withKey(req, "kept")
 		forced.Force = true
 		resume := r.link.pause("lookup")
-		first := r.beginLater(context.Background(), forced)
+		first := r.claimLater(context.Background(), forced)
 		synctest.Wait()
 		others := r.waiters(3, withKey(req, "kept"))
 		synctest.Wait()
@@ -189,7 +189,7 @@ func TestLimitOfRunsAndAStoreThatHangs(t *testing.T) {
 		run := r.run(req)
 		r.Configure(engine.Settings{Limits: engine.Limits{InFlight: 1}})
 		r.link.fail(hung)
-		w := r.beginLater(context.Background(), withKey(req, "new"))
+		w := r.claimLater(context.Background(), withKey(req, "new"))
 		wantRefusal(t, w.decision(), engine.ReasonUnavailable, "")
 		if w.took != storeTimeout {
 			t.Errorf("it took %v, want %v", w.took, storeTimeout)
@@ -204,7 +204,7 @@ func TestLimitOfRunsAndAStoreThatHangs(t *testing.T) {
 			t.Error("the panic was swallowed")
 		}
 		r.link.fail(works)
-		wantOverloaded(t, r.begin(withKey(req, "new")))
+		wantOverloaded(t, r.claim(withKey(req, "new")))
 		wantEnd(t, run, created("one"), resultKept)
 		r.drain()
 	})
@@ -219,19 +219,19 @@ func TestLimitOfWaitersRefusesOnlyWaiters(t *testing.T) {
 		wantEnd(t, first, created("kept"), resultKept)
 		run := owner.run(busy)
 		other.Configure(engine.Settings{Limits: engine.Limits{Waiters: 1, WaitersPerKey: 1}})
-		waiting := other.beginLater(context.Background(), busy)
+		waiting := other.claimLater(context.Background(), busy)
 		synctest.Wait()
-		wantOverloaded(t, other.begin(busy))
+		wantOverloaded(t, other.claim(busy))
 
 		reused := busy
 		reused.Fingerprint = "body:two"
-		wantRefusal(t, other.begin(reused), engine.ReasonReused, run.ExecutionID())
+		wantRefusal(t, other.claim(reused), engine.ReasonReused, run.ExecutionID())
 		inner := busy
 		inner.Within = run.ExecutionID()
-		wantRefusal(t, other.begin(inner), engine.ReasonLoop, run.ExecutionID())
+		wantRefusal(t, other.claim(inner), engine.ReasonLoop, run.ExecutionID())
 		impatient := busy
 		impatient.Wait = 0
-		wantRefusal(t, other.begin(impatient), engine.ReasonInFlight, run.ExecutionID())
+		wantRefusal(t, other.claim(impatient), engine.ReasonInFlight, run.ExecutionID())
 		// Duplicates that join while the store is asked turn out to be replays.
 		resume := other.link.pause("claim")
 		all := other.waiters(5, kept)
@@ -295,15 +295,15 @@ func TestNoRoomRefusesRuns(t *testing.T) {
 		done, run := owner.run(kept), owner.run(busy)
 		wantEnd(t, done, created("kept"), resultKept)
 		other.setRoom(full)
-		wantReplay(t, other.begin(kept), done.ExecutionID(), created("kept"), false)
+		wantReplay(t, other.claim(kept), done.ExecutionID(), created("kept"), false)
 		waiting := other.waiters(2, busy)
 		synctest.Wait()
-		got := other.begin(withKey(someRequest(), "new"))
+		got := other.claim(withKey(someRequest(), "new"))
 		wantOverloaded(t, got)
 		if err := as[engine.Refusal](t, got).Err; !errors.Is(err, full) {
 			t.Errorf("refused because of %v", err)
 		}
-		wantCounts(t, other.seen.overloads(), map[string]int{"limit buffered": 1})
+		wantCounts(t, other.observer.overloads(), map[string]int{"limit buffered": 1})
 		wantEnd(t, run, created("busy"), resultKept)
 		for _, w := range waiting {
 			wantReplay(t, w.decision(), run.ExecutionID(), created("busy"), true)

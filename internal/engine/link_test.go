@@ -43,14 +43,14 @@ var (
 type link struct {
 	idempotency.Store
 
-	mu     sync.Mutex
-	deaf   bool // wake-ups do not come through
-	faults map[string]fault
-	errs   map[string]error
-	badKey idempotency.Key
-	badErr error // the error of all settlements of badKey
-	gates  map[string]chan struct{}
-	calls  map[string][]time.Time
+	mu             sync.Mutex
+	wakeUpsDropped bool // wake-ups do not come through
+	faults         map[string]fault
+	errs           map[string]error
+	badKey         idempotency.Key
+	badErr         error // the error of all settlements of badKey
+	gates          map[string]chan struct{}
+	calls          map[string][]time.Time
 }
 
 func newLink(store idempotency.Store) *link {
@@ -92,11 +92,11 @@ func (l *link) failKey(key idempotency.Key, err error) {
 	l.badKey, l.badErr = key, err
 }
 
-// deafen makes all wake-ups get lost from now on.
-func (l *link) deafen() {
+// dropWakeUps makes all wake-ups get lost from now on.
+func (l *link) dropWakeUps() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.deaf = true
+	l.wakeUpsDropped = true
 }
 
 // pauseReply delays the replies to an operation until resume is called.
@@ -226,9 +226,9 @@ func (l *link) Response(ctx context.Context, key idempotency.Key, token string) 
 func (l *link) Subscribe(wake func(idempotency.Key)) (stop func()) {
 	return l.Store.Subscribe(func(key idempotency.Key) {
 		l.mu.Lock()
-		deaf := l.deaf
+		wakeUpsDropped := l.wakeUpsDropped
 		l.mu.Unlock()
-		if !deaf {
+		if !wakeUpsDropped {
 			wake(key)
 		}
 	})

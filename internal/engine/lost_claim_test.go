@@ -19,11 +19,11 @@ func TestLostClaimIsWrittenAgain(t *testing.T) {
 		time.Sleep(someLease / 3)
 		synctest.Wait()
 		a.wantState(req, idempotency.InFlight, 1)
-		wantRefusal(t, b.begin(req), engine.ReasonInFlight, run.ExecutionID())
+		wantRefusal(t, b.claim(req), engine.ReasonInFlight, run.ExecutionID())
 		time.Sleep(5 * time.Minute)
-		wantRefusal(t, b.begin(req), engine.ReasonInFlight, run.ExecutionID())
+		wantRefusal(t, b.claim(req), engine.ReasonInFlight, run.ExecutionID())
 		wantEnd(t, run, created("one"), resultKept)
-		wantReplay(t, b.begin(req), run.ExecutionID(), created("one"), false)
+		wantReplay(t, b.claim(req), run.ExecutionID(), created("one"), false)
 	})
 }
 
@@ -32,7 +32,7 @@ func TestLostClaimWhoseRunReleases(t *testing.T) {
 		store, req := newShared(t), someRequest()
 		a := newReplica(t, store)
 		run := a.run(req)
-		w := a.beginLater(context.Background(), req)
+		w := a.claimLater(context.Background(), req)
 		synctest.Wait()
 		lose(t, store, req)
 		wantEnd(t, run, broken("out of order"), resultLost)
@@ -133,7 +133,7 @@ func TestClaimLostToAnotherWhileItIsWrittenAgain(t *testing.T) {
 				t.Errorf("settled %d times, want once: the claim is another's", n)
 			}
 			wantEnd(t, run, created("two"), resultKept)
-			wantReplay(t, a.begin(req), run.ExecutionID(), created("two"), false)
+			wantReplay(t, a.claim(req), run.ExecutionID(), created("two"), false)
 		})
 	})
 }

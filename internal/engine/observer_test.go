@@ -13,14 +13,14 @@ import (
 	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
 )
 
-// observed counts what an observer was notified of, by name.
-type observed struct {
+// countingObserver counts what an observer was notified of, by name.
+type countingObserver struct {
 	mu     sync.Mutex
 	counts map[string]int
 	took   map[engine.Operation]time.Duration // the longest
 }
 
-func (o *observed) add(name string) {
+func (o *countingObserver) add(name string) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if o.counts == nil {
@@ -29,13 +29,13 @@ func (o *observed) add(name string) {
 	o.counts[name]++
 }
 
-func (o *observed) RunEnded(_ string, result engine.Result) { o.add("run " + string(result)) }
+func (o *countingObserver) RunEnded(_ string, result engine.Result) { o.add("run " + string(result)) }
 
-func (o *observed) TookOver() { o.add("takeover") }
+func (o *countingObserver) TookOver() { o.add("takeover") }
 
-func (o *observed) Overloaded(limit engine.Limit) { o.add("limit " + string(limit)) }
+func (o *countingObserver) Overloaded(limit engine.Limit) { o.add("limit " + string(limit)) }
 
-func (o *observed) Asked(operation engine.Operation, took time.Duration, failed bool) {
+func (o *countingObserver) Asked(operation engine.Operation, took time.Duration, failed bool) {
 	o.add(string(operation))
 	if failed {
 		o.add(string(operation) + " failed")
@@ -46,7 +46,7 @@ func (o *observed) Asked(operation engine.Operation, took time.Duration, failed 
 }
 
 // of returns those of the counts that have one of these names, and are not 0.
-func (o *observed) of(names ...string) map[string]int {
+func (o *countingObserver) of(names ...string) map[string]int {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	found := make(map[string]int)
@@ -59,7 +59,7 @@ func (o *observed) of(names ...string) map[string]int {
 }
 
 // runs returns the counts of ended runs and of takeovers.
-func (o *observed) runs() map[string]int {
+func (o *countingObserver) runs() map[string]int {
 	names := []string{"takeover"}
 	for _, result := range engine.Results {
 		names = append(names, "run "+string(result))
@@ -68,7 +68,7 @@ func (o *observed) runs() map[string]int {
 }
 
 // overloads returns how often each limit has refused something.
-func (o *observed) overloads() map[string]int {
+func (o *countingObserver) overloads() map[string]int {
 	var names []string
 	for _, limit := range engine.AllLimits {
 		names = append(names, "limit "+string(limit))
@@ -116,7 +116,7 @@ func TestEveryRunCountsOnce(t *testing.T) {
 			run := a.run(someRequest())
 			a.link.fail(refused)
 			wantEnd(t, run, created("one"), resultTrying)
-			wantCounts(t, a.seen.runs(), map[string]int{})
+			wantCounts(t, a.observer.runs(), map[string]int{})
 			a.link.recover()
 			a.drain()
 		}, map[string]int{"run kept": 1}},
@@ -152,7 +152,7 @@ func TestEveryRunCountsOnce(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				a := newReplica(t, newShared(t))
 				c.run(t, a)
-				wantCounts(t, a.seen.runs(), c.want)
+				wantCounts(t, a.observer.runs(), c.want)
 			})
 		})
 	}
@@ -175,8 +175,8 @@ func TestObservedRunsCountNothing(t *testing.T) {
 		time.Sleep(someLease)
 
 		run := a.run(observing("lapsed")) // it takes over
-		wantOverloaded(t, a.begin(observing("other")))
-		if got := as[engine.Refusal](t, a.begin(observing("lapsed"))); got.Reason != engine.ReasonInFlight {
+		wantOverloaded(t, a.claim(observing("other")))
+		if got := as[engine.Refusal](t, a.claim(observing("lapsed"))); got.Reason != engine.ReasonInFlight {
 			t.Errorf("beside it: %+v", got)
 		}
 		if inFlight, waiting := a.InProgress(); inFlight != 0 || waiting != 0 {
@@ -185,7 +185,7 @@ func TestObservedRunsCountNothing(t *testing.T) {
 		if a.Idle() {
 			t.Error("nothing is left to do while a run is observed")
 		}
-		wantCounts(t, a.seen.runs(), map[string]int{})
+		wantCounts(t, a.observer.runs(), map[string]int{})
 		enforced := a.run(withKey(someRequest(), "enforced"))
 		waiters := a.waiters(1, withKey(someRequest(), "enforced")) // as many as may wait
 		synctest.Wait()
@@ -193,7 +193,7 @@ func TestObservedRunsCountNothing(t *testing.T) {
 		wantEnd(t, run, created("one"), resultTrying)
 		forced := observing("lapsed")
 		forced.Force = true
-		if got := as[engine.Refusal](t, a.begin(forced)); got.Reason != engine.ReasonInFlight {
+		if got := as[engine.Refusal](t, a.claim(forced)); got.Reason != engine.ReasonInFlight {
 			t.Errorf("before its end is stored: %+v", got)
 		}
 		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
@@ -206,12 +206,12 @@ func TestObservedRunsCountNothing(t *testing.T) {
 		waiters[0].decision()
 		a.drain()
 		a.setRoom(errors.New("no room"))
-		wantOverloaded(t, a.begin(observing("other")))
+		wantOverloaded(t, a.claim(observing("other")))
 		a.setRoom(nil)
 		a.link.failWith(idempotency.ErrFull, "claim")
-		as[engine.Refusal](t, a.begin(observing("other")))
-		wantCounts(t, a.seen.runs(), map[string]int{"run kept": 1})
-		wantCounts(t, a.seen.overloads(), map[string]int{})
+		as[engine.Refusal](t, a.claim(observing("other")))
+		wantCounts(t, a.observer.runs(), map[string]int{"run kept": 1})
+		wantCounts(t, a.observer.overloads(), map[string]int{})
 	})
 }
 
@@ -226,24 +226,24 @@ func TestEveryLimitCounts(t *testing.T) {
 		if inFlight, waiting := a.InProgress(); inFlight != 2 || waiting != 3 {
 			t.Errorf("%d runs in flight and %d requests wait, want 2 and 3", inFlight, waiting)
 		}
-		wantOverloaded(t, a.begin(one))
-		wantOverloaded(t, a.begin(two))
-		wantOverloaded(t, a.begin(three))
+		wantOverloaded(t, a.claim(one))
+		wantOverloaded(t, a.claim(two))
+		wantOverloaded(t, a.claim(three))
 		wantEnd(t, first, created("one"), resultKept)
 		wantEnd(t, second, created("two"), resultKept)
 		for _, w := range waiting {
 			w.decision()
 		}
 		a.setRoom(errors.New("no room"))
-		wantOverloaded(t, a.begin(three))
+		wantOverloaded(t, a.claim(three))
 		a.setRoom(nil)
 		a.link.failWith(idempotency.ErrFull, "claim")
-		as[engine.Refusal](t, a.begin(three))
+		as[engine.Refusal](t, a.claim(three))
 		want := make(map[string]int)
 		for _, limit := range engine.AllLimits {
 			want["limit "+string(limit)] = 1
 		}
-		wantCounts(t, a.seen.overloads(), want)
+		wantCounts(t, a.observer.overloads(), want)
 		if inFlight, waiting := a.InProgress(); inFlight != 0 || waiting != 0 {
 			t.Errorf("%d runs in flight and %d requests wait after the end", inFlight, waiting)
 		}
@@ -273,7 +273,7 @@ func TestFailuresOfTheStoreCount(t *testing.T) {
 			run := a.run(someRequest())
 			a.link.failWith(c.err, "settle")
 			_ = ended(run, idempotency.End{How: idempotency.Answered, Response: broken("out of order")})
-			failed := a.seen.of("settle failed")["settle failed"] > 0
+			failed := a.observer.of("settle failed")["settle failed"] > 0
 			if failed != c.failed {
 				t.Errorf("%v counts as a failure: %v, want %v", c.err, failed, c.failed)
 			}
@@ -289,7 +289,7 @@ func TestFailuresOfTheStoreCount(t *testing.T) {
 		if _, _, err := a.Lookup(ctx, someRequest().Key); err == nil {
 			t.Error("the lookup of a cancelled caller succeeds")
 		}
-		wantCounts(t, a.seen.of("lookup", "lookup failed"), map[string]int{"lookup": 1})
+		wantCounts(t, a.observer.of("lookup", "lookup failed"), map[string]int{"lookup": 1})
 	})
 }
 
@@ -298,7 +298,7 @@ func TestOperationsAreTimed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a, req := newReplica(t, newShared(t)), someRequest()
 		resume := a.link.pause("claim")
-		first := a.beginLater(context.Background(), req)
+		first := a.claimLater(context.Background(), req)
 		time.Sleep(100 * time.Millisecond)
 		resume()
 		wantEnd(t, as[*engine.Run](t, first.decision()), created("one"), resultKept)
@@ -312,14 +312,14 @@ func TestOperationsAreTimed(t *testing.T) {
 		run := a.run(req)
 		time.Sleep(someLease / 2)
 		wantEnd(t, run, created("one"), resultKept)
-		if took := a.seen.took[engine.OperationClaim]; took != 100*time.Millisecond {
+		if took := a.observer.took[engine.OperationClaim]; took != 100*time.Millisecond {
 			t.Errorf("the claim took %v, want 100ms", took)
 		}
 		var names []string
 		for _, operation := range engine.Operations {
 			names = append(names, string(operation))
 		}
-		counts := a.seen.of(names...)
+		counts := a.observer.of(names...)
 		for _, name := range names {
 			if counts[name] == 0 {
 				t.Errorf("%s is not reported", name)

@@ -53,7 +53,7 @@ func (e *Engine) response(ctx context.Context, key idempotency.Key, token string
 }
 
 // KeptResponse is Response for a request that is answered with the response: a local copy
-// of this run counts too, however old it is, and there is one afterwards.
+// of this run counts too, however old it is, and there is one joinedAfterEnd.
 func (e *Engine) KeptResponse(ctx context.Context, key idempotency.Key, record *idempotency.Record) (*idempotency.Response, error) {
 	if found, _ := e.copies.find(key); found.Record != nil && found.Record.Token == record.Token {
 		return found.Response, nil
@@ -77,9 +77,9 @@ func (e *Engine) List(ctx context.Context, cursor string, limit int) ([]idempote
 
 // Find returns one page of the records whose key has one of these prefixes: see
 // [idempotency.Store].
-func (e *Engine) Find(ctx context.Context, of []idempotency.KeyPrefix, cursor string, limit int) ([]idempotency.Listed, string, error) {
+func (e *Engine) Find(ctx context.Context, prefixes []idempotency.KeyPrefix, cursor string, limit int) ([]idempotency.Listed, string, error) {
 	call := e.startCall(ctx, OperationList, e.Timeout())
-	page, next, err := e.store.Find(call.ctx, of, cursor, limit)
+	page, next, err := e.store.Find(call.ctx, prefixes, cursor, limit)
 	return page, next, call.done(err)
 }
 

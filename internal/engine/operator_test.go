@@ -19,14 +19,14 @@ func TestOperatorReleasesAKey(t *testing.T) {
 	for name, block := range map[string]func(t *testing.T, r *replica, req engine.Request){
 		"held": func(t *testing.T, r *replica, req engine.Request) {
 			ended(r.run(req), idempotency.End{How: idempotency.Unknown, Response: failed})
-			as[engine.Refusal](t, r.begin(req))
+			as[engine.Refusal](t, r.claim(req))
 		},
 		"held since its owner crashed": func(t *testing.T, r *replica, req engine.Request) {
 			crashed := newReplica(t, r.link.Store)
 			crashed.run(req)
 			_ = crashed.Close()
 			time.Sleep(someLease)
-			as[engine.Refusal](t, r.begin(req))
+			as[engine.Refusal](t, r.claim(req))
 		},
 		"complete": func(t *testing.T, r *replica, req engine.Request) {
 			wantEnd(t, r.run(req), created("first"), resultKept)
@@ -53,7 +53,7 @@ func TestOperatorReleasesAKey(t *testing.T) {
 					t.Errorf("the run of the released key is attempt %d, want 2", run.Attempt())
 				}
 				wantEnd(t, run, created("second"), resultKept)
-				wantReplay(t, r.begin(req), run.ExecutionID(), created("second"), false)
+				wantReplay(t, r.claim(req), run.ExecutionID(), created("second"), false)
 			})
 		})
 	}

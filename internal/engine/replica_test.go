@@ -33,10 +33,10 @@ func newShared(t *testing.T) idempotency.Store {
 // replica is one process: an engine with its own way to the shared store.
 type replica struct {
 	*engine.Engine
-	t    *testing.T
-	link *link
-	room atomic.Pointer[error]
-	seen observed
+	t        *testing.T
+	link     *link
+	room     atomic.Pointer[error]
+	observer countingObserver
 }
 
 // setRoom says whether the replica has room for new runs: nil if it has.
@@ -47,18 +47,18 @@ var tokenNumber, runNumber atomic.Int64
 // newReplica returns a replica that asks the store about each request.
 func newReplica(t *testing.T, store idempotency.Store) *replica {
 	t.Helper()
-	return newCopying(t, store, nil)
+	return newReplicaWithCopies(t, store, nil)
 }
 
-// newCopying returns a replica with local copies.
-func newCopying(t *testing.T, store idempotency.Store, copies *engine.Copies) *replica {
+// newReplicaWithCopies returns a replica with local copies.
+func newReplicaWithCopies(t *testing.T, store idempotency.Store, copies *engine.Copies) *replica {
 	t.Helper()
 	r := &replica{t: t, link: newLink(store)}
 	r.setRoom(nil)
 	options := someOptions()
 	options.Room = func() error { return *r.room.Load() }
 	options.Copies = copies
-	options.Observer = &r.seen
+	options.Observer = &r.observer
 	r.Engine = engine.New(r.link, options)
 	t.Cleanup(func() { _ = r.Engine.Close() })
 	return r
@@ -117,11 +117,11 @@ func holding() engine.Request {
 }
 
 // begin returns the decision on a request whose client stays connected.
-func (r *replica) begin(req engine.Request) engine.Decision {
+func (r *replica) claim(req engine.Request) engine.Decision {
 	r.t.Helper()
 	d, err := r.Claim(context.Background(), req)
 	if err != nil {
-		r.t.Fatalf("begin: %v", err)
+		r.t.Fatalf("claim: %v", err)
 	}
 	return r.whole(req, d)
 }
@@ -142,7 +142,7 @@ func (r *replica) whole(req engine.Request, d engine.Decision) engine.Decision {
 // run begins a request, and fails the test if the request may not run.
 func (r *replica) run(req engine.Request) *engine.Run {
 	r.t.Helper()
-	return as[*engine.Run](r.t, r.begin(req))
+	return as[*engine.Run](r.t, r.claim(req))
 }
 
 // waiter is a request that waits for its decision in the background.
@@ -155,7 +155,7 @@ type waiter struct {
 	took time.Duration
 }
 
-func (r *replica) beginLater(ctx context.Context, req engine.Request) *waiter {
+func (r *replica) claimLater(ctx context.Context, req engine.Request) *waiter {
 	w := &waiter{t: r.t, done: make(chan struct{})}
 	start := time.Now()
 	go func() {
@@ -171,7 +171,7 @@ func (r *replica) beginLater(ctx context.Context, req engine.Request) *waiter {
 func (r *replica) waiters(n int, req engine.Request) []*waiter {
 	all := make([]*waiter, n)
 	for i := range all {
-		all[i] = r.beginLater(context.Background(), req)
+		all[i] = r.claimLater(context.Background(), req)
 	}
 	return all
 }
@@ -194,7 +194,7 @@ func (w *waiter) decision() engine.Decision {
 		w.t.Fatal("the request is left waiting")
 	}
 	if w.err != nil {
-		w.t.Fatalf("begin: %v", w.err)
+		w.t.Fatalf("claim: %v", w.err)
 	}
 	return w.d
 }

@@ -18,15 +18,15 @@ func TestRetryElsewhereRuns(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				store, req := newShared(t), someRequest()
 				a, b := newReplica(t, store), newReplica(t, store)
-				b.link.deafen()
+				b.link.dropWakeUps()
 				run := a.run(req)
-				early := b.beginLater(context.Background(), req)
+				early := b.claimLater(context.Background(), req)
 				time.Sleep(2300 * time.Millisecond) // to a moment between two looks
 				late := b.waiters(3, req)
 				synctest.Wait() // b looks
 				wantEnd(t, run, broken("out of order"), resultReleased)
 				time.Sleep(pause)
-				retry := as[*engine.Run](t, b.begin(req))
+				retry := as[*engine.Run](t, b.claim(req))
 				if retry.Attempt() != 2 {
 					t.Errorf("the retry is attempt %d, want 2", retry.Attempt())
 				}
@@ -39,7 +39,7 @@ func TestRetryElsewhereRuns(t *testing.T) {
 	}
 }
 
-// The look that finds the end may have begun before a retry came.
+// The look that finds the end may have first before a retry came.
 func TestRetryThatComesDuringTheLook(t *testing.T) {
 	for name, paused := range map[string]string{"before it": "lookup", "after it": "reply to lookup", "its response": "response"} {
 		t.Run(name, func(t *testing.T) {
@@ -47,12 +47,12 @@ func TestRetryThatComesDuringTheLook(t *testing.T) {
 				store, req := newShared(t), someRequest()
 				a, b := newReplica(t, store), newReplica(t, store)
 				run := a.run(req)
-				early := b.beginLater(context.Background(), req)
+				early := b.claimLater(context.Background(), req)
 				synctest.Wait()
 				resume := b.link.pause(paused)
 				wantEnd(t, run, broken("out of order"), resultReleased)
 				synctest.Wait() // b is notified, and looks
-				retry := b.beginLater(context.Background(), req)
+				retry := b.claimLater(context.Background(), req)
 				synctest.Wait()
 				resume()
 				again := as[*engine.Run](t, retry.decision())
@@ -69,13 +69,13 @@ func TestRetryThatComesDuringTheClaim(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store, req := newShared(t), someRequest()
 		a, b := newReplica(t, store), newReplica(t, store)
-		b.link.deafen()
+		b.link.dropWakeUps()
 		run := a.run(req)
 		resume := b.link.pauseReply("claim")
-		early := b.beginLater(context.Background(), req)
+		early := b.claimLater(context.Background(), req)
 		synctest.Wait()
 		wantEnd(t, run, broken("out of order"), resultReleased)
-		retry := b.beginLater(context.Background(), req)
+		retry := b.claimLater(context.Background(), req)
 		synctest.Wait()
 		resume()
 		again := as[*engine.Run](t, retry.decision())
@@ -91,16 +91,16 @@ func TestKeptAnswerIsForLateOnesToo(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				store, req := newShared(t), someRequest()
 				a, b := newReplica(t, store), newReplica(t, store)
-				b.link.deafen()
-				begun := req
-				if begun.Force = forced; forced {
+				b.link.dropWakeUps()
+				first := req
+				if first.Force = forced; forced {
 					wantEnd(t, a.run(req), created("zero"), resultKept)
 				}
-				run := a.run(begun)
-				early := b.beginLater(context.Background(), req)
+				run := a.run(first)
+				early := b.claimLater(context.Background(), req)
 				time.Sleep(2300 * time.Millisecond)
 				wantEnd(t, run, created("one"), resultKept)
-				wantReplay(t, b.begin(req), run.ExecutionID(), created("one"), true)
+				wantReplay(t, b.claim(req), run.ExecutionID(), created("one"), true)
 				wantReplay(t, early.decision(), run.ExecutionID(), created("one"), true)
 			})
 		})
@@ -128,7 +128,7 @@ func TestWaitersShareTheirLooks(t *testing.T) {
 		}
 		reused := req
 		reused.Fingerprint = "body:two"
-		wantRefusal(t, b.begin(reused), engine.ReasonReused, run.ExecutionID())
+		wantRefusal(t, b.claim(reused), engine.ReasonReused, run.ExecutionID())
 		synctest.Wait()
 		if n := b.link.count("lookup"); n != 2 {
 			t.Errorf("a refusal made %d looks", n-2)
@@ -149,9 +149,9 @@ func TestAnswerOutlivesAShortLease(t *testing.T) {
 		store, req := newShared(t), someRequest()
 		req.Policy.Lease = 300 * time.Millisecond
 		a, b := newReplica(t, store), newReplica(t, store)
-		b.link.deafen()
+		b.link.dropWakeUps()
 		run := a.run(req)
-		w := b.beginLater(context.Background(), req)
+		w := b.claimLater(context.Background(), req)
 		synctest.Wait()
 		wantEnd(t, run, broken("out of order"), resultReleased)
 		b.link.fail(refused, "lookup")

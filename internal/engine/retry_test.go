@@ -32,10 +32,10 @@ func TestLargeResponseHasMoreTime(t *testing.T) {
 			a := newReplica(t, newShared(t))
 			run := a.run(someRequest())
 			a.link.fail(hung, "settle")
-			began := time.Now()
+			start := time.Now()
 			wantEnd(t, run, created(strings.Repeat("x", size)), resultTrying)
-			if took := time.Since(began).Truncate(time.Second / 10); took != a.Timeout()+extra {
-				t.Errorf("%d bytes: given up after %v, want %v", size, took, a.Timeout()+extra)
+			if took := time.Since(start).Truncate(time.Second / 10); took != a.Timeout()+extra {
+				t.Errorf("%d bytes: calls up after %v, want %v", size, took, a.Timeout()+extra)
 			}
 			a.link.recover()
 			a.drain()
@@ -59,10 +59,10 @@ func TestResponseIsStoredLater(t *testing.T) {
 				}
 				time.Sleep(10 * time.Second)
 				claims := a.link.count("claim")
-				wantReplay(t, a.begin(req), run.ExecutionID(), created("one"), false)
+				wantReplay(t, a.claim(req), run.ExecutionID(), created("one"), false)
 				reused := req
 				reused.Fingerprint = "body:two"
-				wantRefusal(t, a.begin(reused), engine.ReasonReused, run.ExecutionID())
+				wantRefusal(t, a.claim(reused), engine.ReasonReused, run.ExecutionID())
 				if n := a.link.count("claim"); n != claims {
 					t.Errorf("the store was asked %d times for what the process knows", n-claims)
 				}
@@ -74,8 +74,8 @@ func TestResponseIsStoredLater(t *testing.T) {
 				a.link.recover()
 				a.drain()
 				a.wantState(req, idempotency.Complete, 1)
-				wantReplay(t, b.begin(req), run.ExecutionID(), created("one"), false)
-				wantReplay(t, a.begin(req), run.ExecutionID(), created("one"), false)
+				wantReplay(t, b.claim(req), run.ExecutionID(), created("one"), false)
+				wantReplay(t, a.claim(req), run.ExecutionID(), created("one"), false)
 				if n := a.link.count("claim"); n != claims+1 {
 					t.Error("the process goes on answering for the store")
 				}
@@ -92,7 +92,7 @@ func TestHeldEndIsStoredLater(t *testing.T) {
 		if got := ended(run, idempotency.End{How: idempotency.Unknown, Response: failed(502)}); got != resultTrying {
 			t.Errorf("the run ended %q", got)
 		}
-		wantRefusal(t, a.begin(req), engine.ReasonHeld, run.ExecutionID())
+		wantRefusal(t, a.claim(req), engine.ReasonHeld, run.ExecutionID())
 		a.link.recover()
 		a.drain()
 		a.wantState(req, idempotency.Held, 1)
@@ -131,11 +131,11 @@ func TestClaimIsRenewedUntilItsResponseIsStored(t *testing.T) {
 				a.link.failWith(idempotency.ErrFull, "settle")
 				wantEnd(t, run, created("one"), resultTrying)
 				for range 20 {
-					wantRefusal(t, b.begin(req), engine.ReasonInFlight, run.ExecutionID())
+					wantRefusal(t, b.claim(req), engine.ReasonInFlight, run.ExecutionID())
 				}
 				a.link.recover()
 				a.drain()
-				wantReplay(t, b.begin(req), run.ExecutionID(), created("one"), false)
+				wantReplay(t, b.claim(req), run.ExecutionID(), created("one"), false)
 			})
 		})
 	}
@@ -159,7 +159,7 @@ func TestStoreThatCameBackEmpty(t *testing.T) {
 				a.link.recover()
 				a.drain()
 				a.wantState(req, idempotency.Complete, 1)
-				wantReplay(t, b.begin(req), run.ExecutionID(), created("one"), false)
+				wantReplay(t, b.claim(req), run.ExecutionID(), created("one"), false)
 			})
 		})
 	}
@@ -176,7 +176,7 @@ func TestSomebodyElseClaimedDuringTheOutage(t *testing.T) {
 		run := b.run(req)
 		a.link.recover()
 		a.drain()
-		w := a.beginLater(context.Background(), req)
+		w := a.claimLater(context.Background(), req)
 		synctest.Wait()
 		wantEnd(t, run, created("two"), resultKept)
 		wantReplay(t, w.decision(), run.ExecutionID(), created("two"), true)
@@ -194,7 +194,7 @@ func TestSomebodyElseClaimedInTheEmptyStore(t *testing.T) {
 		run := b.run(req)
 		wantEnd(t, first, created("one"), resultFenced)
 		wantEnd(t, run, created("two"), resultKept)
-		wantReplay(t, a.begin(req), run.ExecutionID(), created("two"), false)
+		wantReplay(t, a.claim(req), run.ExecutionID(), created("two"), false)
 	})
 }
 
@@ -211,10 +211,10 @@ func TestReleaseIsStoredLater(t *testing.T) {
 			wantReplay(t, w.decision(), run.ExecutionID(), broken("out of order"), true)
 		}
 		// The store cannot say that the key is free.
-		wantRefusal(t, a.begin(req), engine.ReasonUnavailable, "")
+		wantRefusal(t, a.claim(req), engine.ReasonUnavailable, "")
 		a.link.recover()
 		// Until the end of the run is stored, the store says that the run is in flight.
-		w := a.beginLater(context.Background(), req)
+		w := a.claimLater(context.Background(), req)
 		for _, w := range append(waiting[3:], w) {
 			wantReplay(t, w.decision(), run.ExecutionID(), broken("out of order"), true)
 		}
@@ -235,9 +235,9 @@ func TestStoringEndsWithTheRetention(t *testing.T) {
 		wantEnd(t, run, created("one"), resultTrying)
 		a.drain()
 		if took := time.Since(start); took < time.Minute || took > time.Minute+4*time.Second {
-			t.Errorf("given up after %v, want a minute", took)
+			t.Errorf("calls up after %v, want a minute", took)
 		}
-		wantRefusal(t, a.begin(req), engine.ReasonUnavailable, "")
+		wantRefusal(t, a.claim(req), engine.ReasonUnavailable, "")
 	})
 }
 
@@ -263,31 +263,31 @@ func TestUnsettledRunIsLeftToItsLeaseAtClose(t *testing.T) {
 	})
 }
 
-// The memory of a response is given back when the response is stored, and not before.
+// The memory of a response is calls back when the response is stored, and not before.
 func TestResponseIsGivenBackWhenItIsStored(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r, req := newReplica(t, newShared(t)), someRequest()
-		given := 0
+		calls := 0
 		first := r.run(req)
-		wantStored(t, first, created("first"), resultKept, func() { given++ })
-		if given != 1 {
-			t.Errorf("given back %d times at once, want 1", given)
+		wantStored(t, first, created("first"), resultKept, func() { calls++ })
+		if calls != 1 {
+			t.Errorf("calls back %d times at once, want 1", calls)
 		}
 		other := req
 		other.Key = idempotency.Identity{ID: "other"}.Key()
-		given = 0
+		calls = 0
 		second := r.run(other)
 		r.link.fail(refused, "settle")
-		wantStored(t, second, created("second"), resultTrying, func() { given++ })
+		wantStored(t, second, created("second"), resultTrying, func() { calls++ })
 		time.Sleep(time.Minute)
-		if given != 0 {
-			t.Error("given back before the response is stored")
+		if calls != 0 {
+			t.Error("calls back before the response is stored")
 		}
 		r.link.recover()
 		r.drain()
 		synctest.Wait()
-		if given != 1 {
-			t.Errorf("given back %d times, want 1", given)
+		if calls != 1 {
+			t.Errorf("calls back %d times, want 1", calls)
 		}
 	})
 }
@@ -306,7 +306,7 @@ func TestShortRetentionIsStoredLater(t *testing.T) {
 			wantEnd(t, b.run(req), created("two"), resultKept)
 		}},
 		"a retention of its own": {idempotency.End{How: idempotency.Answered, Response: created("one"), Retention: &short}, func(t *testing.T, b *replica, req engine.Request) {
-			as[engine.Replay](t, b.begin(req))
+			as[engine.Replay](t, b.claim(req))
 		}},
 	} {
 		t.Run(name, func(t *testing.T) {

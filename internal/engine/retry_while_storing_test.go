@@ -19,7 +19,7 @@ func TestRetryThatComesWhileTheEndIsStored(t *testing.T) {
 				store, req := newShared(t), someRequest()
 				a, b := newReplica(t, store), newReplica(t, store)
 				run := a.run(req)
-				early := []*waiter{a.beginLater(context.Background(), req), b.beginLater(context.Background(), req)}
+				early := []*waiter{a.claimLater(context.Background(), req), b.claimLater(context.Background(), req)}
 				synctest.Wait()
 				resume := a.link.pause(paused)
 				stored := make(chan result)
@@ -28,7 +28,7 @@ func TestRetryThatComesWhileTheEndIsStored(t *testing.T) {
 				if paused != "settle" {
 					wantReplay(t, early[1].decision(), run.ExecutionID(), broken("out of order"), true)
 				}
-				retry := a.beginLater(context.Background(), req)
+				retry := a.claimLater(context.Background(), req)
 				synctest.Wait()
 				resume()
 				if got := <-stored; got != resultReleased {
@@ -55,10 +55,10 @@ func TestDuplicateThatComesWhileTheAnswerIsStored(t *testing.T) {
 		stored := make(chan result)
 		go func() { stored <- end(run, created("one")) }()
 		synctest.Wait()
-		w := a.beginLater(context.Background(), req)
+		w := a.claimLater(context.Background(), req)
 		reused := req
 		reused.Fingerprint = "body:two"
-		wantRefusal(t, a.begin(reused), engine.ReasonReused, run.ExecutionID())
+		wantRefusal(t, a.claim(reused), engine.ReasonReused, run.ExecutionID())
 		synctest.Wait()
 		if w.decided() {
 			t.Errorf("decided %+v before the end is stored", w.decision())
@@ -84,7 +84,7 @@ func TestDuplicateThatComesWhileAForcedRunLeavesTheResponse(t *testing.T) {
 		stored := make(chan result)
 		go func() { stored <- end(run, broken("out of order")) }()
 		synctest.Wait()
-		w := a.beginLater(context.Background(), req)
+		w := a.claimLater(context.Background(), req)
 		synctest.Wait()
 		resume()
 		<-stored
@@ -101,13 +101,13 @@ func TestDuplicateThatComesDuringTheLookAndAfterTheNextClaim(t *testing.T) {
 		req.Wait = time.Hour
 		a, b := newReplica(t, store), newReplica(t, store)
 		run := a.run(req)
-		early := b.beginLater(context.Background(), req)
+		early := b.claimLater(context.Background(), req)
 		time.Sleep(3 * someLease)
 		resume := b.link.pause("lookup")
 		time.Sleep(2 * time.Second) // b looks
 		wantEnd(t, run, broken("out of order"), resultReleased)
 		second := a.run(req)
-		late := b.beginLater(context.Background(), req)
+		late := b.claimLater(context.Background(), req)
 		synctest.Wait()
 		resume()
 		wantReplay(t, early.decision(), run.ExecutionID(), broken("out of order"), true)

@@ -116,7 +116,7 @@ func TestRecordOfAnUnknownKey(t *testing.T) {
 				a, b := newSealed(t, store, "a"), newSealed(t, store, with.keys)
 				run := a.run(req)
 				for _, state := range []idempotency.State{idempotency.InFlight, idempotency.Complete} {
-					refused := as[engine.Refusal](t, b.begin(req))
+					refused := as[engine.Refusal](t, b.claim(req))
 					if refused.Reason != engine.ReasonUnreadable || !strings.Contains(fmt.Sprint(refused.Err), "configured") {
 						t.Errorf("%s: refused with %q, %v", state, refused.Reason, refused.Err)
 					}
@@ -131,7 +131,7 @@ func TestRecordOfAnUnknownKey(t *testing.T) {
 						wantEnd(t, run, created("kept"), resultKept)
 					}
 				}
-				wantReplay(t, a.begin(req), run.ExecutionID(), created("kept"), false)
+				wantReplay(t, a.claim(req), run.ExecutionID(), created("kept"), false)
 
 				// An operator can release the key without its encryption key, and then a
 				// request can run.
@@ -160,9 +160,9 @@ func TestKeysAreExchanged(t *testing.T) {
 				r.Configure(engine.Settings{Sealer: sealing(t, keys)})
 				for id, executionID := range runs {
 					req := withKey(delivered(), id)
-					wantReplay(t, r.begin(req), executionID, created(id), false)
+					wantReplay(t, r.claim(req), executionID, created(id), false)
 					req.Fingerprint = "body:two"
-					wantRefusal(t, r.begin(req), engine.ReasonReused, executionID)
+					wantRefusal(t, r.claim(req), engine.ReasonReused, executionID)
 				}
 				id := fmt.Sprintf("step %d at replica %d", step, i)
 				run := r.run(withKey(delivered(), id))
@@ -192,12 +192,12 @@ func TestKeysChangeUnderARun(t *testing.T) {
 		synctest.Wait()
 		another := req
 		another.Fingerprint = "body:two"
-		wantRefusal(t, other.begin(another), engine.ReasonReused, run.ExecutionID())
+		wantRefusal(t, other.claim(another), engine.ReasonReused, run.ExecutionID())
 		wantEnd(t, run, created("kept"), resultKept)
 		for _, w := range waiting {
 			wantReplay(t, w.decision(), run.ExecutionID(), created("kept"), true)
 		}
-		wantRefusal(t, other.begin(another), engine.ReasonReused, run.ExecutionID())
+		wantRefusal(t, other.claim(another), engine.ReasonReused, run.ExecutionID())
 		if record, _, err := other.Lookup(context.Background(), req.Key); err != nil || record.DeliveryID != "delivery-1" {
 			t.Errorf("an operator reads %+v, %v", record, err)
 		}
@@ -252,14 +252,14 @@ func TestOtherRequestBesideARunOfADroppedKey(t *testing.T) {
 				a.Configure(engine.Settings{Sealer: sealing(t, keys)})
 				other := req
 				other.Fingerprint = "body:two"
-				wantRefusal(t, a.begin(other), engine.ReasonUnreadable, run.ExecutionID())
+				wantRefusal(t, a.claim(other), engine.ReasonUnreadable, run.ExecutionID())
 				unfingerprinted := req
 				unfingerprinted.Fingerprint = ""
-				same := a.beginLater(context.Background(), unfingerprinted)
+				same := a.claimLater(context.Background(), unfingerprinted)
 				synctest.Wait()
 				a.link.fail(refused, "settle")
 				wantEnd(t, run, created("one"), resultTrying)
-				wantRefusal(t, a.begin(other), engine.ReasonUnreadable, run.ExecutionID())
+				wantRefusal(t, a.claim(other), engine.ReasonUnreadable, run.ExecutionID())
 				wantReplay(t, same.decision(), run.ExecutionID(), created("one"), true)
 				a.link.fail(works, "settle")
 				a.drain()
@@ -276,7 +276,7 @@ func TestWaiterOverAnExchangeOfKeys(t *testing.T) {
 		req.Wait = time.Minute
 		a := newSealed(t, store, "a")
 		late := a.run(req)
-		waiting := a.beginLater(context.Background(), req)
+		waiting := a.claimLater(context.Background(), req)
 		synctest.Wait()
 		a.Configure(engine.Settings{Sealer: sealing(t, "ba")})
 		a.link.fail(hung, "renew")
@@ -301,7 +301,7 @@ func TestForcedRunOverARecordOfAnUnknownKey(t *testing.T) {
 		wantEnd(t, newSealed(t, store, "z").run(req), created("old"), resultKept)
 		a, b := newSealed(t, store, "a"), newSealed(t, store, "a")
 		forced := a.run(forcing(req))
-		waiting := b.beginLater(context.Background(), req)
+		waiting := b.claimLater(context.Background(), req)
 		time.Sleep(2 * time.Second)
 		if record, _, err := b.Lookup(context.Background(), req.Key); err != nil || record.DeliveryID != "delivery-1" {
 			t.Errorf("an operator reads %+v, %v", record, err)
@@ -318,7 +318,7 @@ func TestHeldRecordOfAnUnknownKey(t *testing.T) {
 		a, b := newSealed(t, store, "a"), newSealed(t, store, "b")
 		run := a.run(req)
 		ended(run, idempotency.End{How: idempotency.Unknown, Response: failed(502)})
-		wantRefusal(t, b.begin(req), engine.ReasonHeld, run.ExecutionID())
+		wantRefusal(t, b.claim(req), engine.ReasonHeld, run.ExecutionID())
 		if err := b.Release(context.Background(), req.Key, idempotency.Precondition{}); err != nil {
 			t.Fatal(err)
 		}

@@ -175,7 +175,7 @@ func (r *Run) settleLater(s idempotency.Settlement) {
 // retry tries to settle the run until the deadline.
 func (r *Run) retry(deadline time.Time) Result {
 	for delay := minRetryPause; time.Now().Before(deadline); delay = min(2*delay, maxRetryPause, r.claim.Lease/3) {
-		if !pause(r.engine.storing, delay) {
+		if !pause(r.engine.retryCtx, delay) {
 			return r.neverStored("the process stops")
 		}
 		// The store may have no room for the response and still renew the lease. This

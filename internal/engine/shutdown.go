@@ -64,7 +64,7 @@ func (t *tally) wait(ctx context.Context) (left int, err error) {
 // and not until there is room for what they have ended with: that is given up.
 func (e *Engine) Drain(ctx context.Context) error {
 	if e.inProcess {
-		e.giveUp()
+		e.stopRetries()
 	}
 	if err := e.awaitSettled(ctx); err != nil {
 		return err
@@ -115,7 +115,7 @@ func (e *Engine) Abandon() error {
 	defer cancel()
 	err := e.Drain(ctx)
 	if err != nil {
-		e.giveUp()
+		e.stopRetries()
 		ctx, cancel := e.withTimeout(context.Background(), e.Timeout())
 		defer cancel()
 		_ = e.awaitSettled(ctx)

@@ -23,7 +23,7 @@ func TestFinishAndDrainWithAClaimInDoubt(t *testing.T) {
 		}
 		a.link.fail(hung)
 		a.link.fail(replyLost, "claim")
-		wantRefusal(t, a.begin(holding()), engine.ReasonUnavailable, "")
+		wantRefusal(t, a.claim(holding()), engine.ReasonUnavailable, "")
 		start := time.Now()
 		if err := a.Drain(context.Background()); !errors.Is(err, context.DeadlineExceeded) {
 			t.Errorf("drained with a claim in doubt: %v", err)
@@ -79,12 +79,12 @@ func TestCloseEndsTheBackgroundWork(t *testing.T) {
 		store, req := newShared(t), someRequest()
 		a, b := newReplica(t, store), newReplica(t, store)
 		run := a.run(req) // its lease is renewed in the background
-		watching := b.beginLater(context.Background(), req)
+		watching := b.claimLater(context.Background(), req)
 		synctest.Wait()
 		two := someRequest()
 		two.Key = idempotency.Identity{ID: "two"}.Key()
 		a.link.fail(replyLost, "claim")
-		wantRefusal(t, a.begin(two), engine.ReasonUnavailable, "") // its claim is withdrawn in the background
+		wantRefusal(t, a.claim(two), engine.ReasonUnavailable, "") // its claim is withdrawn in the background
 		three := someRequest()
 		three.Key = idempotency.Identity{ID: "three"}.Key()
 		a.link.fail(works)
@@ -98,7 +98,7 @@ func TestCloseEndsTheBackgroundWork(t *testing.T) {
 		}
 		wantRefusal(t, watching.decision(), engine.ReasonUnavailable, "")
 		// A run can still end after its engine is closed, and its waiters get an answer.
-		waiting := a.beginLater(context.Background(), req)
+		waiting := a.claimLater(context.Background(), req)
 		synctest.Wait()
 		wantEnd(t, run, created("one"), resultTrying)
 		wantReplay(t, waiting.decision(), run.ExecutionID(), created("one"), true)
@@ -172,7 +172,7 @@ func TestDrainWaitsForClaims(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a, req := newReplica(t, newShared(t)), someRequest()
 		resume := a.link.pauseReply("claim")
-		w := a.beginLater(context.Background(), req)
+		w := a.claimLater(context.Background(), req)
 		synctest.Wait()
 		ctx, cancel := context.WithTimeout(context.Background(), time.Second)
 		defer cancel()
@@ -211,7 +211,7 @@ func TestAbandonSettlesRunsAsUnknown(t *testing.T) {
 				store := newShared(t)
 				a, b := newReplica(t, store), newReplica(t, store)
 				run := a.run(c.req)
-				waiting := a.beginLater(context.Background(), c.req)
+				waiting := a.claimLater(context.Background(), c.req)
 				synctest.Wait()
 				if err := a.Abandon(); err != nil {
 					t.Error(err)
@@ -221,7 +221,7 @@ func TestAbandonSettlesRunsAsUnknown(t *testing.T) {
 					t.Errorf("the request that had waited is refused with %q, want %q", got.Reason, c.here)
 				}
 				if c.beside != "" {
-					wantRefusal(t, b.begin(c.req), c.beside, run.ExecutionID())
+					wantRefusal(t, b.claim(c.req), c.beside, run.ExecutionID())
 					wantEnd(t, run, created("late"), resultFenced)
 					a.wantState(c.req, c.state, 1)
 					return
@@ -240,7 +240,7 @@ func TestAbandonBesideAClaim(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a, req := newReplica(t, newShared(t)), someRequest()
 		resume := a.link.pauseReply("claim")
-		claiming := a.beginLater(context.Background(), req)
+		claiming := a.claimLater(context.Background(), req)
 		synctest.Wait()
 		abandoned := make(chan error)
 		go func() { abandoned <- a.Abandon() }()
@@ -288,8 +288,8 @@ func TestAbandonWaitsForOneOperation(t *testing.T) {
 		if took := time.Since(start); took != storeTimeout {
 			t.Errorf("it took %v, want %v", took, storeTimeout)
 		}
-		if !a.Idle() || a.seen.counts["run lost"] != 1 {
-			t.Errorf("it is not given up: %v", a.seen.counts)
+		if !a.Idle() || a.observer.counts["run lost"] != 1 {
+			t.Errorf("it is not given up: %v", a.observer.counts)
 		}
 		wantEnd(t, run, created("late"), resultFenced)
 	})

@@ -92,7 +92,7 @@ func TestRunOutlivesAFailoverToAnOldRecord(t *testing.T) {
 				waiting := a.waiters(2, req)
 				synctest.Wait()
 				if time.Sleep(wait); wait > 0 {
-					wantRefusal(t, b.begin(req), engine.ReasonInFlight, run.ExecutionID())
+					wantRefusal(t, b.claim(req), engine.ReasonInFlight, run.ExecutionID())
 					waiting = a.waiters(2, req)
 					synctest.Wait()
 				}
@@ -100,7 +100,7 @@ func TestRunOutlivesAFailoverToAnOldRecord(t *testing.T) {
 				for _, w := range waiting {
 					wantReplay(t, w.decision(), run.ExecutionID(), created("two"), true)
 				}
-				wantReplay(t, b.begin(req), run.ExecutionID(), created("two"), false)
+				wantReplay(t, b.claim(req), run.ExecutionID(), created("two"), false)
 				a.wantState(req, idempotency.Complete, 2)
 			})
 		})
@@ -122,7 +122,7 @@ func TestEndsAfterAFailoverToAnOldRecord(t *testing.T) {
 			t.Errorf("the run ended %q", got)
 		}
 		a.wantState(req, idempotency.Held, 2)
-		wantRefusal(t, b.begin(req), engine.ReasonHeld, run.ExecutionID())
+		wantRefusal(t, b.claim(req), engine.ReasonHeld, run.ExecutionID())
 	})
 }
 

@@ -47,8 +47,8 @@ func (t *flights) mustJoin(tb testing.TB, want membership) *member {
 	return &m
 }
 
-// isTold reports whether a channel is closed.
-func isTold(changed <-chan struct{}) bool {
+// isClosed reports whether a channel is closed.
+func isClosed(changed <-chan struct{}) bool {
 	select {
 	case <-changed:
 		return true
@@ -78,11 +78,11 @@ func TestFlightTellsOfItsChanges(t *testing.T) {
 		{func() { f.end(runOver, idempotency.Claimed{}, nil) }, closed},
 	} {
 		_, before := f.view()
-		if isTold(before) {
+		if isClosed(before) {
 			t.Fatalf("notified before it is %v", step.want)
 		}
 		step.move()
-		if !isTold(before) {
+		if !isClosed(before) {
 			t.Errorf("not notified that it is %v", step.want)
 		}
 		if f.changed != nil {
@@ -103,7 +103,7 @@ func TestRequestThatJoinedBeforeTheEnd(t *testing.T) {
 		replayed    bool
 	}{
 		"before the end":                       {"body:one", waiter, true},
-		"after the end":                        {"body:one", afterwards, false},
+		"after the end":                        {"body:one", joinedAfterEnd, false},
 		"before the end, of another operation": {"body:two", waiter, false},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -117,8 +117,8 @@ func TestRequestThatJoinedBeforeTheEnd(t *testing.T) {
 			record := run.Settled(idempotency.Settlement{State: idempotency.Released, Response: answer}, time.Now())
 			found := idempotency.Claimed{Record: record, Response: answer}
 			f.end(runUnstored, found, nil)
-			if test.part == afterwards {
-				m = all.mustJoin(t, afterwards)
+			if test.part == joinedAfterEnd {
+				m = all.mustJoin(t, joinedAfterEnd)
 			}
 			f.end(runOver, idempotency.Claimed{}, nil) // of two ends, the first one counts
 			c := idempotency.Claim{Fingerprints: []string{test.fingerprint}, Waits: true}
@@ -150,11 +150,11 @@ func TestDesertedFlight(t *testing.T) {
 		watched := own == nil
 		_, changed := f.view()
 		one.leave()
-		if isTold(changed) {
+		if isClosed(changed) {
 			t.Errorf("%s: given up with a request that waits", name)
 		}
 		two.leave()
-		if isTold(changed) != watched {
+		if isClosed(changed) != watched {
 			t.Errorf("%s: given up is %v, want %v", name, !watched, watched)
 		}
 		next := waiter

@@ -38,8 +38,8 @@ func (f *flight) watch(e *Engine, run *idempotency.Record, now time.Time) {
 			f.end(runOver, idempotency.Claimed{}, idempotency.ErrClosed)
 			return
 		}
-		number, read := f.beginLook(), e.copies.snapshot()
-		found, ended, err := e.lookAt(f.key, run)
+		number, read := f.startPoll(), e.copies.snapshot()
+		found, ended, err := e.pollRun(f.key, run)
 		var unreadable *idempotency.UnreadableError
 		switch {
 		case errors.As(err, &unreadable):
@@ -57,7 +57,7 @@ func (f *flight) watch(e *Engine, run *idempotency.Record, now time.Time) {
 			f.end(runOver, found, nil)
 			return
 		default:
-			f.sawInFlight(number)
+			f.setLastInFlight(number)
 			timer.Reset(watchInterval(found.Record, found.Now))
 		}
 	}
@@ -68,9 +68,9 @@ func watchInterval(run *idempotency.Record, now time.Time) time.Duration {
 	return min(max(lapses, minWatchInterval), maxWatchInterval)
 }
 
-// lookAt reports whether a run of another replica has ended, and how. If the run is
+// pollRun reports whether a run of another replica has ended, and how. If the run is
 // still in flight, found is its record with the lease as it is now.
-func (e *Engine) lookAt(key idempotency.Key, run *idempotency.Record) (found idempotency.Claimed, ended bool, err error) {
+func (e *Engine) pollRun(key idempotency.Key, run *idempotency.Record) (found idempotency.Claimed, ended bool, err error) {
 	record, now, err := e.lookup(context.Background(), key)
 	if err != nil {
 		return idempotency.Claimed{}, false, err
@@ -124,18 +124,18 @@ func (f *flight) hintLocked() {
 	}
 }
 
-// beginLook returns the number of a look at the store that begins now.
-func (f *flight) beginLook() int {
+// startPoll returns the number of a look at the store that begins now.
+func (f *flight) startPoll() int {
 	f.all.mu.Lock()
 	defer f.all.mu.Unlock()
-	f.looks++
-	return f.looks
+	f.pollSeq++
+	return f.pollSeq
 }
 
-// sawInFlight notes that a look has seen the run in flight: all who joined before the
+// setLastInFlight notes that a look has seen the run in flight: all who joined before the
 // look began have come before the run's end.
-func (f *flight) sawInFlight(number int) {
+func (f *flight) setLastInFlight(number int) {
 	f.all.mu.Lock()
 	defer f.all.mu.Unlock()
-	f.sawRun = number
+	f.lastPollInFlight = number
 }

@@ -44,7 +44,7 @@ func TestWakeUpBeforeTheReply(t *testing.T) {
 		a, b := newReplica(t, store), newReplica(t, store)
 		run := a.run(req)
 		resume := b.link.pauseReply("claim")
-		w := b.beginLater(context.Background(), req)
+		w := b.claimLater(context.Background(), req)
 		synctest.Wait()
 		wantEnd(t, run, created("one"), resultKept)
 		resume()
@@ -59,9 +59,9 @@ func TestLostWakeUpIsMadeUpFor(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store, req := newShared(t), someRequest()
 		a, b := newReplica(t, store), newReplica(t, store)
-		b.link.deafen()
+		b.link.dropWakeUps()
 		run := a.run(req)
-		w := b.beginLater(context.Background(), req)
+		w := b.claimLater(context.Background(), req)
 		time.Sleep(2300 * time.Millisecond)
 		wantEnd(t, run, created("one"), resultKept)
 		wantReplay(t, w.decision(), run.ExecutionID(), created("one"), true)
@@ -79,7 +79,7 @@ func TestWatchingAsksTheStoreSeldom(t *testing.T) {
 				req.Policy.Lease = lease
 				a, b := newReplica(t, store), newReplica(t, store)
 				run := a.run(req)
-				wantRefusal(t, b.begin(req), engine.ReasonInFlight, run.ExecutionID())
+				wantRefusal(t, b.claim(req), engine.ReasonInFlight, run.ExecutionID())
 				asked := append(b.link.times("claim"), b.link.times("lookup")...)
 				if len(asked) < 5 {
 					t.Errorf("asked %d times in %v", len(asked), someWait)
@@ -101,7 +101,7 @@ func TestDesertedRunIsNotWatched(t *testing.T) {
 		a, b := newReplica(t, store), newReplica(t, store)
 		run := a.run(req)
 		ctx, cancel := context.WithCancel(context.Background())
-		all := []*waiter{b.beginLater(ctx, req), b.beginLater(ctx, req)}
+		all := []*waiter{b.claimLater(ctx, req), b.claimLater(ctx, req)}
 		time.Sleep(2500 * time.Millisecond) // to a moment between two lookups
 		cancel()
 		for _, w := range all {
@@ -112,7 +112,7 @@ func TestDesertedRunIsNotWatched(t *testing.T) {
 		if n := b.link.count("lookup"); n != asked {
 			t.Errorf("asked %d times for no request", n-asked)
 		}
-		later := b.beginLater(context.Background(), req)
+		later := b.claimLater(context.Background(), req)
 		time.Sleep(time.Second)
 		wantEnd(t, run, created("one"), resultKept)
 		wantReplay(t, later.decision(), run.ExecutionID(), created("one"), true)
@@ -134,8 +134,8 @@ func TestOneWaiterTakesOverFromACrashedOwner(t *testing.T) {
 			store, req := newShared(t), patient(someRequest())
 			a, b, c := newReplica(t, store), newReplica(t, store), newReplica(t, store)
 			if deaf {
-				b.link.deafen()
-				c.link.deafen()
+				b.link.dropWakeUps()
+				c.link.dropWakeUps()
 			}
 			start := time.Now()
 			crashed := a.run(req)
@@ -177,7 +177,7 @@ func TestOneWaiterTakesOverFromACrashedOwner(t *testing.T) {
 			}
 			a.link.fail(works)
 			wantEnd(t, crashed, created("one"), resultFenced)
-			wantReplay(t, a.begin(req), run.ExecutionID(), created("two"), false)
+			wantReplay(t, a.claim(req), run.ExecutionID(), created("two"), false)
 		})
 	}
 }
@@ -193,7 +193,7 @@ func TestCrashUnderHoldHoldsTheKey(t *testing.T) {
 		for _, w := range all {
 			wantRefusal(t, w.decision(), engine.ReasonHeld, crashed.ExecutionID())
 		}
-		wantRefusal(t, b.begin(req), engine.ReasonHeld, crashed.ExecutionID())
+		wantRefusal(t, b.claim(req), engine.ReasonHeld, crashed.ExecutionID())
 	})
 }
 
@@ -215,8 +215,8 @@ func TestLateOwnerIsFenced(t *testing.T) {
 		for _, w := range waiting {
 			wantReplay(t, w.decision(), run.ExecutionID(), created("two"), true)
 		}
-		wantReplay(t, a.begin(req), run.ExecutionID(), created("two"), false)
-		wantReplay(t, b.begin(req), run.ExecutionID(), created("two"), false)
+		wantReplay(t, a.claim(req), run.ExecutionID(), created("two"), false)
+		wantReplay(t, b.claim(req), run.ExecutionID(), created("two"), false)
 	})
 }
 
@@ -238,9 +238,9 @@ func TestDuplicatesOfALateOwnerFollowTheNewOne(t *testing.T) {
 		for _, w := range waiting {
 			wantReplay(t, w.decision(), run.ExecutionID(), created("two"), true)
 		}
-		wantReplay(t, a.begin(req), run.ExecutionID(), created("two"), false)
+		wantReplay(t, a.claim(req), run.ExecutionID(), created("two"), false)
 		wantEnd(t, late, created("one"), resultFenced)
-		wantReplay(t, a.begin(req), run.ExecutionID(), created("two"), false)
+		wantReplay(t, a.claim(req), run.ExecutionID(), created("two"), false)
 	})
 }
 
@@ -293,11 +293,11 @@ func TestRunEndedPastItsTimeLimitIsKept(t *testing.T) {
 		req := patient(someRequest())
 		req.Timeout = time.Minute
 		run := owner.run(req)
-		waiting := other.beginLater(context.Background(), req)
+		waiting := other.claimLater(context.Background(), req)
 		time.Sleep(time.Minute + someLease + time.Millisecond)
 		wantEnd(t, run, created("one"), resultKept)
 		wantReplay(t, waiting.decision(), run.ExecutionID(), created("one"), true)
-		wantReplay(t, owner.begin(req), run.ExecutionID(), created("one"), false)
+		wantReplay(t, owner.claim(req), run.ExecutionID(), created("one"), false)
 	})
 }
 
@@ -305,9 +305,9 @@ func TestWaiterGetsItsRunThoughAThirdRunsAlready(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store, req := newShared(t), someRequest()
 		a, b, c := newReplica(t, store), newReplica(t, store), newReplica(t, store)
-		b.link.deafen()
+		b.link.dropWakeUps()
 		first := a.run(req)
-		w := b.beginLater(context.Background(), req)
+		w := b.claimLater(context.Background(), req)
 		synctest.Wait()
 		wantEnd(t, first, broken("out of order"), resultReleased)
 		second := c.run(req)
@@ -316,7 +316,7 @@ func TestWaiterGetsItsRunThoughAThirdRunsAlready(t *testing.T) {
 		}
 		wantReplay(t, w.decision(), first.ExecutionID(), broken("out of order"), true)
 		wantEnd(t, second, created("two"), resultKept)
-		wantReplay(t, b.begin(req), second.ExecutionID(), created("two"), false)
+		wantReplay(t, b.claim(req), second.ExecutionID(), created("two"), false)
 	})
 }
 
@@ -325,9 +325,9 @@ func TestWaiterOfARunWithoutAnswerWaitsForTheNext(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store, req := newShared(t), someRequest()
 		a, b, c := newReplica(t, store), newReplica(t, store), newReplica(t, store)
-		b.link.deafen()
+		b.link.dropWakeUps()
 		first := a.run(req)
-		w := b.beginLater(context.Background(), req)
+		w := b.claimLater(context.Background(), req)
 		synctest.Wait()
 		if got := ended(first, idempotency.End{How: idempotency.NotSent}); got != resultNotSent {
 			t.Errorf("the run ended %q", got)
@@ -344,7 +344,7 @@ func TestWaitersOfAForgottenRunAskAgain(t *testing.T) {
 		store, req := newShared(t), someRequest()
 		a, b := newReplica(t, store), newReplica(t, store)
 		run := a.run(req)
-		w := b.beginLater(context.Background(), req)
+		w := b.claimLater(context.Background(), req)
 		synctest.Wait()
 		lose(t, store, req)
 		again := as[*engine.Run](t, w.decision())
@@ -353,7 +353,7 @@ func TestWaitersOfAForgottenRunAskAgain(t *testing.T) {
 		}
 		wantEnd(t, run, created("one"), resultFenced)
 		wantEnd(t, again, created("two"), resultKept)
-		wantReplay(t, a.begin(req), again.ExecutionID(), created("two"), false)
+		wantReplay(t, a.claim(req), again.ExecutionID(), created("two"), false)
 	})
 }
 
@@ -367,7 +367,7 @@ func TestWatchingGoesOnOverStoreErrors(t *testing.T) {
 				b.link.fail(hung, operation)
 				impatient := req
 				impatient.Wait = 2 * time.Second
-				leaves, stays := b.beginLater(context.Background(), impatient), b.beginLater(context.Background(), req)
+				leaves, stays := b.claimLater(context.Background(), impatient), b.claimLater(context.Background(), req)
 				synctest.Wait()
 				wantEnd(t, run, created("one"), resultKept)
 				wantRefusal(t, leaves.decision(), engine.ReasonInFlight, run.ExecutionID())

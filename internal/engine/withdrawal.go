@@ -150,10 +150,10 @@ func (ws *withdrawals) try(w *withdrawal) error {
 // not executed, or not yet, or the record is damaged.
 func (ws *withdrawals) release(w *withdrawal) (released bool, err error) {
 	err = ws.engine.settle(w.claim.Key, w.record, idempotency.Settlement{
-		State:     idempotency.Released,
-		Retention: w.claim.Retention,
-		AnswerFor: w.claim.Lease,
-		Withdraws: true,
+		State:           idempotency.Released,
+		Retention:       w.claim.Retention,
+		AnswerRetention: w.claim.Lease,
+		Withdraws:       true,
 	})
 	var unreadable *idempotency.UnreadableError
 	if errors.Is(err, idempotency.ErrGone) || errors.Is(err, idempotency.ErrFenced) || errors.As(err, &unreadable) {

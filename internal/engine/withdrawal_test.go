@@ -61,14 +61,14 @@ func TestRetryRunsOverAClaimInDoubt(t *testing.T) {
 				store, req := newShared(t), holding()
 				a, b := newReplica(t, store), newReplica(t, store)
 				a.link.fail(how, "claim")
-				wantRefusal(t, a.begin(req), engine.ReasonUnavailable, "")
+				wantRefusal(t, a.claim(req), engine.ReasonUnavailable, "")
 				a.link.recover()
 				run := b.run(req)
 				time.Sleep(2 * idempotency.ClaimTimeout)
 				b.wantState(req, idempotency.InFlight, 1)
 				wantEnd(t, run, created("one"), resultKept)
 				a.drain()
-				wantReplay(t, a.begin(req), run.ExecutionID(), created("one"), false)
+				wantReplay(t, a.claim(req), run.ExecutionID(), created("one"), false)
 			})
 		})
 	}
@@ -82,7 +82,7 @@ func TestClaimIsExecutedAfterAReleasedRetry(t *testing.T) {
 			store, req := newShared(t), holding()
 			a, b := newReplica(t, store), newReplica(t, store)
 			a.link.fail(how, "claim")
-			wantRefusal(t, a.begin(req), engine.ReasonUnavailable, "")
+			wantRefusal(t, a.claim(req), engine.ReasonUnavailable, "")
 			a.link.recover()
 			wantEnd(t, b.run(req), broken("out of order"), resultReleased)
 			time.Sleep(2 * idempotency.ClaimTimeout)
@@ -106,7 +106,7 @@ func TestTakeoverInDoubtKeepsTheAttempts(t *testing.T) {
 				a.crash() // while attempt 2 is in flight
 				time.Sleep(someLease)
 				b.link.fail(how, "claim")
-				wantRefusal(t, b.begin(req), engine.ReasonUnavailable, "")
+				wantRefusal(t, b.claim(req), engine.ReasonUnavailable, "")
 				b.link.recover()
 				time.Sleep(2 * idempotency.ClaimTimeout)
 				b.drain()
@@ -123,7 +123,7 @@ func TestWithdrawingWaitsForTheStore(t *testing.T) {
 		a, req := newReplica(t, newShared(t)), holding()
 		a.link.fail(hung)
 		a.link.fail(replyLost, "claim")
-		wantRefusal(t, a.begin(req), engine.ReasonUnavailable, "")
+		wantRefusal(t, a.claim(req), engine.ReasonUnavailable, "")
 		time.Sleep(time.Hour)
 		a.wantState(req, idempotency.InFlight, 1)
 		a.link.recover()
@@ -169,8 +169,8 @@ func TestWithdrawingEndsWithTheClaim(t *testing.T) {
 				if !e.Idle() {
 					t.Error("not idle, although the claims have no effect any more")
 				}
-				if n, most := logs.Len(), 2+int(test.effect/(5*time.Minute)); n == 0 || n > most {
-					t.Errorf("%d warnings, want at most %d", n, most)
+				if n, max := logs.Len(), 2+int(test.effect/(5*time.Minute)); n == 0 || n > max {
+					t.Errorf("%d warnings, want at most %d", n, max)
 				}
 			})
 		})
@@ -193,7 +193,7 @@ func TestDamagedRecordDoesNotKeepOthersInDoubt(t *testing.T) {
 				a.link.fail(replyLost, "claim")
 				a.link.failKey(keyed(0).Key, err)
 				for n := range 5 {
-					wantRefusal(t, a.begin(keyed(n)), engine.ReasonUnavailable, "")
+					wantRefusal(t, a.claim(keyed(n)), engine.ReasonUnavailable, "")
 				}
 				a.link.recover()
 				time.Sleep(10 * time.Second)
@@ -217,7 +217,7 @@ func TestManyClaimsAreWithdrawnTogether(t *testing.T) {
 		a.link.fail(replyLost, "claim")
 		const claims = 100
 		for n := range claims {
-			a.beginLater(context.Background(), keyed(n))
+			a.claimLater(context.Background(), keyed(n))
 		}
 		a.link.failWith(errRefused, "settle")
 		// Between two rounds: of one that begins now, some calls would be counted before.

@@ -128,7 +128,7 @@ func (e *execution) finish(o observation) error {
 	end.Response = response.shared(share, err)
 	fields := e.explain(&end, o.cause(err), response.retention)
 	end.Reason = cmp.Or(response.notKept(), end.Reason)
-	response.record.Keep() // until the response is stored, which may be after its request
+	response.record.Keep()                                      // until the response is stored, which may be after its request
 	_, _ = e.run.Settle(end, response.record.Unkeep, fields...) // the engine logs the result
 	e.leaveStore()                                              // it isn't needed while the client reads
 	return err

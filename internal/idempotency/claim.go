@@ -138,7 +138,7 @@ func (c Claim) exhausted(found *Record) bool {
 // Record returns the record that the claim writes if it may proceed, given the
 // record that it found (nil: none).
 func (c Claim) Record(found *Record, now time.Time) *Record {
-	next := c.first(now)
+	next := c.newRecord(now)
 	switch {
 	case found == nil:
 	case found.State == InFlight && found.Token == c.Token: // the same claim again
@@ -155,8 +155,8 @@ func (c Claim) Record(found *Record, now time.Time) *Record {
 	return next
 }
 
-// first returns the record that the claim writes if it found none.
-func (c Claim) first(now time.Time) *Record {
+// newRecord returns the record that the claim writes if it found none.
+func (c Claim) newRecord(now time.Time) *Record {
 	first := &Record{
 		State:       InFlight,
 		Token:       c.Token,

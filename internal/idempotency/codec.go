@@ -77,7 +77,7 @@ func must[T any](mode T, err error) T {
 // milliseconds.
 func AppendRecord(dst []byte, key Key, r *Record) []byte {
 	at := len(dst)
-	dst = append(slices.Grow(dst, defaultRoom), recordMagic...)
+	dst = append(slices.Grow(dst, defaultCapacity), recordMagic...)
 	e := encoders.Get().(*encoder)
 	e.record.set(r)
 	dst = e.encode(append(dst, make([]byte, checksumSize)...), &e.record)
@@ -116,14 +116,14 @@ func DecodeRecord(key Key, stored []byte) (*Record, error) {
 // AppendResponse appends the stored form of the response of a run: what
 // [AppendResponseHead] writes, and then the body.
 func AppendResponse(dst []byte, key Key, token string, r *Response) []byte {
-	return append(AppendResponseHead(slices.Grow(dst, defaultRoom+len(r.Body)), key, token, r), r.Body...)
+	return append(AppendResponseHead(slices.Grow(dst, defaultCapacity+len(r.Body)), key, token, r), r.Body...)
 }
 
 // AppendResponseHead appends the stored form of a response without its body, for a
 // store that keeps the body beside it. [DecodeResponseParts] reads both.
 func AppendResponseHead(dst []byte, key Key, token string, r *Response) []byte {
 	at := len(dst)
-	dst = append(slices.Grow(dst, defaultRoom), responseMagic...)
+	dst = append(slices.Grow(dst, defaultCapacity), responseMagic...)
 	e := encoders.Get().(*encoder)
 	e.head = storedHead{Response: *r, Length: len(r.Body), Sum: xxhash.Sum64(r.Body)}
 	dst = e.encode(append(dst, make([]byte, checksumSize+lengthSize)...), &e.head)
@@ -145,7 +145,7 @@ func DecodeResponse(key Key, token string, stored []byte) (*Response, error) {
 		return nil, err
 	}
 	if len(stored) < frameSize+lengthSize {
-		return nil, errCutOff
+		return nil, errTruncated
 	}
 	length := uint64(binary.BigEndian.Uint32(stored[frameSize:]))
 	if length > uint64(len(stored)-frameSize-lengthSize) {
@@ -163,7 +163,7 @@ func DecodeResponseParts(key Key, token string, head, body []byte) (*Response, e
 		return nil, err
 	}
 	if len(content) < lengthSize || uint64(binary.BigEndian.Uint32(content)) != uint64(len(content)-lengthSize) {
-		return nil, errCutOff
+		return nil, errTruncated
 	}
 	s := new(storedHead)
 	if err := decoding.Unmarshal(content[lengthSize:], s); err != nil {
@@ -183,8 +183,8 @@ func DecodeResponseParts(key Key, token string, head, body []byte) (*Response, e
 	return &s.Response, nil
 }
 
-// defaultRoom is enough for most records and for the headers of most responses, in bytes.
-const defaultRoom = 512
+// defaultCapacity is enough for most records and for the headers of most responses, in bytes.
+const defaultCapacity = 512
 
 // encoder has what encoding allocates.
 type encoder struct {
@@ -241,7 +241,7 @@ func moment(ms int64) time.Time {
 // ErrFormat is the error for a stored form that another version of caddy-dedup has written.
 var ErrFormat = errors.New("another version has written it")
 
-var errCutOff = errors.New("it is cut off")
+var errTruncated = errors.New("it is cut off")
 
 // checkMagic returns an error for what does not begin as a stored value with this
 // magic does.
@@ -253,7 +253,7 @@ func checkMagic(magic string, stored []byte) error {
 	case stored[version] != magic[version]:
 		return fmt.Errorf("%w: it has format %d; this version reads format %d", ErrFormat, stored[version], magic[version])
 	case len(stored) < frameSize:
-		return errCutOff
+		return errTruncated
 	default:
 		return nil
 	}

@@ -41,8 +41,8 @@ b61857`},
 	}
 }
 
-// usualRecord is a complete record as a webhook with a body's fingerprint has one.
-func usualRecord() *Record {
+// typicalRecord is a complete record as a webhook with a body's fingerprint has one.
+func typicalRecord() *Record {
 	now := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 	return &Record{
 		State: Complete, Token: "ABCDEFGHIJKLMNOPQRSTUVWXYZ", ExecutionID: "0199b8a2-7d1c-7000-8000-000000000001", Attempt: 1,
@@ -52,8 +52,8 @@ func usualRecord() *Record {
 	}
 }
 
-// usualResponse is a response of 512 bytes.
-func usualResponse() *Response {
+// typicalResponse is a response of 512 bytes.
+func typicalResponse() *Response {
 	return &Response{
 		Status: 201,
 		Header: map[string][]string{"Content-Type": {"application/json"}, "Location": {"/orders/17"}, "Etag": {`"17"`}},
@@ -67,7 +67,7 @@ func BenchmarkAppendRecord(b *testing.B) {
 	var records [1 << 10]*Record
 	for i := range records {
 		sum := sha256.Sum256([]byte{byte(i), byte(i >> 8)})
-		records[i] = usualRecord()
+		records[i] = typicalRecord()
 		records[i].Fingerprint = "body:" + hex.EncodeToString(sum[:])
 		records[i].ExecutionID = uuid.UUID(sum[:16]).String()
 	}
@@ -80,7 +80,7 @@ func BenchmarkAppendRecord(b *testing.B) {
 }
 
 func BenchmarkDecodeRecord(b *testing.B) {
-	stored := AppendRecord(nil, thisKey, usualRecord())
+	stored := AppendRecord(nil, thisKey, typicalRecord())
 	b.ReportAllocs()
 	for b.Loop() {
 		if _, err := DecodeRecord(thisKey, stored); err != nil {
@@ -92,7 +92,7 @@ func BenchmarkDecodeRecord(b *testing.B) {
 func BenchmarkAppendResponse(b *testing.B) {
 	for _, size := range []int{512, 1 << 20} {
 		b.Run(fmt.Sprint(size), func(b *testing.B) {
-			response, room := usualResponse(), make([]byte, 0, 2<<20)
+			response, room := typicalResponse(), make([]byte, 0, 2<<20)
 			response.Body = make([]byte, size)
 			b.ReportAllocs()
 			for b.Loop() {
@@ -105,7 +105,7 @@ func BenchmarkAppendResponse(b *testing.B) {
 func BenchmarkDecodeResponse(b *testing.B) {
 	for _, size := range []int{512, 1 << 20} {
 		b.Run(fmt.Sprint(size), func(b *testing.B) {
-			response := usualResponse()
+			response := typicalResponse()
 			response.Body = make([]byte, size)
 			stored := AppendResponse(nil, thisKey, thisToken, response)
 			b.ReportAllocs()

@@ -91,16 +91,16 @@ func TestValueOfAnotherOwnerIsAnError(t *testing.T) {
 	another.Body[0] ^= 1
 	head := AppendResponseHead(nil, thisKey, thisToken, fullResponse())
 	for name, err := range map[string]error{
-		"a record of another key":        second(DecodeRecord(otherKey, record)),
-		"a response of another key":      second(DecodeResponse(otherKey, thisToken, response)),
-		"a response of another token":    second(DecodeResponse(thisKey, otherToken, response)),
-		"a response of no token":         second(DecodeResponse(thisKey, "", response)),
-		"a record taken for a response":  second(DecodeResponse(thisKey, "", record)),
-		"a response taken for a record":  second(DecodeRecord(thisKey, response)),
-		"a token that the key runs into": second(DecodeResponse(thisKey, thisToken+"x", response)),
-		"a body of another response":     second(DecodeResponseParts(thisKey, thisToken, head, another.Body)),
-		"a head with its body in it":     second(DecodeResponseParts(thisKey, thisToken, response, nil)),
-		"a head without its body":        second(DecodeResponse(thisKey, thisToken, head)),
+		"a record of another key":        errorOf(DecodeRecord(otherKey, record)),
+		"a response of another key":      errorOf(DecodeResponse(otherKey, thisToken, response)),
+		"a response of another token":    errorOf(DecodeResponse(thisKey, otherToken, response)),
+		"a response of no token":         errorOf(DecodeResponse(thisKey, "", response)),
+		"a record taken for a response":  errorOf(DecodeResponse(thisKey, "", record)),
+		"a response taken for a record":  errorOf(DecodeRecord(thisKey, response)),
+		"a token that the key runs into": errorOf(DecodeResponse(thisKey, thisToken+"x", response)),
+		"a body of another response":     errorOf(DecodeResponseParts(thisKey, thisToken, head, another.Body)),
+		"a head with its body in it":     errorOf(DecodeResponseParts(thisKey, thisToken, response, nil)),
+		"a head without its body":        errorOf(DecodeResponse(thisKey, thisToken, head)),
 	} {
 		if err == nil {
 			t.Errorf("%s is no error", name)
@@ -108,7 +108,7 @@ func TestValueOfAnotherOwnerIsAnError(t *testing.T) {
 	}
 }
 
-func second[T any](_ T, err error) error { return err }
+func errorOf[T any](_ T, err error) error { return err }
 
 // sealed returns a stored value with this content and a right checksum.
 func sealed(magic string, key Key, token string, content []byte) []byte {

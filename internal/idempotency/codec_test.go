@@ -167,8 +167,8 @@ func TestAppendedToWhatIsThere(t *testing.T) {
 	record := AppendRecord(bytes.Clone(before), thisKey, fullRecord())
 	response := AppendResponse(bytes.Clone(before), thisKey, thisToken, fullResponse())
 	for name, err := range map[string]error{
-		"record":   second(DecodeRecord(thisKey, bytes.TrimPrefix(record, before))),
-		"response": second(DecodeResponse(thisKey, thisToken, bytes.TrimPrefix(response, before))),
+		"record":   errorOf(DecodeRecord(thisKey, bytes.TrimPrefix(record, before))),
+		"response": errorOf(DecodeResponse(thisKey, thisToken, bytes.TrimPrefix(response, before))),
 	} {
 		if err != nil {
 			t.Errorf("%s: %v", name, err)

@@ -35,7 +35,7 @@ func ExampleConclude() {
 			Response: &idempotency.Response{Status: status},
 			Attempt:  1,
 		}, policy)
-		fmt.Println(status, s.State, s.ResponseFor())
+		fmt.Println(status, s.State, s.ResponseRetention())
 	}
 	// Output:
 	// 201 complete 24h0m0s

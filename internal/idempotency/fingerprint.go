@@ -43,7 +43,7 @@ func Fingerprint(kind FingerprintKind, path, query string, body []byte, doc *can
 		kind += excluding(exclude)
 		if doc != nil {
 			h := sha256.New()
-			h.Write(appendFingerprinted(nil, path, query))
+			h.Write(appendPathAndQuery(nil, path, query))
 			members := slices.DeleteFunc(slices.Clone(exclude), isParameter)
 			if err := doc.WriteCanonical(h, members...); err == nil {
 				return fingerprintText(kind, [sha256.Size]byte(h.Sum(nil)))
@@ -53,7 +53,7 @@ func Fingerprint(kind FingerprintKind, path, query string, body []byte, doc *can
 		kind += excluding(parametersIn(exclude))
 	}
 	if len(body) <= maxOnStack {
-		parts := appendFingerprinted(make([]byte, 0, 2*maxOnStack), path, query)
+		parts := appendPathAndQuery(make([]byte, 0, 2*maxOnStack), path, query)
 		return fingerprintText(kind, sha256.Sum256(append(parts, body...)))
 	}
 	return fingerprintPieces(kind, path, query, func(yield func([]byte) bool) { yield(body) })
@@ -73,16 +73,16 @@ func parametersIn(exclude []string) []string {
 
 func fingerprintPieces(kind FingerprintKind, path, query string, pieces iter.Seq[[]byte]) string {
 	h := sha256.New()
-	h.Write(appendFingerprinted(nil, path, query))
+	h.Write(appendPathAndQuery(nil, path, query))
 	for piece := range pieces {
 		h.Write(piece)
 	}
 	return fingerprintText(kind, [sha256.Size]byte(h.Sum(nil)))
 }
 
-// appendFingerprinted appends what is hashed before a body. The body is the last, and needs no
+// appendPathAndQuery appends what is hashed before a body. The body is the last, and needs no
 // length: a canonical form is hashed while it is written.
-func appendFingerprinted(to []byte, path, query string) []byte {
+func appendPathAndQuery(to []byte, path, query string) []byte {
 	to = appendPart(to, fingerprintVersion)
 	to = appendPart(to, path)
 	return appendPart(to, query)

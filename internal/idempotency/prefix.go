@@ -28,8 +28,8 @@ func (k Key) Prefix() KeyPrefix { return KeyPrefix(k[:idDigest]) }
 func (b KeyPrefix) String() string { return hex.EncodeToString(b[:]) }
 
 // SortPrefixes returns the prefixes in the order of the keys, each once.
-func SortPrefixes(of []KeyPrefix) []KeyPrefix {
-	of = slices.Clone(of)
-	slices.SortFunc(of, func(a, b KeyPrefix) int { return bytes.Compare(a[:], b[:]) })
-	return slices.Compact(of)
+func SortPrefixes(prefixes []KeyPrefix) []KeyPrefix {
+	prefixes = slices.Clone(prefixes)
+	slices.SortFunc(prefixes, func(a, b KeyPrefix) int { return bytes.Compare(a[:], b[:]) })
+	return slices.Compact(prefixes)
 }

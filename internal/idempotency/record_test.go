@@ -54,14 +54,14 @@ func TestSettled(t *testing.T) {
 	}
 }
 
-func TestResponseFor(t *testing.T) {
+func TestResponseRetention(t *testing.T) {
 	for state, want := range map[idempotency.State]time.Duration{
 		idempotency.Complete: time.Hour,
 		idempotency.Released: time.Second,
 		idempotency.Held:     time.Second,
 	} {
-		s := idempotency.Settlement{State: state, Retention: time.Hour, AnswerFor: time.Second}
-		if got := s.ResponseFor(); got != want {
+		s := idempotency.Settlement{State: state, Retention: time.Hour, AnswerRetention: time.Second}
+		if got := s.ResponseRetention(); got != want {
 			t.Errorf("%s: a response is kept for %v; want %v", state, got, want)
 		}
 	}

@@ -72,11 +72,11 @@ type Settlement struct {
 	Retention time.Duration
 	// Ago is how long before now the run ended: it could not be stored at once.
 	Ago time.Duration
-	// AnswerFor is how long the response of a released run is kept, for requests that
+	// AnswerRetention is how long the response of a released run is kept, for requests that
 	// waited for the run on other replicas: one lease, and at least minAnswer.
-	AnswerFor time.Duration
+	AnswerRetention time.Duration
 	// Withdraws reports whether the claim is in doubt, so that no request runs under it. It
-	// was perhaps not executed yet ([Store.Settle]); AnswerFor is how long that may last.
+	// was perhaps not executed yet ([Store.Settle]); AnswerRetention is how long that may last.
 	Withdraws bool
 }
 
@@ -84,24 +84,24 @@ type Settlement struct {
 // short: a lost message costs them a second, and a store that does not answer its timeout.
 const minAnswer = 5 * time.Second
 
-// ResponseFor is how long the response of the settlement must be kept.
-func (s Settlement) ResponseFor() time.Duration {
+// ResponseRetention is how long the response of the settlement must be kept.
+func (s Settlement) ResponseRetention() time.Duration {
 	if s.State == Complete {
 		return s.Retention
 	}
-	return s.AnswerFor
+	return s.AnswerRetention
 }
 
 // Conclude is the settle table: it returns what becomes of a claim when its run has
 // ended. No other code decides this.
 func Conclude(end End, p Policy) Settlement {
 	s := Settlement{
-		State:     stateAfter(end, p),
-		Counted:   end.How != NotSent,
-		Response:  end.Response,
-		Reason:    end.Reason,
-		Retention: p.Retention,
-		AnswerFor: max(p.Lease, minAnswer),
+		State:           stateAfter(end, p),
+		Counted:         end.How != NotSent,
+		Response:        end.Response,
+		Reason:          end.Reason,
+		Retention:       p.Retention,
+		AnswerRetention: max(p.Lease, minAnswer),
 	}
 	if end.HasPrevious && (s.State == Held || end.Response != nil && end.Response.Omitted) {
 		// The response that was kept before stays. It is not given up for a held key,

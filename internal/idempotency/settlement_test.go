@@ -124,11 +124,11 @@ func settleCases(t *testing.T, yield func(settleCase)) {
 				for _, upstream := range upstreams {
 					for _, retention := range retentions {
 						for flags := range 4 {
-							for _, most := range []int{0, 2, 3, 4} {
+							for _, maxAttempts := range []int{0, 2, 3, 4} {
 								yield(settleCase{
 									end: idempotency.End{How: how, Response: response, UpstreamStatus: upstream, Retention: retention, Attempt: 3, HasPrevious: flags&1 != 0},
 									policy: idempotency.Policy{
-										Terms:     idempotency.Terms{Lease: 30 * time.Second, Retention: time.Hour, Hold: flags&2 != 0, MaxAttempts: most},
+										Terms:     idempotency.Terms{Lease: 30 * time.Second, Retention: time.Hour, Hold: flags&2 != 0, MaxAttempts: maxAttempts},
 										ReleaseOn: releaseOn,
 									},
 									set: set,
@@ -149,7 +149,7 @@ func TestConcludeOverItsWholeDomain(t *testing.T) {
 		used[row]++
 		want := idempotency.Settlement{
 			State: settleTable[row].state, Counted: settleTable[row].counted,
-			Response: c.end.Response, Retention: time.Hour, AnswerFor: 30 * time.Second,
+			Response: c.end.Response, Retention: time.Hour, AnswerRetention: 30 * time.Second,
 		}
 		if want.State == idempotency.Held {
 			want.Response = nil
@@ -258,8 +258,8 @@ func TestAnswerIsKeptForRequestsThatWaited(t *testing.T) {
 	} {
 		p := idempotency.Policy{Terms: idempotency.Terms{Lease: lease, Retention: time.Second}}
 		s := idempotency.Conclude(idempotency.End{How: idempotency.NotSent, Response: &idempotency.Response{Status: 502}}, p)
-		if s.State != idempotency.Released || s.ResponseFor() != want {
-			t.Errorf("with a lease of %v the answer of a run that is %s is kept %v, want %v", lease, s.State, s.ResponseFor(), want)
+		if s.State != idempotency.Released || s.ResponseRetention() != want {
+			t.Errorf("with a lease of %v the answer of a run that is %s is kept %v, want %v", lease, s.State, s.ResponseRetention(), want)
 		}
 	}
 }

@@ -76,7 +76,7 @@ type Store interface {
 
 	// Find returns pages as List does, but only of the records whose key has one of these
 	// prefixes. It does not go through all records if the store has them in order.
-	Find(ctx context.Context, of []KeyPrefix, cursor string, limit int) ([]Listed, string, error)
+	Find(ctx context.Context, prefixes []KeyPrefix, cursor string, limit int) ([]Listed, string, error)
 
 	// Subscribe has the store call wake whenever a run ends for which this process
 	// waits ([Claim.Waits]), and whenever copies of a kept response become invalid, because an

@@ -141,8 +141,8 @@ func (s *Store) List(ctx context.Context, cursor string, limit int) ([]idempoten
 }
 
 // Find implements [idempotency.Store].
-func (s *Store) Find(ctx context.Context, of []idempotency.KeyPrefix, cursor string, limit int) ([]idempotency.Listed, string, error) {
-	page, next, err := s.Store.Find(ctx, of, cursor, limit)
+func (s *Store) Find(ctx context.Context, prefixes []idempotency.KeyPrefix, cursor string, limit int) ([]idempotency.Listed, string, error) {
+	page, next, err := s.Store.Find(ctx, prefixes, cursor, limit)
 	s.openAll(page)
 	return page, next, err
 }

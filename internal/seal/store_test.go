@@ -46,8 +46,8 @@ func (o opened) Claim(ctx context.Context, c idempotency.Claim) (idempotency.Cla
 }
 
 // Release implements [idempotency.Store].
-func (o opened) Release(ctx context.Context, key idempotency.Key, token string, seen idempotency.Precondition) (*idempotency.Record, error) {
-	found, err := o.Store.Release(ctx, key, token, seen)
+func (o opened) Release(ctx context.Context, key idempotency.Key, token string, pre idempotency.Precondition) (*idempotency.Record, error) {
+	found, err := o.Store.Release(ctx, key, token, pre)
 	if err != nil {
 		return nil, err
 	}

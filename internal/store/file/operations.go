@@ -107,7 +107,7 @@ func (s *Store) Settle(ctx context.Context, key idempotency.Key, claimed *idempo
 	}
 	next := value{record: found.WithAttempts(claimed).Settled(settlement, now)}
 	if r := settlement.Response; r != nil {
-		next.answer = &answer{token: claimed.Token, until: now.Add(settlement.ResponseFor()), response: r}
+		next.answer = &answer{token: claimed.Token, until: now.Add(settlement.ResponseRetention()), response: r}
 		if len(r.Body) > maxInlineBody {
 			pending := new(*bodyWrite)
 			if k.claim != nil {

@@ -47,7 +47,7 @@ func TestSweepRemovesWhatHasExpired(t *testing.T) {
 		keep(t, s, 0, kept)
 		exact(t, s, kept, 0)
 		release := completeAs("busy")
-		release.State, release.AnswerFor = idempotency.Released, 2*time.Hour
+		release.State, release.AnswerRetention = idempotency.Released, 2*time.Hour
 		for i, terms := range []idempotency.Terms{{}, {Hold: true}, {MaxAttempts: 3}} {
 			name := fmt.Sprint("several ", i)
 			for n := range 3 { // the answer of each run stays for the requests that waited
@@ -177,7 +177,7 @@ func TestSweepRemovesBodies(t *testing.T) {
 			t.Fatal(err)
 		}
 		shared := completeAs(largeText("shared"))
-		shared.State, shared.Retention, shared.AnswerFor = idempotency.Released, 24*time.Hour, time.Minute
+		shared.State, shared.Retention, shared.AnswerRetention = idempotency.Released, 24*time.Hour, time.Minute
 		if err := keepAs(t.Context(), s, "shared", shared); err != nil {
 			t.Fatal(err)
 		}

@@ -108,7 +108,7 @@ func TestKnownKeysInAFullStore(t *testing.T) {
 		t.Errorf("a response: %v, want ErrFull", err)
 	}
 	want("a duplicate of a run whose response waits", next(claim(-1)), idempotency.WaitForRun)
-	released := idempotency.Settlement{State: idempotency.Released, Counted: true, Retention: time.Hour, AnswerFor: time.Hour}
+	released := idempotency.Settlement{State: idempotency.Released, Counted: true, Retention: time.Hour, AnswerRetention: time.Hour}
 	released.Response = complete(20_000).Response
 	settle(t, s, record, claim(-1), released) // without the response
 	record = want("a retry after a release", next(claim(-1)), idempotency.Proceed)

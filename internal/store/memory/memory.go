@@ -169,7 +169,7 @@ func (s *Store) Settle(ctx context.Context, key idempotency.Key, claimed *idempo
 		if response.head != nil {
 			switch cost := response.cost(); {
 			case s.makeRoom(cost, s.limit, now):
-				s.put(s.nameOf(key, claimed.Token), response, now.Add(settlement.ResponseFor()), now)
+				s.put(s.nameOf(key, claimed.Token), response, now.Add(settlement.ResponseRetention()), now)
 			case settlement.State == idempotency.Released: // release the key without the response
 			case cost > s.limit/reserveDivisor:
 				return idempotency.ErrTooLarge

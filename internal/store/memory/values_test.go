@@ -101,7 +101,7 @@ func randomWork(t *testing.T, random *rand.Rand) {
 			runs = append(runs[:i], runs[i+1:]...)
 			settlement := idempotency.Settlement{
 				State: [...]idempotency.State{idempotency.Complete, idempotency.Released, idempotency.Held}[random.IntN(3)], Counted: true,
-				Retention: time.Duration(random.IntN(5000)) * time.Second, AnswerFor: time.Duration(random.IntN(300)) * time.Second,
+				Retention: time.Duration(random.IntN(5000)) * time.Second, AnswerRetention: time.Duration(random.IntN(300)) * time.Second,
 			}
 			if settlement.State != idempotency.Held {
 				settlement.Response = &idempotency.Response{Status: 200, Body: make([]byte, random.IntN(1<<random.IntN(17)))}
@@ -166,7 +166,7 @@ func TestMemoryReturnsAfterExpiry(t *testing.T) {
 		defer s.Close()
 		for n := range 1000 {
 			released := complete(5_000)
-			released.State, released.AnswerFor = idempotency.Released, 30*time.Second
+			released.State, released.AnswerRetention = idempotency.Released, 30*time.Second
 			settle(t, s, mustClaim(t, s, claim(n)), claim(n), released)
 		}
 		settle(t, s, mustClaim(t, s, claim(-1)), claim(-1), complete(100_000))

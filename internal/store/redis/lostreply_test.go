@@ -86,7 +86,7 @@ func claimWithLostReplies(t *testing.T, o Options, flush func(), fresh func() st
 					counts["in doubt"]++
 					cut.times.Store(0)
 					_ = s.Settle(ctx, c.Key, claimed.Record, idempotency.Settlement{
-						State: idempotency.Released, Retention: c.Retention, AnswerFor: c.Lease, Withdraws: true,
+						State: idempotency.Released, Retention: c.Retention, AnswerRetention: c.Lease, Withdraws: true,
 					})
 					if again := mustClaimAny(t, other, withToken(c, "again")); next != idempotency.Proceed && again != idempotency.Proceed {
 						t.Fatalf("%s: it was withdrawn, and the next claim has verdict %v", what, again)

@@ -130,7 +130,7 @@ func (s *Store) newSettleCall(key idempotency.Key, claimed *idempotency.Record, 
 		return nil, err
 	}
 	var answer []byte // beside the record, if it is small
-	besideLife := settlement.ResponseFor()
+	besideLife := settlement.ResponseRetention()
 	switch response := settlement.Response; {
 	case response == nil || besideLife <= 0:
 	case settlement.State != idempotency.Complete:
@@ -169,7 +169,7 @@ func (s *Store) newSettleCall(key idempotency.Key, claimed *idempotency.Record, 
 		more[2] = answer
 	}
 	if settlement.Withdraws && !leaves {
-		more[3] = toMillis(settlement.AnswerFor)
+		more[3] = toMillis(settlement.AnswerRetention)
 	}
 	if claimed.Previous != nil && !leaves {
 		more[4] = s.names.copies()

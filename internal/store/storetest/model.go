@@ -106,7 +106,7 @@ func (m *model) settle(k idempotency.Key, claimed *idempotency.Record, s idempot
 	}
 	m.put(k, found.WithAttempts(claimed).Settled(s, m.now), true)
 	if s.Response != nil {
-		m.responses[responseName(k, claimed.Token)] = keptResponse{s.Response, m.now.Add(s.ResponseFor())}
+		m.responses[responseName(k, claimed.Token)] = keptResponse{s.Response, m.now.Add(s.ResponseRetention())}
 	}
 	return nil
 }

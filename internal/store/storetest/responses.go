@@ -75,9 +75,9 @@ func releasedResponse(f *fixture) {
 
 	k = key("b")
 	claimed = f.claim(f.newClaim(k), idempotency.Proceed)
-	s.AnswerFor = f.short()
+	s.AnswerRetention = f.short()
 	f.settle(k, claimed.Record, s)
-	f.pass(s.AnswerFor)
+	f.pass(s.AnswerRetention)
 	if response := f.response(k, claimed.Record.Token); response != nil {
 		f.Error("a released response is kept for longer than was asked")
 	}

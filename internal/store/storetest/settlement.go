@@ -73,7 +73,7 @@ func releasedRunsAgain(f *fixture) {
 	}
 
 	// A settlement without a response keeps none.
-	s = idempotency.Settlement{State: idempotency.Released, Retention: long, AnswerFor: long}
+	s = idempotency.Settlement{State: idempotency.Released, Retention: long, AnswerRetention: long}
 	f.settle(k, second.Record, s)
 	if response := f.response(k, again.Token); response != nil {
 		f.Errorf("a run that had no answer has a response: %+v", response)
@@ -138,7 +138,7 @@ func settleTwice(f *fixture) {
 func withdrawsNothing(f *fixture) {
 	k := key("a")
 	c := f.newClaim(k)
-	s := idempotency.Settlement{State: idempotency.Released, Retention: long, AnswerFor: c.Lease, Withdraws: true}
+	s := idempotency.Settlement{State: idempotency.Released, Retention: long, AnswerRetention: c.Lease, Withdraws: true}
 	record := c.Record(nil, f.now())
 	nothing := func(when string) {
 		f.Helper()

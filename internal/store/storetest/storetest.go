@@ -243,7 +243,7 @@ func complete(body string) idempotency.Settlement {
 // release returns a settlement that releases the key, and keeps a response for waiting requests.
 func release(counted bool, body string) idempotency.Settlement {
 	return idempotency.Settlement{
-		State: idempotency.Released, Counted: counted, Retention: 24 * long, AnswerFor: long,
+		State: idempotency.Released, Counted: counted, Retention: 24 * long, AnswerRetention: long,
 		Response: answer(503, body),
 	}
 }

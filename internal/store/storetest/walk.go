@@ -296,7 +296,7 @@ func (w *Walk) trySettle(ctx context.Context, store idempotency.Store, k idempot
 	}
 	s := idempotency.Settlement{
 		State:     [...]idempotency.State{idempotency.Complete, idempotency.Released, idempotency.Released, idempotency.Held}[w.random.IntN(4)],
-		Retention: modelLife, AnswerFor: modelLease,
+		Retention: modelLife, AnswerRetention: modelLease,
 	}
 	s.Counted = s.State != idempotency.Released || w.random.IntN(2) == 0
 	if s.State == idempotency.Complete || w.random.IntN(2) == 0 {
