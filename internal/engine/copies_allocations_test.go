@@ -21,10 +21,10 @@ func TestAllocationsOfCopying(t *testing.T) {
 		})
 	}
 	without := firsts(0)
-	with := firsts(100 << 10) // so that limit take the place of another
+	with := firsts(100 << 10) // so that most copies take the place of another
 	t.Logf("a first request makes %v allocations without copies, and %v with them", without, with)
 	if with > without+10 {
-		t.Errorf("a first request makes %v allocations without copies, and %v with them, want at limit 10 more", without, with)
+		t.Errorf("a first request makes %v allocations without copies, and %v with them, want at most 10 more", without, with)
 	}
 }
 
@@ -34,7 +34,7 @@ func TestAllocationsOfACopy(t *testing.T) {
 	req := someRequest()
 	wantEnd(t, a.run(req), created("paid"), resultKept)
 	if n := testing.AllocsPerRun(100, func() { as[engine.Replay](t, a.claim(req)) }); n > 2 {
-		t.Errorf("a duplicate makes %v allocations, want at limit 2", n)
+		t.Errorf("a duplicate makes %v allocations, want at most 2", n)
 	} else {
 		t.Logf("a duplicate makes %v allocations", n)
 	}

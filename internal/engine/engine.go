@@ -1,11 +1,9 @@
-// Package engine is what one process does around the keys of one store. If a process
-// has several requests with the same key at the same time, only the first one asks
-// the store, and the others follow what it learns: together they are a flight
-// (flight.go). For a run the engine renews the lease (lease.go) and stores the
-// end, again and again if the store fails (settlement.go). It also watches the runs of
-// other replicas (watcher.go), and withdraws claims whose reply was lost
-// (withdrawal.go). What it knows to be complete it answers from local copies
-// (copies.go).
+// Package engine coordinates what one process does with the keys of one store. Requests
+// of one key that arrive together are a flight: the first one asks the store, and the
+// others use its result (flight.go). For a run the engine renews the lease (lease.go),
+// and stores the settlement, with retries while the store fails (settlement.go). It watches
+// the runs of other replicas (watcher.go), withdraws claims whose reply was lost
+// (withdrawal.go), and answers duplicates from local copies (copies.go).
 //
 // Package idempotency has the rules; the engine only applies them.
 package engine
@@ -30,18 +28,17 @@ type Options struct {
 	// [Settings.Timeout] is set.
 	Timeout time.Duration
 	// Logger logs each claim that was taken over, lost or not settled, and each key
-	// that was released or is held.
+	// that was released or held.
 	Logger *zap.Logger
-	// NewToken returns the token of a new claim. It cannot be guessed, and no two replicas
-	// ever make the same one.
+	// NewToken returns the token of a new claim: unguessable, and unique over all replicas.
 	NewToken func() string
 	// NewExecutionID returns the public name of a new run.
 	NewExecutionID func() string
-	// Room returns an error while no new run may begin because there is no room for what
-	// it would hold; nil for no such limit. It must not call the engine.
+	// Room returns an error while there is no memory for another run; nil for no such
+	// limit. It must not call the engine.
 	Room func() error
-	// Copies are the local copies of this process; nil for none. Those of an engine are
-	// evicted when it is closed.
+	// Copies are the local copies of this process; nil for none. Close evicts those of its
+	// engine.
 	Copies *Copies
 	// Observer is notified of what the engine does; nil for none.
 	Observer Observer
@@ -77,11 +74,11 @@ type Engine struct {
 	ctx        context.Context
 	cancel     context.CancelFunc
 	background sync.WaitGroup
-	// storing ends, with ctx or before it, when ends that are not stored yet are given up.
+	// stopRetries ends retryCtx: settlements that are not stored by then are given up. Close ends
+	// it, too.
 	retryCtx    context.Context
 	stopRetries context.CancelFunc
-	// closing is a lock: no work may be added to background while Close begins to
-	// wait for it.
+	// closing guards background: nothing may be added to it once Close waits for it.
 	closing sync.Mutex
 }
 
@@ -131,34 +128,32 @@ func (e *Engine) Configure(s Settings) {
 type Request struct {
 	Key    idempotency.Key
 	Origin idempotency.Origin
-	// Label is what the run counts under ([Observer.RunEnded]).
+	// Label is passed to [Observer.RunEnded].
 	Label string
-	// Fingerprint is from [idempotency.Fingerprint]; empty if none is taken.
+	// Fingerprint is that of [idempotency.Fingerprint]; empty for none.
 	Fingerprint string
-	// Within is the execution ID that the request came in with ([idempotency.Claim]);
-	// empty for most requests.
+	// Within is [idempotency.Claim.Within].
 	Within string
-	// Force runs again on purpose although a response is kept.
+	// Force runs the request again although a response is kept.
 	Force  bool
 	Policy idempotency.Policy
-	// Observed reports whether the request is carried out whatever the engine decides. It is in
-	// no count but those of the store's operations, and takes no place from other runs
-	// ([Limits.InFlight]).
+	// Observed reports whether the request reaches the upstream whatever the engine decides. Only
+	// the store's operations count it, and it has a limit of its own ([Limits.InFlight]).
 	Observed bool
-	// Timeout is the time limit of the run, 0 for none. If a run goes on for longer,
-	// for example because its client does not read a stream to the end, its lease is
-	// no longer renewed, and another request can take the key over.
+	// Timeout is the time limit of the run, 0 for none. The engine does not renew the lease of a
+	// run that takes longer, for example because its client does not read a stream to the
+	// end. Then another request can take the key over.
 	Timeout time.Duration
-	// Wait is how long the request waits while another one runs. With 0 it is
-	// refused at once.
+	// Wait is how long the request waits for the run of another one. With 0 it is refused at
+	// once.
 	Wait time.Duration
-	// OnWait is called once when the request begins to wait for a run; it may be nil, and
-	// must not block.
+	// OnWait is called once, when the request starts to wait for a run. It may be nil, and must
+	// not block.
 	OnWait func()
 }
 
-// newClaim returns the claim of a request, still without token and execution ID. Only a
-// request that asks the store needs these, and it needs new ones each time.
+// newClaim returns the claim of a request, without token and execution ID: each call of the store
+// needs new ones.
 func (e *Engine) newClaim(req Request) idempotency.Claim {
 	return idempotency.Claim{
 		Key:          req.Key,
@@ -171,9 +166,9 @@ func (e *Engine) newClaim(req Request) idempotency.Claim {
 	}
 }
 
-// Claim decides what a request does, and waits if it has to wait for a run. It
-// returns a [*Run], which the caller must settle, a [Replay], a [Follow] or a
-// [Refusal]. The only error is that of the context: the client has disconnected.
+// Claim decides what a request does. It waits while another request runs, for [Request.Wait] at
+// most. It returns a [*Run], which the caller must settle, a [Replay], a [Follow] or a
+// [Refusal]. Its only error is the context's.
 func (e *Engine) Claim(ctx context.Context, req Request) (Decision, error) {
 	limit := waitLimit{until: time.Now().Add(req.Wait), onWait: req.OnWait}
 	defer limit.stop()
@@ -196,16 +191,16 @@ func (e *Engine) Claim(ctx context.Context, req Request) (Decision, error) {
 	}
 }
 
-// claimForFlight asks the store, for the first request of a flight. It returns a run if the
-// request may run. Otherwise it returns nil, and the flight shows all its requests,
-// the first one too, what to do.
+// claimForFlight claims the key for the first request of a flight. It returns a run if the
+// request may run. Otherwise it returns nil, and the state of the flight decides for all its
+// requests, including the first.
 func (e *Engine) claimForFlight(f *flight, c idempotency.Claim, req Request) *Run {
 	counted, answered := false, false
 	defer func() {
 		if counted {
 			e.tally(req.Observed).add(-1)
 		}
-		if !answered { // the store has panicked: the others must not wait for a reply
+		if !answered { // the store has panicked
 			f.end(runOver, idempotency.Claimed{}, errors.New("the store failed"))
 		}
 	}()
@@ -220,7 +215,7 @@ func (e *Engine) claimForFlight(f *flight, c idempotency.Claim, req Request) *Ru
 	f.startPoll()
 	got, err := e.storeClaim(c, req.Observed)
 	answered = true
-	if err != nil && got.Record != nil { // the reply was lost, and the claim perhaps written
+	if err != nil && got.Record != nil { // the reply was lost; the claim may have been written
 		e.withdrawals.add(c, got.Record)
 	}
 	e.copies.keepClaimed(c.Key, read, got, err)
@@ -228,13 +223,12 @@ func (e *Engine) claimForFlight(f *flight, c idempotency.Claim, req Request) *Ru
 	case err != nil:
 		f.end(runOver, e.copies.stale(c.Key, err), err)
 	case got.Verdict == idempotency.ReplayKept && got.Response == nil && got.Record.LargeBody == 0:
-		// A store must not answer so. Without this error, the requests would ask it
-		// again and again.
+		// A faulty store. Without this error, the requests would ask it forever.
 		f.end(runOver, idempotency.Claimed{}, &idempotency.UnreadableError{
 			Where: c.Key.String(), Err: idempotency.ErrResponseMissing,
 		})
 	case got.Verdict == idempotency.Proceed:
-		counted = false // from now on the run is
+		counted = false // settling the run uncounts it
 		run := e.newRun(f, c, req, got)
 		run.renewFrom(read.asked)
 		if exiting := f.setRun(got.Record, run); exiting {
@@ -250,7 +244,7 @@ func (e *Engine) claimForFlight(f *flight, c idempotency.Claim, req Request) *Ru
 	return nil
 }
 
-// storeClaim asks the store for a claim. One that is refused because the store is full counts.
+// storeClaim asks the store for a claim, and reports a refusal because the store is full.
 func (e *Engine) storeClaim(c idempotency.Claim, observed bool) (idempotency.Claimed, error) {
 	call := e.startCall(context.Background(), OperationClaim, e.Timeout())
 	got, err := e.store.Claim(call.ctx, c)
@@ -260,14 +254,14 @@ func (e *Engine) storeClaim(c idempotency.Claim, observed bool) (idempotency.Cla
 	return got, call.done(err)
 }
 
-// lookup returns the record of a key as it is stored.
+// lookup returns the record of a key as the store has it, which may be sealed.
 func (e *Engine) lookup(ctx context.Context, key idempotency.Key) (*idempotency.Record, time.Time, error) {
 	call := e.startCall(ctx, OperationLookup, e.Timeout())
 	record, now, err := e.store.Lookup(call.ctx, key)
 	return record, now, call.done(err)
 }
 
-// observer returns what is notified of a request.
+// observer returns the observer for a request.
 func (e *Engine) observer(observed bool) Observer {
 	if observed {
 		return noopObserver{}
@@ -275,7 +269,7 @@ func (e *Engine) observer(observed bool) Observer {
 	return e.options.Observer
 }
 
-// tally returns where a request counts while it is not settled.
+// tally returns the counter for a request that is not settled.
 func (e *Engine) tally(observed bool) *tally {
 	if observed {
 		return &e.observed
@@ -283,11 +277,11 @@ func (e *Engine) tally(observed bool) *tally {
 	return &e.unsettled
 }
 
-// Timeout is the time limit for one operation of the store.
+// Timeout returns the time limit for one operation of the store.
 func (e *Engine) Timeout() time.Duration { return time.Duration(e.timeout.Load()) }
 
-// withTimeout limits how long the store may take. An inProcess store never blocks, and needs no
-// limit.
+// withTimeout is context.WithTimeout, except that an inProcess store needs no timeout: it never
+// blocks.
 func (e *Engine) withTimeout(ctx context.Context, timeout time.Duration) (context.Context, context.CancelFunc) {
 	if e.inProcess {
 		return ctx, func() {}
@@ -295,8 +289,8 @@ func (e *Engine) withTimeout(ctx context.Context, timeout time.Duration) (contex
 	return context.WithTimeout(ctx, timeout)
 }
 
-// Close ends the work in the background and closes the store. It does not wait for
-// runs: [Engine.Drain] and [Engine.Finish] do.
+// Close stops the background work and closes the store. It does not wait for runs:
+// [Engine.Drain] and [Engine.Finish] do.
 func (e *Engine) Close() error {
 	e.closing.Lock()
 	e.cancel()
@@ -313,7 +307,7 @@ func (e *Engine) goBackground(f func()) {
 	e.closing.Lock()
 	defer e.closing.Unlock()
 	if e.ctx.Err() != nil {
-		go f() // the engine is closed and its request is still there; f returns by itself
+		go f() // a request has outlived its engine; f returns soon
 		return
 	}
 	e.background.Go(f)

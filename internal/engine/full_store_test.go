@@ -135,7 +135,7 @@ func TestResponseThatTheStoreCanNeverKeep(t *testing.T) {
 					}
 				}
 				if calls != 1 || !a.Idle() {
-					t.Errorf("calls back %d times; idle is %v", calls, a.Idle())
+					t.Errorf("onStored was called %d times; idle is %v", calls, a.Idle())
 				}
 				wantEnd(t, a.run(nth(1)), created("one"), resultKept) // new keys go on
 				wantCounts(t, a.observer.runs(), map[string]int{"run kept": 2})
@@ -179,7 +179,7 @@ func TestCopyOfAResponseThatTheStoreCanNeverKeep(t *testing.T) {
 }
 
 // Where there is no room for the rest either, that is what waits, and the room of the body
-// is calls back at once.
+// is given back at once.
 func TestRestOfALargeResponseIsStoredLater(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a, _ := newInMemory(t, 1<<20)
@@ -193,7 +193,7 @@ func TestRestOfALargeResponseIsStoredLater(t *testing.T) {
 			t.Errorf("tried %d times at once, want whole, without the body, and without the header", n)
 		}
 		if calls != 1 {
-			t.Errorf("calls back %d times, want 1", calls)
+			t.Errorf("onStored was called %d times, want 1", calls)
 		}
 		time.Sleep(time.Minute)
 		a.link.recover()
@@ -203,7 +203,7 @@ func TestRestOfALargeResponseIsStoredLater(t *testing.T) {
 			t.Errorf("the record says %q", reason)
 		}
 		if calls != 1 {
-			t.Errorf("calls back %d times in the end, want 1", calls)
+			t.Errorf("onStored was called %d times in the end, want 1", calls)
 		}
 	})
 }

@@ -11,30 +11,28 @@ import (
 	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
 )
 
-// lease is when the lease of a run is renewed next.
+// lease schedules the renewals of a run's lease.
 type lease struct {
-	// until is when the renewals end although the run has not ended; zero for no limit.
+	// until is when the renewals stop even if the run has not ended; zero for no limit.
 	until time.Time
 	// warned is when the latest failure was logged.
 	warned time.Time
 
 	mu    sync.Mutex
-	timer *time.Timer // nil before the first time
-	ended bool        // the run has ended, or is being ended
+	timer *time.Timer // nil before the first schedule
+	ended bool        // Settle was called
 }
 
-// maxRenewalPause is that between a renewal that has failed and the next one.
+// maxRenewalPause is the longest pause after a renewal that failed.
 const maxRenewalPause = time.Second
 
-// renewFrom has the lease renewed until the run ends or has lost its claim.
-//
-// Each third of the lease counts from when the claim, or the renewal before, was asked
-// for: the store has begun the lease at some time between that and its reply, and the
-// reply may take long.
+// renewFrom schedules a renewal a third of the lease after asked, the time at which the claim or the
+// last renewal was sent. The store started the lease some time after that and before its
+// reply, which may be late.
 func (r *Run) renewFrom(asked time.Time) { r.renewAt(asked.Add(r.claim.Lease / 3)) }
 
-// renewAgain has the lease renewed after a renewal that failed: soon, since two thirds of the
-// lease can be over, and at the end of the third at the latest.
+// renewAgain schedules a renewal after one that failed: soon, because two thirds of the lease may be
+// over.
 func (r *Run) renewAgain(asked time.Time) {
 	due := asked.Add(r.claim.Lease / 3)
 	if soon := time.Now().Add(min(maxRenewalPause, r.claim.Lease/12)); soon.Before(due) {
@@ -43,7 +41,7 @@ func (r *Run) renewAgain(asked time.Time) {
 	r.renewAt(due)
 }
 
-// renewAt has the lease renewed at a time, unless the run ends before.
+// renewAt schedules a renewal, unless the run has ended.
 func (r *Run) renewAt(due time.Time) {
 	l := &r.lease
 	if !l.until.IsZero() && due.After(l.until) {
@@ -56,7 +54,7 @@ func (r *Run) renewAt(due time.Time) {
 	}
 }
 
-// end ends the renewals. It reports false if they have ended before.
+// end stops the renewals. It returns false if they were stopped before.
 func (l *lease) end() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -70,16 +68,15 @@ func (l *lease) end() bool {
 	return true
 }
 
-// leaseDone reports whether the run has ended, or the engine is closed.
+// leaseDone reports whether the run needs no renewals: it has ended, or the engine is closed.
 func (r *Run) leaseDone() bool {
 	r.lease.mu.Lock()
 	defer r.lease.mu.Unlock()
 	return r.lease.ended || r.engine.ctx.Err() != nil
 }
 
-// renew renews the lease once. If the claim is lost, another request owns the key, or
-// soon will. So renew ends the flight, and the requests that wait here ask the store
-// again.
+// renew renews the lease, and schedules the next renewal. If another request owns the key, or soon
+// may, renew ends the flight, and its waiters ask the store again.
 func (r *Run) renew() {
 	if r.leaseDone() {
 		return
@@ -93,11 +90,9 @@ func (r *Run) renew() {
 	}
 	err := r.renewOnce()
 	if errors.Is(err, idempotency.ErrGone) {
-		// This order matters: first set wasLost, then look whether the run has
-		// ended. Settle does it the other way round: it first stops the renewal,
-		// and then looks at wasLost. So at least one of them sees what the
-		// other has done, and no claim stays that was written again after the
-		// end.
+		// The order matters. renew sets wasLost and then checks whether the run has ended;
+		// Settle stops the renewals and then checks wasLost. So at least one of them
+		// notices the other, and no claim stays that was written again after the end.
 		r.wasLost.Store(true)
 		if r.leaseDone() {
 			return
@@ -119,18 +114,18 @@ func (r *Run) renew() {
 	}
 }
 
-// renewOnce renews the lease in the store. It takes no longer than a third of the lease, so
-// that one renewal that hangs does not delay the next one.
+// renewOnce renews the lease in the store. Its timeout is at most a third of the lease, so that a
+// renewal that hangs does not delay the next one.
 func (r *Run) renewOnce() error {
 	call := r.engine.startCall(context.Background(), OperationRenew, min(r.engine.Timeout(), r.claim.Lease/3))
 	return call.done(r.engine.store.Renew(call.ctx, r.claim))
 }
 
-// reclaim writes the claim again after the store has lost it. It returns
+// reclaim writes the claim again after the store has lost it. Its error is
 // [idempotency.ErrFenced] if another request has claimed the key since.
 func (r *Run) reclaim() error {
-	// A response that is kept by now is another run's, or this run's own: it must not be
-	// replaced.
+	// A response that is kept by now is that of another run, or this run's own. Without Force the
+	// claim cannot replace it.
 	c := r.claim
 	c.Waits, c.Force = false, false
 	got, err := r.engine.storeClaim(c, r.observed)

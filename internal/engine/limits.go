@@ -8,15 +8,15 @@ import (
 	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
 )
 
-// Limits are how much may be in progress at a time, in one process and for one store.
-// 0 means no limit.
+// Limits limit what may be in progress at a time, in one process and for one store. 0 means
+// no limit.
 type Limits struct {
-	// Waiters is the limit for requests that wait for the run of another request, in
-	// this process or on another replica; WaitersPerKey is the same for each key.
+	// Waiters limits the requests that wait for a run, of this process or of another replica.
+	// WaitersPerKey limits those of each key.
 	Waiters       int
 	WaitersPerKey int
-	// InFlight is the limit for runs and for ends of runs that are not stored yet, and as many
-	// may be observed beside them.
+	// InFlight limits the runs that are in flight or not settled yet. It applies separately to
+	// requests that are [Request.Observed].
 	InFlight int
 }
 
@@ -27,18 +27,18 @@ func overloaded(limit string, n int) error {
 	return fmt.Errorf("%w: the limit of %d %s is reached", ErrOverloaded, n, limit)
 }
 
-// InProgress returns how many runs of this process are in flight, or are not stored yet, without
-// those that are only observed, and how many requests wait for a run.
+// InProgress returns how many runs of this process are in flight or not settled yet, and how many
+// requests wait for a run. It does not count requests that are [Request.Observed].
 func (e *Engine) InProgress() (runs, waiting int) {
 	e.flights.mu.Lock()
 	defer e.flights.mu.Unlock()
 	return e.unsettled.count(), e.flights.waiting
 }
 
-// wait counts a request as one that waits for the run of its flight, unless it returns
-// an error because a limit is reached. A request that waits only for the store's reply does
-// not count: it may be a replay. The state is the one in which the request has seen its
-// flight; in another one there may be nothing to wait for any more.
+// wait counts a request as a waiter of its flight, or returns an error because a limit is reached. A
+// request that only waits for the store's reply is no waiter: it may be a replay. seen is
+// the state of the flight when the request decided to wait; if it has changed since, there may
+// be nothing to wait for.
 func (m *member) wait(seen flightState) (reached Limit, err error) {
 	f, all := m.flight, m.flight.all
 	all.mu.Lock()
@@ -56,19 +56,18 @@ func (m *member) wait(seen flightState) (reached Limit, err error) {
 	all.waiting++
 	f.waiting++
 	if f.watched && f.pollSeq == m.pollSeq {
-		f.hintLocked() // a look that begins now shows whether it came before the run's end
+		f.hintLocked() // only a poll that starts now shows whether the request came before the run's end
 	}
 	return "", nil
 }
 
-// admitClaim counts a claim as unsettled. If the claim becomes a run, it stays so until
-// the run is settled: what waits for all to be settled misses nothing in between. With
-// an error the claim is not made, and not counted; found is then what the store has,
-// as far as it was asked.
+// admitClaim counts a claim as unsettled. If the claim becomes a run, it stays counted until the run
+// is settled, so that Drain misses none. With an error the claim is not counted and must not be
+// made; found is what the store has, as far as admitClaim has asked it.
 //
-// A limit refuses only runs. When one is reached, the store is asked first whether this
-// request would run. Between that and the claim the answer may change, so for a moment there
-// may be one run more than the limit allows.
+// A limit refuses only runs. When one is reached, admitClaim asks the store whether this request
+// would run. The answer may change before the claim, so there may be one run too many for a
+// moment.
 func (e *Engine) admitClaim(c idempotency.Claim, observed bool) (found idempotency.Claimed, err error) {
 	reached, full := e.reserveClaim(observed)
 	if full == nil {
@@ -88,8 +87,8 @@ func (e *Engine) admitClaim(c idempotency.Claim, observed bool) (found idempoten
 	return idempotency.Claimed{}, nil
 }
 
-// reserveClaim counts a claim as unsettled, unless full is why no more runs may begin.
-// reached is then the limit that was reached, if it is one of ours.
+// reserveClaim counts a claim as unsettled, unless no more runs may start. full says why, and
+// reached is the limit that was reached, "" for other reasons.
 func (e *Engine) reserveClaim(observed bool) (reached Limit, full error) {
 	var noRoom error
 	unsettled := e.tally(observed)
@@ -103,7 +102,7 @@ func (e *Engine) reserveClaim(observed bool) (reached Limit, full error) {
 		return "", fmt.Errorf("%w: the process exits", ErrOverloaded)
 	case noRoom != nil:
 		return LimitBuffered, fmt.Errorf("%w: %w", ErrOverloaded, noRoom)
-	case e.withdrawals.inDoubt.count() >= maxWithdrawals: // no limit of ours: the store does not answer
+	case e.withdrawals.inDoubt.count() >= maxWithdrawals: // not a limit: the store does not answer
 		return "", fmt.Errorf("%d claims in doubt wait for the store to answer", maxWithdrawals)
 	case limit > 0 && unsettled.count() >= limit:
 		return LimitInFlight, overloaded("runs in flight", limit)

@@ -53,7 +53,7 @@ func (e *Engine) response(ctx context.Context, key idempotency.Key, token string
 }
 
 // KeptResponse is Response for a request that is answered with the response: a local copy
-// of this run counts too, however old it is, and there is one joinedAfterEnd.
+// of this run counts too, however old it is, and there is one afterwards.
 func (e *Engine) KeptResponse(ctx context.Context, key idempotency.Key, record *idempotency.Record) (*idempotency.Response, error) {
 	if found, _ := e.copies.find(key); found.Record != nil && found.Record.Token == record.Token {
 		return found.Response, nil

@@ -39,7 +39,7 @@ func TestRetryElsewhereRuns(t *testing.T) {
 	}
 }
 
-// The look that finds the end may have first before a retry came.
+// The look that finds the end may have begun before a retry came.
 func TestRetryThatComesDuringTheLook(t *testing.T) {
 	for name, paused := range map[string]string{"before it": "lookup", "after it": "reply to lookup", "its response": "response"} {
 		t.Run(name, func(t *testing.T) {

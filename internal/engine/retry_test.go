@@ -35,7 +35,7 @@ func TestLargeResponseHasMoreTime(t *testing.T) {
 			start := time.Now()
 			wantEnd(t, run, created(strings.Repeat("x", size)), resultTrying)
 			if took := time.Since(start).Truncate(time.Second / 10); took != a.Timeout()+extra {
-				t.Errorf("%d bytes: calls up after %v, want %v", size, took, a.Timeout()+extra)
+				t.Errorf("%d bytes: given up after %v, want %v", size, took, a.Timeout()+extra)
 			}
 			a.link.recover()
 			a.drain()
@@ -235,7 +235,7 @@ func TestStoringEndsWithTheRetention(t *testing.T) {
 		wantEnd(t, run, created("one"), resultTrying)
 		a.drain()
 		if took := time.Since(start); took < time.Minute || took > time.Minute+4*time.Second {
-			t.Errorf("calls up after %v, want a minute", took)
+			t.Errorf("given up after %v, want a minute", took)
 		}
 		wantRefusal(t, a.claim(req), engine.ReasonUnavailable, "")
 	})
@@ -263,7 +263,7 @@ func TestUnsettledRunIsLeftToItsLeaseAtClose(t *testing.T) {
 	})
 }
 
-// The memory of a response is calls back when the response is stored, and not before.
+// The memory of a response is given back when the response is stored, and not before.
 func TestResponseIsGivenBackWhenItIsStored(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r, req := newReplica(t, newShared(t)), someRequest()
@@ -271,7 +271,7 @@ func TestResponseIsGivenBackWhenItIsStored(t *testing.T) {
 		first := r.run(req)
 		wantStored(t, first, created("first"), resultKept, func() { calls++ })
 		if calls != 1 {
-			t.Errorf("calls back %d times at once, want 1", calls)
+			t.Errorf("onStored was called %d times at once, want 1", calls)
 		}
 		other := req
 		other.Key = idempotency.Identity{ID: "other"}.Key()
@@ -281,13 +281,13 @@ func TestResponseIsGivenBackWhenItIsStored(t *testing.T) {
 		wantStored(t, second, created("second"), resultTrying, func() { calls++ })
 		time.Sleep(time.Minute)
 		if calls != 0 {
-			t.Error("calls back before the response is stored")
+			t.Error("onStored was called before the response is stored")
 		}
 		r.link.recover()
 		r.drain()
 		synctest.Wait()
 		if calls != 1 {
-			t.Errorf("calls back %d times, want 1", calls)
+			t.Errorf("onStored was called %d times, want 1", calls)
 		}
 	})
 }

@@ -10,8 +10,8 @@ import (
 	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
 )
 
-// Run is a request that has claimed its key, and may now be carried out. The caller of
-// [Engine.Claim] carries it out, and then calls Settle, exactly once.
+// Run is a request that has claimed its key. The caller of [Engine.Claim] sends it to the upstream,
+// and then calls Settle, exactly once.
 type Run struct {
 	engine  *Engine
 	flight  *flight
@@ -23,10 +23,10 @@ type Run struct {
 	observed bool
 	record   *idempotency.Record
 	lease    lease
-	// lapsed names the run whose claim this one has taken over, "" for none.
+	// lapsed is what Lapsed returns.
 	lapsed string
-	// wasLost reports whether the store has lost the claim once, and with it what the run
-	// was to replace. The claim may have been written again.
+	// wasLost reports whether the store has ever lost the claim, and with it the response that
+	// a forced run is to replace. The claim may have been written again since.
 	wasLost atomic.Bool
 
 	// The caller of Settle sets these, once the run has ended. endedAt is when: the retention
@@ -37,7 +37,7 @@ type Run struct {
 	logFields []zap.Field
 }
 
-// newRun returns the run of a claim. Its lease is not renewed yet.
+// newRun returns the run of a claim. The caller starts the renewal of its lease.
 func (e *Engine) newRun(f *flight, c idempotency.Claim, req Request, got idempotency.Claimed) *Run {
 	c.PrevToken = got.Record.PrevToken
 	r := &Run{
@@ -72,13 +72,12 @@ func (r *Run) ParentID() string { return r.record.ParentID }
 // renewed; "" for none.
 func (r *Run) Lapsed() string { return r.lapsed }
 
-// Attempt is the number of this run of the key, counted from 1. Runs that certainly did
-// not reach the upstream are not counted.
+// Attempt is the number of this run of the key, from 1. It does not count runs that certainly
+// did not reach the upstream.
 func (r *Run) Attempt() int { return r.record.Attempt }
 
-// replaces returns the record that a forced run is meant to replace. It returns nil
-// for other runs. It also returns nil if the store has lost the claim: then the
-// store has lost that record too.
+// replaces returns the record that a forced run is to replace. It returns nil for other runs, and
+// if the store has lost the claim: then it has lost that record, too.
 func (r *Run) replaces() *idempotency.Record {
 	if r.wasLost.Load() {
 		return nil
@@ -86,8 +85,8 @@ func (r *Run) replaces() *idempotency.Record {
 	return r.record.Previous
 }
 
-// current returns the record of the run as the store has it, or had it last. It must not be
-// changed.
+// current returns the record of the run as the store has it, or last had it. The caller must not
+// change it.
 func (r *Run) current() *idempotency.Record {
 	replaces := r.replaces()
 	if replaces == r.record.Previous {
@@ -98,8 +97,8 @@ func (r *Run) current() *idempotency.Record {
 	return record
 }
 
-// Stream sets the response that the run is giving: duplicates in this process get a [Follow]
-// with live. Nil is nothing to follow.
+// Stream sets the response that the run is streaming: duplicates in this process get a [Follow]
+// with live. With nil they get none.
 func (r *Run) Stream(live any) { r.flight.stream(live) }
 
 // WasLast reports whether no attempt is left after this one.

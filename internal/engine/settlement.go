@@ -10,28 +10,27 @@ import (
 	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
 )
 
-// A settlement that could not be stored is tried again after minRetryPause. The pause
-// doubles each time, up to maxRetryPause. It is never longer than a third of the lease,
-// because each try also renews the claim.
+// The engine retries a settlement that it could not store after minRetryPause. The pause doubles
+// each time, up to maxRetryPause, and to a third of the lease: each retry also renews the
+// claim.
 const (
 	minRetryPause = 100 * time.Millisecond
 	maxRetryPause = 3 * time.Second
 )
 
-// Settle settles the claim of the run. The caller says how the run ended, except for
-// Attempt and HasPrevious, which Settle sets itself. Without an error the settlement is
-// stored. Errors:
+// Settle settles the claim of the run. end says how the run ended; Settle sets its Attempt and
+// HasPrevious. Without an error the settlement is stored. Errors:
 //   - [idempotency.ErrFenced]: another request has taken the key over, or
 //     [Engine.Abandon] has ended the run. Nothing was stored.
-//   - [idempotency.ErrGone]: the store has lost the claim. The key was to be
-//     released, which needs no record, so nothing was stored.
+//   - [idempotency.ErrGone]: the store has lost the claim. Nothing was stored, because a
+//     release needs no record.
 //   - Any other error: the engine keeps trying to store the settlement. Until then
-//     it answers the duplicates that this process gets.
+//     it answers the duplicates of this process itself.
 //
-// onStored, if it is not nil, is called once, when the engine no longer needs the response: before
+// Settle calls onStored once, unless it is nil, when the engine no longer needs the response: before
 // Settle returns or, if the store fails, when the settlement is stored or given up. A local copy
-// may keep the response for longer, under a limit of its own, so its bytes must never be
-// reused. logFields say what the caller knows of the run, in the log line about its claim.
+// may still hold the response, under a limit of its own, so the caller must never reuse its
+// bytes. logFields are added to the log line about the claim.
 func (r *Run) Settle(end idempotency.End, onStored func(), logFields ...zap.Field) (idempotency.Settlement, error) {
 	if !r.lease.end() {
 		if onStored != nil {
@@ -54,8 +53,8 @@ func (r *Run) Settle(end idempotency.End, onStored func(), logFields ...zap.Fiel
 	case err == nil, errors.Is(err, idempotency.ErrGone):
 		r.flight.end(runOver, r.flightResult(s), nil)
 	case errors.Is(err, idempotency.ErrFenced):
-		// The requests that waited get the answer of the run that has taken the key
-		// over, as all other requests do.
+		// The waiters, like all other requests, get the response of the run that has
+		// taken the key over.
 		r.flight.askAgain()
 	default:
 		r.logger().Error("the run's end could not be stored; the process keeps trying",
@@ -79,8 +78,8 @@ func (r *Run) trySettle() (idempotency.Settlement, error) {
 	s := r.settlement()
 	err := r.engine.settle(r.claim.Key, r.current(), s)
 	if errors.Is(err, idempotency.ErrGone) && r.replaces() != nil && s.State == idempotency.Released {
-		// The store has lost the response that this run was to replace, too. What the run
-		// ended with now counts by itself: it may have to be held, or kept as the last attempt.
+		// The store has also lost the response that this run was to replace. Without it, the
+		// key may have to be held, or this response kept as that of the last attempt.
 		r.wasLost.Store(true)
 		s = r.settlement()
 	}
@@ -91,8 +90,8 @@ func (r *Run) trySettle() (idempotency.Settlement, error) {
 			err = r.engine.settle(r.claim.Key, r.current(), s)
 		}
 	case r.wasLost.Load():
-		// The renewal may have written the claim again, or be about to. No run would
-		// ever settle that claim, so it is withdrawn.
+		// A renewal may have written the claim again, or be about to. No run would settle
+		// that claim.
 		r.engine.withdrawals.add(r.claim, r.current())
 	}
 	if errors.Is(err, idempotency.ErrTooLarge) {
@@ -110,11 +109,11 @@ func (r *Run) trySettle() (idempotency.Settlement, error) {
 	return s, err
 }
 
-// minStoreRate is how many bytes a second a store takes at least. A large response has more time
-// than other operations: with less than it takes, no attempt would ever store it.
+// minStoreRate is the slowest rate, in bytes a second, at which a store may take a response. The
+// timeout of a large response is longer by it: with a fixed one no attempt could store it.
 const minStoreRate = 1 << 20
 
-// settle stores a settlement, with no second try.
+// settle stores a settlement, without retries.
 func (e *Engine) settle(key idempotency.Key, claimed *idempotency.Record, s idempotency.Settlement) error {
 	timeout := e.Timeout()
 	if s.Response != nil {
@@ -124,7 +123,8 @@ func (e *Engine) settle(key idempotency.Key, claimed *idempotency.Record, s idem
 	return call.done(e.store.Settle(call.ctx, key, claimed, s))
 }
 
-// settlement returns what becomes of the claim, by the rules and by when the run ended.
+// settlement returns the settlement by the rules, with the retention that is left since the run
+// ended.
 func (r *Run) settlement() idempotency.Settlement {
 	r.end.Attempt = r.record.Attempt - r.record.ReleasedAttempts
 	r.end.HasPrevious = r.replaces() != nil
@@ -135,14 +135,14 @@ func (r *Run) settlement() idempotency.Settlement {
 	return s
 }
 
-// minLateRetention is for an end that could not be stored before its retention was over. It is
-// stored all the same: without it, operators could not see how the run has ended.
+// minLateRetention is the retention of a settlement that the engine could not store before its
+// retention was over. Without a record, operators could not see how the run ended.
 const minLateRetention = time.Second
 
-// flightResult returns how the flight has ended: what requests get that waited for the run,
-// or that come before the settlement is stored. A forced run that keeps no response
-// still has an answer for the requests that waited. So it is returned under the
-// record of the run, although the record before applies again in the store.
+// flightResult returns the result of the flight, for requests that waited for the run or arrive
+// before the settlement is stored. A forced run that keeps no response still has one for its
+// waiters, so the result has the record of the run, although in the store the replaced
+// record counts again.
 func (r *Run) flightResult(s idempotency.Settlement) idempotency.Claimed {
 	now := time.Now()
 	record := r.current().Settled(s, now)
@@ -152,13 +152,13 @@ func (r *Run) flightResult(s idempotency.Settlement) idempotency.Claimed {
 	return idempotency.Claimed{Record: record, Response: s.Response, Now: now}
 }
 
-// settleLater continues, in the background, to try to store the settlement of a run: until
-// it is stored, the claim is lost, the claim's record could be gone, or there is nowhere left
-// to store it ([Engine.Drain]). The settlement's retention may be shorter, and is no reason to
-// stop: each try renews the claim, and without a settlement operators could not see how its run
-// has ended. Meanwhile the flight answers the duplicates that this process gets. After a
-// release it does not: the key is released, but the store does not know it yet, and only the store
-// can decide which request runs next.
+// settleLater retries the settlement in the background. It stops when the settlement is stored,
+// when the claim is lost, when the claim's record may have expired, or when the process stops
+// ([Engine.Drain]). It does not stop when the settlement's own retention is over: each retry
+// renews the claim, and without a settlement operators could not see how the run ended.
+//
+// Until then the flight answers the duplicates of this process. After a release it does not: only
+// the store can decide which request runs next, and it does not know of the release yet.
 func (r *Run) settleLater(s idempotency.Settlement) {
 	result, event := r.flightResult(s), runUnstored
 	if s.State == idempotency.Released {
@@ -172,14 +172,14 @@ func (r *Run) settleLater(s idempotency.Settlement) {
 	})
 }
 
-// retry tries to settle the run until the deadline.
+// retry retries the settlement until the deadline, and returns the result of the run.
 func (r *Run) retry(deadline time.Time) Result {
 	for delay := minRetryPause; time.Now().Before(deadline); delay = min(2*delay, maxRetryPause, r.claim.Lease/3) {
 		if !pause(r.engine.retryCtx, delay) {
 			return r.neverStored("the process stops")
 		}
-		// The store may have no room for the response and still renew the lease. This
-		// comes first: a settlement that hangs again may outlast what is left of it.
+		// A store that has no room for the response may still renew the lease. Renew first: the
+		// rest of the lease may be shorter than another settlement that hangs.
 		_ = r.renewOnce()
 		s, err := r.trySettle()
 		if err == nil || errors.Is(err, idempotency.ErrFenced) || errors.Is(err, idempotency.ErrGone) {
@@ -198,14 +198,14 @@ func (r *Run) neverStored(why string) Result {
 	return ResultLost
 }
 
-// settled counts the run by what has become of its claim, and releases what the run holds.
+// settled reports the result of the run, and releases what the run holds.
 func (r *Run) settled(result Result) {
 	r.engine.observer(r.observed).RunEnded(r.label, result)
 	r.responseDone()
 	r.engine.tally(r.observed).add(-1)
 }
 
-// responseDone reports that the engine no longer needs the response.
+// responseDone calls onStored, the first time.
 func (r *Run) responseDone() {
 	if r.onStored != nil {
 		r.onStored()
@@ -213,7 +213,7 @@ func (r *Run) responseDone() {
 	}
 }
 
-// log logs what has become of the claim of the run.
+// log logs how the claim was settled, unless a response is kept.
 func (r *Run) log(s idempotency.Settlement, err error) {
 	if err == nil && s.State == idempotency.Complete {
 		return
