@@ -14,24 +14,24 @@ import (
 	"github.com/caddy-dedup/caddy-dedup/internal/seal"
 )
 
-// CopyBound is how long a copy answers duplicates by itself after the store has last
-// confirmed it. Within this time all replicas see what an operator has released or forgotten
-// on another one, or what a forced run has replaced there.
+// CopyBound is how long a copy answers duplicates after the store last confirmed it. So it is also
+// the longest time until a replica notices that another one has released or forgotten a
+// key, or that a forced run has replaced a response there.
 const CopyBound = 5 * time.Second
 
 // Copies are the local copies of a process: complete records with their responses, so that a
 // duplicate is answered without asking the store. All engines of the process share them and
 // their limit.
 //
-// The list is the one of hashicorp/golang-lru: v2.0.7 of 2023, finished rather than abandoned,
-// used by Consul, Vault and go-ethereum, without dependencies. It has no lock, so that the
-// bytes and the generation are guarded together with the entries. Caches that count bytes
-// themselves (otter, ristretto) admit by frequency: most keys are asked for once or twice,
-// soon after their run, and would not be admitted.
+// The list is that of hashicorp/golang-lru: v2.0.7 of 2023, finished rather than abandoned,
+// used by Consul, Vault and go-ethereum, without dependencies. It has no lock of its own, so that
+// one lock guards entries, bytes and generation. Caches that count bytes (otter, ristretto)
+// admit by frequency, and would admit few keys: most are asked for once or twice, soon after
+// their run.
 type Copies struct {
 	limit atomic.Int64 // bytes; 0 keeps none
-	// generation counts the invalidations, of any key. What was read before one must not
-	// become a copy after it. It changes under the lock.
+	// generation counts the invalidations of all keys. What was read before one must not become
+	// a copy after it. It changes under the lock.
 	generation atomic.Uint64
 
 	mu    sync.Mutex
@@ -46,22 +46,22 @@ type copyKey struct {
 }
 
 // localCopy is a record and its response in their stored form: two or three objects for the
-// garbage collector, where the decoded ones are about 25. Most copies are never asked for.
+// garbage collector, instead of about 25 decoded ones. Most copies are never used.
 type localCopy struct {
 	asked time.Time
-	// life is how much of the retention was left when the store was asked. It is rather too
-	// short than too long: the store's clock was read later.
+	// life is how much of the retention was left when the store was asked. It is a lower bound:
+	// the store read its clock later.
 	life time.Duration
 	size int64
 
 	stored    []byte // the record, and from recordEnd on the response without its body
 	recordEnd int
 	body      []byte
-	// decoded is set by the first duplicate, for those that follow.
+	// decoded is set by the first duplicate.
 	decoded atomic.Pointer[idempotency.Claimed]
 }
 
-// NewCopies returns copies of at most limit bytes; with 0 there are none.
+// NewCopies returns copies of at most limit bytes together; with 0 it keeps none.
 func NewCopies(limit int64) *Copies {
 	c := new(Copies)
 	lru, err := simplelru.NewLRU(math.MaxInt, func(_ copyKey, evicted *localCopy) { c.bytes -= evicted.size })
@@ -73,7 +73,7 @@ func NewCopies(limit int64) *Copies {
 	return c
 }
 
-// SetLimit changes the limit. What exceeds it is evicted at once.
+// SetLimit changes the limit, and evicts at once what exceeds it.
 func (c *Copies) SetLimit(limit int64) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -101,8 +101,8 @@ func (c *Copies) get(of copyKey) *localCopy {
 	return found
 }
 
-// put adds a copy that was read in this generation, unless there is a new one, or the engine is
-// closed.
+// put adds a copy that was read in this generation, unless the generation has changed since or the
+// engine is closed.
 func (c *Copies) put(of copyKey, generation uint64, next *localCopy) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -117,18 +117,18 @@ func (c *Copies) put(of copyKey, generation uint64, next *localCopy) {
 	}
 }
 
-// What a copy takes besides its bytes once it is decoded, rounded up:
-// TestCopiesCountTheirBytes compares it with the heap.
+// What a decoded copy takes besides its bytes, rounded up. TestCopiesCountTheirBytes compares it
+// with the heap.
 const (
 	copyOverhead  = 1000 // localCopy, list and map, Record, Response
 	fieldOverhead = 110  // a name and its value in a map
 )
 
-// newCopy returns a copy of a complete record and its response. It counts from the beginning
-// as if it were decoded, with its texts there twice.
+// newCopy returns a copy of a complete record and its response. Its size is that after decoding,
+// with two copies of its texts.
 func newCopy(key idempotency.Key, record *idempotency.Record, response *idempotency.Response) *localCopy {
 	head := *response
-	head.Body = nil // its checksum is not needed here
+	head.Body = nil // no checksum: the body does not leave this process
 	stored := idempotency.AppendRecord(make([]byte, 0, 1<<10), key, record)
 	c := &localCopy{recordEnd: len(stored), body: response.Body}
 	c.stored = bytes.Clone(idempotency.AppendResponseHead(stored, key, record.Token, &head))
@@ -139,8 +139,8 @@ func newCopy(key idempotency.Key, record *idempotency.Record, response *idempote
 	return c
 }
 
-// age returns the time since the store was asked. The monotonic clock may stand still while
-// the machine sleeps, and the wall clock may be set back.
+// age returns the time since the store was asked, by the clock on which more time has passed: the
+// monotonic clock may stop while the machine sleeps, and the wall clock may be set back.
 func (c *localCopy) age() time.Duration {
 	now := time.Now()
 	return max(now.Sub(c.asked), now.Round(0).Sub(c.asked.Round(0)))
@@ -174,19 +174,19 @@ type ownCopies struct {
 	ctx   context.Context // ends when the engine is closed
 }
 
-// snapshot is what copies are when the store is asked.
+// snapshot is when the store was asked, and the generation of the copies at that time.
 type snapshot struct {
 	asked      time.Time
 	generation uint64
 }
 
-// snapshot must be taken before the store is asked for what may become a copy.
+// snapshot returns the snapshot for a copy of what the store is about to return.
 func (o *ownCopies) snapshot() snapshot {
 	return snapshot{generation: o.all.generation.Load(), asked: time.Now()}
 }
 
-// find returns the copy of a key as the store would return it, and its age. It has no
-// record if there is no copy, or if the retention is over.
+// find returns the copy of a key as the store would return it, and its age. found has no record if
+// there is no copy, or if its retention is over.
 func (o *ownCopies) find(key idempotency.Key) (found idempotency.Claimed, age time.Duration) {
 	c := o.all.get(copyKey{o, key})
 	if c == nil {
@@ -196,7 +196,7 @@ func (o *ownCopies) find(key idempotency.Key) (found idempotency.Claimed, age ti
 		return found, 0
 	}
 	decoded, err := c.decode(key)
-	if err != nil { // as of a status that HTTP does not have: the store has to say so
+	if err != nil { // such as a status that HTTP does not have: the store reports it
 		return found, 0
 	}
 	found = *decoded
@@ -204,7 +204,7 @@ func (o *ownCopies) find(key idempotency.Key) (found idempotency.Claimed, age ti
 	return found, age
 }
 
-// stale returns the copy of a key, however old it is, if the store is unavailable.
+// stale returns the copy of a key, of any age, if err is that of an unavailable store.
 func (o *ownCopies) stale(key idempotency.Key, err error) (found idempotency.Claimed) {
 	if isUnavailable(err) {
 		found, _ = o.find(key)
@@ -212,15 +212,14 @@ func (o *ownCopies) stale(key idempotency.Key, err error) (found idempotency.Cla
 	return found
 }
 
-// isUnavailable reports whether an error says nothing about the key: the store could not be
-// asked.
+// isUnavailable reports whether an error means that the store could not be asked.
 func isUnavailable(err error) bool { return refusalFor(err).Reason == ReasonUnavailable }
 
-// keep keeps a copy of a complete record, of whose retention so much was left when the store
-// was asked.
+// keep keeps a copy of a complete record and its response. life is what was left of the retention
+// when the store was asked.
 func (o *ownCopies) keep(key idempotency.Key, read snapshot, record *idempotency.Record, response *idempotency.Response, life time.Duration) {
 	if int64(len(response.Body)) >= o.all.limit.Load() {
-		o.evict(key) // what is there is older
+		o.evict(key) // the copy that is there, if any, is outdated
 		return
 	}
 	if o.store.Readable(record) {
@@ -230,15 +229,15 @@ func (o *ownCopies) keep(key idempotency.Key, read snapshot, record *idempotency
 	}
 }
 
-// keepFound keeps a copy of what the store has returned, if that is complete.
+// keepFound keeps a copy of what the store has returned, if it is complete and has its response.
 func (o *ownCopies) keepFound(key idempotency.Key, read snapshot, found idempotency.Claimed) {
 	if found.Record != nil && found.Record.State == idempotency.Complete && found.Response != nil {
 		o.keep(key, read, found.Record, found.Response, found.Record.Expires.Sub(found.Now))
 	}
 }
 
-// keepClaimed keeps a copy of what the store has answered to a claim, or evicts the one that
-// the answer contradicts.
+// keepClaimed keeps a copy of the store's reply to a claim, or evicts the copy that the reply
+// contradicts.
 func (o *ownCopies) keepClaimed(key idempotency.Key, read snapshot, got idempotency.Claimed, err error) {
 	switch {
 	case err != nil && isUnavailable(err):
@@ -261,7 +260,7 @@ func (o *ownCopies) evict(key idempotency.Key) {
 	o.all.lru.Remove(copyKey{o, key})
 }
 
-// invalidate evicts the copy of a key, and keeps what was read before from becoming one.
+// invalidate evicts the copy of a key. What was read before cannot become a copy any more.
 func (o *ownCopies) invalidate(key idempotency.Key) {
 	o.all.mu.Lock()
 	defer o.all.mu.Unlock()
@@ -281,10 +280,10 @@ func (o *ownCopies) invalidateAll() {
 	}
 }
 
-// copyResponse keeps a copy of the response of the run, which is stored now.
+// copyResponse keeps a copy of the response of the run, which the store has just stored.
 //
-// A store in this process is always available, so that a copy only saves a duplicate some
-// work, and the first duplicate makes it: to copy every run took a tenth of a first delivery.
+// An inProcess store is always available, and a copy only saves work. There the first duplicate
+// makes the copy: copying every response took a tenth of a first delivery's time.
 func (r *Run) copyResponse(read snapshot, s idempotency.Settlement) {
 	if s.State == idempotency.Complete && s.Response != nil && !r.engine.inProcess {
 		life := s.Retention + s.Ago - read.asked.Sub(r.endedAt)
@@ -292,14 +291,14 @@ func (r *Run) copyResponse(read snapshot, s idempotency.Settlement) {
 	}
 }
 
-// inProcess is a store in the memory of this process. It ends with the process
+// inProcess is a store in the memory of this process, which loses its records with the process
 // ([Engine.Drain]).
 type inProcess interface{ InProcess() }
 
 // decideByCopy answers a request from a copy that the store has confirmed within [CopyBound].
-// Nil means that the store must be asked. A request within another run
-// ([idempotency.Claim.Within]) always asks: the run may be a forced one of this key on
-// another replica, which the copy would answer.
+// Nil means that the request must ask the store. One within another run
+// ([idempotency.Claim.Within]) always asks: it may be part of a forced run of this key on
+// another replica, and a copy would replay the response that the run is to replace.
 func (e *Engine) decideByCopy(c idempotency.Claim) Decision {
 	if c.Within != "" {
 		return nil

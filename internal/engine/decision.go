@@ -13,29 +13,28 @@ type Decision interface{ decision() }
 // Replay answers a request with the response of the run of another request.
 type Replay struct {
 	Record *idempotency.Record
-	// Response is nil if it is large and not in memory. The caller makes room for
+	// Response is nil if it is large and not in memory. The caller reserves
 	// [idempotency.Record.LargeBody] bytes, and reads it with [Engine.KeptResponse].
 	Response *idempotency.Response
-	// Waited reports whether the run was still in flight when the request came.
+	// Waited reports whether the run was still in flight when the request arrived.
 	Waited bool
 }
 
-// Follow answers a request with the response that its run is giving at this moment.
+// Follow answers a request with the response that its run is streaming.
 type Follow struct {
 	Record *idempotency.Record
-	// Live is what the run was given with [Run.Stream].
+	// Live is the argument of [Run.Stream].
 	Live any
 }
 
-// Refusal answers a request with an error of this product.
+// Refusal answers a request with an error of caddy-dedup.
 type Refusal struct {
 	Reason Reason
-	// ExecutionID names the run because of which the request is refused; empty if
-	// none is known.
+	// ExecutionID names the run that is the reason; empty if none is known.
 	ExecutionID string
 	// Attempt is the number of that run of the key, 0 if none is known.
 	Attempt int
-	// Status is that of the answer of that run if the key is complete, else 0.
+	// Status is that of the run's response if the key is complete, else 0.
 	Status int
 	// Err is the error, if the store or a limit is the reason.
 	Err error
@@ -63,7 +62,7 @@ const (
 )
 
 // decideInFlight returns what a request does while a run is in flight. Nil means that it
-// must wait. Decide gets the zero time, at which no lease has lapsed: only the store
+// must wait. It calls Decide with the zero time, at which no lease has lapsed: only the store
 // knows whether this one has.
 func decideInFlight(run *idempotency.Record, live any, c idempotency.Claim) Decision {
 	switch idempotency.Decide(run, c, time.Time{}) {
@@ -84,8 +83,8 @@ func decideInFlight(run *idempotency.Record, live any, c idempotency.Claim) Deci
 	}
 }
 
-// decideEnded returns what a request does when the flight has ended. Nil means that the
-// request must ask the store.
+// decideEnded returns what a request does when the run has ended. Nil means that it must ask the
+// store.
 func (v view) decideEnded(m *member, c idempotency.Claim) Decision {
 	found, waited := v.found, v.record != nil && m.part != joinedAfterEnd
 	hasResponse := found.Response != nil || found.Record != nil && found.Record.LargeBody > 0
@@ -96,22 +95,22 @@ func (v view) decideEnded(m *member, c idempotency.Claim) Decision {
 	case v.joinedBeforeEnd(m) && hasResponse && found.Record.Token == v.record.Token && c.SameRequest(v.record):
 		return Replay{Record: found.Record, Response: found.Response, Waited: true}
 	case found.Response != nil && found.Record.State == idempotency.InFlight:
-		// The record is that of the run from when it was in flight. The store has
-		// another one by now, which decides what the others do.
+		// This record is from before the run ended. The one that the store has by now
+		// decides for requests that did not wait.
 		return nil
 	}
 	switch verdict {
 	case idempotency.ReplayKept:
-		// The store sends a response only to a claim that may replay it. If the first
-		// request was refused, the flight has no response for the others.
+		// The store returns a response only to a claim that may replay it. If it refused the
+		// first request, the flight has no response for the others.
 		if hasResponse || v.record != nil {
 			return Replay{Record: found.Record, Response: found.Response, Waited: waited}
 		}
 	case idempotency.RefuseReused:
 		return newRefusal(ReasonReused, found.Record)
 	case idempotency.RefuseUnreadable:
-		// If the store can be asked, it has to decide: the encryption keys may have changed
-		// since the fingerprints of this request were made.
+		// The store decides if it can: the encryption keys may have changed since this
+		// request took its fingerprints.
 		if v.state != closed || v.err != nil {
 			return refuseUnreadable(c.Key, found.Record)
 		}
@@ -129,15 +128,15 @@ func (v view) decideEnded(m *member, c idempotency.Claim) Decision {
 	return nil
 }
 
-// joinedBeforeEnd reports whether a request is known to have come before the run of its
-// flight had ended. Only then does it get an answer that has released the key: a retry
-// that follows such an answer has to run. Of a run on another replica this is known
-// where a look at the store that began after the request had come saw it in flight.
+// joinedBeforeEnd reports whether a request has certainly joined its flight before the run ended.
+// Only then does it get a response that released the key: a retry after such a response
+// has to run. A run on another replica was certainly in flight if a poll found it so that
+// started after the request had joined.
 func (v view) joinedBeforeEnd(m *member) bool {
 	return v.record != nil && m.part != joinedAfterEnd && m.part != joinedWhileStoring && (!v.watched || v.lastPollInFlight > m.pollSeq)
 }
 
-// newRefusal is a refusal because of the run that wrote this record.
+// newRefusal returns a refusal because of the run that wrote this record.
 func newRefusal(reason Reason, record *idempotency.Record) Refusal {
 	refusal := Refusal{Reason: reason, ExecutionID: record.ExecutionID, Attempt: record.Attempt}
 	if record.State == idempotency.Complete {
@@ -146,8 +145,8 @@ func newRefusal(reason Reason, record *idempotency.Record) Refusal {
 	return refusal
 }
 
-// refuseUnreadable refuses a request beside a record whose encryption key is not among those of
-// the request's fingerprints.
+// refuseUnreadable refuses a request because its fingerprints do not include one under the encryption
+// key of the record.
 func refuseUnreadable(key idempotency.Key, record *idempotency.Record) Refusal {
 	refusal := newRefusal(ReasonUnreadable, record)
 	refusal.Err = &idempotency.UnreadableError{

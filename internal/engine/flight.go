@@ -9,53 +9,52 @@ import (
 	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
 )
 
-// flights has the flights of an engine, and what is limited for all of them. Its lock guards
-// the fields of each flight, too.
+// flights are the flights of an engine, and the limits for all of them. The lock also guards the
+// fields of each flight.
 type flights struct {
 	mu     sync.Mutex
 	limits Limits
 	byKey  map[idempotency.Key]*flight
-	// waiting counts the requests that wait for a run, here or on another replica.
+	// waiting counts the requests that wait for a run, of this process or of another replica.
 	waiting int
-	// exiting reports whether the process exits: no run begins ([Engine.Abandon]).
+	// exiting reports whether [Engine.Abandon] was called: no more runs may start.
 	exiting bool
 }
 
-// flight is what one process knows of a key while it has requests with that key.
+// flight is the requests of one key that a process has at the same time, and what it knows of
+// the key.
 type flight struct {
 	all   *flights
 	key   idempotency.Key
 	state flightState
-	// record is that of the run in flight, here or on another replica; nil if the flight
-	// has found none to wait for.
+	// record is that of the run in flight, of this process or of another replica; nil if there is
+	// none to wait for.
 	record *idempotency.Record
-	// run is the run in flight if it is one of this process, else nil.
+	// run is the run in flight if it is of this process, else nil.
 	run *Run
-	// live is the response that the run is giving, if duplicates can follow it as it
-	// comes; nil if not.
+	// live is the response that the run is streaming, for duplicates to follow; nil for none.
 	live any
-	// storing reports whether the run of this process has ended, and its end is being
-	// stored for the first time. The state is still running.
+	// storing reports whether the run of this process has ended, and is trying to store its
+	// settlement for the first time. The state is still running.
 	storing bool
-	// found and err are how the flight has ended: found is what the store would
-	// answer, or err is why the store could not answer. If found has no record, the
-	// requests must ask the store again. With both, err is for those that would run: no
-	// more runs may begin.
+	// found and err are the result: found is what the store would reply, or err is why it did
+	// not. If found has no record, the requests must ask the store again. With both, err is for
+	// the requests that would run: no more runs may start.
 	found idempotency.Claimed
 	err   error
 
-	// members counts the requests that have joined and not left; waiting counts those of
-	// them that are waiters.
+	// members counts the requests that have joined and not left, waiting those of them that
+	// wait for the run.
 	members, waiting int
 	// changed is closed when the state changes; nil while no request waits for that.
 	changed chan struct{}
-	// watched reports whether the run is on another replica. woken gets hints to look at
-	// the store: the run has ended, or requests have begun to wait since the latest look. A
-	// hint may come before the reply to our claim.
+	// watched reports whether the run is on another replica. woken gets hints to poll the store:
+	// the run may have ended, or requests have started to wait since the last poll. A hint may
+	// come before the reply to the claim.
 	watched bool
 	woken   chan struct{}
-	// looks counts the looks at the store that have begun, including the first request's
-	// claim. lastPollInFlight is the number of the latest one that saw the watched run in flight.
+	// pollSeq counts the polls of the store that have started, including the first request's claim.
+	// lastPollInFlight is the number of the last one that found the watched run in flight.
 	pollSeq, lastPollInFlight int
 }
 
@@ -67,11 +66,10 @@ const (
 	asking flightState = iota
 	// running: a run is in flight.
 	running
-	// unstored: the run has ended, but the store does not know it yet. The flight
-	// answers requests that come now.
+	// unstored: the run has ended, but its settlement is not stored yet. The flight answers
+	// new requests itself.
 	unstored
-	// closed: the flight has ended. The next request begins a new one, and asks the
-	// store.
+	// closed: the flight is over. The next request starts a new one, and asks the store.
 	closed
 )
 
@@ -79,21 +77,21 @@ const (
 type flightEvent int
 
 const (
-	// runFound: the store says that another run is in flight, or that this request
+	// runFound: the store has replied that another run is in flight, or that the first request
 	// may run.
 	runFound flightEvent = iota
-	// runUnstored: our run has ended, and its end could not be stored yet.
+	// runUnstored: the run of this process has ended, and its settlement could not be stored yet.
 	runUnstored
-	// runOver: the end is known, and the store knows it too; or this process no longer
-	// knows who owns the key.
+	// runOver: the settlement is stored; or this process no longer knows which claim owns the
+	// key.
 	runOver
-	// deserted: the run is on another replica, and no request waits for it any more.
+	// deserted: the run is on another replica, and no request waits for it.
 	deserted
 )
 
-// after returns the state after an event, and whether it differs from the state
-// before. An event that has no meaning in a state changes nothing: for example, a
-// renewal may find that its claim is lost just after the run has ended.
+// after returns the state after an event, and whether it has changed. An event that has no meaning
+// in a state changes nothing: for example, a renewal may find its claim lost just after the
+// run has ended.
 func (s flightState) after(event flightEvent) (next flightState, changed bool) {
 	switch {
 	case s == asking && event == runFound:
@@ -113,21 +111,21 @@ func (s flightState) String() string {
 	return [...]string{"asking", "running", "unstored", "closed"}[s]
 }
 
-// membership is when a request has joined its flight.
+// membership is when a request joined its flight.
 type membership int
 
 const (
-	// first: it has begun the flight, and asks the store for all its members.
+	// first: it started the flight, and asks the store for all its members.
 	first membership = iota
-	// waiter: it joined before the run had ended. It counts as a request that waited
-	// for the run, even if the run ends before its goroutine first looks.
+	// waiter: it joined before the run ended. It counts as a request that waited for the run,
+	// even if the run ends before its goroutine first views the flight.
 	waiter
-	// joinedWhileStoring: it joined after the run had ended, while its end was being stored.
-	// For the store the run was perhaps in flight, so it counts as one that waited, too.
-	// But it may be a retry that follows the answer: a waiter on another replica may have
-	// the answer before this process has the store's reply.
+	// joinedWhileStoring: it joined after the run ended, while its settlement was being stored.
+	// To the store the run may still have been in flight, so it also counts as one that waited.
+	// But it may be a retry after the response: a waiter on another replica may have got the
+	// response before this process got the store's reply.
 	joinedWhileStoring
-	// joinedAfterEnd: it joined after the run had ended, and before the end was stored.
+	// joinedAfterEnd: it joined after the first attempt to store the settlement had failed.
 	joinedAfterEnd
 )
 
@@ -135,9 +133,9 @@ const (
 type member struct {
 	flight *flight
 	part   membership
-	// looks is how many looks at the store had begun when it joined.
+	// pollSeq is flight.pollSeq when it joined.
 	pollSeq int
-	// counted reports whether it counts as a waiter. Only its own goroutine sets this.
+	// counted reports whether it counts in flight.waiting. Only its own goroutine sets this.
 	counted bool
 }
 
@@ -174,8 +172,8 @@ func (m *member) leave() {
 	}
 }
 
-// setRun notes which run is in flight: one of this process, or, if run is nil, one on another
-// replica. It reports whether the process exits.
+// setRun sets the run in flight: one of this process or, if run is nil, one of another replica. It
+// reports whether [Engine.Abandon] was called.
 func (f *flight) setRun(record *idempotency.Record, run *Run) (exiting bool) {
 	f.all.mu.Lock()
 	defer f.all.mu.Unlock()
@@ -190,14 +188,14 @@ func (f *flight) setRun(record *idempotency.Record, run *Run) (exiting bool) {
 	return f.all.exiting
 }
 
-// setStoring notes that the run of this process has ended.
+// setStoring marks the run of this process as ended.
 func (f *flight) setStoring() {
 	f.all.mu.Lock()
 	defer f.all.mu.Unlock()
 	f.storing = true
 }
 
-// stream notes the response that the run is giving.
+// stream sets the response that the run is streaming.
 func (f *flight) stream(live any) {
 	f.all.mu.Lock()
 	defer f.all.mu.Unlock()
@@ -205,8 +203,8 @@ func (f *flight) stream(live any) {
 	f.notifyLocked()
 }
 
-// end notifies the members of a flight how it has ended. The event is runOver or
-// runUnstored. If a flight ends twice, the first end counts.
+// end sets the result of a flight and notifies its members. The event is runOver or runUnstored. If
+// end is called twice, the first result counts.
 func (f *flight) end(event flightEvent, found idempotency.Claimed, err error) {
 	f.all.mu.Lock()
 	defer f.all.mu.Unlock()
@@ -232,7 +230,7 @@ func (f *flight) moveLocked(event flightEvent) {
 	}
 }
 
-// notifyLocked notifies the requests that wait that there is something new to see.
+// notifyLocked wakes the requests that wait, to view the flight again.
 func (f *flight) notifyLocked() {
 	if f.changed != nil {
 		close(f.changed)
@@ -240,7 +238,7 @@ func (f *flight) notifyLocked() {
 	}
 }
 
-// view is a copy of what a member needs to know of its flight, at one moment.
+// view is a copy of the fields of a flight that decide for its members.
 type view struct {
 	state            flightState
 	record           *idempotency.Record
@@ -251,8 +249,7 @@ type view struct {
 	lastPollInFlight int
 }
 
-// view returns a view of a flight, and a channel that is closed when the state
-// changes.
+// view returns a view of the flight, and a channel that is closed when the flight changes.
 func (f *flight) view() (view, <-chan struct{}) {
 	f.all.mu.Lock()
 	defer f.all.mu.Unlock()
@@ -262,11 +259,11 @@ func (f *flight) view() (view, <-chan struct{}) {
 	return view{f.state, f.record, f.live, f.found, f.err, f.watched, f.lastPollInFlight}, f.changed
 }
 
-// waitLimit is how long a request waits for runs. Most requests wait for none, and need no
-// timer.
+// waitLimit limits how long a request waits for runs. It starts the timer when it is first needed:
+// most requests wait for none.
 type waitLimit struct {
 	until time.Time
-	// onWait is called when the request begins to wait for a run; nil if nothing is.
+	// onWait is [Request.OnWait].
 	onWait func()
 	timer  *time.Timer
 }
@@ -287,9 +284,8 @@ func (l *waitLimit) stop() {
 	}
 }
 
-// follow waits until a flight shows what a request does. If it returns neither a
-// decision nor an error, the request must ask the store again: the key may be released
-// by now.
+// follow waits until its flight decides for a request. If it returns neither a decision nor an
+// error, the request must ask the store again: the key may be released by now.
 func (e *Engine) follow(ctx context.Context, m *member, c idempotency.Claim, limit *waitLimit) (Decision, error) {
 	for {
 		seen, changed := m.flight.view()
@@ -320,8 +316,8 @@ func (e *Engine) follow(ctx context.Context, m *member, c idempotency.Claim, lim
 	}
 }
 
-// decide returns what a request does, given its view of the flight. Nil means that it
-// must wait, or, if the flight is closed, that it must ask the store.
+// decide returns what a request does. Nil means that it must wait or, if the flight is closed, ask
+// the store.
 func (v view) decide(m *member, c idempotency.Claim) Decision {
 	switch v.state {
 	case asking:
@@ -329,7 +325,7 @@ func (v view) decide(m *member, c idempotency.Claim) Decision {
 	case running:
 		live := v.live
 		if m.part == joinedWhileStoring {
-			live = nil // its status may release the key, and then this request has to run
+			live = nil // if its status releases the key, this request has to run
 		}
 		return decideInFlight(v.record, live, c)
 	case unstored, closed:
@@ -339,7 +335,7 @@ func (v view) decide(m *member, c idempotency.Claim) Decision {
 	}
 }
 
-// runRecord is that of the run because of which a request has to wait.
+// runRecord returns the record of the run that a request would wait for.
 func (v view) runRecord() *idempotency.Record {
 	if v.state == running {
 		return v.record

@@ -12,14 +12,14 @@ import (
 // concurrently. They must not block, and must not call the engine.
 type Observer interface {
 	// RunEnded is called once for each run that is not [Request.Observed], with [Request.Label],
-	// when its claim is settled or lost: if the store fails, long after the run itself.
+	// when its claim is settled or lost. If the store fails, that may be long after the run.
 	RunEnded(label string, result Result)
 	// TookOver is called when a run takes over a claim whose lease was not renewed.
 	TookOver()
-	// Overloaded is called when a limit refuses something.
+	// Overloaded is called when a limit refuses a request.
 	Overloaded(limit Limit)
-	// Asked is called when an operation of the store has ended. failed reports
-	// whether the store could not be asked, or could not do it.
+	// Asked is called when an operation of the store has ended. failed reports whether the
+	// store could not be asked, or could not do it.
 	Asked(operation Operation, took time.Duration, failed bool)
 }
 
@@ -34,11 +34,11 @@ const (
 	ResultReleased Result = "released"
 	// ResultNotSent: the key was released, because the request was not sent.
 	ResultNotSent Result = "not_sent"
-	// ResultHeld: whether it was executed is unknown, and an operator has to decide.
+	// ResultHeld: whether the request was executed is unknown, and an operator has to decide.
 	ResultHeld Result = "held"
 	// ResultFenced: another owner had taken the key over; nothing was stored.
 	ResultFenced Result = "fenced"
-	// ResultLost: the store had lost the claim, or its end was never stored.
+	// ResultLost: the store had lost the claim, or the settlement was never stored.
 	ResultLost Result = "lost"
 )
 
@@ -132,10 +132,9 @@ func (c *storeCall) done(err error) error {
 	return err
 }
 
-// failed reports whether an error means that the store could not be asked. The others
-// are answers ([idempotency.Store]), and a store that is full refuses a claim as a limit
-// does. What was to be stored in it all the same is a failure. A cancelled request is no failure
-// of the store.
+// failed reports whether an error is a failure of the store. Those that the rules name are replies
+// ([idempotency.Store]), and a cancelled context is the caller's. A full store refuses a claim as
+// a limit does, but it fails to store a settlement.
 func (c *storeCall) failed(err error) bool {
 	switch {
 	case err == nil, errors.Is(c.ctx.Err(), context.Canceled):

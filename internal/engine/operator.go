@@ -11,7 +11,7 @@ import (
 	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
 )
 
-// Lookup returns the record of a key that counts now, nil if there is none, and the
+// Lookup returns the effective record of a key, opened for operators, nil if there is none, and the
 // time by the clock of the store.
 func (e *Engine) Lookup(ctx context.Context, key idempotency.Key) (*idempotency.Record, time.Time, error) {
 	found, now, err := e.lookup(ctx, key)
@@ -28,8 +28,8 @@ func (e *Engine) Ready(ctx context.Context) error {
 	return call.done(e.store.Ready(call.ctx))
 }
 
-// Response returns the response of the run that wrote this record, nil if none is kept, or
-// not any more. Where a complete record is still there without it, the store has lost it: an
+// Response returns the response of the run that wrote this record, nil if none is kept (any more).
+// If the store still has the complete record without its response, the error is an
 // [*idempotency.UnreadableError].
 func (e *Engine) Response(ctx context.Context, key idempotency.Key, record *idempotency.Record) (*idempotency.Response, error) {
 	ctx, cancel := e.withTimeout(ctx, e.Timeout())
@@ -45,15 +45,15 @@ func (e *Engine) Response(ctx context.Context, key idempotency.Key, record *idem
 	return nil, err
 }
 
-// response returns the response of a run from the store.
+// response asks the store for the response of a run.
 func (e *Engine) response(ctx context.Context, key idempotency.Key, token string) (*idempotency.Response, error) {
 	call := e.startCall(ctx, OperationResponse, e.Timeout())
 	response, err := e.store.Response(call.ctx, key, token)
 	return response, call.done(err)
 }
 
-// KeptResponse is Response for a request that is answered with the response: a local copy
-// of this run counts too, however old it is, and there is one afterwards.
+// KeptResponse is Response for a replay: it also uses a local copy of this run, of any age, and
+// makes one.
 func (e *Engine) KeptResponse(ctx context.Context, key idempotency.Key, record *idempotency.Record) (*idempotency.Response, error) {
 	if found, _ := e.copies.find(key); found.Record != nil && found.Record.Token == record.Token {
 		return found.Response, nil
@@ -85,13 +85,13 @@ func (e *Engine) Find(ctx context.Context, prefixes []idempotency.KeyPrefix, cur
 
 // Operator is the person or program that acts on a key, for the log.
 type Operator struct {
-	// Remote is where the request came from, User the name of the user; "" if unknown.
+	// Remote is the address of the client, User the name of the user; "" if unknown.
 	Remote, User string
 }
 
 type operatorKey struct{}
 
-// ByOperator returns a context for what an operator does.
+// ByOperator returns a context for the calls of an operator.
 func ByOperator(ctx context.Context, operator Operator) context.Context {
 	return context.WithValue(ctx, operatorKey{}, operator)
 }
@@ -108,13 +108,13 @@ func operatorFields(ctx context.Context) zap.Field {
 	}))
 }
 
-// Release lets the next request of a key run, for an operator: if the key is held, if it
-// is complete, or if all attempts are used. The record keeps its history, and what
-// is encrypted in it stays encrypted. The store does it in one step: a late owner can
-// change nothing any more, and a run with a live lease loses nothing. Errors:
-// [idempotency.ErrGone] if there is no record, [idempotency.ErrInFlight] if a run is
-// in flight and its lease has not lapsed, an [idempotency.ChangedError] if the record is
-// not what the precondition says; the zero Precondition is met by any record.
+// Release releases a key for an operator, so that the next request runs even if the key was held or
+// complete, or all its attempts were used. The record keeps its history, and stays encrypted.
+// The store does it in one step: after it, a late owner can change nothing, and a run
+// under a live lease is not touched. Errors: [idempotency.ErrGone] if there is no record,
+// [idempotency.ErrInFlight] if a run is in flight and its lease has not lapsed, an
+// [idempotency.ChangedError] if the record does not meet the precondition. Every record meets
+// the zero Precondition.
 func (e *Engine) Release(ctx context.Context, key idempotency.Key, pre idempotency.Precondition) error {
 	defer e.copies.invalidate(key) // also with an error: perhaps it was done
 	call := e.startCall(ctx, OperationRelease, e.Timeout())
@@ -122,13 +122,13 @@ func (e *Engine) Release(ctx context.Context, key idempotency.Key, pre idempoten
 	if call.done(err) != nil {
 		return err
 	}
-	// A record that is stored as in flight is released only when its lease is over.
+	// The store releases a record in flight only if its lease has lapsed.
 	e.log.Warn("an operator released a key", e.recordFields(key, found, found.LeaseUntil), operatorFields(ctx))
 	return nil
 }
 
-// recordFields returns what was released or forgotten, as fields of a log line: as operators see
-// it at that time.
+// recordFields returns a record that was released or forgotten, as fields of a log line: as
+// operators saw it at that time.
 func (e *Engine) recordFields(key idempotency.Key, r *idempotency.Record, now time.Time) zap.Field {
 	return zap.Inline(zapcore.ObjectMarshalerFunc(func(to zapcore.ObjectEncoder) error {
 		e.keyFields(key, r.Origin, r.SealedBy).AddTo(to)

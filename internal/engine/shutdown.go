@@ -11,12 +11,12 @@ import (
 	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
 )
 
-// tally counts work in progress. Unlike a sync.WaitGroup it can be read, and waited for with
-// a context.
+// tally counts work in progress. Unlike a sync.WaitGroup, it can be read, and waited for with a
+// context.
 type tally struct {
 	mu   sync.Mutex
 	n    int
-	zero chan struct{} // closed when n falls to 0; nil while nothing waits for that
+	zero chan struct{} // closed when n falls to 0; nil without a waiter
 }
 
 func (t *tally) add(n int) {
@@ -34,7 +34,7 @@ func (t *tally) count() int {
 	return t.n
 }
 
-// wait waits until the count is 0. With an error, left is what it was at last.
+// wait waits until the count is 0. Its error is that of ctx; left is then the count.
 func (t *tally) wait(ctx context.Context) (left int, err error) {
 	for {
 		t.mu.Lock()
@@ -54,14 +54,13 @@ func (t *tally) wait(ctx context.Context) (left int, err error) {
 	}
 }
 
-// Drain waits until no run is in flight and every end is stored. Then it waits until
-// the claims in doubt are withdrawn, but only as long as that takes with a store
-// that answers: the process is about to end, and then these claims lapse by
-// themselves. If something is left when the time or the context is over, the error
-// says what, and wraps that of the context.
+// Drain waits until every run has ended and is settled, for a process that is about to exit. Then
+// it waits until the claims in doubt are withdrawn, but no longer than that takes with a
+// store that answers: after the exit they lapse. If something is left when that time or the
+// context ends, the error says what, and wraps that of the context.
 //
-// What a store in this process keeps ends with the process. So Drain waits for the runs only,
-// and not until there is room for what they have ended with: that is given up.
+// With an inProcess store, Drain stops the retries of settlements for which the store has no
+// room: the process loses them anyway.
 func (e *Engine) Drain(ctx context.Context) error {
 	if e.inProcess {
 		e.stopRetries()
@@ -74,9 +73,8 @@ func (e *Engine) Drain(ctx context.Context) error {
 	return e.withdrawals.wait(ctx)
 }
 
-// Finish waits until nothing is left to do: no run, no end to be stored, no claim in
-// doubt. If something is left when the context ends, the error says what, and wraps
-// that of the context.
+// Finish waits until every run is settled and no claim is in doubt. If something is left when the
+// context ends, the error says what, and wraps that of the context.
 func (e *Engine) Finish(ctx context.Context) error {
 	if err := e.awaitSettled(ctx); err != nil {
 		return err
@@ -93,15 +91,15 @@ func (e *Engine) awaitSettled(ctx context.Context) error {
 	return nil
 }
 
-// Idle reports whether nothing at all is left to do. It stays so only while no new request
-// can begin. What is settled leaves no claim in doubt behind that it does not count.
+// Idle reports whether every run is settled and no claim is in doubt. It is final once no new
+// request can call [Engine.Claim]: a settlement that leaves a claim in doubt counts it first.
 func (e *Engine) Idle() bool {
 	return e.unsettled.count() == 0 && e.observed.count() == 0 && e.withdrawals.inDoubt.count() == 0
 }
 
-// Abandon ends all runs in flight as unknown, for a process that exits before they have
-// ended, and lets no more runs begin. It waits for the store as [Engine.Drain] does, for the
-// time of one operation; what the store has not taken by then is given up, and logged.
+// Abandon settles all runs in flight as unknown, for a process that exits before they end, and
+// refuses new ones. It drains for the time of one operation; after that, it gives up and logs
+// the settlements that are not stored.
 func (e *Engine) Abandon() error {
 	e.flights.mu.Lock()
 	e.flights.exiting = true
@@ -123,7 +121,7 @@ func (e *Engine) Abandon() error {
 	return err
 }
 
-// abandon ends the run as unknown, if it has not ended.
+// abandon settles the run as unknown, if it has not ended.
 func (r *Run) abandon() {
 	_, _ = r.Settle(idempotency.End{How: idempotency.Unknown}, nil, zap.NamedError("error", errExited)) // Settle logs it
 }

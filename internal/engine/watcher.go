@@ -10,24 +10,24 @@ import (
 	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
 )
 
-// For a watched run, the store is asked when it wakes us, when the lease should have
-// lapsed, and from time to time, because a wake-up may be lost. It is also asked when
-// requests have begun to wait since the latest look began: one look for all who came
-// during the one before, and never two at a time.
+// The watcher of a run polls the store on a wake-up, when the lease should have lapsed, and at an
+// interval, because a wake-up may be lost. It also polls when requests have started to wait since
+// the last poll started: one poll for all that arrived during the one before, and never two at a
+// time.
 const (
 	minWatchInterval = 500 * time.Millisecond
 	maxWatchInterval = time.Second
 )
 
-// watch watches a run of another replica, for all requests of this process that wait
-// for it. It ends their flight when the run has ended or its lease has lapsed.
+// watch watches a run of another replica for all requests of this process that wait for it. It ends
+// their flight when the run has ended or its lease has lapsed.
 func (f *flight) watch(e *Engine, run *idempotency.Record, now time.Time) {
 	timer := time.NewTimer(watchInterval(run, now))
 	defer timer.Stop()
 	for {
 		seen, changed := f.view()
 		if seen.state != running {
-			return // the flight has ended, or no request waits for the run any more
+			return // the flight is over, or no request waits for the run
 		}
 		select {
 		case <-changed:
@@ -38,7 +38,7 @@ func (f *flight) watch(e *Engine, run *idempotency.Record, now time.Time) {
 			f.end(runOver, idempotency.Claimed{}, idempotency.ErrClosed)
 			return
 		}
-		number, read := f.startPoll(), e.copies.snapshot()
+		seq, read := f.startPoll(), e.copies.snapshot()
 		found, ended, err := e.pollRun(f.key, run)
 		var unreadable *idempotency.UnreadableError
 		switch {
@@ -46,8 +46,7 @@ func (f *flight) watch(e *Engine, run *idempotency.Record, now time.Time) {
 			f.end(runOver, idempotency.Claimed{}, err)
 			return
 		case err != nil:
-			// Go on: the store may come back. Each request gives up when its own
-			// Wait is over.
+			// Go on: the store may recover. Each request stops waiting at its own limit.
 			e.log.Warn("a run on another replica could not be looked up",
 				e.keyFields(f.key, run.Origin, run.SealedBy),
 				zap.String("execution_id", run.ExecutionID), zap.Error(err))
@@ -57,7 +56,7 @@ func (f *flight) watch(e *Engine, run *idempotency.Record, now time.Time) {
 			f.end(runOver, found, nil)
 			return
 		default:
-			f.setLastInFlight(number)
+			f.setLastInFlight(seq)
 			timer.Reset(watchInterval(found.Record, found.Now))
 		}
 	}
@@ -68,8 +67,8 @@ func watchInterval(run *idempotency.Record, now time.Time) time.Duration {
 	return min(max(lapses, minWatchInterval), maxWatchInterval)
 }
 
-// pollRun reports whether a run of another replica has ended, and how. If the run is
-// still in flight, found is its record with the lease as it is now.
+// pollRun reports whether a run of another replica has ended, and what the store has of it. If the
+// run is still in flight, found is its record with its present lease.
 func (e *Engine) pollRun(key idempotency.Key, run *idempotency.Record) (found idempotency.Claimed, ended bool, err error) {
 	record, now, err := e.lookup(context.Background(), key)
 	if err != nil {
@@ -83,14 +82,13 @@ func (e *Engine) pollRun(key idempotency.Key, run *idempotency.Record) (found id
 	case isThisRun && (record.State == idempotency.InFlight || record.State == idempotency.Held || record.LargeBody > 0):
 		return found, true, nil
 	}
-	// The answer of the run is kept under its token, whatever has happened to the key
-	// since: even if the key was released and claimed again.
+	// The store keeps the response under the token of the run, even if the key was released
+	// and claimed again since.
 	if found.Response, err = e.response(context.Background(), key, run.Token); err != nil {
 		return idempotency.Claimed{}, false, err
 	}
 	if found.Response == nil {
-		// Nothing is known of the run that we waited for. The requests must ask the
-		// store again.
+		// The store has nothing of this run. The requests must ask it again.
 		return idempotency.Claimed{}, true, nil
 	}
 	if !isThisRun {
@@ -99,13 +97,13 @@ func (e *Engine) pollRun(key idempotency.Key, run *idempotency.Record) (found id
 	return found, true, nil
 }
 
-// wake is called by the store when a run may have ended for which this process waits, or
-// when the key is no longer what a local copy says.
+// wake is called by the store when a run that this process watches may have ended, or when the
+// local copy of a key may be outdated.
 func (e *Engine) wake(key idempotency.Key) {
 	e.flights.mu.Lock()
 	defer e.flights.mu.Unlock()
 	f := e.flights.byKey[key]
-	if f == nil || !f.storing { // else the store reports the end of our own run
+	if f == nil || !f.storing { // else the wake-up is for our own settlement
 		e.copies.invalidate(key)
 	}
 	if f != nil && (f.state == asking || f.watched) {
@@ -113,18 +111,18 @@ func (e *Engine) wake(key idempotency.Key) {
 	}
 }
 
-// hintLocked makes watch look at the store soon.
+// hintLocked makes watch poll the store.
 func (f *flight) hintLocked() {
 	if f.woken == nil {
 		f.woken = make(chan struct{}, 1)
 	}
 	select {
 	case f.woken <- struct{}{}:
-	default: // there is a hint already that watch has not read yet
+	default: // watch has not read the last hint yet
 	}
 }
 
-// startPoll returns the number of a look at the store that begins now.
+// startPoll returns the number of a poll that starts now.
 func (f *flight) startPoll() int {
 	f.all.mu.Lock()
 	defer f.all.mu.Unlock()
@@ -132,10 +130,10 @@ func (f *flight) startPoll() int {
 	return f.pollSeq
 }
 
-// setLastInFlight notes that a look has seen the run in flight: all who joined before the
-// look began have come before the run's end.
-func (f *flight) setLastInFlight(number int) {
+// setLastInFlight records that a poll has found the run in flight: all requests that joined before
+// that poll started joined before the run ended.
+func (f *flight) setLastInFlight(seq int) {
 	f.all.mu.Lock()
 	defer f.all.mu.Unlock()
-	f.lastPollInFlight = number
+	f.lastPollInFlight = seq
 }

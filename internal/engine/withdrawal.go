@@ -14,26 +14,25 @@ import (
 	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
 )
 
-// maxWithdrawals is how many claims may be in doubt. When there are so many, no more
-// runs begin until some of the claims are withdrawn.
+// maxWithdrawals is how many claims may be in doubt. At this number the engine refuses runs until
+// some of the claims are withdrawn.
 const maxWithdrawals = 100_000
 
-// withdrawInterval is the pause between two rounds over the claims in doubt, and
-// withdrawLogInterval that between two warnings that a round failed.
+// withdrawInterval is the pause between two rounds over the claims in doubt, withdrawLogInterval
+// the shortest between two warnings that a round failed.
 const (
 	withdrawInterval    = 500 * time.Millisecond
 	withdrawLogInterval = 5 * time.Minute
 )
 
-// maxConcurrentWithdrawals is how many claims are withdrawn at the same time. One lost reply
-// can leave some hundred claims in doubt, for which a distant store would need many seconds,
-// one after the other. All that time other requests cannot use their keys.
+// maxConcurrentWithdrawals is how many claims are withdrawn at the same time. One lost connection
+// can leave hundreds of claims in doubt. One by one, a distant store would take many seconds
+// for them, and until then other requests cannot use the keys.
 const maxConcurrentWithdrawals = 32
 
 // withdrawals are the claims in doubt: their replies were lost, and the store may have written
 // them. Their requests were refused, so no run will settle them. They must not stay in the
-// store: with `on_unknown hold` no request could use the key any more once the lease has
-// lapsed.
+// store: with `on_unknown hold` the keys would be held once the leases have lapsed.
 type withdrawals struct {
 	engine  *Engine
 	inDoubt tally
@@ -43,19 +42,18 @@ type withdrawals struct {
 	pending []*withdrawal
 }
 
-// withdrawal is one claim in doubt. Only the goroutine that withdraws it uses its last fields,
-// one in each round.
+// withdrawal is one claim in doubt.
 type withdrawal struct {
 	claim  idempotency.Claim
 	record *idempotency.Record
 	since  time.Time
-	// claimed reports whether the claim was found in the store, done whether it need not be
-	// withdrawn again.
+	// claimed reports whether the store had written the claim, done whether the withdrawal is
+	// final. Only the one goroutine uses them that withdraws the claim in a round.
 	claimed, done bool
 }
 
-// add has a claim in doubt released, in the background. Its token makes sure that no
-// other claim is released.
+// add starts to withdraw a claim in the background. The token makes sure that no other claim is
+// released.
 func (ws *withdrawals) add(c idempotency.Claim, record *idempotency.Record) {
 	ws.mu.Lock()
 	defer ws.mu.Unlock()
@@ -74,7 +72,7 @@ func (ws *withdrawals) wait(ctx context.Context) error {
 	return nil
 }
 
-// hasLapsed reports whether the claim has no effect any more, so that it need not be withdrawn.
+// hasLapsed reports whether the claim has no effect any more.
 func (w *withdrawal) hasLapsed() bool {
 	effect := w.claim.Lease
 	if w.claim.Hold || w.claim.MaxAttempts > 0 {
@@ -83,8 +81,7 @@ func (w *withdrawal) hasLapsed() bool {
 	return time.Since(w.since) > effect
 }
 
-// run tries to withdraw the claims in doubt, round after round, until none is left. One that has
-// lapsed needs no further try.
+// run tries to withdraw the claims in doubt, in rounds, until none is left.
 func (ws *withdrawals) run() {
 	for {
 		ws.mu.Lock()
@@ -97,8 +94,8 @@ func (ws *withdrawals) run() {
 	}
 }
 
-// round tries to withdraw each claim once. If the store cannot be asked, it ends early, and
-// returns the first claim at which that happened.
+// round tries to withdraw each claim once. If the store fails, round stops early and returns the
+// claim at which it failed first.
 func (ws *withdrawals) round(round []*withdrawal) (failed *withdrawal) {
 	group, ctx := errgroup.WithContext(ws.engine.ctx)
 	group.SetLimit(maxConcurrentWithdrawals)
@@ -127,11 +124,10 @@ func (ws *withdrawals) round(round []*withdrawal) (failed *withdrawal) {
 	return failed
 }
 
-// try tries to withdraw a claim, and notes whether that was final.
+// try tries to withdraw a claim, and sets whether that was final.
 func (ws *withdrawals) try(w *withdrawal) error {
-	// Within ClaimTimeout nothing is final: a claim that is not in the store may still
-	// be executed, and one that was released may be executed again, if the client of
-	// the store has sent it twice.
+	// Within ClaimTimeout nothing is final: the store may still execute the claim, or execute it
+	// again if the store's client has sent it twice.
 	last := time.Since(w.since) > idempotency.ClaimTimeout
 	released, err := ws.release(w)
 	if err != nil {
@@ -146,8 +142,8 @@ func (ws *withdrawals) try(w *withdrawal) error {
 	return nil
 }
 
-// release releases the claim. It reports false if there was nothing to release: the claim was
-// not executed, or not yet, or the record is damaged.
+// release releases the claim. It returns false if there was nothing to release: the store has not
+// executed the claim, at least not yet, or the record is damaged.
 func (ws *withdrawals) release(w *withdrawal) (released bool, err error) {
 	err = ws.engine.settle(w.claim.Key, w.record, idempotency.Settlement{
 		State:           idempotency.Released,
@@ -162,9 +158,9 @@ func (ws *withdrawals) release(w *withdrawal) (released bool, err error) {
 	return err == nil, err
 }
 
-// removeDone removes the claims that are done, and, if one failed, those that have lapsed meanwhile.
-// It reports whether none is left. The claim that failed comes last in the next round: perhaps
-// only its key cannot be reached, and the others must not wait for it.
+// removeDone removes the claims that are done and, if one failed, those that have lapsed. It reports
+// whether none is left. The claim that failed is last in the next round: perhaps only its key
+// cannot be reached, and the others must not wait for it.
 func (ws *withdrawals) removeDone(failed *withdrawal) (empty bool) {
 	ws.mu.Lock()
 	defer ws.mu.Unlock()
