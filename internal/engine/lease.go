@@ -101,7 +101,7 @@ func (r *Run) renew() {
 	}
 	switch {
 	case errors.Is(err, idempotency.ErrFenced):
-		r.logger().Warn("the claim was lost while its run is in flight: another owner took the key over")
+		r.logger().Warn("the claim was lost while its run is in flight: another request took the key over")
 		r.flight.askAgain()
 	case err != nil:
 		if third := r.claim.Lease / 3; !r.leaseDone() && asked.Sub(r.lease.warned) >= third {

@@ -221,17 +221,17 @@ func (r *Run) log(s idempotency.Settlement, err error) {
 	log := r.logger().With(r.logFields...)
 	switch {
 	case errors.Is(err, idempotency.ErrFenced):
-		log.Warn("the run ended after another owner had taken its key over; its response is not stored")
+		log.Warn("the run ended after another request had taken its key over; its response is not stored")
 	case errors.Is(err, idempotency.ErrGone):
 		log.Warn("the run ended after the store had lost its claim")
 	case s.State == idempotency.Held:
 		log.Warn("held: whether the run was executed is unknown; an operator has to release the key")
 	case s.State == idempotency.Released && r.replaces() != nil:
-		log.Info("the forced run kept nothing; the response before it stays", zap.Bool("sent", s.Counted))
+		log.Info("the forced run kept no response; the earlier one stays", zap.Bool("sent", s.Counted))
 	case s.State == idempotency.Released && !s.Counted:
 		log.Info("released: the request was not sent")
 	case s.State == idempotency.Released && r.WasLast():
-		log.Warn("exhausted: whether the last attempt that is allowed was executed is unknown; an operator has to release the key")
+		log.Warn("exhausted: whether the last allowed attempt was executed is unknown; an operator has to release the key")
 	case s.State == idempotency.Released:
 		status := 0
 		if s.Response != nil {

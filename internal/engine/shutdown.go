@@ -85,7 +85,7 @@ func (e *Engine) Finish(ctx context.Context) error {
 func (e *Engine) awaitSettled(ctx context.Context) error {
 	for _, t := range []*tally{&e.unsettled, &e.observed} {
 		if n, err := t.wait(ctx); err != nil {
-			return fmt.Errorf("%d runs or their responses are unsettled: %w", n, err)
+			return fmt.Errorf("%d runs are not settled: %w", n, err)
 		}
 	}
 	return nil

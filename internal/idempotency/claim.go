@@ -4,21 +4,21 @@ import "time"
 
 // Terms are the settings under which a request claims its key.
 type Terms struct {
-	// Lease is how long the claim lasts without a renewal. The engine renews it when
-	// a third of that time has passed.
+	// Lease is how long the claim lasts without a renewal. The engine renews it after a
+	// third of that time.
 	Lease time.Duration
 	// Retention is how long a record lives from the end of its run.
 	Retention time.Duration
-	// Hold reports whether the key is held if it is unknown how a run ended; otherwise it
+	// Hold reports whether the key is held when it is unknown how a run ended. Otherwise it
 	// is released.
 	Hold bool
 	// MaxAttempts is how many runs may reach the upstream; 0 means no limit.
 	MaxAttempts int
 }
 
-// Life is how long a record lives after a claim or a renewal. It is at least twice
+// Life returns how long a record lives after a claim or a renewal. It is at least twice
 // the lease, even if the retention is shorter: with Hold, the next request must
-// still find the record of a run whose process crashed.
+// find the record of a run whose process crashed.
 func (t Terms) Life() time.Duration {
 	return max(t.Retention, 2*t.Lease)
 }
@@ -26,15 +26,14 @@ func (t Terms) Life() time.Duration {
 // Claim is what a request brings to the store in order to run.
 type Claim struct {
 	Key Key
-	// Token is the secret of this claim. If a store sees the same token again, the
-	// reply to the claim was lost, and the same claim is made once more.
+	// Token is the secret of this claim. A second claim with the same token is the same
+	// claim again, because its reply was lost.
 	Token       string
 	ExecutionID string
-	// PrevToken is the [Record.PrevToken] of the record that this claim has written. It is
-	// for [Store.Renew].
+	// PrevToken is the [Record.PrevToken] that this claim has written, for [Store.Renew].
 	PrevToken string
-	// Within is the execution ID that the request came in with: that of the run of another
-	// dedup in front, or forged. Empty for most requests.
+	// Within is the execution ID in the request's header: that of a run of another dedup in
+	// front, or a forged one. Empty for most requests.
 	Within string
 	// Fingerprints are the fingerprint of the request, in every form in which an
 	// earlier claim may have stored it: plain, and under each encryption key. This
@@ -45,11 +44,11 @@ type Claim struct {
 	SealedBy string
 	Sealed   []byte
 	Terms
-	// Waits has the store wake this process when a run in flight ends
+	// Waits asks the store to wake this process when the run in flight ends
 	// ([Store.Subscribe]).
 	Waits bool
-	// Force runs again on purpose although a response is kept. That response stays
-	// until the new run has one to keep.
+	// Force runs the request again although a response is kept. That response stays until
+	// the new run has one to keep.
 	Force bool
 }
 
@@ -57,16 +56,15 @@ type Claim struct {
 type Verdict int
 
 const (
-	// Proceed: the request may run, and the claim is written.
+	// Proceed: the request may run, and the store writes the claim.
 	Proceed Verdict = iota + 1
-	// ReplayKept: the key is complete; its response answers the request.
+	// ReplayKept: the key is complete, and its response answers the request.
 	ReplayKept
 	// WaitForRun: a run is in flight; the request waits for it or is refused.
 	WaitForRun
 	// RefuseReused: the key was used with another fingerprint.
 	RefuseReused
-	// RefuseHeld: it is unknown how the latest run ended, and its claim was made with
-	// [Terms.Hold].
+	// RefuseHeld: it is unknown how the last run ended, and its claim had [Terms.Hold].
 	RefuseHeld
 	// RefuseLoop: the request is part of the run in flight ([Claim.Within]), and would
 	// wait for itself.
@@ -84,16 +82,15 @@ var verdictNames = [...]string{"none", "proceed", "replay", "wait", "reused", "h
 // String returns the verdict's name for logs and test failures.
 func (v Verdict) String() string { return verdictNames[v] }
 
-// Decide is the claim table: it returns what a claim may do with the record that the
+// Decide is the claim table: it returns what a claim may do, given the record that the
 // store has for the key (nil: none), at a time by the clock of the store. No other
-// code decides this. A store makes the decision, and the write of [Claim.Record],
-// one atomic step.
+// code decides this. A store decides and writes [Claim.Record] in one atomic step.
 func Decide(found *Record, c Claim, now time.Time) Verdict {
 	switch {
 	case found == nil:
 		return Proceed
 	case found.State == Released && found.Token == c.Token:
-		return WaitForRun // the claim was withdrawn, and a delayed copy of it arrives now
+		return WaitForRun // a delayed copy of a claim that was withdrawn
 	case found.State == Released && c.exhausted(found):
 		return RefuseExhausted
 	case found.State == Released:
@@ -111,7 +108,7 @@ func Decide(found *Record, c Claim, now time.Time) Verdict {
 	case found.Lapsed(now):
 		return Proceed
 	case found.State == Complete && c.Force && found.Token != c.Token:
-		return Proceed // else a delayed copy of the claim arrives, whose run has ended
+		return Proceed // with the same token it is a delayed copy of the claim, whose run has ended
 	case c.compare(found) == different:
 		return RefuseReused
 	case c.compare(found) == unknown:
@@ -123,8 +120,8 @@ func Decide(found *Record, c Claim, now time.Time) Verdict {
 	}
 }
 
-// SameRequest reports whether this request and the one that claimed the record may
-// be the same: nothing tells them apart.
+// SameRequest reports whether this request may be the one that claimed the record: nothing
+// distinguishes them.
 func (c Claim) SameRequest(r *Record) bool { return c.compare(r) == maybeSame }
 
 func (c Claim) compare(r *Record) sameness {
@@ -135,8 +132,8 @@ func (c Claim) exhausted(found *Record) bool {
 	return c.MaxAttempts > 0 && found.Attempt-found.ReleasedAttempts >= c.MaxAttempts
 }
 
-// Record returns the record that the claim writes if it may proceed, given the
-// record that it found (nil: none).
+// Record returns the record that a claim which may proceed writes over the one that it
+// found (nil: none).
 func (c Claim) Record(found *Record, now time.Time) *Record {
 	next := c.newRecord(now)
 	switch {
@@ -155,7 +152,7 @@ func (c Claim) Record(found *Record, now time.Time) *Record {
 	return next
 }
 
-// newRecord returns the record that the claim writes if it found none.
+// newRecord returns the record that the claim writes if there was none.
 func (c Claim) newRecord(now time.Time) *Record {
 	first := &Record{
 		State:       InFlight,

@@ -22,12 +22,12 @@ import (
 //
 //	magic and version, 4 bytes | checksum, 8 bytes | length of the CBOR, 4 bytes | CBOR | body
 //
-// The CBOR (RFC 8949) is an array of fields. The checksum covers what follows it, without the
-// body, whose length and checksum are among the fields, so that a store can keep the body
-// elsewhere. The checksum also covers the key, and for a response the token of the run: a value
-// that damage has moved to another key or token has a wrong checksum there.
+// The CBOR (RFC 8949) is an array of fields. The checksum covers what follows it except the body.
+// The fields have the length and the checksum of the body, so that a store can keep the body
+// elsewhere. The checksum also covers the key and, for a response, the token of the run, so that
+// a value under another key or token is an error.
 //
-// Numbers outside the CBOR are big-endian. Another version of the form needs another magic.
+// Numbers outside the CBOR are big-endian. A change of the form needs a new version in the magic.
 const (
 	recordMagic   = "ddr\x05"
 	responseMagic = "dda\x04"
@@ -57,7 +57,7 @@ type storedHead struct {
 	Sum      uint64
 }
 
-// Header values may have any bytes, and texts need not be UTF-8.
+// Header values may have any bytes, so texts need not be UTF-8.
 var (
 	encoding = must(cbor.EncOptions{Sort: cbor.SortBytewiseLexical}.UserBufferEncMode())
 	decoding = must(cbor.DecOptions{
@@ -120,7 +120,7 @@ func AppendResponse(dst []byte, key Key, token string, r *Response) []byte {
 }
 
 // AppendResponseHead appends the stored form of a response without its body, for a
-// store that keeps the body beside it. [DecodeResponseParts] reads both.
+// store that keeps the body elsewhere. [DecodeResponseParts] reads both.
 func AppendResponseHead(dst []byte, key Key, token string, r *Response) []byte {
 	at := len(dst)
 	dst = append(slices.Grow(dst, defaultCapacity), responseMagic...)
@@ -139,7 +139,7 @@ func AppendResponseHead(dst []byte, key Key, token string, r *Response) []byte {
 }
 
 // DecodeResponse reads what [AppendResponse] wrote for the same key and token. The body
-// is part of the stored value, not a copy.
+// is a part of stored, not a copy.
 func DecodeResponse(key Key, token string, stored []byte) (*Response, error) {
 	if err := checkMagic(responseMagic, stored); err != nil {
 		return nil, err
@@ -156,7 +156,7 @@ func DecodeResponse(key Key, token string, stored []byte) (*Response, error) {
 }
 
 // DecodeResponseParts reads what [AppendResponseHead] wrote for the same key and token,
-// and checks that this is the body that belongs to it. The body is not copied.
+// and checks that the body belongs to it. It does not copy the body.
 func DecodeResponseParts(key Key, token string, head, body []byte) (*Response, error) {
 	content, err := open(responseMagic, head, &key, token)
 	if err != nil {
@@ -171,7 +171,7 @@ func DecodeResponseParts(key Key, token string, head, body []byte) (*Response, e
 	}
 	switch {
 	case s.Response.Status < 100 || s.Response.Status > 999:
-		return nil, fmt.Errorf("its status %d is none of HTTP", s.Response.Status)
+		return nil, fmt.Errorf("its status is %d; a status of HTTP has three digits", s.Response.Status)
 	case s.Length != len(body):
 		return nil, fmt.Errorf("its body has %d bytes, not %d", len(body), s.Length)
 	case s.Sum != xxhash.Sum64(body):
@@ -186,7 +186,7 @@ func DecodeResponseParts(key Key, token string, head, body []byte) (*Response, e
 // defaultCapacity is enough for most records and for the headers of most responses, in bytes.
 const defaultCapacity = 512
 
-// encoder has what encoding allocates.
+// encoder is reused because its values are large.
 type encoder struct {
 	buffer bytes.Buffer
 	record storedRecord
@@ -238,13 +238,14 @@ func moment(ms int64) time.Time {
 	return time.UnixMilli(ms).UTC()
 }
 
-// ErrFormat is the error for a stored form that another version of caddy-dedup has written.
+// ErrFormat is the error for a value that another version of caddy-dedup has written in another
+// format.
 var ErrFormat = errors.New("another version has written it")
 
 var errTruncated = errors.New("it is cut off")
 
-// checkMagic returns an error for what does not begin as a stored value with this
-// magic does.
+// checkMagic returns an error for a value that does not start with this magic, or has no
+// checksum.
 func checkMagic(magic string, stored []byte) error {
 	const version = magicSize - 1
 	switch {
@@ -259,7 +260,7 @@ func checkMagic(magic string, stored []byte) error {
 	}
 }
 
-// open returns what follows the checksum, if the checksum is right.
+// open checks magic and checksum, and returns what follows them.
 func open(magic string, stored []byte, key *Key, token string) ([]byte, error) {
 	if err := checkMagic(magic, stored); err != nil {
 		return nil, err
@@ -271,7 +272,7 @@ func open(magic string, stored []byte, key *Key, token string) ([]byte, error) {
 	return content, nil
 }
 
-// seal writes the checksum of a value whose magic and content are there.
+// seal writes the checksum into a value that is otherwise complete.
 func seal(value []byte, key *Key, token string) {
 	binary.BigEndian.PutUint64(value[magicSize:], checksum(key, token, value[frameSize:]))
 }

@@ -10,7 +10,7 @@ import (
 	"github.com/caddy-dedup/caddy-dedup/internal/canonicaljson"
 )
 
-// FingerprintKind is what two bodies must have in common to be the same request.
+// FingerprintKind is what two bodies have in common if they are the same request.
 type FingerprintKind string
 
 const (
@@ -26,15 +26,14 @@ const (
 // fingerprintVersion labels the derivation, as [keyVersion] does for keys.
 const fingerprintVersion = "caddy-dedup fingerprint v1"
 
-// Fingerprint hashes what the client asked for: path and query as it sent them,
-// and the body. For [FingerprintJSON], doc is the body, nil if it is not JSON, and the members that
-// the JSON pointers in exclude name are left out of it; the other kinds ignore both. The parameters
-// that exclude names, each behind a ?, are left out of the query already.
+// Fingerprint hashes what the client asked for: path and query as it sent them, and the body. For
+// [FingerprintJSON], doc is the body, nil if it is not JSON, and the hash leaves out the members
+// that exclude names by JSON pointers. The other kinds ignore doc and these pointers. The caller
+// has removed the parameters that exclude names, each as ?name, from the query.
 //
-// The result is the kind, a colon and the hash: after a change of the setting,
-// old and new fingerprints are then of different kinds, and a retry is not
-// refused as another request. What is excluded is a part of the setting, and so of
-// the kind. It is empty for [FingerprintNone].
+// The result is the kind, a colon and the hash; it is empty for [FingerprintNone]. The kind includes
+// what is excluded. So after a change of these settings, old and new fingerprints are of
+// different kinds, and a retry is not refused as another request.
 func Fingerprint(kind FingerprintKind, path, query string, body []byte, doc *canonicaljson.Document, exclude ...string) string {
 	if kind == FingerprintNone || kind == "" {
 		return ""
@@ -59,14 +58,14 @@ func Fingerprint(kind FingerprintKind, path, query string, body []byte, doc *can
 	return fingerprintPieces(kind, path, query, func(yield func([]byte) bool) { yield(body) })
 }
 
-// FingerprintPieces returns what [Fingerprint] does for [FingerprintBody]. The body lies in pieces.
+// FingerprintPieces is [Fingerprint] for [FingerprintBody] and a body in pieces.
 func FingerprintPieces(path, query string, pieces iter.Seq[[]byte], exclude ...string) string {
 	return fingerprintPieces(FingerprintBody+excluding(parametersIn(exclude)), path, query, pieces)
 }
 
 func isParameter(excluded string) bool { return strings.HasPrefix(excluded, "?") }
 
-// parametersIn returns what is excluded of the query, and not of the body.
+// parametersIn returns the words that exclude a parameter of the query.
 func parametersIn(exclude []string) []string {
 	return slices.DeleteFunc(slices.Clone(exclude), func(word string) bool { return !isParameter(word) })
 }
@@ -80,16 +79,15 @@ func fingerprintPieces(kind FingerprintKind, path, query string, pieces iter.Seq
 	return fingerprintText(kind, [sha256.Size]byte(h.Sum(nil)))
 }
 
-// appendPathAndQuery appends what is hashed before a body. The body is the last, and needs no
-// length: a canonical form is hashed while it is written.
+// appendPathAndQuery appends what is hashed before the body. The body is last and has no length
+// before it: a canonical form is hashed while it is written.
 func appendPathAndQuery(to []byte, path, query string) []byte {
 	to = appendPart(to, fingerprintVersion)
 	to = appendPart(to, path)
 	return appendPart(to, query)
 }
 
-// excluding names a set of what is excluded, in whatever order it stands; the empty one has
-// the name "".
+// excluding returns a name for a set of excluded words, in any order; "" for the empty set.
 func excluding(words []string) FingerprintKind {
 	if len(words) == 0 {
 		return ""
@@ -108,23 +106,21 @@ func fingerprintText(kind FingerprintKind, digest [sha256.Size]byte) string {
 	return string(hex.AppendEncode(text, digest[:]))
 }
 
-// sameness is what two fingerprints say of their requests.
+// sameness is the result of comparing two fingerprints.
 type sameness int
 
 const (
-	// maybeSame: nothing tells them apart.
+	// maybeSame: nothing distinguishes the requests.
 	maybeSame sameness = iota
-	// different: they are two requests.
+	// different: the requests differ.
 	different
-	// unknown: the one fingerprint was hashed with an encryption key that the other
-	// was not hashed with.
+	// unknown: the fingerprints were hashed with different encryption keys.
 	unknown
 )
 
-// compareFingerprints compares the fingerprint of a claim with that of a request, which
-// is given in all its forms. Fingerprints can be compared only if they have the same
-// form: the same kind, and the same encryption key. If one of them is missing, or is of
-// another kind, there is nothing to compare, and the requests may be the same.
+// compareFingerprints compares the fingerprint of a claim with all forms of that of a request.
+// Only fingerprints of the same form, kind and encryption key, can be compared. If one is
+// missing, or their kinds differ, the requests may be the same.
 func compareFingerprints(claimed string, forms []string) sameness {
 	form, _, taken := strings.Cut(claimed, ":")
 	if !taken {

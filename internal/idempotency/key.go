@@ -8,8 +8,8 @@ import (
 	"fmt"
 )
 
-// The labels of the two hashes that a key is made of. A change in how a key is derived needs a
-// new label: then a new key is never equal to an old one.
+// The labels of the two hashes that make up a key. A change in how a key is derived needs a new
+// label, so that no new key equals an old one.
 const (
 	keyVersion = "caddy-dedup key v1"
 	idVersion  = "caddy-dedup ID v1"
@@ -19,10 +19,9 @@ const (
 const idDigest = 8
 
 // Key names one record in every store. Its first 8 bytes are from a SHA-256 over
-// namespace and ID alone, so that an operator who knows only a delivery ID finds
-// its keys by their first bytes. The other 24 bytes are from a SHA-256 over the
-// whole [Identity]. A key has the same size whatever the client sent, and shows
-// nothing of the credentials that may be part of the scope.
+// namespace and ID alone, so that an operator who knows only a delivery ID can find
+// its keys. The other 24 bytes are from a SHA-256 over the whole [Identity]. A key has
+// the same size whatever the client sent, and discloses no credentials of the scope.
 type Key [sha256.Size]byte
 
 // String returns the key in lower-case hex, the form in which operators see it.
@@ -50,17 +49,16 @@ type Identity struct {
 	Kind string
 	// Prefix separates providers: two of them may send the same ID.
 	Prefix string
-	// ID is the delivery ID or idempotency key itself, as people know it. Of a key of several
-	// parts it is the first one.
+	// ID is the delivery ID or idempotency key as the sender wrote it. If a key has several
+	// parts, it is the first one.
 	ID string
-	// Tuple is a hash over all parts of such a key. In the hash over the whole identity it
-	// takes the place of the ID.
+	// Tuple is a hash over all parts of such a key. It takes the place of the ID in the hash over
+	// the whole identity.
 	Tuple string
 }
 
-// Key derives the key. The length of every part, and the number of parts of the
-// scope, are hashed too. Without them, ("ab", "c") and ("a", "bc") would have the
-// same key.
+// Key derives the key. It also hashes the length of every part and the number of parts of the
+// scope: otherwise ("ab", "c") and ("a", "bc") would have the same key.
 func (id Identity) Key() Key {
 	whole := make([]byte, 0, maxOnStack)
 	whole = appendPart(whole, keyVersion)
@@ -80,14 +78,14 @@ func (id Identity) Key() Key {
 	return key
 }
 
-// ObservedNamespace returns the namespace of the keys of requests that are only observed. It is a
-// hash, so that no configured namespace is equal to it.
+// ObservedNamespace returns the namespace for keys of requests that are only observed. It is a hash,
+// so that no configured namespace equals it.
 func ObservedNamespace(namespace string) string {
 	digest := sha256.Sum256(appendPart(appendPart(nil, "caddy-dedup observe v1"), namespace))
 	return hex.EncodeToString(digest[:])
 }
 
-// maxOnStack is how many bytes are gathered to be hashed without an allocation.
+// maxOnStack is how many bytes are hashed without an allocation.
 const maxOnStack = 1 << 10
 
 // appendPart appends a text with its length before it, to be hashed.

@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// States that operators see, and that no record has.
+// States that operators see and that no stored record has.
 const (
 	// Lapsed: a claim that is stored as in flight, and whose lease was not renewed.
 	// The next request takes it over.
@@ -27,22 +27,22 @@ func (r *Record) StateAt(now time.Time) State {
 	}
 }
 
-// Precondition is what an operator has seen of a record, and what the record still has to be when
-// it is released or forgotten. Every run has an execution ID of its own, so the precondition
-// fails if the key has run since, or if its run has ended. Empty fields are not compared.
+// Precondition is what an operator has seen of a record. The record must still meet it when it is
+// released or forgotten. It does not if the key has run since, because every run has an execution
+// ID of its own, or if the run has ended. Empty fields are not compared.
 type Precondition struct {
 	ExecutionID string
-	// State is as [Record.StateAt] has it, or [Unreadable].
+	// State is that of [Record.StateAt], or [Unreadable].
 	State State
 }
 
-// PreconditionOf returns the precondition that a record is as it is at a time.
+// PreconditionOf returns the precondition that a record meets at a time.
 func PreconditionOf(r *Record, now time.Time) Precondition {
 	return Precondition{r.ExecutionID, r.StateAt(now)}
 }
 
-// CheckUnreadable returns a [ChangedError] if an operator may not forget a record that cannot be
-// read.
+// CheckUnreadable returns a [ChangedError] if a record that cannot be read does not meet the
+// precondition.
 func (p Precondition) CheckUnreadable() error { return p.check(Precondition{State: Unreadable}) }
 
 func (p Precondition) check(now Precondition) error {
@@ -55,7 +55,7 @@ func (p Precondition) check(now Precondition) error {
 // ChangedError is the error for a record that does not meet the [Precondition] of an operator.
 // Nothing was changed.
 type ChangedError struct {
-	// Now is what the operator would see.
+	// Now is what the operator would see now.
 	Now Precondition
 }
 

@@ -24,7 +24,7 @@ func PrefixFor(namespace, id string) KeyPrefix {
 // Prefix returns the prefix of the key.
 func (k Key) Prefix() KeyPrefix { return KeyPrefix(k[:idDigest]) }
 
-// String returns the prefix in lower-case hex: that of [Key.String].
+// String returns the prefix in lower-case hex, as [Key.String] starts with it.
 func (b KeyPrefix) String() string { return hex.EncodeToString(b[:]) }
 
 // SortPrefixes returns the prefixes in the order of the keys, each once.

@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// State is the state of a key's latest run.
+// State is the state of a key's last run.
 type State string
 
 const (
@@ -13,8 +13,8 @@ const (
 	InFlight State = "in_flight"
 	// Complete: the response is kept and replayed to duplicates.
 	Complete State = "complete"
-	// Released: the run ended without an answer to keep, or an operator released the
-	// key; the next request runs.
+	// Released: the run ended without a response to keep, or an operator released the
+	// key. The next request runs.
 	Released State = "released"
 	// Held: it is unknown how the run ended. No request runs until an operator releases
 	// the key or the retention ends.
@@ -24,73 +24,72 @@ const (
 // Origin tells operators which request claimed a key.
 type Origin struct {
 	_ struct{} `cbor:",toarray"` // the stored form: codec.go
-	// Provider is the prefix of the key's source: the catalogue's name of the sender, or the
-	// prefix that the configuration names. Empty for other keys.
+	// Provider is the prefix of the key's source: the name of the sender in the catalogue, or a
+	// configured prefix. Empty for other keys.
 	Provider string
-	// DeliveryID is the ID as the sender wrote it. Of a key of several parts it is the first,
-	// and Parts are the others that are present.
+	// DeliveryID is the ID as the sender wrote it. If a key has several parts, it is the first,
+	// and Parts are the others that were present.
 	DeliveryID string
 	Parts      []string
 	Method     string
 	Host       string
-	// Path is the request's path without its query, at most [MaxPath] bytes of it.
+	// Path is the path of the request without its query, cut to [MaxPath] bytes.
 	Path string
 }
 
-// Joined returns delivery ID and parts, joined by colons: so operators may write them.
+// Joined returns delivery ID and parts, joined by colons, as operators may write them.
 func (o Origin) Joined() string {
 	return strings.Join(append([]string{o.DeliveryID}, o.Parts...), ":")
 }
 
-// MaxPath and MaxReason are how many bytes of [Origin.Path] and [Record.Reason] are kept.
+// MaxPath and MaxReason are the maximum sizes of [Origin.Path] and [Record.Reason], in bytes.
 const (
 	MaxPath   = 255
 	MaxReason = 255
 )
 
-// Record is what a store knows of a key. A zero time means that there is none.
+// Record is what a store knows of a key. A zero time is none.
 type Record struct {
 	_     struct{} `cbor:",toarray"` // the stored form: codec.go
 	State State
-	// Token is the secret of the latest claim. Only a process that knows it may renew
-	// or settle the claim.
+	// Token is the secret of the last claim. Only a process that knows it may renew or settle
+	// the claim.
 	Token string
-	// ExecutionID names the latest run to the upstream and to clients.
+	// ExecutionID names the last run to the upstream and to clients.
 	ExecutionID string
 	// Attempt counts the runs that may have reached the upstream, including the one
 	// in flight.
 	Attempt int
-	// ReleasedAttempts is how many of these runs came before an operator released the key.
-	// They no longer count against [Terms.MaxAttempts].
+	// ReleasedAttempts is how many of these runs were before an operator released the key.
+	// They do not count against [Terms.MaxAttempts].
 	ReleasedAttempts int
-	// Fingerprint is that of the request that claimed, in the first of its forms
-	// ([Claim.Fingerprints]); empty if none was taken.
+	// Fingerprint is the first of [Claim.Fingerprints]; empty if none was taken.
 	Fingerprint string
-	// Hold is [Terms.Hold] of the claim. It counts also after the setting has changed.
+	// Hold is [Terms.Hold] of the claim. It applies even if the setting has changed since.
 	Hold   bool
 	Origin `cbor:"Origin"`
-	// Sealed is the Origin in encrypted form, and SealedBy the ID of the encryption key. Both
-	// are empty where the Origin is readable.
+	// Sealed is the encrypted Origin, SealedBy the ID of the encryption key. Both are empty if
+	// the Origin is readable.
 	SealedBy string
 	Sealed   []byte
-	// Status is the HTTP status of the run's answer, 0 if the run had none.
+	// Status is the HTTP status of the run's response, 0 if there was none.
 	Status int
-	// LargeBody is the length of the answer's body, as it is stored, if that is large; else 0. A
-	// large body is read from the store only when there is room for it, by [Store.Response].
+	// LargeBody is the stored length of the response's body if that is large, else 0. A claim does
+	// not return a large body: the process reads it with [Store.Response] once it has memory
+	// for it.
 	LargeBody int
-	// Reason is why the last run ended without a response to keep, at most [MaxReason] bytes;
-	// empty if it kept one.
+	// Reason is why the last run ended without a response to keep, cut to [MaxReason] bytes; empty
+	// if it kept one.
 	Reason string
-	// ParentID is set for a forced run only: the execution ID of the run whose
-	// response it is meant to replace.
+	// ParentID is set for a forced run only: the execution ID of the run whose response it is to
+	// replace.
 	ParentID string
-	// Previous is set while a forced run is in flight: the complete record that the
-	// run is meant to replace. If the run keeps no response, this record counts
-	// again.
+	// Previous is set while a forced run is in flight: the complete record that the run is to
+	// replace. If the run keeps no response, this record counts again.
 	Previous *Record `cbor:"-"`
-	// PrevToken is set while a run is in flight that has claimed the key over the record
-	// of an earlier run, released or lapsed: the token of that record. If the store has
-	// that record again, it has lost this one ([Record.Owned]).
+	// PrevToken is set while a run is in flight whose claim replaced a released or lapsed record:
+	// the token of that record. If the store has that record again, it has lost this one
+	// ([Record.Owned]).
 	PrevToken string
 	// Claimed and Ended are by the clock of the process that ran, to the millisecond.
 	// They are for operators; no rule reads them.
@@ -103,19 +102,19 @@ type Record struct {
 	Expires    time.Time `cbor:"-"`
 }
 
-// maxClaimedBody is the size up to which a body comes with the reply to a claim.
+// maxClaimedBody is the size up to which the reply to a claim includes the body, in bytes.
 const maxClaimedBody = 16 << 10
 
-// Lapsed reports whether the lease of a claim in flight is over. The owner did not
-// renew it in time: the owner crashed, hangs, or cannot reach the store.
+// Lapsed reports whether the lease of a claim in flight is over. Its owner has crashed, hangs, or
+// cannot reach the store.
 func (r *Record) Lapsed(now time.Time) bool {
 	return r.State == InFlight && !now.Before(r.LeaseUntil)
 }
 
-// Effective returns the record that counts at the given time; nil means none. It is
-// the record itself, with one exception: if the claim of a forced run has lapsed,
-// the record that the run was meant to replace counts again. The attempt of that
-// run is counted in it, because the run may have reached the upstream.
+// Effective returns the record that counts at the given time, nil for none. It is the record
+// itself, with one exception: if the claim of a forced run has lapsed, the record that the run
+// was to replace counts again. Its attempts include that run, which may have reached the
+// upstream.
 func (r *Record) Effective(now time.Time) *Record {
 	if r == nil || r.Previous == nil || !r.Lapsed(now) {
 		return r
@@ -128,9 +127,9 @@ func (r *Record) Effective(now time.Time) *Record {
 	return &kept
 }
 
-// WithAttempts returns the record with the number of attempts that its owner knows, if
-// that is larger. The numbers differ after the store has lost the claim: the owner
-// then writes the claim again, and the store counts from 1.
+// WithAttempts returns the record with the attempts of the owner's record, if those are more. They
+// are after the store has lost the claim: when the owner writes it again, the store counts
+// from 1.
 func (r *Record) WithAttempts(claimed *Record) *Record {
 	if r.Attempt >= claimed.Attempt {
 		return r
@@ -140,17 +139,16 @@ func (r *Record) WithAttempts(claimed *Record) *Record {
 	return &next
 }
 
-// Owned reports whether the claim with this token may still be renewed and settled,
-// given the record that the store has for the key (nil: none). follows is the token of
-// the record over which the claim was written ([Record.PrevToken]). open is false
-// without an error if a settlement with this token is stored already: then there
-// is nothing left to do. One that leaves the record before a forced run leaves that
-// record's token; left is it ([Record.LeftToken]).
+// Owned reports whether the claim with this token may be renewed and settled, given the record
+// that the store has for the key (nil: none). follows is the claim's [Record.PrevToken]. open is
+// false without an error if the claim is settled already. The settlement of a forced run may have
+// left the record that the run was to replace; left is the token of that record
+// ([Record.LeftToken]).
 //
-// Errors: [ErrGone] if the store has lost the claim: there is no record, or again the one
-// that the claim was written over, as where a server comes up with older data. No run has
-// the token of that record any more, so no request has claimed the key since. [ErrFenced] if
-// the record has another token.
+// Errors: [ErrGone] if the store has lost the claim. Then it has no record, or again the record
+// that the claim replaced, for example because a server has restarted with older data. No run
+// has the token of that record, so no request has claimed the key since. [ErrFenced] if the
+// record has another token.
 func (r *Record) Owned(token, follows, left string) (open bool, err error) {
 	switch {
 	case r == nil:
@@ -166,8 +164,8 @@ func (r *Record) Owned(token, follows, left string) (open bool, err error) {
 	}
 }
 
-// LeftToken returns the token of the record that a settlement of this claim leaves to count
-// again, "" if it leaves none.
+// LeftToken returns the token of the record that counts again after this settlement of a forced run,
+// "" if none does.
 func (r *Record) LeftToken(s Settlement) string {
 	if r.Previous == nil || s.State == Complete {
 		return ""
@@ -175,7 +173,7 @@ func (r *Record) LeftToken(s Settlement) string {
 	return r.Previous.Token
 }
 
-// Renewed returns the record with a lease that begins again at the given time.
+// Renewed returns the record with a lease that starts at the given time.
 func (r *Record) Renewed(t Terms, now time.Time) *Record {
 	next := *r
 	next.LeaseUntil = now.Add(t.Lease)
@@ -183,12 +181,11 @@ func (r *Record) Renewed(t Terms, now time.Time) *Record {
 	return &next
 }
 
-// Release returns the record after an operator has released the key: the next request
-// runs, and its attempts are counted from 1 again. Execution ID, attempts, status
-// and times stay, for operators to read. The token is a new one, so that a late
-// owner can change nothing any more. Errors: [ErrGone] if there is no record (nil),
-// [ErrInFlight] if a run is in flight and its lease has not lapsed, a [ChangedError]
-// if the record is not the one that the operator has seen.
+// Release returns the record after an operator has released the key: the next request runs, and
+// [Terms.MaxAttempts] counts from 1 again. Execution ID, attempts, status and times stay, for
+// operators to read. The token is a new one, so that a late owner can change nothing.
+// Errors: [ErrGone] if there is no record (nil), [ErrInFlight] if a run is in flight and
+// its lease has not lapsed, a [ChangedError] if the record does not meet the precondition.
 func (r *Record) Release(token string, pre Precondition, now time.Time) (*Record, error) {
 	found := r.Effective(now)
 	if err := found.CheckChange(pre, now); err != nil {
@@ -200,8 +197,8 @@ func (r *Record) Release(token string, pre Precondition, now time.Time) (*Record
 	return &next, nil
 }
 
-// CheckChange returns an error if an operator may not release or forget the record that counts
-// (nil: there is none). Its errors are those of [Record.Release].
+// CheckChange returns an error if an operator may not release or forget the effective record (nil:
+// none). Its errors are those of [Record.Release].
 func (r *Record) CheckChange(pre Precondition, now time.Time) error {
 	switch {
 	case r == nil:
@@ -220,31 +217,30 @@ func latest(a, b time.Time) time.Time {
 	return b
 }
 
-// Response is the answer of one run. Stores keep it under the key and the token of
-// the run: so a run that has lost its claim cannot overwrite the answer of another.
+// Response is the response of one run. Stores keep it under the key and the token of the run, so
+// that a run that has lost its claim cannot overwrite the response of another.
 type Response struct {
 	_      struct{} `cbor:",toarray"` // the stored form: codec.go
 	Status int
-	// Header are the header fields to replay, by canonical name. A field without
-	// values is one that was set before the run, and that the run removed.
+	// Header are the header fields to replay, by canonical name. A field without values was set
+	// before the run, and the run removed it.
 	Header map[string][]string
-	// Omitted reports whether the body was larger than the limit, or than the store has
-	// room for, and is not kept.
+	// Omitted reports whether the body is not kept: it was larger than the limit, or than the
+	// store has room for.
 	Omitted bool
-	// Failed reports whether the upstream gave no response: then Status is that of the
-	// error that the client of the run got.
+	// Failed reports whether the upstream sent no response. Status is then that of the error that
+	// the client of the run got.
 	Failed bool
-	// SealedBy is the ID of the encryption key, if Body is a whole response in
-	// encrypted form; else it is empty.
+	// SealedBy is the ID of the encryption key if Body is a whole encrypted response, else
+	// empty.
 	SealedBy string
-	// Body must not be written to, and neither must its spare capacity: a store, local
-	// copies and several requests may share the bytes.
+	// Body and its spare capacity must not be written to: a store, local copies and several
+	// requests may share the bytes.
 	Body []byte `cbor:"-"`
 }
 
-// Reduced returns what is kept of a response that is too large for the store
-// ([ErrTooLarge]): status and header, as of one that was larger than the limit. Of a response
-// that is reduced already it returns the status alone, and then nil, as of no response (nil).
+// Reduced returns a smaller form of a response that is too large for the store ([ErrTooLarge]): status
+// and header, then the status alone, and then nil. It may be called on a nil response.
 func (r *Response) Reduced() *Response {
 	switch {
 	case r == nil || r.Omitted && len(r.Header) == 0:
@@ -256,9 +252,9 @@ func (r *Response) Reduced() *Response {
 	}
 }
 
-// Settled returns the record after the settlement, at the given time. If a forced
-// run keeps no response, the result is the record that the run was meant to
-// replace, and the attempt of the run is counted in it.
+// Settled returns the record after the settlement, at the given time. If a forced run keeps no
+// response, that is the record that the run was to replace, with the attempt of the run
+// counted.
 func (r *Record) Settled(s Settlement, now time.Time) *Record {
 	settled := r.settled(&s, now) // on the heap only where the caller keeps it
 	return &settled

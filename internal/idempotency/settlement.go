@@ -7,17 +7,17 @@ import (
 	"time"
 )
 
-// How is the way in which a run ended.
+// How says how a run ended.
 type How int
 
 const (
-	// Answered: a whole response was written.
+	// Answered: the handlers wrote a whole response.
 	Answered How = iota + 1
-	// NotSent: there was no connection to an upstream, so the request was certainly
-	// not executed.
+	// NotSent: there was no connection to an upstream, so the request was certainly not
+	// executed.
 	NotSent
-	// Unknown: the request may have been executed, and there is no whole response:
-	// it timed out or was cut off, or the handler aborted or panicked.
+	// Unknown: the request may have been executed, and there is no whole response: it timed
+	// out or was cut off, or a handler aborted or panicked.
 	Unknown
 )
 
@@ -26,65 +26,63 @@ var howNames = [...]string{"none", "answered", "not sent", "unknown"}
 // String returns the name for logs and test failures.
 func (h How) String() string { return howNames[h] }
 
-// End is how a run ended, as far as the handler has seen it.
+// End is how a run ended, as far as the handler observed it.
 type End struct {
 	How How
-	// Response is the answer of the run. If there was no whole answer, it is the
-	// error that the client got, with Failed set. Nil means that the requests
-	// that waited get no answer.
+	// Response is the response of the run. If there was no whole one, it is the error that the
+	// client got, with Failed set. If it is nil, the requests that waited get no response.
 	Response *Response
-	// UpstreamStatus is the status that the upstream sent, as a proxy reports it. It
-	// can differ from the status of Response, because a handler between may have
-	// changed that. 0 if no proxy has reported one.
+	// UpstreamStatus is the status that the upstream sent, as the proxy reports it; 0 if none was
+	// reported. The status of Response may be another one, set by a handler in between.
 	UpstreamStatus int
-	// Retention, if it is set, is what the upstream asked for: how long to keep this
-	// response, or 0 to release the key.
+	// Retention, if it is set, is how long the upstream asked to keep this response, or 0 to
+	// release the key.
 	Retention *time.Duration
-	// Attempt is the number of this run, counted as [Terms.MaxAttempts] counts: from
-	// 1, and from 1 again after an operator has released the key.
+	// Attempt is the number of this run as [Terms.MaxAttempts] counts: from 1, and from 1 again
+	// after an operator has released the key.
 	Attempt int
 	// Reason is [Record.Reason].
 	Reason string
-	// HasPrevious reports whether the run was forced, and the response that it is meant
-	// to replace is still kept.
+	// HasPrevious reports whether the run was forced, and the response that it is to replace is
+	// still kept.
 	HasPrevious bool
 }
 
-// Policy is what the user has configured for the end of a run.
+// Policy is the configuration for the settlement of a run.
 type Policy struct {
 	Terms
-	// ReleaseOn are the statuses after which the key is released.
+	// ReleaseOn are the statuses that release the key.
 	ReleaseOn StatusSet
 }
 
-// Settlement is what becomes of a claim.
+// Settlement is what a store does with a claim.
 type Settlement struct {
 	// State is Complete, Released or Held.
 	State State
 	// Counted reports whether the run may have reached the upstream.
 	Counted bool
-	// Response is the answer for later requests (Complete), or for the requests that
-	// waited (Released); nil if there is none.
+	// Response is for later requests (Complete), or for the requests that waited (Released);
+	// nil for none.
 	Response *Response
 	// Reason is [Record.Reason].
 	Reason string
-	// Retention is how long the record lives from now on.
+	// Retention is how long the record lives from the settlement on.
 	Retention time.Duration
-	// Ago is how long before now the run ended: it could not be stored at once.
+	// Ago is how long before the settlement the run ended, if it could not be stored at once.
 	Ago time.Duration
-	// AnswerRetention is how long the response of a released run is kept, for requests that
-	// waited for the run on other replicas: one lease, and at least minAnswer.
+	// AnswerRetention is how long the response of a released run is kept for requests that
+	// waited for the run on other replicas: one lease, and at least minAnswerRetention.
 	AnswerRetention time.Duration
-	// Withdraws reports whether the claim is in doubt, so that no request runs under it. It
-	// was perhaps not executed yet ([Store.Settle]); AnswerRetention is how long that may last.
+	// Withdraws reports whether the claim is in doubt and no request runs under it. The store may
+	// not have executed it yet ([Store.Settle]), and may still do so for AnswerRetention.
 	Withdraws bool
 }
 
-// minAnswer leaves waiting requests on other replicas time to fetch the answer if the lease is
-// short: a lost message costs them a second, and a store that does not answer its timeout.
-const minAnswer = 5 * time.Second
+// minAnswerRetention leaves the waiters on other replicas time to fetch the response if the lease is
+// short: a lost wake-up costs a second, and a store that hangs its timeout.
+const minAnswerRetention = 5 * time.Second
 
-// ResponseRetention is how long the response of the settlement must be kept.
+// ResponseRetention returns how long the store keeps the response.
 func (s Settlement) ResponseRetention() time.Duration {
 	if s.State == Complete {
 		return s.Retention
@@ -92,8 +90,8 @@ func (s Settlement) ResponseRetention() time.Duration {
 	return s.AnswerRetention
 }
 
-// Conclude is the settle table: it returns what becomes of a claim when its run has
-// ended. No other code decides this.
+// Conclude is the settle table: it returns the settlement of a run that has ended. No other code
+// decides this.
 func Conclude(end End, p Policy) Settlement {
 	s := Settlement{
 		State:           stateAfter(end, p),
@@ -101,11 +99,11 @@ func Conclude(end End, p Policy) Settlement {
 		Response:        end.Response,
 		Reason:          end.Reason,
 		Retention:       p.Retention,
-		AnswerRetention: max(p.Lease, minAnswer),
+		AnswerRetention: max(p.Lease, minAnswerRetention),
 	}
 	if end.HasPrevious && (s.State == Held || end.Response != nil && end.Response.Omitted) {
-		// The response that was kept before stays. It is not given up for a held key,
-		// or for a response without its body.
+		// The previous response stays: neither a held key nor a response without its body
+		// replaces it.
 		s.State = Released
 	}
 	if s.State == Complete && (end.Response == nil || !end.Response.Omitted) {
@@ -115,8 +113,8 @@ func Conclude(end End, p Policy) Settlement {
 	case s.State == Held:
 		s.Response = nil
 	case s.State == Released && end.hasStatus(AboutCaller):
-		// It answers this caller only: a forged delivery that was refused must not
-		// answer the genuine one beside it, nor fill the store.
+		// It is for this caller only: the refusal of a forged delivery must not answer a
+		// genuine one that waits, nor fill the store.
 		s.Response = nil
 		if p.MaxAttempts == 0 {
 			s.Retention = p.Lease
@@ -135,12 +133,12 @@ func stateAfter(end End, p Policy) State {
 		return Held
 	case end.How == Unknown:
 		return Released
-	// A gateway in front of the service answers with 502 or 504 when it does not
-	// know whether the service has executed the request.
+	// A gateway responds with 502 or 504 when it does not know whether the service has
+	// executed the request.
 	case p.Hold && end.hasStatus(gatewayLost):
 		return Held
-	// This was the last run that is allowed, so its answer is kept, whatever it is.
-	// After a forced run there is no need for that: the response before is kept.
+	// The response of the last allowed run is kept, whatever it is. A forced run needs no such
+	// rule: the previous response is kept.
 	case p.MaxAttempts > 0 && end.Attempt >= p.MaxAttempts && !end.HasPrevious:
 		return Complete
 	case end.Retention != nil && *end.Retention <= 0:
@@ -152,14 +150,14 @@ func stateAfter(end End, p Policy) State {
 	}
 }
 
-// hasStatus asks about both statuses: the one that the client got, and the one that
-// the upstream sent.
+// hasStatus reports whether the status that the client got, or the one that the upstream sent, meets
+// a condition.
 func (e End) hasStatus(is func(status int) bool) bool {
 	return e.Response != nil && is(e.Response.Status) || is(e.UpstreamStatus)
 }
 
-// asksForPayment reports whether the answer is a 402 with a challenge. The client pays, and
-// sends the request again under the same key.
+// asksForPayment reports whether the response is a 402 with a challenge, after which the client pays
+// and repeats the request with the same key.
 func (e End) asksForPayment() bool {
 	return e.Response != nil && e.Response.Status == 402 &&
 		len(e.Response.Header["Www-Authenticate"])+len(e.Response.Header["Payment-Required"]) > 0

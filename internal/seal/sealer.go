@@ -2,10 +2,10 @@
 // and fingerprints. A [Sealer] has the encryption keys. A [Store] is put around
 // another store: it encrypts what goes in and decrypts what comes out.
 //
-// The name of a record ([idempotency.Key]) does not depend on encryption. So
-// turning encryption on or off, or replacing an encryption key, forgets no record.
-// But a reader of the store who guesses a delivery ID can check the guess against the names.
-// A secret namespace prevents that.
+// The name of a record ([idempotency.Key]) does not depend on encryption, so that records stay valid
+// when encryption is turned on or off or an encryption key is replaced. But a reader of the
+// store who guesses a delivery ID can check the guess against the names. A secret namespace
+// prevents that.
 package seal
 
 import (
@@ -26,15 +26,14 @@ import (
 // KeySize is the size of a key that a [Sealer] takes, in bytes: that of AES-256.
 const KeySize = 32
 
-// Sealer encrypts with AES-256-GCM and a random nonce of 96 bits. Under one key,
-// random nonces could repeat after very many messages. So every record has an
-// encryption key of its own, derived from the configured one (HKDF, RFC 5869),
-// which never encrypts many messages. The name of the record and, for a response,
-// the token of the run are the additional data: a sealed text that was moved to
-// another record or run cannot be opened there.
+// Sealer encrypts with AES-256-GCM and a random nonce of 96 bits. Because random nonces could repeat
+// after very many messages under one key, every record has an encryption key of its own,
+// derived from the configured one (HKDF, RFC 5869). The name of the record and, for a
+// response, the token of the run are the additional data: a sealed text cannot be opened
+// under another record or run.
 //
-// The first configured key seals, and each of them opens what it has sealed. A nil
-// Sealer seals nothing, and cannot open what is sealed.
+// The first configured key seals; each of them opens what it has sealed. A nil Sealer seals
+// nothing, and cannot open what is sealed.
 type Sealer struct{ keys []key }
 
 // key is one configured key and what is derived from it.
@@ -47,8 +46,8 @@ type key struct {
 	fingerprints []byte
 }
 
-// Labels for what is derived from a key, and for the additional data. A change in one of these
-// forms needs a new label.
+// Labels for what is derived from a key, and for the additional data. A change in what one of them
+// labels needs a new label.
 const (
 	keyIDLabel          = "caddy-dedup encryption key ID v1"
 	fingerprintLabel    = "caddy-dedup fingerprint secret v1"
@@ -62,9 +61,9 @@ const (
 // has to tell a few keys apart.
 const keyIDSize = 8
 
-// New returns a sealer with these keys, or nil if there are none. A key that has
-// not [KeySize] bytes is an error, and so is the same key twice. The error names
-// the place of the key, counted from 1, and never the key itself.
+// New returns a sealer with these keys, or nil if there are none. A key of another size than
+// [KeySize] is an error, and so is the same key twice. The error names the position of the
+// key, from 1, and never the key itself.
 func New(keys ...[]byte) (*Sealer, error) {
 	if len(keys) == 0 {
 		return nil, nil
@@ -136,15 +135,13 @@ func (s *Sealer) keyNamed(id string) (key, error) {
 	return key{}, fmt.Errorf("it is encrypted with the key %q, which is not configured; those of encrypt are %q", id, s.KeyIDs())
 }
 
-// Fingerprints returns the fingerprint of a request in every form in which an
-// earlier claim of the record may have stored it. The first form is the one for a
-// new claim.
+// Fingerprints returns the fingerprint of a request in every form in which an earlier claim of the
+// record may have stored it. A new claim stores the first one.
 //
-// There is one form for each key: a hash (HMAC, RFC 2104) over the name of the
-// record and the fingerprint, with a secret of the key. It begins with the kind of
-// the fingerprint and the ID of the key: "body/<key ID>:<hash>". The last form is
-// the plain fingerprint, which was stored before encryption was turned on. An empty
-// fingerprint has no forms.
+// There is one form for each key, "<kind>/<key ID>:<hash>". The hash is an HMAC (RFC 2104) over the
+// name of the record and the fingerprint, with a secret derived from the key. The last form is the
+// plain fingerprint, which a claim stores without encryption. An empty fingerprint has no
+// forms.
 func (s *Sealer) Fingerprints(record idempotency.Key, fingerprint string) []string {
 	if fingerprint == "" {
 		return nil
@@ -160,7 +157,7 @@ func (s *Sealer) Fingerprints(record idempotency.Key, fingerprint string) []stri
 // fingerprint returns the hash of a fingerprint under the key, in hex.
 func (k key) fingerprint(record idempotency.Key, fingerprint string) string {
 	h := hmac.New(sha256.New, k.fingerprints)
-	h.Write(record[:]) // its size is fixed, so it cannot run into the fingerprint
+	h.Write(record[:]) // of a fixed size, so it needs no separator
 	h.Write([]byte(fingerprint))
 	return hex.EncodeToString(h.Sum(nil))
 }
@@ -189,7 +186,7 @@ func (s *Sealer) check(r *idempotency.Record) error {
 	return nil
 }
 
-// cipherOf returns the cipher with the encryption key of one record.
+// cipherOf returns the cipher for one record.
 func (k key) cipherOf(record idempotency.Key) cipher.AEAD {
 	block, err := aes.NewCipher(derive(k.root, recordKeyLabel+string(record[:])))
 	if err != nil {
@@ -202,9 +199,8 @@ func (k key) cipherOf(record idempotency.Key) cipher.AEAD {
 	return aead
 }
 
-// binding returns the additional data for a sealed text. The length of the record's
-// name is fixed, and no label is the beginning of another one, so that two
-// different places never have the same additional data.
+// binding returns the additional data for a sealed text. It is unique: the length of the record's name
+// is fixed, and no label is a prefix of another one.
 func binding(label string, record idempotency.Key, token string) []byte {
 	return append(append([]byte(label), record[:]...), token...)
 }
@@ -222,8 +218,8 @@ func (s *Sealer) open(keyID string, record idempotency.Key, bound, sealed []byte
 	return text, nil
 }
 
-// sealResponse returns the response to store in place of the given one. Its status
-// stays readable, for operators.
+// sealResponse returns the response to store in place of r. Its status stays readable, for
+// operators.
 func (s *Sealer) sealResponse(record idempotency.Key, token string, r *idempotency.Response) *idempotency.Response {
 	if len(s.all()) == 0 || r == nil {
 		return r
@@ -237,8 +233,7 @@ func (s *Sealer) sealResponse(record idempotency.Key, token string, r *idempoten
 	}
 }
 
-// openResponse is the reverse of [Sealer.sealResponse]. It returns a response that
-// is not sealed as it is.
+// openResponse reverses [Sealer.sealResponse]. It returns a response that is not sealed unchanged.
 func (s *Sealer) openResponse(record idempotency.Key, token string, r *idempotency.Response) (*idempotency.Response, error) {
 	if r == nil || r.SealedBy == "" {
 		return r, nil
@@ -265,8 +260,8 @@ func (s *Sealer) sealOrigin(c idempotency.Claim) idempotency.Claim {
 	return c
 }
 
-// sealReason returns the reason of a run's end as it is to be stored, with the ID of its key:
-// that may be another one than that of the claim.
+// sealReason returns the [idempotency.Record.Reason] to store. It includes the ID of its key, which may
+// differ from that of the claim.
 func (s *Sealer) sealReason(record idempotency.Key, reason string) string {
 	if len(s.all()) == 0 || reason == "" {
 		return reason
@@ -276,11 +271,10 @@ func (s *Sealer) sealReason(record idempotency.Key, reason string) string {
 	return sealedReason + first.id + string(sealed)
 }
 
-// sealedReason begins a sealed reason. A readable one never begins with this byte.
+// sealedReason is the prefix of a sealed reason. A readable one never has it.
 const sealedReason = "\x00"
 
-// openReason is the reverse of [Sealer.sealReason]. A reason that does not open is empty: it
-// decides nothing.
+// openReason reverses [Sealer.sealReason]. A reason that does not open is empty: no rule reads it.
 func (s *Sealer) openReason(record idempotency.Key, stored string) string {
 	sealed, is := strings.CutPrefix(stored, sealedReason)
 	if !is {
@@ -296,9 +290,8 @@ func (s *Sealer) openReason(record idempotency.Key, stored string) string {
 	return string(text)
 }
 
-// openRecord returns a copy of the record for operators, with a readable origin and reason. The
-// record that a forced run is meant to replace stays sealed: operators do not see it, and its key
-// need not be configured.
+// openRecord returns a copy of the record for operators, with a readable origin and reason. It leaves
+// Previous sealed: operators do not see it, and its key need not be configured.
 func (s *Sealer) openRecord(record idempotency.Key, r *idempotency.Record) (*idempotency.Record, error) {
 	if err := s.check(r); err != nil || r == nil {
 		return r, err

@@ -8,16 +8,16 @@ import (
 	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
 )
 
-// Store seals what goes into a store, and opens what comes out of it. The inner
-// store does not know about encryption, and does not need to: the rules read
-// neither responses nor delivery IDs, and only compare fingerprints.
+// Store seals what goes into a store, and opens what comes out of it. The inner store needs to know
+// nothing of encryption: the rules read neither responses nor delivery IDs, and only compare
+// fingerprints.
 //
-// [Store.Claim] returns a record with its delivery ID still sealed, because the run
-// passes the record back to [Store.Settle], perhaps after the keys have changed.
-// [Store.Opened], [Store.List] and [Store.Find], from which operators read, open it.
+// [Store.Claim] returns a record with its delivery ID sealed, because the run passes the record back
+// to [Store.Settle], perhaps after the keys have changed. [Store.Opened], [Store.List] and
+// [Store.Find], which are for operators, open it.
 //
-// A record or response that was stored without encryption can still be read. One
-// that cannot be opened is an [*idempotency.UnreadableError].
+// Records and responses that were stored without encryption stay readable. For those that cannot be
+// opened the error is an [*idempotency.UnreadableError].
 type Store struct {
 	idempotency.Store
 	sealer atomic.Pointer[Sealer]
@@ -25,23 +25,21 @@ type Store struct {
 
 var _ idempotency.Store = (*Store)(nil)
 
-// Around returns a store that seals with this sealer what it puts into the given
-// store. With a nil sealer it seals nothing.
+// Around returns a store that seals with this sealer. With a nil sealer it seals nothing.
 func Around(store idempotency.Store, sealer *Sealer) *Store {
 	s := &Store{Store: store}
 	s.Use(sealer)
 	return s
 }
 
-// Use changes the sealer, for all that is stored and read from now on.
+// Use changes the sealer for all later calls.
 func (s *Store) Use(sealer *Sealer) { s.sealer.Store(sealer) }
 
 // Sealer returns the sealer that is in use, nil if nothing is sealed.
 func (s *Store) Sealer() *Sealer { return s.sealer.Load() }
 
-// Claim implements [idempotency.Store]. The encryption key of a record must be
-// configured where the record answers the request: with its response, now or when its
-// run has ended. For all else nothing has to be opened.
+// Claim implements [idempotency.Store]. It returns an error if the encryption key of a record is not
+// configured and the request needs its response, now or when its run has ended.
 func (s *Store) Claim(ctx context.Context, c idempotency.Claim) (idempotency.Claimed, error) {
 	sealer := s.Sealer()
 	if c.SealedBy == "" {
@@ -73,12 +71,12 @@ func (s *Store) Settle(ctx context.Context, key idempotency.Key, claimed *idempo
 	return s.Store.Settle(ctx, key, claimed, settlement)
 }
 
-// Readable reports whether the encryption keys of a record are configured, so that its
-// response may be shown.
+// Readable reports whether the encryption keys of a record are configured, so that requests may get
+// its response.
 func (s *Store) Readable(record *idempotency.Record) bool { return s.Sealer().check(record) == nil }
 
-// Opened returns a record as operators read it, with its delivery ID. The record that
-// a forced run is to replace stays as it is stored.
+// Opened returns a record for operators, with a readable delivery ID. Its Previous stays as it is
+// stored.
 func (s *Store) Opened(key idempotency.Key, record *idempotency.Record) (*idempotency.Record, error) {
 	opened, err := s.Sealer().openRecord(key, record)
 	if err != nil {
@@ -105,8 +103,8 @@ func (s *Store) Forget(ctx context.Context, key idempotency.Key, pre idempotency
 	return s.Store.Forget(ctx, key, pre)
 }
 
-// stored returns what the inner store has of what an operator has seen. What the operator
-// cannot read the inner store can, where only the encryption key is missing.
+// stored returns the precondition for the inner store. To an operator, a record is also unreadable if
+// only its encryption key is missing; the inner store can read that record.
 func (s *Store) stored(ctx context.Context, key idempotency.Key, pre idempotency.Precondition) (idempotency.Precondition, error) {
 	if pre.State != idempotency.Unreadable {
 		return pre, nil
@@ -119,7 +117,7 @@ func (s *Store) stored(ctx context.Context, key idempotency.Key, pre idempotency
 		return pre, err
 	}
 	if _, err := s.Opened(key, found); err == nil {
-		return pre, nil // it can be read: it is another
+		return pre, nil // readable, so not what the operator saw: the inner store refuses
 	}
 	return idempotency.PreconditionOf(found, now), nil
 }
