@@ -1,6 +1,6 @@
 //go:build !race
 
-// With the race detector, the compiler leaves in allocations that it else avoids.
+// With the race detector, the compiler keeps allocations that it otherwise avoids.
 
 package engine_test
 
@@ -10,9 +10,9 @@ import (
 	"github.com/caddy-dedup/caddy-dedup/internal/engine"
 )
 
-// To make a copy of a run's end costs little more than to encode it.
+// A copy of a response costs little more than its encoding.
 func TestAllocationsOfCopying(t *testing.T) {
-	n, response := 0, usual(512)
+	n, response := 0, typicalResponse(512)
 	firsts := func(limit int64) float64 {
 		e, req := newBenchmarked(t, engine.NewCopies(limit)), someRequest()
 		return testing.AllocsPerRun(1000, func() {

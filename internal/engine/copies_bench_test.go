@@ -21,7 +21,7 @@ func newBenchmarked(b testing.TB, copies *engine.Copies) *engine.Engine {
 	return e
 }
 
-// claimWith begins a request with a key of this number, which costs next to nothing.
+// claimWith claims the key with this number. Making the key costs next to nothing.
 func claimWith(b testing.TB, e *engine.Engine, req engine.Request, n int) engine.Decision {
 	binary.BigEndian.PutUint64(req.Key[:], uint64(n))
 	binary.BigEndian.PutUint64(req.Key[len(req.Key)-8:], uint64(n))
@@ -42,18 +42,18 @@ func runWith(b testing.TB, e *engine.Engine, req engine.Request, n int, response
 	}
 }
 
-// limits are those of no copies and of the default, in bytes.
+// limits are no copies and the default, in bytes.
 var limits = []int64{0, 16 << 20}
 
-// bodySizes are those of a usual response and of larger ones.
+// bodySizes are the sizes of a typical body and of larger ones, in bytes.
 var bodySizes = []int{512, 4 << 10, 64 << 10}
 
-// garbage is what a request leaves behind beside what the engine does.
+// garbage is what the rest of a server allocates for a request.
 var garbage []byte
 
-// BenchmarkFirstDelivery is a first delivery, without copies and with them. Each has a
-// response of its own, and leaves 16 KiB behind, as with a server around it: what the copies
-// hold costs time whenever the garbage collector has to clean up.
+// BenchmarkFirstDelivery is a first delivery, without and with copies. Each one has its own
+// response, and leaves 16 KiB of garbage, as a server would: the objects of the copies cost time in
+// every garbage collection.
 func BenchmarkFirstDelivery(b *testing.B) {
 	for _, size := range bodySizes {
 		for _, limit := range limits {
@@ -62,7 +62,7 @@ func BenchmarkFirstDelivery(b *testing.B) {
 				req.Origin.DeliveryID = "72d3162e-cc78-11e3-81ab-4c9367dc0958"
 				b.ReportAllocs()
 				for b.Loop() {
-					runWith(b, e, req, n, usual(size))
+					runWith(b, e, req, n, typicalResponse(size))
 					garbage = make([]byte, 16<<10)
 					n++
 				}
@@ -77,7 +77,7 @@ func BenchmarkDuplicate(b *testing.B) {
 	const keys = 4096
 	for _, size := range bodySizes {
 		filled := func(b *testing.B) (*engine.Engine, engine.Request) {
-			e, req, response := newBenchmarked(b, engine.NewCopies(1<<40)), someRequest(), usual(size)
+			e, req, response := newBenchmarked(b, engine.NewCopies(1<<40)), someRequest(), typicalResponse(size)
 			for n := range keys {
 				runWith(b, e, req, n, response)
 			}

@@ -12,7 +12,7 @@ import (
 	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
 )
 
-// A copy of a run's end answers with what the store would answer with, to the last field.
+// A replay from a copy equals the replay from the store in every field.
 func TestCopyOfARunIsWhatTheStoreHas(t *testing.T) {
 	header := map[string][]string{"Set-Cookie": {"a=1", "b=2"}, "X-Removed": {}, "Etag": {`"17"`}, "X-Bytes": {"\xff\x00 é"}}
 	responses := map[string]*idempotency.Response{
@@ -69,13 +69,12 @@ func TestCopyOfARunIsWhatTheStoreHas(t *testing.T) {
 	}
 }
 
-// All that come at once for the first time get the same answer. The copy is decoded once for
-// those that follow.
+// The first duplicates, all at once, get the same response. Later ones share one decoded copy.
 func TestFirstDuplicatesTogether(t *testing.T) {
 	copies := engine.NewCopies(someCopies)
 	a, req := newReplicaWithCopies(t, newShared(t), copies), someRequest()
 	run := a.run(req)
-	wantEnd(t, run, usual(512), resultKept)
+	wantEnd(t, run, typicalResponse(512), resultKept)
 	const n = 16
 	var decisions [n]engine.Decision
 	var all sync.WaitGroup
@@ -89,7 +88,7 @@ func TestFirstDuplicatesTogether(t *testing.T) {
 	close(begin)
 	all.Wait()
 	for _, d := range decisions {
-		wantReplay(t, d, run.ExecutionID(), usual(512), false)
+		wantReplay(t, d, run.ExecutionID(), typicalResponse(512), false)
 	}
 	first, second := as[engine.Replay](t, a.claim(req)), as[engine.Replay](t, a.claim(req))
 	if first.Record != second.Record || first.Response != second.Response {
@@ -98,7 +97,7 @@ func TestFirstDuplicatesTogether(t *testing.T) {
 	a.wantAsked("after the run", 1)
 }
 
-// A large body is not there twice, and a small one keeps no large buffer.
+// A copy shares a large body, and does not keep a large buffer for a small one.
 func TestBodyOfACopy(t *testing.T) {
 	copies := engine.NewCopies(someCopies)
 	a := newReplicaWithCopies(t, newShared(t), copies)
@@ -114,7 +113,7 @@ func TestBodyOfACopy(t *testing.T) {
 	}
 }
 
-// A response that no store could give back is no copy either: the store says what is wrong.
+// A response that no store could return does not become a copy: the store reports the error.
 func TestCopyOfWhatIsNoResponse(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		copies := engine.NewCopies(someCopies)

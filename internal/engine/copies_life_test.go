@@ -56,7 +56,7 @@ func TestCopiesAnswerWhileTheStoreIsUnavailable(t *testing.T) {
 	}
 }
 
-// A store that answers something about the key is available.
+// An error about the key means that the store is available.
 func TestCopyIsNoAnswerWhereTheStoreHasOne(t *testing.T) {
 	for name, c := range map[string]struct {
 		err    error
@@ -80,7 +80,7 @@ func TestCopyIsNoAnswerWhereTheStoreHasOne(t *testing.T) {
 	}
 }
 
-// A copy that another request was refused for is still one.
+// A refusal because of another fingerprint does not evict the copy.
 func TestReusedKeyLeavesTheCopy(t *testing.T) {
 	withCopies(t, func(t *testing.T, a, _ *replica) {
 		req := someRequest()
@@ -156,7 +156,7 @@ func TestCopiesAndEncryption(t *testing.T) {
 	})
 }
 
-// A run that was claimed under an encryption key that is removed by its end is stored, and not copied.
+// The response of a run whose encryption key was removed before the end is stored, but not copied.
 func TestRunThatOutlivesItsEncryptionKey(t *testing.T) {
 	withCopies(t, func(t *testing.T, a, _ *replica) {
 		req := delivered()

@@ -13,7 +13,7 @@ import (
 	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
 )
 
-// numbered returns someRequest with a key of its own.
+// numbered returns someRequest with another key.
 func numbered(n int) engine.Request {
 	req := someRequest()
 	req.Key = idempotency.Identity{ID: fmt.Sprint(n)}.Key()
@@ -122,8 +122,8 @@ func TestKeptResponse(t *testing.T) {
 	}
 }
 
-// usual returns a response with a usual header and a body of this size.
-func usual(size int) *idempotency.Response {
+// typicalResponse returns a response with a typical header and a body of this size.
+func typicalResponse(size int) *idempotency.Response {
 	r := &idempotency.Response{Status: 201, Header: map[string][]string{}, Body: make([]byte, size)}
 	for n := range 12 {
 		r.Header[fmt.Sprint("X-Field-", n)] = []string{strings.Repeat("v", 30)}
@@ -131,21 +131,21 @@ func usual(size int) *idempotency.Response {
 	return r
 }
 
-// The memory of the process grows by what the copies count, and not by more. Until its first
-// duplicate a copy is four objects, so that the garbage collector has little to look at.
+// The memory of the process grows by no more than the counted bytes. Until its first duplicate, a
+// copy is four objects, so that it costs the garbage collector little.
 func TestCopiesCountTheirBytes(t *testing.T) {
 	for name, c := range map[string]struct {
 		response func() *idempotency.Response
 		n        int
 	}{
 		"empty":   {func() *idempotency.Response { return &idempotency.Response{Status: 204} }, 10_000},
-		"headers": {func() *idempotency.Response { return usual(512) }, 10_000},
-		"large":   {func() *idempotency.Response { return usual(64 << 10) }, 500},
+		"headers": {func() *idempotency.Response { return typicalResponse(512) }, 10_000},
+		"large":   {func() *idempotency.Response { return typicalResponse(64 << 10) }, 500},
 		"a large header": {func() *idempotency.Response {
 			return &idempotency.Response{Status: 200, Header: map[string][]string{"X": {strings.Repeat("v", 20<<10)}}}
 		}, 1000},
 	} {
-		// In a time of its own: on a slow machine the copies would be too old to answer.
+		// In synctest, because on a slow machine the copies would be too old to answer.
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				copies := engine.NewCopies(1 << 30)
@@ -173,7 +173,7 @@ func TestCopiesCountTheirBytes(t *testing.T) {
 	}
 }
 
-// nothing is a store that lets all run and keeps nothing, so that only copies answer.
+// nothing is a store that lets every request run and keeps nothing, so that only copies answer.
 type nothing struct{ idempotency.Store }
 
 func (nothing) Claim(_ context.Context, c idempotency.Claim) (idempotency.Claimed, error) {

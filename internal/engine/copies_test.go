@@ -13,7 +13,7 @@ import (
 
 const someCopies = 1 << 20
 
-// withCopies runs a test with two replicas, each with local copies of its own.
+// withCopies runs a test with two replicas, each with its own local copies.
 func withCopies(t *testing.T, test func(t *testing.T, a, b *replica)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
@@ -54,8 +54,8 @@ func TestDuplicateIsAnsweredFromACopy(t *testing.T) {
 	}
 }
 
-// A store in this process is always available: most keys have no duplicate, and those that have
-// one get their copy from it.
+// With a store in this process, the first duplicate makes the copy: most keys have no duplicate, and
+// the store is always available.
 func TestCopyOfAStoreInThisProcessComesWithTheFirstDuplicate(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		copies, options := engine.NewCopies(someCopies), someOptions()
@@ -111,7 +111,7 @@ func TestCopyIsNoAnswerToAnotherRequest(t *testing.T) {
 	})
 }
 
-// What is not complete is no copy, and what is not stored yet neither.
+// Only what is complete and stored becomes a copy.
 func TestOnlyWhatIsStoredAndCompleteIsCopied(t *testing.T) {
 	ends := map[string]func(t *testing.T, a *replica, run *engine.Run){
 		"released": func(t *testing.T, _ *replica, run *engine.Run) {
@@ -159,8 +159,8 @@ func TestResponseIsCopiedWhenItIsStoredLater(t *testing.T) {
 	})
 }
 
-// What happens to a key on one replica is seen by the other one at once where the store
-// tells, and within the bound where its message is lost. Before that, a copy answers.
+// A replica notices what happens to a key on another one: at once with a wake-up, and within
+// CopyBound if the wake-up is lost. Until then its copy answers.
 func TestCopiesFollowWhatHappensElsewhere(t *testing.T) {
 	happens := map[string]func(t *testing.T, b *replica, req engine.Request){
 		"released": func(t *testing.T, b *replica, req engine.Request) {
@@ -231,7 +231,7 @@ func TestNoCopyBesideAForcedRun(t *testing.T) {
 	})
 }
 
-// A forced run of another replica is not answered with the copy of what it is to replace.
+// A request within a forced run of another replica does not get the copy that the run is to replace.
 func TestCopyIsNoAnswerWithinAForcedRun(t *testing.T) {
 	withCopies(t, func(t *testing.T, front, behind *replica) {
 		req := someRequest()
@@ -247,7 +247,7 @@ func TestCopyIsNoAnswerWithinAForcedRun(t *testing.T) {
 	})
 }
 
-// What the store has answered before a key was released must not become a copy after that.
+// A reply from before a key was released must not become a copy after that.
 func TestAnswerFromBeforeADropIsNoCopy(t *testing.T) {
 	t.Run("of a claim", func(t *testing.T) {
 		for _, freedBy := range []string{"this replica", "another"} {
@@ -268,7 +268,7 @@ func TestAnswerFromBeforeADropIsNoCopy(t *testing.T) {
 			})
 		}
 	})
-	t.Run("of a look", func(t *testing.T) {
+	t.Run("of a poll", func(t *testing.T) {
 		withCopies(t, func(t *testing.T, a, b *replica) {
 			req := someRequest()
 			run := a.run(req)
@@ -306,8 +306,7 @@ func TestAnswerFromBeforeADropIsNoCopy(t *testing.T) {
 	})
 }
 
-// A claim that finds something else than what was copied drops the copy: here the store
-// has lost the record.
+// A claim whose reply contradicts the copy evicts it: here the store has lost the record.
 func TestCopyThatTheStoreContradicts(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store, copies := newShared(t), engine.NewCopies(someCopies)

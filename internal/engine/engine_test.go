@@ -86,7 +86,7 @@ func TestOtherFingerprintIsRefused(t *testing.T) {
 }
 
 // The first request of a flight may be refused for a reason that does not hold for the
-// others. Each of them gets a decision of its own.
+// others. Each of them gets its own decision.
 func TestDuplicateBesideAReusedKeyIsReplayed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a, req := newReplica(t, newShared(t)), someRequest()
@@ -204,8 +204,8 @@ func TestClientsThatLeaveWhileTheStoreIsAsked(t *testing.T) {
 	})
 }
 
-// A request within a run does not wait for that run, whatever else it says, and also where
-// another request already waits for it.
+// A request within a run does not wait for that run, with any settings, and even if another request
+// already waits for it.
 func TestRequestWithinItsOwnRunIsRefused(t *testing.T) {
 	onBoth(t, func(t *testing.T, owner, other *replica) {
 		req := someRequest()
@@ -231,8 +231,8 @@ func TestRequestWithinItsOwnRunIsRefused(t *testing.T) {
 	})
 }
 
-// An answer about the caller is that caller's alone. The requests that waited claim anew,
-// one after the other, on all replicas; the record of a forgery expires soon.
+// A response about the caller is for that caller only. The requests that waited claim again, one
+// after the other, on all replicas. The record of a forged request expires soon.
 func TestAnswerAboutTheCallerIsNotShared(t *testing.T) {
 	for _, status := range []int{401, 403, 407} {
 		onBoth(t, func(t *testing.T, owner, other *replica) {
@@ -246,7 +246,7 @@ func TestAnswerAboutTheCallerIsNotShared(t *testing.T) {
 				t.Errorf("%d: the run ended %q", status, got)
 			}
 			var run *engine.Run
-			time.Sleep(2 * time.Second) // the other replica looks
+			time.Sleep(2 * time.Second) // the other replica polls
 			synctest.Wait()
 			for _, w := range genuine {
 				if w.decided() {
@@ -357,7 +357,7 @@ func TestStoreThatPanicsLeavesNoRequestWaiting(t *testing.T) {
 		run := a.run(req)
 
 		// The same at the end of a run: neither its waiters nor later requests may wait
-		// for ever.
+		// forever.
 		waiting := a.claimLater(context.Background(), req)
 		synctest.Wait()
 		a.link.fail(panics, "settle")
@@ -380,7 +380,7 @@ func TestStoreThatPanicsLeavesNoRequestWaiting(t *testing.T) {
 	})
 }
 
-// mute is a store that does not send the response that it keeps.
+// mute is a faulty store: it replies that a response is kept, and does not return it.
 type mute struct{ idempotency.Store }
 
 // Claim implements [idempotency.Store].
@@ -390,7 +390,7 @@ func (m mute) Claim(ctx context.Context, c idempotency.Claim) (idempotency.Claim
 	return got, err
 }
 
-// If the engine asked such a store again, that would never end.
+// The engine must not ask such a store again: it would never stop.
 func TestKeptResponseThatDoesNotCome(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a, req := newReplica(t, mute{newShared(t)}), someRequest()

@@ -17,7 +17,7 @@ func ExampleEngine_Claim() {
 	e := engine.New(memory.New(1<<20), engine.Options{
 		Timeout:        time.Second,
 		Logger:         zap.NewNop(),
-		NewToken:       func() string { return "a secret that nobody can guess" },
+		NewToken:       func() string { return "an unguessable secret" },
 		NewExecutionID: func() string { return "run-1" },
 	})
 	defer e.Close()

@@ -68,8 +68,8 @@ func TestWaitersGetTheAnswerThatReleases(t *testing.T) {
 	}
 }
 
-// A request that comes while the run is in flight counts as one that waited, even if
-// its goroutine first looks at the flight after the run has ended.
+// A request that joins while the run is in flight counts as one that waited, even if its goroutine
+// first views the flight after the run has ended.
 func TestAllThatCameBeforeTheEndGetTheAnswer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a, req := newReplica(t, newShared(t)), someRequest()
@@ -197,8 +197,8 @@ func TestLeaseOutlivesFailedRenewals(t *testing.T) {
 	})
 }
 
-// The store is unavailable while two renewals are due, and available for a third of the lease. It is
-// asked then, and not only when the lease ends.
+// The store is unavailable while two renewals are due, and available for the last third of the lease.
+// The engine renews in that third, before the lease lapses.
 func TestLeaseIsRenewedWhenTheStoreIsBack(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store, req := newShared(t), someRequest()

@@ -40,8 +40,8 @@ func TestForcedRunAfterTheStoreLostWhatItReplaces(t *testing.T) {
 	}
 }
 
-// If it is unknown how such a run ended, its key is held under `on_unknown hold`: the
-// response from before is lost, so that it cannot stay in place of holding the key.
+// If it is unknown how such a run ended, its key is held under `on_unknown hold`: the previous
+// response, which would otherwise stay, is lost.
 func TestForcedRunUnderHoldAfterTheStoreLostWhatItReplaces(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store, req := newShared(t), holding()
@@ -81,7 +81,7 @@ func TestForcedRunOfACrashedOwnerCounts(t *testing.T) {
 	})
 }
 
-// The same where the loss was not noticed before the end.
+// The same, if no renewal has noticed the loss before the end.
 func TestForcedRunUnderHoldAfterAnUnnoticedLoss(t *testing.T) {
 	for name, outage := range map[string]fault{"at once": works, "after an outage": refused} {
 		t.Run(name, func(t *testing.T) {
@@ -107,8 +107,8 @@ func TestForcedRunUnderHoldAfterAnUnnoticedLoss(t *testing.T) {
 	}
 }
 
-// The renewal writes a lost claim again at the moment at which its run ends: it must
-// not force its way over the response that the run itself has kept.
+// A renewal writes a lost claim again while its run ends: it must not replace the response that the
+// run itself has kept.
 func TestForcedClaimIsWrittenAgainWhileItsRunEnds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store, req := newShared(t), someRequest()
@@ -133,7 +133,7 @@ func TestForcedClaimIsWrittenAgainWhileItsRunEnds(t *testing.T) {
 }
 
 // The store loses a forced claim, and another request runs and keeps its response:
-// the claim that is written again must not force its way over that one.
+// the claim that is written again must not replace that response.
 func TestForcedClaimIsNeverForcedAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store, req := newShared(t), someRequest()
@@ -154,8 +154,7 @@ func TestForcedClaimIsNeverForcedAgain(t *testing.T) {
 	})
 }
 
-// A forced claim whose command is executed once more, when its run has ended, changes
-// nothing.
+// A forced claim that the store executes again after its run has ended changes nothing.
 func TestForcedClaimExecutedAgainAfterItsRun(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store, req := newShared(t), someRequest()

@@ -10,14 +10,14 @@ import (
 	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
 )
 
-// forcing returns a request that runs again on purpose.
+// forcing returns a forced request.
 func forcing(req engine.Request) engine.Request {
 	req.Force = true
 	return req
 }
 
 // A request that waits for a forced run gets the answer of that run, even if it is not
-// kept. A request that comes after the run gets the response that is kept then.
+// kept. A request after the run gets the response that is kept by then.
 func TestForcedRun(t *testing.T) {
 	for _, c := range []struct {
 		name   string
@@ -152,8 +152,8 @@ func TestMaxAttempts(t *testing.T) {
 	})
 }
 
-// A forced request comes while a response is not stored yet. It waits until the store
-// has the response, and does not ask the store again and again meanwhile.
+// A forced request that arrives while a response is not stored yet waits until it is, and does not
+// keep asking the store.
 func TestForcedRequestWaitsForAPendingResponse(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r, req := newReplica(t, newShared(t)), someRequest()

@@ -17,7 +17,7 @@ import (
 	"github.com/caddy-dedup/caddy-dedup/internal/store/memory"
 )
 
-// inMemory is the way to a store in this process.
+// inMemory is a link to a store in this process.
 type inMemory struct{ *link }
 
 func (inMemory) InProcess() {}
@@ -35,10 +35,10 @@ func newInMemory(t *testing.T, limit int64) (*replica, *observer.ObservedLogs) {
 	return r, logged
 }
 
-// nth returns someRequest with a key of its own.
+// nth returns someRequest with the nth key.
 func nth(n int) engine.Request { return withKey(someRequest(), fmt.Sprint("key ", n)) }
 
-// startRuns begins so many runs, all of which are in flight together.
+// startRuns starts n runs, all in flight at the same time.
 func (r *replica) startRuns(n int) []*engine.Run {
 	runs := make([]*engine.Run, n)
 	for i := range runs {
@@ -55,8 +55,8 @@ func wantFull(t *testing.T, d engine.Decision) {
 	}
 }
 
-// Responses that wait for room in the store are no more than those of the runs that were in
-// flight together, and a refusal names the store's limit. All that is known is answered.
+// While responses wait for room in the store, no new key runs, so that there are no more of them than
+// runs that were in flight together. A refusal names the store's limit. Known keys are answered.
 func TestNoRunBeginsWhileResponsesWaitForRoom(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a, _ := newInMemory(t, 1<<20)
@@ -106,8 +106,8 @@ func TestNoRunBeginsWhileResponsesWaitForRoom(t *testing.T) {
 	})
 }
 
-// A response that the store could never keep waits for nothing: it is kept as one that is
-// larger than the limit of a response.
+// A response that the store could never keep does not wait: it is kept like one that is larger than
+// the limit of a response.
 func TestResponseThatTheStoreCanNeverKeep(t *testing.T) {
 	large := strings.Repeat("x", 2<<20)
 	for name, c := range map[string]struct{ answer, want *idempotency.Response }{
@@ -147,7 +147,7 @@ func TestResponseThatTheStoreCanNeverKeep(t *testing.T) {
 	}
 }
 
-// Of a forced run, such a response replaces nothing: the one before stays.
+// Such a response of a forced run replaces nothing: the previous one stays.
 func TestForcedResponseThatTheStoreCanNeverKeep(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a, _ := newInMemory(t, 1<<20)
@@ -178,8 +178,8 @@ func TestCopyOfAResponseThatTheStoreCanNeverKeep(t *testing.T) {
 	})
 }
 
-// Where there is no room for the rest either, that is what waits, and the room of the body
-// is given back at once.
+// If the store has no room for the rest either, the rest waits, and the memory of the body is released
+// at once.
 func TestRestOfALargeResponseIsStoredLater(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a, _ := newInMemory(t, 1<<20)
@@ -208,7 +208,7 @@ func TestRestOfALargeResponseIsStoredLater(t *testing.T) {
 	})
 }
 
-// A process that exits waits for its runs, and not for room in a store that ends with it.
+// A process that exits waits for its runs, but not for room in a store that it loses.
 func TestDrainWaitsForNoRoomInThisProcess(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a, logged := newInMemory(t, 1<<20)

@@ -13,9 +13,8 @@ import (
 	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
 )
 
-// chaos stands before the shared store in a random test. It notes what clients and
-// upstreams have seen and what the store has promised, and fails the test when a
-// promise is broken.
+// chaos wraps the shared store of a random test. It records what clients and upstreams have seen and
+// what the store has promised, and fails the test when a promise is broken.
 type chaos struct {
 	idempotency.Store
 	t *testing.T
@@ -103,8 +102,7 @@ func (c *chaos) replayed(replay engine.Replay) {
 	}
 }
 
-// request is what one client does: it begins a request, carries it out if it may, and
-// ends the run in a random way.
+// request is one client: it claims, and if it may run, it runs and ends in a random way.
 func (c *chaos) request(random *rand.Rand, r *replica, operation int, req engine.Request) {
 	ctx := context.Background()
 	if random.IntN(10) == 0 {
@@ -161,7 +159,7 @@ func TestRandomInterleavings(t *testing.T) {
 	interleavings(t, 0, "", "")
 }
 
-// The same, where each replica has local copies.
+// The same, with local copies on each replica.
 func TestRandomInterleavingsWithCopies(t *testing.T) {
 	interleavings(t, someCopies, "", "")
 }
@@ -171,8 +169,8 @@ func TestRandomInterleavingsUnderTwoKeys(t *testing.T) {
 	interleavings(t, someCopies, "ab", "ba")
 }
 
-// interleavings runs many seeds. Each of the keys is for one replica: its encryption
-// keys. copies is the limit of each replica's local copies.
+// interleavings runs many seeds. There is an element of keys for each replica: its encryption keys.
+// copies is the limit of each replica's local copies.
 func interleavings(t *testing.T, copies int64, keys ...string) {
 	var replays, waited int
 	for seed := range uint64(30) {
@@ -196,8 +194,8 @@ func interleavings(t *testing.T, copies int64, keys ...string) {
 	}
 }
 
-// interleave runs many requests on two replicas. Now and then the way of a replica to
-// the store fails. At the end it returns what was seen.
+// interleave runs many requests on two replicas, whose links to the store fail at times. It returns
+// what it has recorded.
 func interleave(t *testing.T, seed uint64, copies int64, sealedWith []string) *chaos {
 	c := &chaos{
 		Store:   newShared(t),

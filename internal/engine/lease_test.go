@@ -47,8 +47,8 @@ func TestFirstRenewalCountsFromTheClaim(t *testing.T) {
 	}
 }
 
-// The same of a renewal whose reply is slow, and of one that hangs: the next one is not
-// late because of it, and no other replica can take over.
+// A renewal whose reply is slow, or that hangs, does not delay the next one, and no other replica can
+// take over.
 func TestSlowRenewalDoesNotDelayTheNext(t *testing.T) {
 	for name, how := range map[string]fault{"reply lost": replyLost, "hung": hung} {
 		t.Run(name, func(t *testing.T) {
@@ -95,8 +95,8 @@ func TestRenewalTakesAThirdOfTheLeaseAtMost(t *testing.T) {
 	})
 }
 
-// The end of a run that hangs in the store leaves time for one renewal before the lease
-// lapses: it goes before the next try.
+// A settlement that hangs leaves time for one renewal before the lease lapses: the engine renews
+// before it retries.
 func TestClaimOutlastsAnEndThatHangs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store, req := newShared(t), someRequest()
@@ -131,9 +131,8 @@ func (r *renewalRecorder) Renew(ctx context.Context, c idempotency.Claim) error 
 	return r.Store.Renew(ctx, c)
 }
 
-// Whatever other runs there are, with leases of whatever length, beginning and ending in
-// whatever order: a lease is renewed when a third of it has passed, and until its run has
-// ended.
+// Each lease is renewed after each third of it until its run has ended, beside many other runs with
+// other leases, which start and end in any order.
 func TestRenewalsOfManyRuns(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := &renewalRecorder{Store: newShared(t), start: time.Now(), renewals: make(map[idempotency.Key][]time.Duration)}
@@ -184,7 +183,7 @@ func TestRunHoldsNoGoroutine(t *testing.T) {
 	}
 }
 
-// An unavailable store is asked every second, and not every failure is logged.
+// While the store is unavailable, the engine retries every second, and does not log every failure.
 func TestRenewalsThatFailAreLoggedOnceInAThirdOfTheLease(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		core, logged := observer.New(zap.WarnLevel)

@@ -18,8 +18,8 @@ func wantOverloaded(t *testing.T, d engine.Decision) {
 	}
 }
 
-// wantNoRoomToWait is wantOverloaded for a request that would wait for a run. That one may be
-// executed at this moment.
+// wantNoRoomToWait is wantOverloaded for a request that would wait for a run. The refusal names that
+// run, which may be executing now.
 func wantNoRoomToWait(t *testing.T, d engine.Decision, run *engine.Run) {
 	t.Helper()
 	wantOverloaded(t, d)
@@ -99,8 +99,7 @@ func TestLimitOfRunsInFlight(t *testing.T) {
 	})
 }
 
-// The limit of runs refuses what would run, and nothing else: least of all an answer
-// that is kept.
+// The limit of runs refuses only requests that would run, and no replays.
 func TestLimitOfRunsRefusesOnlyRuns(t *testing.T) {
 	onBoth(t, func(t *testing.T, owner, other *replica) {
 		req := someRequest()
@@ -144,8 +143,7 @@ func TestLimitOfRunsRefusesOnlyRuns(t *testing.T) {
 	})
 }
 
-// The first request of a flight may be refused because of the limit while another one
-// beside it is a replay.
+// The limit may refuse the first request of a flight while another one is a replay.
 func TestReplayBesideARunThatIsRefused(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r, req := newReplica(t, newShared(t)), someRequest()
@@ -165,8 +163,8 @@ func TestReplayBesideARunThatIsRefused(t *testing.T) {
 		for _, w := range others {
 			wantReplay(t, w.decision(), kept.ExecutionID(), created("kept"), false)
 		}
-		// Those beside it that would run too are refused with it, in one look.
-		looks := r.link.count("lookup")
+		// The other requests that would run are refused with it, after one lookup.
+		lookups := r.link.count("lookup")
 		resume = r.link.pause("lookup")
 		all := r.waiters(5, withKey(req, "new"))
 		synctest.Wait()
@@ -174,15 +172,15 @@ func TestReplayBesideARunThatIsRefused(t *testing.T) {
 		for _, w := range all {
 			wantOverloaded(t, w.decision())
 		}
-		if n := r.link.count("lookup"); n != looks+1 {
-			t.Errorf("the store was asked %d times, want once", n-looks)
+		if n := r.link.count("lookup"); n != lookups+1 {
+			t.Errorf("the store was asked %d times, want once", n-lookups)
 		}
 		wantEnd(t, run, created("busy"), resultKept)
 	})
 }
 
-// A store that does not answer is unavailable, and within its timeout, also when the
-// limit is reached.
+// If the limit is reached and the store hangs, the refusal comes within the timeout, and says that the
+// store is unavailable.
 func TestLimitOfRunsAndAStoreThatHangs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r, req := newReplica(t, newShared(t)), someRequest()
@@ -210,7 +208,7 @@ func TestLimitOfRunsAndAStoreThatHangs(t *testing.T) {
 	})
 }
 
-// Beyond the limits of waiters, a request that does not have to wait is not refused.
+// The limits of waiters refuse only requests that have to wait.
 func TestLimitOfWaitersRefusesOnlyWaiters(t *testing.T) {
 	onBoth(t, func(t *testing.T, owner, other *replica) {
 		req := someRequest()
@@ -245,8 +243,8 @@ func TestLimitOfWaitersRefusesOnlyWaiters(t *testing.T) {
 	})
 }
 
-// Of the requests that joined while the store was asked, so many wait as may, and the first one
-// has no place of its own.
+// Of the requests that joined during the claim, as many wait as the limit allows, and the first one
+// counts like the others.
 func TestLimitOfWaitersThatJoinedTogether(t *testing.T) {
 	for _, limits := range []engine.Limits{{Waiters: 4}, {WaitersPerKey: 4}} {
 		synctest.Test(t, func(t *testing.T) {
@@ -287,7 +285,7 @@ func TestLimitOfWaitersThatJoinedTogether(t *testing.T) {
 	}
 }
 
-// Where there is no room, no run begins: all else goes on.
+// Without room no run starts, and all else works.
 func TestNoRoomRefusesRuns(t *testing.T) {
 	onBoth(t, func(t *testing.T, owner, other *replica) {
 		full := errors.New("full")

@@ -10,7 +10,7 @@ import (
 	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
 )
 
-// fault is how an operation fails on its way to the store.
+// fault says how an operation on the store fails.
 type fault int
 
 const (
@@ -38,8 +38,8 @@ var (
 	errLost    = errors.New("no reply")
 )
 
-// link is the way of one replica to the shared store. It counts the operations, and
-// makes them fail as the test says.
+// link is the connection of one replica to the shared store. It records the operations, and makes
+// them fail as the test says.
 type link struct {
 	idempotency.Store
 
@@ -92,7 +92,7 @@ func (l *link) failKey(key idempotency.Key, err error) {
 	l.badKey, l.badErr = key, err
 }
 
-// dropWakeUps makes all wake-ups get lost from now on.
+// dropWakeUps loses all wake-ups from now on.
 func (l *link) dropWakeUps() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -166,7 +166,7 @@ func (l *link) do(ctx context.Context, operation string, call func(context.Conte
 	return fmt.Errorf("%w: %w", errLost, ctx.Err())
 }
 
-// lateKey is in the context of an operation that is executed after its caller has given up.
+// lateKey marks the context of an operation that is executed after its caller has given up.
 type lateKey struct{}
 
 func (l *link) Claim(ctx context.Context, c idempotency.Claim) (idempotency.Claimed, error) {

@@ -44,8 +44,8 @@ func TestLostClaimWhoseRunReleases(t *testing.T) {
 	})
 }
 
-// The renewal writes a lost claim again just when the run ends. The claim must not stay
-// in the store without a run: under `on_unknown hold` no request could use the key any more.
+// A renewal writes a lost claim again while the run ends. The claim must not stay in the store
+// without a run: under `on_unknown hold` its key would be held.
 func TestLostClaimIsWrittenAgainWhileItsRunReleases(t *testing.T) {
 	for name, how := range map[string]fault{"slow": works, "executed later": executedLater} {
 		t.Run(name, func(t *testing.T) {

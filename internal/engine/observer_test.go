@@ -13,7 +13,7 @@ import (
 	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
 )
 
-// countingObserver counts what an observer was notified of, by name.
+// countingObserver counts the calls of an observer, by name.
 type countingObserver struct {
 	mu     sync.Mutex
 	counts map[string]int
@@ -45,7 +45,7 @@ func (o *countingObserver) Asked(operation engine.Operation, took time.Duration,
 	o.took[operation] = max(o.took[operation], took)
 }
 
-// of returns those of the counts that have one of these names, and are not 0.
+// of returns the counts with these names that are not 0.
 func (o *countingObserver) of(names ...string) map[string]int {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -83,7 +83,7 @@ func wantCounts(t *testing.T, got, want map[string]int) {
 	}
 }
 
-// Every run counts once, with what has become of its claim in the end.
+// Every run counts once, with its final result.
 func TestEveryRunCountsOnce(t *testing.T) {
 	for name, c := range map[string]struct {
 		run  func(t *testing.T, a *replica)
@@ -158,8 +158,8 @@ func TestEveryRunCountsOnce(t *testing.T) {
 	}
 }
 
-// A run that is only observed is in none of the counts, takes no place from another run, and is
-// waited for all the same.
+// A run that is only observed is in none of the counts and takes no place from another run, but Drain
+// waits for it.
 func TestObservedRunsCountNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a := newReplica(t, newShared(t))
@@ -250,8 +250,8 @@ func TestEveryLimitCounts(t *testing.T) {
 	})
 }
 
-// An answer of the store that the rules know is no failure of it, and neither is a caller
-// that has disconnected.
+// A reply that the rules know is no failure of the store, and neither is a caller that has
+// disconnected.
 func TestFailuresOfTheStoreCount(t *testing.T) {
 	for _, c := range []struct {
 		err    error

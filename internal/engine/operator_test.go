@@ -102,8 +102,7 @@ func TestOperatorLeavesALiveRunAlone(t *testing.T) {
 	})
 }
 
-// What an operator did is logged with the state that the operator saw, not with that of the
-// stored bytes.
+// The log of an operator's action has the state as the operator saw it, not as it is stored.
 func TestOperatorsActsAreLoggedAsSeen(t *testing.T) {
 	for what, act := range map[string]func(*engine.Engine, idempotency.Key) error{
 		"released": func(e *engine.Engine, key idempotency.Key) error {
@@ -139,7 +138,7 @@ func TestOperatorsActsAreLoggedAsSeen(t *testing.T) {
 	}
 }
 
-// A caller may have more time than the store.
+// The timeout of the store applies even if the caller allows more time.
 func TestHungStoreIsNotReadyWithinItsTimeout(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a := newReplica(t, newShared(t))

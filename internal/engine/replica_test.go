@@ -30,7 +30,7 @@ func newShared(t *testing.T) idempotency.Store {
 	return store
 }
 
-// replica is one process: an engine with its own way to the shared store.
+// replica is one process: an engine with its own link to the shared store.
 type replica struct {
 	*engine.Engine
 	t        *testing.T
@@ -39,7 +39,7 @@ type replica struct {
 	observer countingObserver
 }
 
-// setRoom says whether the replica has room for new runs: nil if it has.
+// setRoom sets why the replica has no room for new runs; nil if it has.
 func (r *replica) setRoom(err error) { r.room.Store(&err) }
 
 var tokenNumber, runNumber atomic.Int64
@@ -90,8 +90,8 @@ func someRequest() engine.Request {
 	}
 }
 
-// lose makes the store lose the record of a key and its response, as a server does
-// that has no persistence and starts again.
+// lose makes the store lose the record of a key and its response, as a server without persistence
+// does in a restart.
 func lose(t *testing.T, store idempotency.Store, req engine.Request) {
 	t.Helper()
 	record, _, err := store.Lookup(context.Background(), req.Key)
@@ -116,7 +116,7 @@ func holding() engine.Request {
 	return r
 }
 
-// begin returns the decision on a request whose client stays connected.
+// claim returns the decision on a request whose client stays connected.
 func (r *replica) claim(req engine.Request) engine.Decision {
 	r.t.Helper()
 	d, err := r.Claim(context.Background(), req)
@@ -126,7 +126,7 @@ func (r *replica) claim(req engine.Request) engine.Decision {
 	return r.whole(req, d)
 }
 
-// whole returns the decision with its response, if that is large and was not read.
+// whole returns the decision with its response, which it reads if that is large.
 func (r *replica) whole(req engine.Request, d engine.Decision) engine.Decision {
 	replay, ok := d.(engine.Replay)
 	if !ok || replay.Response != nil {
@@ -139,7 +139,7 @@ func (r *replica) whole(req engine.Request, d engine.Decision) engine.Decision {
 	return replay
 }
 
-// run begins a request, and fails the test if the request may not run.
+// run claims, and fails the test if the request may not run.
 func (r *replica) run(req engine.Request) *engine.Run {
 	r.t.Helper()
 	return as[*engine.Run](r.t, r.claim(req))
@@ -167,7 +167,7 @@ func (r *replica) claimLater(ctx context.Context, req engine.Request) *waiter {
 	return w
 }
 
-// waiters begins n requests in the background.
+// waiters starts n requests in the background.
 func (r *replica) waiters(n int, req engine.Request) []*waiter {
 	all := make([]*waiter, n)
 	for i := range all {
@@ -250,12 +250,12 @@ func created(body string) *idempotency.Response {
 	return &idempotency.Response{Status: 201, Body: []byte(body)}
 }
 
-// broken returns a response after which the key is released.
+// broken returns a response that releases the key.
 func broken(body string) *idempotency.Response {
 	return &idempotency.Response{Status: 500, Body: []byte(body)}
 }
 
-// result is what has become of a run, in one word.
+// result is how a run was settled.
 type result string
 
 const (
@@ -269,7 +269,7 @@ const (
 	resultTrying result = "trying"
 )
 
-// ended settles a run and returns what has become of it.
+// ended settles a run and returns the result.
 func ended(run *engine.Run, end idempotency.End) result { return resultOf(run.Settle(end, nil)) }
 
 func resultOf(s idempotency.Settlement, err error) result {
@@ -301,13 +301,13 @@ func end(run *engine.Run, response *idempotency.Response) result {
 	return ended(run, idempotency.End{How: idempotency.Answered, Response: response})
 }
 
-// wantEnd settles a run with a whole response and checks what has become of it.
+// wantEnd settles a run with a whole response and checks the result.
 func wantEnd(t *testing.T, run *engine.Run, response *idempotency.Response, want result) {
 	t.Helper()
 	wantStored(t, run, response, want, nil)
 }
 
-// wantStored is wantEnd with a function that is called when the response is stored.
+// wantStored is wantEnd with an onStored function.
 func wantStored(t *testing.T, run *engine.Run, response *idempotency.Response, want result, onStored func()) {
 	t.Helper()
 	if got := resultOf(run.Settle(idempotency.End{How: idempotency.Answered, Response: response}, onStored)); got != want {

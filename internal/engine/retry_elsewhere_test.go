@@ -10,8 +10,8 @@ import (
 	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
 )
 
-// A run on replica a releases its key, and replica b, where a request waits for it, is not notified.
-// What comes to b after the end runs; the answer is for the requests that came before it.
+// A run on replica a releases its key, and the wake-up of replica b, where a request waits, is lost. A
+// request that arrives at b after the end runs; only requests from before it get the response.
 func TestRetryElsewhereRuns(t *testing.T) {
 	for _, pause := range []time.Duration{0, time.Millisecond, 400 * time.Millisecond} {
 		t.Run(pause.String(), func(t *testing.T) {
@@ -21,9 +21,9 @@ func TestRetryElsewhereRuns(t *testing.T) {
 				b.link.dropWakeUps()
 				run := a.run(req)
 				early := b.claimLater(context.Background(), req)
-				time.Sleep(2300 * time.Millisecond) // to a moment between two looks
+				time.Sleep(2300 * time.Millisecond) // to a moment between two polls
 				late := b.waiters(3, req)
-				synctest.Wait() // b looks
+				synctest.Wait() // b polls
 				wantEnd(t, run, broken("out of order"), resultReleased)
 				time.Sleep(pause)
 				retry := as[*engine.Run](t, b.claim(req))
@@ -39,7 +39,7 @@ func TestRetryElsewhereRuns(t *testing.T) {
 	}
 }
 
-// The look that finds the end may have begun before a retry came.
+// The poll that finds the end may have started before a retry arrives.
 func TestRetryThatComesDuringTheLook(t *testing.T) {
 	for name, paused := range map[string]string{"before it": "lookup", "after it": "reply to lookup", "its response": "response"} {
 		t.Run(name, func(t *testing.T) {
@@ -51,7 +51,7 @@ func TestRetryThatComesDuringTheLook(t *testing.T) {
 				synctest.Wait()
 				resume := b.link.pause(paused)
 				wantEnd(t, run, broken("out of order"), resultReleased)
-				synctest.Wait() // b is notified, and looks
+				synctest.Wait() // b is notified, and polls
 				retry := b.claimLater(context.Background(), req)
 				synctest.Wait()
 				resume()
@@ -63,8 +63,7 @@ func TestRetryThatComesDuringTheLook(t *testing.T) {
 	}
 }
 
-// A retry that comes while the claim of another request is under way, which still finds
-// the run in flight.
+// A retry arrives during the claim of another request, which still finds the run in flight.
 func TestRetryThatComesDuringTheClaim(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store, req := newShared(t), someRequest()
@@ -84,7 +83,7 @@ func TestRetryThatComesDuringTheClaim(t *testing.T) {
 	})
 }
 
-// An answer that is kept is for all, whenever they came.
+// A kept response is for all requests, whenever they arrived.
 func TestKeptAnswerIsForLateOnesToo(t *testing.T) {
 	for name, forced := range map[string]bool{"first run": false, "forced run": true} {
 		t.Run(name, func(t *testing.T) {
@@ -107,8 +106,8 @@ func TestKeptAnswerIsForLateOnesToo(t *testing.T) {
 	}
 }
 
-// Many that come together, or while a look is under way, cost one look more, and those
-// that are refused at once cost none.
+// Many requests that arrive together, or during a poll, cost one more poll. Those that are refused at
+// once cost none.
 func TestWaitersShareTheirLooks(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store, req := newShared(t), someRequest()
@@ -124,14 +123,14 @@ func TestWaitersShareTheirLooks(t *testing.T) {
 		resume()
 		synctest.Wait()
 		if n := b.link.count("lookup"); n != 2 {
-			t.Errorf("101 waiters made %d looks, want 2", n)
+			t.Errorf("101 waiters made %d polls, want 2", n)
 		}
 		reused := req
 		reused.Fingerprint = "body:two"
 		wantRefusal(t, b.claim(reused), engine.ReasonReused, run.ExecutionID())
 		synctest.Wait()
 		if n := b.link.count("lookup"); n != 2 {
-			t.Errorf("a refusal made %d looks", n-2)
+			t.Errorf("a refusal made %d polls", n-2)
 		}
 		if got := ended(run, idempotency.End{How: idempotency.Unknown, Response: failed(502)}); got != resultReleased {
 			t.Errorf("the run ended %q", got)
@@ -142,8 +141,7 @@ func TestWaitersShareTheirLooks(t *testing.T) {
 	})
 }
 
-// The wake-up is lost, and the lease is over before the next look: the answer is there
-// all the same.
+// The wake-up is lost, and the lease lapses before the next poll. The waiter still gets the response.
 func TestAnswerOutlivesAShortLease(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store, req := newShared(t), someRequest()

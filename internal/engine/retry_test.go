@@ -12,7 +12,7 @@ import (
 	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
 )
 
-// outages are the ways in which the end of a run can fail to reach the store.
+// outages are the ways in which a settlement can fail to reach the store.
 var outages = map[string]func(*link){
 	"refused":    func(l *link) { l.fail(refused) },
 	"hung":       func(l *link) { l.fail(hung) },
@@ -25,7 +25,7 @@ func (l *link) recover() {
 	l.failWith(nil, "settle")
 }
 
-// A store has more time for a large response than for other operations, and no more for a small one.
+// The timeout for a large response is longer than for other operations, for a small one it is not.
 func TestLargeResponseHasMoreTime(t *testing.T) {
 	for size, extra := range map[int]time.Duration{10: 0, 4 << 20: 4 * time.Second} {
 		synctest.Test(t, func(t *testing.T) {
@@ -118,8 +118,7 @@ func TestStoringIsTriedMoreAndMoreSeldom(t *testing.T) {
 	})
 }
 
-// A store may have no room for a response and still renew leases. As long as it does,
-// the claim must not lapse.
+// While a store has no room for a response but still renews leases, the claim must not lapse.
 func TestClaimIsRenewedUntilItsResponseIsStored(t *testing.T) {
 	for _, lease := range []time.Duration{2 * time.Second, someLease} {
 		t.Run(lease.String(), func(t *testing.T) {
@@ -263,7 +262,7 @@ func TestUnsettledRunIsLeftToItsLeaseAtClose(t *testing.T) {
 	})
 }
 
-// The memory of a response is given back when the response is stored, and not before.
+// onStored is called when the response is stored, and not before.
 func TestResponseIsGivenBackWhenItIsStored(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r, req := newReplica(t, newShared(t)), someRequest()
@@ -292,9 +291,8 @@ func TestResponseIsGivenBackWhenItIsStored(t *testing.T) {
 	})
 }
 
-// What a run has ended with may be for a short time only: a refusal of its caller, or a
-// response with a retention of its own. It is stored all the same after an outage that is
-// longer, and the run's end is not unknown.
+// The engine also stores a settlement with a short retention, such as the refusal of a caller, after
+// an outage that is longer, so that the end of the run does not become unknown.
 func TestShortRetentionIsStoredLater(t *testing.T) {
 	answer := idempotency.End{How: idempotency.Answered, Response: failed(401)}
 	short := 10 * time.Second
@@ -328,8 +326,8 @@ func TestShortRetentionIsStoredLater(t *testing.T) {
 	}
 }
 
-// The retention of a response that is stored late counts from the end of its run all the same,
-// and so its record says.
+// The retention of a response that is stored late counts from the end of its run, and its record
+// has the time of that end.
 func TestRetentionOfALateResponseCountsFromTheRunsEnd(t *testing.T) {
 	for name, outage := range outages {
 		for late, kept := range map[time.Duration]time.Duration{10 * time.Second: 30 * time.Second, 50 * time.Second: 0} {

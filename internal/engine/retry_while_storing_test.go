@@ -9,9 +9,9 @@ import (
 	"github.com/caddy-dedup/caddy-dedup/internal/engine"
 )
 
-// A run has ended, and its end is being stored, or is stored and the reply is under way.
-// Requests that wait elsewhere may have the answer already, so what comes now can be a retry
-// that follows it: an answer that releases the key is not for it.
+// While the settlement of a run is being stored, or its reply is under way, waiters on other replicas
+// may have the response already. So a request that arrives now may be a retry, and must not get a
+// response that releases the key.
 func TestRetryThatComesWhileTheEndIsStored(t *testing.T) {
 	for name, paused := range map[string]string{"before it": "settle", "after it": "reply to settle"} {
 		t.Run(name, func(t *testing.T) {
@@ -44,8 +44,8 @@ func TestRetryThatComesWhileTheEndIsStored(t *testing.T) {
 	}
 }
 
-// An answer that is kept is for what comes while it is stored, too. A stream is not
-// followed any more: its status may be one that releases the key.
+// A request that arrives while a kept response is being stored gets it, too. It does not follow a
+// stream, whose status may release the key.
 func TestDuplicateThatComesWhileTheAnswerIsStored(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a, req := newReplica(t, newShared(t)), someRequest()
@@ -71,8 +71,8 @@ func TestDuplicateThatComesWhileTheAnswerIsStored(t *testing.T) {
 	})
 }
 
-// A forced run has gone on for longer than its first lease, and keeps nothing. What
-// comes while that is stored gets the response before it, which counts again.
+// A forced run that took longer than its first lease keeps nothing. A request that arrives while that
+// is being stored gets the previous response, which counts again.
 func TestDuplicateThatComesWhileAForcedRunLeavesTheResponse(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a, req := newReplica(t, newShared(t)), holding()
@@ -92,9 +92,9 @@ func TestDuplicateThatComesWhileAForcedRunLeavesTheResponse(t *testing.T) {
 	})
 }
 
-// A run elsewhere has gone on for longer than its first lease, and releases its key, which
-// is claimed again before a look finds the end. A request that came during that look waits for the
-// second run: the first one is over, and its key is not held.
+// A run on another replica that took longer than its first lease releases its key, and the next run
+// claims it before a poll finds the end. A request that arrived during that poll waits for the second
+// run: the key is not held.
 func TestDuplicateThatComesDuringTheLookAndAfterTheNextClaim(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store, req := newShared(t), holding()
@@ -104,7 +104,7 @@ func TestDuplicateThatComesDuringTheLookAndAfterTheNextClaim(t *testing.T) {
 		early := b.claimLater(context.Background(), req)
 		time.Sleep(3 * someLease)
 		resume := b.link.pause("lookup")
-		time.Sleep(2 * time.Second) // b looks
+		time.Sleep(2 * time.Second) // b polls
 		wantEnd(t, run, broken("out of order"), resultReleased)
 		second := a.run(req)
 		late := b.claimLater(context.Background(), req)

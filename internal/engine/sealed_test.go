@@ -45,8 +45,7 @@ func delivered() engine.Request {
 	return req
 }
 
-// Whatever is written about a key in its whole life shows neither the delivery ID nor an
-// answer.
+// Nothing that is stored during the whole life of a key discloses the delivery ID or a response.
 func TestStoreGetsNothingReadable(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := newShared(t)
@@ -209,7 +208,7 @@ func isUnreadable(err error) bool {
 	return errors.As(err, &unreadable)
 }
 
-// An operator without the encryption keys cannot disturb a run, as no operator can.
+// An operator without the encryption keys can no more disturb a run than others can.
 func TestOperatorWithoutKeysLeavesARunAlone(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store, req := newShared(t), delivered()
@@ -241,8 +240,8 @@ func TestWaitersOpenASealedAnswer(t *testing.T) {
 	})
 }
 
-// A reload removes the key with which a run in flight was claimed. Whether another
-// request is the same one is unknown then: it must not get that run's answer.
+// A reload removes the key with which a run in flight was claimed. Then it is unknown whether another
+// request is the same one: it must not get the response of that run.
 func TestOtherRequestBesideARunOfADroppedKey(t *testing.T) {
 	for name, keys := range map[string]string{"replaced": "b", "off": ""} {
 		t.Run(name, func(t *testing.T) {
@@ -268,8 +267,8 @@ func TestOtherRequestBesideARunOfADroppedKey(t *testing.T) {
 	}
 }
 
-// A request that waits over an exchange of keys, and then asks the store, brings its
-// fingerprint under the keys of that moment.
+// A request that waits while the keys change, and then asks the store, takes its fingerprints under
+// the new keys.
 func TestWaiterOverAnExchangeOfKeys(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store, req := newShared(t), delivered()
@@ -293,8 +292,8 @@ func TestWaiterOverAnExchangeOfKeys(t *testing.T) {
 	})
 }
 
-// A record that cannot be read here is forced. A request that waits on another replica for that
-// run needs nothing of the record before it, and neither does an operator.
+// A forced run replaces a record that cannot be read here. Neither a request that waits for it on
+// another replica nor an operator needs to read that record.
 func TestForcedRunOverARecordOfAnUnknownKey(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store, req := newShared(t), delivered()
@@ -311,7 +310,7 @@ func TestForcedRunOverARecordOfAnUnknownKey(t *testing.T) {
 	})
 }
 
-// What needs nothing of a record is answered without its key: held stays held.
+// A refusal needs no encryption key: a held key stays held.
 func TestHeldRecordOfAnUnknownKey(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store, req := newShared(t), holding()

@@ -105,8 +105,8 @@ func TestCloseEndsTheBackgroundWork(t *testing.T) {
 	})
 }
 
-// A closed engine, with all that its store has in memory, is garbage at once: not only when
-// the lease of its last run would have been renewed, also where that run began beside Close.
+// A closed engine, with all that its store has in memory, is garbage at once, and not only when the
+// next renewal was due. That also holds for a run that started during Close.
 func TestClosedEngineIsGarbage(t *testing.T) {
 	for name, use := range map[string]func(e *engine.Engine){
 		"run before": func(e *engine.Engine) {
@@ -191,8 +191,7 @@ func TestDrainWaitsForClaims(t *testing.T) {
 	})
 }
 
-// What a process that exits leaves in flight is settled as unknown, and no request waits for its
-// lease.
+// Abandon settles the runs in flight as unknown, so that no request waits for their leases.
 func TestAbandonSettlesRunsAsUnknown(t *testing.T) {
 	lastAttempt := someRequest()
 	lastAttempt.Policy.MaxAttempts = 1
@@ -235,7 +234,7 @@ func TestAbandonSettlesRunsAsUnknown(t *testing.T) {
 	}
 }
 
-// A claim that is under way when the process abandons its runs is settled, too.
+// Abandon also settles a claim that is under way.
 func TestAbandonBesideAClaim(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a, req := newReplica(t, newShared(t)), someRequest()

@@ -12,8 +12,7 @@ import (
 	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
 )
 
-// servers are a master and a replica that is behind. After the failover the replica
-// answers.
+// servers are a master and a stale replica, to which operations go after the failover.
 type servers struct {
 	idempotency.Store // the master
 	behind            idempotency.Store
@@ -22,7 +21,7 @@ type servers struct {
 
 func newServers(t *testing.T) *servers { return &servers{Store: newShared(t), behind: newShared(t)} }
 
-// now returns the server that answers now.
+// now returns the server to which operations go.
 func (s *servers) now() idempotency.Store {
 	if s.failedOver.Load() {
 		return s.behind
@@ -81,8 +80,8 @@ func failover(t *testing.T, req engine.Request) (a, b *replica, run *engine.Run)
 	return a, b, run
 }
 
-// A replica that was behind is promoted: it has the record of the run before. The run
-// in flight loses nothing.
+// The promoted replica is stale: it has the record of the previous run. The run in flight loses
+// nothing.
 func TestRunOutlivesAFailoverToAnOldRecord(t *testing.T) {
 	for name, wait := range map[string]time.Duration{"it ends before a renewal": 0, "its claim is renewed": someLease / 2, "for long": 10 * someLease} {
 		t.Run(name, func(t *testing.T) {
@@ -107,7 +106,7 @@ func TestRunOutlivesAFailoverToAnOldRecord(t *testing.T) {
 	}
 }
 
-// The same where the run's answer frees the key, or holds it.
+// The same if the run releases or holds the key.
 func TestEndsAfterAFailoverToAnOldRecord(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		req := someRequest()

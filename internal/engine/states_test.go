@@ -8,8 +8,8 @@ import (
 	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
 )
 
-// The tests in this file look at single states of a flight, and at moments between two
-// steps of a request. A test from outside the package meets these only by chance.
+// The tests in this file check single states of a flight, and moments between two steps of a request,
+// which a test from outside the package would meet only by chance.
 
 // flightTable says which state follows after each event. An event that is not in the
 // row of a state changes nothing.
@@ -57,8 +57,8 @@ func isClosed(changed <-chan struct{}) bool {
 	}
 }
 
-// Requests that wait are notified of every change, and of nothing else. While none waits,
-// there is no channel to tell them with.
+// A flight notifies the requests that wait of every change, and of nothing else. Without a waiter it
+// has no channel.
 func TestFlightTellsOfItsChanges(t *testing.T) {
 	all := noFlights()
 	f := all.mustJoin(t, first).flight
@@ -139,8 +139,7 @@ func TestRequestThatJoinedBeforeTheEnd(t *testing.T) {
 	}
 }
 
-// When no request waits any more, a flight ends if its run is on another replica, and only
-// then.
+// When its last member leaves, a flight ends only if its run is on another replica.
 func TestDesertedFlight(t *testing.T) {
 	for name, own := range map[string]*Run{"watched": nil, "our own": new(Run)} {
 		all := noFlights()

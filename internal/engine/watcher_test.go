@@ -30,7 +30,7 @@ func TestOtherReplicaIsWoken(t *testing.T) {
 				t.Errorf("10 waiters made %d of %s, want 1", n, operation)
 			}
 		}
-		// One look for each request that comes, and one for the end.
+		// One poll for each request that joins, and one for the end.
 		if n := b.link.count("lookup"); n > 11 {
 			t.Errorf("10 waiters made %d of lookup, want 11 at most", n)
 		}
@@ -320,7 +320,7 @@ func TestWaiterGetsItsRunThoughAThirdRunsAlready(t *testing.T) {
 	})
 }
 
-// The same, but the run has left no answer: the waiter waits for the next run.
+// The same, but the run has kept no response: the waiter waits for the next run.
 func TestWaiterOfARunWithoutAnswerWaitsForTheNext(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store, req := newShared(t), someRequest()

@@ -29,8 +29,8 @@ func (s storeOfOne) Claim(_ context.Context, c idempotency.Claim) (idempotency.C
 	return idempotency.Claimed{Verdict: verdict, Record: s.record, Response: &idempotency.Response{Status: 201}, Now: time.Now()}, nil
 }
 
-// With too many claims in doubt nothing runs, because each new claim may come to be in
-// doubt too. What does not run is answered all the same.
+// With too many claims in doubt nothing runs, because each new claim may be in doubt, too. Requests
+// that would not run are decided as usual.
 func TestTooManyClaimsInDoubt(t *testing.T) {
 	decide := func(record *idempotency.Record) Decision {
 		t.Helper()

@@ -133,8 +133,8 @@ func TestWithdrawingWaitsForTheStore(t *testing.T) {
 }
 
 // TestWithdrawingEndsWithTheClaim has a store that never comes back. The engine is idle when no
-// claim in doubt can have an effect any more, and its store can be closed. Until then it warns
-// now and then.
+// claim in doubt can have an effect any more, and its store can be closed. Until then it logs a
+// warning at an interval.
 func TestWithdrawingEndsWithTheClaim(t *testing.T) {
 	release := someRequest()
 	release.Policy.Retention = time.Hour
@@ -209,8 +209,8 @@ func TestDamagedRecordDoesNotKeepOthersInDoubt(t *testing.T) {
 	}
 }
 
-// One flush whose reply is lost leaves many claims in doubt at once. They do not wait for
-// each other, as far as the store does not have to take too many at the same time.
+// One lost connection leaves many claims in doubt. The engine withdraws them concurrently, up to
+// maxConcurrentWithdrawals.
 func TestManyClaimsAreWithdrawnTogether(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a := newReplica(t, newShared(t))

@@ -11,8 +11,8 @@ import (
 	"github.com/google/uuid"
 )
 
-// The stored form must stay as it is: another version reads what this one has written.
-// Whoever changes it must change the version in the magic.
+// The stored form must not change by accident: another version reads it. A change needs a new version
+// in the magic.
 func TestStoredForm(t *testing.T) {
 	for name, c := range map[string]struct {
 		got  []byte
@@ -41,7 +41,7 @@ b61857`},
 	}
 }
 
-// typicalRecord is a complete record as a webhook with a body's fingerprint has one.
+// typicalRecord is the complete record of a webhook with a fingerprint of the body.
 func typicalRecord() *Record {
 	now := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 	return &Record{
@@ -61,8 +61,7 @@ func typicalResponse() *Response {
 	}
 }
 
-// BenchmarkAppendRecord has as many records as it takes for a processor not to learn their
-// digits.
+// BenchmarkAppendRecord has so many records that the branch predictor cannot learn their digits.
 func BenchmarkAppendRecord(b *testing.B) {
 	var records [1 << 10]*Record
 	for i := range records {

@@ -117,8 +117,7 @@ func sealed(magic string, key Key, token string, content []byte) []byte {
 	return out
 }
 
-// The checksum of these values is right, but this version would not write what is
-// behind it.
+// These values have a right checksum, but content that this version would not write.
 func TestWrongContentIsAnError(t *testing.T) {
 	encoded := func(value any) []byte { return new(encoder).encode(nil, value) }
 	least := func() *storedRecord { return &storedRecord{Record: Record{State: Held, Token: "t"}} }

@@ -7,8 +7,8 @@ import (
 	"testing"
 )
 
-// The fuzzer hardly ever finds bytes with a right checksum. So its bytes are decoded
-// twice: as they are, and again as fields, with a right checksum put in front of them.
+// The fuzzer hardly ever finds bytes with a right checksum. So the targets decode its bytes twice: as
+// they are, and as fields after a right checksum.
 
 func FuzzDecodeRecord(f *testing.F) {
 	whole := AppendRecord(nil, thisKey, fullRecord())

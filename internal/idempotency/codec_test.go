@@ -102,7 +102,7 @@ func TestPrecisionOfTimes(t *testing.T) {
 	}
 }
 
-// Whoever adds a field to Record or Response must add it to the round trip above.
+// A new field of Record or Response must be in the round trip above.
 func TestRoundTripHasEveryField(t *testing.T) {
 	for _, full := range []any{*fullRecord(), *fullResponse()} {
 		v := reflect.ValueOf(full)

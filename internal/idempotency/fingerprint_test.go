@@ -76,8 +76,8 @@ func TestFingerprintNamesItsKind(t *testing.T) {
 	}
 }
 
-// A fingerprint that was taken before `exclude` was changed is of another kind, and is not
-// compared: the retry of a request from before would be refused as another one.
+// A fingerprint from before a change of `exclude` is of another kind and is not compared: otherwise a
+// retry after the change would be refused as another request.
 func TestFingerprintNamesWhatIsExcluded(t *testing.T) {
 	kindOf := func(kind idempotency.FingerprintKind, exclude ...string) string {
 		form, _, _ := strings.Cut(fingerprint(kind, "/a", "", []byte(`{"b":1}`), exclude...), ":")

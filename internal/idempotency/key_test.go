@@ -20,9 +20,8 @@ var someIdentity = idempotency.Identity{
 	ID:        "8e03978e",
 }
 
-// If a new version derived keys in another way under the same label, a running
-// installation would forget all its keys. So the bytes that are hashed are written
-// out here once more.
+// If a new version derived keys in another way under the same label, a running installation would
+// lose all its keys. So this test spells out the bytes that are hashed.
 func TestKeyDerivation(t *testing.T) {
 	const text = "" +
 		"\x00\x00\x00\x00\x00\x00\x00\x12caddy-dedup key v1" +
@@ -44,8 +43,8 @@ func TestKeyDerivation(t *testing.T) {
 	}
 }
 
-// A tuple stands in the place of the ID where keys are kept apart, and not where they
-// are found: there it is the ID that people know.
+// A tuple replaces the ID in the hash that separates keys, but not in the prefix by which operators
+// find them.
 func TestKeyOfATuple(t *testing.T) {
 	one, other, plain := someIdentity, someIdentity, someIdentity
 	one.Tuple, other.Tuple, plain.ID = "sha256:1", "sha256:2", "sha256:1"
@@ -56,7 +55,7 @@ func TestKeyOfATuple(t *testing.T) {
 		t.Error("a tuple changes how the key begins")
 	}
 	if one.Key().String()[16:] != plain.Key().String()[16:] {
-		t.Error("the tuple does not stand in place of the ID")
+		t.Error("the tuple does not replace the ID")
 	}
 }
 
@@ -192,7 +191,7 @@ func TestParseKey(t *testing.T) {
 	}
 }
 
-// An operator who knows namespace and ID can say how the keys begin.
+// Namespace and ID determine the prefix of the keys.
 func TestPrefixFor(t *testing.T) {
 	key := someIdentity.Key()
 	begins := idempotency.PrefixFor(someIdentity.Namespace, someIdentity.ID)

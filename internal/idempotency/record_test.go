@@ -79,7 +79,7 @@ func TestLapsed(t *testing.T) {
 	}
 }
 
-// Whether a claim may go on, over all records that a store can have.
+// Whether a claim may be renewed and settled, for all records that a store can have.
 func TestOwned(t *testing.T) {
 	lost := idempotency.ErrGone
 	for _, c := range []struct {
@@ -117,7 +117,7 @@ func TestOwned(t *testing.T) {
 	}
 }
 
-// A claim knows which record it was written over, until it is settled or released.
+// A record names the one that it replaced until it is settled or released.
 func TestFollows(t *testing.T) {
 	now := time.Unix(1000, 0)
 	mine := idempotency.Claim{Token: "mine"}

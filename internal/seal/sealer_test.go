@@ -67,8 +67,8 @@ func TestKeyIDsNameTheKeysInOrder(t *testing.T) {
 }
 
 // If a new version derived fingerprints in another way under the same label, a
-// running installation would refuse every duplicate as another request. So the
-// derivation is written out here once more.
+// running installation would refuse every duplicate as another request. So this test
+// spells out the derivation.
 func TestFingerprintForms(t *testing.T) {
 	keyed := func(b byte, text string) string {
 		root, err := hkdf.Extract(sha256.New, secretOf(b), nil)

@@ -85,8 +85,8 @@ func TestSealedStore(t *testing.T) {
 	}
 }
 
-// An operator finds a sealed record by its delivery ID and reads the ID. Without the
-// encryption key the record is found too, and it is said why it cannot be read.
+// An operator finds a sealed record by its delivery ID and reads the ID. Without the encryption key
+// the record is also found, with the reason why it cannot be read.
 func TestSealedRecordsAreFound(t *testing.T) {
 	inner := memory.New(1 << 20)
 	defer inner.Close()
