@@ -186,7 +186,7 @@ func DecodeResponseParts(key Key, token string, head, body []byte) (*Response, e
 // defaultCapacity is enough for most records and for the headers of most responses, in bytes.
 const defaultCapacity = 512
 
-// encoder is reused because its values are large.
+// encoder has what encoding allocates. It has a buffer of its own, so that dst can stay on the stack.
 type encoder struct {
 	buffer bytes.Buffer
 	record storedRecord
@@ -197,12 +197,11 @@ var encoders = sync.Pool{New: func() any { return new(encoder) }}
 
 // encode appends a value to dst. The caller clears the value before it returns the encoder.
 func (e *encoder) encode(dst []byte, stored any) []byte {
-	e.buffer = *bytes.NewBuffer(dst)
 	if err := encoding.MarshalToBuffer(stored, &e.buffer); err != nil {
 		panic("idempotency: a value that CBOR cannot hold: " + err.Error()) // impossible by its type
 	}
-	dst = e.buffer.Bytes()
-	e.buffer = bytes.Buffer{}
+	dst = append(dst, e.buffer.Bytes()...)
+	e.buffer.Reset()
 	return dst
 }
 
