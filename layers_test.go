@@ -24,6 +24,7 @@ var layers = map[string]struct{ code, tests []string }{
 	"internal/canonicaljson":   {tests: list("internal/idempotency")},
 	"internal/idempotency":     {code: list("internal/canonicaljson")},
 	"internal/delivery":        {code: list("internal/canonicaljson", "internal/idempotency")},
+	"internal/signature":       {code: list("internal/canonicaljson"), tests: list("internal/delivery")},
 	"internal/engine":          {code: list("internal/idempotency", "internal/seal"), tests: list("internal/store/memory")},
 	"internal/seal":            {code: list("internal/idempotency"), tests: list("internal/store/memory", "internal/store/storetest")},
 	"internal/store/storetest": {code: list("internal/idempotency")},

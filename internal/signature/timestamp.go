@@ -1,0 +1,54 @@
+package signature
+
+import (
+	"fmt"
+	"regexp"
+	"strings"
+	"time"
+)
+
+// inRFC3339 is stricter than [time.Parse], which takes one digit for an hour. A signature over an
+// ID, a timestamp and a body says only by their forms where one ends.
+var inRFC3339 = regexp.MustCompile(`^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d{1,9})?(Z|[+-]\d\d:\d\d)$`)
+
+// parseTimestamp reads a timestamp: ten digits in seconds, thirteen in milliseconds, or RFC 3339.
+func parseTimestamp(text, unit string) (time.Time, bool) {
+	if unit == "rfc3339" {
+		t, err := time.Parse(time.RFC3339, text)
+		return t, err == nil && inRFC3339.MatchString(text)
+	}
+	digits := 10
+	if unit == "ms" {
+		digits = 13
+	}
+	if len(text) != digits || strings.Trim(text, "0123456789") != "" {
+		return time.Time{}, false
+	}
+	n := int64(0)
+	for i := range len(text) {
+		n = n*10 + int64(text[i]-'0')
+	}
+	if unit == "ms" {
+		return time.UnixMilli(n), true
+	}
+	return time.Unix(n, 0), true
+}
+
+// checkTimestamp returns what is wrong with a timestamp, or "". A tolerance of 0 is none: it may
+// have any age, and still has to be well-formed.
+func checkTimestamp(text, unit string, now time.Time, within time.Duration) string {
+	t, ok := parseTimestamp(text, unit)
+	switch age := now.Sub(t); {
+	case !ok && unit == "rfc3339":
+		return "the timestamp is not in the form of RFC 3339"
+	case !ok && unit == "ms":
+		return "the timestamp is not thirteen digits, milliseconds since 1970"
+	case !ok:
+		return "the timestamp is not ten digits, seconds since 1970"
+	case within > 0 && age > within:
+		return fmt.Sprintf("the timestamp is %s old, which is more than %s", age.Round(time.Second), within)
+	case within > 0 && -age > within:
+		return fmt.Sprintf("the timestamp is %s ahead, which is more than %s", (-age).Round(time.Second), within)
+	}
+	return ""
+}

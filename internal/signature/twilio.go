@@ -1,0 +1,141 @@
+package signature
+
+import (
+	"cmp"
+	"crypto/hmac"
+	"crypto/sha256"
+	"errors"
+	"mime"
+	"net/url"
+	"slices"
+	"strings"
+)
+
+// verifyTwilio checks a signature over the URL as it is registered and the body: a form as its
+// sorted parameters, anything else by its hash in the URL. What it covers cannot be told apart:
+// bytes can move between a parameter's name and its value, and between URL and parameters.
+func (a attempt) verifyTwilio(body Body) (string, error) {
+	hash := parameters(a.request.Target, "bodySHA256")
+	form := ""
+	switch {
+	case len(hash) > 1:
+		return "the query has bodySHA256 more than once", nil
+	case len(hash) == 1:
+		sum := sha256.New()
+		for piece := range body.Pieces {
+			sum.Write(piece)
+		}
+		if given, ok := decodeDigest(hash[0], "hex", sha256.Size); !ok || !hmac.Equal(given, sum.Sum(nil)) {
+			return "the body is not the one of bodySHA256", nil
+		}
+	case body.begin() == 0:
+	case !isForm(a.request.Header.Get("Content-Type")):
+		return "the body is not a form, and the query has no bodySHA256", nil
+	default:
+		raw, err := body.Whole()
+		if err != nil {
+			return "", err
+		}
+		// A pair takes two strings, and their bytes once beside the body and once joined.
+		if err := body.reserve(2*len(raw) + 32*strings.Count(string(raw), "&")); err != nil {
+			return "", err
+		}
+		if form, err = sortedForm(string(raw)); err != nil {
+			return "the form is malformed", nil
+		}
+	}
+	for _, key := range a.scheme.keys {
+		for _, url := range twilioURLs(a.scheme.urls[0], a.request.Target) {
+			mac := hmac.New(a.scheme.newHash, key)
+			mac.Write([]byte(url))
+			mac.Write([]byte(form))
+			if isOneOf(mac.Sum(nil), a.digests) {
+				return "", nil
+			}
+		}
+	}
+	return noMatch, nil
+}
+
+func isForm(contentType string) bool {
+	media, _, err := mime.ParseMediaType(contentType)
+	return err == nil && media == "application/x-www-form-urlencoded"
+}
+
+// sortedForm joins each name and value of a form, sorted by name and then by value; equal pairs
+// count once.
+func sortedForm(body string) (string, error) {
+	var pairs [][2]string
+	for text := range strings.SplitSeq(body, "&") {
+		if text == "" {
+			continue
+		}
+		name, value, _ := strings.Cut(text, "=")
+		name, err := url.QueryUnescape(name)
+		value, err2 := url.QueryUnescape(value)
+		if err := cmp.Or(err, err2); err != nil {
+			return "", err
+		}
+		pairs = append(pairs, [2]string{name, value})
+	}
+	slices.SortFunc(pairs, func(a, b [2]string) int {
+		return cmp.Or(strings.Compare(a[0], b[0]), strings.Compare(a[1], b[1]))
+	})
+	var all strings.Builder
+	for _, pair := range slices.Compact(pairs) {
+		all.WriteString(pair[0])
+		all.WriteString(pair[1])
+	}
+	return all.String(), nil
+}
+
+// twilioURLs returns the forms of the URL that Twilio may have signed: with the port of the
+// setting, without one, and with the scheme's own; and with or without the path of a bare origin.
+func twilioURLs(setting, target string) (urls []string) {
+	origin, port, err := splitOrigin(setting)
+	if err != nil {
+		return nil
+	}
+	if _, rest, absolute := strings.Cut(target, "://"); absolute && !strings.HasPrefix(target, "/") {
+		at := strings.IndexAny(rest, "/?")
+		if at < 0 {
+			at = len(rest)
+		}
+		target = rest[at:]
+	}
+	targets := []string{target}
+	if bare := strings.TrimPrefix(target, "/"); bare == "" || bare[0] == '?' {
+		targets = append(targets, bare)
+	}
+	standard := ":443"
+	if strings.HasPrefix(origin, "http://") {
+		standard = ":80"
+	}
+	for _, port := range []string{port, "", standard} {
+		for _, target := range targets {
+			if url := origin + port + target; !slices.Contains(urls, url) {
+				urls = append(urls, url)
+			}
+		}
+	}
+	return urls
+}
+
+// splitOrigin returns the origin of a URL as it is written, with user and password and without its
+// port, and the port behind a colon, if it has one. No error quotes the URL.
+func splitOrigin(text string) (origin, port string, err error) {
+	u, err := url.Parse(text)
+	if err != nil || u.Scheme != "https" && u.Scheme != "http" || u.Hostname() == "" || u.Fragment != "" || !strings.HasPrefix(text, u.Scheme+"://") {
+		return "", "", errors.New("is not a URL such as https://example.com/webhooks")
+	}
+	if u.Port() != "" {
+		port = ":" + u.Port()
+	}
+	end := len(u.Scheme) + len("://")
+	if length := strings.IndexAny(text[end:], "/?"); length >= 0 {
+		end += length
+	} else {
+		end = len(text)
+	}
+	return strings.TrimSuffix(text[:end], port), port, nil
+}
