@@ -1,8 +1,8 @@
 package signature
 
 import (
-	"crypto/hmac"
 	"fmt"
+	"io"
 	"strings"
 
 	"github.com/go-json-experiment/json/jsontext"
@@ -22,24 +22,18 @@ var adyenMembers = []string{
 const adyenReference = "/merchantReference"
 
 // verifyAdyen checks the signature in every item of a notification.
-func (k *keyed) verifyAdyen(body Body) (string, error) {
+func verifyAdyen(a attempt, body Body) (string, error) {
 	doc, reason, err := parse(body)
 	if doc == nil {
 		return reason, err
 	}
-	list, ok := doc.Root().At("/notificationItems")
-	if !ok {
-		return "the body has no notificationItems", nil
-	}
 	n := 0
-	for element := range list.Elements() {
-		n++
-		item, ok := element.At("/NotificationRequestItem")
-		if !ok {
-			return fmt.Sprintf("item %d has no NotificationRequestItem", n), nil
-		}
-		if reason := k.checkAdyenItem(item); reason != "" {
-			return fmt.Sprintf("item %d: %s", n, reason), nil
+	if items, ok := doc.Root().At("/notificationItems"); ok {
+		for element := range items.Elements() {
+			n++
+			if reason := a.checkAdyenItem(element); reason != "" {
+				return fmt.Sprintf("item %d: %s", n, reason), nil
+			}
 		}
 	}
 	if n == 0 {
@@ -48,12 +42,17 @@ func (k *keyed) verifyAdyen(body Body) (string, error) {
 	return "", nil
 }
 
-func (k *keyed) checkAdyenItem(item canonicaljson.Value) string {
-	text, ok := adyenText(item, "/additionalData/hmacSignature")
-	digest, decoded := decodeDigest(text, "base64", k.size)
-	if !ok || !decoded {
+func (a attempt) checkAdyenItem(element canonicaljson.Value) string {
+	item, ok := element.At("/NotificationRequestItem")
+	if !ok {
+		return "it has no NotificationRequestItem"
+	}
+	text, _ := adyenText(item, "/additionalData/hmacSignature")
+	digest, ok := decodeDigest(text, "base64", a.run.size)
+	if !ok {
 		return "it has no hmacSignature in base64"
 	}
+	a.digests = [][]byte{digest}
 	values := make([]string, len(adyenMembers))
 	for i, pointer := range adyenMembers {
 		values[i], ok = adyenText(item, pointer)
@@ -61,17 +60,13 @@ func (k *keyed) checkAdyenItem(item canonicaljson.Value) string {
 			return pointer + " is not a plain text without a colon"
 		}
 	}
-	for _, key := range k.keys {
-		mac := hmac.New(k.newHash, key)
-		mac.Write([]byte(strings.Join(values, ":")))
-		if hmac.Equal(mac.Sum(nil), digest) {
-			return ""
-		}
+	if !a.matches(func(to io.Writer) { _, _ = io.WriteString(to, strings.Join(values, ":")) }) {
+		return noMatch
 	}
-	return noMatch
+	return ""
 }
 
-// adyenText returns a member as text, which is empty if there is none, and false if it is none.
+// adyenText returns a member as text, empty if there is none, and whether it has a text.
 func adyenText(item canonicaljson.Value, pointer string) (string, bool) {
 	value, ok := item.At(pointer)
 	if !ok || value.Kind() == jsontext.KindNull {

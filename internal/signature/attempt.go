@@ -2,15 +2,12 @@ package signature
 
 import (
 	"bytes"
-	"crypto/ecdsa"
-	"crypto/ed25519"
 	"crypto/hmac"
 	"crypto/sha256"
 	"encoding/base64"
 	"encoding/hex"
 	"fmt"
 	"io"
-	"net/http"
 	"net/url"
 	"strings"
 	"time"
@@ -23,77 +20,63 @@ import (
 // attempt is what [Verifiers.Begin] has read of a request for one verifier.
 type attempt struct {
 	of        *Verifier
-	scheme    *keyed
-	settled   bool              // a static secret is right: the body has no part in it
-	timestamp string            // as the request has it, because so it is signed
-	fields    map[string]string // the fields that are signed, by their names in the template
-	digests   [][]byte          // the signatures
-	id        string
-	request   Request // for what twilio signs of it
+	run       *runner
+	request   Request
+	timestamp string   // as the request has it, because so it is signed
+	digests   [][]byte // the signatures
 }
 
 const noMatch = "no signature matches"
 
 // isUsed reports whether a request has the field or the parameter of the scheme.
-func (k *keyed) isUsed(r Request) bool {
-	if k.parameter != "" {
-		return len(parameters(r.Target, k.parameter)) > 0
+func (r *runner) isUsed(req Request) bool {
+	values, _ := r.values(req)
+	return len(values) > 0
+}
+
+// values returns what is where the signature is, and the name of that place.
+func (r *runner) values(req Request) (values []string, place string) {
+	if r.parameter != "" {
+		return parameters(req.Target, r.parameter), "the query parameter " + r.parameter
 	}
-	return k.Header == "" || len(r.Header.Values(k.Header)) > 0
+	return req.Header.Values(r.Header), r.Header
 }
 
 // begin reads what a request has of the scheme but the body, or returns why it is refused.
-func (k *keyed) begin(r Request, now time.Time) (attempt, string) {
-	a := attempt{scheme: k, request: r, id: r.Header.Get(k.id)}
-	if k.kind == ofAdyen { // all is in the body
+func (r *runner) begin(req Request, now time.Time) (a attempt, reason string) {
+	a = attempt{run: r, request: req}
+	for _, f := range r.fixed {
+		if req.Header.Get(f.name) != f.value {
+			return a, f.name + " is not " + f.value
+		}
+	}
+	if r.Header == "" && r.parameter == "" { // Adyen has all in the body
 		return a, ""
 	}
-	for _, f := range k.fixed {
-		if r.Header.Get(f.field) != f.value {
-			return a, fmt.Sprintf("%s is not %s", f.field, f.value)
-		}
+	values, place := r.values(req)
+	value, reason := single(values, place)
+	switch {
+	case reason != "":
+		return a, reason
+	case r.read != nil:
+		return a, r.read(&a, value, now)
+	case r.static && r.isSecret(value):
+		return a, ""
+	case r.static:
+		return a, place + " is not the secret"
 	}
-	value, reason := k.value(r)
-	if reason != "" {
+	if reason = a.readSignatures(value, place); reason != "" {
 		return a, reason
 	}
-	switch k.kind {
-	case token, basic:
-		if k.isSecret(value) {
-			a.settled = true
-			return a, ""
+	if second := req.Header.Values(r.second); r.second != "" && len(second) > 0 {
+		if value, reason = single(second, r.second); reason == "" {
+			reason = a.readSignatures(value, r.second)
 		}
-		return a, k.place() + " is not the secret"
-	case ofConvoy:
-		return a, a.readConvoy(value, now)
-	}
-	if reason := a.readSignatures(value, k.place()); reason != "" {
-		return a, reason
-	}
-	if second := r.Header.Values(k.second); k.second != "" && len(second) > 0 {
-		if value, reason = single(second, k.second); reason != "" {
-			return a, reason
-		}
-		if reason := a.readSignatures(value, k.second); reason != "" {
+		if reason != "" {
 			return a, reason
 		}
 	}
-	return a, a.readFields(r, now)
-}
-
-// place names where the signature is.
-func (k *keyed) place() string {
-	if k.parameter != "" {
-		return "the query parameter " + k.parameter
-	}
-	return k.Header
-}
-
-func (k *keyed) value(r Request) (value, reason string) {
-	if k.parameter != "" {
-		return single(parameters(r.Target, k.parameter), k.place())
-	}
-	return single(r.Header.Values(k.Header), k.Header)
+	return a, a.readFields(now)
 }
 
 // single returns the only one of the values. Software that reads the first of two fields, and
@@ -127,10 +110,9 @@ func parameters(target, name string) (values []string) {
 	return values
 }
 
-// isSecret reports whether a value is one of the secrets, in a time that does not depend on how
-// much of it is.
-func (k *keyed) isSecret(value string) bool {
-	if k.kind == basic {
+// isSecret reports whether a value is one of the secrets, in a time that says nothing of it.
+func (r *runner) isSecret(value string) bool {
+	if r.SecretEncoding == secretUser {
 		method, encoded, _ := strings.Cut(value, " ")
 		user, err := base64.StdEncoding.DecodeString(encoded)
 		if err != nil || !strings.EqualFold(method, "Basic") {
@@ -139,7 +121,7 @@ func (k *keyed) isSecret(value string) bool {
 		value = string(user)
 	}
 	given, same := sha256.Sum256([]byte(value)), false
-	for _, key := range k.keys {
+	for _, key := range r.keys {
 		own := sha256.Sum256(key)
 		same = hmac.Equal(given[:], own[:]) || same
 	}
@@ -148,16 +130,15 @@ func (k *keyed) isSecret(value string) bool {
 
 // readSignatures adds the signatures of a field's value, and the timestamp if it is there.
 func (a *attempt) readSignatures(value, place string) string {
-	k := a.scheme
-	timestamp, texts, err := k.format.read(value)
+	timestamp, texts, err := a.run.format.read(value)
 	if err != nil {
 		return place + " " + err.Error()
 	}
-	if k.format.timed {
+	if a.run.format.timed {
 		a.timestamp = timestamp
 	}
 	for _, text := range texts {
-		if digest, ok := k.decode(text); ok {
+		if digest, ok := decodeDigest(text, a.run.Encoding, a.run.size); ok {
 			a.digests = append(a.digests, digest)
 		}
 	}
@@ -167,22 +148,7 @@ func (a *attempt) readSignatures(value, place string) string {
 	return ""
 }
 
-// decode returns the bytes of a signature, if it is of the right length.
-func (k *keyed) decode(text string) ([]byte, bool) {
-	size := k.size
-	switch k.kind {
-	case publicKeyEd25519:
-		size = ed25519.SignatureSize
-	case publicKeyECDSA:
-		size = anySize // it is in DER
-	}
-	return decodeDigest(text, k.Encoding, size)
-}
-
-// anySize is the size of a digest that may have any but 0.
-const anySize = -1
-
-// decodeDigest decodes all of a text, hex in either case.
+// decodeDigest decodes all of a text, hex in either case. A size of 0 is any.
 func decodeDigest(text, encoding string, size int) (digest []byte, ok bool) {
 	var err error
 	if encoding == "base64" {
@@ -190,93 +156,84 @@ func decodeDigest(text, encoding string, size int) (digest []byte, ok bool) {
 	} else {
 		digest, err = hex.DecodeString(text)
 	}
-	if err != nil || strings.ContainsAny(text, "\r\n") { // which base64's decoder skips
+	if err != nil || len(digest) == 0 || strings.ContainsAny(text, "\r\n") { // which base64's decoder skips
 		return nil, false
 	}
-	return digest, len(digest) == size || size == anySize && len(digest) > 0
+	return digest, len(digest) == size || size == 0
 }
 
-// readFields reads the timestamp and the fields that are signed.
-func (a *attempt) readFields(r Request, now time.Time) (reason string) {
-	k := a.scheme
-	for _, p := range k.parts {
-		if p.is != placeField {
+// readFields checks the fields that are signed, and reads the timestamp.
+func (a *attempt) readFields(now time.Time) (reason string) {
+	r := a.run
+	for _, p := range r.parts {
+		if p.field == "" {
 			continue
 		}
-		value, reason := single(r.Header.Values(p.text), http.CanonicalHeaderKey(p.text))
+		value, reason := single(a.request.Header.Values(p.field), p.field)
 		if reason != "" {
 			return reason
 		}
 		for _, text := range p.without {
 			if strings.Contains(value, text) {
-				return fmt.Sprintf("%s has %q in it, which ends it in what is signed", http.CanonicalHeaderKey(p.text), text)
+				return fmt.Sprintf("%s has %q in it, which ends it in what is signed", p.field, text)
 			}
 		}
-		if a.fields == nil {
-			a.fields = map[string]string{}
-		}
-		a.fields[p.text] = value
 	}
-	if k.TimeHeader != "" {
-		if a.timestamp, reason = single(r.Header.Values(k.TimeHeader), k.TimeHeader); reason != "" {
+	if r.TimeHeader != "" {
+		if a.timestamp, reason = single(a.request.Header.Values(r.TimeHeader), r.TimeHeader); reason != "" {
 			return reason
 		}
 	}
-	if k.TimeHeader != "" || k.format.timed {
-		return checkTimestamp(a.timestamp, k.Unit, now, k.within)
+	if r.TimeHeader == "" && !r.format.timed {
+		return ""
 	}
-	return ""
+	return checkTimestamp(a.timestamp, r.Unit, now, r.within)
 }
 
 // verify returns why the signatures are not over this body, or "". An error is that of reading the
 // body or of reserving room.
 func (a attempt) verify(body Body, now time.Time) (reason string, err error) {
-	k := a.scheme
+	r := a.run
 	switch {
-	case a.settled:
+	case r.static:
 		return "", nil
-	case k.kind == ofAdyen:
-		return k.verifyAdyen(body)
-	case k.kind == ofTwilio:
-		return a.verifyTwilio(body)
-	case k.kind == ofConvoy:
-		return a.verifyConvoy(body)
-	case k.kind == publicKeyEd25519 || k.kind == publicKeyECDSA:
+	case r.scheme.verify != nil:
+		return r.scheme.verify(a, body)
+	case r.publicKey != nil:
 		return a.verifyPublic(body)
-	case !a.matches(body):
-		return noMatch, nil
-	case len(k.urls) > 1 && body.begin() != '{':
+	case len(r.urls) > 1 && body.first() != '{':
 		// Where one URL begins with another, the rest of it could be moved to the body.
 		return "the body is not a JSON object, and there is more than one url", nil
-	case k.pointer != "":
-		return k.checkMember(body, now)
+	}
+	messages := []func(io.Writer){func(to io.Writer) { a.write(to, "", body) }}
+	if len(r.urls) > 0 {
+		messages = nil
+	}
+	for _, url := range r.urls {
+		messages = append(messages, func(to io.Writer) { a.write(to, url, body) })
+	}
+	switch {
+	case !a.matches(messages...):
+		return noMatch, nil
+	case r.pointer != "":
+		return r.checkMember(body, now)
 	}
 	return "", nil
 }
 
-// matches reports whether one of the signatures is that of one of the secrets.
-func (a attempt) matches(body Body) bool {
-	k := a.scheme
-	urls := k.urls
-	if len(urls) == 0 {
-		urls = []string{""}
-	}
-	for _, key := range k.keys {
-		for _, url := range urls {
-			mac := hmac.New(k.newHash, key)
-			a.write(mac, url, body)
-			if isOneOf(mac.Sum(nil), a.digests) {
-				return true
+// matches reports whether one of the signatures is that of one of the messages with one of the
+// secrets.
+func (a attempt) matches(messages ...func(io.Writer)) bool {
+	for _, key := range a.run.keys {
+		for _, write := range messages {
+			mac := hmac.New(a.run.newHash, key)
+			write(mac)
+			sum := mac.Sum(nil)
+			for _, digest := range a.digests {
+				if hmac.Equal(sum, digest) {
+					return true
+				}
 			}
-		}
-	}
-	return false
-}
-
-func isOneOf(sum []byte, digests [][]byte) bool {
-	for _, digest := range digests {
-		if hmac.Equal(sum, digest) {
-			return true
 		}
 	}
 	return false
@@ -284,37 +241,26 @@ func isOneOf(sum []byte, digests [][]byte) bool {
 
 // write writes the bytes that are signed. A hash and a buffer have no errors.
 func (a attempt) write(to io.Writer, url string, body Body) {
-	for _, p := range a.scheme.parts {
+	for _, p := range a.run.parts {
 		text := p.text
-		switch p.is {
-		case placeBody:
+		switch {
+		case p.place == placeBody:
 			for piece := range body.Pieces {
 				_, _ = to.Write(piece)
 			}
-			continue
-		case placeTime:
+		case p.place == placeTime:
 			text = a.timestamp
-		case placeURL:
+		case p.place == placeURL:
 			text = url
-		case placeField:
-			text = a.fields[p.text]
+		case p.field != "":
+			text = a.request.Header.Get(p.field)
 		}
 		_, _ = io.WriteString(to, text)
 	}
 }
 
+// verifyPublic needs the message in one piece, as Ed25519 does.
 func (a attempt) verifyPublic(body Body) (string, error) {
-	if a.scheme.kind == publicKeyECDSA {
-		sum := sha256.New()
-		a.write(sum, "", body)
-		digest := sum.Sum(nil)
-		for _, key := range a.scheme.publics {
-			if ecdsa.VerifyASN1(key.(*ecdsa.PublicKey), digest, a.digests[0]) {
-				return "", nil
-			}
-		}
-		return noMatch, nil
-	}
 	n := len(a.timestamp)
 	for piece := range body.Pieces {
 		n += len(piece)
@@ -324,8 +270,8 @@ func (a attempt) verifyPublic(body Body) (string, error) {
 	}
 	message := bytes.NewBuffer(make([]byte, 0, n))
 	a.write(message, "", body)
-	for _, key := range a.scheme.publics {
-		if ed25519.Verify(key.(ed25519.PublicKey), message.Bytes(), a.digests[0]) {
+	for _, isSigned := range a.run.publics {
+		if isSigned(message.Bytes(), a.digests[0]) {
 			return "", nil
 		}
 	}
@@ -333,20 +279,20 @@ func (a attempt) verifyPublic(body Body) (string, error) {
 }
 
 // checkMember checks the timestamp in a body whose signature is right.
-func (k *keyed) checkMember(body Body, now time.Time) (string, error) {
+func (r *runner) checkMember(body Body, now time.Time) (string, error) {
 	doc, reason, err := parse(body)
 	if doc == nil {
 		return reason, err
 	}
-	value, ok := doc.Root().At(k.pointer)
+	value, ok := doc.Root().At(r.pointer)
 	if !ok || value.Kind() != jsontext.KindNumber {
-		return "the body has no number at " + k.pointer, nil
+		return "the body has no number at " + r.pointer, nil
 	}
 	text, err := value.Text()
 	if err != nil {
-		return "the body has no number at " + k.pointer, nil
+		return "the number at " + r.pointer + " is malformed", nil //nolint:nilerr // it is the reason
 	}
-	return checkTimestamp(text, "ms", now, k.within), nil
+	return checkTimestamp(text, "ms", now, r.within), nil
 }
 
 // parse reads the body as JSON. Without a document, it returns the reason or an error of the body.

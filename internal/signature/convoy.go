@@ -2,11 +2,10 @@ package signature
 
 import (
 	"bytes"
-	"crypto/hmac"
 	"crypto/sha256"
 	"crypto/sha512"
 	"encoding/json"
-	"hash"
+	"io"
 	"strings"
 	"time"
 )
@@ -14,32 +13,29 @@ import (
 // readConvoy reads the bare signature of Convoy's simple mode, or t=1700000000,v1=...,v2=... of
 // its advanced mode, where each version is a hash and an encoding of the project's. Both follow
 // from the length of the digest.
-func (a *attempt) readConvoy(value string, now time.Time) string {
+func readConvoy(a *attempt, value string, now time.Time) string {
 	if digest, ok := decodeConvoy(value); ok {
-		a.digests = [][]byte{digest}
+		a.digests = append(a.digests, digest)
 		return ""
 	}
-	entries := strings.Split(value, ",")
-	for _, text := range entries {
+	for text := range strings.SplitSeq(value, ",") {
 		name, value, _ := strings.Cut(strings.Trim(text, " \t"), "=")
 		switch digest, ok := decodeConvoy(value); {
 		case name == "t" && a.timestamp != "":
-			return a.scheme.Header + " has two timestamps"
+			return a.run.Header + " has two timestamps"
 		case name == "t":
 			a.timestamp = value
-		case ok && len(name) > 1 && name[0] == 'v' && strings.Trim(name[1:], "0123456789") == "":
+		case ok && len(name) > 1 && name[0] == 'v' && isDigits(name[1:]):
 			a.digests = append(a.digests, digest)
 		}
 	}
 	switch {
-	case len(a.digests) == 0:
-		return a.scheme.Header + " has no signature of a known form"
-	case len(a.digests) > maxSignatures:
-		return a.scheme.Header + " has too many signatures"
+	case len(a.digests) == 0 || len(a.digests) > maxSignatures:
+		return a.run.Header + " has no signature of a known form, or too many"
 	case a.timestamp == "":
-		return a.scheme.Header + " has no timestamp"
+		return a.run.Header + " has no timestamp"
 	}
-	return checkTimestamp(a.timestamp, "s", now, a.scheme.within)
+	return checkTimestamp(a.timestamp, "s", now, a.run.within)
 }
 
 func decodeConvoy(text string) ([]byte, bool) {
@@ -55,39 +51,42 @@ func decodeConvoy(text string) ([]byte, bool) {
 
 // verifyConvoy checks the body as it was received, and then its compact JSON: Convoy signs that,
 // and sends what its producer has given it.
-func (a attempt) verifyConvoy(body Body) (string, error) {
+func verifyConvoy(a attempt, body Body) (string, error) {
 	raw, err := body.Whole()
 	if err != nil {
 		return "", err
 	}
-	// What is signed in advanced mode, sent as the body of simple mode, would have no timestamp.
-	if a.timestamp == "" && len(raw) > 10 && raw[10] == ',' && strings.Trim(string(raw[:10]), "0123456789") == "" {
+	begin := ""
+	if a.timestamp != "" {
+		begin = a.timestamp + ","
+	} else if len(raw) > 10 && raw[10] == ',' && isDigits(string(raw[:10])) {
+		// What is signed in advanced mode, as the body of simple mode, would have no timestamp.
 		return "the body begins with a timestamp", nil
 	}
-	if a.matchesConvoy(raw) {
+	if a.matchesEither(begin, raw) {
 		return "", nil
 	}
 	if err := body.reserve(len(raw)); err != nil {
 		return "", err
 	}
 	compact := bytes.NewBuffer(make([]byte, 0, len(raw)))
-	if json.Compact(compact, raw) == nil && compact.Len() < len(raw) && a.matchesConvoy(compact.Bytes()) {
+	if json.Compact(compact, raw) == nil && compact.Len() < len(raw) && a.matchesEither(begin, compact.Bytes()) {
 		return "", nil
 	}
 	return noMatch, nil
 }
 
-func (a attempt) matchesConvoy(body []byte) bool {
-	for _, key := range a.scheme.keys {
-		for _, newHash := range []func() hash.Hash{sha256.New, sha512.New} {
-			mac := hmac.New(newHash, key)
-			if a.timestamp != "" {
-				mac.Write([]byte(a.timestamp + ","))
-			}
-			mac.Write(body)
-			if isOneOf(mac.Sum(nil), a.digests) {
-				return true
-			}
+// matchesEither tries both hashes: a digest of the one never equals one of the other.
+func (a attempt) matchesEither(begin string, body []byte) bool {
+	run := *a.run
+	a.run = &run
+	for _, algorithm := range []string{"sha256", "sha512"} {
+		run.newHash = hashes[algorithm]
+		if a.matches(func(to io.Writer) {
+			_, _ = io.WriteString(to, begin)
+			_, _ = to.Write(body)
+		}) {
+			return true
 		}
 	}
 	return false

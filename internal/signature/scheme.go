@@ -8,7 +8,10 @@ import (
 	"errors"
 	"fmt"
 	"hash"
+	"regexp"
+	"slices"
 	"strings"
+	"time"
 
 	"golang.org/x/net/http/httpguts"
 )
@@ -37,196 +40,165 @@ type Scheme struct {
 	Unit string
 }
 
-// kind is how a scheme is verified.
-type kind int
-
-const (
-	keyedHash kind = iota
-	token          // the field has the secret itself
-	basic          // as in HTTP's Basic authentication
-	publicKeyEd25519
-	publicKeyECDSA
-	ofConvoy
-	ofTwilio
-	ofAdyen
-)
-
-// The encodings of secrets that only the catalogue has.
-const (
-	secretWhsec       = "whsec"         // base64, with or without whsec_ in front
-	secretWhsecOrText = "whsec or text" // base64 behind whsec_, else text
-	secretUser        = "user:password"
-)
-
 // scheme is a row: a [Scheme], and what only the catalogue's have.
 type scheme struct {
 	Scheme
-	kind kind
-	// second is a second field with signatures.
-	second string
-	// parameter is the query parameter with the signature, in place of a field.
-	parameter string
-	// pointer is the JSON pointer to the timestamp in the body, in milliseconds.
-	pointer string
-	// id is the field with the delivery ID, if it is signed.
-	id string
-	// fixed are fields that have these values: the version of a scheme, if it is not in Format.
-	fixed []field
+	parameter string // the query parameter with the signature, in place of a field
+	second    string // a second field with signatures
+	pointer   string // the JSON pointer to the timestamp in the body, in milliseconds
+	id        string // the field with the delivery ID, if it is signed
+	fixed     []field
+	static    bool // the secret itself is sent, and nothing is signed
 	// takes reports whether a secret is one of this scheme; nil means that each is.
 	takes func(secret string) bool
+	// publicKey reads a public key, of which a signature has size bytes, or any number if that is
+	// 0; nil means that the scheme has a secret.
+	publicKey func(text string) (publicKey, error)
+	size      int
+	// read is in place of what Format says, and verify of what Signed says.
+	read   func(a *attempt, value string, now time.Time) (reason string)
+	verify func(a attempt, body Body) (reason string, err error)
+	how    string // in words, if there is more to say than the row does
 }
 
-type field struct{ field, value string }
+// field is a field that has this value: the version of a scheme, where Format has none.
+type field struct{ name, value string }
 
-// part is a piece of the bytes that are signed.
+// The placeholders of [Scheme.Signed]; only the catalogue has {url}.
+const (
+	placeBody   = "{body}"
+	placeTime   = "{timestamp}"
+	placeURL    = "{url}"
+	fieldPrefix = "{http.request.header."
+)
+
+// part is a piece of the bytes that are signed: a placeholder, the name of a field, or a text.
 type part struct {
-	is   string // literal, or the placeholder: body, timestamp, url or field
-	text string // the literal, or the name of the field
-	// without are texts that a field's value must not have, because they separate it from what
+	place, field, text string
+	// without are texts that the field's value must not have, because they separate it from what
 	// is beside it: else bytes could move from one part to the next under the same signature.
 	without []string
 }
 
-const (
-	literal       = "literal"
-	placeBody     = "body"
-	placeTime     = "timestamp"
-	placeURL      = "url"
-	placeField    = "field"
-	fieldPrefix   = "http.request.header."
-	placeholders  = "{body}, {timestamp} or {http.request.header.<Field>}"
-	defaultSigned = "{body}"
-)
-
-// compiled is a row that can be run, without its secrets.
-type compiled struct {
+// runner is a row with the secrets or public keys of a configuration.
+type runner struct {
 	scheme
 	format  format
 	parts   []part
 	newHash func() hash.Hash
-	size    int // of the digest, in bytes
+	timed   bool // whether requests may have a timestamp that is signed
+	keys    [][]byte
+	publics []publicKey
+	urls    []string
+	within  time.Duration
 }
 
-// compile reads the texts of a row. Those of the catalogue may have {url} in what is signed, and
-// parts side by side that cannot exchange a byte.
-func (s scheme) compile(catalogue bool) (*compiled, error) {
-	c := &compiled{scheme: s}
-	var err error
-	if !catalogue && !httpguts.ValidHeaderFieldName(s.Header) {
-		return nil, fmt.Errorf("header %q is not the name of a header field, such as X-Signature", s.Header)
-	}
-	if c.format, err = parseFormat(cmp.Or(s.Format, "{signature}")); err != nil {
-		return nil, err
-	}
-	if entry := c.format.entries[0].prefix; !catalogue && c.format.separator == "" && !strings.Contains(entry, ",") {
-		c.format.separator = "," // an entry of its own may repeat too
-	}
-	switch s.Algorithm {
-	case "", "sha256":
-		c.newHash, c.size = sha256.New, sha256.Size
-	case "sha1":
-		c.newHash, c.size = sha1.New, sha1.Size
-	case "sha512":
-		c.newHash, c.size = sha512.New, sha512.Size
-	default:
-		return nil, fmt.Errorf("algorithm %q is unknown; it must be sha256, sha1 or sha512", s.Algorithm)
-	}
-	switch s.Encoding {
-	case "", "hex", "base64":
-	default:
-		return nil, fmt.Errorf("encoding %q is unknown; it must be hex or base64", s.Encoding)
-	}
-	switch s.Unit {
-	case "", "s", "ms", "rfc3339":
-	default:
-		return nil, fmt.Errorf("the unit %q of timestamp is unknown; it must be s, ms or rfc3339", s.Unit)
+var hashes = map[string]func() hash.Hash{"sha256": sha256.New, "sha1": sha1.New, "sha512": sha512.New}
+
+// withDefaults returns the row with what it leaves out.
+func (s scheme) withDefaults() scheme {
+	s.Format, s.Algorithm, s.Encoding = cmp.Or(s.Format, "{signature}"), cmp.Or(s.Algorithm, "sha256"), cmp.Or(s.Encoding, "hex")
+	s.SecretEncoding, s.Signed = cmp.Or(s.SecretEncoding, "text"), cmp.Or(s.Signed, placeBody)
+	return s
+}
+
+// checkOwn says what is wrong with the words of a scheme of the user's own.
+func (s Scheme) checkOwn() error {
+	if !httpguts.ValidHeaderFieldName(s.Header) {
+		return fmt.Errorf("header %q is not the name of a header field, such as X-Signature", s.Header)
 	}
 	if s.TimeHeader != "" && !httpguts.ValidHeaderFieldName(s.TimeHeader) {
-		return nil, fmt.Errorf("timestamp %q is not the name of a header field, such as X-Timestamp", s.TimeHeader)
+		return fmt.Errorf("timestamp %q is not the name of a header field, such as X-Timestamp", s.TimeHeader)
 	}
-	if c.parts, err = parseSigned(cmp.Or(s.Signed, defaultSigned), catalogue); err != nil {
-		return nil, err
-	}
-	return c, c.checkTime()
-}
-
-// timed reports whether requests may have a timestamp that is signed.
-func (c *compiled) timed() bool {
-	return c.TimeHeader != "" || c.format.timed || c.pointer != "" || c.kind == ofConvoy
-}
-
-// checkTime says what is wrong with the timestamp: one that is not signed proves nothing.
-func (c *compiled) checkTime() error {
-	signed := false
-	for _, p := range c.parts {
-		signed = signed || p.is == placeTime
-	}
-	switch from := c.TimeHeader != "" || c.format.timed; {
-	case c.TimeHeader != "" && c.format.timed:
-		return fmt.Errorf("the timestamp is in format already; leave %q out of timestamp", c.TimeHeader)
-	case from && !signed:
-		return errors.New("signed has no {timestamp}; a timestamp that is not signed can be changed by anybody")
-	case signed && !from:
-		return errors.New("signed has {timestamp}, and neither format nor timestamp says where it is")
-	case c.Unit != "" && !from:
-		return fmt.Errorf("timestamp has the unit %q, and neither format nor timestamp says where it is", c.Unit)
+	for _, setting := range []struct {
+		name, word string
+		accepted   []string
+	}{
+		{"algorithm", s.Algorithm, []string{"sha256", "sha1", "sha512"}},
+		{"encoding", s.Encoding, []string{"hex", "base64"}},
+		{"secret_encoding", s.SecretEncoding, []string{"text", "hex", "base64"}},
+		{"the unit of timestamp", s.Unit, []string{"s", "ms", "rfc3339"}},
+	} {
+		if setting.word != "" && !slices.Contains(setting.accepted, setting.word) {
+			return fmt.Errorf("%s %q is unknown; it must be %s", setting.name, setting.word, strings.Join(setting.accepted, ", "))
+		}
 	}
 	return nil
 }
 
-// parseSigned reads the template of the bytes that are signed.
-func parseSigned(text string, catalogue bool) ([]part, error) {
-	var parts []part
-	seen := map[string]bool{}
-	for rest := text; rest != ""; {
-		before, after, found := strings.Cut(rest, "{")
-		if before != "" {
-			parts = append(parts, part{is: literal, text: before})
-		}
-		if !found {
-			break
-		}
-		name, after, closed := strings.Cut(after, "}")
-		if !closed {
-			return nil, fmt.Errorf("signed %q has a { without its }; the placeholders are %s", text, placeholders)
-		}
-		p := part{is: name}
-		if field, is := strings.CutPrefix(name, fieldPrefix); is && httpguts.ValidHeaderFieldName(field) {
-			p = part{is: placeField, text: field}
-		} else if name != placeBody && name != placeTime && !(catalogue && name == placeURL) {
-			return nil, fmt.Errorf("signed %q has {%s}; the placeholders are %s", text, name, placeholders)
-		}
-		if !catalogue && len(parts) > 0 && parts[len(parts)-1].is != literal {
-			return nil, fmt.Errorf("signed %q has {%s} right behind another placeholder: bytes could move from one to the other under the same signature; they need a text between them", text, name)
-		}
-		if seen[name] {
-			return nil, fmt.Errorf("signed %q has {%s} twice; each placeholder may occur once", text, name)
-		}
-		seen[name] = true
-		parts, rest = append(parts, p), after
+// compile reads the texts of a row. One of the user's own may not have parts side by side; those of
+// the catalogue that do cannot exchange a byte.
+func (s scheme) compile(own bool) (*runner, error) {
+	r := &runner{scheme: s.withDefaults()}
+	r.newHash = hashes[r.Algorithm]
+	if s.publicKey == nil {
+		r.size = r.newHash().Size()
 	}
-	if !seen[placeBody] {
+	var err error
+	if r.format, err = parseFormat(r.Format); err != nil {
+		return nil, err
+	}
+	if own && r.format.separator == "" && !strings.Contains(r.Format, ",") {
+		r.format.separator = "," // a single entry may repeat too
+	}
+	if r.parts, err = parseSigned(r.Signed, own); err != nil {
+		return nil, err
+	}
+	signed := strings.Contains(r.Signed, placeTime)
+	r.timed = signed || s.pointer != "" || s.read != nil
+	switch from := s.TimeHeader != "" || r.format.timed; {
+	case s.TimeHeader != "" && r.format.timed:
+		return nil, fmt.Errorf("the timestamp is in format already; leave %q out of timestamp", s.TimeHeader)
+	case from && !signed:
+		return nil, errors.New("signed has no {timestamp}: one that is not signed can be changed by anybody")
+	case signed && !from:
+		return nil, errors.New("signed has {timestamp}, and neither format nor timestamp says where it is")
+	case s.Unit != "" && !from:
+		return nil, fmt.Errorf("timestamp has the unit %q, and neither format nor timestamp says where it is", s.Unit)
+	}
+	return r, nil
+}
+
+var placeholder = regexp.MustCompile(`\{[^{}]*\}?`)
+
+// parseSigned reads the template of the bytes that are signed.
+func parseSigned(text string, own bool) (parts []part, err error) {
+	end := 0
+	for _, at := range placeholder.FindAllStringIndex(text, -1) {
+		p := part{place: text[at[0]:at[1]]}
+		name, isField := strings.CutPrefix(p.place, fieldPrefix)
+		if name, closed := strings.CutSuffix(name, "}"); isField && closed && httpguts.ValidHeaderFieldName(name) {
+			p.field = name
+		} else if p.place != placeBody && p.place != placeTime && (p.place != placeURL || own) {
+			return nil, fmt.Errorf("signed %q has %s; the placeholders are {body}, {timestamp} and {http.request.header.<Field>}", text, p.place)
+		}
+		if strings.Count(text, p.place) > 1 {
+			return nil, fmt.Errorf("signed %q has %s twice", text, p.place)
+		}
+		if before := text[end:at[0]]; before != "" {
+			parts = append(parts, part{text: before})
+		} else if own && end > 0 {
+			return nil, fmt.Errorf("signed %q has %s right behind another placeholder: bytes could move from one to the other under the same signature; they need a text between them", text, p.place)
+		}
+		parts, end = append(parts, p), at[1]
+	}
+	if end < len(text) {
+		parts = append(parts, part{text: text[end:]})
+	}
+	if !strings.Contains(text, placeBody) {
 		return nil, fmt.Errorf("signed %q has no {body}: whoever has one signature could send it with any body", text)
 	}
 	for i := range parts {
-		if parts[i].is == placeField {
-			parts[i].without = separators(parts, i)
+		for _, beside := range []int{i - 1, i + 1} {
+			if parts[i].field == "" || beside < 0 || beside == len(parts) {
+				continue
+			}
+			if separator := parts[beside].text; separator != "" {
+				parts[i].without = append(parts[i].without, separator)
+			} else { // Twitch's timestamp, in RFC 3339: it has colons, which no ID of Twitch's has
+				parts[i].without = append(parts[i].without, ":")
+			}
 		}
 	}
 	return parts, nil
-}
-
-// separators returns what separates a field from the parts beside it. An RFC 3339 timestamp
-// right behind one begins with four digits, and has colons, which no ID of Twitch's has.
-func separators(parts []part, i int) (all []string) {
-	if i > 0 && parts[i-1].is == literal {
-		all = append(all, parts[i-1].text)
-	}
-	if i+1 < len(parts) && parts[i+1].is == literal {
-		all = append(all, parts[i+1].text)
-	}
-	if i+1 < len(parts) && parts[i+1].is == placeTime {
-		all = append(all, ":")
-	}
-	return all
 }

@@ -4,6 +4,7 @@ import (
 	"crypto/ecdsa"
 	"crypto/ed25519"
 	"crypto/elliptic"
+	"crypto/sha256"
 	"crypto/x509"
 	"encoding/base64"
 	"encoding/hex"
@@ -11,34 +12,36 @@ import (
 	"strings"
 )
 
-// whsec is in front of secrets of Standard Webhooks, and of some that are not in base64.
+// The encodings of secrets that only the catalogue has.
+const (
+	secretWhsec       = "whsec"         // base64, with or without whsec_ in front
+	secretWhsecOrText = "whsec or text" // base64 behind whsec_, else text
+	secretUser        = "user:password" // of Basic authentication
+)
+
 const whsec = "whsec_"
 
 // secretKey returns the bytes of a secret as it was given. No error quotes it.
-func secretKey(secret, encoding string) ([]byte, error) {
+func secretKey(secret, encoding string) (key []byte, err error) {
 	secret = trimLineEnd(secret)
-	if secret == "" {
-		return nil, errors.New("is empty")
-	}
 	rest, prefixed := strings.CutPrefix(secret, whsec)
-	var key []byte
-	var err error
 	switch {
 	case encoding == "hex":
 		if key, err = hex.DecodeString(secret); err != nil {
-			err = errors.New("is not in hex, two digits a byte")
+			return nil, errors.New("is not in hex, two digits a byte")
 		}
 	case encoding == "base64":
 		key, err = fromBase64(secret)
 	case encoding == secretWhsec, encoding == secretWhsecOrText && prefixed:
 		key, err = fromBase64(rest)
-	case encoding == secretUser && !strings.Contains(secret, ":"):
-		err = errors.New("has no colon; it must be user:password")
 	default:
 		key = []byte(secret)
 	}
-	if err == nil && len(key) == 0 {
-		err = errors.New("is empty")
+	switch {
+	case err == nil && len(key) == 0:
+		return nil, errors.New("is empty")
+	case encoding == secretUser && !strings.Contains(secret, ":"):
+		return nil, errors.New("has no colon; it must be user:password")
 	}
 	return key, err
 }
@@ -60,24 +63,31 @@ func fromBase64(text string) ([]byte, error) {
 	return bytes, nil
 }
 
-// publicKey reads a public key: an ed25519.PublicKey from hex, or an *ecdsa.PublicKey on P-256
-// from base64 of its DER form.
-func publicKey(text string, k kind) (any, error) {
-	text = trimLineEnd(text)
-	if k == publicKeyEd25519 {
-		key, err := hex.DecodeString(text)
-		if err != nil || len(key) != ed25519.PublicKeySize {
-			return nil, errors.New("is not an Ed25519 key in hex, which has 64 digits")
-		}
-		return ed25519.PublicKey(key), nil
+// publicKey reports whether a signature is one over a message.
+type publicKey func(message, signature []byte) bool
+
+// ed25519Key reads a key in hex.
+func ed25519Key(text string) (publicKey, error) {
+	key, err := hex.DecodeString(trimLineEnd(text))
+	if err != nil || len(key) != ed25519.PublicKeySize {
+		return nil, errors.New("is not an Ed25519 key in hex, which has 64 digits")
 	}
-	der, err := fromBase64(text)
+	return func(message, signature []byte) bool { return ed25519.Verify(key, message, signature) }, nil
+}
+
+// ecdsaKey reads a key on P-256 in DER in base64.
+func ecdsaKey(text string) (publicKey, error) {
+	der, err := fromBase64(trimLineEnd(text))
 	if err != nil {
 		return nil, err
 	}
 	parsed, err := x509.ParsePKIXPublicKey(der)
-	if key, is := parsed.(*ecdsa.PublicKey); err == nil && is && key.Curve == elliptic.P256() {
-		return key, nil
+	key, is := parsed.(*ecdsa.PublicKey)
+	if err != nil || !is || key.Curve != elliptic.P256() {
+		return nil, errors.New("is not an ECDSA key on P-256 in base64, as the provider shows it")
 	}
-	return nil, errors.New("is not an ECDSA key on P-256 in base64, as the provider shows it")
+	return func(message, signature []byte) bool {
+		sum := sha256.Sum256(message)
+		return ecdsa.VerifyASN1(key, sum[:], signature)
+	}, nil
 }

@@ -9,6 +9,7 @@ package signature
 import (
 	"iter"
 	"net/http"
+	"slices"
 	"strings"
 	"time"
 )
@@ -50,8 +51,8 @@ func (b Body) reserve(bytes int) error {
 	return b.Reserve(bytes)
 }
 
-// begin returns the first byte of the body, and 0 for an empty one.
-func (b Body) begin() byte {
+// first returns the first byte of the body, and 0 for an empty one.
+func (b Body) first() byte {
 	for piece := range b.Pieces {
 		if len(piece) > 0 {
 			return piece[0]
@@ -93,8 +94,8 @@ type Verified struct {
 func (all Verifiers) Begin(r Request, now time.Time) (Pending, error) {
 	p := Pending{now: now}
 	for _, v := range all {
-		if v.challenge.matches(r) {
-			return Pending{Challenge: v.provider}, nil
+		if v.row.challenge.matches(r) {
+			return Pending{Challenge: v.row.Name}, nil
 		}
 	}
 	var reasons []string
@@ -122,7 +123,7 @@ func (p Pending) Verify(body Body) (Verified, error) {
 			return Verified{}, err
 		}
 		if reason == "" {
-			return Verified{Provider: a.of.provider, ID: a.id}, nil
+			return Verified{Provider: a.of.row.Name, ID: a.request.Header.Get(a.run.id)}, nil
 		}
 		reasons = append(reasons, a.of.label()+": "+reason)
 	}
@@ -131,32 +132,17 @@ func (p Pending) Verify(body Body) (Verified, error) {
 
 // begin returns the attempt at the request, or the reason why there is none.
 func (v *Verifier) begin(r Request, now time.Time) (attempt, string) {
-	for _, foreign := range v.foreign {
+	for _, foreign := range v.row.foreign {
 		for name := range r.Header {
 			if len(name) >= len(foreign) && strings.EqualFold(name[:len(foreign)], foreign) {
 				return attempt{}, "the request has " + foreign + "* fields, which another sender has"
 			}
 		}
 	}
-	// Where a provider has two schemes, the one that the request uses decides: there is no way
+	// Where a provider has two schemes, the first that the request uses decides: there is no way
 	// back from a wrong signature to a weaker scheme.
-	chosen := v.schemes[0]
-	for _, s := range v.schemes {
-		if s.isUsed(r) {
-			chosen = s
-			break
-		}
-	}
-	a, reason := chosen.begin(r, now)
+	used := max(0, slices.IndexFunc(v.schemes, func(s *runner) bool { return s.isUsed(r) }))
+	a, reason := v.schemes[used].begin(r, now)
 	a.of = v
 	return a, reason
-}
-
-// challenge is a request that a provider sends unsigned, to see whether the receiver listens.
-type challenge struct{ method, parameter, field string }
-
-func (c challenge) matches(r Request) bool {
-	return c.method != "" && r.Method == c.method && !r.HasBody &&
-		(c.parameter == "" || len(parameters(r.Target, c.parameter)) > 0) &&
-		(c.field == "" || len(r.Header.Values(c.field)) > 0)
 }

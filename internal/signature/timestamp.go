@@ -3,6 +3,7 @@ package signature
 import (
 	"fmt"
 	"regexp"
+	"strconv"
 	"strings"
 	"time"
 )
@@ -21,18 +22,17 @@ func parseTimestamp(text, unit string) (time.Time, bool) {
 	if unit == "ms" {
 		digits = 13
 	}
-	if len(text) != digits || strings.Trim(text, "0123456789") != "" {
+	n, err := strconv.ParseInt(text, 10, 64)
+	if err != nil || len(text) != digits || !isDigits(text) {
 		return time.Time{}, false
-	}
-	n := int64(0)
-	for i := range len(text) {
-		n = n*10 + int64(text[i]-'0')
 	}
 	if unit == "ms" {
 		return time.UnixMilli(n), true
 	}
 	return time.Unix(n, 0), true
 }
+
+func isDigits(text string) bool { return strings.Trim(text, "0123456789") == "" }
 
 // checkTimestamp returns what is wrong with a timestamp, or "". A tolerance of 0 is none: it may
 // have any age, and still has to be well-formed.

@@ -1,10 +1,11 @@
 package signature
 
 import (
+	"bytes"
 	"cmp"
-	"crypto/hmac"
 	"crypto/sha256"
 	"errors"
+	"io"
 	"mime"
 	"net/url"
 	"slices"
@@ -14,7 +15,7 @@ import (
 // verifyTwilio checks a signature over the URL as it is registered and the body: a form as its
 // sorted parameters, anything else by its hash in the URL. What it covers cannot be told apart:
 // bytes can move between a parameter's name and its value, and between URL and parameters.
-func (a attempt) verifyTwilio(body Body) (string, error) {
+func verifyTwilio(a attempt, body Body) (string, error) {
 	hash := parameters(a.request.Target, "bodySHA256")
 	form := ""
 	switch {
@@ -25,10 +26,10 @@ func (a attempt) verifyTwilio(body Body) (string, error) {
 		for piece := range body.Pieces {
 			sum.Write(piece)
 		}
-		if given, ok := decodeDigest(hash[0], "hex", sha256.Size); !ok || !hmac.Equal(given, sum.Sum(nil)) {
+		if given, ok := decodeDigest(hash[0], "hex", sha256.Size); !ok || !bytes.Equal(given, sum.Sum(nil)) {
 			return "the body is not the one of bodySHA256", nil
 		}
-	case body.begin() == 0:
+	case body.first() == 0:
 	case !isForm(a.request.Header.Get("Content-Type")):
 		return "the body is not a form, and the query has no bodySHA256", nil
 	default:
@@ -44,17 +45,17 @@ func (a attempt) verifyTwilio(body Body) (string, error) {
 			return "the form is malformed", nil
 		}
 	}
-	for _, key := range a.scheme.keys {
-		for _, url := range twilioURLs(a.scheme.urls[0], a.request.Target) {
-			mac := hmac.New(a.scheme.newHash, key)
-			mac.Write([]byte(url))
-			mac.Write([]byte(form))
-			if isOneOf(mac.Sum(nil), a.digests) {
-				return "", nil
-			}
-		}
+	var messages []func(io.Writer)
+	for _, url := range twilioURLs(a.run.urls[0], a.request.Target) {
+		messages = append(messages, func(to io.Writer) {
+			_, _ = io.WriteString(to, url)
+			_, _ = io.WriteString(to, form)
+		})
 	}
-	return noMatch, nil
+	if !a.matches(messages...) {
+		return noMatch, nil
+	}
+	return "", nil
 }
 
 func isForm(contentType string) bool {
@@ -96,13 +97,7 @@ func twilioURLs(setting, target string) (urls []string) {
 	if err != nil {
 		return nil
 	}
-	if _, rest, absolute := strings.Cut(target, "://"); absolute && !strings.HasPrefix(target, "/") {
-		at := strings.IndexAny(rest, "/?")
-		if at < 0 {
-			at = len(rest)
-		}
-		target = rest[at:]
-	}
+	_, target = cutAuthority(target)
 	targets := []string{target}
 	if bare := strings.TrimPrefix(target, "/"); bare == "" || bare[0] == '?' {
 		targets = append(targets, bare)
@@ -131,11 +126,19 @@ func splitOrigin(text string) (origin, port string, err error) {
 	if u.Port() != "" {
 		port = ":" + u.Port()
 	}
-	end := len(u.Scheme) + len("://")
-	if length := strings.IndexAny(text[end:], "/?"); length >= 0 {
-		end += length
-	} else {
-		end = len(text)
+	authority, _ := cutAuthority(text)
+	return strings.TrimSuffix(authority, port), port, nil
+}
+
+// cutAuthority cuts a URL behind its authority. A target that begins with a slash has none.
+func cutAuthority(text string) (before, after string) {
+	at := strings.Index(text, "://")
+	if at < 0 || text[0] == '/' {
+		return "", text
 	}
-	return strings.TrimSuffix(text[:end], port), port, nil
+	at += len("://")
+	if length := strings.IndexAny(text[at:], "/?"); length >= 0 {
+		return text[:at+length], text[at+length:]
+	}
+	return text, ""
 }
