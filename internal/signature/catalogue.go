@@ -6,6 +6,15 @@ import (
 	"time"
 )
 
+// What [Provider.ID] and [Provider.Source] are, if they are not yes and primary.
+const (
+	notID           = "no"
+	inPart          = "in part"
+	nothingSigned   = "nothing is signed"
+	secondary       = "secondary"
+	secondaryInPart = "secondary in part"
+)
+
 // The default tolerances: vendors that state one state five minutes or less, but for two.
 const (
 	fiveMinutes = 5 * time.Minute
@@ -75,25 +84,25 @@ func isPlainToken(secret string) bool { return !isSigningToken(secret) }
 // catalogue has every provider that can be verified, sorted by name. Where a comment names no other
 // source, the scheme was read in the provider's own page, code or SDK.
 var catalogue = []Provider{
-	{Name: "adyen", ID: CoversPart, schemes: rows(scheme{
+	{Name: "adyen", ID: inPart, schemes: rows(scheme{
 		Scheme: Scheme{SecretEncoding: "hex"}, verify: verifyAdyen, how: "HMAC-SHA256 (base64) in each item, over eight of its members",
 	}), Note: "Of each item, pspReference, originalReference, merchantAccountCode, merchantReference, amount, eventCode and success are signed, and nothing else. " +
 		"Webhooks of Adyen's platforms, with HmacSignature in the header, are not covered."},
-	{Name: "asaas", ID: CoversNothing, schemes: rows(equal("asaas-access-token"))},
+	{Name: "asaas", ID: nothingSigned, schemes: rows(equal("asaas-access-token"))},
 	{Name: "asana", schemes: rows(inHex("X-Hook-Signature")), Handshake: unsignedIsRefused + "POST with X-Hook-Secret, which is the secret"},
 	// From hookdeck's notes: the provider's page names only static fields.
-	{Name: "bigcommerce", Source: Secondary, Within: fiveMinutes, schemes: rows(standard("webhook-", "text")), Note: "The secret is the app's client secret."},
+	{Name: "bigcommerce", Source: secondary, Within: fiveMinutes, schemes: rows(standard("webhook-", "text")), Note: "The secret is the app's client secret."},
 	// From hookdeck/webhook-skills; bitbucket.org says that there are signatures.
-	{Name: "bitbucket", Source: Secondary, ID: CoversNoID, schemes: rows(asGitHub("X-Hub-Signature"))},
+	{Name: "bitbucket", Source: secondary, ID: notID, schemes: rows(asGitHub("X-Hub-Signature"))},
 	{Name: "box", Within: tenMinutes, schemes: rows(scheme{
 		Scheme: Scheme{Header: "BOX-SIGNATURE-PRIMARY", Encoding: "base64"}, second: "BOX-SIGNATURE-SECONDARY",
 		fixed: []field{{"BOX-SIGNATURE-VERSION", "1"}, {"BOX-SIGNATURE-ALGORITHM", "HmacSHA256"}},
 	}.over("{body}{timestamp}", "BOX-DELIVERY-TIMESTAMP", "rfc3339")),
 		Note: "Box's SDK also takes a signature over the body with its characters beyond ASCII escaped; that form is left out."},
-	{Name: "chargebee", ID: CoversNothing, schemes: rows(basicAuth())},
+	{Name: "chargebee", ID: nothingSigned, schemes: rows(basicAuth())},
 	{Name: "circleci", schemes: rows(formatted("circleci-signature", "v1={signature},v1={signature}")), Handshake: signedHandshake},
 	{Name: "clerk", Within: fiveMinutes, schemes: rows(standard("svix-", secretWhsec))},
-	{Name: "convoy", ID: CoversNoID, Within: fiveMinutes, schemes: rows(scheme{
+	{Name: "convoy", ID: notID, Within: fiveMinutes, schemes: rows(scheme{
 		Scheme: Scheme{Header: "X-Convoy-Signature"}, read: readConvoy, verify: verifyConvoy,
 		how: "HMAC-SHA256 or SHA512 (hex or base64) in X-Convoy-Signature, over {body} or {timestamp},{body}, the body as compact JSON",
 	}), Note: "Its hooks in the form of HTML forms are left out: it signs the JSON in them."},
@@ -104,42 +113,42 @@ var catalogue = []Provider{
 	{Name: "dropbox", schemes: rows(inHex("X-Dropbox-Signature")),
 		challenge: challenge{method: "GET", parameter: "challenge"}, Handshake: unsignedPasses + "GET with challenge"},
 	// From vgi-forge-forgejo, which says that it follows Forgejo.
-	{Name: "forgejo", Source: Secondary, ID: CoversNoID, schemes: rows(inHex("X-Forgejo-Signature"), inHex("X-Gitea-Signature")), Note: noteForm},
+	{Name: "forgejo", Source: secondary, ID: notID, schemes: rows(inHex("X-Forgejo-Signature"), inHex("X-Gitea-Signature")), Note: noteForm},
 	{Name: "fourthwall", schemes: rows(inBase64("X-Fourthwall-Hmac-SHA256"), inBase64("X-Fourthwall-Hmac-Apps-SHA256"))},
-	{Name: "gitea", ID: CoversNoID, schemes: rows(inHex("X-Gitea-Signature")), Note: noteForm},
-	{Name: "github", ID: CoversNoID, foreign: codeForges, schemes: rows(asGitHub("X-Hub-Signature-256")), Handshake: signedHandshake},
+	{Name: "gitea", ID: notID, schemes: rows(inHex("X-Gitea-Signature")), Note: noteForm},
+	{Name: "github", ID: notID, foreign: codeForges, schemes: rows(asGitHub("X-Hub-Signature-256")), Handshake: signedHandshake},
 	// That a signing token begins with whsec_ is from receivers.
-	{Name: "gitlab", Source: PartlySecondary, Within: fiveMinutes,
+	{Name: "gitlab", Source: secondaryInPart, Within: fiveMinutes,
 		schemes: rows(standard("webhook-", secretWhsec).taking(isSigningToken), equal("X-Gitlab-Token").taking(isPlainToken)),
 		Note:    "A secret that begins with whsec_ is a signing token; another one is the plain secret token, with which nothing is signed."},
 	// From receivers.
-	{Name: "gusto", Source: Secondary, schemes: rows(inHex("X-Gusto-Signature")), Handshake: unsignedIsRefused + "POST with verification_token, which is the secret"},
-	{Name: "hugging_face", ID: CoversNothing, schemes: rows(equal("X-Webhook-Secret"), scheme{parameter: "secret", static: true})},
+	{Name: "gusto", Source: secondary, schemes: rows(inHex("X-Gusto-Signature")), Handshake: unsignedIsRefused + "POST with verification_token, which is the secret"},
+	{Name: "hugging_face", ID: nothingSigned, schemes: rows(equal("X-Webhook-Secret"), scheme{parameter: "secret", static: true})},
 	// From hookdeck's notes and webhookdb; the HEAD is from the provider's page.
-	{Name: "intercom", Source: Secondary, foreign: codeHosts, schemes: rows(formatted("X-Hub-Signature", "sha1={signature}").sha1()),
+	{Name: "intercom", Source: secondary, foreign: codeHosts, schemes: rows(formatted("X-Hub-Signature", "sha1={signature}").sha1()),
 		challenge: challenge{method: "HEAD"}, Handshake: unsignedPasses + "HEAD"},
 	// From hookdeck/webhook-skills, trigger.dev and n8n.
-	{Name: "jira", Source: Secondary, ID: CoversNoID, schemes: rows(asGitHub("X-Hub-Signature"))},
+	{Name: "jira", Source: secondary, ID: notID, schemes: rows(asGitHub("X-Hub-Signature"))},
 	{Name: "lemon_squeezy", schemes: rows(inHex("X-Signature"))},
 	{Name: "line", schemes: rows(inBase64("X-Line-Signature")), Handshake: signedHandshake},
-	{Name: "linear", ID: CoversNoID, Within: fiveMinutes, schemes: rows(scheme{Scheme: Scheme{Header: "Linear-Signature"}, pointer: "/webhookTimestamp"}),
+	{Name: "linear", ID: notID, Within: fiveMinutes, schemes: rows(scheme{Scheme: Scheme{Header: "Linear-Signature"}, pointer: "/webhookTimestamp"}),
 		Note: "The timestamp is the body's webhookTimestamp: Linear-Timestamp is not signed."},
 	{Name: "meta", foreign: codeHosts, schemes: rows(asGitHub("X-Hub-Signature-256")), challenge: ofMeta, Handshake: unsignedPasses + "GET with hub.challenge"},
 	{Name: "notion", schemes: rows(asGitHub("X-Notion-Signature")), Handshake: unsignedIsRefused + "POST with verification_token, which is the secret"},
 	// The field is from the provider's page, hash and encoding from a gist.
-	{Name: "nylas", Source: PartlySecondary, schemes: rows(inHex("X-Nylas-Signature")),
+	{Name: "nylas", Source: secondaryInPart, schemes: rows(inHex("X-Nylas-Signature")),
 		challenge: challenge{method: "GET", parameter: "challenge"}, Handshake: unsignedPasses + "GET with challenge"},
-	{Name: "okta", ID: CoversNothing, schemes: rows(equal("Authorization")),
+	{Name: "okta", ID: nothingSigned, schemes: rows(equal("Authorization")),
 		challenge: challenge{method: "GET", field: "X-Okta-Verification-Challenge"}, Handshake: unsignedPasses + "GET with X-Okta-Verification-Challenge"},
 	{Name: "openai", Within: fiveMinutes, schemes: rows(standard("webhook-", secretWhsecOrText))},
-	{Name: "outpost", ID: CoversNoID, schemes: rows(formatted("X-Outpost-Signature", "v0={signature},{signature}")),
+	{Name: "outpost", ID: notID, schemes: rows(formatted("X-Outpost-Signature", "v0={signature},{signature}")),
 		Note: "All of a secret is the key, whsec_ included. Write `verify hmac` where the operator has changed what is signed or how, and name standard_webhooks where it sends these."},
 	{Name: "paddle", Within: fiveMinutes, schemes: rows(formatted("Paddle-Signature", "ts={timestamp};h1={signature}").over("{timestamp}:{body}", "", "s"))},
-	{Name: "pagerduty", ID: CoversNoID, schemes: rows(formatted("X-PagerDuty-Signature", "v1={signature},v1={signature}"))},
-	{Name: "pandadoc", ID: CoversNoID, schemes: rows(scheme{parameter: "signature"})},
-	{Name: "postmark", ID: CoversNothing, schemes: rows(basicAuth())},
-	{Name: "prolific", ID: CoversNoID, schemes: rows(inBase64("X-Prolific-Request-Signature").over("{timestamp}{body}", "X-Prolific-Request-Timestamp", "s"))},
-	{Name: "razorpay", ID: CoversNoID, schemes: rows(inHex("X-Razorpay-Signature"))},
+	{Name: "pagerduty", ID: notID, schemes: rows(formatted("X-PagerDuty-Signature", "v1={signature},v1={signature}"))},
+	{Name: "pandadoc", ID: notID, schemes: rows(scheme{parameter: "signature"})},
+	{Name: "postmark", ID: nothingSigned, schemes: rows(basicAuth())},
+	{Name: "prolific", ID: notID, schemes: rows(inBase64("X-Prolific-Request-Signature").over("{timestamp}{body}", "X-Prolific-Request-Timestamp", "s"))},
+	{Name: "razorpay", ID: notID, schemes: rows(inHex("X-Razorpay-Signature"))},
 	{Name: "replicate", Within: fiveMinutes, schemes: rows(standard("webhook-", secretWhsec))},
 	{Name: "resend", Within: fiveMinutes, schemes: rows(standard("svix-", secretWhsec))},
 	{Name: "sendgrid", schemes: rows(scheme{
@@ -147,8 +156,8 @@ var catalogue = []Provider{
 		how: "ECDSA with SHA256 on P-256 (base64) in X-Twilio-Email-Event-Webhook-Signature, over {timestamp}{body}",
 	}.over("{timestamp}{body}", "X-Twilio-Email-Event-Webhook-Timestamp", "s"))},
 	{Name: "sentry", schemes: rows(inHex("Sentry-Hook-Signature"))},
-	{Name: "sevalla", ID: CoversNothing, schemes: rows(equal("svl-signature")), Note: "The field has the secret itself, whsec_ included."},
-	{Name: "shopify", ID: CoversNoID, schemes: rows(inBase64("Shopify-Hmac-Sha256"), inBase64("X-Shopify-Hmac-Sha256"))},
+	{Name: "sevalla", ID: nothingSigned, schemes: rows(equal("svl-signature")), Note: "The field has the secret itself, whsec_ included."},
+	{Name: "shopify", ID: notID, schemes: rows(inBase64("Shopify-Hmac-Sha256"), inBase64("X-Shopify-Hmac-Sha256"))},
 	{Name: "slack", Within: fiveMinutes, schemes: rows(formatted("X-Slack-Signature", "v0={signature}").over("v0:{timestamp}:{body}", "X-Slack-Request-Timestamp", "s")), Handshake: signedHandshake},
 	{Name: "square", schemes: rows(inBase64("x-square-hmacsha256-signature").over("{url}{body}", "", "")),
 		Note: "The URL is the one that is registered, whole. With several, the body has to be a JSON object."},
@@ -156,8 +165,8 @@ var catalogue = []Provider{
 	{Name: "stripe", Within: fiveMinutes, schemes: rows(formatted("Stripe-Signature", "t={timestamp},v1={signature}").over("{timestamp}.{body}", "", "s"))},
 	{Name: "svix", Within: fiveMinutes, schemes: rows(standard("svix-", secretWhsec)), Note: "Where the fields begin with webhook-, name standard_webhooks."},
 	// From pages of SDKs that repeat core.telegram.org.
-	{Name: "telegram", Source: Secondary, ID: CoversNothing, schemes: rows(equal("X-Telegram-Bot-Api-Secret-Token"))},
-	{Name: "twilio", ID: CoversNoID, schemes: rows(scheme{
+	{Name: "telegram", Source: secondary, ID: nothingSigned, schemes: rows(equal("X-Telegram-Bot-Api-Secret-Token"))},
+	{Name: "twilio", ID: notID, schemes: rows(scheme{
 		Scheme: Scheme{Header: "X-Twilio-Signature", Encoding: "base64", Signed: "{url}{body}"}, verify: verifyTwilio,
 		how: "HMAC-SHA1 (base64) in X-Twilio-Signature, over the URL and the sorted form, or the URL with the body's hash",
 	}.sha1()), Note: "The URL is the origin of `url`, with user and password, and path and query of the request. A body that is not a form needs bodySHA256 in the query. " +
@@ -167,10 +176,10 @@ var catalogue = []Provider{
 	}.over(fieldPrefix+"Twitch-Eventsub-Message-Id}{timestamp}{body}", "Twitch-Eventsub-Message-Timestamp", "rfc3339")), Handshake: signedHandshake},
 	{Name: "typeform", schemes: rows(scheme{Scheme: Scheme{Header: "Typeform-Signature", Format: "sha256={signature}", Encoding: "base64"}})},
 	// From hookdeck/webhook-skills.
-	{Name: "vercel", Source: Secondary, schemes: rows(inHex("x-vercel-signature").sha1())},
+	{Name: "vercel", Source: secondary, schemes: rows(inHex("x-vercel-signature").sha1())},
 	{Name: "whatsapp", foreign: codeHosts, schemes: rows(asGitHub("X-Hub-Signature-256")), challenge: ofMeta, Handshake: unsignedPasses + "GET with hub.challenge"},
-	{Name: "woocommerce", ID: CoversNoID, schemes: rows(inBase64("X-WC-Webhook-Signature")), Handshake: unsignedIsRefused + "POST with webhook_id"},
-	{Name: "zendesk", ID: CoversNoID, schemes: rows(inBase64("X-Zendesk-Webhook-Signature").over("{timestamp}{body}", "X-Zendesk-Webhook-Signature-Timestamp", "rfc3339")),
+	{Name: "woocommerce", ID: notID, schemes: rows(inBase64("X-WC-Webhook-Signature")), Handshake: unsignedIsRefused + "POST with webhook_id"},
+	{Name: "zendesk", ID: notID, schemes: rows(inBase64("X-Zendesk-Webhook-Signature").over("{timestamp}{body}", "X-Zendesk-Webhook-Signature-Timestamp", "rfc3339")),
 		Note: "Its test requests use a secret of Zendesk's own, and are refused."},
 	{Name: "zoom", schemes: rows(formatted("x-zm-signature", "v0={signature}").over("v0:{timestamp}:{body}", "x-zm-request-timestamp", "s")), Handshake: signedHandshake},
 }

@@ -55,7 +55,7 @@ func TestDescriptions(t *testing.T) {
 		"adyen":        {"HMAC-SHA256 (base64) in each item, over eight of its members", "in part", "", "primary"},
 	} {
 		p, _ := signature.ProviderNamed(name)
-		if got := [4]string{p.How(), p.ID.String(), p.Handshake, p.Source.String()}; got != want {
+		if got := [4]string{p.How(), p.ID, p.Handshake, p.Source}; got != want {
 			t.Errorf("%s: %q", name, got)
 		}
 	}

@@ -106,7 +106,9 @@ func TestAdyenItems(t *testing.T) {
 		{`{"notificationItems":[` + good + "," + item(`"2"`, `""`, "", `"true"`, "1:::::::true") + `]}`, false},
 		{`{"notificationItems":[` + good + `,{}]}`, false},
 		{`{"notificationItems":[` + item(`"1:"`, `""`, "", `"true"`, "1:::::::true") + `]}`, false},
-		{`{"notificationItems":[` + item(`"1:x"`, `"y"`, "", `"true"`, "1:x:y:::::true") + `]}`, false},
+		{`{"notificationItems":[` + item(`"1:x"`, `"y"`, "", `"true"`, "1:x:y::::::true") + `]}`, false},
+		{`{"notificationItems":[` + item(`"1"`, `"x:y"`, "", `"true"`, "1:x:y::::::true") + `]}`, false},
+		{`{"notificationItems":[` + item(`"1"`, `"x"`, "y", `"true"`, "1:x::y::::true") + `]}`, true},
 		{`{"notificationItems":[` + item(`["1"]`, `""`, "", `"true"`, "::::::::true") + `]}`, false},
 		{`{"notificationItems":[` + item(`{}`, `""`, "", `"true"`, ":::::::true") + `]}`, false},
 		{`{"notificationItems":[]}`, false},
@@ -157,6 +159,8 @@ func TestTwilioForms(t *testing.T) {
 		{"https://a.example", "/x?bodySHA256=" + hash, form, "", "https://a.example/x?bodySHA256=" + hash, false},
 		{"https://a.example", "/x?bodySHA256=" + hash, form, "A=1", "https://a.example/x?bodySHA256=" + hash + "A1", false},
 		{"https://a.example", "/x?bodySHA256=" + hash + "&bodySHA256=" + hash, "", "{}", "https://a.example/x?bodySHA256=" + hash + "&bodySHA256=" + hash, false},
+		{"https://a.example", "/x?bodySHA256=" + hash + "&bodySHA256=" + hash, form, "A=1", "https://a.example/x?bodySHA256=" + hash + "&bodySHA256=" + hash + "A1", false},
+		{"https://a.example", "/x", "application/json", "{}", "https://a.example/x{}", false},
 		{"https://a.example", "/x?bodySHA256=", "", "{}", "https://a.example/x?bodySHA256=", false},
 	} {
 		v := senders["twilio"].verifier(t, "twilio", func(c *signature.Config) { c.URLs = []string{test.url} })
@@ -185,6 +189,7 @@ func TestConvoyModes(t *testing.T) {
 		{"v2=" + inBase64(digest(sha512.New, textSecret, stamp, ",", compact)), raw, false},
 		{"t=" + stamp + ",v1=" + inHex(digest(sha512.New, textSecret, compact)), raw, false},
 		{"t=" + stamp, raw, false},
+		{"t=1764201600,t=" + stamp + ",v1=" + inHex(digest(sha256.New, textSecret, stamp, ",", raw)), raw, false},
 		{"t=,v1=" + inHex(digest(sha256.New, textSecret, ",", raw)), raw, false},
 		{inHex(digest(newSHA1, textSecret, raw)), raw, false},
 		{inHex(digest(sha256.New, textSecret, "not JSON")), "not JSON", true},

@@ -29,11 +29,8 @@ func readConvoy(a *attempt, value string, now time.Time) string {
 			a.digests = append(a.digests, digest)
 		}
 	}
-	switch {
-	case len(a.digests) == 0 || len(a.digests) > maxSignatures:
+	if len(a.digests) == 0 || len(a.digests) > maxSignatures {
 		return a.run.Header + " has no signature of a known form, or too many"
-	case a.timestamp == "":
-		return a.run.Header + " has no timestamp"
 	}
 	return checkTimestamp(a.timestamp, "s", now, a.run.within)
 }
@@ -66,7 +63,7 @@ func verifyConvoy(a attempt, body Body) (string, error) {
 	if a.matchesEither(begin, raw) {
 		return "", nil
 	}
-	if err := body.reserve(len(raw)); err != nil {
+	if err := body.Reserve(len(raw)); err != nil {
 		return "", err
 	}
 	compact := bytes.NewBuffer(make([]byte, 0, len(raw)))

@@ -112,8 +112,6 @@ func (f format) read(value string) (timestamp string, signatures []string, err e
 		return "", nil, errors.New("has no signature of a known form")
 	case len(signatures) > maxSignatures:
 		return "", nil, fmt.Errorf("has more than %d signatures", maxSignatures)
-	case f.timed && timestamp == "":
-		return "", nil, errors.New("has no timestamp")
 	}
 	return timestamp, signatures, nil
 }

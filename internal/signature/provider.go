@@ -13,15 +13,16 @@ type Provider struct {
 	Name string
 	// Reason says why they cannot be verified. If it is not empty, nothing else is set.
 	Reason string
-	// ID says whether the signature covers the delivery ID. Where it does not, a captured request
-	// can be sent again under another ID.
-	ID Coverage
+	// ID says whether the signature covers the delivery ID: yes, no, in part, or nothing is signed.
+	// Where it does not, a captured request can be sent again under another ID.
+	ID string
 	// Within is the default tolerance of a timestamp; 0 is none.
 	Within time.Duration
 	// Handshake says what becomes of the request that sets a webhook up; empty if none is known.
 	Handshake string
-	// Source says where the scheme was read.
-	Source Source
+	// Source says where the scheme was read: primary is the provider's own page, code or SDK, and
+	// secondary those of others; or secondary in part.
+	Source string
 	// Note is what else a user has to know, in whole sentences.
 	Note string
 
@@ -32,33 +33,6 @@ type Provider struct {
 	challenge challenge
 }
 
-// Coverage says whether what is signed covers what the catalogue makes the key of. The zero value
-// is CoversID.
-type Coverage string
-
-const (
-	CoversID      Coverage = ""
-	CoversNoID    Coverage = "no"
-	CoversPart    Coverage = "in part"
-	CoversNothing Coverage = "nothing is signed"
-)
-
-// String says it in a few words.
-func (c Coverage) String() string { return cmp.Or(string(c), "yes") }
-
-// Source says where a scheme was read. The zero value is Primary: in the provider's own page, code
-// or SDK.
-type Source string
-
-const (
-	Primary         Source = ""
-	Secondary       Source = "secondary"
-	PartlySecondary Source = "secondary in part"
-)
-
-// String says it in a few words.
-func (s Source) String() string { return cmp.Or(string(s), "primary") }
-
 // What [Provider.Handshake] begins with.
 const (
 	signedHandshake   = "signed"
@@ -67,8 +41,10 @@ const (
 )
 
 // Providers returns the whole catalogue, sorted by name, with those that cannot be verified.
-func Providers() []Provider {
-	all := slices.Clone(catalogue)
+func Providers() (all []Provider) {
+	for _, p := range catalogue {
+		all = append(all, p.complete())
+	}
 	for name, reason := range unverifiable {
 		all = append(all, Provider{Name: name, Reason: reason})
 	}
@@ -80,11 +56,17 @@ func Providers() []Provider {
 func ProviderNamed(name string) (Provider, bool) {
 	for _, p := range catalogue {
 		if p.Name == name {
-			return p, true
+			return p.complete(), true
 		}
 	}
 	reason, known := unverifiable[name]
 	return Provider{Name: name, Reason: reason}, known
+}
+
+// complete returns an entry with what the table leaves out.
+func (p Provider) complete() Provider {
+	p.ID, p.Source = cmp.Or(p.ID, "yes"), cmp.Or(p.Source, "primary")
+	return p
 }
 
 // PublicKey reports whether it takes a public key in place of a secret.

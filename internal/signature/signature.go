@@ -32,23 +32,16 @@ type Body struct {
 	// algorithm needs it so. The caller accounts for the bytes.
 	Whole func() ([]byte, error)
 	// Reserve is asked for the bytes that are needed beside the body before they are allocated.
-	// Nil means that there is room.
 	Reserve func(bytes int) error
 }
 
-// BodyOf returns a body that is held in one piece.
+// BodyOf returns a body that is held in one piece, and for which there is room.
 func BodyOf(body []byte) Body {
 	return Body{
-		Pieces: func(yield func([]byte) bool) { yield(body) },
-		Whole:  func() ([]byte, error) { return body, nil },
+		Pieces:  func(yield func([]byte) bool) { yield(body) },
+		Whole:   func() ([]byte, error) { return body, nil },
+		Reserve: func(int) error { return nil },
 	}
-}
-
-func (b Body) reserve(bytes int) error {
-	if b.Reserve == nil {
-		return nil
-	}
-	return b.Reserve(bytes)
 }
 
 // first returns the first byte of the body, and 0 for an empty one.
@@ -141,8 +134,11 @@ func (v *Verifier) begin(r Request, now time.Time) (attempt, string) {
 	}
 	// Where a provider has two schemes, the first that the request uses decides: there is no way
 	// back from a wrong signature to a weaker scheme.
-	used := max(0, slices.IndexFunc(v.schemes, func(s *runner) bool { return s.isUsed(r) }))
-	a, reason := v.schemes[used].begin(r, now)
+	used := slices.IndexFunc(v.schemes, func(s *runner) bool {
+		values, _ := s.values(r)
+		return len(values) > 0
+	})
+	a, reason := v.schemes[max(used, 0)].begin(r, now)
 	a.of = v
 	return a, reason
 }

@@ -4,10 +4,10 @@ import (
 	"bytes"
 	"cmp"
 	"crypto/sha256"
-	"errors"
 	"io"
 	"mime"
 	"net/url"
+	"regexp"
 	"slices"
 	"strings"
 )
@@ -38,10 +38,11 @@ func verifyTwilio(a attempt, body Body) (string, error) {
 			return "", err
 		}
 		// A pair takes two strings, and their bytes once beside the body and once joined.
-		if err := body.reserve(2*len(raw) + 32*strings.Count(string(raw), "&")); err != nil {
+		if err := body.Reserve(2*len(raw) + 32*strings.Count(string(raw), "&")); err != nil {
 			return "", err
 		}
-		if form, err = sortedForm(string(raw)); err != nil {
+		var ok bool
+		if form, ok = sortedForm(string(raw)); !ok {
 			return "the form is malformed", nil
 		}
 	}
@@ -65,7 +66,7 @@ func isForm(contentType string) bool {
 
 // sortedForm joins each name and value of a form, sorted by name and then by value; equal pairs
 // count once.
-func sortedForm(body string) (string, error) {
+func sortedForm(body string) (form string, ok bool) {
 	var pairs [][2]string
 	for text := range strings.SplitSeq(body, "&") {
 		if text == "" {
@@ -74,8 +75,8 @@ func sortedForm(body string) (string, error) {
 		name, value, _ := strings.Cut(text, "=")
 		name, err := url.QueryUnescape(name)
 		value, err2 := url.QueryUnescape(value)
-		if err := cmp.Or(err, err2); err != nil {
-			return "", err
+		if err != nil || err2 != nil {
+			return "", false
 		}
 		pairs = append(pairs, [2]string{name, value})
 	}
@@ -87,24 +88,23 @@ func sortedForm(body string) (string, error) {
 		all.WriteString(pair[0])
 		all.WriteString(pair[1])
 	}
-	return all.String(), nil
+	return all.String(), true
 }
 
 // twilioURLs returns the forms of the URL that Twilio may have signed: with the port of the
 // setting, without one, and with the scheme's own; and with or without the path of a bare origin.
 func twilioURLs(setting, target string) (urls []string) {
-	origin, port, err := splitOrigin(setting)
-	if err != nil {
-		return nil
+	url := inURL.FindStringSubmatch(setting)
+	origin, port, standard := url[1], url[2], ":443"
+	if strings.HasPrefix(origin, "http://") {
+		standard = ":80"
 	}
-	_, target = cutAuthority(target)
+	if absolute := inURL.FindStringSubmatch(target); absolute != nil {
+		target = absolute[3]
+	}
 	targets := []string{target}
 	if bare := strings.TrimPrefix(target, "/"); bare == "" || bare[0] == '?' {
 		targets = append(targets, bare)
-	}
-	standard := ":443"
-	if strings.HasPrefix(origin, "http://") {
-		standard = ":80"
 	}
 	for _, port := range []string{port, "", standard} {
 		for _, target := range targets {
@@ -116,29 +116,6 @@ func twilioURLs(setting, target string) (urls []string) {
 	return urls
 }
 
-// splitOrigin returns the origin of a URL as it is written, with user and password and without its
-// port, and the port behind a colon, if it has one. No error quotes the URL.
-func splitOrigin(text string) (origin, port string, err error) {
-	u, err := url.Parse(text)
-	if err != nil || u.Scheme != "https" && u.Scheme != "http" || u.Hostname() == "" || u.Fragment != "" || !strings.HasPrefix(text, u.Scheme+"://") {
-		return "", "", errors.New("is not a URL such as https://example.com/webhooks")
-	}
-	if u.Port() != "" {
-		port = ":" + u.Port()
-	}
-	authority, _ := cutAuthority(text)
-	return strings.TrimSuffix(authority, port), port, nil
-}
-
-// cutAuthority cuts a URL behind its authority. A target that begins with a slash has none.
-func cutAuthority(text string) (before, after string) {
-	at := strings.Index(text, "://")
-	if at < 0 || text[0] == '/' {
-		return "", text
-	}
-	at += len("://")
-	if length := strings.IndexAny(text[at:], "/?"); length >= 0 {
-		return text[:at+length], text[at+length:]
-	}
-	return text, ""
-}
+// inURL matches a URL with its origin, with user and password, its port behind a colon, and the
+// rest of it, as they are written.
+var inURL = regexp.MustCompile(`^(https?://[^/?#\s:][^/?#\s]*?)(:\d+)?([/?][^#\s]*)?$`)
