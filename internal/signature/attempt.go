@@ -162,10 +162,8 @@ func (a *attempt) readFields(now time.Time) (reason string) {
 		if reason != "" {
 			return reason
 		}
-		for _, text := range p.without {
-			if strings.Contains(value, text) {
-				return fmt.Sprintf("%s has %q in it, which ends it in what is signed", p.field, text)
-			}
+		if p.next != "" && strings.Index(value+p.next, p.next) < len(value) || p.previous != "" && strings.LastIndex(p.previous+value, p.previous) > 0 {
+			return p.field + " has in it what separates it from the rest of what is signed"
 		}
 	}
 	if r.TimeHeader != "" {
@@ -190,7 +188,7 @@ func (a attempt) verify(body Body, now time.Time) (reason string, err error) {
 		return r.scheme.verify(a, body)
 	case r.publicKey != nil:
 		return a.verifyPublic(body)
-	case len(r.urls) > 1 && body.first() != '{':
+	case len(r.urls) > 1 && !body.begins('{'):
 		// Where one URL begins with another, the rest of it could be moved to the body.
 		return "the body is not a JSON object, and there is more than one url", nil
 	}
@@ -247,10 +245,7 @@ func (a attempt) write(to io.Writer, url string, body Body) {
 
 // verifyPublic needs the message in one piece, as Ed25519 does.
 func (a attempt) verifyPublic(body Body) (string, error) {
-	n := len(a.timestamp)
-	for piece := range body.Pieces {
-		n += len(piece)
-	}
+	n := len(a.timestamp) + body.size()
 	if err := body.Reserve(n); err != nil {
 		return "", err
 	}

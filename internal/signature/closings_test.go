@@ -161,6 +161,7 @@ func TestTwilioForms(t *testing.T) {
 		{"https://a.example", "/x?bodySHA256=" + hash + "&bodySHA256=" + hash, "", "{}", "https://a.example/x?bodySHA256=" + hash + "&bodySHA256=" + hash, false},
 		{"https://a.example", "/x?bodySHA256=" + hash + "&bodySHA256=" + hash, form, "A=1", "https://a.example/x?bodySHA256=" + hash + "&bodySHA256=" + hash + "A1", false},
 		{"https://a.example", "/x", "application/json", "{}", "https://a.example/x{}", false},
+		{"https://a.example", "/x", "application/json", "\x00{}", "https://a.example/x", false},
 		{"https://a.example", "/x?bodySHA256=", "", "{}", "https://a.example/x?bodySHA256=", false},
 	} {
 		v := senders["twilio"].verifier(t, "twilio", func(c *signature.Config) { c.URLs = []string{test.url} })

@@ -75,9 +75,9 @@ const (
 // part is a piece of the bytes that are signed: a placeholder, the name of a field, or a text.
 type part struct {
 	place, field, text string
-	// without are texts that the field's value must not have, because they separate it from what
-	// is beside it: else bytes could move from one part to the next under the same signature.
-	without []string
+	// previous and next separate a field from what is beside it. Its value must not have them, or
+	// bytes could move from one part to the next under the same signature.
+	previous, next string
 }
 
 // runner is a row with the secrets or public keys of a configuration.
@@ -189,14 +189,13 @@ func parseSigned(text string, own bool) (parts []part, err error) {
 		return nil, fmt.Errorf("signed %q has no {body}: whoever has one signature could send it with any body", text)
 	}
 	for i := range parts {
-		for _, beside := range []int{i - 1, i + 1} {
-			if parts[i].field == "" || beside < 0 || beside == len(parts) {
-				continue
-			}
-			if separator := parts[beside].text; separator != "" {
-				parts[i].without = append(parts[i].without, separator)
-			} else { // Twitch's timestamp, in RFC 3339: it has colons, which no ID of Twitch's has
-				parts[i].without = append(parts[i].without, ":")
+		if i > 0 {
+			parts[i].previous = parts[i-1].text
+		}
+		if i+1 < len(parts) {
+			parts[i].next = parts[i+1].text
+			if parts[i+1].place == placeTime {
+				parts[i].next = ":" // Twitch's timestamp has some, and its IDs have none
 			}
 		}
 	}

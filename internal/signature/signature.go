@@ -19,6 +19,7 @@ type Request struct {
 	Method string
 	// Target is the target of the request line as it was sent, before any rewrite.
 	Target string
+	// Header must not change until [Pending.Verify] has returned.
 	Header http.Header
 	// HasBody reports whether a body is announced. A challenge has none.
 	HasBody bool
@@ -44,14 +45,22 @@ func BodyOf(body []byte) Body {
 	}
 }
 
-// first returns the first byte of the body, and 0 for an empty one.
-func (b Body) first() byte {
+// begins reports whether a byte is the first of the body.
+func (b Body) begins(with byte) bool {
 	for piece := range b.Pieces {
 		if len(piece) > 0 {
-			return piece[0]
+			return piece[0] == with
 		}
 	}
-	return 0
+	return false
+}
+
+// size returns how many bytes the body has.
+func (b Body) size() (n int) {
+	for piece := range b.Pieces {
+		n += len(piece)
+	}
+	return n
 }
 
 // Refusal is the error of a request that does not come from any of the providers. Its text is for

@@ -29,7 +29,7 @@ func verifyTwilio(a attempt, body Body) (string, error) {
 		if given, ok := decodeDigest(hash[0], "hex", sha256.Size); !ok || !bytes.Equal(given, sum.Sum(nil)) {
 			return "the body is not the one of bodySHA256", nil
 		}
-	case body.first() == 0:
+	case body.size() == 0:
 	case !isForm(a.request.Header.Get("Content-Type")):
 		return "the body is not a form, and the query has no bodySHA256", nil
 	default:
