@@ -118,7 +118,7 @@ var catalogue = []Provider{
 	{Name: "gitea", ID: notID, schemes: rows(inHex("X-Gitea-Signature")), Note: noteForm},
 	{Name: "github", ID: notID, foreign: codeForges, schemes: rows(asGitHub("X-Hub-Signature-256")), Handshake: signedHandshake},
 	// That a signing token begins with whsec_ is from receivers.
-	{Name: "gitlab", Source: secondaryInPart, Within: fiveMinutes,
+	{Name: "gitlab", ID: "with a signing token", Source: secondaryInPart, Within: fiveMinutes,
 		schemes: rows(standard("webhook-", secretWhsec).taking(isSigningToken), equal("X-Gitlab-Token").taking(isPlainToken)),
 		Note:    "A secret that begins with whsec_ is a signing token; another one is the plain secret token, with which nothing is signed."},
 	// From receivers.

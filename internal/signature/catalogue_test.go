@@ -49,7 +49,7 @@ func TestDescriptions(t *testing.T) {
 	for name, want := range map[string][4]string{
 		"github":       {"HMAC-SHA256 (hex) in X-Hub-Signature-256, over {body}", "no", "signed", "primary"},
 		"svix":         {"HMAC-SHA256 (base64) in svix-signature, over {http.request.header.svix-id}.{timestamp}.{body}", "yes", "", "primary"},
-		"gitlab":       {"HMAC-SHA256 (base64) in webhook-signature, over {http.request.header.webhook-id}.{timestamp}.{body}, or X-Gitlab-Token equals the secret", "yes", "", "secondary in part"},
+		"gitlab":       {"HMAC-SHA256 (base64) in webhook-signature, over {http.request.header.webhook-id}.{timestamp}.{body}, or X-Gitlab-Token equals the secret", "with a signing token", "", "secondary in part"},
 		"hugging_face": {"X-Webhook-Secret equals the secret, or ?secret equals the secret", "nothing is signed", "", "primary"},
 		"vercel":       {"HMAC-SHA1 (hex) in x-vercel-signature, over {body}", "yes", "", "secondary"},
 		"adyen":        {"HMAC-SHA256 (base64) in each item, over eight of its members", "in part", "", "primary"},

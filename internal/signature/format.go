@@ -47,7 +47,8 @@ func parseFormat(text string) (format, error) {
 			}
 		}
 		if f.entries != nil {
-			return f, f.check(text)
+			err := f.check(text)
+			return f, err
 		}
 	}
 	return format{}, fmt.Errorf("format %q must be {signature}, behind a prefix or not, or several entries that end in {signature} or {timestamp}, such as t={timestamp},v1={signature}", text)

@@ -13,7 +13,7 @@ type Provider struct {
 	Name string
 	// Reason says why they cannot be verified. If it is not empty, nothing else is set.
 	Reason string
-	// ID says whether the signature covers the delivery ID: yes, no, in part, or nothing is signed.
+	// ID says in a few words whether the signature covers the delivery ID, yes or no for most.
 	// Where it does not, a captured request can be sent again under another ID.
 	ID string
 	// Within is the default tolerance of a timestamp; 0 is none.
@@ -95,6 +95,8 @@ func (p Provider) How() string {
 		place := s.Header
 		if s.parameter != "" {
 			place = "?" + s.parameter
+		} else if s.second != "" {
+			place += " or " + s.second
 		}
 		way := fmt.Sprintf("HMAC-%s (%s) in %s, over %s", strings.ToUpper(s.Algorithm), s.Encoding, place, s.Signed)
 		switch {

@@ -17,7 +17,7 @@ import (
 // bytes can move between a parameter's name and its value, and between URL and parameters.
 func verifyTwilio(a attempt, body Body) (string, error) {
 	hash := parameters(a.request.Target, "bodySHA256")
-	form := ""
+	var form []byte
 	switch {
 	case len(hash) > 1:
 		return "the query has bodySHA256 more than once", nil
@@ -37,12 +37,12 @@ func verifyTwilio(a attempt, body Body) (string, error) {
 		if err != nil {
 			return "", err
 		}
-		// A pair takes two strings, and their bytes once beside the body and once joined.
-		if err := body.Reserve(2*len(raw) + 32*strings.Count(string(raw), "&")); err != nil {
+		pairs := 1 + bytes.Count(raw, []byte("&"))
+		if err := body.Reserve(3*len(raw) + 32*pairs); err != nil { // as text, unescaped, and joined
 			return "", err
 		}
 		var ok bool
-		if form, ok = sortedForm(string(raw)); !ok {
+		if form, ok = sortedForm(string(raw), pairs); !ok {
 			return "the form is malformed", nil
 		}
 	}
@@ -50,7 +50,7 @@ func verifyTwilio(a attempt, body Body) (string, error) {
 	for _, url := range twilioURLs(a.run.urls[0], a.request.Target) {
 		messages = append(messages, func(to io.Writer) {
 			_, _ = io.WriteString(to, url)
-			_, _ = io.WriteString(to, form)
+			_, _ = to.Write(form)
 		})
 	}
 	if !a.matches(messages...) {
@@ -64,31 +64,27 @@ func isForm(contentType string) bool {
 	return err == nil && media == "application/x-www-form-urlencoded"
 }
 
-// sortedForm joins each name and value of a form, sorted by name and then by value; equal pairs
-// count once.
-func sortedForm(body string) (form string, ok bool) {
-	var pairs [][2]string
+// sortedForm joins each name and value of a form of n pairs, sorted by name and then by value; equal
+// pairs count once. It returns false for a form that is malformed.
+func sortedForm(body string, n int) (form []byte, ok bool) {
+	pairs := make([][2]string, 0, n)
 	for text := range strings.SplitSeq(body, "&") {
-		if text == "" {
-			continue
-		}
 		name, value, _ := strings.Cut(text, "=")
 		name, err := url.QueryUnescape(name)
 		value, err2 := url.QueryUnescape(value)
 		if err != nil || err2 != nil {
-			return "", false
+			return nil, false
 		}
 		pairs = append(pairs, [2]string{name, value})
 	}
 	slices.SortFunc(pairs, func(a, b [2]string) int {
 		return cmp.Or(strings.Compare(a[0], b[0]), strings.Compare(a[1], b[1]))
 	})
-	var all strings.Builder
+	form = make([]byte, 0, len(body))
 	for _, pair := range slices.Compact(pairs) {
-		all.WriteString(pair[0])
-		all.WriteString(pair[1])
+		form = append(append(form, pair[0]...), pair[1]...)
 	}
-	return all.String(), true
+	return form, true
 }
 
 // twilioURLs returns the forms of the URL that Twilio may have signed: with the port of the

@@ -24,9 +24,6 @@ type Config struct {
 	Within *time.Duration
 }
 
-// ownWithin is the default tolerance of a scheme of the user's own, if it has a timestamp.
-const ownWithin = 5 * time.Minute
-
 // Verifier checks the requests of one provider. It is safe for use by several goroutines.
 type Verifier struct {
 	row     Provider
@@ -41,7 +38,7 @@ func (v *Verifier) label() string { return cmp.Or(v.row.Name, "hmac") }
 // New returns the verifier of a configuration. An error names the position of what is wrong among
 // those of its kind, and never a secret, a key or a URL, which may have a password.
 func New(config Config) (*Verifier, error) {
-	v := &Verifier{row: Provider{Within: ownWithin}}
+	v := &Verifier{row: Provider{Within: fiveMinutes}}
 	switch own := config.Scheme; {
 	case (own == nil) == (config.Provider == ""):
 		return nil, errors.New("a verifier needs a provider or a scheme, and not both")
@@ -99,7 +96,7 @@ func (v *Verifier) check(config Config) error {
 		}
 		return nil
 	}
-	if err := errors.Join(
+	if err := cmp.Or(
 		needs("a secret", config.Secrets, !v.row.PublicKey()),
 		needs("a public_key", config.PublicKeys, v.row.PublicKey()),
 		needs("the url to which it sends", config.URLs, config.Scheme == nil && v.row.URL()),
