@@ -43,6 +43,7 @@ type sender struct {
 	unit   string                    // of the timestamp
 	signed string                    // the field with the signature; "" if it is in the body or the query
 	id     string                    // the field with the signed ID
+	inDER  bool                      // the signature may have any size
 }
 
 const (
@@ -256,7 +257,7 @@ func ofSendGrid() sender {
 		panic(err)
 	}
 	const field = "X-Twilio-Email-Event-Webhook-"
-	return sender{signed: field + "Signature", timed: field + "Timestamp", unit: "s",
+	return sender{inDER: true, signed: field + "Signature", timed: field + "Timestamp", unit: "s",
 		config: func(c *signature.Config) { c.Secrets, c.PublicKeys = nil, []string{inBase64(string(public))} },
 		sign: func(r *sent) {
 			sum := sha256.Sum256([]byte(seconds(r.at) + r.body))

@@ -115,6 +115,7 @@ func TestForgedRequests(t *testing.T) {
 	inField := func(s sender) bool { return s.signed != "" }
 	isTimed := func(s sender) bool { return s.timed != "" && s.timed[0] != '/' }
 	hasOwnTime := func(s sender) bool { return isTimed(s) && s.timed != s.signed }
+	hasSize := func(s sender) bool { return s.signed != "" && !s.inDER }
 	hasID := func(s sender) bool { return s.id != "" }
 	set := func(value string) func(s sender, r *sent) {
 		return func(s sender, r *sent) { r.header.Set(s.signed, value) }
@@ -130,10 +131,11 @@ func TestForgedRequests(t *testing.T) {
 			field := http.CanonicalHeaderKey(s.signed)
 			r.header[field] = append([]string{"x"}, r.header[field]...)
 		}},
-		{"cut", true, func(s sender) bool { return inField(s) && s.config == nil || s.unit == "" && inField(s) }, func(s sender, r *sent) {
-			r.header.Set(s.signed, r.header.Get(s.signed)[:len(r.header.Get(s.signed))-4])
+		{"cut", true, hasSize, func(s sender, r *sent) {
+			value := r.header.Get(s.signed)
+			r.header.Set(s.signed, value[:len(value)-4])
 		}},
-		{"longer", true, func(s sender) bool { return inField(s) && s.config == nil }, func(s sender, r *sent) { r.header.Set(s.signed, r.header.Get(s.signed)+"00") }},
+		{"longer", true, hasSize, func(s sender, r *sent) { r.header.Set(s.signed, r.header.Get(s.signed)+"00") }},
 		{"another prefix", true, inField, func(s sender, r *sent) { r.header.Set(s.signed, "v9="+r.header.Get(s.signed)) }},
 		{"no time", true, isTimed, func(s sender, r *sent) { r.header.Del(s.timed) }},
 		{"two times", true, isTimed, func(s sender, r *sent) { r.header.Add(s.timed, r.header.Get(s.timed)) }},
@@ -245,82 +247,6 @@ func TestSecrets(t *testing.T) {
 	}
 }
 
-func TestTolerance(t *testing.T) {
-	for name, s := range senders {
-		p, _ := signature.ProviderNamed(name)
-		if p.Timed() != (s.timed != "") {
-			t.Errorf("%s: Timed is %v", name, p.Timed())
-		}
-		if s.timed == "" {
-			if _, err := signature.New(signature.Config{Provider: name, Secrets: []string{cmp.Or(s.secret, textSecret)}, URLs: map[bool][]string{true: {squareURL}}[p.URL()], Within: new(time.Minute)}); err == nil {
-				t.Errorf("%s has no timestamp, and a tolerance", name)
-			}
-			continue
-		}
-		for _, test := range []struct {
-			within, age time.Duration
-			ok          bool
-		}{
-			{0, 1000 * time.Hour, true},
-			{0, -1000 * time.Hour, true},
-			{time.Minute, time.Minute, true},
-			{time.Minute, -time.Minute, true},
-			{time.Minute, 61 * time.Second, false},
-			{time.Minute, -61 * time.Second, false},
-			{-1, p.Within, true}, // -1: as it is without the setting
-			{-1, -p.Within, true},
-			{-1, p.Within + time.Second, p.Within == 0},
-			{-1, -p.Within - time.Second, p.Within == 0},
-		} {
-			var changes []func(*signature.Config)
-			if test.within >= 0 {
-				changes = append(changes, within(test.within))
-			}
-			_, early, err := s.request().verify(t, start.Add(test.age), s.verifier(t, name, changes...))
-			if (err == nil) != test.ok || err != nil && early != (s.timed[0] != '/') {
-				t.Errorf("%s, within %v, %v old: early is %v, %v", name, test.within, test.age, early, err)
-			}
-		}
-		want := 5 * time.Minute
-		switch name {
-		case "box", "twitch":
-			want = 10 * time.Minute
-		case "discord", "prolific", "sendgrid", "zendesk", "zoom":
-			want = 0
-		}
-		if p.Within != want {
-			t.Errorf("%s: the default is %v, want %v", name, p.Within, want)
-		}
-	}
-}
-
-// A timestamp has one form, also under within off: else bytes could move between it and what is
-// beside it.
-func TestMalformedTimestamps(t *testing.T) {
-	for name, s := range senders {
-		if s.timed == "" || s.timed[0] == '/' {
-			continue
-		}
-		v := s.verifier(t, name, within(0))
-		for _, stamp := range []string{
-			"now", "Infinity", "1e9", "+1764201600", "-764201600", " 1764201600", "01764201600", "176420160", "17642016000", "1764201600.0", "0x69263d80",
-			"1764201600000", "2026-11-26", "2026-11-26T12:00:00", "2026-11-26 12:00:00Z", "2026-11-26T1:00:00Z", "2026-11-26T12:00:00,5Z", "2026-11-26t12:00:00z",
-			"12026-11-26T12:00:00Z", "026-11-26T12:00:00Z", "2026-11-26T12:00:00+0000", "2026-11-26T12:00:00+00:00x", "2026-13-26T12:00:00Z", "१७६४२०१६००",
-		} {
-			r := s.request()
-			if s.timed == s.signed {
-				value := strings.Replace(r.header.Get(s.timed), seconds(start), stamp, 1)
-				r.header.Set(s.timed, value)
-			} else {
-				r.header.Set(s.timed, stamp)
-			}
-			if _, early, err := r.verify(t, start, v); err == nil || !early {
-				t.Errorf("%s, timestamp %q: early is %v, %v", name, stamp, early, err)
-			}
-		}
-	}
-}
-
 // Digests in hex may have capitals, those in base64 are one text alone; none is taken for the
 // other.
 func TestEncodings(t *testing.T) {
@@ -388,91 +314,6 @@ func TestSeveralSignatures(t *testing.T) {
 	r.header.Set("X-Outpost-Signature", "v0="+wrong+","+first)
 	if _, _, err := r.verify(t, start, senders["outpost"].verifier(t, "outpost")); err != nil {
 		t.Errorf("outpost: the second signature: %v", err)
-	}
-}
-
-// The catalogue signs nothing of these requests; each passes for its own provider alone.
-func TestChallenges(t *testing.T) {
-	none := http.Header{}
-	okta := http.Header{"X-Okta-Verification-Challenge": {"x"}}
-	for _, test := range []struct {
-		provider, method, target string
-		header                   http.Header
-		body, ok                 bool
-	}{
-		{"dropbox", "GET", "/hook?challenge=x", none, false, true},
-		{"nylas", "GET", "/hook?a=1&challenge=x", none, false, true},
-		{"meta", "GET", "/hook?hub.mode=subscribe&hub.challenge=1", none, false, true},
-		{"whatsapp", "GET", "/hook?hub%2Echallenge=1", none, false, true},
-		{"okta", "GET", "/hook", okta, false, true},
-		{"intercom", "HEAD", "/hook", none, false, true},
-		{"dropbox", "POST", "/hook?challenge=x", none, false, false},
-		{"dropbox", "HEAD", "/hook?challenge=x", none, false, false},
-		{"dropbox", "GET", "/hook?challenge=x", none, true, false},
-		{"dropbox", "GET", "/hook?Challenge=x", none, false, false},
-		{"dropbox", "GET", "/hook?x=challenge=", none, false, false},
-		{"dropbox", "GET", "/challenge=x", none, false, false},
-		{"meta", "GET", "/hook?challenge=x", none, false, false},
-		{"okta", "GET", "/hook", none, false, false},
-		{"okta", "POST", "/hook", okta, false, false},
-		{"intercom", "HEAD", "/hook", none, true, false},
-		{"intercom", "GET", "/hook", none, false, false},
-		{"github", "GET", "/hook?challenge=x", okta, false, false},
-		{"notion", "GET", "/hook?challenge=x", none, false, false},
-	} {
-		v := signature.Verifiers{senders["stripe"].verifier(t, "stripe"), senders[test.provider].verifier(t, test.provider)}
-		pending, err := v.Begin(signature.Request{Method: test.method, Target: test.target, Header: test.header, HasBody: test.body}, start)
-		if got := pending.Challenge; (got == test.provider) != test.ok || (err == nil) != test.ok {
-			t.Errorf("%+v: challenge of %q, %v", test, got, err)
-		}
-	}
-}
-
-// Where a handler has several, the signature that verifies says which provider it is.
-func TestSeveralProviders(t *testing.T) {
-	var all []*signature.Verifier
-	names := []string{"stripe", "github", "gitea", "openai", "gitlab", "telegram", "adyen", "twilio"}
-	for _, name := range names {
-		s := senders[name]
-		all = append(all, s.verifier(t, name, func(c *signature.Config) {
-			if s.secret == "" {
-				c.Secrets = []string{textSecret + name}
-			} else if name == "gitlab" {
-				c.Secrets = []string{"whsec_" + inBase64("gitlab")}
-			}
-		}))
-	}
-	for _, name := range names {
-		s := senders[name]
-		r := s.request(func(r *sent) {
-			if s.secret == "" {
-				r.secret = textSecret + name
-			} else if name == "gitlab" {
-				r.secret = "whsec_" + inBase64("gitlab")
-			}
-		})
-		if found, _, err := r.verify(t, start, all...); err != nil || found.Provider != name {
-			t.Errorf("%s: %+v, %v", name, found, err)
-		}
-	}
-	// Those named first are tried first.
-	r := senders["openai"].request()
-	openai, standard := senders["openai"].verifier(t, "openai"), senders["standard_webhooks"].verifier(t, "standard_webhooks")
-	for _, order := range [][]*signature.Verifier{{openai, standard}, {standard, openai}} {
-		if found, _, err := r.verify(t, start, order...); err != nil || found.Provider != order[0].Provider() {
-			t.Errorf("%s is first: %+v, %v", order[0].Provider(), found, err)
-		}
-	}
-	// Gitea and Forgejo sign in GitHub's field too.
-	r = senders["github"].request()
-	r.header.Set("X-Gitea-Delivery", "1")
-	if _, early, err := r.verify(t, start, senders["github"].verifier(t, "github")); err == nil || !early {
-		t.Errorf("a request with Gitea's fields is GitHub's: %v", err)
-	}
-	r = senders["meta"].request()
-	r.header.Set("X-GitHub-Event", "push")
-	if _, early, err := r.verify(t, start, senders["meta"].verifier(t, "meta")); err == nil || !early {
-		t.Errorf("a request with GitHub's fields is Meta's: %v", err)
 	}
 }
 
