@@ -48,8 +48,8 @@ func (a attempt) checkAdyenItem(element canonicaljson.Value) string {
 		return "it has no NotificationRequestItem"
 	}
 	text, _ := adyenText(item, "/additionalData/hmacSignature")
-	digest, ok := decodeDigest(text, "base64", a.run.size)
-	if !ok {
+	digest := a.run.decode(text)
+	if digest == nil {
 		return "it has no hmacSignature in base64"
 	}
 	a.digests = [][]byte{digest}

@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"io"
 	"net/url"
+	"slices"
 	"strings"
 	"time"
 
@@ -130,7 +131,7 @@ func (a *attempt) readSignatures(value, place string) string {
 		a.timestamp = timestamp
 	}
 	for _, text := range texts {
-		if digest, ok := decodeDigest(text, a.run.Encoding, a.run.size); ok {
+		if digest := a.run.decode(text); digest != nil {
 			a.digests = append(a.digests, digest)
 		}
 	}
@@ -140,15 +141,32 @@ func (a *attempt) readSignatures(value, place string) string {
 	return ""
 }
 
-// decodeDigest decodes all of a text, hex in either case. A size of 0 is any.
-func decodeDigest(text, encoding string, size int) (digest []byte, ok bool) {
-	var err error
-	if encoding == "base64" {
-		digest, err = base64.StdEncoding.Strict().DecodeString(text)
-	} else {
-		digest, err = hex.DecodeString(text)
+// decode returns the bytes of a signature, nil for a text that is none.
+func (r *runner) decode(text string) []byte {
+	for encoding := range strings.SplitSeq(r.Encoding, "|") {
+		digest := decodeText(text, encoding)
+		if r.publicKey != nil && (r.size == 0 || len(digest) == r.size) {
+			return digest
+		}
+		for _, newHash := range r.hashes {
+			if r.publicKey == nil && len(digest) == newHash().Size() {
+				return digest
+			}
+		}
 	}
-	return digest, err == nil && len(digest) > 0 && (len(digest) == size || size == 0)
+	return nil
+}
+
+// decodeText decodes all of a text, hex in either case, and returns nil for a malformed one.
+func decodeText(text, encoding string) []byte {
+	decode := hex.DecodeString
+	if encoding == "base64" {
+		decode = base64.StdEncoding.Strict().DecodeString
+	}
+	if bytes, err := decode(text); err == nil && len(bytes) > 0 {
+		return bytes
+	}
+	return nil
 }
 
 // readFields checks the fields that are signed, and reads the timestamp.
@@ -209,12 +227,12 @@ func (a attempt) verify(body Body, now time.Time) (reason string, err error) {
 // secrets.
 func (a attempt) matches(messages ...func(io.Writer)) bool {
 	for _, key := range a.run.keys {
-		for _, write := range messages {
-			mac := hmac.New(a.run.newHash, key)
-			write(mac)
-			sum := mac.Sum(nil)
-			for _, digest := range a.digests {
-				if hmac.Equal(sum, digest) {
+		for _, newHash := range a.run.hashes {
+			for _, write := range messages {
+				mac := hmac.New(newHash, key)
+				write(mac)
+				sum := mac.Sum(nil)
+				if slices.ContainsFunc(a.digests, func(digest []byte) bool { return hmac.Equal(sum, digest) }) {
 					return true
 				}
 			}

@@ -85,7 +85,7 @@ func isPlainToken(secret string) bool { return !isSigningToken(secret) }
 // source, the scheme was read in the provider's own page, code or SDK.
 var catalogue = []Provider{
 	{Name: "adyen", ID: inPart, schemes: rows(scheme{
-		Scheme: Scheme{SecretEncoding: "hex"}, verify: verifyAdyen, how: "HMAC-SHA256 (base64) in each item, over eight of its members",
+		Scheme: Scheme{Encoding: "base64", SecretEncoding: "hex"}, verify: verifyAdyen, how: "HMAC-SHA256 (base64) in each item, over eight of its members",
 	}), Note: "Of each item, pspReference, originalReference, merchantAccountCode, merchantReference, amount, eventCode and success are signed, and nothing else. " +
 		"Webhooks of Adyen's platforms, with HmacSignature in the header, are not covered."},
 	{Name: "asaas", ID: nothingSigned, schemes: rows(equal("asaas-access-token"))},
@@ -103,7 +103,7 @@ var catalogue = []Provider{
 	{Name: "circleci", schemes: rows(formatted("circleci-signature", "v1={signature},v1={signature}")), Handshake: signedHandshake},
 	{Name: "clerk", Within: fiveMinutes, schemes: rows(standard("svix-", secretWhsec))},
 	{Name: "convoy", ID: notID, Within: fiveMinutes, schemes: rows(scheme{
-		Scheme: Scheme{Header: "X-Convoy-Signature"}, read: readConvoy, verify: verifyConvoy,
+		Scheme: Scheme{Header: "X-Convoy-Signature", Algorithm: "sha256|sha512", Encoding: "hex|base64"}, read: readConvoy, verify: verifyConvoy,
 		how: "HMAC-SHA256 or SHA512 (hex or base64) in X-Convoy-Signature, over {body} or {timestamp},{body}, the body as compact JSON",
 	}), Note: "Its hooks in the form of HTML forms are left out: it signs the JSON in them."},
 	{Name: "discord", schemes: rows(scheme{

@@ -2,8 +2,6 @@ package signature
 
 import (
 	"bytes"
-	"crypto/sha256"
-	"crypto/sha512"
 	"encoding/json"
 	"io"
 	"strings"
@@ -14,18 +12,18 @@ import (
 // its advanced mode, where each version is a hash and an encoding of the project's. Both follow
 // from the length of the digest.
 func readConvoy(a *attempt, value string, now time.Time) string {
-	if digest, ok := decodeConvoy(value); ok {
+	if digest := a.run.decode(value); digest != nil {
 		a.digests = append(a.digests, digest)
 		return ""
 	}
 	for text := range strings.SplitSeq(value, ",") {
 		name, value, _ := strings.Cut(strings.Trim(text, " \t"), "=")
-		switch digest, ok := decodeConvoy(value); {
+		switch digest := a.run.decode(value); {
 		case name == "t" && a.timestamp != "":
 			return a.run.Header + " has two timestamps"
 		case name == "t":
 			a.timestamp = value
-		case ok && len(name) > 1 && name[0] == 'v' && isDigits(name[1:]):
+		case digest != nil && len(name) > 1 && name[0] == 'v' && isDigits(name[1:]):
 			a.digests = append(a.digests, digest)
 		}
 	}
@@ -33,17 +31,6 @@ func readConvoy(a *attempt, value string, now time.Time) string {
 		return a.run.Header + " has no signature of a known form, or too many"
 	}
 	return checkTimestamp(a.timestamp, "s", now, a.run.within)
-}
-
-func decodeConvoy(text string) ([]byte, bool) {
-	for _, size := range []int{sha256.Size, sha512.Size} {
-		for _, encoding := range []string{"hex", "base64"} {
-			if digest, ok := decodeDigest(text, encoding, size); ok {
-				return digest, true
-			}
-		}
-	}
-	return nil, false
 }
 
 // verifyConvoy checks the body as it was received, and then its compact JSON: Convoy signs that,
@@ -60,31 +47,21 @@ func verifyConvoy(a attempt, body Body) (string, error) {
 		// What is signed in advanced mode, as the body of simple mode, would have no timestamp.
 		return "the body begins with a timestamp", nil
 	}
-	if a.matchesEither(begin, raw) {
+	over := func(body []byte) func(io.Writer) {
+		return func(to io.Writer) {
+			_, _ = io.WriteString(to, begin)
+			_, _ = to.Write(body)
+		}
+	}
+	if a.matches(over(raw)) {
 		return "", nil
 	}
 	if err := body.Reserve(len(raw)); err != nil {
 		return "", err
 	}
 	compact := bytes.NewBuffer(make([]byte, 0, len(raw)))
-	if json.Compact(compact, raw) == nil && compact.Len() < len(raw) && a.matchesEither(begin, compact.Bytes()) {
+	if json.Compact(compact, raw) == nil && compact.Len() < len(raw) && a.matches(over(compact.Bytes())) {
 		return "", nil
 	}
 	return noMatch, nil
-}
-
-// matchesEither tries both hashes: a digest of the one never equals one of the other.
-func (a attempt) matchesEither(begin string, body []byte) bool {
-	run := *a.run
-	a.run = &run
-	for _, algorithm := range []string{"sha256", "sha512"} {
-		run.newHash = hashes[algorithm]
-		if a.matches(func(to io.Writer) {
-			_, _ = io.WriteString(to, begin)
-			_, _ = to.Write(body)
-		}) {
-			return true
-		}
-	}
-	return false
 }

@@ -52,7 +52,7 @@ type scheme struct {
 	// takes reports whether a secret is one of this scheme; nil means that each is.
 	takes func(secret string) bool
 	// publicKey reads a public key, of which a signature has size bytes, or any number if that is
-	// 0; nil means that the scheme has a secret.
+	// 0; nil means that the scheme has a secret, and a signature the size of the hash.
 	publicKey func(text string) (publicKey, error)
 	size      int
 	// read is in place of what Format says, and verify of what Signed says.
@@ -85,7 +85,7 @@ type runner struct {
 	scheme
 	format  format
 	parts   []part
-	newHash func() hash.Hash
+	hashes  []func() hash.Hash
 	timed   bool // whether requests may have a timestamp that is signed
 	keys    [][]byte
 	publics []publicKey
@@ -93,7 +93,9 @@ type runner struct {
 	within  time.Duration
 }
 
-var hashes = map[string]func() hash.Hash{"sha256": sha256.New, "sha1": sha1.New, "sha512": sha512.New}
+// algorithms are what [Scheme.Algorithm] may be. A row of the catalogue may have several, with a |
+// between them, and encodings too: a signature is in the first that its length fits.
+var algorithms = map[string]func() hash.Hash{"sha256": sha256.New, "sha1": sha1.New, "sha512": sha512.New}
 
 // withDefaults returns the row with what it leaves out.
 func (s scheme) withDefaults() scheme {
@@ -130,9 +132,8 @@ func (s Scheme) checkOwn() error {
 // the catalogue that do cannot exchange a byte.
 func (s scheme) compile(own bool) (*runner, error) {
 	r := &runner{scheme: s.withDefaults()}
-	r.newHash = hashes[r.Algorithm]
-	if s.publicKey == nil {
-		r.size = r.newHash().Size()
+	for name := range strings.SplitSeq(r.Algorithm, "|") {
+		r.hashes = append(r.hashes, algorithms[name])
 	}
 	var err error
 	if r.format, err = parseFormat(r.Format); err != nil {
