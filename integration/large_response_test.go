@@ -301,7 +301,7 @@ func TestStalledReplaysLeaveRoomForRuns(t *testing.T) {
 	for range 10 {
 		slowly(stalled(t, p, "kept")) // one that stalls is disconnected
 	}
-	p.awaitCall(t, "(*ClientWriter).Send(")
+	p.awaitCall(t, "(*clientWriter).Send(")
 	wantProblem(t, p.post(t, "/", "new", ""), 503, "overloaded")
 	wantProblem(t, p.post(t, "/", "new", "body"), 503, "overloaded")
 	g.open()
@@ -333,7 +333,7 @@ func TestWaitingReplayWhoseKeyIsForgotten(t *testing.T) {
 		site: lines(keyHeader, dedupBlock("on_store_error pass", "max_response_body 16MiB"), proxyTo(up))})
 	key := p.post(t, "/", "k", "body").Header.Get("X-Key")
 	holding := stalled(t, p, "k")
-	p.awaitCall(t, "(*ClientWriter).Send(")
+	p.awaitCall(t, "(*clientWriter).Send(")
 	slowly(holding) // one that stalls is disconnected
 	waiting := p.postLater("/", "k", "body")
 	p.awaitCall(t, "(*Allowance).TakeReplay(")
@@ -360,7 +360,7 @@ func waitingReplay(t *testing.T, copies string) {
 	first := p.post(t, "/", "k", "body")
 	p.post(t, "/", "other", "body")
 	holding := stalled(t, p, "other")
-	p.awaitCall(t, "(*ClientWriter).Send(")
+	p.awaitCall(t, "(*clientWriter).Send(")
 	slowly(holding) // one that stalls is disconnected
 	waiting := p.postLater("/", "k", "body")
 	p.awaitCall(t, "(*Allowance).TakeReplay(")
