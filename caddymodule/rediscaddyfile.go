@@ -64,7 +64,7 @@ var redisBlock = block[RedisStore]{
 	"sentinel_username": secret("a user's name", func(s *RedisStore) *string { return &s.SentinelUsername }),
 	"sentinel_password": secret(aPassword, func(s *RedisStore) *string { return &s.SentinelPassword }),
 	"cluster":           setting(func(s *RedisStore) *bool { return &s.Cluster }, parseCluster, anyValue),
-	"prefix":            text("the text that all names in Redis begin with", func(s *RedisStore) *string { return &s.Prefix }, checkRedisPrefix),
+	"prefix":            text("the prefix of all names in Redis", func(s *RedisStore) *string { return &s.Prefix }, checkRedisPrefix),
 	"timeout":           period(minRedisTimeout, func(s *RedisStore) *caddy.Duration { return &s.Timeout }),
 	"wait_replicas":     count(0, func(s *RedisStore) *int { return &s.WaitReplicas }),
 }

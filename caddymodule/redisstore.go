@@ -118,7 +118,7 @@ type RedisTLS struct {
 	// dialed.
 	ServerName string `json:"server_name,omitempty"`
 
-	// Accept any certificate. Insecure: whoever can intercept the connection reads passwords
+	// Accept any certificate. Insecure: anyone who can intercept the connection reads passwords
 	// and responses. Prefer `ca`.
 	InsecureSkipVerify bool `json:"insecure_skip_verify,omitempty"`
 }
@@ -265,7 +265,7 @@ func (s *RedisStore) checkURLConflicts(url redis.Options, database bool) error {
 	case s.DB != nil && database:
 		return conflictf("db", "the URL names a database, and db does too; use one of them")
 	case s.TLS != nil && *s.TLS == (RedisTLS{}) && url.TLS != nil:
-		return conflictf("tls", "the URL begins with rediss://, and tls without settings says the same; use one of them")
+		return conflictf("tls", "the URL starts with rediss://, and tls without settings means the same; use one of them")
 	default:
 		return nil
 	}

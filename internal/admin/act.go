@@ -79,7 +79,7 @@ type outcome struct {
 
 type outcomes []outcome
 
-// Outcome is an outcome for whoever asked.
+// Outcome is an outcome as a response shows it.
 type Outcome struct {
 	Store string `json:"store"`
 	Done  bool   `json:"done"`

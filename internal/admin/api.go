@@ -27,7 +27,7 @@ type API struct {
 	Open func() []Store
 	// ParseDuration reads a duration as the configuration has them, such as 90s or 7d.
 	ParseDuration func(text string) (time.Duration, error)
-	// User names the user who asks, "" if nobody knows; nil for that.
+	// User names the user who asks, "" if unknown; it may be nil.
 	User func(r *http.Request) string
 }
 
@@ -56,8 +56,8 @@ type Store interface {
 	Find(ctx context.Context, of []idempotency.KeyPrefix, cursor string, limit int) ([]idempotency.Listed, string, error)
 }
 
-// enter returns the stores that are open. The error is that there is none: then nobody
-// knows which keys there are.
+// enter returns the stores that are open. It returns an error if there is none,
+// because then it is unknown which keys there are.
 func (a *API) enter() ([]Store, error) {
 	open := a.Open()
 	if len(open) == 0 {

@@ -8,11 +8,11 @@ import (
 	"time"
 )
 
-// lookCounts is for how long a look at the stores counts for those who ask next.
-const lookCounts = 500 * time.Millisecond
+// lookLife is how long later probes get the result of a look at the stores.
+const lookLife = 500 * time.Millisecond
 
 // Health answers probes: whether the process lives, and whether it is ready. However many
-// ask, the stores are asked once in [lookCounts], and one look at a time.
+// probes come, it asks the stores once in [lookLife], and never twice at a time.
 type Health struct {
 	// Open returns the stores that requests use and that are open now, in a stable order,
 	// and the longest of their timeouts. They are left when they have answered.
@@ -25,7 +25,7 @@ type Health struct {
 // look is one look at the stores. What it found may be read when it is done.
 type look struct {
 	done  chan struct{}
-	until time.Time // when those who wait for it give up
+	until time.Time // when its probes stop waiting
 	ended time.Time
 	all   []Readiness
 	err   error
@@ -68,10 +68,10 @@ func onlyRead(w http.ResponseWriter, r *http.Request) error {
 // ready waits for what a look at the stores finds.
 func (h *Health) ready(ctx context.Context) ([]Readiness, error) {
 	l := h.look()
-	patience := time.NewTimer(time.Until(l.until))
-	defer patience.Stop()
+	timeout := time.NewTimer(time.Until(l.until))
+	defer timeout.Stop()
 	select {
-	case <-l.done: // first: a look that is over counts, however late it is
+	case <-l.done: // first: a finished look counts, even after the timeout
 		return l.all, l.err
 	default:
 	}
@@ -79,22 +79,22 @@ func (h *Health) ready(ctx context.Context) ([]Readiness, error) {
 	case <-l.done:
 		return l.all, l.err
 	case <-ctx.Done():
-		// Nobody reads it, but it is no failure of ours either, for the log.
+		// The client is gone; this keeps the log from reporting a failure.
 		return nil, problemOf(http.StatusServiceUnavailable, errors.New("the probe was given up before the stores had answered"))
-	case <-patience.C: // a disk that hangs knows of no timeout
+	case <-timeout.C: // a hanging disk ignores the timeout of its operations
 		return nil, problemOf(http.StatusServiceUnavailable, errors.New("the stores have not answered within their timeout"))
 	}
 }
 
-// look returns the latest look, or a new one where that is too old. One that goes on is
-// never too old: whoever came while a store hangs would else ask it once more.
+// look returns the latest look, or a new one if that is too old. An unfinished one is
+// never too old: otherwise each probe would ask a hanging store once more.
 func (h *Health) look() *look {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if l := h.latest; l != nil {
 		select {
 		case <-l.done:
-			if time.Since(l.ended) < lookCounts {
+			if time.Since(l.ended) < lookLife {
 				return l
 			}
 		default:
@@ -104,7 +104,7 @@ func (h *Health) look() *look {
 	open, timeout := h.Open()
 	l := &look{done: make(chan struct{}), until: time.Now().Add(timeout)}
 	h.latest = l
-	go func() { // not in the request of the first who asks: it may be given up
+	go func() { // not in the first probe's request: it may be cancelled
 		l.all, l.err = readiness(context.Background(), open)
 		l.ended = time.Now()
 		close(l.done)

@@ -61,7 +61,7 @@ func TestProbesAreAnswered(t *testing.T) {
 			t.Errorf("ready is answered %d %s", got.Code, got.Body)
 		}
 		store.err = errors.New("connection refused")
-		time.Sleep(lookCounts)
+		time.Sleep(lookLife)
 		got := probe(t, h.ServeReady, "HEAD")
 		var p Problem
 		if err := json.Unmarshal(got.Body.Bytes(), &p); err != nil || got.Code != 503 || p.Code != "store_unavailable" || len(p.Stores) != 1 || !strings.Contains(p.Detail, "refused") {
@@ -131,7 +131,7 @@ func TestProbesShareALook(t *testing.T) {
 		if n := store.asked.Load(); n != 1 {
 			t.Errorf("it was asked %d times within half a second", n)
 		}
-		time.Sleep(lookCounts)
+		time.Sleep(lookLife)
 		if _, err := h.ready(context.Background()); err != nil {
 			t.Error(err)
 		}

@@ -15,12 +15,12 @@ import (
 )
 
 const (
-	// mostIDs is how many delivery IDs one lookup takes, and MostFound how many records
-	// it answers with: one ID may have a record on each of many routes.
-	mostIDs   = 1000
+	// maxIDs is the maximum number of delivery IDs in one lookup, MostFound that of the records in
+	// its answer: one ID may have a record on each of many routes.
+	maxIDs    = 1000
 	MostFound = 10_000
-	// mostLookup is the size of its body: that of the longest IDs, escaped.
-	mostLookup = 4 << 20
+	// maxLookup is the maximum size of its body, in bytes: that of the longest IDs, escaped.
+	maxLookup = 4 << 20
 )
 
 // LookupRequest asks for the records of many delivery IDs.
@@ -39,7 +39,7 @@ type LookupAnswer struct {
 }
 
 // serveLookup answers with the records of many delivery IDs. All stores that are in use
-// have to answer: else nobody knows what is missing.
+// have to answer: otherwise it is unknown which IDs have no record.
 func (a *API) serveLookup(w http.ResponseWriter, r *http.Request) error {
 	if r.Method != http.MethodPost {
 		return wrongMethod(w, r, "POST", "POST "+LookupPath)
@@ -48,7 +48,7 @@ func (a *API) serveLookup(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	asked, err := parseLookup(http.MaxBytesReader(w, r.Body, mostLookup))
+	asked, err := parseLookup(http.MaxBytesReader(w, r.Body, maxLookup))
 	if err != nil {
 		return err
 	}
@@ -120,7 +120,7 @@ func parseLookup(body io.Reader) (LookupRequest, error) {
 		return LookupRequest{}, wrongRequest("%s of the body has a value of the wrong type, %s; %s", placeOf(wrong), wrong.Value, accepted)
 	}
 	if _, ok := errors.AsType[*http.MaxBytesError](err); ok {
-		return LookupRequest{}, wrongRequest("the body is larger than %d bytes; ask for fewer ids at a time", mostLookup)
+		return LookupRequest{}, wrongRequest("the body is larger than %d bytes; ask for fewer ids at a time", maxLookup)
 	}
 	if err != nil {
 		return LookupRequest{}, wrongRequest("the body cannot be read: %w; %s", err, accepted)
@@ -133,8 +133,8 @@ func parseLookup(body io.Reader) (LookupRequest, error) {
 	} else if err != nil {
 		return LookupRequest{}, wrongRequest("the body cannot be read: %w; %s", err, accepted)
 	}
-	if len(asked.IDs) == 0 || len(asked.IDs) > mostIDs {
-		return LookupRequest{}, wrongRequest("the body has %d ids; from 1 to %d are accepted", len(asked.IDs), mostIDs)
+	if len(asked.IDs) == 0 || len(asked.IDs) > maxIDs {
+		return LookupRequest{}, wrongRequest("the body has %d ids; from 1 to %d are accepted", len(asked.IDs), maxIDs)
 	}
 	for i, id := range asked.IDs {
 		if id == "" {

@@ -19,7 +19,7 @@ func TestAdminMistakes(t *testing.T) {
 	}
 	entered := enterAll()
 	defer leaveAll(entered)
-	many := `{"ids":["` + strings.Repeat(`a","`, mostIDs) + `a"]}`
+	many := `{"ids":["` + strings.Repeat(`a","`, maxIDs) + `a"]}`
 	for _, c := range []struct {
 		method, target, body string
 		status               int
@@ -51,7 +51,7 @@ func TestAdminMistakes(t *testing.T) {
 		{"POST", "/dedup/lookup", `{"ids":"a"}`, 400, []string{`the member "ids"`, "string", `{"provider": "github", "ids": ["…"]}`}},
 		{"POST", "/dedup/lookup", `{"ids":[1]}`, 400, []string{`the member "ids"`, "number"}},
 		{"POST", "/dedup/lookup", `["a"]`, 400, []string{"the whole of the body", "array"}},
-		{"POST", "/dedup/lookup", `{"ids":["` + strings.Repeat("a", mostLookup) + `"]}`, 400, []string{"larger than 4194304 bytes"}},
+		{"POST", "/dedup/lookup", `{"ids":["` + strings.Repeat("a", maxLookup) + `"]}`, 400, []string{"larger than 4194304 bytes"}},
 		{"PUT", "/dedup/keys", "", 405, []string{"GET /dedup/keys"}},
 		{"GET", "/dedup/keys/abc", "", 400, []string{`"abc"`, "64"}},
 		{"GET", "/dedup/keys/" + unknown, "", 404, []string{unknown}},

@@ -52,7 +52,7 @@ func InUse[S Store](open []S) (used []S) {
 	return used
 }
 
-// errNoStore says that nobody can answer.
+// errNoStore is the error if no store is open.
 func errNoStore() error {
 	return problemOf(http.StatusServiceUnavailable, errors.New("no store is open: no configuration with dedup has started"))
 }

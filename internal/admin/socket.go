@@ -12,7 +12,7 @@ import (
 
 const (
 	socketNetwork = "unix/"
-	// What the name of a proxy's socket begins and ends with.
+	// The prefix and suffix of the name of a proxy's socket.
 	socketPrefix = "dedup-admin-"
 	socketSuffix = ".sock"
 	// SocketNames is the pattern of these names.
@@ -33,7 +33,7 @@ func SocketAt(directory, listen string) string {
 }
 
 // Sockets returns the addresses of the sockets that proxies have, or have left, in this
-// directory. Where it is not there, there are none; where it cannot be read, nobody knows.
+// directory. If the directory does not exist, there are none; if it cannot be read, that is an error.
 func Sockets(directory string) (sockets []string, err error) {
 	entries, err := os.ReadDir(directory)
 	if errors.Is(err, fs.ErrNotExist) {

@@ -230,14 +230,14 @@ func (c *canonicalWriter) writeFloat(value float64) {
 }
 
 // compareUTF16 orders names by UTF-16 code units, as RFC 8785, section 3.2.3, requires. This is the
-// order of code points, with one exception: in UTF-16, a character beyond U+FFFF begins with a
+// order of code points, with one exception: in UTF-16, a character beyond U+FFFF starts with a
 // surrogate (0xD800 to 0xDBFF), so it sorts before the characters from U+E000 to U+FFFF.
 func compareUTF16(a, b []byte) int {
 	i := 0
 	for i < len(a) && i < len(b) && a[i] == b[i] {
 		i++
 	}
-	for i > 0 && i < len(a) && !utf8.RuneStart(a[i]) { // back to where the character begins
+	for i > 0 && i < len(a) && !utf8.RuneStart(a[i]) { // back to the start of the character
 		i--
 	}
 	runeA, sizeA := utf8.DecodeRune(a[i:])

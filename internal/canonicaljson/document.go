@@ -23,7 +23,7 @@ type Document struct {
 // value follow it.
 type node struct {
 	name  span   // empty unless it is a member
-	value uint32 // where it begins in the text
+	value uint32 // where it starts in the text
 	// end is, for an object or array, the number of the first node after its members or elements. For
 	// another value it is the offset in the text at which the value ends.
 	end uint32

@@ -20,7 +20,7 @@ const (
 	memberSize = 4
 )
 
-// Parse reads a JSON text (RFC 8259), which may begin with a byte order mark. These are errors: two
+// Parse reads a JSON text (RFC 8259), which may start with a byte order mark. These are errors: two
 // members of one object with the same name, invalid UTF-8, anything after the value, more than 10,000
 // levels of nesting, a text of 2 GiB or more. No error quotes the text, because it may be secret and
 // errors are logged.
@@ -148,7 +148,7 @@ func (p *parser) parse() error {
 		var name span
 		if parent != none && p.text[p.nodes[parent].value] == '{' {
 			if p.skipSpace() != '"' {
-				return p.syntaxError("the name of a member must begin here, in quotes")
+				return p.syntaxError("the name of a member must start here, in quotes")
 			}
 			start := p.offset
 			if err := p.readString(); err != nil {
@@ -235,7 +235,7 @@ func (p *parser) compareNames(a, b uint32) int {
 	return compareUTF16(nameA, nameB)
 }
 
-// readScalar reads a value that begins with c and is neither an object nor an array.
+// readScalar reads a value that starts with c and is neither an object nor an array.
 func (p *parser) readScalar(c byte) error {
 	switch c {
 	case '"':
@@ -253,7 +253,7 @@ func (p *parser) readScalar(c byte) error {
 
 func (p *parser) readLiteral(text string) error {
 	if !bytes.HasPrefix(p.text[p.offset:], []byte(text)) {
-		return p.syntaxError("a value must begin here")
+		return p.syntaxError("a value must start here")
 	}
 	p.offset += len(text)
 	return nil
@@ -266,7 +266,7 @@ func (p *parser) readNumber() error {
 	if p.peek() == '0' {
 		p.offset++
 	} else if !p.skipDigits() {
-		return p.syntaxError("a value must begin here")
+		return p.syntaxError("a value must start here")
 	}
 	if p.peek() == '.' {
 		p.offset++

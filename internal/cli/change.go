@@ -52,14 +52,14 @@ func show(cmd *cobra.Command, args []string) error {
 type selection struct {
 	client *adminClient
 	found  []admin.Record
-	// failed says of which arguments there is no record, or nobody knows.
+	// failed names the arguments without a record, and those that a store did not answer for.
 	failed error
-	// unasked says that nobody knows it of some.
+	// unasked reports whether a store did not answer for some of them.
 	unasked bool
 }
 
-// selectKeys finds the records that the arguments name. An argument that nobody can answer
-// for does not keep the others from being found.
+// selectKeys finds the records that the arguments name. It finds the others even
+// if no store can answer for one of them.
 func selectKeys(cmd *cobra.Command, args []string) (*selection, error) {
 	if len(args) == 0 {
 		return nil, wrongUsage("%s takes keys or delivery IDs, and there are none", cmd.Name())
@@ -128,7 +128,7 @@ func changeCommand(name, short, done, method, action, long string) *cobra.Comman
 	return cmd
 }
 
-// asSeen says which record is meant: what has changed since is not.
+// asSeen returns the parameters that name a record as it is now, so that a changed one is left alone.
 func asSeen(r admin.Record) url.Values {
 	seen := url.Values{admin.ParamState: {r.State}}
 	if r.ExecutionID != "" {
@@ -214,7 +214,7 @@ func tell(cmd *cobra.Command, records []admin.Record) {
 func confirm(cmd *cobra.Command, found []admin.Record) error {
 	tell(cmd, found)
 	fmt.Fprintf(cmd.ErrOrStderr(), "%s these %d keys? [y/N] ", cmd.Name(), len(found))
-	line, _ := bufio.NewReader(cmd.InOrStdin()).ReadString('\n') // at its end nobody has said yes
+	line, _ := bufio.NewReader(cmd.InOrStdin()).ReadString('\n') // the end of the input is not a yes
 	switch strings.ToLower(strings.TrimSpace(line)) {
 	case "y", "yes":
 		return nil

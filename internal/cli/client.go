@@ -80,9 +80,9 @@ func (c *adminClient) send(ctx context.Context, method, target string, content [
 }
 
 // ask sends a request without an origin, or with one where the admin API asks for it
-// (enforce_origin). It compares what it is told with the address on which it listens: behind
-// a tunnel to its socket, or where it listens on all addresses, that is another one. Of what
-// it refuses so, nothing was done.
+// (enforce_origin). It compares the origin with the address on which it listens, which is
+// another one behind a tunnel to its socket, or if it listens on all addresses. A request that
+// it refuses so has changed nothing.
 func (c *adminClient) ask(ctx context.Context, method, target string, content []byte) (*http.Response, error) {
 	answer, err := c.send(ctx, method, target, content)
 	if err != nil || answer.StatusCode != http.StatusForbidden || !c.mayOrigin || c.origin {
@@ -260,7 +260,7 @@ func (c *adminClient) find(ctx context.Context, arg, provider string) (found []a
 			return found, nil, nil
 		}
 	}
-	// In the body: whoever logs requests to the admin API does not log the ID.
+	// In the body, so that logs of requests to the admin API do not have the ID.
 	var answer admin.LookupAnswer
 	err = c.do(ctx, http.MethodPost, admin.LookupPath, admin.LookupRequest{Provider: provider, IDs: []string{arg}}, &answer)
 	if p, ok := errors.AsType[*admin.Problem](err); ok {

@@ -71,7 +71,7 @@ func providerFlag(cmd *cobra.Command, usage string) {
 	complete(cmd, "provider", names...)
 }
 
-// takesIDs is how a command says that it takes keys or delivery IDs. Some begin with a dash,
+// takesIDs is the usage of a command that takes keys or delivery IDs. Some start with a dash,
 // as flags do.
 const takesIDs = " <key or delivery ID>..."
 

@@ -36,7 +36,7 @@ more it serves their webhooks.
 
 --from is a port (:8080) or an address of this machine (127.0.0.1:8080), served
 over HTTP, or a name (example.com), served over HTTPS with a certificate that
-Caddy obtains, unless it begins with http://.
+Caddy obtains, unless it starts with http://.
 
 Claims and responses are kept durably in the directory dedup-<port> in Caddy's
 data directory, or in that of --file, or in the Redis server of --redis, which
@@ -135,7 +135,7 @@ func checkValues(flags *pflag.FlagSet) (err error) {
 		for _, text := range values {
 			switch {
 			case strings.Contains(text, "{$"):
-				err = fmt.Errorf("--%s: {$NAME} would be replaced before the words are told apart; write {env.NAME}, or let the shell replace $NAME", flag.Name)
+				err = fmt.Errorf("--%s: {$NAME} would be replaced before the value is split into words; write {env.NAME}, or let the shell replace $NAME", flag.Name)
 			case strings.Contains(text, "`") && strings.Contains(text, `\`):
 				err = fmt.Errorf("--%s: a value with both a backquote and a backslash cannot be written into a Caddyfile", flag.Name)
 			case isAddress && strings.ContainsAny(text, "@?#") && !strings.HasPrefix(text, "unix/"):
@@ -178,12 +178,12 @@ func (p *proxy) read(flags *pflag.FlagSet, data, caddyAdmin string) (text string
 	}
 	for _, path := range p.paths { // another one would never match
 		if !strings.HasPrefix(path, "/") || strings.ContainsAny(path, "?#") {
-			return "", fmt.Errorf("--path: %q is not a path; use one such as /orders, or /webhooks/* for all that begin with /webhooks/", p.hideURL(path))
+			return "", fmt.Errorf("--path: %q is not a path; use one such as /orders, or /webhooks/* for all that start with /webhooks/", p.hideURL(path))
 		}
 	}
 	if p.file != "" && !strings.HasPrefix(p.file, "{") {
 		// A relative path is relative to Caddy's data directory in a Caddyfile, and to the
-		// working directory on a command line. One that begins with a placeholder stays as it
+		// working directory on a command line. One that starts with a placeholder stays as it
 		// is: the value is mostly an absolute path.
 		if p.file, err = filepath.Abs(p.file); err != nil {
 			return "", fmt.Errorf("--file: %w", err)

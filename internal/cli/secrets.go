@@ -63,7 +63,7 @@ func (p *proxy) hideURL(text string) string {
 	return text[:at[2]] + p.hide("REDIS_PASSWORD", text[at[2]:at[3]]) + text[at[3]:]
 }
 
-// A header field has a secret if its name has one of these parts, or if its value begins with
+// A header field has a secret if its name has one of these parts, or if its value starts with
 // a scheme or is a URL with a user. A false positive does no harm: the field is sent all the
 // same. Public fields say how to log in, or what a browser may do.
 var (

@@ -62,7 +62,7 @@ func (p *proxy) methods() []string {
 func (p *proxy) request(field string) string {
 	insecure := ""
 	if p.internalCA() {
-		insecure = "-k " // its CA is known to nobody
+		insecure = "-k " // clients do not know its CA
 	}
 	return fmt.Sprintf("curl %s-i -X %s -H '%s: try-1' -d hello %s", insecure, p.methods()[0], field, p.url())
 }

@@ -29,7 +29,7 @@ var advice = map[alert]string{
 }
 
 // alertFor returns the alert of a record. A request that was only observed was not refused, and
-// needs nobody.
+// needs no operator.
 func alertFor(f *admin.Found) alert {
 	a := alertOf(f)
 	if a != "" && f.Observed() {

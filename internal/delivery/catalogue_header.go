@@ -60,7 +60,7 @@ var knownByHeader = []Provider{
 	{
 		Name: "gitlab", Title: "GitLab", Verified: true, Read: firstReading,
 		// A webhook that leads to another one hands X-Gitlab-Event-UUID on to it.
-		// Two hooks that lead to one address are told apart by their own UUID.
+		// Two hooks with the same address differ in their UUIDs.
 		Sources: []Source{
 			headerSource("Idempotency-Key", "X-Gitlab-Webhook-UUID"), headerSource("webhook-id", "X-Gitlab-Webhook-UUID"),
 			inScope(partsSource(headerSource("X-Gitlab-Event-UUID"), contentSource()), "X-Gitlab-Webhook-UUID"),

@@ -84,7 +84,7 @@ func headerID(name string, lines []string, maxLength int) (string, error) {
 }
 
 // unquote returns the text of a structured field string (RFC 9651, section 3.3.3),
-// without its parameters. It returns a value that does not begin with a quote as it
+// without its parameters. It returns a value that does not start with a quote as it
 // is: most clients send a bare ID, and a bare UUID often is not a valid structured
 // item. White space around a value is not part of it (RFC 9110, section 5.5).
 func unquote(line string) (id string, ok bool) {

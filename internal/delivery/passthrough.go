@@ -93,7 +93,7 @@ func NeedsBody(sources []Source, providers []Provider, header http.Header) bool 
 }
 
 func (p Pass) matches(request Request) bool {
-	told := headerLines(request.Header, p.Header)
+	values := headerLines(request.Header, p.Header)
 	if p.Pointer != "" {
 		doc, err := request.document()
 		if err != nil {
@@ -106,15 +106,15 @@ func (p Pass) matches(request Request) bool {
 		if err != nil {
 			return false
 		}
-		told = []string{found.id}
+		values = []string{found.id}
 	}
 	if p.Suffix != "" {
-		return slices.ContainsFunc(told, func(value string) bool { return strings.HasSuffix(value, p.Suffix) })
+		return slices.ContainsFunc(values, func(value string) bool { return strings.HasSuffix(value, p.Suffix) })
 	}
 	if len(p.Values) == 0 {
-		return len(told) > 0
+		return len(values) > 0
 	}
-	return slices.ContainsFunc(told, func(value string) bool { return slices.Contains(p.Values, value) })
+	return slices.ContainsFunc(values, func(value string) bool { return slices.Contains(p.Values, value) })
 }
 
 func isEmptyArray(from canonicaljson.Value, pointer string) bool {

@@ -28,7 +28,7 @@ func (s Sign) String() string {
 	if s.Begins == "" {
 		return s.Header
 	}
-	return s.Header + " that begins with " + s.Begins
+	return s.Header + " that starts with " + s.Begins
 }
 
 // Signs identify the requests that may be from a provider. The zero value matches every request.

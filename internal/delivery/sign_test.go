@@ -43,7 +43,7 @@ func TestSigns(t *testing.T) {
 		"pagerduty, by subscription":       {"pagerduty", "X-Webhook-Subscription: P1", true, ""},
 		"pagerduty, by its agent":          {"pagerduty", "User-Agent: PagerDuty-Webhook/V3.0", true, ""},
 		"pagerduty, by an agent in small":  {"pagerduty", "User-Agent: pagerduty-webhook/v2.0", true, ""},
-		"pagerduty, another agent":         {"pagerduty", "User-Agent: curl/8.0 PagerDuty-Webhook/V3.0", false, "X-PagerDuty-Signature or X-Webhook-Subscription or User-Agent that begins with PagerDuty-Webhook/"},
+		"pagerduty, another agent":         {"pagerduty", "User-Agent: curl/8.0 PagerDuty-Webhook/V3.0", false, "X-PagerDuty-Signature or X-Webhook-Subscription or User-Agent that starts with PagerDuty-Webhook/"},
 		"pagerduty, a short agent":         {"pagerduty", "User-Agent: Pager", false, "not from pagerduty"},
 		"standard webhooks, by signature":  {"standard_webhooks", "webhook-signature: v1,a", true, ""},
 		"standard webhooks, by time":       {"standard_webhooks", "webhook-timestamp: 1", true, ""},
@@ -158,7 +158,7 @@ func TestSignsInWords(t *testing.T) {
 		"gitlab":    "with X-Gitlab-Event",
 		"github":    "without X-Gitea-Delivery or X-Gogs-Delivery",
 		"openai":    "with webhook-signature or webhook-timestamp",
-		"pagerduty": "with X-PagerDuty-Signature or X-Webhook-Subscription or User-Agent that begins with PagerDuty-Webhook/",
+		"pagerduty": "with X-PagerDuty-Signature or X-Webhook-Subscription or User-Agent that starts with PagerDuty-Webhook/",
 		"stripe":    "with Stripe-Signature",
 		"adyen":     "",
 

@@ -42,7 +42,7 @@ type requestBody struct {
 }
 
 // readAll is [requestBody.readToLimit] for a caller that needs the whole body. A body whose declared
-// length is too large is not read, and the client is not told to continue.
+// length is too large is not read, and the client gets no 100 Continue.
 func (b *requestBody) readAll() error {
 	if !b.read && b.r.ContentLength > b.limit {
 		return delivery.ErrBodyTooLarge
@@ -150,7 +150,7 @@ func (b *requestBody) readBody() (whole bool, err error) {
 	if err != nil {
 		return false, bodyError(r.Context(), err)
 	}
-	// The client was already told to continue: the upstream must not be asked.
+	// The client already has its 100 Continue: the upstream must not be asked for another one.
 	delete(r.Header, "Expect")
 	n := int64(b.held.bytes.Len())
 	if n > limit {

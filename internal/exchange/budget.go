@@ -81,7 +81,7 @@ func (e *largeError) Error() string {
 // Unwrap returns [delivery.ErrBodyTooLarge].
 func (e *largeError) Unwrap() error { return delivery.ErrBodyTooLarge }
 
-// Busy returns a [spentError] while no new run may begin.
+// Busy returns a [spentError] while no new run may start.
 func (b *Budget) Busy() error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -180,11 +180,11 @@ func (a *Allowance) Take(n int) bool {
 	if a.TryTake(n) {
 		return true
 	}
-	began := time.Now()
+	start := time.Now()
 	ctx, cancel := context.WithTimeout(context.Background(), roomTimeout-a.waited)
 	defer cancel()
 	took := a.wait(ctx, &a.Budget.runs, n)
-	a.waited += time.Since(began)
+	a.waited += time.Since(start)
 	return took
 }
 

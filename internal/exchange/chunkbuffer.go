@@ -14,8 +14,8 @@ type chunkBuffer struct {
 	// first is the first chunk, and more are the others. Most bodies have only one.
 	first chunk
 	more  []chunk
-	// The bytes from the offset begin to the offset end are held.
-	begin, end int64
+	// The bytes from the offset start to the offset end are held.
+	start, end int64
 	// shared reports whether others may hold parts of the chunks, whose memory is then not used again.
 	shared bool
 }
@@ -38,7 +38,7 @@ const (
 var chunkPool = sync.Pool{New: func() any { return new([maxChunk]byte) }}
 
 // Len returns how many bytes are held.
-func (p *chunkBuffer) Len() int { return int(p.end - p.begin) }
+func (p *chunkBuffer) Len() int { return int(p.end - p.start) }
 
 // Reserve makes room for n bytes in one chunk. The buffer must be empty.
 func (p *chunkBuffer) Reserve(n int) { p.first.bytes = make([]byte, 0, n) }
@@ -152,8 +152,8 @@ func (p *chunkBuffer) at(offset int64) []byte {
 func (p *chunkBuffer) Take(to []byte) int {
 	n := 0
 	for n < len(to) && p.Len() > 0 {
-		moved := copy(to[n:], p.at(p.begin))
-		p.dropTo(p.begin + int64(moved))
+		moved := copy(to[n:], p.at(p.start))
+		p.dropTo(p.start + int64(moved))
 		n += moved
 	}
 	return n
@@ -164,7 +164,7 @@ func (p *chunkBuffer) Drop() { p.dropTo(p.end) }
 
 // dropTo drops the bytes before an offset.
 func (p *chunkBuffer) dropTo(offset int64) {
-	p.begin = offset
+	p.start = offset
 	for p.first.bytes != nil && p.first.at+int64(len(p.first.bytes)) <= offset {
 		p.discardFirst()
 	}

@@ -8,8 +8,8 @@ import (
 	"strings"
 )
 
-// The header fields of dedup. All begin with a prefix of their own: what clients and upstreams send
-// under it is removed.
+// The header fields of dedup. All start with [HeaderPrefix]; the fields with that prefix that clients and
+// upstreams send are removed.
 const (
 	HeaderPrefix      = "Dedup-"
 	executionIDHeader = "Dedup-Execution-Id"

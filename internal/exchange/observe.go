@@ -41,8 +41,8 @@ type tapEnd struct {
 }
 
 // reportTimeout is how long a request whose handlers have ended waits for its outcome, for the
-// access log. With a store that works, the claim takes less time, and it began when the upstream
-// had read the request. If the store was slower for the last request, none waits.
+// access log. A working store needs less time for the claim, which started when the upstream had
+// read the request. If the store was slower for the last request, none waits.
 const reportTimeout = 50 * time.Millisecond
 
 // errNotRead is why a request has no outcome whose body was not read to its end.
@@ -88,7 +88,7 @@ func (h *Handler) observe(w http.ResponseWriter, r *http.Request, next caddyhttp
 	}
 	t := h.newTap(w, r)
 	go t.run()
-	ctx, body, known, began := r.Context(), r.Body, info.key, time.Now()
+	ctx, body, known, started := r.Context(), r.Body, info.key, time.Now()
 	// In place: placeholders read the request itself, and handlers change it.
 	*r = *r.WithContext(t.upstream.attach(ctx, &t.proxies))
 	if t.tee != nil {
@@ -103,7 +103,7 @@ func (h *Handler) observe(w http.ResponseWriter, r *http.Request, next caddyhttp
 				r.Body = body
 			}
 		}
-		t.ended <- t.seen(err, time.Since(began))
+		t.ended <- t.end(err, time.Since(started))
 		if t.isReported() && info.key == known { // else a dedup behind has found a key, and its outcome stays
 			t.show(r, info)
 		}
@@ -289,8 +289,8 @@ func (t *tap) finish(run *engine.Run, o tapEnd) {
 	t.count()
 }
 
-// seen returns how the handlers behind ended, which returned err after this time.
-func (t *tap) seen(err error, took time.Duration) tapEnd {
+// end returns how the handlers behind ended. They returned err after the time took.
+func (t *tap) end(err error, took time.Duration) tapEnd {
 	w := &t.response
 	omitted := w.written > t.MaxResponseBody
 	if took > t.Timeout && !omitted {

@@ -96,10 +96,10 @@ func (x *exchange) count() {
 // label returns the metric label of the request.
 func (x *exchange) label() string { return cmp.Or(x.found.Provider, x.Label) }
 
-// PlaceholderPrefix begins the names of our placeholders.
+// PlaceholderPrefix is the prefix of our placeholders.
 const PlaceholderPrefix = "http.dedup."
 
-// LogPrefix begins the names of our fields in the access log.
+// LogPrefix is the prefix of our fields in the access log.
 const LogPrefix = "dedup_"
 
 // requestInfo is what is known of a request and its key, for placeholders, the access log and
@@ -207,7 +207,7 @@ const (
 	spanReplay   = "dedup.replay"
 )
 
-// tracePrefix begins the names of our attributes.
+// tracePrefix is the prefix of our span attributes.
 const tracePrefix = "dedup."
 
 // trace gives the request's span what is known of it. A span that is not recorded costs nothing.

@@ -50,7 +50,7 @@ func (x *exchange) detailOf(d engine.Refusal) string {
 	case engine.ReasonHeld:
 		return "an earlier request with this key may or may not have been executed; an operator has to release the key " + x.keyText()
 	case engine.ReasonExhausted:
-		return "the request was tried as often as is allowed, and the last attempt's outcome is unknown"
+		return "the request was tried as often as max_attempts allows, and whether the last attempt was executed is unknown"
 	case engine.ReasonLoop:
 		return "the request is part of the run that is in flight under its key: another dedup on its way has the same store, " +
 			"namespace and key; set another namespace for one of them, or another scope within one configuration"
@@ -111,7 +111,7 @@ func (x *exchange) answerProblem(p problem, cause error) error {
 	return nil
 }
 
-// Reasons for which the handler itself refuses, beside those of the engine.
+// Reasons for which the handler itself refuses, besides those of the engine.
 const (
 	reasonMissing   engine.Reason = "idempotency_key_missing"
 	reasonInvalid   engine.Reason = "idempotency_key_invalid"
@@ -133,7 +133,7 @@ type refusalRule struct {
 	apiRetries bool
 	outcome    Outcome
 	// level is that of the log line: info for a fault of the client, warn for what an operator has to
-	// look at, error for a store or a configuration that fails.
+	// check, error for a failing store or configuration.
 	level zapcore.Level
 }
 

@@ -27,10 +27,10 @@ type progress struct {
 	mu      sync.Mutex
 	timer   *time.Timer
 	writing bool
-	checked bool  // check has run since the write began
+	checked bool  // check has run since the write started
 	written int64 // by the writes that have ended
 	// accepted is how many bytes the client had accepted at the last check. since is when the
-	// client last accepted some, or when the write began.
+	// client last accepted some, or when the write started.
 	accepted int64
 	since    time.Time
 	// lump is how many bytes the client has accepted since the last pause. paused reports whether

@@ -163,11 +163,11 @@ func (r *recording) awaitFollowersLocked() {
 		for _, rd := range lagging {
 			left = min(left, maxDelay-rd.delayed)
 		}
-		began, timeout := time.Now(), time.NewTimer(left)
+		start, timeout := time.Now(), time.NewTimer(left)
 		r.waitLocked(timeout.C)
 		timeout.Stop()
 		for _, rd := range lagging {
-			rd.delayed += time.Since(began)
+			rd.delayed += time.Since(start)
 		}
 		readers := len(r.readers)
 		r.readers = slices.DeleteFunc(r.readers, func(rd *recordingReader) bool { return lags(rd) && rd.delayed >= maxDelay })
@@ -236,7 +236,7 @@ func (r *recording) dropLocked() {
 		r.Allowance.ReleaseAll()
 	case r.state == statePassing && len(r.readers) > 0:
 		needed := slices.MinFunc(r.readers, func(a, b *recordingReader) int { return cmp.Compare(a.offset, b.offset) }).offset
-		if n := needed - r.body.begin; n > 0 {
+		if n := needed - r.body.start; n > 0 {
 			r.body.dropTo(needed)
 			r.Allowance.Release(n)
 		}
@@ -265,7 +265,7 @@ func (r *recording) NewReader() *recordingReader {
 func (rd *recordingReader) attach(r *recording) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.state == statePassing || r.body.begin > 0 || r.state != stateGrowing && len(r.readers) == 0 && r.kept == 0 {
+	if r.state == statePassing || r.body.start > 0 || r.state != stateGrowing && len(r.readers) == 0 && r.kept == 0 {
 		return false
 	}
 	rd.of = r

@@ -138,7 +138,7 @@ type liveResponse struct {
 	record *recording
 	// head has the status and the header that are replayed.
 	head *idempotency.Response
-	// headFirst reports whether the header is sent before the body begins. Otherwise it is sent
+	// headFirst reports whether the header is sent before the body starts. Otherwise it is sent
 	// with the first bytes, from which the server guesses a Content-Type if there is none.
 	headFirst bool
 }

@@ -58,7 +58,7 @@ type upstreamTrace struct {
 	mu      sync.Mutex // a transport dials, and writes, in goroutines of its own
 	attempt attempt    // the last one
 	sought  bool       // some transport looked for a connection
-	asked   bool       // a proxy that has chosen its upstream begins this attempt
+	asked   bool       // a proxy that has chosen its upstream starts this attempt
 	// address is the upstream of the last attempt, nil if no proxy chose one.
 	address any
 	// sent reports whether an earlier attempt, or a transport of which only the dialer is traced,
@@ -126,8 +126,8 @@ func (t *upstreamTrace) Value(key any) any {
 	return value
 }
 
-// willSend begins an attempt of a proxy if only the dialer of the last attempt was traced, or if
-// that had another upstream. Other attempts begin with getConn.
+// willSend starts an attempt of a proxy if only the dialer of the last attempt was traced, or if
+// the last one had another upstream. Other attempts start with getConn.
 func (t *upstreamTrace) willSend() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -138,7 +138,7 @@ func (t *upstreamTrace) willSend() {
 	}
 }
 
-// getConn begins an attempt of Go's transport.
+// getConn starts an attempt of Go's transport.
 func (t *upstreamTrace) getConn(string) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -147,7 +147,7 @@ func (t *upstreamTrace) getConn(string) {
 	t.sought, t.attempt.sought = true, true
 }
 
-// nextAttempt begins an attempt. It cancels the run if the last attempt was sent and not answered.
+// nextAttempt starts an attempt. It cancels the run if the last attempt was sent and not answered.
 func (t *upstreamTrace) nextAttempt(address any) {
 	last := t.attempt
 	t.attempt = attempt{}

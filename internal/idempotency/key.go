@@ -71,9 +71,9 @@ func (id Identity) Key() Key {
 	whole = appendPart(whole, id.Prefix)
 	whole = appendPart(whole, cmp.Or(id.Tuple, id.ID))
 
-	key, begins := Key{}, PrefixFor(id.Namespace, id.ID)
+	key, prefix := Key{}, PrefixFor(id.Namespace, id.ID)
 	digest := sha256.Sum256(whole)
-	copy(key[:], begins[:])
+	copy(key[:], prefix[:])
 	copy(key[idDigest:], digest[:])
 	return key
 }

@@ -37,7 +37,7 @@ const (
 
 	maxSegment      = 64 << 20 // a full one takes no more bodies
 	maxOpenSegments = 16
-	blockSize       = 4096 // bodies begin at a multiple of it, for direct writes
+	blockSize       = 4096 // bodies start at a multiple of it, for direct writes
 
 	maxWriting       = 16 << 20        // bytes of the bodies that are written at a time
 	halfSize         = 2 << 20         // larger bodies count as half of maxWriting: two are written at a time

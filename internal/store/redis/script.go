@@ -45,7 +45,7 @@ func newScript(source string) *script {
 	return &script{source: source, hash: hex.EncodeToString(sum[:])}
 }
 
-// The words with which the replies of the scripts begin.
+// The first words of the replies of the scripts.
 const (
 	replyOK         = "ok"
 	replyClaimed    = "claimed"

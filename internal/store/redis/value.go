@@ -12,7 +12,7 @@ import (
 	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
 )
 
-// A value is the string that Redis stores for a key. It begins with a head of fixed size, which scripts
+// A value is the string that Redis stores for a key. It starts with a head of fixed size, which scripts
 // read and change in place. Numbers in the head are ASCII digits, because scripts cannot read binary
 // numbers cheaply. The parts whose lengths are in the head follow.
 //
