@@ -1,11 +1,13 @@
 package idempotency
 
 import (
+	"bytes"
 	"cmp"
 	"crypto/sha256"
 	"encoding/binary"
 	"encoding/hex"
 	"fmt"
+	"slices"
 )
 
 // The labels of the two hashes that make up a key. A change in how a key is derived needs a new
@@ -76,6 +78,33 @@ func (id Identity) Key() Key {
 	copy(key[:], prefix[:])
 	copy(key[idDigest:], digest[:])
 	return key
+}
+
+// KeyPrefix is the prefix of all keys of one ID in one namespace. Keys of another ID have another
+// prefix, except with a chance of 1 in 2^64.
+type KeyPrefix [idDigest]byte
+
+// PrefixFor returns the prefix of the keys of every [Identity] with this namespace and this ID.
+func PrefixFor(namespace, id string) KeyPrefix {
+	parts := make([]byte, 0, maxOnStack)
+	parts = appendPart(parts, idVersion)
+	parts = appendPart(parts, namespace)
+	parts = appendPart(parts, id)
+	digest := sha256.Sum256(parts)
+	return KeyPrefix(digest[:idDigest])
+}
+
+// Prefix returns the prefix of the key.
+func (k Key) Prefix() KeyPrefix { return KeyPrefix(k[:idDigest]) }
+
+// String returns the prefix in lower-case hex, as [Key.String] starts with it.
+func (b KeyPrefix) String() string { return hex.EncodeToString(b[:]) }
+
+// SortPrefixes returns the prefixes in the order of the keys, each once.
+func SortPrefixes(prefixes []KeyPrefix) []KeyPrefix {
+	prefixes = slices.Clone(prefixes)
+	slices.SortFunc(prefixes, func(a, b KeyPrefix) int { return bytes.Compare(a[:], b[:]) })
+	return slices.Compact(prefixes)
 }
 
 // ObservedNamespace returns the namespace for keys of requests that are only observed. It is a hash,
