@@ -249,14 +249,14 @@ var (
 	_ caddy.CleanerUpper = (*App)(nil)
 )
 
-// keyPlaceholder matches the accepted origins of an encryption key. A key in the configuration
-// itself would leak into backups, responses of the admin API and Caddy's autosave.
-var keyPlaceholder = regexp.MustCompile(`^\{(env|file)\.[^{}]+\}$`)
+// secretPlaceholder matches the accepted origins of a secret. One in the configuration itself would
+// leak into backups, responses of the admin API and Caddy's autosave.
+var secretPlaceholder = regexp.MustCompile(`^\{(env|file)\.[^{}]+\}$`)
 
 // checkEncryptionKeys refuses anything but placeholders. Errors do not show it: it may be a key.
 func checkEncryptionKeys(texts []string) error {
 	for i, text := range texts {
-		if !keyPlaceholder.MatchString(text) {
+		if !secretPlaceholder.MatchString(text) {
 			return fmt.Errorf("argument %d is not one placeholder {env.NAME} or {file./path}; keys must not be in the configuration", i+1)
 		}
 		if first := slices.Index(texts, text); first < i {

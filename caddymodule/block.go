@@ -53,6 +53,8 @@ func (b block[T]) parse(d *caddyfile.Dispenser, name string, into *T) (wordLines
 		at := *d
 		w, ok := b[at.Val()]
 		switch {
+		case !ok && (name == verifyWord || len(found) > 0 && found[len(found)-1].Val() == verifyWord):
+			return nil, d.Errf("%s: unknown word behind verify, which is not shown because it may be a secret; use %s", name, delivery.Alternatives(slices.Sorted(maps.Keys(b))))
 		case !ok:
 			return nil, unknownWord(d, name, slices.Sorted(maps.Keys(b)))
 		case !w.repeats && found.has(at.Val()):
@@ -155,6 +157,8 @@ func init() {
 	addPlaces("in limits of the global option dedup", limitsBlock)
 	addPlaces("in store redis", redisBlock)
 	addPlaces("in tls of store redis", tlsBlock)
+	addPlaces("in verify of a provider", verifyBlock)
+	addPlaces("in verify hmac", hmacBlock)
 	for kind := range keyKinds {
 		belongs[kind] = append(belongs[kind], "behind key, as key "+kind)
 	}

@@ -50,6 +50,7 @@ var handlerBlock = block[Settings]{
 	"max_attempts":      count(0, func(s *Settings) *int { return &s.MaxAttempts }),
 	"force":             text("the name of a header field", func(s *Settings) *string { return &s.Force }, checkForce),
 	"key":               keyWord,
+	verifyWord:          verifySetting,
 	"wait":              setting(func(s *Settings) **caddy.Duration { return &s.Wait }, parseWait, checkWait),
 	"docs":              text("a URL", func(s *Settings) *string { return &s.Docs }, checkDocs),
 	"store":             setting(func(s *Settings) *json.RawMessage { return &s.StoreRaw }, parseStore, anyValue),
@@ -57,6 +58,7 @@ var handlerBlock = block[Settings]{
 
 // UnmarshalCaddyfile reads the directive. Syntax: docs/directive.md.
 func (h *Handler) UnmarshalCaddyfile(d *caddyfile.Dispenser) error {
+	d.Next() // the directive's name
 	at := *d
 	words, err := h.read(d)
 	if err == nil {
@@ -67,9 +69,8 @@ func (h *Handler) UnmarshalCaddyfile(d *caddyfile.Dispenser) error {
 	return hidePasswords(*d, err)
 }
 
-// read reads the directive and returns the positions of its words.
+// read reads the directive behind its name and returns the positions of its words.
 func (s *Settings) read(d *caddyfile.Dispenser) (wordLines, error) {
-	d.Next() // the directive's name
 	s.Providers = d.RemainingArgs()
 	for _, name := range s.Providers {
 		if _, ok := handlerBlock[name]; ok {

@@ -71,6 +71,9 @@ func (h *Handler) Provision(ctx caddy.Context) error {
 		return err
 	}
 	config := h.config()
+	if config.Verify, err = h.verification(); err != nil {
+		return err
+	}
 	config.Namespace, config.Store, config.Encrypted = app.Namespace, store, app.sealer != nil
 	config.ClientIdle = duration(app.Limits.ClientIdle)
 	config.Budget, config.Observer, config.Logger = buffered, processMetrics, ctx.Logger()
@@ -78,6 +81,9 @@ func (h *Handler) Provision(ctx caddy.Context) error {
 	h.exchange = exchange.New(config)
 	if config.Observe {
 		config.Logger.Warn("observe: requests are only counted and logged; duplicates run")
+		if config.Verify != nil {
+			config.Logger.Warn("observe: verify refuses nothing; requests with a wrong signature are counted, logged and passed on")
+		}
 	} else if config.PassUnavailable {
 		config.Logger.Warn("on_store_error pass: while the store fails, requests pass unprotected and duplicates run")
 	}

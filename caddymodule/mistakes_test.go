@@ -192,7 +192,7 @@ func TestWordsOfAnotherBlock(t *testing.T) {
 		{handlerOf, "local_copies off", global + "; use "},
 		{handlerOf, "buffered 1MiB", "it belongs " + limits + "; use "},
 		{handlerOf, "password s3cret", "it belongs " + redis + "; use "},
-		{handlerOf, "header Idempotency-Key", "it belongs behind key, as key header; use "},
+		{handlerOf, "header Idempotency-Key", "it belongs in verify hmac or behind key, as key header; use "},
 		{handlerOf, "parts orders {\ncontent\n}", "it belongs behind key, as key parts; use "},
 		{handlerOf, "lese 30s", `unknown word "lese"; did you mean lease? use `},
 		{globalOf, "retention 7d", `the global option dedup: unknown word "retention"; it belongs ` + site + "; use "},

@@ -43,6 +43,8 @@ func TestFieldsOfJSON(t *testing.T) {
 		"The handler":                  {Settings{}, []string{"handler"}},
 		"The handler > keys":           {KeySource{}, nil},
 		"The handler > retention_from": {RetentionSource{}, nil},
+		"The handler > verify":         {Verify{}, nil},
+		"The handler > hmac":           {HMAC{}, nil},
 		"The app":                      {App{}, nil},
 		"The app > limits":             {Limits{}, nil},
 		"Stores > file":                {FileStore{}, nil},
@@ -82,8 +84,10 @@ func typeNamed(of reflect.Type) string {
 		return "store"
 	case of == reflect.TypeFor[[]string]():
 		return "list of texts"
-	case of.Kind() == reflect.Slice:
+	case of == reflect.TypeFor[[]KeySource]():
 		return "list of keys"
+	case of.Kind() == reflect.Slice:
+		return "list of objects"
 	case of.Kind() == reflect.String:
 		return "text"
 	case of.Kind() == reflect.Bool:

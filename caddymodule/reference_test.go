@@ -193,7 +193,8 @@ func syntaxLine(t *testing.T, page, word string) string {
 
 func TestSyntaxBlocksHaveAllWords(t *testing.T) {
 	sameWords(t, "the syntax of the directive", syntaxWords(t, "directive.md", 1), slices.Collect(maps.Keys(handlerBlock)))
-	sameWords(t, "the syntax of key parts", syntaxWords(t, "directive.md", 2), slices.Collect(maps.Keys(keyKinds)))
+	inWords := slices.Concat(slices.Collect(maps.Keys(keyKinds)), slices.Collect(maps.Keys(verifyBlock)), slices.Collect(maps.Keys(hmacBlock)))
+	sameWords(t, "the syntax of key parts and verify", syntaxWords(t, "directive.md", 2), inWords)
 	sameWords(t, "the syntax of the global option", syntaxWords(t, "global-option.md", 2), slices.Collect(maps.Keys(globalBlock)))
 	inBlocks := append(slices.Collect(maps.Keys(redisBlock)), slices.Collect(maps.Keys(limitsBlock))...)
 	sameWords(t, "the syntax of store redis and limits", syntaxWords(t, "global-option.md", 3), inBlocks)

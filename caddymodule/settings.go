@@ -25,6 +25,12 @@ type Settings struct {
 	// false.
 	Observe bool `json:"observe,omitempty"`
 
+	// How the signatures of requests are checked, before anything else is done with them. With
+	// it, every provider of the handler needs an entry, and `keys` need one with `hmac`. A
+	// request of any method that nobody of them has signed is refused with 401; under `observe`
+	// it passes. Default: none, signatures are not checked.
+	Verify []Verify `json:"verify,omitempty"`
+
 	// The kind of clients: `api`, or `webhook` (the default if `providers` is set). Required
 	// if both `providers` and `keys` are set. It determines the defaults of `release_on`,
 	// `fingerprint` and `scope`, and the statuses of refusals. Default: `api`.

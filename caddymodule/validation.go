@@ -40,7 +40,7 @@ var excludedMethods = []string{"GET", "HEAD", "OPTIONS", "TRACE", "QUERY", "CONN
 // check returns what is wrong with the settings once the defaults are set. The Caddyfile runs the
 // same checks per word, to name the line.
 func (s *Settings) check() error {
-	err := errors.Join(named("providers", checkProviders(s.Providers)), s.checkKeys(), handlerBlock.check(s))
+	err := errors.Join(named("providers", checkProviders(s.Providers)), s.checkKeys(), s.checkVerify(), handlerBlock.check(s))
 	if err != nil {
 		return err
 	}
@@ -51,6 +51,9 @@ func (s *Settings) check() error {
 func (s *Settings) checkConflicts() error {
 	if s.mode() == "" { // only the user can decide what to leave out of the key
 		return conflictf("key", "mode: providers beside keys need it written; webhook leaves the caller and the fingerprint out of a key, so that clients that send equal keys get each other's responses; api leaves nothing out, so that a delivery whose body or credential changes with a retry is refused or runs again")
+	}
+	if err := s.checkSenders(); err != nil {
+		return err
 	}
 	if s.Force != "" && len(s.Providers) > 0 {
 		return conflictf("force", "force: beside a provider, any sender could run a delivery again; use a handler without providers, or leave force out")
@@ -127,7 +130,7 @@ func checkProviders(names []string) error {
 			return fmt.Errorf("the provider %q is named twice", name)
 		}
 	}
-	return delivery.CheckDistinct(names)
+	return nil
 }
 
 func checkMethods(methods []string) error {

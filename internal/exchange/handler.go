@@ -31,6 +31,7 @@ type Config struct {
 
 	// Sources are tried in this order.
 	Sources      []delivery.Source
+	Verify       *Verification       // nil if signatures are not checked
 	Providers    []delivery.Provider // whose handshakes pass
 	Label        string              // metric label for requests without a provider
 	Exclude      []string            // JSON pointers, and query parameters with a leading ?

@@ -82,6 +82,14 @@ type Pending struct {
 	now       time.Time
 }
 
+// Secrets returns how many secrets and public keys the signatures are compared with.
+func (p Pending) Secrets() (n int) {
+	for _, a := range p.attempts {
+		n += len(a.run.keys) + len(a.run.publics)
+	}
+	return n
+}
+
 // Verified says who has sent a request.
 type Verified struct {
 	// Provider is [Verifier.Provider].

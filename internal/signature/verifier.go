@@ -37,7 +37,17 @@ func (v *Verifier) label() string { return cmp.Or(v.row.Name, "hmac") }
 
 // New returns the verifier of a configuration. An error names the position of what is wrong among
 // those of its kind, and never a secret, a key or a URL, which may have a password.
-func New(config Config) (*Verifier, error) {
+func New(config Config) (*Verifier, error) { return newVerifier(config, true) }
+
+// Check returns what is wrong with a configuration whose secrets, public keys and URLs are not known
+// yet, such as placeholders.
+func (c Config) Check() error {
+	_, err := newVerifier(c, false)
+	return err
+}
+
+// newVerifier is [New] for values that are known, else [Config.Check].
+func newVerifier(config Config, known bool) (*Verifier, error) {
 	v := &Verifier{row: Provider{Within: fiveMinutes}}
 	switch own := config.Scheme; {
 	case (own == nil) == (config.Provider == ""):
@@ -48,15 +58,15 @@ func New(config Config) (*Verifier, error) {
 		}
 		v.row.schemes = []scheme{{Scheme: *own}}
 	default:
-		var known bool
-		if v.row, known = ProviderNamed(config.Provider); !known {
+		var ok bool
+		if v.row, ok = ProviderNamed(config.Provider); !ok {
 			return nil, fmt.Errorf("provider %q is unknown", config.Provider)
 		}
 		if v.row.Reason != "" {
 			return nil, fmt.Errorf("requests of %s cannot be verified: %s", config.Provider, v.row.Reason)
 		}
 	}
-	if err := v.check(config); err != nil {
+	if err := v.check(config, known); err != nil {
 		return nil, err
 	}
 	within, timed := v.row.Within, false
@@ -71,10 +81,12 @@ func New(config Config) (*Verifier, error) {
 		if r.urls, r.within = config.URLs, within; len(r.urls) == 0 {
 			r.urls = []string{""} // which no message has
 		}
-		if err := r.addKeys(config, v.label()); err != nil {
-			return nil, err
+		if known {
+			if err := r.addKeys(config, v.label()); err != nil {
+				return nil, err
+			}
 		}
-		if len(r.keys)+len(r.publics) > 0 {
+		if !known || len(r.keys)+len(r.publics) > 0 {
 			v.schemes = append(v.schemes, r)
 			timed = timed || r.timed
 		}
@@ -85,8 +97,9 @@ func New(config Config) (*Verifier, error) {
 	return v, nil
 }
 
-// check says what a configuration has too much or too little of.
-func (v *Verifier) check(config Config) error {
+// check says what a configuration has too much or too little of, and which of its URLs is none if
+// they are known.
+func (v *Verifier) check(config Config, known bool) error {
 	needs := func(what string, given []string, needed bool) error {
 		if needed && len(given) == 0 {
 			return fmt.Errorf("%s needs %s", v.label(), what)
@@ -107,7 +120,7 @@ func (v *Verifier) check(config Config) error {
 		return errors.New("twilio needs one url: path and query are those of the request")
 	}
 	for i, text := range config.URLs {
-		if !inURL.MatchString(text) {
+		if known && !inURL.MatchString(text) {
 			return fmt.Errorf("url %d of %s is not a URL such as https://example.com/webhooks", i+1, v.label())
 		}
 	}

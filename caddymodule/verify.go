@@ -1,0 +1,323 @@
+package caddymodule
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/caddyserver/caddy/v2"
+	"github.com/caddyserver/caddy/v2/caddyconfig/caddyfile"
+
+	"github.com/caddy-dedup/caddy-dedup/internal/delivery"
+	"github.com/caddy-dedup/caddy-dedup/internal/exchange"
+	"github.com/caddy-dedup/caddy-dedup/internal/signature"
+)
+
+// Verify is how the signatures of one sender are checked. Exactly one of `provider` and `hmac` must
+// be set.
+type Verify struct {
+	// The name of a provider in `providers`.
+	Provider string `json:"provider,omitempty"`
+
+	// The scheme of a sender that has no name here, for `keys`. One handler can have one.
+	HMAC *HMAC `json:"hmac,omitempty"`
+
+	// The secrets. Each is a placeholder, `{env.*}` or `{file.*}`, which is read when the
+	// configuration is loaded; an empty one is an error. Any of them may match, so that one can
+	// be replaced by the next. For Basic authentication it is `user:password`.
+	Secrets []string `json:"secrets,omitempty"`
+
+	// The public keys, for providers that sign with a private key.
+	PublicKeys []string `json:"public_keys,omitempty"`
+
+	// The public URLs to which the provider sends, if it signs them: for square the whole URL,
+	// for twilio its origin.
+	URLs []string `json:"urls,omitempty"`
+
+	// The tolerance of the timestamp, in the past and in the future, if one is signed. 0 accepts
+	// any (`off` in a Caddyfile). Default: that of the provider, and 5 minutes for `hmac`.
+	Within *caddy.Duration `json:"within,omitempty"`
+}
+
+// HMAC is a signature by a keyed hash over the body.
+type HMAC struct {
+	// The header field with the signature.
+	Header string `json:"header,omitempty"`
+
+	// How the field's value is written, such as `sha256={signature}`, or
+	// `t={timestamp},v1={signature}` for entries in any order, of which that of the signature may
+	// repeat. Default: `{signature}`.
+	Format string `json:"format,omitempty"`
+
+	// The hash: `sha256`, `sha1` or `sha512`. Default: `sha256`.
+	Algorithm string `json:"algorithm,omitempty"`
+
+	// The encoding of the signature: `hex` or `base64`. Default: `hex`.
+	Encoding string `json:"encoding,omitempty"`
+
+	// The encoding of the secrets: `text`, `hex` or `base64`. Default: `text`.
+	SecretEncoding string `json:"secret_encoding,omitempty"`
+
+	// The bytes that are signed, with the placeholders `{body}`, which has to be there,
+	// `{timestamp}` and `{http.request.header.<field>}`. Default: `{body}`.
+	Signed string `json:"signed,omitempty"`
+
+	// The header field with the timestamp, if `format` has none.
+	Timestamp string `json:"timestamp,omitempty"`
+
+	// The unit of the timestamp: `s`, `ms` or `rfc3339`. Default: `s`.
+	TimestampUnit string `json:"timestamp_unit,omitempty"`
+}
+
+const (
+	verifyWord = "verify"
+	hmacWord   = "hmac"
+)
+
+// verifyForms are the arguments of verify.
+const verifyForms = "[<provider>] and secrets such as {env.NAME} or {file./path}, <provider> { ... } or hmac { ... }"
+
+// verifySetting adds a sender. For JSON, [Settings.checkVerify] checks all of them.
+var verifySetting = word[Settings]{
+	parse: func(s *Settings, d *caddyfile.Dispenser) error {
+		v, err := s.parseVerify(d)
+		s.Verify = append(s.Verify, v)
+		return err
+	},
+	check:   func(s *Settings) error { return s.Verify[len(s.Verify)-1].check() },
+	isUnset: func(*Settings) bool { return true },
+	repeats: true,
+}
+
+// hidden is a list of words that no error shows: they may be secrets or have a password.
+func hidden(what string, field func(*Verify) *[]string) word[Verify] {
+	return setting(field, func(d *caddyfile.Dispenser) ([]string, error) {
+		name := d.Val()
+		values := d.RemainingArgs()
+		if len(values) == 0 {
+			return nil, d.Errf("%s lacks its arguments; it takes %s", name, what)
+		}
+		return values, noSecretBlock(d, name)
+	}, anyValue)
+}
+
+// noSecretBlock is [noBlock] where the block may be of secrets.
+func noSecretBlock(d *caddyfile.Dispenser, name string) error {
+	if noBlock(d, name) != nil {
+		return d.Errf("%s takes no block behind its arguments", name)
+	}
+	return nil
+}
+
+var withinSetting = setting(func(v *Verify) **caddy.Duration { return &v.Within }, func(d *caddyfile.Dispenser) (*caddy.Duration, error) {
+	value, err := oneArg(d, "a duration such as 5m, or off")
+	if err != nil || value == offWord {
+		return new(caddy.Duration), err
+	}
+	within, err := parseDuration(d, "within", value)
+	if err != nil || within == 0 {
+		return nil, d.Errf("within: %q is not accepted; use a duration such as 5m, or off", value)
+	}
+	return &within, nil
+}, func(within *caddy.Duration) error {
+	if *within == 0 {
+		return nil
+	}
+	return checkDuration(*within, time.Second)
+})
+
+// verifyBlock has the words of `verify <provider>`.
+var verifyBlock = block[Verify]{
+	"secret":     hidden("secrets such as {env.NAME} or {file./path}", func(v *Verify) *[]string { return &v.Secrets }),
+	"public_key": hidden("public keys", func(v *Verify) *[]string { return &v.PublicKeys }),
+	"url":        hidden("the URL to which the provider sends", func(v *Verify) *[]string { return &v.URLs }),
+	"within":     withinSetting,
+}
+
+// hmacBlock has the words of `verify hmac`.
+var hmacBlock = block[Verify]{
+	"secret":          verifyBlock["secret"],
+	"within":          withinSetting,
+	"header":          text("the name of a header field", func(v *Verify) *string { return &v.HMAC.Header }, anyValue),
+	"format":          text("a text such as sha256={signature}", func(v *Verify) *string { return &v.HMAC.Format }, anyValue),
+	"algorithm":       choice([]string{"sha256", "sha1", "sha512"}, func(v *Verify) *string { return &v.HMAC.Algorithm }),
+	"encoding":        choice([]string{"hex", "base64"}, func(v *Verify) *string { return &v.HMAC.Encoding }),
+	"secret_encoding": choice([]string{"text", "hex", "base64"}, func(v *Verify) *string { return &v.HMAC.SecretEncoding }),
+	"signed":          text("a text with {body}, such as {timestamp}.{body}", func(v *Verify) *string { return &v.HMAC.Signed }, anyValue),
+	"timestamp": {
+		parse:   parseTimestamp,
+		check:   func(*Verify) error { return nil },
+		isUnset: func(v *Verify) bool { return v.HMAC.Timestamp == "" && v.HMAC.TimestampUnit == "" },
+	},
+}
+
+// timestampUnits are the units of `timestamp`.
+var timestampUnits = []string{"s", "ms", "rfc3339"}
+
+// parseTimestamp reads `timestamp [<field>] [s|ms|rfc3339]`.
+func parseTimestamp(v *Verify, d *caddyfile.Dispenser) error {
+	args := d.RemainingArgs()
+	if n := len(args); n > 0 && slices.Contains(timestampUnits, args[n-1]) {
+		v.HMAC.TimestampUnit, args = args[n-1], args[:n-1]
+	}
+	if len(args) > 1 || len(args) == 0 && v.HMAC.TimestampUnit == "" {
+		return d.Errf("timestamp takes the name of a header field, %s, or both; it has %q", delivery.Alternatives(timestampUnits), args)
+	}
+	v.HMAC.Timestamp = strings.Join(args, "")
+	return noBlock(d, "timestamp")
+}
+
+// parseVerify reads one line `verify …`. No error shows an argument: a secret that was written as
+// {$NAME} has been replaced by then.
+func (s *Settings) parseVerify(d *caddyfile.Dispenser) (v Verify, err error) {
+	at, args := *d, d.RemainingArgs()
+	words := verifyBlock
+	switch {
+	case len(args) == 0:
+		return v, at.Errf("verify lacks its arguments; use %s", verifyForms)
+	case args[0] == hmacWord:
+		if v.HMAC, words = new(HMAC), hmacBlock; len(args) > 1 {
+			return v, at.Errf("verify hmac takes a block and no arguments; it has %d", len(args)-1)
+		}
+	case secretPlaceholder.MatchString(args[0]):
+		if len(s.Providers) != 1 {
+			return v, at.Errf("verify names no provider, and the handler has %d; use verify <provider> and its secret for each, and verify hmac { ... } for key lines", len(s.Providers))
+		}
+		args = slices.Insert(args, 0, s.Providers[0])
+		fallthrough
+	default:
+		p, known := signature.ProviderNamed(args[0])
+		if v.Provider = args[0]; !known {
+			return v, at.Errf("argument 1 of verify is neither a provider nor one placeholder {env.NAME} or {file./path}, and is not shown because it may be a secret; secrets must not be in the configuration; use %s", verifyForms)
+		}
+		if len(args) > 1 && p.PublicKey() {
+			v.PublicKeys = args[1:]
+		} else if len(args) > 1 {
+			v.Secrets = args[1:]
+		}
+	}
+	if len(args) > 1 {
+		return v, noSecretBlock(d, verifyWord)
+	}
+	_, err = words.parse(d, verifyWord, &v)
+	return v, err
+}
+
+// check returns what is wrong with one sender, before its placeholders are replaced.
+func (v Verify) check() error {
+	words := verifyBlock
+	switch {
+	case (v.Provider == "") == (v.HMAC == nil):
+		return errors.New("it takes exactly one of provider and hmac")
+	case v.HMAC != nil:
+		words = hmacBlock
+	}
+	if err := words.check(&v); err != nil {
+		return err
+	}
+	for i, secret := range v.Secrets {
+		switch {
+		case !secretPlaceholder.MatchString(secret):
+			return fmt.Errorf("secret %d is not one placeholder {env.NAME} or {file./path}, and is not shown; secrets must not be in the configuration", i+1)
+		case slices.Contains(v.Secrets[:i], secret):
+			return fmt.Errorf("secret %s is named twice", secret)
+		}
+	}
+	return v.config().Check()
+}
+
+// config converts a sender. Its placeholders stay.
+func (v Verify) config() signature.Config {
+	c := signature.Config{Provider: v.Provider, Secrets: v.Secrets, PublicKeys: v.PublicKeys, URLs: v.URLs}
+	if v.Within != nil {
+		c.Within = new(duration(*v.Within))
+	}
+	if h := v.HMAC; h != nil {
+		c.Scheme = &signature.Scheme{
+			Header: h.Header, Format: h.Format, Algorithm: h.Algorithm, Encoding: h.Encoding,
+			SecretEncoding: h.SecretEncoding, Signed: h.Signed, TimeHeader: h.Timestamp, Unit: h.TimestampUnit,
+		}
+	}
+	return c
+}
+
+// verifier reads the secrets. Errors name a placeholder or a position, and never a value.
+func (v Verify) verifier() (*signature.Verifier, error) {
+	c := v.config()
+	for _, setting := range []struct {
+		name   string
+		values *[]string
+	}{{"secret", &c.Secrets}, {"public_key", &c.PublicKeys}, {"url", &c.URLs}} {
+		values, err := replaceAll(replacePlaceholders, setting.name, *setting.values)
+		if err != nil {
+			return nil, err
+		}
+		*setting.values = values
+	}
+	return signature.New(c)
+}
+
+// checkVerify returns what is wrong with the senders of the handler.
+func (s *Settings) checkVerify() error {
+	var errs []error
+	for i, v := range s.Verify {
+		errs = append(errs, named(fmt.Sprintf("verify[%d]", i), v.check()))
+	}
+	return errors.Join(errs...)
+}
+
+// checkSenders finds senders that the handler cannot tell apart, or that nothing verifies.
+func (s *Settings) checkSenders() error {
+	if len(s.Verify) == 0 {
+		return delivery.CheckDistinct(s.Providers)
+	}
+	var verified []string
+	for _, v := range s.Verify {
+		switch name := v.Provider; {
+		case slices.Contains(verified, name) && name == "":
+			return conflictf(verifyWord, "verify hmac is repeated; write it once, and use a handler of its own for another sender")
+		case slices.Contains(verified, name):
+			return conflictf(verifyWord, "verify %s is repeated; write all its secrets in one", name)
+		case name == "" && len(s.Providers) > 0 && len(s.Keys) == 0:
+			return conflictf(verifyWord, "verify hmac is for the key lines, and the handler has none; add one, or remove it")
+		case name != "" && !slices.Contains(s.Providers, name):
+			return conflictf(verifyWord, "verify %s: the handler does not serve %s; add %[1]s behind dedup, or remove the line", name, name)
+		}
+		verified = append(verified, v.Provider)
+	}
+	for _, name := range s.Providers {
+		if !slices.Contains(verified, name) {
+			return conflictf(verifyWord, "verify: nothing verifies the requests of %s, by which anybody could get past; add verify %[1]s and its secret, or use two handlers", name)
+		}
+	}
+	if (len(s.Keys) > 0 || len(s.Providers) == 0) && !slices.Contains(verified, "") {
+		return conflictf(verifyWord, "verify: nothing verifies the requests of the key lines, by which anybody could get past; add verify hmac { ... }, or use two handlers")
+	}
+	if s.Force != "" {
+		return conflictf("force "+verifyWord, "force: beside verify, a captured request could be run again; use a handler without verify, or leave force out")
+	}
+	return nil
+}
+
+// verification reads the secrets of all senders. It returns nil if none is verified.
+func (s *Settings) verification() (*exchange.Verification, error) {
+	if len(s.Verify) == 0 {
+		return nil, nil
+	}
+	v := &exchange.Verification{Sources: make(map[string][]delivery.Source)}
+	for _, sender := range s.Verify {
+		verifier, err := sender.verifier()
+		if err != nil {
+			return nil, named(verifyWord, err)
+		}
+		of := &Settings{Keys: s.Keys}
+		if sender.Provider != "" {
+			of = &Settings{Providers: []string{sender.Provider}}
+		}
+		v.Verifiers = append(v.Verifiers, verifier)
+		v.Sources[sender.Provider] = of.deliverySources()
+	}
+	return v, nil
+}
